@@ -1,0 +1,43 @@
+# make test   formatting aside, everything that must hold: vet, all tests with -race, a real Redis
+# make demo   three Caddy processes, one Redis, one limit: a table a second, for half a minute
+# make check  what .ci/run does
+
+# The tags that xcaddy builds with: one build cache serves all.
+TAGS := nobadger,nomysql,nopgx
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: test check redis demo fuzz
+
+test: redis
+	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
+
+check: format static test
+
+.PHONY: format static
+format:
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted, run gofmt -w on:" $$unformatted; exit 1; }
+
+static:
+	go vet -tags $(TAGS) ./...
+	go run $(STATICCHECK) -tags $(TAGS) ./...
+
+# Redis is what the tests exchange through. Root on Debian gets it here; anybody else is told.
+redis:
+	@command -v redis-server >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server; \
+		else \
+			echo "The tests need redis-server (7.0 or later). Install it (Debian: apt-get install redis-server; Fedora: dnf install redis; macOS: brew install redis), then run make test again."; \
+			exit 1; \
+		fi; }
+
+demo:
+	go run -tags $(TAGS) ./cmd/demo
+
+# Each fuzz test for half a minute.
+fuzz:
+	@for package in $$(go list ./...); do \
+		for name in $$(go test -list '^Fuzz' $$package | grep ^Fuzz); do \
+			go test -tags $(TAGS) -run '^$$' -fuzz "^$$name\$$" -fuzztime 30s $$package || exit 1; \
+		done; \
+	done

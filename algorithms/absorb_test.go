@@ -1,0 +1,345 @@
+package algorithms
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestTheOrderOfReportsMakesNoDifference(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		s.roll(w.now)
+		s.absorb(w.now, Report{Epoch: s.ledger().Epoch, Elsewhere: 3}, Report{Epoch: s.ledger().Epoch - 1, Elsewhere: 4})
+		s.take(w.step(t), 2, 0)
+		now := w.step(t)
+		reports := drawReports(t, s, now)
+		whole, parts, turned := s.clone(), s.clone(), s.clone()
+		whole.absorb(now, reports...)
+		for _, r := range reports {
+			parts.absorb(now, r)
+		}
+		slices.Reverse(reports)
+		for _, r := range reports {
+			turned.absorb(now, r)
+		}
+		if whole.level(now) != parts.level(now) || whole.level(now) != turned.level(now) {
+			t.Fatalf("level after one call %v, after several %v, in turned order %v", whole.level(now), parts.level(now), turned.level(now))
+		}
+		alike(t, parts, whole.clone(), *w)
+		alike(t, turned, whole, *w)
+	})
+}
+
+func TestReportsThatComeOneAfterTheOtherHaveTheEffectOfTheLast(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		s.roll(w.now)
+		s.absorb(w.now, Report{Epoch: s.ledger().Epoch, Elsewhere: 0}, Report{Epoch: s.ledger().Epoch - 1})
+		s.take(w.step(t), 2, 0)
+		now := w.step(t)
+		s.roll(now)
+		once, e := s.clone(), s.ledger().Epoch
+		sums := rapid.SliceOfN(rapid.Int64Range(0, 20), 1, 5).Draw(t, "sums")
+		for _, sum := range sums {
+			s.absorb(now, Report{Epoch: e, Elsewhere: sum})
+		}
+		once.absorb(now, Report{Epoch: e, Elsewhere: sums[len(sums)-1]})
+		alike(t, s, once, *w)
+	})
+}
+
+func TestAnUnsettledKeyTakesItsReportsInAnyOrder(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		s.roll(w.now)
+		s.ledger().Settled = false
+		reports := drawReports(t, s, w.now)
+		turned := s.clone()
+		s.absorb(w.now, reports...)
+		slices.Reverse(reports)
+		turned.absorb(w.now, reports...)
+		if got := s.ledger().Settled; got != (len(reports) > 0) {
+			t.Fatalf("settled %v after %d reports", got, len(reports))
+		}
+		alike(t, turned, s, *w)
+	})
+}
+
+func TestWindowsAbsorbInAnyOrderAcrossInstants(t *testing.T) {
+	for _, k := range kinds[:2] {
+		t.Run(k.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				s := k.draw(t)
+				w := newWalk(t, s)
+				stir(t, s, w)
+				first := w.now
+				later := first + rapid.Int64Range(0, s.span()-1-first%s.span()).Draw(t, "later")
+				s.roll(first)
+				e := s.ledger().Epoch
+				reports := []Report{{Epoch: e, Elsewhere: 5}, {Epoch: e - 1, Elsewhere: 7}}
+				turned := s.clone()
+				s.absorb(first, reports[0])
+				s.absorb(later, reports[1])
+				turned.absorb(first, reports[1])
+				turned.absorb(later, reports[0])
+				w.now = later
+				alike(t, turned, s, *w)
+			})
+		})
+	}
+}
+
+func TestReportsOfOtherEpochsAreIgnored(t *testing.T) {
+	for _, k := range kinds {
+		s := k.make(10, time.Minute, 0)
+		want := s.clone().take(epoch, 4, 0)
+		s.roll(epoch)
+		e := s.ledger().Epoch
+		s.absorb(epoch, Report{Epoch: e + 1, Elsewhere: 9}, Report{Epoch: e - 2, Elsewhere: 9}, Report{Epoch: math.MinInt64, Elsewhere: 9, Level: 5, LevelAt: epoch})
+		if got := s.take(epoch, 4, 0); got != want || s.ledger().Settled {
+			t.Errorf("%s: got %+v, settled %v; want %+v, not settled", k.name, got, s.ledger().Settled, want)
+		}
+	}
+}
+
+func TestWhatOthersSpentIsSpent(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.make(10, time.Minute, 0)
+		start := epoch - epoch%int64(time.Minute)
+		e := start / s.span()
+		s.absorb(start, Report{Epoch: e})
+		mine, theirs := rapid.Int64Range(0, 6).Draw(t, "mine"), rapid.Int64Range(0, 20).Draw(t, "theirs")
+		s.take(start, mine, 0)
+		s.absorb(start, Report{Epoch: e, Elsewhere: theirs})
+		d := s.take(start, 0, 0)
+		if want := max(0, 10-mine-theirs); d.Remaining != want {
+			t.Fatalf("%d own and %d elsewhere of 10: %d left, want %d", mine, theirs, d.Remaining, want)
+		}
+		if over := mine + theirs - 10; over > 0 && s.level(start) != 0 && s.level(start) != float64(mine+theirs) {
+			t.Fatalf("level %v, want the debt, %d", s.level(start), mine+theirs)
+		}
+	})
+}
+
+func TestABucketSpreadsWhatOthersSpent(t *testing.T) {
+	const second = int64(time.Second)
+	start := epoch - epoch%(100*second)
+	e := start / (100 * second)
+	tests := []struct {
+		name         string
+		mine, theirs int64 // Both in the 10s between two exchanges: mine at the end of it.
+		base, want   float64
+	}{
+		// 10 drain in the interval.
+		{"nothing anywhere", 0, 0, 0, 0},
+		{"all of theirs drained meanwhile", 0, 8, 0, 0},
+		{"theirs drained, my own burst stands", 6, 8, 0, 6},
+		{"more than drains", 0, 14, 0, 4},
+		{"more than drains, on my own burst", 6, 14, 0, 10},
+		{"no idle time to drain theirs in", 0, 3, 15, 8},
+		{"some idle time", 0, 8, 5, 3},
+		{"debt", 0, 200, 0, 190},
+	}
+	for _, k := range kinds[3:] {
+		for _, test := range tests {
+			s := k.make(100, 100*time.Second, 0)
+			s.take(start, int64(test.base), 0)
+			s.absorb(start, Report{Epoch: e})
+			now := start + 10*second
+			s.take(now, test.mine, 0)
+			s.absorb(now, Report{Epoch: e, Elsewhere: test.theirs})
+			if got := s.level(now); got != test.want {
+				t.Errorf("%s: %s: level %v, want %v", k.name, test.name, got, test.want)
+			}
+		}
+	}
+}
+
+// A burst of this node alone must stand, however long the bucket was idle before.
+func TestAnExchangeWithoutNewsChangesNothing(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		s.roll(w.now)
+		l := s.ledger()
+		s.absorb(w.now, Report{Epoch: l.Epoch, Elsewhere: l.Cur.Elsewhere}, Report{Epoch: l.Epoch - 1, Elsewhere: l.Prev.Elsewhere})
+		for range 5 {
+			s.take(w.step(t), rapid.Int64Range(0, 3).Draw(t, "n"), 0)
+		}
+		quiet := s.clone()
+		l = s.ledger()
+		s.absorb(w.now, Report{Epoch: l.Epoch, Elsewhere: l.Cur.Elsewhere}, Report{Epoch: l.Epoch - 1, Elsewhere: l.Prev.Elsewhere})
+		alike(t, s, quiet, *w)
+	})
+}
+
+func TestAnUnsettledBucketAdoptsTheLevelOfOthers(t *testing.T) {
+	const second = int64(time.Second)
+	start := epoch - epoch%(100*second)
+	e := start / (100 * second)
+	now := start + 10*second
+	tests := []struct {
+		name    string
+		mine    int64
+		reports []Report
+		want    float64
+	}{
+		{"a level of now", 0, []Report{{e, 500, 40.5, now}}, 40.5},
+		{"an older one has drained", 0, []Report{{e, 500, 40.5, start}}, 30.5},
+		{"a drained one", 0, []Report{{e, 500, 5, start}}, 0},
+		{"what I spent since comes on top", 3, []Report{{e, 500, 40, now}}, 43},
+		{"the newest decides", 3, []Report{{e - 1, 500, 90, start}, {e, 0, 40, now}}, 43},
+		{"none known: as much as fits", 3, []Report{{e, 500, 0, 0}}, 100},
+		{"none known: a lump", 3, []Report{{e, 20, 0, 0}, {e - 1, 5, 0, 0}}, 28},
+		{"nonsense", 3, []Report{{e, 20, math.NaN(), now}}, 3},
+	}
+	for _, k := range kinds[3:] {
+		for _, test := range tests {
+			s := k.make(100, 100*time.Second, 0)
+			s.take(now, test.mine, 0)
+			s.absorb(now, test.reports...)
+			if got := s.level(now); got != test.want {
+				t.Errorf("%s: %s: level %v, want %v", k.name, test.name, got, test.want)
+			}
+			// From here on only what is new counts.
+			s.absorb(now, Report{Epoch: e, Elsewhere: s.ledger().Cur.Elsewhere + 2})
+			if got := s.level(now); got != test.want+2 {
+				t.Errorf("%s: %s: level %v after 2 more, want %v", k.name, test.name, got, test.want+2)
+			}
+		}
+	}
+}
+
+// What was known at the last exchange is in the level of the others too, and counts once.
+func TestABucketThatComesBackKnowsItsOwnPast(t *testing.T) {
+	const second = int64(time.Second)
+	start := epoch - epoch%(100*second)
+	e := start / (100 * second)
+	for _, by := range []int64{0, 300 * second, -7 * second} {
+		s := kinds[3].make(100, 100*time.Second, 0)
+		s.take(start, 50, 0)
+		s.absorb(start, Report{Epoch: e})
+		s.ledger().Settled = false
+		s.shift(time.Duration(by))
+		now := start + by + 10*second
+		s.take(now, 5, 0) // 40 of the past and 5 new.
+		s.absorb(now, Report{s.ledger().Epoch, 30, 60, start + by})
+		if got := s.level(now); got != 55 {
+			t.Errorf("shifted by %v: level %v, want 50 of all and 5 new", time.Duration(by), got)
+		}
+	}
+}
+
+// Ten nodes share a bucket of 10 that drains 100 a second and exchange every second. Demand is .8 of what drains, so next to nothing
+// should be refused.
+func TestSteadyDemandBelowTheRateIsAdmitted(t *testing.T) {
+	const nodes, tick = 10, int64(time.Second)
+	for _, k := range kinds[3:5] {
+		random := rand.New(rand.NewPCG(3, 4))
+		fleet := make([]subject, nodes)
+		for i := range fleet {
+			fleet[i] = k.make(100, time.Second, 10)
+		}
+		asked, admitted := 0, 0
+		now := epoch - epoch%tick
+		for next := now + tick; asked < 8000; {
+			now += int64(random.ExpFloat64() * 1e9 / 80)
+			for ; now >= next; next += tick {
+				exchange(fleet, next)
+			}
+			asked++
+			if fleet[random.IntN(nodes)].take(now, 1, 0).Allowed {
+				admitted++
+			}
+		}
+		if got := float64(admitted) / float64(asked); got < .97 {
+			t.Errorf("%s: admitted %.2f of .8 of the rate, want nearly all", k.name, got)
+		}
+	}
+}
+
+// exchange tells each of a fleet what all of them spent.
+func exchange(fleet []subject, now int64) {
+	e := now / fleet[0].span()
+	for _, epoch := range []int64{e, e - 1} {
+		var sum int64
+		for _, s := range fleet {
+			s.roll(now)
+			sum += s.ledger().At(epoch).Own
+		}
+		for _, s := range fleet {
+			s.absorb(now, Report{Epoch: epoch, Elsewhere: sum - s.ledger().At(epoch).Own})
+		}
+	}
+}
+
+func TestALogKeepsWhatOthersSpentUntilItsSliceHasLeft(t *testing.T) {
+	const window = int64(16 * time.Second)
+	a := SlidingLog{Limit: 100, Window: time.Duration(window)}
+	start := epoch - epoch%window
+	s := new(LogState)
+	a.Absorb(s, start, []Report{{Epoch: start / window}})
+	at := start + 3*window/16 + 7
+	a.Absorb(s, at, []Report{{Epoch: start / window, Elsewhere: 60}})
+	leaves := start + 4*window/16 + window
+	if got := a.Take(s, leaves-1, 0, 0).Remaining; got != 40 {
+		t.Errorf("1ns before the slice leaves: %d left, want 40", got)
+	}
+	if got := a.Take(s, leaves, 0, 0).Remaining; got != 100 {
+		t.Errorf("when the slice leaves: %d left, want 100", got)
+	}
+}
+
+func TestAnUnsettledLogCountsTheFormerWindowAtItsEnd(t *testing.T) {
+	const window = int64(16 * time.Second)
+	a := SlidingLog{Limit: 100, Window: time.Duration(window)}
+	edge := epoch - epoch%window
+	now, e := edge+5*window/16+3, edge/window
+	s := new(LogState)
+	a.Absorb(s, now, []Report{{Epoch: e, Elsewhere: 20}, {Epoch: e - 1, Elsewhere: 30}})
+	for _, test := range []struct{ at, want int64 }{
+		{now, 50}, {edge + window - 1, 50}, {edge + window, 80}, {edge + 6*window/16 + window - 1, 80}, {edge + 6*window/16 + window, 100},
+	} {
+		if got := a.Take(s, test.at, 0, 0).Remaining; got != test.want {
+			t.Errorf("%v after the edge: %d left, want %d", time.Duration(test.at-edge), got, test.want)
+		}
+	}
+}
+
+func TestALogThatSettlesAgainCountsOnce(t *testing.T) {
+	a, s := SlidingLog{Limit: 100, Window: time.Minute}, new(LogState)
+	r := Report{Epoch: epoch / int64(time.Minute), Elsewhere: 30}
+	a.Absorb(s, epoch, []Report{r})
+	a.Ledger(s).Settled = false
+	a.Absorb(s, epoch, []Report{r})
+	if got := a.Take(s, epoch, 0, 0).Remaining; got != 70 {
+		t.Errorf("%d left, want 70", got)
+	}
+}
+
+// What others give back lowers what was spent before, and never what they spend after.
+func TestALogTakesBackWhatOthersGiveBack(t *testing.T) {
+	const window, slice = int64(16 * time.Second), int64(time.Second)
+	a, s := SlidingLog{Limit: 100, Window: time.Duration(window)}, new(LogState)
+	start := epoch - epoch%window
+	for i, sum := range []int64{0, 2, 0, 40} {
+		a.Absorb(s, start+int64(i)*slice, []Report{{Epoch: start / window, Elsewhere: sum}})
+	}
+	for _, test := range []struct{ at, want int64 }{{3, 60}, {18, 60}, {19, 60}, {20, 100}} {
+		if got := a.Take(s, start+test.at*slice, 0, 0).Remaining; got != test.want {
+			t.Errorf("after %ds: %d left, want %d", test.at, got, test.want)
+		}
+	}
+}

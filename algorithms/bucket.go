@@ -1,0 +1,359 @@
+package algorithms
+
+import (
+	"math"
+	"math/bits"
+	"time"
+)
+
+// A BucketState is what a bucket algorithm remembers of one key: how much of the bucket is used up (the deficit, in requests), and since
+// when; never the tokens left, nor an instant at which it is full again, as only the deficit is independent of the limit.
+// The zero value is a key never seen. Its owner locks.
+type BucketState struct {
+	ledger Ledger
+	// deficit is exact. It may be above the size (debt). At the instant of an Absorb it may be below 0, and counts as 0.
+	deficit amount
+	// last is the instant the deficit stands for, at the one of the last Absorb, and base the deficit then.
+	last, at int64
+	base     amount
+	// idle is what could have drained since the Absorb before, had the bucket not been empty. What the others are
+	// found to have spent in that time has drained there.
+	idle amount
+	// theirs is what Absorb has brought at the instant at.
+	theirs int64
+	// penalty is the part of a request that Charge has spent and the ledger not counted yet.
+	penalty int64
+}
+
+// An amount is a number of requests: whole + frac/window, with frac in [0, window).
+type amount struct{ whole, frac int64 }
+
+// bucket is the kernel of the bucket algorithms: a deficit that grows by what is admitted and drains limit in every window. n units are
+// admitted if the deficit stays within size.
+type bucket struct {
+	limit, window, size int64
+}
+
+func newBucket(limit int64, window time.Duration, size int64) bucket {
+	return bucket{limit: max(limit, 0), window: nanoseconds(window), size: size}
+}
+
+// take also returns the deficit that stood before the units that were asked for.
+func (b bucket) take(s *BucketState, now, n, hidden int64) (d Decision, before amount) {
+	n, hidden = max(n, 0), max(hidden, 0)
+	late := b.advance(s, now)
+	b.roll(s, now)
+	if b.limit == 0 {
+		return closed(n, time.Duration(b.window)), amount{}
+	}
+	before = s.deficit.floor()
+	used := before.ceil()
+	d.Limit = b.limit
+	d.Allowed, d.Estimated = verdict(b.size, used, n, hidden)
+	switch {
+	case d.Allowed && n > 0:
+		b.spend(s, n)
+		used = addSat(used, n)
+	case d.Allowed, d.Estimated:
+	case n > b.size:
+		d.RetryAfter = time.Duration(b.window)
+	default:
+		d.RetryAfter = wait(late, b.drainsTo(before, b.size-n))
+	}
+	d.Remaining = remaining(b.size, used, hidden)
+	if used > 0 {
+		after := s.deficit.floor()
+		d.NextAfter = wait(late, b.drainsTo(after, min(used, b.size)-1))
+		d.ResetAfter = wait(late, b.drainsTo(after, 0))
+	}
+	return d, before
+}
+
+// charge fills at most to the brim. That may be a part of a request, which the ledger counts once the parts make a whole.
+func (b bucket) charge(s *BucketState, now, n int64) {
+	b.advance(s, now)
+	b.roll(s, now)
+	level := s.deficit.floor()
+	switch room := b.size - level.whole; {
+	case n <= 0 || b.limit == 0 || room <= 0:
+	case n < room || n == room && level.frac == 0:
+		b.spend(s, n)
+	default:
+		part := amount{whole: b.size}.minus(level, b.window)
+		b.spend(s, part.whole)
+		s.deficit = amount{whole: b.size}
+		if s.penalty += part.frac; s.penalty >= b.window {
+			s.penalty = max(0, s.penalty-b.window)
+			s.ledger.Cur.Own = addSat(s.ledger.Cur.Own, 1)
+		}
+	}
+}
+
+func (b bucket) giveBack(s *BucketState, taken, n int64) {
+	n = max(n, 0)
+	epoch, _ := floorDivMod(taken, b.span(s))
+	s.ledger.giveBack(epoch, n)
+	switch {
+	case s.deficit.whole >= n:
+		s.deficit.whole -= n
+	case s.deficit.whole >= 0:
+		s.deficit = amount{}
+	}
+}
+
+// absorb spreads what the others spent evenly over the time since the last exchange: first it takes up what the bucket could have drained
+// in that time and didn't, being empty; only the rest is added to the deficit. Added as one lump it would refuse what the
+// bucket had long drained.
+func (b bucket) absorb(s *BucketState, now int64, reports []Report) {
+	b.advance(s, now)
+	b.roll(s, now)
+	var theirs int64
+	var latest Report
+	held := false
+	for _, r := range reports {
+		count := s.ledger.At(r.Epoch)
+		if count == nil {
+			continue
+		}
+		held = true
+		elsewhere := max(0, r.Elsewhere)
+		theirs = addSat(theirs, elsewhere-count.Elsewhere)
+		count.Elsewhere = elsewhere
+		if r.LevelAt > latest.LevelAt || r.LevelAt == latest.LevelAt && r.Level > latest.Level {
+			latest = r
+		}
+	}
+	switch {
+	case !held:
+		return
+	case s.ledger.Settled:
+		b.spread(s, theirs)
+	case latest.LevelAt > 0:
+		b.adopt(s, latest)
+	default:
+		b.lump(s, theirs)
+	}
+	s.at, s.base = s.last, s.deficit.floor()
+	s.ledger.Settled = true
+}
+
+func (b bucket) isIdle(s *BucketState, now int64) bool {
+	c := *s
+	if b.advance(&c, now) > 0 {
+		return false
+	}
+	if b.limit > 0 && c.deficit.floor() != (amount{}) {
+		return false
+	}
+	if c.ledger.Scale < b.scale() {
+		return true
+	}
+	epoch, _ := floorDivMod(now, b.span(s))
+	own, _ := c.ledger.holds(epoch, 1)
+	return !own
+}
+
+func (b bucket) shift(s *BucketState, by time.Duration) {
+	s.last, s.at = addSat(s.last, int64(by)), addSat(s.at, int64(by))
+	s.ledger.Move(nearest(int64(by), b.span(s)))
+}
+
+// roll brings the ledger to the epoch of now. A bucket that now takes longer to fill than an epoch lasts gets longer epochs, in a new ledger.
+func (b bucket) roll(s *BucketState, now int64) {
+	l := &s.ledger
+	if scale := b.scale(); l.Scale < scale {
+		*l = Ledger{Scale: scale, Attempts: l.Attempts, Resend: l.Resend}
+		l.Epoch, _ = floorDivMod(now, b.span(s))
+		return
+	}
+	epoch, _ := floorDivMod(now, b.span(s))
+	l.Roll(epoch, 1)
+}
+
+// span is the length of an epoch of s: the window, doubled until a full bucket drains within it.
+func (b bucket) span(s *BucketState) int64 {
+	return b.window << min(int(max(s.ledger.Scale, b.scale())), b.maxScale())
+}
+
+// scale is the smallest k with limit << k >= size, as far as the epoch stays within 2^62 ns.
+func (b bucket) scale() uint8 {
+	if b.limit == 0 || b.size <= b.limit {
+		return 0
+	}
+	return uint8(min(bits.Len64(uint64((b.size-1)/b.limit)), b.maxScale()))
+}
+
+func (b bucket) maxScale() int { return max(0, bits.LeadingZeros64(uint64(b.window))-2) }
+
+func (b bucket) level(s *BucketState, now int64) float64 {
+	c := *s
+	b.advance(&c, now)
+	level := c.deficit.floor()
+	return float64(level.whole) + float64(level.frac)/float64(b.window)
+}
+
+// advance drains the bucket up to now, and returns by how much now is behind the state where it is late. After a step
+// of the clock the deficit stays as it was and drains from there.
+func (b bucket) advance(s *BucketState, now int64) (late int64) {
+	if now <= s.last {
+		if behind := since(s.last, now); behind <= uint64(lateness(b.window)) {
+			return int64(behind)
+		}
+		s.last, s.at = now, min(s.at, now)
+		return 0
+	}
+	if s.last == s.at {
+		s.idle, s.theirs = amount{}, 0
+	}
+	level := s.deficit.floor()
+	level.frac = min(level.frac, b.window-1)
+	drained := b.drains(since(now, s.last))
+	s.last = now
+	if level.less(drained) {
+		s.idle = s.idle.plus(drained.minus(level, b.window), b.window)
+		s.deficit = amount{}
+		return 0
+	}
+	s.deficit = level.minus(drained, b.window)
+	return 0
+}
+
+// spend adds n units of this node to the deficit and to the ledger.
+func (b bucket) spend(s *BucketState, n int64) {
+	if s.deficit.whole < 0 {
+		s.deficit, s.idle, s.theirs = amount{}, amount{}, 0
+	}
+	s.deficit.whole = addSat(s.deficit.whole, n)
+	s.ledger.Cur.Own = addSat(s.ledger.Cur.Own, n)
+}
+
+// spread adds what the others spent since the last exchange. All that comes at one instant has the effect of its sum, in
+// any order: the effect of what came before is taken back first.
+func (b bucket) spread(s *BucketState, theirs int64) {
+	before := b.effect(s)
+	s.theirs = addSat(s.theirs, theirs)
+	s.deficit = s.deficit.plus(b.effect(s), b.window).minus(before, b.window)
+}
+
+// effect is what is left of theirs when the idle time has drained its part. What was given back has its full effect.
+func (b bucket) effect(s *BucketState) amount {
+	theirs := amount{whole: s.theirs}
+	switch {
+	case s.theirs < 0:
+		return theirs
+	case theirs.less(s.idle):
+		return amount{}
+	}
+	return theirs.minus(s.idle, b.window)
+}
+
+// adopt takes the level that another node has seen for what this one knew at the last exchange, where it is higher. What this node has spent since
+// comes on top.
+func (b bucket) adopt(s *BucketState, r Report) {
+	known := b.drained(s.base, s.last, s.at)
+	level := b.drained(b.parse(r.Level), s.last, r.LevelAt)
+	s.deficit, s.idle, s.theirs = s.deficit.floor(), amount{}, 0
+	if known.less(level) {
+		s.deficit = s.deficit.plus(level.minus(known, b.window), b.window)
+	}
+}
+
+// lump adds what the others spent where nobody knows when: at most to the brim, as they too had a bucket.
+func (b bucket) lump(s *BucketState, theirs int64) {
+	s.deficit, s.idle, s.theirs = s.deficit.floor(), amount{}, 0
+	if room := b.size - s.deficit.ceil(); room > 0 {
+		s.deficit.whole += min(room, max(0, theirs))
+	}
+}
+
+// drains is how much drains in a time.
+func (b bucket) drains(elapsed uint64) amount {
+	hi, lo := bits.Mul64(uint64(b.limit), elapsed)
+	if hi >= uint64(b.window) {
+		return amount{whole: math.MaxInt64}
+	}
+	whole, frac := bits.Div64(hi, lo, uint64(b.window))
+	if whole > math.MaxInt64 {
+		return amount{whole: math.MaxInt64}
+	}
+	return amount{int64(whole), int64(frac)}
+}
+
+// drained is what is left at now of a level that stood then. Of a level of the future all is left.
+func (b bucket) drained(level amount, now, then int64) amount {
+	if now <= then {
+		return level
+	}
+	out := b.drains(since(now, then))
+	if level.less(out) {
+		return amount{}
+	}
+	return level.minus(out, b.window)
+}
+
+// drainsTo is how many nanoseconds a deficit takes to drain to target, rounded up; the longest possible where that is longer.
+func (b bucket) drainsTo(deficit amount, target int64) int64 {
+	over := deficit.whole - target
+	if over < 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(over), uint64(b.window))
+	lo, carry := bits.Add64(lo, uint64(deficit.frac), 0)
+	hi += carry
+	if hi >= uint64(b.limit) {
+		return math.MaxInt64
+	}
+	q, r := bits.Div64(hi, lo, uint64(b.limit))
+	if r > 0 {
+		q++
+	}
+	return int64(min(q, math.MaxInt64))
+}
+
+// parse reads a level that came from another node; what is no level is 0.
+func (b bucket) parse(level float64) amount {
+	if !(level > 0) {
+		return amount{}
+	}
+	whole, frac := math.Modf(min(level, 1<<62))
+	return amount{int64(whole), min(int64(frac*float64(b.window)), b.window-1)}
+}
+
+// floor is a, 0 where it is negative.
+func (a amount) floor() amount {
+	if a.whole < 0 {
+		return amount{}
+	}
+	return a
+}
+
+// ceil is the next whole number from a on.
+func (a amount) ceil() int64 {
+	if a.frac > 0 {
+		return addSat(a.whole, 1)
+	}
+	return a.whole
+}
+
+func (a amount) less(b amount) bool {
+	return a.whole < b.whole || a.whole == b.whole && a.frac < b.frac
+}
+
+func (a amount) plus(b amount, window int64) amount {
+	sum := amount{addSat(a.whole, b.whole), a.frac + b.frac}
+	if sum.frac >= window {
+		sum = amount{addSat(sum.whole, 1), sum.frac - window}
+	}
+	return sum
+}
+
+func (a amount) minus(b amount, window int64) amount {
+	rest := amount{addSat(a.whole, -b.whole), a.frac - b.frac}
+	if rest.frac < 0 {
+		rest = amount{addSat(rest.whole, -1), rest.frac + window}
+	}
+	return rest
+}
+
+// wait is a time seen by a request that is late by some of it.
+func wait(late, ns int64) time.Duration { return time.Duration(addSat(late, ns)) }

@@ -1,0 +1,498 @@
+package algorithms
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestForgettingAnIdleKeyIsInvisible(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		for range 6 {
+			if s.idle(w.now) {
+				break
+			}
+			w.step(t)
+		}
+		if !s.idle(w.now) {
+			t.Skip("never idle")
+		}
+		rolled := s.clone()
+		rolled.roll(w.now)
+		l := rolled.ledger()
+		for age := range int64(s.live()) + 1 {
+			if c := l.At(l.Epoch - age); c != nil && (c.Own != 0 || c.Acked != 0) {
+				t.Fatalf("Idle with %+v in the live epoch %d before the current one", *c, age)
+			}
+		}
+		alike(t, s, s.fresh(), *w)
+	})
+}
+
+func TestEveryKeyIsIdleInTheEnd(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		limit, window := s.rule()
+		// All that stir can have spent: 25 events of at most 15 for each of two epochs.
+		end := w.now + 3*s.span() + 2*int64(window) + 800*int64(window)/limit
+		if !s.idle(end) {
+			t.Fatalf("not idle after %v", time.Duration(end-w.now))
+		}
+	})
+}
+
+func TestAnEpochThatWasReportedKeepsAKeyAlive(t *testing.T) {
+	for _, k := range kinds {
+		s := k.make(10, time.Second, 0)
+		now := epoch - epoch%s.span() + 5
+		s.take(now, 3, 0)
+		l := s.ledger()
+		l.Settle(l.Epoch, 0, 3, 3, false)
+		s.giveBack(now, 3)
+		if s.idle(now) {
+			t.Errorf("%s: idle although the store holds a total of this epoch that must be taken back", k.name)
+		}
+		if s.idle(now + int64(s.live())*s.span()) {
+			t.Errorf("%s: idle in the last epoch in which the total counts", k.name)
+		}
+		if gone := now + int64(s.live()+1)*s.span(); !s.idle(gone) {
+			t.Errorf("%s: not idle when no decision can use the epoch", k.name)
+		}
+	}
+}
+
+func TestADrainedBucketKeepsItsTotal(t *testing.T) {
+	for _, k := range kinds[3:] {
+		s := k.make(10, time.Second, 0)
+		now := epoch - epoch%s.span()
+		s.take(now, 1, 0)
+		if drained := now + s.span()/2; s.level(drained) != 0 || s.idle(drained) {
+			t.Errorf("%s: level %v, idle %v; want an empty bucket that is not idle", k.name, s.level(drained), s.idle(drained))
+		}
+	}
+}
+
+func TestRetryAfterFromBothSides(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		now, n := w.step(t), rapid.Int64Range(0, 14).Draw(t, "n")
+		if rapid.Bool().Draw(t, "late") {
+			now -= rapid.Int64Range(0, 1000).Draw(t, "lateness")
+		}
+		d := s.clone().take(now, n, 0)
+		_, window := s.rule()
+		switch {
+		case d.Allowed:
+			if d.RetryAfter != 0 {
+				t.Fatalf("admitted with RetryAfter %v", d.RetryAfter)
+			}
+		case n > size(s):
+			if d.RetryAfter != window {
+				t.Fatalf("RetryAfter of what never fits: got %v, want the window, %v", d.RetryAfter, window)
+			}
+		default:
+			s.take(now, n, 0)
+			if d := s.clone().take(now+int64(d.RetryAfter)-1, n, 0); d.Allowed {
+				t.Fatalf("admitted 1ns before RetryAfter, %v", d)
+			}
+			if at := s.clone().take(now+int64(d.RetryAfter), n, 0); !at.Allowed {
+				t.Fatalf("refused at RetryAfter %v, which then is %v", d.RetryAfter, at.RetryAfter)
+			}
+		}
+	})
+}
+
+func TestRemainingIsWhatIsAdmitted(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		now := w.step(t)
+		d := s.take(now, rapid.Int64Range(0, 6).Draw(t, "n"), 0)
+		c := s.clone()
+		for i := range d.Remaining {
+			if !c.take(now, 1, 0).Allowed {
+				t.Fatalf("refused unit %d of Remaining %d", i+1, d.Remaining)
+			}
+		}
+		if c.take(now, 1, 0).Allowed {
+			t.Fatalf("admitted more than Remaining %d", d.Remaining)
+		}
+	})
+}
+
+func TestNextAfterAndResetAfterFromBothSides(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		now := w.step(t)
+		d := s.take(now, rapid.Int64Range(0, 6).Draw(t, "n"), 0)
+		peek := func(wait time.Duration) Decision { return s.clone().take(now+int64(wait), 0, 0) }
+		if full := size(s); d.NextAfter == 0 || d.ResetAfter == 0 {
+			if d.NextAfter != d.ResetAfter || d.Remaining != full {
+				t.Fatalf("NextAfter %v, ResetAfter %v and Remaining %d of %d don't agree on whether anything is spent",
+					d.NextAfter, d.ResetAfter, d.Remaining, full)
+			}
+			return
+		}
+		if got := peek(d.NextAfter - 1).Remaining; got != d.Remaining {
+			t.Fatalf("Remaining 1ns before NextAfter %v: got %d, want %d still", d.NextAfter, got, d.Remaining)
+		}
+		if got := peek(d.NextAfter).Remaining; got <= d.Remaining {
+			t.Fatalf("Remaining at NextAfter %v: got %d, want more than %d", d.NextAfter, got, d.Remaining)
+		}
+		if peek(d.ResetAfter-1).ResetAfter == 0 {
+			t.Fatalf("all is reset 1ns before ResetAfter %v", d.ResetAfter)
+		}
+		if got, want := peek(d.ResetAfter), (Decision{Allowed: true, Limit: d.Limit, Remaining: size(s)}); got != want {
+			t.Fatalf("at ResetAfter %v: got %+v, want %+v", d.ResetAfter, got, want)
+		}
+	})
+}
+
+func TestAStepBackLocksNobodyOut(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		for range rapid.IntRange(1, 30).Draw(t, "takes") {
+			s.take(w.step(t), rapid.Int64Range(1, 3).Draw(t, "n"), 0)
+		}
+		limit, window := s.rule()
+		longest := int64(window) + lateness(int64(window))
+		switch k.name {
+		case "sliding_window":
+			longest += int64(window)/limit + 1
+		case "token_bucket", "gcra", "leaky_bucket":
+			longest = size(s)*int64(window)/limit + 1 + lateness(int64(window))
+		}
+		now := w.now - rapid.OneOf(
+			rapid.Int64Range(0, int64(window)/4),
+			rapid.Int64Range(0, 3*int64(window)),
+			rapid.Just(epoch/2)).Draw(t, "back")
+		d := s.take(now, 1, 0)
+		if d.Allowed {
+			return
+		}
+		if int64(d.RetryAfter) > longest {
+			t.Fatalf("RetryAfter %v, want at most %v", d.RetryAfter, time.Duration(longest))
+		}
+		if !s.take(now+int64(d.RetryAfter), 1, 0).Allowed {
+			t.Fatalf("refused after RetryAfter %v", d.RetryAfter)
+		}
+	})
+}
+
+func TestAStepBackFreesNobody(t *testing.T) {
+	for _, k := range kinds {
+		for _, back := range []time.Duration{time.Second, 50 * time.Second, 3 * time.Minute, 10000 * time.Hour} {
+			s := k.make(10, time.Minute, 0)
+			s.roll(epoch)
+			s.absorb(epoch, Report{Epoch: s.ledger().Epoch})
+			s.take(epoch, 4, 0)
+			s.absorb(epoch, Report{Epoch: s.ledger().Epoch, Elsewhere: 6})
+			if d := s.take(epoch-int64(back), 1, 0); d.Allowed {
+				t.Errorf("%s: an eleventh of 10 after a step back of %v: %+v", k.name, back, d)
+			}
+		}
+	}
+}
+
+func TestALateRequestSpendsInThePresent(t *testing.T) {
+	for _, k := range kinds {
+		s := k.make(4, time.Second, 0)
+		edge := epoch - epoch%int64(time.Second)
+		s.take(edge, 3, 0)
+		if d := s.take(edge-1000, 1, 0); !d.Allowed || d.Remaining != 0 {
+			t.Errorf("%s: late take: got %+v, want the fourth of 4", k.name, d)
+		}
+		if d := s.take(edge-1000, 1, 0); d.Allowed {
+			t.Errorf("%s: late take: got a fifth of 4", k.name)
+		}
+		if got := s.ledger().Cur.Own; got != 4 {
+			t.Errorf("%s: own total after late takes: got %d, want 4", k.name, got)
+		}
+	}
+}
+
+func TestTakeThenReturnLeavesNoTrace(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		now := w.step(t)
+		s.roll(now)
+		before := s.clone()
+		n := rapid.Int64Range(0, 6).Draw(t, "n")
+		if !s.take(now, n, 0).Allowed {
+			t.Skip("refused")
+		}
+		s.giveBack(now, n)
+		if got, want := s.ledger().Cur, before.ledger().Cur; got != want {
+			t.Fatalf("counts after Return: got %+v, want %+v", got, want)
+		}
+		alike(t, s, before, *w)
+	})
+}
+
+func TestALogReturnsWhatAStepBackHasMoved(t *testing.T) {
+	const second = int64(time.Second)
+	s := kinds[2].make(10, time.Minute, 0)
+	s.take(epoch, 2, 0)
+	s.take(epoch+50*second, 3, 0)
+	s.take(epoch+20*second, 0, 0) // The 3 stand here now.
+	s.take(epoch+59*second, 1, 0)
+	s.giveBack(epoch+50*second, 3)
+	if got := s.take(epoch+80*second, 0, 0).Remaining; got != 9 {
+		t.Errorf("%d left, want all but the one of 59s", got)
+	}
+}
+
+func TestARefusedTakeLeavesNoTrace(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		now := w.step(t)
+		s.roll(now)
+		before := s.clone()
+		if s.take(now, rapid.Int64Range(1, 20).Draw(t, "n"), rapid.Int64Range(0, 20).Draw(t, "hidden")).Allowed {
+			t.Skip("admitted")
+		}
+		if got, want := s.ledger().Cur, before.ledger().Cur; got != want {
+			t.Fatalf("counts after a refusal: got %+v, want %+v", got, want)
+		}
+		alike(t, s, before, *w)
+	})
+}
+
+func TestHiddenIsHeldAgainstARequestAndNeverStored(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		now := w.step(t)
+		n, hidden := rapid.Int64Range(0, 6).Draw(t, "n"), rapid.Int64Range(0, 15).Draw(t, "hidden")
+		known, room := s.clone().take(now, n, 0), s.clone().take(now, 0, 0)
+		d := s.clone().take(now, n, hidden)
+		want := known.Allowed && n+hidden <= room.Remaining
+		if !room.Allowed { // More is spent than the limit: nothing fits, not even 0.
+			want = false
+		}
+		if d.Allowed != want || d.Estimated != (known.Allowed && !want) {
+			t.Fatalf("take %d with %d hidden of Remaining %d: got %+v", n, hidden, room.Remaining, d)
+		}
+		if d.Estimated && d.RetryAfter != 0 {
+			t.Fatalf("only hidden refused, RetryAfter: got %v, want 0", d.RetryAfter)
+		}
+		if !d.Allowed && !d.Estimated && d.RetryAfter != known.RetryAfter {
+			t.Fatalf("RetryAfter: got %v, want that over the known counts, %v", d.RetryAfter, known.RetryAfter)
+		}
+		left := room.Remaining
+		if d.Allowed {
+			left -= n
+		}
+		if d.Remaining != max(0, left-hidden) {
+			t.Fatalf("Remaining: got %d, want %d - %d", d.Remaining, left, hidden)
+		}
+	})
+}
+
+func TestAChangedLimitAppliesToWhatIsSpent(t *testing.T) {
+	for _, k := range kinds {
+		s := k.make(10, time.Hour, 0)
+		if d := s.take(epoch, 10, 0); !d.Allowed {
+			t.Fatalf("%s: 10 of 10 refused", k.name)
+		}
+		if d := s.with(15).take(epoch, 0, 0); d.Remaining != 5 {
+			t.Errorf("%s: 15/1h after 10 spent of 10/1h: got %d left, want 5", k.name, d.Remaining)
+		}
+		if d := s.with(15).take(epoch, 5, 0); !d.Allowed {
+			t.Errorf("%s: the 5 that are left were refused: %+v", k.name, d)
+		}
+		low := s.with(3)
+		d := low.take(epoch, 1, 0)
+		if d.Allowed || d.Remaining != 0 {
+			t.Errorf("%s: 3/1h after 15 spent: got %+v, want a refusal", k.name, d)
+		}
+		if low.clone().take(epoch+int64(d.RetryAfter)-1, 1, 0).Allowed || !low.take(epoch+int64(d.RetryAfter), 1, 0).Allowed {
+			t.Errorf("%s: 3/1h after 15 spent: RetryAfter %v is not exact", k.name, d.RetryAfter)
+		}
+	}
+}
+
+func TestALimitOfZeroRefusesAll(t *testing.T) {
+	for _, k := range kinds {
+		for _, extra := range []int64{0, 5} {
+			s := k.make(0, time.Minute, extra)
+			s.charge(epoch, 3)
+			if got, want := s.take(epoch, 1, 0), (Decision{RetryAfter: time.Minute}); got != want {
+				t.Errorf("%s: got %+v, want %+v", k.name, got, want)
+			}
+			if got, want := s.take(epoch, 0, 7), (Decision{Allowed: true}); got != want {
+				t.Errorf("%s: nothing asked for: got %+v, want %+v", k.name, got, want)
+			}
+		}
+	}
+}
+
+func TestAPenaltyIsBounded(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		limit, window := s.rule()
+		for range rapid.IntRange(1, 40).Draw(t, "penalties") {
+			s.charge(w.step(t), rapid.Int64Range(0, 30).Draw(t, "n"))
+		}
+		d := s.take(w.now, 1, 0)
+		longest := int64(window)
+		switch k.name {
+		case "sliding_window":
+			longest *= 2
+		case "token_bucket", "gcra", "leaky_bucket":
+			longest = int64(window)/limit + 1
+		}
+		if int64(d.RetryAfter) > longest {
+			t.Fatalf("after penalties: RetryAfter %v, want at most %v", d.RetryAfter, time.Duration(longest))
+		}
+	})
+}
+
+func TestAPenaltyKeepsTheNewestOfALog(t *testing.T) {
+	s := kinds[2].make(3, time.Second, 0)
+	s.take(epoch, 3, 0)
+	for _, test := range []struct{ at, n, retry int64 }{{500, 1, 500}, {600, 1, 400}, {700, 50, 1000}, {800, 1, 900}} {
+		s.charge(epoch+test.at*1e6, test.n)
+		if got := millis(s.take(epoch+test.at*1e6, 1, 0).RetryAfter); got != test.retry {
+			t.Errorf("charged %d at %d: RetryAfter %dms, want %dms", test.n, test.at, got, test.retry)
+		}
+		if got := s.(pair[LogState]).s.own; got != 3 {
+			t.Errorf("charged %d at %d: %d in the log, want 3", test.n, test.at, got)
+		}
+	}
+}
+
+func TestAPenaltyFillsABucketToTheBrimAndCountsWhatItAdds(t *testing.T) {
+	const second = int64(time.Second)
+	for _, k := range kinds[3:] {
+		s := k.make(10, time.Second, 10)
+		start := epoch - epoch%second
+		s.take(start, 10, 0)
+		// A client that knocks every 30ms is charged what has drained each time, and never gets in.
+		for at := int64(30e6); at <= 900e6; at += 30e6 {
+			if s.take(start+at, 1, 0).Allowed {
+				t.Fatalf("%s: admitted at %v", k.name, time.Duration(at))
+			}
+			s.charge(start+at, 1)
+			if got := s.level(start + at); got != 10 {
+				t.Fatalf("%s: level after a penalty: got %v, want the brim, 10", k.name, got)
+			}
+		}
+		if got := s.ledger().Cur.Own; got != 19 {
+			t.Errorf("%s: own total: got %d, want 10 and the 9 that drained in 900ms", k.name, got)
+		}
+	}
+}
+
+func TestShiftFreesNobodyAndLocksNobodyOut(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		s.take(w.now, 0, 0)
+		by := s.span() * 16 * rapid.Int64Range(-20, 20).Draw(t, "by")
+		moved := s.clone()
+		moved.shift(time.Duration(by))
+		if k.name == "sliding_log" {
+			by = by / sliceOf(w.window) * sliceOf(w.window) // Slices are whole.
+			moved = s.clone()
+			moved.shift(time.Duration(by))
+		}
+		for range 8 {
+			n := rapid.Int64Range(0, 4).Draw(t, "n")
+			got, want := moved.take(w.now+by, n, 0), s.take(w.now, n, 0)
+			if got != want {
+				t.Fatalf("at %d, shifted by %d:\n got %+v\nwant %+v", w.now, by, got, want)
+			}
+			w.step(t)
+		}
+		if l := moved.ledger(); by != 0 && l.Cur.Acked+l.Prev.Acked != 0 {
+			t.Fatalf("shifted epochs count as acknowledged: %+v", *l)
+		}
+	})
+}
+
+func TestExtremesDoNotPanic(t *testing.T) {
+	edges := []int64{0, 1, 2, 100, math.MaxInt32, 1 << 31, 1 << 53, 1 << 62, math.MaxInt64 - 1, math.MaxInt64}
+	each(t, func(t *rapid.T, k kind) {
+		amounts := rapid.OneOf(rapid.SampledFrom(edges), rapid.Int64Range(0, math.MaxInt64))
+		window := rapid.OneOf(rapid.SampledFrom(windows), rapid.Just(time.Duration(math.MaxInt64)), rapid.Just(time.Duration(0))).Draw(t, "window")
+		extra := amounts.Draw(t, "extra")
+		s := k.make(amounts.Draw(t, "limit"), window, extra)
+		for range rapid.IntRange(1, 25).Draw(t, "events") {
+			now := rapid.OneOf(rapid.Int64(), rapid.Int64Range(epoch, epoch+4*max(1, min(int64(window), 1<<55)))).Draw(t, "now")
+			n := amounts.Draw(t, "n")
+			switch rapid.IntRange(0, 9).Draw(t, "event") {
+			default:
+				d := s.take(now, n, amounts.Draw(t, "hidden"))
+				if d.Remaining < 0 || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Delay < 0 || d.Allowed && d.Estimated {
+					t.Fatalf("%+v", d)
+				}
+			case 4:
+				s.charge(now, n)
+			case 5:
+				s.giveBack(now, n)
+			case 6:
+				e := s.ledger().Epoch - rapid.Int64Range(-1, 2).Draw(t, "age")
+				s.absorb(now, Report{e, n, rapid.Float64().Draw(t, "level"), now}, Report{Epoch: rapid.Int64().Draw(t, "epoch"), Elsewhere: n})
+			case 7:
+				s.idle(now)
+				s.level(now)
+			case 8:
+				s.shift(time.Duration(rapid.Int64().Draw(t, "by")))
+			case 9:
+				s = s.with(amounts.Draw(t, "changed limit"))
+			}
+			if s.ledger().Cur.Own < 0 || s.span() <= 0 {
+				t.Fatalf("own %d, span %d", s.ledger().Cur.Own, s.span())
+			}
+		}
+	})
+}
+
+func TestLongLogsKeepTheirOrderAndTheirMemory(t *testing.T) {
+	const limit, window = 500, int64(time.Second)
+	a, s := SlidingLog{limit, time.Second}, &LogState{}
+	random := rand.New(rand.NewPCG(1, 2))
+	var admitted []int64
+	now := epoch
+	for range 50_000 {
+		now += random.Int64N(3e6)
+		var in int64
+		for i := len(admitted) - 1; i >= 0 && now-admitted[i] < window; i-- {
+			in++
+		}
+		if got := a.Take(s, now, 1, 0).Allowed; got != (in < limit) {
+			t.Fatalf("with %d in the window: admitted %v", in, got)
+		} else if got {
+			admitted = append(admitted, now)
+		}
+		if cap(s.hits) > 2*limit {
+			t.Fatalf("room for %d hits at limit %d", cap(s.hits), limit)
+		}
+	}
+	a.Take(s, now+window, 1, 0)
+	if cap(s.hits) > 16 {
+		t.Errorf("room for %d hits after the log has emptied", cap(s.hits))
+	}
+}

@@ -1,0 +1,146 @@
+package algorithms
+
+import "time"
+
+var _ Algorithm[LogState] = SlidingLog{}
+
+// SlidingLog remembers when each request of the last Window came, and admits another while they are fewer than Limit. It is the sliding log
+// of Figma's limiter ("An alternative approach to rate limiting", 2017) and of caddy-ratelimit's ring buffer.
+//
+// Bound: exactly Limit in any interval of the window's length, half open: what came at t no longer counts at t + Window. That is for what this node
+// admits. What others spent is known by sixteenths of the window, each of which counts until its end has left the window, so up to
+// Window / 16 and one exchange too long; it is exact where nothing is learnt that way (sync_rate -1 and 0).
+//
+// Memory: 16 bytes for each instant at which something was admitted, so up to 16 x Limit a key, and twice that while it grows.
+type SlidingLog struct {
+	// Limit is the number of requests per window; 0 refuses all.
+	Limit int64
+	// Window is the length of the window, 100ms to 30 days.
+	Window time.Duration
+}
+
+// Take asks for n units.
+func (a SlidingLog) Take(s *LogState, now, n, hidden int64) Decision {
+	n, hidden = max(n, 0), max(hidden, 0)
+	late := s.advance(now, a.window())
+	a.Roll(s, now)
+	if a.Limit <= 0 {
+		return closed(n, a.Window)
+	}
+	others := s.others(a.window())
+	used := addSat(s.own, others.total())
+	d := Decision{Limit: a.Limit}
+	d.Allowed, d.Estimated = verdict(a.Limit, used, n, hidden)
+	switch {
+	case d.Allowed && n > 0:
+		s.add(n)
+		used += n
+	case d.Allowed, d.Estimated:
+	case n > a.Limit:
+		d.RetryAfter = a.Window
+	default:
+		d.RetryAfter = wait(late, s.until(others, a.window(), a.Limit-n))
+	}
+	d.Remaining = remaining(a.Limit, used, hidden)
+	if used > 0 {
+		d.NextAfter = wait(late, s.until(others, a.window(), min(used, a.Limit)-1))
+		d.ResetAfter = wait(late, s.empties(others, a.window()))
+	}
+	return d
+}
+
+// Charge logs n units unasked, at most Limit in all: the oldest make room, as the newest are those that keep a client waiting.
+func (a SlidingLog) Charge(s *LogState, now, n int64) {
+	s.advance(now, a.window())
+	a.Roll(s, now)
+	if n = min(n, a.Limit); n <= 0 {
+		return
+	}
+	s.dropOldest(s.own - (a.Limit - n))
+	s.add(n)
+}
+
+// Return removes n units from what was logged at the instant taken.
+func (a SlidingLog) Return(s *LogState, taken, n int64) {
+	n = max(n, 0)
+	epoch, _ := floorDivMod(taken, a.window())
+	s.ledger.giveBack(epoch, n)
+	s.remove(taken, n, a.window())
+}
+
+// Absorb logs what the others spent since the last exchange as spent now, which is no earlier than it was. Of a key that was not settled
+// the former epoch's total counts as spent at that epoch's end.
+func (a SlidingLog) Absorb(s *LogState, now int64, reports []Report) {
+	s.advance(now, a.window())
+	a.Roll(s, now)
+	l := &s.ledger
+	var theirs [2]int64
+	held := false
+	for _, r := range reports {
+		count := l.At(r.Epoch)
+		if count == nil {
+			continue
+		}
+		held = true
+		elsewhere, known := max(0, r.Elsewhere), int64(0)
+		if l.Settled {
+			known = count.Elsewhere
+		}
+		theirs[l.Epoch-r.Epoch] = addSat(theirs[l.Epoch-r.Epoch], elsewhere-known)
+		count.Elsewhere = elsewhere
+	}
+	if !held {
+		return
+	}
+	if l.Settled {
+		s.addElsewhere(0, addSat(theirs[0], theirs[1]), a.window())
+		return
+	}
+	l.Settled = true
+	s.elsewhere = nil
+	s.addElsewhere(0, theirs[0], a.window())
+	_, into := floorDivMod(s.last, a.window())
+	s.addElsewhere(into+1, theirs[1], a.window())
+}
+
+// Idle reports that nothing logged is left in the window and that its epochs are over.
+func (a SlidingLog) Idle(s *LogState, now int64) bool {
+	if now < s.last && (len(s.hits) > 0 || s.elsewhere != nil) {
+		return false
+	}
+	if a.Limit > 0 && s.counts(now, a.window()) {
+		return false
+	}
+	epoch, _ := floorDivMod(now, a.window())
+	own, _ := s.ledger.holds(epoch, 1)
+	return !own
+}
+
+// Shift moves the instants, and the totals by the nearest number of whole windows.
+func (a SlidingLog) Shift(s *LogState, by time.Duration) {
+	s.shift(int64(by), a.window())
+	s.ledger.Move(nearest(int64(by), a.window()))
+}
+
+// Ledger gives the totals for the exchange. They don't decide.
+func (a SlidingLog) Ledger(s *LogState) *Ledger { return &s.ledger }
+
+// Roll brings the ledger to the aligned window of now.
+func (a SlidingLog) Roll(s *LogState, now int64) {
+	epoch, _ := floorDivMod(now, a.window())
+	s.ledger.Roll(epoch, 1)
+}
+
+// Span is the window.
+func (a SlidingLog) Span(*LogState) time.Duration { return time.Duration(a.window()) }
+
+// Live is 1: what came before the last edge can still be in the window.
+func (a SlidingLog) Live() int { return 1 }
+
+// Level is 0.
+func (a SlidingLog) Level(*LogState, int64) float64 { return 0 }
+
+// Rule returns the limit and the window.
+func (a SlidingLog) Rule() (limit int64, window time.Duration) { return a.Limit, a.Window }
+
+func (a SlidingLog) window() int64 { return nanoseconds(a.Window) }

@@ -1,0 +1,293 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+func init() {
+	caddy.RegisterModule(new(App))
+}
+
+// App holds what all rate_limit handlers of a configuration share. In a Caddyfile it is the global option rate_limit.
+type App struct {
+	// Redis is where nodes exchange counts. Default: none, every node counts for itself.
+	Redis *Redis `json:"redis,omitempty"`
+
+	// SyncRate is the default of all zones. Default: 1s where Redis is configured, else -1.
+	SyncRate *SyncRate `json:"sync_rate,omitempty"`
+
+	// Namespace separates users of one Redis: nodes with the same Redis and namespace share counters. Default: caddy.
+	Namespace string `json:"namespace,omitempty"`
+
+	// StrictTimeout bounds the wait for Redis of a request in a zone with sync_rate 0. Default: 100ms.
+	StrictTimeout caddy.Duration `json:"strict_timeout,omitempty"`
+
+	// Persist is a file that keeps the counters of zones that don't sync over a restart of the process. Default: none.
+	Persist string `json:"persist,omitempty"`
+
+	ctx        caddy.Context
+	logger     *zap.Logger
+	namespace  string
+	redisEmpty bool
+	shared     *sharedRedis
+
+	mu       sync.Mutex
+	registry registry
+	limits   []appLimit
+	zones    []*zone
+	stop     chan struct{}
+	done     chan struct{}
+}
+
+// appLimit is one limit of a zone that the configuration uses.
+type appLimit struct {
+	counters counters
+	settings settings
+	rate     rate
+	sweep    time.Duration
+}
+
+// Redis says how to reach Redis. Every string may hold {env.*} and {file.*} placeholders.
+type Redis struct {
+	// URL is redis://, rediss:// or unix://, or several of them separated by commas. It stands alone: what it can say is not said twice.
+	URL string `json:"url,omitempty"`
+	// Storage borrows the client of Caddy's global storage where that is a Redis.
+	Storage bool `json:"storage,omitempty"`
+	// Mode is simple, failover or cluster. Default: simple, failover where MasterName is set.
+	Mode string `json:"mode,omitempty"`
+	// Address holds host:port, several for failover (the sentinels) and cluster. Default: localhost:6379.
+	Address  []string `json:"address,omitempty"`
+	Username string   `json:"username,omitempty"`
+	Password string   `json:"password,omitempty"`
+	DB       int      `json:"db,omitempty"`
+	// Timeout bounds connecting, reading and writing, each. Default: 1s.
+	Timeout caddy.Duration `json:"timeout,omitempty"`
+	// KeyPrefix is another name for the app's namespace.
+	KeyPrefix          string `json:"key_prefix,omitempty"`
+	MasterName         string `json:"master_name,omitempty"`
+	SentinelUsername   string `json:"sentinel_username,omitempty"`
+	SentinelPassword   string `json:"sentinel_password,omitempty"`
+	TLSEnabled         bool   `json:"tls_enabled,omitempty"`
+	TLSInsecure        bool   `json:"tls_insecure,omitempty"`
+	TLSServerCertsPEM  string `json:"tls_server_certs_pem,omitempty"`
+	TLSServerCertsPath string `json:"tls_server_certs_path,omitempty"`
+	TLSClientCert      string `json:"tls_client_cert,omitempty"`
+	TLSClientKey       string `json:"tls_client_key,omitempty"`
+	TLSServerName      string `json:"tls_server_name,omitempty"`
+	PoolSize           int    `json:"pool_size,omitempty"`
+}
+
+// CaddyModule returns the Caddy module information.
+func (*App) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "rate_limit", New: func() caddy.Module { return new(App) }}
+}
+
+// Provision prepares the connection to Redis and doesn't use it: caddy validate comes here as well.
+func (a *App) Provision(ctx caddy.Context) error {
+	a.ctx, a.logger = ctx, ctx.Logger()
+	if a.StrictTimeout == 0 {
+		a.StrictTimeout = caddy.Duration(100 * time.Millisecond)
+	}
+	if a.StrictTimeout < 0 {
+		return errors.New("strict_timeout is negative; write a duration such as 100ms")
+	}
+	if a.Namespace == "" && a.Redis == nil {
+		a.namespace = defaultNamespace
+	}
+	if err := a.provisionRedis(ctx); err != nil {
+		return err
+	}
+	return registerMetrics(ctx.GetMetricsRegistry())
+}
+
+const defaultNamespace = "caddy"
+
+func (a *App) provisionRedis(ctx caddy.Context) error {
+	var err error
+	repl := caddy.NewReplacer()
+	if a.namespace, err = repl.ReplaceOrErr(a.Namespace, true, true); err != nil {
+		return fmt.Errorf("namespace: %w", err)
+	}
+	if a.Redis == nil {
+		return a.nameNamespace("")
+	}
+	if a.Redis.Storage {
+		return a.borrowRedis(ctx)
+	}
+	set, empty, err := a.Redis.resolve(repl)
+	if err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	prefix, err := repl.ReplaceOrErr(a.Redis.KeyPrefix, true, true)
+	if err != nil {
+		return fmt.Errorf("redis: key_prefix: %w", err)
+	}
+	if err := a.nameNamespace(prefix); err != nil {
+		return err
+	}
+	if a.redisEmpty = empty; empty {
+		a.logger.Warn("redis is configured, but its address is empty: every node counts for itself; set the variable that the address comes from, or remove the redis line")
+		return nil
+	}
+	key := set.Key() + " " + a.namespace
+	v, _, err := redisPool.LoadOrNew(key, func() (caddy.Destructor, error) {
+		client, err := set.Client()
+		if err != nil {
+			return nil, err
+		}
+		log := caddy.Log().Named("rate_limit")
+		return &sharedRedis{
+			key: key, client: client,
+			replicator: ratesync.NewReplicator(client, a.namespace, set.Timeout, clock, log),
+			strict:     ratesync.NewStrict(client, a.namespace, set.Timeout),
+		}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	a.shared = v.(*sharedRedis)
+	return nil
+}
+
+func (a *App) borrowRedis(ctx caddy.Context) error {
+	if err := a.nameNamespace(a.Redis.KeyPrefix); err != nil {
+		return err
+	}
+	client, err := borrowClient(ctx)
+	if err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	a.shared = &sharedRedis{
+		client:     client,
+		replicator: ratesync.NewReplicator(client, a.namespace, time.Second, clock, caddy.Log().Named("rate_limit")),
+		strict:     ratesync.NewStrict(client, a.namespace, time.Second),
+	}
+	return nil
+}
+
+// nameNamespace settles the namespace between its two names.
+func (a *App) nameNamespace(prefix string) error {
+	switch {
+	case a.namespace != "" && prefix != "":
+		return fmt.Errorf("namespace %q and key_prefix %q are two names for one thing; remove one of them", a.namespace, prefix)
+	case a.namespace == "":
+		a.namespace = prefix
+	}
+	if a.namespace == "" {
+		a.namespace = defaultNamespace
+	}
+	if strings.ContainsAny(a.namespace, "{}") || !printable(a.namespace) {
+		return fmt.Errorf("namespace %q: write printable ASCII without braces, which say in a Redis Cluster where a key belongs", a.namespace)
+	}
+	return nil
+}
+
+func printable(s string) bool {
+	return !slices.ContainsFunc([]byte(s), func(c byte) bool { return c < 0x20 || c > 0x7e })
+}
+
+// use notes a zone and its counters, for Start.
+func (a *App) use(z *zone, where string, sweep time.Duration) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.registry.add(z.settings, where); err != nil {
+		return err
+	}
+	a.zones = append(a.zones, z)
+	for i, r := range z.limits {
+		a.limits = append(a.limits, appLimit{z.counters[i], z.settings, r, sweep})
+	}
+	return nil
+}
+
+// running are the configurations that have started and not ended, oldest first. The last one has its way.
+var running struct {
+	sync.Mutex
+	apps []*App
+}
+
+// Start applies this configuration to the counters and the exchange.
+func (a *App) Start() error {
+	running.Lock()
+	defer running.Unlock()
+	running.apps = append(running.apps, a)
+	a.apply()
+	a.stop, a.done = make(chan struct{}), make(chan struct{})
+	go a.summaries()
+	return nil
+}
+
+func (a *App) apply() {
+	for i := range a.limits {
+		l := &a.limits[i]
+		l.counters.configure(&l.settings, l.rate, l.sweep, a.shared)
+	}
+}
+
+// summaries writes what the logs of the zones hold back, once a minute.
+func (a *App) summaries() {
+	defer close(a.done)
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for {
+		select {
+		case <-a.stop:
+			return
+		case <-tick.C:
+			for _, z := range a.zones {
+				z.log.flush()
+			}
+		}
+	}
+}
+
+// Stop ends what Start began. Where another configuration has not taken over, because it failed to start after this one's
+// successor had, the one before has its way again.
+func (a *App) Stop() error {
+	running.Lock()
+	defer running.Unlock()
+	i := slices.Index(running.apps, a)
+	if i < 0 {
+		return nil
+	}
+	last := i == len(running.apps)-1
+	running.apps = slices.Delete(running.apps, i, i+1)
+	close(a.stop)
+	<-a.done
+	if last && len(running.apps) > 0 {
+		running.apps[len(running.apps)-1].apply()
+	}
+	if a.shared != nil && a.shared.key == "" {
+		for i := range a.limits {
+			a.limits[i].counters.leave(a.shared)
+		}
+		a.shared.close()
+	}
+	return nil
+}
+
+// Cleanup lets go of the connection.
+func (a *App) Cleanup() error {
+	if a.shared != nil {
+		a.shared.release()
+		a.shared = nil
+	}
+	return nil
+}
+
+// Interface guards
+var (
+	_ caddy.App          = (*App)(nil)
+	_ caddy.Provisioner  = (*App)(nil)
+	_ caddy.CleanerUpper = (*App)(nil)
+)

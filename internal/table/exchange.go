@@ -1,0 +1,450 @@
+package table
+
+import (
+	"math"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// flags of an entry. touched and hurried belong to the place, not to the key: they say that a list names it.
+const (
+	used uint8 = 1 << iota
+	touched
+	hurried
+	flying // a message about it is under way
+)
+
+const (
+	// pause is the least time between two early exchanges of one key.
+	pause = 5 * time.Millisecond
+	// share of what a key has left, by the estimate, that may be unsent before it is exchanged early: 1/share.
+	share = 4
+	// maxScale bounds the estimate of how much more than this node all nodes take in.
+	maxScale = 1000
+)
+
+// exchange is what an entry knows of its exchanges, beside the ledger in its state.
+type exchange struct {
+	at    int64   // of the last reply, 0 never
+	scale float32 // K: attempts on all nodes for each one here, over the last two exchanges; 0 unknown
+	half  uint32  // admitted here in half of the interval before the last reply
+
+	attempts     uint32 // Ledger.Attempts that the store has
+	all          uint32 // attempts on all nodes in this epoch, as of the last reply
+	lastAttempts uint32 // attempts here and
+	lastAll      uint32 // on all nodes in the exchange before
+	flags        uint8
+}
+
+// A Message is one epoch of one key on its way to the store.
+type Message struct {
+	Key Key
+	ID  ID
+	// Epoch and its length.
+	Epoch int64
+	Span  time.Duration
+	// Total and Attempts are this node's, in all, for the epoch. Push is false where the store has them already.
+	Total    int64
+	Attempts int64
+	Push     bool
+
+	resend bool
+}
+
+// An Answer is what the store says to a Message.
+type Answer struct {
+	Message
+	// Held was this node's total before the message, 0 if none.
+	Held int64
+	// Sum and SumAttempts are those of all nodes, after it.
+	Sum, SumAttempts int64
+	// Seen is the fill of the bucket as the last node that knew saw it at SeenAt, before the message; 0 if none.
+	Seen   float64
+	SeenAt int64
+	// Failed says that the store could not do this one; it goes again.
+	Failed bool
+}
+
+// takeShared is Take for a table that is exchanged: with an estimate of what others spent unseen, and a note that the key
+// was touched. It reports whether the exchanger should be woken.
+func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Algorithm[S], i uint32, now, n int64) (algorithms.Decision, bool) {
+	e := sh.at(i)
+	alg.Roll(&e.state, now)
+	l := alg.Ledger(&e.state)
+	if e.at != 0 && now-e.at > int64(3*b.Rate+time.Second) {
+		l.Settled = false // and so no estimate either
+	}
+	hidden := t.hidden(e, l, alg.Live())
+	d := alg.Take(&e.state, now, n, hidden)
+	l.Attempts = satAdd32(l.Attempts, max(n, 1))
+	if d.Estimated {
+		d.RetryAfter = max(time.Second, b.Rate-time.Duration(now-e.at))
+	}
+	if e.flags&touched == 0 {
+		e.flags |= touched
+		sh.touched = append(sh.touched, i)
+	}
+	if !b.Early || e.flags&(hurried|flying) != 0 || !t.pressing(e, l, alg.Live(), d, now) {
+		return d, false
+	}
+	e.flags |= hurried
+	sh.hurried = append(sh.hurried, i)
+	bit := uint64(1) << (e.key[0] >> 58)
+	return d, t.urgent.Or(bit) == 0
+}
+
+// pressing says whether a key should not wait for its turn: nobody has told of it lately, or what is unsent is much of what is left.
+func (t *Table[S]) pressing(e *entry[S], l *algorithms.Ledger, live int, d algorithms.Decision, now int64) bool {
+	if !l.Settled {
+		return true
+	}
+	if now-e.at < int64(pause) {
+		return false
+	}
+	if live > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
+		return true // the first request of an epoch: others may want what came just before it
+	}
+	unsent := unsent(l, live)
+	return unsent > 0 && float64(unsent)*max(1, float64(e.scale))*share >= float64(d.Remaining)
+}
+
+// unsent sums what the store doesn't have of the epochs that still count.
+func unsent(l *algorithms.Ledger, live int) (sum int64) {
+	for age := range int64(live + 1) {
+		if c := l.At(l.Epoch - age); c != nil {
+			sum += c.Unsent()
+		}
+	}
+	return sum
+}
+
+// hidden estimates what others have spent that this node can't see yet: for each unit of its own that it has not sent, and
+// each that it sent while theirs were on the way, as many more as its share of the attempts makes likely.
+func (t *Table[S]) hidden(e *entry[S], l *algorithms.Ledger, live int) int64 {
+	if e.scale <= 1 || !l.Settled || t.lost.Load() {
+		return 0
+	}
+	return int64(math.Ceil((float64(e.scale) - 1) * (float64(unsent(l, live)) + float64(e.half))))
+}
+
+// SetLost says that the store can't be reached: estimates stop.
+func (t *Table[S]) SetLost(lost bool) { t.lost.Store(lost) }
+
+// Urgent says whether there are keys that should not wait.
+func (t *Table[S]) Urgent() bool { return t.urgent.Load() != 0 }
+
+// Tick makes what was touched until now due, so that keys touched over and over don't hold up the rest.
+func (t *Table[S]) Tick() {
+	for s := range t.shards {
+		sh := &t.shards[s]
+		sh.mu.Lock()
+		sh.due = append(sh.due, sh.touched...)
+		sh.touched = sh.touched[:0]
+		sh.mu.Unlock()
+	}
+}
+
+// Drain takes keys out, until there are about most messages, and appends these to dst: the keys that are due, or the urgent ones. Each message must
+// come back through Settle or Fail; until then its key has no other. now is the caller's clock.
+func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Message {
+	b := t.background.Load()
+	if b == nil || b.Rate == 0 {
+		return dst
+	}
+	now += t.offset.Load()
+	full := len(dst) + most
+	for s := range t.shards {
+		bit := uint64(1) << s
+		if urgent && t.urgent.Load()&bit == 0 {
+			continue
+		}
+		sh := &t.shards[s]
+		sh.mu.Lock()
+		if urgent {
+			dst = drainList(sh, &sh.hurried, hurried, b, now, full, dst)
+			if len(sh.hurried) == 0 {
+				t.urgent.And(^bit)
+			}
+		} else {
+			dst = drainList(sh, &sh.due, touched, b, now, full, dst)
+		}
+		sh.mu.Unlock()
+		if len(dst) >= full {
+			break
+		}
+	}
+	return dst
+}
+
+// drainList takes places off one of a shard's lists until dst is full.
+func drainList[S any](sh *shard[S], list *[]uint32, flag uint8, b *Background[S], now int64, full int, dst []Message) []Message {
+	l := *list
+	for len(l) > 0 && len(dst) < full {
+		i := l[len(l)-1]
+		l = l[:len(l)-1]
+		e := sh.at(i)
+		e.flags &^= flag
+		switch {
+		case e.flags&used == 0:
+		case e.flags&flying != 0:
+			if flag == touched { // its turn comes again
+				e.flags |= touched
+				sh.touched = append(sh.touched, i)
+			}
+		case flag == hurried && e.at != 0 && now-e.at < int64(pause):
+			// It was settled since; what came after waits for its turn.
+		default:
+			dst = b.messages(e, now, dst)
+			e.flags |= flying
+		}
+	}
+	*list = l
+	return dst
+}
+
+// messages appends what there is to say and to ask about one key.
+func (b *Background[S]) messages(e *entry[S], now int64, dst []Message) []Message {
+	alg, s := b.Algorithm, &e.state
+	alg.Roll(s, now)
+	l := alg.Ledger(s)
+	m := Message{Key: e.key, ID: e.id, Span: alg.Span(s), resend: l.Resend}
+	for age := range int64(alg.Live() + 1) {
+		m.Epoch = l.Epoch - age
+		c := l.At(m.Epoch)
+		if c == nil {
+			break
+		}
+		m.Total, m.Attempts = c.Own, 0
+		m.Push = c.Own != c.Acked || l.Resend && c.Own != 0
+		if age == 0 {
+			m.Attempts = int64(l.Attempts)
+			m.Push = m.Push || l.Attempts != e.attempts
+		} else if !m.Push && l.Final(m.Epoch) {
+			continue
+		}
+		dst = append(dst, m)
+	}
+	return dst
+}
+
+// Settle absorbs answers; those of one key stand together. It reports whether the store has forgotten something that it had confirmed.
+func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
+	b := t.background.Load()
+	if b == nil {
+		return false
+	}
+	now += t.offset.Load()
+	var reports [algorithms.MaxLive + 1]algorithms.Report
+	for len(answers) > 0 {
+		key, n := answers[0].Key, 1
+		for n < len(answers) && answers[n].Key == key {
+			n++
+		}
+		sh := t.shard(key)
+		sh.mu.Lock()
+		if i, ok := sh.find(key); ok {
+			e := sh.at(i)
+			forgot = b.settle(e, now, answers[:n], reports[:0]) || forgot
+			if answers[0].Failed && e.flags&touched == 0 {
+				e.flags |= touched
+				sh.touched = append(sh.touched, i)
+			}
+		}
+		sh.mu.Unlock()
+		answers = answers[n:]
+	}
+	return forgot
+}
+
+func (b *Background[S]) settle(e *entry[S], now int64, answers []Answer, reports []algorithms.Report) (forgot bool) {
+	e.flags &^= flying
+	alg, s := b.Algorithm, &e.state
+	alg.Roll(s, now)
+	l := alg.Ledger(s)
+	var sent int64
+	epoch := l.Epoch
+	for i := range answers {
+		a := &answers[i]
+		if a.Failed || a.Span != alg.Span(s) {
+			return forgot
+		}
+		mine := a.Held
+		if a.Push {
+			mine = a.Total
+			if c := l.At(a.Epoch); c != nil {
+				sent += max(0, a.Total-c.Acked)
+			}
+		}
+		final := now > (a.Epoch+1)*int64(a.Span)+int64(2*b.Rate+time.Second)
+		r, lost, ok := l.Settle(a.Epoch, a.Held, mine, a.Sum, final)
+		if !ok {
+			continue
+		}
+		forgot = forgot || lost
+		r.Level, r.LevelAt = a.Seen, a.SeenAt
+		reports = append(reports, r)
+		if a.Epoch == epoch {
+			e.learnScale(a)
+		}
+	}
+	if forgot {
+		l.Resend = true
+	} else if answers[0].resend {
+		l.Resend = false
+	}
+	e.half = 0
+	if b.Lagging {
+		e.half = uint32(min(sent/2, math.MaxUint32))
+	}
+	e.at = now
+	alg.Absorb(s, now, reports)
+	return forgot
+}
+
+// learnScale works out K from the attempts here and everywhere, in this exchange and the one before.
+func (e *entry[S]) learnScale(a *Answer) {
+	mine, all := uint32(a.Attempts), satAdd32(0, a.SumAttempts)
+	if mine < e.attempts || all < e.all { // a new epoch
+		e.attempts, e.all = 0, 0
+	}
+	dMine, dAll := mine-e.attempts, all-e.all
+	e.scale = 1
+	if both := float64(dMine) + float64(e.lastAttempts); both > 0 {
+		e.scale = float32(min(max(1, (float64(dAll)+float64(e.lastAll))/both), maxScale))
+	}
+	e.attempts, e.all, e.lastAttempts, e.lastAll = mine, all, dMine, dAll
+}
+
+// Learn absorbs what a store that decides by itself says of a key, so that this node can go on when the store is lost. all reports
+// give the total of all nodes in place of Elsewhere.
+func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now int64, all []algorithms.Report) {
+	now += t.offset.Load()
+	sh := t.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	i, ok := sh.find(key)
+	if !ok {
+		if i, ok = t.enter(sh, alg, key, raw, now); !ok {
+			return
+		}
+	}
+	s := &sh.at(i).state
+	alg.Roll(s, now)
+	l := alg.Ledger(s)
+	for j := range all {
+		if c := l.At(all[j].Epoch); c != nil {
+			all[j].Elsewhere = max(0, all[j].Elsewhere-c.Acked)
+		}
+	}
+	l.Settled = false // what is told is the whole, not what came since
+	alg.Absorb(s, now, all)
+}
+
+// Fail gives messages back that got no answer. Their keys stay touched.
+func (t *Table[S]) Fail(messages []Message) {
+	for i := range messages {
+		key := messages[i].Key
+		if i > 0 && messages[i-1].Key == key {
+			continue
+		}
+		sh := t.shard(key)
+		sh.mu.Lock()
+		if j, ok := sh.find(key); ok {
+			e := sh.at(j)
+			e.flags &^= flying
+			if e.flags&touched == 0 {
+				e.flags |= touched
+				sh.touched = append(sh.touched, j)
+			}
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// Resend has all live totals sent again, at the pace of the exchanges: the store has forgotten, or it is another one.
+func (t *Table[S]) Resend() {
+	b := t.background.Load()
+	if b == nil || b.Rate == 0 {
+		return
+	}
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	t.each(func(sh *shard[S], i uint32, e *entry[S]) {
+		b.Algorithm.Ledger(&e.state).Resend = true
+		if e.flags&touched == 0 {
+			e.flags |= touched
+			sh.touched = append(sh.touched, i)
+		}
+	})
+}
+
+// Adopt prepares for another store: nothing in it is confirmed, and what the last one told of others stays.
+func (t *Table[S]) Adopt() {
+	b := t.background.Load()
+	if b == nil {
+		return
+	}
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	t.each(func(sh *shard[S], i uint32, e *entry[S]) {
+		l := b.Algorithm.Ledger(&e.state)
+		l.Forget()
+		e.exchange = exchange{flags: e.flags &^ flying}
+		if e.flags&touched == 0 {
+			e.flags |= touched
+			sh.touched = append(sh.touched, i)
+		}
+	})
+}
+
+// Offset is what the table adds to its callers' clock.
+func (t *Table[S]) Offset() time.Duration { return time.Duration(t.offset.Load()) }
+
+// SetOffset changes it. Where shift is set the clock has taken a step, and all that is stored moves with it.
+func (t *Table[S]) SetOffset(offset time.Duration, shift bool) {
+	step := offset - time.Duration(t.offset.Swap(int64(offset)))
+	b := t.background.Load()
+	if !shift || b == nil || step == 0 {
+		return
+	}
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	t.each(func(_ *shard[S], _ uint32, e *entry[S]) {
+		b.Algorithm.Shift(&e.state, step)
+		if e.at != 0 {
+			e.at += int64(step)
+		}
+	})
+}
+
+// Totals are sums over all keys of what a decision can still use.
+type Totals struct {
+	Keys int
+	// Own was counted here and Elsewhere on other nodes; Unsent is the part of Own that the store doesn't have.
+	Own, Elsewhere, Unsent int64
+}
+
+// Totals walks over all keys.
+func (t *Table[S]) Totals(now int64) (sum Totals) {
+	b := t.background.Load()
+	if b == nil {
+		return sum
+	}
+	now += t.offset.Load()
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	t.each(func(_ *shard[S], _ uint32, e *entry[S]) {
+		b.Algorithm.Roll(&e.state, now)
+		l := b.Algorithm.Ledger(&e.state)
+		sum.Keys++
+		for age := range int64(b.Algorithm.Live() + 1) {
+			if c := l.At(l.Epoch - age); c != nil {
+				sum.Own += c.Own
+				sum.Elsewhere += c.Elsewhere
+				sum.Unsent += c.Unsent()
+			}
+		}
+	})
+	return sum
+}

@@ -1,0 +1,248 @@
+package table
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// store is the exchange's script in Go: a hash per key and epoch, a field per node.
+type store struct {
+	sums   map[storeKey]*sum
+	fields map[fieldKey]field
+}
+
+type storeKey struct {
+	id    ID
+	epoch int64
+}
+type fieldKey struct {
+	storeKey
+	node string
+}
+type sum struct{ total, attempts int64 }
+type field struct{ seq, total, attempts int64 }
+
+func newStore() *store { return &store{map[storeKey]*sum{}, map[fieldKey]field{}} }
+
+func (s *store) push(node string, seq int64, messages []Message) []Answer {
+	var answers []Answer
+	for _, m := range messages {
+		k := storeKey{m.ID, m.Epoch}
+		if s.sums[k] == nil {
+			s.sums[k] = &sum{}
+		}
+		f, had := s.fields[fieldKey{k, node}]
+		a := Answer{Message: m, Held: f.total}
+		if m.Push && (!had || seq > f.seq) {
+			s.sums[k].total += m.Total - f.total
+			s.sums[k].attempts += m.Attempts - f.attempts
+			s.fields[fieldKey{k, node}] = field{seq, m.Total, m.Attempts}
+		}
+		a.Sum, a.SumAttempts = s.sums[k].total, s.sums[k].attempts
+		answers = append(answers, a)
+	}
+	return answers
+}
+
+type node struct {
+	*windows
+	name string
+	seq  int64
+}
+
+// newNode returns a node that makes no estimate of what it can't see, for tests of what it does see.
+func newNode(name string, alg algorithms.Algorithm[algorithms.WindowState]) *node {
+	n := &node{windows: New[algorithms.WindowState](1000), name: name}
+	n.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second, Early: true, Lagging: true}, 1000)
+	n.SetLost(true)
+	return n
+}
+
+// exchange is one tick.
+func (n *node) exchange(s *store, now int64) (forgot bool) {
+	n.Tick()
+	n.seq++
+	return n.Settle(now, s.push(n.name, n.seq, n.Drain(now, 1000, false, nil)))
+}
+
+func admit(t *testing.T, n *node, alg algorithms.Algorithm[algorithms.WindowState], now int64, count, want int) {
+	t.Helper()
+	got := 0
+	for range count {
+		if take(n.windows, alg, 1, now).Allowed {
+			got++
+		}
+	}
+	if got != want {
+		t.Errorf("node %s: %d of %d admitted, want %d", n.name, got, count, want)
+	}
+}
+
+func TestTwoNodesConvergeDivergeAndReconverge(t *testing.T) {
+	s, a, b := newStore(), newNode("a", hour), newNode("b", hour)
+	admit(t, a, hour, t0, 6, 6)
+	admit(t, b, hour, t0, 1, 1)
+	a.exchange(s, t0)
+	b.exchange(s, t0)
+	admit(t, b, hour, t0, 10, 3) // 6 elsewhere, 1 + 3 here
+	b.exchange(s, t0)
+	admit(t, a, hour, t0, 3, 3) // a has not heard of those yet
+	a.exchange(s, t0)
+	admit(t, a, hour, t0, 3, 0)
+	if got := a.Totals(t0); got.Own != 9 || got.Elsewhere != 4 || got.Unsent != 0 {
+		t.Errorf("Totals() of a = %+v, want own 9, elsewhere 4, unsent 0", got)
+	}
+}
+
+func TestLostRepliesAndGiveBacksLeaveTheCountExact(t *testing.T) {
+	s, a := newStore(), newNode("a", hour)
+	admit(t, a, hour, t0, 3, 3)
+	a.Tick()
+	m := a.Drain(t0, 1000, false, nil)
+	a.seq++
+	s.push(a.name, a.seq, m) // the reply is lost
+	a.Fail(m)
+	d := take(a.windows, hour, 1, t0)
+	a.exchange(s, t0)
+	b := raw(1)
+	a.Return(hour, KeyOf(b), d, 1)
+	take(a.windows, hour, 2, t0)
+	for k, sum := range s.sums {
+		if k.id == IDOf(b) && sum.total != 4 {
+			t.Errorf("after a lost reply the store counts %d, want 4", sum.total)
+		}
+	}
+	admit(t, a, hour, t0, 1, 1)
+	take(a.windows, hour, 1, t0)
+	a.Return(hour, KeyOf(b), take(a.windows, hour, 1, t0), 1)
+	a.exchange(s, t0)
+	for k, sum := range s.sums {
+		if k.id == IDOf(b) && sum.total != 5 {
+			t.Errorf("after giving back the store counts %d, want 5", sum.total)
+		}
+	}
+}
+
+func TestAStoreThatForgotIsToldAgain(t *testing.T) {
+	s, a, b := newStore(), newNode("a", hour), newNode("b", hour)
+	admit(t, a, hour, t0, 4, 4)
+	admit(t, b, hour, t0, 3, 3)
+	a.exchange(s, t0)
+	b.exchange(s, t0)
+	*s = *newStore()
+	admit(t, b, hour, t0, 1, 1)
+	if !b.exchange(s, t0) {
+		t.Error("Settle() did not notice that the store has forgotten")
+	}
+	admit(t, b, hour, t0, 5, 2) // what a spent is kept: 4 elsewhere, 4 + 2 here
+	a.Resend()
+	b.Resend()
+	a.exchange(s, t0)
+	b.exchange(s, t0)
+	c := newNode("c", hour)
+	admit(t, c, hour, t0, 1, 1)
+	c.exchange(s, t0)
+	admit(t, c, hour, t0, 5, 0) // 4 + 6 + 1: the newcomer knows
+}
+
+func TestAKeyNotDrainedTwice(t *testing.T) {
+	a := newNode("a", hour)
+	admit(t, a, hour, t0, 1, 1)
+	a.Tick()
+	m := a.Drain(t0, 1000, false, nil)
+	if len(m) != 1 {
+		t.Fatalf("Drain() = %d messages, want 1", len(m))
+	}
+	admit(t, a, hour, t0, 1, 1)
+	a.Tick()
+	if again := a.Drain(t0, 1000, false, nil); len(again) != 0 {
+		t.Errorf("a key that is under way is drained again: %d messages", len(again))
+	}
+	a.Fail(m)
+	a.Tick()
+	if again := a.Drain(t0, 1000, false, nil); len(again) != 1 || again[0].Total != 2 {
+		t.Errorf("Drain() after Fail = %+v, want one message with total 2", again)
+	}
+}
+
+func TestNewAndPressedKeysAreUrgent(t *testing.T) {
+	alg := algorithms.SlidingWindow{Limit: 100, Window: time.Minute, Buckets: 1}
+	s, a := newStore(), newNode("a", alg)
+	woken := 0
+	a.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second, Early: true, Wake: func() { woken++ }}, 1000)
+	urgent := func(now int64) int {
+		m := a.Drain(now, 1000, true, nil)
+		a.seq++
+		a.Settle(now, s.push(a.name, a.seq, m))
+		return len(m)
+	}
+	admit(t, a, alg, t0, 1, 1)
+	if woken != 1 || urgent(t0) == 0 {
+		t.Errorf("a new key: woken %d times, want 1 and a message", woken)
+	}
+	admit(t, a, alg, t0+int64(time.Second), 10, 10)
+	if a.Urgent() {
+		t.Error("a key with 89 of 100 left is urgent")
+	}
+	admit(t, a, alg, t0+int64(time.Second), 20, 20)
+	if !a.Urgent() || urgent(t0+int64(time.Second)) == 0 {
+		t.Error("a key with 30 unsent and 69 left is not urgent")
+	}
+	if a.Urgent() {
+		t.Error("urgent after the exchange")
+	}
+}
+
+func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
+	alg := algorithms.FixedWindow{Limit: 100, Window: time.Hour}
+	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
+	a.SetLost(false)
+	for range 3 { // both see half of the traffic
+		admit(t, a, alg, t0, 5, 5)
+		admit(t, b, alg, t0, 5, 5)
+		a.exchange(s, t0)
+		b.exchange(s, t0)
+	}
+	got := 0 // of the 75 that are left as a knows it: b's last 5 came after its last exchange
+	var last Taken
+	for range 100 {
+		if last = take(a.windows, alg, 1, t0); last.Allowed {
+			got++
+		}
+	}
+	if got < 30 || got > 40 {
+		t.Errorf("a node with half of the traffic takes %d of 75 before the next exchange, want about half", got)
+	}
+	if !last.Estimated || last.RetryAfter < time.Second {
+		t.Errorf("refused by the estimate: %+v, want Estimated and RetryAfter of a second at least", last.Decision)
+	}
+	a.SetLost(true)
+	admit(t, a, alg, t0, 100, 75-got)
+}
+
+func TestShiftKeepsCountsWhenTheClockIsSetRight(t *testing.T) {
+	alg := algorithms.FixedWindow{Limit: 10, Window: time.Minute}
+	a := newNode("a", alg)
+	admit(t, a, alg, t0, 10, 10)
+	a.SetOffset(30*time.Minute, true)
+	admit(t, a, alg, t0, 1, 0)
+	a.SetOffset(-time.Hour, true)
+	admit(t, a, alg, t0, 1, 0)
+}
+
+func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
+	a := newNode("a", hour)
+	a.Configure(Background[algorithms.WindowState]{Algorithm: hour}, 1000)
+	admit(t, a, hour, t0, 4, 4)
+	a.Tick()
+	if m := a.Drain(t0, 1000, false, nil); len(m) != 0 {
+		t.Errorf("a local table has %d messages", len(m))
+	}
+	a.Configure(Background[algorithms.WindowState]{Algorithm: hour, Rate: time.Second}, 1000)
+	a.Tick()
+	if m := a.Drain(t0, 1000, false, nil); len(m) != 1 || m[0].Total != 4 {
+		t.Errorf("Drain() = %+v, want one message with total 4", m)
+	}
+}

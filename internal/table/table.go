@@ -1,0 +1,324 @@
+// Package table holds the counters of one limit: a state per key, in shards with a lock each. It bounds how many there are, drops the idle
+// ones, and keeps what has not been sent. It knows the algorithms and nothing of Redis or Caddy.
+//
+// No lock is held over a callback or I/O. A request takes one lock, its shard's; only a walk over all keys holds another, its own.
+package table
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+const (
+	shardCount = 64
+	chunkSize  = 32
+)
+
+// A Table is the counters of one limit. It outlives configurations: parameters are passed to Take, so a new configuration's
+// limit applies at once to what is spent.
+//
+// It is safe for concurrent use.
+type Table[S any] struct {
+	shards [shardCount]shard[S]
+
+	keys       atomic.Int64
+	maxKeys    atomic.Int64
+	overflow   atomic.Pointer[sketch]
+	overflowed atomic.Int64
+
+	// offset is added to the clock of callers; see Exchange.
+	offset atomic.Int64
+	// background is what the latest configuration says; requests bring their own parameters.
+	background atomic.Pointer[Background[S]]
+
+	// urgent has a bit for each shard with keys that should not wait for the next exchange.
+	urgent atomic.Uint64
+	lost   atomic.Bool
+
+	// walking lets one walk over all keys at a time; requests don't take it.
+	walking sync.Mutex
+
+	resume resume[S]
+}
+
+// Background is what work without a request goes by.
+type Background[S any] struct {
+	Algorithm algorithms.Algorithm[S]
+	// Rate is the time between exchanges, 0 where the table is not exchanged.
+	Rate time.Duration
+	// Early exchanges keys before their turn when they are new or near their limit.
+	Early bool
+	// Lagging says that what others push is on average half an interval old when it is pulled, and that an estimate
+	// should count for it. Buckets drain in that time and don't need it.
+	Lagging bool
+	// Wake is called without a lock held when there is a first urgent key.
+	Wake func()
+}
+
+type shard[S any] struct {
+	mu      sync.Mutex
+	index   map[uint64]uint32 // by the first half of the key
+	size    uint32            // places used or in free
+	chunks  [][]entry[S]
+	free    []uint32
+	touched []uint32 // since the last tick
+	due     []uint32 // before it, not sent yet
+	hurried []uint32
+	hand    uint32
+
+	_ [64]byte // keeps neighbours' locks off this cache line
+}
+
+type entry[S any] struct {
+	key   Key
+	id    ID
+	state S
+	exchange
+}
+
+// New returns an empty table for at most maxKeys keys.
+func New[S any](maxKeys int) *Table[S] {
+	t := &Table[S]{}
+	t.maxKeys.Store(int64(maxKeys))
+	return t
+}
+
+// Configure sets what background work goes by and the bound on keys. A table that begins to be exchanged sends what it holds.
+func (t *Table[S]) Configure(b Background[S], maxKeys int) {
+	old := t.background.Swap(&b)
+	t.maxKeys.Store(int64(maxKeys))
+	if b.Rate > 0 && (old == nil || old.Rate == 0) {
+		t.Resend()
+	}
+}
+
+// Taken is a Decision and where it was taken from, for giving it back.
+type Taken struct {
+	algorithms.Decision
+	// At is the instant in the table's time.
+	At int64
+	// Overflow says that the key has no counter of its own: the table is full.
+	Overflow bool
+}
+
+// Take asks for n units of a key at now, by the parameters of alg. raw is the bytes of which key is KeyOf; it is not kept.
+func (t *Table[S]) Take(alg algorithms.Algorithm[S], key Key, raw []byte, now, n int64) Taken {
+	now += t.offset.Load()
+	sh := t.shard(key)
+	sh.mu.Lock()
+	i, ok := sh.find(key)
+	if !ok {
+		if i, ok = t.enter(sh, alg, key, raw, now); !ok {
+			defer sh.mu.Unlock()
+			return t.takeOverflow(alg, key, now, n)
+		}
+	}
+	e := sh.at(i)
+	b := t.background.Load()
+	if b == nil || b.Rate == 0 {
+		d := alg.Take(&e.state, now, n, 0)
+		sh.mu.Unlock()
+		return Taken{Decision: d, At: now}
+	}
+	d, wake := t.takeShared(sh, b, alg, i, now, n)
+	sh.mu.Unlock()
+	if wake && b.Wake != nil {
+		b.Wake()
+	}
+	return Taken{Decision: d, At: now}
+}
+
+// Return gives back n units of an allowed Take.
+func (t *Table[S]) Return(alg algorithms.Algorithm[S], key Key, taken Taken, n int64) {
+	if taken.Overflow {
+		if s := t.overflow.Load(); s != nil {
+			s.give(alg, key, taken.At, n)
+		}
+		return
+	}
+	t.With(key, func(s *S) { alg.Return(s, taken.At, n) })
+}
+
+// Charge spends n units of a key whose request was refused.
+func (t *Table[S]) Charge(alg algorithms.Algorithm[S], key Key, taken Taken, n int64) {
+	if !taken.Overflow {
+		t.With(key, func(s *S) { alg.Charge(s, taken.At, n) })
+	}
+}
+
+// With gives f the state of a key under its shard's lock, if the table holds it. f must be quick.
+func (t *Table[S]) With(key Key, f func(*S)) {
+	sh := t.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if i, ok := sh.find(key); ok {
+		f(&sh.at(i).state)
+	}
+}
+
+// Keys is how many keys have a counter of their own; Overflowed is how many decisions were made without one.
+func (t *Table[S]) Keys() int         { return int(t.keys.Load()) }
+func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
+
+// OverflowBytes is the memory of the sketch, 0 while no key needed it.
+func (t *Table[S]) OverflowBytes() int64 {
+	if s := t.overflow.Load(); s != nil {
+		return s.bytes()
+	}
+	return 0
+}
+
+func (t *Table[S]) shard(key Key) *shard[S] { return &t.shards[key[0]>>58] }
+
+// find looks a key up. The shard's lock is held, as for all methods of a shard.
+func (sh *shard[S]) find(key Key) (uint32, bool) {
+	i, ok := sh.index[key[0]]
+	return i, ok && sh.at(i).key == key
+}
+
+func (sh *shard[S]) at(i uint32) *entry[S] { return &sh.chunks[i/chunkSize][i%chunkSize] }
+
+// enter gives a new key a counter, unless the table is full. The shard's lock is held, and let go for the time the ID takes:
+// a long key must not stop others. false means full.
+func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw []byte, now int64) (uint32, bool) {
+	if t.keys.Load() >= t.maxKeys.Load() && !t.reclaim(sh, alg, now) {
+		return 0, false
+	}
+	sh.mu.Unlock()
+	id := IDOf(raw)
+	sh.mu.Lock()
+	if i, ok := sh.find(key); ok {
+		return i, true
+	}
+	if _, taken := sh.index[key[0]]; taken {
+		return 0, false // half of the hash is that of another key: this one counts in the sketch
+	}
+	if t.keys.Add(1) > t.maxKeys.Load() {
+		t.keys.Add(-1)
+		return 0, false
+	}
+	i := sh.slot()
+	e := sh.at(i)
+	flags := e.flags & (touched | hurried) // the slot may still stand in a list
+	*e = entry[S]{key: key, id: id}
+	e.flags = flags | used
+	if s, ok := t.resume.take(id); ok {
+		e.state = s
+	}
+	sh.index[key[0]] = i
+	return i, true
+}
+
+// slot returns an unused place.
+func (sh *shard[S]) slot() uint32 {
+	if sh.index == nil {
+		sh.index = make(map[uint64]uint32)
+	}
+	if n := len(sh.free); n > 0 {
+		i := sh.free[n-1]
+		sh.free = sh.free[:n-1]
+		return i
+	}
+	if int(sh.size) == len(sh.chunks)*chunkSize {
+		sh.chunks = append(sh.chunks, make([]entry[S], chunkSize))
+	}
+	sh.size++
+	return sh.size - 1
+}
+
+// drop forgets an entry.
+func (t *Table[S]) drop(sh *shard[S], i uint32) {
+	e := sh.at(i)
+	delete(sh.index, e.key[0])
+	*e = entry[S]{exchange: exchange{flags: e.flags & (touched | hurried)}}
+	sh.free = append(sh.free, i)
+	t.keys.Add(-1)
+}
+
+// reclaim looks at a few entries of a full table for one that is idle. Live counters are never evicted: that would be a bypass.
+func (t *Table[S]) reclaim(sh *shard[S], alg algorithms.Algorithm[S], now int64) bool {
+	for range min(sh.size, 8) {
+		sh.hand = (sh.hand + 1) % sh.size
+		if e := sh.at(sh.hand); e.flags&(used|flying) == used && alg.Idle(&e.state, now) {
+			t.drop(sh, sh.hand)
+			return true
+		}
+	}
+	return false
+}
+
+// Sweep drops the idle keys, a few at a time so that no request waits long for a shard.
+func (t *Table[S]) Sweep(now int64) {
+	b := t.background.Load()
+	if b == nil {
+		return
+	}
+	now += t.offset.Load()
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	t.each(func(sh *shard[S], i uint32, e *entry[S]) {
+		if e.flags&flying == 0 && b.Algorithm.Idle(&e.state, now) {
+			t.drop(sh, i)
+		}
+	})
+	for s := range t.shards {
+		t.shards[s].shrink()
+	}
+}
+
+// each calls f for every key, under the lock of its shard, which is let go after every few. The caller holds t.walking.
+func (t *Table[S]) each(f func(*shard[S], uint32, *entry[S])) {
+	const few = 128
+	for s := range t.shards {
+		sh := &t.shards[s]
+		for first, more := uint32(0), true; more; first += few {
+			sh.mu.Lock()
+			for i := first; i < min(first+few, sh.size); i++ {
+				if e := sh.at(i); e.flags&used != 0 {
+					f(sh, i, e)
+				}
+			}
+			more = first+few < sh.size
+			sh.mu.Unlock()
+		}
+	}
+}
+
+// shrink gives memory back after a flood: Go's maps don't, and places are not moved, so a shard that is nearly empty is laid anew.
+func (sh *shard[S]) shrink() {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	size := int(sh.size)
+	if size <= 2*chunkSize && len(sh.index) > 0 || len(sh.index)*8 > size || len(sh.touched)+len(sh.due)+len(sh.hurried) > 0 {
+		return
+	}
+	old, index := sh.chunks, sh.index
+	sh.chunks, sh.index, sh.free, sh.size, sh.hand = nil, nil, nil, 0, 0
+	for key, i := range index {
+		j := sh.slot()
+		*sh.at(j) = old[i/chunkSize][i%chunkSize]
+		sh.index[key] = j
+	}
+	sh.touched, sh.due, sh.hurried = nil, nil, nil
+}
+
+// takeOverflow decides for a key that found no place.
+func (t *Table[S]) takeOverflow(alg algorithms.Algorithm[S], key Key, now, n int64) Taken {
+	t.overflowed.Add(1)
+	s := t.overflow.Load()
+	if s == nil {
+		s = newSketch(t.maxKeys.Load())
+		if !t.overflow.CompareAndSwap(nil, s) {
+			s = t.overflow.Load()
+		}
+	}
+	return Taken{Decision: s.take(alg, key, now, n), At: now, Overflow: true}
+}
+
+func satAdd32(a uint32, n int64) uint32 {
+	return uint32(min(int64(a)+min(n, math.MaxUint32), math.MaxUint32))
+}

@@ -1,0 +1,267 @@
+package table
+
+import (
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+const t0 = int64(1_700_000_000_000_000_000) // the start of a minute, more or less
+
+var hour = algorithms.FixedWindow{Limit: 10, Window: time.Hour}
+
+type windows = Table[algorithms.WindowState]
+
+func newTable(maxKeys int, alg algorithms.Algorithm[algorithms.WindowState]) *windows {
+	t := New[algorithms.WindowState](maxKeys)
+	t.Configure(Background[algorithms.WindowState]{Algorithm: alg}, maxKeys)
+	return t
+}
+
+func raw(i int) []byte { return binary.BigEndian.AppendUint64(nil, uint64(i)) }
+
+func take(t *windows, alg algorithms.Algorithm[algorithms.WindowState], i int, now int64) Taken {
+	b := raw(i)
+	return t.Take(alg, KeyOf(b), b, now, 1)
+}
+
+func TestConcurrentTakesAdmitExactlyTheLimit(t *testing.T) {
+	alg := algorithms.FixedWindow{Limit: 500, Window: time.Hour}
+	tab := newTable(100, alg)
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 200 {
+				if take(tab, alg, 1, t0).Allowed {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := admitted.Load(); got != alg.Limit {
+		t.Errorf("3200 concurrent requests: %d admitted, want %d", got, alg.Limit)
+	}
+}
+
+func TestMaxKeysIsHardAndNoBypass(t *testing.T) {
+	const maxKeys = 1000
+	tab := newTable(maxKeys, hour)
+	for i := range maxKeys {
+		for range hour.Limit {
+			take(tab, hour, i, t0)
+		}
+	}
+	for i := maxKeys; i < 10*maxKeys; i++ { // an attacker rotates keys
+		take(tab, hour, i, t0)
+	}
+	if got := tab.Keys(); got > maxKeys {
+		t.Errorf("Keys() = %d, want at most %d", got, maxKeys)
+	}
+	for i := range maxKeys {
+		if take(tab, hour, i, t0).Allowed {
+			t.Fatalf("key %d had spent its limit and is admitted after the flood: it was evicted", i)
+		}
+	}
+	admitted := 0
+	for range 3 * hour.Limit {
+		d := take(tab, hour, 1_000_000, t0)
+		if !d.Overflow {
+			t.Fatal("a newcomer has a counter of its own in a full table")
+		}
+		if d.Allowed {
+			admitted++
+		}
+	}
+	if admitted != int(hour.Limit) {
+		t.Errorf("a key beyond the bound: %d admitted, want %d", admitted, hour.Limit)
+	}
+	d := take(tab, hour, 2_000_000, t0)
+	b := raw(2_000_000)
+	tab.Return(hour, KeyOf(b), d, 1)
+	for i := range hour.Limit {
+		if !take(tab, hour, 2_000_000, t0).Allowed {
+			t.Errorf("beyond the bound, after giving one back: request %d refused", i+1)
+		}
+	}
+}
+
+func TestOneKeyBeyondTheBoundUnderRaceGetsItsLimit(t *testing.T) {
+	tab := newTable(1, hour)
+	take(tab, hour, 0, t0)
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 100 {
+				take(tab, hour, 1000+g*1000+i, t0) // others share cells at most
+				if take(tab, hour, 1, t0).Allowed {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := admitted.Load(); got > hour.Limit {
+		t.Errorf("beyond the bound: %d admitted, want at most %d", got, hour.Limit)
+	}
+}
+
+func TestSketchWindowsRoll(t *testing.T) {
+	s := newSketch(1)
+	alg := algorithms.FixedWindow{Limit: 10, Window: time.Minute}
+	key := KeyOf([]byte("k"))
+	admitted := func(now int64) (n int) {
+		for s.take(alg, key, now, 1).Allowed {
+			n++
+		}
+		return n
+	}
+	start := t0 - t0%int64(time.Minute)
+	for _, step := range []struct {
+		after time.Duration
+		want  int
+	}{
+		{0, 10}, {time.Minute, 0}, {90 * time.Second, 5}, {2 * time.Minute, 5}, {5 * time.Minute, 10},
+		{5*time.Minute - time.Microsecond, 0}, // a request that read its clock before another did
+		{65536*time.Minute + 9*time.Minute, 10},
+	} {
+		if got := admitted(start + int64(step.after)); got != step.want {
+			t.Errorf("after %v: %d admitted, want %d", step.after, got, step.want)
+		}
+	}
+}
+
+func TestAFullTableTakesTheRoomOfIdleKeys(t *testing.T) {
+	const maxKeys = 4000
+	tab := newTable(maxKeys, hour)
+	for i := range maxKeys {
+		take(tab, hour, i, t0)
+	}
+	later := t0 + int64(3*time.Hour)
+	var own int
+	for i := range maxKeys / 2 {
+		if !take(tab, hour, 10_000+i, later).Overflow {
+			own++
+		}
+	}
+	if own < maxKeys/2*9/10 {
+		t.Errorf("%d newcomers after all keys went idle: %d got a counter of their own, want nearly all", maxKeys/2, own)
+	}
+	if got := tab.Keys(); got > maxKeys {
+		t.Errorf("Keys() = %d, want at most %d", got, maxKeys)
+	}
+}
+
+func TestSweepDropsIdleKeysAndGivesMemoryBack(t *testing.T) {
+	tab := newTable(1_000_000, hour)
+	for i := range 100_000 {
+		take(tab, hour, i, t0)
+	}
+	take(tab, hour, 7, t0+int64(2*time.Hour))
+	tab.Sweep(t0 + int64(2*time.Hour))
+	if got := tab.Keys(); got != 1 {
+		t.Errorf("Keys() after the sweep = %d, want 1", got)
+	}
+	var places int
+	for s := range tab.shards {
+		places += len(tab.shards[s].chunks) * chunkSize
+	}
+	if places > shardCount*2*chunkSize {
+		t.Errorf("%d places are left after the sweep", places)
+	}
+	for range hour.Limit - 1 {
+		if !take(tab, hour, 7, t0+int64(2*time.Hour)).Allowed {
+			t.Fatal("the live key lost its count: refused early")
+		}
+	}
+	if take(tab, hour, 7, t0+int64(2*time.Hour)).Allowed {
+		t.Error("the live key lost its count: admitted beyond the limit")
+	}
+}
+
+func TestSweepBesideRequests(t *testing.T) {
+	alg := algorithms.FixedWindow{Limit: 1, Window: time.Second}
+	tab := newTable(5000, alg)
+	var now atomic.Int64
+	now.Store(t0)
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				now.Add(int64(time.Second))
+				tab.Sweep(now.Load())
+				tab.Totals(now.Load())
+			}
+		}
+	})
+	var users sync.WaitGroup
+	for g := range 4 {
+		users.Go(func() {
+			for i := range 20_000 {
+				take(tab, alg, g*1000+i%3000, now.Load())
+			}
+		})
+	}
+	users.Wait()
+	close(done)
+	wg.Wait()
+	tab.Sweep(now.Load() + int64(time.Hour))
+	if got := tab.Keys(); got != 0 {
+		t.Errorf("Keys() after everything is idle = %d, want 0", got)
+	}
+}
+
+func TestTakeAllocatesNothing(t *testing.T) {
+	alg := algorithms.SlidingWindow{Limit: 1 << 40, Window: time.Minute, Buckets: 1}
+	tab := newTable(100, alg)
+	b := raw(1)
+	tab.Take(alg, KeyOf(b), b, t0, 1)
+	var boxed algorithms.Algorithm[algorithms.WindowState] = alg
+	if n := testing.AllocsPerRun(1000, func() { tab.Take(boxed, KeyOf(b), b, t0, 1) }); n != 0 {
+		t.Errorf("Take allocates %v times, want 0", n)
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	for _, keys := range []int{1, 100_000, 1_000_000} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			var alg algorithms.Algorithm[algorithms.WindowState] = algorithms.SlidingWindow{Limit: 1000, Window: time.Minute, Buckets: 1}
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			tab := newTable(1_000_000, alg)
+			for i := range keys {
+				take(tab, alg, i, t0)
+			}
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			var seed atomic.Uint64
+			b.ReportAllocs()
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				x := seed.Add(0x9e3779b97f4a7c15) | 1
+				buf := make([]byte, 8)
+				for pb.Next() {
+					x ^= x << 13
+					x ^= x >> 7
+					x ^= x << 17
+					binary.BigEndian.PutUint64(buf, x%uint64(keys))
+					tab.Take(alg, KeyOf(buf), buf, t0, 1)
+				}
+			})
+			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(keys), "B/key")
+		})
+	}
+}

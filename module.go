@@ -1,0 +1,312 @@
+// Package ratelimit is an HTTP handler for Caddy that limits the rate of requests. Every node decides from counters in its own memory;
+// with a Redis, the nodes exchange what they counted in the background, every sync_rate.
+package ratelimit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+func init() {
+	caddy.RegisterModule(new(Handler))
+}
+
+// Handler limits the rate of requests. A request is checked against every zone that matches it; if one of them refuses,
+// it consumes nothing in any of them.
+type Handler struct {
+	// RateLimits are the zones by name. A name is printable ASCII without quotes or backslashes, at most 128 characters.
+	// Zones of one name and the same settings share their counters, also across handlers and reloads.
+	RateLimits map[string]*Zone `json:"rate_limits,omitempty"`
+
+	// SyncRate is the default of this handler's zones: "local" or -1 never syncs, "strict" or 0 asks Redis on
+	// every request, otherwise a duration string or a number of seconds of at least 20ms. Default: the global one.
+	SyncRate *SyncRate `json:"sync_rate,omitempty"`
+
+	// StatusCode is the status of a refusal, 400 to 599. Default: 429.
+	StatusCode int `json:"status_code,omitempty"`
+
+	// Message is a plain text body for refusals. Default: none; refusals carry problem details (RFC 9457).
+	Message string `json:"message,omitempty"`
+
+	// Headers are the sets of informational headers to send: "draft", "kong", "github" or "off"; several are allowed.
+	// Default: draft.
+	Headers []string `json:"headers,omitempty"`
+
+	// Jitter adds up to this share to Retry-After at random, so that refused clients don't return together: 0 to 1. Default: 0.
+	Jitter float64 `json:"jitter,omitempty"`
+
+	// LogKey adds the key to log lines about refusals. A key may be personal data. Default: false.
+	LogKey bool `json:"log_key,omitempty"`
+
+	// SweepInterval is how often counters that no longer matter are dropped from memory. Default: 1m.
+	SweepInterval caddy.Duration `json:"sweep_interval,omitempty"`
+
+	// DisableMetrics keeps this handler's zones out of the metrics. Default: false.
+	DisableMetrics bool `json:"disable_metrics,omitempty"`
+
+	// Distributed is understood for configurations of the older rate_limit plugin: the smaller interval becomes
+	// the sync_rate. It needs Redis.
+	Distributed *Distributed `json:"distributed,omitempty"`
+
+	// StorageRaw is refused with a hint: counters are exchanged through Redis, not through Caddy's storage.
+	StorageRaw json.RawMessage `json:"storage,omitempty"`
+
+	zones    []*zone // the local ones first
+	acquired []string
+	answers  *responder
+	sets     headerSets
+	logger   *zap.Logger
+}
+
+// Distributed is the block of that name in the older plugin's configuration.
+type Distributed struct {
+	// ReadInterval and WriteInterval become the sync_rate, the smaller of them. Default: 5s each, as there.
+	ReadInterval  caddy.Duration `json:"read_interval,omitempty"`
+	WriteInterval caddy.Duration `json:"write_interval,omitempty"`
+	// PurgeAge has no effect: counts in Redis expire by themselves.
+	PurgeAge caddy.Duration `json:"purge_age,omitempty"`
+}
+
+// Zone is one rule: which requests, grouped by what, how many.
+type Zone struct {
+	// MatcherSetsRaw selects the requests. Default: all.
+	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+
+	// Key groups requests: those whose key is the same share one count. May hold placeholders.
+	// Default: {client_ip}; for a zone written with max_events: one count for all requests.
+	Key string `json:"key,omitempty"`
+
+	// Limits must all hold.
+	Limits []Limit `json:"limits,omitempty"`
+
+	// Window and MaxEvents are one limit in the older plugin's words. Without Algorithm such a zone is a sliding_log.
+	Window    caddy.Duration `json:"window,omitempty"`
+	MaxEvents *int64         `json:"max_events,omitempty"`
+
+	// Algorithm is sliding_window, fixed_window, sliding_log, token_bucket, gcra or leaky_bucket. Default: sliding_window.
+	Algorithm string `json:"algorithm,omitempty"`
+
+	// Burst is the size of a token_bucket or gcra, in requests. Default: the limit.
+	Burst *int64 `json:"burst,omitempty"`
+
+	// Buckets cuts a sliding_window finer, 1 to 31. Default: 1.
+	Buckets *int `json:"buckets,omitempty"`
+
+	// Queue is how many requests of one key may wait in a leaky_bucket; it must be given there.
+	Queue *int64 `json:"queue,omitempty"`
+
+	// SyncRate as on the handler. Default: the handler's, else the global one.
+	SyncRate *SyncRate `json:"sync_rate,omitempty"`
+
+	// IPv4Prefix and IPv6Prefix group IP addresses in the key by network. Default: 32 and 64. 0 is off.
+	IPv4Prefix *int `json:"ipv4_prefix,omitempty"`
+	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
+
+	// MaxKeys bounds the counters held in memory for each of the zone's limits. Keys beyond it share a sketch. Default: 1000000.
+	MaxKeys *int `json:"max_keys,omitempty"`
+
+	// EmptyKey is what happens to a request whose key comes out empty: client_ip, skip, share or deny. Default: client_ip.
+	EmptyKey string `json:"empty_key,omitempty"`
+
+	// CountDenied counts refused requests as well, so a client that keeps trying stays out. Default: false.
+	CountDenied bool `json:"count_denied,omitempty"`
+
+	// OnRedisLoss is the rule while Redis is not there: local, divide, allow or deny. Default: local.
+	OnRedisLoss string `json:"on_redis_loss,omitempty"`
+
+	// EarlySync exchanges a key before its turn when it comes near its limit. Default: true.
+	EarlySync *bool `json:"early_sync,omitempty"`
+}
+
+// Limit is a number of requests in a window of time.
+type Limit struct {
+	// MaxEvents is at least 0; 0 denies all.
+	MaxEvents int64 `json:"max_events"`
+	// Window is 1ms at least.
+	Window caddy.Duration `json:"window"`
+}
+
+// CaddyModule returns the Caddy module information.
+func (*Handler) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.rate_limit", New: func() caddy.Module { return new(Handler) }}
+}
+
+// Provision compiles the zones and acquires their counters. It changes nothing of a running configuration.
+func (h *Handler) Provision(ctx caddy.Context) error {
+	h.logger = ctx.Logger()
+	v, err := ctx.App("rate_limit")
+	if err != nil {
+		return err
+	}
+	app := v.(*App)
+	all, warnings, err := h.settings(app.SyncRate, app.shared != nil, app.redisEmpty)
+	if err != nil {
+		return err
+	}
+	for _, w := range warnings {
+		h.logger.Warn(w)
+	}
+	if h.sets, err = parseHeaderSets(h.Headers); err != nil {
+		return err
+	}
+	if h.answers, err = newResponder(ctx, h); err != nil {
+		return err
+	}
+	for i := range all {
+		z, err := h.provisionZone(ctx, app, &all[i])
+		if err != nil {
+			return fmt.Errorf("zone %q: %w", all[i].name, err)
+		}
+		h.zones = append(h.zones, z)
+		if err := app.use(z, "handler", h.sweepInterval()); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(h.zones, func(a, b *zone) int { return strictness(a) - strictness(b) })
+	return nil
+}
+
+func strictness(z *zone) int {
+	if z.strict() {
+		return 1
+	}
+	return 0
+}
+
+func (h *Handler) sweepInterval() time.Duration {
+	if h.SweepInterval > 0 {
+		return time.Duration(h.SweepInterval)
+	}
+	return time.Minute
+}
+
+// provisionZone makes a zone ready for requests.
+func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone, error) {
+	z := &zone{settings: *s, shared: app.shared, strictTimeout: time.Duration(app.StrictTimeout)}
+	config := h.RateLimits[s.name]
+	if config.MatcherSetsRaw != nil {
+		sets, err := ctx.LoadModule(config, "MatcherSetsRaw")
+		if err != nil {
+			return nil, fmt.Errorf("loading matchers: %w", err)
+		}
+		if err := z.matchers.FromInterface(sets); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if z.template, err = compileKey(s.keyTemplate, s.ipv4Prefix, s.ipv6Prefix); err != nil {
+		return nil, err
+	}
+	z.log = newRefusalLog(h.logger, s.name, s.limits[0].window, h.LogKey)
+	if !h.DisableMetrics {
+		z.metrics = newZoneMetrics(s.name)
+	}
+	for _, r := range s.limits {
+		c, key, err := acquire(app.namespace, s, r)
+		if err != nil {
+			return nil, err
+		}
+		h.acquired = append(h.acquired, key)
+		z.counters = append(z.counters, c)
+		z.limiters = append(z.limiters, c.limiter(s, r))
+		z.policies = append(z.policies, newPolicy(s.name, len(s.limits) > 1, r.n, r.window, s.kind, h.sets))
+		z.rules = append(z.rules, ratesync.Rule{
+			Kind: s.kind.letter(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue,
+		})
+	}
+	return z, nil
+}
+
+// ServeHTTP lets a request through, refuses it, or makes it wait for its turn in a queue.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	counted := countedBefore(r)
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	p := newPass(clock())
+	defer p.free()
+	if err := p.check(h.zones, r, repl, counted); err != nil {
+		p.giveBack()
+		return err
+	}
+	if p.isRefused() {
+		p.giveBack()
+		return h.refuse(w, r, p)
+	}
+	if delay := p.delay(); delay > 0 && !wait(r, delay) {
+		p.abandon(clock())
+		return errGone
+	}
+	h.admit(w, r, p)
+	if err := next.ServeHTTP(w, r); err != nil {
+		markCounted(r, counted, p)
+		return err
+	}
+	return nil
+}
+
+// errGone is the error for a client that went away while its request waited; 499 is what access logs show for it elsewhere.
+var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited for its turn"), StatusCode: 499}
+
+// wait holds a request back for its turn. false means that the client went away.
+func wait(r *http.Request, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
+}
+
+// countedVar holds the names of the zones that a request has been through.
+const countedVar = "rate_limit.counted"
+
+// countedBefore gives the zones that have counted this request, which comes back through an error route.
+func countedBefore(r *http.Request) []string {
+	if r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
+		return nil
+	}
+	counted, _ := caddyhttp.GetVar(r.Context(), countedVar).([]string)
+	return counted
+}
+
+// markCounted notes that error routes must not count the request again.
+func markCounted(r *http.Request, counted []string, p *pass) {
+	counted = slices.Clone(counted)
+	for i := range p.take {
+		counted = append(counted, p.take[i].zone.name)
+	}
+	caddyhttp.SetVar(r.Context(), countedVar, counted)
+}
+
+// Cleanup lets go of the counters.
+func (h *Handler) Cleanup() error {
+	for _, z := range h.zones {
+		z.log.flush()
+	}
+	for _, key := range h.acquired {
+		if _, err := counterPool.Delete(key); err != nil {
+			h.logger.Warn("ending counters", zap.Error(err))
+		}
+	}
+	h.acquired = nil
+	return nil
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner           = (*Handler)(nil)
+	_ caddy.CleanerUpper          = (*Handler)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
+)

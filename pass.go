@@ -1,0 +1,211 @@
+package ratelimit
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// pass is one request's way through the zones: what was taken for it and what each limit said. Passes are reused.
+type pass struct {
+	now  int64
+	raw  []byte // the keys of all visits, one after the other
+	take []visit
+	all  []decided // one for each limit of each visit, in order
+	wait time.Duration
+	// refused is the visit that makes the client wait longest; -1 if none refuses.
+	refused int
+	denied  *zone // a zone that refuses without counting: no key, or no Redis
+	taken   []table.Taken
+	grants  []grant
+	verdict []ratesync.Verdict
+}
+
+// visit is one zone's part in a pass.
+type visit struct {
+	zone     *zone
+	key      table.Key
+	raw      [2]int // in pass.raw
+	first    int    // in pass.all and pass.taken
+	limiters []limiter
+	strict   bool // granted by Redis, grant is in pass.grants
+	grant    int
+	refused  bool
+}
+
+type grant struct {
+	by *ratesync.Strict
+	ratesync.Grant
+}
+
+var passes = sync.Pool{New: func() any { return new(pass) }}
+
+func newPass(now int64) *pass {
+	p := passes.Get().(*pass)
+	*p = pass{
+		now: now, refused: -1, raw: p.raw[:0], take: p.take[:0], all: p.all[:0], taken: p.taken[:0],
+		grants: p.grants[:0], verdict: p.verdict[:0],
+	}
+	return p
+}
+
+// keepBytes bounds the buffer that a reused pass holds on to.
+const keepBytes = 4096
+
+func (p *pass) free() {
+	if cap(p.raw) > keepBytes {
+		p.raw = nil
+	}
+	clear(p.take)
+	clear(p.all)
+	clear(p.grants)
+	p.denied = nil
+	passes.Put(p)
+}
+
+// check visits every zone that matches, the local ones first: they cost nothing, and a request that one of them refuses needn't trouble Redis.
+func (p *pass) check(zones []*zone, r *http.Request, repl *caddy.Replacer, counted []string) error {
+	for _, z := range zones {
+		if z.strict() && p.isRefused() {
+			break // zones are sorted, the strict ones last
+		}
+		if z.wasCounted(counted) {
+			continue
+		}
+		if ok, err := z.matches(r); err != nil {
+			return err
+		} else if !ok {
+			continue
+		}
+		p.visit(z, r, repl)
+	}
+	return nil
+}
+
+func (p *pass) isRefused() bool { return p.refused >= 0 || p.denied != nil }
+
+// visit builds the key and asks the zone's limits.
+func (p *pass) visit(z *zone, r *http.Request, repl *caddy.Replacer) {
+	start := len(p.raw)
+	var skip bool
+	if p.raw, skip = z.appendKey(p.raw, r, repl); skip {
+		if z.emptyKey == emptyDeny {
+			p.denied = z
+		}
+		return
+	}
+	raw := p.raw[start:]
+	v := visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters}
+	if z.strict() && p.askRedis(r, &v, raw) {
+		p.take = append(p.take, v)
+		p.judge()
+		return
+	}
+	if z.onLoss != lossLocal && z.lost() {
+		switch z.onLoss {
+		case lossAllow:
+			return
+		case lossDeny:
+			p.denied = z
+			return
+		case lossDivide:
+			v.limiters = z.divided()
+		}
+	}
+	for i, l := range v.limiters {
+		t := l.take(v.key, raw, p.now, 1)
+		p.taken = append(p.taken, t)
+		p.all = append(p.all, decided{z.policies[i], t.Decision})
+	}
+	p.take = append(p.take, v)
+	p.judge()
+}
+
+// askRedis lets Redis decide. false means that it could not, and that the node's own counters must.
+func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) bool {
+	z := v.zone
+	ctx, cancel := z.strictContext(r)
+	defer cancel()
+	var g ratesync.Grant
+	var err error
+	p.verdict, g, err = z.shared.strict.Take(ctx, z.name, z.rules, table.IDOf(raw), p.verdict[:0])
+	if err != nil {
+		return false
+	}
+	v.strict, v.grant = true, len(p.grants)
+	p.grants = append(p.grants, grant{z.shared.strict, g})
+	for i := range p.verdict {
+		d := &p.verdict[i]
+		p.taken = append(p.taken, table.Taken{Decision: d.Decision})
+		p.all = append(p.all, decided{z.policies[i], d.Decision})
+		z.limiters[i].learn(v.key, raw, p.now, d.Reports)
+	}
+	return true
+}
+
+// judge looks at the last visit.
+func (p *pass) judge() {
+	v := &p.take[len(p.take)-1]
+	for i := v.first; i < len(p.all); i++ {
+		d := p.all[i].Decision
+		if d.Allowed {
+			continue
+		}
+		v.refused = true
+		if p.refused < 0 || d.RetryAfter > p.wait {
+			p.refused, p.wait = len(p.take)-1, d.RetryAfter
+		}
+	}
+}
+
+// giveBack undoes what was taken for a refused request. A zone that counts refused requests keeps what it took, and takes it where it refused.
+func (p *pass) giveBack() {
+	for i := range p.take {
+		v := &p.take[i]
+		if v.strict {
+			if !v.refused && !v.zone.countDenied {
+				g := p.grants[v.grant]
+				g.by.Return(g.Grant)
+			}
+			continue
+		}
+		for j, l := range v.limiters {
+			t := &p.taken[v.first+j]
+			switch {
+			case t.Allowed && !v.zone.countDenied:
+				l.giveBack(v.key, *t, 1)
+				p.all[v.first+j].Remaining++
+			case !t.Allowed && v.zone.countDenied:
+				l.charge(v.key, *t, 1)
+			}
+		}
+	}
+}
+
+// delay is how long the request must wait for its turn, in the longest of its queues.
+func (p *pass) delay() (d time.Duration) {
+	for i := range p.all {
+		d = max(d, p.all[i].Delay)
+	}
+	return d
+}
+
+// abandon frees the places in queues of a client that went away.
+func (p *pass) abandon(now int64) {
+	for i := range p.take {
+		v := &p.take[i]
+		for j, l := range v.limiters {
+			if t := p.taken[v.first+j]; t.Delay > 0 && !v.strict {
+				l.abandon(v.key, t, now, 1)
+			}
+		}
+	}
+}
+
+// key returns the bytes of a visit's key.
+func (p *pass) key(v *visit) []byte { return p.raw[v.raw[0]:v.raw[1]] }

@@ -1,0 +1,296 @@
+package ratelimit
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/sync"
+)
+
+// What outlives a configuration belongs to the process: the counters, and the connections to Redis with their loops. Modules
+// acquire it in Provision and release it in Cleanup; what nobody holds ends.
+var (
+	counterPool = caddy.NewUsagePool()
+	redisPool   = caddy.NewUsagePool()
+)
+
+var started = time.Now()
+
+// clock is the time in nanoseconds since the Unix epoch. It never steps: it is the wall clock at the start of the process,
+// carried on by the monotonic one.
+func clock() int64 { return started.UnixNano() + int64(time.Since(started)) }
+
+// counters is the table of one limit and its way to other nodes, whatever its algorithm.
+type counters interface {
+	caddy.Destructor
+	// limiter decides by the parameters of a zone and one of its limits.
+	limiter(s *settings, r rate) limiter
+	// configure applies a configuration that has started: parameters for work in the background, and the Redis, nil for none.
+	configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis)
+	// leave ends the exchange through a Redis, if that is where it goes.
+	leave(shared *sharedRedis)
+	stats() table.Totals
+	overflowed() (decisions, bytes int64)
+	lost() bool
+}
+
+// limiter is one limit as a request sees it.
+type limiter interface {
+	take(key table.Key, raw []byte, now, n int64) table.Taken
+	giveBack(key table.Key, taken table.Taken, n int64)
+	charge(key table.Key, taken table.Taken, n int64)
+	// abandon frees the place in a queue of a client that went away while it waited.
+	abandon(key table.Key, taken table.Taken, now, n int64)
+	learn(key table.Key, raw []byte, now int64, all []algorithms.Report)
+}
+
+// acquire returns the counters of one limit, new or those that a configuration already holds.
+func acquire(namespace string, s *settings, r rate) (counters, string, error) {
+	key := counterKey(namespace, s, r)
+	c, _, err := counterPool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(s, r), nil })
+	if err != nil {
+		return nil, "", err
+	}
+	return c.(counters), key, nil
+}
+
+// counterKey says when counts go on after a reload: same namespace, zone, algorithm and window.
+func counterKey(namespace string, s *settings, r rate) string {
+	return strconv.Quote(namespace) + " " + strconv.Quote(s.name) + " " + spec(s, r).Name()
+}
+
+// spec names a limit to other nodes.
+func spec(s *settings, r rate) ratesync.Spec {
+	p := ratesync.Spec{Zone: s.name, Kind: s.kind.letter(), Window: r.window, Buckets: 1, Live: 1}
+	switch s.kind {
+	case fixedWindow:
+		p.Live = 0
+	case slidingWindow:
+		p.Buckets, p.Live = s.buckets, s.buckets
+	}
+	return p
+}
+
+// newCounters is the one place that knows which algorithm has which state.
+func newCounters(s *settings, r rate) counters {
+	switch s.kind {
+	case fixedWindow:
+		return hold(s, r, func(_ *settings, r rate) algorithms.Algorithm[algorithms.WindowState] {
+			return algorithms.FixedWindow{Limit: r.n, Window: r.window}
+		})
+	case slidingWindow:
+		return hold(s, r, func(s *settings, r rate) algorithms.Algorithm[algorithms.WindowState] {
+			return algorithms.SlidingWindow{Limit: r.n, Window: r.window, Buckets: s.buckets}
+		})
+	case slidingLog:
+		return hold(s, r, func(_ *settings, r rate) algorithms.Algorithm[algorithms.LogState] {
+			return algorithms.SlidingLog{Limit: r.n, Window: r.window}
+		})
+	case tokenBucket:
+		return hold(s, r, func(s *settings, r rate) algorithms.Algorithm[algorithms.BucketState] {
+			return algorithms.TokenBucket{Limit: r.n, Window: r.window, Burst: s.burst}
+		})
+	case gcra:
+		return hold(s, r, func(s *settings, r rate) algorithms.Algorithm[algorithms.BucketState] {
+			return algorithms.GCRA{Limit: r.n, Window: r.window, Burst: s.burst}
+		})
+	case leakyBucket:
+		return hold(s, r, func(s *settings, r rate) algorithms.Algorithm[algorithms.BucketState] {
+			return algorithms.LeakyBucket{Limit: r.n, Window: r.window, Queue: s.queue}
+		})
+	}
+	panic(fmt.Sprintf("algorithm %d has no table", s.kind))
+}
+
+// held is counters of one state.
+type held[S any] struct {
+	table     *table.Table[S]
+	source    *ratesync.Source
+	algorithm func(*settings, rate) algorithms.Algorithm[S]
+
+	sweep atomic.Int64 // nanoseconds
+	stop  chan struct{}
+	done  chan struct{}
+
+	mu       sync.Mutex
+	attached *sharedRedis
+}
+
+func hold[S any](s *settings, r rate, algorithm func(*settings, rate) algorithms.Algorithm[S]) counters {
+	h := &held[S]{
+		table: table.New[S](s.maxKeys), algorithm: algorithm,
+		stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	h.source = ratesync.NewSource(h.table, spec(s, r))
+	return h
+}
+
+func (h *held[S]) limiter(s *settings, r rate) limiter {
+	return &limit[S]{h.table, h.algorithm(s, r)}
+}
+
+func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sweepEvery(sweep)
+	every := time.Duration(s.syncRate)
+	switch {
+	case s.syncRate < 0 || shared == nil:
+		every, shared = 0, nil
+	case s.syncRate == syncStrict:
+		every = strictCatchUp
+	}
+	h.table.Configure(table.Background[S]{
+		Algorithm: h.algorithm(s, r),
+		Rate:      every,
+		Early:     s.earlySync && s.syncRate != syncStrict,
+		Lagging:   s.kind == fixedWindow || s.kind == slidingWindow || s.kind == slidingLog,
+		Wake:      h.source.Wake,
+	}, s.maxKeys)
+	old := h.attached
+	h.attached = shared
+	switch {
+	case shared != nil:
+		drain := 0.0
+		if s.kind == tokenBucket || s.kind == gcra || s.kind == leakyBucket {
+			drain = float64(r.n) / r.window.Seconds()
+		}
+		if shared != old {
+			shared.hold()
+		}
+		shared.replicator.Attach(h.source, every, drain)
+	case old != nil:
+		h.source.Detach()
+	}
+	if old != nil && old != shared {
+		old.release()
+	}
+}
+
+func (h *held[S]) leave(shared *sharedRedis) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.attached == shared {
+		h.source.DetachFrom(shared.replicator)
+		h.attached = nil
+		shared.release()
+	}
+}
+
+// sweepEvery starts the sweep, or changes its interval from the next one on.
+func (h *held[S]) sweepEvery(d time.Duration) {
+	if h.sweep.Swap(int64(d)) != 0 {
+		return
+	}
+	go func() {
+		defer close(h.done)
+		for {
+			select {
+			case <-h.stop:
+				return
+			case <-time.After(time.Duration(h.sweep.Load())):
+				h.table.Sweep(clock())
+			}
+		}
+	}()
+}
+
+// Destruct sends the last counts and ends all work in the background.
+func (h *held[S]) Destruct() error {
+	if h.sweep.Load() != 0 {
+		close(h.stop)
+		<-h.done
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.source.Detach()
+	if h.attached != nil {
+		h.attached.release()
+		h.attached = nil
+	}
+	return nil
+}
+
+func (h *held[S]) stats() table.Totals { return h.table.Totals(clock()) }
+
+func (h *held[S]) overflowed() (decisions, bytes int64) {
+	return h.table.Overflowed(), h.table.OverflowBytes()
+}
+
+func (h *held[S]) lost() bool { return h.source.Lost() }
+
+// limit is a table with the parameters of one configuration.
+type limit[S any] struct {
+	table     *table.Table[S]
+	algorithm algorithms.Algorithm[S]
+}
+
+func (l *limit[S]) take(key table.Key, raw []byte, now, n int64) table.Taken {
+	return l.table.Take(l.algorithm, key, raw, now, n)
+}
+
+func (l *limit[S]) giveBack(key table.Key, taken table.Taken, n int64) {
+	l.table.Return(l.algorithm, key, taken, n)
+}
+
+func (l *limit[S]) charge(key table.Key, taken table.Taken, n int64) {
+	l.table.Charge(l.algorithm, key, taken, n)
+}
+
+func (l *limit[S]) learn(key table.Key, raw []byte, now int64, all []algorithms.Report) {
+	l.table.Learn(l.algorithm, key, raw, now, all)
+}
+
+func (l *limit[S]) abandon(key table.Key, taken table.Taken, now, n int64) {
+	queue, ok := any(l.algorithm).(interface {
+		Leave(s *S, taken, now, n int64, delay time.Duration)
+	})
+	if ok && !taken.Overflow {
+		now += int64(l.table.Offset())
+		l.table.With(key, func(s *S) { queue.Leave(s, taken.At, now, n, taken.Delay) })
+	}
+}
+
+// strictCatchUp is how often a zone with sync_rate 0 sends what it had to count by itself while Redis was lost.
+const strictCatchUp = time.Second
+
+// sharedRedis is one Redis and namespace: a client, the background exchange, and the decisions of sync_rate 0.
+type sharedRedis struct {
+	key        string // in the pool, "" for a borrowed client
+	client     redis.UniversalClient
+	replicator *ratesync.Replicator
+	strict     *ratesync.Strict
+}
+
+// hold and release count a user more and less. A borrowed client is its configuration's own.
+func (s *sharedRedis) hold() {
+	if s.key != "" {
+		_, _, _ = redisPool.LoadOrNew(s.key, func() (caddy.Destructor, error) { return s, nil })
+	}
+}
+
+func (s *sharedRedis) release() {
+	if s.key != "" {
+		_, _ = redisPool.Delete(s.key)
+	}
+}
+
+// close ends the loops.
+func (s *sharedRedis) close() {
+	s.strict.Close()
+	s.replicator.Close()
+}
+
+// Destruct ends the loops and closes the connections.
+func (s *sharedRedis) Destruct() error {
+	s.close()
+	return s.client.Close()
+}

@@ -1,0 +1,295 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// longestRetryAfter keeps Retry-After in what a client with 32 bits can read.
+const longestRetryAfter = math.MaxInt32
+
+// The problem types and their titles are the draft's, section "Problem Types"; the second one is for a zone that denies while Redis is lost.
+const (
+	quotaExceeded   = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded"`
+	reducedCapacity = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints"`
+)
+
+// retryAfterSeconds is a wait in whole seconds, rounded up and never 0, plus up to the share jitter of it at random.
+func retryAfterSeconds(wait time.Duration, jitter float64) int64 {
+	seconds := min(max(ceilSeconds(wait), 1), longestRetryAfter)
+	if !(jitter > 0) {
+		return seconds
+	}
+	// Of a few seconds the share is less than one; a second more for every other client still spreads them.
+	spread := max(int64(float64(seconds)*min(jitter, 1)), 1)
+	return min(seconds+rand.Int64N(spread+1), longestRetryAfter)
+}
+
+// A responder answers refused requests by a handler's options. It is not changed after newResponder and is safe for concurrent use.
+type responder struct {
+	status  int
+	message string
+	dynamic bool // message has placeholders
+	jitter  float64
+	sets    headerSets
+	events  *events
+
+	refused     error
+	unavailable error
+}
+
+// newResponder takes the handler's options, with defaults filled in. events may be nil.
+func newResponder(status int, message string, jitter float64, sets headerSets, e *events) *responder {
+	return &responder{
+		status:  status,
+		message: message,
+		dynamic: strings.Contains(message, "{"),
+		jitter:  jitter,
+		sets:    sets,
+		events:  e,
+		// caddyhttp.Error would look up the caller for each refused request.
+		refused:     caddyhttp.HandlerError{StatusCode: status, Err: errors.New("rate limit exceeded")},
+		unavailable: caddyhttp.HandlerError{StatusCode: http.StatusServiceUnavailable, Err: errors.New("rate limit unavailable")},
+	}
+}
+
+// A refusal is why a request is refused.
+type refusal struct {
+	// zone is the one with the longest wait, wait that wait.
+	zone string
+	wait time.Duration
+	// all is what the limits decided, also those that admitted. It is not kept.
+	all []decided
+	// unavailable refuses with 503 because the zone denies while Redis is lost.
+	unavailable bool
+}
+
+// refuse answers a request with a refusal at now. It returns an error only for the server's error routes to handle; else the
+// response is written.
+func (o *responder) refuse(w http.ResponseWriter, r *http.Request, why refusal, now int64) error {
+	seconds := retryAfterSeconds(why.wait, o.jitter)
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if repl != nil {
+		setPlaceholders(repl, why.zone, seconds, why.all)
+	}
+	if o.events != nil {
+		o.events.exceeded(r, why.zone, seconds)
+	}
+	h := w.Header()
+	writeHeaders(h, o.sets, why.all, now)
+	values := [...]string{strconv.FormatInt(seconds, 10), "no-store", ""}
+	own := values[:]
+	h["Retry-After"] = own[0:1:1]
+	h["Cache-Control"] = own[1:2:2]
+	if hasErrorRoutes(r) {
+		if why.unavailable {
+			return o.unavailable
+		}
+		return o.refused
+	}
+	own[2] = "application/problem+json"
+	if o.message != "" {
+		own[2] = "text/plain; charset=utf-8"
+	}
+	h["Content-Type"] = own[2:3:3]
+	o.write(w, r, repl, why, seconds)
+	return nil
+}
+
+// hasErrorRoutes reports that the server has routes for errors and this request is not on one of them already: an error
+// from there goes nowhere.
+func hasErrorRoutes(r *http.Request) bool {
+	srv, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if srv == nil || srv.Errors == nil || len(srv.Errors.Routes) == 0 {
+		return false
+	}
+	return r.Context().Value(caddyhttp.ErrorCtxKey) == nil
+}
+
+var bodies = sync.Pool{New: func() any { return new([]byte) }}
+
+// write writes status and body. That a client is gone is not an error worth reporting.
+func (o *responder) write(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, why refusal, seconds int64) {
+	status := o.status
+	if why.unavailable {
+		status = http.StatusServiceUnavailable
+	}
+	body := bodies.Get().(*[]byte)
+	defer bodies.Put(body)
+	switch {
+	case o.message == "":
+		*body = appendProblem((*body)[:0], status, why, seconds)
+	case o.dynamic && repl != nil:
+		*body = append((*body)[:0], repl.ReplaceAll(o.message, "")...)
+	default:
+		*body = append((*body)[:0], o.message...)
+	}
+	h := w.Header()
+	delete(h, "Content-Length") // of some earlier handler's body
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(*body)
+	}
+}
+
+// appendProblem appends problem details (RFC 9457).
+func appendProblem(b []byte, status int, why refusal, seconds int64) []byte {
+	if why.unavailable {
+		b = append(b, reducedCapacity...)
+	} else {
+		b = append(b, quotaExceeded...)
+	}
+	b = append(b, `,"status":`...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(b, `,"detail":"Try again in `...)
+	b = strconv.AppendInt(b, seconds, 10)
+	if seconds == 1 {
+		b = append(b, ` second."`...)
+	} else {
+		b = append(b, ` seconds."`...)
+	}
+	if !why.unavailable {
+		b = appendViolated(b, why.all)
+	}
+	return append(b, '}')
+}
+
+// appendViolated appends the names of the policies that refused.
+func appendViolated(b []byte, all []decided) []byte {
+	b = append(b, `,"violated-policies":[`...)
+	first := true
+	for i := range all {
+		if all[i].Allowed {
+			continue
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		if quoted := all[i].quoted; quoted != "" {
+			b = append(b, quoted...) // a string of a structured field is one of JSON as well
+			continue
+		}
+		quoted, _ := json.Marshal(all[i].name)
+		b = append(b, quoted...)
+	}
+	return append(b, ']')
+}
+
+// setPlaceholders makes {http.rate_limit.*} known to what handles the request from here on. zone and wait are of a refusal, zone
+// is "" for an admitted request. It costs one allocation, a second one for several limits.
+func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, all []decided) {
+	var first standing
+	var more []standing
+	if len(all) > 0 {
+		first = all[0].standing()
+	}
+	if len(all) > 1 {
+		more = make([]standing, 0, len(all)-1)
+		for i := range all[1:] {
+			more = append(more, all[i+1].standing())
+		}
+	}
+	repl.Map(func(name string) (any, bool) {
+		name, ok := strings.CutPrefix(name, "http.rate_limit.")
+		if !ok {
+			return nil, false
+		}
+		if zone != "" {
+			switch name {
+			case "exceeded.name":
+				return zone, true
+			case "exceeded.wait":
+				return wait, true
+			}
+		}
+		return standingOf(first, more, name)
+	})
+}
+
+// standing is what placeholders say of one limit.
+type standing struct {
+	*policy
+	limit, remaining int64
+	reset            time.Duration
+}
+
+func (d *decided) standing() standing {
+	return standing{policy: d.policy, limit: d.Limit, remaining: d.Remaining, reset: d.resetIn()}
+}
+
+// standingOf answers <zone>.limit, .remaining and .reset; of a zone with several limits, for the tightest.
+func standingOf(first standing, more []standing, name string) (any, bool) {
+	dot := strings.LastIndexByte(name, '.')
+	if dot < 0 {
+		return nil, false
+	}
+	zone, what := name[:dot], name[dot+1:]
+	var shown standing
+	for i := -1; i < len(more); i++ {
+		s := first
+		if i >= 0 {
+			s = more[i]
+		}
+		if s.policy == nil || s.zone != zone {
+			continue
+		}
+		if shown.policy == nil || s.remaining < shown.remaining || s.remaining == shown.remaining && s.window > shown.window {
+			shown = s
+		}
+	}
+	if shown.policy == nil {
+		return nil, false
+	}
+	switch what {
+	case "limit":
+		return shown.limit, true
+	case "remaining":
+		return shown.remaining, true
+	case "reset":
+		return ceilSeconds(shown.reset), true
+	}
+	return nil, false
+}
+
+const exceededEvent = "rate_limit_exceeded"
+
+// events tells Caddy's event system of refusals.
+type events struct {
+	app *caddyevents.App
+	ctx caddy.Context
+}
+
+// newEvents is called from Provision.
+func newEvents(ctx caddy.Context) (*events, error) {
+	app, err := ctx.App("events")
+	if err != nil {
+		return nil, fmt.Errorf("getting events app: %w", err)
+	}
+	return &events{app: app.(*caddyevents.App), ctx: ctx}, nil
+}
+
+// exceeded emits the event of one refused request if anyone listens. Handlers of events run within the request.
+func (e *events) exceeded(r *http.Request, zone string, seconds int64) {
+	if !e.app.ShouldEmit(exceededEvent) {
+		return
+	}
+	e.app.Emit(e.ctx, exceededEvent, map[string]any{
+		"zone":      zone,
+		"wait":      time.Duration(seconds) * time.Second,
+		"remote_ip": remoteHost(r),
+		"client_ip": clientOrRemote(r, toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey))),
+	})
+}

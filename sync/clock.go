@@ -1,0 +1,75 @@
+package ratesync
+
+import (
+	"strconv"
+	"time"
+)
+
+// A clock keeps the last few readings of the server's time and trusts the one that travelled least.
+type clock struct {
+	samples [8]sample
+	next    int
+	offset  time.Duration
+}
+
+// sample is one reading: how far the server was ahead, and how far off that may be.
+type sample struct {
+	offset, doubt time.Duration
+	valid         bool
+}
+
+// read adds a reading: server is its clock, between start and end of this node's.
+func (c *clock) read(server, start, end int64) sample {
+	doubt := time.Duration(end-start) / 2
+	c.samples[c.next%len(c.samples)] = sample{time.Duration(server-start) - doubt, doubt, true}
+	c.next++
+	best := c.samples[(c.next-1)%len(c.samples)]
+	for _, s := range c.samples {
+		if s.valid && s.doubt < best.doubt && (s.offset-best.offset).Abs() <= s.doubt+best.doubt+50*time.Millisecond {
+			best = s
+		}
+	}
+	c.offset = best.offset
+	return best
+}
+
+// keepTime brings the tables to the server's time. What is less than half a window off is brought in slowly; a larger step moves
+// what is stored along with it, so that neither frees nor locks out anyone.
+func (r *Replicator) keepTime(server, start, end int64) {
+	r.mu.Lock()
+	best := r.clock.read(server, start, end)
+	sources := make([]*Source, 0, len(r.sources))
+	for s := range r.sources {
+		sources = append(sources, s)
+	}
+	r.mu.Unlock()
+	for _, s := range sources {
+		s.keepTime(best)
+	}
+}
+
+func (s *Source) keepTime(best sample) {
+	off := best.offset - s.counters.Offset()
+	first := !s.clocked
+	s.clocked = true
+	switch {
+	case off.Abs() <= best.doubt+time.Millisecond:
+	case first && s.counters.Keys() == 0:
+		s.counters.SetOffset(best.offset, false)
+	case off.Abs() >= s.spec.Window/2:
+		s.counters.SetOffset(best.offset, true)
+	default:
+		s.counters.SetOffset(s.counters.Offset()+min(max(off, -beatRate/10), beatRate/10), false)
+	}
+}
+
+func parseTime(seconds, micros any) (int64, bool) {
+	s, ok := seconds.(string)
+	u, ok2 := micros.(string)
+	if !ok || !ok2 {
+		return 0, false
+	}
+	sec, err := strconv.ParseInt(s, 10, 64)
+	usec, err2 := strconv.ParseInt(u, 10, 64)
+	return sec*1e9 + usec*1e3, err == nil && err2 == nil
+}

@@ -1,0 +1,116 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+var errReply = errors.New("the reply of redis has another form than its script gives")
+
+// beatName is the beat in the list of what fails.
+const beatName = "nodes"
+
+// note keeps the list of what fails, and logs once on the way down and once on the way up. s is nil for the beat.
+func (r *Replicator) note(s *Source, name string, err error, lost *atomic.Bool) {
+	if errors.Is(err, context.Canceled) {
+		return // this node stopped it
+	}
+	lost.Store(err != nil)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, attached := r.sources[s]; s != nil && !attached {
+		return // it has left, and nobody would take it off the list
+	}
+	before := len(r.failing)
+	if err == nil {
+		delete(r.failing, name)
+	} else {
+		r.failing[name] = Classify(err)
+	}
+	switch after := len(r.failing); {
+	case before == 0 && after > 0:
+		r.since = time.Now()
+		r.log.Warn("exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again",
+			zap.String("reason", r.failing[name]))
+	case before > 0 && after == 0:
+		r.log.Info("exchange with redis works again", zap.Duration("after", time.Since(r.since)))
+	}
+}
+
+// complain logs at most once a minute that one key can't be exchanged.
+func (r *Replicator) complain(s *Source, why any) {
+	r.mu.Lock()
+	quiet := time.Since(r.complained) < time.Minute
+	if !quiet {
+		r.complained = time.Now()
+	}
+	r.mu.Unlock()
+	if !quiet {
+		r.log.Warn("redis refuses some counts of a zone, probably because another program uses their keys; other counts are not affected",
+			zap.String("zone", s.spec.Zone), zap.Any("reason", why))
+	}
+}
+
+// startLocked starts the beat. r.mu is held.
+func (r *Replicator) startLocked() {
+	if r.stop != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	r.stop, r.done = cancel, done
+	go func() {
+		defer close(done)
+		r.beats(ctx)
+	}()
+}
+
+// beats says every second that this node is there, and learns the server's time, how many nodes there are, and whether the server has forgotten.
+func (r *Replicator) beats(ctx context.Context) {
+	wait := beatRate
+	for {
+		err := r.beat(ctx)
+		r.note(nil, beatName, err, &r.beatLost)
+		wait = beatRate
+		if err != nil {
+			wait = minWait
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (r *Replicator) beat(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, beatRate))
+	defer cancel()
+	r.seq++ // only the beat's own goroutine uses it
+	start := r.now()
+	reply, err := beatScript.Run(ctx, r.client, []string{r.prefix + ":{0}:nodes"}, r.node, r.seq, (10 * beatRate).Milliseconds()).Slice()
+	end := r.now()
+	if err != nil {
+		return err
+	}
+	if len(reply) != 4 {
+		return errReply
+	}
+	server, ok := parseTime(reply[0], reply[1])
+	held, ok2 := reply[2].(int64)
+	nodes, ok3 := reply[3].(int64)
+	if !ok || !ok2 || !ok3 {
+		return errReply
+	}
+	r.nodes.Store(nodes)
+	if held < r.beaten {
+		r.forgot()
+	}
+	r.beaten = r.seq
+	r.keepTime(server, start, end)
+	return nil
+}

@@ -1,0 +1,410 @@
+// Package ratesync exchanges counts between nodes through Redis. It is the only place that knows Redis.
+//
+// In the background, every node pushes its totals and pulls those of all, see Replicator. With sync_rate 0 Redis decides itself, see Strict.
+package ratesync
+
+import (
+	"context"
+	_ "embed"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+var (
+	//go:embed push.lua
+	pushSource string
+	//go:embed beat.lua
+	beatSource string
+
+	pushScript = redis.NewScript(pushSource)
+	beatScript = redis.NewScript(beatSource)
+)
+
+const (
+	batchSize = 250                  // messages in one call of the script, which holds up the server for less than a millisecond
+	parallel  = 4                    // calls under way at once for one table
+	breath    = 2 * time.Millisecond // between two early exchanges of one table
+	minWait   = 100 * time.Millisecond
+	beatRate  = time.Second
+	flushTime = 2 * time.Second
+)
+
+// A Replicator exchanges the counts of all tables that share one Redis and one namespace. Its loops run from the first Attach
+// until Close; it never returns an error to a request.
+type Replicator struct {
+	client  redis.UniversalClient
+	prefix  string
+	cluster bool
+	timeout time.Duration
+	now     func() int64
+	log     *zap.Logger
+
+	beatLost atomic.Bool
+	nodes    atomic.Int64
+	stats    counters
+
+	// seq and beaten number the beats, the last one sent and the last one answered. Only the beat's goroutine uses them.
+	seq, beaten int64
+
+	mu         sync.Mutex
+	node       string
+	sources    map[*Source]struct{}
+	failing    map[string]string
+	since      time.Time
+	resent     time.Time
+	complained time.Time
+	clock      clock
+	stop       context.CancelFunc
+	done       chan struct{}
+}
+
+type counters struct {
+	exchanges, keys, failures atomic.Int64
+	last                      atomic.Int64
+}
+
+// Status is what a Replicator tells about itself.
+type Status struct {
+	// Up says that everything was exchanged the last time it was tried; Failing names what was not and why.
+	Up      bool              `json:"up"`
+	Failing map[string]string `json:"failing,omitempty"`
+	Nodes   int64             `json:"nodes"`
+	// Exchanges are the calls that were answered, Keys the counts in them, Failures the calls that were not.
+	Exchanges int64 `json:"exchanges"`
+	Keys      int64 `json:"keys"`
+	Failures  int64 `json:"failures"`
+	// Last is when the last call was answered, zero if never.
+	Last time.Time `json:"last"`
+	// Offset is how far the server's clock is ahead of this node's.
+	Offset time.Duration `json:"clock_offset"`
+}
+
+// NewReplicator doesn't touch the network. now is the node's clock, in nanoseconds since the epoch; timeout bounds a call to the server.
+func NewReplicator(client redis.UniversalClient, namespace string, timeout time.Duration, now func() int64, log *zap.Logger) *Replicator {
+	_, cluster := client.(*redis.ClusterClient)
+	return &Replicator{
+		client: client, prefix: namespace, beaten: -1, cluster: cluster, timeout: timeout, now: now, log: log,
+		node: randomID(), sources: make(map[*Source]struct{}), failing: make(map[string]string),
+	}
+}
+
+// Attach begins to exchange a table every rate, or changes the rate. drain is what its buckets lose, in requests per second; 0 without buckets.
+// A table that was attached to another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
+func (r *Replicator) Attach(s *Source, rate time.Duration, drain float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.at.Load()
+	if old != nil && old.to == r {
+		old.set(rate, drain)
+		s.Wake()
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	at := &attachment{to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{})}
+	at.set(rate, drain)
+	s.at.Store(at)
+	r.mu.Lock()
+	r.sources[s] = struct{}{}
+	r.startLocked()
+	r.mu.Unlock()
+	if old != nil {
+		old.to.leave(s, old)
+	}
+	go func() {
+		defer close(at.done)
+		if old != nil {
+			<-old.done // its last answers are in
+			s.counters.Adopt()
+		}
+		r.serve(ctx, s, at)
+	}()
+}
+
+func (at *attachment) set(rate time.Duration, drain float64) {
+	at.rate.Store(int64(rate))
+	at.drain.Store(math.Float64bits(drain))
+}
+
+// Detach ends the exchange of a table, wherever it is attached, after one more that takes two seconds at most.
+// It doesn't wait for a server that can't be reached.
+func (s *Source) Detach() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.at.Swap(nil)
+	if at == nil {
+		return
+	}
+	at.to.leave(s, at)
+	if at.isLost() {
+		return
+	}
+	<-at.done
+	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	defer cancel()
+	if err := at.to.exchange(ctx, s, at, false); err != nil {
+		at.to.beatLost.Store(true) // so that the next table doesn't wait in vain; a beat puts it right
+		at.to.log.Warn("the last counts of a zone could not be sent to redis", zap.String("zone", s.spec.Zone), zap.String("reason", Classify(err)))
+	}
+}
+
+// DetachFrom is Detach if the table is attached to r, and nothing otherwise.
+func (s *Source) DetachFrom(r *Replicator) {
+	if at := s.at.Load(); at != nil && at.to == r {
+		s.Detach()
+	}
+}
+
+// leave ends a table's loop, without waiting for it.
+func (r *Replicator) leave(s *Source, at *attachment) {
+	at.cancel()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.sources, s)
+	delete(r.failing, at.name)
+}
+
+// Close ends the loops. Tables still attached are not flushed.
+func (r *Replicator) Close() {
+	r.mu.Lock()
+	stop, done := r.stop, r.done
+	r.stop = nil
+	r.mu.Unlock()
+	if stop != nil {
+		stop()
+		<-done
+	}
+}
+
+// Status tells how the exchange is going.
+func (r *Replicator) Status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := Status{
+		Up: len(r.failing) == 0, Failing: make(map[string]string, len(r.failing)), Nodes: r.nodes.Load(),
+		Exchanges: r.stats.exchanges.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(),
+		Offset: r.clock.offset,
+	}
+	for name, why := range r.failing {
+		s.Failing[name] = why
+	}
+	if last := r.stats.last.Load(); last != 0 {
+		s.Last = time.Unix(0, last)
+	}
+	return s
+}
+
+// Nodes is how many nodes share the namespace, as far as this one knows; at least 1.
+func (r *Replicator) Nodes() int64 { return max(1, r.nodes.Load()) }
+
+// serve is a table's loop: an exchange every rate, and early ones for urgent keys in between.
+func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
+	next := time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-s.wake:
+		}
+		now, rate := time.Now(), time.Duration(at.rate.Load())
+		early := now.Before(next)
+		if !early {
+			next = next.Add(rate)
+		}
+		if next.Before(now) || next.After(now.Add(rate)) {
+			next = now.Add(rate)
+		}
+		wait := time.Duration(0)
+		if !early || !at.lost.Load() {
+			err := r.exchange(ctx, s, at, early)
+			r.note(s, at.name, err, &at.lost)
+			s.counters.SetLost(err != nil)
+			if err != nil {
+				next = time.Now().Add(max(rate, minWait))
+			} else if s.counters.Urgent() {
+				wait = breath
+			}
+			pauseFor(ctx, breath)
+		}
+		if wait == 0 {
+			wait = time.Until(next)
+		}
+		timer.Reset(max(wait, 0))
+	}
+}
+
+func pauseFor(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// exchange sends what is due, or what is urgent, and absorbs the answers. It returns the last error of any batch.
+func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, urgent bool) error {
+	if !urgent {
+		s.counters.Tick()
+	}
+	const most = batchSize * parallel
+	buf := make([]table.Message, 0, 64)
+	var failed error
+	for failed == nil {
+		buf = s.counters.Drain(r.now(), most, urgent, buf[:0])
+		if len(buf) == 0 {
+			return nil
+		}
+		failed = r.send(ctx, s, at, buf)
+		if len(buf) < most {
+			break
+		}
+	}
+	return failed
+}
+
+// send makes batches of messages and sends them, a few at a time.
+func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messages []table.Message) error {
+	if r.cluster {
+		slices.SortStableFunc(messages, func(a, b table.Message) int { return int(a.ID[0]&63) - int(b.ID[0]&63) })
+	}
+	var (
+		wg     sync.WaitGroup
+		mu     sync.Mutex
+		failed error
+		slots  = make(chan struct{}, parallel)
+	)
+	for len(messages) > 0 {
+		n := r.cut(messages)
+		batch := messages[:n]
+		messages = messages[n:]
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := r.batch(ctx, s, at, batch); err != nil {
+				mu.Lock()
+				failed = err
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return failed
+}
+
+// cut says how many messages go into one call: those of one key stay together, and in a cluster all are of one shard.
+func (r *Replicator) cut(messages []table.Message) int {
+	for n := 1; n < len(messages); n++ {
+		if messages[n].Key == messages[n-1].Key {
+			continue
+		}
+		if n >= batchSize || r.cluster && (messages[n].ID[0]^messages[0].ID[0])&63 != 0 {
+			return n
+		}
+	}
+	return len(messages)
+}
+
+// batch is one call of the script. Its messages are settled or failed when it returns.
+func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messages []table.Message) error {
+	rate := time.Duration(at.rate.Load())
+	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, max(rate, minWait)))
+	defer cancel()
+	keys, args := r.arguments(s, at, rate, messages)
+	reply, err := pushScript.Run(ctx, r.client, keys, args...).Slice()
+	if err == nil && len(reply) != 2+2*len(messages) {
+		err = errReply
+	}
+	if err != nil {
+		r.stats.failures.Add(1)
+		s.counters.Fail(messages)
+		return err
+	}
+	r.stats.exchanges.Add(1)
+	r.stats.keys.Add(int64(len(messages)))
+	now := r.now()
+	r.stats.last.Store(now)
+	answers := make([]table.Answer, len(messages))
+	for i, m := range messages {
+		answers[i] = parseAnswer(m, reply[2+2*i], reply[3+2*i])
+		if answers[i].Failed {
+			r.complain(s, reply[3+2*i])
+		}
+	}
+	if s.counters.Settle(now, answers) {
+		r.forgot()
+	}
+	return nil
+}
+
+// arguments lays out a call of the script.
+func (r *Replicator) arguments(s *Source, at *attachment, rate time.Duration, messages []table.Message) ([]string, []any) {
+	keys := make([]string, len(messages))
+	args := make([]any, 3, 3+3*len(messages))
+	args[0], args[1], args[2] = s.node, s.seq.Add(1), ""
+	if drain := math.Float64frombits(at.drain.Load()); drain > 0 {
+		args[2] = strconv.FormatFloat(drain/1000, 'g', -1, 64)
+	}
+	buf := make([]byte, 0, 128)
+	for i := range messages {
+		m := &messages[i]
+		buf = s.spec.appendKey(buf[:0], r.prefix, m)
+		keys[i] = string(buf)
+		if m.Push {
+			args = append(args, s.spec.ttl(m.Span, rate).Milliseconds(), m.Total, m.Attempts)
+		} else {
+			args = append(args, "", "", "")
+		}
+	}
+	return keys, args
+}
+
+// parseAnswer reads what the script says of one key.
+func parseAnswer(m table.Message, held, sum any) table.Answer {
+	a := table.Answer{Message: m}
+	h, _ := held.(string)
+	text, ok := sum.(string)
+	if a.Failed = !ok || h == "!"; a.Failed {
+		return a
+	}
+	a.Held, _ = strconv.ParseInt(h, 10, 64)
+	total, rest, _ := strings.Cut(text, " ")
+	attempts, rest, _ := strings.Cut(rest, " ")
+	level, at, _ := strings.Cut(rest, " ")
+	a.Sum, _ = strconv.ParseInt(total, 10, 64)
+	a.SumAttempts, _ = strconv.ParseInt(attempts, 10, 64)
+	a.Seen, _ = strconv.ParseFloat(level, 64)
+	ms, _ := strconv.ParseInt(at, 10, 64)
+	a.SeenAt = ms * int64(time.Millisecond)
+	return a
+}
+
+// forgot has every table send all live totals again, unless that was done lately: a server short of memory forgets all the time.
+func (r *Replicator) forgot() {
+	r.mu.Lock()
+	now := time.Now()
+	if now.Sub(r.resent) < 10*time.Second {
+		r.mu.Unlock()
+		return
+	}
+	r.resent = now
+	sources := make([]*Source, 0, len(r.sources))
+	for s := range r.sources {
+		sources = append(sources, s)
+	}
+	r.mu.Unlock()
+	r.log.Warn("redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again")
+	for _, s := range sources {
+		s.counters.Resend()
+	}
+}

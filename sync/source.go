@@ -1,0 +1,136 @@
+package ratesync
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// Counters is what the exchange needs of a table.
+type Counters interface {
+	// Tick makes what was touched until now due; Drain takes messages out, of due keys or of urgent ones. Each comes back through Settle or Fail.
+	Tick()
+	Drain(now int64, most int, urgent bool, dst []table.Message) []table.Message
+	Settle(now int64, answers []table.Answer) (forgot bool)
+	Fail(messages []table.Message)
+	// Urgent says that some keys should not wait for the next tick.
+	Urgent() bool
+	// Resend sends all live totals again; Adopt makes ready for another store.
+	Resend()
+	Adopt()
+	// SetLost says that the store can't be reached.
+	SetLost(lost bool)
+	// Offset is what the table adds to the node's clock; with shift, what is stored moves along.
+	Offset() time.Duration
+	SetOffset(offset time.Duration, shift bool)
+	Keys() int
+}
+
+// Spec names a table to other nodes and says how long its epochs matter.
+type Spec struct {
+	Zone string
+	// Kind is one letter for the algorithm: f fixed window, s sliding window, l log, t token bucket, g GCRA, q leaky bucket.
+	Kind    byte
+	Window  time.Duration
+	Buckets int
+	// Live is how many epochs before the current one count.
+	Live int
+}
+
+// Name is the algorithm and window in the names of keys, for kinds whose epochs have the window's length: kind-window[-buckets].
+func (s Spec) Name() string {
+	name := string(s.Kind) + "-" + s.Window.String()
+	if s.Buckets > 1 {
+		name += "-" + strconv.Itoa(s.Buckets)
+	}
+	return name
+}
+
+// A Source is one table on its way to a store. It lives as long as its table: its number of the node and its sequence go on
+// when a reload attaches it elsewhere, so that no total is ever taken for another's.
+type Source struct {
+	counters Counters
+	spec     Spec
+	node     string
+	seq      atomic.Int64
+	wake     chan struct{}
+
+	// clocked says that the offset has been set once.
+	clocked bool
+
+	mu sync.Mutex // one Attach or Detach at a time
+	at atomic.Pointer[attachment]
+}
+
+// attachment is a Source at a Replicator.
+type attachment struct {
+	to     *Replicator
+	name   string // in the list of what fails
+	cancel func()
+	done   chan struct{} // closed when the loop has ended
+
+	rate  atomic.Int64  // nanoseconds
+	drain atomic.Uint64 // float64 bits, requests per second
+	lost  atomic.Bool
+}
+
+// NewSource gives a table a random number of its own.
+func NewSource(c Counters, spec Spec) *Source {
+	return &Source{counters: c, spec: spec, node: randomID(), wake: make(chan struct{}, 1)}
+}
+
+// Node is the field of this table's counts in the store.
+func (s *Source) Node() string { return s.node }
+
+// Wake asks for an exchange of the urgent keys. It never waits.
+func (s *Source) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Lost says that the last exchange failed, or that the table is not attached.
+func (s *Source) Lost() bool {
+	at := s.at.Load()
+	return at == nil || at.isLost()
+}
+
+func (at *attachment) isLost() bool { return at.lost.Load() || at.to.beatLost.Load() }
+
+// appendKey appends the name of an epoch's hash: prefix:{shard}:zone:kind-window[-buckets]:hash:epoch.
+func (s *Spec) appendKey(dst []byte, prefix string, m *table.Message) []byte {
+	dst = append(dst, prefix...)
+	dst = append(dst, ":{"...)
+	dst = strconv.AppendUint(dst, uint64(m.ID[0]&63), 10)
+	dst = append(dst, "}:"...)
+	dst = append(dst, s.Zone...)
+	dst = append(dst, ':', s.Kind, '-')
+	if s.Buckets > 1 {
+		dst = append(dst, s.Window.String()...)
+		dst = append(dst, '-')
+		dst = strconv.AppendInt(dst, int64(s.Buckets), 10)
+	} else {
+		dst = append(dst, m.Span.String()...)
+	}
+	dst = append(dst, ':')
+	dst = base64.RawURLEncoding.AppendEncode(dst, m.ID[:])
+	dst = append(dst, ':')
+	return strconv.AppendInt(dst, m.Epoch, 10)
+}
+
+// ttl is how long an epoch's hash stays after its first count: while a decision can use it, and as long again.
+func (s *Spec) ttl(span, rate time.Duration) time.Duration {
+	return 2*span*time.Duration(s.Live+1) + rate + time.Minute
+}
+
+func randomID() string {
+	var b [9]byte
+	rand.Read(b[:])
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}

@@ -1,0 +1,165 @@
+package ratelimit
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// kind names an algorithm. It is parsed once, at the edge.
+type kind uint8
+
+const (
+	slidingWindow kind = iota
+	fixedWindow
+	slidingLog
+	tokenBucket
+	gcra
+	leakyBucket
+)
+
+// letter is the kind in the names of keys in Redis.
+func (k kind) letter() byte { return "sfltgq"[k] }
+
+// rate is a number of requests in a window.
+type rate struct {
+	n      int64
+	window time.Duration
+}
+
+// emptyKey is what happens to a request whose key comes out empty.
+type emptyKey uint8
+
+const (
+	emptyClientIP emptyKey = iota
+	emptySkip
+	emptyShare
+	emptyDeny
+)
+
+// redisLoss is the rule while Redis is not there.
+type redisLoss uint8
+
+const (
+	lossLocal redisLoss = iota
+	lossDivide
+	lossAllow
+	lossDeny
+)
+
+// settings are a zone's configuration with everything inherited, defaulted and checked.
+type settings struct {
+	name        string
+	keyTemplate string
+	ipv4Prefix  int // bits, 32 is off
+	ipv6Prefix  int // bits, 128 is off
+	limits      []rate
+	kind        kind
+	burst       int64 // 0: the limit
+	buckets     int   // at least 1
+	queue       int64
+	syncRate    SyncRate
+	maxKeys     int
+	emptyKey    emptyKey
+	countDenied bool
+	onLoss      redisLoss
+	earlySync   bool
+}
+
+// decided is what one limit of one zone said of a request.
+type decided struct {
+	*policy
+	algorithms.Decision
+}
+
+// zone is a zone as requests see it.
+type zone struct {
+	settings
+	matchers caddyhttp.MatcherSets
+	template *keyTemplate
+	counters []counters // one for each limit, as are limiters, policies and rules
+	limiters []limiter
+	policies []*policy
+	log      *refusalLog
+	metrics  *zoneMetrics
+
+	// For sync_rate 0.
+	shared        *sharedRedis
+	rules         []ratesync.Rule
+	strictTimeout time.Duration
+
+	// parts are the limiters of an equal part of each limit, for on_redis_loss divide.
+	parts atomic.Pointer[parts]
+}
+
+type parts struct {
+	nodes    int64
+	limiters []limiter
+}
+
+func (z *zone) strict() bool { return z.syncRate == syncStrict && z.shared != nil }
+
+func (z *zone) matches(r *http.Request) (bool, error) {
+	if len(z.matchers) == 0 {
+		return true, nil
+	}
+	return z.matchers.AnyMatchWithError(r)
+}
+
+// wasCounted says that a request has been through the zone before it came back through an error route.
+func (z *zone) wasCounted(counted []string) bool {
+	return len(counted) > 0 && slices.Contains(counted, z.name)
+}
+
+// appendKey appends the request's key in this zone. skip says that the zone doesn't count it.
+func (z *zone) appendKey(dst []byte, r *http.Request, repl *caddy.Replacer) (key []byte, skip bool) {
+	start := len(dst)
+	key, empty := z.template.appendKey(dst, r, repl)
+	if !empty {
+		return key, false
+	}
+	z.log.emptyKey()
+	switch z.emptyKey {
+	case emptySkip, emptyDeny:
+		return key[:start], true
+	case emptyShare:
+		return key, false
+	}
+	key, _ = appendClientIP(key[:start], r, z.ipv4Prefix, z.ipv6Prefix)
+	return key, false
+}
+
+// lost says that the counts of other nodes can't be had.
+func (z *zone) lost() bool {
+	return z.shared != nil && z.syncRate >= 0 && z.counters[0].lost()
+}
+
+// divided are limiters of this node's share of each limit, rounded up: what it may admit while it is alone with its counts.
+func (z *zone) divided() []limiter {
+	nodes := z.shared.replicator.Nodes()
+	if p := z.parts.Load(); p != nil && p.nodes == nodes {
+		return p.limiters
+	}
+	p := &parts{nodes: nodes}
+	part := z.settings
+	part.burst = (z.burst + nodes - 1) / nodes
+	for i, r := range z.limits {
+		r.n = r.n/nodes + min(1, r.n%nodes)
+		p.limiters = append(p.limiters, z.counters[i].limiter(&part, r))
+	}
+	z.parts.Store(p)
+	return p.limiters
+}
+
+// strictContext bounds how long a request waits for Redis.
+func (z *zone) strictContext(r *http.Request) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(r.Context(), z.strictTimeout)
+}
