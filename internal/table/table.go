@@ -42,7 +42,7 @@ type Table[S any] struct {
 	// walking lets one walk over all keys at a time; requests don't take it.
 	walking sync.Mutex
 
-	resume resume[S]
+	resume resume
 }
 
 // Background is what work without a request goes by.
@@ -206,8 +206,8 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 	flags := e.flags & (touched | hurried) // the slot may still stand in a list
 	*e = entry[S]{key: key, id: id}
 	e.flags = flags | used
-	if s, ok := t.resume.take(id); ok {
-		e.state = s
+	if reports := t.resume.take(id); reports != nil {
+		alg.Absorb(&e.state, now, reports)
 	}
 	sh.index[key[0]] = i
 	return i, true
