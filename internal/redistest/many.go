@@ -1,0 +1,160 @@
+package redistest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const slots = 16384
+
+// A ClusterOf is a Redis Cluster of masters without replicas.
+type ClusterOf struct {
+	Nodes []*Server
+	// Addrs are their addresses; any of them finds the others.
+	Addrs []string
+	// URL has them all.
+	URL string
+
+	t testing.TB
+}
+
+// StartCluster starts a cluster of n masters, with the slots in equal parts in their order, and waits until it works.
+func StartCluster(t testing.TB, n int, options ...Option) *ClusterOf {
+	t.Helper()
+	c := &ClusterOf{t: t}
+	for i := range n {
+		bus := FreePort(t)
+		s := Start(t, append(options, Config(
+			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "2000",
+			"--cluster-port", fmt.Sprint(bus), "--cluster-require-full-coverage", "no", "--cluster-allow-reads-when-down", "yes",
+		))...)
+		s.Do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
+		s.Do("CLUSTER", "ADDSLOTSRANGE", i*slots/n, (i+1)*slots/n-1)
+		if i > 0 {
+			s.Do(append([]any{"CLUSTER", "MEET"}, append(hostPort(c.Addrs[0]), busPort(c.Nodes[0]))...)...)
+		}
+		c.Nodes, c.Addrs = append(c.Nodes, s), append(c.Addrs, s.Addr)
+	}
+	c.URL = "redis://" + strings.Join(c.Addrs, ",")
+	c.Wait()
+	return c
+}
+
+// Wait returns when all nodes agree that the cluster works.
+func (c *ClusterOf) Wait() {
+	c.t.Helper()
+	for _, s := range c.Nodes {
+		Eventually(c.t, "the cluster works", func() bool {
+			info := s.Do("CLUSTER", "INFO").(string)
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d", len(c.Nodes))) &&
+				strings.Contains(info, fmt.Sprintf("cluster_slots_ok:%d", slots))
+		})
+	}
+}
+
+// Slot is the slot of a key.
+func (c *ClusterOf) Slot(key string) int {
+	return int(c.Nodes[0].Do("CLUSTER", "KEYSLOT", key).(int64))
+}
+
+// Owner is the node that a slot was given to in the beginning.
+func (c *ClusterOf) Owner(slot int) int {
+	for i := range c.Nodes {
+		if slot < (i+1)*slots/len(c.Nodes) {
+			return i
+		}
+	}
+	return len(c.Nodes) - 1
+}
+
+// Move moves a slot with its keys from one node to another. During is called while the slot is between the two, before its keys are moved.
+func (c *ClusterOf) Move(slot, from, to int, during func()) {
+	c.t.Helper()
+	src, dst := c.Nodes[from], c.Nodes[to]
+	srcID, dstID := src.Do("CLUSTER", "MYID"), dst.Do("CLUSTER", "MYID")
+	dst.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", srcID)
+	src.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", dstID)
+	if during != nil {
+		during()
+	}
+	for {
+		keys := src.Do("CLUSTER", "GETKEYSINSLOT", slot, 100).([]any)
+		if len(keys) == 0 {
+			break
+		}
+		args := append([]any{"MIGRATE"}, hostPort(dst.Addr)...)
+		src.Do(append(append(args, "", 0, 5000, "KEYS"), keys...)...)
+	}
+	dst.Do("CLUSTER", "SETSLOT", slot, "NODE", dstID)
+	src.Do("CLUSTER", "SETSLOT", slot, "NODE", dstID)
+}
+
+func busPort(s *Server) string {
+	for i, a := range s.args {
+		if a == "--cluster-port" {
+			return s.args[i+1]
+		}
+	}
+	return ""
+}
+
+// A Watched is a master with a replica under a sentinel.
+type Watched struct {
+	Master, Replica, Sentinel *Server
+	// Name is what the sentinel calls the master.
+	Name string
+	// URL leads to the sentinel.
+	URL string
+
+	t testing.TB
+}
+
+// StartSentinel starts a master, a replica and a sentinel that replaces the master after it has been silent for 300 ms. Options are for
+// master and replica.
+func StartSentinel(t testing.TB, options ...Option) *Watched {
+	t.Helper()
+	w := &Watched{t: t, Name: "mymaster"}
+	w.Master = Start(t, options...)
+	at := hostPort(w.Master.Addr)
+	follow := []string{"--replicaof", fmt.Sprintf("%s %s", at...), "--repl-diskless-sync-delay", "0"}
+	if w.Master.password != "" {
+		follow = append(follow, "--masterauth", w.Master.password)
+	}
+	w.Replica = Start(t, append(options, Config(follow...))...)
+	Eventually(t, "the replica follows", func() bool {
+		return strings.Contains(w.Replica.Do("INFO", "replication").(string), "master_link_status:up")
+	})
+	w.Sentinel = Start(t, func(s *Server) {
+		s.sentinel = true
+		conf := fmt.Sprintf("sentinel monitor %s %s %s 1\nsentinel down-after-milliseconds %s 300\nsentinel failover-timeout %s 2000\n",
+			w.Name, at[0], at[1], w.Name, w.Name)
+		if w.Master.password != "" {
+			conf += fmt.Sprintf("sentinel auth-pass %s %s\n", w.Name, w.Master.password)
+		}
+		if err := os.WriteFile(filepath.Join(s.dir, "sentinel.conf"), []byte(conf), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	Eventually(t, "the sentinel knows the replica", func() bool {
+		all, ok := w.Sentinel.Do("SENTINEL", "REPLICAS", w.Name).([]any)
+		return ok && len(all) == 1
+	})
+	w.URL = w.Sentinel.URL + "?master_name=" + w.Name
+	return w
+}
+
+// Failover kills the master and returns when the replica has taken its place.
+func (w *Watched) Failover() {
+	w.t.Helper()
+	w.Master.Kill()
+	Eventually(w.t, "the replica is the master", func() bool {
+		return strings.Contains(w.Replica.Do("INFO", "replication").(string), "role:master")
+	})
+	Eventually(w.t, "the sentinel names the new master", func() bool {
+		at, ok := w.Sentinel.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", w.Name).([]any)
+		return ok && len(at) == 2 && at[1] == hostPort(w.Replica.Addr)[1]
+	})
+}

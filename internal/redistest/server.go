@@ -1,0 +1,253 @@
+// Package redistest starts real Redis servers on loopback for tests.
+package redistest
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// A Server is a redis-server of its own for one test. It stops when the test ends.
+type Server struct {
+	// Addr is host:port, or the path of a unix socket.
+	Addr string
+	// URL leads to it, without user and password.
+	URL string
+	// CA is the certificate authority of a server with TLS, in PEM; ClientCert and ClientKey are a certificate from it.
+	CA, ClientCert, ClientKey string
+
+	t        testing.TB
+	dir      string
+	port     int
+	password string
+	sentinel bool
+	tls      *tls.Config
+	args     []string
+	cmd      *exec.Cmd
+	exited   chan struct{}
+	watch    *exec.Cmd
+}
+
+// Option is a choice for Start.
+type Option func(*Server)
+
+// Config adds arguments of redis-server, as in Config("--maxclients", "10").
+func Config(args ...string) Option { return func(s *Server) { s.args = append(s.args, args...) } }
+
+// Password protects the default user.
+func Password(password string) Option {
+	return func(s *Server) {
+		s.password = password
+		s.args = append(s.args, "--requirepass", password)
+	}
+}
+
+// User adds a user by its ACL rules, as in User("app", "on >secret ~caddy:* +evalsha").
+func User(name, rules string) Option {
+	return func(s *Server) { s.args = append(s.args, "--user", name+" "+rules) }
+}
+
+// Unix listens on a unix socket in place of a port.
+func Unix() Option {
+	return func(s *Server) {
+		s.Addr = filepath.Join(s.dir, "s")
+		s.URL = "unix://" + s.Addr
+		s.args = append(s.args, "--port", "0", "--unixsocket", s.Addr)
+	}
+}
+
+// Start starts a server and waits until it answers. Where there is no redis-server the test is skipped, but fails in CI.
+func Start(t testing.TB, options ...Option) *Server {
+	t.Helper()
+	need(t)
+	s := &Server{t: t, dir: tempDir(t)}
+	for _, o := range options {
+		o(s)
+	}
+	if s.Addr == "" {
+		s.listen(FreePort(t))
+	}
+	s.args = append([]string{
+		"--save", "", "--appendonly", "no", "--dir", s.dir, "--logfile", filepath.Join(s.dir, "log"), "--bind", "127.0.0.1",
+	}, s.args...)
+	t.Cleanup(s.Kill)
+	s.Restart()
+	return s
+}
+
+func (s *Server) listen(port int) {
+	s.port = port
+	s.Addr = fmt.Sprintf("127.0.0.1:%d", port)
+	if s.tls != nil {
+		s.URL = "rediss://" + s.Addr
+		s.args = append(s.args, "--port", "0", "--tls-port", fmt.Sprint(port))
+		return
+	}
+	s.URL = "redis://" + s.Addr
+	s.args = append(s.args, "--port", fmt.Sprint(port))
+}
+
+// Kill ends the server at once, as kill -9 does: what it knew is gone.
+func (s *Server) Kill() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.watch.Process.Kill()
+	_ = s.watch.Wait()
+	_ = s.cmd.Process.Kill()
+	<-s.exited
+	s.cmd = nil
+}
+
+// Restart starts it again on the same address, ending it first if it runs.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Kill()
+	args := s.args
+	if s.sentinel {
+		args = append([]string{filepath.Join(s.dir, "sentinel.conf"), "--sentinel"}, args...)
+	}
+	s.cmd = exec.Command("redis-server", args...)
+	s.cmd.Dir = s.dir
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatalf("starting redis-server: %v", err)
+	}
+	exited, cmd := make(chan struct{}), s.cmd
+	go func() {
+		defer close(exited)
+		_ = cmd.Wait()
+	}()
+	s.exited = exited
+	s.watchOver()
+	s.Wait()
+}
+
+// watchOver starts a process that ends the server if the test process dies without its cleanup: it waits for the end of a pipe.
+func (s *Server) watchOver() {
+	s.watch = exec.Command("sh", "-c", fmt.Sprintf("cat >/dev/null; kill -9 %d", s.cmd.Process.Pid))
+	if _, err := s.watch.StdinPipe(); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.watch.Start(); err != nil {
+		s.t.Fatalf("starting sh: %v", err)
+	}
+}
+
+// Wait returns when the server answers.
+func (s *Server) Wait() {
+	s.t.Helper()
+	c := s.Client()
+	defer c.Close()
+	Eventually(s.t, "redis-server answers", func() bool {
+		select {
+		case <-s.exited:
+			log, _ := os.ReadFile(filepath.Join(s.dir, "log"))
+			s.t.Fatalf("redis-server has ended: %s", log)
+		default:
+		}
+		return c.Ping(context.Background()).Err() == nil
+	})
+}
+
+// Client returns a client of the default user. It is closed when the test ends.
+func (s *Server) Client() *redis.Client {
+	c := redis.NewClient(&redis.Options{
+		Addr: s.Addr, Password: s.password, TLSConfig: s.tls,
+		MaxRetries: -1, DialerRetries: 1, DialTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second,
+		PipelinePoolSize: -1, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Do runs a command and fails the test if it fails.
+func (s *Server) Do(args ...any) any {
+	s.t.Helper()
+	c := s.Client()
+	defer c.Close()
+	v, err := c.Do(context.Background(), args...).Result()
+	if err != nil && err != redis.Nil {
+		s.t.Fatalf("redis: %v: %v", args, err)
+	}
+	return v
+}
+
+// Calls is how often the server has run a command since it started or since CONFIG RESETSTAT.
+func (s *Server) Calls(command string) int {
+	s.t.Helper()
+	info := s.Do("INFO", "commandstats").(string)
+	_, stat, ok := strings.Cut(info, "cmdstat_"+command+":calls=")
+	if !ok {
+		return 0
+	}
+	var n int
+	if _, err := fmt.Sscanf(stat, "%d", &n); err != nil {
+		s.t.Fatalf("redis: INFO commandstats: %v", err)
+	}
+	return n
+}
+
+// FreePort returns a port that nobody listens on.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// Eventually returns when a condition holds, and fails the test if it doesn't within 20 seconds.
+func Eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited 20 s in vain until %s", what)
+		}
+		time.Sleep(2 * time.Millisecond) // a poll of another process, which has no other way to tell
+	}
+}
+
+// need skips the test where there is no redis-server.
+func need(t testing.TB) {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err == nil {
+		return
+	}
+	const mend = "redis-server is not installed; for the tests with a real Redis: apt-get install redis-server"
+	if os.Getenv("CI") != "" || os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
+		t.Fatal(mend)
+	}
+	t.Skip(mend)
+}
+
+// tempDir is like t.TempDir, but short: the path of a unix socket has 107 bytes at most.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tide")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// hostPort splits an address for commands that want it so.
+func hostPort(addr string) []any {
+	host, port, _ := net.SplitHostPort(addr)
+	return slices.Clone([]any{host, port})
+}

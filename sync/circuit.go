@@ -1,0 +1,80 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrDown says that Redis did not answer lately and was not asked.
+var ErrDown = errors.New("redis did not answer lately")
+
+const (
+	firstWait = 10 * time.Millisecond
+	lastWait  = 100 * time.Millisecond
+)
+
+// probeScript does what the others do: it takes a master with memory that lets this user write.
+var probeScript = redis.NewScript(`redis.call('TIME')
+redis.call('HSET', KEYS[1], 'probe', '1')
+return redis.call('PEXPIRE', KEYS[1], 60000)`)
+
+// A circuit keeps requests from waiting for a Redis that is known not to answer: after a failure all fail at once until a probe, which no request
+// waits for, has been answered within the time that requests are ready to wait.
+type circuit struct{ down atomic.Bool }
+
+// circuitOf returns the circuit of a key: in a Cluster there is one for each of the 64 shards, as a part of it can be lost.
+func (s *Strict) circuitOf(id [16]byte) (*circuit, int) {
+	shard := int(id[0] & 63)
+	if s.cluster {
+		return &s.circuits[shard], shard
+	}
+	return &s.circuits[0], 0
+}
+
+// trip opens a circuit, unless it is open, and probes until it can be closed.
+func (s *Strict) trip(id [16]byte) {
+	c, shard := s.circuitOf(id)
+	if !c.down.CompareAndSwap(false, true) || !s.begin() {
+		return // it is probed already, or need not be any more
+	}
+	go func() {
+		defer s.work.Done()
+		s.probe(c, shard)
+	}()
+}
+
+func (s *Strict) probe(c *circuit, shard int) {
+	key := fmt.Sprintf("%s:{%d}:strict:probe", s.prefix, shard)
+	for wait := firstWait; ; wait = min(2*wait, lastWait) {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(wait/2 + rand.N(wait/2)):
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, time.Duration(s.patience.Load()))
+		err := probeScript.Run(ctx, s.client, []string{key}).Err()
+		cancel()
+		if err == nil || !severe(err) {
+			break
+		}
+	}
+	c.down.Store(false)
+	s.settle(c)
+}
+
+// severe says that an error is about the server or the way to it, not about one key.
+func severe(err error) bool {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return true
+	}
+	return redis.IsLoadingError(err) || redis.IsReadOnlyError(err) || redis.IsOOMError(err) || redis.IsAuthError(err) || redis.IsPermissionError(err) ||
+		redis.IsClusterDownError(err) || redis.IsMasterDownError(err) || redis.IsMaxClientsError(err) || redis.IsNoReplicasError(err) ||
+		redis.HasErrorPrefix(err, "BUSY") || redis.HasErrorPrefix(err, "MISCONF")
+}

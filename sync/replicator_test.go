@@ -1,0 +1,299 @@
+package ratesync
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// rnode is one node with one table of windows.
+type rnode struct {
+	t      *testing.T
+	table  *table.Table[algorithms.WindowState]
+	alg    algorithms.Algorithm[algorithms.WindowState]
+	source *Source
+	rep    *Replicator
+	logs   *observer.ObservedLogs
+	now    func() int64
+}
+
+func wallClock() int64 { return time.Now().UnixNano() }
+
+func skewed(by time.Duration) func() int64 {
+	return func() int64 { return time.Now().Add(by).UnixNano() }
+}
+
+var anHour = algorithms.FixedWindow{Limit: 10, Window: time.Hour}
+
+func clientOf(t *testing.T, url string) redis.UniversalClient {
+	t.Helper()
+	s, err := ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := s.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+func startNode(t *testing.T, client redis.UniversalClient, alg algorithms.Algorithm[algorithms.WindowState], rate time.Duration, now func() int64) *rnode {
+	t.Helper()
+	core, logs := observer.New(zap.InfoLevel)
+	_, window := alg.Rule()
+	n := &rnode{t: t, table: table.New[algorithms.WindowState](10_000), alg: alg, now: now, logs: logs}
+	n.source = NewSource(n.table, Spec{Zone: "z", Kind: 'f', Window: window, Buckets: 1, Live: alg.Live()})
+	n.rep = NewReplicator(client, "test", time.Second, now, zap.New(core))
+	n.configure(rate)
+	t.Cleanup(func() { n.source.Detach(); n.rep.Close() })
+	return n
+}
+
+func (n *rnode) configure(rate time.Duration) {
+	n.table.Configure(table.Background[algorithms.WindowState]{Algorithm: n.alg, Rate: rate, Early: true, Lagging: true, Wake: n.source.Wake}, 10_000)
+	n.rep.Attach(n.source, rate, 0)
+}
+
+func (n *rnode) take(key string, count int) (admitted int) {
+	for range count {
+		if n.table.Take(n.alg, table.KeyOf([]byte(key)), []byte(key), n.now(), 1).Allowed {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+// knows waits until a node's view of one key is own and elsewhere.
+func (n *rnode) knows(key string, own, elsewhere int64) {
+	n.t.Helper()
+	redistest.Eventually(n.t, fmt.Sprintf("node knows %d own and %d elsewhere of %q", own, elsewhere, key), func() (ok bool) {
+		n.touch(key)
+		n.table.With(table.KeyOf([]byte(key)), func(s *algorithms.WindowState) {
+			c := n.alg.Ledger(s).Cur
+			ok = c.Own == own && c.Elsewhere == elsewhere && c.Acked == own
+		})
+		return ok
+	})
+}
+
+// touch makes a request that spends nothing.
+func (n *rnode) touch(key string) {
+	n.table.Take(n.alg, table.KeyOf([]byte(key)), []byte(key), n.now(), 0)
+}
+
+func TestNodesLearnOfEachOther(t *testing.T) {
+	r := redistest.Start(t)
+	a := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
+	b := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
+	if got := a.take("k", 6); got != 6 {
+		t.Fatalf("a admitted %d of 6", got)
+	}
+	a.knows("k", 6, 0)
+	b.knows("k", 0, 6)
+	admitted := 0 // not all at once: b expects a to take its share as well, until it hears that a did not
+	redistest.Eventually(t, "b admits the 4 that a left", func() bool {
+		admitted += b.take("k", 10)
+		return admitted >= 4
+	})
+	if admitted += b.take("k", 10); admitted != 4 {
+		t.Errorf("b admitted %d, want 4", admitted)
+	}
+	a.knows("k", 6, 4)
+	if got := a.take("k", 5); got != 0 {
+		t.Errorf("a admitted %d beyond the limit", got)
+	}
+	redistest.Eventually(t, "both nodes are counted", func() bool { return a.rep.Nodes() == 2 && b.rep.Nodes() == 2 })
+}
+
+func TestRedisHoldsNoClientBytesAndExpires(t *testing.T) {
+	r := redistest.Start(t)
+	a := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
+	a.take("secret{key}", 1)
+	a.knows("secret{key}", 1, 0)
+	client := r.Client()
+	keys, err := client.Keys(context.Background(), "*").Result()
+	if err != nil || len(keys) != 2 {
+		t.Fatalf("keys in redis: %q, %v, want one counter and the nodes", keys, err)
+	}
+	for _, key := range keys {
+		if ttl := client.PTTL(context.Background(), key).Val(); ttl <= 0 {
+			t.Errorf("%q does not expire: %v", key, ttl)
+		}
+		for _, field := range client.HGetAll(context.Background(), key).Val() {
+			if containsAny(key+field, "secret") {
+				t.Errorf("%q holds what the client sent: %q", key, field)
+			}
+		}
+	}
+}
+
+func containsAny(s, part string) bool {
+	for i := 0; i+len(part) <= len(s); i++ {
+		if s[i:i+len(part)] == part {
+			return true
+		}
+	}
+	return false
+}
+
+func TestFlushAllHeals(t *testing.T) {
+	r := redistest.Start(t)
+	a := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
+	b := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
+	a.take("k", 4)
+	b.take("k", 3)
+	a.knows("k", 4, 3)
+	b.knows("k", 3, 4)
+	r.Do("FLUSHALL")
+	// Nobody asks for the key any more: the beats notice. A node that comes now learns all.
+	c := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
+	redistest.Eventually(t, "both nodes have sent their counts again", func() (ok bool) {
+		c.touch("k")
+		c.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = c.alg.Ledger(s).Cur.Elsewhere == 7 })
+		return ok
+	})
+	a.knows("k", 4, 3)
+}
+
+func TestRedisComesAndGoes(t *testing.T) {
+	r := redistest.Start(t)
+	url := r.URL
+	r.Kill()
+	a := startNode(t, clientOf(t, url), anHour, 50*time.Millisecond, wallClock)
+	if got := a.take("k", 4); got != 4 {
+		t.Errorf("without redis: admitted %d of 4", got)
+	}
+	redistest.Eventually(t, "the node notices", a.source.Lost)
+	r.Restart()
+	a.knows("k", 4, 0)
+	redistest.Eventually(t, "the node recovers", func() bool { return !a.source.Lost() && a.rep.Status().Up })
+	down := a.logs.FilterMessageSnippet("exchange with redis fails").Len()
+	up := a.logs.FilterMessageSnippet("works again").Len()
+	if down != 1 || up != 1 {
+		t.Errorf("logged %d lines on the way down and %d on the way up, want 1 and 1: %v", down, up, a.logs.All())
+	}
+}
+
+func TestDetachSendsTheLastCounts(t *testing.T) {
+	r := redistest.Start(t)
+	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
+	a.knows("k", 0, 0)
+	a.take("k", 7) // not near its limit, and the next turn is in an hour
+	a.take("other", 1)
+	a.source.Detach()
+	b := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
+	b.knows("k", 0, 7)
+	b.knows("other", 0, 1)
+}
+
+func TestAnotherRedisTakesOver(t *testing.T) {
+	r1, r2 := redistest.Start(t), redistest.Start(t)
+	a := startNode(t, clientOf(t, r1.URL), anHour, 50*time.Millisecond, wallClock)
+	a.take("k", 4)
+	a.knows("k", 4, 0)
+	rep2 := NewReplicator(clientOf(t, r2.URL), "test", time.Second, wallClock, zap.NewNop())
+	t.Cleanup(rep2.Close)
+	rep2.Attach(a.source, 50*time.Millisecond, 0)
+	t.Cleanup(a.source.Detach)
+	b := startNode(t, clientOf(t, r2.URL), anHour, 50*time.Millisecond, wallClock)
+	b.knows("k", 0, 4)
+}
+
+func TestSkewedClocksAgree(t *testing.T) {
+	r := redistest.Start(t)
+	alg := algorithms.FixedWindow{Limit: 10, Window: 20 * time.Second}
+	a := startNode(t, clientOf(t, r.URL), alg, 50*time.Millisecond, skewed(30*time.Second))
+	b := startNode(t, clientOf(t, r.URL), alg, 50*time.Millisecond, skewed(-45*time.Second))
+	agree := func() bool {
+		return (a.now() + int64(a.table.Offset()) - b.now() - int64(b.table.Offset())) < int64(200*time.Millisecond)
+	}
+	redistest.Eventually(t, "the clocks agree", func() bool { return agree() && b.table.Offset() > 40*time.Second })
+	redistest.Eventually(t, "the nodes agree on the window", func() (ok bool) {
+		a.take("k", 1)
+		b.touch("k")
+		b.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = b.alg.Ledger(s).Cur.Elsewhere > 0 })
+		return ok
+	})
+}
+
+func TestClusterBatches(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	client := func() redis.UniversalClient {
+		s := Settings{Mode: "cluster", Timeout: time.Second}
+		for _, n := range c.Nodes {
+			s.Addresses = append(s.Addresses, n.Addr)
+		}
+		client, err := s.Client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		return client
+	}
+	a := startNode(t, client(), anHour, 50*time.Millisecond, wallClock)
+	b := startNode(t, client(), anHour, 50*time.Millisecond, wallClock)
+	for i := range 300 {
+		a.take(fmt.Sprint("k", i), 2)
+	}
+	for i := range 300 {
+		b.knows(fmt.Sprint("k", i), 0, 2)
+	}
+}
+
+// The script is held to its contract message by message.
+func TestPushScript(t *testing.T) {
+	r := redistest.Start(t)
+	client := r.Client()
+	push := func(node string, seq int, total, attempts any, drain string) []any {
+		t.Helper()
+		reply, err := pushScript.Run(context.Background(), client, []string{"h"}, node, seq, drain, 60_000, total, attempts).Slice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply[2:]
+	}
+	for _, step := range []struct {
+		name            string
+		node            string
+		seq             int
+		total, attempts any
+		held, sum       string
+	}{
+		{"first message", "a", 1, 5, 6, "", "5 6"},
+		{"another node", "b", 1, 2, 2, "", "7 8"},
+		{"repeated", "a", 1, 5, 6, "5", "7 8"},
+		{"more", "a", 3, 9, 9, "5", "11 11"},
+		{"overtaken", "a", 2, 7, 7, "9", "11 11"},
+		{"given back", "a", 4, 8, 10, "9", "10 12"},
+		{"asking only", "a", 5, "", "", "8", "10 12"},
+		{"a newcomer asks", "c", 1, "", "", "", "10 12"},
+	} {
+		got := push(step.node, step.seq, step.total, step.attempts, "")
+		if got[0] != step.held || got[1] != step.sum {
+			t.Errorf("%s: reply %q, want held %q and sum %q", step.name, got, step.held, step.sum)
+		}
+	}
+	client.Del(context.Background(), "h")
+	client.Set(context.Background(), "h", "foreign", 0)
+	if got := push("a", 9, 1, 1, ""); got[0] != "!" {
+		t.Errorf("a foreign type: reply %q, want an error marker", got)
+	}
+	client.Del(context.Background(), "h")
+	if got := push("a", 1, 8, 8, "0.001"); got[1] != "8 8" {
+		t.Errorf("a bucket's first message: %q", got)
+	}
+	if got := push("b", 1, 1, 1, "0.001"); !containsAny(got[1].(string), "9 9 8.000 ") {
+		t.Errorf("a bucket's second message: %q, want the level that the first one left", got)
+	}
+}

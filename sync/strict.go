@@ -1,0 +1,193 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Strict lets Redis decide, request by request (sync_rate 0): atomically, by Redis' own clock, all limits of a zone in one call.
+//
+// For each key one call is under way at a time; requests that come meanwhile share the next one. A call carries a number that rises, so
+// that one that is sent twice counts once. Of a call that was sent and not answered nobody knows whether it counted: the next one for
+// the same key has it undone. When Redis is lost, Take fails at once, and the caller decides by its own counters.
+//
+// It is safe for concurrent use.
+type Strict struct {
+	client  redis.UniversalClient
+	prefix  string
+	node    string
+	timeout time.Duration
+	cluster bool
+
+	// seq numbers the calls. It begins at the time, so that a client of a later process never repeats a number.
+	seq      atomic.Int64
+	patience atomic.Int64 // nanoseconds
+	pending  atomic.Int64 // keys that are parked
+	circuits [64]circuit
+
+	ctx    context.Context // ends when Close gives up
+	cancel context.CancelFunc
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	work   sync.WaitGroup
+	made   int
+	zones  map[string][]*ruleset
+}
+
+const (
+	// mostRulesets bounds how many rules of one zone are kept from former configurations.
+	mostRulesets = 4
+	// mostPending bounds the keys that are remembered because a call's outcome is not known. Beyond it a grant that nobody used stays spent.
+	mostPending = 4096
+	// closeTime bounds Close.
+	closeTime = 2 * time.Second
+)
+
+// NewStrict does no network I/O. timeout bounds a call; one that requests wait for gets no more time than they have.
+func NewStrict(client redis.UniversalClient, prefix string, timeout time.Duration) *Strict {
+	s := &Strict{client: client, prefix: prefix, node: randomID(), timeout: timeout, zones: make(map[string][]*ruleset)}
+	_, s.cluster = client.(*redis.ClusterClient)
+	s.seq.Store(time.Now().UnixMicro())
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+// A Grant is what a Take got, for giving it back. The zero Grant is none.
+type Grant struct {
+	rules *ruleset
+	id    [16]byte
+	at    int64
+	seq   int64
+	unit  int64 // from 1, 0 where the request was refused
+}
+
+// Admitted says that a unit was spent in each limit.
+func (g Grant) Admitted() bool { return g.unit > 0 }
+
+// Take asks for one unit of a key in each limit of a zone, and appends what they say to dst. The zone's rules must stay as they are.
+// An error means that Redis has not decided; the context's end is one as well, and what is granted later is given back.
+// A context with a deadline says how long the request is ready to wait.
+func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
+	if c, _ := s.circuitOf(id); c.down.Load() {
+		return dst, Grant{}, ErrDown
+	}
+	if err := ctx.Err(); err != nil {
+		return dst, Grant{}, err
+	}
+	rs, err := s.ruleset(zone, rules)
+	if err != nil {
+		return dst, Grant{}, err
+	}
+	s.notePatience(ctx)
+	w := &waiter{done: make(chan struct{})}
+	if !s.join(rs, id, w) {
+		return dst, Grant{}, ErrDown
+	}
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		if left, slow := s.leave(rs, id, w); left {
+			if slow && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				s.trip(id)
+			}
+			return dst, Grant{}, ctx.Err()
+		}
+	}
+	if w.err != nil {
+		return dst, Grant{}, w.err
+	}
+	g := Grant{rules: rs, id: id, at: w.outcome.at, seq: w.outcome.seq}
+	if w.place <= w.outcome.granted {
+		g.unit = w.place
+	}
+	return rs.verdicts(w.outcome, w.place, dst), g, nil
+}
+
+// Return gives back what a Take got, because another zone refuses the request. It doesn't wait for Redis; Close does.
+func (s *Strict) Return(g Grant) {
+	if g.unit > 0 {
+		s.amend(g.rules, g.id, amend{at: g.at, seq: g.seq, unit: g.unit, n: 1})
+	}
+}
+
+// Charge spends a unit of a refused request, as a penalty: windows count it, buckets fill at most to the brim, a log keeps at most limit
+// entries. It doesn't wait for Redis.
+func (s *Strict) Charge(g Grant) {
+	if g.rules != nil {
+		s.amend(g.rules, g.id, amend{n: -1})
+	}
+}
+
+// Down says that some part of Redis is known not to answer.
+func (s *Strict) Down() bool {
+	for i := range s.circuits {
+		if s.circuits[i].down.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// Close sends what is still to be given back and ends all work; two seconds at most.
+func (s *Strict) Close() {
+	stop := time.AfterFunc(closeTime, s.cancel)
+	defer stop.Stop()
+	if s.Down() {
+		s.cancel() // what Redis can't be told in time it is not told at all
+	}
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.work.Wait()
+	s.cancel()
+}
+
+// begin counts work that Close waits for. false means that there is to be none.
+func (s *Strict) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.work.Add(1)
+	return true
+}
+
+// notePatience remembers how long requests are ready to wait. No call and no probe is given more time.
+func (s *Strict) notePatience(ctx context.Context) {
+	patience := s.timeout
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end))
+	}
+	s.patience.Store(int64(max(patience, time.Millisecond)))
+}
+
+// ruleset finds what was made ready for a zone's rules, or makes it.
+func (s *Strict) ruleset(zone string, rules []Rule) (*ruleset, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.zones[zone]
+	for i := len(all) - 1; i >= 0; i-- {
+		if slices.Equal(all[i].rules, rules) {
+			return all[i], nil
+		}
+	}
+	s.made++
+	rs, err := newRuleset(zone, rules, s.node+"s"+strconv.Itoa(s.made))
+	if err != nil {
+		return nil, err
+	}
+	if len(all) >= mostRulesets {
+		all = slices.Clone(all[1:])
+	}
+	s.zones[zone] = append(all, rs)
+	return rs, nil
+}

@@ -1,0 +1,68 @@
+-- Sliding log: a sorted set of what was admitted, by microseconds. For each rule: limit, window in microseconds, ttl in milliseconds. What came at t
+-- no longer counts at t + window.
+rules = {width = 3}
+
+local function at(r, first)
+  local found = redis.call('ZRANGE', r.key, first, first, 'WITHSCORES')
+  return tonumber(found[2])
+end
+
+-- After a step of the clock, what was admitted in the future counts as admitted now.
+local function pull(r)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', r.key, '(' .. text(now), '+inf')) do
+    redis.call('ZADD', r.key, text(now), member)
+  end
+end
+
+function open(key, i)
+  local r = {key = key .. ':log', limit = tonumber(ARGV[i]), window = tonumber(ARGV[i + 1]), ttl = ARGV[i + 2]}
+  r.past = text(now - r.window)
+  if (at(r, -1) or 0) > now then pull(r) end
+  r.count = redis.call('ZCOUNT', r.key, '(' .. r.past, '+inf')
+  return r
+end
+
+function room(r) return math.max(0, r.limit - r.count) end
+
+local function member(s, unit) return text(s) .. ':' .. text(unit) .. ':' .. field end
+
+local function add(r, n, first)
+  redis.call('ZREMRANGEBYSCORE', r.key, '-inf', r.past)
+  local args = {}
+  for i = 0, n - 1 do
+    args[#args + 1] = text(now)
+    args[#args + 1] = member(seq, first + i)
+  end
+  redis.call('ZADD', r.key, unpack(args))
+  redis.call('PEXPIRE', r.key, r.ttl)
+  r.count = r.count + n
+end
+
+function spend(r, n) add(r, n, 1) end
+
+-- At most limit in all: the oldest make room.
+local filled = 0
+function fill(r, n)
+  n = math.min(n, r.limit)
+  if n <= 0 then return end
+  filled = filled - n
+  add(r, n, filled)
+  if r.count > r.limit then
+    redis.call('ZREMRANGEBYRANK', r.key, 0, text(r.count - r.limit - 1))
+    r.count = r.limit
+  end
+end
+
+function give(r, _, s, unit, n)
+  local args = {}
+  for i = 0, n - 1 do args[#args + 1] = member(s, unit + i) end
+  r.count = r.count - redis.call('ZREM', r.key, unpack(args))
+end
+
+function close() end
+
+-- When one more fits, and when the last one leaves; -1 for an empty log.
+function report(r)
+  if r.count <= 0 then return {room(r), 0, -1, -1} end
+  return {room(r), r.count, at(r, -math.min(math.max(1, r.limit), r.count)), at(r, -1)}
+end

@@ -1,0 +1,66 @@
+-- Fixed and sliding windows. For each rule: limit, span of an epoch, its unit (1 for microseconds, 1000 for nanoseconds), how many earlier epochs
+-- count, ttl in milliseconds. The hashes are those of the background exchange: "sum" is "total attempts" of all nodes. Strict mode's own field
+-- is "seq total attempts".
+rules = {width = 5}
+
+local function read(r, epoch)
+  local e = {key = r.key .. ':' .. text(epoch), total = 0, attempts = 0, mine = 0, tried = 0}
+  local had = redis.call('HMGET', e.key, 'sum', field)
+  e.new = not had[1]
+  local total, attempts = string.match(had[1] or '', '^(%-?%d+) (%d+)')
+  if total then e.total, e.attempts = math.min(tonumber(total), exact), math.min(tonumber(attempts), exact) end
+  local mine, tried = string.match(had[2] or '', '^%d+ (%-?%d+) (%d+)$')
+  if mine then e.mine, e.tried = tonumber(mine), tonumber(tried) end
+  return e
+end
+
+function open(key, at)
+  local r = {key = key, limit = tonumber(ARGV[at]), span = tonumber(ARGV[at + 1]), unit = tonumber(ARGV[at + 2]), live = tonumber(ARGV[at + 3]), ttl = ARGV[at + 4]}
+  r.epoch, r.into = muldiv(now, r.unit, r.span)
+  for age = 0, r.live do r[age] = read(r, r.epoch - age) end
+  return r
+end
+
+-- The epoch that fades is rounded up, which loses nothing: the limit is whole, and so is what is compared with it.
+function room(r)
+  local used = math.max(0, r[0].total)
+  for age = 1, r.live - 1 do used = used + math.max(0, r[age].total) end
+  if r.live > 0 then
+    local whole, rest = muldiv(math.max(0, r[r.live].total), r.span - r.into, r.span)
+    used = used + whole
+    if rest > 0 then used = used + 1 end
+  end
+  return math.max(0, r.limit - used)
+end
+
+local function add(e, n, tries)
+  e.total, e.mine = e.total + n, e.mine + n
+  e.attempts, e.tried = e.attempts + tries, e.tried + tries
+  e.dirty = true
+end
+
+function spend(r, n) add(r[0], n, want) end
+
+function fill(r, n) add(r[0], n, 0) end
+
+function give(r, at, _, _, n)
+  local epoch = muldiv(at, r.unit, r.span)
+  local e = r[r.epoch - epoch]
+  if e then add(e, -math.min(n, math.max(0, e.total)), 0) end
+end
+
+function close(r)
+  for age = 0, r.live do
+    local e = r[age]
+    if e.dirty then
+      redis.call('HSET', e.key, 'sum', text(e.total) .. ' ' .. text(e.attempts), field, ARGV[2] .. ' ' .. text(e.mine) .. ' ' .. text(e.tried))
+      if e.new then redis.call('PEXPIRE', e.key, r.ttl) end
+    end
+  end
+end
+
+function report(r)
+  local all = {room(r), r.epoch}
+  for age = 0, r.live do all[age + 3] = math.max(0, r[age].total) end
+  return all
+end

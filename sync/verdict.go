@@ -1,0 +1,192 @@
+package ratesync
+
+import (
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// A Verdict is what one limit says to one request.
+type Verdict struct {
+	// Decision is exact for the instant at which Redis decided. A request is admitted if all limits allow it; otherwise nothing was spent in any.
+	Decision algorithms.Decision
+	// Reports are what Redis holds for this key after the call, for a node that has to go on alone: for windows the totals of all nodes, in place of
+	// Elsewhere, for each epoch that counts; for buckets the level. The receiver owns them.
+	Reports []algorithms.Report
+}
+
+// outcome is the reply to one call: granted units of those wanted, at the instant at (microseconds of Redis' clock), and for each
+// rule how many more would be granted and its state.
+type outcome struct {
+	seq     int64
+	granted int64
+	at      int64
+	rooms   []int64
+	states  [][]int64
+}
+
+// parseOutcome reads {granted, at, {room, state…}…}.
+func parseOutcome(v any, rules int) (*outcome, error) {
+	all, ok := v.([]any)
+	if !ok || len(all) != rules+2 {
+		return nil, errReply
+	}
+	o := &outcome{rooms: make([]int64, rules), states: make([][]int64, rules)}
+	if o.granted, ok = all[0].(int64); !ok {
+		return nil, errReply
+	}
+	if o.at, ok = all[1].(int64); !ok {
+		return nil, errReply
+	}
+	for i, rule := range all[2:] {
+		numbers, ok := rule.([]any)
+		if !ok || len(numbers) < 2 {
+			return nil, errReply
+		}
+		state := make([]int64, len(numbers))
+		for j, n := range numbers {
+			if state[j], ok = n.(int64); !ok {
+				return nil, errReply
+			}
+		}
+		o.rooms[i], o.states[i] = state[0], state[1:]
+	}
+	return o, nil
+}
+
+// refuse sees to it that some rule has no room when not all that was wanted was granted. The reply to a call that was sent twice tells the
+// grant of the first time and the room of the second.
+func (o *outcome) refuse(wanted int64) {
+	if o.granted >= wanted {
+		return
+	}
+	tightest := 0
+	for i, room := range o.rooms {
+		if room < o.rooms[tightest] {
+			tightest = i
+		}
+	}
+	o.rooms[tightest] = 0
+}
+
+// verdicts appends what the rules say to the place-th of the requests that the call asked for, from 1. Those after the granted ones are refused.
+func (rs *ruleset) verdicts(o *outcome, place int64, dst []Verdict) []Verdict {
+	for i, r := range rs.rules {
+		if len(dst) < cap(dst) {
+			dst = dst[:len(dst)+1]
+		} else {
+			dst = append(dst, Verdict{})
+		}
+		v := &dst[len(dst)-1]
+		v.Reports = v.Reports[:0]
+		left := o.rooms[i]
+		if place <= o.granted {
+			left += o.granted - place
+		}
+		if size := r.size(); size >= exact && left > 0 { // the script counts to there
+			left += size - (exact - 1)
+		}
+		v.Decision = algorithms.Decision{Limit: r.Limit, Remaining: max(0, left), Allowed: place <= o.granted || o.rooms[i] > 0}
+		switch r.Kind {
+		case 'f', 's':
+			r.window(v, o, o.states[i])
+		case 'l':
+			r.log(v, o, o.states[i])
+		default:
+			r.bucket(v, o, o.states[i], place)
+		}
+		if r.Limit <= 0 {
+			v.Decision.RetryAfter, v.Decision.NextAfter, v.Decision.ResetAfter = r.Window, 0, 0
+		}
+	}
+	return dst
+}
+
+// window asks the algorithm itself how long to wait, with the totals in Redis as what was spent elsewhere.
+func (r Rule) window(v *Verdict, o *outcome, state []int64) {
+	now := o.at * int64(time.Microsecond)
+	for age, total := range state[1:] {
+		v.Reports = append(v.Reports, algorithms.Report{Epoch: state[0] - int64(age), Elsewhere: total})
+	}
+	var alg algorithms.Algorithm[algorithms.WindowState] = algorithms.FixedWindow{Limit: r.Limit, Window: r.Window}
+	if r.Kind == 's' {
+		alg = algorithms.SlidingWindow{Limit: r.Limit, Window: r.Window, Buckets: r.Buckets}
+	}
+	var s algorithms.WindowState
+	alg.Absorb(&s, now, v.Reports)
+	d := &v.Decision
+	if !d.Allowed {
+		d.RetryAfter = max(time.Microsecond, alg.Take(&s, now, 1, 0).RetryAfter)
+	}
+	is := alg.Take(&s, now, 0, 0)
+	d.NextAfter, d.ResetAfter = is.NextAfter, is.ResetAfter
+}
+
+// log reads {count, when the one is from whose leaving makes room, when the newest is from}.
+func (r Rule) log(v *Verdict, o *outcome, state []int64) {
+	if len(state) < 3 || state[0] <= 0 {
+		return
+	}
+	d := &v.Decision
+	leaves := func(at int64) time.Duration {
+		whole := (r.Window + time.Microsecond - 1) / time.Microsecond
+		return max(1, time.Duration(at-o.at)+whole) * time.Microsecond
+	}
+	d.NextAfter, d.ResetAfter = leaves(state[1]), leaves(state[2])
+	if !d.Allowed {
+		d.RetryAfter = d.NextAfter
+	}
+}
+
+// bucket reads {whole, rest}: a level of whole + rest/window requests.
+func (r Rule) bucket(v *Verdict, o *outcome, state []int64, place int64) {
+	if len(state) < 2 || r.Limit <= 0 {
+		return
+	}
+	_, unit := inLua(r.Window)
+	whole, rest := state[0], state[1]*(1000/unit)
+	d := &v.Decision
+	used := whole
+	if rest > 0 {
+		used++
+	}
+	if !d.Allowed {
+		d.RetryAfter = r.drains(whole-(r.size()-1), rest)
+		if r.size() < 1 {
+			d.RetryAfter = r.Window
+		}
+	}
+	if used > 0 {
+		d.NextAfter = r.drains(whole-(min(used, max(1, r.size()))-1), rest)
+		d.ResetAfter = r.drains(whole, rest)
+	}
+	if r.Kind == 'q' && place <= o.granted {
+		d.Delay = r.drains(whole-o.granted+place-1, rest)
+	}
+	now := o.at * int64(time.Microsecond)
+	span := algorithms.TokenBucket{Limit: r.Limit, Window: r.Window, Burst: r.size()}.Span(new(algorithms.BucketState))
+	level := float64(whole) + float64(rest)/float64(r.Window)
+	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(span), Level: level, LevelAt: now})
+}
+
+// drains is how long whole + rest/window requests take to drain, rounded up to Redis' microseconds; rest is in nanoseconds.
+func (r Rule) drains(whole, rest int64) time.Duration {
+	if whole < 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(whole), uint64(r.Window))
+	lo, carry := bits.Add64(lo, uint64(rest), 0)
+	if hi += carry; hi >= uint64(r.Limit) {
+		return math.MaxInt64
+	}
+	ns, left := bits.Div64(hi, lo, uint64(r.Limit))
+	if left > 0 {
+		ns++
+	}
+	if ns >= math.MaxInt64-1000 {
+		return math.MaxInt64
+	}
+	return time.Duration((ns+999)/1000) * time.Microsecond
+}
