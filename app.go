@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -52,6 +51,7 @@ type App struct {
 // appLimit is one limit of a zone that the configuration uses.
 type appLimit struct {
 	counters counters
+	key      string // in the pool
 	settings settings
 	rate     rate
 	sweep    time.Duration
@@ -98,16 +98,13 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if a.StrictTimeout == 0 {
 		a.StrictTimeout = caddy.Duration(100 * time.Millisecond)
 	}
-	if a.StrictTimeout < 0 {
-		return errors.New("strict_timeout is negative; write a duration such as 100ms")
-	}
-	if a.Namespace == "" && a.Redis == nil {
-		a.namespace = defaultNamespace
-	}
 	if err := a.provisionRedis(ctx); err != nil {
 		return err
 	}
-	return registerMetrics(ctx.GetMetricsRegistry())
+	if err := a.check(a.shared != nil, a.redisEmpty); err != nil {
+		return err
+	}
+	return registerMetrics(ctx.GetMetricsRegistry(), processStats)
 }
 
 const defaultNamespace = "caddy"
@@ -147,7 +144,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 		}
 		log := caddy.Log().Named("rate_limit")
 		return &sharedRedis{
-			key: key, client: client,
+			key: key, namespace: a.namespace, client: client,
 			replicator: ratesync.NewReplicator(client, a.namespace, set.Timeout, clock, log),
 			strict:     ratesync.NewStrict(client, a.namespace, set.Timeout),
 		}, nil
@@ -168,6 +165,7 @@ func (a *App) borrowRedis(ctx caddy.Context) error {
 		return fmt.Errorf("redis: %w", err)
 	}
 	a.shared = &sharedRedis{
+		namespace:  a.namespace,
 		client:     client,
 		replicator: ratesync.NewReplicator(client, a.namespace, time.Second, clock, caddy.Log().Named("rate_limit")),
 		strict:     ratesync.NewStrict(client, a.namespace, time.Second),
@@ -205,7 +203,7 @@ func (a *App) use(z *zone, where string, sweep time.Duration) error {
 	}
 	a.zones = append(a.zones, z)
 	for i, r := range z.limits {
-		a.limits = append(a.limits, appLimit{z.counters[i], z.settings, r, sweep})
+		a.limits = append(a.limits, appLimit{z.counters[i], counterKey(a.namespace, &z.settings, r), z.settings, r, sweep})
 	}
 	return nil
 }
@@ -220,6 +218,9 @@ var running struct {
 func (a *App) Start() error {
 	running.Lock()
 	defer running.Unlock()
+	if a.Persist != "" && len(running.apps) == 0 {
+		a.resume()
+	}
 	running.apps = append(running.apps, a)
 	a.apply()
 	a.stop, a.done = make(chan struct{}), make(chan struct{})
@@ -245,7 +246,7 @@ func (a *App) summaries() {
 			return
 		case <-tick.C:
 			for _, z := range a.zones {
-				z.log.flush()
+				z.log.tick(z.logger, clock())
 			}
 		}
 	}
@@ -264,7 +265,10 @@ func (a *App) Stop() error {
 	running.apps = slices.Delete(running.apps, i, i+1)
 	close(a.stop)
 	<-a.done
-	if last && len(running.apps) > 0 {
+	switch {
+	case len(running.apps) == 0 && a.Persist != "":
+		a.save()
+	case last && len(running.apps) > 0:
 		running.apps[len(running.apps)-1].apply()
 	}
 	if a.shared != nil && a.shared.key == "" {

@@ -1,6 +1,8 @@
 package ratelimit
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -162,7 +164,21 @@ func (a *App) redisAsWritten() (hasRedis, redisEmpty bool) {
 	if a.Redis == nil {
 		return false, false
 	}
-	return !a.Redis.isEmpty(), a.Redis.isEmpty()
+	empty, _ := a.Redis.checkWritten() // its error is reported at the redis option
+	return !empty, empty
+}
+
+// checkWritten is resolve, as far as that can be said without the machine that the configuration is for: placeholders have their values
+// and files are there only when it is loaded.
+func (r *Redis) checkWritten() (empty bool, err error) {
+	text, err := json.Marshal(r)
+	if err != nil || r.Storage || bytes.Count(text, []byte("{")) > 1 {
+		return false, err
+	}
+	c := *r
+	c.TLSServerCertsPath, c.TLSClientCert, c.TLSClientKey = "", "", ""
+	_, empty, err = c.resolve(caddy.NewReplacer())
+	return empty, err
 }
 
 // parser is a Dispenser with the habits of all our blocks.
@@ -290,7 +306,7 @@ func number[T int | int64](p parser) (T, error) {
 	case err != nil:
 		return 0, fmt.Errorf("%q is not a whole number; write digits only", clip(value))
 	}
-	return T(n), nil
+	return T(carried(n)), nil
 }
 
 // pointer reads into a pointer, so that 0 and nothing differ.
@@ -333,10 +349,14 @@ func parseLimits(values []string) ([]Limit, error) {
 		if err != nil {
 			return nil, err
 		}
-		limits = append(limits, Limit{MaxEvents: r.n, Window: caddy.Duration(r.window)})
+		limits = append(limits, Limit{MaxEvents: carried(r.n), Window: caddy.Duration(r.window)})
 	}
 	return limits, nil
 }
+
+// carried is n as it survives Caddy's adapter, which passes numbers through float64: above 2^53 they are rounded, and the largest ones
+// come out too large to load. No client reaches either number.
+func carried(n int64) int64 { return min(n, 1<<53) }
 
 // handlerParser is the directive as far as it is read.
 type handlerParser struct {
@@ -367,13 +387,13 @@ func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
 			return nil, placeAt(p.Token(), fmt.Errorf("parsing rate: %w", err))
 		}
 		p.unnamed = &Zone{Limits: limits}
-		p.given["limit"] = p.Token()
+		p.given["rate"] = p.Token()
 	}
 	if err := p.options(p.given, "zone", p.option); err != nil {
 		return nil, err
 	}
 	if p.unnamed == nil && len(p.names) == 0 {
-		return nil, placeAt(start, errors.New("there is no limit; write a rate like `rate_limit 100/1m`, or a zone in a block: `zone login { limit 5/1m }`, one option a line"))
+		return nil, placeAt(start, errors.New("there is no limit; write a rate like `rate_limit 100/1m`, or a block with `zone login` in it, and in the zone's own block `limit 5/1m`"))
 	}
 	return p, nil
 }
@@ -422,7 +442,7 @@ func (p *handlerParser) limitOption(option string) error {
 	case p.unnamed != nil:
 		return p.zoneOption(p.unnamed, option, slices.Concat(handlerOptions[1:], zoneOptions))
 	case slices.Contains(zoneOptions, option):
-		return fmt.Errorf("%s is an option of a zone; move it into a block like `zone login { … }`, or write a rate after rate_limit", option)
+		return fmt.Errorf("%s is an option of a zone; move it into the block of a zone, like `zone login`, or write a rate after rate_limit", option)
 	}
 	return unknownOption(option, handlerOptions)
 }
@@ -431,7 +451,7 @@ func (p *handlerParser) limitOption(option string) error {
 func (p *handlerParser) zone() error {
 	token := p.Token()
 	if p.unnamed != nil {
-		return errors.New("zone is given next to a rate after rate_limit; move that rate into a zone of its own, like `zone all { limit 100/1m }`")
+		return errors.New("zone is given next to a rate after rate_limit; move that rate into a zone of its own, as `limit 100/1m` in the block of `zone all`")
 	}
 	name, err := p.word()
 	if err != nil {
@@ -521,14 +541,43 @@ func unknownOption(option string, others []string) error {
 
 // match adds a matcher set. One set of several must match.
 func (p parser) match(z *Zone) error {
-	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(p.Dispenser)
+	segment := p.NextSegment()
+	if err := checkMatchers(caddyfile.NewDispenser(slices.Clone(segment))); err != nil {
+		return err
+	}
+	d := caddyfile.NewDispenser(segment)
+	d.Next()
+	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
 	if err != nil {
 		return err
 	}
 	if len(set) == 0 {
-		return errors.New("it is empty; write matchers into it, like `match { path /login }`, or remove it to match all requests")
+		return errors.New("it is empty; write matchers into it, like `path /login`, or remove it to match all requests")
 	}
 	z.MatcherSetsRaw = append(z.MatcherSetsRaw, set)
+	return nil
+}
+
+// checkMatchers looks for matchers that don't exist, for Caddy gives neither their line nor the mend.
+func checkMatchers(d *caddyfile.Dispenser) error {
+	const namespace = "http.matchers."
+	d.Next()
+	for nesting := d.Nesting(); d.NextArg() || d.NextBlock(nesting); {
+		token := d.Token()
+		if token.Quoted() {
+			continue // an expression
+		}
+		d.NextSegment()
+		if _, err := caddy.GetModule(namespace + token.Text); err == nil {
+			continue
+		}
+		var known []string
+		for _, module := range caddy.GetModules(strings.TrimSuffix(namespace, ".")) {
+			known = append(known, module.ID.Name())
+		}
+		_, err := choose[int](cmp.Or(token.Text, "?"), known)
+		return placeAt(token, err)
+	}
 	return nil
 }
 
@@ -545,7 +594,8 @@ func (p parser) events() (*int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pointer(parseCount(value))
+	n, err := parseCount(value)
+	return pointer(carried(n), err)
 }
 
 // status is checked here as well, since 0 in a Handler is the default.
@@ -599,7 +649,7 @@ func (p *handlerParser) check(global *SyncRate, hasRedis, redisEmpty bool) ([]se
 	if p.unnamed != nil {
 		s, _, err := p.handler.zoneSettings("", p.unnamed, global, hasRedis, redisEmpty)
 		if err != nil {
-			return nil, p.place(err, p.given, p.given["limit"])
+			return nil, p.place(err, p.given, p.given["rate"])
 		}
 		return []settings{s}, nil
 	}
@@ -736,7 +786,8 @@ func (p parser) redis() (*Redis, error) {
 			return nil, fmt.Errorf("there is no %q; did you mean %s?", clip(values[0]), near)
 		}
 	}
-	return r, checkRedis(r)
+	_, err := r.checkWritten()
+	return r, err
 }
 
 var redisModes = []string{"simple", "failover", "cluster"}
@@ -747,7 +798,8 @@ func (p parser) redisBlock(r *Redis) error {
 	if err != nil {
 		return err
 	}
-	return checkRedis(r)
+	_, err = r.checkWritten()
+	return err
 }
 
 // redisOption reads one option of the redis block. Where a value may come from an environment variable, none is an empty one.

@@ -103,20 +103,6 @@ func newPolicy(zone string, several bool, n int64, window time.Duration, k kind,
 	return p
 }
 
-// windowText writes a window as people do: 1m, 90s, 1d, 500ms.
-func windowText(window time.Duration) string {
-	const day = 24 * time.Hour
-	for _, unit := range []struct {
-		length time.Duration
-		name   string
-	}{{day, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
-		if window >= unit.length && window%unit.length == 0 {
-			return strconv.FormatInt(int64(window/unit.length), 10) + unit.name
-		}
-	}
-	return window.String()
-}
-
 // kongWindow is the end of Kong's header names: the window's name, or its seconds.
 func kongWindow(window time.Duration) string {
 	const day = 24 * time.Hour

@@ -81,7 +81,7 @@ var forgeable = map[string]bool{"x-forwarded-for": true, "x-real-ip": true, "for
 
 // slips are names that people write, and what they mean.
 var slips = map[string]string{
-	"ip": "client_ip", "remote_ip": "client_ip", "remoteip": "client_ip", "remote_addr": "client_ip", "client_addr": "client_ip", "clientip": "client_ip",
+	"client_ip": "client_ip", "ip": "client_ip", "remote_ip": "client_ip", "remoteip": "client_ip", "remote_addr": "client_ip", "client_addr": "client_ip", "clientip": "client_ip",
 	"client-ip": "client_ip", "client.ip": "client_ip", "real_ip": "client_ip", "remote.ip": "client_ip", "remote.addr": "client_ip", "source_ip": "client_ip",
 	"addr": "client_ip", "address": "client_ip", "peer": "client_ip", "client": "client_ip", "forwarded_for": "client_ip", "binary_remote_addr": "client_ip",
 	"http.client_ip": "client_ip", "http.remote_ip": "client_ip", "http.vars.remote_ip": "client_ip", "http.vars.ip": "client_ip",

@@ -3,6 +3,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -160,9 +160,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if h.sets, err = parseHeaderSets(h.Headers); err != nil {
 		return err
 	}
-	if h.answers, err = newResponder(ctx, h); err != nil {
+	events, err := newEvents(ctx)
+	if err != nil {
 		return err
 	}
+	h.answers = newResponder(cmp.Or(h.StatusCode, http.StatusTooManyRequests), h.Message, h.Jitter, h.sets, events)
 	for i := range all {
 		z, err := h.provisionZone(ctx, app, &all[i])
 		if err != nil {
@@ -193,7 +195,7 @@ func (h *Handler) sweepInterval() time.Duration {
 
 // provisionZone makes a zone ready for requests.
 func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone, error) {
-	z := &zone{settings: *s, shared: app.shared, strictTimeout: time.Duration(app.StrictTimeout)}
+	z := &zone{settings: *s, shared: app.shared, logger: h.logger, strictTimeout: time.Duration(app.StrictTimeout)}
 	config := h.RateLimits[s.name]
 	if config.MatcherSetsRaw != nil {
 		sets, err := ctx.LoadModule(config, "MatcherSetsRaw")
@@ -208,9 +210,9 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 	if z.template, err = compileKey(s.keyTemplate, s.ipv4Prefix, s.ipv6Prefix); err != nil {
 		return nil, err
 	}
-	z.log = newRefusalLog(h.logger, s.name, s.limits[0].window, h.LogKey)
+	z.log = newRefusalLog(s.name, s.limits[len(s.limits)-1].window, h.LogKey)
 	if !h.DisableMetrics {
-		z.metrics = newZoneMetrics(s.name)
+		z.metrics = newZoneCounters(s.name)
 	}
 	for _, r := range s.limits {
 		c, key, err := acquire(app.namespace, s, r)
@@ -240,18 +242,61 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	if p.isRefused() {
 		p.giveBack()
-		return h.refuse(w, r, p)
+		if err := h.refuse(w, r, p); err != nil {
+			markCounted(r, counted, p)
+			return err
+		}
+		return nil
 	}
 	if delay := p.delay(); delay > 0 && !wait(r, delay) {
 		p.abandon(clock())
 		return errGone
 	}
-	h.admit(w, r, p)
+	h.admit(w, repl, p)
 	if err := next.ServeHTTP(w, r); err != nil {
 		markCounted(r, counted, p)
 		return err
 	}
 	return nil
+}
+
+// admit tells the client and the handlers after this one how the limits stand.
+func (h *Handler) admit(w http.ResponseWriter, repl *caddy.Replacer, p *pass) {
+	if len(p.all) == 0 {
+		return
+	}
+	for i := range p.take {
+		p.take[i].zone.metrics.admit()
+		p.countOverflow(&p.take[i])
+	}
+	writeHeaders(w.Header(), h.sets, p.all, p.now)
+	if repl != nil {
+		setPlaceholders(repl, "", 0, p.all)
+	}
+}
+
+// refuse notes the refusal and answers it.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *pass) error {
+	for i := range p.take {
+		v := &p.take[i]
+		p.countOverflow(v)
+		if v.refused {
+			v.zone.metrics.refuse()
+			v.zone.log.refused(h.logger, p.now, v.key[0], func() string { return v.zone.template.text(p.key(v)) }, p.longest(v), remoteHost(r))
+		}
+	}
+	why := refusal{wait: p.wait, all: p.all}
+	switch {
+	case p.refused >= 0:
+		why.zone = p.take[p.refused].zone.name
+	case p.unavailable:
+		p.denied.metrics.lost()
+		why.zone, why.wait, why.unavailable = p.denied.name, time.Second, true
+	default:
+		p.denied.metrics.refuse()
+		why.zone, why.wait = p.denied.name, p.denied.limits[0].window
+	}
+	return h.answers.refuse(w, r, why, p.now)
 }
 
 // errGone is the error for a client that went away while its request waited; 499 is what access logs show for it elsewhere.
@@ -293,7 +338,7 @@ func markCounted(r *http.Request, counted []string, p *pass) {
 // Cleanup lets go of the counters.
 func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
-		z.log.flush()
+		z.log.flush(h.logger, clock())
 	}
 	for _, key := range h.acquired {
 		if _, err := counterPool.Delete(key); err != nil {

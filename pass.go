@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -20,10 +21,12 @@ type pass struct {
 	wait time.Duration
 	// refused is the visit that makes the client wait longest; -1 if none refuses.
 	refused int
-	denied  *zone // a zone that refuses without counting: no key, or no Redis
-	taken   []table.Taken
-	grants  []grant
-	verdict []ratesync.Verdict
+	// denied is a zone that refuses without counting, because there is no key, or no Redis.
+	denied      *zone
+	unavailable bool
+	taken       []table.Taken
+	grants      []grant
+	verdict     []ratesync.Verdict
 }
 
 // visit is one zone's part in a pass.
@@ -111,7 +114,7 @@ func (p *pass) visit(z *zone, r *http.Request, repl *caddy.Replacer) {
 		case lossAllow:
 			return
 		case lossDeny:
-			p.denied = z
+			p.denied, p.unavailable = z, true
 			return
 		case lossDivide:
 			v.limiters = z.divided()
@@ -168,9 +171,12 @@ func (p *pass) giveBack() {
 	for i := range p.take {
 		v := &p.take[i]
 		if v.strict {
-			if !v.refused && !v.zone.countDenied {
-				g := p.grants[v.grant]
+			g := p.grants[v.grant]
+			switch {
+			case g.Admitted() && !v.zone.countDenied:
 				g.by.Return(g.Grant)
+			case !g.Admitted() && v.zone.countDenied:
+				g.by.Charge(g.Grant)
 			}
 			continue
 		}
@@ -205,6 +211,23 @@ func (p *pass) abandon(now int64) {
 			}
 		}
 	}
+}
+
+// countOverflow counts a visit whose key found no place in a table.
+func (p *pass) countOverflow(v *visit) {
+	if !v.strict && p.taken[v.first].Overflow {
+		v.zone.metrics.overflowed()
+	}
+}
+
+// longest is the refusal in a visit that makes the client wait longest.
+func (p *pass) longest(v *visit) (d algorithms.Decision) {
+	for i := range v.zone.policies {
+		if one := p.all[v.first+i].Decision; !one.Allowed && one.RetryAfter >= d.RetryAfter {
+			d = one
+		}
+	}
+	return d
 }
 
 // key returns the bytes of a visit's key.

@@ -37,7 +37,11 @@ type counters interface {
 	configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis)
 	// leave ends the exchange through a Redis, if that is where it goes.
 	leave(shared *sharedRedis)
+	// save and resume carry counts over a restart of the process.
+	save() table.Saved
+	resume(table.Saved)
 	stats() table.Totals
+	brief() zoneStats
 	overflowed() (decisions, bytes int64)
 	lost() bool
 }
@@ -112,6 +116,7 @@ func newCounters(s *settings, r rate) counters {
 
 // held is counters of one state.
 type held[S any] struct {
+	zone      string
 	table     *table.Table[S]
 	source    *ratesync.Source
 	algorithm func(*settings, rate) algorithms.Algorithm[S]
@@ -126,7 +131,7 @@ type held[S any] struct {
 
 func hold[S any](s *settings, r rate, algorithm func(*settings, rate) algorithms.Algorithm[S]) counters {
 	h := &held[S]{
-		table: table.New[S](s.maxKeys), algorithm: algorithm,
+		zone: s.name, table: table.New[S](s.maxKeys), algorithm: algorithm,
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	h.source = ratesync.NewSource(h.table, spec(s, r))
@@ -219,7 +224,15 @@ func (h *held[S]) Destruct() error {
 	return nil
 }
 
+func (h *held[S]) save() table.Saved { return h.table.Save(clock()) }
+
+func (h *held[S]) resume(s table.Saved) { h.table.Resume(s) }
+
 func (h *held[S]) stats() table.Totals { return h.table.Totals(clock()) }
+
+func (h *held[S]) brief() zoneStats {
+	return zoneStats{zone: h.zone, keys: int64(h.table.Keys()), sketch: h.table.OverflowBytes() > 0}
+}
 
 func (h *held[S]) overflowed() (decisions, bytes int64) {
 	return h.table.Overflowed(), h.table.OverflowBytes()
@@ -265,6 +278,7 @@ const strictCatchUp = time.Second
 // sharedRedis is one Redis and namespace: a client, the background exchange, and the decisions of sync_rate 0.
 type sharedRedis struct {
 	key        string // in the pool, "" for a borrowed client
+	namespace  string
 	client     redis.UniversalClient
 	replicator *ratesync.Replicator
 	strict     *ratesync.Strict
@@ -293,4 +307,30 @@ func (s *sharedRedis) close() {
 func (s *sharedRedis) Destruct() error {
 	s.close()
 	return s.client.Close()
+}
+
+// processStats is what metrics show of the process.
+func processStats() (zones []zoneStats, stores []storeStats) {
+	counterPool.Range(func(_, v any) bool {
+		zones = append(zones, v.(counters).brief())
+		return true
+	})
+	add := func(s *sharedRedis) {
+		st := s.replicator.Status()
+		stores = append(stores, storeStats{
+			namespace: s.namespace, up: st.Up, exchanges: st.Exchanges, failures: st.Failures, keys: st.Keys,
+		})
+	}
+	redisPool.Range(func(_, v any) bool {
+		add(v.(*sharedRedis))
+		return true
+	})
+	running.Lock()
+	defer running.Unlock()
+	for _, a := range running.apps {
+		if a.shared != nil && a.shared.key == "" {
+			add(a.shared)
+		}
+	}
+	return zones, stores
 }

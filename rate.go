@@ -47,7 +47,7 @@ func parseCount(s string) (int64, error) {
 	case errors.Is(err, strconv.ErrRange) && !strings.HasPrefix(s, "-"):
 		return 0, fmt.Errorf("the number %s is too large; write %d at most", clip(s), int64(math.MaxInt64))
 	case err != nil && !errors.Is(err, strconv.ErrRange), strings.HasPrefix(s, "+"):
-		return 0, fmt.Errorf("%q is not a whole number; write digits only, like 100", clip(s))
+		return 0, fmt.Errorf("%q is not a whole number; write digits only, like the 100 in 100/1m", clip(s))
 	}
 	if err != nil || n < 0 {
 		return 0, fmt.Errorf("the number %s is negative; write 0 or more", clip(s))
@@ -66,7 +66,7 @@ func parseWindow(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("the window %q has no unit; write %ss for seconds, or use m, h or d", clip(s), clip(s))
 	}
 	if err != nil {
-		return 0, fmt.Errorf("the window %q is not a duration; write one like 1s, 90s, 1m, 1h or 1d", clip(s))
+		return 0, fmt.Errorf("the window %q is not a duration of %s at most; write one like 1s, 90s, 1m, 1h or 1d", clip(s), windowText(maxWindow))
 	}
 	return window, checkWindow(window)
 }

@@ -164,13 +164,8 @@ func (r *Redis) mode(s *ratesync.Settings) error {
 // tls reads the certificates, so that a file that has changed means new connections.
 func (r *Redis) tls(t *ratesync.TLS) (err error) {
 	if !t.Enabled {
-		for name, given := range map[string]bool{
-			"tls_insecure": t.Insecure, "tls_server_certs_pem": r.TLSServerCertsPEM != "", "tls_server_certs_path": r.TLSServerCertsPath != "",
-			"tls_client_cert": r.TLSClientCert != "", "tls_client_key": r.TLSClientKey != "", "tls_server_name": r.TLSServerName != "",
-		} {
-			if given {
-				return fmt.Errorf("%s has no effect without TLS; add tls_enabled, or write rediss:// in the URL", name)
-			}
+		if name := r.tlsOption(t); name != "" {
+			return fmt.Errorf("%s has no effect without TLS; add tls_enabled, or write rediss:// in the URL", name)
 		}
 		return nil
 	}
@@ -196,6 +191,27 @@ func (r *Redis) tls(t *ratesync.TLS) (err error) {
 	return err
 }
 
+// tlsOption names an option that is given and means TLS.
+func (r *Redis) tlsOption(t *ratesync.TLS) string {
+	switch {
+	case t.Insecure && r.URL != "":
+		return "skip_verify"
+	case t.Insecure:
+		return "tls_insecure"
+	case r.TLSServerCertsPEM != "":
+		return "tls_server_certs_pem"
+	case r.TLSServerCertsPath != "":
+		return "tls_server_certs_path"
+	case r.TLSClientCert != "":
+		return "tls_client_cert"
+	case r.TLSClientKey != "":
+		return "tls_client_key"
+	case r.TLSServerName != "":
+		return "tls_server_name"
+	}
+	return ""
+}
+
 // pemOrFile returns PEM as it is and reads what else is given as the path of a file.
 func pemOrFile(s string) (string, error) {
 	if s == "" || strings.Contains(s, "-----BEGIN ") {
@@ -217,16 +233,16 @@ func readCerts(path string) (string, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		return readFile(path)
 	}
-	files, err := filepath.Glob(filepath.Join(path, "*.*"))
+	files, err := os.ReadDir(path)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%w; let the user that runs Caddy read the directory", err)
 	}
 	var all strings.Builder
 	for _, file := range files {
-		if !slices.Contains([]string{".pem", ".crt", ".cer"}, filepath.Ext(file)) {
+		if !slices.Contains([]string{".pem", ".crt", ".cer"}, filepath.Ext(file.Name())) {
 			continue
 		}
-		text, err := readFile(file)
+		text, err := readFile(filepath.Join(path, file.Name()))
 		if err != nil {
 			return "", err
 		}

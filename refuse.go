@@ -127,7 +127,11 @@ func (o *responder) write(w http.ResponseWriter, r *http.Request, repl *caddy.Re
 		status = http.StatusServiceUnavailable
 	}
 	body := bodies.Get().(*[]byte)
-	defer bodies.Put(body)
+	defer func() {
+		if cap(*body) <= 64<<10 {
+			bodies.Put(body)
+		}
+	}()
 	switch {
 	case o.message == "":
 		*body = appendProblem((*body)[:0], status, why, seconds)
@@ -191,17 +195,7 @@ func appendViolated(b []byte, all []decided) []byte {
 // setPlaceholders makes {http.rate_limit.*} known to what handles the request from here on. zone and wait are of a refusal, zone
 // is "" for an admitted request. It costs one allocation, a second one for several limits.
 func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, all []decided) {
-	var first standing
-	var more []standing
-	if len(all) > 0 {
-		first = all[0].standing()
-	}
-	if len(all) > 1 {
-		more = make([]standing, 0, len(all)-1)
-		for i := range all[1:] {
-			more = append(more, all[i+1].standing())
-		}
-	}
+	first, more := standings(all) // assigned once, so that the closure holds copies
 	repl.Map(func(name string) (any, bool) {
 		name, ok := strings.CutPrefix(name, "http.rate_limit.")
 		if !ok {
@@ -228,6 +222,19 @@ type standing struct {
 
 func (d *decided) standing() standing {
 	return standing{policy: d.policy, limit: d.Limit, remaining: d.Remaining, reset: d.resetIn()}
+}
+
+func standings(all []decided) (first standing, more []standing) {
+	if len(all) == 0 {
+		return first, nil
+	}
+	if len(all) > 1 {
+		more = make([]standing, 0, len(all)-1)
+	}
+	for i := range all[1:] {
+		more = append(more, all[i+1].standing())
+	}
+	return all[0].standing(), more
 }
 
 // standingOf answers <zone>.limit, .remaining and .reset; of a zone with several limits, for the tightest.

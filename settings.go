@@ -20,7 +20,7 @@ const (
 
 	defaultDistributedInterval = 5 * time.Second // the older plugin's
 
-	redisMend = "add the line `redis redis://localhost:6379` to the rate_limit block of the global options, or write `sync_rate local`"
+	redisMend = "add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top, or write `sync_rate local`"
 )
 
 // The texts of a configuration's choices. Each list is in the order of its constants.
@@ -32,7 +32,7 @@ var (
 )
 
 var errStorage = errors.New("counts are exchanged through Redis, not through Caddy's storage; remove storage, and add the line " +
-	"`redis redis://localhost:6379` to the rate_limit block of the global options")
+	"`redis redis://localhost:6379` to the rate_limit block of the global options at the top")
 
 // String is the algorithm's name in a configuration.
 func (k kind) String() string { return kindNames[k] }
@@ -72,19 +72,6 @@ func (a *App) check(hasRedis, redisEmpty bool) error {
 		return wrongf("strict_timeout", "%s is not between 1ms and 1m; write 100ms", windowText(t))
 	}
 	return nil
-}
-
-// isEmpty says that Redis was asked for without saying where, as `redis {$REDIS_URL}` does when the variable is not set. Placeholders
-// must have been replaced already, or count as something.
-func (r *Redis) isEmpty() bool {
-	blank := func(s string) bool { return strings.TrimSpace(s) == "" }
-	if !blank(r.URL) || r.Storage {
-		return false
-	}
-	if len(r.Address) > 0 {
-		return !slices.ContainsFunc(r.Address, func(s string) bool { return !blank(s) })
-	}
-	return r.Mode == "" && r.Username == "" && r.Password == "" && r.DB == 0 && r.MasterName == "" && !r.TLSEnabled
 }
 
 // settings are the zones with everything inherited, defaulted and checked, by name. Warnings are for the log.
@@ -172,7 +159,7 @@ func (h *Handler) checkSync(hasRedis bool) error {
 		}
 	}
 	if !hasRedis {
-		return wrongf("distributed", "it needs Redis here, and none is configured; add the line `redis redis://localhost:6379` to the rate_limit block of the global options, or remove distributed")
+		return wrongf("distributed", "it needs Redis, and none is configured; add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top, or remove distributed")
 	}
 	return nil
 }
@@ -436,11 +423,10 @@ func (z *Zone) exchange(s *settings, inherited SyncRate, hasRedis, redisEmpty bo
 		s.syncRate = max(*z.SyncRate, syncLocal)
 	}
 	if s.syncRate >= 0 && !hasRedis {
-		why := "none is configured"
 		if redisEmpty {
-			why = "redis is given an empty value"
+			return wrongf("sync_rate", "%s needs Redis, and redis is given an empty value; give it one, or remove sync_rate here: an inherited one falls to local without Redis", s.syncRate)
 		}
-		return wrongf("sync_rate", "%s needs Redis, and %s; %s", s.syncRate, why, redisMend)
+		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s", s.syncRate, redisMend)
 	}
 	s.maxKeys = defaultMaxKeys
 	if z.MaxKeys != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -89,7 +90,8 @@ type zone struct {
 	limiters []limiter
 	policies []*policy
 	log      *refusalLog
-	metrics  *zoneMetrics
+	metrics  *zoneCounters
+	logger   *zap.Logger
 
 	// For sync_rate 0.
 	shared        *sharedRedis
@@ -126,9 +128,10 @@ func (z *zone) appendKey(dst []byte, r *http.Request, repl *caddy.Replacer) (key
 	if !empty {
 		return key, false
 	}
-	z.log.emptyKey()
+	z.log.warnEmpty(z.logger, z.keyTemplate, emptyKeyNames[z.emptyKey])
 	switch z.emptyKey {
 	case emptySkip, emptyDeny:
+		z.metrics.skip()
 		return key[:start], true
 	case emptyShare:
 		return key, false

@@ -1,0 +1,92 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/caddyserver/caddy/v2"
+
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+func init() {
+	caddy.RegisterModule(new(adminAPI))
+}
+
+// adminAPI answers GET /rate_limit/ on the admin endpoint with the state of all zones. It holds no keys and no addresses.
+type adminAPI struct{}
+
+// CaddyModule returns the Caddy module information.
+func (*adminAPI) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "admin.api.rate_limit", New: func() caddy.Module { return new(adminAPI) }}
+}
+
+// Routes returns the route for the state.
+func (a *adminAPI) Routes() []caddy.AdminRoute {
+	return []caddy.AdminRoute{{Pattern: "/rate_limit/", Handler: caddy.AdminHandlerFunc(a.serve)}}
+}
+
+// status is the answer.
+type status struct {
+	Zones []limitStatus    `json:"zones"`
+	Redis *ratesync.Status `json:"redis,omitempty"`
+}
+
+// limitStatus is one limit of a zone. Own, Elsewhere and Unsent are sums over all keys of what a decision can still use.
+type limitStatus struct {
+	Zone      string   `json:"zone"`
+	Algorithm string   `json:"algorithm"`
+	Limit     int64    `json:"limit"`
+	Window    string   `json:"window"`
+	SyncRate  SyncRate `json:"sync_rate"`
+	Keys      int      `json:"keys"`
+	Own       int64    `json:"own"`
+	Elsewhere int64    `json:"elsewhere"`
+	Unsent    int64    `json:"unsent"`
+	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is the memory of their sketch.
+	Overflow      int64 `json:"overflow"`
+	OverflowBytes int64 `json:"overflow_bytes"`
+}
+
+func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
+	if r.Method != http.MethodGet {
+		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s not allowed; use GET", r.Method)}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	return json.NewEncoder(w).Encode(currentStatus())
+}
+
+// currentStatus describes the configuration that has its way now.
+func currentStatus() status {
+	running.Lock()
+	defer running.Unlock()
+	s := status{Zones: []limitStatus{}}
+	if len(running.apps) == 0 {
+		return s
+	}
+	app := running.apps[len(running.apps)-1]
+	if app.shared != nil {
+		redis := app.shared.replicator.Status()
+		s.Redis = &redis
+	}
+	seen := make(map[counters]bool)
+	for i := range app.limits {
+		l := &app.limits[i]
+		if seen[l.counters] {
+			continue // a zone that several handlers share
+		}
+		seen[l.counters] = true
+		t := l.counters.stats()
+		overflow, bytes := l.counters.overflowed()
+		s.Zones = append(s.Zones, limitStatus{
+			Zone: l.settings.name, Algorithm: l.settings.kind.String(), Limit: l.rate.n, Window: windowText(l.rate.window),
+			SyncRate: l.settings.syncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent,
+			Overflow: overflow, OverflowBytes: bytes,
+		})
+	}
+	return s
+}
+
+var _ caddy.AdminRouter = (*adminAPI)(nil)

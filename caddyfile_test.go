@@ -1,0 +1,386 @@
+package ratelimit
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+)
+
+// goldenDashes part a golden's Caddyfile from what it must become.
+const goldenDashes = "\n----------\n"
+
+// goldens are the files of a directory. With UPDATE_GOLDENS set, what a test gets becomes what it wants: read the difference.
+func goldens(t *testing.T, pattern string, get func(t *testing.T, input string) string) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("Glob(%s) = %d files, %v", pattern, len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			input, want, ok := strings.Cut(string(text), goldenDashes)
+			if !ok {
+				t.Fatalf("%s has no line of ten dashes", file)
+			}
+			got := get(t, input)
+			if os.Getenv("UPDATE_GOLDENS") != "" {
+				if err := os.WriteFile(file, []byte(input+goldenDashes+got+"\n"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != strings.TrimSpace(want) {
+				t.Errorf("%s\ngot:\n%s\nwant:\n%s", file, got, want)
+			}
+		})
+	}
+}
+
+func adapt(input string) ([]byte, error) {
+	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(input), map[string]any{"filename": "Caddyfile"})
+	return text, err
+}
+
+func TestCaddyfile(t *testing.T) {
+	goldens(t, "testdata/caddyfile/*.caddyfiletest", func(t *testing.T, input string) string {
+		got, err := adapt(input)
+		if err != nil {
+			t.Fatalf("Adapt: %v", err)
+		}
+		for _, h := range handlersIn(t, got) {
+			checkRoundTrip(t, h, got)
+		}
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, got, "", "\t"); err != nil {
+			t.Fatal(err)
+		}
+		return indented.String()
+	})
+}
+
+func TestCaddyfileErrors(t *testing.T) {
+	place := regexp.MustCompile(`at Caddyfile:\d+`)
+	goldens(t, "testdata/errors/*.caddyfiletest", func(t *testing.T, input string) string {
+		text, err := adapt(input)
+		if err == nil {
+			t.Fatalf("Adapt = %s, want an error", text)
+		}
+		if !place.MatchString(err.Error()) {
+			t.Errorf("Adapt: %v: no file and line", err)
+		}
+		return err.Error()
+	})
+}
+
+// handlersIn are the rate_limit handlers of a configuration, wherever they are.
+func handlersIn(t testing.TB, config []byte) (found []*Handler) {
+	t.Helper()
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, e := range v {
+				walk(e)
+			}
+		case map[string]any:
+			if v["handler"] == "rate_limit" {
+				found = append(found, strictly[Handler](t, v))
+				return
+			}
+			for _, key := range slices.Sorted(keysOf(v)) {
+				walk(v[key])
+			}
+		}
+	}
+	var all any
+	decoder := json.NewDecoder(bytes.NewReader(config))
+	decoder.UseNumber() // an int64 has more digits than a float64
+	if err := decoder.Decode(&all); err != nil {
+		t.Fatal(err)
+	}
+	walk(all)
+	return found
+}
+
+func keysOf(m map[string]any) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for key := range m {
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+// strictly decodes as Caddy decodes a module.
+func strictly[T any](t testing.TB, v map[string]any) *T {
+	t.Helper()
+	delete(v, "handler")
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded := new(T)
+	if err := caddy.StrictUnmarshalJSON(text, decoded); err != nil {
+		t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
+	}
+	return decoded
+}
+
+// appIn are the global options.
+func appIn(t testing.TB, config []byte) *App {
+	t.Helper()
+	var c struct {
+		Apps map[string]json.RawMessage `json:"apps"`
+	}
+	if err := json.Unmarshal(config, &c); err != nil {
+		t.Fatal(err)
+	}
+	app := new(App)
+	if text := c.Apps["rate_limit"]; text != nil {
+		if err := caddy.StrictUnmarshalJSON(text, app); err != nil {
+			t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
+		}
+	}
+	return app
+}
+
+// checkRoundTrip wants a handler to mean the same after one more turn through JSON.
+func checkRoundTrip(t testing.TB, h *Handler, config []byte) {
+	t.Helper()
+	app := appIn(t, config)
+	hasRedis, redisEmpty := app.redisAsWritten()
+	if err := app.check(hasRedis, redisEmpty); err != nil {
+		t.Errorf("check of %s: %v", config, err)
+	}
+	once, warnings, err := h.settings(app.SyncRate, hasRedis, redisEmpty)
+	if err != nil {
+		t.Fatalf("settings of %s: %v", config, err)
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := new(Handler)
+	if err := caddy.StrictUnmarshalJSON(text, again); err != nil {
+		t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
+	}
+	twice, warned, err := again.settings(app.SyncRate, hasRedis, redisEmpty)
+	if err != nil || !reflect.DeepEqual(once, twice) || !reflect.DeepEqual(warnings, warned) {
+		t.Errorf("settings after JSON = %+v, %q, %v, want %+v, %q", twice, warned, err, once, warnings)
+	}
+}
+
+// parseOnly is UnmarshalCaddyfile of one directive.
+func parseOnly(t testing.TB, input string) *Handler {
+	t.Helper()
+	h := new(Handler)
+	if err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser(input)); err != nil {
+		t.Fatalf("UnmarshalCaddyfile(%s): %v", input, err)
+	}
+	return h
+}
+
+// A Caddyfile and the JSON that the older plugin reads give the same zones.
+func TestOlderPluginJSON(t *testing.T) {
+	fromCaddyfile := parseOnly(t, `rate_limit {
+		zone dynamic {
+			match {
+				method GET
+			}
+			key {http.request.remote.host}
+			window 1m
+			events 10
+			ipv4_prefix 24
+			ipv6_prefix 64
+		}
+		zone static {
+			key static
+			window 60s
+			events 0
+		}
+		distributed {
+			read_interval 3s
+			write_interval 4s
+			purge_age 5m
+		}
+		log_key
+		jitter 0.2
+		sweep_interval 1m
+		disable_metrics
+	}`)
+	fromJSON := new(Handler)
+	text := `{
+		"rate_limits": {
+			"dynamic": {"match": [{"method": ["GET"]}], "key": "{http.request.remote.host}", "window": "1m", "max_events": 10, "ipv4_prefix": 24, "ipv6_prefix": 64},
+			"static": {"key": "static", "window": 60000000000, "max_events": 0}
+		},
+		"distributed": {"read_interval": "3s", "write_interval": "4s", "purge_age": "5m"},
+		"log_key": true, "jitter": 0.2, "sweep_interval": "1m", "disable_metrics": true
+	}`
+	if err := caddy.StrictUnmarshalJSON([]byte(text), fromJSON); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := json.Marshal(fromJSON)
+	want, _ := json.Marshal(fromCaddyfile)
+	if string(got) != string(want) {
+		t.Errorf("the older plugin's JSON = %s, want %s", got, want)
+	}
+	zones, _, err := fromJSON.settings(nil, true, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if z := zones[0]; z.kind != slidingLog || z.syncRate.String() != "3s" || z.ipv4Prefix != 24 {
+		t.Errorf("settings of dynamic = %+v, want a sliding_log synced every 3s by /24", z)
+	}
+	if z := zones[1]; z.keyTemplate != "static" || z.limits[0] != (rate{0, 60e9}) {
+		t.Errorf("settings of static = %+v, want 0/1m by static", z)
+	}
+}
+
+// names are the zones of a configuration in the order of its sites.
+func names(t *testing.T, input string) (all []string) {
+	t.Helper()
+	config, err := adapt(input)
+	if err != nil {
+		t.Fatalf("Adapt(%s): %v", input, err)
+	}
+	for _, h := range handlersIn(t, config) {
+		for name := range h.RateLimits {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func TestUnnamedLimitsNeverShare(t *testing.T) {
+	got := names(t, "http://a.example { \n rate_limit 5/1m \n rate_limit 5/60s \n rate_limit 5/1h \n rate_limit /x 5/1m \n handle { \n rate_limit 5/1m \n } \n }")
+	slices.Sort(got)
+	if len(got) != 5 || len(slices.Compact(slices.Clone(got))) != 5 {
+		t.Errorf("names = %q, want five different ones", got)
+	}
+}
+
+func TestNamedRouteAndSiteDontShare(t *testing.T) {
+	got := names(t, "&(limited) { \n rate_limit 5/1m \n } \n http://a.example { \n rate_limit 5/1m \n invoke limited \n }")
+	slices.Sort(got)
+	if got := slices.Compact(got); len(got) != 2 {
+		t.Errorf("names = %q, want two", got)
+	}
+}
+
+// What other nodes write differently, and what other sites are there, must not change a name, or nodes would not share the count.
+func TestNameOfUnnamedLimitIsStable(t *testing.T) {
+	const site = "{ \n @api path /api/* \n rate_limit @api 10/s 1000/1h \n }"
+	want := names(t, "http://a.example "+site)
+	for what, input := range map[string]string{
+		"another port":         "http://a.example:9001 " + site,
+		"another host":         "http://b.example " + site,
+		"an unrelated site":    "http://0.example { \n rate_limit 10/s 1000/1h \n } \n http://a.example " + site,
+		"other global options": "{ \n rate_limit { \n redis redis://localhost \n sync_rate 5s \n } \n } \n http://a.example " + site,
+		"tuning":               "http://a.example { \n @api path /api/* \n rate_limit @api 10/s 1000/1h { \n max_keys 1000 \n sync_rate local \n headers kong \n } \n }",
+		"another spelling":     "http://a.example { \n @api path /api/* \n rate_limit @api 10/1s 1000/60m \n }",
+	} {
+		if got := names(t, input); !slices.Contains(got, want[0]) {
+			t.Errorf("with %s: names = %q, want %q among them", what, got, want)
+		}
+	}
+	for what, input := range map[string]string{
+		"another rate":    "http://a.example { \n @api path /api/* \n rate_limit @api 10/s 1001/1h \n }",
+		"another matcher": "http://a.example { \n @api path /app/* \n rate_limit @api 10/s 1000/1h \n }",
+		"another key":     "http://a.example { \n @api path /api/* \n rate_limit @api 10/s 1000/1h { \n key {host} \n } \n }",
+	} {
+		if got := names(t, input); slices.Contains(got, want[0]) {
+			t.Errorf("with %s: names = %q, want another than %q", what, got, want)
+		}
+	}
+	if name := want[0]; !regexp.MustCompile(`^auto-[0-9a-f]{12}$`).MatchString(name) {
+		t.Errorf("name = %q, want auto- and twelve hex digits", name)
+	}
+}
+
+// One snippet in many sites is one zone.
+func TestSnippetInManySites(t *testing.T) {
+	got := names(t, "(limits) { \n rate_limit { \n zone login { \n limit 5/1m \n } \n } \n } \n http://a.example { \n import limits \n } \n http://b.example { \n import limits \n }")
+	if !reflect.DeepEqual(got, []string{"login", "login"}) {
+		t.Errorf("names = %q, want login twice", got)
+	}
+}
+
+// The order of directives: rate_limit is where the design says.
+func TestDirectiveOrder(t *testing.T) {
+	config, err := adapt("http://a.example { \n respond ok \n basic_auth { \n u $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG \n } \n rate_limit 5/1m \n try_files {path} /x \n rewrite /y \n }")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at []int
+	for _, handler := range []string{`"handler":"rewrite"`, `"handler":"rate_limit"`, `"handler":"authentication"`, `"handler":"static_response"`} {
+		at = append(at, bytes.LastIndex(config, []byte(handler)))
+	}
+	if !slices.IsSorted(at) || at[0] < 0 {
+		t.Errorf("Adapt = %s, want rewrite, rate_limit, authentication, static_response in that order", config)
+	}
+}
+
+// FuzzCaddyfile: the parser never panics, and what it lets through means something.
+func FuzzCaddyfile(f *testing.F) {
+	for _, pattern := range []string{"testdata/caddyfile/*.caddyfiletest", "testdata/errors/*.caddyfiletest"} {
+		files, _ := filepath.Glob(pattern)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			input, _, _ := strings.Cut(string(text), goldenDashes)
+			if i := strings.Index(input, "rate_limit"); i >= 0 {
+				f.Add(input[i:])
+			}
+		}
+	}
+	f.Add("rate_limit 5/1m {\n\tzone {\n}\n")
+	f.Add("rate_limit {\n\tzone a {\n\t\tmatch {\n\t\t}\n\t\tlimit 1/s } }")
+	f.Add("rate_limit {\n\tredis {\n\t\tpassword \"\n\t}\n}")
+	f.Fuzz(func(t *testing.T, input string) {
+		blocks, err := caddyfile.Parse("Caddyfile", []byte("http://a {\n"+input+"\n}"))
+		if err != nil || strings.Contains(input, "import") {
+			return
+		}
+		for _, block := range blocks {
+			for _, segment := range block.Segments {
+				fuzzSegment(t, segment)
+			}
+		}
+	})
+}
+
+func fuzzSegment(t *testing.T, segment caddyfile.Segment) {
+	_, _ = parseGlobalOption(caddyfile.NewDispenser(segment), nil)
+	h := new(Handler)
+	if err := h.UnmarshalCaddyfile(caddyfile.NewDispenser(segment)); err != nil {
+		return
+	}
+	zones, _, err := h.settings(nil, true, false)
+	if err != nil || len(zones) == 0 {
+		t.Errorf("settings = %v, %v of a handler that was let through", zones, err)
+	}
+	for _, s := range zones {
+		if s.fingerprint() == "" || len(s.limits) == 0 || s.name == "" {
+			t.Errorf("settings = %+v, want a name and limits", s)
+		}
+	}
+}

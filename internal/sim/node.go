@@ -1,0 +1,225 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// The rhythm of ratesync.Replicator, and the time it gives a call.
+const (
+	breath   = 2 * time.Millisecond
+	minWait  = 100 * time.Millisecond
+	timeout  = time.Second
+	beatRate = time.Second
+)
+
+// A node is a real table and the loop of ratesync.Replicator.serve, as a machine of events.
+type node[S any] struct {
+	w     *world[S]
+	index int
+	name  string
+	seq   int64
+	table *table.Table[S]
+	drain float64
+	dead  bool
+
+	next    int64 // when the next tick is due
+	waiting bool  // in the select of the loop, for the timer of this number or a wake
+	timer   int
+	woken   bool
+	lost    bool
+	clocked bool
+}
+
+// newNode starts a node. Its first tick comes at a random time within a sync_rate; its clock is set before that.
+func (w *world[S]) newNode(index int, name string) *node[S] {
+	n := &node[S]{w: w, index: index, name: name, table: table.New[S](1000)}
+	alg := w.sc.Algorithm
+	lagging := true
+	switch any(alg).(type) {
+	case algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket:
+		limit, window := alg.Rule()
+		n.drain, lagging = float64(limit)/window.Seconds()/1000, false
+	}
+	n.table.Configure(table.Background[S]{
+		Algorithm: alg, Rate: w.sc.Rate, Early: w.sc.Model.Early, Lagging: lagging, Wake: n.wake,
+	}, 1000)
+	n.setLost(false)
+	n.beat()
+	n.next = w.now + int64(w.rng.Float64()*float64(w.sc.Rate))
+	n.wait(time.Duration(n.next - w.now))
+	return n
+}
+
+// clock is what the node takes the time for.
+func (n *node[S]) clock() int64 {
+	if n.w.sc.Skew == nil {
+		return n.w.now
+	}
+	return n.w.now + int64(n.w.sc.Skew[n.index])
+}
+
+func (n *node[S]) take() table.Taken {
+	return n.table.Take(n.w.sc.Algorithm, clientKey, client, n.clock(), 1)
+}
+
+// setLost tells the table. One that makes no estimate is told that the store is lost all the time.
+func (n *node[S]) setLost(lost bool) {
+	n.lost = lost
+	n.table.SetLost(lost || !n.w.sc.Model.Estimate)
+}
+
+// wake is called from within Take.
+func (n *node[S]) wake() {
+	n.woken = true
+	n.w.after(0, n.heed)
+}
+
+func (n *node[S]) heed() {
+	if n.waiting && n.woken {
+		n.turn()
+	}
+}
+
+// wait is the select of the loop.
+func (n *node[S]) wait(d time.Duration) {
+	n.timer++
+	timer := n.timer
+	n.waiting = true
+	n.w.after(d, func() {
+		if n.waiting && n.timer == timer {
+			n.turn()
+		}
+	})
+	n.heed()
+}
+
+// turn is one turn of the loop.
+func (n *node[S]) turn() {
+	n.waiting, n.woken = false, false
+	if n.dead {
+		return
+	}
+	rate := int64(n.w.sc.Rate)
+	early := n.w.now < n.next
+	if !early {
+		n.next += rate
+	}
+	if n.next < n.w.now || n.next > n.w.now+rate {
+		n.next = n.w.now + rate
+	}
+	if early && n.lost {
+		n.wait(time.Duration(n.next - n.w.now))
+		return
+	}
+	n.exchange(early, func(ok bool) {
+		n.setLost(!ok)
+		if !ok {
+			n.next = n.w.now + int64(max(n.w.sc.Rate, minWait))
+		}
+		again := ok && n.table.Urgent()
+		n.w.after(breath, func() {
+			if again {
+				n.wait(breath)
+				return
+			}
+			n.wait(time.Duration(n.next - n.w.now))
+		})
+	})
+}
+
+// exchange is one call of the script, unless there is nothing to say.
+func (n *node[S]) exchange(urgent bool, done func(ok bool)) {
+	if !urgent {
+		n.table.Tick()
+	}
+	messages := n.table.Drain(n.clock(), 1<<20, urgent, nil)
+	if len(messages) == 0 {
+		done(true)
+		return
+	}
+	n.seq++
+	call := n.call(messages)
+	w := n.w
+	w.calls++
+	settled := false
+	w.after(min(timeout, max(w.sc.Rate, minWait)), func() {
+		if settled || n.dead {
+			return
+		}
+		settled = true
+		n.table.Fail(messages)
+		done(false)
+	})
+	if w.cut(n.index) {
+		return
+	}
+	w.after(w.journey(), func() {
+		answers := call()
+		if w.rng.Float64() < w.sc.Duplicates {
+			w.after(10*w.journey(), func() { call() })
+		}
+		if w.rng.Float64() < w.sc.LostReplies {
+			return
+		}
+		w.after(w.journey(), func() {
+			if settled || n.dead {
+				return
+			}
+			settled = true
+			if n.table.Settle(n.clock(), answers) {
+				n.table.Resend()
+			}
+			done(true)
+		})
+	})
+}
+
+// call fixes what a message says, for whenever it arrives.
+func (n *node[S]) call(messages []table.Message) func() []table.Answer {
+	seq, live, w := n.seq, n.w.sc.Algorithm.Live(), n.w
+	return func() []table.Answer { return w.store.push(w.now, n.name, seq, n.drain, live, w.sc.Rate, messages) }
+}
+
+// stop ends a node: at once, or after one more exchange.
+func (n *node[S]) stop(clean bool) {
+	n.dead = true
+	if !clean {
+		return
+	}
+	n.table.Tick()
+	n.seq++
+	if messages := n.table.Drain(n.clock(), 1<<20, false, nil); len(messages) > 0 {
+		call := n.call(messages)
+		n.w.after(n.w.journey(), func() { call() })
+	}
+}
+
+// beat sets the clock by the store's, the way of ratesync.Source.keepTime, and again a second later.
+func (n *node[S]) beat() {
+	if n.dead {
+		return
+	}
+	n.w.after(beatRate, n.beat)
+	if n.w.cut(n.index) {
+		return
+	}
+	there, back := n.w.journey(), n.w.journey()
+	doubt := (there + back) / 2
+	ahead := time.Duration(n.w.now-n.clock()) + there - doubt
+	off := ahead - n.table.Offset()
+	first := !n.clocked
+	n.clocked = true
+	_, window := n.w.sc.Algorithm.Rule()
+	switch {
+	case off.Abs() <= doubt+time.Millisecond:
+	case first && n.table.Keys() == 0:
+		n.table.SetOffset(ahead, false)
+	case off.Abs() >= window/2:
+		n.table.SetOffset(ahead, true)
+	default:
+		n.table.SetOffset(n.table.Offset()+min(max(off, -beatRate/10), beatRate/10), false)
+	}
+}

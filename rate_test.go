@@ -1,0 +1,181 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParseRate(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		want rate
+		text string
+	}{
+		{"100/1m", rate{100, time.Minute}, "100/1m"},
+		{"10/s", rate{10, time.Second}, "10/1s"},
+		{"3/m", rate{3, time.Minute}, "3/1m"},
+		{"0/h", rate{0, time.Hour}, "0/1h"},
+		{"1/d", rate{1, 24 * time.Hour}, "1/1d"},
+		{"1000/60m", rate{1000, time.Hour}, "1000/1h"},
+		{"5/90s", rate{5, 90 * time.Second}, "5/90s"},
+		{"5/1m30s", rate{5, 90 * time.Second}, "5/90s"},
+		{"5/1.5s", rate{5, 1500 * time.Millisecond}, "5/1500ms"},
+		{"5/1ms", rate{5, time.Millisecond}, "5/1ms"},
+		{"5/1.5ms", rate{5, 1500 * time.Microsecond}, "5/1500us"},
+		{"5/1000001ns", rate{5, 1000001}, "5/1000001ns"},
+		{"7/7d", rate{7, 7 * 24 * time.Hour}, "7/7d"},
+		{"1/1d12h", rate{1, 36 * time.Hour}, "1/36h"},
+		{"1/3650d", rate{1, maxWindow}, "1/3650d"},
+		{"9223372036854775807/30d", rate{math.MaxInt64, 30 * 24 * time.Hour}, "9223372036854775807/30d"},
+	} {
+		got, err := parseRate(c.in)
+		if err != nil || got != c.want || got.String() != c.text {
+			t.Errorf("parseRate(%q) = %v, %v, want %v, %s", c.in, got, err, c.want, c.text)
+		}
+	}
+}
+
+func TestParseRateErrors(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                        "no number",
+		"/":                       "no number",
+		"/1m":                     "no number",
+		"100":                     "no window",
+		"100/":                    "no window",
+		"-1":                      "negative",
+		"-1/1m":                   "negative",
+		"-9223372036854775809/1m": "negative",
+		"+1/1m":                   "not a whole number",
+		"1.5/1m":                  "not a whole number",
+		"1e3/1m":                  "not a whole number",
+		"0x10/1m":                 "not a whole number",
+		"1_000/1m":                "not a whole number",
+		"10r/s":                   "not a whole number",
+		"9223372036854775808/1m":  "too large",
+		"1/0":                     "empty",
+		"1/0s":                    "empty",
+		"1/-1m":                   "negative",
+		"1/60":                    "no unit",
+		"1/1.5":                   "no unit",
+		"1/1ns":                   "too short",
+		"1/999us":                 "too short",
+		"1/3651d":                 "too long",
+		"1/400000d":               "not a duration of 3650d at most",
+		"1/99999999999999999999h": "not a duration",
+		"1/m/s":                   "not a duration",
+		"1/minute":                "not a duration",
+		"1/ms":                    "not a duration",
+		"1/w":                     "not a duration",
+		"1/1M":                    "not a duration",
+		"1/inf":                   "not a duration",
+		"1/ 1m":                   "not a duration",
+	} {
+		got, err := parseRate(in)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "write ") {
+			t.Errorf("parseRate(%q) = %v, %v, want an error with %q that says what to write", in, got, err, want)
+		}
+	}
+}
+
+func TestRateErrorsStayShort(t *testing.T) {
+	long := strings.Repeat("9", 20000)
+	for _, in := range []string{long, long + "/1m", "1/" + long, "1/" + long + "s", strings.Repeat("x", 20000) + "/1m"} {
+		if _, err := parseRate(in); err == nil || len(err.Error()) > 400 {
+			t.Errorf("parseRate(20 kB) = %v, want a short error", err)
+		}
+	}
+}
+
+func TestParseSyncRate(t *testing.T) {
+	for in, want := range map[string]SyncRate{
+		"-1": syncLocal, "local": syncLocal, "0": syncStrict, "strict": syncStrict, "0s": syncStrict,
+		"1": SyncRate(time.Second), "0.5": SyncRate(500 * time.Millisecond), "0.02": SyncRate(20 * time.Millisecond),
+		"20ms": SyncRate(20 * time.Millisecond), "250ms": SyncRate(250 * time.Millisecond), "1m30s": SyncRate(90 * time.Second), "1d": SyncRate(24 * time.Hour),
+	} {
+		got, err := parseSyncRate(in)
+		if err != nil || got != want {
+			t.Errorf("parseSyncRate(%q) = %v, %v, want %v", in, got, err, want)
+		}
+		if again, err := parseSyncRate(got.String()); err != nil || again != got {
+			t.Errorf("parseSyncRate(%q) = %v, %v, want %v", got.String(), again, err, got)
+		}
+	}
+	for _, in := range []string{"", "-2", "-0.5", "-1s", "19ms", "0.019", "1ns", "0.0000000001", "never", "nan", "inf", "-inf", "1e300", "4000d", "10r"} {
+		if got, err := parseSyncRate(in); err == nil || !strings.Contains(err.Error(), "write ") && !strings.Contains(err.Error(), "use ") {
+			t.Errorf("parseSyncRate(%q) = %v, %v, want an error that says what to write", in, got, err)
+		}
+	}
+}
+
+func TestSyncRateJSON(t *testing.T) {
+	type holder struct {
+		SyncRate *SyncRate `json:"sync_rate,omitempty"`
+	}
+	for in, want := range map[string]string{
+		`{}`: `{}`, `{"sync_rate":null}`: `{}`, `{"sync_rate":0}`: `{"sync_rate":"strict"}`, `{"sync_rate":-1}`: `{"sync_rate":"local"}`,
+		`{"sync_rate":"0"}`: `{"sync_rate":"strict"}`, `{"sync_rate":2}`: `{"sync_rate":"2s"}`, `{"sync_rate":0.25}`: `{"sync_rate":"250ms"}`,
+		`{"sync_rate":"90s"}`: `{"sync_rate":"90s"}`, `{"sync_rate":"1h"}`: `{"sync_rate":"1h"}`,
+	} {
+		var h holder
+		if err := json.Unmarshal([]byte(in), &h); err != nil {
+			t.Errorf("Unmarshal(%s): %v", in, err)
+			continue
+		}
+		if got, err := json.Marshal(h); err != nil || string(got) != want {
+			t.Errorf("Marshal(Unmarshal(%s)) = %s, %v, want %s", in, got, err, want)
+		}
+	}
+	for _, in := range []string{`0.001`, `-3`, `1e300`, `"5ms"`, `"soon"`, `true`, `[]`, `{}`} {
+		var h holder
+		if err := json.Unmarshal([]byte(`{"sync_rate":`+in+`}`), &h); err == nil || !strings.Contains(err.Error(), "parsing sync_rate: ") {
+			t.Errorf("Unmarshal(%s) = %v, %v, want an error about sync_rate", in, h.SyncRate, err)
+		}
+	}
+}
+
+func FuzzParseRate(f *testing.F) {
+	for _, seed := range []string{"100/1m", "10/s", "0/h", "5/90s", "1/1d", "-1/1m", "9223372036854775807/1ms", "1/0s", "1/1d1d", "1/.5d", "/", "1/1ns"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, in string) {
+		r, err := parseRate(in)
+		if err != nil {
+			if !strings.Contains(err.Error(), "write ") || len(err.Error()) > 800 {
+				t.Errorf("parseRate(%q): %v: doesn't say in short what to write", in, err)
+			}
+			return
+		}
+		if err := r.check(); err != nil {
+			t.Errorf("parseRate(%q) = %v, which is wrong: %v", in, r, err)
+		}
+		if again, err := parseRate(r.String()); err != nil || again != r {
+			t.Errorf("parseRate(%q) = %v, %v, want %v, as of %q", r.String(), again, err, r, in)
+		}
+	})
+}
+
+func FuzzSyncRateJSON(f *testing.F) {
+	for _, seed := range []string{`0`, `-1`, `1`, `0.5`, `"1s"`, `"local"`, `"strict"`, `null`, `1e300`, `1e-300`, `"1d"`, `"\u0000"`, `[]`, `-0.0`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		var s SyncRate
+		if err := s.UnmarshalJSON(in); err != nil {
+			return
+		}
+		if err := s.check(); err != nil || s < syncLocal {
+			t.Errorf("UnmarshalJSON(%q) = %v, which is wrong: %v", in, s, err)
+		}
+		text, err := s.MarshalJSON()
+		if err != nil {
+			t.Fatalf("MarshalJSON(%v): %v", s, err)
+		}
+		var again SyncRate
+		if err := again.UnmarshalJSON(text); err != nil || again != s {
+			t.Errorf("UnmarshalJSON(%s) = %v, %v, want %v", text, again, err, s)
+		}
+	})
+}

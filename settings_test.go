@@ -1,0 +1,284 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// ofJSON are the settings of a handler written in JSON.
+func ofJSON(t *testing.T, text string, global *SyncRate, hasRedis, redisEmpty bool) ([]settings, []string, error) {
+	t.Helper()
+	h := new(Handler)
+	if err := caddy.StrictUnmarshalJSON([]byte(text), h); err != nil {
+		t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
+	}
+	return h.settings(global, hasRedis, redisEmpty)
+}
+
+// oneZone is a handler with one zone.
+func oneZone(zone string) string { return `{"rate_limits": {"z": {` + zone + `}}}` }
+
+func TestSettingsDefaults(t *testing.T) {
+	got, warnings, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}]`), nil, false, false)
+	want := []settings{{
+		name: "z", keyTemplate: "{http.vars.client_ip}", ipv4Prefix: 32, ipv6Prefix: 64, limits: []rate{{5, time.Minute}}, kind: slidingWindow,
+		buckets: 1, syncRate: syncLocal, maxKeys: 1_000_000, emptyKey: emptyClientIP, onLoss: lossLocal, earlySync: true,
+	}}
+	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(got, want) {
+		t.Errorf("settings = %+v, %q, %v, want %+v", got, warnings, err, want)
+	}
+}
+
+func TestSettingsOfEveryOption(t *testing.T) {
+	got, _, err := ofJSON(t, oneZone(`"limits": [{"max_events": 9, "window": "1h"}, {"max_events": 5, "window": "1m"}, {"max_events": 3, "window": "60s"}],
+		"key": "{client_ip}", "algorithm": "token_bucket", "burst": 7, "sync_rate": 0, "ipv4_prefix": 0, "ipv6_prefix": 0, "max_keys": 10,
+		"empty_key": "share", "count_denied": true, "on_redis_loss": "deny", "early_sync": false`), nil, true, false)
+	want := []settings{{
+		name: "z", keyTemplate: "{http.vars.client_ip}", ipv4Prefix: 32, ipv6Prefix: 128, limits: []rate{{3, time.Minute}, {9, time.Hour}}, kind: tokenBucket,
+		burst: 7, buckets: 1, syncRate: syncStrict, maxKeys: 10, emptyKey: emptyShare, countDenied: true, onLoss: lossDeny,
+	}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("settings = %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// What the older plugin did stays true for a zone written for it.
+func TestSettingsOfOlderPlugin(t *testing.T) {
+	got, warnings, err := ofJSON(t, oneZone(`"window": "1m", "max_events": 0`), nil, false, false)
+	if err != nil || got[0].kind != slidingLog || got[0].keyTemplate != "" || got[0].limits[0] != (rate{0, time.Minute}) {
+		t.Errorf("settings = %+v, %v, want a sliding_log of 0/1m with one count", got, err)
+	}
+	if len(warnings) != 1 || !strings.HasPrefix(warnings[0], `zone "z": it has no key`) {
+		t.Errorf("warnings = %q, want one about the key", warnings)
+	}
+	got, warnings, err = ofJSON(t, oneZone(`"window": "1m", "max_events": 1, "key": "x", "algorithm": "sliding_window"`), nil, false, false)
+	if err != nil || got[0].kind != slidingWindow || len(warnings) != 0 {
+		t.Errorf("settings = %+v, %q, %v, want a sliding_window", got, warnings, err)
+	}
+}
+
+func TestSyncRateIsInherited(t *testing.T) {
+	second, five := SyncRate(time.Second), SyncRate(5*time.Second)
+	limit := `"limits": [{"max_events": 5, "window": "1m"}]`
+	zone, handler, distributed := limit+`, "sync_rate": "30ms"`, `"sync_rate": "40ms"`, `"distributed": {"read_interval": "3s", "write_interval": "2s"}`
+	for _, c := range []struct {
+		name, zone, handler string
+		global              *SyncRate
+		hasRedis            bool
+		want                SyncRate
+	}{
+		{"nothing, no Redis", limit, "", nil, false, syncLocal},
+		{"nothing", limit, "", nil, true, second},
+		{"global", limit, "", &five, true, five},
+		{"distributed", limit, distributed, &five, true, SyncRate(2 * time.Second)},
+		{"distributed, half given", limit, `"distributed": {"read_interval": "9s"}`, nil, true, five},
+		{"handler", limit, handler + "," + distributed, &five, true, SyncRate(40 * time.Millisecond)},
+		{"zone", zone, handler, &five, true, SyncRate(30 * time.Millisecond)},
+		{"zone local, no Redis", limit + `, "sync_rate": -1`, "", nil, false, syncLocal},
+		{"handler strict", limit, `"sync_rate": 0`, &five, true, syncStrict},
+	} {
+		text := `{"rate_limits": {"z": {` + c.zone + `}}}`
+		if c.handler != "" {
+			text = strings.TrimSuffix(text, "}") + "," + c.handler + "}"
+		}
+		got, _, err := ofJSON(t, text, c.global, c.hasRedis, false)
+		if err != nil || got[0].syncRate != c.want {
+			t.Errorf("%s: settings = %+v, %v, want sync_rate %s", c.name, got, err, c.want)
+		}
+	}
+}
+
+// An empty Redis lets what is inherited fall to local; a zone's own sync_rate it does not.
+func TestSyncRateWithEmptyRedis(t *testing.T) {
+	second := SyncRate(time.Second)
+	limit := `"limits": [{"max_events": 5, "window": "1m"}]`
+	for _, text := range []string{
+		oneZone(limit),
+		`{"sync_rate": 0, "rate_limits": {"z": {` + limit + `}}}`,
+		`{"distributed": {}, "rate_limits": {"z": {` + limit + `}}}`,
+	} {
+		got, _, err := ofJSON(t, text, &second, false, true)
+		if err != nil || got[0].syncRate != syncLocal {
+			t.Errorf("settings of %s = %+v, %v, want sync_rate local", text, got, err)
+		}
+		if strings.HasPrefix(text, `{"rate_limits"`) {
+			continue
+		}
+		if _, _, err := ofJSON(t, text, nil, false, false); err == nil || !strings.Contains(err.Error(), "`redis redis://localhost:6379`") {
+			t.Errorf("settings of %s without Redis = %v, want an error that says which line to add", text, err)
+		}
+	}
+	if _, _, err := ofJSON(t, oneZone(limit+`, "sync_rate": 1`), nil, false, true); err == nil || !strings.Contains(err.Error(), "empty value") {
+		t.Errorf("settings = %v, want an error about the empty value", err)
+	}
+}
+
+func TestAppCheck(t *testing.T) {
+	second := SyncRate(time.Second)
+	app := &App{SyncRate: &second}
+	if err := app.check(false, false); err == nil || !strings.Contains(err.Error(), "`redis redis://localhost:6379`") {
+		t.Errorf("check = %v, want an error that says which line to add", err)
+	}
+	for _, redis := range [][2]bool{{true, false}, {false, true}} {
+		if err := app.check(redis[0], redis[1]); err != nil {
+			t.Errorf("check(%t, %t) = %v", redis[0], redis[1], err)
+		}
+	}
+	if err := (&App{StrictTimeout: -1}).check(false, false); err == nil {
+		t.Error("check = nil with a negative strict_timeout")
+	}
+}
+
+// What a Caddyfile can't say, JSON can.
+func TestSettingsRefuses(t *testing.T) {
+	limit := `"limits": [{"max_events": 5, "window": "1m"}]`
+	for text, want := range map[string]string{
+		oneZone(``): `zone "z": parsing limit: there is none`,
+		oneZone(`"limits": [{"max_events": -1, "window": "1m"}]`):                   `zone "z": parsing limit: the number -1 is negative`,
+		oneZone(`"limits": [{"max_events": 1}]`):                                    `zone "z": parsing limit: the window 0s is empty`,
+		oneZone(`"limits": [{"max_events": 1, "window": -1}]`):                      `is negative`,
+		oneZone(`"limits": [{"max_events": 1, "window": -9223372036854775808}]`):    `is negative; write 3650d`,
+		oneZone(`"limits": [{"max_events": 1, "window": 9223372036854775807}]`):     `is too long`,
+		oneZone(`"window": "1m"`):                                                   `parsing window: there is no number of events`,
+		oneZone(`"max_events": 1`):                                                  `parsing events: there is no window`,
+		oneZone(`"window": "1m", "max_events": -1`):                                 `is negative`,
+		oneZone(limit + `, "window": "1m", "max_events": 1`):                        `keep one of the two`,
+		oneZone(limit + `, "algorithm": "Sliding_Window"`):                          `did you mean sliding_window?`,
+		oneZone(limit + `, "algorithm": "gcra", "burst": -1`):                       `parsing burst: -1 is too small`,
+		oneZone(limit + `, "buckets": 0`):                                           `parsing buckets: 0 is not between 1 and 31`,
+		oneZone(limit + `, "algorithm": "leaky_bucket", "queue": 1000000000000000`): `longer than ten years`,
+		oneZone(limit + `, "ipv6_prefix": 129`):                                     `parsing ipv6_prefix: 129 is not between 0 and 128`,
+		oneZone(limit + `, "ipv4_prefix": -1`):                                      `parsing ipv4_prefix: -1 is not between 0 and 32`,
+		oneZone(limit + `, "max_keys": -1`):                                         `parsing max_keys`,
+		oneZone(limit + `, "key": "{http.request.remote_ip}"`):                      `{client_ip}`,
+		oneZone(limit + `, "sync_rate": 1`):                                         `needs Redis`,
+		`{"rate_limits": {"z": null}}`:                                              `it is null`,
+		`{"rate_limits": {"": {` + limit + `}}}`:                                    `parsing zone name: it is empty`,
+		`{"rate_limits": {"ä": {` + limit + `}}}`:                                   `not printable ASCII`,
+		`{"rate_limits": {"a\nb": {` + limit + `}}}`:                                `not printable ASCII`,
+		`{"status_code": 200}`:                                                      `parsing status: 200`,
+		`{"headers": [""]}`:                                                         `parsing headers: an empty name`,
+		`{"headers": ["off", "draft"]}`:                                             `parsing headers: off is given together`,
+		`{"jitter": -0.1}`:                                                          `parsing jitter`,
+		`{"sweep_interval": -1}`:                                                    `parsing sweep_interval`,
+		`{"storage": {"module": "file_system"}}`:                                    `parsing storage: counts are exchanged through Redis`,
+		`{"distributed": {"read_interval": -1}}`:                                    `parsing distributed: read_interval`,
+	} {
+		got, _, err := ofJSON(t, text, nil, false, false)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("settings of %s = %+v, %v, want an error with %s", text, got, err, want)
+		}
+	}
+}
+
+func TestSettingsWarnsOfSlips(t *testing.T) {
+	_, warnings, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}], "key": "{remote_ip}"`), nil, false, false)
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], `zone "z": `) || !strings.Contains(warnings[0], "{client_ip}") {
+		t.Errorf("settings = %q, %v, want a warning about {remote_ip}", warnings, err)
+	}
+}
+
+func TestOverlong(t *testing.T) {
+	for _, c := range []struct {
+		n    int64
+		at   rate
+		want bool
+	}{
+		{0, rate{5, time.Minute}, false},
+		{100, rate{0, time.Minute}, false},
+		{math.MaxInt64, rate{math.MaxInt64, maxWindow}, false},
+		{math.MaxInt64, rate{1, time.Millisecond}, true},
+		{math.MaxInt64, rate{1, maxWindow}, true},
+		{math.MaxInt64, rate{2, time.Nanosecond}, true},
+		{3650, rate{1, 24 * time.Hour}, false},
+		{3651, rate{1, 24 * time.Hour}, true},
+	} {
+		if got := overlong(c.n, c.at); got != c.want {
+			t.Errorf("overlong(%d, %v) = %t, want %t", c.n, c.at, got, c.want)
+		}
+	}
+}
+
+func TestNearestOf(t *testing.T) {
+	for value, want := range map[string]string{"burts": "burst", "algoritm": "algorithm", "limits": "limit", "xyz": "", "": "", "db": "", "quee": "queue"} {
+		if got := nearestOf(value, zoneOptions); got != want {
+			t.Errorf("nearestOf(%q) = %q, want %q", value, got, want)
+		}
+	}
+}
+
+// Every option of a zone but its matchers and the older plugin's words shows in the fingerprint, so none can differ unseen.
+func TestFingerprintSeesEveryOption(t *testing.T) {
+	base := `{"limits": [{"max_events": 5, "window": "1m"}], "algorithm": "token_bucket"}`
+	seen := map[string]string{}
+	for _, change := range []string{
+		`{}`, `{"limits": [{"max_events": 6, "window": "1m"}]}`, `{"limits": [{"max_events": 5, "window": "2m"}]}`, `{"key": "x"}`, `{"algorithm": "gcra"}`, `{"burst": 3}`,
+		`{"algorithm": "sliding_window"}`, `{"algorithm": "sliding_window", "buckets": 2}`, `{"algorithm": "leaky_bucket", "queue": 1}`, `{"algorithm": "leaky_bucket", "queue": 2}`,
+		`{"sync_rate": -1}`, `{"sync_rate": 0}`, `{"ipv4_prefix": 24}`, `{"ipv6_prefix": 56}`, `{"max_keys": 7}`, `{"empty_key": "skip"}`, `{"count_denied": true}`,
+		`{"on_redis_loss": "allow"}`, `{"early_sync": false}`,
+	} {
+		zone := new(Zone)
+		for _, text := range []string{base, change} {
+			if err := json.Unmarshal([]byte(text), zone); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, _, err := zone.settings(syncLocal+2e9, true, false)
+		if err != nil {
+			t.Fatalf("settings of %s: %v", change, err)
+		}
+		if other, taken := seen[s.fingerprint()]; taken {
+			t.Errorf("fingerprint of %s is that of %s: %s", change, other, s.fingerprint())
+		}
+		seen[s.fingerprint()] = change
+	}
+	// settings has a field that fingerprint does not know? Then this number is wrong, and the list above lacks a line.
+	if fields := reflect.TypeFor[settings]().NumField(); fields != 15 {
+		t.Errorf("settings has %d fields, want 15: 14 lines of the fingerprint and the name", fields)
+	}
+}
+
+func TestRegistry(t *testing.T) {
+	var r registry
+	login := settings{name: "login", limits: []rate{{5, time.Minute}}}
+	if err := r.add(login, "first"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.add(login, "second"); err != nil {
+		t.Errorf("add of the same settings = %v", err)
+	}
+	login.limits = []rate{{6, time.Minute}}
+	err := r.add(login, "third")
+	if err == nil {
+		t.Fatal("add of other settings = nil")
+	}
+	for _, want := range []string{`zone "login"`, "first has `limit 5/1m`", "third has `limit 6/1m`"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("add = %v, want %s in it", err, want)
+		}
+	}
+	login.name = "other"
+	if err := r.add(login, "fourth"); err != nil {
+		t.Errorf("add of another name = %v", err)
+	}
+}
+
+// Which requests match is not a setting: zones of one name may match different ones.
+func TestMatchersAreNoSetting(t *testing.T) {
+	zone := Zone{Limits: []Limit{{MaxEvents: 5, Window: caddy.Duration(time.Minute)}}}
+	want, _, err := zone.settings(syncLocal, false, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zone.MatcherSetsRaw = caddyhttp.RawMatcherSets{{"path": json.RawMessage(`["/x"]`)}}
+	if got, _, err := zone.settings(syncLocal, false, false); err != nil || got.fingerprint() != want.fingerprint() {
+		t.Errorf("fingerprint = %s, %v, want %s", got.fingerprint(), err, want.fingerprint())
+	}
+}
