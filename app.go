@@ -218,7 +218,9 @@ var running struct {
 func (a *App) Start() error {
 	running.Lock()
 	defer running.Unlock()
-	if a.Persist != "" && len(running.apps) == 0 {
+	if n := len(running.apps); n > 0 {
+		a.tellNew(running.apps[n-1])
+	} else if a.Persist != "" {
 		a.resume()
 	}
 	running.apps = append(running.apps, a)
@@ -226,6 +228,35 @@ func (a *App) Start() error {
 	a.stop, a.done = make(chan struct{}), make(chan struct{})
 	go a.summaries()
 	return nil
+}
+
+// tellNew logs which zones of the configuration before go on without their counts.
+func (a *App) tellNew(before *App) {
+	had, modes := make(map[string][]string), make(map[string]bool)
+	for i := range before.limits {
+		l := &before.limits[i]
+		had[l.settings.name] = append(had[l.settings.name], l.key)
+		modes[l.key] = l.settings.syncRate == syncStrict
+	}
+	told := make(map[string]bool)
+	for i := range a.limits {
+		l := &a.limits[i]
+		name := l.settings.name
+		if len(had[name]) == 0 || told[l.key] {
+			continue
+		}
+		told[l.key] = true
+		strict := l.settings.syncRate == syncStrict
+		windows := l.settings.kind == fixedWindow || l.settings.kind == slidingWindow
+		switch {
+		case !slices.Contains(had[name], l.key):
+			a.logger.Info("a zone's algorithm or window has changed: this limit counts anew",
+				zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
+		case modes[l.key] != strict && !windows:
+			a.logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew",
+				zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
+		}
+	}
 }
 
 func (a *App) apply() {

@@ -384,3 +384,33 @@ func fuzzSegment(t *testing.T, segment caddyfile.Segment) {
 		}
 	}
 }
+
+// What is adapted can be loaded.
+func TestCaddyfileIsValid(t *testing.T) {
+	t.Setenv("TIDE_TEST_NAMESPACE", "shop")
+	files, err := filepath.Glob("testdata/caddyfile/*.caddyfiletest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if strings.Contains(file, "redis_storage") {
+			continue // the storage of a test is none that has a Redis
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		input, _, _ := strings.Cut(string(text), goldenDashes)
+		config, err := adapt(input)
+		if err != nil {
+			t.Fatalf("Adapt(%s): %v", file, err)
+		}
+		var c caddy.Config
+		if err := caddy.StrictUnmarshalJSON(config, &c); err != nil {
+			t.Fatalf("StrictUnmarshalJSON(%s): %v", config, err)
+		}
+		if err := caddy.Validate(&c); err != nil {
+			t.Errorf("Validate(%s): %v", file, err)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -197,9 +198,9 @@ func writeHeaders(h http.Header, sets headerSets, all []decided, now int64) {
 	if sets == 0 || len(all) == 0 {
 		return
 	}
-	var text [256]byte
-	var room [8]field
-	f := fields{text: text[:0], list: room[:0]}
+	f := fieldPool.Get().(*fields)
+	defer fieldPool.Put(f)
+	f.text, f.list = f.text[:0], f.list[:0]
 	if sets&draftHeaders != 0 {
 		f.draft(all)
 	}
@@ -215,11 +216,14 @@ func writeHeaders(h http.Header, sets headerSets, all []decided, now int64) {
 	f.writeTo(h)
 }
 
-// fields collects headers whose values stand one after the other in one text, so that all of them cost two allocations.
+// fields collects headers whose values stand one after the other in one text, so that all of them cost two allocations: the text
+// and the slice that the header map points into. The rest is reused.
 type fields struct {
 	text []byte
 	list []field
 }
+
+var fieldPool = sync.Pool{New: func() any { return new(fields) }}
 
 // field is a header. Its value is ready, or the text up to end.
 type field struct {

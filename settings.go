@@ -60,13 +60,8 @@ func wrongf(option, format string, args ...any) error {
 // check says what is wrong with the global options but for Redis and its namespace. redisEmpty is that Redis was asked for by a value that
 // came out empty, like an environment variable that is not set: an inherited sync_rate then falls to local instead of being an error.
 func (a *App) check(hasRedis, redisEmpty bool) error {
-	if a.SyncRate != nil {
-		if err := a.SyncRate.check(); err != nil {
-			return wrong("sync_rate", err)
-		}
-		if *a.SyncRate >= 0 && !hasRedis && !redisEmpty {
-			return wrongf("sync_rate", "%s needs Redis, and none is configured; %s", a.SyncRate, redisMend)
-		}
+	if err := checkSyncRate(a.SyncRate, hasRedis || redisEmpty); err != nil {
+		return err
 	}
 	if t := time.Duration(a.StrictTimeout); t != 0 && (t < time.Millisecond || t > time.Minute) {
 		return wrongf("strict_timeout", "%s is not between 1ms and 1m; write 100ms", windowText(t))
@@ -75,8 +70,11 @@ func (a *App) check(hasRedis, redisEmpty bool) error {
 }
 
 // settings are the zones with everything inherited, defaulted and checked, by name. Warnings are for the log.
-// global is the sync rate of the global options, which App.check found right; hasRedis and redisEmpty are as there.
+// global is the sync rate of the global options; hasRedis and redisEmpty are as there.
 func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]settings, []string, error) {
+	if err := checkSyncRate(global, hasRedis || redisEmpty); err != nil {
+		return nil, nil, err
+	}
 	if err := h.check(hasRedis, redisEmpty); err != nil {
 		return nil, nil, err
 	}
@@ -139,13 +137,8 @@ func (h *Handler) check(hasRedis, redisEmpty bool) error {
 
 // checkSync says what is wrong with the handler's exchange. Zones inherit it, so an empty Redis silences it.
 func (h *Handler) checkSync(hasRedis bool) error {
-	if h.SyncRate != nil {
-		if err := h.SyncRate.check(); err != nil {
-			return wrong("sync_rate", err)
-		}
-		if *h.SyncRate >= 0 && !hasRedis {
-			return wrongf("sync_rate", "%s needs Redis, and none is configured; %s", h.SyncRate, redisMend)
-		}
+	if err := checkSyncRate(h.SyncRate, hasRedis); err != nil {
+		return err
 	}
 	if h.Distributed == nil {
 		return nil
@@ -160,6 +153,20 @@ func (h *Handler) checkSync(hasRedis bool) error {
 	}
 	if !hasRedis {
 		return wrongf("distributed", "it needs Redis, and none is configured; add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top, or remove distributed")
+	}
+	return nil
+}
+
+// checkSyncRate says what is wrong with a sync rate, if one is given.
+func checkSyncRate(s *SyncRate, hasRedis bool) error {
+	if s == nil {
+		return nil
+	}
+	if err := s.check(); err != nil {
+		return wrong("sync_rate", err)
+	}
+	if *s >= 0 && !hasRedis {
+		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s", s, redisMend)
 	}
 	return nil
 }
@@ -417,16 +424,13 @@ func prefix(given *int, otherwise, all int) (int, error) {
 func (z *Zone) exchange(s *settings, inherited SyncRate, hasRedis, redisEmpty bool) (err error) {
 	s.syncRate = inherited
 	if z.SyncRate != nil {
-		if err := z.SyncRate.check(); err != nil {
-			return wrong("sync_rate", err)
-		}
 		s.syncRate = max(*z.SyncRate, syncLocal)
 	}
-	if s.syncRate >= 0 && !hasRedis {
-		if redisEmpty {
-			return wrongf("sync_rate", "%s needs Redis, and redis is given an empty value; give it one, or remove sync_rate here: an inherited one falls to local without Redis", s.syncRate)
-		}
-		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s", s.syncRate, redisMend)
+	if s.syncRate >= 0 && redisEmpty {
+		return wrongf("sync_rate", "%s needs Redis, and redis is given an empty value; give it one, or remove sync_rate here: an inherited one falls to local without Redis", s.syncRate)
+	}
+	if err := checkSyncRate(z.SyncRate, hasRedis); err != nil {
+		return err
 	}
 	s.maxKeys = defaultMaxKeys
 	if z.MaxKeys != nil {

@@ -126,6 +126,9 @@ func TestAppCheck(t *testing.T) {
 	if err := app.check(false, false); err == nil || !strings.Contains(err.Error(), "`redis redis://localhost:6379`") {
 		t.Errorf("check = %v, want an error that says which line to add", err)
 	}
+	if _, _, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}]`), &second, false, false); err == nil {
+		t.Error("settings = nil with a global sync_rate and no Redis")
+	}
 	for _, redis := range [][2]bool{{true, false}, {false, true}} {
 		if err := app.check(redis[0], redis[1]); err != nil {
 			t.Errorf("check(%t, %t) = %v", redis[0], redis[1], err)

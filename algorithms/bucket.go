@@ -108,7 +108,6 @@ func (b bucket) absorb(s *BucketState, now int64, reports []Report) {
 	b.advance(s, now)
 	b.roll(s, now)
 	var theirs int64
-	var latest Report
 	held := false
 	for _, r := range reports {
 		count := s.ledger.At(r.Epoch)
@@ -119,18 +118,15 @@ func (b bucket) absorb(s *BucketState, now int64, reports []Report) {
 		elsewhere := max(0, r.Elsewhere)
 		theirs = addSat(theirs, elsewhere-count.Elsewhere)
 		count.Elsewhere = elsewhere
-		if r.LevelAt > latest.LevelAt || r.LevelAt == latest.LevelAt && r.Level > latest.Level {
-			latest = r
-		}
 	}
-	switch {
-	case !held:
+	if !held {
 		return
-	case s.ledger.Settled:
+	}
+	if s.ledger.Settled {
 		b.spread(s, theirs)
-	case latest.LevelAt > 0:
-		b.adopt(s, latest)
-	default:
+	} else if level, ok := b.seen(s, reports); ok {
+		b.adopt(s, level)
+	} else {
 		b.lump(s, theirs)
 	}
 	s.at, s.base = s.last, s.deficit.floor()
@@ -247,11 +243,37 @@ func (b bucket) effect(s *BucketState) amount {
 	return theirs.minus(s.idle, b.window)
 }
 
-// adopt takes the level that another node has seen for what this one knew at the last exchange, where it is higher. What this node has spent since
+// seen works out the level now from the levels that others have seen in two epochs. Each is of a bucket that was empty when its
+// epoch began: so the newer one may say too little, and the older one drained, with all that was spent since, may as well. A bucket's level
+// is the most that any stretch of time up to now leaves in it, so the higher of the two is right.
+func (b bucket) seen(s *BucketState, reports []Report) (level amount, ok bool) {
+	var cur, prev Report
+	for _, r := range reports {
+		switch age := s.ledger.Epoch - r.Epoch; {
+		case age == 0:
+			cur = r
+		case age == 1:
+			prev = r
+		}
+	}
+	if cur.LevelAt > 0 {
+		level = b.drained(b.parse(cur.Level), s.last, cur.LevelAt)
+	}
+	if prev.LevelAt > 0 {
+		begin := max(prev.LevelAt, s.ledger.Epoch*b.span(s))
+		older := b.drained(b.parse(prev.Level), begin, prev.LevelAt)
+		older.whole = addSat(older.whole, max(0, cur.Elsewhere))
+		if older = b.drained(older, s.last, begin); level.less(older) {
+			level = older
+		}
+	}
+	return level, cur.LevelAt > 0 || prev.LevelAt > 0
+}
+
+// adopt takes the level that others have seen for what this node knew at the last exchange, where it is higher. What this node has spent since
 // comes on top.
-func (b bucket) adopt(s *BucketState, r Report) {
+func (b bucket) adopt(s *BucketState, level amount) {
 	known := b.drained(s.base, s.last, s.at)
-	level := b.drained(b.parse(r.Level), s.last, r.LevelAt)
 	s.deficit, s.idle, s.theirs = s.deficit.floor(), amount{}, 0
 	if known.less(level) {
 		s.deficit = s.deficit.plus(level.minus(known, b.window), b.window)

@@ -98,7 +98,7 @@ func (r Rule) drainTTL() time.Duration {
 	if r.Limit <= 0 {
 		return time.Minute
 	}
-	d := float64(r.size()+1) / float64(r.Limit) * float64(r.Window)
+	d := (float64(r.size()) + 1) / float64(r.Limit) * float64(r.Window)
 	return time.Duration(min(d, float64(mostTTL))) + time.Minute
 }
 

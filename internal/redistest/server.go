@@ -15,8 +15,12 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
+
+// What the client writes to stderr for each failed attempt is what tests of a lost Redis expect.
+func init() { logging.Disable() }
 
 // A Server is a redis-server of its own for one test. It stops when the test ends.
 type Server struct {
@@ -55,7 +59,7 @@ func Password(password string) Option {
 
 // User adds a user by its ACL rules, as in User("app", "on >secret ~caddy:* +evalsha").
 func User(name, rules string) Option {
-	return func(s *Server) { s.args = append(s.args, "--user", name+" "+rules) }
+	return func(s *Server) { s.args = append(append(s.args, "--user", name), strings.Fields(rules)...) }
 }
 
 // Unix listens on a unix socket in place of a port.
@@ -182,6 +186,17 @@ func (s *Server) Do(args ...any) any {
 		s.t.Fatalf("redis: %v: %v", args, err)
 	}
 	return v
+}
+
+// try runs a command and returns "" if it fails, as it may while servers change their parts.
+func (s *Server) try(args ...any) string {
+	c := s.Client()
+	defer c.Close()
+	v, err := c.Do(context.Background(), args...).Result()
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprint(v)
 }
 
 // Calls is how often the server has run a command since it started or since CONFIG RESETSTAT.

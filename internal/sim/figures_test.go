@@ -8,51 +8,94 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-const sec = time.Second
-
-type windowed = Scenario[algorithms.WindowState]
-
-func sliding(limit int64, window time.Duration) algorithms.SlidingWindow {
-	return algorithms.SlidingWindow{Limit: limit, Window: window, Buckets: 1}
-}
-
-// design are the scenarios of design section 6.
-var design = []struct {
-	name string
-	windowed
-}{
-	{"10 nodes, 1000/5s, sync 0.5s, demand 1.6x", windowed{Algorithm: sliding(1000, 5*sec), Rate: sec / 2, Nodes: 10, Latency: sec / 2000, Load: Constant(320, 40*sec), Warm: 10 * sec}},
-	{"same, demand 5x", windowed{Algorithm: sliding(1000, 5*sec), Rate: sec / 2, Nodes: 10, Latency: sec / 2000, Load: Constant(1000, 40*sec), Warm: 10 * sec}},
-	{"2 nodes, 500/1s, sync 0.2s, 800/s", windowed{Algorithm: sliding(500, sec), Rate: sec / 5, Nodes: 2, Latency: sec / 2000, Load: Constant(800, 20*sec), Warm: 3 * sec}},
-	{"10 nodes, 1000/10s, sync 1s, step to 20x", windowed{Algorithm: sliding(1000, 10*sec), Rate: sec, Nodes: 10, Latency: sec / 2000, Load: Load{{15 * sec, 5}, {35 * sec, 2000}}, Warm: 15 * sec}},
-	{"same, from nothing", windowed{Algorithm: sliding(1000, 10*sec), Rate: sec, Nodes: 10, Latency: sec / 2000, Load: Load{{15 * sec, 0}, {35 * sec, 2000}}, Warm: 15 * sec}},
-	{"same, from 0.8x", windowed{Algorithm: sliding(1000, 10*sec), Rate: sec, Nodes: 10, Latency: sec / 2000, Load: Load{{15 * sec, 80}, {35 * sec, 2000}}, Warm: 15 * sec}},
-}
-
-// average runs a scenario under several seeds: the mean of the means, the mean and the highest of the peaks.
-func average[S any](sc Scenario[S], run func(Scenario[S]) Result, seeds int) (peak, worst, mean, calls float64) {
-	for seed := range seeds {
-		sc.Seed = uint64(seed)
-		r := run(sc)
-		peak += r.Peak / float64(seeds)
-		mean += r.Mean / float64(seeds)
-		calls += r.Calls / float64(seeds)
-		worst = max(worst, r.Peak)
-	}
-	return
-}
-
+// TestFigures prints the tables of docs/accuracy.md: go test ./internal/sim -run TestFigures -v
 func TestFigures(t *testing.T) {
-	for _, c := range design {
-		line := fmt.Sprintf("%-42s", c.name)
-		p, w, m, _ := average(c.windowed, windowed.Exact, 5)
-		line += fmt.Sprintf(" | %.2f (%.2f) / %.2f", p, w, m)
-		for _, model := range []Model{Kong, Scaled, Shipped} {
-			sc := c.windowed
-			sc.Model = model
-			p, w, m, calls := average(sc, windowed.Run, 5)
-			line += fmt.Sprintf(" | %.2f (%.2f) / %.2f %4.0f/s", p, w, m, calls)
-		}
-		fmt.Println(line)
+	if !testing.Verbose() {
+		t.Skip("prints tables; run with -v")
 	}
+	const seeds = 5
+	pair := func(f figure) string { return fmt.Sprintf("%.2f / %.2f", f.worst, f.mean) }
+
+	fmt.Println("\n| scenario | exact store | plain | + estimate | + early exchange | calls/s |\n|---|---|---|---|---|---|")
+	for _, c := range common() {
+		shipped := c.figure(Shipped, seeds)
+		fmt.Printf("| %s | %s | %s | %s | %s | %.0f |\n", c.name, pair(c.ideal(seeds)), pair(c.figure(Kong, seeds)),
+			pair(c.figure(Scaled, seeds)), pair(shipped), shipped.calls)
+	}
+
+	demands := []float64{.8, 1.6, 5}
+	fmt.Println("\n| algorithm | 0.8x exact | 0.8x | 1.6x exact | 1.6x | 5x exact | 5x |\n|---|---|---|---|---|---|---|")
+	for i, c := range kinds(5, 1) {
+		line := "| " + c.name
+		for _, demand := range demands {
+			c := kinds(5, demand)[i]
+			line += " | " + pair(c.ideal(seeds)) + " | " + pair(c.figure(Shipped, seeds))
+		}
+		fmt.Println(line + " |")
+	}
+
+	fmt.Println("\n| limit, nodes, rate of the client | exact store | plain | as shipped |\n|---|---|---|---|")
+	for _, c := range small() {
+		fmt.Printf("| %s | %s | %s | %s |\n", c.name, admitted(c.exact), admitted(func(seed uint64) Result { return c.run(Kong, seed) }),
+			admitted(func(seed uint64) Result { return c.run(Shipped, seed) }))
+	}
+
+	latencies := []time.Duration{near, 5 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond}
+	fmt.Println("\n| algorithm, demand | exact | 1 ms | 10 ms | 40 ms | 100 ms |\n|---|---|---|---|---|---|")
+	for i := range distant(1, near) {
+		for _, demand := range []float64{.8, 1.6} {
+			c := distant(demand, near)[i]
+			line := fmt.Sprintf("| %s, %.1fx | %s", c.name, demand, pair(c.ideal(seeds)))
+			for _, latency := range latencies {
+				line += " | " + pair(distant(demand, latency)[i].figure(Shipped, seeds))
+			}
+			fmt.Println(line + " |")
+		}
+	}
+
+	fmt.Println("\n| what goes wrong | exact store | plain | as shipped |\n|---|---|---|---|")
+	for _, c := range faulty() {
+		fmt.Printf("| %s | %s | %s | %s |\n", c.name, pair(c.ideal(seeds)), pair(c.figure(Kong, seeds)), pair(c.figure(Shipped, seeds)))
+	}
+
+	fmt.Println("\n| demand | buckets 1 | 2 | 4 | 8 | 16 |\n|---|---|---|---|---|---|")
+	for _, demand := range []float64{1.5, 3, 20} {
+		line := fmt.Sprintf("| %gx", demand)
+		for _, n := range []int{1, 2, 4, 8, 16} {
+			line += fmt.Sprintf(" | %.2f", ownError(n, demand))
+		}
+		fmt.Println(line + " |")
+	}
+
+	fmt.Println("\n| keys per cell of a row | attackers admitted | newcomers refused, 1 request | 5 requests |\n|---|---|---|---|")
+	for _, load := range []float64{.125, .25, .5, 1, 2} {
+		f := flood(load, 10)
+		fmt.Printf("| %g | %.1f %% | %.1f %% | %.1f %% |\n", load, 100*f.admitted, 100*f.refusedFirst, 100*f.refusedFive)
+	}
+}
+
+// admitted is how many requests were, over ten runs: the mean and the most.
+func admitted(run func(seed uint64) Result) string {
+	const seeds = 10
+	sum, most := 0, 0
+	for seed := range uint64(seeds) {
+		n := run(seed).Admitted
+		sum, most = sum+n, max(most, n)
+	}
+	return fmt.Sprintf("%.1f (%d)", float64(sum)/seeds, most)
+}
+
+// ownError is the worst that the weighted count of one exact store lets through, over starts anywhere in a window.
+func ownError(buckets int, demand float64) (peak float64) {
+	const limit, phases = 400, 32
+	for i := range phases {
+		start := time.Duration(i) * 10 * sec / phases
+		sc := windows{
+			Algorithm: algorithms.SlidingWindow{Limit: limit, Window: 10 * sec, Buckets: buckets},
+			Nodes:     1, Rate: sec, Even: true,
+			Load: Load{{start + time.Millisecond, 0}, {30 * sec, demand * limit / 10}},
+		}
+		peak = max(peak, sc.Exact().Peak)
+	}
+	return peak
 }

@@ -86,8 +86,10 @@ type Result struct {
 	Peak, Mean float64
 	// Admitted of Requests in all, and Refused by the estimate alone.
 	Requests, Admitted, Estimated int
-	// Calls is how many calls the store got for this key in a second, from all nodes.
+	// Calls is how many calls of all nodes the store got in a second, for this one key.
 	Calls float64
+	// Stored is what the store counts of all epochs when the run ends.
+	Stored int64
 	// At are the instants of what was admitted, and By the node of each.
 	At []int64
 	By []int
@@ -125,6 +127,7 @@ func (sc Scenario[S]) Run() Result {
 	r.Admitted = len(r.At)
 	w.until(epoch + int64(sc.length()))
 	r.Calls = float64(w.calls) / sc.length().Seconds()
+	r.Stored = w.store.total()
 	sc.measure(&r)
 	return r
 }

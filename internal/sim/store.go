@@ -68,3 +68,11 @@ func (s *store) one(now int64, node string, seq int64, drain float64, live int, 
 	a.Sum, a.SumAttempts = h.sum, h.attempts
 	return a
 }
+
+// total is what it counts of all epochs that it holds.
+func (s *store) total() (sum int64) {
+	for _, h := range s.hashes {
+		sum += h.sum
+	}
+	return sum
+}

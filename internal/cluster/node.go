@@ -1,0 +1,231 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"text/template"
+	"time"
+)
+
+// patience bounds every wait for a process. It is generous: what takes that long on a busy machine has failed.
+const patience = 30 * time.Second
+
+// A Node is one Caddy process on ports of its own, which it keeps when it is started again. Reload, Status and Log can be used at any time; the
+// methods that start and stop the process are for one goroutine.
+type Node struct {
+	// Number counts from 1.
+	Number int
+	// Addr is where it listens for requests and Admin where its admin API does, both host:port.
+	Addr, Admin string
+	// Log is what it wrote, in all its lives.
+	Log *Log
+
+	program string
+	dir     string
+	ports   [2]port
+	process *process
+}
+
+// process is one life of a Node.
+type process struct {
+	cmd    *exec.Cmd
+	exited chan struct{}
+	watch  *exec.Cmd
+}
+
+// values are what a template of a Caddyfile can use, as in {{.Port}}.
+type values struct {
+	Node              int
+	Addr, Port, Admin string
+}
+
+func newNode(number int, program, dir string, wanted int) (*Node, error) {
+	n := &Node{Number: number, Log: new(Log), program: program, dir: filepath.Join(dir, fmt.Sprintf("node%d", number))}
+	var err error
+	if n.ports[0], err = takePort(wanted); err != nil {
+		return nil, err
+	}
+	if n.ports[1], err = takePort(0); err != nil {
+		n.ports[0].reserved.release()
+		return nil, err
+	}
+	n.Addr, n.Admin = n.ports[0].addr(), n.ports[1].addr()
+	return n, os.MkdirAll(n.dir, 0o700)
+}
+
+// render fills a template of a Caddyfile in for this node.
+func (n *Node) render(caddyfile string) ([]byte, error) {
+	t, err := template.New("Caddyfile").Option("missingkey=error").Parse(caddyfile)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	err = t.Execute(&b, values{n.Number, n.Addr, fmt.Sprint(n.ports[0].number), n.Admin})
+	return b.Bytes(), err
+}
+
+// Start starts the process with a template of a Caddyfile and returns when it serves.
+func (n *Node) Start(ctx context.Context, caddyfile string) error {
+	config, err := n.render(caddyfile)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(n.dir, "Caddyfile")
+	if err := os.WriteFile(path, config, 0o600); err != nil {
+		return err
+	}
+	serves := n.Log.next(`"serving initial configuration"`)
+	cmd := exec.Command(n.program, "run", "--config", path, "--adapter", "caddyfile")
+	cmd.Dir = n.dir
+	cmd.Env = append(os.Environ(), "HOME="+n.dir, "XDG_DATA_HOME="+n.dir, "XDG_CONFIG_HOME="+n.dir)
+	cmd.Stdout, cmd.Stderr = n.Log, n.Log
+	detach(cmd)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting Caddy: %w", err)
+	}
+	p := &process{cmd: cmd, exited: make(chan struct{}), watch: watch(cmd.Process.Pid)}
+	n.process = p
+	go func() {
+		defer close(p.exited)
+		_ = cmd.Wait()
+	}()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	select {
+	case <-serves:
+		return nil
+	case <-p.exited:
+		err = errors.New("it has ended")
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	n.Kill()
+	return fmt.Errorf("starting Caddy as node %d: %w; its last lines:\n%s", n.Number, err, n.Log.Tail(12))
+}
+
+// watch starts a process that ends another one if this program dies without doing so: it waits for the end of a pipe.
+func watch(pid int) *exec.Cmd {
+	cmd := exec.Command("sh", "-c", fmt.Sprintf("cat >/dev/null; kill -9 %d", pid))
+	detach(cmd)
+	if _, err := cmd.StdinPipe(); err != nil {
+		return nil
+	}
+	if cmd.Start() != nil {
+		return nil // a system without sh has to do without
+	}
+	return cmd
+}
+
+// Pid is the process's number, 0 when it doesn't run.
+func (n *Node) Pid() int {
+	if n.process == nil {
+		return 0
+	}
+	return n.process.cmd.Process.Pid
+}
+
+// Stop asks the process to end, as SIGTERM does, and returns when it has: it is killed if it takes too long.
+func (n *Node) Stop() error {
+	if n.process == nil {
+		return nil
+	}
+	if err := n.process.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		n.Kill()
+		return nil // it had ended, or there are no signals on this system
+	}
+	select {
+	case <-n.process.exited:
+		n.Kill()
+		return nil
+	case <-time.After(patience):
+		n.Kill()
+		return fmt.Errorf("node %d did not end within %s of SIGTERM and was killed", n.Number, patience)
+	}
+}
+
+// Kill ends the process at once, as kill -9 does.
+func (n *Node) Kill() {
+	p := n.process
+	if p == nil {
+		return
+	}
+	n.process = nil
+	if p.watch != nil {
+		_ = p.watch.Process.Kill()
+		_ = p.watch.Wait()
+	}
+	_ = p.cmd.Process.Kill()
+	<-p.exited
+}
+
+func (n *Node) close() {
+	n.Kill()
+	for _, p := range n.ports {
+		p.reserved.release()
+	}
+}
+
+// Reload gives the process another Caddyfile, by a template. The error is Caddy's own where it refuses.
+func (n *Node) Reload(ctx context.Context, caddyfile string) error {
+	config, err := n.render(caddyfile)
+	if err != nil {
+		return err
+	}
+	header := http.Header{"Content-Type": {"text/caddyfile"}, "Cache-Control": {"must-revalidate"}}
+	_, err = n.admin(ctx, http.MethodPost, "/load", header, config)
+	return err
+}
+
+// Status is what GET /rate_limit/ of the admin API tells.
+func (n *Node) Status(ctx context.Context) (s Status, err error) {
+	body, err := n.admin(ctx, http.MethodGet, "/rate_limit/", nil, nil)
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	return s, err
+}
+
+// Goroutines are how many goroutines the process has.
+func (n *Node) Goroutines(ctx context.Context) (total int, profile string, err error) {
+	body, err := n.admin(ctx, http.MethodGet, "/debug/pprof/goroutine?debug=1", nil, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	_, err = fmt.Sscanf(string(body), "goroutine profile: total %d", &total)
+	return total, string(body), err
+}
+
+var adminClient = &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+
+func (n *Node) admin(ctx context.Context, method, path string, header http.Header, body []byte) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+n.Admin+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range header {
+		r.Header[name] = value
+	}
+	res, err := adminClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, 8<<20))
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s %s on node %d: %s: %s", method, path, n.Number, res.Status, strings.TrimSpace(string(answer)))
+	}
+	return answer, nil
+}

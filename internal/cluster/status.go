@@ -1,0 +1,47 @@
+package cluster
+
+import "time"
+
+// A Status is what a node tells about its zones and its exchange with Redis.
+type Status struct {
+	Zones []Zone `json:"zones"`
+	Redis *Redis `json:"redis"`
+}
+
+// A Zone is one limit of a zone. Own was counted on the node, Elsewhere on the others as far as it knows, in all that a decision can still use;
+// Unsent is the part of Own that Redis doesn't know.
+type Zone struct {
+	Zone      string `json:"zone"`
+	Algorithm string `json:"algorithm"`
+	Limit     int64  `json:"limit"`
+	Window    string `json:"window"`
+	SyncRate  string `json:"sync_rate"`
+	Keys      int    `json:"keys"`
+	Own       int64  `json:"own"`
+	Elsewhere int64  `json:"elsewhere"`
+	Unsent    int64  `json:"unsent"`
+}
+
+// Redis is how the exchange goes.
+type Redis struct {
+	Up        bool              `json:"up"`
+	Failing   map[string]string `json:"failing"`
+	Nodes     int64             `json:"nodes"`
+	Exchanges int64             `json:"exchanges"`
+	Keys      int64             `json:"keys"`
+	Failures  int64             `json:"failures"`
+	Last      time.Time         `json:"last"`
+}
+
+// Zone returns the first limit of a zone by its name, the zero Zone where there is none. An empty name is any.
+func (s Status) Zone(name string) Zone {
+	for _, z := range s.Zones {
+		if z.Zone == name || name == "" {
+			return z
+		}
+	}
+	return Zone{}
+}
+
+// Known is what the node decides by: its own and what it knows of the others.
+func (z Zone) Known() int64 { return z.Own + z.Elsewhere }

@@ -1,0 +1,68 @@
+package sim
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+const (
+	tableKeys = 1000
+	cells     = 262144 // of one row of the sketch of such a small table
+)
+
+// A flooded is what a full table does when far more keys come than it has room for.
+type flooded struct {
+	// admitted is what keys that ask for more than their limit got of it; the others are the refused of newcomers that ask for little.
+	admitted, refusedFirst, refusedFive float64
+}
+
+// flood fills a table, and then has as many other keys as load times the cells of a row ask for one more than their limit each, all in one window.
+func flood(load float64, limit int64) (f flooded) {
+	alg := algorithms.SlidingWindow{Limit: limit, Window: 60 * sec, Buckets: 1}
+	t := table.New[algorithms.WindowState](tableKeys)
+	next := uint64(0)
+	take := func(id uint64, times int64) (n int64) {
+		raw := binary.BigEndian.AppendUint64(nil, id)
+		key := table.KeyOf(raw)
+		for range times {
+			if t.Take(alg, key, raw, epoch, 1).Allowed {
+				n++
+			}
+		}
+		return n
+	}
+	for ; next < tableKeys; next++ {
+		take(next, 1)
+	}
+	attackers, got := int64(load*cells), int64(0)
+	for range attackers {
+		got += take(next, limit+1)
+		next++
+	}
+	f.admitted = float64(got) / float64(attackers*limit)
+	const newcomers = 2000
+	first, five := int64(0), int64(0)
+	for range newcomers {
+		first += 1 - take(next, 1)
+		next++
+	}
+	for range newcomers {
+		five += 5 - take(next, 5)
+		next++
+	}
+	f.refusedFirst, f.refusedFive = float64(first)/newcomers, float64(five)/newcomers/5
+	return f
+}
+
+func TestAFloodOfKeysIsNoBypassAndLocksFewOut(t *testing.T) {
+	f := flood(.125, 4)
+	if f.admitted > 1 || f.admitted < .97 {
+		t.Errorf("an eighth of a key per cell: %.3f of the limits admitted, want 0.97 to 1", f.admitted)
+	}
+	if f.refusedFirst > .03 {
+		t.Errorf("an eighth of a key per cell: %.3f of the newcomers refused, want at most 0.03", f.refusedFirst)
+	}
+}

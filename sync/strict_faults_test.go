@@ -1,0 +1,366 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+var tenAnHour = Rule{Kind: 's', Limit: 10, Window: long}
+
+// impatient is a Strict over a proxy and a function that takes with a patience of 50 ms and returns the error.
+func impatient(t *testing.T, addr string) (*Strict, func() error) {
+	t.Helper()
+	s := NewStrict(client(t, "redis://"+addr), "test", time.Second)
+	t.Cleanup(s.Close)
+	return s, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		_, _, err := s.Take(ctx, "z", []Rule{tenAnHour}, id(1), nil)
+		return err
+	}
+}
+
+// TestStrictFailsAtOnceWhileRedisIsLost: only the first requests wait, and not longer than they are ready to.
+func TestStrictFailsAtOnceWhileRedisIsLost(t *testing.T) {
+	for name, fault := range map[string]faultproxy.Fault{
+		"replies lost": faultproxy.DropReplies, "never answers": faultproxy.Blackhole, "reset": faultproxy.Reset, "half closed": faultproxy.HalfClose,
+		"slow drip": faultproxy.Drip,
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			proxy := faultproxy.Start(t, server.Addr)
+			s, try := impatient(t, proxy.Addr)
+			if err := try(); err != nil {
+				t.Fatalf("Take() = %v", err)
+			}
+			if fault == faultproxy.Drip {
+				proxy.SetDelay(5 * time.Millisecond)
+			}
+			proxy.Set(fault)
+			redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
+			start := time.Now()
+			for range 1000 {
+				if err := try(); !errors.Is(err, ErrDown) {
+					t.Fatalf("Take() = %v while Redis is lost, want ErrDown", err)
+				}
+			}
+			if took := time.Since(start); took > 40*time.Millisecond {
+				t.Errorf("1000 requests took %s while Redis was lost", took)
+			}
+			proxy.Set(faultproxy.None)
+			proxy.SetDelay(0)
+			redistest.Eventually(t, "Redis decides again", func() bool { return try() == nil })
+		})
+	}
+}
+
+func TestStrictSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	s, try := impatient(t, proxy.Addr)
+	if err := try(); err != nil {
+		t.Fatalf("Take() = %v", err)
+	}
+	proxy.SetDelay(200 * time.Millisecond) // answers, but later than requests are ready to wait
+	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
+	waited := 0
+	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if err := try(); !errors.Is(err, ErrDown) {
+			waited++
+		}
+	}
+	if waited > 0 {
+		t.Errorf("%d requests waited for a Redis that is known to be too slow, want 0", waited)
+	}
+}
+
+func TestStrictRedisDownAtStartAndKilled(t *testing.T) {
+	server := redistest.Start(t)
+	server.Kill()
+	s := strict(t, server.URL)
+	try := func() error {
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+		return err
+	}
+	if err := try(); err == nil {
+		t.Fatal("Take() = nil without a Redis")
+	}
+	server.Restart()
+	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
+	server.Kill()
+	redistest.Eventually(t, "the circuit opens", func() bool { return errors.Is(try(), ErrDown) })
+	server.Restart()
+	redistest.Eventually(t, "Redis decides again", func() bool { return try() == nil })
+}
+
+func TestStrictSurvivesScriptFlushAndFlushAll(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	take(t, s, "z", id(1), tenAnHour)
+	server.Do("SCRIPT", "FLUSH")
+	if _, all := take(t, s, "z", id(1), tenAnHour); all[0].Decision.Remaining != 8 {
+		t.Errorf("%d remaining after SCRIPT FLUSH and two requests, want 8", all[0].Decision.Remaining)
+	}
+	server.Do("FLUSHALL")
+	if _, all := take(t, s, "z", id(1), tenAnHour); all[0].Decision.Remaining != 9 {
+		t.Errorf("%d remaining after FLUSHALL and a request, want 9", all[0].Decision.Remaining)
+	}
+}
+
+func TestStrictForeignTypeFailsOneKeyOnly(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			s := strict(t, server.URL)
+			server.Do("FLUSHALL")
+			take(t, s, name, id(1), rule)
+			for _, key := range server.Do("KEYS", "*").([]any) {
+				server.Do("DEL", key)
+				server.Do("XADD", key, "*", "not", "ours")
+			}
+			for range 3 {
+				if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil); err == nil || errors.Is(err, ErrDown) {
+					t.Fatalf("Take() = %v with a stream under our key, want the error of Redis", err)
+				} else if got := Classify(err); !strings.Contains(got, "WRONGTYPE") {
+					t.Errorf("Classify(%v) = %q, want WRONGTYPE", err, got)
+				}
+			}
+			take(t, s, name, id(2), rule)
+			if s.Down() {
+				t.Error("one foreign key is taken for a lost Redis")
+			}
+		})
+	}
+}
+
+func TestStrictUnreadableValuesCountAsNone(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	for name, rule := range kinds {
+		if rule.Kind == 'l' {
+			continue
+		}
+		for _, junk := range []string{"", "nan nan", "1e400 1", "-5 -5", "x y z", "99999999999999999999999999 1 1"} {
+			server.Do("FLUSHALL")
+			take(t, s, name, id(1), rule)
+			for _, key := range server.Do("KEYS", "*").([]any) {
+				if strings.HasSuffix(key.(string), ":level") {
+					server.Do("SET", key, junk)
+				} else {
+					server.Do("HSET", key, "sum", junk)
+				}
+			}
+			_, all := take(t, s, name, id(1), rule)
+			if got := all[0].Decision.Remaining; got < 0 || got > 100 {
+				t.Errorf("%s: %d remaining with %q in Redis", name, got, junk)
+			}
+		}
+	}
+}
+
+func TestStrictCloseGivesBackAndEnds(t *testing.T) {
+	server := redistest.Start(t)
+	s := NewStrict(client(t, server.URL), "test", time.Second)
+	for i := range 50 {
+		g, _ := take(t, s, "z", id(i), tenAnHour)
+		s.Return(g)
+	}
+	s.Close()
+	if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil); err == nil {
+		t.Error("Take() = nil after Close")
+	}
+	other := strict(t, server.URL)
+	for i := range 50 {
+		if _, all := take(t, other, "z", id(i), tenAnHour); all[0].Decision.Remaining != 9 {
+			t.Fatalf("%d remaining after what another node gave back as it closed, want 9", all[0].Decision.Remaining)
+		}
+	}
+}
+
+func TestStrictCloseDoesNotWaitForALostRedis(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	s, try := impatient(t, proxy.Addr)
+	proxy.Set(faultproxy.Blackhole)
+	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
+	start := time.Now()
+	s.Close()
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("Close() took %s", took)
+	}
+}
+
+func TestStrictPendingIsBounded(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	s := NewStrict(client(t, "redis://"+proxy.Addr+"?pool_size=100"), "test", 200*time.Millisecond)
+	defer s.Close()
+	take(t, s, "z", id(0), tenAnHour)
+	proxy.Set(faultproxy.DropReplies)
+	var wg sync.WaitGroup
+	for i := range 6000 {
+		wg.Go(func() { _, _, _ = s.Take(context.Background(), "z", []Rule{tenAnHour}, id(i), nil) })
+	}
+	wg.Wait()
+	if n := s.pending.Load(); n > mostPending || n == 0 {
+		t.Errorf("%d keys are remembered, want some and at most %d", n, mostPending)
+	}
+	proxy.Set(faultproxy.None)
+	redistest.Eventually(t, "nothing is pending", func() bool { return s.pending.Load() == 0 })
+}
+
+func TestStrictInACluster(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	s := strict(t, c.URL)
+	if !s.cluster {
+		t.Fatal("several addresses don't make a client of a cluster")
+	}
+	for name, rule := range kinds {
+		for i := range 8 {
+			if got := drain(t, s, name, id(i*9), rule); got != 100 {
+				t.Errorf("%s: %d admitted in a cluster, want 100", name, got)
+			}
+		}
+	}
+}
+
+// TestStrictWhileASlotMoves: redirects make the client send calls again.
+func TestStrictWhileASlotMoves(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	s := strict(t, c.URL)
+	slot := c.Slot("{1}")
+	from := c.Owner(slot)
+	var admitted, failed int
+	round := func() {
+		for range 30 {
+			for name, rule := range kinds {
+				_, g, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil)
+				switch {
+				case err != nil:
+					failed++
+				case g.Admitted():
+					admitted++
+				}
+			}
+		}
+	}
+	round()
+	c.Move(slot, from, (from+1)%3, round)
+	redistest.Eventually(t, "the circuits close", func() bool { return !s.Down() })
+	for range 10 {
+		round()
+	}
+	if want := 100 * len(kinds); admitted > want || admitted < want*9/10 {
+		t.Errorf("%d admitted and %d failed while a slot moved, want %d and no more", admitted, failed, want)
+	}
+}
+
+func TestStrictOneShardGone(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	s := NewStrict(client(t, c.URL), "test", 200*time.Millisecond)
+	defer s.Close()
+	var owner [64]int
+	for i := range owner {
+		owner[i] = c.Owner(c.Slot(fmt.Sprintf("{%d}", i)))
+		take(t, s, "z", id(i), tenAnHour)
+	}
+	c.Nodes[0].Kill()
+	for i := range 64 {
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(i), nil)
+		if gone := owner[i] == 0; gone != (err != nil) {
+			t.Errorf("Take() = %v for a key whose node is gone: %t", err, gone)
+		}
+	}
+}
+
+// leastACL is what a Redis user of strict mode needs, as the documentation lists it.
+const leastACL = "on >secret resetkeys ~test:* resetchannels -@all +evalsha +eval +time +hget +hmget +hset +pexpire +get +set +zadd +zrange +zrangebyscore +zcount +zrem +zremrangebyscore +zremrangebyrank"
+
+func TestStrictWithLeastPermissions(t *testing.T) {
+	server := redistest.Start(t, redistest.User("app", leastACL))
+	s := strict(t, strings.Replace(server.URL, "redis://", "redis://app:secret@", 1))
+	for name, rule := range kinds {
+		g, _ := take(t, s, name, id(1), rule)
+		s.Return(g)
+		if got := drain(t, s, name, id(1), rule); got != 100 {
+			t.Errorf("%s: %d admitted, want 100", name, got)
+		}
+		g, _ = take(t, s, name, id(1), rule)
+		s.Charge(g)
+	}
+	s.Close()
+	if s.Down() {
+		t.Error("the circuit is open")
+	}
+}
+
+func TestStrictOverTLSAndSocket(t *testing.T) {
+	t.Run("tls", func(t *testing.T) {
+		server := redistest.Start(t, redistest.TLS(true))
+		set, err := ParseURL(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set.TLS.ServerCerts, set.TLS.ClientCert, set.TLS.ClientKey = server.CA, server.ClientCert, server.ClientKey
+		s := NewStrict(connect(t, set), "test", 5*time.Second)
+		defer s.Close()
+		take(t, s, "z", id(1), tenAnHour)
+	})
+	t.Run("socket", func(t *testing.T) {
+		take(t, strict(t, redistest.Start(t, redistest.Unix()).URL), "z", id(1), tenAnHour)
+	})
+}
+
+func TestStrictFollowsASentinelFailover(t *testing.T) {
+	w := redistest.StartSentinel(t, redistest.Password("secret"))
+	set, err := ParseURL(w.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set.Password = "secret"
+	s := NewStrict(connect(t, set), "test", time.Second)
+	defer s.Close()
+	take(t, s, "z", id(1), tenAnHour)
+	w.Failover()
+	redistest.Eventually(t, "the new master decides", func() bool {
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+		return err == nil
+	})
+}
+
+func TestStrictReadOnlyAndOutOfMemory(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	take(t, s, "z", id(1), tenAnHour)
+	for _, c := range []struct{ name, set, unset, want string }{
+		{"maxmemory", "1", "0", "OOM"},
+		{"min-replicas-to-write", "1", "0", "NOREPLICAS"},
+	} {
+		server.Do("CONFIG", "SET", c.name, c.set)
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(2), nil)
+		if got := Classify(err); !strings.HasPrefix(got, c.want) {
+			t.Errorf("Classify(%v) = %q, want %s", err, got, c.want)
+		}
+		if !s.Down() {
+			t.Errorf("%s: the circuit is closed, want it open", c.want)
+		}
+		server.Do("CONFIG", "SET", c.name, c.unset)
+		redistest.Eventually(t, "the circuit closes", func() bool { return !s.Down() })
+		take(t, s, "z", id(1), tenAnHour)
+	}
+	server.Do("REPLICAOF", "127.0.0.1", "1")
+	_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+	if got := Classify(err); !strings.HasPrefix(got, "READONLY") {
+		t.Errorf("Classify(%v) = %q, want READONLY", err, got)
+	}
+	server.Do("REPLICAOF", "NO", "ONE")
+	redistest.Eventually(t, "the circuit closes", func() bool { return !s.Down() })
+}

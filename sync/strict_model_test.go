@@ -1,0 +1,257 @@
+package ratesync
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// virtual is a Strict whose Redis reads the time from a list that the test sets. All else in the scripts is as it is.
+type virtual struct {
+	*Strict
+	t      testing.TB
+	client redis.UniversalClient
+	now    int64 // microseconds
+}
+
+func newVirtual(t testing.TB) *virtual {
+	server := redistest.Start(t)
+	v := &virtual{Strict: strict(t, server.URL), t: t, client: server.Client()}
+	v.set(1_800_000_000_123_456)
+	return v
+}
+
+func (v *virtual) set(now int64) {
+	v.t.Helper()
+	v.now = now
+	ctx := context.Background()
+	_, err := v.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		p.Del(ctx, "clock")
+		p.RPush(ctx, "clock", now/1_000_000, now%1_000_000)
+		return nil
+	})
+	if err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// use makes a zone's rules go by the virtual time.
+func (v *virtual) use(zone string, rules ...Rule) {
+	v.t.Helper()
+	rs, err := v.ruleset(zone, rules)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	family := map[*redis.Script]string{windowScript: strictWindow, bucketScript: strictBucket, logScript: strictLog}[rs.script]
+	head := strings.Replace(strictHead, "redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)", 1)
+	if head == strictHead {
+		v.t.Fatal("strict_head.lua has no redis.call('TIME')")
+	}
+	rs.script = redis.NewScript(head + family + strictTail)
+}
+
+// settled returns when what was given back has arrived.
+func (v *virtual) settled(zone string) {
+	rs := v.zones[zone][0]
+	redistest.Eventually(v.t, "nothing is under way", func() bool {
+		rs.mu.Lock()
+		defer rs.mu.Unlock()
+		return len(rs.flights) == 0
+	})
+}
+
+// model is an algorithm with its state.
+type model interface {
+	take(now int64) algorithms.Decision
+	giveBack(taken int64)
+	charge(now int64)
+}
+
+type modelOf[S any] struct {
+	algorithms.Algorithm[S]
+	state S
+}
+
+func (m *modelOf[S]) take(now int64) algorithms.Decision { return m.Take(&m.state, now, 1, 0) }
+func (m *modelOf[S]) giveBack(taken int64)               { m.Return(&m.state, taken, 1) }
+func (m *modelOf[S]) charge(now int64)                   { m.Charge(&m.state, now, 1) }
+
+func modelFor(r Rule) model {
+	switch r.Kind {
+	case 'f':
+		return &modelOf[algorithms.WindowState]{Algorithm: algorithms.FixedWindow{Limit: r.Limit, Window: r.Window}}
+	case 's':
+		return &modelOf[algorithms.WindowState]{Algorithm: algorithms.SlidingWindow{Limit: r.Limit, Window: r.Window, Buckets: r.Buckets}}
+	case 't':
+		return &modelOf[algorithms.BucketState]{Algorithm: algorithms.TokenBucket{Limit: r.Limit, Window: r.Window, Burst: r.Burst}}
+	case 'g':
+		return &modelOf[algorithms.BucketState]{Algorithm: algorithms.GCRA{Limit: r.Limit, Window: r.Window, Burst: r.Burst}}
+	case 'q':
+		return &modelOf[algorithms.BucketState]{Algorithm: algorithms.LeakyBucket{Limit: r.Limit, Window: r.Window, Queue: r.Queue}}
+	}
+	return &modelOf[algorithms.LogState]{Algorithm: algorithms.SlidingLog{Limit: r.Limit, Window: r.Window}}
+}
+
+// near compares waits: a script has microseconds, an algorithm nanoseconds.
+func near(got, want time.Duration) bool {
+	return got-want > -time.Microsecond && got-want <= 2*time.Microsecond || got == want
+}
+
+func same(got, want algorithms.Decision) bool {
+	return got.Allowed == want.Allowed && got.Limit == want.Limit && got.Remaining == want.Remaining && near(got.RetryAfter, want.RetryAfter) &&
+		near(got.NextAfter, want.NextAfter) && near(got.ResetAfter, want.ResetAfter) && near(got.Delay, want.Delay)
+}
+
+// TestStrictDecidesAsTheAlgorithms lives random lives in Redis and in the algorithms package.
+func TestStrictDecidesAsTheAlgorithms(t *testing.T) {
+	v := newVirtual(t)
+	for i, rule := range []Rule{
+		{Kind: 'f', Limit: 5, Window: time.Minute},
+		{Kind: 'f', Limit: 7, Window: 100*time.Millisecond + 1},
+		{Kind: 's', Limit: 10, Window: time.Minute},
+		{Kind: 's', Limit: 1, Window: time.Second},
+		{Kind: 's', Limit: 20, Window: time.Minute, Buckets: 7},
+		{Kind: 's', Limit: 20, Window: 100 * time.Millisecond, Buckets: 31},
+		{Kind: 's', Limit: 13, Window: 30 * 24 * time.Hour, Buckets: 11},
+		{Kind: 't', Limit: 10, Window: time.Minute},
+		{Kind: 't', Limit: 7, Window: time.Second, Burst: 20},
+		{Kind: 't', Limit: 3, Window: 777777777, Burst: 5},
+		{Kind: 'g', Limit: 100, Window: time.Hour, Burst: 3},
+		{Kind: 'q', Limit: 10, Window: time.Second, Queue: 5},
+		{Kind: 'q', Limit: 3, Window: time.Minute, Queue: 0},
+		{Kind: 'l', Limit: 10, Window: time.Minute},
+		{Kind: 'l', Limit: 1, Window: 100 * time.Millisecond},
+	} {
+		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind, rule.Limit, rule.Window), func(t *testing.T) {
+			v.t = t
+			live(t, v, rule, rand.New(rand.NewPCG(uint64(i), 1)))
+		})
+	}
+}
+
+func live(t *testing.T, v *virtual, rule Rule, random *rand.Rand) {
+	zone := fmt.Sprint("z", rule)
+	v.use(zone, rule)
+	m := modelFor(rule)
+	pace := int64(rule.Window/time.Microsecond) / max(1, rule.Limit)
+	var history []string
+	for step := range 300 {
+		switch random.IntN(12) {
+		case 0:
+			v.set(v.now + random.Int64N(3*pace*max(1, rule.Limit)))
+		case 1: // the same instant
+		default:
+			v.set(v.now + random.Int64N(2*pace))
+		}
+		now := v.now * 1000
+		want := m.take(now)
+		g, all := take(t, v.Strict, zone, id(1), rule)
+		got := all[0].Decision
+		history = append(history, fmt.Sprintf("%d %t", now, want.Allowed))
+		if !same(got, want) || g.Admitted() != want.Allowed {
+			t.Fatalf("step %d at %d:\n got %+v\nwant %+v\nafter %v", step, now, got, want, history[max(0, len(history)-25):])
+		}
+		switch dice := random.IntN(10); {
+		case dice == 0 && want.Allowed:
+			m.giveBack(now)
+			v.Return(g)
+			v.settled(zone)
+		case dice == 1 && !want.Allowed && rule.Kind != 'l':
+			m.charge(now)
+			v.Charge(g)
+			v.settled(zone)
+		}
+	}
+}
+
+// TestStrictRetryAfterFromBothSides: whoever waits as told is admitted, a microsecond earlier not.
+func TestStrictRetryAfterFromBothSides(t *testing.T) {
+	v := newVirtual(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	for name, rule := range kinds {
+		for round := range 20 {
+			zone := fmt.Sprint(name, round)
+			rule.Window = time.Duration(random.Int64N(int64(time.Hour))) + 100*time.Millisecond
+			rule.Limit = random.Int64N(20) + 1
+			rule.Burst, rule.Queue = random.Int64N(20), random.Int64N(5)
+			v.use(zone, rule)
+			v.set(v.now + random.Int64N(1e9))
+			for range 3 {
+				var d algorithms.Decision
+				for {
+					_, all := take(t, v.Strict, zone, id(1), rule)
+					if d = all[0].Decision; !d.Allowed {
+						break
+					}
+					v.set(v.now + random.Int64N(100))
+				}
+				wait := int64((d.RetryAfter + time.Microsecond - 1) / time.Microsecond)
+				start := v.now
+				v.set(start + wait - 2)
+				if _, all := take(t, v.Strict, zone, id(1), rule); all[0].Decision.Allowed {
+					t.Fatalf("%s %+v: admitted 2 µs before the %s it was told to wait", name, rule, d.RetryAfter)
+				}
+				v.set(start + wait)
+				if _, all := take(t, v.Strict, zone, id(1), rule); !all[0].Decision.Allowed {
+					t.Fatalf("%s %+v: refused after the %s it was told to wait: %+v", name, rule, d.RetryAfter, all[0].Decision)
+				}
+			}
+		}
+	}
+}
+
+// TestStrictClockOfRedisStepsBack: after a failover to a server whose clock is behind, nobody waits for longer than a window.
+func TestStrictClockOfRedisStepsBack(t *testing.T) {
+	v := newVirtual(t)
+	for name, rule := range kinds {
+		rule.Window = time.Minute
+		v.use(name, rule)
+		drain(t, v.Strict, name, id(1), rule)
+		v.set(v.now - int64(time.Hour/time.Microsecond))
+		for range 200 {
+			take(t, v.Strict, name, id(1), rule)
+		}
+		v.set(v.now + int64(2*time.Minute/time.Microsecond)) // a full window, and a two-counter window forgets in two
+		if g, all := take(t, v.Strict, name, id(1), rule); !g.Admitted() {
+			t.Errorf("%s: %+v two minutes after the clock stepped back", name, all[0].Decision)
+		}
+	}
+}
+
+// TestStrictExactDivision holds the script's division against Go's with numbers a double can't multiply.
+func TestStrictExactDivision(t *testing.T) {
+	server := redistest.Start(t)
+	c := server.Client()
+	start := strings.Index(strictHead, "local function muldiv")
+	end := strings.Index(strictHead, "local clock")
+	script := redis.NewScript("local exact = 9007199254740992\n" + strictHead[start:end] +
+		"local q, r = muldiv(tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]))\nreturn {string.format('%.0f', q), string.format('%.0f', r)}")
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 3000 {
+		c0 := random.Int64N(1<<(3+random.IntN(47))) + 1 // windows below 2^50 microseconds: 35 years
+		b := random.Int64N(c0 + 1)
+		a := random.Int64N(1 << (1 + random.IntN(53)))
+		got, err := script.Run(context.Background(), c, []string{"k"}, a, b, c0).StringSlice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, r := mulDivRef(a, b, c0)
+		if got[0] != fmt.Sprint(q) || got[1] != fmt.Sprint(r) {
+			t.Fatalf("muldiv(%d, %d, %d) = %v, want %d rest %d", a, b, c0, got, q, r)
+		}
+	}
+}
+
+func mulDivRef(a, b, c int64) (q, r uint64) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	return bits.Div64(hi, lo, uint64(c))
+}

@@ -1,0 +1,398 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+const long = 1000 * time.Hour // windows so long that no test meets their edge, but for one run in years
+
+// kinds are rules of every algorithm that admit 100 requests at once.
+var kinds = map[string]Rule{
+	"fixed window":   {Kind: 'f', Limit: 100, Window: long},
+	"sliding window": {Kind: 's', Limit: 100, Window: long},
+	"fine window":    {Kind: 's', Limit: 100, Window: long, Buckets: 5},
+	"odd window":     {Kind: 's', Limit: 100, Window: long, Buckets: 7},
+	"token bucket":   {Kind: 't', Limit: 100, Window: long},
+	"gcra":           {Kind: 'g', Limit: 50, Window: long, Burst: 100},
+	"leaky bucket":   {Kind: 'q', Limit: 100, Window: long, Queue: 99},
+	"log":            {Kind: 'l', Limit: 100, Window: long},
+}
+
+func id(n int) (id [16]byte) {
+	id[0], id[1], id[15] = byte(n), byte(n>>8), 1
+	return id
+}
+
+// client connects by a URL as users do.
+func client(t testing.TB, url string) redis.UniversalClient {
+	t.Helper()
+	set, err := ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return connect(t, set)
+}
+
+func connect(t testing.TB, set Settings) redis.UniversalClient {
+	t.Helper()
+	c, err := set.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func strict(t testing.TB, url string) *Strict {
+	t.Helper()
+	s := NewStrict(client(t, url), "test", 10*time.Second)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// take takes one unit and fails the test if Redis doesn't decide.
+func take(t testing.TB, s *Strict, zone string, key [16]byte, rules ...Rule) (Grant, []Verdict) {
+	t.Helper()
+	all, g, err := s.Take(context.Background(), zone, rules, key, nil)
+	if err != nil {
+		t.Fatalf("Take(%s) = %v", zone, err)
+	}
+	for _, v := range all {
+		if g.Admitted() && !v.Decision.Allowed {
+			t.Fatalf("Take(%s) is admitted, but a limit says %+v", zone, v.Decision)
+		}
+	}
+	return g, all
+}
+
+// drain takes until it is refused and returns how often it was admitted.
+func drain(t testing.TB, s *Strict, zone string, key [16]byte, rules ...Rule) (n int) {
+	t.Helper()
+	for {
+		g, all := take(t, s, zone, key, rules...)
+		if !g.Admitted() {
+			refused := false
+			for _, v := range all {
+				refused = refused || !v.Decision.Allowed
+			}
+			if !refused {
+				t.Fatalf("Take(%s) is refused, but no limit says so: %+v", zone, all)
+			}
+			return n
+		}
+		n++
+	}
+}
+
+func TestStrictNeverAdmitsMoreThanTheLimit(t *testing.T) {
+	server := redistest.Start(t)
+	nodes := []*Strict{strict(t, server.URL), strict(t, server.URL), strict(t, server.URL)}
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			var admitted, refused atomic.Int64
+			var wg sync.WaitGroup
+			for i := range 64 * len(nodes) {
+				wg.Go(func() {
+					for range 2 {
+						g, _ := take(t, nodes[i%len(nodes)], name, id(1), rule)
+						if g.Admitted() {
+							admitted.Add(1)
+						} else {
+							refused.Add(1)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if admitted.Load() != 100 {
+				t.Errorf("%d requests admitted and %d refused, want 100 and 284", admitted.Load(), refused.Load())
+			}
+		})
+	}
+}
+
+func TestStrictSpendsInAllLimitsOrNone(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			narrow := rule
+			narrow.Window, narrow.Limit, narrow.Burst, narrow.Queue = rule.Window*2, 7, 7, 6
+			if got := drain(t, s, name, id(1), rule, narrow); got != 7 {
+				t.Errorf("%d admitted by limits of 100 and 7, want 7", got)
+			}
+			for range 20 {
+				_, all := take(t, s, name, id(1), rule, narrow)
+				if !all[0].Decision.Allowed || all[0].Decision.Remaining != 93 {
+					t.Fatalf("the limit of 100 says %+v after 7 admitted, want 93 remaining", all[0].Decision)
+				}
+				if all[1].Decision.Allowed || all[1].Decision.Remaining != 0 || all[1].Decision.RetryAfter <= 0 {
+					t.Fatalf("the limit of 7 says %+v after 7 admitted, want a refusal", all[1].Decision)
+				}
+			}
+		})
+	}
+}
+
+func TestStrictCountsRemaining(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			for want := int64(99); want >= 0; want-- {
+				_, all := take(t, s, name, id(1), rule)
+				if d := all[0].Decision; d.Remaining != want || !d.Allowed || d.Limit != rule.Limit || d.NextAfter <= 0 || d.ResetAfter <= 0 {
+					t.Fatalf("Take() = %+v, want %d remaining", d, want)
+				}
+			}
+			_, all := take(t, s, name, id(1), rule)
+			if d := all[0].Decision; d.Remaining != 0 || d.Allowed || d.RetryAfter <= 0 || d.RetryAfter > 2*rule.Window {
+				t.Fatalf("Take() = %+v, want a refusal", d)
+			}
+		})
+	}
+}
+
+func TestStrictLimitsOfAnySize(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	for name, rule := range kinds {
+		for _, limit := range []int64{0, 1, 1 << 31, 1<<53 - 1, 1 << 53, math.MaxInt64} {
+			t.Run(fmt.Sprint(name, " ", limit), func(t *testing.T) {
+				rule := rule
+				rule.Limit, rule.Burst, rule.Queue = limit, 0, max(0, limit-1)
+				if limit == 0 && rule.Kind == 'q' {
+					rule.Queue = 5
+				}
+				for i := range min(limit, 3) {
+					g, all := take(t, s, t.Name(), id(1), rule)
+					d := all[0].Decision
+					drained := i // a bucket may have drained meanwhile
+					if rule.Kind == 'f' || rule.Kind == 's' || rule.Kind == 'l' {
+						drained = 0
+					}
+					if !g.Admitted() || rule.Kind != 'q' && (d.Remaining < limit-1-i || d.Remaining > limit-1-i+drained) || d.Remaining < 0 {
+						t.Fatalf("take %d of a limit of %d = %+v", i+1, limit, d)
+					}
+				}
+				if limit > 1 {
+					return
+				}
+				g, all := take(t, s, t.Name(), id(1), rule)
+				d := all[0].Decision
+				if g.Admitted() || d.Allowed || d.RetryAfter <= 0 {
+					t.Fatalf("Take() = %+v at a limit of %d that is spent", d, limit)
+				}
+				if limit == 0 && d.RetryAfter != rule.Window {
+					t.Fatalf("Take() = %+v at a limit of 0, want to retry after the window", d)
+				}
+			})
+		}
+	}
+}
+
+func TestStrictReturnAndCharge(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			var all []Grant
+			for range 100 {
+				g, _ := take(t, s, name, id(1), rule)
+				all = append(all, g)
+			}
+			for _, g := range all[:30] {
+				s.Return(g)
+			}
+			if got := drain(t, s, name, id(1), rule); got != 30 {
+				t.Errorf("%d admitted after 30 were given back, want 30", got)
+			}
+			g, _ := take(t, s, name, id(1), rule)
+			s.Return(g) // of a refusal: nothing
+			if got := drain(t, s, name, id(1), rule); got != 0 {
+				t.Errorf("%d admitted after a refusal was given back, want 0", got)
+			}
+			s.Charge(g)
+			s.Return(all[99])
+			want := 1 // what is full takes no penalty
+			if rule.Kind == 'f' || rule.Kind == 's' {
+				want = 0
+			}
+			if got := drain(t, s, name, id(1), rule); got != want {
+				t.Errorf("%d admitted after a charge and a return, want %d", got, want)
+			}
+		})
+	}
+}
+
+// TestStrictCallSentTwiceCountsOnce repeats the very bytes of a call, as a client does that follows a redirect.
+func TestStrictCallSentTwiceCountsOnce(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			proxy := faultproxy.Start(t, server.Addr)
+			s := strict(t, "redis://"+proxy.Addr)
+			take(t, s, name, id(1), rule) // loads the script
+			var calls [][]byte
+			for range 4 {
+				take(t, s, name, id(1), rule)
+				calls = append(calls, proxy.Last())
+			}
+			for range 3 { // the last one again, then older ones that come late
+				for i := range calls {
+					if _, err := proxy.Deliver(calls[len(calls)-1-i]); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if _, all := take(t, s, name, id(1), rule); all[0].Decision.Remaining != 94 {
+				t.Errorf("%d remaining after 6 calls, 4 of which came four times; want 94", all[0].Decision.Remaining)
+			}
+		})
+	}
+}
+
+// TestStrictUndoesWhatNobodyLearnt: a call is executed, but its reply is lost.
+func TestStrictUndoesWhatNobodyLearnt(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			proxy := faultproxy.Start(t, server.Addr)
+			s := NewStrict(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
+			defer s.Close()
+			take(t, s, name, id(1), rule)
+			proxy.Set(faultproxy.DropReplies)
+			if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil); err == nil {
+				t.Fatal("Take() = nil without a reply, want an error")
+			}
+			proxy.Set(faultproxy.None)
+			redistest.Eventually(t, "the circuit closes", func() bool { return !s.Down() })
+			redistest.Eventually(t, "nothing is pending", func() bool { return s.pending.Load() == 0 })
+			if got := drain(t, strict(t, server.URL), name, id(1), rule); got != 99 {
+				t.Errorf("%d admitted after one whose reply came and one whose reply was lost, want 99", got)
+			}
+		})
+	}
+}
+
+// TestStrictLateCallIsIgnored: a call is held up on the way for longer than its node waits, and arrives after the next one.
+func TestStrictLateCallIsIgnored(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			proxy := faultproxy.Start(t, server.Addr)
+			s := NewStrict(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
+			defer s.Close()
+			take(t, s, name, id(1), rule)
+			proxy.Set(faultproxy.Hold)
+			if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil); err == nil {
+				t.Fatal("Take() = nil without a reply, want an error")
+			}
+			proxy.Set(faultproxy.None)
+			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.pending.Load() == 0 })
+			take(t, s, name, id(1), rule)
+			if _, err := proxy.Deliver(); err != nil {
+				t.Fatal(err)
+			}
+			if got := drain(t, strict(t, server.URL), name, id(1), rule); got != 98 {
+				t.Errorf("%d admitted after two and one that came late, want 98", got)
+			}
+		})
+	}
+}
+
+// TestStrictGiveBackIsDoneOnce: the reply to a call that gives something back is lost, so it is sent again.
+func TestStrictGiveBackIsDoneOnce(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			proxy := faultproxy.Start(t, server.Addr)
+			s := NewStrict(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
+			defer s.Close()
+			var last Grant
+			for range 10 {
+				last, _ = take(t, s, name, id(1), rule)
+			}
+			proxy.Set(faultproxy.DropReplies)
+			s.Return(last)
+			redistest.Eventually(t, "the circuit opens", s.Down)
+			proxy.Set(faultproxy.None)
+			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.pending.Load() == 0 })
+			if got := drain(t, strict(t, server.URL), name, id(1), rule); got != 91 {
+				t.Errorf("%d admitted after 10 of which one was given back, want 91", got)
+			}
+		})
+	}
+}
+
+func TestStrictWaiterLeaves(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			proxy := faultproxy.Start(t, server.Addr)
+			s := strict(t, "redis://"+proxy.Addr)
+			take(t, s, name, id(1), rule)
+			proxy.SetDelay(100 * time.Millisecond)
+			var wg sync.WaitGroup
+			for range 10 {
+				wg.Go(func() {
+					ctx, cancel := context.WithCancel(context.Background())
+					time.AfterFunc(10*time.Millisecond, cancel) // while the call is on its way
+					if _, _, err := s.Take(ctx, name, []Rule{rule}, id(1), nil); !errors.Is(err, context.Canceled) {
+						t.Errorf("Take() = %v, want that its context was canceled", err)
+					}
+				})
+			}
+			wg.Wait()
+			proxy.SetDelay(0)
+			if s.Down() {
+				t.Error("a client that goes away is taken for a Redis that doesn't answer")
+			}
+			redistest.Eventually(t, "the units are given back", func() bool {
+				s := s.zones[name][0]
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return len(s.flights) == 0
+			})
+			if got := drain(t, strict(t, server.URL), name, id(1), rule); got != 99 {
+				t.Errorf("%d admitted after one, and ten who left, want 99", got)
+			}
+		})
+	}
+}
+
+func TestStrictWaitersShareCalls(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	rule := Rule{Kind: 's', Limit: 1 << 20, Window: long}
+	take(t, s, "z", id(1), rule)
+	server.Do("CONFIG", "RESETSTAT")
+	var wg sync.WaitGroup
+	const n = 2000
+	for range 100 {
+		wg.Go(func() {
+			for range n / 100 {
+				take(t, s, "z", id(1), rule)
+			}
+		})
+	}
+	wg.Wait()
+	if calls := server.Calls("evalsha"); calls > n/4 {
+		t.Errorf("%d calls for %d requests of 100 clients, want far fewer", calls, n)
+	}
+	if _, all := take(t, s, "z", id(1), rule); all[0].Decision.Remaining != 1<<20-n-2 {
+		t.Errorf("%d remaining, want %d", all[0].Decision.Remaining, 1<<20-n-2)
+	}
+}
