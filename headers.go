@@ -36,8 +36,9 @@ const (
 	githubReset     = "X-Ratelimit-Reset"
 )
 
-// largestInteger is the largest integer of a structured field (RFC 9651, section 3.3.1).
-const largestInteger = 999_999_999_999_999
+// largestInteger has one digit less than an integer of a structured field may have (RFC 9651, section 3.3.1): Go's parser of them,
+// dunglas/httpsfv 1.1.1, refuses one of 15 digits that something follows.
+const largestInteger = 99_999_999_999_999
 
 // parseHeaderSets reads the option headers. No name at all is draft.
 func parseHeaderSets(names []string) (headerSets, error) {

@@ -96,7 +96,7 @@ func TestDraftHeaders(t *testing.T) {
 		{
 			"the largest numbers",
 			[]decided{said("big", false, math.MaxInt64, math.MaxInt64, slidingWindow, admits(math.MaxInt64-1, math.MaxInt64))},
-			`"big";q=999999999999999;w=9223372037`, `"big";r=999999999999999;t=9223372037`,
+			`"big";q=99999999999999;w=9223372037`, `"big";r=99999999999999;t=9223372037`,
 		},
 		{
 			"a refusal that knows of no end",

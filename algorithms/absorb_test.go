@@ -200,7 +200,7 @@ func TestAnUnsettledBucketAdoptsTheLevelOfOthers(t *testing.T) {
 		{"an older one has drained", 0, []Report{{e, 500, 40.5, start}}, 30.5},
 		{"a drained one", 0, []Report{{e, 500, 5, start}}, 0},
 		{"what I spent since comes on top", 3, []Report{{e, 500, 40, now}}, 43},
-		{"the newer epoch decides where the older has drained", 3, []Report{{e - 1, 500, 20, start}, {e, 40, 40, now}}, 43},
+		{"the newer epoch decides where the older has drained", 3, []Report{{e - 1, 500, 5, start}, {e, 40, 40, now}}, 43},
 		{"the older epoch decides with what came since", 3, []Report{{e, 5, 5, now}, {e - 1, 500, 90, start}}, 88},
 		{"none known: as much as fits", 3, []Report{{e, 500, 0, 0}}, 100},
 		{"none known: a lump", 3, []Report{{e, 20, 0, 0}, {e - 1, 5, 0, 0}}, 28},
