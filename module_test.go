@@ -24,7 +24,7 @@ import (
 
 // site is a provisioned handler with the configuration it belongs to.
 type site struct {
-	t       *testing.T
+	t       testing.TB
 	handler *Handler
 	app     *App
 	cancel  context.CancelFunc
@@ -33,7 +33,7 @@ type site struct {
 }
 
 // newSite provisions a handler from its block in a Caddyfile, beside an app, and starts the app.
-func newSite(t *testing.T, app *App, block string) *site {
+func newSite(t testing.TB, app *App, block string) *site {
 	t.Helper()
 	s, err := trySite(t, app, block)
 	if err != nil {
@@ -43,7 +43,7 @@ func newSite(t *testing.T, app *App, block string) *site {
 	return s
 }
 
-func trySite(t *testing.T, app *App, block string) (*site, error) {
+func trySite(t testing.TB, app *App, block string) (*site, error) {
 	t.Helper()
 	s := &site{t: t, handler: new(Handler), next: func(http.ResponseWriter, *http.Request) error { return nil }}
 	d := caddyfile.NewTestDispenser("rate_limit {\n" + block + "\n}")

@@ -18,7 +18,11 @@ function open(key, at)
   local r = {key = key .. ':level', limit = tonumber(ARGV[at]), size = tonumber(ARGV[at + 1]), window = tonumber(ARGV[at + 2]), unit = tonumber(ARGV[at + 3]), ttl = ARGV[at + 4]}
   local whole, rest, since = string.match(redis.call('GET', r.key) or '', '^(%d+) (%d+) (%d+)$')
   r.whole, r.rest = math.min(tonumber(whole or 0), exact), math.min(tonumber(rest or 0), r.window - 1)
-  if since and r.limit > 0 then drain(r, math.max(0, now - since) * r.unit) end
+  if since and tonumber(since) > now then
+    r.dirty = true -- the clock has stepped back: what is there drains from now on
+  elseif since and r.limit > 0 then
+    drain(r, (now - since) * r.unit)
+  end
   return r
 end
 

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -202,16 +203,29 @@ func (s *Server) try(args ...any) string {
 // Calls is how often the server has run a command since it started or since CONFIG RESETSTAT.
 func (s *Server) Calls(command string) int {
 	s.t.Helper()
-	info := s.Do("INFO", "commandstats").(string)
-	_, stat, ok := strings.Cut(info, "cmdstat_"+command+":calls=")
-	if !ok {
-		return 0
+	return int(s.stat(command, "calls"))
+}
+
+// TimeOf is how many microseconds a call of a command took on average, by the server's own measure.
+func (s *Server) TimeOf(command string) float64 {
+	s.t.Helper()
+	return s.stat(command, "usec_per_call")
+}
+
+func (s *Server) stat(command, field string) float64 {
+	s.t.Helper()
+	_, stat, _ := strings.Cut(s.Do("INFO", "commandstats").(string), "cmdstat_"+command+":")
+	stat, _, _ = strings.Cut(stat, "\r\n")
+	for pair := range strings.SplitSeq(stat, ",") {
+		if value, ok := strings.CutPrefix(pair, field+"="); ok {
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				s.t.Fatalf("redis: INFO commandstats: %v", err)
+			}
+			return n
+		}
 	}
-	var n int
-	if _, err := fmt.Sscanf(stat, "%d", &n); err != nil {
-		s.t.Fatalf("redis: INFO commandstats: %v", err)
-	}
-	return n
+	return 0
 }
 
 // FreePort returns a port that nobody listens on.

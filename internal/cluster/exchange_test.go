@@ -1,0 +1,323 @@
+package cluster_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// After one exchange every node knows what all of them counted.
+func TestTotalReachesEveryNode(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	all := []string{"fixed_window", "sliding_window", "token_bucket", "gcra", "sliding_log"}
+	var parts []string
+	for _, algorithm := range all {
+		parts = append(parts, zone(algorithm, "limit 10000/"+far, "algorithm "+algorithm))
+	}
+	c := start(t, 3, config("redis "+r.URL+"\nsync_rate 200ms", zones(parts...)))
+	requests := client(t, 8)
+	for _, algorithm := range all {
+		admit(t, requests, c.Nodes, algorithm, 90)
+	}
+	for _, algorithm := range all {
+		sent(t, c.Nodes, algorithm)
+		// A node hears of the others when it has something to say: one more request each, and all have the same total.
+		admit(t, requests, c.Nodes, algorithm, 3)
+		sent(t, c.Nodes, algorithm)
+		admit(t, requests, c.Nodes[:1], algorithm, 1)
+		holds(t, r, algorithm, 94)
+		knows(t, c.Nodes[:1], algorithm, 94)
+	}
+}
+
+// What a node has sent outlives it, and it takes the total up again when it is back.
+func TestKilledNodeKeepsItsCounts(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	caddyfile := config("redis "+r.URL+"\nsync_rate 100ms", zones(
+		zone("fixed", "limit 100/"+far, "algorithm fixed_window"),
+		zone("bucket", "limit 100/"+far, "algorithm token_bucket"),
+	))
+	c := start(t, 3, caddyfile)
+	requests := client(t, 4)
+	for _, z := range []string{"fixed", "bucket"} {
+		admit(t, requests, c.Nodes, z, 60)
+		sent(t, c.Nodes, z)
+	}
+	c.Nodes[2].Kill()
+	for _, z := range []string{"fixed", "bucket"} {
+		admit(t, requests, c.Nodes[:2], z, 2)
+		sent(t, c.Nodes[:2], z)
+		admit(t, requests, c.Nodes[:1], z, 1)
+		knows(t, c.Nodes[:1], z, 63)
+	}
+	if err := c.Nodes[2].Start(t.Context(), caddyfile); err != nil {
+		t.Fatal(err)
+	}
+	for _, z := range []string{"fixed", "bucket"} {
+		admit(t, requests, c.Nodes[2:], z, 1)
+		knows(t, c.Nodes[2:], z, 64)
+		// What the limit leaves of the sum of all lives can be had, though not all at once: the node estimates what it can't see yet.
+		left := 36
+		eventually(t, "all that is left is admitted", func() error {
+			left -= requests.Burst(t.Context(), c.Nodes[2:], "/"+z, 10, nil).Admitted()
+			if left > 0 {
+				return fmt.Errorf("%d are left", left)
+			}
+			return nil
+		})
+		if left += -requests.Burst(t.Context(), c.Nodes[2:], "/"+z, 20, nil).Admitted(); left != 0 {
+			t.Errorf("the node that was killed admitted %d more than the limit in zone %s", -left, z)
+		}
+		holds(t, r, z, 100)
+	}
+}
+
+// A Redis that lost everything has it again from the nodes, and none is lost of the requests in between.
+func TestFlushedRedisIsHealed(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	c := start(t, 3, config("redis "+r.URL+"\nsync_rate 100ms", zones(
+		zone("fixed", "limit 100000/"+far, "algorithm fixed_window"), zone("bucket", "limit 100000/"+far, "algorithm gcra"))))
+	requests := client(t, 4)
+	for _, z := range []string{"fixed", "bucket"} {
+		admit(t, requests, c.Nodes, z, 90)
+		sent(t, c.Nodes, z)
+		holds(t, r, z, 90)
+	}
+	r.Do("FLUSHALL")
+	for _, z := range []string{"fixed", "bucket"} {
+		holds(t, r, z, 90)
+		admit(t, requests, c.Nodes, z, 30)
+		holds(t, r, z, 120)
+	}
+	for _, n := range c.Nodes {
+		if lines := n.Log.With("redis has lost counts"); len(lines) != 1 {
+			t.Errorf("node %d wrote %d lines about the loss, want 1: %q", n.Number, len(lines), lines)
+		}
+	}
+}
+
+// A node that is told to end sends what it has not sent yet.
+func TestTerminatedNodeSendsItsCounts(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	all := []string{"fixed_window", "sliding_window", "token_bucket", "gcra", "sliding_log", "leaky_bucket"}
+	var parts []string
+	for _, algorithm := range all {
+		options := []string{"limit 1000000/1m", "algorithm " + algorithm, "early_sync off"}
+		if algorithm == "leaky_bucket" {
+			options = append(options, "queue 1000")
+		}
+		parts = append(parts, zone(algorithm, options...))
+	}
+	c := start(t, 2, config("redis "+r.URL+"\nsync_rate 1h", zones(parts...)))
+	requests := client(t, 4)
+	for _, algorithm := range all {
+		admit(t, requests, c.Nodes, algorithm, 30)
+		if got := total(t, r, algorithm); got != 0 {
+			t.Errorf("redis holds %d requests of zone %s an hour before the first exchange", got, algorithm)
+		}
+	}
+	if err := c.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, algorithm := range all {
+		if got := total(t, r, algorithm); got != 30 {
+			t.Errorf("after SIGTERM redis holds %d requests of zone %s, want 30", got, algorithm)
+		}
+	}
+}
+
+// A Redis that is not there when the nodes start is no error; requests are limited by each node's own counts, and those arrive when it comes.
+func TestRedisComesLate(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t, redistest.Unix())
+	r.Kill()
+	c := start(t, 2, config("redis "+r.URL+"\nsync_rate 100ms", zones(
+		zone("wide", "limit 1000/"+far, "algorithm fixed_window"), zone("narrow", "limit 5/"+far, "algorithm fixed_window"))))
+	requests := client(t, 4)
+	admit(t, requests, c.Nodes, "wide", 40)
+	if got := requests.Burst(t.Context(), c.Nodes[:1], "/narrow", 20, nil).Admitted(); got != 5 {
+		t.Errorf("without Redis a node admitted %d requests at limit 5", got)
+	}
+	r.Restart()
+	holds(t, r, "wide", 40)
+	holds(t, r, "narrow", 5)
+	for _, n := range c.Nodes {
+		isUp(t, n)
+		down, up := n.Log.With("exchange with redis fails"), n.Log.With("exchange with redis works again")
+		if len(down) != 1 || len(up) != 1 {
+			t.Errorf("node %d wrote %d lines on the way down and %d on the way up, want one each", n.Number, len(down), len(up))
+		}
+	}
+}
+
+// Replies that are lost and messages that arrive twice or late leave the count in Redis exact.
+func TestLostRepliesAndLateDuplicates(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	proxy := faultproxy.Start(t, r.Addr)
+	c := start(t, 2, config("redis redis://"+proxy.Addr+"\nsync_rate 100ms", zones(
+		zone("fixed", "limit 100000/"+far, "algorithm fixed_window"), zone("bucket", "limit 100000/"+far, "algorithm token_bucket"))))
+	requests := client(t, 4)
+	spend := func(want int) {
+		t.Helper()
+		for _, z := range []string{"fixed", "bucket"} {
+			admit(t, requests, c.Nodes, z, 20)
+			if want != 0 {
+				holds(t, r, z, want)
+			}
+		}
+	}
+	spend(20)
+
+	proxy.Set(faultproxy.DropReplies)
+	spend(40) // they arrive, though the nodes don't know
+	proxy.Set(faultproxy.None)
+	spend(60)
+
+	proxy.Set(faultproxy.Hold)
+	before := proxy.Held()
+	spend(0)
+	eventually(t, "messages are held", func() error {
+		if held := proxy.Held(); held < before+8 {
+			return fmt.Errorf("%d", held)
+		}
+		return nil
+	})
+	proxy.Set(faultproxy.None)
+	spend(100)
+	for range 2 { // late, and then late once more
+		if _, err := proxy.Deliver(); err != nil {
+			t.Logf("delivering what was held: %v", err)
+		}
+		for _, z := range []string{"fixed", "bucket"} {
+			if got := total(t, r, z); got != 100 {
+				t.Errorf("after a late duplicate redis holds %d requests of zone %s, want 100", got, z)
+			}
+		}
+	}
+	spend(120)
+}
+
+// A bucket that is full again is no longer needed to decide, but its epoch's total still is: a node that forgot it would report less.
+func TestForgottenBucketTakesNothingBack(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	all := map[string]string{
+		"slow": "600/1m", // full again long before its epoch is over
+		"fast": "10/1s",  // forgotten, epoch and all
+	}
+	var parts []string
+	for name, limit := range all {
+		parts = append(parts, zone(name, "limit "+limit, "algorithm token_bucket"))
+	}
+	c := start(t, 1, config("redis "+r.URL+"\nsync_rate 50ms", "rate_limit {\n"+strings.Join(parts, "")+"sweep_interval 20ms\n}"))
+	requests := client(t, 4)
+	high := make(map[string]int)
+	watch := func() {
+		for name := range all {
+			for hash, sum := range sums(t, r, name) {
+				if sum < high[hash] {
+					t.Errorf("the sum of %s fell from %d to %d", hash, high[hash], sum)
+				}
+				high[hash] = max(high[hash], sum)
+			}
+		}
+	}
+	for round := range 3 {
+		for name := range all {
+			admit(t, requests, c.Nodes, name, 8)
+			holds(t, r, name, 8*(round+1))
+		}
+		watch()
+		eventually(t, "the fast bucket is forgotten and the slow one full again", func() error {
+			watch()
+			if z := status(t, c.Nodes[0], "fast"); z.Keys != 0 {
+				return fmt.Errorf("%+v", z)
+			}
+			return nil
+		})
+	}
+}
+
+// Every zone has the rhythm of its own sync_rate, its handler's or the global one.
+func TestRhythmsAreTheirOwn(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	const options = "limit 1000000/" + far + "\nalgorithm fixed_window\nearly_sync off"
+	site := zones(
+		zone("fast", options, "sync_rate 50ms"), zone("slow", options, "sync_rate 1h"), zone("inherited", options), "sync_rate 500ms\n",
+	)
+	c := start(t, 1, config("redis "+r.URL+"\nsync_rate 2h", site))
+	requests := client(t, 4)
+	for _, z := range []string{"fast", "slow", "inherited"} {
+		load(t, requests, c.Nodes, z, 200)
+	}
+	eventually(t, "the fast zone has been exchanged sixty times", func() error {
+		if n := pushes(t, r, "fast"); n < 60 {
+			return fmt.Errorf("%d times", n)
+		}
+		return nil
+	})
+	// Ten times as long, with room for a busy machine, on which ticks are left out.
+	if got := pushes(t, r, "inherited"); got < 1 || got > 60/10*3 {
+		t.Errorf("a zone with sync_rate 500ms was exchanged %d times while one with 50ms was 60 times", got)
+	}
+	if got := sums(t, r, "slow"); len(got) != 0 {
+		t.Errorf("a zone with sync_rate 1h was exchanged: %v", got)
+	}
+	if z := status(t, c.Nodes[0], "slow"); z.Unsent == 0 || z.Unsent != z.Own {
+		t.Errorf("a zone with sync_rate 1h has own %d, unsent %d, want the same and above 0", z.Own, z.Unsent)
+	}
+}
+
+// pushes is how often the only node has sent a zone's only key: the number of its last message.
+func pushes(t *testing.T, s *redistest.Server, zone string) int {
+	t.Helper()
+	for hash := range sums(t, s, zone) {
+		fields := s.Do("HGETALL", hash)
+		for name, value := range fields.(map[any]any) {
+			if name != "sum" {
+				n, _ := strconv.Atoi(strings.Fields(value.(string))[0])
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// Nodes of one cluster find each other, and a namespace keeps clusters apart that share a Redis.
+func TestNamespacesAreApart(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	site := zones(zone("fixed", "limit 100/"+far, "algorithm fixed_window"))
+	shop := start(t, 2, config("redis "+r.URL+"\nsync_rate 100ms\nnamespace shop", site))
+	blog := start(t, 1, config("redis "+r.URL+"\nsync_rate 100ms\nnamespace blog", site))
+	requests := client(t, 4)
+	admit(t, requests, shop.Nodes, "fixed", 20)
+	admit(t, requests, blog.Nodes, "fixed", 5)
+	sent(t, slices.Concat(shop.Nodes, blog.Nodes), "fixed")
+	admit(t, requests, blog.Nodes, "fixed", 1)
+	knows(t, blog.Nodes, "fixed", 6)
+	for _, of := range []struct {
+		*cluster.Cluster
+		nodes int64
+	}{{shop, 2}, {blog, 1}} {
+		eventually(t, "nodes know how many they are", func() error {
+			s, err := of.Nodes[0].Status(t.Context())
+			if err != nil || s.Redis.Nodes != of.nodes {
+				return fmt.Errorf("%+v, %v, want %d", s.Redis, err, of.nodes)
+			}
+			return nil
+		})
+	}
+}

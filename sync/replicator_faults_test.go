@@ -1,0 +1,192 @@
+package ratesync
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sum is what Redis counts in all for the only counter in it.
+func sum(t *testing.T, r *redistest.Server) int64 {
+	t.Helper()
+	client := r.Client()
+	var total int64
+	for _, key := range client.Keys(context.Background(), "test:*:z:*").Val() {
+		text, _, _ := strings.Cut(client.HGet(context.Background(), key, "sum").Val(), " ")
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			t.Fatalf("sum of %q is %q", key, text)
+		}
+		total += n
+	}
+	return total
+}
+
+func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
+	r := redistest.Start(t)
+	proxy := faultproxy.Start(t, r.Addr)
+	alg := algorithms.FixedWindow{Limit: 1_000_000, Window: 100 * time.Hour}
+	a := startNode(t, clientOf(t, "redis://"+proxy.Addr), alg, 20*time.Millisecond, wallClock)
+	b := startNode(t, clientOf(t, r.URL), alg, 20*time.Millisecond, wallClock)
+	a.knows("k", 0, 0)
+	random := rand.New(rand.NewPCG(1, 2))
+	want := int64(0)
+	for round, fault := range []faultproxy.Fault{faultproxy.DropReplies, faultproxy.Hold, faultproxy.Blackhole, faultproxy.Reset, faultproxy.HalfClose, faultproxy.DropReplies, faultproxy.Hold} {
+		before := proxy.Requests()
+		proxy.Set(fault)
+		n := 1 + random.IntN(50)
+		want += int64(a.take("k", n))
+		taken := a.table.Take(alg, table.KeyOf([]byte("k")), []byte("k"), a.now(), 1)
+		if fault == faultproxy.Reset {
+			redistest.Eventually(t, "the node notices", a.source.Lost)
+		} else {
+			redistest.Eventually(t, "something is sent into the fault", func() bool {
+				a.touch("k")
+				return proxy.Requests() > before
+			})
+		}
+		// What was taken may have been sent by now; it is given back all the same.
+		a.table.Return(alg, table.KeyOf([]byte("k")), taken, 1)
+		proxy.Set(faultproxy.None)
+		a.touch("k")
+		a.knows("k", want, 0)
+		if proxy.Held() > 0 {
+			if _, err := proxy.Deliver(); err != nil {
+				t.Logf("late delivery: %v", err)
+			}
+		}
+		if got := sum(t, r); got != want {
+			t.Fatalf("round %d, fault %d: redis counts %d, want %d", round, fault, got, want)
+		}
+	}
+	b.knows("k", 0, want)
+}
+
+func TestForeignTypeFailsNoOtherKey(t *testing.T) {
+	r := redistest.Start(t)
+	a := startNode(t, clientOf(t, r.URL), anHour, 20*time.Millisecond, wallClock)
+	a.take("bad", 1)
+	a.knows("bad", 1, 0)
+	client := r.Client()
+	for _, key := range client.Keys(context.Background(), "test:*:z:*").Val() {
+		client.Set(context.Background(), key, "foreign", 0)
+	}
+	a.take("bad", 1)
+	for i := range 20 {
+		a.take(fmt.Sprint("good", i), 2)
+	}
+	for i := range 20 {
+		a.knows(fmt.Sprint("good", i), 2, 0)
+	}
+	redistest.Eventually(t, "the foreign key is reported", func() bool {
+		a.touch("bad")
+		return a.logs.FilterMessageSnippet("another program").Len() == 1
+	})
+	if a.source.Lost() {
+		t.Error("one foreign key makes the whole exchange count as lost")
+	}
+}
+
+func TestTroublesOfTheServerPass(t *testing.T) {
+	r := redistest.Start(t, redistest.Config("--lua-time-limit", "50"))
+	a := startNode(t, clientOf(t, r.URL), anHour, 20*time.Millisecond, wallClock)
+	a.knows("k", 0, 0)
+	own := int64(0)
+	for _, trouble := range []struct{ name, begin, end string }{
+		{"SCRIPT FLUSH", "SCRIPT FLUSH", ""},
+		{"out of memory", "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"},
+		{"read only", "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"},
+		{"too many clients", "CONFIG SET maxclients 1", "CONFIG SET maxclients 1000"},
+		{"eviction", "FLUSHALL", ""},
+	} {
+		words := strings.Split(trouble.begin, " ")
+		do(r, words)
+		own += int64(a.take("k", 1))
+		if trouble.end != "" && trouble.name != "too many clients" { // connections that are there stay
+			redistest.Eventually(t, trouble.name+" is noticed", func() bool { a.touch("k"); return a.source.Lost() })
+		}
+		if trouble.end != "" {
+			do(r, strings.Split(trouble.end, " "))
+		}
+		a.knows("k", own, 0)
+	}
+}
+
+func do(r *redistest.Server, words []string) {
+	args := make([]any, len(words))
+	for i := range words {
+		args[i] = words[i]
+	}
+	r.Do(args...)
+}
+
+func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
+	r := redistest.Start(t)
+	alg := algorithms.TokenBucket{Limit: 3_600_000, Window: time.Hour, Burst: 100} // a thousand a second: full again at once
+	tab := table.New[algorithms.BucketState](100)
+	source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
+	tab.Configure(table.Background[algorithms.BucketState]{Algorithm: alg, Rate: 20 * time.Millisecond, Early: true, Wake: source.Wake}, 100)
+	rep := NewReplicator(clientOf(t, r.URL), "test", time.Second, wallClock, zap.NewNop())
+	rep.Attach(source, 20*time.Millisecond, 1000)
+	t.Cleanup(func() { source.Detach(); rep.Close() })
+	key := []byte("k")
+	for round := range int64(3) {
+		for range 10 {
+			if !tab.Take(alg, table.KeyOf(key), key, wallClock(), 1).Allowed {
+				t.Fatal("refused with a full bucket")
+			}
+		}
+		redistest.Eventually(t, "redis counts all rounds", func() bool {
+			return len(r.Client().Keys(context.Background(), "test:*:z:*").Val()) > 0 && sum(t, r) == 10*(round+1)
+		})
+		redistest.Eventually(t, "the bucket is full again", func() (full bool) {
+			tab.With(table.KeyOf(key), func(s *algorithms.BucketState) { full = alg.Level(s, wallClock()) == 0 })
+			return full
+		})
+		tab.Sweep(wallClock())
+	}
+}
+
+func TestANewcomerKnowsTheBucketOfOthers(t *testing.T) {
+	r := redistest.Start(t)
+	alg := algorithms.TokenBucket{Limit: 10, Window: time.Hour, Burst: 100}
+	node := func() (*table.Table[algorithms.BucketState], func() float64) {
+		tab := table.New[algorithms.BucketState](100)
+		source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
+		tab.Configure(table.Background[algorithms.BucketState]{Algorithm: alg, Rate: 20 * time.Millisecond, Early: true, Wake: source.Wake}, 100)
+		rep := NewReplicator(clientOf(t, r.URL), "test", time.Second, wallClock, zap.NewNop())
+		rep.Attach(source, 20*time.Millisecond, 10.0/3600)
+		t.Cleanup(func() { source.Detach(); rep.Close() })
+		key := []byte("k")
+		return tab, func() (level float64) {
+			tab.Take(alg, table.KeyOf(key), key, wallClock(), 0)
+			tab.With(table.KeyOf(key), func(s *algorithms.BucketState) { level = alg.Level(s, wallClock()) })
+			return level
+		}
+	}
+	a, levelA := node()
+	key := []byte("k")
+	for range 60 {
+		a.Take(alg, table.KeyOf(key), key, wallClock(), 1)
+	}
+	redistest.Eventually(t, "redis has a's count", func() bool {
+		levelA()
+		return len(r.Client().Keys(context.Background(), "test:*:z:*").Val()) > 0 && sum(t, r) == 60
+	})
+	_, levelB := node()
+	redistest.Eventually(t, "b knows the level", func() bool { level := levelB(); return level > 59 && level <= 60 })
+}

@@ -1,0 +1,134 @@
+package ratesync
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// TestStrictAndBackgroundShareTheirCounts: a reload from sync_rate 1s to 0 and back loses nothing.
+func TestStrictAndBackgroundShareTheirCounts(t *testing.T) {
+	server := redistest.Start(t)
+	n := startNode(t, client(t, server.URL), anHour, 20*time.Millisecond, wallClock)
+	s := strict(t, server.URL)
+	rule := Rule{Kind: 'f', Limit: 10, Window: time.Hour}
+	n.take("k", 3)
+	n.knows("k", 3, 0)
+	if _, all := take(t, s, "z", table.IDOf([]byte("k")), rule); all[0].Decision.Remaining != 6 {
+		t.Errorf("%d remaining after 3 in the background and one here, want 6", all[0].Decision.Remaining)
+	}
+	n.knows("k", 3, 1)
+	if got := drain(t, s, "z", table.IDOf([]byte("k")), rule); got != 6 {
+		t.Errorf("%d admitted, want the last 6", got)
+	}
+	n.knows("k", 3, 7)
+	if got := n.take("k", 1); got != 0 {
+		t.Errorf("%d admitted in the background after Redis has given out all, want 0", got)
+	}
+}
+
+// TestStrictReportsLetANodeGoOn: with what Take told, a node's own counters know what all nodes have spent.
+func TestStrictReportsLetANodeGoOn(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	raw := []byte("k")
+	rule := Rule{Kind: 's', Limit: 100, Window: long, Buckets: 5}
+	for range 60 {
+		take(t, s, "z", table.IDOf(raw), rule)
+	}
+	_, all := take(t, s, "z", table.IDOf(raw), rule)
+	alg := algorithms.SlidingWindow{Limit: rule.Limit, Window: rule.Window, Buckets: rule.Buckets}
+	own := table.New[algorithms.WindowState](10)
+	own.Learn(alg, table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
+	if got := own.Take(alg, table.KeyOf(raw), raw, time.Now().UnixNano(), 0); got.Remaining != 39 {
+		t.Errorf("%d remaining by the node's own counters, want 39", got.Remaining)
+	}
+	bucket := Rule{Kind: 't', Limit: 100, Window: long}
+	for range 61 {
+		_, all = take(t, s, "b", table.IDOf(raw), bucket)
+	}
+	level := algorithms.TokenBucket{Limit: bucket.Limit, Window: bucket.Window}
+	buckets := table.New[algorithms.BucketState](10)
+	buckets.Learn(level, table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
+	if got := buckets.Take(level, table.KeyOf(raw), raw, time.Now().UnixNano(), 0); got.Remaining != 39 {
+		t.Errorf("%d remaining by the node's own bucket, want 39", got.Remaining)
+	}
+}
+
+// TestStrictKeysExpireAndHoldNoClientBytes looks at every key in Redis.
+func TestStrictKeysExpireAndHoldNoClientBytes(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	shapes := map[string]string{
+		"fixed window": ":f-1h0m0s:", "sliding window": ":s-1h0m0s:", "fine window": ":s-1h0m0s-5:", "odd window": ":s-1h0m0s-7:",
+		"token bucket": ":t-1h0m0s:", "gcra": ":g-1h0m0s:", "leaky bucket": ":q-1h0m0s:", "log": ":l-1h0m0s:",
+	}
+	for name, rule := range kinds {
+		rule.Window = time.Hour
+		server.Do("FLUSHALL")
+		g, _ := take(t, s, "z", table.IDOf([]byte("secret client")), rule)
+		s.Return(g)
+		take(t, s, "z", table.IDOf([]byte("secret client")), rule)
+		found := false
+		for _, k := range server.Do("KEYS", "*").([]any) {
+			key := k.(string)
+			found = found || strings.Contains(key, shapes[name])
+			if !strings.HasPrefix(key, "test:{") || strings.Contains(key, "secret") {
+				t.Errorf("%s: key %q", name, key)
+			}
+			if ttl := server.Do("PTTL", key).(int64); ttl < time.Minute.Milliseconds() || ttl > (6*time.Hour).Milliseconds() {
+				t.Errorf("%s: key %q expires after %d ms", name, key, ttl)
+			}
+		}
+		if !found {
+			t.Errorf("%s: no key with %s", name, shapes[name])
+		}
+	}
+}
+
+// TestStrictBucketOutlivesItsDrain: a bucket that is forgotten before it has drained would be a burst for nothing.
+func TestStrictBucketOutlivesItsDrain(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	rule := Rule{Kind: 't', Limit: 1, Window: time.Second, Burst: 100_000}
+	take(t, s, "z", id(1), rule)
+	for _, k := range server.Do("KEYS", "*:level").([]any) {
+		if ttl := time.Duration(server.Do("PTTL", k).(int64)) * time.Millisecond; ttl < 100_000*time.Second {
+			t.Errorf("a bucket that drains in 100000 s expires after %s", ttl)
+		}
+	}
+}
+
+// BenchmarkStrict measures the wall time of a call and the server's time in the script.
+func BenchmarkStrict(b *testing.B) {
+	server := redistest.Start(b)
+	for name, rule := range kinds {
+		b.Run(name, func(b *testing.B) {
+			s := strict(b, server.URL)
+			rule.Limit, rule.Burst, rule.Queue = 1<<40, 0, 1<<40
+			rules := []Rule{rule}
+			if rule.Kind == 'l' {
+				rules[0].Window = 100 * time.Millisecond
+			}
+			if _, _, err := s.Take(context.Background(), name, rules, id(0), nil); err != nil {
+				b.Fatal(err)
+			}
+			server.Do("CONFIG", "RESETSTAT")
+			var dst []Verdict
+			i := 0
+			for b.Loop() {
+				var err error
+				i++
+				if dst, _, err = s.Take(context.Background(), name, rules, id(i%1000), dst[:0]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(server.TimeOf("evalsha"), "server-us/op")
+		})
+	}
+}
