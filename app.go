@@ -247,12 +247,11 @@ func (a *App) tellNew(before *App) {
 		}
 		told[l.key] = true
 		strict := l.settings.syncRate == syncStrict
-		windows := l.settings.kind == fixedWindow || l.settings.kind == slidingWindow
 		switch {
 		case !slices.Contains(had[name], l.key):
 			a.logger.Info("a zone's algorithm or window has changed: this limit counts anew",
 				zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
-		case modes[l.key] != strict && !windows:
+		case modes[l.key] != strict && !l.settings.kind.counts():
 			a.logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew",
 				zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
 		}
@@ -260,6 +259,9 @@ func (a *App) tellNew(before *App) {
 }
 
 func (a *App) apply() {
+	if a.shared != nil {
+		a.shared.replicator.Start()
+	}
 	for i := range a.limits {
 		l := &a.limits[i]
 		l.counters.configure(&l.settings, l.rate, l.sweep, a.shared)

@@ -26,7 +26,7 @@ func benchmarkServeHTTP(b *testing.B, options string) {
 		for i := range ips {
 			ips[i] = net.IP(binary.BigEndian.AppendUint32(nil, 0x0a000000+uint32(i))).String()
 		}
-		w := discard{http.Header{}}
+		w := sink{http.Header{}}
 		vars := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
 		boxed := make([]any, len(ips))
 		for i := range ips {
@@ -41,11 +41,11 @@ func benchmarkServeHTTP(b *testing.B, options string) {
 	})
 }
 
-type discard struct{ h http.Header }
+type sink struct{ h http.Header }
 
-func (d discard) Header() http.Header         { return d.h }
-func (d discard) Write(b []byte) (int, error) { return len(b), nil }
-func (d discard) WriteHeader(int)             {}
+func (d sink) Header() http.Header         { return d.h }
+func (d sink) Write(b []byte) (int, error) { return len(b), nil }
+func (d sink) WriteHeader(int)             {}
 
 func BenchmarkServeHTTPAdmitted(b *testing.B) {
 	benchmarkServeHTTP(b, "limit 1000000000/1m\nkey {client_ip}")

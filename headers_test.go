@@ -294,13 +294,22 @@ func TestHeadersCostFewAllocations(t *testing.T) {
 		{"off", 0, []decided{said("login", false, 5, time.Minute, slidingWindow, admits(4, 0))}, 0},
 	} {
 		h := make(http.Header, 16)
-		if n := testing.AllocsPerRun(100, func() {
+		if n := fewestAllocs(func() {
 			clear(h)
 			writeHeaders(h, test.sets, test.all, 0)
 		}); n > test.most {
 			t.Errorf("%s: %v allocations, want %v", test.name, n, test.most)
 		}
 	}
+}
+
+// fewestAllocs is what one of many runs allocates: under the race detector a sync.Pool forgets at random.
+func fewestAllocs(run func()) float64 {
+	fewest := math.Inf(1)
+	for range 50 {
+		fewest = min(fewest, testing.AllocsPerRun(1, run))
+	}
+	return fewest
 }
 
 func FuzzHeaders(f *testing.F) {

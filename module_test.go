@@ -35,7 +35,12 @@ type site struct {
 // newSite provisions a handler from its block in a Caddyfile, beside an app, and starts the app.
 func newSite(t testing.TB, app *App, block string) *site {
 	t.Helper()
-	s, err := trySite(t, app, block)
+	return newSiteWith(t, new(caddy.Config), app, block)
+}
+
+func newSiteWith(t testing.TB, cfg *caddy.Config, app *App, block string) *site {
+	t.Helper()
+	s, err := trySiteWith(t, cfg, app, block)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,13 +49,17 @@ func newSite(t testing.TB, app *App, block string) *site {
 }
 
 func trySite(t testing.TB, app *App, block string) (*site, error) {
+	return trySiteWith(t, new(caddy.Config), app, block)
+}
+
+func trySiteWith(t testing.TB, cfg *caddy.Config, app *App, block string) (*site, error) {
 	t.Helper()
 	s := &site{t: t, handler: new(Handler), next: func(http.ResponseWriter, *http.Request) error { return nil }}
 	d := caddyfile.NewTestDispenser("rate_limit {\n" + block + "\n}")
 	if err := s.handler.UnmarshalCaddyfile(d); err != nil {
 		return nil, err
 	}
-	cfg := &caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}}
+	cfg.Admin = &caddy.AdminConfig{Disabled: true}
 	base, err := caddy.ProvisionContext(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -409,7 +418,7 @@ func TestHostileKeys(t *testing.T) {
 	}
 }
 
-func TestPlaceholders(t *testing.T) {
+func TestPlaceholdersOfAServedRequest(t *testing.T) {
 	s := newSite(t, &App{}, zoneBlock("shown", "limit 3/1h\nalgorithm fixed_window"))
 	r := s.request("1.2.3.4")
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)

@@ -109,7 +109,7 @@ func (p *pass) visit(z *zone, r *http.Request, repl *caddy.Replacer) {
 		p.judge()
 		return
 	}
-	if z.onLoss != lossLocal && z.lost() {
+	if z.onLoss != lossLocal && (z.strict() || z.lost()) {
 		switch z.onLoss {
 		case lossAllow:
 			return

@@ -139,7 +139,7 @@ func hold[S any](s *settings, r rate, algorithm func(*settings, rate) algorithms
 }
 
 func (h *held[S]) limiter(s *settings, r rate) limiter {
-	return &limit[S]{h.table, h.algorithm(s, r)}
+	return &limit[S]{h.table, h.algorithm(s, r), !s.kind.counts()}
 }
 
 func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis) {
@@ -148,7 +148,7 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 	h.sweepEvery(sweep)
 	every := time.Duration(s.syncRate)
 	switch {
-	case s.syncRate < 0 || shared == nil:
+	case s.syncRate < 0 || shared == nil || s.syncRate == syncStrict && !s.kind.counts():
 		every, shared = 0, nil
 	case s.syncRate == syncStrict:
 		every = strictCatchUp
@@ -157,7 +157,7 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 		Algorithm: h.algorithm(s, r),
 		Rate:      every,
 		Early:     s.earlySync && s.syncRate != syncStrict,
-		Lagging:   s.kind == fixedWindow || s.kind == slidingWindow || s.kind == slidingLog,
+		Lagging:   !s.kind.drains(),
 		Wake:      h.source.Wake,
 	}, s.maxKeys)
 	old := h.attached
@@ -165,7 +165,7 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 	switch {
 	case shared != nil:
 		drain := 0.0
-		if s.kind == tokenBucket || s.kind == gcra || s.kind == leakyBucket {
+		if s.kind.drains() {
 			drain = float64(r.n) / r.window.Seconds()
 		}
 		if shared != old {
@@ -244,6 +244,7 @@ func (h *held[S]) lost() bool { return h.source.Lost() }
 type limit[S any] struct {
 	table     *table.Table[S]
 	algorithm algorithms.Algorithm[S]
+	anew      bool // see table.Learn
 }
 
 func (l *limit[S]) take(key table.Key, raw []byte, now, n int64) table.Taken {
@@ -259,7 +260,7 @@ func (l *limit[S]) charge(key table.Key, taken table.Taken, n int64) {
 }
 
 func (l *limit[S]) learn(key table.Key, raw []byte, now int64, all []algorithms.Report) {
-	l.table.Learn(l.algorithm, key, raw, now, all)
+	l.table.Learn(l.algorithm, key, raw, now, all, l.anew)
 }
 
 func (l *limit[S]) abandon(key table.Key, taken table.Taken, now, n int64) {

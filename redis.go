@@ -225,6 +225,9 @@ func readFile(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w; correct the path, or let the user that runs Caddy read the file", err)
 	}
+	if len(strings.TrimSpace(string(text))) == 0 {
+		return "", fmt.Errorf("%s is empty; put PEM there", path)
+	}
 	return string(text), nil
 }
 

@@ -78,6 +78,9 @@ func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]setti
 	if err := h.check(hasRedis, redisEmpty); err != nil {
 		return nil, nil, err
 	}
+	if len(h.RateLimits) == 0 {
+		return nil, []string{"there is no zone, so nothing is limited; write one into rate_limits"}, nil
+	}
 	var all []settings
 	var warnings []string
 	for _, name := range slices.Sorted(maps.Keys(h.RateLimits)) {

@@ -188,6 +188,12 @@ func TestSettingsWarnsOfSlips(t *testing.T) {
 	}
 }
 
+func TestSettingsWarnsOfNoZone(t *testing.T) {
+	if all, warnings, err := ofJSON(t, `{}`, nil, false, false); err != nil || len(all) != 0 || len(warnings) != 1 {
+		t.Errorf("settings = %v, %q, %v, want a warning", all, warnings, err)
+	}
+}
+
 func TestOverlong(t *testing.T) {
 	for _, c := range []struct {
 		n    int64

@@ -30,6 +30,12 @@ const (
 // letter is the kind in the names of keys in Redis.
 func (k kind) letter() byte { return "sfltgq"[k] }
 
+// counts says that an algorithm decides by counts of whole windows: Redis and the nodes then keep the same ones, whoever decides.
+func (k kind) counts() bool { return k == fixedWindow || k == slidingWindow }
+
+// drains says that an algorithm has a bucket.
+func (k kind) drains() bool { return k == tokenBucket || k == gcra || k == leakyBucket }
+
 // rate is a number of requests in a window.
 type rate struct {
 	n      int64
@@ -142,7 +148,7 @@ func (z *zone) appendKey(dst []byte, r *http.Request, repl *caddy.Replacer) (key
 
 // lost says that the counts of other nodes can't be had.
 func (z *zone) lost() bool {
-	return z.shared != nil && z.syncRate >= 0 && z.counters[0].lost()
+	return z.shared != nil && z.syncRate > 0 && z.counters[0].lost()
 }
 
 // divided are limiters of this node's share of each limit, rounded up: what it may admit while it is alone with its counts.

@@ -34,7 +34,7 @@ var replies = []struct{ prefix, text string }{
 	{"WRONGTYPE", "WRONGTYPE: another program uses a key of ours; give this one a namespace of its own"},
 	{"NOSCRIPT", "NOSCRIPT: redis has dropped a script; it is sent again by itself"},
 	{"NOPROTO", "NOPROTO: redis speaks RESP2 only; add protocol=2 to the URL"},
-	{"ERR max number of clients", "redis has too many connections; raise its maxclients, or lower pool_size"},
+	{"ERR max number of clients", "redis has too many connections (maxclients); raise its maxclients, or lower pool_size"},
 	{"ERR invalid password", "redis refuses the password; correct it"},
 	{"ERR AUTH", "redis has no password set but got one; remove username and password"},
 	{"ERR Client sent AUTH", "redis has no password set but got one; remove username and password"},
@@ -69,6 +69,8 @@ func classifyReply(err error) string {
 	switch {
 	case strings.Contains(text, "The user executing the script can't"):
 		return "the redis user may not run a command that the scripts use; give it the commands that the documentation lists"
+	case strings.Contains(text, "cluster support disabled"):
+		return "the server is not part of a cluster; use mode simple"
 	case strings.HasPrefix(text, "ERR unknown command"):
 		return "redis doesn't know a command that is needed; use Redis 5 or later, or something that speaks its protocol in full"
 	}
@@ -121,20 +123,17 @@ func classifyNetwork(err error) string {
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return "all connections to redis are busy; raise pool_size, or find what slows redis down"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return "timeout: redis did not answer in time; check its load and the network, or raise timeout"
+		return "timeout: redis did not answer in time; check its load, the network, and whether it speaks TLS on this port, or raise timeout"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
-		return "the connection to redis was closed (EOF); perhaps it restarts, or wants TLS"
+		return "the connection to redis was closed (EOF); perhaps it restarts, wants TLS, or has too many connections (maxclients)"
 	}
 	return classifyText(err.Error())
 }
 
 // classifyText is for errors that the client makes of plain text.
 func classifyText(text string) string {
-	switch {
-	case strings.Contains(text, "all sentinels"):
+	if strings.Contains(text, "all sentinels") {
 		return "no sentinel knows the master; check their addresses and master_name"
-	case strings.Contains(text, "got 4 elements in cluster info"), strings.Contains(text, "cluster support disabled"), strings.Contains(text, "cannot load cluster"):
-		return "the server is not part of a cluster; use mode simple"
 	}
 	return "redis can't be reached; check address, network and its log"
 }

@@ -239,7 +239,7 @@ func (s Settings) Check() error {
 	case unix && s.TLS.Enabled:
 		return errors.New("TLS is not used on a unix socket; remove one of the two")
 	case s.DB < 0:
-		return fmt.Errorf("database %d: the number is 0 or more", s.DB)
+		return fmt.Errorf("database %d is negative; write 0 or more", s.DB)
 	case s.Timeout < 0:
 		return fmt.Errorf("timeout %s is negative; write a duration such as 1s", s.Timeout)
 	case s.PoolSize < 0:

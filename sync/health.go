@@ -55,8 +55,10 @@ func (r *Replicator) complain(s *Source, why any) {
 	}
 }
 
-// startLocked starts the beat. r.mu is held.
-func (r *Replicator) startLocked() {
+// Start begins to tell other nodes that this one is there, if it has not begun.
+func (r *Replicator) Start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.stop != nil {
 		return
 	}

@@ -39,7 +39,7 @@ const (
 	flushTime = 2 * time.Second
 )
 
-// A Replicator exchanges the counts of all tables that share one Redis and one namespace. Its loops run from the first Attach
+// A Replicator exchanges the counts of all tables that share one Redis and one namespace. Its loops run from Start or the first Attach
 // until Close; it never returns an error to a request.
 type Replicator struct {
 	client  redis.UniversalClient
@@ -113,9 +113,9 @@ func (r *Replicator) Attach(s *Source, rate time.Duration, drain float64) {
 	at := &attachment{to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{})}
 	at.set(rate, drain)
 	s.at.Store(at)
+	r.Start()
 	r.mu.Lock()
 	r.sources[s] = struct{}{}
-	r.startLocked()
 	r.mu.Unlock()
 	if old != nil {
 		old.to.leave(s, old)

@@ -344,17 +344,19 @@ func TestStrictWaiterLeaves(t *testing.T) {
 			proxy := faultproxy.Start(t, server.Addr)
 			s := strict(t, "redis://"+proxy.Addr)
 			take(t, s, name, id(1), rule)
-			proxy.SetDelay(100 * time.Millisecond)
+			proxy.SetDelay(300 * time.Millisecond)
+			sent := proxy.Requests()
+			ctx, cancel := context.WithCancel(context.Background())
 			var wg sync.WaitGroup
 			for range 10 {
 				wg.Go(func() {
-					ctx, cancel := context.WithCancel(context.Background())
-					time.AfterFunc(10*time.Millisecond, cancel) // while the call is on its way
 					if _, _, err := s.Take(ctx, name, []Rule{rule}, id(1), nil); !errors.Is(err, context.Canceled) {
 						t.Errorf("Take() = %v, want that its context was canceled", err)
 					}
 				})
 			}
+			redistest.Eventually(t, "the call is on its way", func() bool { return proxy.Requests() > sent })
+			cancel()
 			wg.Wait()
 			proxy.SetDelay(0)
 			if s.Down() {

@@ -1,16 +1,16 @@
 -- Fixed and sliding windows. For each rule: limit, span of an epoch, its unit (1 for microseconds, 1000 for nanoseconds), how many earlier epochs
--- count, ttl in milliseconds. The hashes are those of the background exchange: "sum" is "total attempts" of all nodes. Strict mode's own field
--- is "seq total attempts".
+-- count, ttl in milliseconds. The hashes are those of the background exchange; strict mode knows "sum" only, the "total attempts" of all nodes.
 rules = {width = 5}
 
 local function read(r, epoch)
-  local e = {key = r.key .. ':' .. text(epoch), total = 0, attempts = 0, mine = 0, tried = 0}
-  local had = redis.call('HMGET', e.key, 'sum', field)
-  e.new = not had[1]
-  local total, attempts = string.match(had[1] or '', '^(%-?%d+) (%d+)')
+  local e = {key = r.key .. ':' .. text(epoch), total = 0, attempts = 0}
+  local had = redis.call('HGET', e.key, 'sum')
+  if not had then
+    e.new = true
+    return e
+  end
+  local total, attempts = string.match(had, '^(%-?%d+) (%d+)')
   if total then e.total, e.attempts = math.min(tonumber(total), exact), math.min(tonumber(attempts), exact) end
-  local mine, tried = string.match(had[2] or '', '^%d+ (%-?%d+) (%d+)$')
-  if mine then e.mine, e.tried = tonumber(mine), tonumber(tried) end
   return e
 end
 
@@ -34,9 +34,7 @@ function room(r)
 end
 
 local function add(e, n, tries)
-  e.total, e.mine = e.total + n, e.mine + n
-  e.attempts, e.tried = e.attempts + tries, e.tried + tries
-  e.dirty = true
+  e.total, e.attempts, e.dirty = e.total + n, e.attempts + tries, true
 end
 
 function spend(r, n) add(r[0], n, want) end
@@ -53,7 +51,7 @@ function close(r)
   for age = 0, r.live do
     local e = r[age]
     if e.dirty then
-      redis.call('HSET', e.key, 'sum', text(e.total) .. ' ' .. text(e.attempts), field, ARGV[2] .. ' ' .. text(e.mine) .. ' ' .. text(e.tried))
+      redis.call('HSET', e.key, 'sum', text(e.total) .. ' ' .. text(e.attempts))
       if e.new then redis.call('PEXPIRE', e.key, r.ttl) end
     end
   end

@@ -13,7 +13,7 @@ type Verdict struct {
 	// Decision is exact for the instant at which Redis decided. A request is admitted if all limits allow it; otherwise nothing was spent in any.
 	Decision algorithms.Decision
 	// Reports are what Redis holds for this key after the call, for a node that has to go on alone: for windows the totals of all nodes, in place of
-	// Elsewhere, for each epoch that counts; for buckets the level. The receiver owns them.
+	// Elsewhere, for each epoch that counts; for buckets the level; for a log the number of hits in the window. The receiver owns them.
 	Reports []algorithms.Report
 }
 
@@ -130,6 +130,7 @@ func (r Rule) log(v *Verdict, o *outcome, state []int64) {
 	if len(state) < 3 || state[0] <= 0 {
 		return
 	}
+	v.Reports = append(v.Reports, algorithms.Report{Epoch: o.at * int64(time.Microsecond) / int64(r.Window), Elsewhere: state[0]})
 	d := &v.Decision
 	leaves := func(at int64) time.Duration {
 		whole := (r.Window + time.Microsecond - 1) / time.Microsecond

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -54,7 +56,7 @@ func start(t *testing.T, nodes int, caddyfile string) *cluster.Cluster {
 		c.Close()
 		for _, n := range c.Nodes {
 			if t.Failed() {
-				t.Logf("node %d wrote last:\n%s", n.Number, n.Log.Tail(20))
+				t.Logf("node %d wrote last:\n%s", n.Number, n.Log.Tail(6))
 			}
 			for _, line := range n.Log.With("panic") {
 				t.Errorf("node %d: %s", n.Number, line)
@@ -71,7 +73,7 @@ func config(options, site string) string {
 	default_bind 127.0.0.1
 	grace_period 5s
 	log default {
-		exclude admin.api http.log tls
+		exclude admin http.log tls
 	}
 	rate_limit {
 		%s
@@ -174,6 +176,9 @@ func sums(t *testing.T, s *redistest.Server, zone string) map[string]int {
 	keys := c.Scan(t.Context(), 0, "*:"+zone+":*", 1000).Iterator()
 	for keys.Next(t.Context()) {
 		text, err := c.HGet(t.Context(), keys.Val(), "sum").Result()
+		if err == redis.Nil {
+			continue // strict mode's record of calls
+		}
 		if err != nil {
 			t.Fatalf("HGET %s sum: %v", keys.Val(), err)
 		}

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"text/template"
 	"time"
 )
@@ -33,14 +32,7 @@ type Node struct {
 	program string
 	dir     string
 	ports   [2]port
-	process *process
-}
-
-// process is one life of a Node.
-type process struct {
-	cmd    *exec.Cmd
-	exited chan struct{}
-	watch  *exec.Cmd
+	process *Process // nil when it doesn't run
 }
 
 // values are what a template of a Caddyfile can use, as in {{.Port}}.
@@ -89,22 +81,15 @@ func (n *Node) Start(ctx context.Context, caddyfile string) error {
 	cmd.Dir = n.dir
 	cmd.Env = append(os.Environ(), "HOME="+n.dir, "XDG_DATA_HOME="+n.dir, "XDG_CONFIG_HOME="+n.dir)
 	cmd.Stdout, cmd.Stderr = n.Log, n.Log
-	detach(cmd)
-	if err := cmd.Start(); err != nil {
+	if n.process, err = StartProcess(cmd); err != nil {
 		return fmt.Errorf("starting Caddy: %w", err)
 	}
-	p := &process{cmd: cmd, exited: make(chan struct{}), watch: watch(cmd.Process.Pid)}
-	n.process = p
-	go func() {
-		defer close(p.exited)
-		_ = cmd.Wait()
-	}()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	select {
 	case <-serves:
 		return nil
-	case <-p.exited:
+	case <-n.process.Exited():
 		err = errors.New("it has ended")
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -113,59 +98,22 @@ func (n *Node) Start(ctx context.Context, caddyfile string) error {
 	return fmt.Errorf("starting Caddy as node %d: %w; its last lines:\n%s", n.Number, err, n.Log.Tail(12))
 }
 
-// watch starts a process that ends another one if this program dies without doing so: it waits for the end of a pipe.
-func watch(pid int) *exec.Cmd {
-	cmd := exec.Command("sh", "-c", fmt.Sprintf("cat >/dev/null; kill -9 %d", pid))
-	detach(cmd)
-	if _, err := cmd.StdinPipe(); err != nil {
-		return nil
-	}
-	if cmd.Start() != nil {
-		return nil // a system without sh has to do without
-	}
-	return cmd
-}
-
-// Pid is the process's number, 0 when it doesn't run.
-func (n *Node) Pid() int {
-	if n.process == nil {
-		return 0
-	}
-	return n.process.cmd.Process.Pid
-}
-
-// Stop asks the process to end, as SIGTERM does, and returns when it has: it is killed if it takes too long.
+// Stop asks the process to end, as SIGTERM does, and returns when it has.
 func (n *Node) Stop() error {
-	if n.process == nil {
-		return nil
-	}
-	if err := n.process.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		n.Kill()
-		return nil // it had ended, or there are no signals on this system
-	}
-	select {
-	case <-n.process.exited:
-		n.Kill()
-		return nil
-	case <-time.After(patience):
-		n.Kill()
+	p := n.process
+	n.process = nil
+	if p != nil && !p.Stop() {
 		return fmt.Errorf("node %d did not end within %s of SIGTERM and was killed", n.Number, patience)
 	}
+	return nil
 }
 
 // Kill ends the process at once, as kill -9 does.
 func (n *Node) Kill() {
-	p := n.process
-	if p == nil {
-		return
+	if n.process != nil {
+		n.process.Kill()
+		n.process = nil
 	}
-	n.process = nil
-	if p.watch != nil {
-		_ = p.watch.Process.Kill()
-		_ = p.watch.Wait()
-	}
-	_ = p.cmd.Process.Kill()
-	<-p.exited
 }
 
 func (n *Node) close() {

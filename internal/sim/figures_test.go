@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"flag"
 	"fmt"
 	"testing"
 	"time"
@@ -8,10 +9,12 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// TestFigures prints the tables of docs/accuracy.md: go test ./internal/sim -run TestFigures -v
+var figures = flag.Bool("figures", false, "print the tables of docs/accuracy.md")
+
+// TestFigures prints the tables of docs/accuracy.md: go test ./internal/sim -run TestFigures -figures -v
 func TestFigures(t *testing.T) {
-	if !testing.Verbose() {
-		t.Skip("prints tables; run with -v")
+	if !*figures {
+		t.Skip("prints tables; run with -figures")
 	}
 	const seeds = 5
 	pair := func(f figure) string { return fmt.Sprintf("%.2f / %.2f", f.worst, f.mean) }

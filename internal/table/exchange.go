@@ -102,6 +102,9 @@ func (t *Table[S]) pressing(e *entry[S], l *algorithms.Ledger, live int, d algor
 	if now-e.at < int64(pause) {
 		return false
 	}
+	if e.scale == 0 {
+		return true // the second exchange tells this node's share
+	}
 	if live > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
 		return true // the first request of an epoch: others may want what came just before it
 	}
@@ -285,7 +288,7 @@ func (b *Background[S]) settle(e *entry[S], now int64, answers []Answer, reports
 		r.Level, r.LevelAt = a.Seen, a.SeenAt
 		reports = append(reports, r)
 		if a.Epoch == epoch {
-			e.learnScale(a)
+			e.learnScale(a, l.Settled && e.at != 0)
 		}
 	}
 	if forgot {
@@ -302,14 +305,18 @@ func (b *Background[S]) settle(e *entry[S], now int64, answers []Answer, reports
 	return forgot
 }
 
-// learnScale works out K from the attempts here and everywhere, in this exchange and the one before.
-func (e *entry[S]) learnScale(a *Answer) {
+// learnScale works out K from the attempts here and everywhere, in this exchange and the one before. Where there was none lately, what others
+// did came over a longer time than what this node did, and says nothing of its share.
+func (e *entry[S]) learnScale(a *Answer, lately bool) {
 	mine, all := uint32(a.Attempts), satAdd32(0, a.SumAttempts)
 	if mine < e.attempts || all < e.all { // a new epoch
 		e.attempts, e.all = 0, 0
 	}
 	dMine, dAll := mine-e.attempts, all-e.all
 	e.scale = 1
+	if !lately {
+		dMine, dAll, e.lastAttempts, e.lastAll, e.scale = 0, 0, 0, 0, 0
+	}
 	if both := float64(dMine) + float64(e.lastAttempts); both > 0 {
 		e.scale = float32(min(max(1, (float64(dAll)+float64(e.lastAll))/both), maxScale))
 	}
@@ -317,8 +324,9 @@ func (e *entry[S]) learnScale(a *Answer) {
 }
 
 // Learn absorbs what a store that decides by itself says of a key, so that this node can go on when the store is lost. all reports
-// give the total of all nodes in place of Elsewhere.
-func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now int64, all []algorithms.Report) {
+// give the total of all nodes in place of Elsewhere. With anew they are all there is to know, and what is here is forgotten: for
+// algorithms whose totals this table does not exchange meanwhile.
+func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now int64, all []algorithms.Report, anew bool) {
 	now += t.offset.Load()
 	sh := t.shard(key)
 	sh.mu.Lock()
@@ -330,6 +338,9 @@ func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now i
 		}
 	}
 	s := &sh.at(i).state
+	if anew {
+		*s = *new(S)
+	}
 	alg.Roll(s, now)
 	l := alg.Ledger(s)
 	for j := range all {
@@ -339,6 +350,7 @@ func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now i
 	}
 	l.Settled = false // what is told is the whole, not what came since
 	alg.Absorb(s, now, all)
+	l.Settled = false
 }
 
 // Fail gives messages back that got no answer. Their keys stay touched.

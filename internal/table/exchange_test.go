@@ -182,7 +182,11 @@ func TestNewAndPressedKeysAreUrgent(t *testing.T) {
 	if woken != 1 || urgent(t0) == 0 {
 		t.Errorf("a new key: woken %d times, want 1 and a message", woken)
 	}
-	admit(t, a, alg, t0+int64(time.Second), 10, 10)
+	admit(t, a, alg, t0+int64(10*time.Millisecond), 1, 1)
+	if !a.Urgent() || urgent(t0+int64(10*time.Millisecond)) == 0 {
+		t.Error("a key whose share of the attempts is not known is not urgent")
+	}
+	admit(t, a, alg, t0+int64(time.Second), 9, 9)
 	if a.Urgent() {
 		t.Error("a key with 89 of 100 left is urgent")
 	}

@@ -1,0 +1,198 @@
+package ratelimit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+)
+
+// parseGlobalOption reads the global option:
+//
+//	rate_limit {
+//		redis          <url>...
+//		redis          storage
+//		redis [simple|failover|cluster] {
+//			address               <host:port>...
+//			username              <name>
+//			password              <secret>
+//			db                    <number>
+//			timeout               <duration>
+//			key_prefix            <namespace>
+//			master_name           <name>
+//			sentinel_username     <name>
+//			sentinel_password     <secret>
+//			tls_enabled           [on|off]
+//			tls_insecure          [on|off]
+//			tls_server_certs_pem  <pem>
+//			tls_server_certs_path <directory>
+//			tls_client_cert       <file>
+//			tls_client_key        <file>
+//			tls_server_name       <name>
+//			pool_size             <number>
+//		}
+//		sync_rate      local|strict|<seconds>|<duration>
+//		namespace      <name>
+//		strict_timeout <duration>
+//		persist        <file>
+//	}
+//
+// redis stands once, in one of its forms. Without a value it is no Redis: that is an environment variable that is not set.
+func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
+	p := parser{d}
+	if !p.Next() {
+		return nil, p.ArgErr()
+	}
+	start := p.Token()
+	if existing != nil {
+		return nil, placeAt(start, errors.New("the global option rate_limit is given twice; put all options into one of them"))
+	}
+	if p.NextArg() {
+		return nil, placeAt(start, errors.New("the global option rate_limit takes a block; a rate belongs into a site, and Redis into the block: `redis redis://localhost:6379`"))
+	}
+	app, options := new(App), given{}
+	if err := p.options(options, "", func(option string) error { return p.appOption(app, option) }); err != nil {
+		return nil, err
+	}
+	if err := app.check(app.redisAsWritten()); err != nil {
+		return nil, p.place(err, options, start)
+	}
+	if err := app.checkNamespace(); err != nil {
+		return nil, p.place(wrong("namespace", err), options, options["redis"])
+	}
+	text, err := json.Marshal(app)
+	if err != nil {
+		return nil, placeAt(start, err)
+	}
+	return httpcaddyfile.App{Name: "rate_limit", Value: text}, nil
+}
+
+// checkNamespace checks it and its other name, unless they hold placeholders.
+func (a *App) checkNamespace() error {
+	var prefix string
+	if a.Redis != nil {
+		prefix = a.Redis.KeyPrefix
+	}
+	if strings.Contains(a.Namespace+prefix, "{") {
+		return nil
+	}
+	return (&App{namespace: a.Namespace}).nameNamespace(prefix)
+}
+
+// appOption reads one of the global options.
+func (p parser) appOption(app *App, option string) (err error) {
+	switch option {
+	case "redis":
+		app.Redis, err = p.redis()
+	case "sync_rate":
+		app.SyncRate, err = p.syncRate()
+	case "namespace":
+		app.Namespace, err = p.word()
+	case "strict_timeout":
+		app.StrictTimeout, err = p.duration()
+	case "persist":
+		app.Persist, err = p.word()
+	default:
+		return unknownOption(option, []string{"redis", "sync_rate", "namespace", "strict_timeout", "persist"})
+	}
+	return wrong(option, err)
+}
+
+// redis reads the option in all its forms.
+func (p parser) redis() (*Redis, error) {
+	r := new(Redis)
+	values := p.RemainingArgs()
+	switch {
+	case len(values) == 1 && values[0] == "storage":
+		r.Storage = true
+	case len(values) == 1 && slices.Contains(redisModes, values[0]):
+		r.Mode = values[0]
+		return r, p.redisBlock(r)
+	case len(values) == 0:
+		return r, p.redisBlock(r)
+	default:
+		r.URL = strings.Join(values, ",")
+		if strings.Trim(r.URL, ", ") == "" {
+			r.URL = ""
+		} else if near := nearestOf(values[0], []string{"simple", "failover", "cluster", "storage"}); near != "" {
+			return nil, fmt.Errorf("there is no %q; did you mean %s?", clip(values[0]), near)
+		}
+	}
+	_, err := r.checkWritten()
+	return r, err
+}
+
+var redisModes = []string{"simple", "failover", "cluster"}
+
+// redisBlock reads the block form.
+func (p parser) redisBlock(r *Redis) error {
+	err := p.options(given{}, "", func(option string) error { return p.redisOption(r, option) })
+	if err != nil {
+		return err
+	}
+	_, err = r.checkWritten()
+	return err
+}
+
+// redisOption reads one option of the redis block. Where a value may come from an environment variable, none is an empty one.
+func (p parser) redisOption(r *Redis, option string) (err error) {
+	texts := map[string]*string{
+		"username": &r.Username, "password": &r.Password, "key_prefix": &r.KeyPrefix, "master_name": &r.MasterName,
+		"sentinel_username": &r.SentinelUsername, "sentinel_password": &r.SentinelPassword,
+		"tls_server_certs_pem": &r.TLSServerCertsPEM, "tls_server_certs_path": &r.TLSServerCertsPath,
+		"tls_client_cert": &r.TLSClientCert, "tls_client_key": &r.TLSClientKey, "tls_server_name": &r.TLSServerName,
+	}
+	if text, ok := texts[option]; ok {
+		*text, err = p.secret()
+		return wrong(option, err)
+	}
+	switch option {
+	case "address":
+		if r.Address = p.RemainingArgs(); len(r.Address) == 0 {
+			r.Address = []string{""}
+		}
+	case "db":
+		r.DB, err = number[int](p)
+	case "timeout":
+		r.Timeout, err = p.duration()
+	case "tls_enabled":
+		r.TLSEnabled, err = p.flag()
+	case "tls_insecure":
+		r.TLSInsecure, err = p.flag()
+	case "pool_size":
+		r.PoolSize, err = number[int](p)
+	default:
+		others := append(slices.Sorted(maps.Keys(texts)), "address", "db", "timeout", "tls_enabled", "tls_insecure", "pool_size")
+		return unknownOption(option, others)
+	}
+	return wrong(option, err)
+}
+
+// redisAsWritten says whether there is a Redis and whether one was asked for by an empty value, as far as it shows before placeholders have values.
+func (a *App) redisAsWritten() (hasRedis, redisEmpty bool) {
+	if a.Redis == nil {
+		return false, false
+	}
+	empty, _ := a.Redis.checkWritten() // its error is reported at the redis option
+	return !empty, empty
+}
+
+// checkWritten is resolve, as far as that can be said without the machine that the configuration is for: placeholders have their values
+// and files are there only when it is loaded.
+func (r *Redis) checkWritten() (empty bool, err error) {
+	text, err := json.Marshal(r)
+	if err != nil || r.Storage || bytes.Count(text, []byte("{")) > 1 {
+		return false, err
+	}
+	c := *r
+	c.TLSServerCertsPath, c.TLSClientCert, c.TLSClientKey = "", "", ""
+	_, empty, err = c.resolve(caddy.NewReplacer())
+	return empty, err
+}

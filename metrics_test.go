@@ -1,0 +1,97 @@
+package ratelimit
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func someStats() ([]zoneStats, []storeStats) {
+	return []zoneStats{{"m", 3, false}, {"m", 4, true}, {"other\xff", 0, false}},
+		[]storeStats{{"caddy", true, 10, 1, 100}, {"caddy", false, 1, 5, 7}, {"shop", true, 2, 0, 0}}
+}
+
+// scrape reads what a registry tells of zone m and of everything that has no zone, without the common part of names.
+func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := strings.TrimPrefix(f.GetName(), "caddy_rate_limit_")
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			if strings.HasSuffix(name, " m") || !strings.Contains(name, "decisions") {
+				values[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return values
+}
+
+func TestMetricsSurviveAReload(t *testing.T) {
+	c := newZoneCounters("m")
+	c.admit()
+	c.overflowed()
+	before := scrapeDecisions(t)
+	for config := range 3 {
+		registry := prometheus.NewPedanticRegistry()
+		for range 2 { // two handlers of one configuration
+			if err := registerMetrics(registry, someStats); err != nil {
+				t.Fatal(err)
+			}
+		}
+		newZoneCounters("m").refuse()
+		want := map[string]float64{
+			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total refused m": before["decisions_total refused m"] + float64(config+1),
+			"decisions_total skipped m": 0, "decisions_total unavailable m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
+			"keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "redis_up caddy": 0, "redis_up shop": 1,
+			"exchanges_total caddy failed": 6, "exchanges_total caddy ok": 11, "exchanges_total shop failed": 0, "exchanges_total shop ok": 2,
+			"exchanged_keys_total caddy": 107, "exchanged_keys_total shop": 0,
+		}
+		if got := scrape(t, registry); !maps.Equal(got, want) {
+			t.Errorf("configuration %d: got %v, want %v", config, got, want)
+		}
+	}
+	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 {
+		t.Errorf("what was counted before the first configuration is lost: %v", before)
+	}
+}
+
+// scrapeDecisions reads the counters as they are now; a test that runs again in this process finds them where it left them.
+func scrapeDecisions(t *testing.T) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	if err := registerMetrics(registry, someStats); err != nil {
+		t.Fatal(err)
+	}
+	return scrape(t, registry)
+}
+
+func TestCountersSwitchedOff(t *testing.T) {
+	var c *zoneCounters
+	c.admit()
+	c.refuse()
+	c.skip()
+	c.lost()
+	c.overflowed()
+}
+
+func TestCountingDoesNotAllocate(t *testing.T) {
+	c := newZoneCounters("allocations")
+	if n := testing.AllocsPerRun(100, func() {
+		c.admit()
+		c.refuse()
+		c.skip()
+		c.lost()
+		c.overflowed()
+	}); n != 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}

@@ -1,0 +1,469 @@
+package ratelimit
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"go/ast"
+	goparser "go/parser"
+	"go/token"
+	"go/types"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// block is a fenced block of a page.
+type block struct {
+	page, language, text string
+	line                 int
+}
+
+func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
+
+func readPage(t testing.TB, page string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// pages are the README and docs/.
+func pages(t testing.TB) []string {
+	t.Helper()
+	all, err := filepath.Glob("docs/*.md")
+	if err != nil || len(all) == 0 {
+		t.Fatalf("Glob(docs/*.md) = %d files, %v", len(all), err)
+	}
+	return append([]string{"README.md"}, all...)
+}
+
+// blocksOf are a page's fenced blocks of a language.
+func blocksOf(t testing.TB, page, language string) (all []block) {
+	t.Helper()
+	var open *block
+	for i, line := range strings.Split(readPage(t, page), "\n") {
+		switch {
+		case open != nil && line == "```":
+			if open.language == language {
+				all = append(all, *open)
+			}
+			open = nil
+		case open != nil:
+			open.text += line + "\n"
+		case strings.HasPrefix(line, "```"):
+			open = &block{page: page, language: strings.TrimPrefix(line, "```"), line: i + 2}
+		}
+	}
+	if open != nil {
+		t.Errorf("%v: the block has no end", open)
+	}
+	return all
+}
+
+// validate loads a configuration as far as caddy validate does.
+func validate(t testing.TB, where string, config []byte) {
+	t.Helper()
+	var c caddy.Config
+	if err := caddy.StrictUnmarshalJSON(config, &c); err != nil {
+		t.Errorf("%s: StrictUnmarshalJSON: %v", where, err)
+		return
+	}
+	c.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: "ERROR"}}}}
+	if err := caddy.Validate(&c); err != nil {
+		t.Errorf("%s: Validate: %v", where, err)
+	}
+}
+
+// validateCaddyfile also wants it written as caddy fmt writes it.
+func validateCaddyfile(t testing.TB, where, text string) {
+	t.Helper()
+	config, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		t.Errorf("%s: Adapt: %v", where, err)
+		return
+	}
+	for _, w := range warnings {
+		t.Errorf("%s: Adapt warns: %v", where, w)
+	}
+	validate(t, where, config)
+}
+
+func TestCaddyfilesOfThePagesLoad(t *testing.T) {
+	n := 0
+	for _, page := range pages(t) {
+		for _, b := range blocksOf(t, page, "caddyfile") {
+			validateCaddyfile(t, b.String(), b.text)
+			n++
+		}
+	}
+	if n < 10 {
+		t.Errorf("found %d caddyfile blocks in the pages, want more", n)
+	}
+}
+
+func TestJSONOfThePagesLoads(t *testing.T) {
+	n := 0
+	for _, page := range pages(t) {
+		for _, b := range blocksOf(t, page, "json") {
+			if strings.Contains(b.text, `"apps"`) {
+				validate(t, b.String(), []byte(b.text))
+				n++
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("found no JSON configuration in the pages")
+	}
+}
+
+func TestCaddyfileExampleLoads(t *testing.T) {
+	for _, url := range []string{"", "redis://localhost:6379/0"} {
+		t.Setenv("REDIS_URL", url)
+		validateCaddyfile(t, fmt.Sprintf("Caddyfile.example with REDIS_URL=%q", url), readPage(t, "Caddyfile.example"))
+	}
+}
+
+// functions are those of this package, outside of its tests.
+func functions(t *testing.T) (all []*ast.FuncDecl) {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := goparser.ParseFile(token.NewFileSet(), name, nil, goparser.ParseComments|goparser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				all = append(all, f)
+			}
+		}
+	}
+	return all
+}
+
+// grammarOn is the indented block in the comment of a function.
+func grammarOn(t *testing.T, function string) string {
+	t.Helper()
+	for _, f := range functions(t) {
+		if f.Name.Name != function {
+			continue
+		}
+		var code strings.Builder
+		for line := range strings.Lines(f.Doc.Text()) {
+			if line == "\n" || line[0] == '\t' {
+				code.WriteString(strings.TrimPrefix(line, "\t"))
+			}
+		}
+		return strings.Trim(code.String(), "\n") + "\n"
+	}
+	t.Fatalf("there is no function %s", function)
+	return ""
+}
+
+func TestGrammarIsTheSameInReadme(t *testing.T) {
+	var in []string
+	for _, b := range blocksOf(t, "README.md", "text") {
+		in = append(in, b.text)
+	}
+	for _, function := range []string{"UnmarshalCaddyfile", "parseGlobalOption"} {
+		if grammar := grammarOn(t, function); !slices.Contains(in, grammar) {
+			t.Errorf("the README has no text block with the grammar on %s:\n%s", function, grammar)
+		}
+	}
+}
+
+// knownOptions are the cases of the parser's switches over an option, and the keys of its maps of texts.
+func knownOptions(t *testing.T) (all []string) {
+	t.Helper()
+	for _, f := range functions(t) {
+		if f.Recv == nil || !strings.HasSuffix(strings.ToLower(types.ExprString(f.Recv.List[0].Type)), "parser") {
+			continue
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			var literals []ast.Expr
+			switch n := n.(type) {
+			case *ast.CaseClause:
+				literals = n.List
+			case *ast.KeyValueExpr:
+				literals = []ast.Expr{n.Key}
+			}
+			for _, e := range literals {
+				if l, ok := e.(*ast.BasicLit); ok && l.Kind == token.STRING {
+					option, err := strconv.Unquote(l.Value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					all = append(all, option)
+				}
+			}
+			return true
+		})
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func TestEveryOptionIsDocumented(t *testing.T) {
+	page := readPage(t, "docs/configuration.md")
+	options := knownOptions(t)
+	if len(options) < 45 {
+		t.Fatalf("found %d options in the parser, want more: %v", len(options), options)
+	}
+	var named []string
+	for _, m := range regexp.MustCompile("`([a-z0-9_]+)[ `]").FindAllStringSubmatch(page, -1) {
+		named = append(named, m[1])
+	}
+	for _, option := range options {
+		if !slices.Contains(named, option) {
+			t.Errorf("docs/configuration.md doesn't name the option %s", option)
+		}
+	}
+	for _, names := range [][]string{kindNames, emptyKeyNames, redisLossNames, headerSetNames} {
+		for _, name := range names {
+			if !strings.Contains(page, "`"+name+"`") {
+				t.Errorf("docs/configuration.md doesn't name the choice %s", name)
+			}
+		}
+	}
+}
+
+func TestLinksOfThePagesLead(t *testing.T) {
+	others := map[string]bool{"docs/accuracy.md": true, "docs/cluster.md": true} // come from runs of their own
+	for _, page := range pages(t) {
+		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(readPage(t, page), -1) {
+			file, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(file, "://") {
+				continue
+			}
+			target := page
+			if file != "" {
+				target = filepath.Join(filepath.Dir(page), file)
+			}
+			if _, err := os.Stat(target); err != nil {
+				if !others[target] {
+					t.Errorf("%s: the link %s leads nowhere: %v", page, m[1], err)
+				}
+				continue
+			}
+			if anchor != "" && !slices.Contains(anchorsOf(t, target), anchor) {
+				t.Errorf("%s: the link %s: %s has no such heading", page, m[1], target)
+			}
+		}
+	}
+}
+
+// anchorsOf are a page's headings as links name them.
+func anchorsOf(t *testing.T, page string) (all []string) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(readPage(t, page), -1) {
+		anchor := regexp.MustCompile(`[^a-z0-9_ -]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		all = append(all, strings.ReplaceAll(anchor, " ", "-"))
+	}
+	return all
+}
+
+// xcaddy.txt builds the Caddy that the module is tested with.
+func TestXcaddyMatchesGoMod(t *testing.T) {
+	var args []string
+	for _, line := range strings.Split(readPage(t, "xcaddy.txt"), "\n") {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			args = append(args, line)
+		}
+	}
+	mod := readPage(t, "go.mod")
+	m := regexp.MustCompile(`github\.com/caddyserver/caddy/v2 (v\S+)`).FindStringSubmatch(mod)
+	if m == nil {
+		t.Fatal("go.mod doesn't require github.com/caddyserver/caddy/v2")
+	}
+	if len(args) != 3 || args[0] != m[1] || args[1] != "--with" {
+		t.Fatalf("xcaddy.txt = %q, want %s --with <module>, as in go.mod", args, m[1])
+	}
+	path, _, _ := strings.Cut(args[2], "@")
+	if !bytes.HasPrefix([]byte(mod), []byte("module "+path+"\n")) {
+		t.Errorf("xcaddy.txt builds with %s, which is not the module of go.mod", path)
+	}
+	if want := "xcaddy build " + m[1] + " --with " + path; !strings.Contains(readPage(t, "README.md"), want+"`") {
+		t.Errorf("README.md doesn't say `%s`", want)
+	}
+}
+
+// everyKind is a zone with each algorithm.
+func everyKind(t testing.TB, syncRate SyncRate) (all []settings) {
+	t.Helper()
+	one, hundred := int64(1), int64(100)
+	for _, algorithm := range kindNames {
+		z := &Zone{Limits: []Limit{{hundred, caddy.Duration(time.Minute)}}, Algorithm: algorithm, SyncRate: &syncRate, CountDenied: true}
+		if algorithm == "leaky_bucket" {
+			z.Queue = &one
+		}
+		s, _, err := z.settings(syncRate, syncRate >= 0, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.name = algorithm
+		all = append(all, s)
+	}
+	return all
+}
+
+// aclOf is the user in docs/sync.md: its name, its password and its rules.
+func aclOf(t *testing.T) (user, password, rules string) {
+	t.Helper()
+	for _, b := range blocksOf(t, "docs/sync.md", "text") {
+		if m := regexp.MustCompile(`^user (\S+) (on >(\S+) .*)\n$`).FindStringSubmatch(b.text); m != nil {
+			return m[1], m[3], m[2]
+		}
+	}
+	t.Fatal("docs/sync.md has no ACL user")
+	return "", "", ""
+}
+
+func TestDocumentedACLIsEnough(t *testing.T) {
+	user, password, rules := aclOf(t)
+	server := redistest.Start(t, redistest.User(user, rules))
+	checkACL(t, server, strings.Replace(server.URL, "://", "://"+user+":"+password+"@", 1))
+}
+
+func TestDocumentedACLIsEnoughInACluster(t *testing.T) {
+	user, password, rules := aclOf(t)
+	more := regexp.MustCompile("a Cluster: `([^`]+)`").FindStringSubmatch(readPage(t, "docs/sync.md"))
+	if more == nil {
+		t.Fatal("docs/sync.md doesn't say what a Cluster needs")
+	}
+	cluster := redistest.StartCluster(t, 3, redistest.User(user, rules+" "+more[1]))
+	for _, node := range cluster.Nodes {
+		defer func() { checkACLLog(t, node) }()
+	}
+	checkACL(t, cluster.Nodes[0], strings.Replace(cluster.URL, "://", "://"+user+":"+password+"@", 1))
+}
+
+func checkACLLog(t *testing.T, server *redistest.Server) {
+	t.Helper()
+	if denied, ok := server.Do("ACL", "LOG").([]any); !ok || len(denied) > 0 {
+		t.Errorf("ACL LOG = %v, want nothing denied", denied)
+	}
+}
+
+// checkACL exchanges and decides with every algorithm.
+func checkACL(t *testing.T, server *redistest.Server, url string) {
+	t.Helper()
+	set, err := ratesync.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := set.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, logs := observer.New(zap.WarnLevel)
+	shared := &sharedRedis{
+		namespace: defaultNamespace, client: client,
+		replicator: ratesync.NewReplicator(client, defaultNamespace, 5*time.Second, clock, zap.New(core)),
+		strict:     ratesync.NewStrict(client, defaultNamespace, 5*time.Second),
+	}
+	defer client.Close()
+	defer shared.close()
+
+	raw := []byte("key")
+	for _, s := range everyKind(t, SyncRate(minSyncRate)) {
+		c := newCounters(&s, s.limits[0])
+		c.configure(&s, s.limits[0], time.Minute, shared)
+		defer c.(caddy.Destructor).Destruct()
+		c.limiter(&s, s.limits[0]).take(table.KeyOf(raw), raw, clock(), 1)
+		redistest.Eventually(t, s.name+" is exchanged", func() bool { return c.stats().Own == 1 && c.stats().Unsent == 0 })
+	}
+	redistest.Eventually(t, "the node is known", func() bool { return shared.replicator.Status().Up && shared.replicator.Status().Nodes == 1 })
+
+	for _, s := range everyKind(t, syncStrict) {
+		r := s.limits[0]
+		rules := []ratesync.Rule{{Kind: s.kind.letter(), Limit: 1, Window: r.window, Buckets: s.buckets, Queue: s.queue}}
+		for i := range 4 {
+			v, g, err := shared.strict.Take(t.Context(), s.name, rules, table.IDOf(raw), nil)
+			if err != nil {
+				t.Fatalf("%s: Take = %v, %v", s.name, v, err)
+			}
+			switch i {
+			case 0:
+				shared.strict.Return(g)
+			case 2:
+				shared.strict.Charge(g)
+			}
+		}
+	}
+	if n := logs.Len(); n > 0 {
+		t.Errorf("the exchange warns: %v", logs.All())
+	}
+	checkACLLog(t, server)
+}
+
+// BenchmarkMemoryPerKey is what a key costs in memory, with its place in the table: the figures of the README and of docs/algorithms.md.
+func BenchmarkMemoryPerKey(b *testing.B) {
+	const keys = 200_000
+	all := everyKind(b, syncLocal)
+	ten := all[slices.IndexFunc(all, func(s settings) bool { return s.kind == slidingWindow })]
+	ten.name, ten.buckets = "sliding_window_10_buckets", 10
+	for _, s := range append(all, ten) {
+		for _, hits := range []int{1, 100} {
+			if hits > 1 && s.kind != slidingLog {
+				continue
+			}
+			b.Run(fmt.Sprintf("%s/requests=%d", s.name, hits), func(b *testing.B) {
+				b.ReportMetric(0, "ns/op")
+				for range b.N {
+					before := heapBytes()
+					c := newCounters(&s, s.limits[0])
+					fill(c.limiter(&s, s.limits[0]), &s, keys, hits)
+					b.ReportMetric(float64(heapBytes()-before)/keys, "B/key")
+					runtime.KeepAlive(c)
+				}
+			})
+		}
+	}
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// fill makes requests of many keys, and comes back to them in the next slice where a window has several.
+func fill(l limiter, s *settings, keys, hits int) {
+	now, raw := clock(), make([]byte, 8)
+	for slice := range s.buckets {
+		at := now + int64(slice)*int64(s.limits[0].window)/int64(s.buckets)
+		for key := range keys {
+			binary.LittleEndian.PutUint64(raw, uint64(key))
+			for hit := range hits {
+				l.take(table.KeyOf(raw), raw, at+int64(hit)*1000, 1)
+			}
+		}
+	}
+}

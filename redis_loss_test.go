@@ -1,0 +1,179 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/certmagic"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+func appWith(r *redistest.Server) *App {
+	return &App{Redis: &Redis{URL: r.URL}, Namespace: "test"}
+}
+
+// shows waits until the state of a zone in the admin endpoint is as wanted.
+func shows(t *testing.T, zone, what string, want func(limitStatus) bool) {
+	t.Helper()
+	redistest.Eventually(t, zone+" "+what, func() bool {
+		for _, z := range currentStatus().Zones {
+			if z.Zone == zone && want(z) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func (s *site) lost(zone string) bool {
+	for _, z := range s.handler.zones {
+		if z.name == zone {
+			return z.counters[0].lost()
+		}
+	}
+	return false
+}
+
+func TestRulesWhileRedisIsLost(t *testing.T) {
+	r := redistest.Start(t)
+	block := "sync_rate 100ms\n"
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		block += zoneBlock("loss-"+rule, "match {\npath /"+rule+"\n}\nlimit 10/1h\nalgorithm fixed_window\non_redis_loss "+rule)
+	}
+	s := newSite(t, appWith(r), block)
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		redistest.Eventually(t, "the exchange begins", func() bool { return !s.lost("loss-" + rule) })
+		s.admits("1.2.3.4", 4, 4, to("/"+rule))
+		shows(t, "loss-"+rule, "is sent", func(z limitStatus) bool { return z.Own == 4 && z.Unsent == 0 })
+	}
+	// Another node shows up in the list.
+	r.Do("HSET", "test:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	redistest.Eventually(t, "two nodes", func() bool { return s.app.shared.replicator.Nodes() == 2 })
+	r.Kill()
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		redistest.Eventually(t, "the loss is noticed", func() bool { return s.lost("loss-" + rule) })
+	}
+	s.admits("1.2.3.4", 10, 6, to("/local"))
+	s.admits("1.2.3.4", 10, 1, to("/divide"))
+	s.admits("1.2.3.4", 10, 10, to("/allow"))
+	if a := s.get("1.2.3.4", to("/deny")); a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" {
+		t.Errorf("deny: %d %v, want 503 with Retry-After", a.status, a.header)
+	}
+	r.Restart()
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		redistest.Eventually(t, "redis is back", func() bool { return !s.lost("loss-" + rule) })
+	}
+	s.admits("1.2.3.4", 10, 6, to("/deny"))
+}
+
+func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
+	for _, algorithm := range []string{"fixed_window", "sliding_window", "token_bucket", "gcra", "sliding_log"} {
+		t.Run(algorithm, func(t *testing.T) {
+			r := redistest.Start(t)
+			name := "strict-" + algorithm
+			s := newSite(t, appWith(r), zoneBlock(name, "sync_rate 0\nlimit 10/1h\nalgorithm "+algorithm))
+			s.admits("1.2.3.4", 6, 6)
+			r.Kill()
+			s.admits("1.2.3.4", 10, 4)
+			r.Restart()
+			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.strict.Down() })
+			switch algorithm {
+			case "fixed_window", "sliding_window": // what was admitted meanwhile is sent; what Redis lost in the crash is not this node's
+				shows(t, name, "is sent", func(z limitStatus) bool { return z.Own == 4 && z.Unsent == 0 })
+				s.admits("1.2.3.4", 12, 6)
+			}
+			s.end()
+		})
+	}
+}
+
+func TestStrictRefusalGivesBackInLocalZones(t *testing.T) {
+	r := redistest.Start(t)
+	s := newSite(t, appWith(r),
+		zoneBlock("strict-narrow", "sync_rate strict\nkey {http.request.header.K}\nlimit 1/1h")+
+			zoneBlock("local-wide", "sync_rate local\nlimit 5/1h")+
+			zoneBlock("strict-wide", "sync_rate 0\nlimit 5/1h\nalgorithm token_bucket"))
+	s.admits("1.2.3.4", 20, 1, header("K", "a"))
+	for i := range 4 {
+		s.admits("1.2.3.4", 1, 1, header("K", strconv.Itoa(i)))
+	}
+	s.admits("1.2.3.4", 1, 0, header("K", "last"))
+}
+
+func TestWindowsSurviveAChangeOfSyncRate(t *testing.T) {
+	r := redistest.Start(t)
+	block := func(rate string) string {
+		return zoneBlock("rates", "sync_rate "+rate+"\nlimit 20/1h\nalgorithm fixed_window")
+	}
+	s := newSite(t, appWith(r), block("0"))
+	s.admits("1.2.3.4", 5, 5)
+	for _, rate := range []string{"100ms", "0", "local", "50ms", "0"} {
+		s2 := newSite(t, appWith(r), block(rate))
+		s.end()
+		s = s2
+		if rate != "local" {
+			redistest.Eventually(t, "the exchange begins", func() bool { return !s.lost("rates") })
+		}
+		if rate == "0" {
+			shows(t, "rates", "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
+		}
+		s.admits("1.2.3.4", 2, 2)
+	}
+	s.admits("1.2.3.4", 20, 5)
+}
+
+func TestCountsAreSentWhenTheLastConfigurationEnds(t *testing.T) {
+	r := redistest.Start(t)
+	block := zoneBlock("flushed", "sync_rate 1h\nlimit 10/1h\nalgorithm fixed_window")
+	s := newSite(t, appWith(r), block)
+	s.admits("1.2.3.4", 1, 1)
+	shows(t, "flushed", "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
+	s.admits("1.2.3.4", 6, 6)
+	s.end()
+	s = newSite(t, appWith(r), block) // as a new process: it knows nothing but what Redis has
+	s.admits("1.2.3.4", 1, 1)
+	shows(t, "flushed", "is known", func(z limitStatus) bool { return z.Elsewhere == 7 })
+	s.admits("1.2.3.4", 5, 2)
+}
+
+// storage is a Caddy storage that has a Redis client to lend.
+type lender struct {
+	certmagic.FileStorage
+	client any
+}
+
+func (l *lender) GetClient() any { return l.client }
+func (*lender) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "caddy.storage.lender", New: func() caddy.Module { return &lent }}
+}
+func (l *lender) CertMagicStorage() (certmagic.Storage, error) { return l, nil }
+func (*lender) Lock(context.Context, string) error             { return nil }
+func (*lender) Unlock(context.Context, string) error           { return nil }
+
+var lent lender
+
+func TestBorrowedClient(t *testing.T) {
+	r := redistest.Start(t)
+	lent.client = r.Client()
+	caddy.RegisterModule(&lent)
+	block := zoneBlock("borrowed", "sync_rate 50ms\nlimit 10/1h\nalgorithm fixed_window")
+	s := newSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &App{Redis: &Redis{Storage: true}}, block)
+	s.admits("1.2.3.4", 4, 4)
+	shows(t, "borrowed", "is sent", func(z limitStatus) bool { return z.Own == 4 && z.Unsent == 0 })
+	s2 := newSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &App{Redis: &Redis{Storage: true}}, block)
+	s.end()
+	s2.admits("1.2.3.4", 3, 3)
+	s2.end()
+	if err := r.Client().Ping(context.Background()).Err(); err != nil {
+		t.Errorf("the borrowed client was closed: %v", err)
+	}
+	s = newSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &App{Redis: &Redis{Storage: true}}, block)
+	s.admits("1.2.3.4", 1, 1)
+	shows(t, "borrowed", "is known", func(z limitStatus) bool { return z.Elsewhere == 7 })
+}
