@@ -47,6 +47,10 @@ type Algorithm[S any] interface {
 	// Level is the fill of a bucket in requests at now, 0 for algorithms that have no bucket.
 	Level(s *S, now int64) float64
 
+	// Slack is what a bucket has drained while it was empty since the last Absorb, in whole requests: so much of what others have spent
+	// since then has drained too. 0 for algorithms that have no bucket.
+	Slack(s *S, now int64) int64
+
 	// Rule returns the limit and the window of the parameters.
 	Rule() (limit int64, window time.Duration)
 }

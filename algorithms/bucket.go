@@ -188,6 +188,12 @@ func (b bucket) level(s *BucketState, now int64) float64 {
 	return float64(level.whole) + float64(level.frac)/float64(b.window)
 }
 
+func (b bucket) slack(s *BucketState, now int64) int64 {
+	c := *s
+	b.advance(&c, now)
+	return c.idle.whole
+}
+
 // advance drains the bucket up to now, and returns by how much now is behind the state where it is late. After a step
 // of the clock the deficit stays as it was and drains from there.
 func (b bucket) advance(s *BucketState, now int64) (late int64) {

@@ -53,6 +53,9 @@ func (a FixedWindow) Live() int { return 0 }
 // Level is 0.
 func (a FixedWindow) Level(*WindowState, int64) float64 { return 0 }
 
+// Slack is 0.
+func (a FixedWindow) Slack(*WindowState, int64) int64 { return 0 }
+
 // Rule returns the limit and the window.
 func (a FixedWindow) Rule() (limit int64, window time.Duration) { return a.Limit, a.Window }
 

@@ -59,6 +59,9 @@ func (a GCRA) Live() int { return 1 }
 // Level is the deficit in requests.
 func (a GCRA) Level(s *BucketState, now int64) float64 { return a.kernel().level(s, now) }
 
+// Slack is what drained while the bucket was empty.
+func (a GCRA) Slack(s *BucketState, now int64) int64 { return a.kernel().slack(s, now) }
+
 // Rule returns the limit and the window.
 func (a GCRA) Rule() (limit int64, window time.Duration) { return a.Limit, a.Window }
 

@@ -68,39 +68,26 @@ func (a SlidingLog) Return(s *LogState, taken, n int64) {
 	s.remove(taken, n, a.window())
 }
 
-// Absorb logs what the others spent since the last exchange as spent now, which is no earlier than it was. Of a key that was not settled
-// the former epoch's total counts as spent at that epoch's end.
+// Absorb logs what the others are newly known to have spent: in the current epoch as spent now, in the former one as spent at its end.
+// Neither is earlier than it was. An epoch that is not reported keeps what is known of it.
 func (a SlidingLog) Absorb(s *LogState, now int64, reports []Report) {
 	s.advance(now, a.window())
 	a.Roll(s, now)
 	l := &s.ledger
-	var theirs [2]int64
-	held := false
+	_, into := floorDivMod(s.last, a.window())
 	for _, r := range reports {
 		count := l.At(r.Epoch)
 		if count == nil {
 			continue
 		}
-		held = true
-		elsewhere, known := max(0, r.Elsewhere), int64(0)
-		if l.Settled {
-			known = count.Elsewhere
+		elsewhere, ago := max(0, r.Elsewhere), int64(0)
+		if r.Epoch < l.Epoch {
+			ago = into + 1
 		}
-		theirs[l.Epoch-r.Epoch] = addSat(theirs[l.Epoch-r.Epoch], elsewhere-known)
+		s.addElsewhere(ago, addSat(elsewhere, -count.Elsewhere), a.window())
 		count.Elsewhere = elsewhere
+		l.Settled = true
 	}
-	if !held {
-		return
-	}
-	if l.Settled {
-		s.addElsewhere(0, addSat(theirs[0], theirs[1]), a.window())
-		return
-	}
-	l.Settled = true
-	s.elsewhere = nil
-	s.addElsewhere(0, theirs[0], a.window())
-	_, into := floorDivMod(s.last, a.window())
-	s.addElsewhere(into+1, theirs[1], a.window())
 }
 
 // Idle reports that nothing logged is left in the window and that its epochs are over.
@@ -139,6 +126,9 @@ func (a SlidingLog) Live() int { return 1 }
 
 // Level is 0.
 func (a SlidingLog) Level(*LogState, int64) float64 { return 0 }
+
+// Slack is 0.
+func (a SlidingLog) Slack(*LogState, int64) int64 { return 0 }
 
 // Rule returns the limit and the window.
 func (a SlidingLog) Rule() (limit int64, window time.Duration) { return a.Limit, a.Window }

@@ -59,6 +59,9 @@ func (a SlidingWindow) Live() int { return a.kernel().live }
 // Level is 0.
 func (a SlidingWindow) Level(*WindowState, int64) float64 { return 0 }
 
+// Slack is 0.
+func (a SlidingWindow) Slack(*WindowState, int64) int64 { return 0 }
+
 // Rule returns the limit and the window.
 func (a SlidingWindow) Rule() (limit int64, window time.Duration) { return a.Limit, a.Window }
 

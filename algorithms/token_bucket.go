@@ -55,6 +55,9 @@ func (a TokenBucket) Live() int { return 1 }
 // Level is the deficit in requests.
 func (a TokenBucket) Level(s *BucketState, now int64) float64 { return a.kernel().level(s, now) }
 
+// Slack is what drained while the bucket was empty.
+func (a TokenBucket) Slack(s *BucketState, now int64) int64 { return a.kernel().slack(s, now) }
+
 // Rule returns the limit and the window.
 func (a TokenBucket) Rule() (limit int64, window time.Duration) { return a.Limit, a.Window }
 

@@ -1,7 +1,8 @@
 -- One batch of the background exchange. Every key is a hash for one (zone, key, epoch): a field per node, "seq total attempts", and
 -- "sum", the running "total attempts" of all nodes, for buckets with "level at": the fill in requests, and when, in milliseconds.
 --
--- ARGV: node, seq, drain in requests per millisecond ("" without a bucket); then for each key: ttl in milliseconds, total ("" to only ask), attempts.
+-- ARGV: node, seq, drain in requests per millisecond ("" without a bucket); then for each key: ttl in milliseconds, total ("" to only ask), attempts,
+-- with a bucket also its fill as the node knows it: what stood in it when the epoch began is in no total of this epoch.
 -- Reply: seconds and microseconds of this server's clock; then for each key: what the node's field held, and "sum" with the level as it was before; or "!" and an error.
 --
 -- A message counts only if its seq is above the one that is there: a repeated or overtaken one changes nothing.
@@ -25,7 +26,7 @@ local function push(key, i)
     local new = string.format('%.0f %.0f', sum, attempts)
     if drain then
       local fill = math.max(0, (tonumber(level) or 0) - drain * math.max(0, now - (tonumber(at) or now)))
-      new = new .. string.format(' %.3f %.0f', math.max(0, fill + more), now)
+      new = new .. string.format(' %.3f %.0f', math.max(0, fill + more, tonumber(ARGV[i + 3]) or 0), now)
     end
     local set = redis.pcall('HSET', key, node, ARGV[2] .. ' ' .. ARGV[i + 1] .. ' ' .. ARGV[i + 2], 'sum', new)
     if type(set) == 'table' and set.err then return '!', set.err end
@@ -35,7 +36,7 @@ local function push(key, i)
 end
 
 for k = 1, #KEYS do
-  local held, sum = push(KEYS[k], 1 + k * 3)
+  local held, sum = push(KEYS[k], 4 + (k - 1) * (drain and 4 or 3))
   reply[#reply + 1] = held
   reply[#reply + 1] = sum
 end

@@ -211,6 +211,7 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 	next := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	failed := 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -230,8 +231,14 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 		if !early || !at.lost.Load() {
 			err := r.exchange(ctx, s, at, early)
 			r.note(s, at.name, err, &at.lost)
-			s.counters.SetLost(err != nil)
-			if err != nil {
+			failed++
+			if err == nil {
+				failed = 0
+			}
+			s.counters.SetLost(failed > 1) // one lost reply is no reason to believe that the others have stopped
+			if failed == 1 {
+				next = time.Now().Add(min(rate, minWait))
+			} else if err != nil {
 				next = time.Now().Add(max(rate, minWait))
 			} else if s.counters.Urgent() {
 				wait = breath
@@ -355,6 +362,7 @@ func (r *Replicator) arguments(s *Source, at *attachment, rate time.Duration, me
 	if drain := math.Float64frombits(at.drain.Load()); drain > 0 {
 		args[2] = strconv.FormatFloat(drain/1000, 'g', -1, 64)
 	}
+	bucket := args[2] != ""
 	buf := make([]byte, 0, 128)
 	for i := range messages {
 		m := &messages[i]
@@ -364,6 +372,9 @@ func (r *Replicator) arguments(s *Source, at *attachment, rate time.Duration, me
 			args = append(args, s.spec.ttl(m.Span, rate).Milliseconds(), m.Total, m.Attempts)
 		} else {
 			args = append(args, "", "", "")
+		}
+		if bucket {
+			args = append(args, strconv.FormatFloat(m.Level, 'f', 3, 64))
 		}
 	}
 	return keys, args

@@ -257,7 +257,7 @@ func TestPushScript(t *testing.T) {
 	client := r.Client()
 	push := func(node string, seq int, total, attempts any, drain string) []any {
 		t.Helper()
-		reply, err := pushScript.Run(context.Background(), client, []string{"h"}, node, seq, drain, 60_000, total, attempts).Slice()
+		reply, err := pushScript.Run(context.Background(), client, []string{"h"}, node, seq, drain, 60_000, total, attempts, 0).Slice()
 		if err != nil {
 			t.Fatal(err)
 		}

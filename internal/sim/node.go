@@ -30,6 +30,7 @@ type node[S any] struct {
 	timer   int
 	woken   bool
 	lost    bool
+	failed  int
 	clocked bool
 }
 
@@ -46,7 +47,7 @@ func (w *world[S]) newNode(index int, name string) *node[S] {
 	n.table.Configure(table.Background[S]{
 		Algorithm: alg, Rate: w.sc.Rate, Early: w.sc.Model.Early, Lagging: lagging, Wake: n.wake,
 	}, 1000)
-	n.setLost(false)
+	n.note(true)
 	n.beat()
 	n.next = w.now + int64(w.rng.Float64()*float64(w.sc.Rate))
 	n.wait(time.Duration(n.next - w.now))
@@ -65,10 +66,14 @@ func (n *node[S]) take() table.Taken {
 	return n.table.Take(n.w.sc.Algorithm, clientKey, client, n.clock(), 1)
 }
 
-// setLost tells the table. One that makes no estimate is told that the store is lost all the time.
-func (n *node[S]) setLost(lost bool) {
-	n.lost = lost
-	n.table.SetLost(lost || !n.w.sc.Model.Estimate)
+// note tells the table of the second failure in a row. One that makes no estimate is told that the store is lost all the time.
+func (n *node[S]) note(ok bool) {
+	n.lost = !ok
+	n.failed++
+	if ok {
+		n.failed = 0
+	}
+	n.table.SetLost(n.failed > 1 || !n.w.sc.Model.Estimate)
 }
 
 // wake is called from within Take.
@@ -115,8 +120,10 @@ func (n *node[S]) turn() {
 		return
 	}
 	n.exchange(early, func(ok bool) {
-		n.setLost(!ok)
-		if !ok {
+		n.note(ok)
+		if n.failed == 1 {
+			n.next = n.w.now + int64(min(n.w.sc.Rate, minWait))
+		} else if !ok {
 			n.next = n.w.now + int64(max(n.w.sc.Rate, minWait))
 		}
 		again := ok && n.table.Urgent()

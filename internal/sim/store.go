@@ -58,7 +58,7 @@ func (s *store) one(now int64, node string, seq int64, drain float64, live int, 
 			if h.at != 0 {
 				fill = max(0, fill-drain*float64(max(0, ms-h.at)))
 			}
-			h.level, h.at = math.Round(1000*max(0, fill+float64(more)))/1000, ms
+			h.level, h.at = math.Round(1000*max(0, fill+float64(more), m.Level))/1000, ms
 		}
 		h.fields[node] = field{seq, m.Total, m.Attempts}
 		if !had {

@@ -19,7 +19,7 @@ const (
 	// pause is the least time between two early exchanges of one key.
 	pause = 5 * time.Millisecond
 	// share of what a key has left, by the estimate, that may be unsent before it is exchanged early: 1/share.
-	share = 4
+	share = 8
 	// maxScale bounds the estimate of how much more than this node all nodes take in.
 	maxScale = 1000
 )
@@ -48,6 +48,8 @@ type Message struct {
 	Total    int64
 	Attempts int64
 	Push     bool
+	// Level is the fill of the bucket as this node knows it, in the message of the current epoch; 0 without a bucket.
+	Level float64
 
 	resend bool
 }
@@ -75,7 +77,7 @@ func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Alg
 	if e.at != 0 && now-e.at > int64(3*b.Rate+time.Second) {
 		l.Settled = false // and so no estimate either
 	}
-	hidden := t.hidden(e, l, alg.Live())
+	hidden := t.hidden(e, l, alg, now)
 	d := alg.Take(&e.state, now, n, hidden)
 	l.Attempts = satAdd32(l.Attempts, max(n, 1))
 	if d.Estimated {
@@ -123,12 +125,13 @@ func unsent(l *algorithms.Ledger, live int) (sum int64) {
 }
 
 // hidden estimates what others have spent that this node can't see yet: for each unit of its own that it has not sent, and
-// each that it sent while theirs were on the way, as many more as its share of the attempts makes likely.
-func (t *Table[S]) hidden(e *entry[S], l *algorithms.Ledger, live int) int64 {
+// each that it sent while theirs were on the way, as many more as its share of the attempts makes likely, less what has drained meanwhile.
+func (t *Table[S]) hidden(e *entry[S], l *algorithms.Ledger, alg algorithms.Algorithm[S], now int64) int64 {
 	if e.scale <= 1 || !l.Settled || t.lost.Load() {
 		return 0
 	}
-	return int64(math.Ceil((float64(e.scale) - 1) * (float64(unsent(l, live)) + float64(e.half))))
+	theirs := int64(math.Ceil((float64(e.scale) - 1) * (float64(unsent(l, alg.Live())) + float64(e.half))))
+	return max(0, theirs-alg.Slack(&e.state, now))
 }
 
 // SetLost says that the store can't be reached: estimates stop.
@@ -218,10 +221,10 @@ func (b *Background[S]) messages(e *entry[S], now int64, dst []Message) []Messag
 		if c == nil {
 			break
 		}
-		m.Total, m.Attempts = c.Own, 0
+		m.Total, m.Attempts, m.Level = c.Own, 0, 0
 		m.Push = c.Own != c.Acked || l.Resend && c.Own != 0
 		if age == 0 {
-			m.Attempts = int64(l.Attempts)
+			m.Attempts, m.Level = int64(l.Attempts), alg.Level(s, now)
 			m.Push = m.Push || l.Attempts != e.attempts
 		} else if !m.Push && l.Final(m.Epoch) {
 			continue

@@ -17,7 +17,8 @@ const (
 
 // A sketch counts the keys that find no place in a full table: a count-min sketch whose cells are two-counter windows, whatever
 // the algorithm. A cell holds at least what each of its keys spent, so no key gets more than its limit; keys that share all their cells
-// with busy ones get less. At up to 8 keys per place in a row that is rare; beyond, newcomers are refused more and more.
+// with busy ones get less. With up to half a busy key per cell of a row that is rare; beyond, newcomers
+// are refused more and more.
 //
 // Source: Cormode and Muthukrishnan, An Improved Data Stream Summary: The Count-Min Sketch and its Applications, 2005.
 //

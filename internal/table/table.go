@@ -208,6 +208,7 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 	e.flags = flags | used
 	if reports := t.resume.take(id); reports != nil {
 		alg.Absorb(&e.state, now, reports)
+		alg.Ledger(&e.state).Forget() // no store knows of it under this name
 	}
 	sh.index[key[0]] = i
 	return i, true

@@ -1,0 +1,18 @@
+package algorithms
+
+import (
+	"testing"
+	"time"
+)
+
+func TestALogKeepsWhatAnUnreportedEpochHolds(t *testing.T) {
+	log, s := SlidingLog{Limit: 10, Window: time.Minute}, LogState{}
+	at := func(sec int64) int64 { return sec * int64(time.Second) }
+	log.Absorb(&s, at(50), []Report{{Epoch: 0, Elsewhere: 10}})
+	log.Take(&s, at(80), 0, 0)
+	log.Ledger(&s).Settled = false                             // the table does this for a key that paused,
+	log.Absorb(&s, at(80), []Report{{Epoch: 1, Elsewhere: 0}}) // and asks for nothing that it knows to be final
+	if d := log.Take(&s, at(81), 1, 0); d.Allowed {
+		t.Errorf("10 of 10 were spent elsewhere 31 s ago: got %+v, want a refusal", d)
+	}
+}
