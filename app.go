@@ -219,7 +219,7 @@ func (a *App) Start() error {
 	running.Lock()
 	defer running.Unlock()
 	if n := len(running.apps); n > 0 {
-		a.tellNew(running.apps[n-1])
+		a.takeOver(running.apps[n-1])
 	} else if a.Persist != "" {
 		a.resume()
 	}
@@ -230,32 +230,68 @@ func (a *App) Start() error {
 	return nil
 }
 
-// tellNew logs which zones of the configuration before go on without their counts.
-func (a *App) tellNew(before *App) {
-	had, modes := make(map[string][]string), make(map[string]bool)
-	for i := range before.limits {
-		l := &before.limits[i]
-		had[l.settings.name] = append(had[l.settings.name], l.key)
-		modes[l.key] = l.settings.syncRate == syncStrict
-	}
-	told := make(map[string]bool)
-	for i := range a.limits {
-		l := &a.limits[i]
-		name := l.settings.name
-		if len(had[name]) == 0 || told[l.key] {
+// takeOver brings counters along that go by another name now, and logs which zones of the configuration before go on without.
+func (a *App) takeOver(before *App) {
+	had, now := before.byZone(), a.byZone()
+	for name, limits := range now {
+		old := had[name]
+		if old == nil {
+			old = renamed(name, had, now)
+			for key, l := range limits {
+				if from := old[key]; from != nil {
+					l.counters.resume(from.counters.save())
+				}
+			}
 			continue
 		}
-		told[l.key] = true
-		strict := l.settings.syncRate == syncStrict
-		switch {
-		case !slices.Contains(had[name], l.key):
-			a.logger.Info("a zone's algorithm or window has changed: this limit counts anew",
-				zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
-		case modes[l.key] != strict && !l.settings.kind.counts():
-			a.logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew",
-				zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
+		for key, l := range limits {
+			from, same := old[key]
+			strict := l.settings.syncRate == syncStrict
+			switch {
+			case !same:
+				a.logger.Info("a zone's algorithm or window has changed: this limit counts anew",
+					zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
+			case strict != (from.settings.syncRate == syncStrict) && !l.settings.kind.counts():
+				a.logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew",
+					zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
+			}
 		}
 	}
+}
+
+// byZone gives the limits by zone and by window.
+func (a *App) byZone() map[string]map[string]*appLimit {
+	zones := make(map[string]map[string]*appLimit)
+	for i := range a.limits {
+		l := &a.limits[i]
+		if zones[l.settings.name] == nil {
+			zones[l.settings.name] = make(map[string]*appLimit)
+		}
+		zones[l.settings.name][spec(&l.settings, l.rate).Name()] = l
+	}
+	return zones
+}
+
+// renamed finds what an unnamed zone was called before its numbers changed, if there is no doubt.
+func renamed(name string, had, now map[string]map[string]*appLimit) (old map[string]*appLimit) {
+	shape := autoShape(name)
+	if shape == "" {
+		return nil
+	}
+	for other := range now {
+		if other != name && had[other] == nil && autoShape(other) == shape {
+			return nil
+		}
+	}
+	for other, limits := range had {
+		if now[other] == nil && autoShape(other) == shape {
+			if old != nil {
+				return nil
+			}
+			old = limits
+		}
+	}
+	return old
 }
 
 func (a *App) apply() {

@@ -309,8 +309,8 @@ func TestNameOfUnnamedLimitIsStable(t *testing.T) {
 			t.Errorf("with %s: names = %q, want another than %q", what, got, want)
 		}
 	}
-	if name := want[0]; !regexp.MustCompile(`^auto-[0-9a-f]{12}$`).MatchString(name) {
-		t.Errorf("name = %q, want auto- and twelve hex digits", name)
+	if name := want[0]; !regexp.MustCompile(`^auto-[0-9a-f]{8}-[0-9a-f]{6}$`).MatchString(name) {
+		t.Errorf("name = %q, want auto- and two hashes", name)
 	}
 }
 

@@ -375,6 +375,21 @@ func TestChangedLimitAppliesToWhatIsSpent(t *testing.T) {
 	}
 }
 
+func TestChangedNumbersOfAnUnnamedLimitKeepItsCounts(t *testing.T) {
+	block := func(n int) string {
+		name, err := autoName(nil, Zone{Limits: []Limit{{int64(n), caddy.Duration(time.Hour)}}}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return zoneBlock(name, fmt.Sprintf("limit %d/1h", n))
+	}
+	s := newSite(t, &App{}, block(10)+block(1000))
+	s.admits("1.2.3.4", 12, 10)
+	s2 := newSite(t, &App{}, block(15)+block(1000))
+	s.end()
+	s2.admits("1.2.3.4", 12, 5)
+}
+
 func TestAFailedReloadChangesNothing(t *testing.T) {
 	s := newSite(t, &App{}, zoneBlock("failed", "limit 10/1h"))
 	s.admits("1.2.3.4", 4, 4)

@@ -10,21 +10,47 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// autoName is the name of an unnamed zone: a hash of what it counts. It is the same on every node with the same configuration, and
+// autoPrefix begins the names of unnamed zones.
+const autoPrefix = "auto-"
+
+// autoName is the name of an unnamed zone: a hash of what it counts, and one of how much it allows. It is the same on every node with the same configuration, and
 // another site does not change it. It leaves out the options that only tune, so that changing them keeps the counters. Named routes are adapted apart
 // from sites, without knowing what names are taken there, so they are part of the hash.
 func autoName(matcher caddy.ModuleMap, z Zone, namedRoute bool) (string, error) {
 	z.SyncRate, z.MaxKeys, z.OnRedisLoss, z.EarlySync = nil, nil, "", nil
-	text, err := json.Marshal(struct {
-		Matcher    caddy.ModuleMap
-		Zone       Zone
-		NamedRoute bool
-	}{matcher, z, namedRoute})
+	numbers, err := json.Marshal([]any{z.Limits, z.Burst, z.Queue})
 	if err != nil {
 		return "", fmt.Errorf("naming the limit: %w", err)
 	}
+	windows := make([]caddy.Duration, len(z.Limits))
+	for i, limit := range z.Limits {
+		windows[i] = limit.Window
+	}
+	z.Limits, z.Burst, z.Queue = nil, nil, nil
+	shape, err := json.Marshal(struct {
+		Matcher    caddy.ModuleMap
+		Zone       Zone
+		Windows    []caddy.Duration
+		NamedRoute bool
+	}{matcher, z, windows, namedRoute})
+	if err != nil {
+		return "", fmt.Errorf("naming the limit: %w", err)
+	}
+	return autoPrefix + shortHash(shape, 4) + "-" + shortHash(numbers, 3), nil
+}
+
+func shortHash(text []byte, bytes int) string {
 	sum := sha256.Sum256(text)
-	return "auto-" + hex.EncodeToString(sum[:6]), nil
+	return hex.EncodeToString(sum[:bytes])
+}
+
+// autoShape is what unnamed zones have in common that differ in their numbers only; "" for a zone with a name.
+func autoShape(name string) string {
+	if !strings.HasPrefix(name, autoPrefix) {
+		return ""
+	}
+	shape, _, _ := strings.Cut(name[len(autoPrefix):], "-")
+	return shape
 }
 
 // ordinals tell identical unnamed zones apart, by the order in which they stand in the configuration.
