@@ -14,8 +14,10 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
+// appWith has the patience that a busy machine needs.
 func appWith(r *redistest.Server) *App {
-	return &App{Redis: &Redis{URL: r.URL}, Namespace: "test"}
+	long := caddy.Duration(30 * time.Second)
+	return &App{Redis: &Redis{Address: []string{r.Addr}, Timeout: long}, Namespace: "test", StrictTimeout: long}
 }
 
 // shows waits until the state of a zone in the admin endpoint is as wanted.

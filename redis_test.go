@@ -116,7 +116,7 @@ func TestRedisResolveErrors(t *testing.T) {
 		"certs no pem":         {Redis{TLSEnabled: true, TLSServerCertsPEM: "hunter2"}, []string{"PEM"}},
 		"certs twice":          {Redis{TLSEnabled: true, TLSServerCertsPEM: "x", TLSServerCertsPath: empty}, []string{"remove one"}},
 		"cert without key":     {Redis{TLSEnabled: true, TLSClientCert: empty}, []string{"tls_client_key", "both"}},
-		"key missing":          {Redis{TLSEnabled: true, TLSClientCert: empty, TLSClientKey: missing}, []string{"tls_client_key", missing}},
+		"key missing":          {Redis{TLSEnabled: true, TLSClientCert: "-----BEGIN X", TLSClientKey: missing}, []string{"tls_client_key", missing}},
 		"key empty":            {Redis{TLSEnabled: true, TLSClientCert: "-----BEGIN X", TLSClientKey: empty}, []string{"tls_client_key", "empty"}},
 		"key no pem":           {Redis{TLSEnabled: true, TLSClientCert: "-----BEGIN X", TLSClientKey: "-----BEGIN hunter2"}, []string{"PEM"}},
 		"tls on a socket":      {Redis{TLSEnabled: true, Address: []string{"/run/redis.sock"}}, []string{"unix socket"}},

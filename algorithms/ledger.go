@@ -69,6 +69,7 @@ func (l *Ledger) Roll(epoch int64, live int) bool {
 		return true
 	case ahead > int64(max(live, 1)):
 		l.Cur, l.Prev, l.kept, l.final = Count{}, Count{}, 0, 0
+		l.hold(live)
 		if l.older != nil {
 			clear(*l.older)
 		}
@@ -81,13 +82,17 @@ func (l *Ledger) Roll(epoch int64, live int) bool {
 	return true
 }
 
+// hold makes room for live earlier epochs. A key never seen has it as well: what others spent in them may arrive.
+func (l *Ledger) hold(live int) {
+	if live > 1 && l.older == nil {
+		older := make([]Count, live-1)
+		l.older = &older
+	}
+}
+
 // push makes room for a new current epoch.
 func (l *Ledger) push(live int) {
-	if live > 1 {
-		if l.older == nil {
-			older := make([]Count, live-1)
-			l.older = &older
-		}
+	if l.hold(live); live > 1 {
 		older := *l.older
 		copy(older[1:], older)
 		older[0] = l.Prev

@@ -26,7 +26,7 @@ if seq > last then
     end
   end
   grant = want
-  for _, r in ipairs(rules) do grant = math.min(grant, math.max(grant - 0, room(r))) end
+  for _, r in ipairs(rules) do grant = math.min(grant, room(r)) end
   if grant > 0 then
     for _, r in ipairs(rules) do spend(r, grant) end
   end

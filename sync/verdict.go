@@ -115,7 +115,6 @@ func (r Rule) window(v *Verdict, o *outcome, state []int64) {
 		alg = algorithms.SlidingWindow{Limit: r.Limit, Window: r.Window, Buckets: r.Buckets}
 	}
 	var s algorithms.WindowState
-	alg.Roll(&s, now-int64(alg.Span(&s))) // a state that has lived for an epoch has room for those before
 	alg.Absorb(&s, now, v.Reports)
 	d := &v.Decision
 	if !d.Allowed {
