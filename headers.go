@@ -173,10 +173,7 @@ func (d *decided) pace() time.Duration {
 	if hi >= uint64(limit) {
 		return math.MaxInt64
 	}
-	quotient, rest := bits.Div64(hi, lo, uint64(limit))
-	if rest > 0 {
-		quotient++
-	}
+	quotient, _ := bits.Div64(hi, lo, uint64(limit))
 	return time.Duration(min(quotient, math.MaxInt64))
 }
 

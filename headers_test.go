@@ -99,6 +99,11 @@ func TestDraftHeaders(t *testing.T) {
 			`"big";q=99999999999999;w=9223372037`, `"big";r=99999999999999;t=9223372037`,
 		},
 		{
+			"a bucket that would last for longer than there are numbers",
+			[]decided{said("big", false, 1, math.MaxInt64, tokenBucket, admits(math.MaxInt64, 0))},
+			`"big";q=1;w=9223372037`, `"big";r=99999999999999;t=9223372037`,
+		},
+		{
 			"a refusal that knows of no end",
 			[]decided{said("x", false, 5, time.Minute, slidingLog, algorithms.Decision{})},
 			`"x";q=5;w=60`, `"x";r=0;t=60`,

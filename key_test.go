@@ -373,6 +373,7 @@ func TestKeyText(t *testing.T) {
 		{"user:{http.request.header.X}@{client_ip}", "alice", "user:alice@192.0.2.0/24"},
 		{"{http.request.header.X}", "2001:db8::1", "2001:db8::/64"},
 		{"{http.request.header.X}", "a\r\nb\x1b[31m\u202e\xff\"", `a\r\nb\x1b[31m\u202e\xff\"`},
+		{"{http.request.header.X}", "p\u0430ypal", `p\u0430ypal`}, // a Cyrillic letter
 		{"{http.request.header.X}", strings.Repeat("a", 20_000), strings.Repeat("a", 128) + "..."},
 		{"{http.request.header.X}", strings.Repeat("\x00", 128), strings.Repeat(`\x00`, 32) + "..."},
 		{"all", "", "all"},
