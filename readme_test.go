@@ -362,6 +362,23 @@ func TestDocumentedACLIsEnoughInACluster(t *testing.T) {
 	checkACL(t, cluster.Nodes[0], strings.Replace(cluster.URL, "://", "://"+user+":"+password+"@", 1))
 }
 
+func TestDocumentedACLIsEnoughUnderSentinel(t *testing.T) {
+	user, password, rules := aclOf(t)
+	more := regexp.MustCompile("`sentinel_username`\\): `([^`]+)`").FindStringSubmatch(readPage(t, "docs/sync.md"))
+	if more == nil {
+		t.Fatal("docs/sync.md doesn't say what sentinels need")
+	}
+	watched := redistest.StartSentinel(t, redistest.User(user, rules))
+	rule := []any{"ACL", "SETUSER", "watcher", "on", ">other"}
+	for one := range strings.FieldsSeq(more[1]) {
+		rule = append(rule, one)
+	}
+	watched.Sentinel.Do(rule...)
+	url := strings.Replace(watched.URL, "://", "://"+user+":"+password+"@", 1) + "&sentinel_username=watcher&sentinel_password=other"
+	checkACL(t, watched.Master, url)
+	checkACLLog(t, watched.Sentinel)
+}
+
 func checkACLLog(t *testing.T, server *redistest.Server) {
 	t.Helper()
 	if denied, ok := server.Do("ACL", "LOG").([]any); !ok || len(denied) > 0 {
