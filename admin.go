@@ -66,7 +66,7 @@ func currentStatus() status {
 	if len(running.apps) == 0 {
 		return s
 	}
-	app := running.apps[len(running.apps)-1]
+	app := running.apps[0]
 	if app.shared != nil {
 		redis := app.shared.replicator.Status()
 		s.Redis = &redis
@@ -79,6 +79,9 @@ func currentStatus() status {
 		}
 		seen[l.counters] = true
 		t := l.counters.stats()
+		if l.settings.syncRate < 0 || app.shared == nil {
+			t.Unsent = 0 // there is nowhere to send it
+		}
 		overflow, bytes := l.counters.overflowed()
 		s.Zones = append(s.Zones, limitStatus{
 			Zone: l.settings.name, Algorithm: l.settings.kind.String(), Limit: l.rate.n, Window: windowText(l.rate.window),

@@ -208,23 +208,24 @@ func (a *App) use(z *zone, where string, sweep time.Duration) error {
 	return nil
 }
 
-// running are the configurations that have started and not ended, oldest first. The last one has its way.
+// running are the configurations that have started and not ended, oldest first. The first one has its way.
 var running struct {
 	sync.Mutex
 	apps []*App
 }
 
-// Start applies this configuration to the counters and the exchange.
+// Start puts this configuration in line. It has its way at once if it is the first one, and otherwise when the one before stops: until then another
+// app may still fail to start, and then nothing must have changed.
 func (a *App) Start() error {
 	running.Lock()
 	defer running.Unlock()
-	if n := len(running.apps); n > 0 {
-		a.takeOver(running.apps[n-1])
-	} else if a.Persist != "" {
-		a.resume()
-	}
 	running.apps = append(running.apps, a)
-	a.apply()
+	if len(running.apps) == 1 {
+		if a.Persist != "" {
+			a.resume()
+		}
+		a.apply()
+	}
 	a.stop, a.done = make(chan struct{}), make(chan struct{})
 	go a.summaries()
 	return nil
@@ -321,8 +322,7 @@ func (a *App) summaries() {
 	}
 }
 
-// Stop ends what Start began. Where another configuration has not taken over, because it failed to start after this one's
-// successor had, the one before has its way again.
+// Stop ends what Start began, and gives way to the configuration that comes after.
 func (a *App) Stop() error {
 	running.Lock()
 	defer running.Unlock()
@@ -330,15 +330,16 @@ func (a *App) Stop() error {
 	if i < 0 {
 		return nil
 	}
-	last := i == len(running.apps)-1
 	running.apps = slices.Delete(running.apps, i, i+1)
 	close(a.stop)
 	<-a.done
 	switch {
 	case len(running.apps) == 0 && a.Persist != "":
 		a.save()
-	case last && len(running.apps) > 0:
-		running.apps[len(running.apps)-1].apply()
+	case i == 0 && len(running.apps) > 0:
+		next := running.apps[0]
+		next.takeOver(a)
+		next.apply()
 	}
 	if a.shared != nil && a.shared.key == "" {
 		for i := range a.limits {

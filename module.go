@@ -15,6 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -293,8 +294,10 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *pass) error 
 		p.denied.metrics.lost()
 		why.zone, why.wait, why.unavailable = p.denied.name, time.Second, true
 	default:
-		p.denied.metrics.refuse()
-		why.zone, why.wait = p.denied.name, p.denied.limits[0].window
+		z := p.denied
+		why.zone, why.wait = z.name, z.limits[0].window
+		z.metrics.refuse()
+		z.log.refused(h.logger, p.now, 0, func() string { return "" }, algorithms.Decision{RetryAfter: why.wait}, remoteHost(r))
 	}
 	return h.answers.refuse(w, r, why, p.now)
 }

@@ -295,6 +295,25 @@ func TestCountDenied(t *testing.T) {
 	})
 }
 
+// A client that waits as long as it was told is admitted, also where the refusal that told it was charged.
+func TestCountDeniedAdmitsWhoWaits(t *testing.T) {
+	for _, options := range []string{"limit 2/4s\nalgorithm token_bucket", "limit 2/4s", "limit 2/4s\nalgorithm fixed_window", "limit 2/4s\nalgorithm sliding_log"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSite(t, &App{}, zoneBlock("waits", options+"\ncount_denied"))
+			defer s.end()
+			s.admits("1.2.3.4", 2, 2)
+			for range 3 {
+				s.admits("1.2.3.4", 1, 0)
+			}
+			seconds, _ := strconv.Atoi(s.get("1.2.3.4").header.Get("Retry-After"))
+			time.Sleep(time.Duration(seconds) * time.Second)
+			if got := s.get("1.2.3.4").status; got != http.StatusOK {
+				t.Errorf("%s: after Retry-After %d: %d, want 200", options, seconds, got)
+			}
+		})
+	}
+}
+
 func TestLeakyBucketDelaysAndForgetsWhoLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, &App{}, zoneBlock("leaky", "limit 1/10s\nalgorithm leaky_bucket\nqueue 2"))

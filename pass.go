@@ -137,6 +137,7 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) bool {
 	var g ratesync.Grant
 	var err error
 	p.verdict, g, err = z.shared.strict.Take(ctx, z.name, z.rules, table.IDOf(raw), p.verdict[:0])
+	z.noteStrict(r, err)
 	if err != nil {
 		return false
 	}
@@ -181,13 +182,17 @@ func (p *pass) giveBack() {
 			continue
 		}
 		for j, l := range v.limiters {
-			t := &p.taken[v.first+j]
+			t := p.taken[v.first+j]
+			d := &p.all[v.first+j].Decision
 			switch {
 			case t.Allowed && !v.zone.countDenied:
-				l.giveBack(v.key, *t, 1)
-				p.all[v.first+j].Remaining++
+				l.giveBack(v.key, t, 1)
+				is := l.take(v.key, p.key(v), p.now, 0)
+				d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.NextAfter, is.ResetAfter
 			case !t.Allowed && v.zone.countDenied:
-				l.charge(v.key, *t, 1)
+				l.charge(v.key, t, 1)
+				*d = l.take(v.key, p.key(v), p.now, 1).Decision // it waits for what it was charged, too
+				p.wait = max(p.wait, d.RetryAfter)
 			}
 		}
 	}

@@ -23,6 +23,9 @@ const (
 // Caddy duration or a bare unit (s, m, h, d), from 1ms to ten years.
 func parseRate(s string) (rate, error) {
 	count, text, _ := strings.Cut(s, "/")
+	if strings.HasPrefix(s, "{") {
+		return rate{}, fmt.Errorf("%s is not a rate; write the rate here, like 100/1m, and the key in a block of its own, like { key %[1]s }", clip(s))
+	}
 	if count == "" {
 		return rate{}, fmt.Errorf("%q has no number; write how many in how long, like 100/1m", clip(s))
 	}

@@ -179,3 +179,25 @@ func TestBorrowedClient(t *testing.T) {
 	s.admits("1.2.3.4", 1, 1)
 	shows(t, "borrowed", "is known", func(z limitStatus) bool { return z.Elsewhere == 7 })
 }
+
+func TestStrictFailuresAreReported(t *testing.T) {
+	r := redistest.Start(t, redistest.User("poor", "on >secret ~test:* +@all -zadd"))
+	app := appWith(r)
+	app.Redis.Username, app.Redis.Password = "poor", "secret"
+	s := newSite(t, app, zoneBlock("poor", "sync_rate 0\nlimit 3/1h\nalgorithm sliding_log"))
+	s.admits("1.2.3.4", 5, 3)
+	if st := s.app.shared.replicator.Status(); st.Up || st.Failing["poor sync_rate 0"] == "" {
+		t.Errorf("redis refuses to decide, and the status says %+v", st)
+	}
+}
+
+func TestQuietNodesLearnTheTotalOfAKey(t *testing.T) {
+	r := redistest.Start(t)
+	s := newSite(t, appWith(r), zoneBlock("quiet", "sync_rate 2s\nlimit 10/1h\nalgorithm fixed_window"))
+	s.admits("1.2.3.4", 1, 1)
+	shows(t, "quiet", "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
+	// Another node's total for the same key arrives after this node's last request.
+	key := r.Client().Keys(context.Background(), "test:*:quiet:*").Val()[0]
+	r.Do("HSET", key, "other", "1 4 4", "sum", "5 5")
+	shows(t, "quiet", "is known", func(z limitStatus) bool { return z.Elsewhere == 4 })
+}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -170,8 +171,11 @@ func appendProblem(b []byte, status int, why refusal, seconds int64) []byte {
 	return append(b, '}')
 }
 
-// appendViolated appends the names of the policies that refused.
+// appendViolated appends the names of the policies that refused, if any did: a zone that denies requests without a key has none.
 func appendViolated(b []byte, all []decided) []byte {
+	if !slices.ContainsFunc(all, func(d decided) bool { return !d.Allowed }) {
+		return b
+	}
 	b = append(b, `,"violated-policies":[`...)
 	first := true
 	for i := range all {

@@ -103,6 +103,7 @@ type zone struct {
 	shared        *sharedRedis
 	rules         []ratesync.Rule
 	strictTimeout time.Duration
+	strictFailed  atomic.Int64 // when Redis last failed to decide, 0 once it decides again
 
 	// parts are the limiters of an equal part of each limit, for on_redis_loss divide.
 	parts atomic.Pointer[parts]
@@ -136,8 +137,10 @@ func (z *zone) appendKey(dst []byte, r *http.Request, repl *caddy.Replacer) (key
 	}
 	z.log.warnEmpty(z.logger, z.keyTemplate, emptyKeyNames[z.emptyKey])
 	switch z.emptyKey {
-	case emptySkip, emptyDeny:
+	case emptySkip:
 		z.metrics.skip()
+		return key[:start], true
+	case emptyDeny:
 		return key[:start], true
 	case emptyShare:
 		return key, false
@@ -172,3 +175,25 @@ func (z *zone) divided() []limiter {
 func (z *zone) strictContext(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(r.Context(), z.strictTimeout)
 }
+
+// calm is how long Redis must have decided without a failure to be well again: a line in the log for each change of a moment would be a flood.
+const calm = 5 * time.Second
+
+// noteStrict keeps the record of whether Redis decides for this zone.
+func (z *zone) noteStrict(r *http.Request, err error) {
+	failed := z.strictFailed.Load()
+	switch {
+	case err == nil && failed == 0:
+	case err == nil:
+		if clock()-failed > int64(calm) && z.strictFailed.CompareAndSwap(failed, 0) {
+			z.shared.replicator.Report(z.reportName(), nil)
+		}
+	case r.Context().Err() != nil: // the client went away
+	default:
+		if z.strictFailed.Swap(clock()) == 0 {
+			z.shared.replicator.Report(z.reportName(), err)
+		}
+	}
+}
+
+func (z *zone) reportName() string { return z.name + " sync_rate 0" }

@@ -41,6 +41,12 @@ func (r *Replicator) note(s *Source, name string, err error, lost *atomic.Bool) 
 	}
 }
 
+// Report tells of the health of something else that uses this Redis, by a name; nil says that it is well.
+func (r *Replicator) Report(name string, err error) {
+	var lost atomic.Bool
+	r.note(nil, name, err, &lost)
+}
+
 // complain logs at most once a minute that one key can't be exchanged.
 func (r *Replicator) complain(s *Source, why any) {
 	r.mu.Lock()

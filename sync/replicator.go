@@ -85,8 +85,8 @@ type Status struct {
 	Failures  int64 `json:"failures"`
 	// Last is when the last call was answered, zero if never.
 	Last time.Time `json:"last"`
-	// Offset is how far the server's clock is ahead of this node's.
-	Offset time.Duration `json:"clock_offset"`
+	// Offset is how far the server's clock is ahead of this node's, as a duration like 1.5ms.
+	Offset string `json:"clock_offset"`
 }
 
 // NewReplicator doesn't touch the network. now is the node's clock, in nanoseconds since the epoch; timeout bounds a call to the server.
@@ -192,7 +192,7 @@ func (r *Replicator) Status() Status {
 	s := Status{
 		Up: len(r.failing) == 0, Failing: make(map[string]string, len(r.failing)), Nodes: r.nodes.Load(),
 		Exchanges: r.stats.exchanges.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(),
-		Offset: r.clock.offset,
+		Offset: r.clock.offset.String(),
 	}
 	for name, why := range r.failing {
 		s.Failing[name] = why

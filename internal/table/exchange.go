@@ -13,6 +13,8 @@ const (
 	touched
 	hurried
 	flying // a message about it is under way
+	again  // it is touched only to hear once more what others sent meanwhile
+	last   // the message under way is that one
 )
 
 const (
@@ -79,7 +81,8 @@ func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Alg
 	}
 	hidden := t.hidden(e, l, alg, now)
 	d := alg.Take(&e.state, now, n, hidden)
-	l.Attempts = satAdd32(l.Attempts, max(n, 1))
+	l.Attempts = satAdd32(l.Attempts, n)
+	e.flags &^= again
 	if d.Estimated {
 		d.RetryAfter = max(time.Second, b.Rate-time.Duration(now-e.at))
 	}
@@ -203,6 +206,9 @@ func drainList[S any](sh *shard[S], list *[]uint32, flag uint8, b *Background[S]
 		default:
 			dst = b.messages(e, now, dst)
 			e.flags |= flying
+			if flag == touched && e.flags&again != 0 {
+				e.flags = e.flags&^again | last
+			}
 		}
 	}
 	*list = l
@@ -252,10 +258,12 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 		if i, ok := sh.find(key); ok {
 			e := sh.at(i)
 			forgot = b.settle(e, now, answers[:n], reports[:0]) || forgot
-			if answers[0].Failed && e.flags&touched == 0 {
-				e.flags |= touched
+			if e.flags&touched == 0 && (answers[0].Failed || e.flags&last == 0) {
+				// One more turn: others may have sent after this one asked.
+				e.flags |= touched | again
 				sh.touched = append(sh.touched, i)
 			}
+			e.flags &^= last
 		}
 		sh.mu.Unlock()
 		answers = answers[n:]
@@ -367,7 +375,7 @@ func (t *Table[S]) Fail(messages []Message) {
 		sh.mu.Lock()
 		if j, ok := sh.find(key); ok {
 			e := sh.at(j)
-			e.flags &^= flying
+			e.flags &^= flying | last
 			if e.flags&touched == 0 {
 				e.flags |= touched
 				sh.touched = append(sh.touched, j)
