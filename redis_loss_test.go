@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/certmagic"
+	"go.uber.org/goleak"
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -200,4 +201,37 @@ func TestQuietNodesLearnTheTotalOfAKey(t *testing.T) {
 	key := r.Client().Keys(context.Background(), "test:*:quiet:*").Val()[0]
 	r.Do("HSET", key, "other", "1 4 4", "sum", "5 5")
 	shows(t, "quiet", "is known", func(z limitStatus) bool { return z.Elsewhere == 4 })
+}
+
+func TestReloadsLeaveNoGoroutine(t *testing.T) {
+	r := redistest.Start(t)
+	before := goleak.IgnoreCurrent()
+	block := zoneBlock("leaks", "sync_rate 50ms\nlimit 100/1h") + zoneBlock("strict-leaks", "sync_rate 0\nlimit 100/1h\nalgorithm gcra")
+	s := newSite(t, appWith(r), block)
+	for range 10 {
+		s.admits("1.2.3.4", 2, 2)
+		if _, err := trySite(t, appWith(r), zoneBlock("leaks", "limit 1/1h")+zoneBlock("bad", "key {http.request.nonsense}\nlimit 1/1h")); err == nil {
+			t.Fatal("a bad configuration was accepted")
+		}
+		s2 := newSite(t, appWith(r), block)
+		s.end()
+		s = s2
+	}
+	s.end()
+	goleak.VerifyNone(t, before)
+}
+
+func TestValidateLeavesNoGoroutine(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	if err := caddy.Validate(&caddy.Config{
+		Admin: &caddy.AdminConfig{Disabled: true},
+		AppsRaw: caddy.ModuleMap{
+			"rate_limit": []byte(`{"redis": {"url": "redis://127.0.0.1:1"}}`),
+			"http": []byte(`{"servers": {"s": {"listen": ["127.0.0.1:0"], "routes": [{"handle": [
+				{"handler": "rate_limit", "rate_limits": {"v": {"limits": [{"max_events": 1, "window": "1m"}]}}}]}]}}}`),
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*Cache).maintainAssets"))
 }
