@@ -7,37 +7,38 @@
 --
 -- A message counts only if its seq is above the one that is there: a repeated or overtaken one changes nothing.
 local node, seq, drain = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local pcall, match, format, floor = redis.pcall, string.match, string.format, math.floor
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = time[1] * 1000 + floor(time[2] / 1000)
 local reply = {time[1], time[2]}
 
 local function push(key, i)
-  local had = redis.pcall('HMGET', key, node, 'sum')
+  local had = pcall('HMGET', key, node, 'sum')
   if had.err then return '!', had.err end
-  local s, held, tried = string.match(had[1] or '', '^(%d+) (%-?%d+) (%d+)$')
-  local sum, attempts, level, at = string.match(had[2] or '', '^(%-?%d+) (%d+) ?(%S*) ?(%S*)$')
-  sum, attempts = tonumber(sum or 0), tonumber(attempts or 0)
-  local seen = ''
-  if level and level ~= '' then seen = ' ' .. level .. ' ' .. at end
-  if ARGV[i + 1] ~= '' and seq > tonumber(s or -1) then
-    local more = tonumber(ARGV[i + 1]) - (held or 0)
-    sum = sum + more
-    attempts = math.max(0, attempts + ARGV[i + 2] - (tried or 0))
-    local new = string.format('%.0f %.0f', sum, attempts)
-    if drain then
-      local fill = math.max(0, (tonumber(level) or 0) - drain * math.max(0, now - (tonumber(at) or now)))
-      new = new .. string.format(' %.3f %.0f', math.max(0, fill + more, tonumber(ARGV[i + 3]) or 0), now)
-    end
-    local set = redis.pcall('HSET', key, node, ARGV[2] .. ' ' .. ARGV[i + 1] .. ' ' .. ARGV[i + 2], 'sum', new)
-    if type(set) == 'table' and set.err then return '!', set.err end
-    if not s then redis.call('PEXPIRE', key, ARGV[i]) end
+  local mine, sum = had[1], had[2]
+  local s, held, tried
+  if mine then s, held, tried = match(mine, '^(%d+) (%-?%d+) (%d+)') end
+  local total = ARGV[i + 1]
+  if total == '' or s and seq <= tonumber(s) then return held or '', sum or '0 0' end
+  local all, attempts, level, at
+  if sum then all, attempts, level, at = match(sum, '^(%-?%d+) (%d+) ?(%S*) ?(%S*)') end
+  local more = total - (held or 0)
+  local new = format('%.0f %.0f', (all or 0) + more, math.max(0, (attempts or 0) + ARGV[i + 2] - (tried or 0)))
+  local stored, seen = new, new
+  if drain then
+    local fill = math.max(0, (tonumber(level) or 0) - drain * math.max(0, now - (tonumber(at) or now)))
+    stored = new .. format(' %.3f %.0f', math.max(0, fill + more, tonumber(ARGV[i + 3]) or 0), now)
+    if (level or '') ~= '' then seen = new .. ' ' .. level .. ' ' .. at end
   end
-  return held or '', string.format('%.0f %.0f', sum, attempts) .. seen
+  local set = pcall('HSET', key, node, ARGV[2] .. ' ' .. total .. ' ' .. ARGV[i + 2], 'sum', stored)
+  if type(set) == 'table' and set.err then return '!', set.err end
+  if not s then redis.call('PEXPIRE', key, ARGV[i]) end
+  return held or '', seen
 end
 
+local n = 2
 for k = 1, #KEYS do
-  local held, sum = push(KEYS[k], 4 + (k - 1) * (drain and 4 or 3))
-  reply[#reply + 1] = held
-  reply[#reply + 1] = sum
+  reply[n + 1], reply[n + 2] = push(KEYS[k], 4 + (k - 1) * (drain and 4 or 3))
+  n = n + 2
 end
 return reply
