@@ -1,0 +1,173 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// clockwork stands for a server in virtual time, where no real one can be: it answers the two scripts with nothing known, and notes when it was called for which zone.
+type clockwork struct {
+	redis.UniversalClient
+
+	mu    sync.Mutex
+	calls map[string][]time.Time
+	fails bool
+}
+
+func (c *clockwork) EvalSha(ctx context.Context, _ string, keys []string, _ ...any) *redis.Cmd {
+	time.Sleep(time.Millisecond) // the way there and back
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	zone := "nodes"
+	if parts := strings.Split(keys[0], ":"); parts[2] != "nodes" {
+		zone = parts[2]
+	}
+	c.calls[zone] = append(c.calls[zone], time.Now())
+	if c.fails {
+		return redis.NewCmdResult(nil, errors.New("connection refused"))
+	}
+	now := time.Now()
+	reply := []any{itoa(now.Unix()), itoa(int64(now.Nanosecond() / 1000))}
+	if zone == "nodes" {
+		return redis.NewCmdResult(append(reply, int64(1<<40), int64(1)), nil)
+	}
+	for range keys {
+		reply = append(reply, "", "0 0")
+	}
+	return redis.NewCmdResult(reply, nil)
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+func (c *clockwork) count(zone string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.calls[zone])
+}
+
+func (c *clockwork) setFails(fails bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fails = fails
+}
+
+// vnode is a node in virtual time.
+type vnode struct {
+	clockwork
+	rep  *Replicator
+	logs *observer.ObservedLogs
+}
+
+func newVnode(t *testing.T) *vnode {
+	core, logs := observer.New(zap.InfoLevel)
+	n := &vnode{clockwork: clockwork{calls: make(map[string][]time.Time)}, logs: logs}
+	n.rep = NewReplicator(&n.clockwork, "test", time.Second, wallClock, zap.New(core))
+	return n
+}
+
+// zone attaches a table with a limit that is far away.
+func (n *vnode) zone(name string, rate time.Duration) (touch func(key string), source *Source) {
+	alg := algorithms.FixedWindow{Limit: 1 << 40, Window: 100 * time.Hour}
+	tab := table.New[algorithms.WindowState](1000)
+	source = NewSource(tab, Spec{Zone: name, Kind: 'f', Window: alg.Window, Buckets: 1})
+	tab.Configure(table.Background[algorithms.WindowState]{Algorithm: alg, Rate: rate, Early: true, Wake: source.Wake}, 1000)
+	n.rep.Attach(source, rate, 0)
+	return func(key string) { tab.Take(alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 1) }, source
+}
+
+func between(t *testing.T, what string, got, low, high int) {
+	t.Helper()
+	if got < low || got > high {
+		t.Errorf("%s: %d calls, want %d to %d", what, got, low, high)
+	}
+}
+
+func TestEachZoneHasItsOwnRhythm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newVnode(t)
+		fast, fastSource := n.zone("fast", 250*time.Millisecond)
+		slow, slowSource := n.zone("slow", 2*time.Second)
+		for range 1000 { // ten seconds
+			fast("k")
+			slow("k")
+			time.Sleep(10 * time.Millisecond)
+		}
+		// The first two exchanges of a key come early.
+		between(t, "250ms in 10s", n.count("fast"), 40, 43)
+		between(t, "2s in 10s", n.count("slow"), 5, 8)
+		between(t, "beats in 10s", n.count("nodes"), 10, 11)
+
+		n.rep.Attach(slowSource, 100*time.Millisecond, 0) // as a reload does
+		before := n.count("slow")
+		for range 100 {
+			slow("k")
+			time.Sleep(10 * time.Millisecond)
+		}
+		between(t, "changed to 100ms, in 1s", n.count("slow")-before, 9, 12)
+		fastSource.Detach()
+		slowSource.Detach()
+		n.rep.Close()
+	})
+}
+
+func TestIdleKeysCostNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newVnode(t)
+		touch, source := n.zone("idle", time.Second)
+		touch("k")
+		time.Sleep(5 * time.Second)
+		before := n.count("idle")
+		time.Sleep(time.Hour)
+		between(t, "an hour without requests", n.count("idle")-before, 0, 0)
+		touch("k")
+		time.Sleep(10 * time.Millisecond)
+		between(t, "a key that was away for long", n.count("idle")-before, 1, 1)
+		source.Detach()
+		n.rep.Close()
+	})
+}
+
+func TestALostServerIsTriedAgainAndMissedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newVnode(t)
+		touch, source := n.zone("lost", 200*time.Millisecond)
+		step := func(d time.Duration) {
+			for range d / (10 * time.Millisecond) {
+				touch("k")
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		step(time.Second)
+		n.setFails(true)
+		before := n.count("lost")
+		step(10 * time.Second)
+		between(t, "10s of failures at 200ms", n.count("lost")-before, 40, 55)
+		if !source.Lost() {
+			t.Error("Lost() = false while nothing is answered")
+		}
+		n.setFails(false)
+		step(400 * time.Millisecond)
+		if source.Lost() {
+			t.Error("not back within two intervals")
+		}
+		step(time.Second)
+		if down, up := n.logs.FilterMessageSnippet("fails").Len(), n.logs.FilterMessageSnippet("works again").Len(); down != 1 || up != 1 {
+			t.Errorf("%d lines down and %d up, want 1 and 1", down, up)
+		}
+		source.Detach()
+		n.rep.Close()
+	})
+}
