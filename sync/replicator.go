@@ -106,6 +106,7 @@ func (r *Replicator) Attach(s *Source, rate time.Duration, drain float64) {
 	old := s.at.Load()
 	if old != nil && old.to == r {
 		old.set(rate, drain)
+		old.due.Store(true) // a zone that asks Redis from now on must find there what was counted until now
 		s.Wake()
 		return
 	}
@@ -220,7 +221,7 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 		case <-s.wake:
 		}
 		now, rate := time.Now(), time.Duration(at.rate.Load())
-		early := now.Before(next)
+		early := now.Before(next) && !at.due.Swap(false)
 		if !early {
 			next = next.Add(rate)
 		}

@@ -77,6 +77,7 @@ type attachment struct {
 	rate  atomic.Int64  // nanoseconds
 	drain atomic.Uint64 // float64 bits, requests per second
 	lost  atomic.Bool
+	due   atomic.Bool // an exchange of all that is touched, at once
 }
 
 // NewSource gives a table a random number of its own.

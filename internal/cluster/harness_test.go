@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -220,21 +219,6 @@ func admit(t *testing.T, c *cluster.Client, nodes []*cluster.Node, zone string, 
 		_, err := tally.Errors()
 		t.Fatalf("%d of %d requests were admitted in zone %s, %d refused, want all (first error: %v)", tally.Admitted(), requests, zone, tally.Refused(), err)
 	}
-}
-
-// one sends a request and returns the status.
-func one(t *testing.T, c *cluster.Client, n *cluster.Node, zone string) int {
-	t.Helper()
-	tally := c.Burst(t.Context(), []*cluster.Node{n}, "/"+zone, 1, nil)
-	switch {
-	case tally.Admitted() == 1:
-		return http.StatusOK
-	case tally.Refused() == 1:
-		return http.StatusTooManyRequests
-	}
-	_, err := tally.Errors()
-	t.Fatalf("GET /%s on node %d: %v", zone, n.Number, err)
-	return 0
 }
 
 // load sends requests at an even rate, to the nodes in turn, until stop is called, which returns what came of them.

@@ -68,6 +68,30 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 	}
 }
 
+// A reload that fails after the app has started tells the Redis of the failed configuration nothing.
+func TestFailedReloadReachesNoOtherRedis(t *testing.T) {
+	t.Parallel()
+	r, other := redistest.Start(t), redistest.Start(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	site := zones(zone("fixed", wide, "algorithm fixed_window"))
+	c := start(t, 1, config("redis "+r.URL+"\nsync_rate 100ms", site))
+	admit(t, client(t, 8), c.Nodes, "fixed", 40)
+	failing := config("redis "+other.URL+"\nsync_rate 100ms", site) +
+		fmt.Sprintf("http://:%d {\n\trespond no\n}\n", taken.Addr().(*net.TCPAddr).Port)
+	for i := range 40 { // apps start in a random order
+		if err := c.Nodes[0].Reload(t.Context(), failing); err == nil {
+			t.Fatal("a reload with a taken port succeeded")
+		}
+		if got := sums(t, other, "fixed"); len(got) > 0 {
+			t.Fatalf("after %d failed reloads the other Redis holds %v", i+1, got)
+		}
+	}
+}
+
 // unchanged fails unless a node's limits are the old ones and its exchange goes on.
 func unchanged(t *testing.T, n *cluster.Node, after string) {
 	t.Helper()

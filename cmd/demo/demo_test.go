@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var summary = regexp.MustCompile(`\n(\d+) requests sent, (\d+) admitted, (\d+) refused; at most (\d+) admitted in a window, where the limit is 300\. All is cleaned up\.\n$`)
+
+// Three seconds of the demo, with either Redis: a heading, a line each second, and a summary that adds up.
+func TestDemo(t *testing.T) {
+	for _, embedded := range []bool{true, false} {
+		t.Run(map[bool]string{true: "embedded", false: "redis-server"}[embedded], func(t *testing.T) {
+			t.Parallel()
+			if _, err := exec.LookPath("redis-server"); err != nil && !embedded {
+				t.Skip("redis-server is not installed")
+			}
+			var out bytes.Buffer
+			if err := run(t.Context(), options{length: 3 * time.Second, embedded: embedded}, &out); err != nil {
+				t.Fatalf("run() = %v after %s", err, &out)
+			}
+			expectShow(t, out.String())
+		})
+	}
+}
+
+func expectShow(t *testing.T, text string) {
+	t.Helper()
+	if strings.Contains(text, "\x1b") {
+		t.Error("the output has colors, though it is no terminal")
+	}
+	if !strings.Contains(text, headings) {
+		t.Errorf("the output has no headings:\n%s", text)
+	}
+	lines := 0
+	for l := range strings.Lines(text) {
+		if strings.Contains(l, "/300 ") {
+			lines++
+			if len(l) > 82 {
+				t.Errorf("a line is %d bytes long: %s", len(l), l)
+			}
+		}
+	}
+	if lines < 1 || lines > 4 {
+		t.Errorf("the table of 3 seconds has %d lines:\n%s", lines, text)
+	}
+	m := summary.FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("the output has no summary:\n%s", text)
+	}
+	var n [5]int
+	for i := 1; i < len(m); i++ {
+		n[i], _ = strconv.Atoi(m[i])
+	}
+	if sent, admitted, refused := n[1], n[2], n[3]; sent == 0 || sent != admitted+refused || admitted == 0 {
+		t.Errorf("the summary does not add up: %s", m[0])
+	}
+}
+
+// When it is interrupted it ends at once and in order.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	out := &trigger{text: "unseen refused", action: interrupt}
+	if err := run(ctx, options{length: time.Hour, embedded: true}, out); err != nil {
+		t.Fatalf("run() = %v after %s", err, &out.Buffer)
+	}
+	if !summary.MatchString(out.String()) {
+		t.Errorf("the output has no summary:\n%s", &out.Buffer)
+	}
+	for _, addr := range regexp.MustCompile(`127\.0\.0\.1:\d+`).FindAllString(out.String(), -1) {
+		if c, err := net.Dial("tcp", addr); err == nil {
+			c.Close()
+			t.Errorf("something still listens on %s", addr)
+		}
+	}
+}
+
+// trigger does something when a text is written.
+type trigger struct {
+	bytes.Buffer
+	text   string
+	action func()
+}
+
+func (w *trigger) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(w.text)) {
+		w.action()
+	}
+	return w.Buffer.Write(p)
+}
+
+// A port that is taken is named, with what to do.
+func TestTakenPort(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	var out bytes.Buffer
+	err = run(t.Context(), options{length: time.Second, embedded: true, port: port}, &out)
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d is taken", port)) || !strings.Contains(err.Error(), "choose other ports") {
+		t.Errorf("run() with a taken port = %v", err)
+	}
+}

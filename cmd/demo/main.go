@@ -1,0 +1,73 @@
+// Command demo shows a cluster at work: three Caddy servers that share one limit through Redis, a client that asks for twice as much, and a
+// table each second of what each server counted, what it knows of the others, and what was admitted in all.
+//
+//	go run ./cmd/demo            for half a minute
+//	go run ./cmd/demo -figures   the tables of docs/cluster.md
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/caddy-tide/ratelimit/internal/cluster"
+)
+
+// options are the command's flags.
+type options struct {
+	length   time.Duration
+	port     int
+	embedded bool
+	figures  bool
+	runs     int
+	color    bool
+}
+
+func main() {
+	var o options
+	flag.DurationVar(&o.length, "for", 30*time.Second, "how long to run")
+	flag.IntVar(&o.port, "port", 0, "port of the first server, the others get the next two (default: any free ones)")
+	flag.BoolVar(&o.embedded, "embedded", false, "use the embedded Redis even where a redis-server is installed")
+	flag.BoolVar(&o.figures, "figures", false, "measure and print the tables of docs/cluster.md instead, which takes about seven minutes")
+	flag.IntVar(&o.runs, "runs", 3, "how often each figure is measured")
+	flag.Parse()
+	o.color = term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o, os.Stdout); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+// run builds Caddy, starts Redis, and shows or measures. All that it started has ended and is removed when it returns.
+func run(ctx context.Context, o options, out io.Writer) error {
+	dir, err := os.MkdirTemp("", "tide")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	fmt.Fprintln(out, "Building Caddy; the first time that takes a minute or two.")
+	program, err := cluster.Build(ctx, dir)
+	if err != nil {
+		return err
+	}
+	store, err := startStore(ctx, dir, o.embedded)
+	if err != nil {
+		return err
+	}
+	defer store.stop()
+	if o.figures {
+		return figures(ctx, o, program, store, out)
+	}
+	return show(ctx, o, program, store, out)
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/cluster"
+)
+
+// line is one second.
+type line struct {
+	elapsed time.Duration
+	window  int64 // its number
+	zones   []cluster.Zone
+	refused int
+}
+
+// admitted is what all nodes have admitted in this window.
+func (l line) admitted() (sum int64) {
+	for _, z := range l.zones {
+		sum += z.Own
+	}
+	return sum
+}
+
+// unseen is how many of those the least informed node doesn't know of.
+func (l line) unseen() int64 {
+	all := l.admitted()
+	least := all
+	for _, z := range l.zones {
+		least = min(least, z.Known())
+	}
+	return all - least
+}
+
+// screen writes lines under a heading, with a rule where a window ends.
+type screen struct {
+	out    io.Writer
+	color  bool
+	window int64
+}
+
+func newScreen(out io.Writer, color bool) *screen { return &screen{out: out, color: color} }
+
+const (
+	headings = "" +
+		"        node 1      node 2      node 3      all three\n" +
+		" time   own others  own others  own others  admitted unseen refused\n"
+	barWidth = 10
+)
+
+func (s *screen) print(l line) {
+	switch s.window {
+	case l.window:
+	case 0:
+		fmt.Fprint(s.out, s.paint(bold, headings))
+	default:
+		fmt.Fprintln(s.out, s.paint(dim, fmt.Sprintf("---- a new window of %s: the counts begin anew %s", window, strings.Repeat("-", 32))))
+	}
+	s.window = l.window
+	fmt.Fprintf(s.out, "%4.0fs ", l.elapsed.Seconds())
+	for _, z := range l.zones {
+		fmt.Fprintf(s.out, " %5d %s", z.Own, s.paint(dim, fmt.Sprintf("%+5d", z.Elsewhere)))
+	}
+	admitted, style := l.admitted(), plain
+	if admitted > limit {
+		style = red
+	}
+	unseen := ""
+	if n := l.unseen(); n > 0 {
+		unseen = fmt.Sprint(n)
+	}
+	fmt.Fprintf(s.out, "  %s %s %7d  %s\n", s.paint(style, fmt.Sprintf("%4d/%d", admitted, limit)),
+		s.paint(yellow, fmt.Sprintf("%6s", unseen)), l.refused, s.paint(blue, bar(admitted)))
+}
+
+// bar shows how far the limit is reached; an exclamation mark is beyond it.
+func bar(admitted int64) string {
+	n := int(min(admitted, limit) * barWidth / limit)
+	b := strings.Repeat("#", n) + strings.Repeat(".", barWidth-n)
+	if admitted > limit {
+		b += "!"
+	}
+	return b
+}
+
+type style string
+
+const (
+	plain  style = ""
+	bold   style = "\x1b[1m"
+	dim    style = "\x1b[2m"
+	red    style = "\x1b[31m"
+	yellow style = "\x1b[33m"
+	blue   style = "\x1b[36m"
+)
+
+// paint adds a style where the output is a terminal.
+func (s *screen) paint(style style, text string) string {
+	if !s.color || style == plain {
+		return text
+	}
+	return string(style) + text + "\x1b[0m"
+}
