@@ -157,7 +157,11 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 }
 
 func (a *App) borrowRedis(ctx caddy.Context) error {
-	if err := a.nameNamespace(a.Redis.KeyPrefix); err != nil {
+	prefix, err := caddy.NewReplacer().ReplaceOrErr(a.Redis.KeyPrefix, true, true)
+	if err != nil {
+		return fmt.Errorf("redis: key_prefix: %w", err)
+	}
+	if err := a.nameNamespace(prefix); err != nil {
 		return err
 	}
 	client, err := borrowClient(ctx)
@@ -240,7 +244,7 @@ func (a *App) takeOver(before *App) {
 			old = renamed(name, had, now)
 			for key, l := range limits {
 				if from := old[key]; from != nil {
-					l.counters.resume(from.counters.save())
+					l.counters.resume(&l.settings, l.rate, from.counters.save())
 				}
 			}
 			continue
@@ -248,6 +252,9 @@ func (a *App) takeOver(before *App) {
 		for key, l := range limits {
 			from, same := old[key]
 			strict := l.settings.syncRate == syncStrict
+			if same && from.counters != l.counters {
+				l.counters.resume(&l.settings, l.rate, from.counters.save()) // the namespace has changed
+			}
 			switch {
 			case !same:
 				a.logger.Info("a zone's algorithm or window has changed: this limit counts anew",

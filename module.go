@@ -331,7 +331,8 @@ func countedBefore(r *http.Request) []string {
 
 // markCounted notes that error routes must not count the request again.
 func markCounted(r *http.Request, counted []string, p *pass) {
-	counted = slices.Clone(counted)
+	inner, _ := caddyhttp.GetVar(r.Context(), countedVar).([]string) // of handlers after this one
+	counted = slices.Concat(counted, inner)
 	for i := range p.take {
 		counted = append(counted, p.take[i].zone.name)
 	}

@@ -375,6 +375,22 @@ func TestARequestThatComesBackThroughAnErrorRouteIsCountedOnce(t *testing.T) {
 	s.admits("1.2.3.4", 1, 0)
 }
 
+func TestTwoHandlersOnOneWayAreEachCountedOnce(t *testing.T) {
+	outer := newSite(t, &App{}, zoneBlock("outer", "limit 2/1h"))
+	inner := newSite(t, &App{}, zoneBlock("inner", "limit 2/1h"))
+	failure := caddyhttp.Error(http.StatusBadGateway, errors.New("upstream"))
+	outer.next = func(w http.ResponseWriter, r *http.Request) error { return inner.handler.ServeHTTP(w, r, inner.next) }
+	for range 2 {
+		r := outer.request("1.2.3.4")
+		inner.next = func(http.ResponseWriter, *http.Request) error { return failure }
+		outer.send(r)
+		inner.next = func(http.ResponseWriter, *http.Request) error { return nil }
+		if a := outer.send(r.WithContext(context.WithValue(r.Context(), caddyhttp.ErrorCtxKey, failure))); a.status != http.StatusOK {
+			t.Errorf("on the error route: %d, want it counted once in both", a.status)
+		}
+	}
+}
+
 func TestMatchersSelect(t *testing.T) {
 	s := newSite(t, &App{}, zoneBlock("match", "match {\npath /login\n}\nlimit 1/1h"))
 	s.admits("1.2.3.4", 3, 3, to("/other"))
@@ -404,9 +420,17 @@ func TestChangedNumbersOfAnUnnamedLimitKeepItsCounts(t *testing.T) {
 	}
 	s := newSite(t, &App{}, block(10)+block(1000))
 	s.admits("1.2.3.4", 12, 10)
+	s.admits("1.2.3.5", 12, 10)
 	s2 := newSite(t, &App{}, block(15)+block(1000))
+	s2.admits("1.2.3.4", 1, 1) // the new server may serve before the old app has stopped
 	s.end()
-	s2.admits("1.2.3.4", 12, 5)
+	s2.admits("1.2.3.4", 12, 4)
+	s3 := newSite(t, &App{}, block(20)+block(1000))
+	s2.end()
+	s3.admits("1.2.3.5", 12, 10) // it was quiet all the while
+	s4 := newSite(t, &App{Namespace: "another"}, block(20)+block(1000))
+	s3.end()
+	s4.admits("1.2.3.4", 12, 5)
 }
 
 func TestAFailedReloadChangesNothing(t *testing.T) {
@@ -438,6 +462,7 @@ func TestPersistKeepsCountersOverARestart(t *testing.T) {
 		s := newSite(t, app, block)
 		s.admits("1.2.3.4", 7, 7)
 		s.end()
+		newSite(t, app, block).end() // nobody comes in its time
 		s = newSite(t, app, block)
 		s.admits("1.2.3.4", 7, 3)
 		s.admits("1.2.3.5", 12, 10)

@@ -86,6 +86,9 @@ func (p *pass) check(zones []*zone, r *http.Request, repl *caddy.Replacer, count
 			continue
 		}
 		p.visit(z, r, repl)
+		if z.strict() && r.Context().Err() != nil {
+			return errGone // Redis was not waited for, which must not pass for a loss of Redis
+		}
 	}
 	return nil
 }
@@ -191,8 +194,13 @@ func (p *pass) giveBack() {
 				d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.NextAfter, is.ResetAfter
 			case !t.Allowed && v.zone.countDenied:
 				l.charge(v.key, t, 1)
-				*d = l.take(v.key, p.key(v), p.now, 1).Decision // it waits for what it was charged, too
-				p.wait = max(p.wait, d.RetryAfter)
+				// It waits for what it was charged, too.
+				if is := l.take(v.key, p.key(v), p.now, 1); !is.Allowed {
+					*d = is.Decision
+					p.wait = max(p.wait, d.RetryAfter)
+				} else {
+					l.giveBack(v.key, is, 1)
+				}
 			}
 		}
 	}

@@ -71,7 +71,7 @@ func (a *App) resume() {
 	}
 	for i := range a.limits {
 		if l := &a.limits[i]; s.Limits[l.key] != nil {
-			l.counters.resume(s.Limits[l.key])
+			l.counters.resume(&l.settings, l.rate, s.Limits[l.key])
 			delete(s.Limits, l.key)
 		}
 	}

@@ -39,7 +39,7 @@ type counters interface {
 	leave(shared *sharedRedis)
 	// save and resume carry counts over a restart of the process.
 	save() table.Saved
-	resume(table.Saved)
+	resume(s *settings, r rate, saved table.Saved)
 	stats() table.Totals
 	brief() zoneStats
 	overflowed() (decisions, bytes int64)
@@ -153,6 +153,10 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 	case s.syncRate == syncStrict:
 		every = strictCatchUp
 	}
+	old := h.attached
+	if shared == nil && old != nil {
+		h.source.Detach() // sends the last counts, which a table without a rate doesn't give out
+	}
 	h.table.Configure(table.Background[S]{
 		Algorithm: h.algorithm(s, r),
 		Rate:      every,
@@ -160,10 +164,8 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 		Lagging:   !s.kind.drains(),
 		Wake:      h.source.Wake,
 	}, s.maxKeys)
-	old := h.attached
 	h.attached = shared
-	switch {
-	case shared != nil:
+	if shared != nil {
 		drain := 0.0
 		if s.kind.drains() {
 			drain = float64(r.n) / r.window.Seconds()
@@ -172,8 +174,6 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 			shared.hold()
 		}
 		shared.replicator.Attach(h.source, every, drain)
-	case old != nil:
-		h.source.Detach()
 	}
 	if old != nil && old != shared {
 		old.release()
@@ -226,7 +226,9 @@ func (h *held[S]) Destruct() error {
 
 func (h *held[S]) save() table.Saved { return h.table.Save(clock()) }
 
-func (h *held[S]) resume(s table.Saved) { h.table.Resume(s) }
+func (h *held[S]) resume(s *settings, r rate, saved table.Saved) {
+	h.table.Resume(h.algorithm(s, r), clock(), saved)
+}
 
 func (h *held[S]) stats() table.Totals { return h.table.Totals(clock()) }
 

@@ -235,3 +235,52 @@ func TestValidateLeavesNoGoroutine(t *testing.T) {
 	}
 	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*Cache).maintainAssets"))
 }
+
+// A client that goes away while Redis is asked must not pass for a loss of Redis, after which other rules hold.
+func TestClientsThatGoAwayGetNoMoreFromAStrictZone(t *testing.T) {
+	for _, options := range []string{"on_redis_loss allow", "", "algorithm token_bucket", "algorithm sliding_log"} {
+		r := redistest.Start(t)
+		s := newSite(t, appWith(r), zoneBlock("gone", "limit 3/1h\nsync_rate 0\n"+options))
+		passed := 0
+		s.next = func(http.ResponseWriter, *http.Request) error { passed++; return nil }
+		for i := range 60 {
+			request := s.request("1.2.3.4")
+			ctx, cancel := context.WithCancel(request.Context())
+			if i%10 != 9 {
+				cancel()
+			}
+			s.send(request.WithContext(ctx))
+			cancel()
+		}
+		if passed > 3 {
+			t.Errorf("%q: %d requests passed, want 3 at most", options, passed)
+		}
+		s.end()
+	}
+}
+
+func TestCountsAreSentWhenAZoneNoLongerSyncs(t *testing.T) {
+	for what, after := range map[string]func(r *redistest.Server) *App{
+		"sync_rate local": appWith,
+		"no redis":        func(*redistest.Server) *App { return &App{Namespace: "test"} },
+	} {
+		r := redistest.Start(t)
+		s := newSite(t, appWith(r), zoneBlock("unsynced", "limit 100/1h\nsync_rate 30s\nearly_sync off"))
+		redistest.Eventually(t, "the exchange has begun", func() bool { return s.app.shared.replicator.Status().Nodes == 1 })
+		s.admits("1.2.3.4", 7, 7)
+		s2 := newSite(t, after(r), zoneBlock("unsynced", "limit 100/1h\nsync_rate local"))
+		s.end()
+		if keys := r.Client().Keys(context.Background(), "test:*:unsynced:*").Val(); len(keys) != 1 {
+			t.Errorf("%s: redis holds %q of the zone, want what was counted until then", what, keys)
+		}
+		s2.end()
+	}
+}
+
+func TestAZoneThatIsNotExchangedYetHasLostNothing(t *testing.T) {
+	r := redistest.Start(t)
+	s := newSite(t, appWith(r), zoneBlock("first", "limit 10/1h"))
+	defer s.end()
+	s2 := newSite(t, appWith(r), zoneBlock("second", "limit 10/1h\non_redis_loss deny"))
+	s2.admits("1.2.3.4", 1, 1) // s has not stopped, and s2 not had its way
+}

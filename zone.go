@@ -103,7 +103,7 @@ type zone struct {
 	shared        *sharedRedis
 	rules         []ratesync.Rule
 	strictTimeout time.Duration
-	strictFailed  atomic.Int64 // when Redis last failed to decide, 0 once it decides again
+	strictFailed  atomic.Int64 // when it was last reported that Redis failed to decide
 
 	// parts are the limiters of an equal part of each limit, for on_redis_loss divide.
 	parts atomic.Pointer[parts]
@@ -176,23 +176,14 @@ func (z *zone) strictContext(r *http.Request) (context.Context, context.CancelFu
 	return context.WithTimeout(r.Context(), z.strictTimeout)
 }
 
-// calm is how long Redis must have decided without a failure to be well again: a line in the log for each change of a moment would be a flood.
-const calm = 5 * time.Second
-
-// noteStrict keeps the record of whether Redis decides for this zone.
+// noteStrict reports, once a second at most, that Redis does not decide for this zone.
 func (z *zone) noteStrict(r *http.Request, err error) {
-	failed := z.strictFailed.Load()
-	switch {
-	case err == nil && failed == 0:
-	case err == nil:
-		if clock()-failed > int64(calm) && z.strictFailed.CompareAndSwap(failed, 0) {
-			z.shared.replicator.Report(z.reportName(), nil)
-		}
-	case r.Context().Err() != nil: // the client went away
-	default:
-		if z.strictFailed.Swap(clock()) == 0 {
-			z.shared.replicator.Report(z.reportName(), err)
-		}
+	if err == nil || r.Context().Err() != nil { // or the client went away
+		return
+	}
+	failed, now := z.strictFailed.Load(), clock()
+	if (failed == 0 || now-failed > int64(time.Second)) && z.strictFailed.CompareAndSwap(failed, now) {
+		z.shared.replicator.Report(z.reportName(), err)
 	}
 }
 

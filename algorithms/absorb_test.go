@@ -196,15 +196,15 @@ func TestAnUnsettledBucketAdoptsTheLevelOfOthers(t *testing.T) {
 		reports []Report
 		want    float64
 	}{
-		{"a level of now", 0, []Report{{e, 500, 40.5, now}}, 40.5},
-		{"an older one has drained", 0, []Report{{e, 500, 40.5, start}}, 30.5},
-		{"a drained one", 0, []Report{{e, 500, 5, start}}, 0},
-		{"what I spent since comes on top", 3, []Report{{e, 500, 40, now}}, 43},
-		{"the newer epoch decides where the older has drained", 3, []Report{{e - 1, 500, 5, start}, {e, 40, 40, now}}, 43},
-		{"the older epoch decides with what came since", 3, []Report{{e, 5, 5, now}, {e - 1, 500, 90, start}}, 88},
-		{"none known: as much as fits", 3, []Report{{e, 500, 0, 0}}, 100},
-		{"none known: a lump", 3, []Report{{e, 20, 0, 0}, {e - 1, 5, 0, 0}}, 28},
-		{"nonsense", 3, []Report{{e, 20, math.NaN(), now}}, 3},
+		{"a level of now", 0, []Report{{Epoch: e, Elsewhere: 500, Level: 40.5, LevelAt: now}}, 40.5},
+		{"an older one has drained", 0, []Report{{Epoch: e, Elsewhere: 500, Level: 40.5, LevelAt: start}}, 30.5},
+		{"a drained one", 0, []Report{{Epoch: e, Elsewhere: 500, Level: 5, LevelAt: start}}, 0},
+		{"what I spent since comes on top", 3, []Report{{Epoch: e, Elsewhere: 500, Level: 40, LevelAt: now}}, 43},
+		{"the newer epoch decides where the older has drained", 3, []Report{{Epoch: e - 1, Elsewhere: 500, Level: 5, LevelAt: start}, {Epoch: e, Elsewhere: 40, Level: 40, LevelAt: now}}, 43},
+		{"the older epoch decides with what came since", 3, []Report{{Epoch: e, Elsewhere: 5, Level: 5, LevelAt: now}, {Epoch: e - 1, Elsewhere: 500, Level: 90, LevelAt: start}}, 88},
+		{"none known: as much as fits", 3, []Report{{Epoch: e, Elsewhere: 500, Level: 0, LevelAt: 0}}, 100},
+		{"none known: a lump", 3, []Report{{Epoch: e, Elsewhere: 20, Level: 0, LevelAt: 0}, {Epoch: e - 1, Elsewhere: 5, Level: 0, LevelAt: 0}}, 28},
+		{"nonsense", 3, []Report{{Epoch: e, Elsewhere: 20, Level: math.NaN(), LevelAt: now}}, 3},
 	}
 	for _, k := range kinds[3:] {
 		for _, test := range tests {
@@ -236,7 +236,7 @@ func TestABucketThatComesBackKnowsItsOwnPast(t *testing.T) {
 		s.shift(time.Duration(by))
 		now := start + by + 10*second
 		s.take(now, 5, 0) // 40 of the past and 5 new.
-		s.absorb(now, Report{s.ledger().Epoch, 30, 60, start + by})
+		s.absorb(now, Report{Epoch: s.ledger().Epoch, Elsewhere: 30, Level: 60, LevelAt: start + by})
 		if got := s.level(now); got != 55 {
 			t.Errorf("shifted by %v: level %v, want 50 of all and 5 new", time.Duration(by), got)
 		}

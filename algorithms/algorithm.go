@@ -86,4 +86,6 @@ type Report struct {
 	// Only a key that has not been settled lately uses it.
 	Level   float64
 	LevelAt int64
+	// Own is the part of Elsewhere that this node itself had admitted; only what a table saves has it.
+	Own int64
 }

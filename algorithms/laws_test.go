@@ -454,7 +454,7 @@ func TestExtremesDoNotPanic(t *testing.T) {
 				s.giveBack(now, n)
 			case 6:
 				e := s.ledger().Epoch - rapid.Int64Range(-1, 2).Draw(t, "age")
-				s.absorb(now, Report{e, n, rapid.Float64().Draw(t, "level"), now}, Report{Epoch: rapid.Int64().Draw(t, "epoch"), Elsewhere: n})
+				s.absorb(now, Report{Epoch: e, Elsewhere: n, Level: rapid.Float64().Draw(t, "level"), LevelAt: now}, Report{Epoch: rapid.Int64().Draw(t, "epoch"), Elsewhere: n})
 			case 7:
 				s.idle(now)
 				s.level(now)

@@ -50,8 +50,7 @@ func (r *Replicator) keepTime(server, start, end int64) {
 
 func (s *Source) keepTime(best sample) {
 	off := best.offset - s.counters.Offset()
-	first := !s.clocked
-	s.clocked = true
+	first := !s.clocked.Swap(true)
 	switch {
 	case off.Abs() <= best.doubt+time.Millisecond:
 	case first && s.counters.Keys() == 0:

@@ -41,10 +41,34 @@ func (r *Replicator) note(s *Source, name string, err error, lost *atomic.Bool) 
 	}
 }
 
-// Report tells of the health of something else that uses this Redis, by a name; nil says that it is well.
+// calm is how long nothing must have been reported of what fails for it to be well again.
+const calm = 5 * time.Second
+
+// Report tells that something else that uses this Redis fails, by a name. It is well again when a beat is answered and nothing was reported for a while:
+// who reports may be gone by then.
 func (r *Replicator) Report(name string, err error) {
+	r.mu.Lock()
+	r.reported[name] = time.Now()
+	r.mu.Unlock()
 	var lost atomic.Bool
 	r.note(nil, name, err, &lost)
+}
+
+// calmed takes what has not been reported lately off the list of what fails.
+func (r *Replicator) calmed() {
+	var well []string
+	r.mu.Lock()
+	for name, at := range r.reported {
+		if time.Since(at) > calm {
+			well = append(well, name)
+			delete(r.reported, name)
+		}
+	}
+	r.mu.Unlock()
+	var lost atomic.Bool
+	for _, name := range well {
+		r.note(nil, name, nil, &lost)
+	}
 }
 
 // complain logs at most once a minute that one key can't be exchanged.
@@ -86,6 +110,8 @@ func (r *Replicator) beats(ctx context.Context) {
 		wait = beatRate
 		if err != nil {
 			wait = minWait
+		} else {
+			r.calmed()
 		}
 		select {
 		case <-ctx.Done():
@@ -115,10 +141,10 @@ func (r *Replicator) beat(ctx context.Context) error {
 		return errReply
 	}
 	r.nodes.Store(nodes)
-	if held < r.beaten {
+	if held >= 0 && held < r.beaten || held < 0 && r.beaten >= 0 && time.Since(r.beatenAt) < 10*beatRate { // else the lease has ended, which says nothing
 		r.forgot()
 	}
-	r.beaten = r.seq
+	r.beaten, r.beatenAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
 	return nil
 }

@@ -55,13 +55,16 @@ type Replicator struct {
 
 	// seq and beaten number the beats, the last one sent and the last one answered. Only the beat's goroutine uses them.
 	seq, beaten int64
+	beatenAt    time.Time
 
 	mu         sync.Mutex
 	node       string
 	sources    map[*Source]struct{}
 	failing    map[string]string
+	reported   map[string]time.Time
 	since      time.Time
 	resent     time.Time
+	mourned    time.Time
 	complained time.Time
 	clock      clock
 	stop       context.CancelFunc
@@ -94,7 +97,7 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 	_, cluster := client.(*redis.ClusterClient)
 	return &Replicator{
 		client: client, prefix: namespace, beaten: -1, cluster: cluster, timeout: timeout, now: now, log: log,
-		node: randomID(), sources: make(map[*Source]struct{}), failing: make(map[string]string),
+		node: randomID(), sources: make(map[*Source]struct{}), failing: make(map[string]string), reported: make(map[string]time.Time),
 	}
 }
 
@@ -113,6 +116,8 @@ func (r *Replicator) Attach(s *Source, rate time.Duration, drain float64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	at := &attachment{to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{})}
 	at.set(rate, drain)
+	last := s.last
+	s.last = at
 	s.at.Store(at)
 	r.Start()
 	r.mu.Lock()
@@ -123,9 +128,11 @@ func (r *Replicator) Attach(s *Source, rate time.Duration, drain float64) {
 	}
 	go func() {
 		defer close(at.done)
-		if old != nil {
-			<-old.done // its last answers are in
-			s.counters.Adopt()
+		if last != nil {
+			<-last.done // its last answers are in
+			if last.to != r {
+				s.counters.Adopt()
+			}
 		}
 		r.serve(ctx, s, at)
 	}()
@@ -410,12 +417,18 @@ func (r *Replicator) forgot() {
 		return
 	}
 	r.resent = now
+	quiet := now.Sub(r.mourned) < time.Minute
+	if !quiet {
+		r.mourned = now
+	}
 	sources := make([]*Source, 0, len(r.sources))
 	for s := range r.sources {
 		sources = append(sources, s)
 	}
 	r.mu.Unlock()
-	r.log.Warn("redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again")
+	if !quiet {
+		r.log.Warn("redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again")
+	}
 	for _, s := range sources {
 		s.counters.Resend()
 	}

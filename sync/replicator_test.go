@@ -121,6 +121,7 @@ func TestRedisHoldsNoClientBytesAndExpires(t *testing.T) {
 	a := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
 	a.take("secret{key}", 1)
 	a.knows("secret{key}", 1, 0)
+	redistest.Eventually(t, "the node has said that it is there", func() bool { return a.rep.Status().Nodes == 1 })
 	client := r.Client()
 	keys, err := client.Keys(context.Background(), "*").Result()
 	if err != nil || len(keys) != 2 {

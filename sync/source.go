@@ -61,10 +61,11 @@ type Source struct {
 	wake     chan struct{}
 
 	// clocked says that the offset has been set once.
-	clocked bool
+	clocked atomic.Bool
 
-	mu sync.Mutex // one Attach or Detach at a time
-	at atomic.Pointer[attachment]
+	mu   sync.Mutex  // one Attach or Detach at a time
+	last *attachment // the latest one, also when it has ended
+	at   atomic.Pointer[attachment]
 }
 
 // attachment is a Source at a Replicator.
@@ -96,10 +97,10 @@ func (s *Source) Wake() {
 	}
 }
 
-// Lost says that the last exchange failed, or that the table is not attached.
+// Lost says that the last exchange failed. A table that is not attached has lost nothing: its configuration is about to begin or to end.
 func (s *Source) Lost() bool {
 	at := s.at.Load()
-	return at == nil || at.isLost()
+	return at != nil && at.isLost()
 }
 
 func (at *attachment) isLost() bool { return at.lost.Load() || at.to.beatLost.Load() }

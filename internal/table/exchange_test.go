@@ -250,3 +250,41 @@ func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
 		t.Errorf("Drain() = %+v, want one message with total 4", m)
 	}
 }
+
+func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
+	alg := algorithms.FixedWindow{Limit: 10, Window: time.Second}
+	s, a := newStore(), newNode("a", alg)
+	a.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second}, 100_000)
+	for i := range 50_000 {
+		take(a.windows, alg, 1000+i, t0)
+	}
+	now := t0
+	for range 5 {
+		now += int64(time.Minute)
+		for i := range 500 {
+			take(a.windows, alg, i, now)
+		}
+		for range 3 {
+			a.Tick()
+			for m := a.Drain(now, 1000, false, nil); len(m) > 0; m = a.Drain(now, 1000, false, nil) {
+				a.seq++
+				a.Settle(now, s.push(a.name, a.seq, m))
+			}
+			for i := range 500 { // there are always keys to send
+				take(a.windows, alg, i, now)
+			}
+		}
+		a.Sweep(now)
+	}
+	places := 0
+	for s := range a.shards {
+		places += len(a.shards[s].chunks) * chunkSize
+	}
+	if a.Keys() != 500 || places > 8*1024 {
+		t.Errorf("%d keys in %d places, want 500 in a few thousand", a.Keys(), places)
+	}
+	a.Tick()
+	if m := a.Drain(now, 10_000, false, nil); len(m) != 500 {
+		t.Errorf("after memory was given back %d keys are due, want 500", len(m))
+	}
+}

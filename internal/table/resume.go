@@ -1,6 +1,8 @@
 package table
 
 import (
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -31,7 +33,8 @@ func (t *Table[S]) Save(now int64) Saved {
 		return nil
 	}
 	now += t.offset.Load()
-	saved := make(Saved)
+	t.prune(b.Algorithm, now)
+	saved := t.resume.left()
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	t.each(func(_ *shard[S], _ uint32, e *entry[S]) {
@@ -44,7 +47,7 @@ func (t *Table[S]) Save(now int64) Saved {
 		var reports []algorithms.Report
 		for age := range int64(alg.Live() + 1) {
 			if c := l.At(l.Epoch - age); c != nil && c.Total() > 0 {
-				reports = append(reports, algorithms.Report{Epoch: l.Epoch - age, Elsewhere: c.Total()})
+				reports = append(reports, algorithms.Report{Epoch: l.Epoch - age, Elsewhere: c.Total(), Own: c.Own})
 			}
 		}
 		if level := alg.Level(s, now); level > 0 {
@@ -60,9 +63,51 @@ func (t *Table[S]) Save(now int64) Saved {
 	return saved
 }
 
-// Resume takes up what an earlier process saved. It replaces what was not taken up of an earlier Resume.
-func (t *Table[S]) Resume(saved Saved) {
+// Resume takes up what an earlier process saved. It replaces what was not taken up of an earlier Resume. Keys that are in the table already, because
+// requests came first, take up theirs at once.
+func (t *Table[S]) Resume(alg algorithms.Algorithm[S], now int64, saved Saved) {
+	now += t.offset.Load()
+	t.resume.mu.Lock()
+	t.resume.saved = saved
+	t.resume.mu.Unlock()
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	t.each(func(_ *shard[S], _ uint32, e *entry[S]) {
+		if reports := t.resume.take(e.id); reports != nil {
+			restore(alg, &e.state, now, reports)
+		}
+	})
+}
+
+// restore brings saved counts back. What this node had admitted itself is its own again, so that it is sent: the other nodes send theirs.
+func restore[S any](alg algorithms.Algorithm[S], s *S, now int64, reports []algorithms.Report) {
+	alg.Absorb(s, now, reports)
+	l := alg.Ledger(s)
+	for _, r := range reports {
+		if c := l.At(r.Epoch); c != nil {
+			c.Own, c.Elsewhere = c.Own+r.Own, max(0, c.Elsewhere-r.Own)
+		}
+	}
+	l.Forget() // no store knows of it under this name
+}
+
+// prune drops the keys of an earlier Resume that have not come back in time: nothing they had spent counts any more.
+func (t *Table[S]) prune(alg algorithms.Algorithm[S], now int64) {
+	var none S
+	alg.Roll(&none, now)
+	oldest := alg.Ledger(&none).Epoch - int64(alg.Live())
 	t.resume.mu.Lock()
 	defer t.resume.mu.Unlock()
-	t.resume.saved = saved
+	maps.DeleteFunc(t.resume.saved, func(_ ID, reports []algorithms.Report) bool {
+		return !slices.ContainsFunc(reports, func(r algorithms.Report) bool { return r.Epoch >= oldest })
+	})
+}
+
+// left copies what has not come back.
+func (r *resume) left() Saved {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	saved := make(Saved, len(r.saved))
+	maps.Copy(saved, r.saved)
+	return saved
 }

@@ -69,32 +69,36 @@ func (s *sketch) take(r rule, key Key, now, n int64) algorithms.Decision {
 	return d
 }
 
-// give takes n units back that were taken at an instant, as far as the cells still know of it.
+// give takes n units back that were taken at an instant, as far as the cells still stand in that epoch.
 func (s *sketch) give(r rule, key Key, taken, n int64) {
 	_, window := r.Rule()
 	epoch := taken / int64(window)
 	for row := range s.cells {
-		if uint16(s.cell(row, key).Load()>>48) == uint16(epoch) {
-			s.add(key, epoch, -n)
-			return
+		if c := s.cell(row, key); uint16(c.Load()>>48) == uint16(epoch) {
+			add(c, epoch, -n)
 		}
 	}
 }
 
 func (s *sketch) add(key Key, epoch, n int64) {
 	for row := range s.cells {
-		c := s.cell(row, key)
-		for {
-			old := c.Load()
-			cur, prev := rolled(old, epoch)
-			cur = min(max(cur+n, 0), maxCount)
-			at := uint16(epoch)
-			if uint16(old>>48) == at+1 {
-				at++
-			}
-			if c.CompareAndSwap(old, uint64(at)<<48|uint64(prev)<<countBits|uint64(cur)) {
-				break
-			}
+		add(s.cell(row, key), epoch, n)
+	}
+}
+
+// add changes the count of a cell in an epoch. What is given back to an epoch that ends meanwhile stays spent.
+func add(c *atomic.Uint64, epoch, n int64) {
+	for {
+		old := c.Load()
+		cur, prev := rolled(old, epoch)
+		at := uint16(epoch)
+		if uint16(old>>48) == at+1 {
+			at++
+			n = max(n, 0)
+		}
+		cur = min(max(cur+n, 0), maxCount)
+		if c.CompareAndSwap(old, uint64(at)<<48|uint64(prev)<<countBits|uint64(cur)) {
+			return
 		}
 	}
 }

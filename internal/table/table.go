@@ -207,8 +207,7 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 	*e = entry[S]{key: key, id: id}
 	e.flags = flags | used
 	if reports := t.resume.take(id); reports != nil {
-		alg.Absorb(&e.state, now, reports)
-		alg.Ledger(&e.state).Forget() // no store knows of it under this name
+		restore(alg, &e.state, now, reports)
 	}
 	sh.index[key[0]] = i
 	return i, true
@@ -259,6 +258,7 @@ func (t *Table[S]) Sweep(now int64) {
 		return
 	}
 	now += t.offset.Load()
+	t.prune(b.Algorithm, now)
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	t.each(func(sh *shard[S], i uint32, e *entry[S]) {
@@ -294,17 +294,26 @@ func (sh *shard[S]) shrink() {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	size := int(sh.size)
-	if size <= 2*chunkSize && len(sh.index) > 0 || len(sh.index)*8 > size || len(sh.touched)+len(sh.due)+len(sh.hurried) > 0 {
+	if size <= 2*chunkSize && len(sh.index) > 0 || len(sh.index)*8 > size {
 		return
 	}
 	old, index := sh.chunks, sh.index
 	sh.chunks, sh.index, sh.free, sh.size, sh.hand = nil, nil, nil, 0, 0
+	moved := make(map[uint32]uint32, len(index))
 	for key, i := range index {
 		j := sh.slot()
 		*sh.at(j) = old[i/chunkSize][i%chunkSize]
-		sh.index[key] = j
+		sh.index[key], moved[i] = j, j
 	}
-	sh.touched, sh.due, sh.hurried = nil, nil, nil
+	for _, list := range []*[]uint32{&sh.touched, &sh.due, &sh.hurried} {
+		left := make([]uint32, 0, len(index))
+		for _, i := range *list {
+			if j, ok := moved[i]; ok { // else its key is gone
+				left = append(left, j)
+			}
+		}
+		*list = left
+	}
 }
 
 // takeOverflow decides for a key that found no place.
