@@ -50,10 +50,7 @@ var passes = sync.Pool{New: func() any { return new(pass) }}
 
 func newPass(now int64) *pass {
 	p := passes.Get().(*pass)
-	*p = pass{
-		now: now, refused: -1, raw: p.raw[:0], take: p.take[:0], all: p.all[:0], taken: p.taken[:0],
-		grants: p.grants[:0], verdict: p.verdict[:0],
-	}
+	p.now, p.wait, p.refused, p.unavailable = now, 0, -1, false // free has dropped all pointers
 	return p
 }
 
@@ -67,7 +64,8 @@ func (p *pass) free() {
 	clear(p.take)
 	clear(p.all)
 	clear(p.grants)
-	p.denied = nil
+	p.raw, p.take, p.all, p.taken = p.raw[:0], p.take[:0], p.all[:0], p.taken[:0]
+	p.grants, p.verdict, p.denied = p.grants[:0], p.verdict[:0], nil
 	passes.Put(p)
 }
 

@@ -61,9 +61,9 @@ type Background[S any] struct {
 
 type shard[S any] struct {
 	mu      sync.Mutex
-	index   map[uint64]uint32 // by the first half of the key
-	size    uint32            // places used or in free
-	chunks  [][]entry[S]
+	index   index
+	size    uint32 // places used or in free
+	chunks  []*[chunkSize]entry[S]
 	free    []uint32
 	touched []uint32 // since the last tick
 	due     []uint32 // before it, not sent yet
@@ -75,9 +75,9 @@ type shard[S any] struct {
 
 type entry[S any] struct {
 	key   Key
-	id    ID
 	state S
 	exchange
+	id ID // last: requests don't read it
 }
 
 // New returns an empty table for at most maxKeys keys.
@@ -176,8 +176,7 @@ func (t *Table[S]) shard(key Key) *shard[S] { return &t.shards[key[0]>>58] }
 
 // find looks a key up. The shard's lock is held, as for all methods of a shard.
 func (sh *shard[S]) find(key Key) (uint32, bool) {
-	i, ok := sh.index[key[0]]
-	return i, ok && sh.at(i).key == key
+	return sh.index.find(key, func(i uint32) bool { return sh.at(i).key == key })
 }
 
 func (sh *shard[S]) at(i uint32) *entry[S] { return &sh.chunks[i/chunkSize][i%chunkSize] }
@@ -194,9 +193,6 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 	if i, ok := sh.find(key); ok {
 		return i, true
 	}
-	if _, taken := sh.index[key[0]]; taken {
-		return 0, false // half of the hash is that of another key: this one counts in the sketch
-	}
 	if t.keys.Add(1) > t.maxKeys.Load() {
 		t.keys.Add(-1)
 		return 0, false
@@ -209,22 +205,19 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 	if reports := t.resume.take(id); reports != nil {
 		restore(alg, &e.state, now, reports)
 	}
-	sh.index[key[0]] = i
+	sh.index.add(key, i)
 	return i, true
 }
 
 // slot returns an unused place.
 func (sh *shard[S]) slot() uint32 {
-	if sh.index == nil {
-		sh.index = make(map[uint64]uint32)
-	}
 	if n := len(sh.free); n > 0 {
 		i := sh.free[n-1]
 		sh.free = sh.free[:n-1]
 		return i
 	}
 	if int(sh.size) == len(sh.chunks)*chunkSize {
-		sh.chunks = append(sh.chunks, make([]entry[S], chunkSize))
+		sh.chunks = append(sh.chunks, new([chunkSize]entry[S]))
 	}
 	sh.size++
 	return sh.size - 1
@@ -233,7 +226,7 @@ func (sh *shard[S]) slot() uint32 {
 // drop forgets an entry.
 func (t *Table[S]) drop(sh *shard[S], i uint32) {
 	e := sh.at(i)
-	delete(sh.index, e.key[0])
+	sh.index.remove(e.key, i)
 	*e = entry[S]{exchange: exchange{flags: e.flags & (touched | hurried)}}
 	sh.free = append(sh.free, i)
 	t.keys.Add(-1)
@@ -289,24 +282,27 @@ func (t *Table[S]) each(f func(*shard[S], uint32, *entry[S])) {
 	}
 }
 
-// shrink gives memory back after a flood: Go's maps don't, and places are not moved, so a shard that is nearly empty is laid anew.
+// shrink gives memory back after a flood: places are not moved, so a shard that is nearly empty is laid anew.
 func (sh *shard[S]) shrink() {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	size := int(sh.size)
-	if size <= 2*chunkSize && len(sh.index) > 0 || len(sh.index)*8 > size {
+	if size <= 2*chunkSize && sh.index.n > 0 || sh.index.n*8 > size {
 		return
 	}
-	old, index := sh.chunks, sh.index
-	sh.chunks, sh.index, sh.free, sh.size, sh.hand = nil, nil, nil, 0, 0
-	moved := make(map[uint32]uint32, len(index))
-	for key, i := range index {
-		j := sh.slot()
-		*sh.at(j) = old[i/chunkSize][i%chunkSize]
-		sh.index[key], moved[i] = j, j
+	old, keys := sh.chunks, sh.index.n
+	sh.chunks, sh.index, sh.free, sh.size, sh.hand = nil, index{}, nil, 0, 0
+	moved := make(map[uint32]uint32, keys)
+	for i := range uint32(size) {
+		if e := &old[i/chunkSize][i%chunkSize]; e.flags&used != 0 {
+			j := sh.slot()
+			*sh.at(j) = *e
+			sh.index.add(e.key, j)
+			moved[i] = j
+		}
 	}
 	for _, list := range []*[]uint32{&sh.touched, &sh.due, &sh.hurried} {
-		left := make([]uint32, 0, len(index))
+		left := make([]uint32, 0, keys)
 		for _, i := range *list {
 			if j, ok := moved[i]; ok { // else its key is gone
 				left = append(left, j)

@@ -1,0 +1,71 @@
+package table
+
+// An index finds the place of a key in its shard: open addressing with a word a place, which is its tag, the low half of the key's
+// first half, and above which place, plus one. A look-up reads one cache line where a Go map reads three; its owner locks.
+type index struct {
+	words []uint64 // a power of two of them, at most three quarters used
+	n     int
+}
+
+func tagOf(key Key) uint32 { return uint32(key[0]) }
+
+func (x *index) home(word uint64) uint32 { return uint32(word) & uint32(len(x.words)-1) }
+
+// find returns the first place with the key's tag for which is says that it is the key's.
+func (x *index) find(key Key, is func(place uint32) bool) (uint32, bool) {
+	if x.n == 0 {
+		return 0, false
+	}
+	tag, mask := tagOf(key), uint32(len(x.words)-1)
+	for at := tag & mask; ; at = (at + 1) & mask {
+		word := x.words[at]
+		if word == 0 {
+			return 0, false
+		}
+		if place := uint32(word>>32) - 1; uint32(word) == tag && is(place) {
+			return place, true
+		}
+	}
+}
+
+// add enters a key that is not there.
+func (x *index) add(key Key, place uint32) {
+	if (x.n+1)*4 > len(x.words)*3 {
+		old := x.words
+		x.words = make([]uint64, max(8, 2*len(old)))
+		for _, word := range old {
+			if word != 0 {
+				x.put(word)
+			}
+		}
+	}
+	x.put(uint64(place+1)<<32 | uint64(tagOf(key)))
+	x.n++
+}
+
+func (x *index) put(word uint64) {
+	mask := uint32(len(x.words) - 1)
+	at := x.home(word)
+	for x.words[at] != 0 {
+		at = (at + 1) & mask
+	}
+	x.words[at] = word
+}
+
+// remove takes a key that is there out, and closes the gap: no word may stand behind an empty one that begins its search.
+func (x *index) remove(key Key, place uint32) {
+	mask := uint32(len(x.words) - 1)
+	word := uint64(place+1)<<32 | uint64(tagOf(key))
+	gap := x.home(word)
+	for x.words[gap] != word {
+		gap = (gap + 1) & mask
+	}
+	for at := (gap + 1) & mask; x.words[at] != 0; at = (at + 1) & mask {
+		if (at-x.home(x.words[at]))&mask >= (at-gap)&mask {
+			x.words[gap] = x.words[at]
+			gap = at
+		}
+	}
+	x.words[gap] = 0
+	x.n--
+}
