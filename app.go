@@ -41,6 +41,7 @@ type App struct {
 	shared     *sharedRedis
 
 	mu       sync.Mutex
+	handlers int
 	registry registry
 	limits   []appLimit
 	zones    []*zone
@@ -196,6 +197,14 @@ func (a *App) nameNamespace(prefix string) error {
 
 func printable(s string) bool {
 	return !slices.ContainsFunc([]byte(s), func(c byte) bool { return c < 0x20 || c > 0x7e })
+}
+
+// nextHandler names a handler for messages, by the order in which they are provisioned.
+func (a *App) nextHandler() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.handlers++
+	return fmt.Sprintf("rate_limit handler %d", a.handlers)
 }
 
 // use notes a zone and its counters, for Start.

@@ -166,13 +166,14 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.answers = newResponder(cmp.Or(h.StatusCode, http.StatusTooManyRequests), h.Message, h.Jitter, h.sets, events)
+	where := app.nextHandler()
 	for i := range all {
 		z, err := h.provisionZone(ctx, app, &all[i])
 		if err != nil {
 			return fmt.Errorf("zone %q: %w", all[i].name, err)
 		}
 		h.zones = append(h.zones, z)
-		if err := app.use(z, "handler", h.sweepInterval()); err != nil {
+		if err := app.use(z, where, h.sweepInterval()); err != nil {
 			return err
 		}
 	}
@@ -244,7 +245,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if p.isRefused() {
 		p.giveBack()
 		if err := h.refuse(w, r, p); err != nil {
-			markCounted(r, counted, p)
+			markCounted(r, p)
 			return err
 		}
 		return nil
@@ -255,7 +256,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	h.admit(w, repl, p)
 	if err := next.ServeHTTP(w, r); err != nil {
-		markCounted(r, counted, p)
+		markCounted(r, p)
 		return err
 	}
 	return nil
@@ -330,12 +331,14 @@ func countedBefore(r *http.Request) []string {
 	return counted
 }
 
-// markCounted notes that error routes must not count the request again.
-func markCounted(r *http.Request, counted []string, p *pass) {
-	inner, _ := caddyhttp.GetVar(r.Context(), countedVar).([]string) // of handlers after this one
-	counted = slices.Concat(counted, inner)
+// markCounted notes that error routes must not count the request again. Handlers after this one may have noted theirs.
+func markCounted(r *http.Request, p *pass) {
+	counted, _ := caddyhttp.GetVar(r.Context(), countedVar).([]string)
+	counted = slices.Clone(counted)
 	for i := range p.take {
-		counted = append(counted, p.take[i].zone.name)
+		if name := p.take[i].zone.name; !slices.Contains(counted, name) {
+			counted = append(counted, name)
+		}
 	}
 	caddyhttp.SetVar(r.Context(), countedVar, counted)
 }
