@@ -450,11 +450,11 @@ func (z *Zone) exchange(s *settings, inherited SyncRate, hasRedis, redisEmpty bo
 	return nil
 }
 
-// nearestOf is the one of names that value is most likely a slip of, "" if none is within two slips.
+// nearestOf is the one of names that value is most likely a slip of: within two slips, and more right than wrong. "" if there is none.
 func nearestOf(value string, names []string) string {
 	best, least := "", 3
 	for _, name := range names {
-		if n := distance(value, name, least); n < least && n < len(name) {
+		if n := distance(value, name, least); n < least && 2*n < len(name) {
 			best, least = name, n
 		}
 	}
