@@ -22,6 +22,11 @@ const (
 	pause = 5 * time.Millisecond
 	// share of what a key has left, by the estimate, that may be unsent before it is exchanged early: 1/share.
 	share = 8
+	// grain is the part of a limit, 1/grain, below which what all nodes have unsent, by the estimate, is worth no early exchange. Without it a
+	// client at its limit would cause one for each request that is admitted.
+	grain = 64
+	// refresh is how often in an interval a key at its limit may be exchanged only to hear what the others did.
+	refresh = 8
 	// maxScale bounds the estimate of how much more than this node all nodes take in.
 	maxScale = 1000
 )
@@ -90,7 +95,7 @@ func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Alg
 		e.flags |= touched
 		sh.touched = append(sh.touched, i)
 	}
-	if !b.Early || e.flags&(hurried|flying) != 0 || !t.pressing(e, l, alg.Live(), d, now) {
+	if !b.Early || e.flags&(hurried|flying) != 0 || !b.pressing(e, l, alg.Live(), d, now) && (len(sh.hurried) > 0 || !b.stale(e, d, now)) {
 		return d, false
 	}
 	e.flags |= hurried
@@ -100,7 +105,7 @@ func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Alg
 }
 
 // pressing says whether a key should not wait for its turn: nobody has told of it lately, or what is unsent is much of what is left.
-func (t *Table[S]) pressing(e *entry[S], l *algorithms.Ledger, live int, d algorithms.Decision, now int64) bool {
+func (b *Background[S]) pressing(e *entry[S], l *algorithms.Ledger, live int, d algorithms.Decision, now int64) bool {
 	if !l.Settled {
 		return true
 	}
@@ -113,8 +118,22 @@ func (t *Table[S]) pressing(e *entry[S], l *algorithms.Ledger, live int, d algor
 	if live > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
 		return true // the first request of an epoch: others may want what came just before it
 	}
-	unsent := unsent(l, live)
-	return unsent > 0 && float64(unsent)*max(1, float64(e.scale))*share >= float64(d.Remaining)
+	unseen := float64(unsent(l, live)) * max(1, float64(e.scale))
+	return unseen > 0 && unseen*share >= float64(d.Remaining) && unseen*grain >= b.size
+}
+
+// stale says that a key is at its limit and so much may have flowed in since the last exchange that others may have taken a grain of it. To ask is worth
+// less than to tell: where other keys of the shard wait to be told of, this one has to as well.
+func (b *Background[S]) stale(e *entry[S], d algorithms.Decision, now int64) bool {
+	return e.scale > 1 && now-e.at >= b.refresh && float64(d.Remaining)*grain <= b.size
+}
+
+// prepare works out what the early exchanges go by.
+func (b *Background[S]) prepare() {
+	limit, window := b.Algorithm.Rule()
+	b.size = float64(b.Algorithm.Take(new(S), 0, 0, 0).Remaining)
+	flows := b.size / grain / float64(max(1, limit)) * float64(window)
+	b.refresh = max(int64(b.Rate/refresh), int64(min(flows, math.MaxInt64/2)), int64(pause))
 }
 
 // unsent sums what the store doesn't have of the epochs that still count.

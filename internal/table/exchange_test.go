@@ -288,3 +288,51 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 		t.Errorf("after memory was given back %d keys are due, want 500", len(m))
 	}
 }
+
+// Near a large limit a single request more or less is nothing to tell at once.
+func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
+	alg := algorithms.SlidingWindow{Limit: 10 * grain, Window: time.Minute, Buckets: 1}
+	s, a := newStore(), newNode("a", alg)
+	a.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second, Early: true}, 1000)
+	at := t0
+	for _, count := range []int{10*grain - 21, 1} {
+		admit(t, a, alg, at, count, count)
+		a.exchange(s, at)
+		a.Drain(at, 1000, true, nil)
+		at += int64(time.Second)
+	}
+	admit(t, a, alg, at, 9, 9)
+	if a.Urgent() {
+		t.Error("with 9 unsent and 11 left of 640 a key is urgent; a grain is 10")
+	}
+	admit(t, a, alg, at, 1, 1)
+	if !a.Urgent() {
+		t.Error("with 10 unsent and 10 left of 640 a key is not urgent")
+	}
+}
+
+// A node that only refuses hears what the others do, a few times in an interval, as room comes back.
+func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
+	const rate = 800 * time.Millisecond
+	alg := algorithms.SlidingWindow{Limit: 18, Window: rate, Buckets: 1}
+	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
+	a.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: rate, Early: true}, 1000)
+	at := t0
+	for range 3 {
+		at += int64(10 * time.Millisecond)
+		admit(t, b, alg, at, 3, 3)
+		b.exchange(s, at)
+		admit(t, a, alg, at, 3, 3)
+		a.exchange(s, at)
+		a.Drain(at, 1000, true, nil)
+	}
+	for _, c := range []struct {
+		after time.Duration
+		want  bool
+	}{{99 * time.Millisecond, false}, {101 * time.Millisecond, true}} {
+		admit(t, a, alg, at+int64(c.after), 1, 0)
+		if a.Urgent() != c.want {
+			t.Errorf("a key at its limit is urgent %v after its last exchange, in an interval of 800ms: %v, want %v", c.after, !c.want, c.want)
+		}
+	}
+}

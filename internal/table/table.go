@@ -57,6 +57,10 @@ type Background[S any] struct {
 	Lagging bool
 	// Wake is called without a lock held when there is a first urgent key.
 	Wake func()
+
+	// size is what a key that was never seen may spend at once, and refresh the least time between two early exchanges of a key that only ask.
+	size    float64
+	refresh int64
 }
 
 type shard[S any] struct {
@@ -89,6 +93,7 @@ func New[S any](maxKeys int) *Table[S] {
 
 // Configure sets what background work goes by and the bound on keys. A table that begins to be exchanged sends what it holds.
 func (t *Table[S]) Configure(b Background[S], maxKeys int) {
+	b.prepare()
 	old := t.background.Swap(&b)
 	t.maxKeys.Store(int64(maxKeys))
 	if b.Rate > 0 && (old == nil || old.Rate == 0) {
