@@ -10,7 +10,7 @@ import (
 
 const (
 	tableKeys = 1000
-	cells     = 262144 // of one row of the sketch of such a small table
+	words     = 262144 // of one row of the sketch of such a small table
 )
 
 // A flooded is what a full table does when far more keys come than it has room for.
@@ -19,7 +19,7 @@ type flooded struct {
 	admitted, refusedFirst, refusedFive float64
 }
 
-// flood fills a table, and then has as many other keys as load times the cells of a row ask for one more than their limit each, all in one window.
+// flood fills a table, and then has as many other keys as load times the words of a row ask for one more than their limit each, all in one window.
 func flood(load float64, limit int64) (f flooded) {
 	alg := algorithms.SlidingWindow{Limit: limit, Window: 60 * sec, Buckets: 1}
 	t := table.New[algorithms.WindowState](tableKeys)
@@ -37,7 +37,7 @@ func flood(load float64, limit int64) (f flooded) {
 	for ; next < tableKeys; next++ {
 		take(next, 1)
 	}
-	attackers, got := int64(load*cells), int64(0)
+	attackers, got := int64(load*words), int64(0)
 	for range attackers {
 		got += take(next, limit+1)
 		next++
@@ -58,11 +58,11 @@ func flood(load float64, limit int64) (f flooded) {
 }
 
 func TestAFloodOfKeysIsNoBypassAndLocksFewOut(t *testing.T) {
-	f := flood(.125, 4)
+	f := flood(.5, 2)
 	if f.admitted > 1 || f.admitted < .97 {
-		t.Errorf("an eighth of a key per cell: %.3f of the limits admitted, want 0.97 to 1", f.admitted)
+		t.Errorf("half a key per word: %.3f of the limits admitted, want 0.97 to 1", f.admitted)
 	}
 	if f.refusedFirst > .03 {
-		t.Errorf("an eighth of a key per cell: %.3f of the newcomers refused, want at most 0.03", f.refusedFirst)
+		t.Errorf("half a key per word: %.3f of the newcomers refused, want at most 0.03", f.refusedFirst)
 	}
 }

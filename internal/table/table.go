@@ -1,7 +1,8 @@
 // Package table holds the counters of one limit: a state per key, in shards with a lock each. It bounds how many there are, drops the idle
 // ones, and keeps what has not been sent. It knows the algorithms and nothing of Redis or Caddy.
 //
-// No lock is held over a callback or I/O. A request takes one lock, its shard's; only a walk over all keys holds another, its own.
+// No lock is held over a callback or I/O. A request takes one lock, its shard's, and within it one more in the moment when a full table
+// needs its sketch; only a walk over all keys holds another, its own.
 package table
 
 import (
@@ -28,6 +29,7 @@ type Table[S any] struct {
 	keys       atomic.Int64
 	maxKeys    atomic.Int64
 	overflow   atomic.Pointer[sketch]
+	widening   sync.Mutex // held to make a sketch
 	overflowed atomic.Int64
 
 	// offset is added to the clock of callers; see Exchange.
@@ -321,13 +323,23 @@ func (sh *shard[S]) shrink() {
 func (t *Table[S]) takeOverflow(alg algorithms.Algorithm[S], key Key, now, n int64) Taken {
 	t.overflowed.Add(1)
 	s := t.overflow.Load()
-	if s == nil {
-		s = newSketch(t.maxKeys.Load())
-		if !t.overflow.CompareAndSwap(nil, s) {
-			s = t.overflow.Load()
-		}
+	if limit, _ := alg.Rule(); s == nil || !s.holds(limit) {
+		s = t.widen(limit)
 	}
 	return Taken{Decision: s.take(alg, key, now, n), At: now, Overflow: true}
+}
+
+// widen makes the sketch, or one for a higher limit, in which its keys count anew. It is made once, however many requests need it at once:
+// it is large.
+func (t *Table[S]) widen(limit int64) *sketch {
+	t.widening.Lock()
+	defer t.widening.Unlock()
+	s := t.overflow.Load()
+	if s == nil || !s.holds(limit) {
+		s = newSketch(widthFor(t.maxKeys.Load()), limit)
+		t.overflow.Store(s)
+	}
+	return s
 }
 
 func satAdd32(a uint32, n int64) uint32 {

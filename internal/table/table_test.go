@@ -115,7 +115,7 @@ func TestOneKeyBeyondTheBoundUnderRaceGetsItsLimit(t *testing.T) {
 }
 
 func TestSketchWindowsRoll(t *testing.T) {
-	s := newSketch(1)
+	s := newSketch(minWidth, 10)
 	alg := algorithms.FixedWindow{Limit: 10, Window: time.Minute}
 	key := KeyOf([]byte("k"))
 	admitted := func(now int64) (n int) {
