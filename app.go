@@ -41,6 +41,7 @@ type App struct {
 	shared     *sharedRedis
 
 	mu       sync.Mutex
+	said     warnings
 	handlers int
 	registry registry
 	limits   []appLimit
@@ -134,7 +135,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 		return err
 	}
 	if a.redisEmpty = empty; empty {
-		a.logger.Warn("redis is configured, but its address is empty: every node counts for itself; set the variable that the address comes from, or remove the redis line")
+		a.said.warn(a.logger, codeNoRedis, "redis is configured, but its address is empty: every node counts for itself; set the variable that the address comes from, or remove the redis line")
 		return nil
 	}
 	key := set.Key() + " " + a.namespace

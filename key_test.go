@@ -464,8 +464,12 @@ func TestCheckKey(t *testing.T) {
 		{"{http.reverse_proxy.upstream.hostport}", "no value yet", ""},
 		{"{time.now.unix}", "all the time", ""},
 	} {
-		warnings, err := checkKey(test.template)
-		if got := strings.Join(warnings, "\n"); (test.warning == "") != (got == "") || !strings.Contains(got, test.warning) {
+		found, err := checkKey(test.template)
+		got := ""
+		for _, w := range found {
+			got += w.text
+		}
+		if (test.warning == "") != (got == "") || !strings.Contains(got, test.warning) {
 			t.Errorf("checkKey(%q) warns %q, want %q", test.template, got, test.warning)
 		}
 		if (test.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), test.err) {

@@ -14,7 +14,7 @@ import (
 
 // checkKey looks for slips in a key template when it is loaded. A name in Caddy's own http.request. that does not exist is an error: it
 // would come out empty for everyone. Other names may come from map or another module, so there a slip is a warning.
-func checkKey(template string) (warnings []string, err error) {
+func checkKey(template string) (found []warning, err error) {
 	parts, err := parseKey(template)
 	if err != nil {
 		return nil, err
@@ -23,45 +23,49 @@ func checkKey(template string) (warnings []string, err error) {
 		if parts[i].source == fromTemplate {
 			continue
 		}
-		warning, err := checkPlaceholder(parts[i].text)
+		w, err := checkPlaceholder(parts[i].text)
 		if err != nil {
 			return nil, err
 		}
-		if warning != "" {
-			warnings = append(warnings, warning)
+		if w.text != "" {
+			found = append(found, w)
 		}
 	}
-	return warnings, nil
+	return found, nil
 }
 
-func checkPlaceholder(name string) (warning string, err error) {
+func checkPlaceholder(name string) (w warning, err error) {
 	if reason, ok := poorKeys[name]; ok {
-		return fmt.Sprintf("{%s} %s", name, reason), nil
+		return warning{codePoorKey, fmt.Sprintf("{%s} %s", name, reason)}, nil
+	}
+	if name == "http.request.body" || name == "http.request.body_base64" {
+		return warning{codeBodyKey, fmt.Sprintf("{%s} reads the whole body of a request into memory before it is limited", name)}, nil
 	}
 	if field, ok := strings.CutPrefix(name, "http.request.header."); ok && forgeable[strings.ToLower(field)] {
-		return fmt.Sprintf("a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name), nil
+		return warning{codeForgeableKey, fmt.Sprintf("a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name)}, nil
 	}
 	switch {
 	case strings.HasPrefix(name, "http.request."):
 		if knownToCaddy(name) {
-			return "", nil
+			return w, nil
 		}
 		text := fmt.Sprintf("there is no placeholder {%s}", name)
 		if s := suggestion(name); s != "" {
 			text += ", did you mean {" + s + "}?"
 		}
-		return "", errors.New(text)
+		return w, errors.New(text)
 	case strings.HasPrefix(name, "http.reverse_proxy."), strings.HasPrefix(name, "http.response."), strings.HasPrefix(name, "http.intercept."):
-		return fmt.Sprintf("{%s} has no value yet when requests are limited", name), nil
+		return warning{codeUnknownKey, fmt.Sprintf("{%s} has no value yet when requests are limited", name)}, nil
 	case strings.HasPrefix(name, "time.now"):
-		return fmt.Sprintf("{%s} changes all the time, so every request would have its own count", name), nil
+		return warning{codePoorKey, fmt.Sprintf("{%s} changes all the time, so every request would have its own count", name)}, nil
 	case strings.HasPrefix(name, "env."), strings.HasPrefix(name, "file."), strings.HasPrefix(name, "system."), name == clientIPName:
-		return "", nil
+		return w, nil
 	}
 	if s := suggestion(name); s != "" {
-		return fmt.Sprintf("{%s} is not a placeholder of Caddy's own, and empty unless map or another module sets it; did you mean {%s}?", name, s), nil
+		return warning{codeUnknownKey,
+			fmt.Sprintf("{%s} is not a placeholder of Caddy's own, and empty unless map or another module sets it; did you mean {%s}?", name, s)}, nil
 	}
-	return "", nil
+	return w, nil
 }
 
 // poorKeys exist, but don't group requests by who sends them.
@@ -72,8 +76,6 @@ var poorKeys = map[string]string{
 	"http.request.remote":      "has the port in it, so every connection would have its own count; did you mean {client_ip}?",
 	"http.request.remote.port": "differs for every connection; did you mean {client_ip}?",
 	"http.request.hostport":    "has a port in it that the client can choose; did you mean {http.request.host}?",
-	"http.request.body":        "reads the whole body of a request into memory before it is limited",
-	"http.request.body_base64": "reads the whole body of a request into memory before it is limited",
 }
 
 // forgeable headers claim an address.

@@ -185,5 +185,5 @@ func (l *refusalLog) warnEmpty(logger *zap.Logger, template, instead string) {
 		return
 	}
 	logger.Warn("a rate limit key came out empty; this is not reported again",
-		zap.String("zone", l.zone), zap.String("key", template), zap.String("instead", instead))
+		codeField(codeEmptyKey), zap.String("zone", l.zone), zap.String("key", template), zap.String("instead", instead))
 }

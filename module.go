@@ -68,6 +68,8 @@ type Handler struct {
 	answers  *responder
 	sets     headerSets
 	logger   *zap.Logger
+	said     *warnings
+	proxies  *proxyWatch
 }
 
 // Distributed is the block of that name in the older plugin's configuration.
@@ -151,12 +153,13 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := v.(*App)
-	all, warnings, err := h.settings(app.SyncRate, app.shared != nil, app.redisEmpty)
+	all, found, err := h.settings(app.SyncRate, app.shared != nil, app.redisEmpty)
 	if err != nil {
 		return err
 	}
-	for _, w := range warnings {
-		h.logger.Warn(w)
+	h.said, h.proxies = &app.said, new(proxyWatch)
+	for _, w := range found {
+		h.said.warn(h.logger, w.code, w.text)
 	}
 	if h.sets, err = parseHeaderSets(h.Headers); err != nil {
 		return err
@@ -173,6 +176,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return fmt.Errorf("zone %q: %w", all[i].name, err)
 		}
 		h.zones = append(h.zones, z)
+		h.proxies.keys(z.template)
 		if err := app.use(z, where, h.sweepInterval()); err != nil {
 			return err
 		}
@@ -197,7 +201,7 @@ func (h *Handler) sweepInterval() time.Duration {
 
 // provisionZone makes a zone ready for requests.
 func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone, error) {
-	z := &zone{settings: *s, shared: app.shared, logger: h.logger, strictTimeout: time.Duration(app.StrictTimeout)}
+	z := &zone{settings: *s, shared: app.shared, logger: h.logger, said: &app.said, strictTimeout: time.Duration(app.StrictTimeout)}
 	config := h.RateLimits[s.name]
 	if config.MatcherSetsRaw != nil {
 		sets, err := ctx.LoadModule(config, "MatcherSetsRaw")
@@ -238,6 +242,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	p := newPass(clock())
 	defer p.free()
+	if h.proxies.due(p.now) {
+		h.proxies.look(h.said, h.logger, r)
+	}
 	if err := p.check(h.zones, r, repl, counted); err != nil {
 		p.giveBack()
 		return err
@@ -349,9 +356,7 @@ func (h *Handler) Cleanup() error {
 		z.log.flush(h.logger, clock())
 	}
 	for _, key := range h.acquired {
-		if _, err := counterPool.Delete(key); err != nil {
-			h.logger.Warn("ending counters", zap.Error(err))
-		}
+		_, _ = counterPool.Delete(key) // ending counters can't fail
 	}
 	h.acquired = nil
 	return nil

@@ -228,6 +228,7 @@ func (p *pass) abandon(now int64) {
 func (p *pass) countOverflow(v *visit) {
 	if !v.strict && p.taken[v.first].Overflow {
 		v.zone.metrics.overflowed()
+		v.zone.warnFull()
 	}
 }
 

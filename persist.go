@@ -30,7 +30,7 @@ func (a *App) save() {
 		}
 	}
 	if err := writeSaved(a.Persist, s); err != nil {
-		a.logger.Error("counters could not be saved, and start anew with the next process", zap.String("file", a.Persist), zap.Error(err))
+		a.logger.Error("counters could not be saved, and start anew with the next process", codeField(codeNotSaved), zap.String("file", a.Persist), zap.Error(err))
 	}
 }
 
@@ -66,7 +66,7 @@ func (a *App) resume() {
 		err = errors.New("it was written by another version")
 	}
 	if err != nil {
-		a.logger.Warn("saved counters could not be read; they start anew", zap.String("file", a.Persist), zap.Error(err))
+		a.logger.Warn("saved counters could not be read; they start anew", codeField(codeNotResumed), zap.String("file", a.Persist), zap.Error(err))
 		return
 	}
 	for i := range a.limits {

@@ -71,7 +71,7 @@ func (a *App) check(hasRedis, redisEmpty bool) error {
 
 // settings are the zones with everything inherited, defaulted and checked, by name. Warnings are for the log.
 // global is the sync rate of the global options; hasRedis and redisEmpty are as there.
-func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]settings, []string, error) {
+func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]settings, []warning, error) {
 	if err := checkSyncRate(global, hasRedis || redisEmpty); err != nil {
 		return nil, nil, err
 	}
@@ -79,36 +79,36 @@ func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]setti
 		return nil, nil, err
 	}
 	if len(h.RateLimits) == 0 {
-		return nil, []string{"there is no zone, so nothing is limited; write one into rate_limits"}, nil
+		return nil, []warning{{codeNoZone, "there is no zone, so nothing is limited; write one into rate_limits"}}, nil
 	}
 	var all []settings
-	var warnings []string
+	var found []warning
 	for _, name := range slices.Sorted(maps.Keys(h.RateLimits)) {
 		s, warned, err := h.zoneSettings(name, h.RateLimits[name], global, hasRedis, redisEmpty)
 		if err != nil {
 			return nil, nil, err
 		}
 		all = append(all, s)
-		warnings = append(warnings, warned...)
+		found = append(found, warned...)
 	}
-	return all, warnings, nil
+	return all, found, nil
 }
 
 // zoneSettings are those of one zone. An unnamed zone's name is "".
-func (h *Handler) zoneSettings(name string, z *Zone, global *SyncRate, hasRedis, redisEmpty bool) (settings, []string, error) {
+func (h *Handler) zoneSettings(name string, z *Zone, global *SyncRate, hasRedis, redisEmpty bool) (settings, []warning, error) {
 	var of string
 	if name != "" {
 		of = fmt.Sprintf("zone %q: ", clip(name))
 	}
-	s, warnings, err := z.settings(h.inheritedSyncRate(global, hasRedis), hasRedis, redisEmpty)
+	s, found, err := z.settings(h.inheritedSyncRate(global, hasRedis), hasRedis, redisEmpty)
 	if err != nil {
 		return settings{}, nil, fmt.Errorf("%s%w", of, err)
 	}
 	s.name = name
-	for i, warning := range warnings {
-		warnings[i] = of + warning
+	for i := range found {
+		found[i].text = of + found[i].text
 	}
-	return s, warnings, nil
+	return s, found, nil
 }
 
 // check says what is wrong with the handler's own options.
@@ -258,18 +258,18 @@ func choose[T ~int | ~uint8](value string, names []string) (T, error) {
 }
 
 // settings are the zone's, without its name. inherited is its sync rate if it has none of its own.
-func (z *Zone) settings(inherited SyncRate, hasRedis, redisEmpty bool) (settings, []string, error) {
+func (z *Zone) settings(inherited SyncRate, hasRedis, redisEmpty bool) (settings, []warning, error) {
 	if z == nil {
 		return settings{}, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	var s settings
-	var warnings []string
+	var found []warning
 	steps := []func() error{
 		func() error { return z.limits(&s) },
 		func() error { return z.algorithm(&s) },
 		func() error { return z.shape(&s) },
 		func() error { return z.spans(&s) },
-		func() (err error) { warnings, err = z.grouping(&s); return err },
+		func() (err error) { found, err = z.grouping(&s); return err },
 		func() error { return z.exchange(&s, inherited, hasRedis, redisEmpty) },
 	}
 	for _, step := range steps {
@@ -277,7 +277,7 @@ func (z *Zone) settings(inherited SyncRate, hasRedis, redisEmpty bool) (settings
 			return settings{}, nil, err
 		}
 	}
-	return s, warnings, nil
+	return s, found, nil
 }
 
 // legacy says that the zone is written in the older plugin's words, and what it did there stays true.
@@ -389,7 +389,7 @@ func overlong(n int64, at rate) bool {
 }
 
 // grouping is which requests share a count.
-func (z *Zone) grouping(s *settings) (warnings []string, err error) {
+func (z *Zone) grouping(s *settings) (found []warning, err error) {
 	if s.ipv4Prefix, err = prefix(z.IPv4Prefix, 32, 32); err != nil {
 		return nil, wrong("ipv4_prefix", err)
 	}
@@ -402,12 +402,12 @@ func (z *Zone) grouping(s *settings) (warnings []string, err error) {
 	s.keyTemplate = strings.ReplaceAll(z.Key, "{client_ip}", defaultKey) // the word of Caddyfiles, also in JSON
 	switch {
 	case z.Key == "" && z.legacy():
-		return []string{"it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}, nil
+		return []warning{{codeOneKey, "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}, nil
 	case z.Key == "":
 		s.keyTemplate = defaultKey
 	}
-	warnings, err = checkKey(s.keyTemplate)
-	return warnings, wrong("key", err)
+	found, err = checkKey(s.keyTemplate)
+	return found, wrong("key", err)
 }
 
 // prefix is a number of bits. 0 switches grouping off, which is the same as all of them.

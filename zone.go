@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -98,6 +99,8 @@ type zone struct {
 	log      *refusalLog
 	metrics  *zoneCounters
 	logger   *zap.Logger
+	said     *warnings
+	full     atomic.Bool // warned of more than max_keys
 
 	// For sync_rate 0.
 	shared        *sharedRedis
@@ -188,3 +191,11 @@ func (z *zone) noteStrict(r *http.Request, err error) {
 }
 
 func (z *zone) reportName() string { return z.name + " sync_rate 0" }
+
+// warnFull warns once that keys share the sketch.
+func (z *zone) warnFull() {
+	if !z.full.Load() && !z.full.Swap(true) {
+		z.said.warn(z.logger, codeMaxKeys, fmt.Sprintf("zone %q: it holds as many keys as max_keys allows; further ones share a sketch on this node, and may be refused too early", z.name),
+			zap.Int("max_keys", z.maxKeys))
+	}
+}

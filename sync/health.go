@@ -11,6 +11,14 @@ import (
 
 var errReply = errors.New("the reply of redis has another form than its script gives")
 
+// The codes of what is warned of; see docs/warnings.md.
+const (
+	codeFails   = "TIDE012"
+	codeForeign = "TIDE013"
+	codeForgot  = "TIDE014"
+	codeUnsent  = "TIDE015"
+)
+
 // beatName is the beat in the list of what fails.
 const beatName = "nodes"
 
@@ -35,7 +43,7 @@ func (r *Replicator) note(s *Source, name string, err error, lost *atomic.Bool) 
 	case before == 0 && after > 0:
 		r.since = time.Now()
 		r.log.Warn("exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again",
-			zap.String("reason", r.failing[name]))
+			zap.String("code", codeFails), zap.String("reason", r.failing[name]))
 	case before > 0 && after == 0:
 		r.log.Info("exchange with redis works again", zap.Duration("after", time.Since(r.since)))
 	}
@@ -81,7 +89,7 @@ func (r *Replicator) complain(s *Source, why any) {
 	r.mu.Unlock()
 	if !quiet {
 		r.log.Warn("redis refuses some counts of a zone, probably because another program uses their keys; other counts are not affected",
-			zap.String("zone", s.spec.Zone), zap.Any("reason", why))
+			zap.String("code", codeForeign), zap.String("zone", s.spec.Zone), zap.Any("reason", why))
 	}
 }
 

@@ -161,7 +161,7 @@ func (s *Source) Detach() {
 	defer cancel()
 	if err := at.to.exchange(ctx, s, at, false); err != nil {
 		at.to.beatLost.Store(true) // so that the next table doesn't wait in vain; a beat puts it right
-		at.to.log.Warn("the last counts of a zone could not be sent to redis", zap.String("zone", s.spec.Zone), zap.String("reason", Classify(err)))
+		at.to.log.Warn("the last counts of a zone could not be sent to redis", zap.String("code", codeUnsent), zap.String("zone", s.spec.Zone), zap.String("reason", Classify(err)))
 	}
 }
 
@@ -427,7 +427,7 @@ func (r *Replicator) forgot() {
 	}
 	r.mu.Unlock()
 	if !quiet {
-		r.log.Warn("redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again")
+		r.log.Warn("redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again", zap.String("code", codeForgot))
 	}
 	for _, s := range sources {
 		s.counters.Resend()

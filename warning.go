@@ -1,0 +1,107 @@
+package ratelimit
+
+import (
+	"net/http"
+	"net/textproto"
+	"sync"
+	"sync/atomic"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+)
+
+// Every warning has a code that stays the same when its text changes. docs/warnings.md says of each what it means and what to do; those of
+// the exchange with Redis are in package ratesync.
+const (
+	codeUntrustedProxy = "TIDE001"
+	codeTrustNotStrict = "TIDE002"
+	codeForgeableKey   = "TIDE003"
+	codePoorKey        = "TIDE004"
+	codeBodyKey        = "TIDE005"
+	codeUnknownKey     = "TIDE006"
+	codeOneKey         = "TIDE007"
+	codeNoZone         = "TIDE008"
+	codeEmptyKey       = "TIDE009"
+	codeMaxKeys        = "TIDE010"
+	codeNoRedis        = "TIDE011"
+	codeNotSaved       = "TIDE016"
+	codeNotResumed     = "TIDE017"
+)
+
+// A warning is for the log.
+type warning struct{ code, text string }
+
+func codeField(code string) zap.Field { return zap.String("code", code) }
+
+// warnings keeps a configuration from warning of one thing twice, as a snippet in fifty sites would.
+type warnings struct{ said sync.Map }
+
+func (w *warnings) warn(logger *zap.Logger, code, text string, fields ...zap.Field) {
+	if _, again := w.said.LoadOrStore(warning{code, text}, nil); !again {
+		logger.Warn(text, append([]zap.Field{codeField(code)}, fields...)...)
+	}
+}
+
+// A proxyWatch looks among the first requests, and later among one in a thousand, for headers that proxies send, where the client's address
+// is in a key. Its zero value looks at nothing.
+type proxyWatch struct {
+	keyed bool         // by the client's address
+	first atomic.Int32 // requests that are all looked at
+}
+
+const proxyWatchFirst = 1000
+
+// keys notes the key of a zone.
+func (w *proxyWatch) keys(k *keyTemplate) {
+	for i := range k.parts {
+		if k.parts[i].source == fromClientIP && !w.keyed {
+			w.keyed = true
+			w.first.Store(proxyWatchFirst)
+		}
+	}
+}
+
+// due says whether to look at a request; the last bits of its time are as good as a die.
+func (w *proxyWatch) due(now int64) bool {
+	return w.keyed && (now&1023 == 0 || w.first.Load() > 0)
+}
+
+// look warns where the address that a request is counted by is a proxy's, or one that the client can choose.
+func (w *proxyWatch) look(said *warnings, logger *zap.Logger, r *http.Request) {
+	if w.first.Load() > 0 {
+		w.first.Add(-1)
+	}
+	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server == nil {
+		return
+	}
+	field := forwardedBy(r, server)
+	if field == "" {
+		return
+	}
+	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
+	switch {
+	case !trusted:
+		said.warn(logger, codeUntrustedProxy, "requests come with a header of proxies from an address that is not in trusted_proxies; "+
+			"if a proxy of yours stands there, all its clients share one count: set trusted_proxies and trusted_proxies_strict",
+			zap.String("header", field), zap.String("remote_ip", remoteHost(r)))
+	case server.TrustedProxiesStrict == 0:
+		said.warn(logger, codeTrustNotStrict, "trusted_proxies is not strict, so a client can choose the address it is counted by; add trusted_proxies_strict",
+			zap.String("header", field))
+	}
+}
+
+// forwardedBy is a header of the request that claims an address, "" if there is none.
+func forwardedBy(r *http.Request, server *caddyhttp.Server) string {
+	for _, field := range server.ClientIPHeaders {
+		if field = textproto.CanonicalMIMEHeaderKey(field); len(r.Header[field]) > 0 {
+			return field
+		}
+	}
+	for _, field := range []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip"} {
+		if len(r.Header[field]) > 0 {
+			return field
+		}
+	}
+	return ""
+}
