@@ -120,6 +120,7 @@ func (r *Replicator) beats(ctx context.Context) {
 			wait = minWait
 		} else {
 			r.calmed()
+			r.resend()
 		}
 		select {
 		case <-ctx.Done():

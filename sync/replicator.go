@@ -37,6 +37,8 @@ const (
 	minWait   = 100 * time.Millisecond
 	beatRate  = time.Second
 	flushTime = 2 * time.Second
+	// resendRate is the least time between two times that all totals are sent again.
+	resendRate = 10 * time.Second
 )
 
 // A Replicator exchanges the counts of all tables that share one Redis and one namespace. Its loops run from Start or the first Attach
@@ -63,6 +65,7 @@ type Replicator struct {
 	failing    map[string]string
 	reported   map[string]time.Time
 	since      time.Time
+	owed       bool // all totals, because the server has forgotten
 	resent     time.Time
 	mourned    time.Time
 	complained time.Time
@@ -353,14 +356,28 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	for i, m := range messages {
 		answers[i] = parseAnswer(m, reply[2+2*i], reply[3+2*i])
 		if answers[i].Failed {
-			r.complain(s, reply[3+2*i])
+			text, _ := reply[3+2*i].(string)
+			if strings.HasPrefix(text, "WRONGTYPE") {
+				r.complain(s, text)
+			} else {
+				err = refusal(text)
+			}
 		}
 	}
 	if s.counters.Settle(now, answers) {
 		r.forgot()
 	}
-	return nil
+	return err
 }
+
+// A refusal is an error of the server in the answer for one key that is about the server, such as OOM: it says that of each write of a script, and
+// not of the script.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// RedisError makes it an error like those that the client returns.
+func (refusal) RedisError() {}
 
 // arguments lays out a call of the script.
 func (r *Replicator) arguments(s *Source, at *attachment, rate time.Duration, messages []table.Message) ([]string, []any) {
@@ -408,15 +425,24 @@ func parseAnswer(m table.Message, held, sum any) table.Answer {
 	return a
 }
 
-// forgot has every table send all live totals again, unless that was done lately: a server short of memory forgets all the time.
+// forgot notes that the server has lost something that it had confirmed.
 func (r *Replicator) forgot() {
 	r.mu.Lock()
+	r.owed = true
+	r.mu.Unlock()
+	r.resend()
+}
+
+// resend has every table send all live totals again if the server has forgotten, but not more often than every ten seconds: a server short of
+// memory forgets all the time. What is owed meanwhile is made good by a later beat.
+func (r *Replicator) resend() {
+	r.mu.Lock()
 	now := time.Now()
-	if now.Sub(r.resent) < 10*time.Second {
+	if !r.owed || now.Sub(r.resent) < resendRate {
 		r.mu.Unlock()
 		return
 	}
-	r.resent = now
+	r.owed, r.resent = false, now
 	quiet := now.Sub(r.mourned) < time.Minute
 	if !quiet {
 		r.mourned = now

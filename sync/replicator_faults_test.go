@@ -116,10 +116,17 @@ func TestTroublesOfTheServerPass(t *testing.T) {
 		do(r, words)
 		own += int64(a.take("k", 1))
 		if trouble.end != "" {
-			redistest.Eventually(t, trouble.name+" is noticed", func() bool { a.touch("k"); return a.source.Lost() })
+			redistest.Eventually(t, trouble.name+" is noticed", func() bool {
+				a.touch("k")
+				_, ok := a.rep.Status().Failing["z 1h0m0s"]
+				return ok
+			})
 			do(r, strings.Split(trouble.end, " "))
 		}
 		a.knows("k", own, 0)
+	}
+	if lines := a.logs.FilterMessageSnippet("another program").All(); len(lines) != 0 {
+		t.Errorf("troubles of the server are put down to another program: %v", lines)
 	}
 }
 
