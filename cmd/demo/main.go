@@ -57,7 +57,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	}
 	defer os.RemoveAll(dir)
 	fmt.Fprintln(out, "Building Caddy; the first time that takes a minute or two.")
-	program, err := cluster.Build(ctx, dir)
+	program, err := cluster.Build(ctx, dir, cluster.Caddy)
 	if err != nil {
 		return err
 	}

@@ -15,10 +15,11 @@ import (
 // Tags are those that xcaddy and the Makefile build with, so one build cache serves all.
 const Tags = "nobadger,nomysql,nopgx"
 
-const command = "github.com/caddy-tide/ratelimit/cmd/caddy"
+// Caddy is the command that users build.
+const Caddy = "github.com/caddy-tide/ratelimit/cmd/caddy"
 
-// Build compiles Caddy with this module into dir and returns the program's path. It must run inside a checkout of the module.
-func Build(ctx context.Context, dir string) (string, error) {
+// Build compiles a Caddy with this module, by its import path, into dir and returns the program's path. It must run inside a checkout of the module.
+func Build(ctx context.Context, dir, command string) (string, error) {
 	program := filepath.Join(dir, "caddy")
 	if runtime.GOOS == "windows" {
 		program += ".exe"
@@ -32,7 +33,7 @@ func Build(ctx context.Context, dir string) (string, error) {
 			return "", ctx.Err()
 		}
 		return "", fmt.Errorf("building Caddy: %w\n%s\nRun this inside the checkout, with Go on the PATH; `%s` repeats it",
-			err, strings.TrimSpace(output.String()), strings.Join([]string{"go build -tags", Tags, "-o", os.DevNull, "./cmd/caddy"}, " "))
+			err, strings.TrimSpace(output.String()), strings.Join([]string{"go build -tags", Tags, "-o", os.DevNull, command}, " "))
 	}
 	return program, nil
 }

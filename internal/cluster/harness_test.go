@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -24,7 +25,12 @@ var program struct {
 }
 
 func TestMain(m *testing.M) {
+	flag.Parse()
 	code := m.Run()
+	if err := rows.print(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	if program.dir != "" {
 		_ = os.RemoveAll(program.dir)
 	}
@@ -35,7 +41,7 @@ func caddy(t *testing.T) string {
 	t.Helper()
 	program.Do(func() {
 		if program.dir, program.err = os.MkdirTemp("", "tide-caddy"); program.err == nil {
-			program.path, program.err = cluster.Build(context.Background(), program.dir)
+			program.path, program.err = cluster.Build(context.Background(), program.dir, caddyForTests)
 		}
 	})
 	if program.err != nil {

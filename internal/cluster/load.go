@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -35,13 +36,15 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 type Tally struct {
 	mu     sync.Mutex
 	status map[int]int
+	took   []time.Duration
 	first  error
 	errors int
 }
 
-func (t *Tally) add(status int, err error) {
+func (t *Tally) add(status int, took time.Duration, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.took = append(t.took, took)
 	if err != nil {
 		t.errors++
 		if t.first == nil {
@@ -84,24 +87,35 @@ func (t *Tally) Errors() (int, error) {
 	return t.errors, t.first
 }
 
+// Took is how long each request took, answered or not, in the order of their ends.
+func (t *Tally) Took() []time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.took)
+}
+
 // Get sends one request and counts its answer. change may alter the request; it can be nil.
 func (c *Client) Get(ctx context.Context, addr, path string, change func(*http.Request), t *Tally) {
+	began := time.Now()
+	status, err := c.get(ctx, addr, path, change)
+	t.add(status, time.Since(began), err)
+}
+
+func (c *Client) get(ctx context.Context, addr, path string, change func(*http.Request)) (status int, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
 	if err != nil {
-		t.add(0, err)
-		return
+		return 0, err
 	}
 	if change != nil {
 		change(r)
 	}
 	res, err := c.http.Do(r)
 	if err != nil {
-		t.add(0, err)
-		return
+		return 0, err
 	}
-	_, _ = io.Copy(io.Discard, res.Body)
+	_, err = io.Copy(io.Discard, res.Body)
 	_ = res.Body.Close()
-	t.add(res.StatusCode, nil)
+	return res.StatusCode, err
 }
 
 // Burst sends a number of requests as fast as the client's bound lets it, to the nodes in turn, and returns when all are answered.

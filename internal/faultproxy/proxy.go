@@ -41,6 +41,7 @@ type Proxy struct {
 	mu       sync.Mutex
 	fault    Fault
 	delay    time.Duration
+	rewrite  func([]byte) []byte
 	links    map[*link]struct{}
 	last     []byte
 	held     [][]byte
@@ -94,6 +95,13 @@ func (p *Proxy) SetDelay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
+}
+
+// Rewrite changes what the server says, piece by piece; nil leaves it as it is.
+func (p *Proxy) Rewrite(f func([]byte) []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rewrite = f
 }
 
 // Requests is how many pieces clients have sent.
@@ -238,6 +246,7 @@ func (p *Proxy) back(l *link) {
 			return
 		}
 		f, delay := p.now()
+		piece := p.rewritten(buf[:n])
 		switch f {
 		case DropReplies, Blackhole:
 			continue
@@ -245,19 +254,28 @@ func (p *Proxy) back(l *link) {
 			_ = l.client.CloseWrite()
 			continue
 		case Drip:
-			for i := range n {
+			for i := range piece {
 				time.Sleep(delay) // the fault itself
-				if _, err := l.client.Write(buf[i : i+1]); err != nil {
+				if _, err := l.client.Write(piece[i : i+1]); err != nil {
 					return
 				}
 			}
 			continue
 		}
 		time.Sleep(delay) // the fault itself
-		if _, err := l.client.Write(buf[:n]); err != nil {
+		if _, err := l.client.Write(piece); err != nil {
 			return
 		}
 	}
+}
+
+func (p *Proxy) rewritten(piece []byte) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rewrite == nil {
+		return piece
+	}
+	return p.rewrite(piece)
 }
 
 func (l *link) close() {

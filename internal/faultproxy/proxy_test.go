@@ -2,6 +2,7 @@ package faultproxy
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"net"
 	"os"
@@ -82,6 +83,10 @@ func TestFaults(t *testing.T) {
 				t.Errorf("ask() = %q, %v", got, err)
 			}
 		})
+	}
+	p.Rewrite(bytes.ToUpper)
+	if got, err := ask(t, p.Addr, 5*time.Second); got != "HELLO\n" {
+		t.Errorf("ask() = %q, %v with a proxy that rewrites to capitals", got, err)
 	}
 	if p.Held() != 1 {
 		t.Fatalf("Held() = %d, want 1", p.Held())

@@ -101,20 +101,26 @@ func busPort(s *Server) string {
 	return ""
 }
 
-// A Watched is a master with a replica under a sentinel.
+// A Watched is a master with a replica under sentinels.
 type Watched struct {
-	Master, Replica, Sentinel *Server
-	// Name is what the sentinel calls the master.
+	Master, Replica *Server
+	// Sentinel is the first of Sentinels.
+	Sentinel  *Server
+	Sentinels []*Server
+	// Name is what the sentinels call the master.
 	Name string
-	// URL leads to the sentinel.
+	// URL leads to the sentinels.
 	URL string
 
 	t testing.TB
 }
 
-// StartSentinel starts a master, a replica and a sentinel that replaces the master after it has been silent for 300 ms. Options are for
-// master and replica.
-func StartSentinel(t testing.TB, options ...Option) *Watched {
+// StartSentinel starts a master, a replica and one sentinel, see StartSentinels.
+func StartSentinel(t testing.TB, options ...Option) *Watched { return StartSentinels(t, 1, options...) }
+
+// StartSentinels starts a master, a replica and n sentinels, most of which must agree to replace the master after it has been silent for
+// 300 ms. Options are for master and replica.
+func StartSentinels(t testing.TB, n int, options ...Option) *Watched {
 	t.Helper()
 	w := &Watched{t: t, Name: "mymaster"}
 	w.Master = Start(t, options...)
@@ -124,36 +130,58 @@ func StartSentinel(t testing.TB, options ...Option) *Watched {
 		follow = append(follow, "--masterauth", w.Master.password)
 	}
 	w.Replica = Start(t, append(options, Config(follow...))...)
-	Eventually(t, "the replica follows", func() bool {
-		return strings.Contains(w.Replica.try("INFO", "replication"), "master_link_status:up")
-	})
-	w.Sentinel = Start(t, func(s *Server) {
-		s.sentinel = true
-		conf := fmt.Sprintf("sentinel monitor %s %s %s 1\nsentinel down-after-milliseconds %s 300\nsentinel failover-timeout %s 2000\n",
-			w.Name, at[0], at[1], w.Name, w.Name)
-		if w.Master.password != "" {
-			conf += fmt.Sprintf("sentinel auth-pass %s %s\n", w.Name, w.Master.password)
-		}
-		if err := os.WriteFile(filepath.Join(s.dir, "sentinel.conf"), []byte(conf), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	})
-	Eventually(t, "the sentinel knows the replica", func() bool {
-		all, ok := w.Sentinel.Do("SENTINEL", "REPLICAS", w.Name).([]any)
-		return ok && len(all) == 1
-	})
-	w.URL = w.Sentinel.URL + "?master_name=" + w.Name
+	w.WaitReplica()
+	var addrs []string
+	for range n {
+		s := Start(t, func(s *Server) { w.watch(s, n/2+1) })
+		w.Sentinels, addrs = append(w.Sentinels, s), append(addrs, s.Addr)
+	}
+	w.Sentinel = w.Sentinels[0]
+	for _, s := range w.Sentinels {
+		Eventually(t, "the sentinel knows the replica and the others", func() bool {
+			replicas, _ := s.Do("SENTINEL", "REPLICAS", w.Name).([]any)
+			others, _ := s.Do("SENTINEL", "SENTINELS", w.Name).([]any)
+			return len(replicas) == 1 && len(others) == n-1
+		})
+	}
+	w.URL = "redis://" + strings.Join(addrs, ",") + "?master_name=" + w.Name
 	return w
 }
 
-// Failover kills the master and returns when the replica has taken its place.
+// watch makes a server a sentinel of the master.
+func (w *Watched) watch(s *Server, quorum int) {
+	s.sentinel = true
+	at := hostPort(w.Master.Addr)
+	conf := fmt.Sprintf("sentinel monitor %s %s %s %d\nsentinel down-after-milliseconds %s 300\nsentinel failover-timeout %s 2000\n",
+		w.Name, at[0], at[1], quorum, w.Name, w.Name)
+	if w.Master.password != "" {
+		conf += fmt.Sprintf("sentinel auth-pass %s %s\n", w.Name, w.Master.password)
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, "sentinel.conf"), []byte(conf), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// WaitReplica returns when the replica follows the master.
+func (w *Watched) WaitReplica() {
+	w.t.Helper()
+	Eventually(w.t, "the replica follows", func() bool {
+		return strings.Contains(w.Replica.try("INFO", "replication"), "master_link_status:up")
+	})
+}
+
+// Failover kills the master and returns when the replica has taken its place, by all sentinels. The two then change names here: Master is
+// the one that serves, and Replica the one that was killed, which Restart brings back.
 func (w *Watched) Failover() {
 	w.t.Helper()
 	w.Master.Kill()
+	w.Master, w.Replica = w.Replica, w.Master
 	Eventually(w.t, "the replica is the master", func() bool {
-		return strings.Contains(w.Replica.try("INFO", "replication"), "role:master")
+		return strings.Contains(w.Master.try("INFO", "replication"), "role:master")
 	})
-	Eventually(w.t, "the sentinel names the new master", func() bool {
-		return w.Sentinel.try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", w.Name) == fmt.Sprint(hostPort(w.Replica.Addr))
-	})
+	for _, s := range w.Sentinels {
+		Eventually(w.t, "the sentinel names the new master", func() bool {
+			return s.try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", w.Name) == fmt.Sprint(hostPort(w.Master.Addr))
+		})
+	}
 }

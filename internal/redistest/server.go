@@ -35,6 +35,7 @@ type Server struct {
 	t        testing.TB
 	dir      string
 	port     int
+	user     string
 	password string
 	sentinel bool
 	tls      *tls.Config
@@ -62,6 +63,9 @@ func Password(password string) Option {
 func User(name, rules string) Option {
 	return func(s *Server) { s.args = append(append(s.args, "--user", name), strings.Fields(rules)...) }
 }
+
+// As makes the clients of the test another user than the default one, with any password.
+func As(name string) Option { return func(s *Server) { s.user, s.password = name, "any" } }
 
 // Unix listens on a unix socket in place of a port.
 func Unix() Option {
@@ -115,8 +119,15 @@ func (s *Server) Kill() {
 	s.cmd = nil
 }
 
-// Restart starts it again on the same address, ending it first if it runs.
+// Restart starts it again on the same address, ending it first if it runs, and waits until it answers.
 func (s *Server) Restart() {
+	s.t.Helper()
+	s.Boot()
+	s.Wait()
+}
+
+// Boot is Restart without the wait: a server with much data reads that first.
+func (s *Server) Boot() {
 	s.t.Helper()
 	s.Kill()
 	args := s.args
@@ -135,7 +146,6 @@ func (s *Server) Restart() {
 	}()
 	s.exited = exited
 	s.watchOver()
-	s.Wait()
 }
 
 // watchOver starts a process that ends the server if the test process dies without its cleanup: it waits for the end of a pipe.
@@ -165,10 +175,10 @@ func (s *Server) Wait() {
 	})
 }
 
-// Client returns a client of the default user. It is closed when the test ends.
+// Client returns a client of the default user, or of the one that As named. It is closed when the test ends.
 func (s *Server) Client() *redis.Client {
 	c := redis.NewClient(&redis.Options{
-		Addr: s.Addr, Password: s.password, TLSConfig: s.tls,
+		Addr: s.Addr, Username: s.user, Password: s.password, TLSConfig: s.tls,
 		MaxRetries: -1, DialerRetries: 1, DialTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second,
 		PipelinePoolSize: -1, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -198,6 +208,15 @@ func (s *Server) try(args ...any) string {
 		return ""
 	}
 	return fmt.Sprint(v)
+}
+
+// Info is a number in a section of INFO, 0 if it isn't there.
+func (s *Server) Info(section, name string) int {
+	s.t.Helper()
+	_, text, _ := strings.Cut(s.Do("INFO", section).(string), "\n"+name+":")
+	text, _, _ = strings.Cut(text, "\r\n")
+	n, _ := strconv.Atoi(text)
+	return n
 }
 
 // Calls is how often the server has run a command since it started or since CONFIG RESETSTAT.

@@ -1,0 +1,344 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// Each fault of the network and of one Redis, one test each: what they check is at suffer.
+
+// onTheWay is a trial with a fault of the proxies.
+func onTheWay(t *testing.T, name string, f faultproxy.Fault, delay time.Duration, reason string) {
+	s := simple(t)
+	s.suffer(trial{
+		fault: name, reason: reason,
+		begin: func() {
+			for _, p := range s.proxy {
+				p.SetDelay(delay)
+			}
+			s.set(f)
+		},
+		end: func() {
+			s.set(faultproxy.None)
+			for _, p := range s.proxy {
+				p.SetDelay(0)
+			}
+		},
+	})
+}
+
+func TestFaultReplyLost(t *testing.T) {
+	onTheWay(t, "replies are lost", faultproxy.DropReplies, 0, "timeout")
+}
+
+func TestFaultLatency(t *testing.T) {
+	onTheWay(t, "500 ms of latency", faultproxy.None, 500*time.Millisecond, "timeout")
+}
+
+func TestFaultNeverAnswers(t *testing.T) {
+	onTheWay(t, "accepts and never answers", faultproxy.Blackhole, 0, "timeout")
+}
+
+func TestFaultSlowDrip(t *testing.T) {
+	onTheWay(t, "a byte each 20 ms", faultproxy.Drip, 20*time.Millisecond, "timeout")
+}
+
+func TestFaultReset(t *testing.T) {
+	onTheWay(t, "connections are reset", faultproxy.Reset, 0, "connection")
+}
+
+func TestFaultHalfClose(t *testing.T) {
+	onTheWay(t, "connections are half closed", faultproxy.HalfClose, 0, "connection")
+}
+
+// do returns a step of a trial that runs a command on a server, as an operator does.
+func do(r *redistest.Server, args ...any) func() { return func() { r.Do(args...) } }
+
+// configured is a trial with an option of the server that is set to a value and back.
+func configured(t *testing.T, name, option, value, back, reason string) {
+	s := simple(t)
+	s.suffer(trial{
+		fault: name, reason: reason,
+		begin: do(s.server, "CONFIG", "SET", option, value), end: do(s.server, "CONFIG", "SET", option, back),
+	})
+}
+
+func TestFaultOutOfMemory(t *testing.T) {
+	configured(t, "OOM with noeviction", "maxmemory", "1", "0", "OOM")
+}
+
+func TestFaultNoReplicas(t *testing.T) {
+	configured(t, "NOREPLICAS", "min-replicas-to-write", "1", "0", "NOREPLICAS")
+}
+
+func TestFaultReadOnly(t *testing.T) {
+	s := simple(t)
+	s.suffer(trial{
+		fault: "the master has become a replica (READONLY)", reason: "READONLY",
+		begin: do(s.server, "REPLICAOF", "127.0.0.1", "1"), end: do(s.server, "REPLICAOF", "NO", "ONE"),
+	})
+}
+
+func TestFaultBusy(t *testing.T) {
+	s := simple(t, redistest.Config("--lua-time-limit", "20"))
+	ended := make(chan struct{})
+	s.suffer(trial{
+		fault: "another script holds Redis up (BUSY)", reason: "BUSY",
+		begin: func() {
+			c := s.server.Client()
+			go func() {
+				defer close(ended)
+				c.Eval(context.Background(), "while true do end", nil) // until it is killed, whatever the client's patience
+			}()
+		},
+		end: func() {
+			eventually(t, "the script is ended", func() error {
+				c := s.server.Client()
+				defer c.Close()
+				return c.ScriptKill(context.Background()).Err()
+			})
+			<-ended
+		},
+	})
+}
+
+// dropClients drops the connections of all nodes, but not the one that asks for it.
+func dropClients(r *redistest.Server) { r.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") }
+
+func TestFaultPasswordRotated(t *testing.T) {
+	r := redistest.Start(t, redistest.Config("--requirepass", "first"), redistest.User("operator", "on nopass ~* &* +@all"), redistest.As("operator"))
+	s := simpleWith(t, r, "default:first@")
+	rotate := func(password string) func() {
+		return func() {
+			r.Do("CONFIG", "SET", "requirepass", password)
+			dropClients(r)
+		}
+	}
+	s.suffer(trial{fault: "the password is rotated", reason: "WRONGPASS", begin: rotate("second"), end: rotate("first")})
+}
+
+func TestFaultTooManyClients(t *testing.T) {
+	s := simple(t)
+	held := s.server.Client() // takes the only place
+	conn := held.Conn()
+	s.suffer(trial{
+		fault: "maxclients", reason: "maxclients",
+		begin: func() {
+			if err := conn.ConfigSet(context.Background(), "maxclients", "1").Err(); err != nil {
+				t.Fatal(err)
+			}
+			conn.Do(context.Background(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		},
+		end: func() {
+			if err := conn.ConfigSet(context.Background(), "maxclients", "1000").Err(); err != nil {
+				t.Fatal(err)
+			}
+			conn.Close()
+		},
+	})
+}
+
+// Redis itself goes away.
+
+func TestFaultDownAtStart(t *testing.T) {
+	r := redistest.Start(t)
+	r.Kill()
+	s := openScene(t, "redis "+r.URL, func() []*redistest.Server { return []*redistest.Server{r} })
+	s.begin(trial{fault: "down at start", reason: "connection refused", end: r.Restart})
+}
+
+func TestFaultNameDoesNotResolve(t *testing.T) {
+	r := redistest.Start(t)
+	names := startDNS(t)
+	s := openScene(t, "redis redis://"+names.host+r.Addr[strings.LastIndexByte(r.Addr, ':'):], func() []*redistest.Server { return []*redistest.Server{r} })
+	s.begin(trial{fault: "its name does not resolve at start, later does", reason: "doesn't resolve", end: names.appear})
+}
+
+func TestFaultKilledMidExchange(t *testing.T) {
+	s := simple(t)
+	s.suffer(trial{
+		fault: "killed in the middle of an exchange, back empty", reason: "redis", says: "redis has lost counts",
+		begin: func() {
+			s.set(faultproxy.Hold)
+			for _, p := range s.proxy {
+				eventually(t, "an exchange is under way", func() error {
+					if p.Held() == 0 {
+						return errors.New("none")
+					}
+					return nil
+				})
+			}
+			s.server.Kill()
+			s.set(faultproxy.None)
+		},
+		end: s.server.Restart,
+	})
+}
+
+func TestFaultLoading(t *testing.T) {
+	s := simple(t, redistest.Config("--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024"))
+	s.suffer(trial{
+		fault: "restarts, and reads what it saved for a while (LOADING)", reason: "redis", says: "redis has lost counts",
+		begin: func() {
+			s.server.Do("SAVE")
+			p := s.current()
+			sent := p.sent()
+			eventually(t, "more is admitted than was saved", func() error {
+				if p.sent() < sent+40 {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+			s.server.Boot()
+			eventually(t, "redis is loading", func() error {
+				c := s.server.Client()
+				defer c.Close()
+				if err := c.Ping(context.Background()).Err(); err == nil || !strings.HasPrefix(err.Error(), "LOADING") {
+					return fmt.Errorf("it says %v", err)
+				}
+				return nil
+			})
+		},
+		end: s.server.Wait,
+	})
+}
+
+// Redis loses what it knew, and answers all the while.
+
+// often is a step of a trial that does something several times within the phase.
+func often(s *scene, times int, f func(i int)) func() {
+	return func() {
+		p := s.current()
+		for i := range times {
+			sent := p.sent()
+			f(i)
+			eventually(s.t, "requests are answered", func() error {
+				if p.sent() < sent+max(10, s.pace.rate/10) {
+					return errors.New("too few")
+				}
+				return nil
+			})
+		}
+	}
+}
+
+func nothing() {}
+
+func TestFaultScriptFlush(t *testing.T) {
+	s := simple(t)
+	s.suffer(trial{fault: "SCRIPT FLUSH, again and again", begin: often(s, 10, func(int) { s.server.Do("SCRIPT", "FLUSH") }), end: nothing})
+}
+
+func TestFaultFlushAll(t *testing.T) {
+	s := simple(t)
+	s.suffer(trial{
+		fault: "FLUSHALL, three times", says: "redis has lost counts",
+		begin: often(s, 3, func(int) { s.server.Do("FLUSHALL") }), end: nothing,
+	})
+}
+
+func TestFaultEvicted(t *testing.T) {
+	s := simple(t)
+	// Other programs' keys are most of what there is, so that Redis always finds something to evict and needs not refuse.
+	fill := func(name string, n int) {
+		s.server.Do("EVAL", "for i = 1, ARGV[2] do redis.call('SET', ARGV[1] .. i, string.rep('x', 4000)) end", "0", name, n)
+	}
+	s.suffer(trial{
+		fault: "keys are evicted at random (allkeys-random)", says: "redis has lost counts",
+		begin: func() {
+			fill("first", 2000)
+			s.server.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-random", "maxmemory", s.server.Info("memory", "used_memory")-2<<20)
+			often(s, 10, func(i int) { fill(fmt.Sprint("more", i, "-"), 150) })()
+			if n := s.server.Info("stats", "evicted_keys"); n < 1000 {
+				t.Errorf("only %d keys were evicted", n)
+			}
+		},
+		end: do(s.server, "CONFIG", "SET", "maxmemory", "0"),
+	})
+}
+
+func TestFaultForeignType(t *testing.T) {
+	s := simple(t)
+	var taken []string
+	s.suffer(trial{
+		fault: "another program writes to our keys (WRONGTYPE)", says: "another program",
+		begin: func() {
+			for hash := range sums(t, s.server, "wide") {
+				taken = append(taken, hash)
+				s.server.Do("SET", hash, "foreign")
+			}
+		},
+		end: func() {
+			for _, key := range taken {
+				s.server.Do("DEL", key)
+			}
+		},
+	})
+}
+
+// Nodes go away.
+
+func TestFaultOneNodeCutOff(t *testing.T) {
+	s := simple(t)
+	s.suffer(trial{
+		fault: "one node of three is cut off", reason: "timeout", cut: []int{2},
+		begin: func() { s.proxy[2].Set(faultproxy.Blackhole) }, end: func() { s.proxy[2].Set(faultproxy.None) },
+	})
+}
+
+// A node that is killed loses what it had not sent, and nothing else.
+func TestFaultNodeKilled(t *testing.T) {
+	s := simple(t)
+	f := trial{fault: "kill -9 of a node, and its restart", end: func() { s.restart(2) }}
+	confirmed := make(map[string]int)
+	var killed *phase
+	f.begin = func() {
+		// What is confirmed now can't be lost.
+		for _, zone := range []string{"wide", "bucket"} {
+			seen := s.admittedOn(2, zone)
+			eventually(t, "a node has sent what it had admitted", func() error {
+				if z := status(t, s.Nodes[2], zone); z.Own-z.Unsent < int64(seen) {
+					return fmt.Errorf("%+v, want %d sent", z, seen)
+				}
+				return nil
+			})
+			confirmed[zone] = seen
+		}
+		s.remove(2)
+		s.Nodes[2].Kill()
+		killed = s.current()
+	}
+	f.lost = func(zone string) int { return s.admittedUntil(killed, 2, zone) - confirmed[zone] }
+	s.suffer(f)
+}
+
+// A node that is told to end sends what it has not sent.
+func TestFaultNodeTerminated(t *testing.T) {
+	s := simple(t)
+	s.suffer(trial{
+		fault: "SIGTERM with unsent counts, and a restart",
+		begin: func() {
+			s.remove(2)
+			if err := s.Nodes[2].Stop(); err != nil {
+				t.Error(err)
+			}
+		},
+		end: func() { s.restart(2) },
+	})
+}
+
+// restart starts a node again and gives it requests.
+func (s *scene) restart(node int) {
+	s.t.Helper()
+	if err := s.Nodes[node].Start(s.t.Context(), s.config); err != nil {
+		s.t.Fatal(err)
+	}
+	s.restore(node)
+}
