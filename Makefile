@@ -1,17 +1,18 @@
 # make test   formatting aside, everything that must hold: vet, all tests with -race, a real Redis
 # make demo   three Caddy processes, one Redis, one limit: a table a second, for half a minute
 # make check  what .ci/run does
+# make bench  figures beside other limiters and of whole servers, as Markdown: a few minutes; BENCH=-short for less
 
 # The tags that xcaddy builds with: one build cache serves all.
 TAGS := nobadger,nomysql,nopgx
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test check redis demo fuzz
+.PHONY: test check redis demo fuzz bench
 
 test: redis
 	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
 
-check: format static test
+check: format static test comparisons
 
 .PHONY: format static
 format:
@@ -20,6 +21,15 @@ format:
 static:
 	go vet -tags $(TAGS) ./...
 	go run $(STATICCHECK) -tags $(TAGS) ./...
+
+# What bench compares is a module of its own, so that nobody who uses this one downloads it.
+.PHONY: comparisons
+comparisons:
+	go -C bench vet -tags $(TAGS) ./...
+	go -C bench test -tags $(TAGS) ./rivals
+
+bench:
+	cd bench && go run -tags $(TAGS) ./rivals $(BENCH)
 
 # Redis is what the tests exchange through. Root on Debian gets it here; anybody else is told.
 redis:

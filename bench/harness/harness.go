@@ -90,50 +90,68 @@ func Load(config, app string) (h caddyhttp.MiddlewareHandler, end func()) {
 	return v.(caddyhttp.MiddlewareHandler), func() { _ = stop(); cancel() }
 }
 
-// A client sends requests from many addresses. It is not safe for concurrent use.
-type client struct {
-	r     *http.Request
-	repl  *caddy.Replacer
-	fresh caddy.Replacer
-	vars  map[string]any
-	ips   []any
-	w     sink
-	at    int
+// A Client sends requests as Caddy's server does. It is not safe for concurrent use.
+type Client struct {
+	Request *http.Request
+	repl    *caddy.Replacer
+	fresh   caddy.Replacer
+	vars    map[string]any
+	w       sink
 }
 
-func newClient(ips []any, errorRoutes bool) *client {
+// NewClient prepares a request, with or without error routes on its server.
+func NewClient(errorRoutes bool) *Client {
 	server := &caddyhttp.Server{}
 	if errorRoutes {
 		server.Errors = &caddyhttp.HTTPErrorConfig{Routes: caddyhttp.RouteList{{}}}
 	}
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Set("X-Api-Key", "an-api-key-of-some-length-0123456789")
-	c := &client{repl: caddy.NewReplacer(), w: sink{http.Header{}}}
-	c.r = caddyhttp.PrepareRequest(r, c.repl, httptest.NewRecorder(), server)
+	c := &Client{repl: caddy.NewReplacer(), w: sink{http.Header{}}}
+	c.Request = caddyhttp.PrepareRequest(r, c.repl, httptest.NewRecorder(), server)
 	c.fresh = *c.repl
-	c.vars = c.r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
-	c.ips = ips
+	c.vars = c.Request.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
 	return c
+}
+
+// Send sends one request from an address, a string, with headers and a replacer of its own as in a server, where nothing is left of the request before.
+func (c *Client) Send(ip any, h caddyhttp.MiddlewareHandler, next caddyhttp.Handler) {
+	c.vars[caddyhttp.ClientIPVarKey] = ip
+	clear(c.w.h)
+	*c.repl = c.fresh
+	_ = h.ServeHTTP(c.w, c.Request, next)
+}
+
+// A crowd is a Client of many addresses, which it takes in turn.
+type crowd struct {
+	*Client
+	ips []any
+	at  int
+}
+
+func newCrowd(ips []any, errorRoutes bool) *crowd {
+	return &crowd{Client: NewClient(errorRoutes), ips: ips}
+}
+
+func (c *crowd) send(h caddyhttp.MiddlewareHandler, next caddyhttp.Handler) {
+	c.Send(c.ips[c.at], h, next)
+	if c.at++; c.at == len(c.ips) {
+		c.at = 0
+	}
 }
 
 // addresses are made once, so that they are not among the allocations of a case.
 func addresses(n int) []any {
 	ips := make([]any, n)
 	for i := range ips {
-		ips[i] = net.IP(binary.BigEndian.AppendUint32(nil, 0x0a000000+uint32(i))).String()
+		ips[i] = Address(i)
 	}
 	return ips
 }
 
-// send sends one request, with headers and a replacer of its own as in a server, where nothing is left of the request before.
-func (c *client) send(h caddyhttp.MiddlewareHandler, next caddyhttp.Handler) {
-	c.vars[caddyhttp.ClientIPVarKey] = c.ips[c.at]
-	if c.at++; c.at == len(c.ips) {
-		c.at = 0
-	}
-	clear(c.w.h)
-	*c.repl = c.fresh
-	_ = h.ServeHTTP(c.w, c.r, next)
+// Address is the i-th of 16 million addresses.
+func Address(i int) string {
+	return net.IP(binary.BigEndian.AppendUint32(nil, 0x0a000000+uint32(i))).String()
 }
 
 type sink struct{ h http.Header }
@@ -155,13 +173,13 @@ func (c *bench) run() Result {
 		var admitted, sent atomic.Int64
 		next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 		if c.refuses {
-			warm := newClient(ips, false)
+			warm := newCrowd(ips, false)
 			for range c.keys { // the one request of each key that the limit admits
 				warm.send(h, next)
 			}
 		}
 		counting := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { admitted.Add(1); return nil })
-		check := newClient(ips, c.errorRoutes)
+		check := newCrowd(ips, c.errorRoutes)
 		for range c.keys {
 			check.send(h, counting)
 			sent.Add(1)
@@ -175,14 +193,14 @@ func (c *bench) run() Result {
 			defer func() { used = cpuTime() - start }()
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
-				client := newClient(ips, c.errorRoutes)
+				client := newCrowd(ips, c.errorRoutes)
 				for pb.Next() {
 					client.send(h, next)
 				}
 			})
 			return
 		}
-		client := newClient(ips, c.errorRoutes)
+		client := newCrowd(ips, c.errorRoutes)
 		start := cpuTime()
 		b.ResetTimer()
 		for range b.N {
@@ -200,18 +218,19 @@ func (c *bench) run() Result {
 func (c *bench) perKey() Result {
 	h, end := Load(c.config, "")
 	defer end()
-	client := newClient(addresses(c.keys), false)
+	client := newCrowd(addresses(c.keys), false)
 	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
-	before := heap()
+	before := Heap()
 	for range c.keys {
 		client.send(h, next)
 	}
-	after := heap()
+	after := Heap()
 	runtime.KeepAlive(client)
 	return Result{Case: c.name, PerKey: float64(after-before) / float64(c.keys)}
 }
 
-func heap() int64 {
+// Heap is how many bytes are live.
+func Heap() int64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// write prints the tables of one kind. Ratios are to the first subject.
+func write(w io.Writer, kind string, subjects []subject, results []map[string][]result) {
+	var times, memory []string
+	for _, c := range cases(kind) {
+		if c.memory {
+			memory = append(memory, c.name)
+		} else {
+			times = append(times, c.name)
+		}
+	}
+	fmt.Fprintf(w, "\nAs %s, ns a request; in brackets as a multiple of the first row's:\n\n", kind)
+	head(w, times)
+	rows(w, subjects, func(i int) (cells []string) {
+		for _, name := range times {
+			ns := func(r result) float64 { return r.Ns }
+			of := results[i][name]
+			cells = append(cells, fmt.Sprintf("%.0f (%.2f)", median(of, nil, ns), median(of, results[0][name], ns)))
+		}
+		return cells
+	})
+	fmt.Fprintf(w, "\nAllocated for a request, bytes and how often:\n\n")
+	head(w, times)
+	rows(w, subjects, func(i int) (cells []string) {
+		for _, name := range times {
+			of := results[i][name]
+			cells = append(cells, fmt.Sprintf("%.0f B, %.0f", median(of, nil, func(r result) float64 { return r.Bytes }),
+				median(of, nil, func(r result) float64 { return r.Allocs })))
+		}
+		return cells
+	})
+	if len(memory) > 0 {
+		fmt.Fprintf(w, "\nLive bytes a key, the key included, 100,000 keys with one request each:\n\n")
+		head(w, memory)
+		rows(w, subjects, func(i int) (cells []string) {
+			for _, name := range memory {
+				cells = append(cells, fmt.Sprintf("%.0f", median(results[i][name], nil, func(r result) float64 { return r.PerKey })))
+			}
+			return cells
+		})
+	}
+	for i, s := range subjects {
+		for _, name := range times {
+			errors := 0.0
+			for _, r := range results[i][name] {
+				errors += float64(r.Errors)
+			}
+			if errors > 0 {
+				fmt.Fprintf(w, "\n%s: with %s, %.0f requests failed with an error.\n", s.name, name, errors)
+			}
+		}
+	}
+}
+
+func head(w io.Writer, columns []string) {
+	fmt.Fprintf(w, "| | %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
+}
+
+func rows(w io.Writer, subjects []subject, cells func(int) []string) {
+	for i, s := range subjects {
+		fmt.Fprintf(w, "| %s | %s |\n", s.name, strings.Join(cells(i), " | "))
+	}
+}
