@@ -26,10 +26,10 @@ static:
 .PHONY: comparisons
 comparisons:
 	go -C bench vet -tags $(TAGS) ./...
-	go -C bench test -tags $(TAGS) ./rivals
+	go -C bench test -tags $(TAGS) ./rivals ./compare
 
 bench:
-	cd bench && go run -tags $(TAGS) ./rivals $(BENCH)
+	cd bench && go run -tags $(TAGS) ./rivals $(BENCH) && go run -tags $(TAGS) ./compare -servers -latency $(BENCH)
 
 # Redis is what the tests exchange through. Root on Debian gets it here; anybody else is told.
 redis:

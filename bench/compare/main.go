@@ -3,7 +3,8 @@
 //
 //	go run ./compare                     handlers, in nanoseconds and allocations
 //	go run ./compare -memory             bytes per key
-//	go run ./compare -servers            whole servers over loopback, with wrk
+//	go run ./compare -servers            whole servers over loopback, with wrk and redis-server
+//	go run ./compare -latency            how long requests take while keys are exchanged; with redis-server
 //	go run ./compare -against ../../old  this checkout and another one, for a change's before and after
 package main
 
@@ -14,12 +15,16 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/caddy-tide/ratelimit/bench/harness"
+	"github.com/caddy-tide/ratelimit/bench/outside"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 const tags = "nobadger,nomysql,nopgx"
@@ -30,69 +35,101 @@ type program struct {
 	path string
 }
 
+// options are what the command line says.
+type options struct {
+	rounds                          int
+	benchtime, only, against        string
+	memory, servers, latency, short bool
+	duration                        time.Duration
+	dir                             string // of the programs
+}
+
 func main() {
-	rounds := flag.Int("rounds", 7, "how often each program runs")
-	benchtime := flag.String("benchtime", "100ms", "how long a case runs each time")
-	only := flag.String("case", "", "one case only")
-	memory := flag.Bool("memory", false, "measure memory per key")
-	servers := flag.Bool("servers", false, "measure whole servers")
-	duration := flag.String("duration", "3s", "how long wrk runs each time")
-	against := flag.String("against", "", "another checkout to compare this one with")
+	var o options
+	flag.IntVar(&o.rounds, "rounds", 5, "how often each program runs")
+	flag.StringVar(&o.benchtime, "benchtime", "100ms", "how long a case runs each time")
+	flag.StringVar(&o.only, "case", "", "one case only")
+	flag.BoolVar(&o.memory, "memory", false, "measure memory per key")
+	flag.BoolVar(&o.servers, "servers", false, "measure whole servers")
+	flag.BoolVar(&o.latency, "latency", false, "measure requests during the exchange")
+	flag.DurationVar(&o.duration, "duration", 2*time.Second, "how long a server is measured each time")
+	flag.StringVar(&o.against, "against", "", "another checkout to compare this one with")
+	flag.BoolVar(&o.short, "short", false, "one round of a second")
 	flag.Parse()
-	dir, err := os.MkdirTemp("", "tide-bench")
-	if err != nil {
-		fail(err)
+	if o.short {
+		o.rounds, o.duration = 1, time.Second
 	}
-	defer os.RemoveAll(dir)
-	var all []program
+	outside.Run(o.run)
+}
+
+func (o options) run(t *outside.T) (err error) {
+	if o.dir, err = os.MkdirTemp("", "tide-bench"); err != nil {
+		return err
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(o.dir) })
+	all, err := o.programs()
+	if err != nil {
+		return err
+	}
+	load()
+	defer load()
+	if !o.servers && !o.latency {
+		args := []string{"measure", "-benchtime", o.benchtime, "-case", o.only}
+		if o.memory {
+			args = append(args, "-memory")
+		}
+		return compareHandlers(all, args, o.rounds, o.memory)
+	}
+	if o.servers {
+		err = o.compareServers(t, all)
+	}
+	if err == nil && o.latency {
+		err = compareLatency(t, all[0].path, o.rounds, 2*o.duration)
+	}
+	return err
+}
+
+// compareServers measures whole servers on one core and on two.
+func (o options) compareServers(t *outside.T, all []program) error {
+	bare, err := build(".", "bare", filepath.Join(o.dir, "bare"))
+	if err != nil {
+		return err
+	}
+	redis := redistest.Start(t)
+	for _, cores := range []int{1, 2} {
+		list := append(sites(all, cores), busy("tide, 100,000 keys busy", all[0].path, nil, cores), busy("tide, exchanging them each second", all[0].path, redis, cores))
+		base := site{name: "bare", program: bare.path, status: http.StatusOK, cores: cores}
+		if err := compareServers(base, list, o.rounds, o.duration.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// programs builds what is compared. The first is this checkout's.
+func (o options) programs() (all []program, err error) {
 	for _, name := range []string{"tide", "ring", "peer"} {
-		if *against != "" && name != "tide" {
+		if o.against != "" && name != "tide" {
 			continue
 		}
-		p, err := build(".", name, filepath.Join(dir, name))
+		p, err := build(".", name, filepath.Join(o.dir, name))
 		if err != nil && name == "peer" {
 			fmt.Fprintln(os.Stderr, "without the peer, which could not be built: see peer/main.go")
 			continue
 		} else if err != nil {
-			fail(err)
+			return nil, err
 		}
 		all = append(all, p)
 	}
-	if *against != "" {
-		p, err := build(filepath.Join(*against, "bench"), "tide", filepath.Join(dir, "old"))
+	if o.against != "" {
+		p, err := build(filepath.Join(o.against, "bench"), "tide", filepath.Join(o.dir, "old"))
 		if err != nil {
-			fail(err)
+			return nil, err
 		}
 		p.name = "old"
 		all = append(all, p)
 	}
-	load()
-	defer load()
-	switch {
-	case *servers:
-		bare, err := build(".", "bare", filepath.Join(dir, "bare"))
-		if err != nil {
-			fail(err)
-		}
-		err = compareServers(bare, all, *rounds, *duration)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	default:
-		args := []string{"measure", "-benchtime", *benchtime, "-case", *only}
-		if *memory {
-			args = append(args, "-memory")
-		}
-		if err := compareHandlers(all, args, *rounds, *memory); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	}
-}
-
-// fail ends the program. Package log would do so in the words of Caddy, which takes it over.
-func fail(err error) {
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
+	return all, nil
 }
 
 func build(dir, name, to string) (program, error) {

@@ -11,14 +11,29 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/bench/touch"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
+
+// A site is what a server is configured with.
+type site struct {
+	name    string
+	program string
+	limiter string // JSON of a handler, "" for none
+	apps    string // further apps: members of a JSON object, each with a comma behind it
+	status  int
+	cores   int // GOMAXPROCS
+	// busy says that it works without requests, so that it must not run while others are measured, and is to be warm when it is.
+	busy  bool
+	redis *redistest.Server // that it exchanges through, nil for none
+}
 
 // A server is a Caddy that runs.
 type server struct {
-	name   string
-	url    string
-	status int
-	cmd    *exec.Cmd
+	site
+	url string
+	cmd *exec.Cmd
 }
 
 // A run is what wrk and the kernel say of one server.
@@ -26,6 +41,8 @@ type run struct {
 	rate float64 // requests a second
 	cpu  float64 // microseconds of the server's CPU time a request
 	p99  float64 // milliseconds
+
+	exchanged float64 // keys a second
 }
 
 // limiter is the configuration of a limiter that admits or refuses all that wrk sends from its one address.
@@ -35,118 +52,204 @@ func limiter(name string, refuse bool, options string) string {
 		n, window = 1, "1h"
 	}
 	algorithm := ""
-	if options != "old" && name != "ring" && name != "peer" {
+	if name != "ring" && name != "peer" {
 		algorithm = `,"algorithm":"sliding_window"`
-	}
-	if options == "old" {
-		options = ""
 	}
 	return fmt.Sprintf(`{"handler":"rate_limit","rate_limits":{"zone":{"key":"{http.vars.client_ip}","window":%q,"max_events":%d%s}}%s}`,
 		window, n, algorithm, options)
 }
 
-// compareServers runs each server and the bare one in turn. Ratios are of neighbours in time.
-func compareServers(bare program, all []program, rounds int, duration string) error {
+// busy is a site whose server keeps 100,000 keys busy, each once a second, in the zone that requests are in; and exchanges them each second if
+// there is a Redis.
+func busy(name, program string, redis *redistest.Server, cores int) site {
+	zone := fmt.Sprintf(`"rate_limits":{"busy":{"key":"{http.request.header.%s}","limits":[{"max_events":1000000000,"window":"1h"}]}}`, touch.Header)
+	app := ""
+	if redis != nil {
+		app = fmt.Sprintf(`"rate_limit":{"redis":{"url":%q},"sync_rate":"1s"},`, redis.URL)
+	}
+	return site{name: name, program: program, limiter: `{"handler":"rate_limit",` + zone + `}`, cores: cores, status: http.StatusOK, busy: true, redis: redis,
+		apps: app + fmt.Sprintf(`"touch":{"keys":%d,"handler":{%s}},`, busyKeys, zone)}
+}
+
+const busyKeys = 100_000
+
+// sites are what is compared with the bare server.
+func sites(all []program, cores int) (list []site) {
+	for _, p := range all {
+		options := [][2]string{{"", ""}}
+		if p.name == "tide" || p.name == "old" {
+			options = [][2]string{{", headers off", `,"headers":["off"]`}, {", draft headers", ""}}
+		}
+		for _, o := range options {
+			list = append(list,
+				site{name: p.name + " admitting" + o[0], program: p.path, limiter: limiter(p.name, false, o[1]), status: http.StatusOK, cores: cores},
+				site{name: p.name + " refusing" + o[0], program: p.path, limiter: limiter(p.name, true, o[1]), status: http.StatusTooManyRequests, cores: cores})
+		}
+	}
+	return list
+}
+
+// compareServers measures each site and the bare one in turn. Ratios are of neighbours in time.
+func compareServers(bare site, list []site, rounds int, duration string) error {
 	if _, err := exec.LookPath("wrk"); err != nil {
 		return fmt.Errorf("whole servers are measured with wrk: %w", err)
 	}
-	base, err := serve(bare.path, "bare", "", http.StatusOK)
+	base, err := serve(bare)
 	if err != nil {
 		return err
 	}
 	defer base.end()
-	var servers []*server
-	for _, p := range all {
-		options := map[string]string{"": ""}
-		if p.name == "tide" || p.name == "old" {
-			options = map[string]string{"": "", ", headers off": `,"headers":["off"]`}
-		}
-		for suffix, option := range options {
-			for _, refuse := range []bool{false, true} {
-				name, status := p.name+" admitting"+suffix, http.StatusOK
-				if refuse {
-					name, status = p.name+" refusing"+suffix, http.StatusTooManyRequests
-				}
-				s, err := serve(p.path, name, limiter(p.name, refuse, option), status)
-				if err != nil {
-					return err
-				}
-				defer s.end()
-				servers = append(servers, s)
+	servers := make([]*server, len(list))
+	for i, s := range list {
+		if !s.busy {
+			if servers[i], err = serve(s); err != nil {
+				return err
 			}
+			defer servers[i].end()
 		}
 	}
-	runs, bases := make(map[*server][]run), make(map[*server][]run)
+	runs, bases := make([][]run, len(list)), make([][]run, len(list))
 	for round := range rounds {
-		for i := range servers {
-			s := servers[(round+i)%len(servers)]
+		for i := range list {
+			at := (round + i) % len(list)
 			b, err := base.measure(duration)
 			if err != nil {
 				return err
 			}
-			r, err := s.measure(duration)
+			r, err := measureOne(list[at], servers[at], duration)
 			if err != nil {
 				return err
 			}
-			runs[s], bases[s] = append(runs[s], r), append(bases[s], b)
+			runs[at], bases[at] = append(runs[at], r), append(bases[at], b)
 		}
 	}
+	writeServers(bare.cores, list, runs, bases)
+	return nil
+}
+
+// measureOne starts the server for it where none runs.
+func measureOne(s site, running *server, duration string) (run, error) {
+	if running != nil {
+		return running.measure(duration)
+	}
+	busy, err := serveWarm(s)
+	if err != nil {
+		return run{}, err
+	}
+	defer busy.end()
+	begun := time.Now()
+	r, err := busy.measure(duration)
+	if err == nil {
+		r.exchanged, err = busy.exchanged(time.Since(begun))
+	}
+	return r, err
+}
+
+// serveWarm starts a busy server with an empty Redis and waits until every key was exchanged once and is no new one.
+func serveWarm(s site) (*server, error) {
+	if s.redis != nil {
+		s.redis.Do("FLUSHALL")
+	}
+	v, err := serve(s)
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(2500 * time.Millisecond)
+	if s.redis != nil {
+		s.redis.Do("CONFIG", "RESETSTAT")
+	}
+	return v, nil
+}
+
+// exchanged is how many keys a second went to Redis since the server was warm. One that exchanges nothing would look fast.
+func (s *server) exchanged(d time.Duration) (float64, error) {
+	if s.redis == nil {
+		return 0, nil
+	}
+	n := s.redis.Calls("hset") // one for each key that is pushed
+	if n == 0 {
+		return 0, fmt.Errorf("%s: nothing was exchanged", s.name)
+	}
+	return float64(n) / d.Seconds(), nil
+}
+
+func writeServers(cores int, list []site, runs, bases [][]run) {
+	fmt.Printf("\nWhole servers, GOMAXPROCS=%d:\n\n| | requests a second | CPU a request | rate, of bare | by CPU time, of bare |\n|---|---|---|---|---|\n", cores)
 	var every []run
 	for _, b := range bases {
 		every = append(every, b...)
 	}
-	fmt.Printf("%-32s %s\n", "bare", medians(every))
-	for _, s := range servers {
-		var rate, cpu, p99 []float64
-		for i, r := range runs[s] {
-			b := bases[s][i]
-			rate, cpu, p99 = append(rate, r.rate/b.rate), append(cpu, b.cpu/r.cpu), append(p99, r.p99/b.p99)
-		}
-		self := func(v float64) float64 { return v }
-		fmt.Printf("%-32s %s   of bare: rate %.3f (%.2f to %.2f), by CPU time %.3f (%.2f to %.2f), p99 %.2f\n", s.name, medians(runs[s]),
-			median(rate, self), least(rate, self), most(rate, self), median(cpu, self), least(cpu, self), most(cpu, self), median(p99, self))
+	row := func(name string, of []run) {
+		fmt.Printf("| %s | %.0f | %.1f µs |", name, median(of, func(r run) float64 { return r.rate }), median(of, func(r run) float64 { return r.cpu }))
 	}
-	return nil
+	row("bare: Caddy answers by itself", every)
+	fmt.Printf(" | |\n")
+	for i, s := range list {
+		var rate, cpu []float64
+		for j, r := range runs[i] {
+			b := bases[i][j]
+			rate, cpu = append(rate, r.rate/b.rate), append(cpu, b.cpu/r.cpu)
+		}
+		row(s.name, runs[i])
+		fmt.Printf(" %s | %s |\n", spread(rate), spread(cpu))
+	}
+	for i, s := range list {
+		if s.redis != nil {
+			fmt.Printf("\n%s: %.0f keys a second.\n", s.name, median(runs[i], func(r run) float64 { return r.exchanged }))
+		}
+	}
 }
 
-func medians(all []run) string {
-	return fmt.Sprintf("%6.0f req/s  %5.2f us CPU/req  p99 %5.2f ms", median(all, func(r run) float64 { return r.rate }),
-		median(all, func(r run) float64 { return r.cpu }), median(all, func(r run) float64 { return r.p99 }))
+// spread is a median with the least and the most.
+func spread(ratios []float64) string {
+	self := func(v float64) float64 { return v }
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", median(ratios, self), least(ratios, self), most(ratios, self))
 }
 
 // serve starts a Caddy with a limiter before a static response and waits until it answers.
-func serve(program, name, limiter string, status int) (*server, error) {
+func serve(s site) (*server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	addr := l.Addr().String()
 	_ = l.Close()
+	limiter := s.limiter
 	if limiter != "" {
 		limiter += ","
 	}
-	config := fmt.Sprintf(`{"admin":{"disabled":true},"logging":{"logs":{"default":{"level":"ERROR"}}},"apps":{"http":{"servers":{"s":{
-		"listen":[%q],"automatic_https":{"disable":true},"routes":[{"handle":[%s{"handler":"static_response","body":"Hello, world!"}]}]}}}}}`, addr, limiter)
-	path := filepath.Join(filepath.Dir(program), strings.ReplaceAll(name, " ", "-")+".json")
+	config := fmt.Sprintf(`{"admin":{"disabled":true},"logging":{"logs":{"default":{"level":"ERROR"}}},"apps":{%s"http":{"servers":{"s":{
+		"listen":[%q],"automatic_https":{"disable":true},"routes":[{"handle":[%s{"handler":"static_response","body":"Hello, world!"}]}]}}}}}`, s.apps, addr, limiter)
+	dir := filepath.Dir(s.program)
+	path := filepath.Join(dir, strings.ReplaceAll(s.name, " ", "-")+".json")
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	s := &server{name: name, url: "http://" + addr + "/", status: status, cmd: exec.Command(program, "run", "--config", path)}
-	s.cmd.Env = append(os.Environ(), "HOME="+filepath.Dir(program), "XDG_DATA_HOME="+filepath.Dir(program), "XDG_CONFIG_HOME="+filepath.Dir(program))
-	if err := s.cmd.Start(); err != nil {
+	v := &server{site: s, url: "http://" + addr + "/", cmd: exec.Command(s.program, "run", "--config", path)}
+	v.cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir, fmt.Sprint("GOMAXPROCS=", s.cores))
+	if err := v.cmd.Start(); err != nil {
 		return nil, err
 	}
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		res, err := http.Get(s.url)
+		res, err := v.get()
 		if err == nil {
 			_ = res.Body.Close()
-			return s, nil
+			return v, nil
 		}
 		if time.Now().After(deadline) {
-			s.end()
-			return nil, fmt.Errorf("%s does not answer: %w", name, err)
+			v.end()
+			return nil, fmt.Errorf("%s does not answer: %w", s.name, err)
 		}
 	}
+}
+
+func (s *server) get() (*http.Response, error) {
+	r, err := http.NewRequest(http.MethodGet, s.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set(touch.Header, "wrk")
+	return http.DefaultClient.Do(r)
 }
 
 func (s *server) end() {
@@ -154,15 +257,9 @@ func (s *server) end() {
 	_ = s.cmd.Wait()
 }
 
-var (
-	rateLine  = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
-	totalLine = regexp.MustCompile(`(\d+) requests in`)
-	p99Line   = regexp.MustCompile(`99%\s+([0-9.]+)(us|ms|s)`)
-)
-
 // measure runs wrk once.
 func (s *server) measure(duration string) (run, error) {
-	res, err := http.Get(s.url)
+	res, err := s.get()
 	if err != nil {
 		return run{}, err
 	}
@@ -174,7 +271,7 @@ func (s *server) measure(duration string) (run, error) {
 	if err != nil {
 		return run{}, err
 	}
-	output, err := exec.Command("wrk", "-t1", "-c16", "-d"+duration, "--latency", s.url).CombinedOutput()
+	output, err := exec.Command("wrk", "-t1", "-c16", "-d"+duration, "--latency", "-H", touch.Header+": wrk", s.url).CombinedOutput()
 	if err != nil {
 		return run{}, fmt.Errorf("wrk: %w\n%s", err, output)
 	}
@@ -185,33 +282,50 @@ func (s *server) measure(duration string) (run, error) {
 	if refused := strings.Contains(string(output), "Non-2xx"); refused != (s.status != http.StatusOK) {
 		return run{}, fmt.Errorf("%s: wrong answers:\n%s", s.name, output)
 	}
-	var r run
-	requests := 0.0
+	r, requests, err := parseWrk(string(output))
+	r.cpu = (after - before) * 1e6 / requests
+	return r, err
+}
+
+var (
+	rateLine  = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
+	totalLine = regexp.MustCompile(`(\d+) requests in`)
+	p99Line   = regexp.MustCompile(`99%\s+([0-9.]+)(us|ms|s)`)
+)
+
+// parseWrk reads wrk's report: what it says of a run, and the number of requests.
+func parseWrk(output string) (r run, requests float64, err error) {
 	for line, to := range map[*regexp.Regexp]*float64{rateLine: &r.rate, totalLine: &requests, p99Line: &r.p99} {
-		m := line.FindSubmatch(output)
+		m := line.FindStringSubmatch(output)
 		if m == nil {
-			return run{}, fmt.Errorf("wrk says nothing of %s:\n%s", line, output)
+			return r, 0, fmt.Errorf("wrk says nothing of %s:\n%s", line, output)
 		}
-		if *to, err = strconv.ParseFloat(string(m[1]), 64); err != nil {
-			return run{}, err
+		if *to, err = strconv.ParseFloat(m[1], 64); err != nil {
+			return r, 0, err
 		}
 		if len(m) > 2 {
-			*to *= map[string]float64{"us": 1e-3, "ms": 1, "s": 1e3}[string(m[2])]
+			*to *= map[string]float64{"us": 1e-3, "ms": 1, "s": 1e3}[m[2]]
 		}
 	}
-	r.cpu = (after - before) * 1e6 / requests
-	return r, nil
+	return r, requests, nil
 }
 
 // cpu is the CPU time that the server has used, in seconds; 0 where there is no /proc.
 func (s *server) cpu() (float64, error) {
-	const ticks = 100 // a second: USER_HZ
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
 	if err != nil {
 		return 0, nil
 	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	f := strings.Fields(rest)
+	return parseStat(string(text))
+}
+
+// parseStat reads the CPU time of a process, in seconds, from its line in /proc. The name of the program, in brackets, may hold anything.
+func parseStat(text string) (float64, error) {
+	const ticks = 100 // a second: USER_HZ
+	f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(f) < 13 {
+		return 0, fmt.Errorf("reading /proc: %d fields in %q", len(f), text)
+	}
 	user, err := strconv.ParseFloat(f[11], 64)
 	if err != nil {
 		return 0, err

@@ -5,6 +5,7 @@ import (
 	"github.com/caddy-tide/ratelimit/bench/harness"
 
 	_ "github.com/caddy-tide/ratelimit"
+	_ "github.com/caddy-tide/ratelimit/bench/touch"
 )
 
 func main() { harness.Main("tide") }
