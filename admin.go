@@ -44,6 +44,8 @@ type limitStatus struct {
 	Own       int64    `json:"own"`
 	Elsewhere int64    `json:"elsewhere"`
 	Unsent    int64    `json:"unsent"`
+	// Node is the field of this node in the hashes of the zone in Redis.
+	Node string `json:"node,omitempty"`
 	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is the memory of their sketch.
 	Overflow      int64 `json:"overflow"`
 	OverflowBytes int64 `json:"overflow_bytes"`
@@ -78,14 +80,14 @@ func currentStatus() status {
 			continue // a zone that several handlers share
 		}
 		seen[l.counters] = true
-		t := l.counters.stats()
+		t, node := l.counters.stats(), l.counters.node()
 		if l.settings.syncRate < 0 || app.shared == nil {
-			t.Unsent = 0 // there is nowhere to send it
+			t.Unsent, node = 0, "" // there is nowhere to send it
 		}
 		overflow, bytes := l.counters.overflowed()
 		s.Zones = append(s.Zones, limitStatus{
 			Zone: l.settings.name, Algorithm: l.settings.kind.String(), Limit: l.rate.n, Window: windowText(l.rate.window),
-			SyncRate: l.settings.syncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent,
+			SyncRate: l.settings.syncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent, Node: node,
 			Overflow: overflow, OverflowBytes: bytes,
 		})
 	}

@@ -44,6 +44,8 @@ type counters interface {
 	brief() zoneStats
 	overflowed() (decisions, bytes int64)
 	lost() bool
+	// node is the name of this node's part in what is exchanged.
+	node() string
 }
 
 // limiter is one limit as a request sees it.
@@ -242,6 +244,8 @@ func (h *held[S]) overflowed() (decisions, bytes int64) {
 
 func (h *held[S]) lost() bool { return h.source.Lost() }
 
+func (h *held[S]) node() string { return h.source.Node() }
+
 // limit is a table with the parameters of one configuration.
 type limit[S any] struct {
 	table     *table.Table[S]
@@ -271,7 +275,7 @@ func (l *limit[S]) abandon(key table.Key, taken table.Taken, now, n int64) {
 	})
 	if ok && !taken.Overflow {
 		now += int64(l.table.Offset())
-		l.table.With(key, func(s *S) { queue.Leave(s, taken.At, now, n, taken.Delay) })
+		l.table.Change(key, func(s *S) { queue.Leave(s, taken.At, now, n, taken.Delay) })
 	}
 }
 

@@ -336,3 +336,19 @@ func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 		}
 	}
 }
+
+// A request that waits, in a queue or for another zone, may be given back long after it was sent, and be the last of its key.
+func TestWhatIsGivenBackLateIsSent(t *testing.T) {
+	s, a := newStore(), newNode("a", hour)
+	taken := take(a.windows, hour, 1, t0)
+	for range 3 { // until there is nothing more to say
+		a.exchange(s, t0)
+	}
+	a.Return(hour, KeyOf(raw(1)), taken, 1)
+	a.exchange(s, t0)
+	for k, sum := range s.sums {
+		if sum.total != 0 {
+			t.Errorf("the store counts %d of %v after it was given back, want 0", sum.total, k)
+		}
+	}
+}

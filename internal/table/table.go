@@ -147,13 +147,13 @@ func (t *Table[S]) Return(alg algorithms.Algorithm[S], key Key, taken Taken, n i
 		}
 		return
 	}
-	t.With(key, func(s *S) { alg.Return(s, taken.At, n) })
+	t.Change(key, func(s *S) { alg.Return(s, taken.At, n) })
 }
 
 // Charge spends n units of a key whose request was refused.
 func (t *Table[S]) Charge(alg algorithms.Algorithm[S], key Key, taken Taken, n int64) {
 	if !taken.Overflow {
-		t.With(key, func(s *S) { alg.Charge(s, taken.At, n) })
+		t.Change(key, func(s *S) { alg.Charge(s, taken.At, n) })
 	}
 }
 
@@ -164,6 +164,28 @@ func (t *Table[S]) With(key Key, f func(*S)) {
 	defer sh.mu.Unlock()
 	if i, ok := sh.find(key); ok {
 		f(&sh.at(i).state)
+	}
+}
+
+// Change is With for what changes a total. The key is exchanged in its turn: what is given back may have been sent, and no request may come any more.
+func (t *Table[S]) Change(key Key, f func(*S)) {
+	b := t.background.Load()
+	sh := t.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	i, ok := sh.find(key)
+	if !ok {
+		return
+	}
+	e := sh.at(i)
+	f(&e.state)
+	if b == nil || b.Rate == 0 {
+		return
+	}
+	e.flags &^= again
+	if e.flags&touched == 0 {
+		e.flags |= touched
+		sh.touched = append(sh.touched, i)
 	}
 }
 
