@@ -130,6 +130,7 @@ func (s Settings) Client() (redis.UniversalClient, error) {
 	if o.TLSConfig, err = s.TLS.Config(); err != nil {
 		return nil, err
 	}
+	o.Dialer = dialer(timeout, o.TLSConfig)
 	if s.Mode == Failover {
 		return redis.NewFailoverClient(o.Failover()), nil // switches maintenance notifications off by itself
 	}

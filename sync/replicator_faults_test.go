@@ -2,10 +2,12 @@ package ratesync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -127,6 +129,22 @@ func TestTroublesOfTheServerPass(t *testing.T) {
 	}
 	if lines := a.logs.FilterMessageSnippet("another program").All(); len(lines) != 0 {
 		t.Errorf("troubles of the server are put down to another program: %v", lines)
+	}
+}
+
+// A server that was away for long is asked at once when it is back, and not a second later, when the client tries again by itself.
+func TestAServerThatIsBackIsAskedAtOnce(t *testing.T) {
+	r := redistest.Start(t)
+	c := clientOf(t, r.URL+"?pool_size=2")
+	r.Kill()
+	for range 20 {
+		if err := c.Ping(context.Background()).Err(); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("Ping() = %v without a server, want connection refused", err)
+		}
+	}
+	r.Restart()
+	if err := c.Ping(context.Background()).Err(); err != nil {
+		t.Errorf("Ping() = %v at once after the server is back", err)
 	}
 }
 
