@@ -1,6 +1,7 @@
 package ratesync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,13 +20,13 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// clockwork stands for a server in virtual time, where no real one can be: it remembers the only node's totals, and notes when it was called for which zone.
+// clockwork stands for a server in virtual time, where no real one can be: it answers the two scripts with what this node told, and notes when it was called for which zone.
 type clockwork struct {
 	redis.UniversalClient
 
 	mu    sync.Mutex
 	calls map[string][]time.Time
-	held  map[string]string // total by key
+	held  map[string]string
 	fails bool
 }
 
@@ -47,10 +48,12 @@ func (c *clockwork) EvalSha(ctx context.Context, _ string, keys []string, args .
 		return redis.NewCmdResult(append(reply, int64(1<<40), int64(1)), nil)
 	}
 	for i, key := range keys {
-		reply = append(reply, c.held[key], "0 0")
-		if total := fmt.Sprint(args[4+3*i]); total != "" {
-			c.held[key] = total
+		total, attempts := fmt.Sprint(args[4+3*i]), fmt.Sprint(args[5+3*i])
+		if total == "" {
+			total = c.held[key]
 		}
+		reply = append(reply, c.held[key], cmp.Or(total, "0")+" "+cmp.Or(attempts, "0"))
+		c.held[key] = total
 	}
 	return redis.NewCmdResult(reply, nil)
 }

@@ -1,0 +1,224 @@
+package ratesync
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	lua "github.com/yuin/gopher-lua"
+	"github.com/yuin/gopher-lua/parse"
+)
+
+// A luaStore runs the scripts of the exchange themselves, over hashes in memory and in virtual time. It is the part of Redis that they use.
+type luaStore struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	state   *lua.LState
+	hashes  map[string]map[string]string
+	expires map[string]time.Time
+	// forgotten counts the times it has lost something.
+	forgotten int
+}
+
+var compiled = map[string]*lua.FunctionProto{pushScript.Hash(): compile(pushSource), beatScript.Hash(): compile(beatSource)}
+
+func compile(source string) *lua.FunctionProto {
+	chunk, err := parse.Parse(strings.NewReader(source), "script")
+	if err != nil {
+		panic(err)
+	}
+	proto, err := lua.Compile(chunk, "script")
+	if err != nil {
+		panic(err)
+	}
+	return proto
+}
+
+func newLuaStore(t *testing.T) *luaStore {
+	s := &luaStore{t: t, state: lua.NewState(), hashes: make(map[string]map[string]string), expires: make(map[string]time.Time)}
+	api := s.state.NewTable()
+	api.RawSetString("call", s.state.NewFunction(s.call))
+	api.RawSetString("pcall", s.state.NewFunction(s.call))
+	s.state.SetGlobal("redis", api)
+	return s
+}
+
+// run runs a script and returns its reply as a client has it.
+func (s *luaStore) run(hash string, keys []string, args []any) []any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, at := range s.expires {
+		if !time.Now().Before(at) {
+			delete(s.hashes, key)
+			delete(s.expires, key)
+		}
+	}
+	k, a := s.state.NewTable(), s.state.NewTable()
+	for _, key := range keys {
+		k.Append(lua.LString(key))
+	}
+	for _, arg := range args {
+		a.Append(lua.LString(fmt.Sprint(arg)))
+	}
+	s.state.SetGlobal("KEYS", k)
+	s.state.SetGlobal("ARGV", a)
+	if err := s.state.CallByParam(lua.P{Fn: s.state.NewFunctionFromProto(compiled[hash]), NRet: 1, Protect: true}); err != nil {
+		s.t.Errorf("script: %v", err)
+		return nil
+	}
+	reply := s.state.Get(-1).(*lua.LTable)
+	s.state.Pop(1)
+	var values []any
+	reply.ForEach(func(_, v lua.LValue) {
+		switch v := v.(type) {
+		case lua.LNumber:
+			values = append(values, int64(v))
+		default:
+			values = append(values, v.String())
+		}
+	})
+	s.check(keys)
+	return values
+}
+
+// call is redis.call, for the commands that the scripts use.
+func (s *luaStore) call(l *lua.LState) int {
+	arg := func(i int) string { return l.Get(i).String() }
+	hash := s.hashes[arg(2)]
+	field := func(name string) lua.LValue {
+		if v, ok := hash[name]; ok {
+			return lua.LString(v)
+		}
+		return lua.LFalse
+	}
+	list := l.NewTable()
+	switch arg(1) {
+	case "TIME":
+		now := time.Now()
+		list.Append(lua.LString(fmt.Sprint(now.Unix())))
+		list.Append(lua.LString(fmt.Sprint(now.Nanosecond() / 1000)))
+		l.Push(list)
+	case "HGET":
+		l.Push(field(arg(3)))
+	case "HMGET":
+		for i := 3; i <= l.GetTop(); i++ {
+			list.Append(field(arg(i)))
+		}
+		l.Push(list)
+	case "HGETALL":
+		for name, value := range hash {
+			list.Append(lua.LString(name))
+			list.Append(lua.LString(value))
+		}
+		l.Push(list)
+	case "HSET":
+		if hash == nil {
+			hash = make(map[string]string)
+			s.hashes[arg(2)] = hash
+		}
+		for i := 3; i < l.GetTop(); i += 2 {
+			hash[arg(i)] = arg(i + 1)
+		}
+		l.Push(lua.LNumber(1))
+	case "HDEL":
+		delete(hash, arg(3))
+		l.Push(lua.LNumber(1))
+	case "PEXPIRE":
+		var ms float64
+		_, _ = fmt.Sscan(arg(3), &ms)
+		s.expires[arg(2)] = time.Now().Add(time.Duration(ms * 1e6))
+		l.Push(lua.LNumber(1))
+	default:
+		l.RaiseError("command %s is not known", arg(1))
+	}
+	return 1
+}
+
+// check holds the sums of a call to the totals that they are the sums of.
+func (s *luaStore) check(keys []string) {
+	for _, key := range keys {
+		hash := s.hashes[key]
+		if sum, ok := hash["sum"]; ok {
+			total := int64(0)
+			for name, value := range hash {
+				if name != "sum" {
+					total += second(value)
+				}
+			}
+			if first(sum) != total {
+				s.t.Errorf("%s: sum is %q, the nodes' totals are %d: %v", key, sum, total, hash)
+			}
+		}
+	}
+}
+
+// forget loses a hash that holds counts, the n-th of them, or all there is.
+func (s *luaStore) forget(n int, all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgotten++
+	if all {
+		s.hashes = make(map[string]map[string]string)
+		s.expires = make(map[string]time.Time)
+		return
+	}
+	keys := s.counting()
+	if len(keys) > 0 {
+		delete(s.hashes, keys[n%len(keys)])
+	}
+}
+
+// counting are the names of the hashes with counts, in order.
+func (s *luaStore) counting() (keys []string) {
+	for key, hash := range s.hashes {
+		if _, ok := hash["sum"]; ok {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// save copies what there is, and restore goes back to it: a failover to a replica that lags behind.
+func (s *luaStore) save() map[string]map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	saved := make(map[string]map[string]string, len(s.hashes))
+	for key, hash := range s.hashes {
+		saved[key] = maps.Clone(hash)
+	}
+	return saved
+}
+
+func (s *luaStore) restore(saved map[string]map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgotten++
+	s.hashes = make(map[string]map[string]string, len(saved))
+	for key, hash := range saved {
+		s.hashes[key] = maps.Clone(hash)
+	}
+}
+
+// field is a node's total in a hash, and sum that of all.
+func (s *luaStore) field(key, node string) (total, sum int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hash := s.hashes[key]
+	return second(hash[node]), first(hash["sum"])
+}
+
+func first(text string) (n int64) {
+	_, _ = fmt.Sscan(text, &n)
+	return n
+}
+
+func second(text string) (n int64) {
+	_, rest, _ := strings.Cut(text, " ")
+	return first(rest)
+}

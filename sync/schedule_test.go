@@ -1,0 +1,408 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+var schedules = flag.Int("schedules", 6, "random schedules of the exchange for each algorithm")
+
+// Whatever happens to messages, replies, nodes and the store: once all is well again, the store has exactly what each living node admitted in each live epoch,
+// and of a dead one no more than it admitted and no less than it had confirmed. The tables, the loops and the scripts are the real ones.
+func TestEverySchedule(t *testing.T) {
+	for name, run := range map[string]func(*testing.T, uint64){
+		"fixed_window": scheduleOf(func(limit int64, w time.Duration) windowAlgorithm {
+			return algorithms.FixedWindow{Limit: limit, Window: w}
+		}),
+		"sliding_window": scheduleOf(func(limit int64, w time.Duration) windowAlgorithm {
+			return algorithms.SlidingWindow{Limit: limit, Window: w}
+		}),
+		"buckets": scheduleOf(func(limit int64, w time.Duration) windowAlgorithm {
+			return algorithms.SlidingWindow{Limit: limit, Window: w, Buckets: 4}
+		}),
+		"sliding_log": scheduleOf(func(limit int64, w time.Duration) algorithms.Algorithm[algorithms.LogState] {
+			return algorithms.SlidingLog{Limit: limit, Window: w}
+		}),
+		"token_bucket": scheduleOf(func(limit int64, w time.Duration) bucketAlgorithm {
+			return algorithms.TokenBucket{Limit: limit, Window: w}
+		}),
+		"gcra": scheduleOf(func(limit int64, w time.Duration) bucketAlgorithm { return algorithms.GCRA{Limit: limit, Window: w} }),
+		"leaky_bucket": scheduleOf(func(limit int64, w time.Duration) bucketAlgorithm {
+			return algorithms.LeakyBucket{Limit: limit, Window: w, Queue: limit}
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(*schedules) {
+				synctest.Test(t, func(t *testing.T) { run(t, seed) })
+				if t.Failed() {
+					t.Fatalf("seed %d", seed)
+				}
+			}
+		})
+	}
+}
+
+type (
+	windowAlgorithm = algorithms.Algorithm[algorithms.WindowState]
+	bucketAlgorithm = algorithms.Algorithm[algorithms.BucketState]
+)
+
+// A schedule is some nodes and a store, and what happens to them. It belongs to one goroutine.
+type schedule[S any] struct {
+	t      *testing.T
+	random *rand.Rand
+	alg    algorithms.Algorithm[S]
+	rate   time.Duration
+	span   time.Duration
+	spec   Spec
+	drain  float64
+	store  *luaStore
+	net    *network
+	keys   []string
+	nodes  []*member[S]
+	dead   []*member[S]
+	saved  map[string]map[string]string
+	// whole says that the store forgets everything or nothing, which nodes notice without a request.
+	whole bool
+}
+
+// member is a node.
+type member[S any] struct {
+	wire   *wire
+	table  *table.Table[S]
+	source *Source
+	rep    *Replicator
+	// own is what it admitted and did not get back, by the names of the hashes, and floor what the store confirmed when it ended and has not lost since.
+	own, floor map[string]int64
+	taken      []took
+}
+
+type took struct {
+	key string
+	table.Taken
+}
+
+func scheduleOf[S any](of func(limit int64, window time.Duration) algorithms.Algorithm[S]) func(*testing.T, uint64) {
+	return func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 7))
+		pick := func(all ...time.Duration) time.Duration { return all[random.IntN(len(all))] }
+		alg := of(int64(5+random.IntN(500)), pick(time.Minute, 2*time.Minute, 10*time.Minute))
+		s := &schedule[S]{
+			t: t, random: random, alg: alg, rate: pick(100*time.Millisecond, 500*time.Millisecond, time.Second, 5*time.Second),
+			store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(seed, 8))}, whole: random.IntN(2) == 0,
+		}
+		defer s.store.state.Close()
+		s.name()
+		for i := range 1 + random.IntN(4) {
+			s.keys = append(s.keys, fmt.Sprint("key", i))
+		}
+		for range 2 + random.IntN(3) {
+			s.join()
+		}
+		for range 60 + random.IntN(200) {
+			s.step()
+		}
+		s.settle()
+		s.close()
+	}
+}
+
+// name says how the tables are called, as the root package does.
+func (s *schedule[S]) name() {
+	limit, window := s.alg.Rule()
+	s.spec = Spec{Zone: "z", Kind: 'f', Window: window, Buckets: 1, Live: s.alg.Live()}
+	switch a := any(s.alg).(type) {
+	case algorithms.SlidingWindow:
+		s.spec.Kind, s.spec.Buckets = 's', max(1, a.Buckets)
+	case algorithms.SlidingLog:
+		s.spec.Kind = 'l'
+	case algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket:
+		s.spec.Kind, s.drain = 't', float64(limit)/window.Seconds()
+	}
+	var none S
+	s.span = s.alg.Span(&none)
+}
+
+func (s *schedule[S]) join() {
+	m := &member[S]{wire: &wire{net: s.net, store: s.store}, table: table.New[S](1000), own: make(map[string]int64), floor: make(map[string]int64)}
+	m.source = NewSource(m.table, s.spec)
+	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, zap.NewNop())
+	m.table.Configure(table.Background[S]{
+		Algorithm: s.alg, Rate: s.rate, Early: s.random.IntN(4) > 0, Lagging: s.drain == 0, Wake: m.source.Wake,
+	}, 1000)
+	m.rep.Attach(m.source, s.rate, s.drain)
+	s.nodes = append(s.nodes, m)
+}
+
+// step is one thing that happens, and some time.
+func (s *schedule[S]) step() {
+	m := s.nodes[s.random.IntN(len(s.nodes))]
+	switch n := s.random.IntN(100); {
+	case n < 60:
+		s.take(m, s.keys[s.random.IntN(len(s.keys))], 1+s.random.IntN(20))
+	case n < 72:
+		s.giveBack(m)
+	case n < 76:
+		m.table.Sweep(wallClock())
+	case n < 84:
+		s.net.worsen()
+	case n < 89:
+		s.net.heal()
+	case n < 92:
+		s.forget(s.whole || s.random.IntN(4) == 0)
+	case n < 94:
+		s.saved = s.store.save()
+	case n < 96 && !s.whole:
+		s.failOver()
+	case len(s.nodes) > 1 && n < 98:
+		s.end(m, n == 96)
+		s.join()
+	default:
+		time.Sleep(time.Duration(s.random.Int64N(int64(s.span / 2))))
+	}
+	time.Sleep(time.Duration(s.random.Int64N(int64(2 * s.rate))))
+}
+
+// hash is the name of a key's epoch at an instant of a table's time.
+func (s *schedule[S]) hash(key string, epoch int64) string {
+	return string(s.spec.appendKey(nil, "test", &table.Message{ID: table.IDOf([]byte(key)), Span: s.span, Epoch: epoch}))
+}
+
+func (s *schedule[S]) epoch(at int64) int64 { return at / int64(s.span) }
+
+func (s *schedule[S]) take(m *member[S], key string, n int) {
+	for range n {
+		d := m.table.Take(s.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 1)
+		if d.Allowed {
+			m.own[s.hash(key, s.epoch(d.At))]++
+			m.taken = append(m.taken, took{key, d})
+		}
+	}
+}
+
+// giveBack returns some of what was taken lately, sent or not.
+func (s *schedule[S]) giveBack(m *member[S]) {
+	for range min(len(m.taken), 1+s.random.IntN(5)) {
+		last := m.taken[len(m.taken)-1]
+		m.taken = m.taken[:len(m.taken)-1]
+		if s.epoch(last.At) != s.epoch(wallClock()+int64(m.table.Offset())) {
+			m.taken = nil // requests don't last that long
+			return
+		}
+		m.table.Return(s.alg, table.KeyOf([]byte(last.key)), last.Taken, 1)
+		m.own[s.hash(last.key, s.epoch(last.At))]--
+	}
+}
+
+// forget has the store lose a hash or all. What only dead nodes had counted there is gone.
+func (s *schedule[S]) forget(all bool) {
+	s.store.forget(s.random.IntN(1000), all)
+	s.lower()
+}
+
+// failOver goes back to what a replica had. That may undo what the dead had confirmed, and let late messages of theirs in once more.
+func (s *schedule[S]) failOver() {
+	if s.saved == nil {
+		return
+	}
+	s.store.restore(s.saved)
+	for _, m := range s.dead {
+		clear(m.floor)
+	}
+}
+
+// lower notes what the store no longer has of the dead.
+func (s *schedule[S]) lower() {
+	for _, m := range s.dead {
+		for hash, floor := range m.floor {
+			total, _ := s.store.field(hash, m.source.Node())
+			m.floor[hash] = min(floor, total)
+		}
+	}
+}
+
+// end ends a node, at once or in order.
+func (s *schedule[S]) end(m *member[S], kill bool) {
+	if kill {
+		m.wire.cut()
+	}
+	m.source.Detach()
+	m.rep.Close()
+	for key := range s.keys {
+		m.table.With(table.KeyOf([]byte(s.keys[key])), func(state *S) {
+			l := s.alg.Ledger(state)
+			for age := range int64(s.alg.Live() + 1) {
+				if c := l.At(l.Epoch - age); c != nil {
+					hash := s.hash(s.keys[key], l.Epoch-age)
+					total, _ := s.store.field(hash, m.source.Node())
+					m.floor[hash] = min(c.Acked, total) // less where the store has lost it and not been told again
+				}
+			}
+		})
+	}
+	for i := range s.nodes {
+		if s.nodes[i] == m {
+			s.nodes = append(s.nodes[:i], s.nodes[i+1:]...)
+			break
+		}
+	}
+	s.dead = append(s.dead, m)
+}
+
+// settle lets all be well, and checks what the store and the nodes know then.
+func (s *schedule[S]) settle() {
+	s.net.heal()
+	time.Sleep(10 * time.Second) // the latest of the late messages come
+	if s.whole {
+		time.Sleep(resendRate + 3*s.rate + 3*time.Second)
+		s.exact()
+	}
+	for range 2 { // what nodes find lost at the first touch they send again, and hear of at the second
+		for _, m := range s.nodes {
+			for _, key := range s.keys {
+				m.table.Take(s.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 0)
+			}
+		}
+		time.Sleep(resendRate + 3*s.rate + 3*time.Second)
+	}
+	s.exact()
+	for _, key := range s.keys {
+		for _, m := range s.nodes {
+			s.knows(m, key, s.epoch(wallClock()))
+		}
+	}
+}
+
+// exact checks the live epochs of all keys.
+func (s *schedule[S]) exact() {
+	for _, key := range s.keys {
+		for age := range int64(s.alg.Live() + 1) {
+			s.exactIn(s.hash(key, s.epoch(wallClock())-age))
+		}
+	}
+}
+
+// exactIn checks one hash: all of the living, and what was confirmed to the dead.
+func (s *schedule[S]) exactIn(hash string) {
+	for _, m := range s.nodes {
+		if total, _ := s.store.field(hash, m.source.Node()); total != m.own[hash] {
+			s.t.Errorf("%s: the store has %d of node %s, which admitted %d", hash, total, m.source.Node(), m.own[hash])
+		}
+	}
+	for _, m := range s.dead {
+		if total, _ := s.store.field(hash, m.source.Node()); total < m.floor[hash] {
+			s.t.Errorf("%s: the store has %d of node %s, which is dead and had %d confirmed", hash, total, m.source.Node(), m.floor[hash])
+		}
+	}
+}
+
+// knows checks what a node knows of the others in the current epoch: all that the store has, and no more unless the store has lost something.
+// Of an epoch that is over it may know less: what another node sends long after its end is not asked for.
+func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
+	m.table.With(table.KeyOf([]byte(key)), func(state *S) {
+		c := s.alg.Ledger(state).At(epoch)
+		if c == nil {
+			return
+		}
+		own, sum := s.store.field(s.hash(key, epoch), m.source.Node())
+		if theirs := sum - own; c.Elsewhere < theirs || c.Elsewhere > theirs && s.store.forgotten == 0 {
+			s.t.Errorf("%s: node %s knows of %d elsewhere, the store has %d", s.hash(key, epoch), m.source.Node(), c.Elsewhere, theirs)
+		}
+	})
+}
+
+func (s *schedule[S]) close() {
+	for _, m := range s.nodes {
+		m.source.Detach()
+		m.rep.Close()
+	}
+}
+
+// A network loses, delays and repeats messages, with changing odds.
+type network struct {
+	random                   *rand.Rand
+	lost, unheard, late, two float64
+}
+
+func (n *network) heal() { n.lost, n.unheard, n.late, n.two = 0, 0, 0, 0 }
+
+// worsen makes it bad in some of the ways.
+func (n *network) worsen() {
+	for _, odds := range []*float64{&n.lost, &n.unheard, &n.late, &n.two} {
+		*odds = 0
+		if n.random.IntN(2) == 0 {
+			*odds = n.random.Float64() * .7
+		}
+	}
+}
+
+func (n *network) journey() time.Duration {
+	return time.Duration(n.random.ExpFloat64() * float64(2*time.Millisecond))
+}
+
+// A wire is the way of one node to the store.
+type wire struct {
+	redis.UniversalClient
+	net   *network
+	store *luaStore
+	gone  bool
+}
+
+var errGone = errors.New("the node is dead")
+
+// cut ends it: what the node sends from now on goes nowhere.
+func (w *wire) cut() { w.gone = true }
+
+// EvalSha sends a call.
+func (w *wire) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	if w.gone {
+		return redis.NewCmdResult(nil, errGone)
+	}
+	n := w.net
+	silent := func() *redis.Cmd {
+		<-ctx.Done()
+		return redis.NewCmdResult(nil, ctx.Err())
+	}
+	later := func() {
+		wait := time.Duration(n.random.Int64N(int64(8 * time.Second)))
+		go func() {
+			time.Sleep(wait)
+			w.store.run(sha, keys, args)
+		}()
+	}
+	odds := n.random.Float64
+	if odds() < n.lost {
+		return silent()
+	}
+	if odds() < n.late {
+		later()
+		return silent()
+	}
+	there, back := n.journey(), n.journey()
+	unheard, two := odds() < n.unheard, odds() < n.two
+	if two {
+		later()
+	}
+	time.Sleep(there)
+	reply := w.store.run(sha, keys, args)
+	if unheard {
+		return silent()
+	}
+	time.Sleep(back)
+	if w.gone || ctx.Err() != nil {
+		return redis.NewCmdResult(nil, errGone)
+	}
+	return redis.NewCmdResult(reply, nil)
+}
