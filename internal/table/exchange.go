@@ -9,8 +9,7 @@ import (
 
 // flags of an entry. touched and hurried belong to the place, not to the key: they say that a list names it.
 const (
-	used uint8 = 1 << iota
-	touched
+	touched uint8 = 1 << iota
 	hurried
 	flying // a message about it is under way
 	again  // it is touched only to hear once more what others sent meanwhile
@@ -78,7 +77,7 @@ type Answer struct {
 // takeShared is Take for a table that is exchanged: with an estimate of what others spent unseen, and a note that the key
 // was touched. It reports whether the exchanger should be woken.
 func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Algorithm[S], i uint32, now, n int64) (algorithms.Decision, bool) {
-	e := sh.at(i)
+	e := sh.shared(i)
 	alg.Roll(&e.state, now)
 	l := alg.Ledger(&e.state)
 	if e.at != 0 && now-e.at > int64(3*b.Rate+time.Second) {
@@ -105,7 +104,7 @@ func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Alg
 }
 
 // pressing says whether a key should not wait for its turn: nobody has told of it lately, or what is unsent is much of what is left.
-func (b *Background[S]) pressing(e *entry[S], l *algorithms.Ledger, live int, d algorithms.Decision, now int64) bool {
+func (b *Background[S]) pressing(e entry[S], l *algorithms.Ledger, live int, d algorithms.Decision, now int64) bool {
 	if !l.Settled {
 		return true
 	}
@@ -124,7 +123,7 @@ func (b *Background[S]) pressing(e *entry[S], l *algorithms.Ledger, live int, d 
 
 // stale says that a key is at its limit and so much may have flowed in since the last exchange that others may have taken a grain of it. To ask is worth
 // less than to tell: where other keys of the shard wait to be told of, this one has to as well.
-func (b *Background[S]) stale(e *entry[S], d algorithms.Decision, now int64) bool {
+func (b *Background[S]) stale(e entry[S], d algorithms.Decision, now int64) bool {
 	return e.scale > 1 && now-e.at >= b.refresh && float64(d.Remaining)*grain <= b.size
 }
 
@@ -148,7 +147,7 @@ func unsent(l *algorithms.Ledger, live int) (sum int64) {
 
 // hidden estimates what others have spent that this node can't see yet: for each unit of its own that it has not sent, and
 // each that it sent while theirs were on the way, as many more as its share of the attempts makes likely, less what has drained meanwhile.
-func (t *Table[S]) hidden(e *entry[S], l *algorithms.Ledger, alg algorithms.Algorithm[S], now int64) int64 {
+func (t *Table[S]) hidden(e entry[S], l *algorithms.Ledger, alg algorithms.Algorithm[S], now int64) int64 {
 	if e.scale <= 1 || !l.Settled || t.lost.Load() {
 		return 0
 	}
@@ -211,10 +210,10 @@ func drainList[S any](sh *shard[S], list *[]uint32, flag uint8, b *Background[S]
 	for len(l) > 0 && len(dst) < full {
 		i := l[len(l)-1]
 		l = l[:len(l)-1]
-		e := sh.at(i)
+		e := sh.shared(i)
 		e.flags &^= flag
 		switch {
-		case e.flags&used == 0:
+		case !e.used():
 		case e.flags&flying != 0:
 			if flag == touched { // its turn comes again
 				e.flags |= touched
@@ -235,7 +234,7 @@ func drainList[S any](sh *shard[S], list *[]uint32, flag uint8, b *Background[S]
 }
 
 // messages appends what there is to say and to ask about one key.
-func (b *Background[S]) messages(e *entry[S], now int64, dst []Message) []Message {
+func (b *Background[S]) messages(e entry[S], now int64, dst []Message) []Message {
 	alg, s := b.Algorithm, &e.state
 	alg.Roll(s, now)
 	l := alg.Ledger(s)
@@ -275,7 +274,7 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 		sh := t.shard(key)
 		sh.mu.Lock()
 		if i, ok := sh.find(key); ok {
-			e := sh.at(i)
+			e := sh.shared(i)
 			forgot = b.settle(e, now, answers[:n], reports[:0]) || forgot
 			if e.flags&touched == 0 && (answers[0].Failed || e.flags&last == 0) {
 				// One more turn: others may have sent after this one asked.
@@ -290,7 +289,7 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 	return forgot
 }
 
-func (b *Background[S]) settle(e *entry[S], now int64, answers []Answer, reports []algorithms.Report) (forgot bool) {
+func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, reports []algorithms.Report) (forgot bool) {
 	e.flags &^= flying
 	alg, s := b.Algorithm, &e.state
 	alg.Roll(s, now)
@@ -337,7 +336,7 @@ func (b *Background[S]) settle(e *entry[S], now int64, answers []Answer, reports
 
 // learnScale works out K from the attempts here and everywhere, in this exchange and the one before. Where there was none lately, what others
 // did came over a longer time than what this node did, and says nothing of its share.
-func (e *entry[S]) learnScale(a *Answer, lately bool) {
+func (e entry[S]) learnScale(a *Answer, lately bool) {
 	mine, all := uint32(a.Attempts), satAdd32(0, a.SumAttempts)
 	if mine < e.attempts || all < e.all { // a new epoch
 		e.attempts, e.all = 0, 0
@@ -367,7 +366,7 @@ func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now i
 			return
 		}
 	}
-	s := &sh.at(i).state
+	s := &sh.place(i).state
 	if anew {
 		*s = *new(S)
 	}
@@ -393,7 +392,7 @@ func (t *Table[S]) Fail(messages []Message) {
 		sh := t.shard(key)
 		sh.mu.Lock()
 		if j, ok := sh.find(key); ok {
-			e := sh.at(j)
+			e := sh.shared(j)
 			e.flags &^= flying | last
 			if e.flags&touched == 0 {
 				e.flags |= touched
@@ -412,7 +411,8 @@ func (t *Table[S]) Resend() {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(sh *shard[S], i uint32, e *entry[S]) {
+	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
+		e := sh.shared(i)
 		b.Algorithm.Ledger(&e.state).Resend = true
 		if e.flags&touched == 0 {
 			e.flags |= touched
@@ -429,10 +429,11 @@ func (t *Table[S]) Adopt() {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(sh *shard[S], i uint32, e *entry[S]) {
+	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
+		e := sh.shared(i)
 		l := b.Algorithm.Ledger(&e.state)
 		l.Forget()
-		e.exchange = exchange{flags: e.flags &^ flying}
+		*e.exchange = exchange{flags: e.flags &^ flying}
 		if e.flags&touched == 0 {
 			e.flags |= touched
 			sh.touched = append(sh.touched, i)
@@ -452,9 +453,9 @@ func (t *Table[S]) SetOffset(offset time.Duration, shift bool) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(_ *shard[S], _ uint32, e *entry[S]) {
+	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
 		b.Algorithm.Shift(&e.state, step)
-		if e.at != 0 {
+		if e.exchange != nil && e.at != 0 {
 			e.at += int64(step)
 		}
 	})
@@ -476,7 +477,7 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	now += t.offset.Load()
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(_ *shard[S], _ uint32, e *entry[S]) {
+	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
 		b.Algorithm.Roll(&e.state, now)
 		l := b.Algorithm.Ledger(&e.state)
 		sum.Keys++

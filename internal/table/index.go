@@ -3,7 +3,7 @@ package table
 // An index finds the place of a key in its shard: open addressing with a word a place, which is its tag, the low half of the key's
 // first half, and above which place, plus one. A look-up reads one cache line where a Go map reads three; its owner locks.
 type index struct {
-	words []uint64 // a power of two of them, at most three quarters used
+	words []uint64 // a power of two of them, at most seven eighths used
 	n     int
 }
 
@@ -30,7 +30,7 @@ func (x *index) find(key Key, is func(place uint32) bool) (uint32, bool) {
 
 // add enters a key that is not there.
 func (x *index) add(key Key, place uint32) {
-	if (x.n+1)*4 > len(x.words)*3 {
+	if (x.n+1)*8 > len(x.words)*7 {
 		old := x.words
 		x.words = make([]uint64, max(8, 2*len(old)))
 		for _, word := range old {

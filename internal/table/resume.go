@@ -37,7 +37,7 @@ func (t *Table[S]) Save(now int64) Saved {
 	saved := t.resume.left()
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(_ *shard[S], _ uint32, e *entry[S]) {
+	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
 		alg, s := b.Algorithm, &e.state
 		if alg.Idle(s, now) {
 			return
@@ -72,7 +72,7 @@ func (t *Table[S]) Resume(alg algorithms.Algorithm[S], now int64, saved Saved) {
 	t.resume.mu.Unlock()
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(_ *shard[S], _ uint32, e *entry[S]) {
+	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
 		if reports := t.resume.take(e.id); reports != nil {
 			restore(alg, &e.state, now, reports)
 		}

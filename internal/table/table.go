@@ -16,7 +16,9 @@ import (
 
 const (
 	shardCount = 64
-	chunkSize  = 32
+	// chunkSize is how many places are allocated together. 30 places of windows and the allocator's header fill one of its size classes; with
+	// 32 an eighth would be lost.
+	chunkSize = 30
 )
 
 // A Table is the counters of one limit. It outlives configurations: parameters are passed to Take, so a new configuration's
@@ -69,7 +71,8 @@ type shard[S any] struct {
 	mu      sync.Mutex
 	index   index
 	size    uint32 // places used or in free
-	chunks  []*[chunkSize]entry[S]
+	chunks  []*[chunkSize]place[S]
+	traffic []*[chunkSize]exchange // as chunks; nil where no place has been exchanged
 	free    []uint32
 	touched []uint32 // since the last tick
 	due     []uint32 // before it, not sent yet
@@ -79,12 +82,23 @@ type shard[S any] struct {
 	_ [64]byte // keeps neighbours' locks off this cache line
 }
 
-type entry[S any] struct {
+// place is what is kept of one key. The zero key is a place without one.
+type place[S any] struct {
 	key   Key
 	state S
-	exchange
-	id ID // last: requests don't read it
+	id    ID // last: requests don't read it
 }
+
+// entry is a place with what is known of its exchanges, which is nil in a table that is not exchanged: there it costs no memory.
+type entry[S any] struct {
+	*place[S]
+	*exchange
+}
+
+func (e entry[S]) used() bool { return e.key != Key{} }
+
+// flying says that a message about the key is under way.
+func (e entry[S]) isFlying() bool { return e.exchange != nil && e.flags&flying != 0 }
 
 // New returns an empty table for at most maxKeys keys.
 func New[S any](maxKeys int) *Table[S] {
@@ -124,10 +138,9 @@ func (t *Table[S]) Take(alg algorithms.Algorithm[S], key Key, raw []byte, now, n
 			return t.takeOverflow(alg, key, now, n)
 		}
 	}
-	e := sh.at(i)
 	b := t.background.Load()
 	if b == nil || b.Rate == 0 {
-		d := alg.Take(&e.state, now, n, 0)
+		d := alg.Take(&sh.place(i).state, now, n, 0)
 		sh.mu.Unlock()
 		return Taken{Decision: d, At: now}
 	}
@@ -163,7 +176,7 @@ func (t *Table[S]) With(key Key, f func(*S)) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if i, ok := sh.find(key); ok {
-		f(&sh.at(i).state)
+		f(&sh.place(i).state)
 	}
 }
 
@@ -205,10 +218,27 @@ func (t *Table[S]) shard(key Key) *shard[S] { return &t.shards[key[0]>>58] }
 
 // find looks a key up. The shard's lock is held, as for all methods of a shard.
 func (sh *shard[S]) find(key Key) (uint32, bool) {
-	return sh.index.find(key, func(i uint32) bool { return sh.at(i).key == key })
+	return sh.index.find(key, func(i uint32) bool { return sh.place(i).key == key })
 }
 
-func (sh *shard[S]) at(i uint32) *entry[S] { return &sh.chunks[i/chunkSize][i%chunkSize] }
+func (sh *shard[S]) place(i uint32) *place[S] { return &sh.chunks[i/chunkSize][i%chunkSize] }
+
+// at returns a place and its exchanges, if it has had any.
+func (sh *shard[S]) at(i uint32) entry[S] {
+	e := entry[S]{place: sh.place(i)}
+	if x := sh.traffic[i/chunkSize]; x != nil {
+		e.exchange = &x[i%chunkSize]
+	}
+	return e
+}
+
+// shared is at for a place that is to be exchanged.
+func (sh *shard[S]) shared(i uint32) entry[S] {
+	if x := &sh.traffic[i/chunkSize]; *x == nil {
+		*x = new([chunkSize]exchange)
+	}
+	return sh.at(i)
+}
 
 // enter gives a new key a counter, unless the table is full. The shard's lock is held, and let go for the time the ID takes:
 // a long key must not stop others. false means full.
@@ -228,9 +258,7 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 	}
 	i := sh.slot()
 	e := sh.at(i)
-	flags := e.flags & (touched | hurried) // the slot may still stand in a list
-	*e = entry[S]{key: key, id: id}
-	e.flags = flags | used
+	*e.place = place[S]{key: key, id: id}
 	if reports := t.resume.take(id); reports != nil {
 		restore(alg, &e.state, now, reports)
 	}
@@ -246,7 +274,8 @@ func (sh *shard[S]) slot() uint32 {
 		return i
 	}
 	if int(sh.size) == len(sh.chunks)*chunkSize {
-		sh.chunks = append(sh.chunks, new([chunkSize]entry[S]))
+		sh.chunks = append(sh.chunks, new([chunkSize]place[S]))
+		sh.traffic = append(sh.traffic, nil)
 	}
 	sh.size++
 	return sh.size - 1
@@ -256,7 +285,10 @@ func (sh *shard[S]) slot() uint32 {
 func (t *Table[S]) drop(sh *shard[S], i uint32) {
 	e := sh.at(i)
 	sh.index.remove(e.key, i)
-	*e = entry[S]{exchange: exchange{flags: e.flags & (touched | hurried)}}
+	*e.place = place[S]{}
+	if e.exchange != nil {
+		*e.exchange = exchange{flags: e.flags & (touched | hurried)} // the place may still stand in a list
+	}
 	sh.free = append(sh.free, i)
 	t.keys.Add(-1)
 }
@@ -265,7 +297,7 @@ func (t *Table[S]) drop(sh *shard[S], i uint32) {
 func (t *Table[S]) reclaim(sh *shard[S], alg algorithms.Algorithm[S], now int64) bool {
 	for range min(sh.size, 8) {
 		sh.hand = (sh.hand + 1) % sh.size
-		if e := sh.at(sh.hand); e.flags&(used|flying) == used && alg.Idle(&e.state, now) {
+		if e := sh.at(sh.hand); e.used() && !e.isFlying() && alg.Idle(&e.state, now) {
 			t.drop(sh, sh.hand)
 			return true
 		}
@@ -283,8 +315,8 @@ func (t *Table[S]) Sweep(now int64) {
 	t.prune(b.Algorithm, now)
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(sh *shard[S], i uint32, e *entry[S]) {
-		if e.flags&flying == 0 && b.Algorithm.Idle(&e.state, now) {
+	t.each(func(sh *shard[S], i uint32, e entry[S]) {
+		if !e.isFlying() && b.Algorithm.Idle(&e.state, now) {
 			t.drop(sh, i)
 		}
 	})
@@ -294,14 +326,14 @@ func (t *Table[S]) Sweep(now int64) {
 }
 
 // each calls f for every key, under the lock of its shard, which is let go after every few. The caller holds t.walking.
-func (t *Table[S]) each(f func(*shard[S], uint32, *entry[S])) {
+func (t *Table[S]) each(f func(*shard[S], uint32, entry[S])) {
 	const few = 128
 	for s := range t.shards {
 		sh := &t.shards[s]
 		for first, more := uint32(0), true; more; first += few {
 			sh.mu.Lock()
 			for i := first; i < min(first+few, sh.size); i++ {
-				if e := sh.at(i); e.flags&used != 0 {
+				if e := sh.at(i); e.used() {
 					f(sh, i, e)
 				}
 			}
@@ -319,14 +351,17 @@ func (sh *shard[S]) shrink() {
 	if size <= 2*chunkSize && sh.index.n > 0 || sh.index.n*8 > size {
 		return
 	}
-	old, keys := sh.chunks, sh.index.n
-	sh.chunks, sh.index, sh.free, sh.size, sh.hand = nil, index{}, nil, 0, 0
+	old, traffic, keys := sh.chunks, sh.traffic, sh.index.n
+	sh.chunks, sh.traffic, sh.index, sh.free, sh.size, sh.hand = nil, nil, index{}, nil, 0, 0
 	moved := make(map[uint32]uint32, keys)
 	for i := range uint32(size) {
-		if e := &old[i/chunkSize][i%chunkSize]; e.flags&used != 0 {
+		if p := &old[i/chunkSize][i%chunkSize]; p.key != (Key{}) {
 			j := sh.slot()
-			*sh.at(j) = *e
-			sh.index.add(e.key, j)
+			*sh.place(j) = *p
+			if x := traffic[i/chunkSize]; x != nil {
+				*sh.shared(j).exchange = x[i%chunkSize]
+			}
+			sh.index.add(p.key, j)
 			moved[i] = j
 		}
 	}
