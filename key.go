@@ -52,17 +52,23 @@ type keyPart struct {
 	text string
 	// header is the canonical name of a request header.
 	header string
-	form   func(r *http.Request, value string) string
-	tells  bool
+	// read is what reads it from the request, where that needs no replacer.
+	read  func(r *http.Request) string
+	form  func(r *http.Request, value string) string
+	tells bool
 }
 
-// keySource is where a part's value is read from. Client IP and header have a way past the replacer that gives the same bytes.
+// keySource is where a part's value is read from. What most keys are made of has a way past the replacer that gives the same bytes and
+// allocates nothing. The replacer keeps to the request as the server got it: should a handler have passed on a copy and another one
+// rewritten the method or host of that, the short way sees what was rewritten.
 type keySource uint8
 
 const (
 	fromTemplate keySource = iota
 	fromClientIP
 	fromHeader
+	fromVar
+	fromRequest
 	fromReplacer
 )
 
@@ -143,7 +149,46 @@ func newPlaceholder(name string) keyPart {
 	if field, ok := strings.CutPrefix(name, "http.request.header."); ok {
 		p.source, p.header = fromHeader, textproto.CanonicalMIMEHeaderKey(field)
 	}
+	if p.source == fromReplacer && strings.HasPrefix(name, varsPrefix) {
+		p.source = fromVar
+	}
+	if p.read = requestReader(name); p.read != nil {
+		p.source = fromRequest
+	}
 	return p
+}
+
+const varsPrefix = "http.vars."
+
+// requestReader is what the replacer does for a placeholder, without the replacer; nil where that would save nothing.
+func requestReader(name string) func(*http.Request) string {
+	switch name {
+	case "http.request.host":
+		return func(r *http.Request) string { return withoutPort(r.Host) }
+	case "http.request.hostport":
+		return func(r *http.Request) string { return r.Host }
+	case "http.request.method":
+		return func(r *http.Request) string { return r.Method }
+	case "http.request.scheme":
+		return func(r *http.Request) string {
+			if r.TLS != nil {
+				return "https"
+			}
+			return "http"
+		}
+	case "http.request.uri.path":
+		return func(r *http.Request) string { return r.URL.Path }
+	case "http.request.uri.query":
+		return func(r *http.Request) string { return r.URL.RawQuery }
+	case "http.request.remote.host":
+		return func(r *http.Request) string {
+			if r.TLS != nil && !r.TLS.HandshakeComplete {
+				return "" // early data, whose sender can be forged
+			}
+			return remoteHost(r)
+		}
+	}
+	return nil
 }
 
 // appendKey appends the key of a request. repl may be nil; it is then looked up where it is needed. Every key begins with
@@ -178,6 +223,10 @@ func (p *keyPart) value(r *http.Request, repl *caddy.Replacer) string {
 		value = toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey))
 	case fromHeader:
 		value = strings.Join(r.Header[p.header], ",")
+	case fromVar:
+		value = toText(caddyhttp.GetVar(r.Context(), p.text[len(varsPrefix):]))
+	case fromRequest:
+		value = p.read(r)
 	default:
 		if repl == nil {
 			return ""
@@ -320,9 +369,21 @@ func clientOrRemote(r *http.Request, client string) string {
 
 // remoteHost is the address of the peer without its port.
 func remoteHost(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	return withoutPort(r.RemoteAddr)
+}
+
+// withoutPort is the host of host:port, and all of what is something else. net.SplitHostPort would allocate an error for most Host headers.
+func withoutPort(s string) string {
+	colon := strings.IndexByte(s, ':')
+	if colon < 0 {
+		return s
+	}
+	if colon == strings.LastIndexByte(s, ':') && !strings.ContainsAny(s, "[]") {
+		return s[:colon]
+	}
+	host, _, err := net.SplitHostPort(s)
 	if err != nil {
-		return r.RemoteAddr
+		return s
 	}
 	return host
 }
@@ -344,6 +405,9 @@ func canonicalHost(host string) string {
 }
 
 func canonicalHostport(hostport string) string {
+	if strings.IndexByte(hostport, ':') < 0 {
+		return canonicalHost(hostport)
+	}
 	host, port, err := net.SplitHostPort(hostport)
 	if err != nil {
 		return canonicalHost(hostport)

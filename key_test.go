@@ -497,8 +497,13 @@ func TestDefaultKeyDoesNotAllocate(t *testing.T) {
 		{"{client_ip}", "2001:db8::1"},
 		{"{client_ip}", "::ffff:192.0.2.1"},
 		{"{client_ip}/{http.request.header.X-Api-Key}", "192.0.2.1"},
+		{"{http.request.host}", "192.0.2.1"},
+		{"{http.request.host}+{client_ip}", "192.0.2.1"},
+		{"all of them", "192.0.2.1"},
+		{"{http.request.hostport} {http.request.remote.host} {http.vars.client_ip}", "2001:db8::1"},
+		{"{http.request.scheme}://{http.request.host}{http.request.uri.path}?{http.request.uri.query} {http.request.method} {client_ip}", "192.0.2.1"},
 	} {
-		r := request("/")
+		r := request("/a/b?c=d")
 		r.Header.Set("X-Api-Key", "secret")
 		r, repl := prepared(t, r, test.client)
 		k := mustKey(t, test.template, 32, 64)
@@ -510,6 +515,36 @@ func TestDefaultKeyDoesNotAllocate(t *testing.T) {
 			t.Errorf("appendClientIP of %s: %v allocations, want 0", test.client, n)
 		}
 	}
+}
+
+// What is read from the request without the replacer is what the replacer reads, whatever a client sends.
+func FuzzKeyBothWays(f *testing.F) {
+	f.Add("example.com", "192.0.2.1:1234", "GET", "/a/../b", "q=1", "192.0.2.1", "secret", "tenant")
+	f.Add("EXAMPLE.com.:443", "[2001:db8::1%eth0]:1", "get", "//", "", "::ffff:192.0.2.1", "", "")
+	f.Add("[::1]", "/run/socket", "", "", "%", "", ",", "{http.request.host}")
+	f.Add("[::1]:80:80", "a:b:c", "\x00", "\xff", "\n", "{}", "1.2.3.4", "::1")
+	f.Add(":", "]:1", "[", "*", "?", ":", "", "[a]:b")
+	var templates []*keyTemplate
+	for _, t := range []string{
+		"{client_ip}", "{http.request.host}", "{http.request.hostport}{http.request.uri.path}", "x{http.request.remote.host}-{http.request.method}",
+		"{http.request.scheme}{http.request.uri.query}{http.vars.v}", "{http.request.header.A}{http.request.host}{client_ip}",
+	} {
+		k, err := compileKey(t, 24, 56)
+		if err != nil {
+			f.Fatal(err)
+		}
+		templates = append(templates, k)
+	}
+	f.Fuzz(func(t *testing.T, host, remote, method, path, query, client, header, value string) {
+		r := request("/")
+		r.Host, r.RemoteAddr, r.Method, r.URL.Path, r.URL.RawQuery = host, remote, method, path, query
+		r.Header["A"] = []string{header}
+		r, repl := prepared(t, r, client)
+		caddyhttp.SetVar(r.Context(), "v", value)
+		for _, k := range templates {
+			keyOf(t, k, r, repl)
+		}
+	})
 }
 
 func FuzzKey(f *testing.F) {
