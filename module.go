@@ -331,10 +331,12 @@ const countedVar = "rate_limit.counted"
 // countedBefore gives the zones that have counted this request, which comes back through an error route.
 func countedBefore(r *http.Request) []string {
 	// The variable first: a value that no context has is looked for in all of them.
-	counted, _ := caddyhttp.GetVar(r.Context(), countedVar).([]string)
-	if counted == nil || r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
+	vars, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+	v, ok := vars[countedVar]
+	if !ok || r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
 		return nil
 	}
+	counted, _ := v.([]string)
 	return counted
 }
 

@@ -46,11 +46,12 @@ type grant struct {
 	ratesync.Grant
 }
 
+// passes are emptied by the garbage collector, and with them goes what a pass still points to.
 var passes = sync.Pool{New: func() any { return new(pass) }}
 
 func newPass(now int64) *pass {
 	p := passes.Get().(*pass)
-	p.now, p.wait, p.refused, p.unavailable = now, 0, -1, false // free has dropped all pointers
+	p.now, p.wait, p.refused, p.unavailable = now, 0, -1, false
 	return p
 }
 
@@ -61,9 +62,6 @@ func (p *pass) free() {
 	if cap(p.raw) > keepBytes {
 		p.raw = nil
 	}
-	clear(p.take)
-	clear(p.all)
-	clear(p.grants)
 	p.raw, p.take, p.all, p.taken = p.raw[:0], p.take[:0], p.all[:0], p.taken[:0]
 	p.grants, p.verdict, p.denied = p.grants[:0], p.verdict[:0], nil
 	passes.Put(p)
@@ -104,17 +102,19 @@ func (p *pass) visit(z *zone, r *http.Request, repl *caddy.Replacer) {
 		return
 	}
 	raw := p.raw[start:]
-	v := visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters}
-	if z.strict() && p.askRedis(r, &v, raw) {
-		p.take = append(p.take, v)
+	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters})
+	v := &p.take[len(p.take)-1]
+	if z.strict() && p.askRedis(r, v, raw) {
 		p.judge()
 		return
 	}
 	if z.onLoss != lossLocal && (z.strict() || z.lost()) {
 		switch z.onLoss {
 		case lossAllow:
+			p.take = p.take[:len(p.take)-1]
 			return
 		case lossDeny:
+			p.take = p.take[:len(p.take)-1]
 			p.denied, p.unavailable = z, true
 			return
 		case lossDivide:
@@ -126,7 +126,6 @@ func (p *pass) visit(z *zone, r *http.Request, repl *caddy.Replacer) {
 		p.taken = append(p.taken, t)
 		p.all = append(p.all, decided{z.policies[i], t.Decision})
 	}
-	p.take = append(p.take, v)
 	p.judge()
 }
 
@@ -157,7 +156,7 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) bool {
 func (p *pass) judge() {
 	v := &p.take[len(p.take)-1]
 	for i := v.first; i < len(p.all); i++ {
-		d := p.all[i].Decision
+		d := &p.all[i].Decision
 		if d.Allowed {
 			continue
 		}

@@ -197,11 +197,16 @@ func appendViolated(b []byte, all []decided) []byte {
 }
 
 // setPlaceholders makes {http.rate_limit.*} known to what handles the request from here on. zone and wait are of a refusal, zone
-// is "" for an admitted request. It costs one allocation, a second one for several limits.
+// is "" for an admitted request. It costs one allocation, a second one for several limits: the function that the replacer asks. That is read
+// as late as the access log is written, after the handler has returned, so it can't be reused.
 func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, all []decided) {
+	if zone == "" && len(all) == 1 && all[0].Limit == all[0].policy.limit {
+		setOnePlaceholder(repl, all[0].policy, all[0].Remaining, all[0].resetIn())
+		return
+	}
 	first, more := standings(all) // assigned once, so that the closure holds copies
 	repl.Map(func(name string) (any, bool) {
-		name, ok := strings.CutPrefix(name, "http.rate_limit.")
+		name, ok := strings.CutPrefix(name, placeholderPrefix)
 		if !ok {
 			return nil, false
 		}
@@ -214,6 +219,19 @@ func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, all []decide
 			}
 		}
 		return standingOf(first, more, name)
+	})
+}
+
+const placeholderPrefix = "http.rate_limit."
+
+// setOnePlaceholder is setPlaceholders for most requests: its function holds 32 bytes.
+func setOnePlaceholder(repl *caddy.Replacer, p *policy, remaining int64, reset time.Duration) {
+	repl.Map(func(name string) (any, bool) {
+		name, ok := strings.CutPrefix(name, placeholderPrefix)
+		if !ok {
+			return nil, false
+		}
+		return standingOf(standing{policy: p, limit: p.limit, remaining: remaining, reset: reset}, nil, name)
 	})
 }
 
