@@ -49,7 +49,7 @@ func newLuaStore(t *testing.T) *luaStore {
 }
 
 // run runs a script and returns its reply as a client has it.
-func (s *luaStore) run(hash string, keys []string, args []any) []any {
+func (s *luaStore) run(hash string, keys []string, args []any) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, at := range s.expires {
@@ -71,10 +71,14 @@ func (s *luaStore) run(hash string, keys []string, args []any) []any {
 		s.t.Errorf("script: %v", err)
 		return nil
 	}
-	reply := s.state.Get(-1).(*lua.LTable)
+	reply := s.state.Get(-1)
 	s.state.Pop(1)
+	s.check(keys)
+	if text, ok := reply.(lua.LString); ok {
+		return string(text)
+	}
 	var values []any
-	reply.ForEach(func(_, v lua.LValue) {
+	reply.(*lua.LTable).ForEach(func(_, v lua.LValue) {
 		switch v := v.(type) {
 		case lua.LNumber:
 			values = append(values, int64(v))
@@ -82,7 +86,6 @@ func (s *luaStore) run(hash string, keys []string, args []any) []any {
 			values = append(values, v.String())
 		}
 	})
-	s.check(keys)
 	return values
 }
 

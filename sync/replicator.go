@@ -8,8 +8,6 @@ import (
 	_ "embed"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -270,13 +268,19 @@ func pauseFor(ctx context.Context, d time.Duration) {
 	}
 }
 
+// messageBuffers are as long as one round of calls needs.
+var messageBuffers = sync.Pool{New: func() any { return new([]table.Message) }}
+
 // exchange sends what is due, or what is urgent, and absorbs the answers. It returns the last error of any batch.
 func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, urgent bool) error {
 	if !urgent {
 		s.counters.Tick()
 	}
 	const most = batchSize * parallel
-	buf := make([]table.Message, 0, 64)
+	kept := messageBuffers.Get().(*[]table.Message)
+	defer messageBuffers.Put(kept)
+	buf := *kept
+	defer func() { *kept = buf[:0] }()
 	var failed error
 	for failed == nil {
 		buf = s.counters.Drain(r.now(), most, urgent, buf[:0])
@@ -331,98 +335,6 @@ func (r *Replicator) cut(messages []table.Message) int {
 		}
 	}
 	return len(messages)
-}
-
-// batch is one call of the script. Its messages are settled or failed when it returns.
-func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messages []table.Message) error {
-	rate := time.Duration(at.rate.Load())
-	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, max(rate, minWait)))
-	defer cancel()
-	keys, args := r.arguments(s, at, rate, messages)
-	reply, err := pushScript.Run(ctx, r.client, keys, args...).Slice()
-	if err == nil && len(reply) != 2+2*len(messages) {
-		err = errReply
-	}
-	if err != nil {
-		r.stats.failures.Add(1)
-		s.counters.Fail(messages)
-		return err
-	}
-	r.stats.exchanges.Add(1)
-	r.stats.keys.Add(int64(len(messages)))
-	now := r.now()
-	r.stats.last.Store(now)
-	answers := make([]table.Answer, len(messages))
-	for i, m := range messages {
-		answers[i] = parseAnswer(m, reply[2+2*i], reply[3+2*i])
-		if answers[i].Failed {
-			text, _ := reply[3+2*i].(string)
-			if strings.HasPrefix(text, "WRONGTYPE") {
-				r.complain(s, text)
-			} else {
-				err = refusal(text)
-			}
-		}
-	}
-	if s.counters.Settle(now, answers) {
-		r.forgot()
-	}
-	return err
-}
-
-// A refusal is an error of the server in the answer for one key that is about the server, such as OOM: it says that of each write of a script, and
-// not of the script.
-type refusal string
-
-func (r refusal) Error() string { return string(r) }
-
-// RedisError makes it an error like those that the client returns.
-func (refusal) RedisError() {}
-
-// arguments lays out a call of the script.
-func (r *Replicator) arguments(s *Source, at *attachment, rate time.Duration, messages []table.Message) ([]string, []any) {
-	keys := make([]string, len(messages))
-	args := make([]any, 3, 3+3*len(messages))
-	args[0], args[1], args[2] = s.node, s.seq.Add(1), ""
-	if drain := math.Float64frombits(at.drain.Load()); drain > 0 {
-		args[2] = strconv.FormatFloat(drain/1000, 'g', -1, 64)
-	}
-	bucket := args[2] != ""
-	buf := make([]byte, 0, 128)
-	for i := range messages {
-		m := &messages[i]
-		buf = s.spec.appendKey(buf[:0], r.prefix, m)
-		keys[i] = string(buf)
-		if m.Push {
-			args = append(args, s.spec.ttl(m.Span, rate).Milliseconds(), m.Total, m.Attempts)
-		} else {
-			args = append(args, "", "", "")
-		}
-		if bucket {
-			args = append(args, strconv.FormatFloat(m.Level, 'f', 3, 64))
-		}
-	}
-	return keys, args
-}
-
-// parseAnswer reads what the script says of one key.
-func parseAnswer(m table.Message, held, sum any) table.Answer {
-	a := table.Answer{Message: m}
-	h, _ := held.(string)
-	text, ok := sum.(string)
-	if a.Failed = !ok || h == "!"; a.Failed {
-		return a
-	}
-	a.Held, _ = strconv.ParseInt(h, 10, 64)
-	total, rest, _ := strings.Cut(text, " ")
-	attempts, rest, _ := strings.Cut(rest, " ")
-	level, at, _ := strings.Cut(rest, " ")
-	a.Sum, _ = strconv.ParseInt(total, 10, 64)
-	a.SumAttempts, _ = strconv.ParseInt(attempts, 10, 64)
-	a.Seen, _ = strconv.ParseFloat(level, 64)
-	ms, _ := strconv.ParseInt(at, 10, 64)
-	a.SeenAt = ms * int64(time.Millisecond)
-	return a
 }
 
 // forgot notes that the server has lost something that it had confirmed.

@@ -3,6 +3,7 @@ package ratesync
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -256,13 +257,13 @@ func TestClusterBatches(t *testing.T) {
 func TestPushScript(t *testing.T) {
 	r := redistest.Start(t)
 	client := r.Client()
-	push := func(node string, seq int, total, attempts any, drain string) []any {
+	push := func(node string, seq int, total, attempts any, drain string) []string {
 		t.Helper()
-		reply, err := pushScript.Run(context.Background(), client, []string{"h"}, node, seq, drain, 60_000, total, attempts, 0).Slice()
+		reply, err := pushScript.Run(context.Background(), client, []string{"h"}, node, seq, drain, 60_000, total, attempts, 0).Text()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return reply[2:]
+		return strings.Split(reply, "\n")[2:]
 	}
 	for _, step := range []struct {
 		name            string
@@ -294,7 +295,7 @@ func TestPushScript(t *testing.T) {
 	if got := push("a", 1, 8, 8, "0.001"); got[1] != "8 8" {
 		t.Errorf("a bucket's first message: %q", got)
 	}
-	if got := push("b", 1, 1, 1, "0.001"); !containsAny(got[1].(string), "9 9 8.000 ") {
+	if got := push("b", 1, 1, 1, "0.001"); !containsAny(got[1], "9 9 8.000 ") {
 		t.Errorf("a bucket's second message: %q, want the level that the first one left", got)
 	}
 }

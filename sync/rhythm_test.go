@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// clockwork stands for a server in virtual time, where no real one can be: it answers the two scripts with what this node told, and notes when it was called for which zone.
+// clockwork stands for a server in virtual time, where no real one can be: it answers the two scripts as if no other node were there, and notes when it was called for which zone.
 type clockwork struct {
 	redis.UniversalClient
 
@@ -30,32 +29,49 @@ type clockwork struct {
 	fails bool
 }
 
-func (c *clockwork) EvalSha(ctx context.Context, _ string, keys []string, args ...any) *redis.Cmd {
-	time.Sleep(time.Millisecond) // the way there and back
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	zone := "nodes"
-	if parts := strings.Split(keys[0], ":"); parts[2] != "nodes" {
-		zone = parts[2]
-	}
-	c.calls[zone] = append(c.calls[zone], time.Now())
-	if c.fails {
-		return redis.NewCmdResult(nil, errors.New("connection refused"))
+// EvalSha is how beats come.
+func (c *clockwork) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
+	if err := c.called("nodes"); err != nil {
+		return redis.NewCmdResult(nil, err)
 	}
 	now := time.Now()
-	reply := []any{itoa(now.Unix()), itoa(int64(now.Nanosecond() / 1000))}
-	if zone == "nodes" {
-		return redis.NewCmdResult(append(reply, int64(1<<40), int64(1)), nil)
+	return redis.NewCmdResult([]any{itoa(now.Unix()), itoa(int64(now.Nanosecond() / 1000)), int64(1 << 40), int64(1)}, nil)
+}
+
+// Process is how counts come.
+func (c *clockwork) Process(_ context.Context, cmd redis.Cmder) error {
+	arg := func(i int) string { return *cmd.Args()[i].(*string) }
+	if err := c.called(strings.Split(arg(3), ":")[2]); err != nil {
+		cmd.SetErr(err)
+		return err
 	}
-	for i, key := range keys {
-		total, attempts := fmt.Sprint(args[4+3*i]), fmt.Sprint(args[5+3*i])
-		if total == "" {
-			total = c.held[key]
+	now := time.Now()
+	keys, _ := strconv.Atoi(arg(2))
+	reply := itoa(now.Unix()) + "\n" + itoa(int64(now.Nanosecond()/1000))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range keys {
+		key, total := arg(3+i), arg(3+keys+4+2*i) // after node, seq, drain and ttl
+		reply += "\n" + c.held[key]
+		if total != "" {
+			c.held[key] = total
 		}
-		reply = append(reply, c.held[key], cmp.Or(total, "0")+" "+cmp.Or(attempts, "0"))
-		c.held[key] = total
+		reply += "\n" + cmp.Or(c.held[key], "0") + " 0"
 	}
-	return redis.NewCmdResult(reply, nil)
+	cmd.(*redis.StringCmd).SetVal(reply)
+	return nil
+}
+
+// called takes the time of the way there and back.
+func (c *clockwork) called(zone string) error {
+	time.Sleep(time.Millisecond)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls[zone] = append(c.calls[zone], time.Now())
+	if c.fails {
+		return errors.New("connection refused")
+	}
+	return nil
 }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }

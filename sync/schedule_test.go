@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -365,15 +366,41 @@ var errGone = errors.New("the node is dead")
 // cut ends it: what the node sends from now on goes nowhere.
 func (w *wire) cut() { w.gone = true }
 
-// EvalSha sends a call.
+// EvalSha is how beats go.
 func (w *wire) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	reply, err := w.send(ctx, sha, keys, args)
+	return redis.NewCmdResult(reply, err)
+}
+
+// Process is how counts go.
+func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
+	var words []string
+	for _, arg := range cmd.Args()[1:] {
+		words = append(words, *arg.(*string))
+	}
+	count, _ := strconv.Atoi(words[1])
+	var args []any
+	for _, word := range words[2+count:] {
+		args = append(args, word)
+	}
+	reply, err := w.send(ctx, words[0], words[2:2+count], args)
+	if err != nil {
+		cmd.SetErr(err)
+		return err
+	}
+	cmd.(*redis.StringCmd).SetVal(reply.(string))
+	return nil
+}
+
+// send is the way of a call to the store and back, if it arrives, and if its answer does.
+func (w *wire) send(ctx context.Context, sha string, keys []string, args []any) (any, error) {
 	if w.gone {
-		return redis.NewCmdResult(nil, errGone)
+		return nil, errGone
 	}
 	n := w.net
-	silent := func() *redis.Cmd {
+	silent := func() (any, error) {
 		<-ctx.Done()
-		return redis.NewCmdResult(nil, ctx.Err())
+		return nil, ctx.Err()
 	}
 	later := func() {
 		wait := time.Duration(n.random.Int64N(int64(8 * time.Second)))
@@ -402,7 +429,7 @@ func (w *wire) EvalSha(ctx context.Context, sha string, keys []string, args ...a
 	}
 	time.Sleep(back)
 	if w.gone || ctx.Err() != nil {
-		return redis.NewCmdResult(nil, errGone)
+		return nil, errGone
 	}
-	return redis.NewCmdResult(reply, nil)
+	return reply, nil
 }

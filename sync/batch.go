@@ -1,0 +1,193 @@
+package ratesync
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// batch is one call of the script. Its messages are settled or failed when it returns.
+func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messages []table.Message) error {
+	rate := time.Duration(at.rate.Load())
+	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, max(rate, minWait)))
+	defer cancel()
+	l := letters.Get().(*letter)
+	defer letters.Put(l)
+	l.write(r.prefix, s, math.Float64frombits(at.drain.Load()), rate, messages)
+	reply, err := l.send(ctx, r.client)
+	if err == nil {
+		err = l.read(reply, messages)
+	}
+	if err != nil {
+		r.stats.failures.Add(1)
+		s.counters.Fail(messages)
+		return err
+	}
+	r.stats.exchanges.Add(1)
+	r.stats.keys.Add(int64(len(messages)))
+	now := r.now()
+	r.stats.last.Store(now)
+	for _, text := range l.refused {
+		if strings.HasPrefix(text, "WRONGTYPE") {
+			r.complain(s, text)
+		} else {
+			err = refusal(text)
+		}
+	}
+	if s.counters.Settle(now, l.answers) {
+		r.forgot()
+	}
+	return err
+}
+
+// A refusal is an error of the server in the answer for one key that is about the server, such as OOM: it says that of each write of a script, and
+// not of the script.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// RedisError makes it an error like those that the client returns.
+func (refusal) RedisError() {}
+
+// A letter is one call of the script and its answer. Letters are used again, so that a key costs no allocation: what a call needs is one text, of which
+// all arguments are parts.
+type letter struct {
+	text  []byte
+	ends  []int // of the arguments in text
+	parts []string
+	args  []any // pointers to parts
+
+	answers []table.Answer
+	refused []string // what the server said of keys that it could not do
+}
+
+var letters = sync.Pool{New: func() any { return new(letter) }}
+
+// write lays out a call: the script, its keys, and its arguments as push.lua has them.
+func (l *letter) write(prefix string, s *Source, drain float64, rate time.Duration, messages []table.Message) {
+	l.text, l.ends = l.text[:0], l.ends[:0]
+	l.end("evalsha")
+	l.end(pushScript.Hash())
+	l.text = strconv.AppendInt(l.text, int64(len(messages)), 10)
+	l.end("")
+	var ttl time.Duration
+	for i := range messages {
+		m := &messages[i]
+		l.text = s.spec.appendKey(l.text, prefix, m)
+		l.end("")
+		ttl = max(ttl, s.spec.ttl(m.Span, rate))
+	}
+	l.end(s.node)
+	l.text = strconv.AppendInt(l.text, s.seq.Add(1), 10)
+	l.end("")
+	if drain > 0 {
+		l.text = strconv.AppendFloat(l.text, drain/1000, 'g', -1, 64)
+	}
+	l.end("")
+	l.text = strconv.AppendInt(l.text, ttl.Milliseconds(), 10)
+	l.end("")
+	for i := range messages {
+		m := &messages[i]
+		if m.Push {
+			l.text = strconv.AppendInt(l.text, m.Total, 10)
+			l.end("")
+			l.text = strconv.AppendInt(l.text, m.Attempts, 10)
+			l.end("")
+		} else {
+			l.end("")
+			l.end("")
+		}
+		if drain > 0 {
+			l.text = strconv.AppendFloat(l.text, m.Level, 'f', 3, 64)
+			l.end("")
+		}
+	}
+	l.seal()
+}
+
+// end ends an argument, after its last part.
+func (l *letter) end(part string) {
+	l.text = append(l.text, part...)
+	l.ends = append(l.ends, len(l.text))
+}
+
+// seal makes the arguments of the text.
+func (l *letter) seal() {
+	text, from := string(l.text), 0
+	l.parts = l.parts[:0]
+	for _, end := range l.ends {
+		l.parts = append(l.parts, text[from:end])
+		from = end
+	}
+	l.args = l.args[:0]
+	for i := range l.parts {
+		l.args = append(l.args, &l.parts[i])
+	}
+}
+
+// send calls the script, by its text where the server doesn't know it.
+func (l *letter) send(ctx context.Context, client redis.UniversalClient) (string, error) {
+	cmd := redis.NewStringCmd(ctx, l.args...)
+	err := client.Process(ctx, cmd)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		l.parts[0], l.parts[1] = "eval", pushSource
+		cmd = redis.NewStringCmd(ctx, l.args...)
+		err = client.Process(ctx, cmd)
+	}
+	return cmd.Val(), err
+}
+
+// read takes the answers apart: a line for what this node's field held, and one for what all have.
+func (l *letter) read(reply string, messages []table.Message) error {
+	l.answers, l.refused = l.answers[:0], l.refused[:0]
+	_, rest, _ := strings.Cut(reply, "\n") // the server's clock: seconds, microseconds
+	_, rest, ok := strings.Cut(rest, "\n")
+	for i := range messages {
+		if !ok {
+			return errReply
+		}
+		var held, sum string
+		held, rest, ok = strings.Cut(rest, "\n")
+		if !ok {
+			return errReply
+		}
+		sum, rest, ok = strings.Cut(rest, "\n")
+		a := parseAnswer(messages[i], held, sum)
+		if a.Failed {
+			l.refused = append(l.refused, sum)
+		}
+		l.answers = append(l.answers, a)
+	}
+	if ok {
+		return errReply
+	}
+	return nil
+}
+
+// parseAnswer reads what the script says of one key.
+func parseAnswer(m table.Message, held, sum string) table.Answer {
+	a := table.Answer{Message: m}
+	if a.Failed = held == "!"; a.Failed {
+		return a
+	}
+	a.Held, _ = strconv.ParseInt(held, 10, 64)
+	total, rest, _ := strings.Cut(sum, " ")
+	attempts, rest, _ := strings.Cut(rest, " ")
+	level, at, _ := strings.Cut(rest, " ")
+	a.Sum, _ = strconv.ParseInt(total, 10, 64)
+	a.SumAttempts, _ = strconv.ParseInt(attempts, 10, 64)
+	if level == "" {
+		return a
+	}
+	a.Seen, _ = strconv.ParseFloat(level, 64)
+	ms, _ := strconv.ParseInt(at, 10, 64)
+	a.SeenAt = ms * int64(time.Millisecond)
+	return a
+}
