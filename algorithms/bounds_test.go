@@ -8,6 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
+// A hit is what was admitted at one instant.
+type hit struct{ at, n int64 }
+
 // rush is a client that asks as fast as it likes, and what it was admitted.
 func rush(t *rapid.T, s subject) (admitted []hit, delays []time.Duration) {
 	w := newWalk(t, s)

@@ -3,17 +3,16 @@ package algorithms
 // A LogState is what a sliding log remembers of one key. The zero value is a key never seen. Its owner locks.
 type LogState struct {
 	ledger Ledger
-	// hits[head:] are what this node admitted in the window that ends at last, oldest first; own is the sum of their units.
-	hits []hit
-	head int
-	own  int64
-	last int64
+	// hits[head:] are the instants at which this node admitted something in the window that ends at last, oldest first. units is how much,
+	// where that was not 1, and own the sum.
+	hits  []int64
+	units map[int64]int64
+	head  int
+	own   int64
+	last  int64
 	// elsewhere is what others spent; nil while nothing is known.
 	elsewhere *sixteenths
 }
-
-// A hit is what was admitted at one instant.
-type hit struct{ at, n int64 }
 
 // sixteenths are the units that were spent elsewhere, by slices of a sixteenth of the window: n[age] in the slice age before newest. A slice can be
 // negative: what was given back lowers the slices before it, the newest first.
@@ -35,8 +34,10 @@ func (s *LogState) advance(now, window int64) (late int64) {
 		s.pullBack(now)
 	}
 	s.last = now
-	for s.head < len(s.hits) && since(now, s.hits[s.head].at) >= uint64(window) {
-		s.own -= s.hits[s.head].n
+	for s.head < len(s.hits) && since(now, s.hits[s.head]) >= uint64(window) {
+		n := s.unitsOf(s.head)
+		s.own -= n
+		s.setUnits(s.head, 1)
 		s.head++
 	}
 	s.shrink()
@@ -49,32 +50,67 @@ func (s *LogState) advance(now, window int64) (late int64) {
 	return 0
 }
 
-// add logs n units at the newest instant. Before it lets the log grow it uses the room that the dropped ones left, where that is worth the copying.
+// unitsOf is how much was admitted at the instant of hits[i].
+func (s *LogState) unitsOf(i int) int64 {
+	if n, ok := s.units[s.hits[i]]; ok {
+		return n
+	}
+	return 1
+}
+
+func (s *LogState) setUnits(i int, n int64) {
+	switch {
+	case n != 1 && s.units == nil:
+		s.units = map[int64]int64{s.hits[i]: n}
+	case n != 1:
+		s.units[s.hits[i]] = n
+	case s.units != nil:
+		if delete(s.units, s.hits[i]); len(s.units) == 0 {
+			s.units = nil
+		}
+	}
+}
+
+// add logs n units at the newest instant.
 func (s *LogState) add(n int64) {
 	s.own = addSat(s.own, n)
 	s.ledger.Cur.Own = addSat(s.ledger.Cur.Own, n)
-	if i := len(s.hits) - 1; i >= s.head && s.hits[i].at == s.last {
-		s.hits[i].n = addSat(s.hits[i].n, n)
+	s.push(s.last, n)
+}
+
+// push logs n units at an instant that is not before any other. Before it lets the log grow it uses the room that the dropped ones left, where that is
+// worth the copying. It grows by half, and so has room for less than twice what is in it.
+func (s *LogState) push(at, n int64) {
+	if i := len(s.hits) - 1; i >= s.head && s.hits[i] == at {
+		s.setUnits(i, addSat(s.unitsOf(i), n))
 		return
 	}
-	if len(s.hits) == cap(s.hits) && s.head >= (len(s.hits)+3)/4 {
-		s.hits = s.hits[:copy(s.hits, s.hits[s.head:])]
+	if len(s.hits) == cap(s.hits) {
+		left := s.hits[s.head:]
+		if s.head >= (len(s.hits)+7)/8 {
+			s.hits = s.hits[:copy(s.hits, left)]
+		} else {
+			s.hits = append(make([]int64, 0, len(left)+len(left)/2+1), left...)
+		}
 		s.head = 0
 	}
-	s.hits = append(s.hits, hit{s.last, n})
+	s.hits = append(s.hits, at)
+	s.setUnits(len(s.hits)-1, n)
 }
 
 // dropOldest drops n units, the oldest first.
 func (s *LogState) dropOldest(n int64) {
 	for n > 0 && s.head < len(s.hits) {
-		oldest := &s.hits[s.head]
-		part := min(n, oldest.n)
-		oldest.n -= part
+		oldest := s.unitsOf(s.head)
+		part := min(n, oldest)
 		s.own -= part
 		n -= part
-		if oldest.n == 0 {
-			s.head++
+		if part < oldest {
+			s.setUnits(s.head, oldest-part)
+			return
 		}
+		s.setUnits(s.head, 1)
+		s.head++
 	}
 }
 
@@ -82,37 +118,41 @@ func (s *LogState) dropOldest(n int64) {
 // after it, or the clock has stepped back and it stands before.
 func (s *LogState) remove(taken, n, window int64) {
 	i := len(s.hits) - 1
-	for i > s.head && s.hits[i-1].at >= taken {
+	for i > s.head && s.hits[i-1] >= taken {
 		i--
 	}
-	if i > s.head && s.hits[i].at > taken && since(s.hits[i].at, taken) > uint64(lateness(window)) {
+	if i > s.head && s.hits[i] > taken && since(s.hits[i], taken) > uint64(lateness(window)) {
 		i--
 	}
 	for ; n > 0 && i >= s.head; i-- {
-		part := min(n, s.hits[i].n)
-		s.hits[i].n -= part
+		there := s.unitsOf(i)
+		part := min(n, there)
 		s.own -= part
 		n -= part
-		if s.hits[i].n == 0 {
-			s.hits = s.hits[:i+copy(s.hits[i:], s.hits[i+1:])]
+		if part < there {
+			s.setUnits(i, there-part)
+			return
 		}
+		s.setUnits(i, 1)
+		s.hits = s.hits[:i+copy(s.hits[i:], s.hits[i+1:])]
 	}
 }
 
 // pullBack takes all that lies after now for admitted now.
 func (s *LogState) pullBack(now int64) {
 	i, n := len(s.hits), int64(0)
-	for ; i > s.head && s.hits[i-1].at >= now; i-- {
-		n = addSat(n, s.hits[i-1].n)
+	for ; i > s.head && s.hits[i-1] >= now; i-- {
+		n = addSat(n, s.unitsOf(i-1))
+		s.setUnits(i-1, 1)
 	}
 	if s.hits = s.hits[:i]; n > 0 {
-		s.hits = append(s.hits, hit{now, n})
+		s.push(now, n)
 	}
 }
 
 // counts reports that something is in the window at now, which is not before last.
 func (s *LogState) counts(now, window int64) bool {
-	if i := len(s.hits) - 1; i >= s.head && since(now, s.hits[i].at) < uint64(window) {
+	if i := len(s.hits) - 1; i >= s.head && since(now, s.hits[i]) < uint64(window) {
 		return true
 	}
 	if s.elsewhere == nil {
@@ -123,19 +163,26 @@ func (s *LogState) counts(now, window int64) bool {
 	return others.total() > 0
 }
 
-// shrink gives memory back when most of it is empty.
+// shrink gives memory back when half of it is empty: a log has room for less than twice what is in it, beyond the first few.
 func (s *LogState) shrink() {
 	const small = 16
-	if left := len(s.hits) - s.head; cap(s.hits) > small && left < cap(s.hits)/4 {
-		s.hits = append(make([]hit, 0, max(small, 2*left)), s.hits[s.head:]...)
+	if left := len(s.hits) - s.head; cap(s.hits) > small && left < cap(s.hits)/2 {
+		s.hits = append(make([]int64, 0, max(small, left+left/4)), s.hits[s.head:]...)
 		s.head = 0
 	}
 }
 
 func (s *LogState) shift(by, window int64) {
 	s.last = addSat(s.last, by)
-	for i := range s.hits {
-		s.hits[i].at = addSat(s.hits[i].at, by)
+	units := s.units
+	hits := s.hits[s.head:]
+	s.hits, s.units, s.head = make([]int64, 0, len(hits)), nil, 0
+	for _, at := range hits {
+		n, ok := units[at]
+		if !ok {
+			n = 1
+		}
+		s.push(addSat(at, by), n)
 	}
 	if s.elsewhere != nil {
 		s.elsewhere.newest = addSat(s.elsewhere.newest, nearest(by, sliceOf(window)))
@@ -241,7 +288,7 @@ func (s *LogState) until(f fade, window, target int64) (wait int64) {
 	for i := s.head; addSat(own, f.total()) > target; {
 		hitLeaves := int64(-1)
 		if i < len(s.hits) {
-			hitLeaves = window - int64(since(s.last, s.hits[i].at))
+			hitLeaves = window - int64(since(s.last, s.hits[i]))
 		}
 		if f.oldest >= 0 && (hitLeaves < 0 || f.after(f.oldest) < hitLeaves) {
 			wait = f.after(f.oldest)
@@ -252,7 +299,7 @@ func (s *LogState) until(f fade, window, target int64) (wait int64) {
 			break
 		}
 		wait = hitLeaves
-		own -= s.hits[i].n
+		own -= s.unitsOf(i)
 		i++
 	}
 	return wait
@@ -262,7 +309,7 @@ func (s *LogState) until(f fade, window, target int64) (wait int64) {
 func (s *LogState) empties(f fade, window int64) (wait int64) {
 	if s.head < len(s.hits) {
 		newest := s.hits[len(s.hits)-1]
-		wait = max(0, window-int64(since(s.last, newest.at)))
+		wait = max(0, window-int64(since(s.last, newest)))
 	}
 	for age := 0; age <= f.oldest; age++ {
 		if f.left[age] > 0 {

@@ -11,7 +11,7 @@ var _ Algorithm[LogState] = SlidingLog{}
 // admits. What others spent is known by sixteenths of the window, each of which counts until its end has left the window, so up to
 // Window / 16 and one exchange too long; it is exact where nothing is learnt that way (sync_rate -1 and 0).
 //
-// Memory: 16 bytes for each instant at which something was admitted, so up to 16 x Limit a key, and twice that while it grows.
+// Memory: 8 bytes for each instant at which something was admitted, and less than twice that with the room to grow, so below 16 x Limit a key.
 type SlidingLog struct {
 	// Limit is the number of requests per window; 0 refuses all.
 	Limit int64

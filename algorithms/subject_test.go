@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -111,7 +112,7 @@ func copyBucket(s *BucketState) *BucketState {
 
 func copyLog(s *LogState) *LogState {
 	c := *s
-	c.hits = slices.Clone(s.hits)
+	c.hits, c.units = slices.Clone(s.hits), maps.Clone(s.units)
 	if s.elsewhere != nil {
 		e := *s.elsewhere
 		c.elsewhere = &e
