@@ -65,6 +65,7 @@ func init() {
 //		log_key         [on|off]
 //		sweep_interval  <duration>
 //		disable_metrics [on|off]
+//		disable_placeholders [on|off]
 //
 //		# the older plugin's words for sync_rate
 //		distributed {
@@ -219,6 +220,8 @@ func (p *handlerParser) option(option string) (err error) {
 		h.SweepInterval, err = p.duration()
 	case "disable_metrics":
 		h.DisableMetrics, err = p.flag()
+	case "disable_placeholders":
+		h.DisablePlaceholders, err = p.flag()
 	case "distributed":
 		h.Distributed = new(Distributed)
 		err = p.distributed(h.Distributed)
@@ -230,7 +233,7 @@ func (p *handlerParser) option(option string) (err error) {
 	return wrong(option, err)
 }
 
-var handlerOptions = []string{"zone", "sync_rate", "status", "message", "headers", "jitter", "log_key", "sweep_interval", "disable_metrics", "distributed"}
+var handlerOptions = []string{"zone", "sync_rate", "status", "message", "headers", "jitter", "log_key", "sweep_interval", "disable_metrics", "disable_placeholders", "distributed"}
 
 // limitOption reads an option of a zone in the directive's block, where it is right only next to a rate on the directive's line.
 func (p *handlerParser) limitOption(option string) error {

@@ -56,6 +56,9 @@ type Handler struct {
 	// DisableMetrics keeps this handler's zones out of the metrics. Default: false.
 	DisableMetrics bool `json:"disable_metrics,omitempty"`
 
+	// DisablePlaceholders leaves {http.rate_limit.*} unset for admitted requests, which then cost no allocation. Default: false.
+	DisablePlaceholders bool `json:"disable_placeholders,omitempty"`
+
 	// Distributed is understood for configurations of the older rate_limit plugin: the smaller interval becomes
 	// the sync_rate. It needs Redis.
 	Distributed *Distributed `json:"distributed,omitempty"`
@@ -279,7 +282,7 @@ func (h *Handler) admit(w http.ResponseWriter, repl *caddy.Replacer, p *pass) {
 		p.countOverflow(&p.take[i])
 	}
 	writeHeaders(w.Header(), h.sets, p.all, p.now)
-	if repl != nil {
+	if repl != nil && !h.DisablePlaceholders {
 		setPlaceholders(repl, "", 0, p.all)
 	}
 }

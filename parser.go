@@ -93,7 +93,7 @@ var examples = map[string]string{
 	"ipv4_prefix": "ipv4_prefix 24", "ipv6_prefix": "ipv6_prefix 64", "empty_key": "empty_key skip", "count_denied": "count_denied",
 	"on_redis_loss": "on_redis_loss divide", "early_sync": "early_sync off", "max_keys": "max_keys 100000", "window": "window 1m", "events": "events 100",
 	"status": "status 429", "message": `message "slow down"`, "headers": "headers draft", "jitter": "jitter 0.1", "log_key": "log_key",
-	"sweep_interval": "sweep_interval 1m", "disable_metrics": "disable_metrics", "distributed": "distributed { … }",
+	"sweep_interval": "sweep_interval 1m", "disable_metrics": "disable_metrics", "disable_placeholders": "disable_placeholders", "distributed": "distributed { … }",
 	"read_interval": "read_interval 5s", "write_interval": "write_interval 5s", "purge_age": "purge_age 1m",
 	"redis": "redis redis://localhost:6379", "namespace": "namespace shop", "strict_timeout": "strict_timeout 100ms", "persist": "persist /var/lib/caddy/rate_limit",
 	"address": "address localhost:6379", "db": "db 0", "timeout": "timeout 1s", "pool_size": "pool_size 10",
