@@ -187,16 +187,20 @@ func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Mess
 			continue
 		}
 		sh := &t.shards[s]
-		sh.mu.Lock()
-		if urgent {
-			dst = drainList(sh, &sh.hurried, hurried, b, now, full, dst)
-			if len(sh.hurried) == 0 {
-				t.urgent.And(^bit)
+		for more := true; more && len(dst) < full; {
+			part := min(full, len(dst)+walk)
+			sh.mu.Lock()
+			if urgent {
+				dst = drainList(sh, &sh.hurried, hurried, b, now, part, dst)
+				if more = len(sh.hurried) > 0; !more {
+					t.urgent.And(^bit)
+				}
+			} else {
+				dst = drainList(sh, &sh.due, touched, b, now, part, dst)
+				more = len(sh.due) > 0
 			}
-		} else {
-			dst = drainList(sh, &sh.due, touched, b, now, full, dst)
+			sh.mu.Unlock()
 		}
-		sh.mu.Unlock()
 		if len(dst) >= full {
 			break
 		}

@@ -19,6 +19,8 @@ const (
 	// chunkSize is how many places are allocated together. 30 places of windows and the allocator's header fill one of its size classes; with
 	// 32 an eighth would be lost.
 	chunkSize = 30
+	// walk is how many places are gone through under a shard's lock before it is let go.
+	walk = 128
 )
 
 // A Table is the counters of one limit. It outlives configurations: parameters are passed to Take, so a new configuration's
@@ -327,17 +329,16 @@ func (t *Table[S]) Sweep(now int64) {
 
 // each calls f for every key, under the lock of its shard, which is let go after every few. The caller holds t.walking.
 func (t *Table[S]) each(f func(*shard[S], uint32, entry[S])) {
-	const few = 128
 	for s := range t.shards {
 		sh := &t.shards[s]
-		for first, more := uint32(0), true; more; first += few {
+		for first, more := uint32(0), true; more; first += walk {
 			sh.mu.Lock()
-			for i := first; i < min(first+few, sh.size); i++ {
+			for i := first; i < min(first+walk, sh.size); i++ {
 				if e := sh.at(i); e.used() {
 					f(sh, i, e)
 				}
 			}
-			more = first+few < sh.size
+			more = first+walk < sh.size
 			sh.mu.Unlock()
 		}
 	}

@@ -1,0 +1,92 @@
+package ratelimit
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// What a request allocates is bounded. docs/performance.md has these figures.
+func TestAllocationsOfARequest(t *testing.T) {
+	const (
+		admits  = "limit 1000000000/1m\n"
+		refuses = "limit 0/1m\n"
+	)
+	for i, test := range []struct {
+		name, options, zone string
+		most                float64
+	}{
+		{"admitted", "headers off\ndisable_placeholders", admits, 0},
+		{"admitted, one bucket of all", "headers off\ndisable_placeholders", admits + "algorithm token_bucket\nkey all", 0},
+		{"admitted by a header", "headers off\ndisable_placeholders", admits + "key {http.request.header.X-Api-Key}", 0},
+		{"admitted by host and address", "headers off\ndisable_placeholders", admits + "key {http.request.host}+{client_ip}", 0},
+		{"admitted by two limits", "headers off\ndisable_placeholders", "limit 1000000000/1m 1000000000/1h", 0},
+		{"admitted, with placeholders", "headers off", admits, 1},
+		{"admitted, draft headers", "headers draft", admits, 3},
+		{"refused", "headers off", refuses, 8},
+		{"refused, draft headers", "headers draft", refuses, 8},
+	} {
+		h := newSite(t, &App{}, test.options+"\n"+zoneBlock(fmt.Sprint("allocates-", i), test.zone)).handler
+		if n := allocations(h); n > test.most {
+			t.Errorf("%s: %v allocations, want at most %v", test.name, n, test.most)
+		}
+	}
+}
+
+// allocations is how often a handler allocates for a request. The least of many counts: with -race, what is to be used again is sometimes not found.
+func allocations(h *Handler) float64 {
+	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+	r.Header.Set("X-Api-Key", "secret")
+	repl := caddy.NewReplacer()
+	r = caddyhttp.PrepareRequest(r, repl, httptest.NewRecorder(), &caddyhttp.Server{})
+	fresh := *repl
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
+	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
+	w := sink{http.Header{}}
+	fewest := 1e9
+	for range 50 {
+		fewest = min(fewest, testing.AllocsPerRun(1, func() {
+			clear(w.h)
+			*repl = fresh // as for a request of its own
+			_ = h.ServeHTTP(w, r, next)
+		}))
+	}
+	return fewest
+}
+
+// What a key takes in memory is bounded, whatever the limit.
+func TestBytesOfAKey(t *testing.T) {
+	const keys = 100_000
+	for _, test := range []struct {
+		name string
+		rate time.Duration
+		most float64
+	}{
+		{"two counters", 0, 140},
+		{"two counters, exchanged", time.Second, 200},
+	} {
+		var alg algorithms.Algorithm[algorithms.WindowState] = algorithms.SlidingWindow{Limit: 1 << 40, Window: time.Hour, Buckets: 1}
+		before := heapBytes()
+		tab := table.New[algorithms.WindowState](keys)
+		tab.Configure(table.Background[algorithms.WindowState]{Algorithm: alg, Rate: test.rate}, keys)
+		for i := range keys {
+			raw := []byte{byte(i), byte(i >> 8), byte(i >> 16)}
+			tab.Take(alg, table.KeyOf(raw), raw, clock(), 1)
+		}
+		each := float64(heapBytes()-before) / keys
+		runtime.KeepAlive(tab)
+		if each > test.most {
+			t.Errorf("%s: %.0f bytes a key, want at most %.0f", test.name, each, test.most)
+		}
+		t.Logf("%s: %.1f bytes a key", test.name, each)
+	}
+}

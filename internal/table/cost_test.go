@@ -1,0 +1,182 @@
+package table
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+const million = 1_000_000
+
+// counting counts what is asked of an algorithm.
+type counting struct {
+	algorithms.SlidingWindow
+	calls *int
+}
+
+func (c counting) Roll(s *algorithms.WindowState, now int64) {
+	*c.calls++
+	c.SlidingWindow.Roll(s, now)
+}
+
+func (c counting) Ledger(s *algorithms.WindowState) *algorithms.Ledger {
+	*c.calls++
+	return c.SlidingWindow.Ledger(s)
+}
+
+func (c counting) Absorb(s *algorithms.WindowState, now int64, reports []algorithms.Report) {
+	*c.calls++
+	c.SlidingWindow.Absorb(s, now, reports)
+}
+
+// holding is a table with a key for each number below keys, of which the store has nothing.
+func holding(keys int, alg algorithms.Algorithm[algorithms.WindowState]) *windows {
+	t := newTable(2*million, alg)
+	for i := range keys {
+		take(t, alg, i, t0)
+	}
+	return t
+}
+
+// An exchange looks at the keys touched since the last one, and not at those that are held.
+func TestAnExchangeCostsWhatWasTouched(t *testing.T) {
+	const touched = 1000
+	calls := 0
+	alg := counting{algorithms.SlidingWindow{Limit: 1000, Window: time.Hour, Buckets: 1}, &calls}
+	work := func(held int) (asked, messages int) {
+		tab := holding(held, alg)
+		// Not by Configure: a table that begins to be exchanged sends all it holds.
+		tab.background.Store(&Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second})
+		for i := range touched {
+			take(tab, alg, i*(held/touched), t0)
+		}
+		calls = 0
+		tab.Tick()
+		for {
+			m := tab.Drain(t0, 500, false, nil)
+			if len(m) == 0 {
+				return calls, messages
+			}
+			messages += len(m)
+			answers := make([]Answer, len(m))
+			for i := range m {
+				answers[i] = Answer{Message: m[i], Sum: m[i].Total}
+			}
+			tab.Settle(t0, answers)
+		}
+	}
+	few, fewMessages := work(touched)
+	many, manyMessages := work(million)
+	if few == 0 || fewMessages < touched {
+		t.Fatalf("%d keys: %d calls, %d messages", touched, few, fewMessages)
+	}
+	if many != few || manyMessages != fewMessages {
+		t.Errorf("%d touched of %d held: %d calls, %d messages; of %d held: %d and %d: want the same", touched, million, many, manyMessages, touched, few, fewMessages)
+	}
+}
+
+// A decision among a million keys takes as long as caches explain, and no search grows with the number of keys. The least of several
+// interleaved rounds is compared, and the bound is far from what is measured (about 4).
+func TestADecisionCostsTheSameAmongAMillionKeys(t *testing.T) {
+	const most, rounds, requests = 30, 7, 20_000
+	var alg algorithms.Algorithm[algorithms.WindowState] = algorithms.SlidingWindow{Limit: 1000, Window: time.Hour, Buckets: 1}
+	random := rand.New(rand.NewPCG(1, 2))
+	measure := func(tab *windows, keys int) time.Duration {
+		begun := time.Now()
+		for range requests {
+			take(tab, alg, random.IntN(keys), t0)
+		}
+		return time.Since(begun)
+	}
+	few, many := holding(1000, alg), holding(million, alg)
+	var atFew, atMany []time.Duration
+	for range rounds {
+		atFew, atMany = append(atFew, measure(few, 1000)), append(atMany, measure(many, million))
+	}
+	if a, b := slices.Min(atFew), slices.Min(atMany); b > most*a {
+		t.Errorf("%d decisions: %v among 1000 keys, %v among %d: more than %d times as long", requests, a, b, million, most)
+	}
+	for _, tab := range []*windows{few, many} {
+		if longest, mean := probes(tab); mean > 8 {
+			t.Errorf("a search among %d keys looks at %.1f words on average (at most %d), want 8 at most", tab.Keys(), mean, longest)
+		}
+	}
+}
+
+// probes is how many words of the index a search for a key looks at.
+func probes(t *windows) (longest int, mean float64) {
+	sum, n := 0, 0
+	for s := range t.shards {
+		x := &t.shards[s].index
+		mask := uint32(len(x.words) - 1)
+		for at, word := range x.words {
+			if word != 0 {
+				d := int((uint32(at)-x.home(word))&mask) + 1
+				longest, sum, n = max(longest, d), sum+d, n+1
+			}
+		}
+	}
+	return longest, float64(sum) / float64(n)
+}
+
+// BenchmarkWait is the longest that a request waits for a decision among a million keys, beside work in the background and without it.
+func BenchmarkWait(b *testing.B) {
+	alg := algorithms.SlidingWindow{Limit: 1000, Window: time.Hour, Buckets: 1}
+	tab := holding(million, alg)
+	tab.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second}, 2*million)
+	var buf []Message
+	exchange := func() {
+		tab.Tick()
+		for n := 1; n > 0; n = len(buf) {
+			buf = tab.Drain(t0, 1000, false, buf[:0])
+			answers := make([]Answer, len(buf))
+			for i := range buf {
+				answers[i] = Answer{Message: buf[i], Held: buf[i].Total, Sum: buf[i].Total}
+			}
+			tab.Settle(t0, answers)
+		}
+	}
+	for range 3 {
+		exchange()
+	}
+	for _, beside := range []struct {
+		name string
+		work func()
+	}{
+		{"nothing", func() { time.Sleep(time.Millisecond) }},
+		{"sweep", func() { tab.Sweep(t0) }},
+		{"totals", func() { tab.Totals(t0) }},
+		{"exchange", exchange},
+		{"resend", func() { tab.Resend(); exchange() }},
+	} {
+		b.Run(beside.name, func(b *testing.B) {
+			stop, done := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						beside.work()
+					}
+				}
+			}()
+			random := rand.New(rand.NewPCG(1, 2))
+			waits := make([]time.Duration, 0, b.N)
+			for b.Loop() {
+				begun := time.Now()
+				take(tab, alg, random.IntN(million), t0)
+				waits = append(waits, time.Since(begun))
+			}
+			close(stop)
+			<-done
+			slices.Sort(waits)
+			b.ReportMetric(float64(waits[len(waits)*999/1000].Nanoseconds())/1e3, "p99.9-us")
+			b.ReportMetric(float64(waits[len(waits)-1].Nanoseconds())/1e3, "max-us")
+		})
+	}
+}
