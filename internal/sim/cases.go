@@ -1,6 +1,10 @@
 package sim
 
 import (
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -13,100 +17,221 @@ const (
 )
 
 type (
-	windows = Scenario[algorithms.WindowState]
-	buckets = Scenario[algorithms.BucketState]
-	logs    = Scenario[algorithms.LogState]
+	// Windows, Buckets and Logs are the scenarios of the algorithms.
+	Windows = Scenario[algorithms.WindowState]
+	Buckets = Scenario[algorithms.BucketState]
+	Logs    = Scenario[algorithms.LogState]
 )
 
-// A testCase is a scenario of any algorithm.
-type testCase struct {
-	name  string
-	run   func(m Model, seed uint64) Result
-	exact func(seed uint64) Result
+// A Case is a scenario of any algorithm, for any model and seed.
+type Case struct {
+	Name string
+	// Run runs it, and Exact runs the same requests against one exact counter.
+	Run   func(m Model, seed uint64) Result
+	Exact func(seed uint64) Result
+
+	known *sync.Map // what Exact has measured, by the seed
 }
 
-func caseOf[S any](name string, sc Scenario[S]) testCase {
-	return testCase{name,
-		func(m Model, seed uint64) Result { sc.Model, sc.Seed = m, seed; return sc.Run() },
-		func(seed uint64) Result { sc.Seed = seed; return sc.Exact() },
+// CaseOf names a scenario.
+func CaseOf[S any](name string, sc Scenario[S]) Case {
+	return Case{name,
+		func(m Model, seed uint64) Result { sc := sc; sc.Model, sc.Seed = m, seed; return sc.Run() },
+		func(seed uint64) Result { sc := sc; sc.Seed = seed; return sc.Exact() },
+		new(sync.Map),
 	}
 }
 
-// A figure is what several runs give: the mean of each, and the highest of the peaks.
-type figure struct{ peak, worst, mean, share, estimated, calls float64 }
-
-func (c testCase) figure(m Model, seeds int) figure {
-	return figureOf(seeds, func(seed uint64) Result { return c.run(m, seed) })
+// exact is what Exact measures, without the Hits, and worked out once.
+func (c Case) exact(seed uint64) Result {
+	if r, ok := c.known.Load(seed); ok {
+		return r.(Result)
+	}
+	r := c.Exact(seed)
+	r.Hits = nil
+	c.known.Store(seed, r)
+	return r
 }
 
-func (c testCase) ideal(seeds int) figure { return figureOf(seeds, c.exact) }
+// A Figure is what several runs give: the median of each.
+type Figure struct {
+	Peak, Mean, Wrong, Share, Admitted, Calls, Keys float64
+	// Worst is the highest of the peaks, and Most the most that was admitted.
+	Worst, Most float64
+	// Late is how long after the exact counter the first request was refused, 0 where none was.
+	Late time.Duration
+	// Estimated is the share of the requests that the estimate alone refused.
+	Estimated float64
+	// PeakOver, MeanOver and AdmittedOver are those of each run by those of the exact counter.
+	PeakOver, MeanOver, AdmittedOver float64
+	// RefusedOver is the share of the requests that were refused less that of the exact counter.
+	RefusedOver float64
+}
 
-func figureOf(seeds int, run func(seed uint64) Result) (f figure) {
-	n := float64(seeds)
-	for seed := range seeds {
-		r := run(uint64(seed))
-		f.peak += r.Peak / n
-		f.mean += r.Mean / n
-		f.share += r.Share() / n
-		f.estimated += float64(r.Estimated) / float64(max(1, r.Requests)) / n
-		f.calls += r.Calls / n
-		f.worst = max(f.worst, r.Peak)
+// Figures runs a case with as many seeds.
+func (c Case) Figures(m Model, seeds int) Figure {
+	return figureOf(seeds, func(seed uint64) Result { return c.Run(m, seed) }, c.exact)
+}
+
+// Ideal is what the exact counter does.
+func (c Case) Ideal(seeds int) Figure { return figureOf(seeds, c.exact, c.exact) }
+
+func figureOf(seeds int, run, exact func(seed uint64) Result) (f Figure) {
+	got, want := make([]Result, seeds), make([]Result, seeds)
+	each(seeds, func(seed int) {
+		got[seed], want[seed] = run(uint64(seed)), exact(uint64(seed))
+		got[seed].Hits = nil // they are many
+	})
+	median := func(of func(r, exact Result) float64) float64 {
+		all := make([]float64, seeds)
+		for i := range all {
+			all[i] = of(got[i], want[i])
+		}
+		slices.Sort(all)
+		f.Worst = all[seeds-1]
+		return (all[seeds/2] + all[(seeds-1)/2]) / 2
 	}
+	f.Admitted = median(func(r, _ Result) float64 { return float64(r.Admitted) })
+	f.Most = f.Worst
+	f.Mean = median(func(r, _ Result) float64 { return r.Mean })
+	f.Wrong = median(func(r, _ Result) float64 { return r.Wrong })
+	f.Share = median(func(r, _ Result) float64 { return r.Share() })
+	f.Calls = median(func(r, _ Result) float64 { return r.CallsASecond() })
+	f.Keys = median(func(r, _ Result) float64 { return r.KeysASecond() })
+	f.Estimated = median(func(r, _ Result) float64 { return float64(r.Estimated) / float64(max(1, r.Requests)) })
+	f.Late = time.Duration(median(func(r, exact Result) float64 {
+		if r.First == 0 || exact.First == 0 {
+			return 0
+		}
+		return float64(r.First - exact.First)
+	}))
+	f.PeakOver = median(func(r, exact Result) float64 { return r.Peak / exact.Peak })
+	f.MeanOver = median(func(r, exact Result) float64 { return r.Mean / exact.Mean })
+	f.AdmittedOver = median(func(r, exact Result) float64 { return float64(r.Admitted) / float64(exact.Admitted) })
+	f.RefusedOver = median(func(r, exact Result) float64 { return exact.Share() - r.Share() })
+	f.Peak = median(func(r, _ Result) float64 { return r.Peak })
 	return f
 }
 
-func sliding(limit int64, window time.Duration) algorithms.SlidingWindow {
+// each calls f for 0 to n-1, as many at once as there are processors.
+func each(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			f(i)
+		})
+	}
+	wg.Wait()
+}
+
+// Sliding is the default algorithm.
+func Sliding(limit int64, window time.Duration) algorithms.SlidingWindow {
 	return algorithms.SlidingWindow{Limit: limit, Window: window, Buckets: 1}
 }
 
-// common are the scenarios that other limiters are compared by: many nodes, a client above its limit.
-func common() []testCase {
-	step := func(before float64) Load { return Load{{15 * sec, before}, {35 * sec, 2000}} }
-	steady := windows{Algorithm: sliding(1000, 5*sec), Rate: sec / 2, Nodes: 10, Latency: near, Warm: 10 * sec}
-	with := func(l Load) windows { sc := steady; sc.Load = l; return sc }
-	surge := func(l Load) windows {
-		return windows{Algorithm: sliding(1000, 10*sec), Rate: sec, Nodes: 10, Latency: near, Warm: 15 * sec, Load: l}
-	}
-	return []testCase{
-		caseOf("10 nodes, 1000/5s, sync 0.5s, demand 1.6x", with(Constant(320, 40*sec))),
-		caseOf("same, demand 5x", with(Constant(1000, 40*sec))),
-		caseOf("2 nodes, 500/1s, sync 0.2s, demand 1.6x", windows{
-			Algorithm: sliding(500, sec), Rate: sec / 5, Nodes: 2, Latency: near, Warm: 3 * sec, Load: Constant(800, 20*sec),
+// Overload is ten nodes, 1000/5s and sync_rate 0.5s, at a demand as a multiple of the limit.
+func Overload(name string, demand float64) Case {
+	return CaseOf(name, Windows{
+		Algorithm: Sliding(1000, 5*sec), Rate: sec / 2, Nodes: 10, Latency: near, Warm: 10 * sec, Load: Constant(200*demand, 40*sec),
+	})
+}
+
+// Surge is ten nodes, 1000/10s and sync_rate 1s, and a client that goes on in the middle of a window at 20 times the limit; before is what it asked for, in requests per second.
+func Surge(name string, before float64) Case {
+	return CaseOf(name, Windows{
+		Algorithm: Sliding(1000, 10*sec), Rate: sec, Nodes: 10, Latency: near, Warm: 15 * sec,
+		Load: Load{{For: 15 * sec, Rate: before}, {For: 35 * sec, Rate: 2000}},
+	})
+}
+
+// Common are the scenarios that other limiters are compared by: many nodes, a client above its limit.
+func Common() []Case {
+	return []Case{
+		Overload("10 nodes, 1000/5s, sync 0.5s, demand 1.6x", 1.6),
+		Overload("same, demand 5x", 5),
+		CaseOf("2 nodes, 500/1s, sync 0.2s, demand 1.6x", Windows{
+			Algorithm: Sliding(500, sec), Rate: sec / 5, Nodes: 2, Latency: near, Warm: 3 * sec, Load: Constant(800, 20*sec),
 		}),
-		caseOf("10 nodes, 1000/10s, sync 1s, step from nothing to 20x", surge(step(0))),
-		caseOf("same, step from 0.05x to 20x", surge(step(5))),
-		caseOf("same, step from 0.8x to 20x", surge(step(80))),
+		Surge("10 nodes, 1000/10s, sync 1s, step from nothing to 20x", 0),
+		Surge("same, step from 0.05x to 20x", 5),
+		Surge("same, step from 0.8x to 20x", 80),
+		Flooding("8 nodes, 100/60s, sync 10s, demand 20x"),
 	}
 }
 
-// kinds are all algorithms under one load, as a multiple of the limit of 1000/10s. Buckets hold 100.
-func kinds(nodes int, demand float64) []testCase {
-	load := Constant(100*demand, 60*sec)
-	window := func(name string, alg algorithms.Algorithm[algorithms.WindowState]) testCase {
-		return caseOf(name, windows{Algorithm: alg, Rate: sec, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load})
+// Flooding is a small limit with a long interval and a client that never stops, for ten minutes.
+func Flooding(name string) Case {
+	return CaseOf(name, Windows{
+		Algorithm: Sliding(100, 60*sec), Rate: 10 * sec, Nodes: 8, Latency: near, Load: Constant(20*100./60, 600*sec),
+	})
+}
+
+// Traffics are the shapes of traffic on five nodes, with 1000/10s and sync_rate 1s.
+func Traffics() (cases []Case) {
+	with := func(name string, change func(*Windows)) {
+		sc := Windows{Algorithm: Sliding(1000, 10*sec), Rate: sec, Nodes: 5, Latency: near, Warm: 20 * sec}
+		change(&sc)
+		cases = append(cases, CaseOf(name, sc))
 	}
-	bucket := func(name string, alg algorithms.Algorithm[algorithms.BucketState]) testCase {
-		return caseOf(name, buckets{Algorithm: alg, Rate: sec, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load})
+	for _, demand := range []float64{.5, .8, .95, 1, 1.2, 2, 5, 20} {
+		with(fmt.Sprintf("steady, %gx", demand), func(sc *Windows) { sc.Load = Constant(100*demand, 60*sec) })
+	}
+	with("step from 0.5x to 3x", func(sc *Windows) { sc.Load = Load{{For: 25 * sec, Rate: 50}, {For: 35 * sec, Rate: 300}} })
+	with("bursts of 1 s every 4 s, mean 0.85x", func(sc *Windows) { sc.Load = Bursts(340, sec, 3*sec, 15) })
+	with("bursts of 1 s every 4 s, mean 2x", func(sc *Windows) { sc.Load = Bursts(800, sec, 3*sec, 15) })
+	with("bursts of 0.1 s every 10 s, mean 0.85x", func(sc *Windows) { sc.Load = Bursts(8500, sec/10, 99*sec/10, 6) })
+	with("2 limits within 1 s around a window's edge", func(sc *Windows) {
+		sc.Load = append(Load{{For: 19500 * time.Millisecond}}, Bursts(2000, sec, 19*sec, 2)...)
+		sc.Warm = 0
+	})
+	with("90 % of the requests to one node, 2x", func(sc *Windows) {
+		sc.Load, sc.Weights = Constant(200, 60*sec), []float64{.9, .025, .025, .025, .025}
+	})
+	with("one client, always to the same node, 2x", func(sc *Windows) { sc.Load, sc.Sticky = Constant(200, 60*sec), true })
+	with("moves to another node every 3 s, 2x", func(sc *Windows) { sc.Load = Wandering(200, 3*sec, 5, 20) })
+	with("moves to another node every 3 s, 0.9x", func(sc *Windows) { sc.Load = Wandering(90, 3*sec, 5, 20) })
+	with("a node joins at 25 s, another leaves at 40 s, 2x", func(sc *Windows) {
+		sc.Load, sc.Away = Constant(200, 60*sec), []Away{{0, 0, 25 * sec}, {1, 40 * sec, 100 * sec}}
+	})
+	many := func(sc *Windows) {
+		sc.Algorithm, sc.Clients, sc.Zipf, sc.Load = Sliding(100, 10*sec), 1000, 1, Constant(1500, 60*sec)
+	}
+	with("1000 clients by Zipf, 100/10s, 1500 requests/s", many)
+	with("same, each client to one node", func(sc *Windows) { many(sc); sc.Sticky = true })
+	return cases
+}
+
+// Kinds are all algorithms under one load, as a multiple of the limit of 1000/10s.
+func Kinds(nodes int, rate time.Duration, demand float64) []Case {
+	load := Constant(100*demand, 60*sec)
+	window := func(name string, alg algorithms.Algorithm[algorithms.WindowState]) Case {
+		return CaseOf(name, Windows{Algorithm: alg, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load})
+	}
+	bucket := func(name string, alg algorithms.Algorithm[algorithms.BucketState]) Case {
+		return CaseOf(name, Buckets{Algorithm: alg, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load})
 	}
 	const limit, span = 1000, 10 * sec
-	return []testCase{
-		window("fixed_window", algorithms.FixedWindow{Limit: limit, Window: span}),
-		window("sliding_window", sliding(limit, span)),
-		window("sliding_window, buckets 4", algorithms.SlidingWindow{Limit: limit, Window: span, Buckets: 4}),
-		caseOf("sliding_log", logs{
-			Algorithm: algorithms.SlidingLog{Limit: limit, Window: span}, Rate: sec, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load,
+	return []Case{
+		window("`fixed_window`", algorithms.FixedWindow{Limit: limit, Window: span}),
+		window("`sliding_window`", Sliding(limit, span)),
+		window("`sliding_window`, `buckets 4`", algorithms.SlidingWindow{Limit: limit, Window: span, Buckets: 4}),
+		CaseOf("`sliding_log`", Logs{
+			Algorithm: algorithms.SlidingLog{Limit: limit, Window: span}, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load,
 		}),
-		bucket("token_bucket, burst 100", algorithms.TokenBucket{Limit: limit, Window: span, Burst: 100}),
-		bucket("gcra, burst 10", algorithms.GCRA{Limit: limit, Window: span, Burst: 10}),
-		bucket("leaky_bucket, queue 20", algorithms.LeakyBucket{Limit: limit, Window: span, Queue: 20}),
+		bucket("`token_bucket`, `burst 100`", algorithms.TokenBucket{Limit: limit, Window: span, Burst: 100}),
+		bucket("`gcra`, `burst 10`", algorithms.GCRA{Limit: limit, Window: span, Burst: 10}),
+		bucket("`leaky_bucket`, `queue 20`", algorithms.LeakyBucket{Limit: limit, Window: span, Queue: 20}),
 	}
 }
 
-// small are limits of few requests, met by a client that was not there before.
-func small() (cases []testCase) {
+// Small are limits of few requests, met by a client that was not there before.
+func Small() (cases []Case) {
 	newcomer := func(name string, limit int64, nodes int, rate float64) {
-		cases = append(cases, caseOf(name, windows{
-			Algorithm: sliding(limit, 60*sec), Rate: sec, Nodes: nodes, Latency: near, Load: Constant(rate, 59*sec),
+		cases = append(cases, CaseOf(name, Windows{
+			Algorithm: Sliding(limit, 60*sec), Rate: sec, Nodes: nodes, Latency: near, Load: Constant(rate, 59*sec),
 		}))
 	}
 	newcomer("10/1m, 3 nodes, 50/s", 10, 3, 50)
@@ -118,35 +243,36 @@ func small() (cases []testCase) {
 	return cases
 }
 
-// distant are stores further away: three nodes at 1.6 and 0.8 of the limit.
-func distant(demand float64, latency time.Duration) []testCase {
-	return []testCase{
-		caseOf("sliding_window 1000/10s", windows{
-			Algorithm: sliding(1000, 10*sec), Rate: sec, Nodes: 3, Latency: latency, Warm: 20 * sec, Load: Constant(100*demand, 60*sec),
+// Distant are stores further away: three nodes at a demand.
+func Distant(demand float64, latency time.Duration) []Case {
+	return []Case{
+		CaseOf("`sliding_window` 1000/10s", Windows{
+			Algorithm: Sliding(1000, 10*sec), Rate: sec, Nodes: 3, Latency: latency, Warm: 20 * sec, Load: Constant(100*demand, 60*sec),
 		}),
-		caseOf("token_bucket 1000/10s, burst 10", buckets{
+		CaseOf("`token_bucket` 1000/10s, `burst 10`", Buckets{
 			Algorithm: algorithms.TokenBucket{Limit: 1000, Window: 10 * sec, Burst: 10}, Rate: sec, Nodes: 3, Latency: latency,
 			Warm: 20 * sec, Load: Constant(100*demand, 60*sec),
 		}),
 	}
 }
 
-// faulty is 3 nodes at 1.5 times the limit of 1000/5s, with something that goes wrong.
-func faulty() []testCase {
-	base := windows{Algorithm: sliding(1000, 5*sec), Rate: sec / 2, Nodes: 3, Latency: near, Warm: 10 * sec, Load: Constant(300, 60*sec)}
-	with := func(name string, change func(*windows)) testCase {
+// Faulty is 3 nodes at 1.5 times the limit of 1000/5s, with something that goes wrong.
+func Faulty() []Case {
+	base := Windows{Algorithm: Sliding(1000, 5*sec), Rate: sec / 2, Nodes: 3, Latency: near, Warm: 10 * sec, Load: Constant(300, 60*sec)}
+	with := func(name string, change func(*Windows)) Case {
 		sc := base
 		change(&sc)
-		return caseOf(name, sc)
+		return CaseOf(name, sc)
 	}
-	return []testCase{
-		with("nothing goes wrong", func(*windows) {}),
-		with("clocks 30 s slow, right, 17 s fast", func(sc *windows) { sc.Skew = []time.Duration{-30 * sec, 0, 17 * sec} }),
-		with("90 % of the requests on one node", func(sc *windows) { sc.Weights = []float64{.9, .1, 0} }),
-		with("1 of 200 replies lost", func(sc *windows) { sc.LostReplies = .005 }),
-		with("1 of 20 replies lost", func(sc *windows) { sc.LostReplies = .05 }),
-		with("1 of 5 messages arrives twice", func(sc *windows) { sc.Duplicates = .2 }),
-		with("two nodes killed and started again", func(sc *windows) { sc.Restarts = []Restart{{0, 21 * sec, false}, {1, 33 * sec, false}} }),
-		with("one node cut off for 15 s", func(sc *windows) { sc.Cuts = []Cut{{0, 20 * sec, 35 * sec}} }),
+	return []Case{
+		with("nothing goes wrong", func(*Windows) {}),
+		with("clocks 30 s slow, right, 17 s fast", func(sc *Windows) { sc.Skew = []time.Duration{-30 * sec, 0, 17 * sec} }),
+		with("a clock steps 2 s ahead at 20 s, and back at 40 s", func(sc *Windows) { sc.Steps = []Step{{0, 20 * sec, 2 * sec}, {0, 40 * sec, -2 * sec}} }),
+		with("90 % of the requests on one node", func(sc *Windows) { sc.Weights = []float64{.9, .1, 0} }),
+		with("1 of 200 replies lost", func(sc *Windows) { sc.LostReplies = .005 }),
+		with("1 of 20 replies lost", func(sc *Windows) { sc.LostReplies = .05 }),
+		with("1 of 5 messages arrives twice", func(sc *Windows) { sc.Duplicates = .2 }),
+		with("two nodes killed and started again", func(sc *Windows) { sc.Restarts = []Restart{{0, 21 * sec, false}, {1, 33 * sec, false}} }),
+		with("one node cut off for 15 s", func(sc *Windows) { sc.Cuts = []Cut{{0, 20 * sec, 35 * sec}} }),
 	}
 }

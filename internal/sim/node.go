@@ -13,6 +13,9 @@ const (
 	minWait  = 100 * time.Millisecond
 	timeout  = time.Second
 	beatRate = time.Second
+	batch    = 250
+
+	mostKeys = 100_000
 )
 
 // A node is a real table and the loop of ratesync.Replicator.serve, as a machine of events.
@@ -32,11 +35,12 @@ type node[S any] struct {
 	lost    bool
 	failed  int
 	clocked bool
+	stepped time.Duration // of its clock, since it started
 }
 
 // newNode starts a node. Its first tick comes at a random time within a sync_rate; its clock is set before that.
 func (w *world[S]) newNode(index int, name string) *node[S] {
-	n := &node[S]{w: w, index: index, name: name, table: table.New[S](1000)}
+	n := &node[S]{w: w, index: index, name: name, table: table.New[S](mostKeys)}
 	alg := w.sc.Algorithm
 	lagging := true
 	switch any(alg).(type) {
@@ -46,7 +50,7 @@ func (w *world[S]) newNode(index int, name string) *node[S] {
 	}
 	n.table.Configure(table.Background[S]{
 		Algorithm: alg, Rate: w.sc.Rate, Early: w.sc.Model.Early, Lagging: lagging, Wake: n.wake,
-	}, 1000)
+	}, mostKeys)
 	n.note(true)
 	n.beat()
 	n.next = w.now + int64(w.rng.Float64()*float64(w.sc.Rate))
@@ -56,14 +60,16 @@ func (w *world[S]) newNode(index int, name string) *node[S] {
 
 // clock is what the node takes the time for.
 func (n *node[S]) clock() int64 {
+	now := n.w.now + int64(n.stepped)
 	if n.w.sc.Skew == nil {
-		return n.w.now
+		return now
 	}
-	return n.w.now + int64(n.w.sc.Skew[n.index])
+	return now + int64(n.w.sc.Skew[n.index])
 }
 
-func (n *node[S]) take() table.Taken {
-	return n.table.Take(n.w.sc.Algorithm, clientKey, client, n.clock(), 1)
+func (n *node[S]) take(of int) table.Taken {
+	k := &n.w.clients[of]
+	return n.table.Take(n.w.sc.Algorithm, k.key, k.raw, n.clock(), 1)
 }
 
 // note tells the table of the second failure in a row. One that makes no estimate is told that the store is lost all the time.
@@ -150,7 +156,7 @@ func (n *node[S]) exchange(urgent bool, done func(ok bool)) {
 	n.seq++
 	call := n.call(messages)
 	w := n.w
-	w.calls++
+	w.count(messages)
 	settled := false
 	w.after(min(timeout, max(w.sc.Rate, minWait)), func() {
 		if settled || n.dead {

@@ -4,11 +4,9 @@
 package sim
 
 import (
-	"math/rand/v2"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // epoch is the true time at which every run starts: the edge of an aligned window of any length that divides 100 s.
@@ -22,26 +20,15 @@ type Model struct {
 	Early bool
 }
 
-// Kong decides on what was synced and the node's own unsent part. Scaled adds the estimate, and Shipped is what Tide does.
+// Kong decides on what was synced and the node's own unsent part, which is the documented model of Kong's rate-limiting-advanced. Scaled adds the
+// estimate, and Shipped is what Tide does.
 var (
 	Kong    = Model{}
 	Scaled  = Model{Estimate: true}
 	Shipped = Model{Estimate: true, Early: true}
 )
 
-// A Load is the requests of one client: from the start of its phases on, each a rate in requests per second for a time.
-type Load []Phase
-
-// A Phase is one part of a Load.
-type Phase struct {
-	For  time.Duration
-	Rate float64
-}
-
-// Constant is the same rate all the time.
-func Constant(rate float64, d time.Duration) Load { return Load{{For: d, Rate: rate}} }
-
-// A Scenario is one run: a cluster, a client and what goes wrong.
+// A Scenario is one run: a cluster, its clients and what goes wrong.
 type Scenario[S any] struct {
 	Algorithm algorithms.Algorithm[S]
 	Model     Model
@@ -53,16 +40,23 @@ type Scenario[S any] struct {
 	Load    Load
 	// Even spaces requests evenly where they otherwise come as a Poisson process.
 	Even bool
+	// Clients is how many share the load, each with a counter of its own; 0 stands for 1. The k-th has a share in proportion to k^-Zipf.
+	Clients int
+	Zipf    float64
+	// Sticky sends all requests of a client to one node.
+	Sticky bool
 	// Latency is the mean of the one-way time to the store; each message takes half of it to one and a half times.
 	Latency time.Duration
 	// LostReplies is the share of the replies that never arrive, Duplicates that of the messages that arrive once more, later.
 	LostReplies, Duplicates float64
-	// Skew is how far each node's clock is ahead of the store's; nil stands for none.
-	Skew []time.Duration
-	// Cuts and Restarts happen at their times, counted from the start.
+	// Skew is how far each node's clock is ahead of the store's; nil stands for none. Steps change that while the run goes on.
+	Skew  []time.Duration
+	Steps []Step
+	// Cuts, Restarts and Away happen at their times, counted from the start.
 	Cuts     []Cut
 	Restarts []Restart
-	// Warm is the time after which Peak and Mean are measured.
+	Away     []Away
+	// Warm is the time after which Peak, Mean and Wrong are measured.
 	Warm time.Duration
 	Seed uint64
 }
@@ -80,139 +74,44 @@ type Restart struct {
 	Clean bool
 }
 
-// A Result is what a run measures. Rates are per limit: 1 is the limit.
-type Result struct {
-	// Peak is the most that was admitted in any interval of the window's length, and Mean what was admitted a window.
-	Peak, Mean float64
-	// Admitted of Requests in all, and Refused by the estimate alone.
-	Requests, Admitted, Estimated int
-	// Calls is how many calls of all nodes the store got in a second, for this one key.
-	Calls float64
-	// Stored is what the store counts of all epochs when the run ends.
-	Stored int64
-	// At are the instants of what was admitted, and By the node of each.
-	At []int64
-	By []int
+// Away is a time in which a node is not there: it ends in order at From, and begins as a new process at To.
+type Away struct {
+	Node     int
+	From, To time.Duration
 }
 
-// Share is the part of the requests that was admitted.
-func (r Result) Share() float64 { return float64(r.Admitted) / float64(max(1, r.Requests)) }
-
-// Within is how many were admitted between two times from the start.
-func (r Result) Within(from, to time.Duration) (n int) {
-	for _, at := range r.At {
-		if at >= epoch+int64(from) && at < epoch+int64(to) {
-			n++
-		}
-	}
-	return n
+// A Step sets a node's clock by so much at a time.
+type Step struct {
+	Node int
+	At   time.Duration
+	By   time.Duration
 }
 
 // Run runs a scenario.
 func (sc Scenario[S]) Run() Result {
 	w := newWorld(sc)
-	var r Result
-	for at, by := range w.arrivals {
-		w.until(at)
-		w.now = at
-		r.Requests++
-		d := w.nodes[by].take()
-		if d.Estimated {
-			r.Estimated++
-		}
-		if d.Allowed {
-			r.At, r.By = append(r.At, at), append(r.By, by)
-		}
+	m := newMeter(sc)
+	for a := range sc.arrivals {
+		w.until(a.at)
+		w.now = a.at
+		d := w.nodes[a.node].take(a.of)
+		m.count(a, d.Decision)
 	}
-	r.Admitted = len(r.At)
-	w.until(epoch + int64(sc.length()))
-	r.Calls = float64(w.calls) / sc.length().Seconds()
-	r.Stored = w.store.total()
-	sc.measure(&r)
-	return r
+	w.until(epoch + int64(sc.Load.length()))
+	m.result.Calls, m.result.Keys = w.calls, w.keys
+	m.result.Stored = w.store.total()
+	return m.done()
 }
 
-// Exact runs the same requests against one counter that all nodes share without delay.
+// Exact runs the same requests against one counter for each client that all nodes share without delay. Its calls are those of sync_rate 0.
 func (sc Scenario[S]) Exact() Result {
-	w := newWorld(sc)
-	var s S
-	var r Result
-	for at, by := range w.arrivals {
-		r.Requests++
-		if sc.Algorithm.Take(&s, at, 1, 0).Allowed {
-			r.At, r.By = append(r.At, at), append(r.By, by)
-		}
+	states := make([]S, max(1, sc.Clients))
+	m := newMeter(sc)
+	f := newFlights(2 * sc.Latency)
+	for a := range sc.arrivals {
+		f.ask(a)
+		m.count(a, sc.Algorithm.Take(&states[a.of], a.at, 1, 0))
 	}
-	r.Admitted = len(r.At)
-	sc.measure(&r)
-	return r
+	m.result.Calls, m.result.Keys = f.calls, f.calls
+	return m.done()
 }
-
-func (sc Scenario[S]) length() (sum time.Duration) {
-	for _, p := range sc.Load {
-		sum += p.For
-	}
-	return sum
-}
-
-// measure fills in Peak and Mean from the log.
-func (sc Scenario[S]) measure(r *Result) {
-	limit, window := sc.Algorithm.Rule()
-	from := epoch + int64(sc.Warm)
-	most, steady, oldest := 0, 0, 0
-	for i, at := range r.At {
-		if at < from {
-			oldest = i + 1
-			continue
-		}
-		steady++
-		for r.At[oldest] <= at-int64(window) {
-			oldest++
-		}
-		most = max(most, i-oldest+1)
-	}
-	r.Peak = float64(most) / float64(limit)
-	r.Mean = float64(steady) / (float64(limit) * (sc.length() - sc.Warm).Seconds() / window.Seconds())
-}
-
-// arrivals yields the instants of the requests and the nodes that get them. They are the same for every Model.
-func (w *world[S]) arrivals(yield func(at int64, by int) bool) {
-	rng := rand.New(rand.NewPCG(w.sc.Seed, 1))
-	start := epoch
-	for _, p := range w.sc.Load {
-		end := start + int64(p.For)
-		for at := start; p.Rate > 0; {
-			gap := 1.0
-			if !w.sc.Even {
-				gap = rng.ExpFloat64()
-			}
-			at += int64(gap * float64(time.Second) / p.Rate)
-			if at >= end {
-				break
-			}
-			if !yield(at, w.pick(rng)) {
-				return
-			}
-		}
-		start = end
-	}
-}
-
-// pick is a random node.
-func (w *world[S]) pick(rng *rand.Rand) int {
-	if w.sc.Weights == nil {
-		return rng.IntN(w.sc.Nodes)
-	}
-	x := rng.Float64()
-	for i, share := range w.sc.Weights {
-		if x -= share; x < 0 {
-			return i
-		}
-	}
-	return len(w.sc.Weights) - 1
-}
-
-var (
-	client    = []byte("192.0.2.7")
-	clientKey = table.KeyOf(client)
-)

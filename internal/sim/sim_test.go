@@ -17,11 +17,11 @@ func within(t *testing.T, what string, got, low, high float64) {
 }
 
 func TestOneSeedIsOneRun(t *testing.T) {
-	c := common()[2]
-	if a, b := c.run(Shipped, 7), c.run(Shipped, 7); !reflect.DeepEqual(a, b) {
-		t.Errorf("two runs of one seed: %d and %d admitted, %g and %g calls", a.Admitted, b.Admitted, a.Calls, b.Calls)
+	c := Common()[2]
+	if a, b := c.Run(Shipped, 7), c.Run(Shipped, 7); !reflect.DeepEqual(a, b) {
+		t.Errorf("two runs of one seed: %d and %d admitted, %g and %g calls", a.Admitted, b.Admitted, a.CallsASecond(), b.CallsASecond())
 	}
-	if a, b := c.run(Shipped, 7), c.exact(7); a.Requests != b.Requests {
+	if a, b := c.Run(Shipped, 7), c.Exact(7); a.Requests != b.Requests {
 		t.Errorf("the exact store saw %d requests, the nodes %d", b.Requests, a.Requests)
 	}
 }
@@ -32,94 +32,86 @@ func TestEachMeansBringsTheNodesNearerToOneStore(t *testing.T) {
 	for i, want := range []struct{ kong, scaled, shipped float64 }{
 		{.06, .05, .03}, {.25, .06, .03}, {.10, .08, .04}, {1.2, 1.6, .20}, {1.2, 1.3, .20}, {1.2, .12, .06},
 	} {
-		c := common()[i]
-		t.Run(c.name, func(t *testing.T) {
-			exact, shipped := c.ideal(seeds), c.figure(Shipped, seeds)
-			within(t, "plain: peak above the exact one", c.figure(Kong, seeds).peak-exact.peak, want.kong, 10)
-			within(t, "with the estimate", c.figure(Scaled, seeds).peak-exact.peak, -.02, want.scaled)
-			within(t, "as shipped", shipped.peak-exact.peak, -.02, want.shipped)
-			within(t, "mean as shipped less the exact one", shipped.mean-exact.mean, -.02, .07)
+		c := Common()[i]
+		t.Run(c.Name, func(t *testing.T) {
+			exact, shipped := c.Ideal(seeds), c.Figures(Shipped, seeds)
+			within(t, "plain: peak above the exact one", c.Figures(Kong, seeds).Peak-exact.Peak, want.kong, 10)
+			within(t, "with the estimate", c.Figures(Scaled, seeds).Peak-exact.Peak, -.02, want.scaled)
+			within(t, "as shipped", shipped.Peak-exact.Peak, -.02, want.shipped)
+			within(t, "mean as shipped less the exact one", shipped.Mean-exact.Mean, -.02, .07)
 		})
 	}
 }
 
 func TestAllAlgorithmsHoldTheLimitTogetherAndRefuseNoneBelowIt(t *testing.T) {
-	for _, c := range kinds(5, 5) {
-		f, exact := c.figure(Shipped, 1), c.ideal(1)
-		within(t, c.name+" at 5x: peak above the exact one", f.peak-exact.peak, -.03, .08)
-		within(t, c.name+" at 5x: mean", f.mean, .97, 1.04)
+	for _, c := range Kinds(5, sec, 5) {
+		f, exact := c.Figures(Shipped, 1), c.Ideal(1)
+		within(t, c.Name+" at 5x: peak above the exact one", f.Peak-exact.Peak, -.03, .08)
+		within(t, c.Name+" at 5x: mean", f.Mean, .97, 1.04)
 	}
-	for _, c := range kinds(5, 1.6) {
-		f, exact := c.figure(Shipped, 1), c.ideal(1)
-		within(t, c.name+" at 1.6x: peak above the exact one", f.peak-exact.peak, -.03, .05)
-		within(t, c.name+" at 1.6x: mean", f.mean, .93, 1.03)
+	for _, c := range Kinds(5, sec, 1.6) {
+		f, exact := c.Figures(Shipped, 1), c.Ideal(1)
+		within(t, c.Name+" at 1.6x: peak above the exact one", f.Peak-exact.Peak, -.03, .05)
+		within(t, c.Name+" at 1.6x: mean", f.Mean, .93, 1.03)
 	}
-	for _, c := range kinds(5, .8) {
-		within(t, c.name+" at 0.8x: share admitted", c.figure(Shipped, 1).share, .97, 1)
+	for _, c := range Kinds(5, sec, .8) {
+		within(t, c.Name+" at 0.8x: share admitted", c.Figures(Shipped, 1).Share, .97, 1)
 	}
 }
 
 // A lump absorbed at each reply would admit little more than half of this.
 func TestASmallBucketOnSeveralNodesAdmitsADemandBelowItsRate(t *testing.T) {
 	for _, nodes := range []int{2, 3, 6} {
-		at := func(demand float64) testCase {
-			return caseOf("", buckets{
+		at := func(demand float64) Case {
+			return CaseOf("", Buckets{
 				Algorithm: algorithms.TokenBucket{Limit: 100, Window: sec, Burst: 10},
 				Rate:      sec / 2, Nodes: nodes, Latency: near, Load: Constant(100*demand, 30*sec), Warm: 5 * sec,
 			})
 		}
-		within(t, "share admitted at 0.8x", at(.8).figure(Shipped, 2).share, .97, 1)
-		f := at(5).figure(Shipped, 2)
-		within(t, "mean at 5x", f.mean, .98, 1.02)
-		within(t, "peak at 5x", f.peak, .98, 1.10)
+		within(t, "share admitted at 0.8x", at(.8).Figures(Shipped, 2).Share, .97, 1)
+		f := at(5).Figures(Shipped, 2)
+		within(t, "mean at 5x", f.Mean, .98, 1.02)
+		within(t, "peak at 5x", f.Peak, .98, 1.10)
 	}
 }
 
 // A node that sees all requests of a client has nobody to make room for: it decides what a single node would.
 func TestANodeThatSeesAllOfAClientDecidesAsIfItWereAlone(t *testing.T) {
 	only := []float64{0, 1, 0}
-	for name, c := range map[string]testCase{
-		"fixed_window":   caseOf("", windows{Algorithm: algorithms.FixedWindow{Limit: 200, Window: 5 * sec}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
-		"sliding_window": caseOf("", windows{Algorithm: sliding(200, 5*sec), Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
-		"sliding_log":    caseOf("", logs{Algorithm: algorithms.SlidingLog{Limit: 200, Window: 5 * sec}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
-		"token_bucket":   caseOf("", buckets{Algorithm: algorithms.TokenBucket{Limit: 200, Window: 5 * sec, Burst: 2}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
-		"bursts":         caseOf("", windows{Algorithm: sliding(200, 5*sec), Rate: sec, Nodes: 3, Weights: only, Latency: 20 * time.Millisecond, Load: pulses(100, 5*sec, 10)}),
-		"overload":       caseOf("", windows{Algorithm: sliding(200, 5*sec), Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(100, 60*sec)}),
-		"a small bucket": caseOf("", buckets{Algorithm: algorithms.TokenBucket{Limit: 200, Window: 5 * sec, Burst: 5}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(60, 60*sec)}),
+	for name, c := range map[string]Case{
+		"fixed_window":   CaseOf("", Windows{Algorithm: algorithms.FixedWindow{Limit: 200, Window: 5 * sec}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
+		"sliding_window": CaseOf("", Windows{Algorithm: Sliding(200, 5*sec), Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
+		"sliding_log":    CaseOf("", Logs{Algorithm: algorithms.SlidingLog{Limit: 200, Window: 5 * sec}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
+		"token_bucket":   CaseOf("", Buckets{Algorithm: algorithms.TokenBucket{Limit: 200, Window: 5 * sec, Burst: 2}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
+		"bursts":         CaseOf("", Windows{Algorithm: Sliding(200, 5*sec), Rate: sec, Nodes: 3, Weights: only, Latency: 20 * time.Millisecond, Load: Bursts(100, sec, 4*sec, 10)}),
+		"overload":       CaseOf("", Windows{Algorithm: Sliding(200, 5*sec), Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(100, 60*sec)}),
+		"a small bucket": CaseOf("", Buckets{Algorithm: algorithms.TokenBucket{Limit: 200, Window: 5 * sec, Burst: 5}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(60, 60*sec)}),
 	} {
-		got, want := c.run(Shipped, 1), c.exact(1)
+		got, want := c.Run(Shipped, 1), c.Exact(1)
 		if got.Admitted != want.Admitted || got.Estimated != 0 {
 			t.Errorf("%s: %d of %d admitted, %d refused by the estimate; alone it admits %d", name, got.Admitted, got.Requests, got.Estimated, want.Admitted)
 		}
 	}
 }
 
-// pulses are n requests in a second, every so often.
-func pulses(n float64, every time.Duration, times int) (l Load) {
-	for range times {
-		l = append(l, Phase{sec, n}, Phase{every - sec, 0})
-	}
-	return l
-}
-
 func TestUnevenBalancing(t *testing.T) {
-	at := func(demand float64) testCase {
-		return caseOf("", windows{
-			Algorithm: sliding(1000, 5*sec), Rate: sec / 2, Nodes: 2, Weights: []float64{.9, .1},
+	at := func(demand float64) Case {
+		return CaseOf("", Windows{
+			Algorithm: Sliding(1000, 5*sec), Rate: sec / 2, Nodes: 2, Weights: []float64{.9, .1},
 			Latency: near, Load: Constant(200*demand, 40*sec), Warm: 10 * sec,
 		})
 	}
-	within(t, "share admitted at 0.9x", at(.9).figure(Shipped, 2).share, .99, 1)
+	within(t, "share admitted at 0.9x", at(.9).Figures(Shipped, 2).Share, .99, 1)
 	for _, demand := range []float64{1.6, 5} {
-		f := at(demand).figure(Shipped, 2)
-		within(t, "peak", f.peak, .98, 1.04)
-		within(t, "mean", f.mean, .98, 1.02)
+		f := at(demand).Figures(Shipped, 2)
+		within(t, "peak", f.Peak, .98, 1.04)
+		within(t, "mean", f.Mean, .98, 1.02)
 	}
 }
 
 func TestANodeCutOffGoesOnAloneAndComesBack(t *testing.T) {
-	sc := windows{
-		Algorithm: sliding(1000, 5*sec), Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: near,
+	sc := Windows{
+		Algorithm: Sliding(1000, 5*sec), Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: near,
 		Load: Constant(300, 70*sec), Cuts: []Cut{{0, 20 * sec, 40 * sec}},
 	}
 	r := sc.Run()
@@ -143,17 +135,17 @@ func TestTheTotalHoldsOverRestarts(t *testing.T) {
 			high = 1.10
 		}
 		load := Constant(100, 55*sec)
-		fixed := windows{
+		fixed := Windows{
 			Algorithm: algorithms.FixedWindow{Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
 			Load: load, Restarts: restarts(clean),
 		}.Run()
 		within(t, "fixed_window: admitted of one limit", float64(fixed.Admitted)/1000, 1, high)
-		log := logs{
+		log := Logs{
 			Algorithm: algorithms.SlidingLog{Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
 			Load: load, Restarts: restarts(clean),
 		}.Run()
 		within(t, "sliding_log: admitted of one limit", float64(log.Admitted)/1000, 1, high)
-		bucket := buckets{
+		bucket := Buckets{
 			Algorithm: algorithms.TokenBucket{Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
 			Load: load, Restarts: restarts(clean),
 		}
@@ -162,8 +154,8 @@ func TestTheTotalHoldsOverRestarts(t *testing.T) {
 }
 
 func TestSkewedClocksAgreeOnTheWindows(t *testing.T) {
-	sc := windows{
-		Algorithm: sliding(1000, 5*sec), Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: 5 * time.Millisecond,
+	sc := Windows{
+		Algorithm: Sliding(1000, 5*sec), Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: 5 * time.Millisecond,
 		Load: Constant(300, 60*sec), Warm: 10 * sec, Skew: []time.Duration{-30 * sec, 0, 17 * sec},
 	}
 	r := sc.Run()
@@ -174,9 +166,9 @@ func TestSkewedClocksAgreeOnTheWindows(t *testing.T) {
 // The network may lose, repeat and reorder: in the end the store has each hit once.
 func TestWhatIsCountedIsExactUnderLostAndRepeatedMessages(t *testing.T) {
 	for seed := range uint64(5) {
-		r := windows{
+		r := Windows{
 			Algorithm: algorithms.FixedWindow{Limit: 400, Window: 100 * sec}, Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: 20 * time.Millisecond,
-			Load: Load{{20 * sec, 40}, {20 * sec, 0}}, LostReplies: .1, Duplicates: .3, Cuts: []Cut{{1, 5 * sec, 9 * sec}}, Seed: seed,
+			Load: Load{{For: 20 * sec, Rate: 40}, {For: 20 * sec}}, LostReplies: .1, Duplicates: .3, Cuts: []Cut{{1, 5 * sec, 9 * sec}}, Seed: seed,
 		}.Run()
 		if r.Stored != int64(r.Admitted) {
 			t.Errorf("seed %d: the store counts %d of %d admitted", seed, r.Stored, r.Admitted)
@@ -187,12 +179,22 @@ func TestWhatIsCountedIsExactUnderLostAndRepeatedMessages(t *testing.T) {
 // A client that was not there before meets nodes that know nothing of each other. Each may give it a little before it hears.
 func TestASmallLimitIsPassedByAboutOneRequestANode(t *testing.T) {
 	for i, nodes := range []float64{3, 3, 10, 3, 10, 10} {
-		c := small()[i]
+		c := Small()[i]
 		var more float64
 		const seeds = 5
 		for seed := range uint64(seeds) {
-			more += float64(c.run(Shipped, seed).Admitted-c.exact(seed).Admitted) / seeds
+			more += float64(c.Run(Shipped, seed).Admitted-c.Exact(seed).Admitted) / seeds
 		}
-		within(t, c.name+": admitted beyond the exact store", more, -1, nodes)
+		within(t, c.Name+": admitted beyond the exact store", more, -1, nodes)
+	}
+}
+
+func TestAFloodOfKeysIsNoBypassAndLocksFewOut(t *testing.T) {
+	f := Flood(.5, 2)
+	if f.Admitted > 1 || f.Admitted < .97 {
+		t.Errorf("half a key per word: %.3f of the limits admitted, want 0.97 to 1", f.Admitted)
+	}
+	if f.RefusedFirst > .03 {
+		t.Errorf("half a key per word: %.3f of the newcomers refused, want at most 0.03", f.RefusedFirst)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A world is the time, the store and the nodes of one run.
@@ -15,14 +17,32 @@ type world[S any] struct {
 	made  int
 	rng   *rand.Rand
 	store *store
-	nodes []*node[S]
-	calls int
+	nodes []*node[S] // nil where one is away
+
+	clients     []key
+	calls, keys int
 }
 
 func newWorld[S any](sc Scenario[S]) *world[S] {
 	w := &world[S]{sc: sc, now: epoch, rng: rand.New(rand.NewPCG(sc.Seed, 2)), store: newStore()}
-	for i := range sc.Nodes {
-		w.nodes = append(w.nodes, w.newNode(i, fmt.Sprintf("node %d", i)))
+	w.clients = keysOf(sc.Clients)
+	w.nodes = make([]*node[S], sc.Nodes)
+	for i := range w.nodes {
+		if !sc.away(i, 0) {
+			w.nodes[i] = w.newNode(i, fmt.Sprintf("node %d", i))
+		}
+	}
+	for _, a := range sc.Away {
+		w.after(a.From, func() {
+			if n := w.nodes[a.Node]; n != nil {
+				n.stop(true)
+				w.nodes[a.Node] = nil
+			}
+		})
+		w.after(a.To, func() { w.nodes[a.Node] = w.newNode(a.Node, fmt.Sprintf("node %d from %v", a.Node, a.To)) })
+	}
+	for _, s := range sc.Steps {
+		w.after(s.At, func() { w.nodes[s.Node].stepped += s.By })
 	}
 	for _, r := range sc.Restarts {
 		w.after(r.At, func() {
@@ -41,6 +61,16 @@ func (w *world[S]) cut(node int) bool {
 		}
 	}
 	return false
+}
+
+// count notes a call, or as many as it takes for so many messages.
+func (w *world[S]) count(messages []table.Message) {
+	w.calls += (len(messages) + batch - 1) / batch
+	for i := range messages {
+		if i == 0 || messages[i].Key != messages[i-1].Key {
+			w.keys++
+		}
+	}
 }
 
 // journey is how long a message takes one way.

@@ -26,6 +26,9 @@ const (
 	grain = 64
 	// refresh is how often in an interval a key at its limit may be exchanged only to hear what the others did.
 	refresh = 8
+	// memory is how many attempts on this node the estimate of its share goes by at least, where there were so many: what is older counts half as
+	// much with each exchange. With fewer, chance makes a node that sees little of a client take its share for a fraction of what it is.
+	memory = 32
 	// maxScale bounds the estimate of how much more than this node all nodes take in.
 	maxScale = 1000
 )
@@ -33,13 +36,13 @@ const (
 // exchange is what an entry knows of its exchanges, beside the ledger in its state.
 type exchange struct {
 	at    int64   // of the last reply, 0 never
-	scale float32 // K: attempts on all nodes for each one here, over the last two exchanges; 0 unknown
+	scale float32 // K: attempts on all nodes for each one here, lately; 0 unknown
 	half  uint32  // admitted here in half of the interval before the last reply
 
 	attempts     uint32 // Ledger.Attempts that the store has
 	all          uint32 // attempts on all nodes in this epoch, as of the last reply
-	lastAttempts uint32 // attempts here and
-	lastAll      uint32 // on all nodes in the exchange before
+	pastAttempts uint32 // attempts here and
+	pastAll      uint32 // on all nodes in the exchanges before, the older ones less and less
 	flags        uint8
 }
 
@@ -338,22 +341,28 @@ func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, reports 
 	return forgot
 }
 
-// learnScale works out K from the attempts here and everywhere, in this exchange and the one before. Where there was none lately, what others
+// learnScale works out K from the attempts here and everywhere, in this exchange and those before. Where there was none lately, what others
 // did came over a longer time than what this node did, and says nothing of its share.
 func (e entry[S]) learnScale(a *Answer, lately bool) {
 	mine, all := uint32(a.Attempts), satAdd32(0, a.SumAttempts)
 	if mine < e.attempts || all < e.all { // a new epoch
 		e.attempts, e.all = 0, 0
 	}
-	dMine, dAll := mine-e.attempts, all-e.all
-	e.scale = 1
-	if !lately {
-		dMine, dAll, e.lastAttempts, e.lastAll, e.scale = 0, 0, 0, 0, 0
+	if lately {
+		e.pastAttempts, e.pastAll = satAdd32(e.pastAttempts, int64(mine-e.attempts)), satAdd32(e.pastAll, int64(all-e.all))
+	} else {
+		e.pastAttempts, e.pastAll, e.scale = 0, 0, 0
 	}
-	if both := float64(dMine) + float64(e.lastAttempts); both > 0 {
-		e.scale = float32(min(max(1, (float64(dAll)+float64(e.lastAll))/both), maxScale))
+	e.attempts, e.all = mine, all
+	switch {
+	case e.pastAttempts > 0:
+		e.scale = float32(min(max(1, float64(e.pastAll)/float64(e.pastAttempts)), maxScale))
+	case lately:
+		e.scale = 1
 	}
-	e.attempts, e.all, e.lastAttempts, e.lastAll = mine, all, dMine, dAll
+	if e.pastAttempts > memory {
+		e.pastAttempts, e.pastAll = e.pastAttempts/2, e.pastAll/2
+	}
 }
 
 // Learn absorbs what a store that decides by itself says of a key, so that this node can go on when the store is lost. all reports
