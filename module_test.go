@@ -54,11 +54,17 @@ func trySite(t testing.TB, app *App, block string) (*site, error) {
 
 func trySiteWith(t testing.TB, cfg *caddy.Config, app *App, block string) (*site, error) {
 	t.Helper()
-	s := &site{t: t, handler: new(Handler), next: func(http.ResponseWriter, *http.Request) error { return nil }}
-	d := caddyfile.NewTestDispenser("rate_limit {\n" + block + "\n}")
-	if err := s.handler.UnmarshalCaddyfile(d); err != nil {
+	h := new(Handler)
+	if err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("rate_limit {\n" + block + "\n}")); err != nil {
 		return nil, err
 	}
+	return tryHandler(t, cfg, app, h)
+}
+
+// tryHandler provisions a handler as it is configured.
+func tryHandler(t testing.TB, cfg *caddy.Config, app *App, h *Handler) (*site, error) {
+	t.Helper()
+	s := &site{t: t, handler: h, next: func(http.ResponseWriter, *http.Request) error { return nil }}
 	cfg.Admin = &caddy.AdminConfig{Disabled: true}
 	base, err := caddy.ProvisionContext(cfg)
 	if err != nil {
