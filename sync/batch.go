@@ -44,6 +44,9 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	if s.counters.Settle(now, l.answers) {
 		r.forgot()
 	}
+	if err != nil {
+		r.stats.failures.Add(1)
+	}
 	return err
 }
 

@@ -125,10 +125,12 @@ func classifyNetwork(err error) string {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return "timeout: redis did not answer in time; check its load, the network, and whether it speaks TLS on this port, or raise timeout"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
-		return "the connection to redis was closed (EOF); perhaps it restarts, wants TLS, or has too many connections (maxclients)"
+		return closed
 	}
 	return classifyText(err.Error())
 }
+
+const closed = "the connection to redis was closed (EOF); perhaps it restarts, wants TLS, or has too many connections (maxclients)"
 
 // classifyText is for errors that the client makes of plain text.
 func classifyText(text string) string {

@@ -22,7 +22,8 @@ const (
 // beatName is the beat in the list of what fails.
 const beatName = "nodes"
 
-// note keeps the list of what fails, and logs once on the way down and once on the way up. s is nil for the beat.
+// note keeps the list of what fails, and logs once on the way down and once on the way up. s is nil for the beat. That a connection was closed
+// doesn't say why; the next attempt does, and if it succeeds there was nothing to tell.
 func (r *Replicator) note(s *Source, name string, err error, lost *atomic.Bool) {
 	if errors.Is(err, context.Canceled) {
 		return // this node stopped it
@@ -39,12 +40,18 @@ func (r *Replicator) note(s *Source, name string, err error, lost *atomic.Bool) 
 	} else {
 		r.failing[name] = Classify(err)
 	}
-	switch after := len(r.failing); {
-	case before == 0 && after > 0:
-		r.since = time.Now()
-		r.log.Warn("exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again",
-			zap.String("code", codeFails), zap.String("reason", r.failing[name]))
-	case before > 0 && after == 0:
+	switch {
+	case len(r.failing) > 0:
+		if before == 0 {
+			r.since = time.Now()
+		}
+		if why, failed := r.failing[name]; failed && !r.told && (why != closed || time.Since(r.since) >= minWait) {
+			r.told = true
+			r.log.Warn("exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again",
+				zap.String("code", codeFails), zap.String("reason", why))
+		}
+	case r.told:
+		r.told = false
 		r.log.Info("exchange with redis works again", zap.Duration("after", time.Since(r.since)))
 	}
 }

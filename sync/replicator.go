@@ -63,6 +63,7 @@ type Replicator struct {
 	failing    map[string]string
 	reported   map[string]time.Time
 	since      time.Time
+	told       bool // that something fails
 	owed       bool // all totals, because the server has forgotten
 	resent     time.Time
 	mourned    time.Time

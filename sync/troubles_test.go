@@ -1,0 +1,167 @@
+package ratesync
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// A trouble is a state of a real server in which it answers with an error.
+type trouble struct {
+	name string
+	// code is what the server answers with, and stands in the reason that is logged.
+	code       string
+	options    []redistest.Option
+	begin, end []string // commands, by a connection that was there before
+	// prepare is called before begin, and ends what begin can't.
+	prepare func(t *testing.T, r *redistest.Server, admin *redis.Conn)
+	// slow says that the server may leave a call without an answer before it gives one.
+	slow bool
+	// async are commands that don't return while the trouble lasts.
+	async []string
+}
+
+const killAll = "CLIENT KILL TYPE normal SKIPME yes"
+
+var troubles = []trouble{
+	{name: "wrong password", code: "WRONGPASS", begin: []string{"ACL SETUSER app resetpass >hunter3", killAll}, end: []string{"ACL SETUSER app >secret"}},
+	{name: "user switched off", code: "WRONGPASS", begin: []string{"ACL SETUSER app off", killAll}, end: []string{"ACL SETUSER app on"}},
+	{name: "permission withdrawn", code: "NOPERM", begin: []string{"ACL SETUSER app -evalsha -eval"}, end: []string{"ACL SETUSER app +evalsha +eval"}},
+	{name: "permission within scripts withdrawn", code: "the redis user may not run a command", begin: []string{"ACL SETUSER app -hset"}, end: []string{"ACL SETUSER app +hset"}},
+	{name: "keys withdrawn", code: "NOPERM", begin: []string{"ACL SETUSER app resetkeys ~other:*"}, end: []string{"ACL SETUSER app resetkeys ~*"}},
+	{name: "replica", code: "READONLY", begin: []string{"REPLICAOF 127.0.0.1 1"}, end: []string{"REPLICAOF NO ONE"}},
+	{name: "replica without its master", code: "MASTERDOWN", begin: []string{"CONFIG SET replica-serve-stale-data no", "REPLICAOF 127.0.0.1 1"}, end: []string{"REPLICAOF NO ONE"}},
+	{name: "too few replicas", code: "NOREPLICAS", begin: []string{"CONFIG SET min-replicas-to-write 1"}, end: []string{"CONFIG SET min-replicas-to-write 0"}},
+	{name: "no memory", code: "OOM", begin: []string{"CONFIG SET maxmemory 1"}, end: []string{"CONFIG SET maxmemory 0"}},
+	{name: "too many connections", code: "maxclients", begin: []string{"CONFIG SET maxclients 1", killAll}, end: []string{"CONFIG SET maxclients 1000"}},
+	{
+		name: "busy", code: "BUSY", options: []redistest.Option{redistest.Config("--lua-time-limit", "20")},
+		async: []string{"EVAL", "while true do end", "0"}, end: []string{"SCRIPT KILL"},
+	},
+	{
+		name: "loading", code: "LOADING", slow: true,
+		options: []redistest.Option{redistest.Config("--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024")},
+		prepare: func(_ *testing.T, r *redistest.Server, admin *redis.Conn) {
+			r.Do("DEBUG", "POPULATE", 3000)
+			admin.Do(context.Background(), "CONFIG", "SET", "key-load-delay", 800) // microseconds
+		},
+		async: []string{"DEBUG", "RELOAD"},
+	},
+	{
+		name: "can't save", code: "MISCONF",
+		prepare: func(t *testing.T, r *redistest.Server, admin *redis.Conn) {
+			dir := r.Do("CONFIG", "GET", "dir").(map[any]any)["dir"].(string)
+			if err := os.MkdirAll(filepath.Join(dir, "dump.rdb", "full"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			r.Do("CONFIG", "SET", "save", "3600 1")
+			r.Do("BGSAVE")
+			redistest.Eventually(t, "saving fails", func() bool {
+				return strings.Contains(r.Do("INFO", "persistence").(string), "rdb_last_bgsave_status:err")
+			})
+		},
+		end: []string{"CONFIG SET stop-writes-on-bgsave-error no"},
+	},
+}
+
+// Each trouble is told once with what to do, passes without a reload, and costs no count.
+func TestTroublesAreToldOnceAndPass(t *testing.T) {
+	for _, c := range troubles {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := redistest.Start(t, append(c.options, redistest.User("app", "on >secret ~* +@all"))...)
+			admin := r.Client().Conn()
+			defer admin.Close()
+			url := strings.Replace(r.URL, "://", "://app:secret@", 1)
+			n := startNode(t, clientOf(t, url), anHour, 50*time.Millisecond, wallClock)
+			s := strict(t, url)
+			n.take("k", 3)
+			n.knows("k", 3, 0)
+			take(t, s, "strict", id(1), tenAnHour)
+			redistest.Eventually(t, "the node is up", func() bool { return n.rep.Status().Nodes == 1 })
+
+			done := c.start(t, r, admin)
+			redistest.Eventually(t, "the trouble is told", func() bool { n.touch("k"); return n.told("exchange with redis fails") == 1 })
+			line := n.logs.FilterMessageSnippet("exchange with redis fails").All()[0].ContextMap()
+			if why := line["reason"].(string); !strings.Contains(why, c.code) && !(c.slow && strings.Contains(why, "timeout")) || !strings.Contains(why, ";") || line["code"] != codeFails {
+				t.Errorf("the reason is %q, with code %v, want %s and what to do", why, line["code"], c.code)
+			}
+			if got := n.take("k", 2); got != 2 {
+				t.Errorf("in trouble %d of 2 requests were admitted, want 2", got)
+			}
+			_, _, err := s.Take(context.Background(), "strict", []Rule{tenAnHour}, id(1), nil)
+			if err == nil {
+				t.Error("strict: Redis decided, want an error")
+			}
+			redistest.Eventually(t, "the status gives the reason", func() bool { n.touch("k"); return strings.Contains(fmt.Sprint(n.rep.Status().Failing), c.code) })
+			failures := n.rep.Status().Failures
+			redistest.Eventually(t, "it fails again and again", func() bool { n.touch("k"); return n.rep.Status().Failures > failures+4 })
+			c.finish(t, admin)
+			<-done
+			n.knows("k", 5, 0)
+			redistest.Eventually(t, "all is well", func() bool { n.touch("k"); return n.rep.Status().Up && !s.Down() && n.told("works again") == 1 })
+			take(t, s, "strict", id(1), tenAnHour)
+			if odd := n.told("refuses some counts"); odd > 0 {
+				t.Errorf("told %d times of another program's keys, which it is not", odd)
+			}
+			if down, up := n.told("exchange with redis fails"), n.told("works again"); down != 1 || up != 1 {
+				t.Errorf("told %d times that it fails and %d times that it works, want once each: %v", down, up, n.logs.All())
+			}
+			if text := fmt.Sprint(n.logs.All()); strings.Contains(text, "secret") || strings.Contains(text, "hunter3") {
+				t.Errorf("the log shows a password: %s", text)
+			}
+		})
+	}
+}
+
+// told counts the lines with a text.
+func (n *rnode) told(text string) int { return n.logs.FilterMessageSnippet(text).Len() }
+
+// start begins the trouble. What it returns is closed when a command that lasts as long has ended.
+func (c *trouble) start(t *testing.T, r *redistest.Server, admin *redis.Conn) chan struct{} {
+	t.Helper()
+	if c.prepare != nil {
+		c.prepare(t, r, admin)
+	}
+	c.run(t, admin, c.begin)
+	done := make(chan struct{})
+	client := r.Client()
+	client.Options().ReadTimeout = time.Minute
+	go func() {
+		defer close(done)
+		if c.async != nil {
+			args := make([]any, len(c.async))
+			for i, word := range c.async {
+				args[i] = word
+			}
+			client.Do(context.Background(), args...) // ends with an error where it is killed
+		}
+	}()
+	return done
+}
+
+func (c *trouble) finish(t *testing.T, admin *redis.Conn) {
+	t.Helper()
+	c.run(t, admin, c.end)
+}
+
+func (c *trouble) run(t *testing.T, admin *redis.Conn, commands []string) {
+	t.Helper()
+	for _, command := range commands {
+		var args []any
+		for word := range strings.FieldsSeq(command) {
+			args = append(args, word)
+		}
+		if err := admin.Do(context.Background(), args...).Err(); err != nil {
+			t.Fatalf("%s: %v", command, err)
+		}
+	}
+}
