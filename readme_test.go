@@ -336,6 +336,9 @@ func aclOf(t *testing.T) (user, password, rules string) {
 	t.Helper()
 	for _, b := range blocksOf(t, "docs/sync.md", "text") {
 		if m := regexp.MustCompile(`^user (\S+) (on >(\S+) .*)\n$`).FindStringSubmatch(b.text); m != nil {
+			if !strings.Contains(readPage(t, "README.md"), "\n"+b.text) {
+				t.Errorf("README.md doesn't have the ACL user of docs/sync.md: %s", b.text)
+			}
 			return m[1], m[3], m[2]
 		}
 	}

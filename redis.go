@@ -58,10 +58,26 @@ func (r *Redis) resolve(repl *caddy.Replacer) (s ratesync.Settings, empty bool, 
 	if err := known.tls(&s.TLS); err != nil {
 		return ratesync.Settings{}, false, err
 	}
+	if strings.Contains(r.URL+r.Username+r.Password, "{file.") {
+		s.Credentials = r.credentials
+	}
 	if err := s.Check(); err != nil {
 		return ratesync.Settings{}, false, err
 	}
 	return s, false, nil
+}
+
+// credentials are the user and the password as the files that they stand in have them now: a secret that is rotated needs no reload.
+func (r *Redis) credentials() (username, password string) {
+	known := r.replaced(caddy.NewReplacer())
+	if known.URL == "" {
+		return known.Username, known.Password
+	}
+	s, err := ratesync.ParseURL(known.URL)
+	if err != nil {
+		return "", "" // which Redis refuses, and so it is tried again
+	}
+	return s.Username, s.Password
 }
 
 // replaced is a copy without placeholders. What is not a placeholder that Caddy knows stays: a password may hold braces.

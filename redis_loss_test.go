@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -283,4 +285,37 @@ func TestAZoneThatIsNotExchangedYetHasLostNothing(t *testing.T) {
 	defer s.end()
 	s2 := newSite(t, appWith(r), zoneBlock("second", "limit 10/1h\non_redis_loss deny"))
 	s2.admits("1.2.3.4", 1, 1) // s has not stopped, and s2 not had its way
+}
+
+// A password that stands in a file may be rotated: the next connection has the new one, without a reload.
+func TestRotatedPasswordInAFile(t *testing.T) {
+	for name, of := range map[string]func(r *redistest.Server, file string) *Redis{
+		"options": func(r *redistest.Server, file string) *Redis {
+			return &Redis{Address: []string{r.Addr}, Username: "app", Password: "{file." + file + "}"}
+		},
+		"url": func(r *redistest.Server, file string) *Redis {
+			return &Redis{URL: "redis://app:{file." + file + "}@" + r.Addr}
+		},
+	} {
+		r := redistest.Start(t, redistest.User("app", "on >first ~* +@all"))
+		file := filepath.Join(t.TempDir(), "password")
+		write := func(password string) {
+			if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("first")
+		zone := "rotated-" + name
+		s := newSite(t, &App{Redis: of(r, file), Namespace: "test"}, zoneBlock(zone, "sync_rate 50ms\nlimit 10/1h\nalgorithm fixed_window"))
+		s.admits("1.2.3.4", 2, 2)
+		shows(t, zone, "is sent", func(z limitStatus) bool { return z.Own == 2 && z.Unsent == 0 })
+		r.Do("ACL", "SETUSER", "app", "resetpass", ">second")
+		r.Do("CLIENT", "KILL", "USER", "app")
+		redistest.Eventually(t, "the loss is noticed", func() bool { return s.lost(zone) })
+		s.admits("1.2.3.4", 3, 3)
+		write("second")
+		shows(t, zone, "is sent", func(z limitStatus) bool { return z.Own == 5 && z.Unsent == 0 })
+		redistest.Eventually(t, "all is well", func() bool { return currentStatus().Redis.Up })
+		s.end()
+	}
 }

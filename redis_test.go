@@ -75,6 +75,10 @@ func TestRedisResolve(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, empty, err := c.in.resolve(caddy.NewReplacer())
+			if strings.Contains(name, "file") != (got.Credentials != nil) {
+				t.Errorf("credentials are read anew: %t, want that for files only", got.Credentials != nil)
+			}
+			got.Credentials = nil // functions don't compare
 			if err != nil || empty != c.empty || !reflect.DeepEqual(got, c.want) {
 				t.Errorf("resolve() = %s, %t, %v, want %s, %t", got.Key(), empty, err, c.want.Key(), c.empty)
 			}

@@ -46,7 +46,9 @@ type Settings struct {
 	Addresses []string
 	Username  string
 	Password  string
-	DB        int
+	// Credentials gives the user and the password of each new connection, in place of Username and Password, where they can change.
+	Credentials func() (username, password string)
+	DB          int
 	// Timeout bounds connecting, reading and writing, each. 0 stands for DefaultTimeout.
 	Timeout time.Duration
 	// PoolSize is how many connections are kept to one server, 0 for ten per CPU.
@@ -116,7 +118,7 @@ func (s Settings) Client() (redis.UniversalClient, error) {
 	}
 	o := redis.UniversalOptions{
 		Addrs: s.Addresses, DB: s.DB, Protocol: s.Protocol,
-		Username: s.Username, Password: s.Password,
+		Username: s.Username, Password: s.Password, CredentialsProvider: s.Credentials,
 		MasterName: s.MasterName, SentinelUsername: s.SentinelUsername, SentinelPassword: s.SentinelPassword,
 		IsClusterMode: s.Mode == Cluster,
 		MaxRetries:    -1, DialerRetries: 1, ContextTimeoutEnabled: true,
