@@ -240,6 +240,7 @@ func (a *App) Start() error {
 		}
 		a.apply()
 	}
+	sleeps.look(&origin)
 	a.stop, a.done = make(chan struct{}), make(chan struct{})
 	go a.summaries()
 	return nil
@@ -322,16 +323,19 @@ func (a *App) apply() {
 	}
 }
 
-// summaries writes what the logs of the zones hold back, once a minute.
+// summaries writes what the logs of the zones hold back, once a minute, and looks each second whether the machine was asleep.
 func (a *App) summaries() {
 	defer close(a.done)
-	tick := time.NewTicker(time.Minute)
-	defer tick.Stop()
+	minute, second := time.NewTicker(time.Minute), time.NewTicker(time.Second)
+	defer minute.Stop()
+	defer second.Stop()
 	for {
 		select {
 		case <-a.stop:
 			return
-		case <-tick.C:
+		case <-second.C:
+			sleeps.look(&origin)
+		case <-minute.C:
 			for _, z := range a.zones {
 				z.log.tick(z.logger, clock())
 			}

@@ -22,15 +22,6 @@ var (
 	redisPool   = caddy.NewUsagePool()
 )
 
-var (
-	started     = time.Now()
-	startedUnix = started.UnixNano()
-)
-
-// clock is the time in nanoseconds since the Unix epoch. It never steps: it is the wall clock at the start of the process,
-// carried on by the monotonic one.
-func clock() int64 { return startedUnix + int64(time.Since(started)) }
-
 // counters is the table of one limit and its way to other nodes, whatever its algorithm.
 type counters interface {
 	caddy.Destructor
