@@ -26,7 +26,7 @@ static:
 .PHONY: comparisons
 comparisons:
 	go -C bench vet -tags $(TAGS) ./...
-	go -C bench test -tags $(TAGS) ./rivals ./compare
+	go -C bench test -tags $(TAGS) ./rivals ./compare ./scale
 
 bench:
 	cd bench && go run -tags $(TAGS) ./rivals $(BENCH) && go run -tags $(TAGS) ./compare -servers -latency $(BENCH)

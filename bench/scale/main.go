@@ -1,0 +1,58 @@
+// Command scale measures what an exchange costs Redis and says what larger deployments would: it prints the tables of docs/scale.md. Each says
+// whether it is measured or arithmetic. It needs redis-server. Run it in bench:
+//
+//	go run ./scale           about four minutes
+//	go run ./scale -short    less, to see that it works
+package main
+
+import (
+	"flag"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/bench/outside"
+)
+
+func main() {
+	d := flag.Duration("duration", 5*time.Second, "how long each figure is measured")
+	quick := flag.Bool("short", false, "as short as it goes")
+	flag.Parse()
+	if *quick {
+		*d = time.Second
+	}
+	outside.Run(func(t *outside.T) error { return run(t, *d) })
+}
+
+func run(t *outside.T, d time.Duration) error {
+	ofWindows, err := measureUnits(t, windows, d)
+	if err != nil {
+		return err
+	}
+	if _, err := measureUnits(t, buckets, d); err != nil {
+		return err
+	}
+	if err := showRolls(t, d); err != nil {
+		return err
+	}
+	ofWindows = average(ofWindows)
+	writeCosts(ofWindows)
+	writeFull(ofWindows)
+	writeSlots(ofWindows)
+	for _, show := range []func(*outside.T, time.Duration) error{showCluster, showThroughput, showHot, showStrict} {
+		if err := show(t, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func measureUnits(t *outside.T, k kind, d time.Duration) (all []unit, err error) {
+	for _, nodes := range []int{1, 2, 10, 50} {
+		u, err := measureUnit(t, k, nodes, d)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, u)
+	}
+	writeUnits(k, all)
+	return all, nil
+}
