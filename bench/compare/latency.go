@@ -39,7 +39,7 @@ func compareLatency(t *outside.T, program string, rounds int, d time.Duration) e
 	for round := range rounds {
 		for i := range list {
 			at := (round + i) % len(list)
-			all, exchanged, err := latenciesOf(list[at], d)
+			all, exchanged, err := latenciesOf(t, list[at], d)
 			if err != nil {
 				return err
 			}
@@ -58,8 +58,8 @@ func compareLatency(t *outside.T, program string, rounds int, d time.Duration) e
 }
 
 // latenciesOf starts a server, warms it up and sends requests.
-func latenciesOf(s site, d time.Duration) (all []time.Duration, exchanged float64, err error) {
-	v, err := serveWarm(s)
+func latenciesOf(t *outside.T, s site, d time.Duration) (all []time.Duration, exchanged float64, err error) {
+	v, err := serveWarm(t, s)
 	if err != nil {
 		return nil, 0, err
 	}

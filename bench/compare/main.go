@@ -37,7 +37,7 @@ type program struct {
 
 // options are what the command line says.
 type options struct {
-	rounds                          int
+	rounds, cores                   int
 	benchtime, only, against        string
 	memory, servers, latency, short bool
 	duration                        time.Duration
@@ -47,6 +47,7 @@ type options struct {
 func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each program runs")
+	flag.IntVar(&o.cores, "cores", 0, "measure servers with so many only; 0 for 1 and 2")
 	flag.StringVar(&o.benchtime, "benchtime", "100ms", "how long a case runs each time")
 	flag.StringVar(&o.only, "case", "", "one case only")
 	flag.BoolVar(&o.memory, "memory", false, "measure memory per key")
@@ -97,9 +98,12 @@ func (o options) compareServers(t *outside.T, all []program) error {
 	}
 	redis := redistest.Start(t)
 	for _, cores := range []int{1, 2} {
+		if o.cores != 0 && cores != o.cores {
+			continue
+		}
 		list := append(sites(all, cores), busy("tide, 100,000 keys busy", all[0].path, nil, cores), busy("tide, exchanging them each second", all[0].path, redis, cores))
 		base := site{name: "bare", program: bare.path, status: http.StatusOK, cores: cores}
-		if err := compareServers(base, list, o.rounds, o.duration.String()); err != nil {
+		if err := compareServers(t, base, list, o.rounds, o.duration.String()); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/bench/outside"
 	"github.com/caddy-tide/ratelimit/bench/touch"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -90,11 +91,11 @@ func sites(all []program, cores int) (list []site) {
 }
 
 // compareServers measures each site and the bare one in turn. Ratios are of neighbours in time.
-func compareServers(bare site, list []site, rounds int, duration string) error {
+func compareServers(t *outside.T, bare site, list []site, rounds int, duration string) error {
 	if _, err := exec.LookPath("wrk"); err != nil {
 		return fmt.Errorf("whole servers are measured with wrk: %w", err)
 	}
-	base, err := serve(bare)
+	base, err := serve(t, bare)
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func compareServers(bare site, list []site, rounds int, duration string) error {
 	servers := make([]*server, len(list))
 	for i, s := range list {
 		if !s.busy {
-			if servers[i], err = serve(s); err != nil {
+			if servers[i], err = serve(t, s); err != nil {
 				return err
 			}
 			defer servers[i].end()
@@ -116,7 +117,7 @@ func compareServers(bare site, list []site, rounds int, duration string) error {
 			if err != nil {
 				return err
 			}
-			r, err := measureOne(list[at], servers[at], duration)
+			r, err := measureOne(t, list[at], servers[at], duration)
 			if err != nil {
 				return err
 			}
@@ -128,11 +129,11 @@ func compareServers(bare site, list []site, rounds int, duration string) error {
 }
 
 // measureOne starts the server for it where none runs.
-func measureOne(s site, running *server, duration string) (run, error) {
+func measureOne(t *outside.T, s site, running *server, duration string) (run, error) {
 	if running != nil {
 		return running.measure(duration)
 	}
-	busy, err := serveWarm(s)
+	busy, err := serveWarm(t, s)
 	if err != nil {
 		return run{}, err
 	}
@@ -146,11 +147,11 @@ func measureOne(s site, running *server, duration string) (run, error) {
 }
 
 // serveWarm starts a busy server with an empty Redis and waits until every key was exchanged once and is no new one.
-func serveWarm(s site) (*server, error) {
+func serveWarm(t *outside.T, s site) (*server, error) {
 	if s.redis != nil {
 		s.redis.Do("FLUSHALL")
 	}
-	v, err := serve(s)
+	v, err := serve(t, s)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +208,7 @@ func spread(ratios []float64) string {
 }
 
 // serve starts a Caddy with a limiter before a static response and waits until it answers.
-func serve(s site) (*server, error) {
+func serve(t *outside.T, s site) (*server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -230,6 +231,7 @@ func serve(s site) (*server, error) {
 	if err := v.cmd.Start(); err != nil {
 		return nil, err
 	}
+	t.Cleanup(v.end)
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		res, err := v.get()
 		if err == nil {

@@ -4,7 +4,10 @@ package outside
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
+	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -12,12 +15,17 @@ import (
 // here must not be called.
 type T struct {
 	testing.TB
+
+	mu       sync.Mutex
 	cleanups []func()
 }
 
-// Run runs f and then what it left to be cleaned up.
+// Run runs f and then what it left to be cleaned up, which it also does when the program is told to end.
 func Run(f func(*T) error) {
 	t := &T{}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	go func() { t.Fatal(<-stop) }()
 	err := f(t)
 	t.clean()
 	if err != nil {
@@ -27,6 +35,8 @@ func Run(f func(*T) error) {
 }
 
 func (t *T) clean() {
+	t.mu.Lock()
+	defer t.mu.Unlock() // only then another one, which finds nothing to do, may end the program
 	for _, f := range slices.Backward(t.cleanups) {
 		f()
 	}
@@ -37,7 +47,11 @@ func (t *T) clean() {
 func (t *T) Helper() {}
 
 // Cleanup has f called at the end.
-func (t *T) Cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
+func (t *T) Cleanup(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cleanups = append(t.cleanups, f)
+}
 
 // Fatal ends the program.
 func (t *T) Fatal(args ...any) {

@@ -24,13 +24,23 @@ type benchCase struct {
 	keys    int
 	threads int
 	limit   int
-	memory  bool
+	what    figure
 }
+
+// A figure is what a case is about.
+type figure int
+
+const (
+	duration figure = iota
+	memory
+	exactness
+)
 
 const (
 	plenty = 1_000_000_000 // a minute: never refused
 	window = time.Minute
 	hour   = time.Hour
+	moment = 100 * time.Millisecond
 )
 
 // cases of limiters and of handlers; the names are the heads of columns.
@@ -48,9 +58,9 @@ func cases(kind string) (all []benchCase) {
 		}
 	}
 	for _, limit := range []int{10, 1000} {
-		all = append(all, benchCase{name: fmt.Sprintf("limit %d", limit), keys: 100_000, limit: limit, memory: true})
+		all = append(all, benchCase{name: fmt.Sprintf("limit %d", limit), keys: 100_000, limit: limit, what: memory})
 	}
-	return all
+	return append(all, benchCase{name: "most admitted, of the limit", limit: 200, what: exactness})
 }
 
 func count(n int, what string) string {
@@ -122,15 +132,21 @@ func (c benchCase) run(s subject, each time.Duration) (r result, err error) {
 	if c.limit < plenty {
 		per = hour
 	}
+	if c.what == exactness {
+		per = moment
+	}
 	clients, end, err := s.open(c.limit, per)
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", s.name, err)
 	}
 	defer end()
-	if c.memory {
-		r.PerKey = perKey(clients, c.keys)
-	} else {
+	switch c.what {
+	case duration:
 		r = run(clients, makeKeys(c.keys), c.threads, each)
+	case memory:
+		r.PerKey = perKey(clients, c.keys)
+	case exactness:
+		r.Peak = peak(clients, c.limit, per)
 	}
 	r.Case = c.name
 	return r, nil

@@ -16,6 +16,7 @@ type result struct {
 	Bytes  float64 `json:"bytes"`
 	Allocs float64 `json:"allocs"`
 	PerKey float64 `json:"per_key"`
+	Peak   float64 `json:"peak"`   // most admitted in a window's length, of the limit
 	Errors int64   `json:"errors"` // requests that were neither admitted nor refused, but failed
 }
 
@@ -94,4 +95,23 @@ func perKey(clients func() ask, n int) float64 {
 	after := harness.Heap()
 	runtime.KeepAlive(take)
 	return float64(after-before) / float64(n)
+}
+
+// peak is the most that clients that ask without end get within a window's length, as a multiple of the limit: of several clients, which each ask
+// once and begin in earnest at another part of a window later.
+func peak(clients func() ask, limit int, window time.Duration) (most float64) {
+	const starts = 20
+	take, keys := clients(), makeKeys(starts)
+	for i := range keys {
+		take(&keys[i])
+		time.Sleep(window * time.Duration(i) / starts)
+		admitted, end := 0, time.Now().Add(window)
+		for time.Now().Before(end) {
+			if take(&keys[i]) {
+				admitted++
+			}
+		}
+		most = max(most, float64(admitted)/float64(limit))
+	}
+	return most
 }

@@ -3,19 +3,17 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
 // write prints the tables of one kind. Ratios are to the first subject.
 func write(w io.Writer, kind string, subjects []subject, results []map[string][]result) {
-	var times, memory []string
+	names := make(map[figure][]string)
 	for _, c := range cases(kind) {
-		if c.memory {
-			memory = append(memory, c.name)
-		} else {
-			times = append(times, c.name)
-		}
+		names[c.what] = append(names[c.what], c.name)
 	}
+	times := names[duration]
 	fmt.Fprintf(w, "\nAs %s, ns a request; in brackets as a multiple of the first row's:\n\n", kind)
 	head(w, times)
 	rows(w, subjects, func(i int) (cells []string) {
@@ -36,12 +34,15 @@ func write(w io.Writer, kind string, subjects []subject, results []map[string][]
 		}
 		return cells
 	})
-	if len(memory) > 0 {
-		fmt.Fprintf(w, "\nLive bytes a key, the key included, 100,000 keys with one request each:\n\n")
-		head(w, memory)
+	if kind == "limiters" {
+		fmt.Fprintf(w, "\nLive bytes a key, the key included, 100,000 keys with one request each; and the most that was admitted in a window's length, as a multiple of the limit:\n\n")
+		head(w, slices.Concat(names[memory], names[exactness]))
 		rows(w, subjects, func(i int) (cells []string) {
-			for _, name := range memory {
+			for _, name := range names[memory] {
 				cells = append(cells, fmt.Sprintf("%.0f", median(results[i][name], nil, func(r result) float64 { return r.PerKey })))
+			}
+			for _, name := range names[exactness] {
+				cells = append(cells, fmt.Sprintf("%.2f", median(results[i][name], nil, func(r result) float64 { return r.Peak })))
 			}
 			return cells
 		})
