@@ -15,14 +15,33 @@ import (
 func main() {
 	d := flag.Duration("duration", 5*time.Second, "how long each figure is measured")
 	quick := flag.Bool("short", false, "as short as it goes")
+	only := flag.String("only", "", "a part only: units or clusters")
 	flag.Parse()
 	if *quick {
 		*d = time.Second
 	}
-	outside.Run(func(t *outside.T) error { return run(t, *d) })
+	outside.Run(func(t *outside.T) error { return run(t, *d, *only) })
 }
 
-func run(t *outside.T, d time.Duration) error {
+func run(t *outside.T, d time.Duration, only string) error {
+	if only != "clusters" {
+		if err := reckon(t, d); err != nil {
+			return err
+		}
+	}
+	if only == "units" {
+		return nil
+	}
+	for _, show := range []func(*outside.T, time.Duration) error{showCluster, showThroughput, showHot, showStrict} {
+		if err := show(t, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reckon measures what a message costs and says what that makes of deployments.
+func reckon(t *outside.T, d time.Duration) error {
 	ofWindows, err := measureUnits(t, windows, d)
 	if err != nil {
 		return err
@@ -37,11 +56,6 @@ func run(t *outside.T, d time.Duration) error {
 	writeCosts(ofWindows)
 	writeFull(ofWindows)
 	writeSlots(ofWindows)
-	for _, show := range []func(*outside.T, time.Duration) error{showCluster, showThroughput, showHot, showStrict} {
-		if err := show(t, d); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 

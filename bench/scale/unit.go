@@ -23,9 +23,9 @@ const perSecond = 50_000 // messages while unit costs are measured: about a quar
 // keysFor is with how many keys a number of nodes is measured: so many that their hashes don't all stay in a cache near the CPU.
 func keysFor(nodes int) int {
 	if nodes > 10 {
-		return 5_000
+		return 2_500
 	}
-	return 20_000
+	return 10_000
 }
 
 // measureUnit lets nodes exchange the same keys, for whole intervals of d at least.
