@@ -115,8 +115,11 @@ func (s *LogState) dropOldest(n int64) {
 }
 
 // remove takes n units from what was logged at the instant taken. Where nothing was, the request was late and stands just
-// after it, or the clock has stepped back and it stands before.
+// after it, or the clock has stepped back and it stands before. What has left the window by then is not taken from what came after it.
 func (s *LogState) remove(taken, n, window int64) {
+	if taken < s.last && since(s.last, taken) >= uint64(window) {
+		return
+	}
 	i := len(s.hits) - 1
 	for i > s.head && s.hits[i-1] >= taken {
 		i--

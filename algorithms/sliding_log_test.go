@@ -16,3 +16,14 @@ func TestALogKeepsWhatAnUnreportedEpochHolds(t *testing.T) {
 		t.Errorf("10 of 10 were spent elsewhere 31 s ago: got %+v, want a refusal", d)
 	}
 }
+
+func TestALogGivesBackOnlyWhatIsInTheWindow(t *testing.T) {
+	log, s := SlidingLog{Limit: 2, Window: time.Minute}, LogState{}
+	at := func(sec int64) int64 { return sec * int64(time.Second) }
+	log.Take(&s, at(0), 1, 0)
+	log.Take(&s, at(70), 1, 0)
+	log.Return(&s, at(0), 1) // later than a window after it was taken
+	if d := log.Take(&s, at(70), 0, 0); d.Remaining != 1 {
+		t.Errorf("what was taken 70 s ago is given back: %+v, want one remaining, as the request of now still counts", d)
+	}
+}
