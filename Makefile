@@ -1,4 +1,5 @@
 # make test   formatting aside, everything that must hold: vet, all tests with -race, a real Redis
+# make chaos  every fault of Redis, network and nodes with real processes, measured, and a million requests counted once: docs/reliability.md
 # make demo   three Caddy processes, one Redis, one limit: a table a second, for half a minute
 # make check  what .ci/run does
 # make bench  figures beside other limiters and of whole servers, as Markdown: a few minutes; BENCH=-short for less
@@ -7,7 +8,7 @@
 TAGS := nobadger,nomysql,nopgx
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test check redis demo fuzz bench
+.PHONY: test check redis chaos demo fuzz bench
 
 test: redis
 	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
@@ -40,6 +41,12 @@ redis:
 			echo "The tests need redis-server (7.0 or later). Install it (Debian: apt-get install redis-server; Fedora: dnf install redis; macOS: brew install redis), then run make test again."; \
 			exit 1; \
 		fi; }
+
+# What is measured goes into the page's tables. SEED=<number> is another order of faults.
+SEED := 1
+chaos: redis
+	TIDE_REQUIRE_REDIS=1 go test -tags $(TAGS) -timeout 60m -count 1 -v -run '^(TestFault|TestExactlyOnce)' ./internal/cluster -long -seed $(SEED) -report ../../docs/reliability.md
+	go test -tags $(TAGS) -timeout 60m -count 1 -run '^TestEverySchedule$$' ./sync -schedules 500
 
 demo:
 	go run -tags $(TAGS) ./cmd/demo

@@ -94,11 +94,12 @@ func (t *Tally) Took() []time.Duration {
 	return slices.Clone(t.took)
 }
 
-// Get sends one request and counts its answer. change may alter the request; it can be nil.
-func (c *Client) Get(ctx context.Context, addr, path string, change func(*http.Request), t *Tally) {
+// Get sends one request, counts its answer and returns the status, 0 without an answer. change may alter the request; it can be nil.
+func (c *Client) Get(ctx context.Context, addr, path string, change func(*http.Request), t *Tally) int {
 	began := time.Now()
 	status, err := c.get(ctx, addr, path, change)
 	t.add(status, time.Since(began), err)
+	return status
 }
 
 func (c *Client) get(ctx context.Context, addr, path string, change func(*http.Request)) (status int, err error) {

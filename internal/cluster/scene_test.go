@@ -24,6 +24,7 @@ const caddyForTests = "github.com/caddy-tide/ratelimit/internal/cluster/caddy"
 var (
 	long   = flag.Bool("long", false, "measure: phases of seconds, one test at a time, a million requests for the exactly-once run")
 	report = flag.String("report", "", "write what was measured between the marks of this Markdown file")
+	seed   = flag.Uint64("seed", 1, "of the exactly-once run")
 )
 
 const sceneNodes = 3

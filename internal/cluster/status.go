@@ -9,7 +9,7 @@ type Status struct {
 }
 
 // A Zone is one limit of a zone. Own was counted on the node, Elsewhere on the others as far as it knows, in all that a decision can still use;
-// Unsent is the part of Own that Redis doesn't know.
+// Unsent is the part of Own that Redis doesn't know. Node is the field of its part in Redis.
 type Zone struct {
 	Zone      string `json:"zone"`
 	Algorithm string `json:"algorithm"`
@@ -20,6 +20,7 @@ type Zone struct {
 	Own       int64  `json:"own"`
 	Elsewhere int64  `json:"elsewhere"`
 	Unsent    int64  `json:"unsent"`
+	Node      string `json:"node"`
 }
 
 // Redis is how the exchange goes.
@@ -31,6 +32,16 @@ type Redis struct {
 	Keys      int64             `json:"keys"`
 	Failures  int64             `json:"failures"`
 	Last      time.Time         `json:"last"`
+	Offset    Duration          `json:"clock_offset"`
+}
+
+// A Duration is written as text, like 1.5ms.
+type Duration struct{ time.Duration }
+
+// UnmarshalText reads it.
+func (d *Duration) UnmarshalText(text []byte) (err error) {
+	d.Duration, err = time.ParseDuration(string(text))
+	return err
 }
 
 // Zone returns the first limit of a zone by its name, the zero Zone where there is none. An empty name is any.

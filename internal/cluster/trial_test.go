@@ -26,6 +26,8 @@ type trial struct {
 	says string
 	// strangers are nodes that have never heard of each other when the fault comes, and so can't divide a limit.
 	strangers bool
+	// extra is how many more times the limit may be admitted in a phase.
+	extra float64
 	// lost is how many of the requests admitted in a zone may be missing in Redis in the end: those that a killed node had not sent.
 	lost func(zone string) int
 	// broken are the requests that may fail: those under way at a node that is killed.
@@ -202,7 +204,7 @@ func (s *scene) checkLimits(f trial, r *row) {
 	t := s.t
 	t.Helper()
 	for _, p := range s.phases {
-		most := 1.3 * float64(s.pace.limit()) * (p.length.Seconds() + 1)
+		most := 1.3 * float64(s.pace.limit()) * (p.length.Seconds() + 1 + f.extra)
 		if f.strangers && p == r.ill {
 			most *= sceneNodes
 		}

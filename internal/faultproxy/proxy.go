@@ -34,11 +34,11 @@ type Proxy struct {
 	// Addr is where it listens.
 	Addr string
 
-	upstream string
 	listener net.Listener
 	wg       sync.WaitGroup
 
 	mu       sync.Mutex
+	upstream string
 	fault    Fault
 	delay    time.Duration
 	rewrite  func([]byte) []byte
@@ -90,6 +90,16 @@ func (p *Proxy) Set(f Fault) {
 	}
 }
 
+// Lead makes another server the one behind the proxy, and breaks the connections that exist.
+func (p *Proxy) Lead(upstream string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.upstream = upstream
+	for l := range p.links {
+		l.reset()
+	}
+}
+
 // SetDelay holds every piece of a reply up for that long.
 func (p *Proxy) SetDelay(d time.Duration) {
 	p.mu.Lock()
@@ -132,8 +142,9 @@ func (p *Proxy) Deliver(pieces ...[]byte) ([]byte, error) {
 	if len(pieces) == 0 {
 		pieces, p.held = p.held, nil
 	}
+	upstream := p.upstream
 	p.mu.Unlock()
-	c, err := net.Dial("tcp", p.upstream)
+	c, err := net.Dial("tcp", upstream)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +184,10 @@ func (p *Proxy) serve(client *net.TCPConn) {
 		l.reset()
 		return
 	}
-	server, err := net.Dial("tcp", p.upstream)
+	p.mu.Lock()
+	upstream := p.upstream
+	p.mu.Unlock()
+	server, err := net.Dial("tcp", upstream)
 	if err != nil {
 		l.reset()
 		return

@@ -54,7 +54,8 @@ func ask(t *testing.T, addr string, wait time.Duration) (string, error) {
 }
 
 func TestFaults(t *testing.T) {
-	p := Start(t, echo(t))
+	server := echo(t)
+	p := Start(t, server)
 	for _, c := range []struct {
 		name    string
 		fault   Fault
@@ -88,6 +89,12 @@ func TestFaults(t *testing.T) {
 	if got, err := ask(t, p.Addr, 5*time.Second); got != "HELLO\n" {
 		t.Errorf("ask() = %q, %v with a proxy that rewrites to capitals", got, err)
 	}
+	p.Rewrite(nil)
+	p.Lead("127.0.0.1:1")
+	if got, err := ask(t, p.Addr, 5*time.Second); err == nil {
+		t.Errorf("ask() = %q with nobody behind the proxy", got)
+	}
+	p.Lead(server)
 	if p.Held() != 1 {
 		t.Fatalf("Held() = %d, want 1", p.Held())
 	}

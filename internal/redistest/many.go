@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 const slots = 16384
@@ -29,7 +30,7 @@ func StartCluster(t testing.TB, n int, options ...Option) *ClusterOf {
 		bus := FreePort(t)
 		s := Start(t, append(options, Config(
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "2000",
-			"--cluster-port", fmt.Sprint(bus), "--cluster-require-full-coverage", "no", "--cluster-allow-reads-when-down", "yes",
+			"--cluster-port", fmt.Sprint(bus), "--cluster-require-full-coverage", "no",
 		))...)
 		s.Do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
 		s.Do("CLUSTER", "ADDSLOTSRANGE", i*slots/n, (i+1)*slots/n-1)
@@ -119,7 +120,7 @@ type Watched struct {
 func StartSentinel(t testing.TB, options ...Option) *Watched { return StartSentinels(t, 1, options...) }
 
 // StartSentinels starts a master, a replica and n sentinels, most of which must agree to replace the master after it has been silent for
-// 300 ms. Options are for master and replica.
+// 1.5 s. Options are for master and replica.
 func StartSentinels(t testing.TB, n int, options ...Option) *Watched {
 	t.Helper()
 	w := &Watched{t: t, Name: "mymaster"}
@@ -152,7 +153,7 @@ func StartSentinels(t testing.TB, n int, options ...Option) *Watched {
 func (w *Watched) watch(s *Server, quorum int) {
 	s.sentinel = true
 	at := hostPort(w.Master.Addr)
-	conf := fmt.Sprintf("sentinel monitor %s %s %s %d\nsentinel down-after-milliseconds %s 300\nsentinel failover-timeout %s 2000\n",
+	conf := fmt.Sprintf("sentinel monitor %s %s %s %d\nsentinel down-after-milliseconds %s 1500\nsentinel failover-timeout %s 2000\n",
 		w.Name, at[0], at[1], quorum, w.Name, w.Name)
 	if w.Master.password != "" {
 		conf += fmt.Sprintf("sentinel auth-pass %s %s\n", w.Name, w.Master.password)
@@ -171,17 +172,27 @@ func (w *Watched) WaitReplica() {
 }
 
 // Failover kills the master and returns when the replica has taken its place, by all sentinels. The two then change names here: Master is
-// the one that serves, and Replica the one that was killed, which Restart brings back.
+// the one that serves, and Replica the one that was killed, which Restart or Rejoin brings back.
 func (w *Watched) Failover() {
 	w.t.Helper()
 	w.Master.Kill()
 	w.Master, w.Replica = w.Replica, w.Master
-	Eventually(w.t, "the replica is the master", func() bool {
+	// Sentinels that were held up, on a busy machine, do nothing for half a minute (TILT).
+	const patience = 90 * time.Second
+	within(w.t, patience, "the replica is the master", func() bool {
 		return strings.Contains(w.Master.try("INFO", "replication"), "role:master")
 	})
 	for _, s := range w.Sentinels {
-		Eventually(w.t, "the sentinel names the new master", func() bool {
+		within(w.t, patience, "the sentinel names the new master", func() bool {
 			return s.try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", w.Name) == fmt.Sprint(hostPort(w.Master.Addr))
 		})
 	}
+}
+
+// Rejoin brings the old master back as a replica of the new one, at once; sentinels do that as well, some ten seconds after it is back.
+func (w *Watched) Rejoin() {
+	w.t.Helper()
+	w.Replica.Restart()
+	w.Replica.Do(append([]any{"REPLICAOF"}, hostPort(w.Master.Addr)...)...)
+	w.WaitReplica()
 }

@@ -261,10 +261,15 @@ func FreePort(t testing.TB) int {
 // Eventually returns when a condition holds, and fails the test if it doesn't within 20 seconds.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	within(t, 20*time.Second, what, condition)
+}
+
+func within(t testing.TB, patience time.Duration, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
 	for !condition() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 20 s in vain until %s", what)
+			t.Fatalf("waited %s in vain until %s", patience, what)
 		}
 		time.Sleep(2 * time.Millisecond) // a poll of another process, which has no other way to tell
 	}

@@ -1,0 +1,508 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+const (
+	onceSync = 100 * time.Millisecond
+	onceKeys = 20
+	atOnce   = 128 // requests at most
+)
+
+// onceZones are the zones of the run, all of whose epochs live to its end. Requests to /pair are for the last two, of which one refuses in the
+// end, so that the other gives back what it took.
+var onceZones = []string{"fixed", "sliding", "fine", "log", "token", "gcra", "pair_wide", "pair_tight"}
+
+// A marathon is three nodes under load while Redis, the way to it and the nodes themselves fail, one after the other. Two nodes reach Redis
+// through proxies that lead to the master of the day, one by way of the sentinels.
+type marathon struct {
+	t      *testing.T
+	random *rand.Rand
+	redis  *redistest.Watched
+	proxy  [2]*faultproxy.Proxy
+	*cluster.Cluster
+	config string
+	client *cluster.Client
+
+	began  time.Time
+	rate   int
+	lives  [3]atomic.Pointer[life]
+	ended  []*life
+	out    [3]atomic.Bool  // nodes that get no requests
+	flying [3]atomic.Int64 // requests under way
+	tally  cluster.Tally
+	faults map[string]int
+	total  int
+}
+
+// A life is a node from a start to its end: it has a field of its own in all hashes.
+type life struct {
+	node   int
+	fields map[string]string // by zone
+	killed bool
+
+	mu       sync.Mutex
+	admitted map[string]int             // by zone, as clients saw it
+	unsure   map[string]int             // requests without an answer
+	recent   map[string][]time.Duration // when each was admitted, since the beginning
+
+	// evicted are totals that were in hashes that Redis lost after the life's end, by field.
+	evicted map[string]int
+}
+
+func (m *marathon) caddyfile() string {
+	var parts []string
+	for zone, options := range map[string]string{
+		"fixed": "algorithm fixed_window", "sliding": "algorithm sliding_window", "fine": "algorithm sliding_window\nbuckets 5",
+		"log": "algorithm sliding_log", "token": "algorithm token_bucket", "gcra": "algorithm gcra",
+	} {
+		parts = append(parts, zone_(zone, zone, wide, options))
+	}
+	parts = append(parts, zone_("pair_wide", "pair", wide, "algorithm fixed_window"), zone_("pair_tight", "pair", fmt.Sprintf("limit %d/%s", m.rate/20, far), "algorithm fixed_window"))
+	slices.Sort(parts)
+	redis := fmt.Sprintf("redis {{if eq .Node 3}}%s{{else if eq .Node 2}}redis://%s{{else}}redis://%s{{end}}", m.redis.URL, m.proxy[1].Addr, m.proxy[0].Addr)
+	return config(redis+"\nsync_rate "+onceSync.String(), zones(parts...))
+}
+
+// zone_ is a zone for a path, with a key that the client chooses.
+func zone_(name, path string, options ...string) string {
+	return fmt.Sprintf("zone %s {\nmatch {\npath /%s\n}\nkey {http.request.uri.query.k}\n%s\n}\n", name, path, strings.Join(options, "\n"))
+}
+
+func TestExactlyOnce(t *testing.T) {
+	requests, faults, rate := 3000, 14, 300
+	if *long {
+		requests, faults, rate = 1_000_000, 200, 4000
+	} else {
+		t.Parallel()
+	}
+	m := newMarathon(t, rate)
+	t.Logf("seed %d", *seed)
+	stop := m.load()
+	for m.total < faults || m.tally.Sent() < requests {
+		m.strike()
+	}
+	m.well()
+	stop()
+	for node := range m.Nodes { // whoever has not noticed that something of a key is gone does so with its next request
+		for i := range len(onceZones) * onceKeys {
+			m.ask(i, node)
+		}
+	}
+	m.verify()
+}
+
+func newMarathon(t *testing.T, rate int) *marathon {
+	m := &marathon{t: t, random: rand.New(rand.NewPCG(*seed, 1)), rate: rate, faults: make(map[string]int)}
+	m.redis = redistest.StartSentinels(t, 3)
+	for i := range m.proxy {
+		m.proxy[i] = faultproxy.Start(t, m.redis.Master.Addr)
+	}
+	m.config = m.caddyfile()
+	m.Cluster = start(t, 3, m.config)
+	m.client = client(t, atOnce)
+	m.began = time.Now()
+	for node := range m.Nodes {
+		m.bear(node)
+	}
+	return m
+}
+
+// bear notes the beginning of a life.
+func (m *marathon) bear(node int) {
+	m.t.Helper()
+	isUp(m.t, m.Nodes[node])
+	status, err := m.Nodes[node].Status(m.t.Context())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	l := &life{
+		node: node, fields: make(map[string]string), admitted: make(map[string]int), unsure: make(map[string]int),
+		recent: make(map[string][]time.Duration), evicted: make(map[string]int),
+	}
+	for _, zone := range onceZones {
+		if l.fields[zone] = status.Zone(zone).Node; l.fields[zone] == "" {
+			m.t.Fatalf("node %d doesn't tell its field of zone %s", node+1, zone)
+		}
+	}
+	m.lives[node].Store(l)
+}
+
+// load sends requests until it is stopped.
+func (m *marathon) load() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg, done sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	done.Go(func() {
+		start := time.Now()
+		timer := time.NewTimer(0)
+		defer timer.Stop()
+		for i := 0; ; i++ {
+			timer.Reset(time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(m.rate))))
+			select {
+			case <-ctx.Done():
+				return
+			case <-timer.C:
+			}
+			slots <- struct{}{} // on a machine that can't keep up they come later, and no more at once
+			node := m.pick(i / 7)
+			wg.Go(func() {
+				defer func() { <-slots }()
+				defer m.flying[node].Add(-1)
+				m.ask(i, node)
+			})
+		}
+	})
+	stop = func() {
+		cancel()
+		done.Wait()
+		wg.Wait()
+	}
+	m.t.Cleanup(stop)
+	return stop
+}
+
+// pick is the i-th node, or the next that gets requests; one more is under way there.
+func (m *marathon) pick(i int) int {
+	for ; ; i++ {
+		m.flying[i%3].Add(1)
+		if !m.out[i%3].Load() {
+			return i % 3
+		}
+		m.flying[i%3].Add(-1)
+	}
+}
+
+// ask sends the i-th request and notes what came of it.
+func (m *marathon) ask(i, node int) {
+	l := m.lives[node].Load()
+	zones := onceZones[i%7 : i%7+1]
+	path := zones[0]
+	if i%7 == 6 {
+		zones, path = onceZones[6:], "pair"
+	}
+	status := m.client.Get(context.Background(), m.Nodes[node].Addr, fmt.Sprintf("/%s?k=%d", path, i/7%onceKeys), nil, &m.tally)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, zone := range zones {
+		switch status {
+		case http.StatusOK:
+			l.admitted[zone]++
+			l.recent[zone] = append(l.recent[zone], time.Since(m.began))
+		case 0:
+			l.unsure[zone]++
+		}
+	}
+}
+
+// strike does the next evil.
+func (m *marathon) strike() {
+	all := []struct {
+		name   string
+		weight int
+		do     func()
+	}{
+		{"lost replies", 6, func() { m.spoil(faultproxy.DropReplies) }},
+		{"cut connections", 4, func() { m.spoil(faultproxy.Reset) }},
+		{"half-closed connections", 2, func() { m.spoil(faultproxy.HalfClose) }},
+		{"silence", 2, func() { m.spoil(faultproxy.Blackhole) }},
+		{"messages that come late", 4, m.late},
+		{"SCRIPT FLUSH", 3, func() { m.redis.Master.Do("SCRIPT", "FLUSH") }},
+		{"evictions", 5, m.evict},
+		{"kill -9 and restart of a node", 2, func() { m.end(true) }},
+		{"SIGTERM and restart of a node", 2, func() { m.end(false) }},
+		{"failover", 1, m.failover},
+	}
+	sum := 0
+	for _, one := range all {
+		sum += one.weight
+	}
+	at := m.random.IntN(sum)
+	if m.total < len(all) { // each at least once
+		at = 0
+		for _, one := range all[:m.total] {
+			at += one.weight
+		}
+	}
+	for _, one := range all {
+		if at -= one.weight; at < 0 {
+			one.do()
+			m.total++
+			m.faults[one.name]++
+			break
+		}
+	}
+	m.pass(m.random.IntN(m.rate / 5))
+}
+
+// pass waits until so many requests have been answered.
+func (m *marathon) pass(requests int) {
+	m.t.Helper()
+	answered(m.t, &m.tally, requests)
+}
+
+// spoil breaks the way of one or both of the nodes that have a proxy, for a fifth of a second at least, or more.
+func (m *marathon) spoil(f faultproxy.Fault) {
+	for i := range m.random.IntN(2) + 1 {
+		m.proxy[(i+m.total)%2].Set(f)
+	}
+	m.pass(m.rate/5 + m.random.IntN(m.rate/2))
+	for _, p := range m.proxy {
+		p.Set(faultproxy.None)
+	}
+}
+
+// late keeps messages back, which nodes then send again, and delivers them when newer ones have come.
+func (m *marathon) late() {
+	m.spoil(faultproxy.Hold)
+	m.pass(m.rate / 5)
+	for _, p := range m.proxy {
+		_, _ = p.Deliver() // a connection may end in between; the rest is lost then
+	}
+}
+
+// well waits until all nodes' exchanges work.
+func (m *marathon) well() {
+	m.t.Helper()
+	for i, n := range m.Nodes {
+		if !m.out[i].Load() {
+			isUp(m.t, n)
+		}
+	}
+}
+
+// evict takes some hashes away, and notes what lives that have ended had in them: nobody sends that again.
+func (m *marathon) evict() {
+	r := m.redis.Master.Client()
+	defer r.Close()
+	all := r.Keys(m.t.Context(), "caddy:*:*:*:*:*").Val()
+	slices.Sort(all)
+	for range min(len(all), 1+m.random.IntN(10)) {
+		gone, err := r.Eval(m.t.Context(), "local all = redis.call('HGETALL', KEYS[1]); redis.call('UNLINK', KEYS[1]); return all",
+			[]string{all[m.random.IntN(len(all))]}).StringSlice()
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		for i := 0; i+1 < len(gone); i += 2 {
+			for _, l := range m.ended {
+				for _, field := range l.fields {
+					if field == gone[i] {
+						l.evicted[field] += held(m.t, gone[i+1])
+					}
+				}
+			}
+		}
+	}
+}
+
+// held is the total in a node's field, "seq total attempts".
+func held(t *testing.T, field string) int {
+	t.Helper()
+	parts := strings.Fields(field)
+	if len(parts) != 3 {
+		t.Fatalf("a field holds %q", field)
+	}
+	n, err := strconv.Atoi(parts[1])
+	if err != nil {
+		t.Fatalf("a field holds %q", field)
+	}
+	return n
+}
+
+// end ends a node's process, and starts it again. One that is killed has requests under way; one that is asked to end has answered all, as behind a
+// load balancer.
+func (m *marathon) end(kill bool) {
+	m.t.Helper()
+	m.well()
+	node := m.random.IntN(3)
+	l := m.lives[node].Load()
+	m.pass(m.rate / 2)
+	m.out[node].Store(true)
+	l.killed = kill
+	if kill {
+		m.Nodes[node].Kill()
+	}
+	eventually(m.t, "no request is under way at a node", func() error {
+		if n := m.flying[node].Load(); n != 0 {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+	if err := m.Nodes[node].Stop(); err != nil {
+		m.t.Error(err)
+	}
+	m.ended = append(m.ended, l)
+	m.replicate()
+	if err := m.Nodes[node].Start(m.t.Context(), m.config); err != nil {
+		m.t.Fatal(err)
+	}
+	m.bear(node)
+	m.out[node].Store(false)
+}
+
+// replicate waits until the replica has what the master has: what only a life that has ended could send again must outlive a failover.
+func (m *marathon) replicate() {
+	m.t.Helper()
+	if n, _ := m.redis.Master.Do("WAIT", 1, 4000).(int64); n != 1 {
+		m.t.Fatal("the replica has not caught up within 4 s")
+	}
+}
+
+// failover kills the master, and brings it back as a replica.
+func (m *marathon) failover() {
+	m.t.Helper()
+	m.well()
+	m.redis.Failover()
+	for _, p := range m.proxy {
+		p.Lead(m.redis.Master.Addr)
+	}
+	m.redis.Rejoin()
+	m.well()
+}
+
+// counts are the totals in Redis by field, and the difference of all sums to what they are the sums of.
+func (m *marathon) counts() (fields map[string]int, off int) {
+	r := m.redis.Master.Client()
+	defer r.Close()
+	if role := m.redis.Master.Do("ROLE").([]any)[0]; role != "master" {
+		m.t.Fatalf("the sentinels have made the master a %v on their own: the machine is too busy for this test", role)
+	}
+	fields = make(map[string]int)
+	all := r.Keys(m.t.Context(), "caddy:*:*:*:*:*").Val()
+	hashes := make([]*redis.MapStringStringCmd, len(all))
+	_, err := r.Pipelined(m.t.Context(), func(p redis.Pipeliner) error {
+		for i, key := range all {
+			hashes[i] = p.HGetAll(m.t.Context(), key)
+		}
+		return nil
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, hash := range hashes {
+		for name, value := range hash.Val() {
+			if name == "sum" {
+				first, _, _ := strings.Cut(value, " ")
+				n, _ := strconv.Atoi(first)
+				off += n
+				continue
+			}
+			n := held(m.t, value)
+			fields[name] += n
+			off -= n
+		}
+	}
+	return fields, off
+}
+
+// verify holds Redis to what clients saw, life by life and zone by zone.
+func (m *marathon) verify() {
+	m.t.Helper()
+	var lost, admitted, counted, evicted int
+	eventually(m.t, "redis counts what clients saw admitted", func() error {
+		lost, admitted, counted, evicted = 0, 0, 0, 0
+		fields, off := m.counts()
+		if off != 0 {
+			return fmt.Errorf("the sums are off by %d from the totals of the nodes", off)
+		}
+		lives := slices.Clone(m.ended)
+		for node := range m.Nodes {
+			lives = append(lives, m.lives[node].Load())
+		}
+		for _, l := range lives {
+			for zone, field := range l.fields {
+				missing := l.admitted[zone] - fields[field] - l.evicted[field]
+				most := 0
+				if l.killed {
+					most = l.within(zone, 10*onceSync)
+				}
+				if missing > most || missing < -l.unsure[zone] {
+					return fmt.Errorf("a life of node %d (killed: %t) in zone %s: clients saw %d admitted and %d unsure, redis counts %d and lost %d, so %d are missing, at most %d may be",
+						l.node+1, l.killed, zone, l.admitted[zone], l.unsure[zone], fields[field], l.evicted[field], missing, most)
+				}
+				admitted, counted, evicted = admitted+l.admitted[zone], counted+fields[field], evicted+l.evicted[field]
+				lost += missing
+			}
+		}
+		return nil
+	})
+	for _, l := range m.ended {
+		for zone, n := range l.unsure {
+			if n != 0 && !l.killed {
+				m.t.Errorf("%d requests to zone %s of node %d were not answered, though it was not killed", n, zone, l.node+1)
+			}
+		}
+	}
+	if failed, _ := m.tally.Errors(); m.tally.Sent() != m.tally.Admitted()+m.tally.Refused()+failed {
+		m.t.Error("some answers had another status than 200 or 429")
+	}
+	m.tell(admitted, counted, evicted, lost)
+}
+
+// within is how much of a zone was admitted in the last moments of a life.
+func (l *life) within(zone string, d time.Duration) (n int) {
+	if len(l.recent[zone]) == 0 {
+		return 0
+	}
+	end := slices.Max(l.recent[zone])
+	for _, at := range l.recent[zone] {
+		if at > end-d {
+			n++
+		}
+	}
+	return n
+}
+
+// tell says what the run has shown.
+func (m *marathon) tell(admitted, counted, evicted, lost int) {
+	var kinds []string
+	for name, n := range m.faults {
+		kinds = append(kinds, fmt.Sprintf("%d × %s", n, name))
+	}
+	slices.Sort(kinds)
+	killed, most := 0, 0
+	for _, l := range m.ended {
+		if l.killed {
+			killed++
+			for zone := range l.fields {
+				most += l.within(zone, onceSync)
+			}
+		}
+	}
+	failed, _ := m.tally.Errors()
+	text := fmt.Sprintf(`| | |
+|---|---|
+| seed | %d |
+| requests | %d in %s: %d admitted, %d refused, %d without an answer because their node was killed |
+| faults | %d: %s |
+| counts admitted, in all zones | %d |
+| in Redis at the end | %d |
+| in hashes that were evicted after the node that had counted them was gone | %d |
+| unsent when their node was killed | %d, in %d kills; those nodes had admitted %d in their last sync_rate |
+| difference | %d |
+`, *seed, m.tally.Sent(), time.Since(m.began).Round(time.Second), m.tally.Admitted(), m.tally.Refused(), failed,
+		m.total, strings.Join(kinds, ", "), admitted, counted, evicted, lost, killed, most, admitted-counted-evicted-lost)
+	m.t.Log(text)
+	if *long {
+		if err := write("once", text); err != nil {
+			m.t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package cluster_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// Faults of a Redis with several servers, and of its clock.
+
+func sentinels(t *testing.T) (*scene, *redistest.Watched) {
+	w := redistest.StartSentinels(t, 3)
+	return openScene(t, "redis "+w.URL, func() []*redistest.Server { return []*redistest.Server{w.Master} }), w
+}
+
+func TestFaultSentinelFailover(t *testing.T) {
+	s, w := sentinels(t)
+	s.suffer(trial{fault: "Sentinel failover: the master is killed", reason: "redis", begin: w.Failover, end: nothing})
+}
+
+// The old master serves as one, beside the new, until it is made a replica, as sentinels do after a while.
+func TestFaultOldMasterReturns(t *testing.T) {
+	s, w := sentinels(t)
+	s.suffer(trial{
+		fault: "Sentinel: the old master returns", reason: "redis",
+		begin: func() {
+			w.Failover()
+			w.Replica.Restart()
+			often(s, 2, func(int) {})()
+		},
+		end: w.Rejoin,
+	})
+}
+
+func shards(t *testing.T) (*scene, *redistest.ClusterOf) {
+	c := redistest.StartCluster(t, 3)
+	return openScene(t, "redis "+c.URL, func() []*redistest.Server { return c.Nodes }), c
+}
+
+// Slots move while their counts are exchanged; each is between two nodes for as long as requests are answered.
+func TestFaultSlotsMove(t *testing.T) {
+	s, c := shards(t)
+	s.suffer(trial{
+		fault: "Cluster: slots move",
+		begin: func() {
+			for i, slot := range s.slots(c, 6) {
+				from := c.Owner(slot)
+				c.Move(slot, from, (from+1+i%2)%len(c.Nodes), func() { often(s, 1, func(int) {})() })
+			}
+		},
+		end: nothing,
+	})
+}
+
+// slots are some that hold counts of zone wide.
+func (s *scene) slots(c *redistest.ClusterOf, n int) (found []int) {
+	for _, r := range c.Nodes {
+		for hash := range sums(s.t, r, "wide") {
+			if slot := c.Slot(hash); len(found) < n && !slices.Contains(found, slot) {
+				found = append(found, slot)
+			}
+		}
+	}
+	return found
+}
+
+func TestFaultShardGone(t *testing.T) {
+	s, c := shards(t)
+	s.suffer(trial{
+		fault: "Cluster: one shard of three is gone, and comes back empty", reason: "redis", says: "redis has lost counts",
+		begin: c.Nodes[1].Kill,
+		end: func() {
+			c.Nodes[1].Restart()
+			c.Wait()
+		},
+	})
+}
+
+// The beat tells the server's time in its first two fields.
+var beat = regexp.MustCompile(`^\*4\r\n\$10\r\n(\d{10})\r\n`)
+
+// step makes Redis' clock go ahead for the nodes.
+func (s *scene) step(seconds int64) {
+	for _, p := range s.proxy {
+		p.Rewrite(func(piece []byte) []byte {
+			at := beat.FindSubmatchIndex(piece)
+			if at == nil {
+				return piece
+			}
+			now, _ := strconv.ParseInt(string(piece[at[2]:at[3]]), 10, 64)
+			return fmt.Appendf(nil, "*4\r\n$10\r\n%d\r\n%s", now+seconds, piece[at[1]:])
+		})
+	}
+}
+
+// stepped waits until every node has taken a step of the clock.
+func (s *scene) stepped(least, most float64) {
+	for _, n := range s.Nodes {
+		eventually(s.t, "a node follows Redis' clock", func() error {
+			status, err := n.Status(s.t.Context())
+			if err != nil {
+				return err
+			}
+			if ahead := status.Redis.Offset.Seconds(); ahead < least || ahead > most {
+				return fmt.Errorf("node %d takes Redis for %.3f s ahead", n.Number, ahead)
+			}
+			return nil
+		})
+	}
+}
+
+func steps(t *testing.T, name string, seconds int64) {
+	s := simple(t)
+	s.suffer(trial{
+		// Until all have heard of it, nodes count in different windows: each can admit the limit once more, there and back.
+		fault: name, extra: 2 * (sceneNodes - 1),
+		begin: func() {
+			s.step(seconds)
+			s.stepped(float64(seconds)-5, float64(seconds)+5)
+		},
+		end: func() {
+			s.step(0)
+			s.stepped(-5, 5)
+		},
+	})
+}
+
+func TestFaultClockStepsAhead(t *testing.T) { steps(t, "Redis' clock steps 31 s ahead, and back", 31) }
+func TestFaultClockStepsBack(t *testing.T)  { steps(t, "Redis' clock steps 31 s back, and ahead", -31) }
