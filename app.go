@@ -31,7 +31,8 @@ type App struct {
 	// StrictTimeout bounds the wait for Redis of a request in a zone with sync_rate 0. Default: 100ms.
 	StrictTimeout caddy.Duration `json:"strict_timeout,omitempty"`
 
-	// Persist is a file that keeps the counters of zones that don't sync over a restart of the process. Default: none.
+	// Persist keeps the counters of zones that don't sync over a restart of the process: "storage" in Caddy's storage, else in
+	// the file of that path. Default: none.
 	Persist string `json:"persist,omitempty"`
 
 	ctx        caddy.Context
@@ -39,6 +40,10 @@ type App struct {
 	namespace  string
 	redisEmpty bool
 	shared     *sharedRedis
+
+	keeper keeper // nil for none
+	ending bool   // stopped, and no other configuration came after it
+	kept   int64  // admitted by the zones that don't sync, when that was saved last
 
 	mu       sync.Mutex
 	said     warnings
@@ -101,6 +106,10 @@ func (a *App) Provision(ctx caddy.Context) error {
 		a.StrictTimeout = caddy.Duration(100 * time.Millisecond)
 	}
 	if err := a.provisionRedis(ctx); err != nil {
+		return err
+	}
+	var err error
+	if a.keeper, err = newKeeper(ctx, a.Persist); err != nil {
 		return err
 	}
 	if err := a.check(a.shared != nil, a.redisEmpty); err != nil {
@@ -235,10 +244,10 @@ func (a *App) Start() error {
 	defer running.Unlock()
 	running.apps = append(running.apps, a)
 	if len(running.apps) == 1 {
-		if a.Persist != "" {
+		a.apply()
+		if a.keeper != nil {
 			a.resume()
 		}
-		a.apply()
 	}
 	sleeps.look(&origin)
 	a.stop, a.done = make(chan struct{}), make(chan struct{})
@@ -355,7 +364,8 @@ func (a *App) Stop() error {
 	close(a.stop)
 	<-a.done
 	switch {
-	case len(running.apps) == 0 && a.Persist != "":
+	case len(running.apps) == 0 && a.keeper != nil:
+		a.ending = true
 		a.save()
 	case i == 0 && len(running.apps) > 0:
 		next := running.apps[0]
@@ -373,6 +383,9 @@ func (a *App) Stop() error {
 
 // Cleanup lets go of the connection.
 func (a *App) Cleanup() error {
+	if a.ending {
+		a.saveLast()
+	}
 	if a.shared != nil {
 		a.shared.release()
 		a.shared = nil

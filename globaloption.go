@@ -41,7 +41,7 @@ import (
 //		sync_rate      local|strict|<seconds>|<duration>
 //		namespace      <name>
 //		strict_timeout <duration>
-//		persist        <file>
+//		persist        [storage|<file>]
 //	}
 //
 // redis stands once, in one of its forms. Without a value it is no Redis: that is an environment variable that is not set.
@@ -98,11 +98,19 @@ func (p parser) appOption(app *App, option string) (err error) {
 	case "strict_timeout":
 		app.StrictTimeout, err = p.duration()
 	case "persist":
-		app.Persist, err = p.word()
+		app.Persist, err = p.persist()
 	default:
 		return unknownOption(option, []string{"redis", "sync_rate", "namespace", "strict_timeout", "persist"})
 	}
 	return wrong(option, err)
+}
+
+// persist takes no value for Caddy's storage, and an empty one for nothing: that is an environment variable that is not set.
+func (p parser) persist() (string, error) {
+	if p.CountRemainingArgs() == 0 {
+		return persistStorage, nil
+	}
+	return p.word()
 }
 
 // redis reads the option in all its forms.

@@ -461,21 +461,6 @@ func TestCountersEndWithTheLastConfiguration(t *testing.T) {
 	s.admits("1.2.3.4", 2, 1)
 }
 
-func TestPersistKeepsCountersOverARestart(t *testing.T) {
-	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra"} {
-		app := &App{Persist: t.TempDir() + "/counters"}
-		block := zoneBlock("persist-"+algorithm, "limit 10/1h\nalgorithm "+algorithm)
-		s := newSite(t, app, block)
-		s.admits("1.2.3.4", 7, 7)
-		s.end()
-		newSite(t, app, block).end() // nobody comes in its time
-		s = newSite(t, app, block)
-		s.admits("1.2.3.4", 7, 3)
-		s.admits("1.2.3.5", 12, 10)
-		s.end()
-	}
-}
-
 func TestHostileKeys(t *testing.T) {
 	s := newSite(t, &App{}, zoneBlock("hostile", "key {http.request.header.K}\nlimit 1/1h"))
 	for _, key := range []string{strings.Repeat("x", 20_000), "\x00\xff\xfe", "{}", "{http.request.host}", "a\r\nSet-Cookie: b"} {

@@ -95,7 +95,7 @@ var examples = map[string]string{
 	"status": "status 429", "message": `message "slow down"`, "headers": "headers draft", "jitter": "jitter 0.1", "log_key": "log_key",
 	"sweep_interval": "sweep_interval 1m", "disable_metrics": "disable_metrics", "disable_placeholders": "disable_placeholders", "distributed": "distributed { … }",
 	"read_interval": "read_interval 5s", "write_interval": "write_interval 5s", "purge_age": "purge_age 1m",
-	"redis": "redis redis://localhost:6379", "namespace": "namespace shop", "strict_timeout": "strict_timeout 100ms", "persist": "persist /var/lib/caddy/rate_limit",
+	"redis": "redis redis://localhost:6379", "namespace": "namespace shop", "strict_timeout": "strict_timeout 100ms", "persist": "persist`, or `persist /var/lib/caddy/rate_limit",
 	"address": "address localhost:6379", "db": "db 0", "timeout": "timeout 1s", "pool_size": "pool_size 10",
 }
 

@@ -1,78 +1,235 @@
 package ratelimit
 
 import (
-	"encoding/gob"
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/certmagic"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// saved is the file that keeps counters over a restart: what each limit of the zones that don't sync has counted.
-// It holds hashes of keys, no keys.
-type saved struct {
-	Version int
-	Limits  map[string]table.Saved
+// persistStorage is the value of persist for Caddy's storage.
+const persistStorage = "storage"
+
+// A keeper is where counters are kept over a restart.
+type keeper interface {
+	// load returns fs.ErrNotExist where nothing is kept.
+	load() ([]byte, error)
+	store([]byte) error
+	fmt.Stringer
 }
 
-const savedVersion = 1
-
-// save writes the counters of the zones that don't sync. Those that do are in Redis.
-func (a *App) save() {
-	s := saved{savedVersion, make(map[string]table.Saved)}
-	for i := range a.limits {
-		if l := &a.limits[i]; l.settings.syncRate < 0 || a.shared == nil {
-			s.Limits[l.key] = l.counters.save()
-		}
+// newKeeper returns nil where nothing is to be kept. It does no I/O.
+func newKeeper(ctx caddy.Context, persist string) (keeper, error) {
+	where, err := caddy.NewReplacer().ReplaceOrErr(persist, true, true)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("persist: %w", err)
+	case where == "":
+		return nil, nil
+	case where == persistStorage:
+		return inStorage{ctx.Storage()}, nil
 	}
-	if err := writeSaved(a.Persist, s); err != nil {
-		a.logger.Error("counters could not be saved, and start anew with the next process", codeField(codeNotSaved), zap.String("file", a.Persist), zap.Error(err))
-	}
+	return inFile(where), nil
 }
 
-// writeSaved replaces the file in one step, so that a crash leaves the old one or the new one.
-func writeSaved(path string, s saved) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // mode 0600
+// inFile keeps counters in a file.
+type inFile string
+
+func (path inFile) String() string { return "the file " + string(path) }
+
+// load reads no more than the beginning of what is not ours, and doesn't wait for a pipe.
+func (path inFile) load() ([]byte, error) {
+	info, err := os.Stat(string(path))
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errForeign
+	}
+	f, err := os.Open(string(path))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	head := make([]byte, min(info.Size(), int64(len(savedLine))))
+	if _, err := io.ReadFull(f, head); err != nil {
+		return nil, err
+	}
+	if !isSaved(head) {
+		return nil, errForeign
+	}
+	rest, err := io.ReadAll(f)
+	return append(head, rest...), err
+}
+
+// store replaces the file in one step, so that a crash leaves the old one or the new one.
+func (path inFile) store(b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(string(path)), filepath.Base(string(path))+".*") // mode 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name()) // gone if all went well
-	if err := gob.NewEncoder(f).Encode(s); err != nil {
-		f.Close()
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return os.Rename(f.Name(), string(path))
 }
 
-// resume takes up what an earlier process saved. A file that is missing or can't be read costs no more than those counts.
+// inStorage keeps counters in Caddy's storage, which several nodes may share: each has its own there, by the number that Caddy gives it.
+type inStorage struct{ certmagic.Storage }
+
+const (
+	storageDir = "rate_limit"
+	// storageTime bounds the wait for a storage that is on another machine.
+	storageTime = 5 * time.Second
+	// forgotten is how long what a node has left in the storage stays there at least, if it doesn't come back.
+	forgotten = 7 * 24 * time.Hour
+)
+
+func (s inStorage) String() string { return "Caddy's storage" }
+
+func (s inStorage) key() (string, error) {
+	id, err := caddy.InstanceID()
+	if err != nil {
+		return "", fmt.Errorf("finding out which node this is: %w; let the user that runs Caddy write its data directory, %s", err, caddy.AppDataDir())
+	}
+	return storageDir + "/" + id.String(), nil
+}
+
+func (s inStorage) load() ([]byte, error) {
+	key, err := s.key()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), storageTime)
+	defer cancel()
+	return s.Storage.Load(ctx, key)
+}
+
+func (s inStorage) store(b []byte) error {
+	key, err := s.key()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), storageTime)
+	defer cancel()
+	return s.Storage.Store(ctx, key, b)
+}
+
+// clean removes what nodes have left that are gone for good, as containers are.
+func (s inStorage) clean(longest time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), storageTime)
+	defer cancel()
+	all, err := s.List(ctx, storageDir, false)
+	if err != nil {
+		return // there is none, or next time
+	}
+	for _, key := range all {
+		if info, err := s.Stat(ctx, key); err == nil && info.IsTerminal && time.Since(info.Modified) > max(forgotten, 2*longest) {
+			_ = s.Delete(ctx, key)
+		}
+	}
+}
+
+// resume takes up what an earlier process saved, and writes it back, so that it shows at the start that this can be done. What can't be read costs
+// no more than the counts in it.
 func (a *App) resume() {
-	f, err := os.Open(a.Persist)
-	if errors.Is(err, fs.ErrNotExist) {
+	log := a.logger.With(zap.Stringer("in", a.keeper))
+	s, err := a.load()
+	switch {
+	case errors.Is(err, errForeign):
+		log.Error("persist is off: what is there is something else, which is left as it is; give persist the path of a file of its own", codeField(codeNotResumed), zap.Error(err))
+		a.keeper = nil
 		return
+	case err != nil:
+		log.Warn("saved counters could not be read; they start anew", codeField(codeNotResumed), zap.Error(err))
+	case s.at > clock()+int64(fromAClockSetBack):
+		log.Warn("counters were saved at a time that is still to come, so the clock was set back since; they start anew", codeField(codeNotResumed), zap.Time("saved", time.Unix(0, s.at)))
+	case len(s.limits) > 0:
+		a.takeUp(s, log)
 	}
-	var s saved
-	if err == nil {
-		defer f.Close()
-		err = gob.NewDecoder(f).Decode(&s)
+	a.save()
+	if s, ok := a.keeper.(inStorage); ok {
+		var longest time.Duration
+		for i := range a.limits {
+			longest = max(longest, a.limits[i].rate.window)
+		}
+		s.clean(longest)
 	}
-	if err == nil && s.Version != savedVersion {
-		err = errors.New("it was written by another version")
+}
+
+// load reads what is kept, nothing where nothing is.
+func (a *App) load() (saved, error) {
+	b, err := a.keeper.load()
+	if errors.Is(err, fs.ErrNotExist) {
+		return saved{}, nil
 	}
 	if err != nil {
-		a.logger.Warn("saved counters could not be read; they start anew", codeField(codeNotResumed), zap.String("file", a.Persist), zap.Error(err))
-		return
+		return saved{}, err
 	}
+	return decodeSaved(b)
+}
+
+// takeUp gives the limits what was saved of them.
+func (a *App) takeUp(s saved, log *zap.Logger) {
+	had, left := 0, 0
 	for i := range a.limits {
-		if l := &a.limits[i]; s.Limits[l.key] != nil {
-			l.counters.resume(&l.settings, l.rate, s.Limits[l.key])
-			delete(s.Limits, l.key)
+		l := &a.limits[i]
+		if keys := s.limits[l.key]; keys != nil {
+			had += len(keys)
+			left += l.counters.resume(&l.settings, l.rate, keys)
+			delete(s.limits, l.key) // a zone that several handlers share
+		}
+	}
+	log.Info("saved counters are taken up; those that are too old to matter are not",
+		zap.Int("keys", left), zap.Int("too_old", had-left), zap.Int("limits_that_are_gone", len(s.limits)), zap.Time("saved", time.Unix(0, s.at)))
+}
+
+// save writes the counters of the zones that don't sync. Those that do are in Redis.
+func (a *App) save() {
+	s := saved{clock(), make(map[string]table.Saved)}
+	a.kept = 0
+	for l := range a.localLimits {
+		if _, shared := s.limits[l.key]; !shared {
+			s.limits[l.key] = l.counters.save()
+			a.kept += l.counters.stats().Own
+		}
+	}
+	if err := a.keeper.store(encodeSaved(s)); err != nil {
+		a.logger.Error("counters can't be saved; those of zones that don't use redis start anew with the next process", codeField(codeNotSaved), zap.Stringer("in", a.keeper), zap.Error(err))
+	}
+}
+
+// saveLast saves again if something was admitted since Stop: the server's requests may end after it.
+func (a *App) saveLast() {
+	spent, seen := int64(0), make(map[counters]bool)
+	for l := range a.localLimits {
+		if !seen[l.counters] {
+			seen[l.counters] = true
+			spent += l.counters.stats().Own
+		}
+	}
+	if spent != a.kept {
+		a.save()
+	}
+}
+
+// localLimits are those of the zones that don't sync.
+func (a *App) localLimits(yield func(*appLimit) bool) {
+	for i := range a.limits {
+		if l := &a.limits[i]; (l.settings.syncRate < 0 || a.shared == nil) && !yield(l) {
+			return
 		}
 	}
 }

@@ -31,9 +31,9 @@ type counters interface {
 	configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis)
 	// leave ends the exchange through a Redis, if that is where it goes.
 	leave(shared *sharedRedis)
-	// save and resume carry counts over a restart of the process.
+	// save and resume carry counts over a restart of the process. resume returns of how many keys they still matter.
 	save() table.Saved
-	resume(s *settings, r rate, saved table.Saved)
+	resume(s *settings, r rate, saved table.Saved) int
 	stats() table.Totals
 	brief() zoneStats
 	overflowed() (decisions, bytes int64)
@@ -222,8 +222,8 @@ func (h *held[S]) Destruct() error {
 
 func (h *held[S]) save() table.Saved { return h.table.Save(clock()) }
 
-func (h *held[S]) resume(s *settings, r rate, saved table.Saved) {
-	h.table.Resume(h.algorithm(s, r), clock(), saved)
+func (h *held[S]) resume(s *settings, r rate, saved table.Saved) int {
+	return h.table.Resume(h.algorithm(s, r), clock(), saved)
 }
 
 func (h *held[S]) stats() table.Totals { return h.table.Totals(clock()) }

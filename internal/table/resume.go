@@ -64,12 +64,13 @@ func (t *Table[S]) Save(now int64) Saved {
 }
 
 // Resume takes up what an earlier process saved. It replaces what was not taken up of an earlier Resume. Keys that are in the table already, because
-// requests came first, take up theirs at once.
-func (t *Table[S]) Resume(alg algorithms.Algorithm[S], now int64, saved Saved) {
+// requests came first, take up theirs at once. It returns of how many keys a decision can still use what was saved.
+func (t *Table[S]) Resume(alg algorithms.Algorithm[S], now int64, saved Saved) int {
 	now += t.offset.Load()
 	t.resume.mu.Lock()
 	t.resume.saved = saved
 	t.resume.mu.Unlock()
+	left := t.prune(alg, now)
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
@@ -77,6 +78,7 @@ func (t *Table[S]) Resume(alg algorithms.Algorithm[S], now int64, saved Saved) {
 			restore(alg, &e.state, now, reports)
 		}
 	})
+	return left
 }
 
 // restore brings saved counts back. What this node had admitted itself is its own again, so that it is sent: the other nodes send theirs.
@@ -91,16 +93,19 @@ func restore[S any](alg algorithms.Algorithm[S], s *S, now int64, reports []algo
 	l.Forget() // no store knows of it under this name
 }
 
-// prune drops the keys of an earlier Resume that have not come back in time: nothing they had spent counts any more.
-func (t *Table[S]) prune(alg algorithms.Algorithm[S], now int64) {
+// prune drops the keys of an earlier Resume that have not come back in time: nothing they had spent counts any more. It also drops what is of a time
+// to come: the clock was set back since. It returns how many are left.
+func (t *Table[S]) prune(alg algorithms.Algorithm[S], now int64) (left int) {
 	var none S
 	alg.Roll(&none, now)
-	oldest := alg.Ledger(&none).Epoch - int64(alg.Live())
+	newest := alg.Ledger(&none).Epoch + 1
+	oldest := newest - 1 - int64(alg.Live())
 	t.resume.mu.Lock()
 	defer t.resume.mu.Unlock()
 	maps.DeleteFunc(t.resume.saved, func(_ ID, reports []algorithms.Report) bool {
-		return !slices.ContainsFunc(reports, func(r algorithms.Report) bool { return r.Epoch >= oldest })
+		return !slices.ContainsFunc(reports, func(r algorithms.Report) bool { return r.Epoch >= oldest && r.Epoch <= newest })
 	})
+	return len(t.resume.saved)
 }
 
 // left copies what has not come back.

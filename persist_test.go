@@ -1,0 +1,317 @@
+package ratelimit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/certmagic"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// home is a machine of its own: a data directory, and a storage.
+type home struct {
+	t       *testing.T
+	dir     string
+	persist string
+}
+
+func newHome(t *testing.T, persist string) *home {
+	dir := t.TempDir()
+	t.Setenv("XDG_DATA_HOME", filepath.Join(dir, "data"))
+	t.Setenv("TIDE_TEST_STATE", dir)
+	return &home{t, dir, persist}
+}
+
+// boot is a process that begins with a configuration.
+func (h *home) boot(block string) *site {
+	h.t.Helper()
+	storage, err := json.Marshal(map[string]string{"module": "file_system", "root": filepath.Join(h.dir, "storage")})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return newSiteWith(h.t, &caddy.Config{StorageRaw: storage}, &App{Persist: h.persist}, block)
+}
+
+func (h *home) files() (names []string) {
+	_ = filepath.WalkDir(h.dir, func(path string, d fs.DirEntry, _ error) error {
+		if !d.IsDir() && d.Name() != "instance.uuid" {
+			names = append(names, strings.TrimPrefix(path, h.dir))
+		}
+		return nil
+	})
+	return names
+}
+
+var everyCountingAlgorithm = []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra"}
+
+func TestPersistKeepsCountersOverARestart(t *testing.T) {
+	for _, persist := range []string{"storage", "{env.TIDE_TEST_STATE}/counters"} {
+		for _, algorithm := range everyCountingAlgorithm {
+			h := newHome(t, persist)
+			block := zoneBlock("persist-"+algorithm, "limit 10/1h\nalgorithm "+algorithm)
+			s := h.boot(block)
+			s.admits("1.2.3.4", 7, 7)
+			s.end()
+			h.boot(block).end() // nobody comes in its time
+			s = h.boot(block)
+			s.admits("1.2.3.4", 7, 3)
+			s.admits("1.2.3.5", 12, 10)
+			s.end()
+			if got := h.files(); len(got) != 1 {
+				t.Errorf("persist %s left the files %q, want one", persist, got)
+			}
+		}
+	}
+}
+
+func TestPersistIsOffByDefault(t *testing.T) {
+	h := newHome(t, "")
+	block := zoneBlock("not-persisted", "limit 10/1h")
+	s := h.boot(block)
+	s.admits("1.2.3.4", 7, 7)
+	s.end()
+	if got := h.files(); len(got) > 0 {
+		t.Errorf("without persist there are the files %q", got)
+	}
+	h.boot(block).admits("1.2.3.4", 10, 10)
+}
+
+// Requests may still be served when the app has stopped: Caddy stops its apps in a random order.
+func TestPersistSavesWhatIsAdmittedUntilTheServerEnds(t *testing.T) {
+	h := newHome(t, "storage")
+	block := zoneBlock("persist-late", "limit 10/1h")
+	s := h.boot(block)
+	s.admits("1.2.3.4", 3, 3)
+	if err := s.app.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.admits("1.2.3.4", 4, 4)
+	s.ended = true
+	s.cancel()
+	h.boot(block).admits("1.2.3.4", 10, 3)
+}
+
+// A process that was killed leaves what the one before it had saved.
+func TestPersistKeepsTheFormerSaveWhenAProcessIsKilled(t *testing.T) {
+	h := newHome(t, "{env.TIDE_TEST_STATE}/counters")
+	block := zoneBlock("persist-killed", "limit 10/1h")
+	s := h.boot(block)
+	s.admits("1.2.3.4", 3, 3)
+	s.end()
+	s = h.boot(block)
+	s.admits("1.2.3.4", 4, 4)
+	left, err := os.ReadFile(filepath.Join(h.dir, "counters"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.end()
+	if err := os.WriteFile(filepath.Join(h.dir, "counters"), left, 0o600); err != nil { // as if it had not ended in order
+		t.Fatal(err)
+	}
+	h.boot(block).admits("1.2.3.4", 10, 7)
+}
+
+// A first configuration that fails to start costs nothing of what was saved.
+func TestPersistOutlivesAStartThatFails(t *testing.T) {
+	h := newHome(t, "storage")
+	block := zoneBlock("persist-failed", "limit 10/1h")
+	s := h.boot(block)
+	s.admits("1.2.3.4", 6, 6)
+	s.end()
+	if _, err := trySite(t, &App{Persist: "storage"}, block+zoneBlock("bad", "key {http.request.nonsense}\nlimit 1/1h")); err == nil {
+		t.Fatal("a bad configuration was accepted")
+	}
+	h.boot(block).end() // another app of it failed to start
+	h.boot(block).admits("1.2.3.4", 10, 4)
+}
+
+// What two limits share is saved once, and reloads in between change nothing.
+func TestPersistWithReloads(t *testing.T) {
+	h := newHome(t, "storage")
+	block := zoneBlock("persist-reload", "limit 10/1h")
+	s := h.boot(block)
+	s.admits("1.2.3.4", 2, 2)
+	s2 := h.boot(block + zoneBlock("persist-more", "limit 10/1h 5/1m"))
+	s.end()
+	s2.admits("1.2.3.4", 2, 2)
+	s2.end()
+	h.boot(block).admits("1.2.3.4", 10, 6)
+}
+
+// messages are what an app wrote.
+func messages(logs *observer.ObservedLogs) string {
+	var all []string
+	for _, e := range logs.TakeAll() {
+		if e.Level >= zap.WarnLevel {
+			all = append(all, e.Level.String()+" "+e.Message+" ("+errorIn(e.ContextMap())+")")
+		} else if e.ContextMap()["too_old"] != int64(0) {
+			all = append(all, e.Message)
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+func errorIn(context map[string]any) string {
+	text, _ := context["error"].(string)
+	return text
+}
+
+// observed has an app begin with a keeper, and returns what it says.
+func observed(s *site, k keeper) string {
+	core, logs := observer.New(zap.InfoLevel)
+	s.app.logger, s.app.keeper = zap.New(core), k
+	s.app.resume()
+	return messages(logs)
+}
+
+// Whatever is there in place of the counters, the node serves, and says clearly what is wrong. What isn't ours stays as it is.
+func TestPersistOfWhatCannotBeRead(t *testing.T) {
+	at := clock() - int64(48*time.Hour)
+	old := saved{at, map[string]table.Saved{`"caddy" "persist-bad" s-1h0m0s`: {table.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Elsewhere: 5, Own: 5}}}}}
+	early := savedOf(clock() + int64(time.Hour))
+	whole := encodeSaved(savedOf(clock()))
+	damaged := slices.Clone(whole)
+	damaged[40] ^= 1
+	for what, test := range map[string]struct {
+		file  []byte
+		says  string
+		stays bool
+	}{
+		"damaged":         {damaged, "saved counters could not be read; they start anew (it is damaged or cut off)", false},
+		"cut off":         {whole[:len(whole)-9], "saved counters could not be read; they start anew (it is damaged or cut off)", false},
+		"empty":           {nil, "saved counters could not be read; they start anew (it is damaged or cut off)", false},
+		"another version": {[]byte("tide counters 9\nsomething"), "(it was saved by another version)", false},
+		"foreign":         {[]byte("example.com {\n\trate_limit 5/1m\n}\n"), "error persist is off: what is there is something else, which is left as it is", true},
+		"too old":         {encodeSaved(old), "those that are too old to matter are not", false},
+		"of the future":   {encodeSaved(early), "counters were saved at a time that is still to come, so the clock was set back since; they start anew", false},
+	} {
+		h := newHome(t, "")
+		block := zoneBlock("persist-bad", "limit 10/1h")
+		path := filepath.Join(h.dir, "counters")
+		if err := os.WriteFile(path, test.file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := h.boot(block)
+		if says := observed(s, inFile(path)); !strings.Contains(says, test.says) {
+			t.Errorf("%s: says %q, want %q", what, says, test.says)
+		}
+		s.admits("1.2.3.4", 12, 10)
+		s.end()
+		left, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stays := string(left) == string(test.file); stays != test.stays {
+			t.Errorf("%s: the file is left as it was: %v, want %v", what, stays, test.stays)
+		}
+		if !test.stays {
+			h.persist = path
+			s := h.boot(block)
+			s.admits("1.2.3.4", 1, 0)
+			s.end()
+		}
+	}
+}
+
+func TestPersistWhereNothingCanBeWritten(t *testing.T) {
+	h := newHome(t, "")
+	block := zoneBlock("persist-unwritable", "limit 10/1h")
+	file, pipe := filepath.Join(h.dir, "file"), filepath.Join(h.dir, "pipe")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const cannot, isOff = "error counters can't be saved; those of zones that don't use redis start anew with the next process", "error persist is off"
+	for what, test := range map[string]struct {
+		keeper keeper
+		says   string
+	}{
+		"no such directory":    {inFile(filepath.Join(h.dir, "gone", "counters")), cannot},
+		"below a file":         {inFile(filepath.Join(file, "counters")), cannot},
+		"a directory":          {inFile(h.dir), isOff},
+		"a pipe":               {inFile(pipe), isOff},
+		"a storage that fails": {inStorage{broken{}}, cannot},
+	} {
+		s := h.boot(block)
+		if says := observed(s, test.keeper); !strings.Contains(says, test.says) {
+			t.Errorf("%s: says %q at the start, want %q", what, says, test.says)
+		}
+		s.admits("1.2.3.4", 12, 10)
+		s.end()
+	}
+}
+
+// broken is a storage that is away.
+type broken struct{ certmagic.Storage }
+
+var errAway = errors.New("the storage is away")
+
+func (broken) Load(context.Context, string) ([]byte, error)         { return nil, errAway }
+func (broken) Store(context.Context, string, []byte) error          { return errAway }
+func (broken) List(context.Context, string, bool) ([]string, error) { return nil, errAway }
+
+// Nodes that share a storage keep their counters apart, and those that are gone for good leave nothing there for ever.
+func TestPersistInASharedStorage(t *testing.T) {
+	h := newHome(t, "storage")
+	block := zoneBlock("persist-shared", "limit 10/1h")
+	s := h.boot(block)
+	s.admits("1.2.3.4", 6, 6)
+	s.end()
+	first := h.files()
+	t.Setenv("XDG_DATA_HOME", filepath.Join(h.dir, "data2"))
+	s = h.boot(block)
+	s.admits("1.2.3.4", 10, 10)
+	s.end()
+	if got := h.files(); len(got) != 2 {
+		t.Fatalf("two nodes left the files %q, want two", got)
+	}
+	t.Setenv("XDG_DATA_HOME", filepath.Join(h.dir, "data"))
+	s = h.boot(block)
+	s.admits("1.2.3.4", 10, 4)
+	s.end()
+	long := time.Now().Add(-forgotten - time.Hour)
+	if err := os.Chtimes(filepath.Join(h.dir, first[0]), long, long); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_DATA_HOME", filepath.Join(h.dir, "data2"))
+	h.boot(block).end()
+	if got := h.files(); len(got) != 1 || got[0] == first[0] {
+		t.Errorf("there are %q, want only that of the node that came back", got)
+	}
+}
+
+// caddy validate neither reads nor writes what is kept.
+func TestValidateLeavesWhatIsKeptAlone(t *testing.T) {
+	h := newHome(t, "")
+	for _, persist := range []string{"storage", filepath.Join(h.dir, "counters")} {
+		app, err := json.Marshal(&App{Persist: persist})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := caddy.Validate(&caddy.Config{
+			Admin:      &caddy.AdminConfig{Disabled: true},
+			StorageRaw: []byte(`{"module": "file_system", "root": "` + h.dir + `/storage"}`),
+			AppsRaw:    caddy.ModuleMap{"rate_limit": app},
+		}); err != nil {
+			t.Errorf("Validate with persist %s: %v", persist, err)
+		}
+	}
+	if got := h.files(); len(got) > 0 {
+		t.Errorf("validating left the files %q", got)
+	}
+}

@@ -1,0 +1,106 @@
+package ratelimit
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// savedOf is a small save: two limits, one of them with a window and a bucket.
+func savedOf(at int64) saved {
+	return saved{at, map[string]table.Saved{
+		`"caddy" "login" s-1m0s`: {
+			table.IDOf([]byte("a")): {{Epoch: 29920827, Elsewhere: 5, Own: 3}, {Epoch: 29920826, Elsewhere: 1, Own: 1}},
+			table.IDOf([]byte("b")): {{Epoch: 29920827, Elsewhere: math.MaxInt64, Level: 2.5, LevelAt: at}},
+		},
+		`"caddy" "empty" f-24h0m0s`: {},
+	}}
+}
+
+func TestSavedComesBackAsItWas(t *testing.T) {
+	want := savedOf(12345)
+	got, err := decodeSaved(encodeSaved(want))
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("decodeSaved = %v, %v, want %v", got, err, want)
+	}
+}
+
+// Whatever happens to a file, it is known, and what is ours is told from what is somebody else's.
+func TestSavedThatIsNotWhole(t *testing.T) {
+	whole := encodeSaved(savedOf(12345))
+	for n := range len(whole) {
+		if _, err := decodeSaved(whole[:n]); !errors.Is(err, errDamaged) {
+			t.Fatalf("cut off after %d of %d bytes: %v, want %v", n, len(whole), err, errDamaged)
+		}
+		bad := slices.Clone(whole)
+		bad[n] ^= 0x10
+		if _, err := decodeSaved(bad); err == nil {
+			t.Fatalf("byte %d of %d is another: no error", n, len(whole))
+		}
+	}
+	for text, want := range map[string]error{
+		"example.com {\n}\n": errForeign, "\x00": errForeign, "tide": errDamaged, "tide counters 2\nwhatever": errVersion, "tide counters 1\n": errDamaged,
+	} {
+		if _, err := decodeSaved([]byte(text)); !errors.Is(err, want) {
+			t.Errorf("decodeSaved(%q) = %v, want %v", text, err, want)
+		}
+	}
+}
+
+// FuzzSaved: whatever a file holds, reading it ends, in little memory; what can be read says what was written, and counters that take it up still are some.
+func FuzzSaved(f *testing.F) {
+	whole := encodeSaved(savedOf(replyTime))
+	f.Add(whole[len(savedLine):len(whole)-4], true)
+	f.Add(whole, false)
+	f.Add([]byte("example.com {\n}\n"), false)
+	f.Add([]byte("\x02\x01a\xff\xff\xff\xff\x0f"), true)
+	f.Fuzz(func(t *testing.T, b []byte, framed bool) {
+		if framed {
+			b = slices.Concat([]byte(savedLine), b)
+			b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+		}
+		s, err := decodeSaved(b)
+		if err != nil {
+			return
+		}
+		if again, err := decodeSaved(encodeSaved(s)); err != nil || fmt.Sprint(again) != fmt.Sprint(s) {
+			t.Fatalf("%v became %v, %v", s, again, err)
+		}
+		for _, keys := range s.limits {
+			resumeIn(t, algorithms.FixedWindow{Limit: 10, Window: time.Minute}, keys)
+			resumeIn(t, algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 3}, keys)
+			resumeIn(t, algorithms.SlidingLog{Limit: 10, Window: time.Minute}, keys)
+			resumeIn(t, algorithms.TokenBucket{Limit: 10, Window: time.Minute, Burst: 20}, keys)
+		}
+	})
+}
+
+const replyTime = int64(1_795_249_670_000_000_000)
+
+// resumeIn takes a save up under the ID of a key that comes, and asks.
+func resumeIn[S any](t *testing.T, alg algorithms.Algorithm[S], keys table.Saved) {
+	raw := []byte("k")
+	for _, reports := range keys {
+		tab := table.New[S](10)
+		tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second}, 10)
+		tab.Resume(alg, replyTime, table.Saved{table.IDOf(raw): slices.Clone(reports)})
+		for range 3 {
+			d := tab.Take(alg, table.KeyOf(raw), raw, replyTime, 1).Decision
+			if d.Remaining < 0 || d.Remaining > 20 || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Allowed == (d.RetryAfter > 0) {
+				t.Fatalf("after %v: %+v", reports, d)
+			}
+		}
+		if own := tab.Totals(replyTime).Own; own < 0 {
+			t.Fatalf("after %v: %d own", reports, own)
+		}
+		tab.Save(replyTime)
+	}
+}
