@@ -3,17 +3,18 @@
 # make demo   three Caddy processes, one Redis, one limit: a table a second, for half a minute
 # make check  what .ci/run does
 # make bench  figures beside other limiters and of whole servers, as Markdown: a few minutes; BENCH=-short for less
+# make fuzz   each fuzz test for half a minute
 
 # The tags that xcaddy builds with: one build cache serves all.
 TAGS := nobadger,nomysql,nopgx
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test check redis chaos demo fuzz bench
+.PHONY: test check redis chaos demo fuzz fuzz-briefly bench
 
 test: redis
 	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
 
-check: format static test comparisons
+check: format static test comparisons fuzz-briefly
 
 .PHONY: format static
 format:
@@ -51,10 +52,16 @@ chaos: redis
 demo:
 	go run -tags $(TAGS) ./cmd/demo
 
-# Each fuzz test for half a minute.
-fuzz:
-	@for package in $$(go list ./...); do \
-		for name in $$(go test -list '^Fuzz' $$package | grep ^Fuzz); do \
-			go test -tags $(TAGS) -run '^$$' -fuzz "^$$name\$$" -fuzztime 30s $$package || exit 1; \
+# Each fuzz test, from what is in testdata/fuzz on: for half a minute, and for a number of inputs that takes about a second.
+fuzz: FUZZ := 30s
+fuzz-briefly: FUZZ := 1000x
+
+fuzz fuzz-briefly:
+	@dir=$$(mktemp -d) && trap 'rm -rf '$$dir EXIT && for package in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
+		go test -c -tags $(TAGS) -fuzz . -o $$dir/fuzz.test $$package || exit 1; \
+		for name in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$package/*_test.go | cut -d' ' -f2); do \
+			echo "$$package $$name"; \
+			(cd $$package && $$dir/fuzz.test -test.run '^$$' -test.fuzz "^$$name\$$" -test.fuzztime $(FUZZ) -test.fuzzcachedir $$dir/$$name) >$$dir/log 2>&1 || { cat $$dir/log; exit 1; }; \
+			tail -1 $$dir/log | grep -q PASS || { cat $$dir/log; exit 1; }; \
 		done; \
 	done

@@ -10,6 +10,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // ofJSON are the settings of a handler written in JSON.
@@ -290,4 +292,39 @@ func TestMatchersAreNoSetting(t *testing.T) {
 	if got, _, err := zone.settings(syncLocal, false, false); err != nil || got.fingerprint() != want.fingerprint() {
 		t.Errorf("fingerprint = %s, %v, want %s", got.fingerprint(), err, want.fingerprint())
 	}
+}
+
+// FuzzJSON: no JSON makes it panic, and what it lets through means something.
+func FuzzJSON(f *testing.F) {
+	for _, zone := range []string{
+		`"limits": [{"max_events": 5, "window": "1m"}]`, `"window": "1m", "max_events": 0`, `"limits": [{"max_events": 9, "window": 60000000000}], "key": "{client_ip}-{http.request.host}"`,
+		`"limits": [{"max_events": 9, "window": "1h"}, {"max_events": 5, "window": "1m"}], "algorithm": "token_bucket", "burst": 7, "sync_rate": 0, "ipv4_prefix": 0, "max_keys": 10, "empty_key": "share"`,
+		`"limits": [{"max_events": 1, "window": "10s"}], "algorithm": "leaky_bucket", "queue": 3, "sync_rate": "local"`,
+		`"limits": [{"max_events": 1, "window": "10s"}], "algorithm": "sliding_window", "buckets": 31, "count_denied": true, "on_redis_loss": "divide", "early_sync": false`,
+		`"limits": [{"max_events": -1, "window": -1}], "burst": -9223372036854775808`,
+	} {
+		f.Add([]byte(oneZone(zone)))
+	}
+	f.Add([]byte(`{"rate_limits": {"z": {"match": [{"path": ["/a"]}], "limits": []}}, "sync_rate": 0.25, "jitter": 1e300, "status_code": 99, "headers": ["kong", "off"], "distributed": {"read_interval": 1}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		h := new(Handler)
+		if caddy.StrictUnmarshalJSON(text, h) != nil {
+			return
+		}
+		zones, _, err := h.settings(nil, true, false)
+		if err != nil {
+			return
+		}
+		for _, s := range zones {
+			if s.fingerprint() == "" || len(s.limits) == 0 || s.maxKeys < 1 || s.buckets < 1 || s.burst < 0 || s.queue < 0 {
+				t.Fatalf("settings = %+v of %s", s, text)
+			}
+			for _, r := range s.limits {
+				d := newCounters(&s, r).limiter(&s, r).take(table.KeyOf(nil), nil, replyTime, 1)
+				if d.Remaining < 0 || d.RetryAfter < 0 || !d.Allowed && d.RetryAfter == 0 || d.Allowed && r.n == 0 {
+					t.Fatalf("the first request of %+v: %+v", s, d)
+				}
+			}
+		}
+	})
 }

@@ -180,17 +180,19 @@ func parseAnswer(m table.Message, held, sum string) table.Answer {
 	if a.Failed = held == "!"; a.Failed {
 		return a
 	}
-	a.Held, _ = strconv.ParseInt(held, 10, 64)
 	total, rest, _ := strings.Cut(sum, " ")
 	attempts, rest, _ := strings.Cut(rest, " ")
 	level, at, _ := strings.Cut(rest, " ")
-	a.Sum, _ = strconv.ParseInt(total, 10, 64)
-	a.SumAttempts, _ = strconv.ParseInt(attempts, 10, 64)
-	if level == "" {
-		return a
+	a.Held, a.Sum, a.SumAttempts = parseCount(held), parseCount(total), parseCount(attempts)
+	if ms := parseCount(at); level != "" && ms < math.MaxInt64/int64(time.Millisecond) {
+		a.Seen, _ = strconv.ParseFloat(level, 64)
+		a.SeenAt = ms * int64(time.Millisecond)
 	}
-	a.Seen, _ = strconv.ParseFloat(level, 64)
-	ms, _ := strconv.ParseInt(at, 10, 64)
-	a.SeenAt = ms * int64(time.Millisecond)
 	return a
+}
+
+// parseCount reads a count; what is none is 0.
+func parseCount(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return max(0, n)
 }

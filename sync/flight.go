@@ -258,7 +258,7 @@ func (s *Strict) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, err := parseOutcome(reply, len(rs.rules))
+	o, err := parseOutcome(reply, len(rs.rules), int64(len(c.waiters)))
 	if err != nil {
 		return nil, err
 	}

@@ -27,33 +27,40 @@ type outcome struct {
 	states  [][]int64
 }
 
-// parseOutcome reads {granted, at, {room, state…}…}.
-func parseOutcome(v any, rules int) (*outcome, error) {
+// parseOutcome reads {granted, at, {room, state…}…}, the answer to a call that wanted so many units.
+func parseOutcome(v any, rules int, wanted int64) (*outcome, error) {
 	all, ok := v.([]any)
 	if !ok || len(all) != rules+2 {
 		return nil, errReply
 	}
-	o := &outcome{rooms: make([]int64, rules), states: make([][]int64, rules)}
-	if o.granted, ok = all[0].(int64); !ok {
+	head, ok := parseNumbers(all[:2])
+	if !ok || head[0] < 0 || head[0] > wanted || head[1] < 0 {
 		return nil, errReply
 	}
-	if o.at, ok = all[1].(int64); !ok {
-		return nil, errReply
-	}
+	o := &outcome{granted: head[0], at: head[1], rooms: make([]int64, rules), states: make([][]int64, rules)}
 	for i, rule := range all[2:] {
 		numbers, ok := rule.([]any)
 		if !ok || len(numbers) < 2 {
 			return nil, errReply
 		}
-		state := make([]int64, len(numbers))
-		for j, n := range numbers {
-			if state[j], ok = n.(int64); !ok {
-				return nil, errReply
-			}
+		state, ok := parseNumbers(numbers)
+		if !ok {
+			return nil, errReply
 		}
 		o.rooms[i], o.states[i] = state[0], state[1:]
 	}
 	return o, nil
+}
+
+// parseNumbers reads numbers that Redis' Lua can have counted to.
+func parseNumbers(all []any) (numbers []int64, ok bool) {
+	numbers = make([]int64, len(all))
+	for i, v := range all {
+		if numbers[i], ok = v.(int64); !ok || numbers[i] < -exact || numbers[i] > exact {
+			return nil, false
+		}
+	}
+	return numbers, true
 }
 
 // refuse sees to it that some rule has no room when not all that was wanted was granted. The reply to a call that was sent twice tells the
@@ -97,6 +104,9 @@ func (rs *ruleset) verdicts(o *outcome, place int64, dst []Verdict) []Verdict {
 		default:
 			r.bucket(v, o, o.states[i], place)
 		}
+		if !v.Decision.Allowed {
+			v.Decision.RetryAfter = max(time.Microsecond, v.Decision.RetryAfter) // of a grant that is older than the room
+		}
 		if r.Limit <= 0 {
 			v.Decision.RetryAfter, v.Decision.NextAfter, v.Decision.ResetAfter = r.Window, 0, 0
 		}
@@ -118,7 +128,7 @@ func (r Rule) window(v *Verdict, o *outcome, state []int64) {
 	alg.Absorb(&s, now, v.Reports)
 	d := &v.Decision
 	if !d.Allowed {
-		d.RetryAfter = max(time.Microsecond, alg.Take(&s, now, 1, 0).RetryAfter)
+		d.RetryAfter = alg.Take(&s, now, 1, 0).RetryAfter
 	}
 	is := alg.Take(&s, now, 0, 0)
 	d.NextAfter, d.ResetAfter = is.NextAfter, is.ResetAfter
@@ -133,7 +143,7 @@ func (r Rule) log(v *Verdict, o *outcome, state []int64) {
 	d := &v.Decision
 	leaves := func(at int64) time.Duration {
 		whole := (r.Window + time.Microsecond - 1) / time.Microsecond
-		return max(1, time.Duration(at-o.at)+whole) * time.Microsecond
+		return min(max(1, time.Duration(at-o.at)+whole), whole) * time.Microsecond // a clock that has stepped back makes nobody wait longer
 	}
 	d.NextAfter, d.ResetAfter = leaves(state[1]), leaves(state[2])
 	if !d.Allowed {

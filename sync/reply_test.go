@@ -1,0 +1,180 @@
+package ratesync
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// replyOf makes of JSON what the client makes of a reply: whole numbers are int64, all else that is no list is text or nil.
+func replyOf(text []byte) (any, bool) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var v any
+	if d.Decode(&v) != nil {
+		return nil, false
+	}
+	return fromJSON(v), true
+}
+
+func fromJSON(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		return v.String()
+	case []any:
+		for i := range v {
+			v[i] = fromJSON(v[i])
+		}
+		return v
+	case string:
+		return v
+	}
+	return nil
+}
+
+// sane fails unless a decision can be told to a client.
+func sane(t *testing.T, d algorithms.Decision, limit int64) {
+	t.Helper()
+	if d.Remaining < 0 || d.Remaining > limit || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Delay < 0 || !d.Allowed && d.RetryAfter == 0 {
+		t.Errorf("decision %+v of a limit of %d", d, limit)
+	}
+}
+
+const replied = int64(1_795_249_670_000_000) // microseconds
+
+// FuzzStrictReply: whatever answers in Redis' place, a request gets an error or a decision that makes sense.
+func FuzzStrictReply(f *testing.F) {
+	for _, seed := range []string{
+		`[1, 1795249670000000, [5, 29920827, 3, 1]]`, `[0, 1795249670000000, [0, 29920827, 10, 0]]`, `[2, 1795249670000000, [1, 4, 100], [7, 1, 2]]`,
+		`[1, 1795249670000000, [9, 1, 1795249670000000, 1795249670000000]]`, `[0, 1795249670000000, [0, 10, 1795249669999999, 1795249669999999]]`,
+		`[1, 1795249670000000, [3, 7, 59999999]]`, `[-1, 1795249670000000]`, `[9007199254740993, 0, [0, 0]]`, `[1, -5, [1, 1]]`, `["x", null, []]`, `{}`,
+		`[0, 1795249670000000, [0, 9007199254740992, -9007199254740992, 1795249670000000]]`,
+	} {
+		for k := range uint8(6) {
+			f.Add([]byte(seed), k, int64(2), int64(1))
+		}
+	}
+	f.Fuzz(func(t *testing.T, text []byte, k uint8, wanted, place int64) {
+		reply, ok := replyOf(text)
+		if wanted < 1 || wanted > mostWanted || place < 1 || place > wanted || !ok {
+			t.Skip()
+		}
+		r := Rule{Kind: "fstgql"[k%6], Limit: 10, Window: time.Minute, Buckets: 1 + int(k)%7, Burst: int64(k) % 20, Queue: int64(k) % 15}
+		rules := []Rule{r}
+		if list, _ := reply.([]any); len(list) > 3 {
+			r.Window = time.Hour
+			rules = append(rules, r)
+		}
+		o, err := parseOutcome(reply, len(rules), wanted)
+		if err != nil {
+			return
+		}
+		o.refuse(wanted)
+		rs, err := newRuleset("z", rules, "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := false
+		for _, v := range rs.verdicts(o, place, nil) {
+			sane(t, v.Decision, max(10, r.size(), exact))
+			refused = refused || !v.Decision.Allowed
+			if r.Kind == 'l' && v.Decision.RetryAfter > time.Hour {
+				t.Errorf("a log locks out for %v", v.Decision.RetryAfter)
+			}
+			absorb(t, r.Kind, v.Reports)
+		}
+		if refused == (place <= o.granted) {
+			t.Errorf("the %d. of %d granted: refused %v", place, o.granted, refused)
+		}
+	})
+}
+
+// absorb takes reports in as a node does, and asks.
+func absorb(t *testing.T, k byte, reports []algorithms.Report) {
+	t.Helper()
+	now := replied * int64(time.Microsecond)
+	switch k {
+	case 'f', 's':
+		absorbIn(t, algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
+	case 'l':
+		absorbIn(t, algorithms.SlidingLog{Limit: 10, Window: time.Minute}, now, reports)
+	default:
+		absorbIn(t, algorithms.TokenBucket{Limit: 10, Window: time.Minute}, now, reports)
+	}
+}
+
+func absorbIn[S any](t *testing.T, alg algorithms.Algorithm[S], now int64, reports []algorithms.Report) {
+	t.Helper()
+	var s S
+	alg.Absorb(&s, now, reports)
+	sane(t, alg.Take(&s, now, 1, 0), 10)
+	alg.Absorb(&s, now+int64(time.Second), reports)
+	sane(t, alg.Take(&s, now+int64(time.Second), 1, 0), 10)
+}
+
+// FuzzExchangeReply: whatever answers in Redis' place, counters stay counters, and what was admitted here is still known to be.
+func FuzzExchangeReply(f *testing.F) {
+	for _, seed := range []string{
+		"1795249670\n0\n1\n3 4\n\n0 0", "1795249670\n0\n\n7 9 2.500 1795249669000\n\n1 1", "1795249670\n0\n!\nWRONGTYPE Operation\n\n0 0", "1\n1\n9\n2 2\n9\n2 2",
+		"1795249670\n0\n-5\n-9223372036854775808 -1\nx\nNaN inf nan 9223372036854775807", "\n\n\n1 1 1e308 1795249670000", "", "\n\n\n\n\n\n\n\n",
+		"1795249670\n0\n1\n9223372036854775807 9223372036854775807 9e99 1795249670000\n\n9223372036854775807 1",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, reply string) {
+		settle(t, algorithms.FixedWindow{Limit: 10, Window: time.Minute}, reply)
+		settle(t, algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 4}, reply)
+		settle(t, algorithms.SlidingLog{Limit: 10, Window: time.Minute}, reply)
+		settle(t, algorithms.TokenBucket{Limit: 10, Window: time.Minute}, reply)
+	})
+}
+
+// settle exchanges a key a few times with a Redis that always says the same.
+func settle[S any](t *testing.T, alg algorithms.Algorithm[S], reply string) {
+	t.Helper()
+	now, raw := replied*int64(time.Microsecond), []byte("k")
+	tab := table.New[S](10)
+	tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second, Early: true, Lagging: true}, 10)
+	admitted := int64(0)
+	for range 4 {
+		taken := tab.Take(alg, table.KeyOf(raw), raw, now, 1)
+		sane(t, taken.Decision, 10)
+		if taken.Allowed {
+			admitted++
+		}
+		tab.Tick()
+		messages := tab.Drain(now, 100, false, nil)
+		if len(messages) == 0 {
+			t.Fatal("a key that was touched is not sent")
+		}
+		// As many lines as are wanted, where there are enough.
+		lines := strings.SplitAfter(reply, "\n")
+		l := new(letter)
+		if l.read(strings.TrimSuffix(strings.Join(lines[:min(len(lines), 2+2*len(messages))], ""), "\n"), messages) == nil {
+			tab.Settle(now, l.answers)
+		} else {
+			tab.Fail(messages)
+		}
+		now += int64(time.Second)
+	}
+	if own := tab.Totals(now).Own; own != admitted {
+		t.Errorf("%d admitted, and %d counted as own", admitted, own)
+	}
+	if math.IsNaN(levelOf(tab, alg, raw, now)) {
+		t.Error("the level of a bucket is no number")
+	}
+}
+
+func levelOf[S any](tab *table.Table[S], alg algorithms.Algorithm[S], raw []byte, now int64) (level float64) {
+	tab.With(table.KeyOf(raw), func(s *S) { level = alg.Level(s, now) })
+	return level
+}
