@@ -31,6 +31,8 @@ func (a *adminAPI) Routes() []caddy.AdminRoute {
 type status struct {
 	Zones []limitStatus    `json:"zones"`
 	Redis *ratesync.Status `json:"redis,omitempty"`
+	// Strict is there where a zone has sync_rate 0.
+	Strict *ratesync.CircuitStatus `json:"strict,omitempty"`
 }
 
 // limitStatus is one limit of a zone. Own, Elsewhere and Unsent are sums over all keys of what a decision can still use.
@@ -80,6 +82,10 @@ func currentStatus() status {
 			continue // a zone that several handlers share
 		}
 		seen[l.counters] = true
+		if s.Strict == nil && app.shared != nil && l.settings.syncRate == syncStrict {
+			circuits := app.shared.strict.Status()
+			s.Strict = &circuits
+		}
 		t, node := l.counters.stats(), l.counters.node()
 		if l.settings.syncRate < 0 || app.shared == nil {
 			t.Unsent, node = 0, "" // there is nowhere to send it

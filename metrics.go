@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // The counters belong to the process, so that they go on over a reload; each configuration has a registry of its own to which they are
@@ -85,6 +87,7 @@ type storeStats struct {
 	exchanges int64 // that succeeded
 	failures  int64
 	keys      int64 // exchanged
+	circuits  ratesync.CircuitStatus
 }
 
 var (
@@ -93,6 +96,9 @@ var (
 	redisDesc     = prometheus.NewDesc("caddy_rate_limit_redis_up", "Whether the last exchange with Redis succeeded.", []string{"namespace"}, nil)
 	exchangesDesc = prometheus.NewDesc("caddy_rate_limit_exchanges_total", "Exchanges with Redis.", []string{"namespace", "result"}, nil)
 	exchangedDesc = prometheus.NewDesc("caddy_rate_limit_exchanged_keys_total", "Keys exchanged with Redis.", []string{"namespace"}, nil)
+	openDesc      = prometheus.NewDesc("caddy_rate_limit_circuits_open", "Circuits that are open: strict zones don't wait for Redis.", []string{"namespace"}, nil)
+	tripsDesc     = prometheus.NewDesc("caddy_rate_limit_circuit_trips_total", "How often a circuit has opened.", []string{"namespace"}, nil)
+	timeoutsDesc  = prometheus.NewDesc("caddy_rate_limit_strict_timeouts_total", "Requests to strict zones that waited for Redis in vain.", []string{"namespace"}, nil)
 )
 
 // gauges reads states when it is asked, so that nothing is kept up for a scrape that may never come.
@@ -113,7 +119,7 @@ func registerMetrics(registry *prometheus.Registry, stats func() ([]zoneStats, [
 }
 
 func (gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{keysDesc, sketchDesc, redisDesc, exchangesDesc, exchangedDesc} {
+	for _, d := range []*prometheus.Desc{keysDesc, sketchDesc, redisDesc, exchangesDesc, exchangedDesc, openDesc, tripsDesc, timeoutsDesc} {
 		ch <- d
 	}
 }
@@ -129,6 +135,9 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(exchangesDesc, prometheus.CounterValue, float64(s.exchanges), name, "ok")
 		ch <- prometheus.MustNewConstMetric(exchangesDesc, prometheus.CounterValue, float64(s.failures), name, "failed")
 		ch <- prometheus.MustNewConstMetric(exchangedDesc, prometheus.CounterValue, float64(s.keys), name)
+		ch <- prometheus.MustNewConstMetric(openDesc, prometheus.GaugeValue, float64(s.circuits.Open), name)
+		ch <- prometheus.MustNewConstMetric(tripsDesc, prometheus.CounterValue, float64(s.circuits.Trips), name)
+		ch <- prometheus.MustNewConstMetric(timeoutsDesc, prometheus.CounterValue, float64(s.circuits.Timeouts), name)
 	}
 }
 
@@ -155,6 +164,9 @@ func mergeStores(stores []storeStats) map[string]storeStats {
 			exchanges: sum.exchanges + s.exchanges,
 			failures:  sum.failures + s.failures,
 			keys:      sum.keys + s.keys,
+			circuits: ratesync.CircuitStatus{
+				Open: sum.circuits.Open + s.circuits.Open, Trips: sum.circuits.Trips + s.circuits.Trips, Timeouts: sum.circuits.Timeouts + s.circuits.Timeouts,
+			},
 		}
 	}
 	return merged

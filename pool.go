@@ -320,6 +320,7 @@ func processStats() (zones []zoneStats, stores []storeStats) {
 		st := s.replicator.Status()
 		stores = append(stores, storeStats{
 			namespace: s.namespace, up: st.Up, exchanges: st.Exchanges, failures: st.Failures, keys: st.Keys,
+			circuits: s.strict.Status(),
 		})
 	}
 	redisPool.Range(func(_, v any) bool {

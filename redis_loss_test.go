@@ -3,10 +3,12 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/caddyserver/certmagic"
 	"go.uber.org/goleak"
 
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -317,5 +320,127 @@ func TestRotatedPasswordInAFile(t *testing.T) {
 		shows(t, zone, "is sent", func(z limitStatus) bool { return z.Own == 5 && z.Unsent == 0 })
 		redistest.Eventually(t, "all is well", func() bool { return currentStatus().Redis.Up })
 		s.end()
+	}
+}
+
+// In a strict zone each rule holds while Redis is gone, at the first request already, and Redis decides again when it is back. It keeps what it knows
+// on disk here, so that at the end all that was admitted and counted is held against the limit.
+func TestStrictRulesWhileRedisIsLost(t *testing.T) {
+	r := redistest.Start(t, redistest.Config("--appendonly", "yes", "--appendfsync", "always"))
+	rules := []string{"local", "divide", "allow", "deny"}
+	block := "sync_rate strict\n"
+	for _, rule := range rules {
+		block += zoneBlock("strict-"+rule, "match {\npath /"+rule+"\n}\nlimit 10/1h\nalgorithm fixed_window\non_redis_loss "+rule)
+	}
+	s := newSite(t, appWith(r), block)
+	r.Do("HSET", "test:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	redistest.Eventually(t, "two nodes", func() bool { return s.app.shared.replicator.Nodes() == 2 })
+	for _, rule := range rules {
+		s.admits("1.2.3.4", 4, 4, to("/"+rule))
+	}
+	if st := currentStatus(); st.Strict == nil || st.Strict.Open != 0 || st.Strict.Trips != 0 {
+		t.Errorf("with Redis there: %+v, want no circuit open", st.Strict)
+	}
+	r.Kill()
+	s.admits("1.2.3.4", 20, 6, to("/local"))
+	s.admits("1.2.3.4", 20, 1, to("/divide"))
+	s.admits("1.2.3.4", 20, 20, to("/allow"))
+	if a := s.get("1.2.3.4", to("/deny")); a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" {
+		t.Errorf("deny: %d %v, want 503 with Retry-After", a.status, a.header)
+	}
+	if st := currentStatus(); st.Strict == nil || st.Strict.Open != 1 || st.Strict.Trips == 0 {
+		t.Errorf("with Redis gone: %+v, want one circuit open", st.Strict)
+	}
+	if _, stores := processStats(); len(stores) != 1 || stores[0].circuits.Open != 1 {
+		t.Errorf("the metrics show %+v, want one circuit open", stores)
+	}
+	r.Restart()
+	redistest.Eventually(t, "redis decides again", func() bool { return currentStatus().Strict.Open == 0 })
+	for rule, left := range map[string]int{"local": 0, "divide": 5, "allow": 6, "deny": 6} {
+		shows(t, "strict-"+rule, "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
+		s.admits("1.2.3.4", 10, left, to("/"+rule))
+	}
+}
+
+// A Redis that takes connections and never answers costs those requests a timeout that are under way when it falls silent, and none after them, however
+// long it stays silent. It is probed meanwhile, by nobody's request.
+func TestASilentRedisIsWaitedForOnce(t *testing.T) {
+	const clients = 8
+	r := redistest.Start(t)
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		proxy := faultproxy.Start(t, r.Addr)
+		app := appWith(r)
+		app.Redis.Address, app.Redis.Timeout, app.StrictTimeout = []string{proxy.Addr}, caddy.Duration(400*time.Millisecond), caddy.Duration(400*time.Millisecond)
+		s := newSite(t, app, zoneBlock("silent-"+rule, "sync_rate strict\nlimit 100000/1h\nkey {http.request.header.K}\non_redis_loss "+rule))
+		redistest.Eventually(t, "redis decides", func() bool {
+			before := s.app.shared.strict.Status()
+			s.get("1.2.3.4", header("K", "a"))
+			return before.Open == 0 && s.app.shared.strict.Status() == before
+		})
+		before := s.app.shared.strict.Status()
+		proxy.Set(faultproxy.Blackhole)
+		var wg sync.WaitGroup
+		for c := range clients {
+			wg.Go(func() {
+				for range 300 {
+					s.get("1.2.3.4", header("K", strconv.Itoa(c)))
+				}
+			})
+		}
+		wg.Wait()
+		first := s.app.shared.strict.Status()
+		if waited := first.Timeouts - before.Timeouts; waited < 1 || waited > clients || first.Open != 1 {
+			t.Errorf("%s: of %d requests %d waited, want at most one of each of the %d clients: %+v", rule, clients*300, waited, clients, first)
+		}
+		probes := proxy.Requests()
+		redistest.Eventually(t, "the silent redis is probed", func() bool {
+			s.get("1.2.3.4", header("K", "b"))
+			return proxy.Requests() > probes+2
+		})
+		if now := s.app.shared.strict.Status(); now.Timeouts != first.Timeouts || now.Trips != first.Trips {
+			t.Errorf("%s: while it was probed: %+v, want no more waits than %+v", rule, now, first)
+		}
+		proxy.Set(faultproxy.None)
+		redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.strict.Down() })
+		calls := r.Calls("evalsha")
+		s.admits("1.2.3.4", 1, 1, header("K", "c"))
+		if r.Calls("evalsha") == calls {
+			t.Errorf("%s: redis was not asked after it answers again", rule)
+		}
+		s.end()
+	}
+}
+
+// caddy validate takes a configuration whose Redis is away, and doesn't ask for one that is there.
+func TestValidateDoesNotConnect(t *testing.T) {
+	there, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{})
+	go func() {
+		if c, err := there.Accept(); err == nil {
+			c.Close()
+			close(asked)
+		}
+	}()
+	for _, url := range []string{"redis://" + there.Addr().String(), "redis://nowhere.invalid", "redis://127.0.0.1:1,127.0.0.1:2?master_name=m"} {
+		config, err := adapt("{\n\tadmin off\n\trate_limit {\n\t\tredis " + url + "\n\t}\n}\nhttp://a.example {\n\trate_limit {\n\t\t" + zoneBlock("v", "limit 1/1m\nsync_rate strict") + "\t}\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c caddy.Config
+		if err := caddy.StrictUnmarshalJSON(config, &c); err != nil {
+			t.Fatal(err)
+		}
+		if err := caddy.Validate(&c); err != nil {
+			t.Errorf("Validate with %s: %v", url, err)
+		}
+	}
+	there.Close()
+	select {
+	case <-asked:
+		t.Error("redis was connected to")
+	default:
 	}
 }

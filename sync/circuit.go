@@ -40,8 +40,12 @@ func (s *Strict) circuitOf(id [16]byte) (*circuit, int) {
 // trip opens a circuit, unless it is open, and probes until it can be closed.
 func (s *Strict) trip(id [16]byte) {
 	c, shard := s.circuitOf(id)
-	if !c.down.CompareAndSwap(false, true) || !s.begin() {
-		return // it is probed already, or need not be any more
+	if !c.down.CompareAndSwap(false, true) {
+		return // it is probed already
+	}
+	s.trips.Add(1)
+	if !s.begin() {
+		return
 	}
 	go func() {
 		defer s.work.Done()

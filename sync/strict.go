@@ -31,6 +31,8 @@ type Strict struct {
 	patience atomic.Int64 // nanoseconds
 	pending  atomic.Int64 // keys that are parked
 	circuits [64]circuit
+	trips    atomic.Int64
+	timeouts atomic.Int64
 
 	ctx    context.Context // ends when Close gives up
 	cancel context.CancelFunc
@@ -95,8 +97,11 @@ func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byt
 	case <-w.done:
 	case <-ctx.Done():
 		if left, slow := s.leave(rs, id, w); left {
-			if slow && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				s.trip(id)
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				s.timeouts.Add(1)
+				if slow {
+					s.trip(id)
+				}
 			}
 			return dst, Grant{}, ctx.Err()
 		}
@@ -127,13 +132,30 @@ func (s *Strict) Charge(g Grant) {
 }
 
 // Down says that some part of Redis is known not to answer.
-func (s *Strict) Down() bool {
+func (s *Strict) Down() bool { return s.Status().Open > 0 }
+
+// CircuitStatus tells of the circuits that keep requests from waiting for a Redis that does not answer.
+type CircuitStatus struct {
+	// Open is how many of them are open, and probed: of one, in a Cluster of one for each of its 64 shards.
+	Open int `json:"open"`
+	Of   int `json:"of"`
+	// Trips is how often one has opened, Timeouts how many requests have waited in vain.
+	Trips    int64 `json:"trips"`
+	Timeouts int64 `json:"timeouts"`
+}
+
+// Status tells how the circuits stand.
+func (s *Strict) Status() CircuitStatus {
+	c := CircuitStatus{Of: 1, Trips: s.trips.Load(), Timeouts: s.timeouts.Load()}
+	if s.cluster {
+		c.Of = len(s.circuits)
+	}
 	for i := range s.circuits {
 		if s.circuits[i].down.Load() {
-			return true
+			c.Open++
 		}
 	}
-	return false
+	return c
 }
 
 // Close sends what is still to be given back and ends all work; two seconds at most.
