@@ -3,13 +3,17 @@ package ratesync
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -163,5 +167,34 @@ func (c *trouble) run(t *testing.T, admin *redis.Conn, commands []string) {
 		if err := admin.Do(context.Background(), args...).Err(); err != nil {
 			t.Fatalf("%s: %v", command, err)
 		}
+	}
+}
+
+// That a connection was closed is told only if the next attempt doesn't know better.
+func TestAClosedConnectionIsNoReason(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	r := NewReplicator(nil, "test", time.Second, wallClock, zap.New(core))
+	var lost atomic.Bool
+	r.note(nil, "z", io.EOF, &lost)
+	if logs.Len() != 0 || r.Status().Up || !lost.Load() {
+		t.Errorf("after a closed connection: logged %v, up %t, want nothing yet, and down", logs.All(), r.Status().Up)
+	}
+	r.note(nil, "z", nil, &lost)
+	if logs.Len() != 0 || !r.Status().Up {
+		t.Errorf("after the next attempt: logged %v, up %t, want nothing, and up", logs.All(), r.Status().Up)
+	}
+	r.note(nil, "z", io.EOF, &lost)
+	for range 3 {
+		r.note(nil, "z", reply("WRONGPASS invalid username-password pair"), &lost)
+	}
+	r.note(nil, "z", nil, &lost)
+	if all := logs.All(); len(all) != 2 || !strings.HasPrefix(all[0].ContextMap()["reason"].(string), "WRONGPASS") {
+		t.Errorf("logged %v, want once that the password is refused, and once that all is well", all)
+	}
+	r.note(nil, "z", io.EOF, &lost)
+	r.since = r.since.Add(-2 * minWait)
+	r.note(nil, "z", io.EOF, &lost)
+	if all := logs.All(); len(all) != 3 || all[2].ContextMap()["reason"] != closed {
+		t.Errorf("logged %v, want one more line, as connections are closed over and over", all)
 	}
 }
