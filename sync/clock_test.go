@@ -73,10 +73,10 @@ func TestStepsOfTheServersClock(t *testing.T) {
 		"sliding window": {2 * steppedLimit, func() *stepped {
 			return newStepped[algorithms.WindowState]('s', algorithms.SlidingWindow{Limit: steppedLimit, Window: steppedWindow, Buckets: 1})
 		}},
-		"sliding log": {steppedLimit * 11 / 10, func() *stepped {
+		"sliding log": {steppedLimit * 6 / 5, func() *stepped {
 			return newStepped[algorithms.LogState]('l', algorithms.SlidingLog{Limit: steppedLimit, Window: steppedWindow})
 		}},
-		"token bucket": {steppedLimit * 11 / 10, func() *stepped {
+		"token bucket": {steppedLimit * 6 / 5, func() *stepped {
 			return newStepped[algorithms.BucketState]('t', algorithms.TokenBucket{Limit: steppedLimit, Window: steppedWindow, Burst: steppedLimit})
 		}},
 	} {
