@@ -180,18 +180,22 @@ func TestFloodFigures(t *testing.T) {
 	if !*figures {
 		t.Skip("for figures: go test ./internal/table -run TestFloodFigures -figures -v -timeout 20m")
 	}
-	const maxKeys = 1_000_000
-	fmt.Println("| limit | requests of each attacker's key | windows | bytes, full table | after the flood | attackers got of what is theirs | newcomers refused, 1 request | ten, or the limit |")
-	fmt.Println("|---|---|---|---|---|---|---|---|")
+	fmt.Println("| max_keys | limit | requests of each attacker's key | windows | bytes, full table | after the flood | attackers got of what is theirs | newcomers refused, 1 request | ten, or the limit |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|")
+	const million = 1_000_000
 	for _, c := range []struct {
+		maxKeys  int
 		limit, n int64
 		windows  int
-	}{{1, 1, 1}, {2, 1, 1}, {10, 1, 1}, {100, 1, 1}, {1000, 1, 1}, {10, 1, 3}, {10, 11, 1}, {10, 11, 3}} {
-		f := newFlood(maxKeys, c.limit).run(c.windows, c.n)
+	}{
+		{million, 1, 1, 1}, {million, 2, 1, 1}, {million, 10, 1, 1}, {million, 100, 1, 1}, {million, 1000, 1, 1}, {million, 10, 1, 3},
+		{million, 10, 11, 1}, {million, 10, 11, 3}, {20_000, 100, 101, 1}, {5_000, 1000, 1001, 1}, {1_000, 10_000, 10_001, 1},
+	} {
+		f := newFlood(c.maxKeys, c.limit).run(c.windows, c.n)
 		if c.windows == 1 && !f.kept {
 			t.Error("known clients don't have what they had before the flood")
 		}
-		fmt.Printf("| %d | %d | %d | %d MB | %d MB | %.2f %% | %.2f %% | %.2f %% |\n", c.limit, c.n, c.windows,
-			f.full/1e6, f.after/1e6, 100*f.attackers, 100*f.first, 100*f.ten)
+		fmt.Printf("| %d | %d | %d | %d | %.1f MB | %.1f MB | %.2f %% | %.2f %% | %.2f %% |\n", c.maxKeys, c.limit, c.n, c.windows,
+			float64(f.full)/1e6, float64(f.after)/1e6, 100*f.attackers, 100*f.first, 100*f.ten)
 	}
 }
