@@ -2,7 +2,7 @@
 # make chaos  every fault of Redis, network and nodes with real processes, measured, and a million requests counted once: docs/reliability.md
 # make demo   three Caddy processes, one Redis, one limit: a table a second, for half a minute
 # make check  what .ci/run does
-# make bench  figures beside other limiters and of whole servers, as Markdown: a few minutes; BENCH=-short for less
+# make bench  figures beside other limiters and of whole servers, as Markdown: ten minutes; BENCH=-short for two
 # make fuzz   each fuzz test for half a minute
 
 # The tags that xcaddy builds with: one build cache serves all.
@@ -31,7 +31,7 @@ comparisons:
 	go -C bench test -tags $(TAGS) ./rivals ./compare ./scale
 
 bench:
-	cd bench && go run -tags $(TAGS) ./rivals $(BENCH) && go run -tags $(TAGS) ./compare -servers -latency $(BENCH)
+	cd bench && go run -tags $(TAGS) ./rivals $(BENCH) && go run -tags $(TAGS) ./compare -servers -latency -rounds 4 $(BENCH)
 
 # Redis is what the tests exchange through. Root on Debian gets it here; anybody else is told.
 redis:

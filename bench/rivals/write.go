@@ -24,19 +24,17 @@ func write(w io.Writer, kind string, subjects []subject, results []map[string][]
 		}
 		return cells
 	})
-	fmt.Fprintf(w, "\nAllocated for a request, bytes and how often:\n\n")
-	head(w, times)
-	rows(w, subjects, func(i int) (cells []string) {
-		for _, name := range times {
-			of := results[i][name]
-			cells = append(cells, fmt.Sprintf("%.0f B, %.0f", median(of, nil, func(r result) float64 { return r.Bytes }),
-				median(of, nil, func(r result) float64 { return r.Allocs })))
-		}
-		return cells
-	})
-	if kind == "limiters" {
-		fmt.Fprintf(w, "\nLive bytes a key, the key included, 100,000 keys with one request each; and the most that was admitted in a window's length, as a multiple of the limit:\n\n")
-		head(w, slices.Concat(names[memory], names[exactness]))
+	allocated := func(i int, name string) string {
+		of := results[i][name]
+		return fmt.Sprintf("%.0f B, %.0f", median(of, nil, func(r result) float64 { return r.Bytes }), median(of, nil, func(r result) float64 { return r.Allocs }))
+	}
+	if kind == "handlers" {
+		fmt.Fprintf(w, "\nAllocated for a request, bytes and how often, one thread:\n\n")
+		head(w, times[:2])
+		rows(w, subjects, func(i int) []string { return []string{allocated(i, times[0]), allocated(i, times[1])} })
+	} else {
+		fmt.Fprintf(w, "\nWith 100,000 keys: live bytes a key, the key included; the most that was admitted in a window's length, as a multiple of the limit; allocated for a request:\n\n")
+		head(w, slices.Concat(names[memory], names[exactness], []string{"allocated"}))
 		rows(w, subjects, func(i int) (cells []string) {
 			for _, name := range names[memory] {
 				cells = append(cells, fmt.Sprintf("%.0f", median(results[i][name], nil, func(r result) float64 { return r.PerKey })))
@@ -44,7 +42,7 @@ func write(w io.Writer, kind string, subjects []subject, results []map[string][]
 			for _, name := range names[exactness] {
 				cells = append(cells, fmt.Sprintf("%.2f", median(results[i][name], nil, func(r result) float64 { return r.Peak })))
 			}
-			return cells
+			return append(cells, allocated(i, times[len(times)-1]))
 		})
 	}
 	for i, s := range subjects {

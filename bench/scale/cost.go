@@ -23,10 +23,13 @@ type load struct {
 // window is what limits are reckoned with.
 const window = time.Minute
 
-// perKey is how many messages a busy key of one node costs in an interval, on average over a window: one, an early one when a window begins, and
-// one more in each exchange that also asks for the window before, until that is final.
+// perKey is how many messages a busy key of one node costs in an interval, on average over a window. One; two more at once when a window begins,
+// for it and the one before; and one for the one before in each exchange until that is final, which it is in the first that ends two intervals and
+// a second after it.
 func perKey(window, rate time.Duration) float64 {
-	return 1 + (float64(rate)+float64(2*rate+time.Second))/float64(window)
+	const early = 2
+	asks := float64(2*rate+time.Second)/float64(rate) + 1
+	return 1 + (early+asks)*float64(rate)/float64(window)
 }
 
 // cost is arithmetic: keys that each have requests on all of u.nodes nodes in each interval.
