@@ -8,13 +8,17 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/goleak"
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -51,13 +55,10 @@ func (e *ear) Close() error {
 
 func (e *ear) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
 
-// pipeEnd is an end of a pipe that is free when it is closed: else the timers of its deadlines hold it until they end.
+// pipeEnd is an end of a pipe without a deadline for writing: the timer of one would hold the pipe until it ends, also when the other end has closed it.
 type pipeEnd struct{ net.Conn }
 
-func (p pipeEnd) Close() error {
-	_ = p.SetDeadline(time.Time{})
-	return p.Conn.Close()
-}
+func (pipeEnd) SetWriteDeadline(time.Time) error { return nil }
 
 // lifetime is Caddy as it runs, in this process, on the relay.
 type lifetime struct {
@@ -143,6 +144,199 @@ func (l *lifetime) try(path string, header ...string) (int, string, error) {
 	defer a.Body.Close()
 	body, err := io.ReadAll(a.Body)
 	return a.StatusCode, string(body), err
+}
+
+// traffic is requests to one zone, one after the other, and what came of them.
+type traffic struct {
+	zone                      string
+	admitted, refused, failed atomic.Int64
+	first                     atomic.Value
+}
+
+// run sends requests until stop is closed.
+func (f *traffic) run(l *lifetime, stop <-chan struct{}) {
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		switch status, _, err := l.get("/"+f.zone, "K", strconv.Itoa(i%8)); {
+		case err != nil || status != http.StatusOK && status != http.StatusTooManyRequests:
+			f.failed.Add(1)
+			f.first.CompareAndSwap(nil, fmt.Sprint(status, " ", err))
+		case status == http.StatusOK:
+			f.admitted.Add(1)
+		default:
+			f.refused.Add(1)
+		}
+	}
+}
+
+func (f *traffic) answered() int64 { return f.admitted.Load() + f.refused.Load() + f.failed.Load() }
+
+// under runs f under the load of all traffic.
+func under(l *lifetime, all []*traffic, f func()) {
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, one := range all {
+		wg.Go(func() { one.run(l, stop) })
+	}
+	f()
+	close(stop)
+	wg.Wait()
+}
+
+// sumIn is what a Redis holds of a zone in all.
+func sumIn(t *testing.T, r *redistest.Server, zone string) (sum int64) {
+	c := r.Client()
+	defer c.Close()
+	for _, key := range c.Keys(t.Context(), "test:*:"+zone+":*").Val() {
+		text, err := c.HGet(t.Context(), key, "sum").Result()
+		if err != nil {
+			continue // strict mode's record of calls
+		}
+		first, _, _ := strings.Cut(text, " ")
+		n, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			t.Fatalf("the sum of %s is %q", key, text)
+		}
+		sum += n
+	}
+	return sum
+}
+
+// heap is what is in use after a collection.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // what the first one found only to be finalized
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// reloads are the ways in which a configuration is replaced, in turn.
+type reloads struct {
+	*lifetime
+	redis [2]*redistest.Server
+	taken int // a port that is in use
+	at    int // which redis
+	tight int // the limit of the tight zone
+}
+
+func (r *reloads) written(more string) []byte {
+	var zones strings.Builder
+	for _, z := range []struct{ name, options string }{
+		{"life-fixed", "algorithm fixed_window"}, {"life-bucket", "algorithm token_bucket"}, {"life-local", "algorithm fixed_window\nsync_rate local"},
+		{"life-strict", "algorithm fixed_window\nsync_rate strict"},
+	} {
+		zones.WriteString(zoneBlock(z.name, fmt.Sprintf("match {\npath /%s\n}\nkey {http.request.header.K}\nlimit %d/30d\n%s", z.name, 1_000_000+r.tight, z.options)))
+	}
+	zones.WriteString(zoneBlock("life-tight", fmt.Sprintf("match {\npath /life-tight\n}\nkey all\nlimit %d/30d\nsync_rate local", r.tight)))
+	return r.config("redis "+r.redis[r.at].URL+"\nnamespace test\nsync_rate 100ms\nstrict_timeout 30s", "rate_limit {\n"+zones.String()+"}\nrespond ok", more)
+}
+
+// reload replaces the configuration for the i-th time.
+func (r *reloads) reload(i int) {
+	r.t.Helper()
+	switch i % 5 {
+	case 0: // the same again
+	case 1:
+		r.tight++
+	case 2:
+		r.at = 1 - r.at
+	case 3:
+		broken := bytes.Replace(r.written(""), []byte("token_bucket"), []byte("no_bucket"), 1)
+		if caddy.Load(broken, true) == nil {
+			r.t.Fatal("a configuration with an unknown algorithm was loaded")
+		}
+		return
+	case 4: // this one fails when it starts, before or after the app, and may have served by then
+		r.at = 1 - r.at
+		broken := r.written(fmt.Sprintf("http://:%d {\n\tbind 127.0.0.1\n\trespond no\n}\n", r.taken))
+		r.at = 1 - r.at
+		if caddy.Load(broken, true) == nil {
+			r.t.Fatal("a configuration with a port that is taken was loaded")
+		}
+		return
+	}
+	r.load(r.written(""))
+}
+
+// Fifty reloads of all kinds under load: no request fails, no count is lost or doubled, and nothing is left in memory.
+func TestFiftyReloadsUnderLoad(t *testing.T) {
+	r := &reloads{redis: [2]*redistest.Server{redistest.Start(t), redistest.Start(t)}, tight: 50}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	r.taken = taken.Addr().(*net.TCPAddr).Port
+	before := goleak.IgnoreCurrent()
+	r.lifetime = newLifetime(t)
+	r.load(r.written(""))
+	var all []*traffic
+	for _, zone := range []string{"life-fixed", "life-bucket", "life-local", "life-strict", "life-tight"} {
+		all = append(all, &traffic{zone: zone})
+	}
+	rounds := func(n int) {
+		under(r.lifetime, all, func() {
+			for i := range n {
+				r.reload(i)
+				for _, f := range all {
+					want := f.answered() + 2
+					redistest.Eventually(t, "requests to "+f.zone+" are answered", func() bool { return f.answered() >= want })
+				}
+			}
+		})
+	}
+	rounds(20) // what stays after the first reloads is no leak
+	base := heap()
+	rounds(50)
+	var after uint64
+	redistest.Eventually(t, "the heap is back within 5 %", func() bool {
+		after = heap()
+		return after <= base+base/20
+	})
+	t.Logf("heap: %d bytes before 50 reloads, %d after", base, after)
+	r.checkCounts(all)
+	if err := caddy.Stop(); err != nil {
+		t.Errorf("Stop: %v", err)
+	}
+	r.client.CloseIdleConnections()
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*Cache).maintainAssets"))
+}
+
+// checkCounts holds what clients saw against the counters.
+func (r *reloads) checkCounts(all []*traffic) {
+	t := r.t
+	for _, f := range all {
+		admitted := f.admitted.Load()
+		t.Logf("%s: %d admitted, %d refused", f.zone, admitted, f.refused.Load())
+		if f.failed.Load() > 0 {
+			t.Errorf("%s: %d requests failed, the first with %v", f.zone, f.failed.Load(), f.first.Load())
+		}
+		switch f.zone {
+		case "life-tight":
+			if admitted != int64(r.tight) {
+				t.Errorf("%s: %d admitted, want the last limit, %d", f.zone, admitted, r.tight)
+			}
+		case "life-local":
+			shows(t, f.zone, fmt.Sprintf("has counted %d", admitted), func(z limitStatus) bool { return z.Own == admitted })
+		case "life-strict": // each Redis holds what it decided
+			if got := sumIn(t, r.redis[0], f.zone) + sumIn(t, r.redis[1], f.zone); got != admitted {
+				t.Errorf("%s: the two Redis hold %d, want the %d that were admitted", f.zone, got, admitted)
+			}
+		default:
+			shows(t, f.zone, fmt.Sprintf("has counted %d", admitted), func(z limitStatus) bool { return z.Own == admitted && z.Unsent == 0 })
+			if got := sumIn(t, r.redis[r.at], f.zone); got != admitted {
+				t.Errorf("%s: redis holds %d, want the %d that were admitted", f.zone, got, admitted)
+			}
+		}
+		if f.zone != "life-tight" && f.refused.Load() > 0 {
+			t.Errorf("%s: %d requests were refused", f.zone, f.refused.Load())
+		}
+	}
 }
 
 // holder keeps requests in the configuration that took them until the test lets them go on.
