@@ -87,7 +87,9 @@ type storeStats struct {
 	exchanges int64 // that succeeded
 	failures  int64
 	keys      int64 // exchanged
-	circuits  ratesync.CircuitStatus
+	// failedKeys are those that Redis could not do, or of which it said what makes no sense.
+	failedKeys int64
+	circuits   ratesync.CircuitStatus
 }
 
 var (
@@ -96,6 +98,7 @@ var (
 	redisDesc     = prometheus.NewDesc("caddy_rate_limit_redis_up", "Whether the last exchange with Redis succeeded.", []string{"namespace"}, nil)
 	exchangesDesc = prometheus.NewDesc("caddy_rate_limit_exchanges_total", "Exchanges with Redis.", []string{"namespace", "result"}, nil)
 	exchangedDesc = prometheus.NewDesc("caddy_rate_limit_exchanged_keys_total", "Keys exchanged with Redis.", []string{"namespace"}, nil)
+	failedDesc    = prometheus.NewDesc("caddy_rate_limit_failed_keys_total", "Keys that Redis could not do in an exchange, or of which it said what makes no sense.", []string{"namespace"}, nil)
 	openDesc      = prometheus.NewDesc("caddy_rate_limit_circuits_open", "Circuits that are open: strict zones don't wait for Redis.", []string{"namespace"}, nil)
 	tripsDesc     = prometheus.NewDesc("caddy_rate_limit_circuit_trips_total", "How often a circuit has opened.", []string{"namespace"}, nil)
 	timeoutsDesc  = prometheus.NewDesc("caddy_rate_limit_strict_timeouts_total", "Requests to strict zones that waited for Redis in vain.", []string{"namespace"}, nil)
@@ -119,7 +122,7 @@ func registerMetrics(registry *prometheus.Registry, stats func() ([]zoneStats, [
 }
 
 func (gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{keysDesc, sketchDesc, redisDesc, exchangesDesc, exchangedDesc, openDesc, tripsDesc, timeoutsDesc} {
+	for _, d := range []*prometheus.Desc{keysDesc, sketchDesc, redisDesc, exchangesDesc, exchangedDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc} {
 		ch <- d
 	}
 }
@@ -135,6 +138,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(exchangesDesc, prometheus.CounterValue, float64(s.exchanges), name, "ok")
 		ch <- prometheus.MustNewConstMetric(exchangesDesc, prometheus.CounterValue, float64(s.failures), name, "failed")
 		ch <- prometheus.MustNewConstMetric(exchangedDesc, prometheus.CounterValue, float64(s.keys), name)
+		ch <- prometheus.MustNewConstMetric(failedDesc, prometheus.CounterValue, float64(s.failedKeys), name)
 		ch <- prometheus.MustNewConstMetric(openDesc, prometheus.GaugeValue, float64(s.circuits.Open), name)
 		ch <- prometheus.MustNewConstMetric(tripsDesc, prometheus.CounterValue, float64(s.circuits.Trips), name)
 		ch <- prometheus.MustNewConstMetric(timeoutsDesc, prometheus.CounterValue, float64(s.circuits.Timeouts), name)
@@ -159,11 +163,12 @@ func mergeStores(stores []storeStats) map[string]storeStats {
 		name := strings.ToValidUTF8(s.namespace, "?")
 		sum, ok := merged[name]
 		merged[name] = storeStats{
-			namespace: name,
-			up:        s.up && (!ok || sum.up),
-			exchanges: sum.exchanges + s.exchanges,
-			failures:  sum.failures + s.failures,
-			keys:      sum.keys + s.keys,
+			namespace:  name,
+			up:         s.up && (!ok || sum.up),
+			exchanges:  sum.exchanges + s.exchanges,
+			failures:   sum.failures + s.failures,
+			keys:       sum.keys + s.keys,
+			failedKeys: sum.failedKeys + s.failedKeys,
 			circuits: ratesync.CircuitStatus{
 				Open: sum.circuits.Open + s.circuits.Open, Trips: sum.circuits.Trips + s.circuits.Trips, Timeouts: sum.circuits.Timeouts + s.circuits.Timeouts,
 			},

@@ -13,8 +13,8 @@ import (
 func someStats() ([]zoneStats, []storeStats) {
 	return []zoneStats{{"m", 3, false}, {"m", 4, true}, {"other\xff", 0, false}},
 		[]storeStats{
-			{"caddy", true, 10, 1, 100, ratesync.CircuitStatus{Open: 1, Of: 1, Trips: 2, Timeouts: 3}},
-			{"caddy", false, 1, 5, 7, ratesync.CircuitStatus{Open: 4, Of: 64, Trips: 5, Timeouts: 6}}, {namespace: "shop", up: true, exchanges: 2},
+			{"caddy", true, 10, 1, 100, 3, ratesync.CircuitStatus{Open: 1, Of: 1, Trips: 2, Timeouts: 3}},
+			{"caddy", false, 1, 5, 7, 1, ratesync.CircuitStatus{Open: 4, Of: 64, Trips: 5, Timeouts: 6}}, {namespace: "shop", up: true, exchanges: 2},
 		}
 }
 
@@ -58,7 +58,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			"decisions_total skipped m": 0, "decisions_total unavailable m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
 			"keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "redis_up caddy": 0, "redis_up shop": 1,
 			"exchanges_total caddy failed": 6, "exchanges_total caddy ok": 11, "exchanges_total shop failed": 0, "exchanges_total shop ok": 2,
-			"exchanged_keys_total caddy": 107, "exchanged_keys_total shop": 0,
+			"exchanged_keys_total caddy": 107, "exchanged_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
 			"circuits_open caddy": 5, "circuit_trips_total caddy": 7, "strict_timeouts_total caddy": 9,
 			"circuits_open shop": 0, "circuit_trips_total shop": 0, "strict_timeouts_total shop": 0,
 		}

@@ -319,7 +319,7 @@ func processStats() (zones []zoneStats, stores []storeStats) {
 	add := func(s *sharedRedis) {
 		st := s.replicator.Status()
 		stores = append(stores, storeStats{
-			namespace: s.namespace, up: st.Up, exchanges: st.Exchanges, failures: st.Failures, keys: st.Keys,
+			namespace: s.namespace, up: st.Up, exchanges: st.Exchanges, failures: st.Failures, keys: st.Keys, failedKeys: st.FailedKeys,
 			circuits: s.strict.Status(),
 		})
 	}

@@ -34,8 +34,9 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	r.stats.keys.Add(int64(len(messages)))
 	now := r.now()
 	r.stats.last.Store(now)
+	r.stats.failedKeys.Add(int64(len(l.refused)))
 	for _, text := range l.refused {
-		if strings.HasPrefix(text, "WRONGTYPE") {
+		if text == noSense || strings.HasPrefix(text, "WRONGTYPE") {
 			r.complain(s, text)
 		} else {
 			err = refusal(text)
@@ -163,8 +164,11 @@ func (l *letter) read(reply string, messages []table.Message) error {
 		}
 		sum, rest, ok = strings.Cut(rest, "\n")
 		a := parseAnswer(messages[i], held, sum)
-		if a.Failed {
+		switch {
+		case held == "!":
 			l.refused = append(l.refused, sum)
+		case a.Failed:
+			l.refused = append(l.refused, noSense)
 		}
 		l.answers = append(l.answers, a)
 	}
@@ -172,27 +176,4 @@ func (l *letter) read(reply string, messages []table.Message) error {
 		return errReply
 	}
 	return nil
-}
-
-// parseAnswer reads what the script says of one key.
-func parseAnswer(m table.Message, held, sum string) table.Answer {
-	a := table.Answer{Message: m}
-	if a.Failed = held == "!"; a.Failed {
-		return a
-	}
-	total, rest, _ := strings.Cut(sum, " ")
-	attempts, rest, _ := strings.Cut(rest, " ")
-	level, at, _ := strings.Cut(rest, " ")
-	a.Held, a.Sum, a.SumAttempts = parseCount(held), parseCount(total), parseCount(attempts)
-	if ms := parseCount(at); level != "" && ms < math.MaxInt64/int64(time.Millisecond) {
-		a.Seen, _ = strconv.ParseFloat(level, 64)
-		a.SeenAt = ms * int64(time.Millisecond)
-	}
-	return a
-}
-
-// parseCount reads a count; what is none is 0.
-func parseCount(text string) int64 {
-	n, _ := strconv.ParseInt(text, 10, 64)
-	return max(0, n)
 }

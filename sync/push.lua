@@ -21,19 +21,36 @@ local function whole(a, b)
   return format('%.0f %.0f', a, b)
 end
 
+-- What all other nodes have, counted anew: "sum" makes no sense, or this node's field doesn't.
+local function recount(key)
+  local total, attempts, all = 0, 0, redis.call('HGETALL', key)
+  for f = 1, #all, 2 do
+    if all[f] ~= 'sum' and all[f] ~= node then
+      local _, t, a = match(all[f + 1], '^(%d+) (%d+) (%d+)$')
+      total, attempts = total + (t or 0), attempts + (a or 0)
+    end
+  end
+  return total, attempts
+end
+
 local function push(key, i)
   local had = pcall('HMGET', key, node, 'sum')
   if had.err then return refused(had.err) end
   local mine, sum = had[1], had[2]
   local s, held, tried
-  if mine then s, held, tried = match(mine, '^(%d+) (%-?%d+) (%d+)') end
+  if mine then s, held, tried = match(mine, '^(%d+) (%d+) (%d+)$') end
+  if held and held + 0 >= 2^53 then s, held, tried = nil, nil, nil end
   local total = ARGV[i]
   if total == '' or s and seq <= tonumber(s) then return held or '', sum and match(sum, '^[^\r\n]*') or '0 0' end
   local all, attempts, level, at
   if sum and drain then
-    all, attempts, level, at = match(sum, '^(%-?%d+) (%d+) ?(%S*) ?(%S*)')
+    all, attempts, level, at = match(sum, '^(%d+) (%d+) ?(%S*) ?(%S*)$')
   elseif sum then
-    all, attempts = match(sum, '^(%-?%d+) (%d+)')
+    all, attempts = match(sum, '^(%d+) (%d+)$')
+  end
+  if sum and not all or mine and not (s and sum) or all and (all - (held or 0) < 0 or all + 0 >= 2^53) then
+    all, attempts = recount(key)
+    all, attempts = all + (held or 0), attempts + (tried or 0)
   end
   local tries = ARGV[i + 1]
   local more = total - (held or 0)
@@ -41,6 +58,7 @@ local function push(key, i)
   local stored, seen = new, new
   if drain then
     local fill = max(0, (tonumber(level) or 0) - drain * max(0, now - (tonumber(at) or now)))
+    if fill >= 2^53 then fill = 0 end
     stored = new .. format(' %.3f %.0f', max(0, fill + more, tonumber(ARGV[i + 2]) or 0), now)
     if (level or '') ~= '' then seen = new .. ' ' .. level .. ' ' .. at end
   end

@@ -74,8 +74,8 @@ type Replicator struct {
 }
 
 type counters struct {
-	exchanges, keys, failures atomic.Int64
-	last                      atomic.Int64
+	exchanges, keys, failures, failedKeys atomic.Int64
+	last                                  atomic.Int64
 }
 
 // Status is what a Replicator tells about itself.
@@ -88,6 +88,8 @@ type Status struct {
 	Exchanges int64 `json:"exchanges"`
 	Keys      int64 `json:"keys"`
 	Failures  int64 `json:"failures"`
+	// FailedKeys are the counts in answered calls that Redis could not do, or of which it said what makes no sense.
+	FailedKeys int64 `json:"failed_keys"`
 	// Last is when the last call was answered, zero if never.
 	Last time.Time `json:"last"`
 	// Offset is how far the server's clock is ahead of this node's, as a duration like 1.5ms.
@@ -201,7 +203,7 @@ func (r *Replicator) Status() Status {
 	defer r.mu.Unlock()
 	s := Status{
 		Up: len(r.failing) == 0, Failing: make(map[string]string, len(r.failing)), Nodes: r.nodes.Load(),
-		Exchanges: r.stats.exchanges.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(),
+		Exchanges: r.stats.exchanges.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(), FailedKeys: r.stats.failedKeys.Load(),
 		Offset: r.clock.offset.String(),
 	}
 	for name, why := range r.failing {

@@ -34,7 +34,7 @@ func parseOutcome(v any, rules int, wanted int64) (*outcome, error) {
 		return nil, errReply
 	}
 	head, ok := parseNumbers(all[:2])
-	if !ok || head[0] < 0 || head[0] > wanted || head[1] < 0 {
+	if !ok || head[0] < 0 || head[0] > wanted || head[1] < 0 || head[1] > math.MaxInt64/int64(time.Microsecond) {
 		return nil, errReply
 	}
 	o := &outcome{granted: head[0], at: head[1], rooms: make([]int64, rules), states: make([][]int64, rules)}

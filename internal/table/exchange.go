@@ -2,6 +2,7 @@ package table
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -301,11 +302,15 @@ func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, reports 
 	alg, s := b.Algorithm, &e.state
 	alg.Roll(s, now)
 	l := alg.Ledger(s)
+	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Failed }) {
+		l.Resend = true // what the store holds of this key is in doubt
+		return false
+	}
 	var sent int64
 	epoch := l.Epoch
 	for i := range answers {
 		a := &answers[i]
-		if a.Failed || a.Span != alg.Span(s) {
+		if a.Span != alg.Span(s) {
 			return forgot
 		}
 		mine := a.Held

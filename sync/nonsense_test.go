@@ -1,0 +1,220 @@
+package ratesync
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// What another program has written into a key's hash is put right by the next message.
+func TestNonsenseInAHashIsHealed(t *testing.T) {
+	r := redistest.Start(t)
+	client := clientOf(t, r.URL)
+	alg := algorithms.FixedWindow{Limit: 1000, Window: 100 * time.Hour}
+	a, b := startNode(t, client, alg, 20*time.Millisecond, wallClock), startNode(t, client, alg, 20*time.Millisecond, wallClock)
+	ctx := context.Background()
+	spent := int64(0)
+	for round, c := range []struct{ field, value string }{
+		{"sum", "0 0"}, {"sum", "many"}, {"sum", ""}, {"sum", "-5 3"}, {"sum", "nan nan"}, {"sum", "99999999999999999999 3"}, {"sum", "1e300 1"}, {"sum", "7 8 nan inf"},
+		{"sum", "3"}, {"own", "x"}, {"own", "1 2"}, {"own", "1 99999999999999999999 1"}, {"own", "-1 -2 -3"}, {"no sum", ""},
+	} {
+		a.take("k", 1)
+		b.take("k", 2)
+		spent += 3
+		a.knows("k", spent/3, spent/3*2)
+		b.knows("k", spent/3*2, spent/3)
+		for _, key := range client.Keys(ctx, "test:*:z:*").Val() {
+			switch c.field {
+			case "own":
+				client.HSet(ctx, key, a.source.Node(), c.value)
+			case "no sum":
+				client.HDel(ctx, key, "sum")
+			default:
+				client.HSet(ctx, key, "sum", c.value)
+			}
+		}
+		a.take("k", 1)
+		b.take("k", 2)
+		spent += 3
+		a.knows("k", spent/3, spent/3*2)
+		b.knows("k", spent/3*2, spent/3)
+		if got := sum(t, r); got != spent {
+			t.Errorf("round %d: with %s = %q in between redis counts %d, want %d", round, c.field, c.value, got, spent)
+		}
+	}
+}
+
+// jester answers each key with what it is told, in the form that the script has, but for what is cut off.
+type jester struct {
+	clockwork
+	held, sum string
+	jests     bool
+	cut       int
+}
+
+func (j *jester) Process(ctx context.Context, cmd redis.Cmder) error {
+	err := j.clockwork.Process(ctx, cmd)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err != nil || !j.jests {
+		return err
+	}
+	keys, _ := strconv.Atoi(*cmd.Args()[2].(*string))
+	reply := "1700000000\n0" + strings.Repeat("\n"+j.held+"\n"+j.sum, keys)
+	cmd.(*redis.StringCmd).SetVal(reply[:len(reply)-j.cut])
+	return nil
+}
+
+func (j *jester) say(held, sum string, cut int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.held, j.sum, j.jests, j.cut = held, sum, true, cut
+}
+
+// A reply that makes no sense is counted as an error, and neither locks anybody out nor lets anybody in; the next good one heals.
+func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
+	for i, c := range []struct {
+		held, sum string
+		cut       int
+	}{
+		{"", "0 9", 0}, {"", "-3 -3", 0}, {"", "99999999999999999999 5", 0}, {"", "9007199254740993 1", 0}, {"", "many", 0}, {"", "", 0},
+		{"", "NaN 1", 0}, {"", "5 5 NaN 1", 0}, {"", "5 5 -1 1", 0}, {"", "5 5 inf 1", 0}, {"", "5 5 1 99999999999999999", 0}, {"", "5 5 1", 0}, {"", "5", 0}, {"", "5 5 ", 0},
+		{"x", "5 5", 0}, {"-1", "5 5", 0}, {"5.0", "5 5", 0}, {"NaN", "5 5", 0}, {"!", "ERR", 0},
+		{"", "5 5\n", 0}, {"", "5 5\n5", 0}, {"", "5 5", 4}, {"", "5 5", 5}, {"", "5 5", 17},
+	} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newVnode(t)
+				j := &jester{clockwork: clockwork{calls: make(map[string][]time.Time), held: make(map[string]string)}}
+				n.rep.client = j
+				alg := algorithms.FixedWindow{Limit: 10, Window: 100 * time.Hour}
+				tab := table.New[algorithms.WindowState](10)
+				source := NewSource(tab, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
+				tab.Configure(table.Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second, Early: true, Wake: source.Wake}, 10)
+				n.rep.Attach(source, time.Second, 0)
+				defer n.rep.Close()
+				defer source.Detach()
+				take := func() bool { return tab.Take(alg, table.KeyOf([]byte("k")), []byte("k"), wallClock(), 1).Allowed }
+
+				j.say(c.held, c.sum, c.cut)
+				for range 5 {
+					take()
+					time.Sleep(1500 * time.Millisecond)
+				}
+				s := n.rep.Status()
+				if s.FailedKeys == 0 && s.Failures == 0 {
+					t.Errorf("held %q, sum %q: no error is counted: %+v", c.held, c.sum, s)
+				}
+				if got := tab.Totals(wallClock()); got.Own != 5 || got.Elsewhere != 0 || got.Unsent != 5 {
+					t.Errorf("held %q, sum %q: %+v, want 5 of this node's own, unsent, and none elsewhere", c.held, c.sum, got)
+				}
+				j.say("5", "8 9", 0)
+				time.Sleep(3 * time.Second)
+				if got := tab.Totals(wallClock()); got.Own != 5 || got.Elsewhere != 3 || got.Unsent != 0 {
+					t.Errorf("after a good reply: %+v, want 3 elsewhere and none unsent", got)
+				}
+				admitted := 0
+				for range 20 {
+					if take() {
+						admitted++
+					}
+				}
+				if admitted > 2 {
+					t.Errorf("after a good reply %d more are admitted, with 2 left", admitted)
+				}
+			})
+		})
+	}
+}
+
+// Whatever a reply says, nothing panics, no count is negative and no more than the limit is admitted.
+func FuzzAnswer(f *testing.F) {
+	f.Add("", "5 5", int64(5), true)
+	f.Add("3", "9 9 1.250 1700000000000", int64(5), false)
+	f.Add("!", "WRONGTYPE", int64(1), true)
+	f.Add("9007199254740991", "9007199254740991 0 nan -1", int64(3), true)
+	f.Fuzz(func(t *testing.T, held, sum string, own int64, bucket bool) {
+		own = min(max(own, 0), 10)
+		if bucket {
+			answered[algorithms.BucketState](t, algorithms.TokenBucket{Limit: 10, Window: time.Hour}, held, sum, own)
+		} else {
+			answered[algorithms.WindowState](t, algorithms.SlidingWindow{Limit: 10, Window: time.Hour, Buckets: 1}, held, sum, own)
+		}
+	})
+}
+
+func answered[S any](t *testing.T, alg algorithms.Algorithm[S], held, sum string, own int64) {
+	const now = int64(1_700_000_000_000_000_000)
+	tab, key := table.New[S](10), table.KeyOf([]byte("k"))
+	tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second}, 10)
+	admitted := int64(0)
+	for range own {
+		admitted += one(tab.Take(alg, key, []byte("k"), now, 1).Allowed)
+	}
+	for range 3 {
+		tab.Tick()
+		var answers []table.Answer
+		for _, m := range tab.Drain(now, 100, false, nil) {
+			answers = append(answers, parseAnswer(m, held, sum))
+		}
+		tab.Settle(now, answers)
+		if got := tab.Totals(now); got.Own != admitted || got.Elsewhere < 0 || got.Unsent < 0 {
+			t.Fatalf("held %q, sum %q: %+v after %d admitted", held, sum, got, admitted)
+		}
+	}
+	for range 20 {
+		admitted += one(tab.Take(alg, key, []byte("k"), now, 1).Allowed)
+	}
+	if admitted > 10 {
+		t.Fatalf("held %q, sum %q: %d admitted at limit 10", held, sum, admitted)
+	}
+}
+
+func one(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Nor does a reply of strict mode's scripts that makes no sense.
+func FuzzOutcome(f *testing.F) {
+	f.Add(int64(1), int64(1_700_000_000_000_000), int64(4), int64(3), int64(2), int64(1), int64(0))
+	f.Add(int64(2), int64(-1), int64(-1), int64(math.MinInt64), int64(math.MaxInt64), int64(-5), int64(1))
+	f.Add(int64(0), int64(math.MaxInt64), int64(0), int64(0), int64(0), int64(0), int64(3))
+	f.Fuzz(func(t *testing.T, granted, at, room, s1, s2, s3, kind int64) {
+		r := Rule{Kind: "fstgql"[uint64(kind)%6], Limit: 5, Window: time.Minute, Queue: 2}
+		const wanted = 2
+		o, err := parseOutcome([]any{granted, at, []any{room, s1, s2, s3}}, 1, wanted)
+		if err != nil {
+			return
+		}
+		o.refuse(wanted)
+		rs, err := newRuleset("z", []Rule{r}, "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		admitted := int64(0)
+		for place := int64(1); place <= wanted; place++ {
+			v := rs.verdicts(o, place, nil)[0]
+			admitted += one(v.Decision.Allowed && place <= o.granted)
+			if d := v.Decision; d.Remaining < 0 || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Delay < 0 {
+				t.Fatalf("%+v: %+v", r, d)
+			}
+		}
+		if admitted > granted {
+			t.Fatalf("%d admitted, %d granted", admitted, granted)
+		}
+	})
+}
