@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// page is the document whose sections are written; the README has some of them too.
+const page = "docs/accuracy.md"
+
+var pages = []string{page, "README.md"}
+
+// A section stands between these two lines. All else on a page is written by hand.
+const (
+	begins = "<!-- figures: %s, written by go run ./internal/sim/cmd/accuracy -->\n"
+	ends   = "<!-- end of figures -->\n"
+)
+
+// writeSections works out the sections that the pages have, and writes those that are wanted.
+func writeSections(sections map[string]func() (string, error), wanted func(name string) bool) error {
+	done := make(map[string]string)
+	for _, path := range pages {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		out := string(text)
+		for name, work := range sections {
+			if !wanted(name) || !has(out, name) {
+				continue
+			}
+			if _, ok := done[name]; !ok {
+				start := time.Now()
+				if done[name], err = work(); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				progress(name, start)
+			}
+			if out, err = replace(out, name, done[name]); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+		}
+		if err := os.WriteFile(path, []byte(out), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func has(text, name string) bool { return strings.Contains(text, fmt.Sprintf(begins, name)) }
+
+// replace puts a body into a section.
+func replace(text, name, body string) (string, error) {
+	mark := fmt.Sprintf(begins, name)
+	before, rest, _ := strings.Cut(text, mark)
+	_, after, ok := strings.Cut(rest, ends)
+	if !ok {
+		return "", fmt.Errorf("section %q has no end", name)
+	}
+	return before + mark + "\n" + strings.TrimSpace(body) + "\n\n" + ends + after, nil
+}
+
+// A grid is a table in Markdown.
+type grid struct{ strings.Builder }
+
+func newGrid(columns ...string) *grid {
+	g := &grid{}
+	g.row(columns...)
+	g.WriteString(strings.Repeat("|---", len(columns)) + "|\n")
+	return g
+}
+
+func (g *grid) row(cells ...string) { g.WriteString("| " + strings.Join(cells, " | ") + " |\n") }

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"strings"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/plot"
+	"github.com/caddy-tide/ratelimit/internal/sim"
+)
+
+// plots are the files of docs/accuracy, by name.
+var plots = map[string]func() plot.Plot{
+	"over-time": overTime,
+	"by-rate":   byRate,
+	"by-nodes":  byNodes,
+	"by-demand": byDemand,
+	"windows":   windowsPlot,
+}
+
+// The styles of the models are the same in all plots.
+const (
+	exactStyle = iota
+	kongStyle
+	tideStyle
+	scaledStyle
+)
+
+// overTime is what is admitted while a client comes that asks for five times its limit.
+func overTime() plot.Plot {
+	const limit, window = 1000, 10 * time.Second
+	c := sim.CaseOf("", sim.Windows{
+		Algorithm: sim.Sliding(limit, window), Rate: time.Second, Nodes: 10, Latency: near,
+		Load: sim.Load{{For: 15 * time.Second, Rate: 50}, {For: 45 * time.Second, Rate: 500}},
+	})
+	line := func(name string, style int, r sim.Result) plot.Line {
+		x, y := r.Windowed(limit, window, 250*ms)
+		return plot.Line{Name: name, X: x, Y: y, Style: style}
+	}
+	return plot.Plot{
+		Title:       "Admitted in the last 10 seconds, as a multiple of the limit",
+		Description: "Ten nodes share 1000 requests in 10 seconds, with sync_rate 1s. A client asks for half of that, and from the 15th second on for five times as much. What Tide admits follows the exact store.",
+		X:           "seconds",
+		Panels: []plot.Panel{{
+			Y: "admitted / limit", Reference: 1, Name: "the limit",
+			Lines: []plot.Line{
+				line("exact store", exactStyle, c.Exact(1)),
+				line("Kong's model", kongStyle, c.Run(sim.Kong, 1)),
+				line("Tide", tideStyle, c.Run(sim.Shipped, 1)),
+			},
+		}},
+	}
+}
+
+// errorsBy draws how much the models admit beyond the exact store.
+func errorsBy(title, description, x string, log bool, at []float64, scenario func(x float64) sim.Case) plot.Plot {
+	lines := []plot.Line{
+		{Name: "Kong's model", Style: kongStyle}, {Name: "early_sync off", Style: scaledStyle}, {Name: "Tide", Style: tideStyle},
+	}
+	for i, m := range []sim.Model{sim.Kong, sim.Scaled, sim.Shipped} {
+		l := &lines[i]
+		l.X, l.Marked = at, true
+		for _, x := range at {
+			l.Y = append(l.Y, scenario(x).Figures(m, seeds).PeakOver)
+		}
+	}
+	return plot.Plot{
+		Title: title, Description: description, X: x, LogX: log,
+		Panels: []plot.Panel{{Y: "peak / exact store's peak", Low: .9, Reference: 1, Name: "exact store", Lines: lines}},
+	}
+}
+
+func steady(rate time.Duration, nodes int, demand float64) sim.Case {
+	return sim.CaseOf("", sim.Windows{
+		Algorithm: sim.Sliding(1000, 10*time.Second), Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * time.Second, Load: sim.Constant(100*demand, 60*time.Second),
+	})
+}
+
+func byRate() plot.Plot {
+	return errorsBy("Error by sync_rate: 10 nodes, 1000/10s, demand 2x", "The error of Kong's model grows with sync_rate; Tide's stays near that of the exact store.",
+		"sync_rate in seconds", true, []float64{.1, .2, .5, 1, 2, 5}, func(x float64) sim.Case {
+			return steady(time.Duration(x*float64(time.Second)), 10, 2)
+		})
+}
+
+func byNodes() plot.Plot {
+	return errorsBy("Error by the number of nodes: 1000/10s, sync_rate 1s, demand 2x", "The error of Kong's model grows with the number of nodes; Tide's stays near that of the exact store.",
+		"nodes", true, []float64{1, 2, 3, 5, 10, 20, 50}, func(x float64) sim.Case { return steady(time.Second, int(x), 2) })
+}
+
+func byDemand() plot.Plot {
+	return errorsBy("Error by demand: 10 nodes, 1000/10s, sync_rate 1s", "The error of Kong's model grows with demand; Tide's stays near that of the exact store.",
+		"demand as a multiple of the limit", true, []float64{.5, .8, 1, 1.2, 1.6, 2, 5, 10, 20}, func(x float64) sim.Case { return steady(time.Second, 10, x) })
+}
+
+// windowsPlot is what the algorithms themselves admit, without any cluster.
+func windowsPlot() plot.Plot {
+	const limit, window = 400, 10 * time.Second
+	panel := func(y string, load sim.Load) plot.Panel {
+		p := plot.Panel{Y: y, Reference: 1, Name: "the limit", High: 2.05}
+		styles := map[string]int{"sliding_log": 0, "fixed_window": 1, "sliding_window": 2, "buckets 4": 3}
+		for _, a := range sim.Approximations() {
+			name := strings.Trim(a.Name, "`")
+			if _, ok := styles[name]; !ok {
+				continue
+			}
+			x, admitted := a.Case(load).Exact(0).Windowed(limit, window, 100*ms)
+			shown := 160 // up to where they differ most
+			p.Lines = append(p.Lines, plot.Line{Name: name, X: x[:shown], Y: admitted[:shown], Style: styles[name]})
+		}
+		return p
+	}
+	return plot.Plot{
+		Title: "What one exact store admits in any 10 seconds, by algorithm",
+		Description: "Above, a client comes at the sixth second and goes on at three times its limit; below it asks for the whole limit at once, at the eighth second and again five seconds later. " +
+			"The fixed window admits twice the limit across an edge, the sliding window less, finer buckets still less, and the log the limit.",
+		X: "seconds",
+		Panels: []plot.Panel{
+			panel("at 3x from the 6th second", sim.Onset(3)(6*time.Second)),
+			panel("the limit at 8 s, again at 13 s", sim.Lumps(5*time.Second)(8*time.Second)),
+		},
+	}
+}

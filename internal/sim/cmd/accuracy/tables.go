@@ -1,0 +1,191 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/sim"
+)
+
+const (
+	ms = time.Millisecond
+	// near is the one-way time to a store in the same rack.
+	near = 500 * time.Microsecond
+)
+
+// tables are the sections of the pages that are simulated.
+var tables = map[string]func() (string, error){
+	"goals":      simulated(goals),
+	"scenarios":  simulated(scenarios),
+	"cost":       simulated(cost),
+	"traffic":    simulated(traffic),
+	"rates":      simulated(rates),
+	"algorithms": simulated(kinds),
+	"small":      simulated(small),
+	"distant":    simulated(distant),
+	"faults":     simulated(faults),
+	"windows":    simulated(windows),
+	"flood":      simulated(flood),
+}
+
+func simulated(table func() *grid) func() (string, error) {
+	return func() (string, error) { return table().String(), nil }
+}
+
+func pair(f sim.Figure) string { return fmt.Sprintf("%.2f / %.2f", f.Peak, f.Mean) }
+
+// goals is what was to be reached, and what is.
+func goals() *grid {
+	g := newGrid("scenario", "Kong's model", "to reach", "Tide", "")
+	for _, goal := range sim.Goals() {
+		kong, tide := goal.Measure(sim.Kong, seeds), goal.Measure(goal.Model, seeds)
+		met := "reached"
+		if !tide.Met {
+			met = "missed"
+		}
+		g.row(goal.Name, kong.Text, goal.Reach, tide.Text, met)
+	}
+	return g
+}
+
+// scenarios are those that limiters are compared by, step by step from Kong's model to Tide.
+func scenarios() *grid {
+	g := newGrid("scenario", "exact store", "Kong's model", "+ estimate (`early_sync off`)", "+ early exchange (Tide)")
+	for _, c := range sim.Common() {
+		g.row(c.Name, pair(c.Ideal(seeds)), pair(c.Figures(sim.Kong, seeds)), pair(c.Figures(sim.Scaled, seeds)), pair(c.Figures(sim.Shipped, seeds)))
+	}
+	return g
+}
+
+// cost is how many calls a second the store gets for the one client of these.
+func cost() *grid {
+	g := newGrid("scenario", "`sync_rate 0`", "Kong's model", "`early_sync off`", "Tide")
+	calls := func(f sim.Figure) string { return fmt.Sprintf("%.0f", f.Calls) }
+	for _, c := range sim.Common() {
+		g.row(c.Name, calls(c.Ideal(seeds)), calls(c.Figures(sim.Kong, seeds)), calls(c.Figures(sim.Scaled, seeds)), calls(c.Figures(sim.Shipped, seeds)))
+	}
+	return g
+}
+
+// traffic has all that a run reports.
+func traffic() *grid {
+	g := newGrid("traffic", "exact store", "Kong's model", "Tide", "refused wrongly", "first refusal, Kong's model", "Tide", "exchanges/s (keys/s), Kong's model", "Tide")
+	late := func(f sim.Figure) string {
+		if f.Late == 0 {
+			return "—"
+		}
+		return fmt.Sprintf("%+d ms", f.Late.Milliseconds())
+	}
+	load := func(f sim.Figure) string { return fmt.Sprintf("%.0f (%.0f)", f.Calls, f.Keys) }
+	for _, c := range sim.Traffics() {
+		exact, kong, tide := c.Ideal(seeds), c.Figures(sim.Kong, seeds), c.Figures(sim.Shipped, seeds)
+		g.row(c.Name, pair(exact), pair(kong), pair(tide), fmt.Sprintf("%.1f %%", 100*tide.Wrong), late(kong), late(tide), load(kong), load(tide))
+	}
+	return g
+}
+
+// perMinute is five nodes and 600 a minute, as a sync_rate is to be chosen for.
+func perMinute(rate time.Duration, load sim.Load, warm time.Duration) sim.Case {
+	return sim.CaseOf("", sim.Windows{Algorithm: sim.Sliding(600, time.Minute), Rate: rate, Nodes: 5, Latency: near, Warm: warm, Load: load})
+}
+
+// rates is what a sync_rate buys and costs.
+func rates() *grid {
+	g := newGrid("`sync_rate`", "admitted too much, a client that starts at 5x", "a client that goes on at 2x", "with `early_sync off`: at the start", "going on", "exchanges/s for a client far from its limit", "at its limit")
+	over := func(f sim.Figure) string { return fmt.Sprintf("%+.1f %%", 100*(f.PeakOver-1)) }
+	for _, rate := range []time.Duration{100 * ms, 250 * ms, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second} {
+		start := perMinute(rate, sim.Load{{For: 30 * time.Second}, {For: 90 * time.Second, Rate: 50}}, 0)
+		on := perMinute(rate, sim.Constant(20, 300*time.Second), 120*time.Second)
+		quiet := perMinute(rate, sim.Constant(3, 300*time.Second), 0)
+		s, o := start.Figures(sim.Shipped, seeds), on.Figures(sim.Shipped, seeds)
+		g.row("`"+rate.String()+"`", over(s), over(o), over(start.Figures(sim.Scaled, seeds)), over(on.Figures(sim.Scaled, seeds)),
+			fmt.Sprintf("%.1f", quiet.Figures(sim.Shipped, seeds).Calls), fmt.Sprintf("%.1f", o.Calls))
+	}
+	return g
+}
+
+// kinds are all algorithms at several intervals.
+func kinds() *grid {
+	const nodes = 5
+	intervals := []time.Duration{100 * ms, time.Second, 5 * time.Second}
+	g := newGrid("algorithm, demand", "exact store", "`100ms`", "`1s`", "`5s`", "`1s`, `early_sync off`", "`1s`, Kong's model")
+	for _, demand := range []float64{.8, 1.6, 5} {
+		at := func(rate time.Duration, i int) sim.Case { return sim.Kinds(nodes, rate, demand)[i] }
+		for i, c := range sim.Kinds(nodes, time.Second, demand) {
+			cells := []string{fmt.Sprintf("%s, %gx", c.Name, demand), pair(c.Ideal(seeds))}
+			for _, rate := range intervals {
+				cells = append(cells, pair(at(rate, i).Figures(sim.Shipped, seeds)))
+			}
+			g.row(append(cells, pair(c.Figures(sim.Scaled, seeds)), pair(c.Figures(sim.Kong, seeds)))...)
+		}
+	}
+	return g
+}
+
+// small are counts of requests.
+func small() *grid {
+	g := newGrid("limit, nodes, rate of the client", "exact store", "Kong's model", "Tide")
+	count := func(f sim.Figure) string { return fmt.Sprintf("%.0f (%.0f)", f.Admitted, f.Most) }
+	for _, c := range sim.Small() {
+		g.row(c.Name, count(c.Ideal(seeds)), count(c.Figures(sim.Kong, seeds)), count(c.Figures(sim.Shipped, seeds)))
+	}
+	return g
+}
+
+func distant() *grid {
+	g := newGrid("algorithm, demand", "exact store", "1 ms", "10 ms", "40 ms", "100 ms")
+	for i := range sim.Distant(1, near) {
+		for _, demand := range []float64{.8, 1.6} {
+			c := sim.Distant(demand, near)[i]
+			cells := []string{fmt.Sprintf("%s, %gx", c.Name, demand), pair(c.Ideal(seeds))}
+			for _, latency := range []time.Duration{near, 5 * ms, 20 * ms, 50 * ms} {
+				cells = append(cells, pair(sim.Distant(demand, latency)[i].Figures(sim.Shipped, seeds)))
+			}
+			g.row(cells...)
+		}
+	}
+	return g
+}
+
+func faults() *grid {
+	g := newGrid("what goes wrong", "exact store", "Kong's model", "Tide", "highest peak of all runs")
+	for _, c := range sim.Faulty() {
+		tide := c.Figures(sim.Shipped, seeds)
+		g.row(c.Name, pair(c.Ideal(seeds)), pair(c.Figures(sim.Kong, seeds)), pair(tide), fmt.Sprintf("%.2f", tide.Worst))
+	}
+	return g
+}
+
+// windows is the error of the algorithms themselves.
+func windows() *grid {
+	approximations := sim.Approximations()
+	columns := []string{"demand"}
+	for _, a := range approximations {
+		columns = append(columns, a.Name)
+	}
+	g := newGrid(columns...)
+	for _, demand := range []float64{.8, 1.5, 3, 20} {
+		cells := []string{fmt.Sprintf("starts, and goes on at %gx", demand)}
+		for _, a := range approximations {
+			cells = append(cells, fmt.Sprintf("%.2f", a.Peak(sim.Onset(demand))))
+		}
+		g.row(cells...)
+	}
+	for _, every := range []time.Duration{5 * time.Second, 20 * time.Second} {
+		cells := []string{fmt.Sprintf("one limit at once, every %v", every)}
+		for _, a := range approximations {
+			cells = append(cells, fmt.Sprintf("%.2f", a.Peak(sim.Lumps(every))))
+		}
+		g.row(cells...)
+	}
+	return g
+}
+
+func flood() *grid {
+	g := newGrid("keys per word of a row", "attackers admitted", "newcomers refused, 1 request", "5 requests")
+	for _, load := range []float64{.5, 1, 2, 4, 8} {
+		f := sim.Flood(load, 10)
+		g.row(fmt.Sprintf("%g", load), fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.RefusedFirst), fmt.Sprintf("%.1f %%", 100*f.RefusedFive))
+	}
+	return g
+}
