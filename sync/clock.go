@@ -3,6 +3,8 @@ package ratesync
 import (
 	"strconv"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A clock keeps the last few readings of the server's time and trusts the one that travelled least.
@@ -33,8 +35,7 @@ func (c *clock) read(server, start, end int64) sample {
 	return best
 }
 
-// keepTime brings the tables to the server's time. What is less than half a window off is brought in slowly; a larger step moves
-// what is stored along with it, so that neither frees nor locks out anyone.
+// keepTime brings the tables to the server's time.
 func (r *Replicator) keepTime(server, start, end int64) {
 	r.mu.Lock()
 	best := r.clock.read(server, start, end)
@@ -49,17 +50,7 @@ func (r *Replicator) keepTime(server, start, end int64) {
 }
 
 func (s *Source) keepTime(best sample) {
-	off := best.offset - s.counters.Offset()
-	first := !s.clocked.Swap(true)
-	switch {
-	case off.Abs() <= best.doubt+time.Millisecond:
-	case first && s.counters.Keys() == 0:
-		s.counters.SetOffset(best.offset, false)
-	case off.Abs() >= s.spec.Window/2:
-		s.counters.SetOffset(best.offset, true)
-	default:
-		s.counters.SetOffset(s.counters.Offset()+min(max(off, -beatRate/10), beatRate/10), false)
-	}
+	table.Steer(s.counters, best.offset, best.doubt, s.spec.Window, !s.clocked.Swap(true))
 }
 
 func parseTime(seconds, micros any) (int64, bool) {

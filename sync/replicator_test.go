@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -227,6 +228,32 @@ func TestSkewedClocksAgree(t *testing.T) {
 		b.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = b.alg.Ledger(s).Cur.Elsewhere > 0 })
 		return ok
 	})
+}
+
+// A clock that steps while there are counts, by less than half a window: nodes that take long to agree again count into different windows meanwhile.
+func TestSteppingClocksAgreeAgain(t *testing.T) {
+	r := redistest.Start(t)
+	alg := algorithms.SlidingWindow{Limit: 1000, Window: time.Hour, Buckets: 1}
+	var step atomic.Int64
+	stepping := func() int64 { return wallClock() + step.Load() }
+	a := startNode(t, clientOf(t, r.URL), alg, 20*time.Millisecond, stepping)
+	b := startNode(t, clientOf(t, r.URL), alg, 20*time.Millisecond, wallClock)
+	for _, by := range []time.Duration{0, 20 * time.Minute, -20 * time.Minute} {
+		step.Store(int64(by))
+		a.take("k", 1)
+		redistest.Eventually(t, fmt.Sprintf("the clocks agree after a step of %v", by), func() bool {
+			apart := stepping() + int64(a.table.Offset()) - wallClock() - int64(b.table.Offset())
+			return time.Duration(apart).Abs() < time.Minute
+		})
+		b.take("k", 1)
+		a.take("k", 1)
+		redistest.Eventually(t, "both count into the same windows", func() bool {
+			a.touch("k")
+			b.touch("k")
+			x, y := a.table.Totals(stepping()), b.table.Totals(wallClock())
+			return x.Own+x.Elsewhere == y.Own+y.Elsewhere && x.Own == y.Elsewhere && x.Unsent+y.Unsent == 0
+		})
+	}
 }
 
 func TestClusterBatches(t *testing.T) {

@@ -210,7 +210,7 @@ func (n *node[S]) stop(clean bool) {
 	}
 }
 
-// beat sets the clock by the store's, the way of ratesync.Source.keepTime, and again a second later.
+// beat sets the clock by the store's, as ratesync.Source.keepTime does, and again a second later.
 func (n *node[S]) beat() {
 	if n.dead {
 		return
@@ -221,18 +221,7 @@ func (n *node[S]) beat() {
 	}
 	there, back := n.w.journey(), n.w.journey()
 	doubt := (there + back) / 2
-	ahead := time.Duration(n.w.now-n.clock()) + there - doubt
-	off := ahead - n.table.Offset()
-	first := !n.clocked
-	n.clocked = true
 	_, window := n.w.sc.Algorithm.Rule()
-	switch {
-	case off.Abs() <= doubt+time.Millisecond:
-	case first && n.table.Keys() == 0:
-		n.table.SetOffset(ahead, false)
-	case off.Abs() >= window/2:
-		n.table.SetOffset(ahead, true)
-	default:
-		n.table.SetOffset(n.table.Offset()+min(max(off, -beatRate/10), beatRate/10), false)
-	}
+	table.Steer(n.table, time.Duration(n.w.now-n.clock())+there-doubt, doubt, window, !n.clocked)
+	n.clocked = true
 }

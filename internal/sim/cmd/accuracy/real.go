@@ -14,7 +14,7 @@ import (
 )
 
 // realRuns is how often each scenario is measured.
-const realRuns = 5
+const realRuns = 3
 
 // A variant is a way to run a scenario: the name of its zones, their options, and the model that is to predict it.
 type variant struct {

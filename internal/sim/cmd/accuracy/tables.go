@@ -91,7 +91,7 @@ func perMinute(rate time.Duration, load sim.Load, warm time.Duration) sim.Case {
 
 // rates is what a sync_rate buys and costs.
 func rates() *grid {
-	g := newGrid("`sync_rate`", "admitted too much, a client that starts at 5x", "a client that goes on at 2x", "with `early_sync off`: at the start", "going on", "exchanges/s for a client far from its limit", "at its limit")
+	g := newGrid("`sync_rate`", "too much: starts at 5x", "goes on at 2x", "`early_sync off`: starts at 5x", "goes on at 2x", "exchanges/s at 0.3x", "at 2x")
 	over := func(f sim.Figure) string { return fmt.Sprintf("%+.1f %%", 100*(f.PeakOver-1)) }
 	for _, rate := range []time.Duration{100 * ms, 250 * ms, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second} {
 		start := perMinute(rate, sim.Load{{For: 30 * time.Second}, {For: 90 * time.Second, Rate: 50}}, 0)
