@@ -94,7 +94,7 @@ func sheet() string {
 	return ".ground{fill:#fff}text{fill:#333}.title{font-size:15px;font-weight:600}.grid{stroke:#e3e3e3}.axis{stroke:#777}.reference{stroke:#555;stroke-dasharray:1 3}" +
 		light.String() +
 		"@media(prefers-color-scheme:dark){.ground{fill:#161b22}text{fill:#ccd2d8}.grid{stroke:#2b3138}.axis{stroke:#8a929a}.reference{stroke:#b0b6bc}" + dark.String() + "}" +
-		".line{fill:none}.name{stroke:none;font-weight:600}.mark{stroke-width:2}"
+		".line{fill:none}.name{stroke:none;font-weight:600}.mark{stroke-width:2}.name.s0{fill:#5c5c5c}@media(prefers-color-scheme:dark){.name.s0{fill:#b3bac1}}"
 }
 
 func (p Plot) rangeX() (low, high float64) {

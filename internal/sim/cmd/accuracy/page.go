@@ -20,33 +20,43 @@ const (
 
 // writeSections works out the sections that the pages have, and writes those that are wanted.
 func writeSections(sections map[string]func() (string, error), wanted func(name string) bool) error {
-	done := make(map[string]string)
-	for _, path := range pages {
-		text, err := os.ReadFile(path)
+	bodies := make(map[string]string)
+	for name, work := range sections {
+		if !wanted(name) {
+			continue
+		}
+		start := time.Now()
+		body, err := work()
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		out := string(text)
-		for name, work := range sections {
-			if !wanted(name) || !has(out, name) {
-				continue
-			}
-			if _, ok := done[name]; !ok {
-				start := time.Now()
-				if done[name], err = work(); err != nil {
-					return fmt.Errorf("%s: %w", name, err)
-				}
-				progress(name, start)
-			}
-			if out, err = replace(out, name, done[name]); err != nil {
-				return fmt.Errorf("%s: %w", path, err)
-			}
-		}
-		if err := os.WriteFile(path, []byte(out), 0o644); err != nil {
-			return err
+		bodies[name] = body
+		progress(name, start)
+	}
+	for _, path := range pages {
+		if err := rewrite(path, bodies); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return nil
+}
+
+// rewrite puts bodies into those of the sections that a page has.
+func rewrite(path string, bodies map[string]string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	out := string(text)
+	for name, body := range bodies {
+		if !has(out, name) {
+			continue
+		}
+		if out, err = replace(out, name, body); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(path, []byte(out), 0o644)
 }
 
 func has(text, name string) bool { return strings.Contains(text, fmt.Sprintf(begins, name)) }

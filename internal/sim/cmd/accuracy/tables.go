@@ -91,14 +91,15 @@ func perMinute(rate time.Duration, load sim.Load, warm time.Duration) sim.Case {
 
 // rates is what a sync_rate buys and costs.
 func rates() *grid {
-	g := newGrid("`sync_rate`", "too much: starts at 5x", "goes on at 2x", "`early_sync off`: starts at 5x", "goes on at 2x", "exchanges/s at 0.3x", "at 2x")
+	g := newGrid("`sync_rate`", "too much: comes at 50x", "goes on at 2x", "`early_sync off`: comes at 50x", "goes on at 2x", "Kong's model: comes at 50x", "goes on at 2x", "exchanges/s at 0.3x", "at 2x")
 	over := func(f sim.Figure) string { return fmt.Sprintf("%+.1f %%", 100*(f.PeakOver-1)) }
 	for _, rate := range []time.Duration{100 * ms, 250 * ms, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second} {
-		start := perMinute(rate, sim.Load{{For: 30 * time.Second}, {For: 90 * time.Second, Rate: 50}}, 0)
+		start := perMinute(rate, sim.Load{{For: 30 * time.Second}, {For: 20 * time.Second, Rate: 500}}, 0)
 		on := perMinute(rate, sim.Constant(20, 300*time.Second), 120*time.Second)
 		quiet := perMinute(rate, sim.Constant(3, 300*time.Second), 0)
 		s, o := start.Figures(sim.Shipped, seeds), on.Figures(sim.Shipped, seeds)
 		g.row("`"+rate.String()+"`", over(s), over(o), over(start.Figures(sim.Scaled, seeds)), over(on.Figures(sim.Scaled, seeds)),
+			over(start.Figures(sim.Kong, seeds)), over(on.Figures(sim.Kong, seeds)),
 			fmt.Sprintf("%.1f", quiet.Figures(sim.Shipped, seeds).Calls), fmt.Sprintf("%.1f", o.Calls))
 	}
 	return g

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const root = "../../../../"
+
+// Each table is on a page, each section of a page has a table, and none is empty.
+func TestPagesHaveTheSections(t *testing.T) {
+	found := make(map[string]bool)
+	for _, page := range pages {
+		text := read(t, page)
+		for _, m := range regexp.MustCompile(`<!-- figures: (\S+),`).FindAllStringSubmatch(text, -1) {
+			name := m[1]
+			found[name] = true
+			if _, ok := tables[name]; !ok && name != "real" {
+				t.Errorf("%s has a section %q that no table writes", page, name)
+			}
+			_, rest, _ := strings.Cut(text, fmt.Sprintf(begins, name))
+			body, _, ended := strings.Cut(rest, ends)
+			if !ended || strings.Count(body, "\n|") < 3 {
+				t.Errorf("%s: section %q has no end or no table: %q", page, name, body)
+			}
+		}
+	}
+	for name := range tables {
+		if !found[name] {
+			t.Errorf("no page has a section %q", name)
+		}
+	}
+	for name := range plots {
+		if _, err := os.Stat(filepath.Join(root, "docs", "accuracy", name+".svg")); err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(read(t, page), "accuracy/"+name+".svg") {
+			t.Errorf("%s doesn't show %s.svg", page, name)
+		}
+	}
+}
+
+// The same code writes the same figures, and those of the page are of this code. A table that takes long is not held here, nor the one whose keys are hashed
+// with a seed of the process.
+func TestPageHasTheFiguresOfThisCode(t *testing.T) {
+	text := read(t, page)
+	for _, name := range []string{"small", "distant"} {
+		body, err := tables[name]()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(text, body) {
+			t.Errorf("section %q of %s is not what this code writes; go run ./internal/sim/cmd/accuracy brings it up to date. Now:\n%s", name, page, body)
+		}
+	}
+}
+
+func TestReplace(t *testing.T) {
+	mark := fmt.Sprintf(begins, "a")
+	got, err := replace("before\n"+mark+"old\n"+ends+"after\n", "a", "new")
+	if want := "before\n" + mark + "\nnew\n\n" + ends + "after\n"; got != want || err != nil {
+		t.Errorf("replace() = %q, %v, want %q", got, err, want)
+	}
+	if _, err := replace(mark+"old\n", "a", "new"); err == nil {
+		t.Error("replace() of a section without an end gives no error")
+	}
+}
+
+func read(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(page)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
