@@ -3,7 +3,6 @@ package ratesync
 import (
 	"context"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -186,35 +185,4 @@ func one(b bool) int64 {
 		return 1
 	}
 	return 0
-}
-
-// Nor does a reply of strict mode's scripts that makes no sense.
-func FuzzOutcome(f *testing.F) {
-	f.Add(int64(1), int64(1_700_000_000_000_000), int64(4), int64(3), int64(2), int64(1), int64(0))
-	f.Add(int64(2), int64(-1), int64(-1), int64(math.MinInt64), int64(math.MaxInt64), int64(-5), int64(1))
-	f.Add(int64(0), int64(math.MaxInt64), int64(0), int64(0), int64(0), int64(0), int64(3))
-	f.Fuzz(func(t *testing.T, granted, at, room, s1, s2, s3, kind int64) {
-		r := Rule{Kind: "fstgql"[uint64(kind)%6], Limit: 5, Window: time.Minute, Queue: 2}
-		const wanted = 2
-		o, err := parseOutcome([]any{granted, at, []any{room, s1, s2, s3}}, 1, wanted)
-		if err != nil {
-			return
-		}
-		o.refuse(wanted)
-		rs, err := newRuleset("z", []Rule{r}, "n")
-		if err != nil {
-			t.Fatal(err)
-		}
-		admitted := int64(0)
-		for place := int64(1); place <= wanted; place++ {
-			v := rs.verdicts(o, place, nil)[0]
-			admitted += one(v.Decision.Allowed && place <= o.granted)
-			if d := v.Decision; d.Remaining < 0 || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Delay < 0 {
-				t.Fatalf("%+v: %+v", r, d)
-			}
-		}
-		if admitted > granted {
-			t.Fatalf("%d admitted, %d granted", admitted, granted)
-		}
-	})
 }
