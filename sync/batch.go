@@ -92,7 +92,7 @@ func (l *letter) write(prefix string, s *Source, drain float64, rate time.Durati
 	l.text = strconv.AppendInt(l.text, s.seq.Add(1), 10)
 	l.end("")
 	if drain > 0 {
-		l.text = strconv.AppendFloat(l.text, drain/1000, 'g', -1, 64)
+		l.text = strconv.AppendFloat(l.text, drain/1000, 'f', -1, 64)
 	}
 	l.end("")
 	l.text = strconv.AppendInt(l.text, ttl.Milliseconds(), 10)

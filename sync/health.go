@@ -127,7 +127,7 @@ func (r *Replicator) beats(ctx context.Context) {
 			wait = minWait
 		} else {
 			r.calmed()
-			r.resend()
+			r.resend(false)
 		}
 		select {
 		case <-ctx.Done():
@@ -142,24 +142,30 @@ func (r *Replicator) beat(ctx context.Context) error {
 	defer cancel()
 	r.seq++ // only the beat's own goroutine uses it
 	start := r.now()
-	reply, err := beatScript.Run(ctx, r.client, []string{r.prefix + ":{0}:nodes"}, r.node, r.seq, (10 * beatRate).Milliseconds()).Slice()
+	reply, err := beatScript.Run(ctx, r.client, []string{r.prefix + ":{0}:nodes"}, r.node, r.seq, (10 * beatRate).Milliseconds(), r.beaten).Slice()
 	end := r.now()
 	if err != nil {
 		return err
 	}
-	if len(reply) != 4 {
+	if len(reply) != 5 {
 		return errReply
 	}
 	server, ok := parseTime(reply[0], reply[1])
 	held, ok2 := reply[2].(int64)
 	nodes, ok3 := reply[3].(int64)
-	if !ok || !ok2 || !ok3 {
+	mark, ok4 := reply[4].(int64)
+	if !ok || !ok2 || !ok3 || !ok4 {
 		return errReply
 	}
 	r.nodes.Store(nodes)
-	if held >= 0 && held < r.beaten || held < 0 && r.beaten >= 0 && time.Since(r.beatenAt) < 10*beatRate { // else the lease has ended, which says nothing
+	switch away := time.Since(r.beatenAt) >= 10*beatRate; {
+	case mark <= r.mark:
+	case held < 0 && away:
+		r.resend(true) // the lease has ended, or the server has forgotten as well: nobody can tell
+	default:
 		r.forgot()
 	}
+	r.mark = max(r.mark, mark)
 	r.beaten, r.beatenAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
 	return nil

@@ -160,20 +160,21 @@ func (s *luaStore) check(keys []string) {
 	}
 }
 
-// forget loses a hash that holds counts, the n-th of them, or all there is.
-func (s *luaStore) forget(n int, all bool) {
+// forget loses a hash that holds counts, the n-th of them, or all there is. It returns the name of the one hash.
+func (s *luaStore) forget(n int, all bool) (one string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgotten++
 	if all {
 		s.hashes = make(map[string]map[string]string)
 		s.expires = make(map[string]time.Time)
-		return
+		return ""
 	}
-	keys := s.counting()
-	if len(keys) > 0 {
-		delete(s.hashes, keys[n%len(keys)])
+	if keys := s.counting(); len(keys) > 0 {
+		one = keys[n%len(keys)]
+		delete(s.hashes, one)
 	}
+	return one
 }
 
 // counting are the names of the hashes with counts, in order.

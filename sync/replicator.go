@@ -53,9 +53,10 @@ type Replicator struct {
 	nodes    atomic.Int64
 	stats    counters
 
-	// seq and beaten number the beats, the last one sent and the last one answered. Only the beat's goroutine uses them.
-	seq, beaten int64
-	beatenAt    time.Time
+	// seq and beaten number the beats, the last one sent and the last one answered, and mark is the one at which the server was last found
+	// to have forgotten. Only the beat's goroutine uses them.
+	seq, beaten, mark int64
+	beatenAt          time.Time
 
 	mu         sync.Mutex
 	node       string
@@ -64,7 +65,8 @@ type Replicator struct {
 	reported   map[string]time.Time
 	since      time.Time
 	told       bool // that something fails
-	owed       bool // all totals, because the server has forgotten
+	owed       bool // all totals, because the server has forgotten or may have
+	mourns     bool // it has, and nothing was said of it yet
 	resent     time.Time
 	mourned    time.Time
 	complained time.Time
@@ -343,22 +345,23 @@ func (r *Replicator) cut(messages []table.Message) int {
 // forgot notes that the server has lost something that it had confirmed.
 func (r *Replicator) forgot() {
 	r.mu.Lock()
-	r.owed = true
+	r.mourns = true
 	r.mu.Unlock()
-	r.resend()
+	r.resend(true)
 }
 
-// resend has every table send all live totals again if the server has forgotten, but not more often than every ten seconds: a server short of
-// memory forgets all the time. What is owed meanwhile is made good by a later beat.
-func (r *Replicator) resend() {
+// resend has every table send all live totals again if that is owed, from now on or since earlier, but not more often than every ten seconds: a server
+// short of memory forgets all the time. What is owed meanwhile is made good by a later beat.
+func (r *Replicator) resend(owed bool) {
 	r.mu.Lock()
 	now := time.Now()
+	r.owed = r.owed || owed
 	if !r.owed || now.Sub(r.resent) < resendRate {
 		r.mu.Unlock()
 		return
 	}
-	r.owed, r.resent = false, now
-	quiet := now.Sub(r.mourned) < time.Minute
+	quiet := !r.mourns || now.Sub(r.mourned) < time.Minute
+	r.owed, r.mourns, r.resent = false, false, now
 	if !quiet {
 		r.mourned = now
 	}

@@ -35,7 +35,7 @@ func (c *clockwork) EvalSha(context.Context, string, []string, ...any) *redis.Cm
 		return redis.NewCmdResult(nil, err)
 	}
 	now := time.Now()
-	return redis.NewCmdResult([]any{itoa(now.Unix()), itoa(int64(now.Nanosecond() / 1000)), int64(1 << 40), int64(1)}, nil)
+	return redis.NewCmdResult([]any{itoa(now.Unix()), itoa(int64(now.Nanosecond() / 1000)), int64(1 << 40), int64(1), int64(0)}, nil)
 }
 
 // Process is how counts come.

@@ -18,7 +18,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-var schedules = flag.Int("schedules", 6, "random schedules of the exchange for each algorithm")
+var schedules = flag.Int("schedules", 8, "random schedules of the exchange for each algorithm")
 
 // Whatever happens to messages, replies, nodes and the store: once all is well again, the store has exactly what each living node admitted in each live epoch,
 // and of a dead one no more than it admitted and no less than it had confirmed. The tables, the loops and the scripts are the real ones.
@@ -77,6 +77,8 @@ type schedule[S any] struct {
 	saved  map[string]map[string]string
 	// whole says that the store forgets everything or nothing, which nodes notice without a request.
 	whole bool
+	// evicted are the hashes that were lost one by one: of those nodes ask only as long as their epoch is the current one.
+	evicted map[string]bool
 }
 
 // member is a node.
@@ -86,7 +88,9 @@ type member[S any] struct {
 	source *Source
 	rep    *Replicator
 	// own is what it admitted and did not get back, by the names of the hashes, and floor what the store confirmed when it ended and has not lost since.
+	// Of what it gave back it may have told in a message that is still on the way, so that less than that may be there.
 	own, floor map[string]int64
+	gave       map[string]bool
 	taken      []took
 }
 
@@ -99,10 +103,10 @@ func scheduleOf[S any](of func(limit int64, window time.Duration) algorithms.Alg
 	return func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		pick := func(all ...time.Duration) time.Duration { return all[random.IntN(len(all))] }
-		alg := of(int64(5+random.IntN(500)), pick(time.Minute, 2*time.Minute, 10*time.Minute))
+		alg := of(int64(5+random.IntN(500)), pick(2*time.Minute, 10*time.Minute))
 		s := &schedule[S]{
 			t: t, random: random, alg: alg, rate: pick(100*time.Millisecond, 500*time.Millisecond, time.Second, 5*time.Second),
-			store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(seed, 8))}, whole: random.IntN(2) == 0,
+			store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(seed, 8))}, whole: seed%2 == 0, evicted: make(map[string]bool),
 		}
 		defer s.store.state.Close()
 		s.name()
@@ -115,6 +119,7 @@ func scheduleOf[S any](of func(limit int64, window time.Duration) algorithms.Alg
 		for range 60 + random.IntN(200) {
 			s.step()
 		}
+		s.storm(seed / 2 % 3)
 		s.settle()
 		s.close()
 	}
@@ -137,7 +142,7 @@ func (s *schedule[S]) name() {
 }
 
 func (s *schedule[S]) join() {
-	m := &member[S]{wire: &wire{net: s.net, store: s.store}, table: table.New[S](1000), own: make(map[string]int64), floor: make(map[string]int64)}
+	m := &member[S]{wire: &wire{net: s.net, store: s.store}, table: table.New[S](1000), own: make(map[string]int64), floor: make(map[string]int64), gave: make(map[string]bool)}
 	m.source = NewSource(m.table, s.spec)
 	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, zap.NewNop())
 	m.table.Configure(table.Background[S]{
@@ -176,6 +181,45 @@ func (s *schedule[S]) step() {
 	time.Sleep(time.Duration(s.random.Int64N(int64(2 * s.rate))))
 }
 
+// storm is a hard end, of one of three kinds, after which no request comes.
+func (s *schedule[S]) storm(kind uint64) {
+	switch kind {
+	case 0:
+		// Copies of messages are on the way that come when newer ones have long been answered, and the last requests are told of in vain at first.
+		s.net.heal()
+		s.net.two = .8
+		s.requests(12)
+		s.net.lost = 1
+		s.requests(3)
+	case 1:
+		// The store forgets, twice in a short time.
+		s.net.heal()
+		s.requests(3)
+		for range 2 {
+			time.Sleep(3*s.rate + 3*beatRate)
+			s.forget(true)
+		}
+	case 2:
+		// What has been sent is given back.
+		s.net.heal()
+		s.requests(3)
+		time.Sleep(5 * s.rate)
+		for _, m := range s.nodes {
+			s.giveBack(m)
+		}
+	}
+}
+
+// requests are a few on each node.
+func (s *schedule[S]) requests(times int) {
+	for range times {
+		for _, m := range s.nodes {
+			s.take(m, s.keys[s.random.IntN(len(s.keys))], 2)
+		}
+		time.Sleep(s.rate / 2)
+	}
+}
+
 // hash is the name of a key's epoch at an instant of a table's time.
 func (s *schedule[S]) hash(key string, epoch int64) string {
 	return string(s.spec.appendKey(nil, "test", &table.Message{ID: table.IDOf([]byte(key)), Span: s.span, Epoch: epoch}))
@@ -203,13 +247,15 @@ func (s *schedule[S]) giveBack(m *member[S]) {
 			return
 		}
 		m.table.Return(s.alg, table.KeyOf([]byte(last.key)), last.Taken, 1)
-		m.own[s.hash(last.key, s.epoch(last.At))]--
+		hash := s.hash(last.key, s.epoch(last.At))
+		m.own[hash]--
+		m.gave[hash] = true
 	}
 }
 
 // forget has the store lose a hash or all. What only dead nodes had counted there is gone.
 func (s *schedule[S]) forget(all bool) {
-	s.store.forget(s.random.IntN(1000), all)
+	s.evicted[s.store.forget(s.random.IntN(1000), all)] = true
 	s.lower()
 }
 
@@ -217,6 +263,9 @@ func (s *schedule[S]) forget(all bool) {
 func (s *schedule[S]) failOver() {
 	if s.saved == nil {
 		return
+	}
+	for hash := range s.store.save() {
+		s.evicted[hash] = true
 	}
 	s.store.restore(s.saved)
 	for _, m := range s.dead {
@@ -245,8 +294,7 @@ func (s *schedule[S]) end(m *member[S], kill bool) {
 		m.table.With(table.KeyOf([]byte(s.keys[key])), func(state *S) {
 			l := s.alg.Ledger(state)
 			for age := range int64(s.alg.Live() + 1) {
-				if c := l.At(l.Epoch - age); c != nil {
-					hash := s.hash(s.keys[key], l.Epoch-age)
+				if c, hash := l.At(l.Epoch-age), s.hash(s.keys[key], l.Epoch-age); c != nil && !m.gave[hash] {
 					total, _ := s.store.field(hash, m.source.Node())
 					m.floor[hash] = min(c.Acked, total) // less where the store has lost it and not been told again
 				}
@@ -290,7 +338,9 @@ func (s *schedule[S]) settle() {
 func (s *schedule[S]) exact() {
 	for _, key := range s.keys {
 		for age := range int64(s.alg.Live() + 1) {
-			s.exactIn(s.hash(key, s.epoch(wallClock())-age))
+			if hash := s.hash(key, s.epoch(wallClock())-age); age == 0 || !s.evicted[hash] {
+				s.exactIn(hash)
+			}
 		}
 	}
 }
