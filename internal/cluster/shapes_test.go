@@ -81,7 +81,7 @@ func TestFaultShardGone(t *testing.T) {
 }
 
 // The beat tells the server's time in its first two fields.
-var beat = regexp.MustCompile(`^\*4\r\n\$10\r\n(\d{10})\r\n`)
+var beat = regexp.MustCompile(`^\*5\r\n\$10\r\n(\d{10})\r\n`)
 
 // step makes Redis' clock go ahead for the nodes.
 func (s *scene) step(seconds int64) {
@@ -92,7 +92,7 @@ func (s *scene) step(seconds int64) {
 				return piece
 			}
 			now, _ := strconv.ParseInt(string(piece[at[2]:at[3]]), 10, 64)
-			return fmt.Appendf(nil, "*4\r\n$10\r\n%d\r\n%s", now+seconds, piece[at[1]:])
+			return fmt.Appendf(nil, "*5\r\n$10\r\n%d\r\n%s", now+seconds, piece[at[1]:])
 		})
 	}
 }

@@ -57,7 +57,7 @@ func (s *scene) suffer(f trial) {
 	s.awaitDown(f)
 	s.last(ill)
 	f.end()
-	s.recover(f, ill, quiet, before)
+	s.heal(f, ill, quiet, before)
 }
 
 // begin is suffer for a fault that is there before the nodes: the quiet that it is compared to comes after it.
@@ -71,11 +71,11 @@ func (s *scene) begin(f trial) {
 	s.awaitDown(f)
 	s.last(ill)
 	f.end()
-	s.recover(f, ill, nil, before)
+	s.heal(f, ill, nil, before)
 }
 
-// recover is the second half of suffer: what broke is mended.
-func (s *scene) recover(f trial, ill, quiet *phase, before int) {
+// heal is the second half of suffer: what broke is mended.
+func (s *scene) heal(f trial, ill, quiet *phase, before int) {
 	t := s.t
 	t.Helper()
 	healed := time.Now()
@@ -92,9 +92,6 @@ func (s *scene) recover(f trial, ill, quiet *phase, before int) {
 	s.stop()
 	s.client.Close()
 	after.length = time.Since(after.began)
-	if quiet == nil {
-		quiet = after
-	}
 	r := row{trial: f, test: t.Name(), scene: s, quiet: quiet, ill: ill, after: after, synced: synced, before: before}
 	s.checkCounts(f, &r)
 	s.checkLines(f, &r)
@@ -266,8 +263,16 @@ const tableHead = `| fault | requests | failed | p99 before, during, after | adm
 `
 
 func (r row) markdown() string {
-	ms := func(p *phase) string { return fmt.Sprintf("%.1f", float64(p.quantile(.99).Microseconds())/1000) }
+	ms := func(p *phase) string {
+		if p == nil { // the fault was there first
+			return "-"
+		}
+		return fmt.Sprintf("%.1f", float64(p.quantile(.99).Microseconds())/1000)
+	}
 	share := func(p *phase, zone string) string {
+		if p == nil {
+			return "-"
+		}
 		return fmt.Sprintf("%.2f", float64(p.admitted(zone))/float64(r.scene.pace.limit())/p.length.Seconds())
 	}
 	return fmt.Sprintf("| %s | %d | %d | %s, %s, %s ms | %s, %s, %s | %d, %d | %d, %d | %d, %d | %.2f s | `%s` |\n",
