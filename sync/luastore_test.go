@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -132,8 +133,7 @@ func (s *luaStore) call(l *lua.LState) int {
 		delete(hash, arg(3))
 		l.Push(lua.LNumber(1))
 	case "PEXPIRE":
-		var ms float64
-		_, _ = fmt.Sscan(arg(3), &ms)
+		ms, _ := strconv.ParseFloat(arg(3), 64)
 		s.expires[arg(2)] = time.Now().Add(time.Duration(ms * 1e6))
 		l.Push(lua.LNumber(1))
 	default:
@@ -218,7 +218,8 @@ func (s *luaStore) field(key, node string) (total, sum int64) {
 }
 
 func first(text string) (n int64) {
-	_, _ = fmt.Sscan(text, &n)
+	word, _, _ := strings.Cut(text, " ")
+	n, _ = strconv.ParseInt(word, 10, 64)
 	return n
 }
 

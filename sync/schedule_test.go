@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -187,9 +189,9 @@ func (s *schedule[S]) storm(kind uint64) {
 	case 0:
 		// Copies of messages are on the way that come when newer ones have long been answered, and the last requests are told of in vain at first.
 		s.net.heal()
-		s.net.two = .8
+		s.net.become(&s.net.two, .8)
 		s.requests(12)
-		s.net.lost = 1
+		s.net.become(&s.net.lost, 1)
 		s.requests(3)
 	case 1:
 		// The store forgets, twice in a short time.
@@ -383,14 +385,21 @@ func (s *schedule[S]) close() {
 
 // A network loses, delays and repeats messages, with changing odds.
 type network struct {
+	mu                       sync.Mutex // guards what follows
 	random                   *rand.Rand
 	lost, unheard, late, two float64
 }
 
-func (n *network) heal() { n.lost, n.unheard, n.late, n.two = 0, 0, 0, 0 }
+func (n *network) heal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lost, n.unheard, n.late, n.two = 0, 0, 0, 0
+}
 
 // worsen makes it bad in some of the ways.
 func (n *network) worsen() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	for _, odds := range []*float64{&n.lost, &n.unheard, &n.late, &n.two} {
 		*odds = 0
 		if n.random.IntN(2) == 0 {
@@ -399,7 +408,29 @@ func (n *network) worsen() {
 	}
 }
 
+func (n *network) become(what *float64, odds float64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	*what = odds
+}
+
+// happens decides by lot.
+func (n *network) happens(odds *float64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.random.Float64() < *odds
+}
+
+// delay is how long something takes that is late.
+func (n *network) delay() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return time.Duration(n.random.Int64N(int64(8 * time.Second)))
+}
+
 func (n *network) journey() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	return time.Duration(n.random.ExpFloat64() * float64(2*time.Millisecond))
 }
 
@@ -408,13 +439,13 @@ type wire struct {
 	redis.UniversalClient
 	net   *network
 	store *luaStore
-	gone  bool
+	gone  atomic.Bool
 }
 
 var errGone = errors.New("the node is dead")
 
 // cut ends it: what the node sends from now on goes nowhere.
-func (w *wire) cut() { w.gone = true }
+func (w *wire) cut() { w.gone.Store(true) }
 
 // EvalSha is how beats go.
 func (w *wire) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
@@ -444,7 +475,7 @@ func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
 
 // send is the way of a call to the store and back, if it arrives, and if its answer does.
 func (w *wire) send(ctx context.Context, sha string, keys []string, args []any) (any, error) {
-	if w.gone {
+	if w.gone.Load() {
 		return nil, errGone
 	}
 	n := w.net
@@ -453,22 +484,21 @@ func (w *wire) send(ctx context.Context, sha string, keys []string, args []any) 
 		return nil, ctx.Err()
 	}
 	later := func() {
-		wait := time.Duration(n.random.Int64N(int64(8 * time.Second)))
+		wait := n.delay()
 		go func() {
 			time.Sleep(wait)
 			w.store.run(sha, keys, args)
 		}()
 	}
-	odds := n.random.Float64
-	if odds() < n.lost {
+	if n.happens(&n.lost) {
 		return silent()
 	}
-	if odds() < n.late {
+	if n.happens(&n.late) {
 		later()
 		return silent()
 	}
 	there, back := n.journey(), n.journey()
-	unheard, two := odds() < n.unheard, odds() < n.two
+	unheard, two := n.happens(&n.unheard), n.happens(&n.two)
 	if two {
 		later()
 	}
@@ -478,7 +508,7 @@ func (w *wire) send(ctx context.Context, sha string, keys []string, args []any) 
 		return silent()
 	}
 	time.Sleep(back)
-	if w.gone || ctx.Err() != nil {
+	if w.gone.Load() || ctx.Err() != nil {
 		return nil, errGone
 	}
 	return reply, nil

@@ -282,11 +282,12 @@ func TestRhythmsAreTheirOwn(t *testing.T) {
 	if got := pushes(t, r, "inherited"); got < 1 || got > 60/10*3 {
 		t.Errorf("a zone with sync_rate 500ms was exchanged %d times while one with 50ms was 60 times", got)
 	}
-	if got := sums(t, r, "slow"); len(got) != 0 {
-		t.Errorf("a zone with sync_rate 1h was exchanged: %v", got)
+	// The requests that wait for the server to start may come before the first turn of a zone, which is at once.
+	if got := pushes(t, r, "slow"); got > 1 {
+		t.Errorf("a zone with sync_rate 1h was exchanged %d times", got)
 	}
-	if z := status(t, c.Nodes[0], "slow"); z.Unsent == 0 || z.Unsent != z.Own {
-		t.Errorf("a zone with sync_rate 1h has own %d, unsent %d, want the same and above 0", z.Own, z.Unsent)
+	if z := status(t, c.Nodes[0], "slow"); z.Unsent < 200 {
+		t.Errorf("a zone with sync_rate 1h has own %d, unsent %d, want 200 at least", z.Own, z.Unsent)
 	}
 }
 
