@@ -8,7 +8,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// flags of an entry. touched and hurried belong to the place, not to the key: they say that a list names it.
+// flags of an entry. touched and hurried belong to the place, not to the key: they say that a list names it. A list may name it more than once, and
+// places that have gone or that are not flagged any more: those are passed over.
 const (
 	touched uint8 = 1 << iota
 	hurried
@@ -185,43 +186,49 @@ func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Mess
 	}
 	now += t.offset.Load()
 	full := len(dst) + most
-	for s := range t.shards {
-		bit := uint64(1) << s
-		if urgent && t.urgent.Load()&bit == 0 {
-			continue
-		}
-		sh := &t.shards[s]
-		for more := true; more && len(dst) < full; {
-			part := min(full, len(dst)+walk)
-			sh.mu.Lock()
+	for more := true; more; { // from shard to shard, as in each, and on from where the last one ended
+		more = false
+		for range t.shards {
+			if len(dst) >= full {
+				return dst
+			}
+			s := t.drained.Add(1) % shardCount
+			bit := uint64(1) << s
+			if urgent && t.urgent.Load()&bit == 0 {
+				continue
+			}
+			sh := &t.shards[s]
+			list, flag := &sh.due, touched
 			if urgent {
-				dst = drainList(sh, &sh.hurried, hurried, b, now, part, dst)
-				if more = len(sh.hurried) > 0; !more {
-					t.urgent.And(^bit)
-				}
-			} else {
-				dst = drainList(sh, &sh.due, touched, b, now, part, dst)
-				more = len(sh.due) > 0
+				list, flag = &sh.hurried, hurried
+			}
+			sh.mu.Lock()
+			dst = drainList(sh, list, flag, b, now, min(full, len(dst)+walk), dst)
+			left := len(*list) > 0
+			if urgent && !left {
+				t.urgent.And(^bit)
 			}
 			sh.mu.Unlock()
-		}
-		if len(dst) >= full {
-			break
+			more = more || left
 		}
 	}
 	return dst
 }
 
-// drainList takes places off one of a shard's lists until dst is full.
+// drainList takes a few places off one of a shard's lists, and no more once dst is full.
 func drainList[S any](sh *shard[S], list *[]uint32, flag uint8, b *Background[S], now int64, full int, dst []Message) []Message {
 	l := *list
-	for len(l) > 0 && len(dst) < full {
+	for looked := 0; looked < walk && len(l) > 0 && len(dst) < full; looked++ {
 		i := l[len(l)-1]
 		l = l[:len(l)-1]
+		if i >= sh.size {
+			continue // the place has gone
+		}
 		e := sh.shared(i)
+		listed := e.flags&flag != 0
 		e.flags &^= flag
 		switch {
-		case !e.used():
+		case !e.used() || !listed: // the key has gone, or it has another place
 		case e.flags&flying != 0:
 			if flag == touched { // its turn comes again
 				e.flags |= touched

@@ -9,6 +9,8 @@ type index struct {
 
 func tagOf(key Key) uint32 { return uint32(key[0]) }
 
+func wordOf(key Key, place uint32) uint64 { return uint64(place+1)<<32 | uint64(tagOf(key)) }
+
 func (x *index) home(word uint64) uint32 { return uint32(word) & uint32(len(x.words)-1) }
 
 // find returns the first place with the key's tag for which is says that it is the key's.
@@ -31,16 +33,34 @@ func (x *index) find(key Key, is func(place uint32) bool) (uint32, bool) {
 // add enters a key that is not there.
 func (x *index) add(key Key, place uint32) {
 	if (x.n+1)*8 > len(x.words)*7 {
-		old := x.words
-		x.words = make([]uint64, max(8, 2*len(old)))
-		for _, word := range old {
-			if word != 0 {
-				x.put(word)
-			}
+		x.lay(max(8, 2*len(x.words)))
+	}
+	x.put(wordOf(key, place))
+	x.n++
+}
+
+// lay enters all words anew, in so many.
+func (x *index) lay(words int) {
+	old := x.words
+	x.words = make([]uint64, words)
+	for _, word := range old {
+		if word != 0 {
+			x.put(word)
 		}
 	}
-	x.put(uint64(place+1)<<32 | uint64(tagOf(key)))
-	x.n++
+}
+
+// fit makes the index as small as it would be if what it holds had been entered now.
+func (x *index) fit() {
+	if x.n == 0 {
+		x.words = nil
+		return
+	}
+	words := 8
+	for x.n*8 > words*7 {
+		words *= 2
+	}
+	x.lay(words)
 }
 
 func (x *index) put(word uint64) {
@@ -55,11 +75,7 @@ func (x *index) put(word uint64) {
 // remove takes a key that is there out, and closes the gap: no word may stand behind an empty one that begins its search.
 func (x *index) remove(key Key, place uint32) {
 	mask := uint32(len(x.words) - 1)
-	word := uint64(place+1)<<32 | uint64(tagOf(key))
-	gap := x.home(word)
-	for x.words[gap] != word {
-		gap = (gap + 1) & mask
-	}
+	gap := x.at(wordOf(key, place))
 	for at := (gap + 1) & mask; x.words[at] != 0; at = (at + 1) & mask {
 		if (at-x.home(x.words[at]))&mask >= (at-gap)&mask {
 			x.words[gap] = x.words[at]
@@ -68,4 +84,16 @@ func (x *index) remove(key Key, place uint32) {
 	}
 	x.words[gap] = 0
 	x.n--
+}
+
+// rename gives a key that is there another place.
+func (x *index) rename(key Key, from, to uint32) { x.words[x.at(wordOf(key, from))] = wordOf(key, to) }
+
+// at returns where a word that is there stands.
+func (x *index) at(word uint64) uint32 {
+	at, mask := x.home(word), uint32(len(x.words)-1)
+	for x.words[at] != word {
+		at = (at + 1) & mask
+	}
+	return at
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
@@ -12,17 +13,47 @@ import (
 type Saved map[ID][]algorithms.Report
 
 // resume holds what an earlier process saved until the keys come back: only their IDs were kept, and where a key belongs in this process
-// is known when a request brings it.
+// is known when a request brings it. It is in parts with a lock each, so that no request waits for a walk over all of it.
 type resume struct {
+	parts atomic.Pointer[[resumeParts]resumePart] // nil where nothing is left
+}
+
+const resumeParts = 1024
+
+type resumePart struct {
 	mu    sync.Mutex
 	saved Saved
 }
 
+func partOf(id ID) uint { return (uint(id[0])<<8 | uint(id[1])) % resumeParts }
+
+// replace puts what was saved in place of what is held.
+func (r *resume) replace(saved Saved) {
+	if len(saved) == 0 {
+		r.parts.Store(nil)
+		return
+	}
+	parts := new([resumeParts]resumePart)
+	for id, reports := range saved {
+		p := &parts[partOf(id)]
+		if p.saved == nil {
+			p.saved = make(Saved, len(saved)/resumeParts)
+		}
+		p.saved[id] = reports
+	}
+	r.parts.Store(parts)
+}
+
 func (r *resume) take(id ID) []algorithms.Report {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	reports := r.saved[id]
-	delete(r.saved, id)
+	parts := r.parts.Load()
+	if parts == nil {
+		return nil
+	}
+	p := &parts[partOf(id)]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	reports := p.saved[id]
+	delete(p.saved, id)
 	return reports
 }
 
@@ -67,9 +98,7 @@ func (t *Table[S]) Save(now int64) Saved {
 // requests came first, take up theirs at once. It returns of how many keys a decision can still use what was saved.
 func (t *Table[S]) Resume(alg algorithms.Algorithm[S], now int64, saved Saved) int {
 	now += t.offset.Load()
-	t.resume.mu.Lock()
-	t.resume.saved = saved
-	t.resume.mu.Unlock()
+	t.resume.replace(saved)
 	left := t.prune(alg, now)
 	t.walking.Lock()
 	defer t.walking.Unlock()
@@ -100,19 +129,37 @@ func (t *Table[S]) prune(alg algorithms.Algorithm[S], now int64) (left int) {
 	alg.Roll(&none, now)
 	newest := alg.Ledger(&none).Epoch + 1
 	oldest := newest - 1 - int64(alg.Live())
-	t.resume.mu.Lock()
-	defer t.resume.mu.Unlock()
-	maps.DeleteFunc(t.resume.saved, func(_ ID, reports []algorithms.Report) bool {
-		return !slices.ContainsFunc(reports, func(r algorithms.Report) bool { return r.Epoch >= oldest && r.Epoch <= newest })
-	})
-	return len(t.resume.saved)
+	parts := t.resume.parts.Load()
+	if parts == nil {
+		return 0
+	}
+	for i := range parts {
+		p := &parts[i]
+		p.mu.Lock()
+		maps.DeleteFunc(p.saved, func(_ ID, reports []algorithms.Report) bool {
+			return !slices.ContainsFunc(reports, func(r algorithms.Report) bool { return r.Epoch >= oldest && r.Epoch <= newest })
+		})
+		left += len(p.saved)
+		p.mu.Unlock()
+	}
+	if left == 0 {
+		t.resume.parts.CompareAndSwap(parts, nil)
+	}
+	return left
 }
 
 // left copies what has not come back.
 func (r *resume) left() Saved {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	saved := make(Saved, len(r.saved))
-	maps.Copy(saved, r.saved)
+	saved := make(Saved)
+	parts := r.parts.Load()
+	if parts == nil {
+		return saved
+	}
+	for i := range parts {
+		p := &parts[i]
+		p.mu.Lock()
+		maps.Copy(saved, p.saved)
+		p.mu.Unlock()
+	}
 	return saved
 }

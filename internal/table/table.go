@@ -44,6 +44,8 @@ type Table[S any] struct {
 	// urgent has a bit for each shard with keys that should not wait for the next exchange.
 	urgent atomic.Uint64
 	lost   atomic.Bool
+	// drained counts the shards that were drained.
+	drained atomic.Uint32
 
 	// walking lets one walk over all keys at a time; requests don't take it.
 	walking sync.Mutex
@@ -322,58 +324,25 @@ func (t *Table[S]) Sweep(now int64) {
 			t.drop(sh, i)
 		}
 	})
-	for s := range t.shards {
-		t.shards[s].shrink()
-	}
+	t.compact()
 }
 
-// each calls f for every key, under the lock of its shard, which is let go after every few. The caller holds t.walking.
+// each calls f for every key, under the lock of its shard, which is let go after every few. It goes from shard to shard each time: where one lock is
+// taken again as soon as it is let go, a request that waits for it is woken too late, over and over. The caller holds t.walking.
 func (t *Table[S]) each(f func(*shard[S], uint32, entry[S])) {
-	for s := range t.shards {
-		sh := &t.shards[s]
-		for first, more := uint32(0), true; more; first += walk {
+	for first, more := uint32(0), true; more; first += walk {
+		more = false
+		for s := range t.shards {
+			sh := &t.shards[s]
 			sh.mu.Lock()
 			for i := first; i < min(first+walk, sh.size); i++ {
 				if e := sh.at(i); e.used() {
 					f(sh, i, e)
 				}
 			}
-			more = first+walk < sh.size
+			more = more || first+walk < sh.size
 			sh.mu.Unlock()
 		}
-	}
-}
-
-// shrink gives memory back after a flood: places are not moved, so a shard that is nearly empty is laid anew.
-func (sh *shard[S]) shrink() {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	size := int(sh.size)
-	if size <= 2*chunkSize && sh.index.n > 0 || sh.index.n*8 > size {
-		return
-	}
-	old, traffic, keys := sh.chunks, sh.traffic, sh.index.n
-	sh.chunks, sh.traffic, sh.index, sh.free, sh.size, sh.hand = nil, nil, index{}, nil, 0, 0
-	moved := make(map[uint32]uint32, keys)
-	for i := range uint32(size) {
-		if p := &old[i/chunkSize][i%chunkSize]; p.key != (Key{}) {
-			j := sh.slot()
-			*sh.place(j) = *p
-			if x := traffic[i/chunkSize]; x != nil {
-				*sh.shared(j).exchange = x[i%chunkSize]
-			}
-			sh.index.add(p.key, j)
-			moved[i] = j
-		}
-	}
-	for _, list := range []*[]uint32{&sh.touched, &sh.due, &sh.hurried} {
-		left := make([]uint32, 0, keys)
-		for _, i := range *list {
-			if j, ok := moved[i]; ok { // else its key is gone
-				left = append(left, j)
-			}
-		}
-		*list = left
 	}
 }
 

@@ -1,0 +1,116 @@
+package table
+
+// compact gives memory back after a flood: in shards that are nearly empty it moves the keys to the front and lets the places behind them go. Like each
+// it does little under a lock and goes from shard to shard. The caller holds t.walking.
+func (t *Table[S]) compact() {
+	var moves [shardCount]move
+	for s := range t.shards {
+		sh := &t.shards[s]
+		sh.mu.Lock()
+		moves[s].ends = !sh.sparse()
+		sh.mu.Unlock()
+	}
+	for more := true; more; {
+		more = false
+		for s := range t.shards {
+			if moves[s].ends {
+				continue
+			}
+			sh := &t.shards[s]
+			sh.mu.Lock()
+			sh.move(&moves[s])
+			sh.mu.Unlock()
+			more = more || !moves[s].ends
+		}
+	}
+}
+
+// sparse says that a shard has far more places than keys.
+func (sh *shard[S]) sparse() bool {
+	size := int(sh.size)
+	return size > 0 && (size > 2*chunkSize || sh.index.n == 0) && sh.index.n*8 <= size
+}
+
+// move is how far a shard has come: of the places before next, those without a key are all in its list of free ones.
+type move struct {
+	next uint32
+	ends bool
+}
+
+// move looks at a few places from both ends, and moves keys from the last to the first that are free. Requests come in between and may take places or free
+// them.
+func (sh *shard[S]) move(m *move) {
+	sh.forgetFree(m.next)
+	for range walk {
+		if m.next >= sh.size {
+			sh.fit()
+			m.ends = true
+			break
+		}
+		if sh.place(m.next).key != (Key{}) {
+			m.next++
+			continue
+		}
+		from := sh.size - 1
+		if sh.place(from).key != (Key{}) {
+			sh.relocate(from, m.next)
+			m.next++
+		}
+		if e := sh.at(from); e.exchange != nil {
+			*e.exchange = exchange{} // lists may still name the place; they are not believed
+		}
+		sh.size--
+	}
+	chunks := (int(sh.size) + chunkSize - 1) / chunkSize
+	clear(sh.chunks[chunks:])
+	clear(sh.traffic[chunks:])
+	sh.chunks, sh.traffic = sh.chunks[:chunks], sh.traffic[:chunks]
+}
+
+// forgetFree leaves only the places before next in the list of free ones. Those behind are come across.
+func (sh *shard[S]) forgetFree(next uint32) {
+	left := sh.free[:0]
+	if next == 0 {
+		left = nil
+	} else {
+		for _, i := range sh.free {
+			if i < next {
+				left = append(left, i)
+			}
+		}
+	}
+	sh.free = left
+}
+
+// relocate gives a key another place, which is free, with all that is known of its exchanges. What is due stays due.
+func (sh *shard[S]) relocate(from, to uint32) {
+	old := sh.at(from)
+	sh.index.rename(old.key, from, to)
+	*sh.place(to) = *old.place
+	*old.place = place[S]{}
+	if old.exchange == nil {
+		return
+	}
+	x := sh.shared(to).exchange
+	*x = *old.exchange
+	if x.flags&touched != 0 {
+		sh.due = append(sh.due, to)
+	}
+	if x.flags&hurried != 0 {
+		sh.hurried = append(sh.hurried, to)
+	}
+}
+
+// fit ends a move: index and lists become as small as what they hold, and lists name no place behind the last.
+func (sh *shard[S]) fit() {
+	sh.index.fit()
+	for _, list := range []*[]uint32{&sh.touched, &sh.due, &sh.hurried} {
+		var left []uint32
+		for _, i := range *list {
+			if i < sh.size {
+				left = append(left, i)
+			}
+		}
+		*list = left
+	}
+}

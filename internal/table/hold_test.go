@@ -1,0 +1,277 @@
+package table
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// runs is an algorithm that counts the keys it is asked about in a row that are in one shard. Whoever takes a shard's lock for more of them at once, or
+// again as soon as it has let it go, has a longer row.
+type runs struct {
+	algorithms.SlidingWindow
+	*tally
+}
+
+type tally struct {
+	shards  map[*algorithms.WindowState]int
+	last    *algorithms.WindowState
+	shard   int
+	row     int
+	longest int
+}
+
+func (r *tally) note(s *algorithms.WindowState) {
+	shard, ok := r.shards[s]
+	if !ok || s == r.last {
+		return
+	}
+	if r.last = s; shard != r.shard {
+		r.shard, r.row = shard, 0
+	}
+	r.row++
+	r.longest = max(r.longest, r.row)
+}
+
+func (r runs) Roll(s *algorithms.WindowState, now int64) { r.note(s); r.SlidingWindow.Roll(s, now) }
+func (r runs) Idle(s *algorithms.WindowState, now int64) bool {
+	r.note(s)
+	return r.SlidingWindow.Idle(s, now)
+}
+func (r runs) Shift(s *algorithms.WindowState, by time.Duration) {
+	r.note(s)
+	r.SlidingWindow.Shift(s, by)
+}
+func (r runs) Ledger(s *algorithms.WindowState) *algorithms.Ledger {
+	r.note(s)
+	return r.SlidingWindow.Ledger(s)
+}
+
+// Whatever goes over all keys goes over a few of a shard and lets its lock go for as long as it takes to go to the others.
+func TestNoShardIsHeldForManyKeys(t *testing.T) {
+	const keys = 100_000 // more than ten times as many in a shard as may be looked at in a row
+	rows := &tally{shards: make(map[*algorithms.WindowState]int)}
+	alg := runs{algorithms.SlidingWindow{Limit: 1000, Window: time.Hour, Buckets: 1}, rows}
+	tab := holding(keys, alg)
+	for s := range tab.shards {
+		sh := &tab.shards[s]
+		for i := range sh.size {
+			rows.shards[&sh.place(i).state] = s
+		}
+	}
+	exchanged := Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second}
+	late := t0 + int64(24*time.Hour)
+	for _, work := range []struct {
+		name string
+		do   func()
+	}{
+		{"a reload that begins to exchange", func() { tab.Configure(exchanged, 2*million) }},
+		{"draining", func() {
+			tab.Tick()
+			var all []Message
+			for more := []Message{{}}; len(more) > 0; {
+				more = tab.Drain(t0, 1000, false, nil)
+				all = append(all, more...)
+			}
+			tab.Fail(all)
+		}},
+		{"sending all again", tab.Resend},
+		{"adopting another store", tab.Adopt},
+		{"a step of the clock", func() { tab.SetOffset(time.Second, true) }},
+		{"totals", func() { tab.Totals(t0) }},
+		{"saving", func() { tab.Save(t0) }},
+		{"resuming", func() { tab.Resume(alg, t0, Saved{ID{}: nil}) }},
+		{"a sweep that finds nothing", func() { tab.Sweep(t0) }},
+		{"a sweep that drops all", func() { tab.Sweep(late) }},
+	} {
+		rows.longest, rows.row, rows.last = 0, 0, nil
+		work.do()
+		if rows.longest > walk {
+			t.Errorf("%s looks at %d keys of a shard in a row, want at most %d", work.name, rows.longest, walk)
+		}
+		if rows.longest == 0 && work.name != "resuming" {
+			t.Errorf("%s looks at no key", work.name)
+		}
+	}
+	if got := tab.Keys(); got != 0 {
+		t.Errorf("Keys() = %d after all were dropped", got)
+	}
+}
+
+// A list may name many places that have gone, of which no message comes.
+func TestDrainingLooksAtFewPlacesThatHaveGone(t *testing.T) {
+	tab := newTable(10, hour)
+	sh := &tab.shards[0]
+	sh.due = make([]uint32, 10*walk)
+	if drainList(sh, &sh.due, touched, tab.background.Load(), t0, million, nil); len(sh.due) != 9*walk {
+		t.Errorf("%d of %d places are left after one hold, want %d", len(sh.due), 10*walk, 9*walk)
+	}
+}
+
+// What an earlier process has saved is gone through in parts too: a new key waits for one of them at most.
+func TestNoPartOfWhatWasSavedIsLarge(t *testing.T) {
+	const keys = 200_000
+	saved := make(Saved, keys)
+	for i := range keys {
+		saved[IDOf(raw(i))] = []algorithms.Report{{Elsewhere: 1}}
+	}
+	var r resume
+	r.replace(saved)
+	most, all := 0, 0
+	for i := range r.parts.Load() {
+		n := len(r.parts.Load()[i].saved)
+		most, all = max(most, n), all+n
+	}
+	if all != keys || most > 2*keys/resumeParts {
+		t.Errorf("%d keys in %d parts, the largest of %d: want all %d, and at most twice the mean", all, resumeParts, most, keys)
+	}
+}
+
+// A mover is a table that is exchanged with a store while its keys are moved, and what both should hold.
+type mover struct {
+	*windows
+	alg    algorithms.FixedWindow
+	random *rand.Rand
+	now    int64
+	want   map[Key]int64
+	store  map[Key]int64
+}
+
+// requests come for some of the keys, and an exchange may be begun or go on.
+func (m *mover) requests(keys, n int) {
+	for range n {
+		i := m.random.IntN(keys)
+		if take(m.windows, m.alg, i, m.now).Allowed {
+			m.want[KeyOf(raw(i))]++
+		}
+	}
+	if m.random.IntN(4) == 0 {
+		m.Tick()
+	}
+	if m.random.IntN(2) == 0 {
+		m.exchange(m.random.IntN(40), m.random.IntN(3) == 0)
+	}
+}
+
+func (m *mover) exchange(most int, urgent bool) int {
+	messages := m.Drain(m.now, most, urgent, nil)
+	answers := make([]Answer, 0, len(messages))
+	for _, message := range messages {
+		if message.Span == 0 || message.Epoch != m.now/int64(m.alg.Window) {
+			answers = append(answers, Answer{Message: message, Failed: true})
+			continue
+		}
+		answers = append(answers, Answer{Message: message, Held: m.store[message.Key], Sum: message.Total, SumAttempts: message.Attempts})
+		m.store[message.Key] = message.Total
+	}
+	m.Settle(m.now, answers)
+	return len(messages)
+}
+
+// Moving keys while requests and exchanges go on loses none of them, no count, and nothing that is to be sent; and each step moves few.
+func TestMovingKeysLosesNothing(t *testing.T) {
+	for round := range uint64(30) {
+		m := &mover{
+			windows: New[algorithms.WindowState](million), alg: algorithms.FixedWindow{Limit: 1 << 30, Window: time.Hour}, now: t0,
+			random: rand.New(rand.NewPCG(round, 1)), want: make(map[Key]int64), store: make(map[Key]int64),
+		}
+		b := Background[algorithms.WindowState]{Algorithm: m.alg, Rate: time.Second, Early: round%2 == 0, Wake: func() {}}
+		m.Configure(b, million)
+		for i := range 20_000 {
+			take(m.windows, m.alg, i, m.now)
+		}
+		for range 100 {
+			m.requests(20_000, 5)
+		}
+		m.now += int64(3 * time.Hour)
+		clear(m.want)
+		clear(m.store)
+		for range 30 {
+			m.requests(1+m.random.IntN(2000), 20)
+		}
+		m.each(func(sh *shard[algorithms.WindowState], i uint32, e entry[algorithms.WindowState]) {
+			if m.alg.Idle(&e.state, m.now) {
+				m.drop(sh, i)
+			}
+		})
+		moved := m.moveAll(t)
+		if moved == 0 {
+			t.Fatalf("round %d: nothing was moved", round)
+		}
+		m.check(t)
+	}
+}
+
+// moveAll moves the keys of all shards, with requests after each step, and returns how many places were given back.
+func (m *mover) moveAll(t *testing.T) (moved int) {
+	for s := range m.shards {
+		sh := &m.shards[s]
+		if !sh.sparse() {
+			continue
+		}
+		for at := new(move); !at.ends; {
+			next, size := at.next, sh.size
+			sh.move(at)
+			if looked := at.next - next + size - sh.size; looked > 2*walk {
+				t.Fatalf("one step passes %d places, want at most %d", looked, 2*walk)
+			}
+			moved += int(size - sh.size)
+			m.requests(3000, 10)
+			m.forget(sh)
+		}
+	}
+	return moved
+}
+
+// forget drops a key, as requests do that need its place in a full table.
+func (m *mover) forget(sh *shard[algorithms.WindowState]) {
+	if sh.size == 0 {
+		return
+	}
+	i := m.random.Uint32N(sh.size)
+	if e := sh.at(i); e.used() && !e.isFlying() {
+		delete(m.want, e.key)
+		delete(m.store, e.key)
+		m.drop(sh, i)
+	}
+}
+
+// check holds the table to what it should be, and sends the rest.
+func (m *mover) check(t *testing.T) {
+	t.Helper()
+	for s := range m.shards {
+		sh := &m.shards[s]
+		free := make(map[uint32]bool)
+		for _, i := range sh.free {
+			if free[i] || i >= sh.size || sh.place(i).key != (Key{}) {
+				t.Fatalf("place %d is in the list of free ones twice, or behind the end, or has a key", i)
+			}
+			free[i] = true
+		}
+		if sh.index.n+len(free) != int(sh.size) {
+			t.Fatalf("%d keys and %d free places are %d places", sh.index.n, len(free), sh.size)
+		}
+	}
+	for range 3 { // what is under way when its turn comes has another one
+		m.Tick()
+		for m.exchange(1000, false) > 0 {
+		}
+	}
+	maps.DeleteFunc(m.store, func(_ Key, total int64) bool { return total == 0 }) // of keys that were only asked about
+	if !maps.Equal(m.store, m.want) {
+		missing := slices.Collect(maps.Keys(m.want))
+		missing = slices.DeleteFunc(missing, func(k Key) bool { return m.store[k] == m.want[k] })
+		t.Fatalf("%d of %d keys are not in the store as they were counted", len(missing), len(m.want))
+	}
+	for key, want := range m.want {
+		got := int64(-1)
+		m.With(key, func(s *algorithms.WindowState) { got = m.alg.Ledger(s).At(m.now / int64(m.alg.Window)).Own })
+		if got != want {
+			t.Fatalf("a key counts %d, want %d", got, want)
+		}
+	}
+}
