@@ -15,12 +15,6 @@ local head = ARGV[2] .. ' '
 
 local function refused(err) return '!', (string.gsub(err, '[\r\n]', ' ')) end
 
--- whole is for two integers: the first form is faster, and exact where the numbers are.
-local function whole(a, b)
-  if a < 1e15 and a > -1e15 and b < 1e15 then return format('%d %d', a, b) end
-  return format('%.0f %.0f', a, b)
-end
-
 -- What all other nodes have, counted anew: "sum" makes no sense, or this node's field doesn't.
 local function recount(key)
   local total, attempts, all = 0, 0, redis.call('HGETALL', key)
@@ -41,7 +35,7 @@ local function push(key, i)
   if mine then s, held, tried = match(mine, '^(%d+) (%d+) (%d+)$') end
   if held and held + 0 >= 2^53 then s, held, tried = nil, nil, nil end
   local total = ARGV[i]
-  if total == '' or s and seq <= tonumber(s) then return held or '', sum and match(sum, '^[^\r\n]*') or '0 0' end
+  if total == '' or s and seq <= s + 0 then return held or '', sum and match(sum, '^[^\r\n]*') or '0 0' end
   local all, attempts, level, at
   if sum and drain then
     all, attempts, level, at = match(sum, '^(%d+) (%d+) ?(%S*) ?(%S*)$')
@@ -54,7 +48,9 @@ local function push(key, i)
   end
   local tries = ARGV[i + 1]
   local more = total - (held or 0)
-  local new = whole((all or 0) + more, max(0, (attempts or 0) + tries - (tried or 0)))
+  local spent, asked = (all or 0) + more, max(0, (attempts or 0) + tries - (tried or 0))
+  -- The first form is faster, and exact where the numbers are.
+  local new = format(spent < 1e15 and spent > -1e15 and asked < 1e15 and '%d %d' or '%.0f %.0f', spent, asked)
   local stored, seen = new, new
   if drain then
     local fill = max(0, (tonumber(level) or 0) - drain * max(0, now - (tonumber(at) or now)))
@@ -63,7 +59,7 @@ local function push(key, i)
     if (level or '') ~= '' then seen = new .. ' ' .. level .. ' ' .. at end
   end
   local set = pcall('HSET', key, node, head .. total .. ' ' .. tries, 'sum', stored)
-  if type(set) == 'table' and set.err then return refused(set.err) end
+  if set ~= 0 and type(set) == 'table' and set.err then return refused(set.err) end
   if not s then redis.call('PEXPIRE', key, ttl) end
   return held or '', seen
 end

@@ -29,8 +29,9 @@ var (
 )
 
 const (
-	batchSize = 250                  // messages in one call of the script, which holds up the server for less than a millisecond
+	batchSize = 100                  // messages in one call of the script, which holds up the server for half a millisecond
 	parallel  = 4                    // calls under way at once for one table
+	roundSize = 10 * batchSize       // messages taken out of a table at once
 	breath    = 2 * time.Millisecond // between two early exchanges of one table
 	minWait   = 100 * time.Millisecond
 	beatRate  = time.Second
@@ -281,19 +282,18 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 	if !urgent {
 		s.counters.Tick()
 	}
-	const most = batchSize * parallel
 	kept := messageBuffers.Get().(*[]table.Message)
 	defer messageBuffers.Put(kept)
 	buf := *kept
 	defer func() { *kept = buf[:0] }()
 	var failed error
 	for failed == nil {
-		buf = s.counters.Drain(r.now(), most, urgent, buf[:0])
+		buf = s.counters.Drain(r.now(), roundSize, urgent, buf[:0])
 		if len(buf) == 0 {
 			return nil
 		}
 		failed = r.send(ctx, s, at, buf)
-		if len(buf) < most {
+		if len(buf) < roundSize {
 			break
 		}
 	}
