@@ -214,3 +214,20 @@ func BenchmarkLoad(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkGrow is the index of a shard that doubles, the longest that a lock is held for more than a few keys: a million keys have at most 14,336 in each.
+func BenchmarkGrow(b *testing.B) {
+	for _, keys := range []int{14_336, 143_360} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			var x index
+			for i := range keys {
+				x.add(KeyOf(raw(i)), uint32(i))
+			}
+			words := len(x.words)
+			for b.Loop() {
+				grown := x
+				grown.lay(2 * words)
+			}
+		})
+	}
+}
