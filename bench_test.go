@@ -13,7 +13,10 @@ import (
 
 // benchmarkServeHTTP sends requests from 10,000 addresses through one zone.
 func benchmarkServeHTTP(b *testing.B, options string) {
-	h := newSite(b, &App{}, "headers off\n"+zoneBlock(b.Name(), options)).handler
+	benchmarkHandler(b, newSite(b, &App{}, "headers off\ndisable_placeholders\n"+zoneBlock(b.Name(), options)).handler)
+}
+
+func benchmarkHandler(b *testing.B, h caddyhttp.MiddlewareHandler) {
 	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -50,5 +53,14 @@ func (d sink) WriteHeader(int)             {}
 func BenchmarkServeHTTPAdmitted(b *testing.B) {
 	benchmarkServeHTTP(b, "limit 1000000000/1m\nkey {client_ip}")
 }
+
+// nothing is what a request takes without the handler: what the benchmark itself does.
+type nothing struct{}
+
+func (nothing) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	return next.ServeHTTP(w, r)
+}
+
+func BenchmarkServeHTTPNextAlone(b *testing.B) { benchmarkHandler(b, nothing{}) }
 
 func BenchmarkServeHTTPRefused(b *testing.B) { benchmarkServeHTTP(b, "limit 0/1m\nkey {client_ip}") }
