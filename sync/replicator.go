@@ -31,7 +31,7 @@ var (
 const (
 	batchSize = 100                  // messages in one call of the script, which holds up the server for half a millisecond
 	parallel  = 4                    // calls under way at once for one table
-	roundSize = 10 * batchSize       // messages taken out of a table at once
+	roundSize = 10 * batchSize       // messages taken out of a table at once, where there is no time to lose
 	breath    = 2 * time.Millisecond // between two early exchanges of one table
 	minWait   = 100 * time.Millisecond
 	beatRate  = time.Second
@@ -166,6 +166,7 @@ func (s *Source) Detach() {
 	<-at.done
 	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
 	defer cancel()
+	at.behind.Store(true)
 	if err := at.to.exchange(ctx, s, at, false); err != nil {
 		at.to.beatLost.Store(true) // so that the next table doesn't wait in vain; a beat puts it right
 		at.to.log.Warn("the last counts of a zone could not be sent to redis", zap.String("code", codeUnsent), zap.String("zone", s.spec.Zone), zap.String("reason", Classify(err)))
@@ -278,6 +279,10 @@ func pauseFor(ctx context.Context, d time.Duration) {
 var messageBuffers = sync.Pool{New: func() any { return new([]table.Message) }}
 
 // exchange sends what is due, or what is urgent, and absorbs the answers. It returns the last error of any batch.
+//
+// Many keys are exchanged at leisure: one call at a time, with as much rest in between as the call took, and what becomes urgent meanwhile goes first. So
+// requests, and the server's other users, find a free processor. Where half of the interval is over by then, or the exchange before took
+// most of it, the rest goes as fast as it can.
 func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, urgent bool) error {
 	if !urgent {
 		s.counters.Tick()
@@ -286,18 +291,45 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 	defer messageBuffers.Put(kept)
 	buf := *kept
 	defer func() { *kept = buf[:0] }()
-	var failed error
-	for failed == nil {
-		buf = s.counters.Drain(r.now(), roundSize, urgent, buf[:0])
+	begun, rate := time.Now(), time.Duration(at.rate.Load())
+	hurry := urgent || at.behind.Load()
+	for {
+		most := r.round(hurry)
+		start := time.Now()
+		buf = s.counters.Drain(r.now(), most, urgent, buf[:0])
 		if len(buf) == 0 {
-			return nil
-		}
-		failed = r.send(ctx, s, at, buf)
-		if len(buf) < roundSize {
 			break
 		}
+		if err := r.send(ctx, s, at, buf); err != nil {
+			return err
+		}
+		if len(buf) < most {
+			break
+		}
+		if !urgent && s.counters.Urgent() {
+			if err := r.exchange(ctx, s, at, true); err != nil {
+				return err
+			}
+		}
+		if hurry = hurry || time.Since(begun) > rate/2; !hurry {
+			pauseFor(ctx, time.Since(start))
+		}
 	}
-	return failed
+	if !urgent {
+		at.behind.Store(time.Since(begun) > rate-rate/4)
+	}
+	return nil
+}
+
+// round is how many messages are taken out at once. In a cluster they belong to 64 shards, and go in as many calls.
+func (r *Replicator) round(hurry bool) int {
+	switch {
+	case r.cluster:
+		return batchSize * 32
+	case hurry:
+		return roundSize
+	}
+	return batchSize
 }
 
 // send makes batches of messages and sends them, a few at a time.

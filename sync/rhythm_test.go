@@ -26,6 +26,7 @@ type clockwork struct {
 	mu    sync.Mutex
 	calls map[string][]time.Time
 	held  map[string]string
+	trip  time.Duration // there and back
 	fails bool
 }
 
@@ -64,7 +65,10 @@ func (c *clockwork) Process(_ context.Context, cmd redis.Cmder) error {
 
 // called takes the time of the way there and back.
 func (c *clockwork) called(zone string) error {
-	time.Sleep(time.Millisecond)
+	c.mu.Lock()
+	trip := c.trip
+	c.mu.Unlock()
+	time.Sleep(trip)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls[zone] = append(c.calls[zone], time.Now())
@@ -82,6 +86,13 @@ func (c *clockwork) count(zone string) int {
 	return len(c.calls[zone])
 }
 
+// known is how many keys it was told of.
+func (c *clockwork) known() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.held)
+}
+
 func (c *clockwork) setFails(fails bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +108,7 @@ type vnode struct {
 
 func newVnode(t *testing.T) *vnode {
 	core, logs := observer.New(zap.InfoLevel)
-	n := &vnode{clockwork: clockwork{calls: make(map[string][]time.Time), held: make(map[string]string)}, logs: logs}
+	n := &vnode{clockwork: clockwork{calls: make(map[string][]time.Time), held: make(map[string]string), trip: time.Millisecond}, logs: logs}
 	n.rep = NewReplicator(&n.clockwork, "test", time.Second, wallClock, zap.New(core))
 	return n
 }
@@ -162,6 +173,52 @@ func TestIdleKeysCostNothing(t *testing.T) {
 		source.Detach()
 		n.rep.Close()
 	})
+}
+
+// An exchange of many keys rests as long as it works, until half of the interval is over. What becomes urgent meanwhile doesn't wait for its end.
+func TestManyKeysAreExchangedAtLeisure(t *testing.T) {
+	const keys, calls = 900, 900 / batchSize
+	for _, c := range []struct{ trip, low, high time.Duration }{
+		{time.Millisecond, 2 * (calls - 1) * time.Millisecond, 2 * (calls + 1) * time.Millisecond},
+		{100 * time.Millisecond, 600 * time.Millisecond, 900 * time.Millisecond}, // would take 1.7 s at leisure
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newVnode(t)
+			touch, source := n.zone("many", time.Second)
+			all := func() {
+				for i := range keys {
+					touch(itoa(int64(i)))
+				}
+			}
+			for range 3 { // the first two exchanges of a key come early
+				all()
+				time.Sleep(3*time.Second + 100*time.Millisecond) // between two ticks
+			}
+			n.mu.Lock()
+			n.trip = c.trip
+			n.mu.Unlock()
+			before := n.count("many")
+			all()
+			for n.count("many") < before+2 {
+				time.Sleep(c.trip / 10)
+			}
+			touch("urgent")
+			for n.known() == keys {
+				time.Sleep(c.trip / 10)
+			}
+			between(t, "until an urgent key was told of", n.count("many")-before, 3, 6)
+			time.Sleep(2 * time.Second)
+			n.mu.Lock()
+			made := n.calls["many"][before:]
+			n.mu.Unlock()
+			made = made[:calls+1]
+			if took := made[calls].Sub(made[0]); took < c.low || took > c.high {
+				t.Errorf("trips of %v: the exchange took %v, want %v to %v", c.trip, took, c.low, c.high)
+			}
+			source.Detach()
+			n.rep.Close()
+		})
+	}
 }
 
 func TestALostServerIsTriedAgainAndMissedOnce(t *testing.T) {

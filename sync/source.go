@@ -79,6 +79,8 @@ type attachment struct {
 	drain atomic.Uint64 // float64 bits, requests per second
 	lost  atomic.Bool
 	due   atomic.Bool // an exchange of all that is touched, at once
+	// behind says that the last exchange took most of the interval, or that this one is the last.
+	behind atomic.Bool
 }
 
 // NewSource gives a table a random number of its own.
