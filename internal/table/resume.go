@@ -68,30 +68,55 @@ func (t *Table[S]) Save(now int64) Saved {
 	saved := t.resume.left()
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
-		alg, s := b.Algorithm, &e.state
-		if alg.Idle(s, now) {
-			return
-		}
-		alg.Roll(s, now)
-		l := alg.Ledger(s)
-		var reports []algorithms.Report
-		for age := range int64(alg.Live() + 1) {
-			if c := l.At(l.Epoch - age); c != nil && c.Total() > 0 {
-				reports = append(reports, algorithms.Report{Epoch: l.Epoch - age, Elsewhere: c.Total(), Own: c.Own})
-			}
-		}
-		if level := alg.Level(s, now); level > 0 {
-			if len(reports) == 0 {
-				reports = []algorithms.Report{{Epoch: l.Epoch}}
-			}
-			reports[0].Level, reports[0].LevelAt = level, now
-		}
-		if reports != nil {
-			saved[e.id] = reports
-		}
-	})
+	var few fewSaved
+	t.eachFew(func(_ *shard[S], _ uint32, e entry[S]) {
+		few.add(e.id, len(few.reports))
+		few.reports = appendReports(few.reports, b.Algorithm, &e.state, now)
+	}, func() { few.into(saved) })
 	return saved
+}
+
+// fewSaved is what is read under one hold of a lock. It is used over and over, so that nothing is allocated meanwhile.
+type fewSaved struct {
+	ids     []ID
+	begins  []int
+	reports []algorithms.Report
+}
+
+func (f *fewSaved) add(id ID, begin int) {
+	f.ids, f.begins = append(f.ids, id), append(f.begins, begin)
+}
+
+func (f *fewSaved) into(saved Saved) {
+	end := len(f.reports)
+	for i, begin := range slices.Backward(f.begins) {
+		if begin < end {
+			saved[f.ids[i]] = slices.Clone(f.reports[begin:end])
+		}
+		end = begin
+	}
+	f.ids, f.begins, f.reports = f.ids[:0], f.begins[:0], f.reports[:0]
+}
+
+// appendReports appends what a key has spent that a decision can still use.
+func appendReports[S any](dst []algorithms.Report, alg algorithms.Algorithm[S], s *S, now int64) []algorithms.Report {
+	if alg.Idle(s, now) {
+		return dst
+	}
+	alg.Roll(s, now)
+	l, first := alg.Ledger(s), len(dst)
+	for age := range int64(alg.Live() + 1) {
+		if c := l.At(l.Epoch - age); c != nil && c.Total() > 0 {
+			dst = append(dst, algorithms.Report{Epoch: l.Epoch - age, Elsewhere: c.Total(), Own: c.Own})
+		}
+	}
+	if level := alg.Level(s, now); level > 0 {
+		if len(dst) == first {
+			dst = append(dst, algorithms.Report{Epoch: l.Epoch})
+		}
+		dst[first].Level, dst[first].LevelAt = level, now
+	}
+	return dst
 }
 
 // Resume takes up what an earlier process saved. It replaces what was not taken up of an earlier Resume. Keys that are in the table already, because

@@ -329,7 +329,10 @@ func (t *Table[S]) Sweep(now int64) {
 
 // each calls f for every key, under the lock of its shard, which is let go after every few. It goes from shard to shard each time: where one lock is
 // taken again as soon as it is let go, a request that waits for it is woken too late, over and over. The caller holds t.walking.
-func (t *Table[S]) each(f func(*shard[S], uint32, entry[S])) {
+func (t *Table[S]) each(f func(*shard[S], uint32, entry[S])) { t.eachFew(f, func() {}) }
+
+// eachFew is each that calls after without a lock, whenever one has been let go.
+func (t *Table[S]) eachFew(f func(*shard[S], uint32, entry[S]), after func()) {
 	for first, more := uint32(0), true; more; first += walk {
 		more = false
 		for s := range t.shards {
@@ -342,6 +345,7 @@ func (t *Table[S]) each(f func(*shard[S], uint32, entry[S])) {
 			}
 			more = more || first+walk < sh.size
 			sh.mu.Unlock()
+			after()
 		}
 	}
 }
