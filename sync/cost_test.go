@@ -47,10 +47,10 @@ func traderOf[S any](tb testing.TB, keys int, alg algorithms.Algorithm[S], kind 
 	x := &trader{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keys}
 	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, Buckets: 1, Live: alg.Live()})
 	x.at = &attachment{to: x.rep, name: "z"}
-	x.at.set(10*time.Second, drain)
+	x.at.set(time.Second, drain)
 	now := wallClock() // time stands still: no epoch ends meanwhile
 	x.rep.now = func() int64 { return now }
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: 10 * time.Second}, keys)
+	tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second}, keys)
 	x.touch = func(key int) {
 		raw := binary.BigEndian.AppendUint64(make([]byte, 0, 8), uint64(key))
 		tab.Take(alg, table.KeyOf(raw), raw, now, 1)
