@@ -281,7 +281,7 @@ var messageBuffers = sync.Pool{New: func() any { return new([]table.Message) }}
 // exchange sends what is due, or what is urgent, and absorbs the answers. It returns the last error of any batch.
 //
 // Many keys are exchanged at leisure: one call at a time, with as much rest in between as the call took, and what becomes urgent meanwhile goes first. So
-// requests, and the server's other users, find a free processor. Where half of the interval is over by then, or the exchange before took
+// requests, and the server's other users, find a free processor. Where a quarter of the interval is over by then, or the exchange before took
 // most of it, the rest goes as fast as it can.
 func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, urgent bool) error {
 	if !urgent {
@@ -311,7 +311,7 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 				return err
 			}
 		}
-		if hurry = hurry || time.Since(begun) > rate/2; !hurry {
+		if hurry = hurry || time.Since(begun) > rate/4; !hurry {
 			pauseFor(ctx, time.Since(start))
 		}
 	}
