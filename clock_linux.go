@@ -6,11 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// suspended is how far CLOCK_BOOTTIME, which goes on while the machine sleeps, is ahead of CLOCK_MONOTONIC, which doesn't.
+// suspended is how far CLOCK_BOOTTIME, which goes on while the machine sleeps, is ahead of CLOCK_MONOTONIC, which doesn't. It is not known, this time,
+// where the process has lost the CPU between the readings: the time until it got it back would look like a suspend.
 func suspended() (time.Duration, bool) {
-	var mono, boot unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono) != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil {
-		return 0, false
+	for range 10 {
+		var before, boot, after unix.Timespec
+		if unix.ClockGettime(unix.CLOCK_MONOTONIC, &before) != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil ||
+			unix.ClockGettime(unix.CLOCK_MONOTONIC, &after) != nil {
+			return 0, false
+		}
+		if after.Nano()-before.Nano() < int64(sleepNoise/10) {
+			return time.Duration(boot.Nano() - before.Nano()), true
+		}
 	}
-	return time.Duration(boot.Nano() - mono.Nano()), true
+	return 0, false
 }

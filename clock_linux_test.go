@@ -1,16 +1,28 @@
 package ratelimit
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // On Linux the two clocks are there, and agree while the machine is awake.
 func TestSuspendedDoesNotGrowWhileAwake(t *testing.T) {
-	first, ok := suspended()
-	if !ok {
+	var least, most time.Duration
+	known := 0
+	for range 1000 {
+		now, ok := suspended()
+		if !ok {
+			continue // the machine is too busy to tell
+		}
+		if known++; known == 1 {
+			least, most = now, now
+		}
+		least, most = min(least, now), max(most, now)
+	}
+	if known == 0 {
 		t.Fatal("Linux doesn't tell how long it was suspended")
 	}
-	for range 1000 {
-		if now, _ := suspended(); now-first < -sleepNoise/2 {
-			t.Fatalf("suspended() went from %v back to %v", first, now)
-		}
+	if most-least >= sleepNoise {
+		t.Errorf("suspended() says between %v and %v while awake", least, most)
 	}
 }
