@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -21,6 +22,9 @@ func TestDemo(t *testing.T) {
 		t.Run(map[bool]string{true: "embedded", false: "redis-server"}[embedded], func(t *testing.T) {
 			t.Parallel()
 			if _, err := exec.LookPath("redis-server"); err != nil && !embedded {
+				if os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
+					t.Fatal("redis-server is not installed, and TIDE_REQUIRE_REDIS asks for it")
+				}
 				t.Skip("redis-server is not installed")
 			}
 			var out bytes.Buffer
