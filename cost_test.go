@@ -65,28 +65,36 @@ func allocations(h *Handler) float64 {
 
 // What a key takes in memory is bounded, whatever the limit.
 func TestBytesOfAKey(t *testing.T) {
-	const keys = 100_000
-	for _, test := range []struct {
-		name string
-		rate time.Duration
-		most float64
-	}{
-		{"two counters", 0, 140},
-		{"two counters, exchanged", time.Second, 200},
-	} {
-		var alg algorithms.Algorithm[algorithms.WindowState] = algorithms.SlidingWindow{Limit: 1 << 40, Window: time.Hour, Buckets: 1}
-		before := heapBytes()
-		tab := table.New[algorithms.WindowState](keys)
-		tab.Configure(table.Background[algorithms.WindowState]{Algorithm: alg, Rate: test.rate}, keys)
-		for i := range keys {
-			raw := []byte{byte(i), byte(i >> 8), byte(i >> 16)}
-			tab.Take(alg, table.KeyOf(raw), raw, clock(), 1)
-		}
-		each := float64(heapBytes()-before) / keys
-		runtime.KeepAlive(tab)
-		if each > test.most {
-			t.Errorf("%s: %.0f bytes a key, want at most %.0f", test.name, each, test.most)
-		}
-		t.Logf("%s: %.1f bytes a key", test.name, each)
+	finely := func(buckets int) algorithms.Algorithm[algorithms.WindowState] {
+		return algorithms.SlidingWindow{Limit: 1 << 40, Window: time.Hour, Buckets: buckets}
 	}
+	for _, test := range []struct {
+		name  string
+		bytes float64
+		most  float64
+	}{
+		{"two counters", bytesOfAKey(finely(1), 0), 140},
+		{"two counters, exchanged", bytesOfAKey(finely(1), time.Second), 200},
+		{"a bucket", bytesOfAKey[algorithms.BucketState](algorithms.TokenBucket{Limit: 1 << 40, Window: time.Hour}, 0), 200},
+		{"29 slices beyond the first", bytesOfAKey(finely(30), 0) - bytesOfAKey(finely(1), 0), 29*12 + 60},
+	} {
+		if test.bytes > test.most {
+			t.Errorf("%s: %.0f bytes a key, want at most %.0f", test.name, test.bytes, test.most)
+		}
+		t.Logf("%s: %.1f bytes a key", test.name, test.bytes)
+	}
+}
+
+func bytesOfAKey[S any](alg algorithms.Algorithm[S], rate time.Duration) float64 {
+	const keys = 100_000
+	before := heapBytes()
+	tab := table.New[S](keys)
+	tab.Configure(table.Background[S]{Algorithm: alg, Rate: rate}, keys)
+	for i := range keys {
+		raw := []byte{byte(i), byte(i >> 8), byte(i >> 16)}
+		tab.Take(alg, table.KeyOf(raw), raw, clock(), 1)
+	}
+	each := float64(heapBytes()-before) / keys
+	runtime.KeepAlive(tab)
+	return each
 }

@@ -268,8 +268,8 @@ func (l *limit[S]) abandon(key table.Key, taken table.Taken, now, n int64) {
 		Leave(s *S, taken, now, n int64, delay time.Duration)
 	})
 	if ok && !taken.Overflow {
-		now += int64(l.table.Offset())
-		l.table.Change(key, func(s *S) { queue.Leave(s, taken.At, now, n, taken.Delay) })
+		waited := int64(taken.Waited(now))
+		l.table.Amend(key, taken, func(s *S, at int64) { queue.Leave(s, at, at+waited, n, taken.Delay) })
 	}
 }
 

@@ -233,7 +233,7 @@ func TestABucketThatComesBackKnowsItsOwnPast(t *testing.T) {
 		s.take(start, 50, 0)
 		s.absorb(start, Report{Epoch: e})
 		s.ledger().Settled = false
-		s.shift(time.Duration(by))
+		s.shift(start+by, time.Duration(by))
 		now := start + by + 10*second
 		s.take(now, 5, 0) // 40 of the past and 5 new.
 		s.absorb(now, Report{Epoch: s.ledger().Epoch, Elsewhere: 30, Level: 60, LevelAt: start + by})
@@ -278,10 +278,12 @@ func exchange(fleet []subject, now int64) {
 		var sum int64
 		for _, s := range fleet {
 			s.roll(now)
-			sum += s.ledger().At(epoch).Own
+			c, _ := s.ledger().At(epoch)
+			sum += c.Own
 		}
 		for _, s := range fleet {
-			s.absorb(now, Report{Epoch: epoch, Elsewhere: sum - s.ledger().At(epoch).Own})
+			c, _ := s.ledger().At(epoch)
+			s.absorb(now, Report{Epoch: epoch, Elsewhere: sum - c.Own})
 		}
 	}
 }

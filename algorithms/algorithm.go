@@ -32,9 +32,10 @@ type Algorithm[S any] interface {
 	// Idle reports that a zero S would decide the same from now on, and that no live epoch needs the totals in s.
 	Idle(s *S, now int64) bool
 
-	// Shift moves everything stored by a step of the clock (whole epochs for windows), so that a clock set right neither
-	// frees nor locks out anyone. The totals of the moved epochs count as not acknowledged.
-	Shift(s *S, by time.Duration)
+	// Shift moves everything stored by a step of the clock, which says now since (whole epochs for windows), so that a clock set right neither
+	// frees nor locks out anyone. The totals of the moved epochs count as not acknowledged. An epoch that has then not begun yet is put
+	// into the one that has not ended.
+	Shift(s *S, now int64, by time.Duration)
 
 	// Ledger gives the totals that the exchange reads and settles. Roll first brings it to the epoch of now.
 	Ledger(s *S) *Ledger

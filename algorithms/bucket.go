@@ -13,16 +13,34 @@ type BucketState struct {
 	ledger Ledger
 	// deficit is exact. It may be above the size (debt). At the instant of an Absorb it may be below 0, and counts as 0.
 	deficit amount
-	// last is the instant the deficit stands for, at the one of the last Absorb, and base the deficit then.
-	last, at int64
-	base     amount
+	// last is the instant the deficit stands for.
+	last int64
+	// penalty is the part of a request that Charge has spent and the ledger not counted yet.
+	penalty int64
+	// absorbed is nil for a key of which nothing was ever learnt: where nothing is exchanged it costs no memory.
+	absorbed *absorbed
+}
+
+// absorbed is what a bucket remembers of the last Absorb.
+type absorbed struct {
+	// at is the instant of the last Absorb, and base the deficit then.
+	at   int64
+	base amount
 	// idle is what could have drained since the Absorb before, had the bucket not been empty. What the others are
 	// found to have spent in that time has drained there.
 	idle amount
 	// theirs is what Absorb has brought at the instant at.
 	theirs int64
-	// penalty is the part of a request that Charge has spent and the ledger not counted yet.
-	penalty int64
+}
+
+// copied is a copy of its own, for looking ahead.
+func (s *BucketState) copied(past *absorbed) BucketState {
+	c := *s
+	if s.absorbed != nil {
+		*past = *s.absorbed
+		c.absorbed = past
+	}
+	return c
 }
 
 // An amount is a number of requests: whole + frac/window, with frac in [0, window).
@@ -110,17 +128,21 @@ func (b bucket) absorb(s *BucketState, now int64, reports []Report) {
 	var theirs int64
 	held := false
 	for _, r := range reports {
-		count := s.ledger.At(r.Epoch)
-		if count == nil {
+		count, ok := s.ledger.At(r.Epoch)
+		if !ok {
 			continue
 		}
 		held = true
 		elsewhere := max(0, r.Elsewhere)
 		theirs = addSat(theirs, elsewhere-count.Elsewhere)
 		count.Elsewhere = elsewhere
+		s.ledger.Put(r.Epoch, count)
 	}
 	if !held {
 		return
+	}
+	if s.absorbed == nil {
+		s.absorbed = new(absorbed)
 	}
 	if s.ledger.Settled {
 		b.spread(s, theirs)
@@ -129,12 +151,13 @@ func (b bucket) absorb(s *BucketState, now int64, reports []Report) {
 	} else {
 		b.lump(s, theirs)
 	}
-	s.at, s.base = s.last, s.deficit.floor()
+	s.absorbed.at, s.absorbed.base = s.last, s.deficit.floor()
 	s.ledger.Settled = true
 }
 
 func (b bucket) isIdle(s *BucketState, now int64) bool {
-	c := *s
+	var past absorbed
+	c := s.copied(&past)
 	if b.advance(&c, now) > 0 {
 		return false
 	}
@@ -149,16 +172,20 @@ func (b bucket) isIdle(s *BucketState, now int64) bool {
 	return !own
 }
 
-func (b bucket) shift(s *BucketState, by time.Duration) {
-	s.last, s.at = addSat(s.last, int64(by)), addSat(s.at, int64(by))
-	s.ledger.Move(nearest(int64(by), b.span(s)))
+func (b bucket) shift(s *BucketState, now int64, by time.Duration) {
+	s.last = addSat(s.last, int64(by))
+	if s.absorbed != nil {
+		s.absorbed.at = addSat(s.absorbed.at, int64(by))
+	}
+	epoch, _ := floorDivMod(now, b.span(s))
+	s.ledger.Shift(nearest(int64(by), b.span(s)), epoch)
 }
 
 // roll brings the ledger to the epoch of now. A bucket that now takes longer to fill than an epoch lasts gets longer epochs, in a new ledger.
 func (b bucket) roll(s *BucketState, now int64) {
 	l := &s.ledger
 	if scale := b.scale(); l.Scale < scale {
-		*l = Ledger{Scale: scale, Attempts: l.Attempts, Resend: l.Resend}
+		*l = Ledger{Scale: scale, Attempts: l.Attempts, Redo: l.Redo}
 		l.Epoch, _ = floorDivMod(now, b.span(s))
 		return
 	}
@@ -182,16 +209,21 @@ func (b bucket) scale() uint8 {
 func (b bucket) maxScale() int { return max(0, bits.LeadingZeros64(uint64(b.window))-2) }
 
 func (b bucket) level(s *BucketState, now int64) float64 {
-	c := *s
+	var past absorbed
+	c := s.copied(&past)
 	b.advance(&c, now)
 	level := c.deficit.floor()
 	return float64(level.whole) + float64(level.frac)/float64(b.window)
 }
 
 func (b bucket) slack(s *BucketState, now int64) int64 {
-	c := *s
+	if s.absorbed == nil {
+		return 0
+	}
+	var past absorbed
+	c := s.copied(&past)
 	b.advance(&c, now)
-	return c.idle.whole
+	return c.absorbed.idle.whole
 }
 
 // advance drains the bucket up to now, and returns by how much now is behind the state where it is late. After a step
@@ -201,18 +233,23 @@ func (b bucket) advance(s *BucketState, now int64) (late int64) {
 		if behind := since(s.last, now); behind <= uint64(lateness(b.window)) {
 			return int64(behind)
 		}
-		s.last, s.at = now, min(s.at, now)
+		s.last = now
+		if s.absorbed != nil {
+			s.absorbed.at = min(s.absorbed.at, now)
+		}
 		return 0
 	}
-	if s.last == s.at {
-		s.idle, s.theirs = amount{}, 0
+	if s.absorbed != nil && s.last == s.absorbed.at {
+		s.absorbed.idle, s.absorbed.theirs = amount{}, 0
 	}
 	level := s.deficit.floor()
 	level.frac = min(level.frac, b.window-1)
 	drained := b.drains(since(now, s.last))
 	s.last = now
 	if level.less(drained) {
-		s.idle = s.idle.plus(drained.minus(level, b.window), b.window)
+		if s.absorbed != nil {
+			s.absorbed.idle = s.absorbed.idle.plus(drained.minus(level, b.window), b.window)
+		}
 		s.deficit = amount{}
 		return 0
 	}
@@ -223,7 +260,10 @@ func (b bucket) advance(s *BucketState, now int64) (late int64) {
 // spend adds n units of this node to the deficit and to the ledger.
 func (b bucket) spend(s *BucketState, n int64) {
 	if s.deficit.whole < 0 {
-		s.deficit, s.idle, s.theirs = amount{}, amount{}, 0
+		s.deficit = amount{}
+		if s.absorbed != nil {
+			s.absorbed.idle, s.absorbed.theirs = amount{}, 0
+		}
 	}
 	s.deficit.whole = addSat(s.deficit.whole, n)
 	s.ledger.Cur.Own = addSat(s.ledger.Cur.Own, n)
@@ -233,20 +273,20 @@ func (b bucket) spend(s *BucketState, n int64) {
 // any order: the effect of what came before is taken back first.
 func (b bucket) spread(s *BucketState, theirs int64) {
 	before := b.effect(s)
-	s.theirs = addSat(s.theirs, theirs)
+	s.absorbed.theirs = addSat(s.absorbed.theirs, theirs)
 	s.deficit = s.deficit.plus(b.effect(s), b.window).minus(before, b.window)
 }
 
 // effect is what is left of theirs when the idle time has drained its part. What was given back has its full effect.
 func (b bucket) effect(s *BucketState) amount {
-	theirs := amount{whole: s.theirs}
+	theirs := amount{whole: s.absorbed.theirs}
 	switch {
-	case s.theirs < 0:
+	case s.absorbed.theirs < 0:
 		return theirs
-	case theirs.less(s.idle):
+	case theirs.less(s.absorbed.idle):
 		return amount{}
 	}
-	return theirs.minus(s.idle, b.window)
+	return theirs.minus(s.absorbed.idle, b.window)
 }
 
 // seen works out the level now from the levels that others have seen in two epochs. Each is of a bucket that was empty when its
@@ -279,8 +319,8 @@ func (b bucket) seen(s *BucketState, reports []Report) (level amount, ok bool) {
 // adopt takes the level that others have seen for what this node knew at the last exchange, where it is higher. What this node has spent since
 // comes on top.
 func (b bucket) adopt(s *BucketState, level amount) {
-	known := b.drained(s.base, s.last, s.at)
-	s.deficit, s.idle, s.theirs = s.deficit.floor(), amount{}, 0
+	known := b.drained(s.absorbed.base, s.last, s.absorbed.at)
+	s.deficit, s.absorbed.idle, s.absorbed.theirs = s.deficit.floor(), amount{}, 0
 	if known.less(level) {
 		s.deficit = s.deficit.plus(level.minus(known, b.window), b.window)
 	}
@@ -288,7 +328,7 @@ func (b bucket) adopt(s *BucketState, level amount) {
 
 // lump adds what the others spent where nobody knows when: at most to the brim, as they too had a bucket.
 func (b bucket) lump(s *BucketState, theirs int64) {
-	s.deficit, s.idle, s.theirs = s.deficit.floor(), amount{}, 0
+	s.deficit, s.absorbed.idle, s.absorbed.theirs = s.deficit.floor(), amount{}, 0
 	if room := b.size - s.deficit.ceil(); room > 0 {
 		s.deficit.whole += min(room, max(0, theirs))
 	}

@@ -36,7 +36,7 @@ func (a FixedWindow) Absorb(s *WindowState, now int64, reports []Report) {
 func (a FixedWindow) Idle(s *WindowState, now int64) bool { return a.kernel().idle(s, now) }
 
 // Shift moves the counts by the nearest number of whole windows.
-func (a FixedWindow) Shift(s *WindowState, by time.Duration) { a.kernel().shift(s, by) }
+func (a FixedWindow) Shift(s *WindowState, now int64, by time.Duration) { a.kernel().shift(s, now, by) }
 
 // Ledger gives the counts that decide.
 func (a FixedWindow) Ledger(s *WindowState) *Ledger { return &s.ledger }

@@ -42,7 +42,7 @@ func (a GCRA) Absorb(s *BucketState, now int64, reports []Report) {
 func (a GCRA) Idle(s *BucketState, now int64) bool { return a.kernel().isIdle(s, now) }
 
 // Shift moves the instants, and the totals by the nearest number of whole epochs.
-func (a GCRA) Shift(s *BucketState, by time.Duration) { a.kernel().shift(s, by) }
+func (a GCRA) Shift(s *BucketState, now int64, by time.Duration) { a.kernel().shift(s, now, by) }
 
 // Ledger gives the totals for the exchange. They don't decide.
 func (a GCRA) Ledger(s *BucketState) *Ledger { return &s.ledger }

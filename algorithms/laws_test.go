@@ -27,8 +27,8 @@ func TestForgettingAnIdleKeyIsInvisible(t *testing.T) {
 		rolled.roll(w.now)
 		l := rolled.ledger()
 		for age := range int64(s.live()) + 1 {
-			if c := l.At(l.Epoch - age); c != nil && (c.Own != 0 || c.Acked != 0) {
-				t.Fatalf("Idle with %+v in the live epoch %d before the current one", *c, age)
+			if c, ok := l.At(l.Epoch - age); ok && (c.Own != 0 || c.Acked != 0) {
+				t.Fatalf("Idle with %+v in the live epoch %d before the current one", c, age)
 			}
 		}
 		alike(t, s, s.fresh(), *w)
@@ -55,7 +55,7 @@ func TestAnEpochThatWasReportedKeepsAKeyAlive(t *testing.T) {
 		now := epoch - epoch%s.span() + 5
 		s.take(now, 3, 0)
 		l := s.ledger()
-		l.Settle(l.Epoch, 0, 3, 3, false)
+		l.Settle(l.Epoch, 0, 3, 3, false, false)
 		s.giveBack(now, 3)
 		if s.idle(now) {
 			t.Errorf("%s: idle although the store holds a total of this epoch that must be taken back", k.name)
@@ -412,11 +412,11 @@ func TestShiftFreesNobodyAndLocksNobodyOut(t *testing.T) {
 		s.take(w.now, 0, 0)
 		by := s.span() * 16 * rapid.Int64Range(-20, 20).Draw(t, "by")
 		moved := s.clone()
-		moved.shift(time.Duration(by))
+		moved.shift(w.now+by, time.Duration(by))
 		if k.name == "sliding_log" {
 			by = by / sliceOf(w.window) * sliceOf(w.window) // Slices are whole.
 			moved = s.clone()
-			moved.shift(time.Duration(by))
+			moved.shift(w.now+by, time.Duration(by))
 		}
 		for range 8 {
 			n := rapid.Int64Range(0, 4).Draw(t, "n")
@@ -459,7 +459,7 @@ func TestExtremesDoNotPanic(t *testing.T) {
 				s.idle(now)
 				s.level(now)
 			case 8:
-				s.shift(time.Duration(rapid.Int64().Draw(t, "by")))
+				s.shift(now, time.Duration(rapid.Int64().Draw(t, "by")))
 			case 9:
 				s = s.with(amounts.Draw(t, "changed limit"))
 			}

@@ -45,7 +45,7 @@ func (a LeakyBucket) Absorb(s *BucketState, now int64, reports []Report) {
 func (a LeakyBucket) Idle(s *BucketState, now int64) bool { return a.kernel().isIdle(s, now) }
 
 // Shift moves the instants, and the totals by the nearest number of whole epochs.
-func (a LeakyBucket) Shift(s *BucketState, by time.Duration) { a.kernel().shift(s, by) }
+func (a LeakyBucket) Shift(s *BucketState, now int64, by time.Duration) { a.kernel().shift(s, now, by) }
 
 // Ledger gives the totals for the exchange. They don't decide.
 func (a LeakyBucket) Ledger(s *BucketState) *Ledger { return &s.ledger }

@@ -6,7 +6,7 @@ import "math"
 type Count struct {
 	// Own was admitted on this node, sent or not. It falls when something is given back.
 	Own int64
-	// Acked is the Own that the store last confirmed.
+	// Acked is what the store has of Own for certain. It falls with what is given back, as that may have reached the store unanswered.
 	Acked int64
 	// Elsewhere was admitted on the other nodes, as of the last reply.
 	Elsewhere int64
@@ -25,8 +25,8 @@ type Ledger struct {
 	Epoch int64
 	Cur   Count
 	Prev  Count
-	// older are the epochs before Prev, the newest first; nil for all but finely cut windows.
-	older *[]Count
+	// older are the epochs before Prev; nil for all but finely cut windows.
+	older *older
 	// kept and final are bits by age (bit 0 is Cur): the store forgot this epoch and what is known is kept; no node adds to it any more.
 	kept, final uint32
 	// Attempts are the requests that arrived on this node in Cur, admitted or not. It saturates.
@@ -36,24 +36,51 @@ type Ledger struct {
 	// Settled says that a reply of the store has been absorbed lately. The owner of the state clears it for a key whose
 	// last exchange is too long ago for "what came since" to mean anything.
 	Settled bool
-	// Resend asks for all live totals to be sent again, confirmed or not: the store has forgotten.
-	Resend bool
+	// Redo says why totals must be sent that the store seems to have. The exchange clears it.
+	Redo Redo
+	// Undone is how many epochs after Epoch, before the clock stepped back, may have totals of this node in the store.
+	Undone uint8
 }
+
+// Redo is a set of reasons to send totals again.
+type Redo uint8
+
+const (
+	// Forgotten: the store has lost what it had confirmed, or may have.
+	Forgotten Redo = 1 << iota
+	// Returned: something was given back, and Acked was lowered for it.
+	Returned
+	// Moved: a step of the clock has changed which epochs the totals are of. Those that are nothing now must be sent as well, and the
+	// epochs undone.
+	Moved
+)
 
 // MaxLive bounds how many epochs before the current one a ledger can hold.
 const MaxLive = 31
 
-// At returns the count of an epoch, nil where it is not held.
-func (l *Ledger) At(epoch int64) *Count {
+// At returns the count of an epoch; ok is false where it is not held.
+func (l *Ledger) At(epoch int64) (c Count, ok bool) {
 	switch age := l.Epoch - epoch; {
 	case age == 0:
-		return &l.Cur
+		return l.Cur, true
 	case age == 1:
-		return &l.Prev
-	case age >= 2 && l.older != nil && age-2 < int64(len(*l.older)):
-		return &(*l.older)[age-2]
+		return l.Prev, true
+	case age >= 2 && age-2 < l.older.len():
+		return l.older.at(age - 2), true
 	}
-	return nil
+	return Count{}, false
+}
+
+// Put sets the count of an epoch that is held.
+func (l *Ledger) Put(epoch int64, c Count) {
+	switch age := l.Epoch - epoch; {
+	case age == 0:
+		l.Cur = c
+	case age == 1:
+		l.Prev = c
+	case age >= 2 && age-2 < l.older.len():
+		l.older.put(age-2, c)
+	}
 }
 
 // Roll brings the ledger to epoch and holds live earlier ones (at most MaxLive). The epoch just before the current one is taken for the
@@ -70,69 +97,111 @@ func (l *Ledger) Roll(epoch int64, live int) bool {
 	case ahead > int64(max(live, 1)):
 		l.Cur, l.Prev, l.kept, l.final = Count{}, Count{}, 0, 0
 		l.hold(live)
-		if l.older != nil {
-			clear(*l.older)
-		}
+		l.older.clear()
 	default:
 		for range ahead {
 			l.push(live)
 		}
 	}
 	l.Epoch, l.Attempts = epoch, 0
+	l.Undone -= uint8(min(ahead, int64(l.Undone)))
 	return true
 }
 
 // hold makes room for live earlier epochs. A key never seen has it as well: what others spent in them may arrive.
 func (l *Ledger) hold(live int) {
 	if live > 1 && l.older == nil {
-		older := make([]Count, live-1)
-		l.older = &older
+		l.older = &older{packed: make([]packedCount, live-1)}
 	}
 }
 
 // push makes room for a new current epoch.
 func (l *Ledger) push(live int) {
 	if l.hold(live); live > 1 {
-		older := *l.older
-		copy(older[1:], older)
-		older[0] = l.Prev
+		l.older.push(l.Prev)
 	}
 	l.Prev, l.Cur = l.Cur, Count{}
 	l.kept, l.final = l.kept<<1, l.final<<1
 }
 
-// Move renumbers all that is held by a number of epochs. Under its new number none of it is known to the store, and the other nodes may
-// have to send theirs again too: until a held epoch ends, a lower answer of the store doesn't replace what is known.
+// Shift brings the ledger to a clock that has taken a step and says epoch now: what is held is renumbered by a number of epochs, which is the same on
+// all nodes, and what is then still in an epoch to come is put into the current one.
+func (l *Ledger) Shift(by, epoch int64) {
+	l.Move(by)
+	switch ahead := l.Epoch - epoch; {
+	case ahead == 1:
+		l.unroll()
+	case ahead > 1:
+		l.Move(-ahead)
+	}
+}
+
+// unroll undoes the beginning of the current epoch: the clock has stepped back over its edge. What was counted in it is part of the one
+// before, on every node.
+func (l *Ledger) unroll() {
+	prev := l.Prev
+	prev.Own, prev.Elsewhere = addSat(prev.Own, l.Cur.Own), addSat(prev.Elsewhere, l.Cur.Elsewhere)
+	l.Cur, l.Prev = prev, l.older.pop()
+	l.kept, l.final = l.kept>>1|l.kept&1, 0
+	l.Epoch--
+	l.undo(1)
+}
+
+// Move renumbers all that is held by a number of epochs. Under its new number none of it is known to the store.
 func (l *Ledger) Move(by int64) {
 	if by == 0 {
 		return
 	}
 	l.Epoch = addSat(l.Epoch, by)
-	l.kept, l.final = ^uint32(0), 0
+	l.final = 0
 	l.unconfirm()
+	l.undo(-by)
+}
+
+// mostUndone bounds Undone. Of epochs that are further ahead the store's hashes have a chance to end before they come.
+const mostUndone = 8
+
+// undo notes that so many epochs lie ahead again, and that all must be sent anew.
+func (l *Ledger) undo(epochs int64) {
+	l.Undone = uint8(min(max(0, int64(l.Undone)+max(epochs, -mostUndone)), mostUndone))
+	l.Redo |= Moved
 }
 
 // Forget notes that the store is another one, which has confirmed nothing. What is known of the others stays for their epochs.
 func (l *Ledger) Forget() {
-	l.kept, l.final = math.MaxUint32, 0
+	l.kept, l.final, l.Undone = math.MaxUint32, 0, 0
+	l.Redo &^= Moved
 	l.unconfirm()
 }
 
 func (l *Ledger) unconfirm() {
 	l.Cur.Acked, l.Prev.Acked = 0, 0
-	if l.older != nil {
-		for i := range *l.older {
-			(*l.older)[i].Acked = 0
-		}
+	for age := range l.older.len() {
+		c := l.older.at(age)
+		c.Acked = 0
+		l.older.put(age, c)
 	}
+}
+
+// Send returns the count of an epoch as it is about to be told to the store. Where that is less than the store had confirmed, it has for certain
+// only what it is told now: whether the message arrives may never be known.
+func (l *Ledger) Send(epoch int64) (c Count, ok bool) {
+	if c, ok = l.At(epoch); ok && c.Own < c.Acked {
+		c.Acked = c.Own
+		l.Put(epoch, c)
+		l.Redo |= Returned
+	}
+	return c, ok
 }
 
 // Settle notes the store's answer for one epoch: it holds mine as this node's total and sum as everybody's, and held was this node's total
 // before the message. A held below what was confirmed means that the store has forgotten; what is known of the others is then kept for
-// the rest of that epoch, as they too may have to send again. final says that nobody adds to the epoch any more. ok is false where the epoch is no longer held.
-func (l *Ledger) Settle(epoch, held, mine, sum int64, final bool) (r Report, forgot, ok bool) {
-	c := l.At(epoch)
-	if c == nil {
+// the rest of that epoch, as they too may have to send again. Where mine is below it too, nothing was sent that would have put that right, and the sum is
+// not believed: what it has of this node may be more than mine. early says that the other nodes may not have followed the last step of the clock yet:
+// until they have, too, what is known is kept. final says that nobody adds to the epoch any more. ok is false where the epoch is no longer held.
+func (l *Ledger) Settle(epoch, held, mine, sum int64, early, final bool) (r Report, forgot, ok bool) {
+	c, ok := l.At(epoch)
+	if !ok {
 		return Report{}, false, false
 	}
 	bit := uint32(1) << (l.Epoch - epoch)
@@ -140,13 +209,17 @@ func (l *Ledger) Settle(epoch, held, mine, sum int64, final bool) (r Report, for
 		l.kept |= bit
 	}
 	elsewhere := max(0, sum-mine)
-	if l.kept&bit != 0 {
+	switch {
+	case mine < c.Acked:
+		elsewhere = c.Elsewhere
+	case early, l.kept&bit != 0:
 		elsewhere = max(elsewhere, c.Elsewhere)
 	}
 	if final {
 		l.final |= bit
 	}
 	c.Acked = mine
+	l.Put(epoch, c)
 	return Report{Epoch: epoch, Elsewhere: elsewhere}, forgot, true
 }
 
@@ -163,8 +236,8 @@ func (l *Ledger) age(age int) int64 {
 		return l.Cur.Total()
 	case age == 1:
 		return l.Prev.Total()
-	case l.older != nil && age-2 < len(*l.older):
-		return (*l.older)[age-2].Total()
+	case int64(age-2) < l.older.len():
+		return l.older.at(int64(age - 2)).Total()
 	}
 	return 0
 }
@@ -174,7 +247,7 @@ func (l *Ledger) age(age int) int64 {
 func (l *Ledger) holds(epoch int64, live int) (own, elsewhere bool) {
 	passed := max(0, epoch-l.Epoch)
 	for age := int64(0); age <= int64(live)-passed; age++ {
-		if c := l.At(l.Epoch - age); c != nil {
+		if c, ok := l.At(l.Epoch - age); ok {
 			own = own || c.Own != 0 || c.Acked != 0
 			elsewhere = elsewhere || c.Elsewhere != 0
 		}
@@ -186,12 +259,82 @@ func (l *Ledger) holds(epoch int64, live int) (own, elsewhere bool) {
 // that was late. An epoch after the current one was moved by a step of the clock, and is the current one.
 func (l *Ledger) giveBack(epoch, n int64) {
 	for epoch = min(epoch, l.Epoch); n > 0 && epoch <= l.Epoch; epoch++ {
-		c := l.At(epoch)
-		if c == nil {
+		c, ok := l.At(epoch)
+		if !ok {
 			return
 		}
 		part := min(n, c.Own)
 		c.Own -= part
 		n -= part
+		l.Put(epoch, c)
 	}
+}
+
+// older are the counts of the epochs before the last two, the newest first: in 32 bits each, or in 64 once one of them needs it. nil holds none.
+type older struct {
+	packed []packedCount
+	wide   *[]Count // instead of what is in packed
+}
+
+type packedCount struct{ own, acked, elsewhere uint32 }
+
+func (o *older) len() int64 {
+	if o == nil {
+		return 0
+	}
+	return int64(len(o.packed))
+}
+
+func (o *older) at(i int64) Count {
+	if o.wide != nil {
+		return (*o.wide)[i]
+	}
+	p := o.packed[i]
+	return Count{Own: int64(p.own), Acked: int64(p.acked), Elsewhere: int64(p.elsewhere)}
+}
+
+func (o *older) put(i int64, c Count) {
+	if o.wide == nil && (max(c.Own, c.Acked, c.Elsewhere) > math.MaxUint32 || min(c.Own, c.Acked, c.Elsewhere) < 0) {
+		wide := make([]Count, len(o.packed))
+		for j := range wide {
+			wide[j] = o.at(int64(j))
+		}
+		o.wide = &wide
+	}
+	if o.wide != nil {
+		(*o.wide)[i] = c
+		return
+	}
+	o.packed[i] = packedCount{own: uint32(c.Own), acked: uint32(c.Acked), elsewhere: uint32(c.Elsewhere)}
+}
+
+func (o *older) clear() {
+	if o != nil {
+		clear(o.packed)
+		o.wide = nil
+	}
+}
+
+// push makes c the newest and drops the oldest.
+func (o *older) push(c Count) {
+	copy(o.packed[1:], o.packed)
+	if o.wide != nil {
+		copy((*o.wide)[1:], *o.wide)
+	}
+	o.put(0, c)
+}
+
+// pop takes the newest out, and the oldest is one that nothing is known of.
+func (o *older) pop() (c Count) {
+	n := o.len()
+	if n == 0 {
+		return Count{}
+	}
+	c = o.at(0)
+	copy(o.packed, o.packed[1:])
+	if o.wide != nil {
+		copy(*o.wide, (*o.wide)[1:])
+	}
+	o.put(n-1, Count{})
+	return c
 }

@@ -76,8 +76,8 @@ func (a SlidingLog) Absorb(s *LogState, now int64, reports []Report) {
 	l := &s.ledger
 	_, into := floorDivMod(s.last, a.window())
 	for _, r := range reports {
-		count := l.At(r.Epoch)
-		if count == nil {
+		count, ok := l.At(r.Epoch)
+		if !ok {
 			continue
 		}
 		elsewhere, ago := max(0, r.Elsewhere), int64(0)
@@ -86,6 +86,7 @@ func (a SlidingLog) Absorb(s *LogState, now int64, reports []Report) {
 		}
 		s.addElsewhere(ago, addSat(elsewhere, -count.Elsewhere), a.window())
 		count.Elsewhere = elsewhere
+		l.Put(r.Epoch, count)
 		l.Settled = true
 	}
 }
@@ -104,9 +105,10 @@ func (a SlidingLog) Idle(s *LogState, now int64) bool {
 }
 
 // Shift moves the instants, and the totals by the nearest number of whole windows.
-func (a SlidingLog) Shift(s *LogState, by time.Duration) {
+func (a SlidingLog) Shift(s *LogState, now int64, by time.Duration) {
 	s.shift(int64(by), a.window())
-	s.ledger.Move(nearest(int64(by), a.window()))
+	epoch, _ := floorDivMod(now, a.window())
+	s.ledger.Shift(nearest(int64(by), a.window()), epoch)
 }
 
 // Ledger gives the totals for the exchange. They don't decide.

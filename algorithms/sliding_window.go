@@ -42,7 +42,9 @@ func (a SlidingWindow) Absorb(s *WindowState, now int64, reports []Report) {
 func (a SlidingWindow) Idle(s *WindowState, now int64) bool { return a.kernel().idle(s, now) }
 
 // Shift moves the counts by the nearest number of whole slices.
-func (a SlidingWindow) Shift(s *WindowState, by time.Duration) { a.kernel().shift(s, by) }
+func (a SlidingWindow) Shift(s *WindowState, now int64, by time.Duration) {
+	a.kernel().shift(s, now, by)
+}
 
 // Ledger gives the counts that decide.
 func (a SlidingWindow) Ledger(s *WindowState) *Ledger { return &s.ledger }

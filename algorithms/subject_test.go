@@ -16,7 +16,7 @@ type subject interface {
 	giveBack(taken, n int64)
 	absorb(now int64, reports ...Report)
 	idle(now int64) bool
-	shift(by time.Duration)
+	shift(now int64, by time.Duration)
 	ledger() *Ledger
 	roll(now int64)
 	span() int64
@@ -44,7 +44,7 @@ func (p pair[S]) charge(now, n int64)                { p.alg.Charge(p.s, now, n)
 func (p pair[S]) giveBack(taken, n int64)            { p.alg.Return(p.s, taken, n) }
 func (p pair[S]) absorb(now int64, r ...Report)      { p.alg.Absorb(p.s, now, r) }
 func (p pair[S]) idle(now int64) bool                { return p.alg.Idle(p.s, now) }
-func (p pair[S]) shift(by time.Duration)             { p.alg.Shift(p.s, by) }
+func (p pair[S]) shift(now int64, by time.Duration)  { p.alg.Shift(p.s, now, by) }
 func (p pair[S]) ledger() *Ledger                    { return p.alg.Ledger(p.s) }
 func (p pair[S]) roll(now int64)                     { p.alg.Roll(p.s, now) }
 func (p pair[S]) span() int64                        { return int64(p.alg.Span(p.s)) }
@@ -97,8 +97,12 @@ func pairOf[S any](copy func(*S) *S, limit int64, make func(int64) Algorithm[S])
 
 func copyLedger(l Ledger) Ledger {
 	if l.older != nil {
-		older := slices.Clone(*l.older)
-		l.older = &older
+		c := older{packed: slices.Clone(l.older.packed)}
+		if l.older.wide != nil {
+			wide := slices.Clone(*l.older.wide)
+			c.wide = &wide
+		}
+		l.older = &c
 	}
 	return l
 }
@@ -106,7 +110,7 @@ func copyLedger(l Ledger) Ledger {
 func copyWindow(s *WindowState) *WindowState { return &WindowState{copyLedger(s.ledger)} }
 
 func copyBucket(s *BucketState) *BucketState {
-	c := *s
+	c := s.copied(new(absorbed))
 	return &c
 }
 
@@ -195,7 +199,7 @@ func stir(t *rapid.T, s subject, w *walk) {
 		case 9:
 			s.roll(now)
 			l := s.ledger()
-			l.Settle(l.Epoch, l.Cur.Acked, l.Cur.Own, l.Cur.Own+l.Cur.Elsewhere, false)
+			l.Settle(l.Epoch, l.Cur.Acked, l.Cur.Own, l.Cur.Own+l.Cur.Elsewhere, false, false)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func (a TokenBucket) Absorb(s *BucketState, now int64, reports []Report) {
 func (a TokenBucket) Idle(s *BucketState, now int64) bool { return a.kernel().isIdle(s, now) }
 
 // Shift moves the instants, and the totals by the nearest number of whole epochs.
-func (a TokenBucket) Shift(s *BucketState, by time.Duration) { a.kernel().shift(s, by) }
+func (a TokenBucket) Shift(s *BucketState, now int64, by time.Duration) { a.kernel().shift(s, now, by) }
 
 // Ledger gives the totals for the exchange. They don't decide.
 func (a TokenBucket) Ledger(s *BucketState) *Ledger { return &s.ledger }

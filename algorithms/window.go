@@ -59,8 +59,9 @@ func (c counters) giveBack(s *WindowState, taken, n int64) {
 func (c counters) absorb(s *WindowState, now int64, reports []Report) {
 	c.roll(s, now)
 	for _, r := range reports {
-		if count := s.ledger.At(r.Epoch); count != nil {
+		if count, ok := s.ledger.At(r.Epoch); ok {
 			count.Elsewhere = max(0, r.Elsewhere)
+			s.ledger.Put(r.Epoch, count)
 			s.ledger.Settled = true
 		}
 	}
@@ -72,8 +73,9 @@ func (c counters) idle(s *WindowState, now int64) bool {
 	return !own && !elsewhere
 }
 
-func (c counters) shift(s *WindowState, by time.Duration) {
-	s.ledger.Move(nearest(int64(by), c.span))
+func (c counters) shift(s *WindowState, now int64, by time.Duration) {
+	epoch, _ := floorDivMod(now, c.span)
+	s.ledger.Shift(nearest(int64(by), c.span), epoch)
 }
 
 // roll brings the ledger to the epoch of now and returns how far into the ledger's epoch now is. It is negative for a

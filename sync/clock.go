@@ -45,12 +45,12 @@ func (r *Replicator) keepTime(server, start, end int64) {
 	}
 	r.mu.Unlock()
 	for _, s := range sources {
-		s.keepTime(best)
+		s.keepTime(best, r.now())
 	}
 }
 
-func (s *Source) keepTime(best sample) {
-	table.Steer(s.counters, best.offset, best.doubt, s.spec.Window, !s.clocked.Swap(true))
+func (s *Source) keepTime(best sample, now int64) {
+	table.Steer(s.counters, now, best.offset, best.doubt, s.spec.Window, !s.clocked.Swap(true))
 }
 
 func parseTime(seconds, micros any) (int64, bool) {

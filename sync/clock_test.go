@@ -37,7 +37,7 @@ func newStepped[S any](kind byte, alg algorithms.Algorithm[S]) *stepped {
 func (s *stepped) run(d time.Duration) {
 	for end := s.now + int64(d); s.now < end; {
 		if s.now/int64(time.Second/2)%2 == 0 {
-			s.source.keepTime(sample{s.server, time.Millisecond, true})
+			s.source.keepTime(sample{s.server, time.Millisecond, true}, s.now)
 		}
 		if s.take(s.now) {
 			s.at = append(s.at, s.now)
@@ -112,12 +112,12 @@ func TestSleepThatABeatNoticesFirst(t *testing.T) {
 	s.run(5 * time.Minute)
 	for s.take(s.now) {
 	}
-	s.source.keepTime(sample{time.Hour, time.Millisecond, true})
+	s.source.keepTime(sample{time.Hour, time.Millisecond, true}, s.now)
 	if s.take(s.now) {
 		t.Error("a step of the server's clock freed a client")
 	}
 	s.now += int64(time.Hour)
-	s.source.keepTime(sample{0, time.Millisecond, true})
+	s.source.keepTime(sample{0, time.Millisecond, true}, s.now)
 	if !s.take(s.now) {
 		t.Error("a client that had spent its limit an hour ago is refused")
 	}

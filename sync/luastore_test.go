@@ -22,6 +22,7 @@ type luaStore struct {
 	state   *lua.LState
 	hashes  map[string]map[string]string
 	expires map[string]time.Time
+	ahead   time.Duration // of its clock
 	// forgotten counts the times it has lost something.
 	forgotten int
 }
@@ -54,7 +55,7 @@ func (s *luaStore) run(hash string, keys []string, args []any) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, at := range s.expires {
-		if !time.Now().Before(at) {
+		if !s.time().Before(at) {
 			delete(s.hashes, key)
 			delete(s.expires, key)
 		}
@@ -90,6 +91,21 @@ func (s *luaStore) run(hash string, keys []string, args []any) any {
 	return values
 }
 
+// time is its clock, step has it take a step, and now reads it.
+func (s *luaStore) time() time.Time { return time.Now().Add(s.ahead) }
+
+func (s *luaStore) step(by time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead += by
+}
+
+func (s *luaStore) now() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.time()
+}
+
 // call is redis.call, for the commands that the scripts use.
 func (s *luaStore) call(l *lua.LState) int {
 	arg := func(i int) string { return l.Get(i).String() }
@@ -103,7 +119,7 @@ func (s *luaStore) call(l *lua.LState) int {
 	list := l.NewTable()
 	switch arg(1) {
 	case "TIME":
-		now := time.Now()
+		now := s.time()
 		list.Append(lua.LString(fmt.Sprint(now.Unix())))
 		list.Append(lua.LString(fmt.Sprint(now.Nanosecond() / 1000)))
 		l.Push(list)
@@ -134,7 +150,7 @@ func (s *luaStore) call(l *lua.LState) int {
 		l.Push(lua.LNumber(1))
 	case "PEXPIRE":
 		ms, _ := strconv.ParseFloat(arg(3), 64)
-		s.expires[arg(2)] = time.Now().Add(time.Duration(ms * 1e6))
+		s.expires[arg(2)] = s.time().Add(time.Duration(ms * 1e6))
 		l.Push(lua.LNumber(1))
 	default:
 		l.RaiseError("command %s is not known", arg(1))

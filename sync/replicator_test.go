@@ -233,17 +233,18 @@ func TestSkewedClocksAgree(t *testing.T) {
 // A clock that steps while there are counts, by less than half a window: nodes that take long to agree again count into different windows meanwhile.
 func TestSteppingClocksAgreeAgain(t *testing.T) {
 	r := redistest.Start(t)
-	now := time.Now().UTC()
-	window := 720 * time.Hour
-	if edge := now.Truncate(window); now.Sub(edge) < time.Hour || now.Sub(edge) > window-time.Hour {
-		window = 700 * time.Hour // a hit between a step back over an edge and the next beat stays in the window that has not begun yet
+	window := time.Hour // or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its edge
+	for now := time.Now().UnixNano(); ; window += time.Second {
+		if left := int64(window) - now%int64(window); left > int64(5*time.Minute) && left < int64(10*time.Minute) {
+			break
+		}
 	}
 	alg := algorithms.SlidingWindow{Limit: 1000, Window: window, Buckets: 1}
 	var step atomic.Int64
 	stepping := func() int64 { return wallClock() + step.Load() }
 	a := startNode(t, clientOf(t, r.URL), alg, 20*time.Millisecond, stepping)
 	b := startNode(t, clientOf(t, r.URL), alg, 20*time.Millisecond, wallClock)
-	for _, by := range []time.Duration{0, 20 * time.Minute, -20 * time.Minute} {
+	for _, by := range []time.Duration{0, 20 * time.Minute, 0, -20 * time.Minute, 0} {
 		step.Store(int64(by))
 		a.take("k", 1)
 		redistest.Eventually(t, fmt.Sprintf("the clocks agree after a step of %v", by), func() bool {

@@ -296,7 +296,8 @@ func (s *schedule[S]) end(m *member[S], kill bool) {
 		m.table.With(table.KeyOf([]byte(s.keys[key])), func(state *S) {
 			l := s.alg.Ledger(state)
 			for age := range int64(s.alg.Live() + 1) {
-				if c, hash := l.At(l.Epoch-age), s.hash(s.keys[key], l.Epoch-age); c != nil && !m.gave[hash] {
+				hash := s.hash(s.keys[key], l.Epoch-age)
+				if c, ok := l.At(l.Epoch - age); ok && !m.gave[hash] {
 					total, _ := s.store.field(hash, m.source.Node())
 					m.floor[hash] = min(c.Acked, total) // less where the store has lost it and not been told again
 				}
@@ -365,8 +366,8 @@ func (s *schedule[S]) exactIn(hash string) {
 // Of an epoch that is over it may know less: what another node sends long after its end is not asked for.
 func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 	m.table.With(table.KeyOf([]byte(key)), func(state *S) {
-		c := s.alg.Ledger(state).At(epoch)
-		if c == nil {
+		c, ok := s.alg.Ledger(state).At(epoch)
+		if !ok {
 			return
 		}
 		own, sum := s.store.field(s.hash(key, epoch), m.source.Node())

@@ -27,7 +27,7 @@ type Counters interface {
 	SetLost(lost bool)
 	// Offset is what the table adds to the node's clock; with shift, what is stored moves along.
 	Offset() time.Duration
-	SetOffset(offset time.Duration, shift bool)
+	SetOffset(now int64, offset time.Duration, shift bool)
 	Keys() int
 }
 

@@ -222,6 +222,6 @@ func (n *node[S]) beat() {
 	there, back := n.w.journey(), n.w.journey()
 	doubt := (there + back) / 2
 	_, window := n.w.sc.Algorithm.Rule()
-	table.Steer(n.table, time.Duration(n.w.now-n.clock())+there-doubt, doubt, window, !n.clocked)
+	table.Steer(n.table, n.clock(), time.Duration(n.w.now-n.clock())+there-doubt, doubt, window, !n.clocked)
 	n.clocked = true
 }

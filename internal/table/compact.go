@@ -18,7 +18,7 @@ func (t *Table[S]) compact() {
 			}
 			sh := &t.shards[s]
 			sh.mu.Lock()
-			sh.move(&moves[s])
+			t.move(sh, &moves[s])
 			sh.mu.Unlock()
 			more = more || !moves[s].ends
 		}
@@ -39,7 +39,7 @@ type move struct {
 
 // move looks at a few places from both ends, and moves keys from the last to the first that are free. Requests come in between and may take places or free
 // them.
-func (sh *shard[S]) move(m *move) {
+func (t *Table[S]) move(sh *shard[S], m *move) {
 	sh.forgetFree(m.next)
 	for range walk {
 		if m.next >= sh.size {
@@ -53,7 +53,7 @@ func (sh *shard[S]) move(m *move) {
 		}
 		from := sh.size - 1
 		if sh.place(from).key != (Key{}) {
-			sh.relocate(from, m.next)
+			t.relocate(sh, from, m.next)
 			m.next++
 		}
 		if e := sh.at(from); e.exchange != nil {
@@ -83,7 +83,7 @@ func (sh *shard[S]) forgetFree(next uint32) {
 }
 
 // relocate gives a key another place, which is free, with all that is known of its exchanges. What is due stays due.
-func (sh *shard[S]) relocate(from, to uint32) {
+func (t *Table[S]) relocate(sh *shard[S], from, to uint32) {
 	old := sh.at(from)
 	sh.index.rename(old.key, from, to)
 	*sh.place(to) = *old.place
@@ -91,7 +91,7 @@ func (sh *shard[S]) relocate(from, to uint32) {
 	if old.exchange == nil {
 		return
 	}
-	x := sh.shared(to).exchange
+	x := t.shared(sh, to).exchange
 	*x = *old.exchange
 	if x.flags&touched != 0 {
 		sh.due = append(sh.due, to)

@@ -16,6 +16,8 @@ const (
 	flying // a message about it is under way
 	again  // it is touched only to hear once more what others sent meanwhile
 	last   // the message under way is that one
+	moved  // the clock has taken a step since the message under way was sent
+	odd    // not a note, but how many steps of the clock the state has followed: the lowest bit of their number
 )
 
 const (
@@ -31,6 +33,8 @@ const (
 	// memory is how many attempts on this node the estimate of its share goes by at least, where there were so many: what is older counts half as
 	// much with each exchange. With fewer, chance makes a node that sees little of a client take its share for a fraction of what it is.
 	memory = 32
+	// heard is how long after a step of the store's clock all nodes have noticed. An interval later they have sent what they hold once more.
+	heard = 3 * time.Second
 	// maxScale bounds the estimate of how much more than this node all nodes take in.
 	maxScale = 1000
 )
@@ -62,7 +66,7 @@ type Message struct {
 	// Level is the fill of the bucket as this node knows it, in the message of the current epoch; 0 without a bucket.
 	Level float64
 
-	resend bool
+	redo algorithms.Redo
 }
 
 // An Answer is what the store says to a Message.
@@ -81,8 +85,8 @@ type Answer struct {
 
 // takeShared is Take for a table that is exchanged: with an estimate of what others spent unseen, and a note that the key
 // was touched. It reports whether the exchanger should be woken.
-func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Algorithm[S], i uint32, now, n int64) (algorithms.Decision, bool) {
-	e := sh.shared(i)
+func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Algorithm[S], i uint32, now, offset, n int64) (algorithms.Decision, bool) {
+	e := t.follow(sh, alg, i, now, offset)
 	alg.Roll(&e.state, now)
 	l := alg.Ledger(&e.state)
 	if e.at != 0 && now-e.at > int64(3*b.Rate+time.Second) {
@@ -143,7 +147,7 @@ func (b *Background[S]) prepare() {
 // unsent sums what the store doesn't have of the epochs that still count.
 func unsent(l *algorithms.Ledger, live int) (sum int64) {
 	for age := range int64(live + 1) {
-		if c := l.At(l.Epoch - age); c != nil {
+		if c, ok := l.At(l.Epoch - age); ok {
 			sum += c.Unsent()
 		}
 	}
@@ -184,7 +188,6 @@ func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Mess
 	if b == nil || b.Rate == 0 {
 		return dst
 	}
-	now += t.offset.Load()
 	full := len(dst) + most
 	for more := true; more; { // from shard to shard, as in each, and on from where the last one ended
 		more = false
@@ -203,7 +206,7 @@ func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Mess
 				list, flag = &sh.hurried, hurried
 			}
 			sh.mu.Lock()
-			dst = drainList(sh, list, flag, b, now, min(full, len(dst)+walk), dst)
+			dst = t.drainList(sh, list, flag, b, now, min(full, len(dst)+walk), dst)
 			left := len(*list) > 0
 			if urgent && !left {
 				t.urgent.And(^bit)
@@ -216,15 +219,16 @@ func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Mess
 }
 
 // drainList takes a few places off one of a shard's lists, and no more once dst is full.
-func drainList[S any](sh *shard[S], list *[]uint32, flag uint8, b *Background[S], now int64, full int, dst []Message) []Message {
-	l := *list
+func (t *Table[S]) drainList(sh *shard[S], list *[]uint32, flag uint8, b *Background[S], now int64, full int, dst []Message) []Message {
+	l, offset := *list, t.offset.Load()
+	now += offset &^ 1
 	for looked := 0; looked < walk && len(l) > 0 && len(dst) < full; looked++ {
 		i := l[len(l)-1]
 		l = l[:len(l)-1]
 		if i >= sh.size {
 			continue // the place has gone
 		}
-		e := sh.shared(i)
+		e := t.follow(sh, b.Algorithm, i, now, offset)
 		listed := e.flags&flag != 0
 		e.flags &^= flag
 		switch {
@@ -253,15 +257,16 @@ func (b *Background[S]) messages(e entry[S], now int64, dst []Message) []Message
 	alg, s := b.Algorithm, &e.state
 	alg.Roll(s, now)
 	l := alg.Ledger(s)
-	m := Message{Key: e.key, ID: e.id, Span: alg.Span(s), resend: l.Resend}
+	m := Message{Key: e.key, ID: e.id, Span: alg.Span(s)}
+	first := len(dst)
 	for age := range int64(alg.Live() + 1) {
 		m.Epoch = l.Epoch - age
-		c := l.At(m.Epoch)
-		if c == nil {
+		c, ok := l.Send(m.Epoch)
+		if !ok {
 			break
 		}
 		m.Total, m.Attempts, m.Level = c.Own, 0, 0
-		m.Push = c.Own != c.Acked || l.Resend && c.Own != 0
+		m.Push = c.Own != c.Acked || l.Redo != 0 && c.Own != 0 || l.Redo&^algorithms.Forgotten != 0
 		if age == 0 {
 			m.Attempts, m.Level = int64(l.Attempts), alg.Level(s, now)
 			m.Push = m.Push || l.Attempts != e.attempts
@@ -269,6 +274,16 @@ func (b *Background[S]) messages(e entry[S], now int64, dst []Message) []Message
 			continue
 		}
 		dst = append(dst, m)
+	}
+	if l.Redo&algorithms.Moved != 0 {
+		m.Total, m.Attempts, m.Level, m.Push = 0, 0, 0, true
+		for ahead := range int64(l.Undone) {
+			m.Epoch = l.Epoch + ahead + 1
+			dst = append(dst, m)
+		}
+	}
+	for i := range dst[first:] {
+		dst[first+i].redo = l.Redo
 	}
 	return dst
 }
@@ -279,7 +294,8 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 	if b == nil {
 		return false
 	}
-	now += t.offset.Load()
+	stepped := t.stepped.Load()
+	early := stepped != 0 && now-stepped < int64(heard+2*b.Rate)
 	var reports [algorithms.MaxLive + 1]algorithms.Report
 	for len(answers) > 0 {
 		key, n := answers[0].Key, 1
@@ -289,8 +305,10 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 		sh := t.shard(key)
 		sh.mu.Lock()
 		if i, ok := sh.find(key); ok {
-			e := sh.shared(i)
-			forgot = b.settle(e, now, answers[:n], reports[:0]) || forgot
+			offset := t.offset.Load()
+			now := now + offset&^1
+			e := t.follow(sh, b.Algorithm, i, now, offset)
+			forgot = b.settle(e, now, answers[:n], early, reports[:0]) || forgot
 			if e.flags&touched == 0 && (answers[0].Failed || e.flags&last == 0) {
 				// One more turn: others may have sent after this one asked.
 				e.flags |= touched | again
@@ -304,13 +322,17 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 	return forgot
 }
 
-func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, reports []algorithms.Report) (forgot bool) {
-	e.flags &^= flying
+func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
+	outdated := e.flags&moved != 0
+	e.flags &^= flying | moved
+	if outdated {
+		return false // its epochs have other numbers now, under which it is touched
+	}
 	alg, s := b.Algorithm, &e.state
 	alg.Roll(s, now)
 	l := alg.Ledger(s)
 	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Failed }) {
-		l.Resend = true // what the store holds of this key is in doubt
+		l.Redo |= algorithms.Forgotten // what the store holds of this key is in doubt
 		return false
 	}
 	var sent int64
@@ -323,12 +345,12 @@ func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, reports 
 		mine := a.Held
 		if a.Push {
 			mine = a.Total
-			if c := l.At(a.Epoch); c != nil {
+			if c, ok := l.At(a.Epoch); ok {
 				sent += max(0, a.Total-c.Acked)
 			}
 		}
 		final := now > (a.Epoch+1)*int64(a.Span)+int64(2*b.Rate+time.Second)
-		r, lost, ok := l.Settle(a.Epoch, a.Held, mine, a.Sum, final)
+		r, lost, ok := l.Settle(a.Epoch, a.Held, mine, a.Sum, early, final)
 		if !ok {
 			continue
 		}
@@ -339,10 +361,11 @@ func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, reports 
 			e.learnScale(a, l.Settled && e.at != 0)
 		}
 	}
+	if l.Redo &^= answers[0].redo; l.Redo&algorithms.Moved == 0 {
+		l.Undone = 0
+	}
 	if forgot {
-		l.Resend = true
-	} else if answers[0].resend {
-		l.Resend = false
+		l.Redo |= algorithms.Forgotten
 	}
 	e.half = 0
 	if b.Lagging {
@@ -381,7 +404,6 @@ func (e entry[S]) learnScale(a *Answer, lately bool) {
 // give the total of all nodes in place of Elsewhere. With anew they are all there is to know, and what is here is forgotten: for
 // algorithms whose totals this table does not exchange meanwhile.
 func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now int64, all []algorithms.Report, anew bool) {
-	now += t.offset.Load()
 	sh := t.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -391,14 +413,16 @@ func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now i
 			return
 		}
 	}
-	s := &sh.place(i).state
+	offset := t.offset.Load()
+	now += offset &^ 1
+	s := &t.follow(sh, alg, i, now, offset).state
 	if anew {
 		*s = *new(S)
 	}
 	alg.Roll(s, now)
 	l := alg.Ledger(s)
 	for j := range all {
-		if c := l.At(all[j].Epoch); c != nil {
+		if c, ok := l.At(all[j].Epoch); ok {
 			all[j].Elsewhere = max(0, all[j].Elsewhere-c.Acked)
 		}
 	}
@@ -417,8 +441,8 @@ func (t *Table[S]) Fail(messages []Message) {
 		sh := t.shard(key)
 		sh.mu.Lock()
 		if j, ok := sh.find(key); ok {
-			e := sh.shared(j)
-			e.flags &^= flying | last
+			e := t.shared(sh, j)
+			e.flags &^= flying | last | moved
 			if e.flags&touched == 0 {
 				e.flags |= touched
 				sh.touched = append(sh.touched, j)
@@ -437,8 +461,8 @@ func (t *Table[S]) Resend() {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
-		e := sh.shared(i)
-		b.Algorithm.Ledger(&e.state).Resend = true
+		e := t.shared(sh, i)
+		b.Algorithm.Ledger(&e.state).Redo |= algorithms.Forgotten
 		if e.flags&touched == 0 {
 			e.flags |= touched
 			sh.touched = append(sh.touched, i)
@@ -455,10 +479,10 @@ func (t *Table[S]) Adopt() {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
-		e := sh.shared(i)
+		e := t.shared(sh, i)
 		l := b.Algorithm.Ledger(&e.state)
 		l.Forget()
-		*e.exchange = exchange{flags: e.flags &^ flying}
+		*e.exchange = exchange{flags: e.flags &^ (flying | moved)}
 		if e.flags&touched == 0 {
 			e.flags |= touched
 			sh.touched = append(sh.touched, i)
@@ -467,24 +491,57 @@ func (t *Table[S]) Adopt() {
 }
 
 // Offset is what the table adds to its callers' clock.
-func (t *Table[S]) Offset() time.Duration { return time.Duration(t.offset.Load()) }
+func (t *Table[S]) Offset() time.Duration { return time.Duration(t.offset.Load() &^ 1) }
 
-// SetOffset changes it. Where shift is set the clock has taken a step, and all that is stored moves with it.
-func (t *Table[S]) SetOffset(offset time.Duration, shift bool) {
-	step := offset - time.Duration(t.offset.Swap(int64(offset)))
-	b := t.background.Load()
-	if !shift || b == nil || step == 0 {
-		return
-	}
+// clock is a caller's clock in the table's time.
+func (t *Table[S]) clock(now int64) int64 { return now + t.offset.Load()&^1 }
+
+// SetOffset changes it, to a nanosecond or two. Where shift is set the clock has taken a step, and all that is stored moves with it: each key when a request
+// comes for it, and by the end of SetOffset all. now is the caller's clock.
+func (t *Table[S]) SetOffset(now int64, offset time.Duration, shift bool) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
-		b.Algorithm.Shift(&e.state, step)
-		if e.exchange != nil && e.at != 0 {
-			e.at += int64(step)
-		}
-	})
+	old := t.offset.Load()
+	b := t.background.Load()
+	if !shift || b == nil || int64(offset)&^1 == old&^1 {
+		t.offset.Store(int64(offset)&^1 | old&1)
+		return
+	}
+	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.shared(sh, i) }) // from here on each says which steps it has followed
+	t.stepped.Store(now)
+	t.step.Store(int64(offset)&^1 - old&^1)
+	t.offset.Store(int64(offset)&^1 | old&1 ^ 1)
+	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.follow(sh, b.Algorithm, i, t.clock(now), t.offset.Load()) })
 }
+
+// follow is shared for what goes by the clock: a state that has not followed its last step does so first. now is in the table's time, which is offset
+// ahead of the caller's.
+func (t *Table[S]) follow(sh *shard[S], alg algorithms.Algorithm[S], i uint32, now, offset int64) entry[S] {
+	e := t.shared(sh, i)
+	if e.flags&odd == parity(offset) {
+		return e
+	}
+	e.flags ^= odd
+	step := t.step.Load()
+	alg.Shift(&e.state, now, time.Duration(step))
+	if e.at != 0 {
+		e.at += step
+	}
+	if alg.Ledger(&e.state).Redo&algorithms.Moved == 0 {
+		return e
+	}
+	if e.flags&flying != 0 {
+		e.flags |= moved
+	}
+	if e.flags&touched == 0 {
+		e.flags |= touched
+		sh.touched = append(sh.touched, i)
+	}
+	return e
+}
+
+// parity is the lowest bit of the number of steps that the clock has taken, as flags have it.
+func parity(offset int64) uint8 { return uint8(offset&1) * odd }
 
 // Totals are sums over all keys of what a decision can still use.
 type Totals struct {
@@ -499,15 +556,15 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	if b == nil {
 		return sum
 	}
-	now += t.offset.Load()
 	t.walking.Lock()
 	defer t.walking.Unlock()
+	now = t.clock(now)
 	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
 		b.Algorithm.Roll(&e.state, now)
 		l := b.Algorithm.Ledger(&e.state)
 		sum.Keys++
 		for age := range int64(b.Algorithm.Live() + 1) {
-			if c := l.At(l.Epoch - age); c != nil {
+			if c, ok := l.At(l.Epoch - age); ok {
 				sum.Own += c.Own
 				sum.Elsewhere += c.Elsewhere
 				sum.Unsent += c.Unsent()

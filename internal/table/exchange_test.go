@@ -230,10 +230,98 @@ func TestShiftKeepsCountsWhenTheClockIsSetRight(t *testing.T) {
 	alg := algorithms.FixedWindow{Limit: 10, Window: time.Minute}
 	a := newNode("a", alg)
 	admit(t, a, alg, t0, 10, 10)
-	a.SetOffset(30*time.Minute, true)
+	a.SetOffset(t0, 30*time.Minute, true)
 	admit(t, a, alg, t0, 1, 0)
-	a.SetOffset(-time.Hour, true)
+	a.SetOffset(t0, -time.Hour, true)
 	admit(t, a, alg, t0, 1, 0)
+}
+
+// Of what the store said before a step nothing is believed under the new numbers.
+func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
+	alg := algorithms.SlidingWindow{Limit: 100, Window: time.Minute, Buckets: 1}
+	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
+	admit(t, b, alg, t0, 30, 30)
+	b.exchange(s, t0)
+	admit(t, a, alg, t0, 5, 5)
+	now := t0 + int64(time.Minute)
+	admit(t, a, alg, now, 2, 2)
+	a.Tick()
+	a.seq++
+	answers := s.push(a.name, a.seq, a.Drain(now, 1000, false, nil))
+	a.SetOffset(now, -time.Minute, true) // the 2 are now of the epoch in which the 30 were
+	a.Settle(now, answers)
+	if got := a.Totals(now); got.Own != 7 || got.Elsewhere != 0 || got.Unsent != 7 {
+		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing elsewhere", got)
+	}
+	a.exchange(s, now)
+	if got := a.Totals(now); got.Own != 7 || got.Elsewhere != 30 || got.Unsent != 0 {
+		t.Errorf("Totals() = %+v after an exchange, want all confirmed and 30 elsewhere", got)
+	}
+}
+
+// Until the other nodes have followed a step, they have not sent what they hold under its new number.
+func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
+	alg := algorithms.FixedWindow{Limit: 100, Window: time.Minute}
+	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
+	admit(t, b, alg, t0, 30, 30)
+	b.exchange(s, t0)
+	admit(t, a, alg, t0, 1, 1)
+	a.exchange(s, t0)
+	a.SetOffset(t0, time.Minute, true)
+	a.exchange(s, t0)
+	admit(t, a, alg, t0, 100, 69)
+	b.SetOffset(t0, time.Minute, true)
+	k := KeyOf(raw(1))
+	admit(t, b, alg, t0, 1, 1)
+	b.Return(alg, k, take(b.windows, alg, 1, t0), 1)
+	b.exchange(s, t0)
+	now := t0 + int64(heard+2*time.Second)
+	a.Return(alg, k, Taken{At: t0 + int64(time.Minute), offset: int64(time.Minute) | 1}, 2)
+	a.exchange(s, now)
+	if got := a.Totals(now); got.Own != 68 || got.Elsewhere != 31 {
+		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 elsewhere", got)
+	}
+}
+
+// A request that was taken before a step and is given back after it is found where the step has moved it.
+func TestAReturnFollowsAStep(t *testing.T) {
+	log := algorithms.SlidingLog{Limit: 10, Window: time.Minute}
+	tab := New[algorithms.LogState](10)
+	tab.Configure(Background[algorithms.LogState]{Algorithm: log, Rate: time.Second}, 10)
+	k := raw(1)
+	first := tab.Take(log, KeyOf(k), k, t0, 1)
+	tab.Take(log, KeyOf(k), k, t0+int64(30*time.Second), 1)
+	tab.SetOffset(t0+int64(30*time.Second), -time.Hour, true)
+	if got := first.Waited(t0 + int64(30*time.Second)); got != 30*time.Second {
+		t.Errorf("Waited() = %v over a step, want 30s", got)
+	}
+	tab.Return(log, KeyOf(k), first, 1)
+	if d := tab.Take(log, KeyOf(k), k, t0+int64(40*time.Second), 0); d.Remaining != 9 || d.ResetAfter != 50*time.Second {
+		t.Errorf("%+v, want the later one of two to be left", d.Decision)
+	}
+}
+
+// A new key, and one whose place was another's, go by the clock as it is.
+func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
+	alg := algorithms.FixedWindow{Limit: 10, Window: time.Minute}
+	a := newNode("a", alg)
+	for key := range 200 {
+		take(a.windows, alg, key, t0)
+	}
+	now := t0 + int64(time.Hour)
+	for key := range 100 {
+		take(a.windows, alg, key, now)
+	}
+	a.Sweep(now)
+	a.SetOffset(now, time.Hour, true)
+	for key := 200; key < 400; key++ { // some get the place of one that has gone
+		take(a.windows, alg, key, now)
+		a.With(KeyOf(raw(key)), func(s *algorithms.WindowState) {
+			if l := alg.Ledger(s); l.Redo != 0 || l.Undone != 0 {
+				t.Errorf("key %d has followed a step that came before it: %+v", key, *l)
+			}
+		})
+	}
 }
 
 func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
@@ -349,6 +437,67 @@ func TestWhatIsGivenBackLateIsSent(t *testing.T) {
 	for k, sum := range s.sums {
 		if sum.total != 0 {
 			t.Errorf("the store counts %d of %v after it was given back, want 0", sum.total, k)
+		}
+	}
+}
+
+// hooked calls a function when a walk over all keys shifts one of them.
+type hooked struct {
+	algorithms.FixedWindow
+	shifted func(*algorithms.WindowState)
+}
+
+func (h hooked) Shift(s *algorithms.WindowState, now int64, by time.Duration) {
+	h.FixedWindow.Shift(s, now, by)
+	h.shifted(s)
+}
+
+// Requests come, and are given back, while a step moves what is stored, key by key. Whole windows neither free nor lock out anyone.
+func TestRequestsInTheMiddleOfAStep(t *testing.T) {
+	const limit = 20
+	alg := algorithms.FixedWindow{Limit: limit, Window: time.Hour}
+	for _, by := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour, -24 * time.Hour} {
+		a := newNode("a", alg)
+		var early, late Taken
+		for key := range 100 {
+			for range 10 {
+				early = take(a.windows, alg, key, t0)
+			}
+		}
+		var other Key // the last key, when the first of another shard has been shifted
+		meanwhile := func(*algorithms.WindowState) {
+			if other != (Key{}) {
+				return
+			}
+			other = KeyOf(raw(99))
+			a.Return(alg, other, early, 1)
+			for range 5 {
+				late = take(a.windows, alg, 99, t0)
+			}
+			a.Return(alg, other, late, 1)
+		}
+		last := a.shard(KeyOf(raw(99)))
+		ready := func(s *algorithms.WindowState) {
+			for i := range last.size {
+				if &last.place(i).state == s {
+					return // its lock is held
+				}
+			}
+			meanwhile(s)
+		}
+		a.Configure(Background[algorithms.WindowState]{Algorithm: hooked{alg, ready}, Rate: time.Second}, 1000)
+		a.SetOffset(t0, by, true)
+		if other == (Key{}) {
+			t.Fatal("no request came in the middle of the step")
+		}
+		for key, spent := range map[int]int{0: 10, 98: 10, 99: 13} {
+			left := 0
+			for take(a.windows, alg, key, t0).Allowed {
+				left++
+			}
+			if left != limit-spent {
+				t.Errorf("a step of %v: key %d: %d left of %d after %d were spent", by, key, left, limit, spent)
+			}
 		}
 	}
 }

@@ -42,9 +42,9 @@ func (r runs) Idle(s *algorithms.WindowState, now int64) bool {
 	r.note(s)
 	return r.SlidingWindow.Idle(s, now)
 }
-func (r runs) Shift(s *algorithms.WindowState, by time.Duration) {
+func (r runs) Shift(s *algorithms.WindowState, now int64, by time.Duration) {
 	r.note(s)
-	r.SlidingWindow.Shift(s, by)
+	r.SlidingWindow.Shift(s, now, by)
 }
 func (r runs) Ledger(s *algorithms.WindowState) *algorithms.Ledger {
 	r.note(s)
@@ -81,7 +81,7 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 		}},
 		{"sending all again", tab.Resend},
 		{"adopting another store", tab.Adopt},
-		{"a step of the clock", func() { tab.SetOffset(time.Second, true) }},
+		{"a step of the clock", func() { tab.SetOffset(t0, time.Second, true) }},
 		{"totals", func() { tab.Totals(t0) }},
 		{"saving", func() { tab.Save(t0) }},
 		{"resuming", func() { tab.Resume(alg, t0, Saved{ID{}: nil}) }},
@@ -107,7 +107,7 @@ func TestDrainingLooksAtFewPlacesThatHaveGone(t *testing.T) {
 	tab := newTable(10, hour)
 	sh := &tab.shards[0]
 	sh.due = make([]uint32, 10*walk)
-	if drainList(sh, &sh.due, touched, tab.background.Load(), t0, million, nil); len(sh.due) != 9*walk {
+	if tab.drainList(sh, &sh.due, touched, tab.background.Load(), t0, million, nil); len(sh.due) != 9*walk {
 		t.Errorf("%d of %d places are left after one hold, want %d", len(sh.due), 10*walk, 9*walk)
 	}
 }
@@ -215,7 +215,7 @@ func (m *mover) moveAll(t *testing.T) (moved int) {
 		}
 		for at := new(move); !at.ends; {
 			next, size := at.next, sh.size
-			sh.move(at)
+			m.move(sh, at)
 			if looked := at.next - next + size - sh.size; looked > 2*walk {
 				t.Fatalf("one step passes %d places, want at most %d", looked, 2*walk)
 			}
@@ -269,7 +269,10 @@ func (m *mover) check(t *testing.T) {
 	}
 	for key, want := range m.want {
 		got := int64(-1)
-		m.With(key, func(s *algorithms.WindowState) { got = m.alg.Ledger(s).At(m.now / int64(m.alg.Window)).Own })
+		m.With(key, func(s *algorithms.WindowState) {
+			c, _ := m.alg.Ledger(s).At(m.now / int64(m.alg.Window))
+			got = c.Own
+		})
 		if got != want {
 			t.Fatalf("a key counts %d, want %d", got, want)
 		}

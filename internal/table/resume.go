@@ -63,11 +63,11 @@ func (t *Table[S]) Save(now int64) Saved {
 	if b == nil {
 		return nil
 	}
-	now += t.offset.Load()
-	t.prune(b.Algorithm, now)
-	saved := t.resume.left()
 	t.walking.Lock()
 	defer t.walking.Unlock()
+	now = t.clock(now)
+	t.prune(b.Algorithm, now)
+	saved := t.resume.left()
 	var few fewSaved
 	t.eachFew(func(_ *shard[S], _ uint32, e entry[S]) {
 		few.add(e.id, len(few.reports))
@@ -106,7 +106,7 @@ func appendReports[S any](dst []algorithms.Report, alg algorithms.Algorithm[S], 
 	alg.Roll(s, now)
 	l, first := alg.Ledger(s), len(dst)
 	for age := range int64(alg.Live() + 1) {
-		if c := l.At(l.Epoch - age); c != nil && c.Total() > 0 {
+		if c, ok := l.At(l.Epoch - age); ok && c.Total() > 0 {
 			dst = append(dst, algorithms.Report{Epoch: l.Epoch - age, Elsewhere: c.Total(), Own: c.Own})
 		}
 	}
@@ -122,11 +122,11 @@ func appendReports[S any](dst []algorithms.Report, alg algorithms.Algorithm[S], 
 // Resume takes up what an earlier process saved. It replaces what was not taken up of an earlier Resume. Keys that are in the table already, because
 // requests came first, take up theirs at once. It returns of how many keys a decision can still use what was saved.
 func (t *Table[S]) Resume(alg algorithms.Algorithm[S], now int64, saved Saved) int {
-	now += t.offset.Load()
-	t.resume.replace(saved)
-	left := t.prune(alg, now)
 	t.walking.Lock()
 	defer t.walking.Unlock()
+	now = t.clock(now)
+	t.resume.replace(saved)
+	left := t.prune(alg, now)
 	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
 		if reports := t.resume.take(e.id); reports != nil {
 			restore(alg, &e.state, now, reports)
@@ -140,8 +140,9 @@ func restore[S any](alg algorithms.Algorithm[S], s *S, now int64, reports []algo
 	alg.Absorb(s, now, reports)
 	l := alg.Ledger(s)
 	for _, r := range reports {
-		if c := l.At(r.Epoch); c != nil {
+		if c, ok := l.At(r.Epoch); ok {
 			c.Own, c.Elsewhere = c.Own+r.Own, max(0, c.Elsewhere-r.Own)
+			l.Put(r.Epoch, c)
 		}
 	}
 	l.Forget() // no store knows of it under this name

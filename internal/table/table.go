@@ -36,8 +36,11 @@ type Table[S any] struct {
 	widening   sync.Mutex // held to make a sketch
 	overflowed atomic.Int64
 
-	// offset is added to the clock of callers; see Exchange.
-	offset atomic.Int64
+	// offset is added to the clock of callers. Its lowest bit is no time, but changes with each step, so that one look tells both; step is
+	// how far the last one went.
+	offset, step atomic.Int64
+	// stepped is when, by the callers' clock; 0 never.
+	stepped atomic.Int64
 	// background is what the latest configuration says; requests bring their own parameters.
 	background atomic.Pointer[Background[S]]
 
@@ -104,6 +107,11 @@ func (e entry[S]) used() bool { return e.key != Key{} }
 // flying says that a message about the key is under way.
 func (e entry[S]) isFlying() bool { return e.exchange != nil && e.flags&flying != 0 }
 
+// follows says that the state goes by the table's clock as it is, after its last step.
+func (e entry[S]) follows(offset int64) bool {
+	return e.exchange == nil || e.flags&odd == parity(offset)
+}
+
 // New returns an empty table for at most maxKeys keys.
 func New[S any](maxKeys int) *Table[S] {
 	t := &Table[S]{}
@@ -124,37 +132,42 @@ func (t *Table[S]) Configure(b Background[S], maxKeys int) {
 // Taken is a Decision and where it was taken from, for giving it back.
 type Taken struct {
 	algorithms.Decision
-	// At is the instant in the table's time.
-	At int64
+	// At is the instant in the table's time, which was offset ahead of the caller's.
+	At     int64
+	offset int64
 	// Overflow says that the key has no counter of its own: the table is full.
 	Overflow bool
 }
 
 // Take asks for n units of a key at now, by the parameters of alg. raw is the bytes of which key is KeyOf; it is not kept.
 func (t *Table[S]) Take(alg algorithms.Algorithm[S], key Key, raw []byte, now, n int64) Taken {
-	now += t.offset.Load()
 	sh := t.shard(key)
 	sh.mu.Lock()
 	i, ok := sh.find(key)
 	if !ok {
 		if i, ok = t.enter(sh, alg, key, raw, now); !ok {
 			defer sh.mu.Unlock()
-			return t.takeOverflow(alg, key, now, n)
+			return t.takeOverflow(alg, key, t.clock(now), n)
 		}
 	}
+	offset := t.offset.Load()
+	now += offset &^ 1
 	b := t.background.Load()
 	if b == nil || b.Rate == 0 {
 		d := alg.Take(&sh.place(i).state, now, n, 0)
 		sh.mu.Unlock()
-		return Taken{Decision: d, At: now}
+		return Taken{Decision: d, At: now, offset: offset}
 	}
-	d, wake := t.takeShared(sh, b, alg, i, now, n)
+	d, wake := t.takeShared(sh, b, alg, i, now, offset, n)
 	sh.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
 	}
-	return Taken{Decision: d, At: now}
+	return Taken{Decision: d, At: now, offset: offset}
 }
+
+// Waited is how long ago it was taken at now, by the caller's clock.
+func (t Taken) Waited(now int64) time.Duration { return time.Duration(now + t.offset&^1 - t.At) }
 
 // Return gives back n units of an allowed Take.
 func (t *Table[S]) Return(alg algorithms.Algorithm[S], key Key, taken Taken, n int64) {
@@ -164,13 +177,13 @@ func (t *Table[S]) Return(alg algorithms.Algorithm[S], key Key, taken Taken, n i
 		}
 		return
 	}
-	t.Change(key, func(s *S) { alg.Return(s, taken.At, n) })
+	t.Amend(key, taken, func(s *S, at int64) { alg.Return(s, at, n) })
 }
 
 // Charge spends n units of a key whose request was refused.
 func (t *Table[S]) Charge(alg algorithms.Algorithm[S], key Key, taken Taken, n int64) {
 	if !taken.Overflow {
-		t.Change(key, func(s *S) { alg.Charge(s, taken.At, n) })
+		t.Amend(key, taken, func(s *S, at int64) { alg.Charge(s, at, n) })
 	}
 }
 
@@ -184,8 +197,9 @@ func (t *Table[S]) With(key Key, f func(*S)) {
 	}
 }
 
-// Change is With for what changes a total. The key is exchanged in its turn: what is given back may have been sent, and no request may come any more.
-func (t *Table[S]) Change(key Key, f func(*S)) {
+// Amend changes the total of a key after a Take. The key is exchanged in its turn: what is given back may have been sent, and no request may come any more.
+// at is when it was taken, in the table's present time: a step of the clock since has moved that along with all that is stored.
+func (t *Table[S]) Amend(key Key, taken Taken, f func(s *S, at int64)) {
 	b := t.background.Load()
 	sh := t.shard(key)
 	sh.mu.Lock()
@@ -194,11 +208,16 @@ func (t *Table[S]) Change(key Key, f func(*S)) {
 	if !ok {
 		return
 	}
-	e := sh.at(i)
-	f(&e.state)
 	if b == nil || b.Rate == 0 {
+		f(&sh.place(i).state, taken.At)
 		return
 	}
+	at, offset := taken.At, t.offset.Load()
+	if parity(offset) != parity(taken.offset) {
+		at += offset&^1 - taken.offset&^1
+	}
+	e := t.follow(sh, b.Algorithm, i, at, offset)
+	f(&e.state, at)
 	e.flags &^= again
 	if e.flags&touched == 0 {
 		e.flags |= touched
@@ -237,14 +256,17 @@ func (sh *shard[S]) at(i uint32) entry[S] {
 }
 
 // shared is at for a place that is to be exchanged.
-func (sh *shard[S]) shared(i uint32) entry[S] {
+func (t *Table[S]) shared(sh *shard[S], i uint32) entry[S] {
 	if x := &sh.traffic[i/chunkSize]; *x == nil {
 		*x = new([chunkSize]exchange)
+		for j := range *x {
+			(*x)[j].flags = parity(t.offset.Load())
+		}
 	}
 	return sh.at(i)
 }
 
-// enter gives a new key a counter, unless the table is full. The shard's lock is held, and let go for the time the ID takes:
+// enter gives a new key a counter, unless the table is full. now is the caller's clock. The shard's lock is held, and let go for the time the ID takes:
 // a long key must not stop others. false means full.
 func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw []byte, now int64) (uint32, bool) {
 	if t.keys.Load() >= t.maxKeys.Load() && !t.reclaim(sh, alg, now) {
@@ -263,8 +285,12 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 	i := sh.slot()
 	e := sh.at(i)
 	*e.place = place[S]{key: key, id: id}
+	offset := t.offset.Load()
+	if e.exchange != nil {
+		e.flags = e.flags&^odd | parity(offset)
+	}
 	if reports := t.resume.take(id); reports != nil {
-		restore(alg, &e.state, now, reports)
+		restore(alg, &e.state, now+offset&^1, reports)
 	}
 	sh.index.add(key, i)
 	return i, true
@@ -299,9 +325,11 @@ func (t *Table[S]) drop(sh *shard[S], i uint32) {
 
 // reclaim looks at a few entries of a full table for one that is idle. Live counters are never evicted: that would be a bypass.
 func (t *Table[S]) reclaim(sh *shard[S], alg algorithms.Algorithm[S], now int64) bool {
+	offset := t.offset.Load()
+	now += offset &^ 1
 	for range min(sh.size, 8) {
 		sh.hand = (sh.hand + 1) % sh.size
-		if e := sh.at(sh.hand); e.used() && !e.isFlying() && alg.Idle(&e.state, now) {
+		if e := sh.at(sh.hand); e.used() && !e.isFlying() && e.follows(offset) && alg.Idle(&e.state, now) {
 			t.drop(sh, sh.hand)
 			return true
 		}
@@ -315,10 +343,10 @@ func (t *Table[S]) Sweep(now int64) {
 	if b == nil {
 		return
 	}
-	now += t.offset.Load()
-	t.prune(b.Algorithm, now)
 	t.walking.Lock()
 	defer t.walking.Unlock()
+	now = t.clock(now)
+	t.prune(b.Algorithm, now)
 	t.each(func(sh *shard[S], i uint32, e entry[S]) {
 		if !e.isFlying() && b.Algorithm.Idle(&e.state, now) {
 			t.drop(sh, i)

@@ -1,0 +1,147 @@
+package ratesync
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// Redis' clock steps ahead and back, over edges of windows as well, while nodes count, and each node hears of it at another time. Once all have, they
+// count into the same windows, and the store and every node know what all of them admitted.
+func TestNodesAgreeAfterStepsOfTheStoresClock(t *testing.T) {
+	for name, run := range map[string]func(*testing.T, uint64){
+		"fixed_window": stepsOf(func(limit int64, w time.Duration) windowAlgorithm {
+			return algorithms.FixedWindow{Limit: limit, Window: w}
+		}),
+		"sliding_window": stepsOf(func(limit int64, w time.Duration) windowAlgorithm {
+			return algorithms.SlidingWindow{Limit: limit, Window: w}
+		}),
+		"buckets": stepsOf(func(limit int64, w time.Duration) windowAlgorithm {
+			return algorithms.SlidingWindow{Limit: limit, Window: w, Buckets: 4}
+		}),
+		"sliding_log": stepsOf(func(limit int64, w time.Duration) algorithms.Algorithm[algorithms.LogState] {
+			return algorithms.SlidingLog{Limit: limit, Window: w}
+		}),
+		"token_bucket": stepsOf(func(limit int64, w time.Duration) bucketAlgorithm {
+			return algorithms.TokenBucket{Limit: limit, Window: w}
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(*schedules) {
+				synctest.Test(t, func(t *testing.T) { run(t, seed) })
+				if t.Failed() {
+					t.Fatalf("seed %d", seed)
+				}
+			}
+		})
+	}
+}
+
+func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Algorithm[S]) func(*testing.T, uint64) {
+	return func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 9))
+		alg := of(1_000_000, []time.Duration{time.Minute, 3 * time.Minute, 10 * time.Minute}[random.IntN(3)])
+		s := &schedule[S]{
+			t: t, random: random, alg: alg, rate: []time.Duration{100 * time.Millisecond, time.Second}[random.IntN(2)],
+			store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(seed, 10))}, keys: []string{"a", "b"},
+		}
+		defer s.store.state.Close()
+		s.name()
+		for range 3 {
+			s.join()
+		}
+		s.busy(3 * time.Second)
+		for range 6 {
+			var spent [2]int64 // of each key, before a step back over an edge
+			span := float64(s.span)
+			// Not by half a window, where the nodes' readings of the clock would decide whether they round up or down.
+			by := time.Duration(span * (float64(random.IntN(5)-2) + random.Float64()*.9 - .45))
+			if random.IntN(2) == 0 { // from just behind an edge back over it
+				time.Sleep(time.Duration(int64(s.span) - s.store.now().UnixNano()%int64(s.span)))
+				s.busy(time.Second)
+				by = -time.Duration(span * (.05 + .4*random.Float64()))
+				for i, key := range s.keys {
+					spent[i] = s.spent(key, 1)
+				}
+			}
+			s.store.step(by)
+			stepped := s.epoch(s.store.now().UnixNano())
+			s.busy(2500 * time.Millisecond) // in the first second only some have heard of it
+			s.agree(by)
+			for i, key := range s.keys {
+				if got := s.spent(key, 0); got < spent[i] && s.epoch(s.store.now().UnixNano()) == stepped {
+					t.Errorf("after a step of %v: %s: of %d spent in the windows that are one again %d are left", by, key, spent[i], got)
+				}
+			}
+			time.Sleep(time.Duration(random.Int64N(int64(s.span) / 3)))
+		}
+		s.close()
+	}
+}
+
+// busy has every node admit something now and then, for a while.
+func (s *schedule[S]) busy(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		s.take(s.nodes[s.random.IntN(len(s.nodes))], s.keys[s.random.IntN(len(s.keys))], 1+s.random.IntN(3))
+		time.Sleep(time.Duration(1 + s.random.Int64N(int64(200*time.Millisecond))))
+	}
+}
+
+// agree checks what the store has of the live epochs, without a request since, and what the nodes know of the current one when the next request comes.
+func (s *schedule[S]) agree(by time.Duration) {
+	time.Sleep(4*s.rate + 3*time.Second)
+	epoch := s.epoch(s.store.now().UnixNano())
+	for _, m := range s.nodes {
+		m.table.Totals(wallClock()) // brings ledgers to the epoch in which a request would find them
+	}
+	for _, key := range s.keys {
+		for e := epoch + 1; e >= epoch-int64(s.alg.Live()); e-- {
+			s.counts(key, e, func(m *member[S], c algorithms.Count) {
+				if total, _ := s.store.field(s.hash(key, e), m.source.Node()); total != c.Own {
+					s.t.Errorf("after a step of %v: %s: the store has %d of a node that counts %+v", by, s.hash(key, e), total, c)
+				}
+			})
+		}
+	}
+	for _, key := range s.keys {
+		for _, m := range s.nodes {
+			m.table.Take(s.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 0)
+		}
+	}
+	time.Sleep(4 * s.rate)
+	if s.epoch(s.store.now().UnixNano()) != epoch {
+		return
+	}
+	for _, key := range s.keys {
+		var all int64
+		s.counts(key, epoch, func(_ *member[S], c algorithms.Count) { all += c.Own })
+		s.counts(key, epoch, func(_ *member[S], c algorithms.Count) {
+			if c.Total() != all {
+				s.t.Errorf("after a step of %v: %s: a node knows of %+v, all have admitted %d", by, s.hash(key, epoch), c, all)
+			}
+		})
+	}
+}
+
+// spent is what all nodes have admitted in the current epoch and those up to an age.
+func (s *schedule[S]) spent(key string, age int64) (sum int64) {
+	epoch := s.epoch(s.store.now().UnixNano())
+	for e := epoch - age; e <= epoch; e++ {
+		s.counts(key, e, func(_ *member[S], c algorithms.Count) { sum += c.Own })
+	}
+	return sum
+}
+
+// counts calls f with what each node has of an epoch.
+func (s *schedule[S]) counts(key string, epoch int64, f func(*member[S], algorithms.Count)) {
+	for _, m := range s.nodes {
+		m.table.With(table.KeyOf([]byte(key)), func(state *S) {
+			c, _ := s.alg.Ledger(state).At(epoch)
+			f(m, c)
+		})
+	}
+}
