@@ -48,6 +48,8 @@ type limitStatus struct {
 	Unsent    int64    `json:"unsent"`
 	// Node is the field of this node in the hashes of the zone in Redis.
 	Node string `json:"node,omitempty"`
+	// Exchange is there where the counts go to Redis.
+	Exchange *ratesync.ExchangeStatus `json:"exchange,omitempty"`
 	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is the memory of their sketch.
 	Overflow      int64 `json:"overflow"`
 	OverflowBytes int64 `json:"overflow_bytes"`
@@ -94,6 +96,7 @@ func currentStatus() status {
 		s.Zones = append(s.Zones, limitStatus{
 			Zone: l.settings.name, Algorithm: l.settings.kind.String(), Limit: l.rate.n, Window: windowText(l.rate.window),
 			SyncRate: l.settings.syncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent, Node: node,
+			Exchange: l.counters.exchange(),
 			Overflow: overflow, OverflowBytes: bytes,
 		})
 	}

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -78,6 +79,8 @@ type zoneStats struct {
 	zone   string
 	keys   int64
 	sketch bool // holds more keys than max_keys
+	// exchange is nil where nothing is exchanged.
+	exchange *ratesync.ExchangeStatus
 }
 
 // storeStats is the state of one exchange with Redis.
@@ -95,6 +98,7 @@ type storeStats struct {
 var (
 	keysDesc      = prometheus.NewDesc("caddy_rate_limit_keys", "Keys that a zone holds counters of.", []string{"zone"}, nil)
 	sketchDesc    = prometheus.NewDesc("caddy_rate_limit_sketch_in_use", "Whether a zone has reached max_keys.", []string{"zone"}, nil)
+	syncedDesc    = prometheus.NewDesc("caddy_rate_limit_synced_timestamp_seconds", "When a zone last had a turn in which all that was due was sent to Redis and answered, as a Unix time; 0 if never.", []string{"zone"}, nil)
 	redisDesc     = prometheus.NewDesc("caddy_rate_limit_redis_up", "Whether the last exchange with Redis succeeded.", []string{"namespace"}, nil)
 	exchangesDesc = prometheus.NewDesc("caddy_rate_limit_exchanges_total", "Exchanges with Redis.", []string{"namespace", "result"}, nil)
 	exchangedDesc = prometheus.NewDesc("caddy_rate_limit_exchanged_keys_total", "Keys exchanged with Redis.", []string{"namespace"}, nil)
@@ -122,7 +126,7 @@ func registerMetrics(registry *prometheus.Registry, stats func() ([]zoneStats, [
 }
 
 func (gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{keysDesc, sketchDesc, redisDesc, exchangesDesc, exchangedDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc} {
+	for _, d := range []*prometheus.Desc{keysDesc, sketchDesc, syncedDesc, redisDesc, exchangesDesc, exchangedDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc} {
 		ch <- d
 	}
 }
@@ -132,6 +136,9 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	for name, s := range mergeZones(zones) {
 		ch <- prometheus.MustNewConstMetric(keysDesc, prometheus.GaugeValue, float64(s.keys), name)
 		ch <- prometheus.MustNewConstMetric(sketchDesc, prometheus.GaugeValue, one(s.sketch), name)
+		if s.exchange != nil {
+			ch <- prometheus.MustNewConstMetric(syncedDesc, prometheus.GaugeValue, seconds(s.exchange.Synced), name)
+		}
 	}
 	for name, s := range mergeStores(stores) {
 		ch <- prometheus.MustNewConstMetric(redisDesc, prometheus.GaugeValue, one(s.up), name)
@@ -152,9 +159,17 @@ func mergeZones(zones []zoneStats) map[string]zoneStats {
 	for _, s := range zones {
 		name := strings.ToValidUTF8(s.zone, "?")
 		sum := merged[name]
-		merged[name] = zoneStats{zone: name, keys: sum.keys + s.keys, sketch: sum.sketch || s.sketch}
+		merged[name] = zoneStats{zone: name, keys: sum.keys + s.keys, sketch: sum.sketch || s.sketch, exchange: later(sum.exchange, s.exchange)}
 	}
 	return merged
+}
+
+// later is the exchange that is further behind.
+func later(a, b *ratesync.ExchangeStatus) *ratesync.ExchangeStatus {
+	if a == nil || b != nil && b.Synced.Before(a.Synced) {
+		return b
+	}
+	return a
 }
 
 func mergeStores(stores []storeStats) map[string]storeStats {
@@ -175,6 +190,14 @@ func mergeStores(stores []storeStats) map[string]storeStats {
 		}
 	}
 	return merged
+}
+
+// seconds is a Unix time, 0 for the zero time.
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixNano()) / float64(time.Second)
 }
 
 func one(b bool) float64 {

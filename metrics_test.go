@@ -4,6 +4,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -11,7 +12,11 @@ import (
 )
 
 func someStats() ([]zoneStats, []storeStats) {
-	return []zoneStats{{"m", 3, false}, {"m", 4, true}, {"other\xff", 0, false}},
+	return []zoneStats{
+			{"m", 3, false, &ratesync.ExchangeStatus{Turns: 9, Synced: time.Unix(1_795_249_670, 5e8)}},
+			{"m", 4, true, &ratesync.ExchangeStatus{Turns: 1, Synced: time.Unix(1_795_249_660, 0)}}, {"m", 0, false, nil},
+			{"other\xff", 0, false, nil}, {"new", 0, false, new(ratesync.ExchangeStatus)},
+		},
 		[]storeStats{
 			{"caddy", true, 10, 1, 100, 3, ratesync.CircuitStatus{Open: 1, Of: 1, Trips: 2, Timeouts: 3}},
 			{"caddy", false, 1, 5, 7, 1, ratesync.CircuitStatus{Open: 4, Of: 64, Trips: 5, Timeouts: 6}}, {namespace: "shop", up: true, exchanges: 2},
@@ -56,7 +61,8 @@ func TestMetricsSurviveAReload(t *testing.T) {
 		want := map[string]float64{
 			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total refused m": before["decisions_total refused m"] + float64(config+1),
 			"decisions_total skipped m": 0, "decisions_total unavailable m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
-			"keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "redis_up caddy": 0, "redis_up shop": 1,
+			"keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
+			"synced_timestamp_seconds m": 1_795_249_660, "synced_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
 			"exchanges_total caddy failed": 6, "exchanges_total caddy ok": 11, "exchanges_total shop failed": 0, "exchanges_total shop ok": 2,
 			"exchanged_keys_total caddy": 107, "exchanged_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
 			"circuits_open caddy": 5, "circuit_trips_total caddy": 7, "strict_timeouts_total caddy": 9,

@@ -40,6 +40,8 @@ type counters interface {
 	lost() bool
 	// node is the name of this node's part in what is exchanged.
 	node() string
+	// exchange is nil where nothing is exchanged.
+	exchange() *ratesync.ExchangeStatus
 }
 
 // limiter is one limit as a request sees it.
@@ -229,7 +231,7 @@ func (h *held[S]) resume(s *settings, r rate, saved table.Saved) int {
 func (h *held[S]) stats() table.Totals { return h.table.Totals(clock()) }
 
 func (h *held[S]) brief() zoneStats {
-	return zoneStats{zone: h.zone, keys: int64(h.table.Keys()), sketch: h.table.OverflowBytes() > 0}
+	return zoneStats{zone: h.zone, keys: int64(h.table.Keys()), sketch: h.table.OverflowBytes() > 0, exchange: h.source.Status()}
 }
 
 func (h *held[S]) overflowed() (decisions, bytes int64) {
@@ -239,6 +241,8 @@ func (h *held[S]) overflowed() (decisions, bytes int64) {
 func (h *held[S]) lost() bool { return h.source.Lost() }
 
 func (h *held[S]) node() string { return h.source.Node() }
+
+func (h *held[S]) exchange() *ratesync.ExchangeStatus { return h.source.Status() }
 
 // limit is a table with the parameters of one configuration.
 type limit[S any] struct {

@@ -250,6 +250,9 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 			failed++
 			if err == nil {
 				failed = 0
+				if !early {
+					at.complete(r.now())
+				}
 			}
 			s.counters.SetLost(failed > 1) // one lost reply is no reason to believe that the others have stopped
 			if failed == 1 {

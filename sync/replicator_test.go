@@ -188,6 +188,43 @@ func TestRedisComesAndGoes(t *testing.T) {
 	}
 }
 
+// A turn counts when all that was due was sent and answered; an early exchange is none.
+func TestStatusTellsOfCompletedTurns(t *testing.T) {
+	r := redistest.Start(t)
+	turns := func(n *rnode) int64 { return n.source.Status().Turns }
+	slow := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
+	before := slow.now()
+	redistest.Eventually(t, "the first turn is over, which is at once", func() bool { return turns(slow) == 1 })
+	if synced := slow.source.Status().Synced.UnixNano(); synced < before-int64(time.Minute) || synced > slow.now() {
+		t.Errorf("the first turn was over at %d, want between %d and %d", synced, before, slow.now())
+	}
+	slow.take("k", 9)
+	slow.knows("k", 9, 0)
+	if got := turns(slow); got != 1 {
+		t.Errorf("%d turns after an early exchange, an hour before the second one", got)
+	}
+
+	fast := startNode(t, clientOf(t, r.URL), anHour, 20*time.Millisecond, wallClock)
+	redistest.Eventually(t, "turns go on with nothing to send", func() bool { return turns(fast) > 3 })
+	r.Kill()
+	fast.take("k", 1)
+	redistest.Eventually(t, "a turn has failed", func() bool { return fast.rep.Status().Failing["z 1h0m0s"] != "" })
+	failed, completed, synced := fast.rep.Status().Failures, turns(fast), fast.source.Status().Synced
+	redistest.Eventually(t, "three more have failed", func() bool { return fast.rep.Status().Failures >= failed+3 })
+	if got := fast.source.Status(); got.Turns != completed || !got.Synced.Equal(synced) {
+		t.Errorf("%+v while turns fail, want %d turns and %v", got, completed, synced)
+	}
+	r.Restart()
+	redistest.Eventually(t, "a turn is completed again", func() bool { return turns(fast) > completed })
+	if got := fast.source.Status(); fast.table.Totals(fast.now()).Unsent != 0 || !got.Synced.After(synced) {
+		t.Errorf("a turn was completed at %v after the one of %v, with %+v", got.Synced, synced, fast.table.Totals(fast.now()))
+	}
+	fast.source.Detach()
+	if got := fast.source.Status(); got != nil {
+		t.Errorf("%+v of a table that is not attached, want nil", got)
+	}
+}
+
 func TestDetachSendsTheLastCounts(t *testing.T) {
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)

@@ -81,6 +81,23 @@ type attachment struct {
 	due   atomic.Bool // an exchange of all that is touched, at once
 	// behind says that the last exchange took most of the interval, or that this one is the last.
 	behind atomic.Bool
+
+	turns  atomic.Int64 // that were completed
+	synced atomic.Int64 // when the last of them was, nanoseconds since the epoch
+}
+
+// ExchangeStatus is how far the exchange of one table has come. In a turn all that was touched since the one before is due.
+type ExchangeStatus struct {
+	// Turns is how many were completed since the table was attached: all that was due was sent and answered. Where nothing was due, that is at once.
+	Turns int64 `json:"turns"`
+	// Synced is when the last of them was completed, zero if none.
+	Synced time.Time `json:"synced"`
+}
+
+// complete notes that a turn has ended.
+func (at *attachment) complete(now int64) {
+	at.synced.Store(now)
+	at.turns.Add(1)
 }
 
 // NewSource gives a table a random number of its own.
@@ -103,6 +120,19 @@ func (s *Source) Wake() {
 func (s *Source) Lost() bool {
 	at := s.at.Load()
 	return at != nil && at.isLost()
+}
+
+// Status tells how the exchange goes, nil where the table is not attached.
+func (s *Source) Status() *ExchangeStatus {
+	at := s.at.Load()
+	if at == nil {
+		return nil
+	}
+	status := &ExchangeStatus{Turns: at.turns.Load()}
+	if synced := at.synced.Load(); synced != 0 {
+		status.Synced = time.Unix(0, synced)
+	}
+	return status
 }
 
 func (at *attachment) isLost() bool { return at.lost.Load() || at.to.beatLost.Load() }

@@ -160,6 +160,25 @@ func sent(t *testing.T, nodes []*cluster.Node, zone string) {
 	})
 }
 
+// firstTurn waits until every zone that is exchanged has had its first turn, which is at once. What it counts after that waits for the next.
+func firstTurn(t *testing.T, nodes []*cluster.Node) {
+	t.Helper()
+	eventually(t, "every zone has had its first turn", func() error {
+		for _, n := range nodes {
+			s, err := n.Status(t.Context())
+			if err != nil {
+				return err
+			}
+			for _, z := range s.Zones {
+				if z.Exchange != nil && z.Exchange.Turns == 0 {
+					return fmt.Errorf("zone %s of node %d has not", z.Zone, n.Number)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // isUp waits until a node's exchange works.
 func isUp(t *testing.T, n *cluster.Node) {
 	t.Helper()

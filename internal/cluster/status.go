@@ -9,7 +9,7 @@ type Status struct {
 }
 
 // A Zone is one limit of a zone. Own was counted on the node, Elsewhere on the others as far as it knows, in all that a decision can still use;
-// Unsent is the part of Own that Redis doesn't know. Node is the field of its part in Redis.
+// Unsent is the part of Own that Redis doesn't know. Node is the field of its part in Redis. Exchange is nil where counts stay on the node.
 type Zone struct {
 	Zone      string `json:"zone"`
 	Algorithm string `json:"algorithm"`
@@ -21,6 +21,14 @@ type Zone struct {
 	Elsewhere int64  `json:"elsewhere"`
 	Unsent    int64  `json:"unsent"`
 	Node      string `json:"node"`
+
+	Exchange *Exchange `json:"exchange"`
+}
+
+// An Exchange is how far a zone's exchange has come: how many turns it has completed, the first one at once, and when the last of them was.
+type Exchange struct {
+	Turns  int64     `json:"turns"`
+	Synced time.Time `json:"synced"`
 }
 
 // Redis is how the exchange goes.
