@@ -132,10 +132,12 @@ func classifyNetwork(err error) string {
 
 const closed = "the connection to redis was closed (EOF); perhaps it restarts, wants TLS, or has too many connections (maxclients)"
 
+const unreachable = "redis can't be reached; check address, network and its log"
+
 // classifyText is for errors that the client makes of plain text.
 func classifyText(text string) string {
 	if strings.Contains(text, "all sentinels") {
 		return "no sentinel knows the master; check their addresses and master_name"
 	}
-	return "redis can't be reached; check address, network and its log"
+	return unreachable
 }

@@ -1,6 +1,7 @@
 package ratesync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -97,6 +98,41 @@ func (r *Replicator) complain(s *Source, why any) {
 	if !quiet {
 		r.log.Warn("redis refuses some counts of a zone, probably because another program uses their keys; other counts are not affected",
 			zap.String("code", codeForeign), zap.String("zone", s.spec.Zone), zap.Any("reason", why))
+	}
+}
+
+// failure says why the exchange of a table fails, or that of all.
+func (r *Replicator) failure(name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return cmp.Or(r.failing[name], r.failing[beatName], r.gaveUp, unreachable)
+}
+
+// giveUp notes that the last exchange of a table has failed, so that the next table doesn't wait in vain; a beat puts it right.
+func (r *Replicator) giveUp(err error) {
+	r.mu.Lock()
+	r.gaveUp = Classify(err)
+	r.mu.Unlock()
+	r.beatLost.Store(true)
+}
+
+// mournUnsent logs that the last counts of a table could not be sent, if there are any. Of the tables of one zone, which count the same requests, the
+// first one speaks.
+func (r *Replicator) mournUnsent(s *Source, reason string) {
+	keys, requests := s.counters.Unsent(r.now())
+	if requests == 0 {
+		return
+	}
+	r.mu.Lock()
+	said, again := r.unsent[s.spec.Zone]
+	quiet := again && time.Since(said) < time.Minute
+	if !quiet {
+		r.unsent[s.spec.Zone] = time.Now()
+	}
+	r.mu.Unlock()
+	if !quiet {
+		r.log.Warn("the last counts of a zone could not be sent to redis; the other nodes don't learn of these requests, and may admit as many more",
+			zap.String("code", codeUnsent), zap.String("zone", s.spec.Zone), zap.Int("keys", keys), zap.Int64("requests", requests), zap.String("reason", reason))
 	}
 }
 

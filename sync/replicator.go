@@ -65,9 +65,11 @@ type Replicator struct {
 	failing    map[string]string
 	reported   map[string]time.Time
 	since      time.Time
-	told       bool // that something fails
-	owed       bool // all totals, because the server has forgotten or may have
-	mourns     bool // it has, and nothing was said of it yet
+	told       bool                 // that something fails
+	gaveUp     string               // why a table's last exchange failed
+	unsent     map[string]time.Time // when it was said of a zone that its last counts were not sent
+	owed       bool                 // all totals, because the server has forgotten or may have
+	mourns     bool                 // it has, and nothing was said of it yet
 	resent     time.Time
 	mourned    time.Time
 	complained time.Time
@@ -105,6 +107,7 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 	return &Replicator{
 		client: client, prefix: namespace, beaten: -1, cluster: cluster, timeout: timeout, now: now, log: log,
 		node: randomID(), sources: make(map[*Source]struct{}), failing: make(map[string]string), reported: make(map[string]time.Time),
+		unsent: make(map[string]time.Time),
 	}
 }
 
@@ -151,7 +154,7 @@ func (at *attachment) set(rate time.Duration, drain float64) {
 }
 
 // Detach ends the exchange of a table, wherever it is attached, after one more that takes two seconds at most.
-// It doesn't wait for a server that can't be reached.
+// It doesn't wait for a server that can't be reached. What could not be sent is logged.
 func (s *Source) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,8 +162,10 @@ func (s *Source) Detach() {
 	if at == nil {
 		return
 	}
+	reason := at.to.failure(at.name)
 	at.to.leave(s, at)
-	if at.isLost() {
+	if at.to.beatLost.Load() { // not at.lost: the next turn, which would find the server back, may be an hour away
+		at.to.mournUnsent(s, reason)
 		return
 	}
 	<-at.done
@@ -168,8 +173,8 @@ func (s *Source) Detach() {
 	defer cancel()
 	at.behind.Store(true)
 	if err := at.to.exchange(ctx, s, at, false); err != nil {
-		at.to.beatLost.Store(true) // so that the next table doesn't wait in vain; a beat puts it right
-		at.to.log.Warn("the last counts of a zone could not be sent to redis", zap.String("code", codeUnsent), zap.String("zone", s.spec.Zone), zap.String("reason", Classify(err)))
+		at.to.giveUp(err)
+		at.to.mournUnsent(s, Classify(err))
 	}
 }
 

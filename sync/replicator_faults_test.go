@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
@@ -76,6 +77,93 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 		}
 	}
 	b.knows("k", 0, want)
+}
+
+// mourned are the lines about last counts that could not be sent.
+func (n *rnode) mourned() []observer.LoggedEntry {
+	return n.logs.FilterField(zap.String("code", codeUnsent)).All()
+}
+
+// A table that ends while Redis is lost tells how much is lost with it, once for its zone, and nothing where nothing is.
+func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		keys, requests int
+		tables         int
+		noticed        bool // the loss, before the table ends
+	}{
+		{"noticed", 3, 2, 1, true},
+		{"noticed, in a zone with two rates", 3, 2, 2, true},
+		{"not noticed yet", 3, 2, 1, false},
+		{"not noticed yet, in a zone with two rates", 3, 2, 2, false},
+		{"nothing to send", 0, 0, 1, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := redistest.Start(t)
+			a := startNode(t, clientOf(t, r.URL), anHour, 20*time.Millisecond, wallClock)
+			a.take("sent", 5)
+			a.knows("sent", 5, 0)
+			redistest.Eventually(t, "the node has said that it is there", func() bool { return a.rep.Status().Nodes == 1 })
+			redistest.Eventually(t, "nothing is left to send", func() bool { return a.table.Totals(a.now()).Unsent == 0 })
+			r.Kill()
+			for i := range c.keys {
+				a.take(fmt.Sprint("k", i), c.requests)
+			}
+			sources := []*Source{a.source}
+			for range c.tables - 1 {
+				another := *a
+				another.table = table.New[algorithms.WindowState](10_000)
+				another.source = NewSource(another.table, a.source.spec)
+				another.configure(20 * time.Millisecond)
+				for i := range c.keys {
+					another.take(fmt.Sprint("k", i), c.requests)
+				}
+				sources = append(sources, another.source)
+			}
+			if c.noticed {
+				redistest.Eventually(t, "the loss is noticed", a.rep.beatLost.Load)
+			}
+			for _, source := range sources {
+				source.Detach()
+			}
+			lines := a.mourned()
+			if c.keys == 0 {
+				if len(lines) > 0 {
+					t.Errorf("logged %v, want nothing: all is sent", lines)
+				}
+				return
+			}
+			if len(lines) != 1 {
+				t.Fatalf("logged %v, want one line", lines)
+			}
+			got := lines[0].ContextMap()
+			if got["zone"] != "z" || got["keys"] != int64(c.keys) || got["requests"] != int64(c.keys*c.requests) || !strings.Contains(got["reason"].(string), "; ") {
+				t.Errorf("logged %v, want zone z, %d keys, %d requests and a reason", got, c.keys, c.keys*c.requests)
+			}
+		})
+	}
+}
+
+// A zone with a slow rhythm doesn't know yet that Redis is back when it ends, and sends its counts all the same.
+func TestDetachSendsToAServerThatIsBack(t *testing.T) {
+	r := redistest.Start(t)
+	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
+	a.knows("k", 0, 0)
+	r.Kill()
+	a.take("k", 4)
+	a.configure(time.Hour) // a turn at once; when that and another one have failed, the next is an hour away
+	redistest.Eventually(t, "two exchanges have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() })
+	r.Restart()
+	redistest.Eventually(t, "the server is back", func() bool {
+		return a.rep.Status().Nodes == 1 && !a.rep.beatLost.Load() && a.rep.Status().Failing[beatName] == ""
+	})
+	a.source.Detach()
+	if got := sum(t, r); got != 4 {
+		t.Errorf("redis counts %d, want 4", got)
+	}
+	if lines := a.mourned(); len(lines) > 0 {
+		t.Errorf("logged %v", lines)
+	}
 }
 
 func TestForeignTypeFailsNoOtherKey(t *testing.T) {

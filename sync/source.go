@@ -29,6 +29,8 @@ type Counters interface {
 	Offset() time.Duration
 	SetOffset(now int64, offset time.Duration, shift bool)
 	Keys() int
+	// Unsent is how many requests the store doesn't have that it should, and of how many keys.
+	Unsent(now int64) (keys int, requests int64)
 }
 
 // Spec names a table to other nodes and says how long its epochs matter.

@@ -138,6 +138,48 @@ func TestTerminatedNodeSendsItsCounts(t *testing.T) {
 	}
 }
 
+// A node that is told to end while Redis is lost tells once of each zone how much the other nodes don't learn of.
+func TestTerminatedNodeTellsWhatItCouldNotSend(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	c := start(t, 1, config("redis "+r.URL+"\nsync_rate 100ms", zones(
+		zone("fixed", "limit 1000/"+far+" 100000/29d", "algorithm fixed_window"),
+		zone("bucket", "limit 1000/"+far, "algorithm token_bucket"),
+		zone("quiet", "limit 1000/"+far, "algorithm gcra"),
+	)))
+	n, requests := c.Nodes[0], client(t, 4)
+	for _, z := range []string{"fixed", "bucket", "quiet"} {
+		admit(t, requests, c.Nodes, z, 20)
+		sent(t, c.Nodes, z)
+	}
+	r.Kill()
+	eventually(t, "the loss is noticed", func() error {
+		s, err := n.Status(t.Context())
+		if err != nil || s.Redis.Up {
+			return fmt.Errorf("%+v, %v", s.Redis, err)
+		}
+		return nil
+	})
+	for _, z := range []string{"fixed", "bucket"} {
+		admit(t, requests, c.Nodes, z, 7)
+	}
+	if err := c.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	lines := n.Log.With("TIDE015")
+	slices.Sort(lines)
+	if len(lines) != 2 {
+		t.Fatalf("%d lines tell of counts that were not sent, want one of each zone that had some: %q", len(lines), lines)
+	}
+	for _, z := range []string{"fixed", "bucket"} {
+		if !slices.ContainsFunc(lines, func(line string) bool {
+			return strings.Contains(line, `"zone":"`+z+`"`) && strings.Contains(line, `"keys":1,"requests":7,`)
+		}) {
+			t.Errorf("no line tells of 7 requests of one key in zone %s: %q", z, lines)
+		}
+	}
+}
+
 // A Redis that is not there when the nodes start is no error; requests are limited by each node's own counts, and those arrive when it comes.
 func TestRedisComesLate(t *testing.T) {
 	t.Parallel()

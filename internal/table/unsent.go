@@ -1,0 +1,29 @@
+package table
+
+// Unsent is what the store doesn't have yet, or no longer, of what a decision can still use: requests admitted here, and of how many keys.
+func (t *Table[S]) Unsent(now int64) (keys int, requests int64) {
+	b := t.background.Load()
+	if b == nil {
+		return 0, 0
+	}
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	now = t.clock(now)
+	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
+		b.Algorithm.Roll(&e.state, now)
+		l := b.Algorithm.Ledger(&e.state)
+		var n int64
+		for age := range int64(b.Algorithm.Live() + 1) {
+			if c, _ := l.At(l.Epoch - age); l.Redo == 0 {
+				n += c.Unsent()
+			} else {
+				n += c.Own
+			}
+		}
+		if n > 0 {
+			keys++
+			requests += n
+		}
+	})
+	return keys, requests
+}

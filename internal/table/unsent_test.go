@@ -1,0 +1,49 @@
+package table
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// What the store has confirmed is not unsent, until it is owed again because the store has forgotten.
+func TestUnsent(t *testing.T) {
+	alg := algorithms.SlidingWindow{Limit: 100, Window: time.Hour, Buckets: 1}
+	tab := newTable(10, alg)
+	tab.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second}, 10)
+	want := func(when string, now int64, keys int, requests int64) {
+		t.Helper()
+		if k, r := tab.Unsent(now); k != keys || r != requests {
+			t.Errorf("%s: Unsent() = %d, %d, want %d keys and %d requests", when, k, r, keys, requests)
+		}
+	}
+	exchange := func(confirmed bool) {
+		tab.Tick()
+		messages := tab.Drain(t0, 100, false, nil)
+		if !confirmed {
+			tab.Fail(messages)
+			return
+		}
+		var answers []Answer
+		for _, m := range messages {
+			answers = append(answers, Answer{Message: m, Sum: m.Total, SumAttempts: m.Attempts})
+		}
+		tab.Settle(t0, answers)
+	}
+	want("an empty table", t0, 0, 0)
+	for i := range 3 {
+		take(tab, alg, i, t0)
+		take(tab, alg, i, t0)
+	}
+	want("nothing was sent", t0, 3, 6)
+	exchange(false)
+	want("sent in vain", t0, 3, 6)
+	exchange(true)
+	want("all is confirmed", t0, 0, 0)
+	take(tab, alg, 1, t0)
+	want("one more came", t0, 1, 1)
+	tab.Resend()
+	want("the store has forgotten", t0, 3, 7)
+	want("no decision can use it any more", t0+int64(3*time.Hour), 0, 0)
+}
