@@ -77,6 +77,50 @@ func TestPersistKeepsCountersOverARestart(t *testing.T) {
 	}
 }
 
+// A key that has nothing left has nothing left after a restart.
+func TestPersistKeepsWhatIsSpentToTheLast(t *testing.T) {
+	for options, all := range map[string]int{
+		"algorithm fixed_window": 10, "algorithm sliding_window": 10, "algorithm sliding_window\nbuckets 7": 10, "algorithm sliding_log": 10,
+		"algorithm token_bucket": 10, "algorithm token_bucket\nburst 3": 3, "algorithm token_bucket\nburst 45": 45,
+		"algorithm gcra": 10, "algorithm gcra\nburst 1": 1, "algorithm gcra\nburst 45": 45,
+		"algorithm leaky_bucket\nqueue 0": 1,
+	} {
+		h := newHome(t, "storage")
+		block := zoneBlock("persist-spent-"+strings.NewReplacer(" ", "-", "\n", "-").Replace(options), "limit 10/30d\n"+options)
+		s := h.boot(block)
+		s.admits("1.2.3.4", all+1, all)
+		s.end()
+		for range 2 {
+			s = h.boot(block)
+			s.admits("1.2.3.4", 1, 0)
+			s.end()
+		}
+	}
+}
+
+// A bucket of another size has what is in it after a restart, and one that has drained is full.
+func TestPersistKeepsTheLevelOfABucket(t *testing.T) {
+	for _, algorithm := range []string{"token_bucket", "gcra"} {
+		h := newHome(t, "storage")
+		block := func(burst string) string {
+			return zoneBlock("persist-level-"+algorithm, "match {\npath /level\n}\nlimit 10/30d\nalgorithm "+algorithm+"\nburst "+burst) +
+				zoneBlock("persist-drained-"+algorithm, "match {\npath /drained\n}\nlimit 86400000/1d\nalgorithm "+algorithm+"\nburst 5")
+		}
+		s := h.boot(block("45"))
+		s.admits("1.2.3.4", 46, 45, to("/level"))
+		s.admits("1.2.3.4", 5, 5, to("/drained"))
+		time.Sleep(10 * time.Millisecond) // twice what the other bucket takes to drain
+		s.end()
+		s = h.boot(block("10"))
+		s.admits("1.2.3.4", 1, 0, to("/level"))
+		s.admits("1.2.3.4", 5, 5, to("/drained"))
+		s.end()
+		s = h.boot(block("60"))
+		s.admits("1.2.3.4", 20, 15, to("/level"))
+		s.end()
+	}
+}
+
 func TestPersistIsOffByDefault(t *testing.T) {
 	h := newHome(t, "")
 	block := zoneBlock("not-persisted", "limit 10/1h")

@@ -148,10 +148,13 @@ func (r *savedReader) level() float64 {
 	return math.Float64frombits(binary.BigEndian.Uint64(b))
 }
 
+// mostCounted is more than a table can have counted: a million requests in each second of two centuries.
+const mostCounted = 1 << 53
+
 // report takes only what a table can have saved.
 func (r *savedReader) report() algorithms.Report {
 	report := algorithms.Report{Epoch: r.number(), Elsewhere: r.number(), Own: r.number(), Level: r.level(), LevelAt: r.number()}
-	if report.Own < 0 || report.Own > report.Elsewhere || !(report.Level >= 0 && report.Level <= math.MaxInt64) {
+	if report.Own < 0 || report.Own > report.Elsewhere || report.Elsewhere > mostCounted || !(report.Level >= 0 && report.Level <= mostCounted) {
 		r.fail()
 	}
 	return report

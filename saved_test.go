@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ func savedOf(at int64) saved {
 	return saved{at, map[string]table.Saved{
 		`"caddy" "login" s-1m0s`: {
 			table.IDOf([]byte("a")): {{Epoch: 29920827, Elsewhere: 5, Own: 3}, {Epoch: 29920826, Elsewhere: 1, Own: 1}},
-			table.IDOf([]byte("b")): {{Epoch: 29920827, Elsewhere: math.MaxInt64, Level: 2.5, LevelAt: at}},
+			table.IDOf([]byte("b")): {{Epoch: 29920827, Elsewhere: mostCounted, Level: 2.5, LevelAt: at}},
 		},
 		`"caddy" "empty" f-24h0m0s`: {},
 	}}
@@ -75,32 +76,86 @@ func FuzzSaved(f *testing.F) {
 			t.Fatalf("%v became %v, %v", s, again, err)
 		}
 		for _, keys := range s.limits {
-			resumeIn(t, algorithms.FixedWindow{Limit: 10, Window: time.Minute}, keys)
-			resumeIn(t, algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 3}, keys)
-			resumeIn(t, algorithms.SlidingLog{Limit: 10, Window: time.Minute}, keys)
-			resumeIn(t, algorithms.TokenBucket{Limit: 10, Window: time.Minute, Burst: 20}, keys)
+			resumeInAll(t, keys)
 		}
 	})
 }
 
+// What a save says that nobody has saved, epochs and instants from both ends of time, twice the same, levels without an end, frees nobody.
+func TestSavedThatMakesNoSense(t *testing.T) {
+	const minute = int64(time.Minute)
+	random := rand.New(rand.NewPCG(1, 2))
+	one := func(of ...int64) int64 { return of[random.IntN(len(of))] }
+	for range 1000 {
+		reports := make([]algorithms.Report, random.IntN(4))
+		for i := range reports {
+			r := &reports[i]
+			r.Epoch = one(replyTime/minute, replyTime/(2*minute), 3*replyTime/minute, 0, math.MinInt64, math.MaxInt64) + one(-1, 0, 1)
+			r.Elsewhere = one(0, 1, 5, mostCounted)
+			r.Own = one(0, r.Elsewhere/2, r.Elsewhere)
+			r.Level = []float64{0, 1e-300, 7.5, mostCounted}[random.IntN(4)]
+			r.LevelAt = one(0, replyTime, replyTime-minute/3, replyTime+minute, math.MinInt64, math.MaxInt64)
+		}
+		keys := table.Saved{table.ID{}: reports}
+		s, err := decodeSaved(encodeSaved(saved{replyTime, map[string]table.Saved{"": keys}}))
+		if err != nil {
+			t.Fatalf("decoding %v: %v", reports, err)
+		}
+		resumeInAll(t, s.limits[""])
+	}
+}
+
+// resumeInAll takes a save up with each algorithm.
+func resumeInAll(t *testing.T, keys table.Saved) {
+	t.Helper()
+	resumeIn(t, algorithms.FixedWindow{Limit: 10, Window: time.Minute}, keys)
+	resumeIn(t, algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 3}, keys)
+	resumeIn(t, algorithms.SlidingLog{Limit: 10, Window: time.Minute}, keys)
+	resumeIn(t, algorithms.TokenBucket{Limit: 10, Window: time.Minute, Burst: 20}, keys)
+	resumeIn(t, algorithms.GCRA{Limit: 10, Window: time.Minute, Burst: 5}, keys)
+	resumeIn(t, algorithms.LeakyBucket{Limit: 10, Window: time.Minute, Queue: 20}, keys)
+}
+
 const replyTime = int64(1_795_249_670_000_000_000)
 
-// resumeIn takes a save up under the ID of a key that comes, and asks.
+// resumeIn takes a save up under the ID of a key that comes, or that has come already, and asks until nothing is left. Whatever was saved, no more is
+// admitted than of a key that was never seen.
 func resumeIn[S any](t *testing.T, alg algorithms.Algorithm[S], keys table.Saved) {
 	raw := []byte("k")
-	for _, reports := range keys {
-		tab := table.New[S](10)
-		tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second}, 10)
-		tab.Resume(alg, replyTime, table.Saved{table.IDOf(raw): slices.Clone(reports)})
-		for range 3 {
-			d := tab.Take(alg, table.KeyOf(raw), raw, replyTime, 1).Decision
-			if d.Remaining < 0 || d.Remaining > 20 || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Allowed == (d.RetryAfter > 0) {
-				t.Fatalf("after %v: %+v", reports, d)
-			}
-		}
-		if own := tab.Totals(replyTime).Own; own < 0 {
-			t.Fatalf("after %v: %d own", reports, own)
-		}
-		tab.Save(replyTime)
+	take := func(tab *table.Table[S]) algorithms.Decision {
+		return tab.Take(alg, table.KeyOf(raw), raw, replyTime, 1).Decision
 	}
+	most := tableOf(alg).Take(alg, table.KeyOf(raw), raw, replyTime, 0).Remaining
+	for _, reports := range keys {
+		for before := range int64(3) {
+			tab := tableOf(alg)
+			for range before {
+				take(tab)
+			}
+			tab.Resume(alg, replyTime, table.Saved{table.IDOf(raw): slices.Clone(reports)})
+			for admitted := before; ; admitted++ {
+				d := take(tab)
+				if d.Remaining < 0 || d.Remaining > most-admitted || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Allowed == (d.RetryAfter > 0) {
+					t.Fatalf("after %d and %v, %d later: %+v", before, reports, admitted, d)
+				}
+				if !d.Allowed {
+					break
+				}
+				if admitted == most {
+					t.Fatalf("after %d and %v: more than %d are admitted", before, reports, most)
+				}
+			}
+			if own := tab.Totals(replyTime).Own; own < 0 {
+				t.Fatalf("after %d and %v: %d own", before, reports, own)
+			}
+			tab.Save(replyTime)
+		}
+	}
+}
+
+// tableOf is an empty table.
+func tableOf[S any](alg algorithms.Algorithm[S]) *table.Table[S] {
+	tab := table.New[S](10)
+	tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second}, 10)
+	return tab
 }

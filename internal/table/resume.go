@@ -2,6 +2,7 @@ package table
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -110,11 +111,15 @@ func appendReports[S any](dst []algorithms.Report, alg algorithms.Algorithm[S], 
 			dst = append(dst, algorithms.Report{Epoch: l.Epoch - age, Elsewhere: c.Total(), Own: c.Own})
 		}
 	}
-	if level := alg.Level(s, now); level > 0 {
+	level := alg.Level(s, now)
+	if level > 0 {
+		level = math.Nextafter(level, math.Inf(1)) // whoever reads it rounds down
 		if len(dst) == first {
 			dst = append(dst, algorithms.Report{Epoch: l.Epoch})
 		}
-		dst[first].Level, dst[first].LevelAt = level, now
+	}
+	if len(dst) > first {
+		dst[first].Level, dst[first].LevelAt = level, now // 0 says something too: what a bucket has counted has drained
 	}
 	return dst
 }
@@ -137,6 +142,7 @@ func (t *Table[S]) Resume(alg algorithms.Algorithm[S], now int64, saved Saved) i
 
 // restore brings saved counts back. What this node had admitted itself is its own again, so that it is sent: the other nodes send theirs.
 func restore[S any](alg algorithms.Algorithm[S], s *S, now int64, reports []algorithms.Report) {
+	reports = scaleOf(alg, now).renumber(reports)
 	alg.Absorb(s, now, reports)
 	l := alg.Ledger(s)
 	for _, r := range reports {
@@ -148,13 +154,62 @@ func restore[S any](alg algorithms.Algorithm[S], s *S, now int64, reports []algo
 	l.Forget() // no store knows of it under this name
 }
 
-// prune drops the keys of an earlier Resume that have not come back in time: nothing they had spent counts any more. It also drops what is of a time
-// to come: the clock was set back since. It returns how many are left.
-func (t *Table[S]) prune(alg algorithms.Algorithm[S], now int64) (left int) {
+// A scale is how a key that was never seen counts epochs now, and how fast its bucket drains.
+type scale struct {
+	epoch, now int64
+	live       int64
+	span       int64
+	drains     float64 // requests per nanosecond
+}
+
+func scaleOf[S any](alg algorithms.Algorithm[S], now int64) scale {
 	var none S
 	alg.Roll(&none, now)
-	newest := alg.Ledger(&none).Epoch + 1
-	oldest := newest - 1 - int64(alg.Live())
+	limit, window := alg.Rule()
+	return scale{
+		epoch: alg.Ledger(&none).Epoch, now: now, live: int64(alg.Live()), span: int64(alg.Span(&none)),
+		drains: float64(max(0, limit)) / float64(max(1, window)),
+	}
+}
+
+// renumber brings what was saved to the epochs of now. The clock may have been set back since: then all that is held moves there, as in a ledger, and
+// nobody waits for a time that may never come. And a bucket whose size was another one may have had epochs of another length, or what is in it takes longer to drain than its epochs count:
+// then its level, which is all that decides, stands for itself.
+func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
+	newest := int64(math.MinInt64)
+	for _, r := range reports {
+		newest = max(newest, r.Epoch)
+		if r.Level == 0 || r.LevelAt <= 0 || n.numbers(r) || r.Level <= n.drains*float64(n.now-r.LevelAt) {
+			continue
+		}
+		r.Epoch = min(max(r.LevelAt/n.span, n.epoch-1), n.epoch)
+		r.Elsewhere, r.Own = 0, 0
+		return []algorithms.Report{r}
+	}
+	if newest <= n.epoch {
+		return reports
+	}
+	moved := slices.Clone(reports)
+	for i := range moved {
+		moved[i].Epoch += n.epoch - newest
+	}
+	return moved
+}
+
+// numbers says that a bucket's report has its number by this scale, and that it counts now.
+func (n scale) numbers(r algorithms.Report) bool {
+	by := r.LevelAt/n.span - r.Epoch // the report may be of the epoch before, if nothing was spent in the one of the level
+	return by >= -1 && by <= 1 && r.Epoch >= n.epoch-1 && r.Epoch <= n.epoch
+}
+
+// matters says that a decision can still use a report.
+func (n scale) matters(r algorithms.Report) bool {
+	return r.Epoch >= n.epoch-n.live && r.Epoch <= n.epoch
+}
+
+// prune drops the keys of an earlier Resume that have not come back in time: nothing they had spent counts any more. It returns how many are left.
+func (t *Table[S]) prune(alg algorithms.Algorithm[S], now int64) (left int) {
+	scale := scaleOf(alg, now)
 	parts := t.resume.parts.Load()
 	if parts == nil {
 		return 0
@@ -163,7 +218,7 @@ func (t *Table[S]) prune(alg algorithms.Algorithm[S], now int64) (left int) {
 		p := &parts[i]
 		p.mu.Lock()
 		maps.DeleteFunc(p.saved, func(_ ID, reports []algorithms.Report) bool {
-			return !slices.ContainsFunc(reports, func(r algorithms.Report) bool { return r.Epoch >= oldest && r.Epoch <= newest })
+			return !slices.ContainsFunc(scale.renumber(reports), scale.matters)
 		})
 		left += len(p.saved)
 		p.mu.Unlock()
