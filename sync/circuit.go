@@ -14,6 +14,9 @@ import (
 // ErrDown says that Redis did not answer lately and was not asked.
 var ErrDown = errors.New("redis did not answer lately")
 
+// ErrClosed says that a Strict was closed before it could ask Redis, or before Redis answered. It says nothing of how Redis is.
+var ErrClosed = errors.New("this node has let go of redis")
+
 const (
 	firstWait = 10 * time.Millisecond
 	lastWait  = 100 * time.Millisecond
@@ -57,11 +60,11 @@ func (s *Strict) probe(c *circuit, shard int) {
 	key := fmt.Sprintf("%s:{%d}:strict:probe", s.prefix, shard)
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		select {
-		case <-s.ctx.Done():
+		case <-s.probes.Done():
 			return
 		case <-time.After(wait/2 + rand.N(wait/2)):
 		}
-		ctx, cancel := context.WithTimeout(s.ctx, time.Duration(s.patience.Load()))
+		ctx, cancel := context.WithTimeout(s.probes, time.Duration(s.patience.Load()))
 		err := probeScript.Run(ctx, s.client, []string{key}).Err()
 		cancel()
 		if err == nil || !severe(err) {

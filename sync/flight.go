@@ -107,6 +107,9 @@ func (s *Strict) fly(rs *ruleset, id [16]byte, f *flight) {
 			return
 		}
 		o, err := s.call(rs, keys, c)
+		if s.ctx.Err() != nil && err != nil {
+			err = ErrClosed
+		}
 		if err != nil && severe(err) {
 			s.trip(id)
 		}
@@ -127,9 +130,8 @@ type call struct {
 func (s *Strict) board(rs *ruleset, id [16]byte, f *flight) (c call, ok bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	down, _ := s.circuitOf(id)
-	if down.down.Load() || s.ctx.Err() != nil {
-		f.fail(ErrDown)
+	if err := s.mute(id); err != nil {
+		f.fail(err)
 		s.park(rs, id, f)
 		return c, false
 	}
@@ -148,6 +150,17 @@ func (s *Strict) board(rs *ruleset, id [16]byte, f *flight) (c call, ok bool) {
 	}
 	c.amends = slices.Clone(f.amends[:min(len(f.amends), mostAmends)])
 	return c, true
+}
+
+// mute says why no call may be made for a key, nil if one may.
+func (s *Strict) mute(id [16]byte) error {
+	if s.ctx.Err() != nil {
+		return ErrClosed
+	}
+	if c, _ := s.circuitOf(id); c.down.Load() {
+		return ErrDown
+	}
+	return nil
 }
 
 // park ends a flight of which something is still to be settled when Redis is back.

@@ -16,7 +16,8 @@ import (
 //
 // For each key one call is under way at a time; requests that come meanwhile share the next one. A call carries a number that rises, so
 // that one that is sent twice counts once. Of a call that was sent and not answered nobody knows whether it counted: the next one for
-// the same key has it undone. When Redis is lost, Take fails at once, and the caller decides by its own counters.
+// the same key has it undone. When Redis is lost, Take fails at once, and the caller decides by its own counters. After Close it fails with
+// ErrClosed.
 //
 // It is safe for concurrent use.
 type Strict struct {
@@ -34,11 +35,13 @@ type Strict struct {
 	trips    atomic.Int64
 	timeouts atomic.Int64
 
-	ctx    context.Context // ends when Close gives up
-	cancel context.CancelFunc
+	ctx        context.Context // ends when Close gives up
+	cancel     context.CancelFunc
+	probes     context.Context // ends when Close begins
+	stopProbes context.CancelFunc
 
-	mu     sync.Mutex // guards what follows
-	closed bool
+	mu     sync.Mutex // guards what follows, and what closed becomes
+	closed atomic.Bool
 	work   sync.WaitGroup
 	made   int
 	zones  map[string][]*ruleset
@@ -59,6 +62,7 @@ func NewStrict(client redis.UniversalClient, prefix string, timeout time.Duratio
 	_, s.cluster = client.(*redis.ClusterClient)
 	s.seq.Store(time.Now().UnixMicro())
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.probes, s.stopProbes = context.WithCancel(s.ctx)
 	return s
 }
 
@@ -78,6 +82,9 @@ func (g Grant) Admitted() bool { return g.unit > 0 }
 // An error means that Redis has not decided; the context's end is one as well, and what is granted later is given back.
 // A context with a deadline says how long the request is ready to wait.
 func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
+	if s.closed.Load() {
+		return dst, Grant{}, ErrClosed
+	}
 	if c, _ := s.circuitOf(id); c.down.Load() {
 		return dst, Grant{}, ErrDown
 	}
@@ -91,7 +98,7 @@ func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byt
 	s.notePatience(ctx)
 	w := &waiter{done: make(chan struct{})}
 	if !s.join(rs, id, w) {
-		return dst, Grant{}, ErrDown
+		return dst, Grant{}, ErrClosed
 	}
 	select {
 	case <-w.done:
@@ -104,6 +111,10 @@ func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byt
 				}
 			}
 			return dst, Grant{}, ctx.Err()
+		}
+	case <-s.ctx.Done():
+		if left, _ := s.leave(rs, id, w); left {
+			return dst, Grant{}, ErrClosed
 		}
 	}
 	if w.err != nil {
@@ -158,17 +169,22 @@ func (s *Strict) Status() CircuitStatus {
 	return c
 }
 
-// Close sends what is still to be given back and ends all work; two seconds at most.
+// Close lets the calls under way end, sends what is still to be given back and ends all work; two seconds at most. A part of Redis that is known not to
+// answer is not waited for: what it has not been told it is not told at all.
 func (s *Strict) Close() {
-	stop := time.AfterFunc(closeTime, s.cancel)
-	defer stop.Stop()
-	if s.Down() {
-		s.cancel() // what Redis can't be told in time it is not told at all
-	}
 	s.mu.Lock()
-	s.closed = true
+	s.closed.Store(true)
 	s.mu.Unlock()
-	s.work.Wait()
+	s.stopProbes()
+	ended := make(chan struct{})
+	go func() {
+		s.work.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeTime): // a call that waits for its reply can't be called off, and ends by its own deadline
+	}
 	s.cancel()
 }
 
@@ -176,7 +192,7 @@ func (s *Strict) Close() {
 func (s *Strict) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
 		return false
 	}
 	s.work.Add(1)

@@ -194,6 +194,41 @@ func TestStrictCloseDoesNotWaitForALostRedis(t *testing.T) {
 	}
 }
 
+// A Strict that was closed says so, whatever it knew of Redis: its caller can ask another one.
+func TestStrictClosedIsNotDown(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	s, try := impatient(t, proxy.Addr)
+	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
+	proxy.Set(faultproxy.Blackhole)
+	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
+	s.Close()
+	if err := try(); !errors.Is(err, ErrClosed) {
+		t.Errorf("Take() = %v after Close, want ErrClosed", err)
+	}
+
+	proxy.Set(faultproxy.None)
+	set, err := ParseURL("redis://" + proxy.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set.Timeout = 10 * time.Minute // longer than a test may take
+	s = NewStrict(connect(t, set), "test", set.Timeout)
+	take(t, s, "z", id(1), tenAnHour)
+	proxy.Set(faultproxy.Blackhole)
+	asked := proxy.Requests()
+	waits := make(chan error, 1)
+	go func() {
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+		waits <- err
+	}()
+	redistest.Eventually(t, "Redis is asked", func() bool { return proxy.Requests() > asked })
+	s.Close()
+	if err := <-waits; !errors.Is(err, ErrClosed) {
+		t.Errorf("Take() = %v as Close gave up, want ErrClosed", err)
+	}
+}
+
 func TestStrictPendingIsBounded(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
@@ -256,6 +291,42 @@ func TestStrictWhileASlotMoves(t *testing.T) {
 	}
 	if want := 100 * len(kinds); admitted > want || admitted < want*9/10 {
 		t.Errorf("%d admitted and %d failed while a slot moved, want %d and no more", admitted, failed, want)
+	}
+}
+
+// Of a Cluster a part of which is gone, Close tells the rest what is given back.
+func TestStrictCloseWithOneShardGone(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	s := NewStrict(client(t, c.URL), "test", 10*time.Second)
+	defer s.Close()
+	var there []int
+	gone := -1
+	for i := range 64 {
+		if c.Owner(c.Slot(fmt.Sprintf("{%d}", i))) != 0 {
+			there = append(there, i)
+		} else {
+			gone = i
+		}
+	}
+	grants := make([]Grant, 0, len(there))
+	for _, i := range there {
+		g, _ := take(t, s, "z", id(i), tenAnHour)
+		grants = append(grants, g)
+	}
+	c.Nodes[0].Kill()
+	if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(gone), nil); err == nil || !s.Down() {
+		t.Fatalf("Take() = %v for a key whose node is gone, and Down() = %v", err, s.Down())
+	}
+	for _, g := range grants {
+		s.Return(g)
+	}
+	s.Close()
+	other := NewStrict(client(t, c.URL), "test", 10*time.Second)
+	defer other.Close()
+	for _, i := range there {
+		if _, all := take(t, other, "z", id(i), tenAnHour); all[0].Decision.Remaining != 9 {
+			t.Errorf("%d remaining after what another node gave back as it closed, want 9", all[0].Decision.Remaining)
+		}
 	}
 }
 
