@@ -22,7 +22,8 @@ const (
 	lastWait  = 100 * time.Millisecond
 )
 
-// probeScript does what the others do: it takes a master with memory that lets this user write.
+// probeScript does what the others do: it takes a master with memory that lets this user write. Like theirs, its call names more than one key: while a
+// slot of a Cluster moves, only calls that name one are sure to be answered.
 var probeScript = redis.NewScript(`redis.call('TIME')
 redis.call('HSET', KEYS[1], 'probe', '1')
 return redis.call('PEXPIRE', KEYS[1], 60000)`)
@@ -58,6 +59,7 @@ func (s *Strict) trip(id [16]byte) {
 
 func (s *Strict) probe(c *circuit, shard int) {
 	key := fmt.Sprintf("%s:{%d}:strict:probe", s.prefix, shard)
+	keys := []string{key, key + ":no"}
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		select {
 		case <-s.probes.Done():
@@ -65,9 +67,9 @@ func (s *Strict) probe(c *circuit, shard int) {
 		case <-time.After(wait/2 + rand.N(wait/2)):
 		}
 		ctx, cancel := context.WithTimeout(s.probes, time.Duration(s.patience.Load()))
-		err := probeScript.Run(ctx, s.client, []string{key}).Err()
+		err := probeScript.Run(ctx, s.client, keys).Err()
 		cancel()
-		if err == nil || !severe(err) {
+		if err == nil || !s.severe(err) {
 			break
 		}
 	}
@@ -75,7 +77,17 @@ func (s *Strict) probe(c *circuit, shard int) {
 	s.settle(c)
 }
 
-// severe says that an error is about the server or the way to it, not about one key.
+// severe says that an error is about the server or the way to it, not about one key. What was asked may have been done for all that: a Cluster's client
+// sends a call again whose reply was lost, and shows only what came of the last attempt. So that a slot moves doesn't mean that the call was not done
+// before it moved.
+func (s *Strict) severe(err error) bool { return severe(err) || s.cluster && moving(err) }
+
+// moving says that a slot of a Cluster is on its way, or that its nodes don't agree whose it is.
+func moving(err error) bool {
+	return redis.HasErrorPrefix(err, "TRYAGAIN") || redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK")
+}
+
+// severe is what holds for a single server.
 func severe(err error) bool {
 	var reply redis.Error
 	if !errors.As(err, &reply) {

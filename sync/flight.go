@@ -110,11 +110,12 @@ func (s *Strict) fly(rs *ruleset, id [16]byte, f *flight) {
 		if s.ctx.Err() != nil && err != nil {
 			err = ErrClosed
 		}
-		if err != nil && severe(err) {
+		lost := err != nil && s.severe(err)
+		if lost {
 			s.trip(id)
 		}
 		rs.mu.Lock()
-		f.land(c, o, err)
+		f.land(c, o, err, lost)
 		rs.mu.Unlock()
 	}
 }
@@ -219,11 +220,11 @@ func (f *flight) fail(err error) {
 	f.waiters = nil
 }
 
-// land hands out the answer of a call.
-func (f *flight) land(c call, o *outcome, err error) {
+// land hands out the answer of a call. lost says of an error that nobody knows whether the call was done.
+func (f *flight) land(c call, o *outcome, err error, lost bool) {
 	if err != nil {
 		switch {
-		case !severe(err): // Redis refuses what is done to this key, and has done nothing
+		case !lost: // Redis refuses what is done to this key, and has done nothing
 			f.undo, f.amends = 0, f.amends[len(c.amends):]
 		case f.undo == 0:
 			f.undo = c.seq

@@ -1,13 +1,19 @@
 package ratesync
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -291,6 +297,112 @@ func TestStrictWhileASlotMoves(t *testing.T) {
 	}
 	if want := 100 * len(kinds); admitted > want || admitted < want*9/10 {
 		t.Errorf("%d admitted and %d failed while a slot moved, want %d and no more", admitted, failed, want)
+	}
+}
+
+// severed loses the reply to a call of a client of a Cluster, once, and lets something happen before the client sends the call again.
+type severed struct {
+	armed  atomic.Bool
+	then   func()
+	probes atomic.Int64 // how often the circuit was probed
+}
+
+// cut puts the fault into the way of a client that has no connection yet.
+func (f *severed) cut(c redis.UniversalClient) {
+	o := c.(*redis.ClusterClient).Options()
+	dial := o.Dialer
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		return &severedConn{Conn: conn, fault: f}, err
+	}
+}
+
+type severedConn struct {
+	net.Conn
+	fault *severed
+	asked bool
+}
+
+func (c *severedConn) Write(b []byte) (int, error) {
+	c.asked = bytes.Contains(b, []byte("evalsha"))
+	if bytes.Contains(b, []byte(":strict:probe\r\n")) {
+		c.fault.probes.Add(1)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *severedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.asked && err == nil && c.fault.armed.CompareAndSwap(true, false) {
+		c.fault.then()
+		_ = c.Close()
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// move moves a slot in three steps.
+type move struct {
+	slot     int
+	src, dst *redistest.Server
+}
+
+func (m move) begin() {
+	m.dst.Do("CLUSTER", "SETSLOT", m.slot, "IMPORTING", m.src.Do("CLUSTER", "MYID"))
+	m.src.Do("CLUSTER", "SETSLOT", m.slot, "MIGRATING", m.dst.Do("CLUSTER", "MYID"))
+}
+
+// carry takes the keys to a node that doesn't know yet that the slot is its own.
+func (m move) carry() {
+	host, port, _ := strings.Cut(m.dst.Addr, ":")
+	keys := m.src.Do("CLUSTER", "GETKEYSINSLOT", m.slot, 100).([]any)
+	m.src.Do(append([]any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}, keys...)...)
+	m.src.Do("CLUSTER", "SETSLOT", m.slot, "NODE", m.dst.Do("CLUSTER", "MYID"))
+}
+
+func (m move) end() {
+	m.dst.Do("CLUSTER", "SETSLOT", m.slot, "NODE", m.dst.Do("CLUSTER", "MYID"))
+}
+
+// A call was done, its reply was lost, and when the client sent it again its slot was on the way to another node: nobody got the grant, so it doesn't stay
+// spent. Nor is forgotten what was given back while the slot was on its way.
+func TestStrictSlotMovesAfterALostReply(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	m := move{slot: c.Slot("{1}")}
+	m.src = c.Nodes[c.Owner(m.slot)]
+	m.dst = c.Nodes[(c.Owner(m.slot)+1)%3]
+	for _, how := range []struct {
+		want        string
+		begin, done func()
+	}{
+		{"TRYAGAIN", func() { m.begin() }, func() { m.carry(); m.end() }},
+		{"MOVED", func() { m.begin(); m.carry() }, func() { m.end() }},
+	} {
+		for name, rule := range kinds {
+			client := client(t, c.URL)
+			fault := &severed{then: how.begin}
+			fault.cut(client)
+			s := NewStrict(client, "test", 10*time.Second)
+			zone := how.want + " " + name
+			given, _ := take(t, s, zone, id(1), rule)
+			fault.armed.Store(true)
+			if _, _, err := s.Take(context.Background(), zone, []Rule{rule}, id(1), nil); !strings.HasPrefix(Classify(err), how.want) {
+				t.Fatalf("%s: Take() = %v, want %s", name, err, how.want)
+			}
+			s.Return(given)
+			redistest.Eventually(t, "the circuit is probed", func() bool { return fault.probes.Load() > 8 })
+			if trips := s.Status().Trips; !s.Down() || trips > 1 {
+				t.Errorf("%s: the circuit opened %d times while the slot was on its way and is open: %v, want it to stay open", zone, trips, s.Down())
+			}
+			how.done()
+			redistest.Eventually(t, "the circuit closes", func() bool { return !s.Down() })
+			redistest.Eventually(t, "what was left open is settled", func() bool { return s.pending.Load() == 0 })
+			if n := drain(t, s, zone, id(1), rule); n != 100 {
+				t.Errorf("%s: %d are admitted after that, want 100", zone, n)
+			}
+			s.Close()
+			m.src, m.dst = m.dst, m.src
+		}
 	}
 }
 
