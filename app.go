@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -237,6 +238,9 @@ var running struct {
 	apps []*App
 }
 
+// inForce is the one that has its way, nil for none. Requests look here: a reload that holds the lock above may be waiting for Redis.
+var inForce atomic.Pointer[App]
+
 // Start puts this configuration in line. It has its way at once if it is the first one, and otherwise when the one before stops: until then another
 // app may still fail to start, and then nothing must have changed.
 func (a *App) Start() error {
@@ -244,6 +248,7 @@ func (a *App) Start() error {
 	defer running.Unlock()
 	running.apps = append(running.apps, a)
 	if len(running.apps) == 1 {
+		inForce.Store(a)
 		a.apply()
 		if a.keeper != nil {
 			a.resume()
@@ -361,6 +366,12 @@ func (a *App) Stop() error {
 		return nil
 	}
 	running.apps = slices.Delete(running.apps, i, i+1)
+	if i == 0 {
+		inForce.Store(nil)
+		if len(running.apps) > 0 {
+			inForce.Store(running.apps[0])
+		}
+	}
 	close(a.stop)
 	<-a.done
 	switch {

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -104,11 +105,15 @@ func (p *pass) visit(z *zone, r *http.Request, repl *caddy.Replacer) {
 	raw := p.raw[start:]
 	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters})
 	v := &p.take[len(p.take)-1]
-	if z.strict() && p.askRedis(r, v, raw) {
-		p.judge()
-		return
+	lost := false
+	if z.strict() {
+		var answered bool
+		if answered, lost = p.askRedis(r, v, raw); answered {
+			p.judge()
+			return
+		}
 	}
-	if z.onLoss != lossLocal && (z.strict() || z.lost()) {
+	if z.onLoss != lossLocal && (lost || z.lost()) {
 		switch z.onLoss {
 		case lossAllow:
 			p.take = p.take[:len(p.take)-1]
@@ -129,27 +134,40 @@ func (p *pass) visit(z *zone, r *http.Request, repl *caddy.Replacer) {
 	p.judge()
 }
 
-// askRedis lets Redis decide. false means that it could not, and that the node's own counters must.
-func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) bool {
-	z := v.zone
+// askRedis lets Redis decide. Where it could not, the node's own counters must; lost says that the zone's rule for a lost Redis holds then.
+func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost bool) {
+	z, by := v.zone, v.zone.shared
 	ctx, cancel := z.strictContext(r)
 	defer cancel()
 	var g ratesync.Grant
 	var err error
-	p.verdict, g, err = z.shared.strict.Take(ctx, z.name, z.rules, table.IDOf(raw), p.verdict[:0])
-	z.noteStrict(r, err)
+	for {
+		p.verdict, g, err = by.strict.Take(ctx, z.name, z.rules, table.IDOf(raw), p.verdict[:0])
+		if !errors.Is(err, ratesync.ErrClosed) {
+			break
+		}
+		heir := z.heir()
+		if heir == nil || heir.shared == by {
+			return false, true
+		}
+		if !heir.strict() {
+			return false, false // the own counters are what counts there
+		}
+		by = heir.shared
+	}
+	z.noteStrict(r, by, err)
 	if err != nil {
-		return false
+		return false, true
 	}
 	v.strict, v.grant = true, len(p.grants)
-	p.grants = append(p.grants, grant{z.shared.strict, g})
+	p.grants = append(p.grants, grant{by.strict, g})
 	for i := range p.verdict {
 		d := &p.verdict[i]
 		p.taken = append(p.taken, table.Taken{Decision: d.Decision})
 		p.all = append(p.all, decided{z.policies[i], d.Decision})
 		z.limiters[i].learn(v.key, raw, p.now, d.Reports)
 	}
-	return true
+	return true, false
 }
 
 // judge looks at the last visit.

@@ -444,3 +444,46 @@ func TestValidateDoesNotConnect(t *testing.T) {
 	default:
 	}
 }
+
+// A reload leads to another Redis while requests that the old configuration took are on their way: they go by the Redis of the configuration in force, and
+// never by the rule for a lost one.
+func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
+	first, second := redistest.Start(t), redistest.Start(t)
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		zone := "heir-" + rule
+		block := func(rate string) string {
+			return zoneBlock(zone, "limit 20/1h\nalgorithm fixed_window\nsync_rate "+rate+"\non_redis_loss "+rule)
+		}
+		old := newSite(t, appWith(first), block("strict"))
+		old.admits("1.2.3.4", 3, 3)
+		next := newSite(t, appWith(second), block("strict"))
+		old.end()
+		old.admits("1.2.3.4", 4, 4)
+		// One that fails when it starts may have served by then.
+		failed := newSite(t, appWith(first), block("strict"))
+		failed.end()
+		failed.admits("1.2.3.4", 2, 2)
+		if a, b := sumIn(t, first, zone), sumIn(t, second, zone); a != 3 || b != 6 {
+			t.Errorf("%s: the old redis holds %d and the new one %d, want 3 and 6", rule, a, b)
+		}
+		if st := next.app.shared.replicator.Status(); len(st.Failing) > 0 {
+			t.Errorf("%s: failing after a reload: %v", rule, st.Failing)
+		}
+		next.admits("1.2.3.4", 15, 14)
+		old.admits("1.2.3.4", 1, 0)
+
+		// Where the zone no longer asks Redis, the node's counters decide, as for new requests.
+		last := newSite(t, appWith(first), zoneBlock(zone, "limit 25/1h\nalgorithm fixed_window\nsync_rate 50ms\non_redis_loss "+rule))
+		next.end()
+		next.admits("5.6.7.8", 25, 20)
+		last.admits("5.6.7.8", 25, 5)
+		shows(t, zone, "is sent", func(z limitStatus) bool { return z.Own == 25 && z.Unsent == 0 })
+
+		// And where there is no configuration any more, what the rule says.
+		last.end()
+		status := map[string]int{"local": http.StatusTooManyRequests, "divide": http.StatusTooManyRequests, "allow": http.StatusOK, "deny": http.StatusServiceUnavailable}
+		if a := next.get("5.6.7.8"); a.status != status[rule] {
+			t.Errorf("%s: %d after the end, want %d", rule, a.status, status[rule])
+		}
+	}
+}

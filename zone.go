@@ -179,14 +179,25 @@ func (z *zone) strictContext(r *http.Request) (context.Context, context.CancelFu
 	return context.WithTimeout(r.Context(), z.strictTimeout)
 }
 
-// noteStrict reports, once a second at most, that Redis does not decide for this zone.
-func (z *zone) noteStrict(r *http.Request, err error) {
+// heir is the zone of this name in the configuration in force, nil if it has none. A request that is on its way when its own configuration ends goes
+// by that one's Redis, whose counts are the ones that go on.
+func (z *zone) heir() *zone {
+	if a := inForce.Load(); a != nil {
+		if i := slices.IndexFunc(a.zones, func(other *zone) bool { return other.name == z.name }); i >= 0 {
+			return a.zones[i]
+		}
+	}
+	return nil
+}
+
+// noteStrict reports, once a second at most, that a Redis does not decide for this zone.
+func (z *zone) noteStrict(r *http.Request, by *sharedRedis, err error) {
 	if err == nil || r.Context().Err() != nil { // or the client went away
 		return
 	}
 	failed, now := z.strictFailed.Load(), clock()
 	if (failed == 0 || now-failed > int64(time.Second)) && z.strictFailed.CompareAndSwap(failed, now) {
-		z.shared.replicator.Report(z.reportName(), err)
+		by.replicator.Report(z.reportName(), err)
 	}
 }
 
