@@ -320,6 +320,31 @@ func TestCountDeniedAdmitsWhoWaits(t *testing.T) {
 	}
 }
 
+// Where nobody is told how admitted requests leave the limits, that isn't worked out; a refusal tells the same as everywhere, also of the limits
+// that would have admitted.
+func TestABriefHandlerRefusesInFull(t *testing.T) {
+	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket\nqueue 0"} {
+		for _, denied := range []string{"", "\ncount_denied"} {
+			var told []string
+			for _, options := range []string{"headers off\n", "headers off\ndisable_placeholders\n"} {
+				synctest.Test(t, func(t *testing.T) {
+					s := newSite(t, &App{}, options+zoneBlock("first", "limit 1/1h\nalgorithm "+algorithm+denied)+zoneBlock("second", "limit 0/1m"))
+					defer s.end()
+					time.Sleep(1234 * time.Millisecond)
+					r := s.request("1.2.3.4")
+					a := s.send(r)
+					repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+					told = append(told, repl.ReplaceAll("{http.rate_limit.first.remaining} of {http.rate_limit.first.limit} {http.rate_limit.first.reset} "+
+						"{http.rate_limit.second.reset} {http.rate_limit.exceeded.wait} ", "")+a.header.Get("Retry-After")+a.body)
+				})
+			}
+			if told[0] != told[1] || denied != "" && strings.Contains(told[0], "0 of 1 0 ") {
+				t.Errorf("%s%s: a brief handler refuses with %s, another one with %s", algorithm, denied, told[1], told[0])
+			}
+		}
+	}
+}
+
 func TestLeakyBucketDelaysAndForgetsWhoLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, &App{}, zoneBlock("leaky", "limit 1/10s\nalgorithm leaky_bucket\nqueue 2"))

@@ -207,6 +207,9 @@ func (p *pass) giveBack() {
 				l.giveBack(v.key, t, 1)
 				is := l.take(v.key, p.key(v), p.now, 0)
 				d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.NextAfter, is.ResetAfter
+			case t.Allowed && v.zone.brief: // but of a refused request it is told
+				is := l.take(v.key, p.key(v), p.now, 0)
+				d.NextAfter, d.ResetAfter = is.NextAfter, is.ResetAfter
 			case !t.Allowed && v.zone.countDenied:
 				l.charge(v.key, t, 1)
 				// It waits for what it was charged, too.

@@ -25,8 +25,8 @@ var (
 // counters is the table of one limit and its way to other nodes, whatever its algorithm.
 type counters interface {
 	caddy.Destructor
-	// limiter decides by the parameters of a zone and one of its limits.
-	limiter(s *settings, r rate) limiter
+	// limiter decides by the parameters of a zone and one of its limits. brief says that nobody is told how admitted requests leave the limit.
+	limiter(s *settings, r rate, brief bool) limiter
 	// configure applies a configuration that has started: parameters for work in the background, and the Redis, nil for none.
 	configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis)
 	// leave ends the exchange through a Redis, if that is where it goes.
@@ -85,28 +85,28 @@ func spec(s *settings, r rate) ratesync.Spec {
 func newCounters(s *settings, r rate) counters {
 	switch s.kind {
 	case fixedWindow:
-		return hold(s, r, func(_ *settings, r rate) algorithms.Algorithm[algorithms.WindowState] {
-			return algorithms.FixedWindow{Limit: r.n, Window: r.window}
+		return hold(s, r, func(_ *settings, r rate, brief bool) algorithms.Algorithm[algorithms.WindowState] {
+			return algorithms.FixedWindow{Limit: r.n, Window: r.window, Brief: brief}
 		})
 	case slidingWindow:
-		return hold(s, r, func(s *settings, r rate) algorithms.Algorithm[algorithms.WindowState] {
-			return algorithms.SlidingWindow{Limit: r.n, Window: r.window, Buckets: s.buckets}
+		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.WindowState] {
+			return algorithms.SlidingWindow{Limit: r.n, Window: r.window, Buckets: s.buckets, Brief: brief}
 		})
 	case slidingLog:
-		return hold(s, r, func(_ *settings, r rate) algorithms.Algorithm[algorithms.LogState] {
-			return algorithms.SlidingLog{Limit: r.n, Window: r.window}
+		return hold(s, r, func(_ *settings, r rate, brief bool) algorithms.Algorithm[algorithms.LogState] {
+			return algorithms.SlidingLog{Limit: r.n, Window: r.window, Brief: brief}
 		})
 	case tokenBucket:
-		return hold(s, r, func(s *settings, r rate) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.TokenBucket{Limit: r.n, Window: r.window, Burst: s.burst}
+		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
+			return algorithms.TokenBucket{Limit: r.n, Window: r.window, Burst: s.burst, Brief: brief}
 		})
 	case gcra:
-		return hold(s, r, func(s *settings, r rate) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.GCRA{Limit: r.n, Window: r.window, Burst: s.burst}
+		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
+			return algorithms.GCRA{Limit: r.n, Window: r.window, Burst: s.burst, Brief: brief}
 		})
 	case leakyBucket:
-		return hold(s, r, func(s *settings, r rate) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.LeakyBucket{Limit: r.n, Window: r.window, Queue: s.queue}
+		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
+			return algorithms.LeakyBucket{Limit: r.n, Window: r.window, Queue: s.queue, Brief: brief}
 		})
 	}
 	panic(fmt.Sprintf("algorithm %d has no table", s.kind))
@@ -117,7 +117,7 @@ type held[S any] struct {
 	zone      string
 	table     *table.Table[S]
 	source    *ratesync.Source
-	algorithm func(*settings, rate) algorithms.Algorithm[S]
+	algorithm func(s *settings, r rate, brief bool) algorithms.Algorithm[S]
 
 	sweep atomic.Int64 // nanoseconds
 	stop  chan struct{}
@@ -127,7 +127,7 @@ type held[S any] struct {
 	attached *sharedRedis
 }
 
-func hold[S any](s *settings, r rate, algorithm func(*settings, rate) algorithms.Algorithm[S]) counters {
+func hold[S any](s *settings, r rate, algorithm func(s *settings, r rate, brief bool) algorithms.Algorithm[S]) counters {
 	h := &held[S]{
 		zone: s.name, table: table.New[S](s.maxKeys), algorithm: algorithm,
 		stop: make(chan struct{}), done: make(chan struct{}),
@@ -136,8 +136,8 @@ func hold[S any](s *settings, r rate, algorithm func(*settings, rate) algorithms
 	return h
 }
 
-func (h *held[S]) limiter(s *settings, r rate) limiter {
-	return &limit[S]{h.table, h.algorithm(s, r), !s.kind.counts()}
+func (h *held[S]) limiter(s *settings, r rate, brief bool) limiter {
+	return &limit[S]{h.table, h.algorithm(s, r, brief), !s.kind.counts()}
 }
 
 func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis) {
@@ -156,7 +156,7 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 		h.source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
 	h.table.Configure(table.Background[S]{
-		Algorithm: h.algorithm(s, r),
+		Algorithm: h.algorithm(s, r, false),
 		Rate:      every,
 		Early:     s.earlySync && s.syncRate != syncStrict,
 		Lagging:   !s.kind.drains(),
@@ -225,7 +225,7 @@ func (h *held[S]) Destruct() error {
 func (h *held[S]) save() table.Saved { return h.table.Save(clock()) }
 
 func (h *held[S]) resume(s *settings, r rate, saved table.Saved) int {
-	return h.table.Resume(h.algorithm(s, r), clock(), saved)
+	return h.table.Resume(h.algorithm(s, r, false), clock(), saved)
 }
 
 func (h *held[S]) stats() table.Totals { return h.table.Totals(clock()) }

@@ -414,7 +414,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		c := newCounters(&s, s.limits[0])
 		c.configure(&s, s.limits[0], time.Minute, shared)
 		defer c.(caddy.Destructor).Destruct()
-		c.limiter(&s, s.limits[0]).take(table.KeyOf(raw), raw, clock(), 1)
+		c.limiter(&s, s.limits[0], false).take(table.KeyOf(raw), raw, clock(), 1)
 		redistest.Eventually(t, s.name+" is exchanged", func() bool { return c.stats().Own == 1 && c.stats().Unsent == 0 })
 	}
 	redistest.Eventually(t, "the node is known", func() bool { return shared.replicator.Status().Up && shared.replicator.Status().Nodes == 1 })
@@ -457,7 +457,7 @@ func BenchmarkMemoryPerKey(b *testing.B) {
 				for range b.N {
 					before := heapBytes()
 					c := newCounters(&s, s.limits[0])
-					fill(c.limiter(&s, s.limits[0]), &s, keys, hits)
+					fill(c.limiter(&s, s.limits[0], false), &s, keys, hits)
 					b.ReportMetric(float64(heapBytes()-before)/keys, "B/key")
 					runtime.KeepAlive(c)
 				}

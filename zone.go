@@ -95,6 +95,7 @@ type zone struct {
 	template *keyTemplate
 	counters []counters // one for each limit, as are limiters, policies and rules
 	limiters []limiter
+	brief    bool // nobody is told how an admitted request leaves the limits
 	policies []*policy
 	log      *refusalLog
 	metrics  *zoneCounters
@@ -168,7 +169,7 @@ func (z *zone) divided() []limiter {
 	part.burst = (z.burst + nodes - 1) / nodes
 	for i, r := range z.limits {
 		r.n = r.n/nodes + min(1, r.n%nodes)
-		p.limiters = append(p.limiters, z.counters[i].limiter(&part, r))
+		p.limiters = append(p.limiters, z.counters[i].limiter(&part, r, z.brief))
 	}
 	z.parts.Store(p)
 	return p.limiters

@@ -15,7 +15,8 @@ import "time"
 type Algorithm[S any] interface {
 	// Take asks for n units (n >= 0) at the instant now. hidden (>= 0) is what others have probably spent that is not in s yet:
 	// it is held against the request but never stored. A refused Take changes nothing but the bookkeeping of time.
-	// n = 0 spends nothing and reports the state.
+	// n = 0 spends nothing and reports the state. An algorithm that is Brief doesn't work out NextAfter and ResetAfter where n units are
+	// admitted, n >= 1: what is refused, and n = 0, tell the whole.
 	Take(s *S, now, n, hidden int64) Decision
 
 	// Charge spends n units without asking, as a penalty for a refused request. What it can make a client wait is bounded:

@@ -43,22 +43,44 @@ func benchmarkBoth[S any](b *testing.B, a Algorithm[S]) {
 	b.Run("refused", func(b *testing.B) { benchmarkTake(b, a, 10e3) })
 }
 
-func BenchmarkFixedWindow(b *testing.B) { benchmarkBoth(b, FixedWindow{1000, time.Second}) }
+func BenchmarkFixedWindow(b *testing.B) {
+	benchmarkBoth(b, FixedWindow{Limit: 1000, Window: time.Second})
+}
 
-func BenchmarkSlidingWindow(b *testing.B) { benchmarkBoth(b, SlidingWindow{1000, time.Second, 1}) }
+func BenchmarkSlidingWindow(b *testing.B) {
+	benchmarkBoth(b, SlidingWindow{Limit: 1000, Window: time.Second, Buckets: 1})
+}
 
-func BenchmarkSlidingWindow10(b *testing.B) { benchmarkBoth(b, SlidingWindow{1000, time.Second, 10}) }
+func BenchmarkSlidingWindowBrief(b *testing.B) {
+	benchmarkBoth(b, SlidingWindow{Limit: 1000, Window: time.Second, Brief: true})
+}
 
-func BenchmarkSlidingLog(b *testing.B) { benchmarkBoth(b, SlidingLog{1000, time.Second}) }
+func BenchmarkSlidingWindow10(b *testing.B) {
+	benchmarkBoth(b, SlidingWindow{Limit: 1000, Window: time.Second, Buckets: 10})
+}
 
-func BenchmarkTokenBucket(b *testing.B) { benchmarkBoth(b, TokenBucket{1000, time.Second, 100}) }
+func BenchmarkSlidingLog(b *testing.B) {
+	benchmarkBoth(b, SlidingLog{Limit: 1000, Window: time.Second})
+}
 
-func BenchmarkGCRA(b *testing.B) { benchmarkBoth(b, GCRA{1000, time.Second, 100}) }
+func BenchmarkTokenBucket(b *testing.B) {
+	benchmarkBoth(b, TokenBucket{Limit: 1000, Window: time.Second, Burst: 100})
+}
 
-func BenchmarkLeakyBucket(b *testing.B) { benchmarkBoth(b, LeakyBucket{1000, time.Second, 100}) }
+func BenchmarkTokenBucketBrief(b *testing.B) {
+	benchmarkBoth(b, TokenBucket{Limit: 1000, Window: time.Second, Burst: 100, Brief: true})
+}
+
+func BenchmarkGCRA(b *testing.B) {
+	benchmarkBoth(b, GCRA{Limit: 1000, Window: time.Second, Burst: 100})
+}
+
+func BenchmarkLeakyBucket(b *testing.B) {
+	benchmarkBoth(b, LeakyBucket{Limit: 1000, Window: time.Second, Queue: 100})
+}
 
 func BenchmarkAbsorb(b *testing.B) {
-	a, s, now := TokenBucket{1000, time.Second, 100}, new(BucketState), epoch
+	a, s, now := TokenBucket{Limit: 1000, Window: time.Second, Burst: 100}, new(BucketState), epoch
 	reports := make([]Report, 2)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -50,10 +50,11 @@ type amount struct{ whole, frac int64 }
 // admitted if the deficit stays within size.
 type bucket struct {
 	limit, window, size int64
+	brief               bool
 }
 
-func newBucket(limit int64, window time.Duration, size int64) bucket {
-	return bucket{limit: max(limit, 0), window: nanoseconds(window), size: size}
+func newBucket(limit int64, window time.Duration, size int64, brief bool) bucket {
+	return bucket{limit: max(limit, 0), window: nanoseconds(window), size: size, brief: brief}
 }
 
 // take also returns the deficit that stood before the units that were asked for.
@@ -79,7 +80,7 @@ func (b bucket) take(s *BucketState, now, n, hidden int64) (d Decision, before a
 		d.RetryAfter = wait(late, b.drainsTo(before, b.size-n))
 	}
 	d.Remaining = remaining(b.size, used, hidden)
-	if used > 0 {
+	if used > 0 && !(b.brief && d.Allowed && n > 0) {
 		after := s.deficit.floor()
 		d.NextAfter = wait(late, b.drainsTo(after, min(used, b.size)-1))
 		d.ResetAfter = wait(late, b.drainsTo(after, 0))

@@ -14,11 +14,13 @@ type FixedWindow struct {
 	Limit int64
 	// Window is the length of the window, 100ms to 30 days.
 	Window time.Duration
+	// Brief leaves NextAfter and ResetAfter out of what an admitted Take of 1 or more says, for callers that tell nobody.
+	Brief bool
 }
 
 // Take asks for n units.
 func (a FixedWindow) Take(s *WindowState, now, n, hidden int64) Decision {
-	return a.kernel().take(s, now, n, hidden)
+	return a.kernel().take(s, now, n, hidden, a.Brief)
 }
 
 // Charge spends n units unasked.

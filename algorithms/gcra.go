@@ -19,6 +19,8 @@ type GCRA struct {
 	Window time.Duration
 	// Burst is how many requests may come at once; 0 stands for Limit, 1 spaces all of them by T.
 	Burst int64
+	// Brief leaves NextAfter and ResetAfter out of what an admitted Take of 1 or more says, for callers that tell nobody.
+	Brief bool
 }
 
 // Take asks for n units.
@@ -70,5 +72,5 @@ func (a GCRA) kernel() bucket {
 	if tolerated <= 0 {
 		tolerated = a.Limit
 	}
-	return newBucket(a.Limit, a.Window, tolerated)
+	return newBucket(a.Limit, a.Window, tolerated, a.Brief)
 }

@@ -3,6 +3,7 @@ package algorithms
 import (
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 	"time"
 
@@ -157,6 +158,33 @@ func TestNextAfterAndResetAfterFromBothSides(t *testing.T) {
 		}
 		if got, want := peek(d.ResetAfter), (Decision{Allowed: true, Limit: d.Limit, Remaining: size(s)}); got != want {
 			t.Fatalf("at ResetAfter %v: got %+v, want %+v", d.ResetAfter, got, want)
+		}
+	})
+}
+
+func TestBriefDecidesTheSame(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		whole := k.draw(t)
+		w := newWalk(t, whole)
+		stir(t, whole, w)
+		brief := whole.clone().brief()
+		for range rapid.IntRange(1, 12).Draw(t, "future") {
+			now, n, hidden := w.step(t), rapid.Int64Range(0, 4).Draw(t, "n"), rapid.Int64Range(0, 3).Draw(t, "hidden")
+			want, got := whole.take(now, n, hidden), brief.take(now, n, hidden)
+			told := want
+			if want.Allowed && n > 0 {
+				want.NextAfter, want.ResetAfter = 0, 0
+			}
+			if got != want {
+				t.Fatalf("%d units at %d, %d hidden:\n got %+v\nwant %+v", n, now, hidden, got, want)
+			}
+			if !reflect.DeepEqual(brief.state(), whole.state()) {
+				t.Fatalf("%d units at %d, %d hidden, leave\n got %+v\nwant %+v", n, now, hidden, brief.state(), whole.state())
+			}
+			if got := brief.take(now, 0, hidden); got.NextAfter != told.NextAfter || got.ResetAfter != told.ResetAfter {
+				t.Fatalf("asked once more with 0 units: %v and %v, want %v and %v", got.NextAfter, got.ResetAfter, told.NextAfter, told.ResetAfter)
+			}
+			whole.take(now, 0, hidden)
 		}
 	})
 }
@@ -472,7 +500,7 @@ func TestExtremesDoNotPanic(t *testing.T) {
 
 func TestLongLogsKeepTheirOrderAndTheirMemory(t *testing.T) {
 	const limit, window = 500, int64(time.Second)
-	a, s := SlidingLog{limit, time.Second}, &LogState{}
+	a, s := SlidingLog{Limit: limit, Window: time.Second}, &LogState{}
 	random := rand.New(rand.NewPCG(1, 2))
 	var admitted []int64
 	now := epoch

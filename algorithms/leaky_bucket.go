@@ -18,6 +18,8 @@ type LeakyBucket struct {
 	Window time.Duration
 	// Queue is how many requests can wait, beside the one that is served.
 	Queue int64
+	// Brief leaves NextAfter and ResetAfter out of what an admitted Take of 1 or more says, for callers that tell nobody.
+	Brief bool
 }
 
 // Take asks for n units.
@@ -85,5 +87,5 @@ func (a LeakyBucket) Leave(s *BucketState, taken, now, n int64, delay time.Durat
 }
 
 func (a LeakyBucket) kernel() bucket {
-	return newBucket(a.Limit, a.Window, addSat(max(a.Queue, 0), 1))
+	return newBucket(a.Limit, a.Window, addSat(max(a.Queue, 0), 1), a.Brief)
 }

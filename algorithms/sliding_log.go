@@ -17,6 +17,8 @@ type SlidingLog struct {
 	Limit int64
 	// Window is the length of the window, 100ms to 30 days.
 	Window time.Duration
+	// Brief leaves NextAfter and ResetAfter out of what an admitted Take of 1 or more says, for callers that tell nobody.
+	Brief bool
 }
 
 // Take asks for n units.
@@ -42,7 +44,7 @@ func (a SlidingLog) Take(s *LogState, now, n, hidden int64) Decision {
 		d.RetryAfter = wait(late, s.until(others, a.window(), a.Limit-n))
 	}
 	d.Remaining = remaining(a.Limit, used, hidden)
-	if used > 0 {
+	if used > 0 && !(a.Brief && d.Allowed && n > 0) {
 		d.NextAfter = wait(late, s.until(others, a.window(), min(used, a.Limit)-1))
 		d.ResetAfter = wait(late, s.empties(others, a.window()))
 	}

@@ -20,11 +20,13 @@ type SlidingWindow struct {
 	Window time.Duration
 	// Buckets is how many slices the window is cut into, 1 to MaxLive; 0 stands for 1.
 	Buckets int
+	// Brief leaves NextAfter and ResetAfter out of what an admitted Take of 1 or more says, for callers that tell nobody.
+	Brief bool
 }
 
 // Take asks for n units.
 func (a SlidingWindow) Take(s *WindowState, now, n, hidden int64) Decision {
-	return a.kernel().take(s, now, n, hidden)
+	return a.kernel().take(s, now, n, hidden, a.Brief)
 }
 
 // Charge spends n units unasked.

@@ -27,8 +27,10 @@ type subject interface {
 	// clone is the same algorithm with a deep copy of the state, fresh with a zero state.
 	clone() subject
 	fresh() subject
-	// with shares the state under another limit.
+	// with shares the state under another limit, brief by parameters that are Brief.
 	with(limit int64) subject
+	brief() subject
+	state() any
 }
 
 type pair[S any] struct {
@@ -36,7 +38,7 @@ type pair[S any] struct {
 	s    *S
 	copy func(*S) *S
 	// make is the same kind with another limit.
-	make func(limit int64) Algorithm[S]
+	make func(limit int64, brief bool) Algorithm[S]
 }
 
 func (p pair[S]) take(now, n, hidden int64) Decision { return p.alg.Take(p.s, now, n, hidden) }
@@ -53,7 +55,14 @@ func (p pair[S]) level(now int64) float64            { return p.alg.Level(p.s, n
 func (p pair[S]) rule() (int64, time.Duration)       { return p.alg.Rule() }
 func (p pair[S]) clone() subject                     { p.s = p.copy(p.s); return p }
 func (p pair[S]) fresh() subject                     { p.s = new(S); return p }
-func (p pair[S]) with(limit int64) subject           { p.alg = p.make(limit); return p }
+func (p pair[S]) with(limit int64) subject           { p.alg = p.make(limit, false); return p }
+func (p pair[S]) state() any                         { return p.s }
+
+func (p pair[S]) brief() subject {
+	limit, _ := p.alg.Rule()
+	p.alg = p.make(limit, true)
+	return p
+}
 
 // A kind makes subjects. extra is the buckets of a sliding window, the burst of a bucket, and one more than the queue of a leaky bucket.
 type kind struct {
@@ -64,35 +73,37 @@ type kind struct {
 // kinds are all there are.
 var kinds = []kind{
 	{"fixed_window", func(limit int64, window time.Duration, _ int64) subject {
-		return pairOf(copyWindow, limit, func(limit int64) Algorithm[WindowState] { return FixedWindow{limit, window} })
+		return pairOf(copyWindow, limit, func(limit int64, brief bool) Algorithm[WindowState] { return FixedWindow{limit, window, brief} })
 	}},
 	{"sliding_window", func(limit int64, window time.Duration, extra int64) subject {
-		return pairOf(copyWindow, limit, func(limit int64) Algorithm[WindowState] {
-			return SlidingWindow{limit, window, int(min(extra, 40))}
+		return pairOf(copyWindow, limit, func(limit int64, brief bool) Algorithm[WindowState] {
+			return SlidingWindow{limit, window, int(min(extra, 40)), brief}
 		})
 	}},
 	{"sliding_log", func(limit int64, window time.Duration, _ int64) subject {
-		return pairOf(copyLog, limit, func(limit int64) Algorithm[LogState] { return SlidingLog{limit, window} })
+		return pairOf(copyLog, limit, func(limit int64, brief bool) Algorithm[LogState] { return SlidingLog{limit, window, brief} })
 	}},
 	{"token_bucket", func(limit int64, window time.Duration, extra int64) subject {
-		return pairOf(copyBucket, limit, func(limit int64) Algorithm[BucketState] { return TokenBucket{limit, window, extra} })
+		return pairOf(copyBucket, limit, func(limit int64, brief bool) Algorithm[BucketState] {
+			return TokenBucket{limit, window, extra, brief}
+		})
 	}},
 	{"gcra", func(limit int64, window time.Duration, extra int64) subject {
-		return pairOf(copyBucket, limit, func(limit int64) Algorithm[BucketState] { return GCRA{limit, window, extra} })
+		return pairOf(copyBucket, limit, func(limit int64, brief bool) Algorithm[BucketState] { return GCRA{limit, window, extra, brief} })
 	}},
 	{"leaky_bucket", func(limit int64, window time.Duration, extra int64) subject {
-		return pairOf(copyBucket, limit, func(limit int64) Algorithm[BucketState] {
+		return pairOf(copyBucket, limit, func(limit int64, brief bool) Algorithm[BucketState] {
 			queue := extra - 1
 			if extra <= 0 {
 				queue = limit - 1
 			}
-			return LeakyBucket{limit, window, queue}
+			return LeakyBucket{limit, window, queue, brief}
 		})
 	}},
 }
 
-func pairOf[S any](copy func(*S) *S, limit int64, make func(int64) Algorithm[S]) subject {
-	return pair[S]{make(limit), new(S), copy, make}
+func pairOf[S any](copy func(*S) *S, limit int64, make func(limit int64, brief bool) Algorithm[S]) subject {
+	return pair[S]{make(limit, false), new(S), copy, make}
 }
 
 func copyLedger(l Ledger) Ledger {
@@ -116,7 +127,9 @@ func copyBucket(s *BucketState) *BucketState {
 
 func copyLog(s *LogState) *LogState {
 	c := *s
-	c.hits, c.units = slices.Clone(s.hits), maps.Clone(s.units)
+	if c.units = maps.Clone(s.units); s.hits != nil {
+		c.hits = append(make([]int64, 0, cap(s.hits)), s.hits...) // a log that has no more room is moved, one that has is not
+	}
 	if s.elsewhere != nil {
 		e := *s.elsewhere
 		c.elsewhere = &e

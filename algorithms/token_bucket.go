@@ -15,6 +15,8 @@ type TokenBucket struct {
 	Window time.Duration
 	// Burst is the size of the bucket in requests; 0 stands for Limit.
 	Burst int64
+	// Brief leaves NextAfter and ResetAfter out of what an admitted Take of 1 or more says, for callers that tell nobody.
+	Brief bool
 }
 
 // Take asks for n units.
@@ -66,5 +68,5 @@ func (a TokenBucket) kernel() bucket {
 	if size <= 0 {
 		size = a.Limit
 	}
-	return newBucket(a.Limit, a.Window, size)
+	return newBucket(a.Limit, a.Window, size, a.Brief)
 }
