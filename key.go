@@ -191,13 +191,20 @@ func requestReader(name string) func(*http.Request) string {
 	return nil
 }
 
-// appendKey appends the key of a request. repl may be nil; it is then looked up where it is needed. Every key begins with
-// a tag, also an empty one, which so can serve as one bucket for all who have none.
-func (k *keyTemplate) appendKey(dst []byte, r *http.Request, repl *caddy.Replacer) (key []byte, empty bool) {
+// varsOf are the variables of a request, nil outside of Caddy. A value of a context is looked for in one context after the other, so it is done once.
+func varsOf(r *http.Request) map[string]any {
+	vars, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+	return vars
+}
+
+// appendKey appends the key of a request, which has these variables. Every key begins with a tag, also an empty one, which so can serve as one
+// bucket for all who have none.
+func (k *keyTemplate) appendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
 	if k.telling == 0 {
 		return append(dst, tagShared), false
 	}
 	empty = true
+	var repl *caddy.Replacer
 	for i := range k.parts {
 		p := &k.parts[i]
 		if p.source == fromTemplate {
@@ -206,7 +213,7 @@ func (k *keyTemplate) appendKey(dst []byte, r *http.Request, repl *caddy.Replace
 		if p.source == fromReplacer && repl == nil {
 			repl, _ = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 		}
-		value := p.value(r, repl)
+		value := p.value(r, vars, repl)
 		if value != "" && p.tells {
 			empty = false
 		}
@@ -216,15 +223,15 @@ func (k *keyTemplate) appendKey(dst []byte, r *http.Request, repl *caddy.Replace
 }
 
 // value reads a placeholder. What it returns is never searched for placeholders again.
-func (p *keyPart) value(r *http.Request, repl *caddy.Replacer) string {
+func (p *keyPart) value(r *http.Request, vars map[string]any, repl *caddy.Replacer) string {
 	var value string
 	switch p.source {
 	case fromClientIP:
-		value = toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey))
+		value = toText(vars[caddyhttp.ClientIPVarKey])
 	case fromHeader:
 		value = strings.Join(r.Header[p.header], ",")
 	case fromVar:
-		value = toText(caddyhttp.GetVar(r.Context(), p.text[len(varsPrefix):]))
+		value = toText(vars[p.text[len(varsPrefix):]])
 	case fromRequest:
 		value = p.read(r)
 	default:
@@ -262,9 +269,9 @@ func (k *keyTemplate) appendValue(dst []byte, value string) []byte {
 
 // appendClientIP appends a key that stands in for an empty one: the client's address, marked so that it never meets an
 // ordinary key. Without an address it reports false, and the key is one bucket for all such requests.
-func appendClientIP(dst []byte, r *http.Request, v4bits, v6bits int) ([]byte, bool) {
+func appendClientIP(dst []byte, r *http.Request, vars map[string]any, v4bits, v6bits int) ([]byte, bool) {
 	dst = append(dst, tagClientIP)
-	value := toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey))
+	value := toText(vars[caddyhttp.ClientIPVarKey])
 	addr, ok := parseIP(clientOrRemote(r, value))
 	if !ok {
 		return dst, false

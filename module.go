@@ -242,14 +242,14 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 
 // ServeHTTP lets a request through, refuses it, or makes it wait for its turn in a queue.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	counted := countedBefore(r)
-	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	vars := varsOf(r)
+	counted := countedBefore(r, vars)
 	p := newPass(clock())
 	defer p.free()
 	if h.proxies.due(p.now) {
 		h.proxies.look(h.said, h.logger, r)
 	}
-	if err := p.check(h.zones, r, repl, counted); err != nil {
+	if err := p.check(h.zones, r, vars, counted); err != nil {
 		p.giveBack()
 		return err
 	}
@@ -265,7 +265,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		p.abandon(clock())
 		return errGone
 	}
-	h.admit(w, repl, p)
+	h.admit(w, r, p)
 	if err := next.ServeHTTP(w, r); err != nil {
 		markCounted(r, p)
 		return err
@@ -274,7 +274,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 }
 
 // admit tells the client and the handlers after this one how the limits stand.
-func (h *Handler) admit(w http.ResponseWriter, repl *caddy.Replacer, p *pass) {
+func (h *Handler) admit(w http.ResponseWriter, r *http.Request, p *pass) {
 	if len(p.all) == 0 {
 		return
 	}
@@ -283,7 +283,10 @@ func (h *Handler) admit(w http.ResponseWriter, repl *caddy.Replacer, p *pass) {
 		p.countOverflow(&p.take[i])
 	}
 	writeHeaders(w.Header(), h.sets, p.all, p.now)
-	if repl != nil && !h.DisablePlaceholders {
+	if h.DisablePlaceholders {
+		return
+	}
+	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
 		setPlaceholders(repl, "", 0, p.all)
 	}
 }
@@ -333,9 +336,8 @@ func wait(r *http.Request, d time.Duration) bool {
 const countedVar = "rate_limit.counted"
 
 // countedBefore gives the zones that have counted this request, which comes back through an error route.
-func countedBefore(r *http.Request) []string {
+func countedBefore(r *http.Request, vars map[string]any) []string {
 	// The variable first: a value that no context has is looked for in all of them.
-	vars, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
 	v, ok := vars[countedVar]
 	if !ok || r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
 		return nil

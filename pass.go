@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -69,7 +67,7 @@ func (p *pass) free() {
 }
 
 // check visits every zone that matches, the local ones first: they cost nothing, and a request that one of them refuses needn't trouble Redis.
-func (p *pass) check(zones []*zone, r *http.Request, repl *caddy.Replacer, counted []string) error {
+func (p *pass) check(zones []*zone, r *http.Request, vars map[string]any, counted []string) error {
 	for _, z := range zones {
 		if z.strict() && p.isRefused() {
 			break // zones are sorted, the strict ones last
@@ -82,7 +80,7 @@ func (p *pass) check(zones []*zone, r *http.Request, repl *caddy.Replacer, count
 		} else if !ok {
 			continue
 		}
-		p.visit(z, r, repl)
+		p.visit(z, r, vars)
 		if z.strict() && r.Context().Err() != nil {
 			return errGone // Redis was not waited for, which must not pass for a loss of Redis
 		}
@@ -93,10 +91,10 @@ func (p *pass) check(zones []*zone, r *http.Request, repl *caddy.Replacer, count
 func (p *pass) isRefused() bool { return p.refused >= 0 || p.denied != nil }
 
 // visit builds the key and asks the zone's limits.
-func (p *pass) visit(z *zone, r *http.Request, repl *caddy.Replacer) {
+func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 	start := len(p.raw)
 	var skip bool
-	if p.raw, skip = z.appendKey(p.raw, r, repl); skip {
+	if p.raw, skip = z.appendKey(p.raw, r, vars); skip {
 		if z.emptyKey == emptyDeny {
 			p.denied = z
 		}

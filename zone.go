@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -132,10 +131,10 @@ func (z *zone) wasCounted(counted []string) bool {
 	return len(counted) > 0 && slices.Contains(counted, z.name)
 }
 
-// appendKey appends the request's key in this zone. skip says that the zone doesn't count it.
-func (z *zone) appendKey(dst []byte, r *http.Request, repl *caddy.Replacer) (key []byte, skip bool) {
+// appendKey appends the key of a request with these variables in this zone. skip says that the zone doesn't count it.
+func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, skip bool) {
 	start := len(dst)
-	key, empty := z.template.appendKey(dst, r, repl)
+	key, empty := z.template.appendKey(dst, r, vars)
 	if !empty {
 		return key, false
 	}
@@ -149,7 +148,7 @@ func (z *zone) appendKey(dst []byte, r *http.Request, repl *caddy.Replacer) (key
 	case emptyShare:
 		return key, false
 	}
-	key, _ = appendClientIP(key[:start], r, z.ipv4Prefix, z.ipv6Prefix)
+	key, _ = appendClientIP(key[:start], r, vars, z.ipv4Prefix, z.ipv6Prefix)
 	return key, false
 }
 
