@@ -2,10 +2,15 @@ package ratelimit
 
 import (
 	"encoding/binary"
+	"encoding/json"
+	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -64,3 +69,105 @@ func (nothing) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.
 func BenchmarkServeHTTPNextAlone(b *testing.B) { benchmarkHandler(b, nothing{}) }
 
 func BenchmarkServeHTTPRefused(b *testing.B) { benchmarkServeHTTP(b, "limit 0/1m\nkey {client_ip}") }
+
+func BenchmarkServeHTTPRefusedDraft(b *testing.B) {
+	benchmarkHandler(b, newSite(b, &App{}, "headers draft\n"+zoneBlock(b.Name(), "limit 0/1m\nkey {client_ip}")).handler)
+}
+
+// BenchmarkAnswer is a request from a connection that costs nothing, through Go's and Caddy's servers to one of these handlers and back: the "ok" of a
+// static response; a refusal; and what a handler that answers the same costs at least, which is a static response with these header fields and this
+// body, and one that had all of them ready.
+func BenchmarkAnswer(b *testing.B) {
+	const refuses = `{"handler": "rate_limit", "headers": ["draft"], "rate_limits": {"answer": {"limits": [{"max_events": 0, "window": "1h"}]}}}`
+	recorded := httptest.NewRecorder()
+	server(b, `{"handle": [`+refuses+`]}`, "").ServeHTTP(recorded, request("/"))
+	recorded.Header().Del("Server") // which the server adds
+	same, err := json.Marshal(ready{recorded.Code, recorded.Header(), recorded.Body.String()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	answer := string(same[1:])
+	for _, handler := range []struct{ name, json string }{
+		{"ok", `{"handler": "static_response", "body": "ok"}`},
+		{"refused", refuses},
+		{"refused, headers off", strings.Replace(refuses, "draft", "off", 1)},
+		{"the same by Caddy", `{"handler": "static_response", ` + answer},
+		{"the same, ready", `{"handler": "test_ready", ` + answer},
+	} {
+		b.Run(handler.name, func(b *testing.B) {
+			front := &http.Server{Handler: server(b, `{"handle": [`+handler.json+`]}`, "")}
+			b.ReportAllocs()
+			b.ResetTimer()
+			c := &tape{left: b.N, closed: make(chan struct{})}
+			_ = front.Serve(&oneConn{c: c})
+			if <-c.closed; c.written < b.N {
+				b.Errorf("%d answers of %d", c.written, b.N)
+			}
+		})
+	}
+}
+
+func init() { caddy.RegisterModule(ready{}) }
+
+// ready is a handler whose answer is made at load.
+type ready struct {
+	Status int         `json:"status_code"`
+	Header http.Header `json:"headers"`
+	Body   string      `json:"body"`
+}
+
+func (ready) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.test_ready", New: func() caddy.Module { return new(ready) }}
+}
+
+func (a *ready) ServeHTTP(w http.ResponseWriter, _ *http.Request, _ caddyhttp.Handler) error {
+	maps.Copy(w.Header(), a.Header)
+	w.WriteHeader(a.Status)
+	_, err := io.WriteString(w, a.Body)
+	return err
+}
+
+// tape is a connection from which the same request comes a number of times.
+type tape struct {
+	net.Conn
+	left, written int
+	rest          string
+	closed        chan struct{}
+}
+
+func (c *tape) Read(p []byte) (int, error) {
+	if c.rest == "" {
+		if c.left == 0 {
+			return 0, io.EOF
+		}
+		c.left--
+		c.rest = "GET / HTTP/1.1\r\nHost: example.com\r\n\r\n"
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+func (c *tape) Write(p []byte) (int, error)    { c.written++; return len(p), nil }
+func (c *tape) Close() error                   { close(c.closed); return nil }
+func (*tape) LocalAddr() net.Addr              { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
+func (*tape) RemoteAddr() net.Addr             { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1234} }
+func (*tape) SetReadDeadline(time.Time) error  { return nil }
+func (*tape) SetWriteDeadline(time.Time) error { return nil }
+func (*tape) SetDeadline(time.Time) error      { return nil }
+
+// oneConn is a listener that has one connection to give.
+type oneConn struct {
+	net.Listener
+	c net.Conn
+}
+
+func (l *oneConn) Accept() (c net.Conn, err error) {
+	if c, l.c = l.c, nil; c == nil {
+		err = io.EOF
+	}
+	return c, err
+}
+
+func (*oneConn) Close() error   { return nil }
+func (*oneConn) Addr() net.Addr { return &net.TCPAddr{} }

@@ -32,8 +32,10 @@ func TestAllocationsOfARequest(t *testing.T) {
 		{"admitted by two limits", "headers off\ndisable_placeholders", "limit 1000000000/1m 1000000000/1h", 0},
 		{"admitted, with placeholders", "headers off", admits, 1},
 		{"admitted, draft headers", "headers draft", admits, 3},
-		{"refused", "headers off", refuses, 8},
-		{"refused, draft headers", "headers draft", refuses, 8},
+		{"refused", "headers off", refuses, 3},
+		{"refused, draft headers", "headers draft", refuses, 3},
+		{"refused, all headers", "headers draft kong github", refuses, 3},
+		{"refused by two limits", "headers draft", "limit 0/1m 0/1h\n", 4},
 	} {
 		h := newSite(t, &App{}, test.options+"\n"+zoneBlock(fmt.Sprint("allocates-", i), test.zone)).handler
 		if n := allocations(h); n > test.most {

@@ -196,9 +196,16 @@ func writeHeaders(h http.Header, sets headerSets, all []decided, now int64) {
 	if sets == 0 || len(all) == 0 {
 		return
 	}
-	f := fieldPool.Get().(*fields)
-	defer fieldPool.Put(f)
-	f.text, f.list = f.text[:0], f.list[:0]
+	f := newFields()
+	f.limits(h, sets, all, now)
+	f.writeTo(h)
+}
+
+// limits collects what writeHeaders says.
+func (f *fields) limits(h http.Header, sets headerSets, all []decided, now int64) {
+	if len(all) == 0 {
+		return
+	}
 	if sets&draftHeaders != 0 {
 		f.draft(all)
 	}
@@ -211,7 +218,6 @@ func writeHeaders(h http.Header, sets headerSets, all []decided, now int64) {
 			f.github(h, shown, now)
 		}
 	}
-	f.writeTo(h)
 }
 
 // fields collects headers whose values stand one after the other in one text, so that all of them cost two allocations: the text
@@ -222,6 +228,12 @@ type fields struct {
 }
 
 var fieldPool = sync.Pool{New: func() any { return new(fields) }}
+
+func newFields() *fields {
+	f := fieldPool.Get().(*fields)
+	f.text, f.list = f.text[:0], f.list[:0]
+	return f
+}
 
 // field is a header. Its value is ready, or the text up to end.
 type field struct {
@@ -236,7 +248,7 @@ func (f *fields) draft(all []decided) {
 		if all[0].item == "" {
 			return
 		}
-		f.list = append(f.list, field{name: rateLimitPolicy, ready: all[0].item})
+		f.ready(rateLimitPolicy, all[0].item)
 	} else {
 		for i := range all {
 			f.item(all[i].item)
@@ -283,6 +295,11 @@ func (f *fields) start() int {
 
 func (f *fields) close(name string) {
 	f.list = append(f.list, field{name: name, end: len(f.text)})
+}
+
+// ready adds a header with a value that is not empty.
+func (f *fields) ready(name, value string) {
+	f.list = append(f.list, field{name: name, ready: value})
 }
 
 func (f *fields) number(name string, n int64) {
@@ -346,7 +363,7 @@ func (f *fields) github(h http.Header, shown *decided, now int64) {
 	f.number(githubReset, ceilSeconds(reset))
 }
 
-// writeTo puts the fields into h. Nothing in h shares memory with another request: handlers downstream may change values in place.
+// writeTo puts the fields into h, and ends their use. Nothing in h shares memory with another request: handlers downstream may change values in place.
 func (f *fields) writeTo(h http.Header) {
 	text := string(f.text)
 	values := make([]string, len(f.list))
@@ -358,11 +375,14 @@ func (f *fields) writeTo(h http.Header) {
 			start = field.end
 		}
 		value := values[i : i+1 : i+1]
-		if before := h[field.name]; len(before) > 0 && (field.name == rateLimit || field.name == rateLimitPolicy) {
-			value = append(slices.Clip(before), value...)
+		if field.name == rateLimit || field.name == rateLimitPolicy {
+			if before := h[field.name]; len(before) > 0 {
+				value = append(slices.Clip(before), value...)
+			}
 		}
 		h[field.name] = value
 	}
+	fieldPool.Put(f)
 }
 
 // ceilSeconds is d in whole seconds, rounded up; 0 for what is past.

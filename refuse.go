@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,12 +46,21 @@ type responder struct {
 	sets    headerSets
 	events  *events
 
+	contentType string
+	// The problem details up to the wait.
+	exceeded string
+	reduced  string
+
 	refused     error
 	unavailable error
 }
 
 // newResponder takes the handler's options, with defaults filled in. events may be nil.
 func newResponder(status int, message string, jitter float64, sets headerSets, e *events) *responder {
+	contentType := "application/problem+json"
+	if message != "" {
+		contentType = "text/plain; charset=utf-8"
+	}
 	return &responder{
 		status:  status,
 		message: message,
@@ -60,6 +68,11 @@ func newResponder(status int, message string, jitter float64, sets headerSets, e
 		jitter:  jitter,
 		sets:    sets,
 		events:  e,
+
+		contentType: contentType,
+		exceeded:    problem(quotaExceeded, status),
+		reduced:     problem(reducedCapacity, http.StatusServiceUnavailable),
+
 		// caddyhttp.Error would look up the caller for each refused request.
 		refused:     caddyhttp.HandlerError{StatusCode: status, Err: errors.New("rate limit exceeded")},
 		unavailable: caddyhttp.HandlerError{StatusCode: http.StatusServiceUnavailable, Err: errors.New("rate limit unavailable")},
@@ -89,24 +102,23 @@ func (o *responder) refuse(w http.ResponseWriter, r *http.Request, why refusal, 
 		o.events.exceeded(r, why.zone, seconds)
 	}
 	h := w.Header()
-	writeHeaders(h, o.sets, why.all, now)
-	values := [...]string{strconv.FormatInt(seconds, 10), "no-store", ""}
-	own := values[:]
-	h["Retry-After"] = own[0:1:1]
-	h["Cache-Control"] = own[1:2:2]
-	if hasErrorRoutes(r) {
-		if why.unavailable {
-			return o.unavailable
-		}
-		return o.refused
+	f := newFields()
+	f.limits(h, o.sets, why.all, now)
+	f.number("Retry-After", seconds)
+	f.ready("Cache-Control", "no-store")
+	routed := hasErrorRoutes(r)
+	if !routed {
+		f.ready("Content-Type", o.contentType)
 	}
-	own[2] = "application/problem+json"
-	if o.message != "" {
-		own[2] = "text/plain; charset=utf-8"
+	f.writeTo(h)
+	switch {
+	case !routed:
+		o.write(w, r, repl, why, seconds)
+		return nil
+	case why.unavailable:
+		return o.unavailable
 	}
-	h["Content-Type"] = own[2:3:3]
-	o.write(w, r, repl, why, seconds)
-	return nil
+	return o.refused
 }
 
 // hasErrorRoutes reports that the server has routes for errors and this request is not on one of them already: an error
@@ -135,7 +147,7 @@ func (o *responder) write(w http.ResponseWriter, r *http.Request, repl *caddy.Re
 	}()
 	switch {
 	case o.message == "":
-		*body = appendProblem((*body)[:0], status, why, seconds)
+		*body = o.appendProblem((*body)[:0], why, seconds)
 	case o.dynamic && repl != nil:
 		*body = append((*body)[:0], repl.ReplaceAll(o.message, "")...)
 	default:
@@ -149,16 +161,18 @@ func (o *responder) write(w http.ResponseWriter, r *http.Request, repl *caddy.Re
 	}
 }
 
-// appendProblem appends problem details (RFC 9457).
-func appendProblem(b []byte, status int, why refusal, seconds int64) []byte {
+// problem begins problem details (RFC 9457).
+func problem(begin string, status int) string {
+	return begin + `,"status":` + strconv.Itoa(status) + `,"detail":"Try again in `
+}
+
+// appendProblem appends problem details.
+func (o *responder) appendProblem(b []byte, why refusal, seconds int64) []byte {
 	if why.unavailable {
-		b = append(b, reducedCapacity...)
+		b = append(b, o.reduced...)
 	} else {
-		b = append(b, quotaExceeded...)
+		b = append(b, o.exceeded...)
 	}
-	b = append(b, `,"status":`...)
-	b = strconv.AppendInt(b, int64(status), 10)
-	b = append(b, `,"detail":"Try again in `...)
 	b = strconv.AppendInt(b, seconds, 10)
 	if seconds == 1 {
 		b = append(b, ` second."`...)
@@ -173,19 +187,13 @@ func appendProblem(b []byte, status int, why refusal, seconds int64) []byte {
 
 // appendViolated appends the names of the policies that refused, if any did: a zone that denies requests without a key has none.
 func appendViolated(b []byte, all []decided) []byte {
-	if !slices.ContainsFunc(all, func(d decided) bool { return !d.Allowed }) {
-		return b
-	}
-	b = append(b, `,"violated-policies":[`...)
-	first := true
+	separator := `,"violated-policies":[`
 	for i := range all {
 		if all[i].Allowed {
 			continue
 		}
-		if !first {
-			b = append(b, ',')
-		}
-		first = false
+		b = append(b, separator...)
+		separator = ","
 		if quoted := all[i].quoted; quoted != "" {
 			b = append(b, quoted...) // a string of a structured field is one of JSON as well
 			continue
@@ -193,16 +201,25 @@ func appendViolated(b []byte, all []decided) []byte {
 		quoted, _ := json.Marshal(all[i].name)
 		b = append(b, quoted...)
 	}
-	return append(b, ']')
+	if separator == "," {
+		b = append(b, ']')
+	}
+	return b
 }
 
 // setPlaceholders makes {http.rate_limit.*} known to what handles the request from here on. zone and wait are of a refusal, zone
 // is "" for an admitted request. It costs one allocation, a second one for several limits: the function that the replacer asks. That is read
 // as late as the access log is written, after the handler has returned, so it can't be reused.
 func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, all []decided) {
-	if zone == "" && len(all) == 1 && all[0].Limit == all[0].policy.limit {
-		setOnePlaceholder(repl, all[0].policy, all[0].Remaining, all[0].resetIn())
-		return
+	if len(all) == 1 && all[0].Limit == all[0].policy.limit {
+		switch zone {
+		case "":
+			setOnePlaceholder(repl, all[0].policy, all[0].Remaining, all[0].resetIn())
+			return
+		case all[0].policy.zone:
+			setOneExceeded(repl, all[0].policy, wait, all[0].Remaining, all[0].resetIn())
+			return
+		}
 	}
 	first, more := standings(all) // assigned once, so that the closure holds copies
 	repl.Map(func(name string) (any, bool) {
@@ -212,9 +229,9 @@ func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, all []decide
 		}
 		if zone != "" {
 			switch name {
-			case "exceeded.name":
+			case exceededName:
 				return zone, true
-			case "exceeded.wait":
+			case exceededWait:
 				return wait, true
 			}
 		}
@@ -222,7 +239,11 @@ func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, all []decide
 	})
 }
 
-const placeholderPrefix = "http.rate_limit."
+const (
+	placeholderPrefix = "http.rate_limit."
+	exceededName      = "exceeded.name"
+	exceededWait      = "exceeded.wait"
+)
 
 // setOnePlaceholder is setPlaceholders for most requests: its function holds 32 bytes.
 func setOnePlaceholder(repl *caddy.Replacer, p *policy, remaining int64, reset time.Duration) {
@@ -230,6 +251,22 @@ func setOnePlaceholder(repl *caddy.Replacer, p *policy, remaining int64, reset t
 		name, ok := strings.CutPrefix(name, placeholderPrefix)
 		if !ok {
 			return nil, false
+		}
+		return standingOf(standing{policy: p, limit: p.limit, remaining: remaining, reset: reset}, nil, name)
+	})
+}
+
+// setOneExceeded is setPlaceholders for most refusals: its function holds 40 bytes.
+func setOneExceeded(repl *caddy.Replacer, p *policy, wait, remaining int64, reset time.Duration) {
+	repl.Map(func(name string) (any, bool) {
+		name, ok := strings.CutPrefix(name, placeholderPrefix)
+		switch {
+		case !ok:
+			return nil, false
+		case name == exceededName:
+			return p.zone, true
+		case name == exceededWait:
+			return wait, true
 		}
 		return standingOf(standing{policy: p, limit: p.limit, remaining: remaining, reset: reset}, nil, name)
 	})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -61,7 +62,7 @@ func (a *answerer) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyh
 }
 
 // server is one of Caddy's with these routes, and these error routes if any. It doesn't listen.
-func server(t *testing.T, routes, errorRoutes string) http.Handler {
+func server(t testing.TB, routes, errorRoutes string) http.Handler {
 	t.Helper()
 	server := `"automatic_https": {"disable": true}, "routes": [` + routes + `]`
 	if errorRoutes != "" {
@@ -230,6 +231,25 @@ func TestPlaceholdersOfLimits(t *testing.T) {
 	}
 }
 
+// Most refusals are of one limit and have a way of their own to say the same.
+func TestPlaceholdersOfOneRefusal(t *testing.T) {
+	ask := func(all []decided) (told []string) {
+		repl := caddy.NewReplacer()
+		setPlaceholders(repl, "login", 12, all)
+		clear(all) // it is not kept
+		for _, name := range []string{"exceeded.name", "exceeded.wait", "login.limit", "login.remaining", "login.reset", "other.limit", "login", "exceeded"} {
+			value, ok := repl.Get("http.rate_limit." + name)
+			told = append(told, fmt.Sprintf("%s: %T %[2]v, %v", name, value, ok))
+		}
+		return told
+	}
+	refused := said("login", false, 5, time.Minute, slidingWindow, refuses(11*time.Second+1))
+	one, general := ask([]decided{refused}), ask([]decided{refused, said("z", false, 5, time.Minute, slidingWindow, admits(4, 0))})
+	if !slices.Equal(one, general) || one[4] != "login.reset: int64 12, true" {
+		t.Errorf("of one limit:\n%q, beside another one:\n%q", one, general)
+	}
+}
+
 func TestPlaceholdersCostOneAllocation(t *testing.T) {
 	one := []decided{said("login", false, 5, time.Minute, slidingWindow, admits(4, 0))}
 	r, _ := prepared(t, request("/"), "192.0.2.1")
@@ -281,7 +301,7 @@ func TestProblemNamesAreJSON(t *testing.T) {
 			Status       int
 			Violated     []string `json:"violated-policies"`
 		}
-		raw := appendProblem(nil, 429, refusal{all: all}, 1)
+		raw := newResponder(429, "", 0, 0, nil).appendProblem(nil, refusal{all: all}, 1)
 		if err := json.Unmarshal(raw, &problem); err != nil {
 			t.Fatalf("zone %q: %v in %s", zone, err, raw)
 		}
@@ -369,7 +389,7 @@ func BenchmarkRefuse(b *testing.B) {
 func FuzzProblem(f *testing.F) {
 	f.Add("login", int64(12))
 	f.Fuzz(func(t *testing.T, zone string, seconds int64) {
-		raw := appendProblem(nil, 429, refusal{all: []decided{said(zone, true, 1, time.Minute, gcra, refuses(1))}}, seconds)
+		raw := newResponder(429, "", 0, 0, nil).appendProblem(nil, refusal{all: []decided{said(zone, true, 1, time.Minute, gcra, refuses(1))}}, seconds)
 		if !json.Valid(raw) || !bytes.Contains(raw, strconv.AppendInt(nil, seconds, 10)) {
 			t.Errorf("not JSON: %s", raw)
 		}
