@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -211,6 +212,44 @@ func BenchmarkLoad(b *testing.B) {
 				x ^= x << 17
 				last = lines[(x+last)%uint64(len(lines))][0]
 			}
+		})
+	}
+}
+
+// BenchmarkOneLock is what all threads at one key cost at least: one count that all of them change, under a mutex, with the hash of a key before it as in a
+// decision, and with no lock at all.
+func BenchmarkOneLock(b *testing.B) {
+	key := raw(1)
+	var shared struct {
+		_     [64]byte
+		mu    sync.Mutex
+		count int
+		_     [64]byte
+		added atomic.Int64
+		_     [64]byte
+	}
+	locked := func() {
+		shared.mu.Lock()
+		shared.count++
+		shared.mu.Unlock()
+	}
+	for _, bench := range []struct {
+		name string
+		once func() uint64
+	}{
+		{"mutex", func() uint64 { locked(); return 0 }},
+		{"hash and mutex", func() uint64 { k := KeyOf(key); locked(); return k[0] }},
+		{"hash and atomic", func() uint64 { k := KeyOf(key); shared.added.Add(1); return k[0] }},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			var sum atomic.Uint64 // so that the hash is not left out
+			b.RunParallel(func(pb *testing.PB) {
+				mine := uint64(0)
+				for pb.Next() {
+					mine += bench.once()
+				}
+				sum.Add(mine)
+			})
 		})
 	}
 }
