@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -22,8 +23,19 @@ const (
 	connections = 32
 )
 
+// A stretch is how long requests took in one run, and what the machine did meanwhile.
+type stretch struct {
+	p50, p99  float64 // microseconds
+	exchanged float64 // keys a second
+	cpu       float64 // that the server used, of one CPU
+	beside    float64 // that its Redis used, or another program
+	waited    float64 // milliseconds a second that threads of the server could have run and had no CPU
+}
+
 // compareLatency measures how long requests take while 100,000 keys are exchanged each second, and while they are not. A third server, which
-// does the same as the first, shows what is noise. A fourth has a Redis that gives way to everything else, as one on another machine would.
+// does the same as the first, shows what is noise. A fourth has a Redis that gives way to everything else, as one on another machine would. The last is the
+// first once more, beside a program that uses as much of a CPU as the exchange does, by the node and by Redis, and has nothing to do with the server: what
+// that costs is a machine with too few CPUs.
 func compareLatency(t *outside.T, program string, rounds int, d time.Duration) error {
 	near, polite := redistest.Start(t), redistest.Start(t)
 	if err := yieldCPU(polite); err != nil {
@@ -34,48 +46,111 @@ func compareLatency(t *outside.T, program string, rounds int, d time.Duration) e
 		busy("the same again, for the noise", program, nil, 2),
 		busy("exchanged each second", program, near, 2),
 		busy("exchanged each second, Redis at nice 19", program, polite, 2),
+		busy("not exchanged, beside another program", program, nil, 2),
 	}
-	p50, p99, keys := make([][]float64, len(list)), make([][]float64, len(list)), make([][]float64, len(list))
+	const alone, exchanging, control = 0, 2, 4
+	runs := make([][]stretch, len(list))
 	for round := range rounds {
-		for i := range list {
-			at := (round + i) % len(list)
-			all, exchanged, err := latenciesOf(t, list[at], d)
+		for i := range control + 1 {
+			at, burning := i, 0.0
+			if i != control {
+				at = (round + i) % control
+			} else {
+				with, without := runs[exchanging][round], runs[alone][round]
+				burning = max(0.01, with.cpu+with.beside-without.cpu)
+			}
+			r, err := measureStretch(t, list[at], d, burning)
 			if err != nil {
 				return err
 			}
-			keys[at] = append(keys[at], exchanged)
-			p50[at], p99[at] = append(p50[at], quantile(all, 0.5)), append(p99[at], quantile(all, 0.99))
+			runs[at] = append(runs[at], r)
 		}
 	}
-	fmt.Printf("\nRequests at %d a second of a server with %d busy keys, medians of %d runs of %v; ratios to the first, of the same round:\n\n",
-		latencyRate, busyKeys, rounds, d)
-	fmt.Printf("| | keys exchanged a second | p50 | p99 | p50, of the first | p99, of the first |\n|---|---|---|---|---|---|\n")
-	for i, s := range list {
-		fmt.Printf("| %s | %.0f | %.0f µs | %.0f µs | %s | %s |\n", s.name, middle(keys[i]), middle(p50[i]), middle(p99[i]),
-			spread(ratios(p50[i], p50[0])), spread(ratios(p99[i], p99[0])))
-	}
+	writeStretches(list, runs, fmt.Sprintf("Requests at %d a second of a server with %d busy keys, medians of %d runs of %v; ratios to the first, of the same round",
+		latencyRate, busyKeys, rounds, d))
 	return nil
 }
 
-// latenciesOf starts a server, warms it up and sends requests.
-func latenciesOf(t *outside.T, s site, d time.Duration) (all []time.Duration, exchanged float64, err error) {
+func writeStretches(list []site, runs [][]stretch, title string) {
+	fmt.Printf("\n%s:\n\n| | keys exchanged a second | p50 | p99 | p50, of the first | p99, of the first | CPU of the server | of Redis or the program beside | waited for a CPU |\n"+
+		"|---|---|---|---|---|---|---|---|---|\n", title)
+	for i, s := range list {
+		var p50, p99 []float64
+		for round, r := range runs[i] {
+			p50, p99 = append(p50, r.p50/runs[0][round].p50), append(p99, r.p99/runs[0][round].p99)
+		}
+		of := func(value func(stretch) float64) float64 { return median(runs[i], value) }
+		fmt.Printf("| %s | %.0f | %.0f µs | %.0f µs | %s | %s | %.2f | %.2f | %.0f ms/s |\n", s.name,
+			of(func(r stretch) float64 { return r.exchanged }), of(func(r stretch) float64 { return r.p50 }), of(func(r stretch) float64 { return r.p99 }),
+			spread(p50), spread(p99), of(func(r stretch) float64 { return r.cpu }), of(func(r stretch) float64 { return r.beside }),
+			of(func(r stretch) float64 { return r.waited }))
+	}
+}
+
+// measureStretch starts a server, warms it up and sends requests, beside a program that uses burning of a CPU, if that is more than 0.
+func measureStretch(t *outside.T, s site, d time.Duration, burning float64) (r stretch, err error) {
 	v, err := serveWarm(t, s)
 	if err != nil {
-		return nil, 0, err
+		return r, err
 	}
 	defer v.end()
-	if all, err = v.latencies(latencyRate, d); err != nil {
-		return nil, 0, err
+	beside := 0
+	switch {
+	case s.redis != nil:
+		if beside, err = pidOf(s.redis); err != nil {
+			return r, err
+		}
+	case burning > 0:
+		program, err := startBurning(t, burning)
+		if err != nil {
+			return r, err
+		}
+		defer stopBurning(program)
+		beside = program.Process.Pid
 	}
-	exchanged, err = v.exchanged(d)
-	return all, exchanged, err
+	var all []time.Duration
+	if r, err = meanwhile(v.cmd.Process.Pid, beside, func() (err error) { all, err = v.latencies(latencyRate, d); return err }); err != nil {
+		return r, err
+	}
+	r.p50, r.p99 = quantile(all, 0.5), quantile(all, 0.99)
+	r.exchanged, err = v.exchanged(d)
+	return r, err
+}
+
+// meanwhile is what a server and another process use of the CPUs while f runs.
+func meanwhile(server, beside int, f func() error) (r stretch, err error) {
+	read := func() (now stretch, err error) {
+		if now.cpu, err = cpuOf(server); err != nil {
+			return now, err
+		}
+		if now.beside, err = cpuOf(beside); err != nil {
+			return now, err
+		}
+		now.waited, err = waitedOf(server)
+		return now, err
+	}
+	before, err := read()
+	if err != nil {
+		return r, err
+	}
+	begun := time.Now()
+	if err := f(); err != nil {
+		return r, err
+	}
+	after, err := read()
+	seconds := time.Since(begun).Seconds()
+	r.cpu, r.beside = (after.cpu-before.cpu)/seconds, (after.beside-before.beside)/seconds
+	r.waited = (after.waited - before.waited) * 1e3 / seconds
+	return r, err
 }
 
 // yieldCPU lets a Redis run only when nothing else wants the CPU.
 func yieldCPU(s *redistest.Server) error {
-	_, pid, _ := strings.Cut(s.Do("INFO", "server").(string), "process_id:")
-	pid, _, _ = strings.Cut(pid, "\r\n")
-	if out, err := exec.Command("renice", "-n", "19", "-p", pid).CombinedOutput(); err != nil {
+	pid, err := pidOf(s)
+	if err != nil {
+		return err
+	}
+	if out, err := exec.Command("renice", "-n", "19", "-p", strconv.Itoa(pid)).CombinedOutput(); err != nil {
 		return fmt.Errorf("renice: %w\n%s", err, out)
 	}
 	return nil
@@ -148,13 +223,3 @@ func (s *server) pace(who int, due time.Time, gap time.Duration, end time.Time) 
 func quantile(sorted []time.Duration, q float64) float64 {
 	return float64(sorted[min(int(float64(len(sorted))*q), len(sorted)-1)]) / 1e3
 }
-
-func ratios(a, b []float64) []float64 {
-	r := make([]float64, len(a))
-	for i := range a {
-		r[i] = a[i] / b[i]
-	}
-	return r
-}
-
-func middle(v []float64) float64 { return median(v, func(v float64) float64 { return v }) }

@@ -40,6 +40,7 @@ type options struct {
 	rounds, cores                   int
 	benchtime, only, against        string
 	memory, servers, latency, short bool
+	burn                            float64
 	duration                        time.Duration
 	dir                             string // of the programs
 }
@@ -55,8 +56,12 @@ func main() {
 	flag.BoolVar(&o.latency, "latency", false, "measure requests during the exchange")
 	flag.DurationVar(&o.duration, "duration", 2*time.Second, "how long a server is measured each time")
 	flag.StringVar(&o.against, "against", "", "another checkout to compare this one with")
+	flag.Float64Var(&o.burn, "burn", 0, "do nothing but use so much of a CPU, until killed: -latency runs that")
 	flag.BoolVar(&o.short, "short", false, "one round of a second")
 	flag.Parse()
+	if o.burn > 0 {
+		burn(o.burn)
+	}
 	if o.short {
 		o.rounds, o.duration = 1, time.Second
 	}

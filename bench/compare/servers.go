@@ -269,7 +269,7 @@ func (s *server) measure(duration string) (run, error) {
 	if res.StatusCode != s.status {
 		return run{}, fmt.Errorf("%s answers %s", s.name, res.Status)
 	}
-	before, err := s.cpu()
+	before, err := cpuOf(s.cmd.Process.Pid)
 	if err != nil {
 		return run{}, err
 	}
@@ -277,7 +277,7 @@ func (s *server) measure(duration string) (run, error) {
 	if err != nil {
 		return run{}, fmt.Errorf("wrk: %w\n%s", err, output)
 	}
-	after, err := s.cpu()
+	after, err := cpuOf(s.cmd.Process.Pid)
 	if err != nil {
 		return run{}, err
 	}
@@ -310,28 +310,4 @@ func parseWrk(output string) (r run, requests float64, err error) {
 		}
 	}
 	return r, requests, nil
-}
-
-// cpu is the CPU time that the server has used, in seconds; 0 where there is no /proc.
-func (s *server) cpu() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
-	if err != nil {
-		return 0, nil
-	}
-	return parseStat(string(text))
-}
-
-// parseStat reads the CPU time of a process, in seconds, from its line in /proc. The name of the program, in brackets, may hold anything.
-func parseStat(text string) (float64, error) {
-	const ticks = 100 // a second: USER_HZ
-	f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	if len(f) < 13 {
-		return 0, fmt.Errorf("reading /proc: %d fields in %q", len(f), text)
-	}
-	user, err := strconv.ParseFloat(f[11], 64)
-	if err != nil {
-		return 0, err
-	}
-	system, err := strconv.ParseFloat(f[12], 64)
-	return (user + system) / ticks, err
 }

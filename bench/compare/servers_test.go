@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 )
@@ -38,6 +41,55 @@ func TestParseStat(t *testing.T) {
 	}
 	if _, err := parseStat("4242 (a) S"); err == nil {
 		t.Error("parseStat of half a line = nil, want an error")
+	}
+}
+
+func TestParseSchedstat(t *testing.T) {
+	if got, err := parseSchedstat("998511000 79778000 2\n"); err != nil || got != 0.079778 {
+		t.Errorf("parseSchedstat = %v, %v, want 0.079778", got, err)
+	}
+	if _, err := parseSchedstat("998511000"); err == nil {
+		t.Error("parseSchedstat of half a line = nil, want an error")
+	}
+}
+
+// The program beside a server uses the part of a CPU that it is told to, and no more.
+func TestBurning(t *testing.T) {
+	const share = 0.5
+	if os.Getenv("TIDE_BURN") != "" {
+		burn(share)
+	}
+	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
+		t.Skip("this system has no /proc: ", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "-test.run", "TestBurning")
+	cmd.Env = append(os.Environ(), "TIDE_BURN=1")
+	begun := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer stopBurning(cmd)
+	r, err := meanwhile(cmd.Process.Pid, 0, func() error {
+		used := 0.0
+		for ; used < 0.5; time.Sleep(10 * time.Millisecond) { // which is more than it takes to begin
+			if used, err = cpuOf(cmd.Process.Pid); err != nil {
+				return err
+			}
+			if passed := time.Since(begun); passed > time.Minute {
+				return fmt.Errorf("it has used no more than %.2f s in %v", used, passed)
+			}
+		}
+		if passed := time.Since(begun).Seconds(); used > share*passed+0.1 { // the kernel counts in ticks
+			return fmt.Errorf("it has used %.2f s in %.2f", used, passed)
+		}
+		return nil
+	})
+	if err != nil || r.cpu == 0 || r.beside != 0 {
+		t.Errorf("a program that is to use %v of a CPU: %v; meanwhile = %+v", share, err, r)
 	}
 }
 

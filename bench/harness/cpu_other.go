@@ -6,5 +6,5 @@ import "time"
 
 var start = time.Now()
 
-// cpuTime is the time itself, where there is no other.
-func cpuTime() time.Duration { return time.Since(start) }
+// CPUTime is the time itself, where there is no other.
+func CPUTime() time.Duration { return time.Since(start) }

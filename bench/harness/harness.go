@@ -189,8 +189,8 @@ func (c *bench) run() Result {
 		}
 		b.ReportAllocs()
 		if c.parallel {
-			start := cpuTime()
-			defer func() { used = cpuTime() - start }()
+			start := CPUTime()
+			defer func() { used = CPUTime() - start }()
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				client := newCrowd(ips, c.errorRoutes)
@@ -201,12 +201,12 @@ func (c *bench) run() Result {
 			return
 		}
 		client := newCrowd(ips, c.errorRoutes)
-		start := cpuTime()
+		start := CPUTime()
 		b.ResetTimer()
 		for range b.N {
 			client.send(h, next)
 		}
-		used = cpuTime() - start
+		used = CPUTime() - start
 	})
 	if worst != "" {
 		log.Fatal(worst)
