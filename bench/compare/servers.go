@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -126,6 +128,33 @@ func compareServers(t *outside.T, bare site, list []site, rounds int, duration s
 	}
 	writeServers(bare.cores, list, runs, bases)
 	return nil
+}
+
+// sameByCaddy is a site in which Caddy answers by itself what a limiter answers when it refuses: such an answer costs that much, whoever decides on it.
+func sameByCaddy(t *outside.T, refusing site) (site, error) {
+	v, err := serve(t, refusing)
+	if err != nil {
+		return site{}, err
+	}
+	defer v.end()
+	res, err := v.get()
+	if err != nil {
+		return site{}, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return site{}, err
+	}
+	if res.StatusCode != refusing.status {
+		return site{}, fmt.Errorf("%s answers %s", refusing.name, res.Status)
+	}
+	for _, name := range []string{"Server", "Date", "Content-Length"} { // which Caddy adds
+		res.Header.Del(name)
+	}
+	handler, err := json.Marshal(map[string]any{"handler": "static_response", "status_code": res.StatusCode, "headers": res.Header, "body": string(body)})
+	return site{name: "the answer of " + refusing.name + ", by Caddy itself", program: refusing.program, limiter: string(handler),
+		status: refusing.status, cores: refusing.cores}, err
 }
 
 // measureOne starts the server for it where none runs.
