@@ -45,7 +45,11 @@ func (a SlidingLog) Take(s *LogState, now, n, hidden int64) Decision {
 	}
 	d.Remaining = remaining(a.Limit, used, hidden)
 	if used > 0 && !(a.Brief && d.Allowed && n > 0) {
-		d.NextAfter = wait(late, s.until(others, a.window(), min(used, a.Limit)-1))
+		if next := min(used, a.Limit) - 1; d.RetryAfter > 0 && next == a.Limit-n {
+			d.NextAfter = d.RetryAfter // the unit that is waited for is the next one
+		} else {
+			d.NextAfter = wait(late, s.until(others, a.window(), next))
+		}
 		d.ResetAfter = wait(late, s.empties(others, a.window()))
 	}
 	return d

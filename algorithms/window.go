@@ -40,7 +40,11 @@ func (c counters) take(s *WindowState, now, n, hidden int64, brief bool) Decisio
 	}
 	d.Remaining = remaining(c.limit, used, hidden)
 	if used > 0 && !(brief && d.Allowed && n > 0) {
-		d.NextAfter = c.until(l, into, min(used, c.limit)-1)
+		if next := min(used, c.limit) - 1; d.RetryAfter > 0 && next == c.limit-n {
+			d.NextAfter = d.RetryAfter // the unit that is waited for is the next one
+		} else {
+			d.NextAfter = c.until(l, into, next)
+		}
 		d.ResetAfter = c.until(l, into, 0)
 	}
 	return d
