@@ -12,6 +12,11 @@ import (
 
 const wide = "limit 1000000/" + far
 
+// patientRedis is a Redis that is waited for as long as a busy machine may need: what is decided in it twice, or beside it, would be another test.
+func patientRedis(r *redistest.Server) string {
+	return "redis " + r.URL + "?timeout=20s\nstrict_timeout 20s"
+}
+
 func reload(t *testing.T, n *cluster.Node, caddyfile string) {
 	t.Helper()
 	if err := n.Reload(t.Context(), caddyfile); err != nil {
@@ -40,7 +45,9 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 		tally, stop := load(t, requests, c.Nodes, z, 100)
 		tallies, stops = append(tallies, tally), append(stops, stop)
 	}
-	answered(t, tallies[0], 20)
+	for _, tally := range tallies {
+		answered(t, tally, 20) // by both nodes
+	}
 	for i := range 8 { // apps start in a random order
 		bad := map[string]string{
 			"an unknown algorithm": strings.Replace(changed, "fixed_window", "no_window", 1),
@@ -118,7 +125,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	site := func(limit int) string {
-		return config("redis "+r.URL+"\nsync_rate 100ms", zones(
+		return config(patientRedis(r)+"\nsync_rate 100ms", zones(
 			zone("fixed", fmt.Sprintf("limit %d/%s", limit, far), "algorithm fixed_window"),
 			zone("bucket", fmt.Sprintf("limit %d/%s", limit, far), "algorithm token_bucket"),
 			zone("strict", fmt.Sprintf("limit %d/%s", limit, far), "algorithm fixed_window", "sync_rate 0"),
@@ -207,7 +214,7 @@ func TestChangedLimitAtOnce(t *testing.T) {
 				parts = append(parts, zone(algorithm+"-"+rate, fmt.Sprintf("limit %d/%s", limit, far), "algorithm "+algorithm, "sync_rate "+rate))
 			}
 		}
-		return config("redis "+r.URL+"\nstrict_timeout 20s", zones(parts...))
+		return config(patientRedis(r), zones(parts...))
 	}
 	c := start(t, 1, site(10))
 	requests := client(t, 4)
@@ -279,7 +286,7 @@ func TestWindowsGoOnBetweenStrictAndNot(t *testing.T) {
 		for _, algorithm := range all {
 			parts = append(parts, zone(algorithm, "limit 100/"+far, "algorithm "+algorithm))
 		}
-		return config("redis "+r.URL+"\nstrict_timeout 20s\nsync_rate "+rate, zones(parts...))
+		return config(patientRedis(r)+"\nsync_rate "+rate, zones(parts...))
 	}
 	c := start(t, 2, site("strict"))
 	requests := client(t, 8)
