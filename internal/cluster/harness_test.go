@@ -26,7 +26,9 @@ var program struct {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	waitTogether()
 	code := m.Run()
+	control.close()
 	if err := rows.print(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1

@@ -2,10 +2,15 @@ package cluster_test
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
+	"os"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,21 +40,29 @@ type pace struct {
 	rate  int           // requests a second
 	phase time.Duration // at least, of each phase
 	least int           // requests of each phase
+	// strict is how long a request waits for Redis at most: as by default, or so long that a machine with other tests on it keeps up.
+	strict time.Duration
 }
 
 func currentPace() pace {
 	if *long {
-		return pace{sync: 500 * time.Millisecond, rate: 900, phase: 5 * time.Second}
+		return pace{sync: 500 * time.Millisecond, rate: 900, phase: 5 * time.Second, strict: 100 * time.Millisecond}
 	}
-	return pace{sync: 200 * time.Millisecond, rate: 150, least: 60}
+	return pace{sync: 200 * time.Millisecond, rate: 150, least: 60, strict: 300 * time.Millisecond}
 }
 
 // limit is a third of what comes for the zones that refuse.
 func (p pace) limit() int { return p.rate / 5 / 3 }
 
-// A scene is three nodes with a Redis of some shape, and clients that never stop asking.
+// queue is what a queue drains in a second, two thirds of what comes for it, and how many wait: for a tenth of a second or two.
+func (p pace) queue() (limit, waiting int) { return p.rate / 30, max(1, p.rate/300) }
+
+// A scene is three nodes with a Redis of some shape, and clients that never stop asking. What they ask of a node they ask of one of a control group as
+// well, to which nothing happens.
 type scene struct {
 	*cluster.Cluster
+	control *cluster.Cluster
+
 	t      *testing.T
 	pace   pace
 	stores func() []*redistest.Server // that hold the counts now
@@ -63,6 +76,14 @@ type scene struct {
 	now    atomic.Pointer[phase]
 	out    [sceneNodes]atomic.Bool // nodes that get no requests, as a load balancer has it
 	flying [sceneNodes]atomic.Int64
+	past   [sceneNodes]past
+	named  [sceneNodes]bool // nodes whose status has named the reason of the fault
+}
+
+// past is what former lives of a node leave behind.
+type past struct {
+	circuits cluster.Circuits
+	lines    int // that said that the exchange fails, when the node ended before it worked again
 }
 
 // A phase is a part of a run with a name.
@@ -71,6 +92,7 @@ type phase struct {
 	began   time.Time
 	length  time.Duration
 	tallies map[part]*cluster.Tally
+	control map[part]*cluster.Tally
 }
 
 // part is what a tally counts apart.
@@ -80,8 +102,14 @@ type part struct {
 }
 
 // turns are the zones in the order of requests. Most know no limit in sight: what they admit is to be found in Redis. Two are asked for three times
-// their limit.
-var turns = []string{"wide", "wide", "wide", "wide", "bucket", "local", "divide", "local", "divide", "bucket"}
+// their limit. In one Redis decides, and in one requests wait for their turn.
+var turns = []string{
+	"wide", "bucket", "wide", "local", "divide", "wide", "bucket", "local", "divide", "strict",
+	"wide", "bucket", "wide", "local", "divide", "wide", "bucket", "local", "divide", "queue",
+}
+
+// inTime are the zones whose requests wait for nothing, by design: those that are timed.
+var inTime = []string{"wide", "bucket", "local", "divide"}
 
 // openScene starts nodes whose global options begin with a template of the line that leads to Redis.
 func openScene(t *testing.T, redis string, stores func() []*redistest.Server) *scene {
@@ -90,14 +118,84 @@ func openScene(t *testing.T, redis string, stores func() []*redistest.Server) *s
 		t.Parallel()
 	}
 	s := &scene{t: t, pace: currentPace(), stores: stores}
-	narrow := fmt.Sprintf("limit %d/1s", s.pace.limit())
-	s.config = config(redis+"\nsync_rate "+s.pace.sync.String(), zones(
-		zone("wide", wide, "algorithm fixed_window", "key {http.request.uri.query.k}"), zone("bucket", wide, "algorithm token_bucket"),
-		zone("local", narrow), zone("divide", narrow, "on_redis_loss divide"),
-	))
+	s.config = s.caddyfile(redis)
+	s.control = control.of(t, s.caddyfile)
 	s.Cluster = start(t, sceneNodes, s.config)
 	s.client = client(t, 64)
 	return s
+}
+
+func (s *scene) caddyfile(redis string) string {
+	narrow := fmt.Sprintf("limit %d/1s", s.pace.limit())
+	drain, waiting := s.pace.queue()
+	return config(fmt.Sprintf("%s\nsync_rate %s\nstrict_timeout %s", redis, s.pace.sync, s.pace.strict), zones(
+		zone("wide", wide, "algorithm fixed_window", "key {http.request.uri.query.k}"), zone("bucket", wide, "algorithm token_bucket"),
+		zone("local", narrow), zone("divide", narrow, "on_redis_loss divide"),
+		zone("strict", wide, "algorithm fixed_window", "key {http.request.uri.query.k}", "sync_rate strict"),
+		zone("queue", fmt.Sprintf("limit %d/1s", drain), "algorithm leaky_bucket", fmt.Sprint("queue ", waiting)),
+	))
+}
+
+// control starts control groups: nodes with the configuration of a scene's and a Redis of their own. A long run has one for each scene, as old as its
+// nodes; in a short one, where several scenes are on at once, all share one.
+var control controls
+
+type controls struct {
+	sync.Once
+	nodes *cluster.Cluster
+	end   func()
+	err   error
+}
+
+func (c *controls) of(t *testing.T, caddyfile func(redis string) string) *cluster.Cluster {
+	t.Helper()
+	program := caddy(t)
+	if *long {
+		c = new(controls)
+		t.Cleanup(c.close)
+	}
+	c.Do(func() { c.err = c.open(program, caddyfile) })
+	if c.err != nil {
+		t.Fatal(c.err)
+	}
+	return c.nodes
+}
+
+func (c *controls) open(program string, caddyfile func(redis string) string) error {
+	dir, err := os.MkdirTemp("", "tide-control")
+	if err != nil {
+		return err
+	}
+	c.end = func() { _ = os.RemoveAll(dir) }
+	url, stop, err := cluster.StartRedis(context.Background(), "redis-server", dir)
+	if err != nil {
+		return err
+	}
+	c.end = func() {
+		stop()
+		_ = os.RemoveAll(dir)
+	}
+	c.nodes, err = cluster.Start(context.Background(), cluster.Options{Program: program, Caddyfile: caddyfile("redis " + url), Nodes: sceneNodes})
+	return err
+}
+
+// close ends the control group, if there is one.
+func (c *controls) close() {
+	if c.nodes != nil {
+		c.nodes.Close()
+	}
+	if c.end != nil {
+		c.end()
+	}
+}
+
+// waitTogether has more tests at once than there are CPUs: what they do most is to wait for other processes.
+func waitTogether() {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0)))
+	}
 }
 
 // simple is a scene with one Redis, and a proxy before it for each node.
@@ -132,8 +230,13 @@ func (s *scene) set(f faultproxy.Fault) {
 func (s *scene) warm() {
 	p := s.enter("warm")
 	var wg sync.WaitGroup
-	for i := range sceneNodes * len(turns) {
-		wg.Go(func() { s.ask(i, s.pick(i/len(turns)), p) })
+	for node := range sceneNodes {
+		wg.Go(func() {
+			for i := range turns {
+				s.flying[node].Add(1)
+				s.ask(i, node, p)
+			}
+		})
 	}
 	wg.Wait()
 	s.client.Close()
@@ -141,7 +244,10 @@ func (s *scene) warm() {
 
 func (s *scene) current() *phase { return s.now.Load() }
 
-// load begins to send requests in a phase of a name: an even rate, ten in a row to each node in turn.
+// inARow is how many requests go to one node before the next one gets some.
+const inARow = 10
+
+// load begins to send requests in a phase of a name at an even rate.
 func (s *scene) load(name string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -160,7 +266,7 @@ func (s *scene) load(name string) {
 				return
 			case <-timer.C:
 			}
-			node, p := s.pick(i/len(turns)), s.now.Load()
+			node, p := s.pick(i/inARow), s.now.Load()
 			wg.Go(func() { s.ask(i, node, p) })
 		}
 	}()
@@ -183,14 +289,25 @@ func (s *scene) pick(i int) int {
 	}
 }
 
+// ask sends a request to a node and the same to its like in the control group, one after the other, either one first: so what else the machine does
+// meets both alike.
 func (s *scene) ask(i, node int, p *phase) {
 	defer s.flying[node].Add(-1)
 	zone := turns[i%len(turns)]
 	path := "/" + zone
-	if zone == "wide" {
-		path += fmt.Sprintf("?k=%d", i/len(turns)%32)
+	switch zone {
+	case "wide":
+		path += fmt.Sprintf("?k=%d", i%32)
+	case "strict":
+		path += fmt.Sprintf("?k=%d", i/len(turns)%4)
 	}
-	s.client.Get(context.Background(), s.Nodes[node].Addr, path, nil, p.tallies[part{zone, node}])
+	at, other := s.Nodes[node], s.control.Nodes[node]
+	tally, others := p.tallies[part{zone, node}], p.control[part{zone, node}]
+	if rand.IntN(2) == 0 {
+		at, other, tally, others = other, at, others, tally
+	}
+	s.client.Get(context.Background(), at.Addr, path, nil, tally)
+	s.client.Get(context.Background(), other.Addr, path, nil, others)
 }
 
 // enter begins a phase.
@@ -199,15 +316,37 @@ func (s *scene) enter(name string) *phase {
 	if p := s.now.Load(); p != nil {
 		p.length = now.Sub(p.began)
 	}
-	p := &phase{name: name, began: now, tallies: make(map[part]*cluster.Tally)}
-	for _, zone := range turns {
-		for node := range sceneNodes {
-			p.tallies[part{zone, node}] = new(cluster.Tally)
-		}
-	}
+	p := &phase{name: name, began: now, tallies: newTallies(), control: newTallies()}
 	s.phases = append(s.phases, p)
 	s.now.Store(p)
 	return p
+}
+
+// unsent is how many requests of each zone a node says it could not send when it ended.
+func unsent(t *testing.T, n *cluster.Node) map[string]int {
+	t.Helper()
+	said := make(map[string]int)
+	for _, text := range n.Log.With("TIDE015") {
+		var line struct {
+			Zone     string
+			Requests int
+		}
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			t.Fatalf("node %d wrote %s: %v", n.Number, text, err)
+		}
+		said[line.Zone] += line.Requests
+	}
+	return said
+}
+
+func newTallies() map[part]*cluster.Tally {
+	all := make(map[part]*cluster.Tally)
+	for _, zone := range turns {
+		for node := range sceneNodes {
+			all[part{zone, node}] = new(cluster.Tally)
+		}
+	}
+	return all
 }
 
 // last waits until a phase is as long as it is to be.
@@ -264,8 +403,27 @@ func (s *scene) admittedUntil(last *phase, node int, zone string) (sum int) {
 	return sum
 }
 
-// up says whether every node's exchange works.
-func (s *scene) up() error {
+// decidedAlone is what Redis counts of a strict zone that nodes have decided by themselves: that is in their fields, as with an interval, while
+// what Redis has decided is in the sum only.
+func (s *scene) decidedAlone(zone string) (n int) {
+	s.t.Helper()
+	for _, r := range s.stores() {
+		c := r.Client()
+		for hash := range sums(s.t, r, zone) {
+			for name, value := range c.HGetAll(s.t.Context(), hash).Val() {
+				if name != "sum" {
+					n += held(s.t, value)
+				}
+			}
+		}
+		c.Close()
+	}
+	return n
+}
+
+// exchanged says whether every node exchanges the counts of all zones with an interval. A strict zone's trouble stays on the list for some seconds
+// more, as a single answer doesn't mean that Redis is well.
+func (s *scene) exchanged() error {
 	for i, n := range s.Nodes {
 		if s.out[i].Load() {
 			continue
@@ -274,11 +432,47 @@ func (s *scene) up() error {
 		if err != nil {
 			return err
 		}
-		if !status.Redis.Up {
-			return fmt.Errorf("node %d: %v", n.Number, status.Redis.Failing)
+		for name, why := range status.Redis.Failing {
+			if !strings.HasPrefix(name, "strict ") {
+				return fmt.Errorf("node %d: %s: %s", n.Number, name, why)
+			}
 		}
 	}
 	return nil
+}
+
+// circuits are how often requests of a node's strict zone have waited in vain, in all its lives.
+func (s *scene) circuits(node int) cluster.Circuits {
+	s.t.Helper()
+	all := s.past[node].circuits
+	if s.out[node].Load() {
+		return all
+	}
+	status, err := s.Nodes[node].Status(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	all.Trips += status.Strict.Trips
+	all.Timeouts += status.Strict.Timeouts
+	return all
+}
+
+// end takes a node out and ends its process.
+func (s *scene) end(node int, how func(*cluster.Node) error) {
+	s.t.Helper()
+	s.remove(node)
+	n := s.Nodes[node]
+	status, err := n.Status(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := how(n); err != nil {
+		s.t.Error(err)
+	}
+	was := &s.past[node]
+	was.circuits.Trips += status.Strict.Trips
+	was.circuits.Timeouts += status.Strict.Timeouts
+	was.lines = len(n.Log.With(lineDown)) - len(n.Log.With(lineUp))
 }
 
 // each calls f for the tallies of a zone, "" for all.
@@ -301,25 +495,35 @@ func (p *phase) sent() (sum int) {
 }
 
 // failed is how many requests got another answer than 200 or 429, or none.
-func (p *phase) failed() (sum int, first error) {
-	p.each("", func(t *cluster.Tally) {
+func failed(tallies map[part]*cluster.Tally) (sum int, first error) {
+	for _, t := range tallies {
 		sum += t.Sent() - t.Admitted() - t.Refused()
 		if _, err := t.Errors(); err != nil {
 			first = err
 		} else if n := t.Sent() - t.Status(http.StatusOK) - t.Status(http.StatusTooManyRequests); n != 0 && first == nil {
 			first = fmt.Errorf("%d answers with another status", n)
 		}
-	})
+	}
 	return sum, first
 }
 
-// quantile is the time that a share q of the requests stayed below.
-func (p *phase) quantile(q float64) time.Duration {
+// quantile is the time that a share q of the requests stayed below, of those that wait for nothing.
+func quantile(q float64, tallies map[part]*cluster.Tally) time.Duration {
 	var all []time.Duration
-	p.each("", func(t *cluster.Tally) { all = append(all, t.Took()...) })
+	for part, t := range tallies {
+		if slices.Contains(inTime, part.zone) {
+			all = append(all, t.Took()...)
+		}
+	}
 	if len(all) == 0 {
 		return 0
 	}
 	slices.Sort(all)
 	return all[min(len(all)-1, int(q*float64(len(all))))]
+}
+
+// p99 is that of the nodes, and how many times that of the control group it is.
+func (p *phase) p99() (took time.Duration, ratio float64) {
+	took = quantile(.99, p.tallies)
+	return took, float64(took) / float64(max(1, quantile(.99, p.control)))
 }

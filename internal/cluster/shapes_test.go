@@ -19,14 +19,14 @@ func sentinels(t *testing.T) (*scene, *redistest.Watched) {
 
 func TestFaultSentinelFailover(t *testing.T) {
 	s, w := sentinels(t)
-	s.suffer(trial{fault: "Sentinel failover: the master is killed", reason: "redis", begin: w.Failover, end: nothing})
+	s.suffer(trial{fault: "Sentinel failover: the master is killed", reason: "redis", forgets: true, begin: w.Failover, end: nothing})
 }
 
 // The old master serves as one, beside the new, until it is made a replica, as sentinels do after a while.
 func TestFaultOldMasterReturns(t *testing.T) {
 	s, w := sentinels(t)
 	s.suffer(trial{
-		fault: "Sentinel: the old master returns", reason: "redis",
+		fault: "Sentinel: the old master returns", reason: "redis", forgets: true,
 		begin: func() {
 			w.Failover()
 			w.Replica.Restart()
@@ -41,11 +41,12 @@ func shards(t *testing.T) (*scene, *redistest.ClusterOf) {
 	return openScene(t, "redis "+c.URL, func() []*redistest.Server { return c.Nodes }), c
 }
 
-// Slots move while their counts are exchanged; each is between two nodes for as long as requests are answered.
+// Slots move while their counts are exchanged; each is between two nodes for as long as requests are answered. A call for a strict zone has two keys, so
+// Redis can't decide while one of them has moved.
 func TestFaultSlotsMove(t *testing.T) {
 	s, c := shards(t)
 	s.suffer(trial{
-		fault: "Cluster: slots move",
+		fault: "Cluster: slots move", may: "TRYAGAIN",
 		begin: func() {
 			for i, slot := range s.slots(c, 6) {
 				from := c.Owner(slot)
@@ -71,7 +72,7 @@ func (s *scene) slots(c *redistest.ClusterOf, n int) (found []int) {
 func TestFaultShardGone(t *testing.T) {
 	s, c := shards(t)
 	s.suffer(trial{
-		fault: "Cluster: one shard of three is gone, and comes back empty", reason: "redis", says: "redis has lost counts",
+		fault: "Cluster: one shard of three is gone, and comes back empty", reason: "redis", says: "redis has lost counts", forgets: true,
 		begin: c.Nodes[1].Kill,
 		end: func() {
 			c.Nodes[1].Restart()

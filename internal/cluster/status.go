@@ -6,6 +6,8 @@ import "time"
 type Status struct {
 	Zones []Zone `json:"zones"`
 	Redis *Redis `json:"redis"`
+	// Strict is how zones with sync_rate strict fare, the zero value where there is none.
+	Strict Circuits `json:"strict"`
 }
 
 // A Zone is one limit of a zone. Own was counted on the node, Elsewhere on the others as far as it knows, in all that a decision can still use;
@@ -41,6 +43,14 @@ type Redis struct {
 	Failures  int64             `json:"failures"`
 	Last      time.Time         `json:"last"`
 	Offset    Duration          `json:"clock_offset"`
+}
+
+// Circuits keep requests to strict zones from waiting for a Redis that does not answer. Open is how many are open now, Trips how often one has opened,
+// Timeouts how many requests have waited in vain.
+type Circuits struct {
+	Open     int   `json:"open"`
+	Trips    int64 `json:"trips"`
+	Timeouts int64 `json:"timeouts"`
 }
 
 // A Duration is written as text, like 1.5ms.
