@@ -57,6 +57,8 @@ type life struct {
 	node   int
 	fields map[string]string // by zone
 	killed bool
+	// confirmed is what a node that was killed had sent just before, and unsent what one that was terminated says it could not send. Both by zone.
+	confirmed, unsent map[string]int
 
 	mu       sync.Mutex
 	admitted map[string]int             // by zone, as clients saw it
@@ -101,10 +103,8 @@ func TestExactlyOnce(t *testing.T) {
 	}
 	m.well()
 	stop()
-	for node := range m.Nodes { // whoever has not noticed that something of a key is gone does so with its next request
-		for i := range len(onceZones) * onceKeys {
-			m.ask(i, node)
-		}
+	for node := range m.Nodes {
+		m.touch(node)
 	}
 	m.verify()
 }
@@ -327,34 +327,100 @@ func held(t *testing.T, field string) int {
 }
 
 // end ends a node's process, and starts it again. One that is killed has requests under way; one that is asked to end has answered all, as behind a
-// load balancer.
+// load balancer. Before that Redis has everything of it, so that nothing can be missing in the end but what it counts from then on.
 func (m *marathon) end(kill bool) {
 	m.t.Helper()
 	m.well()
 	node := m.random.IntN(3)
-	l := m.lives[node].Load()
+	n, l := m.Nodes[node], m.lives[node].Load()
+	m.settle(node)
 	m.pass(m.rate / 2)
-	m.out[node].Store(true)
 	l.killed = kill
+	before := unsent(m.t, n)
 	if kill {
-		m.Nodes[node].Kill()
+		l.confirmed = m.confirmed(l)
 	}
+	m.out[node].Store(true)
+	if kill {
+		n.Kill()
+	}
+	m.quiet(node)
+	if err := n.Stop(); err != nil {
+		m.t.Error(err)
+	}
+	l.unsent = unsent(m.t, n)
+	for zone, said := range before {
+		l.unsent[zone] -= said
+	}
+	m.ended = append(m.ended, l)
+	m.replicate()
+	if err := n.Start(m.t.Context(), m.config); err != nil {
+		m.t.Fatal(err)
+	}
+	m.bear(node)
+	m.out[node].Store(false)
+}
+
+// settle waits until Redis counts of a node exactly what clients saw admitted there. It gets no requests meanwhile but one for each key: a node
+// notices that Redis has lost something of a key with the next one.
+func (m *marathon) settle(node int) {
+	m.t.Helper()
+	l := m.lives[node].Load()
+	m.out[node].Store(true)
+	m.quiet(node)
+	m.touch(node)
+	eventually(m.t, "redis counts all of a node", func() error {
+		fields, _ := m.counts()
+		for zone, field := range l.fields {
+			if fields[field] != l.admitted[zone] {
+				return fmt.Errorf("%d of node %d in zone %s, clients saw %d admitted", fields[field], node+1, zone, l.admitted[zone])
+			}
+		}
+		return nil
+	})
+	m.out[node].Store(false)
+}
+
+// touch sends a node one request for each key.
+func (m *marathon) touch(node int) {
+	for i := range len(onceZones) * onceKeys {
+		m.ask(i, node)
+	}
+}
+
+// quiet waits until a node that gets no requests has answered all.
+func (m *marathon) quiet(node int) {
+	m.t.Helper()
 	eventually(m.t, "no request is under way at a node", func() error {
 		if n := m.flying[node].Load(); n != 0 {
 			return fmt.Errorf("%d are", n)
 		}
 		return nil
 	})
-	if err := m.Nodes[node].Stop(); err != nil {
-		m.t.Error(err)
-	}
-	m.ended = append(m.ended, l)
-	m.replicate()
-	if err := m.Nodes[node].Start(m.t.Context(), m.config); err != nil {
+}
+
+// confirmed is what a node says that Redis has of it, by zone.
+func (m *marathon) confirmed(l *life) map[string]int {
+	m.t.Helper()
+	status, err := m.Nodes[l.node].Status(m.t.Context())
+	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.bear(node)
-	m.out[node].Store(false)
+	all := make(map[string]int)
+	for zone := range l.fields {
+		z := status.Zone(zone)
+		all[zone] = int(z.Own - z.Unsent)
+	}
+	return all
+}
+
+// mayMiss is how much of a zone may be missing in Redis at the end: what a node had not sent when it was killed, and what one that was terminated
+// says it could not send.
+func (l *life) mayMiss(zone string) int {
+	if l.killed {
+		return l.admitted[zone] - l.confirmed[zone]
+	}
+	return l.unsent[zone]
 }
 
 // replicate waits until the replica has what the master has: what only a life that has ended could send again must outlive a failover.
@@ -412,36 +478,23 @@ func (m *marathon) counts() (fields map[string]int, off int) {
 	return fields, off
 }
 
+// A balance is what a run comes to, in counts of all zones and lives.
+type balance struct {
+	admitted, counted, evicted int
+	// lost is missing of nodes that were killed, and left of those that were terminated; both with what may be.
+	lost, mayLose, left, mayLeave int
+}
+
+// difference is what nothing explains.
+func (b balance) difference() int { return b.admitted - b.counted - b.evicted - b.lost - b.left }
+
 // verify holds Redis to what clients saw, life by life and zone by zone.
 func (m *marathon) verify() {
 	m.t.Helper()
-	var lost, admitted, counted, evicted int
-	eventually(m.t, "redis counts what clients saw admitted", func() error {
-		lost, admitted, counted, evicted = 0, 0, 0, 0
-		fields, off := m.counts()
-		if off != 0 {
-			return fmt.Errorf("the sums are off by %d from the totals of the nodes", off)
-		}
-		lives := slices.Clone(m.ended)
-		for node := range m.Nodes {
-			lives = append(lives, m.lives[node].Load())
-		}
-		for _, l := range lives {
-			for zone, field := range l.fields {
-				missing := l.admitted[zone] - fields[field] - l.evicted[field]
-				most := 0
-				if l.killed {
-					most = l.within(zone, 10*onceSync)
-				}
-				if missing > most || missing < -l.unsure[zone] {
-					return fmt.Errorf("a life of node %d (killed: %t) in zone %s: clients saw %d admitted and %d unsure, redis counts %d and lost %d, so %d are missing, at most %d may be",
-						l.node+1, l.killed, zone, l.admitted[zone], l.unsure[zone], fields[field], l.evicted[field], missing, most)
-				}
-				admitted, counted, evicted = admitted+l.admitted[zone], counted+fields[field], evicted+l.evicted[field]
-				lost += missing
-			}
-		}
-		return nil
+	var b balance
+	eventually(m.t, "redis counts what clients saw admitted", func() (err error) {
+		b, err = m.balance()
+		return err
 	})
 	for _, l := range m.ended {
 		for zone, n := range l.unsure {
@@ -453,7 +506,36 @@ func (m *marathon) verify() {
 	if failed, _ := m.tally.Errors(); m.tally.Sent() != m.tally.Admitted()+m.tally.Refused()+failed {
 		m.t.Error("some answers had another status than 200 or 429")
 	}
-	m.tell(admitted, counted, evicted, lost)
+	m.tell(b)
+}
+
+// balance compares each life in each zone.
+func (m *marathon) balance() (b balance, err error) {
+	fields, off := m.counts()
+	if off != 0 {
+		return b, fmt.Errorf("the sums are off by %d from the totals of the nodes", off)
+	}
+	lives := slices.Clone(m.ended)
+	for node := range m.Nodes {
+		lives = append(lives, m.lives[node].Load())
+	}
+	for _, l := range lives {
+		for zone, field := range l.fields {
+			missing, most := l.admitted[zone]-fields[field]-l.evicted[field], l.mayMiss(zone)
+			if missing > most || missing < -l.unsure[zone] {
+				return b, fmt.Errorf("a life of node %d (killed: %t) in zone %s: clients saw %d admitted and %d unsure, redis counts %d and lost %d, so %d are missing, at most %d may be",
+					l.node+1, l.killed, zone, l.admitted[zone], l.unsure[zone], fields[field], l.evicted[field], missing, most)
+			}
+			b.admitted, b.counted, b.evicted = b.admitted+l.admitted[zone], b.counted+fields[field], b.evicted+l.evicted[field]
+			switch {
+			case l.killed:
+				b.lost, b.mayLose = b.lost+missing, b.mayLose+most
+			case slices.Contains(m.ended, l):
+				b.left, b.mayLeave = b.left+missing, b.mayLeave+most
+			}
+		}
+	}
+	return b, nil
 }
 
 // within is how much of a zone was admitted in the last moments of a life.
@@ -471,18 +553,18 @@ func (l *life) within(zone string, d time.Duration) (n int) {
 }
 
 // tell says what the run has shown.
-func (m *marathon) tell(admitted, counted, evicted, lost int) {
+func (m *marathon) tell(b balance) {
 	var kinds []string
 	for name, n := range m.faults {
 		kinds = append(kinds, fmt.Sprintf("%d × %s", n, name))
 	}
 	slices.Sort(kinds)
-	killed, most := 0, 0
+	killed, lately := 0, 0
 	for _, l := range m.ended {
 		if l.killed {
 			killed++
 			for zone := range l.fields {
-				most += l.within(zone, onceSync)
+				lately += l.within(zone, onceSync)
 			}
 		}
 	}
@@ -495,10 +577,12 @@ func (m *marathon) tell(admitted, counted, evicted, lost int) {
 | counts admitted, in all zones | %d |
 | in Redis at the end | %d |
 | in hashes that were evicted after the node that had counted them was gone | %d |
-| unsent when their node was killed | %d, in %d kills; those nodes had admitted %d in their last sync_rate |
+| unsent when their node was killed | %d, in %d kills; at most %d by what the nodes had said just before and admitted since. In their last sync_rate they had admitted %d |
+| unsent when their node was terminated | %d, in %d SIGTERMs; the nodes have logged that they could not send %d |
 | difference | %d |
 `, *seed, m.tally.Sent(), time.Since(m.began).Round(time.Second), m.tally.Admitted(), m.tally.Refused(), failed,
-		m.total, strings.Join(kinds, ", "), admitted, counted, evicted, lost, killed, most, admitted-counted-evicted-lost)
+		m.total, strings.Join(kinds, ", "), b.admitted, b.counted, b.evicted, b.lost, killed, b.mayLose, lately,
+		b.left, len(m.ended)-killed, b.mayLeave, b.difference())
 	m.t.Log(text)
 	if *long {
 		if err := write("once", text); err != nil {
