@@ -104,7 +104,7 @@ type part struct {
 // turns are the zones in the order of requests. Most know no limit in sight: what they admit is to be found in Redis. Two are asked for three times
 // their limit. In one Redis decides, and in one requests wait for their turn.
 var turns = []string{
-	"wide", "bucket", "wide", "local", "divide", "wide", "bucket", "local", "divide", "strict",
+	"wide", "bucket", "wide", "local", "divide", "strict", "bucket", "local", "divide", "strict",
 	"wide", "bucket", "wide", "local", "divide", "wide", "bucket", "local", "divide", "queue",
 }
 
@@ -297,7 +297,7 @@ func (s *scene) ask(i, node int, p *phase) {
 	path := "/" + zone
 	switch zone {
 	case "wide":
-		path += fmt.Sprintf("?k=%d", i%32)
+		path += fmt.Sprintf("?k=%d", (i+i/len(turns))%32)
 	case "strict":
 		path += fmt.Sprintf("?k=%d", i/len(turns)%4)
 	}
