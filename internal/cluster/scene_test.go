@@ -38,6 +38,7 @@ const sceneNodes = 3
 type pace struct {
 	sync  time.Duration // sync_rate
 	rate  int           // requests a second
+	most  int           // requests at once
 	phase time.Duration // at least, of each phase
 	least int           // requests of each phase
 	// strict is how long a request waits for Redis at most: as by default, or so long that a machine with other tests on it keeps up.
@@ -46,9 +47,9 @@ type pace struct {
 
 func currentPace() pace {
 	if *long {
-		return pace{sync: 500 * time.Millisecond, rate: 900, phase: 5 * time.Second, strict: 100 * time.Millisecond}
+		return pace{sync: 500 * time.Millisecond, rate: 900, most: 128, phase: 5 * time.Second, strict: 100 * time.Millisecond}
 	}
-	return pace{sync: 200 * time.Millisecond, rate: 150, least: 60, strict: 300 * time.Millisecond}
+	return pace{sync: 200 * time.Millisecond, rate: 150, most: 16, least: 60, strict: 300 * time.Millisecond}
 }
 
 // limit is a third of what comes for the zones that refuse.
@@ -71,6 +72,7 @@ type scene struct {
 	config string
 
 	client *cluster.Client
+	leave  func() // lets another scene in
 	stop   func() // ends the requests; twice is once
 	phases []*phase
 	now    atomic.Pointer[phase]
@@ -118,6 +120,9 @@ func openScene(t *testing.T, redis string, stores func() []*redistest.Server) *s
 		t.Parallel()
 	}
 	s := &scene{t: t, pace: currentPace(), stores: stores}
+	onStage <- struct{}{}
+	s.leave = sync.OnceFunc(func() { <-onStage })
+	t.Cleanup(s.leave)
 	s.config = s.caddyfile(redis)
 	s.control = control.of(t, s.caddyfile)
 	s.Cluster = start(t, sceneNodes, s.config)
@@ -198,6 +203,10 @@ func waitTogether() {
 	}
 }
 
+// onStage are the scenes that send requests, fewer than there may be: when its requests are answered, a scene waits for some seconds until nodes
+// believe that Redis is well.
+var onStage = make(chan struct{}, runtime.GOMAXPROCS(0)+1)
+
 // simple is a scene with one Redis, and a proxy before it for each node.
 func simple(t *testing.T, options ...redistest.Option) *scene {
 	t.Helper()
@@ -247,7 +256,7 @@ func (s *scene) current() *phase { return s.now.Load() }
 // inARow is how many requests go to one node before the next one gets some.
 const inARow = 10
 
-// load begins to send requests in a phase of a name at an even rate.
+// load begins to send requests in a phase of a name at an even rate. On a machine that can't keep up they come later, and no more at once.
 func (s *scene) load(name string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -256,6 +265,7 @@ func (s *scene) load(name string) {
 		defer close(done)
 		var wg sync.WaitGroup
 		defer wg.Wait()
+		slots := make(chan struct{}, s.pace.most)
 		start := time.Now()
 		timer := time.NewTimer(0)
 		defer timer.Stop()
@@ -266,13 +276,18 @@ func (s *scene) load(name string) {
 				return
 			case <-timer.C:
 			}
+			slots <- struct{}{}
 			node, p := s.pick(i/inARow), s.now.Load()
-			wg.Go(func() { s.ask(i, node, p) })
+			wg.Go(func() {
+				defer func() { <-slots }()
+				s.ask(i, node, p)
+			})
 		}
 	}()
 	s.stop = func() {
 		cancel()
 		<-done
+		s.leave()
 	}
 	s.t.Cleanup(s.stop)
 }
@@ -448,30 +463,30 @@ func (s *scene) circuits(node int) cluster.Circuits {
 	if s.out[node].Load() {
 		return all
 	}
-	status, err := s.Nodes[node].Status(s.t.Context())
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	all.Trips += status.Strict.Trips
-	all.Timeouts += status.Strict.Timeouts
+	now := s.status(node).Strict
+	all.Trips += now.Trips
+	all.Timeouts += now.Timeouts
 	return all
 }
 
-// end takes a node out and ends its process.
+func (s *scene) status(node int) (status cluster.Status) {
+	s.t.Helper()
+	eventually(s.t, "a node tells its status", func() (err error) {
+		status, err = s.Nodes[node].Status(s.t.Context())
+		return err
+	})
+	return status
+}
+
+// end takes a node out and ends its process, once in a scene.
 func (s *scene) end(node int, how func(*cluster.Node) error) {
 	s.t.Helper()
 	s.remove(node)
-	n := s.Nodes[node]
-	status, err := n.Status(s.t.Context())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	n, was := s.Nodes[node], &s.past[node]
+	was.circuits = s.status(node).Strict
 	if err := how(n); err != nil {
 		s.t.Error(err)
 	}
-	was := &s.past[node]
-	was.circuits.Trips += status.Strict.Trips
-	was.circuits.Timeouts += status.Strict.Timeouts
 	was.lines = len(n.Log.With(lineDown)) - len(n.Log.With(lineUp))
 }
 
