@@ -114,8 +114,9 @@ func TestFaultBusy(t *testing.T) {
 func dropClients(r *redistest.Server) { r.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") }
 
 func TestFaultPasswordRotated(t *testing.T) {
+	s := enterStage(t)
 	r := redistest.Start(t, redistest.Config("--requirepass", "first"), redistest.User("operator", "on nopass ~* &* +@all"), redistest.As("operator"))
-	s := simpleWith(t, r, "default:first@")
+	s.simple(r, "default:first@")
 	rotate := func(password string) func() {
 		return func() {
 			r.Do("CONFIG", "SET", "requirepass", password)
@@ -149,16 +150,18 @@ func TestFaultTooManyClients(t *testing.T) {
 // Redis itself goes away.
 
 func TestFaultDownAtStart(t *testing.T) {
+	s := enterStage(t)
 	r := redistest.Start(t)
 	r.Kill()
-	s := openScene(t, "redis "+r.URL, func() []*redistest.Server { return []*redistest.Server{r} })
+	s.open("redis "+r.URL, only(r))
 	s.begin(trial{fault: "down at start", reason: "connection refused", end: r.Restart})
 }
 
 func TestFaultNameDoesNotResolve(t *testing.T) {
+	s := enterStage(t)
 	r := redistest.Start(t)
 	names := startDNS(t)
-	s := openScene(t, "redis redis://"+names.host+r.Addr[strings.LastIndexByte(r.Addr, ':'):], func() []*redistest.Server { return []*redistest.Server{r} })
+	s.open("redis redis://"+names.host+r.Addr[strings.LastIndexByte(r.Addr, ':'):], only(r))
 	s.begin(trial{fault: "its name does not resolve at start, later does", reason: "doesn't resolve", end: names.appear})
 }
 

@@ -113,20 +113,25 @@ var turns = []string{
 // inTime are the zones whose requests wait for nothing, by design: those that are timed.
 var inTime = []string{"wide", "bucket", "local", "divide"}
 
-// openScene starts nodes whose global options begin with a template of the line that leads to Redis.
-func openScene(t *testing.T, redis string, stores func() []*redistest.Server) *scene {
+// enterStage waits for its turn, in a short run, before anything of the scene is started.
+func enterStage(t *testing.T) *scene {
 	t.Helper()
 	if !*long {
 		t.Parallel()
 	}
-	s := &scene{t: t, pace: currentPace(), stores: stores}
 	onStage <- struct{}{}
-	s.leave = sync.OnceFunc(func() { <-onStage })
+	s := &scene{t: t, pace: currentPace(), leave: sync.OnceFunc(func() { <-onStage })}
 	t.Cleanup(s.leave)
-	s.config = s.caddyfile(redis)
-	s.control = control.of(t, s.caddyfile)
-	s.Cluster = start(t, sceneNodes, s.config)
-	s.client = client(t, 64)
+	return s
+}
+
+// open starts nodes whose global options begin with a template of the line that leads to Redis.
+func (s *scene) open(redis string, stores func() []*redistest.Server) *scene {
+	s.t.Helper()
+	s.stores, s.config = stores, s.caddyfile(redis)
+	s.control = control.of(s.t, s.caddyfile)
+	s.Cluster = start(s.t, sceneNodes, s.config)
+	s.client = client(s.t, 64)
 	return s
 }
 
@@ -210,22 +215,25 @@ var onStage = make(chan struct{}, runtime.GOMAXPROCS(0)+1)
 // simple is a scene with one Redis, and a proxy before it for each node.
 func simple(t *testing.T, options ...redistest.Option) *scene {
 	t.Helper()
-	r := redistest.Start(t, options...)
-	return simpleWith(t, r, "")
+	s := enterStage(t)
+	return s.simple(redistest.Start(t, options...), "")
 }
 
-func simpleWith(t *testing.T, r *redistest.Server, password string) *scene {
-	t.Helper()
+func (s *scene) simple(r *redistest.Server, password string) *scene {
+	s.t.Helper()
 	var proxies []*faultproxy.Proxy
 	var url strings.Builder
 	for i := range sceneNodes {
-		p := faultproxy.Start(t, r.Addr)
+		p := faultproxy.Start(s.t, r.Addr)
 		proxies = append(proxies, p)
 		fmt.Fprintf(&url, "{{if eq .Node %d}}redis://%s%s{{end}}", i+1, password, p.Addr)
 	}
-	s := openScene(t, "redis "+url.String(), func() []*redistest.Server { return []*redistest.Server{r} })
 	s.server, s.proxy = r, proxies
-	return s
+	return s.open("redis "+url.String(), only(r))
+}
+
+func only(r *redistest.Server) func() []*redistest.Server {
+	return func() []*redistest.Server { return []*redistest.Server{r} }
 }
 
 // set changes what goes wrong on the way of all nodes.
@@ -312,7 +320,7 @@ func (s *scene) ask(i, node int, p *phase) {
 	path := "/" + zone
 	switch zone {
 	case "wide":
-		path += fmt.Sprintf("?k=%d", (i+i/len(turns))%32)
+		path += fmt.Sprintf("?k=%d", (i+i/len(turns))%wideKeys)
 	case "strict":
 		path += fmt.Sprintf("?k=%d", i/len(turns)%4)
 	}
@@ -323,6 +331,21 @@ func (s *scene) ask(i, node int, p *phase) {
 	}
 	s.client.Get(context.Background(), at.Addr, path, nil, tally)
 	s.client.Get(context.Background(), other.Addr, path, nil, others)
+}
+
+const wideKeys = 32
+
+// touch sends each node a request for each key: it notices with the next one that Redis has lost something of a key.
+func (s *scene) touch(p *phase) {
+	var wg sync.WaitGroup
+	for node, n := range s.Nodes {
+		wg.Go(func() {
+			for k := range wideKeys {
+				s.client.Get(context.Background(), n.Addr, fmt.Sprintf("/wide?k=%d", k), nil, p.tallies[part{"wide", node}])
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // enter begins a phase.

@@ -13,8 +13,9 @@ import (
 // Faults of a Redis with several servers, and of its clock.
 
 func sentinels(t *testing.T) (*scene, *redistest.Watched) {
+	s := enterStage(t)
 	w := redistest.StartSentinels(t, 3)
-	return openScene(t, "redis "+w.URL, func() []*redistest.Server { return []*redistest.Server{w.Master} }), w
+	return s.open("redis "+w.URL, func() []*redistest.Server { return []*redistest.Server{w.Master} }), w
 }
 
 func TestFaultSentinelFailover(t *testing.T) {
@@ -37,8 +38,9 @@ func TestFaultOldMasterReturns(t *testing.T) {
 }
 
 func shards(t *testing.T) (*scene, *redistest.ClusterOf) {
+	s := enterStage(t)
 	c := redistest.StartCluster(t, 3)
-	return openScene(t, "redis "+c.URL, func() []*redistest.Server { return c.Nodes }), c
+	return s.open("redis "+c.URL, func() []*redistest.Server { return c.Nodes }), c
 }
 
 // Slots move while their counts are exchanged; each is between two nodes for as long as requests are answered. A call for a strict zone has two keys, so
