@@ -239,7 +239,8 @@ func (s *scene) checkStrict(f trial, r *row) {
 }
 
 // checkLines counts the lines of each node, once all is well. A strict zone's requests that wait in vain without a fault, as on a busy machine, are one
-// reason more for a line; the exchange's calls that time out in a short run, with other tests beside it, are another.
+// reason more for a line; in a short run, with other tests beside it, so are calls of the exchange that time out, and a strict zone that speaks before the
+// exchange has had its turn, and only knows that Redis is not asked. Then the status must have named the fault.
 func (s *scene) checkLines(f trial, r *row) {
 	t := s.t
 	t.Helper()
@@ -259,7 +260,7 @@ func (s *scene) checkLines(f trial, r *row) {
 		}
 		others := r.unprovoked(f, i)
 		if !*long {
-			others += len(n.Log.With("timeout: "))
+			others += len(n.Log.With("timeout: ")) + len(n.Log.With("did not answer lately"))
 		}
 		if f.may != "" {
 			others += len(n.Log.With(f.may))
