@@ -64,7 +64,6 @@ func (pipeEnd) SetWriteDeadline(time.Time) error { return nil }
 type lifetime struct {
 	t      *testing.T
 	client *http.Client
-	resent sync.Map // how often a request of a path was sent again, *atomic.Int64
 }
 
 // newLifetime has a client that opens a connection for each request: one that is idle when a server ends can be closed while a request arrives on it, is
@@ -119,21 +118,20 @@ func (l *lifetime) load(config []byte) {
 	}
 }
 
-// get sends a request and returns the status and the body. What a server that is ending has read and not begun to serve it drops (net/http does, without
-// a word): that is sent again, as a proxy or a browser does.
-func (l *lifetime) get(path string, header ...string) (status int, body string, err error) {
+// post sends a request and returns the status and the body. What a server that is ending has read and not begun to serve it drops (net/http does, without
+// a word): that is sent again, as a proxy or a browser does. No handler has seen it, so it must not be counted anywhere. The client itself sends no POST
+// again, least of all on a new connection.
+func (l *lifetime) post(path string, header ...string) (status int, body string, err error) {
 	for range 100 {
 		if status, body, err = l.try(path, header...); !errors.Is(err, io.EOF) {
 			break
 		}
-		n, _ := l.resent.LoadOrStore(path, new(atomic.Int64))
-		n.(*atomic.Int64).Add(1)
 	}
 	return status, body, err
 }
 
 func (l *lifetime) try(path string, header ...string) (int, string, error) {
-	r, err := http.NewRequest(http.MethodGet, "http://site"+path, nil)
+	r, err := http.NewRequest(http.MethodPost, "http://site"+path, nil)
 	if err != nil {
 		return 0, "", err
 	}
@@ -164,7 +162,7 @@ func (f *traffic) run(l *lifetime, stop <-chan struct{}) {
 			return
 		default:
 		}
-		switch status, _, err := l.get("/"+f.zone, "K", strconv.Itoa(i%8)); {
+		switch status, _, err := l.post("/"+f.zone, "K", strconv.Itoa(i%8)); {
 		case err != nil || status != http.StatusOK && status != http.StatusTooManyRequests:
 			f.failed.Add(1)
 			f.first.CompareAndSwap(nil, fmt.Sprint(status, " ", err))
@@ -236,7 +234,8 @@ func (r *reloads) written(more string) []byte {
 		zones.WriteString(zoneBlock(z.name, fmt.Sprintf("match {\npath /%s\n}\nkey {http.request.header.K}\nlimit %d/30d\n%s", z.name, 1_000_000+r.tight, z.options)))
 	}
 	zones.WriteString(zoneBlock("life-tight", fmt.Sprintf("match {\npath /life-tight\n}\nkey all\nlimit %d/30d\nsync_rate local", r.tight)))
-	return r.config("redis "+r.redis[r.at].URL+"\nnamespace test\nsync_rate 100ms\nstrict_timeout 30s", "rate_limit {\n"+zones.String()+"}\nrespond ok", more)
+	// Both timeouts are longer than a busy machine may hold a call up: what a node decides by itself after one, Redis may have decided as well.
+	return r.config("redis "+r.redis[r.at].URL+"?timeout=30s\nnamespace test\nsync_rate 100ms\nstrict_timeout 30s", "rate_limit {\n"+zones.String()+"}\nrespond ok", more)
 }
 
 // reload replaces the configuration for the i-th time.
@@ -332,13 +331,9 @@ func (r *reloads) checkCounts(all []*traffic) {
 			}
 		case "life-local":
 			shows(t, f.zone, fmt.Sprintf("has counted %d", admitted), func(z limitStatus) bool { return z.Own == admitted })
-		case "life-strict": // each Redis holds what it decided, also for a client that is gone when its call is answered
-			again := int64(0)
-			if n, ok := r.resent.Load("/" + f.zone); ok {
-				again = n.(*atomic.Int64).Load()
-			}
-			if got := sumIn(t, r.redis[0], f.zone) + sumIn(t, r.redis[1], f.zone); got < admitted || got > admitted+again {
-				t.Errorf("%s: the two Redis hold %d, want the %d that were admitted, and %d at most of requests that were sent again", f.zone, got, admitted, again)
+		case "life-strict": // each Redis holds what it decided
+			if got := sumIn(t, r.redis[0], f.zone) + sumIn(t, r.redis[1], f.zone); got != admitted {
+				t.Errorf("%s: the two Redis hold %d, want the %d that were admitted", f.zone, got, admitted)
 			}
 		default:
 			shows(t, f.zone, fmt.Sprintf("has counted %d", admitted), func(z limitStatus) bool { return z.Own == admitted && z.Unsent == 0 })
@@ -411,7 +406,7 @@ func (l *lifetime) handOver(next []byte) {
 	old := make(chan int, waiting)
 	for range waiting {
 		go func() {
-			status, _, err := l.get("/", "Hold", "1")
+			status, _, err := l.post("/", "Hold", "1")
 			if err != nil {
 				t.Errorf("a request in the old configuration: %v", err)
 			}
@@ -425,7 +420,7 @@ func (l *lifetime) handOver(next []byte) {
 	go func() { loaded <- caddy.Load(next, true) }()
 	admitted := 0
 	for admitted < 12 { // of the new one's 15; as many as the old one had left when it began may pass there
-		status, body, err := l.get("/")
+		status, body, err := l.post("/")
 		if err != nil || status != http.StatusOK && body != "10" {
 			if status != http.StatusTooManyRequests {
 				t.Fatalf("after %d requests: %d %q, %v", admitted, status, body, err)
@@ -444,7 +439,7 @@ func (l *lifetime) handOver(next []byte) {
 		t.Fatalf("Load: %v", err)
 	}
 	for range 6 {
-		if status, _, err := l.get("/"); err == nil && status == http.StatusOK {
+		if status, _, err := l.post("/"); err == nil && status == http.StatusOK {
 			admitted++
 		}
 	}
