@@ -294,7 +294,7 @@ func TestMatchersAreNoSetting(t *testing.T) {
 	}
 }
 
-// FuzzJSON: no JSON makes it panic, and what it lets through means something.
+// FuzzJSON: no JSON makes it panic, and what it lets through means something, and the same when it has been written and read again.
 func FuzzJSON(f *testing.F) {
 	for _, zone := range []string{
 		`"limits": [{"max_events": 5, "window": "1m"}]`, `"window": "1m", "max_events": 0`, `"limits": [{"max_events": 9, "window": 60000000000}], "key": "{client_ip}-{http.request.host}"`,
@@ -311,9 +311,20 @@ func FuzzJSON(f *testing.F) {
 		if caddy.StrictUnmarshalJSON(text, h) != nil {
 			return
 		}
+		written, err := json.Marshal(h)
+		if err != nil {
+			t.Fatalf("Marshal of %s: %v", text, err)
+		}
 		zones, _, err := h.settings(nil, true, false)
 		if err != nil {
 			return
+		}
+		again := new(Handler)
+		if err := caddy.StrictUnmarshalJSON(written, again); err != nil {
+			t.Fatalf("%s is written as %s: %v", text, written, err)
+		}
+		if same, _, err := again.settings(nil, true, false); err != nil || !reflect.DeepEqual(same, zones) {
+			t.Fatalf("%s is written as %s, which means %+v, %v, want %+v", text, written, same, err, zones)
 		}
 		for _, s := range zones {
 			if s.fingerprint() == "" || len(s.limits) == 0 || s.maxKeys < 1 || s.buckets < 1 || s.burst < 0 || s.queue < 0 {
