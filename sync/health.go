@@ -156,6 +156,7 @@ func (r *Replicator) Start() {
 func (r *Replicator) beats(ctx context.Context) {
 	wait := beatRate
 	for {
+		lost := r.beatLost.Load()
 		err := r.beat(ctx)
 		r.note(nil, beatName, err, &r.beatLost)
 		wait = beatRate
@@ -164,6 +165,9 @@ func (r *Replicator) beats(ctx context.Context) {
 		} else {
 			r.calmed()
 			r.resend(false)
+			if lost {
+				r.retry()
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -205,4 +209,16 @@ func (r *Replicator) beat(ctx context.Context) error {
 	r.beaten, r.beatenAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
 	return nil
+}
+
+// retry has every table whose last exchange failed try again at once: the server is back, and their next turn may be an hour away.
+func (r *Replicator) retry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.sources {
+		if at := s.at.Load(); at != nil && at.lost.Load() {
+			at.due.Store(true)
+			s.Wake()
+		}
+	}
 }

@@ -144,6 +144,23 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 	}
 }
 
+// The beat finds out that Redis is back, and a zone with a slow rhythm doesn't wait for its turn to do so as well.
+func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
+	r := redistest.Start(t)
+	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
+	a.knows("k", 0, 0)
+	r.Kill()
+	a.take("k", 4)
+	a.configure(time.Hour)
+	redistest.Eventually(t, "two exchanges have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() })
+	redistest.Eventually(t, "the beat has failed", a.rep.beatLost.Load)
+	r.Restart()
+	redistest.Eventually(t, "the exchange works again", func() bool { return !a.source.Lost() && a.rep.Status().Up })
+	if got := sum(t, r); got != 4 {
+		t.Errorf("redis counts %d, want 4", got)
+	}
+}
+
 // A zone with a slow rhythm doesn't know yet that Redis is back when it ends, and sends its counts all the same.
 func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	r := redistest.Start(t)
