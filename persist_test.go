@@ -38,11 +38,16 @@ func newHome(t *testing.T, persist string) *home {
 // boot is a process that begins with a configuration.
 func (h *home) boot(block string) *site {
 	h.t.Helper()
+	return h.bootIn("", block)
+}
+
+func (h *home) bootIn(namespace, block string) *site {
+	h.t.Helper()
 	storage, err := json.Marshal(map[string]string{"module": "file_system", "root": filepath.Join(h.dir, "storage")})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	return newSiteWith(h.t, &caddy.Config{StorageRaw: storage}, &App{Persist: h.persist}, block)
+	return newSiteWith(h.t, &caddy.Config{StorageRaw: storage}, &App{Persist: h.persist, Namespace: namespace}, block)
 }
 
 func (h *home) files() (names []string) {
@@ -193,6 +198,26 @@ func TestPersistWithReloads(t *testing.T) {
 	s2.admits("1.2.3.4", 2, 2)
 	s2.end()
 	h.boot(block).admits("1.2.3.4", 10, 6)
+}
+
+// A reload into another namespace hands over what an earlier process saved and what was admitted since, and the new configuration saves all of it.
+func TestPersistWhereAReloadChangesTheNamespace(t *testing.T) {
+	for _, algorithm := range everyCountingAlgorithm {
+		h := newHome(t, "storage")
+		block := zoneBlock("persist-namespace", "limit 10/1h\nalgorithm "+algorithm)
+		s := h.bootIn("persist-first", block)
+		s.admits("1.2.3.4", 2, 2)
+		s.end()
+		s = h.bootIn("persist-first", block)
+		s.admits("1.2.3.4", 1, 1)
+		next := h.bootIn("persist-second", block)
+		s.end()
+		next.admits("1.2.3.4", 1, 1)
+		next.end()
+		last := h.bootIn("persist-second", block)
+		last.admits("1.2.3.4", 20, 6)
+		last.end()
+	}
 }
 
 // messages are what an app wrote.
