@@ -14,6 +14,12 @@ import (
 // ErrDown says that Redis did not answer lately and was not asked.
 var ErrDown = errors.New("redis did not answer lately")
 
+// downError is ErrDown with what made the circuit open. It is made once for all requests that it is told.
+type downError struct{ cause error }
+
+func (e *downError) Error() string        { return ErrDown.Error() + ": " + e.cause.Error() }
+func (e *downError) Is(target error) bool { return target == ErrDown }
+
 // ErrClosed says that a Strict was closed before it could ask Redis, or before Redis answered. It says nothing of how Redis is.
 var ErrClosed = errors.New("this node has let go of redis")
 
@@ -30,7 +36,18 @@ return redis.call('PEXPIRE', KEYS[1], 60000)`)
 
 // A circuit keeps requests from waiting for a Redis that is known not to answer: after a failure all fail at once until a probe, which no request
 // waits for, has been answered within the time that requests are ready to wait.
-type circuit struct{ down atomic.Bool }
+type circuit struct {
+	down atomic.Bool
+	why  atomic.Pointer[downError] // set before down
+}
+
+// lost is nil while the circuit is closed.
+func (c *circuit) lost() error {
+	if !c.down.Load() {
+		return nil
+	}
+	return c.why.Load()
+}
 
 // circuitOf returns the circuit of a key: in a Cluster there is one for each of the 64 shards, as a part of it can be lost.
 func (s *Strict) circuitOf(id [16]byte) (*circuit, int) {
@@ -42,8 +59,12 @@ func (s *Strict) circuitOf(id [16]byte) (*circuit, int) {
 }
 
 // trip opens a circuit, unless it is open, and probes until it can be closed.
-func (s *Strict) trip(id [16]byte) {
+func (s *Strict) trip(id [16]byte, cause error) {
 	c, shard := s.circuitOf(id)
+	if c.down.Load() {
+		return
+	}
+	c.why.Store(&downError{cause})
 	if !c.down.CompareAndSwap(false, true) {
 		return // it is probed already
 	}

@@ -85,6 +85,7 @@ func classifyReply(err error) string {
 
 func classifyNetwork(err error) string {
 	var (
+		down    *downError
 		dns     *net.DNSError
 		unknown x509.UnknownAuthorityError
 		name    x509.HostnameError
@@ -94,6 +95,8 @@ func classifyNetwork(err error) string {
 		timeout net.Error
 	)
 	switch {
+	case errors.As(err, &down):
+		return Classify(down.cause)
 	case errors.Is(err, ErrDown):
 		return "redis did not answer lately; it is tried again by itself"
 	case errors.As(err, &dns):

@@ -112,7 +112,7 @@ func (s *Strict) fly(rs *ruleset, id [16]byte, f *flight) {
 		}
 		lost := err != nil && s.severe(err)
 		if lost {
-			s.trip(id)
+			s.trip(id, err)
 		}
 		rs.mu.Lock()
 		f.land(c, o, err, lost)
@@ -158,10 +158,8 @@ func (s *Strict) mute(id [16]byte) error {
 	if s.ctx.Err() != nil {
 		return ErrClosed
 	}
-	if c, _ := s.circuitOf(id); c.down.Load() {
-		return ErrDown
-	}
-	return nil
+	c, _ := s.circuitOf(id)
+	return c.lost()
 }
 
 // park ends a flight of which something is still to be settled when Redis is back.

@@ -85,8 +85,9 @@ func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byt
 	if s.closed.Load() {
 		return dst, Grant{}, ErrClosed
 	}
-	if c, _ := s.circuitOf(id); c.down.Load() {
-		return dst, Grant{}, ErrDown
+	c, _ := s.circuitOf(id)
+	if err := c.lost(); err != nil {
+		return dst, Grant{}, err
 	}
 	if err := ctx.Err(); err != nil {
 		return dst, Grant{}, err
@@ -107,7 +108,7 @@ func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byt
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				s.timeouts.Add(1)
 				if slow {
-					s.trip(id)
+					s.trip(id, ctx.Err())
 				}
 			}
 			return dst, Grant{}, ctx.Err()

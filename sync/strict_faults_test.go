@@ -54,6 +54,8 @@ func TestStrictFailsAtOnceWhileRedisIsLost(t *testing.T) {
 			for range 1000 {
 				if err := try(); !errors.Is(err, ErrDown) {
 					t.Fatalf("Take() = %v while Redis is lost, want ErrDown", err)
+				} else if got := Classify(err); got == Classify(ErrDown) {
+					t.Fatalf("Classify(%v) = %q, which doesn't say why", err, got)
 				}
 			}
 			if took := time.Since(start); took > 25*time.Second { // half of what it is if all of them wait
