@@ -254,8 +254,9 @@ func TestLostRepliesAndLateDuplicates(t *testing.T) {
 	})
 	proxy.Set(faultproxy.None)
 	spend(100)
+	held := proxy.Pieces()
 	for range 2 { // late, and then late once more
-		if _, err := proxy.Deliver(); err != nil {
+		if _, err := proxy.Deliver(held...); err != nil {
 			t.Logf("delivering what was held: %v", err)
 		}
 		for _, z := range []string{"fixed", "bucket"} {

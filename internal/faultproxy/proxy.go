@@ -4,6 +4,7 @@ package faultproxy
 import (
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -129,10 +130,13 @@ func (p *Proxy) Last() []byte {
 }
 
 // Held is how many pieces are kept back.
-func (p *Proxy) Held() int {
+func (p *Proxy) Held() int { return len(p.Pieces()) }
+
+// Pieces are those that are kept back, the oldest first.
+func (p *Proxy) Pieces() [][]byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.held)
+	return slices.Clone(p.held)
 }
 
 // Deliver sends pieces to the server on a connection of their own, as a network does that repeats or delays them, and returns the
