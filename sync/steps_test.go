@@ -63,7 +63,7 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Algori
 			if random.IntN(2) == 0 { // from just behind an edge back over it
 				time.Sleep(time.Duration(int64(s.span) - s.store.now().UnixNano()%int64(s.span)))
 				s.busy(time.Second)
-				by = -time.Duration(span * (.05 + .4*random.Float64()))
+				by = -2*time.Second - time.Duration(span*(.05+.25*random.Float64())) // further than the edge is back, and less than half a window
 				for i, key := range s.keys {
 					spent[i] = s.spent(key, 1)
 				}
