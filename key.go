@@ -24,6 +24,7 @@ const (
 	tagText     = 0x01 // a length (uvarint) and that many bytes
 	tagIPv4     = 0x04 // the bytes of the network
 	tagIPv6     = 0x06 // the bytes of the network
+	tagEarly    = 0xfe // first: an address in this key came in early data, so the key never meets one of a proven address
 	tagClientIP = 0xff // first: a client IP that stands in for an empty key, and so never meets an ordinary key
 )
 
@@ -56,6 +57,8 @@ type keyPart struct {
 	read  func(r *http.Request) string
 	form  func(r *http.Request, value string) string
 	tells bool
+	// address is set for placeholders made of the client's or the peer's address.
+	address bool
 }
 
 // keySource is where a part's value is read from. What most keys are made of has a way past the replacer that gives the same bytes and
@@ -142,7 +145,7 @@ func newPlaceholder(name string) keyPart {
 	if name == caddyhttp.ClientIPVarKey {
 		name = clientIPName
 	}
-	p := keyPart{source: fromReplacer, text: name, form: canonicalForm(name), tells: !comesWithEveryRequest(name)}
+	p := keyPart{source: fromReplacer, text: name, form: canonicalForm(name), tells: !comesWithEveryRequest(name), address: isAddress(name)}
 	if name == clientIPName {
 		p.source = fromClientIP
 	}
@@ -159,6 +162,14 @@ func newPlaceholder(name string) keyPart {
 }
 
 const varsPrefix = "http.vars."
+
+// isAddress reports whether a placeholder is made of the client's or the peer's address.
+func isAddress(name string) bool {
+	return name == clientIPName || name == "http.request.remote" || strings.HasPrefix(name, "http.request.remote.")
+}
+
+// isEarly reports whether a request came in early data (0-RTT), whose sender can be forged: QUIC proves an address by the handshake.
+func isEarly(r *http.Request) bool { return r.TLS != nil && !r.TLS.HandshakeComplete }
 
 // requestReader is what the replacer does for a placeholder, without the replacer; nil where that would save nothing.
 func requestReader(name string) func(*http.Request) string {
@@ -182,8 +193,8 @@ func requestReader(name string) func(*http.Request) string {
 		return func(r *http.Request) string { return r.URL.RawQuery }
 	case "http.request.remote.host":
 		return func(r *http.Request) string {
-			if r.TLS != nil && !r.TLS.HandshakeComplete {
-				return "" // early data, whose sender can be forged
+			if isEarly(r) {
+				return "" // as Caddy's own
 			}
 			return remoteHost(r)
 		}
@@ -203,6 +214,9 @@ func (k *keyTemplate) appendKey(dst []byte, r *http.Request, vars map[string]any
 	if k.telling == 0 {
 		return append(dst, tagShared), false
 	}
+	if isEarly(r) {
+		return k.appendEarlyKey(dst, r, vars)
+	}
 	empty = true
 	var repl *caddy.Replacer
 	for i := range k.parts {
@@ -218,6 +232,36 @@ func (k *keyTemplate) appendKey(dst []byte, r *http.Request, vars map[string]any
 			empty = false
 		}
 		dst = k.appendValue(dst, value)
+	}
+	return dst, empty
+}
+
+// appendEarlyKey is appendKey for early data. A key with an address in it, wherever that comes from (a proxy's header is as good as the proxy's
+// address), is one of its own: who forges his address must not spend what belongs to its owner. Caddy has no peer's address in early data;
+// here it is there, as a key without it would be empty, and empty_key could let the request pass uncounted.
+func (k *keyTemplate) appendEarlyKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
+	empty = true
+	start, unproven := len(dst), false
+	dst = append(dst, tagEarly)
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	for i := range k.parts {
+		p := &k.parts[i]
+		if p.source == fromTemplate {
+			continue
+		}
+		value := p.value(r, vars, repl)
+		if value == "" && p.address {
+			value = remoteHost(r)
+		}
+		if value != "" && p.tells {
+			empty = false
+		}
+		at := len(dst)
+		dst = k.appendValue(dst, value)
+		unproven = unproven || value != "" && p.address || dst[at] != tagText
+	}
+	if !unproven {
+		dst = append(dst[:start], dst[start+1:]...)
 	}
 	return dst, empty
 }
@@ -268,8 +312,11 @@ func (k *keyTemplate) appendValue(dst []byte, value string) []byte {
 }
 
 // appendClientIP appends a key that stands in for an empty one: the client's address, marked so that it never meets an
-// ordinary key. Without an address it reports false, and the key is one bucket for all such requests.
+// ordinary key, and in early data as one that is not proven. Without an address it reports false, and the key is one bucket for all such requests.
 func appendClientIP(dst []byte, r *http.Request, vars map[string]any, v4bits, v6bits int) ([]byte, bool) {
+	if isEarly(r) {
+		dst = append(dst, tagEarly)
+	}
 	dst = append(dst, tagClientIP)
 	value := toText(vars[caddyhttp.ClientIPVarKey])
 	addr, ok := parseIP(clientOrRemote(r, value))
@@ -513,6 +560,9 @@ const longestKeyText = 128
 // text shows a key that this template made, for a log: as the template reads with its values filled in, in printable ASCII, at
 // most 128 bytes and an ellipsis.
 func (k *keyTemplate) text(key []byte) string {
+	if len(key) > 0 && key[0] == tagEarly {
+		key = key[1:]
+	}
 	if len(key) > 0 && key[0] == tagClientIP {
 		return "client_ip:" + bounded(k.appendValueText(nil, &key, 1))
 	}

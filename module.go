@@ -246,7 +246,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	counted := countedBefore(r, vars)
 	p := newPass(clock())
 	defer p.free()
-	if h.proxies.due(p.now) {
+	if h.proxies.due(p.now) && !isEarly(r) {
 		h.proxies.look(h.said, h.logger, r)
 	}
 	if err := p.check(h.zones, r, vars, counted); err != nil {
@@ -293,10 +293,17 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, p *pass) {
 
 // refuse notes the refusal and answers it.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *pass) error {
+	tooEarly := false
 	for i := range p.take {
 		v := &p.take[i]
 		p.countOverflow(v)
-		if v.refused {
+		switch {
+		case !v.refused:
+		case v.early:
+			// No line and no event: they would blame the owner of an address that somebody else may have written there.
+			v.zone.metrics.early()
+			tooEarly = true
+		default:
 			v.zone.metrics.refuse()
 			v.zone.log.refused(h.logger, p.now, v.key[0], func() string { return v.zone.template.text(p.key(v)) }, p.longest(v), remoteHost(r))
 		}
@@ -313,6 +320,9 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *pass) error 
 		why.zone, why.wait = z.name, z.limits[0].window
 		z.metrics.refuse()
 		z.log.refused(h.logger, p.now, 0, func() string { return "" }, algorithms.Decision{RetryAfter: why.wait}, remoteHost(r))
+	}
+	if tooEarly {
+		return h.answers.tooEarly(w, r)
 	}
 	return h.answers.refuse(w, r, why, p.now)
 }

@@ -38,6 +38,7 @@ type visit struct {
 	strict   bool // granted by Redis, grant is in pass.grants
 	grant    int
 	refused  bool
+	early    bool // the key holds an address that early data doesn't prove
 }
 
 type grant struct {
@@ -101,7 +102,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 		return
 	}
 	raw := p.raw[start:]
-	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters})
+	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters, early: raw[0] == tagEarly})
 	v := &p.take[len(p.take)-1]
 	lost := false
 	if z.strict() {
