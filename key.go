@@ -347,7 +347,7 @@ func appendNetwork(dst, raw []byte, bits int) []byte {
 }
 
 // parseIP returns the address that s is, with its zone stripped and out of an IPv4-mapped form: ::ffff:192.0.2.1 is 192.0.2.1, or
-// else all IPv4 clients are one IPv6 network (CVE-2026-30827).
+// else all IPv4 clients are one IPv6 network (CVE-2026-30827). So they are in 64:ff9b::/96, which NAT64 puts before them (RFC 6052).
 func parseIP(s string) (netip.Addr, bool) {
 	if v4, ok := parseIPv4(s); ok {
 		return netip.AddrFrom4(v4), true
@@ -362,8 +362,14 @@ func parseIP(s string) (netip.Addr, bool) {
 	if err != nil {
 		return netip.Addr{}, false
 	}
+	if nat64.Contains(addr) {
+		raw := addr.As16()
+		return netip.AddrFrom4([4]byte(raw[12:])), true
+	}
 	return addr.Unmap(), true
 }
+
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
 // parseIPv4 reads four numbers with dots between them as netip.ParseAddr does, in one go: most client IPs are written so.
 func parseIPv4(s string) (addr [4]byte, ok bool) {
