@@ -185,14 +185,21 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		}
 	}
 	slices.SortStableFunc(h.zones, func(a, b *zone) int { return strictness(a) - strictness(b) })
+	for _, z := range h.zones {
+		z.queuesLast = z.kind == leakyBucket && (len(h.zones) > 1 || len(z.limits) > 1)
+	}
 	return nil
 }
 
+// strictness puts zones in which Redis decides last, and among those the queues, whose places can't be given back.
 func strictness(z *zone) int {
-	if z.strict() {
+	switch {
+	case !z.strict():
+		return 0
+	case z.kind != leakyBucket:
 		return 1
 	}
-	return 0
+	return 2
 }
 
 func (h *Handler) sweepInterval() time.Duration {

@@ -108,6 +108,9 @@ type zone struct {
 	strictTimeout time.Duration
 	strictFailed  atomic.Int64 // when it was last reported that Redis failed to decide
 
+	// queuesLast is set for queues beside other limits: their places are taken when all others have admitted.
+	queuesLast bool
+
 	// parts are the limiters of an equal part of each limit, for on_redis_loss divide.
 	parts atomic.Pointer[parts]
 }
