@@ -378,10 +378,10 @@ func (e *events) exceeded(r *http.Request, zone string, seconds int64) {
 	if !e.app.ShouldEmit(exceededEvent) {
 		return
 	}
-	e.app.Emit(e.ctx, exceededEvent, map[string]any{
-		"zone":      zone,
-		"wait":      time.Duration(seconds) * time.Second,
-		"remote_ip": remoteHost(r),
-		"client_ip": clientOrRemote(r, toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey))),
-	})
+	data := map[string]any{"zone": zone, "wait": time.Duration(seconds) * time.Second, "remote_ip": "", "client_ip": ""}
+	if !isEarly(r) { // which proves no address
+		data["remote_ip"] = remoteHost(r)
+		data["client_ip"] = clientOrRemote(r, toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey)))
+	}
+	e.app.Emit(e.ctx, exceededEvent, data)
 }
