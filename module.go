@@ -133,6 +133,10 @@ type Zone struct {
 
 	// EarlySync exchanges a key before its turn when it comes near its limit. Default: true.
 	EarlySync *bool `json:"early_sync,omitempty"`
+
+	// Source is the file and line that a warning about this zone names, such as Caddyfile:12. A
+	// Caddyfile sets it where there is something to warn of. It changes nothing else. Default: none.
+	Source string `json:"source,omitempty"`
 }
 
 // Limit is a number of requests in a window of time.
