@@ -225,9 +225,6 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		return nil, err
 	}
 	z.log = newRefusalLog(s.name, s.limits[len(s.limits)-1].window, h.LogKey)
-	if !h.DisableMetrics {
-		z.metrics = newZoneCounters(s.name)
-	}
 	for _, r := range s.limits {
 		c, key, err := acquire(app.namespace, s, r)
 		if err != nil {
@@ -240,6 +237,9 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		z.rules = append(z.rules, ratesync.Rule{
 			Kind: s.kind.letter(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue,
 		})
+	}
+	if !h.DisableMetrics {
+		z.metrics = newZoneCounters(s.name) // Cleanup releases it
 	}
 	return z, nil
 }
@@ -366,6 +366,7 @@ func markCounted(r *http.Request, p *pass) {
 func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
 		z.log.flush(h.logger, clock())
+		z.metrics.release()
 	}
 	for _, key := range h.acquired {
 		_, _ = counterPool.Delete(key) // ending counters can't fail
