@@ -42,9 +42,10 @@ type App struct {
 	redisEmpty bool
 	shared     *sharedRedis
 
-	keeper keeper // nil for none
-	ending bool   // stopped, and no other configuration came after it
-	kept   int64  // admitted by the zones that don't sync, when that was saved last
+	keeper  keeper // nil for none
+	unsaved bool   // it was reported at load that counters can't be saved
+	ending  bool   // stopped, and no other configuration came after it
+	kept    int64  // admitted by the zones that don't sync, when that was saved last
 
 	mu       sync.Mutex
 	said     warnings
@@ -114,6 +115,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if a.keeper, err = newKeeper(ctx, a.Persist); err != nil {
 		return err
 	}
+	a.checkKeeper()
 	if err := a.check(a.shared != nil, a.redisEmpty); err != nil {
 		return err
 	}

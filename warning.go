@@ -48,7 +48,7 @@ func (w *warnings) warn(logger *zap.Logger, code, text string, fields ...zap.Fie
 func (w *warnings) warnLooseTrust(logger *zap.Logger, server *caddyhttp.Server) {
 	of := "trusted_proxies"
 	if name := server.Name(); name != "" {
-		of += " of server " + name
+		of += " of apps.http.servers." + name
 	}
 	w.warn(logger, codeTrustNotStrict, of+" is not strict, so a client can choose the address it is counted by; "+
 		"add trusted_proxies_strict to the servers block of the global options, in JSON `\"trusted_proxies_strict\": 1`")
