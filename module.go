@@ -67,6 +67,7 @@ type Handler struct {
 	// StorageRaw is refused with a hint: counters are exchanged through Redis, not through Caddy's storage.
 	StorageRaw json.RawMessage `json:"storage,omitempty"`
 
+	place    string  // in JSON, see placeInJSON
 	zones    []*zone // the local ones first
 	acquired []string
 	answers  *responder
@@ -134,6 +135,10 @@ type Zone struct {
 
 	// EarlySync exchanges a key before its turn when it comes near its limit. Default: true.
 	EarlySync *bool `json:"early_sync,omitempty"`
+
+	// Source is the file and line that a warning about this zone names, such as Caddyfile:12. A
+	// Caddyfile sets it where there is something to warn of. It changes nothing else. Default: none.
+	Source string `json:"source,omitempty"`
 }
 
 // Limit is a number of requests in a window of time.
@@ -157,9 +162,10 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := v.(*App)
+	h.place = placeInJSON(ctx)
 	all, found, err := h.settings(app.SyncRate, app.shared != nil, app.redisEmpty)
 	if err != nil {
-		return err
+		return inJSON(err)
 	}
 	h.said, h.proxies = &app.said, new(proxyWatch)
 	for _, w := range found {
@@ -174,6 +180,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.answers = newResponder(cmp.Or(h.StatusCode, http.StatusTooManyRequests), h.Message, h.Jitter, h.sets, events)
 	where := app.nextHandler()
+	if h.place != "" {
+		where += " in " + h.place
+	}
 	for i := range all {
 		z, err := h.provisionZone(ctx, app, &all[i])
 		if err != nil {
@@ -184,6 +193,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		if err := app.use(z, where, h.sweepInterval()); err != nil {
 			return err
 		}
+	}
+	if server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); h.proxies.keyed && trustsLoosely(server) {
+		h.said.warnLooseTrust(h.logger, server)
 	}
 	slices.SortStableFunc(h.zones, func(a, b *zone) int { return strictness(a) - strictness(b) })
 	for _, z := range h.zones {
@@ -229,9 +241,6 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		return nil, err
 	}
 	z.log = newRefusalLog(s.name, s.limits[len(s.limits)-1].window, h.LogKey)
-	if !h.DisableMetrics {
-		z.metrics = newZoneCounters(s.name)
-	}
 	for _, r := range s.limits {
 		c, key, err := acquire(app.namespace, s, r)
 		if err != nil {
@@ -244,6 +253,9 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		z.rules = append(z.rules, ratesync.Rule{
 			Kind: s.kind.letter(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue,
 		})
+	}
+	if !h.DisableMetrics {
+		z.metrics = newZoneCounters(s.name) // Cleanup releases it
 	}
 	return z, nil
 }
@@ -380,6 +392,7 @@ func markCounted(r *http.Request, p *pass) {
 func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
 		z.log.flush(h.logger, clock())
+		z.metrics.release()
 	}
 	for _, key := range h.acquired {
 		_, _ = counterPool.Delete(key) // ending counters can't fail
