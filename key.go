@@ -43,6 +43,8 @@ type keyTemplate struct {
 	v6bits int
 	// telling is how many parts tell clients apart, or all placeholders where none does.
 	telling int
+	// byPeer is that the peer's address is in the key. Early data leaves it out.
+	byPeer bool
 }
 
 // keyPart is literal text or a placeholder.
@@ -90,6 +92,7 @@ func compileKey(template string, v4bits, v6bits int) (*keyTemplate, error) {
 		if k.parts[i].tells {
 			k.telling++
 		}
+		k.byPeer = k.byPeer || k.parts[i].source != fromTemplate && k.parts[i].text == peerName
 	}
 	if k.telling > 0 {
 		return k, nil
@@ -158,7 +161,13 @@ func newPlaceholder(name string) keyPart {
 	return p
 }
 
-const varsPrefix = "http.vars."
+const (
+	varsPrefix = "http.vars."
+	peerName   = "http.request.remote.host"
+)
+
+// isEarlyData reports whether a request came before the TLS handshake was complete.
+func isEarlyData(r *http.Request) bool { return r.TLS != nil && !r.TLS.HandshakeComplete }
 
 // requestReader is what the replacer does for a placeholder, without the replacer; nil where that would save nothing.
 func requestReader(name string) func(*http.Request) string {
@@ -180,10 +189,10 @@ func requestReader(name string) func(*http.Request) string {
 		return func(r *http.Request) string { return r.URL.Path }
 	case "http.request.uri.query":
 		return func(r *http.Request) string { return r.URL.RawQuery }
-	case "http.request.remote.host":
+	case peerName:
 		return func(r *http.Request) string {
-			if r.TLS != nil && !r.TLS.HandshakeComplete {
-				return "" // early data, whose sender can be forged
+			if isEarlyData(r) {
+				return "" // its sender can be forged
 			}
 			return remoteHost(r)
 		}

@@ -401,13 +401,43 @@ func (z *Zone) grouping(s *settings) (found []warning, err error) {
 	}
 	s.keyTemplate = strings.ReplaceAll(z.Key, "{client_ip}", defaultKey) // the word of Caddyfiles, also in JSON
 	switch {
-	case z.Key == "" && z.legacy():
-		return []warning{{codeOneKey, "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}, nil
+	case z.legacy():
+		found = z.legacyKey(s)
 	case z.Key == "":
 		s.keyTemplate = defaultKey
 	}
-	found, err = checkKey(s.keyTemplate)
-	return found, wrong("key", err)
+	slips, err := checkKey(s.keyTemplate)
+	return append(found, slips...), wrong("key", err)
+}
+
+// legacyKey keeps what keys did in the older plugin: no key and an empty key are one count for all requests. A placeholder
+// that doesn't exist gave the empty text there, so where it was meant for the client's address, the limit held for all clients
+// together. Here it is the address. Where map or another module can set the placeholder, the address stands in for it only
+// when it is empty.
+func (z *Zone) legacyKey(s *settings) (found []warning) {
+	if z.EmptyKey == "" {
+		s.emptyKey = emptyShare
+	}
+	if z.Key == "" {
+		return []warning{{codeOneKey, "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}
+	}
+	parts, err := parseKey(s.keyTemplate)
+	if err != nil {
+		return nil // checkKey reports it
+	}
+	for i := range parts {
+		name := parts[i].text
+		switch {
+		case parts[i].source == fromTemplate || !meansClientIP(name):
+		case strings.HasPrefix(name, "http.request."):
+			s.keyTemplate = strings.Replace(s.keyTemplate, "{"+name+"}", defaultKey, 1)
+			found = append(found, warning{codeMeantAddress, fmt.Sprintf(
+				"there is no placeholder {%s}; each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name)})
+		case z.EmptyKey == "":
+			s.emptyKey = emptyClientIP
+		}
+	}
+	return found
 }
 
 // prefix is a number of bits. 0 switches grouping off, which is the same as all of them.

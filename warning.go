@@ -26,6 +26,7 @@ const (
 	codeNoRedis        = "TIDE011"
 	codeNotSaved       = "TIDE016"
 	codeNotResumed     = "TIDE017"
+	codeMeantAddress   = "TIDE030"
 )
 
 // A warning is for the log.

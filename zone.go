@@ -138,8 +138,12 @@ func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 	if !empty {
 		return key, false
 	}
-	z.log.warnEmpty(z.logger, z.keyTemplate, emptyKeyNames[z.emptyKey])
-	switch z.emptyKey {
+	policy := z.emptyKey
+	if policy == emptyShare && z.template.byPeer && isEarlyData(r) {
+		policy = emptyClientIP // any client's key is empty there
+	}
+	z.log.warnEmpty(z.logger, z.keyTemplate, emptyKeyNames[policy])
+	switch policy {
 	case emptySkip:
 		z.metrics.skip()
 		return key[:start], true
