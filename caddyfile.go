@@ -183,6 +183,9 @@ func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
 	start := p.Token()
 	if rates := p.RemainingArgs(); len(rates) > 0 {
 		limits, err := parseLimits(rates)
+		if isKeyFirst(rates[0]) {
+			err = keyFirst(rates)
+		}
 		if err != nil {
 			return nil, placeAt(p.Token(), fmt.Errorf("parsing rate: %w", err))
 		}

@@ -113,3 +113,26 @@ func TestOlderZonesDontCountEarlyDataTogether(t *testing.T) {
 	s.admits("192.0.2.1", 3, 2, early)
 	s.admits("192.0.2.2", 3, 2, early)
 }
+
+// JSON in the shapes of other rate limiters is refused with what to write instead, and unknown fields are refused everywhere.
+func TestOtherShapesOfJSONAreRefusedWithAHint(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"rate_limits": [{"name": "login", "max_events": 5, "window": "1m"}]}`: `write an object of zones by their names, like {"login"`,
+		`{"rate_limits": {"z": [{"max_events": 5, "window": "1m"}]}}`:           `write an object with the list in it, like {"limits"`,
+		`{"rate_limits": {"z": {"limits": ["5/1m"]}}}`:                          `write each rate as an object, like {"max_events": 100, "window": "1m"}`,
+		`{"rate_limits": {"z": {"limits": "5/1m"}}}`:                            `write a list; write each rate`,
+		`{"rate_limits": {"z": {"limits": {"max_events": 5, "window": "1m"}}}}`: `write a list; write each rate`,
+		`{"key": "{remote.ip}", "rate": "10r/s", "zone_size": 100000}`:          `it belongs into a zone, like {"rate_limits"`,
+		`{"rate_limits": {"z": {"limit": "5/1m"}}}`:                             `write limits, like "limits"`,
+		`{"rate_limits": {"z": {"events": 5, "window": "1m"}}}`:                 `write max_events`,
+		`{"rate_limits": {"z": {"limits": [{"events": 5, "window": "1m"}]}}}`:   `write max_events`,
+		`{"flavour": "sweet"}`:                         `unknown field "flavour"`,
+		`{"rate_limits": {"z": {"flavour": "sweet"}}}`: `unknown field "flavour"`,
+		`{"distributed": {"flavour": "sweet"}}`:        `unknown field "flavour"`,
+	} {
+		h := new(Handler)
+		if err := caddy.StrictUnmarshalJSON([]byte(text), h); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("StrictUnmarshalJSON(%s) = %v, want an error with %s", text, err, want)
+		}
+	}
+}

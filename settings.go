@@ -251,7 +251,11 @@ func choose[T ~int | ~uint8](value string, names []string) (T, error) {
 	if i := slices.Index(names, value); i >= 0 {
 		return T(i), nil
 	}
-	if near := nearestOf(value, names); near != "" {
+	near := nearestOf(value, names)
+	if meant := otherNames[value]; slices.Contains(names, meant) {
+		near = meant
+	}
+	if near != "" {
 		return 0, fmt.Errorf("there is no %q; did you mean %s?", clip(value), near)
 	}
 	return 0, fmt.Errorf("there is no %q; write one of %s", clip(value), strings.Join(names, ", "))
@@ -468,6 +472,9 @@ func (z *Zone) exchange(s *settings, inherited SyncRate, hasRedis, redisEmpty bo
 	s.maxKeys = defaultMaxKeys
 	if z.MaxKeys != nil {
 		s.maxKeys = *z.MaxKeys
+	}
+	if s.maxKeys == 0 {
+		return wrongf("max_keys", "0 would be no bound, and there is none here; write a number up to %d, or remove it for %d", mostMaxKeys, defaultMaxKeys)
 	}
 	if s.maxKeys < 1 || s.maxKeys > mostMaxKeys {
 		return wrongf("max_keys", "%d is not between 1 and %d; write %d", s.maxKeys, mostMaxKeys, defaultMaxKeys)
