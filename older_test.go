@@ -3,9 +3,16 @@ package ratelimit
 import (
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"net/http"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 )
@@ -34,6 +41,7 @@ func jsonSite(t *testing.T, text string) *site {
 func TestOlderKeysThatMeanTheAddressCountByIt(t *testing.T) {
 	for _, key := range []string{
 		"{http.request.remote_ip}", "{http.request.client_ip}", "{http.request.Remote_IP}", "{remote_ip}", "{remote.ip}",
+		"{http.request.remote_host}", "{remote_host}",
 		"{http.request.remote_ip}{http.request.host}", `"{http.request.client_ip} {http.request.method}"`,
 	} {
 		s := newSite(t, &App{}, older("address", "key "+key))
@@ -135,4 +143,139 @@ func TestOtherShapesOfJSONAreRefusedWithAHint(t *testing.T) {
 			t.Errorf("StrictUnmarshalJSON(%s) = %v, want an error with %s", text, err, want)
 		}
 	}
+}
+
+// olderStep is a request to one of a configuration's handlers, after a while.
+type olderStep struct {
+	after   time.Duration
+	handler int
+	ip      string
+	change  func(*http.Request)
+	want    int
+}
+
+func posted(r *http.Request) { r.Method = http.MethodPost }
+
+// asks is for a path with a header, if that has a value.
+func asks(path, name, value string) func(*http.Request) {
+	return func(r *http.Request) {
+		to(path)(r)
+		if value != "" {
+			r.Header.Set(name, value)
+		}
+	}
+}
+
+// Configurations in the shapes that people publish for the older plugin, request by request. The expectations are the older
+// plugin's, except where the key was meant for the client's address.
+var olderConfigurations = map[string][]olderStep{
+	"remote_ip": {
+		{0, 0, "192.0.2.1", nil, 200}, {time.Second, 0, "192.0.2.1", nil, 200}, {time.Second, 0, "192.0.2.1", nil, 429},
+		{0, 0, "192.0.2.2", nil, 200}, {0, 0, "192.0.2.2", nil, 200}, {0, 0, "192.0.2.2", nil, 429}, // there: 429 from the first on
+		{57 * time.Second, 0, "192.0.2.1", nil, 429}, {2 * time.Second, 0, "192.0.2.1", nil, 200}, {0, 0, "192.0.2.1", nil, 200}, {0, 0, "192.0.2.1", nil, 429},
+		{0, 1, "192.0.2.1", nil, 200}, {0, 1, "192.0.2.1", nil, 200}, {4 * time.Second, 1, "192.0.2.1", nil, 200}, {0, 1, "192.0.2.1", nil, 429},
+		{2 * time.Second, 1, "192.0.2.1", nil, 200}, {0, 1, "192.0.2.1", nil, 200}, {0, 1, "192.0.2.1", nil, 429},
+	},
+	"static_and_dynamic": {
+		{0, 0, "192.0.2.1", nil, 200}, {0, 0, "192.0.2.2", nil, 200}, {0, 0, "192.0.2.3", nil, 200}, {0, 0, "192.0.2.4", nil, 429},
+		{0, 0, "192.0.2.4", posted, 200}, {3 * time.Second, 0, "192.0.2.4", posted, 200}, {0, 0, "192.0.2.4", posted, 429}, {0, 0, "192.0.2.5", posted, 200},
+		{3 * time.Second, 0, "192.0.2.4", posted, 200}, {0, 0, "192.0.2.4", posted, 429}, {0, 0, "192.0.2.4", nil, 429}, {55 * time.Second, 0, "192.0.2.4", nil, 200},
+	},
+	"api_keys": {
+		{0, 0, "192.0.2.1", asks("/v1/a", "X-Api-Key", "k1"), 200}, {0, 0, "192.0.2.2", asks("/v1/b", "X-Api-Key", "k1"), 200}, {0, 0, "192.0.2.3", asks("/v1/c", "X-Api-Key", "k1"), 429},
+		{0, 0, "192.0.2.1", asks("/v1/a", "X-Api-Key", "k2"), 200}, {0, 0, "192.0.2.1", asks("/v1/a", "", ""), 200}, {0, 0, "192.0.2.1", asks("/v1/a", "", ""), 200},
+		{0, 0, "192.0.2.1", asks("/v1/a", "", ""), 200}, // the zone asks for the header
+		{0, 0, "192.0.2.1", asks("/v2/a", "", ""), 200}, {0, 0, "192.0.2.2", asks("/v2/a", "", ""), 200}, {0, 0, "192.0.2.3", asks("/v2/a", "", ""), 429},
+		{0, 0, "192.0.2.3", asks("/v2/a", "Authorization", "Bearer t"), 200}, {0, 0, "192.0.2.3", asks("/", "", ""), 200},
+	},
+	"snippet": {
+		{0, 0, "192.0.2.1", to("/a"), 200}, {0, 1, "192.0.2.1", to("/a"), 200}, {0, 0, "192.0.2.1", to("/a"), 429}, {0, 1, "192.0.2.1", to("/a"), 429},
+		{0, 1, "192.0.2.1", to("/b"), 200}, {0, 1, "192.0.2.2", to("/a"), 200}, {11 * time.Second, 1, "192.0.2.1", to("/a"), 200},
+	},
+}
+
+func TestOlderConfigurationsRequestByRequest(t *testing.T) {
+	for name, steps := range olderConfigurations {
+		text, err := os.ReadFile("testdata/caddyfile/older_plugin_" + name + ".caddyfiletest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		input, _, _ := strings.Cut(string(text), goldenDashes)
+		config, err := adapt(input)
+		if err != nil {
+			t.Fatalf("Adapt(%s): %v", name, err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			var sites []*site
+			for _, h := range handlersIn(t, config) {
+				s, err := tryHandler(t, new(caddy.Config), &App{}, h)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				defer s.end()
+				sites = append(sites, s)
+			}
+			for i, step := range steps {
+				time.Sleep(step.after)
+				s := sites[step.handler]
+				got := s.send(s.request(step.ip, func(r *http.Request) {
+					if step.change != nil {
+						step.change(r)
+					}
+				}))
+				if got.status != step.want {
+					t.Errorf("%s: request %d, of %s after %v: %d, want %d", name, i, step.ip, step.after, got.status, step.want)
+				}
+			}
+		})
+	}
+}
+
+// A zone in the older plugin's words admits what a ring of the last events would: exactly so many in any window, for each key.
+func TestOlderZoneDecidesAsARingOfTimes(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		events, window := 1+random.IntN(6), time.Duration(1+random.IntN(90))*time.Second
+		synctest.Test(t, func(t *testing.T) {
+			s := newSite(t, &App{}, zoneBlock("ring", fmt.Sprintf("key {http.request.remote.host}\nwindow %v\nevents %d", window, events)))
+			defer s.end()
+			rings := map[string][]time.Time{}
+			for range 300 {
+				time.Sleep(time.Duration(random.Int64N(int64(window) / int64(events))))
+				ip := "192.0.2." + strconv.Itoa(random.IntN(2))
+				inside := slices.DeleteFunc(rings[ip], func(at time.Time) bool { return time.Since(at) >= window })
+				want := http.StatusOK
+				if len(inside) == events {
+					want = http.StatusTooManyRequests
+				} else {
+					inside = append(inside, time.Now())
+				}
+				rings[ip] = inside
+				if got := s.get(ip); got.status != want {
+					t.Fatalf("%d in %v: at %v of %s with %v in the window, %d, want %d, %v", events, window, time.Now(), ip, inside, got.status, want, got.header)
+				} else if want != http.StatusOK {
+					wait := strconv.Itoa(int((window - time.Since(inside[0]) + time.Second - 1) / time.Second))
+					if got.header.Get("Retry-After") != wait {
+						t.Fatalf("%d in %v: Retry-After %s, want %s", events, window, got.header.Get("Retry-After"), wait)
+					}
+				}
+			}
+		})
+	}
+}
+
+// The JSON that the older plugin's documentation shows: one count for all by a key without placeholders, one for each address.
+func TestOlderDocumentedJSON(t *testing.T) {
+	s := jsonSite(t, `{
+		"rate_limits": {
+			"static_example": {"match": [{"method": ["GET"]}], "key": "static", "window": "1h", "max_events": 4},
+			"dynamic_example": {"match": [{"method": ["POST"]}], "key": "{http.request.remote.host}", "window": "1h", "max_events": 2}
+		},
+		"jitter": 0.2,
+		"sweep_interval": "1m"
+	}`)
+	s.admits("192.0.2.1", 3, 3)
+	s.admits("192.0.2.2", 3, 1)
+	s.admits("192.0.2.1", 3, 2, posted)
+	s.admits("192.0.2.2", 3, 2, posted)
 }
