@@ -24,6 +24,7 @@ const (
 	tagText     = 0x01 // a length (uvarint) and that many bytes
 	tagIPv4     = 0x04 // the bytes of the network
 	tagIPv6     = 0x06 // the bytes of the network
+	tagEarly    = 0xfe // first: an address in this key came in early data, so the key never meets one of a proven address
 	tagClientIP = 0xff // first: a client IP that stands in for an empty key, and so never meets an ordinary key
 )
 
@@ -43,8 +44,6 @@ type keyTemplate struct {
 	v6bits int
 	// telling is how many parts tell clients apart, or all placeholders where none does.
 	telling int
-	// byPeer is that the peer's address is in the key. Early data leaves it out.
-	byPeer bool
 }
 
 // keyPart is literal text or a placeholder.
@@ -58,6 +57,8 @@ type keyPart struct {
 	read  func(r *http.Request) string
 	form  func(r *http.Request, value string) string
 	tells bool
+	// address is set for placeholders made of the client's or the peer's address.
+	address bool
 }
 
 // keySource is where a part's value is read from. What most keys are made of has a way past the replacer that gives the same bytes and
@@ -92,7 +93,6 @@ func compileKey(template string, v4bits, v6bits int) (*keyTemplate, error) {
 		if k.parts[i].tells {
 			k.telling++
 		}
-		k.byPeer = k.byPeer || k.parts[i].source != fromTemplate && k.parts[i].text == peerName
 	}
 	if k.telling > 0 {
 		return k, nil
@@ -145,7 +145,7 @@ func newPlaceholder(name string) keyPart {
 	if name == caddyhttp.ClientIPVarKey {
 		name = clientIPName
 	}
-	p := keyPart{source: fromReplacer, text: name, form: canonicalForm(name), tells: !comesWithEveryRequest(name)}
+	p := keyPart{source: fromReplacer, text: name, form: canonicalForm(name), tells: !comesWithEveryRequest(name), address: isAddress(name)}
 	if name == clientIPName {
 		p.source = fromClientIP
 	}
@@ -166,8 +166,13 @@ const (
 	peerName   = "http.request.remote.host"
 )
 
-// isEarlyData reports whether a request came before the TLS handshake was complete.
-func isEarlyData(r *http.Request) bool { return r.TLS != nil && !r.TLS.HandshakeComplete }
+// isAddress reports whether a placeholder is made of the client's or the peer's address.
+func isAddress(name string) bool {
+	return name == clientIPName || name == "http.request.remote" || strings.HasPrefix(name, "http.request.remote.")
+}
+
+// isEarly reports whether a request came in early data (0-RTT), whose sender can be forged: QUIC proves an address by the handshake.
+func isEarly(r *http.Request) bool { return r.TLS != nil && !r.TLS.HandshakeComplete }
 
 // requestReader is what the replacer does for a placeholder, without the replacer; nil where that would save nothing.
 func requestReader(name string) func(*http.Request) string {
@@ -191,8 +196,8 @@ func requestReader(name string) func(*http.Request) string {
 		return func(r *http.Request) string { return r.URL.RawQuery }
 	case peerName:
 		return func(r *http.Request) string {
-			if isEarlyData(r) {
-				return "" // its sender can be forged
+			if isEarly(r) {
+				return "" // as Caddy's own
 			}
 			return remoteHost(r)
 		}
@@ -212,6 +217,9 @@ func (k *keyTemplate) appendKey(dst []byte, r *http.Request, vars map[string]any
 	if k.telling == 0 {
 		return append(dst, tagShared), false
 	}
+	if isEarly(r) {
+		return k.appendEarlyKey(dst, r, vars)
+	}
 	empty = true
 	var repl *caddy.Replacer
 	for i := range k.parts {
@@ -227,6 +235,36 @@ func (k *keyTemplate) appendKey(dst []byte, r *http.Request, vars map[string]any
 			empty = false
 		}
 		dst = k.appendValue(dst, value)
+	}
+	return dst, empty
+}
+
+// appendEarlyKey is appendKey for early data. A key with an address in it, wherever that comes from (a proxy's header is as good as the proxy's
+// address), is one of its own: who forges his address must not spend what belongs to its owner. Caddy has no peer's address in early data;
+// here it is there, as a key without it would be empty, and empty_key could let the request pass uncounted.
+func (k *keyTemplate) appendEarlyKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
+	empty = true
+	start, unproven := len(dst), false
+	dst = append(dst, tagEarly)
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	for i := range k.parts {
+		p := &k.parts[i]
+		if p.source == fromTemplate {
+			continue
+		}
+		value := p.value(r, vars, repl)
+		if value == "" && p.address {
+			value = remoteHost(r)
+		}
+		if value != "" && p.tells {
+			empty = false
+		}
+		at := len(dst)
+		dst = k.appendValue(dst, value)
+		unproven = unproven || value != "" && p.address || dst[at] != tagText
+	}
+	if !unproven {
+		dst = append(dst[:start], dst[start+1:]...)
 	}
 	return dst, empty
 }
@@ -277,8 +315,11 @@ func (k *keyTemplate) appendValue(dst []byte, value string) []byte {
 }
 
 // appendClientIP appends a key that stands in for an empty one: the client's address, marked so that it never meets an
-// ordinary key. Without an address it reports false, and the key is one bucket for all such requests.
+// ordinary key, and in early data as one that is not proven. Without an address it reports false, and the key is one bucket for all such requests.
 func appendClientIP(dst []byte, r *http.Request, vars map[string]any, v4bits, v6bits int) ([]byte, bool) {
+	if isEarly(r) {
+		dst = append(dst, tagEarly)
+	}
 	dst = append(dst, tagClientIP)
 	value := toText(vars[caddyhttp.ClientIPVarKey])
 	addr, ok := parseIP(clientOrRemote(r, value))
@@ -309,7 +350,7 @@ func appendNetwork(dst, raw []byte, bits int) []byte {
 }
 
 // parseIP returns the address that s is, with its zone stripped and out of an IPv4-mapped form: ::ffff:192.0.2.1 is 192.0.2.1, or
-// else all IPv4 clients are one IPv6 network (CVE-2026-30827).
+// else all IPv4 clients are one IPv6 network (CVE-2026-30827). So they are in 64:ff9b::/96, which NAT64 puts before them (RFC 6052).
 func parseIP(s string) (netip.Addr, bool) {
 	if v4, ok := parseIPv4(s); ok {
 		return netip.AddrFrom4(v4), true
@@ -324,8 +365,14 @@ func parseIP(s string) (netip.Addr, bool) {
 	if err != nil {
 		return netip.Addr{}, false
 	}
+	if nat64.Contains(addr) {
+		raw := addr.As16()
+		return netip.AddrFrom4([4]byte(raw[12:])), true
+	}
 	return addr.Unmap(), true
 }
+
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
 // parseIPv4 reads four numbers with dots between them as netip.ParseAddr does, in one go: most client IPs are written so.
 func parseIPv4(s string) (addr [4]byte, ok bool) {
@@ -522,6 +569,9 @@ const longestKeyText = 128
 // text shows a key that this template made, for a log: as the template reads with its values filled in, in printable ASCII, at
 // most 128 bytes and an ellipsis.
 func (k *keyTemplate) text(key []byte) string {
+	if len(key) > 0 && key[0] == tagEarly {
+		key = key[1:]
+	}
 	if len(key) > 0 && key[0] == tagClientIP {
 		return "client_ip:" + bounded(k.appendValueText(nil, &key, 1))
 	}

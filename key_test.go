@@ -75,6 +75,13 @@ func TestAddressesOfOneClientGiveOneKey(t *testing.T) {
 		{"192.0.2.1", "::ffff:192.0.2.1", 32, 64, true},
 		{"192.0.2.1", "::ffff:c000:201", 32, 64, true},
 		{"::ffff:192.0.2.1", "::ffff:198.51.100.1", 32, 64, false}, // CVE-2026-30827
+		{"192.0.2.1", "64:ff9b::192.0.2.1", 32, 64, true},          // behind NAT64
+		{"192.0.2.1", "64:ff9b::c000:201", 32, 64, true},
+		{"64:ff9b::192.0.2.1", "64:ff9b::198.51.100.1", 32, 64, false},
+		{"64:ff9b::192.0.2.1", "64:ff9b::192.0.2.200", 24, 64, true},
+		{"192.0.2.1", "64:ff9b::1:c000:201", 32, 64, false}, // beyond the /96
+		{"192.0.2.1", "64:ff9c::192.0.2.1", 32, 64, false},
+		{"192.0.2.1", "64:ff9b:1::192.0.2.1", 32, 64, false},
 		{"192.0.2.1", "192.0.2.200", 24, 64, true},
 		{"192.0.2.1", "192.0.3.1", 24, 64, false},
 		{"192.0.2.1", "192.0.3.1", 23, 64, true},
@@ -162,15 +169,56 @@ func TestClientIPFallsBackOnThePeer(t *testing.T) {
 	}
 }
 
-func TestEarlyDataHasAClientIPButNoRemoteHost(t *testing.T) {
-	r := request("/")
-	r.TLS = &tls.ConnectionState{HandshakeComplete: false}
-	r, _ = prepared(t, r, "192.0.2.1")
-	if _, empty := keyOf(t, mustKey(t, "{client_ip}", 32, 64), r); empty {
-		t.Error("{client_ip} is empty in 0-RTT")
+// In early data an address is there and never the one that a handshake has proven; what is no address is the same as ever.
+func TestAddressesInEarlyDataCountApart(t *testing.T) {
+	made := func(template string, complete bool, raw, client string) (string, bool) {
+		r := request("http://example.com/")
+		r.TLS = &tls.ConnectionState{HandshakeComplete: complete}
+		r.RemoteAddr = "192.0.2.1:1234"
+		r.Header.Set("X", raw)
+		r, _ = prepared(t, r, client)
+		return keyOf(t, mustKey(t, template, 24, 64), r)
 	}
-	if _, empty := keyOf(t, mustKey(t, "{http.request.remote.host}", 32, 64), r); !empty {
-		t.Error("{http.request.remote.host} is not empty in 0-RTT")
+	for _, test := range []struct {
+		template, header string
+		apart            bool
+	}{
+		{"{client_ip}", "", true},
+		{"{http.vars.client_ip}", "", true},
+		{"{http.request.remote.host}", "", true},
+		{"{http.request.remote}", "", true},
+		{"{http.request.remote.host/24,64}", "", true},
+		{"{http.request.host}{client_ip}", "", true},
+		{"{http.request.header.X}{client_ip}", "secret", true},
+		{"{http.request.header.X}", "192.0.2.1", true},
+		{"{http.request.header.X}", "secret", false},
+		{"{http.request.header.X}", "", false},
+		{"{http.request.host}{http.request.method}", "", false},
+		{"all", "", false},
+	} {
+		proven, emptyProven := made(test.template, true, test.header, "192.0.2.1")
+		early, emptyEarly := made(test.template, false, test.header, "192.0.2.1")
+		if (proven != early) != test.apart || emptyProven != emptyEarly {
+			t.Errorf("%s of %q: proven %x %v, early %x %v; want apart %v", test.template, test.header, proven, emptyProven, early, emptyEarly, test.apart)
+		}
+		if other, _ := made(test.template, false, test.header, "192.0.2.200"); other != early {
+			t.Errorf("%s: two addresses of one network have the keys %x and %x in early data", test.template, early, other)
+		}
+	}
+	for complete, keys := range map[bool]map[string]bool{true: {}, false: {}} {
+		for _, client := range []string{"192.0.2.1", "2001:db8::1", ""} {
+			r := request("/")
+			r.TLS, r.RemoteAddr = &tls.ConnectionState{HandshakeComplete: complete}, "@"
+			r, _ = prepared(t, r, client)
+			key, _ := appendClientIP(nil, r, varsOf(r), 32, 64)
+			keys[string(key)] = true
+			if (key[0] == tagEarly) == complete {
+				t.Errorf("in place of an empty key of %q: %x, handshake complete: %v", client, key, complete)
+			}
+		}
+		if len(keys) != 3 {
+			t.Errorf("3 clients have the keys %v", keys)
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ var (
 
 // zoneCounters are one zone's counters, looked up once. A nil *zoneCounters counts nothing.
 type zoneCounters struct {
-	admitted, refused, skipped, unavailable, overflow prometheus.Counter
+	admitted, refused, tooEarly, skipped, unavailable, overflow prometheus.Counter
 }
 
 func newZoneCounters(zone string) *zoneCounters {
@@ -33,6 +33,7 @@ func newZoneCounters(zone string) *zoneCounters {
 	return &zoneCounters{
 		admitted:    decisionCount.WithLabelValues(zone, "admitted"),
 		refused:     decisionCount.WithLabelValues(zone, "refused"),
+		tooEarly:    decisionCount.WithLabelValues(zone, "too_early"),
 		skipped:     decisionCount.WithLabelValues(zone, "skipped"),
 		unavailable: decisionCount.WithLabelValues(zone, "unavailable"),
 		overflow:    overflowCount.WithLabelValues(zone),
@@ -50,6 +51,13 @@ func (c *zoneCounters) admit() {
 func (c *zoneCounters) refuse() {
 	if c != nil {
 		c.refused.Inc()
+	}
+}
+
+// early counts a request that the zone refused in early data, for an address that is not proven.
+func (c *zoneCounters) early() {
+	if c != nil {
+		c.tooEarly.Inc()
 	}
 }
 

@@ -186,14 +186,21 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		}
 	}
 	slices.SortStableFunc(h.zones, func(a, b *zone) int { return strictness(a) - strictness(b) })
+	for _, z := range h.zones {
+		z.queuesLast = z.kind == leakyBucket && (len(h.zones) > 1 || len(z.limits) > 1)
+	}
 	return nil
 }
 
+// strictness puts zones in which Redis decides last, and among those the queues, whose places can't be given back.
 func strictness(z *zone) int {
-	if z.strict() {
+	switch {
+	case !z.strict():
+		return 0
+	case z.kind != leakyBucket:
 		return 1
 	}
-	return 0
+	return 2
 }
 
 func (h *Handler) sweepInterval() time.Duration {
@@ -247,7 +254,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	counted := countedBefore(r, vars)
 	p := newPass(clock())
 	defer p.free()
-	if h.proxies.due(p.now) {
+	if h.proxies.due(p.now) && !isEarly(r) {
 		h.proxies.look(h.said, h.logger, r)
 	}
 	if err := p.check(h.zones, r, vars, counted); err != nil {
@@ -294,10 +301,17 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, p *pass) {
 
 // refuse notes the refusal and answers it.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *pass) error {
+	tooEarly := false
 	for i := range p.take {
 		v := &p.take[i]
 		p.countOverflow(v)
-		if v.refused {
+		switch {
+		case !v.refused:
+		case v.early:
+			// No line and no event: they would blame the owner of an address that somebody else may have written there.
+			v.zone.metrics.early()
+			tooEarly = true
+		default:
 			v.zone.metrics.refuse()
 			v.zone.log.refused(h.logger, p.now, v.key[0], func() string { return v.zone.template.text(p.key(v)) }, p.longest(v), remoteHost(r))
 		}
@@ -314,6 +328,9 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *pass) error 
 		why.zone, why.wait = z.name, z.limits[0].window
 		z.metrics.refuse()
 		z.log.refused(h.logger, p.now, 0, func() string { return "" }, algorithms.Decision{RetryAfter: why.wait}, remoteHost(r))
+	}
+	if tooEarly {
+		return h.answers.tooEarly(w, r)
 	}
 	return h.answers.refuse(w, r, why, p.now)
 }

@@ -23,9 +23,13 @@ type pass struct {
 	// denied is a zone that refuses without counting, because there is no key, or no Redis.
 	denied      *zone
 	unavailable bool
-	taken       []table.Taken
-	grants      []grant
-	verdict     []ratesync.Verdict
+	// asked is set once Redis was asked: time has passed since now.
+	asked bool
+	// queues is how many visits are to take their places.
+	queues  int
+	taken   []table.Taken
+	grants  []grant
+	verdict []ratesync.Verdict
 }
 
 // visit is one zone's part in a pass.
@@ -35,9 +39,11 @@ type visit struct {
 	raw      [2]int // in pass.raw
 	first    int    // in pass.all and pass.taken
 	limiters []limiter
+	queued   bool // the limits were only read; they are queues, whose places are taken last
 	strict   bool // granted by Redis, grant is in pass.grants
 	grant    int
 	refused  bool
+	early    bool // the key holds an address that early data doesn't prove
 }
 
 type grant struct {
@@ -51,6 +57,7 @@ var passes = sync.Pool{New: func() any { return new(pass) }}
 func newPass(now int64) *pass {
 	p := passes.Get().(*pass)
 	p.now, p.wait, p.refused, p.unavailable = now, 0, -1, false
+	p.asked, p.queues = false, 0
 	return p
 }
 
@@ -66,8 +73,20 @@ func (p *pass) free() {
 	passes.Put(p)
 }
 
-// check visits every zone that matches, the local ones first: they cost nothing, and a request that one of them refuses needn't trouble Redis.
+// check asks every zone that matches, and takes places in queues when all others have admitted. A place that is taken can't be given back once
+// others stand behind it: they would begin too close to each other.
 func (p *pass) check(zones []*zone, r *http.Request, vars map[string]any, counted []string) error {
+	if err := p.visitAll(zones, r, vars, counted); err != nil {
+		return err
+	}
+	if p.queues > 0 && !p.isRefused() {
+		p.enterQueues()
+	}
+	return nil
+}
+
+// visitAll visits every zone that matches, the local ones first: they cost nothing, and a request that one of them refuses needn't trouble Redis.
+func (p *pass) visitAll(zones []*zone, r *http.Request, vars map[string]any, counted []string) error {
 	for _, z := range zones {
 		if z.strict() && p.isRefused() {
 			break // zones are sorted, the strict ones last
@@ -101,13 +120,13 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 		return
 	}
 	raw := p.raw[start:]
-	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters})
+	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters, early: raw[0] == tagEarly})
 	v := &p.take[len(p.take)-1]
 	lost := false
 	if z.strict() {
 		var answered bool
 		if answered, lost = p.askRedis(r, v, raw); answered {
-			p.judge()
+			p.judge(len(p.take) - 1)
 			return
 		}
 	}
@@ -124,17 +143,60 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 			v.limiters = z.divided()
 		}
 	}
+	v.queued = z.queuesLast
 	for i, l := range v.limiters {
-		t := l.take(v.key, raw, p.now, 1)
+		t := p.ask(l, v, raw)
 		p.taken = append(p.taken, t)
 		p.all = append(p.all, decided{z.policies[i], t.Decision})
 	}
-	p.judge()
+	if v.queued {
+		p.queues++
+	}
+	p.judge(len(p.take) - 1)
+}
+
+// ask takes one unit of a limit. A queue that is entered last is only read, unless it is full: then it denies.
+func (p *pass) ask(l limiter, v *visit, raw []byte) table.Taken {
+	if !v.queued {
+		return l.take(v.key, raw, p.now, 1)
+	}
+	t := l.take(v.key, raw, p.now, 0)
+	if t.Remaining >= 1 {
+		return t
+	}
+	if t = l.take(v.key, raw, p.now, 1); t.Allowed {
+		l.abandon(v.key, t, p.now, 1) // a place has become free just now
+	}
+	return t
+}
+
+// enterQueues takes the places in the queues that were only read, at the time that it is now: what is counted from the request's arrival, before Redis
+// was asked, would let it begin later than it is told, and close to the next one.
+func (p *pass) enterQueues() {
+	now := p.now
+	if p.asked {
+		now = clock()
+	}
+	for i := range p.take {
+		v := &p.take[i]
+		if !v.queued {
+			continue
+		}
+		v.queued = false
+		for j, l := range v.limiters {
+			t := l.take(v.key, p.key(v), now, 1)
+			p.taken[v.first+j], p.all[v.first+j].Decision = t, t.Decision
+		}
+		if p.judge(i); p.isRefused() {
+			return
+		}
+	}
 }
 
 // askRedis lets Redis decide. Where it could not, the node's own counters must; lost says that the zone's rule for a lost Redis holds then.
 func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost bool) {
 	z, by := v.zone, v.zone.shared
+	p.asked = true
 	ctx, cancel := z.strictContext(r)
 	defer cancel()
 	var g ratesync.Grant
@@ -168,17 +230,17 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 	return true, false
 }
 
-// judge looks at the last visit.
-func (p *pass) judge() {
-	v := &p.take[len(p.take)-1]
-	for i := v.first; i < len(p.all); i++ {
-		d := &p.all[i].Decision
+// judge looks at what the limits of the visit p.take[at] said.
+func (p *pass) judge(at int) {
+	v := &p.take[at]
+	for i := range v.zone.policies {
+		d := &p.all[v.first+i].Decision
 		if d.Allowed {
 			continue
 		}
 		v.refused = true
 		if p.refused < 0 || d.RetryAfter > p.wait {
-			p.refused, p.wait = len(p.take)-1, d.RetryAfter
+			p.refused, p.wait = at, d.RetryAfter
 		}
 	}
 }
@@ -188,38 +250,58 @@ func (p *pass) giveBack() {
 	for i := range p.take {
 		v := &p.take[i]
 		if v.strict {
-			g := p.grants[v.grant]
-			switch {
-			case g.Admitted() && !v.zone.countDenied:
-				g.by.Return(g.Grant)
-			case !g.Admitted() && v.zone.countDenied:
-				g.by.Charge(g.Grant)
-			}
+			p.giveBackStrict(v)
 			continue
 		}
 		for j, l := range v.limiters {
-			t := p.taken[v.first+j]
-			d := &p.all[v.first+j].Decision
-			switch {
-			case t.Allowed && !v.zone.countDenied:
-				l.giveBack(v.key, t, 1)
-				is := l.take(v.key, p.key(v), p.now, 0)
-				d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.NextAfter, is.ResetAfter
-			case t.Allowed && v.zone.brief: // but of a refused request it is told
-				is := l.take(v.key, p.key(v), p.now, 0)
-				d.NextAfter, d.ResetAfter = is.NextAfter, is.ResetAfter
-			case !t.Allowed && v.zone.countDenied:
-				l.charge(v.key, t, 1)
-				// It waits for what it was charged, too.
-				if is := l.take(v.key, p.key(v), p.now, 1); !is.Allowed {
-					*d = is.Decision
-					p.wait = max(p.wait, d.RetryAfter)
-				} else {
-					l.giveBack(v.key, is, 1)
-				}
-			}
+			p.undo(v, l, v.first+j)
 		}
 	}
+}
+
+// giveBackStrict undoes what Redis granted, or charges for what it refused. A place in a queue stays taken: whether anybody stands behind it
+// is not known here.
+func (p *pass) giveBackStrict(v *visit) {
+	g := p.grants[v.grant]
+	switch {
+	case g.Admitted() && !v.zone.countDenied && v.zone.kind != leakyBucket:
+		g.by.Return(g.Grant)
+	case !g.Admitted() && v.zone.countDenied:
+		g.by.Charge(g.Grant)
+	}
+}
+
+// undo undoes what one of a visit's limits gave, p.all[at].
+func (p *pass) undo(v *visit, l limiter, at int) {
+	t, d := p.taken[at], &p.all[at].Decision
+	switch {
+	case t.Allowed && v.queued: // nothing was taken
+		if v.zone.countDenied {
+			l.charge(v.key, t, 1)
+		}
+	case t.Allowed && !v.zone.countDenied && v.zone.kind == leakyBucket:
+		l.abandon(v.key, t, clock(), 1)
+	case t.Allowed && !v.zone.countDenied:
+		l.giveBack(v.key, t, 1)
+	case t.Allowed && v.zone.brief: // but of a refused request it is told
+		is := l.take(v.key, p.key(v), p.now, 0)
+		d.NextAfter, d.ResetAfter = is.NextAfter, is.ResetAfter
+		return
+	case !t.Allowed && v.zone.countDenied:
+		l.charge(v.key, t, 1)
+		// It waits for what it was charged, too.
+		if is := l.take(v.key, p.key(v), p.now, 1); !is.Allowed {
+			*d = is.Decision
+			p.wait = max(p.wait, d.RetryAfter)
+		} else {
+			l.giveBack(v.key, is, 1)
+		}
+		return
+	default:
+		return
+	}
+	is := l.take(v.key, p.key(v), p.now, 0)
+	d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.NextAfter, is.ResetAfter
 }
 
 // delay is how long the request must wait for its turn, in the longest of its queues.

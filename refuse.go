@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -25,6 +26,10 @@ const (
 	quotaExceeded   = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded"`
 	reducedCapacity = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints"`
 )
+
+// tooEarlyProblem is the answer to early data (RFC 8470): it names no limit, as none of the client's own has denied.
+const tooEarlyProblem = `{"type":"about:blank","title":"Too Early","status":425,` +
+	`"detail":"The address of the client is not proven yet. Send the request again after the TLS handshake."}`
 
 // retryAfterSeconds is a wait in whole seconds, rounded up and never 0, plus up to the share jitter of it at random.
 func retryAfterSeconds(wait time.Duration, jitter float64) int64 {
@@ -53,6 +58,7 @@ type responder struct {
 
 	refused     error
 	unavailable error
+	early       error
 }
 
 // newResponder takes the handler's options, with defaults filled in. events may be nil.
@@ -76,6 +82,9 @@ func newResponder(status int, message string, jitter float64, sets headerSets, e
 		// caddyhttp.Error would look up the caller for each refused request.
 		refused:     caddyhttp.HandlerError{StatusCode: status, Err: errors.New("rate limit exceeded")},
 		unavailable: caddyhttp.HandlerError{StatusCode: http.StatusServiceUnavailable, Err: errors.New("rate limit unavailable")},
+		early: caddyhttp.HandlerError{
+			StatusCode: http.StatusTooEarly, Err: errors.New("rate limit exceeded by early data, whose sender is not proven"),
+		},
 	}
 }
 
@@ -119,6 +128,23 @@ func (o *responder) refuse(w http.ResponseWriter, r *http.Request, why refusal, 
 		return o.unavailable
 	}
 	return o.refused
+}
+
+// tooEarly answers early data that was denied by the count of an address that is not proven: 425, upon which a client sends the request
+// again after the handshake. Retry-After and RateLimit headers would tell of a count that is not its own.
+func (o *responder) tooEarly(w http.ResponseWriter, r *http.Request) error {
+	h := w.Header()
+	h["Cache-Control"] = []string{"no-store"}
+	if hasErrorRoutes(r) {
+		return o.early
+	}
+	h["Content-Type"] = []string{"application/problem+json"}
+	delete(h, "Content-Length") // of some earlier handler's body
+	w.WriteHeader(http.StatusTooEarly)
+	if r.Method != http.MethodHead {
+		_, _ = io.WriteString(w, tooEarlyProblem)
+	}
+	return nil
 }
 
 // hasErrorRoutes reports that the server has routes for errors and this request is not on one of them already: an error

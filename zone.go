@@ -108,6 +108,9 @@ type zone struct {
 	strictTimeout time.Duration
 	strictFailed  atomic.Int64 // when it was last reported that Redis failed to decide
 
+	// queuesLast is set for queues beside other limits: their places are taken when all others have admitted.
+	queuesLast bool
+
 	// parts are the limiters of an equal part of each limit, for on_redis_loss divide.
 	parts atomic.Pointer[parts]
 }
@@ -138,12 +141,8 @@ func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 	if !empty {
 		return key, false
 	}
-	policy := z.emptyKey
-	if policy == emptyShare && z.template.byPeer && isEarlyData(r) {
-		policy = emptyClientIP // any client's key is empty there
-	}
-	z.log.warnEmpty(z.logger, z.keyTemplate, emptyKeyNames[policy])
-	switch policy {
+	z.log.warnEmpty(z.logger, z.keyTemplate, emptyKeyNames[z.emptyKey])
+	switch z.emptyKey {
 	case emptySkip:
 		z.metrics.skip()
 		return key[:start], true

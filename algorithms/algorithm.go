@@ -67,7 +67,8 @@ type Decision struct {
 	Limit int64
 	// Remaining is how many units of cost 1 would be admitted at this instant, after this decision. Never negative.
 	Remaining int64
-	// RetryAfter is 0 where Allowed; else the shortest wait after which the same Take is admitted if nobody else takes anything.
+	// RetryAfter is 0 where Allowed; else the shortest wait after which the same Take is admitted if nobody else takes anything. Where
+	// Estimated, it is that wait with hidden counted as spent now.
 	// A Take that can never be admitted (limit 0, a cost above what the limit can hold) gives the window.
 	RetryAfter time.Duration
 	// NextAfter is the wait until Remaining is one higher, 0 when nothing is spent.

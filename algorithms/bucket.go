@@ -73,7 +73,9 @@ func (b bucket) take(s *BucketState, now, n, hidden int64) (d Decision, before a
 	case d.Allowed && n > 0:
 		b.spend(s, n)
 		used = addSat(used, n)
-	case d.Allowed, d.Estimated:
+	case d.Allowed:
+	case d.Estimated:
+		d.RetryAfter = wait(late, b.drainsTo(before.plus(amount{whole: hidden}, b.window), b.size-n))
 	case n > b.size:
 		d.RetryAfter = time.Duration(b.window)
 	default:

@@ -320,8 +320,13 @@ func TestHiddenIsHeldAgainstARequestAndNeverStored(t *testing.T) {
 		if d.Allowed != want || d.Estimated != (known.Allowed && !want) {
 			t.Fatalf("take %d with %d hidden of Remaining %d: got %+v", n, hidden, room.Remaining, d)
 		}
-		if d.Estimated && d.RetryAfter != 0 {
-			t.Fatalf("only hidden refused, RetryAfter: got %v, want 0", d.RetryAfter)
+		if d.Estimated {
+			spent := s.clone()
+			spent.take(now, min(hidden, room.Remaining), 0)
+			want := spent.take(now, n, 0).RetryAfter
+			if hidden <= room.Remaining && d.RetryAfter != want || d.RetryAfter < want {
+				t.Fatalf("only %d hidden refused, RetryAfter: got %v, want that with them spent, %v", hidden, d.RetryAfter, want)
+			}
 		}
 		if !d.Allowed && !d.Estimated && d.RetryAfter != known.RetryAfter {
 			t.Fatalf("RetryAfter: got %v, want that over the known counts, %v", d.RetryAfter, known.RetryAfter)

@@ -37,7 +37,13 @@ func (a SlidingLog) Take(s *LogState, now, n, hidden int64) Decision {
 	case d.Allowed && n > 0:
 		s.add(n)
 		used += n
-	case d.Allowed, d.Estimated:
+	case d.Allowed:
+	case d.Estimated:
+		ns := a.window() // until what is hidden leaves, were it spent now
+		if target := a.Limit - n - hidden; target >= 0 {
+			ns = min(ns, s.until(others, ns, target))
+		}
+		d.RetryAfter = wait(late, ns)
 	case n > a.Limit:
 		d.RetryAfter = a.Window
 	default:

@@ -33,6 +33,10 @@ func (c counters) take(s *WindowState, now, n, hidden int64, brief bool) Decisio
 		l.Cur.Own += n
 		used += n
 	case d.Estimated:
+		own := l.Cur.Own
+		l.Cur.Own = addSat(own, hidden)
+		d.RetryAfter = c.until(l, into, c.limit-n)
+		l.Cur.Own = own
 	case n > c.limit:
 		d.RetryAfter = c.window
 	default:

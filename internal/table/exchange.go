@@ -97,7 +97,7 @@ func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Alg
 	l.Attempts = satAdd32(l.Attempts, n)
 	e.flags &^= again
 	if d.Estimated {
-		d.RetryAfter = max(time.Second, b.Rate-time.Duration(now-e.at))
+		d.RetryAfter = max(time.Second, min(d.RetryAfter, b.Rate-time.Duration(now-e.at)))
 	}
 	if e.flags&touched == 0 {
 		e.flags |= touched

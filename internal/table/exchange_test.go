@@ -226,6 +226,61 @@ func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 	admit(t, a, alg, t0, 100, 75-got)
 }
 
+// A denial by an estimate asks a client to wait for the next exchange, or until what is estimated would have left the limit, whichever is first; a
+// second at least.
+func TestRetryAfterOfAnEstimate(t *testing.T) {
+	const window, limit = 10 * time.Second, 100
+	for _, rate := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Minute} {
+		retryOfAnEstimate(t, "fixed_window", rate, algorithms.FixedWindow{Limit: limit, Window: window}, window)
+		retryOfAnEstimate(t, "sliding_window", rate, algorithms.SlidingWindow{Limit: limit, Window: window, Buckets: 1}, 2*window)
+		retryOfAnEstimate(t, "sliding_window, cut finely", rate, algorithms.SlidingWindow{Limit: limit, Window: window, Buckets: 5}, 2*window)
+		retryOfAnEstimate(t, "sliding_log", rate, algorithms.SlidingLog{Limit: limit, Window: window}, window)
+		// What is estimated drains within the time that a few of it take.
+		retryOfAnEstimate(t, "token_bucket", rate, algorithms.TokenBucket{Limit: limit, Window: window}, 2*time.Second)
+		retryOfAnEstimate(t, "gcra", rate, algorithms.GCRA{Limit: limit, Window: window, Burst: 50}, 2*time.Second)
+		retryOfAnEstimate(t, "leaky_bucket", rate, algorithms.LeakyBucket{Limit: limit, Window: window, Queue: 50}, 2*time.Second)
+	}
+}
+
+func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg algorithms.Algorithm[S], most time.Duration) {
+	t.Helper()
+	s, tables := newStore(), map[string]*Table[S]{"a": New[S](10), "b": New[S](10)}
+	raw := []byte("key")
+	exchange := func(node string, seq, now int64) {
+		table := tables[node]
+		table.Tick()
+		table.Settle(now, s.push(node, seq, table.Drain(now, 100, false, nil)))
+	}
+	for _, table := range tables {
+		table.Configure(Background[S]{Algorithm: alg, Rate: rate}, 10)
+	}
+	now := t0
+	for round := range int64(4) { // both see half of the traffic
+		for node, table := range tables {
+			for range 4 {
+				table.Take(alg, KeyOf(raw), raw, now, 1)
+			}
+			exchange(node, round+1, now)
+		}
+		now += int64(10 * time.Millisecond)
+	}
+	exchanged := now - int64(10*time.Millisecond)
+	for range 200 {
+		d := tables["a"].Take(alg, KeyOf(raw), raw, now, 1)
+		if d.Allowed {
+			now += int64(time.Millisecond)
+			continue
+		}
+		next := max(time.Second, rate-time.Duration(now-exchanged))
+		if !d.Estimated || d.RetryAfter < time.Second || d.RetryAfter > min(next, max(most, time.Second)) {
+			t.Errorf("%s, exchanged every %v: refused %+v, want Estimated, and RetryAfter of a second at least, and at most %v and the next exchange, %v",
+				name, rate, d.Decision, most, next)
+		}
+		return
+	}
+	t.Errorf("%s: nothing was refused", name)
+}
+
 func TestShiftKeepsCountsWhenTheClockIsSetRight(t *testing.T) {
 	alg := algorithms.FixedWindow{Limit: 10, Window: time.Minute}
 	a := newNode("a", alg)

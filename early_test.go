@@ -1,0 +1,317 @@
+package ratelimit
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// A gate is a socket whose owner hears nothing while it is shut, as one who sends from an address that is not his.
+type gate struct {
+	net.PacketConn
+	open chan struct{}
+}
+
+func (g *gate) ReadFrom(b []byte) (int, net.Addr, error) {
+	for {
+		n, from, err := g.PacketConn.ReadFrom(b)
+		select {
+		case <-g.open:
+			return n, from, err
+		default:
+		}
+		if err != nil {
+			return n, from, err
+		}
+		<-g.open
+		return n, from, err
+	}
+}
+
+// quicClient sends requests in early data from an address on loopback.
+type quicClient struct {
+	s         *served
+	gate      *gate
+	transport *http3.Transport
+	open      func()
+}
+
+// ticket lets a client speak to the server from 127.0.0.1, which gives it what early data needs.
+func (s *served) ticket() tls.ClientSessionCache {
+	s.t.Helper()
+	got := make(chan struct{})
+	cache := &watched{ClientSessionCache: tls.NewLRUClientSessionCache(0), put: sync.OnceFunc(func() { close(got) })}
+	c := s.quic("127.0.0.1", cache)
+	c.open()
+	if a, err := c.get(s.t.Context(), http.MethodGet, header("K", "ticket")); err != nil || a.status != http.StatusOK {
+		s.t.Fatalf("to get a ticket: %d, %v", a.status, err)
+	}
+	<-got
+	return cache
+}
+
+// watched tells when a ticket is there.
+type watched struct {
+	tls.ClientSessionCache
+	put func()
+}
+
+func (w *watched) Put(key string, state *tls.ClientSessionState) {
+	w.ClientSessionCache.Put(key, state)
+	w.put()
+}
+
+// quic is a client at an address. It hears nothing before it is opened.
+func (s *served) quic(address string, cache tls.ClientSessionCache) *quicClient {
+	s.t.Helper()
+	socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(address)})
+	if err != nil {
+		s.t.Skipf("no socket at %s: %v", address, err)
+	}
+	c := &quicClient{s: s, gate: &gate{PacketConn: socket, open: make(chan struct{})}}
+	c.open = sync.OnceFunc(func() { close(c.gate.open) })
+	tr := &quic.Transport{Conn: c.gate}
+	config := s.clients["HTTP/3.0"].Transport.(*http3.Transport).TLSClientConfig.Clone()
+	config.ClientSessionCache = cache
+	c.transport = &http3.Transport{
+		TLSClientConfig: config,
+		Dial: func(ctx context.Context, _ string, tlsConfig *tls.Config, quicConfig *quic.Config) (*quic.Conn, error) {
+			return tr.DialEarly(ctx, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: s.port}, tlsConfig, quicConfig)
+		},
+	}
+	s.t.Cleanup(func() {
+		c.open()
+		_ = c.transport.Close()
+		_ = tr.Close()
+		_ = socket.Close()
+	})
+	return c
+}
+
+func (c *quicClient) get(ctx context.Context, method string, change ...func(*http.Request)) (answer, error) {
+	r, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("https://127.0.0.1:%d/", c.s.port), nil)
+	if err != nil {
+		return answer{}, err
+	}
+	r.Host = fmt.Sprintf("localhost:%d", c.s.port)
+	for _, f := range change {
+		f(r)
+	}
+	response, err := c.transport.RoundTrip(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return answer{status: response.StatusCode, header: response.Header, body: string(body)}, err
+}
+
+// early sends requests in early data, and returns when the zone has decided on all of them. answers gives those that come back.
+func (c *quicClient) early(zone string, count int, change ...func(*http.Request)) (answers func() []answer) {
+	t := c.s.t
+	t.Helper()
+	before := decidedBy(t, zone)
+	all := make([]answer, count)
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	var done sync.WaitGroup
+	for i := range all {
+		done.Go(func() { all[i], all[i].err = c.get(ctx, http3.MethodGet0RTT, change...) })
+	}
+	redistest.Eventually(t, "all early data is decided on", func() bool { return decidedBy(t, zone)-before == count })
+	return func() []answer {
+		done.Wait()
+		return all
+	}
+}
+
+// decidedBy is on how many requests a zone has decided.
+func decidedBy(t *testing.T, zone string) (n int) {
+	t.Helper()
+	for _, decision := range []string{"admitted", "refused", "too_early"} {
+		n += decidedAs(t, zone, decision)
+	}
+	return n
+}
+
+// decidedAs is on how many requests a zone has decided so.
+func decidedAs(t *testing.T, zone, decision string) int {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(decisionCount)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			if labels["zone"] == zone && labels["decision"] == decision {
+				return int(m.GetCounter().GetValue())
+			}
+		}
+	}
+	return 0
+}
+
+// from is a client that speaks HTTP/1.1 from an address, which its handshake proves.
+func (s *served) from(address string, count int, change ...func(*http.Request)) (admitted int) {
+	s.t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	transport := s.clients["HTTP/1.1"].Transport.(*http.Transport).Clone()
+	transport.DialContext = dialer.DialContext
+	defer transport.CloseIdleConnections()
+	proven := *s
+	proven.clients = map[string]*http.Client{"HTTP/1.1": {Transport: transport}}
+	for range count {
+		a, err := proven.get(s.t.Context(), "HTTP/1.1", change...)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if a.status == http.StatusOK {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+var earlyZones atomic.Int64
+
+// Who sends early data from an address that is not his spends nothing that belongs to it, whatever part of the key the address is.
+func TestEarlyDataSpendsNobodysLimit(t *testing.T) {
+	const victim = "127.0.0.9"
+	for name, c := range map[string]struct {
+		global, key string
+		change      []func(*http.Request)
+	}{
+		"the default key":                         {},
+		"the client's address in a composite key": {key: "key {http.request.host}+{client_ip}"},
+		"the peer's address":                      {key: "key {remote_host}"},
+		"the peer's address, not counted without": {key: "key {remote_host}\nempty_key skip"},
+		"the peer's network by Caddy":             {key: "key {http.request.remote.host/24,64}"},
+		"networks":                                {key: "ipv4_prefix 24"},
+		"in place of an empty key":                {key: "key {http.request.header.X-Api-Key}"},
+		"a proxy that is trusted": {
+			global: "servers {\ntrusted_proxies static " + victim + "\ntrusted_proxies_strict\n}",
+			change: []func(*http.Request){header("X-Forwarded-For", "198.51.100.7")},
+		},
+		"a header of a proxy": {
+			key: "key {http.request.header.X-Real-Ip}", change: []func(*http.Request){header("X-Real-Ip", "198.51.100.7")},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			zone := fmt.Sprint("early-", earlyZones.Add(1))
+			s := startCaddy(t, c.global, "rate_limit {\n"+zoneBlock(zone, "limit 20/1h\nalgorithm sliding_log\nmatch not header K ticket\n"+c.key)+"}\nrespond ok")
+			attacker := s.quic(victim, s.ticket())
+			attacker.early(zone, 30, c.change...)
+			if got := decidedAs(t, zone, "too_early"); got != 10 {
+				t.Errorf("of 30 requests in early data %d were refused as too early, want 10", got)
+			}
+			if got := s.from(victim, 25, c.change...); got != 20 {
+				t.Errorf("the owner of the address: %d of 25 requests admitted after early data from it, want 20", got)
+			}
+		})
+	}
+}
+
+// A client whose early data is refused is told to come again when its address is proven, and is admitted then.
+func TestEarlyDataIsRefusedWith425(t *testing.T) {
+	for _, errorRoutes := range []bool{false, true} {
+		zone, site := fmt.Sprint("early-", earlyZones.Add(1)), ""
+		if errorRoutes {
+			site = "\nhandle_errors {\nrespond \"page {err.status_code}\"\n}"
+		}
+		s := startCaddy(t, "", "rate_limit {\nheaders draft kong github\nmessage \"slow down\"\n"+
+			zoneBlock(zone, "limit 3/1h\nalgorithm sliding_log\nmatch not header K ticket")+"}\nrespond ok"+site)
+		cache := s.ticket()
+		c := s.quic("127.0.0.1", cache)
+		answers := c.early(zone, 4)
+		c.open()
+		var early []answer
+		for _, a := range answers() {
+			if a.err != nil {
+				t.Fatal(a.err)
+			}
+			if a.status != http.StatusOK {
+				early = append(early, a)
+			}
+		}
+		if len(early) != 1 || early[0].status != http.StatusTooEarly {
+			t.Fatalf("4 requests in early data, 3 an hour: refused %+v, want one with 425", early)
+		}
+		a := early[0]
+		for name := range a.header {
+			if name == "Retry-After" || strings.Contains(strings.ToLower(name), "ratelimit") {
+				t.Errorf("a refusal with 425 has %s: %q", name, a.header[name])
+			}
+		}
+		if got := a.header.Get("Cache-Control"); got != "no-store" {
+			t.Errorf("Cache-Control of 425: %q", got)
+		}
+		if got := a.header.Get("Content-Type"); !errorRoutes && (got != "application/problem+json" || !strings.Contains(a.body, `"status":425`)) {
+			t.Errorf("425 has a body of type %q: %s", got, a.body)
+		}
+		if errorRoutes && a.body != "page 425" {
+			t.Errorf("the error route's answer to 425: %q", a.body)
+		}
+		for i := range 4 {
+			want := http.StatusOK
+			if i == 3 {
+				want = http.StatusTooManyRequests
+			}
+			if a, err := c.get(t.Context(), http.MethodGet); err != nil || a.status != want {
+				t.Errorf("request %d after the handshake: %d, %v, want %d", i+1, a.status, err, want)
+			}
+		}
+		if n := s.loggedMessages("rate limit exceeded"); n != 1 {
+			t.Errorf("%d lines of refusals, want one: nobody is named for early data", n)
+		}
+	}
+}
+
+// Keys that hold no address count the same in early data: who has them has proven what they stand for.
+func TestEarlyDataWithAnotherKey(t *testing.T) {
+	zone := fmt.Sprint("early-", earlyZones.Add(1))
+	s := startCaddy(t, "", "rate_limit {\n"+zoneBlock(zone, "limit 3/1h\nalgorithm sliding_log\nkey {http.request.header.K}")+"}\nrespond ok")
+	c := s.quic("127.0.0.9", s.ticket())
+	answers := c.early(zone, 2, header("K", "mine"))
+	c.open()
+	answers()
+	s.answers("HTTP/1.1", 2, http.StatusOK, 1, header("K", "mine"))
+	again := s.quic("127.0.0.9", s.ticket())
+	answers = again.early(zone, 1, header("K", "mine"))
+	again.open()
+	if a := answers()[0]; a.err != nil || a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
+		t.Errorf("a refusal in early data by a key without an address: %d %v, %v, want 429", a.status, a.header, a.err)
+	}
+	if n := s.loggedMessages("rate limit exceeded"); n != 1 {
+		t.Errorf("%d lines of refusals, want 1", n)
+	}
+}
+
+// loggedMessages counts the lines with a message.
+func (s *served) loggedMessages(message string) (n int) {
+	s.t.Helper()
+	written, err := os.ReadFile(s.log)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return strings.Count(string(written), `"msg":"`+message+`"`)
+}

@@ -1,0 +1,181 @@
+package ratelimit
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// starts notes when requests begin.
+type starts struct {
+	mu sync.Mutex
+	at []time.Time
+}
+
+func (s *starts) next(http.ResponseWriter, *http.Request) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = append(s.at, time.Now())
+	return nil
+}
+
+// closest is the least time between two of them.
+func (s *starts) closest() time.Duration {
+	slices.SortFunc(s.at, time.Time.Compare)
+	least := time.Hour
+	for i := range s.at[1:] {
+		least = min(least, s.at[i+1].Sub(s.at[i]))
+	}
+	return least
+}
+
+// Requests leave a queue one by one, however many of those that came to it were denied by another zone, or by another queue.
+func TestQueuesBesideEachOtherKeepTheirPace(t *testing.T) {
+	const shared = "limit 10/1s\nalgorithm leaky_bucket\nqueue 20\nkey all\n"
+	for name, block := range map[string]string{
+		"two queues":               zoneBlock("a", shared) + zoneBlock("b", "limit 1/1h\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.K}"),
+		"two queues, turned round": zoneBlock("b", shared) + zoneBlock("a", "limit 1/1h\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.K}"),
+		"a queue and a window":     zoneBlock("a", shared) + zoneBlock("b", "limit 1/1h\nkey {http.request.header.K}"),
+		"three queues": zoneBlock("a", shared) + zoneBlock("b", "limit 5/1s\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.G}") +
+			zoneBlock("c", "limit 1/1h\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.K}"),
+		"one zone with two queues": zoneBlock("a", "limit 10/1s 100/1m\nalgorithm leaky_bucket\nqueue 20\nkey all"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSite(t, &App{}, block)
+				defer s.end()
+				var begun starts
+				s.next = begun.next
+				random := rand.New(rand.NewPCG(1, 2))
+				denied := 0
+				var mu sync.Mutex
+				var wg sync.WaitGroup
+				for i := range 400 {
+					who := fmt.Sprint("spent ", i%3)
+					if random.IntN(4) == 0 {
+						who = fmt.Sprint(i)
+					}
+					wg.Go(func() {
+						if s.get("1.2.3.4", header("K", who), header("G", fmt.Sprint(i%2))).status != http.StatusOK {
+							mu.Lock()
+							denied++
+							mu.Unlock()
+						}
+					})
+					time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
+					synctest.Wait()
+				}
+				wg.Wait()
+				if got := begun.closest(); got < 100*time.Millisecond {
+					t.Errorf("%d of 400 requests denied, the others begin %v from each other, want 100ms at least", denied, got)
+				}
+				if len(begun.at) < 30 || denied < 100 {
+					t.Errorf("%d begin and %d are denied: that shows nothing", len(begun.at), denied)
+				}
+			})
+		})
+	}
+}
+
+// A place that was taken before another queue denied is freed only if nobody stands behind it; no other request can begin sooner for that.
+func TestPlaceIsKeptForThoseBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, &App{}, zoneBlock("a", "limit 10/1s\nalgorithm leaky_bucket\nqueue 20\nkey all")+
+			zoneBlock("b", "limit 1/1h\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.K}"))
+		defer s.end()
+		var begun starts
+		s.next = begun.next
+		enter := func(who string) (*pass, *http.Request) {
+			r := s.request("1.2.3.4", header("K", who))
+			p := newPass(clock())
+			if err := p.visitAll(s.handler.zones, r, varsOf(r), nil); err != nil || p.isRefused() {
+				t.Fatalf("the queues are read: %v, denied %v", err, p.isRefused())
+			}
+			return p, r
+		}
+		s.admits("1.2.3.4", 1, 1, header("K", "first"))
+		late, _ := enter("x") // both queues have room for it,
+		s.admits("1.2.3.4", 1, 1, header("K", "x"))
+		late.enterQueues() // and now that of x has none
+		if !late.isRefused() {
+			t.Fatal("a second request of x has a place in a queue for one")
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { s.admits("1.2.3.4", 1, 1, header("K", "behind")) })
+		synctest.Wait()
+		late.giveBack()
+		late.free()
+		s.admits("1.2.3.4", 1, 1, header("K", "last"))
+		wg.Wait()
+		if got := begun.closest(); got < 100*time.Millisecond || len(begun.at) != 4 {
+			t.Errorf("%d requests, %v from each other, want 4 and 100ms at least", len(begun.at), got)
+		}
+	})
+}
+
+// A queue that counts refused requests fills by those that another zone refuses, and by no others.
+func TestQueueThatCountsDenied(t *testing.T) {
+	for option, want := range map[string]string{"count_denied": `"a";r=0;`, "count_denied off": `"a";r=6;`} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSite(t, &App{}, zoneBlock("a", "limit 10/1s\nalgorithm leaky_bucket\nqueue 5\nkey all\n"+option)+zoneBlock("b", "limit 0/1h"))
+			defer s.end()
+			var a answer
+			for range 10 {
+				a = s.get("1.2.3.4")
+			}
+			if got := a.header.Get("RateLimit"); a.status != http.StatusTooManyRequests || !strings.Contains(got, want) {
+				t.Errorf("%s: after ten refusals by another zone: %d, %s, want %s", option, a.status, got, want)
+			}
+		})
+	}
+}
+
+// While Redis decides on a strict zone, others take the places behind a request in a queue: also those begin no closer than its pace.
+func TestQueueKeepsItsPaceBesideStrictZones(t *testing.T) {
+	const pace = 400 * time.Millisecond
+	for name, block := range map[string]string{
+		"a queue of this node": zoneBlock("queue-a", "sync_rate local\nlimit 5/2s\nalgorithm leaky_bucket\nqueue 50\nkey all") +
+			zoneBlock("queue-b", "sync_rate strict\nlimit 1/1h\nkey {http.request.header.K}"),
+		"a strict queue": zoneBlock("queue-a", "sync_rate strict\nlimit 5/2s\nalgorithm leaky_bucket\nqueue 50\nkey all") +
+			zoneBlock("queue-b", "sync_rate strict\nlimit 1/1h\nkey {http.request.header.K}"),
+		"two strict queues": zoneBlock("queue-a", "sync_rate strict\nlimit 5/2s\nalgorithm leaky_bucket\nqueue 50\nkey all") +
+			zoneBlock("queue-b", "sync_rate strict\nlimit 1/1h\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.K}"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := redistest.Start(t)
+			proxy := faultproxy.Start(t, r.Addr)
+			proxy.SetDelay(30 * time.Millisecond)
+			app := appWith(r)
+			app.Redis.Address = []string{proxy.Addr}
+			app.Redis.PoolSize = 64
+			s := newSite(t, app, strings.ReplaceAll(block, "queue-", strings.ReplaceAll(name, " ", "-")+"-"))
+			var begun starts
+			s.next = begun.next
+			s.admits("1.2.3.4", 1, 1, header("K", "spent"))
+			var waiting sync.WaitGroup
+			for i := range 4 {
+				var denied sync.WaitGroup
+				denied.Go(func() { s.admits("1.2.3.4", 1, 0, header("K", "spent")) })
+				time.Sleep(10 * time.Millisecond)
+				waiting.Go(func() { s.get("1.2.3.4", header("K", fmt.Sprint("behind ", i))) })
+				denied.Wait()
+				time.Sleep(50 * time.Millisecond) // Redis hears of what is given back
+				waiting.Go(func() { s.get("1.2.3.4", header("K", fmt.Sprint("later ", i))) })
+			}
+			waiting.Wait()
+			if got := begun.closest(); got < pace/2 || len(begun.at) != 9 {
+				t.Errorf("%d requests begin, %v from each other; want 9, about %v", len(begun.at), got, pace)
+			}
+		})
+	}
+}
