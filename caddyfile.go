@@ -114,7 +114,7 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	if err != nil {
 		return nil, err
 	}
-	app, err := globalOptions(h)
+	app, err := globalApp(h)
 	if err != nil {
 		return nil, err
 	}
@@ -164,8 +164,8 @@ func state[M ~map[string]V, V any](h httpcaddyfile.Helper, name string) M {
 	return m
 }
 
-// globalOptions are those that parseGlobalOption left, or none.
-func globalOptions(h httpcaddyfile.Helper) (*App, error) {
+// globalApp holds the options that parseGlobalOption left, or none.
+func globalApp(h httpcaddyfile.Helper) (*App, error) {
 	app := new(App)
 	option, ok := h.Option("rate_limit").(httpcaddyfile.App)
 	if !ok {
