@@ -54,7 +54,7 @@ func readRate(s string) (rate, error) {
 }
 
 // wordyRate matches rates as other programs and people write them: 100r/s, 100rpm, 100/min, 5/1M.
-var wordyRate = regexp.MustCompile(`(?i)^(\d+) *(?:r|reqs?|requests?)?(?:/|p|per)([0-9.]*[a-z]+)$`)
+var wordyRate = regexp.MustCompile(`(?i)^(\d+) *(?:r|reqs?|requests?)?(?:/|per|p)([0-9.]*[a-z]+)$`)
 
 // nearRate returns what such a rate was probably meant to be, "" if it is something else.
 func nearRate(s string) string {

@@ -27,6 +27,7 @@ const (
 	codeNotSaved       = "TIDE016"
 	codeNotResumed     = "TIDE017"
 	codeSameLimit      = "TIDE020"
+	codeNoBraces       = "TIDE021"
 )
 
 // A warning is for the log.
