@@ -24,7 +24,7 @@ func (*adminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes returns the route for the state.
 func (a *adminAPI) Routes() []caddy.AdminRoute {
-	return []caddy.AdminRoute{{Pattern: "/rate_limit/", Handler: caddy.AdminHandlerFunc(a.serve)}}
+	return []caddy.AdminRoute{{Pattern: statusPath, Handler: caddy.AdminHandlerFunc(a.serve)}}
 }
 
 // status is the answer.
@@ -55,7 +55,13 @@ type limitStatus struct {
 	OverflowBytes int64 `json:"overflow_bytes"`
 }
 
+// statusPath is the only path there is.
+const statusPath = "/rate_limit/"
+
 func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
+	if r.URL.Path != statusPath {
+		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("there is no %s; the state is at %s", clip(r.URL.Path), statusPath)}
+	}
 	if r.Method != http.MethodGet {
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s not allowed; use GET", r.Method)}
 	}

@@ -2,15 +2,43 @@ package ratelimit
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
+
+// The endpoint has one path: others are not found, so a slip in a script doesn't look like an answer.
+func TestAdminHasOnePath(t *testing.T) {
+	newSite(t, &App{}, zoneBlock("one-path", "limit 10/1h"))
+	route := new(adminAPI).Routes()[0]
+	if route.Pattern != "/rate_limit/" {
+		t.Errorf("Pattern = %q, want /rate_limit/", route.Pattern)
+	}
+	for _, c := range []struct {
+		method, path string
+		want         int
+	}{
+		{http.MethodGet, "/rate_limit/", 0},
+		{http.MethodGet, "/rate_limit/?a=b", 0},
+		{http.MethodGet, "/rate_limit/nonsense", http.StatusNotFound},
+		{http.MethodPost, "/rate_limit/nonsense", http.StatusNotFound},
+		{http.MethodGet, "/rate_limit//", http.StatusNotFound},
+		{http.MethodPost, "/rate_limit/", http.StatusMethodNotAllowed},
+	} {
+		err := route.Handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(c.method, c.path, nil))
+		var got caddy.APIError
+		if errors.As(err, &got); got.HTTPStatus != c.want || (err == nil) != (c.want == 0) {
+			t.Errorf("%s %s = %v with status %d, want %d", c.method, c.path, err, got.HTTPStatus, c.want)
+		}
+	}
+}
 
 // What is told of a zone's exchange is told where there is one: on the admin endpoint and as a metric.
 func TestExchangeIsTold(t *testing.T) {

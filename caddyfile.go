@@ -87,7 +87,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return err
 	}
 	if p.unnamed != nil {
-		name, err := autoName(nil, *p.unnamed, false)
+		name, err := autoName("", true, nil, *p.unnamed, false)
 		if err != nil {
 			return err
 		}
@@ -99,8 +99,12 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 // parseDirective is the directive in a site, where names of unnamed limits, the names of other sites' zones and the global options are known.
 func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
+	alike := alikeIn(h) // before the matcher is taken out
 	if !h.Next() {
 		return nil, h.ArgErr()
+	}
+	if err := checkMatcherToken(h.Dispenser); err != nil {
+		return nil, err
 	}
 	matcher, err := h.ExtractMatcherSet()
 	if err != nil {
@@ -110,7 +114,7 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	if err != nil {
 		return nil, err
 	}
-	app, err := globalOptions(h)
+	app, err := globalApp(h)
 	if err != nil {
 		return nil, err
 	}
@@ -120,22 +124,34 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 		return nil, err
 	}
 	if p.unnamed != nil {
-		name, err := autoName(matcher, *p.unnamed, h.IsNamedRoute())
-		if err != nil {
-			return nil, err
-		}
-		name = state[ordinals](h, "rate_limit.ordinals").next(name)
-		p.handler.RateLimits = map[string]*Zone{name: p.unnamed}
-		return h.NewRoute(matcher, p.handler), nil
+		err = p.nameUnnamed(h, matcher, alike)
+	} else {
+		err = p.register(h, zones)
 	}
-	names := state[map[string]registered](h, "rate_limit.zones")
-	for _, s := range zones {
-		token := p.zones[s.name].token
-		if err := (&registry{names}).add(s, at(token)); err != nil {
-			return nil, placeAt(token, err)
-		}
+	if err != nil {
+		return nil, err
 	}
 	return h.NewRoute(matcher, p.handler), nil
+}
+
+// register notes the names of the zones and refuses one that is taken by another limit.
+func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings) error {
+	names := state[map[string]registered](h, "rate_limit.zones")
+	unnamed := state[map[string]caddyfile.Token](h, "rate_limit.unnamed")
+	for _, s := range zones {
+		token := p.zones[s.name].token
+		if first, taken := unnamed[s.name]; taken {
+			return placeAt(token, errTakenByUnnamed(s.name, first))
+		}
+		if err := (&registry{names}).add(s, at(token)); err != nil {
+			return placeAt(token, err)
+		}
+	}
+	return nil
+}
+
+func errTakenByUnnamed(name string, unnamed caddyfile.Token) error {
+	return fmt.Errorf("zone name %q is that of the unnamed limit at %s; write another one, like login", name, at(unnamed))
 }
 
 // state is a map that lives as long as one adaptation.
@@ -148,8 +164,8 @@ func state[M ~map[string]V, V any](h httpcaddyfile.Helper, name string) M {
 	return m
 }
 
-// globalOptions are those that parseGlobalOption left, or none.
-func globalOptions(h httpcaddyfile.Helper) (*App, error) {
+// globalApp holds the options that parseGlobalOption left, or none.
+func globalApp(h httpcaddyfile.Helper) (*App, error) {
 	app := new(App)
 	option, ok := h.Option("rate_limit").(httpcaddyfile.App)
 	if !ok {
@@ -438,21 +454,35 @@ func (p *handlerParser) check(global *SyncRate, hasRedis, redisEmpty bool) ([]se
 		return nil, p.place(err, p.given, caddyfile.Token{})
 	}
 	if p.unnamed != nil {
-		s, _, err := p.handler.zoneSettings("", p.unnamed, global, hasRedis, redisEmpty)
+		s, found, err := p.handler.zoneSettings("", p.unnamed, global, hasRedis, redisEmpty)
 		if err != nil {
 			return nil, p.place(err, p.given, p.given["rate"])
 		}
+		p.unnamed.locate(found, p.given, p.given["rate"])
 		return []settings{s}, nil
 	}
 	var all []settings
 	for _, name := range p.names {
-		s, _, err := p.handler.zoneSettings(name, p.handler.RateLimits[name], global, hasRedis, redisEmpty)
+		zone, given := p.handler.RateLimits[name], p.zones[name]
+		s, found, err := p.handler.zoneSettings(name, zone, global, hasRedis, redisEmpty)
 		if err != nil {
-			return nil, p.place(err, p.zones[name].options, p.zones[name].token)
+			return nil, p.place(err, given.options, given.token)
 		}
+		zone.locate(found, given.options, given.token)
 		all = append(all, s)
 	}
 	return all, nil
+}
+
+// locate notes where a zone stands that there is something to warn of: most warnings are about keys.
+func (z *Zone) locate(found []warning, options given, otherwise caddyfile.Token) {
+	if len(found) == 0 {
+		return
+	}
+	z.Source = at(otherwise)
+	if token, ok := options["key"]; ok {
+		z.Source = at(token)
+	}
 }
 
 // Interface guard.

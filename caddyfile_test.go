@@ -3,6 +3,8 @@ package ratelimit
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -284,33 +286,197 @@ func TestNamedRouteAndSiteDontShare(t *testing.T) {
 	}
 }
 
-// What other nodes write differently, and what other sites are there, must not change a name, or nodes would not share the count.
-func TestNameOfUnnamedLimitIsStable(t *testing.T) {
-	const site = "{ \n @api path /api/* \n rate_limit @api 10/s 1000/1h \n }"
-	want := names(t, "http://a.example "+site)
-	for what, input := range map[string]string{
-		"another port":         "http://a.example:9001 " + site,
-		"another host":         "http://b.example " + site,
-		"an unrelated site":    "http://0.example { \n rate_limit 10/s 1000/1h \n } \n http://a.example " + site,
-		"other global options": "{ \n rate_limit { \n redis redis://localhost \n sync_rate 5s \n } \n } \n http://a.example " + site,
-		"tuning":               "http://a.example { \n @api path /api/* \n rate_limit @api 10/s 1000/1h { \n max_keys 1000 \n sync_rate local \n headers kong \n } \n }",
-		"another spelling":     "http://a.example { \n @api path /api/* \n rate_limit @api 10/1s 1000/60m \n }",
+func TestNameOfUnnamedLimit(t *testing.T) {
+	for input, want := range map[string][]string{
+		"api.example.com { \n rate_limit 100/1m \n }":                                                                             {"api.example.com 100/1m"},
+		"API.Example.com, b.example.com { \n rate_limit 1000/60m 10/s \n }":                                                       {"api.example.com 10/1s 1000/1h"},
+		"http://a.example:9001 { \n rate_limit * 10/s \n }":                                                                       {"http://a.example:9001 10/1s"},
+		"*.example.com { \n rate_limit 10/s \n }":                                                                                 {"*.example.com 10/1s"},
+		":8080 { \n rate_limit 5/10s \n }":                                                                                        {":8080 5/10s"},
+		"http://bücher.example { \n rate_limit 5/10s \n }":                                                                        {"http://b%c3%bccher.example 5/10s"},
+		"http://a.example { \n rate_limit /x 5/1m \n rate_limit 5/1h \n }":                                                        {"http://a.example 5/1h", "http://a.example 5/1m"},
+		"http://a.example { \n rate_limit /x 5/1m \n rate_limit 5/60s \n rate_limit 6/1m \n }":                                    {"http://a.example 5/1m (11cd52)", "http://a.example 5/1m (87dffb)", "http://a.example 6/1m"},
+		"http://a.example { \n rate_limit 5/1m \n handle { \n rate_limit 5/1m \n } \n }":                                          {"http://a.example 5/1m (87dffb 2)", "http://a.example 5/1m (87dffb)"},
+		"http://a.example { \n respond ok \n handle_errors { \n rate_limit 5/1m \n } \n }":                                        {"http://a.example 5/1m"},
+		"&(shared) { \n rate_limit 5/1m \n } \n http://a.example { \n invoke shared \n }":                                         {"&(shared) 5/1m"},
+		"http://" + strings.Repeat("a", 60) + ".example { \n rate_limit 5/1m \n }":                                                {"http://" + strings.Repeat("a", 48) + "~ef2a567f 5/1m"},
+		"http://a.example { \n rate_limit 1/1s 2/2s 3/3s 4/4s 5/5s 6/6s 7/7s 8/8s 9/9s 10/10s \n }":                               {"http://a.example 1/1s 2/2s 3/3s 4/4s 5/5s 6/6s 7/7s 8/8s ~7d71b9d7"},
+		"(limit) { \n rate_limit 5/1m \n } \n http://a.example { \n import limit \n } \n http://b.example { \n import limit \n }": {"http://a.example 5/1m", "http://b.example 5/1m"},
 	} {
-		if got := names(t, input); !slices.Contains(got, want[0]) {
-			t.Errorf("with %s: names = %q, want %q among them", what, got, want)
+		got := names(t, input)
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("names of %s\n= %q, want %q", input, got, want)
+		}
+		for _, name := range got {
+			if err := checkName(name); err != nil || strings.ContainsAny(name, "{}") {
+				t.Errorf("checkName(%q) = %v, want a name without braces that zones can have", name, err)
+			}
 		}
 	}
-	for what, input := range map[string]string{
-		"another rate":    "http://a.example { \n @api path /api/* \n rate_limit @api 10/s 1001/1h \n }",
-		"another matcher": "http://a.example { \n @api path /app/* \n rate_limit @api 10/s 1000/1h \n }",
-		"another key":     "http://a.example { \n @api path /api/* \n rate_limit @api 10/s 1000/1h { \n key {host} \n } \n }",
+}
+
+// Options that only tune leave the name alone, so that the counters go on.
+func TestTuningKeepsTheName(t *testing.T) {
+	const options = " { \n max_keys 1000 \n sync_rate local \n on_redis_loss deny \n early_sync off \n headers kong \n } \n"
+	for _, site := range []string{
+		"http://a.example { \n rate_limit 10/s 1000/1h%s \n }",
+		"http://a.example { \n @api path /api/* \n rate_limit @api 10/s%s \n rate_limit 10/s \n }",
 	} {
-		if got := names(t, input); slices.Contains(got, want[0]) {
-			t.Errorf("with %s: names = %q, want another than %q", what, got, want)
+		plain, tuned := names(t, fmt.Sprintf(site, "")), names(t, fmt.Sprintf(site, options))
+		if !slices.Equal(plain, tuned) {
+			t.Errorf("names = %q with options that only tune, want %q", tuned, plain)
 		}
 	}
-	if name := want[0]; !regexp.MustCompile(`^auto-[0-9a-f]{8}-[0-9a-f]{6}$`).MatchString(name) {
-		t.Errorf("name = %q, want auto- and two hashes", name)
+}
+
+// someSites are as many site blocks as there are ways to write one. Each limit has its own message.
+func someSites() (shared string, sites []string) {
+	shared = "(limits) { \n rate_limit 5/1m { \n message {args[0]}-snippet \n } \n } \n &(limited) { \n rate_limit 5/1m { \n message route \n } \n } \n"
+	for _, address := range []string{
+		"http://a.example", "http://b.example", "http://a.example:9001", ":9002", "http://c.example, http://d.example", "http://*.example",
+		"http://{$TIDE_TEST_SITE}", "http://{$TIDE_TEST_UNSET:default.example}", "https://e.example:8443", "b.example",
+	} {
+		n := len(sites)
+		limit := func(before, what string) string {
+			return fmt.Sprintf("%srate_limit 5/1m { \n message %d-%s \n } \n", before, n, what)
+		}
+		site := address + " { \n" + limit("", "plain")
+		if n%2 == 0 {
+			site += "rate_limit /login 5/1m { \n message " + fmt.Sprint(n) + "-login \n } \n"
+		}
+		if n%3 == 0 {
+			site += "handle /x { \n" + limit("", "handle") + "}\n handle_errors { \n" + limit("", "errors") + "}\n"
+		}
+		if n%3 == 1 {
+			site += "route { \n invoke limited \n } \n"
+		}
+		sites = append(sites, site+fmt.Sprintf("import limits %d \n}\n", n))
+	}
+	return shared, sites
+}
+
+// byMessage are the names of unnamed limits by the messages of their handlers.
+func byMessage(t *testing.T, input string) map[string]string {
+	t.Helper()
+	config, err := adapt(input)
+	if err != nil {
+		t.Fatalf("Adapt(%s): %v", input, err)
+	}
+	all := map[string]string{}
+	for _, h := range handlersIn(t, config) {
+		for name := range h.RateLimits {
+			all[h.Message] = name
+		}
+	}
+	return all
+}
+
+// The law of unnamed limits: whatever sites come, go or move, a limit of another site keeps its name, and limits of two sites never have the same.
+func TestOtherSitesDontChangeNames(t *testing.T) {
+	t.Setenv("TIDE_TEST_SITE", "env.example")
+	shared, sites := someSites()
+	want := byMessage(t, shared+strings.Join(sites, ""))
+	seen := map[string]string{}
+	for message, name := range want {
+		if other, taken := seen[name]; taken {
+			t.Errorf("the limits %s and %s are both called %q", message, other, name)
+		}
+		seen[name] = message
+	}
+	if len(want) < 2*len(sites) {
+		t.Fatalf("found %d limits, want more: %q", len(want), want)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		some := slices.Clone(sites)
+		random.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
+		input := shared + strings.Join(some[:1+random.IntN(len(some))], "")
+		for message, name := range byMessage(t, input) {
+			if name != want[message] {
+				t.Fatalf("limit %s is called %q with all sites and %q in\n%s", message, want[message], name, input)
+			}
+		}
+	}
+}
+
+// Within a site, limits that differ keep their names wherever they stand.
+func TestOrderInASiteDoesntChangeNames(t *testing.T) {
+	limits := []string{
+		"rate_limit 5/1m { \n message plain \n } \n", "rate_limit /x 5/1m { \n message x \n } \n", "@get method GET \n rate_limit @get 5/1m { \n message get \n } \n",
+		"rate_limit 5/1m { \n message key \n key {host} \n } \n", "rate_limit 5/1m { \n message denied \n count_denied \n } \n",
+	}
+	want := byMessage(t, "http://a.example { \n"+strings.Join(limits, "")+"}")
+	if len(want) != len(limits) {
+		t.Fatalf("names = %q, want %d", want, len(limits))
+	}
+	slices.Reverse(limits)
+	if got := byMessage(t, "http://a.example { \n"+strings.Join(limits, "")+"}"); !reflect.DeepEqual(got, want) {
+		t.Errorf("names in reverse order = %q, want %q", got, want)
+	}
+}
+
+// Where Caddy doesn't tell the site, names are made without it, and still never shared.
+func TestNamesWithoutASite(t *testing.T) {
+	for _, helper := range []any{struct{}{}, struct{ parentBlock int }{1}, struct{ parentBlock struct{ Keys []string } }{}, struct{ parentBlock caddyfile.ServerBlock }{}} {
+		if text, ok := firstKey(reflect.ValueOf(helper)); ok || text != "" {
+			t.Errorf("firstKey(%+v) = %q, %t, want none", helper, text, ok)
+		}
+	}
+	known := struct{ parentBlock caddyfile.ServerBlock }{caddyfile.ServerBlock{Keys: []caddyfile.Token{{Text: "a.example"}}}}
+	if text, ok := firstKey(reflect.ValueOf(known)); !ok || text != "a.example" {
+		t.Errorf("firstKey = %q, %t, want a.example", text, ok)
+	}
+	h := parseOnly(t, "rate_limit 10/s 1000/1h")
+	for name := range h.RateLimits {
+		if want := "10/1s 1000/1h (87dffb)"; name != want {
+			t.Errorf("name = %q, want %q", name, want)
+		}
+	}
+}
+
+func TestAutoShape(t *testing.T) {
+	for _, c := range []struct {
+		name, shape string
+		numbered    bool
+	}{
+		{"login", "", false},
+		{"login (2)", "", false},
+		{"a.example 5/1m", "a.example 1m (", false},
+		{"a.example 7/60s", "a.example 1m (", false},
+		{"a.example 5/1m (2)", "a.example 1m (2", true},
+		{"a.example 5/1m 9/1h (ad5b17)", "a.example 1m 1h (ad5b17", false},
+		{"a.example 5/1m (123456)", "a.example 1m (123456", false},
+		{"a.example 5/1m (123456 3)", "a.example 1m (123456 3", true},
+		{"5/1m (87dffb)", " 1m (87dffb", false},
+	} {
+		if got := autoShape(c.name); got != c.shape {
+			t.Errorf("autoShape(%q) = %q, want %q", c.name, got, c.shape)
+		}
+		if got := isNumbered(c.name); got != c.numbered {
+			t.Errorf("isNumbered(%q) = %t, want %t", c.name, got, c.numbered)
+		}
+	}
+}
+
+// Limits that only their order tells apart are warned of, with file and line.
+func TestIdenticalLimitsAreWarnedOf(t *testing.T) {
+	config, err := adapt("http://a.example {\n\trate_limit 5/1m\n\trate_limit /x 5/1m\n\trate_limit 5/1m\n}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	for _, h := range handlersIn(t, config) {
+		_, found, err := h.settings(nil, false, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range found {
+			texts = append(texts, w.code+" "+w.text)
+		}
+	}
+	if len(texts) != 1 || !strings.Contains(texts[0], codeSameLimit) || !strings.Contains(texts[0], "Caddyfile:4") {
+		t.Errorf("warnings = %q, want one about the limit at Caddyfile:4", texts)
 	}
 }
 

@@ -100,7 +100,7 @@ func (p parser) appOption(app *App, option string) (err error) {
 	case "persist":
 		app.Persist, err = p.persist()
 	default:
-		return unknownOption(option, []string{"redis", "sync_rate", "namespace", "strict_timeout", "persist"})
+		return unknownOption(option, globalOptions)
 	}
 	return wrong(option, err)
 }

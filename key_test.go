@@ -510,6 +510,18 @@ func TestCheckKey(t *testing.T) {
 		{"{http.request.body}", "memory", ""},
 		{"{http.reverse_proxy.upstream.hostport}", "no value yet", ""},
 		{"{time.now.unix}", "all the time", ""},
+		{"ip", "{client_ip}", ""},
+		{"client_ip", "{client_ip}", ""},
+		{"$remote_addr", "{client_ip}", ""},
+		{"%{host}", "{http.request.host}", ""},
+		{"Remote_IP", "{client_ip}", ""},
+		{"header.X-Api-Key", "{http.request.header.X-Api-Key}", ""},
+		{"http.request.header.X-Api-Key", "{http.request.header.X-Api-Key}", ""},
+		{"http.auth.user.id", "{http.auth.user.id}", ""},
+		{"all", "", ""},
+		{"static", "", ""},
+		{"backend.eu", "", ""},
+		{"ip {client_ip}", "", ""},
 	} {
 		found, err := checkKey(test.template)
 		got := ""

@@ -19,6 +19,9 @@ func checkKey(template string) (found []warning, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if meant := bracesForgotten(parts); meant != "" {
+		return []warning{{codeNoBraces, fmt.Sprintf("the key %q is the same text for every request, so all share one count; write {%s} in braces, or another word, like all, if one count is meant", template, meant)}}, nil
+	}
 	for i := range parts {
 		if parts[i].source == fromTemplate {
 			continue
@@ -32,6 +35,28 @@ func checkKey(template string) (found []warning, err error) {
 		}
 	}
 	return found, nil
+}
+
+// bracesForgotten returns the placeholder that a key without any is a name of, "" if there is none.
+func bracesForgotten(parts []keyPart) string {
+	if len(parts) != 1 || parts[0].source != fromTemplate {
+		return ""
+	}
+	name := strings.Trim(parts[0].text, "$%()[]<> ")
+	if meant, ok := slips[strings.ToLower(name)]; ok {
+		return meant
+	}
+	for _, p := range slippedPrefixes {
+		if field, ok := cutPrefixFold(name, p[0]); ok && field != "" && plausible(p[1]+field) {
+			return p[1] + field
+		}
+	}
+	for _, prefix := range []string{"http.request.", "http.vars.", "http.auth."} {
+		if strings.HasPrefix(name, prefix) {
+			return name
+		}
+	}
+	return ""
 }
 
 func checkPlaceholder(name string) (w warning, err error) {

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,12 +26,30 @@ var (
 
 // zoneCounters are one zone's counters, looked up once. A nil *zoneCounters counts nothing.
 type zoneCounters struct {
+	zone string
+
 	admitted, refused, tooEarly, skipped, unavailable, overflow prometheus.Counter
 }
 
+// countedZones says how many handlers have a zone's counters.
+var countedZones struct {
+	sync.Mutex
+	users map[string]int
+}
+
+// newZoneCounters returns the counters of a zone. They begin with the first handler that asks for
+// them and go on until each has released them: a reload provisions the new handlers before it
+// cleans up the old ones, so a zone that stays keeps its counters.
 func newZoneCounters(zone string) *zoneCounters {
 	zone = strings.ToValidUTF8(zone, "?")
+	countedZones.Lock()
+	defer countedZones.Unlock()
+	if countedZones.users == nil {
+		countedZones.users = map[string]int{}
+	}
+	countedZones.users[zone]++
 	return &zoneCounters{
+		zone:        zone,
 		admitted:    decisionCount.WithLabelValues(zone, "admitted"),
 		refused:     decisionCount.WithLabelValues(zone, "refused"),
 		tooEarly:    decisionCount.WithLabelValues(zone, "too_early"),
@@ -38,6 +57,22 @@ func newZoneCounters(zone string) *zoneCounters {
 		unavailable: decisionCount.WithLabelValues(zone, "unavailable"),
 		overflow:    overflowCount.WithLabelValues(zone),
 	}
+}
+
+// release gives the counters up. The metrics of a zone that no handler has any more are removed:
+// otherwise every rename would leave some behind, as long as the process lives.
+func (c *zoneCounters) release() {
+	if c == nil {
+		return
+	}
+	countedZones.Lock()
+	defer countedZones.Unlock()
+	if countedZones.users[c.zone]--; countedZones.users[c.zone] > 0 {
+		return
+	}
+	delete(countedZones.users, c.zone)
+	decisionCount.DeletePartialMatch(prometheus.Labels{"zone": c.zone})
+	overflowCount.DeleteLabelValues(c.zone)
 }
 
 // admit counts a request that the zone admitted.

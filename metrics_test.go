@@ -1,7 +1,9 @@
 package ratelimit
 
 import (
+	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +77,79 @@ func TestMetricsSurviveAReload(t *testing.T) {
 	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 {
 		t.Errorf("what was counted before the first configuration is lost: %v", before)
 	}
+}
+
+// A zone that a reload removes, or gives another name, leaves no metrics behind; one that stays goes on.
+func TestMetricsOfRemovedZonesEnd(t *testing.T) {
+	shown := func() (all []string) {
+		t.Helper()
+		registry := prometheus.NewPedanticRegistry()
+		if err := registerMetrics(registry, processStats); err != nil {
+			t.Fatal(err)
+		}
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "zone" && strings.HasPrefix(l.GetValue(), "ended-") && !slices.Contains(all, l.GetValue()) {
+						all = append(all, l.GetValue())
+					}
+				}
+			}
+		}
+		slices.Sort(all)
+		return all
+	}
+	stays := zoneBlock("ended-stays", "limit 9/1h")
+	s := newSite(t, &App{}, stays+zoneBlock("ended-1", "limit 1/1h"))
+	s.admits("1.2.3.4", 2, 1)
+	for n := 2; n < 5; n++ {
+		next := newSite(t, &App{}, stays+zoneBlock(fmt.Sprintf("ended-%d", n), fmt.Sprintf("limit %d/1h", n)))
+		s.end()
+		s = next
+		s.admits("1.2.3.5", 1, 1)
+		if got, want := shown(), []string{fmt.Sprintf("ended-%d", n), "ended-stays"}; !slices.Equal(got, want) {
+			t.Errorf("after reload %d the metrics have zones %q, want %q", n-1, got, want)
+		}
+	}
+	if _, err := trySite(t, &App{}, stays+zoneBlock("ended-bad", "limit 1/1h\nmatch {\nexpression 1+\n}")); err == nil {
+		t.Error("a bad matcher was accepted")
+	}
+	registry := prometheus.NewPedanticRegistry()
+	if err := registerMetrics(registry, processStats); err != nil {
+		t.Fatal(err)
+	}
+	if n := counted(t, registry, "ended-stays"); n != 4 {
+		t.Errorf("the zone that stays has counted %v admitted requests, want all 4", n)
+	}
+	s.end()
+	if got := shown(); len(got) != 0 {
+		t.Errorf("the metrics have zones %q of no configuration", got)
+	}
+}
+
+// counted is how many requests a zone has admitted.
+func counted(t *testing.T, registry *prometheus.Registry, zone string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			if labels["zone"] == zone && labels["decision"] == "admitted" {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return -1
 }
 
 // scrapeDecisions reads the counters as they are now; a test that runs again in this process finds them where it left them.

@@ -134,6 +134,10 @@ type Zone struct {
 
 	// EarlySync exchanges a key before its turn when it comes near its limit. Default: true.
 	EarlySync *bool `json:"early_sync,omitempty"`
+
+	// Source is the file and line that a warning about this zone names, such as Caddyfile:12. A
+	// Caddyfile sets it where there is something to warn of. It changes nothing else. Default: none.
+	Source string `json:"source,omitempty"`
 }
 
 // Limit is a number of requests in a window of time.
@@ -229,9 +233,6 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		return nil, err
 	}
 	z.log = newRefusalLog(s.name, s.limits[len(s.limits)-1].window, h.LogKey)
-	if !h.DisableMetrics {
-		z.metrics = newZoneCounters(s.name)
-	}
 	for _, r := range s.limits {
 		c, key, err := acquire(app.namespace, s, r)
 		if err != nil {
@@ -244,6 +245,9 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		z.rules = append(z.rules, ratesync.Rule{
 			Kind: s.kind.letter(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue,
 		})
+	}
+	if !h.DisableMetrics {
+		z.metrics = newZoneCounters(s.name) // Cleanup releases it
 	}
 	return z, nil
 }
@@ -380,6 +384,7 @@ func markCounted(r *http.Request, p *pass) {
 func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
 		z.log.flush(h.logger, clock())
+		z.metrics.release()
 	}
 	for _, key := range h.acquired {
 		_, _ = counterPool.Delete(key) // ending counters can't fail

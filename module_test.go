@@ -443,11 +443,11 @@ func TestChangedLimitAppliesToWhatIsSpent(t *testing.T) {
 
 func TestChangedNumbersOfAnUnnamedLimitKeepItsCounts(t *testing.T) {
 	block := func(n int) string {
-		name, err := autoName(nil, Zone{Limits: []Limit{{int64(n), caddy.Duration(time.Hour)}}}, false)
+		name, err := autoName("a.example", false, nil, Zone{Limits: []Limit{{int64(n), caddy.Duration(time.Hour)}}}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return zoneBlock(name, fmt.Sprintf("limit %d/1h", n))
+		return zoneBlock(strconv.Quote(name), fmt.Sprintf("limit %d/1h", n))
 	}
 	s := newSite(t, &App{}, block(10)+block(1000))
 	s.admits("1.2.3.4", 12, 10)

@@ -74,6 +74,9 @@ func onOneLine(option string) string {
 
 // unknownOption says which options there are, or which one it looks like.
 func unknownOption(option string, others []string) error {
+	if err := misplaced(option, others); err != nil {
+		return err
+	}
 	if near := nearestOf(option, others); near != "" {
 		return fmt.Errorf("there is no option %q here; did you mean %s?", clip(option), near)
 	}
@@ -103,11 +106,7 @@ var examples = map[string]string{
 
 // count is the error for too few or too many values.
 func (p parser) count(option string) error {
-	example := examples[option]
-	if example == "" {
-		example = option + " <value>"
-	}
-	return fmt.Errorf("the number of values is wrong; write it like `%s`, with quotes around a value that holds spaces", example)
+	return fmt.Errorf("the number of values is wrong; write it like `%s`, with quotes around a value that holds spaces", example(option))
 }
 
 // word is the option's one value.

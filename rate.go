@@ -1,10 +1,12 @@
 package ratelimit
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +24,14 @@ const (
 // parseRate reads a rate, how many in how long: 100/1m, 10/s, 5/90s, 1/1d. The number is 0 or more, 0 denies all. The window is a
 // Caddy duration or a bare unit (s, m, h, d), from 1ms to ten years.
 func parseRate(s string) (rate, error) {
+	r, err := readRate(s)
+	if near := nearRate(s); err != nil && near != "" {
+		return rate{}, fmt.Errorf("%q is not a rate; did you mean %s?", clip(s), near)
+	}
+	return r, err
+}
+
+func readRate(s string) (rate, error) {
 	count, text, _ := strings.Cut(s, "/")
 	if strings.HasPrefix(s, "{") {
 		return rate{}, fmt.Errorf("%s is not a rate; write the rate here, like 100/1m, and the key in a block of its own, like { key %[1]s }", clip(s))
@@ -41,6 +51,46 @@ func parseRate(s string) (rate, error) {
 		return rate{}, err
 	}
 	return rate{n: n, window: window}, nil
+}
+
+// wordyRate matches rates as other programs and people write them: 100r/s, 100rpm, 100/min, 5/1M.
+var wordyRate = regexp.MustCompile(`(?i)^(\d+) *(?:r|reqs?|requests?)?(?:/|per|p)([0-9.]*[a-z]+)$`)
+
+// nearRate returns what such a rate was probably meant to be, "" if it is something else.
+func nearRate(s string) string {
+	m := wordyRate.FindStringSubmatch(s)
+	if m == nil {
+		return ""
+	}
+	near := nearWindow(m[2])
+	if near == "" {
+		near = m[2]
+		if strings.Trim(near, "smhd") == "" {
+			near = "1" + near
+		}
+	}
+	if r, err := readRate(m[1] + "/" + near); err == nil {
+		return r.String()
+	}
+	return ""
+}
+
+var wordyWindow = regexp.MustCompile(`(?i)^([0-9.]*)(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?)$`)
+
+// nearWindow is nearRate for windows: 1min, 1M, hour, 2weeks.
+func nearWindow(s string) string {
+	m := wordyWindow.FindStringSubmatch(s)
+	if m == nil || m[2] == "s" || m[2] == "m" || m[2] == "h" || m[2] == "d" {
+		return ""
+	}
+	unit := strings.ToLower(m[2][:1])
+	if unit == "w" {
+		if n, err := strconv.Atoi(cmp.Or(m[1], "1")); err == nil {
+			return strconv.Itoa(7*n) + "d"
+		}
+		return ""
+	}
+	return cmp.Or(m[1], "1") + unit
 }
 
 // parseCount reads a whole number of 0 or more.
@@ -65,6 +115,9 @@ func parseWindow(s string) (time.Duration, error) {
 		s = "1" + s
 	}
 	window, err := caddy.ParseDuration(s)
+	if near := nearWindow(s); err != nil && near != "" {
+		return 0, fmt.Errorf("the window %q is not a duration; did you mean %s?", clip(s), near)
+	}
 	if err != nil && strings.Trim(s, "0123456789.") == "" {
 		return 0, fmt.Errorf("the window %q has no unit; write %ss for seconds, or use m, h or d", clip(s), clip(s))
 	}

@@ -105,8 +105,15 @@ func (h *Handler) zoneSettings(name string, z *Zone, global *SyncRate, hasRedis,
 		return settings{}, nil, fmt.Errorf("%s%w", of, err)
 	}
 	s.name = name
+	if isNumbered(name) {
+		found = append(found, warning{codeSameLimit, "the same limit stands in its site before, so their names tell them apart by their order only, and counts change places with them; " +
+			"put each into a zone with a name of its own, or remove one"})
+	}
 	for i := range found {
 		found[i].text = of + found[i].text
+		if z.Source != "" {
+			found[i].text += ", at " + z.Source
+		}
 	}
 	return s, found, nil
 }

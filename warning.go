@@ -26,6 +26,8 @@ const (
 	codeNoRedis        = "TIDE011"
 	codeNotSaved       = "TIDE016"
 	codeNotResumed     = "TIDE017"
+	codeSameLimit      = "TIDE020"
+	codeNoBraces       = "TIDE021"
 	codeMeantAddress   = "TIDE030"
 )
 

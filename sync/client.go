@@ -219,10 +219,20 @@ func (s Settings) settle() (Settings, error) {
 	s.Addresses = slices.Clone(s.Addresses)
 	for i, a := range s.Addresses {
 		if s.Addresses[i] = WithPort(a, port); s.Addresses[i] == "" {
-			return Settings{}, errors.New("the URL's host or port can't be read; write host:port, and percent-encode special characters in the user name and password (/ is %2F, @ is %40, : is %3A, # is %23, ? is %3F)")
+			return Settings{}, errAddress(a)
 		}
 	}
 	return s, s.Check()
+}
+
+// errAddress says what is wrong with an address of a URL, without showing it: where the @ is
+// forgotten, it holds the password.
+func errAddress(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err == nil && WithPort(host, defaultPort) != "" {
+		return errors.New("the URL's port is not a number from 1 to 65535; write host:port, as in redis://localhost:6379/0, and an @ before it where there is a password")
+	}
+	return errors.New("the URL's host can't be read; write host:port, as in redis://localhost:6379/0, and an IPv6 address in brackets, as in redis://[::1]:6379/0")
 }
 
 // Check says what doesn't go together, and the mend.
@@ -301,8 +311,9 @@ func parseOne(s string) (Settings, error) {
 		if err := set.parseUser(authority[:at]); err != nil {
 			return Settings{}, err
 		}
-	} else if strings.Contains(rest, "@") && scheme != "unix" {
-		return Settings{}, errPassword // a special character has cut the password short
+	}
+	if cutShort(authority, path, query) && scheme != "unix" {
+		return Settings{}, errPassword
 	}
 	if strings.Contains(path, "#") || strings.Contains(query, "#") {
 		return Settings{}, errPassword
@@ -324,6 +335,16 @@ func parseOne(s string) (Settings, error) {
 		}
 	}
 	return set, set.parseOptions(query)
+}
+
+// cutShort reports whether a special character has cut the user name or password short: the @ that
+// ends them stands too late then.
+func cutShort(authority, path, query string) bool {
+	if !strings.Contains(authority, "@") {
+		return strings.Contains(path+query, "@")
+	}
+	name, _, _ := strings.Cut(query, "=")
+	return strings.Contains(path+name, "@")
 }
 
 func (s *Settings) parseUser(text string) (err error) {

@@ -1,0 +1,35 @@
+package ratesync
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// Names of zones may hold what parts the names of keys, such as the colon of a site's port: no two tables have a key in common all the same, and the
+// first braces of a key are those that say where in a Cluster it belongs.
+func TestKeysOfDifferentZonesDiffer(t *testing.T) {
+	var zones []string
+	for _, site := range []string{"", ":80", "http://a.example:80", "a.example", "a", "a:s-1m0s", "{5}", "a{5}:b", ":", "a:s-1m0s:AAAAAAAAAAAAAAAAAAAAAA:0"} {
+		zones = append(zones, site+" 5/1m", site+" 5/1m (87dffb 2)", site)
+	}
+	seen := map[string]string{}
+	for _, prefix := range []string{"caddy", "caddy:", "a:b"} {
+		for _, zone := range zones {
+			for _, spec := range []Spec{{Zone: zone, Kind: 's', Buckets: 1}, {Zone: zone, Kind: 's', Buckets: 10, Window: time.Minute}, {Zone: zone, Kind: 'f', Buckets: 1}} {
+				m := table.Message{Span: time.Minute, Epoch: 0}
+				key := string(spec.appendKey(nil, prefix, &m))
+				what := fmt.Sprintf("%q %+v", prefix, spec)
+				if other, taken := seen[key]; taken {
+					t.Errorf("%s and %s have the key %s", what, other, key)
+				}
+				seen[key] = what
+				if want := prefix + ":{0}:"; key[:len(want)] != want {
+					t.Errorf("the key of %s is %s, want it to begin with %s", what, key, want)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package ratelimit
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+)
+
+// nameUnnamed gives the unnamed limit its name. alike is what alikeIn returned.
+func (p *handlerParser) nameUnnamed(h httpcaddyfile.Helper, matcher caddy.ModuleMap, alike map[string]int) error {
+	token := p.given["rate"]
+	site, _ := siteOf(h)
+	plain, err := autoName(site, false, matcher, *p.unnamed, h.IsNamedRoute())
+	if err != nil {
+		return placeAt(token, err)
+	}
+	name := plain
+	if alike[plain] > 1 {
+		if name, err = autoName(site, true, matcher, *p.unnamed, h.IsNamedRoute()); err != nil {
+			return placeAt(token, err)
+		}
+	}
+	taken := state[map[string]caddyfile.Token](h, "rate_limit.unnamed")
+	first := name
+	for n := 2; taken[name].Line != 0; n++ {
+		name = numbered(first, n)
+		p.unnamed.Source = at(token)
+	}
+	taken[name] = token
+	if zone, taken := state[map[string]registered](h, "rate_limit.zones")[name]; taken {
+		return placeAt(token, fmt.Errorf("zone %q at %s has the name of this unnamed limit; give that zone another one, like login", name, zone.where))
+	}
+	p.handler.RateLimits = map[string]*Zone{name: p.unnamed}
+	return nil
+}
+
+// siteOf returns the address of the site that a directive is in, as it is written: the first one
+// where there are several. ok is false where Caddy doesn't tell.
+//
+// A directive is not told its site, but a name that leaves the site out has to count limits over
+// all sites, and then removing one site renames the limits of others. So the site is read from the
+// Helper's unexported field parentBlock, by reflection. A Caddy without that field gets names
+// without a site.
+//
+// The site of a named route is &(name).
+func siteOf(h httpcaddyfile.Helper) (address string, ok bool) {
+	address, ok = firstKey(reflect.ValueOf(h))
+	if ok && h.IsNamedRoute() {
+		address = "&(" + address + ")"
+	}
+	return address, ok
+}
+
+func firstKey(helper reflect.Value) (text string, ok bool) {
+	keys := fieldOf(fieldOf(helper, "parentBlock", reflect.Struct), "Keys", reflect.Slice)
+	if !keys.IsValid() || keys.Len() == 0 {
+		return "", false
+	}
+	key := fieldOf(keys.Index(0), "Text", reflect.String)
+	if !key.IsValid() || key.Len() == 0 {
+		return "", false
+	}
+	return key.String(), true
+}
+
+// fieldOf returns a field of a struct, the zero Value if there is none of that name and kind.
+func fieldOf(of reflect.Value, name string, kind reflect.Kind) reflect.Value {
+	if of.Kind() != reflect.Struct {
+		return reflect.Value{}
+	}
+	if f := of.FieldByName(name); f.IsValid() && f.Kind() == kind {
+		return f
+	}
+	return reflect.Value{}
+}
+
+// alikeIn counts how many unnamed limits of the directive's site have a name in common as long as
+// nothing tells them apart but their rates. It counts when it comes to a site first, since Caddy
+// takes matchers out of what it has read.
+func alikeIn(h httpcaddyfile.Helper) map[string]int {
+	block := fieldOf(reflect.ValueOf(h), "parentBlock", reflect.Struct)
+	segments := fieldOf(block, "Segments", reflect.Slice)
+	site, ok := siteOf(h)
+	if !ok || !segments.IsValid() {
+		return nil
+	}
+	first := fieldOf(block, "Keys", reflect.Slice).Index(0)
+	where := fmt.Sprint(site, fieldOf(first, "File", reflect.String), ":", fieldOf(first, "Line", reflect.Int))
+	sites := state[map[string]map[string]int](h, "rate_limit.sites")
+	if alike, known := sites[where]; known {
+		return alike
+	}
+	alike := map[string]int{}
+	for i := range segments.Len() {
+		countUnnamed(alike, site, texts(segments.Index(i)))
+	}
+	sites[where] = alike
+	return alike
+}
+
+// texts are those of tokens.
+func texts(tokens reflect.Value) (all []string) {
+	if tokens.Kind() != reflect.Slice {
+		return nil
+	}
+	for i := range tokens.Len() {
+		if text := fieldOf(tokens.Index(i), "Text", reflect.String); text.IsValid() {
+			all = append(all, text.String())
+		}
+	}
+	return all
+}
+
+// countUnnamed counts the unnamed limits among the tokens of a directive, however deep in blocks.
+func countUnnamed(alike map[string]int, site string, tokens []string) {
+	for i, token := range tokens {
+		if token != "rate_limit" {
+			continue
+		}
+		args := tokens[i+1:]
+		if len(args) > 0 && (args[0] == "*" || strings.HasPrefix(args[0], "/") || strings.HasPrefix(args[0], "@")) {
+			args = args[1:]
+		}
+		n := 0
+		for n < len(args) {
+			if _, err := parseRate(args[n]); err != nil {
+				break
+			}
+			n++
+		}
+		limits, err := parseLimits(args[:n])
+		if err != nil || n == 0 {
+			continue
+		}
+		if name, err := autoName(site, false, nil, Zone{Limits: limits}, false); err == nil {
+			alike[name]++
+		}
+	}
+}
+
+// checkMatcherToken refuses a rate without its number in the place of a matcher: {$N}/1m, with N
+// not set, is /1m, and a limit for that path is not what was meant. The directive's name is the
+// current token.
+func checkMatcherToken(d *caddyfile.Dispenser) error {
+	args := d.CountRemainingArgs()
+	if args == 0 {
+		return nil
+	}
+	d.NextArg()
+	token := d.Token()
+	d.Prev()
+	window, ok := strings.CutPrefix(token.Text, "/")
+	if _, err := parseWindow(window); !ok || err != nil {
+		return nil
+	}
+	if args == 1 && strings.TrimLeft(window, "0123456789") == window {
+		return nil // a path like /s before a block of zones
+	}
+	return placeAt(token, fmt.Errorf("/%[1]s stands where a path is, but looks like a rate whose number is missing, as {$N}/%[1]s is where N is not set; "+
+		"set the variable, or write {$N:100}/%[1]s for a default; if the path is meant, write `@path path /%[1]s` and `rate_limit @path 100/1m`", clip(window)))
+}
