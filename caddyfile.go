@@ -199,8 +199,8 @@ func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
 	start := p.Token()
 	if rates := p.RemainingArgs(); len(rates) > 0 {
 		limits, err := parseLimits(rates)
-		if isKeyFirst(rates[0]) {
-			err = keyFirst(rates)
+		if misplaced := placeholderFirst(rates); misplaced != nil {
+			err = misplaced
 		}
 		if err != nil {
 			return nil, placeAt(p.Token(), fmt.Errorf("parsing rate: %w", err))

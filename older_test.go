@@ -143,6 +143,14 @@ func TestOtherShapesOfJSONAreRefusedWithAHint(t *testing.T) {
 			t.Errorf("StrictUnmarshalJSON(%s) = %v, want an error with %s", text, err, want)
 		}
 	}
+	for text, want := range map[string]string{
+		`{"redis": "redis://localhost:6379"}`: `write an object, like {"url": "redis://localhost:6379/0"}`,
+		`{"redis": {"flavour": "sweet"}}`:     `unknown field "flavour"`,
+	} {
+		if err := caddy.StrictUnmarshalJSON([]byte(text), new(App)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("StrictUnmarshalJSON(%s) = %v, want an error with %s", text, err, want)
+		}
+	}
 }
 
 // olderStep is a request to one of a configuration's handlers, after a while.

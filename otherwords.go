@@ -44,9 +44,20 @@ var otherNames = map[string]string{
 
 var nginxRate = regexp.MustCompile(`^(\d+)r/([sm])$`)
 
-// isKeyFirst reports whether the first value after rate_limit is a placeholder of requests.
-func isKeyFirst(value string) bool {
-	return strings.HasPrefix(value, "{") && strings.HasSuffix(value, "}") && !strings.HasPrefix(value, "{env.") && !strings.HasPrefix(value, "{file.")
+// placeholderFirst is the error for values after rate_limit that begin with a placeholder, nil if they don't.
+func placeholderFirst(values []string) error {
+	first := values[0]
+	switch {
+	case !strings.HasPrefix(first, "{"):
+		return nil
+	case strings.HasPrefix(first, "{args"):
+		return fmt.Errorf("%s has no value, as the import gives too few; write the rate after the snippet's name, like `import limits 100/1m`", clip(first))
+	case strings.HasPrefix(first, "{env."), strings.HasPrefix(first, "{file."):
+		return fmt.Errorf("%s is filled in too late: a rate is read with the Caddyfile; write it here, or as {$RATE} if it is in an environment variable", clip(first))
+	case strings.HasSuffix(first, "}"):
+		return keyFirst(values)
+	}
+	return nil
 }
 
 // keyFirst is the error for a line of the plugin whose arguments are a key, a rate, a number of keys and a status. It writes
@@ -76,14 +87,25 @@ func keyFirst(values []string) error {
 // UnmarshalJSON reads a handler, strictly as Caddy does. It says what to write in place of some shapes that other rate
 // limiters have.
 func (h *Handler) UnmarshalJSON(text []byte) error {
-	type plain Handler
-	if err := caddy.StrictUnmarshalJSON(text, (*plain)(h)); err != nil {
-		if hint := jsonHint(err); hint != "" {
-			return fmt.Errorf("%w; %s", err, hint)
-		}
-		return err
+	type handler Handler // without this method
+	return hinted(caddy.StrictUnmarshalJSON(text, (*handler)(h)))
+}
+
+// UnmarshalJSON reads the app, likewise.
+func (a *App) UnmarshalJSON(text []byte) error {
+	type app App
+	return hinted(caddy.StrictUnmarshalJSON(text, (*app)(a)))
+}
+
+// hinted adds what to write instead to an error of the decoder, if something comes to mind.
+func hinted(err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	if hint := jsonHint(err); hint != "" {
+		return fmt.Errorf("%w; %s", err, hint)
+	}
+	return err
 }
 
 var unknownField = regexp.MustCompile(`unknown field "(\w+)"`)
@@ -107,6 +129,8 @@ func shapeHint(mismatch *json.UnmarshalTypeError) string {
 		return `write an object of zones by their names, like {"login": {"limits": [{"max_events": 5, "window": "1m"}]}}`
 	case reflect.TypeFor[Zone](), reflect.TypeFor[*Zone]():
 		return `write an object with the list in it, like {"limits": [{"max_events": 5, "window": "1m"}]}`
+	case reflect.TypeFor[Redis](), reflect.TypeFor[*Redis]():
+		return `write an object, like {"url": "redis://localhost:6379/0"}`
 	case reflect.TypeFor[Limit]():
 		return limit
 	case reflect.TypeFor[[]Limit]():
