@@ -199,6 +199,9 @@ func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
 	start := p.Token()
 	if rates := p.RemainingArgs(); len(rates) > 0 {
 		limits, err := parseLimits(rates)
+		if misplaced := placeholderFirst(rates); misplaced != nil {
+			err = misplaced
+		}
 		if err != nil {
 			return nil, placeAt(p.Token(), fmt.Errorf("parsing rate: %w", err))
 		}

@@ -161,7 +161,10 @@ func newPlaceholder(name string) keyPart {
 	return p
 }
 
-const varsPrefix = "http.vars."
+const (
+	varsPrefix = "http.vars."
+	peerName   = "http.request.remote.host"
+)
 
 // isAddress reports whether a placeholder is made of the client's or the peer's address.
 func isAddress(name string) bool {
@@ -191,7 +194,7 @@ func requestReader(name string) func(*http.Request) string {
 		return func(r *http.Request) string { return r.URL.Path }
 	case "http.request.uri.query":
 		return func(r *http.Request) string { return r.URL.RawQuery }
-	case "http.request.remote.host":
+	case peerName:
 		return func(r *http.Request) string {
 			if isEarly(r) {
 				return "" // as Caddy's own

@@ -131,6 +131,16 @@ var slippedPrefixes = [][2]string{
 	{"uri.", "http.request.uri."}, {"host.labels.", "http.request.host.labels."},
 }
 
+// meansClientIP reports whether a name that Caddy doesn't have is a common way to write the client's or the peer's address.
+func meansClientIP(name string) bool {
+	if knownToCaddy(name) {
+		return false
+	}
+	short, _ := cutPrefixFold(name, "http.request.")
+	meant := slips[strings.ToLower(short)]
+	return meant == caddyhttp.ClientIPVarKey || meant == peerName
+}
+
 // suggestion is what a name was probably meant to be, without braces; "" if nothing comes near.
 func suggestion(name string) string {
 	short, _ := cutPrefixFold(name, "http.request.")

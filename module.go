@@ -124,7 +124,8 @@ type Zone struct {
 	// MaxKeys bounds the counters held in memory for each of the zone's limits. Keys beyond it share a sketch. Default: 1000000.
 	MaxKeys *int `json:"max_keys,omitempty"`
 
-	// EmptyKey is what happens to a request whose key comes out empty: client_ip, skip, share or deny. Default: client_ip.
+	// EmptyKey is what happens to a request whose key comes out empty: client_ip, skip, share or deny. Default: client_ip;
+	// for a zone written with max_events: share.
 	EmptyKey string `json:"empty_key,omitempty"`
 
 	// CountDenied counts refused requests as well, so a client that keeps trying stays out. Default: false.

@@ -85,6 +85,8 @@ func unknownOption(option string, others []string) error {
 		return errors.New("a block opens after an option that takes none; remove the braces, or write each option on its own line")
 	case slices.Contains(handlerOptions, option):
 		return fmt.Errorf("%s is not an option of a zone; move it out of the zone's braces, beside the zone", option)
+	case otherOptions[option] != "":
+		return fmt.Errorf("there is no option %q here; %s", option, otherOptions[option])
 	}
 	return fmt.Errorf("there is no option %q here; the options are %s", clip(option), strings.Join(others, ", "))
 }

@@ -266,7 +266,11 @@ func choose[T ~int | ~uint8](value string, names []string) (T, error) {
 	if i := slices.Index(names, value); i >= 0 {
 		return T(i), nil
 	}
-	if near := nearestOf(value, names); near != "" {
+	near := nearestOf(value, names)
+	if meant := otherNames[value]; slices.Contains(names, meant) {
+		near = meant
+	}
+	if near != "" {
 		return 0, fmt.Errorf("there is no %q; did you mean %s?", clip(value), near)
 	}
 	return 0, fmt.Errorf("there is no %q; write one of %s", clip(value), strings.Join(names, ", "))
@@ -416,13 +420,43 @@ func (z *Zone) grouping(s *settings) (found []warning, err error) {
 	}
 	s.keyTemplate = strings.ReplaceAll(z.Key, "{client_ip}", defaultKey) // the word of Caddyfiles, also in JSON
 	switch {
-	case z.Key == "" && z.legacy():
-		return []warning{{codeOneKey, "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}, nil
+	case z.legacy():
+		found = z.legacyKey(s)
 	case z.Key == "":
 		s.keyTemplate = defaultKey
 	}
-	found, err = checkKey(s.keyTemplate)
-	return found, wrong("key", err)
+	slips, err := checkKey(s.keyTemplate)
+	return append(found, slips...), wrong("key", err)
+}
+
+// legacyKey keeps what keys did in the older plugin: no key and an empty key are one count for all requests. A placeholder
+// that doesn't exist gave the empty text there, so where it was meant for the client's address, the limit held for all clients
+// together. Here it is the address. Where map or another module can set the placeholder, the address stands in for it only
+// when it is empty.
+func (z *Zone) legacyKey(s *settings) (found []warning) {
+	if z.EmptyKey == "" {
+		s.emptyKey = emptyShare
+	}
+	if z.Key == "" {
+		return []warning{{codeOneKey, "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}
+	}
+	parts, err := parseKey(s.keyTemplate)
+	if err != nil {
+		return nil // checkKey reports it
+	}
+	for i := range parts {
+		name := parts[i].text
+		switch {
+		case parts[i].source == fromTemplate || !meansClientIP(name):
+		case strings.HasPrefix(name, "http.request."):
+			s.keyTemplate = strings.Replace(s.keyTemplate, "{"+name+"}", defaultKey, 1)
+			found = append(found, warning{codeMeantAddress, fmt.Sprintf(
+				"there is no placeholder {%s}; each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name)})
+		case z.EmptyKey == "":
+			s.emptyKey = emptyClientIP
+		}
+	}
+	return found
 }
 
 // prefix is a number of bits. 0 switches grouping off, which is the same as all of them.
@@ -453,6 +487,9 @@ func (z *Zone) exchange(s *settings, inherited SyncRate, hasRedis, redisEmpty bo
 	s.maxKeys = defaultMaxKeys
 	if z.MaxKeys != nil {
 		s.maxKeys = *z.MaxKeys
+	}
+	if s.maxKeys == 0 {
+		return wrongf("max_keys", "0 would be no bound, and there is none here; write a number up to %d, or remove it for %d", mostMaxKeys, defaultMaxKeys)
 	}
 	if s.maxKeys < 1 || s.maxKeys > mostMaxKeys {
 		return wrongf("max_keys", "%d is not between 1 and %d; write %d", s.maxKeys, mostMaxKeys, defaultMaxKeys)

@@ -28,6 +28,7 @@ const (
 	codeNotResumed     = "TIDE017"
 	codeSameLimit      = "TIDE020"
 	codeNoBraces       = "TIDE021"
+	codeMeantAddress   = "TIDE030"
 )
 
 // A warning is for the log.

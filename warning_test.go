@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"encoding/json"
 	"fmt"
 	"go/ast"
 	goparser "go/parser"
@@ -132,6 +133,44 @@ func TestEveryReasonIsDocumented(t *testing.T) {
 	}
 	if reasons < 40 {
 		t.Errorf("found %d reasons, want more", reasons)
+	}
+}
+
+// A warning that a page shows is one that the code logs: it has its code, and message and reason are in the source.
+func TestLogSamplesOfThePagesAreOfThisVersion(t *testing.T) {
+	var source strings.Builder
+	for _, pattern := range []string{"*.go", "sync/*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasSuffix(name, "_test.go") {
+				source.Write(text)
+			}
+		}
+	}
+	samples := 0
+	for _, page := range pages(t) {
+		for _, b := range blocksOf(t, page, "json") {
+			for line := range strings.Lines(b.text) {
+				var sample struct{ Level, Msg, Code, Reason string }
+				if err := json.Unmarshal([]byte(line), &sample); err != nil || sample.Msg == "" {
+					continue
+				}
+				samples++
+				if !strings.Contains(source.String(), sample.Msg) || !strings.Contains(source.String(), sample.Reason) || (sample.Level == "warn") != (sample.Code != "") {
+					t.Errorf("%v: no such line is logged: %s", b, line)
+				}
+			}
+		}
+	}
+	if samples < 3 {
+		t.Errorf("found %d log lines in the pages, want more", samples)
 	}
 }
 

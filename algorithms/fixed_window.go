@@ -12,7 +12,7 @@ var _ Algorithm[WindowState] = FixedWindow{}
 type FixedWindow struct {
 	// Limit is the number of requests per window; 0 refuses all.
 	Limit int64
-	// Window is the length of the window, 100ms to 30 days.
+	// Window is the length of the window, 1ms to ten years.
 	Window time.Duration
 	// Brief leaves NextAfter and ResetAfter out of what an admitted Take of 1 or more says, for callers that tell nobody.
 	Brief bool

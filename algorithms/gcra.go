@@ -15,7 +15,7 @@ var _ Algorithm[BucketState] = GCRA{}
 type GCRA struct {
 	// Limit is the number of requests that are emitted per window; 0 refuses all.
 	Limit int64
-	// Window is the time in which they are, 100ms to 30 days.
+	// Window is the time in which they are, 1ms to ten years.
 	Window time.Duration
 	// Burst is how many requests may come at once; 0 stands for Limit, 1 spaces all of them by T.
 	Burst int64

@@ -14,7 +14,7 @@ var _ Algorithm[BucketState] = LeakyBucket{}
 type LeakyBucket struct {
 	// Limit is the number of requests that leave the queue per window; 0 refuses all.
 	Limit int64
-	// Window is the time in which they do, 100ms to 30 days.
+	// Window is the time in which they do, 1ms to ten years.
 	Window time.Duration
 	// Queue is how many requests can wait, beside the one that is served.
 	Queue int64

@@ -16,7 +16,7 @@ var _ Algorithm[WindowState] = SlidingWindow{}
 type SlidingWindow struct {
 	// Limit is the number of requests per window; 0 refuses all.
 	Limit int64
-	// Window is the length of the window, 100ms to 30 days.
+	// Window is the length of the window, 1ms to ten years.
 	Window time.Duration
 	// Buckets is how many slices the window is cut into, 1 to MaxLive; 0 stands for 1.
 	Buckets int

@@ -154,7 +154,7 @@ func each(t *testing.T, property func(t *rapid.T, k kind)) {
 	}
 }
 
-var windows = []time.Duration{100 * time.Millisecond, time.Second, time.Second + 7, time.Minute, 97 * time.Hour, 30 * 24 * time.Hour}
+var windows = []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, time.Second + 7, time.Minute, 97 * time.Hour, 30 * 24 * time.Hour}
 
 // draw makes a subject of a kind with small parameters.
 func (k kind) draw(t *rapid.T) subject {

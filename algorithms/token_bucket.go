@@ -11,7 +11,7 @@ var _ Algorithm[BucketState] = TokenBucket{}
 type TokenBucket struct {
 	// Limit is the number of requests that flow in per window; 0 refuses all.
 	Limit int64
-	// Window is the time in which they do, 100ms to 30 days.
+	// Window is the time in which they do, 1ms to ten years.
 	Window time.Duration
 	// Burst is the size of the bucket in requests; 0 stands for Limit.
 	Burst int64
