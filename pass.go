@@ -139,6 +139,9 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 	defer cancel()
 	var g ratesync.Grant
 	var err error
+	for _, l := range z.limiters {
+		_ = l.settle(ctx, v.key) // what fails here fails below too
+	}
 	for {
 		p.verdict, g, err = by.strict.Take(ctx, z.name, z.rules, table.IDOf(raw), p.verdict[:0])
 		if !errors.Is(err, ratesync.ErrClosed) {

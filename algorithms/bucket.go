@@ -19,6 +19,8 @@ type BucketState struct {
 	penalty int64
 	// absorbed is nil for a key of which nothing was ever learnt: where nothing is exchanged it costs no memory.
 	absorbed *absorbed
+	// taught is nil but where a store decides by itself; see Chargeable.
+	taught *taught
 }
 
 // absorbed is what a bucket remembers of the last Absorb.
@@ -36,6 +38,7 @@ type absorbed struct {
 // copied is a copy of its own, for looking ahead.
 func (s *BucketState) copied(past *absorbed) BucketState {
 	c := *s
+	c.taught = nil
 	if s.absorbed != nil {
 		*past = *s.absorbed
 		c.absorbed = past
@@ -145,6 +148,7 @@ func (b bucket) absorb(s *BucketState, now int64, reports []Report) {
 	if s.absorbed == nil {
 		s.absorbed = new(absorbed)
 	}
+	s.taught = nil // the exchange knows better what is sent
 	if s.ledger.Settled {
 		b.spread(s, theirs)
 	} else if level, ok := b.seen(s, reports); ok {
@@ -246,6 +250,7 @@ func (b bucket) advance(s *BucketState, now int64) (late int64) {
 	level := s.deficit.floor()
 	level.frac = min(level.frac, b.window-1)
 	drained := b.drains(since(now, s.last))
+	s.taught.drain(drained, b.window)
 	s.last = now
 	if level.less(drained) {
 		if s.absorbed != nil {
