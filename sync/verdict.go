@@ -79,8 +79,8 @@ func (o *outcome) refuse(wanted int64) {
 }
 
 // verdicts appends what the rules say to the place-th of the requests that the call asked for, from 1. Those after the granted ones are refused.
-func (rs *ruleset) verdicts(o *outcome, place int64, dst []Verdict) []Verdict {
-	for i, r := range rs.rules {
+func verdicts(rules []Rule, o *outcome, place int64, dst []Verdict) []Verdict {
+	for i, r := range rules {
 		if len(dst) < cap(dst) {
 			dst = dst[:len(dst)+1]
 		} else {
