@@ -310,8 +310,8 @@ func (c *Charging) keys(b *bill) []string {
 
 func (c *Charging) args(field string, b *bill) []any {
 	parts := max(1, len(b.Hits))
-	args := make([]any, 0, 5+3*parts+len(c.rules.args))
-	args = append(args, field, b.seq, 0, 0, parts)
+	args := make([]any, 0, 6+3*parts+5)
+	args = append(args, field, b.seq, 0, 0, 0, parts)
 	if c.Rule.Kind == 'l' {
 		for _, h := range b.Hits {
 			args = append(args, h.At/int64(time.Microsecond), h.N, 0)
@@ -321,7 +321,7 @@ func (c *Charging) args(field string, b *bill) []any {
 		per := 1000 / unit // nanoseconds
 		args = append(args, b.At/int64(time.Microsecond), b.Whole, (b.Part+per-1)/per)
 	}
-	return append(args, c.rules.args...)
+	return append(args, c.Rule.args(c.rules.zone)...)
 }
 
 // read reads what Redis holds of a key after a charge.
@@ -334,5 +334,5 @@ func (c *Charging) read(reply *redis.Cmd) ([]algorithms.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.rules.verdicts(o, 1, nil)[0].Reports, nil
+	return verdicts([]Rule{c.Rule}, o, 1, nil)[0].Reports, nil
 }

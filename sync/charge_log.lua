@@ -7,6 +7,7 @@ local function charge(r, t, units)
   t = math.min(t, now)
   if t <= now - r.window then return end
   if units > 0 then
+    redis.call('ZREMRANGEBYSCORE', r.key, '-inf', r.past)
     local args = {}
     for _ = 1, units do
       entries = entries + 1
