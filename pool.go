@@ -52,6 +52,8 @@ type limiter interface {
 	// abandon frees the place in a queue of a client that went away while it waited.
 	abandon(key table.Key, taken table.Taken, now, n int64)
 	learn(key table.Key, raw []byte, now int64, all []algorithms.Report)
+	// room is what is left by this node's own counts. false means that the table is full and holds no place for the key.
+	room(key table.Key, raw []byte, now int64) (left int64, ok bool)
 }
 
 // acquire returns the counters of one limit, new or those that a configuration already holds.
@@ -265,6 +267,10 @@ func (l *limit[S]) charge(key table.Key, taken table.Taken, n int64) {
 
 func (l *limit[S]) learn(key table.Key, raw []byte, now int64, all []algorithms.Report) {
 	l.table.Learn(l.algorithm, key, raw, now, all, l.anew)
+}
+
+func (l *limit[S]) room(key table.Key, raw []byte, now int64) (left int64, ok bool) {
+	return l.table.Room(l.algorithm, key, raw, now)
 }
 
 func (l *limit[S]) abandon(key table.Key, taken table.Taken, now, n int64) {
