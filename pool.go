@@ -55,6 +55,8 @@ type limiter interface {
 	learn(key table.Key, raw []byte, now int64, all []algorithms.Report)
 	// settle has Redis know what was decided for a key while it could not be asked.
 	settle(ctx context.Context, key table.Key) error
+	// room is what is left by this node's own counts. false means that the table is full and holds no place for the key.
+	room(key table.Key, raw []byte, now int64) (left int64, ok bool)
 }
 
 // acquire returns the counters of one limit, new or those that a configuration already holds.
@@ -282,6 +284,9 @@ func (l *limit[S]) learn(key table.Key, raw []byte, now int64, all []algorithms.
 }
 
 func (l *limit[S]) settle(ctx context.Context, key table.Key) error { return l.source.Settle(ctx, key) }
+func (l *limit[S]) room(key table.Key, raw []byte, now int64) (left int64, ok bool) {
+	return l.table.Room(l.algorithm, key, raw, now)
+}
 
 func (l *limit[S]) abandon(key table.Key, taken table.Taken, now, n int64) {
 	queue, ok := any(l.algorithm).(interface {
