@@ -66,13 +66,10 @@ func peerFor[S any](t *testing.T, addr, zone string, rule Rule, rate time.Durati
 		every = 50 * time.Millisecond
 	}
 	m.table.Configure(table.Background[S]{Algorithm: alg, Rate: every, Charges: charged, Wake: m.source.Wake}, 1000)
-	switch {
-	case charged:
+	if charged {
 		m.rep.AttachCharged(m.source, every, Charging{Strict: m.strict, Rule: rule})
-	case rule.Kind == 'f', rule.Kind == 's', rule.Kind == 'l':
-		m.rep.Attach(m.source, every, 0)
-	default:
-		m.rep.Attach(m.source, every, float64(rule.Limit)/rule.Window.Seconds())
+	} else {
+		m.rep.Attach(m.source, every)
 	}
 	return m
 }

@@ -6,7 +6,6 @@ package ratesync
 import (
 	"context"
 	_ "embed"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -111,24 +110,24 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 	}
 }
 
-// Attach begins to exchange a table every rate, or changes the rate. drain is what its buckets lose, in requests per second; 0 without buckets.
+// Attach begins to exchange a table every rate, or changes the rate.
 // A table that was attached to another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
-func (r *Replicator) Attach(s *Source, rate time.Duration, drain float64) {
-	r.attach(s, rate, drain, nil)
+func (r *Replicator) Attach(s *Source, rate time.Duration) {
+	r.attach(s, rate, nil)
 }
 
 // AttachCharged is Attach for a table whose decisions are charged to a Strict in place of being exchanged.
 func (r *Replicator) AttachCharged(s *Source, rate time.Duration, c Charging) {
 	c.prepare(s.spec.Zone)
-	r.attach(s, rate, 0, &c)
+	r.attach(s, rate, &c)
 }
 
-func (r *Replicator) attach(s *Source, rate time.Duration, drain float64, c *Charging) {
+func (r *Replicator) attach(s *Source, rate time.Duration, c *Charging) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.at.Load()
 	if old != nil && old.to == r {
-		old.set(rate, drain)
+		old.rate.Store(int64(rate))
 		old.charging.Store(c)
 		old.due.Store(true) // a zone that asks Redis from now on must find there what was counted until now
 		s.Wake()
@@ -136,7 +135,7 @@ func (r *Replicator) attach(s *Source, rate time.Duration, drain float64, c *Cha
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	at := &attachment{to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{})}
-	at.set(rate, drain)
+	at.rate.Store(int64(rate))
 	at.charging.Store(c)
 	last := s.last
 	s.last = at
@@ -159,11 +158,6 @@ func (r *Replicator) attach(s *Source, rate time.Duration, drain float64, c *Cha
 		}
 		r.serve(ctx, s, at)
 	}()
-}
-
-func (at *attachment) set(rate time.Duration, drain float64) {
-	at.rate.Store(int64(rate))
-	at.drain.Store(math.Float64bits(drain))
 }
 
 // Detach ends the exchange of a table, wherever it is attached, after one more that takes two seconds at most.
