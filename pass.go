@@ -30,6 +30,7 @@ type pass struct {
 	taken   []table.Taken
 	grants  []grant
 	verdict []ratesync.Verdict
+	strict  []strictZone // that match
 }
 
 // visit is one zone's part in a pass.
@@ -87,9 +88,9 @@ func (p *pass) check(zones []*zone, r *http.Request, vars map[string]any, counte
 
 // visitAll visits every zone that matches, the local ones first: they cost nothing, and a request that one of them refuses needn't trouble Redis.
 func (p *pass) visitAll(zones []*zone, r *http.Request, vars map[string]any, counted []string) error {
-	for _, z := range zones {
-		if z.strict() && p.isRefused() {
-			break // zones are sorted, the strict ones last
+	for i, z := range zones {
+		if z.strict() { // zones are sorted, the strict ones last
+			return p.checkStrict(zones[i:], r, vars, counted)
 		}
 		if z.wasCounted(counted) {
 			continue
@@ -100,9 +101,6 @@ func (p *pass) visitAll(zones []*zone, r *http.Request, vars map[string]any, cou
 			continue
 		}
 		p.visit(z, r, vars)
-		if z.strict() && r.Context().Err() != nil {
-			return errGone // Redis was not waited for, which must not pass for a loss of Redis
-		}
 	}
 	return nil
 }
@@ -123,7 +121,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters, early: raw[0] == tagEarly})
 	v := &p.take[len(p.take)-1]
 	lost := false
-	if z.strict() {
+	if z.strict() && v.hasSlots(raw, p.now) {
 		var answered bool
 		if answered, lost = p.askRedis(r, v, raw); answered {
 			p.judge(len(p.take) - 1)
@@ -201,6 +199,9 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 	defer cancel()
 	var g ratesync.Grant
 	var err error
+	for _, l := range z.limiters {
+		_ = l.settle(ctx, v.key) // what fails here fails below too
+	}
 	for {
 		p.verdict, g, err = by.strict.Take(ctx, z.name, z.rules, table.IDOf(raw), p.verdict[:0])
 		if !errors.Is(err, ratesync.ErrClosed) {

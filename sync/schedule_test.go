@@ -76,7 +76,7 @@ type schedule[S any] struct {
 	keys   []string
 	nodes  []*member[S]
 	dead   []*member[S]
-	saved  map[string]map[string]string
+	saved  *saved
 	// whole says that the store forgets everything or nothing, which nodes notice without a request.
 	whole bool
 	// evicted are the hashes that were lost one by one: of those nodes ask only as long as their epoch is the current one.
@@ -150,7 +150,7 @@ func (s *schedule[S]) join() {
 	m.table.Configure(table.Background[S]{
 		Algorithm: s.alg, Rate: s.rate, Early: s.random.IntN(4) > 0, Lagging: s.drain == 0, Wake: m.source.Wake,
 	}, 1000)
-	m.rep.Attach(m.source, s.rate, s.drain)
+	m.rep.Attach(m.source, s.rate)
 	s.nodes = append(s.nodes, m)
 }
 
@@ -266,7 +266,7 @@ func (s *schedule[S]) failOver() {
 	if s.saved == nil {
 		return
 	}
-	for hash := range s.store.save() {
+	for hash := range s.store.save().hashes {
 		s.evicted[hash] = true
 	}
 	s.store.restore(s.saved)

@@ -48,10 +48,10 @@ type Strict struct {
 }
 
 const (
-	// mostRulesets bounds how many rules of one zone are kept from former configurations.
-	mostRulesets = 4
-	// mostPending bounds the keys that are remembered because a call's outcome is not known. Beyond it a grant that nobody used stays spent.
-	mostPending = 4096
+	// rulesetTime is how long a ruleset is kept that nobody asks for.
+	rulesetTime = time.Minute
+	// maxPending bounds the keys that are remembered because a call's outcome is not known. Beyond it a grant that nobody used stays spent.
+	maxPending = 4096
 	// closeTime bounds Close.
 	closeTime = 2 * time.Second
 )
@@ -68,11 +68,12 @@ func NewStrict(client redis.UniversalClient, prefix string, timeout time.Duratio
 
 // A Grant is what a Take got, for giving it back. The zero Grant is none.
 type Grant struct {
-	rules *ruleset
-	id    [16]byte
-	at    int64
-	seq   int64
-	unit  int64 // from 1, 0 where the request was refused
+	ruleset *ruleset
+	rules   []Rule
+	id      [16]byte
+	at      int64
+	seq     int64
+	unit    int64 // from 1, 0 where the request was refused
 }
 
 // Admitted says that a unit was spent in each limit.
@@ -97,7 +98,7 @@ func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byt
 		return dst, Grant{}, err
 	}
 	s.notePatience(ctx)
-	w := &waiter{done: make(chan struct{})}
+	w := &waiter{done: make(chan struct{}), rules: rules}
 	if !s.join(rs, id, w) {
 		return dst, Grant{}, ErrClosed
 	}
@@ -121,26 +122,82 @@ func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byt
 	if w.err != nil {
 		return dst, Grant{}, w.err
 	}
-	g := Grant{rules: rs, id: id, at: w.outcome.at, seq: w.outcome.seq}
+	g := Grant{ruleset: rs, rules: rules, id: id, at: w.outcome.at, seq: w.outcome.seq}
 	if w.place <= w.outcome.granted {
 		g.unit = w.place
 	}
-	return rs.verdicts(w.outcome, w.place, dst), g, nil
+	return verdicts(rules, w.outcome, w.place, dst), g, nil
 }
 
 // Return gives back what a Take got, because another zone refuses the request. It doesn't wait for Redis; Close does.
 func (s *Strict) Return(g Grant) {
 	if g.unit > 0 {
-		s.amend(g.rules, g.id, amend{at: g.at, seq: g.seq, unit: g.unit, n: 1})
+		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit})
 	}
 }
 
-// Charge spends a unit of a refused request, as a penalty: windows count it, buckets fill at most to the brim, a log keeps at most limit
-// entries. It doesn't wait for Redis.
+// Charge spends a unit of a refused request, as a penalty at the instant of the refusal: windows count it, buckets fill at most to the brim, a
+// log keeps at most limit entries. It doesn't wait for Redis.
 func (s *Strict) Charge(g Grant) {
-	if g.rules != nil {
-		s.amend(g.rules, g.id, amend{n: -1})
+	if g.ruleset != nil {
+		s.correct(g, correction{op: penalty, n: 1, at: g.at})
 	}
+}
+
+// A localUse is units of a key that this node has admitted in one of a zone's rules without asking Redis: n at the instant at, in microseconds
+// of Redis' clock. They count whatever the limit.
+type localUse struct {
+	rule  int
+	at, n int64
+}
+
+// charge tells Redis what this node has admitted by itself, and appends what the limits say then. It returns when Redis has counted it, which
+// happens once. On errUnsettled it was sent, and nobody will know whether it was counted; on any other error it was not counted and will not be.
+// Once it is sent, the context's end is not waited for: it goes along with each call for the key until its outcome is known, for correctionTime
+// at most.
+func (s *Strict) charge(ctx context.Context, zone string, rules []Rule, id [16]byte, uses []localUse, dst []Verdict) ([]Verdict, error) {
+	c, _ := s.circuitOf(id)
+	if err := c.lost(); err != nil {
+		return dst, err
+	}
+	rs, err := s.ruleset(zone, rules)
+	if err != nil {
+		return dst, err
+	}
+	w := &waiter{done: make(chan struct{}), rules: rules, charges: make([]corrections, len(rules))}
+	for _, u := range uses {
+		w.charges[u.rule] = append(w.charges[u.rule], correction{op: charge, n: u.n, at: u.at})
+	}
+	if !s.enter(rs, id, rules, func(f *flight) { f.charges = append(f.charges, w) }) {
+		return dst, ErrClosed
+	}
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		if s.withdraw(rs, id, w) {
+			return dst, ctx.Err()
+		}
+		<-w.done
+	}
+	if w.err != nil {
+		return dst, w.err
+	}
+	return verdicts(rules, w.outcome, 1, dst), nil
+}
+
+// withdraw takes charges out that were not sent.
+func (s *Strict) withdraw(rs *ruleset, id [16]byte, w *waiter) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	f := rs.flights[id]
+	if w.sent || f == nil {
+		return false
+	}
+	i := slices.Index(f.charges, w)
+	if i >= 0 {
+		f.charges = slices.Delete(f.charges, i, i+1)
+	}
+	return i >= 0
 }
 
 // Down says that some part of Redis is known not to answer.
@@ -213,10 +270,11 @@ func (s *Strict) notePatience(ctx context.Context) {
 func (s *Strict) ruleset(zone string, rules []Rule) (*ruleset, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := s.zones[zone]
-	for i := len(all) - 1; i >= 0; i-- {
-		if slices.Equal(all[i].rules, rules) {
-			return all[i], nil
+	now := time.Now()
+	for _, rs := range s.zones[zone] {
+		if rs.has(rules) {
+			rs.used = now
+			return rs, nil
 		}
 	}
 	s.made++
@@ -224,9 +282,18 @@ func (s *Strict) ruleset(zone string, rules []Rule) (*ruleset, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(all) >= mostRulesets {
-		all = slices.Clone(all[1:])
-	}
-	s.zones[zone] = append(all, rs)
+	s.prune(now)
+	rs.used = now
+	s.zones[zone] = append(s.zones[zone], rs)
 	return rs, nil
+}
+
+// prune forgets the rulesets of former configurations. A later one of the same name numbers its calls apart.
+func (s *Strict) prune(now time.Time) {
+	for zone, all := range s.zones {
+		all = slices.DeleteFunc(all, func(rs *ruleset) bool { return now.Sub(rs.used) > rulesetTime && rs.isIdle() })
+		if s.zones[zone] = all; len(all) == 0 {
+			delete(s.zones, zone)
+		}
+	}
 }

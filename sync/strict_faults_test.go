@@ -249,8 +249,8 @@ func TestStrictPendingIsBounded(t *testing.T) {
 		wg.Go(func() { _, _, _ = s.Take(context.Background(), "z", []Rule{tenAnHour}, id(i), nil) })
 	}
 	wg.Wait()
-	if n := s.pending.Load(); n > mostPending || n == 0 {
-		t.Errorf("%d keys are remembered, want some and at most %d", n, mostPending)
+	if n := s.pending.Load(); n > maxPending || n == 0 {
+		t.Errorf("%d keys are remembered, want some and at most %d", n, maxPending)
 	}
 	proxy.Set(faultproxy.None)
 	redistest.Eventually(t, "nothing is pending", func() bool { return s.pending.Load() == 0 })

@@ -25,7 +25,6 @@ type node[S any] struct {
 	name  string
 	seq   int64
 	table *table.Table[S]
-	drain float64
 	dead  bool
 
 	next    int64 // when the next tick is due
@@ -45,8 +44,7 @@ func (w *world[S]) newNode(index int, name string) *node[S] {
 	lagging := true
 	switch any(alg).(type) {
 	case algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket:
-		limit, window := alg.Rule()
-		n.drain, lagging = float64(limit)/window.Seconds()/1000, false
+		lagging = false
 	}
 	n.table.Configure(table.Background[S]{
 		Algorithm: alg, Rate: w.sc.Rate, Early: w.sc.Model.Early, Lagging: lagging, Wake: n.wake,
@@ -193,7 +191,7 @@ func (n *node[S]) exchange(urgent bool, done func(ok bool)) {
 // call fixes what a message says, for whenever it arrives.
 func (n *node[S]) call(messages []table.Message) func() []table.Answer {
 	seq, live, w := n.seq, n.w.sc.Algorithm.Live(), n.w
-	return func() []table.Answer { return w.store.push(w.now, n.name, seq, n.drain, live, w.sc.Rate, messages) }
+	return func() []table.Answer { return w.store.push(w.now, n.name, seq, live, w.sc.Rate, messages) }
 }
 
 // stop ends a node: at once, or after one more exchange.

@@ -1,0 +1,186 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// What a node has admitted by itself counts as of when it did, though a bucket or a log is full, and once.
+func TestStrictChargesWhatANodeAdmittedByItself(t *testing.T) {
+	v := newVirtual(t)
+	const second = int64(1e6)
+	for name, c := range map[string]struct {
+		rule Rule
+		want []int // admitted when it is charged, and in each of the seconds after it
+	}{
+		// 6 of 10 seconds ago have drained by 1 when the others come, and drain by 1 each 10 s.
+		"token bucket": {Rule{Kind: 't', Limit: 6, Window: time.Minute, Burst: 8}, []int{0, 0, 1, 1}},
+		"gcra":         {Rule{Kind: 'g', Limit: 6, Window: time.Minute, Burst: 8}, []int{0, 0, 1, 1}},
+		"leaky bucket": {Rule{Kind: 'q', Limit: 6, Window: time.Minute, Queue: 7}, []int{0, 0, 1, 1}},
+		// 6 leave a minute after they came, which is 50 s after the charge.
+		"log": {Rule{Kind: 'l', Limit: 8, Window: time.Minute}, []int{0, 0, 0, 0, 0, 4}},
+	} {
+		v.use(name, c.rule)
+		now := v.now
+		uses := []localUse{{rule: 0, at: now - 10*second, n: 6}, {rule: 0, at: now, n: 4}}
+		all, err := v.charge(context.Background(), name, []Rule{c.rule}, id(1), uses, nil)
+		if err != nil || all[0].Decision.Remaining != 0 || all[0].Decision.Allowed {
+			t.Fatalf("%s: charge(6, 4) = %+v, %v, want none remaining", name, all, err)
+		}
+		for i, want := range c.want {
+			v.set(now + int64(i)*10*second)
+			if got := drain(t, v.Strict, name, id(1), c.rule); got != want {
+				t.Errorf("%s: %d admitted %d s after the charge, want %d", name, got, i*10, want)
+			}
+		}
+	}
+}
+
+// A charge whose reply is lost is sent again, and counts once. The caller hears of it when that is known.
+func TestStrictChargeIsDoneOnce(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		proxy := faultproxy.Start(t, server.Addr)
+		s := NewStrict(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
+		soon(t, s, name, id(1), rule)
+		proxy.Set(faultproxy.DropReplies)
+		result := make(chan error, 1)
+		go func() {
+			_, err := s.charge(context.Background(), name, []Rule{rule}, id(1), []localUse{{at: time.Now().UnixMicro(), n: 10}}, nil)
+			result <- err
+		}()
+		redistest.Eventually(t, "the circuit opens", s.Down)
+		if _, err := s.charge(context.Background(), name, []Rule{rule}, id(1), []localUse{{n: 10}}, nil); !errors.Is(err, ErrDown) {
+			t.Errorf("%s: charge() = %v while Redis is known not to answer, want ErrDown", name, err)
+		}
+		proxy.Set(faultproxy.None)
+		if err := <-result; err != nil {
+			t.Errorf("%s: charge() = %v after Redis is back", name, err)
+		}
+		if got := drain(t, strict(t, server.URL), name, id(1), rule); got != 89 {
+			t.Errorf("%s: %d admitted after one and 10 that were charged, want 89", name, got)
+		}
+		s.Close()
+	}
+}
+
+// held is what Redis holds of a key in the rule of a zone: what is left of the limit, as a call that asks for nothing tells.
+func held(t testing.TB, s *Strict, zone string, key [16]byte, rule Rule) int64 {
+	t.Helper()
+	all, err := s.charge(context.Background(), zone, []Rule{rule}, key, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rule.size() - all[0].Decision.Remaining
+}
+
+// Nothing that a denied request spent stays spent, at any rate of requests: a shared limit loses what is under way in one call at most, and
+// two seconds after the end it holds what was admitted. What waits is bounded by the limit's shape, never by the requests.
+func TestStrictDeniedRequestsLeaveNothingSpent(t *testing.T) {
+	server := redistest.Start(t)
+	for _, name := range []string{"fixed window", "fine window", "token bucket", "log"} {
+		shared := kinds[name]
+		t.Run(name, func(t *testing.T) {
+			proxy := faultproxy.Start(t, server.Addr)
+			proxy.SetDelay(20 * time.Millisecond)
+			s := strict(t, "redis://"+proxy.Addr)
+			shared.Limit, shared.Burst, shared.Queue = 1000, 1000, 999
+			own := Rule{Kind: 'f', Limit: 5, Window: long}
+			const clients = 400
+			var wg sync.WaitGroup
+			var admitted, denied, waiting atomic.Int64
+			for range clients {
+				wg.Go(func() {
+					for denied.Load() < 8*clients {
+						all, _ := take(t, s, name, id(1), shared)
+						g, _ := take(t, s, name+" own", id(2), own)
+						switch {
+						case g.Admitted():
+							admitted.Add(1)
+						case all.Admitted():
+							denied.Add(1)
+							s.Return(all)
+						}
+						waiting.Store(max(waiting.Load(), backlog(s, name, id(1))))
+					}
+				})
+			}
+			wg.Wait()
+			direct := strict(t, server.URL)
+			deadline := time.Now().Add(2 * time.Second)
+			for held(t, direct, name, id(1), shared) != 5 && time.Now().Before(deadline) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if got := held(t, direct, name, id(1), shared); got != 5 || admitted.Load() != 5 {
+				t.Errorf("%d admitted and %d denied, %d held 2 s after that, want 5 and 5", admitted.Load(), denied.Load(), got)
+			}
+			if most := int64(clients); waiting.Load() > most {
+				t.Errorf("%d corrections waited at once, want %d at most", waiting.Load(), most)
+			}
+		})
+	}
+}
+
+// backlog is how many corrections wait for a key.
+func backlog(s *Strict, zone string, key [16]byte) (n int64) {
+	s.mu.Lock()
+	rs := s.zones[zone][0]
+	s.mu.Unlock()
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if f := rs.flights[key]; f != nil {
+		for _, c := range f.pending {
+			n += int64(len(c))
+		}
+	}
+	return n
+}
+
+// Requests that are denied and counted all the same are charged to the window in which they were denied: after a flood a client that is silent is free
+// within one window, whatever had queued up.
+func TestStrictPenaltiesEndWithTheFlood(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range map[string]Rule{
+		"fixed window": {Kind: 'f', Limit: 5, Window: 2 * time.Second}, "sliding window": {Kind: 's', Limit: 5, Window: 2 * time.Second, Buckets: 4},
+		"token bucket": {Kind: 't', Limit: 5, Window: 2 * time.Second}, "log": {Kind: 'l', Limit: 5, Window: 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := faultproxy.Start(t, server.Addr)
+			proxy.SetDelay(20 * time.Millisecond)
+			s := strict(t, "redis://"+proxy.Addr)
+			var wg sync.WaitGroup
+			for range 400 {
+				wg.Go(func() {
+					for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+						g, _ := take(t, s, name, id(1), rule)
+						if !g.Admitted() {
+							s.Charge(g)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			ended, window := time.Now(), rule.Window
+			if rule.Kind == 's' {
+				window += rule.Window / 4 // what came at the beginning of a slice is known as of its end
+			}
+			for held(t, s, name, id(1), rule) >= rule.Limit {
+				if time.Since(ended) > 2*window {
+					t.Fatalf("locked out %s after the last request, with a window of %s", time.Since(ended), rule.Window)
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+			if free := time.Since(ended); free > window+window/2 {
+				t.Errorf("locked out for %s after the last request, with a window of %s", free, rule.Window)
+			}
+		})
+	}
+}
