@@ -84,8 +84,8 @@ type Answer struct {
 }
 
 // takeShared is Take for a table that is exchanged: with an estimate of what others spent unseen, and a note that the key
-// was touched. It reports whether the exchanger should be woken.
-func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Algorithm[S], i uint32, now, offset, n int64) (algorithms.Decision, bool) {
+// was touched. spilled is what the key spent in the sketch. It reports whether the exchanger should be woken.
+func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Algorithm[S], i uint32, now, offset, n, spilled int64) (algorithms.Decision, bool) {
 	e := t.follow(sh, alg, i, now, offset)
 	alg.Roll(&e.state, now)
 	l := alg.Ledger(&e.state)
@@ -93,11 +93,14 @@ func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Alg
 		l.Settled = false // and so no estimate either
 	}
 	hidden := t.hidden(e, l, alg, now)
-	d := alg.Take(&e.state, now, n, hidden)
+	d := alg.Take(&e.state, now, n, hidden+spilled)
 	l.Attempts = satAdd32(l.Attempts, n)
 	e.flags &^= again
-	if d.Estimated {
+	if d.Estimated && hidden > 0 {
 		d.RetryAfter = max(time.Second, b.Rate-time.Duration(now-e.at))
+	}
+	if spilled > 0 {
+		t.amendSpilled(&d, alg, &e.state, e.key, now, n)
 	}
 	if e.flags&touched == 0 {
 		e.flags |= touched
