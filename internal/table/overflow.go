@@ -147,8 +147,9 @@ func (t *Table[S]) spilled(sh *shard[S], alg rule, i uint32, now int64) int64 {
 // its own doesn't hold it against the key.
 func excess(s *sketch, alg rule) int64 { return max(0, limitIn(alg, s.window)-sizeOf(alg)) }
 
-// amendSpilled puts into a decision how long what was spent in the sketch keeps a key waiting. now is in the table's time.
-func (t *Table[S]) amendSpilled(d *algorithms.Decision, alg algorithms.Algorithm[S], state *S, key Key, now, n int64) {
+// amendSpilled puts into a decision how long what was spent in the sketch keeps a key waiting. now is in the table's time; others says that what
+// other nodes are taken to have spent was held against the key as well, and the decision says how long it waits for that.
+func (t *Table[S]) amendSpilled(d *algorithms.Decision, alg algorithms.Algorithm[S], state *S, key Key, now, n int64, others bool) {
 	s := t.overflow.Load()
 	if s == nil {
 		return
@@ -156,7 +157,10 @@ func (t *Table[S]) amendSpilled(d *algorithms.Decision, alg algorithms.Algorithm
 	caller := now - t.offset.Load()&^1
 	if d.Estimated {
 		free := alg.Take(state, now, 0, 0).Remaining
-		d.RetryAfter = max(d.RetryAfter, s.until(key, caller, max(0, free-n)+excess(s, alg)))
+		fades := s.until(key, caller, max(0, free-n)+excess(s, alg))
+		if !others || d.RetryAfter < fades {
+			d.RetryAfter = fades
+		}
 	}
 	if next := s.until(key, caller, max(0, s.spent(key, caller)-1)); next > 0 && (d.NextAfter == 0 || next < d.NextAfter) {
 		d.NextAfter = next

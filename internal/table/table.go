@@ -167,7 +167,7 @@ func (t *Table[S]) Take(alg algorithms.Algorithm[S], key Key, raw []byte, now, n
 	if b == nil || b.Rate == 0 {
 		d := alg.Take(&sh.place(i).state, now, n, spilled)
 		if spilled > 0 {
-			t.amendSpilled(&d, alg, &sh.place(i).state, key, now, n)
+			t.amendSpilled(&d, alg, &sh.place(i).state, key, now, n, false)
 		}
 		sh.mu.Unlock()
 		return Taken{Decision: d, At: now, offset: offset}
