@@ -140,7 +140,7 @@ type storeStats struct {
 
 var (
 	keysDesc      = prometheus.NewDesc("caddy_rate_limit_keys", "Keys that a zone holds counters of.", []string{"zone"}, nil)
-	sketchDesc    = prometheus.NewDesc("caddy_rate_limit_sketch_in_use", "Whether a zone has reached max_keys.", []string{"zone"}, nil)
+	sketchDesc    = prometheus.NewDesc("caddy_rate_limit_sketch_in_use", "Whether keys of a zone share the sketch, because it has reached max_keys.", []string{"zone"}, nil)
 	syncedDesc    = prometheus.NewDesc("caddy_rate_limit_synced_timestamp_seconds", "When a zone last had a turn in which all that was due was sent to Redis and answered, as a Unix time; 0 if never.", []string{"zone"}, nil)
 	redisDesc     = prometheus.NewDesc("caddy_rate_limit_redis_up", "Whether the last exchange with Redis succeeded.", []string{"namespace"}, nil)
 	exchangesDesc = prometheus.NewDesc("caddy_rate_limit_exchanges_total", "Exchanges with Redis.", []string{"namespace", "result"}, nil)

@@ -243,7 +243,7 @@ func (h *held[S]) resume(s *settings, r rate, saved table.Saved) int {
 func (h *held[S]) stats() table.Totals { return h.table.Totals(clock()) }
 
 func (h *held[S]) brief() zoneStats {
-	return zoneStats{zone: h.zone, keys: int64(h.table.Keys()), sketch: h.table.OverflowBytes() > 0, exchange: h.source.Status()}
+	return zoneStats{zone: h.zone, keys: int64(h.table.Keys()), sketch: h.table.Overflowing(), exchange: h.source.Status()}
 }
 
 func (h *held[S]) overflowed() (decisions, bytes int64) {

@@ -188,3 +188,39 @@ func one(b bool) int64 {
 	}
 	return 0
 }
+
+// A key whose hash Redis can't use is tried once in each turn, however often it is asked for, and is exchanged again once its hash is right.
+func TestABrokenKeyIsTriedOnceATurn(t *testing.T) {
+	r := redistest.Start(t)
+	client := clientOf(t, r.URL)
+	alg := algorithms.FixedWindow{Limit: 1000, Window: 100 * time.Hour}
+	n := startNode(t, client, alg, 250*time.Millisecond, wallClock)
+	ctx := context.Background()
+	id := table.IDOf([]byte("broken"))
+	m := table.Message{ID: id, Epoch: wallClock() / int64(alg.Window), Span: alg.Window}
+	key := string(n.source.spec.appendKey(nil, "test", &m))
+	if err := client.Set(ctx, key, "no hash", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	const turns = 6
+	begun := n.source.Status().Turns
+	asked := 0
+	for n.source.Status().Turns < begun+turns {
+		n.touch("broken")
+		n.take("well", 1)
+		asked++
+		time.Sleep(time.Millisecond)
+	}
+	s := n.rep.Status()
+	if s.FailedKeys == 0 || s.FailedKeys > turns+3 {
+		t.Errorf("in %d turns, asked for %d times, a broken key failed %d times: want one in each turn", turns, asked, s.FailedKeys)
+	}
+	if s.Exchanges < turns+3 {
+		t.Errorf("in %d turns %d exchanges: a key that is well has none before its turn", turns, s.Exchanges)
+	}
+	if err := client.Del(ctx, key).Err(); err != nil {
+		t.Fatal(err)
+	}
+	n.take("broken", 5)
+	n.knows("broken", 5, 0)
+}

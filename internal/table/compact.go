@@ -86,6 +86,7 @@ func (sh *shard[S]) forgetFree(next uint32) {
 func (t *Table[S]) relocate(sh *shard[S], from, to uint32) {
 	old := sh.at(from)
 	sh.index.rename(old.key, from, to)
+	sh.marks.move(from, to)
 	*sh.place(to) = *old.place
 	*old.place = place[S]{}
 	if old.exchange == nil {

@@ -17,6 +17,7 @@ const (
 	again  // it is touched only to hear once more what others sent meanwhile
 	last   // the message under way is that one
 	moved  // the clock has taken a step since the message under way was sent
+	failed // the store could not do the last message about it: it waits for its turn, whatever it is asked for
 	odd    // not a note, but how many steps of the clock the state has followed: the lowest bit of their number
 )
 
@@ -92,8 +93,8 @@ type Answer struct {
 }
 
 // takeShared is Take for a table that is exchanged: with an estimate of what others spent unseen, and a note that the key
-// was touched. It reports whether the exchanger should be woken.
-func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Algorithm[S], i uint32, now, offset, n int64) (algorithms.Decision, bool) {
+// was touched. spilled is what the key spent in the sketch. It reports whether the exchanger should be woken.
+func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Algorithm[S], i uint32, now, offset, n, spilled int64) (algorithms.Decision, bool) {
 	e := t.follow(sh, alg, i, now, offset)
 	alg.Roll(&e.state, now)
 	l := alg.Ledger(&e.state)
@@ -101,17 +102,20 @@ func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Alg
 		l.Settled = false // and so no estimate either
 	}
 	hidden := t.hidden(e, l, alg, now)
-	d := alg.Take(&e.state, now, n, hidden)
+	d := alg.Take(&e.state, now, n, hidden+spilled)
 	l.Attempts = satAdd32(l.Attempts, n)
 	e.flags &^= again
-	if d.Estimated {
+	if d.Estimated && hidden > 0 {
 		d.RetryAfter = max(time.Second, min(d.RetryAfter, b.Rate-time.Duration(now-e.at)))
+	}
+	if spilled > 0 {
+		t.amendSpilled(&d, alg, &e.state, e.key, now, n, hidden > 0)
 	}
 	if e.flags&touched == 0 {
 		e.flags |= touched
 		sh.touched = append(sh.touched, i)
 	}
-	if !b.Early || e.flags&(hurried|flying) != 0 || !b.pressing(e, l, alg.Live(), d, now) && (len(sh.hurried) > 0 || !b.stale(e, d, now)) {
+	if !b.Early || e.flags&(hurried|flying|failed) != 0 || !b.pressing(e, l, alg.Live(), d, now) && (len(sh.hurried) > 0 || !b.stale(e, d, now)) {
 		return d, false
 	}
 	e.flags |= hurried
@@ -237,7 +241,7 @@ func (t *Table[S]) drainList(sh *shard[S], list *[]uint32, flag uint8, b *Backgr
 				e.flags |= touched
 				sh.touched = append(sh.touched, i)
 			}
-		case flag == hurried && e.at != 0 && now-e.at < int64(pause):
+		case flag == hurried && (e.flags&failed != 0 || e.at != 0 && now-e.at < int64(pause)):
 			// It was settled since; what came after waits for its turn.
 		default:
 			dst = b.messages(e, now, dst)
@@ -351,7 +355,7 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 
 func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
 	outdated := e.flags&moved != 0 || b.Charges
-	e.flags &^= flying | moved
+	e.flags &^= flying | moved | failed
 	if outdated {
 		return false // its epochs have other numbers now, under which it is touched
 	}
@@ -360,6 +364,7 @@ func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, early bo
 	l := alg.Ledger(s)
 	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Failed }) {
 		l.Redo |= algorithms.Forgotten // what the store holds of this key is in doubt
+		e.flags |= failed
 		return false
 	}
 	var sent int64
@@ -509,7 +514,7 @@ func (t *Table[S]) Adopt() {
 		e := t.shared(sh, i)
 		l := b.Algorithm.Ledger(&e.state)
 		l.Forget()
-		*e.exchange = exchange{flags: e.flags &^ (flying | moved)}
+		*e.exchange = exchange{flags: e.flags &^ (flying | moved | failed)}
 		if e.flags&touched == 0 {
 			e.flags |= touched
 			sh.touched = append(sh.touched, i)

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"math"
 	"math/bits"
 	"sync/atomic"
 	"time"
@@ -10,37 +11,94 @@ import (
 
 const (
 	rows      = 4
-	minWidth  = 262144
+	minWidth  = 1 << 18
+	maxWidth  = 1 << 20 // 32 MiB in all rows
 	countBits = 24
 )
 
-// A sketch counts the keys that find no place in a full table: a count-min sketch whose cells are two-counter windows, whatever
+// A sketch counts the keys that find no slot in a full table: a count-min sketch whose cells are two-counter windows, whatever
 // the algorithm. A cell holds at least what each of its keys spent, so no key gets more than its limit; keys that share all their cells
 // with busy ones get less. The more cells a row has for each busy key, the rarer that is.
 //
 // Source: Cormode and Muthukrishnan, An Improved Data Stream Summary: The Count-Min Sketch and its Applications, 2005.
 //
-// A word packs the low 16 bits of its epoch, then the counts before it and in it of as many cells as the limit leaves room for: a count
-// has 24 bits, or a half, a third or a sixth of that for limits that fit. A count that has reached its end stays there for its
-// window, and a limit beyond it, 2^24 - 2, is taken for that.
+// A word packs as many cells as the limit leaves room for, two counts each:
+//
+//	bits 63..48        47..24                      23..0
+//	epoch, low bits    counts of the one before    counts of the epoch
+//
+// A count has 24 bits, or a half, a third, a sixth, an eighth or a twelfth of that where the limit is less than what they hold. A count
+// that has reached its end stays there for its window, and a limit beyond it, 2^24 - 2, is taken for that.
 type sketch struct {
-	words [rows][]atomic.Uint64
-	cells uint64 // in a word: 1, 2, 3 or 6
-	bits  uint64 // of a count
-	most  int64  // a count
+	words  [rows][]atomic.Uint64
+	window time.Duration
+	cells  uint64 // in a word: 1, 2, 3, 6, 8 or 12
+	bits   uint64 // of a count
+	most   int64  // a count
+	number uint32 // of the table's sketches
+
+	// last is the newest epoch in which a key was counted, or the one in which the sketch was made; retired once the table has given it
+	// back. A request that read its clock in an earlier one counts in this.
+	last atomic.Int64
+	used atomic.Bool
+	// before is the sketch whose place this one took in the epoch born. It goes on counting until its window is over.
+	before atomic.Pointer[sketch]
+	born   int64
 }
+
+// retired is no epoch.
+const retired = math.MaxInt64
 
 // rule is what a sketch needs of an algorithm.
 type rule interface {
 	Rule() (limit int64, window time.Duration)
 }
 
-// widthFor is how many words a row has for a table of maxKeys.
-func widthFor(maxKeys int64) int64 { return max(minWidth, 8*min(maxKeys, 1<<27)) }
+// minSketchWindow is the shortest window that a sketch counts in, as it is for limits.
+const minSketchWindow = 100 * time.Millisecond
 
-// newSketch makes a sketch with width words in a row, for a limit.
-func newSketch(width, limit int64) *sketch {
-	s := &sketch{cells: cellsFor(limit)}
+// sizeOf is how much a rule admits at once. It differs from the limit for buckets only.
+func sizeOf(r rule) int64 {
+	if b, ok := r.(interface{ Size() int64 }); ok {
+		return b.Size()
+	}
+	limit, _ := r.Rule()
+	return limit
+}
+
+// windowOf is the window in which a sketch counts for a rule: that of the limit. A bucket that holds less than the limit is counted in the time in
+// which it drains, as that bounds what it admits at once.
+func windowOf(r rule) time.Duration {
+	limit, window := r.Rule()
+	size := sizeOf(r)
+	if limit <= 0 || size >= limit {
+		return max(window, 1)
+	}
+	hi, lo := bits.Mul64(uint64(window), uint64(max(size, 1)))
+	drains, _ := bits.Div64(hi, lo, uint64(limit))
+	return max(time.Duration(drains), min(window, minSketchWindow))
+}
+
+// limitIn is how much a rule admits in the window of a sketch.
+func limitIn(r rule, window time.Duration) int64 {
+	limit, whole := r.Rule()
+	if limit <= 0 || window >= whole {
+		return limit
+	}
+	hi, lo := bits.Mul64(uint64(limit), uint64(window))
+	part, rest := bits.Div64(hi, lo, uint64(whole))
+	if rest > 0 {
+		part++
+	}
+	return int64(part)
+}
+
+// widthFor is how many words a row has for a table of maxKeys.
+func widthFor(maxKeys int64) int64 { return min(max(minWidth, 8*min(maxKeys, maxWidth)), maxWidth) }
+
+// newSketch makes a sketch with width words in a row, for a limit in a window.
+func newSketch(width, limit int64, window time.Duration) *sketch {
+	s := &sketch{cells: cellsFor(limit), window: max(window, 1)}
 	s.bits = countBits / s.cells
 	s.most = 1<<s.bits - 1
 	for r := range s.words {
@@ -51,7 +109,7 @@ func newSketch(width, limit int64) *sketch {
 
 // cellsFor is how many cells fit into a word when counts must tell a limit from one more.
 func cellsFor(limit int64) uint64 {
-	for _, cells := range []uint64{6, 3, 2} {
+	for _, cells := range []uint64{12, 8, 6, 3, 2} {
 		if limit < 1<<(countBits/cells)-1 {
 			return cells
 		}
@@ -59,8 +117,12 @@ func cellsFor(limit int64) uint64 {
 	return 1
 }
 
-// holds says that the counts can tell a limit from one more, as far as any can.
-func (s *sketch) holds(limit int64) bool { return s.cells <= cellsFor(limit) }
+// suits reports that the sketch is not given back, and that its counts can tell a rule's limit from one more, as far as any can.
+func (s *sketch) suits(r rule) bool {
+	return s.last.Load() != retired && s.cells <= cellsFor(limitIn(r, s.window))
+}
+
+func (s *sketch) width() int64 { return int64(len(s.words[0])) }
 
 // A cell is a place in a word.
 type cell struct {
@@ -73,32 +135,114 @@ func (s *sketch) cell(row int, key Key) cell {
 	return cell{&s.words[row][place/s.cells], place % s.cells * s.bits}
 }
 
-// take is called under the lock of the key's shard: cells are shared by keys of all shards, and what others add can only make
-// the answer more careful.
-func (s *sketch) take(r rule, key Key, now, n int64) algorithms.Decision {
-	limit, window := r.Rule()
-	alg := algorithms.SlidingWindow{Limit: min(limit, s.most-1), Window: window, Buckets: 1}
-	var state algorithms.WindowState
-	alg.Roll(&state, now)
-	l := alg.Ledger(&state)
-	l.Cur.Own, l.Prev.Own = s.most, s.most
-	for row := range s.words {
-		c := s.cell(row, key)
-		word := s.rolled(c.word.Load(), l.Epoch)
-		l.Cur.Own, l.Prev.Own = min(l.Cur.Own, s.count(word, c.shift)), min(l.Prev.Own, s.count(word, c.shift+countBits))
+// enter is the epoch in which a request of now counts; false where the sketch has been given back.
+func (s *sketch) enter(now int64) (epoch int64, ok bool) {
+	if !s.used.Load() {
+		s.used.Store(true)
 	}
-	d := alg.Take(&state, now, n, 0)
-	d.Limit = limit
-	if d.Allowed {
-		s.add(key, l.Epoch, n)
+	for epoch = now / int64(s.window); ; {
+		switch last := s.last.Load(); {
+		case last == retired:
+			return 0, false
+		case last >= epoch:
+			return last, true
+		case s.last.CompareAndSwap(last, epoch):
+			return epoch, true
+		}
 	}
-	return d
 }
 
-// give takes n units back that were taken at an instant, as far as the cells still stand in that epoch.
-func (s *sketch) give(r rule, key Key, taken, n int64) {
-	_, window := r.Rule()
-	epoch := taken / int64(window)
+// at is the epoch of now, or the last one where that is later.
+func (s *sketch) at(now int64) int64 {
+	epoch := now / int64(s.window)
+	if last := s.last.Load(); last != retired {
+		epoch = max(epoch, last)
+	}
+	return epoch
+}
+
+// spentIn returns what the cells of a key hold: what it has spent in an epoch and in the one before, or more.
+func (s *sketch) spentIn(key Key, epoch int64) (current, before int64) {
+	current, before = s.most, s.most
+	for row := range s.words {
+		c := s.cell(row, key)
+		word := s.rolled(c.word.Load(), epoch)
+		current, before = min(current, s.count(word, c.shift)), min(before, s.count(word, c.shift+countBits))
+	}
+	if b := s.before.Load(); b != nil {
+		current2, before2 := b.spentIn(key, epoch)
+		current, before = current+current2, before+before2
+	}
+	return current, before
+}
+
+// countAll is the limit of a window that is only asked what it counts: more than any sum of cells.
+const countAll = 1 << 40
+
+// state is a key's two counters as those of a window. Late requests count at the start of their epoch.
+func (s *sketch) state(key Key, limit, epoch, now int64) (alg algorithms.SlidingWindow, state algorithms.WindowState, at int64) {
+	alg = algorithms.SlidingWindow{Limit: limit, Window: s.window, Buckets: 1}
+	at = max(now, epoch*int64(s.window))
+	alg.Roll(&state, at)
+	l := alg.Ledger(&state)
+	l.Cur.Own, l.Prev.Own = s.spentIn(key, epoch)
+	return alg, state, at
+}
+
+// take is called under the lock of the key's shard: cells are shared by keys of all shards, and what others add can only make
+// the answer more careful. It returns false where the sketch has been given back.
+func (s *sketch) take(r rule, key Key, now, n int64) (d algorithms.Decision, ok bool) {
+	epoch, ok := s.enter(now)
+	if !ok {
+		return d, false
+	}
+	alg, state, at := s.state(key, min(limitIn(r, s.window), s.most-1), epoch, now)
+	d = alg.Take(&state, at, n, 0)
+	d.Limit, _ = r.Rule()
+	if d.Allowed {
+		s.add(key, epoch, n)
+	}
+	return d, true
+}
+
+// spent is what a key has spent that still counts, or more. It is 0 once the sketch has been given back.
+func (s *sketch) spent(key Key, now int64) int64 {
+	alg, state, at := s.state(key, countAll, s.at(now), now)
+	return countAll - alg.Take(&state, at, 0, 0).Remaining
+}
+
+// until is how long it takes until no more than target of what a key has spent counts.
+func (s *sketch) until(key Key, now, target int64) time.Duration {
+	alg, state, at := s.state(key, countAll, s.at(now), now)
+	return alg.Take(&state, at, countAll-target, 0).RetryAfter
+}
+
+// charge spends n units of a key unasked: where it is bounded, only as far as the key has spent less than its limit in this window. It returns false where
+// the sketch has been given back.
+func (s *sketch) charge(r rule, key Key, now, n int64, bounded bool) bool {
+	epoch, ok := s.enter(now)
+	if !ok {
+		return false
+	}
+	if bounded {
+		current, _ := s.spentIn(key, epoch)
+		n = min(n, limitIn(r, s.window)-current)
+	}
+	if n > 0 {
+		s.add(key, epoch, n)
+	}
+	return true
+}
+
+// give takes n units back that were taken at an instant, as far as the cells still stand in that epoch. number says which sketch they were taken in.
+func (s *sketch) give(number uint32, key Key, taken, n int64) {
+	for s != nil && s.number != number {
+		s = s.before.Load()
+	}
+	if s == nil {
+		return
+	}
+	epoch := taken / int64(s.window)
 	for row := range s.words {
 		if c := s.cell(row, key); uint16(c.word.Load()>>48) == uint16(epoch) {
 			s.change(c, epoch, -n)
@@ -124,7 +268,7 @@ func (s *sketch) change(c cell, epoch, n int64) {
 		if count == s.most {
 			n = 0 // how much more there was is not known, so nothing of it can be given back
 		}
-		next := uint64(min(max(count+n, 0), s.most))
+		next := uint64(min(max(count+min(n, s.most), 0), s.most))
 		word = word&^(uint64(s.most)<<c.shift) | next<<c.shift
 		if c.word.CompareAndSwap(old, word) {
 			return
@@ -146,5 +290,18 @@ func (s *sketch) rolled(word uint64, epoch int64) uint64 {
 	return uint64(uint16(epoch)) << 48
 }
 
+// retire ends the sketch unless something in it counts: a request that comes afterwards finds that it has to have another.
+func (s *sketch) retire(now int64) bool {
+	last := s.last.Load()
+	return last != retired && now/int64(s.window) >= last+2 && s.last.CompareAndSwap(last, retired)
+}
+
+// forgetBefore lets the sketch before go once nothing in it counts.
+func (s *sketch) forgetBefore(now int64) {
+	if now/int64(s.window) >= s.born+2 {
+		s.before.Store(nil)
+	}
+}
+
 // bytes is the memory it takes.
-func (s *sketch) bytes() int64 { return int64(rows) * int64(len(s.words[0])) * 8 }
+func (s *sketch) bytes() int64 { return int64(rows) * s.width() * 8 }

@@ -34,6 +34,8 @@ type Table[S any] struct {
 	maxKeys    atomic.Int64
 	overflow   atomic.Pointer[sketch]
 	widening   sync.Mutex // held to make a sketch
+	sketches   uint32     // that were made; guarded by widening
+	preparing  atomic.Bool
 	overflowed atomic.Int64
 
 	// offset is added to the clock of callers. Its lowest bit is no time, but changes with each step, so that one look tells both; step is
@@ -90,6 +92,7 @@ type shard[S any] struct {
 	due     []uint32 // before it, not sent yet
 	hurried []uint32
 	hand    uint32
+	marks   *marks // nil where there are none
 
 	_ [64]byte // keeps neighbours' locks off this cache line
 }
@@ -128,7 +131,10 @@ func New[S any](maxKeys int) *Table[S] {
 func (t *Table[S]) Configure(b Background[S], maxKeys int) {
 	b.prepare()
 	old := t.background.Swap(&b)
-	t.maxKeys.Store(int64(maxKeys))
+	wider := widthFor(int64(maxKeys)) > widthFor(t.maxKeys.Swap(int64(maxKeys)))
+	if s := t.overflow.Load(); s != nil && wider {
+		t.widen(b.Algorithm, s.last.Load()*int64(s.window))
+	}
 	if b.Rate > 0 && (old == nil || old.Rate == 0 || old.Charges != b.Charges) {
 		t.Resend()
 	}
@@ -140,8 +146,9 @@ type Taken struct {
 	// At is the instant in the table's time, which was offset ahead of the caller's.
 	At     int64
 	offset int64
-	// Overflow says that the key has no counter of its own: the table is full.
+	// Overflow says that the key has no counter of its own: the table is full. Then At is the caller's clock.
 	Overflow bool
+	sketch   uint32 // its number
 }
 
 // Take asks for n units of a key at now, by the parameters of alg. raw is the bytes of which key is KeyOf; it is not kept.
@@ -152,18 +159,25 @@ func (t *Table[S]) Take(alg algorithms.Algorithm[S], key Key, raw []byte, now, n
 	if !ok {
 		if i, ok = t.enter(sh, alg, key, raw, now); !ok {
 			defer sh.mu.Unlock()
-			return t.takeOverflow(alg, key, t.clock(now), n)
+			return t.takeOverflow(sh, alg, key, raw, now, n)
 		}
 	}
 	offset := t.offset.Load()
+	spilled := int64(0)
+	if t.overflow.Load() != nil && sh.marks != nil {
+		spilled = t.spilled(sh, alg, i, now)
+	}
 	now += offset &^ 1
 	b := t.background.Load()
 	if b == nil || b.Rate == 0 {
-		d := alg.Take(&sh.place(i).state, now, n, 0)
+		d := alg.Take(&sh.place(i).state, now, n, spilled)
+		if spilled > 0 {
+			t.amendSpilled(&d, alg, &sh.place(i).state, key, now, n, false)
+		}
 		sh.mu.Unlock()
 		return Taken{Decision: d, At: now, offset: offset}
 	}
-	d, wake := t.takeShared(sh, b, alg, i, now, offset, n)
+	d, wake := t.takeShared(sh, b, alg, i, now, offset, n, spilled)
 	sh.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
@@ -177,9 +191,7 @@ func (t Taken) Waited(now int64) time.Duration { return time.Duration(now + t.of
 // Return gives back n units of an allowed Take.
 func (t *Table[S]) Return(alg algorithms.Algorithm[S], key Key, taken Taken, n int64) {
 	if taken.Overflow {
-		if s := t.overflow.Load(); s != nil {
-			s.give(alg, key, taken.At, n)
-		}
+		t.overflow.Load().give(taken.sketch, key, taken.At, n)
 		return
 	}
 	t.Amend(key, taken, func(s *S, at int64) { alg.Return(s, at, n) })
@@ -189,6 +201,9 @@ func (t *Table[S]) Return(alg algorithms.Algorithm[S], key Key, taken Taken, n i
 func (t *Table[S]) Charge(alg algorithms.Algorithm[S], key Key, taken Taken, n int64) {
 	if !taken.Overflow {
 		t.Amend(key, taken, func(s *S, at int64) { alg.Charge(s, at, n) })
+	} else if s := t.overflow.Load(); s != nil {
+		_, windows := any((*S)(nil)).(*algorithms.WindowState)
+		s.charge(alg, key, taken.At, n, !windows)
 	}
 }
 
@@ -233,14 +248,6 @@ func (t *Table[S]) Amend(key Key, taken Taken, f func(s *S, at int64)) {
 // Keys is how many keys have a counter of their own; Overflowed is how many decisions were made without one.
 func (t *Table[S]) Keys() int         { return int(t.keys.Load()) }
 func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
-
-// OverflowBytes is the memory of the sketch, 0 while no key needed it.
-func (t *Table[S]) OverflowBytes() int64 {
-	if s := t.overflow.Load(); s != nil {
-		return s.bytes()
-	}
-	return 0
-}
 
 func (t *Table[S]) shard(key Key) *shard[S] { return &t.shards[key[0]>>58] }
 
@@ -287,6 +294,7 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 		t.keys.Add(-1)
 		return 0, false
 	}
+	t.prepare(alg, now)
 	i := sh.slot()
 	e := sh.at(i)
 	*e.place = place[S]{key: key, id: id}
@@ -298,6 +306,12 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 		restore(alg, &e.state, now+offset&^1, reports)
 	}
 	sh.index.add(key, i)
+	if s := t.overflow.Load(); s != nil && s.spent(key, now) > 0 {
+		if sh.marks == nil {
+			sh.marks = new(marks)
+		}
+		sh.marks.add(i, s, now)
+	}
 	return i, true
 }
 
@@ -320,6 +334,7 @@ func (sh *shard[S]) slot() uint32 {
 func (t *Table[S]) drop(sh *shard[S], i uint32) {
 	e := sh.at(i)
 	sh.index.remove(e.key, i)
+	sh.marks.remove(i)
 	*e.place = place[S]{}
 	if e.exchange != nil {
 		*e.exchange = exchange{flags: e.flags & (touched | hurried)} // the place may still stand in a list
@@ -350,14 +365,15 @@ func (t *Table[S]) Sweep(now int64) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock(now)
-	t.prune(b.Algorithm, now)
+	at := t.clock(now)
+	t.prune(b.Algorithm, at)
 	t.each(func(sh *shard[S], i uint32, e entry[S]) {
-		if !e.isFlying() && b.Algorithm.Idle(&e.state, now) {
+		if !e.isFlying() && b.Algorithm.Idle(&e.state, at) {
 			t.drop(sh, i)
 		}
 	})
 	t.compact()
+	t.release(now)
 }
 
 // each calls f for every key, under the lock of its shard, which is let go after every few. It goes from shard to shard each time: where one lock is
@@ -381,29 +397,6 @@ func (t *Table[S]) eachFew(f func(*shard[S], uint32, entry[S]), after func()) {
 			after()
 		}
 	}
-}
-
-// takeOverflow decides for a key that found no place.
-func (t *Table[S]) takeOverflow(alg algorithms.Algorithm[S], key Key, now, n int64) Taken {
-	t.overflowed.Add(1)
-	s := t.overflow.Load()
-	if limit, _ := alg.Rule(); s == nil || !s.holds(limit) {
-		s = t.widen(limit)
-	}
-	return Taken{Decision: s.take(alg, key, now, n), At: now, Overflow: true}
-}
-
-// widen makes the sketch, or one for a higher limit, in which its keys count anew. It is made once, however many requests need it at once:
-// it is large.
-func (t *Table[S]) widen(limit int64) *sketch {
-	t.widening.Lock()
-	defer t.widening.Unlock()
-	s := t.overflow.Load()
-	if s == nil || !s.holds(limit) {
-		s = newSketch(widthFor(t.maxKeys.Load()), limit)
-		t.overflow.Store(s)
-	}
-	return s
 }
 
 func satAdd32(a uint32, n int64) uint32 {

@@ -115,14 +115,16 @@ func TestOneKeyBeyondTheBoundUnderRaceGetsItsLimit(t *testing.T) {
 }
 
 func TestSketchWindowsRoll(t *testing.T) {
-	s := newSketch(minWidth, 10)
+	s := newSketch(minWidth, 10, time.Minute)
 	alg := algorithms.FixedWindow{Limit: 10, Window: time.Minute}
 	key := KeyOf([]byte("k"))
 	admitted := func(now int64) (n int) {
-		for s.take(alg, key, now, 1).Allowed {
+		for {
+			if d, _ := s.take(alg, key, now, 1); !d.Allowed {
+				return n
+			}
 			n++
 		}
-		return n
 	}
 	start := t0 - t0%int64(time.Minute)
 	for _, step := range []struct {
