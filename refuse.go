@@ -22,10 +22,10 @@ import (
 // longestRetryAfter keeps Retry-After in what a client with 32 bits can read.
 const longestRetryAfter = math.MaxInt32
 
-// The problem types and their titles are the draft's, section "Problem Types"; the second one is for a zone that denies while Redis is lost.
+// The problem types and their titles are those that the draft registers with IANA; the second one is for a zone that denies while Redis is lost.
 const (
-	quotaExceeded   = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded"`
-	reducedCapacity = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints"`
+	quotaExceeded   = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded"`
+	reducedCapacity = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary Reduced Capacity"`
 )
 
 // tooEarlyProblem is the answer to early data (RFC 8470): it names no limit, as none of the client's own has denied.
