@@ -36,7 +36,8 @@ type Handler struct {
 	// StatusCode is the status of a refusal, 400 to 599. Default: 429.
 	StatusCode int `json:"status_code,omitempty"`
 
-	// Message is a plain text body for refusals. Default: none; refusals carry problem details (RFC 9457).
+	// Message is the body of refusals: plain text, or JSON where it is an object or an array. Placeholders in it are replaced, except unknown ones.
+	// Default: none; refusals carry problem details (RFC 9457).
 	Message string `json:"message,omitempty"`
 
 	// Headers are the sets of informational headers to send: "draft", "kong", "github" or "off"; several are allowed.

@@ -22,10 +22,10 @@ import (
 // longestRetryAfter keeps Retry-After in what a client with 32 bits can read.
 const longestRetryAfter = math.MaxInt32
 
-// The problem types and their titles are the draft's, section "Problem Types"; the second one is for a zone that denies while Redis is lost.
+// The problem types and their titles are those that the draft registers with IANA; the second one is for a zone that denies while Redis is lost.
 const (
-	quotaExceeded   = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded"`
-	reducedCapacity = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints"`
+	quotaExceeded   = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded"`
+	reducedCapacity = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary Reduced Capacity"`
 )
 
 // tooEarlyProblem is the answer to early data (RFC 8470): it names no limit, as none of the client's own has denied.
@@ -46,8 +46,7 @@ func retryAfterSeconds(wait time.Duration, jitter float64) int64 {
 // A responder answers refused requests by a handler's options. It is not changed after newResponder and is safe for concurrent use.
 type responder struct {
 	status  int
-	message string
-	dynamic bool // message has placeholders
+	message *message // nil for problem details
 	jitter  float64
 	sets    headerSets
 	events  *events
@@ -63,15 +62,18 @@ type responder struct {
 }
 
 // newResponder takes the handler's options, with defaults filled in. events may be nil.
-func newResponder(status int, message string, jitter float64, sets headerSets, e *events) *responder {
+func newResponder(status int, text string, jitter float64, sets headerSets, e *events) *responder {
 	contentType := "application/problem+json"
-	if message != "" {
+	var m *message
+	if text != "" {
 		contentType = "text/plain; charset=utf-8"
+		if m = compileMessage(text); m.json {
+			contentType = "application/json"
+		}
 	}
 	return &responder{
 		status:  status,
-		message: message,
-		dynamic: strings.Contains(message, "{"),
+		message: m,
 		jitter:  jitter,
 		sets:    sets,
 		events:  e,
@@ -224,12 +226,12 @@ func (o *responder) write(w http.ResponseWriter, r *http.Request, repl *caddy.Re
 		}
 	}()
 	switch {
-	case o.message == "":
+	case o.message == nil:
 		*body = o.appendProblem((*body)[:0], why, seconds)
-	case o.dynamic && repl != nil:
-		*body = append((*body)[:0], repl.ReplaceAll(o.message, "")...)
+	case repl != nil:
+		*body = o.message.appendTo((*body)[:0], repl.Get)
 	default:
-		*body = append((*body)[:0], o.message...)
+		*body = o.message.appendTo((*body)[:0], func(string) (any, bool) { return nil, false })
 	}
 	h := w.Header()
 	delete(h, "Content-Length") // of some earlier handler's body

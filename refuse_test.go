@@ -139,7 +139,7 @@ func TestRefusalIsProblemDetails(t *testing.T) {
 		body            string
 	}{
 		{"GET", ``, 429, "application/problem+json",
-			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded",` +
+			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded",` +
 				`"status":429,"detail":"Try again in 12 seconds.","violated-policies":["login-1m"]}`},
 		{"HEAD", ``, 429, "application/problem+json", ""},
 		{"GET", `, "status": 418, "message": "slow down"`, 418, "text/plain; charset=utf-8", "slow down"},
@@ -148,7 +148,7 @@ func TestRefusalIsProblemDetails(t *testing.T) {
 		{"HEAD", `, "message": "slow down"`, 429, "text/plain; charset=utf-8", ""},
 		{"GET", `, "unavailable": true, "status": 418`, 503, "application/problem+json",
 			`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",` +
-				`"title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"detail":"Try again in 12 seconds."}`},
+				`"title":"Temporary Reduced Capacity","status":503,"detail":"Try again in 12 seconds."}`},
 	} {
 		r := httptest.NewRequest(test.method, "http://example.com/", nil)
 		r.Header.Set("X", "{env.HOME}")

@@ -1,0 +1,61 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// A message is sent as it is written, but for placeholders that are known. One that is JSON is sent as JSON, whatever their values are.
+func TestMessageThroughCaddy(t *testing.T) {
+	const text, object = "text/plain; charset=utf-8", "application/json"
+	for message, want := range map[string][2]string{
+		`slow down`:               {text, `slow down`},
+		`{"message":"slow down"}`: {object, `{"message":"slow down"}`},
+		`{"error":{"code":429,"of":["a",{"b":1}]}}`: {object, `{"error":{"code":429,"of":["a",{"b":1}]}}`},
+		`[{"code": 429}]`: {object, `[{"code": 429}]`},
+		`{"zone":"{http.rate_limit.exceeded.name}","limit":{http.rate_limit.said.limit},"x":"{http.request.header.X}","y":{http.request.header.X}}`: {
+			object, `{"zone":"said","limit":0,"x":"a\"}\\{env.HOME}","y":"a\"}\\{env.HOME}"}`,
+		},
+		`{"unknown":"{nothing.there}"}`:                               {object, `{"unknown":"{nothing.there}"}`},
+		`{"broken": }`:                                                {text, `{"broken": }`},
+		`{nothing.there} and {}`:                                      {text, `{nothing.there} and {}`},
+		`{ {http.rate_limit.exceeded.name} }`:                         {text, `{ said }`},
+		`{http.rate_limit.exceeded.name}, X: {http.request.header.X}`: {text, `said, X: a"}\{env.HOME}`},
+		`\{http.rate_limit.exceeded.name\}`:                           {text, `{http.rate_limit.exceeded.name}`},
+		`{http.rate_limit.said.limit}`:                                {text, `0`},
+		`{http.request.header.None}`:                                  {text, ``},
+		`a } b { c`:                                                   {text, `a } b { c`},
+		`<style>p { color: red }</style>`:                             {text, `<style>p { color: red }</style>`},
+	} {
+		s := startCaddy(t, "", fmt.Sprintf("rate_limit {\nmessage `%s`\n%s}\nrespond ok", message, zoneBlock("said", "limit 0/1h")))
+		a, err := s.get(t.Context(), "HTTP/1.1", header("X", `a"}\{env.HOME}`))
+		if err != nil || a.status != http.StatusTooManyRequests {
+			t.Fatalf("%d, %v", a.status, err)
+		}
+		if got := a.header.Get("Content-Type"); got != want[0] || a.body != want[1] {
+			t.Errorf("message %s: %s of type %q, want %s of type %q", message, a.body, got, want[1], want[0])
+		}
+	}
+}
+
+// Whatever stands in a message that is JSON, and whatever the placeholders in it are, what is sent is JSON.
+func FuzzMessage(f *testing.F) {
+	f.Add(`{"a":"{x}","b":{x}}`, `"`)
+	f.Add(`{"a":"\"{x}"}`, "\x00\xff")
+	f.Add(`[{x},"\\{x}"]`, "{x}")
+	f.Add(`\{x\}{{x}}`, "")
+	f.Fuzz(func(t *testing.T, text, value string) {
+		m := compileMessage(text)
+		known := func(name string) (any, bool) { return value, name == "x" }
+		got := string(m.appendTo(nil, known))
+		if m.json && !json.Valid([]byte(got)) {
+			t.Errorf("%q with %q: %s is not JSON", text, value, got)
+		}
+		if !strings.ContainsAny(text, `{}\`) && got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	})
+}
