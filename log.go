@@ -1,14 +1,18 @@
 package ratelimit
 
 import (
+	"encoding/hex"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 const (
@@ -57,9 +61,15 @@ func newRefusalLog(zone string, window time.Duration, logKey bool) *refusalLog {
 	return &refusalLog{zone: zone, logKey: logKey, quiet: max(int64(window), logPeriod)}
 }
 
+// about is whose refusal it is. What a line shows of it is worked out only for a line.
+type about struct {
+	request  *http.Request
+	template *keyTemplate
+	key      []byte // nil for a request without one
+}
+
 // refused notes a refusal at now (nanoseconds since the Unix epoch) of the key with this hash, whose bits must be evenly spread.
-// keyText is called only if the key is to be logged.
-func (l *refusalLog) refused(logger *zap.Logger, now int64, hash uint64, keyText func() string, d algorithms.Decision, remoteIP string) {
+func (l *refusalLog) refused(logger *zap.Logger, now int64, hash uint64, d algorithms.Decision, a about) {
 	if l.due(now) {
 		l.turn(logger, now)
 	}
@@ -68,7 +78,7 @@ func (l *refusalLog) refused(logger *zap.Logger, now int64, hash uint64, keyText
 	if l.firsts.Load() >= firstsPerPeriod || l.remembers(hash, now) {
 		return
 	}
-	l.first(logger, now, hash, keyText, d, remoteIP)
+	l.first(logger, now, hash, d, a)
 }
 
 // due reports that a period is over, or none has begun. A clock that stepped back ends a period as well.
@@ -97,7 +107,7 @@ func (l *refusalLog) remembers(hash uint64, now int64) bool {
 }
 
 // first writes the line of a key, if no other request is doing so.
-func (l *refusalLog) first(logger *zap.Logger, now int64, hash uint64, keyText func() string, d algorithms.Decision, remoteIP string) {
+func (l *refusalLog) first(logger *zap.Logger, now int64, hash uint64, d algorithms.Decision, a about) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.firsts.Load() >= firstsPerPeriod || l.remembers(hash, now) {
@@ -109,13 +119,32 @@ func (l *refusalLog) first(logger *zap.Logger, now int64, hash uint64, keyText f
 	if c == nil {
 		return
 	}
-	fields := []zap.Field{
-		zap.String("zone", l.zone), zap.Duration("wait", d.RetryAfter), zap.Int64("limit", d.Limit), zap.String("remote_ip", remoteIP),
+	fields := []zap.Field{zap.String("zone", l.zone), zap.Duration("wait", d.RetryAfter), zap.Int64("limit", d.Limit)}
+	c.Write(a.appendFields(fields, l.logKey)...)
+}
+
+// appendFields appends what a line shows of a request and its key. Text from the client is in printable ASCII and bounded; of the URL it is the
+// path alone, as queries hold secrets. The digest tells keys apart. Early data proves no address, so the
+// line has none.
+func (a about) appendFields(fields []zap.Field, withKey bool) []zap.Field {
+	r := a.request
+	if isEarly(r) {
+		fields = append(fields, zap.Bool("early_data", true))
+	} else {
+		client := clientOrRemote(r, toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey)))
+		fields = append(fields, zap.String("remote_ip", remoteHost(r)), zap.String("client_ip", bounded([]byte(client))))
 	}
-	if l.logKey {
-		fields = append(fields, zap.String("key", keyText()))
+	fields = append(fields, zap.String("method", bounded([]byte(r.Method))), zap.String("host", bounded([]byte(r.Host))),
+		zap.String("path", bounded([]byte(r.URL.EscapedPath()))))
+	if a.key == nil {
+		return fields
 	}
-	c.Write(fields...)
+	id := table.IDOf(a.key)
+	fields = append(fields, zap.String("key_digest", hex.EncodeToString(id[:4])))
+	if withKey {
+		fields = append(fields, zap.String("key", a.template.text(a.key)))
+	}
+	return fields
 }
 
 // remember takes the key's own place, or the one that is free or will be first.

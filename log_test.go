@@ -1,9 +1,13 @@
 package ratelimit
 
 import (
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"hash/maphash"
 	"io"
+	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -32,7 +36,20 @@ var testSeed = maphash.MakeSeed()
 
 func (l *logged) refuse(at time.Duration, key string) {
 	hash := maphash.String(testSeed, key)
-	l.refused(l.logger, start+int64(at), hash, func() string { return key }, algorithms.Decision{RetryAfter: time.Second, Limit: 5}, "192.0.2.1")
+	l.refused(l.logger, start+int64(at), hash, algorithms.Decision{RetryAfter: time.Second, Limit: 5}, aboutKey(key))
+}
+
+var byHeader = func() *keyTemplate {
+	k, err := compileKey("{http.request.header.X}", 32, 64)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}()
+
+// aboutKey is a refusal of this key.
+func aboutKey(key string) about {
+	return about{request: request("/"), template: byHeader, key: byHeader.appendValue(nil, key)}
 }
 
 const start = 1_700_000_000_000_000_000
@@ -151,10 +168,64 @@ func TestLogSurvivesAClockThatSteps(t *testing.T) {
 func TestKeyIsLoggedOnlyIfWanted(t *testing.T) {
 	core, seen := observer.New(zapcore.InfoLevel)
 	l := newRefusalLog("login", time.Minute, false)
-	l.refused(zap.New(core), start, 1, func() string { t.Error("the key was asked for"); return "" }, algorithms.Decision{Limit: 5}, "192.0.2.1")
+	l.refused(zap.New(core), start, 1, algorithms.Decision{Limit: 5}, aboutKey("secret"))
 	m := seen.All()[0].ContextMap()
-	if _, ok := m["key"]; ok || m["zone"] != "login" || m["remote_ip"] != "192.0.2.1" || m["limit"] != int64(5) {
+	if _, ok := m["key"]; ok || m["zone"] != "login" || m["remote_ip"] != "192.0.2.1" || m["limit"] != int64(5) || m["key_digest"] == nil {
 		t.Errorf("logged %v", m)
+	}
+}
+
+// A line names who was refused and what for, and what a client sent does no harm in it. Of the key it has a digest, and the text only if wanted.
+func TestLineOfARefusal(t *testing.T) {
+	const secret = "sk-0123456789"
+	digest := fmt.Sprintf("%x", sha256.Sum256(append([]byte{tagText, byte(len(secret))}, secret...)))[:8]
+	for _, logKey := range []bool{false, true} {
+		options := "log_key off\n"
+		if logKey {
+			options = "log_key\n"
+		}
+		s := startCaddy(t, "servers {\ntrusted_proxies static 127.0.0.1\ntrusted_proxies_strict\n}",
+			"rate_limit {\n"+options+zoneBlock(fmt.Sprint("line-", logKey), "limit 0/1h\nkey {http.request.header.X-Api-Key}")+"}\nrespond ok")
+		hostile := "/%0d%0a%1b[31m%22%7d\u202e/" + strings.Repeat("long", 100)
+		a, err := s.get(t.Context(), "HTTP/1.1", header("X-Api-Key", secret), header("X-Forwarded-For", "198.51.100.7"), func(r *http.Request) {
+			r.Method = "REPORT"
+			u, err := r.URL.Parse(hostile + "?token=" + secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.URL = u
+		})
+		if err != nil || a.status != http.StatusTooManyRequests {
+			t.Fatalf("%d, %v", a.status, err)
+		}
+		written, err := os.ReadFile(s.log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var line map[string]any
+		for text := range strings.Lines(string(written)) {
+			if strings.Contains(text, `"rate limit exceeded"`) {
+				if err := json.Unmarshal([]byte(text), &line); err != nil {
+					t.Fatalf("%v in %s", err, text)
+				}
+			}
+		}
+		path, _ := line["path"].(string)
+		delete(line, "path")
+		for name, want := range map[string]any{
+			"remote_ip": "127.0.0.1", "client_ip": "198.51.100.7", "method": "REPORT", "host": fmt.Sprint("localhost:", s.port), "key_digest": digest,
+			"zone": fmt.Sprint("line-", logKey), "limit": 0.,
+		} {
+			if line[name] != want {
+				t.Errorf("%s: %v, want %v", name, line[name], want)
+			}
+		}
+		if !strings.HasPrefix(path, "/%0D%0A%1B") && !strings.HasPrefix(path, "/%0d%0a%1b") || len(path) > longestKeyText+len("...") {
+			t.Errorf("path: %q", path)
+		}
+		if key := line["key"]; logKey != (key == secret) || logKey != strings.Contains(string(written), secret) {
+			t.Errorf("log_key %v: the key is %v in\n%s", logKey, key, written)
+		}
 	}
 }
 
@@ -206,10 +277,10 @@ func quietLogger() *zap.Logger {
 
 func TestRefusalLogDoesNotAllocate(t *testing.T) {
 	l, logger, now := newRefusalLog("login", time.Minute, true), quietLogger(), int64(start)
-	key := []byte("a")
+	refusal := aboutKey("a")
 	if n := testing.AllocsPerRun(1000, func() {
 		now++
-		l.refused(logger, now, 7, func() string { return string(key) }, algorithms.Decision{}, "192.0.2.1")
+		l.refused(logger, now, 7, algorithms.Decision{}, refusal)
 	}); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}
@@ -217,12 +288,13 @@ func TestRefusalLogDoesNotAllocate(t *testing.T) {
 
 func BenchmarkRefusalLog(b *testing.B) {
 	l, logger := newRefusalLog("login", time.Minute, true), quietLogger()
+	refusal := aboutKey("a")
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		hash := uint64(0)
 		for pb.Next() {
 			hash += 0x9e3779b97f4a7c15
-			l.refused(logger, start, hash, func() string { return "a" }, algorithms.Decision{}, "192.0.2.1")
+			l.refused(logger, start, hash, algorithms.Decision{}, refusal)
 		}
 	})
 }

@@ -47,7 +47,8 @@ type Handler struct {
 	// Jitter adds up to this share to Retry-After at random, so that refused clients don't return together: 0 to 1. Default: 0.
 	Jitter float64 `json:"jitter,omitempty"`
 
-	// LogKey adds the key to log lines about refusals. A key may be personal data. Default: false.
+	// LogKey adds the key to log lines about refusals, which have its digest in any case. A key may be personal data or a secret, such as an API
+	// key. Default: false.
 	LogKey bool `json:"log_key,omitempty"`
 
 	// SweepInterval is how often counters that no longer matter are dropped from memory. Default: 1m.
@@ -317,7 +318,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *pass) error 
 			tooEarly = true
 		default:
 			v.zone.metrics.refuse()
-			v.zone.log.refused(h.logger, p.now, v.key[0], func() string { return v.zone.template.text(p.key(v)) }, p.longest(v), remoteHost(r))
+			v.zone.log.refused(h.logger, p.now, v.key[0], p.longest(v), about{r, v.zone.template, p.key(v)})
 		}
 	}
 	why := refusal{wait: p.wait, all: p.all}
@@ -331,7 +332,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *pass) error 
 		z := p.denied
 		why.zone, why.wait = z.name, z.limits[0].window
 		z.metrics.refuse()
-		z.log.refused(h.logger, p.now, 0, func() string { return "" }, algorithms.Decision{RetryAfter: why.wait}, remoteHost(r))
+		z.log.refused(h.logger, p.now, 0, algorithms.Decision{RetryAfter: why.wait}, about{request: r})
 	}
 	if tooEarly {
 		return h.answers.tooEarly(w, r)

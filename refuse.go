@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -115,19 +116,20 @@ func (o *responder) refuse(w http.ResponseWriter, r *http.Request, why refusal, 
 	f.limits(h, o.sets, why.all, now)
 	f.number("Retry-After", seconds)
 	f.ready("Cache-Control", "no-store")
-	routed := hasErrorRoutes(r)
+	err := o.refused
+	if why.unavailable {
+		err = o.unavailable
+	}
+	routed := isRouted(r, err)
 	if !routed {
 		f.ready("Content-Type", o.contentType)
 	}
 	f.writeTo(h)
-	switch {
-	case !routed:
-		o.write(w, r, repl, why, seconds)
-		return nil
-	case why.unavailable:
-		return o.unavailable
+	if routed {
+		return err
 	}
-	return o.refused
+	o.write(w, r, repl, why, seconds)
+	return nil
 }
 
 // tooEarly answers early data that was denied by the count of an address that is not proven: 425, upon which a client sends the request
@@ -135,7 +137,7 @@ func (o *responder) refuse(w http.ResponseWriter, r *http.Request, why refusal, 
 func (o *responder) tooEarly(w http.ResponseWriter, r *http.Request) error {
 	h := w.Header()
 	h["Cache-Control"] = []string{"no-store"}
-	if hasErrorRoutes(r) {
+	if isRouted(r, o.early) {
 		return o.early
 	}
 	h["Content-Type"] = []string{"application/problem+json"}
@@ -147,14 +149,64 @@ func (o *responder) tooEarly(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// hasErrorRoutes reports that the server has routes for errors and this request is not on one of them already: an error
-// from there goes nowhere.
-func hasErrorRoutes(r *http.Request) bool {
+// isRouted reports whether one of the server's routes for errors would answer this request if it failed with err. Those routes belong to all
+// sites of a listener, so that there are some says nothing: without one that matches, Caddy answers with an empty body. A request that is on an error
+// route already is not routed again: an error from there goes nowhere.
+func isRouted(r *http.Request, err error) bool {
 	srv, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if srv == nil || srv.Errors == nil || len(srv.Errors.Routes) == 0 {
+	if srv == nil || srv.Errors == nil || len(srv.Errors.Routes) == 0 || r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
 		return false
 	}
-	return r.Context().Value(caddyhttp.ErrorCtxKey) == nil
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if repl == nil {
+		return false
+	}
+	failed := srv.Errors.WithError(r, err) // a shallow copy
+	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
+		// Error routes see the request as it came.
+		url := *original.URL
+		failed.Method, failed.RemoteAddr, failed.RequestURI, failed.URL = original.Method, original.RemoteAddr, original.RequestURI, &url
+	}
+	routed, _ := answers(srv.Errors.Routes, failed)
+	if !routed {
+		repl.DeleteByPrefix("http.error")
+	}
+	return routed
+}
+
+// answers reports whether a route of the list matches a request and has a handler for it. A subroute has one if its own routes have; of other
+// handlers it is not asked whether they write anything. ended says that a matching route is the last one.
+func answers(routes caddyhttp.RouteList, r *http.Request) (answered, ended bool) {
+	var satisfied []string // groups, of which only the first route that matches is taken
+	for i := range routes {
+		route := &routes[i]
+		if route.Group != "" && slices.Contains(satisfied, route.Group) {
+			continue
+		}
+		matches, err := route.MatcherSets.AnyMatchWithError(r)
+		if err != nil {
+			return false, true
+		}
+		if !matches {
+			continue
+		}
+		if route.Group != "" {
+			satisfied = append(satisfied, route.Group)
+		}
+		for _, h := range route.Handlers {
+			sub, ok := h.(*caddyhttp.Subroute)
+			if !ok {
+				return true, true
+			}
+			if answered, ended := answers(sub.Routes, r); answered || ended {
+				return answered, ended
+			}
+		}
+		if route.Terminal {
+			return false, true
+		}
+	}
+	return false, false
 }
 
 var bodies = sync.Pool{New: func() any { return new([]byte) }}
@@ -378,10 +430,10 @@ func (e *events) exceeded(r *http.Request, zone string, seconds int64) {
 	if !e.app.ShouldEmit(exceededEvent) {
 		return
 	}
-	e.app.Emit(e.ctx, exceededEvent, map[string]any{
-		"zone":      zone,
-		"wait":      time.Duration(seconds) * time.Second,
-		"remote_ip": remoteHost(r),
-		"client_ip": clientOrRemote(r, toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey))),
-	})
+	data := map[string]any{"zone": zone, "wait": time.Duration(seconds) * time.Second, "remote_ip": "", "client_ip": ""}
+	if !isEarly(r) { // which proves no address
+		data["remote_ip"] = remoteHost(r)
+		data["client_ip"] = clientOrRemote(r, toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey)))
+	}
+	e.app.Emit(e.ctx, exceededEvent, data)
 }
