@@ -42,9 +42,10 @@ type App struct {
 	redisEmpty bool
 	shared     *sharedRedis
 
-	keeper keeper // nil for none
-	ending bool   // stopped, and no other configuration came after it
-	kept   int64  // admitted by the zones that don't sync, when that was saved last
+	keeper  keeper // nil for none
+	unsaved bool   // it was reported at load that counters can't be saved
+	ending  bool   // stopped, and no other configuration came after it
+	kept    int64  // admitted by the zones that don't sync, when that was saved last
 
 	mu       sync.Mutex
 	said     warnings
@@ -68,6 +69,7 @@ type appLimit struct {
 // Redis says how to reach Redis. Every string may hold {env.*} and {file.*} placeholders.
 type Redis struct {
 	// URL is redis://, rediss:// or unix://, or several of them separated by commas. It stands alone: what it can say is not said twice.
+	// "off" is no Redis.
 	URL string `json:"url,omitempty"`
 	// Storage borrows the client of Caddy's global storage where that is a Redis.
 	Storage bool `json:"storage,omitempty"`
@@ -113,6 +115,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if a.keeper, err = newKeeper(ctx, a.Persist); err != nil {
 		return err
 	}
+	a.checkKeeper()
 	if err := a.check(a.shared != nil, a.redisEmpty); err != nil {
 		return err
 	}
@@ -144,8 +147,11 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 	if err := a.nameNamespace(prefix); err != nil {
 		return err
 	}
-	if a.redisEmpty = empty; empty {
-		a.said.warn(a.logger, codeNoRedis, "redis is configured, but its address is empty: every node counts for itself; set the variable that the address comes from, or remove the redis line")
+	if a.redisEmpty = empty; empty && a.Redis.replaced(repl).URL == redisOff {
+		return nil
+	}
+	if empty {
+		a.said.warn(a.logger, codeNoRedis, "redis is configured, but its address is empty: every node counts for itself; set the variable that the address comes from, or write `redis off`, or {$REDIS_URL:off} for a variable that may be unset")
 		return nil
 	}
 	key := set.Key() + " " + a.namespace

@@ -18,7 +18,7 @@ import (
 //
 //	rate_limit {
 //		redis          <url>...
-//		redis          storage
+//		redis          storage|off
 //		redis [simple|failover|cluster] {
 //			address               <host:port>...
 //			username              <name>
@@ -44,7 +44,7 @@ import (
 //		persist        [storage|<file>]
 //	}
 //
-// redis stands once, in one of its forms. Without a value it is no Redis: that is an environment variable that is not set.
+// redis stands once, in one of its forms. off is no Redis, and so is no value: that is an environment variable that is not set, and logged as a warning.
 func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	p := parser{d}
 	if !p.Next() {
@@ -120,6 +120,10 @@ func (p parser) redis() (*Redis, error) {
 	switch {
 	case len(values) == 1 && values[0] == "storage":
 		r.Storage = true
+	case len(values) == 1 && values[0] == redisOff:
+		r.URL = redisOff
+	case len(values) > 1 && slices.Contains(values, redisOff):
+		return nil, errors.New("off stands alone; remove it, or the other values")
 	case len(values) == 1 && slices.Contains(redisModes, values[0]):
 		r.Mode = values[0]
 		return r, p.redisBlock(r)
@@ -129,7 +133,7 @@ func (p parser) redis() (*Redis, error) {
 		r.URL = strings.Join(values, ",")
 		if strings.Trim(r.URL, ", ") == "" {
 			r.URL = ""
-		} else if near := nearestOf(values[0], []string{"simple", "failover", "cluster", "storage"}); near != "" {
+		} else if near := nearestOf(values[0], []string{"simple", "failover", "cluster", "storage", redisOff}); near != "" {
 			return nil, fmt.Errorf("there is no %q; did you mean %s?", clip(values[0]), near)
 		}
 	}

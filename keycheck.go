@@ -64,7 +64,7 @@ func checkPlaceholder(name string) (w warning, err error) {
 		return warning{codePoorKey, fmt.Sprintf("{%s} %s", name, reason)}, nil
 	}
 	if name == "http.request.body" || name == "http.request.body_base64" {
-		return warning{codeBodyKey, fmt.Sprintf("{%s} reads the whole body of a request into memory before it is limited", name)}, nil
+		return warning{codeBodyKey, fmt.Sprintf("{%s} reads the whole body of a request into memory before it is limited; use a header, the path or a query parameter", name)}, nil
 	}
 	if field, ok := strings.CutPrefix(name, "http.request.header."); ok && forgeable[strings.ToLower(field)] {
 		return warning{codeForgeableKey, fmt.Sprintf("a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name)}, nil
@@ -80,9 +80,9 @@ func checkPlaceholder(name string) (w warning, err error) {
 		}
 		return w, errors.New(text)
 	case strings.HasPrefix(name, "http.reverse_proxy."), strings.HasPrefix(name, "http.response."), strings.HasPrefix(name, "http.intercept."):
-		return warning{codeUnknownKey, fmt.Sprintf("{%s} has no value yet when requests are limited", name)}, nil
+		return warning{codeUnknownKey, fmt.Sprintf("{%s} has no value yet when requests are limited; use something of the request, like {client_ip}", name)}, nil
 	case strings.HasPrefix(name, "time.now"):
-		return warning{codePoorKey, fmt.Sprintf("{%s} changes all the time, so every request would have its own count", name)}, nil
+		return warning{codePoorKey, fmt.Sprintf("{%s} changes all the time, so every request would have its own count; did you mean {client_ip}?", name)}, nil
 	case strings.HasPrefix(name, "env."), strings.HasPrefix(name, "file."), strings.HasPrefix(name, "system."), name == clientIPName:
 		return w, nil
 	}
@@ -95,9 +95,9 @@ func checkPlaceholder(name string) (w warning, err error) {
 
 // poorKeys exist, but don't group requests by who sends them.
 var poorKeys = map[string]string{
-	"http.request.uuid":        "differs for every request, so nothing would ever be limited",
-	"http.request.duration":    "differs for every request, so nothing would ever be limited",
-	"http.request.duration_ms": "differs for every request, so nothing would ever be limited",
+	"http.request.uuid":        "differs for every request, so nothing would ever be limited; did you mean {client_ip}?",
+	"http.request.duration":    "differs for every request, so nothing would ever be limited; did you mean {client_ip}?",
+	"http.request.duration_ms": "differs for every request, so nothing would ever be limited; did you mean {client_ip}?",
 	"http.request.remote":      "has the port in it, so every connection would have its own count; did you mean {client_ip}?",
 	"http.request.remote.port": "differs for every connection; did you mean {client_ip}?",
 	"http.request.hostport":    "has a port in it that the client can choose; did you mean {http.request.host}?",

@@ -67,6 +67,7 @@ type Handler struct {
 	// StorageRaw is refused with a hint: counters are exchanged through Redis, not through Caddy's storage.
 	StorageRaw json.RawMessage `json:"storage,omitempty"`
 
+	place    string  // in JSON, see placeInJSON
 	zones    []*zone // the local ones first
 	acquired []string
 	answers  *responder
@@ -162,9 +163,10 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := v.(*App)
+	h.place = placeInJSON(ctx)
 	all, found, err := h.settings(app.SyncRate, app.shared != nil, app.redisEmpty)
 	if err != nil {
-		return err
+		return inJSON(err)
 	}
 	h.said, h.proxies = &app.said, new(proxyWatch)
 	for _, w := range found {
@@ -179,6 +181,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.answers = newResponder(cmp.Or(h.StatusCode, http.StatusTooManyRequests), h.Message, h.Jitter, h.sets, events)
 	where := app.nextHandler()
+	if h.place != "" {
+		where += " in " + h.place
+	}
 	for i := range all {
 		z, err := h.provisionZone(ctx, app, &all[i])
 		if err != nil {
@@ -189,6 +194,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		if err := app.use(z, where, h.sweepInterval()); err != nil {
 			return err
 		}
+	}
+	if server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); h.proxies.keyed && trustsLoosely(server) {
+		h.said.warnLooseTrust(h.logger, server)
 	}
 	slices.SortStableFunc(h.zones, func(a, b *zone) int { return strictness(a) - strictness(b) })
 	for _, z := range h.zones {

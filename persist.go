@@ -49,27 +49,86 @@ func (path inFile) String() string { return "the file " + string(path) }
 
 // load reads no more than the beginning of what is not ours, and doesn't wait for a pipe.
 func (path inFile) load() ([]byte, error) {
-	info, err := os.Stat(string(path))
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errForeign
-	}
-	f, err := os.Open(string(path))
+	f, head, err := path.open()
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	head := make([]byte, min(info.Size(), int64(len(savedLine))))
-	if _, err := io.ReadFull(f, head); err != nil {
-		return nil, err
-	}
-	if !isSaved(head) {
-		return nil, errForeign
-	}
 	rest, err := io.ReadAll(f)
 	return append(head, rest...), err
+}
+
+// open opens the file if it is ours, and reads its beginning.
+func (path inFile) open() (f *os.File, head []byte, err error) {
+	info, err := os.Stat(string(path))
+	if err != nil {
+		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, errForeign
+	}
+	if f, err = os.Open(string(path)); err != nil {
+		return nil, nil, err
+	}
+	head = make([]byte, min(info.Size(), int64(len(savedLine))))
+	if _, err = io.ReadFull(f, head); err == nil && !isSaved(head) {
+		err = errForeign
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, head, nil
+}
+
+// check finds what can be known before the configuration starts: something else in the place of the
+// file, or no directory for it. It returns nil where the file may well be read and written.
+func (path inFile) check() error {
+	f, _, err := path.open()
+	switch {
+	case err == nil:
+		return f.Close()
+	case errors.Is(err, errForeign):
+		return err
+	}
+	if _, err := os.Stat(filepath.Dir(string(path))); errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// checkKeeper reports at load, and so to caddy validate, what would be found at the start.
+func (a *App) checkKeeper() {
+	path, ok := a.keeper.(inFile)
+	if !ok {
+		return
+	}
+	err := path.check()
+	switch {
+	case errors.Is(err, errForeign):
+		a.reportForeign(err)
+	case err != nil:
+		a.reportUnsaved(err)
+		a.unsaved = true
+	}
+}
+
+// reportForeign reports that what is kept there is not ours, and switches persist off.
+func (a *App) reportForeign(err error) {
+	a.logger.Error("persist is off: what is there is something else, which is left as it is; give persist the path of a file of its own",
+		codeField(codeNotResumed), zap.Stringer("in", a.keeper), zap.Error(err))
+	a.keeper = nil
+}
+
+// reportUnsaved reports that counters can't be saved. The first failure of a configuration that was
+// found at load is not reported again.
+func (a *App) reportUnsaved(err error) {
+	if a.unsaved {
+		a.unsaved = false
+		return
+	}
+	a.logger.Error("counters can't be saved; those of zones that don't use redis start anew with the next process; create the directory, or let the user that runs Caddy write there",
+		codeField(codeNotSaved), zap.Stringer("in", a.keeper), zap.Error(err))
 }
 
 // store replaces the file in one step, so that a crash leaves the old one or the new one.
@@ -149,8 +208,7 @@ func (a *App) resume() {
 	s, err := a.load()
 	switch {
 	case errors.Is(err, errForeign):
-		log.Error("persist is off: what is there is something else, which is left as it is; give persist the path of a file of its own", codeField(codeNotResumed), zap.Error(err))
-		a.keeper = nil
+		a.reportForeign(err)
 		return
 	case err != nil:
 		log.Warn("saved counters could not be read; they start anew", codeField(codeNotResumed), zap.Error(err))
@@ -207,7 +265,7 @@ func (a *App) save() {
 		}
 	}
 	if err := a.keeper.store(encodeSaved(s)); err != nil {
-		a.logger.Error("counters can't be saved; those of zones that don't use redis start anew with the next process", codeField(codeNotSaved), zap.Stringer("in", a.keeper), zap.Error(err))
+		a.reportUnsaved(err)
 	}
 }
 

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"go/ast"
 	goparser "go/parser"
@@ -139,6 +140,40 @@ func TestCaddyfileExampleLoads(t *testing.T) {
 	for _, url := range []string{"", "redis://localhost:6379/0"} {
 		t.Setenv("REDIS_URL", url)
 		validateCaddyfile(t, fmt.Sprintf("Caddyfile.example with REDIS_URL=%q", url), readPage(t, "Caddyfile.example"))
+	}
+}
+
+// What a newcomer starts first says nothing but what it does: neither we nor Caddy warn of anything.
+func TestCaddyfileExampleStartsClean(t *testing.T) {
+	r := redistest.Start(t)
+	for _, url := range []string{"", r.URL} {
+		if url != "" {
+			t.Setenv("REDIS_URL", url)
+		}
+		path := filepath.Join(t.TempDir(), "log")
+		text := strings.NewReplacer(
+			":8080", ":"+strconv.Itoa(redistest.FreePort(t)), ":8081", ":"+strconv.Itoa(redistest.FreePort(t)),
+			"admin localhost:2019", "admin 127.0.0.1:"+strconv.Itoa(redistest.FreePort(t))+"\n\tpersist_config off\n\tlog {\n\t\toutput file "+path+"\n\t\tformat json\n\t}",
+		).Replace(readPage(t, "Caddyfile.example"))
+		config, err := adapt(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if app := appIn(t, config); (url == "") != (app.Redis.URL == redisOff) {
+			t.Errorf("with REDIS_URL=%q the redis is %q", url, app.Redis.URL)
+		}
+		if err := errors.Join(caddy.Load(config, true), caddy.Stop()); err != nil {
+			t.Fatal(err)
+		}
+		log := readPage(t, path)
+		if !strings.Contains(log, "server running") {
+			t.Errorf("no server was started: %s", log)
+		}
+		for line := range strings.Lines(log) {
+			if !strings.Contains(line, `"level":"info"`) {
+				t.Errorf("with REDIS_URL=%q the log has %s", url, line)
+			}
+		}
 	}
 }
 

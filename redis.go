@@ -29,8 +29,11 @@ func (redisLog) Printf(_ context.Context, format string, v ...any) {
 	}
 }
 
+// redisOff is the URL for no Redis. It is for a default, as in {$REDIS_URL:off}.
+const redisOff = "off"
+
 // resolve replaces the placeholders, fills in defaults and checks the settings, without network I/O. Errors name the option and the
-// mend, and never show a secret. empty says that an address is configured but comes out empty, which means no Redis.
+// mend, and never show a secret. empty says that an address is configured but comes out empty or off, which means no Redis.
 func (r *Redis) resolve(repl *caddy.Replacer) (s ratesync.Settings, empty bool, err error) {
 	known := r.replaced(repl)
 	if known.URL != "" || r.URL != "" {
@@ -39,6 +42,8 @@ func (r *Redis) resolve(repl *caddy.Replacer) (s ratesync.Settings, empty bool, 
 		}
 	}
 	switch {
+	case known.URL == redisOff:
+		return s, true, nil
 	case known.URL != "":
 		s, err = ratesync.ParseURL(known.URL)
 	case r.URL != "", known.isZero(), len(known.Address) == 0 && len(r.Address) > 0:

@@ -79,7 +79,7 @@ func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]setti
 		return nil, nil, err
 	}
 	if len(h.RateLimits) == 0 {
-		return nil, []warning{{codeNoZone, "there is no zone, so nothing is limited; write one into rate_limits"}}, nil
+		return nil, []warning{{codeNoZone, strings.TrimSuffix("there is no zone, so nothing is limited; write one into rate_limits, at "+h.place, ", at ")}}, nil
 	}
 	var all []settings
 	var found []warning
@@ -96,13 +96,12 @@ func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]setti
 
 // zoneSettings are those of one zone. An unnamed zone's name is "".
 func (h *Handler) zoneSettings(name string, z *Zone, global *SyncRate, hasRedis, redisEmpty bool) (settings, []warning, error) {
-	var of string
-	if name != "" {
-		of = fmt.Sprintf("zone %q: ", clip(name))
-	}
 	s, found, err := z.settings(h.inheritedSyncRate(global, hasRedis), hasRedis, redisEmpty)
+	if err != nil && name != "" {
+		err = &zoneError{name, err}
+	}
 	if err != nil {
-		return settings{}, nil, fmt.Errorf("%s%w", of, err)
+		return settings{}, nil, err
 	}
 	s.name = name
 	if isNumbered(name) {
@@ -110,12 +109,21 @@ func (h *Handler) zoneSettings(name string, z *Zone, global *SyncRate, hasRedis,
 			"put each into a zone with a name of its own, or remove one"})
 	}
 	for i := range found {
-		found[i].text = of + found[i].text
-		if z.Source != "" {
-			found[i].text += ", at " + z.Source
-		}
+		found[i].text = fmt.Sprintf("zone %q: %s, at %s", clip(name), found[i].text, h.zonePlace(name, z))
 	}
 	return s, found, nil
+}
+
+// zonePlace is where a zone stands: in a Caddyfile, or else in JSON.
+func (h *Handler) zonePlace(name string, z *Zone) string {
+	place := fmt.Sprintf("rate_limits[%q]", clip(name))
+	switch {
+	case z.Source != "":
+		return z.Source
+	case h.place != "":
+		return h.place + ", " + place
+	}
+	return place
 }
 
 // check says what is wrong with the handler's own options.
@@ -471,7 +479,7 @@ func (z *Zone) exchange(s *settings, inherited SyncRate, hasRedis, redisEmpty bo
 		s.syncRate = max(*z.SyncRate, syncLocal)
 	}
 	if s.syncRate >= 0 && redisEmpty {
-		return wrongf("sync_rate", "%s needs Redis, and redis is given an empty value; give it one, or remove sync_rate here: an inherited one falls to local without Redis", s.syncRate)
+		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.syncRate)
 	}
 	if err := checkSyncRate(z.SyncRate, hasRedis); err != nil {
 		return err

@@ -45,6 +45,16 @@ func (w *warnings) warn(logger *zap.Logger, code, text string, fields ...zap.Fie
 	}
 }
 
+// warnLooseTrust warns of a server that trusts proxies, but not strictly.
+func (w *warnings) warnLooseTrust(logger *zap.Logger, server *caddyhttp.Server) {
+	of := "trusted_proxies"
+	if name := server.Name(); name != "" {
+		of += " of apps.http.servers." + name
+	}
+	w.warn(logger, codeTrustNotStrict, of+" is not strict, so a client can choose the address it is counted by; "+
+		"add trusted_proxies_strict to the servers block of the global options, in JSON `\"trusted_proxies_strict\": 1`")
+}
+
 // A proxyWatch looks among the first requests, and later among one in a thousand, for headers that proxies send, where the client's address
 // is in a key. Its zero value looks at nothing.
 type proxyWatch struct {
@@ -89,8 +99,7 @@ func (w *proxyWatch) look(said *warnings, logger *zap.Logger, r *http.Request) {
 			"if a proxy of yours stands there, all its clients share one count: set trusted_proxies and trusted_proxies_strict",
 			zap.String("header", field), zap.String("remote_ip", remoteHost(r)))
 	case server.TrustedProxiesStrict == 0:
-		said.warn(logger, codeTrustNotStrict, "trusted_proxies is not strict, so a client can choose the address it is counted by; add trusted_proxies_strict",
-			zap.String("header", field))
+		said.warnLooseTrust(logger, server)
 	}
 }
 
