@@ -131,7 +131,8 @@ var slippedPrefixes = [][2]string{
 	{"uri.", "http.request.uri."}, {"host.labels.", "http.request.host.labels."},
 }
 
-// meansClientIP reports whether a name that Caddy doesn't have is a common way to write the client's or the peer's address.
+// meansClientIP reports whether a name that Caddy doesn't have is a common way to write the
+// client's or the peer's address.
 func meansClientIP(name string) bool {
 	if knownToCaddy(name) {
 		return false

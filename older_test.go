@@ -37,7 +37,8 @@ func jsonSite(t *testing.T, text string) *site {
 	return s
 }
 
-// Placeholders that don't exist and were meant for the client's address count by it, in Caddyfiles and JSON.
+// Placeholders that don't exist and were meant for the client's address count by it, in Caddyfiles
+// and JSON.
 func TestOlderKeysThatMeanTheAddressCountByIt(t *testing.T) {
 	for _, key := range []string{
 		"{http.request.remote_ip}", "{http.request.client_ip}", "{http.request.Remote_IP}", "{remote_ip}", "{remote.ip}",
@@ -89,7 +90,8 @@ func TestOlderKeysThatMeanTheAddressAreWarnedOf(t *testing.T) {
 	}
 }
 
-// The older plugin makes one key of the empty text, so requests without what the key is made of have one count.
+// The older plugin makes one key of the empty text, so requests without what the key is made of
+// have one count.
 func TestOlderZonesCountEmptyKeysTogether(t *testing.T) {
 	const apiKey = "key {http.request.header.X-Api-Key}\n"
 	s := newSite(t, &App{}, older("share", apiKey))
@@ -114,7 +116,8 @@ func TestOlderZonesCountEmptyKeysTogether(t *testing.T) {
 	s.admits("192.0.2.2", 1, 0)
 }
 
-// Early data gives no address to {remote_host}, whoever sends it. That is no reason to count all clients together.
+// Early data gives no address to {remote_host}, whoever sends it. That is no reason to count all
+// clients together.
 func TestOlderZonesDontCountEarlyDataTogether(t *testing.T) {
 	early := func(r *http.Request) { r.TLS = &tls.ConnectionState{} }
 	s := newSite(t, &App{}, older("early", "key {http.request.remote.host}"))
@@ -122,7 +125,8 @@ func TestOlderZonesDontCountEarlyDataTogether(t *testing.T) {
 	s.admits("192.0.2.2", 3, 2, early)
 }
 
-// JSON in the shapes of other rate limiters is refused with what to write instead, and unknown fields are refused everywhere.
+// JSON in the shapes of other rate limiters is refused with what to write instead, and unknown
+// fields are refused everywhere.
 func TestOtherShapesOfJSONAreRefusedWithAHint(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"rate_limits": [{"name": "login", "max_events": 5, "window": "1m"}]}`: `write an object of zones by their names, like {"login"`,
@@ -174,8 +178,8 @@ func asks(path, name, value string) func(*http.Request) {
 	}
 }
 
-// Configurations in the shapes that people publish for the older plugin, request by request. The expectations are the older
-// plugin's, except where the key was meant for the client's address.
+// Configurations in the shapes that people publish for the older plugin, request by request. The
+// expectations are the older plugin's, except where the key was meant for the client's address.
 var olderConfigurations = map[string][]olderStep{
 	"remote_ip": {
 		{0, 0, "192.0.2.1", nil, 200}, {time.Second, 0, "192.0.2.1", nil, 200}, {time.Second, 0, "192.0.2.1", nil, 429},
@@ -239,7 +243,8 @@ func TestOlderConfigurationsRequestByRequest(t *testing.T) {
 	}
 }
 
-// A zone in the older plugin's words admits what a ring of the last events would: exactly so many in any window, for each key.
+// A zone in the older plugin's words admits what a ring of the last events would: exactly so many
+// in any window, for each key.
 func TestOlderZoneDecidesAsARingOfTimes(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -272,7 +277,8 @@ func TestOlderZoneDecidesAsARingOfTimes(t *testing.T) {
 	}
 }
 
-// The JSON that the older plugin's documentation shows: one count for all by a key without placeholders, one for each address.
+// The JSON that the older plugin's documentation shows: one count for all by a key without
+// placeholders, one for each address.
 func TestOlderDocumentedJSON(t *testing.T) {
 	s := jsonSite(t, `{
 		"rate_limits": {

@@ -11,8 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// Words of other rate limiters (Caddy plugins and their forks, Kong, nginx), and what to write for them. They are for error
-// messages only.
+// Words of other rate limiters (Caddy plugins and their forks, Kong, nginx), and what to write for
+// them. They are for error messages only.
 
 // otherOptions are options of others.
 var otherOptions = map[string]string{
@@ -44,7 +44,8 @@ var otherNames = map[string]string{
 
 var nginxRate = regexp.MustCompile(`^(\d+)r/([sm])$`)
 
-// placeholderFirst is the error for values after rate_limit that begin with a placeholder, nil if they don't.
+// placeholderFirst is the error for values after rate_limit that begin with a placeholder, nil if
+// they don't.
 func placeholderFirst(values []string) error {
 	first := values[0]
 	switch {
@@ -60,8 +61,8 @@ func placeholderFirst(values []string) error {
 	return nil
 }
 
-// keyFirst is the error for a line of the plugin whose arguments are a key, a rate, a number of keys and a status. It writes
-// the line anew as far as it is understood.
+// keyFirst is the error for a line of the plugin whose arguments are a key, a rate, a number of
+// keys and a status. It writes the line anew as far as it is understood.
 func keyFirst(values []string) error {
 	key, rate := values[0], "100/1m"
 	if len(values) > 1 {
@@ -84,8 +85,8 @@ func keyFirst(values []string) error {
 	return fmt.Errorf("%s is a key, and the rate comes first; write `rate_limit %s`, and in a block after it, on lines of their own, %s", clip(values[0]), rate, block)
 }
 
-// UnmarshalJSON reads a handler, strictly as Caddy does. It says what to write in place of some shapes that other rate
-// limiters have.
+// UnmarshalJSON reads a handler, strictly as Caddy does. It says what to write in place of some
+// shapes that other rate limiters have.
 func (h *Handler) UnmarshalJSON(text []byte) error {
 	type handler Handler // without this method
 	return hinted(caddy.StrictUnmarshalJSON(text, (*handler)(h)))

@@ -429,10 +429,10 @@ func (z *Zone) grouping(s *settings) (found []warning, err error) {
 	return append(found, slips...), wrong("key", err)
 }
 
-// legacyKey keeps what keys did in the older plugin: no key and an empty key are one count for all requests. A placeholder
-// that doesn't exist gave the empty text there, so where it was meant for the client's address, the limit held for all clients
-// together. Here it is the address. Where map or another module can set the placeholder, the address stands in for it only
-// when it is empty.
+// legacyKey keeps what keys did in the older plugin: no key and an empty key are one count for all
+// requests. A placeholder that doesn't exist gave the empty text there, so where it was meant for
+// the client's address, the limit held for all clients together. Here it is the address. Where map
+// or another module can set the placeholder, the address stands in for it only when it is empty.
 func (z *Zone) legacyKey(s *settings) (found []warning) {
 	if z.EmptyKey == "" {
 		s.emptyKey = emptyShare

@@ -136,7 +136,8 @@ func TestEveryReasonIsDocumented(t *testing.T) {
 	}
 }
 
-// A warning that a page shows is one that the code logs: it has its code, and message and reason are in the source.
+// A warning that a page shows is one that the code logs: it has its code, and message and reason
+// are in the source.
 func TestLogSamplesOfThePagesAreOfThisVersion(t *testing.T) {
 	var source strings.Builder
 	for _, pattern := range []string{"*.go", "sync/*.go"} {

@@ -6,8 +6,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// A configuration of the older plugin, with the one line that it needs here, shares its counts between nodes. Its key was meant
-// for the client's address; there, it was the same for all clients.
+// A configuration of the older plugin, with the one line that it needs here, shares its counts
+// between nodes. Its key was meant for the client's address; there, it was the same for all
+// clients.
 func TestOlderDistributedConfigurationSharesItsCounts(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
