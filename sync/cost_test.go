@@ -223,3 +223,34 @@ func BenchmarkTick(b *testing.B) {
 	b.ReportMetric(float64(x.rep.stats.keys.Load()-exchanged)/took.Seconds(), "keys/s")
 	b.ReportMetric(float64(asked)/took.Seconds(), "requests/s")
 }
+
+// A key that a node meets for the first time costs two hashes in its early exchange, however finely its window is cut; the other sub-windows are read with the next
+// turn, or with the next early exchange if there are more requests.
+func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
+	r := redistest.Start(t)
+	client := clientOf(t, r.URL)
+	for _, c := range []struct{ buckets, early, all int64 }{{1, 2, 6}, {31, 2, 40}} {
+		alg := algorithms.SlidingWindow{Limit: 1000, Window: time.Duration(c.buckets) * 10 * time.Hour, Buckets: int(c.buckets)}
+		key := fmt.Sprint("new ", c.buckets)
+		n := startNode(t, client, alg, time.Hour, wallClock)
+		past := table.Message{ID: table.IDOf([]byte(key)), Epoch: wallClock()/int64(10*time.Hour) - 15, Span: 10 * time.Hour}
+		if err := client.HSet(context.Background(), string(n.source.spec.appendKey(nil, "test", &past)), "other", "1 7 7", "sum", "7 7").Err(); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Eventually(t, "the first turn", func() bool { return n.source.Status().Turns == 1 })
+		n.take(key, 1)
+		redistest.Eventually(t, "the early exchange", func() bool { return n.table.Totals(wallClock()).Unsent == 0 })
+		if got := n.rep.Status().Keys; got != c.early {
+			t.Errorf("buckets %d: a new key reads %d hashes in its early exchange, want %d", c.buckets, got, c.early)
+		}
+		n.configure(20 * time.Millisecond)
+		redistest.Eventually(t, "three turns", func() bool { return n.source.Status().Turns >= 4 })
+		got := n.rep.Status().Keys
+		if got > c.all || got < c.early+c.buckets {
+			t.Errorf("buckets %d: a new key reads %d hashes in all, want %d to %d", c.buckets, got, c.early+c.buckets, c.all)
+		}
+		if got := n.table.Totals(wallClock()); c.buckets > 1 && got.Elsewhere != 7 {
+			t.Errorf("buckets %d: after the next turn %d of another node's 7 are known", c.buckets, got.Elsewhere)
+		}
+	}
+}

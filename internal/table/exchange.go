@@ -244,7 +244,7 @@ func (t *Table[S]) drainList(sh *shard[S], list *[]uint32, flag uint8, b *Backgr
 		case flag == hurried && (e.flags&failed != 0 || e.at != 0 && now-e.at < int64(pause)):
 			// It was settled since; what came after waits for its turn.
 		default:
-			dst = b.messages(e, now, dst)
+			dst = b.messages(e, now, flag == hurried && e.at == 0, dst)
 			e.flags |= flying
 			if flag == touched && e.flags&again != 0 {
 				e.flags = e.flags&^again | last
@@ -255,8 +255,9 @@ func (t *Table[S]) drainList(sh *shard[S], list *[]uint32, flag uint8, b *Backgr
 	return dst
 }
 
-// messages appends what there is to say and to ask about one key.
-func (b *Background[S]) messages(e entry[S], now int64, dst []Message) []Message {
+// messages appends what there is to say and to ask about one key. brief asks of the current epoch and the one before only: of a key that a node meets
+// for the first time, the older sub-windows of a finely cut window can wait for its turn, or for the next request.
+func (b *Background[S]) messages(e entry[S], now int64, brief bool, dst []Message) []Message {
 	alg, s := b.Algorithm, &e.state
 	alg.Roll(s, now)
 	l := alg.Ledger(s)
@@ -274,7 +275,7 @@ func (b *Background[S]) messages(e entry[S], now int64, dst []Message) []Message
 		if age == 0 {
 			m.Attempts = int64(l.Attempts)
 			m.Push = m.Push || l.Attempts != e.attempts
-		} else if !m.Push && l.Final(m.Epoch) {
+		} else if !m.Push && (l.Final(m.Epoch) || brief && age > 1) {
 			continue
 		}
 		dst = append(dst, m)

@@ -116,7 +116,7 @@ func notForgotten[S any](t *testing.T, alg algorithms.Algorithm[S], rate time.Du
 // Whatever the algorithm, and whenever a key gets a counter of its own or loses it, no stretch of time has more admissions than the
 // limit at once and twice the limit in each window: a forgotten limit would be one more at once.
 func TestNoMoreIsAdmittedAroundTheSketch(t *testing.T) {
-	for seed := range uint64(9) {
+	for seed := range uint64(4) {
 		size := []int64{20, 5, 40}[seed%3]
 		eachAlgorithm(t, 20, size, time.Minute, func(t *testing.T, alg any) {
 			switch alg := alg.(type) {
@@ -140,7 +140,7 @@ func aroundTheSketch[S any](t *testing.T, alg algorithms.Algorithm[S], seed uint
 	c := newCrowded(alg, []time.Duration{0, time.Second}[seed%2])
 	var admitted []int64
 	var outside, inside int
-	for range 400 {
+	for range 200 {
 		c.now += random.Int64N(int64(window) / 8)
 		if random.IntN(5) == 0 {
 			c.room(1000)
@@ -210,6 +210,7 @@ func denied[S any](t *testing.T, alg algorithms.Algorithm[S], more bool) {
 	c.spend()
 	for range 600 {
 		c.now += int64(300 * time.Millisecond)
+		c.Take(alg, KeyOf(occupant), occupant, c.now, 1)
 		d := c.ask()
 		if d.Allowed {
 			t.Fatalf("admitted after %v of requests that were denied and charged", time.Duration(c.now%int64(time.Hour)))
@@ -217,6 +218,7 @@ func denied[S any](t *testing.T, alg algorithms.Algorithm[S], more bool) {
 		c.Charge(alg, KeyOf(guest), d, 1)
 	}
 	c.now += int64(time.Minute) - c.now%int64(time.Minute)
+	c.Take(alg, KeyOf(occupant), occupant, c.now, 1)
 	for range 500 {
 		c.Charge(alg, KeyOf(guest), c.ask(), 1)
 	}
