@@ -218,3 +218,29 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 		n.learn(all[0])
 	}
 }
+
+// A log with more hits than one call takes is charged in several, before the next request is decided.
+func TestALargeLogIsChargedInParts(t *testing.T) {
+	v := newVirtual(t)
+	for _, apart := range []int64{0, 1} { // at one instant, and each at its own
+		rule := Rule{Kind: 'l', Limit: 3 * table.MaxCharged, Window: time.Hour}
+		zone := fmt.Sprint("large", apart)
+		v.use(zone, rule)
+		n, id := newLoner(v, zone, rule)
+		admitted := int64(0)
+		for range 5 * table.MaxCharged / 2 {
+			v.now += apart
+			if n.alone(false).Allowed {
+				admitted++
+			}
+		}
+		v.set(v.now + 1)
+		if err := n.settle(); err != nil {
+			t.Fatal(err)
+		}
+		_, all := take(t, v.Strict, zone, id, rule)
+		if left := all[0].Decision.Remaining; n.unsent() != 0 || left != rule.Limit-admitted-1 {
+			t.Errorf("after %d admitted %d are not charged, and %d remain, want %d", admitted, n.unsent(), left, rule.Limit-admitted-1)
+		}
+	}
+}
