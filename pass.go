@@ -133,12 +133,10 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 // askRedis lets Redis decide. Where it could not, the node's own counters must; lost says that the zone's rule for a lost Redis holds then.
 func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost bool) {
 	z, by := v.zone, v.zone.shared
-	ctx, cancel := z.strictContext(r)
-	defer cancel()
 	var g ratesync.Grant
 	var err error
 	for {
-		p.verdict, g, err = by.strict.Take(ctx, z.name, z.rules, table.IDOf(raw), p.verdict[:0])
+		p.verdict, g, err = by.strict.Take(r.Context(), z.name, z.rules, table.IDOf(raw), p.verdict[:0])
 		if !errors.Is(err, ratesync.ErrClosed) {
 			break
 		}
