@@ -195,15 +195,13 @@ func (p *pass) enterQueues() {
 func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost bool) {
 	z, by := v.zone, v.zone.shared
 	p.asked = true
-	ctx, cancel := z.strictContext(r)
-	defer cancel()
 	var g ratesync.Grant
 	var err error
 	for _, l := range z.limiters {
-		_ = l.settle(ctx, v.key) // what fails here fails below too
+		_ = l.settle(r.Context(), v.key) // what fails here fails below too
 	}
 	for {
-		p.verdict, g, err = by.strict.Take(ctx, z.name, z.rules, table.IDOf(raw), p.verdict[:0])
+		p.verdict, g, err = by.strict.Take(r.Context(), z.name, z.rules, table.IDOf(raw), p.verdict[:0])
 		if !errors.Is(err, ratesync.ErrClosed) {
 			break
 		}

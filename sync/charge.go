@@ -142,6 +142,9 @@ func (s *Source) Settle(ctx context.Context, key table.Key) error {
 	if c == nil || !t.Owes(key) {
 		return nil
 	}
+	request := ctx
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.Strict.timeout.Load()))
+	defer cancel()
 	for {
 		b, mine := s.billOf(t, at, key)
 		if b == nil || c.Strict.mute(b.ID) != nil {
@@ -150,8 +153,8 @@ func (s *Source) Settle(ctx context.Context, key table.Key) error {
 		}
 		if mine {
 			if err := s.send(ctx, at, c, []*bill{b}); err != nil {
-				if c.Strict.severe(err) && ctx.Err() == nil {
-					c.Strict.trip(b.ID, err)
+				if request.Err() == nil {
+					c.Strict.fateOf(b.ID, err) // which opens the circuit where Redis is not there
 				}
 				return err
 			}

@@ -7,10 +7,19 @@ local function at(r, first)
   return tonumber(found[2])
 end
 
+-- unpack takes a few thousand at most.
+local most = 1024
+
 -- After a step of the clock, what was admitted in the future counts as admitted now.
 local function pull(r)
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', r.key, '(' .. text(now), '+inf')) do
-    redis.call('ZADD', r.key, text(now), member)
+  local members = redis.call('ZRANGEBYSCORE', r.key, '(' .. text(now), '+inf')
+  for from = 1, #members, most do
+    local args = {}
+    for i = from, math.min(from + most - 1, #members) do
+      args[#args + 1] = text(now)
+      args[#args + 1] = members[i]
+    end
+    redis.call('ZADD', r.key, unpack(args))
   end
 end
 
@@ -25,9 +34,6 @@ end
 function room(r) return math.max(0, r.limit - r.count) end
 
 local function member(s, unit) return text(s) .. ':' .. text(unit) .. ':' .. field end
-
--- unpack takes a few thousand at most.
-local most = 1024
 
 local function add(r, n, at, call, unit, step)
   redis.call('ZREMRANGEBYSCORE', r.key, '-inf', r.past)
@@ -46,15 +52,15 @@ end
 
 function spend(r, n) add(r, n, now, seq, 1, 1) end
 
--- What is charged is numbered downwards from -1. A penalty leaves at most limit in all: the oldest make room.
+-- Penalties are numbered downwards from -1. They leave at most limit in all: the oldest make room.
 local filled = 0
-function fill(r, n, at, capped)
-  if capped then n = math.min(n, r.limit) end
+function fill(r, n, at)
+  n = math.min(n, r.limit)
   if n <= 0 or at <= now - r.window then return end
   add(r, n, at, first, filled - 1, -1)
   filled = filled - n
   local over = math.min(n, r.count - r.limit)
-  if capped and over > 0 then
+  if over > 0 then
     redis.call('ZREMRANGEBYRANK', r.key, 0, text(over - 1))
     r.count = r.count - over
   end
