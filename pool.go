@@ -302,9 +302,9 @@ func (s *sharedRedis) release() {
 	}
 }
 
-// close ends the loops.
+// close ends the loops, within what the flush of the last tables has left of its two seconds.
 func (s *sharedRedis) close() {
-	s.strict.Close()
+	s.strict.CloseBy(s.replicator.FlushEnds())
 	s.replicator.Close()
 }
 

@@ -105,15 +105,7 @@ func (r *Replicator) complain(s *Source, why any) {
 func (r *Replicator) failure(name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return cmp.Or(r.failing[name], r.failing[beatName], r.gaveUp, unreachable)
-}
-
-// giveUp notes that the last exchange of a table has failed, so that the next table doesn't wait in vain; a beat puts it right.
-func (r *Replicator) giveUp(err error) {
-	r.mu.Lock()
-	r.gaveUp = Classify(err)
-	r.mu.Unlock()
-	r.beatLost.Store(true)
+	return cmp.Or(r.failing[name], r.failing[beatName], unreachable)
 }
 
 // mournUnsent logs that the last counts of a table could not be sent, if there are any. Of the tables of one zone, which count the same requests, the

@@ -35,7 +35,6 @@ const (
 	breath    = 2 * time.Millisecond // between two early exchanges of one table
 	minWait   = 100 * time.Millisecond
 	beatRate  = time.Second
-	flushTime = 2 * time.Second
 	// resendRate is the least time between two times that all totals are sent again.
 	resendRate = 10 * time.Second
 )
@@ -66,7 +65,7 @@ type Replicator struct {
 	reported   map[string]time.Time
 	since      time.Time
 	told       bool                 // that something fails
-	gaveUp     string               // why a table's last exchange failed
+	flushing   *flush               // the last one
 	unsent     map[string]time.Time // when it was said of a zone that its last counts were not sent
 	owed       bool                 // all totals, because the server has forgotten or may have
 	mourns     bool                 // it has, and nothing was said of it yet
@@ -76,6 +75,8 @@ type Replicator struct {
 	clock      clock
 	stop       context.CancelFunc
 	done       chan struct{}
+
+	leaving sync.WaitGroup // the loops of tables that were detached
 }
 
 type counters struct {
@@ -124,7 +125,9 @@ func (r *Replicator) Attach(s *Source, rate time.Duration, drain float64) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	at := &attachment{to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{})}
+	at := &attachment{
+		to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest),
+	}
 	at.set(rate, drain)
 	last := s.last
 	s.last = at
@@ -153,28 +156,21 @@ func (at *attachment) set(rate time.Duration, drain float64) {
 	at.drain.Store(math.Float64bits(drain))
 }
 
-// Detach ends the exchange of a table, wherever it is attached, after one more that takes two seconds at most.
-// It doesn't wait for a server that can't be reached. What could not be sent is logged.
+// Detach ends the exchange of a table, wherever it is attached, and sends before what is unsent; that takes two seconds at most. Tables that are detached one
+// after the other share these two seconds: all that have something unsent are synced when the first of them leaves.
+// Detach doesn't wait for a server that can't be reached. What could not be sent is logged.
 func (s *Source) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := s.at.Swap(nil)
+	at := s.at.Load()
 	if at == nil {
 		return
 	}
-	reason := at.to.failure(at.name)
+	reason := at.to.flush(s, at)
+	s.at.Store(nil)
 	at.to.leave(s, at)
-	if at.to.beatLost.Load() { // not at.lost: the next turn, which would find the server back, may be an hour away
+	if reason != "" {
 		at.to.mournUnsent(s, reason)
-		return
-	}
-	<-at.done
-	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
-	defer cancel()
-	at.behind.Store(true)
-	if err := at.to.exchange(ctx, s, at, false); err != nil {
-		at.to.giveUp(err)
-		at.to.mournUnsent(s, Classify(err))
 	}
 }
 
@@ -190,19 +186,31 @@ func (r *Replicator) leave(s *Source, at *attachment) {
 	at.cancel()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.leaving.Go(func() { <-at.done })
 	delete(r.sources, s)
 	delete(r.failing, at.name)
 }
 
-// Close ends the loops. Tables still attached are not flushed.
+// Close ends the loops. Tables still attached are not flushed. It doesn't wait for calls under way beyond FlushEnds; they end with the client's connections.
 func (r *Replicator) Close() {
+	patience := time.After(time.Until(r.FlushEnds()))
 	r.mu.Lock()
 	stop, done := r.stop, r.done
 	r.stop = nil
 	r.mu.Unlock()
-	if stop != nil {
-		stop()
+	if stop == nil {
+		return
+	}
+	stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
 		<-done
+		r.leaving.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-patience:
 	}
 }
 
@@ -234,14 +242,16 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 	defer timer.Stop()
 	failed := 0
 	for {
+		var flush *flushRequest
 		select {
 		case <-ctx.Done():
 			return
+		case flush = <-at.flushes:
 		case <-timer.C:
 		case <-s.wake:
 		}
 		now, rate := time.Now(), time.Duration(at.rate.Load())
-		early := now.Before(next) && !at.due.Swap(false)
+		early := flush == nil && now.Before(next) && !at.due.Swap(false)
 		if !early {
 			next = next.Add(rate)
 		}
@@ -250,14 +260,10 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 		}
 		wait := time.Duration(0)
 		if !early || !at.lost.Load() {
-			err := r.exchange(ctx, s, at, early)
-			r.note(s, at.name, err, &at.lost)
+			err := r.turn(ctx, s, at, early, flush)
 			failed++
 			if err == nil {
 				failed = 0
-				if !early {
-					at.complete(r.now())
-				}
 			}
 			s.counters.SetLost(failed > 1) // one lost reply is no reason to believe that the others have stopped
 			if failed == 1 {
@@ -274,6 +280,21 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 		}
 		timer.Reset(max(wait, 0))
 	}
+}
+
+// turn is one exchange in a table's loop, early or not, and what is noted of it. With flush it is the one that a flush waits for.
+func (r *Replicator) turn(ctx context.Context, s *Source, at *attachment, early bool, flush *flushRequest) (err error) {
+	if flush != nil {
+		err = r.exchangeLast(flush.ctx, s, at)
+		defer func() { flush.answer <- err }()
+	} else {
+		err = r.exchange(ctx, s, at, early)
+	}
+	r.note(s, at.name, err, &at.lost)
+	if err == nil && !early {
+		at.complete(r.now())
+	}
+	return err
 }
 
 func pauseFor(ctx context.Context, d time.Duration) {
@@ -319,7 +340,7 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 				return err
 			}
 		}
-		if hurry = hurry || time.Since(begun) > rate/4; !hurry {
+		if hurry = hurry || at.behind.Load() || time.Since(begun) > rate/4; !hurry {
 			pauseFor(ctx, time.Since(start))
 		}
 	}

@@ -81,8 +81,11 @@ type attachment struct {
 	drain atomic.Uint64 // float64 bits, requests per second
 	lost  atomic.Bool
 	due   atomic.Bool // an exchange of all that is touched, at once
-	// behind says that the last exchange took most of the interval, or that this one is the last.
+	// behind says that the last exchange took most of the interval, or that a flush waits for this one.
 	behind atomic.Bool
+
+	flushes  chan *flushRequest
+	flushing bool // only the loop uses it, and the calls that it waits for
 
 	turns  atomic.Int64 // that were completed
 	synced atomic.Int64 // when the last of them was, nanoseconds since the epoch
