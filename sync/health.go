@@ -23,7 +23,7 @@ const (
 // beatName is the beat in the list of what fails.
 const beatName = "nodes"
 
-// note keeps the list of what fails, and logs once on the way down and once on the way up. s is nil for the beat. That a connection was closed
+// note keeps the list of what fails, and logs once on the way down and once on the way up, but not more than one pair a minute. s is nil for the beat. That a connection was closed
 // doesn't say why; the next attempt does, and if it succeeds there was nothing to tell.
 func (r *Replicator) note(s *Source, name string, err error, lost *atomic.Bool) {
 	if errors.Is(err, context.Canceled) {
@@ -47,14 +47,59 @@ func (r *Replicator) note(s *Source, name string, err error, lost *atomic.Bool) 
 			r.since = time.Now()
 		}
 		if why, failed := r.failing[name]; failed && !r.told && (why != closed || time.Since(r.since) >= minWait) {
-			r.told = true
-			r.log.Warn("exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again",
-				zap.String("code", codeFails), zap.String("reason", why))
+			r.tellDown(why)
 		}
-	case r.told:
-		r.told = false
-		r.log.Info("exchange with redis works again", zap.Duration("after", time.Since(r.since)))
+	case before > 0:
+		r.tellUp()
 	}
+}
+
+const (
+	messageDown  = "exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again"
+	messageUp    = "exchange with redis works again"
+	messageFlaps = "exchange with redis has failed and works again"
+	// tellRate is the least time between two lines that say that the exchange fails: a server that comes and goes would fill the log.
+	tellRate = time.Minute
+)
+
+// tellDown logs that an outage has begun, unless another one was logged within the last minute. Then it is counted when it ends, or logged when that minute
+// is over.
+func (r *Replicator) tellDown(why string) {
+	if !r.toldAt.IsZero() && time.Since(r.toldAt) < tellRate {
+		r.untold = true
+		return
+	}
+	r.told, r.untold, r.toldAt = true, false, time.Now()
+	r.log.Warn(messageDown, append(r.countFlaps(), zap.String("code", codeFails), zap.String("reason", why))...)
+}
+
+// tellUp logs the end of an outage that was logged.
+func (r *Replicator) tellUp() {
+	if r.told {
+		r.log.Info(messageUp, zap.Duration("after", time.Since(r.since)))
+	}
+	if r.untold {
+		r.flaps++
+	}
+	r.told, r.untold = false, false
+}
+
+// tellFlaps logs that there were outages that no line has told of, once the last minute with a line is over and all is well.
+func (r *Replicator) tellFlaps() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.flaps > 0 && len(r.failing) == 0 && time.Since(r.toldAt) >= tellRate {
+		r.log.Info(messageFlaps, r.countFlaps()...)
+	}
+}
+
+// countFlaps gives the outages since the last line that no line has told of, and begins to count anew.
+func (r *Replicator) countFlaps() (fields []zap.Field) {
+	if r.flaps > 0 {
+		fields = append(fields, zap.Int("outages", r.flaps))
+	}
+	r.flaps = 0
+	return fields
 }
 
 // calm is how long nothing must have been reported of what fails for it to be well again.
@@ -156,6 +201,7 @@ func (r *Replicator) beats(ctx context.Context) {
 			wait = minWait
 		} else {
 			r.calmed()
+			r.tellFlaps()
 			r.resend(false)
 			if lost {
 				r.retry()

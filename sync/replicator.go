@@ -65,6 +65,9 @@ type Replicator struct {
 	reported   map[string]time.Time
 	since      time.Time
 	told       bool                 // that something fails
+	toldAt     time.Time            // the last time
+	untold     bool                 // something fails, and so soon after the last time that it was not told
+	flaps      int                  // how often that was so, and passed
 	flushing   *flush               // the last one
 	unsent     map[string]time.Time // when it was said of a zone that its last counts were not sent
 	owed       bool                 // all totals, because the server has forgotten or may have

@@ -208,6 +208,7 @@ func TestAClosedConnectionIsNoReason(t *testing.T) {
 	if all := logs.All(); len(all) != 2 || !strings.HasPrefix(all[0].ContextMap()["reason"].(string), "WRONGPASS") {
 		t.Errorf("logged %v, want once that the password is refused, and once that all is well", all)
 	}
+	r.toldAt = r.toldAt.Add(-tellRate) // another outage, later
 	r.note(nil, "z", io.EOF, &lost)
 	r.since = r.since.Add(-2 * minWait)
 	r.note(nil, "z", io.EOF, &lost)
