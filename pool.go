@@ -37,7 +37,8 @@ type counters interface {
 	stats() table.Totals
 	brief() zoneStats
 	overflowed() (decisions, bytes int64)
-	lost() bool
+	// lost reports whether what other nodes count of a key can't be had.
+	lost(raw []byte) bool
 	// node is the name of this node's part in what is exchanged.
 	node() string
 	// exchange is nil where nothing is exchanged.
@@ -238,7 +239,10 @@ func (h *held[S]) overflowed() (decisions, bytes int64) {
 	return h.table.Overflowed(), h.table.OverflowBytes()
 }
 
-func (h *held[S]) lost() bool { return h.source.Lost() }
+func (h *held[S]) lost(raw []byte) bool {
+	lost := h.source.Lost()
+	return lost != 0 && ratesync.LostFor(lost, table.IDOf(raw))
+}
 
 func (h *held[S]) node() string { return h.source.Node() }
 

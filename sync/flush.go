@@ -49,7 +49,7 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 		if requests == 0 {
 			return ""
 		}
-		if r.beatLost.Load() { // not at.lost: the next turn, which would find the server back, may be an hour away
+		if r.lost.Load() == allShards { // not at.lost: the next turn, which would find the server back, may be an hour away
 			return r.failure(at.name)
 		}
 		f := r.currentFlush(s, requests)
@@ -135,6 +135,7 @@ func (r *Replicator) exchangeLast(ctx context.Context, s *Source, at *attachment
 	at.flushing = true
 	defer func() { at.flushing = false }()
 	for {
+		at.failed = 0
 		at.behind.Store(true)
 		err := r.exchange(ctx, s, at, false)
 		if !errors.Is(err, redis.ErrPoolTimeout) || ctx.Err() != nil {

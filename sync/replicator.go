@@ -6,6 +6,7 @@ package ratesync
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"math"
 	"slices"
 	"sync"
@@ -49,9 +50,10 @@ type Replicator struct {
 	now     func() int64
 	log     *zap.Logger
 
-	beatLost atomic.Bool
-	nodes    atomic.Int64
-	stats    counters
+	// lost are the shards whose server the beat does not reach, a bit each: in a Cluster some of them, elsewhere all or none.
+	lost  atomic.Uint64
+	nodes atomic.Int64
+	stats counters
 
 	// seq and beaten number the beats, the last one sent and the last one answered, and mark is the one at which the server was last found
 	// to have forgotten. Only the beat's goroutine uses them.
@@ -243,7 +245,6 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 	next := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	failed := 0
 	for {
 		var flush *flushRequest
 		select {
@@ -262,18 +263,16 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 			next = now.Add(rate)
 		}
 		wait := time.Duration(0)
-		if !early || !at.lost.Load() {
+		if before := at.lost.Load(); !early || before != allShards {
 			err := r.turn(ctx, s, at, early, flush)
-			failed++
-			if err == nil {
-				failed = 0
-			}
-			s.counters.SetLost(failed > 1) // one lost reply is no reason to believe that the others have stopped
-			if failed == 1 {
+			lost := at.lost.Load()
+			s.counters.SetLost(lost & before) // one lost reply is no reason to believe that the others have stopped
+			switch {
+			case lost&^before != 0:
 				next = time.Now().Add(min(rate, minWait))
-			} else if err != nil {
+			case err != nil:
 				next = time.Now().Add(max(rate, minWait))
-			} else if s.counters.Urgent() {
+			case s.counters.Urgent():
 				wait = breath
 			}
 			pauseFor(ctx, breath)
@@ -287,13 +286,18 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 
 // turn is one exchange in a table's loop, early or not, and what is noted of it. With flush it is the one that a flush waits for.
 func (r *Replicator) turn(ctx context.Context, s *Source, at *attachment, early bool, flush *flushRequest) (err error) {
+	at.failed, at.answered = 0, 0
 	if flush != nil {
 		err = r.exchangeLast(flush.ctx, s, at)
 		defer func() { flush.answer <- err }()
 	} else {
 		err = r.exchange(ctx, s, at, early)
 	}
-	r.note(s, at.name, err, &at.lost)
+	if errors.Is(err, context.Canceled) {
+		return err // this node stopped it
+	}
+	at.lost.Store(r.lostAfter(at, early, err))
+	r.note(s, at.name, err)
 	if err == nil && !early {
 		at.complete(r.now())
 	}
@@ -325,6 +329,7 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 	defer func() { *kept = buf[:0] }()
 	begun, rate := time.Now(), time.Duration(at.rate.Load())
 	hurry := urgent || at.behind.Load()
+	var failed error
 	for {
 		most := r.round(hurry)
 		start := time.Now()
@@ -332,15 +337,21 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 		if len(buf) == 0 {
 			break
 		}
-		if err := r.send(ctx, s, at, buf); err != nil {
-			return err
+		if err := r.send(ctx, s, at, buf, urgent); err != nil {
+			if !r.cluster || at.answered == 0 || ctx.Err() != nil {
+				return err
+			}
+			failed = err // the rest of the cluster goes on
 		}
 		if len(buf) < most {
 			break
 		}
 		if !urgent && s.counters.Urgent() {
 			if err := r.exchange(ctx, s, at, true); err != nil {
-				return err
+				if !r.cluster {
+					return err
+				}
+				failed = err
 			}
 		}
 		if hurry = hurry || at.behind.Load() || time.Since(begun) > rate/4; !hurry {
@@ -350,7 +361,7 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 	if !urgent {
 		at.behind.Store(time.Since(begun) > rate-rate/4)
 	}
-	return nil
+	return failed
 }
 
 // round is how many messages are taken out at once. In a cluster they belong to 64 shards, and go in as many calls.
@@ -364,10 +375,10 @@ func (r *Replicator) round(hurry bool) int {
 	return batchSize
 }
 
-// send makes batches of messages and sends them, a few at a time.
-func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messages []table.Message) error {
+// send makes batches of messages and sends them, a few at a time. In a Cluster nothing is sent to shards that are lost.
+func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messages []table.Message, urgent bool) error {
 	if r.cluster {
-		slices.SortStableFunc(messages, func(a, b table.Message) int { return int(a.ID[0]&63) - int(b.ID[0]&63) })
+		slices.SortStableFunc(messages, func(a, b table.Message) int { return shardOf(a.ID) - shardOf(b.ID) })
 	}
 	var (
 		wg     sync.WaitGroup
@@ -380,12 +391,30 @@ func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messag
 		batch := messages[:n]
 		messages = messages[n:]
 		slots <- struct{}{}
+		shards := r.shards(batch[0].ID)
+		mu.Lock()
+		known := at.failed
+		mu.Unlock()
+		if skip, err := r.skips(at, shards, known, urgent); skip {
+			s.counters.Fail(batch)
+			if err != nil {
+				mu.Lock()
+				failed, at.failed = err, at.failed|shards
+				mu.Unlock()
+			}
+			<-slots
+			continue
+		}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			if err := r.batch(ctx, s, at, batch); err != nil {
-				mu.Lock()
+			err := r.batch(ctx, s, at, batch)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
 				failed = err
-				mu.Unlock()
+				at.failed |= shards
+			} else {
+				at.answered |= shards
 			}
 		})
 	}
@@ -399,7 +428,7 @@ func (r *Replicator) cut(messages []table.Message) int {
 		if messages[n].Key == messages[n-1].Key {
 			continue
 		}
-		if n >= batchSize || r.cluster && (messages[n].ID[0]^messages[0].ID[0])&63 != 0 {
+		if n >= batchSize || r.cluster && shardOf(messages[n].ID) != shardOf(messages[0].ID) {
 			return n
 		}
 	}
