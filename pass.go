@@ -128,7 +128,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 			return
 		}
 	}
-	if z.onLoss != lossLocal && (lost || z.lost()) {
+	if z.onLoss != lossLocal && (lost || z.lost(raw)) {
 		switch z.onLoss {
 		case lossAllow:
 			p.take = p.take[:len(p.take)-1]

@@ -38,7 +38,8 @@ type counters interface {
 	stats() table.Totals
 	brief() zoneStats
 	overflowed() (decisions, bytes int64)
-	lost() bool
+	// lost reports whether what other nodes count of a key can't be had.
+	lost(raw []byte) bool
 	// node is the name of this node's part in what is exchanged.
 	node() string
 	// exchange is nil where nothing is exchanged.
@@ -250,7 +251,10 @@ func (h *held[S]) overflowed() (decisions, bytes int64) {
 	return h.table.Overflowed(), h.table.OverflowBytes()
 }
 
-func (h *held[S]) lost() bool { return h.source.Lost() }
+func (h *held[S]) lost(raw []byte) bool {
+	lost := h.source.Lost()
+	return lost != 0 && ratesync.LostFor(lost, table.IDOf(raw))
+}
 
 func (h *held[S]) node() string { return h.source.Node() }
 
@@ -319,9 +323,9 @@ func (s *sharedRedis) release() {
 	}
 }
 
-// close ends the loops.
+// close ends the loops, within what the flush of the last tables has left of its two seconds.
 func (s *sharedRedis) close() {
-	s.strict.Close()
+	s.strict.CloseBy(s.replicator.FlushEnds())
 	s.replicator.Close()
 }
 

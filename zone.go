@@ -153,9 +153,9 @@ func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 	return key, false
 }
 
-// lost says that the counts of other nodes can't be had.
-func (z *zone) lost() bool {
-	return z.shared != nil && z.syncRate > 0 && z.counters[0].lost()
+// lost says that the counts of other nodes can't be had for a key.
+func (z *zone) lost(raw []byte) bool {
+	return z.shared != nil && z.syncRate > 0 && z.counters[0].lost(raw)
 }
 
 // divided are limiters of this node's share of each limit, rounded up: what it may admit while it is alone with its counts.

@@ -15,8 +15,11 @@ import (
 // batch is one call of the script. Its messages are settled or failed when it returns.
 func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messages []table.Message) error {
 	rate := time.Duration(at.rate.Load())
-	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, max(rate, minWait)))
-	defer cancel()
+	if !at.flushing {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, min(r.timeout, max(rate, minWait)))
+		defer cancel()
+	}
 	l := letters.Get().(*letter)
 	defer letters.Put(l)
 	l.write(r.prefix, s, rate, messages)

@@ -75,7 +75,9 @@ func (c *Charging) prepare(zone string) {
 }
 
 // charge sends all charges that are due. Those whose outcome is not known go first, as they were.
-func (s *Source) charge(ctx context.Context, at *attachment, c *Charging) error {
+// Where a shard of a Cluster is lost, those of the others are sent all the same. The last error is
+// returned.
+func (s *Source) charge(ctx context.Context, at *attachment, c *Charging) (failed error) {
 	t := s.counters.(Charged)
 	for again := true; ; again = false {
 		var batch []*bill
@@ -83,11 +85,20 @@ func (s *Source) charge(ctx context.Context, at *attachment, c *Charging) error 
 			batch = s.unanswered()
 			t.Tick()
 		} else if batch = s.dueBills(t, at); len(batch) == 0 {
-			return nil
+			return failed
 		}
 		start := time.Now()
-		if err := s.send(ctx, at, c, batch); err != nil {
-			return err
+		lost, err := s.send(ctx, at, c, batch)
+		for _, b := range batch {
+			at.answered |= 1 << shardOf(b.ID)
+		}
+		at.failed |= lost
+		at.answered &^= lost
+		if err != nil {
+			failed = err
+			if !at.to.cluster || at.answered == 0 || ctx.Err() != nil {
+				return failed
+			}
 		}
 		if len(batch) == maxCharges {
 			pauseFor(ctx, time.Since(start)) // requests, and Redis' other users, come in between
@@ -152,7 +163,7 @@ func (s *Source) Settle(ctx context.Context, key table.Key) error {
 			return nil
 		}
 		if mine {
-			if err := s.send(ctx, at, c, []*bill{b}); err != nil {
+			if _, err := s.send(ctx, at, c, []*bill{b}); err != nil {
 				if request.Err() == nil {
 					c.Strict.fateOf(b.ID, err) // which opens the circuit where Redis is not there
 				}
@@ -203,22 +214,23 @@ func (s *Source) postpone(b *bill, mine bool) {
 
 // send sends bills and notes their outcome. An error that is about the server, or the way to it,
 // leaves a bill as it is: nobody knows whether it was counted. One that is about the key gives the
-// charge back to the table.
-func (s *Source) send(ctx context.Context, at *attachment, c *Charging, batch []*bill) error {
+// charge back to the table. shards are those in which an error of the first kind came.
+func (s *Source) send(
+	ctx context.Context, at *attachment, c *Charging, batch []*bill,
+) (shards uint64, failed error) {
 	if len(batch) == 0 {
-		return nil
+		return 0, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, at.to.timeout)
 	defer cancel()
 	replies := c.call(ctx, s.node, batch)
-	var failed error
 	for i, b := range batch {
 		told, err := c.read(replies[i])
 		switch {
 		case err == nil:
 			at.to.stats.keys.Add(1)
 		case c.Strict.severe(err) && time.Since(b.made) < c.lasts():
-			failed = err
+			shards, failed = shards|1<<shardOf(b.ID), err
 		case errors.Is(err, errReply):
 			at.to.complain(s, noSense)
 		default:
@@ -228,11 +240,11 @@ func (s *Source) send(ctx context.Context, at *attachment, c *Charging, batch []
 	}
 	if failed != nil {
 		at.to.stats.failures.Add(1)
-		return failed
+		return shards, failed
 	}
 	at.to.stats.exchanges.Add(1)
 	at.to.stats.last.Store(at.to.now())
-	return nil
+	return 0, nil
 }
 
 // lasts is how long a bill whose outcome is unknown is sent again: as long as Redis remembers it.

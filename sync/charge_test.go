@@ -94,7 +94,7 @@ func (m *peerOf[S]) alone(key string) bool {
 }
 
 func (m *peerOf[S]) lost() bool {
-	return m.source.Lost() || m.strict != nil && m.strict.Down()
+	return m.source.Lost() != 0 || m.strict != nil && m.strict.Down()
 }
 
 func (m *peerOf[S]) unsent() int64 {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,16 +19,18 @@ const (
 	codeUnsent  = "TIDE015"
 )
 
-// beatName is the beat in the list of what fails.
-const beatName = "nodes"
+// The beat in the list of what fails, and what it finds of the shards of a Cluster.
+const (
+	beatName   = "nodes"
+	shardsName = "shards"
+)
 
-// note keeps the list of what fails, and logs once on the way down and once on the way up. s is nil for the beat. That a connection was closed
+// note keeps the list of what fails, and logs once on the way down and once on the way up, but not more than one pair a minute. s is nil for the beat. That a connection was closed
 // doesn't say why; the next attempt does, and if it succeeds there was nothing to tell.
-func (r *Replicator) note(s *Source, name string, err error, lost *atomic.Bool) {
+func (r *Replicator) note(s *Source, name string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // this node stopped it
 	}
-	lost.Store(err != nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, attached := r.sources[s]; s != nil && !attached {
@@ -47,14 +48,59 @@ func (r *Replicator) note(s *Source, name string, err error, lost *atomic.Bool) 
 			r.since = time.Now()
 		}
 		if why, failed := r.failing[name]; failed && !r.told && (why != closed || time.Since(r.since) >= minWait) {
-			r.told = true
-			r.log.Warn("exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again",
-				zap.String("code", codeFails), zap.String("reason", why))
+			r.tellDown(why)
 		}
-	case r.told:
-		r.told = false
-		r.log.Info("exchange with redis works again", zap.Duration("after", time.Since(r.since)))
+	case before > 0:
+		r.tellUp()
 	}
+}
+
+const (
+	messageDown  = "exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again"
+	messageUp    = "exchange with redis works again"
+	messageFlaps = "exchange with redis has failed and works again"
+	// tellRate is the least time between two lines that say that the exchange fails: a server that comes and goes would fill the log.
+	tellRate = time.Minute
+)
+
+// tellDown logs that an outage has begun, unless another one was logged within the last minute. Then it is counted when it ends, or logged when that minute
+// is over.
+func (r *Replicator) tellDown(why string) {
+	if !r.toldAt.IsZero() && time.Since(r.toldAt) < tellRate {
+		r.untold = true
+		return
+	}
+	r.told, r.untold, r.toldAt = true, false, time.Now()
+	r.log.Warn(messageDown, append(r.countFlaps(), zap.String("code", codeFails), zap.String("reason", why))...)
+}
+
+// tellUp logs the end of an outage that was logged.
+func (r *Replicator) tellUp() {
+	if r.told {
+		r.log.Info(messageUp, zap.Duration("after", time.Since(r.since)))
+	}
+	if r.untold {
+		r.flaps++
+	}
+	r.told, r.untold = false, false
+}
+
+// tellFlaps logs that there were outages that no line has told of, once the last minute with a line is over and all is well.
+func (r *Replicator) tellFlaps() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.flaps > 0 && len(r.failing) == 0 && time.Since(r.toldAt) >= tellRate {
+		r.log.Info(messageFlaps, r.countFlaps()...)
+	}
+}
+
+// countFlaps gives the outages since the last line that no line has told of, and begins to count anew.
+func (r *Replicator) countFlaps() (fields []zap.Field) {
+	if r.flaps > 0 {
+		fields = append(fields, zap.Int("outages", r.flaps))
+	}
+	r.flaps = 0
+	return fields
 }
 
 // calm is how long nothing must have been reported of what fails for it to be well again.
@@ -66,8 +112,7 @@ func (r *Replicator) Report(name string, err error) {
 	r.mu.Lock()
 	r.reported[name] = time.Now()
 	r.mu.Unlock()
-	var lost atomic.Bool
-	r.note(nil, name, err, &lost)
+	r.note(nil, name, err)
 }
 
 // calmed takes what has not been reported lately off the list of what fails.
@@ -81,9 +126,8 @@ func (r *Replicator) calmed() {
 		}
 	}
 	r.mu.Unlock()
-	var lost atomic.Bool
 	for _, name := range well {
-		r.note(nil, name, nil, &lost)
+		r.note(nil, name, nil)
 	}
 }
 
@@ -105,15 +149,7 @@ func (r *Replicator) complain(s *Source, why any) {
 func (r *Replicator) failure(name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return cmp.Or(r.failing[name], r.failing[beatName], r.gaveUp, unreachable)
-}
-
-// giveUp notes that the last exchange of a table has failed, so that the next table doesn't wait in vain; a beat puts it right.
-func (r *Replicator) giveUp(err error) {
-	r.mu.Lock()
-	r.gaveUp = Classify(err)
-	r.mu.Unlock()
-	r.beatLost.Store(true)
+	return cmp.Or(r.failing[name], r.failing[beatName], r.failing[shardsName], unreachable)
 }
 
 // mournUnsent logs that the last counts of a table could not be sent, if there are any. Of the tables of one zone, which count the same requests, the
@@ -154,20 +190,24 @@ func (r *Replicator) Start() {
 
 // beats says every second that this node is there, and learns the server's time, how many nodes there are, and whether the server has forgotten.
 func (r *Replicator) beats(ctx context.Context) {
-	wait := beatRate
 	for {
-		lost := r.beatLost.Load()
+		wait, lost := beatRate, r.lost.Load()
 		err := r.beat(ctx)
-		r.note(nil, beatName, err, &r.beatLost)
-		wait = beatRate
-		if err != nil {
-			wait = minWait
-		} else {
+		r.note(nil, beatName, err)
+		if err == nil {
 			r.calmed()
+			r.tellFlaps()
 			r.resend(false)
-			if lost {
-				r.retry()
-			}
+		}
+		if ctx.Err() == nil {
+			r.findLost(ctx, err)
+		}
+		now := r.lost.Load()
+		if back := lost &^ now; back != 0 {
+			r.retry(back)
+		}
+		if err != nil || now != 0 {
+			wait = minWait
 		}
 		select {
 		case <-ctx.Done():
@@ -177,12 +217,28 @@ func (r *Replicator) beats(ctx context.Context) {
 	}
 }
 
+// findLost notes which shards are lost, after a beat: all where there is one server, and in a Cluster those whose server does not answer.
+func (r *Replicator) findLost(ctx context.Context, err error) {
+	switch {
+	case r.cluster:
+		lost, why := r.reach(ctx)
+		if ctx.Err() == nil {
+			r.lost.Store(lost)
+			r.note(nil, shardsName, why)
+		}
+	case err == nil:
+		r.lost.Store(0)
+	default:
+		r.lost.Store(allShards)
+	}
+}
+
 func (r *Replicator) beat(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, beatRate))
 	defer cancel()
 	r.seq++ // only the beat's own goroutine uses it
 	start := r.now()
-	reply, err := beatScript.Run(ctx, r.client, []string{r.prefix + ":{0}:nodes"}, r.node, r.seq, (10 * beatRate).Milliseconds(), r.beaten).Slice()
+	reply, err := beatScript.Run(ctx, r.client, []string{r.nodesKey(0)}, r.node, r.seq, (10 * beatRate).Milliseconds(), r.beaten).Slice()
 	end := r.now()
 	if err != nil {
 		return err
@@ -211,12 +267,12 @@ func (r *Replicator) beat(ctx context.Context) error {
 	return nil
 }
 
-// retry has every table whose last exchange failed try again at once: the server is back, and their next turn may be an hour away.
-func (r *Replicator) retry() {
+// retry has every table that has lost one of these shards try again at once: they are back, and the next turn may be an hour away.
+func (r *Replicator) retry(back uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for s := range r.sources {
-		if at := s.at.Load(); at != nil && at.lost.Load() {
+		if at := s.at.Load(); at != nil && at.lost.Load()&back != 0 {
 			at.due.Store(true)
 			s.Wake()
 		}

@@ -6,6 +6,7 @@ package ratesync
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,7 +35,6 @@ const (
 	breath    = 2 * time.Millisecond // between two early exchanges of one table
 	minWait   = 100 * time.Millisecond
 	beatRate  = time.Second
-	flushTime = 2 * time.Second
 	// resendRate is the least time between two times that all totals are sent again.
 	resendRate = 10 * time.Second
 )
@@ -49,9 +49,10 @@ type Replicator struct {
 	now     func() int64
 	log     *zap.Logger
 
-	beatLost atomic.Bool
-	nodes    atomic.Int64
-	stats    counters
+	// lost are the shards whose server the beat does not reach, a bit each: in a Cluster some of them, elsewhere all or none.
+	lost  atomic.Uint64
+	nodes atomic.Int64
+	stats counters
 
 	// seq and beaten number the beats, the last one sent and the last one answered, and mark is the one at which the server was last found
 	// to have forgotten. Only the beat's goroutine uses them.
@@ -65,7 +66,10 @@ type Replicator struct {
 	reported   map[string]time.Time
 	since      time.Time
 	told       bool                 // that something fails
-	gaveUp     string               // why a table's last exchange failed
+	toldAt     time.Time            // the last time
+	untold     bool                 // something fails, and so soon after the last time that it was not told
+	flaps      int                  // how often that was so, and passed
+	flushing   *flush               // the last one
 	unsent     map[string]time.Time // when it was said of a zone that its last counts were not sent
 	owed       bool                 // all totals, because the server has forgotten or may have
 	mourns     bool                 // it has, and nothing was said of it yet
@@ -75,6 +79,8 @@ type Replicator struct {
 	clock      clock
 	stop       context.CancelFunc
 	done       chan struct{}
+
+	leaving sync.WaitGroup // the loops of tables that were detached
 }
 
 type counters struct {
@@ -134,7 +140,9 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charging) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	at := &attachment{to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{})}
+	at := &attachment{
+		to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest),
+	}
 	at.rate.Store(int64(rate))
 	at.charging.Store(c)
 	last := s.last
@@ -160,29 +168,21 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charging) {
 	}()
 }
 
-// Detach ends the exchange of a table, wherever it is attached, after one more that takes two seconds at most.
-// It doesn't wait for a server that can't be reached. What could not be sent is logged.
+// Detach ends the exchange of a table, wherever it is attached, and sends before what is unsent; that takes two seconds at most. Tables that are detached one
+// after the other share these two seconds: all that have something unsent are synced when the first of them leaves.
+// Detach doesn't wait for a server that can't be reached. What could not be sent is logged.
 func (s *Source) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := s.at.Swap(nil)
+	at := s.at.Load()
 	if at == nil {
 		return
 	}
-	reason := at.to.failure(at.name)
+	reason := at.to.flush(s, at)
+	s.at.Store(nil)
 	at.to.leave(s, at)
-	if at.to.beatLost.Load() { // not at.lost: the next turn, which would find the server back, may be an hour away
+	if reason != "" {
 		at.to.mournUnsent(s, reason)
-		s.dropBills(at.to.now())
-		return
-	}
-	<-at.done
-	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
-	defer cancel()
-	at.behind.Store(true)
-	if err := at.to.exchange(ctx, s, at, false); err != nil {
-		at.to.giveUp(err)
-		at.to.mournUnsent(s, Classify(err))
 	}
 	s.dropBills(at.to.now())
 }
@@ -199,19 +199,31 @@ func (r *Replicator) leave(s *Source, at *attachment) {
 	at.cancel()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.leaving.Go(func() { <-at.done })
 	delete(r.sources, s)
 	delete(r.failing, at.name)
 }
 
-// Close ends the loops. Tables still attached are not flushed.
+// Close ends the loops. Tables still attached are not flushed. It doesn't wait for calls under way beyond FlushEnds; they end with the client's connections.
 func (r *Replicator) Close() {
+	patience := time.After(time.Until(r.FlushEnds()))
 	r.mu.Lock()
 	stop, done := r.stop, r.done
 	r.stop = nil
 	r.mu.Unlock()
-	if stop != nil {
-		stop()
+	if stop == nil {
+		return
+	}
+	stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
 		<-done
+		r.leaving.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-patience:
 	}
 }
 
@@ -241,16 +253,17 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 	next := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	failed := 0
 	for {
+		var flush *flushRequest
 		select {
 		case <-ctx.Done():
 			return
+		case flush = <-at.flushes:
 		case <-timer.C:
 		case <-s.wake:
 		}
 		now, rate := time.Now(), time.Duration(at.rate.Load())
-		early := now.Before(next) && !at.due.Swap(false)
+		early := flush == nil && now.Before(next) && !at.due.Swap(false)
 		if !early {
 			next = next.Add(rate)
 		}
@@ -258,22 +271,16 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 			next = now.Add(rate)
 		}
 		wait := time.Duration(0)
-		if !early || !at.lost.Load() {
-			err := r.exchange(ctx, s, at, early)
-			r.note(s, at.name, err, &at.lost)
-			failed++
-			if err == nil {
-				failed = 0
-				if !early {
-					at.complete(r.now())
-				}
-			}
-			s.counters.SetLost(failed > 1) // one lost reply is no reason to believe that the others have stopped
-			if failed == 1 {
+		if before := at.lost.Load(); !early || before != allShards {
+			err := r.turn(ctx, s, at, early, flush)
+			lost := at.lost.Load()
+			s.counters.SetLost(lost & before) // one lost reply is no reason to believe that the others have stopped
+			switch {
+			case lost&^before != 0:
 				next = time.Now().Add(min(rate, minWait))
-			} else if err != nil {
+			case err != nil:
 				next = time.Now().Add(max(rate, minWait))
-			} else if s.counters.Urgent() {
+			case s.counters.Urgent():
 				wait = breath
 			}
 			pauseFor(ctx, breath)
@@ -283,6 +290,26 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 		}
 		timer.Reset(max(wait, 0))
 	}
+}
+
+// turn is one exchange in a table's loop, early or not, and what is noted of it. With flush it is the one that a flush waits for.
+func (r *Replicator) turn(ctx context.Context, s *Source, at *attachment, early bool, flush *flushRequest) (err error) {
+	at.failed, at.answered = 0, 0
+	if flush != nil {
+		err = r.exchangeLast(flush.ctx, s, at)
+		defer func() { flush.answer <- err }()
+	} else {
+		err = r.exchange(ctx, s, at, early)
+	}
+	if errors.Is(err, context.Canceled) {
+		return err // this node stopped it
+	}
+	at.lost.Store(r.lostAfter(at, early, err))
+	r.note(s, at.name, err)
+	if err == nil && !early {
+		at.complete(r.now())
+	}
+	return err
 }
 
 func pauseFor(ctx context.Context, d time.Duration) {
@@ -314,6 +341,7 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 	defer func() { *kept = buf[:0] }()
 	begun, rate := time.Now(), time.Duration(at.rate.Load())
 	hurry := urgent || at.behind.Load()
+	var failed error
 	for {
 		most := r.round(hurry)
 		start := time.Now()
@@ -321,25 +349,31 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 		if len(buf) == 0 {
 			break
 		}
-		if err := r.send(ctx, s, at, buf); err != nil {
-			return err
+		if err := r.send(ctx, s, at, buf, urgent); err != nil {
+			if !r.cluster || at.answered == 0 || ctx.Err() != nil {
+				return err
+			}
+			failed = err // the rest of the cluster goes on
 		}
 		if len(buf) < most {
 			break
 		}
 		if !urgent && s.counters.Urgent() {
 			if err := r.exchange(ctx, s, at, true); err != nil {
-				return err
+				if !r.cluster {
+					return err
+				}
+				failed = err
 			}
 		}
-		if hurry = hurry || time.Since(begun) > rate/4; !hurry {
+		if hurry = hurry || at.behind.Load() || time.Since(begun) > rate/4; !hurry {
 			pauseFor(ctx, time.Since(start))
 		}
 	}
 	if !urgent {
 		at.behind.Store(time.Since(begun) > rate-rate/4)
 	}
-	return nil
+	return failed
 }
 
 // round is how many messages are taken out at once. In a cluster they belong to 64 shards, and go in as many calls.
@@ -353,10 +387,10 @@ func (r *Replicator) round(hurry bool) int {
 	return batchSize
 }
 
-// send makes batches of messages and sends them, a few at a time.
-func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messages []table.Message) error {
+// send makes batches of messages and sends them, a few at a time. In a Cluster nothing is sent to shards that are lost.
+func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messages []table.Message, urgent bool) error {
 	if r.cluster {
-		slices.SortStableFunc(messages, func(a, b table.Message) int { return int(a.ID[0]&63) - int(b.ID[0]&63) })
+		slices.SortStableFunc(messages, func(a, b table.Message) int { return shardOf(a.ID) - shardOf(b.ID) })
 	}
 	var (
 		wg     sync.WaitGroup
@@ -369,12 +403,30 @@ func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messag
 		batch := messages[:n]
 		messages = messages[n:]
 		slots <- struct{}{}
+		shards := r.shards(batch[0].ID)
+		mu.Lock()
+		known := at.failed
+		mu.Unlock()
+		if skip, err := r.skips(at, shards, known, urgent); skip {
+			s.counters.Fail(batch)
+			if err != nil {
+				mu.Lock()
+				failed, at.failed = err, at.failed|shards
+				mu.Unlock()
+			}
+			<-slots
+			continue
+		}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			if err := r.batch(ctx, s, at, batch); err != nil {
-				mu.Lock()
+			err := r.batch(ctx, s, at, batch)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
 				failed = err
-				mu.Unlock()
+				at.failed |= shards
+			} else {
+				at.answered |= shards
 			}
 		})
 	}
@@ -388,7 +440,7 @@ func (r *Replicator) cut(messages []table.Message) int {
 		if messages[n].Key == messages[n-1].Key {
 			continue
 		}
-		if n >= batchSize || r.cluster && (messages[n].ID[0]^messages[0].ID[0])&63 != 0 {
+		if n >= batchSize || r.cluster && shardOf(messages[n].ID) != shardOf(messages[0].ID) {
 			return n
 		}
 	}

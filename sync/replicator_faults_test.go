@@ -58,7 +58,7 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 		want += int64(a.take("k", n))
 		taken := a.table.Take(alg, table.KeyOf([]byte("k")), []byte("k"), a.now(), 1)
 		if fault == faultproxy.Reset {
-			redistest.Eventually(t, "the node notices", a.source.Lost)
+			redistest.Eventually(t, "the node notices", func() bool { return a.source.Lost() != 0 })
 		} else {
 			redistest.Eventually(t, "something is sent into the fault", func() bool {
 				a.touch("k")
@@ -124,7 +124,7 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 				sources = append(sources, another.source)
 			}
 			if c.noticed {
-				redistest.Eventually(t, "the loss is noticed", a.rep.beatLost.Load)
+				redistest.Eventually(t, "the loss is noticed", func() bool { return a.rep.lost.Load() == allShards })
 			}
 			for _, source := range sources {
 				source.Detach()
@@ -155,10 +155,10 @@ func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
 	r.Kill()
 	a.take("k", 4)
 	a.configure(time.Hour)
-	redistest.Eventually(t, "two exchanges have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() })
-	redistest.Eventually(t, "the beat has failed", a.rep.beatLost.Load)
+	redistest.Eventually(t, "two exchanges have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
+	redistest.Eventually(t, "the beat has failed", func() bool { return a.rep.lost.Load() == allShards })
 	r.Restart()
-	redistest.Eventually(t, "the exchange works again", func() bool { return !a.source.Lost() && a.rep.Status().Up })
+	redistest.Eventually(t, "the exchange works again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
 	if got := sum(t, r); got != 4 {
 		t.Errorf("redis counts %d, want 4", got)
 	}
@@ -172,10 +172,10 @@ func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	r.Kill()
 	a.take("k", 4)
 	a.configure(time.Hour) // a turn at once; when that and another one have failed, the next is an hour away
-	redistest.Eventually(t, "two exchanges have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() })
+	redistest.Eventually(t, "two exchanges have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
 	r.Restart()
 	redistest.Eventually(t, "the server is back", func() bool {
-		return a.rep.Status().Nodes == 1 && !a.rep.beatLost.Load() && a.rep.Status().Failing[beatName] == ""
+		return a.rep.Status().Nodes == 1 && a.rep.lost.Load() == 0 && a.rep.Status().Failing[beatName] == ""
 	})
 	a.source.Detach()
 	if got := sum(t, r); got != 4 {
@@ -206,7 +206,7 @@ func TestForeignTypeFailsNoOtherKey(t *testing.T) {
 		a.touch("bad")
 		return a.logs.FilterMessageSnippet("another program").Len() == 1
 	})
-	if a.source.Lost() {
+	if a.source.Lost() != 0 {
 		t.Error("one foreign key makes the whole exchange count as lost")
 	}
 }

@@ -178,10 +178,10 @@ func TestRedisComesAndGoes(t *testing.T) {
 	if got := a.take("k", 4); got != 4 {
 		t.Errorf("without redis: admitted %d of 4", got)
 	}
-	redistest.Eventually(t, "the node notices", a.source.Lost)
+	redistest.Eventually(t, "the node notices", func() bool { return a.source.Lost() != 0 })
 	r.Restart()
 	a.knows("k", 4, 0)
-	redistest.Eventually(t, "the node recovers", func() bool { return !a.source.Lost() && a.rep.Status().Up })
+	redistest.Eventually(t, "the node recovers", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
 	down := a.logs.FilterMessageSnippet("exchange with redis fails").Len()
 	up := a.logs.FilterMessageSnippet("works again").Len()
 	if down != 1 || up != 1 {

@@ -23,8 +23,8 @@ type Counters interface {
 	// Resend sends all live totals again; Adopt makes ready for another store.
 	Resend()
 	Adopt()
-	// SetLost says that the store can't be reached.
-	SetLost(lost bool)
+	// SetLost says of which shards the store can't be reached, a bit each.
+	SetLost(shards uint64)
 	// Offset is what the table adds to the node's clock; with shift, what is stored moves along.
 	Offset() time.Duration
 	SetOffset(now int64, offset time.Duration, shift bool)
@@ -81,13 +81,18 @@ type attachment struct {
 	cancel func()
 	done   chan struct{} // closed when the loop has ended
 
-	rate atomic.Int64 // nanoseconds
-	lost atomic.Bool
+	rate atomic.Int64  // nanoseconds
+	lost atomic.Uint64 // the shards for which the last exchange failed, a bit each
 	// charging is nil where totals are exchanged.
 	charging atomic.Pointer[Charging]
 	due      atomic.Bool // an exchange of all that is touched, at once
-	// behind says that the last exchange took most of the interval, or that this one is the last.
+	// behind says that the last exchange took most of the interval, or that a flush waits for this one.
 	behind atomic.Bool
+
+	flushes chan *flushRequest
+	// Only the loop uses these, and the calls that it waits for: whether a flush waits for them, and which shards have failed and have answered in this turn.
+	flushing         bool
+	failed, answered uint64
 
 	turns  atomic.Int64 // that were completed
 	synced atomic.Int64 // when the last of them was, nanoseconds since the epoch
@@ -123,10 +128,14 @@ func (s *Source) Wake() {
 	}
 }
 
-// Lost says that the last exchange failed. A table that is not attached has lost nothing: its configuration is about to begin or to end.
-func (s *Source) Lost() bool {
+// Lost are the shards for which the last exchange failed or whose server does not answer, for LostFor; all or none where there is no Cluster. A table that is
+// not attached has lost nothing: its configuration is about to begin or to end.
+func (s *Source) Lost() uint64 {
 	at := s.at.Load()
-	return at != nil && at.isLost()
+	if at == nil {
+		return 0
+	}
+	return at.lost.Load() | at.to.lost.Load()
 }
 
 // Status tells how the exchange goes, nil where the table is not attached.
@@ -142,8 +151,6 @@ func (s *Source) Status() *ExchangeStatus {
 	return status
 }
 
-func (at *attachment) isLost() bool { return at.lost.Load() || at.to.beatLost.Load() }
-
 // appendKey appends the name of an epoch's hash: prefix:{shard}:zone:kind-window[-buckets]:hash:epoch.
 func (s *Spec) appendKey(dst []byte, prefix string, m *table.Message) []byte {
 	return strconv.AppendInt(s.appendClient(dst, prefix, m), m.Epoch, 10)
@@ -157,7 +164,7 @@ func (s *Spec) appendFill(dst []byte, prefix string, m *table.Message) []byte {
 func (s *Spec) appendClient(dst []byte, prefix string, m *table.Message) []byte {
 	dst = append(dst, prefix...)
 	dst = append(dst, ":{"...)
-	dst = strconv.AppendUint(dst, uint64(m.ID[0]&63), 10)
+	dst = strconv.AppendUint(dst, uint64(shardOf(m.ID)), 10)
 	dst = append(dst, "}:"...)
 	dst = append(dst, s.Zone...)
 	dst = append(dst, ':', s.Kind, '-')

@@ -185,9 +185,12 @@ func (s *Strict) Status() CircuitStatus {
 	return c
 }
 
-// Close lets the calls under way end, sends what is still to be given back and ends all work; two seconds at most. A part of Redis that is known not to
+// Close is CloseBy in two seconds.
+func (s *Strict) Close() { s.CloseBy(time.Now().Add(closeTime)) }
+
+// CloseBy lets the calls under way end, sends what is still to be given back and ends all work, until a deadline. A part of Redis that is known not to
 // answer is not waited for: what it has not been told it is not told at all.
-func (s *Strict) Close() {
+func (s *Strict) CloseBy(deadline time.Time) {
 	s.mu.Lock()
 	s.closed.Store(true)
 	s.mu.Unlock()
@@ -199,7 +202,7 @@ func (s *Strict) Close() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(closeTime): // a call that waits for its reply can't be called off, and ends by its own deadline
+	case <-time.After(time.Until(deadline)): // a call that waits for its reply can't be called off, and ends by its own deadline
 	}
 	s.cancel()
 }

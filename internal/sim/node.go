@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -86,7 +87,11 @@ func (n *node[S]) note(ok bool) {
 	if ok {
 		n.failed = 0
 	}
-	n.table.SetLost(n.failed > 1 || !n.w.sc.Model.Estimate)
+	lost := uint64(0)
+	if n.failed > 1 || !n.w.sc.Model.Estimate {
+		lost = math.MaxUint64
+	}
+	n.table.SetLost(lost)
 }
 
 // wake is called from within Take.

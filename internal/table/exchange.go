@@ -160,15 +160,19 @@ func (b *Background[S]) prepare() {
 // hidden estimates what others have spent that this node can't see yet: for each unit of its own that it has not sent, and
 // each that it sent while theirs were on the way, as many more as its share of the attempts makes likely, less what has drained meanwhile.
 func (t *Table[S]) hidden(e entry[S], l *algorithms.Ledger, alg algorithms.Algorithm[S], now int64) int64 {
-	if e.scale <= 1 || !l.Settled || t.lost.Load() {
+	if e.scale <= 1 || !l.Settled {
+		return 0
+	}
+	if lost := t.lost.Load(); lost != 0 && lost>>(e.id[0]&63)&1 != 0 {
 		return 0
 	}
 	theirs := int64(math.Ceil((float64(e.scale) - 1) * (float64(l.Unsent(alg.Live())) + float64(e.half))))
 	return max(0, theirs-alg.Slack(&e.state, now))
 }
 
-// SetLost says that the store can't be reached: estimates stop.
-func (t *Table[S]) SetLost(lost bool) { t.lost.Store(lost) }
+// SetLost says of which shards the store can't be reached, a bit each: estimates for their keys stop. A key's shard is the lowest six bits of its ID's first
+// byte.
+func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
 
 // Urgent says whether there are keys that should not wait.
 func (t *Table[S]) Urgent() bool { return t.urgent.Load() != 0 }

@@ -56,7 +56,7 @@ type node struct {
 func newNode(name string, alg algorithms.Algorithm[algorithms.WindowState]) *node {
 	n := &node{windows: New[algorithms.WindowState](1000), name: name}
 	n.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second, Early: true, Lagging: true}, 1000)
-	n.SetLost(true)
+	n.SetLost(^uint64(0))
 	return n
 }
 
@@ -202,7 +202,7 @@ func TestNewAndPressedKeysAreUrgent(t *testing.T) {
 func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 	alg := algorithms.FixedWindow{Limit: 100, Window: time.Hour}
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
-	a.SetLost(false)
+	a.SetLost(0)
 	for range 3 { // both see half of the traffic
 		admit(t, a, alg, t0, 5, 5)
 		admit(t, b, alg, t0, 5, 5)
@@ -222,7 +222,7 @@ func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 	if !last.Estimated || last.RetryAfter < time.Second {
 		t.Errorf("refused by the estimate: %+v, want Estimated and RetryAfter of a second at least", last.Decision)
 	}
-	a.SetLost(true)
+	a.SetLost(^uint64(0))
 	admit(t, a, alg, t0, 100, 75-got)
 }
 

@@ -48,7 +48,7 @@ type Table[S any] struct {
 
 	// urgent has a bit for each shard with keys that should not wait for the next exchange.
 	urgent atomic.Uint64
-	lost   atomic.Bool
+	lost   atomic.Uint64
 	// drained counts the shards that were drained.
 	drained atomic.Uint32
 

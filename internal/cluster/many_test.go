@@ -1,0 +1,81 @@
+package cluster_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+const (
+	manyZones  = 30
+	manyTables = 2 * manyZones
+	roundTrip  = 200 * time.Millisecond
+)
+
+// manyUnsent starts a node with thirty zones of two limits each, whose counts are not sent, and
+// a Redis that takes long for each call from then on. It returns the names of the zones.
+func manyUnsent(t *testing.T) (r *redistest.Server, p *faultproxy.Proxy, c *cluster.Cluster, names []string, options string) {
+	t.Helper()
+	r = redistest.Start(t)
+	p = faultproxy.Start(t, r.Addr)
+	var parts []string
+	for i := range manyZones {
+		algorithm := []string{"fixed_window", "sliding_window", "token_bucket"}[i%3]
+		names = append(names, fmt.Sprintf("zone%d", i))
+		parts = append(parts, zone(names[i], "limit 1000000/1h 2000000/2h", "algorithm "+algorithm, "early_sync off"))
+	}
+	options = "redis redis://" + p.Addr + "\nsync_rate 1h"
+	c = start(t, 1, config(options, zones(parts...)))
+	firstTurn(t, c.Nodes)
+	requests := client(t, 4)
+	for _, name := range names {
+		admit(t, requests, c.Nodes, name, 5)
+		if n := total(t, r, name); n != 0 {
+			t.Fatalf("redis holds %d requests of %s an hour before its next sync", n, name)
+		}
+	}
+	p.SetDelay(roundTrip)
+	return r, p, c, names, options
+}
+
+// allSent fails unless Redis holds the last counts of each zone, in both limits, and nothing was
+// logged of counts that were not sent.
+func allSent(t *testing.T, r *redistest.Server, n *cluster.Node, names []string, took time.Duration) {
+	t.Helper()
+	t.Logf("it took %s, with %d tables and a round trip of %s", took, manyTables, roundTrip)
+	if most := manyTables * roundTrip / 2; took > most {
+		t.Errorf("it took %s, with %d tables one after the other at %s each it would be %s", took, manyTables, roundTrip, manyTables*roundTrip)
+	}
+	for _, name := range names {
+		if got := total(t, r, name); got != 10 {
+			t.Errorf("redis holds %d requests of %s, want 5 in each of two limits", got, name)
+		}
+	}
+	if lines := n.Log.With("TIDE015"); len(lines) != 0 {
+		t.Errorf("the node says that it could not send counts: %q", lines)
+	}
+}
+
+// A node that is told to end sends the last counts of all its tables side by side.
+func TestTerminatedNodeSendsManyTablesAtOnce(t *testing.T) {
+	t.Parallel()
+	r, _, c, names, _ := manyUnsent(t)
+	began := time.Now()
+	if err := c.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	allSent(t, r, c.Nodes[0], names, time.Since(began))
+}
+
+// A reload that removes zones does, too, as Caddy can't load anything else meanwhile.
+func TestReloadSendsManyRemovedTablesAtOnce(t *testing.T) {
+	t.Parallel()
+	r, _, c, names, options := manyUnsent(t)
+	began := time.Now()
+	reload(t, c.Nodes[0], config(options, zones(zone("other", wide))))
+	allSent(t, r, c.Nodes[0], names, time.Since(began))
+}

@@ -1,0 +1,89 @@
+package ratesync
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// lines counts what was logged on the way down, on the way up, and of outages in between.
+func (n *vnode) lines() (down, up int, outages int64) {
+	for _, line := range n.logs.All() {
+		switch line.Message {
+		case messageDown:
+			down++
+		case messageUp:
+			up++
+		}
+		if more, ok := line.ContextMap()["outages"].(int64); ok {
+			outages += more
+		}
+	}
+	return down, up, outages
+}
+
+// A server that comes and goes is logged once a minute, with how often it went. The status is exact all the while.
+func TestAFlappingServerIsLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newVnode(t)
+		touch, source := n.zone("z", 100*time.Millisecond)
+		wrong := 0
+		phase := func(d time.Duration, fails bool) {
+			n.setFails(fails)
+			for range d / (100 * time.Millisecond) {
+				touch("k")
+				time.Sleep(100 * time.Millisecond)
+			}
+			if n.rep.Status().Up == fails {
+				wrong++
+			}
+		}
+		phase(10*time.Second, false)
+		const minutes = 5
+		for range minutes * 30 {
+			phase(time.Second, true)
+			phase(time.Second, false)
+		}
+		down, up, outages := n.lines()
+		if down < minutes || down > minutes+1 || up != down {
+			t.Errorf("%d lines down and %d up in %d minutes of flapping, want one pair a minute", down, up, minutes)
+		}
+		phase(2*time.Minute, false)
+		down, up, outages = n.lines()
+		if up != down || outages != int64(minutes*30-down) {
+			t.Errorf("%d lines down and %d up, which tell of %d outages more, of %d", down, up, outages, minutes*30)
+		}
+		if wrong > 0 {
+			t.Errorf("the status was wrong at the end of %d seconds", wrong)
+		}
+		source.Detach()
+		n.rep.Close()
+	})
+}
+
+// An outage that lasts is logged within a minute, also where it began as one of many.
+func TestAnOutageThatLastsIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newVnode(t)
+		_, source := n.zone("z", 100*time.Millisecond)
+		time.Sleep(10 * time.Second)
+		for _, fails := range []bool{true, false, true} {
+			n.setFails(fails)
+			time.Sleep(2 * time.Second)
+		}
+		if down, up, _ := n.lines(); down != 1 || up != 1 {
+			t.Errorf("%d lines down and %d up, want one pair", down, up)
+		}
+		time.Sleep(time.Minute)
+		if down, up, _ := n.lines(); down != 2 || up != 1 {
+			t.Errorf("%d lines down and %d up after a minute without Redis, want 2 and 1", down, up)
+		}
+		n.setFails(false)
+		time.Sleep(2 * time.Second)
+		if down, up, outages := n.lines(); down != 2 || up != 2 || outages != 0 {
+			t.Errorf("%d lines down and %d up, and %d outages more, want 2, 2 and none", down, up, outages)
+		}
+		source.Detach()
+		n.rep.Close()
+	})
+}

@@ -1,0 +1,84 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// Keys belong to one of 64 shards, which a Cluster spreads over its servers: a server that is lost
+// takes some of them along. A set of shards is a word with a bit for each.
+const (
+	shardCount = 64
+	allShards  = ^uint64(0)
+)
+
+// shardOf is the shard of a key.
+func shardOf(id table.ID) int { return int(id[0] & (shardCount - 1)) }
+
+// LostFor reports whether a set of shards, as Source.Lost returns it, has the shard of a key.
+func LostFor(lost uint64, id table.ID) bool { return lost>>shardOf(id)&1 != 0 }
+
+// shards are those that share the fate of a key's: its own in a Cluster, else all.
+func (r *Replicator) shards(id table.ID) uint64 {
+	if r.cluster {
+		return 1 << shardOf(id)
+	}
+	return allShards
+}
+
+// skips reports whether a batch is not sent. In a Cluster that is one whose shard the beat finds
+// lost or whose shard has failed in this turn: the others would wait for it. An early exchange
+// leaves out those that failed in the last turn, too, without a word: they have their turn.
+func (r *Replicator) skips(at *attachment, shards, failed uint64, urgent bool) (bool, error) {
+	switch {
+	case !r.cluster:
+		return false, nil
+	case urgent && at.lost.Load()&shards != 0:
+		return true, nil
+	case (r.lost.Load()|failed)&shards != 0:
+		return true, ErrDown
+	}
+	return false, nil
+}
+
+// lostAfter are the shards that are lost to a table after a turn. In a turn all keys have their
+// message; a shard without one is not held for lost, as requests for its keys may wait for that.
+func (r *Replicator) lostAfter(at *attachment, early bool, err error) uint64 {
+	switch {
+	case !r.cluster && err != nil:
+		return allShards
+	case !r.cluster:
+		return 0
+	case early:
+		return at.lost.Load()&^at.answered | at.failed
+	}
+	return at.failed
+}
+
+// reach asks the server of each shard of a Cluster for something, which the beat, in one of them,
+// does not. It returns the shards whose server gives no answer, and one of the reasons.
+func (r *Replicator) reach(ctx context.Context) (lost uint64, why error) {
+	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, beatRate))
+	defer cancel()
+	calls := r.client.Pipeline()
+	var replies [shardCount]*redis.StringCmd
+	for shard := range replies {
+		replies[shard] = calls.HGet(ctx, r.nodesKey(shard), r.node)
+	}
+	_, _ = calls.Exec(ctx)
+	for shard, reply := range replies {
+		err := reply.Err()
+		if err != nil && !errors.Is(err, redis.Nil) && severe(err) && !moving(err) {
+			lost, why = lost|1<<shard, err
+		}
+	}
+	return lost, why
+}
+
+// nodesKey is the hash of the beats in shard 0. In the other shards there is none.
+func (r *Replicator) nodesKey(shard int) string { return fmt.Sprintf("%s:{%d}:nodes", r.prefix, shard) }

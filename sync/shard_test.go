@@ -1,0 +1,110 @@
+package ratesync
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// shardsOf are the shards whose keys a server of a Cluster has.
+func shardsOf(c *redistest.ClusterOf, node int) (shards uint64) {
+	for i := range shardCount {
+		if c.Owner(c.Slot(fmt.Sprintf("{%d}", i))) == node {
+			shards |= 1 << i
+		}
+	}
+	return shards
+}
+
+// keyOf is a key of some of the shards that nobody has used.
+func keyOf(shards uint64, n int) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("%d of %x %d", n, shards, i)
+		if LostFor(shards, table.IDOf([]byte(key))) {
+			return key
+		}
+	}
+}
+
+// A master of a Cluster that is gone takes its own keys along and no others, whichever it is:
+// the one with the beats, too. Both is noticed though the next turn is an hour away.
+func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	beats := c.Owner(c.Slot("{0}"))
+	for _, gone := range []int{beats, (beats + 1) % 3} {
+		t.Run(fmt.Sprintf("beats %t", gone == beats), func(t *testing.T) {
+			dead := shardsOf(c, gone)
+			alg := anHour
+			alg.Limit = 100
+			a := startNode(t, clientOf(t, c.URL), alg, time.Hour, wallClock)
+			b := startNode(t, clientOf(t, c.URL), alg, time.Hour, wallClock)
+			well, ill := keyOf(^dead, 1), keyOf(dead, 1)
+			for _, key := range []string{well, ill} {
+				a.take(key, 2)
+				a.knows(key, 2, 0)
+				b.knows(key, 0, 2)
+			}
+			if lost := a.source.Lost(); lost != 0 {
+				t.Fatalf("shards %x are lost while all is well", lost)
+			}
+			c.Nodes[gone].Kill()
+			redistest.Eventually(t, "the node notices, of these shards", func() bool { return a.source.Lost() == dead })
+			if a.rep.Status().Up {
+				t.Error("the status says that all works")
+			}
+			fresh := keyOf(^dead, 2) // is exchanged early
+			a.take(fresh, 3)
+			a.knows(fresh, 3, 0)
+			b.knows(fresh, 0, 3)
+			a.take(keyOf(dead, 3), 1)
+			a.take(ill, 1)
+			a.configure(time.Hour) // a turn at once
+			redistest.Eventually(t, "the turn has failed", func() bool { return a.source.at.Load().lost.Load() != 0 })
+			if lost := a.source.Lost(); lost != dead {
+				t.Errorf("after a turn shards %x are lost, want %x", lost, dead)
+			}
+			turns := a.source.Status().Turns
+			c.Nodes[gone].Restart()
+			c.Wait()
+			redistest.Eventually(t, "all is well again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
+			redistest.Eventually(t, "a turn is completed, an hour early", func() bool { return a.source.Status().Turns > turns })
+		})
+	}
+}
+
+// A table that ends while a part of the Cluster is gone sends the rest of its counts, and logs of the others how many they are.
+func TestDetachSendsToTheRestOfACluster(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	dead := shardsOf(c, 2)
+	a := startNode(t, clientOf(t, c.URL), anHour, time.Hour, wallClock)
+	b := startNode(t, clientOf(t, c.URL), anHour, 50*time.Millisecond, wallClock)
+	var well []string
+	ill := 0
+	for i := range 20 {
+		key := fmt.Sprint("k", i)
+		a.take(key, 1)
+		a.knows(key, 1, 0)
+		if LostFor(dead, table.IDOf([]byte(key))) {
+			ill++
+		} else {
+			well = append(well, key)
+		}
+	}
+	c.Nodes[2].Kill()
+	redistest.Eventually(t, "the node notices", func() bool { return a.source.Lost() == dead })
+	a.table.Tick()
+	for i := range 20 {
+		a.take(fmt.Sprint("k", i), 1)
+	}
+	a.source.Detach()
+	for _, key := range well {
+		b.knows(key, 0, 2)
+	}
+	lines := a.mourned()
+	if len(lines) != 1 || lines[0].ContextMap()["keys"] != int64(ill) || lines[0].ContextMap()["requests"] != int64(ill) {
+		t.Errorf("logged %v, want that one request of each of %d keys could not be sent", lines, ill)
+	}
+}
