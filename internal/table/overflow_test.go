@@ -3,6 +3,8 @@ package table
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,7 +115,7 @@ func notForgotten[S any](t *testing.T, alg algorithms.Algorithm[S], rate time.Du
 	}
 }
 
-// Whatever the algorithm, and whenever a key gets a counter of its own or loses it, no stretch of time has more admissions than the
+// Whatever the algorithm, whenever a key gets a counter of its own or loses it, and whatever steps the store's clock takes, no stretch of time has more admissions than the
 // limit at once and twice the limit in each window: a forgotten limit would be one more at once.
 func TestNoMoreIsAdmittedAroundTheSketch(t *testing.T) {
 	for seed := range uint64(4) {
@@ -144,6 +146,9 @@ func aroundTheSketch[S any](t *testing.T, alg algorithms.Algorithm[S], seed uint
 		c.now += random.Int64N(int64(window) / 8)
 		if random.IntN(5) == 0 {
 			c.room(1000)
+		}
+		if c.background.Rate > 0 && random.IntN(10) == 0 {
+			c.SetOffset(c.now, c.Offset()+time.Duration(random.IntN(7)-3)*window, true)
 		}
 		if random.IntN(20) == 0 { // the guest loses its counter, which is idle
 			c.now += 3 * int64(window)
@@ -410,5 +415,57 @@ func TestNewcomerFigures(t *testing.T) {
 	fmt.Println("|---|---|")
 	for limit := int64(1); limit <= 10; limit++ {
 		fmt.Printf("| %d | %.3f %% |\n", limit, 100*newcomersDenied(1_000_000, limit))
+	}
+}
+
+// Requests of one key from many sides, while others come and go, the sweep runs, and reloads change the limit and max_keys: in each window
+// no more is admitted than the highest limit.
+func TestTheSketchUnderRace(t *testing.T) {
+	const window, limit = time.Minute, 20
+	tab := newTable(1, algorithms.FixedWindow{Limit: limit, Window: window})
+	now := t0 - t0%int64(time.Hour)
+	got := make(map[int64]*atomic.Int64) // by windows
+	for step := range 40 {
+		now += int64(window) / 4
+		if step%13 == 12 {
+			now += 4 * int64(window) // long enough for the sketch to be given back
+		}
+		var wg sync.WaitGroup
+		admitted := got[now/int64(window)]
+		if admitted == nil {
+			admitted = new(atomic.Int64)
+			got[now/int64(window)] = admitted
+		}
+		for g := range 4 {
+			wg.Go(func() {
+				alg := algorithms.FixedWindow{Limit: []int64{limit, 14, limit, 2}[g], Window: window}
+				for i := range 60 {
+					take(tab, alg, 0, now)
+					take(tab, alg, 1000*g+i+2, now)
+					if take(tab, alg, 1, now).Allowed {
+						admitted.Add(1)
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			for i := range 10 {
+				tab.Sweep(now)
+				l := []int64{limit, 14, limit, 2}[i%4]
+				tab.Configure(Background[algorithms.WindowState]{Algorithm: algorithms.FixedWindow{Limit: l, Window: window}, Rate: time.Second}, 1+i%2*40_000*(step%2))
+			}
+		})
+		wg.Wait()
+	}
+	sum := int64(0)
+	for i, admitted := range got {
+		n := admitted.Load()
+		sum += n
+		if n > limit {
+			t.Errorf("window %d: %d admitted, want at most %d", i, n, limit)
+		}
+	}
+	if sum < limit {
+		t.Errorf("%d admitted in all windows, want some", sum)
 	}
 }
