@@ -90,8 +90,8 @@ func TestBytesOfAKey(t *testing.T) {
 func bytesOfAKey[S any](alg algorithms.Algorithm[S], rate time.Duration) float64 {
 	const keys = 100_000
 	before := heapBytes()
-	tab := table.New[S](keys)
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: rate}, keys)
+	tab := table.New[S](2 * keys) // so full that it made its sketch, it would be measured as well
+	tab.Configure(table.Background[S]{Algorithm: alg, Rate: rate}, 2*keys)
 	for i := range keys {
 		raw := []byte{byte(i), byte(i >> 8), byte(i >> 16)}
 		tab.Take(alg, table.KeyOf(raw), raw, clock(), 1)
