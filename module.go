@@ -203,7 +203,7 @@ func (h *Handler) sweepInterval() time.Duration {
 
 // provisionZone makes a zone ready for requests.
 func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone, error) {
-	z := &zone{settings: *s, shared: app.shared, logger: h.logger, said: &app.said, strictTimeout: time.Duration(app.StrictTimeout)}
+	z := &zone{settings: *s, shared: app.shared, logger: h.logger, said: &app.said}
 	z.brief = h.sets == 0 && h.DisablePlaceholders
 	config := h.RateLimits[s.name]
 	if config.MatcherSetsRaw != nil {

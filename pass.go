@@ -133,15 +133,16 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 // askRedis lets Redis decide. Where it could not, the node's own counters must; lost says that the zone's rule for a lost Redis holds then.
 func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost bool) {
 	z, by := v.zone, v.zone.shared
-	ctx, cancel := z.strictContext(r)
-	defer cancel()
 	var g ratesync.Grant
 	var err error
 	for _, l := range z.limiters {
-		_ = l.settle(ctx, v.key) // what fails here fails below too
+		if err := l.settle(r.Context(), v.key); err != nil {
+			z.noteStrict(r, by, err)
+			return false, true
+		}
 	}
 	for {
-		p.verdict, g, err = by.strict.Take(ctx, z.name, z.rules, table.IDOf(raw), p.verdict[:0])
+		p.verdict, g, err = by.strict.Take(r.Context(), z.name, z.rules, table.IDOf(raw), p.verdict[:0])
 		if !errors.Is(err, ratesync.ErrClosed) {
 			break
 		}

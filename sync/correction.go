@@ -22,7 +22,6 @@ type op int8
 const (
 	refund  op = 1 // gives back what was admitted
 	penalty op = 2 // charges a request that was denied, at most to the brim
-	charge  op = 3 // charges what the node admitted by itself, whatever the limit
 )
 
 const (
@@ -40,8 +39,6 @@ type corrections []correction
 // add adds a correction. now is the latest known instant of Redis' clock: what has left the window by then is dropped.
 func (c corrections) add(r Rule, now int64, new correction) corrections {
 	switch {
-	case new.op == charge:
-		return append(c, new)
 	case r.Kind == 'f' || r.Kind == 's':
 		return c.addToWindow(r, now, new)
 	case r.Kind == 'l':

@@ -2,7 +2,6 @@ package ratesync
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 )
@@ -10,9 +9,8 @@ import (
 // flight is what goes on for one key: a call under way, and who and what waits for the next one. Its ruleset's mutex guards it.
 type flight struct {
 	waiters []*waiter
-	// pending are the corrections that no call has carried yet, by rule, and charges those of Strict.charge.
+	// pending are the corrections that no call has carried yet, by rule.
 	pending []corrections
-	charges []*waiter
 	// sent is what a call carries or has carried whose outcome is not known. Until it is known every call carries just that.
 	sent *group
 	// undo is the first call whose outcome is not known, 0 for none, and undoSince when it was made.
@@ -22,18 +20,18 @@ type flight struct {
 	// rules are those of who came last, and now is the latest known instant of Redis' clock.
 	rules []Rule
 	now   int64
-	// running says that a goroutine is at it, and started when the last call began.
+	// denied is the last answer if it denied somebody.
+	denied *denial
+	// running says that a goroutine is at it.
 	running bool
-	started time.Time
 }
 
-// waiter is a request, or what Strict.charge charges. What it waits for is written before done is closed.
+// waiter is a request. What it waits for is written before done is closed.
 type waiter struct {
-	done    chan struct{}
-	gone    bool // its context has ended
-	rules   []Rule
-	charges []corrections // by rule, nil for a request
-	sent    bool          // the charges were
+	done  chan struct{}
+	gone  bool // its context has ended
+	late  int  // how many calls that it was in were not answered in time
+	rules []Rule
 
 	outcome *outcome
 	place   int64
@@ -42,28 +40,56 @@ type waiter struct {
 
 // A group is the corrections that calls carry from the call first on, until one of them is answered.
 type group struct {
-	first   int64
-	since   time.Time
-	fixed   []corrections // by rule
-	charges []*waiter
+	first int64
+	since time.Time
+	fixed []corrections // by rule
+}
+
+// A denial is an answer that denied, and when it came.
+type denial struct {
+	outcome *outcome
+	rules   []Rule
+	came    time.Time
+	wait    time.Duration
 }
 
 const (
 	// correctionTime is how long corrections are sent again whose outcome is not known. The record of calls is kept for longer, so they are
 	// never done twice.
 	correctionTime = 30 * time.Second
-	// recordTime is how long Redis keeps the record of calls after one that changed something, beside the timeout of a call.
+	// recordTime is how long Redis keeps the record of calls after one that changed something, beside two timeouts.
 	recordTime = 60 * time.Second
+	// maxLate is how often a request asks again because a call was late though Redis is there.
+	maxLate = 2
 	// restTime is the time between calls of a key that Redis answers with an error, when only corrections are left.
 	restTime = time.Second
 )
 
-// errUnsettled says of a charge that it was sent, and that nobody will ever know whether it was done.
-var errUnsettled = errors.New("redis has not said whether it was done")
-
-// join lets a request wait for the next call of a key. false means that there will be none.
+// join lets a request wait for the next call of a key, or denies it where a log's next call is full. false means that there will be no call.
 func (s *Strict) join(rs *ruleset, id [16]byte, w *waiter) bool {
-	return s.enter(rs, id, w.rules, func(f *flight) { f.waiters = append(f.waiters, w) })
+	return s.enter(rs, id, w.rules, func(f *flight) {
+		if len(f.waiters) >= maxWanted && w.rules[0].Kind == 'l' && f.denied.stillHolds(w) {
+			close(w.done)
+			return
+		}
+		f.waiters = append(f.waiters, w)
+	})
+}
+
+// stillHolds denies a request by the last answer, if nobody who waits as told then would be admitted yet.
+func (d *denial) stillHolds(w *waiter) bool {
+	if d == nil || !slices.Equal(d.rules, w.rules) {
+		return false
+	}
+	passed := time.Since(d.came)
+	if passed >= d.wait {
+		return false
+	}
+	o := *d.outcome
+	o.at += passed.Microseconds()
+	o.granted, o.seq = 0, 0
+	w.outcome, w.place = &o, 1
+	return true
 }
 
 // correct adds a correction to each rule.
@@ -96,7 +122,7 @@ func (s *Strict) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*flig
 		} else {
 			s.pending.Add(-1)
 		}
-		f.running, f.started = true, time.Now()
+		f.running = true
 		go func() {
 			defer s.work.Done()
 			s.fly(rs, id, f)
@@ -107,46 +133,44 @@ func (s *Strict) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*flig
 	return true
 }
 
-// leave takes a request out whose context has ended, unless its answer is there. slow says that the call under way takes so long that others
-// will not get an answer in time either; a request that had to wait for the next call is no sign of that.
-func (s *Strict) leave(rs *ruleset, id [16]byte, w *waiter) (left, slow bool) {
+// leave takes a request out whose context has ended, unless its answer is there.
+func (s *Strict) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	select {
 	case <-w.done:
-		return false, false
+		return false
 	default:
 	}
 	w.gone = true
-	f := rs.flights[id]
-	if f == nil {
-		return true, false
+	if f := rs.flights[id]; f != nil {
+		if i := slices.Index(f.waiters, w); i >= 0 {
+			f.waiters = slices.Delete(f.waiters, i, i+1)
+		}
 	}
-	if i := slices.Index(f.waiters, w); i >= 0 {
-		f.waiters = slices.Delete(f.waiters, i, i+1)
-	}
-	return true, f.running && time.Since(f.started) > time.Duration(s.patience.Load())/2
+	return true
 }
 
 // fly makes calls for a key until nothing is left to ask.
 func (s *Strict) fly(rs *ruleset, id [16]byte, f *flight) {
 	keys := rs.keys(s.prefix, id)
+	circuit, _ := s.circuitOf(id)
 	for {
+		leave := circuit.take(s.ctx) // before it boards: who comes meanwhile shares the call
 		c, ok := s.board(rs, id, f)
 		if !ok {
+			leave()
 			return
 		}
 		o, err := s.call(rs, keys, c)
+		leave()
+		fate := s.fateOf(id, err)
 		if s.ctx.Err() != nil && err != nil {
 			err = ErrClosed
 		}
-		lost := err != nil && s.severe(err)
-		if lost {
-			s.trip(id, err)
-		}
 		rs.mu.Lock()
-		f.land(c, o, err, lost)
-		rests := err != nil && !lost && len(f.waiters) == 0 && f.left()
+		f.land(c, o, err, fate)
+		rests := fate == refused && len(f.waiters) == 0 && f.left()
 		if rests {
 			s.park(rs, id, f)
 		}
@@ -156,6 +180,32 @@ func (s *Strict) fly(rs *ruleset, id [16]byte, f *flight) {
 			return
 		}
 	}
+}
+
+// fate is what became of a call.
+type fate int
+
+const (
+	counted fate = iota
+	refused      // Redis refuses what is done to this key, and has done nothing
+	lost         // nobody knows whether it was done, and Redis is not there
+	late         // nobody knows whether it was done, but Redis is there
+)
+
+// fateOf finds out what became of a call.
+func (s *Strict) fateOf(id [16]byte, err error) fate {
+	switch {
+	case err == nil:
+		return counted
+	case s.ctx.Err() != nil:
+		return lost
+	case !s.severe(err):
+		return refused
+	case isLate(err) && s.confirm(id, err):
+		return late
+	}
+	s.trip(id, err)
+	return lost
 }
 
 // call is one call of a ruleset's script.
@@ -180,8 +230,7 @@ func (s *Strict) board(rs *ruleset, id [16]byte, f *flight) (c call, ok bool) {
 		delete(rs.flights, id)
 		return c, false
 	}
-	c.seq, c.undo, f.started = s.seq.Add(1), f.undo, time.Now()
-	c.rules = f.rules
+	c.seq, c.undo, c.rules = s.seq.Add(1), f.undo, f.rules
 	if len(f.waiters) > 0 {
 		c.rules = f.waiters[0].rules
 		c.waiters, f.waiters = f.share(c.rules)
@@ -195,7 +244,7 @@ func (s *Strict) board(rs *ruleset, id [16]byte, f *flight) (c call, ok bool) {
 
 // left says that something is to be sent though no request waits.
 func (f *flight) left() bool {
-	return f.sent != nil || f.undo != 0 || len(f.charges) > 0 || slices.ContainsFunc(f.pending, func(c corrections) bool { return len(c) > 0 })
+	return f.sent != nil || f.undo != 0 || slices.ContainsFunc(f.pending, func(c corrections) bool { return len(c) > 0 })
 }
 
 // share cuts the requests in those that one call can ask for, as they go by the same limits, and the rest.
@@ -219,41 +268,20 @@ func (f *flight) pack(first int64) *group {
 		g.fixed[i], f.pending[i] = c.cut(f.rules[i])
 		some = some || len(g.fixed[i]) > 0
 	}
-	units := int64(0)
-	for len(f.charges) > 0 && units < maxUnits {
-		w := f.charges[0]
-		f.charges = f.charges[1:]
-		w.sent = true
-		for _, c := range w.charges {
-			for _, one := range c {
-				units = addSat(units, one.n)
-			}
-		}
-		g.charges = append(g.charges, w)
-	}
-	if !some && len(g.charges) == 0 {
+	if !some {
 		return nil
 	}
 	return g
 }
 
-// forget drops what Redis may remember no longer.
+// forget drops what Redis may not remember any more.
 func (f *flight) forget() {
 	if f.sent != nil && time.Since(f.sent.since) > correctionTime {
-		f.drop(errUnsettled)
+		f.sent = nil
 	}
 	if f.undo != 0 && time.Since(f.undoSince) > correctionTime {
 		f.undo = 0
 	}
-}
-
-// drop gives the corrections up that were sent.
-func (f *flight) drop(err error) {
-	for _, w := range f.sent.charges {
-		w.err = err
-		close(w.done)
-	}
-	f.sent = nil
 }
 
 // mute says why no call may be made for a key, nil if one may.
@@ -268,10 +296,7 @@ func (s *Strict) mute(id [16]byte) error {
 // park ends a flight of which something is still to be settled.
 func (s *Strict) park(rs *ruleset, id [16]byte, f *flight) {
 	f.running = false
-	if s.ctx.Err() != nil || !f.left() || s.pending.Load() >= maxPending {
-		if f.sent != nil {
-			f.drop(errUnsettled)
-		}
+	if !f.left() || s.pending.Load() >= maxPending {
 		delete(rs.flights, id)
 		return
 	}
@@ -311,33 +336,30 @@ func (s *Strict) resume(rs *ruleset, id [16]byte) {
 	}
 	defer s.work.Done()
 	s.pending.Add(-1)
-	f.running, f.started = true, time.Now()
+	f.running = true
 	rs.mu.Unlock()
 	s.fly(rs, id, f)
 }
 
-// fail tells all who wait that there is no answer, and have not asked.
+// fail tells all who wait that there is no answer.
 func (f *flight) fail(err error) {
-	for _, w := range append(f.waiters, f.charges...) {
+	for _, w := range f.waiters {
 		w.err = err
 		close(w.done)
 	}
-	f.waiters, f.charges = nil, nil
+	f.waiters = nil
 }
 
-// land hands out the answer of a call. lost says of an error that nobody knows whether the call was done.
-func (f *flight) land(c call, o *outcome, err error, lost bool) {
-	if err != nil {
-		f.crash(c, err, lost)
+// land hands out the answer of a call.
+func (f *flight) land(c call, o *outcome, err error, fate fate) {
+	if fate != counted {
+		f.crash(c, err, fate)
 		return
 	}
-	f.undo, f.sent = 0, nil
+	f.undo, f.sent, f.denied = 0, nil, nil
 	f.now = o.at
-	if c.sent != nil {
-		for _, w := range c.sent.charges {
-			w.outcome = o
-			close(w.done)
-		}
+	if o.granted < int64(len(c.waiters)) {
+		f.denied = &denial{outcome: o, rules: c.rules, came: time.Now(), wait: waitOf(c.rules, o)}
 	}
 	place := int64(0)
 	for _, w := range c.waiters {
@@ -354,33 +376,39 @@ func (f *flight) land(c call, o *outcome, err error, lost bool) {
 	}
 }
 
-// crash ends a call that failed.
-func (f *flight) crash(c call, err error, lost bool) {
-	switch {
-	case lost && f.undo == 0 && len(c.waiters) > 0:
+// waitOf is how long the next request is to wait by an answer.
+func waitOf(rules []Rule, o *outcome) (wait time.Duration) {
+	for _, v := range verdicts(rules, o, o.granted+1, nil) {
+		if !v.Decision.Allowed {
+			wait = max(wait, v.Decision.RetryAfter)
+		}
+	}
+	return wait
+}
+
+// crash ends a call that was not answered. Its requests ask again where Redis is there.
+func (f *flight) crash(c call, err error, fate fate) {
+	if fate != refused && f.undo == 0 && len(c.waiters) > 0 {
 		f.undo, f.undoSince = c.seq, time.Now()
-	case !lost && c.sent != nil && c.sent.first == c.seq: // Redis refuses what is done to this key, and has done nothing
-		for _, w := range c.sent.charges {
-			w.err = err
-			close(w.done)
-		}
-		c.sent.charges = nil
 	}
+	var again []*waiter
 	for _, w := range c.waiters {
-		if !w.gone {
+		switch {
+		case w.gone:
+		case fate == late && w.late < maxLate:
+			w.late++
+			again = append(again, w)
+		default:
 			w.err = err
 			close(w.done)
 		}
 	}
+	f.waiters = append(again, f.waiters...)
 }
 
 // call asks Redis.
 func (s *Strict) call(rs *ruleset, keys []string, c call) (*outcome, error) {
-	timeout := s.timeout
-	if len(c.waiters) > 0 {
-		timeout = time.Duration(s.patience.Load())
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, timeout)
+	ctx, cancel := s.callContext(s.ctx)
 	defer cancel()
 	reply, err := rs.script.Run(ctx, s.client, keys, s.args(rs, c)...).Result()
 	if err != nil {
@@ -395,13 +423,18 @@ func (s *Strict) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 	return o, nil
 }
 
+// callContext is the context of a call or a probe.
+func (s *Strict) callContext(parent context.Context) (context.Context, context.CancelFunc) {
+	return newCallContext(parent, time.Duration(s.timeout.Load()))
+}
+
 // args are the arguments of the script.
 func (s *Strict) args(rs *ruleset, c call) []any {
-	first := int64(0)
+	first, kept := int64(0), recordTime+2*time.Duration(s.timeout.Load())
 	if c.sent != nil {
 		first = c.sent.first
 	}
-	args := append(make([]any, 0, 64), rs.field, c.seq, len(c.waiters), c.undo, first, (recordTime + 2*s.timeout).Milliseconds())
+	args := append(make([]any, 0, 64), rs.field, c.seq, len(c.waiters), c.undo, first, kept.Milliseconds())
 	for i, r := range c.rules {
 		args = append(args, r.args(rs.zone)...)
 		args = c.sent.of(i).appendArgs(r, args)
@@ -410,15 +443,9 @@ func (s *Strict) args(rs *ruleset, c call) []any {
 }
 
 // of are the corrections of a rule.
-func (g *group) of(rule int) (c corrections) {
-	if g == nil {
+func (g *group) of(rule int) corrections {
+	if g == nil || rule >= len(g.fixed) {
 		return nil
 	}
-	if rule < len(g.fixed) {
-		c = slices.Clip(g.fixed[rule])
-	}
-	for _, w := range g.charges {
-		c = append(c, w.charges[rule]...)
-	}
-	return c
+	return g.fixed[rule]
 }

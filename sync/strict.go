@@ -2,7 +2,6 @@ package ratesync
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,12 +23,11 @@ type Strict struct {
 	client  redis.UniversalClient
 	prefix  string
 	node    string
-	timeout time.Duration
+	timeout atomic.Int64 // nanoseconds
 	cluster bool
 
 	// seq numbers the calls. It begins at the time, so that a client of a later process never repeats a number.
 	seq      atomic.Int64
-	patience atomic.Int64 // nanoseconds
 	pending  atomic.Int64 // keys that are parked
 	circuits [64]circuit
 	trips    atomic.Int64
@@ -56,14 +54,34 @@ const (
 	closeTime = 2 * time.Second
 )
 
-// NewStrict does no network I/O. timeout bounds a call; one that requests wait for gets no more time than they have.
+// NewStrict does no network I/O. timeout bounds a call from the moment at which it has its connection.
 func NewStrict(client redis.UniversalClient, prefix string, timeout time.Duration) *Strict {
-	s := &Strict{client: client, prefix: prefix, node: randomID(), timeout: timeout, zones: make(map[string][]*ruleset)}
+	s := &Strict{client: client, prefix: prefix, node: randomID(), zones: make(map[string][]*ruleset)}
 	_, s.cluster = client.(*redis.ClusterClient)
+	s.SetTimeout(timeout)
 	s.seq.Store(time.Now().UnixMicro())
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.probes, s.stopProbes = context.WithCancel(s.ctx)
+	n := s.callsAtOnce()
+	for i := range s.circuits {
+		s.circuits[i].calls = make(chan struct{}, n)
+	}
 	return s
+}
+
+// SetTimeout changes the timeout of the calls to come.
+func (s *Strict) SetTimeout(timeout time.Duration) { s.timeout.Store(int64(timeout)) }
+
+// callsAtOnce is how many calls one circuit may have under way. It keeps them from waiting for a connection longer than for Redis: a pool has as many
+// connections, and the pool of a Cluster's node serves a part of the circuits.
+func (s *Strict) callsAtOnce() int {
+	switch c := s.client.(type) {
+	case *redis.Client:
+		return max(1, c.Options().PoolSize)
+	case *redis.ClusterClient:
+		return max(1, c.Options().PoolSize/8)
+	}
+	return 10
 }
 
 // A Grant is what a Take got, for giving it back. The zero Grant is none.
@@ -80,8 +98,8 @@ type Grant struct {
 func (g Grant) Admitted() bool { return g.unit > 0 }
 
 // Take asks for one unit of a key in each limit of a zone, and appends what they say to dst. The zone's rules must stay as they are.
-// An error means that Redis has not decided; the context's end is one as well, and what is granted later is given back.
-// A context with a deadline says how long the request is ready to wait.
+// It waits for the call that asks for it, however many ask at once. An error means that Redis has not decided; the context's end is one as well,
+// and what is granted later is given back.
 func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
 	if s.closed.Load() {
 		return dst, Grant{}, ErrClosed
@@ -97,7 +115,6 @@ func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byt
 	if err != nil {
 		return dst, Grant{}, err
 	}
-	s.notePatience(ctx)
 	w := &waiter{done: make(chan struct{}), rules: rules}
 	if !s.join(rs, id, w) {
 		return dst, Grant{}, ErrClosed
@@ -105,21 +122,18 @@ func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byt
 	select {
 	case <-w.done:
 	case <-ctx.Done():
-		if left, slow := s.leave(rs, id, w); left {
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				s.timeouts.Add(1)
-				if slow {
-					s.trip(id, ctx.Err())
-				}
-			}
+		if s.leave(rs, id, w) {
 			return dst, Grant{}, ctx.Err()
 		}
 	case <-s.ctx.Done():
-		if left, _ := s.leave(rs, id, w); left {
+		if s.leave(rs, id, w) {
 			return dst, Grant{}, ErrClosed
 		}
 	}
 	if w.err != nil {
+		if isLate(w.err) {
+			s.timeouts.Add(1)
+		}
 		return dst, Grant{}, w.err
 	}
 	g := Grant{ruleset: rs, rules: rules, id: id, at: w.outcome.at, seq: w.outcome.seq}
@@ -142,62 +156,6 @@ func (s *Strict) Charge(g Grant) {
 	if g.ruleset != nil {
 		s.correct(g, correction{op: penalty, n: 1, at: g.at})
 	}
-}
-
-// A localUse is units of a key that this node has admitted in one of a zone's rules without asking Redis: n at the instant at, in microseconds
-// of Redis' clock. They count whatever the limit.
-type localUse struct {
-	rule  int
-	at, n int64
-}
-
-// charge tells Redis what this node has admitted by itself, and appends what the limits say then. It returns when Redis has counted it, which
-// happens once. On errUnsettled it was sent, and nobody will know whether it was counted; on any other error it was not counted and will not be.
-// Once it is sent, the context's end is not waited for: it goes along with each call for the key until its outcome is known, for correctionTime
-// at most.
-func (s *Strict) charge(ctx context.Context, zone string, rules []Rule, id [16]byte, uses []localUse, dst []Verdict) ([]Verdict, error) {
-	c, _ := s.circuitOf(id)
-	if err := c.lost(); err != nil {
-		return dst, err
-	}
-	rs, err := s.ruleset(zone, rules)
-	if err != nil {
-		return dst, err
-	}
-	w := &waiter{done: make(chan struct{}), rules: rules, charges: make([]corrections, len(rules))}
-	for _, u := range uses {
-		w.charges[u.rule] = append(w.charges[u.rule], correction{op: charge, n: u.n, at: u.at})
-	}
-	if !s.enter(rs, id, rules, func(f *flight) { f.charges = append(f.charges, w) }) {
-		return dst, ErrClosed
-	}
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		if s.withdraw(rs, id, w) {
-			return dst, ctx.Err()
-		}
-		<-w.done
-	}
-	if w.err != nil {
-		return dst, w.err
-	}
-	return verdicts(rules, w.outcome, 1, dst), nil
-}
-
-// withdraw takes charges out that were not sent.
-func (s *Strict) withdraw(rs *ruleset, id [16]byte, w *waiter) bool {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	f := rs.flights[id]
-	if w.sent || f == nil {
-		return false
-	}
-	i := slices.Index(f.charges, w)
-	if i >= 0 {
-		f.charges = slices.Delete(f.charges, i, i+1)
-	}
-	return i >= 0
 }
 
 // Down says that some part of Redis is known not to answer.
@@ -255,15 +213,6 @@ func (s *Strict) begin() bool {
 	}
 	s.work.Add(1)
 	return true
-}
-
-// notePatience remembers how long requests are ready to wait. No call and no probe is given more time.
-func (s *Strict) notePatience(ctx context.Context) {
-	patience := s.timeout
-	if end, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(end))
-	}
-	s.patience.Store(int64(max(patience, time.Millisecond)))
 }
 
 // ruleset finds what was made ready for a zone's rules, or makes it.

@@ -48,12 +48,12 @@ function spend(r, n)
   r.whole, r.dirty = r.whole + n, true
 end
 
--- A charge comes at its instant, as far as the level is not known for a later one, and drains since.
-function fill(r, n, at, capped)
+-- A penalty fills the bucket at its instant, as far as the level is not known for a later one, and drains since.
+function fill(r, n, at)
   advance(r, at)
-  if capped and (r.limit == 0 or r.whole >= r.size) then return end
-  r.whole, r.dirty = math.min(r.whole + n, exact), true
-  if capped and r.whole >= r.size then r.whole, r.rest = r.size, 0 end
+  if r.limit == 0 or r.whole >= r.size then return end
+  r.whole, r.dirty = r.whole + n, true
+  if r.whole >= r.size then r.whole, r.rest = r.size, 0 end
 end
 
 function give(r, _, _, _, n)

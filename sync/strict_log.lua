@@ -46,15 +46,15 @@ end
 
 function spend(r, n) add(r, n, now, seq, 1, 1) end
 
--- What is charged is numbered downwards from -1. A penalty leaves at most limit in all: the oldest make room.
+-- Penalties are numbered downwards from -1. They leave at most limit in all: the oldest make room.
 local filled = 0
-function fill(r, n, at, capped)
-  if capped then n = math.min(n, r.limit) end
+function fill(r, n, at)
+  n = math.min(n, r.limit)
   if n <= 0 or at <= now - r.window then return end
   add(r, n, at, first, filled - 1, -1)
   filled = filled - n
   local over = math.min(n, r.count - r.limit)
-  if capped and over > 0 then
+  if over > 0 then
     redis.call('ZREMRANGEBYRANK', r.key, 0, text(over - 1))
     r.count = r.count - over
   end

@@ -19,7 +19,7 @@ local function correct(r)
     if op == '1' then
       give(r, a, a, b, n)
     else
-      fill(r, n, math.min(a, now), op == '2')
+      fill(r, n, math.min(a, now))
     end
   end
 end

@@ -97,9 +97,7 @@ func TestAFloodedStrictKeyIsNoLossOfRedis(t *testing.T) {
 				requests = 60000
 			}
 			r := redistest.Start(t)
-			proxy := faultproxy.Start(t, r.Addr)
-			proxy.SetDelay(5 * time.Millisecond)
-			c := start(t, 1, config("redis redis://"+proxy.Addr+"\nsync_rate strict", zones(
+			c := start(t, 1, config("redis "+r.URL+"\nsync_rate strict", zones(
 				zone("login", "key {http.request.header.Client}", "limit 5/"+far, "on_redis_loss "+rule))))
 			began := time.Now()
 			flooding, first := flood(t, c.Nodes[0], "/login", connections, requests, others, nil)
