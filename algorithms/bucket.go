@@ -152,6 +152,8 @@ func (b bucket) absorb(s *BucketState, now int64, reports []Report) {
 		b.spread(s, theirs, level, known && !s.ledger.isKept())
 	case known:
 		b.adopt(s, level)
+	case s.absorbed != nil && s.ledger.isEmpty():
+		return // the store has lost what it knew, and others may not have told it again
 	default:
 		b.lump(s, theirs)
 	}

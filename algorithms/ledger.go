@@ -269,6 +269,12 @@ func (l *Ledger) holds(epoch int64, live int) (own, elsewhere bool) {
 	return own, elsewhere
 }
 
+// isEmpty reports that nobody is known to have spent anything in the two newest epochs.
+func (l *Ledger) isEmpty() bool {
+	own, elsewhere := l.holds(l.Epoch, 1)
+	return !own && !elsewhere
+}
+
 // giveBack lowers what was spent in an epoch. Where that is less than n, the rest was charged to the epoch after it, by a request
 // that was late. An epoch after the current one was moved by a step of the clock, and is the current one.
 func (l *Ledger) giveBack(epoch, n int64) {

@@ -1,7 +1,6 @@
 -- One batch of the background exchange. Every key is a hash for one (zone, key, epoch): a field per node, "seq total attempts", and
 -- "sum", the running "total attempts" of all nodes. A bucket has a key without an epoch beside them, its fill:
--- "requests at drain until": how full it was at an instant, what flows out in requests per millisecond (as the node said that
--- wrote last), and until when the key has to stay, both instants in milliseconds of this server's clock.
+-- "requests at drain until": how full it was at an instant, what flows out in requests per millisecond, and until when the key has to stay, both instants in milliseconds of this server's clock.
 --
 -- KEYS: the hashes, then the fills, one for each of a bucket's clients.
 -- ARGV: node, seq, number of fills, ttl of a hash in milliseconds; then for each hash: total ("" to only ask), attempts; and where
@@ -12,7 +11,7 @@
 -- both sides less than many.
 --
 -- A message counts only if its seq is above the one that is there: a repeated or overtaken one changes nothing.
-local node, seq, ttl = ARGV[1], tonumber(ARGV[2]), ARGV[4]
+local node, seq, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
 local fills, hashes = tonumber(ARGV[3]), #KEYS - ARGV[3]
 local pcall, match, format, floor, max, min, tonumber = redis.pcall, string.match, string.format, math.floor, math.max, math.min, tonumber
 local time = redis.call('TIME')
@@ -69,13 +68,20 @@ local function read(value)
   end
 end
 
--- write stores a fill that is above what it has by now by so much. A limit of 0 leaves the drain as it was: nothing was decided by it.
-local function write(key, had, above, drain, told, lost, old, till)
+-- flows is what flows out from now on: as much as the node says that wrote last. One that has admitted nothing doesn't lower it: with the lower
+-- limit it refuses while another one admits, and what that one admits would pile up.
+local function flows(above, drain, old)
+  if old and (above <= 0 or drain + 0 == 0) and drain + 0 <= old + 0 then return old end
+  return drain
+end
+
+-- write stores a fill that is above what it has by now by so much.
+-- The key outlives the hashes, and twice the time that it takes to drain.
+local function write(key, had, above, drain, told, lost, till)
   local fill = max(0, (had or told) + (had and above or 0))
   if lost then fill = max(fill, told) end
-  if drain + 0 == 0 and old then drain = old end
-  local stays = 60000
-  if drain + 0 > 0 then stays = stays + 2 * fill / drain else stays = stays + ttl end
+  local stays = ttl -- where there are totals without a fill, it was lost
+  if drain + 0 > 0 then stays = max(stays, 60000 + 2 * fill / drain) end
   till = max(now + min(stays, 3e12), min(till or 0, now + 3e12))
   redis.call('SET', key, format('%.3f %.0f %s %.0f', fill, now, drain, till), 'PX', format('%.0f', till - now))
 end
@@ -105,8 +111,9 @@ for f = 1, fills do
     unsent = k <= hashes and match(ARGV[i + 2], '^%d+$')
   until not unsent
   if had and reply[line - 1] ~= '!' then reply[line] = reply[line] .. format(' %.3f', had) end
+  drain = flows(above, drain, old)
   if wrote and (above ~= 0 or not had or lost ~= '' or drain ~= old) then
-    write(KEYS[hashes + f], had, above, drain, tonumber(told), lost ~= '', old, till)
+    write(KEYS[hashes + f], had, above, drain, tonumber(told), lost ~= '', till)
   end
 end
 return table.concat(reply, '\n')

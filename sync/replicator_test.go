@@ -434,8 +434,8 @@ func TestPushScriptOfABucket(t *testing.T) {
 	}
 }
 
-// Time that has passed drains at the rate of who wrote last, and the key stays twice as long as that takes, and longer where it was to.
-func TestAFillDrainsAtTheRateOfWhoWroteLast(t *testing.T) {
+// Time that has passed drains at the rate of who admitted last, or of a faster one that asked since, and the key stays twice as long as that takes, and longer where it was to.
+func TestAFillDrainsAtTheRateOfWhoAdmittedLast(t *testing.T) {
 	s := newLuaStore(t)
 	defer s.state.Close()
 	push := func(seq, total int, fill string) string {
@@ -450,7 +450,7 @@ func TestAFillDrainsAtTheRateOfWhoWroteLast(t *testing.T) {
 			}
 		}
 		push(1, 100, "100 0.001 100")
-		stays(200*time.Second + time.Minute)
+		stays(200*time.Second + time.Minute) // longer than a hash, which is a minute here
 		time.Sleep(30 * time.Second)
 		if got := push(2, 110, "10 0.01 80"); got != "110 0 70.000" {
 			t.Errorf("after 30s at one a second: %q, want 70", got)
@@ -463,6 +463,10 @@ func TestAFillDrainsAtTheRateOfWhoWroteLast(t *testing.T) {
 		time.Sleep(time.Second)
 		if got := push(4, 111, "0 0.01 9"); got != "111 0 21.000" {
 			t.Errorf("a second after a message of a limit of 0: %q, want 21, at the rate before", got)
+		}
+		push(4, 111, "0 0.001 9")
+		if got := s.texts["fill"]; !strings.Contains(got, " 0.01 ") {
+			t.Errorf("%q after a message of a lower limit that has admitted nothing, want the rate before", got)
 		}
 		s.step(-time.Hour)
 		if got := push(5, 112, "1 0.01 9"); got != "112 0 31.000" {

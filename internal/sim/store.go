@@ -82,29 +82,42 @@ func (s *store) client(now int64, node string, seq int64, live int, rate time.Du
 		had.requests = math.Round(1000*max(0, had.requests-had.drain*float64(max(0, ms-had.at)))) / 1000
 		answers[0].Seen, answers[0].Known = had.requests, true
 	}
-	if wrote && (above != 0 || !known || m.Resend || m.Drain != had.drain) {
-		s.fills[m.ID] = filled(m, had, known, float64(above), ms)
+	drain := m.Drain
+	if known && (above <= 0 || drain == 0) {
+		drain = max(drain, had.drain)
+	}
+	if wrote && (above != 0 || !known || m.Resend || drain != had.drain) {
+		f := filled(m, had, known, float64(above), ms)
+		f.drain = drain
+		f.keep(had.till, lifetime(m, live, rate))
+		s.fills[m.ID] = f
 	}
 }
 
 // filled is what a message leaves in a bucket.
 func filled(m *table.Message, had fill, known bool, above float64, ms int64) fill {
-	f := fill{requests: math.Round(1000*m.Level) / 1000, drain: m.Drain, at: ms}
+	f := fill{requests: math.Round(1000*m.Level) / 1000, at: ms}
 	if known {
 		f.requests = max(0, had.requests+above)
 		if m.Resend {
 			f.requests = max(f.requests, m.Level)
 		}
-		if m.Drain == 0 {
-			f.drain = had.drain
-		}
 	}
-	stays := float64(m.Span / time.Millisecond)
-	if f.drain > 0 {
-		stays = 2 * f.requests / f.drain
-	}
-	f.till = max(ms+int64(min(stays, 3e12))+60_000, had.till)
 	return f
+}
+
+// keep says how long it stays: longer than the hashes, and twice the time that it takes to drain.
+func (f *fill) keep(till int64, ttl time.Duration) {
+	stays := float64(ttl / time.Millisecond)
+	if f.drain > 0 {
+		stays = max(stays, 60_000+2*f.requests/f.drain)
+	}
+	f.till = max(f.at+int64(min(stays, 3e12)), till)
+}
+
+// lifetime is how long a hash stays.
+func lifetime(m *table.Message, live int, rate time.Duration) time.Duration {
+	return 2*m.Span*time.Duration(live+1) + rate + time.Minute
 }
 
 func (s *store) one(now int64, node string, seq int64, live int, rate time.Duration, m table.Message) (a table.Answer, more int64, pushed bool) {
@@ -122,7 +135,7 @@ func (s *store) one(now int64, node string, seq int64, live int, rate time.Durat
 		h.attempts = max(0, h.attempts+m.Attempts-f.attempts)
 		h.fields[node] = field{seq, m.Total, m.Attempts}
 		if !had {
-			h.expires = now + int64(2*m.Span*time.Duration(live+1)+rate+time.Minute)
+			h.expires = now + int64(lifetime(&m, live, rate))
 		}
 	}
 	a.Sum, a.SumAttempts = h.sum, h.attempts

@@ -299,6 +299,7 @@ func (b *Background[S]) fill(e entry[S], l *algorithms.Ledger, now int64, messag
 	limit, window := b.Algorithm.Rule()
 	m.Level, m.Drain = b.Algorithm.Level(&e.state, now), float64(max(0, limit))/window.Seconds()/1000
 	m.Resend = l.Redo&^algorithms.Returned != 0
+	m.Push = m.Push || m.Resend && m.Level > 0 // who admitted it may be gone
 	if l.Redo&(algorithms.Moved|algorithms.Unconfirmed) != 0 {
 		return // it counts as unsent for another reason, and is in the level
 	}
