@@ -135,6 +135,12 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 	z, by := v.zone, v.zone.shared
 	var g ratesync.Grant
 	var err error
+	for _, l := range z.limiters {
+		if err := l.settle(r.Context(), v.key); err != nil {
+			z.noteStrict(r, by, err)
+			return false, true
+		}
+	}
 	for {
 		p.verdict, g, err = by.strict.Take(r.Context(), z.name, z.rules, table.IDOf(raw), p.verdict[:0])
 		if !errors.Is(err, ratesync.ErrClosed) {

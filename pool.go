@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"sync"
@@ -52,6 +53,8 @@ type limiter interface {
 	// abandon frees the place in a queue of a client that went away while it waited.
 	abandon(key table.Key, taken table.Taken, now, n int64)
 	learn(key table.Key, raw []byte, now int64, all []algorithms.Report)
+	// settle has Redis know what was decided for a key while it could not be asked.
+	settle(ctx context.Context, key table.Key) error
 	// room is what is left by this node's own counts. false means that the table is full and holds no place for the key.
 	room(key table.Key, raw []byte, now int64) (left int64, ok bool)
 }
@@ -81,6 +84,11 @@ func spec(s *settings, r rate) ratesync.Spec {
 		p.Buckets, p.Live = s.buckets, s.buckets
 	}
 	return p
+}
+
+// ruleOf is a limit as Redis decides it.
+func ruleOf(s *settings, r rate) ratesync.Rule {
+	return ratesync.Rule{Kind: s.kind.letter(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue}
 }
 
 // newCounters is the one place that knows which algorithm has which state.
@@ -139,7 +147,7 @@ func hold[S any](s *settings, r rate, algorithm func(s *settings, r rate, brief 
 }
 
 func (h *held[S]) limiter(s *settings, r rate, brief bool) limiter {
-	return &limit[S]{h.table, h.algorithm(s, r, brief), !s.kind.counts()}
+	return &limit[S]{h.table, h.algorithm(s, r, brief), h.source}
 }
 
 func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis) {
@@ -148,11 +156,12 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 	h.sweepEvery(sweep)
 	every := time.Duration(s.syncRate)
 	switch {
-	case s.syncRate < 0 || shared == nil || s.syncRate == syncStrict && !s.kind.counts():
+	case s.syncRate < 0 || shared == nil:
 		every, shared = 0, nil
 	case s.syncRate == syncStrict:
 		every = strictCatchUp
 	}
+	charges := s.syncRate == syncStrict && !s.kind.counts()
 	old := h.attached
 	if shared == nil && old != nil {
 		h.source.Detach() // sends the last counts, which a table without a rate doesn't give out
@@ -162,18 +171,19 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 		Rate:      every,
 		Early:     s.earlySync && s.syncRate != syncStrict,
 		Lagging:   !s.kind.drains(),
+		Charges:   charges,
 		Wake:      h.source.Wake,
 	}, s.maxKeys)
 	h.attached = shared
 	if shared != nil {
-		drain := 0.0
-		if s.kind.drains() {
-			drain = float64(r.n) / r.window.Seconds()
-		}
 		if shared != old {
 			shared.hold()
 		}
-		shared.replicator.Attach(h.source, every, drain)
+		if charges {
+			shared.replicator.AttachCharged(h.source, every, ratesync.Charging{Strict: shared.strict, Rule: ruleOf(s, r)})
+		} else {
+			shared.replicator.Attach(h.source, every)
+		}
 	}
 	if old != nil && old != shared {
 		old.release()
@@ -250,7 +260,7 @@ func (h *held[S]) exchange() *ratesync.ExchangeStatus { return h.source.Status()
 type limit[S any] struct {
 	table     *table.Table[S]
 	algorithm algorithms.Algorithm[S]
-	anew      bool // see table.Learn
+	source    *ratesync.Source
 }
 
 func (l *limit[S]) take(key table.Key, raw []byte, now, n int64) table.Taken {
@@ -266,9 +276,10 @@ func (l *limit[S]) charge(key table.Key, taken table.Taken, n int64) {
 }
 
 func (l *limit[S]) learn(key table.Key, raw []byte, now int64, all []algorithms.Report) {
-	l.table.Learn(l.algorithm, key, raw, now, all, l.anew)
+	l.table.Learn(l.algorithm, key, raw, now, all)
 }
 
+func (l *limit[S]) settle(ctx context.Context, key table.Key) error { return l.source.Settle(ctx, key) }
 func (l *limit[S]) room(key table.Key, raw []byte, now int64) (left int64, ok bool) {
 	return l.table.Room(l.algorithm, key, raw, now)
 }

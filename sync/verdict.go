@@ -136,10 +136,14 @@ func (r Rule) window(v *Verdict, o *outcome, state []int64) {
 
 // log reads {count, when the one is from whose leaving makes room, when the newest is from}.
 func (r Rule) log(v *Verdict, o *outcome, state []int64) {
-	if len(state) < 3 || state[0] <= 0 {
+	if len(state) < 3 {
 		return
 	}
-	v.Reports = append(v.Reports, algorithms.Report{Epoch: o.at * int64(time.Microsecond) / int64(r.Window), Elsewhere: state[0]})
+	now := o.at * int64(time.Microsecond)
+	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.Window), Elsewhere: max(0, state[0]), LevelAt: now})
+	if state[0] <= 0 {
+		return
+	}
 	d := &v.Decision
 	leaves := func(at int64) time.Duration {
 		whole := (r.Window + time.Microsecond - 1) / time.Microsecond
