@@ -1,6 +1,7 @@
 package ratesync
 
 import (
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -131,4 +132,65 @@ func TestStrictPenaltiesEndWithTheFlood(t *testing.T) {
 			}
 		})
 	}
+}
+
+// However many corrections are added, their number goes by the rule: what is live is kept to the unit, and what has left the window is dropped.
+func TestCorrectionsAreBoundedAndExact(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	for name, rule := range kinds {
+		rule.Window, rule.Limit = time.Minute, 40
+		for round := range 50 {
+			var all corrections
+			now := int64(1_800_000_000_000_000)
+			sums := map[[2]int64]int64{}
+			seq, units := int64(0), int64(0)
+			for range 2000 {
+				now += random.Int64N(1 << random.IntN(20))
+				c := correction{op: refund, n: 1, at: now - random.Int64N(1<<random.IntN(27))}
+				if random.IntN(2) == 0 {
+					c.op = penalty
+				} else if rule.Kind == 'l' {
+					if units++; units > rule.Limit { // no more can have been admitted
+						continue
+					}
+					seq += random.Int64N(2)
+					c.seq, c.unit = seq, units
+				}
+				all = all.add(rule, now, c)
+				sums[[2]int64{int64(c.op), rule.epoch(c.at)}]++
+			}
+			live := int64(rule.spec("").Live)
+			most := map[byte]int64{'f': 2, 's': 2 * (live + 2), 'l': penaltySlots + 2 + rule.Limit}[rule.Kind]
+			if most == 0 {
+				most = 2
+			}
+			if n := int64(len(all)); n > most {
+				t.Fatalf("%s, round %d: %d corrections, want %d at most", name, round, n, most)
+			}
+			switch rule.Kind {
+			case 'f', 's':
+				for key, want := range sums {
+					if key[1] < rule.epoch(now)-live {
+						continue
+					}
+					if got := sumOf(all, func(c correction) bool { return int64(c.op) == key[0] && rule.epoch(c.at) == key[1] }); got != want {
+						t.Fatalf("%s, round %d: %d in epoch %d, want %d", name, round, got, key[1], want)
+					}
+				}
+			case 'l':
+				if got := sumOf(all, func(c correction) bool { return c.op == penalty }); got > rule.Limit {
+					t.Fatalf("%s, round %d: a penalty of %d, want %d at most", name, round, got, rule.Limit)
+				}
+			}
+		}
+	}
+}
+
+func sumOf(all corrections, which func(correction) bool) (n int64) {
+	for _, c := range all {
+		if which(c) {
+			n += c.n
+		}
+	}
+	return n
 }

@@ -7,10 +7,19 @@ local function at(r, first)
   return tonumber(found[2])
 end
 
+-- unpack takes a few thousand at most.
+local most = 1024
+
 -- After a step of the clock, what was admitted in the future counts as admitted now.
 local function pull(r)
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', r.key, '(' .. text(now), '+inf')) do
-    redis.call('ZADD', r.key, text(now), member)
+  local members = redis.call('ZRANGEBYSCORE', r.key, '(' .. text(now), '+inf')
+  for from = 1, #members, most do
+    local args = {}
+    for i = from, math.min(from + most - 1, #members) do
+      args[#args + 1] = text(now)
+      args[#args + 1] = members[i]
+    end
+    redis.call('ZADD', r.key, unpack(args))
   end
 end
 
@@ -25,9 +34,6 @@ end
 function room(r) return math.max(0, r.limit - r.count) end
 
 local function member(s, unit) return text(s) .. ':' .. text(unit) .. ':' .. field end
-
--- unpack takes a few thousand at most.
-local most = 1024
 
 local function add(r, n, at, call, unit, step)
   redis.call('ZREMRANGEBYSCORE', r.key, '-inf', r.past)
