@@ -165,14 +165,10 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 	}, s.maxKeys)
 	h.attached = shared
 	if shared != nil {
-		drain := 0.0
-		if s.kind.drains() {
-			drain = float64(r.n) / r.window.Seconds()
-		}
 		if shared != old {
 			shared.hold()
 		}
-		shared.replicator.Attach(h.source, every, drain)
+		shared.replicator.Attach(h.source, every)
 	}
 	if old != nil && old != shared {
 		old.release()

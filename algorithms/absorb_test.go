@@ -22,6 +22,14 @@ func TestTheOrderOfReportsMakesNoDifference(t *testing.T) {
 		reports := drawReports(t, s, now)
 		whole, parts, turned := s.clone(), s.clone(), s.clone()
 		whole.absorb(now, reports...)
+		slices.Reverse(reports)
+		turned.absorb(now, reports...)
+		alike(t, turned, whole, *w)
+		for i := range reports {
+			reports[i].Level, reports[i].LevelAt = 0, 0 // comes with all epochs in one call
+		}
+		whole, turned = s.clone(), s.clone()
+		whole.absorb(now, reports...)
 		for _, r := range reports {
 			parts.absorb(now, r)
 		}
@@ -166,6 +174,88 @@ func TestABucketSpreadsWhatOthersSpent(t *testing.T) {
 	}
 }
 
+// What others have admitted in all may have drained long ago, where they could not tell of it: the fill says what is left.
+func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
+	const second = int64(time.Second)
+	start := epoch - epoch%(100*second)
+	e := start / (100 * second)
+	for _, k := range kinds[3:] {
+		for _, test := range []struct {
+			name           string
+			confirmed, own int64 // spent before, and since
+			theirs         int64
+			level, want    float64 // 10s later, when 10 have drained
+		}{
+			{"all of it stands", 50, 0, 30, 70, 70},
+			{"some of it stands", 50, 0, 150, 70, 70},
+			{"none of it stands", 50, 0, 150, 40, 40},
+			{"the fill is of a higher limit's node, which drains faster", 50, 0, 30, 25, 40},
+			{"the fill lags behind", 50, 0, 5, 90, 45},
+			{"what is not confirmed comes on top", 50, 20, 150, 70, 90},
+			{"all of it is not confirmed", 0, 20, 150, 30, 50},
+		} {
+			s := k.make(100, 100*time.Second, 200)
+			s.take(start, test.confirmed, 0)
+			s.ledger().Cur.Acked = test.confirmed
+			s.absorb(start, Report{Epoch: e})
+			now := start + 10*second
+			s.take(now, test.own, 0)
+			forgot := s.clone()
+			s.absorb(now, Report{Epoch: e, Elsewhere: test.theirs, Level: test.level, LevelAt: now})
+			if got := s.level(now); got != test.want {
+				t.Errorf("%s: %s: level %v, want %v", k.name, test.name, got, test.want)
+			}
+			before := s.level(now)
+			s.absorb(now, Report{Epoch: e, Elsewhere: test.theirs + 2})
+			if got := s.level(now); got < before || got > before+2 {
+				t.Errorf("%s: %s: level %v after 2 more, want %v", k.name, test.name, got, before+2)
+			}
+			// A store that has forgotten knows less than what it tells of by and by.
+			forgot.ledger().Forget()
+			forgot.absorb(now, Report{Epoch: e, Elsewhere: test.theirs, Level: test.level, LevelAt: now})
+			if got, least := forgot.level(now), max(0, float64(test.confirmed-10))+float64(test.own+test.theirs)-10; got < least {
+				t.Errorf("%s: %s: level %v with a store that has forgotten, want %v at least", k.name, test.name, got, least)
+			}
+		}
+	}
+}
+
+// A key that was not exchanged for so long that the ledger can't tell all goes by the fill; one whose last exchange is in an epoch that
+// is still held takes what is new, however long ago that was.
+func TestABucketGoesByItsDeltasAsLongAsItHoldsThem(t *testing.T) {
+	const minute = int64(time.Minute)
+	start := epoch - epoch%minute
+	e := start / minute
+	for _, test := range []struct {
+		name    string
+		limit   int64
+		later   int64 // minutes
+		settled bool
+		want    float64 // of 50 spent at first by this node, 30 since by others, and a fill of 180
+	}{
+		{"the same epoch", 1, 0, false, 80},
+		{"the next", 1, 1, false, 79},
+		{"two epochs later", 1, 2, false, 180},
+		{"two epochs later, of a long interval", 1, 2, true, 180},
+		{"a bucket that drains within its epoch, of a long interval", 200, 2, true, 0},
+		{"the same, after a pause", 200, 2, false, 180},
+	} {
+		for _, k := range kinds[3:] {
+			s := k.make(test.limit, time.Minute, 200)
+			s.take(start, 50, 0)
+			s.ledger().Cur.Acked = 50
+			s.absorb(start, Report{Epoch: e})
+			now := start + test.later*minute
+			s.roll(now)
+			s.ledger().Settled = test.settled
+			s.absorb(now, Report{Epoch: max(e, e+test.later-1), Elsewhere: 30, Level: 180, LevelAt: now})
+			if got := s.level(now); got != test.want {
+				t.Errorf("%s: %s: level %v, want %v", k.name, test.name, got, test.want)
+			}
+		}
+	}
+}
+
 // A burst of this node alone must stand, however long the bucket was idle before.
 func TestAnExchangeWithoutNewsChangesNothing(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
@@ -201,7 +291,7 @@ func TestAnUnsettledBucketAdoptsTheLevelOfOthers(t *testing.T) {
 		{"a drained one", 0, []Report{{Epoch: e, Elsewhere: 500, Level: 5, LevelAt: start}}, 0},
 		{"what I spent since comes on top", 3, []Report{{Epoch: e, Elsewhere: 500, Level: 40, LevelAt: now}}, 43},
 		{"the newer epoch decides where the older has drained", 3, []Report{{Epoch: e - 1, Elsewhere: 500, Level: 5, LevelAt: start}, {Epoch: e, Elsewhere: 40, Level: 40, LevelAt: now}}, 43},
-		{"the older epoch decides with what came since", 3, []Report{{Epoch: e, Elsewhere: 5, Level: 5, LevelAt: now}, {Epoch: e - 1, Elsewhere: 500, Level: 90, LevelAt: start}}, 88},
+		{"of two the higher decides", 3, []Report{{Epoch: e, Elsewhere: 5, Level: 5, LevelAt: now}, {Epoch: e - 1, Elsewhere: 500, Level: 90, LevelAt: start}}, 83},
 		{"none known: as much as fits", 3, []Report{{Epoch: e, Elsewhere: 500, Level: 0, LevelAt: 0}}, 100},
 		{"none known: a lump", 3, []Report{{Epoch: e, Elsewhere: 20, Level: 0, LevelAt: 0}, {Epoch: e - 1, Elsewhere: 5, Level: 0, LevelAt: 0}}, 28},
 		{"nonsense", 3, []Report{{Epoch: e, Elsewhere: 20, Level: math.NaN(), LevelAt: now}}, 3},
@@ -231,6 +321,7 @@ func TestABucketThatComesBackKnowsItsOwnPast(t *testing.T) {
 	for _, by := range []int64{0, 300 * second, -7 * second} {
 		s := kinds[3].make(100, 100*time.Second, 0)
 		s.take(start, 50, 0)
+		s.ledger().Cur.Acked = 50
 		s.absorb(start, Report{Epoch: e})
 		s.ledger().Settled = false
 		s.shift(start+by, time.Duration(by))

@@ -27,7 +27,8 @@ type Algorithm[S any] interface {
 	Return(s *S, taken, n int64)
 
 	// Absorb takes in what the store knows of other nodes. It can't refuse, and within one instant the order of
-	// reports, in one call or several, makes no difference. Of a key that is not settled all epochs are reported in one call.
+	// reports, in one call or several, makes no difference. Of a key that is not settled, and with a Level, all epochs are
+	// reported in one call.
 	Absorb(s *S, now int64, reports []Report)
 
 	// Idle reports that a zero S would decide the same from now on, and that no live epoch needs the totals in s.
@@ -84,8 +85,8 @@ type Report struct {
 	Epoch int64
 	// Elsewhere is the total of all nodes less the own one.
 	Elsewhere int64
-	// Level is the fill of a bucket as another node saw it at the instant LevelAt (nanoseconds); LevelAt 0 means there is none.
-	// Only a key that has not been settled lately uses it.
+	// Level is the fill of a bucket as all nodes left it, at the instant LevelAt (nanoseconds); LevelAt 0 means there is none. A key
+	// that was not exchanged lately adopts it; for others it bounds what Elsewhere adds.
 	Level   float64
 	LevelAt int64
 	// Own is the part of Elsewhere that this node itself had admitted; only what a table saves has it.

@@ -23,7 +23,7 @@ type BucketState struct {
 
 // absorbed is what a bucket remembers of the last Absorb.
 type absorbed struct {
-	// at is the instant of the last Absorb, and base the deficit then.
+	// at is the instant of the last Absorb, and base the deficit then, without what the store didn't know of yet.
 	at   int64
 	base amount
 	// idle is what could have drained since the Absorb before, had the bucket not been empty. What the others are
@@ -110,7 +110,7 @@ func (b bucket) charge(s *BucketState, now, n int64) {
 
 func (b bucket) giveBack(s *BucketState, taken, n int64) {
 	n = max(n, 0)
-	epoch, _ := floorDivMod(taken, b.span(s))
+	epoch, _ := floorDivMod(taken, b.span())
 	s.ledger.giveBack(epoch, n)
 	switch {
 	case s.deficit.whole >= n:
@@ -120,9 +120,9 @@ func (b bucket) giveBack(s *BucketState, taken, n int64) {
 	}
 }
 
-// absorb spreads what the others spent evenly over the time since the last exchange: first it takes up what the bucket could have drained
-// in that time and didn't, being empty; only the rest is added to the deficit. Added as one lump it would refuse what the
-// bucket had long drained.
+// absorb spreads what the others spent evenly over the time since the last exchange: first it takes up what the bucket
+// could have drained in that time and didn't, being empty; only the rest is added to the deficit. Added as one lump it would
+// refuse what the bucket had long drained.
 func (b bucket) absorb(s *BucketState, now int64, reports []Report) {
 	b.advance(s, now)
 	b.roll(s, now)
@@ -142,18 +142,39 @@ func (b bucket) absorb(s *BucketState, now int64, reports []Report) {
 	if !held {
 		return
 	}
-	if s.absorbed == nil {
-		s.absorbed = new(absorbed)
-	}
-	if s.ledger.Settled {
-		b.spread(s, theirs)
-	} else if level, ok := b.seen(s, reports); ok {
+	level, known := b.seen(s, reports)
+	switch {
+	case s.absorbed != nil && !b.isStale(s):
+		b.spread(s, theirs, level, known && !s.ledger.isKept())
+	case known:
 		b.adopt(s, level)
-	} else {
+	case s.absorbed != nil && s.ledger.isEmpty():
+		return // the store has lost what it knew, and others may not have told it again
+	default:
 		b.lump(s, theirs)
 	}
-	s.absorbed.at, s.absorbed.base = s.last, s.deficit.floor()
+	s.absorbed.at, s.absorbed.base = s.last, b.confirmed(s)
 	s.ledger.Settled = true
+}
+
+// isStale reports whether the ledger may lack something that still stands in the bucket: the last Absorb is two or more epochs
+// back, so that what others spent in between was in epochs that are not held any more. A bucket that drains within an epoch has
+// drained that, and goes on with what is new as long as it is exchanged.
+func (b bucket) isStale(s *BucketState) bool {
+	last, _ := floorDivMod(s.absorbed.at, b.span())
+	return s.ledger.Epoch-last >= 2 && (b.size > b.limit || !s.ledger.Settled)
+}
+
+// confirmed is the deficit without what the store doesn't know of yet.
+func (b bucket) confirmed(s *BucketState) amount {
+	base := s.deficit.floor()
+	if unsent := s.ledger.Unsent(1); unsent < base.whole {
+		base.whole -= unsent
+		return base
+	} else if unsent > 0 {
+		return amount{}
+	}
+	return base
 }
 
 func (b bucket) isIdle(s *BucketState, now int64) bool {
@@ -165,10 +186,7 @@ func (b bucket) isIdle(s *BucketState, now int64) bool {
 	if b.limit > 0 && c.deficit.floor() != (amount{}) {
 		return false
 	}
-	if c.ledger.Scale < b.scale() {
-		return true
-	}
-	epoch, _ := floorDivMod(now, b.span(s))
+	epoch, _ := floorDivMod(now, b.span())
 	own, _ := c.ledger.holds(epoch, 1)
 	return !own
 }
@@ -178,36 +196,34 @@ func (b bucket) shift(s *BucketState, now int64, by time.Duration) {
 	if s.absorbed != nil {
 		s.absorbed.at = addSat(s.absorbed.at, int64(by))
 	}
-	epoch, _ := floorDivMod(now, b.span(s))
-	s.ledger.Shift(nearest(int64(by), b.span(s)), epoch)
+	epoch, _ := floorDivMod(now, b.span())
+	s.ledger.Shift(nearest(int64(by), b.span()), epoch)
 }
 
-// roll brings the ledger to the epoch of now. A bucket that now takes longer to fill than an epoch lasts gets longer epochs, in a new ledger.
+// roll brings the ledger to the epoch of now. What leaves it without having been sent is carried over to the current epoch, as
+// far as it still stands in the bucket: what came later stands there first.
 func (b bucket) roll(s *BucketState, now int64) {
 	l := &s.ledger
-	if scale := b.scale(); l.Scale < scale {
-		*l = Ledger{Scale: scale, Attempts: l.Attempts, Redo: l.Redo}
-		l.Epoch, _ = floorDivMod(now, b.span(s))
-		return
+	epoch, _ := floorDivMod(now, b.span())
+	var left int64
+	switch ahead := epoch - l.Epoch; {
+	case ahead == 1:
+		left = l.Prev.Unsent()
+	case ahead > 1:
+		left = l.Unsent(1)
 	}
-	epoch, _ := floorDivMod(now, b.span(s))
 	l.Roll(epoch, 1)
-}
-
-// span is the length of an epoch of s: the window, doubled until a full bucket drains within it.
-func (b bucket) span(s *BucketState) int64 {
-	return b.window << min(int(max(s.ledger.Scale, b.scale())), b.maxScale())
-}
-
-// scale is the smallest k with limit << k >= size, as far as the epoch stays within 2^62 ns.
-func (b bucket) scale() uint8 {
-	if b.limit == 0 || b.size <= b.limit {
-		return 0
+	if left > 0 {
+		stands := b.drained(s.deficit.floor(), now, s.last).ceil() - l.Unsent(1)
+		l.Cur.Own = addSat(l.Cur.Own, min(left, max(0, stands)))
 	}
-	return uint8(min(bits.Len64(uint64((b.size-1)/b.limit)), b.maxScale()))
 }
 
-func (b bucket) maxScale() int { return max(0, bits.LeadingZeros64(uint64(b.window))-2) }
+// minSpan is the shortest epoch. The hashes of shorter ones would come and go faster than a cut-off node comes back.
+const minSpan = int64(10 * time.Second)
+
+// span is the length of an epoch. It depends on nothing but the window: nodes whose limits or bursts differ count into the same ones.
+func (b bucket) span() int64 { return max(b.window, minSpan) }
 
 func (b bucket) level(s *BucketState, now int64) float64 {
 	var past absorbed
@@ -270,12 +286,28 @@ func (b bucket) spend(s *BucketState, n int64) {
 	s.ledger.Cur.Own = addSat(s.ledger.Cur.Own, n)
 }
 
-// spread adds what the others spent since the last exchange. All that comes at one instant has the effect of its sum, in
-// any order: the effect of what came before is taken back first.
-func (b bucket) spread(s *BucketState, theirs int64) {
+// spread adds what the others spent since the last exchange. All that comes at one instant has the effect of its sum, in any
+// order: the effect of what came before is taken back first.
+//
+// Where the store's fill is known, it bounds what is added: it has what still stood in the buckets of nodes that come back from
+// being cut off, while the totals have all that they had admitted meanwhile, most of which has drained.
+func (b bucket) spread(s *BucketState, theirs int64, level amount, bounded bool) {
 	before := b.effect(s)
 	s.absorbed.theirs = addSat(s.absorbed.theirs, theirs)
-	s.deficit = s.deficit.plus(b.effect(s), b.window).minus(before, b.window)
+	added := b.effect(s).minus(before, b.window)
+	if room := b.above(s, level); bounded && room.less(added) {
+		added = room
+		s.absorbed.idle, s.absorbed.theirs = amount{}, 0
+	}
+	s.deficit = s.deficit.plus(added, b.window)
+}
+
+// above is how far a level of now is above what was known at the last exchange, 0 where it isn't.
+func (b bucket) above(s *BucketState, level amount) amount {
+	if known := b.drained(s.absorbed.base, s.last, s.absorbed.at); known.less(level) {
+		return level.minus(known, b.window)
+	}
+	return amount{}
 }
 
 // effect is what is left of theirs when the idle time has drained its part. What was given back has its full effect.
@@ -290,49 +322,41 @@ func (b bucket) effect(s *BucketState) amount {
 	return theirs.minus(s.absorbed.idle, b.window)
 }
 
-// seen works out the level now from the levels that others have seen in two epochs. Each is of a bucket that was empty when its
-// epoch began: so the newer one may say too little, and the older one drained, with all that was spent since, may as well. A bucket's level
-// is the most that any stretch of time up to now leaves in it, so the higher of the two is right.
+// seen is the fill of the bucket now, as the store has it.
 func (b bucket) seen(s *BucketState, reports []Report) (level amount, ok bool) {
-	var cur, prev Report
 	for _, r := range reports {
-		switch age := s.ledger.Epoch - r.Epoch; {
-		case age == 0:
-			cur = r
-		case age == 1:
-			prev = r
+		if _, held := s.ledger.At(r.Epoch); !held || r.LevelAt <= 0 {
+			continue
+		}
+		ok = true
+		if now := b.drained(b.parse(r.Level), s.last, r.LevelAt); level.less(now) {
+			level = now
 		}
 	}
-	if cur.LevelAt > 0 {
-		level = b.drained(b.parse(cur.Level), s.last, cur.LevelAt)
-	}
-	if prev.LevelAt > 0 {
-		begin := max(prev.LevelAt, s.ledger.Epoch*b.span(s))
-		older := b.drained(b.parse(prev.Level), begin, prev.LevelAt)
-		older.whole = addSat(older.whole, max(0, cur.Elsewhere))
-		if older = b.drained(older, s.last, begin); level.less(older) {
-			level = older
-		}
-	}
-	return level, cur.LevelAt > 0 || prev.LevelAt > 0
+	return level, ok
 }
 
-// adopt takes the level that others have seen for what this node knew at the last exchange, where it is higher. What this node has spent since
-// comes on top.
+// adopt takes the level in the store for what this node knew at the last exchange, where it is higher. What this node has spent
+// since comes on top.
 func (b bucket) adopt(s *BucketState, level amount) {
-	known := b.drained(s.absorbed.base, s.last, s.absorbed.at)
-	s.deficit, s.absorbed.idle, s.absorbed.theirs = s.deficit.floor(), amount{}, 0
-	if known.less(level) {
-		s.deficit = s.deficit.plus(level.minus(known, b.window), b.window)
-	}
+	b.begin(s)
+	s.deficit = s.deficit.plus(b.above(s, level), b.window)
 }
 
 // lump adds what the others spent where nobody knows when: at most to the brim, as they too had a bucket.
 func (b bucket) lump(s *BucketState, theirs int64) {
-	s.deficit, s.absorbed.idle, s.absorbed.theirs = s.deficit.floor(), amount{}, 0
+	b.begin(s)
 	if room := b.size - s.deficit.ceil(); room > 0 {
 		s.deficit.whole += min(room, max(0, theirs))
 	}
+}
+
+// begin forgets what came at this instant.
+func (b bucket) begin(s *BucketState) {
+	if s.absorbed == nil {
+		s.absorbed = new(absorbed)
+	}
+	s.deficit, s.absorbed.idle, s.absorbed.theirs = s.deficit.floor(), amount{}, 0
 }
 
 // drains is how much drains in a time.

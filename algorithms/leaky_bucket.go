@@ -55,10 +55,10 @@ func (a LeakyBucket) Ledger(s *BucketState) *Ledger { return &s.ledger }
 // Roll brings the ledger to the epoch of now.
 func (a LeakyBucket) Roll(s *BucketState, now int64) { a.kernel().roll(s, now) }
 
-// Span is the window, doubled until a full bucket drains within it.
-func (a LeakyBucket) Span(s *BucketState) time.Duration { return time.Duration(a.kernel().span(s)) }
+// Span is the window, or 10s where that is longer.
+func (a LeakyBucket) Span(*BucketState) time.Duration { return time.Duration(a.kernel().span()) }
 
-// Live is 1: what stood in the bucket at an edge drains within the epoch after it.
+// Live is 1: in the last epoch others may still have something to say. What stands in the bucket longer is in its level.
 func (a LeakyBucket) Live() int { return 1 }
 
 // Level is the deficit in requests.

@@ -31,10 +31,9 @@ type Ledger struct {
 	kept, final uint32
 	// Attempts are the requests that arrived on this node in Cur, admitted or not. It saturates.
 	Attempts uint32
-	// Scale doubles the span that many times. It never falls while a state lives, so that epochs keep their numbers.
-	Scale uint8
 	// Settled says that a reply of the store has been absorbed lately. The owner of the state clears it for a key whose
-	// last exchange is too long ago for "what came since" to mean anything.
+	// last exchange is too long ago for "what came since" to mean anything. A bucket that was absorbed once goes by it only where
+	// its epochs lack something, see BucketState.
 	Settled bool
 	// Redo says why totals must be sent that the store seems to have. The exchange clears it.
 	Redo Redo
@@ -53,6 +52,8 @@ const (
 	// Moved: a step of the clock has changed which epochs the totals are of. Those that are nothing now must be sent as well, and the
 	// epochs undone.
 	Moved
+	// Unconfirmed: the store is another one. What counts as unsent is all that was ever spent, and not only what is new.
+	Unconfirmed
 )
 
 // MaxLive bounds how many epochs before the current one a ledger can hold.
@@ -170,7 +171,7 @@ func (l *Ledger) undo(epochs int64) {
 // Forget notes that the store is another one, which has confirmed nothing. What is known of the others stays for their epochs.
 func (l *Ledger) Forget() {
 	l.kept, l.final, l.Undone = math.MaxUint32, 0, 0
-	l.Redo &^= Moved
+	l.Redo = l.Redo&^Moved | Unconfirmed
 	l.unconfirm()
 }
 
@@ -242,6 +243,19 @@ func (l *Ledger) age(age int) int64 {
 	return 0
 }
 
+// Unsent sums what the store doesn't have of the current epoch and live earlier ones.
+func (l *Ledger) Unsent(live int) (sum int64) {
+	for age := range int64(live + 1) {
+		if c, ok := l.At(l.Epoch - age); ok {
+			sum = addSat(sum, c.Unsent())
+		}
+	}
+	return sum
+}
+
+// isKept reports that the store forgot one of the two newest epochs, and that what was known of it is kept.
+func (l *Ledger) isKept() bool { return l.kept&3 != 0 }
+
 // holds says what stands in the epochs that are live when epoch is the current one: totals that this node reported or will
 // report, and totals of the others.
 func (l *Ledger) holds(epoch int64, live int) (own, elsewhere bool) {
@@ -253,6 +267,12 @@ func (l *Ledger) holds(epoch int64, live int) (own, elsewhere bool) {
 		}
 	}
 	return own, elsewhere
+}
+
+// isEmpty reports that nobody is known to have spent anything in the two newest epochs.
+func (l *Ledger) isEmpty() bool {
+	own, elsewhere := l.holds(l.Epoch, 1)
+	return !own && !elsewhere
 }
 
 // giveBack lowers what was spent in an epoch. Where that is less than n, the rest was charged to the epoch after it, by a request

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -269,25 +270,58 @@ func TestGiveBackLowersTheEpochThatWasCharged(t *testing.T) {
 	}
 }
 
-func TestABucketThatTakesLongerToFillGetsANewLedger(t *testing.T) {
-	small, large := TokenBucket{Limit: 10, Window: 1e9}, TokenBucket{Limit: 10, Window: 1e9, Burst: 41}
-	s := new(BucketState)
-	small.Take(s, epoch, 4, 0)
-	l := small.Ledger(s)
-	l.Settled = true
-	l.Cur.Acked = 4
-	large.Take(s, epoch, 1, 0)
-	if got, want := large.Span(s), 8*large.Window; got != want || l.Scale != 3 {
-		t.Errorf("span %v, scale %d; want %v, 3", got, l.Scale, want)
+// Nodes whose limits, bursts or queues differ count into the same epochs.
+func TestTheEpochsOfABucketDependOnItsWindowAlone(t *testing.T) {
+	for _, k := range kinds[3:] {
+		for window, want := range map[time.Duration]time.Duration{
+			100 * time.Millisecond: 10 * time.Second, 10 * time.Second: 10 * time.Second, time.Minute: time.Minute, 720 * time.Hour: 720 * time.Hour,
+		} {
+			for _, limit := range []int64{0, 1, 50, 1 << 40} {
+				for _, size := range []int64{0, 1, 100, 1 << 40} {
+					s := k.make(limit, window, size)
+					s.take(epoch, 1, 0)
+					if got := time.Duration(s.span()); got != want || s.live() != 1 {
+						t.Errorf("%s %d/%v of size %d: epochs of %v, %d live; want %v, 1", k.name, limit, window, size, got, s.live(), want)
+					}
+				}
+			}
+		}
 	}
-	if l.Settled || l.Cur != (Count{Own: 1}) || l.Prev != (Count{}) || l.Epoch != epoch/8e9 {
-		t.Errorf("ledger %+v, want a new one with 1", *l)
-	}
-	if got := large.Level(s, epoch); got != 5 {
-		t.Errorf("level %v, want 5", got)
-	}
-	small.Take(s, epoch, 1, 0)
-	if got := small.Span(s); got != 8*small.Window || l.Cur.Own != 2 {
-		t.Errorf("smaller again: span %v, own %d; want no change, 2", got, l.Cur.Own)
+}
+
+// What a ledger lets go of unsent is carried over as far as it still stands in the bucket.
+func TestWhatIsUnsentIsCarriedOverWhileItStands(t *testing.T) {
+	const minute = int64(time.Minute)
+	start := epoch - epoch%minute
+	for _, k := range kinds[3:] {
+		for _, test := range []struct {
+			name         string
+			limit        int64
+			acked        int64
+			then         int64 // admitted an epoch later
+			epochs, want int64 // carried when so many have passed
+		}{
+			{"an epoch later it is held", 1, 0, 0, 1, 0},
+			{"two epochs later it has left", 1, 0, 0, 2, 58},
+			{"what was confirmed is known", 1, 40, 0, 2, 20},
+			{"what came later stands before it", 1, 0, 30, 2, 58},
+			{"some epochs later", 1, 0, 0, 5, 55},
+			{"it has drained", 60, 0, 0, 2, 0},
+		} {
+			s := k.make(test.limit, time.Minute, 100)
+			s.take(start, 60, 0)
+			s.ledger().Cur.Acked = test.acked
+			if test.then > 0 {
+				s.take(start+minute, test.then, 0)
+			}
+			s.roll(start + test.epochs*minute)
+			if got := s.ledger().Cur.Own; got != test.want {
+				t.Errorf("%s: %s: %d carried over, want %d", k.name, test.name, got, test.want)
+			}
+			got, want := s.ledger().Unsent(1), int64(math.Ceil(s.level(start+test.epochs*minute)))
+			if test.epochs > 1 && got > want {
+				t.Errorf("%s: %s: %d unsent, with %d in the bucket", k.name, test.name, got, want)
+			}
+		}
 	}
 }

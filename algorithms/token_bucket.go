@@ -48,10 +48,10 @@ func (a TokenBucket) Ledger(s *BucketState) *Ledger { return &s.ledger }
 // Roll brings the ledger to the epoch of now.
 func (a TokenBucket) Roll(s *BucketState, now int64) { a.kernel().roll(s, now) }
 
-// Span is the window, doubled until a full bucket drains within it.
-func (a TokenBucket) Span(s *BucketState) time.Duration { return time.Duration(a.kernel().span(s)) }
+// Span is the window, or 10s where that is longer.
+func (a TokenBucket) Span(*BucketState) time.Duration { return time.Duration(a.kernel().span()) }
 
-// Live is 1: what stood in the bucket at an edge drains within the epoch after it.
+// Live is 1: in the last epoch others may still have something to say. What stands in the bucket longer is in its level.
 func (a TokenBucket) Live() int { return 1 }
 
 // Level is the deficit in requests.

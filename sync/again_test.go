@@ -32,7 +32,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 			n := node{Table: table.New[algorithms.WindowState](1000), Replicator: NewReplicator(&wire{net: net, store: store}, "test", time.Second, wallClock, zap.NewNop())}
 			n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
 			n.Configure(table.Background[algorithms.WindowState]{Algorithm: alg, Rate: rate, Early: true, Lagging: true, Wake: n.Wake}, 1000)
-			n.Attach(n.Source, rate, 0)
+			n.Attach(n.Source, rate)
 			nodes[i] = n
 		}
 		count := func(i int, n int64) {

@@ -1,16 +1,14 @@
 package ratesync
 
 import (
-	"math"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // parseAnswer reads what the script says of one key: what this node's field held, "" where there was none, and "total attempts" of all nodes, for buckets
-// with "level at". What makes no sense counts as failed, and nothing of it is believed: whoever else writes to these keys could lock clients out otherwise.
+// with their fill. What makes no sense counts as failed, and nothing of it is believed: whoever else writes to these keys could lock clients out otherwise.
 func parseAnswer(m table.Message, held, sum string) table.Answer {
 	a := table.Answer{Message: m, Failed: true}
 	var ok, ok2 bool
@@ -20,29 +18,27 @@ func parseAnswer(m table.Message, held, sum string) table.Answer {
 		}
 	}
 	total, rest, _ := strings.Cut(sum, " ")
-	attempts, level, bucket := strings.Cut(rest, " ")
+	attempts, fill, filled := strings.Cut(rest, " ")
 	a.Sum, ok = count(total)
 	a.SumAttempts, ok2 = count(attempts)
 	mine := a.Held
 	if m.Push {
 		mine = m.Total
 	}
-	a.Failed = !ok || !ok2 || a.Sum < mine || bucket && !readLevel(&a, level)
+	a.Failed = !ok || !ok2 || a.Sum < mine || filled && !readFill(&a, fill)
 	return a
 }
 
 // noSense is what is said of an answer that is not believed.
 const noSense = "an answer that makes no sense"
 
-// readLevel reads the fill of a bucket and when it was seen, in milliseconds.
-func readLevel(a *table.Answer, text string) bool {
-	level, at, _ := strings.Cut(text, " ")
-	fill, err := strconv.ParseFloat(level, 64)
-	ms, ok := count(at)
-	if err != nil || !(fill >= 0 && fill < exact) || !ok || ms > math.MaxInt64/int64(time.Millisecond) {
+// readFill reads the fill of a bucket.
+func readFill(a *table.Answer, text string) bool {
+	fill, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(fill >= 0 && fill < exact) || !a.Bucket {
 		return false
 	}
-	a.Seen, a.SeenAt = fill, ms*int64(time.Millisecond)
+	a.Seen, a.Known = fill, true
 	return true
 }
 

@@ -2,7 +2,6 @@ package ratesync
 
 import (
 	"context"
-	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,7 +22,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	}
 	l := letters.Get().(*letter)
 	defer letters.Put(l)
-	l.write(r.prefix, s, math.Float64frombits(at.drain.Load()), rate, messages)
+	l.write(r.prefix, s, rate, messages)
 	reply, err := l.send(ctx, r.client)
 	if err == nil {
 		err = l.read(reply, messages)
@@ -78,45 +77,65 @@ type letter struct {
 var letters = sync.Pool{New: func() any { return new(letter) }}
 
 // write lays out a call: the script, its keys, and its arguments as push.lua has them.
-func (l *letter) write(prefix string, s *Source, drain float64, rate time.Duration, messages []table.Message) {
+func (l *letter) write(prefix string, s *Source, rate time.Duration, messages []table.Message) {
+	fills := 0
+	var ttl time.Duration
+	for i := range messages {
+		if messages[i].Bucket {
+			fills++
+		}
+		ttl = max(ttl, s.spec.ttl(messages[i].Span, rate))
+	}
 	l.text, l.ends = l.text[:0], l.ends[:0]
 	l.end("evalsha")
 	l.end(pushScript.Hash())
-	l.text = strconv.AppendInt(l.text, int64(len(messages)), 10)
-	l.end("")
-	var ttl time.Duration
+	l.number(int64(len(messages) + fills))
 	for i := range messages {
-		m := &messages[i]
-		l.text = s.spec.appendKey(l.text, prefix, m)
+		l.text = s.spec.appendKey(l.text, prefix, &messages[i])
 		l.end("")
-		ttl = max(ttl, s.spec.ttl(m.Span, rate))
+	}
+	for i := range messages {
+		if messages[i].Bucket {
+			l.text = s.spec.appendFill(l.text, prefix, &messages[i])
+			l.end("")
+		}
 	}
 	l.end(s.node)
-	l.text = strconv.AppendInt(l.text, s.seq.Add(1), 10)
-	l.end("")
-	if drain > 0 {
-		l.text = strconv.AppendFloat(l.text, drain/1000, 'f', -1, 64)
-	}
-	l.end("")
-	l.text = strconv.AppendInt(l.text, ttl.Milliseconds(), 10)
-	l.end("")
+	l.number(s.seq.Add(1))
+	l.number(int64(fills))
+	l.number(ttl.Milliseconds())
 	for i := range messages {
-		m := &messages[i]
-		if m.Push {
-			l.text = strconv.AppendInt(l.text, m.Total, 10)
-			l.end("")
-			l.text = strconv.AppendInt(l.text, m.Attempts, 10)
-			l.end("")
-		} else {
-			l.end("")
-			l.end("")
-		}
-		if drain > 0 {
-			l.text = strconv.AppendFloat(l.text, m.Level, 'f', 3, 64)
-			l.end("")
-		}
+		l.count(&messages[i], fills > 0)
 	}
 	l.seal()
+}
+
+// count lays out what a message says.
+func (l *letter) count(m *table.Message, bucket bool) {
+	if m.Push {
+		l.number(m.Total)
+		l.number(m.Attempts)
+	} else {
+		l.end("")
+		l.end("")
+	}
+	if !bucket {
+		return
+	}
+	l.text = strconv.AppendInt(l.text, m.Unsent, 10)
+	if m.Bucket {
+		l.text = strconv.AppendFloat(append(l.text, ' '), m.Drain, 'g', 9, 64)
+		l.text = strconv.AppendFloat(append(l.text, ' '), m.Level, 'f', 3, 64)
+		if m.Resend {
+			l.text = append(l.text, " !"...)
+		}
+	}
+	l.end("")
+}
+
+func (l *letter) number(n int64) {
+	l.text = strconv.AppendInt(l.text, n, 10)
+	l.end("")
 }
 
 // end ends an argument, after its last part.

@@ -51,7 +51,7 @@ func manyTables(t *testing.T, n int) *tables {
 		tb := table.New[algorithms.WindowState](1000)
 		source := NewSource(tb, Spec{Zone: fmt.Sprint("z", i), Kind: 'f', Window: time.Hour, Buckets: 1})
 		tb.Configure(table.Background[algorithms.WindowState]{Algorithm: anHour, Rate: time.Hour, Lagging: true, Wake: source.Wake}, 1000)
-		m.rep.Attach(source, time.Hour, 0)
+		m.rep.Attach(source, time.Hour)
 		m.sources, m.tables = append(m.sources, source), append(m.tables, tb)
 	}
 	time.Sleep(time.Minute) // the first turns are over

@@ -14,13 +14,14 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// A luaStore runs the scripts of the exchange themselves, over hashes in memory and in virtual time. It is the part of Redis that they use.
+// A luaStore runs the scripts of the exchange themselves, over hashes and texts in memory and in virtual time. It is the part of Redis that they use.
 type luaStore struct {
 	t *testing.T
 
 	mu      sync.Mutex
 	state   *lua.LState
 	hashes  map[string]map[string]string
+	texts   map[string]string // the fills
 	expires map[string]time.Time
 	ahead   time.Duration // of its clock
 	// forgotten counts the times it has lost something.
@@ -42,7 +43,7 @@ func compile(source string) *lua.FunctionProto {
 }
 
 func newLuaStore(t *testing.T) *luaStore {
-	s := &luaStore{t: t, state: lua.NewState(), hashes: make(map[string]map[string]string), expires: make(map[string]time.Time)}
+	s := &luaStore{t: t, state: lua.NewState(), hashes: make(map[string]map[string]string), texts: make(map[string]string), expires: make(map[string]time.Time)}
 	api := s.state.NewTable()
 	api.RawSetString("call", s.state.NewFunction(s.call))
 	api.RawSetString("pcall", s.state.NewFunction(s.call))
@@ -57,6 +58,7 @@ func (s *luaStore) run(hash string, keys []string, args []any) any {
 	for key, at := range s.expires {
 		if !s.time().Before(at) {
 			delete(s.hashes, key)
+			delete(s.texts, key)
 			delete(s.expires, key)
 		}
 	}
@@ -145,17 +147,37 @@ func (s *luaStore) call(l *lua.LState) int {
 			hash[arg(i)] = arg(i + 1)
 		}
 		l.Push(lua.LNumber(1))
+	case "MGET":
+		for i := 2; i <= l.GetTop(); i++ {
+			if text, ok := s.texts[arg(i)]; ok {
+				list.Append(lua.LString(text))
+			} else {
+				list.Append(lua.LFalse)
+			}
+		}
+		l.Push(list)
+	case "SET":
+		s.texts[arg(2)] = arg(3)
+		s.expire(arg(2), arg(5)) // after PX
+		l.Push(lua.LString("OK"))
 	case "HDEL":
 		delete(hash, arg(3))
 		l.Push(lua.LNumber(1))
 	case "PEXPIRE":
-		ms, _ := strconv.ParseFloat(arg(3), 64)
-		s.expires[arg(2)] = s.time().Add(time.Duration(ms * 1e6))
+		s.expire(arg(2), arg(3))
 		l.Push(lua.LNumber(1))
 	default:
 		l.RaiseError("command %s is not known", arg(1))
 	}
 	return 1
+}
+
+func (s *luaStore) expire(key, ms string) {
+	n, err := strconv.ParseInt(ms, 10, 64)
+	if err != nil || n <= 0 {
+		s.t.Errorf("%s is to expire in %q milliseconds", key, ms)
+	}
+	s.expires[key] = s.time().Add(time.Duration(min(n, 1e12)) * time.Millisecond)
 }
 
 // check holds the sums of a call to the totals that they are the sums of.
@@ -182,7 +204,7 @@ func (s *luaStore) forget(n int, all bool) (one string) {
 	defer s.mu.Unlock()
 	s.forgotten++
 	if all {
-		s.hashes = make(map[string]map[string]string)
+		s.hashes, s.texts = make(map[string]map[string]string), make(map[string]string)
 		s.expires = make(map[string]time.Time)
 		return ""
 	}
@@ -204,23 +226,29 @@ func (s *luaStore) counting() (keys []string) {
 	return keys
 }
 
-// save copies what there is, and restore goes back to it: a failover to a replica that lags behind.
-func (s *luaStore) save() map[string]map[string]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	saved := make(map[string]map[string]string, len(s.hashes))
-	for key, hash := range s.hashes {
-		saved[key] = maps.Clone(hash)
-	}
-	return saved
+// saved is what a replica has.
+type saved struct {
+	hashes map[string]map[string]string
+	texts  map[string]string
 }
 
-func (s *luaStore) restore(saved map[string]map[string]string) {
+// save copies what there is, and restore goes back to it: a failover to a replica that lags behind.
+func (s *luaStore) save() *saved {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	copied := &saved{make(map[string]map[string]string, len(s.hashes)), maps.Clone(s.texts)}
+	for key, hash := range s.hashes {
+		copied.hashes[key] = maps.Clone(hash)
+	}
+	return copied
+}
+
+func (s *luaStore) restore(from *saved) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgotten++
-	s.hashes = make(map[string]map[string]string, len(saved))
-	for key, hash := range saved {
+	s.hashes, s.texts = make(map[string]map[string]string, len(from.hashes)), maps.Clone(from.texts)
+	for key, hash := range from.hashes {
 		s.hashes[key] = maps.Clone(hash)
 	}
 }

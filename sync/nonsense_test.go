@@ -88,7 +88,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 		cut       int
 	}{
 		{"", "0 9", 0}, {"", "-3 -3", 0}, {"", "99999999999999999999 5", 0}, {"", "9007199254740993 1", 0}, {"", "many", 0}, {"", "", 0},
-		{"", "NaN 1", 0}, {"", "5 5 NaN 1", 0}, {"", "5 5 -1 1", 0}, {"", "5 5 inf 1", 0}, {"", "5 5 1 99999999999999999", 0}, {"", "5 5 1", 0}, {"", "5", 0}, {"", "5 5 ", 0},
+		{"", "NaN 1", 0}, {"", "5 5 NaN 1", 0}, {"", "5 5 -1 1", 0}, {"", "5 5 inf 1", 0}, {"", "5 5 1 99999999999999999", 0}, {"", "5 5 1", 0}, {"", "5 5 1.000", 0}, {"", "5", 0}, {"", "5 5 ", 0},
 		{"x", "5 5", 0}, {"-1", "5 5", 0}, {"5.0", "5 5", 0}, {"NaN", "5 5", 0}, {"!", "ERR", 0},
 		{"", "5 5\n", 0}, {"", "5 5\n5", 0}, {"", "5 5", 4}, {"", "5 5", 5}, {"", "5 5", 17},
 	} {
@@ -101,7 +101,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				tab := table.New[algorithms.WindowState](10)
 				source := NewSource(tab, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
 				tab.Configure(table.Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second, Early: true, Wake: source.Wake}, 10)
-				n.rep.Attach(source, time.Second, 0)
+				n.rep.Attach(source, time.Second)
 				defer n.rep.Close()
 				defer source.Detach()
 				take := func() bool { return tab.Take(alg, table.KeyOf([]byte("k")), []byte("k"), wallClock(), 1).Allowed }
@@ -141,6 +141,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 // Whatever a reply says, nothing panics, no count is negative and no more than the limit is admitted.
 func FuzzAnswer(f *testing.F) {
 	f.Add("", "5 5", int64(5), true)
+	f.Add("3", "9 9 1.250", int64(5), true)
 	f.Add("3", "9 9 1.250 1700000000000", int64(5), false)
 	f.Add("!", "WRONGTYPE", int64(1), true)
 	f.Add("9007199254740991", "9007199254740991 0 nan -1", int64(3), true)

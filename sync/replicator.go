@@ -7,7 +7,6 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -117,14 +116,14 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 	}
 }
 
-// Attach begins to exchange a table every rate, or changes the rate. drain is what its buckets lose, in requests per second; 0 without buckets.
+// Attach begins to exchange a table every rate, or changes the rate.
 // A table that was attached to another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
-func (r *Replicator) Attach(s *Source, rate time.Duration, drain float64) {
+func (r *Replicator) Attach(s *Source, rate time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.at.Load()
 	if old != nil && old.to == r {
-		old.set(rate, drain)
+		old.rate.Store(int64(rate))
 		old.due.Store(true) // a zone that asks Redis from now on must find there what was counted until now
 		s.Wake()
 		return
@@ -133,7 +132,7 @@ func (r *Replicator) Attach(s *Source, rate time.Duration, drain float64) {
 	at := &attachment{
 		to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest),
 	}
-	at.set(rate, drain)
+	at.rate.Store(int64(rate))
 	last := s.last
 	s.last = at
 	s.at.Store(at)
@@ -154,11 +153,6 @@ func (r *Replicator) Attach(s *Source, rate time.Duration, drain float64) {
 		}
 		r.serve(ctx, s, at)
 	}()
-}
-
-func (at *attachment) set(rate time.Duration, drain float64) {
-	at.rate.Store(int64(rate))
-	at.drain.Store(math.Float64bits(drain))
 }
 
 // Detach ends the exchange of a table, wherever it is attached, and sends before what is unsent; that takes two seconds at most. Tables that are detached one

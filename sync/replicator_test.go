@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -64,7 +65,7 @@ func startNode(t *testing.T, client redis.UniversalClient, alg algorithms.Algori
 
 func (n *rnode) configure(rate time.Duration) {
 	n.table.Configure(table.Background[algorithms.WindowState]{Algorithm: n.alg, Rate: rate, Early: true, Lagging: true, Wake: n.source.Wake}, 10_000)
-	n.rep.Attach(n.source, rate, 0)
+	n.rep.Attach(n.source, rate)
 }
 
 func (n *rnode) take(key string, count int) (admitted int) {
@@ -244,7 +245,7 @@ func TestAnotherRedisTakesOver(t *testing.T) {
 	a.knows("k", 4, 0)
 	rep2 := NewReplicator(clientOf(t, r2.URL), "test", time.Second, wallClock, zap.NewNop())
 	t.Cleanup(rep2.Close)
-	rep2.Attach(a.source, 50*time.Millisecond, 0)
+	rep2.Attach(a.source, 50*time.Millisecond)
 	t.Cleanup(a.source.Detach)
 	b := startNode(t, clientOf(t, r2.URL), anHour, 50*time.Millisecond, wallClock)
 	b.knows("k", 0, 4)
@@ -327,9 +328,9 @@ func TestClusterBatches(t *testing.T) {
 func TestPushScript(t *testing.T) {
 	r := redistest.Start(t)
 	client := r.Client()
-	push := func(node string, seq int, total, attempts any, drain string) []string {
+	push := func(node string, seq int, total, attempts any) []string {
 		t.Helper()
-		reply, err := pushScript.Run(context.Background(), client, []string{"h"}, node, seq, drain, 60_000, total, attempts, 0).Text()
+		reply, err := pushScript.Run(context.Background(), client, []string{"h"}, node, seq, 0, 60_000, total, attempts).Text()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -351,21 +352,129 @@ func TestPushScript(t *testing.T) {
 		{"asking only", "a", 5, "", "", "8", "10 12"},
 		{"a newcomer asks", "c", 1, "", "", "", "10 12"},
 	} {
-		got := push(step.node, step.seq, step.total, step.attempts, "")
+		got := push(step.node, step.seq, step.total, step.attempts)
 		if got[0] != step.held || got[1] != step.sum {
 			t.Errorf("%s: reply %q, want held %q and sum %q", step.name, got, step.held, step.sum)
 		}
 	}
 	client.Del(context.Background(), "h")
 	client.Set(context.Background(), "h", "foreign", 0)
-	if got := push("a", 9, 1, 1, ""); got[0] != "!" {
+	if got := push("a", 9, 1, 1); got[0] != "!" {
 		t.Errorf("a foreign type: reply %q, want an error marker", got)
 	}
-	client.Del(context.Background(), "h")
-	if got := push("a", 1, 8, 8, "0.001"); got[1] != "8 8" {
-		t.Errorf("a bucket's first message: %q", got)
+}
+
+// What the script makes of a bucket's fill, message by message.
+func TestPushScriptOfABucket(t *testing.T) {
+	r := redistest.Start(t)
+	client, ctx := r.Client(), context.Background()
+	const still = "1e-12" // requests a millisecond: nothing flows out while the test runs
+	// push tells of the current epoch, and where there is more of the one before.
+	push := func(node string, seq int, total any, fill string, before ...any) (reply []string, stored string) {
+		t.Helper()
+		keys, args := []string{"{k}:1"}, append([]any{node, seq, 1, 60_000, total, 1, fill}, before...)
+		if len(before) > 0 {
+			keys = append(keys, "{k}:0")
+		}
+		text, err := pushScript.Run(ctx, client, append(keys, "{k}:fill"), args...).Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored, _, _ = strings.Cut(client.Get(ctx, "{k}:fill").Val(), " ")
+		return strings.Split(text, "\n")[2:], stored
 	}
-	if got := push("b", 1, 1, 1, "0.001"); !containsAny(got[1], "9 9 8.000 ") {
-		t.Errorf("a bucket's second message: %q, want the level that the first one left", got)
+	for _, step := range []struct {
+		name         string
+		node         string
+		seq          int
+		total        any
+		fill         string
+		before       []any
+		sum, want    string // the reply's second line, what stands there then
+		sumOfTheLast string
+	}{
+		{"a first one tells what stands", "a", 1, 8, "8 " + still + " 7.5", nil, "8 1", "7.500", ""},
+		{"another adds what it has unsent", "b", 1, 3, "3 " + still + " 3", nil, "11 2 7.500", "10.500", ""},
+		{"repeated", "b", 1, 3, "3 " + still + " 3", nil, "11 2 10.500", "10.500", ""},
+		{"its own level doesn't count", "b", 2, 4, "1 " + still + " 90", nil, "12 2 10.500", "11.500", ""},
+		{"overtaken", "b", 1, 3, "3 " + still + " 90", nil, "12 2 11.500", "11.500", ""},
+		{"what has drained where it was admitted", "b", 3, 54, "5 " + still + " 90", nil, "62 2 11.500", "16.500", ""},
+		{"asking only", "c", 1, "", "0 " + still + " 90", nil, "62 2 16.500", "16.500", ""},
+		{"given back", "b", 4, 50, "0 " + still + " 90", nil, "58 2 16.500", "12.500", ""},
+		{"of the epoch before as well", "a", 2, 9, "1 " + still + " 1", []any{4, 0, "4"}, "59 2 12.500", "17.500", "4 0"},
+		{"a repeated one of both", "a", 2, 9, "1 " + still + " 1", []any{4, 0, "4"}, "59 2 17.500", "17.500", "4 0"},
+		{"after a loss the level counts where it is higher", "a", 3, 9, "0 " + still + " 40 !", nil, "59 2 17.500", "40.000", ""},
+		{"and only there", "b", 5, 52, "2 " + still + " 3 !", nil, "61 2 40.000", "42.000", ""},
+		{"it doesn't fall below nothing", "b", 6, 2, "0 " + still + " 3", nil, "11 2 42.000", "0.000", ""},
+	} {
+		got, stored := push(step.node, step.seq, step.total, step.fill, step.before...)
+		if got[1] != step.sum || stored != step.want || step.sumOfTheLast != "" && got[3] != step.sumOfTheLast {
+			t.Errorf("%s: reply %q, fill %s; want %q and %s", step.name, got, stored, step.sum, step.want)
+		}
 	}
+	for _, nonsense := range []string{"", "x", "1 2 3", "1 2 3 4 5", "-1 1 1 1", "nan nan nan nan", "inf 1 1 1", "1 1 inf 1", "1e300 1 1 1", "1 1e300 1 1", "1 1 1 1e300", "5 5 nan 5"} {
+		client.Set(ctx, "{k}:fill", nonsense, 0)
+		client.Del(ctx, "{k}:1")
+		if got, stored := push("a", 1, 8, "8 "+still+" 6"); got[1] != "8 1" || stored != "6.000" {
+			t.Errorf("%q in its place: reply %q, fill %s; want none in the reply, and 6.000", nonsense, got, stored)
+		}
+		if ttl := client.PTTL(ctx, "{k}:fill").Val(); ttl <= 0 {
+			t.Errorf("%q in its place: what comes then does not expire", nonsense)
+		}
+	}
+	client.Del(ctx, "{k}:fill", "{k}:1")
+	client.RPush(ctx, "{k}:fill", "foreign")
+	if got, stored := push("a", 1, 8, "8 "+still+" 6"); got[1] != "8 1" || stored != "6.000" {
+		t.Errorf("a foreign type in its place: reply %q, fill %s; want none in the reply, and 6.000", got, stored)
+	}
+	client.Del(ctx, "{k}:1")
+	client.Set(ctx, "{k}:1", "foreign", 0)
+	if got, stored := push("a", 2, 8, "8 "+still+" 6"); got[0] != "!" || stored != "6.000" {
+		t.Errorf("a foreign type in the hash's place: reply %q, fill %s; want an error marker, and nothing added", got, stored)
+	}
+}
+
+// Time that has passed drains at the rate of who admitted last, or of a faster one that asked since, and the key stays twice as long as that takes, and longer where it was to.
+func TestAFillDrainsAtTheRateOfWhoAdmittedLast(t *testing.T) {
+	s := newLuaStore(t)
+	defer s.state.Close()
+	push := func(seq, total int, fill string) string {
+		reply := s.run(pushScript.Hash(), []string{"h", "fill"}, []any{"a", seq, 1, 60_000, total, 0, fill}).(string)
+		return strings.Join(strings.Split(reply, "\n")[3:], "")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		stays := func(want time.Duration) {
+			t.Helper()
+			if got := s.expires["fill"].Sub(s.time()); got != want {
+				t.Errorf("it stays for %v, want %v", got, want)
+			}
+		}
+		push(1, 100, "100 0.001 100")
+		stays(200*time.Second + time.Minute) // longer than a hash, which is a minute here
+		time.Sleep(30 * time.Second)
+		if got := push(2, 110, "10 0.01 80"); got != "110 0 70.000" {
+			t.Errorf("after 30s at one a second: %q, want 70", got)
+		}
+		stays(170*time.Second + time.Minute) // 80 at ten a second would take 8
+		time.Sleep(5 * time.Second)
+		if got := push(3, 111, "1 0 31"); got != "111 0 30.000" {
+			t.Errorf("after 5s at ten a second: %q, want 30", got)
+		}
+		time.Sleep(time.Second)
+		if got := push(4, 111, "0 0.01 9"); got != "111 0 21.000" {
+			t.Errorf("a second after a message of a limit of 0: %q, want 21, at the rate before", got)
+		}
+		push(4, 111, "0 0.001 9")
+		if got := s.texts["fill"]; !strings.Contains(got, " 0.01 ") {
+			t.Errorf("%q after a message of a lower limit that has admitted nothing, want the rate before", got)
+		}
+		s.step(-time.Hour)
+		if got := push(5, 112, "1 0.01 9"); got != "112 0 31.000" {
+			t.Errorf("after a step back of the clock: %q, want what was written last, 31", got)
+		}
+		time.Sleep(time.Second)
+		if got := push(6, 112, "0 0.01 9 !"); got != "112 0 22.000" {
+			t.Errorf("a second later: %q, want 22", got)
+		}
+	})
 }

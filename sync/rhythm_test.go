@@ -119,7 +119,7 @@ func (n *vnode) zone(name string, rate time.Duration) (touch func(key string), s
 	tab := table.New[algorithms.WindowState](1000)
 	source = NewSource(tab, Spec{Zone: name, Kind: 'f', Window: alg.Window, Buckets: 1})
 	tab.Configure(table.Background[algorithms.WindowState]{Algorithm: alg, Rate: rate, Early: true, Wake: source.Wake}, 1000)
-	n.rep.Attach(source, rate, 0)
+	n.rep.Attach(source, rate)
 	return func(key string) { tab.Take(alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 1) }, source
 }
 
@@ -145,7 +145,7 @@ func TestEachZoneHasItsOwnRhythm(t *testing.T) {
 		between(t, "2s in 10s", n.count("slow"), 5, 8)
 		between(t, "beats in 10s", n.count("nodes"), 10, 11)
 
-		n.rep.Attach(slowSource, 100*time.Millisecond, 0) // as a reload does
+		n.rep.Attach(slowSource, 100*time.Millisecond) // as a reload does
 		before := n.count("slow")
 		for range 100 {
 			slow("k")

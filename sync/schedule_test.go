@@ -23,27 +23,30 @@ import (
 var schedules = flag.Int("schedules", 8, "random schedules of the exchange for each algorithm")
 
 // Whatever happens to messages, replies, nodes and the store: once all is well again, the store has exactly what each living node admitted in each live epoch,
-// and of a dead one no more than it admitted and no less than it had confirmed. The tables, the loops and the scripts are the real ones.
+// and of a dead one no more than it admitted and no less than it had confirmed. The tables, the loops and the scripts are the real ones. The nodes may
+// differ in all but kind and window, and change meanwhile.
 func TestEverySchedule(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, uint64){
-		"fixed_window": scheduleOf(func(limit int64, w time.Duration) windowAlgorithm {
+		"fixed_window": scheduleOf(func(limit, _ int64, w time.Duration) windowAlgorithm {
 			return algorithms.FixedWindow{Limit: limit, Window: w}
 		}),
-		"sliding_window": scheduleOf(func(limit int64, w time.Duration) windowAlgorithm {
+		"sliding_window": scheduleOf(func(limit, _ int64, w time.Duration) windowAlgorithm {
 			return algorithms.SlidingWindow{Limit: limit, Window: w}
 		}),
-		"buckets": scheduleOf(func(limit int64, w time.Duration) windowAlgorithm {
+		"buckets": scheduleOf(func(limit, _ int64, w time.Duration) windowAlgorithm {
 			return algorithms.SlidingWindow{Limit: limit, Window: w, Buckets: 4}
 		}),
-		"sliding_log": scheduleOf(func(limit int64, w time.Duration) algorithms.Algorithm[algorithms.LogState] {
+		"sliding_log": scheduleOf(func(limit, _ int64, w time.Duration) algorithms.Algorithm[algorithms.LogState] {
 			return algorithms.SlidingLog{Limit: limit, Window: w}
 		}),
-		"token_bucket": scheduleOf(func(limit int64, w time.Duration) bucketAlgorithm {
-			return algorithms.TokenBucket{Limit: limit, Window: w}
+		"token_bucket": scheduleOf(func(limit, size int64, w time.Duration) bucketAlgorithm {
+			return algorithms.TokenBucket{Limit: limit, Window: w, Burst: size}
 		}),
-		"gcra": scheduleOf(func(limit int64, w time.Duration) bucketAlgorithm { return algorithms.GCRA{Limit: limit, Window: w} }),
-		"leaky_bucket": scheduleOf(func(limit int64, w time.Duration) bucketAlgorithm {
-			return algorithms.LeakyBucket{Limit: limit, Window: w, Queue: limit}
+		"gcra": scheduleOf(func(limit, size int64, w time.Duration) bucketAlgorithm {
+			return algorithms.GCRA{Limit: limit, Window: w, Burst: size}
+		}),
+		"leaky_bucket": scheduleOf(func(limit, size int64, w time.Duration) bucketAlgorithm {
+			return algorithms.LeakyBucket{Limit: limit, Window: w, Queue: size}
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,17 +69,19 @@ type (
 type schedule[S any] struct {
 	t      *testing.T
 	random *rand.Rand
+	// alg is the parameters of one node, and rate the longest interval of all. draw makes other parameters for a node; nil where all are alike.
 	alg    algorithms.Algorithm[S]
 	rate   time.Duration
+	draw   func() algorithms.Algorithm[S]
 	span   time.Duration
 	spec   Spec
-	drain  float64
+	drains bool
 	store  *luaStore
 	net    *network
 	keys   []string
 	nodes  []*member[S]
 	dead   []*member[S]
-	saved  map[string]map[string]string
+	saved  *saved
 	// whole says that the store forgets everything or nothing, which nodes notice without a request.
 	whole bool
 	// evicted are the hashes that were lost one by one: of those nodes ask only as long as their epoch is the current one.
@@ -85,6 +90,8 @@ type schedule[S any] struct {
 
 // member is a node.
 type member[S any] struct {
+	alg    algorithms.Algorithm[S]
+	rate   time.Duration
 	wire   *wire
 	table  *table.Table[S]
 	source *Source
@@ -101,13 +108,16 @@ type took struct {
 	table.Taken
 }
 
-func scheduleOf[S any](of func(limit int64, window time.Duration) algorithms.Algorithm[S]) func(*testing.T, uint64) {
+func scheduleOf[S any](of func(limit, size int64, window time.Duration) algorithms.Algorithm[S]) func(*testing.T, uint64) {
 	return func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		pick := func(all ...time.Duration) time.Duration { return all[random.IntN(len(all))] }
-		alg := of(int64(5+random.IntN(500)), pick(2*time.Minute, 10*time.Minute))
+		window := pick(2*time.Minute, 10*time.Minute)
+		draw := func() algorithms.Algorithm[S] {
+			return of(int64(5+random.IntN(500)), int64(5+random.IntN(1000)), window)
+		}
 		s := &schedule[S]{
-			t: t, random: random, alg: alg, rate: pick(100*time.Millisecond, 500*time.Millisecond, time.Second, 5*time.Second),
+			t: t, random: random, alg: draw(), draw: draw, rate: pick(100*time.Millisecond, 500*time.Millisecond, time.Second, 5*time.Second),
 			store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(seed, 8))}, whole: seed%2 == 0, evicted: make(map[string]bool),
 		}
 		defer s.store.state.Close()
@@ -129,7 +139,7 @@ func scheduleOf[S any](of func(limit int64, window time.Duration) algorithms.Alg
 
 // name says how the tables are called, as the root package does.
 func (s *schedule[S]) name() {
-	limit, window := s.alg.Rule()
+	_, window := s.alg.Rule()
 	s.spec = Spec{Zone: "z", Kind: 'f', Window: window, Buckets: 1, Live: s.alg.Live()}
 	switch a := any(s.alg).(type) {
 	case algorithms.SlidingWindow:
@@ -137,7 +147,7 @@ func (s *schedule[S]) name() {
 	case algorithms.SlidingLog:
 		s.spec.Kind = 'l'
 	case algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket:
-		s.spec.Kind, s.drain = 't', float64(limit)/window.Seconds()
+		s.spec.Kind, s.drains = 't', true
 	}
 	var none S
 	s.span = s.alg.Span(&none)
@@ -147,11 +157,20 @@ func (s *schedule[S]) join() {
 	m := &member[S]{wire: &wire{net: s.net, store: s.store}, table: table.New[S](1000), own: make(map[string]int64), floor: make(map[string]int64), gave: make(map[string]bool)}
 	m.source = NewSource(m.table, s.spec)
 	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, zap.NewNop())
-	m.table.Configure(table.Background[S]{
-		Algorithm: s.alg, Rate: s.rate, Early: s.random.IntN(4) > 0, Lagging: s.drain == 0, Wake: m.source.Wake,
-	}, 1000)
-	m.rep.Attach(m.source, s.rate, s.drain)
+	s.configure(m)
 	s.nodes = append(s.nodes, m)
+}
+
+// configure gives a node parameters of its own, at first or in a reload.
+func (s *schedule[S]) configure(m *member[S]) {
+	m.alg, m.rate = s.alg, s.rate
+	if s.draw != nil {
+		m.alg, m.rate = s.draw(), s.rate/time.Duration(1+s.random.IntN(4))
+	}
+	m.table.Configure(table.Background[S]{
+		Algorithm: m.alg, Rate: m.rate, Early: s.random.IntN(4) > 0, Lagging: !s.drains, Wake: m.source.Wake,
+	}, 1000)
+	m.rep.Attach(m.source, m.rate)
 }
 
 // step is one thing that happens, and some time.
@@ -162,8 +181,10 @@ func (s *schedule[S]) step() {
 		s.take(m, s.keys[s.random.IntN(len(s.keys))], 1+s.random.IntN(20))
 	case n < 72:
 		s.giveBack(m)
-	case n < 76:
+	case n < 74:
 		m.table.Sweep(wallClock())
+	case n < 76:
+		s.configure(m)
 	case n < 84:
 		s.net.worsen()
 	case n < 89:
@@ -231,7 +252,7 @@ func (s *schedule[S]) epoch(at int64) int64 { return at / int64(s.span) }
 
 func (s *schedule[S]) take(m *member[S], key string, n int) {
 	for range n {
-		d := m.table.Take(s.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 1)
+		d := m.table.Take(m.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 1)
 		if d.Allowed {
 			m.own[s.hash(key, s.epoch(d.At))]++
 			m.taken = append(m.taken, took{key, d})
@@ -248,7 +269,7 @@ func (s *schedule[S]) giveBack(m *member[S]) {
 			m.taken = nil // requests don't last that long
 			return
 		}
-		m.table.Return(s.alg, table.KeyOf([]byte(last.key)), last.Taken, 1)
+		m.table.Return(m.alg, table.KeyOf([]byte(last.key)), last.Taken, 1)
 		hash := s.hash(last.key, s.epoch(last.At))
 		m.own[hash]--
 		m.gave[hash] = true
@@ -266,7 +287,7 @@ func (s *schedule[S]) failOver() {
 	if s.saved == nil {
 		return
 	}
-	for hash := range s.store.save() {
+	for hash := range s.store.save().hashes {
 		s.evicted[hash] = true
 	}
 	s.store.restore(s.saved)
@@ -324,7 +345,7 @@ func (s *schedule[S]) settle() {
 	for range 2 { // what nodes find lost at the first touch they send again, and hear of at the second
 		for _, m := range s.nodes {
 			for _, key := range s.keys {
-				m.table.Take(s.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 0)
+				m.table.Take(m.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 0)
 			}
 		}
 		time.Sleep(resendRate + 3*s.rate + 3*time.Second)
@@ -342,17 +363,18 @@ func (s *schedule[S]) exact() {
 	for _, key := range s.keys {
 		for age := range int64(s.alg.Live() + 1) {
 			if hash := s.hash(key, s.epoch(wallClock())-age); age == 0 || !s.evicted[hash] {
-				s.exactIn(hash)
+				s.exactIn(hash, key, s.epoch(wallClock())-age)
 			}
 		}
 	}
 }
 
 // exactIn checks one hash: all of the living, and what was confirmed to the dead.
-func (s *schedule[S]) exactIn(hash string) {
+func (s *schedule[S]) exactIn(hash, key string, epoch int64) {
 	for _, m := range s.nodes {
-		if total, _ := s.store.field(hash, m.source.Node()); total != m.own[hash] {
-			s.t.Errorf("%s: the store has %d of node %s, which admitted %d", hash, total, m.source.Node(), m.own[hash])
+		own := m.own[hash] + s.carried(m, hash, key, epoch)
+		if total, _ := s.store.field(hash, m.source.Node()); total != own {
+			s.t.Errorf("%s: the store has %d of node %s, which admitted %d", hash, total, m.source.Node(), own)
 		}
 	}
 	for _, m := range s.dead {
@@ -360,6 +382,22 @@ func (s *schedule[S]) exactIn(hash string) {
 			s.t.Errorf("%s: the store has %d of node %s, which is dead and had %d confirmed", hash, total, m.source.Node(), m.floor[hash])
 		}
 	}
+}
+
+// carried is what a node counts in an epoch of what it could not send before the last two of it were over, and still stands in a bucket.
+func (s *schedule[S]) carried(m *member[S], hash, key string, epoch int64) (more int64) {
+	if !s.drains {
+		return 0
+	}
+	m.table.With(table.KeyOf([]byte(key)), func(state *S) {
+		if c, ok := m.alg.Ledger(state).At(epoch); ok {
+			more = c.Own - m.own[hash]
+		}
+	})
+	if more < 0 {
+		s.t.Errorf("%s: node %s counts %d less than it has admitted", hash, m.source.Node(), -more)
+	}
+	return more
 }
 
 // knows checks what a node knows of the others in the current epoch: all that the store has, and no more unless the store has lost something.

@@ -44,7 +44,8 @@ type Spec struct {
 	Live int
 }
 
-// Name is the algorithm and window in the names of keys, for kinds whose epochs have the window's length: kind-window[-buckets].
+// Name is the algorithm and window in the names of keys: kind-window[-buckets]. Nothing else is in them, so that nodes share what
+// they count whatever else they have been told.
 func (s Spec) Name() string {
 	name := string(s.Kind) + "-" + s.Window.String()
 	if s.Buckets > 1 {
@@ -77,10 +78,9 @@ type attachment struct {
 	cancel func()
 	done   chan struct{} // closed when the loop has ended
 
-	rate  atomic.Int64  // nanoseconds
-	drain atomic.Uint64 // float64 bits, requests per second
-	lost  atomic.Uint64 // the shards for which the last exchange failed, a bit each
-	due   atomic.Bool   // an exchange of all that is touched, at once
+	rate atomic.Int64  // nanoseconds
+	lost atomic.Uint64 // the shards for which the last exchange failed, a bit each
+	due  atomic.Bool   // an exchange of all that is touched, at once
 	// behind says that the last exchange took most of the interval, or that a flush waits for this one.
 	behind atomic.Bool
 
@@ -148,23 +148,29 @@ func (s *Source) Status() *ExchangeStatus {
 
 // appendKey appends the name of an epoch's hash: prefix:{shard}:zone:kind-window[-buckets]:hash:epoch.
 func (s *Spec) appendKey(dst []byte, prefix string, m *table.Message) []byte {
+	return strconv.AppendInt(s.appendClient(dst, prefix, m), m.Epoch, 10)
+}
+
+// appendFill appends the name of the key with a bucket's fill: prefix:{shard}:zone:kind-window:hash:fill.
+func (s *Spec) appendFill(dst []byte, prefix string, m *table.Message) []byte {
+	return append(s.appendClient(dst, prefix, m), "fill"...)
+}
+
+func (s *Spec) appendClient(dst []byte, prefix string, m *table.Message) []byte {
 	dst = append(dst, prefix...)
 	dst = append(dst, ":{"...)
 	dst = strconv.AppendUint(dst, uint64(shardOf(m.ID)), 10)
 	dst = append(dst, "}:"...)
 	dst = append(dst, s.Zone...)
 	dst = append(dst, ':', s.Kind, '-')
+	dst = append(dst, s.Window.String()...)
 	if s.Buckets > 1 {
-		dst = append(dst, s.Window.String()...)
 		dst = append(dst, '-')
 		dst = strconv.AppendInt(dst, int64(s.Buckets), 10)
-	} else {
-		dst = append(dst, m.Span.String()...)
 	}
 	dst = append(dst, ':')
 	dst = base64.RawURLEncoding.AppendEncode(dst, m.ID[:])
-	dst = append(dst, ':')
-	return strconv.AppendInt(dst, m.Epoch, 10)
+	return append(dst, ':')
 }
 
 // ttl is how long an epoch's hash stays after its first count: while a decision can use it, and as long again.

@@ -40,16 +40,16 @@ func TestExchange(t *testing.T) {
 	for _, keys := range []int{2500, 25_000} {
 		t.Run(fmt.Sprintf("window, %d keys", keys), func(t *testing.T) {
 			exchange(t, ratesync.Spec{Zone: "z", Kind: 's', Window: time.Hour, Buckets: 1, Live: 1},
-				algorithms.Algorithm[algorithms.WindowState](algorithms.SlidingWindow{Limit: 1 << 40, Window: time.Hour, Buckets: 1}), 0, keys, measured)
+				algorithms.Algorithm[algorithms.WindowState](algorithms.SlidingWindow{Limit: 1 << 40, Window: time.Hour, Buckets: 1}), keys, measured)
 		})
 		t.Run(fmt.Sprintf("bucket, %d keys", keys), func(t *testing.T) {
 			exchange(t, ratesync.Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1},
-				algorithms.Algorithm[algorithms.BucketState](algorithms.TokenBucket{Limit: 1 << 20, Window: time.Hour, Burst: 1 << 20}), (1<<20)/3600., keys, measured)
+				algorithms.Algorithm[algorithms.BucketState](algorithms.TokenBucket{Limit: 1 << 20, Window: time.Hour, Burst: 1 << 20}), keys, measured)
 		})
 	}
 }
 
-func exchange[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Algorithm[S], drain float64, keys int, measured time.Duration) {
+func exchange[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Algorithm[S], keys int, measured time.Duration) {
 	const rate = 100 * time.Millisecond
 	server := redistest.Start(t)
 	now := func() int64 { return time.Now().UnixNano() }
@@ -57,7 +57,7 @@ func exchange[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Algorithm[
 	defer r.Close()
 	tab := table.New[S](1 << 20)
 	source := ratesync.NewSource(tab, spec)
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: rate, Lagging: drain == 0, Wake: source.Wake}, 1<<20)
+	tab.Configure(table.Background[S]{Algorithm: alg, Rate: rate, Lagging: spec.Kind != 't', Wake: source.Wake}, 1<<20)
 	touch := func() {
 		raw := make([]byte, 8)
 		for i := range keys {
@@ -66,7 +66,7 @@ func exchange[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Algorithm[
 		}
 	}
 	touch()
-	r.Attach(source, rate, drain)
+	r.Attach(source, rate)
 	redistest.Eventually(t, "all keys were exchanged", func() bool { return r.Status().Keys >= int64(keys) })
 	server.Do("CONFIG", "RESETSTAT") // what remains is the steady state: every key is known, each touch is pushed
 	before, used := r.Status(), cpu(t, server)

@@ -43,25 +43,25 @@ var idle = options{limit: 1 << 30, window: time.Hour, rate: time.Second}
 var (
 	windows = kind{"windows", func(url string, o options) (*node, error) {
 		alg := algorithms.SlidingWindow{Limit: o.limit, Window: o.window, Buckets: 1}
-		return open[algorithms.WindowState](url, o, 's', alg, 0)
+		return open[algorithms.WindowState](url, o, 's', alg)
 	}}
 	buckets = kind{"buckets", func(url string, o options) (*node, error) {
 		alg := algorithms.TokenBucket{Limit: o.limit, Window: o.window, Burst: o.limit}
-		return open[algorithms.BucketState](url, o, 't', alg, float64(o.limit)/o.window.Seconds())
+		return open[algorithms.BucketState](url, o, 't', alg)
 	}}
 )
 
-func open[S any](url string, o options, letter byte, alg algorithms.Algorithm[S], drain float64) (*node, error) {
+func open[S any](url string, o options, letter byte, alg algorithms.Algorithm[S]) (*node, error) {
 	client, err := connect(url)
 	if err != nil {
 		return nil, err
 	}
 	tab := table.New[S](1_000_000)
 	source := ratesync.NewSource(tab, ratesync.Spec{Zone: "zone", Kind: letter, Window: o.window, Buckets: 1, Live: 1})
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: o.rate, Early: o.early, Lagging: drain == 0, Wake: source.Wake}, 1_000_000)
+	tab.Configure(table.Background[S]{Algorithm: alg, Rate: o.rate, Early: o.early, Lagging: letter != 't', Wake: source.Wake}, 1_000_000)
 	n := &node{client: client, source: source, replicator: ratesync.NewReplicator(client, "caddy", time.Second, now, zap.NewNop())}
 	n.ask = func(key []byte) bool { return tab.Take(alg, table.KeyOf(key), key, now(), 1).Allowed }
-	n.replicator.Attach(source, o.rate, drain)
+	n.replicator.Attach(source, o.rate)
 	return n, nil
 }
 

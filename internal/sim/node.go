@@ -26,7 +26,6 @@ type node[S any] struct {
 	name  string
 	seq   int64
 	table *table.Table[S]
-	drain float64
 	dead  bool
 
 	next    int64 // when the next tick is due
@@ -37,27 +36,35 @@ type node[S any] struct {
 	failed  int
 	clocked bool
 	stepped time.Duration // of its clock, since it started
+	flushed int           // how often the store had forgotten everything, as of the last beat
 }
 
 // newNode starts a node. Its first tick comes at a random time within a sync_rate; its clock is set before that.
 func (w *world[S]) newNode(index int, name string) *node[S] {
-	n := &node[S]{w: w, index: index, name: name, table: table.New[S](mostKeys)}
-	alg := w.sc.Algorithm
-	lagging := true
-	switch any(alg).(type) {
-	case algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket:
-		limit, window := alg.Rule()
-		n.drain, lagging = float64(limit)/window.Seconds()/1000, false
-	}
-	n.table.Configure(table.Background[S]{
-		Algorithm: alg, Rate: w.sc.Rate, Early: w.sc.Model.Early, Lagging: lagging, Wake: n.wake,
-	}, mostKeys)
+	n := &node[S]{w: w, index: index, name: name, table: table.New[S](mostKeys), flushed: w.store.flushed}
+	n.configure()
 	n.note(true)
 	n.beat()
-	n.next = w.now + int64(w.rng.Float64()*float64(w.sc.Rate))
+	n.next = w.now + int64(w.rng.Float64()*float64(n.is().Rate))
 	n.wait(time.Duration(n.next - w.now))
 	return n
 }
+
+// configure gives the table the node's parameters.
+func (n *node[S]) configure() {
+	alg := n.is().Algorithm
+	lagging := true
+	switch any(alg).(type) {
+	case algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket:
+		lagging = false
+	}
+	n.table.Configure(table.Background[S]{
+		Algorithm: alg, Rate: n.is().Rate, Early: n.w.sc.Model.Early, Lagging: lagging, Wake: n.wake,
+	}, mostKeys)
+}
+
+// is the parameters of the node.
+func (n *node[S]) is() Parameters[S] { return n.w.is[n.index] }
 
 // clock is what the node takes the time for.
 func (n *node[S]) clock() int64 {
@@ -70,7 +77,7 @@ func (n *node[S]) clock() int64 {
 
 func (n *node[S]) take(of int) table.Taken {
 	k := &n.w.clients[of]
-	return n.table.Take(n.w.sc.Algorithm, k.key, k.raw, n.clock(), 1)
+	return n.table.Take(n.is().Algorithm, k.key, k.raw, n.clock(), 1)
 }
 
 // note tells the table of the second failure in a row. One that makes no estimate is told that the store is lost all the time.
@@ -118,7 +125,7 @@ func (n *node[S]) turn() {
 	if n.dead {
 		return
 	}
-	rate := int64(n.w.sc.Rate)
+	rate := int64(n.is().Rate)
 	early := n.w.now < n.next
 	if !early {
 		n.next += rate
@@ -133,9 +140,9 @@ func (n *node[S]) turn() {
 	n.exchange(early, func(ok bool) {
 		n.note(ok)
 		if n.failed == 1 {
-			n.next = n.w.now + int64(min(n.w.sc.Rate, minWait))
+			n.next = n.w.now + int64(min(n.is().Rate, minWait))
 		} else if !ok {
-			n.next = n.w.now + int64(max(n.w.sc.Rate, minWait))
+			n.next = n.w.now + int64(max(n.is().Rate, minWait))
 		}
 		again := ok && n.table.Urgent()
 		n.w.after(breath, func() {
@@ -163,7 +170,7 @@ func (n *node[S]) exchange(urgent bool, done func(ok bool)) {
 	w := n.w
 	w.count(messages)
 	settled := false
-	w.after(min(timeout, max(w.sc.Rate, minWait)), func() {
+	w.after(min(timeout, max(n.is().Rate, minWait)), func() {
 		if settled || n.dead {
 			return
 		}
@@ -197,8 +204,8 @@ func (n *node[S]) exchange(urgent bool, done func(ok bool)) {
 
 // call fixes what a message says, for whenever it arrives.
 func (n *node[S]) call(messages []table.Message) func() []table.Answer {
-	seq, live, w := n.seq, n.w.sc.Algorithm.Live(), n.w
-	return func() []table.Answer { return w.store.push(w.now, n.name, seq, n.drain, live, w.sc.Rate, messages) }
+	seq, live, rate, w := n.seq, n.w.sc.Algorithm.Live(), n.is().Rate, n.w
+	return func() []table.Answer { return w.store.push(w.now, n.name, seq, live, rate, messages) }
 }
 
 // stop ends a node: at once, or after one more exchange.
@@ -215,7 +222,7 @@ func (n *node[S]) stop(clean bool) {
 	}
 }
 
-// beat sets the clock by the store's, as ratesync.Source.keepTime does, and again a second later.
+// beat sets the clock by the store's, as ratesync.Source.keepTime does, and again a second later. It notices a store that has forgotten.
 func (n *node[S]) beat() {
 	if n.dead {
 		return
@@ -229,4 +236,8 @@ func (n *node[S]) beat() {
 	_, window := n.w.sc.Algorithm.Rule()
 	table.Steer(n.table, n.clock(), time.Duration(n.w.now-n.clock())+there-doubt, doubt, window, !n.clocked)
 	n.clocked = true
+	if n.flushed != n.w.store.flushed {
+		n.flushed = n.w.store.flushed
+		n.table.Resend()
+	}
 }

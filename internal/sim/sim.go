@@ -34,6 +34,10 @@ type Scenario[S any] struct {
 	Model     Model
 	// Rate is the sync_rate.
 	Rate time.Duration
+	// Each is the parameters and the sync_rate of each node where they differ: the k-th node has the k-th, and Algorithm and Rate where
+	// that is zero. Reloads change them while the run goes on.
+	Each    []Parameters[S]
+	Reloads []Reload[S]
 	// Nodes is how many there are. Weights is the share of the requests that each gets; nil stands for equal ones.
 	Nodes   int
 	Weights []float64
@@ -56,6 +60,8 @@ type Scenario[S any] struct {
 	Cuts     []Cut
 	Restarts []Restart
 	Away     []Away
+	// Flushes are when the store forgets everything.
+	Flushes []time.Duration
 	// Warm is the time after which Peak, Mean and Wrong are measured.
 	Warm time.Duration
 	Seed uint64
@@ -65,6 +71,38 @@ type Scenario[S any] struct {
 type Cut struct {
 	Node     int
 	From, To time.Duration
+}
+
+// Parameters are what one node's configuration says.
+type Parameters[S any] struct {
+	Algorithm algorithms.Algorithm[S]
+	Rate      time.Duration
+}
+
+// A Reload gives a node other parameters at a time. Its counters stay.
+type Reload[S any] struct {
+	Node int
+	At   time.Duration
+	Parameters[S]
+}
+
+// parameters are what a node starts with.
+func (sc Scenario[S]) parameters(node int) Parameters[S] {
+	p := Parameters[S]{sc.Algorithm, sc.Rate}
+	if node < len(sc.Each) {
+		p = p.with(sc.Each[node])
+	}
+	return p
+}
+
+func (p Parameters[S]) with(o Parameters[S]) Parameters[S] {
+	if o.Algorithm != nil {
+		p.Algorithm = o.Algorithm
+	}
+	if o.Rate != 0 {
+		p.Rate = o.Rate
+	}
+	return p
 }
 
 // A Restart replaces a node by a new process that knows nothing. Clean lets the old one send its last counts.

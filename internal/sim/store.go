@@ -7,9 +7,12 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A store is push.lua in Go: a hash for each key and epoch, with a field per node.
+// A store is push.lua in Go: a hash for each key and epoch, with a field per node, and a fill for each bucket's key.
 type store struct {
 	hashes map[hashKey]*hash
+	fills  map[table.ID]fill
+	// flushed counts how often it has lost everything.
+	flushed int
 }
 
 type hashKey struct {
@@ -21,52 +24,122 @@ type hashKey struct {
 type hash struct {
 	fields        map[string]field
 	sum, attempts int64
-	level         float64
-	at            int64 // of the level, in milliseconds
 	expires       int64
 }
 
 type field struct{ seq, total, attempts int64 }
 
-func newStore() *store { return &store{make(map[hashKey]*hash)} }
+// fill is what stands in a bucket at an instant, what flows out in requests per millisecond, and until when that is kept. Instants are in
+// milliseconds.
+type fill struct {
+	requests, drain float64
+	at, till        int64
+}
 
-// push is one call of the script. drain is in requests per millisecond, 0 without a bucket.
-func (s *store) push(now int64, node string, seq int64, drain float64, live int, rate time.Duration, messages []table.Message) []table.Answer {
+func newStore() *store {
+	return &store{hashes: make(map[hashKey]*hash), fills: make(map[table.ID]fill)}
+}
+
+// flush is FLUSHALL.
+func (s *store) flush() {
+	s.hashes, s.fills = make(map[hashKey]*hash), make(map[table.ID]fill)
+	s.flushed++
+}
+
+// push is one call of the script.
+func (s *store) push(now int64, node string, seq int64, live int, rate time.Duration, messages []table.Message) []table.Answer {
 	answers := make([]table.Answer, len(messages))
-	for i, m := range messages {
-		answers[i] = s.one(now, node, seq, drain, live, rate, m)
+	for first := 0; first < len(messages); {
+		n := first + 1
+		for n < len(messages) && messages[n].Key == messages[first].Key {
+			n++
+		}
+		s.client(now, node, seq, live, rate, messages[first:n], answers[first:n])
+		first = n
 	}
 	return answers
 }
 
-func (s *store) one(now int64, node string, seq int64, drain float64, live int, rate time.Duration, m table.Message) table.Answer {
+// client is the messages of one key, and what they change in the fill of its bucket.
+func (s *store) client(now int64, node string, seq int64, live int, rate time.Duration, messages []table.Message, answers []table.Answer) {
+	var above int64
+	wrote := false
+	for i, m := range messages {
+		more, pushed := int64(0), false
+		answers[i], more, pushed = s.one(now, node, seq, live, rate, m)
+		if pushed {
+			above += min(more, m.Unsent)
+			wrote = true
+		}
+	}
+	m := &messages[0]
+	if !m.Bucket {
+		return
+	}
+	ms := now / int64(time.Millisecond)
+	had, known := s.fills[m.ID]
+	if known = known && ms < had.till; known {
+		had.requests = math.Round(1000*max(0, had.requests-had.drain*float64(max(0, ms-had.at)))) / 1000
+		answers[0].Seen, answers[0].Known = had.requests, true
+	}
+	drain := m.Drain
+	if known && (above <= 0 || drain == 0) {
+		drain = max(drain, had.drain)
+	}
+	if wrote && (above != 0 || !known || m.Resend || drain != had.drain) {
+		f := filled(m, had, known, float64(above), ms)
+		f.drain = drain
+		f.keep(had.till, lifetime(m, live, rate))
+		s.fills[m.ID] = f
+	}
+}
+
+// filled is what a message leaves in a bucket.
+func filled(m *table.Message, had fill, known bool, above float64, ms int64) fill {
+	f := fill{requests: math.Round(1000*m.Level) / 1000, at: ms}
+	if known {
+		f.requests = max(0, had.requests+above)
+		if m.Resend {
+			f.requests = max(f.requests, m.Level)
+		}
+	}
+	return f
+}
+
+// keep says how long it stays: longer than the hashes, and twice the time that it takes to drain.
+func (f *fill) keep(till int64, ttl time.Duration) {
+	stays := float64(ttl / time.Millisecond)
+	if f.drain > 0 {
+		stays = max(stays, 60_000+2*f.requests/f.drain)
+	}
+	f.till = max(f.at+int64(min(stays, 3e12)), till)
+}
+
+// lifetime is how long a hash stays.
+func lifetime(m *table.Message, live int, rate time.Duration) time.Duration {
+	return 2*m.Span*time.Duration(live+1) + rate + time.Minute
+}
+
+func (s *store) one(now int64, node string, seq int64, live int, rate time.Duration, m table.Message) (a table.Answer, more int64, pushed bool) {
 	key := hashKey{m.ID, m.Span, m.Epoch}
 	h := s.hashes[key]
 	if h == nil || now >= h.expires {
 		h = &hash{fields: make(map[string]field), expires: math.MaxInt64}
 	}
 	f, had := h.fields[node]
-	a := table.Answer{Message: m, Held: f.total, Seen: h.level, SeenAt: h.at * int64(time.Millisecond)}
+	a = table.Answer{Message: m, Held: f.total}
 	if m.Push && (!had || seq > f.seq) {
 		s.hashes[key] = h
-		more := m.Total - f.total
+		more, pushed = m.Total-f.total, true
 		h.sum += more
 		h.attempts = max(0, h.attempts+m.Attempts-f.attempts)
-		if drain > 0 {
-			ms := now / int64(time.Millisecond)
-			fill := h.level
-			if h.at != 0 {
-				fill = max(0, fill-drain*float64(max(0, ms-h.at)))
-			}
-			h.level, h.at = math.Round(1000*max(0, fill+float64(more), m.Level))/1000, ms
-		}
 		h.fields[node] = field{seq, m.Total, m.Attempts}
 		if !had {
-			h.expires = now + int64(2*m.Span*time.Duration(live+1)+rate+time.Minute)
+			h.expires = now + int64(lifetime(&m, live, rate))
 		}
 	}
 	a.Sum, a.SumAttempts = h.sum, h.attempts
-	return a
+	return a, more, pushed
 }
 
 // total is what it counts of all epochs that it holds.

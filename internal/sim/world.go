@@ -17,7 +17,8 @@ type world[S any] struct {
 	made  int
 	rng   *rand.Rand
 	store *store
-	nodes []*node[S] // nil where one is away
+	nodes []*node[S]      // nil where one is away
+	is    []Parameters[S] // of each node, now
 
 	clients     []key
 	calls, keys int
@@ -26,8 +27,9 @@ type world[S any] struct {
 func newWorld[S any](sc Scenario[S]) *world[S] {
 	w := &world[S]{sc: sc, now: epoch, rng: rand.New(rand.NewPCG(sc.Seed, 2)), store: newStore()}
 	w.clients = keysOf(sc.Clients)
-	w.nodes = make([]*node[S], sc.Nodes)
+	w.nodes, w.is = make([]*node[S], sc.Nodes), make([]Parameters[S], sc.Nodes)
 	for i := range w.nodes {
+		w.is[i] = sc.parameters(i)
 		if !sc.away(i, 0) {
 			w.nodes[i] = w.newNode(i, fmt.Sprintf("node %d", i))
 		}
@@ -43,6 +45,17 @@ func newWorld[S any](sc Scenario[S]) *world[S] {
 	}
 	for _, s := range sc.Steps {
 		w.after(s.At, func() { w.nodes[s.Node].stepped += s.By })
+	}
+	for _, r := range sc.Reloads {
+		w.after(r.At, func() {
+			w.is[r.Node] = w.is[r.Node].with(r.Parameters)
+			if n := w.nodes[r.Node]; n != nil {
+				n.configure()
+			}
+		})
+	}
+	for _, at := range sc.Flushes {
+		w.after(at, w.store.flush)
 	}
 	for _, r := range sc.Restarts {
 		w.after(r.At, func() {

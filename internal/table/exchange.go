@@ -63,8 +63,16 @@ type Message struct {
 	Total    int64
 	Attempts int64
 	Push     bool
-	// Level is the fill of the bucket as this node knows it, in the message of the current epoch; 0 without a bucket.
-	Level float64
+
+	// Unsent is the part of Total that the store doesn't have and that still stands in a bucket.
+	Unsent int64
+	// Bucket says that this is the message of a bucket's current epoch, which speaks for the key: those of its other epochs follow.
+	// Only then are there a Level, which is the fill as this node knows it, a Drain, which is what flows out in requests per
+	// millisecond, and Resend, which says that the store may have lost something and that the level is to count where it is higher.
+	Bucket bool
+	Level  float64
+	Drain  float64
+	Resend bool
 
 	redo algorithms.Redo
 }
@@ -76,9 +84,9 @@ type Answer struct {
 	Held int64
 	// Sum and SumAttempts are those of all nodes, after it.
 	Sum, SumAttempts int64
-	// Seen is the fill of the bucket as the last node that knew saw it at SeenAt, before the message; 0 if none.
-	Seen   float64
-	SeenAt int64
+	// Seen is the fill of the bucket before the message, drained until then. Known says that the store has one.
+	Seen  float64
+	Known bool
 	// Failed says that the store could not do this one; it goes again.
 	Failed bool
 }
@@ -126,7 +134,7 @@ func (b *Background[S]) pressing(e entry[S], l *algorithms.Ledger, live int, d a
 	if live > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
 		return true // the first request of an epoch: others may want what came just before it
 	}
-	unseen := float64(unsent(l, live)) * max(1, float64(e.scale))
+	unseen := float64(l.Unsent(live)) * max(1, float64(e.scale))
 	return unseen > 0 && unseen*share >= float64(d.Remaining) && unseen*grain >= b.size
 }
 
@@ -139,19 +147,10 @@ func (b *Background[S]) stale(e entry[S], d algorithms.Decision, now int64) bool
 // prepare works out what the early exchanges go by.
 func (b *Background[S]) prepare() {
 	limit, window := b.Algorithm.Rule()
+	_, b.bucket = any(*new(S)).(algorithms.BucketState)
 	b.size = float64(b.Algorithm.Take(new(S), 0, 0, 0).Remaining)
 	flows := b.size / grain / float64(max(1, limit)) * float64(window)
 	b.refresh = max(int64(b.Rate/refresh), int64(min(flows, math.MaxInt64/2)), int64(pause))
-}
-
-// unsent sums what the store doesn't have of the epochs that still count.
-func unsent(l *algorithms.Ledger, live int) (sum int64) {
-	for age := range int64(live + 1) {
-		if c, ok := l.At(l.Epoch - age); ok {
-			sum += c.Unsent()
-		}
-	}
-	return sum
 }
 
 // hidden estimates what others have spent that this node can't see yet: for each unit of its own that it has not sent, and
@@ -163,7 +162,7 @@ func (t *Table[S]) hidden(e entry[S], l *algorithms.Ledger, alg algorithms.Algor
 	if lost := t.lost.Load(); lost != 0 && lost>>(e.id[0]&63)&1 != 0 {
 		return 0
 	}
-	theirs := int64(math.Ceil((float64(e.scale) - 1) * (float64(unsent(l, alg.Live())) + float64(e.half))))
+	theirs := int64(math.Ceil((float64(e.scale) - 1) * (float64(l.Unsent(alg.Live())) + float64(e.half))))
 	return max(0, theirs-alg.Slack(&e.state, now))
 }
 
@@ -269,10 +268,11 @@ func (b *Background[S]) messages(e entry[S], now int64, dst []Message) []Message
 		if !ok {
 			break
 		}
-		m.Total, m.Attempts, m.Level = c.Own, 0, 0
-		m.Push = c.Own != c.Acked || l.Redo != 0 && c.Own != 0 || l.Redo&^algorithms.Forgotten != 0
+		m.Total, m.Attempts = c.Own, 0
+		m.Push = c.Own != c.Acked || l.Redo != 0 && c.Own != 0 || l.Redo&^(algorithms.Forgotten|algorithms.Unconfirmed) != 0
+		m.Bucket = b.bucket && age == 0
 		if age == 0 {
-			m.Attempts, m.Level = int64(l.Attempts), alg.Level(s, now)
+			m.Attempts = int64(l.Attempts)
 			m.Push = m.Push || l.Attempts != e.attempts
 		} else if !m.Push && l.Final(m.Epoch) {
 			continue
@@ -280,7 +280,7 @@ func (b *Background[S]) messages(e entry[S], now int64, dst []Message) []Message
 		dst = append(dst, m)
 	}
 	if l.Redo&algorithms.Moved != 0 {
-		m.Total, m.Attempts, m.Level, m.Push = 0, 0, 0, true
+		m.Total, m.Attempts, m.Push, m.Bucket = 0, 0, true, false
 		for ahead := range int64(l.Undone) {
 			m.Epoch = l.Epoch + ahead + 1
 			dst = append(dst, m)
@@ -289,7 +289,35 @@ func (b *Background[S]) messages(e entry[S], now int64, dst []Message) []Message
 	for i := range dst[first:] {
 		dst[first+i].redo = l.Redo
 	}
+	if b.bucket {
+		b.fill(e, l, now, dst[first:])
+	}
 	return dst
+}
+
+// fill adds what the messages of a key say of its bucket. No more counts as unsent than can still stand there, and what flows out in
+// two intervals: so much is usual between two exchanges. All that a node has admitted that was cut off for long would lock
+// everybody out when it comes back.
+func (b *Background[S]) fill(e entry[S], l *algorithms.Ledger, now int64, messages []Message) {
+	m := &messages[0]
+	limit, window := b.Algorithm.Rule()
+	m.Level, m.Drain = b.Algorithm.Level(&e.state, now), float64(max(0, limit))/window.Seconds()/1000
+	m.Resend = l.Redo&^algorithms.Returned != 0
+	m.Push = m.Push || m.Resend && m.Level > 0 // who admitted it may be gone
+	if l.Redo&(algorithms.Moved|algorithms.Unconfirmed) != 0 {
+		return // it counts as unsent for another reason, and is in the level
+	}
+	usual := 2 * b.Rate
+	if e.at != 0 {
+		usual = min(usual, max(0, time.Duration(now-e.at)))
+	}
+	stands := int64(min(math.Ceil(m.Level)+math.Ceil(m.Drain*float64(usual)/1e6), math.MaxInt64/2))
+	for i := range messages {
+		if c, ok := l.At(messages[i].Epoch); ok {
+			messages[i].Unsent = min(c.Unsent(), stands)
+			stands -= messages[i].Unsent
+		}
+	}
 }
 
 // Settle absorbs answers; those of one key stand together. It reports whether the store has forgotten something that it had confirmed.
@@ -343,9 +371,6 @@ func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, early bo
 	epoch := l.Epoch
 	for i := range answers {
 		a := &answers[i]
-		if a.Span != alg.Span(s) {
-			return forgot
-		}
 		mine := a.Held
 		if a.Push {
 			mine = a.Total
@@ -359,7 +384,9 @@ func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, early bo
 			continue
 		}
 		forgot = forgot || lost
-		r.Level, r.LevelAt = a.Seen, a.SeenAt
+		if a.Known {
+			r.Level, r.LevelAt = a.Seen, now
+		}
 		reports = append(reports, r)
 		if a.Epoch == epoch {
 			e.learnScale(a, l.Settled && e.at != 0)

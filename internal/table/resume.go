@@ -173,13 +173,13 @@ func scaleOf[S any](alg algorithms.Algorithm[S], now int64) scale {
 }
 
 // renumber brings what was saved to the epochs of now. The clock may have been set back since: then all that is held moves there, as in a ledger, and
-// nobody waits for a time that may never come. And a bucket whose size was another one may have had epochs of another length, or what is in it takes longer to drain than its epochs count:
-// then its level, which is all that decides, stands for itself.
+// nobody waits for a time that may never come. And what is in a bucket may take longer to drain than its epochs count: then its level, which is all that
+// decides, stands for itself.
 func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 	newest := int64(math.MinInt64)
 	for _, r := range reports {
 		newest = max(newest, r.Epoch)
-		if r.Level == 0 || r.LevelAt <= 0 || n.numbers(r) || r.Level <= n.drains*float64(n.now-r.LevelAt) {
+		if r.Level == 0 || r.LevelAt <= 0 || n.matters(r) || r.Level <= n.drains*float64(n.now-r.LevelAt) {
 			continue
 		}
 		r.Epoch = min(max(r.LevelAt/n.span, n.epoch-1), n.epoch)
@@ -194,12 +194,6 @@ func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 		moved[i].Epoch += n.epoch - newest
 	}
 	return moved
-}
-
-// numbers says that a bucket's report has its number by this scale, and that it counts now.
-func (n scale) numbers(r algorithms.Report) bool {
-	by := r.LevelAt/n.span - r.Epoch // the report may be of the epoch before, if nothing was spent in the one of the level
-	return by >= -1 && by <= 1 && r.Epoch >= n.epoch-1 && r.Epoch <= n.epoch
 }
 
 // matters says that a decision can still use a report.

@@ -72,6 +72,8 @@ type Background[S any] struct {
 	// size is what a key that was never seen may spend at once, and refresh the least time between two early exchanges of a key that only ask.
 	size    float64
 	refresh int64
+	// bucket says that keys have a level beside their totals.
+	bucket bool
 }
 
 type shard[S any] struct {

@@ -1,0 +1,261 @@
+package sim
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// Whatever the nodes' parameters are and whatever happens, little more is admitted than by the most generous of them from one store, and
+// not much less than by the least generous.
+func TestNodesOfARolloutShareWhatTheyCount(t *testing.T) {
+	for kind, seeds := range map[string]uint64{"token_bucket": 2, "gcra": 1, "leaky_bucket": 1} {
+		for _, r := range Rollouts(kind) {
+			for seed := range seeds {
+				most, least := r.Within(seed)
+				within(t, kind+": "+r.Name+": admitted, as a part of what the most generous parameters admit", most, 0, 1.05)
+				within(t, kind+": "+r.Name+": admitted, as a part of what the least generous parameters admit", least, .9, math.Inf(1))
+			}
+		}
+	}
+}
+
+// A history is a random life of three nodes with one client: their parameters, its requests, and what happens to them.
+type history struct {
+	Buckets
+	of     []algorithms.Algorithm[algorithms.BucketState]
+	limits []int64
+	sizes  []int64
+	window time.Duration
+}
+
+// drawHistory makes one. Requests come at up to three times the highest limit, with pauses.
+func drawHistory(t *rapid.T, mixed bool) *history {
+	kinds := []string{"token_bucket", "gcra", "leaky_bucket"}
+	h := &history{window: rapid.SampledFrom([]time.Duration{5 * sec, 20 * sec, 60 * sec}).Draw(t, "window")}
+	of := bucketKinds(h.window)[rapid.SampledFrom(kinds).Draw(t, "kind")]
+	limit, size := rapid.Int64Range(1, 120), rapid.Int64Range(5, 200)
+	h.Buckets = Buckets{Model: Shipped, Rate: sec / 5, Nodes: 3, Latency: near, Seed: rapid.Uint64Range(0, 1000).Draw(t, "seed")}
+	for i := range 3 {
+		l, s := limit.Draw(t, "limit"), size.Draw(t, "size")
+		if !mixed && i > 0 {
+			l, s = h.limits[0], h.sizes[0]
+		}
+		h.limits, h.sizes, h.of = append(h.limits, l), append(h.sizes, s), append(h.of, of(l, s))
+		h.Each = append(h.Each, Parameters[algorithms.BucketState]{Algorithm: h.of[i]})
+		if mixed {
+			h.Each[i].Rate = rapid.SampledFrom([]time.Duration{sec / 10, sec / 5, sec}).Draw(t, "rate")
+		}
+	}
+	h.Algorithm = h.of[0]
+	top := float64(slices.Max(h.limits)) / h.window.Seconds()
+	for range rapid.IntRange(1, 4).Draw(t, "phases") {
+		busy := Phase{For: h.part(t, "busy", 4), Rate: min(60, rapid.Float64Range(.3, 3).Draw(t, "demand")*top)}
+		if node := rapid.IntRange(-1, 2).Draw(t, "to"); node >= 0 { // all to one node, and all of a burst
+			busy.To = make([]float64, 3)
+			busy.To[node] = 1
+			busy.For, busy.Rate = h.part(t, "burst", 1), max(busy.Rate, 20)
+		}
+		h.Load = append(h.Load, busy, Phase{For: h.part(t, "idle", 3)})
+	}
+	return h
+}
+
+// part is a time of up to so many windows, and not too short for something to happen.
+func (h *history) part(t *rapid.T, what string, most int64) time.Duration {
+	return sec + time.Duration(rapid.Int64Range(0, most*int64(h.window)).Draw(t, what))
+}
+
+// instant is some time before the end.
+func (h *history) instant(t *rapid.T) time.Duration {
+	return time.Duration(rapid.Int64Range(int64(sec), int64(h.Load.length())).Draw(t, "at"))
+}
+
+// trouble adds what may happen: reloads that swap parameters, restarts, a store that forgets, a node cut off. lost bounds what nodes
+// or the store can forget of it.
+func (h *history) trouble(t *rapid.T) (lost float64) {
+	for range rapid.IntRange(0, 4).Draw(t, "events") {
+		node, at := rapid.IntRange(0, 2).Draw(t, "node"), h.instant(t)
+		switch rapid.IntRange(0, 3).Draw(t, "event") {
+		case 0:
+			to := rapid.IntRange(0, 2).Draw(t, "to")
+			h.Reloads = append(h.Reloads, Reload[algorithms.BucketState]{node, at, Parameters[algorithms.BucketState]{Algorithm: h.of[to]}})
+		case 1:
+			h.Restarts = append(h.Restarts, Restart{Node: node, At: at})
+			lost += h.unseen(1)
+		case 2:
+			h.Flushes = append(h.Flushes, at)
+			lost += h.unseen(3)
+		case 3:
+			h.Cuts = append(h.Cuts, Cut{node, at, at + h.part(t, "cut", 4)})
+			lost += h.unseen(3)
+		}
+	}
+	return lost
+}
+
+// unseen is what so many nodes can admit before the others hear of it: in the first round trip, or in the longest interval.
+func (h *history) unseen(nodes float64) float64 {
+	return nodes * (1 + float64(slices.Max(h.limits))*1.2/h.window.Seconds())
+}
+
+// At any time no more is admitted than the largest burst and what has flowed in at the highest limit, but for what nodes admit by themselves
+// while they are cut off; and in the end no less than nine tenths of what the least generous admits by itself.
+func TestWhatNodesOfARolloutAdmitIsBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawHistory(t, true)
+		slack := h.unseen(3) + h.trouble(t)
+		r := h.Run()
+		alone := 0
+		for i, hit := range r.Hits {
+			since := time.Duration(hit.At - epoch)
+			if h.isAlone(hit.Node, since) {
+				alone++
+			}
+			bound := float64(slices.Max(h.sizes)) + float64(slices.Max(h.limits))*since.Seconds()/h.window.Seconds()
+			if got := float64(i + 1 - alone); got > 1.05*bound+slack {
+				t.Fatalf("%v after the start: %.0f admitted, %d more by nodes that were cut off; want %.1f at most, give or take %.1f", since, got, alone, bound, slack)
+			}
+		}
+		least := math.MaxInt
+		for _, of := range h.of {
+			sc := h.Buckets
+			sc.Algorithm = of
+			least = min(least, sc.Exact().Admitted)
+		}
+		if got := float64(r.Admitted); got < .9*float64(least)-slack {
+			t.Fatalf("%.0f admitted, want %d at least, give or take %.1f", got, least, slack)
+		}
+	})
+}
+
+// isAlone reports whether a node is cut off, or has just come back and may not have been told of yet.
+func (h *history) isAlone(node int, at time.Duration) bool {
+	for _, c := range h.Cuts {
+		if c.Node == node && at >= c.From && at < c.To+3*sec {
+			return true
+		}
+	}
+	return false
+}
+
+// levels are how full the buckets of all nodes are.
+func (w *world[S]) levels() (levels []float64) {
+	for _, n := range w.nodes {
+		level := 0.0
+		n.table.With(w.clients[0].key, func(s *S) { level = n.is().Algorithm.Level(s, n.clock()) })
+		levels = append(levels, level)
+	}
+	return levels
+}
+
+// However long a node was cut off, nobody's bucket is fuller when it comes back than what stood in its own and in that of the others before, together
+// with what is admitted meanwhile.
+func TestAHealLocksNobodyOut(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawHistory(t, rapid.Bool().Draw(t, "mixed"))
+		top := float64(slices.Max(h.limits)) / h.window.Seconds()
+		cut := Cut{0, 5 * sec, 5*sec + h.part(t, "cut", 10)}
+		h.Cuts, h.Load = []Cut{cut}, Constant(min(60, rapid.Float64Range(.3, 3).Draw(t, "demand")*top), cut.To+10*sec)
+		w := newWorld(h.Buckets)
+		var sum float64
+		admitted := 0.0
+		for a := range h.arrivals {
+			if at := time.Duration(a.at - epoch); sum == 0 && at > cut.To-sec/100 {
+				w.until(epoch + int64(cut.To) - 1)
+				w.now = epoch + int64(cut.To) - 1
+				levels := w.levels()
+				sum = levels[0] + slices.Max(levels[1:]) // those that were not cut off share one bucket
+				sum += h.unseen(3)                       // may flow in within an interval, or drains before it is told of
+			}
+			w.until(a.at)
+			w.now = a.at
+			if d := w.nodes[a.node].take(a.of); sum > 0 && d.Allowed {
+				admitted++
+			}
+			if sum == 0 {
+				continue
+			}
+			for i, level := range w.levels() {
+				if level > sum+admitted {
+					t.Fatalf("node %d, %v after the heal: %.1f stand in its bucket, want what stood in all before, %.1f, and the %.0f admitted since at most",
+						i, time.Duration(a.at-epoch)-cut.To, level, sum, admitted)
+				}
+			}
+		}
+	})
+}
+
+// What stands in a bucket counts for a node that is asked for the first time in long, however long ago it was admitted and whatever has happened to
+// the node that admitted it.
+func TestWhatStandsInABucketIsNotForgotten(t *testing.T) {
+	only := func(node int) []float64 {
+		to := make([]float64, 3)
+		to[node] = 1
+		return to
+	}
+	for name, happens := range map[string]func(sc *Buckets){
+		"nothing":                     func(*Buckets) {},
+		"it was cut off all the time": func(sc *Buckets) { sc.Cuts = []Cut{{0, 10 * sec, 500 * sec}} },
+		"it is killed":                func(sc *Buckets) { sc.Restarts = []Restart{{0, 400 * sec, false}} },
+		"the other is killed":         func(sc *Buckets) { sc.Restarts = []Restart{{1, 400 * sec, false}} },
+		"all are killed": func(sc *Buckets) {
+			sc.Restarts = []Restart{{0, 400 * sec, false}, {1, 401 * sec, false}, {2, 402 * sec, false}}
+		},
+		"the store forgets":               func(sc *Buckets) { sc.Flushes = []time.Duration{400 * sec} },
+		"the other is reloaded":           func(sc *Buckets) { sc.Reloads = []Reload[algorithms.BucketState]{{1, 400 * sec, sc.Each[1]}} },
+		"the other has another sync_rate": func(sc *Buckets) { sc.Each[1].Rate = 150 * sec },
+	} {
+		for kind, of := range bucketKinds(60 * sec) {
+			sc := Buckets{Algorithm: of(1, 200), Model: Shipped, Rate: sec / 5, Nodes: 3, Latency: near, Each: make([]Parameters[algorithms.BucketState], 3), Load: Load{
+				{For: 5 * sec, Rate: 2}, // all know the key
+				{For: 10 * sec},
+				{For: 15 * sec, Rate: 10, To: only(0)},  // some 150 in a burst
+				{For: 480 * sec, Rate: .1, To: only(0)}, // one goes on
+				{For: 100 * sec, Rate: 10, To: only(1)}, // the other is asked
+			}}
+			happens(&sc)
+			within(t, kind+": "+name+": admitted, as a part of what one store admits", float64(sc.Run().Admitted)/float64(sc.Exact().Admitted), .95, 1.05)
+		}
+	}
+}
+
+// A node that has just started and is asked for a key that was idle finds in its bucket what one store for all would have there.
+func TestANewcomerFindsWhatOneStoreWouldHave(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawHistory(t, false)
+		end := h.Load.length()
+		h.Load = append(h.Load, Phase{For: sec})
+		h.Restarts = append(h.Restarts, Restart{Node: 0, At: end})
+		w := newWorld(h.Buckets)
+		rate := float64(h.limits[0]) / h.window.Seconds()
+		truth, last := 0.0, epoch
+		drain := func(to int64) {
+			truth, last = max(0, truth-rate*time.Duration(to-last).Seconds()), to
+		}
+		for a := range h.arrivals {
+			w.until(a.at)
+			w.now = a.at
+			if w.nodes[a.node].take(a.of).Allowed {
+				drain(a.at)
+				truth++
+			}
+		}
+		for _, at := range []time.Duration{end + sec/10, end + sec/2} {
+			w.until(epoch + int64(at))
+			w.now = epoch + int64(at)
+			n, k := w.nodes[0], &w.clients[0]
+			n.table.Take(n.is().Algorithm, k.key, k.raw, n.clock(), 0)
+		}
+		drain(w.now)
+		// What is told of an interval late drains later by that.
+		if got, most := w.levels()[0], 1+rate*(h.Rate+sec/10).Seconds(); math.Abs(got-truth) > most {
+			t.Fatalf("%.2f in the bucket, want %.2f, give or take %.2f", got, truth, most)
+		}
+	})
+}
