@@ -26,8 +26,8 @@ const (
 	atOnce   = 128 // requests at most
 )
 
-// onceZones are the zones of the run, all of whose epochs live to its end. Requests to /pair are for the last two, of which one refuses in the
-// end, so that the other gives back what it took.
+// onceZones are the zones of the run that share counts at intervals, all of whose epochs live to its end. Requests to /pair are for the last two, of
+// which one refuses in the end, so that the other gives back what it took. In all but /pair each node has a limit of its own.
 var onceZones = []string{"fixed", "sliding", "fine", "log", "token", "gcra", "pair_wide", "pair_tight"}
 
 // A marathon is three nodes under load while Redis, the way to it and the nodes themselves fail, one after the other. Two nodes reach Redis
@@ -50,6 +50,9 @@ type marathon struct {
 	tally  cluster.Tally
 	faults map[string]int
 	total  int
+
+	// strict is held for reading by requests to strict zones.
+	strict sync.RWMutex
 }
 
 // A life is a node from a start to its end: it has a field of its own in all hashes.
@@ -64,6 +67,8 @@ type life struct {
 	admitted map[string]int             // by zone, as clients saw it
 	unsure   map[string]int             // requests without an answer
 	recent   map[string][]time.Duration // when each was admitted, since the beginning
+	asked    map[string]int             // requests to strict zones, answered or not
+	settled  map[string]int             // asked, when Redis last had all of them right
 
 	// evicted are totals that were in hashes that Redis lost after the life's end, by field.
 	evicted map[string]int
@@ -75,12 +80,13 @@ func (m *marathon) caddyfile() string {
 		"fixed": "algorithm fixed_window", "sliding": "algorithm sliding_window", "fine": "algorithm sliding_window\nbuckets 5",
 		"log": "algorithm sliding_log", "token": "algorithm token_bucket", "gcra": "algorithm gcra",
 	} {
-		parts = append(parts, zone_(zone, zone, wide, options))
+		parts = append(parts, zone_(zone, zone, mixed, options))
 	}
 	parts = append(parts, zone_("pair_wide", "pair", wide, "algorithm fixed_window"), zone_("pair_tight", "pair", fmt.Sprintf("limit %d/%s", m.rate/20, far), "algorithm fixed_window"))
+	parts = append(parts, m.strictZones()...)
 	slices.Sort(parts)
 	redis := fmt.Sprintf("redis {{if eq .Node 3}}%s{{else if eq .Node 2}}redis://%s{{else}}redis://%s{{end}}", m.redis.URL, m.proxy[1].Addr, m.proxy[0].Addr)
-	return config(redis+"\nsync_rate "+onceSync.String(), zones(parts...))
+	return config(redis+"\nsync_rate "+onceSync.String()+"\nstrict_timeout 300ms", zones(parts...))
 }
 
 // zone_ is a zone for a path, with a key that the client chooses.
@@ -106,6 +112,8 @@ func TestExactlyOnce(t *testing.T) {
 	for node := range m.Nodes {
 		m.touch(node)
 	}
+	m.settleStrict()
+	m.strict.Unlock()
 	m.verify()
 }
 
@@ -135,7 +143,7 @@ func (m *marathon) bear(node int) {
 	}
 	l := &life{
 		node: node, fields: make(map[string]string), admitted: make(map[string]int), unsure: make(map[string]int),
-		recent: make(map[string][]time.Duration), evicted: make(map[string]int),
+		recent: make(map[string][]time.Duration), evicted: make(map[string]int), asked: make(map[string]int), settled: make(map[string]int),
 	}
 	for _, zone := range onceZones {
 		if l.fields[zone] = status.Zone(zone).Node; l.fields[zone] == "" {
@@ -190,18 +198,41 @@ func (m *marathon) pick(i int) int {
 	}
 }
 
+// oncePaths are what requests take turns at, and the zones of each.
+var oncePaths = []struct {
+	path  string
+	zones []string
+}{
+	{"fixed", []string{"fixed"}},
+	{"sliding", []string{"sliding"}},
+	{"strict", []string{"strict"}},
+	{"fine", []string{"fine"}},
+	{"log", []string{"log"}},
+	{"strictpair", []string{"strictpair_wide", "strictpair_tight"}},
+	{"token", []string{"token"}},
+	{"gcra", []string{"gcra"}},
+	{"pair", []string{"pair_wide", "pair_tight"}},
+	{"strictslide", []string{"strictslide"}},
+}
+
 // ask sends the i-th request and notes what came of it.
 func (m *marathon) ask(i, node int) {
 	l := m.lives[node].Load()
-	zones := onceZones[i%7 : i%7+1]
-	path := zones[0]
-	if i%7 == 6 {
-		zones, path = onceZones[6:], "pair"
+	at := oncePaths[i%len(oncePaths)]
+	strict := slices.Contains(onceStrict, at.zones[0])
+	if strict {
+		if !m.strict.TryRLock() {
+			return
+		}
+		defer m.strict.RUnlock()
 	}
-	status := m.client.Get(context.Background(), m.Nodes[node].Addr, fmt.Sprintf("/%s?k=%d", path, i/7%onceKeys), nil, &m.tally)
+	status := m.client.Get(context.Background(), m.Nodes[node].Addr, fmt.Sprintf("/%s?k=%d", at.path, i/len(oncePaths)%onceKeys), nil, &m.tally)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, zone := range zones {
+	for _, zone := range at.zones {
+		if strict {
+			l.asked[zone]++
+		}
 		switch status {
 		case http.StatusOK:
 			l.admitted[zone]++
@@ -292,7 +323,7 @@ func (m *marathon) well() {
 func (m *marathon) evict() {
 	r := m.redis.Master.Client()
 	defer r.Close()
-	all := r.Keys(m.t.Context(), "caddy:*:*:*:*:*").Val()
+	all := slices.DeleteFunc(r.Keys(m.t.Context(), "caddy:*:*:*:*:*").Val(), isStrict) // of these nobody else knows what it had granted
 	slices.Sort(all)
 	for range min(len(all), 1+m.random.IntN(10)) {
 		gone, err := r.Eval(m.t.Context(), "local all = redis.pcall('HGETALL', KEYS[1]); redis.call('UNLINK', KEYS[1]); return all.err and {} or all", // a fill is no hash
@@ -334,6 +365,8 @@ func (m *marathon) end(kill bool) {
 	node := m.random.IntN(3)
 	n, l := m.Nodes[node], m.lives[node].Load()
 	m.settle(node)
+	m.settleStrict()
+	m.strict.Unlock()
 	m.pass(m.rate / 2)
 	l.killed = kill
 	before := unsent(m.t, n)
@@ -383,7 +416,7 @@ func (m *marathon) settle(node int) {
 
 // touch sends a node one request for each key.
 func (m *marathon) touch(node int) {
-	for i := range len(onceZones) * onceKeys {
+	for i := range len(oncePaths) * onceKeys {
 		m.ask(i, node)
 	}
 }
@@ -435,6 +468,10 @@ func (m *marathon) replicate() {
 func (m *marathon) failover() {
 	m.t.Helper()
 	m.well()
+	m.settleStrict() // what the replica has not got would be lost
+	m.replicate()
+	m.redis.Master.Kill()
+	m.strict.Unlock()
 	m.redis.Failover()
 	for _, p := range m.proxy {
 		p.Lead(m.redis.Master.Addr)
@@ -451,7 +488,7 @@ func (m *marathon) counts() (fields map[string]int, off int) {
 		m.t.Fatalf("the sentinels have made the master a %v on their own: the machine is too busy for this test", role)
 	}
 	fields = make(map[string]int)
-	all := slices.DeleteFunc(r.Keys(m.t.Context(), "caddy:*:*:*:*:*").Val(), func(key string) bool { return strings.HasSuffix(key, ":fill") })
+	all := slices.DeleteFunc(r.Keys(m.t.Context(), "caddy:*:*:*:*:*").Val(), func(key string) bool { return strings.HasSuffix(key, ":fill") || isStrict(key) })
 	hashes := make([]*redis.MapStringStringCmd, len(all))
 	_, err := r.Pipelined(m.t.Context(), func(p redis.Pipeliner) error {
 		for i, key := range all {
@@ -574,15 +611,16 @@ func (m *marathon) tell(b balance) {
 | seed | %d |
 | requests | %d in %s: %d admitted, %d refused, %d without an answer because their node was killed |
 | faults | %d: %s |
-| counts admitted, in all zones | %d |
+| counts admitted, in all zones with an interval | %d |
 | in Redis at the end | %d |
 | in hashes that were evicted after the node that had counted them was gone | %d |
 | unsent when their node was killed | %d, in %d kills; at most %d by what the nodes had said just before and admitted since. In their last sync_rate they had admitted %d |
 | unsent when their node was terminated | %d, in %d SIGTERMs; the nodes have logged that they could not send %d |
 | difference | %d |
+| counts admitted in strict zones | %s |
 `, *seed, m.tally.Sent(), time.Since(m.began).Round(time.Second), m.tally.Admitted(), m.tally.Refused(), failed,
 		m.total, strings.Join(kinds, ", "), b.admitted, b.counted, b.evicted, b.lost, killed, b.mayLose, lately,
-		b.left, len(m.ended)-killed, b.mayLeave, b.difference())
+		b.left, len(m.ended)-killed, b.mayLeave, b.difference(), m.tellStrict())
 	m.t.Log(text)
 	if *long {
 		if err := write("once", text); err != nil {

@@ -460,28 +460,35 @@ func (s *scene) admittedUntil(last *phase, node int, zone string) (sum int) {
 	return sum
 }
 
-// holdsStrict is what Redis counts of a strict zone whose algorithm is no window: the entries of its logs, the levels of its buckets.
+// holdsStrict is what Redis counts of a strict zone whose algorithm is no window.
 func (s *scene) holdsStrict(zone string) (sum int) {
 	s.t.Helper()
 	for _, r := range s.stores() {
-		c := r.Client()
-		for _, key := range c.Keys(s.t.Context(), "*:"+zone+":*").Val() {
-			switch {
-			case strings.HasSuffix(key, ":log"):
-				sum += int(c.ZCard(s.t.Context(), key).Val())
-			case strings.HasSuffix(key, ":level"):
-				whole, rest, _ := strings.Cut(c.Get(s.t.Context(), key).Val(), " ")
-				level, err := strconv.Atoi(whole)
-				if err != nil {
-					s.t.Errorf("%s holds %q %q", key, whole, rest)
-				}
-				if !strings.HasPrefix(rest, "0 ") {
-					level++
-				}
-				sum += level
+		sum += strictTotal(s.t, r, zone)
+	}
+	return sum
+}
+
+// strictTotal is what a Redis counts of a strict zone whose algorithm is no window: the entries of its logs, the levels of its buckets.
+func strictTotal(t *testing.T, r *redistest.Server, zone string) (sum int) {
+	t.Helper()
+	c := r.Client()
+	defer c.Close()
+	for _, key := range c.Keys(t.Context(), "*:"+zone+":*").Val() {
+		switch {
+		case strings.HasSuffix(key, ":log"):
+			sum += int(c.ZCard(t.Context(), key).Val())
+		case strings.HasSuffix(key, ":level"):
+			whole, rest, _ := strings.Cut(c.Get(t.Context(), key).Val(), " ")
+			level, err := strconv.Atoi(whole)
+			if err != nil {
+				t.Errorf("%s holds %q %q", key, whole, rest)
 			}
+			if !strings.HasPrefix(rest, "0 ") {
+				level++
+			}
+			sum += level
 		}
-		c.Close()
 	}
 	return sum
 }

@@ -1,0 +1,146 @@
+package cluster_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// onceStrict are the zones of the exactly-once run in which Redis decides. A request to /strictpair
+// is for two of them, of which one refuses in the end. Nodes have limits of their own.
+var onceStrict = []string{"strict", "strictslide", "strictpair_wide", "strictpair_tight"}
+
+// mixed is a limit that nobody reaches, another one on each node.
+const mixed = "limit {{.Node}}000000/" + far
+
+func (m *marathon) strictZones() (parts []string) {
+	tight := max(1, m.rate/100)
+	for _, z := range []struct{ name, path, algorithm, limit string }{
+		{"strict", "strict", "fixed_window", mixed},
+		{"strictslide", "strictslide", "sliding_window", mixed},
+		{"strictpair_wide", "strictpair", "sliding_window", mixed},
+		{"strictpair_tight", "strictpair", "fixed_window", fmt.Sprintf("limit {{if eq .Node 1}}%d{{else}}%d{{end}}/%s", tight, 2*tight, far)},
+	} {
+		parts = append(parts, zone_(z.name, z.path, z.limit, "algorithm "+z.algorithm, "sync_rate strict"))
+	}
+	return parts
+}
+
+// isStrict says whether a key in Redis is of a strict zone.
+func isStrict(key string) bool {
+	return slices.ContainsFunc(onceStrict, func(zone string) bool { return strings.Contains(key, ":"+zone+":") })
+}
+
+// A strictCount is what Redis holds of a strict zone: all that was admitted, and the part of it that
+// nodes have decided by themselves, which stands in their fields.
+type strictCount struct{ sum, alone int }
+
+// strictCounts are those of each zone.
+func (m *marathon) strictCounts() map[string]strictCount {
+	m.t.Helper()
+	r := m.redis.Master.Client()
+	defer r.Close()
+	counts := make(map[string]strictCount)
+	for _, zone := range onceStrict {
+		var all []*redis.MapStringStringCmd
+		keys := r.Keys(m.t.Context(), "caddy:*:"+zone+":*").Val()
+		_, err := r.Pipelined(m.t.Context(), func(p redis.Pipeliner) error {
+			for _, hash := range keys {
+				all = append(all, p.HGetAll(m.t.Context(), hash))
+			}
+			return nil
+		})
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		count := counts[zone]
+		for _, hash := range all {
+			fields := hash.Val()
+			if fields["sum"] == "" {
+				continue // the record of calls
+			}
+			for name, value := range fields {
+				if name == "sum" {
+					count.sum += held(m.t, "0 "+value)
+				} else {
+					count.alone += held(m.t, value)
+				}
+			}
+		}
+		counts[zone] = count
+	}
+	return counts
+}
+
+// settleStrict keeps requests from strict zones and waits until Redis counts there what clients saw
+// admitted. The caller opens them again.
+func (m *marathon) settleStrict() {
+	m.t.Helper()
+	m.strict.Lock()
+	eventually(m.t, "redis counts what clients saw admitted in strict zones", func() error {
+		counts := m.strictCounts()
+		for _, zone := range onceStrict {
+			if err := m.strictBalance(zone).check(zone, counts[zone]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for node := range m.Nodes {
+		l := m.lives[node].Load()
+		l.mu.Lock()
+		for zone, n := range l.asked {
+			l.settled[zone] = n
+		}
+		l.mu.Unlock()
+	}
+}
+
+// A strictBalance is what strict zones come to. What a node that was killed was asked since all was
+// right may have been granted without being admitted (more), or decided alone and not sent (less);
+// of one that was terminated, less is what it has logged.
+type strictBalance struct{ admitted, less, more int }
+
+func (m *marathon) strictBalance(zone string) (b strictBalance) {
+	count := func(l *life) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		b.admitted += l.admitted[zone]
+		if l.killed && slices.Contains(m.ended, l) {
+			b.less, b.more = b.less+l.asked[zone]-l.settled[zone], b.more+l.asked[zone]-l.settled[zone]
+		} else {
+			b.less += l.unsent[zone]
+		}
+	}
+	for _, l := range m.ended {
+		count(l)
+	}
+	for node := range m.Nodes {
+		count(m.lives[node].Load())
+	}
+	return b
+}
+
+// check compares what Redis counts of a zone.
+func (b strictBalance) check(zone string, c strictCount) error {
+	if c.sum > b.admitted+b.more || c.sum < b.admitted-b.less || c.alone > c.sum {
+		return fmt.Errorf("zone %s: redis counts %d, %d of them decided by nodes; clients saw %d admitted, %d may be missing and %d too many",
+			zone, c.sum, c.alone, b.admitted, b.less, b.more)
+	}
+	return nil
+}
+
+// tellStrict says what the strict zones have shown, in all.
+func (m *marathon) tellStrict() string {
+	var all strictBalance
+	var count strictCount
+	for zone, c := range m.strictCounts() {
+		b := m.strictBalance(zone)
+		all = strictBalance{all.admitted + b.admitted, all.less + b.less, all.more + b.more}
+		count = strictCount{count.sum + c.sum, count.alone + c.alone}
+	}
+	return fmt.Sprintf("%d; Redis has granted %d and nodes have decided %d, the difference is %d. Nodes that were killed had %d requests there, whose fate nobody knows, since all was last right",
+		all.admitted, count.sum-count.alone, count.alone, all.admitted-count.sum, all.more)
+}
