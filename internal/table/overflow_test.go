@@ -295,7 +295,12 @@ func TestGivingBackFindsTheSketch(t *testing.T) {
 // A full table has what it needs for a flood before the flood comes, and gives it back when it is
 // over.
 func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
-	const maxKeys = 200_000
+	for _, keys := range []int64{1, 40_000, 1_000_000, 1_000_000_000} {
+		if got := rows * 8 * widthFor(keys); got > 32<<20 {
+			t.Errorf("max_keys %d: the sketch takes %d bytes, want at most 32 MiB", keys, got)
+		}
+	}
+	const maxKeys = 40_000
 	alg := algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 1}
 	tab := newTable(maxKeys, alg)
 	now := t0 - t0%int64(time.Hour)
@@ -382,7 +387,7 @@ func savedCounts[S any](t *testing.T, alg algorithms.Algorithm[S]) {
 // Of keys that come once each, ten times as many as max_keys in a window, few newcomers are denied.
 func TestFewNewcomersAreDenied(t *testing.T) {
 	for limit := int64(1); limit <= 10; limit++ {
-		got := newcomersDenied(1_000_000/64, limit)
+		got := newcomersDenied(1_000_000/256, limit)
 		if want := .01; limit > 1 && got > want {
 			t.Errorf("limit %d: %.4f of newcomers denied, want at most %v", limit, got, want)
 		}
