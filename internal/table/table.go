@@ -148,7 +148,8 @@ type Taken struct {
 	// At is the instant in the table's time, which was offset ahead of the caller's.
 	At     int64
 	offset int64
-	// Overflow says that the key has no counter of its own: the table is full. Then At is the caller's clock.
+	// Overflow says that the key has no counter of its own: the table is full. Then At is the
+	// caller's clock.
 	Overflow bool
 	sketch   uint32 // its number
 }
