@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,22 +11,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/zap"
 
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
-
-func init() { redis.SetLogger(redisLog{}) }
-
-// redisLog takes what the Redis client writes for every failed attempt. It would go to stderr, past Caddy's log and its format;
-// what an operator must know is logged by the exchange, once on the way down and once on the way up.
-type redisLog struct{}
-
-func (redisLog) Printf(_ context.Context, format string, v ...any) {
-	if c := caddy.Log().Named("rate_limit.redis").Check(zap.DebugLevel, "redis client"); c != nil {
-		c.Write(zap.String("message", fmt.Sprintf(format, v...)))
-	}
-}
 
 // resolve replaces the placeholders, fills in defaults and checks the settings, without network I/O. Errors name the option and the
 // mend, and never show a secret. empty says that an address is configured but comes out empty, which means no Redis.
