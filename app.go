@@ -29,7 +29,8 @@ type App struct {
 	// Namespace separates users of one Redis: nodes with the same Redis and namespace share counters. Default: caddy.
 	Namespace string `json:"namespace,omitempty"`
 
-	// StrictTimeout bounds the wait for Redis of a request in a zone with sync_rate 0. Default: 100ms.
+	// StrictTimeout is how long Redis has for an answer to a zone with sync_rate 0, from when the question has a connection. A request
+	// waits for the question that it is part of. 1ms to 1m. Default: 100ms.
 	StrictTimeout caddy.Duration `json:"strict_timeout,omitempty"`
 
 	// Persist keeps the counters of zones that don't sync over a restart of the process: "storage" in Caddy's storage, else in
@@ -158,7 +159,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 		return &sharedRedis{
 			key: key, namespace: a.namespace, client: client,
 			replicator: ratesync.NewReplicator(client, a.namespace, set.Timeout, clock, log),
-			strict:     ratesync.NewStrict(client, a.namespace, set.Timeout),
+			strict:     ratesync.NewStrict(client, a.namespace, time.Duration(a.StrictTimeout)),
 		}, nil
 	})
 	if err != nil {
@@ -184,7 +185,7 @@ func (a *App) borrowRedis(ctx caddy.Context) error {
 		namespace:  a.namespace,
 		client:     client,
 		replicator: ratesync.NewReplicator(client, a.namespace, time.Second, clock, caddy.Log().Named("rate_limit")),
-		strict:     ratesync.NewStrict(client, a.namespace, time.Second),
+		strict:     ratesync.NewStrict(client, a.namespace, time.Duration(a.StrictTimeout)),
 	}
 	return nil
 }
@@ -330,6 +331,7 @@ func renamed(name string, had, now map[string]map[string]*appLimit) (old map[str
 func (a *App) apply() {
 	if a.shared != nil {
 		a.shared.replicator.Start()
+		a.shared.strict.SetTimeout(time.Duration(a.StrictTimeout))
 	}
 	for i := range a.limits {
 		l := &a.limits[i]

@@ -16,7 +16,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 func init() {
@@ -204,7 +203,7 @@ func (h *Handler) sweepInterval() time.Duration {
 
 // provisionZone makes a zone ready for requests.
 func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone, error) {
-	z := &zone{settings: *s, shared: app.shared, logger: h.logger, said: &app.said, strictTimeout: time.Duration(app.StrictTimeout)}
+	z := &zone{settings: *s, shared: app.shared, logger: h.logger, said: &app.said}
 	z.brief = h.sets == 0 && h.DisablePlaceholders
 	config := h.RateLimits[s.name]
 	if config.MatcherSetsRaw != nil {
@@ -233,9 +232,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		z.counters = append(z.counters, c)
 		z.limiters = append(z.limiters, c.limiter(s, r, z.brief))
 		z.policies = append(z.policies, newPolicy(s.name, len(s.limits) > 1, r.n, r.window, s.kind, h.sets))
-		z.rules = append(z.rules, ratesync.Rule{
-			Kind: s.kind.letter(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue,
-		})
+		z.rules = append(z.rules, ruleOf(s, r))
 	}
 	return z, nil
 }

@@ -26,6 +26,7 @@ type pass struct {
 	taken       []table.Taken
 	grants      []grant
 	verdict     []ratesync.Verdict
+	strict      []strictZone // that match
 }
 
 // visit is one zone's part in a pass.
@@ -68,9 +69,9 @@ func (p *pass) free() {
 
 // check visits every zone that matches, the local ones first: they cost nothing, and a request that one of them refuses needn't trouble Redis.
 func (p *pass) check(zones []*zone, r *http.Request, vars map[string]any, counted []string) error {
-	for _, z := range zones {
-		if z.strict() && p.isRefused() {
-			break // zones are sorted, the strict ones last
+	for i, z := range zones {
+		if z.strict() { // zones are sorted, the strict ones last
+			return p.checkStrict(zones[i:], r, vars, counted)
 		}
 		if z.wasCounted(counted) {
 			continue
@@ -81,9 +82,6 @@ func (p *pass) check(zones []*zone, r *http.Request, vars map[string]any, counte
 			continue
 		}
 		p.visit(z, r, vars)
-		if z.strict() && r.Context().Err() != nil {
-			return errGone // Redis was not waited for, which must not pass for a loss of Redis
-		}
 	}
 	return nil
 }
@@ -104,7 +102,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters})
 	v := &p.take[len(p.take)-1]
 	lost := false
-	if z.strict() {
+	if z.strict() && v.hasSlots(raw, p.now) {
 		var answered bool
 		if answered, lost = p.askRedis(r, v, raw); answered {
 			p.judge()
@@ -135,12 +133,16 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 // askRedis lets Redis decide. Where it could not, the node's own counters must; lost says that the zone's rule for a lost Redis holds then.
 func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost bool) {
 	z, by := v.zone, v.zone.shared
-	ctx, cancel := z.strictContext(r)
-	defer cancel()
 	var g ratesync.Grant
 	var err error
+	for _, l := range z.limiters {
+		if err := l.settle(r.Context(), v.key); err != nil {
+			z.noteStrict(r, by, err)
+			return false, true
+		}
+	}
 	for {
-		p.verdict, g, err = by.strict.Take(ctx, z.name, z.rules, table.IDOf(raw), p.verdict[:0])
+		p.verdict, g, err = by.strict.Take(r.Context(), z.name, z.rules, table.IDOf(raw), p.verdict[:0])
 		if !errors.Is(err, ratesync.ErrClosed) {
 			break
 		}

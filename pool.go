@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"sync"
@@ -53,6 +54,10 @@ type limiter interface {
 	// abandon frees the place in a queue of a client that went away while it waited.
 	abandon(key table.Key, taken table.Taken, now, n int64)
 	learn(key table.Key, raw []byte, now int64, all []algorithms.Report)
+	// settle has Redis know what was decided for a key while it could not be asked.
+	settle(ctx context.Context, key table.Key) error
+	// room is what is left by this node's own counts. false means that the table is full and holds no place for the key.
+	room(key table.Key, raw []byte, now int64) (left int64, ok bool)
 }
 
 // acquire returns the counters of one limit, new or those that a configuration already holds.
@@ -80,6 +85,11 @@ func spec(s *settings, r rate) ratesync.Spec {
 		p.Buckets, p.Live = s.buckets, s.buckets
 	}
 	return p
+}
+
+// ruleOf is a limit as Redis decides it.
+func ruleOf(s *settings, r rate) ratesync.Rule {
+	return ratesync.Rule{Kind: s.kind.letter(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue}
 }
 
 // newCounters is the one place that knows which algorithm has which state.
@@ -138,7 +148,7 @@ func hold[S any](s *settings, r rate, algorithm func(s *settings, r rate, brief 
 }
 
 func (h *held[S]) limiter(s *settings, r rate, brief bool) limiter {
-	return &limit[S]{h.table, h.algorithm(s, r, brief), !s.kind.counts()}
+	return &limit[S]{h.table, h.algorithm(s, r, brief), h.source}
 }
 
 func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis) {
@@ -147,11 +157,12 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 	h.sweepEvery(sweep)
 	every := time.Duration(s.syncRate)
 	switch {
-	case s.syncRate < 0 || shared == nil || s.syncRate == syncStrict && !s.kind.counts():
+	case s.syncRate < 0 || shared == nil:
 		every, shared = 0, nil
 	case s.syncRate == syncStrict:
 		every = strictCatchUp
 	}
+	charges := s.syncRate == syncStrict && !s.kind.counts()
 	old := h.attached
 	if shared == nil && old != nil {
 		h.source.Detach() // sends the last counts, which a table without a rate doesn't give out
@@ -161,6 +172,7 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 		Rate:      every,
 		Early:     s.earlySync && s.syncRate != syncStrict,
 		Lagging:   !s.kind.drains(),
+		Charges:   charges,
 		Wake:      h.source.Wake,
 	}, s.maxKeys)
 	h.attached = shared
@@ -168,7 +180,11 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 		if shared != old {
 			shared.hold()
 		}
-		shared.replicator.Attach(h.source, every)
+		if charges {
+			shared.replicator.AttachCharged(h.source, every, ratesync.Charging{Strict: shared.strict, Rule: ruleOf(s, r)})
+		} else {
+			shared.replicator.Attach(h.source, every)
+		}
 	}
 	if old != nil && old != shared {
 		old.release()
@@ -248,7 +264,7 @@ func (h *held[S]) exchange() *ratesync.ExchangeStatus { return h.source.Status()
 type limit[S any] struct {
 	table     *table.Table[S]
 	algorithm algorithms.Algorithm[S]
-	anew      bool // see table.Learn
+	source    *ratesync.Source
 }
 
 func (l *limit[S]) take(key table.Key, raw []byte, now, n int64) table.Taken {
@@ -264,7 +280,12 @@ func (l *limit[S]) charge(key table.Key, taken table.Taken, n int64) {
 }
 
 func (l *limit[S]) learn(key table.Key, raw []byte, now int64, all []algorithms.Report) {
-	l.table.Learn(l.algorithm, key, raw, now, all, l.anew)
+	l.table.Learn(l.algorithm, key, raw, now, all)
+}
+
+func (l *limit[S]) settle(ctx context.Context, key table.Key) error { return l.source.Settle(ctx, key) }
+func (l *limit[S]) room(key table.Key, raw []byte, now int64) (left int64, ok bool) {
+	return l.table.Room(l.algorithm, key, raw, now)
 }
 
 func (l *limit[S]) abandon(key table.Key, taken table.Taken, now, n int64) {

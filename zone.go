@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -103,10 +102,9 @@ type zone struct {
 	full     atomic.Bool // warned of more than max_keys
 
 	// For sync_rate 0.
-	shared        *sharedRedis
-	rules         []ratesync.Rule
-	strictTimeout time.Duration
-	strictFailed  atomic.Int64 // when it was last reported that Redis failed to decide
+	shared       *sharedRedis
+	rules        []ratesync.Rule
+	strictFailed atomic.Int64 // when it was last reported that Redis failed to decide
 
 	// parts are the limiters of an equal part of each limit, for on_redis_loss divide.
 	parts atomic.Pointer[parts]
@@ -172,11 +170,6 @@ func (z *zone) divided() []limiter {
 	}
 	z.parts.Store(p)
 	return p.limiters
-}
-
-// strictContext bounds how long a request waits for Redis.
-func (z *zone) strictContext(r *http.Request) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(r.Context(), z.strictTimeout)
 }
 
 // heir is the zone of this name in the configuration in force, nil if it has none. A request that is on its way when its own configuration ends goes

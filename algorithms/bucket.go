@@ -19,6 +19,8 @@ type BucketState struct {
 	penalty int64
 	// absorbed is nil for a key of which nothing was ever learnt: where nothing is exchanged it costs no memory.
 	absorbed *absorbed
+	// taught is nil but where a store decides by itself; see Chargeable.
+	taught *taught
 }
 
 // absorbed is what a bucket remembers of the last Absorb.
@@ -36,6 +38,7 @@ type absorbed struct {
 // copied is a copy of its own, for looking ahead.
 func (s *BucketState) copied(past *absorbed) BucketState {
 	c := *s
+	c.taught = nil
 	if s.absorbed != nil {
 		*past = *s.absorbed
 		c.absorbed = past
@@ -142,6 +145,7 @@ func (b bucket) absorb(s *BucketState, now int64, reports []Report) {
 	if !held {
 		return
 	}
+	s.taught = nil // the exchange knows better what is sent
 	level, known := b.seen(s, reports)
 	switch {
 	case s.absorbed != nil && !b.isStale(s):
@@ -262,6 +266,7 @@ func (b bucket) advance(s *BucketState, now int64) (late int64) {
 	level := s.deficit.floor()
 	level.frac = min(level.frac, b.window-1)
 	drained := b.drains(since(now, s.last))
+	s.taught.drain(drained, b.window)
 	s.last = now
 	if level.less(drained) {
 		if s.absorbed != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,10 +37,26 @@ redis.call('HSET', KEYS[1], 'probe', '1')
 return redis.call('PEXPIRE', KEYS[1], 60000)`)
 
 // A circuit keeps requests from waiting for a Redis that is known not to answer: after a failure all fail at once until a probe, which no request
-// waits for, has been answered within the time that requests are ready to wait.
+// waits for, has been answered in time. A call that was not answered in time is no failure by itself: a node whose processors are
+// busy is late for what has arrived long ago. It starts a probe, and the circuit opens when that fails, too.
 type circuit struct {
 	down atomic.Bool
 	why  atomic.Pointer[downError] // set before down
+	// calls has an entry for each call under way.
+	calls chan struct{}
+
+	mu    sync.Mutex
+	check chan struct{} // closed when the probe of a late call ends, nil while there is none
+}
+
+// take waits until another call may be made. The function that it returns is to be called at the call's end.
+func (c *circuit) take(ctx context.Context) (end func()) {
+	select {
+	case c.calls <- struct{}{}:
+		return func() { <-c.calls }
+	case <-ctx.Done():
+		return func() {}
+	}
 }
 
 // lost is nil while the circuit is closed.
@@ -78,24 +96,106 @@ func (s *Strict) trip(id [16]byte, cause error) {
 	}()
 }
 
-func (s *Strict) probe(c *circuit, shard int) {
+// confirm reports whether Redis is there though a call was not answered in time. All calls that are late at once wait for one probe.
+func (s *Strict) confirm(id [16]byte, cause error) bool {
+	c, shard := s.circuitOf(id)
+	c.mu.Lock()
+	check := c.check
+	if check == nil && !c.down.Load() {
+		check = make(chan struct{})
+		c.check = check
+		go func() {
+			if s.isSilent(shard) {
+				s.trip(id, cause)
+			}
+			c.mu.Lock()
+			c.check = nil
+			c.mu.Unlock()
+			close(check)
+		}()
+	}
+	c.mu.Unlock()
+	if check != nil {
+		select {
+		case <-check:
+		case <-s.ctx.Done():
+		}
+	}
+	return !c.down.Load()
+}
+
+const (
+	// maxProbes bounds the probes of a busy node that finds no answer to be in time.
+	maxProbes = 5
+	// probeStep is how often a node looks at how late it is.
+	probeStep = 5 * time.Millisecond
+)
+
+// isSilent probes whether Redis doesn't answer. What a node finds while it is itself late, by a quarter of what Redis has for an answer, says
+// nothing of Redis: then it probes again.
+func (s *Strict) isSilent(shard int) bool {
+	for range maxProbes {
+		err, lateness := error(nil), time.Duration(0)
+		asked := make(chan struct{})
+		go func() {
+			err = s.ask(s.ctx, shard)
+			close(asked)
+		}()
+		for done := false; !done; {
+			start := time.Now()
+			time.Sleep(probeStep)
+			lateness = max(lateness, time.Since(start)-probeStep)
+			select {
+			case <-asked:
+				done = true
+			default:
+			}
+		}
+		switch {
+		case err == nil, !s.severe(err), s.ctx.Err() != nil:
+			return false
+		case !isLate(err), !isQueued(err) && lateness < time.Duration(s.timeout.Load())/4:
+			return true
+		}
+	}
+	return true
+}
+
+// ask probes once.
+func (s *Strict) ask(ctx context.Context, shard int) error {
 	key := fmt.Sprintf("%s:{%d}:strict:probe", s.prefix, shard)
-	keys := []string{key, key + ":no"}
+	ctx, cancel := s.callContext(ctx)
+	defer cancel()
+	return probeScript.Run(ctx, s.client, []string{key, key + ":no"}).Err()
+}
+
+func (s *Strict) probe(c *circuit, shard int) {
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		select {
 		case <-s.probes.Done():
 			return
 		case <-time.After(wait/2 + rand.N(wait/2)):
 		}
-		ctx, cancel := context.WithTimeout(s.probes, time.Duration(s.patience.Load()))
-		err := probeScript.Run(ctx, s.client, keys).Err()
-		cancel()
-		if err == nil || !s.severe(err) {
+		if err := s.ask(s.probes, shard); err == nil || !s.severe(err) {
 			break
 		}
 	}
 	c.down.Store(false)
 	s.settle(c)
+}
+
+// isLate says that no answer came in time, and nothing else of Redis.
+func isLate(err error) bool {
+	var timeout net.Error
+	if down := (*downError)(nil); errors.As(err, &down) {
+		return isLate(down.cause)
+	}
+	return isQueued(err) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// isQueued says that there was no free connection.
+func isQueued(err error) bool {
+	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
 // severe says that an error is about the server or the way to it, not about one key. What was asked may have been done for all that: a Cluster's client

@@ -3,7 +3,11 @@ package ratesync
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -20,8 +24,59 @@ func dialer(timeout time.Duration, secure *tls.Config) func(ctx context.Context,
 		if err != nil {
 			return broken{err}, nil
 		}
-		return c, nil
+		return patient(c), nil
 	}
+}
+
+// lastLook is how long a read looks once more for what may have arrived before its deadline.
+const lastLook = time.Millisecond
+
+// conn reads what has arrived in time, however late the reader is. A read reports a deadline that has passed before it looks for data:
+// where processors are busy, a reply that has lain there for most of the time would be lost.
+type conn struct {
+	net.Conn
+	looked atomic.Bool // once more since the deadline was set
+}
+
+// patient makes a conn that tells the client as much of what is below as it did: a plain connection can be looked into, one with TLS unwrapped.
+func patient(c net.Conn) net.Conn {
+	p := &conn{Conn: c}
+	switch below := c.(type) {
+	case *tls.Conn:
+		return struct {
+			*conn
+			unwrapper
+		}{p, below}
+	case syscall.Conn:
+		return struct {
+			*conn
+			syscall.Conn
+		}{p, below}
+	}
+	return p
+}
+
+type unwrapper interface{ NetConn() net.Conn }
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.looked.Swap(true) {
+		return n, err
+	}
+	if c.Conn.SetReadDeadline(time.Now().Add(lastLook)) != nil {
+		return n, err
+	}
+	return c.Conn.Read(b)
+}
+
+func (c *conn) SetDeadline(t time.Time) error {
+	c.looked.Store(false)
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.looked.Store(false)
+	return c.Conn.SetReadDeadline(t)
 }
 
 // broken is a connection that never came about, and the reason.

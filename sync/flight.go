@@ -9,51 +9,106 @@ import (
 // flight is what goes on for one key: a call under way, and who and what waits for the next one. Its ruleset's mutex guards it.
 type flight struct {
 	waiters []*waiter
-	amends  []amend
-	// undo is the first call whose outcome is not known, 0 for none.
-	undo int64
-	// running says that a goroutine is at it, and started when the last call began.
+	// pending are the corrections that no call has carried yet, by rule.
+	pending []corrections
+	// sent is what a call carries or has carried whose outcome is not known. Until it is known every call carries just that.
+	sent *group
+	// undo is the first call whose outcome is not known, 0 for none, and undoSince when it was made.
+	undo      int64
+	undoSince time.Time
+
+	// rules are those of who came last, and now is the latest known instant of Redis' clock.
+	rules []Rule
+	now   int64
+	// denied is the last answer if it denied somebody.
+	denied *denial
+	// running says that a goroutine is at it.
 	running bool
-	started time.Time
 }
 
 // waiter is a request. What it waits for is written before done is closed.
 type waiter struct {
-	done chan struct{}
-	gone bool // its context has ended
+	done  chan struct{}
+	gone  bool // its context has ended
+	late  int  // how many calls that it was in were not answered in time
+	rules []Rule
 
 	outcome *outcome
 	place   int64
 	err     error
 }
 
-// amend corrects what was spent: it gives a unit back (n 1) that the call seq got as its unit-th at the instant at, or spends one unasked (n -1).
-type amend struct {
-	// first is the call that brought it along for the first time, 0 before that, and sent when that was.
+// A group is the corrections that calls carry from the call first on, until one of them is answered.
+type group struct {
 	first int64
-	sent  time.Time
+	since time.Time
+	fixed []corrections // by rule
+}
 
-	at, seq, unit, n int64
+// A denial is an answer that denied, and when it came.
+type denial struct {
+	outcome *outcome
+	rules   []Rule
+	came    time.Time
+	wait    time.Duration
 }
 
 const (
-	// mostAmends bounds what one call brings along; the rest waits for the next.
-	mostAmends = 64
-	// amendTime is how long an amend is tried whose outcome is not known. Redis remembers calls for 10 minutes, so it is never done twice.
-	amendTime = 5 * time.Minute
+	// correctionTime is how long corrections are sent again whose outcome is not known. The record of calls is kept for longer, so they are
+	// never done twice.
+	correctionTime = 30 * time.Second
+	// recordTime is how long Redis keeps the record of calls after one that changed something, beside two timeouts.
+	recordTime = 60 * time.Second
+	// maxLate is how often a request asks again because a call was late though Redis is there.
+	maxLate = 2
+	// restTime is the time between calls of a key that Redis answers with an error, when only corrections are left.
+	restTime = time.Second
 )
 
-// join lets a request wait for the next call of a key. false means that there will be none.
+// join lets a request wait for the next call of a key, or denies it where a log's next call is full. false means that there will be no call.
 func (s *Strict) join(rs *ruleset, id [16]byte, w *waiter) bool {
-	return s.enter(rs, id, func(f *flight) { f.waiters = append(f.waiters, w) })
+	return s.enter(rs, id, w.rules, func(f *flight) {
+		if len(f.waiters) >= maxWanted && w.rules[0].Kind == 'l' && f.denied.stillHolds(w) {
+			close(w.done)
+			return
+		}
+		f.waiters = append(f.waiters, w)
+	})
 }
 
-func (s *Strict) amend(rs *ruleset, id [16]byte, a amend) {
-	s.enter(rs, id, func(f *flight) { f.amends = append(f.amends, a) })
+// stillHolds denies a request by the last answer, if nobody who waits as told then would be admitted yet.
+func (d *denial) stillHolds(w *waiter) bool {
+	if d == nil || !slices.Equal(d.rules, w.rules) {
+		return false
+	}
+	passed := time.Since(d.came)
+	if passed >= d.wait {
+		return false
+	}
+	o := *d.outcome
+	o.at += passed.Microseconds()
+	o.granted, o.seq = 0, 0
+	w.outcome, w.place = &o, 1
+	return true
+}
+
+// correct adds a correction to each rule.
+func (s *Strict) correct(g Grant, c correction) {
+	s.enter(g.ruleset, g.id, g.rules, func(f *flight) { f.correct(c) })
+}
+
+func (f *flight) correct(c correction) {
+	f.now = max(f.now, c.at)
+	if len(f.pending) != len(f.rules) {
+		f.pending = make([]corrections, len(f.rules))
+	}
+	for i, r := range f.rules {
+		f.pending[i] = f.pending[i].add(r, f.now, c)
+	}
 }
 
 // enter changes a key's flight, and gets it going.
-func (s *Strict) enter(rs *ruleset, id [16]byte, change func(*flight)) bool {
+func (s *Strict) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*flight)) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	f := rs.flights[id]
@@ -67,64 +122,98 @@ func (s *Strict) enter(rs *ruleset, id [16]byte, change func(*flight)) bool {
 		} else {
 			s.pending.Add(-1)
 		}
-		f.running, f.started = true, time.Now()
+		f.running = true
 		go func() {
 			defer s.work.Done()
 			s.fly(rs, id, f)
 		}()
 	}
+	f.rules = rules
 	change(f)
 	return true
 }
 
-// leave takes a request out whose context has ended, unless its answer is there. slow says that the call under way takes so long that others
-// will not get an answer in time either; a request that had to wait for the next call is no sign of that.
-func (s *Strict) leave(rs *ruleset, id [16]byte, w *waiter) (left, slow bool) {
+// leave takes a request out whose context has ended, unless its answer is there.
+func (s *Strict) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	select {
 	case <-w.done:
-		return false, false
+		return false
 	default:
 	}
 	w.gone = true
-	f := rs.flights[id]
-	if f == nil {
-		return true, false
+	if f := rs.flights[id]; f != nil {
+		if i := slices.Index(f.waiters, w); i >= 0 {
+			f.waiters = slices.Delete(f.waiters, i, i+1)
+		}
 	}
-	if i := slices.Index(f.waiters, w); i >= 0 {
-		f.waiters = slices.Delete(f.waiters, i, i+1)
-	}
-	return true, f.running && time.Since(f.started) > time.Duration(s.patience.Load())/2
+	return true
 }
 
 // fly makes calls for a key until nothing is left to ask.
 func (s *Strict) fly(rs *ruleset, id [16]byte, f *flight) {
 	keys := rs.keys(s.prefix, id)
+	circuit, _ := s.circuitOf(id)
 	for {
+		leave := circuit.take(s.ctx) // before it boards: who comes meanwhile shares the call
 		c, ok := s.board(rs, id, f)
 		if !ok {
+			leave()
 			return
 		}
 		o, err := s.call(rs, keys, c)
+		leave()
+		fate := s.fateOf(id, err)
 		if s.ctx.Err() != nil && err != nil {
 			err = ErrClosed
 		}
-		lost := err != nil && s.severe(err)
-		if lost {
-			s.trip(id, err)
-		}
 		rs.mu.Lock()
-		f.land(c, o, err, lost)
+		f.land(c, o, err, fate)
+		rests := fate == refused && len(f.waiters) == 0 && f.left()
+		if rests {
+			s.park(rs, id, f)
+		}
 		rs.mu.Unlock()
+		if rests {
+			time.AfterFunc(restTime, func() { s.resume(rs, id) })
+			return
+		}
 	}
+}
+
+// fate is what became of a call.
+type fate int
+
+const (
+	counted fate = iota
+	refused      // Redis refuses what is done to this key, and has done nothing
+	lost         // nobody knows whether it was done, and Redis is not there
+	late         // nobody knows whether it was done, but Redis is there
+)
+
+// fateOf finds out what became of a call.
+func (s *Strict) fateOf(id [16]byte, err error) fate {
+	switch {
+	case err == nil:
+		return counted
+	case s.ctx.Err() != nil:
+		return lost
+	case !s.severe(err):
+		return refused
+	case isLate(err) && s.confirm(id, err):
+		return late
+	}
+	s.trip(id, err)
+	return lost
 }
 
 // call is one call of a ruleset's script.
 type call struct {
 	seq, undo int64
+	rules     []Rule
 	waiters   []*waiter
-	amends    []amend
+	sent      *group // nil for none
 }
 
 // board takes out what the next call is to ask. false means that there is none, and that the flight has ended.
@@ -136,21 +225,63 @@ func (s *Strict) board(rs *ruleset, id [16]byte, f *flight) (c call, ok bool) {
 		s.park(rs, id, f)
 		return c, false
 	}
-	if len(f.waiters) == 0 && len(f.amends) == 0 && f.undo == 0 {
+	f.forget()
+	if len(f.waiters) == 0 && !f.left() {
 		delete(rs.flights, id)
 		return c, false
 	}
-	c.seq, c.undo, f.started = s.seq.Add(1), f.undo, time.Now()
-	n := min(len(f.waiters), mostWanted)
-	c.waiters, f.waiters = f.waiters[:n:n], f.waiters[n:]
-	f.amends = slices.DeleteFunc(f.amends, func(a amend) bool { return a.first != 0 && time.Since(a.sent) > amendTime })
-	for i := range f.amends[:min(len(f.amends), mostAmends)] {
-		if a := &f.amends[i]; a.first == 0 {
-			a.first, a.sent = c.seq, time.Now()
-		}
+	c.seq, c.undo, c.rules = s.seq.Add(1), f.undo, f.rules
+	if len(f.waiters) > 0 {
+		c.rules = f.waiters[0].rules
+		c.waiters, f.waiters = f.share(c.rules)
 	}
-	c.amends = slices.Clone(f.amends[:min(len(f.amends), mostAmends)])
+	if f.sent == nil {
+		f.sent = f.pack(c.seq)
+	}
+	c.sent = f.sent
 	return c, true
+}
+
+// left says that something is to be sent though no request waits.
+func (f *flight) left() bool {
+	return f.sent != nil || f.undo != 0 || slices.ContainsFunc(f.pending, func(c corrections) bool { return len(c) > 0 })
+}
+
+// share cuts the requests in those that one call can ask for, as they go by the same limits, and the rest.
+func (f *flight) share(rules []Rule) (now, later []*waiter) {
+	most := len(f.waiters)
+	if rules[0].Kind == 'l' {
+		most = min(most, maxWanted)
+	}
+	i := 0
+	for i < most && slices.Equal(f.waiters[i].rules, rules) {
+		i++
+	}
+	return f.waiters[:i:i], f.waiters[i:]
+}
+
+// pack makes a group of what is pending, nil where nothing is.
+func (f *flight) pack(first int64) *group {
+	g := &group{first: first, since: time.Now(), fixed: make([]corrections, len(f.pending))}
+	some := false
+	for i, c := range f.pending {
+		g.fixed[i], f.pending[i] = c.cut(f.rules[i])
+		some = some || len(g.fixed[i]) > 0
+	}
+	if !some {
+		return nil
+	}
+	return g
+}
+
+// forget drops what Redis may not remember any more.
+func (f *flight) forget() {
+	if f.sent != nil && time.Since(f.sent.since) > correctionTime {
+		f.sent = nil
+	}
+	if f.undo != 0 && time.Since(f.undoSince) > correctionTime {
+		f.undo = 0
+	}
 }
 
 // mute says why no call may be made for a key, nil if one may.
@@ -162,10 +293,10 @@ func (s *Strict) mute(id [16]byte) error {
 	return c.lost()
 }
 
-// park ends a flight of which something is still to be settled when Redis is back.
+// park ends a flight of which something is still to be settled.
 func (s *Strict) park(rs *ruleset, id [16]byte, f *flight) {
 	f.running = false
-	if len(f.amends) == 0 && f.undo == 0 || s.pending.Load() >= mostPending {
+	if !f.left() || s.pending.Load() >= maxPending {
 		delete(rs.flights, id)
 		return
 	}
@@ -199,12 +330,13 @@ func (s *Strict) settle(c *circuit) {
 func (s *Strict) resume(rs *ruleset, id [16]byte) {
 	rs.mu.Lock()
 	f := rs.flights[id]
-	if f == nil || f.running {
+	if f == nil || f.running || !s.begin() {
 		rs.mu.Unlock()
 		return
 	}
+	defer s.work.Done()
 	s.pending.Add(-1)
-	f.running, f.started = true, time.Now()
+	f.running = true
 	rs.mu.Unlock()
 	s.fly(rs, id, f)
 }
@@ -218,25 +350,17 @@ func (f *flight) fail(err error) {
 	f.waiters = nil
 }
 
-// land hands out the answer of a call. lost says of an error that nobody knows whether the call was done.
-func (f *flight) land(c call, o *outcome, err error, lost bool) {
-	if err != nil {
-		switch {
-		case !lost: // Redis refuses what is done to this key, and has done nothing
-			f.undo, f.amends = 0, f.amends[len(c.amends):]
-		case f.undo == 0:
-			f.undo = c.seq
-		}
-		for _, w := range c.waiters {
-			if !w.gone {
-				w.err = err
-				close(w.done)
-			}
-		}
+// land hands out the answer of a call.
+func (f *flight) land(c call, o *outcome, err error, fate fate) {
+	if fate != counted {
+		f.crash(c, err, fate)
 		return
 	}
-	f.undo = 0
-	f.amends = f.amends[len(c.amends):]
+	f.undo, f.sent, f.denied = 0, nil, nil
+	f.now = o.at
+	if o.granted < int64(len(c.waiters)) {
+		f.denied = &denial{outcome: o, rules: c.rules, came: time.Now(), wait: waitOf(c.rules, o)}
+	}
 	place := int64(0)
 	for _, w := range c.waiters {
 		if w.gone {
@@ -248,33 +372,80 @@ func (f *flight) land(c call, o *outcome, err error, lost bool) {
 	}
 	for place < o.granted { // for those who left
 		place++
-		f.amends = append(f.amends, amend{at: o.at, seq: c.seq, unit: place, n: 1})
+		f.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: place})
 	}
+}
+
+// waitOf is how long the next request is to wait by an answer.
+func waitOf(rules []Rule, o *outcome) (wait time.Duration) {
+	for _, v := range verdicts(rules, o, o.granted+1, nil) {
+		if !v.Decision.Allowed {
+			wait = max(wait, v.Decision.RetryAfter)
+		}
+	}
+	return wait
+}
+
+// crash ends a call that was not answered. Its requests ask again where Redis is there.
+func (f *flight) crash(c call, err error, fate fate) {
+	if fate != refused && f.undo == 0 && len(c.waiters) > 0 {
+		f.undo, f.undoSince = c.seq, time.Now()
+	}
+	var again []*waiter
+	for _, w := range c.waiters {
+		switch {
+		case w.gone:
+		case fate == late && w.late < maxLate:
+			w.late++
+			again = append(again, w)
+		default:
+			w.err = err
+			close(w.done)
+		}
+	}
+	f.waiters = append(again, f.waiters...)
 }
 
 // call asks Redis.
 func (s *Strict) call(rs *ruleset, keys []string, c call) (*outcome, error) {
-	args := make([]any, 0, 5+5*len(c.amends)+len(rs.args))
-	args = append(args, rs.field, c.seq, len(c.waiters), c.undo, len(c.amends))
-	for _, a := range c.amends {
-		args = append(args, a.first, a.at, a.seq, a.unit, a.n)
-	}
-	args = append(args, rs.args...)
-	timeout := s.timeout
-	if len(c.waiters) > 0 {
-		timeout = time.Duration(s.patience.Load())
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, timeout)
+	ctx, cancel := s.callContext(s.ctx)
 	defer cancel()
-	reply, err := rs.script.Run(ctx, s.client, keys, args...).Result()
+	reply, err := rs.script.Run(ctx, s.client, keys, s.args(rs, c)...).Result()
 	if err != nil {
 		return nil, err
 	}
-	o, err := parseOutcome(reply, len(rs.rules), int64(len(c.waiters)))
+	o, err := parseOutcome(reply, len(c.rules), int64(len(c.waiters)))
 	if err != nil {
 		return nil, err
 	}
 	o.seq = c.seq
 	o.refuse(int64(len(c.waiters)))
 	return o, nil
+}
+
+// callContext is the context of a call or a probe.
+func (s *Strict) callContext(parent context.Context) (context.Context, context.CancelFunc) {
+	return newCallContext(parent, time.Duration(s.timeout.Load()))
+}
+
+// args are the arguments of the script.
+func (s *Strict) args(rs *ruleset, c call) []any {
+	first, kept := int64(0), recordTime+2*time.Duration(s.timeout.Load())
+	if c.sent != nil {
+		first = c.sent.first
+	}
+	args := append(make([]any, 0, 64), rs.field, c.seq, len(c.waiters), c.undo, first, kept.Milliseconds())
+	for i, r := range c.rules {
+		args = append(args, r.args(rs.zone)...)
+		args = c.sent.of(i).appendArgs(r, args)
+	}
+	return args
+}
+
+// of are the corrections of a rule.
+func (g *group) of(rule int) corrections {
+	if g == nil || rule >= len(g.fixed) {
+		return nil
+	}
+	return g.fixed[rule]
 }

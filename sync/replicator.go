@@ -120,11 +120,22 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 // Attach begins to exchange a table every rate, or changes the rate.
 // A table that was attached to another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
 func (r *Replicator) Attach(s *Source, rate time.Duration) {
+	r.attach(s, rate, nil)
+}
+
+// AttachCharged is Attach for a table whose decisions are charged to a Strict in place of being exchanged.
+func (r *Replicator) AttachCharged(s *Source, rate time.Duration, c Charging) {
+	c.prepare(s.spec.Zone)
+	r.attach(s, rate, &c)
+}
+
+func (r *Replicator) attach(s *Source, rate time.Duration, c *Charging) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.at.Load()
 	if old != nil && old.to == r {
 		old.rate.Store(int64(rate))
+		old.charging.Store(c)
 		old.due.Store(true) // a zone that asks Redis from now on must find there what was counted until now
 		s.Wake()
 		return
@@ -134,6 +145,7 @@ func (r *Replicator) Attach(s *Source, rate time.Duration) {
 		to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest),
 	}
 	at.rate.Store(int64(rate))
+	at.charging.Store(c)
 	last := s.last
 	s.last = at
 	s.at.Store(at)
@@ -149,6 +161,7 @@ func (r *Replicator) Attach(s *Source, rate time.Duration) {
 		if last != nil {
 			<-last.done // its last answers are in
 			if last.to != r {
+				s.dropBills(r.now())
 				s.counters.Adopt()
 			}
 		}
@@ -172,6 +185,7 @@ func (s *Source) Detach() {
 	if reason != "" {
 		at.to.mournUnsent(s, reason)
 	}
+	s.dropBills(at.to.now())
 }
 
 // DetachFrom is Detach if the table is attached to r, and nothing otherwise.
@@ -312,6 +326,10 @@ var messageBuffers = sync.Pool{New: func() any { return new([]table.Message) }}
 // requests, and the server's other users, find a free processor. Where a quarter of the interval is over by then, or the exchange before took
 // most of it, the rest goes as fast as it can.
 func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, urgent bool) error {
+	if c := at.charging.Load(); c != nil {
+		return s.charge(ctx, at, c)
+	}
+	s.dropBills(r.now())
 	if !urgent {
 		s.counters.Tick()
 	}

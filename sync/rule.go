@@ -36,8 +36,8 @@ var (
 const (
 	// exact is how far the numbers of Redis' Lua, which are doubles, can count.
 	exact = 1 << 53
-	// mostWanted bounds the units of one call; a log writes a member for each.
-	mostWanted = 128
+	// maxWanted bounds the units that one call asks of a log, which writes a member for each.
+	maxWanted = 1024
 	// mostTTL keeps what Redis adds to its clock from overflowing.
 	mostTTL = 100 * 365 * 24 * time.Hour
 )
@@ -110,36 +110,39 @@ func inLua(d time.Duration) (length, unit int64) {
 	return max(1, d.Microseconds()), 1
 }
 
-// A ruleset is a zone's rules as one configuration has them, made ready for calls, and the calls under way.
+// A ruleset is what the rules of a zone have in common however many they admit: the names of their keys, their script, and the calls under way.
+// Limit, Burst and Queue come with each call.
 type ruleset struct {
 	zone   string
-	rules  []Rule
+	shape  []Rule
 	script *redis.Script
-	args   []any
 	// middle is what stands in the names of the record's and the rules' keys between the shard and the hash.
 	middle []string
 	// field is this ruleset's own in the records: during a reload two rulesets of one zone number their calls apart.
 	field string
+	used  time.Time // guarded by Strict.mu
 
 	mu      sync.Mutex
 	flights map[[16]byte]*flight
+}
+
+// shape is the rule without what may differ from call to call.
+func (r Rule) shape() Rule {
+	r.Limit, r.Burst, r.Queue = 0, 0, 0
+	return r
 }
 
 func newRuleset(zone string, rules []Rule, field string) (*ruleset, error) {
 	if len(rules) == 0 {
 		return nil, errors.New("a strict zone has no rule")
 	}
-	rs := &ruleset{
-		zone: zone, rules: slices.Clone(rules), field: field,
-		middle: []string{zone + ":strict:"}, flights: make(map[[16]byte]*flight),
-	}
+	rs := &ruleset{zone: zone, field: field, middle: []string{zone + ":strict:"}, flights: make(map[[16]byte]*flight)}
 	for _, r := range rules {
 		if r.Kind != rules[0].Kind || !strings.ContainsRune("fstgql", rune(r.Kind)) || r.Window <= 0 {
 			return nil, fmt.Errorf("strict zone %q: rules %+v don't go together", zone, rules)
 		}
-		spec := r.spec(zone)
-		rs.middle = append(rs.middle, zone+":"+spec.Name()+":")
-		rs.args = append(rs.args, r.args(zone)...)
+		rs.shape = append(rs.shape, r.shape())
+		rs.middle = append(rs.middle, zone+":"+r.spec(zone).Name()+":")
 	}
 	switch rules[0].Kind {
 	case 'f', 's':
@@ -150,6 +153,20 @@ func newRuleset(zone string, rules []Rule, field string) (*ruleset, error) {
 		rs.script = bucketScript
 	}
 	return rs, nil
+}
+
+// has reports whether rules have the names of this ruleset.
+func (rs *ruleset) has(rules []Rule) bool {
+	return slices.EqualFunc(rs.shape, rules, func(a, b Rule) bool { return a == b.shape() })
+}
+
+// isIdle reports whether nothing is under way or left to be settled. Strict.mu is held, which others take while they hold rs.mu.
+func (rs *ruleset) isIdle() bool {
+	if !rs.mu.TryLock() {
+		return false
+	}
+	defer rs.mu.Unlock()
+	return len(rs.flights) == 0
 }
 
 // keys are the names that a call of the script needs.

@@ -66,6 +66,9 @@ type Source struct {
 	// clocked says that the offset has been set once.
 	clocked atomic.Bool
 
+	// bills are what a strict zone's node has decided alone and Redis has not confirmed.
+	bills bills
+
 	mu   sync.Mutex  // one Attach or Detach at a time
 	last *attachment // the latest one, also when it has ended
 	at   atomic.Pointer[attachment]
@@ -80,7 +83,9 @@ type attachment struct {
 
 	rate atomic.Int64  // nanoseconds
 	lost atomic.Uint64 // the shards for which the last exchange failed, a bit each
-	due  atomic.Bool   // an exchange of all that is touched, at once
+	// charging is nil where totals are exchanged.
+	charging atomic.Pointer[Charging]
+	due      atomic.Bool // an exchange of all that is touched, at once
 	// behind says that the last exchange took most of the interval, or that a flush waits for this one.
 	behind atomic.Bool
 

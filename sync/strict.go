@@ -2,7 +2,6 @@ package ratesync
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,12 +23,11 @@ type Strict struct {
 	client  redis.UniversalClient
 	prefix  string
 	node    string
-	timeout time.Duration
+	timeout atomic.Int64 // nanoseconds
 	cluster bool
 
 	// seq numbers the calls. It begins at the time, so that a client of a later process never repeats a number.
 	seq      atomic.Int64
-	patience atomic.Int64 // nanoseconds
 	pending  atomic.Int64 // keys that are parked
 	circuits [64]circuit
 	trips    atomic.Int64
@@ -48,39 +46,60 @@ type Strict struct {
 }
 
 const (
-	// mostRulesets bounds how many rules of one zone are kept from former configurations.
-	mostRulesets = 4
-	// mostPending bounds the keys that are remembered because a call's outcome is not known. Beyond it a grant that nobody used stays spent.
-	mostPending = 4096
+	// rulesetTime is how long a ruleset is kept that nobody asks for.
+	rulesetTime = time.Minute
+	// maxPending bounds the keys that are remembered because a call's outcome is not known. Beyond it a grant that nobody used stays spent.
+	maxPending = 4096
 	// closeTime bounds Close.
 	closeTime = 2 * time.Second
 )
 
-// NewStrict does no network I/O. timeout bounds a call; one that requests wait for gets no more time than they have.
+// NewStrict does no network I/O. timeout bounds a call from the moment at which it has its connection.
 func NewStrict(client redis.UniversalClient, prefix string, timeout time.Duration) *Strict {
-	s := &Strict{client: client, prefix: prefix, node: randomID(), timeout: timeout, zones: make(map[string][]*ruleset)}
+	s := &Strict{client: client, prefix: prefix, node: randomID(), zones: make(map[string][]*ruleset)}
 	_, s.cluster = client.(*redis.ClusterClient)
+	s.SetTimeout(timeout)
 	s.seq.Store(time.Now().UnixMicro())
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.probes, s.stopProbes = context.WithCancel(s.ctx)
+	n := s.callsAtOnce()
+	for i := range s.circuits {
+		s.circuits[i].calls = make(chan struct{}, n)
+	}
 	return s
+}
+
+// SetTimeout changes the timeout of the calls to come.
+func (s *Strict) SetTimeout(timeout time.Duration) { s.timeout.Store(int64(timeout)) }
+
+// callsAtOnce is how many calls one circuit may have under way. It keeps them from waiting for a connection longer than for Redis: a pool has as many
+// connections, and the pool of a Cluster's node serves a part of the circuits.
+func (s *Strict) callsAtOnce() int {
+	switch c := s.client.(type) {
+	case *redis.Client:
+		return max(1, c.Options().PoolSize)
+	case *redis.ClusterClient:
+		return max(1, c.Options().PoolSize/8)
+	}
+	return 10
 }
 
 // A Grant is what a Take got, for giving it back. The zero Grant is none.
 type Grant struct {
-	rules *ruleset
-	id    [16]byte
-	at    int64
-	seq   int64
-	unit  int64 // from 1, 0 where the request was refused
+	ruleset *ruleset
+	rules   []Rule
+	id      [16]byte
+	at      int64
+	seq     int64
+	unit    int64 // from 1, 0 where the request was refused
 }
 
 // Admitted says that a unit was spent in each limit.
 func (g Grant) Admitted() bool { return g.unit > 0 }
 
 // Take asks for one unit of a key in each limit of a zone, and appends what they say to dst. The zone's rules must stay as they are.
-// An error means that Redis has not decided; the context's end is one as well, and what is granted later is given back.
-// A context with a deadline says how long the request is ready to wait.
+// It waits for the call that asks for it, however many ask at once. An error means that Redis has not decided; the context's end is one as well,
+// and what is granted later is given back.
 func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
 	if s.closed.Load() {
 		return dst, Grant{}, ErrClosed
@@ -96,50 +115,46 @@ func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byt
 	if err != nil {
 		return dst, Grant{}, err
 	}
-	s.notePatience(ctx)
-	w := &waiter{done: make(chan struct{})}
+	w := &waiter{done: make(chan struct{}), rules: rules}
 	if !s.join(rs, id, w) {
 		return dst, Grant{}, ErrClosed
 	}
 	select {
 	case <-w.done:
 	case <-ctx.Done():
-		if left, slow := s.leave(rs, id, w); left {
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				s.timeouts.Add(1)
-				if slow {
-					s.trip(id, ctx.Err())
-				}
-			}
+		if s.leave(rs, id, w) {
 			return dst, Grant{}, ctx.Err()
 		}
 	case <-s.ctx.Done():
-		if left, _ := s.leave(rs, id, w); left {
+		if s.leave(rs, id, w) {
 			return dst, Grant{}, ErrClosed
 		}
 	}
 	if w.err != nil {
+		if isLate(w.err) {
+			s.timeouts.Add(1)
+		}
 		return dst, Grant{}, w.err
 	}
-	g := Grant{rules: rs, id: id, at: w.outcome.at, seq: w.outcome.seq}
+	g := Grant{ruleset: rs, rules: rules, id: id, at: w.outcome.at, seq: w.outcome.seq}
 	if w.place <= w.outcome.granted {
 		g.unit = w.place
 	}
-	return rs.verdicts(w.outcome, w.place, dst), g, nil
+	return verdicts(rules, w.outcome, w.place, dst), g, nil
 }
 
 // Return gives back what a Take got, because another zone refuses the request. It doesn't wait for Redis; Close does.
 func (s *Strict) Return(g Grant) {
 	if g.unit > 0 {
-		s.amend(g.rules, g.id, amend{at: g.at, seq: g.seq, unit: g.unit, n: 1})
+		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit})
 	}
 }
 
-// Charge spends a unit of a refused request, as a penalty: windows count it, buckets fill at most to the brim, a log keeps at most limit
-// entries. It doesn't wait for Redis.
+// Charge spends a unit of a refused request, as a penalty at the instant of the refusal: windows count it, buckets fill at most to the brim, a
+// log keeps at most limit entries. It doesn't wait for Redis.
 func (s *Strict) Charge(g Grant) {
-	if g.rules != nil {
-		s.amend(g.rules, g.id, amend{n: -1})
+	if g.ruleset != nil {
+		s.correct(g, correction{op: penalty, n: 1, at: g.at})
 	}
 }
 
@@ -203,23 +218,15 @@ func (s *Strict) begin() bool {
 	return true
 }
 
-// notePatience remembers how long requests are ready to wait. No call and no probe is given more time.
-func (s *Strict) notePatience(ctx context.Context) {
-	patience := s.timeout
-	if end, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(end))
-	}
-	s.patience.Store(int64(max(patience, time.Millisecond)))
-}
-
 // ruleset finds what was made ready for a zone's rules, or makes it.
 func (s *Strict) ruleset(zone string, rules []Rule) (*ruleset, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := s.zones[zone]
-	for i := len(all) - 1; i >= 0; i-- {
-		if slices.Equal(all[i].rules, rules) {
-			return all[i], nil
+	now := time.Now()
+	for _, rs := range s.zones[zone] {
+		if rs.has(rules) {
+			rs.used = now
+			return rs, nil
 		}
 	}
 	s.made++
@@ -227,9 +234,18 @@ func (s *Strict) ruleset(zone string, rules []Rule) (*ruleset, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(all) >= mostRulesets {
-		all = slices.Clone(all[1:])
-	}
-	s.zones[zone] = append(all, rs)
+	s.prune(now)
+	rs.used = now
+	s.zones[zone] = append(s.zones[zone], rs)
 	return rs, nil
+}
+
+// prune forgets the rulesets of former configurations. A later one of the same name numbers its calls apart.
+func (s *Strict) prune(now time.Time) {
+	for zone, all := range s.zones {
+		all = slices.DeleteFunc(all, func(rs *ruleset) bool { return now.Sub(rs.used) > rulesetTime && rs.isIdle() })
+		if s.zones[zone] = all; len(all) == 0 {
+			delete(s.zones, zone)
+		}
+	}
 }

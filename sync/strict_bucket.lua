@@ -1,11 +1,13 @@
--- Token bucket, GCRA and leaky bucket: a level that rises by what is admitted and drains limit in every window. For each rule: limit, size,
--- window, its unit (1 for microseconds, 1000 for nanoseconds), ttl in milliseconds. The key holds "whole rest at": whole + rest / window requests.
+-- Token bucket, GCRA and leaky bucket: a level that rises by what is admitted and drains. For each rule: limit, size,
+-- window, its unit (1 for microseconds, 1000 for nanoseconds), ttl in milliseconds. The key holds "whole rest at rate":
+-- whole + rest / window requests at an instant, and how many of them drain in a window. rate is the limit of the
+-- request that was decided last: what has passed before the next one drains at that, whoever looks meanwhile.
 rules = {width = 5}
 
 local function drain(r, elapsed)
   local rest = math.fmod(elapsed, r.window)
-  local whole, part = muldiv(r.limit, rest, r.window)
-  whole = whole + (elapsed - rest) / r.window * r.limit
+  local whole, part = muldiv(r.rate, rest, r.window)
+  whole = whole + (elapsed - rest) / r.window * r.rate
   if whole > r.whole or whole == r.whole and part >= r.rest then
     r.whole, r.rest = 0, 0
     return
@@ -14,20 +16,29 @@ local function drain(r, elapsed)
   if r.rest < 0 then r.whole, r.rest = r.whole - 1, r.rest + r.window end
 end
 
+-- Brings the level to an instant.
+local function advance(r, to)
+  if to <= r.at then return end
+  if r.whole > 0 or r.rest > 0 then drain(r, (to - r.at) * r.unit) end
+  r.at = to
+end
+
 function open(key, at)
-  local r = {key = key .. ':level', limit = tonumber(ARGV[at]), size = tonumber(ARGV[at + 1]), window = tonumber(ARGV[at + 2]), unit = tonumber(ARGV[at + 3]), ttl = ARGV[at + 4]}
-  local whole, rest, since = string.match(redis.call('GET', r.key) or '', '^(%d+) (%d+) (%d+)$')
+  local r = {key = key .. ':level', limit = tonumber(ARGV[at]), size = tonumber(ARGV[at + 1]), window = tonumber(ARGV[at + 2]), unit = tonumber(ARGV[at + 3]), ttl = tonumber(ARGV[at + 4])}
+  local whole, rest, since, rate = string.match(redis.call('GET', r.key) or '', '^(%d+) (%d+) (%d+) ?(%d*)$')
   r.whole, r.rest = math.min(tonumber(whole or 0), exact), math.min(tonumber(rest or 0), r.window - 1)
-  if since and tonumber(since) > now then
-    r.dirty = true -- the clock has stepped back: what is there drains from now on
-  elseif since and r.limit > 0 then
-    drain(r, (now - since) * r.unit)
+  r.rate = math.min(tonumber(rate or '') or r.limit, exact)
+  r.at = tonumber(since or 0)
+  if r.at > now then
+    r.at, r.dirty = now, true -- the clock has stepped back: what is there drains from now on
   end
   return r
 end
 
 function room(r)
+  advance(r, now)
   if r.limit == 0 then return 0 end
+  if want > 0 and r.rate ~= r.limit then r.rate, r.dirty = r.limit, true end
   local used = r.whole
   if r.rest > 0 then used = used + 1 end
   return math.max(0, r.size - used)
@@ -37,8 +48,9 @@ function spend(r, n)
   r.whole, r.dirty = r.whole + n, true
 end
 
--- At most to the brim.
-function fill(r, n)
+-- A penalty fills the bucket at its instant, as far as the level is not known for a later one, and drains since.
+function fill(r, n, at)
+  advance(r, at)
   if r.limit == 0 or r.whole >= r.size then return end
   r.whole, r.dirty = r.whole + n, true
   if r.whole >= r.size then r.whole, r.rest = r.size, 0 end
@@ -49,8 +61,12 @@ function give(r, _, _, _, n)
   r.dirty = true
 end
 
+-- The key outlives what is in it.
 function close(r)
-  if r.dirty then redis.call('SET', r.key, text(r.whole) .. ' ' .. text(r.rest) .. ' ' .. text(now), 'PX', r.ttl) end
+  if not r.dirty then return end
+  local ttl = r.ttl
+  if r.rate > 0 then ttl = math.max(ttl, (r.whole + 1) / r.rate * r.window / r.unit / 1000 + 60000) end
+  redis.call('SET', r.key, text(r.whole) .. ' ' .. text(r.rest) .. ' ' .. text(r.at) .. ' ' .. text(r.rate), 'PX', text(math.min(ttl, 3153600000000)))
 end
 
 function report(r) return {room(r), r.whole, r.rest} end

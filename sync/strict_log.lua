@@ -7,10 +7,19 @@ local function at(r, first)
   return tonumber(found[2])
 end
 
+-- unpack takes a few thousand at most.
+local most = 1024
+
 -- After a step of the clock, what was admitted in the future counts as admitted now.
 local function pull(r)
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', r.key, '(' .. text(now), '+inf')) do
-    redis.call('ZADD', r.key, text(now), member)
+  local members = redis.call('ZRANGEBYSCORE', r.key, '(' .. text(now), '+inf')
+  for from = 1, #members, most do
+    local args = {}
+    for i = from, math.min(from + most - 1, #members) do
+      args[#args + 1] = text(now)
+      args[#args + 1] = members[i]
+    end
+    redis.call('ZADD', r.key, unpack(args))
   end
 end
 
@@ -26,37 +35,44 @@ function room(r) return math.max(0, r.limit - r.count) end
 
 local function member(s, unit) return text(s) .. ':' .. text(unit) .. ':' .. field end
 
-local function add(r, n, first)
+local function add(r, n, at, call, unit, step)
   redis.call('ZREMRANGEBYSCORE', r.key, '-inf', r.past)
-  local args = {}
-  for i = 0, n - 1 do
-    args[#args + 1] = text(now)
-    args[#args + 1] = member(seq, first + i)
+  local score = text(at)
+  for from = 0, n - 1, most do
+    local args = {}
+    for i = from, math.min(from + most, n) - 1 do
+      args[#args + 1] = score
+      args[#args + 1] = member(call, unit + i * step)
+    end
+    redis.call('ZADD', r.key, unpack(args))
   end
-  redis.call('ZADD', r.key, unpack(args))
   redis.call('PEXPIRE', r.key, r.ttl)
   r.count = r.count + n
 end
 
-function spend(r, n) add(r, n, 1) end
+function spend(r, n) add(r, n, now, seq, 1, 1) end
 
--- At most limit in all: the oldest make room.
+-- Penalties are numbered downwards from -1. They leave at most limit in all: the oldest make room.
 local filled = 0
-function fill(r, n)
+function fill(r, n, at)
   n = math.min(n, r.limit)
-  if n <= 0 then return end
+  if n <= 0 or at <= now - r.window then return end
+  add(r, n, at, first, filled - 1, -1)
   filled = filled - n
-  add(r, n, filled)
-  if r.count > r.limit then
-    redis.call('ZREMRANGEBYRANK', r.key, 0, text(r.count - r.limit - 1))
-    r.count = r.limit
+  local over = math.min(n, r.count - r.limit)
+  if over > 0 then
+    redis.call('ZREMRANGEBYRANK', r.key, 0, text(over - 1))
+    r.count = r.count - over
   end
 end
 
-function give(r, _, s, unit, n)
-  local args = {}
-  for i = 0, n - 1 do args[#args + 1] = member(s, unit + i) end
-  r.count = r.count - redis.call('ZREM', r.key, unpack(args))
+function give(r, _, call, unit, n)
+  redis.call('ZREMRANGEBYSCORE', r.key, '-inf', r.past)
+  for from = 0, n - 1, most do
+    local args = {}
+    for i = from, math.min(from + most, n) - 1 do args[#args + 1] = member(call, unit + i) end
+    r.count = r.count - redis.call('ZREM', r.key, unpack(args))
+  end
 end
 
 function close() end

@@ -44,7 +44,7 @@ func TestStrictReportsLetANodeGoOn(t *testing.T) {
 	_, all := take(t, s, "z", table.IDOf(raw), rule)
 	alg := algorithms.SlidingWindow{Limit: rule.Limit, Window: rule.Window, Buckets: rule.Buckets}
 	own := table.New[algorithms.WindowState](10)
-	own.Learn(alg, table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports, false)
+	own.Learn(alg, table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
 	if got := own.Take(alg, table.KeyOf(raw), raw, time.Now().UnixNano(), 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own counters, want 39", got.Remaining)
 	}
@@ -54,7 +54,7 @@ func TestStrictReportsLetANodeGoOn(t *testing.T) {
 	}
 	level := algorithms.TokenBucket{Limit: bucket.Limit, Window: bucket.Window}
 	buckets := table.New[algorithms.BucketState](10)
-	buckets.Learn(level, table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports, true)
+	buckets.Learn(level, table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
 	if got := buckets.Take(level, table.KeyOf(raw), raw, time.Now().UnixNano(), 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own bucket, want 39", got.Remaining)
 	}

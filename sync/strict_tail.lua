@@ -1,29 +1,34 @@
 -- Everything is read before anything is written: what is wrong with a key shows before something has changed.
-local amends = tonumber(ARGV[5])
 local was = redis.call('HGET', KEYS[1], field)
 local last, granted, since = string.match(was or '', '^(%d+) (%d+) (%d+)$')
 last, granted, since = tonumber(last or 0), tonumber(granted or 0), tonumber(since or 0)
 if seq < last then return {-1, now} end
 
-for i = 2, #KEYS do rules[i - 1] = open(KEYS[i], 6 + amends * 5 + (i - 2) * rules.width) end
+local at, corrected = 7, false
+for i = 2, #KEYS do
+  local r = open(KEYS[i], at)
+  r.corrections = at + rules.width
+  at = r.corrections + 1 + 4 * tonumber(ARGV[r.corrections])
+  corrected = corrected or at > r.corrections + 1
+  rules[i - 1] = r
+end
+
+local function correct(r)
+  for i = r.corrections + 1, r.corrections + 4 * tonumber(ARGV[r.corrections]), 4 do
+    local op, n, a, b = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+    if op == '1' then
+      give(r, a, a, b, n)
+    else
+      fill(r, n, math.min(a, now))
+    end
+  end
+end
 
 local grant = granted
 if seq > last then
-  if undo > 0 and last >= undo and granted > 0 then
-    for _, r in ipairs(rules) do give(r, since, last, 1, granted) end
-  end
-  for a = 0, amends - 1 do
-    local at = 6 + a * 5
-    if last < tonumber(ARGV[at]) then
-      local n = tonumber(ARGV[at + 4])
-      for _, r in ipairs(rules) do
-        if n < 0 then
-          fill(r, -n)
-        else
-          give(r, tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), n)
-        end
-      end
-    end
+  for _, r in ipairs(rules) do
+    if undo > 0 and last >= undo and granted > 0 then give(r, since, last, 1, granted) end
+    if last < first then correct(r) end
   end
   grant = want
   for _, r in ipairs(rules) do grant = math.min(grant, room(r)) end
@@ -32,9 +37,9 @@ if seq > last then
   end
   for _, r in ipairs(rules) do close(r) end
   -- A call that changed nothing may come again: whatever it would get then, nobody waits for it.
-  if grant > 0 or undo > 0 or amends > 0 then
+  if grant > 0 or undo > 0 or corrected then
     redis.call('HSET', KEYS[1], field, ARGV[2] .. ' ' .. text(grant) .. ' ' .. text(now))
-    if not was or amends > 0 then redis.call('PEXPIRE', KEYS[1], 600000) end
+    redis.call('PEXPIRE', KEYS[1], ARGV[6])
   end
 end
 

@@ -39,11 +39,15 @@ end
 
 function spend(r, n) add(r[0], n, want) end
 
-function fill(r, n) add(r[0], n, 0) end
+local function epochOf(r, at) return r[r.epoch - muldiv(at, r.unit, r.span)] end
+
+function fill(r, n, at)
+  local e = epochOf(r, at)
+  if e then add(e, n, 0) end
+end
 
 function give(r, at, _, _, n)
-  local epoch = muldiv(at, r.unit, r.span)
-  local e = r[r.epoch - epoch]
+  local e = epochOf(r, at)
   if e then add(e, -math.min(n, math.max(0, e.total)), 0) end
 end
 

@@ -79,8 +79,8 @@ func (o *outcome) refuse(wanted int64) {
 }
 
 // verdicts appends what the rules say to the place-th of the requests that the call asked for, from 1. Those after the granted ones are refused.
-func (rs *ruleset) verdicts(o *outcome, place int64, dst []Verdict) []Verdict {
-	for i, r := range rs.rules {
+func verdicts(rules []Rule, o *outcome, place int64, dst []Verdict) []Verdict {
+	for i, r := range rules {
 		if len(dst) < cap(dst) {
 			dst = dst[:len(dst)+1]
 		} else {
@@ -136,10 +136,14 @@ func (r Rule) window(v *Verdict, o *outcome, state []int64) {
 
 // log reads {count, when the one is from whose leaving makes room, when the newest is from}.
 func (r Rule) log(v *Verdict, o *outcome, state []int64) {
-	if len(state) < 3 || state[0] <= 0 {
+	if len(state) < 3 {
 		return
 	}
-	v.Reports = append(v.Reports, algorithms.Report{Epoch: o.at * int64(time.Microsecond) / int64(r.Window), Elsewhere: state[0]})
+	now := o.at * int64(time.Microsecond)
+	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.Window), Elsewhere: max(0, state[0]), LevelAt: now})
+	if state[0] <= 0 {
+		return
+	}
 	d := &v.Decision
 	leaves := func(at int64) time.Duration {
 		whole := (r.Window + time.Microsecond - 1) / time.Microsecond

@@ -151,8 +151,14 @@ func TestTerminatedNodeTellsWhatItCouldNotSend(t *testing.T) {
 		zone("fixed", "limit 1000/"+far+" 100000/29d", "algorithm fixed_window"),
 		zone("bucket", "limit 1000/"+far, "algorithm token_bucket"),
 		zone("quiet", "limit 1000/"+far, "algorithm gcra"),
+		zone("strictbucket", "limit 1000/"+far, "algorithm token_bucket", "sync_rate strict"),
+		zone("strictlog", "limit 1000/"+far, "algorithm sliding_log", "sync_rate strict"),
+		zone("strictquiet", "limit 1000/"+far, "algorithm gcra", "sync_rate strict"),
 	)))
 	n, requests := c.Nodes[0], client(t, 4)
+	for _, z := range []string{"strictbucket", "strictlog", "strictquiet"} {
+		admit(t, requests, c.Nodes, z, 20)
+	}
 	for _, z := range []string{"fixed", "bucket", "quiet"} {
 		admit(t, requests, c.Nodes, z, 20)
 		sent(t, c.Nodes, z)
@@ -165,7 +171,8 @@ func TestTerminatedNodeTellsWhatItCouldNotSend(t *testing.T) {
 		}
 		return nil
 	})
-	for _, z := range []string{"fixed", "bucket"} {
+	some := []string{"fixed", "bucket", "strictbucket", "strictlog"}
+	for _, z := range some {
 		admit(t, requests, c.Nodes, z, 7)
 	}
 	if err := c.Stop(); err != nil {
@@ -173,10 +180,10 @@ func TestTerminatedNodeTellsWhatItCouldNotSend(t *testing.T) {
 	}
 	lines := n.Log.With("TIDE015")
 	slices.Sort(lines)
-	if len(lines) != 2 {
+	if len(lines) != len(some) {
 		t.Fatalf("%d lines tell of counts that were not sent, want one of each zone that had some: %q", len(lines), lines)
 	}
-	for _, z := range []string{"fixed", "bucket"} {
+	for _, z := range some {
 		if !slices.ContainsFunc(lines, func(line string) bool {
 			return strings.Contains(line, `"zone":"`+z+`"`) && strings.Contains(line, `"keys":1,"requests":7,`)
 		}) {

@@ -58,6 +58,9 @@ func (p pace) limit() int { return p.rate / 5 / 3 }
 // queue is what a queue drains in a second, two thirds of what comes for it, and how many wait: for a tenth of a second or two.
 func (p pace) queue() (limit, waiting int) { return p.rate / 30, max(1, p.rate/300) }
 
+// narrow is what the queue of a strict zone drains in a second, two thirds of what comes for it; one beside a strict zone drains a third of that on each node.
+func (p pace) narrow() int { return p.rate / 10 / len(kinds) * 2 / 3 }
+
 // A scene is three nodes with a Redis of some shape, and clients that never stop asking. What they ask of a node they ask of one of a control group as
 // well, to which nothing happens.
 type scene struct {
@@ -107,8 +110,14 @@ type part struct {
 // their limit. In one Redis decides, and in one requests wait for their turn.
 var turns = []string{
 	"wide", "bucket", "wide", "local", "divide", "strict", "bucket", "local", "divide", "strict",
-	"wide", "bucket", "wide", "local", "divide", "wide", "bucket", "local", "divide", "queue",
+	"wide", "bucket", "wide", "local", "divide", "kinds", "kinds", "local", "divide", "queue",
 }
+
+// kinds take turns at the requests of that name: strict zones of the other algorithms, and a strict zone with a queue beside it that is local.
+var kinds = []string{"slog", "stoken", "sgcra", "squeue", "beside"}
+
+// counted are those of which Redis holds in the end what was admitted.
+var counted = []string{"slog", "stoken", "sgcra", "beside"}
 
 // inTime are the zones whose requests wait for nothing, by design: those that are timed.
 var inTime = []string{"wide", "bucket", "local", "divide"}
@@ -143,6 +152,13 @@ func (s *scene) caddyfile(redis string) string {
 		zone("local", narrow), zone("divide", narrow, "on_redis_loss divide"),
 		zone("strict", wide, "algorithm fixed_window", "key {http.request.uri.query.k}", "sync_rate strict"),
 		zone("queue", fmt.Sprintf("limit %d/1s", drain), "algorithm leaky_bucket", fmt.Sprint("queue ", waiting)),
+		zone("slog", wide, "algorithm sliding_log", "sync_rate strict"),
+		// They drain by less than one request while a test runs, so what Redis holds is what was admitted.
+		zone("stoken", "limit 1000/"+far, "burst 100000", "algorithm token_bucket", "sync_rate strict"),
+		zone("sgcra", "limit 1000/"+far, "burst 100000", "algorithm gcra", "sync_rate strict"),
+		zone("squeue", fmt.Sprintf("limit %d/1s", s.pace.narrow()), "algorithm leaky_bucket", fmt.Sprint("queue ", waiting), "sync_rate strict"),
+		zone("beside", wide, "algorithm fixed_window", "sync_rate strict"),
+		strings.Replace(zone("beside", fmt.Sprintf("limit %d/1s", max(1, s.pace.narrow()/sceneNodes)), "algorithm leaky_bucket", fmt.Sprint("queue ", waiting), "sync_rate local"), "zone beside", "zone besidequeue", 1),
 	))
 }
 
@@ -317,6 +333,9 @@ func (s *scene) pick(i int) int {
 func (s *scene) ask(i, node int, p *phase) {
 	defer s.flying[node].Add(-1)
 	zone := turns[i%len(turns)]
+	if zone == "kinds" {
+		zone = kinds[(i+i/len(turns))%len(kinds)]
+	}
 	path := "/" + zone
 	switch zone {
 	case "wide":
@@ -379,7 +398,7 @@ func unsent(t *testing.T, n *cluster.Node) map[string]int {
 
 func newTallies() map[part]*cluster.Tally {
 	all := make(map[part]*cluster.Tally)
-	for _, zone := range turns {
+	for _, zone := range append(slices.Clone(turns), kinds...) {
 		for node := range sceneNodes {
 			all[part{zone, node}] = new(cluster.Tally)
 		}
@@ -441,6 +460,32 @@ func (s *scene) admittedUntil(last *phase, node int, zone string) (sum int) {
 	return sum
 }
 
+// holdsStrict is what Redis counts of a strict zone whose algorithm is no window: the entries of its logs, the levels of its buckets.
+func (s *scene) holdsStrict(zone string) (sum int) {
+	s.t.Helper()
+	for _, r := range s.stores() {
+		c := r.Client()
+		for _, key := range c.Keys(s.t.Context(), "*:"+zone+":*").Val() {
+			switch {
+			case strings.HasSuffix(key, ":log"):
+				sum += int(c.ZCard(s.t.Context(), key).Val())
+			case strings.HasSuffix(key, ":level"):
+				whole, rest, _ := strings.Cut(c.Get(s.t.Context(), key).Val(), " ")
+				level, err := strconv.Atoi(whole)
+				if err != nil {
+					s.t.Errorf("%s holds %q %q", key, whole, rest)
+				}
+				if !strings.HasPrefix(rest, "0 ") {
+					level++
+				}
+				sum += level
+			}
+		}
+		c.Close()
+	}
+	return sum
+}
+
 // decidedAlone is what Redis counts of a strict zone that nodes have decided by themselves: that is in their fields, as with an interval, while
 // what Redis has decided is in the sum only.
 func (s *scene) decidedAlone(zone string) (n int) {
@@ -471,7 +516,7 @@ func (s *scene) exchanged() error {
 			return err
 		}
 		for name, why := range status.Redis.Failing {
-			if !strings.HasPrefix(name, "strict ") {
+			if !strings.HasSuffix(name, " sync_rate 0") {
 				return fmt.Errorf("node %d: %s: %s", n.Number, name, why)
 			}
 		}

@@ -108,6 +108,7 @@ func (s *scene) heal(f trial, r *row) {
 	s.checkAnswers(r)
 	s.checkCounts(f, r)
 	s.checkStrict(f, r)
+	s.checkKinds(f)
 	s.checkLines(f, r)
 	s.checkLimits(f, r)
 	s.checkGoroutines(r)
@@ -238,6 +239,33 @@ func (s *scene) checkStrict(f trial, r *row) {
 	}
 }
 
+// checkKinds does the same for the strict zones of other algorithms. What nodes decided by themselves was charged there.
+func (s *scene) checkKinds(f trial) {
+	t := s.t
+	t.Helper()
+	for _, zone := range counted {
+		seen, most, more := s.admitted(zone), f.loss(zone), 0
+		if f.forgets {
+			most = seen
+		}
+		if f.lost != nil {
+			for _, was := range s.past {
+				more += int(was.circuits.Timeouts)
+			}
+		}
+		eventually(t, "redis counts what clients saw admitted in the strict zone "+zone, func() error {
+			got := s.holdsStrict(zone)
+			if zone == "beside" {
+				got = s.holds(zone)
+			}
+			if missing := seen - got; missing > most || missing < -more {
+				return fmt.Errorf("redis counts %d, clients saw %d admitted, up to %d may be lost", got, seen, most)
+			}
+			return nil
+		})
+	}
+}
+
 // checkLines counts the lines of each node, once all is well. A strict zone's requests that wait in vain without a fault, as on a busy machine, are one
 // reason more for a line; in a short run, with other tests beside it, so are calls of the exchange that time out, and a strict zone that speaks before the
 // exchange has had its turn, and only knows that Redis is not asked. Then the status must have named the fault.
@@ -321,6 +349,13 @@ func (s *scene) checkLimits(f trial, r *row) {
 		}
 		if p == r.ill && f.reason != "" && !f.strangers {
 			most *= sceneNodes
+		}
+		// Each node has a queue of its own while it is alone, or always.
+		drains := 1.3 * sceneNodes * (float64(s.pace.narrow())*(p.length.Seconds()+1+f.extra) + 5)
+		for _, zone := range []string{"squeue", "beside"} {
+			if got := p.admitted(zone); float64(got) > drains {
+				t.Errorf("while %s, %s long, the queue of %s admitted %d at limit %d/1s", p.name, p.length, zone, got, s.pace.narrow())
+			}
 		}
 		if got := p.admitted("local"); float64(got) > most {
 			t.Errorf("while %s, %s long, zone local admitted %d at limit %d/1s", p.name, p.length, got, s.pace.limit())

@@ -188,7 +188,7 @@ func (t *Table[S]) Tick() {
 // come back through Settle or Fail; until then its key has no other. now is the caller's clock.
 func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Message {
 	b := t.background.Load()
-	if b == nil || b.Rate == 0 {
+	if b == nil || b.Rate == 0 || b.Charges {
 		return dst
 	}
 	full := len(dst) + most
@@ -355,7 +355,7 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 }
 
 func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
-	outdated := e.flags&moved != 0
+	outdated := e.flags&moved != 0 || b.Charges
 	e.flags &^= flying | moved
 	if outdated {
 		return false // its epochs have other numbers now, under which it is touched
@@ -432,9 +432,8 @@ func (e entry[S]) learnScale(a *Answer, lately bool) {
 }
 
 // Learn absorbs what a store that decides by itself says of a key, so that this node can go on when the store is lost. all reports
-// give the total of all nodes in place of Elsewhere. With anew they are all there is to know, and what is here is forgotten: for
-// algorithms whose totals this table does not exchange meanwhile.
-func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now int64, all []algorithms.Report, anew bool) {
+// give the total of all nodes in place of Elsewhere. Of an algorithm that is Chargeable they replace what the store said before.
+func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now int64, all []algorithms.Report) {
 	sh := t.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -446,10 +445,12 @@ func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now i
 	}
 	offset := t.offset.Load()
 	now += offset &^ 1
-	s := &t.follow(sh, alg, i, now, offset).state
-	if anew {
-		*s = *new(S)
+	e := t.follow(sh, alg, i, now, offset)
+	if c, ok := alg.(algorithms.Chargeable[S]); ok {
+		t.learnCharged(e, c, now, all)
+		return
 	}
+	s := &e.state
 	alg.Roll(s, now)
 	l := alg.Ledger(s)
 	for j := range all {
@@ -590,15 +591,21 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	now = t.clock(now)
+	charged := b.chargeable()
 	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
 		b.Algorithm.Roll(&e.state, now)
 		l := b.Algorithm.Ledger(&e.state)
 		sum.Keys++
+		if charged != nil {
+			sum.Unsent += charged.Owed(&e.state, now)
+		}
 		for age := range int64(b.Algorithm.Live() + 1) {
 			if c, ok := l.At(l.Epoch - age); ok {
 				sum.Own += c.Own
 				sum.Elsewhere += c.Elsewhere
-				sum.Unsent += c.Unsent()
+				if charged == nil {
+					sum.Unsent += c.Unsent()
+				}
 			}
 		}
 	})

@@ -66,6 +66,9 @@ type Background[S any] struct {
 	// Lagging says that what others push is on average half an interval old when it is pulled, and that an estimate
 	// should count for it. Buckets drain in that time and don't need it.
 	Lagging bool
+	// Charges says that the store decides by itself and keeps no totals: what was decided here is
+	// taken out by Charges in place of Drain. The Algorithm is Chargeable.
+	Charges bool
 	// Wake is called without a lock held when there is a first urgent key.
 	Wake func()
 
@@ -126,7 +129,7 @@ func (t *Table[S]) Configure(b Background[S], maxKeys int) {
 	b.prepare()
 	old := t.background.Swap(&b)
 	t.maxKeys.Store(int64(maxKeys))
-	if b.Rate > 0 && (old == nil || old.Rate == 0) {
+	if b.Rate > 0 && (old == nil || old.Rate == 0 || old.Charges != b.Charges) {
 		t.Resend()
 	}
 }

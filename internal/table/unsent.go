@@ -9,7 +9,15 @@ func (t *Table[S]) Unsent(now int64) (keys int, requests int64) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	now = t.clock(now)
+	charged := b.chargeable()
 	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
+		if charged != nil {
+			if n := charged.Owed(&e.state, now); n > 0 {
+				keys++
+				requests += n
+			}
+			return
+		}
 		b.Algorithm.Roll(&e.state, now)
 		l := b.Algorithm.Ledger(&e.state)
 		var n int64

@@ -1,0 +1,155 @@
+package ratelimit
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// durable starts a Redis that knows after a crash what it knew before.
+func durable(t *testing.T) *redistest.Server {
+	t.Helper()
+	return redistest.Start(t, redistest.Config("--appendonly", "yes", "--appendfsync", "always"))
+}
+
+// chargedKinds are the algorithms whose strict counts Redis keeps in another form than totals of windows.
+var chargedKinds = []string{"sliding_log", "token_bucket", "gcra", "leaky_bucket"}
+
+func strictBlock(zone, algorithm, options string) string {
+	if algorithm == "leaky_bucket" {
+		options += "\nqueue 4"
+	}
+	return zoneBlock(zone, "sync_rate 0\nalgorithm "+algorithm+"\n"+options)
+}
+
+// decides is admits for requests that don't wait for their turn.
+func (s *site) decides(ip string, count, want int, change ...func(*http.Request)) {
+	s.t.Helper()
+	got := 0
+	for range count {
+		r := s.request(ip, change...)
+		p := newPass(clock())
+		if err := p.check(s.handler.zones, r, varsOf(r), nil); err != nil {
+			s.t.Fatal(err)
+		}
+		if p.isRefused() {
+			p.giveBack()
+		} else {
+			got++
+		}
+		p.free()
+	}
+	if got != want {
+		s.t.Errorf("%d requests from %s: %d admitted, want %d", count, ip, got, want)
+	}
+}
+
+// What a strict zone's node decided while Redis was lost is held against the limit when Redis decides again: from the first request on.
+func TestWhatAStrictZoneDecidesAloneIsCharged(t *testing.T) {
+	for _, algorithm := range chargedKinds {
+		t.Run(algorithm, func(t *testing.T) {
+			r := durable(t)
+			s := newSite(t, appWith(r), strictBlock("charged-"+algorithm, algorithm, "limit 5/1h"))
+			s.decides("1.2.3.4", 1, 1)
+			r.Kill()
+			s.decides("1.2.3.4", 8, 4)
+			r.Restart()
+			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.strict.Down() })
+			s.decides("1.2.3.4", 8, 0)
+			shows(t, "charged-"+algorithm, "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
+			s.decides("1.2.3.4", 8, 0)
+			s.end()
+		})
+	}
+}
+
+// A reload changes how a zone shares its counts while Redis is lost, and another one changes it back: what the node decided by itself is charged all the
+// same.
+func TestWhatAStrictZoneDecidesAloneOutlivesReloads(t *testing.T) {
+	for _, algorithm := range chargedKinds {
+		for _, between := range []string{"100ms", "local"} {
+			t.Run(algorithm+" "+between, func(t *testing.T) {
+				r := durable(t)
+				zone := "reloaded-" + algorithm + "-" + between
+				block := strictBlock(zone, algorithm, "limit 9/1h\nqueue 8")
+				if algorithm != "leaky_bucket" {
+					block = strictBlock(zone, algorithm, "limit 9/1h")
+				}
+				block = strings.Replace(block, "\nqueue 4", "", 1)
+				s := newSite(t, appWith(r), block)
+				s.decides("1.2.3.4", 2, 2)
+				r.Kill()
+				s.decides("1.2.3.4", 3, 3)
+				s2 := newSite(t, appWith(r), strings.Replace(block, "sync_rate 0", "sync_rate "+between, 1))
+				s.end()
+				s2.decides("1.2.3.4", 2, 2)
+				s3 := newSite(t, appWith(r), block)
+				s2.end()
+				s3.decides("1.2.3.4", 1, 1)
+				r.Restart()
+				redistest.Eventually(t, "redis decides again", func() bool { return !s3.app.shared.strict.Down() })
+				s3.decides("1.2.3.4", 5, 1)
+				shows(t, zone, "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
+				s3.end()
+			})
+		}
+	}
+}
+
+// What Redis forgets while it is asked is forgotten: a strict zone's counts are nowhere else. What a node decided alone and had not sent is not.
+func TestAStrictZoneKeepsItsOwnDecisionsWhenRedisForgets(t *testing.T) {
+	for _, algorithm := range chargedKinds {
+		t.Run(algorithm, func(t *testing.T) {
+			r := redistest.Start(t)
+			s := newSite(t, appWith(r), strictBlock("forgot-"+algorithm, algorithm, "limit 5/1h"))
+			s.decides("1.2.3.4", 2, 2)
+			r.Kill()
+			s.decides("1.2.3.4", 2, 2)
+			r.Restart() // empty
+			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.strict.Down() })
+			s.decides("1.2.3.4", 1, 1)
+			r.Do("FLUSHALL")
+			s.decides("1.2.3.4", 8, 5)
+			s.end()
+		})
+	}
+}
+
+// Every key that has a counter is charged, however many there are. Those beyond max_keys have none: what they were admitted by the sketch is not sent.
+func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
+	const keys, most = 5000, 5100
+	r := durable(t)
+	s := newSite(t, appWith(r), strictBlock("many", "token_bucket", "limit 1/1h\nkey {http.request.header.K}\nmax_keys "+strconv.Itoa(most)))
+	s.decides("1.2.3.4", 1, 1, header("K", "first"))
+	r.Kill()
+	for i := range keys {
+		s.decides("1.2.3.4", 1, 1, header("K", strconv.Itoa(i)))
+	}
+	r.Restart()
+	shows(t, "many", "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
+	redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.strict.Down() })
+	for i := 0; i < keys; i += 7 {
+		s.decides("1.2.3.4", 1, 0, header("K", strconv.Itoa(i)))
+	}
+	r.Kill()
+	for i := range 3 * most {
+		r := s.request("1.2.3.4", header("K", "more"+strconv.Itoa(i)))
+		p := newPass(clock())
+		if err := p.check(s.handler.zones, r, varsOf(r), nil); err != nil {
+			t.Fatal(err)
+		}
+		p.free()
+	}
+	if held := s.handler.zones[0].counters[0].stats(); held.Keys > most || held.Unsent > most {
+		t.Errorf("%+v are held at max_keys %d", held, most)
+	}
+	r.Restart()
+	shows(t, "many", "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
+	if counted := len(r.Client().Keys(context.Background(), "test:*:many:*:level").Val()); counted > most {
+		t.Errorf("redis has %d buckets, want %d at most", counted, most)
+	}
+}

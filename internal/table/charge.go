@@ -1,0 +1,221 @@
+package table
+
+import (
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// A Charge is what this node decided of one key while a store that decides by itself could not be
+// asked, on its way to that store. Until it comes back through Charged or Uncharged its key has no
+// other, and isn't changed by what the store teaches.
+type Charge struct {
+	Key Key
+	ID  ID
+	algorithms.Debt
+
+	offset int64 // of the table when it was taken out
+}
+
+const (
+	// MaxCharged is how many units of a log go into one charge at most.
+	MaxCharged = 1024
+	// overtaken is by how much one thing that a store teaches may be older than another and still
+	// be a reply that was late. What is older than that shows a step of the store's clock.
+	overtaken = int64(time.Second)
+)
+
+// chargeable is the algorithm of a table whose debts are charged, nil in other tables.
+func (b *Background[S]) chargeable() algorithms.Chargeable[S] {
+	if b == nil || !b.Charges || b.Rate == 0 {
+		return nil
+	}
+	c, _ := b.Algorithm.(algorithms.Chargeable[S])
+	return c
+}
+
+// Charges takes out up to most of the charges that are due.
+func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
+	b := t.background.Load()
+	alg := b.chargeable()
+	if alg == nil {
+		return dst
+	}
+	for more := true; more; { // from shard to shard, as in each
+		more = false
+		for range t.shards {
+			if len(dst) >= most {
+				return dst
+			}
+			sh := &t.shards[t.drained.Add(1)%shardCount]
+			sh.mu.Lock()
+			dst = t.charges(sh, alg, now, most, dst)
+			more = more || len(sh.due) > 0
+			sh.mu.Unlock()
+		}
+	}
+	return dst
+}
+
+// charges takes a few places off the list of those that are due.
+func (t *Table[S]) charges(
+	sh *shard[S], alg algorithms.Chargeable[S], now int64, most int, dst []Charge,
+) []Charge {
+	offset := t.offset.Load()
+	for looked := 0; looked < walk && len(sh.due) > 0 && len(dst) < most; looked++ {
+		last := len(sh.due) - 1
+		i := sh.due[last]
+		sh.due = sh.due[:last]
+		if i >= sh.size {
+			continue // the place has gone
+		}
+		e := t.follow(sh, alg, i, now+offset&^1, offset)
+		switch {
+		case !e.used() || e.flags&touched == 0:
+		case e.flags&flying != 0:
+			sh.touched = append(sh.touched, i) // its turn comes again
+		default:
+			if c, ok := charge(e, alg, now, offset); ok {
+				dst = append(dst, c)
+			}
+		}
+	}
+	return dst
+}
+
+// charge takes out what is to be charged for one key. The key is no longer touched.
+func charge[S any](
+	e entry[S], alg algorithms.Chargeable[S], now, offset int64,
+) (c Charge, ok bool) {
+	e.flags &^= touched | again
+	c = Charge{Key: e.key, ID: e.id, offset: offset}
+	c.Debt = alg.Debt(&e.state, now+offset&^1, MaxCharged)
+	if c.IsZero() {
+		return Charge{}, false
+	}
+	alg.Send(&e.state)
+	e.flags |= flying
+	return c, true
+}
+
+// Owes reports whether a key may have something to charge, or on its way.
+func (t *Table[S]) Owes(key Key) bool {
+	if t.background.Load().chargeable() == nil {
+		return false
+	}
+	sh := t.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	i, ok := sh.find(key)
+	return ok && sh.at(i).exchange != nil && sh.at(i).flags&(touched|flying) != 0
+}
+
+// ChargeOf takes out the charge of one key, before its turn. ok is false where there is none, or
+// where it is on its way.
+func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
+	alg := t.background.Load().chargeable()
+	if alg == nil {
+		return Charge{}, false
+	}
+	sh := t.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	i, ok := sh.find(key)
+	if !ok {
+		return Charge{}, false
+	}
+	offset := t.offset.Load()
+	e := t.follow(sh, alg, i, now+offset&^1, offset)
+	if e.flags&flying != 0 || e.flags&touched == 0 {
+		return Charge{}, false
+	}
+	return charge(e, alg, now, offset)
+}
+
+// Charged notes that the store has counted a charge, and what it holds of the key now. The refund
+// is what was returned of the charge meanwhile. It is on its way to the store from now on.
+func (t *Table[S]) Charged(
+	now int64, c Charge, told []algorithms.Report,
+) (refund Charge, owed bool) {
+	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, now, step int64) {
+		alg := t.background.Load().chargeable()
+		if alg == nil {
+			return // its counts go to the store in another way now
+		}
+		sent := c.Debt
+		if step != 0 {
+			sent.Hits = make([]algorithms.Hit, len(c.Hits))
+			for j, h := range c.Hits {
+				sent.Hits[j] = algorithms.Hit{At: h.At + step, N: h.N}
+			}
+		}
+		refund = Charge{Key: c.Key, ID: c.ID, offset: t.offset.Load()}
+		refund.Debt = alg.Learn(&e.state, now, told, &sent)
+		e.at = max(e.at, toldAt(told))
+		if c.More && e.flags&touched == 0 {
+			e.flags |= touched
+			sh.due = append(sh.due, i)
+		}
+		if owed = !refund.IsZero(); owed {
+			e.flags |= flying
+		}
+	})
+	return refund, owed
+}
+
+// Uncharged gives a charge back that the store has not counted. Its key stays touched.
+func (t *Table[S]) Uncharged(now int64, c Charge) {
+	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, _, _ int64) {
+		if e.flags&touched == 0 {
+			e.flags |= touched
+			sh.touched = append(sh.touched, i)
+		}
+	})
+}
+
+// arrived calls f for the key of a charge that is no longer on its way. now is then in the table's
+// time, and step is how far the clock has stepped since the charge was taken out.
+func (t *Table[S]) arrived(
+	now int64, c Charge, f func(sh *shard[S], e entry[S], i uint32, now, step int64),
+) {
+	b := t.background.Load()
+	sh := t.shard(c.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	i, ok := sh.find(c.Key)
+	if b == nil || !ok {
+		return
+	}
+	offset := t.offset.Load()
+	now += offset &^ 1
+	e := t.follow(sh, b.Algorithm, i, now, offset)
+	if e.flags&flying == 0 {
+		return
+	}
+	e.flags &^= flying | moved
+	step := int64(0)
+	if parity(offset) != parity(c.offset) {
+		step = offset&^1 - c.offset&^1
+	}
+	f(sh, e, i, now, step)
+}
+
+// learnCharged is Learn for algorithms that are charged.
+func (t *Table[S]) learnCharged(
+	e entry[S], alg algorithms.Chargeable[S], now int64, told []algorithms.Report,
+) {
+	at := toldAt(told)
+	if e.flags&flying != 0 || at != 0 && at < e.at && e.at-at < overtaken {
+		return
+	}
+	alg.Learn(&e.state, now, told, nil)
+	e.at = at
+}
+
+// toldAt is when the store knew what it teaches, 0 if it says nothing of that.
+func toldAt(told []algorithms.Report) (at int64) {
+	for _, r := range told {
+		at = max(at, r.LevelAt)
+	}
+	return at
+}

@@ -1,0 +1,12 @@
+-- Charges for token bucket, GCRA and leaky bucket. It follows strict_bucket.lua.
+
+-- Adds whole + part/window requests, which are what was left at the instant t. They drain from then
+-- on, though the charge arrives later; what this server has drained beyond t stays drained. The level
+-- may rise above the brim.
+local function charge(r, t, whole, part)
+  advance(r, math.min(t, now))
+  r.whole, r.rest = r.whole + whole, r.rest + part
+  if r.rest >= r.window then r.whole, r.rest = r.whole + 1, r.rest - r.window end
+  if r.whole < 0 then r.whole, r.rest = 0, 0 end
+  r.whole, r.dirty = math.min(r.whole, exact), true
+end

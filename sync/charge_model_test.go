@@ -1,0 +1,246 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// A loner is a node with a strict zone of one limit, in virtual time.
+type loner interface {
+	// alone decides without Redis, and after denial charges a penalty if it is to.
+	alone(penalty bool) algorithms.Decision
+	// returns gives back what alone admitted last.
+	returns()
+	// learn is what the node does with a verdict.
+	learn(v Verdict)
+	settle() error
+	// attempt sends what is to be charged. The reply is lost, or the message is.
+	attempt(arrives bool)
+	turn() error
+	unsent() int64
+}
+
+type lonerOf[S any] struct {
+	v      *virtual
+	table  *table.Table[S]
+	alg    algorithms.Algorithm[S]
+	source *Source
+	at     *attachment
+	taken  table.Taken
+}
+
+var lonerKey = []byte("client")
+
+// newLoner makes a node for a rule of a virtual Redis, and the ID of its one key.
+func newLoner(v *virtual, zone string, rule Rule) (loner, [16]byte) {
+	switch rule.Kind {
+	case 't':
+		return lonerFor[algorithms.BucketState](v, zone, rule, algorithms.TokenBucket{Limit: rule.Limit, Window: rule.Window, Burst: rule.Burst})
+	case 'g':
+		return lonerFor[algorithms.BucketState](v, zone, rule, algorithms.GCRA{Limit: rule.Limit, Window: rule.Window, Burst: rule.Burst})
+	case 'q':
+		return lonerFor[algorithms.BucketState](v, zone, rule, algorithms.LeakyBucket{Limit: rule.Limit, Window: rule.Window, Queue: rule.Queue})
+	}
+	return lonerFor[algorithms.LogState](v, zone, rule, algorithms.SlidingLog{Limit: rule.Limit, Window: rule.Window})
+}
+
+func lonerFor[S any](v *virtual, zone string, rule Rule, alg algorithms.Algorithm[S]) (loner, [16]byte) {
+	x := &lonerOf[S]{v: v, alg: alg, table: table.New[S](100)}
+	x.source = NewSource(x.table, Spec{Zone: zone, Kind: rule.Kind, Window: rule.Window, Buckets: 1, Live: 1})
+	x.table.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second, Charges: true}, 100)
+	x.at = &attachment{to: NewReplicator(v.client, v.prefix, 10*time.Second, x.now, zap.NewNop()), name: zone}
+	c := &Charging{Strict: v.Strict, Rule: rule}
+	c.prepare(zone)
+	family, charge := strictBucket, chargeBucket
+	if rule.Kind == 'l' {
+		family, charge = strictLog, chargeLog
+	}
+	head := strings.Replace(strictHead, "redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)", 1)
+	c.script = redis.NewScript(head + family + charge + chargeTail)
+	x.at.charging.Store(c)
+	x.source.at.Store(x.at)
+	return x, table.IDOf(lonerKey)
+}
+
+func (x *lonerOf[S]) now() int64 { return x.v.now * 1000 }
+
+func (x *lonerOf[S]) alone(penalty bool) algorithms.Decision {
+	taken := x.table.Take(x.alg, table.KeyOf(lonerKey), lonerKey, x.now(), 1)
+	if taken.Allowed {
+		x.taken = taken
+	} else if penalty {
+		x.table.Charge(x.alg, table.KeyOf(lonerKey), taken, 1)
+	}
+	return taken.Decision
+}
+
+func (x *lonerOf[S]) returns() { x.table.Return(x.alg, table.KeyOf(lonerKey), x.taken, 1) }
+
+func (x *lonerOf[S]) learn(v Verdict) {
+	x.table.Learn(x.alg, table.KeyOf(lonerKey), lonerKey, x.now(), v.Reports)
+}
+
+func (x *lonerOf[S]) settle() error {
+	return x.source.Settle(context.Background(), table.KeyOf(lonerKey))
+}
+
+func (x *lonerOf[S]) attempt(arrives bool) {
+	b, mine := x.source.billOf(x.table, x.at, table.KeyOf(lonerKey))
+	if b == nil || !mine {
+		return
+	}
+	c := x.at.charging.Load()
+	if arrives {
+		if _, err := c.read(c.call(context.Background(), x.source.node, []*bill{b})[0]); err != nil {
+			x.v.t.Errorf("charge: %v", err)
+		}
+	}
+	x.source.note(x.at, c, b, nil, errLost, errLost)
+}
+
+var errLost = errors.New("lost")
+
+func (x *lonerOf[S]) turn() error {
+	return x.source.charge(context.Background(), x.at, x.at.charging.Load())
+}
+
+func (x *lonerOf[S]) unsent() int64 {
+	_, requests := x.table.Unsent(x.now())
+	return requests
+}
+
+// TestWhatANodeDecidesAloneIsCharged: a single node that can ask Redis only now and then admits what one algorithm admits that was told of every
+// decision. Whatever it decides alone counts in Redis' next decision, as of when it was decided: though replies are lost, units are given back that were
+// sent, and penalties charged.
+func TestWhatANodeDecidesAloneIsCharged(t *testing.T) {
+	v := newVirtual(t)
+	for i, rule := range []Rule{
+		{Kind: 't', Limit: 10, Window: time.Minute},
+		{Kind: 't', Limit: 7, Window: time.Second, Burst: 20},
+		{Kind: 't', Limit: 3, Window: 777777777, Burst: 5},
+		{Kind: 'g', Limit: 100, Window: time.Hour, Burst: 3},
+		{Kind: 'q', Limit: 10, Window: time.Second, Queue: 5},
+		{Kind: 'q', Limit: 3, Window: time.Minute, Queue: 0},
+		{Kind: 'l', Limit: 10, Window: time.Minute},
+		{Kind: 'l', Limit: 5, Window: time.Hour},
+		{Kind: 'l', Limit: 1, Window: 100 * time.Millisecond},
+	} {
+		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind, rule.Limit, rule.Window), func(t *testing.T) {
+			v.t = t
+			for seed := range uint64(6) {
+				lonely(t, v, rule, seed)
+			}
+		})
+	}
+}
+
+func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
+	random := rand.New(rand.NewPCG(uint64(rule.Limit), seed))
+	zone := fmt.Sprint("z", rule, seed)
+	v.use(zone, rule)
+	n, id := newLoner(v, zone, rule)
+	m := modelFor(rule)
+	pace := int64(rule.Window/time.Microsecond) / max(1, rule.Limit)
+	var history []string
+	told := func(format string, args ...any) {
+		history = append(history, fmt.Sprintf(format, args...))
+		history = history[max(0, len(history)-30):]
+	}
+	lost := false
+	var got, want algorithms.Decision
+	for step := range 120 {
+		if random.IntN(6) == 0 {
+			lost = !lost
+		}
+		v.set(v.now + random.Int64N(2*pace))
+		if random.IntN(20) == 0 {
+			v.set(v.now + random.Int64N(3*pace*max(1, rule.Limit)))
+		}
+		if lost {
+			penalty := random.IntN(4) == 0
+			if got = n.alone(penalty); got.Allowed {
+				if want = m.take(v.now * 1000); !want.Allowed {
+					t.Fatalf("step %d: admitted alone, which is too much\nafter %v", step, history)
+				}
+			} else if penalty {
+				m.charge(v.now * 1000)
+			}
+			told("%d alone %t %t", v.now, got.Allowed, penalty)
+			if random.IntN(4) == 0 {
+				arrives := random.IntN(2) == 0
+				n.attempt(arrives)
+				told("attempt %t", arrives)
+			}
+			if got.Allowed && random.IntN(5) == 0 {
+				n.returns()
+				m.giveBack(v.now * 1000)
+				told("returned")
+			}
+			if rule.Kind != 'l' { // of a log a node doesn't know when the others' hits leave
+				if is := n.alone(false); is.Allowed != m.take(v.now*1000).Allowed {
+					t.Fatalf("step %d: decides %t alone, which is wrong\nafter %v", step, is.Allowed, history)
+				} else if is.Allowed {
+					told("and one more")
+				}
+			}
+			continue
+		}
+		if random.IntN(3) == 0 {
+			if err := n.turn(); err != nil {
+				t.Fatal(err)
+			}
+			told("turn")
+		}
+		if err := n.settle(); err != nil {
+			t.Fatal(err)
+		}
+		if left := n.unsent(); left != 0 {
+			t.Fatalf("step %d: %d requests are not charged\nafter %v", step, left, history)
+		}
+		want = m.take(v.now * 1000)
+		g, all := take(t, v.Strict, zone, id, rule)
+		got = all[0].Decision
+		told("%d %t", v.now, got.Allowed)
+		if got.Allowed != want.Allowed || g.Admitted() != want.Allowed || got.Remaining != want.Remaining {
+			t.Fatalf("step %d at %d:\n got %+v\nwant %+v\nafter %v", step, v.now, got, want, history)
+		}
+		n.learn(all[0])
+	}
+}
+
+// A log with more hits than one call takes is charged in several, before the next request is decided.
+func TestALargeLogIsChargedInParts(t *testing.T) {
+	v := newVirtual(t)
+	for _, apart := range []int64{0, 1} { // at one instant, and each at its own
+		rule := Rule{Kind: 'l', Limit: 3 * table.MaxCharged, Window: time.Hour}
+		zone := fmt.Sprint("large", apart)
+		v.use(zone, rule)
+		n, id := newLoner(v, zone, rule)
+		admitted := int64(0)
+		for range 5 * table.MaxCharged / 2 {
+			v.now += apart
+			if n.alone(false).Allowed {
+				admitted++
+			}
+		}
+		v.set(v.now + 1)
+		if err := n.settle(); err != nil {
+			t.Fatal(err)
+		}
+		_, all := take(t, v.Strict, zone, id, rule)
+		if left := all[0].Decision.Remaining; n.unsent() != 0 || left != rule.Limit-admitted-1 {
+			t.Errorf("after %d admitted %d are not charged, and %d remain, want %d", admitted, n.unsent(), left, rule.Limit-admitted-1)
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package ratesync
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// A peer is a node of several with one limit, which it shares by sync_rate 0 or an interval.
+type peer interface {
+	// decides reports whether one request of a key is admitted.
+	decides(key string) bool
+	// alone is decides for a node that doesn't ask Redis.
+	alone(key string) bool
+	// lost reports that Redis is known not to answer.
+	lost() bool
+	unsent() int64
+	end()
+}
+
+type peerOf[S any] struct {
+	table  *table.Table[S]
+	alg    algorithms.Algorithm[S]
+	source *Source
+	rep    *Replicator
+	strict *Strict // nil with an interval
+	zone   string
+	rule   Rule
+}
+
+func newPeer(t *testing.T, addr, zone string, rule Rule, rate time.Duration) peer {
+	switch rule.Kind {
+	case 'f':
+		return peerFor[algorithms.WindowState](t, addr, zone, rule, rate, algorithms.FixedWindow{Limit: rule.Limit, Window: rule.Window})
+	case 's':
+		return peerFor[algorithms.WindowState](t, addr, zone, rule, rate, algorithms.SlidingWindow{Limit: rule.Limit, Window: rule.Window, Buckets: max(1, rule.Buckets)})
+	case 't':
+		return peerFor[algorithms.BucketState](t, addr, zone, rule, rate, algorithms.TokenBucket{Limit: rule.Limit, Window: rule.Window, Burst: rule.Burst})
+	case 'g':
+		return peerFor[algorithms.BucketState](t, addr, zone, rule, rate, algorithms.GCRA{Limit: rule.Limit, Window: rule.Window, Burst: rule.Burst})
+	case 'q':
+		return peerFor[algorithms.BucketState](t, addr, zone, rule, rate, algorithms.LeakyBucket{Limit: rule.Limit, Window: rule.Window, Queue: rule.Queue})
+	}
+	return peerFor[algorithms.LogState](t, addr, zone, rule, rate, algorithms.SlidingLog{Limit: rule.Limit, Window: rule.Window})
+}
+
+func peerFor[S any](t *testing.T, addr, zone string, rule Rule, rate time.Duration, alg algorithms.Algorithm[S]) peer {
+	c := client(t, "redis://"+addr)
+	m := &peerOf[S]{table: table.New[S](1000), alg: alg, zone: zone, rule: rule}
+	m.source = NewSource(m.table, rule.spec(zone))
+	m.rep = NewReplicator(c, "test", 300*time.Millisecond, wallClock, zap.NewNop())
+	_, charged := alg.(algorithms.Chargeable[S])
+	charged = charged && rate == 0
+	every := rate
+	if rate == 0 {
+		m.strict = NewStrict(c, "test", 300*time.Millisecond)
+		every = 50 * time.Millisecond
+	}
+	m.table.Configure(table.Background[S]{Algorithm: alg, Rate: every, Charges: charged, Wake: m.source.Wake}, 1000)
+	if charged {
+		m.rep.AttachCharged(m.source, every, Charging{Strict: m.strict, Rule: rule})
+	} else {
+		m.rep.Attach(m.source, every)
+	}
+	return m
+}
+
+func (m *peerOf[S]) decides(key string) bool {
+	raw := []byte(key)
+	if m.strict != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		defer cancel()
+		_ = m.source.Settle(ctx, table.KeyOf(raw))
+		all, g, err := m.strict.Take(ctx, m.zone, []Rule{m.rule}, table.IDOf(raw), nil)
+		if err == nil {
+			m.table.Learn(m.alg, table.KeyOf(raw), raw, wallClock(), all[0].Reports)
+			return g.Admitted()
+		}
+	}
+	return m.alone(key)
+}
+
+func (m *peerOf[S]) alone(key string) bool {
+	return m.table.Take(m.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 1).Allowed
+}
+
+func (m *peerOf[S]) lost() bool {
+	return m.source.Lost() != 0 || m.strict != nil && m.strict.Down()
+}
+
+func (m *peerOf[S]) unsent() int64 {
+	_, requests := m.table.Unsent(wallClock())
+	return requests
+}
+
+func (m *peerOf[S]) end() {
+	m.source.Detach()
+	if m.strict != nil {
+		m.strict.Close()
+	}
+	m.rep.Close()
+}
+
+// TestDecisionsMadeAloneAreChargedLater: whatever nodes decide while they can't ask Redis, or don't, is counted there when they can again: in every
+// algorithm, strict or with an interval, to the request. Then what is left of the limit is left, and no more.
+func TestDecisionsMadeAloneAreChargedLater(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		rule.Window = 20 * time.Hour // nothing drains or leaves meanwhile
+		for _, rate := range []time.Duration{0, 50 * time.Millisecond} {
+			t.Run(fmt.Sprintf("%s, sync_rate %s", name, rate), func(t *testing.T) {
+				t.Parallel()
+				zone := fmt.Sprint(name, rate.Milliseconds())
+				random := rand.New(rand.NewPCG(uint64(rule.Kind), uint64(rate)))
+				admitted := 0
+				var nodes []peer
+				var proxies []*faultproxy.Proxy
+				for range 2 {
+					proxies = append(proxies, faultproxy.Start(t, server.Addr))
+					nodes = append(nodes, newPeer(t, proxies[len(nodes)].Addr, zone, rule, rate))
+				}
+				for _, fault := range []faultproxy.Fault{faultproxy.None, faultproxy.DropReplies, faultproxy.None, faultproxy.Reset, faultproxy.Blackhole} {
+					for i, p := range proxies {
+						if random.IntN(3) > 0 || i == 0 {
+							p.Set(fault)
+						}
+					}
+					for range 6 {
+						if nodes[random.IntN(2)].decides("k") {
+							admitted++
+						}
+						time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond)
+					}
+				}
+				for _, p := range proxies {
+					p.Set(faultproxy.None)
+				}
+				for i, n := range nodes {
+					redistest.Eventually(t, fmt.Sprintf("node %d has sent all", i), func() bool { return !n.lost() && n.unsent() == 0 })
+				}
+				if admitted != 30 {
+					t.Fatalf("%d of 30 admitted far below the limit", admitted)
+				}
+				if rate > 0 {
+					if sum := countedIn(t, server, zone); sum != 30 {
+						t.Errorf("redis counts %d, want 30", sum)
+					}
+				} else if left := drain(t, strict(t, server.URL), zone, table.IDOf([]byte("k")), rule); left != 70 {
+					t.Errorf("redis admits %d more, want 70 of 100", left)
+				}
+				for _, n := range nodes {
+					n.end()
+				}
+			})
+		}
+	}
+}
+
+// A charge that arrives and whose answer is lost is sent again, and counts once. What is decided meanwhile is charged as well.
+func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		if rule.Kind == 'f' || rule.Kind == 's' {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rule.Window = 20 * time.Hour
+			proxy := faultproxy.Start(t, server.Addr)
+			n := newPeer(t, proxy.Addr, name, rule, 0)
+			defer n.end()
+			charged := func() int {
+				c := server.Client()
+				defer c.Close()
+				records := c.Keys(context.Background(), "test:*:"+name+":*:charged").Val()
+				if len(records) == 0 {
+					return 0
+				}
+				sum := 0
+				for _, seq := range c.HVals(context.Background(), records[0]).Val() {
+					sum += int(first(seq))
+				}
+				return sum
+			}
+			admitted := 0
+			alone := func(count int) {
+				for range count {
+					if n.alone("k") {
+						admitted++
+					}
+				}
+			}
+			// A new connection is not even greeted, so nothing may arrive where a beat took the connections that there were. Then it is tried again.
+			for arrived, tries := false, 0; !arrived; tries++ {
+				if tries == 20 {
+					t.Fatal("no charge arrives whose reply is lost")
+				}
+				redistest.Eventually(t, "all is charged", func() bool { return !n.lost() && n.unsent() == 0 })
+				if n.decides("k") {
+					admitted++
+				}
+				before := charged()
+				proxy.Set(faultproxy.DropReplies)
+				alone(2)
+				for end := time.Now().Add(200 * time.Millisecond); !arrived && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+					arrived = charged() > before
+				}
+				alone(1)
+				proxy.Set(faultproxy.None)
+			}
+			redistest.Eventually(t, "all is charged", func() bool { return !n.lost() && n.unsent() == 0 })
+			if left := drain(t, strict(t, server.URL), name, table.IDOf([]byte("k")), rule); left != 100-admitted {
+				t.Errorf("after %d admitted redis admits %d more, want %d", admitted, left, 100-admitted)
+			}
+		})
+	}
+}
+
+// countedIn is what the hashes of a zone count in all.
+func countedIn(t *testing.T, server *redistest.Server, zone string) (sum int64) {
+	t.Helper()
+	c := server.Client()
+	for _, key := range c.Keys(context.Background(), "test:*:"+zone+":*").Val() {
+		sum += first(c.HGet(context.Background(), key, "sum").Val())
+	}
+	return sum
+}

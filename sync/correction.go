@@ -1,0 +1,177 @@
+package ratesync
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// A correction changes what was spent in one rule without a request that asks for it.
+type correction struct {
+	op op
+	n  int64
+	// at is an instant of Redis' clock, in microseconds: when the units were admitted, or the request denied.
+	at int64
+	// Of a log, a refund is of the n units from unit on that the call seq got.
+	seq, unit int64
+}
+
+// op says what a correction does. The scripts know them by these numbers.
+type op int8
+
+const (
+	refund  op = 1 // gives back what was admitted
+	penalty op = 2 // charges a request that was denied, at most to the brim
+)
+
+const (
+	// maxUnits bounds the members that one call writes to a log or removes from it. The rest waits for the next one.
+	maxUnits = 4096
+	// penaltySlots is how finely a log knows when requests were denied.
+	penaltySlots = 16
+)
+
+// corrections are those of one rule of one key. They are combined as they are added, so that their number goes by the
+// rule and not by the requests: a window has two for each live epoch, a bucket one refund and one penalty, a log one
+// penalty for each sixteenth of the window and refunds of no more than it admitted.
+type corrections []correction
+
+// add adds a correction. now is the latest known instant of Redis' clock: what has left the window by then is dropped.
+func (c corrections) add(r Rule, now int64, new correction) corrections {
+	switch {
+	case r.Kind == 'f' || r.Kind == 's':
+		return c.addToWindow(r, now, new)
+	case r.Kind == 'l':
+		return c.addToLog(r, now, new)
+	}
+	i := slices.IndexFunc(c, func(old correction) bool { return old.op == new.op })
+	if i < 0 {
+		return append(c, new)
+	}
+	c[i].n = addSat(c[i].n, new.n)
+	c[i].at = max(c[i].at, new.at)
+	return c
+}
+
+func (c corrections) addToWindow(r Rule, now int64, new correction) corrections {
+	live, current := int64(r.spec("").Live), r.epoch(now)
+	left := func(one correction) bool { return r.epoch(one.at) < current-live }
+	if left(new) {
+		return c
+	}
+	epoch := r.epoch(new.at)
+	i := slices.IndexFunc(c, func(old correction) bool { return old.op == new.op && r.epoch(old.at) == epoch })
+	if i >= 0 {
+		c[i].n = addSat(c[i].n, new.n)
+		return c
+	}
+	return append(slices.DeleteFunc(c, left), new)
+}
+
+func (c corrections) addToLog(r Rule, now int64, new correction) corrections {
+	window := r.Window.Microseconds()
+	left := func(one correction) bool { return one.at <= now-window }
+	if left(new) {
+		return c
+	}
+	if new.op == refund {
+		if last := len(c) - 1; last >= 0 && c[last].op == refund && c[last].seq == new.seq && c[last].unit+c[last].n == new.unit {
+			c[last].n += new.n
+			return c
+		}
+		return append(c, new)
+	}
+	slot := func(at int64) int64 { return at / max(1, window/penaltySlots) }
+	i := slices.IndexFunc(c, func(old correction) bool { return old.op == penalty && slot(old.at) == slot(new.at) })
+	if i < 0 {
+		c = append(slices.DeleteFunc(c, left), new)
+	} else {
+		c[i].n = addSat(c[i].n, new.n)
+		c[i].at = max(c[i].at, new.at)
+	}
+	return c.capPenalties(r.Limit)
+}
+
+// capPenalties leaves the latest limit units of penalty.
+func (c corrections) capPenalties(limit int64) corrections {
+	over := -max(0, limit)
+	for _, one := range c {
+		if one.op == penalty {
+			over = addSat(over, one.n)
+		}
+	}
+	for over > 0 {
+		oldest := -1
+		for i, one := range c {
+			if one.op == penalty && one.n > 0 && (oldest < 0 || one.at < c[oldest].at) {
+				oldest = i
+			}
+		}
+		less := min(over, c[oldest].n)
+		c[oldest].n -= less
+		over -= less
+	}
+	return slices.DeleteFunc(c, func(one correction) bool { return one.n <= 0 })
+}
+
+// cut takes out what one call brings along: penalties first, as they came before the refunds that follow from the same denial.
+func (c corrections) cut(r Rule) (now, later corrections) {
+	if r.Kind != 'l' {
+		if r.Kind != 'f' && r.Kind != 's' {
+			slices.SortStableFunc(c, func(a, b correction) int { return cmp.Or(cmp.Compare(b.op, a.op), cmp.Compare(a.at, b.at)) })
+		}
+		return c, nil
+	}
+	slices.SortStableFunc(c, func(a, b correction) int {
+		if d := cmp.Compare(b.op, a.op); d != 0 || a.op != refund {
+			return d
+		}
+		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.unit, b.unit))
+	})
+	units := int64(0)
+	for i, one := range c {
+		n := min(one.n, maxUnits-units)
+		if n <= 0 {
+			return now, slices.Clone(c[i:])
+		}
+		units += n
+		if last := len(now) - 1; one.op == refund && last >= 0 && now[last].op == refund && now[last].seq == one.seq && now[last].unit+now[last].n == one.unit {
+			now[last].n += n
+		} else {
+			part := one
+			part.n = n
+			now = append(now, part)
+		}
+		if n < one.n {
+			c[i].n, c[i].unit = one.n-n, one.unit+n
+			return now, slices.Clone(c[i:])
+		}
+	}
+	return now, nil
+}
+
+// appendArgs appends the corrections as the scripts read them.
+func (c corrections) appendArgs(r Rule, args []any) []any {
+	args = append(args, len(c))
+	for _, one := range c {
+		a, b := one.at, int64(0)
+		if r.Kind == 'l' && one.op == refund {
+			a, b = one.seq, one.unit
+		}
+		args = append(args, int(one.op), min(one.n, exact-1), a, b)
+	}
+	return args
+}
+
+// epoch is the number of the window's epoch at an instant of Redis' clock.
+func (r Rule) epoch(at int64) int64 {
+	length, unit := inLua(r.Window / time.Duration(r.spec("").Buckets))
+	return at * unit / length
+}
+
+func addSat(a, b int64) int64 {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return 1<<63 - 1
+}

@@ -1,0 +1,196 @@
+package ratesync
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// held is what Redis holds of a key in the rule of a zone: what is left of the limit, as a call that asks for nothing tells.
+func held(t testing.TB, s *Strict, zone string, key [16]byte, rule Rule) int64 {
+	t.Helper()
+	rs, err := s.ruleset(zone, []Rule{rule})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		o, err := s.call(rs, rs.keys(s.prefix, key), call{seq: s.seq.Add(1), rules: []Rule{rule}})
+		if err == errReply {
+			continue // a later call of the same key has overtaken it
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rule.size() - o.rooms[0]
+	}
+}
+
+// Nothing that a denied request spent stays spent, at any rate of requests: a shared limit loses what is under way in one call at most, and
+// two seconds after the end it holds what was admitted. What waits is bounded by the limit's shape, never by the requests.
+func TestStrictDeniedRequestsLeaveNothingSpent(t *testing.T) {
+	server := redistest.Start(t)
+	for _, name := range []string{"fixed window", "fine window", "token bucket", "log"} {
+		shared := kinds[name]
+		t.Run(name, func(t *testing.T) {
+			proxy := faultproxy.Start(t, server.Addr)
+			proxy.SetDelay(20 * time.Millisecond)
+			s := strict(t, "redis://"+proxy.Addr)
+			shared.Limit, shared.Burst, shared.Queue = 1000, 1000, 999
+			own := Rule{Kind: 'f', Limit: 5, Window: long}
+			const clients = 400
+			var wg sync.WaitGroup
+			var admitted, denied, waiting atomic.Int64
+			for range clients {
+				wg.Go(func() {
+					for denied.Load() < 8*clients {
+						all, _ := take(t, s, name, id(1), shared)
+						g, _ := take(t, s, name+" own", id(2), own)
+						switch {
+						case g.Admitted():
+							admitted.Add(1)
+						case all.Admitted():
+							denied.Add(1)
+							s.Return(all)
+						}
+						waiting.Store(max(waiting.Load(), backlog(s, name, id(1))))
+					}
+				})
+			}
+			wg.Wait()
+			direct := strict(t, server.URL)
+			deadline := time.Now().Add(2 * time.Second)
+			for held(t, direct, name, id(1), shared) != 5 && time.Now().Before(deadline) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if got := held(t, direct, name, id(1), shared); got != 5 || admitted.Load() != 5 {
+				t.Errorf("%d admitted and %d denied, %d held 2 s after that, want 5 and 5", admitted.Load(), denied.Load(), got)
+			}
+			if most := int64(clients); waiting.Load() > most {
+				t.Errorf("%d corrections waited at once, want %d at most", waiting.Load(), most)
+			}
+		})
+	}
+}
+
+// backlog is how many corrections wait for a key.
+func backlog(s *Strict, zone string, key [16]byte) (n int64) {
+	s.mu.Lock()
+	rs := s.zones[zone][0]
+	s.mu.Unlock()
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if f := rs.flights[key]; f != nil {
+		for _, c := range f.pending {
+			n += int64(len(c))
+		}
+	}
+	return n
+}
+
+// Requests that are denied and counted all the same are charged to the window in which they were denied: after a flood a client that is silent is free
+// within one window, whatever had queued up.
+func TestStrictPenaltiesEndWithTheFlood(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range map[string]Rule{
+		"fixed window": {Kind: 'f', Limit: 5, Window: 2 * time.Second}, "sliding window": {Kind: 's', Limit: 5, Window: 2 * time.Second, Buckets: 4},
+		"token bucket": {Kind: 't', Limit: 5, Window: 2 * time.Second}, "log": {Kind: 'l', Limit: 5, Window: 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := faultproxy.Start(t, server.Addr)
+			proxy.SetDelay(20 * time.Millisecond)
+			s := strict(t, "redis://"+proxy.Addr)
+			var wg sync.WaitGroup
+			for range 400 {
+				wg.Go(func() {
+					for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+						g, _ := take(t, s, name, id(1), rule)
+						if !g.Admitted() {
+							s.Charge(g)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			ended, window := time.Now(), rule.Window
+			if rule.Kind == 's' {
+				window += rule.Window / 4 // what came at the beginning of a slice is known as of its end
+			}
+			for held(t, s, name, id(1), rule) >= rule.Limit {
+				if time.Since(ended) > 2*window {
+					t.Fatalf("locked out %s after the last request, with a window of %s", time.Since(ended), rule.Window)
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+			if free := time.Since(ended); free > window+window/2 {
+				t.Errorf("locked out for %s after the last request, with a window of %s", free, rule.Window)
+			}
+		})
+	}
+}
+
+// However many corrections are added, their number goes by the rule: what is live is kept to the unit, and what has left the window is dropped.
+func TestCorrectionsAreBoundedAndExact(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	for name, rule := range kinds {
+		rule.Window, rule.Limit = time.Minute, 40
+		for round := range 50 {
+			var all corrections
+			now := int64(1_800_000_000_000_000)
+			sums := map[[2]int64]int64{}
+			seq, units := int64(0), int64(0)
+			for range 2000 {
+				now += random.Int64N(1 << random.IntN(20))
+				c := correction{op: refund, n: 1, at: now - random.Int64N(1<<random.IntN(27))}
+				if random.IntN(2) == 0 {
+					c.op = penalty
+				} else if rule.Kind == 'l' {
+					if units++; units > rule.Limit { // no more can have been admitted
+						continue
+					}
+					seq += random.Int64N(2)
+					c.seq, c.unit = seq, units
+				}
+				all = all.add(rule, now, c)
+				sums[[2]int64{int64(c.op), rule.epoch(c.at)}]++
+			}
+			live := int64(rule.spec("").Live)
+			most := map[byte]int64{'f': 2, 's': 2 * (live + 2), 'l': penaltySlots + 2 + rule.Limit}[rule.Kind]
+			if most == 0 {
+				most = 2
+			}
+			if n := int64(len(all)); n > most {
+				t.Fatalf("%s, round %d: %d corrections, want %d at most", name, round, n, most)
+			}
+			switch rule.Kind {
+			case 'f', 's':
+				for key, want := range sums {
+					if key[1] < rule.epoch(now)-live {
+						continue
+					}
+					if got := sumOf(all, func(c correction) bool { return int64(c.op) == key[0] && rule.epoch(c.at) == key[1] }); got != want {
+						t.Fatalf("%s, round %d: %d in epoch %d, want %d", name, round, got, key[1], want)
+					}
+				}
+			case 'l':
+				if got := sumOf(all, func(c correction) bool { return c.op == penalty }); got > rule.Limit {
+					t.Fatalf("%s, round %d: a penalty of %d, want %d at most", name, round, got, rule.Limit)
+				}
+			}
+		}
+	}
+}
+
+func sumOf(all corrections, which func(correction) bool) (n int64) {
+	for _, c := range all {
+		if which(c) {
+			n += c.n
+		}
+	}
+	return n
+}

@@ -1,0 +1,233 @@
+package ratesync
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// A reply that arrived in time is read by a reader that comes after the deadline. One that didn't arrive is not waited for.
+func TestAReplyInTheSocketIsReadAfterTheDeadline(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	c, err := dialer(time.Second, nil)(context.Background(), "tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if _, ok := c.(syscall.Conn); !ok {
+		t.Error("the client can't look into the connection")
+	}
+	buf := make([]byte, 10)
+	for range 3 {
+		if _, err := server.Write([]byte("reply")); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Eventually(t, "the reply has arrived and is read after its deadline", func() bool {
+			_ = c.SetReadDeadline(time.Now().Add(-time.Second))
+			n, err := c.Read(buf)
+			return err == nil && string(buf[:n]) == "reply"
+		})
+		_ = c.SetReadDeadline(time.Now().Add(-time.Second))
+		if _, err := c.Read(buf); !isLate(err) {
+			t.Errorf("Read() = %v without a reply, want that its deadline has passed", err)
+		}
+		if _, err := c.Read(buf); !isLate(err) {
+			t.Errorf("the second Read() = %v without a reply, want that its deadline has passed", err)
+		}
+	}
+	if _, ok := patient(tls.Client(server, &tls.Config{InsecureSkipVerify: true})).(syscall.Conn); ok {
+		t.Error("a connection with TLS can be looked into past it")
+	}
+}
+
+// A call whose reply is lost, or comes late, is no loss of Redis where a probe is answered: its requests ask again, and count once.
+func TestStrictLateCallDoesNotOpenTheCircuit(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			proxy := faultproxy.Start(t, server.Addr)
+			s := NewStrict(client(t, "redis://"+proxy.Addr), "test", 300*time.Millisecond)
+			defer s.Close()
+			soon(t, s, name, id(1), rule)
+			_ = s.ask(context.Background(), 0) // loads the script
+			asked := proxy.Requests()
+			proxy.Set(faultproxy.DropReplies)
+			go func() {
+				for proxy.Requests() == asked {
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(50 * time.Millisecond) // the reply is on its way
+				proxy.Set(faultproxy.None)
+			}()
+			g, _ := take(t, s, name, id(1), rule)
+			if st := s.Status(); !g.Admitted() || st.Trips > 0 || st.Timeouts > 0 {
+				t.Errorf("admitted %v after a reply that was lost, and %+v, want no trip", g.Admitted(), st)
+			}
+			if got := drain(t, strict(t, server.URL), name, id(1), rule); got != 98 {
+				t.Errorf("%d admitted after two, want 98", got)
+			}
+		})
+	}
+}
+
+// Requests beyond a full call of a log are denied by the last answer, as long as nobody who waited would be admitted.
+func TestStrictFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	s := strict(t, "redis://"+proxy.Addr)
+	rule := Rule{Kind: 'l', Limit: 5, Window: time.Minute}
+	drain(t, s, "z", id(1), rule)
+	proxy.SetDelay(300 * time.Millisecond)
+	results := make(chan error, 4*maxWanted)
+	ctx, cancel := context.WithCancel(context.Background())
+	for range cap(results) {
+		go func() {
+			all, g, err := s.Take(ctx, "z", []Rule{rule}, id(1), nil)
+			if err == nil && (g.Admitted() || all[0].Decision.RetryAfter <= 0 || all[0].Decision.RetryAfter > rule.Window) {
+				err = fmt.Errorf("Take() = %+v, want a denial", all[0].Decision)
+			}
+			results <- err
+		}()
+	}
+	for range cap(results) - 2*maxWanted { // one call is under way, and one is full
+		if err := <-results; err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+}
+
+// What is left open by a lost reply is settled though Redis refuses the key meanwhile: one limit's key is another program's for a while.
+func TestStrictRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	s := NewStrict(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
+	defer s.Close()
+	rules := []Rule{{Kind: 'f', Limit: 100, Window: long}, {Kind: 'f', Limit: 100, Window: 2 * long}}
+	redistest.Eventually(t, "Redis decides", func() bool {
+		_, _, err := s.Take(context.Background(), "z", rules, id(1), nil)
+		return err == nil
+	})
+	redistest.Eventually(t, "nothing is left open", func() bool { return s.pending.Load() == 0 })
+	before := held(t, strict(t, server.URL), "z", id(1), rules[0])
+	proxy.Set(faultproxy.DropReplies)
+	if _, _, err := s.Take(context.Background(), "z", rules, id(1), nil); err == nil {
+		t.Fatal("Take() = nil without a reply")
+	}
+	if got := held(t, strict(t, server.URL), "z", id(1), rules[0]); got != before+1 {
+		t.Fatalf("Redis holds %d, want one more than %d", got, before)
+	}
+	foreign := ""
+	for _, key := range server.Do("KEYS", "*").([]any) {
+		if strings.Contains(key.(string), rules[1].spec("z").Name()+":") {
+			foreign = key.(string)
+		}
+	}
+	server.Do("DEL", foreign)
+	server.Do("XADD", foreign, "*", "not", "ours")
+	errors := func() int { return server.Info("stats", "total_error_replies") }
+	failed := errors()
+	proxy.Set(faultproxy.None)
+	redistest.Eventually(t, "Redis refuses the key", func() bool { return !s.Down() && errors() > failed })
+	server.Do("DEL", foreign)
+	redistest.Eventually(t, "the unit that nobody got is taken back", func() bool {
+		return held(t, strict(t, server.URL), "z", id(1), rules[0]) == before
+	})
+}
+
+// Limits that differ from call to call make one ruleset, and those of former configurations are forgotten.
+func TestStrictRulesetsGoByNames(t *testing.T) {
+	server := redistest.Start(t)
+	s := strict(t, server.URL)
+	for limit := range int64(50) {
+		take(t, s, "z", id(1), Rule{Kind: 't', Limit: 1000 + limit, Window: time.Hour, Burst: 500 + limit})
+	}
+	if n := len(s.zones["z"]); n != 1 {
+		t.Errorf("50 limits made %d rulesets, want 1", n)
+	}
+	if got := held(t, s, "z", id(1), Rule{Kind: 't', Limit: 1, Window: time.Hour, Burst: 100}); got != 50 {
+		t.Errorf("%d are held after 50 with different limits, want 50", got)
+	}
+	for i := range 50 {
+		take(t, s, fmt.Sprint("z", i), id(1), tenAnHour)
+	}
+	redistest.Eventually(t, "nothing is under way", func() bool {
+		for _, all := range s.zones {
+			if !all[0].isIdle() {
+				return false
+			}
+		}
+		return true
+	})
+	s.mu.Lock()
+	for _, all := range s.zones {
+		all[0].used = all[0].used.Add(-2 * rulesetTime)
+	}
+	s.mu.Unlock()
+	take(t, s, "last", id(1), tenAnHour)
+	if n := len(s.zones); n != 1 {
+		t.Errorf("%d zones are remembered, want the one that is asked for", n)
+	}
+}
+
+// What has passed drains at the limit of the request that was decided last: a request with a thousand times the limit doesn't empty a bucket.
+func TestStrictBucketDrainsAtTheLimitOfTheLastRequest(t *testing.T) {
+	v := newVirtual(t)
+	low, high := Rule{Kind: 't', Limit: 60, Window: time.Minute}, Rule{Kind: 't', Limit: 60000, Window: time.Minute}
+	v.use("z", low)
+	admitted := drain(t, v.Strict, "z", id(1), low)
+	for range 10 {
+		v.set(v.now + 1_000_000)
+		take(t, v.Strict, "z", id(1), high)
+		admitted += drain(t, v.Strict, "z", id(1), low)
+	}
+	if admitted > 70 {
+		t.Errorf("%d admitted in 10 s at 60/1m beside one each second at 60000/1m, want 70 at most", admitted)
+	}
+}
+
+// After a step back of Redis' clock a large log is moved as a whole: it stays full, and is free a window later.
+func TestStrictClockStepsBackUnderALargeLog(t *testing.T) {
+	v := newVirtual(t)
+	rule := Rule{Kind: 'l', Limit: 10_000, Window: time.Hour}
+	v.use("z", rule)
+	take(t, v.Strict, "z", id(1), rule)
+	name := v.client.Keys(context.Background(), "*:log").Val()[0]
+	for i := range 10 {
+		args := []any{"ZADD", name}
+		for j := range 1000 {
+			args = append(args, v.now, fmt.Sprintf("1:%d:n", i*1000+j))
+		}
+		if err := v.client.Do(context.Background(), args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.set(v.now - 1_000_000)
+	start := time.Now()
+	g, _ := take(t, v.Strict, "z", id(1), rule)
+	t.Logf("10,000 entries moved in %s", time.Since(start))
+	if g.Admitted() {
+		t.Error("admitted beyond the limit after the clock stepped back")
+	}
+	v.set(v.now + int64(rule.Window/time.Microsecond))
+	if g, _ := take(t, v.Strict, "z", id(1), rule); !g.Admitted() {
+		t.Error("denied a window after the clock stepped back")
+	}
+}
