@@ -157,7 +157,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 	}
 	key := set.Key() + " " + a.namespace
 	v, _, err := redisPool.LoadOrNew(key, func() (caddy.Destructor, error) {
-		client, err := set.Client()
+		client, err := newClient(set)
 		if err != nil {
 			return nil, err
 		}

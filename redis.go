@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,22 +11,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/zap"
 
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
-
-func init() { redis.SetLogger(redisLog{}) }
-
-// redisLog takes what the Redis client writes for every failed attempt. It would go to stderr, past Caddy's log and its format;
-// what an operator must know is logged by the exchange, once on the way down and once on the way up.
-type redisLog struct{}
-
-func (redisLog) Printf(_ context.Context, format string, v ...any) {
-	if c := caddy.Log().Named("rate_limit.redis").Check(zap.DebugLevel, "redis client"); c != nil {
-		c.Write(zap.String("message", fmt.Sprintf(format, v...)))
-	}
-}
 
 // redisOff is the URL for no Redis. It is for a default, as in {$REDIS_URL:off}.
 const redisOff = "off"

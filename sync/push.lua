@@ -1,16 +1,20 @@
--- One batch of the background exchange. Every key is a hash for one (zone, key, epoch): a field per node, "seq total attempts", and
--- "sum", the running "total attempts" of all nodes. A bucket has a key without an epoch beside them, its fill:
--- "requests at drain until": how full it was at an instant, what flows out in requests per millisecond, and until when the key has to stay, both instants in milliseconds of this server's clock.
+-- One batch of the background exchange. Every key is a hash for one (zone, key, epoch): a field per
+-- node, "seq total attempts", and "sum", the running "total attempts" of all nodes. A bucket has a
+-- key without an epoch beside them, its fill: "requests at drain until": how full it was at an
+-- instant, what flows out in requests per millisecond, and until when the key has to stay, both
+-- instants in milliseconds of this server's clock.
 --
 -- KEYS: the hashes, then the fills, one for each of a bucket's clients.
--- ARGV: node, seq, number of fills, ttl of a hash in milliseconds; then for each hash: total ("" to only ask), attempts; and where
--- there are fills: what of the total is unsent and still stands in the bucket, in the first hash of each client followed by drain,
--- the fill as the node knows it, and "!" where the store may have lost something: "unsent drain fill[ !]".
--- Reply, in lines: seconds and microseconds of this server's clock; then for each hash: what the node's field held, and "sum", in
--- the first of a bucket's client with the fill before this message if there is one; or "!" and an error. It is one text, as that costs
--- both sides less than many.
+-- ARGV: node, seq, number of fills, ttl of a hash in milliseconds; then for each hash: total ("" to
+-- only ask), attempts; and where there are fills: what of the total is unsent and still stands in
+-- the bucket, in the first hash of each client followed by drain, the fill as the node knows it,
+-- and "!" where the store may have lost something: "unsent drain fill[ !]".
+-- Reply, in lines: seconds and microseconds of this server's clock; then for each hash: what the
+-- node's field held, and "sum", in the first of a bucket's client with the fill before this message
+-- if there is one; or "!" and an error. It is one text, as that costs both sides less than many.
 --
--- A message counts only if its seq is above the one that is there: a repeated or overtaken one changes nothing.
+-- A message counts only if its seq is above the one that is there: a repeated or overtaken one
+-- changes nothing.
 local node, seq, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
 local fills, hashes = tonumber(ARGV[3]), #KEYS - ARGV[3]
 local pcall, match, format, floor, max, min, tonumber = redis.pcall, string.match, string.format, math.floor, math.max, math.min, tonumber
@@ -33,7 +37,8 @@ local function recount(key)
   return total, attempts
 end
 
--- The third result is how much more there is than the node had said before, nil where nothing was written.
+-- The third result is how much more there is than the node had said before, nil where nothing was
+-- written.
 local function push(key, total, tries)
   local had = pcall('HMGET', key, node, 'sum')
   if had.err then return refused(had.err) end
@@ -58,7 +63,8 @@ local function push(key, total, tries)
   return held or '', new, more
 end
 
--- read is what a fill has by now, the drain as it is written there, and until when the key stays; nil where there is none that makes sense.
+-- read is what a fill has by now, the drain as it is written there, and until when the key stays;
+-- nil where there is none that makes sense.
 local function read(value)
   local fill, at, drain, till = match(value or '', '^(%S+) (%S+) (%S+) (%S+)$')
   fill, at, till = tonumber(fill), tonumber(at), tonumber(till)
@@ -68,8 +74,9 @@ local function read(value)
   end
 end
 
--- flows is what flows out from now on: as much as the node says that wrote last. One that has admitted nothing doesn't lower it: with the lower
--- limit it refuses while another one admits, and what that one admits would pile up.
+-- flows is what flows out from now on: as much as the node says that wrote last. One that has
+-- admitted nothing doesn't lower it: with the lower limit it refuses while another one admits, and
+-- what that one admits would pile up.
 local function flows(above, drain, old)
   if old and (above <= 0 or drain + 0 == 0) and drain + 0 <= old + 0 then return old end
   return drain

@@ -132,3 +132,20 @@ func BenchmarkStrict(b *testing.B) {
 		})
 	}
 }
+
+// In strict mode nodes whose limits and bursts differ share one bucket: none of it is given out twice.
+func TestStrictNodesWhoseParametersDifferShareABucket(t *testing.T) {
+	server := redistest.Start(t)
+	for i, kind := range []byte("tgq") {
+		key := id(i)
+		one, other := strict(t, server.URL), strict(t, server.URL)
+		small := Rule{Kind: kind, Limit: 50, Window: long, Burst: 100, Queue: 99}
+		large := Rule{Kind: kind, Limit: 100, Window: long, Burst: 100, Queue: 99}
+		if got := drain(t, one, "z", key, small); got != 100 {
+			t.Errorf("%c: the first node got %d, want 100", kind, got)
+		}
+		if got := drain(t, other, "z", key, large); got != 0 {
+			t.Errorf("%c: the second node, with a higher limit, got %d more, want none", kind, got)
+		}
+	}
+}

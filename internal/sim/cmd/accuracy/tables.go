@@ -24,6 +24,7 @@ var tables = map[string]func() (string, error){
 	"small":      simulated(small),
 	"distant":    simulated(distant),
 	"faults":     simulated(faults),
+	"rollouts":   simulated(rollouts),
 	"windows":    simulated(windows),
 	"flood":      simulated(flood),
 }
@@ -153,6 +154,21 @@ func faults() *grid {
 	for _, c := range sim.Faulty() {
 		tide := c.Figures(sim.Shipped, seeds)
 		g.row(c.Name, pair(c.Ideal(seeds)), pair(c.Figures(sim.Kong, seeds)), pair(tide), fmt.Sprintf("%.2f", tide.Worst))
+	}
+	return g
+}
+
+// rollouts are nodes whose parameters differ.
+func rollouts() *grid {
+	const runs = 3
+	g := newGrid("nodes and what happens", "of what the most generous parameters admit from one store, at most", "of what the least generous do, at least")
+	for _, r := range sim.Rollouts("token_bucket") {
+		highest, lowest := 0.0, 100.0
+		for seed := range uint64(runs) {
+			most, least := r.Within(seed)
+			highest, lowest = max(highest, most), min(lowest, least)
+		}
+		g.row(r.Name, fmt.Sprintf("%.2f", highest), fmt.Sprintf("%.2f", lowest))
 	}
 	return g
 }
