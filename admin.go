@@ -50,7 +50,8 @@ type limitStatus struct {
 	Node string `json:"node,omitempty"`
 	// Exchange is there where the counts go to Redis.
 	Exchange *ratesync.ExchangeStatus `json:"exchange,omitempty"`
-	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is the memory of their sketch: it is made when the table is nearly full.
+	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is the memory of their
+	// sketch: it is made when the table is nearly full.
 	Overflow      int64 `json:"overflow"`
 	OverflowBytes int64 `json:"overflow_bytes"`
 }

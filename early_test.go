@@ -27,19 +27,9 @@ type gate struct {
 }
 
 func (g *gate) ReadFrom(b []byte) (int, net.Addr, error) {
-	for {
-		n, from, err := g.PacketConn.ReadFrom(b)
-		select {
-		case <-g.open:
-			return n, from, err
-		default:
-		}
-		if err != nil {
-			return n, from, err
-		}
-		<-g.open
-		return n, from, err
-	}
+	n, from, err := g.PacketConn.ReadFrom(b)
+	<-g.open
+	return n, from, err
 }
 
 // quicClient sends requests in early data from an address on loopback.

@@ -198,7 +198,10 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 	var g ratesync.Grant
 	var err error
 	for _, l := range z.limiters {
-		_ = l.settle(r.Context(), v.key) // what fails here fails below too
+		if err := l.settle(r.Context(), v.key); err != nil {
+			z.noteStrict(r, by, err)
+			return false, true
+		}
 	}
 	for {
 		p.verdict, g, err = by.strict.Take(r.Context(), z.name, z.rules, table.IDOf(raw), p.verdict[:0])

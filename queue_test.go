@@ -151,7 +151,6 @@ func TestQueueKeepsItsPaceBesideStrictZones(t *testing.T) {
 			zoneBlock("queue-b", "sync_rate strict\nlimit 1/1h\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.K}"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := redistest.Start(t)
 			proxy := faultproxy.Start(t, r.Addr)
 			proxy.SetDelay(30 * time.Millisecond)

@@ -134,6 +134,9 @@ func checkWindow(window time.Duration) error {
 	case window == 0:
 		return errors.New("the window 0s is empty; write 1s or another duration of at least 1ms")
 	case window < minWindow:
+		if window > 0 && window < time.Microsecond { // a number in JSON
+			return fmt.Errorf("the window %s is too short; write 1ms at least, in JSON as text with its unit, like \"60s\"", windowText(window))
+		}
 		return fmt.Errorf("the window %s is too short; write 1ms at least", windowText(window))
 	case window > maxWindow:
 		return fmt.Errorf("the window %s is too long; write %s at most", windowText(window), windowText(maxWindow))

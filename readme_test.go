@@ -469,6 +469,11 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 				shared.strict.Charge(g)
 			}
 		}
+		c := newCounters(&s, r) // and what a node decides alone is charged
+		c.configure(&s, r, time.Minute, shared)
+		defer c.(caddy.Destructor).Destruct()
+		c.limiter(&s, r, false).take(table.KeyOf(raw), raw, clock(), 1)
+		redistest.Eventually(t, s.name+" is charged", func() bool { return c.stats().Unsent == 0 })
 	}
 	if n := logs.Len(); n > 0 {
 		t.Errorf("the exchange warns: %v", logs.All())

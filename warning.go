@@ -26,9 +26,9 @@ const (
 	codeNoRedis        = "TIDE011"
 	codeNotSaved       = "TIDE016"
 	codeNotResumed     = "TIDE017"
-	codeSameLimit      = "TIDE020"
-	codeNoBraces       = "TIDE021"
-	codeMeantAddress   = "TIDE030"
+	codeSameLimit      = "TIDE018"
+	codeNoBraces       = "TIDE019"
+	codeMeantAddress   = "TIDE020"
 )
 
 // A warning is for the log.

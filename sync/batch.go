@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -17,7 +18,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	rate := time.Duration(at.rate.Load())
 	if !at.flushing {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, min(r.timeout, max(rate, minWait)))
+		ctx, cancel = context.WithTimeout(ctx, cycle.CallTime(r.timeout, rate))
 		defer cancel()
 	}
 	l := letters.Get().(*letter)

@@ -88,7 +88,9 @@ func (s *Source) charge(ctx context.Context, at *attachment, c *Charging) (faile
 			return failed
 		}
 		start := time.Now()
-		lost, err := s.send(ctx, at, c, batch)
+		call, end := context.WithTimeout(ctx, at.to.timeout)
+		lost, err := s.send(call, at, c, batch)
+		end()
 		for _, b := range batch {
 			at.answered |= 1 << shardOf(b.ID)
 		}
@@ -142,7 +144,7 @@ func (b *bill) begin() { b.sending, b.done = true, make(chan struct{}) }
 
 // Settle sends what was decided alone for a key, so that a request for which Redis is asked next
 // is decided with it. It returns at once where there is nothing, or where Redis is known not to
-// answer. An error means that Redis may not know yet.
+// answer. After an error Redis must not be asked: it may not know.
 func (s *Source) Settle(ctx context.Context, key table.Key) error {
 	at := s.at.Load()
 	if at == nil {
@@ -153,33 +155,54 @@ func (s *Source) Settle(ctx context.Context, key table.Key) error {
 	if c == nil || !t.Owes(key) {
 		return nil
 	}
-	request := ctx
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.Strict.timeout.Load()))
-	defer cancel()
 	for {
 		b, mine := s.billOf(t, at, key)
-		if b == nil || c.Strict.mute(b.ID) != nil {
+		switch {
+		case b == nil:
+			return nil
+		case c.Strict.mute(b.ID) != nil:
 			s.postpone(b, mine)
 			return nil
-		}
-		if mine {
-			if _, err := s.send(ctx, at, c, []*bill{b}); err != nil {
-				if request.Err() == nil {
-					c.Strict.fateOf(b.ID, err) // which opens the circuit where Redis is not there
-				}
+		case !mine:
+			if err := c.await(ctx, b); err != nil {
 				return err
 			}
-			if !b.counted {
-				return nil // Redis refuses it for this key, and will refuse the request
+		default:
+			// The client may go away meanwhile, which is no reason to break off.
+			call, end := c.Strict.callContext(context.WithoutCancel(ctx))
+			_, err := s.send(call, at, c, []*bill{b})
+			end()
+			if c.Strict.closed.Load() || err == nil && !b.counted {
+				return nil // the request meets the same: no Strict, or a Redis that refuses what is done to the key
 			}
-			continue // there may be more, decided since that one was made
-		}
-		select {
-		case <-b.done:
-		case <-ctx.Done():
-			return ctx.Err()
+			if err != nil {
+				return c.Strict.noteLate(b.ID, err)
+			}
 		}
 	}
+}
+
+// await waits for a bill that another request or the turn sends, as long as Redis has for an answer.
+func (c *Charging) await(ctx context.Context, b *bill) error {
+	timer := time.NewTimer(time.Duration(c.Strict.timeout.Load()))
+	defer timer.Stop()
+	select {
+	case <-b.done:
+		return nil
+	case <-timer.C:
+		return c.Strict.noteLate(b.ID, context.DeadlineExceeded)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// noteLate finds out what an error says of Redis, and returns it.
+func (s *Strict) noteLate(id [16]byte, err error) error {
+	s.fateOf(id, err)
+	if isLate(err) {
+		s.timeouts.Add(1)
+	}
+	return err
 }
 
 // billOf returns the bill of a key that is on its way, or makes one; nil if there is nothing to
@@ -221,8 +244,6 @@ func (s *Source) send(
 	if len(batch) == 0 {
 		return 0, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, at.to.timeout)
-	defer cancel()
 	replies := c.call(ctx, s.node, batch)
 	for i, b := range batch {
 		told, err := c.read(replies[i])

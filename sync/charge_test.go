@@ -151,7 +151,7 @@ func TestDecisionsMadeAloneAreChargedLater(t *testing.T) {
 					t.Fatalf("%d of 30 admitted far below the limit", admitted)
 				}
 				if rate > 0 {
-					if sum := storedIn(t, server, zone); sum != 30 {
+					if sum := countedIn(t, server, zone); sum != 30 {
 						t.Errorf("redis counts %d, want 30", sum)
 					}
 				} else if left := drain(t, strict(t, server.URL), zone, table.IDOf([]byte("k")), rule); left != 70 {
@@ -225,8 +225,8 @@ func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
 	}
 }
 
-// sumOf is what the hashes of a zone count in all.
-func storedIn(t *testing.T, server *redistest.Server, zone string) (sum int64) {
+// countedIn is what the hashes of a zone count in all.
+func countedIn(t *testing.T, server *redistest.Server, zone string) (sum int64) {
 	t.Helper()
 	c := server.Client()
 	for _, key := range c.Keys(context.Background(), "test:*:"+zone+":*").Val() {

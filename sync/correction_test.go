@@ -173,12 +173,12 @@ func TestCorrectionsAreBoundedAndExact(t *testing.T) {
 					if key[1] < rule.epoch(now)-live {
 						continue
 					}
-					if got := sumOf(all, func(c correction) bool { return int64(c.op) == key[0] && rule.epoch(c.at) == key[1] }); got != want {
+					if got := unitsOf(all, func(c correction) bool { return int64(c.op) == key[0] && rule.epoch(c.at) == key[1] }); got != want {
 						t.Fatalf("%s, round %d: %d in epoch %d, want %d", name, round, got, key[1], want)
 					}
 				}
 			case 'l':
-				if got := sumOf(all, func(c correction) bool { return c.op == penalty }); got > rule.Limit {
+				if got := unitsOf(all, func(c correction) bool { return c.op == penalty }); got > rule.Limit {
 					t.Fatalf("%s, round %d: a penalty of %d, want %d at most", name, round, got, rule.Limit)
 				}
 			}
@@ -186,7 +186,7 @@ func TestCorrectionsAreBoundedAndExact(t *testing.T) {
 	}
 }
 
-func sumOf(all corrections, which func(correction) bool) (n int64) {
+func unitsOf(all corrections, which func(correction) bool) (n int64) {
 	for _, c := range all {
 		if which(c) {
 			n += c.n

@@ -224,8 +224,9 @@ func BenchmarkTick(b *testing.B) {
 	b.ReportMetric(float64(asked)/took.Seconds(), "requests/s")
 }
 
-// A key that a node meets for the first time costs two hashes in its early exchange, however finely its window is cut; the other sub-windows are read with the next
-// turn, or with the next early exchange if there are more requests.
+// A key that a node meets for the first time costs two hashes in its early exchange, however finely
+// its window is cut; the other sub-windows are read with the next turn, or with the next early
+// exchange if there are more requests.
 func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)

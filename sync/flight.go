@@ -9,6 +9,8 @@ import (
 // flight is what goes on for one key: a call under way, and who and what waits for the next one. Its ruleset's mutex guards it.
 type flight struct {
 	waiters []*waiter
+	// leavers is how many requests have left since those were taken out of waiters.
+	leavers int
 	// pending are the corrections that no call has carried yet, by rule.
 	pending []corrections
 	// sent is what a call carries or has carried whose outcome is not known. Until it is known every call carries just that.
@@ -133,7 +135,9 @@ func (s *Strict) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*flig
 	return true
 }
 
-// leave takes a request out whose context has ended, unless its answer is there.
+// leave takes a request out whose context has ended, unless its answer is there. Those that leave
+// are taken out of the queue together, when they may be half of it: one by one, each would look
+// through it under the zone's lock.
 func (s *Strict) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -144,9 +148,7 @@ func (s *Strict) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 	}
 	w.gone = true
 	if f := rs.flights[id]; f != nil {
-		if i := slices.Index(f.waiters, w); i >= 0 {
-			f.waiters = slices.Delete(f.waiters, i, i+1)
-		}
+		f.leave(w)
 	}
 	return true
 }
@@ -226,6 +228,7 @@ func (s *Strict) board(rs *ruleset, id [16]byte, f *flight) (c call, ok bool) {
 		return c, false
 	}
 	f.forget()
+	f.dropLeavers()
 	if len(f.waiters) == 0 && !f.left() {
 		delete(rs.flights, id)
 		return c, false
@@ -240,6 +243,20 @@ func (s *Strict) board(rs *ruleset, id [16]byte, f *flight) (c call, ok bool) {
 	}
 	c.sent = f.sent
 	return c, true
+}
+
+// leave notes that a request has left.
+func (f *flight) leave(w *waiter) {
+	w.gone = true
+	if f.leavers++; 2*f.leavers > len(f.waiters) {
+		f.dropLeavers()
+	}
+}
+
+// dropLeavers takes the requests out of the queue that have left.
+func (f *flight) dropLeavers() {
+	f.waiters = slices.DeleteFunc(f.waiters, func(w *waiter) bool { return w.gone })
+	f.leavers = 0
 }
 
 // left says that something is to be sent though no request waits.

@@ -189,7 +189,8 @@ func one(b bool) int64 {
 	return 0
 }
 
-// A key whose hash Redis can't use is tried once in each turn, however often it is asked for, and is exchanged again once its hash is right.
+// A key whose hash Redis can't use is tried once in each turn, however often it is asked for, and
+// is exchanged again once its hash is right.
 func TestABrokenKeyIsTriedOnceATurn(t *testing.T) {
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)

@@ -16,7 +16,7 @@ local fills, hashes = tonumber(ARGV[3]), #KEYS - ARGV[3]
 local pcall, match, format, floor, max, min, tonumber = redis.pcall, string.match, string.format, math.floor, math.max, math.min, tonumber
 local time = redis.call('TIME')
 local now = time[1] * 1000 + floor(time[2] / 1000)
-local head = ARGV[2] .. ' '
+local head, instant = ARGV[2] .. ' ', format(' %d ', now)
 local exact = 2^53
 
 local function refused(err) return '!', (string.gsub(err, '[\r\n]', ' ')) end
@@ -82,8 +82,8 @@ local function write(key, had, above, drain, told, lost, till)
   if lost then fill = max(fill, told) end
   local stays = ttl -- where there are totals without a fill, it was lost
   if drain + 0 > 0 then stays = max(stays, 60000 + 2 * fill / drain) end
-  till = max(now + min(stays, 3e12), min(till or 0, now + 3e12))
-  redis.call('SET', key, format('%.3f %.0f %s %.0f', fill, now, drain, till), 'PX', format('%.0f', till - now))
+  till = floor(max(now + min(stays, 3e12), min(till or 0, now + 3e12)))
+  redis.call('SET', key, format('%.3f', fill) .. instant .. drain .. format(' %d', till), 'PX', format('%d', till - now))
 end
 
 local reply = {time[1], time[2]}

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -29,12 +30,12 @@ var (
 )
 
 const (
-	batchSize = 100                  // messages in one call of the script, which holds up the server for half a millisecond
-	parallel  = 4                    // calls under way at once for one table
-	roundSize = 10 * batchSize       // messages taken out of a table at once, where there is no time to lose
-	breath    = 2 * time.Millisecond // between two early exchanges of one table
-	minWait   = 100 * time.Millisecond
-	beatRate  = time.Second
+	batchSize = cycle.BatchSize
+	parallel  = 4              // calls under way at once for one table
+	roundSize = 10 * batchSize // messages taken out of a table at once, where there is no time to lose
+	breath    = cycle.Gap
+	minWait   = cycle.MinWait
+	beatRate  = cycle.Heartbeat
 	// resendRate is the least time between two times that all totals are sent again.
 	resendRate = 10 * time.Second
 )
@@ -263,23 +264,20 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 		case <-s.wake:
 		}
 		now, rate := time.Now(), time.Duration(at.rate.Load())
-		early := flush == nil && now.Before(next) && !at.due.Swap(false)
-		if !early {
-			next = next.Add(rate)
+		due := next.Sub(now)
+		if flush != nil || due > 0 && at.due.Swap(false) {
+			due = min(due, 0)
 		}
-		if next.Before(now) || next.After(now.Add(rate)) {
-			next = now.Add(rate)
-		}
+		early, due := cycle.Turn(due, rate)
+		next = now.Add(due)
 		wait := time.Duration(0)
 		if before := at.lost.Load(); !early || before != allShards {
 			err := r.turn(ctx, s, at, early, flush)
 			lost := at.lost.Load()
 			s.counters.SetLost(lost & before) // one lost reply is no reason to believe that the others have stopped
 			switch {
-			case lost&^before != 0:
-				next = time.Now().Add(min(rate, minWait))
 			case err != nil:
-				next = time.Now().Add(max(rate, minWait))
+				next = time.Now().Add(cycle.Retry(rate, lost&^before != 0))
 			case s.counters.Urgent():
 				wait = breath
 			}

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"strings"
 	"testing"
@@ -179,6 +180,24 @@ func TestReloadsUnderLoad(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// leastGoroutines is the least number of a node's goroutines in a while. Where a fault has it try to
+// connect all the time, those that do so come and go, and on a busy machine the number never stays the same.
+func leastGoroutines(t *testing.T, n *cluster.Node) int {
+	t.Helper()
+	least, asked := math.MaxInt, 0
+	eventually(t, "a node tells its goroutines forty times", func() error {
+		now, _, err := n.Goroutines(t.Context())
+		if err != nil {
+			return err
+		}
+		if least, asked = min(least, now), asked+1; asked < 40 {
+			return fmt.Errorf("%d times", asked)
+		}
+		return nil
+	})
+	return least
 }
 
 // goroutines waits until the number of a node's goroutines stays the same, and returns it.

@@ -73,7 +73,7 @@ func (s *scene) begin(f trial) {
 	s.t.Helper()
 	f.strangers = true
 	s.warm()
-	before := goroutines(s.t, s.Nodes[0])
+	before := leastGoroutines(s.t, s.Nodes[0])
 	s.load("fault")
 	r := row{trial: f, test: s.t.Name(), scene: s, ill: s.current(), before: before}
 	s.awaitDown(f)

@@ -3,6 +3,8 @@ package sim
 import (
 	"testing"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
 // Nodes whose clocks are wrong, or step while they hold counts, agree with the store on the time within a round trip, from their next beat on.
@@ -27,6 +29,6 @@ func TestNodesAgreeOnTheTimeWithinARoundTrip(t *testing.T) {
 	}
 	agree(sec / 2)
 	agree(9 * sec)
-	agree(10*sec + beatRate + sec/10)
+	agree(10*sec + cycle.Heartbeat + sec/10)
 	agree(60 * sec)
 }

@@ -5,17 +5,13 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// The rhythm of ratesync.Replicator, and the time it gives a call.
 const (
-	breath   = 2 * time.Millisecond
-	minWait  = 100 * time.Millisecond
+	// timeout is what ratesync.Replicator gives a call by default.
 	timeout  = time.Second
-	beatRate = time.Second
-	batch    = 250
-
 	mostKeys = 100_000
 )
 
@@ -125,29 +121,21 @@ func (n *node[S]) turn() {
 	if n.dead {
 		return
 	}
-	rate := int64(n.is().Rate)
-	early := n.w.now < n.next
-	if !early {
-		n.next += rate
-	}
-	if n.next < n.w.now || n.next > n.w.now+rate {
-		n.next = n.w.now + rate
-	}
+	early, due := cycle.Turn(time.Duration(n.next-n.w.now), n.is().Rate)
+	n.next = n.w.now + int64(due)
 	if early && n.lost {
 		n.wait(time.Duration(n.next - n.w.now))
 		return
 	}
 	n.exchange(early, func(ok bool) {
 		n.note(ok)
-		if n.failed == 1 {
-			n.next = n.w.now + int64(min(n.is().Rate, minWait))
-		} else if !ok {
-			n.next = n.w.now + int64(max(n.is().Rate, minWait))
+		if !ok {
+			n.next = n.w.now + int64(cycle.Retry(n.is().Rate, n.failed == 1))
 		}
 		again := ok && n.table.Urgent()
-		n.w.after(breath, func() {
+		n.w.after(cycle.Gap, func() {
 			if again {
-				n.wait(breath)
+				n.wait(cycle.Gap)
 				return
 			}
 			n.wait(time.Duration(n.next - n.w.now))
@@ -170,7 +158,7 @@ func (n *node[S]) exchange(urgent bool, done func(ok bool)) {
 	w := n.w
 	w.count(messages)
 	settled := false
-	w.after(min(timeout, max(n.is().Rate, minWait)), func() {
+	w.after(cycle.CallTime(timeout, n.is().Rate), func() {
 		if settled || n.dead {
 			return
 		}
@@ -205,7 +193,7 @@ func (n *node[S]) exchange(urgent bool, done func(ok bool)) {
 // call fixes what a message says, for whenever it arrives.
 func (n *node[S]) call(messages []table.Message) func() []table.Answer {
 	seq, live, rate, w := n.seq, n.w.sc.Algorithm.Live(), n.is().Rate, n.w
-	return func() []table.Answer { return w.store.push(w.now, n.name, seq, live, rate, messages) }
+	return func() []table.Answer { return w.store.Push(w.now, n.name, seq, live, rate, messages) }
 }
 
 // stop ends a node: at once, or after one more exchange.
@@ -227,7 +215,7 @@ func (n *node[S]) beat() {
 	if n.dead {
 		return
 	}
-	n.w.after(beatRate, n.beat)
+	n.w.after(cycle.Heartbeat, n.beat)
 	if n.w.cut(n.index) {
 		return
 	}

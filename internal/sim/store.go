@@ -2,13 +2,14 @@ package sim
 
 import (
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A store is push.lua in Go: a hash for each key and epoch, with a field per node, and a fill for each bucket's key.
-type store struct {
+// A Store is push.lua in Go, without what that does about other programs' data: a hash for each key and epoch, with a field per node, and a fill for each bucket's key.
+type Store struct {
 	hashes map[hashKey]*hash
 	fills  map[table.ID]fill
 	// flushed counts how often it has lost everything.
@@ -36,18 +37,19 @@ type fill struct {
 	at, till        int64
 }
 
-func newStore() *store {
-	return &store{hashes: make(map[hashKey]*hash), fills: make(map[table.ID]fill)}
+// NewStore returns an empty one.
+func NewStore() *Store {
+	return &Store{hashes: make(map[hashKey]*hash), fills: make(map[table.ID]fill)}
 }
 
-// flush is FLUSHALL.
-func (s *store) flush() {
+// Flush is FLUSHALL.
+func (s *Store) Flush() {
 	s.hashes, s.fills = make(map[hashKey]*hash), make(map[table.ID]fill)
 	s.flushed++
 }
 
-// push is one call of the script.
-func (s *store) push(now int64, node string, seq int64, live int, rate time.Duration, messages []table.Message) []table.Answer {
+// Push is one call of the script at a time of its clock, in nanoseconds since the epoch; live is how many epochs before the current one count.
+func (s *Store) Push(now int64, node string, seq int64, live int, rate time.Duration, messages []table.Message) []table.Answer {
 	answers := make([]table.Answer, len(messages))
 	for first := 0; first < len(messages); {
 		n := first + 1
@@ -61,7 +63,7 @@ func (s *store) push(now int64, node string, seq int64, live int, rate time.Dura
 }
 
 // client is the messages of one key, and what they change in the fill of its bucket.
-func (s *store) client(now int64, node string, seq int64, live int, rate time.Duration, messages []table.Message, answers []table.Answer) {
+func (s *Store) client(now int64, node string, seq int64, live int, rate time.Duration, messages []table.Message, answers []table.Answer) {
 	var above int64
 	wrote := false
 	for i, m := range messages {
@@ -79,8 +81,8 @@ func (s *store) client(now int64, node string, seq int64, live int, rate time.Du
 	ms := now / int64(time.Millisecond)
 	had, known := s.fills[m.ID]
 	if known = known && ms < had.till; known {
-		had.requests = math.Round(1000*max(0, had.requests-had.drain*float64(max(0, ms-had.at)))) / 1000
-		answers[0].Seen, answers[0].Known = had.requests, true
+		had.requests = max(0, had.requests-had.drain*float64(max(0, ms-had.at)))
+		answers[0].Seen, answers[0].Known = written(had.requests), true
 	}
 	drain := m.Drain
 	if known && (above <= 0 || drain == 0) {
@@ -96,14 +98,22 @@ func (s *store) client(now int64, node string, seq int64, live int, rate time.Du
 
 // filled is what a message leaves in a bucket.
 func filled(m *table.Message, had fill, known bool, above float64, ms int64) fill {
-	f := fill{requests: math.Round(1000*m.Level) / 1000, at: ms}
+	f := fill{requests: written(m.Level), at: ms}
 	if known {
 		f.requests = max(0, had.requests+above)
 		if m.Resend {
-			f.requests = max(f.requests, m.Level)
+			f.requests = max(f.requests, written(m.Level))
 		}
+		f.requests = written(f.requests)
 	}
 	return f
+}
+
+// written is a number as the script and its callers write it: with three decimals.
+func written(x float64) float64 {
+	var digits [32]byte
+	x, _ = strconv.ParseFloat(string(strconv.AppendFloat(digits[:0], x, 'f', 3, 64)), 64)
+	return x
 }
 
 // keep says how long it stays: longer than the hashes, and twice the time that it takes to drain.
@@ -120,7 +130,7 @@ func lifetime(m *table.Message, live int, rate time.Duration) time.Duration {
 	return 2*m.Span*time.Duration(live+1) + rate + time.Minute
 }
 
-func (s *store) one(now int64, node string, seq int64, live int, rate time.Duration, m table.Message) (a table.Answer, more int64, pushed bool) {
+func (s *Store) one(now int64, node string, seq int64, live int, rate time.Duration, m table.Message) (a table.Answer, more int64, pushed bool) {
 	key := hashKey{m.ID, m.Span, m.Epoch}
 	h := s.hashes[key]
 	if h == nil || now >= h.expires {
@@ -143,7 +153,7 @@ func (s *store) one(now int64, node string, seq int64, live int, rate time.Durat
 }
 
 // total is what it counts of all epochs that it holds.
-func (s *store) total() (sum int64) {
+func (s *Store) total() (sum int64) {
 	for _, h := range s.hashes {
 		sum += h.sum
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -16,7 +17,7 @@ type world[S any] struct {
 	queue events
 	made  int
 	rng   *rand.Rand
-	store *store
+	store *Store
 	nodes []*node[S]      // nil where one is away
 	is    []Parameters[S] // of each node, now
 
@@ -25,7 +26,7 @@ type world[S any] struct {
 }
 
 func newWorld[S any](sc Scenario[S]) *world[S] {
-	w := &world[S]{sc: sc, now: epoch, rng: rand.New(rand.NewPCG(sc.Seed, 2)), store: newStore()}
+	w := &world[S]{sc: sc, now: epoch, rng: rand.New(rand.NewPCG(sc.Seed, 2)), store: NewStore()}
 	w.clients = keysOf(sc.Clients)
 	w.nodes, w.is = make([]*node[S], sc.Nodes), make([]Parameters[S], sc.Nodes)
 	for i := range w.nodes {
@@ -55,7 +56,7 @@ func newWorld[S any](sc Scenario[S]) *world[S] {
 		})
 	}
 	for _, at := range sc.Flushes {
-		w.after(at, w.store.flush)
+		w.after(at, w.store.Flush)
 	}
 	for _, r := range sc.Restarts {
 		w.after(r.At, func() {
@@ -78,7 +79,7 @@ func (w *world[S]) cut(node int) bool {
 
 // count notes a call, or as many as it takes for so many messages.
 func (w *world[S]) count(messages []table.Message) {
-	w.calls += (len(messages) + batch - 1) / batch
+	w.calls += cycle.Calls(len(messages))
 	for i := range messages {
 		if i == 0 || messages[i].Key != messages[i-1].Key {
 			w.keys++

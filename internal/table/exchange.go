@@ -92,8 +92,9 @@ type Answer struct {
 	Failed bool
 }
 
-// takeShared is Take for a table that is exchanged: with an estimate of what others spent unseen, and a note that the key
-// was touched. spilled is what the key spent in the sketch. It reports whether the exchanger should be woken.
+// takeShared is Take for a table that is exchanged: with an estimate of what others spent unseen,
+// and a note that the key was touched. spilled is what the key spent in the sketch. It reports
+// whether the exchanger should be woken.
 func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Algorithm[S], i uint32, now, offset, n, spilled int64) (algorithms.Decision, bool) {
 	e := t.follow(sh, alg, i, now, offset)
 	alg.Roll(&e.state, now)
@@ -259,8 +260,9 @@ func (t *Table[S]) drainList(sh *shard[S], list *[]uint32, flag uint8, b *Backgr
 	return dst
 }
 
-// messages appends what there is to say and to ask about one key. brief asks of the current epoch and the one before only: of a key that a node meets
-// for the first time, the older sub-windows of a finely cut window can wait for its turn, or for the next request.
+// messages appends what there is to say and to ask about one key. brief asks of the current epoch
+// and the one before only: of a key that a node meets for the first time, the older sub-windows of
+// a finely cut window can wait for its turn, or for the next request.
 func (b *Background[S]) messages(e entry[S], now int64, brief bool, dst []Message) []Message {
 	alg, s := b.Algorithm, &e.state
 	alg.Roll(s, now)

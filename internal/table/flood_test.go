@@ -34,7 +34,8 @@ type flooded struct {
 
 const bytesPerKey = 190 // docs/algorithms.md
 
-// newFlood makes a table with a sketch of so many words in a row: what a table of more keys has, as a small one has a wider sketch.
+// newFlood makes a table with a sketch of so many words in a row: what a table of more keys has, as
+// a small one has a wider sketch.
 func newFlood(maxKeys int, limit, words int64) *flood {
 	f := &flood{maxKeys: maxKeys, alg: algorithms.SlidingWindow{Limit: limit, Window: time.Minute, Buckets: 1}}
 	f.table = New[algorithms.WindowState](maxKeys)
@@ -141,7 +142,8 @@ func TestSpentKeys(t *testing.T) {
 	}
 }
 
-// A limit that is raised beyond what the sketch can count has a wider one, beside the one in which keys have counted until then; one that is lowered keeps it.
+// A limit that is raised beyond what the sketch can count has a wider one, beside the one in which
+// keys have counted until then; one that is lowered keeps it.
 func TestSketchGrowsWithTheLimit(t *testing.T) {
 	f := newFlood(1, 10, 8)
 	f.take(0, 1)
@@ -180,8 +182,9 @@ func TestFullCellsGiveNothingBack(t *testing.T) {
 	}
 }
 
-// TestFloodFigures prints a table of docs/security.md. Its first rows are a million keys at an eighth of the size: with as many words of the sketch for
-// each key they are the same, but for chance.
+// TestFloodFigures prints a table of docs/security.md. Its first rows are a million keys at an
+// eighth of the size: with as many words of the sketch for each key they are the same, but for
+// chance.
 func TestFloodFigures(t *testing.T) {
 	if !*figures {
 		t.Skip("for figures: go test ./internal/table -run TestFloodFigures -figures -v -timeout 20m")

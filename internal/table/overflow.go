@@ -6,10 +6,12 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// A full table counts further keys in a sketch. It is made before it is needed, and given back when nothing in it counts any more.
+// A full table counts further keys in a sketch. It is made before it is needed, and given back when
+// nothing in it counts any more.
 
-// takeOverflow decides for a key that found no slot. now is the caller's clock, which the sketch goes by: it never steps back, and
-// what the store's clock does is of no concern to counts that are this node's own. The shard's lock is held.
+// takeOverflow decides for a key that found no slot. now is the caller's clock, which the sketch
+// goes by: it never steps back, and what the store's clock does is of no concern to counts that are
+// this node's own. The shard's lock is held.
 func (t *Table[S]) takeOverflow(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw []byte, now, n int64) Taken {
 	saved, again := t.savedOf(sh, alg, key, raw, now)
 	if again {
@@ -32,8 +34,8 @@ func (t *Table[S]) takeOverflow(sh *shard[S], alg algorithms.Algorithm[S], key K
 	}
 }
 
-// savedOf takes out what an earlier process saved of a key, as units to be counted in the sketch. The shard's lock is let go while the key is
-// hashed; again says that it has got a slot meanwhile.
+// savedOf takes out what an earlier process saved of a key, as units to be counted in the sketch.
+// The shard's lock is let go while the key is hashed; again says that it has got a slot meanwhile.
 func (t *Table[S]) savedOf(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw []byte, now int64) (units int64, again bool) {
 	if t.resume.parts.Load() == nil {
 		return 0, false
@@ -53,8 +55,9 @@ func (t *Table[S]) savedOf(sh *shard[S], alg algorithms.Algorithm[S], key Key, r
 	return alg.Take(&empty, t.clock(now), 0, 0).Remaining - alg.Take(&s, t.clock(now), 0, 0).Remaining, false
 }
 
-// widen returns a sketch that suits alg and has as many cells as max_keys asks for: the one that is there, or a new one. What is counted in the one
-// before it goes on counting. It is made once, however many requests need it at once: it is large.
+// widen returns a sketch that suits alg and has as many cells as max_keys asks for: the one that is
+// there, or a new one. What is counted in the one before it goes on counting. It is made once,
+// however many requests need it at once: it is large.
 func (t *Table[S]) widen(alg algorithms.Algorithm[S], now int64) *sketch {
 	t.widening.Lock()
 	defer t.widening.Unlock()
@@ -103,7 +106,8 @@ func (t *Table[S]) prepare(alg algorithms.Algorithm[S], now int64) {
 // crowded reports whether the table holds seven eighths of the keys that it may.
 func (t *Table[S]) crowded() bool { return t.keys.Load()*8 >= t.maxKeys.Load()*7 }
 
-// release gives a sketch back in which nothing counts any more. One that was only prepared stays as long as the table is nearly full.
+// release gives a sketch back in which nothing counts any more. One that was only prepared stays as
+// long as the table is nearly full.
 func (t *Table[S]) release(now int64) {
 	s := t.overflow.Load()
 	if s == nil {
@@ -129,8 +133,9 @@ func (t *Table[S]) OverflowBytes() (sum int64) {
 	return sum
 }
 
-// spilled is what a key that has a slot spent in the sketch before it had one, as far as it still counts: it is held against the key like what
-// other nodes have spent unseen, and never becomes part of its state, which is sent to them. now is the caller's clock.
+// spilled is what a key that has a slot spent in the sketch before it had one, as far as it still
+// counts: it is held against the key like what other nodes have spent unseen, and never becomes
+// part of its state, which is sent to them. now is the caller's clock.
 func (t *Table[S]) spilled(sh *shard[S], alg rule, i uint32, now int64) int64 {
 	s := t.overflow.Load()
 	if s == nil || sh.marks == nil || !sh.marks.has(i, s, now) {
@@ -143,12 +148,13 @@ func (t *Table[S]) spilled(sh *shard[S], alg rule, i uint32, now int64) int64 {
 	return max(0, units-excess(s, alg))
 }
 
-// excess is what a sketch admits at once beyond the size of a bucket. As long as a key spends no more than both admit together, a counter of
-// its own doesn't hold it against the key.
+// excess is what a sketch admits at once beyond the size of a bucket. As long as a key spends no
+// more than both admit together, a counter of its own doesn't hold it against the key.
 func excess(s *sketch, alg rule) int64 { return max(0, limitIn(alg, s.window)-sizeOf(alg)) }
 
-// amendSpilled puts into a decision how long what was spent in the sketch keeps a key waiting. now is in the table's time; others says that what
-// other nodes are taken to have spent was held against the key as well, and the decision says how long it waits for that.
+// amendSpilled puts into a decision how long what was spent in the sketch keeps a key waiting. now
+// is in the table's time; others says that what other nodes are taken to have spent was held
+// against the key as well, and the decision says how long it waits for that.
 func (t *Table[S]) amendSpilled(d *algorithms.Decision, alg algorithms.Algorithm[S], state *S, key Key, now, n int64, others bool) {
 	s := t.overflow.Load()
 	if s == nil {
@@ -168,8 +174,8 @@ func (t *Table[S]) amendSpilled(d *algorithms.Decision, alg algorithms.Algorithm
 	d.ResetAfter = max(d.ResetAfter, s.until(key, caller, 0))
 }
 
-// marks name the places of keys that got them while the sketch counted something of theirs. What they spent there has faded when the epoch after that of
-// the mark is over.
+// marks name the places of keys that got them while the sketch counted something of theirs. What
+// they spent there has faded when the epoch after that of the mark is over.
 type marks struct {
 	window time.Duration
 	epoch  int64

@@ -3,13 +3,16 @@ package table
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// A crowded table has one key that keeps its place, and others that find one or don't, as max_keys is.
+// A crowded table has one key that keeps its place, and others that find one or don't, as max_keys
+// is.
 type crowded[S any] struct {
 	*Table[S]
 	alg        algorithms.Algorithm[S]
@@ -70,7 +73,8 @@ func withState(alg any, windows func(algorithms.Algorithm[algorithms.WindowState
 	}
 }
 
-// A key that has spent its limit in the sketch has spent it when it gets a counter of its own, and waits no longer than in the sketch.
+// A key that has spent its limit in the sketch has spent it when it gets a counter of its own, and
+// waits no longer than in the sketch.
 func TestWhatWasSpentInTheSketchIsNotForgotten(t *testing.T) {
 	for _, rate := range []time.Duration{0, time.Second} {
 		eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg any) {
@@ -113,8 +117,9 @@ func notForgotten[S any](t *testing.T, alg algorithms.Algorithm[S], rate time.Du
 	}
 }
 
-// Whatever the algorithm, and whenever a key gets a counter of its own or loses it, no stretch of time has more admissions than the
-// limit at once and twice the limit in each window: a forgotten limit would be one more at once.
+// Whatever the algorithm, whenever a key gets a counter of its own or loses it, and whatever steps
+// the store's clock takes, no stretch of time has more admissions than the limit at once and twice
+// the limit in each window: a forgotten limit would be one more at once.
 func TestNoMoreIsAdmittedAroundTheSketch(t *testing.T) {
 	for seed := range uint64(4) {
 		size := []int64{20, 5, 40}[seed%3]
@@ -133,8 +138,9 @@ func TestNoMoreIsAdmittedAroundTheSketch(t *testing.T) {
 	}
 }
 
-// aroundTheSketch has a guest ask at random times while there is room for it and while there is none. aligned bounds what is admitted in
-// each aligned window only: a fixed window admits its limit before a boundary, and once more after it.
+// aroundTheSketch has a guest ask at random times while there is room for it and while there is
+// none. aligned bounds what is admitted in each aligned window only: a fixed window admits its
+// limit before a boundary, and once more after it.
 func aroundTheSketch[S any](t *testing.T, alg algorithms.Algorithm[S], seed uint64, size int64, window time.Duration, aligned bool) {
 	random := rand.New(rand.NewPCG(seed, 9))
 	c := newCrowded(alg, []time.Duration{0, time.Second}[seed%2])
@@ -144,6 +150,9 @@ func aroundTheSketch[S any](t *testing.T, alg algorithms.Algorithm[S], seed uint
 		c.now += random.Int64N(int64(window) / 8)
 		if random.IntN(5) == 0 {
 			c.room(1000)
+		}
+		if c.background.Rate > 0 && random.IntN(10) == 0 {
+			c.SetOffset(c.now, c.Offset()+time.Duration(random.IntN(7)-3)*window, true)
 		}
 		if random.IntN(20) == 0 { // the guest loses its counter, which is idle
 			c.now += 3 * int64(window)
@@ -179,7 +188,8 @@ func aroundTheSketch[S any](t *testing.T, alg algorithms.Algorithm[S], seed uint
 	}
 }
 
-// A step of the store's clock moves what is stored in counters. What is in the sketch goes by the caller's clock.
+// A step of the store's clock moves what is stored in counters. What is in the sketch goes by the
+// caller's clock.
 func TestAStepOfTheClockLeavesTheSketch(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour, 90 * time.Second, -90 * time.Second} {
 		c := newCrowded[algorithms.WindowState](algorithms.FixedWindow{Limit: 10, Window: time.Minute}, time.Second)
@@ -204,7 +214,8 @@ func TestDeniedRequestsCountInTheSketch(t *testing.T) {
 	})
 }
 
-// denied has a client ask all the time: as long as it does, it stays denied. more says that denied requests can fill a window beyond the limit.
+// denied has a client ask all the time: as long as it does, it stays denied. more says that denied
+// requests can fill a window beyond the limit.
 func denied[S any](t *testing.T, alg algorithms.Algorithm[S], more bool) {
 	c := newCrowded(alg, 0)
 	c.spend()
@@ -281,9 +292,15 @@ func TestGivingBackFindsTheSketch(t *testing.T) {
 	}
 }
 
-// A full table has what it needs for a flood before the flood comes, and gives it back when it is over.
+// A full table has what it needs for a flood before the flood comes, and gives it back when it is
+// over.
 func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
-	const maxKeys = 200_000
+	for _, keys := range []int64{1, 40_000, 1_000_000, 1_000_000_000} {
+		if got := rows * 8 * widthFor(keys); got > 32<<20 {
+			t.Errorf("max_keys %d: the sketch takes %d bytes, want at most 32 MiB", keys, got)
+		}
+	}
+	const maxKeys = 40_000
 	alg := algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 1}
 	tab := newTable(maxKeys, alg)
 	now := t0 - t0%int64(time.Hour)
@@ -317,7 +334,8 @@ func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 	}
 }
 
-// As long as keys come that find no place, the sketch stays, and none of them gets its limit twice in a window.
+// As long as keys come that find no place, the sketch stays, and none of them gets its limit twice
+// in a window.
 func TestASketchInUseIsNotGivenBack(t *testing.T) {
 	c := newCrowded[algorithms.WindowState](algorithms.FixedWindow{Limit: 10, Window: time.Minute}, 0)
 	for range 20 {
@@ -369,7 +387,7 @@ func savedCounts[S any](t *testing.T, alg algorithms.Algorithm[S]) {
 // Of keys that come once each, ten times as many as max_keys in a window, few newcomers are denied.
 func TestFewNewcomersAreDenied(t *testing.T) {
 	for limit := int64(1); limit <= 10; limit++ {
-		got := newcomersDenied(1_000_000/64, limit)
+		got := newcomersDenied(1_000_000/256, limit)
 		if want := .01; limit > 1 && got > want {
 			t.Errorf("limit %d: %.4f of newcomers denied, want at most %v", limit, got, want)
 		}
@@ -379,8 +397,9 @@ func TestFewNewcomersAreDenied(t *testing.T) {
 	}
 }
 
-// newcomersDenied is which part of the newcomers is denied in a table that is full, while ten times max_keys come in each window, once each.
-// The sketch has as many words for each key as for the default max_keys.
+// newcomersDenied is which part of the newcomers is denied in a table that is full, while ten times
+// max_keys come in each window, once each. The sketch has as many words for each key as for the
+// default max_keys.
 func newcomersDenied(maxKeys int, limit int64) float64 {
 	const windows = 3
 	alg := algorithms.SlidingWindow{Limit: limit, Window: time.Minute, Buckets: 1}
@@ -410,5 +429,57 @@ func TestNewcomerFigures(t *testing.T) {
 	fmt.Println("|---|---|")
 	for limit := int64(1); limit <= 10; limit++ {
 		fmt.Printf("| %d | %.3f %% |\n", limit, 100*newcomersDenied(1_000_000, limit))
+	}
+}
+
+// Requests of one key from many sides, while others come and go, the sweep runs, and reloads change
+// the limit and max_keys: in each window no more is admitted than the highest limit.
+func TestTheSketchUnderRace(t *testing.T) {
+	const window, limit = time.Minute, 20
+	tab := newTable(1, algorithms.FixedWindow{Limit: limit, Window: window})
+	now := t0 - t0%int64(time.Hour)
+	got := make(map[int64]*atomic.Int64) // by windows
+	for step := range 40 {
+		now += int64(window) / 4
+		if step%13 == 12 {
+			now += 4 * int64(window) // long enough for the sketch to be given back
+		}
+		var wg sync.WaitGroup
+		admitted := got[now/int64(window)]
+		if admitted == nil {
+			admitted = new(atomic.Int64)
+			got[now/int64(window)] = admitted
+		}
+		for g := range 4 {
+			wg.Go(func() {
+				alg := algorithms.FixedWindow{Limit: []int64{limit, 14, limit, 2}[g], Window: window}
+				for i := range 60 {
+					take(tab, alg, 0, now)
+					take(tab, alg, 1000*g+i+2, now)
+					if take(tab, alg, 1, now).Allowed {
+						admitted.Add(1)
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			for i := range 10 {
+				tab.Sweep(now)
+				l := []int64{limit, 14, limit, 2}[i%4]
+				tab.Configure(Background[algorithms.WindowState]{Algorithm: algorithms.FixedWindow{Limit: l, Window: window}, Rate: time.Second}, 1+i%2*40_000*(step%2))
+			}
+		})
+		wg.Wait()
+	}
+	sum := int64(0)
+	for i, admitted := range got {
+		n := admitted.Load()
+		sum += n
+		if n > limit {
+			t.Errorf("window %d: %d admitted, want at most %d", i, n, limit)
+		}
+	}
+	if sum < limit {
+		t.Errorf("%d admitted in all windows, want some", sum)
 	}
 }

@@ -16,9 +16,10 @@ const (
 	countBits = 24
 )
 
-// A sketch counts the keys that find no slot in a full table: a count-min sketch whose cells are two-counter windows, whatever
-// the algorithm. A cell holds at least what each of its keys spent, so no key gets more than its limit; keys that share all their cells
-// with busy ones get less. The more cells a row has for each busy key, the rarer that is.
+// A sketch counts the keys that find no slot in a full table: a count-min sketch whose cells are
+// two-counter windows, whatever the algorithm. A cell holds at least what each of its keys spent,
+// so no key gets more than its limit; keys that share all their cells with busy ones get less. The
+// more cells a row has for each busy key, the rarer that is.
 //
 // Source: Cormode and Muthukrishnan, An Improved Data Stream Summary: The Count-Min Sketch and its Applications, 2005.
 //
@@ -27,8 +28,9 @@ const (
 //	bits 63..48        47..24                      23..0
 //	epoch, low bits    counts of the one before    counts of the epoch
 //
-// A count has 24 bits, or a half, a third, a sixth, an eighth or a twelfth of that where the limit is less than what they hold. A count
-// that has reached its end stays there for its window, and a limit beyond it, 2^24 - 2, is taken for that.
+// A count has 24 bits, or a half, a third, a sixth, an eighth or a twelfth of that where the limit
+// is less than what they hold. A count that has reached its end stays there for its window, and a
+// limit beyond it, 2^24 - 2, is taken for that.
 type sketch struct {
 	words  [rows][]atomic.Uint64
 	window time.Duration
@@ -37,11 +39,13 @@ type sketch struct {
 	most   int64  // a count
 	number uint32 // of the table's sketches
 
-	// last is the newest epoch in which a key was counted, or the one in which the sketch was made; retired once the table has given it
-	// back. A request that read its clock in an earlier one counts in this.
+	// last is the newest epoch in which a key was counted, or the one in which the sketch was made;
+	// retired once the table has given it back. A request that read its clock in an earlier one
+	// counts in this.
 	last atomic.Int64
 	used atomic.Bool
-	// before is the sketch whose place this one took in the epoch born. It goes on counting until its window is over.
+	// before is the sketch whose place this one took in the epoch born. It goes on counting until
+	// its window is over.
 	before atomic.Pointer[sketch]
 	born   int64
 }
@@ -66,8 +70,9 @@ func sizeOf(r rule) int64 {
 	return limit
 }
 
-// windowOf is the window in which a sketch counts for a rule: that of the limit. A bucket that holds less than the limit is counted in the time in
-// which it drains, as that bounds what it admits at once.
+// windowOf is the window in which a sketch counts for a rule: that of the limit. A bucket that
+// holds less than the limit is counted in the time in which it drains, as that bounds what it
+// admits at once.
 func windowOf(r rule) time.Duration {
 	limit, window := r.Rule()
 	size := sizeOf(r)
@@ -117,7 +122,8 @@ func cellsFor(limit int64) uint64 {
 	return 1
 }
 
-// suits reports that the sketch is not given back, and that its counts can tell a rule's limit from one more, as far as any can.
+// suits reports that the sketch is not given back, and that its counts can tell a rule's limit from
+// one more, as far as any can.
 func (s *sketch) suits(r rule) bool {
 	return s.last.Load() != retired && s.cells <= cellsFor(limitIn(r, s.window))
 }
@@ -161,7 +167,8 @@ func (s *sketch) at(now int64) int64 {
 	return epoch
 }
 
-// spentIn returns what the cells of a key hold: what it has spent in an epoch and in the one before, or more.
+// spentIn returns what the cells of a key hold: what it has spent in an epoch and in the one
+// before, or more.
 func (s *sketch) spentIn(key Key, epoch int64) (current, before int64) {
 	current, before = s.most, s.most
 	for row := range s.words {
@@ -179,7 +186,8 @@ func (s *sketch) spentIn(key Key, epoch int64) (current, before int64) {
 // countAll is the limit of a window that is only asked what it counts: more than any sum of cells.
 const countAll = 1 << 40
 
-// state is a key's two counters as those of a window. Late requests count at the start of their epoch.
+// state is a key's two counters as those of a window. Late requests count at the start of their
+// epoch.
 func (s *sketch) state(key Key, limit, epoch, now int64) (alg algorithms.SlidingWindow, state algorithms.WindowState, at int64) {
 	alg = algorithms.SlidingWindow{Limit: limit, Window: s.window, Buckets: 1}
 	at = max(now, epoch*int64(s.window))
@@ -189,8 +197,9 @@ func (s *sketch) state(key Key, limit, epoch, now int64) (alg algorithms.Sliding
 	return alg, state, at
 }
 
-// take is called under the lock of the key's shard: cells are shared by keys of all shards, and what others add can only make
-// the answer more careful. It returns false where the sketch has been given back.
+// take is called under the lock of the key's shard: cells are shared by keys of all shards, and
+// what others add can only make the answer more careful. It returns false where the sketch has been
+// given back.
 func (s *sketch) take(r rule, key Key, now, n int64) (d algorithms.Decision, ok bool) {
 	epoch, ok := s.enter(now)
 	if !ok {
@@ -205,7 +214,8 @@ func (s *sketch) take(r rule, key Key, now, n int64) (d algorithms.Decision, ok 
 	return d, true
 }
 
-// spent is what a key has spent that still counts, or more. It is 0 once the sketch has been given back.
+// spent is what a key has spent that still counts, or more. It is 0 once the sketch has been given
+// back.
 func (s *sketch) spent(key Key, now int64) int64 {
 	alg, state, at := s.state(key, countAll, s.at(now), now)
 	return countAll - alg.Take(&state, at, 0, 0).Remaining
@@ -217,8 +227,8 @@ func (s *sketch) until(key Key, now, target int64) time.Duration {
 	return alg.Take(&state, at, countAll-target, 0).RetryAfter
 }
 
-// charge spends n units of a key unasked: where it is bounded, only as far as the key has spent less than its limit in this window. It returns false where
-// the sketch has been given back.
+// charge spends n units of a key unasked: where it is bounded, only as far as the key has spent
+// less than its limit in this window. It returns false where the sketch has been given back.
 func (s *sketch) charge(r rule, key Key, now, n int64, bounded bool) bool {
 	epoch, ok := s.enter(now)
 	if !ok {
@@ -234,7 +244,8 @@ func (s *sketch) charge(r rule, key Key, now, n int64, bounded bool) bool {
 	return true
 }
 
-// give takes n units back that were taken at an instant, as far as the cells still stand in that epoch. number says which sketch they were taken in.
+// give takes n units back that were taken at an instant, as far as the cells still stand in that
+// epoch. number says which sketch they were taken in.
 func (s *sketch) give(number uint32, key Key, taken, n int64) {
 	for s != nil && s.number != number {
 		s = s.before.Load()
@@ -290,7 +301,8 @@ func (s *sketch) rolled(word uint64, epoch int64) uint64 {
 	return uint64(uint16(epoch)) << 48
 }
 
-// retire ends the sketch unless something in it counts: a request that comes afterwards finds that it has to have another.
+// retire ends the sketch unless something in it counts: a request that comes afterwards finds that
+// it has to have another.
 func (s *sketch) retire(now int64) bool {
 	last := s.last.Load()
 	return last != retired && now/int64(s.window) >= last+2 && s.last.CompareAndSwap(last, retired)

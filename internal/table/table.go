@@ -133,7 +133,9 @@ func (t *Table[S]) Configure(b Background[S], maxKeys int) {
 	old := t.background.Swap(&b)
 	wider := widthFor(int64(maxKeys)) > widthFor(t.maxKeys.Swap(int64(maxKeys)))
 	if s := t.overflow.Load(); s != nil && wider {
-		t.widen(b.Algorithm, s.last.Load()*int64(s.window))
+		if last := s.last.Load(); last != retired {
+			t.widen(b.Algorithm, last*int64(s.window))
+		}
 	}
 	if b.Rate > 0 && (old == nil || old.Rate == 0 || old.Charges != b.Charges) {
 		t.Resend()
@@ -146,7 +148,8 @@ type Taken struct {
 	// At is the instant in the table's time, which was offset ahead of the caller's.
 	At     int64
 	offset int64
-	// Overflow says that the key has no counter of its own: the table is full. Then At is the caller's clock.
+	// Overflow says that the key has no counter of its own: the table is full. Then At is the
+	// caller's clock.
 	Overflow bool
 	sketch   uint32 // its number
 }
@@ -306,7 +309,7 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 		restore(alg, &e.state, now+offset&^1, reports)
 	}
 	sh.index.add(key, i)
-	if s := t.overflow.Load(); s != nil && s.spent(key, now) > 0 {
+	if s := t.overflow.Load(); s != nil && s.used.Load() && s.spent(key, now) > 0 {
 		if sh.marks == nil {
 			sh.marks = new(marks)
 		}

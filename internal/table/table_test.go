@@ -243,7 +243,7 @@ func BenchmarkTake(b *testing.B) {
 			var before, after runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&before)
-			tab := newTable(1_000_000, alg)
+			tab := newTable(2_000_000, alg) // a full one has a sketch as well
 			for i := range keys {
 				take(tab, alg, i, t0)
 			}

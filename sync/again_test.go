@@ -1,0 +1,85 @@
+package ratesync
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// What a node knows of a key that it is not asked for any more: all that the others had counted when it synced the key last, for which it asks once more,
+// and of what they count later what they send before that. With the next request it learns the rest, at once where its last sync is more than three
+// intervals and a second ago.
+func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rate = 10 * time.Second
+		alg := algorithms.FixedWindow{Limit: 1_000_000, Window: 1000 * time.Hour}
+		store, random := newLuaStore(t), rand.New(rand.NewPCG(3, 3))
+		defer store.state.Close()
+		net := &network{random: random}
+		type node struct {
+			*table.Table[algorithms.WindowState]
+			*Source
+			*Replicator
+		}
+		var nodes [2]node
+		for i := range nodes {
+			n := node{Table: table.New[algorithms.WindowState](1000), Replicator: NewReplicator(&wire{net: net, store: store}, "test", time.Second, wallClock, zap.NewNop())}
+			n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
+			n.Configure(table.Background[algorithms.WindowState]{Algorithm: alg, Rate: rate, Early: true, Lagging: true, Wake: n.Wake}, 1000)
+			n.Attach(n.Source, rate)
+			nodes[i] = n
+		}
+		count := func(i int, n int64) {
+			nodes[i].Take(alg, table.KeyOf([]byte("k")), []byte("k"), wallClock(), n)
+		}
+		knows := func(i int) int64 {
+			sum := nodes[i].Totals(wallClock())
+			return sum.Own + sum.Elsewhere
+		}
+		total := int64(0)
+		for range 100 {
+			first, last := 0, 1
+			if random.IntN(2) == 0 {
+				first, last = last, first
+			}
+			time.Sleep(time.Minute)
+			for range 4 { // the last of them wait for their turn
+				count(first, 1)
+				time.Sleep(time.Second)
+			}
+			time.Sleep(time.Duration(random.Int64N(int64(2 * rate))))
+			count(last, 1)
+			total += 5
+			time.Sleep(3 * rate)
+			if got := knows(last); got != total {
+				t.Errorf("the node that was asked last knows of %d requests, want %d", got, total)
+			}
+			before := knows(first)
+			if before < total-1 {
+				t.Errorf("the node that was asked first knows of %d requests, want %d at least", before, total-1)
+			}
+			count(last, 5)
+			total += 5
+			time.Sleep(6 * rate)
+			if a, b := knows(first), knows(last); a != before || b != total {
+				t.Errorf("a node that is not asked any more knows of %d requests, the other of %d, want %d and %d", a, b, before, total)
+			}
+			count(first, 1)
+			total++
+			time.Sleep(time.Second)
+			if got := knows(first); got != total {
+				t.Errorf("a node that is asked again knows of %d requests a second later, want %d", got, total)
+			}
+		}
+		for _, n := range nodes {
+			n.Detach()
+			n.Close()
+		}
+	})
+}
