@@ -25,6 +25,10 @@ func TestTheOrderOfReportsMakesNoDifference(t *testing.T) {
 		slices.Reverse(reports)
 		turned.absorb(now, reports...)
 		alike(t, turned, whole, *w)
+		s.roll(now)
+		if isUnsettled(s) {
+			return // of such a key all epochs are reported in one call
+		}
 		for i := range reports {
 			reports[i].Level, reports[i].LevelAt = 0, 0 // comes with all epochs in one call
 		}
@@ -55,7 +59,14 @@ func TestReportsThatComeOneAfterTheOtherHaveTheEffectOfTheLast(t *testing.T) {
 		s.take(w.step(t), 2, 0)
 		now := w.step(t)
 		s.roll(now)
-		once, e := s.clone(), s.ledger().Epoch
+		e := s.ledger().Epoch
+		if isUnsettled(s) { // it takes its first report for all there is, up to the brim
+			s.absorb(now, Report{Epoch: e})
+		}
+		if isUnsettled(s) {
+			return // it waits until others have told again
+		}
+		once := s.clone()
 		sums := rapid.SliceOfN(rapid.Int64Range(0, 20), 1, 5).Draw(t, "sums")
 		for _, sum := range sums {
 			s.absorb(now, Report{Epoch: e, Elsewhere: sum})
@@ -63,6 +74,15 @@ func TestReportsThatComeOneAfterTheOtherHaveTheEffectOfTheLast(t *testing.T) {
 		once.absorb(now, Report{Epoch: e, Elsewhere: sums[len(sums)-1]})
 		alike(t, s, once, *w)
 	})
+}
+
+// isUnsettled reports whether a bucket takes its next report for all that others have spent.
+func isUnsettled(s subject) bool {
+	p, ok := s.(pair[BucketState])
+	if !ok {
+		return false
+	}
+	return p.s.absorbed == nil || p.alg.(interface{ kernel() bucket }).kernel().isStale(p.s)
 }
 
 func TestAnUnsettledKeyTakesItsReportsInAnyOrder(t *testing.T) {
@@ -77,7 +97,10 @@ func TestAnUnsettledKeyTakesItsReportsInAnyOrder(t *testing.T) {
 		s.absorb(w.now, reports...)
 		slices.Reverse(reports)
 		turned.absorb(w.now, reports...)
-		if got := s.ledger().Settled; got != (len(reports) > 0) {
+		got := s.ledger().Settled
+		// A bucket that is told of nothing, though it knew of others, waits until they have told again.
+		unsure := s.ledger().isEmpty() && slices.Contains([]string{"token_bucket", "gcra", "leaky_bucket"}, k.name)
+		if want := len(reports) > 0; got != want && !(want && unsure) {
 			t.Fatalf("settled %v after %d reports", got, len(reports))
 		}
 		alike(t, turned, s, *w)
