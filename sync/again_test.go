@@ -21,7 +21,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 		alg := algorithms.FixedWindow{Limit: 1_000_000, Window: 1000 * time.Hour}
 		store, random := newLuaStore(t), rand.New(rand.NewPCG(3, 3))
 		defer store.state.Close()
-		net := &network{random: random}
+		net := &network{random: rand.New(rand.NewPCG(4, 4))} // the loops of the nodes use it
 		type node struct {
 			*table.Table[algorithms.WindowState]
 			*Source

@@ -44,12 +44,12 @@ func TestAFlappingServerIsLoggedOnceAMinute(t *testing.T) {
 			phase(time.Second, true)
 			phase(time.Second, false)
 		}
-		down, up, outages := n.lines()
+		down, up, _ := n.lines()
 		if down < minutes || down > minutes+1 || up != down {
 			t.Errorf("%d lines down and %d up in %d minutes of flapping, want one pair a minute", down, up, minutes)
 		}
 		phase(2*time.Minute, false)
-		down, up, outages = n.lines()
+		down, up, outages := n.lines()
 		if up != down || outages != int64(minutes*30-down) {
 			t.Errorf("%d lines down and %d up, which tell of %d outages more, of %d", down, up, outages, minutes*30)
 		}
