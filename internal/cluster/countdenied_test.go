@@ -88,8 +88,8 @@ func TestFaultFloodWithCountDenied(t *testing.T) {
 	}
 }
 
-// insist sends requests of one client to a zone, over a hundred connections and whatever they answer,
-// until a context ends, and returns when all are answered.
+// insist sends requests of one client to a zone, over a hundred connections and whatever the
+// answers, until a context ends, and returns when all are answered.
 func insist(ctx context.Context, c *cluster.Client, n *cluster.Node, zone string, tally *cluster.Tally) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -56,11 +56,11 @@ func (p pair) caddyfile() string {
 		shared, of(p.shared, pairShared, "/"+p.path), client, of(p.client, pairLimit, "/"+p.path+" /"+p.path+"free"))
 }
 
-// Two strict zones deny what the other one grants, on three nodes that are 20 ms away from Redis and
-// for a while get no replies. Clients have spent their limits at one node, of which the others don't
-// know: as the shared zone has less left they ask that one first, which grants. What a denied request
-// took is not spent in the end: Redis has of both zones what was admitted, and no other client was
-// denied.
+// Two strict zones deny what the other one grants, on three nodes that are 20 ms away from Redis
+// and for a while get no replies. Clients have spent their limits at one node, of which the others
+// don't know: as the shared zone has less left they ask that one first, which grants. What a denied
+// request took is not spent in the end: Redis has of both zones what was admitted, and no other
+// client was denied.
 func TestFaultStrictZonesDenyEachOther(t *testing.T) {
 	t.Parallel()
 	requests := 60 // of each pair, in each phase

@@ -175,9 +175,10 @@ func (r *rollout) asked(requests int) {
 	})
 }
 
-// While the nodes of a rolling deployment have different limits and bursts, what is admitted in all is
-// at least 0.9 of what the smallest one admits, and at most 1.05 of what the largest does, and a
-// little for each node that starts and does not know the key. In zones that are strict that is exact.
+// While the nodes of a rolling deployment have different limits and bursts, what is admitted in all
+// is at least 0.9 of what the smallest one admits, and at most 1.05 of what the largest does, and a
+// little for each node that starts and does not know the key. Strict zones never admit more than the
+// largest one does.
 func TestFaultRollingDeploymentHoldsLimits(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
