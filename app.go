@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -49,7 +50,7 @@ type App struct {
 	kept    int64  // admitted by the zones that don't sync, when that was saved last
 
 	mu       sync.Mutex
-	said     warnings
+	said     warning.Once
 	handlers int
 	registry registry
 	limits   []appLimit
@@ -152,7 +153,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 		return nil
 	}
 	if empty {
-		a.said.warn(a.logger, codeNoRedis, "redis is configured, but its address is empty: every node counts for itself; set the variable that the address comes from, or write `redis off`, or {$REDIS_URL:off} for a variable that may be unset")
+		a.said.Warn(a.logger, warning.NoRedis, "redis is configured, but its address is empty: every node counts for itself; set the variable that the address comes from, or write `redis off`, or {$REDIS_URL:off} for a variable that may be unset")
 		return nil
 	}
 	key := set.Key() + " " + a.namespace

@@ -14,6 +14,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 func init() {
@@ -475,7 +477,7 @@ func (p *handlerParser) check(global *SyncRate, hasRedis, redisEmpty bool) ([]se
 }
 
 // locate notes where a zone stands that there is something to warn of: most warnings are about keys.
-func (z *Zone) locate(found []warning, options given, otherwise caddyfile.Token) {
+func (z *Zone) locate(found []warning.Warning, options given, otherwise caddyfile.Token) {
 	if len(found) == 0 {
 		return
 	}

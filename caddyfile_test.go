@@ -17,6 +17,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // goldenDashes part a golden's Caddyfile from what it must become.
@@ -472,10 +474,10 @@ func TestIdenticalLimitsAreWarnedOf(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, w := range found {
-			texts = append(texts, w.code+" "+w.text)
+			texts = append(texts, w.Code+" "+w.Text)
 		}
 	}
-	if len(texts) != 1 || !strings.Contains(texts[0], codeSameLimit) || !strings.Contains(texts[0], "Caddyfile:4") {
+	if len(texts) != 1 || !strings.Contains(texts[0], warning.SameLimit) || !strings.Contains(texts[0], "Caddyfile:4") {
 		t.Errorf("warnings = %q, want one about the limit at Caddyfile:4", texts)
 	}
 }

@@ -526,7 +526,7 @@ func TestCheckKey(t *testing.T) {
 		found, err := checkKey(test.template)
 		got := ""
 		for _, w := range found {
-			got += w.text
+			got += w.Text
 		}
 		if (test.warning == "") != (got == "") || !strings.Contains(got, test.warning) {
 			t.Errorf("checkKey(%q) warns %q, want %q", test.template, got, test.warning)

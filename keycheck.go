@@ -10,17 +10,19 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // checkKey looks for slips in a key template when it is loaded. A name in Caddy's own http.request. that does not exist is an error: it
 // would come out empty for everyone. Other names may come from map or another module, so there a slip is a warning.
-func checkKey(template string) (found []warning, err error) {
+func checkKey(template string) (found []warning.Warning, err error) {
 	parts, err := parseKey(template)
 	if err != nil {
 		return nil, err
 	}
 	if meant := bracesForgotten(parts); meant != "" {
-		return []warning{{codeNoBraces, fmt.Sprintf("the key %q is the same text for every request, so all share one count; write {%s} in braces, or another word, like all, if one count is meant", template, meant)}}, nil
+		return []warning.Warning{{Code: warning.NoBraces, Text: fmt.Sprintf("the key %q is the same text for every request, so all share one count; write {%s} in braces, or another word, like all, if one count is meant", template, meant)}}, nil
 	}
 	for i := range parts {
 		if parts[i].source == fromTemplate {
@@ -30,7 +32,7 @@ func checkKey(template string) (found []warning, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if w.text != "" {
+		if w.Text != "" {
 			found = append(found, w)
 		}
 	}
@@ -59,15 +61,15 @@ func bracesForgotten(parts []keyPart) string {
 	return ""
 }
 
-func checkPlaceholder(name string) (w warning, err error) {
+func checkPlaceholder(name string) (w warning.Warning, err error) {
 	if reason, ok := poorKeys[name]; ok {
-		return warning{codePoorKey, fmt.Sprintf("{%s} %s", name, reason)}, nil
+		return warning.Warning{Code: warning.PoorKey, Text: fmt.Sprintf("{%s} %s", name, reason)}, nil
 	}
 	if name == "http.request.body" || name == "http.request.body_base64" {
-		return warning{codeBodyKey, fmt.Sprintf("{%s} reads the whole body of a request into memory before it is limited; use a header, the path or a query parameter", name)}, nil
+		return warning.Warning{Code: warning.BodyKey, Text: fmt.Sprintf("{%s} reads the whole body of a request into memory before it is limited; use a header, the path or a query parameter", name)}, nil
 	}
 	if field, ok := strings.CutPrefix(name, "http.request.header."); ok && forgeable[strings.ToLower(field)] {
-		return warning{codeForgeableKey, fmt.Sprintf("a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name)}, nil
+		return warning.Warning{Code: warning.ForgeableKey, Text: fmt.Sprintf("a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name)}, nil
 	}
 	switch {
 	case strings.HasPrefix(name, "http.request."):
@@ -80,15 +82,15 @@ func checkPlaceholder(name string) (w warning, err error) {
 		}
 		return w, errors.New(text)
 	case strings.HasPrefix(name, "http.reverse_proxy."), strings.HasPrefix(name, "http.response."), strings.HasPrefix(name, "http.intercept."):
-		return warning{codeUnknownKey, fmt.Sprintf("{%s} has no value yet when requests are limited; use something of the request, like {client_ip}", name)}, nil
+		return warning.Warning{Code: warning.UnknownKey, Text: fmt.Sprintf("{%s} has no value yet when requests are limited; use something of the request, like {client_ip}", name)}, nil
 	case strings.HasPrefix(name, "time.now"):
-		return warning{codePoorKey, fmt.Sprintf("{%s} changes all the time, so every request would have its own count; did you mean {client_ip}?", name)}, nil
+		return warning.Warning{Code: warning.PoorKey, Text: fmt.Sprintf("{%s} changes all the time, so every request would have its own count; did you mean {client_ip}?", name)}, nil
 	case strings.HasPrefix(name, "env."), strings.HasPrefix(name, "file."), strings.HasPrefix(name, "system."), name == clientIPName:
 		return w, nil
 	}
 	if s := suggestion(name); s != "" {
-		return warning{codeUnknownKey,
-			fmt.Sprintf("{%s} is not a placeholder of Caddy's own, and empty unless map or another module sets it; did you mean {%s}?", name, s)}, nil
+		return warning.Warning{Code: warning.UnknownKey,
+			Text: fmt.Sprintf("{%s} is not a placeholder of Caddy's own, and empty unless map or another module sets it; did you mean {%s}?", name, s)}, nil
 	}
 	return w, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 const (
@@ -214,5 +215,5 @@ func (l *refusalLog) warnEmpty(logger *zap.Logger, template, instead string) {
 		return
 	}
 	logger.Warn("a rate limit key came out empty; this is not reported again",
-		codeField(codeEmptyKey), zap.String("zone", l.zone), zap.String("key", template), zap.String("instead", instead))
+		warning.Field(warning.EmptyKey), zap.String("zone", l.zone), zap.String("key", template), zap.String("instead", instead))
 }

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 func init() {
@@ -73,7 +74,7 @@ type Handler struct {
 	answers  *responder
 	sets     headerSets
 	logger   *zap.Logger
-	said     *warnings
+	said     *warning.Once
 	proxies  *proxyWatch
 }
 
@@ -170,7 +171,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.said, h.proxies = &app.said, new(proxyWatch)
 	for _, w := range found {
-		h.said.warn(h.logger, w.code, w.text)
+		h.said.Warn(h.logger, w.Code, w.Text)
 	}
 	if h.sets, err = parseHeaderSets(h.Headers); err != nil {
 		return err
@@ -196,7 +197,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		}
 	}
 	if server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); h.proxies.keyed && trustsLoosely(server) {
-		h.said.warnLooseTrust(h.logger, server)
+		warnLooseTrust(h.said, h.logger, server)
 	}
 	slices.SortStableFunc(h.zones, func(a, b *zone) int { return strictness(a) - strictness(b) })
 	for _, z := range h.zones {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // older is a zone in the older plugin's words.
@@ -61,19 +63,19 @@ func TestOlderKeysThatMeanTheAddressCountByIt(t *testing.T) {
 func TestOlderKeysThatMeanTheAddressAreWarnedOf(t *testing.T) {
 	inOlderWords := `"window": "1h", "max_events": 2, "key": `
 	for key, codes := range map[string][]string{
-		`"{http.request.remote_ip}"`:                         {codeMeantAddress},
-		`"{http.request.client_ip}"`:                         {codeMeantAddress},
-		`"{http.request.client_ip}{http.request.remote_ip}"`: {codeMeantAddress, codeMeantAddress},
-		`"{remote_ip}"`:                                      {codeUnknownKey},
+		`"{http.request.remote_ip}"`:                         {warning.AddressIntended},
+		`"{http.request.client_ip}"`:                         {warning.AddressIntended},
+		`"{http.request.client_ip}{http.request.remote_ip}"`: {warning.AddressIntended, warning.AddressIntended},
+		`"{remote_ip}"`:                                      {warning.UnknownKey},
 		`"{client_ip}"`:                                      nil,
 		`"{http.request.remote.host}"`:                       nil,
 	} {
 		_, warnings, err := ofJSON(t, oneZone(inOlderWords+key), nil, false, false)
 		var got []string
 		for _, w := range warnings {
-			got = append(got, w.code)
-			if !strings.Contains(w.text, "{client_ip}") {
-				t.Errorf("the warning of %s is %q, want one that names {client_ip}", key, w.text)
+			got = append(got, w.Code)
+			if !strings.Contains(w.Text, "{client_ip}") {
+				t.Errorf("the warning of %s is %q, want one that names {client_ip}", key, w.Text)
 			}
 		}
 		if err != nil || strings.Join(got, " ") != strings.Join(codes, " ") {

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // persistStorage is the value of persist for Caddy's storage.
@@ -116,7 +117,7 @@ func (a *App) checkKeeper() {
 // reportForeign reports that what is kept there is not ours, and switches persist off.
 func (a *App) reportForeign(err error) {
 	a.logger.Error("persist is off: what is there is something else, which is left as it is; give persist the path of a file of its own",
-		codeField(codeNotResumed), zap.Stringer("in", a.keeper), zap.Error(err))
+		warning.Field(warning.NotRestored), zap.Stringer("in", a.keeper), zap.Error(err))
 	a.keeper = nil
 }
 
@@ -128,7 +129,7 @@ func (a *App) reportUnsaved(err error) {
 		return
 	}
 	a.logger.Error("counters can't be saved; those of zones that don't use redis start anew with the next process; create the directory, or let the user that runs Caddy write there",
-		codeField(codeNotSaved), zap.Stringer("in", a.keeper), zap.Error(err))
+		warning.Field(warning.NotSaved), zap.Stringer("in", a.keeper), zap.Error(err))
 }
 
 // store replaces the file in one step, so that a crash leaves the old one or the new one.
@@ -211,9 +212,9 @@ func (a *App) resume() {
 		a.reportForeign(err)
 		return
 	case err != nil:
-		log.Warn("saved counters could not be read; they start anew", codeField(codeNotResumed), zap.Error(err))
+		log.Warn("saved counters could not be read; they start anew", warning.Field(warning.NotRestored), zap.Error(err))
 	case s.at > clock()+int64(fromAClockSetBack):
-		log.Warn("counters were saved at a time that is still to come, so the clock was set back since; they start anew", codeField(codeNotResumed), zap.Time("saved", time.Unix(0, s.at)))
+		log.Warn("counters were saved at a time that is still to come, so the clock was set back since; they start anew", warning.Field(warning.NotRestored), zap.Time("saved", time.Unix(0, s.at)))
 	case len(s.limits) > 0:
 		a.takeUp(s, log)
 	}

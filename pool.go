@@ -13,7 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
-	"github.com/caddy-tide/ratelimit/sync"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // What outlives a configuration belongs to the process: the counters, and the connections to Redis with their loops. Modules

@@ -26,6 +26,7 @@ import (
 	"github.com/quic-go/quic-go/http3"
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // A served is a Caddy in this process that answers on loopback by HTTP/1.1, HTTP/2 and HTTP/3.
@@ -342,7 +343,7 @@ func TestForgedForwardedFor(t *testing.T) {
 			if admitted != c.admitted {
 				t.Errorf("20 forged addresses: %d admitted, want %d", admitted, c.admitted)
 			}
-			if n, m := s.logged(codeUntrustedProxy), s.logged(codeTrustNotStrict); n != c.untrusted || m != c.permissive {
+			if n, m := s.logged(warning.UntrustedProxy), s.logged(warning.TrustNotStrict); n != c.untrusted || m != c.permissive {
 				t.Errorf("warned %d times of an untrusted proxy and %d times of trust that is not strict, want %d and %d", n, m, c.untrusted, c.permissive)
 			}
 		})

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 const (
@@ -71,7 +73,7 @@ func (a *App) check(hasRedis, redisEmpty bool) error {
 
 // settings are the zones with everything inherited, defaulted and checked, by name. Warnings are for the log.
 // global is the sync rate of the global options; hasRedis and redisEmpty are as there.
-func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]settings, []warning, error) {
+func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]settings, []warning.Warning, error) {
 	if err := checkSyncRate(global, hasRedis || redisEmpty); err != nil {
 		return nil, nil, err
 	}
@@ -79,10 +81,10 @@ func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]setti
 		return nil, nil, err
 	}
 	if len(h.RateLimits) == 0 {
-		return nil, []warning{{codeNoZone, strings.TrimSuffix("there is no zone, so nothing is limited; write one into rate_limits, at "+h.place, ", at ")}}, nil
+		return nil, []warning.Warning{{Code: warning.NoZone, Text: strings.TrimSuffix("there is no zone, so nothing is limited; write one into rate_limits, at "+h.place, ", at ")}}, nil
 	}
 	var all []settings
-	var found []warning
+	var found []warning.Warning
 	for _, name := range slices.Sorted(maps.Keys(h.RateLimits)) {
 		s, warned, err := h.zoneSettings(name, h.RateLimits[name], global, hasRedis, redisEmpty)
 		if err != nil {
@@ -95,7 +97,7 @@ func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]setti
 }
 
 // zoneSettings are those of one zone. An unnamed zone's name is "".
-func (h *Handler) zoneSettings(name string, z *Zone, global *SyncRate, hasRedis, redisEmpty bool) (settings, []warning, error) {
+func (h *Handler) zoneSettings(name string, z *Zone, global *SyncRate, hasRedis, redisEmpty bool) (settings, []warning.Warning, error) {
 	s, found, err := z.settings(h.inheritedSyncRate(global, hasRedis), hasRedis, redisEmpty)
 	if err != nil && name != "" {
 		err = &zoneError{name, err}
@@ -105,11 +107,11 @@ func (h *Handler) zoneSettings(name string, z *Zone, global *SyncRate, hasRedis,
 	}
 	s.name = name
 	if isNumbered(name) {
-		found = append(found, warning{codeSameLimit, "the same limit stands in its site before, so their names tell them apart by their order only, and counts change places with them; " +
+		found = append(found, warning.Warning{Code: warning.SameLimit, Text: "the same limit stands in its site before, so their names tell them apart by their order only, and counts change places with them; " +
 			"put each into a zone with a name of its own, or remove one"})
 	}
 	for i := range found {
-		found[i].text = fmt.Sprintf("zone %q: %s, at %s", clip(name), found[i].text, h.zonePlace(name, z))
+		found[i].Text = fmt.Sprintf("zone %q: %s, at %s", clip(name), found[i].Text, h.zonePlace(name, z))
 	}
 	return s, found, nil
 }
@@ -277,12 +279,12 @@ func choose[T ~int | ~uint8](value string, names []string) (T, error) {
 }
 
 // settings are the zone's, without its name. inherited is its sync rate if it has none of its own.
-func (z *Zone) settings(inherited SyncRate, hasRedis, redisEmpty bool) (settings, []warning, error) {
+func (z *Zone) settings(inherited SyncRate, hasRedis, redisEmpty bool) (settings, []warning.Warning, error) {
 	if z == nil {
 		return settings{}, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	var s settings
-	var found []warning
+	var found []warning.Warning
 	steps := []func() error{
 		func() error { return z.limits(&s) },
 		func() error { return z.algorithm(&s) },
@@ -408,7 +410,7 @@ func overlong(n int64, at rate) bool {
 }
 
 // grouping is which requests share a count.
-func (z *Zone) grouping(s *settings) (found []warning, err error) {
+func (z *Zone) grouping(s *settings) (found []warning.Warning, err error) {
 	if s.ipv4Prefix, err = prefix(z.IPv4Prefix, 32, 32); err != nil {
 		return nil, wrong("ipv4_prefix", err)
 	}
@@ -433,12 +435,12 @@ func (z *Zone) grouping(s *settings) (found []warning, err error) {
 // requests. A placeholder that doesn't exist gave the empty text there, so where it was meant for
 // the client's address, the limit held for all clients together. Here it is the address. Where map
 // or another module can set the placeholder, the address stands in for it only when it is empty.
-func (z *Zone) legacyKey(s *settings) (found []warning) {
+func (z *Zone) legacyKey(s *settings) (found []warning.Warning) {
 	if z.EmptyKey == "" {
 		s.emptyKey = emptyShare
 	}
 	if z.Key == "" {
-		return []warning{{codeOneKey, "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}
+		return []warning.Warning{{Code: warning.OneKey, Text: "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}
 	}
 	parts, err := parseKey(s.keyTemplate)
 	if err != nil {
@@ -450,7 +452,7 @@ func (z *Zone) legacyKey(s *settings) (found []warning) {
 		case parts[i].source == fromTemplate || !meansClientIP(name):
 		case strings.HasPrefix(name, "http.request."):
 			s.keyTemplate = strings.Replace(s.keyTemplate, "{"+name+"}", defaultKey, 1)
-			found = append(found, warning{codeMeantAddress, fmt.Sprintf(
+			found = append(found, warning.Warning{Code: warning.AddressIntended, Text: fmt.Sprintf(
 				"there is no placeholder {%s}; each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name)})
 		case z.EmptyKey == "":
 			s.emptyKey = emptyClientIP

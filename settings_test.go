@@ -12,10 +12,11 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // ofJSON are the settings of a handler written in JSON.
-func ofJSON(t *testing.T, text string, global *SyncRate, hasRedis, redisEmpty bool) ([]settings, []warning, error) {
+func ofJSON(t *testing.T, text string, global *SyncRate, hasRedis, redisEmpty bool) ([]settings, []warning.Warning, error) {
 	t.Helper()
 	h := new(Handler)
 	if err := caddy.StrictUnmarshalJSON([]byte(text), h); err != nil {
@@ -57,7 +58,7 @@ func TestSettingsOfOlderPlugin(t *testing.T) {
 	if err != nil || got[0].kind != slidingLog || got[0].keyTemplate != "" || got[0].limits[0] != (rate{0, time.Minute}) {
 		t.Errorf("settings = %+v, %v, want a sliding_log of 0/1m with one count", got, err)
 	}
-	if len(warnings) != 1 || !strings.HasPrefix(warnings[0].text, `zone "z": it has no key`) {
+	if len(warnings) != 1 || !strings.HasPrefix(warnings[0].Text, `zone "z": it has no key`) {
 		t.Errorf("warnings = %q, want one about the key", warnings)
 	}
 	got, warnings, err = ofJSON(t, oneZone(`"window": "1m", "max_events": 1, "key": "x", "algorithm": "sliding_window"`), nil, false, false)
@@ -185,7 +186,7 @@ func TestSettingsRefuses(t *testing.T) {
 
 func TestSettingsWarnsOfSlips(t *testing.T) {
 	_, warnings, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}], "key": "{remote_ip}"`), nil, false, false)
-	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0].text, `zone "z": `) || !strings.Contains(warnings[0].text, "{client_ip}") {
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0].Text, `zone "z": `) || !strings.Contains(warnings[0].Text, "{client_ip}") {
 		t.Errorf("settings = %q, %v, want a warning about {remote_ip}", warnings, err)
 	}
 }

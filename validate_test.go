@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // What can be known without traffic, caddy validate says. Each of these adapts, or is JSON.
@@ -52,9 +54,9 @@ func TestValidateFindsWherePersistCant(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		foreign:                          codeNotResumed + " persist is off",
-		dir:                              codeNotResumed + " persist is off",
-		filepath.Join(dir, "no", "file"): codeNotSaved + " counters can't be saved",
+		foreign:                          warning.NotRestored + " persist is off",
+		dir:                              warning.NotRestored + " persist is off",
+		filepath.Join(dir, "no", "file"): warning.NotSaved + " counters can't be saved",
 		filepath.Join(dir, "file"):       "",
 	} {
 		config, err := adapt("{\n\trate_limit {\n\t\tpersist " + path + "\n\t}\n}\n:80 {\n\trate_limit 5/1m\n}\n")

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -98,7 +99,7 @@ type zone struct {
 	log      *refusalLog
 	metrics  *zoneCounters
 	logger   *zap.Logger
-	said     *warnings
+	said     *warning.Once
 	full     atomic.Bool // warned of more than max_keys
 
 	// For sync_rate 0.
@@ -202,7 +203,7 @@ func (z *zone) reportName() string { return z.name + " sync_rate 0" }
 // warnFull warns once that keys share the sketch.
 func (z *zone) warnFull() {
 	if !z.full.Load() && !z.full.Swap(true) {
-		z.said.warn(z.logger, codeMaxKeys, fmt.Sprintf("zone %q: it holds as many keys as max_keys allows; further ones share a sketch on this node, and may be refused too early", z.name),
+		z.said.Warn(z.logger, warning.MaxKeys, fmt.Sprintf("zone %q: it holds as many keys as max_keys allows; further ones share a sketch on this node, and may be refused too early", z.name),
 			zap.Int("max_keys", z.maxKeys))
 	}
 }

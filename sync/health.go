@@ -7,17 +7,11 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 var errReply = errors.New("the reply of redis has another form than its script gives")
-
-// The codes of what is warned of; see docs/warnings.md.
-const (
-	codeFails   = "TIDE012"
-	codeForeign = "TIDE013"
-	codeForgot  = "TIDE014"
-	codeUnsent  = "TIDE015"
-)
 
 // The beat in the list of what fails, and what it finds of the shards of a Cluster.
 const (
@@ -71,7 +65,7 @@ func (r *Replicator) tellDown(why string) {
 		return
 	}
 	r.told, r.untold, r.toldAt = true, false, time.Now()
-	r.log.Warn(messageDown, append(r.countFlaps(), zap.String("code", codeFails), zap.String("reason", why))...)
+	r.log.Warn(messageDown, append(r.countFlaps(), warning.Field(warning.SyncFails), zap.String("reason", why))...)
 }
 
 // tellUp logs the end of an outage that was logged.
@@ -141,7 +135,7 @@ func (r *Replicator) complain(s *Source, why any) {
 	r.mu.Unlock()
 	if !quiet {
 		r.log.Warn("redis refuses some counts of a zone, probably because another program uses their keys; other counts are not affected",
-			zap.String("code", codeForeign), zap.String("zone", s.spec.Zone), zap.Any("reason", why))
+			warning.Field(warning.ForeignKey), zap.String("zone", s.spec.Zone), zap.Any("reason", why))
 	}
 }
 
@@ -168,7 +162,7 @@ func (r *Replicator) mournUnsent(s *Source, reason string) {
 	r.mu.Unlock()
 	if !quiet {
 		r.log.Warn("the last counts of a zone could not be sent to redis; the other nodes don't learn of these requests, and may admit as many more",
-			zap.String("code", codeUnsent), zap.String("zone", s.spec.Zone), zap.Int("keys", keys), zap.Int64("requests", requests), zap.String("reason", reason))
+			warning.Field(warning.NotSent), zap.String("zone", s.spec.Zone), zap.Int("keys", keys), zap.Int64("requests", requests), zap.String("reason", reason))
 	}
 }
 

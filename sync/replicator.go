@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 var (
@@ -474,7 +475,7 @@ func (r *Replicator) resend(owed bool) {
 	}
 	r.mu.Unlock()
 	if !quiet {
-		r.log.Warn("redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again", zap.String("code", codeForgot))
+		r.log.Warn("redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again", warning.Field(warning.CountsLost))
 	}
 	for _, s := range sources {
 		s.counters.Resend()

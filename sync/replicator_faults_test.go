@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -84,7 +85,7 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 
 // mourned are the lines about last counts that could not be sent.
 func (n *rnode) mourned() []observer.LoggedEntry {
-	return n.logs.FilterField(zap.String("code", codeUnsent)).All()
+	return n.logs.FilterField(warning.Field(warning.NotSent)).All()
 }
 
 // A table that ends while Redis is lost tells how much is lost with it, once for its zone, and nothing where nothing is.

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // A trouble is a state of a real server in which it answers with an error.
@@ -133,7 +134,7 @@ func (c *trouble) check(t *testing.T, n *rnode) {
 		default:
 			t.Errorf("the reason is %q, want %s", why, c.code)
 		}
-		if !strings.Contains(why, ";") || line.ContextMap()["code"] != codeFails {
+		if !strings.Contains(why, ";") || line.ContextMap()["code"] != warning.SyncFails {
 			t.Errorf("told %v, want what to do, and a code", line.ContextMap())
 		}
 	}

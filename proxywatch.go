@@ -3,55 +3,21 @@ package ratelimit
 import (
 	"net/http"
 	"net/textproto"
-	"sync"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
-
-// Every warning has a code that stays the same when its text changes. docs/warnings.md says of each what it means and what to do; those of
-// the exchange with Redis are in package ratesync.
-const (
-	codeUntrustedProxy = "TIDE001"
-	codeTrustNotStrict = "TIDE002"
-	codeForgeableKey   = "TIDE003"
-	codePoorKey        = "TIDE004"
-	codeBodyKey        = "TIDE005"
-	codeUnknownKey     = "TIDE006"
-	codeOneKey         = "TIDE007"
-	codeNoZone         = "TIDE008"
-	codeEmptyKey       = "TIDE009"
-	codeMaxKeys        = "TIDE010"
-	codeNoRedis        = "TIDE011"
-	codeNotSaved       = "TIDE016"
-	codeNotResumed     = "TIDE017"
-	codeSameLimit      = "TIDE018"
-	codeNoBraces       = "TIDE019"
-	codeMeantAddress   = "TIDE020"
-)
-
-// A warning is for the log.
-type warning struct{ code, text string }
-
-func codeField(code string) zap.Field { return zap.String("code", code) }
-
-// warnings keeps a configuration from warning of one thing twice, as a snippet in fifty sites would.
-type warnings struct{ said sync.Map }
-
-func (w *warnings) warn(logger *zap.Logger, code, text string, fields ...zap.Field) {
-	if _, again := w.said.LoadOrStore(warning{code, text}, nil); !again {
-		logger.Warn(text, append([]zap.Field{codeField(code)}, fields...)...)
-	}
-}
 
 // warnLooseTrust warns of a server that trusts proxies, but not strictly.
-func (w *warnings) warnLooseTrust(logger *zap.Logger, server *caddyhttp.Server) {
+func warnLooseTrust(said *warning.Once, logger *zap.Logger, server *caddyhttp.Server) {
 	of := "trusted_proxies"
 	if name := server.Name(); name != "" {
 		of += " of apps.http.servers." + name
 	}
-	w.warn(logger, codeTrustNotStrict, of+" is not strict, so a client can choose the address it is counted by; "+
+	said.Warn(logger, warning.TrustNotStrict, of+" is not strict, so a client can choose the address it is counted by; "+
 		"add trusted_proxies_strict to the servers block of the global options, in JSON `\"trusted_proxies_strict\": 1`")
 }
 
@@ -80,7 +46,7 @@ func (w *proxyWatch) due(now int64) bool {
 }
 
 // look warns where the address that a request is counted by is a proxy's, or one that the client can choose.
-func (w *proxyWatch) look(said *warnings, logger *zap.Logger, r *http.Request) {
+func (w *proxyWatch) look(said *warning.Once, logger *zap.Logger, r *http.Request) {
 	if w.first.Load() > 0 {
 		w.first.Add(-1)
 	}
@@ -95,11 +61,11 @@ func (w *proxyWatch) look(said *warnings, logger *zap.Logger, r *http.Request) {
 	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
 	switch {
 	case !trusted:
-		said.warn(logger, codeUntrustedProxy, "requests come with a header of proxies from an address that is not in trusted_proxies; "+
+		said.Warn(logger, warning.UntrustedProxy, "requests come with a header of proxies from an address that is not in trusted_proxies; "+
 			"if a proxy of yours stands there, all its clients share one count: set trusted_proxies and trusted_proxies_strict",
 			zap.String("header", field), zap.String("remote_ip", remoteHost(r)))
 	case server.TrustedProxiesStrict == 0:
-		said.warnLooseTrust(logger, server)
+		warnLooseTrust(said, logger, server)
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // parsed are the Go files of a directory, but for tests.
@@ -41,10 +43,27 @@ func parsed(t *testing.T, dir string) (all []*ast.File) {
 	return all
 }
 
+// packages are the directories of this module that have Go files.
+func packages(t *testing.T) (dirs []string) {
+	t.Helper()
+	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			if dir := filepath.Dir(name); !strings.HasPrefix(dir, "bench") && !slices.Contains(dirs, dir) {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	return dirs
+}
+
 // warningCodes are the codes in the code, in order.
 func warningCodes(t *testing.T) (codes []string) {
 	t.Helper()
-	for _, dir := range []string{".", "sync"} {
+	for _, dir := range packages(t) {
 		for _, file := range parsed(t, dir) {
 			ast.Inspect(file, func(n ast.Node) bool {
 				if l, ok := n.(*ast.BasicLit); ok && regexp.MustCompile(`^"TIDE\d{3}"$`).MatchString(l.Value) {
@@ -79,7 +98,7 @@ func TestEveryWarningHasACodeAndAnEntry(t *testing.T) {
 // A call of a logger's Warn or Error has a code among its arguments.
 func TestEveryWarningIsLoggedWithItsCode(t *testing.T) {
 	calls := 0
-	for _, dir := range []string{".", "sync"} {
+	for _, dir := range packages(t) {
 		for _, file := range parsed(t, dir) {
 			ast.Inspect(file, func(n ast.Node) bool {
 				call, ok := n.(*ast.CallExpr)
@@ -109,8 +128,9 @@ func TestEveryWarningIsLoggedWithItsCode(t *testing.T) {
 // namesACode says that an argument is a code's field, or begins a list with one.
 func namesACode(e ast.Expr) (found bool) {
 	ast.Inspect(e, func(n ast.Node) bool {
-		if id, ok := n.(*ast.Ident); ok && strings.HasPrefix(id.Name, "code") {
-			found = true
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			from, ok := s.X.(*ast.Ident)
+			found = found || ok && from.Name == "warning"
 		}
 		return !found
 	})
@@ -220,7 +240,7 @@ func TestForwardingHeadersAreWarnedOfOnce(t *testing.T) {
 		for range 50 {
 			s.send(behind(s, c.change))
 		}
-		if n, m := coded(logs, codeUntrustedProxy), coded(logs, codeTrustNotStrict); n != c.untrusted || m != c.permissive {
+		if n, m := coded(logs, warning.UntrustedProxy), coded(logs, warning.TrustNotStrict); n != c.untrusted || m != c.permissive {
 			t.Errorf("%s: warned %d times of an untrusted proxy and %d times of trust that is not strict, want %d and %d: %v", c.name, n, m, c.untrusted, c.permissive, logs.All())
 		}
 		s.end()
@@ -251,7 +271,7 @@ func TestProxyWatchLooksRarely(t *testing.T) {
 	for now := range int64(100_000) {
 		if w.due(now) {
 			looks++
-			w.look(new(warnings), zap.NewNop(), r)
+			w.look(new(warning.Once), zap.NewNop(), r)
 		}
 	}
 	if looks < proxyWatchFirst || looks > proxyWatchFirst+100 {
@@ -268,25 +288,25 @@ func TestFullTableIsWarnedOfOnce(t *testing.T) {
 	for i := range 3 {
 		s.admits(fmt.Sprintf("1.2.3.%d", i), 1, 1)
 	}
-	if n := coded(logs, codeMaxKeys); n != 0 {
+	if n := coded(logs, warning.MaxKeys); n != 0 {
 		t.Errorf("warned %d times of a table that has just room enough", n)
 	}
 	for i := range 20 {
 		s.admits(fmt.Sprintf("1.2.4.%d", i), 3, 2)
 	}
-	if n := coded(logs, codeMaxKeys); n != 1 {
+	if n := coded(logs, warning.MaxKeys); n != 1 {
 		t.Errorf("warned %d times of a full table, want once", n)
 	}
 }
 
 func TestOneWarningForASnippetInManySites(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
-	said := new(warnings)
+	said := new(warning.Once)
 	for range 50 {
-		said.warn(zap.New(core), codePoorKey, "the same")
+		said.Warn(zap.New(core), warning.PoorKey, "the same")
 	}
-	said.warn(zap.New(core), codePoorKey, "another")
-	if logs.Len() != 2 || coded(logs, codePoorKey) != 2 {
+	said.Warn(zap.New(core), warning.PoorKey, "another")
+	if logs.Len() != 2 || coded(logs, warning.PoorKey) != 2 {
 		t.Errorf("logged %v, want one of each", logs.All())
 	}
 }
