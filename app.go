@@ -360,7 +360,7 @@ func (a *App) summaries() {
 			sleeps.look(&origin)
 		case <-minute.C:
 			for _, z := range a.zones {
-				z.log.tick(z.logger, clock())
+				z.log.Tick(clock())
 			}
 		}
 	}

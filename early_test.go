@@ -92,10 +92,10 @@ func (s *served) quic(address string, cache tls.ClientSessionCache) *quicClient 
 	return c
 }
 
-func (c *quicClient) get(ctx context.Context, method string, change ...func(*http.Request)) (answer, error) {
+func (c *quicClient) get(ctx context.Context, method string, change ...func(*http.Request)) (reply, error) {
 	r, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("https://127.0.0.1:%d/", c.s.port), nil)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	r.Host = fmt.Sprintf("localhost:%d", c.s.port)
 	for _, f := range change {
@@ -103,19 +103,19 @@ func (c *quicClient) get(ctx context.Context, method string, change ...func(*htt
 	}
 	response, err := c.transport.RoundTrip(r)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	return answer{status: response.StatusCode, header: response.Header, body: string(body)}, err
+	return reply{status: response.StatusCode, header: response.Header, body: string(body)}, err
 }
 
 // early sends requests in early data, and returns when the zone has decided on all of them. answers gives those that come back.
-func (c *quicClient) early(zone string, count int, change ...func(*http.Request)) (answers func() []answer) {
+func (c *quicClient) early(zone string, count int, change ...func(*http.Request)) (answers func() []reply) {
 	t := c.s.t
 	t.Helper()
 	before := decidedBy(t, zone)
-	all := make([]answer, count)
+	all := make([]reply, count)
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	var done sync.WaitGroup
@@ -123,7 +123,7 @@ func (c *quicClient) early(zone string, count int, change ...func(*http.Request)
 		done.Go(func() { all[i], all[i].err = c.get(ctx, http3.MethodGet0RTT, change...) })
 	}
 	redistest.Eventually(t, "all early data is decided on", func() bool { return decidedBy(t, zone)-before == count })
-	return func() []answer {
+	return func() []reply {
 		done.Wait()
 		return all
 	}
@@ -234,7 +234,7 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 		c := s.quic("127.0.0.1", cache)
 		answers := c.early(zone, 4)
 		c.open()
-		var early []answer
+		var early []reply
 		for _, a := range answers() {
 			if a.err != nil {
 				t.Fatal(a.err)

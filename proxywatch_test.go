@@ -160,7 +160,7 @@ func TestEveryReasonIsDocumented(t *testing.T) {
 // are in the source.
 func TestLogSamplesOfThePagesAreOfThisVersion(t *testing.T) {
 	var source strings.Builder
-	for _, pattern := range []string{"*.go", "sync/*.go"} {
+	for _, pattern := range []string{"*.go", "sync/*.go", "internal/*/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

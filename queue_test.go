@@ -128,7 +128,7 @@ func TestQueueThatCountsDenied(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSite(t, &App{}, zoneBlock("a", "limit 10/1s\nalgorithm leaky_bucket\nqueue 5\nkey all\n"+option)+zoneBlock("b", "limit 0/1h"))
 			defer s.end()
-			var a answer
+			var a reply
 			for range 10 {
 				a = s.get("1.2.3.4")
 			}

@@ -25,6 +25,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -278,7 +279,7 @@ func TestEveryOptionIsDocumented(t *testing.T) {
 			t.Errorf("docs/configuration.md doesn't name the option %s", option)
 		}
 	}
-	for _, names := range [][]string{kindNames, emptyKeyNames, redisLossNames, headerSetNames} {
+	for _, names := range [][]string{kindNames, emptyKeyNames, redisLossNames, answer.HeaderSetNames} {
 		for _, name := range names {
 			if !strings.Contains(page, "`"+name+"`") {
 				t.Errorf("docs/configuration.md doesn't name the choice %s", name)

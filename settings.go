@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -30,7 +31,6 @@ var (
 	kindNames      = []string{slidingWindow: "sliding_window", fixedWindow: "fixed_window", slidingLog: "sliding_log", tokenBucket: "token_bucket", gcra: "gcra", leakyBucket: "leaky_bucket"}
 	emptyKeyNames  = []string{emptyClientIP: "client_ip", emptySkip: "skip", emptyShare: "share", emptyDeny: "deny"}
 	redisLossNames = []string{lossLocal: "local", lossDivide: "divide", lossAllow: "allow", lossDeny: "deny"}
-	headerSetNames = []string{"draft", "kong", "github", "off"}
 )
 
 var errStorage = errors.New("counts are exchanged through Redis, not through Caddy's storage; remove storage, and add the line " +
@@ -226,18 +226,13 @@ func statusRange(status int) error {
 }
 
 func checkHeaders(sets []string) error {
-	for i, set := range sets {
-		if _, err := choose[int](set, headerSetNames); err != nil || set == "" {
-			return cmp.Or(err, fmt.Errorf("an empty name; write one of %s", strings.Join(headerSetNames, ", ")))
-		}
-		if slices.Contains(sets[:i], set) {
-			return fmt.Errorf("%s is given twice; write it once", set)
+	for _, set := range sets {
+		if _, err := choose[int](set, answer.HeaderSetNames); err != nil || set == "" {
+			return cmp.Or(err, fmt.Errorf("an empty name; write one of %s", strings.Join(answer.HeaderSetNames, ", ")))
 		}
 	}
-	if len(sets) > 1 && slices.Contains(sets, "off") {
-		return errors.New("off is given together with a header set; write either off or the sets, like draft kong")
-	}
-	return nil
+	_, err := answer.ParseHeaderSets(sets)
+	return err
 }
 
 // checkName keeps zone names fit for header fields and log lines.

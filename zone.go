@@ -10,7 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -81,12 +81,6 @@ type settings struct {
 	earlySync   bool
 }
 
-// decided is what one limit of one zone said of a request.
-type decided struct {
-	*policy
-	algorithms.Decision
-}
-
 // zone is a zone as requests see it.
 type zone struct {
 	settings
@@ -95,12 +89,13 @@ type zone struct {
 	counters []counters // one for each limit, as are limiters, policies and rules
 	limiters []limiter
 	brief    bool // nobody is told how an admitted request leaves the limits
-	policies []*policy
-	log      *refusalLog
+	policies []*answer.Policy
+	log      *answer.RefusalLog
 	metrics  *zoneCounters
 	logger   *zap.Logger
 	said     *warning.Once
 	full     atomic.Bool // warned of more than max_keys
+	noKey    atomic.Bool // warned of an empty key
 
 	// For sync_rate 0.
 	shared       *sharedRedis
@@ -140,7 +135,7 @@ func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 	if !empty {
 		return key, false
 	}
-	z.log.warnEmpty(z.logger, z.keyTemplate, emptyKeyNames[z.emptyKey])
+	z.warnEmpty()
 	switch z.emptyKey {
 	case emptySkip:
 		z.metrics.skip()
@@ -207,3 +202,31 @@ func (z *zone) warnFull() {
 			zap.Int("max_keys", z.maxKeys))
 	}
 }
+
+// warnEmpty says once that keys come out empty, and what happens to such requests instead.
+func (z *zone) warnEmpty() {
+	if !z.noKey.Load() && !z.noKey.Swap(true) {
+		z.logger.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
+			zap.String("zone", z.name), zap.String("key", z.keyTemplate), zap.String("instead", emptyKeyNames[z.emptyKey]))
+	}
+}
+
+// policyOf is what answers tell of one of a zone's limits.
+func policyOf(s *settings, r rate) answer.Policy {
+	p := answer.Policy{Zone: s.name, Name: s.name, Limit: r.n, Window: r.window, Fixed: s.kind == fixedWindow}
+	if len(s.limits) > 1 {
+		p.Name += "-" + windowText(r.window)
+	}
+	return p
+}
+
+// senderOf finds out who sent a request.
+func senderOf(r *http.Request) answer.Client {
+	if isEarly(r) {
+		return answer.Client{Early: true}
+	}
+	client := clientOrRemote(r, toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey)))
+	return answer.Client{RemoteIP: remoteHost(r), ClientIP: client}
+}
+
+func printableText(s string) string { return bounded([]byte(s)) }
