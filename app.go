@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -121,7 +122,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err := a.check(a.shared != nil, a.redisEmpty); err != nil {
 		return err
 	}
-	return registerMetrics(ctx.GetMetricsRegistry(), processStats)
+	return metrics.Register(ctx.GetMetricsRegistry(), processState)
 }
 
 const defaultNamespace = "caddy"

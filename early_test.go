@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
@@ -136,29 +135,6 @@ func decidedBy(t *testing.T, zone string) (n int) {
 		n += decidedAs(t, zone, decision)
 	}
 	return n
-}
-
-// decidedAs is on how many requests a zone has decided so.
-func decidedAs(t *testing.T, zone, decision string) int {
-	t.Helper()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(decisionCount)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			labels := map[string]string{}
-			for _, l := range m.GetLabel() {
-				labels[l.GetName()] = l.GetValue()
-			}
-			if labels["zone"] == zone && labels["decision"] == decision {
-				return int(m.GetCounter().GetValue())
-			}
-		}
-	}
-	return 0
 }
 
 // from is a client that speaks HTTP/1.1 from an address, which its handshake proves.

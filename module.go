@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -264,7 +265,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		z.rules = append(z.rules, ruleOf(s, r))
 	}
 	if !h.DisableMetrics {
-		z.metrics = newZoneCounters(s.name) // Cleanup releases it
+		z.metrics = metrics.NewZone(s.name) // Cleanup releases it
 	}
 	return z, nil
 }
@@ -348,7 +349,7 @@ func markCounted(r *http.Request, p *pass) {
 func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
 		z.log.Flush(clock())
-		z.metrics.release()
+		z.metrics.Release()
 	}
 	for _, key := range h.acquired {
 		_, _ = counterPool.Delete(key) // ending counters can't fail

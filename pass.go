@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -330,7 +331,7 @@ func (p *pass) abandon(now int64) {
 // countOverflow counts a visit whose key found no place in a table.
 func (p *pass) countOverflow(v *visit) {
 	if !v.strict && p.taken[v.first].Overflow {
-		v.zone.metrics.overflowed()
+		v.zone.metrics.CountOverflow()
 		v.zone.warnFull()
 	}
 }
@@ -346,7 +347,7 @@ func resultOf(p *answer.Policy, d *algorithms.Decision) answer.Result {
 // recordAdmission counts an admitted request in its zones.
 func (p *pass) recordAdmission() {
 	for i := range p.take {
-		p.take[i].zone.metrics.admit()
+		p.take[i].zone.metrics.Count(metrics.Admitted)
 		p.countOverflow(&p.take[i])
 	}
 }
@@ -361,10 +362,10 @@ func (p *pass) recordDenial(r *http.Request) answer.Denial {
 		case !v.refused:
 		case v.early:
 			// No line and no event: they would blame the owner of an address that somebody else may have written there.
-			v.zone.metrics.early()
+			v.zone.metrics.Count(metrics.TooEarly)
 			d.Reason = answer.TooEarly
 		default:
-			v.zone.metrics.refuse()
+			v.zone.metrics.Count(metrics.Denied)
 			longest := p.longest(v)
 			v.zone.log.Denied(p.now, answer.Refusal{Request: r, Key: p.key(v), Hash: v.key[0], Limit: longest.Limit, Wait: longest.RetryAfter})
 		}
@@ -373,12 +374,12 @@ func (p *pass) recordDenial(r *http.Request) answer.Denial {
 	case p.refused >= 0:
 		d.Zone = p.take[p.refused].zone.name
 	case p.unavailable:
-		p.denied.metrics.lost()
+		p.denied.metrics.Count(metrics.Unavailable)
 		d.Reason, d.Zone, d.Wait = answer.Unavailable, p.denied.name, time.Second
 	default:
 		z := p.denied
 		d.Zone, d.Wait = z.name, z.limits[0].window
-		z.metrics.refuse()
+		z.metrics.Count(metrics.Denied)
 		z.log.Denied(p.now, answer.Refusal{Request: r, Wait: d.Wait})
 	}
 	return d

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -91,7 +92,7 @@ type zone struct {
 	brief    bool // nobody is told how an admitted request leaves the limits
 	policies []*answer.Policy
 	log      *answer.RefusalLog
-	metrics  *zoneCounters
+	metrics  *metrics.Zone
 	logger   *zap.Logger
 	said     *warning.Once
 	full     atomic.Bool // warned of more than max_keys
@@ -138,7 +139,7 @@ func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 	z.warnEmpty()
 	switch z.emptyKey {
 	case emptySkip:
-		z.metrics.skip()
+		z.metrics.Count(metrics.Skipped)
 		return key[:start], true
 	case emptyDeny:
 		return key[:start], true
