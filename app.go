@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -45,10 +46,10 @@ type App struct {
 	redisEmpty bool
 	shared     *sharedRedis
 
-	keeper  keeper // nil for none
-	unsaved bool   // it was reported at load that counters can't be saved
-	ending  bool   // stopped, and no other configuration came after it
-	kept    int64  // admitted by the zones that don't sync, when that was saved last
+	keeper  *snapshot.Keeper // nil for none
+	unsaved bool             // it was reported at load that counters can't be saved
+	ending  bool             // stopped, and no other configuration came after it
+	kept    int64            // admitted by the zones that don't sync, when that was saved last
 
 	mu       sync.Mutex
 	said     warning.Once
@@ -115,7 +116,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	var err error
-	if a.keeper, err = newKeeper(ctx, a.Persist); err != nil {
+	if a.keeper, err = snapshot.Open(a.Persist, ctx.Storage()); err != nil {
 		return err
 	}
 	a.checkKeeper()
@@ -260,7 +261,7 @@ func (a *App) Start() error {
 		inForce.Store(a)
 		a.apply()
 		if a.keeper != nil {
-			a.resume()
+			a.restore()
 		}
 	}
 	sleeps.look(&origin)

@@ -12,6 +12,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+
+	"github.com/caddy-tide/ratelimit/internal/snapshot"
 )
 
 // parseGlobalOption reads the global option:
@@ -108,7 +110,7 @@ func (p parser) appOption(app *App, option string) (err error) {
 // persist takes no value for Caddy's storage, and an empty one for nothing: that is an environment variable that is not set.
 func (p parser) persist() (string, error) {
 	if p.CountRemainingArgs() == 0 {
-		return persistStorage, nil
+		return snapshot.InStorage, nil
 	}
 	return p.word()
 }
