@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -165,7 +166,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 		log := caddy.Log().Named("rate_limit")
 		return &sharedRedis{
 			key: key, namespace: a.namespace, client: client,
-			replicator: ratesync.NewReplicator(client, a.namespace, set.Timeout, clock, log),
+			replicator: ratesync.NewReplicator(client, a.namespace, set.Timeout, clock.Now, log),
 			strict:     ratesync.NewStrict(client, a.namespace, time.Duration(a.StrictTimeout)),
 		}, nil
 	})
@@ -191,7 +192,7 @@ func (a *App) borrowRedis(ctx caddy.Context) error {
 	a.shared = &sharedRedis{
 		namespace:  a.namespace,
 		client:     client,
-		replicator: ratesync.NewReplicator(client, a.namespace, time.Second, clock, caddy.Log().Named("rate_limit")),
+		replicator: ratesync.NewReplicator(client, a.namespace, time.Second, clock.Now, caddy.Log().Named("rate_limit")),
 		strict:     ratesync.NewStrict(client, a.namespace, time.Duration(a.StrictTimeout)),
 	}
 	return nil
@@ -262,7 +263,7 @@ func (a *App) Start() error {
 			a.resume()
 		}
 	}
-	sleeps.look(&origin)
+	clock.CatchUp()
 	a.stop, a.done = make(chan struct{}), make(chan struct{})
 	go a.summaries()
 	return nil
@@ -357,10 +358,10 @@ func (a *App) summaries() {
 		case <-a.stop:
 			return
 		case <-second.C:
-			sleeps.look(&origin)
+			clock.CatchUp()
 		case <-minute.C:
 			for _, z := range a.zones {
-				z.log.tick(z.logger, clock())
+				z.log.tick(z.logger, clock.Now())
 			}
 		}
 	}
