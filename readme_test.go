@@ -26,6 +26,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/redisconfig"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -160,7 +162,7 @@ func TestCaddyfileExampleStartsClean(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if app := appIn(t, config); (url == "") != (app.Redis.URL == redisOff) {
+		if app := appIn(t, config); (url == "") != (app.Redis.URL == redisconfig.Off) {
 			t.Errorf("with REDIS_URL=%q the redis is %q", url, app.Redis.URL)
 		}
 		if err := errors.Join(caddy.Load(config, true), caddy.Stop()); err != nil {
@@ -428,7 +430,7 @@ func checkACLLog(t *testing.T, server *redistest.Server) {
 // checkACL exchanges and decides with every algorithm.
 func checkACL(t *testing.T, server *redistest.Server, url string) {
 	t.Helper()
-	set, err := ratesync.ParseURL(url)
+	set, err := redisconn.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
 	}
