@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
 // parseGlobalOption reads the global option:
@@ -133,7 +134,7 @@ func (p parser) redis() (*Redis, error) {
 		r.URL = strings.Join(values, ",")
 		if strings.Trim(r.URL, ", ") == "" {
 			r.URL = ""
-		} else if near := nearestOf(values[0], []string{"simple", "failover", "cluster", "storage", redisconfig.Off}); near != "" {
+		} else if near := spelling.Nearest(values[0], []string{"simple", "failover", "cluster", "storage", redisconfig.Off}); near != "" {
 			return nil, fmt.Errorf("there is no %q; did you mean %s?", clip(values[0]), near)
 		}
 	}

@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -65,7 +65,7 @@ func newRefusalLog(zone string, window time.Duration, logKey bool) *refusalLog {
 // about is whose refusal it is. What a line shows of it is worked out only for a line.
 type about struct {
 	request  *http.Request
-	template *keyTemplate
+	template *reqkey.Template
 	key      []byte // nil for a request without one
 }
 
@@ -129,21 +129,20 @@ func (l *refusalLog) first(logger *zap.Logger, now int64, hash uint64, d algorit
 // line has none.
 func (a about) appendFields(fields []zap.Field, withKey bool) []zap.Field {
 	r := a.request
-	if isEarly(r) {
+	if reqkey.IsEarly(r) {
 		fields = append(fields, zap.Bool("early_data", true))
 	} else {
-		client := clientOrRemote(r, toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey)))
-		fields = append(fields, zap.String("remote_ip", remoteHost(r)), zap.String("client_ip", bounded([]byte(client))))
+		fields = append(fields, zap.String("remote_ip", reqkey.RemoteHost(r)), zap.String("client_ip", reqkey.Printable(reqkey.ClientIP(r))))
 	}
-	fields = append(fields, zap.String("method", bounded([]byte(r.Method))), zap.String("host", bounded([]byte(r.Host))),
-		zap.String("path", bounded([]byte(r.URL.EscapedPath()))))
+	fields = append(fields, zap.String("method", reqkey.Printable(r.Method)), zap.String("host", reqkey.Printable(r.Host)),
+		zap.String("path", reqkey.Printable(r.URL.EscapedPath())))
 	if a.key == nil {
 		return fields
 	}
 	id := table.IDOf(a.key)
 	fields = append(fields, zap.String("key_digest", hex.EncodeToString(id[:4])))
 	if withKey {
-		fields = append(fields, zap.String("key", a.template.text(a.key)))
+		fields = append(fields, zap.String("key", a.template.Text(a.key)))
 	}
 	return fields
 }

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // logged is a refusal log with what it wrote, as "first <key>" and "summary <refused> <keys> <period>".
@@ -39,8 +40,8 @@ func (l *logged) refuse(at time.Duration, key string) {
 	l.refused(l.logger, start+int64(at), hash, algorithms.Decision{RetryAfter: time.Second, Limit: 5}, aboutKey(key))
 }
 
-var byHeader = func() *keyTemplate {
-	k, err := compileKey("{http.request.header.X}", 32, 64)
+var byHeader = func() *reqkey.Template {
+	k, err := reqkey.Compile("{http.request.header.X}", 32, 64)
 	if err != nil {
 		panic(err)
 	}
@@ -49,7 +50,10 @@ var byHeader = func() *keyTemplate {
 
 // aboutKey is a refusal of this key.
 func aboutKey(key string) about {
-	return about{request: request("/"), template: byHeader, key: byHeader.appendValue(nil, key)}
+	r := request("/")
+	r.Header["X"] = []string{key}
+	raw, _ := byHeader.Append(nil, r, nil)
+	return about{request: request("/"), template: byHeader, key: raw}
 }
 
 const start = 1_700_000_000_000_000_000
@@ -178,7 +182,7 @@ func TestKeyIsLoggedOnlyIfWanted(t *testing.T) {
 // A line names who was refused and what for, and what a client sent does no harm in it. Of the key it has a digest, and the text only if wanted.
 func TestLineOfARefusal(t *testing.T) {
 	const secret = "sk-0123456789"
-	digest := fmt.Sprintf("%x", sha256.Sum256(append([]byte{tagText, byte(len(secret))}, secret...)))[:8]
+	digest := fmt.Sprintf("%x", sha256.Sum256(aboutKey(secret).key))[:8]
 	for _, logKey := range []bool{false, true} {
 		options := "log_key off\n"
 		if logKey {
@@ -220,7 +224,7 @@ func TestLineOfARefusal(t *testing.T) {
 				t.Errorf("%s: %v, want %v", name, line[name], want)
 			}
 		}
-		if !strings.HasPrefix(path, "/%0D%0A%1B") && !strings.HasPrefix(path, "/%0d%0a%1b") || len(path) > longestKeyText+len("...") {
+		if !strings.HasPrefix(path, "/%0D%0A%1B") && !strings.HasPrefix(path, "/%0d%0a%1b") || len(path) > reqkey.MaxText+len("...") {
 			t.Errorf("path: %q", path)
 		}
 		if key := line["key"]; logKey != (key == secret) || logKey != strings.Contains(string(written), secret) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -119,7 +120,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 		return
 	}
 	raw := p.raw[start:]
-	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters, early: raw[0] == tagEarly})
+	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters, early: reqkey.IsUnproven(raw)})
 	v := &p.take[len(p.take)-1]
 	lost := false
 	if z.strict() && v.hasSlots(raw, p.now) {

@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // starts notes when requests begin.
@@ -98,7 +99,7 @@ func TestPlaceIsKeptForThoseBehind(t *testing.T) {
 		enter := func(who string) (*pass, *http.Request) {
 			r := s.request("1.2.3.4", header("K", who))
 			p := newPass(clock.Now())
-			if err := p.visitAll(s.handler.zones, r, varsOf(r), nil); err != nil || p.isRefused() {
+			if err := p.visitAll(s.handler.zones, r, reqkey.Vars(r), nil); err != nil || p.isRefused() {
 				t.Fatalf("the queues are read: %v, denied %v", err, p.isRefused())
 			}
 			return p, r

@@ -17,6 +17,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // longestRetryAfter keeps Retry-After in what a client with 32 bits can read.
@@ -433,9 +435,9 @@ func (e *events) exceeded(r *http.Request, zone string, seconds int64) {
 		return
 	}
 	data := map[string]any{"zone": zone, "wait": time.Duration(seconds) * time.Second, "remote_ip": "", "client_ip": ""}
-	if !isEarly(r) { // which proves no address
-		data["remote_ip"] = remoteHost(r)
-		data["client_ip"] = clientOrRemote(r, toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey)))
+	if !reqkey.IsEarly(r) { // which proves no address
+		data["remote_ip"] = reqkey.RemoteHost(r)
+		data["client_ip"] = reqkey.ClientIP(r)
 	}
 	e.app.Emit(e.ctx, exceededEvent, data)
 }

@@ -250,6 +250,21 @@ func TestPlaceholdersOfOneRefusal(t *testing.T) {
 	}
 }
 
+// prepared returns a request as a handler of Caddy's gets it, from a peer that the server found to be clientIP ("" leaves the variable out).
+func prepared(t testing.TB, r *http.Request, clientIP string) (*http.Request, *caddy.Replacer) {
+	t.Helper()
+	repl := caddy.NewReplacer()
+	r = caddyhttp.PrepareRequest(r, repl, nil, nil)
+	if clientIP == "" {
+		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, nil)
+	} else {
+		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, clientIP)
+	}
+	return r, repl
+}
+
+func request(target string) *http.Request { return httptest.NewRequest(http.MethodGet, target, nil) }
+
 func TestPlaceholdersCostOneAllocation(t *testing.T) {
 	one := []decided{said("login", false, 5, time.Minute, slidingWindow, admits(4, 0))}
 	r, _ := prepared(t, request("/"), "192.0.2.1")

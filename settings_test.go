@@ -218,14 +218,6 @@ func TestOverlong(t *testing.T) {
 	}
 }
 
-func TestNearestOf(t *testing.T) {
-	for value, want := range map[string]string{"burts": "burst", "algoritm": "algorithm", "limits": "limit", "xyz": "", "": "", "db": "", "quee": "queue"} {
-		if got := nearestOf(value, zoneOptions); got != want {
-			t.Errorf("nearestOf(%q) = %q, want %q", value, got, want)
-		}
-	}
-}
-
 // Every option of a zone but its matchers and the older plugin's words shows in the fingerprint, so none can differ unseen.
 func TestFingerprintSeesEveryOption(t *testing.T) {
 	base := `{"limits": [{"max_events": 5, "window": "1m"}], "algorithm": "token_bucket"}`

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -92,7 +93,7 @@ type decided struct {
 type zone struct {
 	settings
 	matchers caddyhttp.MatcherSets
-	template *keyTemplate
+	template *reqkey.Template
 	counters []counters // one for each limit, as are limiters, policies and rules
 	limiters []limiter
 	brief    bool // nobody is told how an admitted request leaves the limits
@@ -137,7 +138,7 @@ func (z *zone) wasCounted(counted []string) bool {
 // appendKey appends the key of a request with these variables in this zone. skip says that the zone doesn't count it.
 func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, skip bool) {
 	start := len(dst)
-	key, empty := z.template.appendKey(dst, r, vars)
+	key, empty := z.template.Append(dst, r, vars)
 	if !empty {
 		return key, false
 	}
@@ -151,8 +152,7 @@ func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 	case emptyShare:
 		return key, false
 	}
-	key, _ = appendClientIP(key[:start], r, vars, z.ipv4Prefix, z.ipv6Prefix)
-	return key, false
+	return z.template.AppendClientIP(key[:start], r, vars), false
 }
 
 // lost says that the counts of other nodes can't be had for a key.
