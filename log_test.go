@@ -12,12 +12,15 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // A line names who was refused and what for, and what a client sent does no harm in it. Of the key it has a digest, and the text only if wanted.
 func TestLineOfARefusal(t *testing.T) {
 	const secret = "sk-0123456789"
-	digest := fmt.Sprintf("%x", sha256.Sum256(append([]byte{tagText, byte(len(secret))}, secret...)))[:8]
+	key := append([]byte{0x01, byte(len(secret))}, secret...) // the tag of text, its length, the text
+	digest := fmt.Sprintf("%x", sha256.Sum256(key))[:8]
 	for _, logKey := range []bool{false, true} {
 		options := "log_key off\n"
 		if logKey {
@@ -59,7 +62,7 @@ func TestLineOfARefusal(t *testing.T) {
 				t.Errorf("%s: %v, want %v", name, line[name], want)
 			}
 		}
-		if !strings.HasPrefix(path, "/%0D%0A%1B") && !strings.HasPrefix(path, "/%0d%0a%1b") || len(path) > longestKeyText+len("...") {
+		if !strings.HasPrefix(path, "/%0D%0A%1B") && !strings.HasPrefix(path, "/%0d%0a%1b") || len(path) > reqkey.MaxText+len("...") {
 			t.Errorf("path: %q", path)
 		}
 		if key := line["key"]; logKey != (key == secret) || logKey != strings.Contains(string(written), secret) {

@@ -16,7 +16,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -75,7 +77,7 @@ type Handler struct {
 	answers  *answer.Responder
 	logger   *zap.Logger
 	said     *warning.Once
-	proxies  *proxyWatch
+	proxies  *reqkey.ProxyWatch
 }
 
 // Distributed is the block of that name in the older plugin's configuration.
@@ -169,7 +171,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return inJSON(err)
 	}
-	h.said, h.proxies = &app.said, new(proxyWatch)
+	h.said, h.proxies = &app.said, new(reqkey.ProxyWatch)
 	for _, w := range found {
 		h.said.Warn(h.logger, w.Code, w.Text)
 	}
@@ -177,7 +179,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	events, err := answer.NewEvents(ctx, senderOf)
+	events, err := answer.NewEvents(ctx)
 	if err != nil {
 		return err
 	}
@@ -195,14 +197,13 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return fmt.Errorf("zone %q: %w", all[i].name, err)
 		}
 		h.zones = append(h.zones, z)
-		h.proxies.keys(z.template)
+		h.proxies.Note(z.template)
 		if err := app.use(z, where, h.sweepInterval()); err != nil {
 			return err
 		}
 	}
-	if server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); h.proxies.keyed && trustsLoosely(server) {
-		warnLooseTrust(h.said, h.logger, server)
-	}
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	h.proxies.CheckServer(h.said, h.logger, server)
 	slices.SortStableFunc(h.zones, func(a, b *zone) int { return strictness(a) - strictness(b) })
 	for _, z := range h.zones {
 		z.queuesLast = z.kind == leakyBucket && (len(h.zones) > 1 || len(z.limits) > 1)
@@ -243,14 +244,12 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		}
 	}
 	var err error
-	if z.template, err = compileKey(s.keyTemplate, s.ipv4Prefix, s.ipv6Prefix); err != nil {
+	if z.template, err = reqkey.Compile(s.keyTemplate, s.ipv4Prefix, s.ipv6Prefix); err != nil {
 		return nil, err
 	}
-	log := answer.RefusalLogOptions{
-		Logger: h.logger, Zone: s.name, Window: s.limits[len(s.limits)-1].window, Client: senderOf, Printable: printableText,
-	}
+	log := answer.RefusalLogOptions{Logger: h.logger, Zone: s.name, Window: s.limits[len(s.limits)-1].window}
 	if h.LogKey {
-		log.KeyText = z.template.text
+		log.Keys = z.template
 	}
 	z.log = answer.NewRefusalLog(log)
 	for _, r := range s.limits {
@@ -272,13 +271,11 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 
 // ServeHTTP lets a request through, refuses it, or makes it wait for its turn in a queue.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	vars := varsOf(r)
+	vars := reqkey.Vars(r)
 	counted := countedBefore(r, vars)
-	p := newPass(clock())
+	p := newPass(clock.Now())
 	defer p.free()
-	if h.proxies.due(p.now) && !isEarly(r) {
-		h.proxies.look(h.said, h.logger, r)
-	}
+	h.proxies.Watch(h.said, h.logger, r, p.now)
 	if err := p.check(h.zones, r, vars, counted); err != nil {
 		p.giveBack()
 		return err
@@ -292,7 +289,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return nil
 	}
 	if delay := p.delay(); delay > 0 && !wait(r, delay) {
-		p.abandon(clock())
+		p.abandon(clock.Now())
 		return errGone
 	}
 	p.recordAdmission()
@@ -348,7 +345,7 @@ func markCounted(r *http.Request, p *pass) {
 // Cleanup lets go of the counters.
 func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
-		z.log.Flush(clock())
+		z.log.Flush(clock.Now())
 		z.metrics.Release()
 	}
 	for _, key := range h.acquired {

@@ -8,7 +8,9 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -120,7 +122,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 		return
 	}
 	raw := p.raw[start:]
-	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters, early: raw[0] == tagEarly})
+	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters, early: reqkey.IsUnproven(raw)})
 	v := &p.take[len(p.take)-1]
 	lost := false
 	if z.strict() && v.hasSlots(raw, p.now) {
@@ -175,7 +177,7 @@ func (p *pass) ask(l limiter, v *visit, raw []byte) table.Taken {
 func (p *pass) enterQueues() {
 	now := p.now
 	if p.asked {
-		now = clock()
+		now = clock.Now()
 	}
 	for i := range p.take {
 		v := &p.take[i]
@@ -284,7 +286,7 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 			l.charge(v.key, t, 1)
 		}
 	case t.Allowed && !v.zone.countDenied && v.zone.kind == leakyBucket:
-		l.abandon(v.key, t, clock(), 1)
+		l.abandon(v.key, t, clock.Now(), 1)
 	case t.Allowed && !v.zone.countDenied:
 		l.giveBack(v.key, t, 1)
 	case t.Allowed && v.zone.brief: // but of a refused request it is told

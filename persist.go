@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -54,7 +55,7 @@ func (a *App) restore() {
 		return
 	case err != nil:
 		log.Warn("saved counters could not be read; they start anew", warning.Field(warning.NotRestored), zap.Error(err))
-	case s.IsFromFuture(clock()):
+	case s.IsFromFuture(clock.Now()):
 		log.Warn("counters were saved at a time that is still to come, so the clock was set back since; they start anew", warning.Field(warning.NotRestored), zap.Time("saved", time.Unix(0, s.At)))
 	case len(s.Limits) > 0:
 		a.restoreLimits(s, log)
@@ -84,7 +85,7 @@ func (a *App) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 
 // save writes the counters of the zones that don't sync. Those that do are in Redis.
 func (a *App) save() {
-	s := snapshot.Snapshot{At: clock(), Limits: make(map[string]table.Saved)}
+	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]table.Saved)}
 	a.kept = 0
 	for l := range a.localLimits {
 		if _, shared := s.Limits[l.key]; !shared {

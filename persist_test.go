@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -275,9 +276,9 @@ func written(t *testing.T, at int64, limit string) []byte {
 // Whatever is there in place of the counters, the node serves, and says clearly what is wrong. What isn't ours stays as it is.
 func TestPersistOfWhatCannotBeRead(t *testing.T) {
 	const limit = `"caddy" "persist-bad" s-1h0m0s`
-	old := written(t, clock()-int64(48*time.Hour), limit)
-	early := written(t, clock()+int64(time.Hour), limit)
-	whole := written(t, clock(), limit)
+	old := written(t, clock.Now()-int64(48*time.Hour), limit)
+	early := written(t, clock.Now()+int64(time.Hour), limit)
+	whole := written(t, clock.Now(), limit)
 	damaged := slices.Clone(whole)
 	damaged[40] ^= 1
 	for what, test := range map[string]struct {

@@ -11,7 +11,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -86,7 +88,7 @@ type settings struct {
 type zone struct {
 	settings
 	matchers caddyhttp.MatcherSets
-	template *keyTemplate
+	template *reqkey.Template
 	counters []counters // one for each limit, as are limiters, policies and rules
 	limiters []limiter
 	brief    bool // nobody is told how an admitted request leaves the limits
@@ -132,7 +134,7 @@ func (z *zone) wasCounted(counted []string) bool {
 // appendKey appends the key of a request with these variables in this zone. skip says that the zone doesn't count it.
 func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, skip bool) {
 	start := len(dst)
-	key, empty := z.template.appendKey(dst, r, vars)
+	key, empty := z.template.Append(dst, r, vars)
 	if !empty {
 		return key, false
 	}
@@ -146,8 +148,7 @@ func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 	case emptyShare:
 		return key, false
 	}
-	key, _ = appendClientIP(key[:start], r, vars, z.ipv4Prefix, z.ipv6Prefix)
-	return key, false
+	return z.template.AppendClientIP(key[:start], r, vars), false
 }
 
 // lost says that the counts of other nodes can't be had for a key.
@@ -188,7 +189,7 @@ func (z *zone) noteStrict(r *http.Request, by *sharedRedis, err error) {
 	if err == nil || r.Context().Err() != nil { // or the client went away
 		return
 	}
-	failed, now := z.strictFailed.Load(), clock()
+	failed, now := z.strictFailed.Load(), clock.Now()
 	if (failed == 0 || now-failed > int64(time.Second)) && z.strictFailed.CompareAndSwap(failed, now) {
 		by.replicator.Report(z.reportName(), err)
 	}
@@ -220,14 +221,3 @@ func policyOf(s *settings, r rate) answer.Policy {
 	}
 	return p
 }
-
-// senderOf finds out who sent a request.
-func senderOf(r *http.Request) answer.Client {
-	if isEarly(r) {
-		return answer.Client{Early: true}
-	}
-	client := clientOrRemote(r, toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey)))
-	return answer.Client{RemoteIP: remoteHost(r), ClientIP: client}
-}
-
-func printableText(s string) string { return bounded([]byte(s)) }

@@ -42,7 +42,7 @@ func (answerer) CaddyModule() caddy.ModuleInfo {
 }
 
 func (a *answerer) Provision(ctx caddy.Context) error {
-	e, err := NewEvents(ctx, fromTheTest)
+	e, err := NewEvents(ctx)
 	if a.Status == 0 {
 		a.Status = http.StatusTooManyRequests
 	}
@@ -334,8 +334,7 @@ func TestEvent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := Client{RemoteIP: "2001:db8::1", ClientIP: "192.0.2.1"}
-	e, err := NewEvents(ctx, func(*http.Request) Client { return client })
+	e, err := NewEvents(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +342,10 @@ func TestEvent(t *testing.T) {
 	if err := e.app.Subscribe(&caddyevents.Subscription{Events: []string{exceededEvent}, Handlers: []caddyevents.Handler{l}}); err != nil {
 		t.Fatal(err)
 	}
-	e.exceeded(request("/"), "login", 12)
+	r := prepared(request("/"))
+	r.RemoteAddr = "[2001:db8::1]:443"
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
+	e.exceeded(r, "login", 12)
 	if len(l.heard) != 1 {
 		t.Fatalf("%d events, want 1", len(l.heard))
 	}

@@ -7,24 +7,25 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 const exceededEvent = "rate_limit_exceeded"
 
 // Events gives Caddy's event system an event for each denied request.
 type Events struct {
-	app    *caddyevents.App
-	ctx    caddy.Context
-	client func(*http.Request) Client
+	app *caddyevents.App
+	ctx caddy.Context
 }
 
 // NewEvents is called from Provision.
-func NewEvents(ctx caddy.Context, client func(*http.Request) Client) (*Events, error) {
+func NewEvents(ctx caddy.Context) (*Events, error) {
 	app, err := ctx.App("events")
 	if err != nil {
 		return nil, fmt.Errorf("getting events app: %w", err)
 	}
-	return &Events{app.(*caddyevents.App), ctx, client}, nil
+	return &Events{app.(*caddyevents.App), ctx}, nil
 }
 
 // exceeded emits the event of one denied request if anyone listens. Handlers of events run within
@@ -33,17 +34,9 @@ func (e *Events) exceeded(r *http.Request, zone string, seconds int64) {
 	if !e.app.ShouldEmit(exceededEvent) {
 		return
 	}
-	c := e.client(r)
-	e.app.Emit(e.ctx, exceededEvent, map[string]any{
-		"zone": zone, "wait": time.Duration(seconds) * time.Second, "remote_ip": c.RemoteIP, "client_ip": c.ClientIP,
-	})
-}
-
-// A Client is who sent a request.
-type Client struct {
-	// Early is set for early data, which proves no address: then both are empty.
-	Early bool
-	// RemoteIP is the address of the peer, ClientIP the one that the server found behind its
-	// trusted proxies.
-	RemoteIP, ClientIP string
+	data := map[string]any{"zone": zone, "wait": time.Duration(seconds) * time.Second, "remote_ip": "", "client_ip": ""}
+	if !reqkey.IsEarly(r) { // which proves no address
+		data["remote_ip"], data["client_ip"] = reqkey.RemoteHost(r), reqkey.ClientIP(r)
+	}
+	e.app.Emit(e.ctx, exceededEvent, data)
 }

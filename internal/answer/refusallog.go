@@ -10,6 +10,8 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 const (
@@ -63,12 +65,8 @@ type RefusalLogOptions struct {
 	Zone   string
 	// Window is the longest of the zone.
 	Window time.Duration
-	// KeyText shows a key in printable ASCII; nil leaves keys out.
-	KeyText func(key []byte) string
-	// Client finds out who sent a request.
-	Client func(*http.Request) Client
-	// Printable makes bounded printable ASCII of what a client sent.
-	Printable func(string) string
+	// Keys is the template of keys that are to be shown, nil for none.
+	Keys *reqkey.Template
 }
 
 // NewRefusalLog returns a log that has written nothing yet.
@@ -158,22 +156,24 @@ func (l *RefusalLog) writeLine(now int64, r Refusal) {
 
 // fieldsOf returns what a line shows of a denial. Text from the client is in printable ASCII and
 // bounded; of the URL it is the path alone, as queries hold secrets. The digest tells keys apart.
+// Early data proves no address, so its line has none.
 func (l *RefusalLog) fieldsOf(r Refusal) []zap.Field {
 	fields := []zap.Field{zap.String("zone", l.Zone), zap.Duration("wait", r.Wait), zap.Int64("limit", r.Limit)}
-	if c := l.Client(r.Request); c.Early {
+	printable := func(name, text string) zap.Field { return zap.String(name, reqkey.Printable(text)) }
+	if reqkey.IsEarly(r.Request) {
 		fields = append(fields, zap.Bool("early_data", true))
 	} else {
-		fields = append(fields, zap.String("remote_ip", c.RemoteIP), zap.String("client_ip", l.Printable(c.ClientIP)))
+		fields = append(fields, zap.String("remote_ip", reqkey.RemoteHost(r.Request)), printable("client_ip", reqkey.ClientIP(r.Request)))
 	}
-	fields = append(fields, zap.String("method", l.Printable(r.Request.Method)), zap.String("host", l.Printable(r.Request.Host)),
-		zap.String("path", l.Printable(r.Request.URL.EscapedPath())))
+	fields = append(fields, printable("method", r.Request.Method), printable("host", r.Request.Host),
+		printable("path", r.Request.URL.EscapedPath()))
 	if r.Key == nil {
 		return fields
 	}
 	digest := sha256.Sum256(r.Key)
 	fields = append(fields, zap.String("key_digest", hex.EncodeToString(digest[:4])))
-	if l.KeyText != nil {
-		fields = append(fields, zap.String("key", l.KeyText(r.Key)))
+	if l.Keys != nil {
+		fields = append(fields, zap.String("key", l.Keys.Text(r.Key)))
 	}
 	return fields
 }

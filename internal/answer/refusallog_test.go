@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +12,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // logged is a refusal log with what it wrote, as "first <key>" and "summary <refused> <keys>
@@ -29,15 +30,16 @@ func newLogged(window time.Duration) *logged {
 
 // refusalLog is the log of a zone that shows keys.
 func refusalLog(logger *zap.Logger, window time.Duration) *RefusalLog {
-	return NewRefusalLog(RefusalLogOptions{
-		Logger: logger, Zone: "login", Window: window, Client: fromTheTest,
-		KeyText: keyText, Printable: func(s string) string { return s },
-	})
+	return NewRefusalLog(RefusalLogOptions{Logger: logger, Zone: "login", Window: window, Keys: byHeader})
 }
 
-func keyText(key []byte) string { return string(key) }
-
-func fromTheTest(*http.Request) Client { return Client{RemoteIP: "192.0.2.1", ClientIP: "192.0.2.1"} }
+var byHeader = func() *reqkey.Template {
+	k, err := reqkey.Compile("{http.request.header.X}", 32, 64)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}()
 
 var testSeed = maphash.MakeSeed()
 
@@ -45,8 +47,11 @@ func (l *logged) deny(at time.Duration, key string) { l.Denied(start+int64(at), 
 
 // refusalOf is a denied request with this key.
 func refusalOf(key string) Refusal {
+	r := request("/")
+	r.Header["X"] = []string{key}
+	raw, _ := byHeader.Append(nil, r, nil)
 	return Refusal{
-		Request: request("/"), Key: []byte(key), Hash: maphash.String(testSeed, key), Limit: 5, Wait: time.Second,
+		Request: r, Key: raw, Hash: maphash.String(testSeed, key), Limit: 5, Wait: time.Second,
 	}
 }
 
@@ -167,7 +172,7 @@ func TestLogSurvivesAClockThatSteps(t *testing.T) {
 func TestKeyIsLoggedOnlyIfWanted(t *testing.T) {
 	core, seen := observer.New(zapcore.InfoLevel)
 	l := refusalLog(zap.New(core), time.Minute)
-	l.KeyText = nil
+	l.Keys = nil
 	l.Denied(start, refusalOf("secret"))
 	m := seen.All()[0].ContextMap()
 	if _, ok := m["key"]; ok || m["zone"] != "login" || m["remote_ip"] != "192.0.2.1" || m["limit"] != int64(5) || m["key_digest"] == nil {
