@@ -7,6 +7,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -61,7 +63,7 @@ const statusPath = "/rate_limit/"
 
 func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
 	if r.URL.Path != statusPath {
-		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("there is no %s; the state is at %s", clip(r.URL.Path), statusPath)}
+		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("there is no %s; the state is at %s", spelling.Clip(r.URL.Path), statusPath)}
 	}
 	if r.Method != http.MethodGet {
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s not allowed; use GET", r.Method)}
@@ -91,7 +93,7 @@ func currentStatus() status {
 			continue // a zone that several handlers share
 		}
 		seen[l.counters] = true
-		if s.Strict == nil && app.shared != nil && l.settings.syncRate == syncStrict {
+		if s.Strict == nil && app.shared != nil && l.settings.syncRate == rates.Strict {
 			circuits := app.shared.strict.Status()
 			s.Strict = &circuits
 		}
@@ -101,7 +103,7 @@ func currentStatus() status {
 		}
 		overflow, bytes := l.counters.overflowed()
 		s.Zones = append(s.Zones, limitStatus{
-			Zone: l.settings.name, Algorithm: l.settings.kind.String(), Limit: l.rate.n, Window: windowText(l.rate.window),
+			Zone: l.settings.name, Algorithm: l.settings.kind.String(), Limit: l.rate.Limit, Window: rates.WindowText(l.rate.Window),
 			SyncRate: l.settings.syncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent, Node: node,
 			Exchange: l.counters.exchange(),
 			Overflow: overflow, OverflowBytes: bytes,

@@ -14,10 +14,12 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zonename"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -70,7 +72,7 @@ type appLimit struct {
 	counters counters
 	key      string // in the pool
 	settings settings
-	rate     rate
+	rate     rates.Rate
 	sweep    time.Duration
 }
 
@@ -84,7 +86,7 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 
 // Provision prepares the connection to Redis and doesn't use it: caddy validate comes here as well.
 func (a *App) Provision(ctx caddy.Context) error {
-	a.ctx, a.logger = ctx, ctx.Logger()
+	a.ctx, a.logger, a.registry = ctx, ctx.Logger(), registry{}
 	if a.StrictTimeout == 0 {
 		a.StrictTimeout = caddy.Duration(100 * time.Millisecond)
 	}
@@ -96,11 +98,14 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.checkKeeper()
-	if err := a.check(a.shared != nil, a.redisEmpty); err != nil {
+	if err := a.check(a.globals()); err != nil {
 		return err
 	}
 	return metrics.Register(ctx.GetMetricsRegistry(), processState)
 }
+
+// globals returns what the options mean for handlers.
+func (a *App) globals() globals { return globals{a.SyncRate, a.shared != nil, a.redisEmpty} }
 
 const defaultNamespace = "caddy"
 
@@ -253,7 +258,7 @@ func (a *App) takeOver(before *App) {
 		}
 		for key, l := range limits {
 			from, same := old[key]
-			strict := l.settings.syncRate == syncStrict
+			strict := l.settings.syncRate == rates.Strict
 			if same && from.counters != l.counters {
 				l.counters.resume(&l.settings, l.rate, from.counters.save()) // the namespace has changed
 			}
@@ -261,7 +266,7 @@ func (a *App) takeOver(before *App) {
 			case !same:
 				a.logger.Info("a zone's algorithm, window or buckets have changed: this limit counts anew",
 					zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
-			case strict != (from.settings.syncRate == syncStrict) && !l.settings.kind.counts():
+			case strict != (from.settings.syncRate == rates.Strict) && !l.settings.kind.counts():
 				a.logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew",
 					zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
 			}
@@ -284,17 +289,17 @@ func (a *App) byZone() map[string]map[string]*appLimit {
 
 // renamed finds what an unnamed zone was called before its numbers changed, if there is no doubt.
 func renamed(name string, had, now map[string]map[string]*appLimit) (old map[string]*appLimit) {
-	shape := autoShape(name)
+	shape := zonename.Shape(name)
 	if shape == "" {
 		return nil
 	}
 	for other := range now {
-		if other != name && had[other] == nil && autoShape(other) == shape {
+		if other != name && had[other] == nil && zonename.Shape(other) == shape {
 			return nil
 		}
 	}
 	for other, limits := range had {
-		if now[other] == nil && autoShape(other) == shape {
+		if now[other] == nil && zonename.Shape(other) == shape {
 			if old != nil {
 				return nil
 			}

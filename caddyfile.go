@@ -15,7 +15,11 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 func init() {
@@ -85,15 +89,16 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return err
 	}
 	// The global options are not in sight here, so sync_rate gets the benefit of the doubt.
-	if _, err := p.check(nil, true, false); err != nil {
+	zones, err := p.check(globals{hasRedis: true})
+	if err != nil {
 		return err
 	}
 	if p.unnamed != nil {
-		name, err := autoName("", true, nil, *p.unnamed, false)
+		shape, err := p.unnamed.identity(nil, false)
 		if err != nil {
 			return err
 		}
-		p.handler.RateLimits = map[string]*Zone{name: p.unnamed}
+		p.handler.RateLimits = map[string]*Zone{zonename.Hashed(zonename.Of("", zones[0].limits), shape): p.unnamed}
 	}
 	*h = *p.handler
 	return nil
@@ -120,13 +125,12 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	if err != nil {
 		return nil, err
 	}
-	hasRedis, redisEmpty := app.redisAsWritten()
-	zones, err := p.check(app.SyncRate, hasRedis, redisEmpty)
+	zones, err := p.check(app.globalsAsWritten())
 	if err != nil {
 		return nil, err
 	}
 	if p.unnamed != nil {
-		err = p.nameUnnamed(h, matcher, alike)
+		err = p.nameUnnamed(h, zones[0], matcher, alike)
 	} else {
 		err = p.register(h, zones)
 	}
@@ -136,16 +140,32 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	return h.NewRoute(matcher, p.handler), nil
 }
 
+// checkMatcherToken rejects a rate without its number in the place of a matcher. The directive's
+// name is the current token.
+func checkMatcherToken(d *caddyfile.Dispenser) error {
+	args := d.CountRemainingArgs()
+	if args == 0 {
+		return nil
+	}
+	d.NextArg()
+	token := d.Token()
+	d.Prev()
+	if err := hints.NumberMissing(token.Text, args == 1); err != nil {
+		return placeAt(token, err)
+	}
+	return nil
+}
+
 // register notes the names of the zones and refuses one that is taken by another limit.
 func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings) error {
-	names := state[map[string]registered](h, "rate_limit.zones")
+	names := state[registry](h, "rate_limit.zones")
 	unnamed := state[map[string]caddyfile.Token](h, "rate_limit.unnamed")
 	for _, s := range zones {
 		token := p.zones[s.name].token
 		if first, taken := unnamed[s.name]; taken {
 			return placeAt(token, errTakenByUnnamed(s.name, first))
 		}
-		if err := (&registry{names}).add(s, at(token)); err != nil {
+		if err := names.add(s, at(token)); err != nil {
 			return placeAt(token, err)
 		}
 	}
@@ -199,9 +219,9 @@ func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
 		return nil, p.ArgErr()
 	}
 	start := p.Token()
-	if rates := p.RemainingArgs(); len(rates) > 0 {
-		limits, err := parseLimits(rates)
-		if misplaced := placeholderFirst(rates); misplaced != nil {
+	if args := p.RemainingArgs(); len(args) > 0 {
+		limits, err := parseLimits(args)
+		if misplaced := hints.PlaceholderFirst(args); misplaced != nil {
 			err = misplaced
 		}
 		if err != nil {
@@ -254,8 +274,6 @@ func (p *handlerParser) option(option string) (err error) {
 	return wrong(option, err)
 }
 
-var handlerOptions = []string{"zone", "sync_rate", "status", "message", "headers", "jitter", "log_key", "sweep_interval", "disable_metrics", "disable_placeholders", "distributed"}
-
 // limitOption reads an option of a zone in the directive's block, where it is right only next to a rate on the directive's line.
 func (p *handlerParser) limitOption(option string) error {
 	rate := option == "limit" || option == "window" || option == "events"
@@ -263,11 +281,11 @@ func (p *handlerParser) limitOption(option string) error {
 	case p.unnamed != nil && rate:
 		return fmt.Errorf("%s is given next to a rate after rate_limit; write every rate after rate_limit, like `rate_limit 10/s 1000/1h`", option)
 	case p.unnamed != nil:
-		return p.zoneOption(p.unnamed, option, slices.Concat(handlerOptions[1:], zoneOptions))
-	case slices.Contains(zoneOptions, option):
+		return p.zoneOption(p.unnamed, option, hints.Unnamed)
+	case hints.Zone.Has(option):
 		return fmt.Errorf("%s is an option of a zone; move it into the block of a zone, like `zone login`, or write a rate after rate_limit", option)
 	}
-	return unknownOption(option, handlerOptions)
+	return hints.Unknown(option, hints.Handler)
 }
 
 // zone reads a zone block.
@@ -280,14 +298,14 @@ func (p *handlerParser) zone() error {
 	if err != nil {
 		return wrong("zone", err)
 	}
-	if err := checkName(name); err != nil {
+	if err := zonename.Check(name); err != nil {
 		return fmt.Errorf("parsing zone name: %w", err)
 	}
 	if first, twice := p.zones[name]; twice {
 		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, at(first.token))
 	}
 	zone, options := new(Zone), given{}
-	err = p.options(options, "match", func(option string) error { return p.zoneOption(zone, option, zoneOptions) })
+	err = p.options(options, "match", func(option string) error { return p.zoneOption(zone, option, hints.Zone) })
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", name, err)
 	}
@@ -300,13 +318,8 @@ func (p *handlerParser) zone() error {
 	return nil
 }
 
-var zoneOptions = []string{
-	"match", "key", "limit", "algorithm", "burst", "buckets", "queue", "sync_rate", "ipv4_prefix", "ipv6_prefix", "empty_key",
-	"count_denied", "on_redis_loss", "early_sync", "max_keys", "window", "events",
-}
-
-// zoneOption reads one option of a zone. others are the names that may stand there.
-func (p parser) zoneOption(z *Zone, option string, others []string) (err error) {
+// zoneOption reads one option of a zone, in this block.
+func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error) {
 	switch option {
 	case "match":
 		err = p.match(z)
@@ -343,7 +356,7 @@ func (p parser) zoneOption(z *Zone, option string, others []string) (err error) 
 	case "events":
 		z.MaxEvents, err = p.events()
 	default:
-		return unknownOption(option, others)
+		return hints.Unknown(option, block)
 	}
 	return wrong(option, err)
 }
@@ -384,7 +397,7 @@ func checkMatchers(d *caddyfile.Dispenser) error {
 		for _, module := range caddy.GetModules(strings.TrimSuffix(namespace, ".")) {
 			known = append(known, module.ID.Name())
 		}
-		_, err := choose[int](cmp.Or(token.Text, "?"), known)
+		_, err := hints.Choose[int](cmp.Or(token.Text, "?"), known)
 		return placeAt(token, err)
 	}
 	return nil
@@ -403,7 +416,7 @@ func (p parser) events() (*int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := parseCount(value)
+	n, err := rates.ParseCount(value)
 	return pointer(carried(n), err)
 }
 
@@ -424,7 +437,7 @@ func (p parser) share() (float64, error) {
 	}
 	share, err := strconv.ParseFloat(value, 64)
 	if err != nil || math.IsInf(share, 0) || math.IsNaN(share) {
-		return 0, fmt.Errorf("%q is not a number; write 0.1 for up to a tenth longer", clip(value))
+		return 0, fmt.Errorf("%q is not a number; write 0.1 for up to a tenth longer", spelling.Clip(value))
 	}
 	return share, nil
 }
@@ -434,7 +447,6 @@ func (p parser) distributed(d *Distributed) error {
 	if p.NextArg() {
 		return p.count("distributed")
 	}
-	others := []string{"read_interval", "write_interval", "purge_age"}
 	return p.options(given{}, "", func(option string) (err error) {
 		switch option {
 		case "read_interval":
@@ -444,34 +456,35 @@ func (p parser) distributed(d *Distributed) error {
 		case "purge_age":
 			d.PurgeAge, err = p.duration()
 		default:
-			return unknownOption(option, others)
+			return hints.Unknown(option, hints.Distributed)
 		}
 		return wrong(option, err)
 	})
 }
 
-// check is Handler.settings, with file and line in its errors. The unnamed zone is the only one then, and has no name.
-func (p *handlerParser) check(global *SyncRate, hasRedis, redisEmpty bool) ([]settings, error) {
-	if err := p.handler.check(hasRedis, redisEmpty); err != nil {
+// check does what Handler.settings does, with file and line in its errors. An unnamed zone is the
+// only one, and has no name yet.
+func (p *handlerParser) check(g globals) (all []settings, err error) {
+	if err := p.handler.check(g); err != nil {
 		return nil, p.place(err, p.given, caddyfile.Token{})
 	}
-	if p.unnamed != nil {
-		s, found, err := p.handler.zoneSettings("", p.unnamed, global, hasRedis, redisEmpty)
+	zone := func(name string, z *Zone, options given, token caddyfile.Token) error {
+		s, found, err := p.handler.zoneSettings(name, z, g)
 		if err != nil {
-			return nil, p.place(err, p.given, p.given["rate"])
+			return p.place(err, options, token)
 		}
-		p.unnamed.locate(found, p.given, p.given["rate"])
-		return []settings{s}, nil
-	}
-	var all []settings
-	for _, name := range p.names {
-		zone, given := p.handler.RateLimits[name], p.zones[name]
-		s, found, err := p.handler.zoneSettings(name, zone, global, hasRedis, redisEmpty)
-		if err != nil {
-			return nil, p.place(err, given.options, given.token)
-		}
-		zone.locate(found, given.options, given.token)
+		z.locate(found, options, token)
 		all = append(all, s)
+		return nil
+	}
+	if p.unnamed != nil {
+		err := zone("", p.unnamed, p.given, p.given["rate"])
+		return all, err
+	}
+	for _, name := range p.names {
+		if err := zone(name, p.handler.RateLimits[name], p.zones[name].options, p.zones[name].token); err != nil {
+			return nil, err
+		}
 	}
 	return all, nil
 }

@@ -4,13 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
+	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -63,7 +63,7 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	if err := p.options(options, "", func(option string) error { return p.appOption(app, option) }); err != nil {
 		return nil, err
 	}
-	if err := app.check(app.redisAsWritten()); err != nil {
+	if err := app.check(app.globalsAsWritten()); err != nil {
 		return nil, p.place(err, options, start)
 	}
 	if err := app.checkNamespace(); err != nil {
@@ -102,7 +102,7 @@ func (p parser) appOption(app *App, option string) (err error) {
 	case "persist":
 		app.Persist, err = p.persist()
 	default:
-		return unknownOption(option, globalOptions)
+		return hints.Unknown(option, hints.Global)
 	}
 	return wrong(option, err)
 }
@@ -136,7 +136,7 @@ func (p parser) redis() (*Redis, error) {
 		if strings.Trim(r.URL, ", ") == "" {
 			r.URL = ""
 		} else if near := spelling.Nearest(values[0], []string{"simple", "failover", "cluster", "storage", redisconfig.Off}); near != "" {
-			return nil, fmt.Errorf("there is no %q; did you mean %s?", clip(values[0]), near)
+			return nil, fmt.Errorf("there is no %q; did you mean %s?", spelling.Clip(values[0]), near)
 		}
 	}
 	_, err := r.ResolveAsWritten()
@@ -183,17 +183,17 @@ func (p parser) redisOption(r *Redis, option string) (err error) {
 	case "pool_size":
 		r.PoolSize, err = number[int](p)
 	default:
-		others := append(slices.Sorted(maps.Keys(texts)), "address", "db", "timeout", "tls_enabled", "tls_insecure", "pool_size")
-		return unknownOption(option, others)
+		return hints.Unknown(option, hints.Redis)
 	}
 	return wrong(option, err)
 }
 
-// redisAsWritten says whether there is a Redis and whether one was asked for by an empty value, as far as it shows before placeholders have values.
-func (a *App) redisAsWritten() (hasRedis, redisEmpty bool) {
-	if a.Redis == nil {
-		return false, false
+// globalsAsWritten returns what the options mean as far as it shows before placeholders have values.
+func (a *App) globalsAsWritten() globals {
+	g := globals{syncRate: a.SyncRate}
+	if a.Redis != nil {
+		g.redisEmpty, _ = a.Redis.ResolveAsWritten() // its error is reported at the redis option
+		g.hasRedis = !g.redisEmpty
 	}
-	empty, _ := a.Redis.ResolveAsWritten() // its error is reported at the redis option
-	return !empty, empty
+	return g
 }

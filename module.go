@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -71,7 +72,7 @@ type Handler struct {
 	// StorageRaw is refused with a hint: counters are exchanged through Redis, not through Caddy's storage.
 	StorageRaw json.RawMessage `json:"storage,omitempty"`
 
-	place    string  // in JSON, see placeInJSON
+	path     string  // of its route, see pathInJSON
 	zones    []*zone // the local ones first
 	acquired []string
 	answers  *answer.Responder
@@ -153,6 +154,9 @@ type Limit struct {
 	Window caddy.Duration `json:"window"`
 }
 
+// SyncRate is how often counts are synced.
+type SyncRate = rates.SyncRate
+
 // CaddyModule returns the Caddy module information.
 func (*Handler) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.handlers.rate_limit", New: func() caddy.Module { return new(Handler) }}
@@ -166,8 +170,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := v.(*App)
-	h.place = placeInJSON(ctx)
-	all, found, err := h.settings(app.SyncRate, app.shared != nil, app.redisEmpty)
+	h.path = pathInJSON(ctx)
+	all, found, err := h.settings(app.globals())
 	if err != nil {
 		return inJSON(err)
 	}
@@ -188,8 +192,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Events: events,
 	})
 	where := app.nextHandler()
-	if h.place != "" {
-		where += " in " + h.place
+	if h.path != "" {
+		where += " in " + h.path
 	}
 	for i := range all {
 		z, err := h.provisionZone(ctx, app, &all[i])
@@ -247,7 +251,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 	if z.template, err = reqkey.Compile(s.keyTemplate, s.ipv4Prefix, s.ipv6Prefix); err != nil {
 		return nil, err
 	}
-	log := answer.RefusalLogOptions{Logger: h.logger, Zone: s.name, Window: s.limits[len(s.limits)-1].window}
+	log := answer.RefusalLogOptions{Logger: h.logger, Zone: s.name, Window: s.limits[len(s.limits)-1].Window}
 	if h.LogKey {
 		log.Keys = z.template
 	}

@@ -380,7 +380,7 @@ func (p *pass) recordDenial(r *http.Request) answer.Denial {
 		d.Reason, d.Zone, d.Wait = answer.Unavailable, p.denied.name, time.Second
 	default:
 		z := p.denied
-		d.Zone, d.Wait = z.name, z.limits[0].window
+		d.Zone, d.Wait = z.name, z.limits[0].Window
 		z.metrics.Count(metrics.Denied)
 		z.log.Denied(p.now, answer.Refusal{Request: r, Wait: d.Wait})
 	}

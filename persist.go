@@ -63,7 +63,7 @@ func (a *App) restore() {
 	a.save()
 	var longest time.Duration
 	for i := range a.limits {
-		longest = max(longest, a.limits[i].rate.window)
+		longest = max(longest, a.limits[i].rate.Window)
 	}
 	a.keeper.Clean(longest)
 }

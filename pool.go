@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -29,14 +30,14 @@ var (
 type counters interface {
 	caddy.Destructor
 	// limiter decides by the parameters of a zone and one of its limits. brief says that nobody is told how admitted requests leave the limit.
-	limiter(s *settings, r rate, brief bool) limiter
+	limiter(s *settings, r rates.Rate, brief bool) limiter
 	// configure applies a configuration that has started: parameters for work in the background, and the Redis, nil for none.
-	configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis)
+	configure(s *settings, r rates.Rate, sweep time.Duration, shared *sharedRedis)
 	// leave ends the exchange through a Redis, if that is where it goes.
 	leave(shared *sharedRedis)
 	// save and resume carry counts over a restart of the process. resume returns of how many keys they still matter.
 	save() table.Saved
-	resume(s *settings, r rate, saved table.Saved) int
+	resume(s *settings, r rates.Rate, saved table.Saved) int
 	stats() table.Totals
 	state() metrics.ZoneState
 	overflowed() (decisions, bytes int64)
@@ -63,7 +64,7 @@ type limiter interface {
 }
 
 // acquire returns the counters of one limit, new or those that a configuration already holds.
-func acquire(namespace string, s *settings, r rate) (counters, string, error) {
+func acquire(namespace string, s *settings, r rates.Rate) (counters, string, error) {
 	key := counterKey(namespace, s, r)
 	c, _, err := counterPool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(s, r), nil })
 	if err != nil {
@@ -73,13 +74,13 @@ func acquire(namespace string, s *settings, r rate) (counters, string, error) {
 }
 
 // counterKey says when counts go on after a reload: same namespace, zone, algorithm and window.
-func counterKey(namespace string, s *settings, r rate) string {
+func counterKey(namespace string, s *settings, r rates.Rate) string {
 	return strconv.Quote(namespace) + " " + strconv.Quote(s.name) + " " + spec(s, r).Name()
 }
 
 // spec names a limit to other nodes.
-func spec(s *settings, r rate) ratesync.Spec {
-	p := ratesync.Spec{Zone: s.name, Kind: s.kind.letter(), Window: r.window, Buckets: 1, Live: 1}
+func spec(s *settings, r rates.Rate) ratesync.Spec {
+	p := ratesync.Spec{Zone: s.name, Kind: s.kind.letter(), Window: r.Window, Buckets: 1, Live: 1}
 	switch s.kind {
 	case fixedWindow:
 		p.Live = 0
@@ -90,36 +91,36 @@ func spec(s *settings, r rate) ratesync.Spec {
 }
 
 // ruleOf is a limit as Redis decides it.
-func ruleOf(s *settings, r rate) ratesync.Rule {
-	return ratesync.Rule{Kind: s.kind.letter(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue}
+func ruleOf(s *settings, r rates.Rate) ratesync.Rule {
+	return ratesync.Rule{Kind: s.kind.letter(), Limit: r.Limit, Window: r.Window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue}
 }
 
 // newCounters is the one place that knows which algorithm has which state.
-func newCounters(s *settings, r rate) counters {
+func newCounters(s *settings, r rates.Rate) counters {
 	switch s.kind {
 	case fixedWindow:
-		return hold(s, r, func(_ *settings, r rate, brief bool) algorithms.Algorithm[algorithms.WindowState] {
-			return algorithms.FixedWindow{Limit: r.n, Window: r.window, Brief: brief}
+		return hold(s, r, func(_ *settings, r rates.Rate, brief bool) algorithms.Algorithm[algorithms.WindowState] {
+			return algorithms.FixedWindow{Limit: r.Limit, Window: r.Window, Brief: brief}
 		})
 	case slidingWindow:
-		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.WindowState] {
-			return algorithms.SlidingWindow{Limit: r.n, Window: r.window, Buckets: s.buckets, Brief: brief}
+		return hold(s, r, func(s *settings, r rates.Rate, brief bool) algorithms.Algorithm[algorithms.WindowState] {
+			return algorithms.SlidingWindow{Limit: r.Limit, Window: r.Window, Buckets: s.buckets, Brief: brief}
 		})
 	case slidingLog:
-		return hold(s, r, func(_ *settings, r rate, brief bool) algorithms.Algorithm[algorithms.LogState] {
-			return algorithms.SlidingLog{Limit: r.n, Window: r.window, Brief: brief}
+		return hold(s, r, func(_ *settings, r rates.Rate, brief bool) algorithms.Algorithm[algorithms.LogState] {
+			return algorithms.SlidingLog{Limit: r.Limit, Window: r.Window, Brief: brief}
 		})
 	case tokenBucket:
-		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.TokenBucket{Limit: r.n, Window: r.window, Burst: s.burst, Brief: brief}
+		return hold(s, r, func(s *settings, r rates.Rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
+			return algorithms.TokenBucket{Limit: r.Limit, Window: r.Window, Burst: s.burst, Brief: brief}
 		})
 	case gcra:
-		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.GCRA{Limit: r.n, Window: r.window, Burst: s.burst, Brief: brief}
+		return hold(s, r, func(s *settings, r rates.Rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
+			return algorithms.GCRA{Limit: r.Limit, Window: r.Window, Burst: s.burst, Brief: brief}
 		})
 	case leakyBucket:
-		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.LeakyBucket{Limit: r.n, Window: r.window, Queue: s.queue, Brief: brief}
+		return hold(s, r, func(s *settings, r rates.Rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
+			return algorithms.LeakyBucket{Limit: r.Limit, Window: r.Window, Queue: s.queue, Brief: brief}
 		})
 	}
 	panic(fmt.Sprintf("algorithm %d has no table", s.kind))
@@ -130,7 +131,7 @@ type held[S any] struct {
 	zone      string
 	table     *table.Table[S]
 	source    *ratesync.Source
-	algorithm func(s *settings, r rate, brief bool) algorithms.Algorithm[S]
+	algorithm func(s *settings, r rates.Rate, brief bool) algorithms.Algorithm[S]
 
 	sweep atomic.Int64 // nanoseconds
 	stop  chan struct{}
@@ -140,7 +141,7 @@ type held[S any] struct {
 	attached *sharedRedis
 }
 
-func hold[S any](s *settings, r rate, algorithm func(s *settings, r rate, brief bool) algorithms.Algorithm[S]) counters {
+func hold[S any](s *settings, r rates.Rate, algorithm func(s *settings, r rates.Rate, brief bool) algorithms.Algorithm[S]) counters {
 	h := &held[S]{
 		zone: s.name, table: table.New[S](s.maxKeys), algorithm: algorithm,
 		stop: make(chan struct{}), done: make(chan struct{}),
@@ -149,11 +150,11 @@ func hold[S any](s *settings, r rate, algorithm func(s *settings, r rate, brief 
 	return h
 }
 
-func (h *held[S]) limiter(s *settings, r rate, brief bool) limiter {
+func (h *held[S]) limiter(s *settings, r rates.Rate, brief bool) limiter {
 	return &limit[S]{h.table, h.algorithm(s, r, brief), h.source}
 }
 
-func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis) {
+func (h *held[S]) configure(s *settings, r rates.Rate, sweep time.Duration, shared *sharedRedis) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.sweepEvery(sweep)
@@ -161,10 +162,10 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 	switch {
 	case s.syncRate < 0 || shared == nil:
 		every, shared = 0, nil
-	case s.syncRate == syncStrict:
+	case s.syncRate == rates.Strict:
 		every = strictCatchUp
 	}
-	charges := s.syncRate == syncStrict && !s.kind.counts()
+	charges := s.syncRate == rates.Strict && !s.kind.counts()
 	old := h.attached
 	if shared == nil && old != nil {
 		h.source.Detach() // sends the last counts, which a table without a rate doesn't give out
@@ -172,7 +173,7 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 	h.table.Configure(table.Background[S]{
 		Algorithm: h.algorithm(s, r, false),
 		Rate:      every,
-		Early:     s.earlySync && s.syncRate != syncStrict,
+		Early:     s.earlySync && s.syncRate != rates.Strict,
 		Lagging:   !s.kind.drains(),
 		Charges:   charges,
 		Wake:      h.source.Wake,
@@ -239,7 +240,7 @@ func (h *held[S]) Destruct() error {
 
 func (h *held[S]) save() table.Saved { return h.table.Save(clock.Now()) }
 
-func (h *held[S]) resume(s *settings, r rate, saved table.Saved) int {
+func (h *held[S]) resume(s *settings, r rates.Rate, saved table.Saved) int {
 	return h.table.Resume(h.algorithm(s, r, false), clock.Now(), saved)
 }
 

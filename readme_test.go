@@ -27,6 +27,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -360,7 +361,7 @@ func everyKind(t testing.TB, syncRate SyncRate) (all []settings) {
 		if algorithm == "leaky_bucket" {
 			z.Queue = &one
 		}
-		s, _, err := z.settings(syncRate, syncRate >= 0, false)
+		s, _, err := z.settings(syncRate, globals{hasRedis: syncRate >= 0})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -449,7 +450,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	defer shared.close()
 
 	raw := []byte("key")
-	for _, s := range everyKind(t, SyncRate(minSyncRate)) {
+	for _, s := range everyKind(t, SyncRate(rates.MinSync)) {
 		c := newCounters(&s, s.limits[0])
 		c.configure(&s, s.limits[0], time.Minute, shared)
 		defer c.(caddy.Destructor).Destruct()
@@ -458,9 +459,9 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	}
 	redistest.Eventually(t, "the node is known", func() bool { return shared.replicator.Status().Up && shared.replicator.Status().Nodes == 1 })
 
-	for _, s := range everyKind(t, syncStrict) {
+	for _, s := range everyKind(t, rates.Strict) {
 		r := s.limits[0]
-		rules := []ratesync.Rule{{Kind: s.kind.letter(), Limit: 1, Window: r.window, Buckets: s.buckets, Queue: s.queue}}
+		rules := []ratesync.Rule{{Kind: s.kind.letter(), Limit: 1, Window: r.Window, Buckets: s.buckets, Queue: s.queue}}
 		for i := range 4 {
 			v, g, err := shared.strict.Take(t.Context(), s.name, rules, table.IDOf(raw), nil)
 			if err != nil {
@@ -488,7 +489,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 // BenchmarkMemoryPerKey is what a key costs in memory, with its place in the table: the figures of the README and of docs/algorithms.md.
 func BenchmarkMemoryPerKey(b *testing.B) {
 	const keys = 200_000
-	all := everyKind(b, syncLocal)
+	all := everyKind(b, rates.Local)
 	ten := all[slices.IndexFunc(all, func(s settings) bool { return s.kind == slidingWindow })]
 	ten.name, ten.buckets = "sliding_window_10_buckets", 10
 	for _, s := range append(all, ten) {
@@ -522,7 +523,7 @@ func heapBytes() int64 {
 func fill(l limiter, s *settings, keys, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
 	for slice := range s.buckets {
-		at := now + int64(slice)*int64(s.limits[0].window)/int64(s.buckets)
+		at := now + int64(slice)*int64(s.limits[0].Window)/int64(s.buckets)
 		for key := range keys {
 			binary.LittleEndian.PutUint64(raw, uint64(key))
 			for hit := range hits {

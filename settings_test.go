@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"encoding/json"
-	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -23,7 +23,7 @@ func ofJSON(t *testing.T, text string, global *SyncRate, hasRedis, redisEmpty bo
 	if err := caddy.StrictUnmarshalJSON([]byte(text), h); err != nil {
 		t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
 	}
-	return h.settings(global, hasRedis, redisEmpty)
+	return h.settings(globals{global, hasRedis, redisEmpty})
 }
 
 // oneZone is a handler with one zone.
@@ -32,8 +32,8 @@ func oneZone(zone string) string { return `{"rate_limits": {"z": {` + zone + `}}
 func TestSettingsDefaults(t *testing.T) {
 	got, warnings, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}]`), nil, false, false)
 	want := []settings{{
-		name: "z", keyTemplate: "{http.vars.client_ip}", ipv4Prefix: 32, ipv6Prefix: 64, limits: []rate{{5, time.Minute}}, kind: slidingWindow,
-		buckets: 1, syncRate: syncLocal, maxKeys: 1_000_000, emptyKey: emptyClientIP, onLoss: lossLocal, earlySync: true,
+		name: "z", keyTemplate: "{http.vars.client_ip}", ipv4Prefix: 32, ipv6Prefix: 64, limits: []rates.Rate{{Limit: 5, Window: time.Minute}}, kind: slidingWindow,
+		buckets: 1, syncRate: rates.Local, maxKeys: 1_000_000, emptyKey: emptyClientIP, onLoss: lossLocal, earlySync: true,
 	}}
 	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(got, want) {
 		t.Errorf("settings = %+v, %q, %v, want %+v", got, warnings, err, want)
@@ -45,8 +45,8 @@ func TestSettingsOfEveryOption(t *testing.T) {
 		"key": "{client_ip}", "algorithm": "token_bucket", "burst": 7, "sync_rate": 0, "ipv4_prefix": 0, "ipv6_prefix": 0, "max_keys": 10,
 		"empty_key": "share", "count_denied": true, "on_redis_loss": "deny", "early_sync": false`), nil, true, false)
 	want := []settings{{
-		name: "z", keyTemplate: "{http.vars.client_ip}", ipv4Prefix: 32, ipv6Prefix: 128, limits: []rate{{3, time.Minute}, {9, time.Hour}}, kind: tokenBucket,
-		burst: 7, buckets: 1, syncRate: syncStrict, maxKeys: 10, emptyKey: emptyShare, countDenied: true, onLoss: lossDeny,
+		name: "z", keyTemplate: "{http.vars.client_ip}", ipv4Prefix: 32, ipv6Prefix: 128, limits: []rates.Rate{{Limit: 3, Window: time.Minute}, {Limit: 9, Window: time.Hour}}, kind: tokenBucket,
+		burst: 7, buckets: 1, syncRate: rates.Strict, maxKeys: 10, emptyKey: emptyShare, countDenied: true, onLoss: lossDeny,
 	}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("settings = %+v, %v, want %+v", got, err, want)
@@ -56,7 +56,7 @@ func TestSettingsOfEveryOption(t *testing.T) {
 // What the older plugin did stays true for a zone written for it.
 func TestSettingsOfOlderPlugin(t *testing.T) {
 	got, warnings, err := ofJSON(t, oneZone(`"window": "1m", "max_events": 0`), nil, false, false)
-	if err != nil || got[0].kind != slidingLog || got[0].keyTemplate != "" || got[0].limits[0] != (rate{0, time.Minute}) {
+	if err != nil || got[0].kind != slidingLog || got[0].keyTemplate != "" || got[0].limits[0] != (rates.Rate{Limit: 0, Window: time.Minute}) {
 		t.Errorf("settings = %+v, %v, want a sliding_log of 0/1m with one count", got, err)
 	}
 	if len(warnings) != 1 || !strings.HasPrefix(warnings[0].Text, `zone "z": it has no key`) {
@@ -78,15 +78,15 @@ func TestSyncRateIsInherited(t *testing.T) {
 		hasRedis            bool
 		want                SyncRate
 	}{
-		{"nothing, no Redis", limit, "", nil, false, syncLocal},
+		{"nothing, no Redis", limit, "", nil, false, rates.Local},
 		{"nothing", limit, "", nil, true, second},
 		{"global", limit, "", &five, true, five},
 		{"distributed", limit, distributed, &five, true, SyncRate(2 * time.Second)},
 		{"distributed, half given", limit, `"distributed": {"read_interval": "9s"}`, nil, true, five},
 		{"handler", limit, handler + "," + distributed, &five, true, SyncRate(40 * time.Millisecond)},
 		{"zone", zone, handler, &five, true, SyncRate(30 * time.Millisecond)},
-		{"zone local, no Redis", limit + `, "sync_rate": -1`, "", nil, false, syncLocal},
-		{"handler strict", limit, `"sync_rate": 0`, &five, true, syncStrict},
+		{"zone local, no Redis", limit + `, "sync_rate": -1`, "", nil, false, rates.Local},
+		{"handler strict", limit, `"sync_rate": 0`, &five, true, rates.Strict},
 	} {
 		text := `{"rate_limits": {"z": {` + c.zone + `}}}`
 		if c.handler != "" {
@@ -109,7 +109,7 @@ func TestSyncRateWithEmptyRedis(t *testing.T) {
 		`{"distributed": {}, "rate_limits": {"z": {` + limit + `}}}`,
 	} {
 		got, _, err := ofJSON(t, text, &second, false, true)
-		if err != nil || got[0].syncRate != syncLocal {
+		if err != nil || got[0].syncRate != rates.Local {
 			t.Errorf("settings of %s = %+v, %v, want sync_rate local", text, got, err)
 		}
 		if strings.HasPrefix(text, `{"rate_limits"`) {
@@ -127,18 +127,18 @@ func TestSyncRateWithEmptyRedis(t *testing.T) {
 func TestAppCheck(t *testing.T) {
 	second := SyncRate(time.Second)
 	app := &App{SyncRate: &second}
-	if err := app.check(false, false); err == nil || !strings.Contains(err.Error(), "`redis redis://localhost:6379`") {
+	if err := app.check(globals{syncRate: &second}); err == nil || !strings.Contains(err.Error(), "`redis redis://localhost:6379`") {
 		t.Errorf("check = %v, want an error that says which line to add", err)
 	}
 	if _, _, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}]`), &second, false, false); err == nil {
 		t.Error("settings = nil with a global sync_rate and no Redis")
 	}
 	for _, redis := range [][2]bool{{true, false}, {false, true}} {
-		if err := app.check(redis[0], redis[1]); err != nil {
+		if err := app.check(globals{&second, redis[0], redis[1]}); err != nil {
 			t.Errorf("check(%t, %t) = %v", redis[0], redis[1], err)
 		}
 	}
-	if err := (&App{StrictTimeout: -1}).check(false, false); err == nil {
+	if err := (&App{StrictTimeout: -1}).check(globals{}); err == nil {
 		t.Error("check = nil with a negative strict_timeout")
 	}
 }
@@ -198,26 +198,8 @@ func TestSettingsWarnsOfNoZone(t *testing.T) {
 	}
 }
 
-func TestOverlong(t *testing.T) {
-	for _, c := range []struct {
-		n    int64
-		at   rate
-		want bool
-	}{
-		{0, rate{5, time.Minute}, false},
-		{100, rate{0, time.Minute}, false},
-		{math.MaxInt64, rate{math.MaxInt64, maxWindow}, false},
-		{math.MaxInt64, rate{1, time.Millisecond}, true},
-		{math.MaxInt64, rate{1, maxWindow}, true},
-		{math.MaxInt64, rate{2, time.Nanosecond}, true},
-		{3650, rate{1, 24 * time.Hour}, false},
-		{3651, rate{1, 24 * time.Hour}, true},
-	} {
-		if got := overlong(c.n, c.at); got != c.want {
-			t.Errorf("overlong(%d, %v) = %t, want %t", c.n, c.at, got, c.want)
-		}
-	}
-}
+// fingerprint is all of the settings but the name, as text.
+func fingerprint(s settings) string { return strings.Join(s.lines(), "\n") }
 
 // Every option of a zone but its matchers and the older plugin's words shows in the fingerprint, so none can differ unseen.
 func TestFingerprintSeesEveryOption(t *testing.T) {
@@ -235,14 +217,14 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s, _, err := zone.settings(syncLocal+2e9, true, false)
+		s, _, err := zone.settings(rates.Local+2e9, globals{hasRedis: true})
 		if err != nil {
 			t.Fatalf("settings of %s: %v", change, err)
 		}
-		if other, taken := seen[s.fingerprint()]; taken {
-			t.Errorf("fingerprint of %s is that of %s: %s", change, other, s.fingerprint())
+		if other, taken := seen[fingerprint(s)]; taken {
+			t.Errorf("fingerprint of %s is that of %s: %s", change, other, fingerprint(s))
 		}
-		seen[s.fingerprint()] = change
+		seen[fingerprint(s)] = change
 	}
 	// settings has a field that fingerprint does not know? Then this number is wrong, and the list above lacks a line.
 	if fields := reflect.TypeFor[settings]().NumField(); fields != 15 {
@@ -251,15 +233,15 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 }
 
 func TestRegistry(t *testing.T) {
-	var r registry
-	login := settings{name: "login", limits: []rate{{5, time.Minute}}}
+	r := registry{}
+	login := settings{name: "login", limits: []rates.Rate{{Limit: 5, Window: time.Minute}}}
 	if err := r.add(login, "first"); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.add(login, "second"); err != nil {
 		t.Errorf("add of the same settings = %v", err)
 	}
-	login.limits = []rate{{6, time.Minute}}
+	login.limits = []rates.Rate{{Limit: 6, Window: time.Minute}}
 	err := r.add(login, "third")
 	if err == nil {
 		t.Fatal("add of other settings = nil")
@@ -278,13 +260,13 @@ func TestRegistry(t *testing.T) {
 // Which requests match is not a setting: zones of one name may match different ones.
 func TestMatchersAreNoSetting(t *testing.T) {
 	zone := Zone{Limits: []Limit{{MaxEvents: 5, Window: caddy.Duration(time.Minute)}}}
-	want, _, err := zone.settings(syncLocal, false, false)
+	want, _, err := zone.settings(rates.Local, globals{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	zone.MatcherSetsRaw = caddyhttp.RawMatcherSets{{"path": json.RawMessage(`["/x"]`)}}
-	if got, _, err := zone.settings(syncLocal, false, false); err != nil || got.fingerprint() != want.fingerprint() {
-		t.Errorf("fingerprint = %s, %v, want %s", got.fingerprint(), err, want.fingerprint())
+	if got, _, err := zone.settings(rates.Local, globals{}); err != nil || fingerprint(got) != fingerprint(want) {
+		t.Errorf("fingerprint = %s, %v, want %s", fingerprint(got), err, fingerprint(want))
 	}
 }
 
@@ -309,7 +291,7 @@ func FuzzJSON(f *testing.F) {
 		if err != nil {
 			t.Fatalf("Marshal of %s: %v", text, err)
 		}
-		zones, _, err := h.settings(nil, true, false)
+		zones, _, err := h.settings(globals{hasRedis: true})
 		if err != nil {
 			return
 		}
@@ -317,16 +299,16 @@ func FuzzJSON(f *testing.F) {
 		if err := caddy.StrictUnmarshalJSON(written, again); err != nil {
 			t.Fatalf("%s is written as %s: %v", text, written, err)
 		}
-		if same, _, err := again.settings(nil, true, false); err != nil || !reflect.DeepEqual(same, zones) {
+		if same, _, err := again.settings(globals{hasRedis: true}); err != nil || !reflect.DeepEqual(same, zones) {
 			t.Fatalf("%s is written as %s, which means %+v, %v, want %+v", text, written, same, err, zones)
 		}
 		for _, s := range zones {
-			if s.fingerprint() == "" || len(s.limits) == 0 || s.maxKeys < 1 || s.buckets < 1 || s.burst < 0 || s.queue < 0 {
+			if fingerprint(s) == "" || len(s.limits) == 0 || s.maxKeys < 1 || s.buckets < 1 || s.burst < 0 || s.queue < 0 {
 				t.Fatalf("settings = %+v of %s", s, text)
 			}
 			for _, r := range s.limits {
 				d := newCounters(&s, r).limiter(&s, r, false).take(table.KeyOf(nil), nil, clock.Now(), 1)
-				if d.Remaining < 0 || d.RetryAfter < 0 || !d.Allowed && d.RetryAfter == 0 || d.Allowed && r.n == 0 {
+				if d.Remaining < 0 || d.RetryAfter < 0 || !d.Allowed && d.RetryAfter == 0 || d.Allowed && r.Limit == 0 {
 					t.Fatalf("the first request of %+v: %+v", s, d)
 				}
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -38,12 +39,6 @@ func (k kind) counts() bool { return k == fixedWindow || k == slidingWindow }
 
 // drains says that an algorithm has a bucket.
 func (k kind) drains() bool { return k == tokenBucket || k == gcra || k == leakyBucket }
-
-// rate is a number of requests in a window.
-type rate struct {
-	n      int64
-	window time.Duration
-}
 
 // emptyKey is what happens to a request whose key comes out empty.
 type emptyKey uint8
@@ -71,12 +66,12 @@ type settings struct {
 	keyTemplate string
 	ipv4Prefix  int // bits, 32 is off
 	ipv6Prefix  int // bits, 128 is off
-	limits      []rate
+	limits      []rates.Rate
 	kind        kind
 	burst       int64 // 0: the limit
 	buckets     int   // at least 1
 	queue       int64
-	syncRate    SyncRate
+	syncRate    rates.SyncRate
 	maxKeys     int
 	emptyKey    emptyKey
 	countDenied bool
@@ -117,7 +112,7 @@ type parts struct {
 	limiters []limiter
 }
 
-func (z *zone) strict() bool { return z.syncRate == syncStrict && z.shared != nil }
+func (z *zone) strict() bool { return z.syncRate == rates.Strict && z.shared != nil }
 
 func (z *zone) matches(r *http.Request) (bool, error) {
 	if len(z.matchers) == 0 {
@@ -166,7 +161,7 @@ func (z *zone) divided() []limiter {
 	part := z.settings
 	part.burst = (z.burst + nodes - 1) / nodes
 	for i, r := range z.limits {
-		r.n = r.n/nodes + min(1, r.n%nodes)
+		r.Limit = r.Limit/nodes + min(1, r.Limit%nodes)
 		p.limiters = append(p.limiters, z.counters[i].limiter(&part, r, z.brief))
 	}
 	z.parts.Store(p)
@@ -214,10 +209,10 @@ func (z *zone) warnEmpty() {
 }
 
 // policyOf is what answers tell of one of a zone's limits.
-func policyOf(s *settings, r rate) answer.Policy {
-	p := answer.Policy{Zone: s.name, Name: s.name, Limit: r.n, Window: r.window, Fixed: s.kind == fixedWindow}
+func policyOf(s *settings, r rates.Rate) answer.Policy {
+	p := answer.Policy{Zone: s.name, Name: s.name, Limit: r.Limit, Window: r.Window, Fixed: s.kind == fixedWindow}
 	if len(s.limits) > 1 {
-		p.Name += "-" + windowText(r.window)
+		p.Name += "-" + rates.WindowText(r.Window)
 	}
 	return p
 }
