@@ -16,7 +16,8 @@ func init() {
 	caddy.RegisterModule(new(adminAPI))
 }
 
-// adminAPI answers GET /rate_limit/ on the admin endpoint with the state of all zones. It holds no keys and no addresses.
+// adminAPI answers GET /rate_limit/ on the admin endpoint with the state of all zones. It shows no
+// keys and no addresses.
 type adminAPI struct{}
 
 // CaddyModule returns the Caddy module information.
@@ -37,7 +38,8 @@ type status struct {
 	Strict *ratesync.CircuitStatus `json:"strict,omitempty"`
 }
 
-// limitStatus is one limit of a zone. Own, Elsewhere and Unsent are sums over all keys of what a decision can still use.
+// limitStatus is one limit of a zone. Own, Elsewhere and Unsent are sums over all keys of what a
+// decision can still use.
 type limitStatus struct {
 	Zone      string   `json:"zone"`
 	Algorithm string   `json:"algorithm"`

@@ -18,7 +18,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
-	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
@@ -81,8 +80,9 @@ func init() {
 //		}
 //	}
 //
-// A rate is <number>/<window>: 100/1m, 10/s, 5/90s. zone may stand several times, and so may match, where one of them must match; every
-// other option stands once. Next to a rate on the directive's own line, sync_rate is the handler's.
+// A rate is <number>/<window>: 100/1m, 10/s, 5/90s. zone may stand several times, and so may match,
+// where one of them must match; every other option stands once. Next to a rate on the directive's
+// own line, sync_rate is the handler's.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	p, err := parseHandler(d)
 	if err != nil {
@@ -104,7 +104,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// parseDirective is the directive in a site, where names of unnamed limits, the names of other sites' zones and the global options are known.
+// parseDirective reads the directive in a site. There the names of unnamed limits and of other
+// sites' zones are known, and so are the global options.
 func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
 	alike := alikeIn(h) // before the matcher is taken out
 	if !h.Next() {
@@ -156,12 +157,12 @@ func checkMatcherToken(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// register notes the names of the zones and refuses one that is taken by another limit.
+// register notes the names of the zones and rejects one that is taken by another limit.
 func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings) error {
 	names := state[registry](h, "rate_limit.zones")
 	unnamed := state[map[string]caddyfile.Token](h, "rate_limit.unnamed")
-	for _, s := range zones {
-		token := p.zones[s.name].token
+	for i, s := range zones {
+		token := p.zones[i].token
 		if first, taken := unnamed[s.name]; taken {
 			return placeAt(token, errTakenByUnnamed(s.name, first))
 		}
@@ -176,7 +177,7 @@ func errTakenByUnnamed(name string, unnamed caddyfile.Token) error {
 	return fmt.Errorf("zone name %q is that of the unnamed limit at %s; write another one, like login", name, at(unnamed))
 }
 
-// state is a map that lives as long as one adaptation.
+// state returns a map that lives as long as one adaptation.
 func state[M ~map[string]V, V any](h httpcaddyfile.Helper, name string) M {
 	m, ok := h.State[name].(M)
 	if !ok {
@@ -186,7 +187,7 @@ func state[M ~map[string]V, V any](h httpcaddyfile.Helper, name string) M {
 	return m
 }
 
-// globalApp holds the options that parseGlobalOption left, or none.
+// globalApp returns the options that parseGlobalOption left, or none.
 func globalApp(h httpcaddyfile.Helper) (*App, error) {
 	app := new(App)
 	option, ok := h.Option("rate_limit").(httpcaddyfile.App)
@@ -200,21 +201,23 @@ func globalApp(h httpcaddyfile.Helper) (*App, error) {
 type handlerParser struct {
 	parser
 	handler *Handler
-	unnamed *Zone // of rates on the directive's own line
+	unnamed *Zone // of rates on the directive's own line; then it is the only one
 	given   given // options of the handler, and of the unnamed zone
-	names   []string
-	zones   map[string]zoneGiven
+	zones   []parsedZone
 }
 
-// zoneGiven is where a zone's parts stand.
-type zoneGiven struct {
-	token   caddyfile.Token
-	options given
+// parsedZone is a zone, "" for the unnamed one, and where its parts stand.
+type parsedZone struct {
+	name  string
+	zone  *Zone
+	token caddyfile.Token
+	given given
 }
 
-// parseHandler reads the directive from its name on. What one option contradicts in another is left to check.
+// parseHandler reads the directive from its name on. What one option contradicts in another is left
+// to check.
 func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
-	p := &handlerParser{parser: parser{d}, handler: new(Handler), given: given{}, zones: map[string]zoneGiven{}}
+	p := &handlerParser{parser: parser{d}, handler: new(Handler), given: given{}}
 	if !p.Next() {
 		return nil, p.ArgErr()
 	}
@@ -229,11 +232,12 @@ func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
 		}
 		p.unnamed = &Zone{Limits: limits}
 		p.given["rate"] = p.Token()
+		p.zones = []parsedZone{{"", p.unnamed, p.Token(), p.given}}
 	}
 	if err := p.options(p.given, "zone", p.option); err != nil {
 		return nil, err
 	}
-	if p.unnamed == nil && len(p.names) == 0 {
+	if len(p.zones) == 0 {
 		return nil, placeAt(start, errors.New("there is no limit; write a rate like `rate_limit 100/1m`, or a block with `zone login` in it, and in the zone's own block `limit 5/1m`"))
 	}
 	return p, nil
@@ -274,7 +278,8 @@ func (p *handlerParser) option(option string) (err error) {
 	return wrong(option, err)
 }
 
-// limitOption reads an option of a zone in the directive's block, where it is right only next to a rate on the directive's line.
+// limitOption reads an option of a zone in the directive's block, where it is right only next to a
+// rate on the directive's line.
 func (p *handlerParser) limitOption(option string) error {
 	rate := option == "limit" || option == "window" || option == "events"
 	switch {
@@ -301,20 +306,19 @@ func (p *handlerParser) zone() error {
 	if err := zonename.Check(name); err != nil {
 		return fmt.Errorf("parsing zone name: %w", err)
 	}
-	if first, twice := p.zones[name]; twice {
-		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, at(first.token))
+	if i := slices.IndexFunc(p.zones, func(z parsedZone) bool { return z.name == name }); i >= 0 {
+		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, at(p.zones[i].token))
 	}
-	zone, options := new(Zone), given{}
-	err = p.options(options, "match", func(option string) error { return p.zoneOption(zone, option, hints.Zone) })
+	z := parsedZone{name, new(Zone), token, given{}}
+	err = p.options(z.given, "match", func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) })
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", name, err)
 	}
 	if p.handler.RateLimits == nil {
 		p.handler.RateLimits = map[string]*Zone{}
 	}
-	p.handler.RateLimits[name] = zone
-	p.names = append(p.names, name)
-	p.zones[name] = zoneGiven{token, options}
+	p.handler.RateLimits[name] = z.zone
+	p.zones = append(p.zones, z)
 	return nil
 }
 
@@ -380,7 +384,8 @@ func (p parser) match(z *Zone) error {
 	return nil
 }
 
-// checkMatchers looks for matchers that don't exist, for Caddy gives neither their line nor the mend.
+// checkMatchers looks for matchers that don't exist: Caddy's error has neither their line nor the
+// mend.
 func checkMatchers(d *caddyfile.Dispenser) error {
 	const namespace = "http.matchers."
 	d.Next()
@@ -420,7 +425,7 @@ func (p parser) events() (*int64, error) {
 	return pointer(carried(n), err)
 }
 
-// status is checked here as well, since 0 in a Handler is the default.
+// status reads a status and checks it, too: 0 in a Handler is the default.
 func (p parser) status() (int, error) {
 	status, err := number[int](p)
 	if err != nil {
@@ -429,7 +434,7 @@ func (p parser) status() (int, error) {
 	return status, statusRange(status)
 }
 
-// share is a number with a fraction; its range is Handler.check's business.
+// share reads a number with a fraction. Handler.check checks its range.
 func (p parser) share() (float64, error) {
 	value, err := p.word()
 	if err != nil {
@@ -462,42 +467,32 @@ func (p parser) distributed(d *Distributed) error {
 	})
 }
 
-// check does what Handler.settings does, with file and line in its errors. An unnamed zone is the
-// only one, and has no name yet.
+// check does what Handler.settings does, with file and line in its errors. The settings are in the
+// order of p.zones.
 func (p *handlerParser) check(g globals) (all []settings, err error) {
 	if err := p.handler.check(g); err != nil {
 		return nil, p.place(err, p.given, caddyfile.Token{})
 	}
-	zone := func(name string, z *Zone, options given, token caddyfile.Token) error {
-		s, found, err := p.handler.zoneSettings(name, z, g)
+	for _, z := range p.zones {
+		s, found, err := p.handler.zoneSettings(z.name, z.zone, g)
 		if err != nil {
-			return p.place(err, options, token)
+			return nil, p.place(err, z.given, z.token)
 		}
-		z.locate(found, options, token)
+		if len(found) > 0 {
+			z.zone.Source = z.place()
+		}
 		all = append(all, s)
-		return nil
-	}
-	if p.unnamed != nil {
-		err := zone("", p.unnamed, p.given, p.given["rate"])
-		return all, err
-	}
-	for _, name := range p.names {
-		if err := zone(name, p.handler.RateLimits[name], p.zones[name].options, p.zones[name].token); err != nil {
-			return nil, err
-		}
 	}
 	return all, nil
 }
 
-// locate notes where a zone stands that there is something to warn of: most warnings are about keys.
-func (z *Zone) locate(found []warning.Warning, options given, otherwise caddyfile.Token) {
-	if len(found) == 0 {
-		return
+// place returns where a zone stands that there is something to warn of: most warnings are about
+// keys.
+func (z parsedZone) place() string {
+	if key, ok := z.given["key"]; ok {
+		return at(key)
 	}
-	z.Source = at(otherwise)
-	if token, ok := options["key"]; ok {
-		z.Source = at(token)
-	}
+	return at(z.token)
 }
 
 // Interface guard.

@@ -46,7 +46,8 @@ import (
 //		persist        [storage|<file>]
 //	}
 //
-// redis stands once, in one of its forms. off is no Redis, and so is no value: that is an environment variable that is not set, and logged as a warning.
+// redis stands once, in one of its forms. off is no Redis, and so is no value: that is an
+// environment variable that is not set, and logged as a warning.
 func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	p := parser{d}
 	if !p.Next() {
@@ -107,7 +108,8 @@ func (p parser) appOption(app *App, option string) (err error) {
 	return wrong(option, err)
 }
 
-// persist takes no value for Caddy's storage, and an empty one for nothing: that is an environment variable that is not set.
+// persist reads no value as Caddy's storage, and an empty one as nothing: that is an environment
+// variable that is not set.
 func (p parser) persist() (string, error) {
 	if p.CountRemainingArgs() == 0 {
 		return snapshot.InStorage, nil
@@ -155,7 +157,8 @@ func (p parser) redisBlock(r *Redis) error {
 	return err
 }
 
-// redisOption reads one option of the redis block. Where a value may come from an environment variable, none is an empty one.
+// redisOption reads one option of the redis block. Where a value may come from an environment
+// variable, none is an empty one.
 func (p parser) redisOption(r *Redis, option string) (err error) {
 	texts := map[string]*string{
 		"username": &r.Username, "password": &r.Password, "key_prefix": &r.KeyPrefix, "master_name": &r.MasterName,
@@ -188,7 +191,8 @@ func (p parser) redisOption(r *Redis, option string) (err error) {
 	return wrong(option, err)
 }
 
-// globalsAsWritten returns what the options mean as far as it shows before placeholders have values.
+// globalsAsWritten returns what the options mean, as far as it shows before placeholders have
+// values.
 func (a *App) globalsAsWritten() globals {
 	g := globals{syncRate: a.SyncRate}
 	if a.Redis != nil {

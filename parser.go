@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
-// parser is a Dispenser with the habits of all our blocks.
+// parser reads options and their values.
 type parser struct{ *caddyfile.Dispenser }
 
 // given are the options of one block so far.
@@ -25,7 +25,7 @@ type placed struct{ error }
 
 func (e placed) Unwrap() error { return e.error }
 
-// at is the token's place.
+// at returns the token's file and line.
 func at(token caddyfile.Token) string { return token.File + ":" + strconv.Itoa(token.Line) }
 
 // placeAt adds file and line, unless the error has them.
@@ -39,7 +39,7 @@ func placeAt(token caddyfile.Token, err error) error {
 	return placed{d.WrapErr(err)}
 }
 
-// place finds the line of the option that an error is about.
+// place adds the place of the option that an error is about.
 func (p parser) place(err error, options given, otherwise caddyfile.Token) error {
 	var about *optionError
 	if errors.As(err, &about) {
@@ -50,7 +50,8 @@ func (p parser) place(err error, options given, otherwise caddyfile.Token) error
 	return placeAt(otherwise, err)
 }
 
-// options walks the block that opens here, if one does, and calls set at each option. set reads the option's values.
+// options reads the block that opens here, if one does. It calls set at each option, which reads its
+// values.
 func (p parser) options(seen given, repeatable string, set func(option string) error) error {
 	for nesting := p.Nesting(); p.NextBlock(nesting); {
 		option, token := p.Val(), p.Token()
@@ -75,12 +76,12 @@ func onOneLine(option string) string {
 	return ""
 }
 
-// count is the error for too few or too many values.
+// count returns the error for too few or too many values.
 func (p parser) count(option string) error {
 	return fmt.Errorf("the number of values is wrong; write it like `%s`, with quotes around a value that holds spaces", hints.Example(option))
 }
 
-// word is the option's one value.
+// word reads the option's one value.
 func (p parser) word() (string, error) {
 	option := p.Val()
 	var value string
@@ -90,7 +91,7 @@ func (p parser) word() (string, error) {
 	return value, nil
 }
 
-// words are the option's values, at least one.
+// words reads the option's values, at least one.
 func (p parser) words() ([]string, error) {
 	option := p.Val()
 	values := p.RemainingArgs()
@@ -100,7 +101,8 @@ func (p parser) words() ([]string, error) {
 	return values, nil
 }
 
-// secret is a value that may come from an environment variable that is not set. It takes no value for an empty one.
+// secret reads a value that may come from an environment variable that is not set: no value is an
+// empty one.
 func (p parser) secret() (string, error) {
 	if p.CountRemainingArgs() == 0 {
 		return "", nil
@@ -108,7 +110,7 @@ func (p parser) secret() (string, error) {
 	return p.word()
 }
 
-// flag is on without a value.
+// flag reads on or off, and no value as on.
 func (p parser) flag() (bool, error) {
 	option := p.Val()
 	switch values := p.RemainingArgs(); {
@@ -120,7 +122,7 @@ func (p parser) flag() (bool, error) {
 	return false, fmt.Errorf("it takes on or off, or nothing for on; write `%s`", option)
 }
 
-// number is a whole number that fits into T.
+// number reads a whole number that fits into T.
 func number[T int | int64](p parser) (T, error) {
 	value, err := p.word()
 	if err != nil {
@@ -136,10 +138,10 @@ func number[T int | int64](p parser) (T, error) {
 	return T(carried(n)), nil
 }
 
-// pointer reads into a pointer, so that 0 and nothing differ.
+// pointer returns a pointer to a value, so that 0 and nothing differ.
 func pointer[T any](value T, err error) (*T, error) { return &value, err }
 
-// duration is any Caddy duration from the shortest to the longest window.
+// duration reads a Caddy duration from the shortest to the longest window.
 func (p parser) duration() (caddy.Duration, error) {
 	value, err := p.word()
 	if err != nil {
@@ -160,7 +162,7 @@ func (p parser) syncRate() (*SyncRate, error) {
 	return pointer(rates.ParseSyncRate(value))
 }
 
-// rates are the limits of a zone.
+// rates reads the limits of a zone.
 func (p parser) rates() ([]Limit, error) {
 	values, err := p.words()
 	if err != nil {
