@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,22 +111,30 @@ func (a *App) Provision(ctx caddy.Context) error {
 // globals returns what the options mean for handlers.
 func (a *App) globals() globals { return globals{a.SyncRate, a.shared != nil, a.redisEmpty} }
 
-const defaultNamespace = "caddy"
+// check reports what is wrong with the global options except Redis and its namespace.
+func (a *App) check(g globals) error {
+	if err := g.checkInherited(a.SyncRate); err != nil {
+		return err
+	}
+	if t := time.Duration(a.StrictTimeout); t != 0 && (t < time.Millisecond || t > time.Minute) {
+		return wrongf("strict_timeout", "%s is not between 1ms and 1m; write 100ms", rates.WindowText(t))
+	}
+	return nil
+}
 
 func (a *App) provisionRedis(ctx caddy.Context) error {
-	var err error
 	repl := caddy.NewReplacer()
-	if a.namespace, err = repl.ReplaceOrErr(a.Namespace, true, true); err != nil {
+	namespace, err := repl.ReplaceOrErr(a.Namespace, true, true)
+	if err != nil {
 		return fmt.Errorf("namespace: %w", err)
 	}
-	if a.Redis == nil {
-		return a.nameNamespace("")
+	var prefix string
+	if a.Redis != nil {
+		if prefix, err = repl.ReplaceOrErr(a.Redis.KeyPrefix, true, true); err != nil {
+			return fmt.Errorf("redis: key_prefix: %w", err)
+		}
 	}
-	prefix, err := repl.ReplaceOrErr(a.Redis.KeyPrefix, true, true)
-	if err != nil {
-		return fmt.Errorf("redis: key_prefix: %w", err)
-	}
-	if err := a.nameNamespace(prefix); err != nil {
+	if a.namespace, err = redisconfig.Namespace(namespace, prefix); err != nil || a.Redis == nil {
 		return err
 	}
 	if a.Redis.Storage {
@@ -174,27 +181,6 @@ func (a *App) shareRedis(key string, client redis.UniversalClient, timeout time.
 		replicator: ratesync.NewReplicator(client, a.namespace, timeout, clock.Now, caddy.Log().Named("rate_limit")),
 		strict:     ratesync.NewStrict(client, a.namespace, time.Duration(a.StrictTimeout)),
 	}
-}
-
-// nameNamespace settles the namespace between its two names.
-func (a *App) nameNamespace(prefix string) error {
-	switch {
-	case a.namespace != "" && prefix != "":
-		return fmt.Errorf("namespace %q and key_prefix %q are two names for one thing; remove one of them", a.namespace, prefix)
-	case a.namespace == "":
-		a.namespace = prefix
-	}
-	if a.namespace == "" {
-		a.namespace = defaultNamespace
-	}
-	if strings.ContainsAny(a.namespace, "{}") || !printable(a.namespace) {
-		return fmt.Errorf("namespace %q: write printable ASCII without braces, which say in a Redis Cluster where a key belongs", a.namespace)
-	}
-	return nil
-}
-
-func printable(s string) bool {
-	return !slices.ContainsFunc([]byte(s), func(c byte) bool { return c < 0x20 || c > 0x7e })
 }
 
 // nextHandler names a handler for messages, by the order in which they are provisioned.

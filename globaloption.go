@@ -86,7 +86,8 @@ func (a *App) checkNamespace() error {
 	if strings.Contains(a.Namespace+prefix, "{") {
 		return nil
 	}
-	return (&App{namespace: a.Namespace}).nameNamespace(prefix)
+	_, err := redisconfig.Namespace(a.Namespace, prefix)
+	return err
 }
 
 // appOption reads one of the global options.

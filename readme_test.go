@@ -442,9 +442,9 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	}
 	core, logs := observer.New(zap.WarnLevel)
 	shared := &sharedRedis{
-		namespace: defaultNamespace, client: client,
-		replicator: ratesync.NewReplicator(client, defaultNamespace, 5*time.Second, clock.Now, zap.New(core)),
-		strict:     ratesync.NewStrict(client, defaultNamespace, 5*time.Second),
+		namespace: redisconfig.DefaultNamespace, client: client,
+		replicator: ratesync.NewReplicator(client, redisconfig.DefaultNamespace, 5*time.Second, clock.Now, zap.New(core)),
+		strict:     ratesync.NewStrict(client, redisconfig.DefaultNamespace, 5*time.Second),
 	}
 	defer client.Close()
 	defer shared.close()

@@ -102,17 +102,6 @@ func checkSyncRate(s *SyncRate, hasRedis bool) error {
 	return nil
 }
 
-// check reports what is wrong with the global options except Redis and its namespace.
-func (a *App) check(g globals) error {
-	if err := g.checkInherited(a.SyncRate); err != nil {
-		return err
-	}
-	if t := time.Duration(a.StrictTimeout); t != 0 && (t < time.Millisecond || t > time.Minute) {
-		return wrongf("strict_timeout", "%s is not between 1ms and 1m; write 100ms", rates.WindowText(t))
-	}
-	return nil
-}
-
 // settings returns the zones with everything inherited, defaulted and checked, by name, and
 // warnings for the log.
 func (h *Handler) settings(g globals) (all []settings, found []warning.Warning, err error) {
