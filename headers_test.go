@@ -11,25 +11,23 @@ import (
 	"time"
 
 	"github.com/dunglas/httpsfv"
-
-	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
 const allSets = draftHeaders | kongHeaders | githubHeaders
 
 // said is what a limit of a zone decided.
-func said(zone string, several bool, n int64, window time.Duration, k kind, d algorithms.Decision) decided {
+func said(zone string, several bool, n int64, window time.Duration, k kind, d decision) decided {
 	d.Limit = n
 	return decided{newPolicy(zone, several, n, window, k, allSets), d}
 }
 
 // admits is an admission with so many remaining, and nextAfter until there is one more.
-func admits(remaining int64, nextAfter time.Duration) algorithms.Decision {
-	return algorithms.Decision{Allowed: true, Remaining: remaining, NextAfter: nextAfter, ResetAfter: 2 * nextAfter}
+func admits(remaining int64, nextAfter time.Duration) decision {
+	return decision{Allowed: true, Remaining: remaining, NextAfter: nextAfter, ResetAfter: 2 * nextAfter}
 }
 
-func refuses(after time.Duration) algorithms.Decision {
-	return algorithms.Decision{RetryAfter: after, NextAfter: after / 2, ResetAfter: 2 * after}
+func refuses(after time.Duration) decision {
+	return decision{RetryAfter: after, NextAfter: after / 2, ResetAfter: 2 * after}
 }
 
 func TestDraftHeaders(t *testing.T) {
@@ -105,7 +103,7 @@ func TestDraftHeaders(t *testing.T) {
 		},
 		{
 			"a refusal that knows of no end",
-			[]decided{said("x", false, 5, time.Minute, slidingLog, algorithms.Decision{})},
+			[]decided{said("x", false, 5, time.Minute, slidingLog, decision{})},
 			`"x";q=5;w=60`, `"x";r=0;t=60`,
 		},
 		{
@@ -325,7 +323,7 @@ func FuzzHeaders(f *testing.F) {
 		if n < 0 || window <= 0 || remaining < 0 {
 			t.Skip()
 		}
-		d := algorithms.Decision{Allowed: allowed, Remaining: remaining, NextAfter: time.Duration(next), ResetAfter: time.Duration(next)}
+		d := decision{Allowed: allowed, Remaining: remaining, NextAfter: time.Duration(next), ResetAfter: time.Duration(next)}
 		if !allowed {
 			d.RetryAfter, d.Remaining = time.Duration(next), 0
 		}

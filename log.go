@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -70,7 +69,7 @@ type about struct {
 }
 
 // refused notes a refusal at now (nanoseconds since the Unix epoch) of the key with this hash, whose bits must be evenly spread.
-func (l *refusalLog) refused(logger *zap.Logger, now int64, hash uint64, d algorithms.Decision, a about) {
+func (l *refusalLog) refused(logger *zap.Logger, now int64, hash uint64, d decision, a about) {
 	if l.due(now) {
 		l.turn(logger, now)
 	}
@@ -108,7 +107,7 @@ func (l *refusalLog) remembers(hash uint64, now int64) bool {
 }
 
 // first writes the line of a key, if no other request is doing so.
-func (l *refusalLog) first(logger *zap.Logger, now int64, hash uint64, d algorithms.Decision, a about) {
+func (l *refusalLog) first(logger *zap.Logger, now int64, hash uint64, d decision, a about) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.firsts.Load() >= firstsPerPeriod || l.remembers(hash, now) {

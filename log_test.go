@@ -16,8 +16,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
-
-	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
 // logged is a refusal log with what it wrote, as "first <key>" and "summary <refused> <keys> <period>".
@@ -36,7 +34,7 @@ var testSeed = maphash.MakeSeed()
 
 func (l *logged) refuse(at time.Duration, key string) {
 	hash := maphash.String(testSeed, key)
-	l.refused(l.logger, start+int64(at), hash, algorithms.Decision{RetryAfter: time.Second, Limit: 5}, aboutKey(key))
+	l.refused(l.logger, start+int64(at), hash, decision{RetryAfter: time.Second, Limit: 5}, aboutKey(key))
 }
 
 var byHeader = func() *keyTemplate {
@@ -168,7 +166,7 @@ func TestLogSurvivesAClockThatSteps(t *testing.T) {
 func TestKeyIsLoggedOnlyIfWanted(t *testing.T) {
 	core, seen := observer.New(zapcore.InfoLevel)
 	l := newRefusalLog("login", time.Minute, false)
-	l.refused(zap.New(core), start, 1, algorithms.Decision{Limit: 5}, aboutKey("secret"))
+	l.refused(zap.New(core), start, 1, decision{Limit: 5}, aboutKey("secret"))
 	m := seen.All()[0].ContextMap()
 	if _, ok := m["key"]; ok || m["zone"] != "login" || m["remote_ip"] != "192.0.2.1" || m["limit"] != int64(5) || m["key_digest"] == nil {
 		t.Errorf("logged %v", m)
@@ -280,7 +278,7 @@ func TestRefusalLogDoesNotAllocate(t *testing.T) {
 	refusal := aboutKey("a")
 	if n := testing.AllocsPerRun(1000, func() {
 		now++
-		l.refused(logger, now, 7, algorithms.Decision{}, refusal)
+		l.refused(logger, now, 7, decision{}, refusal)
 	}); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}
@@ -294,7 +292,7 @@ func BenchmarkRefusalLog(b *testing.B) {
 		hash := uint64(0)
 		for pb.Next() {
 			hash += 0x9e3779b97f4a7c15
-			l.refused(logger, start, hash, algorithms.Decision{}, refusal)
+			l.refused(logger, start, hash, decision{}, refusal)
 		}
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -227,7 +226,9 @@ func (h *Handler) sweepInterval() time.Duration {
 // provisionZone makes a zone ready for requests.
 func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone, error) {
 	z := &zone{settings: *s, shared: app.shared, logger: h.logger, said: &app.said}
-	z.brief = h.sets == 0 && h.DisablePlaceholders
+	if h.sets != 0 || !h.DisablePlaceholders {
+		z.want = waitsOf(s.kind)
+	}
 	config := h.RateLimits[s.name]
 	if config.MatcherSetsRaw != nil {
 		sets, err := ctx.LoadModule(config, "MatcherSetsRaw")
@@ -250,7 +251,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		}
 		h.acquired = append(h.acquired, key)
 		z.counters = append(z.counters, c)
-		z.limiters = append(z.limiters, c.limiter(s, r, z.brief))
+		z.limiters = append(z.limiters, c.limiter(s, r))
 		z.policies = append(z.policies, newPolicy(s.name, len(s.limits) > 1, r.n, r.window, s.kind, h.sets))
 		z.rules = append(z.rules, ruleOf(s, r))
 	}
@@ -339,7 +340,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *pass) error 
 		z := p.denied
 		why.zone, why.wait = z.name, z.limits[0].window
 		z.metrics.refuse()
-		z.log.refused(h.logger, p.now, 0, algorithms.Decision{RetryAfter: why.wait}, about{request: r})
+		z.log.refused(h.logger, p.now, 0, decision{RetryAfter: why.wait}, about{request: r})
 	}
 	if tooEarly {
 		return h.answers.tooEarly(w, r)

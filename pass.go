@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -145,7 +144,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 	for i, l := range v.limiters {
 		t := p.ask(l, v, raw)
 		p.taken = append(p.taken, t)
-		p.all = append(p.all, decided{z.policies[i], t.Decision})
+		p.all = append(p.all, decided{z.policies[i], decisionOf(l.max(), t.Decision)})
 	}
 	if v.queued {
 		p.queues++
@@ -156,13 +155,13 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 // ask takes one unit of a limit. A queue that is entered last is only read, unless it is full: then it denies.
 func (p *pass) ask(l limiter, v *visit, raw []byte) table.Taken {
 	if !v.queued {
-		return l.take(v.key, raw, p.now, 1)
+		return l.take(v.key, raw, p.now, 1, v.zone.want)
 	}
-	t := l.take(v.key, raw, p.now, 0)
+	t := l.take(v.key, raw, p.now, 0, 0)
 	if t.Remaining >= 1 {
 		return t
 	}
-	if t = l.take(v.key, raw, p.now, 1); t.Allowed {
+	if t = l.take(v.key, raw, p.now, 1, 0); t.Allowed {
 		l.abandon(v.key, t, p.now, 1) // a place has become free just now
 	}
 	return t
@@ -182,8 +181,8 @@ func (p *pass) enterQueues() {
 		}
 		v.queued = false
 		for j, l := range v.limiters {
-			t := l.take(v.key, p.key(v), now, 1)
-			p.taken[v.first+j], p.all[v.first+j].Decision = t, t.Decision
+			t := l.take(v.key, p.key(v), now, 1, v.zone.want)
+			p.taken[v.first+j], p.all[v.first+j].decision = t, decisionOf(l.max(), t.Decision)
 		}
 		if p.judge(i); p.isRefused() {
 			return
@@ -226,7 +225,7 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 	for i := range p.verdict {
 		d := &p.verdict[i]
 		p.taken = append(p.taken, table.Taken{Decision: d.Decision})
-		p.all = append(p.all, decided{z.policies[i], d.Decision})
+		p.all = append(p.all, decided{z.policies[i], decisionOf(z.rules[i].Limit, d.Decision)})
 		z.limiters[i].learn(v.key, raw, p.now, d.Reports)
 	}
 	return true, false
@@ -236,7 +235,7 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 func (p *pass) judge(at int) {
 	v := &p.take[at]
 	for i := range v.zone.policies {
-		d := &p.all[v.first+i].Decision
+		d := &p.all[v.first+i]
 		if d.Allowed {
 			continue
 		}
@@ -275,7 +274,7 @@ func (p *pass) giveBackStrict(v *visit) {
 
 // undo undoes what one of a visit's limits gave, p.all[at].
 func (p *pass) undo(v *visit, l limiter, at int) {
-	t, d := p.taken[at], &p.all[at].Decision
+	t, d := p.taken[at], &p.all[at].decision
 	switch {
 	case t.Allowed && v.queued: // nothing was taken
 		if v.zone.countDenied {
@@ -285,15 +284,15 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 		l.abandon(v.key, t, clock(), 1)
 	case t.Allowed && !v.zone.countDenied:
 		l.giveBack(v.key, t, 1)
-	case t.Allowed && v.zone.brief: // but of a refused request it is told
-		is := l.take(v.key, p.key(v), p.now, 0)
-		d.NextAfter, d.ResetAfter = is.NextAfter, is.ResetAfter
+	case t.Allowed && v.zone.want == 0: // but of a refused request it is told
+		is := l.take(v.key, p.key(v), p.now, 0, waitsOf(v.zone.kind))
+		d.NextAfter, d.ResetAfter = is.Next, is.Reset
 		return
 	case !t.Allowed && v.zone.countDenied:
 		l.charge(v.key, t, 1)
 		// It waits for what it was charged, too.
-		if is := l.take(v.key, p.key(v), p.now, 1); !is.Allowed {
-			*d = is.Decision
+		if is := l.take(v.key, p.key(v), p.now, 1, 0); !is.Allowed {
+			*d = decisionOf(l.max(), is.Decision)
 			p.wait = max(p.wait, d.RetryAfter)
 		} else {
 			l.giveBack(v.key, is, 1)
@@ -302,8 +301,8 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 	default:
 		return
 	}
-	is := l.take(v.key, p.key(v), p.now, 0)
-	d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.NextAfter, is.ResetAfter
+	is := l.take(v.key, p.key(v), p.now, 0, waitsOf(v.zone.kind))
+	d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.Next, is.Reset
 }
 
 // delay is how long the request must wait for its turn, in the longest of its queues.
@@ -335,9 +334,9 @@ func (p *pass) countOverflow(v *visit) {
 }
 
 // longest is the refusal in a visit that makes the client wait longest.
-func (p *pass) longest(v *visit) (d algorithms.Decision) {
+func (p *pass) longest(v *visit) (d decision) {
 	for i := range v.zone.policies {
-		if one := p.all[v.first+i].Decision; !one.Allowed && one.RetryAfter >= d.RetryAfter {
+		if one := p.all[v.first+i].decision; !one.Allowed && one.RetryAfter >= d.RetryAfter {
 			d = one
 		}
 	}

@@ -14,25 +14,25 @@ import (
 
 const t0 = int64(1_700_000_000_000_000_000) // the start of a minute, more or less
 
-var hour = algorithms.FixedWindow{Limit: 10, Window: time.Hour}
+var hour = fixed(10, time.Hour)
 
 type windows = Table[algorithms.WindowState]
 
-func newTable(maxKeys int, alg algorithms.Algorithm[algorithms.WindowState]) *windows {
-	t := New[algorithms.WindowState](maxKeys)
-	t.Configure(Background[algorithms.WindowState]{Algorithm: alg}, maxKeys)
+func newTable(maxKeys int, alg algorithms.Params) *windows {
+	t := New(window, maxKeys)
+	t.Configure(Background{Params: alg}, maxKeys)
 	return t
 }
 
 func raw(i int) []byte { return binary.BigEndian.AppendUint64(nil, uint64(i)) }
 
-func take(t *windows, alg algorithms.Algorithm[algorithms.WindowState], i int, now int64) Taken {
+func take(t *windows, alg algorithms.Params, i int, now int64) Taken {
 	b := raw(i)
-	return t.Take(alg, KeyOf(b), b, now, 1)
+	return t.Take(alg.Compile(), KeyOf(b), b, now, 1, allWaits)
 }
 
 func TestConcurrentTakesAdmitExactlyTheLimit(t *testing.T) {
-	alg := algorithms.FixedWindow{Limit: 500, Window: time.Hour}
+	alg := fixed(500, time.Hour)
 	tab := newTable(100, alg)
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
@@ -85,7 +85,7 @@ func TestMaxKeysIsHardAndNoBypass(t *testing.T) {
 	}
 	d := take(tab, hour, 2_000_000, t0)
 	b := raw(2_000_000)
-	tab.Return(hour, KeyOf(b), d, 1)
+	tab.Refund(hour.Compile(), KeyOf(b), d, 1)
 	for i := range hour.Limit {
 		if !take(tab, hour, 2_000_000, t0).Allowed {
 			t.Errorf("beyond the bound, after giving one back: request %d refused", i+1)
@@ -116,11 +116,11 @@ func TestOneKeyBeyondTheBoundUnderRaceGetsItsLimit(t *testing.T) {
 
 func TestSketchWindowsRoll(t *testing.T) {
 	s := newSketch(minWidth, 10, time.Minute)
-	alg := algorithms.FixedWindow{Limit: 10, Window: time.Minute}
+	alg := fixed(10, time.Minute)
 	key := KeyOf([]byte("k"))
 	admitted := func(now int64) (n int) {
 		for {
-			if d, _ := s.take(alg, key, now, 1); !d.Allowed {
+			if d, _ := s.take(ask{limit: alg.Compile(), now: now, n: 1}, key); !d.Allowed {
 				return n
 			}
 			n++
@@ -190,7 +190,7 @@ func TestSweepDropsIdleKeysAndGivesMemoryBack(t *testing.T) {
 }
 
 func TestSweepBesideRequests(t *testing.T) {
-	alg := algorithms.FixedWindow{Limit: 1, Window: time.Second}
+	alg := fixed(1, time.Second)
 	tab := newTable(5000, alg)
 	var now atomic.Int64
 	now.Store(t0)
@@ -226,12 +226,12 @@ func TestSweepBesideRequests(t *testing.T) {
 }
 
 func TestTakeAllocatesNothing(t *testing.T) {
-	alg := algorithms.SlidingWindow{Limit: 1 << 40, Window: time.Minute, Buckets: 1}
+	alg := sliding(1<<40, time.Minute)
 	tab := newTable(100, alg)
 	b := raw(1)
-	tab.Take(alg, KeyOf(b), b, t0, 1)
-	var boxed algorithms.Algorithm[algorithms.WindowState] = alg
-	if n := testing.AllocsPerRun(1000, func() { tab.Take(boxed, KeyOf(b), b, t0, 1) }); n != 0 {
+	tab.Take(alg.Compile(), KeyOf(b), b, t0, 1, allWaits)
+	l := alg.Compile()
+	if n := testing.AllocsPerRun(1000, func() { tab.Take(l, KeyOf(b), b, t0, 1, allWaits) }); n != 0 {
 		t.Errorf("Take allocates %v times, want 0", n)
 	}
 }
@@ -239,7 +239,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 func BenchmarkTake(b *testing.B) {
 	for _, keys := range []int{1, 100_000, 1_000_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			var alg algorithms.Algorithm[algorithms.WindowState] = algorithms.SlidingWindow{Limit: 1000, Window: time.Minute, Buckets: 1}
+			var alg algorithms.Params = sliding(1000, time.Minute)
 			var before, after runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&before)
@@ -260,7 +260,7 @@ func BenchmarkTake(b *testing.B) {
 					x ^= x >> 7
 					x ^= x << 17
 					binary.BigEndian.PutUint64(buf, x%uint64(keys))
-					tab.Take(alg, KeyOf(buf), buf, t0, 1)
+					tab.Take(alg.Compile(), KeyOf(buf), buf, t0, 1, allWaits)
 				}
 			})
 			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(keys), "B/key")
