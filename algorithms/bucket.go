@@ -252,6 +252,9 @@ func (s *BucketState) advance(l Limit, now int64) (late int64) {
 // first.
 func (s *BucketState) roll(l Limit, now int64) {
 	led := &s.ledger
+	if _, ok := led.within(now, l.bucketEpoch()); ok {
+		return
+	}
 	epoch, _ := floorDivMod(now, l.bucketEpoch())
 	var left int64
 	switch ahead := epoch - led.Epoch; {

@@ -151,6 +151,9 @@ func (log) Idle(s *LogState, l Limit, now int64) bool {
 
 // roll brings the ledger to the epoch of now.
 func (s *LogState) roll(l Limit, now int64) {
+	if _, ok := s.ledger.within(now, l.Window); ok {
+		return
+	}
 	epoch, _ := floorDivMod(now, l.Window)
 	s.ledger.Roll(epoch, 1)
 }

@@ -115,6 +115,10 @@ func countersOf(l Limit) counters { return counters{l.subWindow(), l.History} }
 // advance brings the ledger to the epoch of now and returns how far into the ledger's epoch now is.
 // It is negative for a request that is late: it counts as if it came at the start of that epoch.
 func (c counters) advance(l *Ledger, now int64) (into int64) {
+	into, ok := l.within(now, c.span)
+	if ok {
+		return into
+	}
 	epoch, into := floorDivMod(now, c.span)
 	if l.Epoch == epoch+1 {
 		if c.span-into <= lateness(c.span) {

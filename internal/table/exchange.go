@@ -96,7 +96,7 @@ type Answer struct {
 // note that the key was touched. spilled is what the key spent in the sketch. It reports whether the
 // replicator should be woken.
 func (t *Table[S]) takeShared(
-	sh *shard[S], b *Background, i uint32, a ask, offset, spilled int64,
+	sh *shard[S], b *Background, i uint32, a *ask, offset, spilled int64,
 ) (d algorithms.Decision, wake bool) {
 	e := t.follow(sh, a.limit, i, a.now, offset)
 	t.machine.Advance(&e.state, a.limit, a.now)

@@ -166,7 +166,7 @@ func TestFullCellsGiveNothingBack(t *testing.T) {
 	alg := fixed(14, time.Minute)
 	victim := KeyOf([]byte("victim"))
 	admitted := func() bool {
-		d, _ := s.take(ask{limit: alg.Compile(), now: t0, n: 1}, victim)
+		d, _ := s.take(&ask{limit: alg.Compile(), now: t0, n: 1}, victim)
 		return d.Allowed
 	}
 	for admitted() {

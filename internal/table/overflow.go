@@ -12,7 +12,7 @@ import (
 // takeOverflow decides for a key that found no slot. a.now is the caller's clock, which the sketch
 // goes by: it never steps back, and what the store's clock does is of no concern to counts that are
 // this node's own. The shard's lock is held.
-func (t *Table[S]) takeOverflow(sh *shard[S], a ask, key Key, raw []byte) Taken {
+func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken {
 	saved, again := t.savedOf(sh, a.limit, key, raw, a.now)
 	if again {
 		sh.mu.Unlock()
@@ -154,7 +154,7 @@ func excess(s *sketch, l algorithms.Limit) int64 { return max(0, limitIn(l, s.wi
 // takeSpilled decides for a key that has spilled units in the sketch, and works out how long they
 // keep it waiting. a.now is in the table's time. Where what other nodes are taken to have spent is
 // held against the key as well, nextSync is when the table may learn better.
-func (t *Table[S]) takeSpilled(p *place[S], a ask, spilled int64, nextSync time.Duration) (d algorithms.Decision) {
+func (t *Table[S]) takeSpilled(p *place[S], a *ask, spilled int64, nextSync time.Duration) (d algorithms.Decision) {
 	known := t.machine.Take(&p.state, a.limit, a.now, 0, 0)
 	others := t.machine.Take(&p.state, a.limit, a.now, 0, a.pending).Remaining < known.Remaining
 	left := a.limit

@@ -412,7 +412,7 @@ func newcomersDenied(maxKeys int, limit int64) float64 {
 	for i := range keys {
 		now := start + int64(float64(i)/float64(10*maxKeys)*float64(time.Minute))
 		b := raw(i)
-		d, _ := s.take(ask{limit: alg.Compile(), now: now, n: 1}, KeyOf(b))
+		d, _ := s.take(&ask{limit: alg.Compile(), now: now, n: 1}, KeyOf(b))
 		if i >= 10*maxKeys {
 			asked++
 			if !d.Allowed {

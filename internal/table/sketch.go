@@ -186,7 +186,7 @@ func (s *sketch) state(key Key, limit, epoch, now int64) (l algorithms.Limit, st
 // take is called under the lock of the key's shard: cells are shared by keys of all shards, and
 // what others add can only make the answer more careful. It returns false where the sketch has been
 // given back.
-func (s *sketch) take(a ask, key Key) (d algorithms.Decision, ok bool) {
+func (s *sketch) take(a *ask, key Key) (d algorithms.Decision, ok bool) {
 	epoch, ok := s.enter(a.now)
 	if !ok {
 		return d, false
@@ -194,10 +194,12 @@ func (s *sketch) take(a ask, key Key) (d algorithms.Decision, ok bool) {
 	l, state, at := s.state(key, min(limitIn(a.limit, s.window), s.most-1), epoch, a.now)
 	if d.Result = window.Take(&state, l, at, a.n, 0); d.Allowed {
 		s.add(key, epoch, a.n)
-	} else {
-		a.want |= algorithms.WantRetry
 	}
-	d.Waits = window.Waits(&state, l, at, a.n, 0, a.want)
+	want := a.want
+	if !d.Allowed {
+		want |= algorithms.WantRetry
+	}
+	d.Waits = window.Waits(&state, l, at, a.n, 0, want)
 	return d, true
 }
 

@@ -197,7 +197,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 	if !ok {
 		if i, ok = t.enter(sh, l, key, raw, now); !ok {
 			defer sh.mu.Unlock()
-			return t.takeOverflow(sh, ask{limit: l, now: now, n: n, want: want}, key, raw)
+			return t.takeOverflow(sh, &ask{limit: l, now: now, n: n, want: want}, key, raw)
 		}
 	}
 	taken.offset = t.offset.Load()
@@ -206,7 +206,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 	if t.overflow.Load() != nil && sh.marks != nil {
 		spilled = t.spilled(sh, l, i, now)
 	}
-	a := ask{limit: l, now: taken.At, n: n, want: want}
+	a := &ask{limit: l, now: taken.At, n: n, want: want}
 	wake := false
 	b := t.background.Load()
 	switch {
@@ -225,12 +225,13 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 }
 
 // decide asks the machine, and for the waits that are wanted.
-func (t *Table[S]) decide(s *S, a ask) (d algorithms.Decision) {
+func (t *Table[S]) decide(s *S, a *ask) (d algorithms.Decision) {
+	want := a.want
 	if d.Result = t.machine.Take(s, a.limit, a.now, a.n, a.pending); !d.Allowed {
-		a.want |= algorithms.WantRetry
+		want |= algorithms.WantRetry
 	}
-	if a.want != 0 {
-		d.Waits = t.machine.Waits(s, a.limit, a.now, a.n, a.pending, a.want)
+	if want != 0 {
+		d.Waits = t.machine.Waits(s, a.limit, a.now, a.n, a.pending, want)
 	}
 	return d
 }
