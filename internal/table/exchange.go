@@ -92,49 +92,49 @@ type Answer struct {
 	Failed bool
 }
 
-// takeShared is Take for a table that is synced: with an estimate of what others spent unseen, and a
-// note that the key was touched. spilled is what the key spent in the sketch. It reports whether the
-// replicator should be woken.
-func (t *Table[S]) takeShared(
-	sh *shard[S], b *Background, i uint32, a *ask, offset, spilled int64,
-) (d algorithms.Decision, wake bool) {
-	e := t.follow(sh, a.limit, i, a.now, offset)
-	t.machine.Advance(&e.state, a.limit, a.now)
+// observe brings a key that is synced to now, and estimates what others spent unseen.
+func (t *Table[S]) observe(
+	sh *shard[S], b *Background, l algorithms.Limit, i uint32, now, offset int64,
+) (e entry[S], pending int64) {
+	e = t.follow(sh, l, i, now, offset)
+	t.machine.Advance(&e.state, l, now)
+	ledger := t.machine.Ledger(&e.state)
+	if e.at != 0 && now-e.at > int64(3*b.Rate+time.Second) {
+		ledger.Settled = false // and so no estimate either
+	}
+	return e, t.pending(e, ledger, l.History)
+}
+
+// record notes that a key was touched, by a request for n units of which its counter said d. It
+// reports whether the replicator should be woken.
+func (t *Table[S]) record(
+	sh *shard[S], b *Background, e entry[S], i uint32, d *Taken, live int, n int64,
+) (wake bool) {
 	l := t.machine.Ledger(&e.state)
-	if e.at != 0 && a.now-e.at > int64(3*b.Rate+time.Second) {
-		l.Settled = false // and so no estimate either
-	}
-	a.pending = t.pending(e, l, a.limit.History)
-	nextSync := b.Rate - time.Duration(a.now-e.at)
-	if spilled > 0 {
-		d = t.takeSpilled(e.place, a, spilled, nextSync)
-	} else if d = t.decide(&e.state, a); d.Estimated {
-		d.Retry = retryOfEstimate(d.Retry, nextSync)
-	}
-	l.Attempts = satAdd32(l.Attempts, a.n)
+	l.Attempts = satAdd32(l.Attempts, n)
 	e.flags &^= again
 	if e.flags&touched == 0 {
 		e.flags |= touched
 		sh.touched = append(sh.touched, i)
 	}
 	if !b.Early || e.flags&(hurried|flying|failed) != 0 ||
-		!b.pressing(e.exchange, l, a.limit.History, d.Result, a.now) && (len(sh.hurried) > 0 || !b.stale(e.exchange, d.Result, a.now)) {
-		return d, false
+		!b.pressing(e.exchange, l, live, d.Remaining, d.At) && (len(sh.hurried) > 0 || !b.stale(e.exchange, d.Remaining, d.At)) {
+		return false
 	}
 	e.flags |= hurried
 	sh.hurried = append(sh.hurried, i)
 	bit := uint64(1) << (e.key[0] >> 58)
-	return d, t.urgent.Or(bit) == 0
+	return t.urgent.Or(bit) == 0
 }
 
 // retryOfEstimate is when to try again where only an estimate stands in the way: the next sync may
 // tell that others spent less.
-func retryOfEstimate(retry, nextSync time.Duration) time.Duration {
-	return max(time.Second, min(retry, nextSync))
+func (b *Background) retryOfEstimate(e *exchange, now int64, retry time.Duration) time.Duration {
+	return max(time.Second, min(retry, b.Rate-time.Duration(now-e.at)))
 }
 
 // pressing says whether a key should not wait for its turn: nobody has told of it lately, or what is unsent is much of what is left.
-func (b *Background) pressing(e *exchange, l *algorithms.Ledger, live int, d algorithms.Result, now int64) bool {
+func (b *Background) pressing(e *exchange, l *algorithms.Ledger, live int, remaining, now int64) bool {
 	if !l.Settled {
 		return true
 	}
@@ -148,13 +148,13 @@ func (b *Background) pressing(e *exchange, l *algorithms.Ledger, live int, d alg
 		return true // the first request of an epoch: others may want what came just before it
 	}
 	unseen := float64(l.Unsent(live)) * max(1, float64(e.scale))
-	return unseen > 0 && unseen*share >= float64(d.Remaining) && unseen*grain >= b.size
+	return unseen > 0 && unseen*share >= float64(remaining) && unseen*grain >= b.size
 }
 
 // stale says that a key is at its limit and so much may have flowed in since the last exchange that others may have taken a grain of it. To ask is worth
 // less than to tell: where other keys of the shard wait to be told of, this one has to as well.
-func (b *Background) stale(e *exchange, d algorithms.Result, now int64) bool {
-	return e.scale > 1 && now-e.at >= b.refresh && float64(d.Remaining)*grain <= b.size
+func (b *Background) stale(e *exchange, remaining, now int64) bool {
+	return e.scale > 1 && now-e.at >= b.refresh && float64(remaining)*grain <= b.size
 }
 
 // pending estimates what others have spent that this node can't see yet: for each unit of its own

@@ -152,20 +152,19 @@ func (t *Table[S]) spilled(sh *shard[S], l algorithms.Limit, i uint32, now int64
 func excess(s *sketch, l algorithms.Limit) int64 { return max(0, limitIn(l, s.window)-l.Size) }
 
 // takeSpilled decides for a key that has spilled units in the sketch, and works out how long they
-// keep it waiting. a.now is in the table's time. Where what other nodes are taken to have spent is
-// held against the key as well, nextSync is when the table may learn better.
-func (t *Table[S]) takeSpilled(p *place[S], a *ask, spilled int64, nextSync time.Duration) (d algorithms.Decision) {
-	known := t.machine.Take(&p.state, a.limit, a.now, 0, 0)
-	others := t.machine.Take(&p.state, a.limit, a.now, 0, a.pending).Remaining < known.Remaining
+// keep it waiting. a.now is in the table's time.
+func (t *Table[S]) takeSpilled(b *Background, e entry[S], a *ask, spilled int64) (d algorithms.Decision) {
+	known := t.machine.Take(&e.state, a.limit, a.now, 0, 0)
+	others := t.machine.Take(&e.state, a.limit, a.now, 0, a.pending).Remaining < known.Remaining
 	left := a.limit
 	left.Size = max(0, left.Size-spilled)
-	if d.Result = t.machine.Take(&p.state, left, a.now, a.n, a.pending); !d.Allowed {
+	if d.Result = t.machine.Take(&e.state, left, a.now, a.n, a.pending); !d.Allowed {
 		a.want |= algorithms.WantRetry
 		d.Estimated = known.Allowed && a.n <= known.Remaining
 	}
-	d.Waits = t.machine.Waits(&p.state, a.limit, a.now, a.n, a.pending+spilled, a.want)
+	d.Waits = t.machine.Waits(&e.state, a.limit, a.now, a.n, a.pending+spilled, a.want)
 	if d.Estimated && others {
-		d.Retry = retryOfEstimate(d.Retry, nextSync)
+		d.Retry = b.retryOfEstimate(e.exchange, a.now, d.Retry)
 	}
 	s := t.overflow.Load()
 	if s == nil {
@@ -173,18 +172,18 @@ func (t *Table[S]) takeSpilled(p *place[S], a *ask, spilled int64, nextSync time
 	}
 	caller := a.now - t.offset.Load()&^1
 	if d.Estimated {
-		fades := s.until(p.key, caller, max(0, known.Remaining-a.n)+excess(s, a.limit))
+		fades := s.until(e.key, caller, max(0, known.Remaining-a.n)+excess(s, a.limit))
 		if !others || d.Retry < fades {
 			d.Retry = fades
 		}
 	}
 	if a.want&algorithms.WantNext != 0 {
-		if next := s.until(p.key, caller, max(0, s.spent(p.key, caller)-1)); next > 0 && (d.Next == 0 || next < d.Next) {
+		if next := s.until(e.key, caller, max(0, s.spent(e.key, caller)-1)); next > 0 && (d.Next == 0 || next < d.Next) {
 			d.Next = next
 		}
 	}
 	if a.want&algorithms.WantReset != 0 {
-		d.Reset = max(d.Reset, s.until(p.key, caller, 0))
+		d.Reset = max(d.Reset, s.until(e.key, caller, 0))
 	}
 	return d
 }

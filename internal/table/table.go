@@ -91,6 +91,9 @@ type Background struct {
 	refresh int64
 }
 
+// isShared reports whether what a table counts is synced.
+func (b *Background) isShared() bool { return b != nil && b.Rate != 0 }
+
 // compile works out what follows from the settings.
 func (b *Background) compile() *Background {
 	b.limit, b.epoch = b.Params.Compile(), b.Params.Epoch()
@@ -167,6 +170,14 @@ func (t *Table[S]) Configure(b Background, maxKeys int) {
 	}
 }
 
+// ask is what a request asks of one key, where the answer takes more than one step.
+type ask struct {
+	limit   algorithms.Limit
+	now, n  int64
+	pending int64
+	want    algorithms.Want
+}
+
 // Taken is what a Take said and where it was taken from, for giving it back.
 type Taken struct {
 	algorithms.Decision
@@ -179,14 +190,6 @@ type Taken struct {
 	sketch   uint32 // its number
 }
 
-// ask is what a request asks of one key.
-type ask struct {
-	limit   algorithms.Limit
-	now, n  int64
-	pending int64
-	want    algorithms.Want
-}
-
 // Take asks for n units of a key at now, under a limit that may differ from call to call. raw is the
 // bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial that is
 // Retry in any case.
@@ -196,44 +199,42 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 	i, ok := sh.find(key)
 	if !ok {
 		if i, ok = t.enter(sh, l, key, raw, now); !ok {
-			defer sh.mu.Unlock()
-			return t.takeOverflow(sh, &ask{limit: l, now: now, n: n, want: want}, key, raw)
+			taken = t.takeOverflow(sh, &ask{limit: l, now: now, n: n, want: want}, key, raw)
+			sh.mu.Unlock()
+			return taken
 		}
 	}
+	e, pending := entry[S]{place: sh.place(i)}, int64(0)
 	taken.offset = t.offset.Load()
 	taken.At = now + taken.offset&^1
+	b := t.background.Load()
+	if b.isShared() {
+		e, pending = t.observe(sh, b, l, i, taken.At, taken.offset)
+	}
 	spilled := int64(0)
-	if t.overflow.Load() != nil && sh.marks != nil {
+	if t.overflow.Load() != nil {
 		spilled = t.spilled(sh, l, i, now)
 	}
-	a := &ask{limit: l, now: taken.At, n: n, want: want}
-	wake := false
-	b := t.background.Load()
-	switch {
-	case b != nil && b.Rate != 0:
-		taken.Decision, wake = t.takeShared(sh, b, i, a, taken.offset, spilled)
-	case spilled > 0:
-		taken.Decision = t.takeSpilled(sh.place(i), a, spilled, 0)
-	default:
-		taken.Decision = t.decide(&sh.place(i).state, a)
+	if spilled > 0 {
+		a := &ask{limit: l, now: taken.At, n: n, pending: pending, want: want}
+		taken.Decision = t.takeSpilled(b, e, a, spilled)
+	} else {
+		if taken.Result = t.machine.Take(&e.state, l, taken.At, n, pending); !taken.Allowed {
+			want |= algorithms.WantRetry
+		}
+		if want != 0 {
+			taken.Waits = t.machine.Waits(&e.state, l, taken.At, n, pending, want)
+		}
+		if taken.Estimated {
+			taken.Retry = b.retryOfEstimate(e.exchange, taken.At, taken.Retry)
+		}
 	}
+	wake := b.isShared() && t.record(sh, b, e, i, &taken, l.History, n)
 	sh.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
 	}
 	return taken
-}
-
-// decide asks the machine, and for the waits that are wanted.
-func (t *Table[S]) decide(s *S, a *ask) (d algorithms.Decision) {
-	want := a.want
-	if d.Result = t.machine.Take(s, a.limit, a.now, a.n, a.pending); !d.Allowed {
-		want |= algorithms.WantRetry
-	}
-	if want != 0 {
-		d.Waits = t.machine.Waits(s, a.limit, a.now, a.n, a.pending, want)
-	}
-	return d
 }
 
 // Refund gives back n units of an allowed Take.
@@ -311,8 +312,12 @@ func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
 func (t *Table[S]) shard(key Key) *shard[S] { return &t.shards[key[0]>>58] }
 
 // find looks a key up. The shard's lock is held, as for all methods of a shard.
-func (sh *shard[S]) find(key Key) (uint32, bool) {
-	return sh.index.find(key, func(i uint32) bool { return sh.place(i).key == key })
+func (sh *shard[S]) find(key Key) (i uint32, ok bool) {
+	for at := tagOf(key); ; {
+		if i, at, ok = sh.index.seek(tagOf(key), at); !ok || sh.place(i).key == key {
+			return i, ok
+		}
+	}
 }
 
 func (sh *shard[S]) place(i uint32) *place[S] { return &sh.chunks[i/chunkSize][i%chunkSize] }
