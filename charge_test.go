@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // durable starts a Redis that knows after a crash what it knew before.
@@ -32,8 +34,8 @@ func (s *site) decides(ip string, count, want int, change ...func(*http.Request)
 	got := 0
 	for range count {
 		r := s.request(ip, change...)
-		p := newPass(clock())
-		if err := p.check(s.handler.zones, r, varsOf(r), nil); err != nil {
+		p := newPass(clock.Now())
+		if err := p.check(s.handler.zones, r, reqkey.Vars(r), nil); err != nil {
 			s.t.Fatal(err)
 		}
 		if p.isRefused() {
@@ -138,8 +140,8 @@ func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
 	r.Kill()
 	for i := range 3 * most {
 		r := s.request("1.2.3.4", header("K", "more"+strconv.Itoa(i)))
-		p := newPass(clock())
-		if err := p.check(s.handler.zones, r, varsOf(r), nil); err != nil {
+		p := newPass(clock.Now())
+		if err := p.check(s.handler.zones, r, reqkey.Vars(r), nil); err != nil {
 			t.Fatal(err)
 		}
 		p.free()

@@ -6,6 +6,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -15,7 +20,7 @@ type pass struct {
 	now  int64
 	raw  []byte // the keys of all visits, one after the other
 	take []visit
-	all  []decided // one for each limit of each visit, in order
+	all  []answer.Result // one for each limit of each visit, in order
 	wait time.Duration
 	// refused is the visit that makes the client wait longest; -1 if none refuses.
 	refused int
@@ -117,7 +122,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 		return
 	}
 	raw := p.raw[start:]
-	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters, early: raw[0] == tagEarly})
+	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters, early: reqkey.IsUnproven(raw)})
 	v := &p.take[len(p.take)-1]
 	lost := false
 	if z.strict() && v.hasSlots(raw, p.now) {
@@ -144,7 +149,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 	for i, l := range v.limiters {
 		t := p.ask(l, v, raw)
 		p.taken = append(p.taken, t)
-		p.all = append(p.all, decided{z.policies[i], decisionOf(l.max(), t.Decision)})
+		p.all = append(p.all, resultOf(z.policies[i], l.max(), &t.Decision))
 	}
 	if v.queued {
 		p.queues++
@@ -172,7 +177,7 @@ func (p *pass) ask(l limiter, v *visit, raw []byte) table.Taken {
 func (p *pass) enterQueues() {
 	now := p.now
 	if p.asked {
-		now = clock()
+		now = clock.Now()
 	}
 	for i := range p.take {
 		v := &p.take[i]
@@ -182,7 +187,7 @@ func (p *pass) enterQueues() {
 		v.queued = false
 		for j, l := range v.limiters {
 			t := l.take(v.key, p.key(v), now, 1, v.zone.want)
-			p.taken[v.first+j], p.all[v.first+j].decision = t, decisionOf(l.max(), t.Decision)
+			p.taken[v.first+j], p.all[v.first+j] = t, resultOf(v.zone.policies[j], l.max(), &t.Decision)
 		}
 		if p.judge(i); p.isRefused() {
 			return
@@ -225,7 +230,7 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 	for i := range p.verdict {
 		d := &p.verdict[i]
 		p.taken = append(p.taken, table.Taken{Decision: d.Decision})
-		p.all = append(p.all, decided{z.policies[i], decisionOf(z.rules[i].Limit, d.Decision)})
+		p.all = append(p.all, resultOf(z.policies[i], z.rules[i].Limit, &d.Decision))
 		z.limiters[i].learn(v.key, raw, p.now, d.Reports)
 	}
 	return true, false
@@ -274,14 +279,14 @@ func (p *pass) giveBackStrict(v *visit) {
 
 // undo undoes what one of a visit's limits gave, p.all[at].
 func (p *pass) undo(v *visit, l limiter, at int) {
-	t, d := p.taken[at], &p.all[at].decision
+	t, d := p.taken[at], &p.all[at]
 	switch {
 	case t.Allowed && v.queued: // nothing was taken
 		if v.zone.countDenied {
 			l.charge(v.key, t, 1)
 		}
 	case t.Allowed && !v.zone.countDenied && v.zone.kind == leakyBucket:
-		l.abandon(v.key, t, clock(), 1)
+		l.abandon(v.key, t, clock.Now(), 1)
 	case t.Allowed && !v.zone.countDenied:
 		l.giveBack(v.key, t, 1)
 	case t.Allowed && v.zone.want == 0: // but of a refused request it is told
@@ -292,7 +297,7 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 		l.charge(v.key, t, 1)
 		// It waits for what it was charged, too.
 		if is := l.take(v.key, p.key(v), p.now, 1, 0); !is.Allowed {
-			*d = decisionOf(l.max(), is.Decision)
+			*d = resultOf(d.Policy, l.max(), &is.Decision)
 			p.wait = max(p.wait, d.RetryAfter)
 		} else {
 			l.giveBack(v.key, is, 1)
@@ -307,8 +312,8 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 
 // delay is how long the request must wait for its turn, in the longest of its queues.
 func (p *pass) delay() (d time.Duration) {
-	for i := range p.all {
-		d = max(d, p.all[i].Delay)
+	for i := range p.taken {
+		d = max(d, p.taken[i].Delay)
 	}
 	return d
 }
@@ -328,19 +333,68 @@ func (p *pass) abandon(now int64) {
 // countOverflow counts a visit whose key found no place in a table.
 func (p *pass) countOverflow(v *visit) {
 	if !v.strict && p.taken[v.first].Overflow {
-		v.zone.metrics.overflowed()
+		v.zone.metrics.CountOverflow()
 		v.zone.warnFull()
 	}
 }
 
-// longest is the refusal in a visit that makes the client wait longest.
-func (p *pass) longest(v *visit) (d decision) {
-	for i := range v.zone.policies {
-		if one := p.all[v.first+i].decision; !one.Allowed && one.RetryAfter >= d.RetryAfter {
-			d = one
+// resultOf is what an answer tells of a decision.
+func resultOf(p *answer.Policy, limit int64, d *algorithms.Decision) answer.Result {
+	return answer.Result{
+		Policy: p, Allowed: d.Allowed, Limit: limit, Remaining: d.Remaining,
+		RetryAfter: d.Retry, NextAfter: d.Next, ResetAfter: d.Reset,
+	}
+}
+
+// recordAdmission counts an admitted request in its zones.
+func (p *pass) recordAdmission() {
+	for i := range p.take {
+		p.take[i].zone.metrics.Count(metrics.Admitted)
+		p.countOverflow(&p.take[i])
+	}
+}
+
+// recordDenial counts and logs a denied request in the zones that denied it, and returns what is to be answered.
+func (p *pass) recordDenial(r *http.Request) answer.Denial {
+	d := answer.Denial{Wait: p.wait, Results: p.all, Now: p.now}
+	for i := range p.take {
+		v := &p.take[i]
+		p.countOverflow(v)
+		switch {
+		case !v.refused:
+		case v.early:
+			// No line and no event: they would blame the owner of an address that somebody else may have written there.
+			v.zone.metrics.Count(metrics.TooEarly)
+			d.Reason = answer.TooEarly
+		default:
+			v.zone.metrics.Count(metrics.Denied)
+			longest := p.longest(v)
+			v.zone.log.Denied(p.now, answer.Refusal{Request: r, Key: p.key(v), Hash: v.key[0], Limit: longest.Limit, Wait: longest.RetryAfter})
 		}
 	}
+	switch {
+	case p.refused >= 0:
+		d.Zone = p.take[p.refused].zone.name
+	case p.unavailable:
+		p.denied.metrics.Count(metrics.Unavailable)
+		d.Reason, d.Zone, d.Wait = answer.Unavailable, p.denied.name, time.Second
+	default:
+		z := p.denied
+		d.Zone, d.Wait = z.name, z.limits[0].window
+		z.metrics.Count(metrics.Denied)
+		z.log.Denied(p.now, answer.Refusal{Request: r, Wait: d.Wait})
+	}
 	return d
+}
+
+// longest is the denial in a visit that makes the client wait longest.
+func (p *pass) longest(v *visit) (longest *answer.Result) {
+	for i := range v.zone.policies {
+		if one := &p.all[v.first+i]; !one.Allowed && (longest == nil || one.RetryAfter >= longest.RetryAfter) {
+			longest = one
+		}
+	}
+	return longest
 }
 
 // key returns the bytes of a visit's key.

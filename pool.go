@@ -11,6 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -35,7 +37,7 @@ type counters interface {
 	save() table.Saved
 	resume(s *settings, r rate, saved table.Saved) int
 	stats() table.Totals
-	brief() zoneStats
+	state() metrics.ZoneState
 	overflowed() (decisions, bytes int64)
 	// lost reports whether what other nodes count of a key can't be had.
 	lost(raw []byte) bool
@@ -193,7 +195,7 @@ func (h *held[S]) sweepEvery(d time.Duration) {
 			case <-h.stop:
 				return
 			case <-time.After(time.Duration(h.sweep.Load())):
-				h.table.Sweep(clock())
+				h.table.Sweep(clock.Now())
 			}
 		}
 	}()
@@ -215,16 +217,20 @@ func (h *held[S]) Destruct() error {
 	return nil
 }
 
-func (h *held[S]) save() table.Saved { return h.table.Save(clock()) }
+func (h *held[S]) save() table.Saved { return h.table.Save(clock.Now()) }
 
 func (h *held[S]) resume(s *settings, r rate, saved table.Saved) int {
-	return h.table.Resume(s.params(r), clock(), saved)
+	return h.table.Resume(s.params(r), clock.Now(), saved)
 }
 
-func (h *held[S]) stats() table.Totals { return h.table.Totals(clock()) }
+func (h *held[S]) stats() table.Totals { return h.table.Totals(clock.Now()) }
 
-func (h *held[S]) brief() zoneStats {
-	return zoneStats{zone: h.zone, keys: int64(h.table.Keys()), sketch: h.table.Overflowing(), exchange: h.source.Status()}
+func (h *held[S]) state() metrics.ZoneState {
+	s := metrics.ZoneState{Zone: h.zone, Keys: int64(h.table.Keys()), Sketch: h.table.Overflowing()}
+	if exchange := h.source.Status(); exchange != nil {
+		s.Syncs, s.Synced = true, exchange.Synced
+	}
+	return s
 }
 
 func (h *held[S]) overflowed() (decisions, bytes int64) {
@@ -311,17 +317,17 @@ func (s *sharedRedis) Destruct() error {
 	return s.client.Close()
 }
 
-// processStats is what metrics show of the process.
-func processStats() (zones []zoneStats, stores []storeStats) {
+// processState is what metrics show of the process.
+func processState() (zones []metrics.ZoneState, stores []metrics.RedisState) {
 	counterPool.Range(func(_, v any) bool {
-		zones = append(zones, v.(counters).brief())
+		zones = append(zones, v.(counters).state())
 		return true
 	})
 	add := func(s *sharedRedis) {
-		st := s.replicator.Status()
-		stores = append(stores, storeStats{
-			namespace: s.namespace, up: st.Up, exchanges: st.Exchanges, failures: st.Failures, keys: st.Keys, failedKeys: st.FailedKeys,
-			circuits: s.strict.Status(),
+		st, circuits := s.replicator.Status(), s.strict.Status()
+		stores = append(stores, metrics.RedisState{
+			Namespace: s.namespace, Up: st.Up, Syncs: st.Exchanges, Failures: st.Failures, Keys: st.Keys, FailedKeys: st.FailedKeys,
+			CircuitsOpen: int64(circuits.Open), CircuitTrips: circuits.Trips, Timeouts: circuits.Timeouts,
 		})
 	}
 	redisPool.Range(func(_, v any) bool {

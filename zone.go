@@ -11,6 +11,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -76,25 +80,7 @@ func (s *settings) params(r rate) algorithms.Params {
 	return algorithms.Params{Kind: s.kind, Limit: r.n, Burst: s.burst, Queue: s.queue, Window: r.window, Buckets: s.buckets}
 }
 
-// decided is what one limit of one zone said of a request.
-type decided struct {
-	*policy
-	decision
-}
-
-// decision is what a limit of so many requests a window said, and the waits that somebody is told.
-type decision struct {
-	Allowed          bool
-	Limit, Remaining int64
-
-	RetryAfter, NextAfter, ResetAfter, Delay time.Duration
-}
-
-func decisionOf(limit int64, d algorithms.Decision) decision {
-	return decision{d.Allowed, limit, d.Remaining, d.Retry, d.Next, d.Reset, d.Delay}
-}
-
-// waitsOf is which wait headers and placeholders tell of a limit that has admitted, see resetIn.
+// waitsOf is which wait headers and placeholders tell of a limit that has admitted.
 func waitsOf(k kind) algorithms.Want {
 	if k == fixedWindow {
 		return algorithms.WantReset
@@ -106,16 +92,17 @@ func waitsOf(k kind) algorithms.Want {
 type zone struct {
 	settings
 	matchers caddyhttp.MatcherSets
-	template *keyTemplate
+	template *reqkey.Template
 	counters []counters // one for each limit, as are limiters, policies and rules
 	limiters []limiter
 	want     algorithms.Want // of admitted requests; nothing where nobody is told
-	policies []*policy
-	log      *refusalLog
-	metrics  *zoneCounters
+	policies []*answer.Policy
+	log      *answer.RefusalLog
+	metrics  *metrics.Zone
 	logger   *zap.Logger
 	said     *warning.Once
 	full     atomic.Bool // warned of more than max_keys
+	noKey    atomic.Bool // warned of an empty key
 
 	// For sync_rate 0.
 	shared       *sharedRedis
@@ -151,22 +138,21 @@ func (z *zone) wasCounted(counted []string) bool {
 // appendKey appends the key of a request with these variables in this zone. skip says that the zone doesn't count it.
 func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, skip bool) {
 	start := len(dst)
-	key, empty := z.template.appendKey(dst, r, vars)
+	key, empty := z.template.Append(dst, r, vars)
 	if !empty {
 		return key, false
 	}
-	z.log.warnEmpty(z.logger, z.keyTemplate, emptyKeyNames[z.emptyKey])
+	z.warnEmpty()
 	switch z.emptyKey {
 	case emptySkip:
-		z.metrics.skip()
+		z.metrics.Count(metrics.Skipped)
 		return key[:start], true
 	case emptyDeny:
 		return key[:start], true
 	case emptyShare:
 		return key, false
 	}
-	key, _ = appendClientIP(key[:start], r, vars, z.ipv4Prefix, z.ipv6Prefix)
-	return key, false
+	return z.template.AppendClientIP(key[:start], r, vars), false
 }
 
 // lost says that the counts of other nodes can't be had for a key.
@@ -207,7 +193,7 @@ func (z *zone) noteStrict(r *http.Request, by *sharedRedis, err error) {
 	if err == nil || r.Context().Err() != nil { // or the client went away
 		return
 	}
-	failed, now := z.strictFailed.Load(), clock()
+	failed, now := z.strictFailed.Load(), clock.Now()
 	if (failed == 0 || now-failed > int64(time.Second)) && z.strictFailed.CompareAndSwap(failed, now) {
 		by.replicator.Report(z.reportName(), err)
 	}
@@ -221,4 +207,21 @@ func (z *zone) warnFull() {
 		z.said.Warn(z.logger, warning.MaxKeys, fmt.Sprintf("zone %q: it holds as many keys as max_keys allows; further ones share a sketch on this node, and may be refused too early", z.name),
 			zap.Int("max_keys", z.maxKeys))
 	}
+}
+
+// warnEmpty says once that keys come out empty, and what happens to such requests instead.
+func (z *zone) warnEmpty() {
+	if !z.noKey.Load() && !z.noKey.Swap(true) {
+		z.logger.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
+			zap.String("zone", z.name), zap.String("key", z.keyTemplate), zap.String("instead", emptyKeyNames[z.emptyKey]))
+	}
+}
+
+// policyOf is what answers tell of one of a zone's limits.
+func policyOf(s *settings, r rate) answer.Policy {
+	p := answer.Policy{Zone: s.name, Name: s.name, Limit: r.n, Window: r.window, Fixed: s.kind == fixedWindow}
+	if len(s.limits) > 1 {
+		p.Name += "-" + windowText(r.window)
+	}
+	return p
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -34,14 +35,14 @@ func (r *Replicator) note(s *Source, name string, err error) {
 	if err == nil {
 		delete(r.failing, name)
 	} else {
-		r.failing[name] = Classify(err)
+		r.failing[name] = redisconn.Classify(err)
 	}
 	switch {
 	case len(r.failing) > 0:
 		if before == 0 {
 			r.since = time.Now()
 		}
-		if why, failed := r.failing[name]; failed && !r.told && (why != closed || time.Since(r.since) >= minWait) {
+		if why, failed := r.failing[name]; failed && !r.told && (why != redisconn.ReasonClosed || time.Since(r.since) >= minWait) {
 			r.tellDown(why)
 		}
 	case before > 0:
@@ -143,7 +144,7 @@ func (r *Replicator) complain(s *Source, why any) {
 func (r *Replicator) failure(name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return cmp.Or(r.failing[name], r.failing[beatName], r.failing[shardsName], unreachable)
+	return cmp.Or(r.failing[name], r.failing[beatName], r.failing[shardsName], redisconn.ReasonUnreachable)
 }
 
 // mournUnsent logs that the last counts of a table could not be sent, if there are any. Of the tables of one zone, which count the same requests, the

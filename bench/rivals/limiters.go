@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -61,7 +62,7 @@ func tide[S any](kind algorithms.Kind) func(int, time.Duration) (func() ask, fun
 			raw := make([]byte, 0, 64)
 			return func(k *key) bool {
 				raw = append(raw[:0], k.text...)
-				return tab.Take(l, table.KeyOf(raw), raw, time.Now().UnixNano(), 1, 0).Allowed
+				return tab.Take(l, table.KeyOf(raw), raw, clock.Now(), 1, 0).Allowed
 			}
 		}, func() {}, nil
 	}

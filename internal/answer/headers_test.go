@@ -1,0 +1,418 @@
+package answer
+
+import (
+	"bytes"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+)
+
+const allSets = Draft | Kong | GitHub
+
+// result is what a limit of a zone decided. suffix is what its name has beside the zone's.
+func result(zone, suffix string, n int64, window time.Duration, r Result) Result {
+	r.Limit = n
+	r.Policy = Policy{Zone: zone, Name: zone + suffix, Limit: n, Window: window}.Compile(allSets)
+	return r
+}
+
+// fixed makes a result one of a fixed window.
+func fixed(r Result) Result {
+	p := *r.Policy
+	p.Fixed, r.Policy = true, &p
+	return r
+}
+
+// admits is an admission with so many remaining, and nextAfter until there is one more.
+func admits(remaining int64, nextAfter time.Duration) Result {
+	return Result{Allowed: true, Remaining: remaining, NextAfter: nextAfter, ResetAfter: 2 * nextAfter}
+}
+
+func denies(after time.Duration) Result {
+	return Result{RetryAfter: after, NextAfter: after / 2, ResetAfter: 2 * after}
+}
+
+func TestDraftHeaders(t *testing.T) {
+	const s = time.Second
+	for _, test := range []struct {
+		name           string
+		all            []Result
+		policies, says string
+	}{
+		{
+			"one limit",
+			[]Result{result("login", "", 5, time.Minute, admits(4, 30*s))},
+			`"login";q=5;w=60`, `"login";r=4;t=48`,
+		},
+		{
+			"the next free unit is further than the pace",
+			[]Result{result("login", "", 5, time.Minute, admits(4, 50*s+1))},
+			`"login";q=5;w=60`, `"login";r=4;t=51`,
+		},
+		{
+			"nothing remains",
+			[]Result{result("login", "", 5, time.Minute, admits(0, 7*s+1))},
+			`"login";q=5;w=60`, `"login";r=0;t=8`,
+		},
+		{
+			"refused",
+			[]Result{result("login", "", 5, time.Minute, denies(12*s+1))},
+			`"login";q=5;w=60`, `"login";r=0;t=13`,
+		},
+		{
+			"a fixed window ends when it ends",
+			[]Result{fixed(result("login", "", 5, time.Minute, admits(4, 10*s)))},
+			`"login";q=5;w=60`, `"login";r=4;t=20`,
+		},
+		{
+			"a fixed window, refused",
+			[]Result{fixed(result("login", "", 5, time.Minute, denies(10*s)))},
+			`"login";q=5;w=60`, `"login";r=0;t=10`,
+		},
+		{
+			"two limits of two zones",
+			[]Result{
+				result("login", "-1m", 5, time.Minute, admits(4, s)), result("login", "-1h", 20, time.Hour, admits(19, s)),
+				result("all", "", 100, time.Second, admits(99, s/100)),
+			},
+			`"login-1m";q=5;w=60, "login-1h";q=20;w=3600, "all";q=100;w=1`,
+			`"login-1m";r=4;t=48, "login-1h";r=19;t=3420, "all";r=99;t=1`,
+		},
+		{
+			"less than a second",
+			[]Result{result("fast", "-100ms", 3, 100*time.Millisecond, admits(2, s/100))},
+			`"fast-100ms";q=3;w=1`, `"fast-100ms";r=2;t=1`,
+		},
+		{
+			"a bucket larger than its limit",
+			[]Result{result("b", "", 1, time.Minute, admits(100, s))},
+			`"b";q=1;w=60`, `"b";r=100;t=6000`,
+		},
+		{
+			"deny all",
+			[]Result{result("none", "", 0, time.Minute, denies(time.Minute))},
+			`"none";q=0;w=60`, `"none";r=0;t=60`,
+		},
+		{
+			"the largest numbers",
+			[]Result{result("big", "", math.MaxInt64, math.MaxInt64, admits(math.MaxInt64-1, math.MaxInt64))},
+			`"big";q=99999999999999;w=9223372037`, `"big";r=99999999999999;t=9223372037`,
+		},
+		{
+			"a bucket that would last for longer than there are numbers",
+			[]Result{result("big", "", 1, math.MaxInt64, admits(math.MaxInt64, 0))},
+			`"big";q=1;w=9223372037`, `"big";r=99999999999999;t=9223372037`,
+		},
+		{
+			"a refusal that knows of no end",
+			[]Result{result("x", "", 5, time.Minute, Result{})},
+			`"x";q=5;w=60`, `"x";r=0;t=60`,
+		},
+		{
+			"names are quoted, or left out",
+			[]Result{result(`a"b\c`, "", 5, time.Minute, admits(0, s)), result("ü", "", 5, time.Minute, admits(0, s))},
+			`"a\"b\\c";q=5;w=60`, `"a\"b\\c";r=0;t=1`,
+		},
+		{"only a name that can't be said", []Result{result("ü", "", 5, time.Minute, admits(0, s))}, "", ""},
+		{"two of those", []Result{result("ü", "", 5, s, admits(0, s)), result("ö", "", 5, s, admits(0, s))}, "", ""},
+		{"nothing decided", nil, "", ""},
+	} {
+		h := http.Header{}
+		writeHeaders(h, Draft, test.all, 0)
+		if got := h.Get("RateLimit-Policy"); got != test.policies {
+			t.Errorf("%s: RateLimit-Policy %s, want %s", test.name, got, test.policies)
+		}
+		if got := h.Get("RateLimit"); got != test.says {
+			t.Errorf("%s: RateLimit %s, want %s", test.name, got, test.says)
+		}
+		if len(h) > 2 || test.says == "" && len(h) > 0 {
+			t.Errorf("%s: headers %v", test.name, h)
+		}
+	}
+}
+
+func TestKongHeaders(t *testing.T) {
+	const day = 24 * time.Hour
+	h := http.Header{}
+	writeHeaders(h, Kong, []Result{
+		result("a", "-1s", 10, time.Second, admits(9, time.Second)),
+		result("a", "-1m", 50, time.Minute, admits(3, time.Second)),
+		result("b", "", 40, time.Minute, admits(2, time.Second)),
+		result("c", "", 40, time.Minute, admits(30, time.Second)),
+		result("d", "-90s", 100, 90*time.Second, admits(2, 7*time.Second+1)),
+		result("d", "-1h", 100, time.Hour, admits(50, 0)),
+		result("d", "-1d", 100, day, admits(51, 0)),
+		result("d", "-30d", 100, 30*day, admits(52, 0)),
+		result("d", "-365d", 100, 365*day, admits(53, 0)),
+		result("d", "-300ms", 100, 300*time.Millisecond, admits(54, 0)),
+	}, 0)
+	for name, want := range map[string]string{
+		"X-RateLimit-Limit-Second": "10", "X-RateLimit-Remaining-Second": "9",
+		"X-RateLimit-Limit-Minute": "40", "X-RateLimit-Remaining-Minute": "2",
+		"X-RateLimit-Limit-90": "100", "X-RateLimit-Remaining-90": "2",
+		"X-RateLimit-Limit-Hour": "100", "X-RateLimit-Remaining-Hour": "50",
+		"X-RateLimit-Limit-Day": "100", "X-RateLimit-Remaining-Day": "51",
+		"X-RateLimit-Limit-Month": "100", "X-RateLimit-Remaining-Month": "52",
+		"X-RateLimit-Limit-Year": "100", "X-RateLimit-Remaining-Year": "53",
+		"X-RateLimit-Limit-1": "100", "X-RateLimit-Remaining-1": "54",
+		"RateLimit-Limit": "100", "RateLimit-Remaining": "2", "RateLimit-Reset": "8",
+	} {
+		if got := h.Values(name); !slices.Equal(got, []string{want}) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+		h.Del(name)
+	}
+	if len(h) > 0 {
+		t.Errorf("headers too many: %v", h)
+	}
+}
+
+func TestGitHubHeaders(t *testing.T) {
+	const now = 1_700_000_000_900_000_000
+	for _, test := range []struct {
+		all                           []Result
+		limit, remaining, used, reset string
+	}{
+		{[]Result{result("a", "", 5, time.Minute, admits(0, 100*time.Millisecond))}, "5", "0", "5", "1700000001"},
+		{[]Result{result("a", "", 5, time.Minute, denies(59200*time.Millisecond))}, "5", "0", "5", "1700000061"},
+		{[]Result{result("a", "", 5, time.Minute, admits(7, time.Second))}, "5", "7", "0", "1700000085"},
+		{
+			[]Result{result("a", "-1m", 5, time.Minute, admits(3, 0)), fixed(result("a", "-1h", 6, time.Hour, admits(3, time.Minute)))},
+			"6", "3", "3", "1700000121",
+		},
+		{[]Result{result("a", "", 5, math.MaxInt64, denies(math.MaxInt64))}, "5", "0", "5", "9223372037"},
+	} {
+		h := http.Header{}
+		writeHeaders(h, GitHub, test.all, now)
+		got := [4]string{h.Get("x-ratelimit-limit"), h.Get("x-ratelimit-remaining"), h.Get("x-ratelimit-used"), h.Get("x-ratelimit-reset")}
+		if want := [4]string{test.limit, test.remaining, test.used, test.reset}; got != want || len(h) != 4 {
+			t.Errorf("limit, remaining, used, reset: %v, want %v", got, want)
+		}
+	}
+}
+
+func TestEarlierHandlersHeadersStay(t *testing.T) {
+	shared := make([]string, 1, 4) // room that belongs to someone else
+	shared[0] = `"before";r=1;t=1`
+	h := http.Header{"Ratelimit": shared}
+	all := []Result{result("a", "", 5, time.Minute, admits(4, 0))}
+	writeHeaders(h, allSets, all, 0)
+	if got, want := h.Values("RateLimit"), []string{`"before";r=1;t=1`, `"a";r=4;t=48`}; !slices.Equal(got, want) {
+		t.Errorf("RateLimit %q, want %q", got, want)
+	}
+	if spill := shared[:2][1]; spill != "" {
+		t.Errorf("%q was written into a slice of somebody else", spill)
+	}
+	// The second handler's limit is wider: single numbers stay the first's, lists have both.
+	writeHeaders(h, allSets, []Result{result("b", "", 100, time.Minute, admits(99, 0))}, 0)
+	for name, want := range map[string]string{
+		"RateLimit-Remaining": "4", "RateLimit-Limit": "5", "X-RateLimit-Remaining": "4", "X-RateLimit-Limit": "5", "X-RateLimit-Remaining-Minute": "4",
+	} {
+		if got := h.Values(name); !slices.Equal(got, []string{want}) {
+			t.Errorf("%s after a wider limit: %q, want %q", name, got, want)
+		}
+	}
+	if got := h.Values("RateLimit-Policy"); len(got) != 2 {
+		t.Errorf("RateLimit-Policy after two handlers: %q", got)
+	}
+	// A third one is tighter.
+	writeHeaders(h, allSets, []Result{result("c", "", 7, time.Minute, denies(time.Second))}, 0)
+	if got := h.Values("X-RateLimit-Remaining"); !slices.Equal(got, []string{"0"}) {
+		t.Errorf("X-RateLimit-Remaining after a refusal: %q, want 0", got)
+	}
+}
+
+func TestValuesOfOneRequestDoNotTouch(t *testing.T) {
+	all := []Result{result("a", "", 5, time.Minute, admits(4, 0))}
+	one, two := http.Header{}, http.Header{}
+	writeHeaders(one, allSets, all, 0)
+	writeHeaders(two, allSets, all, 0)
+	for name := range one {
+		one.Add(name, "added") // as reverse_proxy does
+		one[name][0] = "replaced"
+	}
+	for name, values := range one {
+		if !slices.Equal(values, []string{"replaced", "added"}) {
+			t.Errorf("%s: %q, want the replaced and the added value only", name, values)
+		}
+	}
+	for name, values := range two {
+		if len(values) != 1 || values[0] == "replaced" {
+			t.Errorf("%s of another request: %q", name, values)
+		}
+	}
+}
+
+func TestHeaderNamesAreCanonical(t *testing.T) {
+	h := http.Header{}
+	writeHeaders(h, allSets, []Result{result("a", "", 5, 90*time.Second, admits(4, 0))}, 0)
+	if len(h) != 11 {
+		t.Errorf("%d headers, want 11: %v", len(h), h)
+	}
+	for name := range h {
+		if c := http.CanonicalHeaderKey(name); c != name {
+			t.Errorf("header %s is not canonical, %s is", name, c)
+		}
+	}
+}
+
+func TestParseHeaderSets(t *testing.T) {
+	for _, test := range []struct {
+		names string
+		want  HeaderSets
+		err   string
+	}{
+		{"", Draft, ""},
+		{"draft", Draft, ""},
+		{"off", 0, ""},
+		{"kong github", Kong | GitHub, ""},
+		{"github draft kong", allSets, ""},
+		{"off draft", 0, "together with a header set"},
+		{"kong off", 0, "together with a header set"},
+		{"draft draft", 0, "twice"},
+		{"Draft", 0, "write draft, kong, github, or off"},
+	} {
+		got, err := ParseHeaderSets(strings.Fields(test.names))
+		if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) || got != test.want && test.err == "" {
+			t.Errorf("ParseHeaderSets(%s) = %b, %v; want %b, %s", test.names, got, err, test.want, test.err)
+		}
+	}
+	h := http.Header{}
+	writeHeaders(h, 0, []Result{result("a", "", 5, time.Minute, admits(4, 0))}, 0)
+	if len(h) != 0 {
+		t.Errorf("headers off: %v", h)
+	}
+}
+
+func TestHeadersCostFewAllocations(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		sets HeaderSets
+		all  []Result
+		most float64
+	}{
+		{"draft", Draft, []Result{result("login", "", 5, time.Minute, admits(4, 0))}, 2},
+		{"draft, two limits", Draft, []Result{
+			result("login", "-1m", 5, time.Minute, admits(4, 0)), result("login", "-1h", 5, time.Hour, admits(4, 0)),
+		}, 2},
+		{"kong", Kong, []Result{result("login", "", 5, time.Minute, admits(4, 0))}, 2},
+		{"off", 0, []Result{result("login", "", 5, time.Minute, admits(4, 0))}, 0},
+	} {
+		h := make(http.Header, 16)
+		if n := fewestAllocs(func() {
+			clear(h)
+			writeHeaders(h, test.sets, test.all, 0)
+		}); n > test.most {
+			t.Errorf("%s: %v allocations, want %v", test.name, n, test.most)
+		}
+	}
+}
+
+// fewestAllocs is what one of many runs allocates: under the race detector a sync.Pool forgets at
+// random.
+func fewestAllocs(run func()) float64 {
+	fewest := math.Inf(1)
+	for range 50 {
+		fewest = min(fewest, testing.AllocsPerRun(1, run))
+	}
+	return fewest
+}
+
+func FuzzHeaders(f *testing.F) {
+	f.Add("login", true, int64(5), int64(time.Minute), uint8(0), true, int64(4), int64(time.Second), int64(time.Second), []byte(`"up";r=1;t=2`))
+	f.Add(`a"\`, false, int64(0), int64(1), uint8(1), false, int64(-1), int64(-1), int64(math.MaxInt64), []byte("\r\n,;="))
+	f.Add("ü", false, int64(math.MaxInt64), int64(math.MaxInt64), uint8(3), true, int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MinInt64), []byte(`"`))
+	f.Fuzz(func(t *testing.T, zone string, several bool, n, window int64, k uint8, allowed bool, remaining, next, now int64, upstream []byte) {
+		if n < 0 || window <= 0 || remaining < 0 {
+			t.Skip()
+		}
+		d := Result{Allowed: allowed, Remaining: remaining, NextAfter: time.Duration(next), ResetAfter: time.Duration(next)}
+		if !allowed {
+			d.RetryAfter, d.Remaining = time.Duration(next), 0
+		}
+		suffix := ""
+		if several {
+			suffix = "-" + time.Duration(window).String()
+		}
+		all := []Result{
+			result(zone, suffix, n, time.Duration(window), d),
+			result("fixed", "", 10, time.Minute, admits(3, time.Second)),
+		}
+		if k%6 == 1 {
+			all[0] = fixed(all[0])
+		}
+		h := http.Header{"Ratelimit": {string(upstream)}}
+		writeHeaders(h, allSets, all, now)
+		if got := h["Ratelimit"][0]; got != string(upstream) {
+			t.Errorf("upstream's %q became %q", upstream, got)
+		}
+		checkItem(t, h["Ratelimit-Policy"], &all[0], "q", "w")
+		checkItem(t, h["Ratelimit"][1:], &all[0], "r", "t")
+		// A member after it shows whether the parser can read on: it stumbles over an integer of 15
+		// digits before a comma, which RFC 9651 allows.
+		if _, err := httpsfv.UnmarshalList([]string{string(upstream), "a"}); err == nil {
+			if _, err := httpsfv.UnmarshalList(h["Ratelimit"]); err != nil && len(bytes.TrimSpace(upstream)) > 0 {
+				t.Errorf("with upstream's %q: %v", upstream, err)
+			}
+		}
+		for name, values := range h {
+			if strings.HasPrefix(name, "X-") || strings.HasPrefix(name, "Ratelimit-") && name != rateLimitPolicy {
+				if _, err := strconv.ParseUint(values[0], 10, 64); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+		if seconds := retryAfterSeconds(d.RetryAfter, 0); !allowed && d.RetryAfter > 0 && d.RetryAfter < math.MaxInt32*time.Second &&
+			seconds < ceilSeconds(all[0].reset()) {
+			t.Errorf("Retry-After %d ends before t=%d", seconds, ceilSeconds(all[0].reset()))
+		}
+	})
+}
+
+// checkItem reads a field with an independent parser: it is one value, a list of what can be said.
+func checkItem(t *testing.T, values []string, r *Result, amount, seconds string) {
+	t.Helper()
+	if len(values) != 1 {
+		t.Fatalf("%d values, want 1: %q", len(values), values)
+	}
+	list, err := httpsfv.UnmarshalList(values)
+	if err != nil {
+		t.Fatalf("parsing %q: %v", values, err)
+	}
+	items := 1
+	if r.Policy.quoted != "" {
+		items = 2
+	}
+	if len(list) != items {
+		t.Fatalf("%d items in %q, want %d", len(list), values, items)
+	}
+	item := list[0].(httpsfv.Item)
+	if r.Policy.quoted != "" && item.Value != r.Policy.Name {
+		t.Errorf("name %q, want %q", item.Value, r.Policy.Name)
+	}
+	n, _ := item.Params.Get(amount)
+	want := map[string]int64{"q": r.Policy.Limit, "r": r.Remaining}[amount]
+	if r.Policy.quoted != "" && n != min(want, maxInteger) {
+		t.Errorf("%s = %v, want %d", amount, n, want)
+	}
+	if s, _ := item.Params.Get(seconds); s.(int64) < 0 || seconds == "w" && s.(int64) < 1 {
+		t.Errorf("%s = %v", seconds, s)
+	}
+}
+
+func BenchmarkDraftHeaders(b *testing.B) {
+	all := []Result{result("login", "", 5, time.Minute, admits(4, 0))}
+	h := make(http.Header, 8)
+	b.ReportAllocs()
+	for b.Loop() {
+		delete(h, rateLimit)
+		delete(h, rateLimitPolicy)
+		writeHeaders(h, Draft, all, 0)
+	}
+}

@@ -1,0 +1,160 @@
+package redisconn
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrDown is the error of a call that was not made, as Redis did not answer lately.
+var ErrDown = errors.New("redis did not answer lately")
+
+// A DownError is ErrDown with its cause.
+type DownError struct{ Cause error }
+
+func (e *DownError) Error() string        { return ErrDown.Error() + ": " + e.Cause.Error() }
+func (e *DownError) Is(target error) bool { return target == ErrDown }
+
+// replies are the errors that a server answers with, by their first words, and what to do about
+// them.
+var replies = []struct{ prefix, text string }{
+	{"READONLY", "READONLY: this server is a replica; point the address at the master, or use mode failover"},
+	{"LOADING", "LOADING: redis is reading its data from disk; wait, nothing need be done"},
+	{"OOM", "OOM: redis has no memory left; raise maxmemory, or set maxmemory-policy to volatile-ttl"},
+	{"BUSY", "BUSY: another script holds redis up; find it, SCRIPT KILL ends it"},
+	{"NOAUTH", "NOAUTH: redis wants a password; set username and password"},
+	{"WRONGPASS", "WRONGPASS: redis refuses the user name or password; correct them"},
+	{"NOPERM", "NOPERM: the redis user may not do this; give it the commands and the key pattern that the documentation lists"},
+	{"CLUSTERDOWN", "CLUSTERDOWN: slots of the cluster have no master; bring its nodes up"},
+	{"MASTERDOWN", "MASTERDOWN: the replica has lost its master; bring the master up"},
+	{"NOREPLICAS", "NOREPLICAS: redis has fewer replicas than min-replicas-to-write; bring replicas up"},
+	{"MISCONF", "MISCONF: redis can't save its data and refuses writes; see its log, usually the disk is full"},
+	{"TRYAGAIN", "TRYAGAIN: slots of the cluster are being moved; wait, nothing need be done"},
+	{"MOVED", "MOVED: the server is part of a cluster; set mode cluster"},
+	{"ASK", "ASK: the server is part of a cluster; set mode cluster"},
+	{"CROSSSLOT", "CROSSSLOT: the server is part of a cluster; set mode cluster"},
+	{"WRONGTYPE", "WRONGTYPE: another program uses a key of ours; give this one a namespace of its own"},
+	{"NOSCRIPT", "NOSCRIPT: redis has dropped a script; it is sent again by itself"},
+	{"NOPROTO", "NOPROTO: redis speaks RESP2 only; add protocol=2 to the URL"},
+	{"ERR max number of clients", "redis has too many connections (maxclients); raise its maxclients, or lower pool_size"},
+	{"ERR invalid password", "redis refuses the password; correct it"},
+	{"ERR AUTH", "redis has no password set but got one; remove username and password"},
+	{"ERR Client sent AUTH", "redis has no password set but got one; remove username and password"},
+	{"ERR DB index", "redis has fewer databases than that; correct db"},
+	{"ERR SELECT is not allowed", "the server is part of a cluster; set mode cluster and remove db"},
+}
+
+// Classify turns an error of the Redis client into a short text for logs: what happened and what to
+// do. The text is the same for the same trouble, so it can be compared. It never holds a password,
+// which some servers repeat in their errors.
+func Classify(err error) string {
+	if err == nil {
+		return ""
+	}
+	if text := classifyReply(err); text != "" {
+		return text
+	}
+	return classifyNetwork(err)
+}
+
+// classifyReply returns "" for what is not an answer of a server.
+func classifyReply(err error) string {
+	var reply redis.Error
+	if !errors.As(err, &reply) || errors.Is(err, redis.Nil) {
+		return ""
+	}
+	text := reply.Error()
+	for _, r := range replies {
+		if strings.HasPrefix(text, r.prefix) {
+			return r.text
+		}
+	}
+	switch {
+	case strings.Contains(text, "The user executing the script can't"):
+		return "the redis user may not run a command that the scripts use; give it the commands that the documentation lists"
+	case strings.Contains(text, "cluster support disabled"):
+		return "the server is not part of a cluster; use mode simple"
+	case strings.HasPrefix(text, "ERR unknown command"):
+		return "redis doesn't know a command that is needed; use Redis 5 or later, or something that speaks its protocol in full"
+	}
+	code, _, _ := strings.Cut(text, " ")
+	for _, c := range code {
+		if c < 'A' || c > 'Z' {
+			return "redis answers with an error; see its log"
+		}
+	}
+	return "redis answers with an error, " + code + "; see its log"
+}
+
+func classifyNetwork(err error) string {
+	var (
+		down    *DownError
+		dns     *net.DNSError
+		unknown x509.UnknownAuthorityError
+		name    x509.HostnameError
+		invalid x509.CertificateInvalidError
+		record  tls.RecordHeaderError
+		alert   tls.AlertError
+		timeout net.Error
+	)
+	switch {
+	case errors.As(err, &down):
+		return Classify(down.Cause)
+	case errors.Is(err, ErrDown):
+		return "redis did not answer lately; it is tried again by itself"
+	case errors.As(err, &dns):
+		return "the name of the redis server doesn't resolve; correct the address or the DNS"
+	case errors.As(err, &unknown):
+		return "the redis server's certificate is from an unknown authority; set tls_server_certs_path"
+	case errors.As(err, &name):
+		return "the redis server's certificate is for another name; set tls_server_name"
+	case errors.As(err, &invalid):
+		return "the redis server's certificate is not valid, perhaps expired; renew it"
+	case errors.As(err, &record):
+		return "the redis server doesn't speak TLS on this port; use redis:// in place of rediss://, or its TLS port"
+	case errors.As(err, &alert):
+		return "the redis server refuses the TLS handshake; perhaps it wants tls_client_cert and tls_client_key"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection refused; start redis, or correct the address"
+	case errors.Is(err, syscall.ENOENT):
+		return "no such unix socket; start redis, or correct the path"
+	case errors.Is(err, os.ErrPermission):
+		return "permission denied; let this user write to the redis socket"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return "no route to the redis server; check the network and the address"
+	case errors.Is(err, context.Canceled):
+		return "given up: this node is shutting down or reloading"
+	case errors.Is(err, redis.ErrClosed):
+		return "the redis client is closed"
+	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+		return "all connections to redis are busy; raise pool_size, or find what slows redis down"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return "timeout: redis did not answer in time; check its load, the network, and whether it speaks TLS on this port, or raise timeout"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
+		return ReasonClosed
+	}
+	return classifyText(err.Error())
+}
+
+// ReasonClosed is the text for a connection that the other side has closed: the next attempt often
+// knows better why.
+const ReasonClosed = "the connection to redis was closed (EOF); perhaps it restarts, wants TLS, or has too many connections (maxclients)"
+
+// ReasonUnreachable is the text where nothing else is known.
+const ReasonUnreachable = "redis can't be reached; check address, network and its log"
+
+// classifyText classifies an error that the client has made of plain text.
+func classifyText(text string) string {
+	if strings.Contains(text, "all sentinels") {
+		return "no sentinel knows the master; check their addresses and master_name"
+	}
+	return ReasonUnreachable
+}

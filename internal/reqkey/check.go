@@ -1,0 +1,259 @@
+package reqkey
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/spelling"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// Check looks for slips in a template when it is loaded. A name in Caddy's own http.request. that
+// does not exist is an error: it would come out empty for everyone. Other names may come from map
+// or another module, so there a slip is a warning.
+func Check(template string) (found []warning.Warning, err error) {
+	parts, err := parse(template)
+	if err != nil {
+		return nil, err
+	}
+	if meant := bracesForgotten(parts); meant != "" {
+		return []warning.Warning{{Code: warning.NoBraces, Text: fmt.Sprintf("the key %q is the same text for every request, so all share one count; write {%s} in braces, or another word, like all, if one count is meant", template, meant)}}, nil
+	}
+	for i := range parts {
+		if parts[i].literal {
+			continue
+		}
+		w, err := checkPlaceholder(parts[i].text)
+		if err != nil {
+			return nil, err
+		}
+		if w.Text != "" {
+			found = append(found, w)
+		}
+	}
+	return found, nil
+}
+
+// ForAddress mends a template of the older plugin, where a placeholder that doesn't exist gave the
+// empty text: where it was meant for the client's address, the limit held for all clients together.
+// A name in Caddy's own http.request. becomes the client's address, with a warning. unsure is that
+// another one may be meant for it, which map or another module can set.
+func ForAddress(template string) (mended string, found []warning.Warning, unsure bool) {
+	parts, _ := parse(template) // Check reports the error
+	for i := range parts {
+		name := parts[i].text
+		switch {
+		case parts[i].literal || !MeansClientIP(name):
+		case strings.HasPrefix(name, requestPrefix):
+			template = strings.Replace(template, "{"+name+"}", Default, 1)
+			found = append(found, warning.Warning{Code: warning.AddressIntended, Text: fmt.Sprintf(
+				"there is no placeholder {%s}; each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name)})
+		default:
+			unsure = true
+		}
+	}
+	return template, found, unsure
+}
+
+// bracesForgotten returns the placeholder that a template without any is a name of, "" if there is
+// none.
+func bracesForgotten(parts []part) string {
+	if len(parts) != 1 || !parts[0].literal {
+		return ""
+	}
+	name := strings.Trim(parts[0].text, "$%()[]<> ")
+	if meant, ok := slips[strings.ToLower(name)]; ok {
+		return meant
+	}
+	for _, p := range slippedPrefixes {
+		if field, ok := cutPrefixFold(name, p[0]); ok && field != "" && plausible(p[1]+field) {
+			return p[1] + field
+		}
+	}
+	for _, prefix := range []string{"http.request.", "http.vars.", "http.auth."} {
+		if strings.HasPrefix(name, prefix) {
+			return name
+		}
+	}
+	return ""
+}
+
+// checkPlaceholder is Check of one placeholder. A warning without text is none.
+func checkPlaceholder(name string) (w warning.Warning, err error) {
+	if reason, ok := poorKeys[name]; ok {
+		return warning.Warning{Code: warning.PoorKey, Text: fmt.Sprintf("{%s} %s", name, reason)}, nil
+	}
+	if name == "http.request.body" || name == "http.request.body_base64" {
+		return warning.Warning{Code: warning.BodyKey, Text: fmt.Sprintf("{%s} reads the whole body of a request into memory before it is limited; use a header, the path or a query parameter", name)}, nil
+	}
+	if field, ok := strings.CutPrefix(name, headerPrefix); ok && forgeable[strings.ToLower(field)] {
+		return warning.Warning{Code: warning.ForgeableKey, Text: fmt.Sprintf("a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name)}, nil
+	}
+	switch {
+	case strings.HasPrefix(name, requestPrefix):
+		if knownToCaddy(name) {
+			return w, nil
+		}
+		text := fmt.Sprintf("there is no placeholder {%s}", name)
+		if s := suggestion(name); s != "" {
+			text += ", did you mean {" + s + "}?"
+		}
+		return w, errors.New(text)
+	case strings.HasPrefix(name, "http.reverse_proxy."), strings.HasPrefix(name, "http.response."), strings.HasPrefix(name, "http.intercept."):
+		return warning.Warning{Code: warning.UnknownKey, Text: fmt.Sprintf("{%s} has no value yet when requests are limited; use something of the request, like {client_ip}", name)}, nil
+	case strings.HasPrefix(name, "time.now"):
+		return warning.Warning{Code: warning.PoorKey, Text: fmt.Sprintf("{%s} changes all the time, so every request would have its own count; did you mean {client_ip}?", name)}, nil
+	case strings.HasPrefix(name, "env."), strings.HasPrefix(name, "file."), strings.HasPrefix(name, "system."), name == clientIPName:
+		return w, nil
+	}
+	if s := suggestion(name); s != "" {
+		return warning.Warning{Code: warning.UnknownKey,
+			Text: fmt.Sprintf("{%s} is not a placeholder of Caddy's own, and empty unless map or another module sets it; did you mean {%s}?", name, s)}, nil
+	}
+	return w, nil
+}
+
+// poorKeys exist, but don't group requests by who sends them.
+var poorKeys = map[string]string{
+	"http.request.uuid":        "differs for every request, so nothing would ever be limited; did you mean {client_ip}?",
+	"http.request.duration":    "differs for every request, so nothing would ever be limited; did you mean {client_ip}?",
+	"http.request.duration_ms": "differs for every request, so nothing would ever be limited; did you mean {client_ip}?",
+	"http.request.remote":      "has the port in it, so every connection would have its own count; did you mean {client_ip}?",
+	"http.request.remote.port": "differs for every connection; did you mean {client_ip}?",
+	"http.request.hostport":    "has a port in it that the client can choose; did you mean {http.request.host}?",
+}
+
+// forgeable headers claim an address.
+var forgeable = map[string]bool{"x-forwarded-for": true, "x-real-ip": true, "forwarded": true, "x-client-ip": true, "true-client-ip": true}
+
+// slips are names that people write, and what they mean.
+var slips = map[string]string{
+	"client_ip": "client_ip", "ip": "client_ip", "remote_ip": "client_ip", "remoteip": "client_ip", "remote_addr": "client_ip", "client_addr": "client_ip", "clientip": "client_ip",
+	"client-ip": "client_ip", "client.ip": "client_ip", "real_ip": "client_ip", "remote.ip": "client_ip", "remote.addr": "client_ip", "source_ip": "client_ip",
+	"addr": "client_ip", "address": "client_ip", "peer": "client_ip", "client": "client_ip", "forwarded_for": "client_ip", "binary_remote_addr": "client_ip",
+	"http.client_ip": "client_ip", "http.remote_ip": "client_ip", "http.vars.remote_ip": "client_ip", "http.vars.ip": "client_ip",
+	"remote_host": "http.request.remote.host", "remotehost": "http.request.remote.host",
+	"host": "http.request.host", "hostname": "http.request.host", "domain": "http.request.host", "server_name": "http.request.host",
+	"hostport": "http.request.hostport", "port": "http.request.port", "method": "http.request.method", "scheme": "http.request.scheme",
+	"path": "http.request.uri.path", "uri": "http.request.uri", "url": "http.request.uri", "query": "http.request.uri.query",
+	"dir": "http.request.uri.path.dir", "file": "http.request.uri.path.file", "orig_path": "http.request.orig_uri.path", "orig_uri": "http.request.orig_uri",
+	"remote": "client_ip", "remote_port": "client_ip", "uuid": "client_ip", "user": "http.auth.user.id", "username": "http.auth.user.id",
+	"user_id": "http.auth.user.id", "auth.user.id": "http.auth.user.id", "tls_client_subject": "http.request.tls.client.subject",
+	"tls_client_fingerprint": "http.request.tls.client.fingerprint", "tls_client_serial": "http.request.tls.client.serial", "tls_client_issuer": "http.request.tls.client.issuer",
+}
+
+// slippedPrefixes do the same for families of names.
+var slippedPrefixes = [][2]string{
+	{"headers.", "http.request.header."}, {"header.", "http.request.header."}, {"http.header.", "http.request.header."}, {"http.headers.", "http.request.header."},
+	{"cookies.", "http.request.cookie."}, {"cookie.", "http.request.cookie."}, {"queries.", "http.request.uri.query."}, {"query.", "http.request.uri.query."},
+	{"params.", "http.request.uri.query."}, {"vars.", "http.vars."}, {"var.", "http.vars."}, {"labels.", "http.request.host.labels."},
+	{"path.", "http.request.uri.path."}, {"url.", "http.request.uri."}, {"re.", "http.regexp."}, {"regexp.", "http.regexp."}, {"tls.", "http.request.tls."},
+	{"uri.", "http.request.uri."}, {"host.labels.", "http.request.host.labels."},
+}
+
+// MeansClientIP reports whether a name that Caddy doesn't have is a common way to write the
+// client's or the peer's address.
+func MeansClientIP(name string) bool {
+	if knownToCaddy(name) {
+		return false
+	}
+	short, _ := cutPrefixFold(name, requestPrefix)
+	meant := slips[strings.ToLower(short)]
+	return meant == caddyhttp.ClientIPVarKey || meant == peerName
+}
+
+// suggestion returns what a name was probably meant to be, without braces, "" if nothing comes
+// near.
+func suggestion(name string) string {
+	short, _ := cutPrefixFold(name, requestPrefix)
+	if s, ok := slips[strings.ToLower(short)]; ok && s != name {
+		return s
+	}
+	for _, p := range slippedPrefixes {
+		for _, from := range []string{name, short} {
+			field, ok := cutPrefixFold(from, p[0])
+			if to := p[1] + field; ok && to != name && plausible(to) {
+				return to
+			}
+		}
+	}
+	return nearest(strings.ToLower(name))
+}
+
+// cutPrefixFold is strings.CutPrefix without regard to case.
+func cutPrefixFold(s, prefix string) (after string, found bool) {
+	if len(s) < len(prefix) || !strings.EqualFold(s[:len(prefix)], prefix) {
+		return s, false
+	}
+	return s[len(prefix):], true
+}
+
+// plausible reports whether a name may exist.
+func plausible(name string) bool {
+	return !strings.HasPrefix(name, requestPrefix) || knownToCaddy(name)
+}
+
+// nearest returns the known name within two slips of the keyboard, one for short names.
+func nearest(name string) string {
+	limit := 3
+	if len(name) < 8 {
+		limit = 2
+	}
+	best, least := "", limit
+	try := func(known, meant string) {
+		d := spelling.Distance(name, known, limit)
+		if d < least || d == least && d < limit && meant < best {
+			best, least = meant, d
+		}
+	}
+	for known, meant := range slips {
+		try(known, meant)
+	}
+	for _, known := range requestNames {
+		try(requestPrefix+known, requestPrefix+known)
+	}
+	try(caddyhttp.ClientIPVarKey, caddyhttp.ClientIPVarKey)
+	try(clientIPName, caddyhttp.ClientIPVarKey)
+	if best == name {
+		return ""
+	}
+	return best
+}
+
+// requestNames are candidates for suggestions. What exists, Caddy itself is asked.
+var requestNames = []string{
+	"method", "scheme", "proto", "host", "port", "hostport", "remote.host", "remote.port", "uri", "uri.path", "uri.path.file", "uri.path.dir", "uri.query",
+	"uri.prefixed_query", "orig_method", "orig_uri", "orig_uri.path", "orig_uri.path.file", "orig_uri.path.dir", "orig_uri.query", "local", "local.host",
+	"local.port", "tls.version", "tls.cipher_suite", "tls.resumed", "tls.proto", "tls.server_name", "tls.ech", "tls.client.fingerprint", "tls.client.public_key",
+	"tls.client.public_key_sha256", "tls.client.issuer", "tls.client.serial", "tls.client.subject", "tls.client.san.dns_names.0", "tls.client.san.emails.0",
+	"tls.client.san.ips.0", "tls.client.san.uris.0", "body",
+}
+
+// knownToCaddy asks Caddy's own replacer for a name in http.request. with a request made up for
+// that. Some placeholders want more of a request than can be made up here and panic: so they exist.
+func knownToCaddy(name string) (known bool) {
+	if strings.HasSuffix(name, ".") {
+		return false // a family without a member
+	}
+	defer func() {
+		if recover() != nil {
+			known = true
+		}
+	}()
+	ctx := context.WithValue(context.Background(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80})
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/a/b?c=d", nil)
+	if err != nil {
+		return true
+	}
+	repl := caddy.NewReplacer()
+	caddyhttp.PrepareRequest(r, repl, nil, nil)
+	_, known = repl.Get(name)
+	return known
+}
