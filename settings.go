@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -33,15 +34,12 @@ const (
 
 // The texts of a configuration's choices. Each list is in the order of its constants.
 var (
-	kindNames      = []string{slidingWindow: "sliding_window", fixedWindow: "fixed_window", slidingLog: "sliding_log", tokenBucket: "token_bucket", gcra: "gcra", leakyBucket: "leaky_bucket"}
+	kindNames      = algorithms.KindNames()
 	emptyKeyNames  = []string{emptyClientIP: "client_ip", emptySkip: "skip", emptyShare: "share", emptyDeny: "deny"}
 	redisLossNames = []string{lossLocal: "local", lossDivide: "divide", lossAllow: "allow", lossDeny: "deny"}
 )
 
 var errStorage = errors.New("counts are exchanged through Redis, not through Caddy's storage; remove storage, and " + redisMend)
-
-// String is the algorithm's name in a configuration.
-func (k kind) String() string { return kindNames[k] }
 
 // optionError is a mistake in the value of one option, by the option's name in a Caddyfile. The
 // Caddyfile parser finds the line by it, and inJSON the field.

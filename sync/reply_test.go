@@ -44,7 +44,7 @@ func fromJSON(v any) any {
 // sane fails unless a decision can be told to a client.
 func sane(t *testing.T, d algorithms.Decision, limit int64) {
 	t.Helper()
-	if d.Remaining < 0 || d.Remaining > limit || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Delay < 0 || !d.Allowed && d.RetryAfter == 0 {
+	if d.Remaining < 0 || d.Remaining > limit || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Delay < 0 || !d.Allowed && d.Retry == 0 {
 		t.Errorf("decision %+v of a limit of %d", d, limit)
 	}
 }
@@ -83,8 +83,8 @@ func FuzzStrictReply(f *testing.F) {
 		for _, v := range verdicts(rules, o, place, nil) {
 			sane(t, v.Decision, max(10, r.size(), exact))
 			refused = refused || !v.Decision.Allowed
-			if r.Kind == 'l' && v.Decision.RetryAfter > time.Hour {
-				t.Errorf("a log locks out for %v", v.Decision.RetryAfter)
+			if r.Kind == 'l' && v.Decision.Retry > time.Hour {
+				t.Errorf("a log locks out for %v", v.Decision.Retry)
 			}
 			absorb(t, r.Kind, v.Reports)
 		}
@@ -100,21 +100,22 @@ func absorb(t *testing.T, k byte, reports []algorithms.Report) {
 	now := replied * int64(time.Microsecond)
 	switch k {
 	case 'f', 's':
-		absorbIn(t, algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
+		absorbIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
 	case 'l':
-		absorbIn(t, algorithms.SlidingLog{Limit: 10, Window: time.Minute}, now, reports)
+		absorbIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, now, reports)
 	default:
-		absorbIn(t, algorithms.TokenBucket{Limit: 10, Window: time.Minute}, now, reports)
+		absorbIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute}, now, reports)
 	}
 }
 
-func absorbIn[S any](t *testing.T, alg algorithms.Algorithm[S], now int64, reports []algorithms.Report) {
+func absorbIn[S any](t *testing.T, alg algorithms.Params, now int64, reports []algorithms.Report) {
 	t.Helper()
-	var s S
-	alg.Absorb(&s, now, reports)
-	sane(t, alg.Take(&s, now, 1, 0), 10)
-	alg.Absorb(&s, now+int64(time.Second), reports)
-	sane(t, alg.Take(&s, now+int64(time.Second), 1, 0), 10)
+	m := &modelOf[S]{Machine: algorithms.MachineOf[S](alg.Kind), limit: alg.Compile()}
+	for range 2 {
+		m.Merge(&m.state, m.limit, now, reports)
+		sane(t, m.take(now), 10)
+		now += int64(time.Second)
+	}
 }
 
 // FuzzExchangeReply: whatever answers in Redis' place, counters stay counters, and what was admitted here is still known to be.
@@ -127,22 +128,22 @@ func FuzzExchangeReply(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, reply string) {
-		settle(t, algorithms.FixedWindow{Limit: 10, Window: time.Minute}, reply)
-		settle(t, algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 4}, reply)
-		settle(t, algorithms.SlidingLog{Limit: 10, Window: time.Minute}, reply)
-		settle(t, algorithms.TokenBucket{Limit: 10, Window: time.Minute}, reply)
+		settle[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Minute}, reply)
+		settle[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 4}, reply)
+		settle[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, reply)
+		settle[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute}, reply)
 	})
 }
 
 // settle exchanges a key a few times with a Redis that always says the same.
-func settle[S any](t *testing.T, alg algorithms.Algorithm[S], reply string) {
+func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 	t.Helper()
 	now, raw := replied*int64(time.Microsecond), []byte("k")
-	tab := table.New[S](10)
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second, Early: true, Lagging: true}, 10)
+	tab := tableOf[S](alg, 10)
+	tab.Configure(table.Background{Params: alg, Rate: time.Second, Early: true, Lagging: true}, 10)
 	admitted := int64(0)
 	for range 4 {
-		taken := tab.Take(alg, table.KeyOf(raw), raw, now, 1)
+		taken := tab.Take(alg.Compile(), table.KeyOf(raw), raw, now, 1, allWaits)
 		sane(t, taken.Decision, 10)
 		if taken.Allowed {
 			admitted++
@@ -170,7 +171,7 @@ func settle[S any](t *testing.T, alg algorithms.Algorithm[S], reply string) {
 	}
 }
 
-func levelOf[S any](tab *table.Table[S], alg algorithms.Algorithm[S], raw []byte, now int64) (level float64) {
-	tab.With(table.KeyOf(raw), func(s *S) { level = alg.Level(s, now) })
+func levelOf[S any](tab *table.Table[S], alg algorithms.Params, raw []byte, now int64) (level float64) {
+	tab.With(table.KeyOf(raw), func(s *S) { level = levelAt(alg, s, now) })
 	return level
 }

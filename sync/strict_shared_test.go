@@ -42,20 +42,20 @@ func TestStrictReportsLetANodeGoOn(t *testing.T) {
 		take(t, s, "z", table.IDOf(raw), rule)
 	}
 	_, all := take(t, s, "z", table.IDOf(raw), rule)
-	alg := algorithms.SlidingWindow{Limit: rule.Limit, Window: rule.Window, Buckets: rule.Buckets}
-	own := table.New[algorithms.WindowState](10)
-	own.Learn(alg, table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
-	if got := own.Take(alg, table.KeyOf(raw), raw, time.Now().UnixNano(), 0); got.Remaining != 39 {
+	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: rule.Limit, Window: rule.Window, Buckets: rule.Buckets}
+	own := tableOf[algorithms.WindowState](alg, 10)
+	own.Learn(alg.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
+	if got := own.Take(alg.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own counters, want 39", got.Remaining)
 	}
 	bucket := Rule{Kind: 't', Limit: 100, Window: long}
 	for range 61 {
 		_, all = take(t, s, "b", table.IDOf(raw), bucket)
 	}
-	level := algorithms.TokenBucket{Limit: bucket.Limit, Window: bucket.Window}
-	buckets := table.New[algorithms.BucketState](10)
-	buckets.Learn(level, table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
-	if got := buckets.Take(level, table.KeyOf(raw), raw, time.Now().UnixNano(), 0); got.Remaining != 39 {
+	level := algorithms.Params{Kind: algorithms.TokenBucket, Limit: bucket.Limit, Window: bucket.Window}
+	buckets := tableOf[algorithms.BucketState](level, 10)
+	buckets.Learn(level.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
+	if got := buckets.Take(level.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own bucket, want 39", got.Remaining)
 	}
 }
