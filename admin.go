@@ -95,18 +95,18 @@ func currentStatus() status {
 			continue // a zone that several handlers share
 		}
 		seen[l.counters] = true
-		if s.Strict == nil && app.shared != nil && l.settings.syncRate == rates.Strict {
+		if s.Strict == nil && app.shared != nil && l.settings.SyncRate == rates.Strict {
 			circuits := app.shared.strict.Status()
 			s.Strict = &circuits
 		}
 		t, node := l.counters.stats(), l.counters.node()
-		if l.settings.syncRate < 0 || app.shared == nil {
+		if l.settings.SyncRate < 0 || app.shared == nil {
 			t.Unsent, node = 0, "" // there is nowhere to send it
 		}
 		overflow, bytes := l.counters.overflowed()
 		s.Zones = append(s.Zones, limitStatus{
-			Zone: l.settings.name, Algorithm: l.settings.kind.String(), Limit: l.rate.Limit, Window: rates.WindowText(l.rate.Window),
-			SyncRate: l.settings.syncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent, Node: node,
+			Zone: l.settings.Name, Algorithm: l.settings.Kind.String(), Limit: l.rate.Limit, Window: rates.WindowText(l.rate.Window),
+			SyncRate: l.settings.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent, Node: node,
 			Exchange: l.counters.exchange(),
 			Overflow: overflow, OverflowBytes: bytes,
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
@@ -64,7 +65,7 @@ type App struct {
 	mu       sync.Mutex
 	said     warning.Once
 	handlers int
-	registry registry
+	registry settings.Registry
 	limits   []appLimit
 	zones    []*zone
 	stop     chan struct{}
@@ -75,7 +76,7 @@ type App struct {
 type appLimit struct {
 	counters counters
 	key      string // in the pool
-	settings settings
+	settings settings.Zone
 	rate     rates.Rate
 	sweep    time.Duration
 }
@@ -90,7 +91,7 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 
 // Provision prepares the connection to Redis and doesn't use it: caddy validate comes here as well.
 func (a *App) Provision(ctx caddy.Context) error {
-	a.ctx, a.logger, a.registry = ctx, ctx.Logger(), registry{}
+	a.ctx, a.logger, a.registry = ctx, ctx.Logger(), settings.Registry{}
 	if a.StrictTimeout == 0 {
 		a.StrictTimeout = caddy.Duration(100 * time.Millisecond)
 	}
@@ -195,12 +196,12 @@ func (a *App) nextHandler() string {
 func (a *App) use(z *zone, where string, sweep time.Duration) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.registry.add(z.settings, where); err != nil {
+	if err := a.registry.Add(z.Zone, where); err != nil {
 		return err
 	}
 	a.zones = append(a.zones, z)
-	for i, r := range z.limits {
-		a.limits = append(a.limits, appLimit{z.counters[i], counterKey(a.namespace, &z.settings, r), z.settings, r, sweep})
+	for i, r := range z.Limits {
+		a.limits = append(a.limits, appLimit{z.counters[i], counterKey(a.namespace, &z.Zone, r), z.Zone, r, sweep})
 	}
 	return nil
 }
@@ -249,17 +250,17 @@ func (a *App) takeOver(before *App) {
 		}
 		for key, l := range limits {
 			from, same := old[key]
-			strict := l.settings.syncRate == rates.Strict
+			strict := l.settings.SyncRate == rates.Strict
 			if same && from.counters != l.counters {
 				l.counters.resume(&l.settings, l.rate, from.counters.save()) // the namespace has changed
 			}
 			switch {
 			case !same:
 				a.logger.Info("a zone's algorithm, window or buckets have changed: this limit counts anew",
-					zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
-			case strict != (from.settings.syncRate == rates.Strict) && !l.settings.kind.Windowed():
+					zap.String("zone", name), zap.Stringer("algorithm", l.settings.Kind), zap.Stringer("limit", l.rate))
+			case strict != (from.settings.SyncRate == rates.Strict) && !l.settings.Kind.Windowed():
 				a.logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew",
-					zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
+					zap.String("zone", name), zap.Stringer("algorithm", l.settings.Kind), zap.Stringer("limit", l.rate))
 			}
 		}
 	}
@@ -270,10 +271,10 @@ func (a *App) byZone() map[string]map[string]*appLimit {
 	zones := make(map[string]map[string]*appLimit)
 	for i := range a.limits {
 		l := &a.limits[i]
-		if zones[l.settings.name] == nil {
-			zones[l.settings.name] = make(map[string]*appLimit)
+		if zones[l.settings.Name] == nil {
+			zones[l.settings.Name] = make(map[string]*appLimit)
 		}
-		zones[l.settings.name][spec(&l.settings, l.rate).Name()] = l
+		zones[l.settings.Name][spec(&l.settings, l.rate).Name()] = l
 	}
 	return zones
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
@@ -98,7 +99,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		if err != nil {
 			return err
 		}
-		p.handler.RateLimits = map[string]*Zone{zonename.Hashed(zonename.Of("", zones[0].limits), shape): p.unnamed}
+		p.handler.RateLimits = map[string]*Zone{zonename.Hashed(zonename.Of("", zones[0].Limits), shape): p.unnamed}
 	}
 	*h = *p.handler
 	return nil
@@ -158,15 +159,15 @@ func checkMatcherToken(d *caddyfile.Dispenser) error {
 }
 
 // register notes the names of the zones and rejects one that is taken by another limit.
-func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings) error {
-	names := state[registry](h, "rate_limit.zones")
+func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings.Zone) error {
+	names := state[settings.Registry](h, "rate_limit.zones")
 	unnamed := state[map[string]caddyfile.Token](h, "rate_limit.unnamed")
 	for i, s := range zones {
 		token := p.zones[i].token
-		if first, taken := unnamed[s.name]; taken {
-			return placeAt(token, errTakenByUnnamed(s.name, first))
+		if first, taken := unnamed[s.Name]; taken {
+			return placeAt(token, errTakenByUnnamed(s.Name, first))
 		}
-		if err := names.add(s, at(token)); err != nil {
+		if err := names.Add(s, at(token)); err != nil {
 			return placeAt(token, err)
 		}
 	}
@@ -469,7 +470,7 @@ func (p parser) distributed(d *Distributed) error {
 
 // check does what Handler.settings does, with file and line in its errors. The settings are in the
 // order of p.zones.
-func (p *handlerParser) check(g globals) (all []settings, err error) {
+func (p *handlerParser) check(g globals) (all []settings.Zone, err error) {
 	if err := p.handler.check(g); err != nil {
 		return nil, p.place(err, p.given, caddyfile.Token{})
 	}

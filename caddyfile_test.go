@@ -18,6 +18,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
@@ -250,10 +251,10 @@ func TestOlderPluginJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if z := zones[0]; z.kind != slidingLog || z.syncRate.String() != "3s" || z.ipv4Prefix != 24 {
+	if z := zones[0]; z.Kind != algorithms.SlidingLog || z.SyncRate.String() != "3s" || z.IPv4Prefix != 24 {
 		t.Errorf("settings of dynamic = %+v, want a sliding_log synced every 3s by /24", z)
 	}
-	if z := zones[1]; z.keyTemplate != "static" || z.limits[0] != (rates.Rate{Window: 60e9}) {
+	if z := zones[1]; z.Key != "static" || z.Limits[0] != (rates.Rate{Window: 60e9}) {
 		t.Errorf("settings of static = %+v, want 0/1m by static", z)
 	}
 }
@@ -524,7 +525,7 @@ func fuzzSegment(t *testing.T, segment caddyfile.Segment) {
 		t.Errorf("settings = %v, %v of a handler that was let through", zones, err)
 	}
 	for _, s := range zones {
-		if fingerprint(s) == "" || len(s.limits) == 0 || s.name == "" {
+		if fingerprint(s) == "" || len(s.Limits) == 0 || s.Name == "" {
 			t.Errorf("settings = %+v, want a name and limits", s)
 		}
 	}

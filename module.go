@@ -16,11 +16,13 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -232,7 +234,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	for i := range all {
 		z, err := h.provisionZone(ctx, app, &all[i])
 		if err != nil {
-			return fmt.Errorf("zone %q: %w", all[i].name, err)
+			return fmt.Errorf("zone %q: %w", all[i].Name, err)
 		}
 		h.zones = append(h.zones, z)
 		h.proxies.Note(z.template)
@@ -244,7 +246,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.proxies.CheckServer(h.said, h.logger, server)
 	slices.SortStableFunc(h.zones, func(a, b *zone) int { return strictness(a) - strictness(b) })
 	for _, z := range h.zones {
-		z.queuesLast = z.kind == leakyBucket && (len(h.zones) > 1 || len(z.limits) > 1)
+		z.queuesLast = z.Kind == algorithms.LeakyBucket && (len(h.zones) > 1 || len(z.Limits) > 1)
 	}
 	return nil
 }
@@ -254,7 +256,7 @@ func strictness(z *zone) int {
 	switch {
 	case !z.strict():
 		return 0
-	case z.kind != leakyBucket:
+	case z.Kind != algorithms.LeakyBucket:
 		return 1
 	}
 	return 2
@@ -268,12 +270,12 @@ func (h *Handler) sweepInterval() time.Duration {
 }
 
 // provisionZone makes a zone ready for requests.
-func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone, error) {
-	z := &zone{settings: *s, shared: app.shared, logger: h.logger, said: &app.said}
+func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings.Zone) (*zone, error) {
+	z := &zone{Zone: *s, shared: app.shared, logger: h.logger, said: &app.said}
 	if h.answers.Headers != 0 || !h.DisablePlaceholders {
-		z.want = waitsOf(s.kind)
+		z.want = waitsOf(s.Kind)
 	}
-	config := h.RateLimits[s.name]
+	config := h.RateLimits[s.Name]
 	if config.MatcherSetsRaw != nil {
 		sets, err := ctx.LoadModule(config, "MatcherSetsRaw")
 		if err != nil {
@@ -284,15 +286,15 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		}
 	}
 	var err error
-	if z.template, err = reqkey.Compile(s.keyTemplate, s.ipv4Prefix, s.ipv6Prefix); err != nil {
+	if z.template, err = reqkey.Compile(s.Key, s.IPv4Prefix, s.IPv6Prefix); err != nil {
 		return nil, err
 	}
-	log := answer.RefusalLogOptions{Logger: h.logger, Zone: s.name, Window: s.limits[len(s.limits)-1].Window}
+	log := answer.RefusalLogOptions{Logger: h.logger, Zone: s.Name, Window: s.Limits[len(s.Limits)-1].Window}
 	if h.LogKey {
 		log.Keys = z.template
 	}
 	z.log = answer.NewRefusalLog(log)
-	for _, r := range s.limits {
+	for _, r := range s.Limits {
 		c, key, err := acquire(app.namespace, s, r)
 		if err != nil {
 			return nil, err
@@ -304,7 +306,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		z.rules = append(z.rules, ruleOf(s, r))
 	}
 	if !h.DisableMetrics {
-		z.metrics = metrics.NewZone(s.name) // Cleanup releases it
+		z.metrics = metrics.NewZone(s.Name) // Cleanup releases it
 	}
 	return z, nil
 }
@@ -375,7 +377,7 @@ func markCounted(r *http.Request, p *pass) {
 	counted, _ := caddyhttp.GetVar(r.Context(), countedVar).([]string)
 	counted = slices.Clone(counted)
 	for i := range p.take {
-		if name := p.take[i].zone.name; !slices.Contains(counted, name) {
+		if name := p.take[i].zone.Name; !slices.Contains(counted, name) {
 			counted = append(counted, name)
 		}
 	}

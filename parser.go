@@ -50,8 +50,8 @@ func (p parser) place(err error, options given, otherwise caddyfile.Token) error
 	return placeAt(otherwise, err)
 }
 
-// options reads the block that opens here, if one does. It calls set at each option, which reads its
-// values.
+// options reads the block that opens here, if one does. It calls set at each option, and set reads
+// the values.
 func (p parser) options(seen given, repeatable string, set func(option string) error) error {
 	for nesting := p.Nesting(); p.NextBlock(nesting); {
 		option, token := p.Val(), p.Token()

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
@@ -30,13 +31,6 @@ const (
 	defaultDistributedInterval = caddy.Duration(5 * time.Second) // the older plugin's
 
 	redisMend = "add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top"
-)
-
-// The texts of a configuration's choices. Each list is in the order of its constants.
-var (
-	kindNames      = algorithms.KindNames()
-	emptyKeyNames  = []string{emptyClientIP: "client_ip", emptySkip: "skip", emptyShare: "share", emptyDeny: "deny"}
-	redisLossNames = []string{lossLocal: "local", lossDivide: "divide", lossAllow: "allow", lossDeny: "deny"}
 )
 
 var errStorage = errors.New("counts are exchanged through Redis, not through Caddy's storage; remove storage, and " + redisMend)
@@ -102,7 +96,7 @@ func checkSyncRate(s *SyncRate, hasRedis bool) error {
 
 // settings returns the zones with everything inherited, defaulted and checked, by name, and
 // warnings for the log.
-func (h *Handler) settings(g globals) (all []settings, found []warning.Warning, err error) {
+func (h *Handler) settings(g globals) (all []settings.Zone, found []warning.Warning, err error) {
 	if err := cmp.Or(g.checkInherited(g.syncRate), h.check(g)); err != nil {
 		return nil, nil, err
 	}
@@ -120,15 +114,15 @@ func (h *Handler) settings(g globals) (all []settings, found []warning.Warning, 
 }
 
 // zoneSettings returns those of one zone. An unnamed zone's name is "".
-func (h *Handler) zoneSettings(name string, z *Zone, g globals) (settings, []warning.Warning, error) {
+func (h *Handler) zoneSettings(name string, z *Zone, g globals) (settings.Zone, []warning.Warning, error) {
 	s, found, err := z.settings(h.inheritedSyncRate(g), g)
 	if err != nil && name != "" {
 		err = &zoneError{name, err}
 	}
 	if err != nil {
-		return settings{}, nil, err
+		return settings.Zone{}, nil, err
 	}
-	s.name = name
+	s.Name = name
 	if zonename.IsNumbered(name) {
 		found = append(found, warning.Warning{Code: warning.SameLimit, Text: "the same limit stands in its site before, so their names tell them apart by their order only, and counts change places with them; " +
 			"put each into a zone with a name of its own, or remove one"})
@@ -225,14 +219,14 @@ func checkHeaders(sets []string) error {
 
 // settings returns the zone's, without its name. inherited is its sync rate if it has none of its
 // own.
-func (z *Zone) settings(inherited SyncRate, g globals) (s settings, found []warning.Warning, err error) {
+func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Zone, found []warning.Warning, err error) {
 	if z == nil {
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. A step can do with what a failed one before it has left.
 	err = cmp.Or(z.limits(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s))
 	if err != nil {
-		return settings{}, nil, err
+		return settings.Zone{}, nil, err
 	}
 	return s, found, nil
 }
@@ -242,7 +236,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings, found []warn
 func (z *Zone) legacy() bool { return z.MaxEvents != nil || z.Window != 0 }
 
 // limits sets the rates that decide, by window.
-func (z *Zone) limits(s *settings) error {
+func (z *Zone) limits(s *settings.Zone) error {
 	limits, option := z.Limits, "limit"
 	switch {
 	case z.legacy() && len(limits) > 0:
@@ -261,42 +255,42 @@ func (z *Zone) limits(s *settings) error {
 		if err := r.Check(); err != nil {
 			return wrong(option, err)
 		}
-		s.limits = append(s.limits, r)
+		s.Limits = append(s.Limits, r)
 	}
-	s.limits = rates.Sorted(s.limits)
+	s.Limits = rates.Sorted(s.Limits)
 	return nil
 }
 
-func (z *Zone) algorithm(s *settings) (err error) {
-	if s.kind, err = hints.Choose[kind](z.Algorithm, kindNames); err != nil {
+func (z *Zone) algorithm(s *settings.Zone) (err error) {
+	if s.Kind, err = hints.Choose[algorithms.Kind](z.Algorithm, algorithms.KindNames()); err != nil {
 		return wrong("algorithm", err)
 	}
 	if z.Algorithm == "" && z.legacy() {
-		s.kind = slidingLog
+		s.Kind = algorithms.SlidingLog
 	}
 	return nil
 }
 
 // shape sets the options that only some algorithms have.
-func (z *Zone) shape(s *settings) error {
-	s.buckets = 1
+func (z *Zone) shape(s *settings.Zone) error {
+	s.Buckets = 1
 	switch {
-	case z.Burst != nil && s.kind != tokenBucket && s.kind != gcra:
-		return wrongf("burst", "%s has no burst; remove it, or write `algorithm token_bucket` or `algorithm gcra`", s.kind)
+	case z.Burst != nil && s.Kind != algorithms.TokenBucket && s.Kind != algorithms.GCRA:
+		return wrongf("burst", "%s has no burst; remove it, or write `algorithm token_bucket` or `algorithm gcra`", s.Kind)
 	case z.Burst != nil && *z.Burst < 1:
 		return wrongf("burst", "%d is too small; write 1 or more, or remove it for a burst of the whole limit", *z.Burst)
-	case z.Buckets != nil && s.kind != slidingWindow:
-		return wrongf("buckets", "%s has no buckets; remove it, or write `algorithm sliding_window`", s.kind)
+	case z.Buckets != nil && s.Kind != algorithms.SlidingWindow:
+		return wrongf("buckets", "%s has no buckets; remove it, or write `algorithm sliding_window`", s.Kind)
 	case z.Buckets != nil && (*z.Buckets < 1 || *z.Buckets > maxBuckets):
 		return wrongf("buckets", "%d is not between 1 and %d; write 10 for a finer window", *z.Buckets, maxBuckets)
-	case z.Queue != nil && s.kind != leakyBucket:
-		return wrongf("queue", "%s has no queue; remove it, or write `algorithm leaky_bucket`", s.kind)
+	case z.Queue != nil && s.Kind != algorithms.LeakyBucket:
+		return wrongf("queue", "%s has no queue; remove it, or write `algorithm leaky_bucket`", s.Kind)
 	case z.Queue != nil && *z.Queue < 0:
 		return wrongf("queue", "%d is negative; write how many requests of one key may wait, like 10", *z.Queue)
-	case z.Queue == nil && s.kind == leakyBucket:
+	case z.Queue == nil && s.Kind == algorithms.LeakyBucket:
 		return wrongf("algorithm", "leaky_bucket needs a queue; add how many requests of one key may wait, like `queue 10`")
 	}
-	s.burst, s.buckets, s.queue = or(z.Burst, 0), or(z.Buckets, 1), or(z.Queue, 0)
+	s.Burst, s.Buckets, s.Queue = or(z.Burst, 0), or(z.Buckets, 1), or(z.Queue, 0)
 	return nil
 }
 
@@ -309,27 +303,27 @@ func or[T any](given *T, otherwise T) T {
 }
 
 // spans checks the times that come of each limit and the shape.
-func (z *Zone) spans(s *settings) error {
-	for _, limit := range s.limits {
-		if limit.Window/time.Duration(s.buckets) < rates.MinWindow {
-			return wrongf("buckets", "%d buckets of a window of %s are shorter than 1ms each; write fewer", s.buckets, rates.WindowText(limit.Window))
+func (z *Zone) spans(s *settings.Zone) error {
+	for _, limit := range s.Limits {
+		if limit.Window/time.Duration(s.Buckets) < rates.MinWindow {
+			return wrongf("buckets", "%d buckets of a window of %s are shorter than 1ms each; write fewer", s.Buckets, rates.WindowText(limit.Window))
 		}
-		if limit.Span(s.burst) > rates.MaxWindow {
-			return wrongf("burst", "at %s, %d take longer than ten years to come back; write a smaller burst", limit, s.burst)
+		if limit.Span(s.Burst) > rates.MaxWindow {
+			return wrongf("burst", "at %s, %d take longer than ten years to come back; write a smaller burst", limit, s.Burst)
 		}
-		if limit.Span(s.queue) > rates.MaxWindow {
-			return wrongf("queue", "at %s, the last of %d would wait longer than ten years; write a shorter queue", limit, s.queue)
+		if limit.Span(s.Queue) > rates.MaxWindow {
+			return wrongf("queue", "at %s, the last of %d would wait longer than ten years; write a shorter queue", limit, s.Queue)
 		}
 	}
 	return nil
 }
 
 // prefixes sets by what networks addresses are grouped.
-func (z *Zone) prefixes(s *settings) (err error) {
-	if s.ipv4Prefix, err = prefix(z.IPv4Prefix, 32, 32); err != nil {
+func (z *Zone) prefixes(s *settings.Zone) (err error) {
+	if s.IPv4Prefix, err = prefix(z.IPv4Prefix, 32, 32); err != nil {
 		return wrong("ipv4_prefix", err)
 	}
-	s.ipv6Prefix, err = prefix(z.IPv6Prefix, 64, 128)
+	s.IPv6Prefix, err = prefix(z.IPv6Prefix, 64, 128)
 	return wrong("ipv6_prefix", err)
 }
 
@@ -343,18 +337,18 @@ func prefix(given *int, otherwise, all int) (int, error) {
 }
 
 // key sets the template of the key, and what happens where it comes out empty.
-func (z *Zone) key(s *settings, found *[]warning.Warning) (err error) {
-	if s.emptyKey, err = hints.Choose[emptyKey](z.EmptyKey, emptyKeyNames); err != nil {
+func (z *Zone) key(s *settings.Zone, found *[]warning.Warning) (err error) {
+	if s.EmptyKey, err = hints.Choose[settings.EmptyKey](z.EmptyKey, settings.EmptyKeyNames); err != nil {
 		return wrong("empty_key", err)
 	}
-	s.keyTemplate = strings.ReplaceAll(z.Key, "{client_ip}", reqkey.Default) // the word of Caddyfiles, also in JSON
+	s.Key = strings.ReplaceAll(z.Key, "{client_ip}", reqkey.Default) // the word of Caddyfiles, also in JSON
 	switch {
 	case z.legacy():
 		*found = z.legacyKey(s)
 	case z.Key == "":
-		s.keyTemplate = reqkey.Default
+		s.Key = reqkey.Default
 	}
-	slips, err := reqkey.Check(s.keyTemplate)
+	slips, err := reqkey.Check(s.Key)
 	*found = append(*found, slips...)
 	return wrong("key", err)
 }
@@ -362,90 +356,39 @@ func (z *Zone) key(s *settings, found *[]warning.Warning) (err error) {
 // legacyKey keeps what keys did in the older plugin: no key and an empty key are one count for all
 // requests. A placeholder that was meant for the client's address is the address here. Where map or
 // another module can set the placeholder, the address stands in for it only when it is empty.
-func (z *Zone) legacyKey(s *settings) (found []warning.Warning) {
+func (z *Zone) legacyKey(s *settings.Zone) (found []warning.Warning) {
 	if z.EmptyKey == "" {
-		s.emptyKey = emptyShare
+		s.EmptyKey = settings.EmptyShare
 	}
 	if z.Key == "" {
 		return []warning.Warning{{Code: warning.OneKey, Text: "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}
 	}
 	var unsure bool
-	s.keyTemplate, found, unsure = reqkey.ForAddress(s.keyTemplate)
+	s.Key, found, unsure = reqkey.ForAddress(s.Key)
 	if unsure && z.EmptyKey == "" {
-		s.emptyKey = emptyClientIP
+		s.EmptyKey = settings.EmptyClientIP
 	}
 	return found
 }
 
 // sync sets how often counts are synced.
-func (z *Zone) sync(s *settings, inherited SyncRate, g globals) error {
-	s.syncRate = max(or(z.SyncRate, inherited), rates.Local)
-	if s.syncRate >= 0 && g.redisEmpty {
-		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.syncRate)
+func (z *Zone) sync(s *settings.Zone, inherited SyncRate, g globals) error {
+	s.SyncRate = max(or(z.SyncRate, inherited), rates.Local)
+	if s.SyncRate >= 0 && g.redisEmpty {
+		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.SyncRate)
 	}
 	return checkSyncRate(z.SyncRate, g.hasRedis)
 }
 
 // counting sets what is counted, and what happens while Redis is unavailable.
-func (z *Zone) counting(s *settings) (err error) {
-	switch s.maxKeys = or(z.MaxKeys, defaultMaxKeys); {
-	case s.maxKeys == 0:
+func (z *Zone) counting(s *settings.Zone) (err error) {
+	switch s.MaxKeys = or(z.MaxKeys, defaultMaxKeys); {
+	case s.MaxKeys == 0:
 		return wrongf("max_keys", "0 would be no bound, and there is none here; write a number up to %d, or remove it for %d", maxMaxKeys, defaultMaxKeys)
-	case s.maxKeys < 1 || s.maxKeys > maxMaxKeys:
-		return wrongf("max_keys", "%d is not between 1 and %d; write %d", s.maxKeys, maxMaxKeys, defaultMaxKeys)
+	case s.MaxKeys < 1 || s.MaxKeys > maxMaxKeys:
+		return wrongf("max_keys", "%d is not between 1 and %d; write %d", s.MaxKeys, maxMaxKeys, defaultMaxKeys)
 	}
-	s.onLoss, err = hints.Choose[redisLoss](z.OnRedisLoss, redisLossNames)
-	s.countDenied, s.earlySync = z.CountDenied, or(z.EarlySync, true)
+	s.OnRedisLoss, err = hints.Choose[settings.OnRedisLoss](z.OnRedisLoss, settings.OnRedisLossNames)
+	s.CountDenied, s.EarlySync = z.CountDenied, or(z.EarlySync, true)
 	return wrong("on_redis_loss", err)
-}
-
-// lines returns the settings except the name as lines of a Caddyfile, always the same ones in the
-// same order: two zones of one name must have the same ones. Which requests match is not a setting:
-// zones of one name may match different ones and share the count.
-func (s settings) lines() []string {
-	var limits strings.Builder
-	for _, limit := range s.limits {
-		limits.WriteString(" " + limit.String())
-	}
-	return []string{
-		"limit" + limits.String(),
-		fmt.Sprintf("key %q", s.keyTemplate),
-		"algorithm " + s.kind.String(),
-		fmt.Sprintf("burst %d", s.burst),
-		fmt.Sprintf("buckets %d", s.buckets),
-		fmt.Sprintf("queue %d", s.queue),
-		fmt.Sprintf("sync_rate %s", s.syncRate),
-		fmt.Sprintf("ipv4_prefix %d", s.ipv4Prefix),
-		fmt.Sprintf("ipv6_prefix %d", s.ipv6Prefix),
-		"empty_key " + emptyKeyNames[s.emptyKey],
-		fmt.Sprintf("count_denied %t", s.countDenied),
-		"on_redis_loss " + redisLossNames[s.onLoss],
-		fmt.Sprintf("early_sync %t", s.earlySync),
-		fmt.Sprintf("max_keys %d", s.maxKeys),
-	}
-}
-
-// registry holds the zones of one configuration by name. It is not safe for concurrent use.
-type registry map[string]registered
-
-type registered struct {
-	settings
-	place string // the handler or the line
-}
-
-// add rejects a zone whose name is taken by one with other settings.
-func (r registry) add(s settings, place string) error {
-	first, taken := r[s.name]
-	if !taken {
-		r[s.name] = registered{s, place}
-		return nil
-	}
-	theirs, ours := first.lines(), s.lines()
-	for i := range ours {
-		if ours[i] != theirs[i] {
-			return fmt.Errorf("zone %q: %s has `%s`, and %s has `%s`; give one of them another name, or both the same settings",
-				s.name, first.place, theirs[i], place, ours[i])
-		}
-	}
-	return nil
 }

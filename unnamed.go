@@ -11,14 +11,15 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 // nameUnnamed gives the unnamed limit its name. alike is what alikeIn returned.
-func (p *handlerParser) nameUnnamed(h httpcaddyfile.Helper, s settings, matcher caddy.ModuleMap, alike map[string]int) error {
+func (p *handlerParser) nameUnnamed(h httpcaddyfile.Helper, s settings.Zone, matcher caddy.ModuleMap, alike map[string]int) error {
 	token := p.given["rate"]
 	site, ok := siteOf(h)
-	name := zonename.Of(site, s.limits)
+	name := zonename.Of(site, s.Limits)
 	if !ok || alike[name] > 1 {
 		shape, err := p.unnamed.identity(matcher, h.IsNamedRoute())
 		if err != nil {
@@ -33,8 +34,8 @@ func (p *handlerParser) nameUnnamed(h httpcaddyfile.Helper, s settings, matcher 
 		p.unnamed.Source = at(token)
 	}
 	taken[name] = token
-	if zone, taken := state[registry](h, "rate_limit.zones")[name]; taken {
-		return placeAt(token, fmt.Errorf("zone %q at %s has the name of this unnamed limit; give that zone another one, like login", name, zone.place))
+	if zone, taken := state[settings.Registry](h, "rate_limit.zones")[name]; taken {
+		return placeAt(token, fmt.Errorf("zone %q at %s has the name of this unnamed limit; give that zone another one, like login", name, zone.Place))
 	}
 	p.handler.RateLimits = map[string]*Zone{name: p.unnamed}
 	return nil

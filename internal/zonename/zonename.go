@@ -1,5 +1,5 @@
-// Package zonename makes the names of limits that a configuration gives none, and tells what they
-// say: a name is that of a zone in headers, logs and metrics, and by it counts go on after a reload.
+// Package zonename makes the names of limits to which a configuration gives none, and reads them.
+// Headers, logs and metrics have them, and by its name a zone keeps its counts over a reload.
 //
 // A name is the address of the limit's site and its rates, as in `api.example.com 100/1m`. Where
 // that is not enough, a hash and a number follow in parentheses: `a.example 5/1m (87dffb 2)`.
