@@ -249,7 +249,7 @@ func observed(s *site, k keeper) string {
 // Whatever is there in place of the counters, the node serves, and says clearly what is wrong. What isn't ours stays as it is.
 func TestPersistOfWhatCannotBeRead(t *testing.T) {
 	at := clock() - int64(48*time.Hour)
-	old := saved{at, map[string]table.Saved{`"caddy" "persist-bad" s-1h0m0s`: {table.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Elsewhere: 5, Own: 5}}}}}
+	old := saved{at, map[string]table.Saved{`"caddy" "persist-bad" s-1h`: {table.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Elsewhere: 5, Own: 5}}}}}
 	early := savedOf(clock() + int64(time.Hour))
 	whole := encodeSaved(savedOf(clock()))
 	damaged := slices.Clone(whole)

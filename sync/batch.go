@@ -23,7 +23,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	}
 	l := letters.Get().(*letter)
 	defer letters.Put(l)
-	l.write(r.prefix, s, rate, messages)
+	l.write(r.keys, s, rate, messages)
 	reply, err := l.send(ctx, r.client)
 	if err == nil {
 		err = l.read(reply, messages)
@@ -78,26 +78,26 @@ type letter struct {
 var letters = sync.Pool{New: func() any { return new(letter) }}
 
 // write lays out a call: the script, its keys, and its arguments as push.lua has them.
-func (l *letter) write(prefix string, s *Source, rate time.Duration, messages []table.Message) {
-	fills := 0
+func (l *letter) write(in Keyspace, s *Source, rate time.Duration, messages []table.Message) {
+	keys, fills := in.Table(s.spec), 0
 	var ttl time.Duration
 	for i := range messages {
 		if messages[i].Bucket {
 			fills++
 		}
-		ttl = max(ttl, s.spec.ttl(messages[i].Span, rate))
+		ttl = max(ttl, s.spec.EpochTTL(messages[i].Span, rate))
 	}
 	l.text, l.ends = l.text[:0], l.ends[:0]
 	l.end("evalsha")
 	l.end(pushScript.Hash())
 	l.number(int64(len(messages) + fills))
 	for i := range messages {
-		l.text = s.spec.appendKey(l.text, prefix, &messages[i])
+		l.text = keys.appendEpoch(l.text, messages[i].ID, messages[i].Epoch)
 		l.end("")
 	}
 	for i := range messages {
 		if messages[i].Bucket {
-			l.text = s.spec.appendFill(l.text, prefix, &messages[i])
+			l.text = keys.appendFill(l.text, messages[i].ID)
 			l.end("")
 		}
 	}

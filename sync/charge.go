@@ -67,7 +67,7 @@ type bills struct {
 }
 
 func (c *Charging) prepare(zone string) {
-	c.rules, _ = newRuleset(zone, []Rule{c.Rule}, "") // fails for rules that don't go together
+	c.rules, _ = newRuleset(c.Strict.keys, zone, []Rule{c.Rule}, "") // fails for rules that don't go together
 	c.script = chargeBucketScript
 	if c.Rule.Kind == 'l' {
 		c.script = chargeLogScript
@@ -92,7 +92,7 @@ func (s *Source) charge(ctx context.Context, at *attachment, c *Charging) (faile
 		lost, err := s.send(call, at, c, batch)
 		end()
 		for _, b := range batch {
-			at.answered |= 1 << shardOf(b.ID)
+			at.answered |= 1 << ShardOf(b.ID)
 		}
 		at.failed |= lost
 		at.answered &^= lost
@@ -251,7 +251,7 @@ func (s *Source) send(
 		case err == nil:
 			at.to.stats.keys.Add(1)
 		case c.Strict.severe(err) && time.Since(b.made) < c.lasts():
-			shards, failed = shards|1<<shardOf(b.ID), err
+			shards, failed = shards|1<<ShardOf(b.ID), err
 		case errors.Is(err, errReply):
 			at.to.complain(s, noSense)
 		default:
@@ -340,8 +340,8 @@ func (c *Charging) call(ctx context.Context, field string, batch []*bill) []*red
 
 // keys are the record of charges and the base of the rule's keys.
 func (c *Charging) keys(b *bill) []string {
-	base := c.rules.keys(c.Strict.prefix, b.ID)[1]
-	return []string{base + ":charged", base}
+	keys := c.rules.keys[1]
+	return []string{keys.ChargesOf(b.ID), keys.Of(b.ID)}
 }
 
 func (c *Charging) args(field string, b *bill) []any {

@@ -59,7 +59,7 @@ func lonerFor[S any](v *virtual, zone string, rule Rule, alg algorithms.Algorith
 	x := &lonerOf[S]{v: v, alg: alg, table: table.New[S](100)}
 	x.source = NewSource(x.table, Spec{Zone: zone, Kind: rule.Kind, Window: rule.Window, Buckets: 1, Live: 1})
 	x.table.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second, Charges: true}, 100)
-	x.at = &attachment{to: NewReplicator(v.client, v.prefix, 10*time.Second, x.now, zap.NewNop()), name: zone}
+	x.at = &attachment{to: NewReplicator(v.client, "test", 10*time.Second, x.now, zap.NewNop()), name: zone}
 	c := &Charging{Strict: v.Strict, Rule: rule}
 	c.prepare(zone)
 	family, charge := strictBucket, chargeBucket

@@ -3,7 +3,6 @@ package ratesync
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -69,7 +68,7 @@ func (c *circuit) lost() error {
 
 // circuitOf returns the circuit of a key: in a Cluster there is one for each of the 64 shards, as a part of it can be lost.
 func (s *Strict) circuitOf(id [16]byte) (*circuit, int) {
-	shard := int(id[0] & 63)
+	shard := ShardOf(id)
 	if s.cluster {
 		return &s.circuits[shard], shard
 	}
@@ -163,10 +162,9 @@ func (s *Strict) isSilent(shard int) bool {
 
 // ask probes once.
 func (s *Strict) ask(ctx context.Context, shard int) error {
-	key := fmt.Sprintf("%s:{%d}:strict:probe", s.prefix, shard)
 	ctx, cancel := s.callContext(ctx)
 	defer cancel()
-	return probeScript.Run(ctx, s.client, []string{key, key + ":no"}).Err()
+	return probeScript.Run(ctx, s.client, s.keys.Probe(shard)).Err()
 }
 
 func (s *Strict) probe(c *circuit, shard int) {

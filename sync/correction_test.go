@@ -19,7 +19,7 @@ func held(t testing.TB, s *Strict, zone string, key [16]byte, rule Rule) int64 {
 		t.Fatal(err)
 	}
 	for {
-		o, err := s.call(rs, rs.keys(s.prefix, key), call{seq: s.seq.Add(1), rules: []Rule{rule}})
+		o, err := s.call(rs, rs.keysOf(key), call{seq: s.seq.Add(1), rules: []Rule{rule}})
 		if err == errReply {
 			continue // a later call of the same key has overtaken it
 		}

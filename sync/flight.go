@@ -59,8 +59,6 @@ const (
 	// correctionTime is how long corrections are sent again whose outcome is not known. The record of calls is kept for longer, so they are
 	// never done twice.
 	correctionTime = 30 * time.Second
-	// recordTime is how long Redis keeps the record of calls after one that changed something, beside two timeouts.
-	recordTime = 60 * time.Second
 	// maxLate is how often a request asks again because a call was late though Redis is there.
 	maxLate = 2
 	// restTime is the time between calls of a key that Redis answers with an error, when only corrections are left.
@@ -155,7 +153,7 @@ func (s *Strict) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 
 // fly makes calls for a key until nothing is left to ask.
 func (s *Strict) fly(rs *ruleset, id [16]byte, f *flight) {
-	keys := rs.keys(s.prefix, id)
+	keys := rs.keysOf(id)
 	circuit, _ := s.circuitOf(id)
 	for {
 		leave := circuit.take(s.ctx) // before it boards: who comes meanwhile shares the call
@@ -447,7 +445,7 @@ func (s *Strict) callContext(parent context.Context) (context.Context, context.C
 
 // args are the arguments of the script.
 func (s *Strict) args(rs *ruleset, c call) []any {
-	first, kept := int64(0), recordTime+2*time.Duration(s.timeout.Load())
+	first, kept := int64(0), SpareTTL+2*time.Duration(s.timeout.Load())
 	if c.sent != nil {
 		first = c.sent.first
 	}

@@ -232,7 +232,7 @@ func (r *Replicator) beat(ctx context.Context) error {
 	defer cancel()
 	r.seq++ // only the beat's own goroutine uses it
 	start := r.now()
-	reply, err := beatScript.Run(ctx, r.client, []string{r.nodesKey(0)}, r.node, r.seq, (10 * beatRate).Milliseconds(), r.beaten).Slice()
+	reply, err := beatScript.Run(ctx, r.client, []string{r.keys.Nodes(0)}, r.node, r.seq, Lease.Milliseconds(), r.beaten).Slice()
 	end := r.now()
 	if err != nil {
 		return err
@@ -248,7 +248,7 @@ func (r *Replicator) beat(ctx context.Context) error {
 		return errReply
 	}
 	r.nodes.Store(nodes)
-	switch away := time.Since(r.beatenAt) >= 10*beatRate; {
+	switch away := time.Since(r.beatenAt) >= Lease; {
 	case mark <= r.mark:
 	case held < 0 && away:
 		r.resend(true) // the lease has ended, or the server has forgotten as well: nobody can tell

@@ -45,7 +45,7 @@ const (
 // until Close; it never returns an error to a request.
 type Replicator struct {
 	client  redis.UniversalClient
-	prefix  string
+	keys    Keyspace
 	cluster bool
 	timeout time.Duration
 	now     func() int64
@@ -112,8 +112,8 @@ type Status struct {
 func NewReplicator(client redis.UniversalClient, namespace string, timeout time.Duration, now func() int64, log *zap.Logger) *Replicator {
 	_, cluster := client.(*redis.ClusterClient)
 	return &Replicator{
-		client: client, prefix: namespace, beaten: -1, cluster: cluster, timeout: timeout, now: now, log: log,
-		node: randomID(), sources: make(map[*Source]struct{}), failing: make(map[string]string), reported: make(map[string]time.Time),
+		client: client, keys: NewKeyspace(namespace), beaten: -1, cluster: cluster, timeout: timeout, now: now, log: log,
+		node: NewNode(), sources: make(map[*Source]struct{}), failing: make(map[string]string), reported: make(map[string]time.Time),
 		unsent: make(map[string]time.Time),
 	}
 }
@@ -389,7 +389,7 @@ func (r *Replicator) round(hurry bool) int {
 // send makes batches of messages and sends them, a few at a time. In a Cluster nothing is sent to shards that are lost.
 func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messages []table.Message, urgent bool) error {
 	if r.cluster {
-		slices.SortStableFunc(messages, func(a, b table.Message) int { return shardOf(a.ID) - shardOf(b.ID) })
+		slices.SortStableFunc(messages, func(a, b table.Message) int { return ShardOf(a.ID) - ShardOf(b.ID) })
 	}
 	var (
 		wg     sync.WaitGroup
@@ -439,7 +439,7 @@ func (r *Replicator) cut(messages []table.Message) int {
 		if messages[n].Key == messages[n-1].Key {
 			continue
 		}
-		if n >= batchSize || r.cluster && shardOf(messages[n].ID) != shardOf(messages[0].ID) {
+		if n >= batchSize || r.cluster && ShardOf(messages[n].ID) != ShardOf(messages[0].ID) {
 			return n
 		}
 	}

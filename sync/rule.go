@@ -2,11 +2,9 @@ package ratesync
 
 import (
 	_ "embed"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -85,9 +83,9 @@ func (r Rule) args(zone string) []any {
 	case 'f', 's':
 		span := r.Window / time.Duration(spec.Buckets)
 		length, unit := inLua(span)
-		return []any{limit, length, unit, spec.Live, spec.ttl(span, 0).Milliseconds()}
+		return []any{limit, length, unit, spec.Live, spec.EpochTTL(span, 0).Milliseconds()}
 	case 'l':
-		return []any{limit, int64((r.Window + time.Microsecond - 1) / time.Microsecond), (r.Window + time.Minute).Milliseconds()}
+		return []any{limit, int64((r.Window + time.Microsecond - 1) / time.Microsecond), (r.Window + SpareTTL).Milliseconds()}
 	}
 	length, unit := inLua(r.Window)
 	return []any{limit, min(max(0, r.size()), exact-1), length, unit, r.drainTTL().Milliseconds()}
@@ -96,10 +94,10 @@ func (r Rule) args(zone string) []any {
 // drainTTL is longer than a full bucket takes to drain: one that is forgotten before is a burst for nothing.
 func (r Rule) drainTTL() time.Duration {
 	if r.Limit <= 0 {
-		return time.Minute
+		return SpareTTL
 	}
 	d := (float64(r.size()) + 1) / float64(r.Limit) * float64(r.Window)
-	return time.Duration(min(d, float64(mostTTL))) + time.Minute
+	return time.Duration(min(d, float64(mostTTL))) + SpareTTL
 }
 
 // inLua is a length of time as the scripts have it: in microseconds, or in nanoseconds (with a unit of 1000) where it is no whole number of them.
@@ -116,8 +114,8 @@ type ruleset struct {
 	zone   string
 	shape  []Rule
 	script *redis.Script
-	// middle is what stands in the names of the record's and the rules' keys between the shard and the hash.
-	middle []string
+	// keys are those of the record of calls, and of each rule.
+	keys []Keys
 	// field is this ruleset's own in the records: during a reload two rulesets of one zone number their calls apart.
 	field string
 	used  time.Time // guarded by Strict.mu
@@ -132,17 +130,17 @@ func (r Rule) shape() Rule {
 	return r
 }
 
-func newRuleset(zone string, rules []Rule, field string) (*ruleset, error) {
+func newRuleset(in Keyspace, zone string, rules []Rule, field string) (*ruleset, error) {
 	if len(rules) == 0 {
 		return nil, errors.New("a strict zone has no rule")
 	}
-	rs := &ruleset{zone: zone, field: field, middle: []string{zone + ":strict:"}, flights: make(map[[16]byte]*flight)}
+	rs := &ruleset{zone: zone, field: field, keys: []Keys{in.Calls(zone)}, flights: make(map[[16]byte]*flight)}
 	for _, r := range rules {
 		if r.Kind != rules[0].Kind || !strings.ContainsRune("fstgql", rune(r.Kind)) || r.Window <= 0 {
 			return nil, fmt.Errorf("strict zone %q: rules %+v don't go together", zone, rules)
 		}
 		rs.shape = append(rs.shape, r.shape())
-		rs.middle = append(rs.middle, zone+":"+r.spec(zone).Name()+":")
+		rs.keys = append(rs.keys, in.Table(r.spec(zone)))
 	}
 	switch rules[0].Kind {
 	case 'f', 's':
@@ -169,13 +167,11 @@ func (rs *ruleset) isIdle() bool {
 	return len(rs.flights) == 0
 }
 
-// keys are the names that a call of the script needs.
-func (rs *ruleset) keys(prefix string, id [16]byte) []string {
-	shard := prefix + ":{" + strconv.Itoa(int(id[0]&63)) + "}:"
-	hash := base64.RawURLEncoding.EncodeToString(id[:])
-	keys := make([]string, len(rs.middle))
-	for i, m := range rs.middle {
-		keys[i] = shard + m + hash
+// keysOf are the keys that a call of the script names.
+func (rs *ruleset) keysOf(id [16]byte) []string {
+	keys := make([]string, len(rs.keys))
+	for i, k := range rs.keys {
+		keys[i] = k.Of(id)
 	}
 	return keys
 }

@@ -21,7 +21,7 @@ import (
 // It is safe for concurrent use.
 type Strict struct {
 	client  redis.UniversalClient
-	prefix  string
+	keys    Keyspace
 	node    string
 	timeout atomic.Int64 // nanoseconds
 	cluster bool
@@ -29,7 +29,7 @@ type Strict struct {
 	// seq numbers the calls. It begins at the time, so that a client of a later process never repeats a number.
 	seq      atomic.Int64
 	pending  atomic.Int64 // keys that are parked
-	circuits [64]circuit
+	circuits [ShardCount]circuit
 	trips    atomic.Int64
 	timeouts atomic.Int64
 
@@ -55,8 +55,8 @@ const (
 )
 
 // NewStrict does no network I/O. timeout bounds a call from the moment at which it has its connection.
-func NewStrict(client redis.UniversalClient, prefix string, timeout time.Duration) *Strict {
-	s := &Strict{client: client, prefix: prefix, node: randomID(), zones: make(map[string][]*ruleset)}
+func NewStrict(client redis.UniversalClient, namespace string, timeout time.Duration) *Strict {
+	s := &Strict{client: client, keys: NewKeyspace(namespace), node: NewNode(), zones: make(map[string][]*ruleset)}
 	_, s.cluster = client.(*redis.ClusterClient)
 	s.SetTimeout(timeout)
 	s.seq.Store(time.Now().UnixMicro())
@@ -230,7 +230,7 @@ func (s *Strict) ruleset(zone string, rules []Rule) (*ruleset, error) {
 		}
 	}
 	s.made++
-	rs, err := newRuleset(zone, rules, s.node+"s"+strconv.Itoa(s.made))
+	rs, err := newRuleset(s.keys, zone, rules, s.node+"s"+strconv.Itoa(s.made))
 	if err != nil {
 		return nil, err
 	}
