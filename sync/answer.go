@@ -1,6 +1,7 @@
 package ratesync
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 
@@ -47,3 +48,5 @@ func count(text string) (int64, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return n, err == nil && n >= 0 && n < exact
 }
+
+var errReply = errors.New("the reply of redis has another form than its script gives")

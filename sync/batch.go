@@ -40,13 +40,13 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	r.stats.failedKeys.Add(int64(len(l.refused)))
 	for _, text := range l.refused {
 		if text == noSense || strings.HasPrefix(text, "WRONGTYPE") {
-			r.complain(s, text)
+			r.noteForeign(s, text)
 		} else {
 			err = refusal(text)
 		}
 	}
 	if s.counters.Settle(now, l.answers) {
-		r.forgot()
+		r.noteLoss(true)
 	}
 	if err != nil {
 		r.stats.failures.Add(1)

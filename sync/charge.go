@@ -253,9 +253,9 @@ func (s *Source) send(
 		case c.Strict.severe(err) && time.Since(b.made) < c.lasts():
 			shards, failed = shards|1<<ShardOf(b.ID), err
 		case errors.Is(err, errReply):
-			at.to.complain(s, noSense)
+			at.to.noteForeign(s, noSense)
 		default:
-			at.to.complain(s, Classify(err))
+			at.to.noteForeign(s, Classify(err))
 		}
 		s.note(at, c, b, told, err, failed)
 	}

@@ -207,9 +207,9 @@ func TestAClosedConnectionIsNoReason(t *testing.T) {
 	if all := logs.All(); len(all) != 2 || !strings.HasPrefix(all[0].ContextMap()["reason"].(string), "WRONGPASS") {
 		t.Errorf("logged %v, want once that the password is refused, and once that all is well", all)
 	}
-	r.toldAt = r.toldAt.Add(-tellRate) // another outage, later
+	r.health.warnedAt = r.health.warnedAt.Add(-warnRate) // another outage, later
 	r.note(nil, "z", io.EOF)
-	r.since = r.since.Add(-2 * minWait)
+	r.health.since = r.health.since.Add(-2 * minWait)
 	r.note(nil, "z", io.EOF)
 	if all := logs.All(); len(all) != 3 || all[2].ContextMap()["reason"] != closed {
 		t.Errorf("logged %v, want one more line, as connections are closed over and over", all)
