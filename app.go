@@ -9,8 +9,12 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/redisconfig"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -68,36 +72,8 @@ type appLimit struct {
 	sweep    time.Duration
 }
 
-// Redis says how to reach Redis. Every string may hold {env.*} and {file.*} placeholders.
-type Redis struct {
-	// URL is redis://, rediss:// or unix://, or several of them separated by commas. It stands alone: what it can say is not said twice.
-	// "off" is no Redis.
-	URL string `json:"url,omitempty"`
-	// Storage borrows the client of Caddy's global storage where that is a Redis.
-	Storage bool `json:"storage,omitempty"`
-	// Mode is simple, failover or cluster. Default: simple, failover where MasterName is set.
-	Mode string `json:"mode,omitempty"`
-	// Address holds host:port, several for failover (the sentinels) and cluster. Default: localhost:6379.
-	Address  []string `json:"address,omitempty"`
-	Username string   `json:"username,omitempty"`
-	Password string   `json:"password,omitempty"`
-	DB       int      `json:"db,omitempty"`
-	// Timeout bounds connecting, reading and writing, each. Default: 1s.
-	Timeout caddy.Duration `json:"timeout,omitempty"`
-	// KeyPrefix is another name for the app's namespace.
-	KeyPrefix          string `json:"key_prefix,omitempty"`
-	MasterName         string `json:"master_name,omitempty"`
-	SentinelUsername   string `json:"sentinel_username,omitempty"`
-	SentinelPassword   string `json:"sentinel_password,omitempty"`
-	TLSEnabled         bool   `json:"tls_enabled,omitempty"`
-	TLSInsecure        bool   `json:"tls_insecure,omitempty"`
-	TLSServerCertsPEM  string `json:"tls_server_certs_pem,omitempty"`
-	TLSServerCertsPath string `json:"tls_server_certs_path,omitempty"`
-	TLSClientCert      string `json:"tls_client_cert,omitempty"`
-	TLSClientKey       string `json:"tls_client_key,omitempty"`
-	TLSServerName      string `json:"tls_server_name,omitempty"`
-	PoolSize           int    `json:"pool_size,omitempty"`
-}
+// Redis says how to reach Redis.
+type Redis = redisconfig.Options
 
 // CaddyModule returns the Caddy module information.
 func (*App) CaddyModule() caddy.ModuleInfo {
@@ -135,13 +111,6 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 	if a.Redis == nil {
 		return a.nameNamespace("")
 	}
-	if a.Redis.Storage {
-		return a.borrowRedis(ctx)
-	}
-	set, empty, err := a.Redis.resolve(repl)
-	if err != nil {
-		return fmt.Errorf("redis: %w", err)
-	}
 	prefix, err := repl.ReplaceOrErr(a.Redis.KeyPrefix, true, true)
 	if err != nil {
 		return fmt.Errorf("redis: key_prefix: %w", err)
@@ -149,25 +118,27 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 	if err := a.nameNamespace(prefix); err != nil {
 		return err
 	}
-	if a.redisEmpty = empty; empty && a.Redis.replaced(repl).URL == redisOff {
-		return nil
+	if a.Redis.Storage {
+		return a.borrowRedis(ctx)
 	}
-	if empty {
-		a.said.Warn(a.logger, warning.NoRedis, "redis is configured, but its address is empty: every node counts for itself; set the variable that the address comes from, or write `redis off`, or {$REDIS_URL:off} for a variable that may be unset")
+	set, err := a.Redis.Resolve(repl)
+	if err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	if set == nil {
+		a.redisEmpty = true
+		if !a.Redis.IsOff(repl) {
+			a.said.Warn(a.logger, warning.NoRedis, "redis is configured, but its address is empty: every node counts for itself; set the variable that the address comes from, or write `redis off`, or {$REDIS_URL:off} for a variable that may be unset")
+		}
 		return nil
 	}
 	key := set.Key() + " " + a.namespace
 	v, _, err := redisPool.LoadOrNew(key, func() (caddy.Destructor, error) {
-		client, err := newClient(set)
+		client, err := redisconfig.NewClient(set)
 		if err != nil {
 			return nil, err
 		}
-		log := caddy.Log().Named("rate_limit")
-		return &sharedRedis{
-			key: key, namespace: a.namespace, client: client,
-			replicator: ratesync.NewReplicator(client, a.namespace, set.Timeout, clock, log),
-			strict:     ratesync.NewStrict(client, a.namespace, time.Duration(a.StrictTimeout)),
-		}, nil
+		return a.shareRedis(key, client, set.Timeout), nil
 	})
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
@@ -177,24 +148,20 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 }
 
 func (a *App) borrowRedis(ctx caddy.Context) error {
-	prefix, err := caddy.NewReplacer().ReplaceOrErr(a.Redis.KeyPrefix, true, true)
-	if err != nil {
-		return fmt.Errorf("redis: key_prefix: %w", err)
-	}
-	if err := a.nameNamespace(prefix); err != nil {
-		return err
-	}
-	client, err := borrowClient(ctx)
+	client, err := redisconfig.BorrowClient(ctx.Storage())
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
-	a.shared = &sharedRedis{
-		namespace:  a.namespace,
-		client:     client,
-		replicator: ratesync.NewReplicator(client, a.namespace, time.Second, clock, caddy.Log().Named("rate_limit")),
+	a.shared = a.shareRedis("", client, redisconn.DefaultTimeout)
+	return nil
+}
+
+func (a *App) shareRedis(key string, client redis.UniversalClient, timeout time.Duration) *sharedRedis {
+	return &sharedRedis{
+		key: key, namespace: a.namespace, client: client,
+		replicator: ratesync.NewReplicator(client, a.namespace, timeout, clock.Now, caddy.Log().Named("rate_limit")),
 		strict:     ratesync.NewStrict(client, a.namespace, time.Duration(a.StrictTimeout)),
 	}
-	return nil
 }
 
 // nameNamespace settles the namespace between its two names.
@@ -262,7 +229,7 @@ func (a *App) Start() error {
 			a.resume()
 		}
 	}
-	sleeps.look(&origin)
+	clock.CatchUp()
 	a.stop, a.done = make(chan struct{}), make(chan struct{})
 	go a.summaries()
 	return nil
@@ -357,10 +324,10 @@ func (a *App) summaries() {
 		case <-a.stop:
 			return
 		case <-second.C:
-			sleeps.look(&origin)
+			clock.CatchUp()
 		case <-minute.C:
 			for _, z := range a.zones {
-				z.log.tick(z.logger, clock())
+				z.log.tick(z.logger, clock.Now())
 			}
 		}
 	}

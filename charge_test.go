@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -32,7 +33,7 @@ func (s *site) decides(ip string, count, want int, change ...func(*http.Request)
 	got := 0
 	for range count {
 		r := s.request(ip, change...)
-		p := newPass(clock())
+		p := newPass(clock.Now())
 		if err := p.check(s.handler.zones, r, varsOf(r), nil); err != nil {
 			s.t.Fatal(err)
 		}
@@ -138,7 +139,7 @@ func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
 	r.Kill()
 	for i := range 3 * most {
 		r := s.request("1.2.3.4", header("K", "more"+strconv.Itoa(i)))
-		p := newPass(clock())
+		p := newPass(clock.Now())
 		if err := p.check(s.handler.zones, r, varsOf(r), nil); err != nil {
 			t.Fatal(err)
 		}

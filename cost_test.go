@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -94,7 +95,7 @@ func bytesOfAKey[S any](alg algorithms.Algorithm[S], rate time.Duration) float64
 	tab.Configure(table.Background[S]{Algorithm: alg, Rate: rate}, maxKeys)
 	for i := range keys {
 		raw := []byte{byte(i), byte(i >> 8), byte(i >> 16)}
-		tab.Take(alg, table.KeyOf(raw), raw, clock(), 1)
+		tab.Take(alg, table.KeyOf(raw), raw, clock.Now(), 1)
 	}
 	each := float64(heapBytes()-before) / keys
 	runtime.KeepAlive(tab)

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,9 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+
+	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 )
 
 // parseGlobalOption reads the global option:
@@ -120,9 +120,9 @@ func (p parser) redis() (*Redis, error) {
 	switch {
 	case len(values) == 1 && values[0] == "storage":
 		r.Storage = true
-	case len(values) == 1 && values[0] == redisOff:
-		r.URL = redisOff
-	case len(values) > 1 && slices.Contains(values, redisOff):
+	case len(values) == 1 && values[0] == redisconfig.Off:
+		r.URL = redisconfig.Off
+	case len(values) > 1 && slices.Contains(values, redisconfig.Off):
 		return nil, errors.New("off stands alone; remove it, or the other values")
 	case len(values) == 1 && slices.Contains(redisModes, values[0]):
 		r.Mode = values[0]
@@ -133,11 +133,11 @@ func (p parser) redis() (*Redis, error) {
 		r.URL = strings.Join(values, ",")
 		if strings.Trim(r.URL, ", ") == "" {
 			r.URL = ""
-		} else if near := nearestOf(values[0], []string{"simple", "failover", "cluster", "storage", redisOff}); near != "" {
+		} else if near := nearestOf(values[0], []string{"simple", "failover", "cluster", "storage", redisconfig.Off}); near != "" {
 			return nil, fmt.Errorf("there is no %q; did you mean %s?", clip(values[0]), near)
 		}
 	}
-	_, err := r.checkWritten()
+	_, err := r.ResolveAsWritten()
 	return r, err
 }
 
@@ -149,7 +149,7 @@ func (p parser) redisBlock(r *Redis) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.checkWritten()
+	_, err = r.ResolveAsWritten()
 	return err
 }
 
@@ -192,19 +192,6 @@ func (a *App) redisAsWritten() (hasRedis, redisEmpty bool) {
 	if a.Redis == nil {
 		return false, false
 	}
-	empty, _ := a.Redis.checkWritten() // its error is reported at the redis option
+	empty, _ := a.Redis.ResolveAsWritten() // its error is reported at the redis option
 	return !empty, empty
-}
-
-// checkWritten is resolve, as far as that can be said without the machine that the configuration is for: placeholders have their values
-// and files are there only when it is loaded.
-func (r *Redis) checkWritten() (empty bool, err error) {
-	text, err := json.Marshal(r)
-	if err != nil || r.Storage || bytes.Count(text, []byte("{")) > 1 {
-		return false, err
-	}
-	c := *r
-	c.TLSServerCertsPath, c.TLSClientCert, c.TLSClientKey = "", "", ""
-	_, empty, err = c.resolve(caddy.NewReplacer())
-	return empty, err
 }

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -264,7 +265,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	vars := varsOf(r)
 	counted := countedBefore(r, vars)
-	p := newPass(clock())
+	p := newPass(clock.Now())
 	defer p.free()
 	if h.proxies.due(p.now) && !isEarly(r) {
 		h.proxies.look(h.said, h.logger, r)
@@ -282,7 +283,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return nil
 	}
 	if delay := p.delay(); delay > 0 && !wait(r, delay) {
-		p.abandon(clock())
+		p.abandon(clock.Now())
 		return errGone
 	}
 	h.admit(w, r, p)
@@ -391,7 +392,7 @@ func markCounted(r *http.Request, p *pass) {
 // Cleanup lets go of the counters.
 func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
-		z.log.flush(h.logger, clock())
+		z.log.flush(h.logger, clock.Now())
 		z.metrics.release()
 	}
 	for _, key := range h.acquired {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -173,7 +174,7 @@ func (p *pass) ask(l limiter, v *visit, raw []byte) table.Taken {
 func (p *pass) enterQueues() {
 	now := p.now
 	if p.asked {
-		now = clock()
+		now = clock.Now()
 	}
 	for i := range p.take {
 		v := &p.take[i]
@@ -282,7 +283,7 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 			l.charge(v.key, t, 1)
 		}
 	case t.Allowed && !v.zone.countDenied && v.zone.kind == leakyBucket:
-		l.abandon(v.key, t, clock(), 1)
+		l.abandon(v.key, t, clock.Now(), 1)
 	case t.Allowed && !v.zone.countDenied:
 		l.giveBack(v.key, t, 1)
 	case t.Allowed && v.zone.brief: // but of a refused request it is told

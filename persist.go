@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/certmagic"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -213,7 +214,7 @@ func (a *App) resume() {
 		return
 	case err != nil:
 		log.Warn("saved counters could not be read; they start anew", warning.Field(warning.NotRestored), zap.Error(err))
-	case s.at > clock()+int64(fromAClockSetBack):
+	case s.at > clock.Now()+int64(fromAClockSetBack):
 		log.Warn("counters were saved at a time that is still to come, so the clock was set back since; they start anew", warning.Field(warning.NotRestored), zap.Time("saved", time.Unix(0, s.at)))
 	case len(s.limits) > 0:
 		a.takeUp(s, log)
@@ -257,7 +258,7 @@ func (a *App) takeUp(s saved, log *zap.Logger) {
 
 // save writes the counters of the zones that don't sync. Those that do are in Redis.
 func (a *App) save() {
-	s := saved{clock(), make(map[string]table.Saved)}
+	s := saved{clock.Now(), make(map[string]table.Saved)}
 	a.kept = 0
 	for l := range a.localLimits {
 		if _, shared := s.limits[l.key]; !shared {

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -248,10 +249,10 @@ func observed(s *site, k keeper) string {
 
 // Whatever is there in place of the counters, the node serves, and says clearly what is wrong. What isn't ours stays as it is.
 func TestPersistOfWhatCannotBeRead(t *testing.T) {
-	at := clock() - int64(48*time.Hour)
+	at := clock.Now() - int64(48*time.Hour)
 	old := saved{at, map[string]table.Saved{`"caddy" "persist-bad" s-1h`: {table.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Elsewhere: 5, Own: 5}}}}}
-	early := savedOf(clock() + int64(time.Hour))
-	whole := encodeSaved(savedOf(clock()))
+	early := savedOf(clock.Now() + int64(time.Hour))
+	whole := encodeSaved(savedOf(clock.Now()))
 	damaged := slices.Clone(whole)
 	damaged[40] ^= 1
 	for what, test := range map[string]struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -213,7 +214,7 @@ func (h *held[S]) sweepEvery(d time.Duration) {
 			case <-h.stop:
 				return
 			case <-time.After(time.Duration(h.sweep.Load())):
-				h.table.Sweep(clock())
+				h.table.Sweep(clock.Now())
 			}
 		}
 	}()
@@ -235,13 +236,13 @@ func (h *held[S]) Destruct() error {
 	return nil
 }
 
-func (h *held[S]) save() table.Saved { return h.table.Save(clock()) }
+func (h *held[S]) save() table.Saved { return h.table.Save(clock.Now()) }
 
 func (h *held[S]) resume(s *settings, r rate, saved table.Saved) int {
-	return h.table.Resume(h.algorithm(s, r, false), clock(), saved)
+	return h.table.Resume(h.algorithm(s, r, false), clock.Now(), saved)
 }
 
-func (h *held[S]) stats() table.Totals { return h.table.Totals(clock()) }
+func (h *held[S]) stats() table.Totals { return h.table.Totals(clock.Now()) }
 
 func (h *held[S]) brief() zoneStats {
 	return zoneStats{zone: h.zone, keys: int64(h.table.Keys()), sketch: h.table.Overflowing(), exchange: h.source.Status()}

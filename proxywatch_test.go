@@ -141,7 +141,7 @@ func namesACode(e ast.Expr) (found bool) {
 func TestEveryReasonIsDocumented(t *testing.T) {
 	page := readPage(t, "docs/warnings.md")
 	reasons := 0
-	source, err := os.ReadFile("sync/classify.go")
+	source, err := os.ReadFile("internal/redisconn/classify.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestEveryReasonIsDocumented(t *testing.T) {
 // are in the source.
 func TestLogSamplesOfThePagesAreOfThisVersion(t *testing.T) {
 	var source strings.Builder
-	for _, pattern := range []string{"*.go", "sync/*.go"} {
+	for _, pattern := range []string{"*.go", "sync/*.go", "internal/redisconn/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

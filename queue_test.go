@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -96,7 +97,7 @@ func TestPlaceIsKeptForThoseBehind(t *testing.T) {
 		s.next = begun.next
 		enter := func(who string) (*pass, *http.Request) {
 			r := s.request("1.2.3.4", header("K", who))
-			p := newPass(clock())
+			p := newPass(clock.Now())
 			if err := p.visitAll(s.handler.zones, r, varsOf(r), nil); err != nil || p.isRefused() {
 				t.Fatalf("the queues are read: %v, denied %v", err, p.isRefused())
 			}

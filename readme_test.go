@@ -25,6 +25,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/redisconfig"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -159,7 +162,7 @@ func TestCaddyfileExampleStartsClean(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if app := appIn(t, config); (url == "") != (app.Redis.URL == redisOff) {
+		if app := appIn(t, config); (url == "") != (app.Redis.URL == redisconfig.Off) {
 			t.Errorf("with REDIS_URL=%q the redis is %q", url, app.Redis.URL)
 		}
 		if err := errors.Join(caddy.Load(config, true), caddy.Stop()); err != nil {
@@ -427,7 +430,7 @@ func checkACLLog(t *testing.T, server *redistest.Server) {
 // checkACL exchanges and decides with every algorithm.
 func checkACL(t *testing.T, server *redistest.Server, url string) {
 	t.Helper()
-	set, err := ratesync.ParseURL(url)
+	set, err := redisconn.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,7 +441,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	core, logs := observer.New(zap.WarnLevel)
 	shared := &sharedRedis{
 		namespace: defaultNamespace, client: client,
-		replicator: ratesync.NewReplicator(client, defaultNamespace, 5*time.Second, clock, zap.New(core)),
+		replicator: ratesync.NewReplicator(client, defaultNamespace, 5*time.Second, clock.Now, zap.New(core)),
 		strict:     ratesync.NewStrict(client, defaultNamespace, 5*time.Second),
 	}
 	defer client.Close()
@@ -449,7 +452,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		c := newCounters(&s, s.limits[0])
 		c.configure(&s, s.limits[0], time.Minute, shared)
 		defer c.(caddy.Destructor).Destruct()
-		c.limiter(&s, s.limits[0], false).take(table.KeyOf(raw), raw, clock(), 1)
+		c.limiter(&s, s.limits[0], false).take(table.KeyOf(raw), raw, clock.Now(), 1)
 		redistest.Eventually(t, s.name+" is exchanged", func() bool { return c.stats().Own == 1 && c.stats().Unsent == 0 })
 	}
 	redistest.Eventually(t, "the node is known", func() bool { return shared.replicator.Status().Up && shared.replicator.Status().Nodes == 1 })
@@ -472,7 +475,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		c := newCounters(&s, r) // and what a node decides alone is charged
 		c.configure(&s, r, time.Minute, shared)
 		defer c.(caddy.Destructor).Destruct()
-		c.limiter(&s, r, false).take(table.KeyOf(raw), raw, clock(), 1)
+		c.limiter(&s, r, false).take(table.KeyOf(raw), raw, clock.Now(), 1)
 		redistest.Eventually(t, s.name+" is charged", func() bool { return c.stats().Unsent == 0 })
 	}
 	if n := logs.Len(); n > 0 {
@@ -516,7 +519,7 @@ func heapBytes() int64 {
 
 // fill makes requests of many keys, and comes back to them in the next slice where a window has several.
 func fill(l limiter, s *settings, keys, hits int) {
-	now, raw := clock(), make([]byte, 8)
+	now, raw := clock.Now(), make([]byte, 8)
 	for slice := range s.buckets {
 		at := now + int64(slice)*int64(s.limits[0].window)/int64(s.buckets)
 		for key := range keys {

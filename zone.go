@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -192,7 +193,7 @@ func (z *zone) noteStrict(r *http.Request, by *sharedRedis, err error) {
 	if err == nil || r.Context().Err() != nil { // or the client went away
 		return
 	}
-	failed, now := z.strictFailed.Load(), clock()
+	failed, now := z.strictFailed.Load(), clock.Now()
 	if (failed == 0 || now-failed > int64(time.Second)) && z.strictFailed.CompareAndSwap(failed, now) {
 		by.replicator.Report(z.reportName(), err)
 	}

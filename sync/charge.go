@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -255,7 +256,7 @@ func (s *Source) send(
 		case errors.Is(err, errReply):
 			at.to.noteForeign(s, noSense)
 		default:
-			at.to.noteForeign(s, Classify(err))
+			at.to.noteForeign(s, redisconn.Classify(err))
 		}
 		s.note(at, c, b, told, err, failed)
 	}

@@ -10,16 +10,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 )
-
-// ErrDown says that Redis did not answer lately and was not asked.
-var ErrDown = errors.New("redis did not answer lately")
-
-// downError is ErrDown with what made the circuit open. It is made once for all requests that it is told.
-type downError struct{ cause error }
-
-func (e *downError) Error() string        { return ErrDown.Error() + ": " + e.cause.Error() }
-func (e *downError) Is(target error) bool { return target == ErrDown }
 
 // ErrClosed says that a Strict was closed before it could ask Redis, or before Redis answered. It says nothing of how Redis is.
 var ErrClosed = errors.New("this node has let go of redis")
@@ -40,7 +33,7 @@ return redis.call('PEXPIRE', KEYS[1], 60000)`)
 // busy is late for what has arrived long ago. It starts a probe, and the circuit opens when that fails, too.
 type circuit struct {
 	down atomic.Bool
-	why  atomic.Pointer[downError] // set before down
+	why  atomic.Pointer[redisconn.DownError] // set before down
 	// calls has an entry for each call under way.
 	calls chan struct{}
 
@@ -81,7 +74,7 @@ func (s *Strict) trip(id [16]byte, cause error) {
 	if c.down.Load() {
 		return
 	}
-	c.why.Store(&downError{cause})
+	c.why.Store(&redisconn.DownError{Cause: cause})
 	if !c.down.CompareAndSwap(false, true) {
 		return // it is probed already
 	}
@@ -185,8 +178,8 @@ func (s *Strict) probe(c *circuit, shard int) {
 // isLate says that no answer came in time, and nothing else of Redis.
 func isLate(err error) bool {
 	var timeout net.Error
-	if down := (*downError)(nil); errors.As(err, &down) {
-		return isLate(down.cause)
+	if down := (*redisconn.DownError)(nil); errors.As(err, &down) {
+		return isLate(down.Cause)
 	}
 	return isQueued(err) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }

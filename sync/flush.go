@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 )
 
 const (
@@ -59,7 +61,7 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 		switch was, ok := f.flushed[s]; {
 		case !ok: // it was attached after the flush had begun
 		case was.err != nil:
-			return Classify(was.err)
+			return redisconn.Classify(was.err)
 		case was.left == requests || f.until.After(began.Add(flushTime)):
 			return "" // what came during a flush of its own is not waited for
 		}

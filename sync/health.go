@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -84,7 +85,7 @@ func (h *health) record(name string, err error, now time.Time) *entry {
 	case err == nil:
 		return h.recover(now, name)
 	}
-	return h.fail(name, failure{why: Classify(err)}, now)
+	return h.fail(name, failure{why: redisconn.Classify(err)}, now)
 }
 
 // report is record for something that nobody records the end of: it is over when it was not
@@ -93,7 +94,7 @@ func (h *health) report(name string, err error, now time.Time) *entry {
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
-	return h.fail(name, failure{Classify(err), now}, now)
+	return h.fail(name, failure{redisconn.Classify(err), now}, now)
 }
 
 // expire ends what was not reported lately.
@@ -118,7 +119,7 @@ func (h *health) fail(name string, f failure, now time.Time) *entry {
 	}
 	h.failing[name] = f
 	switch {
-	case h.warned || f.why == closed && now.Sub(h.since) < closedFor:
+	case h.warned || f.why == redisconn.ReasonClosed && now.Sub(h.since) < closedFor:
 		return nil
 	case now.Sub(h.warnedAt) < warnRate:
 		h.unwarned = true // it is counted when it ends, or logged when the minute is over
@@ -228,5 +229,5 @@ func (h *health) reasons() map[string]string {
 
 // reason is why something can't be done: because it fails, or all does.
 func (h *health) reason(name string) string {
-	return cmp.Or(h.failing[name].why, h.failing[beatName].why, h.failing[shardsName].why, unreachable)
+	return cmp.Or(h.failing[name].why, h.failing[beatName].why, h.failing[shardsName].why, redisconn.ReasonUnreachable)
 }

@@ -13,6 +13,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 )
 
 var (
@@ -154,15 +156,15 @@ func TestHealthResends(t *testing.T) {
 func TestHealthReason(t *testing.T) {
 	var h health
 	now := time.Now()
-	if got := h.reason("z"); got != unreachable {
-		t.Errorf("reason() = %q where nothing fails, want %q", got, unreachable)
+	if got := h.reason("z"); got != redisconn.ReasonUnreachable {
+		t.Errorf("reason() = %q where nothing fails, want %q", got, redisconn.ReasonUnreachable)
 	}
 	h.record(beatName, errWrongPass, now)
-	if got := h.reason("z"); got != Classify(errWrongPass) {
+	if got := h.reason("z"); got != redisconn.Classify(errWrongPass) {
 		t.Errorf("reason() = %q, want that of the heartbeat", got)
 	}
 	h.record("z", errNoMemory, now)
-	if got := h.reason("z"); got != Classify(errNoMemory) || len(h.reasons()) != 2 {
+	if got := h.reason("z"); got != redisconn.Classify(errNoMemory) || len(h.reasons()) != 2 {
 		t.Errorf("reason() = %q of %v, want the table's own, of two", got, h.reasons())
 	}
 }

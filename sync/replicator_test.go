@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -39,7 +40,7 @@ var anHour = algorithms.FixedWindow{Limit: 10, Window: time.Hour}
 
 func clientOf(t *testing.T, url string) redis.UniversalClient {
 	t.Helper()
-	s, err := ParseURL(url)
+	s, err := redisconn.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +304,7 @@ func TestSteppingClocksAgreeAgain(t *testing.T) {
 func TestClusterBatches(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
 	client := func() redis.UniversalClient {
-		s := Settings{Mode: "cluster", Timeout: time.Second}
+		s := redisconn.Settings{Mode: "cluster", Timeout: time.Second}
 		for _, n := range c.Nodes {
 			s.Addresses = append(s.Addresses, n.Addr)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -27,7 +28,7 @@ func (r *Replicator) skips(at *attachment, shards, failed uint64, urgent bool) (
 	case urgent && at.lost.Load()&shards != 0:
 		return true, nil
 	case (r.lost.Load()|failed)&shards != 0:
-		return true, ErrDown
+		return true, redisconn.ErrDown
 	}
 	return false, nil
 }

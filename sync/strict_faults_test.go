@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -50,9 +51,9 @@ func TestStrictFailsAtOnceWhileRedisIsLost(t *testing.T) {
 			redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
 			start := time.Now()
 			for range 1000 {
-				if err := try(); !errors.Is(err, ErrDown) {
+				if err := try(); !errors.Is(err, redisconn.ErrDown) {
 					t.Fatalf("Take() = %v while Redis is lost, want ErrDown", err)
-				} else if got := Classify(err); got == Classify(ErrDown) {
+				} else if got := redisconn.Classify(err); got == redisconn.Classify(redisconn.ErrDown) {
 					t.Fatalf("Classify(%v) = %q, which doesn't say why", err, got)
 				}
 			}
@@ -75,7 +76,7 @@ func TestStrictSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
 	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
 	waited := 0
 	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if err := try(); !errors.Is(err, ErrDown) {
+		if err := try(); !errors.Is(err, redisconn.ErrDown) {
 			waited++
 		}
 	}
@@ -98,7 +99,7 @@ func TestStrictRedisDownAtStartAndKilled(t *testing.T) {
 	server.Restart()
 	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
 	server.Kill()
-	redistest.Eventually(t, "the circuit opens", func() bool { return errors.Is(try(), ErrDown) })
+	redistest.Eventually(t, "the circuit opens", func() bool { return errors.Is(try(), redisconn.ErrDown) })
 	server.Restart()
 	redistest.Eventually(t, "Redis decides again", func() bool { return try() == nil })
 }
@@ -129,9 +130,9 @@ func TestStrictForeignTypeFailsOneKeyOnly(t *testing.T) {
 				server.Do("XADD", key, "*", "not", "ours")
 			}
 			for range 3 {
-				if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil); err == nil || errors.Is(err, ErrDown) {
+				if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil); err == nil || errors.Is(err, redisconn.ErrDown) {
 					t.Fatalf("Take() = %v with a stream under our key, want the error of Redis", err)
-				} else if got := Classify(err); !strings.Contains(got, "WRONGTYPE") {
+				} else if got := redisconn.Classify(err); !strings.Contains(got, "WRONGTYPE") {
 					t.Errorf("Classify(%v) = %q, want WRONGTYPE", err, got)
 				}
 			}
@@ -214,7 +215,7 @@ func TestStrictClosedIsNotDown(t *testing.T) {
 	}
 
 	proxy.Set(faultproxy.None)
-	set, err := ParseURL("redis://" + proxy.Addr)
+	set, err := redisconn.ParseURL("redis://" + proxy.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +387,7 @@ func TestStrictSlotMovesAfterALostReply(t *testing.T) {
 			zone := how.want + " " + name
 			given, _ := take(t, s, zone, id(1), rule)
 			fault.armed.Store(true)
-			if _, _, err := s.Take(context.Background(), zone, []Rule{rule}, id(1), nil); !strings.HasPrefix(Classify(err), how.want) {
+			if _, _, err := s.Take(context.Background(), zone, []Rule{rule}, id(1), nil); !strings.HasPrefix(redisconn.Classify(err), how.want) {
 				t.Fatalf("%s: Take() = %v, want %s", name, err, how.want)
 			}
 			s.Return(given)
@@ -485,7 +486,7 @@ func TestStrictWithLeastPermissions(t *testing.T) {
 func TestStrictOverTLSAndSocket(t *testing.T) {
 	t.Run("tls", func(t *testing.T) {
 		server := redistest.Start(t, redistest.TLS(true))
-		set, err := ParseURL(server.URL)
+		set, err := redisconn.ParseURL(server.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -501,7 +502,7 @@ func TestStrictOverTLSAndSocket(t *testing.T) {
 
 func TestStrictFollowsASentinelFailover(t *testing.T) {
 	w := redistest.StartSentinel(t, redistest.Password("secret"))
-	set, err := ParseURL(w.URL)
+	set, err := redisconn.ParseURL(w.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -526,7 +527,7 @@ func TestStrictReadOnlyAndOutOfMemory(t *testing.T) {
 	} {
 		server.Do("CONFIG", "SET", c.name, c.set)
 		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(2), nil)
-		if got := Classify(err); !strings.HasPrefix(got, c.want) {
+		if got := redisconn.Classify(err); !strings.HasPrefix(got, c.want) {
 			t.Errorf("Classify(%v) = %q, want %s", err, got, c.want)
 		}
 		if !s.Down() {
@@ -538,7 +539,7 @@ func TestStrictReadOnlyAndOutOfMemory(t *testing.T) {
 	}
 	server.Do("REPLICAOF", "127.0.0.1", "1")
 	_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
-	if got := Classify(err); !strings.HasPrefix(got, "READONLY") {
+	if got := redisconn.Classify(err); !strings.HasPrefix(got, "READONLY") {
 		t.Errorf("Classify(%v) = %q, want READONLY", err, got)
 	}
 	server.Do("REPLICAOF", "NO", "ONE")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -38,7 +40,7 @@ func id(n int) (id [16]byte) {
 // client connects by a URL as users do.
 func client(t testing.TB, url string) redis.UniversalClient {
 	t.Helper()
-	set, err := ParseURL(url)
+	set, err := redisconn.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +48,7 @@ func client(t testing.TB, url string) redis.UniversalClient {
 	return connect(t, set)
 }
 
-func connect(t testing.TB, set Settings) redis.UniversalClient {
+func connect(t testing.TB, set redisconn.Settings) redis.UniversalClient {
 	t.Helper()
 	c, err := set.Client()
 	if err != nil {
@@ -54,6 +56,20 @@ func connect(t testing.TB, set Settings) redis.UniversalClient {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// A configuration is checked by making everything that it needs: that must not ask Redis.
+func TestStrictDoesNoNetworkIOBeforeItIsAsked(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	NewStrict(client(t, "redis://"+l.Addr().String()), "test", time.Second).Close()
+	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(20 * time.Millisecond))
+	if _, err := l.Accept(); err == nil {
+		t.Error("a Strict connected before it was asked")
+	}
 }
 
 func strict(t testing.TB, url string) *Strict {

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -211,7 +212,12 @@ func TestAClosedConnectionIsNoReason(t *testing.T) {
 	r.note(nil, "z", io.EOF)
 	r.health.since = r.health.since.Add(-2 * minWait)
 	r.note(nil, "z", io.EOF)
-	if all := logs.All(); len(all) != 3 || all[2].ContextMap()["reason"] != closed {
+	if all := logs.All(); len(all) != 3 || all[2].ContextMap()["reason"] != redisconn.ReasonClosed {
 		t.Errorf("logged %v, want one more line, as connections are closed over and over", all)
 	}
 }
+
+type reply string
+
+func (r reply) Error() string { return string(r) }
+func (reply) RedisError()     {}

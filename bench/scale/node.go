@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -69,7 +70,7 @@ func now() int64 { return time.Now().UnixNano() }
 
 // connect is as a configuration does it.
 func connect(url string) (redis.UniversalClient, error) {
-	settings, err := ratesync.ParseURL(url)
+	settings, err := redisconn.ParseURL(url)
 	if err != nil {
 		return nil, err
 	}

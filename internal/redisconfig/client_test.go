@@ -1,7 +1,8 @@
-package ratelimit
+package redisconfig
 
 import (
 	"context"
+	"fmt"
 	"log"
 	"strings"
 	"sync"
@@ -11,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // lines takes what is written, line by line.
@@ -39,19 +40,20 @@ func (l *lines) with(text string) (found []string) {
 	return found
 }
 
-// What go-redis writes about another plugin's servers goes where it went without us, and looks the same; what it writes about ours does not.
+// What go-redis writes about another plugin's servers goes where it went without us, and looks the
+// same; what it writes about ours does not.
 func TestOtherPluginsKeepTheirRedisLines(t *testing.T) {
 	var stderr lines
-	l := &redisLog{others: log.New(&stderr, "redis: ", log.LstdFlags|log.Lshortfile)}
+	l := &clientLog{others: log.New(&stderr, "redis: ", log.LstdFlags|log.Lshortfile)}
 	redis.SetLogger(l)
 	t.Cleanup(logging.Disable) // as in all tests with a Redis
 	nobody := []string{"127.0.0.1:1"}
-	ours, err := ratesync.Settings{Mode: ratesync.Failover, Addresses: nobody, MasterName: "ours"}.Client()
+	ours, err := redisconn.Settings{Mode: redisconn.Failover, Addresses: nobody, MasterName: "ours"}.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ours.Close()
-	l.add(ratesync.Settings{MasterName: "ours"})
+	l.add(&redisconn.Settings{MasterName: "ours"})
 	theirs := redis.NewFailoverClient(&redis.FailoverOptions{SentinelAddrs: nobody, MasterName: "theirs", MaxRetries: -1})
 	defer theirs.Close()
 	redistest.Eventually(t, "go-redis tells of the other plugin's master", func() bool {
@@ -68,6 +70,30 @@ func TestOtherPluginsKeepTheirRedisLines(t *testing.T) {
 	for _, line := range stderr.with("theirs") {
 		if !strings.HasPrefix(line, "redis: ") || !strings.Contains(line, " sentinel.go:") {
 			t.Errorf("the line has another form than go-redis gives it: %q", line)
+		}
+	}
+}
+
+type lendsAny struct{ client any }
+
+func (l lendsAny) GetClient() any { return l.client }
+
+type lendsClient struct{ client redis.UniversalClient }
+
+func (l lendsClient) GetClient() redis.UniversalClient { return l.client }
+
+func TestBorrowClient(t *testing.T) {
+	client := redis.NewClient(&redis.Options{})
+	defer client.Close()
+	for _, storage := range []any{lendsAny{client}, lendsClient{client}} {
+		if got, err := BorrowClient(storage); err != nil || got != redis.UniversalClient(client) {
+			t.Errorf("BorrowClient(%T) = %v, %v, want the client", storage, got, err)
+		}
+	}
+	for _, storage := range []any{nil, "x", lendsAny{}, lendsAny{"x"}, lendsClient{}} {
+		_, err := BorrowClient(storage)
+		if err == nil || !strings.Contains(fmt.Sprint(err), "write redis redis://") {
+			t.Errorf("BorrowClient(%T) = %v, want an error that says what to write", storage, err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package ratesync
+package redisconn
 
 import (
 	"context"
@@ -14,7 +14,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// replies are the errors a server answers with, by their first words, and what to do about them.
+// ErrDown is the error of a call that was not made, as Redis did not answer lately.
+var ErrDown = errors.New("redis did not answer lately")
+
+// A DownError is ErrDown with its cause.
+type DownError struct{ Cause error }
+
+func (e *DownError) Error() string        { return ErrDown.Error() + ": " + e.Cause.Error() }
+func (e *DownError) Is(target error) bool { return target == ErrDown }
+
+// replies are the errors that a server answers with, by their first words, and what to do about
+// them.
 var replies = []struct{ prefix, text string }{
 	{"READONLY", "READONLY: this server is a replica; point the address at the master, or use mode failover"},
 	{"LOADING", "LOADING: redis is reading its data from disk; wait, nothing need be done"},
@@ -42,8 +52,9 @@ var replies = []struct{ prefix, text string }{
 	{"ERR SELECT is not allowed", "the server is part of a cluster; set mode cluster and remove db"},
 }
 
-// Classify turns an error of the Redis client into a short text for logs: what happened and what to do. It is the same for the
-// same trouble, so that it can be compared, and never holds a password, which some servers repeat in their errors.
+// Classify turns an error of the Redis client into a short text for logs: what happened and what to
+// do. The text is the same for the same trouble, so it can be compared. It never holds a password,
+// which some servers repeat in their errors.
 func Classify(err error) string {
 	if err == nil {
 		return ""
@@ -54,7 +65,7 @@ func Classify(err error) string {
 	return classifyNetwork(err)
 }
 
-// classifyReply is "" for what is not an answer of a server.
+// classifyReply returns "" for what is not an answer of a server.
 func classifyReply(err error) string {
 	var reply redis.Error
 	if !errors.As(err, &reply) || errors.Is(err, redis.Nil) {
@@ -85,7 +96,7 @@ func classifyReply(err error) string {
 
 func classifyNetwork(err error) string {
 	var (
-		down    *downError
+		down    *DownError
 		dns     *net.DNSError
 		unknown x509.UnknownAuthorityError
 		name    x509.HostnameError
@@ -96,7 +107,7 @@ func classifyNetwork(err error) string {
 	)
 	switch {
 	case errors.As(err, &down):
-		return Classify(down.cause)
+		return Classify(down.Cause)
 	case errors.Is(err, ErrDown):
 		return "redis did not answer lately; it is tried again by itself"
 	case errors.As(err, &dns):
@@ -128,19 +139,22 @@ func classifyNetwork(err error) string {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return "timeout: redis did not answer in time; check its load, the network, and whether it speaks TLS on this port, or raise timeout"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
-		return closed
+		return ReasonClosed
 	}
 	return classifyText(err.Error())
 }
 
-const closed = "the connection to redis was closed (EOF); perhaps it restarts, wants TLS, or has too many connections (maxclients)"
+// ReasonClosed is the text for a connection that the other side has closed: the next attempt often
+// knows better why.
+const ReasonClosed = "the connection to redis was closed (EOF); perhaps it restarts, wants TLS, or has too many connections (maxclients)"
 
-const unreachable = "redis can't be reached; check address, network and its log"
+// ReasonUnreachable is the text where nothing else is known.
+const ReasonUnreachable = "redis can't be reached; check address, network and its log"
 
-// classifyText is for errors that the client makes of plain text.
+// classifyText classifies an error that the client has made of plain text.
 func classifyText(text string) string {
 	if strings.Contains(text, "all sentinels") {
 		return "no sentinel knows the master; check their addresses and master_name"
 	}
-	return unreachable
+	return ReasonUnreachable
 }

@@ -1,4 +1,4 @@
-package ratelimit
+package clock
 
 import (
 	"testing"
@@ -22,7 +22,7 @@ func TestSuspendedDoesNotGrowWhileAwake(t *testing.T) {
 	if known == 0 {
 		t.Fatal("Linux doesn't tell how long it was suspended")
 	}
-	if most-least >= sleepNoise {
+	if most-least >= suspendNoise {
 		t.Errorf("suspended() says between %v and %v while awake", least, most)
 	}
 }

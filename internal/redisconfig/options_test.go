@@ -1,0 +1,193 @@
+package redisconfig
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+func TestResolve(t *testing.T) {
+	t.Setenv("TIDE_URL", "redis://u:p@h:1/2")
+	t.Setenv("TIDE_PASSWORD", "s3cret")
+	t.Setenv("TIDE_NOTHING", "")
+	t.Setenv("TIDE_ADDRESSES", "a, b:2")
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("from file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		in    Options
+		want  redisconn.Settings
+		empty bool
+	}{
+		"url": {
+			in:   Options{URL: "{env.TIDE_URL}", KeyPrefix: "x"},
+			want: redisconn.Settings{Mode: "simple", Addresses: []string{"h:1"}, Username: "u", Password: "p", DB: 2, Timeout: time.Second},
+		},
+		"url in cluster mode": {
+			in:   Options{URL: "redis://h", Mode: "cluster"},
+			want: redisconn.Settings{Mode: "cluster", Addresses: []string{"h:6379"}, Timeout: time.Second},
+		},
+		"url with a server name": {
+			in:   Options{URL: "rediss://h", TLSServerName: "n"},
+			want: redisconn.Settings{Mode: "simple", Addresses: []string{"h:6379"}, Timeout: time.Second, TLS: redisconn.TLS{Enabled: true, ServerName: "n"}},
+		},
+		"empty url":     {in: Options{URL: "{env.TIDE_NOTHING}"}, empty: true},
+		"nothing":       {in: Options{}, empty: true},
+		"prefix only":   {in: Options{KeyPrefix: "x"}, empty: true},
+		"empty address": {in: Options{Address: []string{"{env.TIDE_NOTHING}"}, Password: "p"}, empty: true},
+		"default address": {
+			in:   Options{Password: "{env.TIDE_PASSWORD}", DB: 3, Timeout: caddy.Duration(5 * time.Second), PoolSize: 4},
+			want: redisconn.Settings{Mode: "simple", Addresses: []string{"localhost:6379"}, Password: "s3cret", DB: 3, Timeout: 5 * time.Second, PoolSize: 4},
+		},
+		"password with braces": {
+			in:   Options{Password: "a{b}c{"},
+			want: redisconn.Settings{Mode: "simple", Addresses: []string{"localhost:6379"}, Password: "a{b}c{", Timeout: time.Second},
+		},
+		"password in a file": {
+			in:   Options{Username: "u", Password: "{file." + file + "}"},
+			want: redisconn.Settings{Mode: "simple", Addresses: []string{"localhost:6379"}, Username: "u", Password: "from file", Timeout: time.Second},
+		},
+		"socket": {
+			in:   Options{Address: []string{"unix//run/redis.sock"}},
+			want: redisconn.Settings{Mode: "simple", Addresses: []string{"/run/redis.sock"}, Timeout: time.Second},
+		},
+		"failover by its master": {
+			in: Options{Address: []string{"{env.TIDE_ADDRESSES}"}, MasterName: "m", SentinelUsername: "su", SentinelPassword: "sp"},
+			want: redisconn.Settings{
+				Mode: "failover", Addresses: []string{"a:26379", "b:2"}, MasterName: "m", SentinelUsername: "su", SentinelPassword: "sp", Timeout: time.Second,
+			},
+		},
+		"cluster": {
+			in:   Options{Mode: "cluster", Address: []string{"a", "b"}, TLSEnabled: true, TLSInsecure: true},
+			want: redisconn.Settings{Mode: "cluster", Addresses: []string{"a:6379", "b:6379"}, Timeout: time.Second, TLS: redisconn.TLS{Enabled: true, Insecure: true}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := c.in.Resolve(caddy.NewReplacer())
+			if err != nil || (got == nil) != c.empty {
+				t.Fatalf("Resolve() = %v, %v, want nil: %t", got, err, c.empty)
+			}
+			if got == nil {
+				return
+			}
+			if strings.Contains(name, "file") != (got.Credentials != nil) {
+				t.Errorf("credentials are read again: %t, want that for files only", got.Credentials != nil)
+			}
+			got.Credentials = nil // functions don't compare
+			if !reflect.DeepEqual(*got, c.want) {
+				t.Errorf("Resolve() = %s, want %s", got.Key(), c.want.Key())
+			}
+		})
+	}
+}
+
+func TestResolveErrors(t *testing.T) {
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "missing")
+	empty := filepath.Join(dir, "empty.pem")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		in   Options
+		want []string
+	}{
+		"url and address":      {Options{URL: "redis://h", Address: []string{"h"}}, []string{"address", "one place"}},
+		"url and password":     {Options{URL: "redis://h", Password: "hunter2"}, []string{"password", "one place"}},
+		"empty url and more":   {Options{URL: "{env.TIDE_NOTHING}", Password: "hunter2"}, []string{"password", "one place"}},
+		"bad url":              {Options{URL: "redis://u:hunter2@h:x"}, []string{"port", "from 1 to 65535"}},
+		"port of a url":        {Options{URL: "redis://u:hunter2@h:99999"}, []string{"port", "from 1 to 65535"}},
+		"no @ in a url":        {Options{URL: "redis://:hunter2"}, []string{"port", "an @ before it"}},
+		"host of a url":        {Options{URL: "redis://u:hunter2@[::1/0"}, []string{"host", "in brackets"}},
+		"@ and / in a secret":  {Options{URL: "redis://u:hun@ter/hunter2@h:6379/0"}, []string{"percent-encode", "%2F"}},
+		"/ in a secret":        {Options{URL: "redis://u:hunter2/x@h:6379/0"}, []string{"percent-encode", "%2F"}},
+		"@ and ? in a secret":  {Options{URL: "redis://u:hun@ter?hunter2@h:6379/0"}, []string{"percent-encode", "%3F"}},
+		"# in a secret":        {Options{URL: "redis://u:hunter2#x@h:6379/0"}, []string{"percent-encode", "%23"}},
+		"database of a url":    {Options{URL: "redis://u:hunter2@h:6379/x"}, []string{"database", "redis://localhost:6379/0"}},
+		"unknown mode":         {Options{Mode: "sentinel"}, []string{`"sentinel"`, "simple, failover or cluster"}},
+		"two in simple mode":   {Options{Address: []string{"a", "b"}}, []string{"2 addresses", "cluster", "failover"}},
+		"db in a cluster":      {Options{Mode: "cluster", Address: []string{"a", "b"}, DB: 3}, []string{"database 3", "remove"}},
+		"failover, no master":  {Options{Mode: "failover"}, []string{"master_name"}},
+		"master in a cluster":  {Options{Mode: "cluster", MasterName: "m"}, []string{"master_name", "remove"}},
+		"password in address":  {Options{Address: []string{"u:hunter2@h"}}, []string{"@"}},
+		"url in address":       {Options{Address: []string{"redis://h"}}, []string{"URL"}},
+		"bad port":             {Options{Address: []string{"h:x"}}, []string{`"h:x"`, "host:port"}},
+		"negative timeout":     {Options{Timeout: -1}, []string{"timeout", "negative"}},
+		"negative pool":        {Options{PoolSize: -1}, []string{"pool_size"}},
+		"negative db":          {Options{DB: -1}, []string{"database -1"}},
+		"certs without tls":    {Options{TLSServerCertsPath: missing}, []string{"tls_server_certs_path", "tls_enabled"}},
+		"insecure without tls": {Options{TLSInsecure: true}, []string{"tls_insecure", "tls_enabled"}},
+		"skip_verify":          {Options{URL: "redis://h?skip_verify=1"}, []string{"skip_verify", "rediss"}},
+		"certs missing":        {Options{TLSEnabled: true, TLSServerCertsPath: missing}, []string{"tls_server_certs_path", missing}},
+		"certs empty dir":      {Options{TLSEnabled: true, TLSServerCertsPath: t.TempDir()}, []string{"tls_server_certs_path", ".pem"}},
+		"certs no pem":         {Options{TLSEnabled: true, TLSServerCertsPEM: "hunter2"}, []string{"PEM"}},
+		"certs twice":          {Options{TLSEnabled: true, TLSServerCertsPEM: "x", TLSServerCertsPath: empty}, []string{"remove one"}},
+		"cert without key":     {Options{TLSEnabled: true, TLSClientCert: empty}, []string{"tls_client_key", "both"}},
+		"key missing":          {Options{TLSEnabled: true, TLSClientCert: "-----BEGIN X", TLSClientKey: missing}, []string{"tls_client_key", missing}},
+		"key empty":            {Options{TLSEnabled: true, TLSClientCert: "-----BEGIN X", TLSClientKey: empty}, []string{"tls_client_key", "empty"}},
+		"key no pem":           {Options{TLSEnabled: true, TLSClientCert: "-----BEGIN X", TLSClientKey: "-----BEGIN hunter2"}, []string{"PEM"}},
+		"tls on a socket":      {Options{TLSEnabled: true, Address: []string{"/run/redis.sock"}}, []string{"unix socket"}},
+		"socket in a cluster":  {Options{Mode: "cluster", Address: []string{"/run/redis.sock"}}, []string{"unix socket"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.in.Resolve(caddy.NewReplacer())
+			if err == nil {
+				t.Fatal("Resolve() = nil, want an error")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("Resolve() = %v, want %q in it", err, want)
+				}
+			}
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("Resolve() = %v: shows a secret", err)
+			}
+		})
+	}
+}
+
+// TestResolveReadsCertificates: what Settings hold is enough to talk to a server that asks for a
+// certificate.
+func TestResolveReadsCertificates(t *testing.T) {
+	server := redistest.Start(t, redistest.TLS(true))
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	ca := write("ca.pem", server.CA)
+	write("ignored.txt", "no certificate")
+	for name, r := range map[string]Options{
+		"paths":     {TLSServerCertsPath: ca, TLSClientCert: write("c.crt", server.ClientCert), TLSClientKey: write("c.key", server.ClientKey)},
+		"directory": {TLSServerCertsPath: dir, TLSClientCert: server.ClientCert, TLSClientKey: server.ClientKey},
+		"pem":       {TLSServerCertsPEM: server.CA, TLSClientCert: server.ClientCert, TLSClientKey: server.ClientKey, TLSServerName: "localhost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r.URL = server.URL
+			set, err := r.Resolve(caddy.NewReplacer())
+			if err != nil {
+				t.Fatal(err)
+			}
+			client, err := set.Client()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			if err := client.Ping(t.Context()).Err(); err != nil {
+				t.Errorf("PING = %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,104 @@
+package redisconn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// TestClassifyRealErrors provokes the errors of real servers and networks.
+func TestClassifyRealErrors(t *testing.T) {
+	server := redistest.Start(t, redistest.Password("hunter2"), redistest.User("app", "on >hunter2 ~* +ping"), redistest.Config("--databases", "4"))
+	plain := redistest.Start(t)
+	secure := redistest.Start(t, redistest.TLS(false))
+	dead := fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
+	hole := faultproxy.Start(t, server.Addr)
+	hole.Set(faultproxy.Blackhole)
+	cut := faultproxy.Start(t, server.Addr)
+	cut.Set(faultproxy.HalfClose)
+	for _, c := range []struct{ url, want string }{
+		{"redis://" + server.Addr, "NOAUTH"},
+		{"redis://:hunter2x@" + server.Addr, "WRONGPASS"},
+		{"redis://app:hunter2@" + server.Addr, "NOPERM"},
+		{"redis://:hunter2@" + server.Addr + "/9", "fewer databases"},
+		{"redis://" + dead, "refused"},
+		{"redis://no.such.host.invalid", "resolve"},
+		{"redis://:hunter2@" + hole.Addr + "?timeout=100ms", "timeout"},
+		{"redis://:hunter2@" + cut.Addr, "EOF"},
+		{"unix:///no/such/socket", "no such unix socket"},
+		{"rediss://" + server.Addr + "?timeout=100ms", "TLS"},
+		{"rediss://" + secure.Addr, "unknown authority"},
+		{"redis://" + secure.Addr, "wants TLS"},
+		{"redis://" + dead + "?master_name=m", "refused"},
+		{"redis://:hunter2@" + server.Addr + "?master_name=m", ""},
+		{"redis://" + plain.Addr + "," + plain.Addr, "not part of a cluster"},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			err := client(t, c.url).Set(context.Background(), "k", "v", 0).Err()
+			got := Classify(err)
+			if err == nil || !strings.Contains(got, c.want) {
+				t.Errorf("Classify(%v) = %q, want %s", err, got, c.want)
+			}
+			if strings.Contains(got, "hunter2") || !strings.Contains(got, ";") {
+				t.Errorf("Classify(%v) = %q, want a mend and no secret", err, got)
+			}
+		})
+	}
+}
+
+type reply string
+
+func (r reply) Error() string { return string(r) }
+func (reply) RedisError()     {}
+
+func TestClassifyReplies(t *testing.T) {
+	for text, want := range map[string]string{
+		"LOADING Redis is loading the dataset in memory":                                                          "LOADING",
+		"BUSY Redis is busy running a script":                                                                     "BUSY",
+		"CLUSTERDOWN Hash slot not served":                                                                        "CLUSTERDOWN",
+		"MASTERDOWN Link with MASTER is down":                                                                     "MASTERDOWN",
+		"NOREPLICAS Not enough good replicas to write":                                                            "NOREPLICAS",
+		"ERR max number of clients reached":                                                                       "too many connections",
+		"ERR unknown command 'AUTH', with args beginning with: 'hunter2'":                                         "doesn't know a command",
+		"ERR The user executing the script can't run this command or subcommand script: hunter2, on @user_script": "may not run",
+		"ERR something hunter2":                                                                                   "answers with an error",
+		"hunter2 hunter2":                                                                                         "answers with an error",
+		"WRONGTYPE Operation":                                                                                     "WRONGTYPE",
+		"OOM command not allowed":                                                                                 "OOM",
+		"MISCONF Redis is":                                                                                        "MISCONF",
+		"TRYAGAIN Multiple keys":                                                                                  "TRYAGAIN",
+		"READONLY You can't write":                                                                                "READONLY",
+	} {
+		got := Classify(fmt.Errorf("wrapped: %w", reply(text)))
+		if !strings.Contains(got, want) || strings.Contains(got, "hunter2") {
+			t.Errorf("Classify(%q) = %q, want %s", text, got, want)
+		}
+	}
+	if got := Classify(nil); got != "" {
+		t.Errorf("Classify(nil) = %q", got)
+	}
+	for _, err := range []error{errors.New("x hunter2"), redis.Nil, context.Canceled, context.DeadlineExceeded, ErrDown, redis.ErrClosed} {
+		if got := Classify(err); got == "" || strings.Contains(got, "hunter2") {
+			t.Errorf("Classify(%v) = %q", err, got)
+		}
+	}
+}
+
+func TestClassifyTooManyClients(t *testing.T) {
+	server := redistest.Start(t)
+	server.Do("CONFIG", "SET", "maxclients", "1")
+	idle := server.Client().Conn() // takes the only place
+	defer idle.Close()
+	_ = idle.Ping(context.Background())
+	err := client(t, server.URL).Ping(context.Background()).Err()
+	if got := Classify(err); !strings.Contains(got, "too many connections") { // or that it was cut, perhaps for that
+		t.Errorf("Classify(%v) = %q, want too many connections", err, got)
+	}
+}
