@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 func init() {
@@ -160,7 +161,7 @@ func (a *App) shareRedis(key string, client redis.UniversalClient, timeout time.
 	return &sharedRedis{
 		key: key, namespace: a.namespace, client: client,
 		replicator: ratesync.NewReplicator(client, a.namespace, timeout, clock.Now, caddy.Log().Named("rate_limit")),
-		strict:     ratesync.NewStrict(client, a.namespace, time.Duration(a.StrictTimeout)),
+		strict:     strict.New(client, a.namespace, time.Duration(a.StrictTimeout)),
 	}
 }
 

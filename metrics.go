@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // The counters belong to the process, so that they go on over a reload; each configuration has a registry of its own to which they are
@@ -135,7 +136,7 @@ type storeStats struct {
 	keys      int64 // exchanged
 	// failedKeys are those that Redis could not do, or of which it said what makes no sense.
 	failedKeys int64
-	circuits   ratesync.CircuitStatus
+	circuits   strict.Status
 }
 
 var (
@@ -227,7 +228,7 @@ func mergeStores(stores []storeStats) map[string]storeStats {
 			failures:   sum.failures + s.failures,
 			keys:       sum.keys + s.keys,
 			failedKeys: sum.failedKeys + s.failedKeys,
-			circuits: ratesync.CircuitStatus{
+			circuits: strict.Status{
 				Open: sum.circuits.Open + s.circuits.Open, Trips: sum.circuits.Trips + s.circuits.Trips, Timeouts: sum.circuits.Timeouts + s.circuits.Timeouts,
 			},
 		}

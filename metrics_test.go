@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 func someStats() ([]zoneStats, []storeStats) {
@@ -20,8 +21,8 @@ func someStats() ([]zoneStats, []storeStats) {
 			{"other\xff", 0, false, nil}, {"new", 0, false, new(ratesync.ExchangeStatus)},
 		},
 		[]storeStats{
-			{"caddy", true, 10, 1, 100, 3, ratesync.CircuitStatus{Open: 1, Of: 1, Trips: 2, Timeouts: 3}},
-			{"caddy", false, 1, 5, 7, 1, ratesync.CircuitStatus{Open: 4, Of: 64, Trips: 5, Timeouts: 6}}, {namespace: "shop", up: true, exchanges: 2},
+			{"caddy", true, 10, 1, 100, 3, strict.Status{Open: 1, Of: 1, Trips: 2, Timeouts: 3}},
+			{"caddy", false, 1, 5, 7, 1, strict.Status{Open: 4, Of: 64, Trips: 5, Timeouts: 6}}, {namespace: "shop", up: true, exchanges: 2},
 		}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // kind names an algorithm. It is parsed once, at the edge.
@@ -105,7 +105,7 @@ type zone struct {
 
 	// For sync_rate 0.
 	shared       *sharedRedis
-	rules        []ratesync.Rule
+	rules        []strict.Rule
 	strictFailed atomic.Int64 // when it was last reported that Redis failed to decide
 
 	// queuesLast is set for queues beside other limits: their places are taken when all others have admitted.

@@ -178,12 +178,12 @@ func (l *letter) read(reply string, messages []table.Message) error {
 	_, rest, ok := strings.Cut(rest, "\n")
 	for i := range messages {
 		if !ok {
-			return errReply
+			return ErrReply
 		}
 		var held, sum string
 		held, rest, ok = strings.Cut(rest, "\n")
 		if !ok {
-			return errReply
+			return ErrReply
 		}
 		sum, rest, ok = strings.Cut(rest, "\n")
 		a := parseAnswer(messages[i], held, sum)
@@ -196,7 +196,7 @@ func (l *letter) read(reply string, messages []table.Message) error {
 		l.answers = append(l.answers, a)
 	}
 	if ok {
-		return errReply
+		return ErrReply
 	}
 	return nil
 }

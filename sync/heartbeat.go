@@ -77,14 +77,14 @@ func (r *Replicator) beat(ctx context.Context) error {
 		return err
 	}
 	if len(reply) != 5 {
-		return errReply
+		return ErrReply
 	}
 	server, ok := parseTime(reply[0], reply[1])
 	held, ok2 := reply[2].(int64)
 	nodes, ok3 := reply[3].(int64)
 	mark, ok4 := reply[4].(int64)
 	if !ok || !ok2 || !ok3 || !ok4 {
-		return errReply
+		return ErrReply
 	}
 	r.nodes.Store(nodes)
 	switch away := time.Since(r.beatenAt) >= Lease; {

@@ -1,6 +1,6 @@
-// Package ratesync exchanges counts between nodes through Redis. It is the only place that knows Redis.
-//
-// In the background, every node pushes its totals and pulls those of all, see Replicator. With sync_rate 0 Redis decides itself, see Strict.
+// Package ratesync exchanges counts between nodes through Redis: in the background, every node pushes
+// its totals and pulls those of all, see Replicator. Where Redis decides itself, that is package
+// strict, with keys of the same Keyspace.
 package ratesync
 
 import (
@@ -109,19 +109,16 @@ func (r *Replicator) Attach(s *Source, rate time.Duration) {
 	r.attach(s, rate, nil)
 }
 
-// AttachCharged is Attach for a table whose decisions are charged to a Strict in place of being exchanged.
-func (r *Replicator) AttachCharged(s *Source, rate time.Duration, c Charging) {
-	c.prepare(s.spec.Zone)
-	r.attach(s, rate, &c)
-}
+// AttachCharged is Attach for a table whose decisions are charged in place of being exchanged.
+func (r *Replicator) AttachCharged(s *Source, rate time.Duration, c Charger) { r.attach(s, rate, &c) }
 
-func (r *Replicator) attach(s *Source, rate time.Duration, c *Charging) {
+func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.at.Load()
 	if old != nil && old.to == r {
 		old.rate.Store(int64(rate))
-		old.charging.Store(c)
+		old.charges.Store(c)
 		old.due.Store(true) // a zone that asks Redis from now on must find there what was counted until now
 		s.Wake()
 		return
@@ -131,7 +128,7 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charging) {
 		to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest),
 	}
 	at.rate.Store(int64(rate))
-	at.charging.Store(c)
+	at.charges.Store(c)
 	last := s.last
 	s.last = at
 	s.at.Store(at)
@@ -309,7 +306,7 @@ var messageBuffers = sync.Pool{New: func() any { return new([]table.Message) }}
 // requests, and the server's other users, find a free processor. Where a quarter of the interval is over by then, or the exchange before took
 // most of it, the rest goes as fast as it can.
 func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, urgent bool) error {
-	if c := at.charging.Load(); c != nil {
+	if c := at.charger(); c != nil {
 		return s.charge(ctx, at, c)
 	}
 	s.dropBills(r.now())

@@ -60,7 +60,7 @@ func (r *Replicator) reach(ctx context.Context) (lost uint64, why error) {
 	_, _ = calls.Exec(ctx)
 	for shard, reply := range replies {
 		err := reply.Err()
-		if err != nil && !errors.Is(err, redis.Nil) && severe(err) && !moving(err) {
+		if err != nil && !errors.Is(err, redis.Nil) && redisconn.IsSevere(err) && !redisconn.IsMoving(err) {
 			lost, why = lost|1<<shard, err
 		}
 	}

@@ -59,9 +59,9 @@ type attachment struct {
 
 	rate atomic.Int64  // nanoseconds
 	lost atomic.Uint64 // the shards for which the last exchange failed, a bit each
-	// charging is nil where totals are exchanged.
-	charging atomic.Pointer[Charging]
-	due      atomic.Bool // an exchange of all that is touched, at once
+	// charges is nil where totals are exchanged.
+	charges atomic.Pointer[Charger]
+	due     atomic.Bool // an exchange of all that is touched, at once
 	// behind says that the last exchange took most of the interval, or that a flush waits for this one.
 	behind atomic.Bool
 
@@ -86,6 +86,14 @@ type ExchangeStatus struct {
 func (at *attachment) complete(now int64) {
 	at.synced.Store(now)
 	at.turns.Add(1)
+}
+
+// charger is nil where totals are exchanged.
+func (at *attachment) charger() Charger {
+	if c := at.charges.Load(); c != nil {
+		return *c
+	}
+	return nil
 }
 
 // NewSource gives a table a random number of its own.
