@@ -1,7 +1,6 @@
 package strict
 
 import (
-	_ "embed"
 	"errors"
 	"fmt"
 	"slices"
