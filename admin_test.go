@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -77,22 +76,12 @@ func TestExchangeIsTold(t *testing.T) {
 
 	synced := func() map[string]float64 {
 		t.Helper()
-		registry := prometheus.NewPedanticRegistry()
-		if err := registerMetrics(registry, processStats); err != nil {
-			t.Fatal(err)
-		}
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
 		values := make(map[string]float64)
-		for _, f := range families {
-			if f.GetName() == "caddy_rate_limit_synced_timestamp_seconds" {
-				for _, m := range f.GetMetric() {
-					values[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
-				}
+		scrape(t, func(name string, labels map[string]string, value float64) {
+			if name == "caddy_rate_limit_synced_timestamp_seconds" {
+				values[labels["zone"]] = value
 			}
-		}
+		})
 		return values
 	}
 	redistest.Eventually(t, "both limits have had their first turn", func() bool { return synced()["told"] != 0 })

@@ -13,8 +13,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -49,10 +51,10 @@ type App struct {
 	redisEmpty bool
 	shared     *sharedRedis
 
-	keeper  keeper // nil for none
-	unsaved bool   // it was reported at load that counters can't be saved
-	ending  bool   // stopped, and no other configuration came after it
-	kept    int64  // admitted by the zones that don't sync, when that was saved last
+	keeper  *snapshot.Keeper // nil for none
+	unsaved bool             // it was reported at load that counters can't be saved
+	ending  bool             // stopped, and no other configuration came after it
+	kept    int64            // admitted by the zones that don't sync, when that was saved last
 
 	mu       sync.Mutex
 	said     warning.Once
@@ -91,14 +93,14 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	var err error
-	if a.keeper, err = newKeeper(ctx, a.Persist); err != nil {
+	if a.keeper, err = snapshot.Open(a.Persist, ctx.Storage()); err != nil {
 		return err
 	}
 	a.checkKeeper()
 	if err := a.check(a.shared != nil, a.redisEmpty); err != nil {
 		return err
 	}
-	return registerMetrics(ctx.GetMetricsRegistry(), processStats)
+	return metrics.Register(ctx.GetMetricsRegistry(), processState)
 }
 
 const defaultNamespace = "caddy"
@@ -227,7 +229,7 @@ func (a *App) Start() error {
 		inForce.Store(a)
 		a.apply()
 		if a.keeper != nil {
-			a.resume()
+			a.restore()
 		}
 	}
 	clock.CatchUp()
@@ -328,7 +330,7 @@ func (a *App) summaries() {
 			clock.CatchUp()
 		case <-minute.C:
 			for _, z := range a.zones {
-				z.log.tick(z.logger, clock.Now())
+				z.log.Tick(clock.Now())
 			}
 		}
 	}

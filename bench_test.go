@@ -80,7 +80,7 @@ func BenchmarkServeHTTPRefusedDraft(b *testing.B) {
 func BenchmarkAnswer(b *testing.B) {
 	const refuses = `{"handler": "rate_limit", "headers": ["draft"], "rate_limits": {"answer": {"limits": [{"max_events": 0, "window": "1h"}]}}}`
 	recorded := httptest.NewRecorder()
-	server(b, `{"handle": [`+refuses+`]}`, "").ServeHTTP(recorded, request("/"))
+	server(b, refuses).ServeHTTP(recorded, httptest.NewRequest(http.MethodGet, "/", nil))
 	recorded.Header().Del("Server") // which the server adds
 	same, err := json.Marshal(ready{recorded.Code, recorded.Header(), recorded.Body.String()})
 	if err != nil {
@@ -95,7 +95,7 @@ func BenchmarkAnswer(b *testing.B) {
 		{"the same, ready", `{"handler": "test_ready", ` + answer},
 	} {
 		b.Run(handler.name, func(b *testing.B) {
-			front := &http.Server{Handler: server(b, `{"handle": [`+handler.json+`]}`, "")}
+			front := &http.Server{Handler: server(b, handler.json)}
 			b.ReportAllocs()
 			b.ResetTimer()
 			c := &tape{left: b.N, closed: make(chan struct{})}
@@ -105,6 +105,21 @@ func BenchmarkAnswer(b *testing.B) {
 			}
 		})
 	}
+}
+
+// server is one of Caddy's with a handler. It doesn't listen.
+func server(b *testing.B, handler string) http.Handler {
+	ctx, err := caddy.ProvisionContext(&caddy.Config{AppsRaw: caddy.ModuleMap{
+		"http": json.RawMessage(`{"servers": {"s": {"automatic_https": {"disable": true}, "routes": [{"handle": [` + handler + `]}]}}}`),
+	}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	app, err := ctx.App("http")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return app.(*caddyhttp.App).Servers["s"]
 }
 
 func init() { caddy.RegisterModule(ready{}) }

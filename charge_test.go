@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // durable starts a Redis that knows after a crash what it knew before.
@@ -34,7 +35,7 @@ func (s *site) decides(ip string, count, want int, change ...func(*http.Request)
 	for range count {
 		r := s.request(ip, change...)
 		p := newPass(clock.Now())
-		if err := p.check(s.handler.zones, r, varsOf(r), nil); err != nil {
+		if err := p.check(s.handler.zones, r, reqkey.Vars(r), nil); err != nil {
 			s.t.Fatal(err)
 		}
 		if p.isRefused() {
@@ -140,7 +141,7 @@ func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
 	for i := range 3 * most {
 		r := s.request("1.2.3.4", header("K", "more"+strconv.Itoa(i)))
 		p := newPass(clock.Now())
-		if err := p.check(s.handler.zones, r, varsOf(r), nil); err != nil {
+		if err := p.check(s.handler.zones, r, reqkey.Vars(r), nil); err != nil {
 			t.Fatal(err)
 		}
 		p.free()

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
@@ -92,10 +91,10 @@ func (s *served) quic(address string, cache tls.ClientSessionCache) *quicClient 
 	return c
 }
 
-func (c *quicClient) get(ctx context.Context, method string, change ...func(*http.Request)) (answer, error) {
+func (c *quicClient) get(ctx context.Context, method string, change ...func(*http.Request)) (reply, error) {
 	r, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("https://127.0.0.1:%d/", c.s.port), nil)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	r.Host = fmt.Sprintf("localhost:%d", c.s.port)
 	for _, f := range change {
@@ -103,19 +102,19 @@ func (c *quicClient) get(ctx context.Context, method string, change ...func(*htt
 	}
 	response, err := c.transport.RoundTrip(r)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	return answer{status: response.StatusCode, header: response.Header, body: string(body)}, err
+	return reply{status: response.StatusCode, header: response.Header, body: string(body)}, err
 }
 
 // early sends requests in early data, and returns when the zone has decided on all of them. answers gives those that come back.
-func (c *quicClient) early(zone string, count int, change ...func(*http.Request)) (answers func() []answer) {
+func (c *quicClient) early(zone string, count int, change ...func(*http.Request)) (answers func() []reply) {
 	t := c.s.t
 	t.Helper()
 	before := decidedBy(t, zone)
-	all := make([]answer, count)
+	all := make([]reply, count)
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	var done sync.WaitGroup
@@ -123,7 +122,7 @@ func (c *quicClient) early(zone string, count int, change ...func(*http.Request)
 		done.Go(func() { all[i], all[i].err = c.get(ctx, http3.MethodGet0RTT, change...) })
 	}
 	redistest.Eventually(t, "all early data is decided on", func() bool { return decidedBy(t, zone)-before == count })
-	return func() []answer {
+	return func() []reply {
 		done.Wait()
 		return all
 	}
@@ -136,29 +135,6 @@ func decidedBy(t *testing.T, zone string) (n int) {
 		n += decidedAs(t, zone, decision)
 	}
 	return n
-}
-
-// decidedAs is on how many requests a zone has decided so.
-func decidedAs(t *testing.T, zone, decision string) int {
-	t.Helper()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(decisionCount)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			labels := map[string]string{}
-			for _, l := range m.GetLabel() {
-				labels[l.GetName()] = l.GetValue()
-			}
-			if labels["zone"] == zone && labels["decision"] == decision {
-				return int(m.GetCounter().GetValue())
-			}
-		}
-	}
-	return 0
 }
 
 // from is a client that speaks HTTP/1.1 from an address, which its handshake proves.
@@ -234,7 +210,7 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 		c := s.quic("127.0.0.1", cache)
 		answers := c.early(zone, 4)
 		c.open()
-		var early []answer
+		var early []reply
 		for _, a := range answers() {
 			if a.err != nil {
 				t.Fatal(a.err)

@@ -12,6 +12,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
+	"github.com/caddy-tide/ratelimit/internal/snapshot"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
 // parseGlobalOption reads the global option:
@@ -108,7 +110,7 @@ func (p parser) appOption(app *App, option string) (err error) {
 // persist takes no value for Caddy's storage, and an empty one for nothing: that is an environment variable that is not set.
 func (p parser) persist() (string, error) {
 	if p.CountRemainingArgs() == 0 {
-		return persistStorage, nil
+		return snapshot.InStorage, nil
 	}
 	return p.word()
 }
@@ -133,7 +135,7 @@ func (p parser) redis() (*Redis, error) {
 		r.URL = strings.Join(values, ",")
 		if strings.Trim(r.URL, ", ") == "" {
 			r.URL = ""
-		} else if near := nearestOf(values[0], []string{"simple", "failover", "cluster", "storage", redisconfig.Off}); near != "" {
+		} else if near := spelling.Nearest(values[0], []string{"simple", "failover", "cluster", "storage", redisconfig.Off}); near != "" {
 			return nil, fmt.Errorf("there is no %q; did you mean %s?", clip(values[0]), near)
 		}
 	}

@@ -15,8 +15,10 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -72,11 +74,10 @@ type Handler struct {
 	place    string  // in JSON, see placeInJSON
 	zones    []*zone // the local ones first
 	acquired []string
-	answers  *responder
-	sets     headerSets
+	answers  *answer.Responder
 	logger   *zap.Logger
 	said     *warning.Once
-	proxies  *proxyWatch
+	proxies  *reqkey.ProxyWatch
 }
 
 // Distributed is the block of that name in the older plugin's configuration.
@@ -170,18 +171,22 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return inJSON(err)
 	}
-	h.said, h.proxies = &app.said, new(proxyWatch)
+	h.said, h.proxies = &app.said, new(reqkey.ProxyWatch)
 	for _, w := range found {
 		h.said.Warn(h.logger, w.Code, w.Text)
 	}
-	if h.sets, err = parseHeaderSets(h.Headers); err != nil {
-		return err
-	}
-	events, err := newEvents(ctx)
+	sets, err := answer.ParseHeaderSets(h.Headers)
 	if err != nil {
 		return err
 	}
-	h.answers = newResponder(cmp.Or(h.StatusCode, http.StatusTooManyRequests), h.Message, h.Jitter, h.sets, events)
+	events, err := answer.NewEvents(ctx)
+	if err != nil {
+		return err
+	}
+	h.answers = answer.NewResponder(answer.Options{
+		Status: cmp.Or(h.StatusCode, http.StatusTooManyRequests), Message: h.Message, Jitter: h.Jitter,
+		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Events: events,
+	})
 	where := app.nextHandler()
 	if h.place != "" {
 		where += " in " + h.place
@@ -192,14 +197,13 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return fmt.Errorf("zone %q: %w", all[i].name, err)
 		}
 		h.zones = append(h.zones, z)
-		h.proxies.keys(z.template)
+		h.proxies.Note(z.template)
 		if err := app.use(z, where, h.sweepInterval()); err != nil {
 			return err
 		}
 	}
-	if server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); h.proxies.keyed && trustsLoosely(server) {
-		warnLooseTrust(h.said, h.logger, server)
-	}
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	h.proxies.CheckServer(h.said, h.logger, server)
 	slices.SortStableFunc(h.zones, func(a, b *zone) int { return strictness(a) - strictness(b) })
 	for _, z := range h.zones {
 		z.queuesLast = z.kind == leakyBucket && (len(h.zones) > 1 || len(z.limits) > 1)
@@ -228,7 +232,7 @@ func (h *Handler) sweepInterval() time.Duration {
 // provisionZone makes a zone ready for requests.
 func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone, error) {
 	z := &zone{settings: *s, shared: app.shared, logger: h.logger, said: &app.said}
-	z.brief = h.sets == 0 && h.DisablePlaceholders
+	z.brief = h.answers.Headers == 0 && h.DisablePlaceholders
 	config := h.RateLimits[s.name]
 	if config.MatcherSetsRaw != nil {
 		sets, err := ctx.LoadModule(config, "MatcherSetsRaw")
@@ -240,10 +244,14 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		}
 	}
 	var err error
-	if z.template, err = compileKey(s.keyTemplate, s.ipv4Prefix, s.ipv6Prefix); err != nil {
+	if z.template, err = reqkey.Compile(s.keyTemplate, s.ipv4Prefix, s.ipv6Prefix); err != nil {
 		return nil, err
 	}
-	z.log = newRefusalLog(s.name, s.limits[len(s.limits)-1].window, h.LogKey)
+	log := answer.RefusalLogOptions{Logger: h.logger, Zone: s.name, Window: s.limits[len(s.limits)-1].window}
+	if h.LogKey {
+		log.Keys = z.template
+	}
+	z.log = answer.NewRefusalLog(log)
 	for _, r := range s.limits {
 		c, key, err := acquire(app.namespace, s, r)
 		if err != nil {
@@ -252,31 +260,29 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		h.acquired = append(h.acquired, key)
 		z.counters = append(z.counters, c)
 		z.limiters = append(z.limiters, c.limiter(s, r, z.brief))
-		z.policies = append(z.policies, newPolicy(s.name, len(s.limits) > 1, r.n, r.window, s.kind, h.sets))
+		z.policies = append(z.policies, policyOf(s, r).Compile(h.answers.Headers))
 		z.rules = append(z.rules, ruleOf(s, r))
 	}
 	if !h.DisableMetrics {
-		z.metrics = newZoneCounters(s.name) // Cleanup releases it
+		z.metrics = metrics.NewZone(s.name) // Cleanup releases it
 	}
 	return z, nil
 }
 
 // ServeHTTP lets a request through, refuses it, or makes it wait for its turn in a queue.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	vars := varsOf(r)
+	vars := reqkey.Vars(r)
 	counted := countedBefore(r, vars)
 	p := newPass(clock.Now())
 	defer p.free()
-	if h.proxies.due(p.now) && !isEarly(r) {
-		h.proxies.look(h.said, h.logger, r)
-	}
+	h.proxies.Watch(h.said, h.logger, r, p.now)
 	if err := p.check(h.zones, r, vars, counted); err != nil {
 		p.giveBack()
 		return err
 	}
 	if p.isRefused() {
 		p.giveBack()
-		if err := h.refuse(w, r, p); err != nil {
+		if err := h.answers.Deny(w, r, p.recordDenial(r)); err != nil {
 			markCounted(r, p)
 			return err
 		}
@@ -286,66 +292,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		p.abandon(clock.Now())
 		return errGone
 	}
-	h.admit(w, r, p)
+	p.recordAdmission()
+	h.answers.Admit(w, r, p.all, p.now)
 	if err := next.ServeHTTP(w, r); err != nil {
 		markCounted(r, p)
 		return err
 	}
 	return nil
-}
-
-// admit tells the client and the handlers after this one how the limits stand.
-func (h *Handler) admit(w http.ResponseWriter, r *http.Request, p *pass) {
-	if len(p.all) == 0 {
-		return
-	}
-	for i := range p.take {
-		p.take[i].zone.metrics.admit()
-		p.countOverflow(&p.take[i])
-	}
-	writeHeaders(w.Header(), h.sets, p.all, p.now)
-	if h.DisablePlaceholders {
-		return
-	}
-	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
-		setPlaceholders(repl, "", 0, p.all)
-	}
-}
-
-// refuse notes the refusal and answers it.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *pass) error {
-	tooEarly := false
-	for i := range p.take {
-		v := &p.take[i]
-		p.countOverflow(v)
-		switch {
-		case !v.refused:
-		case v.early:
-			// No line and no event: they would blame the owner of an address that somebody else may have written there.
-			v.zone.metrics.early()
-			tooEarly = true
-		default:
-			v.zone.metrics.refuse()
-			v.zone.log.refused(h.logger, p.now, v.key[0], p.longest(v), about{r, v.zone.template, p.key(v)})
-		}
-	}
-	why := refusal{wait: p.wait, all: p.all}
-	switch {
-	case p.refused >= 0:
-		why.zone = p.take[p.refused].zone.name
-	case p.unavailable:
-		p.denied.metrics.lost()
-		why.zone, why.wait, why.unavailable = p.denied.name, time.Second, true
-	default:
-		z := p.denied
-		why.zone, why.wait = z.name, z.limits[0].window
-		z.metrics.refuse()
-		z.log.refused(h.logger, p.now, 0, algorithms.Decision{RetryAfter: why.wait}, about{request: r})
-	}
-	if tooEarly {
-		return h.answers.tooEarly(w, r)
-	}
-	return h.answers.refuse(w, r, why, p.now)
 }
 
 // errGone is the error for a client that went away while its request waited; 499 is what access logs show for it elsewhere.
@@ -392,8 +345,8 @@ func markCounted(r *http.Request, p *pass) {
 // Cleanup lets go of the counters.
 func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
-		z.log.flush(h.logger, clock.Now())
-		z.metrics.release()
+		z.log.Flush(clock.Now())
+		z.metrics.Release()
 	}
 	for _, key := range h.acquired {
 		_, _ = counterPool.Delete(key) // ending counters can't fail

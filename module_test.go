@@ -108,8 +108,8 @@ func (s *site) end() {
 	s.cancel()
 }
 
-// answer is what a client sees.
-type answer struct {
+// reply is what a client sees.
+type reply struct {
 	status int
 	header http.Header
 	body   string
@@ -130,13 +130,13 @@ func (s *site) request(ip string, change ...func(*http.Request)) *http.Request {
 	return r
 }
 
-func (s *site) send(r *http.Request) answer {
+func (s *site) send(r *http.Request) reply {
 	w := httptest.NewRecorder()
 	err := s.handler.ServeHTTP(w, r, s.next)
-	return answer{w.Code, w.Header(), w.Body.String(), err}
+	return reply{w.Code, w.Header(), w.Body.String(), err}
 }
 
-func (s *site) get(ip string, change ...func(*http.Request)) answer {
+func (s *site) get(ip string, change ...func(*http.Request)) reply {
 	return s.send(s.request(ip, change...))
 }
 
@@ -196,7 +196,7 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 				s := newSite(t, &App{}, zoneBlock("z", options))
 				defer s.end()
 				time.Sleep(1234 * time.Millisecond)
-				var a answer
+				var a reply
 				for range 20 {
 					if a = s.get("1.2.3.4"); a.status != http.StatusOK {
 						break

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // Words of other rate limiters (Caddy plugins and their forks, Kong, nginx), and what to write for
@@ -71,7 +73,7 @@ func keyFirst(values []string) error {
 	if _, err := parseRate(rate); err != nil {
 		rate = "100/1m"
 	}
-	if name := strings.Trim(key, "{}"); meansClientIP(name) {
+	if name := strings.Trim(key, "{}"); reqkey.MeansClientIP(name) {
 		key = "{client_ip}"
 	} else if name == "remote.host" {
 		key = "{remote_host}"

@@ -9,6 +9,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
 // parser is a Dispenser with the habits of all our blocks.
@@ -77,7 +79,7 @@ func unknownOption(option string, others []string) error {
 	if err := misplaced(option, others); err != nil {
 		return err
 	}
-	if near := nearestOf(option, others); near != "" {
+	if near := spelling.Nearest(option, others); near != "" {
 		return fmt.Errorf("there is no option %q here; did you mean %s?", clip(option), near)
 	}
 	switch {

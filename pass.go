@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -17,7 +20,7 @@ type pass struct {
 	now  int64
 	raw  []byte // the keys of all visits, one after the other
 	take []visit
-	all  []decided // one for each limit of each visit, in order
+	all  []answer.Result // one for each limit of each visit, in order
 	wait time.Duration
 	// refused is the visit that makes the client wait longest; -1 if none refuses.
 	refused int
@@ -119,7 +122,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 		return
 	}
 	raw := p.raw[start:]
-	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters, early: raw[0] == tagEarly})
+	p.take = append(p.take, visit{zone: z, key: table.KeyOf(raw), raw: [2]int{start, len(p.raw)}, first: len(p.all), limiters: z.limiters, early: reqkey.IsUnproven(raw)})
 	v := &p.take[len(p.take)-1]
 	lost := false
 	if z.strict() && v.hasSlots(raw, p.now) {
@@ -146,7 +149,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 	for i, l := range v.limiters {
 		t := p.ask(l, v, raw)
 		p.taken = append(p.taken, t)
-		p.all = append(p.all, decided{z.policies[i], t.Decision})
+		p.all = append(p.all, resultOf(z.policies[i], &t.Decision))
 	}
 	if v.queued {
 		p.queues++
@@ -184,7 +187,7 @@ func (p *pass) enterQueues() {
 		v.queued = false
 		for j, l := range v.limiters {
 			t := l.take(v.key, p.key(v), now, 1)
-			p.taken[v.first+j], p.all[v.first+j].Decision = t, t.Decision
+			p.taken[v.first+j], p.all[v.first+j] = t, resultOf(v.zone.policies[j], &t.Decision)
 		}
 		if p.judge(i); p.isRefused() {
 			return
@@ -227,7 +230,7 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 	for i := range p.verdict {
 		d := &p.verdict[i]
 		p.taken = append(p.taken, table.Taken{Decision: d.Decision})
-		p.all = append(p.all, decided{z.policies[i], d.Decision})
+		p.all = append(p.all, resultOf(z.policies[i], &d.Decision))
 		z.limiters[i].learn(v.key, raw, p.now, d.Reports)
 	}
 	return true, false
@@ -237,7 +240,7 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 func (p *pass) judge(at int) {
 	v := &p.take[at]
 	for i := range v.zone.policies {
-		d := &p.all[v.first+i].Decision
+		d := &p.all[v.first+i]
 		if d.Allowed {
 			continue
 		}
@@ -276,7 +279,7 @@ func (p *pass) giveBackStrict(v *visit) {
 
 // undo undoes what one of a visit's limits gave, p.all[at].
 func (p *pass) undo(v *visit, l limiter, at int) {
-	t, d := p.taken[at], &p.all[at].Decision
+	t, d := p.taken[at], &p.all[at]
 	switch {
 	case t.Allowed && v.queued: // nothing was taken
 		if v.zone.countDenied {
@@ -294,7 +297,7 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 		l.charge(v.key, t, 1)
 		// It waits for what it was charged, too.
 		if is := l.take(v.key, p.key(v), p.now, 1); !is.Allowed {
-			*d = is.Decision
+			*d = resultOf(d.Policy, &is.Decision)
 			p.wait = max(p.wait, d.RetryAfter)
 		} else {
 			l.giveBack(v.key, is, 1)
@@ -309,8 +312,8 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 
 // delay is how long the request must wait for its turn, in the longest of its queues.
 func (p *pass) delay() (d time.Duration) {
-	for i := range p.all {
-		d = max(d, p.all[i].Delay)
+	for i := range p.taken {
+		d = max(d, p.taken[i].Delay)
 	}
 	return d
 }
@@ -330,19 +333,68 @@ func (p *pass) abandon(now int64) {
 // countOverflow counts a visit whose key found no place in a table.
 func (p *pass) countOverflow(v *visit) {
 	if !v.strict && p.taken[v.first].Overflow {
-		v.zone.metrics.overflowed()
+		v.zone.metrics.CountOverflow()
 		v.zone.warnFull()
 	}
 }
 
-// longest is the refusal in a visit that makes the client wait longest.
-func (p *pass) longest(v *visit) (d algorithms.Decision) {
-	for i := range v.zone.policies {
-		if one := p.all[v.first+i].Decision; !one.Allowed && one.RetryAfter >= d.RetryAfter {
-			d = one
+// resultOf is what an answer tells of a decision.
+func resultOf(p *answer.Policy, d *algorithms.Decision) answer.Result {
+	return answer.Result{
+		Policy: p, Allowed: d.Allowed, Limit: d.Limit, Remaining: d.Remaining,
+		RetryAfter: d.RetryAfter, NextAfter: d.NextAfter, ResetAfter: d.ResetAfter,
+	}
+}
+
+// recordAdmission counts an admitted request in its zones.
+func (p *pass) recordAdmission() {
+	for i := range p.take {
+		p.take[i].zone.metrics.Count(metrics.Admitted)
+		p.countOverflow(&p.take[i])
+	}
+}
+
+// recordDenial counts and logs a denied request in the zones that denied it, and returns what is to be answered.
+func (p *pass) recordDenial(r *http.Request) answer.Denial {
+	d := answer.Denial{Wait: p.wait, Results: p.all, Now: p.now}
+	for i := range p.take {
+		v := &p.take[i]
+		p.countOverflow(v)
+		switch {
+		case !v.refused:
+		case v.early:
+			// No line and no event: they would blame the owner of an address that somebody else may have written there.
+			v.zone.metrics.Count(metrics.TooEarly)
+			d.Reason = answer.TooEarly
+		default:
+			v.zone.metrics.Count(metrics.Denied)
+			longest := p.longest(v)
+			v.zone.log.Denied(p.now, answer.Refusal{Request: r, Key: p.key(v), Hash: v.key[0], Limit: longest.Limit, Wait: longest.RetryAfter})
 		}
 	}
+	switch {
+	case p.refused >= 0:
+		d.Zone = p.take[p.refused].zone.name
+	case p.unavailable:
+		p.denied.metrics.Count(metrics.Unavailable)
+		d.Reason, d.Zone, d.Wait = answer.Unavailable, p.denied.name, time.Second
+	default:
+		z := p.denied
+		d.Zone, d.Wait = z.name, z.limits[0].window
+		z.metrics.Count(metrics.Denied)
+		z.log.Denied(p.now, answer.Refusal{Request: r, Wait: d.Wait})
+	}
 	return d
+}
+
+// longest is the denial in a visit that makes the client wait longest.
+func (p *pass) longest(v *visit) (longest *answer.Result) {
+	for i := range v.zone.policies {
+		if one := &p.all[v.first+i]; !one.Allowed && (longest == nil || one.RetryAfter >= longest.RetryAfter) {
+			longest = one
+		}
+	}
+	return longest
 }
 
 // key returns the bytes of a visit's key.

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -240,19 +241,44 @@ func errorIn(context map[string]any) string {
 }
 
 // observed has an app begin with a keeper, and returns what it says.
-func observed(s *site, k keeper) string {
+func observed(s *site, k *snapshot.Keeper) string {
 	core, logs := observer.New(zap.InfoLevel)
 	s.app.logger, s.app.keeper = zap.New(core), k
-	s.app.resume()
+	s.app.restore()
 	return messages(logs)
+}
+
+// keeperIn is a keeper with this value of persist.
+func keeperIn(t *testing.T, persist string, storage certmagic.Storage) *snapshot.Keeper {
+	t.Helper()
+	k, err := snapshot.Open(persist, storage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// written is what a snapshot looks like in a file: one report of a limit, from this instant.
+func written(t *testing.T, at int64, limit string) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "written")
+	keys := table.Saved{table.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Elsewhere: 5, Own: 5}}}
+	if err := keeperIn(t, path, nil).Store(snapshot.Snapshot{At: at, Limits: map[string]table.Saved{limit: keys}}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // Whatever is there in place of the counters, the node serves, and says clearly what is wrong. What isn't ours stays as it is.
 func TestPersistOfWhatCannotBeRead(t *testing.T) {
-	at := clock.Now() - int64(48*time.Hour)
-	old := saved{at, map[string]table.Saved{`"caddy" "persist-bad" s-1h`: {table.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Elsewhere: 5, Own: 5}}}}}
-	early := savedOf(clock.Now() + int64(time.Hour))
-	whole := encodeSaved(savedOf(clock.Now()))
+	const limit = `"caddy" "persist-bad" s-1h`
+	old := written(t, clock.Now()-int64(48*time.Hour), limit)
+	early := written(t, clock.Now()+int64(time.Hour), limit)
+	whole := written(t, clock.Now(), limit)
 	damaged := slices.Clone(whole)
 	damaged[40] ^= 1
 	for what, test := range map[string]struct {
@@ -265,8 +291,8 @@ func TestPersistOfWhatCannotBeRead(t *testing.T) {
 		"empty":           {nil, "saved counters could not be read; they start anew (it is damaged or cut off)", false},
 		"another version": {[]byte("tide counters 9\nsomething"), "(it was saved by another version)", false},
 		"foreign":         {[]byte("example.com {\n\trate_limit 5/1m\n}\n"), "error persist is off: what is there is something else, which is left as it is", true},
-		"too old":         {encodeSaved(old), "those that are too old to matter are not", false},
-		"of the future":   {encodeSaved(early), "counters were saved at a time that is still to come, so the clock was set back since; they start anew", false},
+		"too old":         {old, "those that are too old to matter are not", false},
+		"of the future":   {early, "counters were saved at a time that is still to come, so the clock was set back since; they start anew", false},
 	} {
 		h := newHome(t, "")
 		block := zoneBlock("persist-bad", "limit 10/1h")
@@ -275,7 +301,7 @@ func TestPersistOfWhatCannotBeRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := h.boot(block)
-		if says := observed(s, inFile(path)); !strings.Contains(says, test.says) {
+		if says := observed(s, keeperIn(t, path, nil)); !strings.Contains(says, test.says) {
 			t.Errorf("%s: says %q, want %q", what, says, test.says)
 		}
 		s.admits("1.2.3.4", 12, 10)
@@ -308,17 +334,17 @@ func TestPersistWhereNothingCanBeWritten(t *testing.T) {
 	}
 	const cannot, isOff = "error counters can't be saved; those of zones that don't use redis start anew with the next process", "error persist is off"
 	for what, test := range map[string]struct {
-		keeper keeper
-		says   string
+		persist string
+		says    string
 	}{
-		"no such directory":    {inFile(filepath.Join(h.dir, "gone", "counters")), cannot},
-		"below a file":         {inFile(filepath.Join(file, "counters")), cannot},
-		"a directory":          {inFile(h.dir), isOff},
-		"a pipe":               {inFile(pipe), isOff},
-		"a storage that fails": {inStorage{broken{}}, cannot},
+		"no such directory":    {filepath.Join(h.dir, "gone", "counters"), cannot},
+		"below a file":         {filepath.Join(file, "counters"), cannot},
+		"a directory":          {h.dir, isOff},
+		"a pipe":               {pipe, isOff},
+		"a storage that fails": {snapshot.InStorage, cannot},
 	} {
 		s := h.boot(block)
-		if says := observed(s, test.keeper); !strings.Contains(says, test.says) {
+		if says := observed(s, keeperIn(t, test.persist, broken{})); !strings.Contains(says, test.says) {
 			t.Errorf("%s: says %q at the start, want %q", what, says, test.says)
 		}
 		s.admits("1.2.3.4", 12, 10)
@@ -354,7 +380,7 @@ func TestPersistInASharedStorage(t *testing.T) {
 	s = h.boot(block)
 	s.admits("1.2.3.4", 10, 4)
 	s.end()
-	long := time.Now().Add(-forgotten - time.Hour)
+	long := time.Now().Add(-8 * 24 * time.Hour)
 	if err := os.Chtimes(filepath.Join(h.dir, first[0]), long, long); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
-	"reflect"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -74,15 +73,4 @@ func inJSON(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w, at %s", err, path)
-}
-
-// trustsLoosely reports whether a server has trusted proxies without trusted_proxies_strict. Caddy
-// doesn't tell whether it has any but by an unexported field, which is looked at by reflection; a
-// Caddy without it is warned of with the first request that shows it.
-func trustsLoosely(server *caddyhttp.Server) bool {
-	if server == nil || server.TrustedProxiesStrict != 0 {
-		return false
-	}
-	proxies := fieldOf(reflect.ValueOf(server).Elem(), "trustedProxies", reflect.Interface)
-	return proxies.IsValid() && !proxies.IsNil()
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -38,7 +39,7 @@ type counters interface {
 	save() table.Saved
 	resume(s *settings, r rate, saved table.Saved) int
 	stats() table.Totals
-	brief() zoneStats
+	state() metrics.ZoneState
 	overflowed() (decisions, bytes int64)
 	// lost reports whether what other nodes count of a key can't be had.
 	lost(raw []byte) bool
@@ -245,8 +246,12 @@ func (h *held[S]) resume(s *settings, r rate, saved table.Saved) int {
 
 func (h *held[S]) stats() table.Totals { return h.table.Totals(clock.Now()) }
 
-func (h *held[S]) brief() zoneStats {
-	return zoneStats{zone: h.zone, keys: int64(h.table.Keys()), sketch: h.table.Overflowing(), exchange: h.source.Status()}
+func (h *held[S]) state() metrics.ZoneState {
+	s := metrics.ZoneState{Zone: h.zone, Keys: int64(h.table.Keys()), Sketch: h.table.Overflowing()}
+	if exchange := h.source.Status(); exchange != nil {
+		s.Syncs, s.Synced = true, exchange.Synced
+	}
+	return s
 }
 
 func (h *held[S]) overflowed() (decisions, bytes int64) {
@@ -337,17 +342,17 @@ func (s *sharedRedis) Destruct() error {
 	return s.client.Close()
 }
 
-// processStats is what metrics show of the process.
-func processStats() (zones []zoneStats, stores []storeStats) {
+// processState is what metrics show of the process.
+func processState() (zones []metrics.ZoneState, stores []metrics.RedisState) {
 	counterPool.Range(func(_, v any) bool {
-		zones = append(zones, v.(counters).brief())
+		zones = append(zones, v.(counters).state())
 		return true
 	})
 	add := func(s *sharedRedis) {
-		st := s.replicator.Status()
-		stores = append(stores, storeStats{
-			namespace: s.namespace, up: st.Up, exchanges: st.Exchanges, failures: st.Failures, keys: st.Keys, failedKeys: st.FailedKeys,
-			circuits: s.strict.Status(),
+		st, circuits := s.replicator.Status(), s.strict.Status()
+		stores = append(stores, metrics.RedisState{
+			Namespace: s.namespace, Up: st.Up, Syncs: st.Exchanges, Failures: st.Failures, Keys: st.Keys, FailedKeys: st.FailedKeys,
+			CircuitsOpen: int64(circuits.Open), CircuitTrips: circuits.Trips, Timeouts: circuits.Timeouts,
 		})
 	}
 	redisPool.Range(func(_, v any) bool {

@@ -126,7 +126,7 @@ func (s *served) connect(config *tls.Config) {
 }
 
 // get sends a request by a protocol. The error is that of a client who went away.
-func (s *served) get(ctx context.Context, protocol string, change ...func(*http.Request)) (answer, error) {
+func (s *served) get(ctx context.Context, protocol string, change ...func(*http.Request)) (reply, error) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/", s.port), nil)
 	if err != nil {
@@ -138,14 +138,14 @@ func (s *served) get(ctx context.Context, protocol string, change ...func(*http.
 	}
 	response, err := s.clients[protocol].Do(r)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if response.Proto != protocol {
 		s.t.Errorf("asked by %s, answered by %s", protocol, response.Proto)
 	}
-	return answer{status: response.StatusCode, header: response.Header, body: string(body)}, err
+	return reply{status: response.StatusCode, header: response.Header, body: string(body)}, err
 }
 
 // answers sends count requests by a protocol and wants so many with a status.

@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // starts notes when requests begin.
@@ -98,7 +99,7 @@ func TestPlaceIsKeptForThoseBehind(t *testing.T) {
 		enter := func(who string) (*pass, *http.Request) {
 			r := s.request("1.2.3.4", header("K", who))
 			p := newPass(clock.Now())
-			if err := p.visitAll(s.handler.zones, r, varsOf(r), nil); err != nil || p.isRefused() {
+			if err := p.visitAll(s.handler.zones, r, reqkey.Vars(r), nil); err != nil || p.isRefused() {
 				t.Fatalf("the queues are read: %v, denied %v", err, p.isRefused())
 			}
 			return p, r
@@ -129,7 +130,7 @@ func TestQueueThatCountsDenied(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSite(t, &App{}, zoneBlock("a", "limit 10/1s\nalgorithm leaky_bucket\nqueue 5\nkey all\n"+option)+zoneBlock("b", "limit 0/1h"))
 			defer s.end()
-			var a answer
+			var a reply
 			for range 10 {
 				a = s.get("1.2.3.4")
 			}

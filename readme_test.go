@@ -25,6 +25,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
@@ -282,7 +283,7 @@ func TestEveryOptionIsDocumented(t *testing.T) {
 			t.Errorf("docs/configuration.md doesn't name the option %s", option)
 		}
 	}
-	for _, names := range [][]string{kindNames, emptyKeyNames, redisLossNames, headerSetNames} {
+	for _, names := range [][]string{kindNames, emptyKeyNames, redisLossNames, answer.HeaderSetNames} {
 		for _, name := range names {
 			if !strings.Contains(page, "`"+name+"`") {
 				t.Errorf("docs/configuration.md doesn't name the choice %s", name)

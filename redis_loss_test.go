@@ -351,7 +351,7 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	if st := currentStatus(); st.Strict == nil || st.Strict.Open != 1 || st.Strict.Trips == 0 {
 		t.Errorf("with Redis gone: %+v, want one circuit open", st.Strict)
 	}
-	if _, stores := processStats(); len(stores) != 1 || stores[0].circuits.Open != 1 {
+	if _, stores := processState(); len(stores) != 1 || stores[0].CircuitsOpen != 1 {
 		t.Errorf("the metrics show %+v, want one circuit open", stores)
 	}
 	r.Restart()

@@ -10,11 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 const (
-	defaultKey      = "{http.vars.client_ip}" // what a Caddyfile calls {client_ip}
 	defaultSyncRate = SyncRate(time.Second)
 	defaultMaxKeys  = 1_000_000
 	mostMaxKeys     = 1_000_000_000
@@ -30,7 +32,6 @@ var (
 	kindNames      = []string{slidingWindow: "sliding_window", fixedWindow: "fixed_window", slidingLog: "sliding_log", tokenBucket: "token_bucket", gcra: "gcra", leakyBucket: "leaky_bucket"}
 	emptyKeyNames  = []string{emptyClientIP: "client_ip", emptySkip: "skip", emptyShare: "share", emptyDeny: "deny"}
 	redisLossNames = []string{lossLocal: "local", lossDivide: "divide", lossAllow: "allow", lossDeny: "deny"}
-	headerSetNames = []string{"draft", "kong", "github", "off"}
 )
 
 var errStorage = errors.New("counts are exchanged through Redis, not through Caddy's storage; remove storage, and add the line " +
@@ -226,18 +227,13 @@ func statusRange(status int) error {
 }
 
 func checkHeaders(sets []string) error {
-	for i, set := range sets {
-		if _, err := choose[int](set, headerSetNames); err != nil || set == "" {
-			return cmp.Or(err, fmt.Errorf("an empty name; write one of %s", strings.Join(headerSetNames, ", ")))
-		}
-		if slices.Contains(sets[:i], set) {
-			return fmt.Errorf("%s is given twice; write it once", set)
+	for _, set := range sets {
+		if _, err := choose[int](set, answer.HeaderSetNames); err != nil || set == "" {
+			return cmp.Or(err, fmt.Errorf("an empty name; write one of %s", strings.Join(answer.HeaderSetNames, ", ")))
 		}
 	}
-	if len(sets) > 1 && slices.Contains(sets, "off") {
-		return errors.New("off is given together with a header set; write either off or the sets, like draft kong")
-	}
-	return nil
+	_, err := answer.ParseHeaderSets(sets)
+	return err
 }
 
 // checkName keeps zone names fit for header fields and log lines.
@@ -268,7 +264,7 @@ func choose[T ~int | ~uint8](value string, names []string) (T, error) {
 	if i := slices.Index(names, value); i >= 0 {
 		return T(i), nil
 	}
-	near := nearestOf(value, names)
+	near := spelling.Nearest(value, names)
 	if meant := otherNames[value]; slices.Contains(names, meant) {
 		near = meant
 	}
@@ -420,21 +416,20 @@ func (z *Zone) grouping(s *settings) (found []warning.Warning, err error) {
 	if s.emptyKey, err = choose[emptyKey](z.EmptyKey, emptyKeyNames); err != nil {
 		return nil, wrong("empty_key", err)
 	}
-	s.keyTemplate = strings.ReplaceAll(z.Key, "{client_ip}", defaultKey) // the word of Caddyfiles, also in JSON
+	s.keyTemplate = strings.ReplaceAll(z.Key, "{client_ip}", reqkey.Default) // the word of Caddyfiles, also in JSON
 	switch {
 	case z.legacy():
 		found = z.legacyKey(s)
 	case z.Key == "":
-		s.keyTemplate = defaultKey
+		s.keyTemplate = reqkey.Default
 	}
-	slips, err := checkKey(s.keyTemplate)
+	slips, err := reqkey.Check(s.keyTemplate)
 	return append(found, slips...), wrong("key", err)
 }
 
 // legacyKey keeps what keys did in the older plugin: no key and an empty key are one count for all
-// requests. A placeholder that doesn't exist gave the empty text there, so where it was meant for
-// the client's address, the limit held for all clients together. Here it is the address. Where map
-// or another module can set the placeholder, the address stands in for it only when it is empty.
+// requests. A placeholder that was meant for the client's address is the address here. Where map or
+// another module can set the placeholder, the address stands in for it only when it is empty.
 func (z *Zone) legacyKey(s *settings) (found []warning.Warning) {
 	if z.EmptyKey == "" {
 		s.emptyKey = emptyShare
@@ -442,21 +437,10 @@ func (z *Zone) legacyKey(s *settings) (found []warning.Warning) {
 	if z.Key == "" {
 		return []warning.Warning{{Code: warning.OneKey, Text: "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}
 	}
-	parts, err := parseKey(s.keyTemplate)
-	if err != nil {
-		return nil // checkKey reports it
-	}
-	for i := range parts {
-		name := parts[i].text
-		switch {
-		case parts[i].source == fromTemplate || !meansClientIP(name):
-		case strings.HasPrefix(name, "http.request."):
-			s.keyTemplate = strings.Replace(s.keyTemplate, "{"+name+"}", defaultKey, 1)
-			found = append(found, warning.Warning{Code: warning.AddressIntended, Text: fmt.Sprintf(
-				"there is no placeholder {%s}; each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name)})
-		case z.EmptyKey == "":
-			s.emptyKey = emptyClientIP
-		}
+	var unsure bool
+	s.keyTemplate, found, unsure = reqkey.ForAddress(s.keyTemplate)
+	if unsure && z.EmptyKey == "" {
+		s.emptyKey = emptyClientIP
 	}
 	return found
 }
@@ -502,15 +486,4 @@ func (z *Zone) exchange(s *settings, inherited SyncRate, hasRedis, redisEmpty bo
 	s.countDenied = z.CountDenied
 	s.earlySync = z.EarlySync == nil || *z.EarlySync
 	return nil
-}
-
-// nearestOf is the one of names that value is most likely a slip of: within two slips, and more right than wrong. "" if there is none.
-func nearestOf(value string, names []string) string {
-	best, least := "", 3
-	for _, name := range names {
-		if n := distance(value, name, least); n < least && 2*n < len(name) {
-			best, least = name, n
-		}
-	}
-	return best
 }

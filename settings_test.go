@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -218,14 +219,6 @@ func TestOverlong(t *testing.T) {
 	}
 }
 
-func TestNearestOf(t *testing.T) {
-	for value, want := range map[string]string{"burts": "burst", "algoritm": "algorithm", "limits": "limit", "xyz": "", "": "", "db": "", "quee": "queue"} {
-		if got := nearestOf(value, zoneOptions); got != want {
-			t.Errorf("nearestOf(%q) = %q, want %q", value, got, want)
-		}
-	}
-}
-
 // Every option of a zone but its matchers and the older plugin's words shows in the fingerprint, so none can differ unseen.
 func TestFingerprintSeesEveryOption(t *testing.T) {
 	base := `{"limits": [{"max_events": 5, "window": "1m"}], "algorithm": "token_bucket"}`
@@ -332,7 +325,7 @@ func FuzzJSON(f *testing.F) {
 				t.Fatalf("settings = %+v of %s", s, text)
 			}
 			for _, r := range s.limits {
-				d := newCounters(&s, r).limiter(&s, r, false).take(table.KeyOf(nil), nil, replyTime, 1)
+				d := newCounters(&s, r).limiter(&s, r, false).take(table.KeyOf(nil), nil, clock.Now(), 1)
 				if d.Remaining < 0 || d.RetryAfter < 0 || !d.Allowed && d.RetryAfter == 0 || d.Allowed && r.n == 0 {
 					t.Fatalf("the first request of %+v: %+v", s, d)
 				}

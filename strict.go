@@ -65,13 +65,13 @@ func (z strictZone) askedBefore(other strictZone) int {
 // leftIn is what is left of a zone's tightest limit for a request, by this node's own counts.
 func (p *pass) leftIn(z *zone, r *http.Request, vars map[string]any) int64 {
 	start := len(p.raw)
-	raw, empty := z.template.appendKey(p.raw, r, vars)
+	raw, empty := z.template.Append(p.raw, r, vars)
 	if empty {
 		switch z.emptyKey {
 		case emptyDeny, emptySkip:
 			return -1 // nothing is asked
 		case emptyClientIP:
-			raw, _ = appendClientIP(raw[:start], r, vars, z.ipv4Prefix, z.ipv6Prefix)
+			raw = z.template.AppendClientIP(raw[:start], r, vars)
 		}
 	}
 	p.raw = raw[:start]

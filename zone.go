@@ -10,8 +10,10 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -82,26 +84,21 @@ type settings struct {
 	earlySync   bool
 }
 
-// decided is what one limit of one zone said of a request.
-type decided struct {
-	*policy
-	algorithms.Decision
-}
-
 // zone is a zone as requests see it.
 type zone struct {
 	settings
 	matchers caddyhttp.MatcherSets
-	template *keyTemplate
+	template *reqkey.Template
 	counters []counters // one for each limit, as are limiters, policies and rules
 	limiters []limiter
 	brief    bool // nobody is told how an admitted request leaves the limits
-	policies []*policy
-	log      *refusalLog
-	metrics  *zoneCounters
+	policies []*answer.Policy
+	log      *answer.RefusalLog
+	metrics  *metrics.Zone
 	logger   *zap.Logger
 	said     *warning.Once
 	full     atomic.Bool // warned of more than max_keys
+	noKey    atomic.Bool // warned of an empty key
 
 	// For sync_rate 0.
 	shared       *sharedRedis
@@ -137,22 +134,21 @@ func (z *zone) wasCounted(counted []string) bool {
 // appendKey appends the key of a request with these variables in this zone. skip says that the zone doesn't count it.
 func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, skip bool) {
 	start := len(dst)
-	key, empty := z.template.appendKey(dst, r, vars)
+	key, empty := z.template.Append(dst, r, vars)
 	if !empty {
 		return key, false
 	}
-	z.log.warnEmpty(z.logger, z.keyTemplate, emptyKeyNames[z.emptyKey])
+	z.warnEmpty()
 	switch z.emptyKey {
 	case emptySkip:
-		z.metrics.skip()
+		z.metrics.Count(metrics.Skipped)
 		return key[:start], true
 	case emptyDeny:
 		return key[:start], true
 	case emptyShare:
 		return key, false
 	}
-	key, _ = appendClientIP(key[:start], r, vars, z.ipv4Prefix, z.ipv6Prefix)
-	return key, false
+	return z.template.AppendClientIP(key[:start], r, vars), false
 }
 
 // lost says that the counts of other nodes can't be had for a key.
@@ -207,4 +203,21 @@ func (z *zone) warnFull() {
 		z.said.Warn(z.logger, warning.MaxKeys, fmt.Sprintf("zone %q: it holds as many keys as max_keys allows; further ones share a sketch on this node, and may be refused too early", z.name),
 			zap.Int("max_keys", z.maxKeys))
 	}
+}
+
+// warnEmpty says once that keys come out empty, and what happens to such requests instead.
+func (z *zone) warnEmpty() {
+	if !z.noKey.Load() && !z.noKey.Swap(true) {
+		z.logger.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
+			zap.String("zone", z.name), zap.String("key", z.keyTemplate), zap.String("instead", emptyKeyNames[z.emptyKey]))
+	}
+}
+
+// policyOf is what answers tell of one of a zone's limits.
+func policyOf(s *settings, r rate) answer.Policy {
+	p := answer.Policy{Zone: s.name, Name: s.name, Limit: r.n, Window: r.window, Fixed: s.kind == fixedWindow}
+	if len(s.limits) > 1 {
+		p.Name += "-" + windowText(r.window)
+	}
+	return p
 }

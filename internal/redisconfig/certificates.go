@@ -15,7 +15,11 @@ import (
 // other settings, and new connections.
 func (o *Options) tls(t *redisconn.TLS) (err error) {
 	if !t.Enabled {
-		if name := o.tlsOption(t); name != "" {
+		name := o.given(needTLS)
+		if t.Insecure && o.URL != "" {
+			name = "skip_verify"
+		}
+		if name != "" {
 			return fmt.Errorf("%s has no effect without TLS; add tls_enabled, or write rediss:// in the URL", name)
 		}
 		return nil
@@ -42,25 +46,9 @@ func (o *Options) tls(t *redisconn.TLS) (err error) {
 	return err
 }
 
-// tlsOption returns the name of an option that is given and means TLS.
-func (o *Options) tlsOption(t *redisconn.TLS) string {
-	switch {
-	case t.Insecure && o.URL != "":
-		return "skip_verify"
-	case t.Insecure:
-		return "tls_insecure"
-	case o.TLSServerCertsPEM != "":
-		return "tls_server_certs_pem"
-	case o.TLSServerCertsPath != "":
-		return "tls_server_certs_path"
-	case o.TLSClientCert != "":
-		return "tls_client_cert"
-	case o.TLSClientKey != "":
-		return "tls_client_key"
-	case o.TLSServerName != "":
-		return "tls_server_name"
-	}
-	return ""
+// needTLS are the options that have no effect without TLS.
+var needTLS = []string{
+	"tls_insecure", "tls_server_certs_pem", "tls_server_certs_path", "tls_client_cert", "tls_client_key", "tls_server_name",
 }
 
 // pemOrFile returns PEM as it is and reads what else is given as the path of a file.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +77,7 @@ type Options struct {
 func (o *Options) Resolve(repl *caddy.Replacer) (*redisconn.Settings, error) {
 	known := o.replaced(repl)
 	if known.URL != "" || o.URL != "" {
-		if given := known.besidesURL(); given != "" {
+		if given := known.given(besidesURL); given != "" {
 			return nil, fmt.Errorf("%s is given beside a URL, which can say the same; write it in one place", given)
 		}
 	}
@@ -147,11 +148,10 @@ func (o *Options) credentials() (username, password string) {
 // password may hold braces.
 func (o *Options) replaced(repl *caddy.Replacer) *Options {
 	c := *o
-	for _, field := range []*string{
-		&c.URL, &c.Mode, &c.Username, &c.Password, &c.KeyPrefix, &c.MasterName, &c.SentinelUsername, &c.SentinelPassword,
-		&c.TLSServerCertsPEM, &c.TLSServerCertsPath, &c.TLSClientCert, &c.TLSClientKey, &c.TLSServerName,
-	} {
-		*field = repl.ReplaceKnown(*field, "")
+	for _, field := range reflect.ValueOf(&c).Elem().Fields() {
+		if field.Kind() == reflect.String {
+			field.SetString(repl.ReplaceKnown(field.String(), ""))
+		}
 	}
 	c.URL = strings.TrimSpace(c.URL)
 	c.Address = nil
@@ -172,26 +172,18 @@ func (o *Options) isEmpty() bool {
 	return reflect.ValueOf(c).IsZero()
 }
 
-// besidesURL returns the name of an option that is given and that a URL can say as well.
-func (o *Options) besidesURL() string {
-	for _, option := range []struct {
-		name  string
-		given bool
-	}{
-		{"address", len(o.Address) > 0},
-		{"username", o.Username != ""},
-		{"password", o.Password != ""},
-		{"db", o.DB != 0},
-		{"timeout", o.Timeout != 0},
-		{"master_name", o.MasterName != ""},
-		{"sentinel_username", o.SentinelUsername != ""},
-		{"sentinel_password", o.SentinelPassword != ""},
-		{"tls_enabled", o.TLSEnabled},
-		{"tls_insecure", o.TLSInsecure},
-		{"pool_size", o.PoolSize != 0},
-	} {
-		if option.given {
-			return option.name
+// besidesURL are the options that a URL can say as well.
+var besidesURL = []string{
+	"address", "username", "password", "db", "timeout", "master_name", "sentinel_username", "sentinel_password",
+	"tls_enabled", "tls_insecure", "pool_size",
+}
+
+// given returns the name of the first one of some options that is given, "" if none is.
+func (o *Options) given(names []string) string {
+	for field, value := range reflect.ValueOf(*o).Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if slices.Contains(names, name) && !value.IsZero() {
+			return name
 		}
 	}
 	return ""

@@ -1,4 +1,4 @@
-package ratelimit
+package answer
 
 import (
 	"bytes"
@@ -11,114 +11,120 @@ import (
 	"time"
 
 	"github.com/dunglas/httpsfv"
-
-	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-const allSets = draftHeaders | kongHeaders | githubHeaders
+const allSets = Draft | Kong | GitHub
 
-// said is what a limit of a zone decided.
-func said(zone string, several bool, n int64, window time.Duration, k kind, d algorithms.Decision) decided {
-	d.Limit = n
-	return decided{newPolicy(zone, several, n, window, k, allSets), d}
+// result is what a limit of a zone decided. suffix is what its name has beside the zone's.
+func result(zone, suffix string, n int64, window time.Duration, r Result) Result {
+	r.Limit = n
+	r.Policy = Policy{Zone: zone, Name: zone + suffix, Limit: n, Window: window}.Compile(allSets)
+	return r
+}
+
+// fixed makes a result one of a fixed window.
+func fixed(r Result) Result {
+	p := *r.Policy
+	p.Fixed, r.Policy = true, &p
+	return r
 }
 
 // admits is an admission with so many remaining, and nextAfter until there is one more.
-func admits(remaining int64, nextAfter time.Duration) algorithms.Decision {
-	return algorithms.Decision{Allowed: true, Remaining: remaining, NextAfter: nextAfter, ResetAfter: 2 * nextAfter}
+func admits(remaining int64, nextAfter time.Duration) Result {
+	return Result{Allowed: true, Remaining: remaining, NextAfter: nextAfter, ResetAfter: 2 * nextAfter}
 }
 
-func refuses(after time.Duration) algorithms.Decision {
-	return algorithms.Decision{RetryAfter: after, NextAfter: after / 2, ResetAfter: 2 * after}
+func denies(after time.Duration) Result {
+	return Result{RetryAfter: after, NextAfter: after / 2, ResetAfter: 2 * after}
 }
 
 func TestDraftHeaders(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		name           string
-		all            []decided
+		all            []Result
 		policies, says string
 	}{
 		{
 			"one limit",
-			[]decided{said("login", false, 5, time.Minute, slidingWindow, admits(4, 30*s))},
+			[]Result{result("login", "", 5, time.Minute, admits(4, 30*s))},
 			`"login";q=5;w=60`, `"login";r=4;t=48`,
 		},
 		{
 			"the next free unit is further than the pace",
-			[]decided{said("login", false, 5, time.Minute, slidingWindow, admits(4, 50*s+1))},
+			[]Result{result("login", "", 5, time.Minute, admits(4, 50*s+1))},
 			`"login";q=5;w=60`, `"login";r=4;t=51`,
 		},
 		{
 			"nothing remains",
-			[]decided{said("login", false, 5, time.Minute, slidingWindow, admits(0, 7*s+1))},
+			[]Result{result("login", "", 5, time.Minute, admits(0, 7*s+1))},
 			`"login";q=5;w=60`, `"login";r=0;t=8`,
 		},
 		{
 			"refused",
-			[]decided{said("login", false, 5, time.Minute, slidingWindow, refuses(12*s+1))},
+			[]Result{result("login", "", 5, time.Minute, denies(12*s+1))},
 			`"login";q=5;w=60`, `"login";r=0;t=13`,
 		},
 		{
 			"a fixed window ends when it ends",
-			[]decided{said("login", false, 5, time.Minute, fixedWindow, admits(4, 10*s))},
+			[]Result{fixed(result("login", "", 5, time.Minute, admits(4, 10*s)))},
 			`"login";q=5;w=60`, `"login";r=4;t=20`,
 		},
 		{
 			"a fixed window, refused",
-			[]decided{said("login", false, 5, time.Minute, fixedWindow, refuses(10*s))},
+			[]Result{fixed(result("login", "", 5, time.Minute, denies(10*s)))},
 			`"login";q=5;w=60`, `"login";r=0;t=10`,
 		},
 		{
 			"two limits of two zones",
-			[]decided{
-				said("login", true, 5, time.Minute, slidingWindow, admits(4, s)), said("login", true, 20, time.Hour, slidingWindow, admits(19, s)),
-				said("all", false, 100, time.Second, gcra, admits(99, s/100)),
+			[]Result{
+				result("login", "-1m", 5, time.Minute, admits(4, s)), result("login", "-1h", 20, time.Hour, admits(19, s)),
+				result("all", "", 100, time.Second, admits(99, s/100)),
 			},
 			`"login-1m";q=5;w=60, "login-1h";q=20;w=3600, "all";q=100;w=1`,
 			`"login-1m";r=4;t=48, "login-1h";r=19;t=3420, "all";r=99;t=1`,
 		},
 		{
 			"less than a second",
-			[]decided{said("fast", true, 3, 100*time.Millisecond, tokenBucket, admits(2, s/100))},
+			[]Result{result("fast", "-100ms", 3, 100*time.Millisecond, admits(2, s/100))},
 			`"fast-100ms";q=3;w=1`, `"fast-100ms";r=2;t=1`,
 		},
 		{
 			"a bucket larger than its limit",
-			[]decided{said("b", false, 1, time.Minute, tokenBucket, admits(100, s))},
+			[]Result{result("b", "", 1, time.Minute, admits(100, s))},
 			`"b";q=1;w=60`, `"b";r=100;t=6000`,
 		},
 		{
 			"deny all",
-			[]decided{said("none", false, 0, time.Minute, slidingWindow, refuses(time.Minute))},
+			[]Result{result("none", "", 0, time.Minute, denies(time.Minute))},
 			`"none";q=0;w=60`, `"none";r=0;t=60`,
 		},
 		{
 			"the largest numbers",
-			[]decided{said("big", false, math.MaxInt64, math.MaxInt64, slidingWindow, admits(math.MaxInt64-1, math.MaxInt64))},
+			[]Result{result("big", "", math.MaxInt64, math.MaxInt64, admits(math.MaxInt64-1, math.MaxInt64))},
 			`"big";q=99999999999999;w=9223372037`, `"big";r=99999999999999;t=9223372037`,
 		},
 		{
 			"a bucket that would last for longer than there are numbers",
-			[]decided{said("big", false, 1, math.MaxInt64, tokenBucket, admits(math.MaxInt64, 0))},
+			[]Result{result("big", "", 1, math.MaxInt64, admits(math.MaxInt64, 0))},
 			`"big";q=1;w=9223372037`, `"big";r=99999999999999;t=9223372037`,
 		},
 		{
 			"a refusal that knows of no end",
-			[]decided{said("x", false, 5, time.Minute, slidingLog, algorithms.Decision{})},
+			[]Result{result("x", "", 5, time.Minute, Result{})},
 			`"x";q=5;w=60`, `"x";r=0;t=60`,
 		},
 		{
 			"names are quoted, or left out",
-			[]decided{said(`a"b\c`, false, 5, time.Minute, slidingLog, admits(0, s)), said("ü", false, 5, time.Minute, slidingLog, admits(0, s))},
+			[]Result{result(`a"b\c`, "", 5, time.Minute, admits(0, s)), result("ü", "", 5, time.Minute, admits(0, s))},
 			`"a\"b\\c";q=5;w=60`, `"a\"b\\c";r=0;t=1`,
 		},
-		{"only a name that can't be said", []decided{said("ü", false, 5, time.Minute, slidingLog, admits(0, s))}, "", ""},
-		{"two of those", []decided{said("ü", false, 5, s, slidingLog, admits(0, s)), said("ö", false, 5, s, slidingLog, admits(0, s))}, "", ""},
+		{"only a name that can't be said", []Result{result("ü", "", 5, time.Minute, admits(0, s))}, "", ""},
+		{"two of those", []Result{result("ü", "", 5, s, admits(0, s)), result("ö", "", 5, s, admits(0, s))}, "", ""},
 		{"nothing decided", nil, "", ""},
 	} {
 		h := http.Header{}
-		writeHeaders(h, draftHeaders, test.all, 0)
+		writeHeaders(h, Draft, test.all, 0)
 		if got := h.Get("RateLimit-Policy"); got != test.policies {
 			t.Errorf("%s: RateLimit-Policy %s, want %s", test.name, got, test.policies)
 		}
@@ -134,17 +140,17 @@ func TestDraftHeaders(t *testing.T) {
 func TestKongHeaders(t *testing.T) {
 	const day = 24 * time.Hour
 	h := http.Header{}
-	writeHeaders(h, kongHeaders, []decided{
-		said("a", true, 10, time.Second, slidingWindow, admits(9, time.Second)),
-		said("a", true, 50, time.Minute, slidingWindow, admits(3, time.Second)),
-		said("b", false, 40, time.Minute, slidingWindow, admits(2, time.Second)),
-		said("c", false, 40, time.Minute, slidingWindow, admits(30, time.Second)),
-		said("d", true, 100, 90*time.Second, slidingWindow, admits(2, 7*time.Second+1)),
-		said("d", true, 100, time.Hour, slidingWindow, admits(50, 0)),
-		said("d", true, 100, day, slidingWindow, admits(51, 0)),
-		said("d", true, 100, 30*day, slidingWindow, admits(52, 0)),
-		said("d", true, 100, 365*day, slidingWindow, admits(53, 0)),
-		said("d", true, 100, 300*time.Millisecond, slidingWindow, admits(54, 0)),
+	writeHeaders(h, Kong, []Result{
+		result("a", "-1s", 10, time.Second, admits(9, time.Second)),
+		result("a", "-1m", 50, time.Minute, admits(3, time.Second)),
+		result("b", "", 40, time.Minute, admits(2, time.Second)),
+		result("c", "", 40, time.Minute, admits(30, time.Second)),
+		result("d", "-90s", 100, 90*time.Second, admits(2, 7*time.Second+1)),
+		result("d", "-1h", 100, time.Hour, admits(50, 0)),
+		result("d", "-1d", 100, day, admits(51, 0)),
+		result("d", "-30d", 100, 30*day, admits(52, 0)),
+		result("d", "-365d", 100, 365*day, admits(53, 0)),
+		result("d", "-300ms", 100, 300*time.Millisecond, admits(54, 0)),
 	}, 0)
 	for name, want := range map[string]string{
 		"X-RateLimit-Limit-Second": "10", "X-RateLimit-Remaining-Second": "9",
@@ -170,20 +176,20 @@ func TestKongHeaders(t *testing.T) {
 func TestGitHubHeaders(t *testing.T) {
 	const now = 1_700_000_000_900_000_000
 	for _, test := range []struct {
-		all                           []decided
+		all                           []Result
 		limit, remaining, used, reset string
 	}{
-		{[]decided{said("a", false, 5, time.Minute, slidingWindow, admits(0, 100*time.Millisecond))}, "5", "0", "5", "1700000001"},
-		{[]decided{said("a", false, 5, time.Minute, slidingWindow, refuses(59200*time.Millisecond))}, "5", "0", "5", "1700000061"},
-		{[]decided{said("a", false, 5, time.Minute, tokenBucket, admits(7, time.Second))}, "5", "7", "0", "1700000085"},
+		{[]Result{result("a", "", 5, time.Minute, admits(0, 100*time.Millisecond))}, "5", "0", "5", "1700000001"},
+		{[]Result{result("a", "", 5, time.Minute, denies(59200*time.Millisecond))}, "5", "0", "5", "1700000061"},
+		{[]Result{result("a", "", 5, time.Minute, admits(7, time.Second))}, "5", "7", "0", "1700000085"},
 		{
-			[]decided{said("a", true, 5, time.Minute, slidingWindow, admits(3, 0)), said("a", true, 6, time.Hour, fixedWindow, admits(3, time.Minute))},
+			[]Result{result("a", "-1m", 5, time.Minute, admits(3, 0)), fixed(result("a", "-1h", 6, time.Hour, admits(3, time.Minute)))},
 			"6", "3", "3", "1700000121",
 		},
-		{[]decided{said("a", false, 5, math.MaxInt64, slidingWindow, refuses(math.MaxInt64))}, "5", "0", "5", "9223372037"},
+		{[]Result{result("a", "", 5, math.MaxInt64, denies(math.MaxInt64))}, "5", "0", "5", "9223372037"},
 	} {
 		h := http.Header{}
-		writeHeaders(h, githubHeaders, test.all, now)
+		writeHeaders(h, GitHub, test.all, now)
 		got := [4]string{h.Get("x-ratelimit-limit"), h.Get("x-ratelimit-remaining"), h.Get("x-ratelimit-used"), h.Get("x-ratelimit-reset")}
 		if want := [4]string{test.limit, test.remaining, test.used, test.reset}; got != want || len(h) != 4 {
 			t.Errorf("limit, remaining, used, reset: %v, want %v", got, want)
@@ -195,7 +201,7 @@ func TestEarlierHandlersHeadersStay(t *testing.T) {
 	shared := make([]string, 1, 4) // room that belongs to someone else
 	shared[0] = `"before";r=1;t=1`
 	h := http.Header{"Ratelimit": shared}
-	all := []decided{said("a", false, 5, time.Minute, slidingWindow, admits(4, 0))}
+	all := []Result{result("a", "", 5, time.Minute, admits(4, 0))}
 	writeHeaders(h, allSets, all, 0)
 	if got, want := h.Values("RateLimit"), []string{`"before";r=1;t=1`, `"a";r=4;t=48`}; !slices.Equal(got, want) {
 		t.Errorf("RateLimit %q, want %q", got, want)
@@ -204,7 +210,7 @@ func TestEarlierHandlersHeadersStay(t *testing.T) {
 		t.Errorf("%q was written into a slice of somebody else", spill)
 	}
 	// The second handler's limit is wider: single numbers stay the first's, lists have both.
-	writeHeaders(h, allSets, []decided{said("b", false, 100, time.Minute, slidingWindow, admits(99, 0))}, 0)
+	writeHeaders(h, allSets, []Result{result("b", "", 100, time.Minute, admits(99, 0))}, 0)
 	for name, want := range map[string]string{
 		"RateLimit-Remaining": "4", "RateLimit-Limit": "5", "X-RateLimit-Remaining": "4", "X-RateLimit-Limit": "5", "X-RateLimit-Remaining-Minute": "4",
 	} {
@@ -216,14 +222,14 @@ func TestEarlierHandlersHeadersStay(t *testing.T) {
 		t.Errorf("RateLimit-Policy after two handlers: %q", got)
 	}
 	// A third one is tighter.
-	writeHeaders(h, allSets, []decided{said("c", false, 7, time.Minute, slidingWindow, refuses(time.Second))}, 0)
+	writeHeaders(h, allSets, []Result{result("c", "", 7, time.Minute, denies(time.Second))}, 0)
 	if got := h.Values("X-RateLimit-Remaining"); !slices.Equal(got, []string{"0"}) {
 		t.Errorf("X-RateLimit-Remaining after a refusal: %q, want 0", got)
 	}
 }
 
 func TestValuesOfOneRequestDoNotTouch(t *testing.T) {
-	all := []decided{said("a", false, 5, time.Minute, slidingWindow, admits(4, 0))}
+	all := []Result{result("a", "", 5, time.Minute, admits(4, 0))}
 	one, two := http.Header{}, http.Header{}
 	writeHeaders(one, allSets, all, 0)
 	writeHeaders(two, allSets, all, 0)
@@ -245,7 +251,7 @@ func TestValuesOfOneRequestDoNotTouch(t *testing.T) {
 
 func TestHeaderNamesAreCanonical(t *testing.T) {
 	h := http.Header{}
-	writeHeaders(h, allSets, []decided{said("a", false, 5, 90*time.Second, slidingWindow, admits(4, 0))}, 0)
+	writeHeaders(h, allSets, []Result{result("a", "", 5, 90*time.Second, admits(4, 0))}, 0)
 	if len(h) != 11 {
 		t.Errorf("%d headers, want 11: %v", len(h), h)
 	}
@@ -259,26 +265,26 @@ func TestHeaderNamesAreCanonical(t *testing.T) {
 func TestParseHeaderSets(t *testing.T) {
 	for _, test := range []struct {
 		names string
-		want  headerSets
+		want  HeaderSets
 		err   string
 	}{
-		{"", draftHeaders, ""},
-		{"draft", draftHeaders, ""},
+		{"", Draft, ""},
+		{"draft", Draft, ""},
 		{"off", 0, ""},
-		{"kong github", kongHeaders | githubHeaders, ""},
+		{"kong github", Kong | GitHub, ""},
 		{"github draft kong", allSets, ""},
-		{"off draft", 0, "stands alone"},
-		{"kong off", 0, "stands alone"},
+		{"off draft", 0, "together with a header set"},
+		{"kong off", 0, "together with a header set"},
 		{"draft draft", 0, "twice"},
-		{"Draft", 0, "choose from draft, kong, github, or off"},
+		{"Draft", 0, "write draft, kong, github, or off"},
 	} {
-		got, err := parseHeaderSets(strings.Fields(test.names))
+		got, err := ParseHeaderSets(strings.Fields(test.names))
 		if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) || got != test.want && test.err == "" {
-			t.Errorf("parseHeaderSets(%s) = %b, %v; want %b, %s", test.names, got, err, test.want, test.err)
+			t.Errorf("ParseHeaderSets(%s) = %b, %v; want %b, %s", test.names, got, err, test.want, test.err)
 		}
 	}
 	h := http.Header{}
-	writeHeaders(h, 0, []decided{said("a", false, 5, time.Minute, slidingWindow, admits(4, 0))}, 0)
+	writeHeaders(h, 0, []Result{result("a", "", 5, time.Minute, admits(4, 0))}, 0)
 	if len(h) != 0 {
 		t.Errorf("headers off: %v", h)
 	}
@@ -287,16 +293,16 @@ func TestParseHeaderSets(t *testing.T) {
 func TestHeadersCostFewAllocations(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		sets headerSets
-		all  []decided
+		sets HeaderSets
+		all  []Result
 		most float64
 	}{
-		{"draft", draftHeaders, []decided{said("login", false, 5, time.Minute, slidingWindow, admits(4, 0))}, 2},
-		{"draft, two limits", draftHeaders, []decided{
-			said("login", true, 5, time.Minute, slidingWindow, admits(4, 0)), said("login", true, 5, time.Hour, slidingWindow, admits(4, 0)),
+		{"draft", Draft, []Result{result("login", "", 5, time.Minute, admits(4, 0))}, 2},
+		{"draft, two limits", Draft, []Result{
+			result("login", "-1m", 5, time.Minute, admits(4, 0)), result("login", "-1h", 5, time.Hour, admits(4, 0)),
 		}, 2},
-		{"kong", kongHeaders, []decided{said("login", false, 5, time.Minute, slidingWindow, admits(4, 0))}, 2},
-		{"off", 0, []decided{said("login", false, 5, time.Minute, slidingWindow, admits(4, 0))}, 0},
+		{"kong", Kong, []Result{result("login", "", 5, time.Minute, admits(4, 0))}, 2},
+		{"off", 0, []Result{result("login", "", 5, time.Minute, admits(4, 0))}, 0},
 	} {
 		h := make(http.Header, 16)
 		if n := fewestAllocs(func() {
@@ -308,7 +314,8 @@ func TestHeadersCostFewAllocations(t *testing.T) {
 	}
 }
 
-// fewestAllocs is what one of many runs allocates: under the race detector a sync.Pool forgets at random.
+// fewestAllocs is what one of many runs allocates: under the race detector a sync.Pool forgets at
+// random.
 func fewestAllocs(run func()) float64 {
 	fewest := math.Inf(1)
 	for range 50 {
@@ -325,13 +332,20 @@ func FuzzHeaders(f *testing.F) {
 		if n < 0 || window <= 0 || remaining < 0 {
 			t.Skip()
 		}
-		d := algorithms.Decision{Allowed: allowed, Remaining: remaining, NextAfter: time.Duration(next), ResetAfter: time.Duration(next)}
+		d := Result{Allowed: allowed, Remaining: remaining, NextAfter: time.Duration(next), ResetAfter: time.Duration(next)}
 		if !allowed {
 			d.RetryAfter, d.Remaining = time.Duration(next), 0
 		}
-		all := []decided{
-			said(zone, several, n, time.Duration(window), kind(k%6), d),
-			said("fixed", false, 10, time.Minute, slidingWindow, admits(3, time.Second)),
+		suffix := ""
+		if several {
+			suffix = "-" + time.Duration(window).String()
+		}
+		all := []Result{
+			result(zone, suffix, n, time.Duration(window), d),
+			result("fixed", "", 10, time.Minute, admits(3, time.Second)),
+		}
+		if k%6 == 1 {
+			all[0] = fixed(all[0])
 		}
 		h := http.Header{"Ratelimit": {string(upstream)}}
 		writeHeaders(h, allSets, all, now)
@@ -340,7 +354,8 @@ func FuzzHeaders(f *testing.F) {
 		}
 		checkItem(t, h["Ratelimit-Policy"], &all[0], "q", "w")
 		checkItem(t, h["Ratelimit"][1:], &all[0], "r", "t")
-		// A member after it shows whether the parser can read on: it stumbles over an integer of 15 digits before a comma, which RFC 9651 allows.
+		// A member after it shows whether the parser can read on: it stumbles over an integer of 15
+		// digits before a comma, which RFC 9651 allows.
 		if _, err := httpsfv.UnmarshalList([]string{string(upstream), "a"}); err == nil {
 			if _, err := httpsfv.UnmarshalList(h["Ratelimit"]); err != nil && len(bytes.TrimSpace(upstream)) > 0 {
 				t.Errorf("with upstream's %q: %v", upstream, err)
@@ -354,14 +369,14 @@ func FuzzHeaders(f *testing.F) {
 			}
 		}
 		if seconds := retryAfterSeconds(d.RetryAfter, 0); !allowed && d.RetryAfter > 0 && d.RetryAfter < math.MaxInt32*time.Second &&
-			seconds < ceilSeconds(all[0].resetIn()) {
-			t.Errorf("Retry-After %d ends before t=%d", seconds, ceilSeconds(all[0].resetIn()))
+			seconds < ceilSeconds(all[0].reset()) {
+			t.Errorf("Retry-After %d ends before t=%d", seconds, ceilSeconds(all[0].reset()))
 		}
 	})
 }
 
 // checkItem reads a field with an independent parser: it is one value, a list of what can be said.
-func checkItem(t *testing.T, values []string, d *decided, amount, seconds string) {
+func checkItem(t *testing.T, values []string, r *Result, amount, seconds string) {
 	t.Helper()
 	if len(values) != 1 {
 		t.Fatalf("%d values, want 1: %q", len(values), values)
@@ -370,20 +385,20 @@ func checkItem(t *testing.T, values []string, d *decided, amount, seconds string
 	if err != nil {
 		t.Fatalf("parsing %q: %v", values, err)
 	}
-	said := 1
-	if d.quoted != "" {
-		said = 2
+	items := 1
+	if r.Policy.quoted != "" {
+		items = 2
 	}
-	if len(list) != said {
-		t.Fatalf("%d items in %q, want %d", len(list), values, said)
+	if len(list) != items {
+		t.Fatalf("%d items in %q, want %d", len(list), values, items)
 	}
 	item := list[0].(httpsfv.Item)
-	if d.quoted != "" && item.Value != d.name {
-		t.Errorf("name %q, want %q", item.Value, d.name)
+	if r.Policy.quoted != "" && item.Value != r.Policy.Name {
+		t.Errorf("name %q, want %q", item.Value, r.Policy.Name)
 	}
 	n, _ := item.Params.Get(amount)
-	want := map[string]int64{"q": d.policy.limit, "r": d.Remaining}[amount]
-	if d.quoted != "" && n != min(want, largestInteger) {
+	want := map[string]int64{"q": r.Policy.Limit, "r": r.Remaining}[amount]
+	if r.Policy.quoted != "" && n != min(want, maxInteger) {
 		t.Errorf("%s = %v, want %d", amount, n, want)
 	}
 	if s, _ := item.Params.Get(seconds); s.(int64) < 0 || seconds == "w" && s.(int64) < 1 {
@@ -392,12 +407,12 @@ func checkItem(t *testing.T, values []string, d *decided, amount, seconds string
 }
 
 func BenchmarkDraftHeaders(b *testing.B) {
-	all := []decided{said("login", false, 5, time.Minute, slidingWindow, admits(4, 0))}
+	all := []Result{result("login", "", 5, time.Minute, admits(4, 0))}
 	h := make(http.Header, 8)
 	b.ReportAllocs()
 	for b.Loop() {
 		delete(h, rateLimit)
 		delete(h, rateLimitPolicy)
-		writeHeaders(h, draftHeaders, all, 0)
+		writeHeaders(h, Draft, all, 0)
 	}
 }

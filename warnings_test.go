@@ -160,7 +160,7 @@ func TestEveryReasonIsDocumented(t *testing.T) {
 // are in the source.
 func TestLogSamplesOfThePagesAreOfThisVersion(t *testing.T) {
 	var source strings.Builder
-	for _, pattern := range []string{"*.go", "sync/*.go", "internal/redisconn/*.go"} {
+	for _, pattern := range []string{"*.go", "sync/*.go", "internal/*/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -253,33 +253,6 @@ func behind(s *site, change func(*http.Request)) *http.Request {
 	change(r)
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "1.2.3.4")
 	return r
-}
-
-// The watch looks at the first thousand requests, then at one in a thousand or so, and never takes longer than a load of a flag otherwise.
-func TestProxyWatchLooksRarely(t *testing.T) {
-	w := new(proxyWatch)
-	if w.due(0) {
-		t.Error("a watch without a key by address looks")
-	}
-	key, err := compileKey(defaultKey, 32, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.keys(key)
-	s := newSite(t, &App{}, zoneBlock("watch", "limit 1/1h"))
-	r, looks := s.request("1.2.3.4"), 0
-	for now := range int64(100_000) {
-		if w.due(now) {
-			looks++
-			w.look(new(warning.Once), zap.NewNop(), r)
-		}
-	}
-	if looks < proxyWatchFirst || looks > proxyWatchFirst+100 {
-		t.Errorf("%d looks at 100000 requests, want the first %d and one in 1024", looks, proxyWatchFirst)
-	}
-	if n := testing.AllocsPerRun(100, func() { w.due(1) }); n != 0 {
-		t.Errorf("%v allocations where nothing is due", n)
-	}
 }
 
 func TestFullTableIsWarnedOfOnce(t *testing.T) {

@@ -1,4 +1,4 @@
-package ratelimit
+package answer
 
 import (
 	"bytes"
@@ -26,14 +26,15 @@ func init() {
 	caddy.RegisterModule(answerer{})
 }
 
-// answerer is a handler that has decided already: it stands before others in routes of a real server.
+// answerer is a handler that has decided already: it stands before others in routes of a real
+// server.
 type answerer struct {
-	Refuse      bool   `json:"refuse,omitempty"`
+	Deny        bool   `json:"deny,omitempty"`
 	Unavailable bool   `json:"unavailable,omitempty"`
 	Message     string `json:"message,omitempty"`
 	Status      int    `json:"status,omitempty"`
 
-	responder *responder
+	responder *Responder
 }
 
 func (answerer) CaddyModule() caddy.ModuleInfo {
@@ -41,24 +42,34 @@ func (answerer) CaddyModule() caddy.ModuleInfo {
 }
 
 func (a *answerer) Provision(ctx caddy.Context) error {
-	e, err := newEvents(ctx)
+	e, err := NewEvents(ctx)
 	if a.Status == 0 {
 		a.Status = http.StatusTooManyRequests
 	}
-	a.responder = newResponder(a.Status, a.Message, 0, draftHeaders|kongHeaders, e)
+	a.responder = NewResponder(Options{Status: a.Status, Message: a.Message, Headers: Draft | Kong, Events: e})
 	return err
 }
 
 func (a *answerer) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	other := said("all", false, 100, time.Minute, slidingWindow, admits(99, 0))
-	if a.Refuse {
-		all := []decided{said("login", true, 5, time.Minute, slidingWindow, refuses(11*time.Second+1)), other}
-		return a.responder.refuse(w, r, refusal{zone: "login", wait: 11*time.Second + 1, all: all, unavailable: a.Unavailable}, 0)
+	other := result("all", "", 100, time.Minute, admits(99, 0))
+	if a.Deny {
+		all := []Result{result("login", "-1m", 5, time.Minute, denies(11*time.Second+1)), other}
+		d := Denial{Zone: "login", Wait: 11*time.Second + 1, Results: all}
+		if a.Unavailable {
+			d.Reason = Unavailable
+		}
+		return a.responder.Deny(w, r, d)
 	}
-	all := []decided{said("login", true, 5, time.Minute, slidingWindow, admits(4, 0)), other}
-	writeHeaders(w.Header(), draftHeaders|kongHeaders, all, 0)
-	setPlaceholders(r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer), "", 0, all)
+	all := []Result{result("login", "-1m", 5, time.Minute, admits(4, 0)), other}
+	a.responder.Admit(w, r, all, 0)
 	return next.ServeHTTP(w, r)
+}
+
+func request(target string) *http.Request { return httptest.NewRequest(http.MethodGet, target, nil) }
+
+// prepared returns a request as Caddy's server hands it to handlers.
+func prepared(r *http.Request) *http.Request {
+	return caddyhttp.PrepareRequest(r, caddy.NewReplacer(), nil, nil)
 }
 
 // server is one of Caddy's with these routes, and these error routes if any. It doesn't listen.
@@ -153,7 +164,7 @@ func TestRefusalIsProblemDetails(t *testing.T) {
 		r := httptest.NewRequest(test.method, "http://example.com/", nil)
 		r.Header.Set("X", "{env.HOME}")
 		resp := serve(t, r, `{"handle": [{"handler": "headers", "response": {"set": {"Content-Length": ["3"], "Cache-Control": ["public"]}}},
-			{"handler": "test_answerer", "refuse": true`+test.options+`}]}`, "")
+			{"handler": "test_answerer", "deny": true`+test.options+`}]}`, "")
 		if resp.StatusCode != test.status {
 			t.Errorf("%s %s: status %d, want %d", test.method, test.options, resp.StatusCode, test.status)
 		}
@@ -184,7 +195,7 @@ func TestErrorRoutesAnswerForUs(t *testing.T) {
 		{`, "unavailable": true`, 503, "rate limit unavailable, login, 12, 5"},
 		{`, "message": "slow down"`, 429, "rate limit exceeded, login, 12, 5"},
 	} {
-		resp := serve(t, request("/"), `{"handle": [{"handler": "test_answerer", "refuse": true`+test.options+`}]}`, respond)
+		resp := serve(t, request("/"), `{"handle": [{"handler": "test_answerer", "deny": true`+test.options+`}]}`, respond)
 		if got := body(t, resp); resp.StatusCode != test.status || got != test.body {
 			t.Errorf("%s: %d %q, want %d %q", test.options, resp.StatusCode, got, test.status, test.body)
 		}
@@ -193,7 +204,7 @@ func TestErrorRoutesAnswerForUs(t *testing.T) {
 		}
 	}
 	// An error from an error route goes nowhere: there the refusal is written.
-	resp := serve(t, request("/"), `{"handle": [{"handler": "error", "status_code": "500"}]}`, `{"handle": [{"handler": "test_answerer", "refuse": true}]}`)
+	resp := serve(t, request("/"), `{"handle": [{"handler": "error", "status_code": "500"}]}`, `{"handle": [{"handler": "test_answerer", "deny": true}]}`)
 	if got := body(t, resp); resp.StatusCode != 429 || !strings.Contains(got, "quota-exceeded") {
 		t.Errorf("refused within an error route: %d %q", resp.StatusCode, got)
 	}
@@ -201,11 +212,11 @@ func TestErrorRoutesAnswerForUs(t *testing.T) {
 
 func TestPlaceholdersOfLimits(t *testing.T) {
 	repl := caddy.NewReplacer()
-	all := []decided{
-		said("login", true, 5, time.Minute, slidingWindow, admits(4, 0)),
-		said("login", true, 20, time.Hour, slidingWindow, admits(4, 0)),
-		said("login", true, 20, time.Second, slidingWindow, admits(9, 0)),
-		said("a.b", false, 7, time.Minute, fixedWindow, admits(1, time.Second)),
+	all := []Result{
+		result("login", "-1m", 5, time.Minute, admits(4, 0)),
+		result("login", "-1h", 20, time.Hour, admits(4, 0)),
+		result("login", "-1s", 20, time.Second, admits(9, 0)),
+		fixed(result("a.b", "", 7, time.Minute, admits(1, time.Second))),
 	}
 	setPlaceholders(repl, "", 0, all)
 	clear(all) // it is not kept
@@ -233,7 +244,7 @@ func TestPlaceholdersOfLimits(t *testing.T) {
 
 // Most refusals are of one limit and have a way of their own to say the same.
 func TestPlaceholdersOfOneRefusal(t *testing.T) {
-	ask := func(all []decided) (told []string) {
+	ask := func(all []Result) (told []string) {
 		repl := caddy.NewReplacer()
 		setPlaceholders(repl, "login", 12, all)
 		clear(all) // it is not kept
@@ -243,16 +254,16 @@ func TestPlaceholdersOfOneRefusal(t *testing.T) {
 		}
 		return told
 	}
-	refused := said("login", false, 5, time.Minute, slidingWindow, refuses(11*time.Second+1))
-	one, general := ask([]decided{refused}), ask([]decided{refused, said("z", false, 5, time.Minute, slidingWindow, admits(4, 0))})
+	refused := result("login", "", 5, time.Minute, denies(11*time.Second+1))
+	one, general := ask([]Result{refused}), ask([]Result{refused, result("z", "", 5, time.Minute, admits(4, 0))})
 	if !slices.Equal(one, general) || one[4] != "login.reset: int64 12, true" {
 		t.Errorf("of one limit:\n%q, beside another one:\n%q", one, general)
 	}
 }
 
 func TestPlaceholdersCostOneAllocation(t *testing.T) {
-	one := []decided{said("login", false, 5, time.Minute, slidingWindow, admits(4, 0))}
-	r, _ := prepared(t, request("/"), "192.0.2.1")
+	one := []Result{result("login", "", 5, time.Minute, admits(4, 0))}
+	r := prepared(request("/"))
 	fresh := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	setPlaceholders(fresh, "", 0, one) // the list of sources has room for two after the server's
 	if n := testing.AllocsPerRun(1, func() {
@@ -295,13 +306,13 @@ func TestRetryAfter(t *testing.T) {
 
 func TestProblemNamesAreJSON(t *testing.T) {
 	for _, zone := range []string{"login", `a"b\c`, "ü\n<script>", "\x00"} {
-		all := []decided{said(zone, false, 5, time.Minute, slidingWindow, refuses(1)), said("b", false, 5, time.Minute, slidingWindow, refuses(1))}
+		all := []Result{result(zone, "", 5, time.Minute, denies(1)), result("b", "", 5, time.Minute, denies(1))}
 		var problem struct {
 			Type, Detail string
 			Status       int
 			Violated     []string `json:"violated-policies"`
 		}
-		raw := newResponder(429, "", 0, 0, nil).appendProblem(nil, refusal{all: all}, 1)
+		raw := NewResponder(Options{Status: 429}).appendProblem(nil, Denial{Results: all}, 1)
 		if err := json.Unmarshal(raw, &problem); err != nil {
 			t.Fatalf("zone %q: %v in %s", zone, err, raw)
 		}
@@ -323,7 +334,7 @@ func TestEvent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := newEvents(ctx)
+	e, err := NewEvents(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,9 +342,9 @@ func TestEvent(t *testing.T) {
 	if err := e.app.Subscribe(&caddyevents.Subscription{Events: []string{exceededEvent}, Handlers: []caddyevents.Handler{l}}); err != nil {
 		t.Fatal(err)
 	}
-	r := request("/")
+	r := prepared(request("/"))
 	r.RemoteAddr = "[2001:db8::1]:443"
-	r, _ = prepared(t, r, "192.0.2.1")
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
 	e.exceeded(r, "login", 12)
 	if len(l.heard) != 1 {
 		t.Fatalf("%d events, want 1", len(l.heard))
@@ -346,9 +357,9 @@ func TestEvent(t *testing.T) {
 }
 
 func TestRefusalOutsideOfAServer(t *testing.T) {
-	o := newResponder(429, "{x} slow down", 0, draftHeaders, nil)
+	o := NewResponder(Options{Status: 429, Message: "{x} slow down", Headers: Draft})
 	w := httptest.NewRecorder()
-	if err := o.refuse(w, request("/"), refusal{}, 0); err != nil {
+	if err := o.Deny(w, request("/"), Denial{}); err != nil {
 		t.Fatal(err)
 	}
 	if w.Code != 429 || w.Header().Get("Retry-After") != "1" || w.Body.String() != "{x} slow down" {
@@ -357,7 +368,7 @@ func TestRefusalOutsideOfAServer(t *testing.T) {
 }
 
 func TestPrebuiltErrorIsOneOfCaddys(t *testing.T) {
-	he, ok := errors.AsType[caddyhttp.HandlerError](newResponder(429, "", 0, 0, nil).refused)
+	he, ok := errors.AsType[caddyhttp.HandlerError](NewResponder(Options{Status: 429}).denied)
 	if !ok || he.StatusCode != 429 {
 		t.Errorf("%v, %v", he, ok)
 	}
@@ -370,17 +381,17 @@ func (d nowhere) Header() http.Header         { return d.h }
 func (d nowhere) Write(b []byte) (int, error) { return len(b), nil }
 func (d nowhere) WriteHeader(int)             {}
 
-func BenchmarkRefuse(b *testing.B) {
-	o := newResponder(429, "", 0, draftHeaders, nil)
-	all := []decided{said("login", false, 5, time.Minute, slidingWindow, refuses(11*time.Second))}
-	r, _ := prepared(b, request("/"), "192.0.2.1")
+func BenchmarkDeny(b *testing.B) {
+	o := NewResponder(Options{Status: 429, Headers: Draft})
+	all := []Result{result("login", "", 5, time.Minute, denies(11*time.Second))}
+	r := prepared(request("/"))
 	base := caddy.NewReplacer()
 	w := nowhere{http.Header{}}
 	b.ReportAllocs()
 	for b.Loop() {
 		clear(w.h)
 		repl := *base
-		if err := o.refuse(w, r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, &repl)), refusal{zone: "login", wait: 11 * time.Second, all: all}, 0); err != nil {
+		if err := o.Deny(w, r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, &repl)), Denial{Zone: "login", Wait: 11 * time.Second, Results: all}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -389,7 +400,7 @@ func BenchmarkRefuse(b *testing.B) {
 func FuzzProblem(f *testing.F) {
 	f.Add("login", int64(12))
 	f.Fuzz(func(t *testing.T, zone string, seconds int64) {
-		raw := newResponder(429, "", 0, 0, nil).appendProblem(nil, refusal{all: []decided{said(zone, true, 1, time.Minute, gcra, refuses(1))}}, seconds)
+		raw := NewResponder(Options{Status: 429}).appendProblem(nil, Denial{Results: []Result{result(zone, "-1m", 1, time.Minute, denies(1))}}, seconds)
 		if !json.Valid(raw) || !bytes.Contains(raw, strconv.AppendInt(nil, seconds, 10)) {
 			t.Errorf("not JSON: %s", raw)
 		}

@@ -1,4 +1,4 @@
-package ratelimit
+package reqkey
 
 import (
 	"context"
@@ -11,13 +11,15 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// checkKey looks for slips in a key template when it is loaded. A name in Caddy's own http.request. that does not exist is an error: it
-// would come out empty for everyone. Other names may come from map or another module, so there a slip is a warning.
-func checkKey(template string) (found []warning.Warning, err error) {
-	parts, err := parseKey(template)
+// Check looks for slips in a template when it is loaded. A name in Caddy's own http.request. that
+// does not exist is an error: it would come out empty for everyone. Other names may come from map
+// or another module, so there a slip is a warning.
+func Check(template string) (found []warning.Warning, err error) {
+	parts, err := parse(template)
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +27,7 @@ func checkKey(template string) (found []warning.Warning, err error) {
 		return []warning.Warning{{Code: warning.NoBraces, Text: fmt.Sprintf("the key %q is the same text for every request, so all share one count; write {%s} in braces, or another word, like all, if one count is meant", template, meant)}}, nil
 	}
 	for i := range parts {
-		if parts[i].source == fromTemplate {
+		if parts[i].literal {
 			continue
 		}
 		w, err := checkPlaceholder(parts[i].text)
@@ -39,9 +41,31 @@ func checkKey(template string) (found []warning.Warning, err error) {
 	return found, nil
 }
 
-// bracesForgotten returns the placeholder that a key without any is a name of, "" if there is none.
-func bracesForgotten(parts []keyPart) string {
-	if len(parts) != 1 || parts[0].source != fromTemplate {
+// ForAddress mends a template of the older plugin, where a placeholder that doesn't exist gave the
+// empty text: where it was meant for the client's address, the limit held for all clients together.
+// A name in Caddy's own http.request. becomes the client's address, with a warning. unsure is that
+// another one may be meant for it, which map or another module can set.
+func ForAddress(template string) (mended string, found []warning.Warning, unsure bool) {
+	parts, _ := parse(template) // Check reports the error
+	for i := range parts {
+		name := parts[i].text
+		switch {
+		case parts[i].literal || !MeansClientIP(name):
+		case strings.HasPrefix(name, requestPrefix):
+			template = strings.Replace(template, "{"+name+"}", Default, 1)
+			found = append(found, warning.Warning{Code: warning.AddressIntended, Text: fmt.Sprintf(
+				"there is no placeholder {%s}; each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name)})
+		default:
+			unsure = true
+		}
+	}
+	return template, found, unsure
+}
+
+// bracesForgotten returns the placeholder that a template without any is a name of, "" if there is
+// none.
+func bracesForgotten(parts []part) string {
+	if len(parts) != 1 || !parts[0].literal {
 		return ""
 	}
 	name := strings.Trim(parts[0].text, "$%()[]<> ")
@@ -61,6 +85,7 @@ func bracesForgotten(parts []keyPart) string {
 	return ""
 }
 
+// checkPlaceholder is Check of one placeholder. A warning without text is none.
 func checkPlaceholder(name string) (w warning.Warning, err error) {
 	if reason, ok := poorKeys[name]; ok {
 		return warning.Warning{Code: warning.PoorKey, Text: fmt.Sprintf("{%s} %s", name, reason)}, nil
@@ -68,11 +93,11 @@ func checkPlaceholder(name string) (w warning.Warning, err error) {
 	if name == "http.request.body" || name == "http.request.body_base64" {
 		return warning.Warning{Code: warning.BodyKey, Text: fmt.Sprintf("{%s} reads the whole body of a request into memory before it is limited; use a header, the path or a query parameter", name)}, nil
 	}
-	if field, ok := strings.CutPrefix(name, "http.request.header."); ok && forgeable[strings.ToLower(field)] {
+	if field, ok := strings.CutPrefix(name, headerPrefix); ok && forgeable[strings.ToLower(field)] {
 		return warning.Warning{Code: warning.ForgeableKey, Text: fmt.Sprintf("a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name)}, nil
 	}
 	switch {
-	case strings.HasPrefix(name, "http.request."):
+	case strings.HasPrefix(name, requestPrefix):
 		if knownToCaddy(name) {
 			return w, nil
 		}
@@ -133,20 +158,21 @@ var slippedPrefixes = [][2]string{
 	{"uri.", "http.request.uri."}, {"host.labels.", "http.request.host.labels."},
 }
 
-// meansClientIP reports whether a name that Caddy doesn't have is a common way to write the
+// MeansClientIP reports whether a name that Caddy doesn't have is a common way to write the
 // client's or the peer's address.
-func meansClientIP(name string) bool {
+func MeansClientIP(name string) bool {
 	if knownToCaddy(name) {
 		return false
 	}
-	short, _ := cutPrefixFold(name, "http.request.")
+	short, _ := cutPrefixFold(name, requestPrefix)
 	meant := slips[strings.ToLower(short)]
 	return meant == caddyhttp.ClientIPVarKey || meant == peerName
 }
 
-// suggestion is what a name was probably meant to be, without braces; "" if nothing comes near.
+// suggestion returns what a name was probably meant to be, without braces, "" if nothing comes
+// near.
 func suggestion(name string) string {
-	short, _ := cutPrefixFold(name, "http.request.")
+	short, _ := cutPrefixFold(name, requestPrefix)
 	if s, ok := slips[strings.ToLower(short)]; ok && s != name {
 		return s
 	}
@@ -169,11 +195,12 @@ func cutPrefixFold(s, prefix string) (after string, found bool) {
 	return s[len(prefix):], true
 }
 
+// plausible reports whether a name may exist.
 func plausible(name string) bool {
-	return !strings.HasPrefix(name, "http.request.") || knownToCaddy(name)
+	return !strings.HasPrefix(name, requestPrefix) || knownToCaddy(name)
 }
 
-// nearest is the known name within two slips of the keyboard, one for short names.
+// nearest returns the known name within two slips of the keyboard, one for short names.
 func nearest(name string) string {
 	limit := 3
 	if len(name) < 8 {
@@ -181,7 +208,7 @@ func nearest(name string) string {
 	}
 	best, least := "", limit
 	try := func(known, meant string) {
-		d := distance(name, known, limit)
+		d := spelling.Distance(name, known, limit)
 		if d < least || d == least && d < limit && meant < best {
 			best, least = meant, d
 		}
@@ -190,7 +217,7 @@ func nearest(name string) string {
 		try(known, meant)
 	}
 	for _, known := range requestNames {
-		try("http.request."+known, "http.request."+known)
+		try(requestPrefix+known, requestPrefix+known)
 	}
 	try(caddyhttp.ClientIPVarKey, caddyhttp.ClientIPVarKey)
 	try(clientIPName, caddyhttp.ClientIPVarKey)
@@ -200,7 +227,7 @@ func nearest(name string) string {
 	return best
 }
 
-// requestNames are candidates for suggestions; what exists, Caddy itself is asked.
+// requestNames are candidates for suggestions. What exists, Caddy itself is asked.
 var requestNames = []string{
 	"method", "scheme", "proto", "host", "port", "hostport", "remote.host", "remote.port", "uri", "uri.path", "uri.path.file", "uri.path.dir", "uri.query",
 	"uri.prefixed_query", "orig_method", "orig_uri", "orig_uri.path", "orig_uri.path.file", "orig_uri.path.dir", "orig_uri.query", "local", "local.host",
@@ -209,34 +236,8 @@ var requestNames = []string{
 	"tls.client.san.ips.0", "tls.client.san.uris.0", "body",
 }
 
-// distance is the number of single-letter changes and swaps of neighbours between two names, or limit if it is not below that.
-func distance(a, b string, limit int) int {
-	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
-		return limit
-	}
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last, row = last, row, before
-	}
-	return min(last[len(b)], limit)
-}
-
-// knownToCaddy asks Caddy's own replacer for a name in http.request. on a request of its own. Some placeholders want more of a request
-// than can be made up here and panic: so they exist.
+// knownToCaddy asks Caddy's own replacer for a name in http.request. with a request made up for
+// that. Some placeholders want more of a request than can be made up here and panic: so they exist.
 func knownToCaddy(name string) (known bool) {
 	if strings.HasSuffix(name, ".") {
 		return false // a family without a member

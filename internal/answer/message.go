@@ -1,4 +1,4 @@
-package ratelimit
+package answer
 
 import (
 	"encoding/json"
@@ -7,10 +7,12 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// A message is the text of a refusal, cut at its placeholders. It is not changed after compileMessage.
+// A message is the body of a denial, cut at its placeholders. It is not changed after
+// compileMessage.
 //
-// A placeholder is {name} without braces, quotes, backslashes or control characters in its name. One that nobody knows stays as it is written: most
-// of all, the braces of JSON are no placeholders. A brace may be escaped by a backslash, as everywhere in Caddy.
+// A placeholder is {name} without braces, quotes, backslashes or control characters in its name.
+// One that nobody knows stays as it is written: most of all, the braces of JSON are no
+// placeholders. A brace may be escaped by a backslash, as everywhere in Caddy.
 type message struct {
 	parts []messagePart
 	// json is set for an object or an array: then all values are written so that it stays one.
@@ -25,6 +27,7 @@ type messagePart struct {
 	quoted bool
 }
 
+// compileMessage cuts a text at its placeholders.
 func compileMessage(text string) *message {
 	m := new(message)
 	var literal strings.Builder
@@ -64,7 +67,8 @@ func placeholderAt(text string) (name string, ok bool) {
 	return text[1:end], true
 }
 
-// isJSON reports whether the message is an object or an array of JSON for all values of its placeholders. It notes which stand in strings.
+// isJSON reports whether the message is an object or an array of JSON for all values of its
+// placeholders. It notes which stand in strings.
 func (m *message) isJSON() bool {
 	var skeleton strings.Builder
 	inString, escaped := false, false
@@ -95,7 +99,8 @@ func (m *message) isJSON() bool {
 	return s != "" && (s[0] == '{' || s[0] == '[') && json.Valid([]byte(s))
 }
 
-// appendTo appends the message with the values that known has for its placeholders. Values are not searched for placeholders again.
+// appendTo appends the message with the values that known has for its placeholders. Values are not
+// searched for placeholders again.
 func (m *message) appendTo(dst []byte, known func(name string) (any, bool)) []byte {
 	for i := range m.parts {
 		p := &m.parts[i]
@@ -120,7 +125,7 @@ func (m *message) appendTo(dst []byte, known func(name string) (any, bool)) []by
 	return dst
 }
 
-// appendJSON appends a value: numbers and truth values as they are, everything else as a string.
+// appendJSON appends a value: numbers and booleans as they are, everything else as a string.
 func appendJSON(dst []byte, value any) []byte {
 	switch value.(type) {
 	case nil, bool, int, int32, int64, uint, uint32, uint64, float32, float64:

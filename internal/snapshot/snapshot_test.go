@@ -1,4 +1,4 @@
-package ratelimit
+package snapshot
 
 import (
 	"encoding/binary"
@@ -15,74 +15,76 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// savedOf is a small save: two limits, one of them with a window and a bucket.
-func savedOf(at int64) saved {
-	return saved{at, map[string]table.Saved{
+// snapshotOf is a small snapshot: two limits, one of them with a window and a bucket.
+func snapshotOf(at int64) Snapshot {
+	return Snapshot{at, map[string]table.Saved{
 		`"caddy" "login" s-1m`: {
 			table.IDOf([]byte("a")): {{Epoch: 29920827, Elsewhere: 5, Own: 3}, {Epoch: 29920826, Elsewhere: 1, Own: 1}},
-			table.IDOf([]byte("b")): {{Epoch: 29920827, Elsewhere: mostCounted, Level: 2.5, LevelAt: at}},
+			table.IDOf([]byte("b")): {{Epoch: 29920827, Elsewhere: maxCount, Level: 2.5, LevelAt: at}},
 		},
 		`"caddy" "empty" f-24h`: {},
 	}}
 }
 
-func TestSavedComesBackAsItWas(t *testing.T) {
-	want := savedOf(12345)
-	got, err := decodeSaved(encodeSaved(want))
+func TestSnapshotComesBackAsItWas(t *testing.T) {
+	want := snapshotOf(12345)
+	got, err := decode(want.encode())
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("decodeSaved = %v, %v, want %v", got, err, want)
+		t.Errorf("decode = %v, %v, want %v", got, err, want)
 	}
 }
 
 // Whatever happens to a file, it is known, and what is ours is told from what is somebody else's.
-func TestSavedThatIsNotWhole(t *testing.T) {
-	whole := encodeSaved(savedOf(12345))
+func TestSnapshotThatIsNotWhole(t *testing.T) {
+	whole := snapshotOf(12345).encode()
 	for n := range len(whole) {
-		if _, err := decodeSaved(whole[:n]); !errors.Is(err, errDamaged) {
+		if _, err := decode(whole[:n]); !errors.Is(err, errDamaged) {
 			t.Fatalf("cut off after %d of %d bytes: %v, want %v", n, len(whole), err, errDamaged)
 		}
 		bad := slices.Clone(whole)
 		bad[n] ^= 0x10
-		if _, err := decodeSaved(bad); err == nil {
+		if _, err := decode(bad); err == nil {
 			t.Fatalf("byte %d of %d is another: no error", n, len(whole))
 		}
 	}
 	for text, want := range map[string]error{
-		"example.com {\n}\n": errForeign, "\x00": errForeign, "tide": errDamaged, "tide counters 2\nwhatever": errVersion, "tide counters 1\n": errDamaged,
+		"example.com {\n}\n": ErrForeign, "\x00": ErrForeign, "tide": errDamaged, "tide counters 2\nwhatever": errVersion, "tide counters 1\n": errDamaged,
 	} {
-		if _, err := decodeSaved([]byte(text)); !errors.Is(err, want) {
-			t.Errorf("decodeSaved(%q) = %v, want %v", text, err, want)
+		if _, err := decode([]byte(text)); !errors.Is(err, want) {
+			t.Errorf("decode(%q) = %v, want %v", text, err, want)
 		}
 	}
 }
 
-// FuzzSaved: whatever a file holds, reading it ends, in little memory; what can be read says what was written, and counters that take it up still are some.
-func FuzzSaved(f *testing.F) {
-	whole := encodeSaved(savedOf(replyTime))
-	f.Add(whole[len(savedLine):len(whole)-4], true)
+// FuzzSnapshot: whatever a file holds, reading it ends, in little memory; what can be read says
+// what was written, and counters that take it up still are some.
+func FuzzSnapshot(f *testing.F) {
+	whole := snapshotOf(replyTime).encode()
+	f.Add(whole[len(firstLine):len(whole)-4], true)
 	f.Add(whole, false)
 	f.Add([]byte("example.com {\n}\n"), false)
 	f.Add([]byte("\x02\x01a\xff\xff\xff\xff\x0f"), true)
 	f.Fuzz(func(t *testing.T, b []byte, framed bool) {
 		if framed {
-			b = slices.Concat([]byte(savedLine), b)
+			b = slices.Concat([]byte(firstLine), b)
 			b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 		}
-		s, err := decodeSaved(b)
+		s, err := decode(b)
 		if err != nil {
 			return
 		}
-		if again, err := decodeSaved(encodeSaved(s)); err != nil || fmt.Sprint(again) != fmt.Sprint(s) {
+		if again, err := decode(s.encode()); err != nil || fmt.Sprint(again) != fmt.Sprint(s) {
 			t.Fatalf("%v became %v, %v", s, again, err)
 		}
-		for _, keys := range s.limits {
+		for _, keys := range s.Limits {
 			resumeInAll(t, keys)
 		}
 	})
 }
 
-// What a save says that nobody has saved, epochs and instants from both ends of time, twice the same, levels without an end, frees nobody.
-func TestSavedThatMakesNoSense(t *testing.T) {
+// What a save says that nobody has saved, epochs and instants from both ends of time, twice the
+// same, levels without an end, frees nobody.
+func TestSnapshotThatMakesNoSense(t *testing.T) {
 	const minute = int64(time.Minute)
 	random := rand.New(rand.NewPCG(1, 2))
 	one := func(of ...int64) int64 { return of[random.IntN(len(of))] }
@@ -91,17 +93,17 @@ func TestSavedThatMakesNoSense(t *testing.T) {
 		for i := range reports {
 			r := &reports[i]
 			r.Epoch = one(replyTime/minute, replyTime/(2*minute), 3*replyTime/minute, 0, math.MinInt64, math.MaxInt64) + one(-1, 0, 1)
-			r.Elsewhere = one(0, 1, 5, mostCounted)
+			r.Elsewhere = one(0, 1, 5, maxCount)
 			r.Own = one(0, r.Elsewhere/2, r.Elsewhere)
-			r.Level = []float64{0, 1e-300, 7.5, mostCounted}[random.IntN(4)]
+			r.Level = []float64{0, 1e-300, 7.5, maxCount}[random.IntN(4)]
 			r.LevelAt = one(0, replyTime, replyTime-minute/3, replyTime+minute, math.MinInt64, math.MaxInt64)
 		}
 		keys := table.Saved{table.ID{}: reports}
-		s, err := decodeSaved(encodeSaved(saved{replyTime, map[string]table.Saved{"": keys}}))
+		s, err := decode(Snapshot{replyTime, map[string]table.Saved{"": keys}}.encode())
 		if err != nil {
 			t.Fatalf("decoding %v: %v", reports, err)
 		}
-		resumeInAll(t, s.limits[""])
+		resumeInAll(t, s.Limits[""])
 	}
 }
 
@@ -118,8 +120,8 @@ func resumeInAll(t *testing.T, keys table.Saved) {
 
 const replyTime = int64(1_795_249_670_000_000_000)
 
-// resumeIn takes a save up under the ID of a key that comes, or that has come already, and asks until nothing is left. Whatever was saved, no more is
-// admitted than of a key that was never seen.
+// resumeIn takes a save up under the ID of a key that comes, or that has come already, and asks
+// until nothing is left. Whatever was saved, no more is admitted than of a key that was never seen.
 func resumeIn[S any](t *testing.T, alg algorithms.Algorithm[S], keys table.Saved) {
 	raw := []byte("k")
 	take := func(tab *table.Table[S]) algorithms.Decision {

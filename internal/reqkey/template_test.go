@@ -1,4 +1,4 @@
-package ratelimit
+package reqkey
 
 import (
 	"bytes"
@@ -9,7 +9,7 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,7 +17,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// prepared returns a request as a handler of Caddy's gets it, from a peer that the server found to be clientIP ("" leaves the variable out).
+// prepared returns a request as a handler of Caddy's gets it, from a peer that the server found to
+// be clientIP ("" leaves the variable out).
 func prepared(t testing.TB, r *http.Request, clientIP string) (*http.Request, *caddy.Replacer) {
 	t.Helper()
 	repl := caddy.NewReplacer()
@@ -32,32 +33,30 @@ func prepared(t testing.TB, r *http.Request, clientIP string) (*http.Request, *c
 
 func request(target string) *http.Request { return httptest.NewRequest(http.MethodGet, target, nil) }
 
-func mustKey(t testing.TB, template string, v4bits, v6bits int) *keyTemplate {
+func mustKey(t testing.TB, template string, v4bits, v6bits int) *Template {
 	t.Helper()
-	k, err := compileKey(template, v4bits, v6bits)
+	k, err := Compile(template, v4bits, v6bits)
 	if err != nil {
-		t.Fatalf("compileKey(%q, %d, %d): %v", template, v4bits, v6bits, err)
+		t.Fatalf("Compile(%q, %d, %d): %v", template, v4bits, v6bits, err)
 	}
 	return k
 }
 
 // plain is the same template without the ways past the replacer.
-func (k *keyTemplate) plain() *keyTemplate {
-	slow := *k
-	slow.parts = append([]keyPart(nil), k.parts...)
+func (t *Template) plain() *Template {
+	slow := *t
+	slow.parts = slices.Clone(t.parts)
 	for i := range slow.parts {
-		if slow.parts[i].source != fromTemplate {
-			slow.parts[i].source = fromReplacer
-		}
+		slow.parts[i].read = nil
 	}
 	return &slow
 }
 
 // keyOf makes the key by both ways and insists that they agree.
-func keyOf(t testing.TB, k *keyTemplate, r *http.Request) (string, bool) {
+func keyOf(t testing.TB, k *Template, r *http.Request) (string, bool) {
 	t.Helper()
-	fast, empty := k.appendKey(nil, r, varsOf(r))
-	slow, slowEmpty := k.plain().appendKey(nil, r, varsOf(r))
+	fast, empty := k.Append(nil, r, Vars(r))
+	slow, slowEmpty := k.plain().Append(nil, r, Vars(r))
 	if !bytes.Equal(fast, slow) || empty != slowEmpty {
 		t.Fatalf("the short way gives %x, %v, the replacer's %x, %v", fast, empty, slow, slowEmpty)
 	}
@@ -156,20 +155,21 @@ func TestClientIPFallsBackOnThePeer(t *testing.T) {
 		if want := "\x04\xc0\x00\x02\x01"; !empty && key != want {
 			t.Errorf("RemoteAddr %q: key %x, want %x", test.remote, key, want)
 		}
-		marked, ok := appendClientIP(nil, r, varsOf(r), 32, 64)
-		if ok == test.empty || len(marked) == 0 || string(marked) == key {
-			t.Errorf("RemoteAddr %q: appendClientIP = %x, %v", test.remote, marked, ok)
+		marked := k.AppendClientIP(nil, r, Vars(r))
+		if hasAddress := len(marked) > 1; hasAddress == test.empty || len(marked) == 0 || string(marked) == key {
+			t.Errorf("RemoteAddr %q: AppendClientIP = %x", test.remote, marked)
 		}
 	}
 	// A request outside of Caddy has no variables at all.
 	r := request("/")
 	r.RemoteAddr = "192.0.2.1:1234"
-	if key, empty := k.appendKey(nil, r, nil); empty || string(key) != "\x04\xc0\x00\x02\x01" {
+	if key, empty := k.Append(nil, r, nil); empty || string(key) != "\x04\xc0\x00\x02\x01" {
 		t.Errorf("without variables: %x, %v", key, empty)
 	}
 }
 
-// In early data an address is there and never the one that a handshake has proven; what is no address is the same as ever.
+// In early data an address is there and never the one that a handshake has proven; what is no
+// address is the same as ever.
 func TestAddressesInEarlyDataCountApart(t *testing.T) {
 	made := func(template string, complete bool, raw, client string) (string, bool) {
 		r := request("http://example.com/")
@@ -210,7 +210,7 @@ func TestAddressesInEarlyDataCountApart(t *testing.T) {
 			r := request("/")
 			r.TLS, r.RemoteAddr = &tls.ConnectionState{HandshakeComplete: complete}, "@"
 			r, _ = prepared(t, r, client)
-			key, _ := appendClientIP(nil, r, varsOf(r), 32, 64)
+			key := mustKey(t, "all", 32, 64).AppendClientIP(nil, r, Vars(r))
 			keys[string(key)] = true
 			if (key[0] == tagEarly) == complete {
 				t.Errorf("in place of an empty key of %q: %x, handshake complete: %v", client, key, complete)
@@ -358,7 +358,7 @@ func TestValuesAreTakenAsTheyAre(t *testing.T) {
 			t.Errorf("%.40q and %.40q have one key", value, other)
 		}
 		keys[key] = value
-		checkText(t, k.text([]byte(key)))
+		checkText(t, k.Text([]byte(key)))
 	}
 }
 
@@ -374,10 +374,10 @@ func TestReplacerIsLookedUpWhereItIsNeeded(t *testing.T) {
 	r, repl := prepared(t, request("/"), "192.0.2.1")
 	repl.Set("tenant", "t1")
 	k := mustKey(t, "{tenant}", 32, 64)
-	if key, _ := k.appendKey(nil, r, nil); string(key) != "\x01\x02t1" {
+	if key, _ := k.Append(nil, r, nil); string(key) != "\x01\x02t1" {
 		t.Errorf("the key is %x", key)
 	}
-	if _, empty := k.appendKey(nil, request("/"), nil); !empty {
+	if _, empty := k.Append(nil, request("/"), nil); !empty {
 		t.Error("outside of Caddy a placeholder has a value")
 	}
 }
@@ -386,10 +386,11 @@ func TestStandInNeverMeetsAnOrdinaryKey(t *testing.T) {
 	r := request("/")
 	r.Header.Set("X", "192.0.2.1")
 	r, _ = prepared(t, r, "192.0.2.1")
-	ordinary, _ := keyOf(t, mustKey(t, "{http.request.header.X}", 32, 64), r)
-	standIn, ok := appendClientIP([]byte("head"), r, varsOf(r), 32, 64)
-	if want := "head\xff" + ordinary; !ok || string(standIn) != want {
-		t.Errorf("appendClientIP = %x, %v; want %x", standIn, ok, want)
+	k := mustKey(t, "{http.request.header.X}", 32, 64)
+	ordinary, _ := keyOf(t, k, r)
+	standIn := k.AppendClientIP([]byte("head"), r, Vars(r))
+	if want := "head\xff" + ordinary; string(standIn) != want {
+		t.Errorf("AppendClientIP = %x, want %x", standIn, want)
 	}
 }
 
@@ -407,145 +408,9 @@ func TestTemplatesThatDoNotCompile(t *testing.T) {
 		{"{client_ip}", 32, 0, "1 to 128"},
 		{"{client_ip}", 32, 129, "1 to 128"},
 	} {
-		_, err := compileKey(test.template, test.v4bits, test.v6bits)
+		_, err := Compile(test.template, test.v4bits, test.v6bits)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("compileKey(%q, %d, %d) = %v, want an error with %q", test.template, test.v4bits, test.v6bits, err, test.want)
-		}
-	}
-}
-
-func TestKeyText(t *testing.T) {
-	for _, test := range []struct{ template, header, want string }{
-		{"{client_ip}", "", "192.0.2.0/24"},
-		{"user:{http.request.header.X}@{client_ip}", "alice", "user:alice@192.0.2.0/24"},
-		{"{http.request.header.X}", "2001:db8::1", "2001:db8::/64"},
-		{"{http.request.header.X}", "a\r\nb\x1b[31m\u202e\xff\"", `a\r\nb\x1b[31m\u202e\xff\"`},
-		{"{http.request.header.X}", "p\u0430ypal", `p\u0430ypal`}, // a Cyrillic letter
-		{"{http.request.header.X}", strings.Repeat("a", 20_000), strings.Repeat("a", 128) + "..."},
-		{"{http.request.header.X}", strings.Repeat("\x00", 128), strings.Repeat(`\x00`, 32) + "..."},
-		{"all", "", "all"},
-		{strings.Repeat("l", 200) + "{client_ip}", "", strings.Repeat("l", 128) + "..."},
-	} {
-		k := mustKey(t, test.template, 24, 64)
-		r := request("/")
-		r.Header["X"] = []string{test.header}
-		r, _ = prepared(t, r, "192.0.2.1")
-		key, _ := keyOf(t, k, r)
-		if got := k.text([]byte(key)); got != test.want {
-			t.Errorf("%s: text %q, want %q", test.template, got, test.want)
-		}
-	}
-	k := mustKey(t, "{http.request.header.X}", 24, 64)
-	r, _ := prepared(t, request("/"), "192.0.2.1")
-	standIn, _ := appendClientIP(nil, r, varsOf(r), 24, 64)
-	if got, want := k.text(standIn), "client_ip:192.0.2.0/24"; got != want {
-		t.Errorf("text of a stand-in: %q, want %q", got, want)
-	}
-	for _, key := range []string{"", "\xff", "\x01", "\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "\x01\x05ab", "\x04\x01", "\x06", "\x07abc"} {
-		checkText(t, k.text([]byte(key)))
-	}
-}
-
-func checkText(t testing.TB, text string) {
-	t.Helper()
-	if len(text) > longestKeyText+len("client_ip:...") {
-		t.Errorf("text of %d bytes", len(text))
-	}
-	for i := range len(text) {
-		if text[i] < ' ' || text[i] > '~' {
-			t.Errorf("text %q holds %#x", text, text[i])
-		}
-	}
-}
-
-func TestCheckKey(t *testing.T) {
-	for _, test := range []struct{ template, warning, err string }{
-		{"{client_ip}", "", ""},
-		{"{http.vars.client_ip}", "", ""},
-		{"{http.request.remote.host}", "", ""},
-		{"{http.request.remote.host/24,64}", "", ""},
-		{"{http.request.header.X-Api-Key}", "", ""},
-		{"{http.request.cookie.session}", "", ""},
-		{"{http.request.uri.query.token}", "", ""},
-		{"{http.request.uri.path.0}", "", ""},
-		{"{http.request.orig_uri.path}", "", ""},
-		{"{http.request.orig_uri.path.file}", "", ""},
-		{"{http.request.local}{http.request.local.host}{http.request.local.port}", "", ""},
-		{"{http.request.host.labels.2}", "", ""},
-		{"{http.request.tls.client.subject}", "", ""},
-		{"{http.request.tls.client.san.dns_names.0}", "", ""},
-		{"{http.request.tls.server_name}", "", ""},
-		{"{http.auth.user.id}", "", ""},
-		{"{http.vars.tenant}", "", ""},
-		{"{http.regexp.name.1}", "", ""},
-		{"{tenant}{plan}{env.REGION}{system.hostname}{file./etc/tenant}", "", ""},
-		{`\{client_ip\}`, "", ""},
-		{"{http.request.remote_ip}", "", "{client_ip}"},
-		{"{http.request.client_ip}", "", "{client_ip}"},
-		{"{http.request.remote_host}", "", "{http.request.remote.host}"},
-		{"{http.request.path}", "", "{http.request.uri.path}"},
-		{"{http.request.headers.X-Api-Key}", "", "{http.request.header.X-Api-Key}"},
-		{"{http.request.Header.X-Api-Key}", "", "{http.request.header.X-Api-Key}"},
-		{"{http.request.query.token}", "", "{http.request.uri.query.token}"},
-		{"{http.request.mehtod}", "", "{http.request.method}"},
-		{"{http.request.uri.paht}", "", "{http.request.uri.path}"},
-		{"{http.request.tls.client.subjekt}", "", "{http.request.tls.client.subject}"},
-		{"{http.request.header.}", "", "there is no placeholder {http.request.header.}"},
-		{"{http.request.\u0130.x}", "", "there is no placeholder"},
-		{"{client_ip", "", "not closed"},
-		{"{remote_ip}", "{client_ip}", ""},
-		{"{ip}", "{client_ip}", ""},
-		{"{clientip}", "{client_ip}", ""},
-		{"{client_pi}", "{client_ip}", ""},
-		{"{remote_host}", "{http.request.remote.host}", ""},
-		{"{host}", "{http.request.host}", ""},
-		{"{path}", "{http.request.uri.path}", ""},
-		{"{header.X-Api-Key}", "{http.request.header.X-Api-Key}", ""},
-		{"{cookie.session}", "{http.request.cookie.session}", ""},
-		{"{query.token}", "{http.request.uri.query.token}", ""},
-		{"{http.vars.client_pi}", "{client_ip}", ""},
-		{"{http.request.remote}", "port", ""},
-		{"{http.request.uuid}", "every request", ""},
-		{"{http.request.header.X-Forwarded-For}", "trusted_proxies", ""},
-		{"{http.request.body}", "memory", ""},
-		{"{http.reverse_proxy.upstream.hostport}", "no value yet", ""},
-		{"{time.now.unix}", "all the time", ""},
-		{"ip", "{client_ip}", ""},
-		{"client_ip", "{client_ip}", ""},
-		{"$remote_addr", "{client_ip}", ""},
-		{"%{host}", "{http.request.host}", ""},
-		{"Remote_IP", "{client_ip}", ""},
-		{"header.X-Api-Key", "{http.request.header.X-Api-Key}", ""},
-		{"http.request.header.X-Api-Key", "{http.request.header.X-Api-Key}", ""},
-		{"http.auth.user.id", "{http.auth.user.id}", ""},
-		{"all", "", ""},
-		{"static", "", ""},
-		{"backend.eu", "", ""},
-		{"ip {client_ip}", "", ""},
-	} {
-		found, err := checkKey(test.template)
-		got := ""
-		for _, w := range found {
-			got += w.Text
-		}
-		if (test.warning == "") != (got == "") || !strings.Contains(got, test.warning) {
-			t.Errorf("checkKey(%q) warns %q, want %q", test.template, got, test.warning)
-		}
-		if (test.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), test.err) {
-			t.Errorf("checkKey(%q) = %v, want %q", test.template, err, test.err)
-		}
-	}
-}
-
-func TestSuggestionsExist(t *testing.T) {
-	for _, name := range requestNames {
-		if !knownToCaddy("http.request." + name) {
-			t.Errorf("Caddy does not know {http.request.%s}", name)
-		}
-	}
-	for slip, meant := range slips {
-		if strings.HasPrefix(meant, "http.request.") && !knownToCaddy(meant) {
-			t.Errorf("Caddy does not know {%s}, suggested for {%s}", meant, slip)
+			t.Errorf("Compile(%q, %d, %d) = %v, want an error with %q", test.template, test.v4bits, test.v6bits, err, test.want)
 		}
 	}
 }
@@ -565,31 +430,32 @@ func TestDefaultKeyDoesNotAllocate(t *testing.T) {
 		r := request("/a/b?c=d")
 		r.Header.Set("X-Api-Key", "secret")
 		r, _ = prepared(t, r, test.client)
-		vars := varsOf(r)
+		vars := Vars(r)
 		k := mustKey(t, test.template, 32, 64)
 		dst := make([]byte, 0, 64)
-		if n := testing.AllocsPerRun(100, func() { dst, _ = k.appendKey(dst[:0], r, vars) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { dst, _ = k.Append(dst[:0], r, vars) }); n != 0 {
 			t.Errorf("%s of %s: %v allocations, want 0", test.template, test.client, n)
 		}
-		if n := testing.AllocsPerRun(100, func() { dst, _ = appendClientIP(dst[:0], r, vars, 32, 64) }); n != 0 {
-			t.Errorf("appendClientIP of %s: %v allocations, want 0", test.client, n)
+		if n := testing.AllocsPerRun(100, func() { dst = k.AppendClientIP(dst[:0], r, vars) }); n != 0 {
+			t.Errorf("AppendClientIP of %s: %v allocations, want 0", test.client, n)
 		}
 	}
 }
 
-// What is read from the request without the replacer is what the replacer reads, whatever a client sends.
+// What is read from the request without the replacer is what the replacer reads, whatever a client
+// sends.
 func FuzzKeyBothWays(f *testing.F) {
 	f.Add("example.com", "192.0.2.1:1234", "GET", "/a/../b", "q=1", "192.0.2.1", "secret", "tenant")
 	f.Add("EXAMPLE.com.:443", "[2001:db8::1%eth0]:1", "get", "//", "", "::ffff:192.0.2.1", "", "")
 	f.Add("[::1]", "/run/socket", "", "", "%", "", ",", "{http.request.host}")
 	f.Add("[::1]:80:80", "a:b:c", "\x00", "\xff", "\n", "{}", "1.2.3.4", "::1")
 	f.Add(":", "]:1", "[", "*", "?", ":", "", "[a]:b")
-	var templates []*keyTemplate
+	var templates []*Template
 	for _, t := range []string{
 		"{client_ip}", "{http.request.host}", "{http.request.hostport}{http.request.uri.path}", "x{http.request.remote.host}-{http.request.method}",
 		"{http.request.scheme}{http.request.uri.query}{http.vars.v}", "{http.request.header.A}{http.request.host}{client_ip}",
 	} {
-		k, err := compileKey(t, 24, 56)
+		k, err := Compile(t, 24, 56)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -607,28 +473,11 @@ func FuzzKeyBothWays(f *testing.F) {
 	})
 }
 
-// The short way to an IPv4 address reads the same as the standard library's.
-func FuzzParseIPv4(f *testing.F) {
-	for _, s := range []string{
-		"192.0.2.1", "0.0.0.0", "255.255.255.255", "256.0.0.1", "1.2.3", "1.2.3.4.5", "01.2.3.4", "1.2.3.00", "1..2.3", ".1.2.3", "1.2.3.", "1.2.3.4 ",
-		"1.2.3.4%eth0", "+1.2.3.4", "::ffff:1.2.3.4", "1234567", "1.2.3.0x4", "0.0.0.0000000",
-	} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		want, err := netip.ParseAddr(s)
-		valid := err == nil && want.Is4()
-		if got, ok := parseIPv4(s); ok != valid || ok && got != want.As4() {
-			t.Errorf("parseIPv4(%q) = %v, %v, want %v, %v", s, got, ok, want, valid)
-		}
-	})
-}
-
 func FuzzKey(f *testing.F) {
 	f.Add("a:b", "c", "a", "b:c", "192.0.2.1")
 	f.Add("192.0.2.1", "::1", "{client_ip}", "{}", "2001:db8::1%eth0")
 	f.Add("\x00", "\xff\x01", "", "\r\n", "@")
-	k, err := compileKey(`x{http.request.header.A}\{{client_ip}{b}{http.request.header.C}`, 24, 56)
+	k, err := Compile(`x{http.request.header.A}\{{client_ip}{b}{http.request.header.C}`, 24, 56)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -638,18 +487,18 @@ func FuzzKey(f *testing.F) {
 		if (one == two) != same {
 			t.Errorf("%q+%q and %q+%q: same key %v, want %v", a1, b1, a2, b2, one == two, same)
 		}
-		checkText(t, k.text([]byte(one)))
-		checkText(t, k.text([]byte(a1)))
-		if k, err := compileKey(a1, 32, 64); err == nil {
+		checkText(t, k.Text([]byte(one)))
+		checkText(t, k.Text([]byte(a1)))
+		if k, err := Compile(a1, 32, 64); err == nil {
 			r, _ := prepared(t, request("/"), client)
-			key, _ := k.appendKey(nil, r, varsOf(r))
-			checkText(t, k.text(key))
+			key, _ := k.Append(nil, r, Vars(r))
+			checkText(t, k.Text(key))
 		}
 	})
 }
 
 // canonical is what two values must have in common to be one: an independent reading of addresses.
-func canonical(value string, k *keyTemplate) string {
+func canonical(value string, k *Template) string {
 	if addr, ok := parseIP(value); ok {
 		bits := k.v6bits
 		if addr.Is4() {
@@ -661,7 +510,7 @@ func canonical(value string, k *keyTemplate) string {
 	return "text " + value
 }
 
-func fuzzKey(t *testing.T, k *keyTemplate, a, b, client string) string {
+func fuzzKey(t *testing.T, k *Template, a, b, client string) string {
 	r := request("/")
 	r.Header["A"] = []string{a}
 	r, repl := prepared(t, r, client)
@@ -673,11 +522,11 @@ func fuzzKey(t *testing.T, k *keyTemplate, a, b, client string) string {
 func BenchmarkKeyClientIP(b *testing.B) {
 	r, _ := prepared(b, request("/"), "192.0.2.1")
 	r = r.WithContext(context.WithValue(r.Context(), caddy.CtxKey("deeper"), 1))
-	k, vars := mustKey(b, "{client_ip}", 32, 64), varsOf(r)
+	k, vars := mustKey(b, "{client_ip}", 32, 64), Vars(r)
 	dst := make([]byte, 0, 64)
 	b.ReportAllocs()
 	for b.Loop() {
-		dst, _ = k.appendKey(dst[:0], r, vars)
+		dst, _ = k.Append(dst[:0], r, vars)
 	}
 }
 
@@ -685,10 +534,10 @@ func BenchmarkKeyComposite(b *testing.B) {
 	r := request("http://example.com/a/b")
 	r.Header.Set("X-Api-Key", "0123456789abcdef")
 	r, _ = prepared(b, r, "192.0.2.1")
-	k, vars := mustKey(b, "{http.request.host}|{http.request.header.X-Api-Key}", 32, 64), varsOf(r)
+	k, vars := mustKey(b, "{http.request.host}|{http.request.header.X-Api-Key}", 32, 64), Vars(r)
 	dst := make([]byte, 0, 64)
 	b.ReportAllocs()
 	for b.Loop() {
-		dst, _ = k.appendKey(dst[:0], r, vars)
+		dst, _ = k.Append(dst[:0], r, vars)
 	}
 }

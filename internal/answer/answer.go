@@ -1,0 +1,184 @@
+// Package answer tells the world what was decided for a request: the client by headers and by the
+// body of a denial, other handlers by placeholders, Caddy by events, and the operator by the log of
+// refusals.
+//
+// It knows no algorithms and no counters. What it gets is one Result a limit.
+package answer
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// Options say how a handler answers.
+type Options struct {
+	// Status is the status of a response to a denied request.
+	Status int
+	// Message is the body of such a response, "" for problem details (RFC 9457).
+	Message string
+	// Jitter adds up to this share to Retry-After at random, 0 to 1.
+	Jitter float64
+	// Headers are the sets of informational headers to send.
+	Headers HeaderSets
+	// NoPlaceholders leaves {http.rate_limit.*} unset for admitted requests.
+	NoPlaceholders bool
+	// Events gets an event for each denied request, unless it is nil.
+	Events *Events
+}
+
+// A Responder answers requests by a handler's options. It is not changed after NewResponder and is
+// safe for concurrent use.
+type Responder struct {
+	Options
+	message *message // nil for problem details
+
+	contentType string
+	// The problem details up to the wait.
+	exceeded string
+	reduced  string
+
+	// The errors for error routes. caddyhttp.Error would look up the caller for each request.
+	denied      error
+	unavailable error
+	tooEarly    error
+}
+
+// NewResponder prepares what does not differ from request to request.
+func NewResponder(o Options) *Responder {
+	contentType := "application/problem+json"
+	var m *message
+	if o.Message != "" {
+		contentType = "text/plain; charset=utf-8"
+		if m = compileMessage(o.Message); m.json {
+			contentType = "application/json"
+		}
+	}
+	routed := func(status int, text string) error {
+		return caddyhttp.HandlerError{StatusCode: status, Err: errors.New(text)}
+	}
+	return &Responder{
+		Options:     o,
+		message:     m,
+		contentType: contentType,
+		exceeded:    problem(quotaExceeded, o.Status),
+		reduced:     problem(reducedCapacity, http.StatusServiceUnavailable),
+		denied:      routed(o.Status, "rate limit exceeded"),
+		unavailable: routed(http.StatusServiceUnavailable, "rate limit unavailable"),
+		tooEarly:    routed(http.StatusTooEarly, "rate limit exceeded by early data, whose sender is not proven"),
+	}
+}
+
+// Admit tells the client and the handlers after this one how the limits stand at now (nanoseconds
+// since the Unix epoch). It does not keep results.
+func (o *Responder) Admit(w http.ResponseWriter, r *http.Request, results []Result, now int64) {
+	if len(results) == 0 {
+		return
+	}
+	writeHeaders(w.Header(), o.Headers, results, now)
+	if o.NoPlaceholders {
+		return
+	}
+	if repl := replacerOf(r); repl != nil {
+		setPlaceholders(repl, "", 0, results)
+	}
+}
+
+// A Reason is why a request is denied.
+type Reason uint8
+
+const (
+	// Exceeded is a limit that has no room: 429.
+	Exceeded Reason = iota
+	// Unavailable is a zone that fails closed while Redis is unavailable: 503.
+	Unavailable
+	// TooEarly is early data (RFC 8470) denied by the count of an address that is not proven: 425,
+	// upon which a client sends the request again after the handshake.
+	TooEarly
+)
+
+// A Denial is what Deny answers.
+type Denial struct {
+	Reason Reason
+	// Zone is the one with the longest wait, Wait that wait.
+	Zone string
+	Wait time.Duration
+	// Results are what the limits decided, also those that admitted. They are not kept.
+	Results []Result
+	// Now is when they did, in nanoseconds since the Unix epoch.
+	Now int64
+}
+
+// Deny answers a denied request. It returns an error only for the server's error routes to handle;
+// else the response is written.
+func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error {
+	if d.Reason == TooEarly {
+		return o.denyEarly(w, r)
+	}
+	seconds := retryAfterSeconds(d.Wait, o.Jitter)
+	repl := replacerOf(r)
+	if repl != nil {
+		setPlaceholders(repl, d.Zone, seconds, d.Results)
+	}
+	if o.Events != nil {
+		o.Events.exceeded(r, d.Zone, seconds)
+	}
+	f := newFields()
+	f.addResults(w.Header(), o.Headers, d.Results, d.Now)
+	f.addNumber("Retry-After", seconds)
+	f.addReady("Cache-Control", "no-store")
+	status, err := o.Status, o.denied
+	if d.Reason == Unavailable {
+		status, err = http.StatusServiceUnavailable, o.unavailable
+	}
+	routed := isRouted(r, err)
+	if !routed {
+		f.addReady("Content-Type", o.contentType)
+	}
+	f.writeTo(w.Header())
+	if routed {
+		return err
+	}
+	o.writeBody(w, r, status, repl, d, seconds)
+	return nil
+}
+
+// denyEarly answers early data. Retry-After and RateLimit headers would tell of a count that is not
+// the client's own.
+func (o *Responder) denyEarly(w http.ResponseWriter, r *http.Request) error {
+	h := w.Header()
+	h["Cache-Control"] = []string{"no-store"}
+	if isRouted(r, o.tooEarly) {
+		return o.tooEarly
+	}
+	h["Content-Type"] = []string{"application/problem+json"}
+	writeResponse(w, r, http.StatusTooEarly, tooEarlyProblem)
+	return nil
+}
+
+// maxRetryAfter keeps Retry-After in what a client with 32 bits can read.
+const maxRetryAfter = math.MaxInt32
+
+// retryAfterSeconds returns a wait in whole seconds, rounded up and never 0, plus up to the share
+// jitter of it at random.
+func retryAfterSeconds(wait time.Duration, jitter float64) int64 {
+	seconds := min(max(ceilSeconds(wait), 1), maxRetryAfter)
+	if !(jitter > 0) {
+		return seconds
+	}
+	// Of a few seconds the share is less than one; a second more for every other client still
+	// spreads them.
+	spread := max(int64(float64(seconds)*min(jitter, 1)), 1)
+	return min(seconds+rand.Int64N(spread+1), maxRetryAfter)
+}
+
+// replacerOf returns the request's replacer, nil outside of Caddy.
+func replacerOf(r *http.Request) *caddy.Replacer {
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	return repl
+}

@@ -1,0 +1,103 @@
+package answer
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// The problem types and their titles are those that the draft registers with IANA.
+const (
+	quotaExceeded   = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded"`
+	reducedCapacity = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary Reduced Capacity"`
+)
+
+// tooEarlyProblem is the answer to early data: it names no limit, as none of the client's own has
+// denied.
+var tooEarlyProblem = []byte(`{"type":"about:blank","title":"Too Early","status":425,` +
+	`"detail":"The address of the client is not proven yet. Send the request again after the TLS handshake."}`)
+
+var bodies = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxPooledBody bounds the buffers that are used again.
+const maxPooledBody = 64 << 10
+
+// writeBody writes the handler's message, or problem details.
+func (o *Responder) writeBody(w http.ResponseWriter, r *http.Request, status int, repl *caddy.Replacer, d Denial, seconds int64) {
+	body := bodies.Get().(*[]byte)
+	defer func() {
+		if cap(*body) <= maxPooledBody {
+			bodies.Put(body)
+		}
+	}()
+	switch {
+	case o.message == nil:
+		*body = o.appendProblem((*body)[:0], d, seconds)
+	case repl != nil:
+		*body = o.message.appendTo((*body)[:0], repl.Get)
+	default:
+		*body = o.message.appendTo((*body)[:0], func(string) (any, bool) { return nil, false })
+	}
+	writeResponse(w, r, status, *body)
+}
+
+// writeResponse writes status and body. That a client is gone is not an error worth reporting.
+func writeResponse(w http.ResponseWriter, r *http.Request, status int, body []byte) {
+	delete(w.Header(), "Content-Length") // of some earlier handler's body
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body)
+	}
+}
+
+// problem begins problem details (RFC 9457).
+func problem(begin string, status int) string {
+	return begin + `,"status":` + strconv.Itoa(status) + `,"detail":"Try again in `
+}
+
+// appendProblem appends problem details.
+func (o *Responder) appendProblem(b []byte, d Denial, seconds int64) []byte {
+	unavailable := d.Reason == Unavailable
+	if unavailable {
+		b = append(b, o.reduced...)
+	} else {
+		b = append(b, o.exceeded...)
+	}
+	b = strconv.AppendInt(b, seconds, 10)
+	if seconds == 1 {
+		b = append(b, ` second."`...)
+	} else {
+		b = append(b, ` seconds."`...)
+	}
+	if !unavailable {
+		b = appendViolated(b, d.Results)
+	}
+	return append(b, '}')
+}
+
+// appendViolated appends the names of the policies that denied, if any did: a zone that denies
+// requests without a key has none.
+func appendViolated(b []byte, results []Result) []byte {
+	separator := `,"violated-policies":[`
+	for i := range results {
+		if results[i].Allowed {
+			continue
+		}
+		b = append(b, separator...)
+		separator = ","
+		p := results[i].Policy
+		if p.quoted != "" {
+			b = append(b, p.quoted...) // a string of a structured field is one of JSON as well
+			continue
+		}
+		quoted, _ := json.Marshal(p.Name) // of a string, which can't fail
+		b = append(b, quoted...)
+	}
+	if separator == "," {
+		b = append(b, ']')
+	}
+	return b
+}

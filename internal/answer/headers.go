@@ -1,0 +1,265 @@
+package answer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// HeaderSets are the sets of informational headers to send; 0 is off.
+type HeaderSets uint8
+
+// The sets of headers.
+const (
+	// Draft is draft-ietf-httpapi-ratelimit-headers-11: RateLimit-Policy and RateLimit.
+	Draft HeaderSets = 1 << iota
+	// Kong is what Kong's rate-limiting-advanced sends.
+	Kong
+	// GitHub is what GitHub's API sends.
+	GitHub
+)
+
+// HeaderSetNames are the values of the option headers. All but the last are the sets in their
+// order.
+var HeaderSetNames = []string{"draft", "kong", "github", "off"}
+
+// The names as Go's header maps spell them.
+const (
+	rateLimitPolicy = "Ratelimit-Policy"
+	rateLimit       = "Ratelimit"
+
+	kongLimit     = "Ratelimit-Limit"
+	kongRemaining = "Ratelimit-Remaining"
+	kongReset     = "Ratelimit-Reset"
+
+	githubLimit     = "X-Ratelimit-Limit"
+	githubRemaining = "X-Ratelimit-Remaining"
+	githubUsed      = "X-Ratelimit-Used"
+	githubReset     = "X-Ratelimit-Reset"
+)
+
+// ParseHeaderSets reads the option headers. No name at all is draft.
+func ParseHeaderSets(names []string) (HeaderSets, error) {
+	if len(names) == 0 {
+		return Draft, nil
+	}
+	var sets HeaderSets
+	for i, name := range names {
+		switch at := slices.Index(HeaderSetNames, name); {
+		case at < 0:
+			return 0, fmt.Errorf("there are no headers %q; write draft, kong, github, or off", name)
+		case slices.Contains(names[:i], name):
+			return 0, fmt.Errorf("%s is given twice; write it once", name)
+		case name == "off" && len(names) > 1:
+			return 0, errors.New("off is given together with a header set; write either off or the sets, like draft kong")
+		case name != "off":
+			sets |= 1 << at
+		}
+	}
+	return sets, nil
+}
+
+// fields collects headers whose values stand one after the other in one text, so that all of them
+// cost two allocations: the text, and the slice that the header map points into. The rest is
+// reused.
+type fields struct {
+	text []byte
+	list []field
+}
+
+// field is a header. Its value is ready, or the text up to end.
+type field struct {
+	name  string
+	ready string
+	end   int
+}
+
+var fieldPool = sync.Pool{New: func() any { return new(fields) }}
+
+func newFields() *fields {
+	f := fieldPool.Get().(*fields)
+	f.text, f.list = f.text[:0], f.list[:0]
+	return f
+}
+
+// writeHeaders writes what the limits decided into h. It is called before the response is made.
+func writeHeaders(h http.Header, sets HeaderSets, results []Result, now int64) {
+	if sets == 0 || len(results) == 0 {
+		return
+	}
+	f := newFields()
+	f.addResults(h, sets, results, now)
+	f.writeTo(h)
+}
+
+// addResults adds what the limits decided at now (nanoseconds since the Unix epoch). Headers that
+// earlier handlers wrote stay: the draft's lists are appended to, and Caddy's reverse_proxy adds
+// those of an upstream. The other sets hold single numbers; there the lower of two handlers' stays.
+func (f *fields) addResults(h http.Header, sets HeaderSets, results []Result, now int64) {
+	if len(results) == 0 {
+		return
+	}
+	if sets&Draft != 0 {
+		f.addDraft(results)
+	}
+	if sets&^Draft != 0 {
+		shown := tightest(results)
+		if sets&Kong != 0 {
+			f.addKong(h, results, shown)
+		}
+		if sets&GitHub != 0 {
+			f.addGitHub(h, shown, now)
+		}
+	}
+}
+
+// addDraft adds the draft's two lists, with a member for each limit.
+func (f *fields) addDraft(results []Result) {
+	if len(results) == 1 {
+		if results[0].Policy.item == "" {
+			return
+		}
+		f.addReady(rateLimitPolicy, results[0].Policy.item)
+	} else {
+		for i := range results {
+			f.beginMember(results[i].Policy.item)
+		}
+		if len(f.text) == 0 {
+			return
+		}
+		f.end(rateLimitPolicy)
+	}
+	for i := range results {
+		r := &results[i]
+		if r.Policy.quoted == "" {
+			continue
+		}
+		f.beginMember(r.Policy.quoted)
+		f.text = append(f.text, ";r="...)
+		f.text = strconv.AppendInt(f.text, integer(r.Remaining), 10)
+		f.text = append(f.text, ";t="...)
+		f.text = strconv.AppendInt(f.text, integer(ceilSeconds(r.reset())), 10)
+	}
+	f.end(rateLimit)
+}
+
+// beginMember begins a member of a list.
+func (f *fields) beginMember(s string) {
+	if s == "" {
+		return
+	}
+	if len(f.text) > f.start() {
+		f.text = append(f.text, ", "...)
+	}
+	f.text = append(f.text, s...)
+}
+
+// start returns where the text of the header being written begins.
+func (f *fields) start() int {
+	for i := len(f.list) - 1; i >= 0; i-- {
+		if f.list[i].ready == "" {
+			return f.list[i].end
+		}
+	}
+	return 0
+}
+
+// end ends the header being written.
+func (f *fields) end(name string) {
+	f.list = append(f.list, field{name: name, end: len(f.text)})
+}
+
+// addReady adds a header with a value that is not empty.
+func (f *fields) addReady(name, value string) {
+	f.list = append(f.list, field{name: name, ready: value})
+}
+
+func (f *fields) addNumber(name string, n int64) {
+	f.text = strconv.AppendInt(f.text, n, 10)
+	f.end(name)
+}
+
+// addKong adds a pair for each window, and the tightest limit without its window.
+func (f *fields) addKong(h http.Header, results []Result, shown *Result) {
+	for i := range results {
+		r := &results[i]
+		p := r.Policy
+		if p.windowLimit == "" || hiddenByAnother(results, i) || hasLess(h, p.windowRemaining, r.Remaining) {
+			continue
+		}
+		f.addNumber(p.windowLimit, r.Limit)
+		f.addNumber(p.windowRemaining, r.Remaining)
+	}
+	if hasLess(h, kongRemaining, shown.Remaining) {
+		return
+	}
+	f.addNumber(kongLimit, shown.Limit)
+	f.addNumber(kongRemaining, shown.Remaining)
+	f.addNumber(kongReset, ceilSeconds(shown.reset()))
+}
+
+// hiddenByAnother reports whether another limit of the same window has less remaining.
+func hiddenByAnother(results []Result, i int) bool {
+	for j := range results {
+		if j == i || results[j].Policy.windowLimit != results[i].Policy.windowLimit {
+			continue
+		}
+		if results[j].Remaining < results[i].Remaining || results[j].Remaining == results[i].Remaining && j < i {
+			return true
+		}
+	}
+	return false
+}
+
+// hasLess reports whether an earlier handler's limit has less remaining.
+func hasLess(h http.Header, name string, remaining int64) bool {
+	values := h[name]
+	if len(values) == 0 {
+		return false
+	}
+	n, err := strconv.ParseInt(values[0], 10, 64)
+	return err == nil && n < remaining
+}
+
+// addGitHub adds GitHub's headers, whose reset is a point in time.
+func (f *fields) addGitHub(h http.Header, shown *Result, now int64) {
+	if hasLess(h, githubRemaining, shown.Remaining) {
+		return
+	}
+	f.addNumber(githubLimit, shown.Limit)
+	f.addNumber(githubRemaining, shown.Remaining)
+	f.addNumber(githubUsed, max(shown.Limit-shown.Remaining, 0))
+	reset := time.Duration(math.MaxInt64)
+	if in := shown.reset(); now < math.MaxInt64-int64(in) {
+		reset = time.Duration(now) + in
+	}
+	f.addNumber(githubReset, ceilSeconds(reset))
+}
+
+// writeTo puts the headers into h, and ends the use of f. Nothing in h shares memory with another
+// request: handlers downstream may change values in place.
+func (f *fields) writeTo(h http.Header) {
+	text := string(f.text)
+	values := make([]string, len(f.list))
+	start := 0
+	for i, field := range f.list {
+		values[i] = field.ready
+		if field.ready == "" {
+			values[i] = text[start:field.end]
+			start = field.end
+		}
+		value := values[i : i+1 : i+1]
+		if field.name == rateLimit || field.name == rateLimitPolicy {
+			if before := h[field.name]; len(before) > 0 {
+				value = append(slices.Clip(before), value...)
+			}
+		}
+		h[field.name] = value
+	}
+	fieldPool.Put(f)
+}

@@ -1,0 +1,88 @@
+package answer
+
+import (
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+const (
+	placeholderPrefix = "http.rate_limit."
+	exceededName      = "exceeded.name"
+	exceededWait      = "exceeded.wait"
+)
+
+// setPlaceholders makes {http.rate_limit.*} known to what handles the request from here on. wait,
+// in seconds, and zone are a denial's; wait is 0 for an admitted request.
+//
+// It costs one allocation, a second one for several limits: the function that the replacer asks.
+// That one can't be reused: the access log asks after the handler has returned.
+func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, results []Result) {
+	if len(results) == 1 && (wait == 0 || zone == results[0].Policy.Zone) {
+		only := valuesOf(&results[0])
+		repl.Map(func(name string) (any, bool) {
+			return lookUp(name, only.policy.Zone, wait, []values{only})
+		})
+		return
+	}
+	all := make([]values, len(results))
+	for i := range results {
+		all[i] = valuesOf(&results[i])
+	}
+	repl.Map(func(name string) (any, bool) { return lookUp(name, zone, wait, all) })
+}
+
+// values are those of the placeholders of one limit.
+type values struct {
+	policy                  *Policy
+	limit, remaining, reset int64
+}
+
+func valuesOf(r *Result) values {
+	return values{r.Policy, r.Limit, r.Remaining, ceilSeconds(r.reset())}
+}
+
+// lookUp returns the value of a placeholder.
+func lookUp(name, exceeded string, wait int64, all []values) (any, bool) {
+	name, ok := strings.CutPrefix(name, placeholderPrefix)
+	if !ok {
+		return nil, false
+	}
+	if wait > 0 {
+		switch name {
+		case exceededName:
+			return exceeded, true
+		case exceededWait:
+			return wait, true
+		}
+	}
+	dot := strings.LastIndexByte(name, '.')
+	if dot < 0 {
+		return nil, false
+	}
+	shown := tightestOf(all, name[:dot])
+	if shown == nil {
+		return nil, false
+	}
+	switch name[dot+1:] {
+	case "limit":
+		return shown.limit, true
+	case "remaining":
+		return shown.remaining, true
+	case "reset":
+		return shown.reset, true
+	}
+	return nil, false
+}
+
+// tightestOf returns the values of a zone; of several limits, those of the tightest.
+func tightestOf(all []values, zone string) (shown *values) {
+	for i := range all {
+		v := &all[i]
+		if v.policy.Zone == zone && (shown == nil || v.remaining < shown.remaining ||
+			v.remaining == shown.remaining && v.policy.Window > shown.policy.Window) {
+			shown = v
+		}
+	}
+	return shown
+}

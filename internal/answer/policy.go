@@ -1,0 +1,168 @@
+package answer
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Policy is what answers tell of one limit, whoever asks. Compile makes it ready; it is not
+// changed afterwards.
+type Policy struct {
+	// Zone is the name of the limit's zone.
+	Zone string
+	// Name is the zone's name, with -<window> where the zone has several limits.
+	Name   string
+	Limit  int64
+	Window time.Duration
+	// Fixed is set for a fixed window, which gives back all of its limit at its end. The other
+	// algorithms give it back bit by bit.
+	Fixed bool
+
+	// quoted is the name as a string of a structured field, item the limit's member of
+	// RateLimit-Policy. Both are empty for a name that can't be quoted.
+	quoted string
+	item   string
+
+	// windowLimit and windowRemaining are Kong's header names for this window.
+	windowLimit     string
+	windowRemaining string
+}
+
+// Compile returns the policy with its texts for these sets of headers.
+func (p Policy) Compile(sets HeaderSets) *Policy {
+	if quoted, ok := structuredString(p.Name); ok {
+		p.quoted = quoted
+		p.item = fmt.Sprintf("%s;q=%d;w=%d", quoted, integer(p.Limit), max(integer(ceilSeconds(p.Window)), 1))
+	}
+	if sets&Kong != 0 {
+		name := kongWindow(p.Window)
+		p.windowLimit = http.CanonicalHeaderKey("X-RateLimit-Limit-" + name)
+		p.windowRemaining = http.CanonicalHeaderKey("X-RateLimit-Remaining-" + name)
+	}
+	return &p
+}
+
+// kongWindow returns the end of Kong's header names: the window's name, or its seconds.
+func kongWindow(window time.Duration) string {
+	const day = 24 * time.Hour
+	switch window {
+	case time.Second:
+		return "Second"
+	case time.Minute:
+		return "Minute"
+	case time.Hour:
+		return "Hour"
+	case day:
+		return "Day"
+	case 30 * day:
+		return "Month"
+	case 365 * day:
+		return "Year"
+	}
+	return strconv.FormatInt(max(ceilSeconds(window), 1), 10)
+}
+
+// structuredString quotes s by RFC 9651, section 4.1.6. Only printable ASCII can be quoted.
+func structuredString(s string) (quoted string, ok bool) {
+	var b strings.Builder
+	b.WriteByte('"')
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c < ' ' || c > '~':
+			return "", false
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			fallthrough
+		default:
+			b.WriteByte(s[i])
+		}
+	}
+	b.WriteByte('"')
+	return b.String(), true
+}
+
+// A Result is what one limit decided for a request.
+type Result struct {
+	Policy  *Policy
+	Allowed bool
+	// Limit is the number of requests in a window that was enforced: the policy's, or a share of
+	// it while Redis is unavailable.
+	Limit     int64
+	Remaining int64
+	// RetryAfter is how long a denied request must wait to be admitted, 0 where that is unknown.
+	RetryAfter time.Duration
+	// NextAfter is how long until more remains, ResetAfter until the whole limit does.
+	NextAfter  time.Duration
+	ResetAfter time.Duration
+}
+
+// reset returns how long until there is more to be had, in the terms of the limit's algorithm. It
+// is never later than the Retry-After of a denial.
+func (r *Result) reset() time.Duration {
+	switch {
+	case !r.Allowed && r.RetryAfter > 0:
+		return r.RetryAfter
+	case !r.Allowed:
+		return r.Policy.Window
+	case r.Policy.Fixed:
+		return r.ResetAfter
+	case r.Remaining <= 0:
+		return r.NextAfter
+	}
+	return max(r.NextAfter, r.pace())
+}
+
+// pace returns how long what remains lasts at the limit's own rate.
+func (r *Result) pace() time.Duration {
+	limit, window := r.Limit, r.Policy.Window
+	if limit <= 0 {
+		limit = r.Policy.Limit
+	}
+	if limit <= 0 || window <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(r.Remaining), uint64(window))
+	if hi >= uint64(limit) {
+		return math.MaxInt64
+	}
+	quotient, _ := bits.Div64(hi, lo, uint64(limit))
+	return time.Duration(min(quotient, math.MaxInt64))
+}
+
+// tightest returns the limit that single-valued headers show: the one with the least remaining, the
+// longest window on a tie.
+func tightest(results []Result) *Result {
+	best := &results[0]
+	for i := range results[1:] {
+		r := &results[i+1]
+		if r.Remaining < best.Remaining || r.Remaining == best.Remaining && r.Policy.Window > best.Policy.Window {
+			best = r
+		}
+	}
+	return best
+}
+
+// ceilSeconds returns d in whole seconds, rounded up; 0 for what is past.
+func ceilSeconds(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	seconds := int64(d / time.Second)
+	if d%time.Second > 0 {
+		seconds++
+	}
+	return seconds
+}
+
+// maxInteger has one digit less than an integer of a structured field may have (RFC 9651, section
+// 3.3.1): Go's parser of them, dunglas/httpsfv 1.1.1, rejects one of 15 digits that something
+// follows.
+const maxInteger = 99_999_999_999_999
+
+// integer clamps n to what a structured field can hold; none here is negative.
+func integer(n int64) int64 { return min(max(n, 0), maxInteger) }

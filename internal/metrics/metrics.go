@@ -1,0 +1,104 @@
+// Package metrics counts what zones decide, and shows Prometheus the state of zones and of Redis.
+//
+// The counters belong to the process, so that they go on over a reload; each configuration has a
+// registry of its own to which they are added. Labels are names from the configuration, never a key
+// or an address: those are without bound, and may be personal data.
+package metrics
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const namespace, subsystem = "caddy", "rate_limit"
+
+var (
+	decisionCount = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "decisions_total",
+		Help: "Requests that a zone decided on.",
+	}, []string{"zone", "decision"})
+	overflowCount = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "overflow_decisions_total",
+		Help: "Decisions that came from the sketch, because the zone held max_keys keys already.",
+	}, []string{"zone"})
+)
+
+// A Decision is what a zone decided on a request.
+type Decision uint8
+
+const (
+	Admitted Decision = iota
+	Denied
+	// TooEarly is a denial in early data, for an address that is not proven.
+	TooEarly
+	// Skipped is a request without a key that passes uncounted.
+	Skipped
+	// Unavailable is a denial because Redis is unavailable.
+	Unavailable
+)
+
+// decisionLabels are in the order of the decisions.
+var decisionLabels = [...]string{"admitted", "refused", "too_early", "skipped", "unavailable"}
+
+// A Zone has one zone's counters, looked up once. A nil *Zone counts nothing.
+type Zone struct {
+	name      string
+	decisions [len(decisionLabels)]prometheus.Counter
+	overflow  prometheus.Counter
+}
+
+// users are how many handlers have each zone's counters.
+var users = struct {
+	sync.Mutex
+	of map[string]int
+}{of: map[string]int{}}
+
+// NewZone returns the counters of a zone. They begin with the first handler that asks for them and
+// go on until each has released them: a reload provisions the new handlers before it cleans up the
+// old ones, so a zone that stays keeps its counters.
+func NewZone(name string) *Zone {
+	z := &Zone{name: label(name)}
+	users.Lock()
+	defer users.Unlock()
+	users.of[z.name]++
+	for d, decision := range decisionLabels {
+		z.decisions[d] = decisionCount.WithLabelValues(z.name, decision)
+	}
+	z.overflow = overflowCount.WithLabelValues(z.name)
+	return z
+}
+
+// Release gives the counters up. The metrics of a zone that no handler has any more are removed:
+// otherwise every rename would leave some behind, as long as the process lives.
+func (z *Zone) Release() {
+	if z == nil {
+		return
+	}
+	users.Lock()
+	defer users.Unlock()
+	if users.of[z.name]--; users.of[z.name] > 0 {
+		return
+	}
+	delete(users.of, z.name)
+	decisionCount.DeletePartialMatch(prometheus.Labels{"zone": z.name})
+	overflowCount.DeleteLabelValues(z.name)
+}
+
+// Count counts a decision.
+func (z *Zone) Count(d Decision) {
+	if z != nil {
+		z.decisions[d].Inc()
+	}
+}
+
+// CountOverflow counts a decision that came from the sketch, beside what was decided.
+func (z *Zone) CountOverflow() {
+	if z != nil {
+		z.overflow.Inc()
+	}
+}
+
+// label makes a name fit for a label, which is UTF-8.
+func label(name string) string { return strings.ToValidUTF8(name, "?") }

@@ -1,0 +1,108 @@
+package metrics
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func someState() ([]ZoneState, []RedisState) {
+	return []ZoneState{
+			{"m", 3, false, true, time.Unix(1_795_249_670, 5e8)}, {"m", 4, true, true, time.Unix(1_795_249_660, 0)},
+			{Zone: "m"}, {Zone: "other\xff"}, {Zone: "new", Syncs: true},
+		},
+		[]RedisState{
+			{"caddy", true, 10, 1, 100, 3, 1, 2, 3}, {"caddy", false, 1, 5, 7, 1, 4, 5, 6}, {Namespace: "shop", Up: true, Syncs: 2},
+		}
+}
+
+// scrape reads what a registry tells of zone m and of everything that has no zone, without the
+// common part of names.
+func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := strings.TrimPrefix(f.GetName(), "caddy_rate_limit_")
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			if strings.HasSuffix(name, " m") || !strings.Contains(name, "decisions") {
+				values[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return values
+}
+
+func TestMetricsSurviveAReload(t *testing.T) {
+	c := NewZone("m")
+	c.Count(Admitted)
+	c.CountOverflow()
+	before := scrapeDecisions(t)
+	for config := range 3 {
+		registry := prometheus.NewPedanticRegistry()
+		for range 2 { // two handlers of one configuration
+			if err := Register(registry, someState); err != nil {
+				t.Fatal(err)
+			}
+		}
+		NewZone("m").Count(Denied)
+		want := map[string]float64{
+			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total refused m": before["decisions_total refused m"] + float64(config+1),
+			"decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
+			"keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
+			"synced_timestamp_seconds m": 1_795_249_660, "synced_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
+			"exchanges_total caddy failed": 6, "exchanges_total caddy ok": 11, "exchanges_total shop failed": 0, "exchanges_total shop ok": 2,
+			"exchanged_keys_total caddy": 107, "exchanged_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
+			"circuits_open caddy": 5, "circuit_trips_total caddy": 7, "strict_timeouts_total caddy": 9,
+			"circuits_open shop": 0, "circuit_trips_total shop": 0, "strict_timeouts_total shop": 0,
+		}
+		if got := scrape(t, registry); !maps.Equal(got, want) {
+			t.Errorf("configuration %d: got %v, want %v", config, got, want)
+		}
+	}
+	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 {
+		t.Errorf("what was counted before the first configuration is lost: %v", before)
+	}
+}
+
+// scrapeDecisions reads the counters as they are now; a test that runs again in this process finds
+// them where it left them.
+func scrapeDecisions(t *testing.T) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	if err := Register(registry, someState); err != nil {
+		t.Fatal(err)
+	}
+	return scrape(t, registry)
+}
+
+func TestCountersSwitchedOff(t *testing.T) {
+	var c *Zone
+	c.Count(Admitted)
+	c.Count(Denied)
+	c.Count(Skipped)
+	c.Count(Unavailable)
+	c.CountOverflow()
+}
+
+func TestCountingDoesNotAllocate(t *testing.T) {
+	c := NewZone("allocations")
+	if n := testing.AllocsPerRun(100, func() {
+		c.Count(Admitted)
+		c.Count(Denied)
+		c.Count(Skipped)
+		c.Count(Unavailable)
+		c.CountOverflow()
+	}); n != 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}

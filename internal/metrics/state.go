@@ -1,0 +1,163 @@
+package metrics
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// ZoneState is the state of one table of a zone, which has one for each limit.
+type ZoneState struct {
+	Zone string
+	Keys int64
+	// Sketch is set where keys share a sketch, because the table holds max_keys keys.
+	Sketch bool
+	// Syncs is set where counts are exchanged. Synced is when all of them were, the zero time for
+	// never.
+	Syncs  bool
+	Synced time.Time
+}
+
+// RedisState is the state of one Redis and namespace.
+type RedisState struct {
+	Namespace string
+	Up        bool
+	Syncs     int64 // that succeeded
+	Failures  int64
+	Keys      int64 // synced
+	// FailedKeys are those that Redis could not do, or of which its reply made no sense.
+	FailedKeys int64
+	// CircuitsOpen, CircuitTrips and Timeouts are of the zones that Redis decides for.
+	CircuitsOpen, CircuitTrips, Timeouts int64
+}
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, name), help, labels, nil)
+}
+
+var (
+	keysDesc   = describe("keys", "Keys that a zone holds counters of.", "zone")
+	sketchDesc = describe("sketch_in_use", "Whether keys of a zone share the sketch, because it has reached max_keys.", "zone")
+	syncedDesc = describe("synced_timestamp_seconds", "When a zone last had a turn in which all that was due was sent to Redis and answered, as a Unix time; 0 if never.", "zone")
+
+	redisDesc    = describe("redis_up", "Whether the last exchange with Redis succeeded.", "namespace")
+	syncsDesc    = describe("exchanges_total", "Exchanges with Redis.", "namespace", "result")
+	syncKeysDesc = describe("exchanged_keys_total", "Keys exchanged with Redis.", "namespace")
+	failedDesc   = describe("failed_keys_total", "Keys that Redis could not do in an exchange, or of which it said what makes no sense.", "namespace")
+	openDesc     = describe("circuits_open", "Circuits that are open: strict zones don't wait for Redis.", "namespace")
+	tripsDesc    = describe("circuit_trips_total", "How often a circuit has opened.", "namespace")
+	timeoutsDesc = describe("strict_timeouts_total", "Requests to strict zones that waited for Redis in vain.", "namespace")
+)
+
+// Register adds the metrics to a configuration's registry, however often it is called. state tells
+// the state of the whole process when it is scraped, so that nothing is kept up for a scrape that
+// may never come; entries of one name are added up.
+func Register(registry *prometheus.Registry, state func() ([]ZoneState, []RedisState)) error {
+	for _, c := range []prometheus.Collector{decisionCount, overflowCount, collector(state)} {
+		err := registry.Register(c)
+		if already := (prometheus.AlreadyRegisteredError{}); err != nil && !errors.As(err, &already) {
+			return err
+		}
+	}
+	return nil
+}
+
+// collector shows the state of the process.
+type collector func() ([]ZoneState, []RedisState)
+
+// Describe gives the descriptions of all that Collect sends.
+func (collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		keysDesc, sketchDesc, syncedDesc, redisDesc, syncsDesc, syncKeysDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc,
+	} {
+		ch <- d
+	}
+}
+
+// Collect sends the state as it is now.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	zones, redis := c()
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+	}
+	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+	for name, s := range merge(zones) {
+		send(keysDesc, gauge, float64(s.Keys), name)
+		send(sketchDesc, gauge, one(s.Sketch), name)
+		if s.Syncs {
+			send(syncedDesc, gauge, seconds(s.Synced), name)
+		}
+	}
+	for name, s := range merge(redis) {
+		send(redisDesc, gauge, one(s.Up), name)
+		send(syncsDesc, counter, float64(s.Syncs), name, "ok")
+		send(syncsDesc, counter, float64(s.Failures), name, "failed")
+		send(syncKeysDesc, counter, float64(s.Keys), name)
+		send(failedDesc, counter, float64(s.FailedKeys), name)
+		send(openDesc, gauge, float64(s.CircuitsOpen), name)
+		send(tripsDesc, counter, float64(s.CircuitTrips), name)
+		send(timeoutsDesc, counter, float64(s.Timeouts), name)
+	}
+}
+
+type state[S any] interface {
+	name() string
+	plus(other S) S
+}
+
+// merge adds up entries of one name: a zone has a table for each limit, and two namespaces may have
+// a zone of one name. A label that came twice would fail the whole scrape.
+func merge[S state[S]](all []S) map[string]S {
+	merged := make(map[string]S, len(all))
+	for _, s := range all {
+		name := label(s.name())
+		if sum, ok := merged[name]; ok {
+			s = sum.plus(s)
+		}
+		merged[name] = s
+	}
+	return merged
+}
+
+func (s ZoneState) name() string { return s.Zone }
+
+// plus adds up two tables. Of their syncs it shows the one that is further behind.
+func (s ZoneState) plus(other ZoneState) ZoneState {
+	if !s.Syncs || other.Syncs && other.Synced.Before(s.Synced) {
+		s.Syncs, s.Synced = other.Syncs, other.Synced
+	}
+	s.Keys += other.Keys
+	s.Sketch = s.Sketch || other.Sketch
+	return s
+}
+
+func (s RedisState) name() string { return s.Namespace }
+
+// plus adds up two connections to the same namespace, which is up where both are.
+func (s RedisState) plus(other RedisState) RedisState {
+	s.Up = s.Up && other.Up
+	s.Syncs += other.Syncs
+	s.Failures += other.Failures
+	s.Keys += other.Keys
+	s.FailedKeys += other.FailedKeys
+	s.CircuitsOpen += other.CircuitsOpen
+	s.CircuitTrips += other.CircuitTrips
+	s.Timeouts += other.Timeouts
+	return s
+}
+
+// seconds is a Unix time, 0 for the zero time.
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixNano()) / float64(time.Second)
+}
+
+func one(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,106 @@
+package reqkey
+
+import (
+	"net/http"
+	"net/textproto"
+	"reflect"
+	"sync/atomic"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// A ProxyWatch warns where the address that requests are counted by is a proxy's, or one that a
+// client can choose. It looks for headers that proxies send among the first requests, and later
+// among one in a thousand. The zero value looks at nothing. It is safe for concurrent use once all
+// templates are noted.
+type ProxyWatch struct {
+	addresses bool         // in a template's keys
+	first     atomic.Int32 // requests that are all looked at
+}
+
+const watchedFirst = 1000
+
+// Note notes a template: where it counts by the client's address, there is something to watch.
+func (w *ProxyWatch) Note(t *Template) {
+	if !w.addresses && t.countsAddresses() {
+		w.addresses = true
+		w.first.Store(watchedFirst)
+	}
+}
+
+// CheckServer warns of a server that trusts proxies without trusted_proxies_strict. Caddy doesn't
+// tell whether it trusts any but by an unexported field, which is looked at by reflection. A Caddy
+// without it is warned of with the first request that shows it.
+func (w *ProxyWatch) CheckServer(once *warning.Once, logger *zap.Logger, server *caddyhttp.Server) {
+	if !w.addresses || server == nil || server.TrustedProxiesStrict != 0 {
+		return
+	}
+	proxies := reflect.ValueOf(server).Elem().FieldByName("trustedProxies")
+	if proxies.Kind() == reflect.Interface && !proxies.IsNil() {
+		warnNotStrict(once, logger, server)
+	}
+}
+
+func warnNotStrict(once *warning.Once, logger *zap.Logger, server *caddyhttp.Server) {
+	of := "trusted_proxies"
+	if name := server.Name(); name != "" {
+		of += " of apps.http.servers." + name
+	}
+	once.Warn(logger, warning.TrustNotStrict, of+" is not strict, so a client can choose the address it is counted by; "+
+		"add trusted_proxies_strict to the servers block of the global options, in JSON `\"trusted_proxies_strict\": 1`")
+}
+
+// Watch looks at a request if it is one of those that are looked at. A request in early data says
+// nothing: its address is not proven.
+func (w *ProxyWatch) Watch(once *warning.Once, logger *zap.Logger, r *http.Request, now int64) {
+	if w.due(now) && !IsEarly(r) {
+		w.look(once, logger, r)
+	}
+}
+
+// due reports whether to look. The last bits of a request's time are as good as a die.
+func (w *ProxyWatch) due(now int64) bool {
+	return w.addresses && (now&1023 == 0 || w.first.Load() > 0)
+}
+
+// look warns of what a request's headers and address show.
+func (w *ProxyWatch) look(once *warning.Once, logger *zap.Logger, r *http.Request) {
+	if w.first.Load() > 0 {
+		w.first.Add(-1)
+	}
+	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server == nil {
+		return
+	}
+	field := forwardingHeader(r, server)
+	if field == "" {
+		return
+	}
+	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
+	switch {
+	case !trusted:
+		once.Warn(logger, warning.UntrustedProxy, "requests come with a header of proxies from an address that is not in trusted_proxies; "+
+			"if a proxy of yours stands there, all its clients share one count: set trusted_proxies and trusted_proxies_strict",
+			zap.String("header", field), zap.String("remote_ip", RemoteHost(r)))
+	case server.TrustedProxiesStrict == 0:
+		warnNotStrict(once, logger, server)
+	}
+}
+
+// forwardingHeader returns a header of the request that claims an address, "" if there is none.
+func forwardingHeader(r *http.Request, server *caddyhttp.Server) string {
+	for _, field := range server.ClientIPHeaders {
+		if field = textproto.CanonicalMIMEHeaderKey(field); len(r.Header[field]) > 0 {
+			return field
+		}
+	}
+	for _, field := range []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip"} {
+		if len(r.Header[field]) > 0 {
+			return field
+		}
+	}
+	return ""
+}

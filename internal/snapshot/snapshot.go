@@ -1,0 +1,200 @@
+// Package snapshot keeps counters over a restart of the process, in a file or in Caddy's storage.
+package snapshot
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// A Snapshot is what a process had counted: for each limit of the zones that don't sync, by its key
+// in the pool. It holds hashes of keys, no keys.
+type Snapshot struct {
+	// At is when it was made, in nanoseconds since the Unix epoch.
+	At     int64
+	Limits map[string]table.Saved
+}
+
+// clockTolerance is how far in the future a snapshot may have been made: a clock may have been set
+// right by a little since.
+const clockTolerance = time.Minute
+
+// IsFromFuture reports whether the clock was set back since the snapshot was made.
+func (s Snapshot) IsFromFuture(now int64) bool { return s.At > now+int64(clockTolerance) }
+
+// The encoding, in which numbers are varints, but for the level, which is the bits of a float64,
+// and the checksum (CRC-32C):
+//
+//	"tide counters 1\n"  at
+//	for each limit       length of its name, name, number of keys
+//	  for each key       ID (16 bytes), number of reports
+//	    for each report  epoch, elsewhere, own, level, levelAt
+//	checksum of all before it
+//
+// It is written here and not by a package because reading it must take no more memory than in
+// proportion to what is read, whatever that is: gob takes what the number of a map's entries asks
+// for. As JSON a million keys would be three times as large.
+const (
+	mark      = "tide counters "
+	firstLine = mark + "1\n"
+)
+
+// ErrForeign is the error for something else in the place of a snapshot.
+var ErrForeign = errors.New("it does not hold saved counters")
+
+var (
+	errVersion = errors.New("it was saved by another version")
+	errDamaged = errors.New("it is damaged or cut off")
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (s Snapshot) encode() []byte {
+	b := binary.AppendVarint([]byte(firstLine), s.At)
+	for _, name := range slices.Sorted(maps.Keys(s.Limits)) {
+		b = binary.AppendUvarint(b, uint64(len(name)))
+		b = append(b, name...)
+		b = appendKeys(b, s.Limits[name])
+	}
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+func appendKeys(b []byte, keys table.Saved) []byte {
+	b = binary.AppendUvarint(b, uint64(len(keys)))
+	for id, reports := range keys {
+		b = append(b, id[:]...)
+		b = binary.AppendUvarint(b, uint64(len(reports)))
+		for _, r := range reports {
+			b = binary.AppendVarint(b, r.Epoch)
+			b = binary.AppendVarint(b, r.Elsewhere)
+			b = binary.AppendVarint(b, r.Own)
+			b = binary.BigEndian.AppendUint64(b, math.Float64bits(r.Level))
+			b = binary.AppendVarint(b, r.LevelAt)
+		}
+	}
+	return b
+}
+
+// decode reads what encode made.
+func decode(b []byte) (s Snapshot, err error) {
+	s.Limits = make(map[string]table.Saved)
+	switch {
+	case !isSnapshot(b):
+		return s, ErrForeign
+	case !bytes.HasPrefix(b, []byte(firstLine)):
+		if len(b) < len(firstLine) {
+			return s, errDamaged
+		}
+		return s, errVersion
+	case len(b) < len(firstLine)+crc32.Size:
+		return s, errDamaged
+	}
+	body, sum := b[:len(b)-crc32.Size], b[len(b)-crc32.Size:]
+	if binary.BigEndian.Uint32(sum) != crc32.Checksum(body, castagnoli) {
+		return s, errDamaged
+	}
+	r := reader{b: body[len(firstLine):]}
+	s.At = r.number()
+	for len(r.b) > 0 {
+		name := string(r.bytes(r.length(1)))
+		s.Limits[name] = r.keys()
+	}
+	if r.bad {
+		return Snapshot{}, errDamaged
+	}
+	return s, nil
+}
+
+// isSnapshot reports whether b is a snapshot, of any version and however damaged: it may be
+// replaced. So may an empty file, which is what some file systems leave of one that was written
+// just before the power failed.
+func isSnapshot(b []byte) bool {
+	n := min(len(b), len(mark))
+	return string(b[:n]) == mark[:n]
+}
+
+// reader takes values off the front of b. After the first that is not there, bad is set and all
+// others are zero.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) fail() {
+	r.b, r.bad = nil, true
+}
+
+func (r *reader) bytes(n int) []byte {
+	if n > len(r.b) {
+		r.fail()
+		return nil
+	}
+	taken := r.b[:n]
+	r.b = r.b[n:]
+	return taken
+}
+
+// length reads a number of things of which each takes up so many bytes at least.
+func (r *reader) length(each int) int {
+	n, width := binary.Uvarint(r.b)
+	if width <= 0 || n > uint64((len(r.b)-width)/each) {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[width:]
+	return int(n)
+}
+
+func (r *reader) number() int64 {
+	n, width := binary.Varint(r.b)
+	if width <= 0 {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[width:]
+	return n
+}
+
+func (r *reader) level() float64 {
+	b := r.bytes(8)
+	if b == nil {
+		return 0
+	}
+	return math.Float64frombits(binary.BigEndian.Uint64(b))
+}
+
+// maxCount is more than a table can have counted: a million requests in each second of two
+// centuries.
+const maxCount = 1 << 53
+
+// report reads a report, and takes only what a table can have saved.
+func (r *reader) report() algorithms.Report {
+	report := algorithms.Report{Epoch: r.number(), Elsewhere: r.number(), Own: r.number(), Level: r.level(), LevelAt: r.number()}
+	if report.Own < 0 || report.Own > report.Elsewhere || report.Elsewhere > maxCount || !(report.Level >= 0 && report.Level <= maxCount) {
+		r.fail()
+	}
+	return report
+}
+
+func (r *reader) keys() table.Saved {
+	n := r.length(len(table.ID{}) + 1)
+	keys := make(table.Saved, n)
+	for range n {
+		var id table.ID
+		copy(id[:], r.bytes(len(id)))
+		reports := make([]algorithms.Report, r.length(12))
+		for i := range reports {
+			reports[i] = r.report()
+		}
+		keys[id] = reports
+	}
+	return keys
+}
