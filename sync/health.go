@@ -76,6 +76,11 @@ type entry struct {
 	fields  []zap.Field
 }
 
+// warn is a warning with its code.
+func warn(code, message string, fields ...zap.Field) *entry {
+	return &entry{zap.WarnLevel, message, append([]zap.Field{warning.Field(code)}, fields...)}
+}
+
 // record notes how something went that is known by a name. It returns a line once on the way down
 // and once on the way up, but not more than one pair a minute.
 func (h *health) record(name string, err error, now time.Time) *entry {
@@ -126,8 +131,7 @@ func (h *health) fail(name string, f failure, now time.Time) *entry {
 		return nil
 	}
 	h.warned, h.unwarned, h.warnedAt = true, false, now
-	fields := append(h.countFlaps(), warning.Field(warning.SyncFails), zap.String("reason", f.why))
-	return &entry{zap.WarnLevel, messageDown, fields}
+	return warn(warning.SyncFails, messageDown, append(h.countFlaps(), zap.String("reason", f.why))...)
 }
 
 // recover notes that some things work again.
@@ -172,9 +176,7 @@ func (h *health) foreignKey(zone, why string, now time.Time) *entry {
 	if !h.mayLog("foreign", now) {
 		return nil
 	}
-	return &entry{zap.WarnLevel, messageForeign, []zap.Field{
-		warning.Field(warning.ForeignKey), zap.String("zone", zone), zap.String("reason", why),
-	}}
+	return warn(warning.ForeignKey, messageForeign, zap.String("zone", zone), zap.String("reason", why))
 }
 
 // notSent returns a line about last counts that could not be sent. Of the tables of one zone, which
@@ -183,9 +185,8 @@ func (h *health) notSent(zone string, keys int, requests int64, why string, now 
 	if !h.mayLog("unsent "+zone, now) {
 		return nil
 	}
-	return &entry{zap.WarnLevel, messageNotSent, []zap.Field{
-		warning.Field(warning.NotSent), zap.String("zone", zone), zap.Int("keys", keys), zap.Int64("requests", requests), zap.String("reason", why),
-	}}
+	return warn(warning.NotSent, messageNotSent,
+		zap.String("zone", zone), zap.Int("keys", keys), zap.Int64("requests", requests), zap.String("reason", why))
 }
 
 // mayLog reports whether nothing was logged about this in the last minute, and notes that it is now.
@@ -212,7 +213,7 @@ func (h *health) resend(now time.Time) (due bool, e *entry) {
 		return false, nil
 	}
 	if h.lossPending && h.mayLog("loss", now) {
-		e = &entry{zap.WarnLevel, messageForgot, []zap.Field{warning.Field(warning.CountsLost)}}
+		e = warn(warning.CountsLost, messageForgot)
 	}
 	h.resendPending, h.lossPending, h.resentAt = false, false, now
 	return true, e

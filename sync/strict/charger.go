@@ -2,6 +2,7 @@ package strict
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -55,23 +56,17 @@ func (c *Charger) Failed(id table.ID, err error) error {
 // Charge sends charges in one round trip.
 func (c *Charger) Charge(ctx context.Context, node string, charges []ratesync.Charge) []ratesync.Receipt {
 	replies := make([]*redis.Cmd, len(charges))
-	send := func(eval func(redis.Pipeliner, ratesync.Charge) *redis.Cmd, unknown bool) {
+	for _, eval := range []func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd{c.script.EvalSha, c.script.Eval} {
 		pipe := c.limiter.client.Pipeline()
 		for i, one := range charges {
-			if !unknown || redis.HasErrorPrefix(replies[i].Err(), "NOSCRIPT") {
-				replies[i] = eval(pipe, one)
+			if replies[i] == nil || redis.HasErrorPrefix(replies[i].Err(), "NOSCRIPT") {
+				replies[i] = eval(ctx, pipe, []string{c.keys.ChargesOf(one.ID), c.keys.Of(one.ID)}, c.args(node, one)...)
 			}
 		}
 		if pipe.Len() > 0 {
 			_, _ = pipe.Exec(ctx) // each reply has its error
 		}
 	}
-	send(func(p redis.Pipeliner, one ratesync.Charge) *redis.Cmd {
-		return p.EvalSha(ctx, c.script.Hash(), c.keysOf(one), c.args(node, one)...)
-	}, false)
-	send(func(p redis.Pipeliner, one ratesync.Charge) *redis.Cmd {
-		return c.script.Eval(ctx, p, c.keysOf(one), c.args(node, one)...)
-	}, true)
 	receipts := make([]ratesync.Receipt, len(charges))
 	for i, one := range charges {
 		r := &receipts[i]
@@ -87,17 +82,10 @@ func (c *Charger) lasts() time.Duration {
 	return c.family.chargeTTL(c.rule) - ratesync.SpareTTL/2
 }
 
-// keysOf are the record of charges and the base of the rule's keys.
-func (c *Charger) keysOf(one ratesync.Charge) []string {
-	return []string{c.keys.ChargesOf(one.ID), c.keys.Of(one.ID)}
-}
-
+// args are the arguments of the script of a charge.
 func (c *Charger) args(node string, one ratesync.Charge) []any {
 	parts := c.family.parts(c.rule, one)
-	args := make([]any, 0, 6+len(parts)+5)
-	args = append(args, node, one.Seq, 0, 0, 0, len(parts)/3)
-	args = append(args, parts...)
-	return append(args, c.family.args(c.rule)...)
+	return slices.Concat([]any{node, one.Seq, 0, 0, 0, len(parts) / 3}, parts, c.family.args(c.rule))
 }
 
 // bucketParts is the level that was left at an instant.

@@ -71,7 +71,6 @@ func inLua(d time.Duration) (length, unit int64) {
 // A ruleset is what the rules of a zone have in common however many they admit: the names of their keys, their script, and the calls under way.
 // Limit, Burst and Queue come with each call.
 type ruleset struct {
-	zone   string
 	shape  []Rule
 	family *family
 	script *redis.Script
@@ -95,7 +94,7 @@ func newRuleset(in ratesync.Keyspace, zone string, rules []Rule, field string) (
 	if len(rules) == 0 {
 		return nil, errors.New("a strict zone has no rule")
 	}
-	rs := &ruleset{zone: zone, family: families[rules[0].Kind], field: field, keys: []ratesync.Keys{in.Calls(zone)}, flights: make(map[[16]byte]*flight)}
+	rs := &ruleset{family: families[rules[0].Kind], field: field, keys: []ratesync.Keys{in.Calls(zone)}, flights: make(map[[16]byte]*flight)}
 	for _, r := range rules {
 		if r.Kind != rules[0].Kind || rs.family == nil || r.Window <= 0 {
 			return nil, fmt.Errorf("strict zone %q: rules %+v don't go together", zone, rules)
