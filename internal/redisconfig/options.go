@@ -67,7 +67,8 @@ type Options struct {
 	TLSClientKey string `json:"tls_client_key,omitempty"`
 	// TLSServerName is the name in the server's certificate. Default: the host of the address.
 	TLSServerName string `json:"tls_server_name,omitempty"`
-	// PoolSize is how many connections are kept to each server, 1 or more. Default: ten per CPU.
+	// PoolSize is how many connections are kept to each server, 1 or more. Default: ten per
+	// CPU, and 40 at least.
 	PoolSize int `json:"pool_size,omitempty"`
 }
 

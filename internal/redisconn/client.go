@@ -1,6 +1,7 @@
 package redisconn
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,7 +23,7 @@ func (s Settings) Client() (redis.UniversalClient, error) {
 		IsClusterMode: s.Mode == Cluster,
 		MaxRetries:    -1, DialerRetries: 1, ContextTimeoutEnabled: true,
 		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
-		PoolSize: s.PoolSize, PipelinePoolSize: -1,
+		PoolSize: s.poolSize(), PipelinePoolSize: -1,
 		FailingTimeoutSeconds: 1, MinRetryBackoff: time.Millisecond, MaxRetryBackoff: 10 * time.Millisecond,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -37,4 +38,15 @@ func (s Settings) Client() (redis.UniversalClient, error) {
 		return redis.NewFailoverClient(o.Failover()), nil
 	}
 	return redis.NewUniversalClient(&o), nil
+}
+
+// minPoolSize lets a node that ends, or a reload, send the last counts of many tables side by side
+// where it has few CPUs: each table waits for a connection of its own.
+const minPoolSize = 40
+
+func (s Settings) poolSize() int {
+	if s.PoolSize > 0 {
+		return s.PoolSize
+	}
+	return max(minPoolSize, 10*runtime.GOMAXPROCS(0))
 }

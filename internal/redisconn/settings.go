@@ -48,7 +48,8 @@ type Settings struct {
 	DB int
 	// Timeout bounds connecting, reading and writing, each. 0 stands for DefaultTimeout.
 	Timeout time.Duration
-	// PoolSize is how many connections are kept to one server. 0 stands for ten per CPU.
+	// PoolSize is how many connections are kept to one server at most. 0 stands for ten per CPU,
+	// and 40 at least.
 	PoolSize int
 	// Protocol is the version of RESP, 2 or 3. 0 stands for 3.
 	Protocol int
@@ -116,7 +117,7 @@ func (s Settings) Check() error {
 	case s.Timeout < 0:
 		return fmt.Errorf("timeout %s is negative; write a duration such as 1s", s.Timeout)
 	case s.PoolSize < 0:
-		return fmt.Errorf("pool_size %d is negative; leave it out for ten connections per CPU", s.PoolSize)
+		return fmt.Errorf("pool_size %d is negative; leave it out for ten connections per CPU and 40 at least", s.PoolSize)
 	case s.Protocol != 0 && s.Protocol != 2 && s.Protocol != 3:
 		return fmt.Errorf("protocol %d is not known; write 2 or 3", s.Protocol)
 	}
