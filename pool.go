@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // What outlives a configuration belongs to the process: the counters, and the connections to Redis with their loops. Modules
@@ -93,8 +94,8 @@ func spec(s *settings.Zone, r rates.Rate) ratesync.Spec {
 }
 
 // ruleOf is a limit as Redis decides it.
-func ruleOf(s *settings.Zone, r rates.Rate) ratesync.Rule {
-	return ratesync.Rule{Kind: s.Kind.Code(), Limit: r.Limit, Window: r.Window, Buckets: s.Buckets, Burst: s.Burst, Queue: s.Queue}
+func ruleOf(s *settings.Zone, r rates.Rate) strict.Rule {
+	return strict.Rule{Kind: s.Kind.Code(), Limit: r.Limit, Window: r.Window, Buckets: s.Buckets, Burst: s.Burst, Queue: s.Queue}
 }
 
 // newCounters is the one place that knows which kind has which state.
@@ -165,7 +166,7 @@ func (h *held[S]) configure(s *settings.Zone, r rates.Rate, sweep time.Duration,
 			shared.hold()
 		}
 		if charges {
-			shared.replicator.AttachCharged(h.source, every, ratesync.Charging{Strict: shared.strict, Rule: ruleOf(s, r)})
+			shared.replicator.AttachCharged(h.source, every, shared.strict.Charger(s.Name, ruleOf(s, r)))
 		} else {
 			shared.replicator.Attach(h.source, every)
 		}
@@ -291,7 +292,7 @@ type sharedRedis struct {
 	namespace  string
 	client     redis.UniversalClient
 	replicator *ratesync.Replicator
-	strict     *ratesync.Strict
+	strict     *strict.Limiter
 }
 
 // hold and release count a user more and less. A borrowed client is its configuration's own.

@@ -35,6 +35,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // block is a fenced block of a page.
@@ -446,7 +447,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	shared := &sharedRedis{
 		namespace: redisconfig.DefaultNamespace, client: client,
 		replicator: ratesync.NewReplicator(client, redisconfig.DefaultNamespace, 5*time.Second, clock.Now, zap.New(core)),
-		strict:     ratesync.NewStrict(client, redisconfig.DefaultNamespace, 5*time.Second),
+		strict:     strict.New(client, redisconfig.DefaultNamespace, 5*time.Second),
 	}
 	defer client.Close()
 	defer shared.close()
@@ -463,7 +464,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 
 	for _, s := range everyKind(t, rates.Strict) {
 		r := s.Limits[0]
-		rules := []ratesync.Rule{{Kind: s.Kind.Code(), Limit: 1, Window: r.Window, Buckets: s.Buckets, Queue: s.Queue}}
+		rules := []strict.Rule{{Kind: s.Kind.Code(), Limit: 1, Window: r.Window, Buckets: s.Buckets, Queue: s.Queue}}
 		for i := range 4 {
 			v, g, err := shared.strict.Take(t.Context(), s.Name, rules, table.IDOf(raw), nil)
 			if err != nil {

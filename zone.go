@@ -18,7 +18,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // waitsOf is which wait headers and placeholders tell of a limit that has admitted.
@@ -47,7 +47,7 @@ type zone struct {
 
 	// For sync_rate 0.
 	shared       *sharedRedis
-	rules        []ratesync.Rule
+	rules        []strict.Rule
 	strictFailed atomic.Int64 // when it was last reported that Redis failed to decide
 
 	// queuesLast is set for queues beside other limits: their places are taken when all others have admitted.
