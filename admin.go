@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -76,39 +77,36 @@ func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
 	return json.NewEncoder(w).Encode(currentStatus())
 }
 
-// currentStatus describes the configuration that has its way now.
+// currentStatus describes the current configuration.
 func currentStatus() status {
-	running.Lock()
-	defer running.Unlock()
 	s := status{Zones: []limitStatus{}}
-	if len(running.apps) == 0 {
+	config := limits.Current()
+	if config == nil {
 		return s
 	}
-	app := running.apps[0]
-	if app.shared != nil {
-		redis := app.shared.replicator.Status()
+	if config.Redis != nil {
+		redis := config.Redis.Replicator.Status()
 		s.Redis = &redis
 	}
-	seen := make(map[counters]bool)
-	for i := range app.limits {
-		l := &app.limits[i]
-		if seen[l.counters] {
+	seen := make(map[*limits.Counters]bool)
+	for l := range config.Each {
+		if seen[l.Counters] {
 			continue // a zone that several handlers share
 		}
-		seen[l.counters] = true
-		if s.Strict == nil && app.shared != nil && l.settings.SyncRate == rates.Strict {
-			circuits := app.shared.strict.Status()
+		seen[l.Counters] = true
+		if s.Strict == nil && config.Redis != nil && l.Zone.SyncRate == rates.Strict {
+			circuits := config.Redis.Strict.Status()
 			s.Strict = &circuits
 		}
-		t, node := l.counters.stats(), l.counters.node()
-		if l.settings.SyncRate < 0 || app.shared == nil {
+		t, node := l.Totals(), l.Node()
+		if !l.IsSynced(config.Redis) {
 			t.Unsent, node = 0, "" // there is nowhere to send it
 		}
-		overflow, bytes := l.counters.overflowed()
+		overflow, bytes := l.Overflow()
 		s.Zones = append(s.Zones, limitStatus{
-			Zone: l.settings.Name, Algorithm: l.settings.Kind.String(), Limit: l.rate.Limit, Window: rates.WindowText(l.rate.Window),
-			SyncRate: l.settings.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent, Node: node,
-			Exchange: l.counters.exchange(),
+			Zone: l.Zone.Name, Algorithm: l.Zone.Kind.String(), Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window),
+			SyncRate: l.Zone.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent, Node: node,
+			Exchange: l.Sync(),
 			Overflow: overflow, OverflowBytes: bytes,
 		})
 	}

@@ -2,16 +2,14 @@ package ratelimit
 
 import (
 	"fmt"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
-	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
@@ -19,9 +17,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zonename"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
-	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 func init() {
@@ -56,30 +51,13 @@ type App struct {
 	logger     *zap.Logger
 	namespace  string
 	redisEmpty bool
-	shared     *sharedRedis
-
-	keeper  *snapshot.Keeper // nil for none
-	unsaved bool             // it was reported at load that counters can't be saved
-	ending  bool             // stopped, and no other configuration came after it
-	kept    int64            // admitted by the zones that don't sync, when that was saved last
+	shared     *limits.Redis // nil for none
+	config     *limits.Config
 
 	mu       sync.Mutex
 	said     warning.Once
 	handlers int
 	registry settings.Registry
-	limits   []appLimit
-	zones    []*zone
-	stop     chan struct{}
-	done     chan struct{}
-}
-
-// appLimit is one limit of a zone that the configuration uses.
-type appLimit struct {
-	counters counters
-	key      string // in the pool
-	settings settings.Zone
-	rate     rates.Rate
-	sweep    time.Duration
 }
 
 // Redis says how to reach Redis.
@@ -99,15 +77,17 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err := a.provisionRedis(ctx); err != nil {
 		return err
 	}
-	var err error
-	if a.keeper, err = snapshot.Open(a.Persist, ctx.Storage()); err != nil {
+	keeper, err := snapshot.Open(a.Persist, ctx.Storage())
+	if err != nil {
 		return err
 	}
-	a.checkKeeper()
+	a.config = limits.NewConfig(limits.ConfigOptions{
+		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper,
+	})
 	if err := a.check(a.globals()); err != nil {
 		return err
 	}
-	return metrics.Register(ctx.GetMetricsRegistry(), processState)
+	return metrics.Register(ctx.GetMetricsRegistry(), limits.State)
 }
 
 // globals returns what the options mean for handlers.
@@ -139,8 +119,17 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 	if a.namespace, err = redisconfig.Namespace(namespace, prefix); err != nil || a.Redis == nil {
 		return err
 	}
+	o := limits.RedisOptions{
+		Namespace: a.namespace, Timeout: redisconn.DefaultTimeout, StrictTimeout: time.Duration(a.StrictTimeout),
+		Logger: caddy.Log().Named("rate_limit"),
+	}
 	if a.Redis.Storage {
-		return a.borrowRedis(ctx)
+		client, err := redisconfig.BorrowClient(ctx.Storage())
+		if err != nil {
+			return fmt.Errorf("redis: %w", err)
+		}
+		a.shared = limits.BorrowRedis(client, o)
+		return nil
 	}
 	set, err := a.Redis.Resolve(repl)
 	if err != nil {
@@ -153,36 +142,12 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 		}
 		return nil
 	}
-	key := set.Key() + " " + a.namespace
-	v, _, err := redisPool.LoadOrNew(key, func() (caddy.Destructor, error) {
-		client, err := redisconfig.NewClient(set)
-		if err != nil {
-			return nil, err
-		}
-		return a.shareRedis(key, client, set.Timeout), nil
-	})
+	o.Timeout = set.Timeout
+	a.shared, err = limits.OpenRedis(set.Key(), o, func() (redis.UniversalClient, error) { return redisconfig.NewClient(set) })
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
-	a.shared = v.(*sharedRedis)
 	return nil
-}
-
-func (a *App) borrowRedis(ctx caddy.Context) error {
-	client, err := redisconfig.BorrowClient(ctx.Storage())
-	if err != nil {
-		return fmt.Errorf("redis: %w", err)
-	}
-	a.shared = a.shareRedis("", client, redisconn.DefaultTimeout)
-	return nil
-}
-
-func (a *App) shareRedis(key string, client redis.UniversalClient, timeout time.Duration) *sharedRedis {
-	return &sharedRedis{
-		key: key, namespace: a.namespace, client: client,
-		replicator: ratesync.NewReplicator(client, a.namespace, timeout, clock.Now, caddy.Log().Named("rate_limit")),
-		strict:     strict.New(client, a.namespace, time.Duration(a.StrictTimeout)),
-	}
 }
 
 // nextHandler names a handler for messages, by the order in which they are provisioned.
@@ -193,188 +158,36 @@ func (a *App) nextHandler() string {
 	return fmt.Sprintf("rate_limit handler %d", a.handlers)
 }
 
-// use notes a zone and its counters, for Start.
-func (a *App) use(z *zone, where string, sweep time.Duration) error {
+// use notes a zone of a handler, for Start.
+func (a *App) use(z *limits.Zone, where string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.registry.Add(z.Zone, where); err != nil {
 		return err
 	}
-	a.zones = append(a.zones, z)
-	for i, r := range z.Limits {
-		a.limits = append(a.limits, appLimit{z.counters[i], counterKey(a.namespace, &z.Zone, r), z.Zone, r, sweep})
-	}
+	a.config.Add(z)
 	return nil
 }
 
-// running are the configurations that have started and not ended, oldest first. The first one has its way.
-var running struct {
-	sync.Mutex
-	apps []*App
-}
-
-// inForce is the one that has its way, nil for none. Requests look here: a reload that holds the lock above may be waiting for Redis.
-var inForce atomic.Pointer[App]
-
-// Start puts this configuration in line. It has its way at once if it is the first one, and otherwise when the one before stops: until then another
-// app may still fail to start, and then nothing must have changed.
+// Start puts this configuration in line.
 func (a *App) Start() error {
-	running.Lock()
-	defer running.Unlock()
-	running.apps = append(running.apps, a)
-	if len(running.apps) == 1 {
-		inForce.Store(a)
-		a.apply()
-		if a.keeper != nil {
-			a.restore()
-		}
-	}
-	clock.CatchUp()
-	a.stop, a.done = make(chan struct{}), make(chan struct{})
-	go a.summaries()
+	a.config.Start()
 	return nil
-}
-
-// takeOver brings counters along that go by another name now, and logs which zones of the configuration before go on without.
-func (a *App) takeOver(before *App) {
-	had, now := before.byZone(), a.byZone()
-	for name, limits := range now {
-		old := had[name]
-		if old == nil {
-			old = renamed(name, had, now)
-			for key, l := range limits {
-				if from := old[key]; from != nil {
-					l.counters.resume(&l.settings, l.rate, from.counters.save())
-				}
-			}
-			continue
-		}
-		for key, l := range limits {
-			from, same := old[key]
-			strict := l.settings.SyncRate == rates.Strict
-			if same && from.counters != l.counters {
-				l.counters.resume(&l.settings, l.rate, from.counters.save()) // the namespace has changed
-			}
-			switch {
-			case !same:
-				a.logger.Info("a zone's algorithm, window or buckets have changed: this limit counts anew",
-					zap.String("zone", name), zap.Stringer("algorithm", l.settings.Kind), zap.Stringer("limit", l.rate))
-			case strict != (from.settings.SyncRate == rates.Strict) && !l.settings.Kind.Windowed():
-				a.logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew",
-					zap.String("zone", name), zap.Stringer("algorithm", l.settings.Kind), zap.Stringer("limit", l.rate))
-			}
-		}
-	}
-}
-
-// byZone gives the limits by zone and by window.
-func (a *App) byZone() map[string]map[string]*appLimit {
-	zones := make(map[string]map[string]*appLimit)
-	for i := range a.limits {
-		l := &a.limits[i]
-		if zones[l.settings.Name] == nil {
-			zones[l.settings.Name] = make(map[string]*appLimit)
-		}
-		zones[l.settings.Name][spec(&l.settings, l.rate).Name()] = l
-	}
-	return zones
-}
-
-// renamed finds what an unnamed zone was called before its numbers changed, if there is no doubt.
-func renamed(name string, had, now map[string]map[string]*appLimit) (old map[string]*appLimit) {
-	shape := zonename.Shape(name)
-	if shape == "" {
-		return nil
-	}
-	for other := range now {
-		if other != name && had[other] == nil && zonename.Shape(other) == shape {
-			return nil
-		}
-	}
-	for other, limits := range had {
-		if now[other] == nil && zonename.Shape(other) == shape {
-			if old != nil {
-				return nil
-			}
-			old = limits
-		}
-	}
-	return old
-}
-
-func (a *App) apply() {
-	if a.shared != nil {
-		a.shared.replicator.Start()
-		a.shared.strict.SetTimeout(time.Duration(a.StrictTimeout))
-	}
-	for i := range a.limits {
-		l := &a.limits[i]
-		l.counters.configure(&l.settings, l.rate, l.sweep, a.shared)
-	}
-}
-
-// summaries writes what the logs of the zones hold back, once a minute, and looks each second whether the machine was asleep.
-func (a *App) summaries() {
-	defer close(a.done)
-	minute, second := time.NewTicker(time.Minute), time.NewTicker(time.Second)
-	defer minute.Stop()
-	defer second.Stop()
-	for {
-		select {
-		case <-a.stop:
-			return
-		case <-second.C:
-			clock.CatchUp()
-		case <-minute.C:
-			for _, z := range a.zones {
-				z.log.Tick(clock.Now())
-			}
-		}
-	}
 }
 
 // Stop ends what Start began, and gives way to the configuration that comes after.
 func (a *App) Stop() error {
-	running.Lock()
-	defer running.Unlock()
-	i := slices.Index(running.apps, a)
-	if i < 0 {
-		return nil
-	}
-	running.apps = slices.Delete(running.apps, i, i+1)
-	if i == 0 {
-		inForce.Store(nil)
-		if len(running.apps) > 0 {
-			inForce.Store(running.apps[0])
-		}
-	}
-	close(a.stop)
-	<-a.done
-	switch {
-	case len(running.apps) == 0 && a.keeper != nil:
-		a.ending = true
-		a.save()
-	case i == 0 && len(running.apps) > 0:
-		next := running.apps[0]
-		next.takeOver(a)
-		next.apply()
-	}
-	if a.shared != nil && a.shared.key == "" {
-		for i := range a.limits {
-			a.limits[i].counters.leave(a.shared)
-		}
-		a.shared.close()
-	}
+	a.config.Stop()
 	return nil
 }
 
-// Cleanup lets go of the connection.
+// Cleanup saves what was counted last and gives up the connection.
 func (a *App) Cleanup() error {
-	if a.ending {
-		a.saveLast()
+	if a.config != nil {
+		a.config.Close()
 	}
 	if a.shared != nil {
-		a.shared.release()
+		a.shared.Release()
 		a.shared = nil
 	}
 	return nil

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // durable starts a Redis that knows after a crash what it knew before.
@@ -34,16 +34,14 @@ func (s *site) decides(ip string, count, want int, change ...func(*http.Request)
 	got := 0
 	for range count {
 		r := s.request(ip, change...)
-		p := newPass(clock.Now())
-		if err := p.check(s.handler.zones, r, reqkey.Vars(r), nil); err != nil {
+		e, err := limits.Evaluate(s.handler.zones, r, clock.Now())
+		if err != nil {
 			s.t.Fatal(err)
 		}
-		if p.isRefused() {
-			p.giveBack()
-		} else {
+		if !e.IsDenied() {
 			got++
 		}
-		p.free()
+		e.Free()
 	}
 	if got != want {
 		s.t.Errorf("%d requests from %s: %d admitted, want %d", count, ip, got, want)
@@ -60,7 +58,7 @@ func TestWhatAStrictZoneDecidesAloneIsCharged(t *testing.T) {
 			r.Kill()
 			s.decides("1.2.3.4", 8, 4)
 			r.Restart()
-			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.strict.Down() })
+			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
 			s.decides("1.2.3.4", 8, 0)
 			shows(t, "charged-"+algorithm, "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
 			s.decides("1.2.3.4", 8, 0)
@@ -93,7 +91,7 @@ func TestWhatAStrictZoneDecidesAloneOutlivesReloads(t *testing.T) {
 				s2.end()
 				s3.decides("1.2.3.4", 1, 1)
 				r.Restart()
-				redistest.Eventually(t, "redis decides again", func() bool { return !s3.app.shared.strict.Down() })
+				redistest.Eventually(t, "redis decides again", func() bool { return !s3.app.shared.Strict.Down() })
 				s3.decides("1.2.3.4", 5, 1)
 				shows(t, zone, "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
 				s3.end()
@@ -112,7 +110,7 @@ func TestAStrictZoneKeepsItsOwnDecisionsWhenRedisForgets(t *testing.T) {
 			r.Kill()
 			s.decides("1.2.3.4", 2, 2)
 			r.Restart() // empty
-			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.strict.Down() })
+			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
 			s.decides("1.2.3.4", 1, 1)
 			r.Do("FLUSHALL")
 			s.decides("1.2.3.4", 8, 5)
@@ -133,20 +131,20 @@ func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
 	}
 	r.Restart()
 	shows(t, "many", "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
-	redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.strict.Down() })
+	redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
 	for i := 0; i < keys; i += 7 {
 		s.decides("1.2.3.4", 1, 0, header("K", strconv.Itoa(i)))
 	}
 	r.Kill()
 	for i := range 3 * most {
 		r := s.request("1.2.3.4", header("K", "more"+strconv.Itoa(i)))
-		p := newPass(clock.Now())
-		if err := p.check(s.handler.zones, r, reqkey.Vars(r), nil); err != nil {
+		e, err := limits.Evaluate(s.handler.zones, r, clock.Now())
+		if err != nil {
 			t.Fatal(err)
 		}
-		p.free()
+		e.Free()
 	}
-	if held := s.handler.zones[0].counters[0].stats(); held.Keys > most || held.Unsent > most {
+	if held := s.handler.zones[0].Each()[0].Totals(); held.Keys > most || held.Unsent > most {
 		t.Errorf("%+v are held at max_keys %d", held, most)
 	}
 	r.Restart()

@@ -9,12 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"go.uber.org/zap/zaptest/observer"
-
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/settings"
 )
 
 // A line names who was refused and what for, and what a client sent does no harm in it. Of the key it has a digest, and the text only if wanted.
@@ -69,16 +64,5 @@ func TestLineOfARefusal(t *testing.T) {
 		if key := line["key"]; logKey != (key == secret) || logKey != strings.Contains(string(written), secret) {
 			t.Errorf("log_key %v: the key is %v in\n%s", logKey, key, written)
 		}
-	}
-}
-
-func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
-	core, seen := observer.New(zapcore.WarnLevel)
-	z := &zone{Zone: settings.Zone{Name: "login", Key: "{tenant}"}, logger: zap.New(core)}
-	for range 3 {
-		z.warnEmpty()
-	}
-	if seen.Len() != 1 || seen.All()[0].ContextMap()["instead"] != "client_ip" {
-		t.Errorf("%d warnings: %v", seen.Len(), seen.All())
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 )
 
@@ -51,7 +52,7 @@ func TestMetricsOfRemovedZonesEnd(t *testing.T) {
 func scrape(t *testing.T, each func(name string, labels map[string]string, value float64)) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	if err := metrics.Register(registry, processState); err != nil {
+	if err := metrics.Register(registry, limits.State); err != nil {
 		t.Fatal(err)
 	}
 	families, err := registry.Gather()

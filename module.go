@@ -6,20 +6,17 @@ package ratelimit
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
@@ -82,13 +79,12 @@ type Handler struct {
 	// write, as counts are synced through Redis, not through Caddy's storage. Default: none.
 	StorageRaw json.RawMessage `json:"storage,omitempty"`
 
-	path     string  // of its route, see pathInJSON
-	zones    []*zone // the local ones first
-	acquired []string
-	answers  *answer.Responder
-	logger   *zap.Logger
-	said     *warning.Once
-	proxies  *reqkey.ProxyWatch
+	path    string         // of its route, see pathInJSON
+	zones   []*limits.Zone // as Arrange sorts them
+	answers *answer.Responder
+	logger  *zap.Logger
+	said    *warning.Once
+	proxies *reqkey.ProxyWatch
 }
 
 // Distributed is the block of that name in the older plugin's configuration.
@@ -232,34 +228,20 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		where += " in " + h.path
 	}
 	for i := range all {
-		z, err := h.provisionZone(ctx, app, &all[i])
+		z, err := h.provisionZone(ctx, app, all[i])
 		if err != nil {
 			return fmt.Errorf("zone %q: %w", all[i].Name, err)
 		}
 		h.zones = append(h.zones, z)
-		h.proxies.Note(z.template)
-		if err := app.use(z, where, h.sweepInterval()); err != nil {
+		h.proxies.Note(z.Template())
+		if err := app.use(z, where); err != nil {
 			return err
 		}
 	}
+	limits.Arrange(h.zones)
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	h.proxies.CheckServer(h.said, h.logger, server)
-	slices.SortStableFunc(h.zones, func(a, b *zone) int { return strictness(a) - strictness(b) })
-	for _, z := range h.zones {
-		z.queuesLast = z.Kind == algorithms.LeakyBucket && (len(h.zones) > 1 || len(z.Limits) > 1)
-	}
 	return nil
-}
-
-// strictness puts zones in which Redis decides last, and among those the queues, whose places can't be given back.
-func strictness(z *zone) int {
-	switch {
-	case !z.strict():
-		return 0
-	case z.Kind != algorithms.LeakyBucket:
-		return 1
-	}
-	return 2
 }
 
 func (h *Handler) sweepInterval() time.Duration {
@@ -269,131 +251,49 @@ func (h *Handler) sweepInterval() time.Duration {
 	return time.Minute
 }
 
-// provisionZone makes a zone ready for requests.
-func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings.Zone) (*zone, error) {
-	z := &zone{Zone: *s, shared: app.shared, logger: h.logger, said: &app.said}
-	if h.answers.Headers != 0 || !h.DisablePlaceholders {
-		z.want = waitsOf(s.Kind)
+// provisionZone makes a zone ready for requests. Cleanup releases it.
+func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Zone) (*limits.Zone, error) {
+	o := limits.ZoneOptions{
+		Zone: s, Namespace: app.namespace, Redis: app.shared, Sweep: h.sweepInterval(),
+		Headers: h.answers.Headers, Waits: h.answers.Headers != 0 || !h.DisablePlaceholders,
+		Logger: h.logger, LogKeys: h.LogKey, Once: &app.said, Metrics: !h.DisableMetrics,
 	}
-	config := h.RateLimits[s.Name]
-	if config.MatcherSetsRaw != nil {
+	if config := h.RateLimits[s.Name]; config.MatcherSetsRaw != nil {
 		sets, err := ctx.LoadModule(config, "MatcherSetsRaw")
 		if err != nil {
 			return nil, fmt.Errorf("loading matchers: %w", err)
 		}
-		if err := z.matchers.FromInterface(sets); err != nil {
+		if err := o.Matchers.FromInterface(sets); err != nil {
 			return nil, err
 		}
 	}
-	var err error
-	if z.template, err = reqkey.Compile(s.Key, s.IPv4Prefix, s.IPv6Prefix); err != nil {
-		return nil, err
-	}
-	log := answer.RefusalLogOptions{Logger: h.logger, Zone: s.Name, Window: s.Limits[len(s.Limits)-1].Window}
-	if h.LogKey {
-		log.Keys = z.template
-	}
-	z.log = answer.NewRefusalLog(log)
-	for _, r := range s.Limits {
-		c, key, err := acquire(app.namespace, s, r)
-		if err != nil {
-			return nil, err
-		}
-		h.acquired = append(h.acquired, key)
-		z.counters = append(z.counters, c)
-		z.limiters = append(z.limiters, c.limiter(s, r))
-		z.policies = append(z.policies, policyOf(s, r).Compile(h.answers.Headers))
-		z.rules = append(z.rules, ruleOf(s, r))
-	}
-	if !h.DisableMetrics {
-		z.metrics = metrics.NewZone(s.Name) // Cleanup releases it
-	}
-	return z, nil
+	return limits.NewZone(o)
 }
 
-// ServeHTTP lets a request through, refuses it, or makes it wait for its turn in a queue.
+// ServeHTTP lets a request through, denies it, or makes it wait for its turn in a queue.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	vars := reqkey.Vars(r)
-	counted := countedBefore(r, vars)
-	p := newPass(clock.Now())
-	defer p.free()
-	h.proxies.Watch(h.said, h.logger, r, p.now)
-	if err := p.check(h.zones, r, vars, counted); err != nil {
-		p.giveBack()
+	now := clock.Now()
+	h.proxies.Watch(h.said, h.logger, r, now)
+	e, err := limits.Evaluate(h.zones, r, now)
+	if err != nil {
 		return err
 	}
-	if p.isRefused() {
-		p.giveBack()
-		if err := h.answers.Deny(w, r, p.recordDenial(r)); err != nil {
-			markCounted(r, p)
-			return err
-		}
-		return nil
+	defer e.Free()
+	if e.IsDenied() {
+		return e.MarkCounted(r, h.answers.Deny(w, r, e.Denial()))
 	}
-	if delay := p.delay(); delay > 0 && !wait(r, delay) {
-		p.abandon(clock.Now())
-		return errGone
-	}
-	p.recordAdmission()
-	h.answers.Admit(w, r, p.all, p.now)
-	if err := next.ServeHTTP(w, r); err != nil {
-		markCounted(r, p)
+	if err := e.Enter(r.Context()); err != nil {
 		return err
 	}
-	return nil
+	h.answers.Admit(w, r, e.Results(), now)
+	return e.MarkCounted(r, next.ServeHTTP(w, r))
 }
 
-// errGone is the error for a client that went away while its request waited; 499 is what access logs show for it elsewhere.
-var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited for its turn"), StatusCode: 499}
-
-// wait holds a request back for its turn. false means that the client went away.
-func wait(r *http.Request, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-r.Context().Done():
-		return false
-	}
-}
-
-// countedVar holds the names of the zones that a request has been through.
-const countedVar = "rate_limit.counted"
-
-// countedBefore gives the zones that have counted this request, which comes back through an error route.
-func countedBefore(r *http.Request, vars map[string]any) []string {
-	// The variable first: a value that no context has is looked for in all of them.
-	v, ok := vars[countedVar]
-	if !ok || r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
-		return nil
-	}
-	counted, _ := v.([]string)
-	return counted
-}
-
-// markCounted notes that error routes must not count the request again. Handlers after this one may have noted theirs.
-func markCounted(r *http.Request, p *pass) {
-	counted, _ := caddyhttp.GetVar(r.Context(), countedVar).([]string)
-	counted = slices.Clone(counted)
-	for i := range p.take {
-		if name := p.take[i].zone.Name; !slices.Contains(counted, name) {
-			counted = append(counted, name)
-		}
-	}
-	caddyhttp.SetVar(r.Context(), countedVar, counted)
-}
-
-// Cleanup lets go of the counters.
+// Cleanup gives up the counters.
 func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
-		z.log.Flush(clock.Now())
-		z.metrics.Release()
+		z.Release()
 	}
-	for _, key := range h.acquired {
-		_, _ = counterPool.Delete(key) // ending counters can't fail
-	}
-	h.acquired = nil
 	return nil
 }
 

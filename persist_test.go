@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -243,8 +244,13 @@ func errorIn(context map[string]any) string {
 // observed has an app begin with a keeper, and returns what it says.
 func observed(s *site, k *snapshot.Keeper) string {
 	core, logs := observer.New(zap.InfoLevel)
-	s.app.logger, s.app.keeper = zap.New(core), k
-	s.app.restore()
+	s.app.config.Stop()
+	s.app.config = limits.NewConfig(limits.ConfigOptions{Logger: zap.New(core)})
+	s.app.config.Keeper = k // without a look at it before the start
+	for _, z := range s.handler.zones {
+		s.app.config.Add(z)
+	}
+	s.app.config.Start()
 	return messages(logs)
 }
 

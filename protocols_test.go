@@ -190,7 +190,7 @@ func inQueue(t *testing.T) int {
 	if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
 		t.Fatal(err)
 	}
-	return strings.Count(stacks.String(), "ratelimit.wait(")
+	return strings.Count(stacks.String(), "limits.sleep(")
 }
 
 // One client has one count, whatever it speaks, and is refused alike.

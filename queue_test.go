@@ -11,10 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // starts notes when requests begin.
@@ -86,42 +84,6 @@ func TestQueuesBesideEachOtherKeepTheirPace(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A place that was taken before another queue denied is freed only if nobody stands behind it; no other request can begin sooner for that.
-func TestPlaceIsKeptForThoseBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, &App{}, zoneBlock("a", "limit 10/1s\nalgorithm leaky_bucket\nqueue 20\nkey all")+
-			zoneBlock("b", "limit 1/1h\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.K}"))
-		defer s.end()
-		var begun starts
-		s.next = begun.next
-		enter := func(who string) (*pass, *http.Request) {
-			r := s.request("1.2.3.4", header("K", who))
-			p := newPass(clock.Now())
-			if err := p.visitAll(s.handler.zones, r, reqkey.Vars(r), nil); err != nil || p.isRefused() {
-				t.Fatalf("the queues are read: %v, denied %v", err, p.isRefused())
-			}
-			return p, r
-		}
-		s.admits("1.2.3.4", 1, 1, header("K", "first"))
-		late, _ := enter("x") // both queues have room for it,
-		s.admits("1.2.3.4", 1, 1, header("K", "x"))
-		late.enterQueues() // and now that of x has none
-		if !late.isRefused() {
-			t.Fatal("a second request of x has a place in a queue for one")
-		}
-		var wg sync.WaitGroup
-		wg.Go(func() { s.admits("1.2.3.4", 1, 1, header("K", "behind")) })
-		synctest.Wait()
-		late.giveBack()
-		late.free()
-		s.admits("1.2.3.4", 1, 1, header("K", "last"))
-		wg.Wait()
-		if got := begun.closest(); got < 100*time.Millisecond || len(begun.at) != 4 {
-			t.Errorf("%d requests, %v from each other, want 4 and 100ms at least", len(begun.at), got)
-		}
-	})
 }
 
 // A queue that counts refused requests fills by those that another zone refuses, and by no others.

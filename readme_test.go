@@ -28,13 +28,13 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -374,6 +374,16 @@ func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Zone) {
 	return all
 }
 
+// newZone compiles a zone that belongs to no handler.
+func newZone(t testing.TB, o limits.ZoneOptions) *limits.Zone {
+	t.Helper()
+	z, err := limits.NewZone(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return z
+}
+
 // aclOf is the user in docs/sync.md: its name, its password and its rules.
 func aclOf(t *testing.T) (user, password, rules string) {
 	t.Helper()
@@ -444,44 +454,53 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		t.Fatal(err)
 	}
 	core, logs := observer.New(zap.WarnLevel)
-	shared := &sharedRedis{
-		namespace: redisconfig.DefaultNamespace, client: client,
-		replicator: ratesync.NewReplicator(client, redisconfig.DefaultNamespace, 5*time.Second, clock.Now, zap.New(core)),
-		strict:     strict.New(client, redisconfig.DefaultNamespace, 5*time.Second),
-	}
 	defer client.Close()
-	defer shared.close()
+	shared := limits.BorrowRedis(client, limits.RedisOptions{
+		Namespace: redisconfig.DefaultNamespace, Timeout: 5 * time.Second, StrictTimeout: 5 * time.Second, Logger: zap.New(core),
+	})
+	config := limits.NewConfig(limits.ConfigOptions{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second})
+	add := func(s settings.Zone, namespace string) *limits.Limit {
+		z := newZone(t, limits.ZoneOptions{Zone: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
+		t.Cleanup(z.Release)
+		config.Add(z)
+		return &z.Each()[0]
+	}
+	var synced, charged []*limits.Limit
+	for _, s := range everyKind(t, SyncRate(rates.MinSync)) {
+		synced = append(synced, add(s, "synced"))
+	}
+	for _, s := range everyKind(t, rates.Strict) {
+		charged = append(charged, add(s, "strict"))
+	}
+	config.Start()
+	defer config.Stop()
 
 	raw := []byte("key")
-	for _, s := range everyKind(t, SyncRate(rates.MinSync)) {
-		c := newCounters(&s, s.Limits[0])
-		c.configure(&s, s.Limits[0], time.Minute, shared)
-		defer c.(caddy.Destructor).Destruct()
-		c.limiter(&s, s.Limits[0]).take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
-		redistest.Eventually(t, s.Name+" is exchanged", func() bool { return c.stats().Own == 1 && c.stats().Unsent == 0 })
+	for _, l := range synced {
+		l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
+		redistest.Eventually(t, l.Zone.Name+" is exchanged", func() bool { return l.Totals().Own == 1 && l.Totals().Unsent == 0 })
 	}
-	redistest.Eventually(t, "the node is known", func() bool { return shared.replicator.Status().Up && shared.replicator.Status().Nodes == 1 })
+	redistest.Eventually(t, "the node is known", func() bool { return shared.Replicator.Status().Up && shared.Replicator.Status().Nodes == 1 })
 
-	for _, s := range everyKind(t, rates.Strict) {
-		r := s.Limits[0]
-		rules := []strict.Rule{{Kind: s.Kind.Code(), Limit: 1, Window: r.Window, Buckets: s.Buckets, Queue: s.Queue}}
+	for _, l := range charged {
+		s := l.Zone
+		rules := []strict.Rule{{Kind: s.Kind.Code(), Limit: 1, Window: l.Rate.Window, Buckets: s.Buckets, Queue: s.Queue}}
 		for i := range 4 {
-			v, g, err := shared.strict.Take(t.Context(), s.Name, rules, table.IDOf(raw), nil)
+			v, g, err := shared.Strict.Take(t.Context(), s.Name, rules, table.IDOf(raw), nil)
 			if err != nil {
 				t.Fatalf("%s: Take = %v, %v", s.Name, v, err)
 			}
 			switch i {
 			case 0:
-				shared.strict.Return(g)
+				shared.Strict.Return(g)
 			case 2:
-				shared.strict.Charge(g)
+				shared.Strict.Charge(g)
 			}
 		}
-		c := newCounters(&s, r) // and what a node decides alone is charged
-		c.configure(&s, r, time.Minute, shared)
-		defer c.(caddy.Destructor).Destruct()
-		c.limiter(&s, r).take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
-		redistest.Eventually(t, s.Name+" is charged", func() bool { return c.stats().Unsent == 0 })
+		l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0) // and what a node decides alone is charged
+	}
+	for _, l := range charged {
+		redistest.Eventually(t, l.Zone.Name+" is charged", func() bool { return l.Totals().Unsent == 0 })
 	}
 	if n := logs.Len(); n > 0 {
 		t.Errorf("the exchange warns: %v", logs.All())
@@ -504,10 +523,10 @@ func BenchmarkMemoryPerKey(b *testing.B) {
 				b.ReportMetric(0, "ns/op")
 				for range b.N {
 					before := heapBytes()
-					c := newCounters(&s, s.Limits[0])
-					fill(c.limiter(&s, s.Limits[0]), &s, keys, hits)
+					z := newZone(b, limits.ZoneOptions{Zone: s})
+					fill(&z.Each()[0], keys, hits)
 					b.ReportMetric(float64(heapBytes()-before)/keys, "B/key")
-					runtime.KeepAlive(c)
+					z.Release()
 				}
 			})
 		}
@@ -523,14 +542,14 @@ func heapBytes() int64 {
 }
 
 // fill makes requests of many keys, and comes back to them in the next slice where a window has several.
-func fill(l limiter, s *settings.Zone, keys, hits int) {
+func fill(l *limits.Limit, keys, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
-	for slice := range s.Buckets {
-		at := now + int64(slice)*int64(s.Limits[0].Window)/int64(s.Buckets)
+	for slice := range l.Zone.Buckets {
+		at := now + int64(slice)*int64(l.Rate.Window)/int64(l.Zone.Buckets)
 		for key := range keys {
 			binary.LittleEndian.PutUint64(raw, uint64(key))
 			for hit := range hits {
-				l.take(table.KeyOf(raw), raw, at+int64(hit)*1000, 1, 0)
+				l.Take(table.KeyOf(raw), raw, at+int64(hit)*1000, 1, 0)
 			}
 		}
 	}

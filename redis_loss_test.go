@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -42,7 +43,7 @@ func shows(t *testing.T, zone, what string, want func(limitStatus) bool) {
 func (s *site) lost(zone string) bool {
 	for _, z := range s.handler.zones {
 		if z.Name == zone {
-			return z.counters[0].lost([]byte("any key, as there is no Cluster"))
+			return z.Each()[0].IsUnavailable([]byte("any key, as there is no Cluster"))
 		}
 	}
 	return false
@@ -62,7 +63,7 @@ func TestRulesWhileRedisIsLost(t *testing.T) {
 	}
 	// Another node shows up in the list.
 	r.Do("HSET", "test:1:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
-	redistest.Eventually(t, "two nodes", func() bool { return s.app.shared.replicator.Nodes() == 2 })
+	redistest.Eventually(t, "two nodes", func() bool { return s.app.shared.Replicator.Nodes() == 2 })
 	r.Kill()
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
 		redistest.Eventually(t, "the loss is noticed", func() bool { return s.lost("loss-" + rule) })
@@ -90,7 +91,7 @@ func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
 			r.Kill()
 			s.admits("1.2.3.4", 10, 4)
 			r.Restart()
-			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.strict.Down() })
+			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
 			switch algorithm {
 			case "fixed_window", "sliding_window": // what was admitted meanwhile is sent; what Redis lost in the crash is not this node's
 				shows(t, name, "is sent", func(z limitStatus) bool { return z.Own == 4 && z.Unsent == 0 })
@@ -192,7 +193,7 @@ func TestStrictFailuresAreReported(t *testing.T) {
 	app.Redis.Username, app.Redis.Password = "poor", "secret"
 	s := newSite(t, app, zoneBlock("poor", "sync_rate 0\nlimit 3/1h\nalgorithm sliding_log"))
 	s.admits("1.2.3.4", 5, 3)
-	if st := s.app.shared.replicator.Status(); st.Up || st.Failing["poor sync_rate 0"] == "" {
+	if st := s.app.shared.Replicator.Status(); st.Up || st.Failing["poor sync_rate 0"] == "" {
 		t.Errorf("redis refuses to decide, and the status says %+v", st)
 	}
 }
@@ -271,7 +272,7 @@ func TestCountsAreSentWhenAZoneNoLongerSyncs(t *testing.T) {
 	} {
 		r := redistest.Start(t)
 		s := newSite(t, appWith(r), zoneBlock("unsynced", "limit 100/1h\nsync_rate 30s\nearly_sync off"))
-		redistest.Eventually(t, "the exchange has begun", func() bool { return s.app.shared.replicator.Status().Nodes == 1 })
+		redistest.Eventually(t, "the exchange has begun", func() bool { return s.app.shared.Replicator.Status().Nodes == 1 })
 		s.admits("1.2.3.4", 7, 7)
 		s2 := newSite(t, after(r), zoneBlock("unsynced", "limit 100/1h\nsync_rate local"))
 		s.end()
@@ -334,7 +335,7 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	}
 	s := newSite(t, appWith(r), block)
 	r.Do("HSET", "test:1:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
-	redistest.Eventually(t, "two nodes", func() bool { return s.app.shared.replicator.Nodes() == 2 })
+	redistest.Eventually(t, "two nodes", func() bool { return s.app.shared.Replicator.Nodes() == 2 })
 	for _, rule := range rules {
 		s.admits("1.2.3.4", 4, 4, to("/"+rule))
 	}
@@ -351,7 +352,7 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	if st := currentStatus(); st.Strict == nil || st.Strict.Open != 1 || st.Strict.Trips == 0 {
 		t.Errorf("with Redis gone: %+v, want one circuit open", st.Strict)
 	}
-	if _, stores := processState(); len(stores) != 1 || stores[0].CircuitsOpen != 1 {
+	if _, stores := limits.State(); len(stores) != 1 || stores[0].CircuitsOpen != 1 {
 		t.Errorf("the metrics show %+v, want one circuit open", stores)
 	}
 	r.Restart()
@@ -373,11 +374,11 @@ func TestASilentRedisIsWaitedForOnce(t *testing.T) {
 		app.Redis.Address, app.Redis.Timeout, app.StrictTimeout = []string{proxy.Addr}, caddy.Duration(400*time.Millisecond), caddy.Duration(400*time.Millisecond)
 		s := newSite(t, app, zoneBlock("silent-"+rule, "sync_rate strict\nlimit 100000/1h\nkey {http.request.header.K}\non_redis_loss "+rule))
 		redistest.Eventually(t, "redis decides", func() bool {
-			before := s.app.shared.strict.Status()
+			before := s.app.shared.Strict.Status()
 			s.get("1.2.3.4", header("K", "a"))
-			return before.Open == 0 && s.app.shared.strict.Status() == before
+			return before.Open == 0 && s.app.shared.Strict.Status() == before
 		})
-		before := s.app.shared.strict.Status()
+		before := s.app.shared.Strict.Status()
 		proxy.Set(faultproxy.Blackhole)
 		var wg sync.WaitGroup
 		for c := range clients {
@@ -388,7 +389,7 @@ func TestASilentRedisIsWaitedForOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		first := s.app.shared.strict.Status()
+		first := s.app.shared.Strict.Status()
 		if waited := first.Timeouts - before.Timeouts; waited < 1 || waited > clients || first.Open != 1 {
 			t.Errorf("%s: of %d requests %d waited, want at most one of each of the %d clients: %+v", rule, clients*300, waited, clients, first)
 		}
@@ -397,11 +398,11 @@ func TestASilentRedisIsWaitedForOnce(t *testing.T) {
 			s.get("1.2.3.4", header("K", "b"))
 			return proxy.Requests() > probes+2
 		})
-		if now := s.app.shared.strict.Status(); now.Timeouts != first.Timeouts || now.Trips != first.Trips {
+		if now := s.app.shared.Strict.Status(); now.Timeouts != first.Timeouts || now.Trips != first.Trips {
 			t.Errorf("%s: while it was probed: %+v, want no more waits than %+v", rule, now, first)
 		}
 		proxy.Set(faultproxy.None)
-		redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.strict.Down() })
+		redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
 		calls := r.Calls("evalsha")
 		s.admits("1.2.3.4", 1, 1, header("K", "c"))
 		if r.Calls("evalsha") == calls {
@@ -466,7 +467,7 @@ func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
 		if a, b := sumIn(t, first, zone), sumIn(t, second, zone); a != 3 || b != 6 {
 			t.Errorf("%s: the old redis holds %d and the new one %d, want 3 and 6", rule, a, b)
 		}
-		if st := next.app.shared.replicator.Status(); len(st.Failing) > 0 {
+		if st := next.app.shared.Replicator.Status(); len(st.Failing) > 0 {
 			t.Errorf("%s: failing after a reload: %v", rule, st.Failing)
 		}
 		next.admits("1.2.3.4", 15, 14)

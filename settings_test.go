@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -283,12 +284,14 @@ func FuzzJSON(f *testing.F) {
 			if fingerprint(s) == "" || len(s.Limits) == 0 || s.MaxKeys < 1 || s.Buckets < 1 || s.Burst < 0 || s.Queue < 0 {
 				t.Fatalf("settings = %+v of %s", s, text)
 			}
-			for _, r := range s.Limits {
-				d := newCounters(&s, r).limiter(&s, r).take(table.KeyOf(nil), nil, clock.Now(), 1, 0)
-				if d.Remaining < 0 || d.Retry < 0 || !d.Allowed && d.Retry == 0 || d.Allowed && r.Limit == 0 {
+			z := newZone(t, limits.ZoneOptions{Zone: s})
+			for _, l := range z.Each() {
+				d := l.Take(table.KeyOf(nil), nil, clock.Now(), 1, 0)
+				if d.Remaining < 0 || d.Retry < 0 || !d.Allowed && d.Retry == 0 || d.Allowed && l.Rate.Limit == 0 {
 					t.Fatalf("the first request of %+v: %+v", s, d)
 				}
 			}
+			z.Release()
 		}
 	})
 }

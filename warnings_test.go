@@ -208,7 +208,7 @@ func (s *site) watched() *observer.ObservedLogs {
 	core, logs := observer.New(zap.WarnLevel)
 	s.handler.logger = zap.New(core)
 	for _, z := range s.handler.zones {
-		z.logger = s.handler.logger
+		z.Logger = s.handler.logger
 	}
 	return logs
 }

@@ -1,0 +1,246 @@
+package limits
+
+import (
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// counterPool has the counters of the process, which outlive configurations: zones acquire them when
+// they are provisioned and release them in Cleanup. What nobody holds ends.
+var counterPool = caddy.NewUsagePool()
+
+// Counters are the table of one limit and its way to other nodes, whatever its algorithm. They are
+// safe for concurrent use.
+type Counters struct {
+	key    string // in counterPool
+	zone   string
+	table  decider
+	upkeep upkeep
+	gauges gauges
+	source *ratesync.Source
+
+	sweep atomic.Int64 // nanoseconds, 0 before the first Start
+	stop  chan struct{}
+	done  chan struct{}
+
+	// mu makes configure, leave and Destruct take turns. It is held while the last counts are sent,
+	// and nothing else takes it.
+	mu       sync.Mutex
+	attached *Redis
+}
+
+// decider is a table as a request sees it.
+type decider interface {
+	Take(l algorithms.Limit, key table.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken
+	Refund(l algorithms.Limit, key table.Key, t table.Taken, n int64)
+	Penalize(l algorithms.Limit, key table.Key, t table.Taken, n int64)
+	Leave(l algorithms.Limit, key table.Key, t table.Taken, now, n int64)
+	Learn(l algorithms.Limit, key table.Key, raw []byte, now int64, all []algorithms.Report)
+	Room(l algorithms.Limit, key table.Key, raw []byte, now int64) (left int64, ok bool)
+}
+
+// upkeep is a table as configurations and snapshots see it.
+type upkeep interface {
+	Configure(b table.Background, maxKeys int)
+	Sweep(now int64)
+	Save(now int64) table.Saved
+	Resume(p algorithms.Params, now int64, saved table.Saved) int
+}
+
+// gauges are a table as those see it who watch it.
+type gauges interface {
+	Totals(now int64) table.Totals
+	Keys() int
+	Overflowing() bool
+	Overflowed() int64
+	OverflowBytes() int64
+}
+
+// acquire returns the counters of one limit: new ones, or those that a configuration already holds.
+func acquire(namespace string, z *settings.Zone, r rates.Rate) *Counters {
+	key := counterKey(namespace, z, r)
+	c, _, _ := counterPool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(key, z, r), nil })
+	return c.(*Counters)
+}
+
+// release gives the counters up. Their end can't fail.
+func (c *Counters) release() { _, _ = counterPool.Delete(c.key) }
+
+// counterKey says when counts go on after a reload: same namespace, zone, algorithm and window.
+func counterKey(namespace string, z *settings.Zone, r rates.Rate) string {
+	return strconv.Quote(namespace) + " " + strconv.Quote(z.Name) + " " + specOf(z, r).Name()
+}
+
+// specOf names a limit to other nodes.
+func specOf(z *settings.Zone, r rates.Rate) ratesync.Spec {
+	s := ratesync.Spec{Zone: z.Name, Kind: z.Kind.Code(), Window: r.Window, Buckets: 1, Live: 1}
+	switch z.Kind {
+	case algorithms.FixedWindow:
+		s.Live = 0
+	case algorithms.SlidingWindow:
+		s.Buckets, s.Live = z.Buckets, z.Buckets
+	}
+	return s
+}
+
+// newCounters is the one place that knows which kind has which state.
+func newCounters(key string, z *settings.Zone, r rates.Rate) *Counters {
+	c := &Counters{key: key, zone: z.Name, stop: make(chan struct{}), done: make(chan struct{})}
+	switch k := z.Kind; {
+	case k.Windowed():
+		hold[algorithms.WindowState](c, z, r)
+	case k.Logged():
+		hold[algorithms.LogState](c, z, r)
+	default:
+		hold[algorithms.BucketState](c, z, r)
+	}
+	return c
+}
+
+// hold gives counters a table of one state.
+func hold[S any](c *Counters, z *settings.Zone, r rates.Rate) {
+	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
+	c.table, c.upkeep, c.gauges, c.source = t, t, t, ratesync.NewSource(t, specOf(z, r))
+}
+
+// catchUp is how often a zone with sync_rate 0 sends what it had to count by itself while Redis was
+// unavailable.
+const catchUp = time.Second
+
+// configure applies a configuration that has become the current one: parameters for work in the
+// background, and the Redis, nil for none.
+func (l *Limit) configure(sweep time.Duration, redis *Redis) {
+	c, z := l.Counters, l.Zone
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sweepEvery(sweep)
+	every := time.Duration(z.SyncRate)
+	switch {
+	case !l.IsSynced(redis):
+		every, redis = 0, nil
+	case z.SyncRate == rates.Strict:
+		every = catchUp
+	}
+	charges := z.SyncRate == rates.Strict && !z.Kind.Windowed()
+	old := c.attached
+	if redis == nil && old != nil {
+		c.source.Detach() // sends the last counts, which a table without a rate doesn't give out
+	}
+	c.upkeep.Configure(table.Background{
+		Params:  l.params(),
+		Rate:    every,
+		Early:   z.EarlySync && z.SyncRate != rates.Strict,
+		Lagging: !z.Kind.Draining(),
+		Charges: charges,
+		Wake:    c.source.Wake,
+	}, z.MaxKeys)
+	c.attached = redis
+	if redis != nil {
+		if redis != old {
+			redis.hold()
+		}
+		if charges {
+			redis.Replicator.AttachCharged(c.source, every, redis.Strict.Charger(z.Name, l.rule()))
+		} else {
+			redis.Replicator.Attach(c.source, every)
+		}
+	}
+	if old != nil && old != redis {
+		old.Release()
+	}
+}
+
+// leave ends the sync through a Redis, if that is where it goes.
+func (c *Counters) leave(redis *Redis) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.attached == redis {
+		c.source.DetachFrom(redis.Replicator)
+		c.attached = nil
+		redis.Release()
+	}
+}
+
+// sweepEvery starts the sweep, or changes its interval from the next one on.
+func (c *Counters) sweepEvery(d time.Duration) {
+	if c.sweep.Swap(int64(d)) != 0 {
+		return
+	}
+	go func() {
+		defer close(c.done)
+		for {
+			select {
+			case <-c.stop:
+				return
+			case <-time.After(time.Duration(c.sweep.Load())):
+				c.upkeep.Sweep(clock.Now())
+			}
+		}
+	}()
+}
+
+// Destruct sends the last counts and ends all work in the background.
+func (c *Counters) Destruct() error {
+	if c.sweep.Load() != 0 {
+		close(c.stop)
+		<-c.done
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.source.Detach()
+	if c.attached != nil {
+		c.attached.Release()
+		c.attached = nil
+	}
+	return nil
+}
+
+// save returns what outlives the process, and resume takes it in. It returns of how many keys a
+// decision can still use it.
+func (c *Counters) save() table.Saved { return c.upkeep.Save(clock.Now()) }
+
+func (l *Limit) resume(saved table.Saved) int {
+	return l.upkeep.Resume(l.params(), clock.Now(), saved)
+}
+
+// Totals returns sums over all keys.
+func (c *Counters) Totals() table.Totals { return c.gauges.Totals(clock.Now()) }
+
+// Overflow returns how many decisions were made for keys beyond max_keys, and the memory of their
+// sketch.
+func (c *Counters) Overflow() (decisions, bytes int64) {
+	return c.gauges.Overflowed(), c.gauges.OverflowBytes()
+}
+
+// IsUnavailable reports whether what other nodes count of a key can't be had.
+func (c *Counters) IsUnavailable(raw []byte) bool {
+	lost := c.source.Lost()
+	return lost != 0 && ratesync.LostFor(lost, table.IDOf(raw))
+}
+
+// Node returns the name of this node's part in what is synced.
+func (c *Counters) Node() string { return c.source.Node() }
+
+// Sync tells how far the sync has come, nil where nothing is synced.
+func (c *Counters) Sync() *ratesync.ExchangeStatus { return c.source.Status() }
+
+// state returns what metrics show.
+func (c *Counters) state() metrics.ZoneState {
+	s := metrics.ZoneState{Zone: c.zone, Keys: int64(c.gauges.Keys()), Sketch: c.gauges.Overflowing()}
+	if sync := c.source.Status(); sync != nil {
+		s.Syncs, s.Synced = true, sync.Synced
+	}
+	return s
+}

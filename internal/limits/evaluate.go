@@ -1,0 +1,403 @@
+// Package limits takes one request through the zones of its handler, and owns what requests count
+// by: the pool of counters, the connections to Redis and the list of running configurations.
+//
+// Evaluate asks the zones and returns one value that says what they decided. NewZone compiles a
+// zone from its settings. A Config is one configuration from Start to Stop.
+//
+// Locks: Start and Stop take turns, and may wait for Redis or a disk meanwhile. Nothing else takes
+// that lock: requests, scrapes and the admin endpoint read the list as one atomic value.
+package limits
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// An Evaluation is what the zones of a handler decided for one request. It is reused after Free.
+type Evaluation struct {
+	now      int64
+	keys     []byte // of all zones, one after the other
+	zones    []zoneResult
+	results  []answer.Result // one for each limit of each zone, in order
+	receipts []table.Taken   // one for each result, to roll it back
+	grants   []grant
+	verdicts []strict.Verdict
+	matching []strictZone
+
+	// longest is the zone whose denial makes the client wait longest, -1 if none denies; wait is
+	// that wait.
+	longest int
+	wait    time.Duration
+	// closed is a zone that denies without counting: there is no key, or Redis is unavailable.
+	closed      *Zone
+	unavailable bool
+	denial      answer.Denial
+	// asked is set once Redis was asked: time has passed since now.
+	asked bool
+	// queues is how many zones are still to give their slots.
+	queues int
+}
+
+// zoneResult is one zone's part in an Evaluation.
+type zoneResult struct {
+	*Zone
+	hash   table.Key
+	key    [2]int  // in keys
+	first  int     // in results and receipts
+	limits []Limit // those that are enforced: the zone's, or this node's share of them
+	queued bool    // the limits were only read; they are queues, whose slots are taken last
+	strict bool    // Redis decided, by a grant in grants
+	grant  int
+	denied bool
+	early  bool // the key holds an address that early data doesn't prove
+}
+
+// grant is what a Redis granted.
+type grant struct {
+	by *strict.Limiter
+	strict.Grant
+}
+
+// evaluations are emptied by the garbage collector, and with them goes what an evaluation still
+// points to.
+var evaluations = sync.Pool{New: func() any { return new(Evaluation) }}
+
+// maxKept bounds the buffer that a reused Evaluation holds on to.
+const maxKept = 4096
+
+// Evaluate asks every zone that matches a request at now, in the order of Arrange. Where one of them
+// denies, the others have got back what they gave, and the denial is counted and logged. An error
+// is a matcher's, or that the client has gone away; then nothing was counted.
+func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
+	e := evaluations.Get().(*Evaluation)
+	e.now, e.wait, e.longest, e.unavailable, e.asked, e.queues = now, 0, -1, false, false, 0
+	if err := e.askAll(zones, r); err != nil {
+		e.rollBack()
+		e.Free()
+		return nil, err
+	}
+	if e.queues > 0 && !e.IsDenied() {
+		e.enterQueues()
+	}
+	if e.IsDenied() {
+		e.rollBack()
+		e.recordDenial(r)
+	}
+	return e, nil
+}
+
+// Free ends the use of an Evaluation and of what its methods returned.
+func (e *Evaluation) Free() {
+	if cap(e.keys) > maxKept {
+		e.keys = nil
+	}
+	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
+	e.grants, e.verdicts, e.closed, e.denial = e.grants[:0], e.verdicts[:0], nil, answer.Denial{}
+	evaluations.Put(e)
+}
+
+// IsDenied reports whether the request is denied. Denial then says why.
+func (e *Evaluation) IsDenied() bool { return e.longest >= 0 || e.closed != nil }
+
+// Denial returns what is to be answered to a denied request.
+func (e *Evaluation) Denial() answer.Denial { return e.denial }
+
+// Results returns what each limit decided.
+func (e *Evaluation) Results() []answer.Result { return e.results }
+
+// askAll asks every zone that matches, those that this node decides for first: they cost nothing,
+// and a request that one of them denies need not trouble Redis.
+func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
+	vars := reqkey.Vars(r)
+	counted := countedBefore(r, vars)
+	for i, z := range zones {
+		if z.isStrict() {
+			return e.askStrict(zones[i:], r, vars, counted)
+		}
+		if ok, err := z.matches(r, counted); err != nil {
+			return err
+		} else if ok {
+			e.ask(z, r, vars)
+		}
+	}
+	return nil
+}
+
+// ask makes the key and asks the zone's limits.
+func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
+	start := len(e.keys)
+	keys, empty, none := z.appendKey(e.keys, r, vars)
+	e.keys = keys
+	if empty {
+		z.warnEmpty()
+	}
+	switch {
+	case none && z.EmptyKey == settings.EmptyDeny:
+		e.closed = z
+		return
+	case none:
+		z.metrics.Count(metrics.Skipped)
+		return
+	}
+	raw := keys[start:]
+	e.zones = append(e.zones, zoneResult{
+		Zone: z, hash: table.KeyOf(raw), key: [2]int{start, len(keys)}, first: len(e.results),
+		limits: z.limits, early: reqkey.IsUnproven(raw),
+	})
+	at := len(e.zones) - 1
+	zr := &e.zones[at]
+	lost := false
+	if z.isStrict() && zr.hasSlots(raw, e.now) {
+		var decided bool
+		if decided, lost = e.askRedis(r, zr, raw); decided {
+			e.judge(at)
+			return
+		}
+	}
+	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(z, zr) {
+		return
+	}
+	e.takeAll(zr, raw)
+	e.judge(at)
+}
+
+// failOver applies a zone's on_redis_loss. It reports whether this node decides.
+func (e *Evaluation) failOver(z *Zone, zr *zoneResult) bool {
+	if z.OnRedisLoss == settings.LossDivide {
+		zr.limits = z.share()
+		return true
+	}
+	e.zones = e.zones[:len(e.zones)-1]
+	if z.OnRedisLoss == settings.LossDeny {
+		e.closed, e.unavailable = z, true
+	}
+	return false
+}
+
+// takeAll takes one unit of each of a zone's limits, or reads them where they are entered last.
+func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) {
+	if zr.queued = zr.queuesLast; zr.queued {
+		e.queues++
+	}
+	for i := range zr.limits {
+		l := &zr.limits[i]
+		t := table.Taken{}
+		if zr.queued {
+			t = l.peek(zr.hash, raw, e.now)
+		} else {
+			t = l.Take(zr.hash, raw, e.now, 1, zr.want)
+		}
+		e.receipts = append(e.receipts, t)
+		e.results = append(e.results, l.result(&t.Decision))
+	}
+}
+
+// peek reads a queue that is entered last, unless it is full: then it denies.
+func (l *Limit) peek(key table.Key, raw []byte, now int64) table.Taken {
+	t := l.Take(key, raw, now, 0, 0)
+	if t.Remaining >= 1 {
+		return t
+	}
+	if t = l.Take(key, raw, now, 1, 0); t.Allowed {
+		l.table.Leave(l.enforced, key, t, now, 1) // a slot has become free just now
+	}
+	return t
+}
+
+// enterQueues takes the slots in the queues that were only read, once all other limits have
+// admitted: a slot can't be refunded once others stand behind it, as they would start too close to
+// each other. It goes by the time that it is now. Counted from the request's arrival, before Redis
+// was asked, it would start later than it is told, and close to the next one.
+func (e *Evaluation) enterQueues() {
+	now := e.now
+	if e.asked {
+		now = clock.Now()
+	}
+	for i := range e.zones {
+		zr := &e.zones[i]
+		if !zr.queued {
+			continue
+		}
+		zr.queued = false
+		for j := range zr.limits {
+			l := &zr.limits[j]
+			t := l.Take(zr.hash, e.keyOf(zr), now, 1, zr.want)
+			e.receipts[zr.first+j], e.results[zr.first+j] = t, l.result(&t.Decision)
+		}
+		if e.judge(i); e.IsDenied() {
+			return
+		}
+	}
+}
+
+// judge notes whether the limits of a zone deny, and which makes the client wait longest.
+func (e *Evaluation) judge(at int) {
+	zr := &e.zones[at]
+	for i := range zr.limits {
+		d := &e.results[zr.first+i]
+		if d.Allowed {
+			continue
+		}
+		zr.denied = true
+		if e.longest < 0 || d.RetryAfter > e.wait {
+			e.longest, e.wait = at, d.RetryAfter
+		}
+	}
+}
+
+// result returns what an answer tells of a decision.
+func (l *Limit) result(d *algorithms.Decision) answer.Result {
+	return answer.Result{
+		Policy: l.policy, Allowed: d.Allowed, Limit: l.enforced.N, Remaining: d.Remaining,
+		RetryAfter: d.Retry, NextAfter: d.Next, ResetAfter: d.Reset,
+	}
+}
+
+// keyOf returns the bytes of a zone's key.
+func (e *Evaluation) keyOf(zr *zoneResult) []byte { return e.keys[zr.key[0]:zr.key[1]] }
+
+// Enter waits until it is the turn of an admitted request in its queues, and counts it as admitted.
+// It returns an error if the client has gone away; its slots are then free again.
+func (e *Evaluation) Enter(ctx context.Context) error {
+	var delay time.Duration
+	for i := range e.receipts {
+		delay = max(delay, e.receipts[i].Delay)
+	}
+	if delay > 0 && !sleep(ctx, delay) {
+		e.leaveQueues(clock.Now())
+		return errGone
+	}
+	for i := range e.zones {
+		e.zones[i].metrics.Count(metrics.Admitted)
+		e.countOverflow(&e.zones[i])
+	}
+	return nil
+}
+
+// errGone is the error for a client that went away while its request waited; 499 is what access logs
+// show for it elsewhere.
+var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited for its turn"), StatusCode: 499}
+
+// sleep waits for d. It returns false if the context ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// leaveQueues frees the slots in queues of a client that went away.
+func (e *Evaluation) leaveQueues(now int64) {
+	for i := range e.zones {
+		zr := &e.zones[i]
+		for j := range zr.limits {
+			if t := e.receipts[zr.first+j]; t.Delay > 0 && !zr.strict {
+				l := &zr.limits[j]
+				l.table.Leave(l.enforced, zr.hash, t, now, 1)
+			}
+		}
+	}
+}
+
+// countOverflow counts a decision for a key without a counter of its own.
+func (e *Evaluation) countOverflow(zr *zoneResult) {
+	if !zr.strict && e.receipts[zr.first].Overflow {
+		zr.metrics.CountOverflow()
+		zr.warnFull()
+	}
+}
+
+// recordDenial counts and logs a denied request in the zones that denied it, and notes what is to be
+// answered.
+func (e *Evaluation) recordDenial(r *http.Request) {
+	d := answer.Denial{Wait: e.wait, Results: e.results, Now: e.now}
+	for i := range e.zones {
+		zr := &e.zones[i]
+		e.countOverflow(zr)
+		switch {
+		case !zr.denied:
+		case zr.early:
+			// No line and no event: they would blame the owner of an address that somebody else may
+			// have written there.
+			zr.metrics.Count(metrics.TooEarly)
+			d.Reason = answer.TooEarly
+		default:
+			zr.metrics.Count(metrics.Denied)
+			longest := e.longestOf(zr)
+			zr.refusals.Denied(e.now, answer.Refusal{Request: r, Key: e.keyOf(zr), Hash: zr.hash[0], Limit: longest.Limit, Wait: longest.RetryAfter})
+		}
+	}
+	switch z := e.closed; {
+	case e.longest >= 0:
+		d.Zone = e.zones[e.longest].Name
+	case e.unavailable:
+		z.metrics.Count(metrics.Unavailable)
+		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, time.Second
+	default:
+		d.Zone, d.Wait = z.Name, z.Limits[0].Window
+		z.metrics.Count(metrics.Denied)
+		z.refusals.Denied(e.now, answer.Refusal{Request: r, Wait: d.Wait})
+	}
+	e.denial = d
+}
+
+// longestOf returns the denial in a zone that makes the client wait longest.
+func (e *Evaluation) longestOf(zr *zoneResult) (longest *answer.Result) {
+	for i := range zr.limits {
+		if d := &e.results[zr.first+i]; !d.Allowed && (longest == nil || d.RetryAfter >= longest.RetryAfter) {
+			longest = d
+		}
+	}
+	return longest
+}
+
+// countedVar holds the names of the zones that a request has been through.
+const countedVar = "rate_limit.counted"
+
+// countedBefore returns the zones that have counted this request, which comes back through an error
+// route.
+func countedBefore(r *http.Request, vars map[string]any) []string {
+	// The variable first: a value that no context has is looked for in all of them.
+	v, ok := vars[countedVar]
+	if !ok || r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
+		return nil
+	}
+	counted, _ := v.([]string)
+	return counted
+}
+
+// MarkCounted notes in a request that error routes must not count it again, if there is an error,
+// which it returns. Handlers after this one may have noted theirs.
+func (e *Evaluation) MarkCounted(r *http.Request, err error) error {
+	if err == nil {
+		return nil
+	}
+	counted, _ := caddyhttp.GetVar(r.Context(), countedVar).([]string)
+	counted = slices.Clone(counted)
+	for i := range e.zones {
+		if name := e.zones[i].Name; !slices.Contains(counted, name) {
+			counted = append(counted, name)
+		}
+	}
+	caddyhttp.SetVar(r.Context(), countedVar, counted)
+	return err
+}

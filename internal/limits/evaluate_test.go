@@ -1,0 +1,114 @@
+package limits
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// arranged are the zones of a handler, which no configuration has.
+func arranged(t *testing.T, all ...settings.Zone) (zones []*Zone) {
+	t.Helper()
+	for _, s := range all {
+		s.Buckets, s.SyncRate, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = 1, rates.Local, 1000, 32, 64
+		z, err := NewZone(ZoneOptions{Zone: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(z.Release)
+		zones = append(zones, z)
+	}
+	Arrange(zones)
+	return zones
+}
+
+// request is a request with a header K, as a server prepares it.
+func request(k string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+	r.Header.Set("K", k)
+	return caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{})
+}
+
+// A slot that was taken before another queue denied is freed only if nobody stands behind it; no
+// other request can start sooner for that.
+func TestASlotIsKeptForThoseBehind(t *testing.T) {
+	zones := arranged(t,
+		settings.Zone{Name: "a", Key: "all", Kind: algorithms.LeakyBucket, Queue: 20, Limits: []rates.Rate{{Limit: 10, Window: time.Second}}},
+		settings.Zone{Name: "b", Key: "{http.request.header.K}", Kind: algorithms.LeakyBucket, Limits: []rates.Rate{{Limit: 1, Window: time.Hour}}},
+	)
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var begun []time.Time
+		admits := func(k string) {
+			e, err := Evaluate(zones, request(k), clock.Now())
+			if err != nil || e.IsDenied() {
+				t.Errorf("%s: %v, denied %v", k, err, e.IsDenied())
+				return
+			}
+			defer e.Free()
+			if err := e.Enter(t.Context()); err != nil {
+				t.Errorf("%s: %v", k, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			begun = append(begun, time.Now())
+		}
+		admits("first")
+		late := &Evaluation{now: clock.Now(), longest: -1} // both queues have room for it,
+		r := request("x")
+		for _, z := range zones {
+			late.ask(z, r, reqkey.Vars(r))
+		}
+		if late.IsDenied() || late.queues != 2 {
+			t.Fatalf("the queues are read: denied %v, %d to enter", late.IsDenied(), late.queues)
+		}
+		admits("x")
+		late.enterQueues() // and now that of x has none
+		if !late.IsDenied() {
+			t.Fatal("a second request of x has a slot in a queue for one")
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { admits("behind") })
+		synctest.Wait()
+		late.rollBack()
+		admits("last")
+		wg.Wait()
+		slices.SortFunc(begun, time.Time.Compare)
+		if len(begun) != 4 {
+			t.Fatalf("%d requests start, want 4", len(begun))
+		}
+		for i := range begun[1:] {
+			if got := begun[i+1].Sub(begun[i]); got < 100*time.Millisecond {
+				t.Errorf("requests %d and %d start %v from each other, want 100ms at least", i, i+1, got)
+			}
+		}
+	})
+}
+
+func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
+	core, seen := observer.New(zapcore.WarnLevel)
+	z := &Zone{ZoneOptions: ZoneOptions{Zone: settings.Zone{Name: "login", Key: "{tenant}"}, Logger: zap.New(core)}}
+	for range 3 {
+		z.warnEmpty()
+	}
+	if seen.Len() != 1 || seen.All()[0].ContextMap()["instead"] != "client_ip" {
+		t.Errorf("%d warnings: %v", seen.Len(), seen.All())
+	}
+}

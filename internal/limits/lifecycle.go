@@ -1,0 +1,235 @@
+package limits
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/snapshot"
+	"github.com/caddy-tide/ratelimit/internal/zonename"
+)
+
+// ConfigOptions are what the zones of a configuration share.
+type ConfigOptions struct {
+	Logger *zap.Logger
+	// Redis is nil where nothing is synced. StrictTimeout is for its calls from Start on.
+	Redis         *Redis
+	StrictTimeout time.Duration
+	// Keeper keeps the counters that don't sync over a restart; it is nil for none.
+	Keeper *snapshot.Keeper
+}
+
+// A Config is one configuration, which runs from Start to Stop.
+type Config struct {
+	ConfigOptions
+
+	unsaved bool  // it was reported at load that counters can't be saved
+	ending  bool  // stopped, and no other configuration came after it
+	saved   int64 // admitted by the zones that don't sync, when that was saved last
+
+	zones []*Zone
+
+	stop chan struct{}
+	done chan struct{}
+}
+
+// NewConfig returns a configuration that has not started.
+func NewConfig(o ConfigOptions) *Config {
+	c := &Config{ConfigOptions: o, stop: make(chan struct{}), done: make(chan struct{})}
+	c.checkKeeper()
+	return c
+}
+
+// Add notes a zone for Start. It is not safe for concurrent use.
+func (c *Config) Add(z *Zone) { c.zones = append(c.zones, z) }
+
+// Each calls yield with each limit of each zone. A zone that several handlers have comes as often.
+func (c *Config) Each(yield func(*Limit) bool) {
+	for _, z := range c.zones {
+		for i := range z.limits {
+			if !yield(&z.limits[i]) {
+				return
+			}
+		}
+	}
+}
+
+// running are the configurations that have started and not ended, oldest first. The first one is
+// the current one. Only who holds turn replaces the list; it is never changed.
+var running atomic.Pointer[[]*Config]
+
+// turn is held by one Start or Stop at a time, also while it waits for Redis or a disk.
+var turn sync.Mutex
+
+// started returns the configurations that have started and not ended.
+func started() []*Config {
+	if list := running.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// Current returns the configuration by which work in the background goes, nil for none.
+func Current() *Config {
+	if list := started(); len(list) > 0 {
+		return list[0]
+	}
+	return nil
+}
+
+// Start puts the configuration in line. It becomes the current one at once if it is the first, and
+// otherwise when the one before stops: until then another app may still fail to start, and then
+// nothing must have changed.
+func (c *Config) Start() {
+	turn.Lock()
+	defer turn.Unlock()
+	list := append(slices.Clone(started()), c)
+	running.Store(&list)
+	if len(list) == 1 {
+		c.apply()
+		if c.Keeper != nil {
+			c.restore()
+		}
+	}
+	clock.CatchUp()
+	go c.tick()
+}
+
+// apply makes the configuration the one by which work in the background goes.
+func (c *Config) apply() {
+	if c.Redis != nil {
+		c.Redis.Replicator.Start()
+		c.Redis.Strict.SetTimeout(c.StrictTimeout)
+	}
+	for _, z := range c.zones {
+		for i := range z.limits {
+			z.limits[i].configure(z.Sweep, c.Redis)
+		}
+	}
+}
+
+// tick writes what the logs of the zones hold back, once a minute, and looks each second whether the
+// machine was asleep.
+func (c *Config) tick() {
+	defer close(c.done)
+	minute, second := time.NewTicker(time.Minute), time.NewTicker(time.Second)
+	defer minute.Stop()
+	defer second.Stop()
+	for {
+		select {
+		case <-c.stop:
+			return
+		case <-second.C:
+			clock.CatchUp()
+		case <-minute.C:
+			for _, z := range c.zones {
+				z.refusals.Tick(clock.Now())
+			}
+		}
+	}
+}
+
+// Stop ends what Start began, and makes the next configuration in line the current one. It does
+// nothing for a configuration that has not started.
+func (c *Config) Stop() {
+	turn.Lock()
+	defer turn.Unlock()
+	list := slices.Clone(started())
+	i := slices.Index(list, c)
+	if i < 0 {
+		return
+	}
+	list = slices.Delete(list, i, i+1)
+	running.Store(&list)
+	close(c.stop)
+	<-c.done
+	switch {
+	case len(list) == 0 && c.Keeper != nil:
+		c.ending = true
+		c.save()
+	case len(list) > 0 && i == 0:
+		list[0].inherit(c)
+		list[0].apply()
+	}
+	if c.Redis != nil && c.Redis.isBorrowed() {
+		for l := range c.Each {
+			l.leave(c.Redis)
+		}
+		c.Redis.close()
+	}
+}
+
+// limitsByName are limits by the name of their zone and that of their Spec.
+type limitsByName map[string]map[string]*Limit
+
+func (c *Config) byName() limitsByName {
+	zones := make(limitsByName)
+	for l := range c.Each {
+		if zones[l.Zone.Name] == nil {
+			zones[l.Zone.Name] = make(map[string]*Limit)
+		}
+		zones[l.Zone.Name][specOf(l.Zone, l.Rate).Name()] = l
+	}
+	return zones
+}
+
+// inherit brings counts along that go by another name now, and logs which zones of the configuration
+// before go on without.
+func (c *Config) inherit(before *Config) {
+	had, now := before.byName(), c.byName()
+	for name, limits := range now {
+		old, stays := had[name]
+		if !stays {
+			old = renamed(name, had, now)
+		}
+		for spec, l := range limits {
+			from, same := old[spec]
+			if same && from.Counters != l.Counters {
+				l.resume(from.save()) // the zone's name or the namespace has changed
+			}
+			if stays {
+				c.logAnew(l, from)
+			}
+		}
+	}
+}
+
+// logAnew logs that a limit counts anew after a reload. from is what it was before, nil for none.
+func (c *Config) logAnew(l, from *Limit) {
+	fields := []zap.Field{zap.String("zone", l.Zone.Name), zap.Stringer("algorithm", l.Zone.Kind), zap.Stringer("limit", l.Rate)}
+	isStrict := func(l *Limit) bool { return l.Zone.SyncRate == rates.Strict }
+	switch {
+	case from == nil:
+		c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit counts anew", fields...)
+	case isStrict(l) != isStrict(from) && !l.Zone.Kind.Windowed():
+		c.Logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew", fields...)
+	}
+}
+
+// renamed finds the limits of what an unnamed zone was called before its numbers changed, if there is
+// no doubt.
+func renamed(name string, had, now limitsByName) (old map[string]*Limit) {
+	shape := zonename.Shape(name)
+	if shape == "" {
+		return nil
+	}
+	for other := range now {
+		if other != name && had[other] == nil && zonename.Shape(other) == shape {
+			return nil
+		}
+	}
+	for other, limits := range had {
+		if now[other] == nil && zonename.Shape(other) == shape {
+			if old != nil {
+				return nil
+			}
+			old = limits
+		}
+	}
+	return old
+}

@@ -1,0 +1,121 @@
+package limits
+
+import (
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/snapshot"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// checkKeeper reports at load, and so to caddy validate, what would be found at the start.
+func (c *Config) checkKeeper() {
+	if c.Keeper == nil {
+		return
+	}
+	switch err := c.Keeper.Check(); {
+	case errors.Is(err, snapshot.ErrForeign):
+		c.reportForeign(err)
+	case err != nil:
+		c.reportUnsaved(err)
+		c.unsaved = true
+	}
+}
+
+// reportForeign reports that what is kept there is not ours, and switches persist off.
+func (c *Config) reportForeign(err error) {
+	c.Logger.Error("persist is off: what is there is something else, which is left as it is; give persist the path of a file of its own",
+		warning.Field(warning.NotRestored), zap.Stringer("in", c.Keeper), zap.Error(err))
+	c.Keeper = nil
+}
+
+// reportUnsaved reports that counters can't be saved. The first failure of a configuration that was
+// found at load is not reported again.
+func (c *Config) reportUnsaved(err error) {
+	if c.unsaved {
+		c.unsaved = false
+		return
+	}
+	c.Logger.Error("counters can't be saved; those of zones that don't use redis start anew with the next process; create the directory, or let the user that runs Caddy write there",
+		warning.Field(warning.NotSaved), zap.Stringer("in", c.Keeper), zap.Error(err))
+}
+
+// restore restores the snapshot of an earlier process, and writes it back, so that it shows at the
+// start that this can be done. What can't be read costs no more than the counts in it.
+func (c *Config) restore() {
+	log := c.Logger.With(zap.Stringer("in", c.Keeper))
+	s, err := c.Keeper.Load()
+	switch {
+	case errors.Is(err, snapshot.ErrForeign):
+		c.reportForeign(err)
+		return
+	case err != nil:
+		log.Warn("saved counters could not be read; they start anew", warning.Field(warning.NotRestored), zap.Error(err))
+	case s.IsFromFuture(clock.Now()):
+		log.Warn("counters were saved at a time that is still to come, so the clock was set back since; they start anew", warning.Field(warning.NotRestored), zap.Time("saved", time.Unix(0, s.At)))
+	case len(s.Limits) > 0:
+		c.restoreLimits(s, log)
+	}
+	c.save()
+	var longest time.Duration
+	for l := range c.Each {
+		longest = max(longest, l.Rate.Window)
+	}
+	c.Keeper.Clean(longest)
+}
+
+// restoreLimits gives the limits what was saved of them.
+func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
+	had, left := 0, 0
+	for l := range c.Each {
+		if keys := s.Limits[l.key]; keys != nil {
+			had += len(keys)
+			left += l.resume(keys)
+			delete(s.Limits, l.key) // a zone that several handlers share
+		}
+	}
+	log.Info("saved counters are taken up; those that are too old to matter are not",
+		zap.Int("keys", left), zap.Int("too_old", had-left), zap.Int("limits_that_are_gone", len(s.Limits)), zap.Time("saved", time.Unix(0, s.At)))
+}
+
+// save writes the counters of the zones that don't sync. Those that do are in Redis.
+func (c *Config) save() {
+	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]table.Saved)}
+	c.saved = 0
+	for counters := range c.localCounters() {
+		s.Limits[counters.key] = counters.save()
+		c.saved += counters.Totals().Own
+	}
+	if err := c.Keeper.Store(s); err != nil {
+		c.reportUnsaved(err)
+	}
+}
+
+// Close saves again if something was admitted since Stop: the server's requests may end after it.
+func (c *Config) Close() {
+	if !c.ending {
+		return
+	}
+	spent := int64(0)
+	for counters := range c.localCounters() {
+		spent += counters.Totals().Own
+	}
+	if spent != c.saved {
+		c.save()
+	}
+}
+
+// localCounters returns those of the zones that don't sync.
+func (c *Config) localCounters() map[*Counters]struct{} {
+	all := make(map[*Counters]struct{})
+	for l := range c.Each {
+		if !l.IsSynced(c.Redis) {
+			all[l.Counters] = struct{}{}
+		}
+	}
+	return all
+}

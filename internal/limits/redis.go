@@ -1,0 +1,121 @@
+package limits
+
+import (
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// redisPool has the connections of the process. Configurations with the same settings and the
+// counters that sync through them share one.
+var redisPool = caddy.NewUsagePool()
+
+// A Redis is one Redis and namespace: a client, the sync in the background, and the decisions of
+// sync_rate 0.
+type Redis struct {
+	Replicator *ratesync.Replicator
+	Strict     *strict.Limiter
+
+	key       string // in redisPool, "" for a borrowed client
+	namespace string
+	client    redis.UniversalClient
+}
+
+// RedisOptions say how a Redis is used.
+type RedisOptions struct {
+	Namespace string
+	// Timeout bounds a call of the sync, StrictTimeout one that a request waits for.
+	Timeout       time.Duration
+	StrictTimeout time.Duration
+	Logger        *zap.Logger
+}
+
+// OpenRedis returns the Redis of these settings, which the key stands for: one that is in use, or a
+// new one with a client that connect makes. It does no network I/O. Release gives it up.
+func OpenRedis(key string, o RedisOptions, connect func() (redis.UniversalClient, error)) (*Redis, error) {
+	key += " " + o.Namespace
+	v, _, err := redisPool.LoadOrNew(key, func() (caddy.Destructor, error) {
+		client, err := connect()
+		if err != nil {
+			return nil, err
+		}
+		r := BorrowRedis(client, o)
+		r.key = key
+		return r, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v.(*Redis), nil
+}
+
+// BorrowRedis returns a Redis that goes by somebody else's client, for one configuration.
+func BorrowRedis(client redis.UniversalClient, o RedisOptions) *Redis {
+	return &Redis{
+		namespace: o.Namespace, client: client,
+		Replicator: ratesync.NewReplicator(client, o.Namespace, o.Timeout, clock.Now, o.Logger),
+		Strict:     strict.New(client, o.Namespace, o.StrictTimeout),
+	}
+}
+
+// hold and Release count a user more and less. A borrowed client is its configuration's own.
+func (r *Redis) hold() {
+	if !r.isBorrowed() {
+		_, _, _ = redisPool.LoadOrNew(r.key, func() (caddy.Destructor, error) { return r, nil })
+	}
+}
+
+// Release gives up a Redis. The last one that does closes the connections.
+func (r *Redis) Release() {
+	if !r.isBorrowed() {
+		_, _ = redisPool.Delete(r.key)
+	}
+}
+
+func (r *Redis) isBorrowed() bool { return r.key == "" }
+
+// close ends the loops, within what the flush of the last tables has left of its two seconds.
+func (r *Redis) close() {
+	r.Strict.CloseBy(r.Replicator.FlushEnds())
+	r.Replicator.Close()
+}
+
+// Destruct ends the loops and closes the connections.
+func (r *Redis) Destruct() error {
+	r.close()
+	return r.client.Close()
+}
+
+// state returns what metrics show.
+func (r *Redis) state() metrics.RedisState {
+	st, circuits := r.Replicator.Status(), r.Strict.Status()
+	return metrics.RedisState{
+		Namespace: r.namespace, Up: st.Up, Syncs: st.Exchanges, Failures: st.Failures, Keys: st.Keys, FailedKeys: st.FailedKeys,
+		CircuitsOpen: int64(circuits.Open), CircuitTrips: circuits.Trips, Timeouts: circuits.Timeouts,
+	}
+}
+
+// State returns what metrics show of the process. It waits for no I/O.
+func State() (zones []metrics.ZoneState, stores []metrics.RedisState) {
+	counterPool.Range(func(_, v any) bool {
+		zones = append(zones, v.(*Counters).state())
+		return true
+	})
+	redisPool.Range(func(_, v any) bool {
+		stores = append(stores, v.(*Redis).state())
+		return true
+	})
+	for _, c := range started() {
+		if c.Redis != nil && c.Redis.isBorrowed() {
+			stores = append(stores, c.Redis.state())
+		}
+	}
+	return zones, stores
+}

@@ -1,0 +1,88 @@
+package limits
+
+import (
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+)
+
+// rollBack refunds what the limits gave to a denied request. A zone that counts denied requests
+// keeps what it gave, and takes it where it denied.
+func (e *Evaluation) rollBack() {
+	for i := range e.zones {
+		zr := &e.zones[i]
+		if zr.strict {
+			e.rollBackStrict(zr)
+			continue
+		}
+		for j := range zr.limits {
+			switch l, at := &zr.limits[j], zr.first+j; {
+			case e.receipts[at].Allowed && zr.queued:
+				e.rollBackPeek(zr, l, at)
+			case e.receipts[at].Allowed && zr.CountDenied:
+				e.keep(zr, l, at)
+			case e.receipts[at].Allowed:
+				e.refund(zr, l, at)
+			case zr.CountDenied:
+				e.penalize(zr, l, at)
+			}
+		}
+	}
+}
+
+// rollBackStrict refunds what Redis granted, or charges for what it denied. A slot in a queue stays
+// taken: whether anybody stands behind it is not known here.
+func (e *Evaluation) rollBackStrict(zr *zoneResult) {
+	g := e.grants[zr.grant]
+	switch {
+	case g.Admitted() && !zr.CountDenied && zr.Kind != algorithms.LeakyBucket:
+		g.by.Return(g.Grant)
+	case !g.Admitted() && zr.CountDenied:
+		g.by.Charge(g.Grant)
+	}
+}
+
+// rollBackPeek takes from a queue that was only read, if it counts denied requests.
+func (e *Evaluation) rollBackPeek(zr *zoneResult, l *Limit, at int) {
+	if zr.CountDenied {
+		l.table.Penalize(l.enforced, zr.hash, e.receipts[at], 1)
+	}
+	e.restate(zr, l, at)
+}
+
+// refund gives back what a limit gave.
+func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
+	if zr.Kind == algorithms.LeakyBucket {
+		l.table.Leave(l.enforced, zr.hash, e.receipts[at], clock.Now(), 1)
+	} else {
+		l.table.Refund(l.enforced, zr.hash, e.receipts[at], 1)
+	}
+	e.restate(zr, l, at)
+}
+
+// restate has a result say how a limit stands after a roll back.
+func (e *Evaluation) restate(zr *zoneResult, l *Limit, at int) {
+	is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, waitsOf(zr.Kind))
+	d := &e.results[at]
+	d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.Next, is.Reset
+}
+
+// keep leaves spent what a limit gave. Of a denied request the waits are told in any case.
+func (e *Evaluation) keep(zr *zoneResult, l *Limit, at int) {
+	if zr.want == 0 {
+		is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, waitsOf(zr.Kind))
+		d := &e.results[at]
+		d.NextAfter, d.ResetAfter = is.Next, is.Reset
+	}
+}
+
+// penalize takes from a limit that denied. The client waits for that, too.
+func (e *Evaluation) penalize(zr *zoneResult, l *Limit, at int) {
+	l.table.Penalize(l.enforced, zr.hash, e.receipts[at], 1)
+	is := l.Take(zr.hash, e.keyOf(zr), e.now, 1, 0)
+	if is.Allowed {
+		l.table.Refund(l.enforced, zr.hash, is, 1)
+		return
+	}
+	e.results[at] = l.result(&is.Decision)
+	e.wait = max(e.wait, is.Retry)
+}

@@ -1,0 +1,145 @@
+package limits
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"net/http"
+	"slices"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// strictZone is a zone that Redis decides for, and what is left in it by this node's own counts.
+type strictZone struct {
+	*Zone
+	left int64
+}
+
+// askStrict asks the zones that Redis decides for, and ends with the first denial: each zone asked
+// before it gives a unit to a request that is denied, which others lack until it has been refunded.
+// So the likeliest to deny is asked first, see askedBefore.
+func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
+	if e.IsDenied() {
+		return nil
+	}
+	e.matching = e.matching[:0]
+	for _, z := range zones {
+		if ok, err := z.matches(r, counted); err != nil {
+			return err
+		} else if ok {
+			e.matching = append(e.matching, strictZone{Zone: z})
+		}
+	}
+	if len(e.matching) > 1 {
+		for i := range e.matching {
+			e.matching[i].left = e.leftIn(e.matching[i].Zone, r, vars)
+		}
+		slices.SortStableFunc(e.matching, strictZone.askedBefore)
+	}
+	for _, z := range e.matching {
+		e.ask(z.Zone, r, vars)
+		if r.Context().Err() != nil {
+			return errGone // Redis was not waited for, which must not pass for an outage
+		}
+		if e.IsDenied() {
+			break
+		}
+	}
+	return nil
+}
+
+// askedBefore orders zones by what is left in them by what Redis has told this node. Queues that
+// have room come last: a slot can't be refunded once others stand behind it.
+func (z strictZone) askedBefore(other strictZone) int {
+	last := func(z strictZone) int {
+		if z.Kind == algorithms.LeakyBucket && z.left > 0 {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(last(z), last(other)), cmp.Compare(z.left, other.left))
+}
+
+// leftIn returns what is left of a zone's tightest limit for a request, by this node's own counts;
+// -1 where Redis is not asked.
+func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64 {
+	start := len(e.keys)
+	keys, _, none := z.appendKey(e.keys, r, vars)
+	e.keys = keys[:start]
+	if none {
+		return -1
+	}
+	raw := keys[start:]
+	key, left := table.KeyOf(raw), int64(math.MaxInt64)
+	for i := range z.limits {
+		one, ok := z.limits[i].room(key, raw, e.now)
+		if !ok {
+			return -1
+		}
+		left = min(left, one)
+	}
+	return left
+}
+
+// room returns what is left by this node's own counts. ok is false where the table is full and has
+// no slot for the key.
+func (l *Limit) room(key table.Key, raw []byte, now int64) (left int64, ok bool) {
+	return l.table.Room(l.enforced, key, raw, now)
+}
+
+// hasSlots reports whether each limit's table has a slot for the key. Redis is not asked for others:
+// max_keys bounds what a zone puts into Redis, too.
+func (zr *zoneResult) hasSlots(raw []byte, now int64) bool {
+	for i := range zr.limits {
+		if _, ok := zr.limits[i].room(zr.hash, raw, now); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// askRedis lets Redis decide. Where it could not, this node's own counters must; lost reports whether
+// the zone's on_redis_loss applies then.
+func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (decided, lost bool) {
+	z, by := zr.Zone, zr.Redis
+	e.asked = true
+	for i := range z.limits {
+		// Redis first learns what was decided for the key while it was unavailable.
+		if err := z.limits[i].source.Settle(r.Context(), zr.hash); err != nil {
+			z.noteStrict(r, by, err)
+			return false, true
+		}
+	}
+	var g strict.Grant
+	var err error
+	for {
+		e.verdicts, g, err = by.Strict.Take(r.Context(), z.Name, z.rules, table.IDOf(raw), e.verdicts[:0])
+		if !errors.Is(err, strict.ErrClosed) {
+			break
+		}
+		next := z.successor()
+		if next == nil || next.Redis == by {
+			return false, true
+		}
+		if !next.isStrict() {
+			return false, false // this node's counters are what is enforced there
+		}
+		by = next.Redis
+	}
+	z.noteStrict(r, by, err)
+	if err != nil {
+		return false, true
+	}
+	zr.strict, zr.grant = true, len(e.grants)
+	e.grants = append(e.grants, grant{by.Strict, g})
+	for i := range e.verdicts {
+		v, l := &e.verdicts[i], &z.limits[i]
+		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
+		e.results = append(e.results, l.result(&v.Decision))
+		l.table.Learn(l.enforced, zr.hash, raw, e.now, v.Reports)
+	}
+	return true, false
+}

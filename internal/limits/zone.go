@@ -1,0 +1,273 @@
+package limits
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// ZoneOptions describe a zone of one handler.
+type ZoneOptions struct {
+	settings.Zone
+	// Matchers select the requests, all where there are none.
+	Matchers caddyhttp.MatcherSets
+	// Namespace separates users of one Redis. Redis is nil where nothing is synced.
+	Namespace string
+	Redis     *Redis
+	// Sweep is the time between two sweeps of the zone's counters.
+	Sweep time.Duration
+	// Headers are the sets of headers that the handler sends. Waits is set where anybody is told how
+	// long it takes until more requests are admitted.
+	Headers answer.HeaderSets
+	Waits   bool
+	// Logger gets the zone's lines, with the keys of denied requests where LogKeys is set. Once
+	// writes what the whole configuration says only once.
+	Logger  *zap.Logger
+	LogKeys bool
+	Once    *warning.Once
+	// Metrics is set where the zone's decisions are counted.
+	Metrics bool
+}
+
+// A Zone is a zone as requests see it. It is safe for concurrent use.
+type Zone struct {
+	ZoneOptions
+
+	template *reqkey.Template
+	limits   []Limit         // one for each rate of Limits
+	want     algorithms.Want // of admitted requests; nothing where nobody is told
+	refusals *answer.RefusalLog
+	metrics  *metrics.Zone
+	full     atomic.Bool // warned of more than max_keys
+	noKey    atomic.Bool // warned of an empty key
+
+	rules        []strict.Rule // for Redis, which decides on all limits in one call
+	strictFailed atomic.Int64  // when it was last reported that Redis failed to decide
+
+	// queuesLast is set for queues beside other limits: their slots are taken when all others have
+	// admitted.
+	queuesLast bool
+	// shares are this node's shares of the limits, for on_redis_loss divide.
+	shares atomic.Pointer[shares]
+}
+
+// shares are limits of which each node enforces an equal part.
+type shares struct {
+	nodes  int64
+	limits []Limit
+}
+
+// A Limit is one limit of a zone, with the counters that it shares with the zones of its name in
+// other handlers and configurations.
+type Limit struct {
+	*Counters
+
+	Zone *settings.Zone
+	Rate rates.Rate
+
+	enforced algorithms.Limit
+	policy   *answer.Policy
+}
+
+// Take asks for n units of a key at now. raw is the bytes of which key is the hash.
+func (l *Limit) Take(key table.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken {
+	return l.table.Take(l.enforced, key, raw, now, n, want)
+}
+
+// params describes the limit to its algorithm.
+func (l *Limit) params() algorithms.Params { return l.Zone.Params(l.Rate) }
+
+// rule describes the limit to Redis.
+func (l *Limit) rule() strict.Rule {
+	z := l.Zone
+	return strict.Rule{Kind: z.Kind.Code(), Limit: l.Rate.Limit, Window: l.Rate.Window, Buckets: z.Buckets, Burst: z.Burst, Queue: z.Queue}
+}
+
+// IsSynced reports whether the limit's counts are in that Redis as well.
+func (l *Limit) IsSynced(redis *Redis) bool { return l.Zone.SyncRate >= 0 && redis != nil }
+
+// NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
+// a running configuration.
+func NewZone(o ZoneOptions) (*Zone, error) {
+	z := &Zone{ZoneOptions: o}
+	var err error
+	if z.template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
+		return nil, err
+	}
+	if o.Waits {
+		z.want = waitsOf(o.Kind)
+	}
+	log := answer.RefusalLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.Limits[len(o.Limits)-1].Window}
+	if o.LogKeys {
+		log.Keys = z.template
+	}
+	z.refusals = answer.NewRefusalLog(log)
+	if o.Metrics {
+		z.metrics = metrics.NewZone(o.Name)
+	}
+	for _, r := range o.Limits {
+		l := Limit{Counters: acquire(o.Namespace, &z.Zone, r), Zone: &z.Zone, Rate: r}
+		l.enforced, l.policy = l.params().Compile(), policyOf(&z.Zone, r).Compile(o.Headers)
+		z.limits = append(z.limits, l)
+		z.rules = append(z.rules, l.rule())
+	}
+	return z, nil
+}
+
+// Release gives up the counters and writes what the log holds back.
+func (z *Zone) Release() {
+	z.refusals.Flush(clock.Now())
+	z.metrics.Release()
+	for i := range z.limits {
+		z.limits[i].release()
+	}
+}
+
+// Template makes the keys of the zone.
+func (z *Zone) Template() *reqkey.Template { return z.template }
+
+// Each returns the zone's limits, one for each rate.
+func (z *Zone) Each() []Limit { return z.limits }
+
+// Arrange sorts the zones of a handler into the order in which they are asked. Those in which Redis
+// decides come last, and among these the queues, whose slots can't be refunded.
+func Arrange(zones []*Zone) {
+	rank := func(z *Zone) int {
+		switch {
+		case !z.isStrict():
+			return 0
+		case z.Kind != algorithms.LeakyBucket:
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(zones, func(a, b *Zone) int { return rank(a) - rank(b) })
+	for _, z := range zones {
+		z.queuesLast = z.Kind == algorithms.LeakyBucket && (len(zones) > 1 || len(z.limits) > 1)
+	}
+}
+
+// waitsOf returns which wait headers and placeholders tell of a limit that has admitted.
+func waitsOf(k algorithms.Kind) algorithms.Want {
+	if k == algorithms.FixedWindow {
+		return algorithms.WantReset
+	}
+	return algorithms.WantNext
+}
+
+// policyOf returns what answers tell of one of a zone's limits.
+func policyOf(z *settings.Zone, r rates.Rate) answer.Policy {
+	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Fixed: z.Kind == algorithms.FixedWindow}
+	if len(z.Limits) > 1 {
+		p.Name += "-" + rates.WindowText(r.Window)
+	}
+	return p
+}
+
+// isStrict reports whether Redis decides for the zone.
+func (z *Zone) isStrict() bool { return z.SyncRate == rates.Strict && z.Redis != nil }
+
+// matches reports whether a request is limited by the zone. One that comes back through an error
+// route was counted before.
+func (z *Zone) matches(r *http.Request, counted []string) (bool, error) {
+	if len(counted) > 0 && slices.Contains(counted, z.Name) {
+		return false, nil
+	}
+	if len(z.Matchers) == 0 {
+		return true, nil
+	}
+	return z.Matchers.AnyMatchWithError(r)
+}
+
+// appendKey appends the key of a request with these variables, or what stands in for an empty one.
+// none is set where nothing does.
+func (z *Zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty, none bool) {
+	start := len(dst)
+	key, empty = z.template.Append(dst, r, vars)
+	switch {
+	case !empty || z.EmptyKey == settings.EmptyShare:
+		return key, empty, false
+	case z.EmptyKey == settings.EmptyClientIP:
+		return z.template.AppendClientIP(key[:start], r, vars), true, false
+	}
+	return key[:start], true, true
+}
+
+// isUnavailable reports whether the counts of other nodes can't be had for a key.
+func (z *Zone) isUnavailable(raw []byte) bool {
+	return z.Redis != nil && z.SyncRate > 0 && z.limits[0].IsUnavailable(raw)
+}
+
+// share returns this node's share of each limit, rounded up: what it may admit while it is alone
+// with its counts.
+func (z *Zone) share() []Limit {
+	nodes := z.Redis.Replicator.Nodes()
+	if s := z.shares.Load(); s != nil && s.nodes == nodes {
+		return s.limits
+	}
+	s := &shares{nodes: nodes, limits: slices.Clone(z.limits)}
+	for i := range s.limits {
+		l := &s.limits[i]
+		p := l.params()
+		p.Limit = p.Limit/nodes + min(1, p.Limit%nodes)
+		p.Burst = (p.Burst + nodes - 1) / nodes
+		l.enforced = p.Compile()
+	}
+	z.shares.Store(s)
+	return s.limits
+}
+
+// successor returns the zone of this name in the current configuration, nil if it has none. A
+// request that is on its way when its own configuration ends goes by that one's Redis, whose counts
+// are the ones that go on.
+func (z *Zone) successor() *Zone {
+	if c := Current(); c != nil {
+		if i := slices.IndexFunc(c.zones, func(other *Zone) bool { return other.Name == z.Name }); i >= 0 {
+			return c.zones[i]
+		}
+	}
+	return nil
+}
+
+// noteStrict reports, once a second at most, that a Redis does not decide for this zone.
+func (z *Zone) noteStrict(r *http.Request, by *Redis, err error) {
+	if err == nil || r.Context().Err() != nil { // or the client went away
+		return
+	}
+	failed, now := z.strictFailed.Load(), clock.Now()
+	if (failed == 0 || now-failed > int64(time.Second)) && z.strictFailed.CompareAndSwap(failed, now) {
+		by.Replicator.Report(z.Name+" sync_rate 0", err)
+	}
+}
+
+// warnFull warns once that keys share the sketch.
+func (z *Zone) warnFull() {
+	if !z.full.Load() && !z.full.Swap(true) {
+		z.Once.Warn(z.Logger, warning.MaxKeys, fmt.Sprintf("zone %q: it holds as many keys as max_keys allows; further ones share a sketch on this node, and may be refused too early", z.Name),
+			zap.Int("max_keys", z.MaxKeys))
+	}
+}
+
+// warnEmpty warns once that keys come out empty, and says what happens to such requests instead.
+func (z *Zone) warnEmpty() {
+	if !z.noKey.Load() && !z.noKey.Swap(true) {
+		z.Logger.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
+			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("instead", z.EmptyKey))
+	}
+}
