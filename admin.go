@@ -8,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 func init() {
@@ -32,7 +33,7 @@ type status struct {
 	Zones []limitStatus    `json:"zones"`
 	Redis *ratesync.Status `json:"redis,omitempty"`
 	// Strict is there where a zone has sync_rate 0.
-	Strict *ratesync.CircuitStatus `json:"strict,omitempty"`
+	Strict *strict.Status `json:"strict,omitempty"`
 }
 
 // limitStatus is one limit of a zone. Own, Elsewhere and Unsent are sums over all keys of what a decision can still use.

@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 func init() {
@@ -162,7 +163,7 @@ func (a *App) shareRedis(key string, client redis.UniversalClient, timeout time.
 	return &sharedRedis{
 		key: key, namespace: a.namespace, client: client,
 		replicator: ratesync.NewReplicator(client, a.namespace, timeout, clock.Now, caddy.Log().Named("rate_limit")),
-		strict:     ratesync.NewStrict(client, a.namespace, time.Duration(a.StrictTimeout)),
+		strict:     strict.New(client, a.namespace, time.Duration(a.StrictTimeout)),
 	}
 }
 

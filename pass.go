@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // pass is one request's way through the zones: what was taken for it and what each limit said. Passes are reused.
@@ -33,7 +33,7 @@ type pass struct {
 	queues  int
 	taken   []table.Taken
 	grants  []grant
-	verdict []ratesync.Verdict
+	verdict []strict.Verdict
 	strict  []strictZone // that match
 }
 
@@ -52,8 +52,8 @@ type visit struct {
 }
 
 type grant struct {
-	by *ratesync.Strict
-	ratesync.Grant
+	by *strict.Limiter
+	strict.Grant
 }
 
 // passes are emptied by the garbage collector, and with them goes what a pass still points to.
@@ -199,7 +199,7 @@ func (p *pass) enterQueues() {
 func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost bool) {
 	z, by := v.zone, v.zone.shared
 	p.asked = true
-	var g ratesync.Grant
+	var g strict.Grant
 	var err error
 	for _, l := range z.limiters {
 		if err := l.settle(r.Context(), v.key); err != nil {
@@ -209,7 +209,7 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 	}
 	for {
 		p.verdict, g, err = by.strict.Take(r.Context(), z.name, z.rules, table.IDOf(raw), p.verdict[:0])
-		if !errors.Is(err, ratesync.ErrClosed) {
+		if !errors.Is(err, strict.ErrClosed) {
 			break
 		}
 		heir := z.heir()

@@ -275,7 +275,7 @@ func written(t *testing.T, at int64, limit string) []byte {
 
 // Whatever is there in place of the counters, the node serves, and says clearly what is wrong. What isn't ours stays as it is.
 func TestPersistOfWhatCannotBeRead(t *testing.T) {
-	const limit = `"caddy" "persist-bad" s-1h0m0s`
+	const limit = `"caddy" "persist-bad" s-1h`
 	old := written(t, clock.Now()-int64(48*time.Hour), limit)
 	early := written(t, clock.Now()+int64(time.Hour), limit)
 	whole := written(t, clock.Now(), limit)

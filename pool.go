@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // What outlives a configuration belongs to the process: the counters, and the connections to Redis with their loops. Modules
@@ -91,8 +92,8 @@ func spec(s *settings, r rate) ratesync.Spec {
 }
 
 // ruleOf is a limit as Redis decides it.
-func ruleOf(s *settings, r rate) ratesync.Rule {
-	return ratesync.Rule{Kind: s.kind.Code(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue}
+func ruleOf(s *settings, r rate) strict.Rule {
+	return strict.Rule{Kind: s.kind.Code(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue}
 }
 
 // newCounters is the one place that knows which kind has which state.
@@ -163,7 +164,7 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 			shared.hold()
 		}
 		if charges {
-			shared.replicator.AttachCharged(h.source, every, ratesync.Charging{Strict: shared.strict, Rule: ruleOf(s, r)})
+			shared.replicator.AttachCharged(h.source, every, shared.strict.Charger(s.name, ruleOf(s, r)))
 		} else {
 			shared.replicator.Attach(h.source, every)
 		}
@@ -289,7 +290,7 @@ type sharedRedis struct {
 	namespace  string
 	client     redis.UniversalClient
 	replicator *ratesync.Replicator
-	strict     *ratesync.Strict
+	strict     *strict.Limiter
 }
 
 // hold and release count a user more and less. A borrowed client is its configuration's own.

@@ -32,6 +32,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // block is a fenced block of a page.
@@ -443,7 +444,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	shared := &sharedRedis{
 		namespace: defaultNamespace, client: client,
 		replicator: ratesync.NewReplicator(client, defaultNamespace, 5*time.Second, clock.Now, zap.New(core)),
-		strict:     ratesync.NewStrict(client, defaultNamespace, 5*time.Second),
+		strict:     strict.New(client, defaultNamespace, 5*time.Second),
 	}
 	defer client.Close()
 	defer shared.close()
@@ -460,7 +461,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 
 	for _, s := range everyKind(t, syncStrict) {
 		r := s.limits[0]
-		rules := []ratesync.Rule{{Kind: s.kind.Code(), Limit: 1, Window: r.window, Buckets: s.buckets, Queue: s.queue}}
+		rules := []strict.Rule{{Kind: s.kind.Code(), Limit: 1, Window: r.window, Buckets: s.buckets, Queue: s.queue}}
 		for i := range 4 {
 			v, g, err := shared.strict.Take(t.Context(), s.name, rules, table.IDOf(raw), nil)
 			if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 type kind = algorithms.Kind
@@ -106,7 +106,7 @@ type zone struct {
 
 	// For sync_rate 0.
 	shared       *sharedRedis
-	rules        []ratesync.Rule
+	rules        []strict.Rule
 	strictFailed atomic.Int64 // when it was last reported that Redis failed to decide
 
 	// queuesLast is set for queues beside other limits: their places are taken when all others have admitted.

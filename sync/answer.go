@@ -1,6 +1,7 @@
 package ratesync
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 
@@ -29,13 +30,16 @@ func parseAnswer(m table.Message, held, sum string) table.Answer {
 	return a
 }
 
+// MaxExact is how far the numbers of Redis' Lua, which are doubles, can count.
+const MaxExact = 1 << 53
+
 // noSense is what is said of an answer that is not believed.
 const noSense = "an answer that makes no sense"
 
 // readFill reads the fill of a bucket.
 func readFill(a *table.Answer, text string) bool {
 	fill, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(fill >= 0 && fill < exact) || !a.Bucket {
+	if err != nil || !(fill >= 0 && fill < MaxExact) || !a.Bucket {
 		return false
 	}
 	a.Seen, a.Known = fill, true
@@ -45,5 +49,8 @@ func readFill(a *table.Answer, text string) bool {
 // count reads a number of requests: none is below 0, and none is more than Redis' Lua can count.
 func count(text string) (int64, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
-	return n, err == nil && n >= 0 && n < exact
+	return n, err == nil && n >= 0 && n < MaxExact
 }
+
+// ErrReply is the error of a reply that makes no sense as a whole.
+var ErrReply = errors.New("the reply of redis has another form than its script gives")

@@ -23,7 +23,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	}
 	l := letters.Get().(*letter)
 	defer letters.Put(l)
-	l.write(r.prefix, s, rate, messages)
+	l.write(r.keys, s, rate, messages)
 	reply, err := l.send(ctx, r.client)
 	if err == nil {
 		err = l.read(reply, messages)
@@ -40,13 +40,13 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	r.stats.failedKeys.Add(int64(len(l.refused)))
 	for _, text := range l.refused {
 		if text == noSense || strings.HasPrefix(text, "WRONGTYPE") {
-			r.complain(s, text)
+			r.noteForeign(s, text)
 		} else {
 			err = refusal(text)
 		}
 	}
 	if s.counters.Settle(now, l.answers) {
-		r.forgot()
+		r.noteLoss(true)
 	}
 	if err != nil {
 		r.stats.failures.Add(1)
@@ -78,26 +78,26 @@ type letter struct {
 var letters = sync.Pool{New: func() any { return new(letter) }}
 
 // write lays out a call: the script, its keys, and its arguments as push.lua has them.
-func (l *letter) write(prefix string, s *Source, rate time.Duration, messages []table.Message) {
-	fills := 0
+func (l *letter) write(in Keyspace, s *Source, rate time.Duration, messages []table.Message) {
+	keys, fills := in.Table(s.spec), 0
 	var ttl time.Duration
 	for i := range messages {
 		if messages[i].Bucket {
 			fills++
 		}
-		ttl = max(ttl, s.spec.ttl(messages[i].Span, rate))
+		ttl = max(ttl, s.spec.EpochTTL(messages[i].Span, rate))
 	}
 	l.text, l.ends = l.text[:0], l.ends[:0]
 	l.end("evalsha")
 	l.end(pushScript.Hash())
 	l.number(int64(len(messages) + fills))
 	for i := range messages {
-		l.text = s.spec.appendKey(l.text, prefix, &messages[i])
+		l.text = keys.appendEpoch(l.text, messages[i].ID, messages[i].Epoch)
 		l.end("")
 	}
 	for i := range messages {
 		if messages[i].Bucket {
-			l.text = s.spec.appendFill(l.text, prefix, &messages[i])
+			l.text = keys.appendFill(l.text, messages[i].ID)
 			l.end("")
 		}
 	}
@@ -178,12 +178,12 @@ func (l *letter) read(reply string, messages []table.Message) error {
 	_, rest, ok := strings.Cut(rest, "\n")
 	for i := range messages {
 		if !ok {
-			return errReply
+			return ErrReply
 		}
 		var held, sum string
 		held, rest, ok = strings.Cut(rest, "\n")
 		if !ok {
-			return errReply
+			return ErrReply
 		}
 		sum, rest, ok = strings.Cut(rest, "\n")
 		a := parseAnswer(messages[i], held, sum)
@@ -196,7 +196,7 @@ func (l *letter) read(reply string, messages []table.Message) error {
 		l.answers = append(l.answers, a)
 	}
 	if ok {
-		return errReply
+		return ErrReply
 	}
 	return nil
 }

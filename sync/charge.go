@@ -2,28 +2,13 @@ package ratesync
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
-)
-
-var (
-	//go:embed charge_bucket.lua
-	chargeBucket string
-	//go:embed charge_log.lua
-	chargeLog string
-	//go:embed charge_tail.lua
-	chargeTail string
-
-	chargeBucketScript = redis.NewScript(strictHead + strictBucket + chargeBucket + chargeTail)
-	chargeLogScript    = redis.NewScript(strictHead + strictLog + chargeLog + chargeTail)
 )
 
 // Charged are counters that a strict zone decides by while Redis can't be asked, and whose
@@ -37,25 +22,41 @@ type Charged interface {
 	Uncharged(now int64, c table.Charge)
 }
 
-// Charging is where a strict zone's limit is charged: the Strict that decides for it, and its rule.
-type Charging struct {
-	Strict *Strict
-	Rule   Rule
+// A Charger has Redis count what a strict zone's node has decided alone.
+type Charger interface {
+	// Charge sends charges of a node in one round trip, and returns as many receipts.
+	Charge(ctx context.Context, node string, charges []Charge) []Receipt
+	// Unavailable is why Redis can't be asked about an id, nil if it can.
+	Unavailable(id table.ID) error
+	// CallContext is the context of a call that a request waits for.
+	CallContext(parent context.Context) (context.Context, context.CancelFunc)
+	// Failed notes that such a call has failed, and returns what the request is told: nil if it is
+	// to ask Redis all the same.
+	Failed(id table.ID, err error) error
+}
 
-	rules  *ruleset
-	script *redis.Script
+// A Charge is a table's charge with the number under which Redis counts it once, however often it is
+// sent.
+type Charge struct {
+	table.Charge
+	Seq  int64
+	Made time.Time
+}
+
+// A Receipt is what came of a charge.
+type Receipt struct {
+	Reports []algorithms.Report // what Redis has of the key now
+	Err     error
+	// Unknown is set with an error after which nobody knows whether the charge was counted.
+	Unknown bool
 }
 
 // maxCharges bounds the charges of one round trip, and so those whose outcome is unknown.
 const maxCharges = 100
 
-// A bill is a charge on its way. It is frozen: until its outcome is known it is sent again as it
-// is, under the same number, which Redis counts once.
+// A bill is a charge on its way. It is frozen: until its outcome is known it is sent again as it is.
 type bill struct {
-	table.Charge
-	seq  int64
-	made time.Time
-
+	Charge
 	counted bool
 	sending bool
 	done    chan struct{} // closed when it is not sending any more
@@ -67,18 +68,10 @@ type bills struct {
 	all map[table.Key]*bill
 }
 
-func (c *Charging) prepare(zone string) {
-	c.rules, _ = newRuleset(zone, []Rule{c.Rule}, "") // fails for rules that don't go together
-	c.script = chargeBucketScript
-	if c.Rule.Kind == 'l' {
-		c.script = chargeLogScript
-	}
-}
-
 // charge sends all charges that are due. Those whose outcome is not known go first, as they were.
 // Where a shard of a Cluster is lost, those of the others are sent all the same. The last error is
 // returned.
-func (s *Source) charge(ctx context.Context, at *attachment, c *Charging) (failed error) {
+func (s *Source) charge(ctx context.Context, at *attachment, c Charger) (failed error) {
 	t := s.counters.(Charged)
 	for again := true; ; again = false {
 		var batch []*bill
@@ -93,7 +86,7 @@ func (s *Source) charge(ctx context.Context, at *attachment, c *Charging) (faile
 		lost, err := s.send(call, at, c, batch)
 		end()
 		for _, b := range batch {
-			at.answered |= 1 << shardOf(b.ID)
+			at.answered |= 1 << ShardOf(b.ID)
 		}
 		at.failed |= lost
 		at.answered &^= lost
@@ -132,7 +125,7 @@ func (s *Source) dueBills(t Charged, at *attachment) (batch []*bill) {
 
 // newBill makes a bill of a charge. mu is held.
 func (s *Source) newBill(c table.Charge) *bill {
-	b := &bill{Charge: c, seq: s.seq.Add(1), made: time.Now()}
+	b := &bill{Charge: Charge{Charge: c, Seq: s.seq.Add(1), Made: time.Now()}}
 	if s.bills.all == nil {
 		s.bills.all = make(map[table.Key]*bill)
 	}
@@ -151,7 +144,7 @@ func (s *Source) Settle(ctx context.Context, key table.Key) error {
 	if at == nil {
 		return nil
 	}
-	c := at.charging.Load()
+	c := at.charger()
 	t, _ := s.counters.(Charged)
 	if c == nil || !t.Owes(key) {
 		return nil
@@ -161,49 +154,41 @@ func (s *Source) Settle(ctx context.Context, key table.Key) error {
 		switch {
 		case b == nil:
 			return nil
-		case c.Strict.mute(b.ID) != nil:
+		case c.Unavailable(b.ID) != nil:
 			s.postpone(b, mine)
 			return nil
 		case !mine:
-			if err := c.await(ctx, b); err != nil {
+			if err := b.await(ctx, c); err != nil {
 				return err
 			}
 		default:
 			// The client may go away meanwhile, which is no reason to break off.
-			call, end := c.Strict.callContext(context.WithoutCancel(ctx))
+			call, end := c.CallContext(context.WithoutCancel(ctx))
 			_, err := s.send(call, at, c, []*bill{b})
 			end()
-			if c.Strict.closed.Load() || err == nil && !b.counted {
-				return nil // the request meets the same: no Strict, or a Redis that refuses what is done to the key
-			}
 			if err != nil {
-				return c.Strict.noteLate(b.ID, err)
+				return c.Failed(b.ID, err)
+			}
+			if !b.counted {
+				return nil // Redis refuses what is done to the key, as the request will find
 			}
 		}
 	}
 }
 
 // await waits for a bill that another request or the turn sends, as long as Redis has for an answer.
-func (c *Charging) await(ctx context.Context, b *bill) error {
-	timer := time.NewTimer(time.Duration(c.Strict.timeout.Load()))
-	defer timer.Stop()
+func (b *bill) await(ctx context.Context, c Charger) error {
+	wait, end := c.CallContext(ctx)
+	defer end()
 	select {
 	case <-b.done:
 		return nil
-	case <-timer.C:
-		return c.Strict.noteLate(b.ID, context.DeadlineExceeded)
-	case <-ctx.Done():
-		return ctx.Err()
+	case <-wait.Done():
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return c.Failed(b.ID, context.DeadlineExceeded)
 	}
-}
-
-// noteLate finds out what an error says of Redis, and returns it.
-func (s *Strict) noteLate(id [16]byte, err error) error {
-	s.fateOf(id, err)
-	if isLate(err) {
-		s.timeouts.Add(1)
-	}
-	return err
 }
 
 // billOf returns the bill of a key that is on its way, or makes one; nil if there is nothing to
@@ -227,7 +212,7 @@ func (s *Source) billOf(t Charged, at *attachment, key table.Key) (b *bill, mine
 
 // postpone leaves a bill to the next turn.
 func (s *Source) postpone(b *bill, mine bool) {
-	if b == nil || !mine {
+	if !mine {
 		return
 	}
 	s.bills.mu.Lock()
@@ -236,29 +221,29 @@ func (s *Source) postpone(b *bill, mine bool) {
 	s.bills.mu.Unlock()
 }
 
-// send sends bills and notes their outcome. An error that is about the server, or the way to it,
-// leaves a bill as it is: nobody knows whether it was counted. One that is about the key gives the
-// charge back to the table. shards are those in which an error of the first kind came.
-func (s *Source) send(
-	ctx context.Context, at *attachment, c *Charging, batch []*bill,
-) (shards uint64, failed error) {
+// send sends bills and notes their outcome. Where it is unknown a bill stays as it is. An error that
+// is about the key gives the charge back to the table. shards are those with an unknown outcome.
+func (s *Source) send(ctx context.Context, at *attachment, c Charger, batch []*bill) (shards uint64, failed error) {
 	if len(batch) == 0 {
 		return 0, nil
 	}
-	replies := c.call(ctx, s.node, batch)
+	charges := make([]Charge, len(batch))
 	for i, b := range batch {
-		told, err := c.read(replies[i])
+		charges[i] = b.Charge
+	}
+	for i, r := range c.Charge(ctx, s.node, charges) {
+		b := batch[i]
 		switch {
-		case err == nil:
+		case r.Err == nil:
 			at.to.stats.keys.Add(1)
-		case c.Strict.severe(err) && time.Since(b.made) < c.lasts():
-			shards, failed = shards|1<<shardOf(b.ID), err
-		case errors.Is(err, errReply):
-			at.to.complain(s, noSense)
+		case r.Unknown:
+			shards, failed = shards|1<<ShardOf(b.ID), r.Err
+		case errors.Is(r.Err, ErrReply):
+			at.to.noteForeign(s, noSense)
 		default:
-			at.to.complain(s, redisconn.Classify(err))
+			at.to.noteForeign(s, redisconn.Classify(r.Err))
 		}
-		s.note(at, c, b, told, err, failed)
+		s.receive(at, b, r)
 	}
 	if failed != nil {
 		at.to.stats.failures.Add(1)
@@ -269,34 +254,23 @@ func (s *Source) send(
 	return 0, nil
 }
 
-// lasts is how long a bill whose outcome is unknown is sent again: as long as Redis remembers it.
-// What it charges has drained, or left the window, by then.
-func (c *Charging) lasts() time.Duration {
-	if c.Rule.Kind == 'l' {
-		return c.Rule.Window + time.Minute/2
-	}
-	return c.Rule.drainTTL() - time.Minute/2
-}
-
-// note notes what came of a bill.
-func (s *Source) note(
-	at *attachment, c *Charging, b *bill, told []algorithms.Report, err, unknown error,
-) {
+// receive notes what came of a bill.
+func (s *Source) receive(at *attachment, b *bill, r Receipt) {
 	t, now := s.counters.(Charged), at.to.now()
 	s.bills.mu.Lock()
 	defer s.bills.mu.Unlock()
 	b.sending = false
 	close(b.done)
-	if s.bills.all[b.Key] != b || err != nil && err == unknown {
+	if s.bills.all[b.Key] != b || r.Unknown {
 		return
 	}
 	delete(s.bills.all, b.Key)
-	b.counted = err == nil
-	if err != nil {
-		t.Uncharged(now, b.Charge)
+	b.counted = r.Err == nil
+	if r.Err != nil {
+		t.Uncharged(now, b.Charge.Charge)
 		return
 	}
-	if refund, owed := t.Charged(now, b.Charge, told); owed {
+	if refund, owed := t.Charged(now, b.Charge.Charge, r.Reports); owed {
 		s.newBill(refund).sending = false // the next turn sends it
 	}
 }
@@ -311,65 +285,7 @@ func (s *Source) dropBills(now int64) {
 	s.bills.mu.Lock()
 	defer s.bills.mu.Unlock()
 	for _, b := range s.bills.all {
-		t.Uncharged(now, b.Charge)
+		t.Uncharged(now, b.Charge.Charge)
 	}
 	clear(s.bills.all)
-}
-
-// call sends bills in one round trip.
-func (c *Charging) call(ctx context.Context, field string, batch []*bill) []*redis.Cmd {
-	replies := make([]*redis.Cmd, len(batch))
-	run := func(eval func(redis.Pipeliner, *bill) *redis.Cmd, unknown bool) {
-		pipe := c.Strict.client.Pipeline()
-		for i, b := range batch {
-			if !unknown || redis.HasErrorPrefix(replies[i].Err(), "NOSCRIPT") {
-				replies[i] = eval(pipe, b)
-			}
-		}
-		if pipe.Len() > 0 {
-			_, _ = pipe.Exec(ctx) // each reply has its error
-		}
-	}
-	run(func(p redis.Pipeliner, b *bill) *redis.Cmd {
-		return p.EvalSha(ctx, c.script.Hash(), c.keys(b), c.args(field, b)...)
-	}, false)
-	run(func(p redis.Pipeliner, b *bill) *redis.Cmd {
-		return c.script.Eval(ctx, p, c.keys(b), c.args(field, b)...)
-	}, true)
-	return replies
-}
-
-// keys are the record of charges and the base of the rule's keys.
-func (c *Charging) keys(b *bill) []string {
-	base := c.rules.keys(c.Strict.prefix, b.ID)[1]
-	return []string{base + ":charged", base}
-}
-
-func (c *Charging) args(field string, b *bill) []any {
-	parts := max(1, len(b.Hits))
-	args := make([]any, 0, 6+3*parts+5)
-	args = append(args, field, b.seq, 0, 0, 0, parts)
-	if c.Rule.Kind == 'l' {
-		for _, h := range b.Hits {
-			args = append(args, h.At/int64(time.Microsecond), h.N, 0)
-		}
-	} else {
-		_, unit := inLua(c.Rule.Window)
-		per := 1000 / unit // nanoseconds
-		args = append(args, b.At/int64(time.Microsecond), b.Whole, (b.Part+per-1)/per)
-	}
-	return append(args, c.Rule.args(c.rules.zone)...)
-}
-
-// read reads what Redis holds of a key after a charge.
-func (c *Charging) read(reply *redis.Cmd) ([]algorithms.Report, error) {
-	v, err := reply.Result()
-	if err != nil {
-		return nil, err
-	}
-	o, err := parseOutcome(v, 1, 0)
-	if err != nil {
-		return nil, err
-	}
-	return verdicts([]Rule{c.Rule}, o, 1, nil)[0].Reports, nil
 }

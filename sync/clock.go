@@ -39,12 +39,8 @@ func (c *clock) read(server, start, end int64) sample {
 func (r *Replicator) keepTime(server, start, end int64) {
 	r.mu.Lock()
 	best := r.clock.read(server, start, end)
-	sources := make([]*Source, 0, len(r.sources))
-	for s := range r.sources {
-		sources = append(sources, s)
-	}
 	r.mu.Unlock()
-	for _, s := range sources {
+	for _, s := range r.attached() {
 		s.keepTime(best, r.now())
 	}
 }

@@ -235,7 +235,7 @@ func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
 		key := fmt.Sprint("new ", c.buckets)
 		n := startNode(t, client, alg, time.Hour, wallClock)
 		past := table.Message{ID: table.IDOf([]byte(key)), Epoch: wallClock()/int64(10*time.Hour) - 15, Span: 10 * time.Hour}
-		if err := client.HSet(context.Background(), string(n.source.spec.appendKey(nil, "test", &past)), "other", "1 7 7", "sum", "7 7").Err(); err != nil {
+		if err := client.HSet(context.Background(), string(n.rep.keys.Table(n.source.spec).appendEpoch(nil, past.ID, past.Epoch)), "other", "1 7 7", "sum", "7 7").Err(); err != nil {
 			t.Fatal(err)
 		}
 		redistest.Eventually(t, "the first turn", func() bool { return n.source.Status().Turns == 1 })

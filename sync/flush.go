@@ -3,6 +3,8 @@ package ratesync
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,7 +54,7 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 			return ""
 		}
 		if r.lost.Load() == allShards { // not at.lost: the next turn, which would find the server back, may be an hour away
-			return r.failure(at.name)
+			return r.reason(at.name)
 		}
 		f := r.currentFlush(s, requests)
 		<-f.done
@@ -64,6 +66,22 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 			return "" // what came during a flush of its own is not waited for
 		}
 	}
+}
+
+// reason is why a table can't be synced.
+func (r *Replicator) reason(name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.health.reason(name)
+}
+
+// noteUnsent logs the last counts of a table that could not be sent, if there are any.
+func (r *Replicator) noteUnsent(s *Source, reason string) {
+	keys, requests := s.counters.Unsent(r.now())
+	if requests == 0 {
+		return
+	}
+	r.log(func(h *health, now time.Time) *entry { return h.notSent(s.spec.Zone, keys, requests, reason, now) })
 }
 
 // currentFlush returns the last flush if it is under way or has said all there is to say of a
@@ -84,11 +102,7 @@ func (r *Replicator) currentFlush(s *Source, requests int64) *flush {
 	}
 	f := &flush{until: time.Now().Add(flushTime), done: make(chan struct{}), flushed: make(map[*Source]flushed)}
 	r.flushing = f
-	sources := make([]*Source, 0, len(r.sources))
-	for s := range r.sources {
-		sources = append(sources, s)
-	}
-	go r.flushAll(f, sources)
+	go r.flushAll(f, slices.Collect(maps.Keys(r.sources)))
 	return f
 }
 

@@ -7,269 +7,228 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-var errReply = errors.New("the reply of redis has another form than its script gives")
-
-// The beat in the list of what fails, and what it finds of the shards of a Cluster.
+// The heartbeat among what fails, and what it finds of the shards of a Cluster.
 const (
 	beatName   = "nodes"
 	shardsName = "shards"
 )
 
-// note keeps the list of what fails, and logs once on the way down and once on the way up, but not more than one pair a minute. s is nil for the beat. That a connection was closed
-// doesn't say why; the next attempt does, and if it succeeds there was nothing to tell.
-func (r *Replicator) note(s *Source, name string, err error) {
-	if errors.Is(err, context.Canceled) {
-		return // this node stopped it
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, attached := r.sources[s]; s != nil && !attached {
-		return // it has left, and nobody would take it off the list
-	}
-	before := len(r.failing)
-	if err == nil {
-		delete(r.failing, name)
-	} else {
-		r.failing[name] = redisconn.Classify(err)
-	}
-	switch {
-	case len(r.failing) > 0:
-		if before == 0 {
-			r.since = time.Now()
-		}
-		if why, failed := r.failing[name]; failed && !r.told && (why != redisconn.ReasonClosed || time.Since(r.since) >= minWait) {
-			r.tellDown(why)
-		}
-	case before > 0:
-		r.tellUp()
-	}
-}
-
 const (
-	messageDown  = "exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again"
-	messageUp    = "exchange with redis works again"
-	messageFlaps = "exchange with redis has failed and works again"
-	// tellRate is the least time between two lines that say that the exchange fails: a server that comes and goes would fill the log.
-	tellRate = time.Minute
+	// warnRate is the least time between two lines about the same trouble: a server that comes and
+	// goes would fill the log.
+	warnRate = time.Minute
+	// reportTTL is how long something fails that was reported once.
+	reportTTL = 5 * time.Second
+	// resendRate is the least time between two times that all totals are sent again: a server short
+	// of memory forgets all the time.
+	resendRate = 10 * time.Second
+	// closedFor is how long connections must have been closed for that to be a reason.
+	closedFor = minWait
 )
 
-// tellDown logs that an outage has begun, unless another one was logged within the last minute. Then it is counted when it ends, or logged when that minute
-// is over.
-func (r *Replicator) tellDown(why string) {
-	if !r.toldAt.IsZero() && time.Since(r.toldAt) < tellRate {
-		r.untold = true
-		return
-	}
-	r.told, r.untold, r.toldAt = true, false, time.Now()
-	r.log.Warn(messageDown, append(r.countFlaps(), warning.Field(warning.SyncFails), zap.String("reason", why))...)
+const (
+	messageDown    = "exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again"
+	messageUp      = "exchange with redis works again"
+	messageFlaps   = "exchange with redis has failed and works again"
+	messageForeign = "redis refuses some counts of a zone, probably because another program uses their keys; other counts are not affected"
+	messageNotSent = "the last counts of a zone could not be sent to redis; the other nodes don't learn of these requests, and may admit as many more"
+	messageForgot  = "redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again"
+)
+
+// health is what is known of how a Redis does, and what the log was told of it. It decides what to
+// log and when to send all totals again, and does neither. The zero value is a Redis of which
+// nothing bad is known. It is not safe for concurrent use.
+type health struct {
+	failing map[string]failure
+	since   time.Time // when the first of what fails began to
+
+	warned   bool // that something fails
+	warnedAt time.Time
+	// unwarned is set while something fails that began too soon after the last line, and flaps counts
+	// how often that was so, and passed.
+	unwarned bool
+	flaps    int
+
+	// resendPending is set while all totals are to be sent again, and lossPending as long as nothing
+	// was logged of the loss that is the reason.
+	resendPending, lossPending bool
+	resentAt                   time.Time
+
+	logged map[string]time.Time // other lines, by what they are about
 }
 
-// tellUp logs the end of an outage that was logged.
-func (r *Replicator) tellUp() {
-	if r.told {
-		r.log.Info(messageUp, zap.Duration("after", time.Since(r.since)))
-	}
-	if r.untold {
-		r.flaps++
-	}
-	r.told, r.untold = false, false
+// failure is why something fails, and when that was reported if it was by report.
+type failure struct {
+	why      string
+	reported time.Time
 }
 
-// tellFlaps logs that there were outages that no line has told of, once the last minute with a line is over and all is well.
-func (r *Replicator) tellFlaps() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.flaps > 0 && len(r.failing) == 0 && time.Since(r.toldAt) >= tellRate {
-		r.log.Info(messageFlaps, r.countFlaps()...)
-	}
+// entry is a line for the log.
+type entry struct {
+	level   zapcore.Level
+	message string
+	fields  []zap.Field
 }
 
-// countFlaps gives the outages since the last line that no line has told of, and begins to count anew.
-func (r *Replicator) countFlaps() (fields []zap.Field) {
-	if r.flaps > 0 {
-		fields = append(fields, zap.Int("outages", r.flaps))
+// warn is a warning with its code.
+func warn(code, message string, fields ...zap.Field) *entry {
+	return &entry{zap.WarnLevel, message, append([]zap.Field{warning.Field(code)}, fields...)}
+}
+
+// record notes how something went that is known by a name. It returns a line once on the way down
+// and once on the way up, but not more than one pair a minute.
+func (h *health) record(name string, err error, now time.Time) *entry {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return nil // this node stopped it
+	case err == nil:
+		return h.recover(now, name)
 	}
-	r.flaps = 0
+	return h.fail(name, failure{why: redisconn.Classify(err)}, now)
+}
+
+// report is record for something that nobody records the end of: it is over when it was not
+// reported for reportTTL.
+func (h *health) report(name string, err error, now time.Time) *entry {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return h.fail(name, failure{redisconn.Classify(err), now}, now)
+}
+
+// expire ends what was not reported lately.
+func (h *health) expire(now time.Time) *entry {
+	var over []string
+	for name, f := range h.failing {
+		if !f.reported.IsZero() && now.Sub(f.reported) > reportTTL {
+			over = append(over, name)
+		}
+	}
+	return h.recover(now, over...)
+}
+
+// forget drops something that is not tried any more.
+func (h *health) forget(name string) { delete(h.failing, name) }
+
+// fail notes a failure. That a connection was closed doesn't say why: the next attempt does, and if
+// it succeeds there was nothing to log.
+func (h *health) fail(name string, f failure, now time.Time) *entry {
+	if len(h.failing) == 0 {
+		h.failing, h.since = make(map[string]failure), now
+	}
+	h.failing[name] = f
+	switch {
+	case h.warned || f.why == redisconn.ReasonClosed && now.Sub(h.since) < closedFor:
+		return nil
+	case now.Sub(h.warnedAt) < warnRate:
+		h.unwarned = true // it is counted when it ends, or logged when the minute is over
+		return nil
+	}
+	h.warned, h.unwarned, h.warnedAt = true, false, now
+	return warn(warning.SyncFails, messageDown, append(h.countFlaps(), zap.String("reason", f.why))...)
+}
+
+// recover notes that some things work again.
+func (h *health) recover(now time.Time, names ...string) (e *entry) {
+	before := len(h.failing)
+	for _, name := range names {
+		delete(h.failing, name)
+	}
+	if before == 0 || len(h.failing) > 0 {
+		return nil
+	}
+	if h.warned {
+		e = &entry{zap.InfoLevel, messageUp, []zap.Field{zap.Duration("after", now.Sub(h.since))}}
+	}
+	if h.unwarned {
+		h.flaps++
+	}
+	h.warned, h.unwarned = false, false
+	return e
+}
+
+// sumFlaps returns a line about the outages that had none, when all is well and the last minute with
+// a line is over.
+func (h *health) sumFlaps(now time.Time) *entry {
+	if h.flaps == 0 || len(h.failing) > 0 || now.Sub(h.warnedAt) < warnRate {
+		return nil
+	}
+	return &entry{zap.InfoLevel, messageFlaps, h.countFlaps()}
+}
+
+// countFlaps are the outages since the last line that none has told of. It begins a new count.
+func (h *health) countFlaps() (fields []zap.Field) {
+	if h.flaps > 0 {
+		fields = append(fields, zap.Int("outages", h.flaps))
+	}
+	h.flaps = 0
 	return fields
 }
 
-// calm is how long nothing must have been reported of what fails for it to be well again.
-const calm = 5 * time.Second
-
-// Report tells that something else that uses this Redis fails, by a name. It is well again when a beat is answered and nothing was reported for a while:
-// who reports may be gone by then.
-func (r *Replicator) Report(name string, err error) {
-	r.mu.Lock()
-	r.reported[name] = time.Now()
-	r.mu.Unlock()
-	r.note(nil, name, err)
+// foreignKey returns a line about a key that can't be synced, at most once a minute.
+func (h *health) foreignKey(zone, why string, now time.Time) *entry {
+	if !h.mayLog("foreign", now) {
+		return nil
+	}
+	return warn(warning.ForeignKey, messageForeign, zap.String("zone", zone), zap.String("reason", why))
 }
 
-// calmed takes what has not been reported lately off the list of what fails.
-func (r *Replicator) calmed() {
-	var well []string
-	r.mu.Lock()
-	for name, at := range r.reported {
-		if time.Since(at) > calm {
-			well = append(well, name)
-			delete(r.reported, name)
-		}
+// notSent returns a line about last counts that could not be sent. Of the tables of one zone, which
+// count the same requests, the first one has it.
+func (h *health) notSent(zone string, keys int, requests int64, why string, now time.Time) *entry {
+	if !h.mayLog("unsent "+zone, now) {
+		return nil
 	}
-	r.mu.Unlock()
-	for _, name := range well {
-		r.note(nil, name, nil)
-	}
+	return warn(warning.NotSent, messageNotSent,
+		zap.String("zone", zone), zap.Int("keys", keys), zap.Int64("requests", requests), zap.String("reason", why))
 }
 
-// complain logs at most once a minute that one key can't be exchanged.
-func (r *Replicator) complain(s *Source, why any) {
-	r.mu.Lock()
-	quiet := time.Since(r.complained) < time.Minute
-	if !quiet {
-		r.complained = time.Now()
+// mayLog reports whether nothing was logged about this in the last minute, and notes that it is now.
+func (h *health) mayLog(about string, now time.Time) bool {
+	if now.Sub(h.logged[about]) < warnRate {
+		return false
 	}
-	r.mu.Unlock()
-	if !quiet {
-		r.log.Warn("redis refuses some counts of a zone, probably because another program uses their keys; other counts are not affected",
-			warning.Field(warning.ForeignKey), zap.String("zone", s.spec.Zone), zap.Any("reason", why))
+	if h.logged == nil {
+		h.logged = make(map[string]time.Time)
 	}
+	h.logged[about] = now
+	return true
 }
 
-// failure says why the exchange of a table fails, or that of all.
-func (r *Replicator) failure(name string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return cmp.Or(r.failing[name], r.failing[beatName], r.failing[shardsName], redisconn.ReasonUnreachable)
+// lost notes that the server has lost something. sure is false where nobody can tell.
+func (h *health) lost(sure bool) {
+	h.resendPending, h.lossPending = true, h.lossPending || sure
 }
 
-// mournUnsent logs that the last counts of a table could not be sent, if there are any. Of the tables of one zone, which count the same requests, the
-// first one speaks.
-func (r *Replicator) mournUnsent(s *Source, reason string) {
-	keys, requests := s.counters.Unsent(r.now())
-	if requests == 0 {
-		return
+// resend reports whether all totals are to be sent again now, and what to log of it. It is due at
+// once after a loss, but not more often than every resendRate: then a later call has it.
+func (h *health) resend(now time.Time) (due bool, e *entry) {
+	if !h.resendPending || now.Sub(h.resentAt) < resendRate {
+		return false, nil
 	}
-	r.mu.Lock()
-	said, again := r.unsent[s.spec.Zone]
-	quiet := again && time.Since(said) < time.Minute
-	if !quiet {
-		r.unsent[s.spec.Zone] = time.Now()
+	if h.lossPending && h.mayLog("loss", now) {
+		e = warn(warning.CountsLost, messageForgot)
 	}
-	r.mu.Unlock()
-	if !quiet {
-		r.log.Warn("the last counts of a zone could not be sent to redis; the other nodes don't learn of these requests, and may admit as many more",
-			warning.Field(warning.NotSent), zap.String("zone", s.spec.Zone), zap.Int("keys", keys), zap.Int64("requests", requests), zap.String("reason", reason))
-	}
+	h.resendPending, h.lossPending, h.resentAt = false, false, now
+	return true, e
 }
 
-// Start begins to tell other nodes that this one is there, if it has not begun.
-func (r *Replicator) Start() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stop != nil {
-		return
+// reasons are why things fail, by their names.
+func (h *health) reasons() map[string]string {
+	all := make(map[string]string, len(h.failing))
+	for name, f := range h.failing {
+		all[name] = f.why
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	r.stop, r.done = cancel, done
-	go func() {
-		defer close(done)
-		r.beats(ctx)
-	}()
+	return all
 }
 
-// beats says every second that this node is there, and learns the server's time, how many nodes there are, and whether the server has forgotten.
-func (r *Replicator) beats(ctx context.Context) {
-	for {
-		wait, lost := beatRate, r.lost.Load()
-		err := r.beat(ctx)
-		r.note(nil, beatName, err)
-		if err == nil {
-			r.calmed()
-			r.tellFlaps()
-			r.resend(false)
-		}
-		if ctx.Err() == nil {
-			r.findLost(ctx, err)
-		}
-		now := r.lost.Load()
-		if back := lost &^ now; back != 0 {
-			r.retry(back)
-		}
-		if err != nil || now != 0 {
-			wait = minWait
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
-}
-
-// findLost notes which shards are lost, after a beat: all where there is one server, and in a Cluster those whose server does not answer.
-func (r *Replicator) findLost(ctx context.Context, err error) {
-	switch {
-	case r.cluster:
-		lost, why := r.reach(ctx)
-		if ctx.Err() == nil {
-			r.lost.Store(lost)
-			r.note(nil, shardsName, why)
-		}
-	case err == nil:
-		r.lost.Store(0)
-	default:
-		r.lost.Store(allShards)
-	}
-}
-
-func (r *Replicator) beat(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, beatRate))
-	defer cancel()
-	r.seq++ // only the beat's own goroutine uses it
-	start := r.now()
-	reply, err := beatScript.Run(ctx, r.client, []string{r.nodesKey(0)}, r.node, r.seq, (10 * beatRate).Milliseconds(), r.beaten).Slice()
-	end := r.now()
-	if err != nil {
-		return err
-	}
-	if len(reply) != 5 {
-		return errReply
-	}
-	server, ok := parseTime(reply[0], reply[1])
-	held, ok2 := reply[2].(int64)
-	nodes, ok3 := reply[3].(int64)
-	mark, ok4 := reply[4].(int64)
-	if !ok || !ok2 || !ok3 || !ok4 {
-		return errReply
-	}
-	r.nodes.Store(nodes)
-	switch away := time.Since(r.beatenAt) >= 10*beatRate; {
-	case mark <= r.mark:
-	case held < 0 && away:
-		r.resend(true) // the lease has ended, or the server has forgotten as well: nobody can tell
-	default:
-		r.forgot()
-	}
-	r.mark = max(r.mark, mark)
-	r.beaten, r.beatenAt = r.seq, time.Now()
-	r.keepTime(server, start, end)
-	return nil
-}
-
-// retry has every table that has lost one of these shards try again at once: they are back, and the next turn may be an hour away.
-func (r *Replicator) retry(back uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for s := range r.sources {
-		if at := s.at.Load(); at != nil && at.lost.Load()&back != 0 {
-			at.due.Store(true)
-			s.Wake()
-		}
-	}
+// reason is why something can't be done: because it fails, or all does.
+func (h *health) reason(name string) string {
+	return cmp.Or(h.failing[name].why, h.failing[beatName].why, h.failing[shardsName].why, redisconn.ReasonUnreachable)
 }

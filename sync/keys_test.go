@@ -12,7 +12,7 @@ import (
 // first braces of a key are those that say where in a Cluster it belongs.
 func TestKeysOfDifferentZonesDiffer(t *testing.T) {
 	var zones []string
-	for _, site := range []string{"", ":80", "http://a.example:80", "a.example", "a", "a:s-1m0s", "{5}", "a{5}:b", ":", "a:s-1m0s:AAAAAAAAAAAAAAAAAAAAAA:0"} {
+	for _, site := range []string{"", ":80", "http://a.example:80", "a.example", "a", "a:s-1m", "{5}", "a{5}:b", ":", "a:s-1m:AAAAAAAAAAAAAAAAAAAAAA:0"} {
 		zones = append(zones, site+" 5/1m", site+" 5/1m (87dffb 2)", site)
 	}
 	seen := map[string]string{}
@@ -20,13 +20,13 @@ func TestKeysOfDifferentZonesDiffer(t *testing.T) {
 		for _, zone := range zones {
 			for _, spec := range []Spec{{Zone: zone, Kind: 's', Buckets: 1}, {Zone: zone, Kind: 's', Buckets: 10, Window: time.Minute}, {Zone: zone, Kind: 'f', Buckets: 1}} {
 				m := table.Message{Span: time.Minute, Epoch: 0}
-				key := string(spec.appendKey(nil, prefix, &m))
+				key := string(NewKeyspace(prefix).Table(spec).appendEpoch(nil, m.ID, m.Epoch))
 				what := fmt.Sprintf("%q %+v", prefix, spec)
 				if other, taken := seen[key]; taken {
 					t.Errorf("%s and %s have the key %s", what, other, key)
 				}
 				seen[key] = what
-				if want := prefix + ":{0}:"; key[:len(want)] != want {
+				if want := prefix + ":1:{0}:"; key[:len(want)] != want {
 					t.Errorf("the key of %s is %s, want it to begin with %s", what, key, want)
 				}
 			}

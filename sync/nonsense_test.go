@@ -201,7 +201,7 @@ func TestABrokenKeyIsTriedOnceATurn(t *testing.T) {
 	ctx := context.Background()
 	id := table.IDOf([]byte("broken"))
 	m := table.Message{ID: id, Epoch: wallClock() / int64(alg.Window), Span: alg.Window}
-	key := string(n.source.spec.appendKey(nil, "test", &m))
+	key := string(n.rep.keys.Table(n.source.spec).appendEpoch(nil, m.ID, m.Epoch))
 	if err := client.Set(ctx, key, "no hash", 0).Err(); err != nil {
 		t.Fatal(err)
 	}

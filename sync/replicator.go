@@ -1,12 +1,13 @@
-// Package ratesync exchanges counts between nodes through Redis. It is the only place that knows Redis.
-//
-// In the background, every node pushes its totals and pulls those of all, see Replicator. With sync_rate 0 Redis decides itself, see Strict.
+// Package ratesync exchanges counts between nodes through Redis: in the background, every node pushes
+// its totals and pulls those of all, see Replicator. Where Redis decides itself, that is package
+// strict, with keys of the same Keyspace.
 package ratesync
 
 import (
 	"context"
 	_ "embed"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/table"
-	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 var (
@@ -37,19 +37,17 @@ const (
 	breath    = cycle.Gap
 	minWait   = cycle.MinWait
 	beatRate  = cycle.Heartbeat
-	// resendRate is the least time between two times that all totals are sent again.
-	resendRate = 10 * time.Second
 )
 
 // A Replicator exchanges the counts of all tables that share one Redis and one namespace. Its loops run from Start or the first Attach
 // until Close; it never returns an error to a request.
 type Replicator struct {
 	client  redis.UniversalClient
-	prefix  string
+	keys    Keyspace
 	cluster bool
 	timeout time.Duration
 	now     func() int64
-	log     *zap.Logger
+	logger  *zap.Logger
 
 	// lost are the shards whose server the beat does not reach, a bit each: in a Cluster some of them, elsewhere all or none.
 	lost  atomic.Uint64
@@ -61,26 +59,14 @@ type Replicator struct {
 	seq, beaten, mark int64
 	beatenAt          time.Time
 
-	mu         sync.Mutex
-	node       string
-	sources    map[*Source]struct{}
-	failing    map[string]string
-	reported   map[string]time.Time
-	since      time.Time
-	told       bool                 // that something fails
-	toldAt     time.Time            // the last time
-	untold     bool                 // something fails, and so soon after the last time that it was not told
-	flaps      int                  // how often that was so, and passed
-	flushing   *flush               // the last one
-	unsent     map[string]time.Time // when it was said of a zone that its last counts were not sent
-	owed       bool                 // all totals, because the server has forgotten or may have
-	mourns     bool                 // it has, and nothing was said of it yet
-	resent     time.Time
-	mourned    time.Time
-	complained time.Time
-	clock      clock
-	stop       context.CancelFunc
-	done       chan struct{}
+	mu       sync.Mutex
+	node     string
+	sources  map[*Source]struct{}
+	health   health
+	flushing *flush // the last one
+	clock    clock
+	stop     context.CancelFunc
+	done     chan struct{}
 
 	leaving sync.WaitGroup // the loops of tables that were detached
 }
@@ -112,9 +98,8 @@ type Status struct {
 func NewReplicator(client redis.UniversalClient, namespace string, timeout time.Duration, now func() int64, log *zap.Logger) *Replicator {
 	_, cluster := client.(*redis.ClusterClient)
 	return &Replicator{
-		client: client, prefix: namespace, beaten: -1, cluster: cluster, timeout: timeout, now: now, log: log,
-		node: randomID(), sources: make(map[*Source]struct{}), failing: make(map[string]string), reported: make(map[string]time.Time),
-		unsent: make(map[string]time.Time),
+		client: client, keys: NewKeyspace(namespace), beaten: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
+		node: NewNode(), sources: make(map[*Source]struct{}),
 	}
 }
 
@@ -124,19 +109,16 @@ func (r *Replicator) Attach(s *Source, rate time.Duration) {
 	r.attach(s, rate, nil)
 }
 
-// AttachCharged is Attach for a table whose decisions are charged to a Strict in place of being exchanged.
-func (r *Replicator) AttachCharged(s *Source, rate time.Duration, c Charging) {
-	c.prepare(s.spec.Zone)
-	r.attach(s, rate, &c)
-}
+// AttachCharged is Attach for a table whose decisions are charged in place of being exchanged.
+func (r *Replicator) AttachCharged(s *Source, rate time.Duration, c Charger) { r.attach(s, rate, &c) }
 
-func (r *Replicator) attach(s *Source, rate time.Duration, c *Charging) {
+func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.at.Load()
 	if old != nil && old.to == r {
 		old.rate.Store(int64(rate))
-		old.charging.Store(c)
+		old.charges.Store(c)
 		old.due.Store(true) // a zone that asks Redis from now on must find there what was counted until now
 		s.Wake()
 		return
@@ -146,7 +128,7 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charging) {
 		to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest),
 	}
 	at.rate.Store(int64(rate))
-	at.charging.Store(c)
+	at.charges.Store(c)
 	last := s.last
 	s.last = at
 	s.at.Store(at)
@@ -184,7 +166,7 @@ func (s *Source) Detach() {
 	s.at.Store(nil)
 	at.to.leave(s, at)
 	if reason != "" {
-		at.to.mournUnsent(s, reason)
+		at.to.noteUnsent(s, reason)
 	}
 	s.dropBills(at.to.now())
 }
@@ -203,7 +185,7 @@ func (r *Replicator) leave(s *Source, at *attachment) {
 	defer r.mu.Unlock()
 	r.leaving.Go(func() { <-at.done })
 	delete(r.sources, s)
-	delete(r.failing, at.name)
+	r.health.forget(at.name)
 }
 
 // Close ends the loops. Tables still attached are not flushed. It doesn't wait for calls under way beyond FlushEnds; they end with the client's connections.
@@ -234,12 +216,9 @@ func (r *Replicator) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := Status{
-		Up: len(r.failing) == 0, Failing: make(map[string]string, len(r.failing)), Nodes: r.nodes.Load(),
+		Up: len(r.health.failing) == 0, Failing: r.health.reasons(), Nodes: r.nodes.Load(),
 		Exchanges: r.stats.exchanges.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(), FailedKeys: r.stats.failedKeys.Load(),
 		Offset: r.clock.offset.String(),
-	}
-	for name, why := range r.failing {
-		s.Failing[name] = why
 	}
 	if last := r.stats.last.Load(); last != 0 {
 		s.Last = time.Unix(0, last)
@@ -327,7 +306,7 @@ var messageBuffers = sync.Pool{New: func() any { return new([]table.Message) }}
 // requests, and the server's other users, find a free processor. Where a quarter of the interval is over by then, or the exchange before took
 // most of it, the rest goes as fast as it can.
 func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, urgent bool) error {
-	if c := at.charging.Load(); c != nil {
+	if c := at.charger(); c != nil {
 		return s.charge(ctx, at, c)
 	}
 	s.dropBills(r.now())
@@ -389,7 +368,7 @@ func (r *Replicator) round(hurry bool) int {
 // send makes batches of messages and sends them, a few at a time. In a Cluster nothing is sent to shards that are lost.
 func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messages []table.Message, urgent bool) error {
 	if r.cluster {
-		slices.SortStableFunc(messages, func(a, b table.Message) int { return shardOf(a.ID) - shardOf(b.ID) })
+		slices.SortStableFunc(messages, func(a, b table.Message) int { return ShardOf(a.ID) - ShardOf(b.ID) })
 	}
 	var (
 		wg     sync.WaitGroup
@@ -439,45 +418,70 @@ func (r *Replicator) cut(messages []table.Message) int {
 		if messages[n].Key == messages[n-1].Key {
 			continue
 		}
-		if n >= batchSize || r.cluster && shardOf(messages[n].ID) != shardOf(messages[0].ID) {
+		if n >= batchSize || r.cluster && ShardOf(messages[n].ID) != ShardOf(messages[0].ID) {
 			return n
 		}
 	}
 	return len(messages)
 }
 
-// forgot notes that the server has lost something that it had confirmed.
-func (r *Replicator) forgot() {
+// noteLoss notes that the server has lost something that it had confirmed, or may have.
+func (r *Replicator) noteLoss(sure bool) {
 	r.mu.Lock()
-	r.mourns = true
+	r.health.lost(sure)
 	r.mu.Unlock()
-	r.resend(true)
+	r.resend()
 }
 
-// resend has every table send all live totals again if that is owed, from now on or since earlier, but not more often than every ten seconds: a server
-// short of memory forgets all the time. What is owed meanwhile is made good by a later beat.
-func (r *Replicator) resend(owed bool) {
-	r.mu.Lock()
-	now := time.Now()
-	r.owed = r.owed || owed
-	if !r.owed || now.Sub(r.resent) < resendRate {
-		r.mu.Unlock()
+// resend has every table send all live totals again if that is due.
+func (r *Replicator) resend() {
+	due := false
+	r.log(func(h *health, now time.Time) (e *entry) {
+		due, e = h.resend(now)
+		return e
+	})
+	if !due {
 		return
 	}
-	quiet := !r.mourns || now.Sub(r.mourned) < time.Minute
-	r.owed, r.mourns, r.resent = false, false, now
-	if !quiet {
-		r.mourned = now
-	}
-	sources := make([]*Source, 0, len(r.sources))
-	for s := range r.sources {
-		sources = append(sources, s)
-	}
-	r.mu.Unlock()
-	if !quiet {
-		r.log.Warn("redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again", warning.Field(warning.CountsLost))
-	}
-	for _, s := range sources {
+	for _, s := range r.attached() {
 		s.counters.Resend()
+	}
+}
+
+// attached are the tables that are synced.
+func (r *Replicator) attached() []*Source {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.sources))
+}
+
+// note records how the sync of a table or, where s is nil, something else went.
+func (r *Replicator) note(s *Source, name string, err error) {
+	r.log(func(h *health, now time.Time) *entry {
+		if _, attached := r.sources[s]; s != nil && !attached {
+			return nil // it has left, and nobody would record that it works again
+		}
+		return h.record(name, err, now)
+	})
+}
+
+// noteForeign logs that a key of a table can't be synced.
+func (r *Replicator) noteForeign(s *Source, why string) {
+	r.log(func(h *health, now time.Time) *entry { return h.foreignKey(s.spec.Zone, why, now) })
+}
+
+// Report notes that something else that uses this Redis fails, by a name. It is over when a heartbeat
+// is answered and nothing was reported for a while: who reports may be gone by then.
+func (r *Replicator) Report(name string, err error) {
+	r.log(func(h *health, now time.Time) *entry { return h.report(name, err, now) })
+}
+
+// log logs what the health says. f is called under the lock, which is not held while it is logged.
+func (r *Replicator) log(f func(h *health, now time.Time) *entry) {
+	r.mu.Lock()
+	e := f(&r.health, time.Now())
+	r.mu.Unlock()
+	if e != nil {
+		r.logger.Log(e.level, e.message, e.fields...)
 	}
 }

@@ -1,8 +1,6 @@
 package ratesync
 
 import (
-	"bytes"
-	"encoding/json"
 	"math"
 	"strings"
 	"testing"
@@ -11,35 +9,6 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
-
-// replyOf makes of JSON what the client makes of a reply: whole numbers are int64, all else that is no list is text or nil.
-func replyOf(text []byte) (any, bool) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	var v any
-	if d.Decode(&v) != nil {
-		return nil, false
-	}
-	return fromJSON(v), true
-}
-
-func fromJSON(v any) any {
-	switch v := v.(type) {
-	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return n
-		}
-		return v.String()
-	case []any:
-		for i := range v {
-			v[i] = fromJSON(v[i])
-		}
-		return v
-	case string:
-		return v
-	}
-	return nil
-}
 
 // sane fails unless a decision can be told to a client.
 func sane(t *testing.T, d algorithms.Decision, limit int64) {
@@ -50,73 +19,6 @@ func sane(t *testing.T, d algorithms.Decision, limit int64) {
 }
 
 const replied = int64(1_795_249_670_000_000) // microseconds
-
-// FuzzStrictReply: whatever answers in Redis' place, a request gets an error or a decision that makes sense.
-func FuzzStrictReply(f *testing.F) {
-	for _, seed := range []string{
-		`[1, 1795249670000000, [5, 29920827, 3, 1]]`, `[0, 1795249670000000, [0, 29920827, 10, 0]]`, `[2, 1795249670000000, [1, 4, 100], [7, 1, 2]]`,
-		`[1, 1795249670000000, [9, 1, 1795249670000000, 1795249670000000]]`, `[0, 1795249670000000, [0, 10, 1795249669999999, 1795249669999999]]`,
-		`[1, 1795249670000000, [3, 7, 59999999]]`, `[-1, 1795249670000000]`, `[9007199254740993, 0, [0, 0]]`, `[1, -5, [1, 1]]`, `["x", null, []]`, `{}`,
-		`[0, 1795249670000000, [0, 9007199254740992, -9007199254740992, 1795249670000000]]`,
-	} {
-		for k := range uint8(6) {
-			f.Add([]byte(seed), k, int64(2), int64(1))
-		}
-	}
-	f.Fuzz(func(t *testing.T, text []byte, k uint8, wanted, place int64) {
-		reply, ok := replyOf(text)
-		if wanted < 1 || wanted > maxWanted || place < 1 || place > wanted || !ok {
-			t.Skip()
-		}
-		r := Rule{Kind: "fstgql"[k%6], Limit: 10, Window: time.Minute, Buckets: 1 + int(k)%7, Burst: int64(k) % 20, Queue: int64(k) % 15}
-		rules := []Rule{r}
-		if list, _ := reply.([]any); len(list) > 3 {
-			r.Window = time.Hour
-			rules = append(rules, r)
-		}
-		o, err := parseOutcome(reply, len(rules), wanted)
-		if err != nil {
-			return
-		}
-		o.refuse(wanted)
-		refused := false
-		for _, v := range verdicts(rules, o, place, nil) {
-			sane(t, v.Decision, max(10, r.size(), exact))
-			refused = refused || !v.Decision.Allowed
-			if r.Kind == 'l' && v.Decision.Retry > time.Hour {
-				t.Errorf("a log locks out for %v", v.Decision.Retry)
-			}
-			absorb(t, r.Kind, v.Reports)
-		}
-		if refused == (place <= o.granted) {
-			t.Errorf("the %d. of %d granted: refused %v", place, o.granted, refused)
-		}
-	})
-}
-
-// absorb takes reports in as a node does, and asks.
-func absorb(t *testing.T, k byte, reports []algorithms.Report) {
-	t.Helper()
-	now := replied * int64(time.Microsecond)
-	switch k {
-	case 'f', 's':
-		absorbIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
-	case 'l':
-		absorbIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, now, reports)
-	default:
-		absorbIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute}, now, reports)
-	}
-}
-
-func absorbIn[S any](t *testing.T, alg algorithms.Params, now int64, reports []algorithms.Report) {
-	t.Helper()
-	m := &modelOf[S]{Machine: algorithms.MachineOf[S](alg.Kind), limit: alg.Compile()}
-	for range 2 {
-		m.Merge(&m.state, m.limit, now, reports)
-		sane(t, m.take(now), 10)
-		now += int64(time.Second)
-	}
-}
 
 // FuzzExchangeReply: whatever answers in Redis' place, counters stay counters, and what was admitted here is still known to be.
 func FuzzExchangeReply(f *testing.F) {

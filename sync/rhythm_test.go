@@ -42,7 +42,7 @@ func (c *clockwork) EvalSha(context.Context, string, []string, ...any) *redis.Cm
 // Process is how counts come.
 func (c *clockwork) Process(_ context.Context, cmd redis.Cmder) error {
 	arg := func(i int) string { return *cmd.Args()[i].(*string) }
-	if err := c.called(strings.Split(arg(3), ":")[2]); err != nil {
+	if err := c.called(strings.Split(arg(3), ":")[3]); err != nil {
 		cmd.SetErr(err)
 		return err
 	}

@@ -231,7 +231,7 @@ func (s *schedule[S]) requests(times int) {
 
 // hash is the name of a key's epoch at an instant of a table's time.
 func (s *schedule[S]) hash(key string, epoch int64) string {
-	return string(s.spec.appendKey(nil, "test", &table.Message{ID: table.IDOf([]byte(key)), Span: s.span, Epoch: epoch}))
+	return string(NewKeyspace("test").Table(s.spec).appendEpoch(nil, table.IDOf([]byte(key)), epoch))
 }
 
 func (s *schedule[S]) epoch(at int64) int64 { return at / int64(s.span) }

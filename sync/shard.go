@@ -3,7 +3,6 @@ package ratesync
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/redis/go-redis/v9"
 
@@ -11,23 +10,10 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// Keys belong to one of 64 shards, which a Cluster spreads over its servers: a server that is lost
-// takes some of them along. A set of shards is a word with a bit for each.
-const (
-	shardCount = 64
-	allShards  = ^uint64(0)
-)
-
-// shardOf is the shard of a key.
-func shardOf(id table.ID) int { return int(id[0] & (shardCount - 1)) }
-
-// LostFor reports whether a set of shards, as Source.Lost returns it, has the shard of a key.
-func LostFor(lost uint64, id table.ID) bool { return lost>>shardOf(id)&1 != 0 }
-
 // shards are those that share the fate of a key's: its own in a Cluster, else all.
 func (r *Replicator) shards(id table.ID) uint64 {
 	if r.cluster {
-		return 1 << shardOf(id)
+		return 1 << ShardOf(id)
 	}
 	return allShards
 }
@@ -67,19 +53,16 @@ func (r *Replicator) reach(ctx context.Context) (lost uint64, why error) {
 	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, beatRate))
 	defer cancel()
 	calls := r.client.Pipeline()
-	var replies [shardCount]*redis.StringCmd
+	var replies [ShardCount]*redis.StringCmd
 	for shard := range replies {
-		replies[shard] = calls.HGet(ctx, r.nodesKey(shard), r.node)
+		replies[shard] = calls.HGet(ctx, r.keys.Nodes(shard), r.node)
 	}
 	_, _ = calls.Exec(ctx)
 	for shard, reply := range replies {
 		err := reply.Err()
-		if err != nil && !errors.Is(err, redis.Nil) && severe(err) && !moving(err) {
+		if err != nil && !errors.Is(err, redis.Nil) && redisconn.IsSevere(err) && !redisconn.IsMoving(err) {
 			lost, why = lost|1<<shard, err
 		}
 	}
 	return lost, why
 }
-
-// nodesKey is the hash of the beats in shard 0. In the other shards there is none.
-func (r *Replicator) nodesKey(shard int) string { return fmt.Sprintf("%s:{%d}:nodes", r.prefix, shard) }

@@ -11,7 +11,7 @@ import (
 
 // shardsOf are the shards whose keys a server of a Cluster has.
 func shardsOf(c *redistest.ClusterOf, node int) (shards uint64) {
-	for i := range shardCount {
+	for i := range ShardCount {
 		if c.Owner(c.Slot(fmt.Sprintf("{%d}", i))) == node {
 			shards |= 1 << i
 		}

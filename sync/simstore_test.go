@@ -132,7 +132,7 @@ func (s *twoStores) message() *oneCall {
 			c.messages = append(c.messages, m)
 		}
 	}
-	c.letter.write("test", s.nodes[node], s.rate, c.messages)
+	c.letter.write(NewKeyspace("test"), s.nodes[node], s.rate, c.messages)
 	c.seq = s.nodes[node].seq.Load()
 	return c
 }

@@ -1,9 +1,6 @@
 package ratesync
 
 import (
-	"crypto/rand"
-	"encoding/base64"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,27 +28,6 @@ type Counters interface {
 	Keys() int
 	// Unsent is how many requests the store doesn't have that it should, and of how many keys.
 	Unsent(now int64) (keys int, requests int64)
-}
-
-// Spec names a table to other nodes and says how long its epochs matter.
-type Spec struct {
-	Zone string
-	// Kind is one letter for the algorithm: f fixed window, s sliding window, l log, t token bucket, g GCRA, q leaky bucket.
-	Kind    byte
-	Window  time.Duration
-	Buckets int
-	// Live is how many epochs before the current one count.
-	Live int
-}
-
-// Name is the algorithm and window in the names of keys: kind-window[-buckets]. Nothing else is in them, so that nodes share what
-// they count whatever else they have been told.
-func (s Spec) Name() string {
-	name := string(s.Kind) + "-" + s.Window.String()
-	if s.Buckets > 1 {
-		name += "-" + strconv.Itoa(s.Buckets)
-	}
-	return name
 }
 
 // A Source is one table on its way to a store. It lives as long as its table: its number of the node and its sequence go on
@@ -83,9 +59,9 @@ type attachment struct {
 
 	rate atomic.Int64  // nanoseconds
 	lost atomic.Uint64 // the shards for which the last exchange failed, a bit each
-	// charging is nil where totals are exchanged.
-	charging atomic.Pointer[Charging]
-	due      atomic.Bool // an exchange of all that is touched, at once
+	// charges is nil where totals are exchanged.
+	charges atomic.Pointer[Charger]
+	due     atomic.Bool // an exchange of all that is touched, at once
 	// behind says that the last exchange took most of the interval, or that a flush waits for this one.
 	behind atomic.Bool
 
@@ -112,9 +88,17 @@ func (at *attachment) complete(now int64) {
 	at.turns.Add(1)
 }
 
+// charger is nil where totals are exchanged.
+func (at *attachment) charger() Charger {
+	if c := at.charges.Load(); c != nil {
+		return *c
+	}
+	return nil
+}
+
 // NewSource gives a table a random number of its own.
 func NewSource(c Counters, spec Spec) *Source {
-	return &Source{counters: c, spec: spec, node: randomID(), wake: make(chan struct{}, 1)}
+	return &Source{counters: c, spec: spec, node: NewNode(), wake: make(chan struct{}, 1)}
 }
 
 // Node is the field of this table's counts in the store.
@@ -149,42 +133,4 @@ func (s *Source) Status() *ExchangeStatus {
 		status.Synced = time.Unix(0, synced)
 	}
 	return status
-}
-
-// appendKey appends the name of an epoch's hash: prefix:{shard}:zone:kind-window[-buckets]:hash:epoch.
-func (s *Spec) appendKey(dst []byte, prefix string, m *table.Message) []byte {
-	return strconv.AppendInt(s.appendClient(dst, prefix, m), m.Epoch, 10)
-}
-
-// appendFill appends the name of the key with a bucket's fill: prefix:{shard}:zone:kind-window:hash:fill.
-func (s *Spec) appendFill(dst []byte, prefix string, m *table.Message) []byte {
-	return append(s.appendClient(dst, prefix, m), "fill"...)
-}
-
-func (s *Spec) appendClient(dst []byte, prefix string, m *table.Message) []byte {
-	dst = append(dst, prefix...)
-	dst = append(dst, ":{"...)
-	dst = strconv.AppendUint(dst, uint64(shardOf(m.ID)), 10)
-	dst = append(dst, "}:"...)
-	dst = append(dst, s.Zone...)
-	dst = append(dst, ':', s.Kind, '-')
-	dst = append(dst, s.Window.String()...)
-	if s.Buckets > 1 {
-		dst = append(dst, '-')
-		dst = strconv.AppendInt(dst, int64(s.Buckets), 10)
-	}
-	dst = append(dst, ':')
-	dst = base64.RawURLEncoding.AppendEncode(dst, m.ID[:])
-	return append(dst, ':')
-}
-
-// ttl is how long an epoch's hash stays after its first count: while a decision can use it, and as long again.
-func (s *Spec) ttl(span, rate time.Duration) time.Duration {
-	return 2*span*time.Duration(s.Live+1) + rate + time.Minute
-}
-
-func randomID() string {
-	var b [9]byte
-	rand.Read(b[:])
-	return base64.RawURLEncoding.EncodeToString(b[:])
 }

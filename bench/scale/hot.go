@@ -10,7 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/bench/outside"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // showHot measures one key that is asked for on several nodes at five times its limit: the early exchanges near the limit.
@@ -78,7 +78,7 @@ func showStrict(t *outside.T, d time.Duration) error {
 
 // strictly asks Redis for each request and returns how many were answered.
 func strictly(url string, nodes, keys int, d time.Duration) (float64, error) {
-	rules := []ratesync.Rule{{Kind: 's', Limit: 1 << 30, Window: time.Hour, Buckets: 1}}
+	rules := []strict.Rule{{Kind: 's', Limit: 1 << 30, Window: time.Hour, Buckets: 1}}
 	var (
 		wg      sync.WaitGroup
 		n, next atomic.Int64
@@ -91,11 +91,11 @@ func strictly(url string, nodes, keys int, d time.Duration) (float64, error) {
 			return 0, err
 		}
 		defer client.Close()
-		s := ratesync.NewStrict(client, "caddy", time.Second)
+		s := strict.New(client, "caddy", time.Second)
 		defer s.Close()
 		for range 32 {
 			wg.Go(func() {
-				var dst []ratesync.Verdict
+				var dst []strict.Verdict
 				for time.Now().Before(end) {
 					var id [16]byte
 					binary.LittleEndian.PutUint64(id[:], uint64(next.Add(1))%uint64(keys))

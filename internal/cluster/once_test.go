@@ -323,7 +323,7 @@ func (m *marathon) well() {
 func (m *marathon) evict() {
 	r := m.redis.Master.Client()
 	defer r.Close()
-	all := slices.DeleteFunc(r.Keys(m.t.Context(), "caddy:*:*:*:*:*").Val(), isStrict) // of these nobody else knows what it had granted
+	all := slices.DeleteFunc(r.Keys(m.t.Context(), "caddy:*:*:*:*:*:*").Val(), isStrict) // of these nobody else knows what it had granted
 	slices.Sort(all)
 	for range min(len(all), 1+m.random.IntN(10)) {
 		gone, err := r.Eval(m.t.Context(), "local all = redis.pcall('HGETALL', KEYS[1]); redis.call('UNLINK', KEYS[1]); return all.err and {} or all", // a fill is no hash
@@ -488,7 +488,7 @@ func (m *marathon) counts() (fields map[string]int, off int) {
 		m.t.Fatalf("the sentinels have made the master a %v on their own: the machine is too busy for this test", role)
 	}
 	fields = make(map[string]int)
-	all := slices.DeleteFunc(r.Keys(m.t.Context(), "caddy:*:*:*:*:*").Val(), func(key string) bool { return strings.HasSuffix(key, ":fill") || isStrict(key) })
+	all := slices.DeleteFunc(r.Keys(m.t.Context(), "caddy:*:*:*:*:*:*").Val(), func(key string) bool { return strings.HasSuffix(key, ":fill") || isStrict(key) })
 	hashes := make([]*redis.MapStringStringCmd, len(all))
 	_, err := r.Pipelined(m.t.Context(), func(p redis.Pipeliner) error {
 		for i, key := range all {

@@ -18,11 +18,11 @@ import (
 // snapshotOf is a small snapshot: two limits, one of them with a window and a bucket.
 func snapshotOf(at int64) Snapshot {
 	return Snapshot{at, map[string]table.Saved{
-		`"caddy" "login" s-1m0s`: {
+		`"caddy" "login" s-1m`: {
 			table.IDOf([]byte("a")): {{Epoch: 29920827, Elsewhere: 5, Own: 3}, {Epoch: 29920826, Elsewhere: 1, Own: 1}},
 			table.IDOf([]byte("b")): {{Epoch: 29920827, Elsewhere: maxCount, Level: 2.5, LevelAt: at}},
 		},
-		`"caddy" "empty" f-24h0m0s`: {},
+		`"caddy" "empty" f-24h`: {},
 	}}
 }
 

@@ -1,4 +1,4 @@
-package ratesync
+package strict
 
 import (
 	"context"
@@ -15,9 +15,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// virtual is a Strict whose Redis reads the time from a list that the test sets. All else in the scripts is as it is.
+// virtual is a Limiter whose Redis reads the time from a list that the test sets. All else in the scripts is as it is.
 type virtual struct {
-	*Strict
+	*Limiter
 	t      testing.TB
 	client redis.UniversalClient
 	now    int64 // microseconds
@@ -25,7 +25,7 @@ type virtual struct {
 
 func newVirtual(t testing.TB) *virtual {
 	server := redistest.Start(t)
-	v := &virtual{Strict: strict(t, server.URL), t: t, client: server.Client()}
+	v := &virtual{Limiter: limiter(t, server.URL), t: t, client: server.Client()}
 	v.set(1_800_000_000_123_456)
 	return v
 }
@@ -51,12 +51,12 @@ func (v *virtual) use(zone string, rules ...Rule) {
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	family := map[*redis.Script]string{windowScript: strictWindow, bucketScript: strictBucket, logScript: strictLog}[rs.script]
-	head := strings.Replace(strictHead, "redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)", 1)
-	if head == strictHead {
-		v.t.Fatal("strict_head.lua has no redis.call('TIME')")
+	lua := map[*family]string{windows: windowLua, buckets: bucketLua, logs: logLua}[rs.family]
+	head := strings.Replace(headLua, "redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)", 1)
+	if head == headLua {
+		v.t.Fatal("head.lua has no redis.call('TIME')")
 	}
-	rs.script = redis.NewScript(head + family + strictTail)
+	rs.script = redis.NewScript(head + lua + tailLua)
 }
 
 // settled returns when what was given back has arrived.
@@ -119,8 +119,8 @@ func same(got, want algorithms.Decision) bool {
 		near(got.Next, want.Next) && near(got.Reset, want.Reset) && near(got.Delay, want.Delay)
 }
 
-// TestStrictDecidesAsTheAlgorithms lives random lives in Redis and in the algorithms package.
-func TestStrictDecidesAsTheAlgorithms(t *testing.T) {
+// TestDecidesAsTheAlgorithms lives random lives in Redis and in the algorithms package.
+func TestDecidesAsTheAlgorithms(t *testing.T) {
 	v := newVirtual(t)
 	for i, rule := range []Rule{
 		{Kind: 'f', Limit: 5, Window: time.Minute},
@@ -162,7 +162,7 @@ func live(t *testing.T, v *virtual, rule Rule, random *rand.Rand) {
 		}
 		now := v.now * 1000
 		want := m.take(now)
-		g, all := take(t, v.Strict, zone, id(1), rule)
+		g, all := take(t, v.Limiter, zone, id(1), rule)
 		got := all[0].Decision
 		history = append(history, fmt.Sprintf("%d %t", now, want.Allowed))
 		if !same(got, want) || g.Admitted() != want.Allowed {
@@ -181,8 +181,8 @@ func live(t *testing.T, v *virtual, rule Rule, random *rand.Rand) {
 	}
 }
 
-// TestStrictRetryAfterFromBothSides: whoever waits as told is admitted, a microsecond earlier not.
-func TestStrictRetryAfterFromBothSides(t *testing.T) {
+// TestRetryAfterFromBothSides: whoever waits as told is admitted, a microsecond earlier not.
+func TestRetryAfterFromBothSides(t *testing.T) {
 	v := newVirtual(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	for name, rule := range kinds {
@@ -196,7 +196,7 @@ func TestStrictRetryAfterFromBothSides(t *testing.T) {
 			for range 3 {
 				var d algorithms.Decision
 				for {
-					_, all := take(t, v.Strict, zone, id(1), rule)
+					_, all := take(t, v.Limiter, zone, id(1), rule)
 					if d = all[0].Decision; !d.Allowed {
 						break
 					}
@@ -205,11 +205,11 @@ func TestStrictRetryAfterFromBothSides(t *testing.T) {
 				wait := int64((d.Retry + time.Microsecond - 1) / time.Microsecond)
 				start := v.now
 				v.set(start + wait - 2)
-				if _, all := take(t, v.Strict, zone, id(1), rule); all[0].Decision.Allowed {
+				if _, all := take(t, v.Limiter, zone, id(1), rule); all[0].Decision.Allowed {
 					t.Fatalf("%s %+v: admitted 2 µs before the %s it was told to wait", name, rule, d.Retry)
 				}
 				v.set(start + wait)
-				if _, all := take(t, v.Strict, zone, id(1), rule); !all[0].Decision.Allowed {
+				if _, all := take(t, v.Limiter, zone, id(1), rule); !all[0].Decision.Allowed {
 					t.Fatalf("%s %+v: refused after the %s it was told to wait: %+v", name, rule, d.Retry, all[0].Decision)
 				}
 			}
@@ -217,31 +217,31 @@ func TestStrictRetryAfterFromBothSides(t *testing.T) {
 	}
 }
 
-// TestStrictClockOfRedisStepsBack: after a failover to a server whose clock is behind, nobody waits for longer than a window.
-func TestStrictClockOfRedisStepsBack(t *testing.T) {
+// TestClockOfRedisStepsBack: after a failover to a server whose clock is behind, nobody waits for longer than a window.
+func TestClockOfRedisStepsBack(t *testing.T) {
 	v := newVirtual(t)
 	for name, rule := range kinds {
 		rule.Window = time.Minute
 		v.use(name, rule)
-		drain(t, v.Strict, name, id(1), rule)
+		drain(t, v.Limiter, name, id(1), rule)
 		v.set(v.now - int64(time.Hour/time.Microsecond))
 		for range 200 {
-			take(t, v.Strict, name, id(1), rule)
+			take(t, v.Limiter, name, id(1), rule)
 		}
 		v.set(v.now + int64(2*time.Minute/time.Microsecond)) // a full window, and a two-counter window forgets in two
-		if g, all := take(t, v.Strict, name, id(1), rule); !g.Admitted() {
+		if g, all := take(t, v.Limiter, name, id(1), rule); !g.Admitted() {
 			t.Errorf("%s: %+v two minutes after the clock stepped back", name, all[0].Decision)
 		}
 	}
 }
 
-// TestStrictExactDivision holds the script's division against Go's with numbers a double can't multiply.
-func TestStrictExactDivision(t *testing.T) {
+// TestExactDivision holds the script's division against Go's with numbers a double can't multiply.
+func TestExactDivision(t *testing.T) {
 	server := redistest.Start(t)
 	c := server.Client()
-	start := strings.Index(strictHead, "local function muldiv")
-	end := strings.Index(strictHead, "local clock")
-	script := redis.NewScript("local exact = 9007199254740992\n" + strictHead[start:end] +
+	start := strings.Index(headLua, "local function muldiv")
+	end := strings.Index(headLua, "local clock")
+	script := redis.NewScript("local exact = 9007199254740992\n" + headLua[start:end] +
 		"local q, r = muldiv(tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]))\nreturn {string.format('%.0f', q), string.format('%.0f', r)}")
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 3000 {

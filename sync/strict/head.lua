@@ -1,5 +1,5 @@
 -- One decision of strict mode (sync_rate 0): how many of the units that wait on one node all limits of a zone admit. It is put together of
--- strict_head.lua, a file for the family of algorithms, and strict_tail.lua.
+-- head.lua, a file for the family of algorithms, and tail.lua.
 --
 -- KEYS: the record of calls; then for each rule the base of its keys, all in one slot.
 -- ARGV: field, seq, want, undo, first, how long the record is kept in milliseconds; then for each rule what its

@@ -1,4 +1,4 @@
-package ratesync
+package strict
 
 import (
 	"bytes"
@@ -22,10 +22,10 @@ import (
 
 var tenAnHour = Rule{Kind: 's', Limit: 10, Window: long}
 
-// impatient is a Strict over a proxy that waits 50 ms for Redis, and a function that takes and returns the error.
-func impatient(t *testing.T, addr string) (*Strict, func() error) {
+// impatient is a Limiter over a proxy that waits 50 ms for Redis, and a function that takes and returns the error.
+func impatient(t *testing.T, addr string) (*Limiter, func() error) {
 	t.Helper()
-	s := NewStrict(client(t, "redis://"+addr), "test", 50*time.Millisecond)
+	s := New(client(t, "redis://"+addr), "test", 50*time.Millisecond)
 	t.Cleanup(s.Close)
 	return s, func() error {
 		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
@@ -33,8 +33,8 @@ func impatient(t *testing.T, addr string) (*Strict, func() error) {
 	}
 }
 
-// TestStrictFailsAtOnceWhileRedisIsLost: only the first requests wait, and not longer than they are ready to.
-func TestStrictFailsAtOnceWhileRedisIsLost(t *testing.T) {
+// TestFailsAtOnceWhileRedisIsLost: only the first requests wait, and not longer than they are ready to.
+func TestFailsAtOnceWhileRedisIsLost(t *testing.T) {
 	for name, fault := range map[string]faultproxy.Fault{
 		"replies lost": faultproxy.DropReplies, "never answers": faultproxy.Blackhole, "reset": faultproxy.Reset, "half closed": faultproxy.HalfClose,
 		"slow drip": faultproxy.Drip,
@@ -67,7 +67,7 @@ func TestStrictFailsAtOnceWhileRedisIsLost(t *testing.T) {
 	}
 }
 
-func TestStrictSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
+func TestSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	s, try := impatient(t, proxy.Addr)
@@ -85,10 +85,10 @@ func TestStrictSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
 	}
 }
 
-func TestStrictRedisDownAtStartAndKilled(t *testing.T) {
+func TestRedisDownAtStartAndKilled(t *testing.T) {
 	server := redistest.Start(t)
 	server.Kill()
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	try := func() error {
 		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
 		return err
@@ -104,9 +104,9 @@ func TestStrictRedisDownAtStartAndKilled(t *testing.T) {
 	redistest.Eventually(t, "Redis decides again", func() bool { return try() == nil })
 }
 
-func TestStrictSurvivesScriptFlushAndFlushAll(t *testing.T) {
+func TestSurvivesScriptFlushAndFlushAll(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	take(t, s, "z", id(1), tenAnHour)
 	server.Do("SCRIPT", "FLUSH")
 	if _, all := take(t, s, "z", id(1), tenAnHour); all[0].Decision.Remaining != 8 {
@@ -118,11 +118,11 @@ func TestStrictSurvivesScriptFlushAndFlushAll(t *testing.T) {
 	}
 }
 
-func TestStrictForeignTypeFailsOneKeyOnly(t *testing.T) {
+func TestForeignTypeFailsOneKeyOnly(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
-			s := strict(t, server.URL)
+			s := limiter(t, server.URL)
 			server.Do("FLUSHALL")
 			take(t, s, name, id(1), rule)
 			for _, key := range server.Do("KEYS", "*").([]any) {
@@ -144,9 +144,9 @@ func TestStrictForeignTypeFailsOneKeyOnly(t *testing.T) {
 	}
 }
 
-func TestStrictUnreadableValuesCountAsNone(t *testing.T) {
+func TestUnreadableValuesCountAsNone(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	for name, rule := range kinds {
 		if rule.Kind == 'l' {
 			continue
@@ -169,9 +169,9 @@ func TestStrictUnreadableValuesCountAsNone(t *testing.T) {
 	}
 }
 
-func TestStrictCloseGivesBackAndEnds(t *testing.T) {
+func TestCloseGivesBackAndEnds(t *testing.T) {
 	server := redistest.Start(t)
-	s := NewStrict(client(t, server.URL), "test", 10*time.Second)
+	s := New(client(t, server.URL), "test", 10*time.Second)
 	for i := range 50 {
 		g, _ := take(t, s, "z", id(i), tenAnHour)
 		s.Return(g)
@@ -180,7 +180,7 @@ func TestStrictCloseGivesBackAndEnds(t *testing.T) {
 	if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil); err == nil {
 		t.Error("Take() = nil after Close")
 	}
-	other := strict(t, server.URL)
+	other := limiter(t, server.URL)
 	for i := range 50 {
 		if _, all := take(t, other, "z", id(i), tenAnHour); all[0].Decision.Remaining != 9 {
 			t.Fatalf("%d remaining after what another node gave back as it closed, want 9", all[0].Decision.Remaining)
@@ -188,7 +188,7 @@ func TestStrictCloseGivesBackAndEnds(t *testing.T) {
 	}
 }
 
-func TestStrictCloseDoesNotWaitForALostRedis(t *testing.T) {
+func TestCloseDoesNotWaitForALostRedis(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	s, try := impatient(t, proxy.Addr)
@@ -202,7 +202,7 @@ func TestStrictCloseDoesNotWaitForALostRedis(t *testing.T) {
 }
 
 // A Strict that was closed says so, whatever it knew of Redis: its caller can ask another one.
-func TestStrictClosedIsNotDown(t *testing.T) {
+func TestClosedIsNotDown(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	s, try := impatient(t, proxy.Addr)
@@ -220,7 +220,7 @@ func TestStrictClosedIsNotDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	set.Timeout = 10 * time.Minute // longer than a test may take
-	s = NewStrict(connect(t, set), "test", set.Timeout)
+	s = New(connect(t, set), "test", set.Timeout)
 	take(t, s, "z", id(1), tenAnHour)
 	proxy.Set(faultproxy.Blackhole)
 	asked := proxy.Requests()
@@ -236,10 +236,10 @@ func TestStrictClosedIsNotDown(t *testing.T) {
 	}
 }
 
-func TestStrictPendingIsBounded(t *testing.T) {
+func TestPendingIsBounded(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
-	s := NewStrict(client(t, "redis://"+proxy.Addr+"?pool_size=100"), "test", 200*time.Millisecond)
+	s := New(client(t, "redis://"+proxy.Addr+"?pool_size=100"), "test", 200*time.Millisecond)
 	defer s.Close()
 	soon(t, s, "z", id(0), tenAnHour)
 	proxy.Set(faultproxy.DropReplies)
@@ -255,9 +255,9 @@ func TestStrictPendingIsBounded(t *testing.T) {
 	redistest.Eventually(t, "nothing is pending", func() bool { return s.pending.Load() == 0 })
 }
 
-func TestStrictInACluster(t *testing.T) {
+func TestInACluster(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
-	s := strict(t, c.URL)
+	s := limiter(t, c.URL)
 	if !s.cluster {
 		t.Fatal("several addresses don't make a client of a cluster")
 	}
@@ -270,10 +270,10 @@ func TestStrictInACluster(t *testing.T) {
 	}
 }
 
-// TestStrictWhileASlotMoves: redirects make the client send calls again.
-func TestStrictWhileASlotMoves(t *testing.T) {
+// TestWhileASlotMoves: redirects make the client send calls again.
+func TestWhileASlotMoves(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
-	s := strict(t, c.URL)
+	s := limiter(t, c.URL)
 	slot := c.Slot("{1}")
 	from := c.Owner(slot)
 	var admitted, failed int
@@ -367,7 +367,7 @@ func (m move) end() {
 
 // A call was done, its reply was lost, and when the client sent it again its slot was on the way to another node: nobody got the grant, so it doesn't stay
 // spent. Nor is forgotten what was given back while the slot was on its way.
-func TestStrictSlotMovesAfterALostReply(t *testing.T) {
+func TestSlotMovesAfterALostReply(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
 	m := move{slot: c.Slot("{1}")}
 	m.src = c.Nodes[c.Owner(m.slot)]
@@ -383,7 +383,7 @@ func TestStrictSlotMovesAfterALostReply(t *testing.T) {
 			client := client(t, c.URL)
 			fault := &severed{then: how.begin}
 			fault.cut(client)
-			s := NewStrict(client, "test", 10*time.Second)
+			s := New(client, "test", 10*time.Second)
 			zone := how.want + " " + name
 			given, _ := take(t, s, zone, id(1), rule)
 			fault.armed.Store(true)
@@ -408,9 +408,9 @@ func TestStrictSlotMovesAfterALostReply(t *testing.T) {
 }
 
 // Of a Cluster a part of which is gone, Close tells the rest what is given back.
-func TestStrictCloseWithOneShardGone(t *testing.T) {
+func TestCloseWithOneShardGone(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
-	s := NewStrict(client(t, c.URL), "test", 10*time.Second)
+	s := New(client(t, c.URL), "test", 10*time.Second)
 	defer s.Close()
 	var there []int
 	gone := -1
@@ -434,7 +434,7 @@ func TestStrictCloseWithOneShardGone(t *testing.T) {
 		s.Return(g)
 	}
 	s.Close()
-	other := NewStrict(client(t, c.URL), "test", 10*time.Second)
+	other := New(client(t, c.URL), "test", 10*time.Second)
 	defer other.Close()
 	for _, i := range there {
 		if _, all := take(t, other, "z", id(i), tenAnHour); all[0].Decision.Remaining != 9 {
@@ -443,9 +443,9 @@ func TestStrictCloseWithOneShardGone(t *testing.T) {
 	}
 }
 
-func TestStrictOneShardGone(t *testing.T) {
+func TestOneShardGone(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
-	s := NewStrict(client(t, c.URL), "test", 200*time.Millisecond)
+	s := New(client(t, c.URL), "test", 200*time.Millisecond)
 	defer s.Close()
 	var owner [64]int
 	for i := range owner {
@@ -465,9 +465,9 @@ func TestStrictOneShardGone(t *testing.T) {
 // leastACL is what a Redis user of strict mode needs, as the documentation lists it.
 const leastACL = "on >secret resetkeys ~test:* resetchannels -@all +evalsha +eval +time +hget +hset +pexpire +get +set +zadd +zrange +zrangebyscore +zcount +zrem +zremrangebyscore +zremrangebyrank"
 
-func TestStrictWithLeastPermissions(t *testing.T) {
+func TestWithLeastPermissions(t *testing.T) {
 	server := redistest.Start(t, redistest.User("app", leastACL))
-	s := strict(t, strings.Replace(server.URL, "redis://", "redis://app:secret@", 1))
+	s := limiter(t, strings.Replace(server.URL, "redis://", "redis://app:secret@", 1))
 	for name, rule := range kinds {
 		g, _ := take(t, s, name, id(1), rule)
 		s.Return(g)
@@ -483,7 +483,7 @@ func TestStrictWithLeastPermissions(t *testing.T) {
 	}
 }
 
-func TestStrictOverTLSAndSocket(t *testing.T) {
+func TestOverTLSAndSocket(t *testing.T) {
 	t.Run("tls", func(t *testing.T) {
 		server := redistest.Start(t, redistest.TLS(true))
 		set, err := redisconn.ParseURL(server.URL)
@@ -491,23 +491,23 @@ func TestStrictOverTLSAndSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		set.TLS.ServerCerts, set.TLS.ClientCert, set.TLS.ClientKey = server.CA, server.ClientCert, server.ClientKey
-		s := NewStrict(connect(t, set), "test", 5*time.Second)
+		s := New(connect(t, set), "test", 5*time.Second)
 		defer s.Close()
 		take(t, s, "z", id(1), tenAnHour)
 	})
 	t.Run("socket", func(t *testing.T) {
-		take(t, strict(t, redistest.Start(t, redistest.Unix()).URL), "z", id(1), tenAnHour)
+		take(t, limiter(t, redistest.Start(t, redistest.Unix()).URL), "z", id(1), tenAnHour)
 	})
 }
 
-func TestStrictFollowsASentinelFailover(t *testing.T) {
+func TestFollowsASentinelFailover(t *testing.T) {
 	w := redistest.StartSentinel(t, redistest.Password("secret"))
 	set, err := redisconn.ParseURL(w.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	set.Password = "secret"
-	s := NewStrict(connect(t, set), "test", time.Second)
+	s := New(connect(t, set), "test", time.Second)
 	defer s.Close()
 	soon(t, s, "z", id(1), tenAnHour)
 	w.Failover()
@@ -517,9 +517,9 @@ func TestStrictFollowsASentinelFailover(t *testing.T) {
 	})
 }
 
-func TestStrictReadOnlyAndOutOfMemory(t *testing.T) {
+func TestReadOnlyAndOutOfMemory(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	take(t, s, "z", id(1), tenAnHour)
 	for _, c := range []struct{ name, set, unset, want string }{
 		{"maxmemory", "1", "0", "OOM"},

@@ -1,4 +1,4 @@
-package ratesync
+package strict
 
 import (
 	"cmp"
@@ -36,14 +36,7 @@ const (
 // penalty for each sixteenth of the window and refunds of no more than it admitted.
 type corrections []correction
 
-// add adds a correction. now is the latest known instant of Redis' clock: what has left the window by then is dropped.
-func (c corrections) add(r Rule, now int64, new correction) corrections {
-	switch {
-	case r.Kind == 'f' || r.Kind == 's':
-		return c.addToWindow(r, now, new)
-	case r.Kind == 'l':
-		return c.addToLog(r, now, new)
-	}
+func addToBucket(c corrections, _ Rule, _ int64, new correction) corrections {
 	i := slices.IndexFunc(c, func(old correction) bool { return old.op == new.op })
 	if i < 0 {
 		return append(c, new)
@@ -53,7 +46,7 @@ func (c corrections) add(r Rule, now int64, new correction) corrections {
 	return c
 }
 
-func (c corrections) addToWindow(r Rule, now int64, new correction) corrections {
+func addToWindow(c corrections, r Rule, now int64, new correction) corrections {
 	live, current := int64(r.spec("").Live), r.epoch(now)
 	left := func(one correction) bool { return r.epoch(one.at) < current-live }
 	if left(new) {
@@ -68,7 +61,7 @@ func (c corrections) addToWindow(r Rule, now int64, new correction) corrections 
 	return append(slices.DeleteFunc(c, left), new)
 }
 
-func (c corrections) addToLog(r Rule, now int64, new correction) corrections {
+func addToLog(c corrections, r Rule, now int64, new correction) corrections {
 	window := r.Window.Microseconds()
 	left := func(one correction) bool { return one.at <= now-window }
 	if left(new) {
@@ -114,14 +107,18 @@ func (c corrections) capPenalties(limit int64) corrections {
 	return slices.DeleteFunc(c, func(one correction) bool { return one.n <= 0 })
 }
 
-// cut takes out what one call brings along: penalties first, as they came before the refunds that follow from the same denial.
-func (c corrections) cut(r Rule) (now, later corrections) {
-	if r.Kind != 'l' {
-		if r.Kind != 'f' && r.Kind != 's' {
-			slices.SortStableFunc(c, func(a, b correction) int { return cmp.Or(cmp.Compare(b.op, a.op), cmp.Compare(a.at, b.at)) })
-		}
-		return c, nil
-	}
+// cutAll takes out all.
+func cutAll(c corrections) (now, later corrections) { return c, nil }
+
+// cutBucket takes out all, penalties first: they came before the refunds that follow from the same
+// denial.
+func cutBucket(c corrections) (now, later corrections) {
+	slices.SortStableFunc(c, func(a, b correction) int { return cmp.Or(cmp.Compare(b.op, a.op), cmp.Compare(a.at, b.at)) })
+	return c, nil
+}
+
+// cutLog takes out no more units than one call may bring along, penalties first.
+func cutLog(c corrections) (now, later corrections) {
 	slices.SortStableFunc(c, func(a, b correction) int {
 		if d := cmp.Compare(b.op, a.op); d != 0 || a.op != refund {
 			return d
@@ -155,7 +152,7 @@ func (c corrections) appendArgs(r Rule, args []any) []any {
 	args = append(args, len(c))
 	for _, one := range c {
 		a, b := one.at, int64(0)
-		if r.Kind == 'l' && one.op == refund {
+		if families[r.Kind].numbered && one.op == refund {
 			a, b = one.seq, one.unit
 		}
 		args = append(args, int(one.op), min(one.n, exact-1), a, b)

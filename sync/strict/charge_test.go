@@ -1,9 +1,11 @@
-package ratesync
+package strict
 
 import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // A peer is a node of several with one limit, which it shares by sync_rate 0 or an interval.
@@ -28,14 +31,17 @@ type peer interface {
 }
 
 type peerOf[S any] struct {
+	t      *testing.T
 	table  *table.Table[S]
 	alg    algorithms.Params
-	source *Source
-	rep    *Replicator
-	strict *Strict // nil with an interval
+	source *ratesync.Source
+	rep    *ratesync.Replicator
+	strict *Limiter // nil with an interval
 	zone   string
 	rule   Rule
 }
+
+func wallClock() int64 { return time.Now().UnixNano() }
 
 func newPeer(t *testing.T, addr, zone string, rule Rule, rate time.Duration) peer {
 	switch k := kindOfCode(rule.Kind); {
@@ -49,18 +55,18 @@ func newPeer(t *testing.T, addr, zone string, rule Rule, rate time.Duration) pee
 
 func peerFor[S any](t *testing.T, addr, zone string, rule Rule, rate time.Duration) peer {
 	c, alg := client(t, "redis://"+addr), rule.params()
-	m := &peerOf[S]{table: tableOf[S](alg, 1000), alg: alg, zone: zone, rule: rule}
-	m.source = NewSource(m.table, rule.spec(zone))
-	m.rep = NewReplicator(c, "test", 300*time.Millisecond, wallClock, zap.NewNop())
+	m := &peerOf[S]{t: t, table: tableOf[S](alg, 1000), alg: alg, zone: zone, rule: rule}
+	m.source = ratesync.NewSource(m.table, rule.spec(zone))
+	m.rep = ratesync.NewReplicator(c, "test", 300*time.Millisecond, wallClock, zap.NewNop())
 	charged := !alg.Kind.Windowed() && rate == 0
 	every := rate
 	if rate == 0 {
-		m.strict = NewStrict(c, "test", 300*time.Millisecond)
+		m.strict = New(c, "test", 300*time.Millisecond)
 		every = 50 * time.Millisecond
 	}
 	m.table.Configure(table.Background{Params: alg, Rate: every, Charges: charged, Wake: m.source.Wake}, 1000)
 	if charged {
-		m.rep.AttachCharged(m.source, every, Charging{Strict: m.strict, Rule: rule})
+		m.rep.AttachCharged(m.source, every, m.strict.Charger(zone, rule))
 	} else {
 		m.rep.Attach(m.source, every)
 	}
@@ -147,7 +153,7 @@ func TestDecisionsMadeAloneAreChargedLater(t *testing.T) {
 					if sum := countedIn(t, server, zone); sum != 30 {
 						t.Errorf("redis counts %d, want 30", sum)
 					}
-				} else if left := drain(t, strict(t, server.URL), zone, table.IDOf([]byte("k")), rule); left != 70 {
+				} else if left := drain(t, limiter(t, server.URL), zone, table.IDOf([]byte("k")), rule); left != 70 {
 					t.Errorf("redis admits %d more, want 70 of 100", left)
 				}
 				for _, n := range nodes {
@@ -180,7 +186,8 @@ func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
 				}
 				sum := 0
 				for _, seq := range c.HVals(context.Background(), records[0]).Val() {
-					sum += int(first(seq))
+					n, _ := strconv.Atoi(seq)
+					sum += n
 				}
 				return sum
 			}
@@ -211,7 +218,7 @@ func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
 				proxy.Set(faultproxy.None)
 			}
 			redistest.Eventually(t, "all is charged", func() bool { return !n.lost() && n.unsent() == 0 })
-			if left := drain(t, strict(t, server.URL), name, table.IDOf([]byte("k")), rule); left != 100-admitted {
+			if left := drain(t, limiter(t, server.URL), name, table.IDOf([]byte("k")), rule); left != 100-admitted {
 				t.Errorf("after %d admitted redis admits %d more, want %d", admitted, left, 100-admitted)
 			}
 		})
@@ -223,7 +230,9 @@ func countedIn(t *testing.T, server *redistest.Server, zone string) (sum int64) 
 	t.Helper()
 	c := server.Client()
 	for _, key := range c.Keys(context.Background(), "test:*:"+zone+":*").Val() {
-		sum += first(c.HGet(context.Background(), key, "sum").Val())
+		total, _, _ := strings.Cut(c.HGet(context.Background(), key, "sum").Val(), " ")
+		n, _ := strconv.ParseInt(total, 10, 64)
+		sum += n
 	}
 	return sum
 }

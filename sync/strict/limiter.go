@@ -1,4 +1,4 @@
-package ratesync
+package strict
 
 import (
 	"context"
@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// Strict lets Redis decide, request by request (sync_rate 0): atomically, by Redis' own clock, all limits of a zone in one call.
+// A Limiter lets Redis decide, request by request (sync_rate 0): atomically, by Redis' own clock, all limits of a zone in one call.
 //
 // For each key one call is under way at a time; requests that come meanwhile share the next one. A call carries a number that rises, so
 // that one that is sent twice counts once. Of a call that was sent and not answered nobody knows whether it counted: the next one for
@@ -19,9 +21,9 @@ import (
 // ErrClosed.
 //
 // It is safe for concurrent use.
-type Strict struct {
+type Limiter struct {
 	client  redis.UniversalClient
-	prefix  string
+	keys    ratesync.Keyspace
 	node    string
 	timeout atomic.Int64 // nanoseconds
 	cluster bool
@@ -29,7 +31,7 @@ type Strict struct {
 	// seq numbers the calls. It begins at the time, so that a client of a later process never repeats a number.
 	seq      atomic.Int64
 	pending  atomic.Int64 // keys that are parked
-	circuits [64]circuit
+	circuits [ratesync.ShardCount]circuit
 	trips    atomic.Int64
 	timeouts atomic.Int64
 
@@ -54,9 +56,9 @@ const (
 	closeTime = 2 * time.Second
 )
 
-// NewStrict does no network I/O. timeout bounds a call from the moment at which it has its connection.
-func NewStrict(client redis.UniversalClient, prefix string, timeout time.Duration) *Strict {
-	s := &Strict{client: client, prefix: prefix, node: randomID(), zones: make(map[string][]*ruleset)}
+// New makes a Limiter of a namespace. It does no network I/O. timeout bounds a call from the moment at which it has its connection.
+func New(client redis.UniversalClient, namespace string, timeout time.Duration) *Limiter {
+	s := &Limiter{client: client, keys: ratesync.NewKeyspace(namespace), node: ratesync.NewNode(), zones: make(map[string][]*ruleset)}
 	_, s.cluster = client.(*redis.ClusterClient)
 	s.SetTimeout(timeout)
 	s.seq.Store(time.Now().UnixMicro())
@@ -70,11 +72,11 @@ func NewStrict(client redis.UniversalClient, prefix string, timeout time.Duratio
 }
 
 // SetTimeout changes the timeout of the calls to come.
-func (s *Strict) SetTimeout(timeout time.Duration) { s.timeout.Store(int64(timeout)) }
+func (s *Limiter) SetTimeout(timeout time.Duration) { s.timeout.Store(int64(timeout)) }
 
 // callsAtOnce is how many calls one circuit may have under way. It keeps them from waiting for a connection longer than for Redis: a pool has as many
 // connections, and the pool of a Cluster's node serves a part of the circuits.
-func (s *Strict) callsAtOnce() int {
+func (s *Limiter) callsAtOnce() int {
 	switch c := s.client.(type) {
 	case *redis.Client:
 		return max(1, c.Options().PoolSize)
@@ -100,7 +102,7 @@ func (g Grant) Admitted() bool { return g.unit > 0 }
 // Take asks for one unit of a key in each limit of a zone, and appends what they say to dst. The zone's rules must stay as they are.
 // It waits for the call that asks for it, however many ask at once. An error means that Redis has not decided; the context's end is one as well,
 // and what is granted later is given back.
-func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
+func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
 	if s.closed.Load() {
 		return dst, Grant{}, ErrClosed
 	}
@@ -144,7 +146,7 @@ func (s *Strict) Take(ctx context.Context, zone string, rules []Rule, id [16]byt
 }
 
 // Return gives back what a Take got, because another zone refuses the request. It doesn't wait for Redis; Close does.
-func (s *Strict) Return(g Grant) {
+func (s *Limiter) Return(g Grant) {
 	if g.unit > 0 {
 		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit})
 	}
@@ -152,17 +154,17 @@ func (s *Strict) Return(g Grant) {
 
 // Charge spends a unit of a refused request, as a penalty at the instant of the refusal: windows count it, buckets fill at most to the brim, a
 // log keeps at most limit entries. It doesn't wait for Redis.
-func (s *Strict) Charge(g Grant) {
+func (s *Limiter) Charge(g Grant) {
 	if g.ruleset != nil {
 		s.correct(g, correction{op: penalty, n: 1, at: g.at})
 	}
 }
 
 // Down says that some part of Redis is known not to answer.
-func (s *Strict) Down() bool { return s.Status().Open > 0 }
+func (s *Limiter) Down() bool { return s.Status().Open > 0 }
 
-// CircuitStatus tells of the circuits that keep requests from waiting for a Redis that does not answer.
-type CircuitStatus struct {
+// Status tells of the circuits that keep requests from waiting for a Redis that does not answer.
+type Status struct {
 	// Open is how many of them are open, and probed: of one, in a Cluster of one for each of its 64 shards.
 	Open int `json:"open"`
 	Of   int `json:"of"`
@@ -172,8 +174,8 @@ type CircuitStatus struct {
 }
 
 // Status tells how the circuits stand.
-func (s *Strict) Status() CircuitStatus {
-	c := CircuitStatus{Of: 1, Trips: s.trips.Load(), Timeouts: s.timeouts.Load()}
+func (s *Limiter) Status() Status {
+	c := Status{Of: 1, Trips: s.trips.Load(), Timeouts: s.timeouts.Load()}
 	if s.cluster {
 		c.Of = len(s.circuits)
 	}
@@ -186,11 +188,11 @@ func (s *Strict) Status() CircuitStatus {
 }
 
 // Close is CloseBy in two seconds.
-func (s *Strict) Close() { s.CloseBy(time.Now().Add(closeTime)) }
+func (s *Limiter) Close() { s.CloseBy(time.Now().Add(closeTime)) }
 
 // CloseBy lets the calls under way end, sends what is still to be given back and ends all work, until a deadline. A part of Redis that is known not to
 // answer is not waited for: what it has not been told it is not told at all.
-func (s *Strict) CloseBy(deadline time.Time) {
+func (s *Limiter) CloseBy(deadline time.Time) {
 	s.mu.Lock()
 	s.closed.Store(true)
 	s.mu.Unlock()
@@ -208,7 +210,7 @@ func (s *Strict) CloseBy(deadline time.Time) {
 }
 
 // begin counts work that Close waits for. false means that there is to be none.
-func (s *Strict) begin() bool {
+func (s *Limiter) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed.Load() {
@@ -219,7 +221,7 @@ func (s *Strict) begin() bool {
 }
 
 // ruleset finds what was made ready for a zone's rules, or makes it.
-func (s *Strict) ruleset(zone string, rules []Rule) (*ruleset, error) {
+func (s *Limiter) ruleset(zone string, rules []Rule) (*ruleset, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -230,7 +232,7 @@ func (s *Strict) ruleset(zone string, rules []Rule) (*ruleset, error) {
 		}
 	}
 	s.made++
-	rs, err := newRuleset(zone, rules, s.node+"s"+strconv.Itoa(s.made))
+	rs, err := newRuleset(s.keys, zone, rules, s.node+"s"+strconv.Itoa(s.made))
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +243,7 @@ func (s *Strict) ruleset(zone string, rules []Rule) (*ruleset, error) {
 }
 
 // prune forgets the rulesets of former configurations. A later one of the same name numbers its calls apart.
-func (s *Strict) prune(now time.Time) {
+func (s *Limiter) prune(now time.Time) {
 	for zone, all := range s.zones {
 		all = slices.DeleteFunc(all, func(rs *ruleset) bool { return now.Sub(rs.used) > rulesetTime && rs.isIdle() })
 		if s.zones[zone] = all; len(all) == 0 {

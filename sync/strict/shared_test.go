@@ -1,7 +1,8 @@
-package ratesync
+package strict
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,31 +12,51 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// TestStrictAndBackgroundShareTheirCounts: a reload from sync_rate 1s to 0 and back loses nothing.
-func TestStrictAndBackgroundShareTheirCounts(t *testing.T) {
+// TestAndBackgroundShareTheirCounts: a reload from sync_rate 1s to 0 and back loses nothing.
+func TestAndBackgroundShareTheirCounts(t *testing.T) {
 	server := redistest.Start(t)
-	n := startNode(t, client(t, server.URL), anHour, 20*time.Millisecond, wallClock)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	rule := Rule{Kind: 'f', Limit: 10, Window: time.Hour}
-	n.take("k", 3)
-	n.knows("k", 3, 0)
+	n := newPeer(t, server.Addr, "z", rule, 20*time.Millisecond).(*peerOf[algorithms.WindowState])
+	defer n.end()
+	n.take(3)
+	n.knows(3, 0)
 	if _, all := take(t, s, "z", table.IDOf([]byte("k")), rule); all[0].Decision.Remaining != 6 {
 		t.Errorf("%d remaining after 3 in the background and one here, want 6", all[0].Decision.Remaining)
 	}
-	n.knows("k", 3, 1)
+	n.knows(3, 1)
 	if got := drain(t, s, "z", table.IDOf([]byte("k")), rule); got != 6 {
 		t.Errorf("%d admitted, want the last 6", got)
 	}
-	n.knows("k", 3, 7)
-	if got := n.take("k", 1); got != 0 {
+	n.knows(3, 7)
+	if got := n.take(1); got != 0 {
 		t.Errorf("%d admitted in the background after Redis has given out all, want 0", got)
 	}
 }
 
-// TestStrictReportsLetANodeGoOn: with what Take told, a node's own counters know what all nodes have spent.
-func TestStrictReportsLetANodeGoOn(t *testing.T) {
+// take takes units of the key k in the background, and knows waits until the node knows as many of its
+// own, all confirmed, and elsewhere.
+func (m *peerOf[S]) take(n int) (admitted int) {
+	for range n {
+		if m.alone("k") {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+func (m *peerOf[S]) knows(own, elsewhere int64) {
+	redistest.Eventually(m.t, fmt.Sprintf("the node knows %d own and %d elsewhere", own, elsewhere), func() bool {
+		m.table.Take(m.alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), 0, 0)
+		got := m.table.Totals(wallClock())
+		return got.Own == own && got.Elsewhere == elsewhere && got.Unsent == 0
+	})
+}
+
+// TestReportsLetANodeGoOn: with what Take told, a node's own counters know what all nodes have spent.
+func TestReportsLetANodeGoOn(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	raw := []byte("k")
 	rule := Rule{Kind: 's', Limit: 100, Window: long, Buckets: 5}
 	for range 60 {
@@ -60,13 +81,13 @@ func TestStrictReportsLetANodeGoOn(t *testing.T) {
 	}
 }
 
-// TestStrictKeysExpireAndHoldNoClientBytes looks at every key in Redis.
-func TestStrictKeysExpireAndHoldNoClientBytes(t *testing.T) {
+// TestKeysExpireAndHoldNoClientBytes looks at every key in Redis.
+func TestKeysExpireAndHoldNoClientBytes(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	shapes := map[string]string{
-		"fixed window": ":f-1h0m0s:", "sliding window": ":s-1h0m0s:", "fine window": ":s-1h0m0s-5:", "odd window": ":s-1h0m0s-7:",
-		"token bucket": ":t-1h0m0s:", "gcra": ":g-1h0m0s:", "leaky bucket": ":q-1h0m0s:", "log": ":l-1h0m0s:",
+		"fixed window": ":f-1h:", "sliding window": ":s-1h:", "fine window": ":s-1h-5:", "odd window": ":s-1h-7:",
+		"token bucket": ":t-1h:", "gcra": ":g-1h:", "leaky bucket": ":q-1h:", "log": ":l-1h:",
 	}
 	for name, rule := range kinds {
 		rule.Window = time.Hour
@@ -78,7 +99,7 @@ func TestStrictKeysExpireAndHoldNoClientBytes(t *testing.T) {
 		for _, k := range server.Do("KEYS", "*").([]any) {
 			key := k.(string)
 			found = found || strings.Contains(key, shapes[name])
-			if !strings.HasPrefix(key, "test:{") || strings.Contains(key, "secret") {
+			if !strings.HasPrefix(key, "test:1:{") || strings.Contains(key, "secret") {
 				t.Errorf("%s: key %q", name, key)
 			}
 			if ttl := server.Do("PTTL", key).(int64); ttl < time.Minute.Milliseconds() || ttl > (6*time.Hour).Milliseconds() {
@@ -91,10 +112,10 @@ func TestStrictKeysExpireAndHoldNoClientBytes(t *testing.T) {
 	}
 }
 
-// TestStrictBucketOutlivesItsDrain: a bucket that is forgotten before it has drained would be a burst for nothing.
-func TestStrictBucketOutlivesItsDrain(t *testing.T) {
+// TestBucketOutlivesItsDrain: a bucket that is forgotten before it has drained would be a burst for nothing.
+func TestBucketOutlivesItsDrain(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	rule := Rule{Kind: 't', Limit: 1, Window: time.Second, Burst: 100_000}
 	take(t, s, "z", id(1), rule)
 	for _, k := range server.Do("KEYS", "*:level").([]any) {
@@ -104,12 +125,12 @@ func TestStrictBucketOutlivesItsDrain(t *testing.T) {
 	}
 }
 
-// BenchmarkStrict measures the wall time of a call and the server's time in the script.
-func BenchmarkStrict(b *testing.B) {
+// BenchmarkTake measures the wall time of a call and the server's time in the script.
+func BenchmarkTake(b *testing.B) {
 	server := redistest.Start(b)
 	for name, rule := range kinds {
 		b.Run(name, func(b *testing.B) {
-			s := strict(b, server.URL)
+			s := limiter(b, server.URL)
 			rule.Limit, rule.Burst, rule.Queue = 1<<40, 0, 1<<40
 			rules := []Rule{rule}
 			if rule.Kind == 'l' {
@@ -134,11 +155,11 @@ func BenchmarkStrict(b *testing.B) {
 }
 
 // In strict mode nodes whose limits and bursts differ share one bucket: none of it is given out twice.
-func TestStrictNodesWhoseParametersDifferShareABucket(t *testing.T) {
+func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
 	server := redistest.Start(t)
 	for i, kind := range []byte("tgq") {
 		key := id(i)
-		one, other := strict(t, server.URL), strict(t, server.URL)
+		one, other := limiter(t, server.URL), limiter(t, server.URL)
 		small := Rule{Kind: kind, Limit: 50, Window: long, Burst: 100, Queue: 99}
 		large := Rule{Kind: kind, Limit: 100, Window: long, Burst: 100, Queue: 99}
 		if got := drain(t, one, "z", key, small); got != 100 {

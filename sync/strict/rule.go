@@ -1,45 +1,25 @@
-package ratesync
+package strict
 
 import (
-	_ "embed"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-)
-
-var (
-	//go:embed strict_head.lua
-	strictHead string
-	//go:embed strict_window.lua
-	strictWindow string
-	//go:embed strict_bucket.lua
-	strictBucket string
-	//go:embed strict_log.lua
-	strictLog string
-	//go:embed strict_tail.lua
-	strictTail string
-
-	windowScript = redis.NewScript(strictHead + strictWindow + strictTail)
-	bucketScript = redis.NewScript(strictHead + strictBucket + strictTail)
-	logScript    = redis.NewScript(strictHead + strictLog + strictTail)
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 const (
 	// exact is how far the numbers of Redis' Lua, which are doubles, can count.
-	exact = 1 << 53
+	exact = ratesync.MaxExact
 	// maxWanted bounds the units that one call asks of a log, which writes a member for each.
 	maxWanted = 1024
-	// mostTTL keeps what Redis adds to its clock from overflowing.
-	mostTTL = 100 * 365 * 24 * time.Hour
+	// maxTTL keeps what Redis adds to its clock from overflowing.
+	maxTTL = 100 * 365 * 24 * time.Hour
 )
 
 // A Rule is one limit of a zone in strict mode. All rules of a zone are of one Kind, and their windows differ.
@@ -73,8 +53,8 @@ func kindOfCode(code byte) algorithms.Kind {
 }
 
 // spec gives the names of the rule's keys, the same as in the background exchange.
-func (r Rule) spec(zone string) Spec {
-	s := Spec{Zone: zone, Kind: r.Kind, Window: r.Window, Buckets: 1}
+func (r Rule) spec(zone string) ratesync.Spec {
+	s := ratesync.Spec{Zone: zone, Kind: r.Kind, Window: r.Window, Buckets: 1}
 	if r.Kind == 's' {
 		s.Buckets = min(max(1, r.Buckets), algorithms.MaxLive)
 		s.Live = s.Buckets
@@ -93,30 +73,8 @@ func (r Rule) size() int64 {
 	return r.Limit
 }
 
-// args are the rule's arguments of its script.
-func (r Rule) args(zone string) []any {
-	limit := min(max(0, r.Limit), exact-1)
-	spec := r.spec(zone)
-	switch r.Kind {
-	case 'f', 's':
-		span := r.Window / time.Duration(spec.Buckets)
-		length, unit := inLua(span)
-		return []any{limit, length, unit, spec.Live, spec.ttl(span, 0).Milliseconds()}
-	case 'l':
-		return []any{limit, int64((r.Window + time.Microsecond - 1) / time.Microsecond), (r.Window + time.Minute).Milliseconds()}
-	}
-	length, unit := inLua(r.Window)
-	return []any{limit, min(max(0, r.size()), exact-1), length, unit, r.drainTTL().Milliseconds()}
-}
-
-// drainTTL is longer than a full bucket takes to drain: one that is forgotten before is a burst for nothing.
-func (r Rule) drainTTL() time.Duration {
-	if r.Limit <= 0 {
-		return time.Minute
-	}
-	d := (float64(r.size()) + 1) / float64(r.Limit) * float64(r.Window)
-	return time.Duration(min(d, float64(mostTTL))) + time.Minute
-}
+// limitInLua is the limit as the scripts have it.
+func (r Rule) limitInLua() int64 { return min(max(0, r.Limit), exact-1) }
 
 // inLua is a length of time as the scripts have it: in microseconds, or in nanoseconds (with a unit of 1000) where it is no whole number of them.
 func inLua(d time.Duration) (length, unit int64) {
@@ -129,14 +87,14 @@ func inLua(d time.Duration) (length, unit int64) {
 // A ruleset is what the rules of a zone have in common however many they admit: the names of their keys, their script, and the calls under way.
 // Limit, Burst and Queue come with each call.
 type ruleset struct {
-	zone   string
 	shape  []Rule
+	family *family
 	script *redis.Script
-	// middle is what stands in the names of the record's and the rules' keys between the shard and the hash.
-	middle []string
+	// keys are those of the record of calls, and of each rule.
+	keys []ratesync.Keys
 	// field is this ruleset's own in the records: during a reload two rulesets of one zone number their calls apart.
 	field string
-	used  time.Time // guarded by Strict.mu
+	used  time.Time // guarded by Limiter.mu
 
 	mu      sync.Mutex
 	flights map[[16]byte]*flight
@@ -148,26 +106,19 @@ func (r Rule) shape() Rule {
 	return r
 }
 
-func newRuleset(zone string, rules []Rule, field string) (*ruleset, error) {
+func newRuleset(in ratesync.Keyspace, zone string, rules []Rule, field string) (*ruleset, error) {
 	if len(rules) == 0 {
 		return nil, errors.New("a strict zone has no rule")
 	}
-	rs := &ruleset{zone: zone, field: field, middle: []string{zone + ":strict:"}, flights: make(map[[16]byte]*flight)}
+	rs := &ruleset{family: families[rules[0].Kind], field: field, keys: []ratesync.Keys{in.Calls(zone)}, flights: make(map[[16]byte]*flight)}
 	for _, r := range rules {
-		if r.Kind != rules[0].Kind || !strings.ContainsRune("fstgql", rune(r.Kind)) || r.Window <= 0 {
+		if r.Kind != rules[0].Kind || rs.family == nil || r.Window <= 0 {
 			return nil, fmt.Errorf("strict zone %q: rules %+v don't go together", zone, rules)
 		}
 		rs.shape = append(rs.shape, r.shape())
-		rs.middle = append(rs.middle, zone+":"+r.spec(zone).Name()+":")
+		rs.keys = append(rs.keys, in.Table(r.spec(zone)))
 	}
-	switch rules[0].Kind {
-	case 'f', 's':
-		rs.script = windowScript
-	case 'l':
-		rs.script = logScript
-	default:
-		rs.script = bucketScript
-	}
+	rs.script = rs.family.decide
 	return rs, nil
 }
 
@@ -176,7 +127,7 @@ func (rs *ruleset) has(rules []Rule) bool {
 	return slices.EqualFunc(rs.shape, rules, func(a, b Rule) bool { return a == b.shape() })
 }
 
-// isIdle reports whether nothing is under way or left to be settled. Strict.mu is held, which others take while they hold rs.mu.
+// isIdle reports whether nothing is under way or left to be settled. Limiter.mu is held, which others take while they hold rs.mu.
 func (rs *ruleset) isIdle() bool {
 	if !rs.mu.TryLock() {
 		return false
@@ -185,13 +136,11 @@ func (rs *ruleset) isIdle() bool {
 	return len(rs.flights) == 0
 }
 
-// keys are the names that a call of the script needs.
-func (rs *ruleset) keys(prefix string, id [16]byte) []string {
-	shard := prefix + ":{" + strconv.Itoa(int(id[0]&63)) + "}:"
-	hash := base64.RawURLEncoding.EncodeToString(id[:])
-	keys := make([]string, len(rs.middle))
-	for i, m := range rs.middle {
-		keys[i] = shard + m + hash
+// keysOf are the keys that a call of the script names.
+func (rs *ruleset) keysOf(id [16]byte) []string {
+	keys := make([]string, len(rs.keys))
+	for i, k := range rs.keys {
+		keys[i] = k.Of(id)
 	}
 	return keys
 }

@@ -1,4 +1,4 @@
-package ratesync
+package strict
 
 import (
 	"math"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // A Verdict is what one limit says to one request.
@@ -32,21 +33,21 @@ type outcome struct {
 func parseOutcome(v any, rules int, wanted int64) (*outcome, error) {
 	all, ok := v.([]any)
 	if !ok || len(all) != rules+2 {
-		return nil, errReply
+		return nil, ratesync.ErrReply
 	}
 	head, ok := parseNumbers(all[:2])
 	if !ok || head[0] < 0 || head[0] > wanted || head[1] < 0 || head[1] > math.MaxInt64/int64(time.Microsecond) {
-		return nil, errReply
+		return nil, ratesync.ErrReply
 	}
 	o := &outcome{granted: head[0], at: head[1], rooms: make([]int64, rules), states: make([][]int64, rules)}
 	for i, rule := range all[2:] {
 		numbers, ok := rule.([]any)
 		if !ok || len(numbers) < 2 {
-			return nil, errReply
+			return nil, ratesync.ErrReply
 		}
 		state, ok := parseNumbers(numbers)
 		if !ok {
-			return nil, errReply
+			return nil, ratesync.ErrReply
 		}
 		o.rooms[i], o.states[i] = state[0], state[1:]
 	}
@@ -99,14 +100,7 @@ func verdicts(rules []Rule, o *outcome, place int64, dst []Verdict) []Verdict {
 		v.Decision = algorithms.Decision{Result: algorithms.Result{
 			Remaining: max(0, left), Allowed: place <= o.granted || o.rooms[i] > 0,
 		}}
-		switch r.Kind {
-		case 'f', 's':
-			r.window(v, o, o.states[i])
-		case 'l':
-			r.log(v, o, o.states[i])
-		default:
-			r.bucket(v, o, o.states[i], place)
-		}
+		families[r.Kind].decode(r, v, o, o.states[i], place)
 		if !v.Decision.Allowed {
 			v.Decision.Retry = max(time.Microsecond, v.Decision.Retry) // of a grant that is older than the room
 		}
@@ -117,8 +111,8 @@ func verdicts(rules []Rule, o *outcome, place int64, dst []Verdict) []Verdict {
 	return dst
 }
 
-// window asks the algorithm itself how long to wait, with the totals in Redis as what was spent elsewhere.
-func (r Rule) window(v *Verdict, o *outcome, state []int64) {
+// decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as what was spent elsewhere.
+func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	now := o.at * int64(time.Microsecond)
 	for age, total := range state[1:] {
 		v.Reports = append(v.Reports, algorithms.Report{Epoch: state[0] - int64(age), Elsewhere: total})
@@ -128,14 +122,15 @@ func (r Rule) window(v *Verdict, o *outcome, state []int64) {
 		want |= algorithms.WantRetry
 	}
 	var s algorithms.WindowState
-	windows.Merge(&s, l, now, v.Reports)
-	v.Decision.Waits = windows.Waits(&s, l, now, 1, 0, want)
+	window.Merge(&s, l, now, v.Reports)
+	v.Decision.Waits = window.Waits(&s, l, now, 1, 0, want)
 }
 
-var windows = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)
+// window decides by counts, as the scripts do.
+var window = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)
 
-// log reads {count, when the one is from whose leaving makes room, when the newest is from}.
-func (r Rule) log(v *Verdict, o *outcome, state []int64) {
+// decodeLog reads {count, when the one is from whose leaving makes room, when the newest is from}.
+func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	if len(state) < 3 {
 		return
 	}
@@ -155,8 +150,8 @@ func (r Rule) log(v *Verdict, o *outcome, state []int64) {
 	}
 }
 
-// bucket reads {whole, rest}: a level of whole + rest/window requests.
-func (r Rule) bucket(v *Verdict, o *outcome, state []int64, place int64) {
+// decodeBucket reads {whole, rest}: a level of whole + rest/window requests.
+func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, place int64) {
 	if len(state) < 2 || r.Limit <= 0 {
 		return
 	}

@@ -1,4 +1,4 @@
--- Charges for token bucket, GCRA and leaky bucket. It follows strict_bucket.lua.
+-- Charges for token bucket, GCRA and leaky bucket. It follows bucket.lua.
 
 -- Adds whole + part/window requests, which are what was left at the instant t. They drain from then
 -- on, though the charge arrives later; what this server has drained beyond t stays drained. The level

@@ -1,4 +1,4 @@
-package ratesync
+package strict
 
 import (
 	"context"
@@ -59,28 +59,28 @@ func connect(t testing.TB, set redisconn.Settings) redis.UniversalClient {
 }
 
 // A configuration is checked by making everything that it needs: that must not ask Redis.
-func TestStrictDoesNoNetworkIOBeforeItIsAsked(t *testing.T) {
+func TestDoesNoNetworkIOBeforeItIsAsked(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	NewStrict(client(t, "redis://"+l.Addr().String()), "test", time.Second).Close()
+	New(client(t, "redis://"+l.Addr().String()), "test", time.Second).Close()
 	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(20 * time.Millisecond))
 	if _, err := l.Accept(); err == nil {
-		t.Error("a Strict connected before it was asked")
+		t.Error("a Limiter connected before it was asked")
 	}
 }
 
-func strict(t testing.TB, url string) *Strict {
+func limiter(t testing.TB, url string) *Limiter {
 	t.Helper()
-	s := NewStrict(client(t, url), "test", 10*time.Second)
+	s := New(client(t, url), "test", 10*time.Second)
 	t.Cleanup(s.Close)
 	return s
 }
 
 // take takes one unit and fails the test if Redis doesn't decide.
-func take(t testing.TB, s *Strict, zone string, key [16]byte, rules ...Rule) (Grant, []Verdict) {
+func take(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...Rule) (Grant, []Verdict) {
 	t.Helper()
 	all, g, err := s.Take(context.Background(), zone, rules, key, nil)
 	if err != nil {
@@ -94,8 +94,8 @@ func take(t testing.TB, s *Strict, zone string, key [16]byte, rules ...Rule) (Gr
 	return g, all
 }
 
-// soon takes one unit with a Strict that doesn't wait long. On a busy machine some replies come too late for it; what they granted is undone.
-func soon(t testing.TB, s *Strict, zone string, key [16]byte, rule Rule) (g Grant) {
+// soon takes one unit with a Limiter that doesn't wait long. On a busy machine some replies come too late for it; what they granted is undone.
+func soon(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (g Grant) {
 	t.Helper()
 	redistest.Eventually(t, "Redis decides", func() (ok bool) {
 		var err error
@@ -106,7 +106,7 @@ func soon(t testing.TB, s *Strict, zone string, key [16]byte, rule Rule) (g Gran
 }
 
 // drain takes until it is refused and returns how often it was admitted.
-func drain(t testing.TB, s *Strict, zone string, key [16]byte, rules ...Rule) (n int) {
+func drain(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...Rule) (n int) {
 	t.Helper()
 	for {
 		g, all := take(t, s, zone, key, rules...)
@@ -124,9 +124,9 @@ func drain(t testing.TB, s *Strict, zone string, key [16]byte, rules ...Rule) (n
 	}
 }
 
-func TestStrictNeverAdmitsMoreThanTheLimit(t *testing.T) {
+func TestNeverAdmitsMoreThanTheLimit(t *testing.T) {
 	server := redistest.Start(t)
-	nodes := []*Strict{strict(t, server.URL), strict(t, server.URL), strict(t, server.URL)}
+	nodes := []*Limiter{limiter(t, server.URL), limiter(t, server.URL), limiter(t, server.URL)}
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
 			var admitted, refused atomic.Int64
@@ -151,9 +151,9 @@ func TestStrictNeverAdmitsMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-func TestStrictSpendsInAllLimitsOrNone(t *testing.T) {
+func TestSpendsInAllLimitsOrNone(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
 			narrow := rule
@@ -174,9 +174,9 @@ func TestStrictSpendsInAllLimitsOrNone(t *testing.T) {
 	}
 }
 
-func TestStrictCountsRemaining(t *testing.T) {
+func TestCountsRemaining(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
 			for want := int64(99); want >= 0; want-- {
@@ -193,9 +193,9 @@ func TestStrictCountsRemaining(t *testing.T) {
 	}
 }
 
-func TestStrictLimitsOfAnySize(t *testing.T) {
+func TestLimitsOfAnySize(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	for name, rule := range kinds {
 		for _, limit := range []int64{0, 1, 1 << 31, 1<<53 - 1, 1 << 53, math.MaxInt64} {
 			t.Run(fmt.Sprint(name, " ", limit), func(t *testing.T) {
@@ -231,9 +231,9 @@ func TestStrictLimitsOfAnySize(t *testing.T) {
 	}
 }
 
-func TestStrictReturnAndCharge(t *testing.T) {
+func TestReturnAndCharge(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
 			var all []Grant
@@ -265,13 +265,13 @@ func TestStrictReturnAndCharge(t *testing.T) {
 	}
 }
 
-// TestStrictCallSentTwiceCountsOnce repeats the very bytes of a call, as a client does that follows a redirect.
-func TestStrictCallSentTwiceCountsOnce(t *testing.T) {
+// TestCallSentTwiceCountsOnce repeats the very bytes of a call, as a client does that follows a redirect.
+func TestCallSentTwiceCountsOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
 			proxy := faultproxy.Start(t, server.Addr)
-			s := strict(t, "redis://"+proxy.Addr)
+			s := limiter(t, "redis://"+proxy.Addr)
 			take(t, s, name, id(1), rule) // loads the script
 			var calls [][]byte
 			for range 4 {
@@ -292,13 +292,13 @@ func TestStrictCallSentTwiceCountsOnce(t *testing.T) {
 	}
 }
 
-// TestStrictUndoesWhatNobodyLearnt: a call is executed, but its reply is lost.
-func TestStrictUndoesWhatNobodyLearnt(t *testing.T) {
+// TestUndoesWhatNobodyLearnt: a call is executed, but its reply is lost.
+func TestUndoesWhatNobodyLearnt(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
 			proxy := faultproxy.Start(t, server.Addr)
-			s := NewStrict(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
+			s := New(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
 			defer s.Close()
 			soon(t, s, name, id(1), rule)
 			proxy.Set(faultproxy.DropReplies)
@@ -308,20 +308,20 @@ func TestStrictUndoesWhatNobodyLearnt(t *testing.T) {
 			proxy.Set(faultproxy.None)
 			redistest.Eventually(t, "the circuit closes", func() bool { return !s.Down() })
 			redistest.Eventually(t, "nothing is pending", func() bool { return s.pending.Load() == 0 })
-			if got := drain(t, strict(t, server.URL), name, id(1), rule); got != 99 {
+			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 99 {
 				t.Errorf("%d admitted after one whose reply came and one whose reply was lost, want 99", got)
 			}
 		})
 	}
 }
 
-// TestStrictLateCallIsIgnored: a call is held up on the way for longer than its node waits, and arrives after the next one.
-func TestStrictLateCallIsIgnored(t *testing.T) {
+// TestLateCallIsIgnored: a call is held up on the way for longer than its node waits, and arrives after the next one.
+func TestLateCallIsIgnored(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
 			proxy := faultproxy.Start(t, server.Addr)
-			s := NewStrict(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
+			s := New(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
 			defer s.Close()
 			soon(t, s, name, id(1), rule)
 			proxy.Set(faultproxy.Hold)
@@ -334,20 +334,20 @@ func TestStrictLateCallIsIgnored(t *testing.T) {
 			if _, err := proxy.Deliver(); err != nil {
 				t.Fatal(err)
 			}
-			if got := drain(t, strict(t, server.URL), name, id(1), rule); got != 98 {
+			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 98 {
 				t.Errorf("%d admitted after two and one that came late, want 98", got)
 			}
 		})
 	}
 }
 
-// TestStrictGiveBackIsDoneOnce: the reply to a call that gives something back is lost, so it is sent again.
-func TestStrictGiveBackIsDoneOnce(t *testing.T) {
+// TestGiveBackIsDoneOnce: the reply to a call that gives something back is lost, so it is sent again.
+func TestGiveBackIsDoneOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
 			proxy := faultproxy.Start(t, server.Addr)
-			s := NewStrict(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
+			s := New(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
 			defer s.Close()
 			var last Grant
 			for range 10 {
@@ -358,19 +358,19 @@ func TestStrictGiveBackIsDoneOnce(t *testing.T) {
 			redistest.Eventually(t, "the circuit opens", s.Down)
 			proxy.Set(faultproxy.None)
 			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.pending.Load() == 0 })
-			if got := drain(t, strict(t, server.URL), name, id(1), rule); got != 91 {
+			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 91 {
 				t.Errorf("%d admitted after 10 of which one was given back, want 91", got)
 			}
 		})
 	}
 }
 
-func TestStrictWaiterLeaves(t *testing.T) {
+func TestWaiterLeaves(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
 			proxy := faultproxy.Start(t, server.Addr)
-			s := strict(t, "redis://"+proxy.Addr)
+			s := limiter(t, "redis://"+proxy.Addr)
 			take(t, s, name, id(1), rule)
 			proxy.SetDelay(300 * time.Millisecond)
 			sent := proxy.Requests()
@@ -396,16 +396,16 @@ func TestStrictWaiterLeaves(t *testing.T) {
 				defer s.mu.Unlock()
 				return len(s.flights) == 0
 			})
-			if got := drain(t, strict(t, server.URL), name, id(1), rule); got != 99 {
+			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 99 {
 				t.Errorf("%d admitted after one, and ten who left, want 99", got)
 			}
 		})
 	}
 }
 
-func TestStrictWaitersShareCalls(t *testing.T) {
+func TestWaitersShareCalls(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	rule := Rule{Kind: 's', Limit: 1 << 20, Window: long}
 	take(t, s, "z", id(1), rule)
 	server.Do("CONFIG", "RESETSTAT")

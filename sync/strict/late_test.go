@@ -1,4 +1,4 @@
-package ratesync
+package strict
 
 import (
 	"context"
@@ -12,12 +12,12 @@ import (
 )
 
 // A call whose reply is lost, or comes late, is no loss of Redis where a probe is answered: its requests ask again, and count once.
-func TestStrictLateCallDoesNotOpenTheCircuit(t *testing.T) {
+func TestLateCallDoesNotOpenTheCircuit(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
 			proxy := faultproxy.Start(t, server.Addr)
-			s := NewStrict(client(t, "redis://"+proxy.Addr), "test", 300*time.Millisecond)
+			s := New(client(t, "redis://"+proxy.Addr), "test", 300*time.Millisecond)
 			defer s.Close()
 			soon(t, s, name, id(1), rule)
 			_ = s.ask(context.Background(), 0) // loads the script
@@ -34,7 +34,7 @@ func TestStrictLateCallDoesNotOpenTheCircuit(t *testing.T) {
 			if st := s.Status(); !g.Admitted() || st.Trips > 0 || st.Timeouts > 0 {
 				t.Errorf("admitted %v after a reply that was lost, and %+v, want no trip", g.Admitted(), st)
 			}
-			if got := drain(t, strict(t, server.URL), name, id(1), rule); got != 98 {
+			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 98 {
 				t.Errorf("%d admitted after two, want 98", got)
 			}
 		})
@@ -42,10 +42,10 @@ func TestStrictLateCallDoesNotOpenTheCircuit(t *testing.T) {
 }
 
 // Requests beyond a full call of a log are denied by the last answer, as long as nobody who waited would be admitted.
-func TestStrictFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
+func TestFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
-	s := strict(t, "redis://"+proxy.Addr)
+	s := limiter(t, "redis://"+proxy.Addr)
 	rule := Rule{Kind: 'l', Limit: 5, Window: time.Minute}
 	drain(t, s, "z", id(1), rule)
 	proxy.SetDelay(300 * time.Millisecond)
@@ -69,10 +69,10 @@ func TestStrictFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
 }
 
 // What is left open by a lost reply is settled though Redis refuses the key meanwhile: one limit's key is another program's for a while.
-func TestStrictRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
+func TestRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
-	s := NewStrict(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
+	s := New(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
 	defer s.Close()
 	rules := []Rule{{Kind: 'f', Limit: 100, Window: long}, {Kind: 'f', Limit: 100, Window: 2 * long}}
 	redistest.Eventually(t, "Redis decides", func() bool {
@@ -80,12 +80,12 @@ func TestStrictRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 		return err == nil
 	})
 	redistest.Eventually(t, "nothing is left open", func() bool { return s.pending.Load() == 0 })
-	before := held(t, strict(t, server.URL), "z", id(1), rules[0])
+	before := held(t, limiter(t, server.URL), "z", id(1), rules[0])
 	proxy.Set(faultproxy.DropReplies)
 	if _, _, err := s.Take(context.Background(), "z", rules, id(1), nil); err == nil {
 		t.Fatal("Take() = nil without a reply")
 	}
-	if got := held(t, strict(t, server.URL), "z", id(1), rules[0]); got != before+1 {
+	if got := held(t, limiter(t, server.URL), "z", id(1), rules[0]); got != before+1 {
 		t.Fatalf("Redis holds %d, want one more than %d", got, before)
 	}
 	foreign := ""
@@ -102,14 +102,14 @@ func TestStrictRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 	redistest.Eventually(t, "Redis refuses the key", func() bool { return !s.Down() && errors() > failed })
 	server.Do("DEL", foreign)
 	redistest.Eventually(t, "the unit that nobody got is taken back", func() bool {
-		return held(t, strict(t, server.URL), "z", id(1), rules[0]) == before
+		return held(t, limiter(t, server.URL), "z", id(1), rules[0]) == before
 	})
 }
 
 // Limits that differ from call to call make one ruleset, and those of former configurations are forgotten.
-func TestStrictRulesetsGoByNames(t *testing.T) {
+func TestRulesetsGoByNames(t *testing.T) {
 	server := redistest.Start(t)
-	s := strict(t, server.URL)
+	s := limiter(t, server.URL)
 	for limit := range int64(50) {
 		take(t, s, "z", id(1), Rule{Kind: 't', Limit: 1000 + limit, Window: time.Hour, Burst: 500 + limit})
 	}
@@ -142,15 +142,15 @@ func TestStrictRulesetsGoByNames(t *testing.T) {
 }
 
 // What has passed drains at the limit of the request that was decided last: a request with a thousand times the limit doesn't empty a bucket.
-func TestStrictBucketDrainsAtTheLimitOfTheLastRequest(t *testing.T) {
+func TestBucketDrainsAtTheLimitOfTheLastRequest(t *testing.T) {
 	v := newVirtual(t)
 	low, high := Rule{Kind: 't', Limit: 60, Window: time.Minute}, Rule{Kind: 't', Limit: 60000, Window: time.Minute}
 	v.use("z", low)
-	admitted := drain(t, v.Strict, "z", id(1), low)
+	admitted := drain(t, v.Limiter, "z", id(1), low)
 	for range 10 {
 		v.set(v.now + 1_000_000)
-		take(t, v.Strict, "z", id(1), high)
-		admitted += drain(t, v.Strict, "z", id(1), low)
+		take(t, v.Limiter, "z", id(1), high)
+		admitted += drain(t, v.Limiter, "z", id(1), low)
 	}
 	if admitted > 70 {
 		t.Errorf("%d admitted in 10 s at 60/1m beside one each second at 60000/1m, want 70 at most", admitted)
@@ -158,11 +158,11 @@ func TestStrictBucketDrainsAtTheLimitOfTheLastRequest(t *testing.T) {
 }
 
 // After a step back of Redis' clock a large log is moved as a whole: it stays full, and is free a window later.
-func TestStrictClockStepsBackUnderALargeLog(t *testing.T) {
+func TestClockStepsBackUnderALargeLog(t *testing.T) {
 	v := newVirtual(t)
 	rule := Rule{Kind: 'l', Limit: 10_000, Window: time.Hour}
 	v.use("z", rule)
-	take(t, v.Strict, "z", id(1), rule)
+	take(t, v.Limiter, "z", id(1), rule)
 	name := v.client.Keys(context.Background(), "*:log").Val()[0]
 	for i := range 10 {
 		args := []any{"ZADD", name}
@@ -175,13 +175,13 @@ func TestStrictClockStepsBackUnderALargeLog(t *testing.T) {
 	}
 	v.set(v.now - 1_000_000)
 	start := time.Now()
-	g, _ := take(t, v.Strict, "z", id(1), rule)
+	g, _ := take(t, v.Limiter, "z", id(1), rule)
 	t.Logf("10,000 entries moved in %s", time.Since(start))
 	if g.Admitted() {
 		t.Error("admitted beyond the limit after the clock stepped back")
 	}
 	v.set(v.now + int64(rule.Window/time.Microsecond))
-	if g, _ := take(t, v.Strict, "z", id(1), rule); !g.Admitted() {
+	if g, _ := take(t, v.Limiter, "z", id(1), rule); !g.Admitted() {
 		t.Error("denied a window after the clock stepped back")
 	}
 }

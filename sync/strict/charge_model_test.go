@@ -1,4 +1,4 @@
-package ratesync
+package strict
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // A loner is a node with a strict zone of one limit, in virtual time.
@@ -29,15 +31,54 @@ type loner interface {
 	attempt(arrives bool)
 	turn() error
 	unsent() int64
+	end()
 }
 
 type lonerOf[S any] struct {
 	v      *virtual
 	table  *table.Table[S]
 	alg    algorithms.Params
-	source *Source
-	at     *attachment
+	source *ratesync.Source
+	rep    *ratesync.Replicator
+	charge *lossy
+	clock  atomic.Int64 // v.now in nanoseconds, for the loops
 	taken  table.Taken
+}
+
+// lossy is a Charger whose calls may be lost on the way there or back. Nothing follows from that.
+type lossy struct {
+	*Charger
+	loses, arrives bool
+}
+
+var errLost = errors.New("lost")
+
+func (l *lossy) Charge(ctx context.Context, node string, charges []ratesync.Charge) (receipts []ratesync.Receipt) {
+	if !l.loses || l.arrives {
+		receipts = l.Charger.Charge(ctx, node, charges)
+	}
+	if !l.loses {
+		return receipts
+	}
+	for _, r := range receipts {
+		if r.Err != nil {
+			panic(r.Err)
+		}
+	}
+	receipts = make([]ratesync.Receipt, len(charges))
+	for i := range receipts {
+		receipts[i] = ratesync.Receipt{Err: errLost, Unknown: true}
+	}
+	return receipts
+}
+
+func (l *lossy) Failed(_ table.ID, err error) error { return err }
+
+// silent is a Redis that no heartbeat reaches: its clock is not the virtual one.
+type silent struct{ redis.UniversalClient }
+
+func (silent) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
+	return redis.NewCmdResult(nil, errLost)
 }
 
 var lonerKey = []byte("client")
@@ -53,23 +94,32 @@ func newLoner(v *virtual, zone string, rule Rule) (loner, [16]byte) {
 func lonerFor[S any](v *virtual, zone string, rule Rule) (loner, [16]byte) {
 	alg := rule.params()
 	x := &lonerOf[S]{v: v, alg: alg, table: tableOf[S](alg, 100)}
-	x.source = NewSource(x.table, Spec{Zone: zone, Kind: rule.Kind, Window: rule.Window, Buckets: 1, Live: 1})
+	x.source = ratesync.NewSource(x.table, ratesync.Spec{Zone: zone, Kind: rule.Kind, Window: rule.Window, Buckets: 1, Live: 1})
 	x.table.Configure(table.Background{Params: alg, Rate: time.Second, Charges: true}, 100)
-	x.at = &attachment{to: NewReplicator(v.client, v.prefix, 10*time.Second, x.now, zap.NewNop()), name: zone}
-	c := &Charging{Strict: v.Strict, Rule: rule}
-	c.prepare(zone)
-	family, charge := strictBucket, chargeBucket
+	x.rep = ratesync.NewReplicator(silent{v.client}, "test", 10*time.Second, x.clock.Load, zap.NewNop())
+	x.charge = &lossy{Charger: v.Charger(zone, rule)}
+	family, charge := bucketLua, chargeBucketLua
 	if rule.Kind == 'l' {
-		family, charge = strictLog, chargeLog
+		family, charge = logLua, chargeLogLua
 	}
-	head := strings.Replace(strictHead, "redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)", 1)
-	c.script = redis.NewScript(head + family + charge + chargeTail)
-	x.at.charging.Store(c)
-	x.source.at.Store(x.at)
+	head := strings.Replace(headLua, "redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)", 1)
+	x.charge.script = redis.NewScript(head + family + charge + chargeTailLua)
+	x.now()
+	if err := x.turn(); err != nil {
+		v.t.Fatal(err)
+	}
 	return x, table.IDOf(lonerKey)
 }
 
-func (x *lonerOf[S]) now() int64 { return x.v.now * 1000 }
+func (x *lonerOf[S]) now() int64 {
+	x.clock.Store(x.v.now * 1000)
+	return x.v.now * 1000
+}
+
+func (x *lonerOf[S]) end() {
+	x.source.Detach()
+	x.rep.Close()
+}
 
 func (x *lonerOf[S]) alone(penalty bool) algorithms.Decision {
 	taken := x.table.Take(x.alg.Compile(), table.KeyOf(lonerKey), lonerKey, x.now(), 1, 0)
@@ -88,27 +138,31 @@ func (x *lonerOf[S]) learn(v Verdict) {
 }
 
 func (x *lonerOf[S]) settle() error {
+	x.now()
 	return x.source.Settle(context.Background(), table.KeyOf(lonerKey))
 }
 
 func (x *lonerOf[S]) attempt(arrives bool) {
-	b, mine := x.source.billOf(x.table, x.at, table.KeyOf(lonerKey))
-	if b == nil || !mine {
-		return
-	}
-	c := x.at.charging.Load()
-	if arrives {
-		if _, err := c.read(c.call(context.Background(), x.source.node, []*bill{b})[0]); err != nil {
-			x.v.t.Errorf("charge: %v", err)
-		}
-	}
-	x.source.note(x.at, c, b, nil, errLost, errLost)
+	x.charge.loses, x.charge.arrives = true, arrives
+	_ = x.settle()
+	x.charge.loses = false
 }
 
-var errLost = errors.New("lost")
-
+// turn has the loop make one sync, an hour early.
 func (x *lonerOf[S]) turn() error {
-	return x.source.charge(context.Background(), x.at, x.at.charging.Load())
+	x.now()
+	before := int64(0)
+	if s := x.source.Status(); s != nil {
+		before = s.Turns
+	}
+	x.rep.AttachCharged(x.source, time.Hour, x.charge)
+	for range 10_000 {
+		if x.source.Status().Turns > before {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return errors.New("the table is not synced")
 }
 
 func (x *lonerOf[S]) unsent() int64 {
@@ -146,6 +200,7 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 	zone := fmt.Sprint("z", rule, seed)
 	v.use(zone, rule)
 	n, id := newLoner(v, zone, rule)
+	defer n.end()
 	m := modelFor(rule)
 	pace := int64(rule.Window/time.Microsecond) / max(1, rule.Limit)
 	var history []string
@@ -205,7 +260,7 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 			t.Fatalf("step %d: %d requests are not charged\nafter %v", step, left, history)
 		}
 		want = m.take(v.now * 1000)
-		g, all := take(t, v.Strict, zone, id, rule)
+		g, all := take(t, v.Limiter, zone, id, rule)
 		got = all[0].Decision
 		told("%d %t", v.now, got.Allowed)
 		if got.Allowed != want.Allowed || g.Admitted() != want.Allowed || got.Remaining != want.Remaining {
@@ -223,6 +278,7 @@ func TestALargeLogIsChargedInParts(t *testing.T) {
 		zone := fmt.Sprint("large", apart)
 		v.use(zone, rule)
 		n, id := newLoner(v, zone, rule)
+		defer n.end()
 		admitted := int64(0)
 		for range 5 * table.MaxCharged / 2 {
 			v.now += apart
@@ -234,7 +290,7 @@ func TestALargeLogIsChargedInParts(t *testing.T) {
 		if err := n.settle(); err != nil {
 			t.Fatal(err)
 		}
-		_, all := take(t, v.Strict, zone, id, rule)
+		_, all := take(t, v.Limiter, zone, id, rule)
 		if left := all[0].Decision.Remaining; n.unsent() != 0 || left != rule.Limit-admitted-1 {
 			t.Errorf("after %d admitted %d are not charged, and %d remain, want %d", admitted, n.unsent(), left, rule.Limit-admitted-1)
 		}

@@ -1,9 +1,8 @@
-package ratesync
+package strict
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -13,9 +12,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// ErrClosed says that a Strict was closed before it could ask Redis, or before Redis answered. It says nothing of how Redis is.
+// ErrClosed says that a Limiter was closed before it could ask Redis, or before Redis answered. It says nothing of how Redis is.
 var ErrClosed = errors.New("this node has let go of redis")
 
 const (
@@ -61,8 +61,8 @@ func (c *circuit) lost() error {
 }
 
 // circuitOf returns the circuit of a key: in a Cluster there is one for each of the 64 shards, as a part of it can be lost.
-func (s *Strict) circuitOf(id [16]byte) (*circuit, int) {
-	shard := int(id[0] & 63)
+func (s *Limiter) circuitOf(id [16]byte) (*circuit, int) {
+	shard := ratesync.ShardOf(id)
 	if s.cluster {
 		return &s.circuits[shard], shard
 	}
@@ -70,7 +70,7 @@ func (s *Strict) circuitOf(id [16]byte) (*circuit, int) {
 }
 
 // trip opens a circuit, unless it is open, and probes until it can be closed.
-func (s *Strict) trip(id [16]byte, cause error) {
+func (s *Limiter) trip(id [16]byte, cause error) {
 	c, shard := s.circuitOf(id)
 	if c.down.Load() {
 		return
@@ -90,7 +90,7 @@ func (s *Strict) trip(id [16]byte, cause error) {
 }
 
 // confirm reports whether Redis is there though a call was not answered in time. All calls that are late at once wait for one probe.
-func (s *Strict) confirm(id [16]byte, cause error) bool {
+func (s *Limiter) confirm(id [16]byte, cause error) bool {
 	c, shard := s.circuitOf(id)
 	c.mu.Lock()
 	check := c.check
@@ -126,7 +126,7 @@ const (
 
 // isSilent probes whether Redis doesn't answer. What a node finds while it is itself late, by a quarter of what Redis has for an answer, says
 // nothing of Redis: then it probes again.
-func (s *Strict) isSilent(shard int) bool {
+func (s *Limiter) isSilent(shard int) bool {
 	for range maxProbes {
 		err, lateness := error(nil), time.Duration(0)
 		asked := make(chan struct{})
@@ -145,7 +145,7 @@ func (s *Strict) isSilent(shard int) bool {
 			}
 		}
 		switch {
-		case err == nil, !s.severe(err), s.ctx.Err() != nil:
+		case err == nil, !s.isSevere(err), s.ctx.Err() != nil:
 			return false
 		case !isLate(err), !isQueued(err) && lateness < time.Duration(s.timeout.Load())/4:
 			return true
@@ -155,21 +155,20 @@ func (s *Strict) isSilent(shard int) bool {
 }
 
 // ask probes once.
-func (s *Strict) ask(ctx context.Context, shard int) error {
-	key := fmt.Sprintf("%s:{%d}:strict:probe", s.prefix, shard)
+func (s *Limiter) ask(ctx context.Context, shard int) error {
 	ctx, cancel := s.callContext(ctx)
 	defer cancel()
-	return probeScript.Run(ctx, s.client, []string{key, key + ":no"}).Err()
+	return probeScript.Run(ctx, s.client, s.keys.Probe(shard)).Err()
 }
 
-func (s *Strict) probe(c *circuit, shard int) {
+func (s *Limiter) probe(c *circuit, shard int) {
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		select {
 		case <-s.probes.Done():
 			return
 		case <-time.After(wait/2 + rand.N(wait/2)):
 		}
-		if err := s.ask(s.probes, shard); err == nil || !s.severe(err) {
+		if err := s.ask(s.probes, shard); err == nil || !s.isSevere(err) {
 			break
 		}
 	}
@@ -191,23 +190,10 @@ func isQueued(err error) bool {
 	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
-// severe says that an error is about the server or the way to it, not about one key. What was asked may have been done for all that: a Cluster's client
-// sends a call again whose reply was lost, and shows only what came of the last attempt. So that a slot moves doesn't mean that the call was not done
-// before it moved.
-func (s *Strict) severe(err error) bool { return severe(err) || s.cluster && moving(err) }
-
-// moving says that a slot of a Cluster is on its way, or that its nodes don't agree whose it is.
-func moving(err error) bool {
-	return redis.HasErrorPrefix(err, "TRYAGAIN") || redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK")
-}
-
-// severe is what holds for a single server.
-func severe(err error) bool {
-	var reply redis.Error
-	if !errors.As(err, &reply) {
-		return true
-	}
-	return redis.IsLoadingError(err) || redis.IsReadOnlyError(err) || redis.IsOOMError(err) || redis.IsAuthError(err) || redis.IsPermissionError(err) ||
-		redis.IsClusterDownError(err) || redis.IsMasterDownError(err) || redis.IsMaxClientsError(err) || redis.IsNoReplicasError(err) ||
-		redis.HasErrorPrefix(err, "BUSY") || redis.HasErrorPrefix(err, "MISCONF")
+// isSevere reports whether an error is about the server or the way to it, not about one key. What
+// was asked may have been done for all that: a Cluster's client sends a call again whose reply was
+// lost, and shows only what came of the last attempt. So that a slot moves doesn't mean that the call
+// was not done before it moved.
+func (s *Limiter) isSevere(err error) bool {
+	return redisconn.IsSevere(err) || s.cluster && redisconn.IsMoving(err)
 }

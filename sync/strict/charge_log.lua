@@ -1,4 +1,4 @@
--- Charges for the sliding log. It follows strict_log.lua.
+-- Charges for the sliding log. It follows log.lua.
 
 local entries = 0
 

@@ -1,4 +1,4 @@
-package ratesync
+package strict
 
 import (
 	"context"

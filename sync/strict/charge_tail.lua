@@ -1,5 +1,5 @@
 -- One charge: what a node decided of a key by itself while it could not ask this server. It is put
--- together of strict_head.lua, a file for the family of algorithms, a charge_ file for the same
+-- together of head.lua, a file for the family of algorithms, a charge_ file for the same
 -- family, and this one.
 --
 -- KEYS: the record of charges; then the base of the rule's keys.

@@ -1,4 +1,4 @@
-package ratesync
+package strict
 
 import (
 	"math/rand/v2"
@@ -9,18 +9,19 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // held is what Redis holds of a key in the rule of a zone: what is left of the limit, as a call that asks for nothing tells.
-func held(t testing.TB, s *Strict, zone string, key [16]byte, rule Rule) int64 {
+func held(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) int64 {
 	t.Helper()
 	rs, err := s.ruleset(zone, []Rule{rule})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for {
-		o, err := s.call(rs, rs.keys(s.prefix, key), call{seq: s.seq.Add(1), rules: []Rule{rule}})
-		if err == errReply {
+		o, err := s.call(rs, rs.keysOf(key), call{seq: s.seq.Add(1), rules: []Rule{rule}})
+		if err == ratesync.ErrReply {
 			continue // a later call of the same key has overtaken it
 		}
 		if err != nil {
@@ -32,14 +33,14 @@ func held(t testing.TB, s *Strict, zone string, key [16]byte, rule Rule) int64 {
 
 // Nothing that a denied request spent stays spent, at any rate of requests: a shared limit loses what is under way in one call at most, and
 // two seconds after the end it holds what was admitted. What waits is bounded by the limit's shape, never by the requests.
-func TestStrictDeniedRequestsLeaveNothingSpent(t *testing.T) {
+func TestDeniedRequestsLeaveNothingSpent(t *testing.T) {
 	server := redistest.Start(t)
 	for _, name := range []string{"fixed window", "fine window", "token bucket", "log"} {
 		shared := kinds[name]
 		t.Run(name, func(t *testing.T) {
 			proxy := faultproxy.Start(t, server.Addr)
 			proxy.SetDelay(20 * time.Millisecond)
-			s := strict(t, "redis://"+proxy.Addr)
+			s := limiter(t, "redis://"+proxy.Addr)
 			shared.Limit, shared.Burst, shared.Queue = 1000, 1000, 999
 			own := Rule{Kind: 'f', Limit: 5, Window: long}
 			// The race detector holds some 250 running goroutines well, and fails at times beyond.
@@ -63,7 +64,7 @@ func TestStrictDeniedRequestsLeaveNothingSpent(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			direct := strict(t, server.URL)
+			direct := limiter(t, server.URL)
 			deadline := time.Now().Add(2 * time.Second)
 			for held(t, direct, name, id(1), shared) != 5 && time.Now().Before(deadline) {
 				time.Sleep(10 * time.Millisecond)
@@ -79,7 +80,7 @@ func TestStrictDeniedRequestsLeaveNothingSpent(t *testing.T) {
 }
 
 // backlog is how many corrections wait for a key.
-func backlog(s *Strict, zone string, key [16]byte) (n int64) {
+func backlog(s *Limiter, zone string, key [16]byte) (n int64) {
 	s.mu.Lock()
 	rs := s.zones[zone][0]
 	s.mu.Unlock()
@@ -95,7 +96,7 @@ func backlog(s *Strict, zone string, key [16]byte) (n int64) {
 
 // Requests that are denied and counted all the same are charged to the window in which they were denied: after a flood a client that is silent is free
 // within one window, whatever had queued up.
-func TestStrictPenaltiesEndWithTheFlood(t *testing.T) {
+func TestPenaltiesEndWithTheFlood(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range map[string]Rule{
 		"fixed window": {Kind: 'f', Limit: 5, Window: 2 * time.Second}, "sliding window": {Kind: 's', Limit: 5, Window: 2 * time.Second, Buckets: 4},
@@ -105,7 +106,7 @@ func TestStrictPenaltiesEndWithTheFlood(t *testing.T) {
 			t.Parallel()
 			proxy := faultproxy.Start(t, server.Addr)
 			proxy.SetDelay(20 * time.Millisecond)
-			s := strict(t, "redis://"+proxy.Addr)
+			s := limiter(t, "redis://"+proxy.Addr)
 			var wg sync.WaitGroup
 			for range 60 { // with the other algorithms as many as the race detector holds
 				wg.Go(func() {
@@ -157,7 +158,7 @@ func TestCorrectionsAreBoundedAndExact(t *testing.T) {
 					seq += random.Int64N(2)
 					c.seq, c.unit = seq, units
 				}
-				all = all.add(rule, now, c)
+				all = families[rule.Kind].add(all, rule, now, c)
 				sums[[2]int64{int64(c.op), rule.epoch(c.at)}]++
 			}
 			live := int64(rule.spec("").Live)

@@ -1,9 +1,11 @@
-package ratesync
+package strict
 
 import (
 	"context"
 	"slices"
 	"time"
+
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // flight is what goes on for one key: a call under way, and who and what waits for the next one. Its ruleset's mutex guards it.
@@ -59,8 +61,6 @@ const (
 	// correctionTime is how long corrections are sent again whose outcome is not known. The record of calls is kept for longer, so they are
 	// never done twice.
 	correctionTime = 30 * time.Second
-	// recordTime is how long Redis keeps the record of calls after one that changed something, beside two timeouts.
-	recordTime = 60 * time.Second
 	// maxLate is how often a request asks again because a call was late though Redis is there.
 	maxLate = 2
 	// restTime is the time between calls of a key that Redis answers with an error, when only corrections are left.
@@ -68,9 +68,9 @@ const (
 )
 
 // join lets a request wait for the next call of a key, or denies it where a log's next call is full. false means that there will be no call.
-func (s *Strict) join(rs *ruleset, id [16]byte, w *waiter) bool {
+func (s *Limiter) join(rs *ruleset, id [16]byte, w *waiter) bool {
 	return s.enter(rs, id, w.rules, func(f *flight) {
-		if len(f.waiters) >= maxWanted && w.rules[0].Kind == 'l' && f.denied.stillHolds(w) {
+		if most := rs.family.maxWanted; most > 0 && len(f.waiters) >= most && f.denied.stillHolds(w) {
 			close(w.done)
 			return
 		}
@@ -95,7 +95,7 @@ func (d *denial) stillHolds(w *waiter) bool {
 }
 
 // correct adds a correction to each rule.
-func (s *Strict) correct(g Grant, c correction) {
+func (s *Limiter) correct(g Grant, c correction) {
 	s.enter(g.ruleset, g.id, g.rules, func(f *flight) { f.correct(c) })
 }
 
@@ -105,12 +105,12 @@ func (f *flight) correct(c correction) {
 		f.pending = make([]corrections, len(f.rules))
 	}
 	for i, r := range f.rules {
-		f.pending[i] = f.pending[i].add(r, f.now, c)
+		f.pending[i] = families[r.Kind].add(f.pending[i], r, f.now, c)
 	}
 }
 
 // enter changes a key's flight, and gets it going.
-func (s *Strict) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*flight)) bool {
+func (s *Limiter) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*flight)) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	f := rs.flights[id]
@@ -138,7 +138,7 @@ func (s *Strict) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*flig
 // leave takes a request out whose context has ended, unless its answer is there. Those that leave
 // are taken out of the queue together, when they may be half of it: one by one, each would look
 // through it under the zone's lock.
-func (s *Strict) leave(rs *ruleset, id [16]byte, w *waiter) bool {
+func (s *Limiter) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	select {
@@ -154,8 +154,8 @@ func (s *Strict) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 }
 
 // fly makes calls for a key until nothing is left to ask.
-func (s *Strict) fly(rs *ruleset, id [16]byte, f *flight) {
-	keys := rs.keys(s.prefix, id)
+func (s *Limiter) fly(rs *ruleset, id [16]byte, f *flight) {
+	keys := rs.keysOf(id)
 	circuit, _ := s.circuitOf(id)
 	for {
 		leave := circuit.take(s.ctx) // before it boards: who comes meanwhile shares the call
@@ -195,13 +195,13 @@ const (
 )
 
 // fateOf finds out what became of a call.
-func (s *Strict) fateOf(id [16]byte, err error) fate {
+func (s *Limiter) fateOf(id [16]byte, err error) fate {
 	switch {
 	case err == nil:
 		return counted
 	case s.ctx.Err() != nil:
 		return lost
-	case !s.severe(err):
+	case !s.isSevere(err):
 		return refused
 	case isLate(err) && s.confirm(id, err):
 		return late
@@ -219,7 +219,7 @@ type call struct {
 }
 
 // board takes out what the next call is to ask. false means that there is none, and that the flight has ended.
-func (s *Strict) board(rs *ruleset, id [16]byte, f *flight) (c call, ok bool) {
+func (s *Limiter) board(rs *ruleset, id [16]byte, f *flight) (c call, ok bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if err := s.mute(id); err != nil {
@@ -267,8 +267,8 @@ func (f *flight) left() bool {
 // share cuts the requests in those that one call can ask for, as they go by the same limits, and the rest.
 func (f *flight) share(rules []Rule) (now, later []*waiter) {
 	most := len(f.waiters)
-	if rules[0].Kind == 'l' {
-		most = min(most, maxWanted)
+	if bound := families[rules[0].Kind].maxWanted; bound > 0 {
+		most = min(most, bound)
 	}
 	i := 0
 	for i < most && slices.Equal(f.waiters[i].rules, rules) {
@@ -282,7 +282,7 @@ func (f *flight) pack(first int64) *group {
 	g := &group{first: first, since: time.Now(), fixed: make([]corrections, len(f.pending))}
 	some := false
 	for i, c := range f.pending {
-		g.fixed[i], f.pending[i] = c.cut(f.rules[i])
+		g.fixed[i], f.pending[i] = families[f.rules[i].Kind].cut(c)
 		some = some || len(g.fixed[i]) > 0
 	}
 	if !some {
@@ -302,7 +302,7 @@ func (f *flight) forget() {
 }
 
 // mute says why no call may be made for a key, nil if one may.
-func (s *Strict) mute(id [16]byte) error {
+func (s *Limiter) mute(id [16]byte) error {
 	if s.ctx.Err() != nil {
 		return ErrClosed
 	}
@@ -311,7 +311,7 @@ func (s *Strict) mute(id [16]byte) error {
 }
 
 // park ends a flight of which something is still to be settled.
-func (s *Strict) park(rs *ruleset, id [16]byte, f *flight) {
+func (s *Limiter) park(rs *ruleset, id [16]byte, f *flight) {
 	f.running = false
 	if !f.left() || s.pending.Load() >= maxPending {
 		delete(rs.flights, id)
@@ -321,7 +321,7 @@ func (s *Strict) park(rs *ruleset, id [16]byte, f *flight) {
 }
 
 // settle sends what was parked while a circuit was open.
-func (s *Strict) settle(c *circuit) {
+func (s *Limiter) settle(c *circuit) {
 	s.mu.Lock()
 	var all []*ruleset
 	for _, zone := range s.zones {
@@ -344,7 +344,7 @@ func (s *Strict) settle(c *circuit) {
 }
 
 // resume flies for a parked key.
-func (s *Strict) resume(rs *ruleset, id [16]byte) {
+func (s *Limiter) resume(rs *ruleset, id [16]byte) {
 	rs.mu.Lock()
 	f := rs.flights[id]
 	if f == nil || f.running || !s.begin() {
@@ -424,7 +424,7 @@ func (f *flight) crash(c call, err error, fate fate) {
 }
 
 // call asks Redis.
-func (s *Strict) call(rs *ruleset, keys []string, c call) (*outcome, error) {
+func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 	ctx, cancel := s.callContext(s.ctx)
 	defer cancel()
 	reply, err := rs.script.Run(ctx, s.client, keys, s.args(rs, c)...).Result()
@@ -441,19 +441,19 @@ func (s *Strict) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 }
 
 // callContext is the context of a call or a probe.
-func (s *Strict) callContext(parent context.Context) (context.Context, context.CancelFunc) {
+func (s *Limiter) callContext(parent context.Context) (context.Context, context.CancelFunc) {
 	return newCallContext(parent, time.Duration(s.timeout.Load()))
 }
 
 // args are the arguments of the script.
-func (s *Strict) args(rs *ruleset, c call) []any {
-	first, kept := int64(0), recordTime+2*time.Duration(s.timeout.Load())
+func (s *Limiter) args(rs *ruleset, c call) []any {
+	first, kept := int64(0), ratesync.SpareTTL+2*time.Duration(s.timeout.Load())
 	if c.sent != nil {
 		first = c.sent.first
 	}
 	args := append(make([]any, 0, 64), rs.field, c.seq, len(c.waiters), c.undo, first, kept.Milliseconds())
 	for i, r := range c.rules {
-		args = append(args, r.args(rs.zone)...)
+		args = append(args, rs.family.args(r)...)
 		args = c.sent.of(i).appendArgs(r, args)
 	}
 	return args

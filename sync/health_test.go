@@ -1,0 +1,170 @@
+package ratesync
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
+)
+
+var (
+	errNoMemory  = reply("OOM command not allowed")
+	errWrongPass = reply("WRONGPASS invalid username-password pair")
+)
+
+// text is a line with its fields except the warning code, "" for none.
+func (e *entry) text() string {
+	if e == nil {
+		return ""
+	}
+	text := map[string]string{
+		messageDown: "down", messageUp: "up", messageFlaps: "flaps", messageForeign: "foreign", messageNotSent: "not sent", messageForgot: "forgot",
+	}[e.message]
+	core, logs := observer.New(zap.DebugLevel)
+	zap.New(core).Log(e.level, "", e.fields...)
+	fields := logs.All()[0].ContextMap()
+	if _, coded := fields["code"]; coded != (e.level == zapcore.WarnLevel) {
+		text += " (a code belongs to warnings, and to no other line)"
+	}
+	delete(fields, "code")
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		value, _, _ := strings.Cut(fmt.Sprint(fields[name]), ":")
+		text += fmt.Sprintf(" %s=%s", name, value)
+	}
+	return text
+}
+
+// Each row is a life: what happens at which second, and what is logged then.
+func TestHealth(t *testing.T) {
+	type step struct {
+		at   float64
+		what func(h *health, now time.Time) *entry
+		want string
+	}
+	record := func(name string, err error) func(*health, time.Time) *entry {
+		return func(h *health, now time.Time) *entry { return h.record(name, err, now) }
+	}
+	report := func(name string, err error) func(*health, time.Time) *entry {
+		return func(h *health, now time.Time) *entry { return h.report(name, err, now) }
+	}
+	foreign := func(zone string) func(*health, time.Time) *entry {
+		return func(h *health, now time.Time) *entry { return h.foreignKey(zone, "WRONGTYPE: …", now) }
+	}
+	notSent := func(zone string) func(*health, time.Time) *entry {
+		return func(h *health, now time.Time) *entry { return h.notSent(zone, 2, 3, "OOM: …", now) }
+	}
+	forget := func(name string) func(*health, time.Time) *entry {
+		return func(h *health, _ time.Time) *entry { h.forget(name); return nil }
+	}
+	expire, sum := (*health).expire, (*health).sumFlaps
+	for name, steps := range map[string][]step{
+		"nothing happens": {{0, record("z", nil), ""}, {1, expire, ""}, {2, sum, ""}},
+		"one outage": {
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", errNoMemory), ""}, {3, record("z", nil), "up after=3s"}, {4, record("z", nil), ""},
+		},
+		"two fail, and one line for both": {
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record(beatName, errWrongPass), ""},
+			{2, record("z", nil), ""}, {3, record(beatName, nil), "up after=3s"},
+		},
+		"stopped by this node":                   {{0, record("z", context.Canceled), ""}, {1, report("y", context.Canceled), ""}, {2, record("z", nil), ""}},
+		"a closed connection that works at once": {{0, record("z", io.EOF), ""}, {.01, record("z", nil), ""}},
+		"a closed connection of which the next attempt knows more": {
+			{0, record("z", io.EOF), ""}, {.01, record("z", errWrongPass), "down reason=WRONGPASS"}, {1, record("z", nil), "up after=1s"},
+		},
+		"connections are closed over and over": {{0, record("z", io.EOF), ""}, {.2, record("z", io.EOF), "down reason=the connection to redis was closed (EOF); perhaps it restarts, wants TLS, or has too many connections (maxclients)"}},
+		"flapping is counted, and summed up when the minute is over": {
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", nil), "up after=1s"},
+			{2, record("z", errNoMemory), ""}, {3, record("z", nil), ""}, {4, record("z", errNoMemory), ""}, {5, record("z", nil), ""},
+			{59, sum, ""}, {60, sum, "flaps outages=2"}, {61, sum, ""},
+		},
+		"flapping is counted in the next line": {
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", nil), "up after=1s"},
+			{2, record("z", errNoMemory), ""}, {3, record("z", nil), ""}, {61, record("z", errNoMemory), "down outages=1 reason=OOM"},
+			{62, record("z", nil), "up after=1s"}, {130, sum, ""},
+		},
+		"an outage that begins too soon is logged when the minute is over": {
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", nil), "up after=1s"},
+			{2, record("z", errNoMemory), ""}, {30, sum, ""}, {61, record("z", errNoMemory), "down reason=OOM"}, {70, record("z", nil), "up after=1m8s"},
+		},
+		"what is reported ends by itself": {
+			{0, report("strict", errNoMemory), "down reason=OOM"}, {3, report("strict", errNoMemory), ""}, {7, expire, ""}, {9, expire, "up after=9s"},
+		},
+		"what is recorded does not":    {{0, record("z", errNoMemory), "down reason=OOM"}, {100, expire, ""}},
+		"what has left does not count": {{0, record("z", errNoMemory), "down reason=OOM"}, {1, forget("z"), ""}, {2, record("y", nil), ""}},
+		"foreign keys, once a minute":  {{0, foreign("a"), "foreign reason=WRONGTYPE zone=a"}, {30, foreign("b"), ""}, {60, foreign("b"), "foreign reason=WRONGTYPE zone=b"}},
+		"counts that were not sent, once a minute and zone": {
+			{0, notSent("a"), "not sent keys=2 reason=OOM requests=3 zone=a"}, {1, notSent("a"), ""}, {2, notSent("b"), "not sent keys=2 reason=OOM requests=3 zone=b"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h health
+			start := time.Now()
+			for i, s := range steps {
+				if got := s.what(&h, start.Add(time.Duration(s.at*float64(time.Second)))).text(); got != s.want {
+					t.Errorf("step %d, at %gs: logged %q, want %q", i, s.at, got, s.want)
+				}
+			}
+		})
+	}
+}
+
+// All totals are sent again at once after a loss, but no more often than every ten seconds; a loss
+// that is sure is logged, no more often than every minute.
+func TestHealthResends(t *testing.T) {
+	const never, maybe, sure = 0, 1, 2
+	type step struct {
+		at   int
+		lost int
+		due  bool
+		want string
+	}
+	for name, steps := range map[string][]step{
+		"nothing is lost":       {{0, never, false, ""}},
+		"a loss":                {{0, sure, true, "forgot"}, {11, never, false, ""}},
+		"perhaps a loss":        {{0, maybe, true, ""}, {11, never, false, ""}},
+		"one soon after":        {{0, sure, true, "forgot"}, {3, sure, false, ""}, {9, never, false, ""}, {10, never, true, ""}, {20, never, false, ""}},
+		"one a minute after":    {{0, sure, true, "forgot"}, {60, sure, true, "forgot"}},
+		"sure, and then unsure": {{0, maybe, true, ""}, {1, sure, false, ""}, {2, maybe, false, ""}, {10, never, true, "forgot"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h health
+			start := time.Now()
+			for i, s := range steps {
+				if s.lost != never {
+					h.lost(s.lost == sure)
+				}
+				due, e := h.resend(start.Add(time.Duration(s.at) * time.Second))
+				if got := e.text(); due != s.due || got != s.want {
+					t.Errorf("step %d, at %ds: resend() = %t and logs %q, want %t and %q", i, s.at, due, got, s.due, s.want)
+				}
+			}
+		})
+	}
+}
+
+// The reason for a table is its own, else that of all.
+func TestHealthReason(t *testing.T) {
+	var h health
+	now := time.Now()
+	if got := h.reason("z"); got != redisconn.ReasonUnreachable {
+		t.Errorf("reason() = %q where nothing fails, want %q", got, redisconn.ReasonUnreachable)
+	}
+	h.record(beatName, errWrongPass, now)
+	if got := h.reason("z"); got != redisconn.Classify(errWrongPass) {
+		t.Errorf("reason() = %q, want that of the heartbeat", got)
+	}
+	h.record("z", errNoMemory, now)
+	if got := h.reason("z"); got != redisconn.Classify(errNoMemory) || len(h.reasons()) != 2 {
+		t.Errorf("reason() = %q of %v, want the table's own, of two", got, h.reasons())
+	}
+}

@@ -1,0 +1,142 @@
+package ratesync
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// A Keyspace names all that a namespace has in Redis. Each key begins with
+//
+//	<namespace>:<schema>:{<shard>}:
+//
+// and goes on with one of these:
+//
+//	nodes                   hash    node -> "seq expiry mark", its last heartbeat; in shard 0 alone
+//	<table>:<id>:<epoch>    hash    node -> "seq total attempts", sum -> "total attempts" of all nodes
+//	<table>:<id>:fill       string  "requests at drain until": how full a bucket is
+//	<table>:<id>:level      string  "whole rest at rate": the same, where Redis decides
+//	<table>:<id>:log        zset    a member for each unit that a log admitted, by its microsecond
+//	<table>:<id>:charged    hash    node -> seq of its last charge to the level or log beside it
+//	<zone>:strict:<id>      hash    node and ruleset -> "seq granted at", the last strict call
+//	strict:probe            hash    what a probe writes; and strict:probe:no, which is never there
+//
+// A table is <zone>:<kind>-<window>[-<buckets>], see Spec. An id is 128 bits of the SHA-256 of the
+// key that requests are counted by, in base64: no byte of a client gets into Redis. The shard, a
+// hash tag, keeps all keys of an id in one hash slot of a Cluster.
+//
+// Everything expires: the nodes after four Leases, a probe and a record of calls after SpareTTL, a
+// hash of counts after Spec.EpochTTL, all else SpareTTL after it has drained or left its window.
+type Keyspace struct {
+	head string
+}
+
+const (
+	// schema is the version of all that is above. Nodes of two versions share nothing.
+	schema = "1"
+	// ShardCount is how many shards there are. A set of shards is a word with a bit for each.
+	ShardCount = 64
+	allShards  = ^uint64(0)
+
+	// Lease is how long a node counts as there after a heartbeat.
+	Lease = 10 * beatRate
+	// SpareTTL is how long a key stays beyond its last use.
+	SpareTTL = time.Minute
+)
+
+// NewKeyspace returns the keyspace of a namespace.
+func NewKeyspace(namespace string) Keyspace {
+	return Keyspace{namespace + ":" + schema + ":{"}
+}
+
+// ShardOf is the shard of an id.
+func ShardOf(id table.ID) int { return int(id[0] & (ShardCount - 1)) }
+
+// LostFor reports whether a set of shards, as Source.Lost returns it, has the shard of an id.
+func LostFor(lost uint64, id table.ID) bool { return lost>>ShardOf(id)&1 != 0 }
+
+// Nodes is the key of the heartbeats where shard is 0. In other shards there is no such key.
+func (k Keyspace) Nodes(shard int) string { return k.head + strconv.Itoa(shard) + "}:nodes" }
+
+// Probe are the keys that a probe of a shard names.
+func (k Keyspace) Probe(shard int) []string {
+	key := k.head + strconv.Itoa(shard) + "}:strict:probe"
+	return []string{key, key + ":no"}
+}
+
+// Table are the keys of a table.
+func (k Keyspace) Table(s Spec) Keys { return Keys{k.head, "}:" + s.Zone + ":" + s.Name() + ":"} }
+
+// Calls are the keys of the records of a zone's strict calls.
+func (k Keyspace) Calls(zone string) Keys { return Keys{k.head, "}:" + zone + ":strict:"} }
+
+// Keys are the keys of one table, or of one zone's records, with what stands before the shard and
+// between shard and id.
+type Keys struct{ head, middle string }
+
+// Of is the key of an id. Of a table it is the base of what the strict scripts name.
+func (k Keys) Of(id table.ID) string { return string(k.append(nil, id)) }
+
+// ChargesOf is the key of the charges that were made to the bucket or log of an id.
+func (k Keys) ChargesOf(id table.ID) string { return k.Of(id) + ":charged" }
+
+func (k Keys) append(dst []byte, id table.ID) []byte {
+	dst = append(dst, k.head...)
+	dst = strconv.AppendInt(dst, int64(ShardOf(id)), 10)
+	dst = append(dst, k.middle...)
+	return base64.RawURLEncoding.AppendEncode(dst, id[:])
+}
+
+// appendEpoch appends the key of the counts of an epoch.
+func (k Keys) appendEpoch(dst []byte, id table.ID, epoch int64) []byte {
+	return strconv.AppendInt(append(k.append(dst, id), ':'), epoch, 10)
+}
+
+// appendFill appends the key of a bucket's fill.
+func (k Keys) appendFill(dst []byte, id table.ID) []byte {
+	return append(k.append(dst, id), ":fill"...)
+}
+
+// Spec names a table to other nodes and says how long its epochs matter.
+type Spec struct {
+	Zone string
+	// Kind is one letter for the algorithm: f fixed window, s sliding window, l log, t token bucket, g GCRA, q leaky bucket.
+	Kind    byte
+	Window  time.Duration
+	Buckets int
+	// Live is how many epochs before the current one count.
+	Live int
+}
+
+// Name is the algorithm and window in the names of keys: kind-window[-buckets]. Nothing else is in
+// them, so that nodes share what they count whatever else they have been told.
+func (s Spec) Name() string {
+	window := s.Window.String()
+	for _, zero := range []string{"m0s", "h0m"} { // 1h0m0s is 1h
+		if strings.HasSuffix(window, zero) {
+			window = window[:len(window)-2]
+		}
+	}
+	name := string(s.Kind) + "-" + window
+	if s.Buckets > 1 {
+		name += "-" + strconv.Itoa(s.Buckets)
+	}
+	return name
+}
+
+// EpochTTL is how long an epoch's hash stays after its first count: while a decision can use it, and
+// as long again, and the time to the next sync.
+func (s Spec) EpochTTL(epoch, rate time.Duration) time.Duration {
+	return 2*epoch*time.Duration(s.Live+1) + rate + SpareTTL
+}
+
+// NewNode is a random name for a node, which is a field in these keys.
+func NewNode() string {
+	var b [9]byte
+	rand.Read(b[:])
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}

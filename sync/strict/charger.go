@@ -1,0 +1,118 @@
+package strict
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// A Charger has Redis count what a node has decided alone by one rule of a zone: a ratesync.Charger.
+type Charger struct {
+	limiter *Limiter
+	rule    Rule
+	keys    ratesync.Keys
+	family  *family
+	script  *redis.Script
+}
+
+// Charger returns the Charger of a rule of a zone whose algorithm is charged: a bucket or a log.
+func (s *Limiter) Charger(zone string, r Rule) *Charger {
+	f := families[r.Kind]
+	return &Charger{limiter: s, rule: r, keys: s.keys.Table(r.spec(zone)), family: f, script: f.charge}
+}
+
+// Unavailable is why Redis can't be asked, nil if it can.
+func (c *Charger) Unavailable(id table.ID) error {
+	if c.limiter.closed.Load() {
+		return ErrClosed
+	}
+	return c.limiter.mute(id)
+}
+
+// CallContext is the context of a call that a request waits for.
+func (c *Charger) CallContext(parent context.Context) (context.Context, context.CancelFunc) {
+	return c.limiter.callContext(parent)
+}
+
+// Failed finds out what the error of a call that a request has waited for says of Redis. It returns
+// what the request is told; nil after Close, as it is told so when it asks Redis itself.
+func (c *Charger) Failed(id table.ID, err error) error {
+	if c.limiter.closed.Load() {
+		return nil
+	}
+	c.limiter.fateOf(id, err)
+	if isLate(err) {
+		c.limiter.timeouts.Add(1)
+	}
+	return err
+}
+
+// Charge sends charges in one round trip.
+func (c *Charger) Charge(ctx context.Context, node string, charges []ratesync.Charge) []ratesync.Receipt {
+	replies := make([]*redis.Cmd, len(charges))
+	for _, eval := range []func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd{c.script.EvalSha, c.script.Eval} {
+		pipe := c.limiter.client.Pipeline()
+		for i, one := range charges {
+			if replies[i] == nil || redis.HasErrorPrefix(replies[i].Err(), "NOSCRIPT") {
+				replies[i] = eval(ctx, pipe, []string{c.keys.ChargesOf(one.ID), c.keys.Of(one.ID)}, c.args(node, one)...)
+			}
+		}
+		if pipe.Len() > 0 {
+			_, _ = pipe.Exec(ctx) // each reply has its error
+		}
+	}
+	receipts := make([]ratesync.Receipt, len(charges))
+	for i, one := range charges {
+		r := &receipts[i]
+		r.Reports, r.Err = c.read(replies[i])
+		r.Unknown = r.Err != nil && c.limiter.isSevere(r.Err) && time.Since(one.Made) < c.lasts()
+	}
+	return receipts
+}
+
+// lasts is how long a charge whose outcome is unknown is sent again: as long as Redis remembers it.
+// What it charges has drained, or left the window, by then.
+func (c *Charger) lasts() time.Duration {
+	return c.family.chargeTTL(c.rule) - ratesync.SpareTTL/2
+}
+
+// args are the arguments of the script of a charge.
+func (c *Charger) args(node string, one ratesync.Charge) []any {
+	parts := c.family.parts(c.rule, one)
+	return slices.Concat([]any{node, one.Seq, 0, 0, 0, len(parts) / 3}, parts, c.family.args(c.rule))
+}
+
+// bucketParts is the level that was left at an instant.
+func bucketParts(r Rule, one ratesync.Charge) []any {
+	_, unit := inLua(r.Window)
+	per := 1000 / unit // nanoseconds
+	return []any{one.At / int64(time.Microsecond), one.Whole, (one.Part + per - 1) / per}
+}
+
+// logParts are the units of each instant.
+func logParts(_ Rule, one ratesync.Charge) []any {
+	parts := make([]any, 0, 3*len(one.Hits))
+	for _, h := range one.Hits {
+		parts = append(parts, h.At/int64(time.Microsecond), h.N, 0)
+	}
+	return parts
+}
+
+// read reads what Redis has of a key after a charge.
+func (c *Charger) read(reply *redis.Cmd) ([]algorithms.Report, error) {
+	v, err := reply.Result()
+	if err != nil {
+		return nil, err
+	}
+	o, err := parseOutcome(v, 1, 0)
+	if err != nil {
+		return nil, err
+	}
+	return verdicts([]Rule{c.rule}, o, 1, nil)[0].Reports, nil
+}

@@ -1,0 +1,12 @@
+// Package strict lets Redis decide on every request: sync_rate 0.
+//
+//	limiter.go     a request asks for a unit of its key in each limit of its zone
+//	calls.go       one call a key is under way; requests that come meanwhile share the next one
+//	correction.go  refunds and penalties, which a later call carries
+//	circuit.go     while Redis does not answer, nobody waits for it
+//	family.go      what each family of algorithms has in Redis: scripts, arguments, replies
+//	verdict.go     what a reply says to each request of a call
+//	charger.go     what a node has decided alone is charged to Redis later
+//
+// A call runs head.lua, the file of its family, and tail.lua; a charge ends with charge_tail.lua.
+package strict

@@ -1,0 +1,105 @@
+package strict
+
+import (
+	_ "embed"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+var (
+	//go:embed head.lua
+	headLua string
+	//go:embed window.lua
+	windowLua string
+	//go:embed bucket.lua
+	bucketLua string
+	//go:embed log.lua
+	logLua string
+	//go:embed tail.lua
+	tailLua string
+	//go:embed charge_bucket.lua
+	chargeBucketLua string
+	//go:embed charge_log.lua
+	chargeLogLua string
+	//go:embed charge_tail.lua
+	chargeTailLua string
+)
+
+// A family is what the algorithms with one kind of state have in common in Redis.
+type family struct {
+	// decide is the script of a call, and charge the one of a charge, nil where nothing is charged.
+	decide, charge *redis.Script
+	// args are the arguments of a rule in both scripts.
+	args func(r Rule) []any
+	// decode fills in a verdict for the place-th request of a call, by the state in its reply.
+	decode func(r Rule, v *Verdict, o *outcome, state []int64, place int64)
+	// add combines a correction with others, and cut takes out what one call brings along. now is the
+	// latest known instant of Redis' clock: what has left the window by then is dropped.
+	add func(c corrections, r Rule, now int64, new correction) corrections
+	cut func(c corrections) (now, later corrections)
+	// maxWanted bounds the units that one call asks for, 0 for no bound.
+	maxWanted int
+	// numbered is set where a unit is refunded by its call and its number in it, else it is by its instant.
+	numbered bool
+	// parts are the parts of a charge as the script has them: an instant and two numbers each.
+	parts func(r Rule, c ratesync.Charge) []any
+	// chargeTTL is how long Redis remembers a charge after it was made.
+	chargeTTL func(r Rule) time.Duration
+}
+
+// families are all algorithms, by their letters.
+var families = map[byte]*family{'f': windows, 's': windows, 'l': logs, 't': buckets, 'g': buckets, 'q': buckets}
+
+var (
+	windows = &family{
+		decide: redis.NewScript(headLua + windowLua + tailLua),
+		args:   windowArgs, decode: decodeWindow,
+		add: addToWindow, cut: cutAll,
+	}
+	buckets = &family{
+		decide: redis.NewScript(headLua + bucketLua + tailLua),
+		charge: redis.NewScript(headLua + bucketLua + chargeBucketLua + chargeTailLua),
+		args:   bucketArgs, decode: decodeBucket,
+		add: addToBucket, cut: cutBucket,
+		parts: bucketParts, chargeTTL: drainTTL,
+	}
+	logs = &family{
+		decide: redis.NewScript(headLua + logLua + tailLua),
+		charge: redis.NewScript(headLua + logLua + chargeLogLua + chargeTailLua),
+		args:   logArgs, decode: decodeLog,
+		add: addToLog, cut: cutLog,
+		maxWanted: maxWanted, numbered: true,
+		parts: logParts, chargeTTL: logTTL,
+	}
+)
+
+func windowArgs(r Rule) []any {
+	spec := r.spec("")
+	epoch := r.Window / time.Duration(spec.Buckets)
+	length, unit := inLua(epoch)
+	return []any{r.limitInLua(), length, unit, spec.Live, spec.EpochTTL(epoch, 0).Milliseconds()}
+}
+
+func bucketArgs(r Rule) []any {
+	length, unit := inLua(r.Window)
+	return []any{r.limitInLua(), min(max(0, r.size()), exact-1), length, unit, drainTTL(r).Milliseconds()}
+}
+
+func logArgs(r Rule) []any {
+	return []any{r.limitInLua(), int64((r.Window + time.Microsecond - 1) / time.Microsecond), logTTL(r).Milliseconds()}
+}
+
+// drainTTL is longer than a full bucket takes to drain: one that is forgotten before is a burst for
+// nothing.
+func drainTTL(r Rule) time.Duration {
+	if r.Limit <= 0 {
+		return ratesync.SpareTTL
+	}
+	d := (float64(r.size()) + 1) / float64(r.Limit) * float64(r.Window)
+	return time.Duration(min(d, float64(maxTTL))) + ratesync.SpareTTL
+}
+
+func logTTL(r Rule) time.Duration { return r.Window + ratesync.SpareTTL }

@@ -1,0 +1,29 @@
+package strict
+
+import (
+	"context"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// In each trouble a request gets an error and not a decision, and when it has passed Redis decides again.
+func TestTroublesPass(t *testing.T) {
+	for _, c := range redistest.Troubles {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			r, url := c.Server(t)
+			s := limiter(t, url)
+			take(t, s, "z", id(1), tenAnHour)
+			end := c.Begin(t, r)
+			try := func() error {
+				_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+				return err
+			}
+			redistest.Eventually(t, "Redis doesn't decide", func() bool { return try() != nil })
+			end()
+			redistest.Eventually(t, "all is well", func() bool { return !s.Down() })
+			take(t, s, "z", id(1), tenAnHour)
+		})
+	}
+}
