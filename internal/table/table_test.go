@@ -307,13 +307,13 @@ func benchmarkTake(b *testing.B, keys int, want algorithms.Want, l algorithms.Li
 func TestWhatARequestReadsLiesTogether(t *testing.T) {
 	const line = 64
 	var tab windows
-	sh := &tab.shards[0]
+	var sh shard[algorithms.WindowState]
 	for _, part := range []struct {
 		name               string
 		begins, ends, next uintptr
 	}{
 		{"the table's fields", unsafe.Offsetof(tab.machine), unsafe.Offsetof(tab.maxKeys) + 8, unsafe.Offsetof(tab.shards)},
-		{"a shard's fields", unsafe.Offsetof(sh.mu), unsafe.Offsetof(sh.chunks) + unsafe.Sizeof(sh.chunks), unsafe.Sizeof(*sh)},
+		{"a shard's fields", unsafe.Offsetof(sh.mu), unsafe.Offsetof(sh.chunks) + unsafe.Sizeof(sh.chunks), unsafe.Sizeof(sh)},
 	} {
 		if part.begins != 0 || part.ends > line || part.next%line != 0 {
 			t.Errorf("%s take bytes %d to %d, and the next ones begin at %d: want one line of %d, and whole lines", part.name, part.begins, part.ends, part.next, line)

@@ -122,12 +122,11 @@ func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 		want |= algorithms.WantRetry
 	}
 	var s algorithms.WindowState
-	window.Merge(&s, l, now, v.Reports)
-	v.Decision.Waits = window.Waits(&s, l, now, 1, 0, want)
+	windowMachine.Merge(&s, l, now, v.Reports)
+	v.Decision.Waits = windowMachine.Waits(&s, l, now, 1, 0, want)
 }
 
-// window decides by counts, as the scripts do.
-var window = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)
+var windowMachine = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)
 
 // decodeLog reads {count, when the one is from whose leaving makes room, when the newest is from}.
 func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
