@@ -48,8 +48,8 @@ import (
 //	}
 //
 // redis stands once, in one of its forms. off is no Redis, and so is no value: that is an
-// environment variable that is not set, and logged as a warning. persist without a value is storage,
-// and with an empty one off, for the same reason.
+// environment variable that is not set, and logged as a warning. persist without a value is
+// storage, and with an empty one off, for the same reason.
 func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	p := parser{d}
 	if !p.Next() {
