@@ -165,17 +165,13 @@ func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings.Zone) 
 	for i, s := range zones {
 		token := p.zones[i].token
 		if first, taken := unnamed[s.Name]; taken {
-			return placeAt(token, errTakenByUnnamed(s.Name, first))
+			return placeAt(token, fmt.Errorf("zone name %q is that of the unnamed limit at %s; write another one, like login", s.Name, at(first)))
 		}
 		if err := names.Add(s, at(token)); err != nil {
 			return placeAt(token, err)
 		}
 	}
 	return nil
-}
-
-func errTakenByUnnamed(name string, unnamed caddyfile.Token) error {
-	return fmt.Errorf("zone name %q is that of the unnamed limit at %s; write another one, like login", name, at(unnamed))
 }
 
 // state returns a map that lives as long as one adaptation.
@@ -253,7 +249,9 @@ func (p *handlerParser) option(option string) (err error) {
 	case "sync_rate":
 		h.SyncRate, err = p.syncRate()
 	case "status":
-		h.StatusCode, err = p.status()
+		if h.StatusCode, err = number[int](p.parser); err == nil {
+			err = statusRange(h.StatusCode) // here as well: 0 in a Handler is the default
+		}
 	case "message":
 		h.Message, err = p.word()
 	case "headers":
@@ -329,7 +327,9 @@ func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error
 	case "match":
 		err = p.match(z)
 	case "key":
-		z.Key, err = p.key()
+		if z.Key, err = p.word(); err == nil && strings.TrimSpace(z.Key) == "" {
+			err = errors.New("it is empty; write `key {client_ip}`")
+		}
 	case "limit":
 		z.Limits, err = p.rates()
 	case "algorithm":
@@ -409,14 +409,6 @@ func checkMatchers(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-func (p parser) key() (string, error) {
-	key, err := p.word()
-	if err == nil && strings.TrimSpace(key) == "" {
-		return "", errors.New("it is empty; write `key {client_ip}`")
-	}
-	return key, err
-}
-
 func (p parser) events() (*int64, error) {
 	value, err := p.word()
 	if err != nil {
@@ -424,15 +416,6 @@ func (p parser) events() (*int64, error) {
 	}
 	n, err := rates.ParseCount(value)
 	return pointer(carried(n), err)
-}
-
-// status reads a status and checks it, too: 0 in a Handler is the default.
-func (p parser) status() (int, error) {
-	status, err := number[int](p)
-	if err != nil {
-		return 0, err
-	}
-	return status, statusRange(status)
 }
 
 // share reads a number with a fraction. Handler.check checks its range.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
@@ -47,7 +48,8 @@ import (
 //	}
 //
 // redis stands once, in one of its forms. off is no Redis, and so is no value: that is an
-// environment variable that is not set, and logged as a warning.
+// environment variable that is not set, and logged as a warning. persist without a value is
+// storage, and with an empty one off, for the same reason.
 func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	p := parser{d}
 	if !p.Next() {
@@ -102,43 +104,33 @@ func (p parser) appOption(app *App, option string) (err error) {
 	case "strict_timeout":
 		app.StrictTimeout, err = p.duration()
 	case "persist":
-		app.Persist, err = p.persist()
+		app.Persist, err = p.wordOr(snapshot.InStorage)
 	default:
 		return hints.Unknown(option, hints.Global)
 	}
 	return wrong(option, err)
 }
 
-// persist reads no value as Caddy's storage, and an empty one as nothing: that is an environment
-// variable that is not set.
-func (p parser) persist() (string, error) {
-	if p.CountRemainingArgs() == 0 {
-		return snapshot.InStorage, nil
-	}
-	return p.word()
-}
-
 // redis reads the option in all its forms.
 func (p parser) redis() (*Redis, error) {
-	r := new(Redis)
-	values := p.RemainingArgs()
+	r, values := new(Redis), p.RemainingArgs()
 	switch {
+	case len(values) == 0, len(values) == 1 && slices.Contains(redisModes, values[0]):
+		r.Mode = strings.Join(values, "")
+		if err := p.options(given{}, "", func(option string) error { return p.redisOption(r, option) }); err != nil {
+			return nil, err
+		}
 	case len(values) == 1 && values[0] == "storage":
 		r.Storage = true
 	case len(values) == 1 && values[0] == redisconfig.Off:
 		r.URL = redisconfig.Off
 	case len(values) > 1 && slices.Contains(values, redisconfig.Off):
 		return nil, errors.New("off stands alone; remove it, or the other values")
-	case len(values) == 1 && slices.Contains(redisModes, values[0]):
-		r.Mode = values[0]
-		return r, p.redisBlock(r)
-	case len(values) == 0:
-		return r, p.redisBlock(r)
 	default:
 		r.URL = strings.Join(values, ",")
 		if strings.Trim(r.URL, ", ") == "" {
 			r.URL = ""
-		} else if near := spelling.Nearest(values[0], []string{"simple", "failover", "cluster", "storage", redisconfig.Off}); near != "" {
+		} else if near := spelling.Nearest(values[0], append(redisModes, "storage", redisconfig.Off)); near != "" {
 			return nil, fmt.Errorf("there is no %q; did you mean %s?", spelling.Clip(values[0]), near)
 		}
 	}
@@ -146,17 +138,7 @@ func (p parser) redis() (*Redis, error) {
 	return r, err
 }
 
-var redisModes = []string{"simple", "failover", "cluster"}
-
-// redisBlock reads the block form.
-func (p parser) redisBlock(r *Redis) error {
-	err := p.options(given{}, "", func(option string) error { return p.redisOption(r, option) })
-	if err != nil {
-		return err
-	}
-	_, err = r.ResolveAsWritten()
-	return err
-}
+var redisModes = []string{string(redisconn.Simple), string(redisconn.Failover), string(redisconn.Cluster)}
 
 // redisOption reads one option of the redis block. Where a value may come from an environment
 // variable, none is an empty one.
@@ -168,7 +150,7 @@ func (p parser) redisOption(r *Redis, option string) (err error) {
 		"tls_client_cert": &r.TLSClientCert, "tls_client_key": &r.TLSClientKey, "tls_server_name": &r.TLSServerName,
 	}
 	if text, ok := texts[option]; ok {
-		*text, err = p.secret()
+		*text, err = p.wordOr("")
 		return wrong(option, err)
 	}
 	switch option {

@@ -101,11 +101,10 @@ func (p parser) words() ([]string, error) {
 	return values, nil
 }
 
-// secret reads a value that may come from an environment variable that is not set: no value is an
-// empty one.
-func (p parser) secret() (string, error) {
+// wordOr reads the option's one value, or returns what no value stands for.
+func (p parser) wordOr(none string) (string, error) {
 	if p.CountRemainingArgs() == 0 {
-		return "", nil
+		return none, nil
 	}
 	return p.word()
 }

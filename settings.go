@@ -166,12 +166,10 @@ func (h *Handler) check(g globals) error {
 
 // check reports what is wrong with the older plugin's intervals.
 func (d *Distributed) check(g globals) error {
-	for _, interval := range []struct {
-		option string
-		caddy.Duration
-	}{{"read_interval", d.ReadInterval}, {"write_interval", d.WriteInterval}} {
-		if t := time.Duration(interval.Duration); t != 0 && (t < rates.MinSync || t > rates.MaxWindow) {
-			return fmt.Errorf("%s %s is not between %s and ten years; write 5s", interval.option, rates.WindowText(t), rates.WindowText(rates.MinSync))
+	names := []string{"read_interval", "write_interval"}
+	for i, interval := range []caddy.Duration{d.ReadInterval, d.WriteInterval} {
+		if t := time.Duration(interval); t != 0 && (t < rates.MinSync || t > rates.MaxWindow) {
+			return fmt.Errorf("%s %s is not between %s and ten years; write 5s", names[i], rates.WindowText(t), rates.WindowText(rates.MinSync))
 		}
 	}
 	if !g.hasRedis && !g.redisEmpty {

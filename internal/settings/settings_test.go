@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 )
 
@@ -30,5 +31,13 @@ func TestRegistry(t *testing.T) {
 	login.Name = "other"
 	if err := r.Add(login, "fourth"); err != nil {
 		t.Errorf("add of another name = %v", err)
+	}
+}
+
+func TestParams(t *testing.T) {
+	z := Zone{Kind: algorithms.LeakyBucket, Burst: 1, Buckets: 2, Queue: 3}
+	want := algorithms.Params{Kind: algorithms.LeakyBucket, Limit: 5, Burst: 1, Queue: 3, Window: time.Minute, Buckets: 2}
+	if got := z.Params(rates.Rate{Limit: 5, Window: time.Minute}); got != want {
+		t.Errorf("Params = %+v, want %+v", got, want)
 	}
 }
