@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -91,5 +92,39 @@ func TestExchangeIsTold(t *testing.T) {
 	}
 	if at, ok := synced()["told-local"]; ok {
 		t.Errorf("the metric says %v of a zone that is not exchanged", at)
+	}
+}
+
+// The status and a scrape answer while a reload sends the last counts to a Redis that doesn't
+// answer.
+func TestStatusAndScrapeDoNotWaitForAReload(t *testing.T) {
+	r := redistest.Start(t)
+	proxy := faultproxy.Start(t, r.Addr)
+	app := appWith(r)
+	app.Redis.Address = []string{proxy.Addr}
+	s := newSite(t, app, zoneBlock("waits", "sync_rate 1h\nearly_sync off\nlimit 10/1h"))
+	shows(t, "waits", "has had its first turn", func(z limitStatus) bool { return z.Exchange != nil && z.Exchange.Turns == 1 })
+	proxy.Set(faultproxy.Blackhole)
+	s.admits("1.2.3.4", 3, 3)
+	newSite(t, &App{Namespace: app.Namespace}, zoneBlock("waits", "limit 10/1h"))
+	began, ended := time.Now(), make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.end()
+	}()
+	for answers := 0; ; answers++ {
+		err := new(adminAPI).serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/rate_limit/", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		scrape(t, func(string, map[string]string, float64) {})
+		select {
+		case <-ended:
+			if took := time.Since(began); answers < 10 || took < time.Second {
+				t.Errorf("%d answers in the %v of a reload, want 10 at least in a second or more", answers, took)
+			}
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 }

@@ -1,0 +1,66 @@
+package limits
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// State and Current answer while a configuration ends that goes by a borrowed client, whose Redis
+// doesn't answer.
+func TestStateDoesNotWaitForAStop(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	server.Addr = proxy.Addr
+	client := server.Client()
+	client.Options().ReadTimeout, client.Options().ContextTimeoutEnabled = time.Minute, true // as those of this module
+	defer client.Close()
+	redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
+	z, err := NewZone(ZoneOptions{
+		Zone: settings.Zone{
+			Name: "waits", Key: "all", Limits: []rates.Rate{{Limit: 10, Window: time.Hour}}, Buckets: 1, MaxKeys: 100,
+			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.SyncRate(time.Hour),
+		},
+		Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Release()
+	c := NewConfig(ConfigOptions{Logger: zap.NewNop(), Redis: redis, StrictTimeout: time.Minute})
+	c.Add(z)
+	c.Start()
+	redistest.Eventually(t, "the first sync", func() bool {
+		zones, stores := State()
+		return len(stores) == 1 && stores[0].Up && len(zones) == 1 && !zones[0].Synced.IsZero()
+	})
+	proxy.Set(faultproxy.Blackhole)
+	raw := []byte("key")
+	z.limits[0].Take(table.KeyOf(raw), raw, clock.Now(), 3, 0)
+	began, ended := time.Now(), make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Stop()
+	}()
+	redistest.Eventually(t, "it is no longer the current one", func() bool { return Current() == nil })
+	for answers := 0; ; answers++ {
+		State()
+		select {
+		case <-ended:
+			if took := time.Since(began); answers < 10 || took < time.Second {
+				t.Errorf("%d answers in the %v of a Stop, want 10 at least in a second or more", answers, took)
+			}
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
