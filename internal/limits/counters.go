@@ -17,8 +17,8 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// counterPool has the counters of the process, which outlive configurations: zones acquire them when
-// they are provisioned and release them in Cleanup. What nobody holds ends.
+// counterPool has the counters of the process, which outlive configurations: zones acquire them
+// when they are provisioned and release them in Cleanup. What nobody holds ends.
 var counterPool = caddy.NewUsagePool()
 
 // Counters are the table of one limit and its way to other nodes, whatever its algorithm. They are

@@ -4,8 +4,9 @@
 // Evaluate asks the zones and returns one value that says what they decided. NewZone compiles a
 // zone from its settings. A Config is one configuration from Start to Stop.
 //
-// Locks: Start and Stop take turns, and may wait for Redis or a disk meanwhile. Nothing else takes
-// that lock: requests, scrapes and the admin endpoint read the list as one atomic value.
+// Two locks are held over I/O: Start and Stop take turns, and so do attach and detach of each
+// Counters. In this order, and before all locks of sync and table. Nothing else takes them: requests,
+// scrapes and the admin endpoint read the list of configurations as one atomic value.
 package limits
 
 import (
@@ -80,9 +81,9 @@ var evaluations = sync.Pool{New: func() any { return new(Evaluation) }}
 // maxKept bounds the buffer that a reused Evaluation holds on to.
 const maxKept = 4096
 
-// Evaluate asks every zone that matches a request at now, in the order of Arrange. Where one of them
-// denies, the others have got back what they gave, and the denial is counted and logged. An error
-// is a matcher's, or that the client has gone away; then nothing was counted.
+// Evaluate asks every zone that matches a request at now, in the order of Arrange. Where one of
+// them denies, the others have got back what they gave, and the denial is counted and logged. An
+// error is a matcher's, or that the client has gone away; then nothing was counted.
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
 	e.now, e.wait, e.longest, e.unavailable, e.asked, e.queues = now, 0, -1, false, false, 0
@@ -107,7 +108,7 @@ func (e *Evaluation) Free() {
 		e.keys = nil
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
-	e.grants, e.verdicts, e.closed, e.denial = e.grants[:0], e.verdicts[:0], nil, answer.Denial{}
+	e.grants, e.verdicts, e.closed = e.grants[:0], e.verdicts[:0], nil
 	evaluations.Put(e)
 }
 
@@ -289,8 +290,8 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	return nil
 }
 
-// errGone is the error for a client that went away while its request waited; 499 is what access logs
-// show for it elsewhere.
+// errGone is the error for a client that went away while its request waited; 499 is what access
+// logs show for it elsewhere.
 var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited for its turn"), StatusCode: 499}
 
 // sleep waits for d. It returns false if the context ends first.
@@ -326,10 +327,11 @@ func (e *Evaluation) countOverflow(zr *zoneResult) {
 	}
 }
 
-// recordDenial counts and logs a denied request in the zones that denied it, and notes what is to be
-// answered.
+// recordDenial counts and logs a denied request in the zones that denied it, and notes what is to
+// be answered.
 func (e *Evaluation) recordDenial(r *http.Request) {
-	d := answer.Denial{Wait: e.wait, Results: e.results, Now: e.now}
+	d := &e.denial
+	*d = answer.Denial{Wait: e.wait, Results: e.results, Now: e.now}
 	for i := range e.zones {
 		zr := &e.zones[i]
 		e.countOverflow(zr)
@@ -357,7 +359,6 @@ func (e *Evaluation) recordDenial(r *http.Request) {
 		z.metrics.Count(metrics.Denied)
 		z.refusals.Denied(e.now, answer.Refusal{Request: r, Wait: d.Wait})
 	}
-	e.denial = d
 }
 
 // longestOf returns the denial in a zone that makes the client wait longest.

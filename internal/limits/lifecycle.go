@@ -113,8 +113,8 @@ func (c *Config) apply() {
 	}
 }
 
-// tick writes what the logs of the zones hold back, once a minute, and looks each second whether the
-// machine was asleep.
+// tick writes what the logs of the zones hold back, once a minute, and looks each second whether
+// the machine was asleep.
 func (c *Config) tick() {
 	defer close(c.done)
 	minute, second := time.NewTicker(time.Minute), time.NewTicker(time.Second)
@@ -178,8 +178,8 @@ func (c *Config) byName() limitsByName {
 	return zones
 }
 
-// inherit brings counts along that go by another name now, and logs which zones of the configuration
-// before go on without.
+// inherit brings counts along that go by another name now, and logs which zones of the
+// configuration before go on without.
 func (c *Config) inherit(before *Config) {
 	had, now := before.byName(), c.byName()
 	for name, limits := range now {
@@ -211,8 +211,8 @@ func (c *Config) logAnew(l, from *Limit) {
 	}
 }
 
-// renamed finds the limits of what an unnamed zone was called before its numbers changed, if there is
-// no doubt.
+// renamed finds the limits of what an unnamed zone was called before its numbers changed, if there
+// is no doubt.
 func renamed(name string, had, now limitsByName) (old map[string]*Limit) {
 	shape := zonename.Shape(name)
 	if shape == "" {

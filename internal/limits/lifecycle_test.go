@@ -22,7 +22,8 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	proxy := faultproxy.Start(t, server.Addr)
 	server.Addr = proxy.Addr
 	client := server.Client()
-	client.Options().ReadTimeout, client.Options().ContextTimeoutEnabled = time.Minute, true // as those of this module
+	// As a client of this module, which goes by the contexts of its calls.
+	client.Options().ReadTimeout, client.Options().ContextTimeoutEnabled = time.Minute, true
 	defer client.Close()
 	redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
 	z, err := NewZone(ZoneOptions{

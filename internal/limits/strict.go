@@ -90,8 +90,8 @@ func (l *Limit) room(key table.Key, raw []byte, now int64) (left int64, ok bool)
 	return l.table.Room(l.enforced, key, raw, now)
 }
 
-// hasSlots reports whether each limit's table has a slot for the key. Redis is not asked for others:
-// max_keys bounds what a zone puts into Redis, too.
+// hasSlots reports whether each limit's table has a slot for the key. Redis is not asked for
+// others: max_keys bounds what a zone puts into Redis, too.
 func (zr *zoneResult) hasSlots(raw []byte, now int64) bool {
 	for i := range zr.limits {
 		if _, ok := zr.limits[i].room(zr.hash, raw, now); !ok {
@@ -101,8 +101,8 @@ func (zr *zoneResult) hasSlots(raw []byte, now int64) bool {
 	return true
 }
 
-// askRedis lets Redis decide. Where it could not, this node's own counters must; lost reports whether
-// the zone's on_redis_loss applies then.
+// askRedis lets Redis decide. Where it could not, this node's own counters must; lost reports
+// whether the zone's on_redis_loss applies then.
 func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (decided, lost bool) {
 	z, by := zr.Zone, zr.Redis
 	e.asked = true

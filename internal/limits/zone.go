@@ -32,8 +32,8 @@ type ZoneOptions struct {
 	Redis     *Redis
 	// Sweep is the time between two sweeps of the zone's counters.
 	Sweep time.Duration
-	// Headers are the sets of headers that the handler sends. Waits is set where anybody is told how
-	// long it takes until more requests are admitted.
+	// Headers are the sets of headers that the handler sends. Waits is set where anybody is told
+	// how long it takes until more requests are admitted.
 	Headers answer.HeaderSets
 	Waits   bool
 	// Logger gets the zone's lines, with the keys of denied requests where LogKeys is set. Once
