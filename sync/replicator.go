@@ -34,7 +34,6 @@ const (
 	batchSize = cycle.BatchSize
 	parallel  = 4              // calls under way at once for one table
 	roundSize = 10 * batchSize // messages taken out of a table at once, where there is no time to lose
-	breath    = cycle.Gap
 	minWait   = cycle.MinWait
 	beatRate  = cycle.Heartbeat
 )
@@ -229,49 +228,42 @@ func (r *Replicator) Status() Status {
 // Nodes is how many nodes share the namespace, as far as this one knows; at least 1.
 func (r *Replicator) Nodes() int64 { return max(1, r.nodes.Load()) }
 
-// serve is a table's loop: an exchange every rate, and early ones for urgent keys in between.
+// serve drives a table's loop: an exchange every rate, and early ones for urgent keys in between.
 func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
-	next := time.Now()
+	var state cycle.State
+	began := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		var event cycle.Event
 		var flush *flushRequest
 		select {
 		case <-ctx.Done():
 			return
 		case flush = <-at.flushes:
+			event.Kind = cycle.Force
 		case <-timer.C:
 		case <-s.wake:
+			event.Kind = cycle.Wake
 		}
-		now, rate := time.Now(), time.Duration(at.rate.Load())
-		due := next.Sub(now)
-		if flush != nil || due > 0 && at.due.Swap(false) {
-			due = min(due, 0)
+		if at.due.Swap(false) {
+			event.Kind = cycle.Force
 		}
-		early, due := cycle.Turn(due, rate)
-		next = now.Add(due)
-		wait := time.Duration(0)
-		if before := at.lost.Load(); !early || before != allShards {
-			err := r.turn(ctx, s, at, early, flush)
-			lost := at.lost.Load()
-			s.counters.SetLost(lost & before) // one lost reply is no reason to believe that the others have stopped
-			switch {
-			case err != nil:
-				next = time.Now().Add(cycle.Retry(rate, lost&^before != 0))
-			case s.counters.Urgent():
-				wait = breath
-			}
-			pauseFor(ctx, breath)
+		rate := time.Duration(at.rate.Load())
+		next, action, wait := state.Next(event, time.Since(began), rate)
+		if action != cycle.Await {
+			event = r.turn(ctx, s, at, action == cycle.SyncUrgent, flush)
+			next, _, wait = next.Next(event, time.Since(began), rate)
+			s.counters.SetLost(next.Unreachable)
 		}
-		if wait == 0 {
-			wait = time.Until(next)
-		}
-		timer.Reset(max(wait, 0))
+		state = next
+		timer.Reset(wait)
 	}
 }
 
 // turn is one exchange in a table's loop, early or not, and what is noted of it. With flush it is the one that a flush waits for.
-func (r *Replicator) turn(ctx context.Context, s *Source, at *attachment, early bool, flush *flushRequest) (err error) {
+func (r *Replicator) turn(ctx context.Context, s *Source, at *attachment, early bool, flush *flushRequest) cycle.Event {
+	var err error
 	at.failed, at.answered = 0, 0
 	if flush != nil {
 		err = r.exchangeLast(flush.ctx, s, at)
@@ -279,15 +271,18 @@ func (r *Replicator) turn(ctx context.Context, s *Source, at *attachment, early 
 	} else {
 		err = r.exchange(ctx, s, at, early)
 	}
-	if errors.Is(err, context.Canceled) {
-		return err // this node stopped it
+	if !errors.Is(err, context.Canceled) { // else this node stopped it
+		at.lost.Store(r.lostAfter(at, early, err))
+		r.note(s, at.name, err)
+		if err == nil && !early {
+			at.complete(r.now())
+		}
 	}
-	at.lost.Store(r.lostAfter(at, early, err))
-	r.note(s, at.name, err)
-	if err == nil && !early {
-		at.complete(r.now())
+	event := cycle.Event{Kind: cycle.Reply, Lost: at.lost.Load(), Urgent: s.counters.Urgent()}
+	if err != nil {
+		event.Kind = cycle.Failed
 	}
-	return err
+	return event
 }
 
 func pauseFor(ctx context.Context, d time.Duration) {
