@@ -262,7 +262,7 @@ func (a *App) takeOver(before *App) {
 			case !same:
 				a.logger.Info("a zone's algorithm, window or buckets have changed: this limit counts anew",
 					zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
-			case strict != (from.settings.syncRate == syncStrict) && !l.settings.kind.counts():
+			case strict != (from.settings.syncRate == syncStrict) && !l.settings.kind.Windowed():
 				a.logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew",
 					zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
 			}

@@ -59,6 +59,10 @@ func BenchmarkServeHTTPAdmitted(b *testing.B) {
 	benchmarkServeHTTP(b, "limit 1000000000/1m\nkey {client_ip}")
 }
 
+func BenchmarkServeHTTPAdmittedDraft(b *testing.B) {
+	benchmarkHandler(b, newSite(b, &App{}, "headers draft\n"+zoneBlock(b.Name(), "limit 1000000000/1m\nkey {client_ip}")).handler)
+}
+
 // nothing is what a request takes without the handler: what the benchmark itself does.
 type nothing struct{}
 

@@ -68,18 +68,18 @@ func allocations(h *Handler) float64 {
 
 // What a key takes in memory is bounded, whatever the limit.
 func TestBytesOfAKey(t *testing.T) {
-	finely := func(buckets int) algorithms.Algorithm[algorithms.WindowState] {
-		return algorithms.SlidingWindow{Limit: 1 << 40, Window: time.Hour, Buckets: buckets}
+	finely := func(buckets int) algorithms.Params {
+		return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: time.Hour, Buckets: buckets}
 	}
 	for _, test := range []struct {
 		name  string
 		bytes float64
 		most  float64
 	}{
-		{"two counters", bytesOfAKey(finely(1), 0), 140},
-		{"two counters, exchanged", bytesOfAKey(finely(1), time.Second), 200},
-		{"a bucket", bytesOfAKey[algorithms.BucketState](algorithms.TokenBucket{Limit: 1 << 40, Window: time.Hour}, 0), 200},
-		{"29 slices beyond the first", bytesOfAKey(finely(30), 0) - bytesOfAKey(finely(1), 0), 29*12 + 60},
+		{"two counters", bytesOfAKey[algorithms.WindowState](finely(1), 0), 140},
+		{"two counters, exchanged", bytesOfAKey[algorithms.WindowState](finely(1), time.Second), 200},
+		{"a bucket", bytesOfAKey[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 40, Window: time.Hour}, 0), 200},
+		{"29 slices beyond the first", bytesOfAKey[algorithms.WindowState](finely(30), 0) - bytesOfAKey[algorithms.WindowState](finely(1), 0), 29*12 + 60},
 	} {
 		if test.bytes > test.most {
 			t.Errorf("%s: %.0f bytes a key, want at most %.0f", test.name, test.bytes, test.most)
@@ -88,14 +88,14 @@ func TestBytesOfAKey(t *testing.T) {
 	}
 }
 
-func bytesOfAKey[S any](alg algorithms.Algorithm[S], rate time.Duration) float64 {
+func bytesOfAKey[S any](alg algorithms.Params, rate time.Duration) float64 {
 	const keys, maxKeys = 100_000, 200_000 // a table that is nearly full has a sketch as well, whose bound is another one
 	before := heapBytes()
-	tab := table.New[S](maxKeys)
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: rate}, maxKeys)
+	tab := table.New(algorithms.MachineOf[S](alg.Kind), maxKeys)
+	tab.Configure(table.Background{Params: alg, Rate: rate}, maxKeys)
 	for i := range keys {
 		raw := []byte{byte(i), byte(i >> 8), byte(i >> 16)}
-		tab.Take(alg, table.KeyOf(raw), raw, clock.Now(), 1)
+		tab.Take(alg.Compile(), table.KeyOf(raw), raw, clock.Now(), 1, 0)
 	}
 	each := float64(heapBytes()-before) / keys
 	runtime.KeepAlive(tab)

@@ -232,7 +232,9 @@ func (h *Handler) sweepInterval() time.Duration {
 // provisionZone makes a zone ready for requests.
 func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone, error) {
 	z := &zone{settings: *s, shared: app.shared, logger: h.logger, said: &app.said}
-	z.brief = h.answers.Headers == 0 && h.DisablePlaceholders
+	if h.answers.Headers != 0 || !h.DisablePlaceholders {
+		z.want = waitsOf(s.kind)
+	}
 	config := h.RateLimits[s.name]
 	if config.MatcherSetsRaw != nil {
 		sets, err := ctx.LoadModule(config, "MatcherSetsRaw")
@@ -259,7 +261,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		}
 		h.acquired = append(h.acquired, key)
 		z.counters = append(z.counters, c)
-		z.limiters = append(z.limiters, c.limiter(s, r, z.brief))
+		z.limiters = append(z.limiters, c.limiter(s, r))
 		z.policies = append(z.policies, policyOf(s, r).Compile(h.answers.Headers))
 		z.rules = append(z.rules, ruleOf(s, r))
 	}

@@ -149,7 +149,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 	for i, l := range v.limiters {
 		t := p.ask(l, v, raw)
 		p.taken = append(p.taken, t)
-		p.all = append(p.all, resultOf(z.policies[i], &t.Decision))
+		p.all = append(p.all, resultOf(z.policies[i], l.max(), &t.Decision))
 	}
 	if v.queued {
 		p.queues++
@@ -160,13 +160,13 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 // ask takes one unit of a limit. A queue that is entered last is only read, unless it is full: then it denies.
 func (p *pass) ask(l limiter, v *visit, raw []byte) table.Taken {
 	if !v.queued {
-		return l.take(v.key, raw, p.now, 1)
+		return l.take(v.key, raw, p.now, 1, v.zone.want)
 	}
-	t := l.take(v.key, raw, p.now, 0)
+	t := l.take(v.key, raw, p.now, 0, 0)
 	if t.Remaining >= 1 {
 		return t
 	}
-	if t = l.take(v.key, raw, p.now, 1); t.Allowed {
+	if t = l.take(v.key, raw, p.now, 1, 0); t.Allowed {
 		l.abandon(v.key, t, p.now, 1) // a place has become free just now
 	}
 	return t
@@ -186,8 +186,8 @@ func (p *pass) enterQueues() {
 		}
 		v.queued = false
 		for j, l := range v.limiters {
-			t := l.take(v.key, p.key(v), now, 1)
-			p.taken[v.first+j], p.all[v.first+j] = t, resultOf(v.zone.policies[j], &t.Decision)
+			t := l.take(v.key, p.key(v), now, 1, v.zone.want)
+			p.taken[v.first+j], p.all[v.first+j] = t, resultOf(v.zone.policies[j], l.max(), &t.Decision)
 		}
 		if p.judge(i); p.isRefused() {
 			return
@@ -230,7 +230,7 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 	for i := range p.verdict {
 		d := &p.verdict[i]
 		p.taken = append(p.taken, table.Taken{Decision: d.Decision})
-		p.all = append(p.all, resultOf(z.policies[i], &d.Decision))
+		p.all = append(p.all, resultOf(z.policies[i], z.rules[i].Limit, &d.Decision))
 		z.limiters[i].learn(v.key, raw, p.now, d.Reports)
 	}
 	return true, false
@@ -289,15 +289,15 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 		l.abandon(v.key, t, clock.Now(), 1)
 	case t.Allowed && !v.zone.countDenied:
 		l.giveBack(v.key, t, 1)
-	case t.Allowed && v.zone.brief: // but of a refused request it is told
-		is := l.take(v.key, p.key(v), p.now, 0)
-		d.NextAfter, d.ResetAfter = is.NextAfter, is.ResetAfter
+	case t.Allowed && v.zone.want == 0: // but of a refused request it is told
+		is := l.take(v.key, p.key(v), p.now, 0, waitsOf(v.zone.kind))
+		d.NextAfter, d.ResetAfter = is.Next, is.Reset
 		return
 	case !t.Allowed && v.zone.countDenied:
 		l.charge(v.key, t, 1)
 		// It waits for what it was charged, too.
-		if is := l.take(v.key, p.key(v), p.now, 1); !is.Allowed {
-			*d = resultOf(d.Policy, &is.Decision)
+		if is := l.take(v.key, p.key(v), p.now, 1, 0); !is.Allowed {
+			*d = resultOf(d.Policy, l.max(), &is.Decision)
 			p.wait = max(p.wait, d.RetryAfter)
 		} else {
 			l.giveBack(v.key, is, 1)
@@ -306,8 +306,8 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 	default:
 		return
 	}
-	is := l.take(v.key, p.key(v), p.now, 0)
-	d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.NextAfter, is.ResetAfter
+	is := l.take(v.key, p.key(v), p.now, 0, waitsOf(v.zone.kind))
+	d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.Next, is.Reset
 }
 
 // delay is how long the request must wait for its turn, in the longest of its queues.
@@ -339,10 +339,10 @@ func (p *pass) countOverflow(v *visit) {
 }
 
 // resultOf is what an answer tells of a decision.
-func resultOf(p *answer.Policy, d *algorithms.Decision) answer.Result {
+func resultOf(p *answer.Policy, limit int64, d *algorithms.Decision) answer.Result {
 	return answer.Result{
-		Policy: p, Allowed: d.Allowed, Limit: d.Limit, Remaining: d.Remaining,
-		RetryAfter: d.RetryAfter, NextAfter: d.NextAfter, ResetAfter: d.ResetAfter,
+		Policy: p, Allowed: d.Allowed, Limit: limit, Remaining: d.Remaining,
+		RetryAfter: d.Retry, NextAfter: d.Next, ResetAfter: d.Reset,
 	}
 }
 

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -29,8 +28,8 @@ var (
 // counters is the table of one limit and its way to other nodes, whatever its algorithm.
 type counters interface {
 	caddy.Destructor
-	// limiter decides by the parameters of a zone and one of its limits. brief says that nobody is told how admitted requests leave the limit.
-	limiter(s *settings, r rate, brief bool) limiter
+	// limiter decides by the parameters of a zone and one of its limits.
+	limiter(s *settings, r rate) limiter
 	// configure applies a configuration that has started: parameters for work in the background, and the Redis, nil for none.
 	configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis)
 	// leave ends the exchange through a Redis, if that is where it goes.
@@ -51,7 +50,9 @@ type counters interface {
 
 // limiter is one limit as a request sees it.
 type limiter interface {
-	take(key table.Key, raw []byte, now, n int64) table.Taken
+	take(key table.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken
+	// max is the number of requests per window.
+	max() int64
 	giveBack(key table.Key, taken table.Taken, n int64)
 	charge(key table.Key, taken table.Taken, n int64)
 	// abandon frees the place in a queue of a client that went away while it waited.
@@ -80,7 +81,7 @@ func counterKey(namespace string, s *settings, r rate) string {
 
 // spec names a limit to other nodes.
 func spec(s *settings, r rate) ratesync.Spec {
-	p := ratesync.Spec{Zone: s.name, Kind: s.kind.letter(), Window: r.window, Buckets: 1, Live: 1}
+	p := ratesync.Spec{Zone: s.name, Kind: s.kind.Code(), Window: r.window, Buckets: 1, Live: 1}
 	switch s.kind {
 	case fixedWindow:
 		p.Live = 0
@@ -92,46 +93,25 @@ func spec(s *settings, r rate) ratesync.Spec {
 
 // ruleOf is a limit as Redis decides it.
 func ruleOf(s *settings, r rate) strict.Rule {
-	return strict.Rule{Kind: s.kind.letter(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue}
+	return strict.Rule{Kind: s.kind.Code(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue}
 }
 
-// newCounters is the one place that knows which algorithm has which state.
+// newCounters is the one place that knows which kind has which state.
 func newCounters(s *settings, r rate) counters {
-	switch s.kind {
-	case fixedWindow:
-		return hold(s, r, func(_ *settings, r rate, brief bool) algorithms.Algorithm[algorithms.WindowState] {
-			return algorithms.FixedWindow{Limit: r.n, Window: r.window, Brief: brief}
-		})
-	case slidingWindow:
-		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.WindowState] {
-			return algorithms.SlidingWindow{Limit: r.n, Window: r.window, Buckets: s.buckets, Brief: brief}
-		})
-	case slidingLog:
-		return hold(s, r, func(_ *settings, r rate, brief bool) algorithms.Algorithm[algorithms.LogState] {
-			return algorithms.SlidingLog{Limit: r.n, Window: r.window, Brief: brief}
-		})
-	case tokenBucket:
-		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.TokenBucket{Limit: r.n, Window: r.window, Burst: s.burst, Brief: brief}
-		})
-	case gcra:
-		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.GCRA{Limit: r.n, Window: r.window, Burst: s.burst, Brief: brief}
-		})
-	case leakyBucket:
-		return hold(s, r, func(s *settings, r rate, brief bool) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.LeakyBucket{Limit: r.n, Window: r.window, Queue: s.queue, Brief: brief}
-		})
+	switch k := s.kind; {
+	case k.Windowed():
+		return hold[algorithms.WindowState](s, r)
+	case k.Logged():
+		return hold[algorithms.LogState](s, r)
 	}
-	panic(fmt.Sprintf("algorithm %d has no table", s.kind))
+	return hold[algorithms.BucketState](s, r)
 }
 
 // held is counters of one state.
 type held[S any] struct {
-	zone      string
-	table     *table.Table[S]
-	source    *ratesync.Source
-	algorithm func(s *settings, r rate, brief bool) algorithms.Algorithm[S]
+	zone   string
+	table  *table.Table[S]
+	source *ratesync.Source
 
 	sweep atomic.Int64 // nanoseconds
 	stop  chan struct{}
@@ -141,17 +121,17 @@ type held[S any] struct {
 	attached *sharedRedis
 }
 
-func hold[S any](s *settings, r rate, algorithm func(s *settings, r rate, brief bool) algorithms.Algorithm[S]) counters {
+func hold[S any](s *settings, r rate) counters {
 	h := &held[S]{
-		zone: s.name, table: table.New[S](s.maxKeys), algorithm: algorithm,
+		zone: s.name, table: table.New(algorithms.MachineOf[S](s.kind), s.maxKeys),
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	h.source = ratesync.NewSource(h.table, spec(s, r))
 	return h
 }
 
-func (h *held[S]) limiter(s *settings, r rate, brief bool) limiter {
-	return &limit[S]{h.table, h.algorithm(s, r, brief), h.source}
+func (h *held[S]) limiter(s *settings, r rate) limiter {
+	return &limit[S]{h.table, s.params(r).Compile(), h.source}
 }
 
 func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis) {
@@ -165,18 +145,18 @@ func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sh
 	case s.syncRate == syncStrict:
 		every = strictCatchUp
 	}
-	charges := s.syncRate == syncStrict && !s.kind.counts()
+	charges := s.syncRate == syncStrict && !s.kind.Windowed()
 	old := h.attached
 	if shared == nil && old != nil {
 		h.source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
-	h.table.Configure(table.Background[S]{
-		Algorithm: h.algorithm(s, r, false),
-		Rate:      every,
-		Early:     s.earlySync && s.syncRate != syncStrict,
-		Lagging:   !s.kind.drains(),
-		Charges:   charges,
-		Wake:      h.source.Wake,
+	h.table.Configure(table.Background{
+		Params:  s.params(r),
+		Rate:    every,
+		Early:   s.earlySync && s.syncRate != syncStrict,
+		Lagging: !s.kind.Draining(),
+		Charges: charges,
+		Wake:    h.source.Wake,
 	}, s.maxKeys)
 	h.attached = shared
 	if shared != nil {
@@ -241,7 +221,7 @@ func (h *held[S]) Destruct() error {
 func (h *held[S]) save() table.Saved { return h.table.Save(clock.Now()) }
 
 func (h *held[S]) resume(s *settings, r rate, saved table.Saved) int {
-	return h.table.Resume(h.algorithm(s, r, false), clock.Now(), saved)
+	return h.table.Resume(s.params(r), clock.Now(), saved)
 }
 
 func (h *held[S]) stats() table.Totals { return h.table.Totals(clock.Now()) }
@@ -267,42 +247,38 @@ func (h *held[S]) node() string { return h.source.Node() }
 
 func (h *held[S]) exchange() *ratesync.ExchangeStatus { return h.source.Status() }
 
-// limit is a table with the parameters of one configuration.
+// limit is a table with the limit of one configuration.
 type limit[S any] struct {
-	table     *table.Table[S]
-	algorithm algorithms.Algorithm[S]
-	source    *ratesync.Source
+	table  *table.Table[S]
+	limit  algorithms.Limit
+	source *ratesync.Source
 }
 
-func (l *limit[S]) take(key table.Key, raw []byte, now, n int64) table.Taken {
-	return l.table.Take(l.algorithm, key, raw, now, n)
+func (l *limit[S]) take(key table.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken {
+	return l.table.Take(l.limit, key, raw, now, n, want)
 }
+
+func (l *limit[S]) max() int64 { return l.limit.N }
 
 func (l *limit[S]) giveBack(key table.Key, taken table.Taken, n int64) {
-	l.table.Return(l.algorithm, key, taken, n)
+	l.table.Refund(l.limit, key, taken, n)
 }
 
 func (l *limit[S]) charge(key table.Key, taken table.Taken, n int64) {
-	l.table.Charge(l.algorithm, key, taken, n)
+	l.table.Penalize(l.limit, key, taken, n)
 }
 
 func (l *limit[S]) learn(key table.Key, raw []byte, now int64, all []algorithms.Report) {
-	l.table.Learn(l.algorithm, key, raw, now, all)
+	l.table.Learn(l.limit, key, raw, now, all)
 }
 
 func (l *limit[S]) settle(ctx context.Context, key table.Key) error { return l.source.Settle(ctx, key) }
 func (l *limit[S]) room(key table.Key, raw []byte, now int64) (left int64, ok bool) {
-	return l.table.Room(l.algorithm, key, raw, now)
+	return l.table.Room(l.limit, key, raw, now)
 }
 
 func (l *limit[S]) abandon(key table.Key, taken table.Taken, now, n int64) {
-	queue, ok := any(l.algorithm).(interface {
-		Leave(s *S, taken, now, n int64, delay time.Duration)
-	})
-	if ok && !taken.Overflow {
-		waited := int64(taken.Waited(now))
-		l.table.Amend(key, taken, func(s *S, at int64) { queue.Leave(s, at, at+waited, n, taken.Delay) })
-	}
+	l.table.Leave(l.limit, key, taken, now, n)
 }
 
 // strictCatchUp is how often a zone with sync_rate 0 sends what it had to count by itself while Redis was lost.

@@ -454,14 +454,14 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		c := newCounters(&s, s.limits[0])
 		c.configure(&s, s.limits[0], time.Minute, shared)
 		defer c.(caddy.Destructor).Destruct()
-		c.limiter(&s, s.limits[0], false).take(table.KeyOf(raw), raw, clock.Now(), 1)
+		c.limiter(&s, s.limits[0]).take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
 		redistest.Eventually(t, s.name+" is exchanged", func() bool { return c.stats().Own == 1 && c.stats().Unsent == 0 })
 	}
 	redistest.Eventually(t, "the node is known", func() bool { return shared.replicator.Status().Up && shared.replicator.Status().Nodes == 1 })
 
 	for _, s := range everyKind(t, syncStrict) {
 		r := s.limits[0]
-		rules := []strict.Rule{{Kind: s.kind.letter(), Limit: 1, Window: r.window, Buckets: s.buckets, Queue: s.queue}}
+		rules := []strict.Rule{{Kind: s.kind.Code(), Limit: 1, Window: r.window, Buckets: s.buckets, Queue: s.queue}}
 		for i := range 4 {
 			v, g, err := shared.strict.Take(t.Context(), s.name, rules, table.IDOf(raw), nil)
 			if err != nil {
@@ -477,7 +477,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		c := newCounters(&s, r) // and what a node decides alone is charged
 		c.configure(&s, r, time.Minute, shared)
 		defer c.(caddy.Destructor).Destruct()
-		c.limiter(&s, r, false).take(table.KeyOf(raw), raw, clock.Now(), 1)
+		c.limiter(&s, r).take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
 		redistest.Eventually(t, s.name+" is charged", func() bool { return c.stats().Unsent == 0 })
 	}
 	if n := logs.Len(); n > 0 {
@@ -502,7 +502,7 @@ func BenchmarkMemoryPerKey(b *testing.B) {
 				for range b.N {
 					before := heapBytes()
 					c := newCounters(&s, s.limits[0])
-					fill(c.limiter(&s, s.limits[0], false), &s, keys, hits)
+					fill(c.limiter(&s, s.limits[0]), &s, keys, hits)
 					b.ReportMetric(float64(heapBytes()-before)/keys, "B/key")
 					runtime.KeepAlive(c)
 				}
@@ -527,7 +527,7 @@ func fill(l limiter, s *settings, keys, hits int) {
 		for key := range keys {
 			binary.LittleEndian.PutUint64(raw, uint64(key))
 			for hit := range hits {
-				l.take(table.KeyOf(raw), raw, at+int64(hit)*1000, 1)
+				l.take(table.KeyOf(raw), raw, at+int64(hit)*1000, 1, 0)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -29,16 +30,13 @@ const (
 
 // The texts of a configuration's choices. Each list is in the order of its constants.
 var (
-	kindNames      = []string{slidingWindow: "sliding_window", fixedWindow: "fixed_window", slidingLog: "sliding_log", tokenBucket: "token_bucket", gcra: "gcra", leakyBucket: "leaky_bucket"}
+	kindNames      = algorithms.KindNames()
 	emptyKeyNames  = []string{emptyClientIP: "client_ip", emptySkip: "skip", emptyShare: "share", emptyDeny: "deny"}
 	redisLossNames = []string{lossLocal: "local", lossDivide: "divide", lossAllow: "allow", lossDeny: "deny"}
 )
 
 var errStorage = errors.New("counts are exchanged through Redis, not through Caddy's storage; remove storage, and add the line " +
 	"`redis redis://localhost:6379` to the rate_limit block of the global options at the top")
-
-// String is the algorithm's name in a configuration.
-func (k kind) String() string { return kindNames[k] }
 
 // optionError is a mistake in the value of one option, by the option's name in a Caddyfile. The Caddyfile parser finds the line by it.
 type optionError struct {

@@ -325,8 +325,8 @@ func FuzzJSON(f *testing.F) {
 				t.Fatalf("settings = %+v of %s", s, text)
 			}
 			for _, r := range s.limits {
-				d := newCounters(&s, r).limiter(&s, r, false).take(table.KeyOf(nil), nil, clock.Now(), 1)
-				if d.Remaining < 0 || d.RetryAfter < 0 || !d.Allowed && d.RetryAfter == 0 || d.Allowed && r.n == 0 {
+				d := newCounters(&s, r).limiter(&s, r).take(table.KeyOf(nil), nil, clock.Now(), 1, 0)
+				if d.Remaining < 0 || d.Retry < 0 || !d.Allowed && d.Retry == 0 || d.Allowed && r.n == 0 {
 					t.Fatalf("the first request of %+v: %+v", s, d)
 				}
 			}

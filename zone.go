@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
@@ -18,26 +19,16 @@ import (
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// kind names an algorithm. It is parsed once, at the edge.
-type kind uint8
+type kind = algorithms.Kind
 
 const (
-	slidingWindow kind = iota
-	fixedWindow
-	slidingLog
-	tokenBucket
-	gcra
-	leakyBucket
+	slidingWindow = algorithms.SlidingWindow
+	fixedWindow   = algorithms.FixedWindow
+	slidingLog    = algorithms.SlidingLog
+	tokenBucket   = algorithms.TokenBucket
+	gcra          = algorithms.GCRA
+	leakyBucket   = algorithms.LeakyBucket
 )
-
-// letter is the kind in the names of keys in Redis.
-func (k kind) letter() byte { return "sfltgq"[k] }
-
-// counts says that an algorithm decides by counts of whole windows: Redis and the nodes then keep the same ones, whoever decides.
-func (k kind) counts() bool { return k == fixedWindow || k == slidingWindow }
-
-// drains says that an algorithm has a bucket.
-func (k kind) drains() bool { return k == tokenBucket || k == gcra || k == leakyBucket }
 
 // rate is a number of requests in a window.
 type rate struct {
@@ -84,6 +75,19 @@ type settings struct {
 	earlySync   bool
 }
 
+// params describes one of the limits.
+func (s *settings) params(r rate) algorithms.Params {
+	return algorithms.Params{Kind: s.kind, Limit: r.n, Burst: s.burst, Queue: s.queue, Window: r.window, Buckets: s.buckets}
+}
+
+// waitsOf is which wait headers and placeholders tell of a limit that has admitted.
+func waitsOf(k kind) algorithms.Want {
+	if k == fixedWindow {
+		return algorithms.WantReset
+	}
+	return algorithms.WantNext
+}
+
 // zone is a zone as requests see it.
 type zone struct {
 	settings
@@ -91,7 +95,7 @@ type zone struct {
 	template *reqkey.Template
 	counters []counters // one for each limit, as are limiters, policies and rules
 	limiters []limiter
-	brief    bool // nobody is told how an admitted request leaves the limits
+	want     algorithms.Want // of admitted requests; nothing where nobody is told
 	policies []*answer.Policy
 	log      *answer.RefusalLog
 	metrics  *metrics.Zone
@@ -167,7 +171,7 @@ func (z *zone) divided() []limiter {
 	part.burst = (z.burst + nodes - 1) / nodes
 	for i, r := range z.limits {
 		r.n = r.n/nodes + min(1, r.n%nodes)
-		p.limiters = append(p.limiters, z.counters[i].limiter(&part, r, z.brief))
+		p.limiters = append(p.limiters, z.counters[i].limiter(&part, r))
 	}
 	z.parts.Store(p)
 	return p.limiters

@@ -15,9 +15,6 @@ func floorDivMod(a, b int64) (q, r int64) {
 	return q, r
 }
 
-// nanoseconds is a window brought to where nothing can go wrong with it: 1ns to 36 years.
-func nanoseconds(window time.Duration) int64 { return int64(min(max(window, 1), 1<<60)) }
-
 // nearest divides rounding to the nearest, halves away from zero; b > 0.
 func nearest(a, b int64) int64 {
 	q, r := a/b, a%b
@@ -62,29 +59,7 @@ func mulDivUp(a, b, c int64) int64 {
 	return int64(q)
 }
 
-// lateness is how far behind the newest instant that a state has seen a request may come and still be taken for one that read its
-// clock before another did. It is served as if it came at that instant. Further back is a step of the clock.
+// lateness is how far behind the newest instant that a state has seen a request may come and still
+// be taken for one that read its clock before another did. It is served as if it came at that
+// instant. Further back is a step of the clock.
 func lateness(span int64) int64 { return min(span/8, int64(100*time.Millisecond)) }
-
-// verdict decides n units against a size of which used is taken: known counts first, then what is only estimated.
-// None is negative.
-func verdict(size, used, n, hidden int64) (allowed, estimated bool) {
-	room := size - used
-	if n > room {
-		return false, false
-	}
-	return n <= room-hidden, n > room-hidden
-}
-
-// remaining is how many units of cost 1 fit.
-func remaining(size, used, hidden int64) int64 {
-	return max(0, max(0, size-used)-hidden)
-}
-
-// closed is the answer of a limit of 0, whatever the algorithm: nothing is ever admitted, so nothing is ever reset.
-func closed(n int64, window time.Duration) Decision {
-	if n == 0 {
-		return Decision{Allowed: true}
-	}
-	return Decision{RetryAfter: window}
-}

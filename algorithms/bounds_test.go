@@ -39,7 +39,7 @@ func most(admitted []hit, length int64) (most int64) {
 
 func TestBoundOfFixedWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := kinds[0].draw(t)
+		s := fixedWindow.draw(t)
 		limit, window := s.rule()
 		admitted, _ := rush(t, s)
 		aligned := map[int64]int64{}
@@ -56,7 +56,7 @@ func TestBoundOfFixedWindow(t *testing.T) {
 
 func TestBoundOfSlidingWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := kinds[1].draw(t)
+		s := slidingWindow.draw(t)
 		limit, _ := s.rule()
 		admitted, _ := rush(t, s)
 		slice := map[int64]int64{}
@@ -65,7 +65,7 @@ func TestBoundOfSlidingWindow(t *testing.T) {
 			slice[h.at/s.span()] += h.n
 			fullest = max(fullest, slice[h.at/s.span()])
 		}
-		if got := most(admitted, s.span()*int64(s.live())); got > limit+fullest || fullest > limit {
+		if got := most(admitted, s.span()*int64(s.history())); got > limit+fullest || fullest > limit {
 			t.Fatalf("%d admitted in a window and at most %d in a slice, want at most %d more than the limit, %d", got, fullest, fullest, limit)
 		}
 	})
@@ -73,7 +73,7 @@ func TestBoundOfSlidingWindow(t *testing.T) {
 
 func TestBoundOfSlidingLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := kinds[2].draw(t)
+		s := slidingLog.draw(t)
 		limit, window := s.rule()
 		admitted, _ := rush(t, s)
 		if got := most(admitted, int64(window)); got > limit {
@@ -83,7 +83,7 @@ func TestBoundOfSlidingLog(t *testing.T) {
 }
 
 func TestBoundOfBuckets(t *testing.T) {
-	for _, k := range kinds[3:] {
+	for _, k := range bucketKinds {
 		t.Run(k.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				s := k.draw(t)
@@ -164,7 +164,7 @@ func TestTokenBucketAndGCRAAgreeWithTheirTextbooks(t *testing.T) {
 		limit := rapid.Int64Range(1, 1000).Draw(t, "limit")
 		window := rapid.SampledFrom(windows).Draw(t, "window")
 		burst := rapid.Int64Range(1, 20).Draw(t, "burst")
-		tokens, cells := kinds[3].make(limit, window, burst), kinds[4].make(limit, window, burst)
+		tokens, cells := tokenBucket.make(limit, window, burst), gcra.make(limit, window, burst)
 		w := newWalk(t, tokens)
 		w.window = max(8, burst*int64(window)/limit)
 		book, cell := &bucketOf{big.NewRat(burst, 1), w.now}, &cellsOf{new(big.Rat)}
@@ -175,11 +175,11 @@ func TestTokenBucketAndGCRAAgreeWithTheirTextbooks(t *testing.T) {
 				t.Fatalf("token bucket %+v, GCRA %+v", a, b)
 			}
 			allowed, retry := book.take(limit, int64(window), burst, now, n)
-			if a.Allowed != allowed || int64(a.RetryAfter) != retry {
+			if a.Allowed != allowed || int64(a.Retry) != retry {
 				t.Fatalf("token bucket: got %+v, want allowed %v, retry after %d", a, allowed, retry)
 			}
 			allowed, retry = cell.take(limit, int64(window), burst, now, n)
-			if b.Allowed != allowed || int64(b.RetryAfter) != retry {
+			if b.Allowed != allowed || int64(b.Retry) != retry {
 				t.Fatalf("GCRA: got %+v, want allowed %v, retry after %d", b, allowed, retry)
 			}
 		}
@@ -204,13 +204,13 @@ func weigh(spent []hit, now, span, slices int64) *big.Rat {
 
 func TestSlidingWindowAgreesWithItsWeighting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := kinds[1].draw(t)
+		s := slidingWindow.draw(t)
 		limit, _ := s.rule()
 		w := newWalk(t, s)
 		var spent []hit
 		for range rapid.IntRange(1, 60).Draw(t, "takes") {
 			now, n := w.step(t), rapid.Int64Range(0, 4).Draw(t, "n")
-			weighed := weigh(spent, now, s.span(), int64(s.live()))
+			weighed := weigh(spent, now, s.span(), int64(s.history()))
 			want := weighed.Cmp(new(big.Rat).SetInt64(limit-n)) <= 0
 			d := s.take(now, n, 0)
 			if d.Allowed != want {
@@ -225,22 +225,21 @@ func TestSlidingWindowAgreesWithItsWeighting(t *testing.T) {
 
 func TestLeaveFreesOnlyTheLastPlace(t *testing.T) {
 	const ms = int64(time.Millisecond)
-	a := LeakyBucket{Limit: 10, Window: time.Second, Queue: 3} // One leaves every 100ms.
-	queue := func() (*LeakyBucket, *BucketState, []Decision) {
-		s := new(BucketState)
-		var ds []Decision
+	p := Params{Kind: LeakyBucket, Limit: 10, Window: time.Second, Queue: 3} // one leaves every 100ms
+	full := func() (k keyed[BucketState], ds []Decision) {
+		k = keyOf[BucketState](p)
 		for range 4 {
-			ds = append(ds, a.Take(s, epoch, 1, 0))
+			ds = append(ds, k.take(epoch, 1, 0))
 		}
-		return &a, s, ds
+		return k, ds
 	}
-	a0, s, ds := queue()
+	k, ds := full()
 	for i, d := range ds {
 		if want := time.Duration(i) * 100 * time.Millisecond; !d.Allowed || d.Delay != want {
 			t.Fatalf("request %d: got %+v, want a delay of %v", i, d, want)
 		}
 	}
-	if a0.Take(s, epoch, 1, 0).Allowed {
+	if k.take(epoch, 1, 0).Allowed {
 		t.Fatal("a fourth was let wait in a queue of 3")
 	}
 	tests := []struct {
@@ -256,18 +255,18 @@ func TestLeaveFreesOnlyTheLastPlace(t *testing.T) {
 		{"the one that is served", 0, 0, false},
 	}
 	for _, test := range tests {
-		a, s, ds := queue()
+		k, ds := full()
 		now := epoch + test.after*ms
-		before := a.Level(s, now)
-		a.Leave(s, epoch, now, 1, ds[test.which].Delay)
+		before := k.level(now)
+		k.machine.(Leaver[BucketState]).Leave(k.s, k.limit, epoch, now, 1, ds[test.which].Delay)
 		want := before
 		if test.freed {
 			want--
 		}
-		if got := a.Level(s, now); got != want {
+		if got := k.level(now); got != want {
 			t.Errorf("%s: level %v, want %v", test.name, got, want)
 		}
-		if got := a.Ledger(s).Cur.Own + a.Ledger(s).Prev.Own; test.freed != (got == 3) {
+		if got := k.ledger().Cur.Own + k.ledger().Prev.Own; test.freed != (got == 3) {
 			t.Errorf("%s: own total %d", test.name, got)
 		}
 	}

@@ -23,7 +23,7 @@ var histories = []struct {
 	s    subject
 	life []event
 }{
-	{"fixed window, 3/1s", kinds[0].make(3, time.Second, 0), []event{
+	{"fixed window, 3/1s", fixedWindow.make(3, time.Second, 0), []event{
 		{0, 0, yes, 3, 0, 0, 0},
 		{100, 1, yes, 2, 0, 900, 900},
 		{200, 2, yes, 0, 0, 800, 800},
@@ -33,7 +33,7 @@ var histories = []struct {
 		{1500, 4, no, 2, 1000, 500, 500},
 		{4700, 3, yes, 0, 0, 300, 300},
 	}},
-	{"sliding window, 10/1s", kinds[1].make(10, time.Second, 0), []event{
+	{"sliding window, 10/1s", slidingWindow.make(10, time.Second, 0), []event{
 		{900, 10, yes, 0, 0, 200, 1100},
 		{1000, 1, no, 0, 100, 100, 1000},
 		{1100, 1, yes, 0, 0, 100, 1900}, // 1 + 10 x (1 - f) <= 9 from 1200 on.
@@ -42,7 +42,7 @@ var histories = []struct {
 		{2000, 0, yes, 5, 0, 200, 1000},
 		{3000, 0, yes, 10, 0, 0, 0},
 	}},
-	{"sliding window in 4 slices, 8/1s", kinds[1].make(8, time.Second, 4), []event{
+	{"sliding window in 4 slices, 8/1s", slidingWindow.make(8, time.Second, 4), []event{
 		{0, 4, yes, 4, 0, 1063, 1250}, // In [1000, 1250) 4 fade.
 		{600, 4, yes, 0, 0, 463, 1150},
 		{1000, 1, no, 0, 63, 63, 750},
@@ -50,7 +50,7 @@ var histories = []struct {
 		{1250, 2, yes, 0, 0, 313, 1250},
 		{1500, 1, no, 0, 63, 63, 1000},
 	}},
-	{"sliding log, 3/1s", kinds[2].make(3, time.Second, 0), []event{
+	{"sliding log, 3/1s", slidingLog.make(3, time.Second, 0), []event{
 		{100, 2, yes, 1, 0, 1000, 1000},
 		{600, 1, yes, 0, 0, 500, 1000},
 		{1099, 1, no, 0, 1, 1, 501},
@@ -59,7 +59,7 @@ var histories = []struct {
 		{1600, 4, no, 2, 1000, 500, 500},
 		{2100, 0, yes, 3, 0, 0, 0},
 	}},
-	{"token bucket, 10/1s burst 3", kinds[3].make(10, time.Second, 3), []event{
+	{"token bucket, 10/1s burst 3", tokenBucket.make(10, time.Second, 3), []event{
 		{0, 3, yes, 0, 0, 100, 300},
 		{50, 1, no, 0, 50, 50, 250},
 		{100, 1, yes, 0, 0, 100, 300},
@@ -68,13 +68,13 @@ var histories = []struct {
 		{300, 2, yes, 0, 0, 100, 300},
 		{9000, 1, yes, 2, 0, 100, 100},
 	}},
-	{"GCRA, 10/1s burst 1", kinds[4].make(10, time.Second, 1), []event{
+	{"GCRA, 10/1s burst 1", gcra.make(10, time.Second, 1), []event{
 		{0, 1, yes, 0, 0, 100, 100},
 		{99, 1, no, 0, 1, 1, 1},
 		{100, 1, yes, 0, 0, 100, 100},
 		{100, 2, no, 0, 1000, 100, 100},
 	}},
-	{"leaky bucket, 10/1s queue 2", kinds[5].make(10, time.Second, 3), []event{
+	{"leaky bucket, 10/1s queue 2", leakyBucket.make(10, time.Second, 3), []event{
 		{0, 1, yes, 2, 0, 100, 100},
 		{0, 2, yes, 0, 0, 100, 300},
 		{0, 1, no, 0, 100, 100, 300},
@@ -88,7 +88,7 @@ func TestHistories(t *testing.T) {
 		s := h.s.fresh()
 		for _, e := range h.life {
 			got := s.take(start+e.at*1e6, e.n, 0)
-			seen := event{e.at, e.n, got.Allowed, got.Remaining, millis(got.RetryAfter), millis(got.NextAfter), millis(got.ResetAfter)}
+			seen := event{e.at, e.n, got.Allowed, got.Remaining, millis(got.Retry), millis(got.Next), millis(got.Reset)}
 			if seen != e {
 				t.Errorf("%s: got %+v, want %+v", h.name, seen, e)
 			}

@@ -25,9 +25,9 @@ func TestForgettingAnIdleKeyIsInvisible(t *testing.T) {
 			t.Skip("never idle")
 		}
 		rolled := s.clone()
-		rolled.roll(w.now)
+		rolled.advance(w.now)
 		l := rolled.ledger()
-		for age := range int64(s.live()) + 1 {
+		for age := range int64(s.history()) + 1 {
 			if c, ok := l.At(l.Epoch - age); ok && (c.Own != 0 || c.Acked != 0) {
 				t.Fatalf("Idle with %+v in the live epoch %d before the current one", c, age)
 			}
@@ -57,21 +57,21 @@ func TestAnEpochThatWasReportedKeepsAKeyAlive(t *testing.T) {
 		s.take(now, 3, 0)
 		l := s.ledger()
 		l.Settle(l.Epoch, 0, 3, 3, false, false)
-		s.giveBack(now, 3)
+		s.refund(now, 3)
 		if s.idle(now) {
 			t.Errorf("%s: idle although the store holds a total of this epoch that must be taken back", k.name)
 		}
-		if s.idle(now + int64(s.live())*s.span()) {
+		if s.idle(now + int64(s.history())*s.span()) {
 			t.Errorf("%s: idle in the last epoch in which the total counts", k.name)
 		}
-		if gone := now + int64(s.live()+1)*s.span(); !s.idle(gone) {
-			t.Errorf("%s: not idle when no decision can use the epoch", k.name)
+		if gone := now + int64(s.history()+1)*s.span(); !s.idle(gone) {
+			t.Errorf("%s: not idle when no Decision can use the epoch", k.name)
 		}
 	}
 }
 
 func TestADrainedBucketKeepsItsTotal(t *testing.T) {
-	for _, k := range kinds[3:] {
+	for _, k := range bucketKinds {
 		s := k.make(10, time.Second, 0)
 		now := epoch - epoch%s.span()
 		s.take(now, 1, 0)
@@ -94,20 +94,20 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 		_, window := s.rule()
 		switch {
 		case d.Allowed:
-			if d.RetryAfter != 0 {
-				t.Fatalf("admitted with RetryAfter %v", d.RetryAfter)
+			if d.Retry != 0 {
+				t.Fatalf("admitted with RetryAfter %v", d.Retry)
 			}
 		case n > size(s):
-			if d.RetryAfter != window {
-				t.Fatalf("RetryAfter of what never fits: got %v, want the window, %v", d.RetryAfter, window)
+			if d.Retry != window {
+				t.Fatalf("RetryAfter of what never fits: got %v, want the window, %v", d.Retry, window)
 			}
 		default:
 			s.take(now, n, 0)
-			if d := s.clone().take(now+int64(d.RetryAfter)-1, n, 0); d.Allowed {
+			if d := s.clone().take(now+int64(d.Retry)-1, n, 0); d.Allowed {
 				t.Fatalf("admitted 1ns before RetryAfter, %v", d)
 			}
-			if at := s.clone().take(now+int64(d.RetryAfter), n, 0); !at.Allowed {
-				t.Fatalf("refused at RetryAfter %v, which then is %v", d.RetryAfter, at.RetryAfter)
+			if at := s.clone().take(now+int64(d.Retry), n, 0); !at.Allowed {
+				t.Fatalf("refused at RetryAfter %v, which then is %v", d.Retry, at.Retry)
 			}
 		}
 	})
@@ -140,51 +140,60 @@ func TestNextAfterAndResetAfterFromBothSides(t *testing.T) {
 		now := w.step(t)
 		d := s.take(now, rapid.Int64Range(0, 6).Draw(t, "n"), 0)
 		peek := func(wait time.Duration) Decision { return s.clone().take(now+int64(wait), 0, 0) }
-		if full := size(s); d.NextAfter == 0 || d.ResetAfter == 0 {
-			if d.NextAfter != d.ResetAfter || d.Remaining != full {
+		if full := size(s); d.Next == 0 || d.Reset == 0 {
+			if d.Next != d.Reset || d.Remaining != full {
 				t.Fatalf("NextAfter %v, ResetAfter %v and Remaining %d of %d don't agree on whether anything is spent",
-					d.NextAfter, d.ResetAfter, d.Remaining, full)
+					d.Next, d.Reset, d.Remaining, full)
 			}
 			return
 		}
-		if got := peek(d.NextAfter - 1).Remaining; got != d.Remaining {
-			t.Fatalf("Remaining 1ns before NextAfter %v: got %d, want %d still", d.NextAfter, got, d.Remaining)
+		if got := peek(d.Next - 1).Remaining; got != d.Remaining {
+			t.Fatalf("Remaining 1ns before NextAfter %v: got %d, want %d still", d.Next, got, d.Remaining)
 		}
-		if got := peek(d.NextAfter).Remaining; got <= d.Remaining {
-			t.Fatalf("Remaining at NextAfter %v: got %d, want more than %d", d.NextAfter, got, d.Remaining)
+		if got := peek(d.Next).Remaining; got <= d.Remaining {
+			t.Fatalf("Remaining at NextAfter %v: got %d, want more than %d", d.Next, got, d.Remaining)
 		}
-		if peek(d.ResetAfter-1).ResetAfter == 0 {
-			t.Fatalf("all is reset 1ns before ResetAfter %v", d.ResetAfter)
+		if peek(d.Reset-1).Reset == 0 {
+			t.Fatalf("all is reset 1ns before ResetAfter %v", d.Reset)
 		}
-		if got, want := peek(d.ResetAfter), (Decision{Allowed: true, Limit: d.Limit, Remaining: size(s)}); got != want {
-			t.Fatalf("at ResetAfter %v: got %+v, want %+v", d.ResetAfter, got, want)
+		if got, want := peek(d.Reset), (Decision{Result: Result{Allowed: true, Remaining: size(s)}}); got != want {
+			t.Fatalf("at ResetAfter %v: got %+v, want %+v", d.Reset, got, want)
 		}
 	})
 }
 
-func TestBriefDecidesTheSame(t *testing.T) {
+func TestWaitsChangeNothing(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
-		whole := k.draw(t)
-		w := newWalk(t, whole)
-		stir(t, whole, w)
-		brief := whole.clone().brief()
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
 		for range rapid.IntRange(1, 12).Draw(t, "future") {
-			now, n, hidden := w.step(t), rapid.Int64Range(0, 4).Draw(t, "n"), rapid.Int64Range(0, 3).Draw(t, "hidden")
-			want, got := whole.take(now, n, hidden), brief.take(now, n, hidden)
-			told := want
-			if want.Allowed && n > 0 {
-				want.NextAfter, want.ResetAfter = 0, 0
+			now, n, pending := w.step(t), rapid.Int64Range(0, 4).Draw(t, "n"), rapid.Int64Range(0, 3).Draw(t, "pending")
+			d := s.take(now, n, pending)
+			before := s.clone()
+			want := Want(rapid.IntRange(0, int(WantRetry|WantNext|WantReset)).Draw(t, "want"))
+			if d.Allowed {
+				want &^= WantRetry
 			}
-			if got != want {
-				t.Fatalf("%d units at %d, %d hidden:\n got %+v\nwant %+v", n, now, hidden, got, want)
+			var told Waits
+			if want&WantRetry != 0 {
+				told.Retry = d.Retry
 			}
-			if !reflect.DeepEqual(brief.state(), whole.state()) {
-				t.Fatalf("%d units at %d, %d hidden, leave\n got %+v\nwant %+v", n, now, hidden, brief.state(), whole.state())
+			if want&WantNext != 0 {
+				told.Next = d.Next
 			}
-			if got := brief.take(now, 0, hidden); got.NextAfter != told.NextAfter || got.ResetAfter != told.ResetAfter {
-				t.Fatalf("asked once more with 0 units: %v and %v, want %v and %v", got.NextAfter, got.ResetAfter, told.NextAfter, told.ResetAfter)
+			if want&WantReset != 0 {
+				told.Reset = d.Reset
 			}
-			whole.take(now, 0, hidden)
+			if got := s.waits(now, n, pending, want); got != told {
+				t.Fatalf("%d units at %d, %d pending, want %b: got %+v, want %+v", n, now, pending, want, got, told)
+			}
+			if !reflect.DeepEqual(s.state(), before.state()) {
+				t.Fatalf("%d units at %d, %d pending: waits leave\n got %+v\nwant %+v", n, now, pending, s.state(), before.state())
+			}
+			if got := s.take(now, 0, pending); got.Next != d.Next || got.Reset != d.Reset {
+				t.Fatalf("asked once more with 0 units: %v and %v, want %v and %v", got.Next, got.Reset, d.Next, d.Reset)
+			}
 		}
 	})
 }
@@ -212,11 +221,11 @@ func TestAStepBackLocksNobodyOut(t *testing.T) {
 		if d.Allowed {
 			return
 		}
-		if int64(d.RetryAfter) > longest {
-			t.Fatalf("RetryAfter %v, want at most %v", d.RetryAfter, time.Duration(longest))
+		if int64(d.Retry) > longest {
+			t.Fatalf("RetryAfter %v, want at most %v", d.Retry, time.Duration(longest))
 		}
-		if !s.take(now+int64(d.RetryAfter), 1, 0).Allowed {
-			t.Fatalf("refused after RetryAfter %v", d.RetryAfter)
+		if !s.take(now+int64(d.Retry), 1, 0).Allowed {
+			t.Fatalf("refused after RetryAfter %v", d.Retry)
 		}
 	})
 }
@@ -225,10 +234,10 @@ func TestAStepBackFreesNobody(t *testing.T) {
 	for _, k := range kinds {
 		for _, back := range []time.Duration{time.Second, 50 * time.Second, 3 * time.Minute, 10000 * time.Hour} {
 			s := k.make(10, time.Minute, 0)
-			s.roll(epoch)
-			s.absorb(epoch, Report{Epoch: s.ledger().Epoch})
+			s.advance(epoch)
+			s.merge(epoch, Report{Epoch: s.ledger().Epoch})
 			s.take(epoch, 4, 0)
-			s.absorb(epoch, Report{Epoch: s.ledger().Epoch, Elsewhere: 6})
+			s.merge(epoch, Report{Epoch: s.ledger().Epoch, Elsewhere: 6})
 			if d := s.take(epoch-int64(back), 1, 0); d.Allowed {
 				t.Errorf("%s: an eleventh of 10 after a step back of %v: %+v", k.name, back, d)
 			}
@@ -259,13 +268,13 @@ func TestTakeThenReturnLeavesNoTrace(t *testing.T) {
 		w := newWalk(t, s)
 		stir(t, s, w)
 		now := w.step(t)
-		s.roll(now)
+		s.advance(now)
 		before := s.clone()
 		n := rapid.Int64Range(0, 6).Draw(t, "n")
 		if !s.take(now, n, 0).Allowed {
 			t.Skip("refused")
 		}
-		s.giveBack(now, n)
+		s.refund(now, n)
 		if got, want := s.ledger().Cur, before.ledger().Cur; got != want {
 			t.Fatalf("counts after Return: got %+v, want %+v", got, want)
 		}
@@ -275,12 +284,12 @@ func TestTakeThenReturnLeavesNoTrace(t *testing.T) {
 
 func TestALogReturnsWhatAStepBackHasMoved(t *testing.T) {
 	const second = int64(time.Second)
-	s := kinds[2].make(10, time.Minute, 0)
+	s := slidingLog.make(10, time.Minute, 0)
 	s.take(epoch, 2, 0)
 	s.take(epoch+50*second, 3, 0)
 	s.take(epoch+20*second, 0, 0) // The 3 stand here now.
 	s.take(epoch+59*second, 1, 0)
-	s.giveBack(epoch+50*second, 3)
+	s.refund(epoch+50*second, 3)
 	if got := s.take(epoch+80*second, 0, 0).Remaining; got != 9 {
 		t.Errorf("%d left, want all but the one of 59s", got)
 	}
@@ -292,9 +301,9 @@ func TestARefusedTakeLeavesNoTrace(t *testing.T) {
 		w := newWalk(t, s)
 		stir(t, s, w)
 		now := w.step(t)
-		s.roll(now)
+		s.advance(now)
 		before := s.clone()
-		if s.take(now, rapid.Int64Range(1, 20).Draw(t, "n"), rapid.Int64Range(0, 20).Draw(t, "hidden")).Allowed {
+		if s.take(now, rapid.Int64Range(1, 20).Draw(t, "n"), rapid.Int64Range(0, 20).Draw(t, "pending")).Allowed {
 			t.Skip("admitted")
 		}
 		if got, want := s.ledger().Cur, before.ledger().Cur; got != want {
@@ -304,41 +313,74 @@ func TestARefusedTakeLeavesNoTrace(t *testing.T) {
 	})
 }
 
-func TestHiddenIsHeldAgainstARequestAndNeverStored(t *testing.T) {
+func TestPendingIsHeldAgainstARequestAndNeverStored(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
 		s := k.draw(t)
 		w := newWalk(t, s)
 		stir(t, s, w)
 		now := w.step(t)
-		n, hidden := rapid.Int64Range(0, 6).Draw(t, "n"), rapid.Int64Range(0, 15).Draw(t, "hidden")
+		n, pending := rapid.Int64Range(0, 6).Draw(t, "n"), rapid.Int64Range(0, 15).Draw(t, "pending")
 		known, room := s.clone().take(now, n, 0), s.clone().take(now, 0, 0)
-		d := s.clone().take(now, n, hidden)
-		want := known.Allowed && n+hidden <= room.Remaining
+		d := s.clone().take(now, n, s.undrained(now, pending))
+		want := known.Allowed && n+pending <= room.Remaining
 		if !room.Allowed { // More is spent than the limit: nothing fits, not even 0.
 			want = false
 		}
 		if d.Allowed != want || d.Estimated != (known.Allowed && !want) {
-			t.Fatalf("take %d with %d hidden of Remaining %d: got %+v", n, hidden, room.Remaining, d)
+			t.Fatalf("take %d with %d pending of Remaining %d: got %+v", n, pending, room.Remaining, d)
 		}
 		if d.Estimated {
 			spent := s.clone()
-			spent.take(now, min(hidden, room.Remaining), 0)
-			want := spent.take(now, n, 0).RetryAfter
-			if hidden <= room.Remaining && d.RetryAfter != want || d.RetryAfter < want {
-				t.Fatalf("only %d hidden refused, RetryAfter: got %v, want that with them spent, %v", hidden, d.RetryAfter, want)
+			spent.take(now, min(pending, room.Remaining), 0)
+			want := spent.take(now, n, 0).Retry
+			if pending <= room.Remaining && d.Retry != want || d.Retry < want {
+				t.Fatalf("only %d pending refused, RetryAfter: got %v, want that with them spent, %v", pending, d.Retry, want)
 			}
 		}
-		if !d.Allowed && !d.Estimated && d.RetryAfter != known.RetryAfter {
-			t.Fatalf("RetryAfter: got %v, want that over the known counts, %v", d.RetryAfter, known.RetryAfter)
+		if !d.Allowed && !d.Estimated && d.Retry != known.Retry {
+			t.Fatalf("RetryAfter: got %v, want that over the known counts, %v", d.Retry, known.Retry)
 		}
 		left := room.Remaining
 		if d.Allowed {
 			left -= n
 		}
-		if d.Remaining != max(0, left-hidden) {
-			t.Fatalf("Remaining: got %d, want %d - %d", d.Remaining, left, hidden)
+		if d.Remaining != max(0, left-pending) {
+			t.Fatalf("Remaining: got %d, want %d - %d", d.Remaining, left, pending)
 		}
 	})
+}
+
+// What others are taken to have spent drains where the bucket is empty, from the last Merge on.
+func TestPendingDrainsWhileTheBucketIsEmpty(t *testing.T) {
+	const second = int64(time.Second)
+	for _, k := range bucketKinds {
+		for _, test := range []struct {
+			name          string
+			spent         int64 // at the Merge, 10 drain in a second
+			after         int64 // ms
+			pending, held int64
+		}{
+			{"at once", 0, 0, 40, 40},
+			{"3.5 seconds later", 0, 3500, 40, 5},
+			{"all of it has drained", 0, 3500, 30, 0},
+			{"not while the bucket drains itself", 20, 2000, 40, 40},
+			{"from when it is empty", 20, 3000, 40, 30},
+		} {
+			s := k.make(10, time.Second, 100)
+			start := epoch - epoch%s.span()
+			s.take(start, test.spent, 0)
+			s.merge(start, Report{Epoch: s.ledger().Epoch})
+			now := start + test.after*1e6
+			known := s.clone().take(now, 0, 0).Remaining
+			if got := known - s.take(now, 0, test.pending).Remaining; got != test.held {
+				t.Errorf("%s: %s: %d held against a request, want %d", k.name, test.name, got, test.held)
+			}
+		}
+		s := k.make(10, time.Second, 100)
+		if got := s.take(epoch+10*second, 0, 40).Remaining; got != 60 {
+			t.Errorf("%s: nothing was merged ever: %d left, want 60", k.name, got)
+		}
+	}
 }
 
 func TestAChangedLimitAppliesToWhatIsSpent(t *testing.T) {
@@ -358,8 +400,8 @@ func TestAChangedLimitAppliesToWhatIsSpent(t *testing.T) {
 		if d.Allowed || d.Remaining != 0 {
 			t.Errorf("%s: 3/1h after 15 spent: got %+v, want a refusal", k.name, d)
 		}
-		if low.clone().take(epoch+int64(d.RetryAfter)-1, 1, 0).Allowed || !low.take(epoch+int64(d.RetryAfter), 1, 0).Allowed {
-			t.Errorf("%s: 3/1h after 15 spent: RetryAfter %v is not exact", k.name, d.RetryAfter)
+		if low.clone().take(epoch+int64(d.Retry)-1, 1, 0).Allowed || !low.take(epoch+int64(d.Retry), 1, 0).Allowed {
+			t.Errorf("%s: 3/1h after 15 spent: RetryAfter %v is not exact", k.name, d.Retry)
 		}
 	}
 }
@@ -368,11 +410,11 @@ func TestALimitOfZeroRefusesAll(t *testing.T) {
 	for _, k := range kinds {
 		for _, extra := range []int64{0, 5} {
 			s := k.make(0, time.Minute, extra)
-			s.charge(epoch, 3)
-			if got, want := s.take(epoch, 1, 0), (Decision{RetryAfter: time.Minute}); got != want {
+			s.penalize(epoch, 3)
+			if got, want := s.take(epoch, 1, 0), (Decision{Waits: Waits{Retry: time.Minute}}); got != want {
 				t.Errorf("%s: got %+v, want %+v", k.name, got, want)
 			}
-			if got, want := s.take(epoch, 0, 7), (Decision{Allowed: true}); got != want {
+			if got, want := s.take(epoch, 0, 7), (Decision{Result: Result{Allowed: true}}); got != want {
 				t.Errorf("%s: nothing asked for: got %+v, want %+v", k.name, got, want)
 			}
 		}
@@ -385,7 +427,7 @@ func TestAPenaltyIsBounded(t *testing.T) {
 		w := newWalk(t, s)
 		limit, window := s.rule()
 		for range rapid.IntRange(1, 40).Draw(t, "penalties") {
-			s.charge(w.step(t), rapid.Int64Range(0, 30).Draw(t, "n"))
+			s.penalize(w.step(t), rapid.Int64Range(0, 30).Draw(t, "n"))
 		}
 		d := s.take(w.now, 1, 0)
 		longest := int64(window)
@@ -395,21 +437,21 @@ func TestAPenaltyIsBounded(t *testing.T) {
 		case "token_bucket", "gcra", "leaky_bucket":
 			longest = int64(window)/limit + 1
 		}
-		if int64(d.RetryAfter) > longest {
-			t.Fatalf("after penalties: RetryAfter %v, want at most %v", d.RetryAfter, time.Duration(longest))
+		if int64(d.Retry) > longest {
+			t.Fatalf("after penalties: RetryAfter %v, want at most %v", d.Retry, time.Duration(longest))
 		}
 	})
 }
 
 func TestAPenaltyKeepsTheNewestOfALog(t *testing.T) {
-	s := kinds[2].make(3, time.Second, 0)
+	s := slidingLog.make(3, time.Second, 0)
 	s.take(epoch, 3, 0)
 	for _, test := range []struct{ at, n, retry int64 }{{500, 1, 500}, {600, 1, 400}, {700, 50, 1000}, {800, 1, 900}} {
-		s.charge(epoch+test.at*1e6, test.n)
-		if got := millis(s.take(epoch+test.at*1e6, 1, 0).RetryAfter); got != test.retry {
+		s.penalize(epoch+test.at*1e6, test.n)
+		if got := millis(s.take(epoch+test.at*1e6, 1, 0).Retry); got != test.retry {
 			t.Errorf("charged %d at %d: RetryAfter %dms, want %dms", test.n, test.at, got, test.retry)
 		}
-		if got := s.(pair[LogState]).s.own; got != 3 {
+		if got := s.(keyed[LogState]).s.own; got != 3 {
 			t.Errorf("charged %d at %d: %d in the log, want 3", test.n, test.at, got)
 		}
 	}
@@ -417,7 +459,7 @@ func TestAPenaltyKeepsTheNewestOfALog(t *testing.T) {
 
 func TestAPenaltyFillsABucketToTheBrimAndCountsWhatItAdds(t *testing.T) {
 	const second = int64(time.Second)
-	for _, k := range kinds[3:] {
+	for _, k := range bucketKinds {
 		s := k.make(10, time.Second, 10)
 		start := epoch - epoch%second
 		s.take(start, 10, 0)
@@ -426,7 +468,7 @@ func TestAPenaltyFillsABucketToTheBrimAndCountsWhatItAdds(t *testing.T) {
 			if s.take(start+at, 1, 0).Allowed {
 				t.Fatalf("%s: admitted at %v", k.name, time.Duration(at))
 			}
-			s.charge(start+at, 1)
+			s.penalize(start+at, 1)
 			if got := s.level(start + at); got != 10 {
 				t.Fatalf("%s: level after a penalty: got %v, want the brim, 10", k.name, got)
 			}
@@ -477,17 +519,17 @@ func TestExtremesDoNotPanic(t *testing.T) {
 			n := amounts.Draw(t, "n")
 			switch rapid.IntRange(0, 9).Draw(t, "event") {
 			default:
-				d := s.take(now, n, amounts.Draw(t, "hidden"))
-				if d.Remaining < 0 || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Delay < 0 || d.Allowed && d.Estimated {
+				d := s.take(now, n, amounts.Draw(t, "pending"))
+				if d.Remaining < 0 || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Delay < 0 || d.Allowed && d.Estimated {
 					t.Fatalf("%+v", d)
 				}
 			case 4:
-				s.charge(now, n)
+				s.penalize(now, n)
 			case 5:
-				s.giveBack(now, n)
+				s.refund(now, n)
 			case 6:
 				e := s.ledger().Epoch - rapid.Int64Range(-1, 2).Draw(t, "age")
-				s.absorb(now, Report{Epoch: e, Elsewhere: n, Level: rapid.Float64().Draw(t, "level"), LevelAt: now}, Report{Epoch: rapid.Int64().Draw(t, "epoch"), Elsewhere: n})
+				s.merge(now, Report{Epoch: e, Elsewhere: n, Level: rapid.Float64().Draw(t, "level"), LevelAt: now}, Report{Epoch: rapid.Int64().Draw(t, "epoch"), Elsewhere: n})
 			case 7:
 				s.idle(now)
 				s.level(now)
@@ -505,7 +547,8 @@ func TestExtremesDoNotPanic(t *testing.T) {
 
 func TestLongLogsKeepTheirOrderAndTheirMemory(t *testing.T) {
 	const limit, window = 500, int64(time.Second)
-	a, s := SlidingLog{Limit: limit, Window: time.Second}, &LogState{}
+	k := keyOf[LogState](Params{Kind: SlidingLog, Limit: limit, Window: time.Second})
+	s := k.s
 	random := rand.New(rand.NewPCG(1, 2))
 	var admitted []int64
 	now := epoch
@@ -515,7 +558,7 @@ func TestLongLogsKeepTheirOrderAndTheirMemory(t *testing.T) {
 		for i := len(admitted) - 1; i >= 0 && now-admitted[i] < window; i-- {
 			in++
 		}
-		if got := a.Take(s, now, 1, 0).Allowed; got != (in < limit) {
+		if got := k.take(now, 1, 0).Allowed; got != (in < limit) {
 			t.Fatalf("with %d in the window: admitted %v", in, got)
 		} else if got {
 			admitted = append(admitted, now)
@@ -524,7 +567,7 @@ func TestLongLogsKeepTheirOrderAndTheirMemory(t *testing.T) {
 			t.Fatalf("room for %d hits, and %d in it, at limit %d", cap(s.hits), left, limit)
 		}
 	}
-	a.Take(s, now+window, 1, 0)
+	k.take(now+window, 1, 0)
 	if cap(s.hits) > 16 {
 		t.Errorf("room for %d hits after the log has emptied", cap(s.hits))
 	}

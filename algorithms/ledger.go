@@ -1,6 +1,9 @@
 package algorithms
 
-import "math"
+import (
+	"math"
+	"math/bits"
+)
 
 // A Count is what one key has spent in one epoch.
 type Count struct {
@@ -107,6 +110,14 @@ func (l *Ledger) Roll(epoch int64, live int) bool {
 	l.Epoch, l.Attempts = epoch, 0
 	l.Undone -= uint8(min(ahead, int64(l.Undone)))
 	return true
+}
+
+// within returns how far into the current epoch now is; ok is false where it is in another one. It is
+// for most requests, which so need no division.
+func (l *Ledger) within(now, span int64) (into int64, ok bool) {
+	hi, begin := bits.Mul64(uint64(l.Epoch), uint64(span))
+	ago := uint64(now) - begin
+	return int64(ago), hi == 0 && ago < uint64(span)
 }
 
 // hold makes room for live earlier epochs. A key never seen has it as well: what others spent in them may arrive.

@@ -272,7 +272,7 @@ func TestGiveBackLowersTheEpochThatWasCharged(t *testing.T) {
 
 // Nodes whose limits, bursts or queues differ count into the same epochs.
 func TestTheEpochsOfABucketDependOnItsWindowAlone(t *testing.T) {
-	for _, k := range kinds[3:] {
+	for _, k := range bucketKinds {
 		for window, want := range map[time.Duration]time.Duration{
 			100 * time.Millisecond: 10 * time.Second, 10 * time.Second: 10 * time.Second, time.Minute: time.Minute, 720 * time.Hour: 720 * time.Hour,
 		} {
@@ -280,8 +280,8 @@ func TestTheEpochsOfABucketDependOnItsWindowAlone(t *testing.T) {
 				for _, size := range []int64{0, 1, 100, 1 << 40} {
 					s := k.make(limit, window, size)
 					s.take(epoch, 1, 0)
-					if got := time.Duration(s.span()); got != want || s.live() != 1 {
-						t.Errorf("%s %d/%v of size %d: epochs of %v, %d live; want %v, 1", k.name, limit, window, size, got, s.live(), want)
+					if got := time.Duration(s.span()); got != want || s.history() != 1 {
+						t.Errorf("%s %d/%v of size %d: epochs of %v, %d live; want %v, 1", k.name, limit, window, size, got, s.history(), want)
 					}
 				}
 			}
@@ -293,7 +293,7 @@ func TestTheEpochsOfABucketDependOnItsWindowAlone(t *testing.T) {
 func TestWhatIsUnsentIsCarriedOverWhileItStands(t *testing.T) {
 	const minute = int64(time.Minute)
 	start := epoch - epoch%minute
-	for _, k := range kinds[3:] {
+	for _, k := range bucketKinds {
 		for _, test := range []struct {
 			name         string
 			limit        int64
@@ -314,7 +314,7 @@ func TestWhatIsUnsentIsCarriedOverWhileItStands(t *testing.T) {
 			if test.then > 0 {
 				s.take(start+minute, test.then, 0)
 			}
-			s.roll(start + test.epochs*minute)
+			s.advance(start + test.epochs*minute)
 			if got := s.ledger().Cur.Own; got != test.want {
 				t.Errorf("%s: %s: %d carried over, want %d", k.name, test.name, got, test.want)
 			}

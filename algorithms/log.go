@@ -1,5 +1,7 @@
 package algorithms
 
+import "time"
+
 // A LogState is what a sliding log remembers of one key. The zero value is a key never seen. Its owner locks.
 type LogState struct {
 	ledger Ledger
@@ -14,15 +16,156 @@ type LogState struct {
 	elsewhere *sixteenths
 }
 
-// sixteenths are the units that were spent elsewhere, by slices of a sixteenth of the window: n[age] in the slice age before newest. A slice can be
-// negative: what was given back lowers the slices before it, the newest first.
-type sixteenths struct {
-	newest int64
-	n      [slicesHeld]int64
+// log is the machine of SlidingLog. The ledger doesn't decide; it is what the sync sends and learns.
+type log struct{}
+
+// Take asks for n units.
+func (log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {
+	n, pending = max(n, 0), max(pending, 0)
+	s.advance(now, l.Window)
+	s.roll(l, now)
+	if l.N == 0 {
+		r, _ = l.closed(n, 0)
+		return r
+	}
+	r = decide(l.Size, s.used(l.Window), n, pending)
+	if r.Allowed && n > 0 {
+		s.add(n)
+	}
+	return r
 }
 
-// slicesHeld is 16 and the one that is partly in the window.
-const slicesHeld = 17
+// Waits works out the waits that are wanted.
+func (log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Waits) {
+	n, pending = max(n, 0), max(pending, 0)
+	late := s.advance(now, l.Window)
+	s.roll(l, now)
+	if l.N == 0 {
+		_, w = l.closed(n, want)
+		return w
+	}
+	others := s.others(l.Window)
+	used := addSat(s.own, others.total())
+	if want&WantRetry != 0 {
+		switch {
+		case n > l.Size:
+			w.Retry = time.Duration(l.Window)
+		case n > l.Size-used:
+			w.Retry = wait(late, s.until(others, l.Window, l.Size-n))
+		case n > l.Size-used-pending:
+			ns := l.Window // until what is pending leaves, were it spent now
+			if target := l.Size - n - pending; target >= 0 {
+				ns = min(ns, s.until(others, ns, target))
+			}
+			w.Retry = wait(late, ns)
+		}
+	}
+	if used == 0 {
+		return w
+	}
+	if want&WantNext != 0 {
+		if next := min(used, l.Size) - 1; w.Retry > 0 && next == l.Size-n {
+			w.Next = w.Retry // the unit that is waited for is the next one
+		} else {
+			w.Next = wait(late, s.until(others, l.Window, next))
+		}
+	}
+	if want&WantReset != 0 {
+		w.Reset = wait(late, s.empties(others, l.Window))
+	}
+	return w
+}
+
+// Refund removes n units from what was logged at the instant taken.
+func (log) Refund(s *LogState, l Limit, taken, n int64) {
+	n = max(n, 0)
+	epoch, _ := floorDivMod(taken, l.Window)
+	s.ledger.giveBack(epoch, n)
+	s.remove(taken, n, l.Window)
+}
+
+// Penalize logs n units unasked, at most Size in all: the oldest make room, as the newest are those
+// that keep a client waiting.
+func (log) Penalize(s *LogState, l Limit, now, n int64) {
+	s.advance(now, l.Window)
+	s.roll(l, now)
+	if n = min(n, l.Size); n <= 0 {
+		return
+	}
+	s.dropOldest(s.own - (l.Size - n))
+	s.add(n)
+}
+
+// Ledger returns the totals for the sync. They don't decide.
+func (log) Ledger(s *LogState) *Ledger { return &s.ledger }
+
+// Advance brings the ledger to the aligned window of now.
+func (log) Advance(s *LogState, l Limit, now int64) { s.roll(l, now) }
+
+// Merge logs what the others are newly known to have spent: in the current epoch as spent now, in
+// the former one as spent at its end. Neither is earlier than it was. An epoch that is not reported
+// keeps what is known of it.
+func (log) Merge(s *LogState, l Limit, now int64, reports []Report) {
+	s.advance(now, l.Window)
+	s.roll(l, now)
+	led := &s.ledger
+	_, into := floorDivMod(s.last, l.Window)
+	for _, r := range reports {
+		count, ok := led.At(r.Epoch)
+		if !ok {
+			continue
+		}
+		elsewhere, ago := max(0, r.Elsewhere), int64(0)
+		if r.Epoch < led.Epoch {
+			ago = into + 1
+		}
+		s.addElsewhere(ago, addSat(elsewhere, -count.Elsewhere), l.Window)
+		count.Elsewhere = elsewhere
+		led.Put(r.Epoch, count)
+		led.Settled = true
+	}
+}
+
+// Shift moves the instants, and the totals by the nearest number of whole windows.
+func (log) Shift(s *LogState, l Limit, now int64, by time.Duration) {
+	s.shift(int64(by), l.Window)
+	epoch, _ := floorDivMod(now, l.Window)
+	s.ledger.Shift(nearest(int64(by), l.Window), epoch)
+}
+
+// Level returns 0.
+func (log) Level(*LogState, Limit, int64) float64 { return 0 }
+
+// Idle reports whether nothing logged is left in the window and its epochs are over.
+func (log) Idle(s *LogState, l Limit, now int64) bool {
+	if now < s.last && (len(s.hits) > 0 || s.elsewhere != nil) {
+		return false
+	}
+	if l.N > 0 && s.counts(now, l.Window) {
+		return false
+	}
+	epoch, _ := floorDivMod(now, l.Window)
+	own, _ := s.ledger.holds(epoch, 1)
+	return !own
+}
+
+// roll brings the ledger to the epoch of now.
+func (s *LogState) roll(l Limit, now int64) {
+	if _, ok := s.ledger.within(now, l.Window); ok {
+		return
+	}
+	epoch, _ := floorDivMod(now, l.Window)
+	s.ledger.Roll(epoch, 1)
+}
+
+// used is how many units are in the window that ends at last.
+func (s *LogState) used(window int64) int64 {
+	if s.elsewhere == nil {
+		return s.own
+	}
+	others := s.others(window)
+	return addSat(s.own, others.total())
+}
 
 // advance drops what has left the window at now, and returns by how much now is behind the state where it is late. After a step of the clock what was
 // admitted in the future counts as admitted now.
@@ -190,99 +333,6 @@ func (s *LogState) shift(by, window int64) {
 	if s.elsewhere != nil {
 		s.elsewhere.newest = addSat(s.elsewhere.newest, nearest(by, sliceOf(window)))
 	}
-}
-
-// addElsewhere adds n units to the slice of an instant that is ago before the newest.
-func (s *LogState) addElsewhere(ago, n, window int64) {
-	if n == 0 {
-		return
-	}
-	newest, into := floorDivMod(s.last, sliceOf(window))
-	if s.elsewhere == nil {
-		s.elsewhere = &sixteenths{newest: newest}
-	}
-	s.elsewhere.advance(newest)
-	age := int64(0)
-	if ago > into {
-		age = min((ago-into-1)/sliceOf(window)+1, slicesHeld-1)
-	}
-	s.elsewhere.n[age] = addSat(s.elsewhere.n[age], n)
-}
-
-// advance makes slice the newest. Slices that are newer, after a step of the clock, are put into it.
-func (e *sixteenths) advance(slice int64) {
-	ahead := slice - e.newest
-	switch {
-	case ahead == 0:
-		return
-	case ahead >= slicesHeld:
-		e.n = [slicesHeld]int64{}
-	case ahead > 0:
-		copy(e.n[ahead:], e.n[:])
-		clear(e.n[:ahead])
-	case ahead <= -slicesHeld:
-		e.n = [slicesHeld]int64{e.sum()}
-	default:
-		var n [slicesHeld]int64
-		n[0] = sumOf(e.n[:1-ahead])
-		copy(n[1:], e.n[1-ahead:])
-		e.n = n
-	}
-	e.newest = slice
-}
-
-func (e *sixteenths) sum() int64 { return sumOf(e.n[:]) }
-
-func sumOf(ns []int64) (sum int64) {
-	for _, n := range ns {
-		sum = addSat(sum, n)
-	}
-	return sum
-}
-
-// sliceOf is the length of a slice.
-func sliceOf(window int64) int64 { return (window + 15) / 16 }
-
-// A fade is how the units of others leave the window: left[age] are those that count while the slices up to age are in it.
-type fade struct {
-	left [slicesHeld]int64
-	// oldest is the age of the oldest slice in the window, -1 where there is none.
-	oldest int
-	// leaves is the time until the slice of age 0 leaves.
-	leaves, slice int64
-}
-
-// others works out how the units of others leave the window that ends at last.
-func (s *LogState) others(window int64) fade {
-	f := fade{oldest: -1}
-	if s.elsewhere == nil {
-		return f
-	}
-	f.slice = sliceOf(window)
-	newest, into := floorDivMod(s.last, f.slice)
-	e := *s.elsewhere
-	e.advance(newest)
-	f.leaves = f.slice - into + window
-	var sum, left int64
-	for age, n := range e.n {
-		if f.after(age) <= 0 {
-			break
-		}
-		sum = addSat(sum, n)
-		left = max(left, sum)
-		f.left[age], f.oldest = left, age
-	}
-	return f
-}
-
-// after is the time until the slice of an age leaves.
-func (f *fade) after(age int) int64 { return f.leaves - int64(age)*f.slice }
-
-func (f *fade) total() int64 {
-	if f.oldest < 0 {
-		return 0
-	}
-	return f.left[f.oldest]
 }
 
 // until is the wait until no more than target (>= 0) units count.

@@ -6,24 +6,24 @@ import (
 )
 
 func TestALogKeepsWhatAnUnreportedEpochHolds(t *testing.T) {
-	log, s := SlidingLog{Limit: 10, Window: time.Minute}, LogState{}
+	log := keyOf[LogState](Params{Kind: SlidingLog, Limit: 10, Window: time.Minute})
 	at := func(sec int64) int64 { return sec * int64(time.Second) }
-	log.Absorb(&s, at(50), []Report{{Epoch: 0, Elsewhere: 10}})
-	log.Take(&s, at(80), 0, 0)
-	log.Ledger(&s).Settled = false                             // the table does this for a key that paused,
-	log.Absorb(&s, at(80), []Report{{Epoch: 1, Elsewhere: 0}}) // and asks for nothing that it knows to be final
-	if d := log.Take(&s, at(81), 1, 0); d.Allowed {
+	log.merge(at(50), Report{Epoch: 0, Elsewhere: 10})
+	log.take(at(80), 0, 0)
+	log.ledger().Settled = false                      // the table does this for a key that paused,
+	log.merge(at(80), Report{Epoch: 1, Elsewhere: 0}) // and asks for nothing that it knows to be final
+	if d := log.take(at(81), 1, 0); d.Allowed {
 		t.Errorf("10 of 10 were spent elsewhere 31 s ago: got %+v, want a refusal", d)
 	}
 }
 
 func TestALogGivesBackOnlyWhatIsInTheWindow(t *testing.T) {
-	log, s := SlidingLog{Limit: 2, Window: time.Minute}, LogState{}
+	log := keyOf[LogState](Params{Kind: SlidingLog, Limit: 2, Window: time.Minute})
 	at := func(sec int64) int64 { return sec * int64(time.Second) }
-	log.Take(&s, at(0), 1, 0)
-	log.Take(&s, at(70), 1, 0)
-	log.Return(&s, at(0), 1) // later than a window after it was taken
-	if d := log.Take(&s, at(70), 0, 0); d.Remaining != 1 {
+	log.take(at(0), 1, 0)
+	log.take(at(70), 1, 0)
+	log.refund(at(0), 1) // later than a window after it was taken
+	if d := log.take(at(70), 0, 0); d.Remaining != 1 {
 		t.Errorf("what was taken 70 s ago is given back: %+v, want one remaining, as the request of now still counts", d)
 	}
 }

@@ -9,101 +9,155 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A subject is an algorithm together with one state, so that one test can be told of all of them.
+// A subject is one key under one limit, so that one test can be told of all kinds.
 type subject interface {
-	take(now, n, hidden int64) Decision
-	charge(now, n int64)
-	giveBack(taken, n int64)
-	absorb(now int64, reports ...Report)
+	take(now, n, pending int64) Decision
+	waits(now, n, pending int64, want Want) Waits
+	// undrained is how much must be pending at now so that so much of it is held against a request.
+	undrained(now, pending int64) int64
+	penalize(now, n int64)
+	refund(taken, n int64)
+	merge(now int64, reports ...Report)
 	idle(now int64) bool
 	shift(now int64, by time.Duration)
 	ledger() *Ledger
-	roll(now int64)
+	advance(now int64)
 	span() int64
-	live() int
+	history() int
 	level(now int64) float64
 	rule() (int64, time.Duration)
 
-	// clone is the same algorithm with a deep copy of the state, fresh with a zero state.
+	// clone is the same limit with a deep copy of the state, fresh with a zero state.
 	clone() subject
 	fresh() subject
-	// with shares the state under another limit, brief by parameters that are Brief.
+	// with shares the state under another limit.
 	with(limit int64) subject
-	brief() subject
 	state() any
 }
 
-type pair[S any] struct {
-	alg  Algorithm[S]
-	s    *S
-	copy func(*S) *S
-	// make is the same kind with another limit.
-	make func(limit int64, brief bool) Algorithm[S]
+// allWaits are those that there are where nothing was denied, and those where something was.
+const allWaits = WantNext | WantReset
+
+type keyed[S any] struct {
+	Params
+	machine Machine[S]
+	limit   Limit
+	s       *S
+	// of is the same kind with another limit.
+	of func(limit int64) Params
 }
 
-func (p pair[S]) take(now, n, hidden int64) Decision { return p.alg.Take(p.s, now, n, hidden) }
-func (p pair[S]) charge(now, n int64)                { p.alg.Charge(p.s, now, n) }
-func (p pair[S]) giveBack(taken, n int64)            { p.alg.Return(p.s, taken, n) }
-func (p pair[S]) absorb(now int64, r ...Report)      { p.alg.Absorb(p.s, now, r) }
-func (p pair[S]) idle(now int64) bool                { return p.alg.Idle(p.s, now) }
-func (p pair[S]) shift(now int64, by time.Duration)  { p.alg.Shift(p.s, now, by) }
-func (p pair[S]) ledger() *Ledger                    { return p.alg.Ledger(p.s) }
-func (p pair[S]) roll(now int64)                     { p.alg.Roll(p.s, now) }
-func (p pair[S]) span() int64                        { return int64(p.alg.Span(p.s)) }
-func (p pair[S]) live() int                          { return p.alg.Live() }
-func (p pair[S]) level(now int64) float64            { return p.alg.Level(p.s, now) }
-func (p pair[S]) rule() (int64, time.Duration)       { return p.alg.Rule() }
-func (p pair[S]) clone() subject                     { p.s = p.copy(p.s); return p }
-func (p pair[S]) fresh() subject                     { p.s = new(S); return p }
-func (p pair[S]) with(limit int64) subject           { p.alg = p.make(limit, false); return p }
-func (p pair[S]) state() any                         { return p.s }
-
-func (p pair[S]) brief() subject {
-	limit, _ := p.alg.Rule()
-	p.alg = p.make(limit, true)
-	return p
+// keyOf is a key never seen under a limit.
+func keyOf[S any](p Params) keyed[S] {
+	return keyed[S]{p, MachineOf[S](p.Kind), p.Compile(), new(S), func(limit int64) Params {
+		p.Limit = limit
+		return p
+	}}
 }
 
-// A kind makes subjects. extra is the buckets of a sliding window, the burst of a bucket, and one more than the queue of a leaky bucket.
+func (k keyed[S]) take(now, n, pending int64) Decision {
+	r, want := k.machine.Take(k.s, k.limit, now, n, pending), allWaits
+	if !r.Allowed {
+		want |= WantRetry
+	}
+	return Decision{r, k.waits(now, n, pending, want)}
+}
+
+func (k keyed[S]) waits(now, n, pending int64, want Want) Waits {
+	return k.machine.Waits(k.s, k.limit, now, n, pending, want)
+}
+
+func (k keyed[S]) undrained(now, pending int64) int64 {
+	if s, ok := k.clone().state().(*BucketState); ok && s.absorbed != nil {
+		s.advance(k.limit, now)
+		pending += s.absorbed.idle.whole
+	}
+	return pending
+}
+
+func (k keyed[S]) penalize(now, n int64)             { k.machine.Penalize(k.s, k.limit, now, n) }
+func (k keyed[S]) refund(taken, n int64)             { k.machine.Refund(k.s, k.limit, taken, n) }
+func (k keyed[S]) merge(now int64, r ...Report)      { k.machine.Merge(k.s, k.limit, now, r) }
+func (k keyed[S]) idle(now int64) bool               { return k.machine.Idle(k.s, k.limit, now) }
+func (k keyed[S]) shift(now int64, by time.Duration) { k.machine.Shift(k.s, k.limit, now, by) }
+func (k keyed[S]) ledger() *Ledger                   { return k.machine.Ledger(k.s) }
+func (k keyed[S]) advance(now int64)                 { k.machine.Advance(k.s, k.limit, now) }
+func (k keyed[S]) span() int64                       { return int64(k.Epoch()) }
+func (k keyed[S]) history() int                      { return k.limit.History }
+func (k keyed[S]) level(now int64) float64           { return k.machine.Level(k.s, k.limit, now) }
+func (k keyed[S]) rule() (int64, time.Duration)      { return k.Limit, k.Window }
+func (k keyed[S]) fresh() subject                    { k.s = new(S); return k }
+func (k keyed[S]) state() any                        { return k.s }
+
+func (k keyed[S]) clone() subject {
+	switch s := any(k.s).(type) {
+	case *WindowState:
+		k.s = any(copyWindow(s)).(*S)
+	case *BucketState:
+		k.s = any(copyBucket(s)).(*S)
+	case *LogState:
+		k.s = any(copyLog(s)).(*S)
+	}
+	return k
+}
+
+func (k keyed[S]) with(limit int64) subject {
+	k.Params = k.of(limit)
+	k.limit = k.Params.Compile()
+	return k
+}
+
+// A kind makes subjects.
 type kind struct {
+	Kind
 	name string
-	make func(limit int64, window time.Duration, extra int64) subject
 }
 
-// kinds are all there are.
-var kinds = []kind{
-	{"fixed_window", func(limit int64, window time.Duration, _ int64) subject {
-		return pairOf(copyWindow, limit, func(limit int64, brief bool) Algorithm[WindowState] { return FixedWindow{limit, window, brief} })
-	}},
-	{"sliding_window", func(limit int64, window time.Duration, extra int64) subject {
-		return pairOf(copyWindow, limit, func(limit int64, brief bool) Algorithm[WindowState] {
-			return SlidingWindow{limit, window, int(min(extra, 40)), brief}
-		})
-	}},
-	{"sliding_log", func(limit int64, window time.Duration, _ int64) subject {
-		return pairOf(copyLog, limit, func(limit int64, brief bool) Algorithm[LogState] { return SlidingLog{limit, window, brief} })
-	}},
-	{"token_bucket", func(limit int64, window time.Duration, extra int64) subject {
-		return pairOf(copyBucket, limit, func(limit int64, brief bool) Algorithm[BucketState] {
-			return TokenBucket{limit, window, extra, brief}
-		})
-	}},
-	{"gcra", func(limit int64, window time.Duration, extra int64) subject {
-		return pairOf(copyBucket, limit, func(limit int64, brief bool) Algorithm[BucketState] { return GCRA{limit, window, extra, brief} })
-	}},
-	{"leaky_bucket", func(limit int64, window time.Duration, extra int64) subject {
-		return pairOf(copyBucket, limit, func(limit int64, brief bool) Algorithm[BucketState] {
-			queue := extra - 1
-			if extra <= 0 {
-				queue = limit - 1
-			}
-			return LeakyBucket{limit, window, queue, brief}
-		})
-	}},
+func kindOf(k Kind) kind { return kind{k, k.String()} }
+
+var (
+	fixedWindow   = kindOf(FixedWindow)
+	slidingWindow = kindOf(SlidingWindow)
+	slidingLog    = kindOf(SlidingLog)
+	tokenBucket   = kindOf(TokenBucket)
+	gcra          = kindOf(GCRA)
+	leakyBucket   = kindOf(LeakyBucket)
+
+	windowKinds = []kind{fixedWindow, slidingWindow}
+	bucketKinds = []kind{tokenBucket, gcra, leakyBucket}
+	kinds       = append(append(slices.Clone(windowKinds), slidingLog), bucketKinds...)
+)
+
+// make makes a subject. extra is the buckets of a sliding window, the burst of a bucket, and one
+// more than the queue of a leaky bucket.
+func (k kind) make(limit int64, window time.Duration, extra int64) subject {
+	of := func(limit int64) Params {
+		p := Params{Kind: k.Kind, Limit: limit, Window: window}
+		switch {
+		case k == slidingWindow:
+			p.Buckets = int(min(extra, 40))
+		case k == leakyBucket && extra > 0:
+			p.Queue = extra - 1
+		case k == leakyBucket:
+			p.Queue = limit - 1
+		default:
+			p.Burst = extra
+		}
+		return p
+	}
+	switch {
+	case k.Windowed():
+		return subjectOf[WindowState](of, limit)
+	case k.Logged():
+		return subjectOf[LogState](of, limit)
+	}
+	return subjectOf[BucketState](of, limit)
 }
 
-func pairOf[S any](copy func(*S) *S, limit int64, make func(limit int64, brief bool) Algorithm[S]) subject {
-	return pair[S]{make(limit, false), new(S), copy, make}
+func subjectOf[S any](of func(limit int64) Params, limit int64) subject {
+	k := keyOf[S](of(limit))
+	k.of = of
+	return k
 }
 
 func copyLedger(l Ledger) Ledger {
@@ -202,15 +256,15 @@ func stir(t *rapid.T, s subject, w *walk) {
 			s.take(now, n, 0)
 		case 6:
 			if s.take(now, n, 0).Allowed {
-				s.giveBack(now, n)
+				s.refund(now, n)
 			}
 		case 7:
-			s.charge(now, n)
+			s.penalize(now, n)
 		case 8:
-			s.roll(now)
-			s.absorb(now, drawReports(t, s, now)...)
+			s.advance(now)
+			s.merge(now, drawReports(t, s, now)...)
 		case 9:
-			s.roll(now)
+			s.advance(now)
 			l := s.ledger()
 			l.Settle(l.Epoch, l.Cur.Acked, l.Cur.Own, l.Cur.Own+l.Cur.Elsewhere, false, false)
 		}
@@ -239,8 +293,9 @@ func drawReports(t *rapid.T, s subject, now int64) []Report {
 func alike(t *rapid.T, a, b subject, w walk) {
 	t.Helper()
 	for i := range rapid.IntRange(1, 12).Draw(t, "future") {
-		n, hidden := rapid.Int64Range(0, 4).Draw(t, "n"), rapid.Int64Range(0, 3).Draw(t, "hidden")
-		da, db := a.take(w.now, n, hidden), b.take(w.now, n, hidden)
+		n, pending := rapid.Int64Range(0, 4).Draw(t, "n"), rapid.Int64Range(0, 3).Draw(t, "pending")
+		da := a.take(w.now, n, a.undrained(w.now, pending))
+		db := b.take(w.now, n, b.undrained(w.now, pending))
 		if da != db {
 			t.Fatalf("take %d of the future, %d units at %d:\n got %+v\nwant %+v", i, n, w.now, da, db)
 		}

@@ -2,70 +2,80 @@ package algorithms
 
 import "time"
 
-// A WindowState is what a window algorithm remembers of one key: counts by epoch, nothing else. The zero value is a key never seen.
-// Its owner locks.
+// A WindowState is what a window remembers of one key: counts by epoch, nothing else.
 type WindowState struct {
 	ledger Ledger
 }
 
-// counters is the kernel of the window algorithms. Time is cut into epochs of span nanoseconds. The current epoch and the live-1 before
-// it count in full, and the one before those in the proportion in which a window that ends now still covers it. With live 0 only the
-// current epoch counts. With a fifth field the compiler would no longer keep it in registers.
-type counters struct {
-	limit  int64
-	window time.Duration
-	span   int64
-	live   int
+// window is the machine of SlidingWindow and FixedWindow. What it decides by is the ledger.
+type window struct{}
+
+// Take asks for n units.
+func (window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
+	n, pending = max(n, 0), max(pending, 0)
+	c := countersOf(l)
+	into := c.advance(&s.ledger, now)
+	if l.N == 0 {
+		r, _ = l.closed(n, 0)
+		return r
+	}
+	r = decide(l.Size, c.used(&s.ledger, into), n, pending)
+	if r.Allowed {
+		s.ledger.Cur.Own += n
+	}
+	return r
 }
 
-func (c counters) take(s *WindowState, now, n, hidden int64, brief bool) Decision {
-	n, hidden = max(n, 0), max(hidden, 0)
-	into := c.roll(s, now)
-	if c.limit <= 0 {
-		return closed(n, c.window)
+// Waits works out the waits that are wanted.
+func (window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (w Waits) {
+	n, pending = max(n, 0), max(pending, 0)
+	c := countersOf(l)
+	into := c.advance(&s.ledger, now)
+	if l.N == 0 {
+		_, w = l.closed(n, want)
+		return w
 	}
-	l := &s.ledger
-	used := c.used(l, into)
-	d := Decision{Limit: c.limit}
-	d.Allowed, d.Estimated = verdict(c.limit, used, n, hidden)
-	switch {
-	case d.Allowed:
-		l.Cur.Own += n
-		used += n
-	case d.Estimated:
-		own := l.Cur.Own
-		l.Cur.Own = addSat(own, hidden)
-		d.RetryAfter = c.until(l, into, c.limit-n)
-		l.Cur.Own = own
-	case n > c.limit:
-		d.RetryAfter = c.window
-	default:
-		d.RetryAfter = c.until(l, into, c.limit-n)
+	used := c.used(&s.ledger, into)
+	if want&WantRetry != 0 {
+		w.Retry = c.retry(&s.ledger, l, into, used, n, pending)
 	}
-	d.Remaining = remaining(c.limit, used, hidden)
-	if used > 0 && !(brief && d.Allowed && n > 0) {
-		if next := min(used, c.limit) - 1; d.RetryAfter > 0 && next == c.limit-n {
-			d.NextAfter = d.RetryAfter // the unit that is waited for is the next one
+	if used == 0 {
+		return w
+	}
+	if want&WantNext != 0 {
+		if next := min(used, l.Size) - 1; w.Retry > 0 && next == l.Size-n {
+			w.Next = w.Retry // the unit that is waited for is the next one
 		} else {
-			d.NextAfter = c.until(l, into, next)
+			w.Next = c.until(&s.ledger, into, next)
 		}
-		d.ResetAfter = c.until(l, into, 0)
 	}
-	return d
+	if want&WantReset != 0 {
+		w.Reset = c.until(&s.ledger, into, 0)
+	}
+	return w
 }
 
-func (c counters) charge(s *WindowState, now, n int64) {
-	c.roll(s, now)
-	s.ledger.Cur.Own = addSat(s.ledger.Cur.Own, max(n, 0))
-}
-
-func (c counters) giveBack(s *WindowState, taken, n int64) {
-	epoch, _ := floorDivMod(taken, c.span)
+// Refund gives n units back to the sub-window of the instant taken.
+func (window) Refund(s *WindowState, l Limit, taken, n int64) {
+	epoch, _ := floorDivMod(taken, l.subWindow())
 	s.ledger.giveBack(epoch, n)
 }
 
-func (c counters) absorb(s *WindowState, now int64, reports []Report) {
-	c.roll(s, now)
+// Penalize counts n units as spent.
+func (window) Penalize(s *WindowState, l Limit, now, n int64) {
+	countersOf(l).advance(&s.ledger, now)
+	s.ledger.Cur.Own = addSat(s.ledger.Cur.Own, max(n, 0))
+}
+
+// Ledger returns the counts that decide.
+func (window) Ledger(s *WindowState) *Ledger { return &s.ledger }
+
+// Advance brings the ledger to the sub-window of now.
+func (window) Advance(s *WindowState, l Limit, now int64) { countersOf(l).advance(&s.ledger, now) }
+
+// Merge sets what other nodes spent, sub-window by sub-window.
+func (window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
+	countersOf(l).advance(&s.ledger, now)
 	for _, r := range reports {
 		if count, ok := s.ledger.At(r.Epoch); ok {
 			count.Elsewhere = max(0, r.Elsewhere)
@@ -75,22 +85,41 @@ func (c counters) absorb(s *WindowState, now int64, reports []Report) {
 	}
 }
 
-func (c counters) idle(s *WindowState, now int64) bool {
-	epoch, _ := floorDivMod(now, c.span)
-	own, elsewhere := s.ledger.holds(epoch, c.live)
+// Shift moves the counts by the nearest number of whole sub-windows.
+func (window) Shift(s *WindowState, l Limit, now int64, by time.Duration) {
+	epoch, _ := floorDivMod(now, l.subWindow())
+	s.ledger.Shift(nearest(int64(by), l.subWindow()), epoch)
+}
+
+// Level returns 0.
+func (window) Level(*WindowState, Limit, int64) float64 { return 0 }
+
+// Idle reports whether nothing was spent in any sub-window that still counts.
+func (window) Idle(s *WindowState, l Limit, now int64) bool {
+	epoch, _ := floorDivMod(now, l.subWindow())
+	own, elsewhere := s.ledger.holds(epoch, l.History)
 	return !own && !elsewhere
 }
 
-func (c counters) shift(s *WindowState, now int64, by time.Duration) {
-	epoch, _ := floorDivMod(now, c.span)
-	s.ledger.Shift(nearest(int64(by), c.span), epoch)
+// counters are how counts by epoch add up. Time is cut into epochs of span nanoseconds. The
+// current epoch and the history-1 before it count in full, and the one before those in the
+// proportion in which a window that ends now still covers it. With history 0 only the current
+// epoch counts.
+type counters struct {
+	span    int64
+	history int
 }
 
-// roll brings the ledger to the epoch of now and returns how far into the ledger's epoch now is. It is negative for a
-// request that is late: it counts as if it came at the start of that epoch.
-func (c counters) roll(s *WindowState, now int64) (into int64) {
+func countersOf(l Limit) counters { return counters{l.subWindow(), l.History} }
+
+// advance brings the ledger to the epoch of now and returns how far into the ledger's epoch now is.
+// It is negative for a request that is late: it counts as if it came at the start of that epoch.
+func (c counters) advance(l *Ledger, now int64) (into int64) {
+	into, ok := l.within(now, c.span)
+	if ok {
+		return into
+	}
 	epoch, into := floorDivMod(now, c.span)
-	l := &s.ledger
 	if l.Epoch == epoch+1 {
 		if c.span-into <= lateness(c.span) {
 			return into - c.span
@@ -99,18 +128,19 @@ func (c counters) roll(s *WindowState, now int64) (into int64) {
 		return into
 	}
 	if l.Epoch != epoch {
-		l.Roll(epoch, c.live)
+		l.Roll(epoch, c.history)
 	}
 	return into
 }
 
-// used is how many units count at an instant, rounded up. As all that is compared with it is whole, rounding up loses nothing:
-// a weighted sum fits under a whole number if and only if the next whole number above it does.
+// used is how many units count at an instant, rounded up. As all that is compared with it is
+// whole, rounding up loses nothing: a weighted sum fits under a whole number if and only if the
+// next whole number above it does.
 func (c counters) used(l *Ledger, into int64) int64 {
-	if c.live == 0 {
+	if c.history == 0 {
 		return l.Cur.Total()
 	}
-	fading := l.age(c.live)
+	fading := l.age(c.history)
 	if into > 0 && fading > 0 {
 		fading = mulDivUp(fading, c.span-into, c.span)
 	}
@@ -120,16 +150,33 @@ func (c counters) used(l *Ledger, into int64) int64 {
 // full is the sum of the epochs that count in full.
 func (c counters) full(l *Ledger) int64 {
 	full := l.Cur.Total()
-	for age := 1; age < c.live; age++ {
+	for age := 1; age < c.history; age++ {
 		full = addSat(full, l.age(age))
 	}
 	return full
 }
 
-// until is the wait until no more than target (>= 0) units count. It walks the epochs to come: in each, one more
-// falls out of the sum and the next begins to fade.
+// retry is the wait until n units are admitted that are not now.
+func (c counters) retry(led *Ledger, l Limit, into, used, n, pending int64) time.Duration {
+	switch {
+	case n > l.Size:
+		return time.Duration(l.Window)
+	case n > l.Size-used:
+		return c.until(led, into, l.Size-n)
+	case n <= l.Size-used-pending:
+		return 0
+	}
+	own := led.Cur.Own
+	led.Cur.Own = addSat(own, pending) // as if it were spent now
+	wait := c.until(led, into, l.Size-n)
+	led.Cur.Own = own
+	return wait
+}
+
+// until is the wait until no more than target (>= 0) units count. It walks the epochs to come: in
+// each, one more falls out of the sum and the next begins to fade.
 func (c counters) until(l *Ledger, into, target int64) time.Duration {
-	if c.live == 0 {
+	if c.history == 0 {
 		if l.Cur.Total() <= target {
 			return 0
 		}
@@ -138,10 +185,10 @@ func (c counters) until(l *Ledger, into, target int64) time.Duration {
 	full, from := c.full(l), max(into, 0)
 	for ahead := 0; ; ahead++ {
 		if full <= target {
-			from = max(from, c.fadesTo(l.age(c.live-ahead), target-full))
+			from = max(from, c.fadesTo(l.age(c.history-ahead), target-full))
 			return time.Duration(int64(ahead)*c.span + from - into)
 		}
-		full -= l.age(c.live - 1 - ahead)
+		full -= l.age(c.history - 1 - ahead)
 		from = 0
 	}
 }

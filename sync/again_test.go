@@ -18,7 +18,7 @@ import (
 func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate = 10 * time.Second
-		alg := algorithms.FixedWindow{Limit: 1_000_000, Window: 1000 * time.Hour}
+		alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1_000_000, Window: 1000 * time.Hour}
 		store, random := newLuaStore(t), rand.New(rand.NewPCG(3, 3))
 		defer store.state.Close()
 		net := &network{random: rand.New(rand.NewPCG(4, 4))} // the loops of the nodes use it
@@ -29,14 +29,14 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 		}
 		var nodes [2]node
 		for i := range nodes {
-			n := node{Table: table.New[algorithms.WindowState](1000), Replicator: NewReplicator(&wire{net: net, store: store}, "test", time.Second, wallClock, zap.NewNop())}
+			n := node{Table: tableOf[algorithms.WindowState](alg, 1000), Replicator: NewReplicator(&wire{net: net, store: store}, "test", time.Second, wallClock, zap.NewNop())}
 			n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
-			n.Configure(table.Background[algorithms.WindowState]{Algorithm: alg, Rate: rate, Early: true, Lagging: true, Wake: n.Wake}, 1000)
+			n.Configure(table.Background{Params: alg, Rate: rate, Early: true, Lagging: true, Wake: n.Wake}, 1000)
 			n.Attach(n.Source, rate)
 			nodes[i] = n
 		}
 		count := func(i int, n int64) {
-			nodes[i].Take(alg, table.KeyOf([]byte("k")), []byte("k"), wallClock(), n)
+			nodes[i].Take(alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), n, 0)
 		}
 		knows := func(i int) int64 {
 			sum := nodes[i].Totals(wallClock())

@@ -23,13 +23,13 @@ const (
 	steppedWindow = time.Minute
 )
 
-func newStepped[S any](kind byte, alg algorithms.Algorithm[S]) *stepped {
-	tab := table.New[S](100)
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second}, 100)
+func newStepped[S any](kind byte, alg algorithms.Params) *stepped {
+	tab := tableOf[S](alg, 100)
+	tab.Configure(table.Background{Params: alg, Rate: time.Second}, 100)
 	raw := []byte("k")
 	s := &stepped{now: 1_700_000_000_000_000_000}
-	s.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: steppedWindow, Buckets: 1, Live: alg.Live()})
-	s.take = func(now int64) bool { return tab.Take(alg, table.KeyOf(raw), raw, now, 1).Allowed }
+	s.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: steppedWindow, Buckets: 1, Live: alg.Compile().History})
+	s.take = func(now int64) bool { return tab.Take(alg.Compile(), table.KeyOf(raw), raw, now, 1, 0).Allowed }
 	return s
 }
 
@@ -68,16 +68,16 @@ func TestStepsOfTheServersClock(t *testing.T) {
 		make func() *stepped
 	}{
 		"fixed window": {2 * steppedLimit, func() *stepped {
-			return newStepped[algorithms.WindowState]('f', algorithms.FixedWindow{Limit: steppedLimit, Window: steppedWindow})
+			return newStepped[algorithms.WindowState]('f', algorithms.Params{Kind: algorithms.FixedWindow, Limit: steppedLimit, Window: steppedWindow})
 		}},
 		"sliding window": {2 * steppedLimit, func() *stepped {
-			return newStepped[algorithms.WindowState]('s', algorithms.SlidingWindow{Limit: steppedLimit, Window: steppedWindow, Buckets: 1})
+			return newStepped[algorithms.WindowState]('s', algorithms.Params{Kind: algorithms.SlidingWindow, Limit: steppedLimit, Window: steppedWindow, Buckets: 1})
 		}},
 		"sliding log": {steppedLimit * 6 / 5, func() *stepped {
-			return newStepped[algorithms.LogState]('l', algorithms.SlidingLog{Limit: steppedLimit, Window: steppedWindow})
+			return newStepped[algorithms.LogState]('l', algorithms.Params{Kind: algorithms.SlidingLog, Limit: steppedLimit, Window: steppedWindow})
 		}},
 		"token bucket": {steppedLimit * 6 / 5, func() *stepped {
-			return newStepped[algorithms.BucketState]('t', algorithms.TokenBucket{Limit: steppedLimit, Window: steppedWindow, Burst: steppedLimit})
+			return newStepped[algorithms.BucketState]('t', algorithms.Params{Kind: algorithms.TokenBucket, Limit: steppedLimit, Window: steppedWindow, Burst: steppedLimit})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestStepsOfTheServersClock(t *testing.T) {
 // A beat may be answered before it is noticed that the machine was asleep. It takes the time that has passed for a step of the server's clock, and the
 // next one takes that back: in the end that time has passed.
 func TestSleepThatABeatNoticesFirst(t *testing.T) {
-	s := newStepped[algorithms.WindowState]('f', algorithms.FixedWindow{Limit: steppedLimit, Window: steppedWindow})
+	s := newStepped[algorithms.WindowState]('f', algorithms.Params{Kind: algorithms.FixedWindow, Limit: steppedLimit, Window: steppedWindow})
 	s.run(5 * time.Minute)
 	for s.take(s.now) {
 	}

@@ -34,26 +34,26 @@ type trader struct {
 // newTrader has keys that the server knows already, with counters of an hour: windows or buckets.
 func newTrader(tb testing.TB, keys int, buckets bool) *trader {
 	if buckets {
-		alg := algorithms.TokenBucket{Limit: 1 << 30, Window: time.Hour, Burst: 1 << 30}
+		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 30, Window: time.Hour, Burst: 1 << 30}
 		return traderOf[algorithms.BucketState](tb, keys, alg, 't')
 	}
-	return traderOf[algorithms.WindowState](tb, keys, algorithms.SlidingWindow{Limit: 1 << 30, Window: time.Hour, Buckets: 1}, 's')
+	return traderOf[algorithms.WindowState](tb, keys, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}, 's')
 }
 
-func traderOf[S any](tb testing.TB, keys int, alg algorithms.Algorithm[S], kind byte) *trader {
+func traderOf[S any](tb testing.TB, keys int, alg algorithms.Params, kind byte) *trader {
 	server := redistest.Start(tb)
 	server.Do("CONFIG", "SET", "slowlog-log-slower-than", "5000", "slowlog-max-len", "100000")
-	tab := table.New[S](keys)
+	tab := tableOf[S](alg, keys)
 	x := &trader{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keys}
-	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, Buckets: 1, Live: alg.Live()})
+	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, Buckets: 1, Live: alg.Compile().History})
 	x.at = &attachment{to: x.rep, name: "z"}
 	x.at.rate.Store(int64(time.Second))
 	now := wallClock() // time stands still: no epoch ends meanwhile
 	x.rep.now = func() int64 { return now }
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second}, keys)
+	tab.Configure(table.Background{Params: alg, Rate: time.Second}, keys)
 	x.touch = func(key int) {
 		raw := binary.BigEndian.AppendUint64(make([]byte, 0, 8), uint64(key))
-		tab.Take(alg, table.KeyOf(raw), raw, now, 1)
+		tab.Take(alg.Compile(), table.KeyOf(raw), raw, now, 1, 0)
 	}
 	x.drain = func(most int) []table.Message {
 		return tab.Drain(now, most, false, nil)
@@ -231,7 +231,7 @@ func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
 	for _, c := range []struct{ buckets, early, all int64 }{{1, 2, 6}, {31, 2, 40}} {
-		alg := algorithms.SlidingWindow{Limit: 1000, Window: time.Duration(c.buckets) * 10 * time.Hour, Buckets: int(c.buckets)}
+		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: time.Duration(c.buckets) * 10 * time.Hour, Buckets: int(c.buckets)}
 		key := fmt.Sprint("new ", c.buckets)
 		n := startNode(t, client, alg, time.Hour, wallClock)
 		past := table.Message{ID: table.IDOf([]byte(key)), Epoch: wallClock()/int64(10*time.Hour) - 15, Span: 10 * time.Hour}

@@ -48,9 +48,9 @@ func manyTables(t *testing.T, n int) *tables {
 	m.logs = logs
 	m.rep = NewReplicator(&slowWire{m.wire, tripTime, m.called}, "test", 10*time.Second, wallClock, zap.New(core))
 	for i := range n {
-		tb := table.New[algorithms.WindowState](1000)
+		tb := tableOf[algorithms.WindowState](anHour, 1000)
 		source := NewSource(tb, Spec{Zone: fmt.Sprint("z", i), Kind: 'f', Window: time.Hour, Buckets: 1})
-		tb.Configure(table.Background[algorithms.WindowState]{Algorithm: anHour, Rate: time.Hour, Lagging: true, Wake: source.Wake}, 1000)
+		tb.Configure(table.Background{Params: anHour, Rate: time.Hour, Lagging: true, Wake: source.Wake}, 1000)
 		m.rep.Attach(source, time.Hour)
 		m.sources, m.tables = append(m.sources, source), append(m.tables, tb)
 	}
@@ -65,7 +65,7 @@ func (m *tables) called() {
 }
 
 func (m *tables) take(i int) {
-	m.tables[i].Take(anHour, table.KeyOf([]byte("k")), []byte("k"), wallClock(), 1)
+	m.tables[i].Take(anHour.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), 1, 0)
 }
 
 func (m *tables) unsent() (sum int64) {

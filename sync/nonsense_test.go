@@ -20,7 +20,7 @@ import (
 func TestNonsenseInAHashIsHealed(t *testing.T) {
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
-	alg := algorithms.FixedWindow{Limit: 1000, Window: 100 * time.Hour}
+	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: 100 * time.Hour}
 	a, b := startNode(t, client, alg, 20*time.Millisecond, wallClock), startNode(t, client, alg, 20*time.Millisecond, wallClock)
 	ctx := context.Background()
 	spent := int64(0)
@@ -97,14 +97,16 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				n := newVnode(t)
 				j := &jester{clockwork: clockwork{calls: make(map[string][]time.Time), held: make(map[string]string)}}
 				n.rep.client = j
-				alg := algorithms.FixedWindow{Limit: 10, Window: 100 * time.Hour}
-				tab := table.New[algorithms.WindowState](10)
+				alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 100 * time.Hour}
+				tab := tableOf[algorithms.WindowState](alg, 10)
 				source := NewSource(tab, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
-				tab.Configure(table.Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second, Early: true, Wake: source.Wake}, 10)
+				tab.Configure(table.Background{Params: alg, Rate: time.Second, Early: true, Wake: source.Wake}, 10)
 				n.rep.Attach(source, time.Second)
 				defer n.rep.Close()
 				defer source.Detach()
-				take := func() bool { return tab.Take(alg, table.KeyOf([]byte("k")), []byte("k"), wallClock(), 1).Allowed }
+				take := func() bool {
+					return tab.Take(alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), 1, 0).Allowed
+				}
 
 				j.say(c.held, c.sum, c.cut)
 				for range 5 {
@@ -148,20 +150,20 @@ func FuzzAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, held, sum string, own int64, bucket bool) {
 		own = min(max(own, 0), 10)
 		if bucket {
-			answered[algorithms.BucketState](t, algorithms.TokenBucket{Limit: 10, Window: time.Hour}, held, sum, own)
+			answered[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour}, held, sum, own)
 		} else {
-			answered[algorithms.WindowState](t, algorithms.SlidingWindow{Limit: 10, Window: time.Hour, Buckets: 1}, held, sum, own)
+			answered[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Hour, Buckets: 1}, held, sum, own)
 		}
 	})
 }
 
-func answered[S any](t *testing.T, alg algorithms.Algorithm[S], held, sum string, own int64) {
+func answered[S any](t *testing.T, alg algorithms.Params, held, sum string, own int64) {
 	const now = int64(1_700_000_000_000_000_000)
-	tab, key := table.New[S](10), table.KeyOf([]byte("k"))
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second}, 10)
+	tab, key := tableOf[S](alg, 10), table.KeyOf([]byte("k"))
+	tab.Configure(table.Background{Params: alg, Rate: time.Second}, 10)
 	admitted := int64(0)
 	for range own {
-		admitted += one(tab.Take(alg, key, []byte("k"), now, 1).Allowed)
+		admitted += one(tab.Take(alg.Compile(), key, []byte("k"), now, 1, 0).Allowed)
 	}
 	for range 3 {
 		tab.Tick()
@@ -175,7 +177,7 @@ func answered[S any](t *testing.T, alg algorithms.Algorithm[S], held, sum string
 		}
 	}
 	for range 20 {
-		admitted += one(tab.Take(alg, key, []byte("k"), now, 1).Allowed)
+		admitted += one(tab.Take(alg.Compile(), key, []byte("k"), now, 1, 0).Allowed)
 	}
 	if admitted > 10 {
 		t.Fatalf("held %q, sum %q: %d admitted at limit 10", held, sum, admitted)
@@ -194,7 +196,7 @@ func one(b bool) int64 {
 func TestABrokenKeyIsTriedOnceATurn(t *testing.T) {
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
-	alg := algorithms.FixedWindow{Limit: 1000, Window: 100 * time.Hour}
+	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: 100 * time.Hour}
 	n := startNode(t, client, alg, 250*time.Millisecond, wallClock)
 	ctx := context.Background()
 	id := table.IDOf([]byte("broken"))

@@ -46,7 +46,7 @@ func sum(t *testing.T, r *redistest.Server) int64 {
 func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 	r := redistest.Start(t)
 	proxy := faultproxy.Start(t, r.Addr)
-	alg := algorithms.FixedWindow{Limit: 1_000_000, Window: 100 * time.Hour}
+	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1_000_000, Window: 100 * time.Hour}
 	a := startNode(t, clientOf(t, "redis://"+proxy.Addr), alg, 20*time.Millisecond, wallClock)
 	b := startNode(t, clientOf(t, r.URL), alg, 20*time.Millisecond, wallClock)
 	a.knows("k", 0, 0)
@@ -57,7 +57,7 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 		proxy.Set(fault)
 		n := 1 + random.IntN(50)
 		want += int64(a.take("k", n))
-		taken := a.table.Take(alg, table.KeyOf([]byte("k")), []byte("k"), a.now(), 1)
+		taken := a.table.Take(alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), a.now(), 1, 0)
 		if fault == faultproxy.Reset {
 			redistest.Eventually(t, "the node notices", func() bool { return a.source.Lost() != 0 })
 		} else {
@@ -67,7 +67,7 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 			})
 		}
 		// What was taken may have been sent by now; it is given back all the same.
-		a.table.Return(alg, table.KeyOf([]byte("k")), taken, 1)
+		a.table.Refund(alg.Compile(), table.KeyOf([]byte("k")), taken, 1)
 		proxy.Set(faultproxy.None)
 		a.touch("k")
 		a.knows("k", want, 0)
@@ -116,7 +116,7 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 			sources := []*Source{a.source}
 			for range c.tables - 1 {
 				another := *a
-				another.table = table.New[algorithms.WindowState](10_000)
+				another.table = tableOf[algorithms.WindowState](anHour, 10_000)
 				another.source = NewSource(another.table, a.source.spec)
 				another.configure(20 * time.Millisecond)
 				for i := range c.keys {
@@ -267,17 +267,17 @@ func do(r *redistest.Server, words []string) {
 
 func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 	r := redistest.Start(t)
-	alg := algorithms.TokenBucket{Limit: 3_600_000, Window: time.Hour, Burst: 100} // a thousand a second: full again at once
-	tab := table.New[algorithms.BucketState](100)
+	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3_600_000, Window: time.Hour, Burst: 100} // a thousand a second: full again at once
+	tab := tableOf[algorithms.BucketState](alg, 100)
 	source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
-	tab.Configure(table.Background[algorithms.BucketState]{Algorithm: alg, Rate: 20 * time.Millisecond, Early: true, Wake: source.Wake}, 100)
+	tab.Configure(table.Background{Params: alg, Rate: 20 * time.Millisecond, Early: true, Wake: source.Wake}, 100)
 	rep := NewReplicator(clientOf(t, r.URL), "test", time.Second, wallClock, zap.NewNop())
 	rep.Attach(source, 20*time.Millisecond)
 	t.Cleanup(func() { source.Detach(); rep.Close() })
 	key := []byte("k")
 	for round := range int64(3) {
 		for range 10 {
-			if !tab.Take(alg, table.KeyOf(key), key, wallClock(), 1).Allowed {
+			if !tab.Take(alg.Compile(), table.KeyOf(key), key, wallClock(), 1, 0).Allowed {
 				t.Fatal("refused with a full bucket")
 			}
 		}
@@ -285,7 +285,7 @@ func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 			return len(r.Client().Keys(context.Background(), "test:*:z:*").Val()) > 0 && sum(t, r) == 10*(round+1)
 		})
 		redistest.Eventually(t, "the bucket is full again", func() (full bool) {
-			tab.With(table.KeyOf(key), func(s *algorithms.BucketState) { full = alg.Level(s, wallClock()) == 0 })
+			tab.With(table.KeyOf(key), func(s *algorithms.BucketState) { full = levelAt(alg, s, wallClock()) == 0 })
 			return full
 		})
 		tab.Sweep(wallClock())
@@ -294,25 +294,25 @@ func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 
 func TestANewcomerKnowsTheBucketOfOthers(t *testing.T) {
 	r := redistest.Start(t)
-	alg := algorithms.TokenBucket{Limit: 10, Window: time.Hour, Burst: 100}
+	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour, Burst: 100}
 	node := func() (*table.Table[algorithms.BucketState], func() float64) {
-		tab := table.New[algorithms.BucketState](100)
+		tab := tableOf[algorithms.BucketState](alg, 100)
 		source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
-		tab.Configure(table.Background[algorithms.BucketState]{Algorithm: alg, Rate: 20 * time.Millisecond, Early: true, Wake: source.Wake}, 100)
+		tab.Configure(table.Background{Params: alg, Rate: 20 * time.Millisecond, Early: true, Wake: source.Wake}, 100)
 		rep := NewReplicator(clientOf(t, r.URL), "test", time.Second, wallClock, zap.NewNop())
 		rep.Attach(source, 20*time.Millisecond)
 		t.Cleanup(func() { source.Detach(); rep.Close() })
 		key := []byte("k")
 		return tab, func() (level float64) {
-			tab.Take(alg, table.KeyOf(key), key, wallClock(), 0)
-			tab.With(table.KeyOf(key), func(s *algorithms.BucketState) { level = alg.Level(s, wallClock()) })
+			tab.Take(alg.Compile(), table.KeyOf(key), key, wallClock(), 0, 0)
+			tab.With(table.KeyOf(key), func(s *algorithms.BucketState) { level = levelAt(alg, s, wallClock()) })
 			return level
 		}
 	}
 	a, levelA := node()
 	key := []byte("k")
 	for range 60 {
-		a.Take(alg, table.KeyOf(key), key, wallClock(), 1)
+		a.Take(alg.Compile(), table.KeyOf(key), key, wallClock(), 1, 0)
 	}
 	redistest.Eventually(t, "redis has a's count", func() bool {
 		levelA()

@@ -23,7 +23,7 @@ import (
 type rnode struct {
 	t      *testing.T
 	table  *table.Table[algorithms.WindowState]
-	alg    algorithms.Algorithm[algorithms.WindowState]
+	alg    algorithms.Params
 	source *Source
 	rep    *Replicator
 	logs   *observer.ObservedLogs
@@ -36,7 +36,7 @@ func skewed(by time.Duration) func() int64 {
 	return func() int64 { return time.Now().Add(by).UnixNano() }
 }
 
-var anHour = algorithms.FixedWindow{Limit: 10, Window: time.Hour}
+var anHour = algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Hour}
 
 func clientOf(t *testing.T, url string) redis.UniversalClient {
 	t.Helper()
@@ -52,12 +52,11 @@ func clientOf(t *testing.T, url string) redis.UniversalClient {
 	return client
 }
 
-func startNode(t *testing.T, client redis.UniversalClient, alg algorithms.Algorithm[algorithms.WindowState], rate time.Duration, now func() int64) *rnode {
+func startNode(t *testing.T, client redis.UniversalClient, alg algorithms.Params, rate time.Duration, now func() int64) *rnode {
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
-	_, window := alg.Rule()
-	n := &rnode{t: t, table: table.New[algorithms.WindowState](10_000), alg: alg, now: now, logs: logs}
-	n.source = NewSource(n.table, Spec{Zone: "z", Kind: 'f', Window: window, Buckets: 1, Live: alg.Live()})
+	n := &rnode{t: t, table: tableOf[algorithms.WindowState](alg, 10_000), alg: alg, now: now, logs: logs}
+	n.source = NewSource(n.table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1, Live: alg.Compile().History})
 	n.rep = NewReplicator(client, "test", time.Second, now, zap.New(core))
 	n.configure(rate)
 	t.Cleanup(func() { n.source.Detach(); n.rep.Close() })
@@ -65,13 +64,13 @@ func startNode(t *testing.T, client redis.UniversalClient, alg algorithms.Algori
 }
 
 func (n *rnode) configure(rate time.Duration) {
-	n.table.Configure(table.Background[algorithms.WindowState]{Algorithm: n.alg, Rate: rate, Early: true, Lagging: true, Wake: n.source.Wake}, 10_000)
+	n.table.Configure(table.Background{Params: n.alg, Rate: rate, Early: true, Lagging: true, Wake: n.source.Wake}, 10_000)
 	n.rep.Attach(n.source, rate)
 }
 
 func (n *rnode) take(key string, count int) (admitted int) {
 	for range count {
-		if n.table.Take(n.alg, table.KeyOf([]byte(key)), []byte(key), n.now(), 1).Allowed {
+		if n.table.Take(n.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), n.now(), 1, 0).Allowed {
 			admitted++
 		}
 	}
@@ -84,7 +83,7 @@ func (n *rnode) knows(key string, own, elsewhere int64) {
 	redistest.Eventually(n.t, fmt.Sprintf("node knows %d own and %d elsewhere of %q", own, elsewhere, key), func() (ok bool) {
 		n.touch(key)
 		n.table.With(table.KeyOf([]byte(key)), func(s *algorithms.WindowState) {
-			c := n.alg.Ledger(s).Cur
+			c := ledgerOf(n.alg, s).Cur
 			ok = c.Own == own && c.Elsewhere == elsewhere && c.Acked == own
 		})
 		return ok
@@ -93,7 +92,7 @@ func (n *rnode) knows(key string, own, elsewhere int64) {
 
 // touch makes a request that spends nothing.
 func (n *rnode) touch(key string) {
-	n.table.Take(n.alg, table.KeyOf([]byte(key)), []byte(key), n.now(), 0)
+	n.table.Take(n.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), n.now(), 0, 0)
 }
 
 func TestNodesLearnOfEachOther(t *testing.T) {
@@ -165,7 +164,7 @@ func TestFlushAllHeals(t *testing.T) {
 	c := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
 	redistest.Eventually(t, "both nodes have sent their counts again", func() (ok bool) {
 		c.touch("k")
-		c.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = c.alg.Ledger(s).Cur.Elsewhere == 7 })
+		c.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(c.alg, s).Cur.Elsewhere == 7 })
 		return ok
 	})
 	a.knows("k", 4, 3)
@@ -254,7 +253,7 @@ func TestAnotherRedisTakesOver(t *testing.T) {
 
 func TestSkewedClocksAgree(t *testing.T) {
 	r := redistest.Start(t)
-	alg := algorithms.FixedWindow{Limit: 10, Window: 20 * time.Second}
+	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 20 * time.Second}
 	a := startNode(t, clientOf(t, r.URL), alg, 50*time.Millisecond, skewed(30*time.Second))
 	b := startNode(t, clientOf(t, r.URL), alg, 50*time.Millisecond, skewed(-45*time.Second))
 	agree := func() bool {
@@ -264,7 +263,7 @@ func TestSkewedClocksAgree(t *testing.T) {
 	redistest.Eventually(t, "the nodes agree on the window", func() (ok bool) {
 		a.take("k", 1)
 		b.touch("k")
-		b.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = b.alg.Ledger(s).Cur.Elsewhere > 0 })
+		b.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(b.alg, s).Cur.Elsewhere > 0 })
 		return ok
 	})
 }
@@ -278,7 +277,7 @@ func TestSteppingClocksAgreeAgain(t *testing.T) {
 			break
 		}
 	}
-	alg := algorithms.SlidingWindow{Limit: 1000, Window: window, Buckets: 1}
+	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: window, Buckets: 1}
 	var step atomic.Int64
 	stepping := func() int64 { return wallClock() + step.Load() }
 	a := startNode(t, clientOf(t, r.URL), alg, 20*time.Millisecond, stepping)

@@ -13,7 +13,7 @@ import (
 // sane fails unless a decision can be told to a client.
 func sane(t *testing.T, d algorithms.Decision, limit int64) {
 	t.Helper()
-	if d.Remaining < 0 || d.Remaining > limit || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Delay < 0 || !d.Allowed && d.RetryAfter == 0 {
+	if d.Remaining < 0 || d.Remaining > limit || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Delay < 0 || !d.Allowed && d.Retry == 0 {
 		t.Errorf("decision %+v of a limit of %d", d, limit)
 	}
 }
@@ -30,22 +30,22 @@ func FuzzExchangeReply(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, reply string) {
-		settle(t, algorithms.FixedWindow{Limit: 10, Window: time.Minute}, reply)
-		settle(t, algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 4}, reply)
-		settle(t, algorithms.SlidingLog{Limit: 10, Window: time.Minute}, reply)
-		settle(t, algorithms.TokenBucket{Limit: 10, Window: time.Minute}, reply)
+		settle[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Minute}, reply)
+		settle[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 4}, reply)
+		settle[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, reply)
+		settle[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute}, reply)
 	})
 }
 
 // settle exchanges a key a few times with a Redis that always says the same.
-func settle[S any](t *testing.T, alg algorithms.Algorithm[S], reply string) {
+func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 	t.Helper()
 	now, raw := replied*int64(time.Microsecond), []byte("k")
-	tab := table.New[S](10)
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second, Early: true, Lagging: true}, 10)
+	tab := tableOf[S](alg, 10)
+	tab.Configure(table.Background{Params: alg, Rate: time.Second, Early: true, Lagging: true}, 10)
 	admitted := int64(0)
 	for range 4 {
-		taken := tab.Take(alg, table.KeyOf(raw), raw, now, 1)
+		taken := tab.Take(alg.Compile(), table.KeyOf(raw), raw, now, 1, allWaits)
 		sane(t, taken.Decision, 10)
 		if taken.Allowed {
 			admitted++
@@ -73,7 +73,7 @@ func settle[S any](t *testing.T, alg algorithms.Algorithm[S], reply string) {
 	}
 }
 
-func levelOf[S any](tab *table.Table[S], alg algorithms.Algorithm[S], raw []byte, now int64) (level float64) {
-	tab.With(table.KeyOf(raw), func(s *S) { level = alg.Level(s, now) })
+func levelOf[S any](tab *table.Table[S], alg algorithms.Params, raw []byte, now int64) (level float64) {
+	tab.With(table.KeyOf(raw), func(s *S) { level = levelAt(alg, s, now) })
 	return level
 }

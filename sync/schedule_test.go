@@ -27,26 +27,26 @@ var schedules = flag.Int("schedules", 8, "random schedules of the exchange for e
 // differ in all but kind and window, and change meanwhile.
 func TestEverySchedule(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, uint64){
-		"fixed_window": scheduleOf(func(limit, _ int64, w time.Duration) windowAlgorithm {
-			return algorithms.FixedWindow{Limit: limit, Window: w}
+		"fixed_window": scheduleOf[algorithms.WindowState](func(limit, _ int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: w}
 		}),
-		"sliding_window": scheduleOf(func(limit, _ int64, w time.Duration) windowAlgorithm {
-			return algorithms.SlidingWindow{Limit: limit, Window: w}
+		"sliding_window": scheduleOf[algorithms.WindowState](func(limit, _ int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w}
 		}),
-		"buckets": scheduleOf(func(limit, _ int64, w time.Duration) windowAlgorithm {
-			return algorithms.SlidingWindow{Limit: limit, Window: w, Buckets: 4}
+		"buckets": scheduleOf[algorithms.WindowState](func(limit, _ int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w, Buckets: 4}
 		}),
-		"sliding_log": scheduleOf(func(limit, _ int64, w time.Duration) algorithms.Algorithm[algorithms.LogState] {
-			return algorithms.SlidingLog{Limit: limit, Window: w}
+		"sliding_log": scheduleOf[algorithms.LogState](func(limit, _ int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: w}
 		}),
-		"token_bucket": scheduleOf(func(limit, size int64, w time.Duration) bucketAlgorithm {
-			return algorithms.TokenBucket{Limit: limit, Window: w, Burst: size}
+		"token_bucket": scheduleOf[algorithms.BucketState](func(limit, size int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: w, Burst: size}
 		}),
-		"gcra": scheduleOf(func(limit, size int64, w time.Duration) bucketAlgorithm {
-			return algorithms.GCRA{Limit: limit, Window: w, Burst: size}
+		"gcra": scheduleOf[algorithms.BucketState](func(limit, size int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.GCRA, Limit: limit, Window: w, Burst: size}
 		}),
-		"leaky_bucket": scheduleOf(func(limit, size int64, w time.Duration) bucketAlgorithm {
-			return algorithms.LeakyBucket{Limit: limit, Window: w, Queue: size}
+		"leaky_bucket": scheduleOf[algorithms.BucketState](func(limit, size int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.LeakyBucket, Limit: limit, Window: w, Queue: size}
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,19 +60,14 @@ func TestEverySchedule(t *testing.T) {
 	}
 }
 
-type (
-	windowAlgorithm = algorithms.Algorithm[algorithms.WindowState]
-	bucketAlgorithm = algorithms.Algorithm[algorithms.BucketState]
-)
-
 // A schedule is some nodes and a store, and what happens to them. It belongs to one goroutine.
 type schedule[S any] struct {
 	t      *testing.T
 	random *rand.Rand
 	// alg is the parameters of one node, and rate the longest interval of all. draw makes other parameters for a node; nil where all are alike.
-	alg    algorithms.Algorithm[S]
+	alg    algorithms.Params
 	rate   time.Duration
-	draw   func() algorithms.Algorithm[S]
+	draw   func() algorithms.Params
 	span   time.Duration
 	spec   Spec
 	drains bool
@@ -90,7 +85,7 @@ type schedule[S any] struct {
 
 // member is a node.
 type member[S any] struct {
-	alg    algorithms.Algorithm[S]
+	alg    algorithms.Params
 	rate   time.Duration
 	wire   *wire
 	table  *table.Table[S]
@@ -108,12 +103,12 @@ type took struct {
 	table.Taken
 }
 
-func scheduleOf[S any](of func(limit, size int64, window time.Duration) algorithms.Algorithm[S]) func(*testing.T, uint64) {
+func scheduleOf[S any](of func(limit, size int64, window time.Duration) algorithms.Params) func(*testing.T, uint64) {
 	return func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		pick := func(all ...time.Duration) time.Duration { return all[random.IntN(len(all))] }
 		window := pick(2*time.Minute, 10*time.Minute)
-		draw := func() algorithms.Algorithm[S] {
+		draw := func() algorithms.Params {
 			return of(int64(5+random.IntN(500)), int64(5+random.IntN(1000)), window)
 		}
 		s := &schedule[S]{
@@ -139,22 +134,13 @@ func scheduleOf[S any](of func(limit, size int64, window time.Duration) algorith
 
 // name says how the tables are called, as the root package does.
 func (s *schedule[S]) name() {
-	_, window := s.alg.Rule()
-	s.spec = Spec{Zone: "z", Kind: 'f', Window: window, Buckets: 1, Live: s.alg.Live()}
-	switch a := any(s.alg).(type) {
-	case algorithms.SlidingWindow:
-		s.spec.Kind, s.spec.Buckets = 's', max(1, a.Buckets)
-	case algorithms.SlidingLog:
-		s.spec.Kind = 'l'
-	case algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket:
-		s.spec.Kind, s.drains = 't', true
-	}
-	var none S
-	s.span = s.alg.Span(&none)
+	p := s.alg
+	s.spec = Spec{Zone: "z", Kind: p.Kind.Code(), Window: p.Window, Buckets: max(1, p.Buckets), Live: p.Compile().History}
+	s.drains, s.span = p.Kind.Draining(), p.Epoch()
 }
 
 func (s *schedule[S]) join() {
-	m := &member[S]{wire: &wire{net: s.net, store: s.store}, table: table.New[S](1000), own: make(map[string]int64), floor: make(map[string]int64), gave: make(map[string]bool)}
+	m := &member[S]{wire: &wire{net: s.net, store: s.store}, table: tableOf[S](s.alg, 1000), own: make(map[string]int64), floor: make(map[string]int64), gave: make(map[string]bool)}
 	m.source = NewSource(m.table, s.spec)
 	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, zap.NewNop())
 	s.configure(m)
@@ -167,8 +153,8 @@ func (s *schedule[S]) configure(m *member[S]) {
 	if s.draw != nil {
 		m.alg, m.rate = s.draw(), s.rate/time.Duration(1+s.random.IntN(4))
 	}
-	m.table.Configure(table.Background[S]{
-		Algorithm: m.alg, Rate: m.rate, Early: s.random.IntN(4) > 0, Lagging: !s.drains, Wake: m.source.Wake,
+	m.table.Configure(table.Background{
+		Params: m.alg, Rate: m.rate, Early: s.random.IntN(4) > 0, Lagging: !s.drains, Wake: m.source.Wake,
 	}, 1000)
 	m.rep.Attach(m.source, m.rate)
 }
@@ -252,7 +238,7 @@ func (s *schedule[S]) epoch(at int64) int64 { return at / int64(s.span) }
 
 func (s *schedule[S]) take(m *member[S], key string, n int) {
 	for range n {
-		d := m.table.Take(m.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 1)
+		d := m.table.Take(m.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0)
 		if d.Allowed {
 			m.own[s.hash(key, s.epoch(d.At))]++
 			m.taken = append(m.taken, took{key, d})
@@ -269,7 +255,7 @@ func (s *schedule[S]) giveBack(m *member[S]) {
 			m.taken = nil // requests don't last that long
 			return
 		}
-		m.table.Return(m.alg, table.KeyOf([]byte(last.key)), last.Taken, 1)
+		m.table.Refund(m.alg.Compile(), table.KeyOf([]byte(last.key)), last.Taken, 1)
 		hash := s.hash(last.key, s.epoch(last.At))
 		m.own[hash]--
 		m.gave[hash] = true
@@ -315,8 +301,8 @@ func (s *schedule[S]) end(m *member[S], kill bool) {
 	m.rep.Close()
 	for key := range s.keys {
 		m.table.With(table.KeyOf([]byte(s.keys[key])), func(state *S) {
-			l := s.alg.Ledger(state)
-			for age := range int64(s.alg.Live() + 1) {
+			l := ledgerOf(s.alg, state)
+			for age := range int64(s.alg.Compile().History + 1) {
 				hash := s.hash(s.keys[key], l.Epoch-age)
 				if c, ok := l.At(l.Epoch - age); ok && !m.gave[hash] {
 					total, _ := s.store.field(hash, m.source.Node())
@@ -345,7 +331,7 @@ func (s *schedule[S]) settle() {
 	for range 2 { // what nodes find lost at the first touch they send again, and hear of at the second
 		for _, m := range s.nodes {
 			for _, key := range s.keys {
-				m.table.Take(m.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 0)
+				m.table.Take(m.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 0, 0)
 			}
 		}
 		time.Sleep(resendRate + 3*s.rate + 3*time.Second)
@@ -361,7 +347,7 @@ func (s *schedule[S]) settle() {
 // exact checks the live epochs of all keys.
 func (s *schedule[S]) exact() {
 	for _, key := range s.keys {
-		for age := range int64(s.alg.Live() + 1) {
+		for age := range int64(s.alg.Compile().History + 1) {
 			if hash := s.hash(key, s.epoch(wallClock())-age); age == 0 || !s.evicted[hash] {
 				s.exactIn(hash, key, s.epoch(wallClock())-age)
 			}
@@ -390,7 +376,7 @@ func (s *schedule[S]) carried(m *member[S], hash, key string, epoch int64) (more
 		return 0
 	}
 	m.table.With(table.KeyOf([]byte(key)), func(state *S) {
-		if c, ok := m.alg.Ledger(state).At(epoch); ok {
+		if c, ok := ledgerOf(m.alg, state).At(epoch); ok {
 			more = c.Own - m.own[hash]
 		}
 	})
@@ -404,7 +390,7 @@ func (s *schedule[S]) carried(m *member[S], hash, key string, epoch int64) (more
 // Of an epoch that is over it may know less: what another node sends long after its end is not asked for.
 func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 	m.table.With(table.KeyOf([]byte(key)), func(state *S) {
-		c, ok := s.alg.Ledger(state).At(epoch)
+		c, ok := ledgerOf(s.alg, state).At(epoch)
 		if !ok {
 			return
 		}

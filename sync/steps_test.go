@@ -14,20 +14,20 @@ import (
 // count into the same windows, and the store and every node know what all of them admitted.
 func TestNodesAgreeAfterStepsOfTheStoresClock(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, uint64){
-		"fixed_window": stepsOf(func(limit int64, w time.Duration) windowAlgorithm {
-			return algorithms.FixedWindow{Limit: limit, Window: w}
+		"fixed_window": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: w}
 		}),
-		"sliding_window": stepsOf(func(limit int64, w time.Duration) windowAlgorithm {
-			return algorithms.SlidingWindow{Limit: limit, Window: w}
+		"sliding_window": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w}
 		}),
-		"buckets": stepsOf(func(limit int64, w time.Duration) windowAlgorithm {
-			return algorithms.SlidingWindow{Limit: limit, Window: w, Buckets: 4}
+		"buckets": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w, Buckets: 4}
 		}),
-		"sliding_log": stepsOf(func(limit int64, w time.Duration) algorithms.Algorithm[algorithms.LogState] {
-			return algorithms.SlidingLog{Limit: limit, Window: w}
+		"sliding_log": stepsOf[algorithms.LogState](func(limit int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: w}
 		}),
-		"token_bucket": stepsOf(func(limit int64, w time.Duration) bucketAlgorithm {
-			return algorithms.TokenBucket{Limit: limit, Window: w}
+		"token_bucket": stepsOf[algorithms.BucketState](func(limit int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: w}
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestNodesAgreeAfterStepsOfTheStoresClock(t *testing.T) {
 	}
 }
 
-func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Algorithm[S]) func(*testing.T, uint64) {
+func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params) func(*testing.T, uint64) {
 	return func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 9))
 		alg := of(1_000_000, []time.Duration{time.Minute, 3 * time.Minute, 10 * time.Minute}[random.IntN(3)])
@@ -99,7 +99,7 @@ func (s *schedule[S]) agree(by time.Duration) {
 		m.table.Totals(wallClock()) // brings ledgers to the epoch in which a request would find them
 	}
 	for _, key := range s.keys {
-		for e := epoch + 1; e >= epoch-int64(s.alg.Live()); e-- {
+		for e := epoch + 1; e >= epoch-int64(s.alg.Compile().History); e-- {
 			s.counts(key, e, func(m *member[S], c algorithms.Count) {
 				if total, _ := s.store.field(s.hash(key, e), m.source.Node()); total != c.Own {
 					s.t.Errorf("after a step of %v: %s: the store has %d of a node that counts %+v", by, s.hash(key, e), total, c)
@@ -109,7 +109,7 @@ func (s *schedule[S]) agree(by time.Duration) {
 	}
 	for _, key := range s.keys {
 		for _, m := range s.nodes {
-			m.table.Take(s.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 0)
+			m.table.Take(s.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 0, 0)
 		}
 	}
 	time.Sleep(4 * s.rate)
@@ -140,7 +140,7 @@ func (s *schedule[S]) spent(key string, age int64) (sum int64) {
 func (s *schedule[S]) counts(key string, epoch int64, f func(*member[S], algorithms.Count)) {
 	for _, m := range s.nodes {
 		m.table.With(table.KeyOf([]byte(key)), func(state *S) {
-			c, _ := s.alg.Ledger(state).At(epoch)
+			c, _ := ledgerOf(s.alg, state).At(epoch)
 			f(m, c)
 		})
 	}

@@ -39,30 +39,31 @@ func TestExchange(t *testing.T) {
 	}
 	for _, keys := range []int{2500, 25_000} {
 		t.Run(fmt.Sprintf("window, %d keys", keys), func(t *testing.T) {
-			exchange(t, ratesync.Spec{Zone: "z", Kind: 's', Window: time.Hour, Buckets: 1, Live: 1},
-				algorithms.Algorithm[algorithms.WindowState](algorithms.SlidingWindow{Limit: 1 << 40, Window: time.Hour, Buckets: 1}), keys, measured)
+			exchange[algorithms.WindowState](t, ratesync.Spec{Zone: "z", Kind: 's', Window: time.Hour, Buckets: 1, Live: 1},
+				algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: time.Hour, Buckets: 1}, keys, measured)
 		})
 		t.Run(fmt.Sprintf("bucket, %d keys", keys), func(t *testing.T) {
-			exchange(t, ratesync.Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1},
-				algorithms.Algorithm[algorithms.BucketState](algorithms.TokenBucket{Limit: 1 << 20, Window: time.Hour, Burst: 1 << 20}), keys, measured)
+			exchange[algorithms.BucketState](t, ratesync.Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1},
+				algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 20, Window: time.Hour, Burst: 1 << 20}, keys, measured)
 		})
 	}
 }
 
-func exchange[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Algorithm[S], keys int, measured time.Duration) {
+func exchange[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params, keys int, measured time.Duration) {
 	const rate = 100 * time.Millisecond
 	server := redistest.Start(t)
 	now := func() int64 { return time.Now().UnixNano() }
 	r := ratesync.NewReplicator(server.Client(), "bench", time.Second, now, zap.NewNop())
 	defer r.Close()
-	tab := table.New[S](1 << 20)
+	tab := table.New(algorithms.MachineOf[S](alg.Kind), 1<<20)
 	source := ratesync.NewSource(tab, spec)
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: rate, Lagging: spec.Kind != 't', Wake: source.Wake}, 1<<20)
+	tab.Configure(table.Background{Params: alg, Rate: rate, Lagging: spec.Kind != 't', Wake: source.Wake}, 1<<20)
+	limit := alg.Compile()
 	touch := func() {
 		raw := make([]byte, 8)
 		for i := range keys {
 			binary.BigEndian.PutUint64(raw, uint64(i))
-			tab.Take(alg, table.KeyOf(raw), raw, now(), 1)
+			tab.Take(limit, table.KeyOf(raw), raw, now(), 1, 0)
 		}
 	}
 	touch()

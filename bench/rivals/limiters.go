@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -41,15 +42,9 @@ const table1 = 1_000_000 // keys that a table of Tide holds, its default
 // limiters decide by key, without HTTP. The first is what the others are compared with.
 func limiters() []subject {
 	return []subject{
-		{"Tide, sliding_window", tide(func(limit int64, window time.Duration) algorithms.Algorithm[algorithms.WindowState] {
-			return algorithms.SlidingWindow{Limit: limit, Window: window, Buckets: 1}
-		})},
-		{"Tide, token_bucket", tide(func(limit int64, window time.Duration) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.TokenBucket{Limit: limit, Window: window, Burst: limit}
-		})},
-		{"Tide, sliding_log", tide(func(limit int64, window time.Duration) algorithms.Algorithm[algorithms.LogState] {
-			return algorithms.SlidingLog{Limit: limit, Window: window}
-		})},
+		{"Tide, sliding_window", tide[algorithms.WindowState](algorithms.SlidingWindow)},
+		{"Tide, token_bucket", tide[algorithms.BucketState](algorithms.TokenBucket)},
+		{"Tide, sliding_log", tide[algorithms.LogState](algorithms.SlidingLog)},
 		{"x/time/rate, 64 maps", timeRate},
 		{"go-limiter", goLimiter},
 		{"throttled", throttledGCRA},
@@ -58,16 +53,16 @@ func limiters() []subject {
 	}
 }
 
-func tide[S any](parameters func(int64, time.Duration) algorithms.Algorithm[S]) func(int, time.Duration) (func() ask, func(), error) {
+func tide[S any](kind algorithms.Kind) func(int, time.Duration) (func() ask, func(), error) {
 	return func(limit int, window time.Duration) (func() ask, func(), error) {
-		alg := parameters(int64(limit), window)
-		tab := table.New[S](table1)
-		tab.Configure(table.Background[S]{Algorithm: alg}, table1)
+		p := algorithms.Params{Kind: kind, Limit: int64(limit), Window: window}
+		l, tab := p.Compile(), table.New(algorithms.MachineOf[S](kind), table1)
+		tab.Configure(table.Background{Params: p}, table1)
 		return func() ask {
 			raw := make([]byte, 0, 64)
 			return func(k *key) bool {
 				raw = append(raw[:0], k.text...)
-				return tab.Take(alg, table.KeyOf(raw), raw, time.Now().UnixNano(), 1).Allowed
+				return tab.Take(l, table.KeyOf(raw), raw, clock.Now(), 1, 0).Allowed
 			}
 		}, func() {}, nil
 	}

@@ -43,25 +43,26 @@ var idle = options{limit: 1 << 30, window: time.Hour, rate: time.Second}
 
 var (
 	windows = kind{"windows", func(url string, o options) (*node, error) {
-		alg := algorithms.SlidingWindow{Limit: o.limit, Window: o.window, Buckets: 1}
-		return open[algorithms.WindowState](url, o, 's', alg)
+		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: o.limit, Window: o.window, Buckets: 1}
+		return open[algorithms.WindowState](url, o, alg)
 	}}
 	buckets = kind{"buckets", func(url string, o options) (*node, error) {
-		alg := algorithms.TokenBucket{Limit: o.limit, Window: o.window, Burst: o.limit}
-		return open[algorithms.BucketState](url, o, 't', alg)
+		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: o.limit, Window: o.window, Burst: o.limit}
+		return open[algorithms.BucketState](url, o, alg)
 	}}
 )
 
-func open[S any](url string, o options, letter byte, alg algorithms.Algorithm[S]) (*node, error) {
+func open[S any](url string, o options, alg algorithms.Params) (*node, error) {
 	client, err := connect(url)
 	if err != nil {
 		return nil, err
 	}
-	tab := table.New[S](1_000_000)
-	source := ratesync.NewSource(tab, ratesync.Spec{Zone: "zone", Kind: letter, Window: o.window, Buckets: 1, Live: 1})
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: o.rate, Early: o.early, Lagging: letter != 't', Wake: source.Wake}, 1_000_000)
+	tab := table.New(algorithms.MachineOf[S](alg.Kind), 1_000_000)
+	source := ratesync.NewSource(tab, ratesync.Spec{Zone: "zone", Kind: alg.Kind.Code(), Window: o.window, Buckets: 1, Live: 1})
+	tab.Configure(table.Background{Params: alg, Rate: o.rate, Early: o.early, Lagging: !alg.Kind.Draining(), Wake: source.Wake}, 1_000_000)
 	n := &node{client: client, source: source, replicator: ratesync.NewReplicator(client, "caddy", time.Second, now, zap.NewNop())}
-	n.ask = func(key []byte) bool { return tab.Take(alg, table.KeyOf(key), key, now(), 1).Allowed }
+	limit := alg.Compile()
+	n.ask = func(key []byte) bool { return tab.Take(limit, table.KeyOf(key), key, now(), 1, 0).Allowed }
 	n.replicator.Attach(source, o.rate)
 	return n, nil
 }

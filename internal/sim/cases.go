@@ -128,8 +128,8 @@ func each(n int, f func(i int)) {
 }
 
 // Sliding is the default algorithm.
-func Sliding(limit int64, window time.Duration) algorithms.SlidingWindow {
-	return algorithms.SlidingWindow{Limit: limit, Window: window, Buckets: 1}
+func Sliding(limit int64, window time.Duration) algorithms.Params {
+	return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 1}
 }
 
 // Overload is ten nodes, 1000/5s and sync_rate 0.5s, at a demand as a multiple of the limit.
@@ -207,23 +207,23 @@ func Traffics() (cases []Case) {
 // Kinds are all algorithms under one load, as a multiple of the limit of 1000/10s.
 func Kinds(nodes int, rate time.Duration, demand float64) []Case {
 	load := Constant(100*demand, 60*sec)
-	window := func(name string, alg algorithms.Algorithm[algorithms.WindowState]) Case {
+	window := func(name string, alg algorithms.Params) Case {
 		return CaseOf(name, Windows{Algorithm: alg, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load})
 	}
-	bucket := func(name string, alg algorithms.Algorithm[algorithms.BucketState]) Case {
+	bucket := func(name string, alg algorithms.Params) Case {
 		return CaseOf(name, Buckets{Algorithm: alg, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load})
 	}
 	const limit, span = 1000, 10 * sec
 	return []Case{
-		window("`fixed_window`", algorithms.FixedWindow{Limit: limit, Window: span}),
+		window("`fixed_window`", algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: span}),
 		window("`sliding_window`", Sliding(limit, span)),
-		window("`sliding_window`, `buckets 4`", algorithms.SlidingWindow{Limit: limit, Window: span, Buckets: 4}),
+		window("`sliding_window`, `buckets 4`", algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: span, Buckets: 4}),
 		CaseOf("`sliding_log`", Logs{
-			Algorithm: algorithms.SlidingLog{Limit: limit, Window: span}, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load,
+			Algorithm: algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: span}, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load,
 		}),
-		bucket("`token_bucket`, `burst 100`", algorithms.TokenBucket{Limit: limit, Window: span, Burst: 100}),
-		bucket("`gcra`, `burst 10`", algorithms.GCRA{Limit: limit, Window: span, Burst: 10}),
-		bucket("`leaky_bucket`, `queue 20`", algorithms.LeakyBucket{Limit: limit, Window: span, Queue: 20}),
+		bucket("`token_bucket`, `burst 100`", algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: span, Burst: 100}),
+		bucket("`gcra`, `burst 10`", algorithms.Params{Kind: algorithms.GCRA, Limit: limit, Window: span, Burst: 10}),
+		bucket("`leaky_bucket`, `queue 20`", algorithms.Params{Kind: algorithms.LeakyBucket, Limit: limit, Window: span, Queue: 20}),
 	}
 }
 
@@ -250,7 +250,7 @@ func Distant(demand float64, latency time.Duration) []Case {
 			Algorithm: Sliding(1000, 10*sec), Rate: sec, Nodes: 3, Latency: latency, Warm: 20 * sec, Load: Constant(100*demand, 60*sec),
 		}),
 		CaseOf("`token_bucket` 1000/10s, `burst 10`", Buckets{
-			Algorithm: algorithms.TokenBucket{Limit: 1000, Window: 10 * sec, Burst: 10}, Rate: sec, Nodes: 3, Latency: latency,
+			Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1000, Window: 10 * sec, Burst: 10}, Rate: sec, Nodes: 3, Latency: latency,
 			Warm: 20 * sec, Load: Constant(100*demand, 60*sec),
 		}),
 	}

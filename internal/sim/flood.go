@@ -20,14 +20,14 @@ type Flooded struct {
 
 // Flood fills a table, and then has as many other keys as load times the words of a row ask for one more than their limit each, all in one window.
 func Flood(load float64, limit int64) (f Flooded) {
-	alg := algorithms.SlidingWindow{Limit: limit, Window: 60 * sec, Buckets: 1}
-	t := table.New[algorithms.WindowState](tableKeys)
+	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: 60 * sec, Buckets: 1}
+	t := table.New(algorithms.MachineOf[algorithms.WindowState](alg.Kind), tableKeys)
 	next := uint64(0)
 	take := func(id uint64, times int64) (n int64) {
 		raw := binary.BigEndian.AppendUint64(nil, id)
 		key := table.KeyOf(raw)
 		for range times {
-			if t.Take(alg, key, raw, epoch, 1).Allowed {
+			if t.Take(alg.Compile(), key, raw, epoch, 1, 0).Allowed {
 				n++
 			}
 		}

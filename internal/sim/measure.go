@@ -68,6 +68,8 @@ func (r Result) Windowed(limit int64, window, step time.Duration) (at, share []f
 // A meter watches the requests of a run. truth is one exact counter for each client that is told what was admitted.
 type meter[S any] struct {
 	sc     Scenario[S]
+	exact  algorithms.Machine[S]
+	limit  algorithms.Limit
 	truth  []S
 	asked  []int // of each client, after Warm
 	wrong  int
@@ -76,12 +78,15 @@ type meter[S any] struct {
 
 func newMeter[S any](sc Scenario[S]) *meter[S] {
 	clients := max(1, sc.Clients)
-	return &meter[S]{sc: sc, truth: make([]S, clients), asked: make([]int, clients), result: Result{Length: sc.Load.length()}}
+	return &meter[S]{
+		sc: sc, exact: algorithms.MachineOf[S](sc.Algorithm.Kind), limit: sc.Algorithm.Compile(),
+		truth: make([]S, clients), asked: make([]int, clients), result: Result{Length: sc.Load.length()},
+	}
 }
 
 // count notes one request and its answer.
-func (m *meter[S]) count(a arrival, d algorithms.Decision) {
-	r, alg, truth := &m.result, m.sc.Algorithm, &m.truth[a.of]
+func (m *meter[S]) count(a arrival, d algorithms.Result) {
+	r, truth := &m.result, &m.truth[a.of]
 	r.Requests++
 	warm := a.at >= epoch+int64(m.sc.Warm)
 	if warm {
@@ -92,15 +97,15 @@ func (m *meter[S]) count(a arrival, d algorithms.Decision) {
 	}
 	if d.Allowed {
 		r.Hits = append(r.Hits, Hit{a.at, a.node, a.of})
-		if !alg.Take(truth, a.at, 1, 0).Allowed {
-			alg.Charge(truth, a.at, 1)
+		if !m.exact.Take(truth, m.limit, a.at, 1, 0).Allowed {
+			m.exact.Penalize(truth, m.limit, a.at, 1)
 		}
 		return
 	}
 	if r.First == 0 {
 		r.First = time.Duration(a.at - epoch)
 	}
-	if warm && alg.Take(truth, a.at, 0, 0).Remaining > 0 {
+	if warm && m.exact.Take(truth, m.limit, a.at, 0, 0).Remaining > 0 {
 		m.wrong++
 	}
 }
@@ -109,7 +114,7 @@ func (m *meter[S]) count(a arrival, d algorithms.Decision) {
 func (m *meter[S]) done() Result {
 	r, sc := &m.result, m.sc
 	r.Admitted = len(r.Hits)
-	limit, window := sc.Algorithm.Rule()
+	limit, window := sc.Algorithm.Limit, sc.Algorithm.Window
 	from := epoch + int64(sc.Warm)
 	recent := make([][]int64, len(m.truth)) // of each client, what was admitted in the last window
 	most, steady := 0, 0

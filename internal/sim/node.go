@@ -32,7 +32,7 @@ type node[S any] struct {
 
 // newNode starts a node. Its first tick comes at a random time within a sync_rate; its clock is set before that.
 func (w *world[S]) newNode(index int, name string) *node[S] {
-	n := &node[S]{w: w, index: index, name: name, table: table.New[S](mostKeys), flushed: w.store.flushed}
+	n := &node[S]{w: w, index: index, name: name, table: table.New(algorithms.MachineOf[S](w.sc.Algorithm.Kind), mostKeys), flushed: w.store.flushed}
 	n.configure()
 	n.setLost()
 	n.beat()
@@ -44,19 +44,14 @@ func (w *world[S]) newNode(index int, name string) *node[S] {
 
 // configure gives the table the node's parameters.
 func (n *node[S]) configure() {
-	alg := n.is().Algorithm
-	lagging := true
-	switch any(alg).(type) {
-	case algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket:
-		lagging = false
-	}
-	n.table.Configure(table.Background[S]{
-		Algorithm: alg, Rate: n.is().Rate, Early: n.w.sc.Model.Early, Lagging: lagging, Wake: n.wake,
+	is := n.is()
+	n.table.Configure(table.Background{
+		Params: is.Algorithm, Rate: is.Rate, Early: n.w.sc.Model.Early, Lagging: !is.Algorithm.Kind.Draining(), Wake: n.wake,
 	}, mostKeys)
 }
 
 // is the parameters of the node.
-func (n *node[S]) is() Parameters[S] { return n.w.is[n.index] }
+func (n *node[S]) is() Parameters { return n.w.is[n.index] }
 
 // clock is what the node takes the time for.
 func (n *node[S]) clock() int64 {
@@ -69,7 +64,7 @@ func (n *node[S]) clock() int64 {
 
 func (n *node[S]) take(of int) table.Taken {
 	k := &n.w.clients[of]
-	return n.table.Take(n.is().Algorithm, k.key, k.raw, n.clock(), 1)
+	return n.table.Take(n.is().Algorithm.Compile(), k.key, k.raw, n.clock(), 1, 0)
 }
 
 // setLost tells the table of a store that is lost. One that makes no estimate is told so all the time.
@@ -173,7 +168,7 @@ func (n *node[S]) exchange(urgent bool) {
 
 // call fixes what a message says, for whenever it arrives.
 func (n *node[S]) call(messages []table.Message) func() []table.Answer {
-	seq, live, rate, w := n.seq, n.w.sc.Algorithm.Live(), n.is().Rate, n.w
+	seq, live, rate, w := n.seq, n.w.sc.Algorithm.Compile().History, n.is().Rate, n.w
 	return func() []table.Answer { return w.store.Push(w.now, n.name, seq, live, rate, messages) }
 }
 
@@ -202,8 +197,7 @@ func (n *node[S]) beat() {
 	}
 	there, back := n.w.journey(), n.w.journey()
 	doubt := (there + back) / 2
-	_, window := n.w.sc.Algorithm.Rule()
-	table.Steer(n.table, n.clock(), time.Duration(n.w.now-n.clock())+there-doubt, doubt, window, !n.clocked)
+	table.Steer(n.table, n.clock(), time.Duration(n.w.now-n.clock())+there-doubt, doubt, n.w.sc.Algorithm.Window, !n.clocked)
 	n.clocked = true
 	if n.flushed != n.w.store.flushed {
 		n.flushed = n.w.store.flushed

@@ -32,19 +32,19 @@ func (r Rollout) Within(seed uint64) (most, least float64) {
 }
 
 // bucketOf makes a bucket of a kind: how many flow in per window, and how many it holds.
-type bucketOf func(limit, size int64) algorithms.Algorithm[algorithms.BucketState]
+type bucketOf func(limit, size int64) algorithms.Params
 
 // bucketKinds are the three, for a window.
 func bucketKinds(window time.Duration) map[string]bucketOf {
 	return map[string]bucketOf{
-		"token_bucket": func(limit, size int64) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.TokenBucket{Limit: limit, Window: window, Burst: size}
+		"token_bucket": func(limit, size int64) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: window, Burst: size}
 		},
-		"gcra": func(limit, size int64) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.GCRA{Limit: limit, Window: window, Burst: size}
+		"gcra": func(limit, size int64) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.GCRA, Limit: limit, Window: window, Burst: size}
 		},
-		"leaky_bucket": func(limit, size int64) algorithms.Algorithm[algorithms.BucketState] {
-			return algorithms.LeakyBucket{Limit: limit, Window: window, Queue: size - 1}
+		"leaky_bucket": func(limit, size int64) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.LeakyBucket, Limit: limit, Window: window, Queue: size - 1}
 		},
 	}
 }
@@ -53,21 +53,21 @@ func bucketKinds(window time.Duration) map[string]bucketOf {
 // happen meanwhile.
 func Rollouts(kind string) (all []Rollout) {
 	type size struct{ limit, size int64 }
-	add := func(name string, window time.Duration, load Load, sizes []size, change func(sc *Buckets, of func(size) algorithms.Algorithm[algorithms.BucketState])) {
-		of := func(s size) algorithms.Algorithm[algorithms.BucketState] {
+	add := func(name string, window time.Duration, load Load, sizes []size, change func(sc *Buckets, of func(size) algorithms.Params)) {
+		of := func(s size) algorithms.Params {
 			return bucketKinds(window)[kind](s.limit, s.size)
 		}
 		least, most := sizes[0], sizes[0]
 		sc := Buckets{Model: Shipped, Rate: sec / 5, Nodes: 3, Latency: near, Load: load}
 		for _, s := range sizes {
-			sc.Each = append(sc.Each, Parameters[algorithms.BucketState]{Algorithm: of(s)})
+			sc.Each = append(sc.Each, Parameters{Algorithm: of(s)})
 			least, most = size{min(least.limit, s.limit), min(least.size, s.size)}, size{max(most.limit, s.limit), max(most.size, s.size)}
 		}
 		sc.Each, sc.Algorithm = sc.Each[:min(3, len(sc.Each))], of(most)
 		if change != nil {
 			change(&sc, of)
 		}
-		exact := func(of algorithms.Algorithm[algorithms.BucketState]) func(seed uint64) Result {
+		exact := func(of algorithms.Params) func(seed uint64) Result {
 			return func(seed uint64) Result { sc := sc; sc.Seed, sc.Algorithm = seed, of; return sc.Exact() }
 		}
 		all = append(all, Rollout{
@@ -75,7 +75,7 @@ func Rollouts(kind string) (all []Rollout) {
 			Least: exact(of(least)), Most: exact(of(most)), Cut: sc.Cuts,
 		})
 	}
-	type of = func(size) algorithms.Algorithm[algorithms.BucketState]
+	type of = func(size) algorithms.Params
 	const minute = time.Minute
 	busy := func(limit int64, window, d time.Duration) Load {
 		return Constant(3*float64(limit)/window.Seconds(), d)
@@ -92,20 +92,20 @@ func Rollouts(kind string) (all []Rollout) {
 	add("a rollout from 50 to 100 in 10m, node by node, each reloaded", 10*minute, busy(100, 10*minute, 20*minute), []size{{50, 100}, {50, 100}, {50, 100}, {100, 100}},
 		func(sc *Buckets, of of) {
 			for i := range 3 {
-				sc.Reloads = append(sc.Reloads, Reload[algorithms.BucketState]{i, time.Duration(i+1) * 2 * minute, Parameters[algorithms.BucketState]{Algorithm: of(size{100, 100})}})
+				sc.Reloads = append(sc.Reloads, Reload{i, time.Duration(i+1) * 2 * minute, Parameters{Algorithm: of(size{100, 100})}})
 			}
 		})
 	add("the same, each restarted", 10*minute, busy(100, 10*minute, 20*minute), []size{{50, 100}, {50, 100}, {50, 100}, {100, 100}},
 		func(sc *Buckets, of of) {
 			for i := range 3 {
 				at := time.Duration(i+1) * 2 * minute
-				sc.Reloads = append(sc.Reloads, Reload[algorithms.BucketState]{i, at, Parameters[algorithms.BucketState]{Algorithm: of(size{100, 100})}})
+				sc.Reloads = append(sc.Reloads, Reload{i, at, Parameters{Algorithm: of(size{100, 100})}})
 				sc.Restarts = append(sc.Restarts, Restart{Node: i, At: at, Clean: true})
 			}
 		})
 	add("a reload from 50 to 100 in 10m beside a node that starts after it", 10*minute, busy(100, 10*minute, 15*minute), []size{{50, 100}, {100, 100}, {100, 100}},
 		func(sc *Buckets, of of) {
-			sc.Reloads = []Reload[algorithms.BucketState]{{0, 100 * sec, Parameters[algorithms.BucketState]{Algorithm: of(size{100, 100})}}}
+			sc.Reloads = []Reload{{0, 100 * sec, Parameters{Algorithm: of(size{100, 100})}}}
 			sc.Restarts = []Restart{{2, 150 * sec, false}}
 		})
 	add("1 in 1m with `burst` 200, 200, 100", minute, Constant(1, 20*minute), []size{{1, 200}, {1, 200}, {1, 100}}, nil)

@@ -26,7 +26,7 @@ func TestNodesOfARolloutShareWhatTheyCount(t *testing.T) {
 // A history is a random life of three nodes with one client: their parameters, its requests, and what happens to them.
 type history struct {
 	Buckets
-	of     []algorithms.Algorithm[algorithms.BucketState]
+	of     []algorithms.Params
 	limits []int64
 	sizes  []int64
 	window time.Duration
@@ -45,7 +45,7 @@ func drawHistory(t *rapid.T, mixed bool) *history {
 			l, s = h.limits[0], h.sizes[0]
 		}
 		h.limits, h.sizes, h.of = append(h.limits, l), append(h.sizes, s), append(h.of, of(l, s))
-		h.Each = append(h.Each, Parameters[algorithms.BucketState]{Algorithm: h.of[i]})
+		h.Each = append(h.Each, Parameters{Algorithm: h.of[i]})
 		if mixed {
 			h.Each[i].Rate = rapid.SampledFrom([]time.Duration{sec / 10, sec / 5, sec}).Draw(t, "rate")
 		}
@@ -82,7 +82,7 @@ func (h *history) trouble(t *rapid.T) (lost float64) {
 		switch rapid.IntRange(0, 3).Draw(t, "event") {
 		case 0:
 			to := rapid.IntRange(0, 2).Draw(t, "to")
-			h.Reloads = append(h.Reloads, Reload[algorithms.BucketState]{node, at, Parameters[algorithms.BucketState]{Algorithm: h.of[to]}})
+			h.Reloads = append(h.Reloads, Reload{node, at, Parameters{Algorithm: h.of[to]}})
 		case 1:
 			h.Restarts = append(h.Restarts, Restart{Node: node, At: at})
 			lost += h.unseen(1)
@@ -145,8 +145,10 @@ func (h *history) isAlone(node int, at time.Duration) bool {
 // levels are how full the buckets of all nodes are.
 func (w *world[S]) levels() (levels []float64) {
 	for _, n := range w.nodes {
-		level := 0.0
-		n.table.With(w.clients[0].key, func(s *S) { level = n.is().Algorithm.Level(s, n.clock()) })
+		level, is := 0.0, n.is().Algorithm
+		n.table.With(w.clients[0].key, func(s *S) {
+			level = algorithms.MachineOf[S](is.Kind).Level(s, is.Compile(), n.clock())
+		})
 		levels = append(levels, level)
 	}
 	return levels
@@ -206,11 +208,11 @@ func TestWhatStandsInABucketIsNotForgotten(t *testing.T) {
 			sc.Restarts = []Restart{{0, 400 * sec, false}, {1, 401 * sec, false}, {2, 402 * sec, false}}
 		},
 		"the store forgets":               func(sc *Buckets) { sc.Flushes = []time.Duration{400 * sec} },
-		"the other is reloaded":           func(sc *Buckets) { sc.Reloads = []Reload[algorithms.BucketState]{{1, 400 * sec, sc.Each[1]}} },
+		"the other is reloaded":           func(sc *Buckets) { sc.Reloads = []Reload{{1, 400 * sec, sc.Each[1]}} },
 		"the other has another sync_rate": func(sc *Buckets) { sc.Each[1].Rate = 150 * sec },
 	} {
 		for kind, of := range bucketKinds(60 * sec) {
-			sc := Buckets{Algorithm: of(1, 200), Model: Shipped, Rate: sec / 5, Nodes: 3, Latency: near, Each: make([]Parameters[algorithms.BucketState], 3), Load: Load{
+			sc := Buckets{Algorithm: of(1, 200), Model: Shipped, Rate: sec / 5, Nodes: 3, Latency: near, Each: make([]Parameters, 3), Load: Load{
 				{For: 5 * sec, Rate: 2}, // all know the key
 				{For: 10 * sec},
 				{For: 15 * sec, Rate: 10, To: only(0)},  // some 150 in a burst
@@ -248,7 +250,7 @@ func TestANewcomerFindsWhatOneStoreWouldHave(t *testing.T) {
 			w.until(epoch + int64(at))
 			w.now = epoch + int64(at)
 			n, k := w.nodes[0], &w.clients[0]
-			n.table.Take(n.is().Algorithm, k.key, k.raw, n.clock(), 0)
+			n.table.Take(n.is().Algorithm.Compile(), k.key, k.raw, n.clock(), 0, 0)
 		}
 		drain(w.now)
 		// What is told of an interval late drains later by that.

@@ -30,14 +30,14 @@ var (
 
 // A Scenario is one run: a cluster, its clients and what goes wrong.
 type Scenario[S any] struct {
-	Algorithm algorithms.Algorithm[S]
+	Algorithm algorithms.Params
 	Model     Model
 	// Rate is the sync_rate.
 	Rate time.Duration
 	// Each is the parameters and the sync_rate of each node where they differ: the k-th node has the k-th, and Algorithm and Rate where
 	// that is zero. Reloads change them while the run goes on.
-	Each    []Parameters[S]
-	Reloads []Reload[S]
+	Each    []Parameters
+	Reloads []Reload
 	// Nodes is how many there are. Weights is the share of the requests that each gets; nil stands for equal ones.
 	Nodes   int
 	Weights []float64
@@ -74,29 +74,29 @@ type Cut struct {
 }
 
 // Parameters are what one node's configuration says.
-type Parameters[S any] struct {
-	Algorithm algorithms.Algorithm[S]
+type Parameters struct {
+	Algorithm algorithms.Params
 	Rate      time.Duration
 }
 
 // A Reload gives a node other parameters at a time. Its counters stay.
-type Reload[S any] struct {
+type Reload struct {
 	Node int
 	At   time.Duration
-	Parameters[S]
+	Parameters
 }
 
 // parameters are what a node starts with.
-func (sc Scenario[S]) parameters(node int) Parameters[S] {
-	p := Parameters[S]{sc.Algorithm, sc.Rate}
+func (sc Scenario[S]) parameters(node int) Parameters {
+	p := Parameters{sc.Algorithm, sc.Rate}
 	if node < len(sc.Each) {
 		p = p.with(sc.Each[node])
 	}
 	return p
 }
 
-func (p Parameters[S]) with(o Parameters[S]) Parameters[S] {
-	if o.Algorithm != nil {
+func (p Parameters) with(o Parameters) Parameters {
+	if o.Algorithm != (algorithms.Params{}) {
 		p.Algorithm = o.Algorithm
 	}
 	if o.Rate != 0 {
@@ -133,7 +133,7 @@ func (sc Scenario[S]) Run() Result {
 		w.until(a.at)
 		w.now = a.at
 		d := w.nodes[a.node].take(a.of)
-		m.count(a, d.Decision)
+		m.count(a, d.Result)
 	}
 	w.until(epoch + int64(sc.Load.length()))
 	m.result.Calls, m.result.Keys = w.calls, w.keys
@@ -146,9 +146,10 @@ func (sc Scenario[S]) Exact() Result {
 	states := make([]S, max(1, sc.Clients))
 	m := newMeter(sc)
 	f := newFlights(2 * sc.Latency)
+	exact, limit := algorithms.MachineOf[S](sc.Algorithm.Kind), sc.Algorithm.Compile()
 	for a := range sc.arrivals {
 		f.ask(a)
-		m.count(a, sc.Algorithm.Take(&states[a.of], a.at, 1, 0))
+		m.count(a, exact.Take(&states[a.of], limit, a.at, 1, 0))
 	}
 	m.result.Calls, m.result.Keys = f.calls, f.calls
 	return m.done()

@@ -64,7 +64,7 @@ func TestASmallBucketOnSeveralNodesAdmitsADemandBelowItsRate(t *testing.T) {
 	for _, nodes := range []int{2, 3, 6} {
 		at := func(demand float64) Case {
 			return CaseOf("", Buckets{
-				Algorithm: algorithms.TokenBucket{Limit: 100, Window: sec, Burst: 10},
+				Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 100, Window: sec, Burst: 10},
 				Rate:      sec / 2, Nodes: nodes, Latency: near, Load: Constant(100*demand, 30*sec), Warm: 5 * sec,
 			})
 		}
@@ -79,13 +79,13 @@ func TestASmallBucketOnSeveralNodesAdmitsADemandBelowItsRate(t *testing.T) {
 func TestANodeThatSeesAllOfAClientDecidesAsIfItWereAlone(t *testing.T) {
 	only := []float64{0, 1, 0}
 	for name, c := range map[string]Case{
-		"fixed_window":   CaseOf("", Windows{Algorithm: algorithms.FixedWindow{Limit: 200, Window: 5 * sec}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
+		"fixed_window":   CaseOf("", Windows{Algorithm: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 200, Window: 5 * sec}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
 		"sliding_window": CaseOf("", Windows{Algorithm: Sliding(200, 5*sec), Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
-		"sliding_log":    CaseOf("", Logs{Algorithm: algorithms.SlidingLog{Limit: 200, Window: 5 * sec}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
-		"token_bucket":   CaseOf("", Buckets{Algorithm: algorithms.TokenBucket{Limit: 200, Window: 5 * sec, Burst: 2}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
+		"sliding_log":    CaseOf("", Logs{Algorithm: algorithms.Params{Kind: algorithms.SlidingLog, Limit: 200, Window: 5 * sec}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
+		"token_bucket":   CaseOf("", Buckets{Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 200, Window: 5 * sec, Burst: 2}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(39, 60*sec), Even: true}),
 		"bursts":         CaseOf("", Windows{Algorithm: Sliding(200, 5*sec), Rate: sec, Nodes: 3, Weights: only, Latency: 20 * time.Millisecond, Load: Bursts(100, sec, 4*sec, 10)}),
 		"overload":       CaseOf("", Windows{Algorithm: Sliding(200, 5*sec), Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(100, 60*sec)}),
-		"a small bucket": CaseOf("", Buckets{Algorithm: algorithms.TokenBucket{Limit: 200, Window: 5 * sec, Burst: 5}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(60, 60*sec)}),
+		"a small bucket": CaseOf("", Buckets{Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 200, Window: 5 * sec, Burst: 5}, Rate: sec, Nodes: 3, Weights: only, Latency: near, Load: Constant(60, 60*sec)}),
 	} {
 		got, want := c.Run(Shipped, 1), c.Exact(1)
 		if got.Admitted != want.Admitted || got.Estimated != 0 {
@@ -136,17 +136,17 @@ func TestTheTotalHoldsOverRestarts(t *testing.T) {
 		}
 		load := Constant(100, 55*sec)
 		fixed := Windows{
-			Algorithm: algorithms.FixedWindow{Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
+			Algorithm: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
 			Load: load, Restarts: restarts(clean),
 		}.Run()
 		within(t, "fixed_window: admitted of one limit", float64(fixed.Admitted)/1000, 1, high)
 		log := Logs{
-			Algorithm: algorithms.SlidingLog{Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
+			Algorithm: algorithms.Params{Kind: algorithms.SlidingLog, Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
 			Load: load, Restarts: restarts(clean),
 		}.Run()
 		within(t, "sliding_log: admitted of one limit", float64(log.Admitted)/1000, 1, high)
 		bucket := Buckets{
-			Algorithm: algorithms.TokenBucket{Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
+			Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
 			Load: load, Restarts: restarts(clean),
 		}
 		within(t, "token_bucket: admitted of what one bucket gives", float64(bucket.Run().Admitted)/float64(bucket.Exact().Admitted), .98, high)
@@ -167,7 +167,7 @@ func TestSkewedClocksAgreeOnTheWindows(t *testing.T) {
 func TestWhatIsCountedIsExactUnderLostAndRepeatedMessages(t *testing.T) {
 	for seed := range uint64(5) {
 		r := Windows{
-			Algorithm: algorithms.FixedWindow{Limit: 400, Window: 100 * sec}, Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: 20 * time.Millisecond,
+			Algorithm: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 400, Window: 100 * sec}, Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: 20 * time.Millisecond,
 			Load: Load{{For: 20 * sec, Rate: 40}, {For: 20 * sec}}, LostReplies: .1, Duplicates: .3, Cuts: []Cut{{1, 5 * sec, 9 * sec}}, Seed: seed,
 		}.Run()
 		if r.Stored != int64(r.Admitted) {

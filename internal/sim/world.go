@@ -18,8 +18,8 @@ type world[S any] struct {
 	made  int
 	rng   *rand.Rand
 	store *Store
-	nodes []*node[S]      // nil where one is away
-	is    []Parameters[S] // of each node, now
+	nodes []*node[S]   // nil where one is away
+	is    []Parameters // of each node, now
 
 	clients     []key
 	calls, keys int
@@ -28,7 +28,7 @@ type world[S any] struct {
 func newWorld[S any](sc Scenario[S]) *world[S] {
 	w := &world[S]{sc: sc, now: epoch, rng: rand.New(rand.NewPCG(sc.Seed, 2)), store: NewStore()}
 	w.clients = keysOf(sc.Clients)
-	w.nodes, w.is = make([]*node[S], sc.Nodes), make([]Parameters[S], sc.Nodes)
+	w.nodes, w.is = make([]*node[S], sc.Nodes), make([]Parameters, sc.Nodes)
 	for i := range w.nodes {
 		w.is[i] = sc.parameters(i)
 		if !sc.away(i, 0) {

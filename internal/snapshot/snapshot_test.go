@@ -110,34 +110,34 @@ func TestSnapshotThatMakesNoSense(t *testing.T) {
 // resumeInAll takes a save up with each algorithm.
 func resumeInAll(t *testing.T, keys table.Saved) {
 	t.Helper()
-	resumeIn(t, algorithms.FixedWindow{Limit: 10, Window: time.Minute}, keys)
-	resumeIn(t, algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 3}, keys)
-	resumeIn(t, algorithms.SlidingLog{Limit: 10, Window: time.Minute}, keys)
-	resumeIn(t, algorithms.TokenBucket{Limit: 10, Window: time.Minute, Burst: 20}, keys)
-	resumeIn(t, algorithms.GCRA{Limit: 10, Window: time.Minute, Burst: 5}, keys)
-	resumeIn(t, algorithms.LeakyBucket{Limit: 10, Window: time.Minute, Queue: 20}, keys)
+	resumeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Minute}, keys)
+	resumeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, keys)
+	resumeIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, keys)
+	resumeIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute, Burst: 20}, keys)
+	resumeIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.GCRA, Limit: 10, Window: time.Minute, Burst: 5}, keys)
+	resumeIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.LeakyBucket, Limit: 10, Window: time.Minute, Queue: 20}, keys)
 }
 
 const replyTime = int64(1_795_249_670_000_000_000)
 
 // resumeIn takes a save up under the ID of a key that comes, or that has come already, and asks
 // until nothing is left. Whatever was saved, no more is admitted than of a key that was never seen.
-func resumeIn[S any](t *testing.T, alg algorithms.Algorithm[S], keys table.Saved) {
-	raw := []byte("k")
+func resumeIn[S any](t *testing.T, alg algorithms.Params, keys table.Saved) {
+	raw, l := []byte("k"), alg.Compile()
 	take := func(tab *table.Table[S]) algorithms.Decision {
-		return tab.Take(alg, table.KeyOf(raw), raw, replyTime, 1).Decision
+		return tab.Take(l, table.KeyOf(raw), raw, replyTime, 1, algorithms.WantNext|algorithms.WantReset).Decision
 	}
-	most := tableOf(alg).Take(alg, table.KeyOf(raw), raw, replyTime, 0).Remaining
+	most := tableOf[S](alg).Take(l, table.KeyOf(raw), raw, replyTime, 0, 0).Remaining
 	for _, reports := range keys {
 		for before := range int64(3) {
-			tab := tableOf(alg)
+			tab := tableOf[S](alg)
 			for range before {
 				take(tab)
 			}
 			tab.Resume(alg, replyTime, table.Saved{table.IDOf(raw): slices.Clone(reports)})
 			for admitted := before; ; admitted++ {
 				d := take(tab)
-				if d.Remaining < 0 || d.Remaining > most-admitted || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Allowed == (d.RetryAfter > 0) {
+				if d.Remaining < 0 || d.Remaining > most-admitted || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Allowed == (d.Retry > 0) {
 					t.Fatalf("after %d and %v, %d later: %+v", before, reports, admitted, d)
 				}
 				if !d.Allowed {
@@ -156,8 +156,8 @@ func resumeIn[S any](t *testing.T, alg algorithms.Algorithm[S], keys table.Saved
 }
 
 // tableOf is an empty table.
-func tableOf[S any](alg algorithms.Algorithm[S]) *table.Table[S] {
-	tab := table.New[S](10)
-	tab.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second}, 10)
+func tableOf[S any](alg algorithms.Params) *table.Table[S] {
+	tab := table.New(algorithms.MachineOf[S](alg.Kind), 10)
+	tab.Configure(table.Background{Params: alg, Rate: time.Second}, 10)
 	return tab
 }

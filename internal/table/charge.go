@@ -25,20 +25,20 @@ const (
 	overtaken = int64(time.Second)
 )
 
-// chargeable is the algorithm of a table whose debts are charged, nil in other tables.
-func (b *Background[S]) chargeable() algorithms.Chargeable[S] {
+// chargeable returns the machine of a table whose debts are charged, nil of other tables.
+func (t *Table[S]) chargeable(b *Background) algorithms.Chargeable[S] {
 	if b == nil || !b.Charges || b.Rate == 0 {
 		return nil
 	}
-	c, _ := b.Algorithm.(algorithms.Chargeable[S])
+	c, _ := t.machine.(algorithms.Chargeable[S])
 	return c
 }
 
 // Charges takes out up to most of the charges that are due.
 func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
 	b := t.background.Load()
-	alg := b.chargeable()
-	if alg == nil {
+	m := t.chargeable(b)
+	if m == nil {
 		return dst
 	}
 	for more := true; more; { // from shard to shard, as in each
@@ -49,7 +49,7 @@ func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
 			}
 			sh := &t.shards[t.drained.Add(1)%shardCount]
 			sh.mu.Lock()
-			dst = t.charges(sh, alg, now, most, dst)
+			dst = t.charges(sh, b, m, now, most, dst)
 			more = more || len(sh.due) > 0
 			sh.mu.Unlock()
 		}
@@ -59,7 +59,7 @@ func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
 
 // charges takes a few places off the list of those that are due.
 func (t *Table[S]) charges(
-	sh *shard[S], alg algorithms.Chargeable[S], now int64, most int, dst []Charge,
+	sh *shard[S], b *Background, m algorithms.Chargeable[S], now int64, most int, dst []Charge,
 ) []Charge {
 	offset := t.offset.Load()
 	for looked := 0; looked < walk && len(sh.due) > 0 && len(dst) < most; looked++ {
@@ -69,13 +69,13 @@ func (t *Table[S]) charges(
 		if i >= sh.size {
 			continue // the place has gone
 		}
-		e := t.follow(sh, alg, i, now+offset&^1, offset)
+		e := t.follow(sh, b.limit, i, now+offset&^1, offset)
 		switch {
 		case !e.used() || e.flags&touched == 0:
 		case e.flags&flying != 0:
 			sh.touched = append(sh.touched, i) // its turn comes again
 		default:
-			if c, ok := charge(e, alg, now, offset); ok {
+			if c, ok := charge(e, m, b.limit, now, offset); ok {
 				dst = append(dst, c)
 			}
 		}
@@ -85,22 +85,22 @@ func (t *Table[S]) charges(
 
 // charge takes out what is to be charged for one key. The key is no longer touched.
 func charge[S any](
-	e entry[S], alg algorithms.Chargeable[S], now, offset int64,
+	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now, offset int64,
 ) (c Charge, ok bool) {
 	e.flags &^= touched | again
 	c = Charge{Key: e.key, ID: e.id, offset: offset}
-	c.Debt = alg.Debt(&e.state, now+offset&^1, MaxCharged)
+	c.Debt = m.Debt(&e.state, l, now+offset&^1, MaxCharged)
 	if c.IsZero() {
 		return Charge{}, false
 	}
-	alg.Send(&e.state)
+	m.Prepare(&e.state, l)
 	e.flags |= flying
 	return c, true
 }
 
 // Owes reports whether a key may have something to charge, or on its way.
 func (t *Table[S]) Owes(key Key) bool {
-	if t.background.Load().chargeable() == nil {
+	if t.chargeable(t.background.Load()) == nil {
 		return false
 	}
 	sh := t.shard(key)
@@ -113,8 +113,9 @@ func (t *Table[S]) Owes(key Key) bool {
 // ChargeOf takes out the charge of one key, before its turn. ok is false where there is none, or
 // where it is on its way.
 func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
-	alg := t.background.Load().chargeable()
-	if alg == nil {
+	b := t.background.Load()
+	m := t.chargeable(b)
+	if m == nil {
 		return Charge{}, false
 	}
 	sh := t.shard(key)
@@ -125,11 +126,11 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 		return Charge{}, false
 	}
 	offset := t.offset.Load()
-	e := t.follow(sh, alg, i, now+offset&^1, offset)
+	e := t.follow(sh, b.limit, i, now+offset&^1, offset)
 	if e.flags&flying != 0 || e.flags&touched == 0 {
 		return Charge{}, false
 	}
-	return charge(e, alg, now, offset)
+	return charge(e, m, b.limit, now, offset)
 }
 
 // Charged notes that the store has counted a charge, and what it holds of the key now. The refund
@@ -138,8 +139,9 @@ func (t *Table[S]) Charged(
 	now int64, c Charge, told []algorithms.Report,
 ) (refund Charge, owed bool) {
 	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, now, step int64) {
-		alg := t.background.Load().chargeable()
-		if alg == nil {
+		b := t.background.Load()
+		m := t.chargeable(b)
+		if m == nil {
 			return // its counts go to the store in another way now
 		}
 		sent := c.Debt
@@ -150,7 +152,7 @@ func (t *Table[S]) Charged(
 			}
 		}
 		refund = Charge{Key: c.Key, ID: c.ID, offset: t.offset.Load()}
-		refund.Debt = alg.Learn(&e.state, now, told, &sent)
+		refund.Debt = m.Import(&e.state, b.limit, now, told, &sent)
 		e.at = max(e.at, toldAt(told))
 		if c.More && e.flags&touched == 0 {
 			e.flags |= touched
@@ -188,7 +190,7 @@ func (t *Table[S]) arrived(
 	}
 	offset := t.offset.Load()
 	now += offset &^ 1
-	e := t.follow(sh, b.Algorithm, i, now, offset)
+	e := t.follow(sh, b.limit, i, now, offset)
 	if e.flags&flying == 0 {
 		return
 	}
@@ -200,15 +202,15 @@ func (t *Table[S]) arrived(
 	f(sh, e, i, now, step)
 }
 
-// learnCharged is Learn for algorithms that are charged.
+// learnCharged is Learn for machines that are charged.
 func (t *Table[S]) learnCharged(
-	e entry[S], alg algorithms.Chargeable[S], now int64, told []algorithms.Report,
+	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, told []algorithms.Report,
 ) {
 	at := toldAt(told)
 	if e.flags&flying != 0 || at != 0 && at < e.at && e.at-at < overtaken {
 		return
 	}
-	alg.Learn(&e.state, now, told, nil)
+	m.Import(&e.state, l, now, told, nil)
 	e.at = at
 }
 

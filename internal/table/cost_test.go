@@ -14,29 +14,29 @@ import (
 
 const million = 1_000_000
 
-// counting counts what is asked of an algorithm.
+// counting counts what is asked of a machine.
 type counting struct {
-	algorithms.SlidingWindow
+	algorithms.Machine[algorithms.WindowState]
 	calls *int
 }
 
-func (c counting) Roll(s *algorithms.WindowState, now int64) {
+func (c counting) Advance(s *algorithms.WindowState, l algorithms.Limit, now int64) {
 	*c.calls++
-	c.SlidingWindow.Roll(s, now)
+	c.Machine.Advance(s, l, now)
 }
 
 func (c counting) Ledger(s *algorithms.WindowState) *algorithms.Ledger {
 	*c.calls++
-	return c.SlidingWindow.Ledger(s)
+	return c.Machine.Ledger(s)
 }
 
-func (c counting) Absorb(s *algorithms.WindowState, now int64, reports []algorithms.Report) {
+func (c counting) Merge(s *algorithms.WindowState, l algorithms.Limit, now int64, reports []algorithms.Report) {
 	*c.calls++
-	c.SlidingWindow.Absorb(s, now, reports)
+	c.Machine.Merge(s, l, now, reports)
 }
 
 // holding is a table with a key for each number below keys, of which the store has nothing.
-func holding(keys int, alg algorithms.Algorithm[algorithms.WindowState]) *windows {
+func holding(keys int, alg algorithms.Params) *windows {
 	t := newTable(2*million, alg)
 	for i := range keys {
 		take(t, alg, i, t0)
@@ -48,11 +48,12 @@ func holding(keys int, alg algorithms.Algorithm[algorithms.WindowState]) *window
 func TestAnExchangeCostsWhatWasTouched(t *testing.T) {
 	const touched = 1000
 	calls := 0
-	alg := counting{algorithms.SlidingWindow{Limit: 1000, Window: time.Hour, Buckets: 1}, &calls}
+	alg := sliding(1000, time.Hour)
 	work := func(held int) (asked, messages int) {
 		tab := holding(held, alg)
+		tab.machine = counting{window, &calls}
 		// Not by Configure: a table that begins to be exchanged sends all it holds.
-		tab.background.Store(&Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second})
+		tab.background.Store((&Background{Params: alg, Rate: time.Second}).compile())
 		for i := range touched {
 			take(tab, alg, i*(held/touched), t0)
 		}
@@ -85,11 +86,12 @@ func TestAnExchangeCostsWhatWasTouched(t *testing.T) {
 // many keys there are. Time is no measure of it: a busy machine's memory can be sixty times as slow as its caches.
 func TestADecisionTakesAsManyStepsAmongAMillionKeys(t *testing.T) {
 	calls := 0
-	alg := counting{algorithms.SlidingWindow{Limit: 1000, Window: time.Hour, Buckets: 1}, &calls}
+	alg := sliding(1000, time.Hour)
 	var steps []int
 	for _, keys := range []int{1000, 220_000, million} { // 220,000 fill an index to the brim
 		tab := holding(keys, alg)
-		tab.background.Store(&Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second})
+		tab.machine = counting{window, &calls}
+		tab.background.Store((&Background{Params: alg, Rate: time.Second}).compile())
 		calls = 0
 		for i := range 1000 {
 			take(tab, alg, i, t0)
@@ -123,8 +125,8 @@ func probes(t *windows) (longest int, mean float64) {
 // BenchmarkWait is how long a request waits for a decision among a million keys, beside work in the background on the same table, and beside the same
 // work on another table, which takes as much of the machine and none of the locks: what the first has beyond the second is what requests are held up.
 func BenchmarkWait(b *testing.B) {
-	alg := algorithms.SlidingWindow{Limit: 1000, Window: time.Hour, Buckets: 1}
-	background := Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second}
+	alg := sliding(1000, time.Hour)
+	background := Background{Params: alg, Rate: time.Second}
 	asked, other := holding(million, alg), holding(million, alg)
 	for _, tab := range []*windows{asked, other} {
 		tab.Configure(background, 2*million)
@@ -182,7 +184,7 @@ func waits(b *testing.B, tab *windows, work func()) {
 	waits := make([]time.Duration, 0, b.N)
 	for b.Loop() {
 		begun := time.Now()
-		take(tab, algorithms.SlidingWindow{Limit: 1000, Window: time.Hour, Buckets: 1}, random.IntN(million), t0)
+		take(tab, sliding(1000, time.Hour), random.IntN(million), t0)
 		waits = append(waits, time.Since(begun))
 	}
 	stop.Store(true)

@@ -92,41 +92,49 @@ type Answer struct {
 	Failed bool
 }
 
-// takeShared is Take for a table that is exchanged: with an estimate of what others spent unseen,
-// and a note that the key was touched. spilled is what the key spent in the sketch. It reports
-// whether the exchanger should be woken.
-func (t *Table[S]) takeShared(sh *shard[S], b *Background[S], alg algorithms.Algorithm[S], i uint32, now, offset, n, spilled int64) (algorithms.Decision, bool) {
-	e := t.follow(sh, alg, i, now, offset)
-	alg.Roll(&e.state, now)
-	l := alg.Ledger(&e.state)
+// observe brings a key that is synced to now, and estimates what others spent unseen.
+func (t *Table[S]) observe(
+	sh *shard[S], b *Background, l algorithms.Limit, i uint32, now, offset int64,
+) (e entry[S], pending int64) {
+	e = t.follow(sh, l, i, now, offset)
+	t.machine.Advance(&e.state, l, now)
+	ledger := t.machine.Ledger(&e.state)
 	if e.at != 0 && now-e.at > int64(3*b.Rate+time.Second) {
-		l.Settled = false // and so no estimate either
+		ledger.Settled = false // and so no estimate either
 	}
-	hidden := t.hidden(e, l, alg, now)
-	d := alg.Take(&e.state, now, n, hidden+spilled)
+	return e, t.pending(e, ledger, l.History)
+}
+
+// record notes that a key was touched, by a request for n units of which its counter said d. It
+// reports whether the replicator should be woken.
+func (t *Table[S]) record(
+	sh *shard[S], b *Background, e entry[S], i uint32, d *Taken, live int, n int64,
+) (wake bool) {
+	l := t.machine.Ledger(&e.state)
 	l.Attempts = satAdd32(l.Attempts, n)
 	e.flags &^= again
-	if d.Estimated && hidden > 0 {
-		d.RetryAfter = max(time.Second, min(d.RetryAfter, b.Rate-time.Duration(now-e.at)))
-	}
-	if spilled > 0 {
-		t.amendSpilled(&d, alg, &e.state, e.key, now, n, hidden > 0)
-	}
 	if e.flags&touched == 0 {
 		e.flags |= touched
 		sh.touched = append(sh.touched, i)
 	}
-	if !b.Early || e.flags&(hurried|flying|failed) != 0 || !b.pressing(e, l, alg.Live(), d, now) && (len(sh.hurried) > 0 || !b.stale(e, d, now)) {
-		return d, false
+	if !b.Early || e.flags&(hurried|flying|failed) != 0 ||
+		!b.pressing(e.exchange, l, live, d.Remaining, d.At) && (len(sh.hurried) > 0 || !b.stale(e.exchange, d.Remaining, d.At)) {
+		return false
 	}
 	e.flags |= hurried
 	sh.hurried = append(sh.hurried, i)
 	bit := uint64(1) << (e.key[0] >> 58)
-	return d, t.urgent.Or(bit) == 0
+	return t.urgent.Or(bit) == 0
+}
+
+// retryOfEstimate is when to try again where only an estimate stands in the way: the next sync may
+// tell that others spent less.
+func (b *Background) retryOfEstimate(e *exchange, now int64, retry time.Duration) time.Duration {
+	return max(time.Second, min(retry, b.Rate-time.Duration(now-e.at)))
 }
 
 // pressing says whether a key should not wait for its turn: nobody has told of it lately, or what is unsent is much of what is left.
-func (b *Background[S]) pressing(e entry[S], l *algorithms.Ledger, live int, d algorithms.Decision, now int64) bool {
+func (b *Background) pressing(e *exchange, l *algorithms.Ledger, live int, remaining, now int64) bool {
 	if !l.Settled {
 		return true
 	}
@@ -140,35 +148,26 @@ func (b *Background[S]) pressing(e entry[S], l *algorithms.Ledger, live int, d a
 		return true // the first request of an epoch: others may want what came just before it
 	}
 	unseen := float64(l.Unsent(live)) * max(1, float64(e.scale))
-	return unseen > 0 && unseen*share >= float64(d.Remaining) && unseen*grain >= b.size
+	return unseen > 0 && unseen*share >= float64(remaining) && unseen*grain >= b.size
 }
 
 // stale says that a key is at its limit and so much may have flowed in since the last exchange that others may have taken a grain of it. To ask is worth
 // less than to tell: where other keys of the shard wait to be told of, this one has to as well.
-func (b *Background[S]) stale(e entry[S], d algorithms.Decision, now int64) bool {
-	return e.scale > 1 && now-e.at >= b.refresh && float64(d.Remaining)*grain <= b.size
+func (b *Background) stale(e *exchange, remaining, now int64) bool {
+	return e.scale > 1 && now-e.at >= b.refresh && float64(remaining)*grain <= b.size
 }
 
-// prepare works out what the early exchanges go by.
-func (b *Background[S]) prepare() {
-	limit, window := b.Algorithm.Rule()
-	_, b.bucket = any(*new(S)).(algorithms.BucketState)
-	b.size = float64(b.Algorithm.Take(new(S), 0, 0, 0).Remaining)
-	flows := b.size / grain / float64(max(1, limit)) * float64(window)
-	b.refresh = max(int64(b.Rate/refresh), int64(min(flows, math.MaxInt64/2)), int64(pause))
-}
-
-// hidden estimates what others have spent that this node can't see yet: for each unit of its own that it has not sent, and
-// each that it sent while theirs were on the way, as many more as its share of the attempts makes likely, less what has drained meanwhile.
-func (t *Table[S]) hidden(e entry[S], l *algorithms.Ledger, alg algorithms.Algorithm[S], now int64) int64 {
+// pending estimates what others have spent that this node can't see yet: for each unit of its own
+// that it has not sent, and each that it sent while theirs were in flight, as many more as its share
+// of the attempts makes likely.
+func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, live int) int64 {
 	if e.scale <= 1 || !l.Settled {
 		return 0
 	}
 	if lost := t.lost.Load(); lost != 0 && lost>>(e.id[0]&63)&1 != 0 {
 		return 0
 	}
-	theirs := int64(math.Ceil((float64(e.scale) - 1) * (float64(l.Unsent(alg.Live())) + float64(e.half))))
-	return max(0, theirs-alg.Slack(&e.state, now))
+	return int64(math.Ceil((float64(e.scale) - 1) * (float64(l.Unsent(live)) + float64(e.half))))
 }
 
 // SetLost says of which shards the store can't be reached, a bit each: estimates for their keys stop. A key's shard is the lowest six bits of its ID's first
@@ -227,7 +226,7 @@ func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Mess
 }
 
 // drainList takes a few places off one of a shard's lists, and no more once dst is full.
-func (t *Table[S]) drainList(sh *shard[S], list *[]uint32, flag uint8, b *Background[S], now int64, full int, dst []Message) []Message {
+func (t *Table[S]) drainList(sh *shard[S], list *[]uint32, flag uint8, b *Background, now int64, full int, dst []Message) []Message {
 	l, offset := *list, t.offset.Load()
 	now += offset &^ 1
 	for looked := 0; looked < walk && len(l) > 0 && len(dst) < full; looked++ {
@@ -236,7 +235,7 @@ func (t *Table[S]) drainList(sh *shard[S], list *[]uint32, flag uint8, b *Backgr
 		if i >= sh.size {
 			continue // the place has gone
 		}
-		e := t.follow(sh, b.Algorithm, i, now, offset)
+		e := t.follow(sh, b.limit, i, now, offset)
 		listed := e.flags&flag != 0
 		e.flags &^= flag
 		switch {
@@ -249,7 +248,7 @@ func (t *Table[S]) drainList(sh *shard[S], list *[]uint32, flag uint8, b *Backgr
 		case flag == hurried && (e.flags&failed != 0 || e.at != 0 && now-e.at < int64(pause)):
 			// It was settled since; what came after waits for its turn.
 		default:
-			dst = b.messages(e, now, flag == hurried && e.at == 0, dst)
+			dst = t.messages(b, e, now, flag == hurried && e.at == 0, dst)
 			e.flags |= flying
 			if flag == touched && e.flags&again != 0 {
 				e.flags = e.flags&^again | last
@@ -263,13 +262,12 @@ func (t *Table[S]) drainList(sh *shard[S], list *[]uint32, flag uint8, b *Backgr
 // messages appends what there is to say and to ask about one key. brief asks of the current epoch
 // and the one before only: of a key that a node meets for the first time, the older sub-windows of
 // a finely cut window can wait for its turn, or for the next request.
-func (b *Background[S]) messages(e entry[S], now int64, brief bool, dst []Message) []Message {
-	alg, s := b.Algorithm, &e.state
-	alg.Roll(s, now)
-	l := alg.Ledger(s)
-	m := Message{Key: e.key, ID: e.id, Span: alg.Span(s)}
+func (t *Table[S]) messages(b *Background, e entry[S], now int64, brief bool, dst []Message) []Message {
+	t.machine.Advance(&e.state, b.limit, now)
+	l := t.machine.Ledger(&e.state)
+	m := Message{Key: e.key, ID: e.id, Span: b.epoch}
 	first := len(dst)
-	for age := range int64(alg.Live() + 1) {
+	for age := range int64(b.limit.History + 1) {
 		m.Epoch = l.Epoch - age
 		c, ok := l.Send(m.Epoch)
 		if !ok {
@@ -277,7 +275,7 @@ func (b *Background[S]) messages(e entry[S], now int64, brief bool, dst []Messag
 		}
 		m.Total, m.Attempts = c.Own, 0
 		m.Push = c.Own != c.Acked || l.Redo != 0 && c.Own != 0 || l.Redo&^(algorithms.Forgotten|algorithms.Unconfirmed) != 0
-		m.Bucket = b.bucket && age == 0
+		m.Bucket = b.Params.Kind.Draining() && age == 0
 		if age == 0 {
 			m.Attempts = int64(l.Attempts)
 			m.Push = m.Push || l.Attempts != e.attempts
@@ -296,8 +294,8 @@ func (b *Background[S]) messages(e entry[S], now int64, brief bool, dst []Messag
 	for i := range dst[first:] {
 		dst[first+i].redo = l.Redo
 	}
-	if b.bucket {
-		b.fill(e, l, now, dst[first:])
+	if b.Params.Kind.Draining() {
+		t.fill(b, e, l, now, dst[first:])
 	}
 	return dst
 }
@@ -305,10 +303,9 @@ func (b *Background[S]) messages(e entry[S], now int64, brief bool, dst []Messag
 // fill adds what the messages of a key say of its bucket. No more counts as unsent than can still stand there, and what flows out in
 // two intervals: so much is usual between two exchanges. All that a node has admitted that was cut off for long would lock
 // everybody out when it comes back.
-func (b *Background[S]) fill(e entry[S], l *algorithms.Ledger, now int64, messages []Message) {
+func (t *Table[S]) fill(b *Background, e entry[S], l *algorithms.Ledger, now int64, messages []Message) {
 	m := &messages[0]
-	limit, window := b.Algorithm.Rule()
-	m.Level, m.Drain = b.Algorithm.Level(&e.state, now), float64(max(0, limit))/window.Seconds()/1000
+	m.Level, m.Drain = t.machine.Level(&e.state, b.limit, now), b.drain
 	m.Resend = l.Redo&^algorithms.Returned != 0
 	m.Push = m.Push || m.Resend && m.Level > 0 // who admitted it may be gone
 	if l.Redo&(algorithms.Moved|algorithms.Unconfirmed) != 0 {
@@ -346,8 +343,8 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 		if i, ok := sh.find(key); ok {
 			offset := t.offset.Load()
 			now := now + offset&^1
-			e := t.follow(sh, b.Algorithm, i, now, offset)
-			forgot = b.settle(e, now, answers[:n], early, reports[:0]) || forgot
+			e := t.follow(sh, b.limit, i, now, offset)
+			forgot = t.settle(b, e, now, answers[:n], early, reports[:0]) || forgot
 			if e.flags&touched == 0 && (answers[0].Failed || e.flags&last == 0) {
 				// One more turn: others may have sent after this one asked.
 				e.flags |= touched | again
@@ -361,15 +358,14 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 	return forgot
 }
 
-func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
+func (t *Table[S]) settle(b *Background, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
 	outdated := e.flags&moved != 0 || b.Charges
 	e.flags &^= flying | moved | failed
 	if outdated {
 		return false // its epochs have other numbers now, under which it is touched
 	}
-	alg, s := b.Algorithm, &e.state
-	alg.Roll(s, now)
-	l := alg.Ledger(s)
+	t.machine.Advance(&e.state, b.limit, now)
+	l := t.machine.Ledger(&e.state)
 	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Failed }) {
 		l.Redo |= algorithms.Forgotten // what the store holds of this key is in doubt
 		e.flags |= failed
@@ -411,13 +407,13 @@ func (b *Background[S]) settle(e entry[S], now int64, answers []Answer, early bo
 		e.half = uint32(min(sent/2, math.MaxUint32))
 	}
 	e.at = now
-	alg.Absorb(s, now, reports)
+	t.machine.Merge(&e.state, b.limit, now, reports)
 	return forgot
 }
 
 // learnScale works out K from the attempts here and everywhere, in this exchange and those before. Where there was none lately, what others
 // did came over a longer time than what this node did, and says nothing of its share.
-func (e entry[S]) learnScale(a *Answer, lately bool) {
+func (e *exchange) learnScale(a *Answer, lately bool) {
 	mine, all := uint32(a.Attempts), satAdd32(0, a.SumAttempts)
 	if mine < e.attempts || all < e.all { // a new epoch
 		e.attempts, e.all = 0, 0
@@ -440,35 +436,34 @@ func (e entry[S]) learnScale(a *Answer, lately bool) {
 }
 
 // Learn absorbs what a store that decides by itself says of a key, so that this node can go on when the store is lost. all reports
-// give the total of all nodes in place of Elsewhere. Of an algorithm that is Chargeable they replace what the store said before.
-func (t *Table[S]) Learn(alg algorithms.Algorithm[S], key Key, raw []byte, now int64, all []algorithms.Report) {
+// give the total of all nodes in place of Elsewhere. Of a machine that is Chargeable they replace what the store said before.
+func (t *Table[S]) Learn(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
 	sh := t.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	i, ok := sh.find(key)
 	if !ok {
-		if i, ok = t.enter(sh, alg, key, raw, now); !ok {
+		if i, ok = t.enter(sh, l, key, raw, now); !ok {
 			return
 		}
 	}
 	offset := t.offset.Load()
 	now += offset &^ 1
-	e := t.follow(sh, alg, i, now, offset)
-	if c, ok := alg.(algorithms.Chargeable[S]); ok {
-		t.learnCharged(e, c, now, all)
+	e := t.follow(sh, l, i, now, offset)
+	if c, ok := t.machine.(algorithms.Chargeable[S]); ok {
+		t.learnCharged(e, c, l, now, all)
 		return
 	}
-	s := &e.state
-	alg.Roll(s, now)
-	l := alg.Ledger(s)
+	t.machine.Advance(&e.state, l, now)
+	ledger := t.machine.Ledger(&e.state)
 	for j := range all {
-		if c, ok := l.At(all[j].Epoch); ok {
+		if c, ok := ledger.At(all[j].Epoch); ok {
 			all[j].Elsewhere = max(0, all[j].Elsewhere-c.Acked)
 		}
 	}
-	l.Settled = false // what is told is the whole, not what came since
-	alg.Absorb(s, now, all)
-	l.Settled = false
+	ledger.Settled = false // what is told is the whole, not what came since
+	t.machine.Merge(&e.state, l, now, all)
+	ledger.Settled = false
 }
 
 // Fail gives messages back that got no answer. Their keys stay touched.
@@ -502,7 +497,7 @@ func (t *Table[S]) Resend() {
 	defer t.walking.Unlock()
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
 		e := t.shared(sh, i)
-		b.Algorithm.Ledger(&e.state).Redo |= algorithms.Forgotten
+		t.machine.Ledger(&e.state).Redo |= algorithms.Forgotten
 		if e.flags&touched == 0 {
 			e.flags |= touched
 			sh.touched = append(sh.touched, i)
@@ -520,7 +515,7 @@ func (t *Table[S]) Adopt() {
 	defer t.walking.Unlock()
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
 		e := t.shared(sh, i)
-		l := b.Algorithm.Ledger(&e.state)
+		l := t.machine.Ledger(&e.state)
 		l.Forget()
 		*e.exchange = exchange{flags: e.flags &^ (flying | moved | failed)}
 		if e.flags&touched == 0 {
@@ -551,23 +546,23 @@ func (t *Table[S]) SetOffset(now int64, offset time.Duration, shift bool) {
 	t.stepped.Store(now)
 	t.step.Store(int64(offset)&^1 - old&^1)
 	t.offset.Store(int64(offset)&^1 | old&1 ^ 1)
-	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.follow(sh, b.Algorithm, i, t.clock(now), t.offset.Load()) })
+	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.follow(sh, b.limit, i, t.clock(now), t.offset.Load()) })
 }
 
 // follow is shared for what goes by the clock: a state that has not followed its last step does so first. now is in the table's time, which is offset
 // ahead of the caller's.
-func (t *Table[S]) follow(sh *shard[S], alg algorithms.Algorithm[S], i uint32, now, offset int64) entry[S] {
+func (t *Table[S]) follow(sh *shard[S], l algorithms.Limit, i uint32, now, offset int64) entry[S] {
 	e := t.shared(sh, i)
 	if e.flags&odd == parity(offset) {
 		return e
 	}
 	e.flags ^= odd
 	step := t.step.Load()
-	alg.Shift(&e.state, now, time.Duration(step))
+	t.machine.Shift(&e.state, l, now, time.Duration(step))
 	if e.at != 0 {
 		e.at += step
 	}
-	if alg.Ledger(&e.state).Redo&algorithms.Moved == 0 {
+	if t.machine.Ledger(&e.state).Redo&algorithms.Moved == 0 {
 		return e
 	}
 	if e.flags&flying != 0 {
@@ -599,15 +594,15 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	now = t.clock(now)
-	charged := b.chargeable()
+	charged := t.chargeable(b)
 	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
-		b.Algorithm.Roll(&e.state, now)
-		l := b.Algorithm.Ledger(&e.state)
+		t.machine.Advance(&e.state, b.limit, now)
+		l := t.machine.Ledger(&e.state)
 		sum.Keys++
 		if charged != nil {
-			sum.Unsent += charged.Owed(&e.state, now)
+			sum.Unsent += charged.Owed(&e.state, b.limit, now)
 		}
-		for age := range int64(b.Algorithm.Live() + 1) {
+		for age := range int64(b.limit.History + 1) {
 			if c, ok := l.At(l.Epoch - age); ok {
 				sum.Own += c.Own
 				sum.Elsewhere += c.Elsewhere

@@ -53,9 +53,9 @@ type node struct {
 }
 
 // newNode returns a node that makes no estimate of what it can't see, for tests of what it does see.
-func newNode(name string, alg algorithms.Algorithm[algorithms.WindowState]) *node {
-	n := &node{windows: New[algorithms.WindowState](1000), name: name}
-	n.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second, Early: true, Lagging: true}, 1000)
+func newNode(name string, alg algorithms.Params) *node {
+	n := &node{windows: New(window, 1000), name: name}
+	n.Configure(Background{Params: alg, Rate: time.Second, Early: true, Lagging: true}, 1000)
 	n.SetLost(^uint64(0))
 	return n
 }
@@ -67,7 +67,7 @@ func (n *node) exchange(s *store, now int64) (forgot bool) {
 	return n.Settle(now, s.push(n.name, n.seq, n.Drain(now, 1000, false, nil)))
 }
 
-func admit(t *testing.T, n *node, alg algorithms.Algorithm[algorithms.WindowState], now int64, count, want int) {
+func admit(t *testing.T, n *node, alg algorithms.Params, now int64, count, want int) {
 	t.Helper()
 	got := 0
 	for range count {
@@ -107,7 +107,7 @@ func TestLostRepliesAndGiveBacksLeaveTheCountExact(t *testing.T) {
 	d := take(a.windows, hour, 1, t0)
 	a.exchange(s, t0)
 	b := raw(1)
-	a.Return(hour, KeyOf(b), d, 1)
+	a.Refund(hour.Compile(), KeyOf(b), d, 1)
 	take(a.windows, hour, 2, t0)
 	for k, sum := range s.sums {
 		if k.id == IDOf(b) && sum.total != 4 {
@@ -116,7 +116,7 @@ func TestLostRepliesAndGiveBacksLeaveTheCountExact(t *testing.T) {
 	}
 	admit(t, a, hour, t0, 1, 1)
 	take(a.windows, hour, 1, t0)
-	a.Return(hour, KeyOf(b), take(a.windows, hour, 1, t0), 1)
+	a.Refund(hour.Compile(), KeyOf(b), take(a.windows, hour, 1, t0), 1)
 	a.exchange(s, t0)
 	for k, sum := range s.sums {
 		if k.id == IDOf(b) && sum.total != 5 {
@@ -168,10 +168,10 @@ func TestAKeyNotDrainedTwice(t *testing.T) {
 }
 
 func TestNewAndPressedKeysAreUrgent(t *testing.T) {
-	alg := algorithms.SlidingWindow{Limit: 100, Window: time.Minute, Buckets: 1}
+	alg := sliding(100, time.Minute)
 	s, a := newStore(), newNode("a", alg)
 	woken := 0
-	a.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second, Early: true, Wake: func() { woken++ }}, 1000)
+	a.Configure(Background{Params: alg, Rate: time.Second, Early: true, Wake: func() { woken++ }}, 1000)
 	urgent := func(now int64) int {
 		m := a.Drain(now, 1000, true, nil)
 		a.seq++
@@ -200,7 +200,7 @@ func TestNewAndPressedKeysAreUrgent(t *testing.T) {
 }
 
 func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
-	alg := algorithms.FixedWindow{Limit: 100, Window: time.Hour}
+	alg := fixed(100, time.Hour)
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
 	a.SetLost(0)
 	for range 3 { // both see half of the traffic
@@ -219,7 +219,7 @@ func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 	if got < 30 || got > 40 {
 		t.Errorf("a node with half of the traffic takes %d of 75 before the next exchange, want about half", got)
 	}
-	if !last.Estimated || last.RetryAfter < time.Second {
+	if !last.Estimated || last.Retry < time.Second {
 		t.Errorf("refused by the estimate: %+v, want Estimated and RetryAfter of a second at least", last.Decision)
 	}
 	a.SetLost(^uint64(0))
@@ -231,20 +231,20 @@ func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 func TestRetryAfterOfAnEstimate(t *testing.T) {
 	const window, limit = 10 * time.Second, 100
 	for _, rate := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Minute} {
-		retryOfAnEstimate(t, "fixed_window", rate, algorithms.FixedWindow{Limit: limit, Window: window}, window)
-		retryOfAnEstimate(t, "sliding_window", rate, algorithms.SlidingWindow{Limit: limit, Window: window, Buckets: 1}, 2*window)
-		retryOfAnEstimate(t, "sliding_window, cut finely", rate, algorithms.SlidingWindow{Limit: limit, Window: window, Buckets: 5}, 2*window)
-		retryOfAnEstimate(t, "sliding_log", rate, algorithms.SlidingLog{Limit: limit, Window: window}, window)
+		retryOfAnEstimate[algorithms.WindowState](t, "fixed_window", rate, fixed(limit, window), window)
+		retryOfAnEstimate[algorithms.WindowState](t, "sliding_window", rate, sliding(limit, window), 2*window)
+		retryOfAnEstimate[algorithms.WindowState](t, "sliding_window, cut finely", rate, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 5}, 2*window)
+		retryOfAnEstimate[algorithms.LogState](t, "sliding_log", rate, algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: window}, window)
 		// What is estimated drains within the time that a few of it take.
-		retryOfAnEstimate(t, "token_bucket", rate, algorithms.TokenBucket{Limit: limit, Window: window}, 2*time.Second)
-		retryOfAnEstimate(t, "gcra", rate, algorithms.GCRA{Limit: limit, Window: window, Burst: 50}, 2*time.Second)
-		retryOfAnEstimate(t, "leaky_bucket", rate, algorithms.LeakyBucket{Limit: limit, Window: window, Queue: 50}, 2*time.Second)
+		retryOfAnEstimate[algorithms.BucketState](t, "token_bucket", rate, algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: window}, 2*time.Second)
+		retryOfAnEstimate[algorithms.BucketState](t, "gcra", rate, algorithms.Params{Kind: algorithms.GCRA, Limit: limit, Window: window, Burst: 50}, 2*time.Second)
+		retryOfAnEstimate[algorithms.BucketState](t, "leaky_bucket", rate, algorithms.Params{Kind: algorithms.LeakyBucket, Limit: limit, Window: window, Queue: 50}, 2*time.Second)
 	}
 }
 
-func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg algorithms.Algorithm[S], most time.Duration) {
+func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg algorithms.Params, most time.Duration) {
 	t.Helper()
-	s, tables := newStore(), map[string]*Table[S]{"a": New[S](10), "b": New[S](10)}
+	s, tables := newStore(), map[string]*Table[S]{"a": of[S](alg, 10), "b": of[S](alg, 10)}
 	raw := []byte("key")
 	exchange := func(node string, seq, now int64) {
 		table := tables[node]
@@ -252,13 +252,13 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 		table.Settle(now, s.push(node, seq, table.Drain(now, 100, false, nil)))
 	}
 	for _, table := range tables {
-		table.Configure(Background[S]{Algorithm: alg, Rate: rate}, 10)
+		table.Configure(Background{Params: alg, Rate: rate}, 10)
 	}
 	now := t0
 	for round := range int64(4) { // both see half of the traffic
 		for node, table := range tables {
 			for range 4 {
-				table.Take(alg, KeyOf(raw), raw, now, 1)
+				table.Take(alg.Compile(), KeyOf(raw), raw, now, 1, allWaits)
 			}
 			exchange(node, round+1, now)
 		}
@@ -266,13 +266,13 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 	}
 	exchanged := now - int64(10*time.Millisecond)
 	for range 200 {
-		d := tables["a"].Take(alg, KeyOf(raw), raw, now, 1)
+		d := tables["a"].Take(alg.Compile(), KeyOf(raw), raw, now, 1, allWaits)
 		if d.Allowed {
 			now += int64(time.Millisecond)
 			continue
 		}
 		next := max(time.Second, rate-time.Duration(now-exchanged))
-		if !d.Estimated || d.RetryAfter < time.Second || d.RetryAfter > min(next, max(most, time.Second)) {
+		if !d.Estimated || d.Retry < time.Second || d.Retry > min(next, max(most, time.Second)) {
 			t.Errorf("%s, exchanged every %v: refused %+v, want Estimated, and RetryAfter of a second at least, and at most %v and the next exchange, %v",
 				name, rate, d.Decision, most, next)
 		}
@@ -282,7 +282,7 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 }
 
 func TestShiftKeepsCountsWhenTheClockIsSetRight(t *testing.T) {
-	alg := algorithms.FixedWindow{Limit: 10, Window: time.Minute}
+	alg := fixed(10, time.Minute)
 	a := newNode("a", alg)
 	admit(t, a, alg, t0, 10, 10)
 	a.SetOffset(t0, 30*time.Minute, true)
@@ -293,7 +293,7 @@ func TestShiftKeepsCountsWhenTheClockIsSetRight(t *testing.T) {
 
 // Of what the store said before a step nothing is believed under the new numbers.
 func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
-	alg := algorithms.SlidingWindow{Limit: 100, Window: time.Minute, Buckets: 1}
+	alg := sliding(100, time.Minute)
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
 	admit(t, b, alg, t0, 30, 30)
 	b.exchange(s, t0)
@@ -316,7 +316,7 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 
 // Until the other nodes have followed a step, they have not sent what they hold under its new number.
 func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
-	alg := algorithms.FixedWindow{Limit: 100, Window: time.Minute}
+	alg := fixed(100, time.Minute)
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
 	admit(t, b, alg, t0, 30, 30)
 	b.exchange(s, t0)
@@ -328,10 +328,10 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	b.SetOffset(t0, time.Minute, true)
 	k := KeyOf(raw(1))
 	admit(t, b, alg, t0, 1, 1)
-	b.Return(alg, k, take(b.windows, alg, 1, t0), 1)
+	b.Refund(alg.Compile(), k, take(b.windows, alg, 1, t0), 1)
 	b.exchange(s, t0)
 	now := t0 + int64(heard+2*time.Second)
-	a.Return(alg, k, Taken{At: t0 + int64(time.Minute), offset: int64(time.Minute) | 1}, 2)
+	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: int64(time.Minute) | 1}, 2)
 	a.exchange(s, now)
 	if got := a.Totals(now); got.Own != 68 || got.Elsewhere != 31 {
 		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 elsewhere", got)
@@ -340,25 +340,22 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 
 // A request that was taken before a step and is given back after it is found where the step has moved it.
 func TestAReturnFollowsAStep(t *testing.T) {
-	log := algorithms.SlidingLog{Limit: 10, Window: time.Minute}
-	tab := New[algorithms.LogState](10)
-	tab.Configure(Background[algorithms.LogState]{Algorithm: log, Rate: time.Second}, 10)
+	log := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}
+	tab := New(algorithms.MachineOf[algorithms.LogState](algorithms.SlidingLog), 10)
+	tab.Configure(Background{Params: log, Rate: time.Second}, 10)
 	k := raw(1)
-	first := tab.Take(log, KeyOf(k), k, t0, 1)
-	tab.Take(log, KeyOf(k), k, t0+int64(30*time.Second), 1)
+	first := tab.Take(log.Compile(), KeyOf(k), k, t0, 1, allWaits)
+	tab.Take(log.Compile(), KeyOf(k), k, t0+int64(30*time.Second), 1, allWaits)
 	tab.SetOffset(t0+int64(30*time.Second), -time.Hour, true)
-	if got := first.Waited(t0 + int64(30*time.Second)); got != 30*time.Second {
-		t.Errorf("Waited() = %v over a step, want 30s", got)
-	}
-	tab.Return(log, KeyOf(k), first, 1)
-	if d := tab.Take(log, KeyOf(k), k, t0+int64(40*time.Second), 0); d.Remaining != 9 || d.ResetAfter != 50*time.Second {
+	tab.Refund(log.Compile(), KeyOf(k), first, 1)
+	if d := tab.Take(log.Compile(), KeyOf(k), k, t0+int64(40*time.Second), 0, allWaits); d.Remaining != 9 || d.Reset != 50*time.Second {
 		t.Errorf("%+v, want the later one of two to be left", d.Decision)
 	}
 }
 
 // A new key, and one whose place was another's, go by the clock as it is.
 func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
-	alg := algorithms.FixedWindow{Limit: 10, Window: time.Minute}
+	alg := fixed(10, time.Minute)
 	a := newNode("a", alg)
 	for key := range 200 {
 		take(a.windows, alg, key, t0)
@@ -372,7 +369,7 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 	for key := 200; key < 400; key++ { // some get the place of one that has gone
 		take(a.windows, alg, key, now)
 		a.With(KeyOf(raw(key)), func(s *algorithms.WindowState) {
-			if l := alg.Ledger(s); l.Redo != 0 || l.Undone != 0 {
+			if l := window.Ledger(s); l.Redo != 0 || l.Undone != 0 {
 				t.Errorf("key %d has followed a step that came before it: %+v", key, *l)
 			}
 		})
@@ -381,13 +378,13 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 
 func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
 	a := newNode("a", hour)
-	a.Configure(Background[algorithms.WindowState]{Algorithm: hour}, 1000)
+	a.Configure(Background{Params: hour}, 1000)
 	admit(t, a, hour, t0, 4, 4)
 	a.Tick()
 	if m := a.Drain(t0, 1000, false, nil); len(m) != 0 {
 		t.Errorf("a local table has %d messages", len(m))
 	}
-	a.Configure(Background[algorithms.WindowState]{Algorithm: hour, Rate: time.Second}, 1000)
+	a.Configure(Background{Params: hour, Rate: time.Second}, 1000)
 	a.Tick()
 	if m := a.Drain(t0, 1000, false, nil); len(m) != 1 || m[0].Total != 4 {
 		t.Errorf("Drain() = %+v, want one message with total 4", m)
@@ -395,9 +392,9 @@ func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
 }
 
 func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
-	alg := algorithms.FixedWindow{Limit: 10, Window: time.Second}
+	alg := fixed(10, time.Second)
 	s, a := newStore(), newNode("a", alg)
-	a.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second}, 100_000)
+	a.Configure(Background{Params: alg, Rate: time.Second}, 100_000)
 	for i := range 50_000 {
 		take(a.windows, alg, 1000+i, t0)
 	}
@@ -434,9 +431,9 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 
 // Near a large limit a single request more or less is nothing to tell at once.
 func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
-	alg := algorithms.SlidingWindow{Limit: 10 * grain, Window: time.Minute, Buckets: 1}
+	alg := sliding(10*grain, time.Minute)
 	s, a := newStore(), newNode("a", alg)
-	a.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second, Early: true}, 1000)
+	a.Configure(Background{Params: alg, Rate: time.Second, Early: true}, 1000)
 	at := t0
 	for _, count := range []int{10*grain - 21, 1} {
 		admit(t, a, alg, at, count, count)
@@ -457,9 +454,9 @@ func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 // A node that only refuses hears what the others do, a few times in an interval, as room comes back.
 func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 	const rate = 800 * time.Millisecond
-	alg := algorithms.SlidingWindow{Limit: 18, Window: rate, Buckets: 1}
+	alg := sliding(18, rate)
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
-	a.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: rate, Early: true}, 1000)
+	a.Configure(Background{Params: alg, Rate: rate, Early: true}, 1000)
 	at := t0
 	for range 3 {
 		at += int64(10 * time.Millisecond)
@@ -487,7 +484,7 @@ func TestWhatIsGivenBackLateIsSent(t *testing.T) {
 	for range 3 { // until there is nothing more to say
 		a.exchange(s, t0)
 	}
-	a.Return(hour, KeyOf(raw(1)), taken, 1)
+	a.Refund(hour.Compile(), KeyOf(raw(1)), taken, 1)
 	a.exchange(s, t0)
 	for k, sum := range s.sums {
 		if sum.total != 0 {
@@ -498,19 +495,19 @@ func TestWhatIsGivenBackLateIsSent(t *testing.T) {
 
 // hooked calls a function when a walk over all keys shifts one of them.
 type hooked struct {
-	algorithms.FixedWindow
+	algorithms.Machine[algorithms.WindowState]
 	shifted func(*algorithms.WindowState)
 }
 
-func (h hooked) Shift(s *algorithms.WindowState, now int64, by time.Duration) {
-	h.FixedWindow.Shift(s, now, by)
+func (h hooked) Shift(s *algorithms.WindowState, l algorithms.Limit, now int64, by time.Duration) {
+	h.Machine.Shift(s, l, now, by)
 	h.shifted(s)
 }
 
 // Requests come, and are given back, while a step moves what is stored, key by key. Whole windows neither free nor lock out anyone.
 func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 	const limit = 20
-	alg := algorithms.FixedWindow{Limit: limit, Window: time.Hour}
+	alg := fixed(limit, time.Hour)
 	for _, by := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour, -24 * time.Hour} {
 		a := newNode("a", alg)
 		var early, late Taken
@@ -525,11 +522,11 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 				return
 			}
 			other = KeyOf(raw(99))
-			a.Return(alg, other, early, 1)
+			a.Refund(alg.Compile(), other, early, 1)
 			for range 5 {
 				late = take(a.windows, alg, 99, t0)
 			}
-			a.Return(alg, other, late, 1)
+			a.Refund(alg.Compile(), other, late, 1)
 		}
 		last := a.shard(KeyOf(raw(99)))
 		ready := func(s *algorithms.WindowState) {
@@ -540,7 +537,7 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 			}
 			meanwhile(s)
 		}
-		a.Configure(Background[algorithms.WindowState]{Algorithm: hooked{alg, ready}, Rate: time.Second}, 1000)
+		a.machine = hooked{window, ready}
 		a.SetOffset(t0, by, true)
 		if other == (Key{}) {
 			t.Fatal("no request came in the middle of the step")

@@ -16,7 +16,7 @@ var figures = flag.Bool("figures", false, "print the figures of docs/security.md
 // A flood is a table with its known clients, and an attacker who comes with nine new keys for each of them.
 type flood struct {
 	maxKeys int
-	alg     algorithms.SlidingWindow
+	alg     algorithms.Params
 	table   *Table[algorithms.WindowState]
 	now     int64
 	next    uint64 // the number of the next new key
@@ -37,8 +37,8 @@ const bytesPerKey = 190 // docs/algorithms.md
 // newFlood makes a table with a sketch of so many words in a row: what a table of more keys has, as
 // a small one has a wider sketch.
 func newFlood(maxKeys int, limit, words int64) *flood {
-	f := &flood{maxKeys: maxKeys, alg: algorithms.SlidingWindow{Limit: limit, Window: time.Minute, Buckets: 1}}
-	f.table = New[algorithms.WindowState](maxKeys)
+	f := &flood{maxKeys: maxKeys, alg: sliding(limit, time.Minute)}
+	f.table = New(window, maxKeys)
 	f.table.overflow.Store(newSketch(words, limit, time.Minute))
 	f.now = t0 - t0%int64(time.Minute) + 1
 	return f
@@ -50,7 +50,7 @@ func (f *flood) take(id uint64, n int64) (admitted int64) {
 	binary.LittleEndian.PutUint64(raw[:], id)
 	key := KeyOf(raw[:])
 	for range n {
-		if f.table.Take(f.alg, key, raw[:], f.now, 1).Allowed {
+		if f.table.Take(f.alg.Compile(), key, raw[:], f.now, 1, allWaits).Allowed {
 			admitted++
 		}
 	}
@@ -163,10 +163,10 @@ func TestSketchGrowsWithTheLimit(t *testing.T) {
 // Keys that share a cell fill it, and what is then given back never frees one of them.
 func TestFullCellsGiveNothingBack(t *testing.T) {
 	s := newSketch(1, 14, time.Minute) // all keys share six cells of each row
-	alg := algorithms.FixedWindow{Limit: 14, Window: time.Minute}
+	alg := fixed(14, time.Minute)
 	victim := KeyOf([]byte("victim"))
 	admitted := func() bool {
-		d, _ := s.take(alg, victim, t0, 1)
+		d, _ := s.take(&ask{limit: alg.Compile(), now: t0, n: 1}, victim)
 		return d.Allowed
 	}
 	for admitted() {

@@ -10,10 +10,10 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// runs is an algorithm that counts the keys it is asked about in a row that are in one shard. Whoever takes a shard's lock for more of them at once, or
+// runs is a machine that counts the keys it is asked about in a row that are in one shard. Whoever takes a shard's lock for more of them at once, or
 // again as soon as it has let it go, has a longer row.
 type runs struct {
-	algorithms.SlidingWindow
+	algorithms.Machine[algorithms.WindowState]
 	*tally
 }
 
@@ -37,22 +37,25 @@ func (r *tally) note(s *algorithms.WindowState) {
 	r.longest = max(r.longest, r.row)
 }
 
-func (r runs) Roll(s *algorithms.WindowState, now int64) { r.note(s); r.SlidingWindow.Roll(s, now) }
-func (r runs) Idle(s *algorithms.WindowState, now int64) bool {
+func (r runs) Advance(s *algorithms.WindowState, l algorithms.Limit, now int64) {
 	r.note(s)
-	return r.SlidingWindow.Idle(s, now)
+	r.Machine.Advance(s, l, now)
 }
-func (r runs) Shift(s *algorithms.WindowState, now int64, by time.Duration) {
+func (r runs) Idle(s *algorithms.WindowState, l algorithms.Limit, now int64) bool {
 	r.note(s)
-	r.SlidingWindow.Shift(s, now, by)
+	return r.Machine.Idle(s, l, now)
+}
+func (r runs) Shift(s *algorithms.WindowState, l algorithms.Limit, now int64, by time.Duration) {
+	r.note(s)
+	r.Machine.Shift(s, l, now, by)
 }
 func (r runs) Ledger(s *algorithms.WindowState) *algorithms.Ledger {
 	r.note(s)
-	return r.SlidingWindow.Ledger(s)
+	return r.Machine.Ledger(s)
 }
 
 // even is a table with as many keys in every shard: where one has more than the others, it is rightly alone in the end.
-func even(each int, alg algorithms.Algorithm[algorithms.WindowState]) *windows {
+func even(each int, alg algorithms.Params) *windows {
 	t := newTable(2*million, alg)
 	var full int
 	for i := 0; full < shardCount; i++ {
@@ -69,15 +72,16 @@ func even(each int, alg algorithms.Algorithm[algorithms.WindowState]) *windows {
 func TestNoShardIsHeldForManyKeys(t *testing.T) {
 	const each = 1500 // more than ten times as many as may be looked at in a row
 	rows := &tally{shards: make(map[*algorithms.WindowState]int)}
-	alg := runs{algorithms.SlidingWindow{Limit: 1000, Window: time.Hour, Buckets: 1}, rows}
+	alg := sliding(1000, time.Hour)
 	tab := even(each, alg)
+	tab.machine = runs{window, rows}
 	for s := range tab.shards {
 		sh := &tab.shards[s]
 		for i := range sh.size {
 			rows.shards[&sh.place(i).state] = s
 		}
 	}
-	exchanged := Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second}
+	exchanged := Background{Params: alg, Rate: time.Second}
 	late := t0 + int64(24*time.Hour)
 	for _, work := range []struct {
 		name string
@@ -134,10 +138,10 @@ func TestNoPartOfWhatWasSavedIsLarge(t *testing.T) {
 		saved[IDOf(raw(i))] = []algorithms.Report{{Elsewhere: 1}}
 	}
 	var r resume
-	r.replace(saved)
+	r.replace(saved, time.Minute)
 	most, all := 0, 0
-	for i := range r.parts.Load() {
-		n := len(r.parts.Load()[i].saved)
+	for i := range r.saved.Load().parts {
+		n := len(r.saved.Load().parts[i].saved)
 		most, all = max(most, n), all+n
 	}
 	if all != keys || most > 2*keys/resumeParts {
@@ -148,7 +152,7 @@ func TestNoPartOfWhatWasSavedIsLarge(t *testing.T) {
 // A mover is a table that is exchanged with a store while its keys are moved, and what both should hold.
 type mover struct {
 	*windows
-	alg    algorithms.FixedWindow
+	alg    algorithms.Params
 	random *rand.Rand
 	now    int64
 	want   map[Key]int64
@@ -190,10 +194,10 @@ func (m *mover) exchange(most int, urgent bool) int {
 func TestMovingKeysLosesNothing(t *testing.T) {
 	for round := range uint64(30) {
 		m := &mover{
-			windows: New[algorithms.WindowState](million), alg: algorithms.FixedWindow{Limit: 1 << 30, Window: time.Hour}, now: t0,
+			windows: New(window, million), alg: fixed(1<<30, time.Hour), now: t0,
 			random: rand.New(rand.NewPCG(round, 1)), want: make(map[Key]int64), store: make(map[Key]int64),
 		}
-		b := Background[algorithms.WindowState]{Algorithm: m.alg, Rate: time.Second, Early: round%2 == 0, Wake: func() {}}
+		b := Background{Params: m.alg, Rate: time.Second, Early: round%2 == 0, Wake: func() {}}
 		m.Configure(b, million)
 		for i := range 20_000 {
 			take(m.windows, m.alg, i, m.now)
@@ -208,7 +212,7 @@ func TestMovingKeysLosesNothing(t *testing.T) {
 			m.requests(1+m.random.IntN(2000), 20)
 		}
 		m.each(func(sh *shard[algorithms.WindowState], i uint32, e entry[algorithms.WindowState]) {
-			if m.alg.Idle(&e.state, m.now) {
+			if window.Idle(&e.state, m.alg.Compile(), m.now) {
 				m.drop(sh, i)
 			}
 		})
@@ -284,7 +288,7 @@ func (m *mover) check(t *testing.T) {
 	for key, want := range m.want {
 		got := int64(-1)
 		m.With(key, func(s *algorithms.WindowState) {
-			c, _ := m.alg.Ledger(s).At(m.now / int64(m.alg.Window))
+			c, _ := window.Ledger(s).At(m.now / int64(m.alg.Window))
 			got = c.Own
 		})
 		if got != want {

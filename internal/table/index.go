@@ -13,21 +13,20 @@ func wordOf(key Key, place uint32) uint64 { return uint64(place+1)<<32 | uint64(
 
 func (x *index) home(word uint64) uint32 { return uint32(word) & uint32(len(x.words)-1) }
 
-// find returns the first place with the key's tag for which is says that it is the key's.
-func (x *index) find(key Key, is func(place uint32) bool) (uint32, bool) {
-	if x.n == 0 {
-		return 0, false
-	}
-	tag, mask := tagOf(key), uint32(len(x.words)-1)
-	for at := tag & mask; ; at = (at + 1) & mask {
-		word := x.words[at]
+// seek returns the first place from a position on whose key may be the one, and the position after
+// it. A search begins at the position tag, and ends where ok is false.
+func (x *index) seek(tag, from uint32) (place, next uint32, ok bool) {
+	mask := uint32(len(x.words) - 1)
+	for at := from; x.n > 0; at++ {
+		word := x.words[at&mask]
+		if uint32(word) == tag && word != 0 {
+			return uint32(word>>32) - 1, at + 1, true
+		}
 		if word == 0 {
-			return 0, false
-		}
-		if place := uint32(word>>32) - 1; uint32(word) == tag && is(place) {
-			return place, true
+			break
 		}
 	}
+	return 0, 0, false
 }
 
 // add enters a key that is not there.

@@ -52,7 +52,7 @@ func TestKeysThatNearlyMeetAreApart(t *testing.T) {
 			other[1] = first[1]
 		}
 		for n := range hour.Limit + 1 {
-			if got := tab.Take(hour, other, raw(i), t0, 1).Allowed; got != (n < hour.Limit) {
+			if got := tab.Take(hour.Compile(), other, raw(i), t0, 1, allWaits).Allowed; got != (n < hour.Limit) {
 				t.Errorf("key %d, request %d: admitted %t", i, n+1, got)
 			}
 		}

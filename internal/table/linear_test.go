@@ -113,7 +113,7 @@ func (r linearRule) model() porcupine.Model {
 
 // linearRun has goroutines use a table and writes down what they do, by a clock that counts.
 type linearRun[S any] struct {
-	alg   algorithms.Algorithm[S]
+	alg   algorithms.Params
 	table *Table[S]
 	clock atomic.Int64
 
@@ -146,14 +146,14 @@ func (l *linearRun[S]) work(client, step int, random *rand.Rand, has []had) []ha
 			h := has[i]
 			has = append(has[:i], has[i+1:]...)
 			l.note(client, linearOp{key: h.key, step: step, back: true, taken: h.step}, func() linearSaid {
-				l.table.Return(l.alg, KeyOf(raw(h.key)), h.taken, 1)
+				l.table.Refund(l.alg.Compile(), KeyOf(raw(h.key)), h.taken, 1)
 				return linearSaid{}
 			})
 			continue
 		}
 		key := random.IntN(keys)
 		l.note(client, linearOp{key: key, step: step}, func() linearSaid {
-			taken := l.table.Take(l.alg, KeyOf(raw(key)), raw(key), now, 1)
+			taken := l.table.Take(l.alg.Compile(), KeyOf(raw(key)), raw(key), now, 1, allWaits)
 			if taken.Allowed {
 				has = append(has, had{key, step, taken})
 			}
@@ -164,11 +164,11 @@ func (l *linearRun[S]) work(client, step int, random *rand.Rand, has []had) []ha
 	return has
 }
 
-func testLinear[S any](t *testing.T, alg algorithms.Algorithm[S], r linearRule) {
+func testLinear[S any](t *testing.T, alg algorithms.Params, r linearRule) {
 	const goroutines, rounds = 4, 150
 	for round := range uint64(rounds) {
-		l := &linearRun[S]{alg: alg, table: New[S](100)}
-		l.table.Configure(Background[S]{Algorithm: alg}, 100)
+		l := &linearRun[S]{alg: alg, table: of[S](alg, 100)}
+		l.table.Configure(Background{Params: alg}, 100)
 		var has [goroutines][]had
 		for step := range linearSteps {
 			var wg sync.WaitGroup
@@ -191,18 +191,18 @@ func testLinear[S any](t *testing.T, alg algorithms.Algorithm[S], r linearRule) 
 
 func TestTableIsLinearizable(t *testing.T) {
 	t.Run("fixed_window", func(t *testing.T) {
-		testLinear(t, algorithms.FixedWindow{Limit: linearLimit, Window: linearWindow}, fixedRule)
+		testLinear[algorithms.WindowState](t, fixed(linearLimit, linearWindow), fixedRule)
 	})
 	t.Run("sliding_window", func(t *testing.T) {
-		testLinear(t, algorithms.SlidingWindow{Limit: linearLimit, Window: linearWindow, Buckets: 1}, slidingRule)
+		testLinear[algorithms.WindowState](t, sliding(linearLimit, linearWindow), slidingRule)
 	})
 	t.Run("sliding_log", func(t *testing.T) {
-		testLinear(t, algorithms.SlidingLog{Limit: linearLimit, Window: linearWindow}, logRule)
+		testLinear[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: linearLimit, Window: linearWindow}, logRule)
 	})
 	t.Run("token_bucket", func(t *testing.T) {
-		testLinear(t, algorithms.TokenBucket{Limit: 3, Window: linearWindow, Burst: linearLimit}, bucketRule)
+		testLinear[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3, Window: linearWindow, Burst: linearLimit}, bucketRule)
 	})
 	t.Run("gcra", func(t *testing.T) {
-		testLinear(t, algorithms.GCRA{Limit: 3, Window: linearWindow, Burst: linearLimit}, bucketRule)
+		testLinear[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.GCRA, Limit: 3, Window: linearWindow, Burst: linearLimit}, bucketRule)
 	})
 }

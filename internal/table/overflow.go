@@ -9,35 +9,35 @@ import (
 // A full table counts further keys in a sketch. It is made before it is needed, and given back when
 // nothing in it counts any more.
 
-// takeOverflow decides for a key that found no slot. now is the caller's clock, which the sketch
+// takeOverflow decides for a key that found no slot. a.now is the caller's clock, which the sketch
 // goes by: it never steps back, and what the store's clock does is of no concern to counts that are
 // this node's own. The shard's lock is held.
-func (t *Table[S]) takeOverflow(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw []byte, now, n int64) Taken {
-	saved, again := t.savedOf(sh, alg, key, raw, now)
+func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken {
+	saved, again := t.savedOf(sh, a.limit, key, raw, a.now)
 	if again {
 		sh.mu.Unlock()
 		defer sh.mu.Lock()
-		return t.Take(alg, key, raw, now, n)
+		return t.Take(a.limit, key, raw, a.now, a.n, a.want)
 	}
 	t.overflowed.Add(1)
 	for {
 		s := t.overflow.Load()
-		if s == nil || !s.suits(alg) {
-			s = t.widen(alg, now)
+		if s == nil || !s.suits(a.limit) {
+			s = t.widen(a.limit, a.now)
 		}
-		if saved > 0 && s.charge(alg, key, now, saved, true) {
+		if saved > 0 && s.charge(a.limit, key, a.now, saved, true) {
 			saved = 0
 		}
-		if d, ok := s.take(alg, key, now, n); ok {
-			return Taken{Decision: d, At: now, Overflow: true, sketch: s.number}
+		if d, ok := s.take(a, key); ok {
+			return Taken{Decision: d, At: a.now, Overflow: true, sketch: s.number}
 		}
 	}
 }
 
 // savedOf takes out what an earlier process saved of a key, as units to be counted in the sketch.
 // The shard's lock is let go while the key is hashed; again says that it has got a slot meanwhile.
-func (t *Table[S]) savedOf(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw []byte, now int64) (units int64, again bool) {
-	if t.resume.parts.Load() == nil {
+func (t *Table[S]) savedOf(sh *shard[S], l algorithms.Limit, key Key, raw []byte, now int64) (units int64, again bool) {
+	if t.resume.saved.Load() == nil {
 		return 0, false
 	}
 	sh.mu.Unlock()
@@ -46,27 +46,26 @@ func (t *Table[S]) savedOf(sh *shard[S], alg algorithms.Algorithm[S], key Key, r
 	if _, ok := sh.find(key); ok {
 		return 0, true
 	}
-	reports := t.resume.take(id)
-	if reports == nil {
+	var empty, s S
+	if now = t.clock(now); !t.restore(&s, l, now, id) {
 		return 0, false
 	}
-	var empty, s S
-	restore(alg, &s, t.clock(now), reports)
-	return alg.Take(&empty, t.clock(now), 0, 0).Remaining - alg.Take(&s, t.clock(now), 0, 0).Remaining, false
+	left := t.machine.Take(&s, l, now, 0, 0).Remaining
+	return t.machine.Take(&empty, l, now, 0, 0).Remaining - left, false
 }
 
-// widen returns a sketch that suits alg and has as many cells as max_keys asks for: the one that is
+// widen returns a sketch that suits l and has as many cells as max_keys asks for: the one that is
 // there, or a new one. What is counted in the one before it goes on counting. It is made once,
 // however many requests need it at once: it is large.
-func (t *Table[S]) widen(alg algorithms.Algorithm[S], now int64) *sketch {
+func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch {
 	t.widening.Lock()
 	defer t.widening.Unlock()
 	s := t.overflow.Load()
 	width := widthFor(t.maxKeys.Load())
-	if s != nil && s.suits(alg) && s.width() >= width {
+	if s != nil && s.suits(l) && s.width() >= width {
 		return s
 	}
-	window := windowOf(alg)
+	window := windowOf(l)
 	before := s
 	if s != nil && s.last.Load() == retired {
 		before = nil
@@ -74,9 +73,9 @@ func (t *Table[S]) widen(alg algorithms.Algorithm[S], now int64) *sketch {
 	if before != nil {
 		window, width = s.window, max(width, s.width()) // the numbers of its epochs hold on
 	}
-	limit := limitIn(alg, window)
+	limit := limitIn(l, window)
 	if b := t.background.Load(); b != nil {
-		limit = max(limit, limitIn(b.Algorithm, window))
+		limit = max(limit, limitIn(b.limit, window))
 	}
 	next := newSketch(width, limit, window)
 	t.sketches++
@@ -91,14 +90,14 @@ func (t *Table[S]) widen(alg algorithms.Algorithm[S], now int64) *sketch {
 }
 
 // prepare makes the sketch of a table that is nearly full, so that no request has to.
-func (t *Table[S]) prepare(alg algorithms.Algorithm[S], now int64) {
+func (t *Table[S]) prepare(l algorithms.Limit, now int64) {
 	if t.overflow.Load() != nil || !t.crowded() || t.preparing.Swap(true) {
 		return
 	}
 	go func() {
 		defer t.preparing.Store(false)
 		if t.overflow.Load() == nil {
-			t.widen(alg, now)
+			t.widen(l, now)
 		}
 	}()
 }
@@ -136,7 +135,7 @@ func (t *Table[S]) OverflowBytes() (sum int64) {
 // spilled is what a key that has a slot spent in the sketch before it had one, as far as it still
 // counts: it is held against the key like what other nodes have spent unseen, and never becomes
 // part of its state, which is sent to them. now is the caller's clock.
-func (t *Table[S]) spilled(sh *shard[S], alg rule, i uint32, now int64) int64 {
+func (t *Table[S]) spilled(sh *shard[S], l algorithms.Limit, i uint32, now int64) int64 {
 	s := t.overflow.Load()
 	if s == nil || sh.marks == nil || !sh.marks.has(i, s, now) {
 		return 0
@@ -145,33 +144,48 @@ func (t *Table[S]) spilled(sh *shard[S], alg rule, i uint32, now int64) int64 {
 	if units == 0 {
 		sh.marks.remove(i)
 	}
-	return max(0, units-excess(s, alg))
+	return max(0, units-excess(s, l))
 }
 
 // excess is what a sketch admits at once beyond the size of a bucket. As long as a key spends no
 // more than both admit together, a counter of its own doesn't hold it against the key.
-func excess(s *sketch, alg rule) int64 { return max(0, limitIn(alg, s.window)-sizeOf(alg)) }
+func excess(s *sketch, l algorithms.Limit) int64 { return max(0, limitIn(l, s.window)-l.Size) }
 
-// amendSpilled puts into a decision how long what was spent in the sketch keeps a key waiting. now
-// is in the table's time; others says that what other nodes are taken to have spent was held
-// against the key as well, and the decision says how long it waits for that.
-func (t *Table[S]) amendSpilled(d *algorithms.Decision, alg algorithms.Algorithm[S], state *S, key Key, now, n int64, others bool) {
+// takeSpilled decides for a key that has spilled units in the sketch, and works out how long they
+// keep it waiting. a.now is in the table's time.
+func (t *Table[S]) takeSpilled(b *Background, e entry[S], a *ask, spilled int64) (d algorithms.Decision) {
+	known := t.machine.Take(&e.state, a.limit, a.now, 0, 0)
+	others := t.machine.Take(&e.state, a.limit, a.now, 0, a.pending).Remaining < known.Remaining
+	left := a.limit
+	left.Size = max(0, left.Size-spilled)
+	if d.Result = t.machine.Take(&e.state, left, a.now, a.n, a.pending); !d.Allowed {
+		a.want |= algorithms.WantRetry
+		d.Estimated = known.Allowed && a.n <= known.Remaining
+	}
+	d.Waits = t.machine.Waits(&e.state, a.limit, a.now, a.n, a.pending+spilled, a.want)
+	if d.Estimated && others {
+		d.Retry = b.retryOfEstimate(e.exchange, a.now, d.Retry)
+	}
 	s := t.overflow.Load()
 	if s == nil {
-		return
+		return d
 	}
-	caller := now - t.offset.Load()&^1
+	caller := a.now - t.offset.Load()&^1
 	if d.Estimated {
-		free := alg.Take(state, now, 0, 0).Remaining
-		fades := s.until(key, caller, max(0, free-n)+excess(s, alg))
-		if !others || d.RetryAfter < fades {
-			d.RetryAfter = fades
+		fades := s.until(e.key, caller, max(0, known.Remaining-a.n)+excess(s, a.limit))
+		if !others || d.Retry < fades {
+			d.Retry = fades
 		}
 	}
-	if next := s.until(key, caller, max(0, s.spent(key, caller)-1)); next > 0 && (d.NextAfter == 0 || next < d.NextAfter) {
-		d.NextAfter = next
+	if a.want&algorithms.WantNext != 0 {
+		if next := s.until(e.key, caller, max(0, s.spent(e.key, caller)-1)); next > 0 && (d.Next == 0 || next < d.Next) {
+			d.Next = next
+		}
 	}
-	d.ResetAfter = max(d.ResetAfter, s.until(key, caller, 0))
+	if a.want&algorithms.WantReset != 0 {
+		d.Reset = max(d.Reset, s.until(e.key, caller, 0))
+	}
+	return d
 }
 
 // marks name the places of keys that got them while the sketch counted something of theirs. What

@@ -15,22 +15,24 @@ import (
 // is.
 type crowded[S any] struct {
 	*Table[S]
-	alg        algorithms.Algorithm[S]
-	background Background[S]
+	alg        algorithms.Params
+	background Background
 	now        int64
 }
 
 var occupant, guest = []byte("occupant"), []byte("guest")
 
-func newCrowded[S any](alg algorithms.Algorithm[S], rate time.Duration) *crowded[S] {
-	c := &crowded[S]{Table: New[S](1), alg: alg, background: Background[S]{Algorithm: alg, Rate: rate}, now: t0 - t0%int64(time.Hour)}
+func newCrowded[S any](alg algorithms.Params, rate time.Duration) *crowded[S] {
+	c := &crowded[S]{Table: of[S](alg, 1), alg: alg, background: Background{Params: alg, Rate: rate}, now: t0 - t0%int64(time.Hour)}
 	c.Configure(c.background, 1)
-	c.Take(alg, KeyOf(occupant), occupant, c.now, 1)
+	c.Take(alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
 	return c
 }
 
 // ask asks for one of the guest's units.
-func (c *crowded[S]) ask() Taken { return c.Take(c.alg, KeyOf(guest), guest, c.now, 1) }
+func (c *crowded[S]) ask() Taken {
+	return c.Take(c.alg.Compile(), KeyOf(guest), guest, c.now, 1, allWaits)
+}
 
 // spend asks until it is denied, and returns how often it was admitted.
 func (c *crowded[S]) spend() (admitted int64) {
@@ -47,28 +49,28 @@ func (c *crowded[S]) spend() (admitted int64) {
 func (c *crowded[S]) room(maxKeys int) { c.Configure(c.background, maxKeys) }
 
 // eachAlgorithm runs a test with each algorithm: at most size at once, limit in a window.
-func eachAlgorithm(t *testing.T, limit, size int64, window time.Duration, test func(t *testing.T, alg any)) {
-	for name, alg := range map[string]any{
-		"fixed_window":       algorithms.FixedWindow{Limit: limit, Window: window},
-		"sliding_window":     algorithms.SlidingWindow{Limit: limit, Window: window, Buckets: 1},
-		"sliding_window, 12": algorithms.SlidingWindow{Limit: limit, Window: window, Buckets: 12},
-		"sliding_log":        algorithms.SlidingLog{Limit: limit, Window: window},
-		"token_bucket":       algorithms.TokenBucket{Limit: limit, Window: window, Burst: size},
-		"gcra":               algorithms.GCRA{Limit: limit, Window: window, Burst: size},
-		"leaky_bucket":       algorithms.LeakyBucket{Limit: limit, Window: window, Queue: size - 1},
+func eachAlgorithm(t *testing.T, limit, size int64, window time.Duration, test func(t *testing.T, alg algorithms.Params)) {
+	for name, alg := range map[string]algorithms.Params{
+		"fixed_window":       fixed(limit, window),
+		"sliding_window":     sliding(limit, window),
+		"sliding_window, 12": algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 12},
+		"sliding_log":        algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: window},
+		"token_bucket":       algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: window, Burst: size},
+		"gcra":               algorithms.Params{Kind: algorithms.GCRA, Limit: limit, Window: window, Burst: size},
+		"leaky_bucket":       algorithms.Params{Kind: algorithms.LeakyBucket, Limit: limit, Window: window, Queue: size - 1},
 	} {
 		t.Run(name, func(t *testing.T) { test(t, alg) })
 	}
 }
 
-// withState calls the one of three functions that has the algorithm's state.
-func withState(alg any, windows func(algorithms.Algorithm[algorithms.WindowState]), buckets func(algorithms.Algorithm[algorithms.BucketState]), logs func(algorithms.Algorithm[algorithms.LogState])) {
-	switch alg := alg.(type) {
-	case algorithms.Algorithm[algorithms.WindowState]:
+// withState calls the one of three functions that has the state of the limit's kind.
+func withState(alg algorithms.Params, windows, buckets, logs func(algorithms.Params)) {
+	switch {
+	case alg.Kind.Windowed():
 		windows(alg)
-	case algorithms.Algorithm[algorithms.BucketState]:
+	case alg.Kind.Draining():
 		buckets(alg)
-	case algorithms.Algorithm[algorithms.LogState]:
+	default:
 		logs(alg)
 	}
 }
@@ -77,17 +79,17 @@ func withState(alg any, windows func(algorithms.Algorithm[algorithms.WindowState
 // waits no longer than in the sketch.
 func TestWhatWasSpentInTheSketchIsNotForgotten(t *testing.T) {
 	for _, rate := range []time.Duration{0, time.Second} {
-		eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg any) {
+		eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg algorithms.Params) {
 			withState(alg,
-				func(alg algorithms.Algorithm[algorithms.WindowState]) { notForgotten(t, alg, rate) },
-				func(alg algorithms.Algorithm[algorithms.BucketState]) { notForgotten(t, alg, rate) },
-				func(alg algorithms.Algorithm[algorithms.LogState]) { notForgotten(t, alg, rate) })
+				func(alg algorithms.Params) { notForgotten[algorithms.WindowState](t, alg, rate) },
+				func(alg algorithms.Params) { notForgotten[algorithms.BucketState](t, alg, rate) },
+				func(alg algorithms.Params) { notForgotten[algorithms.LogState](t, alg, rate) })
 		})
 	}
 }
 
-func notForgotten[S any](t *testing.T, alg algorithms.Algorithm[S], rate time.Duration) {
-	c := newCrowded(alg, rate)
+func notForgotten[S any](t *testing.T, alg algorithms.Params, rate time.Duration) {
+	c := newCrowded[S](alg, rate)
 	if got := c.spend(); got != 100 {
 		t.Fatalf("in the sketch %d are admitted, want 100", got)
 	}
@@ -100,16 +102,16 @@ func notForgotten[S any](t *testing.T, alg algorithms.Algorithm[S], rate time.Du
 	if d.Allowed {
 		t.Fatalf("20 ms after 100 of 100 were spent in the sketch, %d more are admitted", 1+c.spend())
 	}
-	if d.RetryAfter <= 0 || d.RetryAfter > 2*time.Minute {
-		t.Fatalf("denied for %v, want more than 0 and at most two windows", d.RetryAfter)
+	if d.Retry <= 0 || d.Retry > 2*time.Minute {
+		t.Fatalf("denied for %v, want more than 0 and at most two windows", d.Retry)
 	}
-	c.now += int64(d.RetryAfter) - 1
+	c.now += int64(d.Retry) - 1
 	if c.ask().Allowed {
 		t.Errorf("admitted before RetryAfter")
 	}
 	c.now++
 	if !c.ask().Allowed {
-		t.Errorf("denied after RetryAfter, %v", d.RetryAfter)
+		t.Errorf("denied after RetryAfter, %v", d.Retry)
 	}
 	c.now += int64(2 * time.Minute)
 	if got := c.spend(); got != 100 {
@@ -123,17 +125,18 @@ func notForgotten[S any](t *testing.T, alg algorithms.Algorithm[S], rate time.Du
 func TestNoMoreIsAdmittedAroundTheSketch(t *testing.T) {
 	for seed := range uint64(4) {
 		size := []int64{20, 5, 40}[seed%3]
-		eachAlgorithm(t, 20, size, time.Minute, func(t *testing.T, alg any) {
-			switch alg := alg.(type) {
-			case algorithms.FixedWindow:
-				aroundTheSketch(t, alg, seed, 20, time.Minute, true)
-			case algorithms.SlidingWindow:
-				aroundTheSketch(t, alg, seed, 20, time.Minute, false)
-			case algorithms.SlidingLog:
-				aroundTheSketch(t, alg, seed, 20, time.Minute, false)
-			case algorithms.Algorithm[algorithms.BucketState]:
-				aroundTheSketch(t, alg, seed, max(size, 20), time.Minute, false)
-			}
+		eachAlgorithm(t, 20, size, time.Minute, func(t *testing.T, alg algorithms.Params) {
+			withState(alg,
+				func(alg algorithms.Params) {
+					aligned := alg.Kind == algorithms.FixedWindow
+					aroundTheSketch[algorithms.WindowState](t, alg, seed, 20, time.Minute, aligned)
+				},
+				func(alg algorithms.Params) {
+					aroundTheSketch[algorithms.BucketState](t, alg, seed, max(size, 20), time.Minute, false)
+				},
+				func(alg algorithms.Params) {
+					aroundTheSketch[algorithms.LogState](t, alg, seed, 20, time.Minute, false)
+				})
 		})
 	}
 }
@@ -141,9 +144,9 @@ func TestNoMoreIsAdmittedAroundTheSketch(t *testing.T) {
 // aroundTheSketch has a guest ask at random times while there is room for it and while there is
 // none. aligned bounds what is admitted in each aligned window only: a fixed window admits its
 // limit before a boundary, and once more after it.
-func aroundTheSketch[S any](t *testing.T, alg algorithms.Algorithm[S], seed uint64, size int64, window time.Duration, aligned bool) {
+func aroundTheSketch[S any](t *testing.T, alg algorithms.Params, seed uint64, size int64, window time.Duration, aligned bool) {
 	random := rand.New(rand.NewPCG(seed, 9))
-	c := newCrowded(alg, []time.Duration{0, time.Second}[seed%2])
+	c := newCrowded[S](alg, []time.Duration{0, time.Second}[seed%2])
 	var admitted []int64
 	var outside, inside int
 	for range 200 {
@@ -159,7 +162,7 @@ func aroundTheSketch[S any](t *testing.T, alg algorithms.Algorithm[S], seed uint
 			c.room(1)
 			c.Sweep(c.now)
 		}
-		c.Take(alg, KeyOf(occupant), occupant, c.now, 1)
+		c.Take(alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
 		for range random.IntN(2 * int(size)) {
 			d := c.ask()
 			if d.Overflow {
@@ -192,7 +195,7 @@ func aroundTheSketch[S any](t *testing.T, alg algorithms.Algorithm[S], seed uint
 // caller's clock.
 func TestAStepOfTheClockLeavesTheSketch(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour, 90 * time.Second, -90 * time.Second} {
-		c := newCrowded[algorithms.WindowState](algorithms.FixedWindow{Limit: 10, Window: time.Minute}, time.Second)
+		c := newCrowded[algorithms.WindowState](fixed(10, time.Minute), time.Second)
 		c.spend()
 		c.SetOffset(c.now, step, true)
 		if got := c.spend(); got != 0 {
@@ -207,31 +210,31 @@ func TestAStepOfTheClockLeavesTheSketch(t *testing.T) {
 
 // With count_denied a denied request counts in the sketch, too.
 func TestDeniedRequestsCountInTheSketch(t *testing.T) {
-	eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg any) {
-		withState(alg, func(alg algorithms.Algorithm[algorithms.WindowState]) { denied(t, alg, true) },
-			func(alg algorithms.Algorithm[algorithms.BucketState]) { denied(t, alg, false) },
-			func(alg algorithms.Algorithm[algorithms.LogState]) { denied(t, alg, false) })
+	eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg algorithms.Params) {
+		withState(alg, func(alg algorithms.Params) { denied[algorithms.WindowState](t, alg, true) },
+			func(alg algorithms.Params) { denied[algorithms.BucketState](t, alg, false) },
+			func(alg algorithms.Params) { denied[algorithms.LogState](t, alg, false) })
 	})
 }
 
 // denied has a client ask all the time: as long as it does, it stays denied. more says that denied
 // requests can fill a window beyond the limit.
-func denied[S any](t *testing.T, alg algorithms.Algorithm[S], more bool) {
-	c := newCrowded(alg, 0)
+func denied[S any](t *testing.T, alg algorithms.Params, more bool) {
+	c := newCrowded[S](alg, 0)
 	c.spend()
 	for range 600 {
 		c.now += int64(300 * time.Millisecond)
-		c.Take(alg, KeyOf(occupant), occupant, c.now, 1)
+		c.Take(alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
 		d := c.ask()
 		if d.Allowed {
 			t.Fatalf("admitted after %v of requests that were denied and charged", time.Duration(c.now%int64(time.Hour)))
 		}
-		c.Charge(alg, KeyOf(guest), d, 1)
+		c.Penalize(alg.Compile(), KeyOf(guest), d, 1)
 	}
 	c.now += int64(time.Minute) - c.now%int64(time.Minute)
-	c.Take(alg, KeyOf(occupant), occupant, c.now, 1)
+	c.Take(alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
 	for range 500 {
-		c.Charge(alg, KeyOf(guest), c.ask(), 1)
+		c.Penalize(alg.Compile(), KeyOf(guest), c.ask(), 1)
 	}
 	c.now += int64(time.Minute + 10*time.Second)
 	if got := c.spend(); more && got != 0 || !more && got == 0 {
@@ -247,13 +250,13 @@ func denied[S any](t *testing.T, alg algorithms.Algorithm[S], more bool) {
 func TestTheSketchOutlivesAReload(t *testing.T) {
 	for _, limits := range [][]int64{{1, 3, 7, 15, 255, 4095}, {2, 10}, {14, 20}, {254, 300}, {4094, 5000}, {20, 10, 20}} {
 		now := t0 - t0%int64(time.Hour)
-		tab := New[algorithms.WindowState](1)
+		tab := New(window, 1)
 		spent, configured := int64(0), []int64{}
 		for _, limit := range limits {
-			alg := algorithms.FixedWindow{Limit: limit, Window: time.Hour}
-			tab.Configure(Background[algorithms.WindowState]{Algorithm: alg}, 1)
-			tab.Take(alg, KeyOf(occupant), occupant, now, 1)
-			for tab.Take(alg, KeyOf(guest), guest, now, 1).Allowed {
+			alg := fixed(limit, time.Hour)
+			tab.Configure(Background{Params: alg}, 1)
+			tab.Take(alg.Compile(), KeyOf(occupant), occupant, now, 1, allWaits)
+			for tab.Take(alg.Compile(), KeyOf(guest), guest, now, 1, allWaits).Allowed {
 				spent++
 			}
 			configured = append(configured, limit)
@@ -274,7 +277,7 @@ func maxOf(ns []int64) (most int64) {
 // What a key takes from one sketch is given back to it, though another one has taken its place.
 func TestGivingBackFindsTheSketch(t *testing.T) {
 	now := t0 - t0%int64(time.Hour)
-	low, high := algorithms.FixedWindow{Limit: 2, Window: time.Hour}, algorithms.FixedWindow{Limit: 100, Window: time.Hour}
+	low, high := fixed(2, time.Hour), fixed(100, time.Hour)
 	tab := newTable(1, low)
 	take(tab, low, 0, now)
 	first := take(tab, low, 1, now)
@@ -282,7 +285,7 @@ func TestGivingBackFindsTheSketch(t *testing.T) {
 		take(tab, high, 1, now) // 51 of 100 are spent, in a sketch for more
 	}
 	b := raw(1)
-	tab.Return(low, KeyOf(b), first, 1)
+	tab.Refund(low.Compile(), KeyOf(b), first, 1)
 	left := 0
 	for take(tab, high, 1, now).Allowed {
 		left++
@@ -301,7 +304,7 @@ func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 		}
 	}
 	const maxKeys = 40_000
-	alg := algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 1}
+	alg := sliding(10, time.Minute)
 	tab := newTable(maxKeys, alg)
 	now := t0 - t0%int64(time.Hour)
 	for i := range maxKeys / 2 {
@@ -337,9 +340,9 @@ func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 // As long as keys come that find no place, the sketch stays, and none of them gets its limit twice
 // in a window.
 func TestASketchInUseIsNotGivenBack(t *testing.T) {
-	c := newCrowded[algorithms.WindowState](algorithms.FixedWindow{Limit: 10, Window: time.Minute}, 0)
+	c := newCrowded[algorithms.WindowState](fixed(10, time.Minute), 0)
 	for range 20 {
-		c.Take(c.alg, KeyOf(occupant), occupant, c.now, 1)
+		c.Take(c.alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
 		if got := c.spend(); got != 10 && got != 0 {
 			t.Fatalf("%d admitted in a window, want 10, or none just after one", got)
 		}
@@ -353,21 +356,21 @@ func TestASketchInUseIsNotGivenBack(t *testing.T) {
 
 // What an earlier process saved of a key counts where the key finds no place now.
 func TestWhatWasSavedCountsInTheSketch(t *testing.T) {
-	eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg any) {
+	eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg algorithms.Params) {
 		withState(alg,
-			func(alg algorithms.Algorithm[algorithms.WindowState]) { savedCounts(t, alg) },
-			func(alg algorithms.Algorithm[algorithms.BucketState]) { savedCounts(t, alg) },
-			func(alg algorithms.Algorithm[algorithms.LogState]) { savedCounts(t, alg) })
+			func(alg algorithms.Params) { savedCounts[algorithms.WindowState](t, alg) },
+			func(alg algorithms.Params) { savedCounts[algorithms.BucketState](t, alg) },
+			func(alg algorithms.Params) { savedCounts[algorithms.LogState](t, alg) })
 	})
 }
 
-func savedCounts[S any](t *testing.T, alg algorithms.Algorithm[S]) {
-	before := newCrowded(alg, 0)
+func savedCounts[S any](t *testing.T, alg algorithms.Params) {
+	before := newCrowded[S](alg, 0)
 	before.room(10)
 	for range 70 {
 		before.ask()
 	}
-	c := newCrowded(alg, 0)
+	c := newCrowded[S](alg, 0)
 	if got := c.Resume(alg, c.now, before.Save(before.now)); got != 2 {
 		t.Fatalf("%d keys are left of what was saved, want 2", got)
 	}
@@ -402,14 +405,14 @@ func TestFewNewcomersAreDenied(t *testing.T) {
 // default max_keys.
 func newcomersDenied(maxKeys int, limit int64) float64 {
 	const windows = 3
-	alg := algorithms.SlidingWindow{Limit: limit, Window: time.Minute, Buckets: 1}
+	alg := sliding(limit, time.Minute)
 	s := newSketch(int64(maxKeys)*maxWidth/1_000_000, limit, time.Minute)
 	keys, denied, asked := windows*10*maxKeys, 0, 0
 	start := t0 - t0%int64(time.Minute)
 	for i := range keys {
 		now := start + int64(float64(i)/float64(10*maxKeys)*float64(time.Minute))
 		b := raw(i)
-		d, _ := s.take(alg, KeyOf(b), now, 1)
+		d, _ := s.take(&ask{limit: alg.Compile(), now: now, n: 1}, KeyOf(b))
 		if i >= 10*maxKeys {
 			asked++
 			if !d.Allowed {
@@ -436,7 +439,7 @@ func TestNewcomerFigures(t *testing.T) {
 // the limit and max_keys: in each window no more is admitted than the highest limit.
 func TestTheSketchUnderRace(t *testing.T) {
 	const window, limit = time.Minute, 20
-	tab := newTable(1, algorithms.FixedWindow{Limit: limit, Window: window})
+	tab := newTable(1, fixed(limit, window))
 	now := t0 - t0%int64(time.Hour)
 	got := make(map[int64]*atomic.Int64) // by windows
 	for step := range 40 {
@@ -452,7 +455,7 @@ func TestTheSketchUnderRace(t *testing.T) {
 		}
 		for g := range 4 {
 			wg.Go(func() {
-				alg := algorithms.FixedWindow{Limit: []int64{limit, 14, limit, 2}[g], Window: window}
+				alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: []int64{limit, 14, limit, 2}[g], Window: window}
 				for i := range 60 {
 					take(tab, alg, 0, now)
 					take(tab, alg, 1000*g+i+2, now)
@@ -466,7 +469,7 @@ func TestTheSketchUnderRace(t *testing.T) {
 			for i := range 10 {
 				tab.Sweep(now)
 				l := []int64{limit, 14, limit, 2}[i%4]
-				tab.Configure(Background[algorithms.WindowState]{Algorithm: algorithms.FixedWindow{Limit: l, Window: window}, Rate: time.Second}, 1+i%2*40_000*(step%2))
+				tab.Configure(Background{Params: fixed(l, window), Rate: time.Second}, 1+i%2*40_000*(step%2))
 			}
 		})
 		wg.Wait()

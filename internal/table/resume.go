@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
@@ -16,10 +17,16 @@ type Saved map[ID][]algorithms.Report
 // resume holds what an earlier process saved until the keys come back: only their IDs were kept, and where a key belongs in this process
 // is known when a request brings it. It is in parts with a lock each, so that no request waits for a walk over all of it.
 type resume struct {
-	parts atomic.Pointer[[resumeParts]resumePart] // nil where nothing is left
+	saved atomic.Pointer[savedParts] // nil where nothing is left
 }
 
 const resumeParts = 1024
+
+// savedParts are what was saved, and the length of the epochs that it counts in.
+type savedParts struct {
+	epoch int64
+	parts [resumeParts]resumePart
+}
 
 type resumePart struct {
 	mu    sync.Mutex
@@ -29,33 +36,34 @@ type resumePart struct {
 func partOf(id ID) uint { return (uint(id[0])<<8 | uint(id[1])) % resumeParts }
 
 // replace puts what was saved in place of what is held.
-func (r *resume) replace(saved Saved) {
+func (r *resume) replace(saved Saved, epoch time.Duration) {
 	if len(saved) == 0 {
-		r.parts.Store(nil)
+		r.saved.Store(nil)
 		return
 	}
-	parts := new([resumeParts]resumePart)
+	all := &savedParts{epoch: int64(epoch)}
 	for id, reports := range saved {
-		p := &parts[partOf(id)]
+		p := &all.parts[partOf(id)]
 		if p.saved == nil {
 			p.saved = make(Saved, len(saved)/resumeParts)
 		}
 		p.saved[id] = reports
 	}
-	r.parts.Store(parts)
+	r.saved.Store(all)
 }
 
-func (r *resume) take(id ID) []algorithms.Report {
-	parts := r.parts.Load()
-	if parts == nil {
-		return nil
+// take takes out what was saved of a key, nil if nothing was.
+func (r *resume) take(id ID) (reports []algorithms.Report, epoch int64) {
+	all := r.saved.Load()
+	if all == nil {
+		return nil, 0
 	}
-	p := &parts[partOf(id)]
+	p := &all.parts[partOf(id)]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	reports := p.saved[id]
+	reports = p.saved[id]
 	delete(p.saved, id)
-	return reports
+	return reports, all.epoch
 }
 
 // Save returns what all keys have spent that a decision can still use. A log keeps no more of its hits than their number per window.
@@ -67,12 +75,12 @@ func (t *Table[S]) Save(now int64) Saved {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	now = t.clock(now)
-	t.prune(b.Algorithm, now)
+	t.prune(b.limit, now)
 	saved := t.resume.left()
 	var few fewSaved
 	t.eachFew(func(_ *shard[S], _ uint32, e entry[S]) {
 		few.add(e.id, len(few.reports))
-		few.reports = appendReports(few.reports, b.Algorithm, &e.state, now)
+		few.reports = t.appendReports(few.reports, b.limit, &e.state, now)
 	}, func() { few.into(saved) })
 	return saved
 }
@@ -100,22 +108,22 @@ func (f *fewSaved) into(saved Saved) {
 }
 
 // appendReports appends what a key has spent that a decision can still use.
-func appendReports[S any](dst []algorithms.Report, alg algorithms.Algorithm[S], s *S, now int64) []algorithms.Report {
-	if alg.Idle(s, now) {
+func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s *S, now int64) []algorithms.Report {
+	if t.machine.Idle(s, l, now) {
 		return dst
 	}
-	alg.Roll(s, now)
-	l, first := alg.Ledger(s), len(dst)
-	for age := range int64(alg.Live() + 1) {
-		if c, ok := l.At(l.Epoch - age); ok && c.Total() > 0 {
-			dst = append(dst, algorithms.Report{Epoch: l.Epoch - age, Elsewhere: c.Total(), Own: c.Own})
+	t.machine.Advance(s, l, now)
+	ledger, first := t.machine.Ledger(s), len(dst)
+	for age := range int64(l.History + 1) {
+		if c, ok := ledger.At(ledger.Epoch - age); ok && c.Total() > 0 {
+			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch - age, Elsewhere: c.Total(), Own: c.Own})
 		}
 	}
-	level := alg.Level(s, now)
+	level := t.machine.Level(s, l, now)
 	if level > 0 {
 		level = math.Nextafter(level, math.Inf(1)) // whoever reads it rounds down
 		if len(dst) == first {
-			dst = append(dst, algorithms.Report{Epoch: l.Epoch})
+			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch})
 		}
 	}
 	if len(dst) > first {
@@ -124,34 +132,38 @@ func appendReports[S any](dst []algorithms.Report, alg algorithms.Algorithm[S], 
 	return dst
 }
 
-// Resume takes up what an earlier process saved. It replaces what was not taken up of an earlier Resume. Keys that are in the table already, because
-// requests came first, take up theirs at once. It returns of how many keys a decision can still use what was saved.
-func (t *Table[S]) Resume(alg algorithms.Algorithm[S], now int64, saved Saved) int {
+// Resume takes up what an earlier process saved of a limit. It replaces what was not taken up of an
+// earlier Resume. Keys that are in the table already, because requests came first, take up theirs at
+// once. It returns of how many keys a decision can still use what was saved.
+func (t *Table[S]) Resume(p algorithms.Params, now int64, saved Saved) int {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	now = t.clock(now)
-	t.resume.replace(saved)
-	left := t.prune(alg, now)
-	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
-		if reports := t.resume.take(e.id); reports != nil {
-			restore(alg, &e.state, now, reports)
-		}
-	})
+	l := p.Compile()
+	t.resume.replace(saved, p.Epoch())
+	left := t.prune(l, now)
+	t.each(func(_ *shard[S], _ uint32, e entry[S]) { t.restore(&e.state, l, now, e.id) })
 	return left
 }
 
-// restore brings saved counts back. What this node had admitted itself is its own again, so that it is sent: the other nodes send theirs.
-func restore[S any](alg algorithms.Algorithm[S], s *S, now int64, reports []algorithms.Report) {
-	reports = scaleOf(alg, now).renumber(reports)
-	alg.Absorb(s, now, reports)
-	l := alg.Ledger(s)
+// restore brings saved counts of a key back, if there are any. What this node had admitted itself is
+// its own again, so that it is sent: the other nodes send theirs.
+func (t *Table[S]) restore(s *S, l algorithms.Limit, now int64, id ID) bool {
+	reports, epoch := t.resume.take(id)
+	if reports == nil {
+		return false
+	}
+	reports = scaleOf(l, epoch, now).renumber(reports)
+	t.machine.Merge(s, l, now, reports)
+	ledger := t.machine.Ledger(s)
 	for _, r := range reports {
-		if c, ok := l.At(r.Epoch); ok {
+		if c, ok := ledger.At(r.Epoch); ok {
 			c.Own, c.Elsewhere = c.Own+r.Own, max(0, c.Elsewhere-r.Own)
-			l.Put(r.Epoch, c)
+			ledger.Put(r.Epoch, c)
 		}
 	}
-	l.Forget() // no store knows of it under this name
+	ledger.Forget() // no store knows of it under this name
+	return true
 }
 
 // A scale is how a key that was never seen counts epochs now, and how fast its bucket drains.
@@ -162,13 +174,10 @@ type scale struct {
 	drains     float64 // requests per nanosecond
 }
 
-func scaleOf[S any](alg algorithms.Algorithm[S], now int64) scale {
-	var none S
-	alg.Roll(&none, now)
-	limit, window := alg.Rule()
+func scaleOf(l algorithms.Limit, span, now int64) scale {
 	return scale{
-		epoch: alg.Ledger(&none).Epoch, now: now, live: int64(alg.Live()), span: int64(alg.Span(&none)),
-		drains: float64(max(0, limit)) / float64(max(1, window)),
+		epoch: now / span, now: now, live: int64(l.History), span: span,
+		drains: float64(l.N) / float64(l.Window),
 	}
 }
 
@@ -202,14 +211,14 @@ func (n scale) matters(r algorithms.Report) bool {
 }
 
 // prune drops the keys of an earlier Resume that have not come back in time: nothing they had spent counts any more. It returns how many are left.
-func (t *Table[S]) prune(alg algorithms.Algorithm[S], now int64) (left int) {
-	scale := scaleOf(alg, now)
-	parts := t.resume.parts.Load()
-	if parts == nil {
+func (t *Table[S]) prune(l algorithms.Limit, now int64) (left int) {
+	all := t.resume.saved.Load()
+	if all == nil {
 		return 0
 	}
-	for i := range parts {
-		p := &parts[i]
+	scale := scaleOf(l, all.epoch, now)
+	for i := range all.parts {
+		p := &all.parts[i]
 		p.mu.Lock()
 		maps.DeleteFunc(p.saved, func(_ ID, reports []algorithms.Report) bool {
 			return !slices.ContainsFunc(scale.renumber(reports), scale.matters)
@@ -218,7 +227,7 @@ func (t *Table[S]) prune(alg algorithms.Algorithm[S], now int64) (left int) {
 		p.mu.Unlock()
 	}
 	if left == 0 {
-		t.resume.parts.CompareAndSwap(parts, nil)
+		t.resume.saved.CompareAndSwap(all, nil)
 	}
 	return left
 }
@@ -226,12 +235,12 @@ func (t *Table[S]) prune(alg algorithms.Algorithm[S], now int64) (left int) {
 // left copies what has not come back.
 func (r *resume) left() Saved {
 	saved := make(Saved)
-	parts := r.parts.Load()
-	if parts == nil {
+	all := r.saved.Load()
+	if all == nil {
 		return saved
 	}
-	for i := range parts {
-		p := &parts[i]
+	for i := range all.parts {
+		p := &all.parts[i]
 		p.mu.Lock()
 		maps.Copy(saved, p.saved)
 		p.mu.Unlock()

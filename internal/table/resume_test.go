@@ -12,22 +12,21 @@ import (
 // A life is a limit whose process ends and is followed by another one, and beside it the same limit in a process that goes on.
 type life[S any] struct {
 	*rapid.T
-	alg    algorithms.Algorithm[S]
+	alg    algorithms.Params
 	window int64
 	now    int64
 	ended  *Table[S] // the one that goes on, which is asked everything that the next one is
 	next   *Table[S]
 }
 
-func begin[S any](t *rapid.T, alg algorithms.Algorithm[S]) *life[S] {
-	_, window := alg.Rule()
-	l := &life[S]{T: t, alg: alg, window: int64(window), ended: New[S](10)}
+func begin[S any](t *rapid.T, alg algorithms.Params) *life[S] {
+	l := &life[S]{T: t, alg: alg, window: int64(alg.Window), ended: of[S](alg, 10)}
 	l.now = t0 + rapid.Int64Range(0, l.window).Draw(t, "start")
 	l.configure(l.ended)
 	return l
 }
 
-func (l *life[S]) configure(t *Table[S]) { t.Configure(Background[S]{Algorithm: l.alg}, 10) }
+func (l *life[S]) configure(t *Table[S]) { t.Configure(Background{Params: l.alg}, 10) }
 
 // step lets time pass: none, little, parts of a window, up to its edge, some windows.
 func (l *life[S]) step() {
@@ -51,14 +50,14 @@ func (l *life[S]) history() {
 	for range rapid.IntRange(1, 25).Draw(l.T, "events") {
 		l.step()
 		key, n := raw(rapid.IntRange(0, 2).Draw(l.T, "key")), rapid.Int64Range(0, 4).Draw(l.T, "n")
-		switch taken := l.ended.Take(l.alg, KeyOf(key), key, l.now, n); rapid.IntRange(0, 6).Draw(l.T, "event") {
+		switch taken := l.ended.Take(l.alg.Compile(), KeyOf(key), key, l.now, n, allWaits); rapid.IntRange(0, 6).Draw(l.T, "event") {
 		case 0:
 			if taken.Allowed {
-				l.ended.Return(l.alg, KeyOf(key), taken, n)
+				l.ended.Refund(l.alg.Compile(), KeyOf(key), taken, n)
 			}
 		case 1:
 			if !taken.Allowed {
-				l.ended.Charge(l.alg, KeyOf(key), taken, n)
+				l.ended.Penalize(l.alg.Compile(), KeyOf(key), taken, n)
 			}
 		}
 	}
@@ -67,19 +66,19 @@ func (l *life[S]) history() {
 // end saves. The process that goes on looks at the clock at that moment as well.
 func (l *life[S]) end() Saved {
 	for i := range 3 {
-		l.ended.Take(l.alg, KeyOf(raw(i)), raw(i), l.now, 0)
+		l.ended.Take(l.alg.Compile(), KeyOf(raw(i)), raw(i), l.now, 0, allWaits)
 	}
 	return l.ended.Save(l.now)
 }
 
 // restart saves and takes up again, under another limit, in a process that nobody may have come to before the next. All keys come back.
-func (l *life[S]) restart(alg algorithms.Algorithm[S]) {
+func (l *life[S]) restart(alg algorithms.Params) {
 	saved := l.end()
 	l.alg = alg
 	l.configure(l.ended)
 	for range rapid.IntRange(1, 2).Draw(l.T, "restarts") {
 		l.step()
-		l.next = New[S](10)
+		l.next = of[S](l.alg, 10)
 		l.configure(l.next)
 		l.next.Resume(l.alg, l.now, saved)
 		saved = l.next.Save(l.now)
@@ -91,15 +90,15 @@ func (l *life[S]) restart(alg algorithms.Algorithm[S]) {
 func (l *life[S]) setBack() {
 	saved := l.end()
 	l.now -= l.window/8 + 1 + rapid.Int64Range(0, 3*l.window).Draw(l.T, "by")
-	if span := int64(l.alg.Span(new(S))); span-l.now%span <= span/8 {
+	if span := int64(l.alg.Epoch()); span-l.now%span <= span/8 {
 		l.now -= span/8 + 1 // at an edge, all that comes would be taken for late
 	}
-	l.next = New[S](10)
+	l.next = of[S](l.alg, 10)
 	l.configure(l.next)
 	l.next.Resume(l.alg, l.now, saved)
 	for i := range 3 {
-		a, b := l.ended.Take(l.alg, KeyOf(raw(i)), raw(i), l.now, 0).Decision, l.next.Take(l.alg, KeyOf(raw(i)), raw(i), l.now, 0).Decision
-		if most := max(a.ResetAfter+a.ResetAfter>>50+2, time.Duration(2*l.window)); b.Remaining > a.Remaining || b.ResetAfter > most {
+		a, b := l.ended.Take(l.alg.Compile(), KeyOf(raw(i)), raw(i), l.now, 0, allWaits).Decision, l.next.Take(l.alg.Compile(), KeyOf(raw(i)), raw(i), l.now, 0, allWaits).Decision
+		if most := max(a.Reset+a.Reset>>50+2, time.Duration(2*l.window)); b.Remaining > a.Remaining || b.Reset > most {
 			l.Fatalf("key %d at %d: after a restart with the clock set back\n%+v, without a restart\n%+v", i, l.now, b, a)
 		}
 	}
@@ -109,7 +108,7 @@ func (l *life[S]) setBack() {
 func (l *life[S]) future(differ func(ended, next algorithms.Decision) bool) {
 	for range rapid.IntRange(1, 15).Draw(l.T, "future") {
 		key, n := raw(rapid.IntRange(0, 2).Draw(l.T, "key")), rapid.Int64Range(0, 4).Draw(l.T, "n")
-		a, b := l.ended.Take(l.alg, KeyOf(key), key, l.now, n).Decision, l.next.Take(l.alg, KeyOf(key), key, l.now, n).Decision
+		a, b := l.ended.Take(l.alg.Compile(), KeyOf(key), key, l.now, n, allWaits).Decision, l.next.Take(l.alg.Compile(), KeyOf(key), key, l.now, n, allWaits).Decision
 		if differ(a, b) {
 			l.Fatalf("%d units at %d: after a restart\n%+v, without one\n%+v", n, l.now, b, a)
 		}
@@ -130,13 +129,13 @@ func drawWindow(t *rapid.T) time.Duration {
 func TestWindowsSurviveARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		window, buckets := drawWindow(t), rapid.SampledFrom([]int{0, 1, 2, 7, 31}).Draw(t, "buckets")
-		with := func(limit int64) algorithms.Algorithm[algorithms.WindowState] {
+		with := func(limit int64) algorithms.Params {
 			if buckets == 0 {
-				return algorithms.FixedWindow{Limit: limit, Window: window}
+				return fixed(limit, window)
 			}
-			return algorithms.SlidingWindow{Limit: limit, Window: window, Buckets: buckets}
+			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: buckets}
 		}
-		l := begin(t, with(drawLimit(t)))
+		l := begin[algorithms.WindowState](t, with(drawLimit(t)))
 		l.history()
 		if rapid.IntRange(0, 4).Draw(t, "set back") == 0 {
 			l.setBack()
@@ -151,15 +150,15 @@ func TestWindowsSurviveARestart(t *testing.T) {
 func TestBucketsSurviveARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		window, kind := drawWindow(t), rapid.IntRange(0, 2).Draw(t, "kind")
-		with := func(limit int64) algorithms.Algorithm[algorithms.BucketState] {
+		with := func(limit int64) algorithms.Params {
 			size := rapid.SampledFrom([]int64{0, 1, 2, 3, 10, 31, 1000}).Draw(t, "size")
-			return []algorithms.Algorithm[algorithms.BucketState]{
-				algorithms.TokenBucket{Limit: limit, Window: window, Burst: size},
-				algorithms.GCRA{Limit: limit, Window: window, Burst: size},
-				algorithms.LeakyBucket{Limit: limit, Window: window, Queue: size},
+			return []algorithms.Params{
+				{Kind: algorithms.TokenBucket, Limit: limit, Window: window, Burst: size},
+				{Kind: algorithms.GCRA, Limit: limit, Window: window, Burst: size},
+				{Kind: algorithms.LeakyBucket, Limit: limit, Window: window, Queue: size},
 			}[kind]
 		}
-		l := begin(t, with(drawLimit(t)))
+		l := begin[algorithms.BucketState](t, with(drawLimit(t)))
 		l.history()
 		if rapid.IntRange(0, 4).Draw(t, "set back") == 0 {
 			l.setBack()
@@ -167,13 +166,13 @@ func TestBucketsSurviveARestart(t *testing.T) {
 		}
 		l.restart(with(drawLimit(t)))
 		l.future(func(ended, next algorithms.Decision) bool {
-			most := 2 + next.ResetAfter>>50
+			most := 2 + next.Reset>>50
 			if ended.Allowed && !next.Allowed {
-				return next.RetryAfter > most
+				return next.Retry > most
 			}
 			later := func(ended, next time.Duration) bool { return next < ended || next > ended+most }
-			return ended.Allowed != next.Allowed || ended.Limit != next.Limit || next.Remaining > ended.Remaining || next.Remaining < ended.Remaining-1 ||
-				later(ended.RetryAfter, next.RetryAfter) || later(ended.ResetAfter, next.ResetAfter) || later(ended.Delay, next.Delay)
+			return ended.Allowed != next.Allowed || next.Remaining > ended.Remaining || next.Remaining < ended.Remaining-1 ||
+				later(ended.Retry, next.Retry) || later(ended.Reset, next.Reset) || later(ended.Delay, next.Delay)
 		})
 	})
 }
@@ -183,8 +182,8 @@ func TestBucketsSurviveARestart(t *testing.T) {
 func TestLogsSurviveARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := drawLimit(t)
-		alg := algorithms.SlidingLog{Limit: limit, Window: drawWindow(t)}
-		l := begin(t, algorithms.Algorithm[algorithms.LogState](alg))
+		alg := algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: drawWindow(t)}
+		l := begin[algorithms.LogState](t, alg)
 		type spent struct{ at, n int64 }
 		var all []spent
 		key := raw(0)
@@ -192,12 +191,12 @@ func TestLogsSurviveARestart(t *testing.T) {
 			for range rapid.IntRange(0, 12).Draw(t, "requests") {
 				l.step()
 				n := rapid.Int64Range(0, 4).Draw(t, "n")
-				taken := l.ended.Take(alg, KeyOf(key), key, l.now, n)
+				taken := l.ended.Take(alg.Compile(), KeyOf(key), key, l.now, n, allWaits)
 				if !taken.Allowed {
 					continue
 				}
 				if rapid.IntRange(0, 4).Draw(t, "given back") == 0 {
-					l.ended.Return(alg, KeyOf(key), taken, n)
+					l.ended.Refund(alg.Compile(), KeyOf(key), taken, n)
 					continue
 				}
 				all = append(all, spent{l.now, n})
@@ -213,12 +212,12 @@ func TestLogsSurviveARestart(t *testing.T) {
 			}
 			saved := l.ended.Save(l.now)
 			l.step()
-			l.ended = New[algorithms.LogState](10)
+			l.ended = New(algorithms.MachineOf[algorithms.LogState](algorithms.SlidingLog), 10)
 			l.configure(l.ended)
 			l.ended.Resume(alg, l.now, saved)
 		}
 		l.now += 2 * l.window
-		if d := l.ended.Take(alg, KeyOf(key), key, l.now, 0).Decision; d.Remaining != limit {
+		if d := l.ended.Take(alg.Compile(), KeyOf(key), key, l.now, 0, allWaits).Decision; d.Remaining != limit {
 			t.Fatalf("two windows after the last request: %+v", d)
 		}
 	})

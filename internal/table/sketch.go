@@ -53,45 +53,28 @@ type sketch struct {
 // retired is no epoch.
 const retired = math.MaxInt64
 
-// rule is what a sketch needs of an algorithm.
-type rule interface {
-	Rule() (limit int64, window time.Duration)
-}
-
 // minSketchWindow is the shortest window that a sketch counts in, as it is for limits.
 const minSketchWindow = 100 * time.Millisecond
 
-// sizeOf is how much a rule admits at once. It differs from the limit for buckets only.
-func sizeOf(r rule) int64 {
-	if b, ok := r.(interface{ Size() int64 }); ok {
-		return b.Size()
+// windowOf is the window in which a sketch counts for a limit: its own. A bucket that holds less
+// than drains in it is counted in the time in which it drains, as that bounds what it admits at
+// once.
+func windowOf(l algorithms.Limit) time.Duration {
+	if l.N == 0 || l.Size >= l.N {
+		return time.Duration(l.Window)
 	}
-	limit, _ := r.Rule()
-	return limit
+	hi, lo := bits.Mul64(uint64(l.Window), uint64(max(l.Size, 1)))
+	drains, _ := bits.Div64(hi, lo, uint64(l.N))
+	return time.Duration(max(int64(drains), min(l.Window, int64(minSketchWindow))))
 }
 
-// windowOf is the window in which a sketch counts for a rule: that of the limit. A bucket that
-// holds less than the limit is counted in the time in which it drains, as that bounds what it
-// admits at once.
-func windowOf(r rule) time.Duration {
-	limit, window := r.Rule()
-	size := sizeOf(r)
-	if limit <= 0 || size >= limit {
-		return max(window, 1)
+// limitIn is how much a limit admits in the window of a sketch.
+func limitIn(l algorithms.Limit, window time.Duration) int64 {
+	if l.N == 0 || int64(window) >= l.Window {
+		return l.N
 	}
-	hi, lo := bits.Mul64(uint64(window), uint64(max(size, 1)))
-	drains, _ := bits.Div64(hi, lo, uint64(limit))
-	return max(time.Duration(drains), min(window, minSketchWindow))
-}
-
-// limitIn is how much a rule admits in the window of a sketch.
-func limitIn(r rule, window time.Duration) int64 {
-	limit, whole := r.Rule()
-	if limit <= 0 || window >= whole {
-		return limit
-	}
-	hi, lo := bits.Mul64(uint64(limit), uint64(window))
-	part, rest := bits.Div64(hi, lo, uint64(whole))
+	hi, lo := bits.Mul64(uint64(l.N), uint64(window))
+	part, rest := bits.Div64(hi, lo, uint64(l.Window))
 	if rest > 0 {
 		part++
 	}
@@ -122,10 +105,10 @@ func cellsFor(limit int64) uint64 {
 	return 1
 }
 
-// suits reports that the sketch is not given back, and that its counts can tell a rule's limit from
-// one more, as far as any can.
-func (s *sketch) suits(r rule) bool {
-	return s.last.Load() != retired && s.cells <= cellsFor(limitIn(r, s.window))
+// suits reports whether the sketch is not given back, and its counts can tell a limit from one more,
+// as far as any can.
+func (s *sketch) suits(l algorithms.Limit) bool {
+	return s.last.Load() != retired && s.cells <= cellsFor(limitIn(l, s.window))
 }
 
 func (s *sketch) width() int64 { return int64(len(s.words[0])) }
@@ -186,57 +169,63 @@ func (s *sketch) spentIn(key Key, epoch int64) (current, before int64) {
 // countAll is the limit of a window that is only asked what it counts: more than any sum of cells.
 const countAll = 1 << 40
 
-// state is a key's two counters as those of a window. Late requests count at the start of their
-// epoch.
-func (s *sketch) state(key Key, limit, epoch, now int64) (alg algorithms.SlidingWindow, state algorithms.WindowState, at int64) {
-	alg = algorithms.SlidingWindow{Limit: limit, Window: s.window, Buckets: 1}
+// window is the machine that decides by two counters.
+var window = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)
+
+// state is a key's two counters as those of a window under a limit. Late requests count at the start
+// of their epoch.
+func (s *sketch) state(key Key, limit, epoch, now int64) (l algorithms.Limit, state algorithms.WindowState, at int64) {
+	l = algorithms.Limit{N: limit, Size: limit, Window: int64(s.window), History: 1}
 	at = max(now, epoch*int64(s.window))
-	alg.Roll(&state, at)
-	l := alg.Ledger(&state)
-	l.Cur.Own, l.Prev.Own = s.spentIn(key, epoch)
-	return alg, state, at
+	window.Advance(&state, l, at)
+	ledger := window.Ledger(&state)
+	ledger.Cur.Own, ledger.Prev.Own = s.spentIn(key, epoch)
+	return l, state, at
 }
 
 // take is called under the lock of the key's shard: cells are shared by keys of all shards, and
 // what others add can only make the answer more careful. It returns false where the sketch has been
 // given back.
-func (s *sketch) take(r rule, key Key, now, n int64) (d algorithms.Decision, ok bool) {
-	epoch, ok := s.enter(now)
+func (s *sketch) take(a *ask, key Key) (d algorithms.Decision, ok bool) {
+	epoch, ok := s.enter(a.now)
 	if !ok {
 		return d, false
 	}
-	alg, state, at := s.state(key, min(limitIn(r, s.window), s.most-1), epoch, now)
-	d = alg.Take(&state, at, n, 0)
-	d.Limit, _ = r.Rule()
-	if d.Allowed {
-		s.add(key, epoch, n)
+	l, state, at := s.state(key, min(limitIn(a.limit, s.window), s.most-1), epoch, a.now)
+	if d.Result = window.Take(&state, l, at, a.n, 0); d.Allowed {
+		s.add(key, epoch, a.n)
 	}
+	want := a.want
+	if !d.Allowed {
+		want |= algorithms.WantRetry
+	}
+	d.Waits = window.Waits(&state, l, at, a.n, 0, want)
 	return d, true
 }
 
 // spent is what a key has spent that still counts, or more. It is 0 once the sketch has been given
 // back.
 func (s *sketch) spent(key Key, now int64) int64 {
-	alg, state, at := s.state(key, countAll, s.at(now), now)
-	return countAll - alg.Take(&state, at, 0, 0).Remaining
+	l, state, at := s.state(key, countAll, s.at(now), now)
+	return countAll - window.Take(&state, l, at, 0, 0).Remaining
 }
 
 // until is how long it takes until no more than target of what a key has spent counts.
 func (s *sketch) until(key Key, now, target int64) time.Duration {
-	alg, state, at := s.state(key, countAll, s.at(now), now)
-	return alg.Take(&state, at, countAll-target, 0).RetryAfter
+	l, state, at := s.state(key, countAll, s.at(now), now)
+	return window.Waits(&state, l, at, countAll-target, 0, algorithms.WantRetry).Retry
 }
 
 // charge spends n units of a key unasked: where it is bounded, only as far as the key has spent
 // less than its limit in this window. It returns false where the sketch has been given back.
-func (s *sketch) charge(r rule, key Key, now, n int64, bounded bool) bool {
+func (s *sketch) charge(l algorithms.Limit, key Key, now, n int64, bounded bool) bool {
 	epoch, ok := s.enter(now)
 	if !ok {
 		return false
 	}
 	if bounded {
 		current, _ := s.spentIn(key, epoch)
-		n = min(n, limitIn(r, s.window)-current)
+		n = min(n, limitIn(l, s.window)-current)
 	}
 	if n > 0 {
 		s.add(key, epoch, n)

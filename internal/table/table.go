@@ -23,32 +23,38 @@ const (
 	walk = 128
 )
 
-// A Table is the counters of one limit. It outlives configurations: parameters are passed to Take, so a new configuration's
-// limit applies at once to what is spent.
+// A Table is the counters of one limit. It outlives configurations: limits are passed to Take, so a
+// new configuration's applies at once to what is spent.
 //
 // It is safe for concurrent use.
 type Table[S any] struct {
+	// What each request reads and little else writes, on one cache line.
+
+	machine algorithms.Machine[S]
+	// background is what the latest configuration says; requests bring their own limits.
+	background atomic.Pointer[Background]
+	// offset is added to the clock of callers. Its lowest bit is no time, but changes with each step,
+	// so that one look tells both.
+	offset   atomic.Int64
+	overflow atomic.Pointer[sketch]
+	lost     atomic.Uint64
+	maxKeys  atomic.Int64
+	_        [8]byte
+
 	shards [shardCount]shard[S]
 
 	keys       atomic.Int64
-	maxKeys    atomic.Int64
-	overflow   atomic.Pointer[sketch]
 	widening   sync.Mutex // held to make a sketch
 	sketches   uint32     // that were made; guarded by widening
 	preparing  atomic.Bool
 	overflowed atomic.Int64
 
-	// offset is added to the clock of callers. Its lowest bit is no time, but changes with each step, so that one look tells both; step is
-	// how far the last one went.
-	offset, step atomic.Int64
-	// stepped is when, by the callers' clock; 0 never.
-	stepped atomic.Int64
-	// background is what the latest configuration says; requests bring their own parameters.
-	background atomic.Pointer[Background[S]]
+	// step is how far the last step of the clock went, and stepped when, by the callers' clock; 0
+	// never.
+	step, stepped atomic.Int64
 
 	// urgent has a bit for each shard with keys that should not wait for the next exchange.
 	urgent atomic.Uint64
-	lost   atomic.Uint64
 	// drained counts the shards that were drained.
 	drained atomic.Uint32
 
@@ -59,8 +65,9 @@ type Table[S any] struct {
 }
 
 // Background is what work without a request goes by.
-type Background[S any] struct {
-	Algorithm algorithms.Algorithm[S]
+type Background struct {
+	// Params are the limit's.
+	Params algorithms.Params
 	// Rate is the time between exchanges, 0 where the table is not exchanged.
 	Rate time.Duration
 	// Early exchanges keys before their turn when they are new or near their limit.
@@ -69,32 +76,53 @@ type Background[S any] struct {
 	// should count for it. Buckets drain in that time and don't need it.
 	Lagging bool
 	// Charges says that the store decides by itself and keeps no totals: what was decided here is
-	// taken out by Charges in place of Drain. The Algorithm is Chargeable.
+	// taken out by Charges in place of Drain. The machine is Chargeable.
 	Charges bool
 	// Wake is called without a lock held when there is a first urgent key.
 	Wake func()
 
-	// size is what a key that was never seen may spend at once, and refresh the least time between two early exchanges of a key that only ask.
-	size    float64
+	limit algorithms.Limit
+	epoch time.Duration
+	// drain is what flows out of a bucket, in requests per millisecond.
+	drain float64
+	// size is what a key that was never seen may spend at once.
+	size float64
+	// refresh is the least time between two early exchanges of a key that only ask.
 	refresh int64
-	// bucket says that keys have a level beside their totals.
-	bucket bool
+}
+
+// isShared reports whether what a table counts is synced.
+func (b *Background) isShared() bool { return b != nil && b.Rate != 0 }
+
+// compile works out what follows from the settings.
+func (b *Background) compile() *Background {
+	b.limit, b.epoch = b.Params.Compile(), b.Params.Epoch()
+	b.drain = float64(b.limit.N) / time.Duration(b.limit.Window).Seconds() / 1000
+	if b.size = float64(b.limit.Size); b.limit.N == 0 {
+		b.size = 0
+	}
+	flows := b.size / grain / float64(max(1, b.limit.N)) * float64(b.limit.Window)
+	b.refresh = max(int64(b.Rate/refresh), int64(min(flows, math.MaxInt64/2)), int64(pause))
+	return b
 }
 
 type shard[S any] struct {
-	mu      sync.Mutex
-	index   index
-	size    uint32 // places used or in free
-	chunks  []*[chunkSize]place[S]
-	traffic []*[chunkSize]exchange // as chunks; nil where no place has been exchanged
-	free    []uint32
-	touched []uint32 // since the last tick
-	due     []uint32 // before it, not sent yet
-	hurried []uint32
-	hand    uint32
-	marks   *marks // nil where there are none
+	// What a decision on a key of its own reads, on one cache line.
 
-	_ [64]byte // keeps neighbours' locks off this cache line
+	mu     sync.Mutex
+	index  index
+	chunks []*[chunkSize]place[S]
+
+	size    uint32 // places used or in free
+	hand    uint32
+	traffic []*[chunkSize]exchange // as chunks; nil where no place has been exchanged
+	touched []uint32               // since the last tick
+	marks   *marks                 // nil where there are none
+	hurried []uint32
+	due     []uint32 // touched before the last tick, not sent yet
+	free    []uint32
+
+	_ [56]byte // to whole cache lines: the neighbour's lock is on another one
 }
 
 // place is what is kept of one key. The zero key is a place without one.
@@ -120,21 +148,21 @@ func (e entry[S]) follows(offset int64) bool {
 	return e.exchange == nil || e.flags&odd == parity(offset)
 }
 
-// New returns an empty table for at most maxKeys keys.
-func New[S any](maxKeys int) *Table[S] {
-	t := &Table[S]{}
+// New returns an empty table for at most maxKeys keys, which a machine decides for.
+func New[S any](machine algorithms.Machine[S], maxKeys int) *Table[S] {
+	t := &Table[S]{machine: machine}
 	t.maxKeys.Store(int64(maxKeys))
 	return t
 }
 
-// Configure sets what background work goes by and the bound on keys. A table that begins to be exchanged sends what it holds.
-func (t *Table[S]) Configure(b Background[S], maxKeys int) {
-	b.prepare()
-	old := t.background.Swap(&b)
+// Configure sets what background work goes by and the bound on keys. A table that begins to be
+// exchanged sends what it holds.
+func (t *Table[S]) Configure(b Background, maxKeys int) {
+	old := t.background.Swap(b.compile())
 	wider := widthFor(int64(maxKeys)) > widthFor(t.maxKeys.Swap(int64(maxKeys)))
 	if s := t.overflow.Load(); s != nil && wider {
 		if last := s.last.Load(); last != retired {
-			t.widen(b.Algorithm, last*int64(s.window))
+			t.widen(b.limit, last*int64(s.window))
 		}
 	}
 	if b.Rate > 0 && (old == nil || old.Rate == 0 || old.Charges != b.Charges) {
@@ -142,72 +170,101 @@ func (t *Table[S]) Configure(b Background[S], maxKeys int) {
 	}
 }
 
-// Taken is a Decision and where it was taken from, for giving it back.
+// ask is what a request asks of one key, where the answer takes more than one step.
+type ask struct {
+	limit   algorithms.Limit
+	now, n  int64
+	pending int64
+	want    algorithms.Want
+}
+
+// Taken is what a Take said and where it was taken from, for giving it back.
 type Taken struct {
 	algorithms.Decision
 	// At is the instant in the table's time, which was offset ahead of the caller's.
 	At     int64
 	offset int64
-	// Overflow says that the key has no counter of its own: the table is full. Then At is the
+	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
 	// caller's clock.
 	Overflow bool
 	sketch   uint32 // its number
 }
 
-// Take asks for n units of a key at now, by the parameters of alg. raw is the bytes of which key is KeyOf; it is not kept.
-func (t *Table[S]) Take(alg algorithms.Algorithm[S], key Key, raw []byte, now, n int64) Taken {
+// Take asks for n units of a key at now, under a limit that may differ from call to call. raw is the
+// bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial that is
+// Retry in any case.
+func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, want algorithms.Want) (taken Taken) {
 	sh := t.shard(key)
 	sh.mu.Lock()
 	i, ok := sh.find(key)
 	if !ok {
-		if i, ok = t.enter(sh, alg, key, raw, now); !ok {
-			defer sh.mu.Unlock()
-			return t.takeOverflow(sh, alg, key, raw, now, n)
+		if i, ok = t.enter(sh, l, key, raw, now); !ok {
+			taken = t.takeOverflow(sh, &ask{limit: l, now: now, n: n, want: want}, key, raw)
+			sh.mu.Unlock()
+			return taken
 		}
 	}
-	offset := t.offset.Load()
-	spilled := int64(0)
-	if t.overflow.Load() != nil && sh.marks != nil {
-		spilled = t.spilled(sh, alg, i, now)
-	}
-	now += offset &^ 1
+	e, pending := entry[S]{place: sh.place(i)}, int64(0)
+	taken.offset = t.offset.Load()
+	taken.At = now + taken.offset&^1
 	b := t.background.Load()
-	if b == nil || b.Rate == 0 {
-		d := alg.Take(&sh.place(i).state, now, n, spilled)
-		if spilled > 0 {
-			t.amendSpilled(&d, alg, &sh.place(i).state, key, now, n, false)
-		}
-		sh.mu.Unlock()
-		return Taken{Decision: d, At: now, offset: offset}
+	if b.isShared() {
+		e, pending = t.observe(sh, b, l, i, taken.At, taken.offset)
 	}
-	d, wake := t.takeShared(sh, b, alg, i, now, offset, n, spilled)
+	spilled := int64(0)
+	if t.overflow.Load() != nil {
+		spilled = t.spilled(sh, l, i, now)
+	}
+	if spilled > 0 {
+		a := &ask{limit: l, now: taken.At, n: n, pending: pending, want: want}
+		taken.Decision = t.takeSpilled(b, e, a, spilled)
+	} else {
+		if taken.Result = t.machine.Take(&e.state, l, taken.At, n, pending); !taken.Allowed {
+			want |= algorithms.WantRetry
+		}
+		if want != 0 {
+			taken.Waits = t.machine.Waits(&e.state, l, taken.At, n, pending, want)
+		}
+		if taken.Estimated {
+			taken.Retry = b.retryOfEstimate(e.exchange, taken.At, taken.Retry)
+		}
+	}
+	wake := b.isShared() && t.record(sh, b, e, i, &taken, l.History, n)
 	sh.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
 	}
-	return Taken{Decision: d, At: now, offset: offset}
+	return taken
 }
 
-// Waited is how long ago it was taken at now, by the caller's clock.
-func (t Taken) Waited(now int64) time.Duration { return time.Duration(now + t.offset&^1 - t.At) }
-
-// Return gives back n units of an allowed Take.
-func (t *Table[S]) Return(alg algorithms.Algorithm[S], key Key, taken Taken, n int64) {
+// Refund gives back n units of an allowed Take.
+func (t *Table[S]) Refund(l algorithms.Limit, key Key, taken Taken, n int64) {
 	if taken.Overflow {
 		t.overflow.Load().give(taken.sketch, key, taken.At, n)
 		return
 	}
-	t.Amend(key, taken, func(s *S, at int64) { alg.Return(s, at, n) })
+	t.amend(l, key, taken, func(s *S, at int64) { t.machine.Refund(s, l, at, n) })
 }
 
-// Charge spends n units of a key whose request was refused.
-func (t *Table[S]) Charge(alg algorithms.Algorithm[S], key Key, taken Taken, n int64) {
+// Penalize spends n units of a key whose request was denied.
+func (t *Table[S]) Penalize(l algorithms.Limit, key Key, taken Taken, n int64) {
 	if !taken.Overflow {
-		t.Amend(key, taken, func(s *S, at int64) { alg.Charge(s, at, n) })
+		t.amend(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
 	} else if s := t.overflow.Load(); s != nil {
 		_, windows := any((*S)(nil)).(*algorithms.WindowState)
-		s.charge(alg, key, taken.At, n, !windows)
+		s.charge(l, key, taken.At, n, !windows)
 	}
+}
+
+// Leave frees the n slots in a queue of a client that went away at now while it waited for its turn.
+// It does nothing for kinds without a queue.
+func (t *Table[S]) Leave(l algorithms.Limit, key Key, taken Taken, now, n int64) {
+	queue, ok := t.machine.(algorithms.Leaver[S])
+	if !ok || taken.Overflow {
+		return
+	}
+	waited := now + taken.offset&^1 - taken.At
+	t.amend(l, key, taken, func(s *S, at int64) { queue.Leave(s, l, at, at+waited, n, taken.Delay) })
 }
 
 // With gives f the state of a key under its shard's lock, if the table holds it. f must be quick.
@@ -220,9 +277,9 @@ func (t *Table[S]) With(key Key, f func(*S)) {
 	}
 }
 
-// Amend changes the total of a key after a Take. The key is exchanged in its turn: what is given back may have been sent, and no request may come any more.
+// amend changes the total of a key after a Take. The key is exchanged in its turn: what is given back may have been sent, and no request may come any more.
 // at is when it was taken, in the table's present time: a step of the clock since has moved that along with all that is stored.
-func (t *Table[S]) Amend(key Key, taken Taken, f func(s *S, at int64)) {
+func (t *Table[S]) amend(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
 	b := t.background.Load()
 	sh := t.shard(key)
 	sh.mu.Lock()
@@ -239,7 +296,7 @@ func (t *Table[S]) Amend(key Key, taken Taken, f func(s *S, at int64)) {
 	if parity(offset) != parity(taken.offset) {
 		at += offset&^1 - taken.offset&^1
 	}
-	e := t.follow(sh, b.Algorithm, i, at, offset)
+	e := t.follow(sh, l, i, at, offset)
 	f(&e.state, at)
 	e.flags &^= again
 	if e.flags&touched == 0 {
@@ -255,8 +312,12 @@ func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
 func (t *Table[S]) shard(key Key) *shard[S] { return &t.shards[key[0]>>58] }
 
 // find looks a key up. The shard's lock is held, as for all methods of a shard.
-func (sh *shard[S]) find(key Key) (uint32, bool) {
-	return sh.index.find(key, func(i uint32) bool { return sh.place(i).key == key })
+func (sh *shard[S]) find(key Key) (i uint32, ok bool) {
+	for at := tagOf(key); ; {
+		if i, at, ok = sh.index.seek(tagOf(key), at); !ok || sh.place(i).key == key {
+			return i, ok
+		}
+	}
 }
 
 func (sh *shard[S]) place(i uint32) *place[S] { return &sh.chunks[i/chunkSize][i%chunkSize] }
@@ -283,8 +344,8 @@ func (t *Table[S]) shared(sh *shard[S], i uint32) entry[S] {
 
 // enter gives a new key a counter, unless the table is full. now is the caller's clock. The shard's lock is held, and let go for the time the ID takes:
 // a long key must not stop others. false means full.
-func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw []byte, now int64) (uint32, bool) {
-	if t.keys.Load() >= t.maxKeys.Load() && !t.reclaim(sh, alg, now) {
+func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, now int64) (uint32, bool) {
+	if t.keys.Load() >= t.maxKeys.Load() && !t.reclaim(sh, l, now) {
 		return 0, false
 	}
 	sh.mu.Unlock()
@@ -297,7 +358,7 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 		t.keys.Add(-1)
 		return 0, false
 	}
-	t.prepare(alg, now)
+	t.prepare(l, now)
 	i := sh.slot()
 	e := sh.at(i)
 	*e.place = place[S]{key: key, id: id}
@@ -305,9 +366,7 @@ func (t *Table[S]) enter(sh *shard[S], alg algorithms.Algorithm[S], key Key, raw
 	if e.exchange != nil {
 		e.flags = e.flags&^odd | parity(offset)
 	}
-	if reports := t.resume.take(id); reports != nil {
-		restore(alg, &e.state, now+offset&^1, reports)
-	}
+	t.restore(&e.state, l, now+offset&^1, id)
 	sh.index.add(key, i)
 	if s := t.overflow.Load(); s != nil && s.used.Load() && s.spent(key, now) > 0 {
 		if sh.marks == nil {
@@ -347,12 +406,12 @@ func (t *Table[S]) drop(sh *shard[S], i uint32) {
 }
 
 // reclaim looks at a few entries of a full table for one that is idle. Live counters are never evicted: that would be a bypass.
-func (t *Table[S]) reclaim(sh *shard[S], alg algorithms.Algorithm[S], now int64) bool {
+func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
 	offset := t.offset.Load()
 	now += offset &^ 1
 	for range min(sh.size, 8) {
 		sh.hand = (sh.hand + 1) % sh.size
-		if e := sh.at(sh.hand); e.used() && !e.isFlying() && e.follows(offset) && alg.Idle(&e.state, now) {
+		if e := sh.at(sh.hand); e.used() && !e.isFlying() && e.follows(offset) && t.machine.Idle(&e.state, l, now) {
 			t.drop(sh, sh.hand)
 			return true
 		}
@@ -369,9 +428,9 @@ func (t *Table[S]) Sweep(now int64) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	at := t.clock(now)
-	t.prune(b.Algorithm, at)
+	t.prune(b.limit, at)
 	t.each(func(sh *shard[S], i uint32, e entry[S]) {
-		if !e.isFlying() && b.Algorithm.Idle(&e.state, at) {
+		if !e.isFlying() && t.machine.Idle(&e.state, b.limit, at) {
 			t.drop(sh, i)
 		}
 	})

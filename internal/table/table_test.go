@@ -3,36 +3,38 @@ package table
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
 const t0 = int64(1_700_000_000_000_000_000) // the start of a minute, more or less
 
-var hour = algorithms.FixedWindow{Limit: 10, Window: time.Hour}
+var hour = fixed(10, time.Hour)
 
 type windows = Table[algorithms.WindowState]
 
-func newTable(maxKeys int, alg algorithms.Algorithm[algorithms.WindowState]) *windows {
-	t := New[algorithms.WindowState](maxKeys)
-	t.Configure(Background[algorithms.WindowState]{Algorithm: alg}, maxKeys)
+func newTable(maxKeys int, alg algorithms.Params) *windows {
+	t := New(window, maxKeys)
+	t.Configure(Background{Params: alg}, maxKeys)
 	return t
 }
 
 func raw(i int) []byte { return binary.BigEndian.AppendUint64(nil, uint64(i)) }
 
-func take(t *windows, alg algorithms.Algorithm[algorithms.WindowState], i int, now int64) Taken {
+func take(t *windows, alg algorithms.Params, i int, now int64) Taken {
 	b := raw(i)
-	return t.Take(alg, KeyOf(b), b, now, 1)
+	return t.Take(alg.Compile(), KeyOf(b), b, now, 1, allWaits)
 }
 
 func TestConcurrentTakesAdmitExactlyTheLimit(t *testing.T) {
-	alg := algorithms.FixedWindow{Limit: 500, Window: time.Hour}
+	alg := fixed(500, time.Hour)
 	tab := newTable(100, alg)
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
@@ -85,7 +87,7 @@ func TestMaxKeysIsHardAndNoBypass(t *testing.T) {
 	}
 	d := take(tab, hour, 2_000_000, t0)
 	b := raw(2_000_000)
-	tab.Return(hour, KeyOf(b), d, 1)
+	tab.Refund(hour.Compile(), KeyOf(b), d, 1)
 	for i := range hour.Limit {
 		if !take(tab, hour, 2_000_000, t0).Allowed {
 			t.Errorf("beyond the bound, after giving one back: request %d refused", i+1)
@@ -116,11 +118,11 @@ func TestOneKeyBeyondTheBoundUnderRaceGetsItsLimit(t *testing.T) {
 
 func TestSketchWindowsRoll(t *testing.T) {
 	s := newSketch(minWidth, 10, time.Minute)
-	alg := algorithms.FixedWindow{Limit: 10, Window: time.Minute}
+	alg := fixed(10, time.Minute)
 	key := KeyOf([]byte("k"))
 	admitted := func(now int64) (n int) {
 		for {
-			if d, _ := s.take(alg, key, now, 1); !d.Allowed {
+			if d, _ := s.take(&ask{limit: alg.Compile(), now: now, n: 1}, key); !d.Allowed {
 				return n
 			}
 			n++
@@ -190,7 +192,7 @@ func TestSweepDropsIdleKeysAndGivesMemoryBack(t *testing.T) {
 }
 
 func TestSweepBesideRequests(t *testing.T) {
-	alg := algorithms.FixedWindow{Limit: 1, Window: time.Second}
+	alg := fixed(1, time.Second)
 	tab := newTable(5000, alg)
 	var now atomic.Int64
 	now.Store(t0)
@@ -226,44 +228,95 @@ func TestSweepBesideRequests(t *testing.T) {
 }
 
 func TestTakeAllocatesNothing(t *testing.T) {
-	alg := algorithms.SlidingWindow{Limit: 1 << 40, Window: time.Minute, Buckets: 1}
-	tab := newTable(100, alg)
+	tab := newTable(100, sliding(1<<40, time.Minute))
 	b := raw(1)
-	tab.Take(alg, KeyOf(b), b, t0, 1)
-	var boxed algorithms.Algorithm[algorithms.WindowState] = alg
-	if n := testing.AllocsPerRun(1000, func() { tab.Take(boxed, KeyOf(b), b, t0, 1) }); n != 0 {
+	take(tab, sliding(1, time.Minute), 1, t0)
+	limit := int64(0)
+	if n := testing.AllocsPerRun(1000, func() {
+		limit++ // some admit, some deny
+		tab.Take(sliding(limit, time.Minute).Compile(), KeyOf(b), b, t0, 1, allWaits)
+	}); n != 0 {
 		t.Errorf("Take allocates %v times, want 0", n)
 	}
 }
 
+// outcomes are what BenchmarkTake asks for: at a limit of 1 every key has spent it before.
+var outcomes = []struct {
+	name  string
+	limit int64
+	want  algorithms.Want
+}{
+	{"admitted/waits=none", 1 << 40, 0},
+	{"admitted/waits=next", 1 << 40, algorithms.WantNext},
+	{"denied/waits=none", 1, 0}, // a denial has Retry in any case
+	{"denied/waits=next", 1, algorithms.WantNext},
+}
+
+// BenchmarkTake is one decision, with the hash of its key before it.
 func BenchmarkTake(b *testing.B) {
 	for _, keys := range []int{1, 100_000, 1_000_000} {
-		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			var alg algorithms.Algorithm[algorithms.WindowState] = algorithms.SlidingWindow{Limit: 1000, Window: time.Minute, Buckets: 1}
-			var before, after runtime.MemStats
-			runtime.GC()
-			runtime.ReadMemStats(&before)
-			tab := newTable(2_000_000, alg) // a full one has a sketch as well
-			for i := range keys {
-				take(tab, alg, i, t0)
-			}
-			runtime.GC()
-			runtime.ReadMemStats(&after)
-			var seed atomic.Uint64
-			b.ReportAllocs()
-			b.ResetTimer()
-			b.RunParallel(func(pb *testing.PB) {
-				x := seed.Add(0x9e3779b97f4a7c15) | 1
-				buf := make([]byte, 8)
-				for pb.Next() {
-					x ^= x << 13
-					x ^= x >> 7
-					x ^= x << 17
-					binary.BigEndian.PutUint64(buf, x%uint64(keys))
-					tab.Take(alg, KeyOf(buf), buf, t0, 1)
-				}
+		for _, o := range outcomes {
+			b.Run(fmt.Sprintf("keys=%d/%s", keys, o.name), func(b *testing.B) {
+				benchmarkTake(b, keys, o.want, sliding(o.limit, time.Minute).Compile(), 0)
 			})
-			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(keys), "B/key")
-		})
+		}
+	}
+}
+
+// BenchmarkTakeLimitByRequest is one decision under a limit that is another one with each request,
+// beside one under a limit that is always the same.
+func BenchmarkTakeLimitByRequest(b *testing.B) {
+	l := sliding(1<<40, time.Minute).Compile()
+	b.Run("fixed", func(b *testing.B) { benchmarkTake(b, 1, 0, l, 0) })
+	b.Run("another", func(b *testing.B) { benchmarkTake(b, 1, 0, l, 0xff) })
+}
+
+// benchmarkTake takes from so many keys, each of which has spent 1, in random order. differ masks
+// by how much one request's limit is above another's.
+func benchmarkTake(b *testing.B, keys int, want algorithms.Want, l algorithms.Limit, differ uint64) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	tab := newTable(2_000_000, sliding(1, time.Minute)) // a full one has a sketch as well
+	for i := range keys {
+		take(tab, sliding(1, time.Minute), i, t0)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	var seed atomic.Uint64
+	b.ReportAllocs()
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		x := seed.Add(0x9e3779b97f4a7c15) | 1
+		buf := make([]byte, 8)
+		for pb.Next() {
+			x ^= x << 13
+			x ^= x >> 7
+			x ^= x << 17
+			key, _ := bits.Mul64(x, uint64(keys))
+			binary.BigEndian.PutUint64(buf, key)
+			mine := l
+			mine.Size += int64(x & differ)
+			tab.Take(mine, KeyOf(buf), buf, t0, 1, want)
+		}
+	})
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(keys), "B/key")
+}
+
+// Each shard begins on a cache line of its own, with what a decision reads of it.
+func TestWhatARequestReadsLiesTogether(t *testing.T) {
+	const line = 64
+	var tab windows
+	var sh shard[algorithms.WindowState]
+	for _, part := range []struct {
+		name               string
+		begins, ends, next uintptr
+	}{
+		{"the table's fields", unsafe.Offsetof(tab.machine), unsafe.Offsetof(tab.maxKeys) + 8, unsafe.Offsetof(tab.shards)},
+		{"a shard's fields", unsafe.Offsetof(sh.mu), unsafe.Offsetof(sh.chunks) + unsafe.Sizeof(sh.chunks), unsafe.Sizeof(sh)},
+	} {
+		if part.begins != 0 || part.ends > line || part.next%line != 0 {
+			t.Errorf("%s take bytes %d to %d, and the next ones begin at %d: want one line of %d, and whole lines", part.name, part.begins, part.ends, part.next, line)
+		}
 	}
 }

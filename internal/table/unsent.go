@@ -9,19 +9,19 @@ func (t *Table[S]) Unsent(now int64) (keys int, requests int64) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	now = t.clock(now)
-	charged := b.chargeable()
+	charged := t.chargeable(b)
 	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
 		if charged != nil {
-			if n := charged.Owed(&e.state, now); n > 0 {
+			if n := charged.Owed(&e.state, b.limit, now); n > 0 {
 				keys++
 				requests += n
 			}
 			return
 		}
-		b.Algorithm.Roll(&e.state, now)
-		l := b.Algorithm.Ledger(&e.state)
+		t.machine.Advance(&e.state, b.limit, now)
+		l := t.machine.Ledger(&e.state)
 		var n int64
-		for age := range int64(b.Algorithm.Live() + 1) {
+		for age := range int64(b.limit.History + 1) {
 			if c, _ := l.At(l.Epoch - age); l.Redo == 0 {
 				n += c.Unsent()
 			} else {

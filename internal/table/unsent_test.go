@@ -3,15 +3,13 @@ package table
 import (
 	"testing"
 	"time"
-
-	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
 // What the store has confirmed is not unsent, until it is owed again because the store has forgotten.
 func TestUnsent(t *testing.T) {
-	alg := algorithms.SlidingWindow{Limit: 100, Window: time.Hour, Buckets: 1}
+	alg := sliding(100, time.Hour)
 	tab := newTable(10, alg)
-	tab.Configure(Background[algorithms.WindowState]{Algorithm: alg, Rate: time.Second}, 10)
+	tab.Configure(Background{Params: alg, Rate: time.Second}, 10)
 	want := func(when string, now int64, keys int, requests int64) {
 		t.Helper()
 		if k, r := tab.Unsent(now); k != keys || r != requests {

@@ -397,7 +397,7 @@ func (f *flight) land(c call, o *outcome, err error, fate fate) {
 func waitOf(rules []Rule, o *outcome) (wait time.Duration) {
 	for _, v := range verdicts(rules, o, o.granted+1, nil) {
 		if !v.Decision.Allowed {
-			wait = max(wait, v.Decision.RetryAfter)
+			wait = max(wait, v.Decision.Retry)
 		}
 	}
 	return wait

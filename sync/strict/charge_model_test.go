@@ -37,7 +37,7 @@ type loner interface {
 type lonerOf[S any] struct {
 	v      *virtual
 	table  *table.Table[S]
-	alg    algorithms.Algorithm[S]
+	alg    algorithms.Params
 	source *ratesync.Source
 	rep    *ratesync.Replicator
 	charge *lossy
@@ -85,21 +85,17 @@ var lonerKey = []byte("client")
 
 // newLoner makes a node for a rule of a virtual Redis, and the ID of its one key.
 func newLoner(v *virtual, zone string, rule Rule) (loner, [16]byte) {
-	switch rule.Kind {
-	case 't':
-		return lonerFor[algorithms.BucketState](v, zone, rule, algorithms.TokenBucket{Limit: rule.Limit, Window: rule.Window, Burst: rule.Burst})
-	case 'g':
-		return lonerFor[algorithms.BucketState](v, zone, rule, algorithms.GCRA{Limit: rule.Limit, Window: rule.Window, Burst: rule.Burst})
-	case 'q':
-		return lonerFor[algorithms.BucketState](v, zone, rule, algorithms.LeakyBucket{Limit: rule.Limit, Window: rule.Window, Queue: rule.Queue})
+	if kindOfCode(rule.Kind).Draining() {
+		return lonerFor[algorithms.BucketState](v, zone, rule)
 	}
-	return lonerFor[algorithms.LogState](v, zone, rule, algorithms.SlidingLog{Limit: rule.Limit, Window: rule.Window})
+	return lonerFor[algorithms.LogState](v, zone, rule)
 }
 
-func lonerFor[S any](v *virtual, zone string, rule Rule, alg algorithms.Algorithm[S]) (loner, [16]byte) {
-	x := &lonerOf[S]{v: v, alg: alg, table: table.New[S](100)}
+func lonerFor[S any](v *virtual, zone string, rule Rule) (loner, [16]byte) {
+	alg := rule.params()
+	x := &lonerOf[S]{v: v, alg: alg, table: tableOf[S](alg, 100)}
 	x.source = ratesync.NewSource(x.table, ratesync.Spec{Zone: zone, Kind: rule.Kind, Window: rule.Window, Buckets: 1, Live: 1})
-	x.table.Configure(table.Background[S]{Algorithm: alg, Rate: time.Second, Charges: true}, 100)
+	x.table.Configure(table.Background{Params: alg, Rate: time.Second, Charges: true}, 100)
 	x.rep = ratesync.NewReplicator(silent{v.client}, "test", 10*time.Second, x.clock.Load, zap.NewNop())
 	x.charge = &lossy{Charger: v.Charger(zone, rule)}
 	family, charge := bucketLua, chargeBucketLua
@@ -126,19 +122,19 @@ func (x *lonerOf[S]) end() {
 }
 
 func (x *lonerOf[S]) alone(penalty bool) algorithms.Decision {
-	taken := x.table.Take(x.alg, table.KeyOf(lonerKey), lonerKey, x.now(), 1)
+	taken := x.table.Take(x.alg.Compile(), table.KeyOf(lonerKey), lonerKey, x.now(), 1, 0)
 	if taken.Allowed {
 		x.taken = taken
 	} else if penalty {
-		x.table.Charge(x.alg, table.KeyOf(lonerKey), taken, 1)
+		x.table.Penalize(x.alg.Compile(), table.KeyOf(lonerKey), taken, 1)
 	}
 	return taken.Decision
 }
 
-func (x *lonerOf[S]) returns() { x.table.Return(x.alg, table.KeyOf(lonerKey), x.taken, 1) }
+func (x *lonerOf[S]) returns() { x.table.Refund(x.alg.Compile(), table.KeyOf(lonerKey), x.taken, 1) }
 
 func (x *lonerOf[S]) learn(v Verdict) {
-	x.table.Learn(x.alg, table.KeyOf(lonerKey), lonerKey, x.now(), v.Reports)
+	x.table.Learn(x.alg.Compile(), table.KeyOf(lonerKey), lonerKey, x.now(), v.Reports)
 }
 
 func (x *lonerOf[S]) settle() error {

@@ -33,7 +33,7 @@ type peer interface {
 type peerOf[S any] struct {
 	t      *testing.T
 	table  *table.Table[S]
-	alg    algorithms.Algorithm[S]
+	alg    algorithms.Params
 	source *ratesync.Source
 	rep    *ratesync.Replicator
 	strict *Limiter // nil with an interval
@@ -44,34 +44,27 @@ type peerOf[S any] struct {
 func wallClock() int64 { return time.Now().UnixNano() }
 
 func newPeer(t *testing.T, addr, zone string, rule Rule, rate time.Duration) peer {
-	switch rule.Kind {
-	case 'f':
-		return peerFor[algorithms.WindowState](t, addr, zone, rule, rate, algorithms.FixedWindow{Limit: rule.Limit, Window: rule.Window})
-	case 's':
-		return peerFor[algorithms.WindowState](t, addr, zone, rule, rate, algorithms.SlidingWindow{Limit: rule.Limit, Window: rule.Window, Buckets: max(1, rule.Buckets)})
-	case 't':
-		return peerFor[algorithms.BucketState](t, addr, zone, rule, rate, algorithms.TokenBucket{Limit: rule.Limit, Window: rule.Window, Burst: rule.Burst})
-	case 'g':
-		return peerFor[algorithms.BucketState](t, addr, zone, rule, rate, algorithms.GCRA{Limit: rule.Limit, Window: rule.Window, Burst: rule.Burst})
-	case 'q':
-		return peerFor[algorithms.BucketState](t, addr, zone, rule, rate, algorithms.LeakyBucket{Limit: rule.Limit, Window: rule.Window, Queue: rule.Queue})
+	switch k := kindOfCode(rule.Kind); {
+	case k.Windowed():
+		return peerFor[algorithms.WindowState](t, addr, zone, rule, rate)
+	case k.Draining():
+		return peerFor[algorithms.BucketState](t, addr, zone, rule, rate)
 	}
-	return peerFor[algorithms.LogState](t, addr, zone, rule, rate, algorithms.SlidingLog{Limit: rule.Limit, Window: rule.Window})
+	return peerFor[algorithms.LogState](t, addr, zone, rule, rate)
 }
 
-func peerFor[S any](t *testing.T, addr, zone string, rule Rule, rate time.Duration, alg algorithms.Algorithm[S]) peer {
-	c := client(t, "redis://"+addr)
-	m := &peerOf[S]{t: t, table: table.New[S](1000), alg: alg, zone: zone, rule: rule}
+func peerFor[S any](t *testing.T, addr, zone string, rule Rule, rate time.Duration) peer {
+	c, alg := client(t, "redis://"+addr), rule.params()
+	m := &peerOf[S]{t: t, table: tableOf[S](alg, 1000), alg: alg, zone: zone, rule: rule}
 	m.source = ratesync.NewSource(m.table, rule.spec(zone))
 	m.rep = ratesync.NewReplicator(c, "test", 300*time.Millisecond, wallClock, zap.NewNop())
-	_, charged := alg.(algorithms.Chargeable[S])
-	charged = charged && rate == 0
+	charged := !alg.Kind.Windowed() && rate == 0
 	every := rate
 	if rate == 0 {
 		m.strict = New(c, "test", 300*time.Millisecond)
 		every = 50 * time.Millisecond
 	}
-	m.table.Configure(table.Background[S]{Algorithm: alg, Rate: every, Charges: charged, Wake: m.source.Wake}, 1000)
+	m.table.Configure(table.Background{Params: alg, Rate: every, Charges: charged, Wake: m.source.Wake}, 1000)
 	if charged {
 		m.rep.AttachCharged(m.source, every, m.strict.Charger(zone, rule))
 	} else {
@@ -88,7 +81,7 @@ func (m *peerOf[S]) decides(key string) bool {
 		_ = m.source.Settle(ctx, table.KeyOf(raw))
 		all, g, err := m.strict.Take(ctx, m.zone, []Rule{m.rule}, table.IDOf(raw), nil)
 		if err == nil {
-			m.table.Learn(m.alg, table.KeyOf(raw), raw, wallClock(), all[0].Reports)
+			m.table.Learn(m.alg.Compile(), table.KeyOf(raw), raw, wallClock(), all[0].Reports)
 			return g.Admitted()
 		}
 	}
@@ -96,7 +89,7 @@ func (m *peerOf[S]) decides(key string) bool {
 }
 
 func (m *peerOf[S]) alone(key string) bool {
-	return m.table.Take(m.alg, table.KeyOf([]byte(key)), []byte(key), wallClock(), 1).Allowed
+	return m.table.Take(m.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0).Allowed
 }
 
 func (m *peerOf[S]) lost() bool {

@@ -54,7 +54,7 @@ func TestFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
 	for range cap(results) {
 		go func() {
 			all, g, err := s.Take(ctx, "z", []Rule{rule}, id(1), nil)
-			if err == nil && (g.Admitted() || all[0].Decision.RetryAfter <= 0 || all[0].Decision.RetryAfter > rule.Window) {
+			if err == nil && (g.Admitted() || all[0].Decision.Retry <= 0 || all[0].Decision.Retry > rule.Window) {
 				err = fmt.Errorf("Take() = %+v, want a denial", all[0].Decision)
 			}
 			results <- err

@@ -166,7 +166,7 @@ func TestSpendsInAllLimitsOrNone(t *testing.T) {
 				if !all[0].Decision.Allowed || all[0].Decision.Remaining != 93 {
 					t.Fatalf("the limit of 100 says %+v after 7 admitted, want 93 remaining", all[0].Decision)
 				}
-				if all[1].Decision.Allowed || all[1].Decision.Remaining != 0 || all[1].Decision.RetryAfter <= 0 {
+				if all[1].Decision.Allowed || all[1].Decision.Remaining != 0 || all[1].Decision.Retry <= 0 {
 					t.Fatalf("the limit of 7 says %+v after 7 admitted, want a refusal", all[1].Decision)
 				}
 			}
@@ -181,12 +181,12 @@ func TestCountsRemaining(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for want := int64(99); want >= 0; want-- {
 				_, all := take(t, s, name, id(1), rule)
-				if d := all[0].Decision; d.Remaining != want || !d.Allowed || d.Limit != rule.Limit || d.NextAfter <= 0 || d.ResetAfter <= 0 {
+				if d := all[0].Decision; d.Remaining != want || !d.Allowed || d.Next <= 0 || d.Reset <= 0 {
 					t.Fatalf("Take() = %+v, want %d remaining", d, want)
 				}
 			}
 			_, all := take(t, s, name, id(1), rule)
-			if d := all[0].Decision; d.Remaining != 0 || d.Allowed || d.RetryAfter <= 0 || d.RetryAfter > 2*rule.Window {
+			if d := all[0].Decision; d.Remaining != 0 || d.Allowed || d.Retry <= 0 || d.Retry > 2*rule.Window {
 				t.Fatalf("Take() = %+v, want a refusal", d)
 			}
 		})
@@ -220,10 +220,10 @@ func TestLimitsOfAnySize(t *testing.T) {
 				}
 				g, all := take(t, s, t.Name(), id(1), rule)
 				d := all[0].Decision
-				if g.Admitted() || d.Allowed || d.RetryAfter <= 0 {
+				if g.Admitted() || d.Allowed || d.Retry <= 0 {
 					t.Fatalf("Take() = %+v at a limit of %d that is spent", d, limit)
 				}
-				if limit == 0 && d.RetryAfter != rule.Window {
+				if limit == 0 && d.Retry != rule.Window {
 					t.Fatalf("Take() = %+v at a limit of 0, want to retry after the window", d)
 				}
 			})

@@ -77,28 +77,36 @@ type model interface {
 }
 
 type modelOf[S any] struct {
-	algorithms.Algorithm[S]
+	algorithms.Machine[S]
+	limit algorithms.Limit
 	state S
 }
 
-func (m *modelOf[S]) take(now int64) algorithms.Decision { return m.Take(&m.state, now, 1, 0) }
-func (m *modelOf[S]) giveBack(taken int64)               { m.Return(&m.state, taken, 1) }
-func (m *modelOf[S]) charge(now int64)                   { m.Charge(&m.state, now, 1) }
+func (m *modelOf[S]) take(now int64) (d algorithms.Decision) {
+	want := allWaits
+	if d.Result = m.Take(&m.state, m.limit, now, 1, 0); !d.Allowed {
+		want |= algorithms.WantRetry
+	}
+	d.Waits = m.Waits(&m.state, m.limit, now, 1, 0, want)
+	return d
+}
+
+func (m *modelOf[S]) giveBack(taken int64) { m.Refund(&m.state, m.limit, taken, 1) }
+func (m *modelOf[S]) charge(now int64)     { m.Penalize(&m.state, m.limit, now, 1) }
 
 func modelFor(r Rule) model {
-	switch r.Kind {
-	case 'f':
-		return &modelOf[algorithms.WindowState]{Algorithm: algorithms.FixedWindow{Limit: r.Limit, Window: r.Window}}
-	case 's':
-		return &modelOf[algorithms.WindowState]{Algorithm: algorithms.SlidingWindow{Limit: r.Limit, Window: r.Window, Buckets: r.Buckets}}
-	case 't':
-		return &modelOf[algorithms.BucketState]{Algorithm: algorithms.TokenBucket{Limit: r.Limit, Window: r.Window, Burst: r.Burst}}
-	case 'g':
-		return &modelOf[algorithms.BucketState]{Algorithm: algorithms.GCRA{Limit: r.Limit, Window: r.Window, Burst: r.Burst}}
-	case 'q':
-		return &modelOf[algorithms.BucketState]{Algorithm: algorithms.LeakyBucket{Limit: r.Limit, Window: r.Window, Queue: r.Queue}}
+	switch k := kindOfCode(r.Kind); {
+	case k.Windowed():
+		return newModel[algorithms.WindowState](r)
+	case k.Draining():
+		return newModel[algorithms.BucketState](r)
 	}
-	return &modelOf[algorithms.LogState]{Algorithm: algorithms.SlidingLog{Limit: r.Limit, Window: r.Window}}
+	return newModel[algorithms.LogState](r)
+}
+
+func newModel[S any](r Rule) model {
+	p := r.params()
+	return &modelOf[S]{Machine: algorithms.MachineOf[S](p.Kind), limit: p.Compile()}
 }
 
 // near compares waits: a script has microseconds, an algorithm nanoseconds.
@@ -107,8 +115,8 @@ func near(got, want time.Duration) bool {
 }
 
 func same(got, want algorithms.Decision) bool {
-	return got.Allowed == want.Allowed && got.Limit == want.Limit && got.Remaining == want.Remaining && near(got.RetryAfter, want.RetryAfter) &&
-		near(got.NextAfter, want.NextAfter) && near(got.ResetAfter, want.ResetAfter) && near(got.Delay, want.Delay)
+	return got.Allowed == want.Allowed && got.Remaining == want.Remaining && near(got.Retry, want.Retry) &&
+		near(got.Next, want.Next) && near(got.Reset, want.Reset) && near(got.Delay, want.Delay)
 }
 
 // TestDecidesAsTheAlgorithms lives random lives in Redis and in the algorithms package.
@@ -194,15 +202,15 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 					}
 					v.set(v.now + random.Int64N(100))
 				}
-				wait := int64((d.RetryAfter + time.Microsecond - 1) / time.Microsecond)
+				wait := int64((d.Retry + time.Microsecond - 1) / time.Microsecond)
 				start := v.now
 				v.set(start + wait - 2)
 				if _, all := take(t, v.Limiter, zone, id(1), rule); all[0].Decision.Allowed {
-					t.Fatalf("%s %+v: admitted 2 µs before the %s it was told to wait", name, rule, d.RetryAfter)
+					t.Fatalf("%s %+v: admitted 2 µs before the %s it was told to wait", name, rule, d.Retry)
 				}
 				v.set(start + wait)
 				if _, all := take(t, v.Limiter, zone, id(1), rule); !all[0].Decision.Allowed {
-					t.Fatalf("%s %+v: refused after the %s it was told to wait: %+v", name, rule, d.RetryAfter, all[0].Decision)
+					t.Fatalf("%s %+v: refused after the %s it was told to wait: %+v", name, rule, d.Retry, all[0].Decision)
 				}
 			}
 		}

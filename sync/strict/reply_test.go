@@ -41,7 +41,7 @@ func fromJSON(v any) any {
 // sane fails unless a decision can be told to a client.
 func sane(t *testing.T, d algorithms.Decision, limit int64) {
 	t.Helper()
-	if d.Remaining < 0 || d.Remaining > limit || d.RetryAfter < 0 || d.NextAfter < 0 || d.ResetAfter < 0 || d.Delay < 0 || !d.Allowed && d.RetryAfter == 0 {
+	if d.Remaining < 0 || d.Remaining > limit || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Delay < 0 || !d.Allowed && d.Retry == 0 {
 		t.Errorf("decision %+v of a limit of %d", d, limit)
 	}
 }
@@ -80,8 +80,8 @@ func FuzzReply(f *testing.F) {
 		for _, v := range verdicts(rules, o, place, nil) {
 			sane(t, v.Decision, max(10, r.size(), exact))
 			refused = refused || !v.Decision.Allowed
-			if r.Kind == 'l' && v.Decision.RetryAfter > time.Hour {
-				t.Errorf("a log locks out for %v", v.Decision.RetryAfter)
+			if r.Kind == 'l' && v.Decision.Retry > time.Hour {
+				t.Errorf("a log locks out for %v", v.Decision.Retry)
 			}
 			absorb(t, r.Kind, v.Reports)
 		}
@@ -97,19 +97,20 @@ func absorb(t *testing.T, k byte, reports []algorithms.Report) {
 	now := replied * int64(time.Microsecond)
 	switch k {
 	case 'f', 's':
-		absorbIn(t, algorithms.SlidingWindow{Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
+		absorbIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
 	case 'l':
-		absorbIn(t, algorithms.SlidingLog{Limit: 10, Window: time.Minute}, now, reports)
+		absorbIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, now, reports)
 	default:
-		absorbIn(t, algorithms.TokenBucket{Limit: 10, Window: time.Minute}, now, reports)
+		absorbIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute}, now, reports)
 	}
 }
 
-func absorbIn[S any](t *testing.T, alg algorithms.Algorithm[S], now int64, reports []algorithms.Report) {
+func absorbIn[S any](t *testing.T, alg algorithms.Params, now int64, reports []algorithms.Report) {
 	t.Helper()
-	var s S
-	alg.Absorb(&s, now, reports)
-	sane(t, alg.Take(&s, now, 1, 0), 10)
-	alg.Absorb(&s, now+int64(time.Second), reports)
-	sane(t, alg.Take(&s, now+int64(time.Second), 1, 0), 10)
+	m := &modelOf[S]{Machine: algorithms.MachineOf[S](alg.Kind), limit: alg.Compile()}
+	for range 2 {
+		m.Merge(&m.state, m.limit, now, reports)
+		sane(t, m.take(now), 10)
+		now += int64(time.Second)
+	}
 }

@@ -36,6 +36,22 @@ type Rule struct {
 	Queue int64
 }
 
+// params describes the rule to the algorithms.
+func (r Rule) params() algorithms.Params {
+	return algorithms.Params{
+		Kind: kindOfCode(r.Kind), Limit: r.Limit, Burst: r.Burst, Queue: r.Queue, Window: r.Window, Buckets: r.Buckets,
+	}
+}
+
+// kindOfCode finds the kind of a code that newRuleset has checked.
+func kindOfCode(code byte) algorithms.Kind {
+	k := algorithms.SlidingWindow
+	for k.Code() != code {
+		k++
+	}
+	return k
+}
+
 // spec gives the names of the rule's keys, the same as in the background exchange.
 func (r Rule) spec(zone string) ratesync.Spec {
 	s := ratesync.Spec{Zone: zone, Kind: r.Kind, Window: r.Window, Buckets: 1}

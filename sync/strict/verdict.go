@@ -11,7 +11,8 @@ import (
 
 // A Verdict is what one limit says to one request.
 type Verdict struct {
-	// Decision is exact for the instant at which Redis decided. A request is admitted if all limits allow it; otherwise nothing was spent in any.
+	// Decision is exact for the instant at which Redis decided, with all its waits. A request is
+	// admitted if all limits allow it; otherwise nothing was spent in any.
 	Decision algorithms.Decision
 	// Reports are what Redis holds for this key after the call, for a node that has to go on alone: for windows the totals of all nodes, in place of
 	// Elsewhere, for each epoch that counts; for buckets the level; for a log the number of hits in the window. The receiver owns them.
@@ -96,13 +97,15 @@ func verdicts(rules []Rule, o *outcome, place int64, dst []Verdict) []Verdict {
 		if size := r.size(); size >= exact && left > 0 { // the script counts to there
 			left += size - (exact - 1)
 		}
-		v.Decision = algorithms.Decision{Limit: r.Limit, Remaining: max(0, left), Allowed: place <= o.granted || o.rooms[i] > 0}
+		v.Decision = algorithms.Decision{Result: algorithms.Result{
+			Remaining: max(0, left), Allowed: place <= o.granted || o.rooms[i] > 0,
+		}}
 		families[r.Kind].decode(r, v, o, o.states[i], place)
 		if !v.Decision.Allowed {
-			v.Decision.RetryAfter = max(time.Microsecond, v.Decision.RetryAfter) // of a grant that is older than the room
+			v.Decision.Retry = max(time.Microsecond, v.Decision.Retry) // of a grant that is older than the room
 		}
 		if r.Limit <= 0 {
-			v.Decision.RetryAfter, v.Decision.NextAfter, v.Decision.ResetAfter = r.Window, 0, 0
+			v.Decision.Waits = algorithms.Waits{Retry: r.Window}
 		}
 	}
 	return dst
@@ -114,19 +117,16 @@ func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	for age, total := range state[1:] {
 		v.Reports = append(v.Reports, algorithms.Report{Epoch: state[0] - int64(age), Elsewhere: total})
 	}
-	var alg algorithms.Algorithm[algorithms.WindowState] = algorithms.FixedWindow{Limit: r.Limit, Window: r.Window}
-	if r.Kind == 's' {
-		alg = algorithms.SlidingWindow{Limit: r.Limit, Window: r.Window, Buckets: r.Buckets}
+	l, want := r.params().Compile(), algorithms.WantNext|algorithms.WantReset
+	if !v.Decision.Allowed {
+		want |= algorithms.WantRetry
 	}
 	var s algorithms.WindowState
-	alg.Absorb(&s, now, v.Reports)
-	d := &v.Decision
-	if !d.Allowed {
-		d.RetryAfter = alg.Take(&s, now, 1, 0).RetryAfter
-	}
-	is := alg.Take(&s, now, 0, 0)
-	d.NextAfter, d.ResetAfter = is.NextAfter, is.ResetAfter
+	windowMachine.Merge(&s, l, now, v.Reports)
+	v.Decision.Waits = windowMachine.Waits(&s, l, now, 1, 0, want)
 }
+
+var windowMachine = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)
 
 // decodeLog reads {count, when the one is from whose leaving makes room, when the newest is from}.
 func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
@@ -143,9 +143,9 @@ func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 		whole := (r.Window + time.Microsecond - 1) / time.Microsecond
 		return min(max(1, time.Duration(at-o.at)+whole), whole) * time.Microsecond // a clock that has stepped back makes nobody wait longer
 	}
-	d.NextAfter, d.ResetAfter = leaves(state[1]), leaves(state[2])
+	d.Next, d.Reset = leaves(state[1]), leaves(state[2])
 	if !d.Allowed {
-		d.RetryAfter = d.NextAfter
+		d.Retry = d.Next
 	}
 }
 
@@ -162,22 +162,21 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, place int64) {
 		used++
 	}
 	if !d.Allowed {
-		d.RetryAfter = r.drains(whole-(r.size()-1), rest)
+		d.Retry = r.drains(whole-(r.size()-1), rest)
 		if r.size() < 1 {
-			d.RetryAfter = r.Window
+			d.Retry = r.Window
 		}
 	}
 	if used > 0 {
-		d.NextAfter = r.drains(whole-(min(used, max(1, r.size()))-1), rest)
-		d.ResetAfter = r.drains(whole, rest)
+		d.Next = r.drains(whole-(min(used, max(1, r.size()))-1), rest)
+		d.Reset = r.drains(whole, rest)
 	}
 	if r.Kind == 'q' && place <= o.granted {
 		d.Delay = r.drains(whole-o.granted+place-1, rest)
 	}
 	now := o.at * int64(time.Microsecond)
-	span := algorithms.TokenBucket{Limit: r.Limit, Window: r.Window, Burst: r.size()}.Span(new(algorithms.BucketState))
 	level := float64(whole) + float64(rest)/float64(r.Window)
-	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(span), Level: level, LevelAt: now})
+	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.params().Epoch()), Level: level, LevelAt: now})
 }
 
 // drains is how long whole + rest/window requests take to drain, rounded up to Redis' microseconds; rest is in nanoseconds.

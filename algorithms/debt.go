@@ -1,0 +1,215 @@
+package algorithms
+
+// A Chargeable is a machine whose counts a store that decides by itself (sync_rate 0) keeps in
+// a form of its own: the level of a bucket, the entries of a log. A node that has to decide alone
+// can't send totals there. It sends charges instead: what is left of its own decisions.
+//
+// A state then has two parts: what the store taught, and what this node decided since, the debt.
+// Both drain, or leave the window, as time passes.
+type Chargeable[S any] interface {
+	// Debt works out what this node decided and the store doesn't know, as it is at now. A log
+	// gives its oldest hits, up to maxUnits.
+	Debt(s *S, l Limit, now int64, maxUnits int) Debt
+	// Owed returns how many requests the whole debt is, rounded up.
+	Owed(s *S, l Limit, now int64) int64
+	// Prepare notes that the debt as it is now is about to be sent to the store.
+	Prepare(s *S, l Limit)
+	// Import replaces what the store said before by what it says now, and keeps the debt. With
+	// sent, the debt that was in flight is paid, and only what came since is kept. The refund is
+	// the part of sent that was given back meanwhile, which the store must be told.
+	Import(s *S, l Limit, now int64, reports []Report, sent *Debt) (refund Debt)
+}
+
+// A Debt is what one key has spent by decisions of this node that the store has not been told.
+// The zero Debt is none.
+type Debt struct {
+	// At is the instant that the rest holds for, in nanoseconds.
+	At int64
+	// Whole and Part are what a bucket holds of it, in requests: Whole + Part/window. Whole is
+	// negative where more was returned than spent.
+	Whole, Part int64
+	// Hits are the entries of a log, the oldest first.
+	Hits []Hit
+	// More reports that the log has further hits.
+	More bool
+}
+
+// A Hit is N units that were spent at one instant, in nanoseconds. N is negative in a refund.
+type Hit struct{ At, N int64 }
+
+// IsZero reports whether there is nothing to charge.
+func (d Debt) IsZero() bool { return d.Whole == 0 && d.Part == 0 && len(d.Hits) == 0 }
+
+// taught is what a bucket remembers of a store that decides by itself. Its levels drain in step
+// with the deficit, at whatever rate that does.
+type taught struct {
+	// level is what is left of what the store taught. The rest of the deficit is the debt.
+	level amount
+	// sent is what is left of the deficit as it was when the debt was sent. What the deficit has
+	// beyond it came later.
+	sent amount
+}
+
+func (t *taught) drain(by amount, window int64) {
+	if t == nil {
+		return
+	}
+	for _, a := range []*amount{&t.level, &t.sent} {
+		if a.less(by) {
+			*a = amount{}
+		} else {
+			*a = a.minus(by, window)
+		}
+	}
+}
+
+// knows is the part of the deficit that the store knows of: what it taught, or what was known
+// after the last exchange where it has taught nothing yet.
+func (s *BucketState) knows(l Limit) amount {
+	switch {
+	case s.taught != nil:
+		return s.taught.level
+	case s.absorbed != nil:
+		return l.drained(s.absorbed.base, s.last, s.absorbed.at)
+	}
+	return amount{}
+}
+
+// Debt works out what of the bucket is of decisions that the store doesn't know.
+func (bucket) Debt(s *BucketState, l Limit, now int64, _ int) Debt {
+	s.advance(l, now)
+	own := s.deficit.floor().minus(s.knows(l), l.Window)
+	return Debt{At: s.last, Whole: own.whole, Part: own.frac}
+}
+
+// Owed returns the debt in whole requests.
+func (b bucket) Owed(s *BucketState, l Limit, now int64) int64 {
+	d := b.Debt(s, l, now, 0)
+	return max(0, amount{d.Whole, d.Part}.ceil())
+}
+
+// Prepare notes what of the deficit is about to be sent.
+func (bucket) Prepare(s *BucketState, l Limit) {
+	if s.taught == nil {
+		s.taught = &taught{level: s.knows(l)}
+	}
+	s.taught.sent = s.deficit.floor()
+}
+
+// Import replaces the level that the store taught.
+func (bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent *Debt) Debt {
+	s.advance(l, now)
+	var level amount
+	for _, r := range reports {
+		if r.LevelAt > 0 {
+			level = l.drained(l.parse(r.Level), s.last, r.LevelAt)
+		}
+	}
+	known := s.knows(l)
+	if sent != nil && s.taught != nil {
+		known = s.taught.sent
+	}
+	own := s.deficit.floor().minus(known, l.Window)
+	if s.taught == nil {
+		s.taught = new(taught)
+	}
+	*s.taught = taught{level: level}
+	s.deficit = level.plus(own, l.Window)
+	s.absorbed, s.penalty, s.ledger = nil, 0, Ledger{}
+	s.roll(l, now)
+	s.ledger.Cur.Own = max(0, own.ceil())
+	return Debt{}
+}
+
+// Debt lists the hits that the store doesn't know.
+func (log) Debt(s *LogState, l Limit, now int64, maxUnits int) Debt {
+	s.advance(now, l.Window)
+	return s.debt(maxUnits)
+}
+
+// Owed returns the number of units that the store doesn't know.
+func (log) Owed(s *LogState, l Limit, now int64) int64 {
+	s.advance(now, l.Window)
+	return s.own
+}
+
+// Prepare does nothing: the hits stay until they are paid.
+func (log) Prepare(*LogState, Limit) {}
+
+// Import replaces what the store taught: a number of hits, which count as spent now.
+func (log) Import(s *LogState, l Limit, now int64, reports []Report, sent *Debt) (refund Debt) {
+	s.advance(now, l.Window)
+	if sent != nil {
+		refund = s.pay(sent.Hits, l.Window)
+	}
+	var count int64
+	for _, r := range reports {
+		count = addSat(count, max(0, r.Elsewhere))
+	}
+	s.elsewhere, s.ledger = nil, Ledger{}
+	s.roll(l, now)
+	s.addElsewhere(0, count, l.Window)
+	s.ledger.Cur = Count{Own: s.own, Elsewhere: count}
+	return refund
+}
+
+// debt lists the own hits, which are those that the store doesn't know.
+func (s *LogState) debt(most int) (d Debt) {
+	d.At = s.last
+	left := int64(most)
+	for i := s.head; i < len(s.hits); i++ {
+		n := min(s.unitsOf(i), left)
+		if n <= 0 {
+			d.More = true
+			break
+		}
+		d.Hits = append(d.Hits, Hit{At: s.hits[i], N: n})
+		d.More = n < s.unitsOf(i)
+		left -= n
+	}
+	return d
+}
+
+// pay removes hits that were sent. The refund is of those that are not there any more, although
+// they are still in the window: they were returned.
+func (s *LogState) pay(sent []Hit, window int64) (refund Debt) {
+	for _, h := range sent {
+		if h.N <= 0 || s.last >= h.At && since(s.last, h.At) >= uint64(window) {
+			continue
+		}
+		if missing := h.N - s.removeAt(h.At, h.N); missing > 0 {
+			refund.Hits = append(refund.Hits, Hit{At: h.At, N: -missing})
+		}
+	}
+	return refund
+}
+
+// removeAt removes up to n units of an instant, and returns how many there were.
+func (s *LogState) removeAt(at, n int64) (removed int64) {
+	for i := s.head; i < len(s.hits) && s.hits[i] <= at; i++ {
+		if s.hits[i] != at {
+			continue
+		}
+		there := s.unitsOf(i)
+		removed = min(n, there)
+		s.own -= removed
+		if removed < there {
+			s.setUnits(i, there-removed)
+			return removed
+		}
+		s.setUnits(i, 1)
+		if i == s.head {
+			s.head++
+		} else {
+			s.hits = s.hits[:i+copy(s.hits[i:], s.hits[i+1:])]
+		}
+		return removed
+	}
+	return 0
+}
+
+// Interface guards
+var (
+	_ Chargeable[BucketState] = bucket{}
+	_ Chargeable[LogState]    = log{}
+)

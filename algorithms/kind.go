@@ -1,0 +1,184 @@
+package algorithms
+
+import "time"
+
+// A Kind is an algorithm, as the option of that name says it.
+type Kind uint8
+
+const (
+	// SlidingWindow estimates the requests of the window that ends now from counts of aligned
+	// ones: the current one, plus the one before in the proportion in which the sliding window
+	// still covers it. Kong's rate-limiting-advanced and Cloudflare ("How we built rate limiting
+	// capable of scaling to millions of domains", 2017) work so. Buckets cuts the window finer:
+	// n whole sub-windows and one that fades.
+	//
+	// Bound: the weighted count never passes Limit. The true count of any interval of the
+	// window's length can, as a fading count says nothing of where in its sub-window the requests
+	// stood: at most 2 x Limit with one bucket, and only when a full burst stands at the end of a
+	// sub-window. With n buckets the excess is what stood in one sub-window and has faded, at most
+	// Limit; for arrivals no burstier than a sub-window, near Limit / n.
+	//
+	// The window that counts is Buckets whole sub-windows: Window less a rest of fewer than
+	// Buckets nanoseconds.
+	SlidingWindow Kind = iota
+
+	// FixedWindow counts the requests of each aligned window and starts the next at 0. It is the
+	// oldest of rate limits: Kong's rate-limiting plugin, RFC 6585's examples and most public APIs
+	// work so. Windows are aligned to the Unix epoch, in UTC.
+	//
+	// Bound: at most Limit in an aligned window, and so at most 2 x Limit in any interval of the
+	// window's length, half before a boundary and half after it.
+	FixedWindow
+
+	// SlidingLog remembers when each request of the last Window came, and admits another while
+	// they are fewer than Limit. It is the sliding log of Figma's limiter ("An alternative
+	// approach to rate limiting", 2017) and of caddy-ratelimit's ring buffer.
+	//
+	// Bound: exactly Limit in any interval of the window's length, half open: what came at t no
+	// longer counts at t + Window. That is for what this node admits. What others spent is known
+	// by sixteenths of the window, each of which counts until its end has left the window, so up
+	// to Window / 16 and one sync too long; it is exact where nothing is learned that way
+	// (sync_rate -1 and 0).
+	//
+	// Memory: 8 bytes for each instant at which something was admitted, and less than twice that
+	// with the room to grow, so below 16 x Limit a key.
+	SlidingLog
+
+	// TokenBucket holds up to Burst tokens and gains Limit of them in every Window, evenly; a
+	// request takes one for each unit it costs. It is the bucket of RFC 2697 (less its colours),
+	// of nginx's and Stripe's limiters and of golang.org/x/time/rate.
+	//
+	// Bound: at most Burst + Limit x t / Window in any interval of length t. In one window that is
+	// Burst + Limit.
+	TokenBucket
+
+	// GCRA is the generic cell rate algorithm (ITU-T I.371, annex A; ATM Forum Traffic Management
+	// 4.1), as in redis-cell, throttled and governor. It is told in times: one request is emitted
+	// every T = Window / Limit, and the theoretical arrival time TAT of the next one moves on by T
+	// with every unit. A request is admitted while TAT is no more than a tolerance ahead of the
+	// clock once it has been moved.
+	//
+	// With a tolerance of Burst x T that is a token bucket of size Burst to the nanosecond, as
+	// TAT - now = deficit x T, so the two share a machine. What is kept is the deficit: a TAT is
+	// an instant that was worked out with one limit and says nothing under another.
+	//
+	// Bound: that of TokenBucket. Burst 1 spaces all requests by T.
+	GCRA
+
+	// LeakyBucket is a queue: requests leave it one every Window / Limit, and one that comes when
+	// it is full is denied. It is the leaky bucket as a queue (Tanenbaum, Computer Networks,
+	// 5.4.2) and nginx's limit_req with burst. Result.Delay says how long an admitted request has
+	// to wait for its turn; waiting is the caller's part.
+	//
+	// Bound: requests start no closer than Window / Limit, so at most 1 + Limit x t / Window start
+	// in any interval of length t, and Queue more are admitted to wait. None waits longer than
+	// Queue x Window / Limit, except for what other nodes admitted meanwhile. A request of several
+	// units starts when its first may, and holds the queue for all of them.
+	LeakyBucket
+)
+
+// spellings are the names of the kinds as options, and their codes in the names of keys in Redis.
+var spellings = [...]struct {
+	name string
+	code byte
+}{
+	SlidingWindow: {"sliding_window", 's'},
+	FixedWindow:   {"fixed_window", 'f'},
+	SlidingLog:    {"sliding_log", 'l'},
+	TokenBucket:   {"token_bucket", 't'},
+	GCRA:          {"gcra", 'g'},
+	LeakyBucket:   {"leaky_bucket", 'q'},
+}
+
+// KindNames returns the names of all kinds, each at the index of its Kind.
+func KindNames() []string {
+	names := make([]string, len(spellings))
+	for k := range spellings {
+		names[k] = spellings[k].name
+	}
+	return names
+}
+
+// String returns the name of k as an option.
+func (k Kind) String() string { return spellings[k].name }
+
+// Code returns the letter of k in the names of keys in Redis.
+func (k Kind) Code() byte { return spellings[k].code }
+
+// Windowed reports whether k decides by counts of aligned windows, in a WindowState. A store that
+// decides by itself and the nodes then keep the same counts.
+func (k Kind) Windowed() bool { return k == SlidingWindow || k == FixedWindow }
+
+// Logged reports whether k decides by a log of instants, in a LogState.
+func (k Kind) Logged() bool { return k == SlidingLog }
+
+// Draining reports whether k decides by a bucket that drains, in a BucketState.
+func (k Kind) Draining() bool { return k == TokenBucket || k == GCRA || k == LeakyBucket }
+
+// Params describe one limit.
+type Params struct {
+	// Kind is the algorithm.
+	Kind Kind
+	// Limit is the number of requests per Window, 0 or more; 0 denies all. In buckets it is what
+	// drains in a Window.
+	Limit int64
+	// Burst is the size of a token bucket or of a GCRA in requests, which may come at once; 0
+	// stands for Limit.
+	Burst int64
+	// Queue is how many requests can wait in a leaky bucket, beside the one that is served; 0 or
+	// more.
+	Queue int64
+	// Window is the length of the window, 1ms to ten years.
+	Window time.Duration
+	// Buckets is how many sub-windows a sliding window is cut into, 1 to MaxLive; 0 stands for 1.
+	Buckets int
+}
+
+// Compile works out what a machine goes by.
+func (p Params) Compile() Limit {
+	n := max(p.Limit, 0)
+	l := Limit{N: n, Size: n, Window: int64(min(max(p.Window, 1), 1<<60)), History: 1}
+	switch {
+	case p.Kind == FixedWindow:
+		l.History = 0
+	case p.Kind == SlidingWindow:
+		l.History = min(max(p.Buckets, 1), MaxLive)
+	case p.Kind == LeakyBucket:
+		l.Size = addSat(max(p.Queue, 0), 1)
+	case p.Kind.Draining() && p.Burst > 0:
+		l.Size = p.Burst
+	}
+	return l
+}
+
+// Epoch returns the length of one epoch of the ledger. It depends on Kind, Window and Buckets
+// alone: nodes whose limits or bursts differ count into the same epochs.
+func (p Params) Epoch() time.Duration {
+	l := p.Compile()
+	if p.Kind.Draining() {
+		return time.Duration(l.bucketEpoch())
+	}
+	return time.Duration(l.subWindow())
+}
+
+// A Limit is compiled Params. It is passed by value with every call of a machine: four words,
+// with the rest of the arguments as many as the compiler passes in registers.
+type Limit struct {
+	// N is the number of requests per Window; 0 denies all.
+	N int64
+	// Size is how many may come at once: N of a window or log, what a bucket or queue holds. A
+	// caller that knows of units which are in no state may lower it by them.
+	Size int64
+	// Window is the length of the window in nanoseconds, 1 to 2^60.
+	Window int64
+	// History is how many epochs before the current one a decision can use, 0 to MaxLive.
+	History int
+}
+
+// subWindow returns the length of one of the parts that a window is cut into, in nanoseconds.
+func (l Limit) subWindow() int64 {
+	if l.History <= 1 {
+		return l.Window
+	}
+	return max(1, l.Window/int64(l.History))
+}

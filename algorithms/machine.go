@@ -1,0 +1,159 @@
+package algorithms
+
+import "time"
+
+// A Decider is what a request needs of a machine. s is the state of its key, l its limit.
+type Decider[S any] interface {
+	// Take asks for n units (n >= 0) at the instant now. pending (>= 0) is what others have
+	// probably spent that is not in s yet: it is held against the request, less what the bucket
+	// has drained since the last Merge while it was empty, and never stored. A denied Take changes
+	// nothing but the bookkeeping of time. n = 0 spends nothing and tells how the limit stands.
+	Take(s *S, l Limit, now, n, pending int64) Result
+
+	// Waits works out how long to wait, as of now and after a Take of the same arguments.
+	Waits(s *S, l Limit, now, n, pending int64, want Want) Waits
+
+	// Refund gives back n units that a Take at the instant taken got, to the epoch of that instant.
+	Refund(s *S, l Limit, taken, n int64)
+
+	// Penalize spends n units without asking, as a penalty for a denied request. What it can make
+	// a client wait is bounded: windows count it as spent, buckets fill at most to the brim, a log
+	// keeps at most N entries.
+	Penalize(s *S, l Limit, now, n int64)
+}
+
+// A Replica is what the sync and the sweep need of a machine.
+type Replica[S any] interface {
+	// Ledger returns the totals that are sent and acknowledged. Advance first brings them to the
+	// epoch of now.
+	Ledger(s *S) *Ledger
+	Advance(s *S, l Limit, now int64)
+
+	// Merge takes in what the store knows of other nodes. It can't deny, and within one instant
+	// the order of reports, in one call or several, makes no difference. Of a key that is not
+	// settled, and with a Level, all epochs are reported in one call.
+	Merge(s *S, l Limit, now int64, reports []Report)
+
+	// Shift moves everything stored by a step of the clock, which says now since (whole epochs for
+	// windows), so that a clock set right neither frees nor locks out anyone. The totals of the
+	// moved epochs count as not acknowledged. An epoch that has then not begun yet is put into the
+	// one that has not ended.
+	Shift(s *S, l Limit, now int64, by time.Duration)
+
+	// Level returns the fill of a bucket in requests at now, 0 for machines without a bucket.
+	Level(s *S, l Limit, now int64) float64
+
+	// Idle reports whether a zero S would decide the same from now on, and no live epoch needs the
+	// totals in s.
+	Idle(s *S, l Limit, now int64) bool
+}
+
+// A Machine decides for one state and keeps it in step with other nodes.
+type Machine[S any] interface {
+	Decider[S]
+	Replica[S]
+}
+
+// MachineOf returns the machine of a kind. It panics where S is not the kind's state: WindowState
+// of a Windowed kind, BucketState of a Draining one, LogState of a Logged one.
+func MachineOf[S any](k Kind) Machine[S] {
+	var machine any = bucket{}
+	switch {
+	case k.Windowed():
+		machine = window{}
+	case k.Logged():
+		machine = log{}
+	case k == LeakyBucket:
+		machine = queue{}
+	}
+	m, ok := machine.(Machine[S])
+	if !ok {
+		panic("algorithms: " + k.String() + " has another type of state")
+	}
+	return m
+}
+
+// A Result is the answer to one Take. Its zero value is a denial.
+type Result struct {
+	// Remaining is how many units of cost 1 would be admitted at this instant, after this Take.
+	// Never negative.
+	Remaining int64
+	// Delay is how long an admitted request must wait for its turn; only a leaky bucket sets it.
+	Delay time.Duration
+	// Allowed reports that the units were spent.
+	Allowed bool
+	// Estimated reports that only pending units stood in the way: without them the request would
+	// have been admitted.
+	Estimated bool
+}
+
+// Waits are times until a limit has more room. One that was not asked for is 0.
+type Waits struct {
+	// Retry is 0 where n units were admitted; else the shortest wait after which the same Take is
+	// admitted if nobody else takes anything. Where Estimated, it is that wait with pending units
+	// counted as spent now. A Take that can never be admitted (N 0, a cost above Size) gives the
+	// window.
+	Retry time.Duration
+	// Next is the wait until Remaining is one higher, 0 when nothing is spent.
+	Next time.Duration
+	// Reset is the wait until nothing that was spent counts any more.
+	Reset time.Duration
+}
+
+// A Decision is a Result with the waits that were asked for.
+type Decision struct {
+	Result
+	Waits
+}
+
+// Want is a set of waits to work out.
+type Want uint8
+
+const (
+	// WantRetry asks for Retry. It is for a Take that was denied: what it got counts as spent.
+	WantRetry Want = 1 << iota
+	// WantNext asks for Next.
+	WantNext
+	// WantReset asks for Reset.
+	WantReset
+)
+
+// A Report is what the store says of one epoch of one key.
+type Report struct {
+	// Epoch is the number of the epoch.
+	Epoch int64
+	// Elsewhere is the total of all nodes less the own one.
+	Elsewhere int64
+	// Level is the fill of a bucket as all nodes left it, at the instant LevelAt (nanoseconds);
+	// LevelAt 0 means there is none. A key that was not synced lately takes it over; for others it
+	// bounds what Elsewhere adds.
+	Level   float64
+	LevelAt int64
+	// Own is the part of Elsewhere that this node itself had admitted; only what a table saves has
+	// it.
+	Own int64
+}
+
+// decide decides n units against a size of which used is taken: known counts first, then what is
+// only pending. n, used and pending are not negative.
+func decide(size, used, n, pending int64) (r Result) {
+	room := size - used
+	if n <= room {
+		r.Allowed = n <= room-pending
+		r.Estimated = !r.Allowed
+	}
+	if r.Allowed {
+		room -= n
+	}
+	r.Remaining = max(0, max(0, room)-pending)
+	return r
+}
+
+// closed returns what a limit of 0 says, whatever the kind: nothing is ever admitted, so nothing
+// is ever reset.
+func (l Limit) closed(n int64, want Want) (r Result, w Waits) {
+	if r.Allowed = n == 0; !r.Allowed && want&WantRetry != 0 {
+		w.Retry = time.Duration(l.Window)
+	}
+	return r, w
+}

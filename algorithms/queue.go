@@ -1,0 +1,40 @@
+package algorithms
+
+import "time"
+
+// A Leaver is a machine with a queue, whose clients may go away while they wait.
+type Leaver[S any] interface {
+	// Leave gives back the n units of a request that was told at the instant taken to wait for
+	// delay, and whose client has gone away at now. Its slot is freed only if nobody stands behind
+	// it, give or take half a slot; to the others nothing can be promised again, so the slot in
+	// front of them passes unused. A turn that has come is spent.
+	Leave(s *S, l Limit, taken, now, n int64, delay time.Duration)
+}
+
+// queue is the machine of LeakyBucket: a bucket whose admitted requests wait for what was in it
+// before them to drain.
+type queue struct{ bucket }
+
+// Take asks for n units.
+func (q queue) Take(s *BucketState, l Limit, now, n, pending int64) Result {
+	r := q.bucket.Take(s, l, now, n, pending)
+	if r.Allowed && n > 0 && l.N > 0 {
+		before := s.deficit
+		before.whole -= n
+		r.Delay = time.Duration(l.drainsTo(before, 0))
+	}
+	return r
+}
+
+// Leave frees the slot of a client that has gone away.
+func (q queue) Leave(s *BucketState, l Limit, taken, now, n int64, delay time.Duration) {
+	late := s.advance(l, now)
+	if l.N == 0 || now < taken || since(now, taken) >= uint64(max(0, delay)) {
+		return
+	}
+	slot := l.drainsTo(amount{whole: 1}, 0)
+	own := addSat(int64(delay)-(now-taken), l.drainsTo(amount{whole: max(n, 0)}, 0))
+	if addSat(late, l.drainsTo(s.deficit.floor(), 0)) <= addSat(own, slot/2) {
+		q.Refund(s, l, taken, n)
+	}
+}
