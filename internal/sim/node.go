@@ -24,8 +24,7 @@ type node[S any] struct {
 	dead  bool
 
 	loop    cycle.State
-	timer   int // the number of the one that the loop waits for
-	clocked bool
+	timer   int           // the number of the one that the loop waits for
 	stepped time.Duration // of its clock, since it started
 	flushed int           // how often the store had forgotten everything, as of the last beat
 }
@@ -186,7 +185,7 @@ func (n *node[S]) stop(clean bool) {
 	}
 }
 
-// beat sets the clock by the store's, as ratesync.Source.keepTime does, and again a second later. It notices a store that has forgotten.
+// beat sets the clock by the store's, as the heartbeat of a ratesync.Replicator does, and again a second later. It notices a store that has forgotten.
 func (n *node[S]) beat() {
 	if n.dead {
 		return
@@ -197,8 +196,7 @@ func (n *node[S]) beat() {
 	}
 	there, back := n.w.journey(), n.w.journey()
 	doubt := (there + back) / 2
-	table.Steer(n.table, n.clock(), time.Duration(n.w.now-n.clock())+there-doubt, doubt, n.w.sc.Algorithm.Window, !n.clocked)
-	n.clocked = true
+	n.table.SetClock(n.clock(), time.Duration(n.w.now-n.clock())+there-doubt, doubt)
 	if n.flushed != n.w.store.flushed {
 		n.flushed = n.w.store.flushed
 		n.table.Resend()
