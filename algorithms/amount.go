@@ -33,7 +33,8 @@ func (l Limit) drained(level amount, now, then int64) amount {
 	return level.minus(out, l.Window)
 }
 
-// drainsTo is how many nanoseconds a deficit takes to drain to target, rounded up; the longest possible where that is longer.
+// drainsTo is how many nanoseconds a deficit takes to drain to target, rounded up; the longest
+// possible where that is longer.
 func (l Limit) drainsTo(deficit amount, target int64) int64 {
 	over := deficit.whole - target
 	if over < 0 {

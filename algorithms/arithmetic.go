@@ -27,7 +27,8 @@ func nearest(a, b int64) int64 {
 	return q
 }
 
-// since is the time from then to now, which is not before it. It can't overflow where an int64 would.
+// since is the time from then to now, which is not before it. It can't overflow where an int64
+// would.
 func since(now, then int64) uint64 { return uint64(now) - uint64(then) }
 
 // addSat adds, and stays at the end of the range instead of wrapping.

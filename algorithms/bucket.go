@@ -91,11 +91,7 @@ func (bucket) Waits(s *BucketState, l Limit, now, n, pending int64, want Want) (
 		return w
 	}
 	if want&WantNext != 0 {
-		if next := min(used, l.Size) - 1; w.Retry > 0 && next == l.Size-n && n > l.Size-used {
-			w.Next = w.Retry // the unit that is waited for is the next one
-		} else {
-			w.Next = wait(late, l.drainsTo(level, next))
-		}
+		w.Next = wait(late, l.drainsTo(level, min(used, l.Size)-1))
 	}
 	if want&WantReset != 0 {
 		w.Reset = wait(late, l.drainsTo(level, 0))
@@ -215,8 +211,8 @@ func (bucket) Idle(s *BucketState, l Limit, now int64) bool {
 	return !own
 }
 
-// advance drains the bucket up to now, and returns by how much now is behind the state where it is late. After a step
-// of the clock the deficit stays as it was and drains from there.
+// advance drains the bucket up to now, and returns by how much now is behind the state where it is
+// late. After a step of the clock the deficit stays as it was and drains from there.
 func (s *BucketState) advance(l Limit, now int64) (late int64) {
 	if now <= s.last {
 		if behind := since(s.last, now); behind <= uint64(lateness(l.Window)) {
@@ -292,9 +288,10 @@ func (s *BucketState) drainedOf(pending int64) int64 {
 	return max(0, pending)
 }
 
-// isStale reports whether the ledger may lack something that still stands in the bucket: the last Absorb is two or more epochs
-// back, so that what others spent in between was in epochs that are not held any more. A bucket that drains within an epoch has
-// drained that, and goes on with what is new as long as it is exchanged.
+// isStale reports whether the ledger may lack something that still stands in the bucket: the last
+// Merge is two or more epochs back, so that what others spent in between was in epochs that are
+// not held any more. A bucket that drains within an epoch has drained that, and goes on with what
+// is new as long as it is exchanged.
 func (s *BucketState) isStale(l Limit) bool {
 	last, _ := floorDivMod(s.absorbed.at, l.bucketEpoch())
 	return s.ledger.Epoch-last >= 2 && (l.Size > l.N || !s.ledger.Settled)
@@ -312,11 +309,12 @@ func (s *BucketState) confirmed() amount {
 	return base
 }
 
-// spread adds what the others spent since the last exchange. All that comes at one instant has the effect of its sum, in any
-// order: the effect of what came before is taken back first.
+// spread adds what the others spent since the last exchange. All that comes at one instant has the
+// effect of its sum, in any order: the effect of what came before is taken back first.
 //
-// Where the store's fill is known, it bounds what is added: it has what still stood in the buckets of nodes that come back from
-// being cut off, while the totals have all that they had admitted meanwhile, most of which has drained.
+// Where the store's fill is known, it bounds what is added: it has what still stood in the buckets
+// of nodes that come back from being cut off, while the totals have all that they had admitted
+// meanwhile, most of which has drained.
 func (s *BucketState) spread(l Limit, theirs int64, level amount, bounded bool) {
 	before := s.effect(l)
 	s.absorbed.theirs = addSat(s.absorbed.theirs, theirs)
@@ -336,7 +334,8 @@ func (s *BucketState) above(l Limit, level amount) amount {
 	return amount{}
 }
 
-// effect is what is left of theirs when the idle time has drained its part. What was given back has its full effect.
+// effect is what is left of theirs when the idle time has drained its part. What was given back has
+// its full effect.
 func (s *BucketState) effect(l Limit) amount {
 	theirs := amount{whole: s.absorbed.theirs}
 	switch {
@@ -362,14 +361,15 @@ func (s *BucketState) seen(l Limit, reports []Report) (level amount, ok bool) {
 	return level, ok
 }
 
-// adopt takes the level in the store for what this node knew at the last exchange, where it is higher. What this node has spent
-// since comes on top.
+// adopt takes the level in the store for what this node knew at the last exchange, where it is
+// higher. What this node has spent since comes on top.
 func (s *BucketState) adopt(l Limit, level amount) {
 	s.begin()
 	s.deficit = s.deficit.plus(s.above(l, level), l.Window)
 }
 
-// lump adds what the others spent where nobody knows when: at most to the brim, as they too had a bucket.
+// lump adds what the others spent where nobody knows when: at most to the brim, as they too had a
+// bucket.
 func (s *BucketState) lump(l Limit, theirs int64) {
 	s.begin()
 	if room := l.Size - s.deficit.ceil(); room > 0 {

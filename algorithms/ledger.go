@@ -9,20 +9,23 @@ import (
 type Count struct {
 	// Own was admitted on this node, sent or not. It falls when something is given back.
 	Own int64
-	// Acked is what the store has of Own for certain. It falls with what is given back, as that may have reached the store unanswered.
+	// Acked is what the store has of Own for certain. It falls with what is given back, as that may
+	// have reached the store unanswered.
 	Acked int64
 	// Elsewhere was admitted on the other nodes, as of the last reply.
 	Elsewhere int64
 }
 
-// Total is the view of this node: what the others spent at the last reply and all of its own, sent or not.
+// Total is the view of this node: what the others spent at the last reply and all of its own, sent
+// or not.
 func (c Count) Total() int64 { return max(0, addSat(c.Own, c.Elsewhere)) }
 
 // Unsent is the part of Own that the store doesn't know of.
 func (c Count) Unsent() int64 { return max(0, c.Own-c.Acked) }
 
-// A Ledger holds a key's counts by epoch: the current one, the one before, and more where a window is cut finer.
-// For windows it is what decides; for the others it is only what the exchange sends and learns.
+// A Ledger holds a key's counts by epoch: the current one, the one before, and more where a window
+// is cut finer. For windows it is what decides; for the others it is only what the exchange sends
+// and learns.
 type Ledger struct {
 	// Epoch is the number of Cur: floor(now / span).
 	Epoch int64
@@ -30,17 +33,20 @@ type Ledger struct {
 	Prev  Count
 	// older are the epochs before Prev; nil for all but finely cut windows.
 	older *older
-	// kept and final are bits by age (bit 0 is Cur): the store forgot this epoch and what is known is kept; no node adds to it any more.
+	// kept and final are bits by age (bit 0 is Cur): the store forgot this epoch and what is known
+	// is kept; no node adds to it any more.
 	kept, final uint32
 	// Attempts are the requests that arrived on this node in Cur, admitted or not. It saturates.
 	Attempts uint32
-	// Settled says that a reply of the store has been absorbed lately. The owner of the state clears it for a key whose
-	// last exchange is too long ago for "what came since" to mean anything. A bucket that was absorbed once goes by it only where
-	// its epochs lack something, see BucketState.
+	// Settled says that a reply of the store has been absorbed lately. The owner of the state
+	// clears it for a key whose last exchange is too long ago for "what came since" to mean
+	// anything. A bucket that was absorbed once goes by it only where its epochs lack something,
+	// see BucketState.
 	Settled bool
 	// Redo says why totals must be sent that the store seems to have. The exchange clears it.
 	Redo Redo
-	// Undone is how many epochs after Epoch, before the clock stepped back, may have totals of this node in the store.
+	// Undone is how many epochs after Epoch, before the clock stepped back, may have totals of this
+	// node in the store.
 	Undone uint8
 }
 
@@ -52,10 +58,11 @@ const (
 	Forgotten Redo = 1 << iota
 	// Returned: something was given back, and Acked was lowered for it.
 	Returned
-	// Moved: a step of the clock has changed which epochs the totals are of. Those that are nothing now must be sent as well, and the
-	// epochs undone.
+	// Moved: a step of the clock has changed which epochs the totals are of. Those that are nothing
+	// now must be sent as well, and the epochs undone.
 	Moved
-	// Unconfirmed: the store is another one. What counts as unsent is all that was ever spent, and not only what is new.
+	// Unconfirmed: the store is another one. What counts as unsent is all that was ever spent, and
+	// not only what is new.
 	Unconfirmed
 )
 
@@ -87,9 +94,10 @@ func (l *Ledger) Put(epoch int64, c Count) {
 	}
 }
 
-// Roll brings the ledger to epoch and holds live earlier ones (at most MaxLive). The epoch just before the current one is taken for the
-// current one: a request that read its clock before another did. One further back is a step of the clock, and all that
-// is held moves there, so nobody waits for a time that may never come. It reports whether a new epoch began.
+// Roll brings the ledger to epoch and holds live earlier ones (at most MaxLive). The epoch just
+// before the current one is taken for the current one: a request that read its clock before another
+// did. One further back is a step of the clock, and all that is held moves there, so nobody waits
+// for a time that may never come. It reports whether a new epoch began.
 func (l *Ledger) Roll(epoch int64, live int) bool {
 	ahead := epoch - l.Epoch
 	switch {
@@ -112,15 +120,16 @@ func (l *Ledger) Roll(epoch int64, live int) bool {
 	return true
 }
 
-// within returns how far into the current epoch now is; ok is false where it is in another one. It is
-// for most requests, which so need no division.
+// within returns how far into the current epoch now is; ok is false where it is in another one. It
+// is for most requests, which so need no division.
 func (l *Ledger) within(now, span int64) (into int64, ok bool) {
 	hi, begin := bits.Mul64(uint64(l.Epoch), uint64(span))
 	ago := uint64(now) - begin
 	return int64(ago), hi == 0 && ago < uint64(span)
 }
 
-// hold makes room for live earlier epochs. A key never seen has it as well: what others spent in them may arrive.
+// hold makes room for live earlier epochs. A key never seen has it as well: what others spent in
+// them may arrive.
 func (l *Ledger) hold(live int) {
 	if live > 1 && l.older == nil {
 		l.older = &older{packed: make([]packedCount, live-1)}
@@ -136,8 +145,9 @@ func (l *Ledger) push(live int) {
 	l.kept, l.final = l.kept<<1, l.final<<1
 }
 
-// Shift brings the ledger to a clock that has taken a step and says epoch now: what is held is renumbered by a number of epochs, which is the same on
-// all nodes, and what is then still in an epoch to come is put into the current one.
+// Shift brings the ledger to a clock that has taken a step and says epoch now: what is held is
+// renumbered by a number of epochs, which is the same on all nodes, and what is then still in an
+// epoch to come is put into the current one.
 func (l *Ledger) Shift(by, epoch int64) {
 	l.Move(by)
 	switch ahead := l.Epoch - epoch; {
@@ -148,8 +158,8 @@ func (l *Ledger) Shift(by, epoch int64) {
 	}
 }
 
-// unroll undoes the beginning of the current epoch: the clock has stepped back over its edge. What was counted in it is part of the one
-// before, on every node.
+// unroll undoes the beginning of the current epoch: the clock has stepped back over its edge. What
+// was counted in it is part of the one before, on every node.
 func (l *Ledger) unroll() {
 	prev := l.Prev
 	prev.Own, prev.Elsewhere = addSat(prev.Own, l.Cur.Own), addSat(prev.Elsewhere, l.Cur.Elsewhere)
@@ -159,7 +169,8 @@ func (l *Ledger) unroll() {
 	l.undo(1)
 }
 
-// Move renumbers all that is held by a number of epochs. Under its new number none of it is known to the store.
+// Move renumbers all that is held by a number of epochs. Under its new number none of it is known
+// to the store.
 func (l *Ledger) Move(by int64) {
 	if by == 0 {
 		return
@@ -170,7 +181,8 @@ func (l *Ledger) Move(by int64) {
 	l.undo(-by)
 }
 
-// mostUndone bounds Undone. Of epochs that are further ahead the store's hashes have a chance to end before they come.
+// mostUndone bounds Undone. Of epochs that are further ahead the store's hashes have a chance to
+// end before they come.
 const mostUndone = 8
 
 // undo notes that so many epochs lie ahead again, and that all must be sent anew.
@@ -179,7 +191,8 @@ func (l *Ledger) undo(epochs int64) {
 	l.Redo |= Moved
 }
 
-// Forget notes that the store is another one, which has confirmed nothing. What is known of the others stays for their epochs.
+// Forget notes that the store is another one, which has confirmed nothing. What is known of the
+// others stays for their epochs.
 func (l *Ledger) Forget() {
 	l.kept, l.final, l.Undone = math.MaxUint32, 0, 0
 	l.Redo = l.Redo&^Moved | Unconfirmed
@@ -195,8 +208,9 @@ func (l *Ledger) unconfirm() {
 	}
 }
 
-// Send returns the count of an epoch as it is about to be told to the store. Where that is less than the store had confirmed, it has for certain
-// only what it is told now: whether the message arrives may never be known.
+// Send returns the count of an epoch as it is about to be told to the store. Where that is less
+// than the store had confirmed, it has for certain only what it is told now: whether the message
+// arrives may never be known.
 func (l *Ledger) Send(epoch int64) (c Count, ok bool) {
 	if c, ok = l.At(epoch); ok && c.Own < c.Acked {
 		c.Acked = c.Own
@@ -206,11 +220,14 @@ func (l *Ledger) Send(epoch int64) (c Count, ok bool) {
 	return c, ok
 }
 
-// Settle notes the store's answer for one epoch: it holds mine as this node's total and sum as everybody's, and held was this node's total
-// before the message. A held below what was confirmed means that the store has forgotten; what is known of the others is then kept for
-// the rest of that epoch, as they too may have to send again. Where mine is below it too, nothing was sent that would have put that right, and the sum is
-// not believed: what it has of this node may be more than mine. early says that the other nodes may not have followed the last step of the clock yet:
-// until they have, too, what is known is kept. final says that nobody adds to the epoch any more. ok is false where the epoch is no longer held.
+// Settle notes the store's answer for one epoch: it holds mine as this node's total and sum as
+// everybody's, and held was this node's total before the message. A held below what was confirmed
+// means that the store has forgotten; what is known of the others is then kept for the rest of that
+// epoch, as they too may have to send again. Where mine is below it too, nothing was sent that
+// would have put that right, and the sum is not believed: what it has of this node may be more than
+// mine. early says that the other nodes may not have followed the last step of the clock yet: until
+// they have, too, what is known is kept. final says that nobody adds to the epoch any more. ok is
+// false where the epoch is no longer held.
 func (l *Ledger) Settle(epoch, held, mine, sum int64, early, final bool) (r Report, forgot, ok bool) {
 	c, ok := l.At(epoch)
 	if !ok {
@@ -264,11 +281,12 @@ func (l *Ledger) Unsent(live int) (sum int64) {
 	return sum
 }
 
-// isKept reports that the store forgot one of the two newest epochs, and that what was known of it is kept.
+// isKept reports that the store forgot one of the two newest epochs, and that what was known of it
+// is kept.
 func (l *Ledger) isKept() bool { return l.kept&3 != 0 }
 
-// holds says what stands in the epochs that are live when epoch is the current one: totals that this node reported or will
-// report, and totals of the others.
+// holds says what stands in the epochs that are live when epoch is the current one: totals that
+// this node reported or will report, and totals of the others.
 func (l *Ledger) holds(epoch int64, live int) (own, elsewhere bool) {
 	passed := max(0, epoch-l.Epoch)
 	for age := int64(0); age <= int64(live)-passed; age++ {
@@ -286,8 +304,9 @@ func (l *Ledger) isEmpty() bool {
 	return !own && !elsewhere
 }
 
-// giveBack lowers what was spent in an epoch. Where that is less than n, the rest was charged to the epoch after it, by a request
-// that was late. An epoch after the current one was moved by a step of the clock, and is the current one.
+// giveBack lowers what was spent in an epoch. Where that is less than n, the rest was charged to
+// the epoch after it, by a request that was late. An epoch after the current one was moved by a
+// step of the clock, and is the current one.
 func (l *Ledger) giveBack(epoch, n int64) {
 	for epoch = min(epoch, l.Epoch); n > 0 && epoch <= l.Epoch; epoch++ {
 		c, ok := l.At(epoch)
@@ -301,7 +320,8 @@ func (l *Ledger) giveBack(epoch, n int64) {
 	}
 }
 
-// older are the counts of the epochs before the last two, the newest first: in 32 bits each, or in 64 once one of them needs it. nil holds none.
+// older are the counts of the epochs before the last two, the newest first: in 32 bits each, or in
+// 64 once one of them needs it. nil holds none.
 type older struct {
 	packed []packedCount
 	wide   *[]Count // instead of what is in packed

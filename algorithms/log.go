@@ -2,11 +2,12 @@ package algorithms
 
 import "time"
 
-// A LogState is what a sliding log remembers of one key. The zero value is a key never seen. Its owner locks.
+// A LogState is what a sliding log remembers of one key. The zero value is a key never seen. Its
+// owner locks.
 type LogState struct {
 	ledger Ledger
-	// hits[head:] are the instants at which this node admitted something in the window that ends at last, oldest first. units is how much,
-	// where that was not 1, and own the sum.
+	// hits[head:] are the instants at which this node admitted something in the window that ends at
+	// last, oldest first. units is how much, where that was not 1, and own the sum.
 	hits  []int64
 	units map[int64]int64
 	head  int
@@ -16,7 +17,8 @@ type LogState struct {
 	elsewhere *sixteenths
 }
 
-// log is the machine of SlidingLog. The ledger doesn't decide; it is what the sync sends and learns.
+// log is the machine of SlidingLog. The ledger doesn't decide; it is what the sync sends and
+// learns.
 type log struct{}
 
 // Take asks for n units.
@@ -167,8 +169,9 @@ func (s *LogState) used(window int64) int64 {
 	return addSat(s.own, others.total())
 }
 
-// advance drops what has left the window at now, and returns by how much now is behind the state where it is late. After a step of the clock what was
-// admitted in the future counts as admitted now.
+// advance drops what has left the window at now, and returns by how much now is behind the state
+// where it is late. After a step of the clock what was admitted in the future counts as admitted
+// now.
 func (s *LogState) advance(now, window int64) (late int64) {
 	if now < s.last {
 		if behind := since(s.last, now); behind <= uint64(lateness(window)) {
@@ -221,8 +224,9 @@ func (s *LogState) add(n int64) {
 	s.push(s.last, n)
 }
 
-// push logs n units at an instant that is not before any other. Before it lets the log grow it uses the room that the dropped ones left, where that is
-// worth the copying. It grows by half, and so has room for less than twice what is in it.
+// push logs n units at an instant that is not before any other. Before it lets the log grow it uses
+// the room that the dropped ones left, where that is worth the copying. It grows by half, and so
+// has room for less than twice what is in it.
 func (s *LogState) push(at, n int64) {
 	if i := len(s.hits) - 1; i >= s.head && s.hits[i] == at {
 		s.setUnits(i, addSat(s.unitsOf(i), n))
@@ -257,8 +261,9 @@ func (s *LogState) dropOldest(n int64) {
 	}
 }
 
-// remove takes n units from what was logged at the instant taken. Where nothing was, the request was late and stands just
-// after it, or the clock has stepped back and it stands before. What has left the window by then is not taken from what came after it.
+// remove takes n units from what was logged at the instant taken. Where nothing was, the request
+// was late and stands just after it, or the clock has stepped back and it stands before. What has
+// left the window by then is not taken from what came after it.
 func (s *LogState) remove(taken, n, window int64) {
 	if taken < s.last && since(s.last, taken) >= uint64(window) {
 		return
@@ -309,7 +314,8 @@ func (s *LogState) counts(now, window int64) bool {
 	return others.total() > 0
 }
 
-// shrink gives memory back when half of it is empty: a log has room for less than twice what is in it, beyond the first few.
+// shrink gives memory back when half of it is empty: a log has room for less than twice what is in
+// it, beyond the first few.
 func (s *LogState) shrink() {
 	const small = 16
 	if left := len(s.hits) - s.head; cap(s.hits) > small && left < cap(s.hits)/2 {

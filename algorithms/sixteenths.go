@@ -1,7 +1,8 @@
 package algorithms
 
-// sixteenths are the units that were spent elsewhere, by slices of a sixteenth of the window: n[age] in the slice age before newest. A slice can be
-// negative: what was given back lowers the slices before it, the newest first.
+// sixteenths are the units that were spent elsewhere, by slices of a sixteenth of the window:
+// n[age] in the slice age before newest. A slice can be negative: what was given back lowers the
+// slices before it, the newest first.
 type sixteenths struct {
 	newest int64
 	n      [slicesHeld]int64
@@ -27,7 +28,8 @@ func (s *LogState) addElsewhere(ago, n, window int64) {
 	s.elsewhere.n[age] = addSat(s.elsewhere.n[age], n)
 }
 
-// advance makes slice the newest. Slices that are newer, after a step of the clock, are put into it.
+// advance makes slice the newest. Slices that are newer, after a step of the clock, are put into
+// it.
 func (e *sixteenths) advance(slice int64) {
 	ahead := slice - e.newest
 	switch {
@@ -61,7 +63,8 @@ func sumOf(ns []int64) (sum int64) {
 // sliceOf is the length of a slice.
 func sliceOf(window int64) int64 { return (window + 15) / 16 }
 
-// A fade is how the units of others leave the window: left[age] are those that count while the slices up to age are in it.
+// A fade is how the units of others leave the window: left[age] are those that count while the
+// slices up to age are in it.
 type fade struct {
 	left [slicesHeld]int64
 	// oldest is the age of the oldest slice in the window, -1 where there is none.

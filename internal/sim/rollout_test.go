@@ -11,10 +11,12 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
+var drainingKinds = []string{"token_bucket", "gcra", "leaky_bucket"}
+
 // Whatever the nodes' parameters are and whatever happens, little more is admitted than by the most generous of them from one store, and
 // not much less than by the least generous.
 func TestNodesOfARolloutShareWhatTheyCount(t *testing.T) {
-	for kind := range bucketKinds(0) {
+	for _, kind := range drainingKinds {
 		for i, r := range Rollouts(kind) {
 			most, least := r.Within(uint64(i))
 			within(t, kind+": "+r.Name+": admitted, as a part of what the most generous parameters admit", most, 0, 1.05)
@@ -34,9 +36,8 @@ type history struct {
 
 // drawHistory makes one. Requests come at up to three times the highest limit, with pauses.
 func drawHistory(t *rapid.T, mixed bool) *history {
-	kinds := []string{"token_bucket", "gcra", "leaky_bucket"}
 	h := &history{window: rapid.SampledFrom([]time.Duration{5 * sec, 20 * sec, 60 * sec}).Draw(t, "window")}
-	of := bucketKinds(h.window)[rapid.SampledFrom(kinds).Draw(t, "kind")]
+	of := bucketsOf(rapid.SampledFrom(drainingKinds).Draw(t, "kind"), h.window)
 	limit, size := rapid.Int64Range(1, 120), rapid.Int64Range(5, 200)
 	h.Buckets = Buckets{Model: Shipped, Rate: sec / 5, Nodes: 3, Latency: near, Seed: rapid.Uint64Range(0, 1000).Draw(t, "seed")}
 	for i := range 3 {
@@ -44,7 +45,7 @@ func drawHistory(t *rapid.T, mixed bool) *history {
 		if !mixed && i > 0 {
 			l, s = h.limits[0], h.sizes[0]
 		}
-		h.limits, h.sizes, h.of = append(h.limits, l), append(h.sizes, s), append(h.of, of(l, s))
+		h.limits, h.sizes, h.of = append(h.limits, l), append(h.sizes, s), append(h.of, of(bucketSize{l, s}))
 		h.Each = append(h.Each, Parameters{Algorithm: h.of[i]})
 		if mixed {
 			h.Each[i].Rate = rapid.SampledFrom([]time.Duration{sec / 10, sec / 5, sec}).Draw(t, "rate")
@@ -211,8 +212,8 @@ func TestWhatStandsInABucketIsNotForgotten(t *testing.T) {
 		"the other is reloaded":           func(sc *Buckets) { sc.Reloads = []Reload{{1, 400 * sec, sc.Each[1]}} },
 		"the other has another sync_rate": func(sc *Buckets) { sc.Each[1].Rate = 150 * sec },
 	} {
-		for kind, of := range bucketKinds(60 * sec) {
-			sc := Buckets{Algorithm: of(1, 200), Model: Shipped, Rate: sec / 5, Nodes: 3, Latency: near, Each: make([]Parameters, 3), Load: Load{
+		for _, kind := range drainingKinds {
+			sc := Buckets{Algorithm: bucketsOf(kind, 60*sec)(bucketSize{1, 200}), Model: Shipped, Rate: sec / 5, Nodes: 3, Latency: near, Each: make([]Parameters, 3), Load: Load{
 				{For: 5 * sec, Rate: 2}, // all know the key
 				{For: 10 * sec},
 				{For: 15 * sec, Rate: 10, To: only(0)},  // some 150 in a burst

@@ -1,7 +1,8 @@
 package table
 
-// compact gives memory back after a flood: in shards that are nearly empty it moves the keys to the front and lets the places behind them go. Like each
-// it does little under a lock and goes from shard to shard. The caller holds t.walking.
+// compact gives memory back after a flood: in shards that are nearly empty it moves the keys to the
+// front and lets the places behind them go. Like each it does little under a lock and goes from
+// shard to shard. The caller holds t.walking.
 func (t *Table[S]) compact() {
 	var moves [shardCount]move
 	for s := range t.shards {
@@ -31,14 +32,15 @@ func (sh *shard[S]) sparse() bool {
 	return size > 0 && (size > 2*chunkSize || sh.index.n == 0) && sh.index.n*8 <= size
 }
 
-// move is how far a shard has come: of the places before next, those without a key are all in its list of free ones.
+// move is how far a shard has come: of the places before next, those without a key are all in its
+// list of free ones.
 type move struct {
 	next uint32
 	ends bool
 }
 
-// move looks at a few places from both ends, and moves keys from the last to the first that are free. Requests come in between and may take places or free
-// them.
+// move looks at a few places from both ends, and moves keys from the last to the first that are
+// free. Requests come in between and may take places or free them.
 func (t *Table[S]) move(sh *shard[S], m *move) {
 	sh.forgetFree(m.next)
 	for range walk {
@@ -67,7 +69,8 @@ func (t *Table[S]) move(sh *shard[S], m *move) {
 	sh.chunks, sh.traffic = sh.chunks[:chunks], sh.traffic[:chunks]
 }
 
-// forgetFree leaves only the places before next in the list of free ones. Those behind are come across.
+// forgetFree leaves only the places before next in the list of free ones. Those behind are come
+// across.
 func (sh *shard[S]) forgetFree(next uint32) {
 	left := sh.free[:0]
 	if next == 0 {
@@ -82,7 +85,8 @@ func (sh *shard[S]) forgetFree(next uint32) {
 	sh.free = left
 }
 
-// relocate gives a key another place, which is free, with all that is known of its exchanges. What is due stays due.
+// relocate gives a key another place, which is free, with all that is known of its exchanges. What
+// is due stays due.
 func (t *Table[S]) relocate(sh *shard[S], from, to uint32) {
 	old := sh.at(from)
 	sh.index.rename(old.key, from, to)
@@ -102,7 +106,8 @@ func (t *Table[S]) relocate(sh *shard[S], from, to uint32) {
 	}
 }
 
-// fit ends a move: index and lists become as small as what they hold, and lists name no place behind the last.
+// fit ends a move: index and lists become as small as what they hold, and lists name no place
+// behind the last.
 func (sh *shard[S]) fit() {
 	sh.index.fit()
 	for _, list := range []*[]uint32{&sh.touched, &sh.due, &sh.hurried} {

@@ -8,8 +8,9 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// flags of an entry. touched and hurried belong to the place, not to the key: they say that a list names it. A list may name it more than once, and
-// places that have gone or that are not flagged any more: those are passed over.
+// flags of an entry. touched and hurried belong to the place, not to the key: they say that a list
+// names it. A list may name it more than once, and places that have gone or that are not flagged
+// any more: those are passed over.
 const (
 	touched uint8 = 1 << iota
 	hurried
@@ -24,17 +25,22 @@ const (
 const (
 	// pause is the least time between two early exchanges of one key.
 	pause = 5 * time.Millisecond
-	// share of what a key has left, by the estimate, that may be unsent before it is exchanged early: 1/share.
+	// share of what a key has left, by the estimate, that may be unsent before it is exchanged
+	// early: 1/share.
 	share = 8
-	// grain is the part of a limit, 1/grain, below which what all nodes have unsent, by the estimate, is worth no early exchange. Without it a
-	// client at its limit would cause one for each request that is admitted.
+	// grain is the part of a limit, 1/grain, below which what all nodes have unsent, by the
+	// estimate, is worth no early exchange. Without it a client at its limit would cause one for
+	// each request that is admitted.
 	grain = 64
-	// refresh is how often in an interval a key at its limit may be exchanged only to hear what the others did.
+	// refresh is how often in an interval a key at its limit may be exchanged only to hear what the
+	// others did.
 	refresh = 8
-	// memory is how many attempts on this node the estimate of its share goes by at least, where there were so many: what is older counts half as
-	// much with each exchange. With fewer, chance makes a node that sees little of a client take its share for a fraction of what it is.
+	// memory is how many attempts on this node the estimate of its share goes by at least, where
+	// there were so many: what is older counts half as much with each exchange. With fewer, chance
+	// makes a node that sees little of a client take its share for a fraction of what it is.
 	memory = 32
-	// heard is how long after a step of the store's clock all nodes have noticed. An interval later they have sent what they hold once more.
+	// heard is how long after a step of the store's clock all nodes have noticed. An interval later
+	// they have sent what they hold once more.
 	heard = 3 * time.Second
 	// maxScale bounds the estimate of how much more than this node all nodes take in.
 	maxScale = 1000
@@ -60,16 +66,19 @@ type Message struct {
 	// Epoch and its length.
 	Epoch int64
 	Span  time.Duration
-	// Total and Attempts are this node's, in all, for the epoch. Push is false where the store has them already.
+	// Total and Attempts are this node's, in all, for the epoch. Push is false where the store has
+	// them already.
 	Total    int64
 	Attempts int64
 	Push     bool
 
 	// Unsent is the part of Total that the store doesn't have and that still stands in a bucket.
 	Unsent int64
-	// Bucket says that this is the message of a bucket's current epoch, which speaks for the key: those of its other epochs follow.
-	// Only then are there a Level, which is the fill as this node knows it, a Drain, which is what flows out in requests per
-	// millisecond, and Resend, which says that the store may have lost something and that the level is to count where it is higher.
+	// Bucket says that this is the message of a bucket's current epoch, which speaks for the key:
+	// those of its other epochs follow. Only then are there a Level, which is the fill as this node
+	// knows it, a Drain, which is what flows out in requests per millisecond, and Resend, which
+	// says that the store may have lost something and that the level is to count where it is
+	// higher.
 	Bucket bool
 	Level  float64
 	Drain  float64
@@ -85,7 +94,8 @@ type Answer struct {
 	Held int64
 	// Sum and SumAttempts are those of all nodes, after it.
 	Sum, SumAttempts int64
-	// Seen is the fill of the bucket before the message, drained until then. Known says that the store has one.
+	// Seen is the fill of the bucket before the message, drained until then. Known says that the
+	// store has one.
 	Seen  float64
 	Known bool
 	// Failed says that the store could not do this one; it goes again.
@@ -133,7 +143,8 @@ func (b *Background) retryOfEstimate(e *exchange, now int64, retry time.Duration
 	return max(time.Second, min(retry, b.Rate-time.Duration(now-e.at)))
 }
 
-// pressing says whether a key should not wait for its turn: nobody has told of it lately, or what is unsent is much of what is left.
+// pressing says whether a key should not wait for its turn: nobody has told of it lately, or what
+// is unsent is much of what is left.
 func (b *Background) pressing(e *exchange, l *algorithms.Ledger, live int, remaining, now int64) bool {
 	if !l.Settled {
 		return true
@@ -151,15 +162,16 @@ func (b *Background) pressing(e *exchange, l *algorithms.Ledger, live int, remai
 	return unseen > 0 && unseen*share >= float64(remaining) && unseen*grain >= b.size
 }
 
-// stale says that a key is at its limit and so much may have flowed in since the last exchange that others may have taken a grain of it. To ask is worth
-// less than to tell: where other keys of the shard wait to be told of, this one has to as well.
+// stale says that a key is at its limit and so much may have flowed in since the last exchange that
+// others may have taken a grain of it. To ask is worth less than to tell: where other keys of the
+// shard wait to be told of, this one has to as well.
 func (b *Background) stale(e *exchange, remaining, now int64) bool {
 	return e.scale > 1 && now-e.at >= b.refresh && float64(remaining)*grain <= b.size
 }
 
 // pending estimates what others have spent that this node can't see yet: for each unit of its own
-// that it has not sent, and each that it sent while theirs were in flight, as many more as its share
-// of the attempts makes likely.
+// that it has not sent, and each that it sent while theirs were in flight, as many more as its
+// share of the attempts makes likely.
 func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, live int) int64 {
 	if e.scale <= 1 || !l.Settled {
 		return 0
@@ -170,14 +182,15 @@ func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, live int) int64 {
 	return int64(math.Ceil((float64(e.scale) - 1) * (float64(l.Unsent(live)) + float64(e.half))))
 }
 
-// SetLost says of which shards the store can't be reached, a bit each: estimates for their keys stop. A key's shard is the lowest six bits of its ID's first
-// byte.
+// SetLost says of which shards the store can't be reached, a bit each: estimates for their keys
+// stop. A key's shard is the lowest six bits of its ID's first byte.
 func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
 
 // Urgent says whether there are keys that should not wait.
 func (t *Table[S]) Urgent() bool { return t.urgent.Load() != 0 }
 
-// Tick makes what was touched until now due, so that keys touched over and over don't hold up the rest.
+// Tick makes what was touched until now due, so that keys touched over and over don't hold up the
+// rest.
 func (t *Table[S]) Tick() {
 	for s := range t.shards {
 		sh := &t.shards[s]
@@ -188,8 +201,9 @@ func (t *Table[S]) Tick() {
 	}
 }
 
-// Drain takes keys out, until there are about most messages, and appends these to dst: the keys that are due, or the urgent ones. Each message must
-// come back through Settle or Fail; until then its key has no other. now is the caller's clock.
+// Drain takes keys out, until there are about most messages, and appends these to dst: the keys
+// that are due, or the urgent ones. Each message must come back through Settle or Fail; until then
+// its key has no other. now is the caller's clock.
 func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Message {
 	b := t.background.Load()
 	if b == nil || b.Rate == 0 || b.Charges {
@@ -300,9 +314,9 @@ func (t *Table[S]) messages(b *Background, e entry[S], now int64, brief bool, ds
 	return dst
 }
 
-// fill adds what the messages of a key say of its bucket. No more counts as unsent than can still stand there, and what flows out in
-// two intervals: so much is usual between two exchanges. All that a node has admitted that was cut off for long would lock
-// everybody out when it comes back.
+// fill adds what the messages of a key say of its bucket. No more counts as unsent than can still
+// stand there, and what flows out in two intervals: so much is usual between two exchanges. All
+// that a node has admitted that was cut off for long would lock everybody out when it comes back.
 func (t *Table[S]) fill(b *Background, e entry[S], l *algorithms.Ledger, now int64, messages []Message) {
 	m := &messages[0]
 	m.Level, m.Drain = t.machine.Level(&e.state, b.limit, now), b.drain
@@ -324,7 +338,8 @@ func (t *Table[S]) fill(b *Background, e entry[S], l *algorithms.Ledger, now int
 	}
 }
 
-// Settle absorbs answers; those of one key stand together. It reports whether the store has forgotten something that it had confirmed.
+// Settle absorbs answers; those of one key stand together. It reports whether the store has
+// forgotten something that it had confirmed.
 func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 	b := t.background.Load()
 	if b == nil {
@@ -411,8 +426,9 @@ func (t *Table[S]) settle(b *Background, e entry[S], now int64, answers []Answer
 	return forgot
 }
 
-// learnScale works out K from the attempts here and everywhere, in this exchange and those before. Where there was none lately, what others
-// did came over a longer time than what this node did, and says nothing of its share.
+// learnScale works out K from the attempts here and everywhere, in this exchange and those before.
+// Where there was none lately, what others did came over a longer time than what this node did, and
+// says nothing of its share.
 func (e *exchange) learnScale(a *Answer, lately bool) {
 	mine, all := uint32(a.Attempts), satAdd32(0, a.SumAttempts)
 	if mine < e.attempts || all < e.all { // a new epoch
@@ -435,8 +451,9 @@ func (e *exchange) learnScale(a *Answer, lately bool) {
 	}
 }
 
-// Learn absorbs what a store that decides by itself says of a key, so that this node can go on when the store is lost. all reports
-// give the total of all nodes in place of Elsewhere. Of a machine that is Chargeable they replace what the store said before.
+// Learn absorbs what a store that decides by itself says of a key, so that this node can go on when
+// the store is lost. all reports give the total of all nodes in place of Elsewhere. Of a machine
+// that is Chargeable they replace what the store said before.
 func (t *Table[S]) Learn(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
 	sh := t.shard(key)
 	sh.mu.Lock()
@@ -487,7 +504,8 @@ func (t *Table[S]) Fail(messages []Message) {
 	}
 }
 
-// Resend has all live totals sent again, at the pace of the exchanges: the store has forgotten, or it is another one.
+// Resend has all live totals sent again, at the pace of the exchanges: the store has forgotten, or
+// it is another one.
 func (t *Table[S]) Resend() {
 	b := t.background.Load()
 	if b == nil || b.Rate == 0 {
@@ -505,7 +523,8 @@ func (t *Table[S]) Resend() {
 	})
 }
 
-// Adopt prepares for another store: nothing in it is confirmed, and what the last one told of others stays.
+// Adopt prepares for another store: nothing in it is confirmed, and what the last one told of
+// others stays.
 func (t *Table[S]) Adopt() {
 	b := t.background.Load()
 	if b == nil {
@@ -531,8 +550,9 @@ func (t *Table[S]) Offset() time.Duration { return time.Duration(t.offset.Load()
 // clock is a caller's clock in the table's time.
 func (t *Table[S]) clock(now int64) int64 { return now + t.offset.Load()&^1 }
 
-// SetOffset changes it, to a nanosecond or two. Where shift is set the clock has taken a step, and all that is stored moves with it: each key when a request
-// comes for it, and by the end of SetOffset all. now is the caller's clock.
+// SetOffset changes it, to a nanosecond or two. Where shift is set the clock has taken a step, and
+// all that is stored moves with it: each key when a request comes for it, and by the end of
+// SetOffset all. now is the caller's clock.
 func (t *Table[S]) SetOffset(now int64, offset time.Duration, shift bool) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
@@ -549,8 +569,8 @@ func (t *Table[S]) SetOffset(now int64, offset time.Duration, shift bool) {
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.follow(sh, b.limit, i, t.clock(now), t.offset.Load()) })
 }
 
-// follow is shared for what goes by the clock: a state that has not followed its last step does so first. now is in the table's time, which is offset
-// ahead of the caller's.
+// follow is shared for what goes by the clock: a state that has not followed its last step does so
+// first. now is in the table's time, which is offset ahead of the caller's.
 func (t *Table[S]) follow(sh *shard[S], l algorithms.Limit, i uint32, now, offset int64) entry[S] {
 	e := t.shared(sh, i)
 	if e.flags&odd == parity(offset) {
@@ -581,7 +601,8 @@ func parity(offset int64) uint8 { return uint8(offset&1) * odd }
 // Totals are sums over all keys of what a decision can still use.
 type Totals struct {
 	Keys int
-	// Own was counted here and Elsewhere on other nodes; Unsent is the part of Own that the store doesn't have.
+	// Own was counted here and Elsewhere on other nodes; Unsent is the part of Own that the store
+	// doesn't have.
 	Own, Elsewhere, Unsent int64
 }
 

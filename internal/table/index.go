@@ -1,7 +1,8 @@
 package table
 
-// An index finds the place of a key in its shard: open addressing with a word a place, which is its tag, the low half of the key's
-// first half, and above which place, plus one. A look-up reads one cache line where a Go map reads three; its owner locks.
+// An index finds the place of a key in its shard: open addressing with a word a place, which is its
+// tag, the low half of the key's first half, and above which place, plus one. A look-up reads one
+// cache line where a Go map reads three; its owner locks.
 type index struct {
 	words []uint64 // a power of two of them, at most seven eighths used
 	n     int
@@ -71,7 +72,8 @@ func (x *index) put(word uint64) {
 	x.words[at] = word
 }
 
-// remove takes a key that is there out, and closes the gap: no word may stand behind an empty one that begins its search.
+// remove takes a key that is there out, and closes the gap: no word may stand behind an empty one
+// that begins its search.
 func (x *index) remove(key Key, place uint32) {
 	mask := uint32(len(x.words) - 1)
 	gap := x.at(wordOf(key, place))

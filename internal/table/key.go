@@ -5,7 +5,8 @@ import (
 	"hash/maphash"
 )
 
-// A Key finds a counter in this process: 128 bits under seeds of its own, so that nobody outside can choose two that meet.
+// A Key finds a counter in this process: 128 bits under seeds of its own, so that nobody outside
+// can choose two that meet.
 type Key [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
@@ -15,7 +16,8 @@ func KeyOf(raw []byte) Key {
 	return Key{maphash.Bytes(seeds[0], raw), maphash.Bytes(seeds[1], raw)}
 }
 
-// An ID names a key to other nodes: the first 128 bits of its SHA-256, the same everywhere. It holds no byte that a client sent.
+// An ID names a key to other nodes: the first 128 bits of its SHA-256, the same everywhere. It
+// holds no byte that a client sent.
 type ID [16]byte
 
 // IDOf hashes the bytes of a key. It is computed once, when the key enters a table.

@@ -11,11 +11,13 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// A Saved is what keys had spent, by their IDs: what outlives a process. To the process that takes it up it is spent elsewhere.
+// A Saved is what keys had spent, by their IDs: what outlives a process. To the process that takes
+// it up it is spent elsewhere.
 type Saved map[ID][]algorithms.Report
 
-// resume holds what an earlier process saved until the keys come back: only their IDs were kept, and where a key belongs in this process
-// is known when a request brings it. It is in parts with a lock each, so that no request waits for a walk over all of it.
+// resume holds what an earlier process saved until the keys come back: only their IDs were kept,
+// and where a key belongs in this process is known when a request brings it. It is in parts with a
+// lock each, so that no request waits for a walk over all of it.
 type resume struct {
 	saved atomic.Pointer[savedParts] // nil where nothing is left
 }
@@ -66,7 +68,8 @@ func (r *resume) take(id ID) (reports []algorithms.Report, epoch int64) {
 	return reports, all.epoch
 }
 
-// Save returns what all keys have spent that a decision can still use. A log keeps no more of its hits than their number per window.
+// Save returns what all keys have spent that a decision can still use. A log keeps no more of its
+// hits than their number per window.
 func (t *Table[S]) Save(now int64) Saved {
 	b := t.background.Load()
 	if b == nil {
@@ -85,7 +88,8 @@ func (t *Table[S]) Save(now int64) Saved {
 	return saved
 }
 
-// fewSaved is what is read under one hold of a lock. It is used over and over, so that nothing is allocated meanwhile.
+// fewSaved is what is read under one hold of a lock. It is used over and over, so that nothing is
+// allocated meanwhile.
 type fewSaved struct {
 	ids     []ID
 	begins  []int
@@ -133,8 +137,8 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 }
 
 // Resume takes up what an earlier process saved of a limit. It replaces what was not taken up of an
-// earlier Resume. Keys that are in the table already, because requests came first, take up theirs at
-// once. It returns of how many keys a decision can still use what was saved.
+// earlier Resume. Keys that are in the table already, because requests came first, take up theirs
+// at once. It returns of how many keys a decision can still use what was saved.
 func (t *Table[S]) Resume(p algorithms.Params, now int64, saved Saved) int {
 	t.walking.Lock()
 	defer t.walking.Unlock()
@@ -146,8 +150,8 @@ func (t *Table[S]) Resume(p algorithms.Params, now int64, saved Saved) int {
 	return left
 }
 
-// restore brings saved counts of a key back, if there are any. What this node had admitted itself is
-// its own again, so that it is sent: the other nodes send theirs.
+// restore brings saved counts of a key back, if there are any. What this node had admitted itself
+// is its own again, so that it is sent: the other nodes send theirs.
 func (t *Table[S]) restore(s *S, l algorithms.Limit, now int64, id ID) bool {
 	reports, epoch := t.resume.take(id)
 	if reports == nil {
@@ -181,9 +185,10 @@ func scaleOf(l algorithms.Limit, span, now int64) scale {
 	}
 }
 
-// renumber brings what was saved to the epochs of now. The clock may have been set back since: then all that is held moves there, as in a ledger, and
-// nobody waits for a time that may never come. And what is in a bucket may take longer to drain than its epochs count: then its level, which is all that
-// decides, stands for itself.
+// renumber brings what was saved to the epochs of now. The clock may have been set back since: then
+// all that is held moves there, as in a ledger, and nobody waits for a time that may never come.
+// And what is in a bucket may take longer to drain than its epochs count: then its level, which is
+// all that decides, stands for itself.
 func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 	newest := int64(math.MinInt64)
 	for _, r := range reports {
@@ -210,7 +215,8 @@ func (n scale) matters(r algorithms.Report) bool {
 	return r.Epoch >= n.epoch-n.live && r.Epoch <= n.epoch
 }
 
-// prune drops the keys of an earlier Resume that have not come back in time: nothing they had spent counts any more. It returns how many are left.
+// prune drops the keys of an earlier Resume that have not come back in time: nothing they had spent
+// counts any more. It returns how many are left.
 func (t *Table[S]) prune(l algorithms.Limit, now int64) (left int) {
 	all := t.resume.saved.Load()
 	if all == nil {

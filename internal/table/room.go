@@ -2,8 +2,9 @@ package table
 
 import "github.com/caddy-tide/ratelimit/algorithms"
 
-// Room returns how many units of a key are left at now, and spends none. A key that was never seen gets a place; ok is false
-// where the table is full and has none. raw is the bytes of which key is KeyOf; it is not kept.
+// Room returns how many units of a key are left at now, and spends none. A key that was never seen
+// gets a place; ok is false where the table is full and has none. raw is the bytes of which key is
+// KeyOf; it is not kept.
 func (t *Table[S]) Room(l algorithms.Limit, key Key, raw []byte, now int64) (left int64, ok bool) {
 	sh := t.shard(key)
 	sh.mu.Lock()

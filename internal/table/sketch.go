@@ -21,7 +21,8 @@ const (
 // so no key gets more than its limit; keys that share all their cells with busy ones get less. The
 // more cells a row has for each busy key, the rarer that is.
 //
-// Source: Cormode and Muthukrishnan, An Improved Data Stream Summary: The Count-Min Sketch and its Applications, 2005.
+// Source: Cormode and Muthukrishnan, An Improved Data Stream Summary: The Count-Min Sketch and its
+// Applications, 2005.
 //
 // A word packs as many cells as the limit leaves room for, two counts each:
 //
@@ -105,8 +106,8 @@ func cellsFor(limit int64) uint64 {
 	return 1
 }
 
-// suits reports whether the sketch is not given back, and its counts can tell a limit from one more,
-// as far as any can.
+// suits reports whether the sketch is not given back, and its counts can tell a limit from one
+// more, as far as any can.
 func (s *sketch) suits(l algorithms.Limit) bool {
 	return s.last.Load() != retired && s.cells <= cellsFor(limitIn(l, s.window))
 }
@@ -172,8 +173,8 @@ const countAll = 1 << 40
 // window is the machine that decides by two counters.
 var window = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)
 
-// state is a key's two counters as those of a window under a limit. Late requests count at the start
-// of their epoch.
+// state is a key's two counters as those of a window under a limit. Late requests count at the
+// start of their epoch.
 func (s *sketch) state(key Key, limit, epoch, now int64) (l algorithms.Limit, state algorithms.WindowState, at int64) {
 	l = algorithms.Limit{N: limit, Size: limit, Window: int64(s.window), History: 1}
 	at = max(now, epoch*int64(s.window))
@@ -256,7 +257,8 @@ func (s *sketch) add(key Key, epoch, n int64) {
 	}
 }
 
-// change adds to the count of a cell in an epoch. What is given back to an epoch that ends meanwhile stays spent.
+// change adds to the count of a cell in an epoch. What is given back to an epoch that ends
+// meanwhile stays spent.
 func (s *sketch) change(c cell, epoch, n int64) {
 	for {
 		old := c.word.Load()

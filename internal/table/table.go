@@ -1,8 +1,10 @@
-// Package table holds the counters of one limit: a state per key, in shards with a lock each. It bounds how many there are, drops the idle
-// ones, and keeps what has not been sent. It knows the algorithms and nothing of Redis or Caddy.
+// Package table holds the counters of one limit: a state per key, in shards with a lock each. It
+// bounds how many there are, drops the idle ones, and keeps what has not been sent. It knows the
+// algorithms and nothing of Redis or Caddy.
 //
-// No lock is held over a callback or I/O. A request takes one lock, its shard's, and within it one more in the moment when a full table
-// needs its sketch; only a walk over all keys holds another, its own.
+// No lock is held over a callback or I/O. A request takes one lock, its shard's, and within it one
+// more in the moment when a full table needs its sketch; only a walk over all keys holds another,
+// its own.
 package table
 
 import (
@@ -16,8 +18,8 @@ import (
 
 const (
 	shardCount = 64
-	// chunkSize is how many places are allocated together. 30 places of windows and the allocator's header fill one of its size classes; with
-	// 32 an eighth would be lost.
+	// chunkSize is how many places are allocated together. 30 places of windows and the allocator's
+	// header fill one of its size classes; with 32 an eighth would be lost.
 	chunkSize = 30
 	// walk is how many places are gone through under a shard's lock before it is let go.
 	walk = 128
@@ -33,8 +35,8 @@ type Table[S any] struct {
 	machine algorithms.Machine[S]
 	// background is what the latest configuration says; requests bring their own limits.
 	background atomic.Pointer[Background]
-	// offset is added to the clock of callers. Its lowest bit is no time, but changes with each step,
-	// so that one look tells both.
+	// offset is added to the clock of callers. Its lowest bit is no time, but changes with each
+	// step, so that one look tells both.
 	offset   atomic.Int64
 	overflow atomic.Pointer[sketch]
 	lost     atomic.Uint64
@@ -74,8 +76,8 @@ type Background struct {
 	Rate time.Duration
 	// Early exchanges keys before their turn when they are new or near their limit.
 	Early bool
-	// Lagging says that what others push is on average half an interval old when it is pulled, and that an estimate
-	// should count for it. Buckets drain in that time and don't need it.
+	// Lagging says that what others push is on average half an interval old when it is pulled, and
+	// that an estimate should count for it. Buckets drain in that time and don't need it.
 	Lagging bool
 	// Charges says that the store decides by itself and keeps no totals: what was decided here is
 	// taken out by Charges in place of Drain. The machine is Chargeable.
@@ -134,7 +136,8 @@ type place[S any] struct {
 	id    ID // last: requests don't read it
 }
 
-// entry is a place with what is known of its exchanges, which is nil in a table that is not exchanged: there it costs no memory.
+// entry is a place with what is known of its exchanges, which is nil in a table that is not
+// exchanged: there it costs no memory.
 type entry[S any] struct {
 	*place[S]
 	*exchange
@@ -192,9 +195,9 @@ type Taken struct {
 	sketch   uint32 // its number
 }
 
-// Take asks for n units of a key at now, under a limit that may differ from call to call. raw is the
-// bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial that is
-// Retry in any case.
+// Take asks for n units of a key at now, under a limit that may differ from call to call. raw is
+// the bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial
+// that is Retry in any case.
 func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, want algorithms.Want) (taken Taken) {
 	sh := t.shard(key)
 	sh.mu.Lock()
@@ -258,8 +261,8 @@ func (t *Table[S]) Penalize(l algorithms.Limit, key Key, taken Taken, n int64) {
 	}
 }
 
-// Leave frees the n slots in a queue of a client that went away at now while it waited for its turn.
-// It does nothing for kinds without a queue.
+// Leave frees the n slots in a queue of a client that went away at now while it waited for its
+// turn. It does nothing for kinds without a queue.
 func (t *Table[S]) Leave(l algorithms.Limit, key Key, taken Taken, now, n int64) {
 	queue, ok := t.machine.(algorithms.Leaver[S])
 	if !ok || taken.Overflow {
@@ -279,8 +282,9 @@ func (t *Table[S]) With(key Key, f func(*S)) {
 	}
 }
 
-// amend changes the total of a key after a Take. The key is exchanged in its turn: what is given back may have been sent, and no request may come any more.
-// at is when it was taken, in the table's present time: a step of the clock since has moved that along with all that is stored.
+// amend changes the total of a key after a Take. The key is exchanged in its turn: what is given
+// back may have been sent, and no request may come any more. at is when it was taken, in the
+// table's present time: a step of the clock since has moved that along with all that is stored.
 func (t *Table[S]) amend(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
 	b := t.background.Load()
 	sh := t.shard(key)
@@ -307,7 +311,8 @@ func (t *Table[S]) amend(l algorithms.Limit, key Key, taken Taken, f func(s *S, 
 	}
 }
 
-// Keys is how many keys have a counter of their own; Overflowed is how many decisions were made without one.
+// Keys is how many keys have a counter of their own; Overflowed is how many decisions were made
+// without one.
 func (t *Table[S]) Keys() int         { return int(t.keys.Load()) }
 func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
 
@@ -344,8 +349,9 @@ func (t *Table[S]) shared(sh *shard[S], i uint32) entry[S] {
 	return sh.at(i)
 }
 
-// enter gives a new key a counter, unless the table is full. now is the caller's clock. The shard's lock is held, and let go for the time the ID takes:
-// a long key must not stop others. false means full.
+// enter gives a new key a counter, unless the table is full. now is the caller's clock. The shard's
+// lock is held, and let go for the time the ID takes: a long key must not stop others. false means
+// full.
 func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, now int64) (uint32, bool) {
 	if t.keys.Load() >= t.maxKeys.Load() && !t.reclaim(sh, l, now) {
 		return 0, false
@@ -407,7 +413,8 @@ func (t *Table[S]) drop(sh *shard[S], i uint32) {
 	t.keys.Add(-1)
 }
 
-// reclaim looks at a few entries of a full table for one that is idle. Live counters are never evicted: that would be a bypass.
+// reclaim looks at a few entries of a full table for one that is idle. Live counters are never
+// evicted: that would be a bypass.
 func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
 	offset := t.offset.Load()
 	now += offset &^ 1
@@ -440,8 +447,9 @@ func (t *Table[S]) Sweep(now int64) {
 	t.release(now)
 }
 
-// each calls f for every key, under the lock of its shard, which is let go after every few. It goes from shard to shard each time: where one lock is
-// taken again as soon as it is let go, a request that waits for it is woken too late, over and over. The caller holds t.walking.
+// each calls f for every key, under the lock of its shard, which is let go after every few. It goes
+// from shard to shard each time: where one lock is taken again as soon as it is let go, a request
+// that waits for it is woken too late, over and over. The caller holds t.walking.
 func (t *Table[S]) each(f func(*shard[S], uint32, entry[S])) { t.eachFew(f, func() {}) }
 
 // eachFew is each that calls after without a lock, whenever one has been let go.

@@ -1,6 +1,7 @@
 package table
 
-// Unsent is what the store doesn't have yet, or no longer, of what a decision can still use: requests admitted here, and of how many keys.
+// Unsent is what the store doesn't have yet, or no longer, of what a decision can still use:
+// requests admitted here, and of how many keys.
 func (t *Table[S]) Unsent(now int64) (keys int, requests int64) {
 	b := t.background.Load()
 	if b == nil {
