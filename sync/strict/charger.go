@@ -32,7 +32,7 @@ func (c *Charger) Unavailable(id table.ID) error {
 	if c.limiter.closed.Load() {
 		return ErrClosed
 	}
-	return c.limiter.mute(id)
+	return c.limiter.unavailable(id)
 }
 
 // CallContext is the context of a call that a request waits for.
@@ -46,7 +46,7 @@ func (c *Charger) Failed(id table.ID, err error) error {
 	if c.limiter.closed.Load() {
 		return nil
 	}
-	c.limiter.fateOf(id, err)
+	c.limiter.resultOf(id, err)
 	if isLate(err) {
 		c.limiter.timeouts.Add(1)
 	}

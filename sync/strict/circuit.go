@@ -52,8 +52,8 @@ func (c *circuit) take(ctx context.Context) (end func()) {
 	}
 }
 
-// lost is nil while the circuit is closed.
-func (c *circuit) lost() error {
+// unavailable is why no call may be made, nil while the circuit is closed.
+func (c *circuit) unavailable() error {
 	if !c.down.Load() {
 		return nil
 	}
@@ -173,7 +173,7 @@ func (s *Limiter) probe(c *circuit, shard int) {
 		}
 	}
 	c.down.Store(false)
-	s.settle(c)
+	s.resumeAll(c)
 }
 
 // isLate says that no answer came in time, and nothing else of Redis.

@@ -34,7 +34,7 @@ func heldAt(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (n, 
 		if err != nil {
 			t.Fatal(err)
 		}
-		return rule.size() - o.rooms[0], o.at
+		return rule.size() - o.remaining[0], o.at
 	}
 }
 
@@ -93,8 +93,8 @@ func backlog(s *Limiter, zone string, key [16]byte) (n int64) {
 	s.mu.Unlock()
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if f := rs.flights[key]; f != nil {
-		for _, c := range f.pending {
+	if q := rs.queues[key]; q != nil {
+		for _, c := range q.pending {
 			n += int64(len(c))
 		}
 	}

@@ -34,8 +34,8 @@ type family struct {
 	decide, charge *redis.Script
 	// args are the arguments of a rule in both scripts.
 	args func(r Rule) []any
-	// decode fills in a verdict for the place-th request of a call, by the state in its reply.
-	decode func(r Rule, v *Verdict, o *outcome, state []int64, place int64)
+	// decode fills in a verdict for the request at a position, from 1, of a call, by the state in its reply.
+	decode func(r Rule, v *Verdict, o *outcome, state []int64, position int64)
 	// add combines a correction with others, and cut takes out what one call brings along. now is the
 	// latest known instant of Redis' clock: what has left the window by then is dropped.
 	add func(c corrections, r Rule, now int64, new correction) corrections

@@ -30,7 +30,7 @@ type Limiter struct {
 
 	// seq numbers the calls. It begins at the time, so that a client of a later process never repeats a number.
 	seq      atomic.Int64
-	pending  atomic.Int64 // keys that are parked
+	pending  atomic.Int64 // keys whose queue is suspended
 	circuits [ratesync.ShardCount]circuit
 	trips    atomic.Int64
 	timeouts atomic.Int64
@@ -93,7 +93,7 @@ type Grant struct {
 	id      [16]byte
 	at      int64
 	seq     int64
-	unit    int64 // from 1, 0 where the request was refused
+	unit    int64 // from 1, 0 where the request was denied
 }
 
 // Admitted says that a unit was spent in each limit.
@@ -107,7 +107,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		return dst, Grant{}, ErrClosed
 	}
 	c, _ := s.circuitOf(id)
-	if err := c.lost(); err != nil {
+	if err := c.unavailable(); err != nil {
 		return dst, Grant{}, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -139,20 +139,20 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		return dst, Grant{}, w.err
 	}
 	g := Grant{ruleset: rs, rules: rules, id: id, at: w.outcome.at, seq: w.outcome.seq}
-	if w.place <= w.outcome.granted {
-		g.unit = w.place
+	if w.position <= w.outcome.granted {
+		g.unit = w.position
 	}
-	return verdicts(rules, w.outcome, w.place, dst), g, nil
+	return verdicts(rules, w.outcome, w.position, dst), g, nil
 }
 
-// Return gives back what a Take got, because another zone refuses the request. It doesn't wait for Redis; Close does.
+// Return gives back what a Take got, because another zone denies the request. It doesn't wait for Redis; Close does.
 func (s *Limiter) Return(g Grant) {
 	if g.unit > 0 {
 		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit})
 	}
 }
 
-// Charge spends a unit of a refused request, as a penalty at the instant of the refusal: windows count it, buckets fill at most to the brim, a
+// Charge spends a unit of a denied request, as a penalty at the instant of the denial: windows count it, buckets fill at most to the brim, a
 // log keeps at most limit entries. It doesn't wait for Redis.
 func (s *Limiter) Charge(g Grant) {
 	if g.ruleset != nil {
@@ -191,7 +191,7 @@ func (s *Limiter) Status() Status {
 func (s *Limiter) Close() { s.CloseBy(time.Now().Add(closeTime)) }
 
 // CloseBy lets the calls under way end, sends what is still to be given back and ends all work, until a deadline. A part of Redis that is known not to
-// answer is not waited for: what it has not been told it is not told at all.
+// answer is not waited for: what was not sent to it by then is not sent at all.
 func (s *Limiter) CloseBy(deadline time.Time) {
 	s.mu.Lock()
 	s.closed.Store(true)

@@ -394,7 +394,7 @@ func TestWaiterLeaves(t *testing.T) {
 				s := s.zones[name][0]
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				return len(s.flights) == 0
+				return len(s.queues) == 0
 			})
 			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 99 {
 				t.Errorf("%d admitted after one, and ten who left, want 99", got)

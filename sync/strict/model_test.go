@@ -65,7 +65,7 @@ func (v *virtual) settled(zone string) {
 	redistest.Eventually(v.t, "nothing is under way", func() bool {
 		rs.mu.Lock()
 		defer rs.mu.Unlock()
-		return len(rs.flights) == 0
+		return len(rs.queues) == 0
 	})
 }
 

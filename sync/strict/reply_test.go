@@ -60,9 +60,9 @@ func FuzzReply(f *testing.F) {
 			f.Add([]byte(seed), k, int64(2), int64(1))
 		}
 	}
-	f.Fuzz(func(t *testing.T, text []byte, k uint8, wanted, place int64) {
+	f.Fuzz(func(t *testing.T, text []byte, k uint8, wanted, position int64) {
 		reply, ok := replyOf(text)
-		if wanted < 1 || wanted > maxWanted || place < 1 || place > wanted || !ok {
+		if wanted < 1 || wanted > maxWanted || position < 1 || position > wanted || !ok {
 			t.Skip()
 		}
 		r := Rule{Kind: "fstgql"[k%6], Limit: 10, Window: time.Minute, Buckets: 1 + int(k)%7, Burst: int64(k) % 20, Queue: int64(k) % 15}
@@ -75,9 +75,9 @@ func FuzzReply(f *testing.F) {
 		if err != nil {
 			return
 		}
-		o.refuse(wanted)
+		o.deny(wanted)
 		refused := false
-		for _, v := range verdicts(rules, o, place, nil) {
+		for _, v := range verdicts(rules, o, position, nil) {
 			sane(t, v.Decision, max(10, r.size(), exact))
 			refused = refused || !v.Decision.Allowed
 			if r.Kind == 'l' && v.Decision.Retry > time.Hour {
@@ -85,8 +85,8 @@ func FuzzReply(f *testing.F) {
 			}
 			absorb(t, r.Kind, v.Reports)
 		}
-		if refused == (place <= o.granted) {
-			t.Errorf("the %d. of %d granted: refused %v", place, o.granted, refused)
+		if refused == (position <= o.granted) {
+			t.Errorf("the %d. of %d granted: refused %v", position, o.granted, refused)
 		}
 	})
 }

@@ -96,8 +96,8 @@ type ruleset struct {
 	field string
 	used  time.Time // guarded by Limiter.mu
 
-	mu      sync.Mutex
-	flights map[[16]byte]*flight
+	mu     sync.Mutex
+	queues map[[16]byte]*queue
 }
 
 // shape is the rule without what may differ from call to call.
@@ -110,7 +110,7 @@ func newRuleset(in ratesync.Keyspace, zone string, rules []Rule, field string) (
 	if len(rules) == 0 {
 		return nil, errors.New("a strict zone has no rule")
 	}
-	rs := &ruleset{family: families[rules[0].Kind], field: field, keys: []ratesync.Keys{in.Calls(zone)}, flights: make(map[[16]byte]*flight)}
+	rs := &ruleset{family: families[rules[0].Kind], field: field, keys: []ratesync.Keys{in.Calls(zone)}, queues: make(map[[16]byte]*queue)}
 	for _, r := range rules {
 		if r.Kind != rules[0].Kind || rs.family == nil || r.Window <= 0 {
 			return nil, fmt.Errorf("strict zone %q: rules %+v don't go together", zone, rules)
@@ -127,13 +127,13 @@ func (rs *ruleset) has(rules []Rule) bool {
 	return slices.EqualFunc(rs.shape, rules, func(a, b Rule) bool { return a == b.shape() })
 }
 
-// isIdle reports whether nothing is under way or left to be settled. Limiter.mu is held, which others take while they hold rs.mu.
+// isIdle reports whether nothing is under way or left to be sent. Limiter.mu is held, which others take while they hold rs.mu.
 func (rs *ruleset) isIdle() bool {
 	if !rs.mu.TryLock() {
 		return false
 	}
 	defer rs.mu.Unlock()
-	return len(rs.flights) == 0
+	return len(rs.queues) == 0
 }
 
 // keysOf are the keys that a call of the script names.
