@@ -49,7 +49,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 				first, last = last, first
 			}
 			time.Sleep(time.Minute)
-			for range 4 { // the last of them wait for their turn
+			for range 4 { // the last of them wait for the cycle
 				count(first, 1)
 				time.Sleep(time.Second)
 			}

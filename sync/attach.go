@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Attach begins to exchange a table every rate, or changes the rate.
+// Attach begins to sync a table every rate, or changes the rate.
 // A table that was attached to another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
 func (r *Replicator) Attach(s *Source, rate time.Duration) {
 	r.attach(s, rate, nil)
 }
 
-// AttachCharged is Attach for a table whose decisions are charged in place of being exchanged.
+// AttachCharged is Attach for a table whose decisions are charged in place of being synced.
 func (r *Replicator) AttachCharged(s *Source, rate time.Duration, c Charger) { r.attach(s, rate, &c) }
 
 func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
@@ -46,7 +46,7 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 		if last != nil {
 			<-last.done // its last answers are in
 			if last.to != r {
-				s.dropBills(r.now())
+				s.dropCharges(r.now())
 				s.counters.Adopt()
 			}
 		}
@@ -54,7 +54,7 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 	}()
 }
 
-// Detach ends the exchange of a table, wherever it is attached, and sends before what is unsent; that takes two seconds at most. Tables that are detached one
+// Detach ends the sync of a table, wherever it is attached, and sends before what is unsent; that takes two seconds at most. Tables that are detached one
 // after the other share these two seconds: all that have something unsent are synced when the first of them leaves.
 // Detach doesn't wait for a server that can't be reached. What could not be sent is logged.
 func (s *Source) Detach() {
@@ -70,7 +70,7 @@ func (s *Source) Detach() {
 	if reason != "" {
 		at.to.noteUnsent(s, reason)
 	}
-	s.dropBills(at.to.now())
+	s.dropCharges(at.to.now())
 }
 
 // DetachFrom is Detach if the table is attached to r, and nothing otherwise.

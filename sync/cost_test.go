@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A trader is a node that exchanges when it is told to, with a server of its own. All it does is counted.
+// A trader is a node that syncs when it is told to, with a server of its own. All it does is counted.
 type trader struct {
 	server *redistest.Server
 	rep    *Replicator
@@ -71,7 +71,7 @@ func (x *trader) touchAll() {
 }
 
 func (x *trader) exchange(tb testing.TB) {
-	if err := x.rep.exchange(context.Background(), x.source, x.at, false); err != nil {
+	if err := x.rep.sync(context.Background(), x.source, x.at, false); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -110,7 +110,7 @@ func kindOf(buckets bool) string {
 	return "windows"
 }
 
-// What goes over the wire for a key, as the server counts it. The names and totals are as short here as they are in most of what is exchanged.
+// What goes over the wire for a key, as the server counts it. The names and totals are as short here as they are in most of what is synced.
 func TestBytesOfAKeyOnTheWire(t *testing.T) {
 	for _, buckets := range []bool{false, true} {
 		x := newTrader(t, 10_000, buckets)
@@ -224,9 +224,9 @@ func BenchmarkTick(b *testing.B) {
 	b.ReportMetric(float64(asked)/took.Seconds(), "requests/s")
 }
 
-// A key that a node meets for the first time costs two hashes in its early exchange, however finely
-// its window is cut; the other sub-windows are read with the next turn, or with the next early
-// exchange if there are more requests.
+// A key that a node meets for the first time costs two hashes in its early sync, however finely
+// its window is cut; the other sub-windows are read with the next cycle, or with the next early
+// sync if there are more requests.
 func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
@@ -238,20 +238,20 @@ func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
 		if err := client.HSet(context.Background(), string(n.rep.keys.Table(n.source.spec).appendEpoch(nil, past.ID, past.Epoch)), "other", "1 7 7", "sum", "7 7").Err(); err != nil {
 			t.Fatal(err)
 		}
-		redistest.Eventually(t, "the first turn", func() bool { return n.source.Status().Turns == 1 })
+		redistest.Eventually(t, "the first cycle", func() bool { return n.source.Status().Turns == 1 })
 		n.take(key, 1)
-		redistest.Eventually(t, "the early exchange", func() bool { return n.table.Totals(wallClock()).Unsent == 0 })
+		redistest.Eventually(t, "the early sync", func() bool { return n.table.Totals(wallClock()).Unsent == 0 })
 		if got := n.rep.Status().Keys; got != c.early {
-			t.Errorf("buckets %d: a new key reads %d hashes in its early exchange, want %d", c.buckets, got, c.early)
+			t.Errorf("buckets %d: a new key reads %d hashes in its early sync, want %d", c.buckets, got, c.early)
 		}
 		n.configure(20 * time.Millisecond)
-		redistest.Eventually(t, "three turns", func() bool { return n.source.Status().Turns >= 4 })
+		redistest.Eventually(t, "three cycles", func() bool { return n.source.Status().Turns >= 4 })
 		got := n.rep.Status().Keys
 		if got > c.all || got < c.early+c.buckets {
 			t.Errorf("buckets %d: a new key reads %d hashes in all, want %d to %d", c.buckets, got, c.early+c.buckets, c.all)
 		}
 		if got := n.table.Totals(wallClock()); c.buckets > 1 && got.Elsewhere != 7 {
-			t.Errorf("buckets %d: after the next turn %d of another node's 7 are known", c.buckets, got.Elsewhere)
+			t.Errorf("buckets %d: after the next cycle %d of another node's 7 are known", c.buckets, got.Elsewhere)
 		}
 	}
 }

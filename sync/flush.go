@@ -53,7 +53,7 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 		if requests == 0 {
 			return ""
 		}
-		if r.lost.Load() == allShards { // not at.lost: the next turn, which would find the server back, may be an hour away
+		if r.lost.Load() == allShards { // not at.lost: the next cycle, which would find the server back, may be an hour away
 			return r.reason(at.name)
 		}
 		f := r.currentFlush(s, requests)
@@ -145,15 +145,15 @@ func (at *attachment) flush(ctx context.Context) error {
 	}
 }
 
-// exchangeLast is exchange for a flush: a call has as much time as the flush, and one that got no
+// syncLast is sync for a flush: a call has as much time as the flush, and one that got no
 // connection, as so many were wanted at once, is made again.
-func (r *Replicator) exchangeLast(ctx context.Context, s *Source, at *attachment) error {
+func (r *Replicator) syncLast(ctx context.Context, s *Source, at *attachment) error {
 	at.flushing = true
 	defer func() { at.flushing = false }()
 	for {
 		at.failed = 0
 		at.behind.Store(true)
-		err := r.exchange(ctx, s, at, false)
+		err := r.sync(ctx, s, at, false)
 		if !errors.Is(err, redis.ErrPoolTimeout) || ctx.Err() != nil {
 			return err
 		}

@@ -15,8 +15,8 @@ import (
 
 // The heartbeat among what fails, and what it finds of the shards of a Cluster.
 const (
-	beatName   = "nodes"
-	shardsName = "shards"
+	heartbeatName = "nodes"
+	shardsName    = "shards"
 )
 
 const (
@@ -236,5 +236,5 @@ func (h *health) reasons() map[string]string {
 
 // reason is why something can't be done: because it fails, or all does.
 func (h *health) reason(name string) string {
-	return cmp.Or(h.failing[name].why, h.failing[beatName].why, h.failing[shardsName].why, redisconn.ReasonUnreachable)
+	return cmp.Or(h.failing[name].why, h.failing[heartbeatName].why, h.failing[shardsName].why, redisconn.ReasonUnreachable)
 }

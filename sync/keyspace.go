@@ -44,7 +44,7 @@ const (
 	allShards  = cycle.AllShards
 
 	// Lease is how long a node counts as there after a heartbeat.
-	Lease = 10 * beatRate
+	Lease = 10 * heartbeatRate
 	// SpareTTL is how long a key stays beyond its last use.
 	SpareTTL = time.Minute
 )

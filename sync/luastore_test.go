@@ -14,7 +14,7 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// A luaStore runs the scripts of the exchange themselves, over hashes and texts in memory and in virtual time. It is the part of Redis that they use.
+// A luaStore runs the scripts of the sync themselves, over hashes and texts in memory and in virtual time. It is the part of Redis that they use.
 type luaStore struct {
 	t *testing.T
 
@@ -28,7 +28,7 @@ type luaStore struct {
 	forgotten int
 }
 
-var compiled = map[string]*lua.FunctionProto{pushScript.Hash(): compile(pushSource), beatScript.Hash(): compile(beatSource)}
+var compiled = map[string]*lua.FunctionProto{pushScript.Hash(): compile(pushSource), heartbeatScript.Hash(): compile(heartbeatSource)}
 
 func compile(source string) *lua.FunctionProto {
 	chunk, err := parse.Parse(strings.NewReader(source), "script")

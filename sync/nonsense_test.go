@@ -191,8 +191,8 @@ func one(b bool) int64 {
 	return 0
 }
 
-// A key whose hash Redis can't use is tried once in each turn, however often it is asked for, and
-// is exchanged again once its hash is right.
+// A key whose hash Redis can't use is tried once in each cycle, however often it is asked for, and
+// is synced again once its hash is right.
 func TestABrokenKeyIsTriedOnceATurn(t *testing.T) {
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
@@ -216,10 +216,10 @@ func TestABrokenKeyIsTriedOnceATurn(t *testing.T) {
 	}
 	s := n.rep.Status()
 	if s.FailedKeys == 0 || s.FailedKeys > turns+3 {
-		t.Errorf("in %d turns, asked for %d times, a broken key failed %d times: want one in each turn", turns, asked, s.FailedKeys)
+		t.Errorf("in %d cycles, asked for %d times, a broken key failed %d times: want one in each cycle", turns, asked, s.FailedKeys)
 	}
 	if s.Exchanges < turns+3 {
-		t.Errorf("in %d turns %d exchanges: a key that is well has none before its turn", turns, s.Exchanges)
+		t.Errorf("in %d cycles %d syncs: a key that is well has none before its cycle", turns, s.Exchanges)
 	}
 	if err := client.Del(ctx, key).Err(); err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// batch is one call of the script. Its messages are settled or failed when it returns.
+// batch is one call of the script. Its messages are acknowledged or failed when it returns.
 func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messages []table.Message) error {
 	rate := time.Duration(at.rate.Load())
 	if !at.flushing {
@@ -21,8 +21,8 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 		ctx, cancel = context.WithTimeout(ctx, cycle.CallTime(r.timeout, rate))
 		defer cancel()
 	}
-	l := letters.Get().(*letter)
-	defer letters.Put(l)
+	l := pushCalls.Get().(*pushCall)
+	defer pushCalls.Put(l)
 	l.write(r.keys, s, rate, messages)
 	reply, err := l.send(ctx, r.client)
 	if err == nil {
@@ -33,12 +33,12 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 		s.counters.Fail(messages)
 		return err
 	}
-	r.stats.exchanges.Add(1)
+	r.stats.calls.Add(1)
 	r.stats.keys.Add(int64(len(messages)))
 	now := r.now()
 	r.stats.last.Store(now)
-	r.stats.failedKeys.Add(int64(len(l.refused)))
-	for _, text := range l.refused {
+	r.stats.failedKeys.Add(int64(len(l.rejected)))
+	for _, text := range l.rejected {
 		if text == noSense || strings.HasPrefix(text, "WRONGTYPE") {
 			r.noteForeign(s, text)
 		} else {
@@ -63,22 +63,22 @@ func (r refusal) Error() string { return string(r) }
 // RedisError makes it an error like those that the client returns.
 func (refusal) RedisError() {}
 
-// A letter is one call of the script and its answer. Letters are used again, so that a key costs no allocation: what a call needs is one text, of which
+// A pushCall is one call of the script and its answer. They are used again, so that a key costs no allocation: what a call needs is one text, of which
 // all arguments are parts.
-type letter struct {
+type pushCall struct {
 	text  []byte
 	ends  []int // of the arguments in text
 	parts []string
 	args  []any // pointers to parts
 
-	answers []table.Answer
-	refused []string // what the server said of keys that it could not do
+	answers  []table.Answer
+	rejected []string // what the server said of keys that it could not do
 }
 
-var letters = sync.Pool{New: func() any { return new(letter) }}
+var pushCalls = sync.Pool{New: func() any { return new(pushCall) }}
 
 // write lays out a call: the script, its keys, and its arguments as push.lua has them.
-func (l *letter) write(in Keyspace, s *Source, rate time.Duration, messages []table.Message) {
+func (l *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []table.Message) {
 	keys, fills := in.Table(s.spec), 0
 	var ttl time.Duration
 	for i := range messages {
@@ -108,11 +108,11 @@ func (l *letter) write(in Keyspace, s *Source, rate time.Duration, messages []ta
 	for i := range messages {
 		l.count(&messages[i], fills > 0)
 	}
-	l.seal()
+	l.finish()
 }
 
 // count lays out what a message says.
-func (l *letter) count(m *table.Message, bucket bool) {
+func (l *pushCall) count(m *table.Message, bucket bool) {
 	if m.Push {
 		l.number(m.Total)
 		l.number(m.Attempts)
@@ -134,19 +134,19 @@ func (l *letter) count(m *table.Message, bucket bool) {
 	l.end("")
 }
 
-func (l *letter) number(n int64) {
+func (l *pushCall) number(n int64) {
 	l.text = strconv.AppendInt(l.text, n, 10)
 	l.end("")
 }
 
 // end ends an argument, after its last part.
-func (l *letter) end(part string) {
+func (l *pushCall) end(part string) {
 	l.text = append(l.text, part...)
 	l.ends = append(l.ends, len(l.text))
 }
 
-// seal makes the arguments of the text.
-func (l *letter) seal() {
+// finish makes the arguments of the text.
+func (l *pushCall) finish() {
 	text, from := string(l.text), 0
 	l.parts = l.parts[:0]
 	for _, end := range l.ends {
@@ -160,7 +160,7 @@ func (l *letter) seal() {
 }
 
 // send calls the script, by its text where the server doesn't know it.
-func (l *letter) send(ctx context.Context, client redis.UniversalClient) (string, error) {
+func (l *pushCall) send(ctx context.Context, client redis.UniversalClient) (string, error) {
 	cmd := redis.NewStringCmd(ctx, l.args...)
 	err := client.Process(ctx, cmd)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -172,8 +172,8 @@ func (l *letter) send(ctx context.Context, client redis.UniversalClient) (string
 }
 
 // read takes the answers apart: a line for what this node's field held, and one for what all have.
-func (l *letter) read(reply string, messages []table.Message) error {
-	l.answers, l.refused = l.answers[:0], l.refused[:0]
+func (l *pushCall) read(reply string, messages []table.Message) error {
+	l.answers, l.rejected = l.answers[:0], l.rejected[:0]
 	_, rest, _ := strings.Cut(reply, "\n") // the server's clock: seconds, microseconds
 	_, rest, ok := strings.Cut(rest, "\n")
 	for i := range messages {
@@ -189,9 +189,9 @@ func (l *letter) read(reply string, messages []table.Message) error {
 		a := parseAnswer(messages[i], held, sum)
 		switch {
 		case held == "!":
-			l.refused = append(l.refused, sum)
+			l.rejected = append(l.rejected, sum)
 		case a.Failed:
-			l.refused = append(l.refused, noSense)
+			l.rejected = append(l.rejected, noSense)
 		}
 		l.answers = append(l.answers, a)
 	}

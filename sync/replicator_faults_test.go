@@ -148,7 +148,7 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 	}
 }
 
-// The beat finds out that Redis is back, and a zone with a slow rhythm doesn't wait for its turn to do so as well.
+// The heartbeat finds out that Redis is back, and a zone with a slow rhythm doesn't wait for its cycle to do so as well.
 func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
@@ -156,10 +156,10 @@ func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
 	r.Kill()
 	a.take("k", 4)
 	a.configure(time.Hour)
-	redistest.Eventually(t, "two exchanges have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
-	redistest.Eventually(t, "the beat has failed", func() bool { return a.rep.lost.Load() == allShards })
+	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
+	redistest.Eventually(t, "the heartbeat has failed", func() bool { return a.rep.lost.Load() == allShards })
 	r.Restart()
-	redistest.Eventually(t, "the exchange works again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
+	redistest.Eventually(t, "the sync works again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
 	if got := sum(t, r); got != 4 {
 		t.Errorf("redis counts %d, want 4", got)
 	}
@@ -172,11 +172,11 @@ func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	a.knows("k", 0, 0)
 	r.Kill()
 	a.take("k", 4)
-	a.configure(time.Hour) // a turn at once; when that and another one have failed, the next is an hour away
-	redistest.Eventually(t, "two exchanges have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
+	a.configure(time.Hour) // a cycle at once; when that and another one have failed, the next is an hour away
+	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
 	r.Restart()
 	redistest.Eventually(t, "the server is back", func() bool {
-		return a.rep.Status().Nodes == 1 && a.rep.lost.Load() == 0 && a.rep.Status().Failing[beatName] == ""
+		return a.rep.Status().Nodes == 1 && a.rep.lost.Load() == 0 && a.rep.Status().Failing[heartbeatName] == ""
 	})
 	a.source.Detach()
 	if got := sum(t, r); got != 4 {
@@ -208,7 +208,7 @@ func TestForeignTypeFailsNoOtherKey(t *testing.T) {
 		return a.logs.FilterMessageSnippet("another program").Len() == 1
 	})
 	if a.source.Lost() != 0 {
-		t.Error("one foreign key makes the whole exchange count as lost")
+		t.Error("one foreign key makes the whole sync count as lost")
 	}
 }
 

@@ -37,7 +37,7 @@ func FuzzExchangeReply(f *testing.F) {
 	})
 }
 
-// settle exchanges a key a few times with a Redis that always says the same.
+// settle syncs a key a few times with a Redis that always says the same.
 func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 	t.Helper()
 	now, raw := replied*int64(time.Microsecond), []byte("k")
@@ -57,7 +57,7 @@ func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 		}
 		// As many lines as are wanted, where there are enough.
 		lines := strings.SplitAfter(reply, "\n")
-		l := new(letter)
+		l := new(pushCall)
 		if l.read(strings.TrimSuffix(strings.Join(lines[:min(len(lines), 2+2*len(messages))], ""), "\n"), messages) == nil {
 			tab.Settle(now, l.answers)
 		} else {

@@ -20,7 +20,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-var schedules = flag.Int("schedules", 8, "random schedules of the exchange for each algorithm")
+var schedules = flag.Int("schedules", 8, "random schedules of the sync for each algorithm")
 
 // Whatever happens to messages, replies, nodes and the store: once all is well again, the store has exactly what each living node admitted in each live epoch,
 // and of a dead one no more than it admitted and no less than it had confirmed. The tables, the loops and the scripts are the real ones. The nodes may
@@ -205,7 +205,7 @@ func (s *schedule[S]) storm(kind uint64) {
 		s.net.heal()
 		s.requests(3)
 		for range 2 {
-			time.Sleep(3*s.rate + 3*beatRate)
+			time.Sleep(3*s.rate + 3*heartbeatRate)
 			s.forget(true)
 		}
 	case 2:
@@ -472,7 +472,7 @@ var errGone = errors.New("the node is dead")
 // cut ends it: what the node sends from now on goes nowhere.
 func (w *wire) cut() { w.gone.Store(true) }
 
-// EvalSha is how beats go.
+// EvalSha is how heartbeats go.
 func (w *wire) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	reply, err := w.send(ctx, sha, keys, args)
 	return redis.NewCmdResult(reply, err)

@@ -30,12 +30,12 @@ func keyOf(shards uint64, n int) string {
 }
 
 // A master of a Cluster that is gone takes its own keys along and no others, whichever it is:
-// the one with the beats, too. Both is noticed though the next turn is an hour away.
+// the one with the heartbeats, too. Both is noticed though the next cycle is an hour away.
 func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
 	beats := c.Owner(c.Slot("{0}"))
 	for _, gone := range []int{beats, (beats + 1) % 3} {
-		t.Run(fmt.Sprintf("beats %t", gone == beats), func(t *testing.T) {
+		t.Run(fmt.Sprintf("heartbeats %t", gone == beats), func(t *testing.T) {
 			dead := shardsOf(c, gone)
 			alg := anHour
 			alg.Limit = 100
@@ -55,22 +55,22 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 			if a.rep.Status().Up {
 				t.Error("the status says that all works")
 			}
-			fresh := keyOf(^dead, 2) // is exchanged early
+			fresh := keyOf(^dead, 2) // is synced early
 			a.take(fresh, 3)
 			a.knows(fresh, 3, 0)
 			b.knows(fresh, 0, 3)
 			a.take(keyOf(dead, 3), 1)
 			a.take(ill, 1)
-			a.configure(time.Hour) // a turn at once
-			redistest.Eventually(t, "the turn has failed", func() bool { return a.source.at.Load().lost.Load() != 0 })
+			a.configure(time.Hour) // a cycle at once
+			redistest.Eventually(t, "the cycle has failed", func() bool { return a.source.at.Load().lost.Load() != 0 })
 			if lost := a.source.Lost(); lost != dead {
-				t.Errorf("after a turn shards %x are lost, want %x", lost, dead)
+				t.Errorf("after a cycle shards %x are lost, want %x", lost, dead)
 			}
 			turns := a.source.Status().Turns
 			c.Nodes[gone].Restart()
 			c.Wait()
 			redistest.Eventually(t, "all is well again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
-			redistest.Eventually(t, "a turn is completed, an hour early", func() bool { return a.source.Status().Turns > turns })
+			redistest.Eventually(t, "a cycle is completed, an hour early", func() bool { return a.source.Status().Turns > turns })
 		})
 	}
 }

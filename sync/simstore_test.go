@@ -60,7 +60,7 @@ type ownKey struct {
 
 // oneCall is a call of the script, which may arrive more than once.
 type oneCall struct {
-	letter   letter
+	push     pushCall
 	node     string
 	seq      int64
 	messages []table.Message
@@ -132,7 +132,7 @@ func (s *twoStores) message() *oneCall {
 			c.messages = append(c.messages, m)
 		}
 	}
-	c.letter.write(NewKeyspace("test"), s.nodes[node], s.rate, c.messages)
+	c.push.write(NewKeyspace("test"), s.nodes[node], s.rate, c.messages)
 	c.seq = s.nodes[node].seq.Load()
 	return c
 }
@@ -141,15 +141,15 @@ func (s *twoStores) message() *oneCall {
 func (s *twoStores) arrive(c *oneCall) {
 	s.t.Helper()
 	s.calls++
-	reply, err := c.letter.send(context.Background(), s.client)
+	reply, err := c.push.send(context.Background(), s.client)
 	if err == nil {
-		err = c.letter.read(reply, c.messages)
+		err = c.push.read(reply, c.messages)
 	}
 	if err != nil {
 		s.t.Fatalf("call %d: %v", s.calls, err)
 	}
 	want := s.model.Push(wallClock(), c.node, c.seq, s.spec.Live, s.rate, c.messages)
-	for i, a := range c.letter.answers {
+	for i, a := range c.push.answers {
 		w := want[i]
 		if a.Failed {
 			// The script's reader believes no sum below what its node has told, as a late message has it.

@@ -51,8 +51,8 @@ type Source struct {
 	seq      atomic.Int64
 	wake     chan struct{}
 
-	// bills are what a strict zone's node has decided alone and Redis has not confirmed.
-	bills bills
+	// pending is what a strict zone's node has decided alone and Redis has not confirmed.
+	pending pendingCharges
 
 	mu   sync.Mutex  // one Attach or Detach at a time
 	last *attachment // the latest one, also when it has ended
@@ -67,23 +67,23 @@ type attachment struct {
 	done   chan struct{} // closed when the loop has ended
 
 	rate atomic.Int64  // nanoseconds
-	lost atomic.Uint64 // the shards for which the last exchange failed, a bit each
-	// charges is nil where totals are exchanged.
+	lost atomic.Uint64 // the shards for which the last sync failed, a bit each
+	// charges is nil where totals are synced.
 	charges atomic.Pointer[Charger]
-	due     atomic.Bool // an exchange of all that is touched, at once
-	// behind says that the last exchange took most of the interval, or that a flush waits for this one.
+	due     atomic.Bool // a sync of all that is touched, at once
+	// behind says that the last sync took most of the interval, or that a flush waits for this one.
 	behind atomic.Bool
 
 	flushes chan *flushRequest
-	// Only the loop uses these, and the calls that it waits for: whether a flush waits for them, and which shards have failed and have answered in this turn.
+	// Only the loop uses these, and the calls that it waits for: whether a flush waits for them, and which shards have failed and have answered in this cycle.
 	flushing         bool
 	failed, answered uint64
 
-	turns  atomic.Int64 // that were completed
+	cycles atomic.Int64 // that were completed
 	synced atomic.Int64 // when the last of them was, nanoseconds since the epoch
 }
 
-// ExchangeStatus is how far the exchange of one table has come. In a turn all that was touched since the one before is due.
+// ExchangeStatus is how far the sync of one table has come. In a cycle all that was touched since the one before is due.
 type ExchangeStatus struct {
 	// Turns is how many were completed since the table was attached: all that was due was sent and answered. Where nothing was due, that is at once.
 	Turns int64 `json:"turns"`
@@ -91,13 +91,13 @@ type ExchangeStatus struct {
 	Synced time.Time `json:"synced"`
 }
 
-// complete notes that a turn has ended.
+// complete notes that a cycle has ended.
 func (at *attachment) complete(now int64) {
 	at.synced.Store(now)
-	at.turns.Add(1)
+	at.cycles.Add(1)
 }
 
-// charger is nil where totals are exchanged.
+// charger is nil where totals are synced.
 func (at *attachment) charger() Charger {
 	if c := at.charges.Load(); c != nil {
 		return *c
@@ -113,7 +113,7 @@ func NewSource(c Counters, spec Spec) *Source {
 // Node is the field of this table's counts in the store.
 func (s *Source) Node() string { return s.node }
 
-// Wake asks for an exchange of the urgent keys. It never waits.
+// Wake asks for a sync of the urgent keys. It never waits.
 func (s *Source) Wake() {
 	select {
 	case s.wake <- struct{}{}:
@@ -121,7 +121,7 @@ func (s *Source) Wake() {
 	}
 }
 
-// Lost are the shards for which the last exchange failed or whose server does not answer, for LostFor; all or none where there is no Cluster. A table that is
+// Lost are the shards for which the last sync failed or whose server does not answer, for LostFor; all or none where there is no Cluster. A table that is
 // not attached has lost nothing: its configuration is about to begin or to end.
 func (s *Source) Lost() uint64 {
 	at := s.at.Load()
@@ -131,13 +131,13 @@ func (s *Source) Lost() uint64 {
 	return at.lost.Load() | at.to.lost.Load()
 }
 
-// Status tells how the exchange goes, nil where the table is not attached.
+// Status tells how the sync goes, nil where the table is not attached.
 func (s *Source) Status() *ExchangeStatus {
 	at := s.at.Load()
 	if at == nil {
 		return nil
 	}
-	status := &ExchangeStatus{Turns: at.turns.Load()}
+	status := &ExchangeStatus{Turns: at.cycles.Load()}
 	if synced := at.synced.Load(); synced != 0 {
 		status.Synced = time.Unix(0, synced)
 	}

@@ -139,7 +139,7 @@ func (x *lonerOf[S]) learn(v Verdict) {
 
 func (x *lonerOf[S]) settle() error {
 	x.now()
-	return x.source.Settle(context.Background(), table.KeyOf(lonerKey))
+	return x.source.ChargeNow(context.Background(), table.KeyOf(lonerKey))
 }
 
 func (x *lonerOf[S]) attempt(arrives bool) {

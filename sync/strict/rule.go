@@ -52,7 +52,7 @@ func kindOfCode(code byte) algorithms.Kind {
 	return k
 }
 
-// spec gives the names of the rule's keys, the same as in the background exchange.
+// spec gives the names of the rule's keys, the same as in the background sync.
 func (r Rule) spec(zone string) ratesync.Spec {
 	s := ratesync.Spec{Zone: zone, Kind: r.Kind, Window: r.Window, Buckets: 1}
 	if r.Kind == 's' {

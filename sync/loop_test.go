@@ -30,7 +30,7 @@ type clockwork struct {
 	fails bool
 }
 
-// EvalSha is how beats come.
+// EvalSha is how heartbeats come.
 func (c *clockwork) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
 	if err := c.called("nodes"); err != nil {
 		return redis.NewCmdResult(nil, err)
@@ -140,10 +140,10 @@ func TestEachZoneHasItsOwnRhythm(t *testing.T) {
 			slow("k")
 			time.Sleep(10 * time.Millisecond)
 		}
-		// The first two exchanges of a key come early.
+		// The first two syncs of a key come early.
 		between(t, "250ms in 10s", n.count("fast"), 40, 43)
 		between(t, "2s in 10s", n.count("slow"), 5, 8)
-		between(t, "beats in 10s", n.count("nodes"), 10, 11)
+		between(t, "heartbeats in 10s", n.count("nodes"), 10, 11)
 
 		n.rep.Attach(slowSource, 100*time.Millisecond) // as a reload does
 		before := n.count("slow")
@@ -175,7 +175,7 @@ func TestIdleKeysCostNothing(t *testing.T) {
 	})
 }
 
-// An exchange of many keys rests as long as it works, until a quarter of the interval is over. What becomes urgent meanwhile doesn't wait for its end.
+// A sync of many keys rests as long as it works, until a quarter of the interval is over. What becomes urgent meanwhile doesn't wait for its end.
 func TestManyKeysAreExchangedAtLeisure(t *testing.T) {
 	const keys, calls = 900, 900 / batchSize
 	for _, c := range []struct {
@@ -193,7 +193,7 @@ func TestManyKeysAreExchangedAtLeisure(t *testing.T) {
 					touch(itoa(int64(i)))
 				}
 			}
-			for range 3 { // the first two exchanges of a key come early
+			for range 3 { // the first two syncs of a key come early
 				all()
 				time.Sleep(3*time.Second + 100*time.Millisecond) // between two ticks
 			}
@@ -216,7 +216,7 @@ func TestManyKeysAreExchangedAtLeisure(t *testing.T) {
 			n.mu.Unlock()
 			made = made[:calls+1]
 			if took := made[calls].Sub(made[0]); took < c.low || took > c.high {
-				t.Errorf("trips of %v: the exchange took %v, want %v to %v", c.trip, took, c.low, c.high)
+				t.Errorf("trips of %v: the sync took %v, want %v to %v", c.trip, took, c.low, c.high)
 			}
 			source.Detach()
 			n.rep.Close()
