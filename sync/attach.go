@@ -47,7 +47,7 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 			<-last.done // its last answers are in
 			if last.to != r {
 				s.dropCharges(r.now())
-				s.counters.Adopt()
+				s.counters.ResetAcks()
 			}
 		}
 		r.serve(ctx, s, at)

@@ -171,7 +171,7 @@ func answered[S any](t *testing.T, alg algorithms.Params, held, sum string, own 
 		for _, m := range tab.Drain(now, 100, false, nil) {
 			answers = append(answers, parseAnswer(m, held, sum))
 		}
-		tab.Settle(now, answers)
+		tab.Ack(now, answers)
 		if got := tab.Totals(now); got.Own != admitted || got.Elsewhere < 0 || got.Unsent < 0 {
 			t.Fatalf("held %q, sum %q: %+v after %d admitted", held, sum, got, admitted)
 		}

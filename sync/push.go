@@ -45,7 +45,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 			err = refusal(text)
 		}
 	}
-	if s.counters.Settle(now, l.answers) {
+	if s.counters.Ack(now, l.answers) {
 		r.noteLoss(true)
 	}
 	if err != nil {

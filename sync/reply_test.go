@@ -59,7 +59,7 @@ func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 		lines := strings.SplitAfter(reply, "\n")
 		l := new(pushCall)
 		if l.read(strings.TrimSuffix(strings.Join(lines[:min(len(lines), 2+2*len(messages))], ""), "\n"), messages) == nil {
-			tab.Settle(now, l.answers)
+			tab.Ack(now, l.answers)
 		} else {
 			tab.Fail(messages)
 		}

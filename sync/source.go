@@ -20,11 +20,11 @@ type Outbox interface {
 	Tick()
 	// Urgent reports whether some keys should not wait for the next Tick.
 	Urgent() bool
-	// Drain takes messages of due keys out, or of urgent ones. Each comes back through Settle or
+	// Drain takes messages of due keys out, or of urgent ones. Each comes back through Ack or
 	// Fail.
 	Drain(now int64, most int, urgent bool, dst []table.Message) []table.Message
-	// Settle merges answers. It reports whether the store has forgotten what it had confirmed.
-	Settle(now int64, answers []table.Answer) (forgot bool)
+	// Ack merges answers. It reports whether the store has forgotten what it had confirmed.
+	Ack(now int64, answers []table.Answer) (forgot bool)
 	Fail(messages []table.Message)
 	// Unsent is how many requests the store doesn't have that it should, and of how many keys.
 	Unsent(now int64) (keys int, requests int64)
@@ -38,8 +38,8 @@ type Follower interface {
 	SetClock(now int64, ahead, uncertainty time.Duration)
 	// Resend has all live totals sent again.
 	Resend()
-	// Adopt prepares for another store.
-	Adopt()
+	// ResetAcks prepares for another store.
+	ResetAcks()
 }
 
 // A Source is one table on its way to a store. It lives as long as its table: its number of the node and its sequence go on

@@ -157,7 +157,7 @@ func (n *node[S]) exchange(urgent bool) {
 				return
 			}
 			settled = true
-			if n.table.Settle(n.clock(), answers) {
+			if n.table.Ack(n.clock(), answers) {
 				n.table.Resend()
 			}
 			n.ended(true)
