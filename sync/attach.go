@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Attach begins to sync a table every rate, or changes the rate.
-// A table that was attached to another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
+// Attach begins to sync a table every rate, or changes the rate. A table that was attached to
+// another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
 func (r *Replicator) Attach(s *Source, rate time.Duration) {
 	r.attach(s, rate, nil)
 }
@@ -54,9 +54,10 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 	}()
 }
 
-// Detach ends the sync of a table, wherever it is attached, and sends before what is unsent; that takes two seconds at most. Tables that are detached one
-// after the other share these two seconds: all that have something unsent are synced when the first of them leaves.
-// Detach doesn't wait for a server that can't be reached. What could not be sent is logged.
+// Detach ends the sync of a table, wherever it is attached, and sends before what is unsent; that
+// takes two seconds at most. Tables that are detached one after the other share these two seconds:
+// all that have something unsent are synced when the first of them leaves. Detach doesn't wait for
+// a server that can't be reached. What could not be sent is logged.
 func (s *Source) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

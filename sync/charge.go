@@ -30,13 +30,13 @@ type Charger interface {
 	Unavailable(id table.ID) error
 	// CallContext is the context of a call that a request waits for.
 	CallContext(parent context.Context) (context.Context, context.CancelFunc)
-	// Failed notes that such a call has failed, and returns the request's error: nil if it is to ask
-	// Redis all the same.
+	// Failed notes that such a call has failed, and returns the request's error: nil if it is to
+	// ask Redis all the same.
 	Failed(id table.ID, err error) error
 }
 
-// A Charge is a table's charge with the number under which Redis counts it once, however often it is
-// sent.
+// A Charge is a table's charge with the number under which Redis counts it once, however often it
+// is sent.
 type Charge struct {
 	table.Charge
 	Seq  int64
@@ -54,7 +54,8 @@ type Receipt struct {
 // maxCharges bounds the charges of one round trip, and so those whose outcome is unknown.
 const maxCharges = 100
 
-// A pendingCharge is a charge on its way. It is frozen: until its outcome is known it is sent again as it is.
+// A pendingCharge is a charge on its way. It is frozen: until its outcome is known it is sent again
+// as it is.
 type pendingCharge struct {
 	Charge
 	counted bool
@@ -176,7 +177,8 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 	}
 }
 
-// await waits for a pending charge that another request or a cycle sends, as long as Redis has for an answer.
+// await waits for a pending charge that another request or a cycle sends, as long as Redis has for
+// an answer.
 func (b *pendingCharge) await(ctx context.Context, c Charger) error {
 	wait, end := c.CallContext(ctx)
 	defer end()
@@ -191,8 +193,8 @@ func (b *pendingCharge) await(ctx context.Context, c Charger) error {
 	}
 }
 
-// pendingOf returns the pending charge of a key that is on its way, or makes one; nil if there is nothing to
-// charge. mine reports that the caller is to send it.
+// pendingOf returns the pending charge of a key that is on its way, or makes one; nil if there is
+// nothing to charge. mine reports that the caller is to send it.
 func (s *Source) pendingOf(t Charged, at *attachment, key table.Key) (b *pendingCharge, mine bool) {
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
@@ -221,8 +223,9 @@ func (s *Source) postpone(b *pendingCharge, mine bool) {
 	s.pending.mu.Unlock()
 }
 
-// send sends pending charges and notes their outcome. Where it is unknown a pending charge stays as it is. An error that
-// is about the key gives the charge back to the table. shards are those with an unknown outcome.
+// send sends pending charges and notes their outcome. Where it is unknown a pending charge stays as
+// it is. An error that is about the key gives the charge back to the table. shards are those with
+// an unknown outcome.
 func (s *Source) send(ctx context.Context, at *attachment, c Charger, batch []*pendingCharge) (shards uint64, failed error) {
 	if len(batch) == 0 {
 		return 0, nil

@@ -19,7 +19,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A trader is a node that syncs when it is told to, with a server of its own. All it does is counted.
+// A trader is a node that syncs when it is told to, with a server of its own. All it does is
+// counted.
 type trader struct {
 	server *redistest.Server
 	rep    *Replicator
@@ -110,7 +111,8 @@ func kindOf(buckets bool) string {
 	return "windows"
 }
 
-// What goes over the wire for a key, as the server counts it. The names and totals are as short here as they are in most of what is synced.
+// What goes over the wire for a key, as the server counts it. The names and totals are as short
+// here as they are in most of what is synced.
 func TestBytesOfAKeyOnTheWire(t *testing.T) {
 	for _, buckets := range []bool{false, true} {
 		x := newTrader(t, 10_000, buckets)
@@ -158,7 +160,8 @@ func TestAKeyInAnExchangeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkBatch compares how many keys a call may have: what the server's CPU does for a key, how long it takes, and how long a call holds the server up.
+// BenchmarkBatch compares how many keys a call may have: what the server's CPU does for a key, how
+// long it takes, and how long a call holds the server up.
 func BenchmarkBatch(b *testing.B) {
 	const keys = 10_000
 	for _, buckets := range []bool{false, true} {
@@ -185,7 +188,8 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// BenchmarkTick is a tick in which 100,000 keys were touched, beside requests for other keys as fast as they go.
+// BenchmarkTick is a tick in which 100,000 keys were touched, beside requests for other keys as
+// fast as they go.
 func BenchmarkTick(b *testing.B) {
 	const keys = 100_000
 	x := newTrader(b, keys, false)

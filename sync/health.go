@@ -50,13 +50,13 @@ type health struct {
 
 	warned   bool // that something fails
 	warnedAt time.Time
-	// unwarned is set while something fails that began too soon after the last line, and flaps counts
-	// how often that was so, and passed.
+	// unwarned is set while something fails that began too soon after the last line, and flaps
+	// counts how often that was so, and passed.
 	unwarned bool
 	flaps    int
 
-	// resendPending is set while all totals are to be sent again, and lossPending as long as nothing
-	// was logged of the loss that is the reason.
+	// resendPending is set while all totals are to be sent again, and lossPending as long as
+	// nothing was logged of the loss that is the reason.
 	resendPending, lossPending bool
 	resentAt                   time.Time
 
@@ -159,8 +159,8 @@ func (h *health) recover(now time.Time, names ...string) (e *entry) {
 	return e
 }
 
-// sumFlaps returns a line about the outages that had none, when all is well and the last minute with
-// a line is over.
+// sumFlaps returns a line about the outages that had none, when all is well and the last minute
+// with a line is over.
 func (h *health) sumFlaps(now time.Time) *entry {
 	if h.flaps == 0 || len(h.failing) > 0 || now.Sub(h.warnedAt) < warnRate {
 		return nil
@@ -195,7 +195,8 @@ func (h *health) notSent(zone string, keys int, requests int64, why string, now 
 		zap.String("zone", zone), zap.Int("keys", keys), zap.Int64("requests", requests), zap.String("reason", why))
 }
 
-// mayLog reports whether nothing was logged about this in the last minute, and notes that it is now.
+// mayLog reports whether nothing was logged about this in the last minute, and notes that it is
+// now.
 func (h *health) mayLog(about string, now time.Time) bool {
 	if now.Sub(h.logged[about]) < warnRate {
 		return false

@@ -21,7 +21,8 @@ func (r *Replicator) Start() {
 	}()
 }
 
-// heartbeats says every second that this node is there, and learns the server's time, how many nodes there are, and whether the server has forgotten.
+// heartbeats says every second that this node is there, and learns the server's time, how many
+// nodes there are, and whether the server has forgotten.
 func (r *Replicator) heartbeats(ctx context.Context) {
 	for {
 		wait, lost := heartbeatRate, r.lost.Load()
@@ -50,7 +51,8 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 	}
 }
 
-// findLost notes which shards are lost, after a heartbeat: all where there is one server, and in a Cluster those whose server does not answer.
+// findLost notes which shards are lost, after a heartbeat: all where there is one server, and in a
+// Cluster those whose server does not answer.
 func (r *Replicator) findLost(ctx context.Context, err error) {
 	switch {
 	case r.cluster:
@@ -100,7 +102,8 @@ func (r *Replicator) heartbeat(ctx context.Context) error {
 	return nil
 }
 
-// retry has every table that has lost one of these shards try again at once: they are back, and the next cycle may be an hour away.
+// retry has every table that has lost one of these shards try again at once: they are back, and the
+// next cycle may be an hour away.
 func (r *Replicator) retry(back uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

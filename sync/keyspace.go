@@ -105,7 +105,8 @@ func (k Keys) appendFill(dst []byte, id table.ID) []byte {
 // Spec names a table to other nodes and says how long its epochs matter.
 type Spec struct {
 	Zone string
-	// Kind is one letter for the algorithm: f fixed window, s sliding window, l log, t token bucket, g GCRA, q leaky bucket.
+	// Kind is one letter for the algorithm: f fixed window, s sliding window, l log, t token
+	// bucket, g GCRA, q leaky bucket.
 	Kind    byte
 	Window  time.Duration
 	Buckets int
@@ -129,8 +130,8 @@ func (s Spec) Name() string {
 	return name
 }
 
-// EpochTTL is how long an epoch's hash stays after its first count: while a decision can use it, and
-// as long again, and the time to the next sync.
+// EpochTTL is how long an epoch's hash stays after its first count: while a decision can use it,
+// and as long again, and the time to the next sync.
 func (s Spec) EpochTTL(epoch, rate time.Duration) time.Duration {
 	return 2*epoch*time.Duration(s.Live+1) + rate + SpareTTL
 }

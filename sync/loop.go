@@ -41,7 +41,8 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 	}
 }
 
-// cycle is one sync cycle of a table, early or not, and what is noted of it. With flush it is the one that a flush waits for.
+// cycle is one sync cycle of a table, early or not, and what is noted of it. With flush it is the
+// one that a flush waits for.
 func (r *Replicator) cycle(ctx context.Context, s *Source, at *attachment, early bool, flush *flushRequest) cycle.Event {
 	var err error
 	at.failed, at.answered = 0, 0

@@ -19,7 +19,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// clockwork stands for a server in virtual time, where no real one can be: it answers the two scripts as if no other node were there, and notes when it was called for which zone.
+// clockwork stands for a server in virtual time, where no real one can be: it answers the two
+// scripts as if no other node were there, and notes when it was called for which zone.
 type clockwork struct {
 	redis.UniversalClient
 
@@ -175,7 +176,8 @@ func TestIdleKeysCostNothing(t *testing.T) {
 	})
 }
 
-// A sync of many keys rests as long as it works, until a quarter of the interval is over. What becomes urgent meanwhile doesn't wait for its end.
+// A sync of many keys rests as long as it works, until a quarter of the interval is over. What
+// becomes urgent meanwhile doesn't wait for its end.
 func TestManyKeysAreExchangedAtLeisure(t *testing.T) {
 	const keys, calls = 900, 900 / batchSize
 	for _, c := range []struct {

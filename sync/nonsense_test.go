@@ -54,7 +54,8 @@ func TestNonsenseInAHashIsHealed(t *testing.T) {
 	}
 }
 
-// jester answers each key with what it is told, in the form that the script has, but for what is cut off.
+// jester answers each key with what it is told, in the form that the script has, but for what is
+// cut off.
 type jester struct {
 	clockwork
 	held, sum string
@@ -81,7 +82,8 @@ func (j *jester) say(held, sum string, cut int) {
 	j.held, j.sum, j.jests, j.cut = held, sum, true, cut
 }
 
-// A reply that makes no sense is counted as an error, and neither locks anybody out nor lets anybody in; the next good one heals.
+// A reply that makes no sense is counted as an error, and neither locks anybody out nor lets
+// anybody in; the next good one heals.
 func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 	for i, c := range []struct {
 		held, sum string
@@ -140,7 +142,8 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 	}
 }
 
-// Whatever a reply says, nothing panics, no count is negative and no more than the limit is admitted.
+// Whatever a reply says, nothing panics, no count is negative and no more than the limit is
+// admitted.
 func FuzzAnswer(f *testing.F) {
 	f.Add("", "5 5", int64(5), true)
 	f.Add("3", "9 9 1.250", int64(5), true)

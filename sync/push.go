@@ -54,8 +54,8 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	return err
 }
 
-// A refusal is an error of the server in the answer for one key that is about the server, such as OOM: it says that of each write of a script, and
-// not of the script.
+// A refusal is an error of the server in the answer for one key that is about the server, such as
+// OOM: it says that of each write of a script, and not of the script.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
@@ -63,8 +63,8 @@ func (r refusal) Error() string { return string(r) }
 // RedisError makes it an error like those that the client returns.
 func (refusal) RedisError() {}
 
-// A pushCall is one call of the script and its answer. They are used again, so that a key costs no allocation: what a call needs is one text, of which
-// all arguments are parts.
+// A pushCall is one call of the script and its answer. They are used again, so that a key costs no
+// allocation: what a call needs is one text, of which all arguments are parts.
 type pushCall struct {
 	text  []byte
 	ends  []int // of the arguments in text

@@ -31,8 +31,8 @@ const (
 	heartbeatRate = cycle.Heartbeat
 )
 
-// A Replicator syncs the counts of all tables that share one Redis and one namespace. Its loops run from Start or the first Attach
-// until Close; it never returns an error to a request.
+// A Replicator syncs the counts of all tables that share one Redis and one namespace. Its loops run
+// from Start or the first Attach until Close; it never returns an error to a request.
 type Replicator struct {
 	client  redis.UniversalClient
 	keys    Keyspace
@@ -41,13 +41,15 @@ type Replicator struct {
 	now     func() int64
 	logger  *zap.Logger
 
-	// lost are the shards whose server the heartbeat does not reach, a bit each: in a Cluster some of them, elsewhere all or none.
+	// lost are the shards whose server the heartbeat does not reach, a bit each: in a Cluster some
+	// of them, elsewhere all or none.
 	lost  atomic.Uint64
 	nodes atomic.Int64
 	stats counters
 
-	// seq and answered number the heartbeats, the last one sent and the last one answered, and mark is the one at which the server was last found
-	// to have forgotten. Only the heartbeat's goroutine uses them.
+	// seq and answered number the heartbeats, the last one sent and the last one answered, and mark
+	// is the one at which the server was last found to have forgotten. Only the heartbeat's
+	// goroutine uses them.
 	seq, answered, mark int64
 	answeredAt          time.Time
 
@@ -70,15 +72,18 @@ type counters struct {
 
 // Status is what a Replicator tells about itself.
 type Status struct {
-	// Up says that everything was synced the last time it was tried; Failing names what was not and why.
+	// Up says that everything was synced the last time it was tried; Failing names what was not and
+	// why.
 	Up      bool              `json:"up"`
 	Failing map[string]string `json:"failing,omitempty"`
 	Nodes   int64             `json:"nodes"`
-	// Exchanges are the calls that were answered, Keys the counts in them, Failures the calls that were not.
+	// Exchanges are the calls that were answered, Keys the counts in them, Failures the calls that
+	// were not.
 	Exchanges int64 `json:"exchanges"`
 	Keys      int64 `json:"keys"`
 	Failures  int64 `json:"failures"`
-	// FailedKeys are the counts in answered calls that Redis could not do, or of which it said what makes no sense.
+	// FailedKeys are the counts in answered calls that Redis could not do, or of which it said what
+	// makes no sense.
 	FailedKeys int64 `json:"failed_keys"`
 	// Last is when the last call was answered, zero if never.
 	Last time.Time `json:"last"`
@@ -86,7 +91,8 @@ type Status struct {
 	Offset string `json:"clock_offset"`
 }
 
-// NewReplicator doesn't touch the network. now is the node's clock, in nanoseconds since the epoch; timeout bounds a call to the server.
+// NewReplicator doesn't touch the network. now is the node's clock, in nanoseconds since the epoch;
+// timeout bounds a call to the server.
 func NewReplicator(client redis.UniversalClient, namespace string, timeout time.Duration, now func() int64, log *zap.Logger) *Replicator {
 	_, cluster := client.(*redis.ClusterClient)
 	return &Replicator{
@@ -95,7 +101,8 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 	}
 }
 
-// Close ends the loops. Tables still attached are not flushed. It doesn't wait for calls under way beyond FlushEnds; they end with the client's connections.
+// Close ends the loops. Tables still attached are not flushed. It doesn't wait for calls under way
+// beyond FlushEnds; they end with the client's connections.
 func (r *Replicator) Close() {
 	deadline := time.After(time.Until(r.FlushEnds()))
 	r.mu.Lock()

@@ -88,7 +88,8 @@ func (n *rnode) mourned() []observer.LoggedEntry {
 	return n.logs.FilterField(warning.Field(warning.NotSent)).All()
 }
 
-// A table that ends while Redis is lost tells how much is lost with it, once for its zone, and nothing where nothing is.
+// A table that ends while Redis is lost tells how much is lost with it, once for its zone, and
+// nothing where nothing is.
 func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -148,7 +149,8 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 	}
 }
 
-// The heartbeat finds out that Redis is back, and a zone with a slow rhythm doesn't wait for its cycle to do so as well.
+// The heartbeat finds out that Redis is back, and a zone with a slow rhythm doesn't wait for its
+// cycle to do so as well.
 func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
@@ -165,7 +167,8 @@ func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
 	}
 }
 
-// A zone with a slow rhythm doesn't know yet that Redis is back when it ends, and sends its counts all the same.
+// A zone with a slow rhythm doesn't know yet that Redis is back when it ends, and sends its counts
+// all the same.
 func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
@@ -241,7 +244,8 @@ func TestTroublesOfTheServerPass(t *testing.T) {
 	}
 }
 
-// A server that was away for long is asked at once when it is back, and not a second later, when the client tries again by itself.
+// A server that was away for long is asked at once when it is back, and not a second later, when
+// the client tries again by itself.
 func TestAServerThatIsBackIsAskedAtOnce(t *testing.T) {
 	r := redistest.Start(t)
 	c := clientOf(t, r.URL+"?pool_size=2")

@@ -268,7 +268,8 @@ func TestSkewedClocksAgree(t *testing.T) {
 	})
 }
 
-// A clock that steps while there are counts, by less than half a window: nodes that take long to agree again count into different windows meanwhile.
+// A clock that steps while there are counts, by less than half a window: nodes that take long to
+// agree again count into different windows meanwhile.
 func TestSteppingClocksAgreeAgain(t *testing.T) {
 	r := redistest.Start(t)
 	window := time.Hour // or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its edge
@@ -434,7 +435,8 @@ func TestPushScriptOfABucket(t *testing.T) {
 	}
 }
 
-// Time that has passed drains at the rate of who admitted last, or of a faster one that asked since, and the key stays twice as long as that takes, and longer where it was to.
+// Time that has passed drains at the rate of who admitted last, or of a faster one that asked
+// since, and the key stays twice as long as that takes, and longer where it was to.
 func TestAFillDrainsAtTheRateOfWhoAdmittedLast(t *testing.T) {
 	s := newLuaStore(t)
 	defer s.state.Close()

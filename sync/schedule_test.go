@@ -22,9 +22,10 @@ import (
 
 var schedules = flag.Int("schedules", 8, "random schedules of the sync for each algorithm")
 
-// Whatever happens to messages, replies, nodes and the store: once all is well again, the store has exactly what each living node admitted in each live epoch,
-// and of a dead one no more than it admitted and no less than it had confirmed. The tables, the loops and the scripts are the real ones. The nodes may
-// differ in all but kind and window, and change meanwhile.
+// Whatever happens to messages, replies, nodes and the store: once all is well again, the store has
+// exactly what each living node admitted in each live epoch, and of a dead one no more than it
+// admitted and no less than it had confirmed. The tables, the loops and the scripts are the real
+// ones. The nodes may differ in all but kind and window, and change meanwhile.
 func TestEverySchedule(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, uint64){
 		"fixed_window": scheduleOf[algorithms.WindowState](func(limit, _ int64, w time.Duration) algorithms.Params {
@@ -64,7 +65,8 @@ func TestEverySchedule(t *testing.T) {
 type schedule[S any] struct {
 	t      *testing.T
 	random *rand.Rand
-	// alg is the parameters of one node, and rate the longest interval of all. draw makes other parameters for a node; nil where all are alike.
+	// alg is the parameters of one node, and rate the longest interval of all. draw makes other
+	// parameters for a node; nil where all are alike.
 	alg    algorithms.Params
 	rate   time.Duration
 	draw   func() algorithms.Params
@@ -77,9 +79,11 @@ type schedule[S any] struct {
 	nodes  []*member[S]
 	dead   []*member[S]
 	saved  *saved
-	// whole says that the store forgets everything or nothing, which nodes notice without a request.
+	// whole says that the store forgets everything or nothing, which nodes notice without a
+	// request.
 	whole bool
-	// evicted are the hashes that were lost one by one: of those nodes ask only as long as their epoch is the current one.
+	// evicted are the hashes that were lost one by one: of those nodes ask only as long as their
+	// epoch is the current one.
 	evicted map[string]bool
 }
 
@@ -91,8 +95,9 @@ type member[S any] struct {
 	table  *table.Table[S]
 	source *Source
 	rep    *Replicator
-	// own is what it admitted and did not get back, by the names of the hashes, and floor what the store confirmed when it ended and has not lost since.
-	// Of what it gave back it may have told in a message that is still on the way, so that less than that may be there.
+	// own is what it admitted and did not get back, by the names of the hashes, and floor what the
+	// store confirmed when it ended and has not lost since. Of what it gave back it may have told
+	// in a message that is still on the way, so that less than that may be there.
 	own, floor map[string]int64
 	gave       map[string]bool
 	taken      []took
@@ -194,7 +199,8 @@ func (s *schedule[S]) step() {
 func (s *schedule[S]) storm(kind uint64) {
 	switch kind {
 	case 0:
-		// Copies of messages are on the way that come when newer ones have long been answered, and the last requests are told of in vain at first.
+		// Copies of messages are on the way that come when newer ones have long been answered, and
+		// the last requests are told of in vain at first.
 		s.net.heal()
 		s.net.become(&s.net.two, .8)
 		s.requests(12)
@@ -268,7 +274,8 @@ func (s *schedule[S]) forget(all bool) {
 	s.lower()
 }
 
-// failOver goes back to what a replica had. That may undo what the dead had confirmed, and let late messages of theirs in once more.
+// failOver goes back to what a replica had. That may undo what the dead had confirmed, and let late
+// messages of theirs in once more.
 func (s *schedule[S]) failOver() {
 	if s.saved == nil {
 		return
@@ -370,7 +377,8 @@ func (s *schedule[S]) exactIn(hash, key string, epoch int64) {
 	}
 }
 
-// carried is what a node counts in an epoch of what it could not send before the last two of it were over, and still stands in a bucket.
+// carried is what a node counts in an epoch of what it could not send before the last two of it
+// were over, and still stands in a bucket.
 func (s *schedule[S]) carried(m *member[S], hash, key string, epoch int64) (more int64) {
 	if !s.drains {
 		return 0
@@ -386,8 +394,9 @@ func (s *schedule[S]) carried(m *member[S], hash, key string, epoch int64) (more
 	return more
 }
 
-// knows checks what a node knows of the others in the current epoch: all that the store has, and no more unless the store has lost something.
-// Of an epoch that is over it may know less: what another node sends long after its end is not asked for.
+// knows checks what a node knows of the others in the current epoch: all that the store has, and no
+// more unless the store has lost something. Of an epoch that is over it may know less: what another
+// node sends long after its end is not asked for.
 func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 	m.table.With(table.KeyOf([]byte(key)), func(state *S) {
 		c, ok := ledgerOf(s.alg, state).At(epoch)

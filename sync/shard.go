@@ -18,9 +18,10 @@ func (r *Replicator) shards(id table.ID) uint64 {
 	return allShards
 }
 
-// skips reports whether a batch is not sent. In a Cluster that is one whose shard the heartbeat finds
-// lost or whose shard has failed in this cycle: the others would wait for it. An early sync
-// leaves out those that failed in the last cycle, too, without an error: they wait for the next cycle.
+// skips reports whether a batch is not sent. In a Cluster that is one whose shard the heartbeat
+// finds lost or whose shard has failed in this cycle: the others would wait for it. An early sync
+// leaves out those that failed in the last cycle, too, without an error: they wait for the next
+// cycle.
 func (r *Replicator) skips(at *attachment, shards, failed uint64, urgent bool) (bool, error) {
 	switch {
 	case !r.cluster:
@@ -47,8 +48,8 @@ func (r *Replicator) lostAfter(at *attachment, early bool, err error) uint64 {
 	return at.failed
 }
 
-// reach asks the server of each shard of a Cluster for something, which the heartbeat, in one of them,
-// does not. It returns the shards whose server gives no answer, and one of the reasons.
+// reach asks the server of each shard of a Cluster for something, which the heartbeat, in one of
+// them, does not. It returns the shards whose server gives no answer, and one of the reasons.
 func (r *Replicator) reach(ctx context.Context) (lost uint64, why error) {
 	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatRate))
 	defer cancel()

@@ -75,7 +75,8 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 	}
 }
 
-// A table that ends while a part of the Cluster is gone sends the rest of its counts, and logs of the others how many they are.
+// A table that ends while a part of the Cluster is gone sends the rest of its counts, and logs of
+// the others how many they are.
 func TestDetachSendsToTheRestOfACluster(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
 	dead := shardsOf(c, 2)

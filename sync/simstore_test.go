@@ -77,7 +77,8 @@ func newTwoStores(t *testing.T, seed uint64, client redis.UniversalClient, flush
 	return s
 }
 
-// step is one thing that happens: a message, one that comes late or once more, or a store that forgets.
+// step is one thing that happens: a message, one that comes late or once more, or a store that
+// forgets.
 func (s *twoStores) step() {
 	switch n := s.random.IntN(100); {
 	case n < 70:
@@ -152,7 +153,8 @@ func (s *twoStores) arrive(c *oneCall) {
 	for i, a := range c.push.answers {
 		w := want[i]
 		if a.Failed {
-			// The script's reader believes no sum below what its node has told, as a late message has it.
+			// The script's reader believes no sum below what its node has told, as a late message
+			// has it.
 			w.Failed, w.Seen, w.Known = a.Push && a.Sum < a.Total, a.Seen, a.Known
 		}
 		if a != w {
@@ -161,7 +163,8 @@ func (s *twoStores) arrive(c *oneCall) {
 	}
 }
 
-// The store of the simulator answers as the script does, whatever comes late, twice or never, and whenever it forgets.
+// The store of the simulator answers as the script does, whatever comes late, twice or never, and
+// whenever it forgets.
 func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 	for name, spec := range map[string]Spec{
 		"fixed window":   {Kind: 'f', Window: 10 * time.Second},

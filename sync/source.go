@@ -42,8 +42,9 @@ type Follower interface {
 	ResetAcks()
 }
 
-// A Source is one table on its way to a store. It lives as long as its table: its number of the node and its sequence go on
-// when a reload attaches it elsewhere, so that no total is ever taken for another's.
+// A Source is one table on its way to a store. It lives as long as its table: its number of the
+// node and its sequence go on when a reload attaches it elsewhere, so that no total is ever taken
+// for another's.
 type Source struct {
 	counters Counters
 	spec     Spec
@@ -75,7 +76,8 @@ type attachment struct {
 	behind atomic.Bool
 
 	flushes chan *flushRequest
-	// Only the loop uses these, and the calls that it waits for: whether a flush waits for them, and which shards have failed and have answered in this cycle.
+	// Only the loop uses these, and the calls that it waits for: whether a flush waits for them,
+	// and which shards have failed and have answered in this cycle.
 	flushing         bool
 	failed, answered uint64
 
@@ -83,9 +85,11 @@ type attachment struct {
 	synced atomic.Int64 // when the last of them was, nanoseconds since the epoch
 }
 
-// ExchangeStatus is how far the sync of one table has come. In a cycle all that was touched since the one before is due.
+// ExchangeStatus is how far the sync of one table has come. In a cycle all that was touched since
+// the one before is due.
 type ExchangeStatus struct {
-	// Turns is how many were completed since the table was attached: all that was due was sent and answered. Where nothing was due, that is at once.
+	// Turns is how many were completed since the table was attached: all that was due was sent and
+	// answered. Where nothing was due, that is at once.
 	Turns int64 `json:"turns"`
 	// Synced is when the last of them was completed, zero if none.
 	Synced time.Time `json:"synced"`
@@ -121,8 +125,9 @@ func (s *Source) Wake() {
 	}
 }
 
-// Lost are the shards for which the last sync failed or whose server does not answer, for LostFor; all or none where there is no Cluster. A table that is
-// not attached has lost nothing: its configuration is about to begin or to end.
+// Lost are the shards for which the last sync failed or whose server does not answer, for LostFor;
+// all or none where there is no Cluster. A table that is not attached has lost nothing: its
+// configuration is about to begin or to end.
 func (s *Source) Lost() uint64 {
 	at := s.at.Load()
 	if at == nil {

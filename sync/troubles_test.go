@@ -50,7 +50,8 @@ func TestTroublesAreToldOnceAndPass(t *testing.T) {
 
 const fails, works = "exchange with redis fails", "exchange with redis works again"
 
-// toldOnce wants a trouble told once, with what to do. A machine that is busy may add timeouts, each told once as well.
+// toldOnce wants a trouble told once, with what to do. A machine that is busy may add timeouts,
+// each told once as well.
 func (n *rnode) toldOnce(code string) {
 	t := n.t
 	t.Helper()

@@ -17,7 +17,8 @@ type Load []Phase
 type Phase struct {
 	For  time.Duration
 	Rate float64
-	// To is the share of the requests that each node gets meanwhile; nil stands for the scenario's Weights.
+	// To is the share of the requests that each node gets meanwhile; nil stands for the scenario's
+	// Weights.
 	To []float64
 }
 

@@ -29,7 +29,8 @@ type node[S any] struct {
 	flushed int           // how often the store had forgotten everything, as of the last beat
 }
 
-// newNode starts a node. Its first tick comes at a random time within a sync_rate; its clock is set before that.
+// newNode starts a node. Its first tick comes at a random time within a sync_rate; its clock is set
+// before that.
 func (w *world[S]) newNode(index int, name string) *node[S] {
 	n := &node[S]{w: w, index: index, name: name, table: table.New(algorithms.MachineOf[S](w.sc.Algorithm.Kind), mostKeys), flushed: w.store.flushed}
 	n.configure()
@@ -66,7 +67,8 @@ func (n *node[S]) take(of int) table.Taken {
 	return n.table.Take(n.is().Algorithm.Compile(), k.key, k.raw, n.clock(), 1, 0)
 }
 
-// setLost tells the table of a store that is lost. One that makes no estimate is told so all the time.
+// setLost tells the table of a store that is lost. One that makes no estimate is told so all the
+// time.
 func (n *node[S]) setLost() {
 	lost := n.loop.Unreachable
 	if !n.w.sc.Model.Estimate {
@@ -185,7 +187,8 @@ func (n *node[S]) stop(clean bool) {
 	}
 }
 
-// beat sets the clock by the store's, as the heartbeat of a ratesync.Replicator does, and again a second later. It notices a store that has forgotten.
+// beat sets the clock by the store's, as the heartbeat of a ratesync.Replicator does, and again a
+// second later. It notices a store that has forgotten.
 func (n *node[S]) beat() {
 	if n.dead {
 		return

@@ -8,16 +8,19 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// A queue is the call of one key that is in flight, and who and what waits for the next one. Its ruleset's mutex guards it.
+// A queue is the call of one key that is in flight, and who and what waits for the next one. Its
+// ruleset's mutex guards it.
 type queue struct {
 	waiters []*waiter
 	// abandoned is how many requests have left since those were taken out of waiters.
 	abandoned int
 	// pending are the corrections that no call has carried yet, by rule.
 	pending []corrections
-	// sent is what a call carries or has carried whose outcome is not known. Until it is known every call carries just that.
+	// sent is what a call carries or has carried whose outcome is not known. Until it is known
+	// every call carries just that.
 	sent *group
-	// undo is the first call whose outcome is not known, 0 for none, and undoSince when it was made.
+	// undo is the first call whose outcome is not known, 0 for none, and undoSince when it was
+	// made.
 	undo      int64
 	undoSince time.Time
 
@@ -42,7 +45,8 @@ type waiter struct {
 	err      error
 }
 
-// A group is the corrections that all calls from the call first on carry, until one of them is answered.
+// A group is the corrections that all calls from the call first on carry, until one of them is
+// answered.
 type group struct {
 	first int64
 	since time.Time
@@ -58,16 +62,18 @@ type denial struct {
 }
 
 const (
-	// correctionTime is how long corrections are sent again whose outcome is not known. The record of calls is kept for longer, so they are
-	// never done twice.
+	// correctionTime is how long corrections are sent again whose outcome is not known. The record
+	// of calls is kept for longer, so they are never done twice.
 	correctionTime = 30 * time.Second
 	// maxLate is how often a request asks again because a call was late though Redis is there.
 	maxLate = 2
-	// restTime is the time between calls of a key that Redis answers with an error, when only corrections are left.
+	// restTime is the time between calls of a key that Redis answers with an error, when only
+	// corrections are left.
 	restTime = time.Second
 )
 
-// join lets a request wait for the next call of a key, or denies it where a log's next call is full. It returns false where there will be no call.
+// join lets a request wait for the next call of a key, or denies it where a log's next call is
+// full. It returns false where there will be no call.
 func (s *Limiter) join(rs *ruleset, id [16]byte, w *waiter) bool {
 	return s.enter(rs, id, w.rules, func(q *queue) {
 		if most := rs.family.maxWanted; most > 0 && len(q.waiters) >= most && q.denied.stillHolds(w) {
@@ -78,7 +84,8 @@ func (s *Limiter) join(rs *ruleset, id [16]byte, w *waiter) bool {
 	})
 }
 
-// stillHolds denies a request by the last answer, if nobody who waits as long as that says would be admitted yet.
+// stillHolds denies a request by the last answer, if nobody who waits as long as that says would be
+// admitted yet.
 func (d *denial) stillHolds(w *waiter) bool {
 	if d == nil || !slices.Equal(d.rules, w.rules) {
 		return false
@@ -135,9 +142,9 @@ func (s *Limiter) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*que
 	return true
 }
 
-// leave takes a request out whose context has ended, and returns false if its answer is there. Those
-// that leave are taken out of the queue together, when they may be half of it: one by one, each would
-// look through it under the zone's lock.
+// leave takes a request out whose context has ended, and returns false if its answer is there.
+// Those that leave are taken out of the queue together, when they may be half of it: one by one,
+// each would look through it under the zone's lock.
 func (s *Limiter) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -218,7 +225,8 @@ type call struct {
 	sent      *group // nil for none
 }
 
-// prepare takes out what the next call is to ask. It returns false where there is none, and the queue has stopped.
+// prepare takes out what the next call is to ask. It returns false where there is none, and the
+// queue has stopped.
 func (s *Limiter) prepare(rs *ruleset, id [16]byte, q *queue) (c call, ok bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -264,7 +272,8 @@ func (q *queue) unfinished() bool {
 	return q.sent != nil || q.undo != 0 || slices.ContainsFunc(q.pending, func(c corrections) bool { return len(c) > 0 })
 }
 
-// split cuts the requests in those that one call can ask for, as they go by the same limits, and the rest.
+// split cuts the requests in those that one call can ask for, as they go by the same limits, and
+// the rest.
 func (q *queue) split(rules []Rule) (now, later []*waiter) {
 	most := len(q.waiters)
 	if bound := families[rules[0].Kind].maxWanted; bound > 0 {
@@ -403,7 +412,8 @@ func waitOf(rules []Rule, o *outcome) (wait time.Duration) {
 	return wait
 }
 
-// finishUnanswered ends a call that was not answered. Its requests ask again where Redis does answer.
+// finishUnanswered ends a call that was not answered. Its requests ask again where Redis does
+// answer.
 func (q *queue) finishUnanswered(c call, err error, result result) {
 	if result != rejected && q.undo == 0 && len(c.waiters) > 0 {
 		q.undo, q.undoSince = c.seq, time.Now()

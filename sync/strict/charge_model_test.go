@@ -170,9 +170,10 @@ func (x *lonerOf[S]) unsent() int64 {
 	return requests
 }
 
-// TestWhatANodeDecidesAloneIsCharged: a single node that can ask Redis only now and then admits what one algorithm admits that was told of every
-// decision. Whatever it decides alone counts in Redis' next decision, as of when it was decided: though replies are lost, units are given back that were
-// sent, and penalties charged.
+// TestWhatANodeDecidesAloneIsCharged: a single node that can ask Redis only now and then admits
+// what one algorithm admits that was told of every decision. Whatever it decides alone counts in
+// Redis' next decision, as of when it was decided: though replies are lost, units are given back
+// that were sent, and penalties charged.
 func TestWhatANodeDecidesAloneIsCharged(t *testing.T) {
 	v := newVirtual(t)
 	for i, rule := range []Rule{
@@ -270,7 +271,8 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 	}
 }
 
-// A log with more hits than one call takes is charged in several, before the next request is decided.
+// A log with more hits than one call takes is charged in several, before the next request is
+// decided.
 func TestALargeLogIsChargedInParts(t *testing.T) {
 	v := newVirtual(t)
 	for _, apart := range []int64{0, 1} { // at one instant, and each at its own

@@ -12,7 +12,8 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// A Charger has Redis count what a node has decided alone by one rule of a zone: a ratesync.Charger.
+// A Charger has Redis count what a node has decided alone by one rule of a zone: a
+// ratesync.Charger.
 type Charger struct {
 	limiter *Limiter
 	rule    Rule

@@ -94,7 +94,8 @@ func take(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...Rule) (G
 	return g, all
 }
 
-// soon takes one unit with a Limiter that doesn't wait long. On a busy machine some replies come too late for it; what they granted is undone.
+// soon takes one unit with a Limiter that doesn't wait long. On a busy machine some replies come
+// too late for it; what they granted is undone.
 func soon(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (g Grant) {
 	t.Helper()
 	redistest.Eventually(t, "Redis decides", func() (ok bool) {
@@ -265,7 +266,8 @@ func TestReturnAndCharge(t *testing.T) {
 	}
 }
 
-// TestCallSentTwiceCountsOnce repeats the very bytes of a call, as a client does that follows a redirect.
+// TestCallSentTwiceCountsOnce repeats the very bytes of a call, as a client does that follows a
+// redirect.
 func TestCallSentTwiceCountsOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
@@ -315,7 +317,8 @@ func TestUndoesWhatNobodyLearnt(t *testing.T) {
 	}
 }
 
-// TestLateCallIsIgnored: a call is held up on the way for longer than its node waits, and arrives after the next one.
+// TestLateCallIsIgnored: a call is held up on the way for longer than its node waits, and arrives
+// after the next one.
 func TestLateCallIsIgnored(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
@@ -341,7 +344,8 @@ func TestLateCallIsIgnored(t *testing.T) {
 	}
 }
 
-// TestGiveBackIsDoneOnce: the reply to a call that gives something back is lost, so it is sent again.
+// TestGiveBackIsDoneOnce: the reply to a call that gives something back is lost, so it is sent
+// again.
 func TestGiveBackIsDoneOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {

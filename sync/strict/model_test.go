@@ -15,7 +15,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// virtual is a Limiter whose Redis reads the time from a list that the test sets. All else in the scripts is as it is.
+// virtual is a Limiter whose Redis reads the time from a list that the test sets. All else in the
+// scripts is as it is.
 type virtual struct {
 	*Limiter
 	t      testing.TB
@@ -217,7 +218,8 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 	}
 }
 
-// TestClockOfRedisStepsBack: after a failover to a server whose clock is behind, nobody waits for longer than a window.
+// TestClockOfRedisStepsBack: after a failover to a server whose clock is behind, nobody waits for
+// longer than a window.
 func TestClockOfRedisStepsBack(t *testing.T) {
 	v := newVirtual(t)
 	for name, rule := range kinds {

@@ -9,7 +9,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// replyOf makes of JSON what the client makes of a reply: whole numbers are int64, all else that is no list is text or nil.
+// replyOf makes of JSON what the client makes of a reply: whole numbers are int64, all else that is
+// no list is text or nil.
 func replyOf(text []byte) (any, bool) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -48,7 +49,8 @@ func sane(t *testing.T, d algorithms.Decision, limit int64) {
 
 const replied = int64(1_795_249_670_000_000) // microseconds
 
-// FuzzReply: whatever answers in Redis' place, a request gets an error or a decision that makes sense.
+// FuzzReply: whatever answers in Redis' place, a request gets an error or a decision that makes
+// sense.
 func FuzzReply(f *testing.F) {
 	for _, seed := range []string{
 		`[1, 1795249670000000, [5, 29920827, 3, 1]]`, `[0, 1795249670000000, [0, 29920827, 10, 0]]`, `[2, 1795249670000000, [1, 4, 100], [7, 1, 2]]`,

@@ -22,7 +22,8 @@ const (
 	maxTTL = 100 * 365 * 24 * time.Hour
 )
 
-// A Rule is one limit of a zone in strict mode. All rules of a zone are of one Kind, and their windows differ.
+// A Rule is one limit of a zone in strict mode. All rules of a zone are of one Kind, and their
+// windows differ.
 type Rule struct {
 	// Kind is one letter for the algorithm, as in Spec.
 	Kind   byte
@@ -76,7 +77,8 @@ func (r Rule) size() int64 {
 // limitInLua is the limit as the scripts have it.
 func (r Rule) limitInLua() int64 { return min(max(0, r.Limit), exact-1) }
 
-// inLua is a length of time as the scripts have it: in microseconds, or in nanoseconds (with a unit of 1000) where it is no whole number of them.
+// inLua is a length of time as the scripts have it: in microseconds, or in nanoseconds (with a unit
+// of 1000) where it is no whole number of them.
 func inLua(d time.Duration) (length, unit int64) {
 	if d%time.Microsecond != 0 && d > time.Microsecond && d < exact/4 {
 		return int64(d), 1000
@@ -84,15 +86,16 @@ func inLua(d time.Duration) (length, unit int64) {
 	return max(1, d.Microseconds()), 1
 }
 
-// A ruleset is what the rules of a zone have in common however many they admit: the names of their keys, their script, and the calls under way.
-// Limit, Burst and Queue come with each call.
+// A ruleset is what the rules of a zone have in common however many they admit: the names of their
+// keys, their script, and the calls under way. Limit, Burst and Queue come with each call.
 type ruleset struct {
 	shape  []Rule
 	family *family
 	script *redis.Script
 	// keys are those of the record of calls, and of each rule.
 	keys []ratesync.Keys
-	// field is this ruleset's own in the records: during a reload two rulesets of one zone number their calls apart.
+	// field is this ruleset's own in the records: during a reload two rulesets of one zone number
+	// their calls apart.
 	field string
 	used  time.Time // guarded by Limiter.mu
 
@@ -127,7 +130,8 @@ func (rs *ruleset) has(rules []Rule) bool {
 	return slices.EqualFunc(rs.shape, rules, func(a, b Rule) bool { return a == b.shape() })
 }
 
-// isIdle reports whether nothing is under way or left to be sent. Limiter.mu is held, which others take while they hold rs.mu.
+// isIdle reports whether nothing is under way or left to be sent. Limiter.mu is held, which others
+// take while they hold rs.mu.
 func (rs *ruleset) isIdle() bool {
 	if !rs.mu.TryLock() {
 		return false

@@ -14,13 +14,14 @@ type Verdict struct {
 	// Decision is exact for the instant at which Redis decided, with all its waits. A request is
 	// admitted if all limits allow it; otherwise nothing was spent in any.
 	Decision algorithms.Decision
-	// Reports are what Redis holds for this key after the call, for a node that has to go on alone: for windows the totals of all nodes, in place of
-	// Elsewhere, for each epoch that counts; for buckets the level; for a log the number of hits in the window. The receiver owns them.
+	// Reports are what Redis holds for this key after the call, for a node that has to go on alone:
+	// for windows the totals of all nodes, in place of Elsewhere, for each epoch that counts; for
+	// buckets the level; for a log the number of hits in the window. The receiver owns them.
 	Reports []algorithms.Report
 }
 
-// outcome is the reply to one call: granted units of those wanted, at the instant at (microseconds of Redis' clock), and for each
-// rule how many more would be granted and its state.
+// outcome is the reply to one call: granted units of those wanted, at the instant at (microseconds
+// of Redis' clock), and for each rule how many more would be granted and its state.
 type outcome struct {
 	seq       int64
 	granted   int64
@@ -29,7 +30,8 @@ type outcome struct {
 	states    [][]int64
 }
 
-// parseOutcome reads {granted, at, {room, state…}…}, the answer to a call that wanted so many units.
+// parseOutcome reads {granted, at, {room, state…}…}, the answer to a call that wanted so many
+// units.
 func parseOutcome(v any, rules int, wanted int64) (*outcome, error) {
 	all, ok := v.([]any)
 	if !ok || len(all) != rules+2 {
@@ -65,8 +67,8 @@ func parseNumbers(all []any) (numbers []int64, ok bool) {
 	return numbers, true
 }
 
-// deny sees to it that some rule has no room when not all that was wanted was granted. The reply to a call that was sent twice tells the
-// grant of the first time and the room of the second.
+// deny sees to it that some rule has no room when not all that was wanted was granted. The reply to
+// a call that was sent twice tells the grant of the first time and the room of the second.
 func (o *outcome) deny(wanted int64) {
 	if o.granted >= wanted {
 		return
@@ -80,7 +82,8 @@ func (o *outcome) deny(wanted int64) {
 	o.remaining[tightest] = 0
 }
 
-// verdicts appends what the rules say to the request at a position, from 1, of those that the call asked for. Those after the granted ones are denied.
+// verdicts appends what the rules say to the request at a position, from 1, of those that the call
+// asked for. Those after the granted ones are denied.
 func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict {
 	for i, r := range rules {
 		if len(dst) < cap(dst) {
@@ -111,7 +114,8 @@ func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict
 	return dst
 }
 
-// decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as what was spent elsewhere.
+// decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as what was
+// spent elsewhere.
 func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	now := o.at * int64(time.Microsecond)
 	for age, total := range state[1:] {
@@ -179,7 +183,8 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, position int64)
 	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.params().Epoch()), Level: level, LevelAt: now})
 }
 
-// drains is how long whole + rest/window requests take to drain, rounded up to Redis' microseconds; rest is in nanoseconds.
+// drains is how long whole + rest/window requests take to drain, rounded up to Redis' microseconds;
+// rest is in nanoseconds.
 func (r Rule) drains(whole, rest int64) time.Duration {
 	if whole < 0 {
 		return 0
