@@ -21,7 +21,8 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 	if old != nil && old.to == r {
 		old.rate.Store(int64(rate))
 		old.charges.Store(c)
-		old.due.Store(true) // a zone that asks Redis from now on must find there what was counted until now
+		// A zone that asks Redis from now on must find there what was counted until now.
+		old.due.Store(true)
 		s.Wake()
 		return
 	}

@@ -53,7 +53,8 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 		if requests == 0 {
 			return ""
 		}
-		if r.lost.Load() == allShards { // not at.lost: the next cycle, which would find the server back, may be an hour away
+		// Not at.lost: the next cycle, which would find the server back, may be an hour away.
+		if r.lost.Load() == allShards {
 			return r.reason(at.name)
 		}
 		f := r.currentFlush(s, requests)

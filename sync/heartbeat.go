@@ -92,7 +92,8 @@ func (r *Replicator) heartbeat(ctx context.Context) error {
 	switch away := time.Since(r.answeredAt) >= Lease; {
 	case mark <= r.mark:
 	case held < 0 && away:
-		r.noteLoss(false) // the lease has ended, or the server has forgotten as well: nobody can tell
+		// The lease has ended, or the server has forgotten as well: nobody can tell.
+		r.noteLoss(false)
 	default:
 		r.noteLoss(true)
 	}

@@ -185,7 +185,8 @@ func TestManyKeysAreExchangedAtLeisure(t *testing.T) {
 		urgent          int // calls until an urgent key was told of, at most
 	}{
 		{time.Millisecond, 2 * (calls - 1) * time.Millisecond, 2 * (calls + 1) * time.Millisecond, 6},
-		{100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond, calls + 1}, // would take 1.7 s at leisure
+		// Would take 1.7 s at leisure.
+		{100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond, calls + 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newVnode(t)

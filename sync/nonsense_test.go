@@ -127,7 +127,8 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				if got := tab.Totals(wallClock()); got.Own != 5 || got.Elsewhere != 3 || got.Unsent != 0 {
 					t.Errorf("after a good reply: %+v, want 3 elsewhere and none unsent", got)
 				}
-				source.Detach() // the jester would go on telling this sum, whatever is sent from here on
+				// The jester would go on telling this sum, whatever is sent from here on.
+				source.Detach()
 				admitted := 0
 				for range 20 {
 					if take() {

@@ -24,9 +24,10 @@ var (
 )
 
 const (
-	batchSize     = cycle.BatchSize
-	parallel      = 4              // calls under way at once for one table
-	roundSize     = 10 * batchSize // messages taken out of a table at once, where there is no time to lose
+	batchSize = cycle.BatchSize
+	parallel  = 4 // calls under way at once for one table
+	// Messages taken out of a table at once, where there is no time to lose.
+	roundSize     = 10 * batchSize
 	minWait       = cycle.MinWait
 	heartbeatRate = cycle.Heartbeat
 )

@@ -175,7 +175,8 @@ func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	a.knows("k", 0, 0)
 	r.Kill()
 	a.take("k", 4)
-	a.configure(time.Hour) // a cycle at once; when that and another one have failed, the next is an hour away
+	// A cycle at once; when that and another one have failed, the next is an hour away.
+	a.configure(time.Hour)
 	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
 	r.Restart()
 	redistest.Eventually(t, "the server is back", func() bool {
@@ -271,7 +272,8 @@ func do(r *redistest.Server, words []string) {
 
 func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 	r := redistest.Start(t)
-	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3_600_000, Window: time.Hour, Burst: 100} // a thousand a second: full again at once
+	// A thousand a second: full again at once.
+	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3_600_000, Window: time.Hour, Burst: 100}
 	tab := tableOf[algorithms.BucketState](alg, 100)
 	source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
 	tab.Configure(table.Background{Params: alg, Rate: 20 * time.Millisecond, Early: true, Wake: source.Wake}, 100)

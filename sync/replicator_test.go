@@ -104,7 +104,8 @@ func TestNodesLearnOfEachOther(t *testing.T) {
 	}
 	a.knows("k", 6, 0)
 	b.knows("k", 0, 6)
-	admitted := 0 // not all at once: b expects a to take its share as well, until it hears that a did not
+	// Not all at once: b expects a to take its share as well, until it hears that a did not.
+	admitted := 0
 	redistest.Eventually(t, "b admits the 4 that a left", func() bool {
 		admitted += b.take("k", 10)
 		return admitted >= 4
@@ -272,7 +273,8 @@ func TestSkewedClocksAgree(t *testing.T) {
 // agree again count into different windows meanwhile.
 func TestSteppingClocksAgreeAgain(t *testing.T) {
 	r := redistest.Start(t)
-	window := time.Hour // or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its edge
+	// Or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its edge.
+	window := time.Hour
 	for now := time.Now().UnixNano(); ; window += time.Second {
 		if left := int64(window) - now%int64(window); left > int64(5*time.Minute) && left < int64(10*time.Minute) {
 			break

@@ -313,7 +313,8 @@ func (s *schedule[S]) end(m *member[S], kill bool) {
 				hash := s.hash(s.keys[key], l.Epoch-age)
 				if c, ok := l.At(l.Epoch - age); ok && !m.gave[hash] {
 					total, _ := s.store.field(hash, m.source.Node())
-					m.floor[hash] = min(c.Acked, total) // less where the store has lost it and not been told again
+					// Less where the store has lost it and not been told again.
+					m.floor[hash] = min(c.Acked, total)
 				}
 			}
 		})
@@ -335,7 +336,8 @@ func (s *schedule[S]) settle() {
 		time.Sleep(resendRate + 3*s.rate + 3*time.Second)
 		s.exact()
 	}
-	for range 2 { // what nodes find lost at the first touch they send again, and hear of at the second
+	// What nodes find lost at the first touch they send again, and hear of at the second.
+	for range 2 {
 		for _, m := range s.nodes {
 			for _, key := range s.keys {
 				m.table.Take(m.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 0, 0)

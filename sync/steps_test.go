@@ -65,7 +65,8 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 			if random.IntN(2) == 0 { // from just behind an edge back over it
 				time.Sleep(time.Duration(int64(s.span) - s.store.now().UnixNano()%int64(s.span)))
 				s.busy(time.Second)
-				by = -2*time.Second - time.Duration(span*(.05+.25*random.Float64())) // further than the edge is back, and less than half a window
+				// Further than the edge is back, and less than half a window.
+				by = -2*time.Second - time.Duration(span*(.05+.25*random.Float64()))
 				for i, key := range s.keys {
 					spent[i] = s.spent(key, 1)
 				}
@@ -99,7 +100,8 @@ func (s *schedule[S]) agree(by time.Duration) {
 	time.Sleep(4*s.rate + 3*time.Second)
 	epoch := s.epoch(s.store.now().UnixNano())
 	for _, m := range s.nodes {
-		m.table.Totals(wallClock()) // brings ledgers to the epoch in which a request would find them
+		// Brings ledgers to the epoch in which a request would find them.
+		m.table.Totals(wallClock())
 	}
 	for _, key := range s.keys {
 		for e := epoch + 1; e >= epoch-int64(s.alg.Compile().History); e-- {

@@ -21,7 +21,8 @@ func TestTroublesAreToldOnceAndPass(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			r, url := c.Server(t)
-			n := startNode(t, clientOf(t, url), anHour, time.Second/2, wallClock) // so long a call may take, also on a busy machine
+			// So long a call may take, also on a busy machine.
+			n := startNode(t, clientOf(t, url), anHour, time.Second/2, wallClock)
 			n.take("k", 3)
 			n.knows("k", 3, 0)
 			redistest.Eventually(t, "the node is up", func() bool { return n.rep.Status().Nodes == 1 })

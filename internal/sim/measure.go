@@ -151,8 +151,9 @@ func (m *meter[S]) done() Result {
 // flights counts the calls of sync_rate 0: of each node and client one is under way, and what comes
 // meanwhile shares the next.
 type flights struct {
-	trip  time.Duration
-	ends  map[[2]int][2]int64 // when the call under way ends, and the one that waits for it; 0 for none
+	trip time.Duration
+	// When the call under way ends, and the one that waits for it; 0 for none.
+	ends  map[[2]int][2]int64
 	calls int
 }
 

@@ -56,7 +56,8 @@ func drawHistory(t *rapid.T, mixed bool) *history {
 	top := float64(slices.Max(h.limits)) / h.window.Seconds()
 	for range rapid.IntRange(1, 4).Draw(t, "phases") {
 		busy := Phase{For: h.part(t, "busy", 4), Rate: min(60, rapid.Float64Range(.3, 3).Draw(t, "demand")*top)}
-		if node := rapid.IntRange(-1, 2).Draw(t, "to"); node >= 0 { // all to one node, and all of a burst
+		// All to one node, and all of a burst.
+		if node := rapid.IntRange(-1, 2).Draw(t, "to"); node >= 0 {
 			busy.To = make([]float64, 3)
 			busy.To[node] = 1
 			busy.For, busy.Rate = h.part(t, "burst", 1), max(busy.Rate, 20)
@@ -175,8 +176,10 @@ func TestAHealLocksNobodyOut(t *testing.T) {
 				w.until(epoch + int64(cut.To) - 1)
 				w.now = epoch + int64(cut.To) - 1
 				levels := w.levels()
-				sum = levels[0] + slices.Max(levels[1:]) // those that were not cut off share one bucket
-				sum += h.unseen(3)                       // may flow in within an interval, or drains before it is told of
+				// Those that were not cut off share one bucket.
+				sum = levels[0] + slices.Max(levels[1:])
+				// May flow in within an interval, or drains before it is told of.
+				sum += h.unseen(3)
 			}
 			w.until(a.at)
 			w.now = a.at

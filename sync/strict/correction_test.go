@@ -134,7 +134,8 @@ func TestPenaltiesEndWithTheFlood(t *testing.T) {
 			wg.Wait()
 			window := rule.Window
 			if rule.Kind == 's' {
-				window += rule.Window / 4 // what came at the beginning of a slice is known as of its end
+				// What came at the beginning of a slice is known as of its end.
+				window += rule.Window / 4
 			}
 			for {
 				n, at := heldAt(t, s, name, id(1), rule)

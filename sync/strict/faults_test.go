@@ -59,7 +59,8 @@ func TestFailsAtOnceWhileRedisIsLost(t *testing.T) {
 					t.Fatalf("Classify(%v) = %q, which doesn't say why", err, got)
 				}
 			}
-			if took := time.Since(start); took > 25*time.Second { // half of what it is if all of them wait
+			// Half of what it is if all of them wait.
+			if took := time.Since(start); took > 25*time.Second {
 				t.Errorf("1000 requests took %s while Redis was lost", took)
 			}
 			proxy.Set(faultproxy.None)

@@ -215,7 +215,8 @@ func (s *Limiter) CloseBy(deadline time.Time) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(time.Until(deadline)): // a call that waits for its reply can't be called off, and ends by its own deadline
+	// A call that waits for its reply can't be called off, and ends by its own deadline.
+	case <-time.After(time.Until(deadline)):
 	}
 	s.cancel()
 }

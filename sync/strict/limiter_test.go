@@ -18,7 +18,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-const long = 1000 * time.Hour // windows so long that no test meets their edge, but for one run in years
+// Windows so long that no test meets their edge, but for one run in years.
+const long = 1000 * time.Hour
 
 // kinds are rules of every algorithm that admit 100 requests at once.
 var kinds = map[string]Rule{

@@ -230,7 +230,8 @@ func TestClockOfRedisStepsBack(t *testing.T) {
 		for range 200 {
 			take(t, v.Limiter, name, id(1), rule)
 		}
-		v.set(v.now + int64(2*time.Minute/time.Microsecond)) // a full window, and a two-counter window forgets in two
+		// A full window, and a two-counter window forgets in two.
+		v.set(v.now + int64(2*time.Minute/time.Microsecond))
 		if g, all := take(t, v.Limiter, name, id(1), rule); !g.Admitted() {
 			t.Errorf("%s: %+v two minutes after the clock stepped back", name, all[0].Decision)
 		}

@@ -105,7 +105,8 @@ func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict
 		}}
 		families[r.Kind].decode(r, v, o, o.states[i], position)
 		if !v.Decision.Allowed {
-			v.Decision.Retry = max(time.Microsecond, v.Decision.Retry) // of a grant that is older than the room
+			// Of a grant that is older than the room.
+			v.Decision.Retry = max(time.Microsecond, v.Decision.Retry)
 		}
 		if r.Limit <= 0 {
 			v.Decision.Waits = algorithms.Waits{Retry: r.Window}
@@ -145,7 +146,8 @@ func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	d := &v.Decision
 	leaves := func(at int64) time.Duration {
 		whole := (r.Window + time.Microsecond - 1) / time.Microsecond
-		return min(max(1, time.Duration(at-o.at)+whole), whole) * time.Microsecond // a clock that has stepped back makes nobody wait longer
+		// A clock that has stepped back makes nobody wait longer.
+		return min(max(1, time.Duration(at-o.at)+whole), whole) * time.Microsecond
 	}
 	d.Next, d.Reset = leaves(state[1]), leaves(state[2])
 	if !d.Allowed {
