@@ -19,9 +19,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A trader is a node that syncs when it is told to, with a server of its own. All it does is
+// A meteredNode is a node that syncs when it is told to, with a server of its own. All it does is
 // counted.
-type trader struct {
+type meteredNode struct {
 	server *redistest.Server
 	rep    *Replicator
 	source *Source
@@ -33,7 +33,7 @@ type trader struct {
 }
 
 // newTrader has keys that the server knows already, with counters of an hour: windows or buckets.
-func newTrader(tb testing.TB, keys int, buckets bool) *trader {
+func newTrader(tb testing.TB, keys int, buckets bool) *meteredNode {
 	if buckets {
 		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 30, Window: time.Hour, Burst: 1 << 30}
 		return traderOf[algorithms.BucketState](tb, keys, alg, 't')
@@ -41,11 +41,11 @@ func newTrader(tb testing.TB, keys int, buckets bool) *trader {
 	return traderOf[algorithms.WindowState](tb, keys, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}, 's')
 }
 
-func traderOf[S any](tb testing.TB, keys int, alg algorithms.Params, kind byte) *trader {
+func traderOf[S any](tb testing.TB, keys int, alg algorithms.Params, kind byte) *meteredNode {
 	server := redistest.Start(tb)
 	server.Do("CONFIG", "SET", "slowlog-log-slower-than", "5000", "slowlog-max-len", "100000")
 	tab := tableOf[S](alg, keys)
-	x := &trader{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keys}
+	x := &meteredNode{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keys}
 	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, Buckets: 1, Live: alg.Compile().History})
 	x.at = &attachment{to: x.rep, name: "z"}
 	x.at.rate.Store(int64(time.Second))
@@ -65,20 +65,20 @@ func traderOf[S any](tb testing.TB, keys int, alg algorithms.Params, kind byte) 
 	return x
 }
 
-func (x *trader) touchAll() {
+func (x *meteredNode) touchAll() {
 	for key := range x.keys {
 		x.touch(key)
 	}
 }
 
-func (x *trader) exchange(tb testing.TB) {
+func (x *meteredNode) exchange(tb testing.TB) {
 	if err := x.rep.sync(context.Background(), x.source, x.at, false); err != nil {
 		tb.Fatal(err)
 	}
 }
 
 // calls sends all that was touched, so many keys a call.
-func (x *trader) calls(tb testing.TB, size int) (keys int) {
+func (x *meteredNode) calls(tb testing.TB, size int) (keys int) {
 	x.source.counters.Tick()
 	for messages := x.drain(size); len(messages) > 0; messages = x.drain(size) {
 		keys += len(messages)
@@ -90,7 +90,7 @@ func (x *trader) calls(tb testing.TB, size int) (keys int) {
 }
 
 // info is a number that the server tells of itself.
-func (x *trader) info(tb testing.TB, section, name string) float64 {
+func (x *meteredNode) info(tb testing.TB, section, name string) float64 {
 	_, text, _ := strings.Cut(x.server.Do("INFO", section).(string), "\n"+name+":")
 	text, _, _ = strings.Cut(text, "\r\n")
 	n, err := strconv.ParseFloat(text, 64)
@@ -100,7 +100,7 @@ func (x *trader) info(tb testing.TB, section, name string) float64 {
 	return n
 }
 
-func (x *trader) cpu(tb testing.TB) float64 {
+func (x *meteredNode) cpu(tb testing.TB) float64 {
 	return x.info(tb, "cpu", "used_cpu_user") + x.info(tb, "cpu", "used_cpu_sys")
 }
 

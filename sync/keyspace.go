@@ -17,8 +17,8 @@ import (
 //
 // and goes on with one of these:
 //
-//	nodes                   hash    node -> "seq expiry mark", its last heartbeat; in shard 0 alone
-//	<table>:<id>:<epoch>    hash    node -> "seq total attempts", sum -> "total attempts" of all nodes
+//	nodes                   hash    node -> "seq expiry mark", its last heartbeat; only in shard 0
+//	<table>:<id>:<epoch>    hash    node -> "seq total attempts", sum -> "total attempts" of all
 //	<table>:<id>:fill       string  "requests at drain until": how full a bucket is
 //	<table>:<id>:level      string  "whole rest at rate": the same, where Redis decides
 //	<table>:<id>:log        zset    a member for each unit that a log admitted, by its microsecond

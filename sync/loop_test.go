@@ -19,9 +19,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// clockwork stands for a server in virtual time, where no real one can be: it answers the two
+// fakeServer stands for a server in virtual time, where no real one can be: it answers the two
 // scripts as if no other node were there, and notes when it was called for which zone.
-type clockwork struct {
+type fakeServer struct {
 	redis.UniversalClient
 
 	mu    sync.Mutex
@@ -32,7 +32,7 @@ type clockwork struct {
 }
 
 // EvalSha is how heartbeats come.
-func (c *clockwork) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
+func (c *fakeServer) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
 	if err := c.called("nodes"); err != nil {
 		return redis.NewCmdResult(nil, err)
 	}
@@ -41,7 +41,7 @@ func (c *clockwork) EvalSha(context.Context, string, []string, ...any) *redis.Cm
 }
 
 // Process is how counts come.
-func (c *clockwork) Process(_ context.Context, cmd redis.Cmder) error {
+func (c *fakeServer) Process(_ context.Context, cmd redis.Cmder) error {
 	arg := func(i int) string { return *cmd.Args()[i].(*string) }
 	if err := c.called(strings.Split(arg(3), ":")[3]); err != nil {
 		cmd.SetErr(err)
@@ -65,7 +65,7 @@ func (c *clockwork) Process(_ context.Context, cmd redis.Cmder) error {
 }
 
 // called takes the time of the way there and back.
-func (c *clockwork) called(zone string) error {
+func (c *fakeServer) called(zone string) error {
 	c.mu.Lock()
 	trip := c.trip
 	c.mu.Unlock()
@@ -81,20 +81,20 @@ func (c *clockwork) called(zone string) error {
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-func (c *clockwork) count(zone string) int {
+func (c *fakeServer) count(zone string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.calls[zone])
 }
 
 // known is how many keys it was told of.
-func (c *clockwork) known() int {
+func (c *fakeServer) known() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.held)
 }
 
-func (c *clockwork) setFails(fails bool) {
+func (c *fakeServer) setFails(fails bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fails = fails
@@ -102,15 +102,15 @@ func (c *clockwork) setFails(fails bool) {
 
 // vnode is a node in virtual time.
 type vnode struct {
-	clockwork
+	fakeServer
 	rep  *Replicator
 	logs *observer.ObservedLogs
 }
 
 func newVnode(t *testing.T) *vnode {
 	core, logs := observer.New(zap.InfoLevel)
-	n := &vnode{clockwork: clockwork{calls: make(map[string][]time.Time), held: make(map[string]string), trip: time.Millisecond}, logs: logs}
-	n.rep = NewReplicator(&n.clockwork, "test", time.Second, wallClock, zap.New(core))
+	n := &vnode{fakeServer: fakeServer{calls: make(map[string][]time.Time), held: make(map[string]string), trip: time.Millisecond}, logs: logs}
+	n.rep = NewReplicator(&n.fakeServer, "test", time.Second, wallClock, zap.New(core))
 	return n
 }
 

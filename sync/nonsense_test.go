@@ -54,20 +54,20 @@ func TestNonsenseInAHashIsHealed(t *testing.T) {
 	}
 }
 
-// jester answers each key with what it is told, in the form that the script has, but for what is
+// forger answers each key with what it is told, in the form that the script has, but for what is
 // cut off.
-type jester struct {
-	clockwork
+type forger struct {
+	fakeServer
 	held, sum string
-	jests     bool
+	forges    bool
 	cut       int
 }
 
-func (j *jester) Process(ctx context.Context, cmd redis.Cmder) error {
-	err := j.clockwork.Process(ctx, cmd)
+func (j *forger) Process(ctx context.Context, cmd redis.Cmder) error {
+	err := j.fakeServer.Process(ctx, cmd)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if err != nil || !j.jests {
+	if err != nil || !j.forges {
 		return err
 	}
 	keys, _ := strconv.Atoi(*cmd.Args()[2].(*string))
@@ -76,10 +76,10 @@ func (j *jester) Process(ctx context.Context, cmd redis.Cmder) error {
 	return nil
 }
 
-func (j *jester) say(held, sum string, cut int) {
+func (j *forger) say(held, sum string, cut int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.held, j.sum, j.jests, j.cut = held, sum, true, cut
+	j.held, j.sum, j.forges, j.cut = held, sum, true, cut
 }
 
 // A reply that makes no sense is counted as an error, and neither locks anybody out nor lets
@@ -97,7 +97,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newVnode(t)
-				j := &jester{clockwork: clockwork{calls: make(map[string][]time.Time), held: make(map[string]string)}}
+				j := &forger{fakeServer: fakeServer{calls: make(map[string][]time.Time), held: make(map[string]string)}}
 				n.rep.client = j
 				alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 100 * time.Hour}
 				tab := tableOf[algorithms.WindowState](alg, 10)
@@ -127,7 +127,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				if got := tab.Totals(wallClock()); got.Own != 5 || got.Elsewhere != 3 || got.Unsent != 0 {
 					t.Errorf("after a good reply: %+v, want 3 elsewhere and none unsent", got)
 				}
-				// The jester would go on telling this sum, whatever is sent from here on.
+				// The forger would go on telling this sum, whatever is sent from here on.
 				source.Detach()
 				admitted := 0
 				for range 20 {

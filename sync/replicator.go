@@ -24,12 +24,14 @@ var (
 )
 
 const (
-	batchSize = cycle.BatchSize
-	parallel  = 4 // calls under way at once for one table
-	// Messages taken out of a table at once, where there is no time to lose.
-	roundSize     = 10 * batchSize
+	batchSize     = cycle.BatchSize
 	minWait       = cycle.MinWait
 	heartbeatRate = cycle.Heartbeat
+	// parallel is how many calls of one table are in flight at once.
+	parallel = 4
+	// roundSize is how many messages are taken out of a table at once when there is no time to
+	// rest.
+	roundSize = 10 * batchSize
 )
 
 // A Replicator syncs the counts of all tables that share one Redis and one namespace. Its loops run

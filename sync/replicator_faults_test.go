@@ -83,8 +83,8 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 	b.knows("k", 0, want)
 }
 
-// mourned are the lines about last counts that could not be sent.
-func (n *rnode) mourned() []observer.LoggedEntry {
+// notSent are the lines about last counts that could not be sent.
+func (n *rnode) notSent() []observer.LoggedEntry {
 	return n.logs.FilterField(warning.Field(warning.NotSent)).All()
 }
 
@@ -131,7 +131,7 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 			for _, source := range sources {
 				source.Detach()
 			}
-			lines := a.mourned()
+			lines := a.notSent()
 			if c.keys == 0 {
 				if len(lines) > 0 {
 					t.Errorf("logged %v, want nothing: all is sent", lines)
@@ -186,7 +186,7 @@ func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	if got := sum(t, r); got != 4 {
 		t.Errorf("redis counts %d, want 4", got)
 	}
-	if lines := a.mourned(); len(lines) > 0 {
+	if lines := a.notSent(); len(lines) > 0 {
 		t.Errorf("logged %v", lines)
 	}
 }

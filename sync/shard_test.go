@@ -104,7 +104,7 @@ func TestDetachSendsToTheRestOfACluster(t *testing.T) {
 	for _, key := range well {
 		b.knows(key, 0, 2)
 	}
-	lines := a.mourned()
+	lines := a.notSent()
 	if len(lines) != 1 || lines[0].ContextMap()["keys"] != int64(ill) || lines[0].ContextMap()["requests"] != int64(ill) {
 		t.Errorf("logged %v, want that one request of each of %d keys could not be sent", lines, ill)
 	}

@@ -148,20 +148,20 @@ func (m *meter[S]) done() Result {
 	return *r
 }
 
-// flights counts the calls of sync_rate 0: of each node and client one is under way, and what comes
-// meanwhile shares the next.
-type flights struct {
+// sharedCalls counts the calls of sync_rate 0: of each node and client one is under way, and what
+// comes meanwhile shares the next.
+type sharedCalls struct {
 	trip time.Duration
 	// When the call under way ends, and the one that waits for it; 0 for none.
 	ends  map[[2]int][2]int64
 	calls int
 }
 
-func newFlights(trip time.Duration) *flights {
-	return &flights{trip: trip, ends: make(map[[2]int][2]int64)}
+func newSharedCalls(trip time.Duration) *sharedCalls {
+	return &sharedCalls{trip: trip, ends: make(map[[2]int][2]int64)}
 }
 
-func (f *flights) ask(a arrival) {
+func (f *sharedCalls) ask(a arrival) {
 	which := [2]int{a.node, a.of}
 	e := f.ends[which]
 	if a.at >= e[0] {

@@ -155,7 +155,7 @@ func (sc Scenario[S]) Run() Result {
 func (sc Scenario[S]) Exact() Result {
 	states := make([]S, max(1, sc.Clients))
 	m := newMeter(sc)
-	f := newFlights(2 * sc.Latency)
+	f := newSharedCalls(2 * sc.Latency)
 	exact, limit := algorithms.MachineOf[S](sc.Algorithm.Kind), sc.Algorithm.Compile()
 	for a := range sc.arrivals {
 		f.ask(a)

@@ -14,9 +14,10 @@
 -- learnt: a grant of that one or a later one is rolled back.
 --
 -- Corrections (see correction.go):
---   1  refunds n units: of a window those of the instant a; of a log those of the call a, from its b-th on
---   2  charges n units for requests that were denied at the instant a: at most to the brim of a bucket, at most
---      limit in a log
+--   1  refunds n units: of a window those of the instant a; of a log those of the call a, from its
+--      b-th on
+--   2  charges n units for requests that were denied at the instant a: at most to the brim of a
+--      bucket, at most limit in a log
 -- All corrections of a call belong together. They are done unless the record says that a call from
 -- first on has been here: first is the call that brought them along for the first time, and no call
 -- until they are acknowledged has others.

@@ -85,7 +85,7 @@ func FuzzReply(f *testing.F) {
 			if r.Kind == 'l' && v.Decision.Retry > time.Hour {
 				t.Errorf("a log locks out for %v", v.Decision.Retry)
 			}
-			absorb(t, r.Kind, v.Reports)
+			merge(t, r.Kind, v.Reports)
 		}
 		if refused == (position <= o.granted) {
 			t.Errorf("the %d. of %d granted: refused %v", position, o.granted, refused)
@@ -93,21 +93,21 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// absorb takes reports in as a node does, and asks.
-func absorb(t *testing.T, k byte, reports []algorithms.Report) {
+// merge takes reports in as a node does, and asks.
+func merge(t *testing.T, k byte, reports []algorithms.Report) {
 	t.Helper()
 	now := replied * int64(time.Microsecond)
 	switch k {
 	case 'f', 's':
-		absorbIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
+		mergeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
 	case 'l':
-		absorbIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, now, reports)
+		mergeIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, now, reports)
 	default:
-		absorbIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute}, now, reports)
+		mergeIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute}, now, reports)
 	}
 }
 
-func absorbIn[S any](t *testing.T, alg algorithms.Params, now int64, reports []algorithms.Report) {
+func mergeIn[S any](t *testing.T, alg algorithms.Params, now int64, reports []algorithms.Report) {
 	t.Helper()
 	m := &modelOf[S]{Machine: algorithms.MachineOf[S](alg.Kind), limit: alg.Compile()}
 	for range 2 {

@@ -105,7 +105,7 @@ func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict
 		}}
 		families[r.Kind].decode(r, v, o, o.states[i], position)
 		if !v.Decision.Allowed {
-			// Of a grant that is older than the room.
+			// The room may be of a later instant than the grant, when nobody had to wait any more.
 			v.Decision.Retry = max(time.Microsecond, v.Decision.Retry)
 		}
 		if r.Limit <= 0 {
