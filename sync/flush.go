@@ -134,7 +134,7 @@ func (r *Replicator) flushAll(f *flush, sources []*Source) {
 
 // flush has the table's loop sync once more and waits for that.
 func (at *attachment) flush(ctx context.Context) error {
-	at.behind.Store(true) // a sync at leisure goes on without a rest
+	at.behind.Store(true) // a slow sync goes on without a rest
 	request := &flushRequest{ctx, make(chan error, 1)}
 	select {
 	case at.flushes <- request:

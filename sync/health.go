@@ -41,7 +41,7 @@ const (
 	messageForgot  = "redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again"
 )
 
-// health is what is known of how a Redis does, and what the log was told of it. It decides what to
+// health is what is known of how a Redis does, and what was logged of it. It decides what to
 // log and when to send all totals again, and does neither. The zero value is a Redis of which
 // nothing bad is known. It is not safe for concurrent use.
 type health struct {
@@ -168,7 +168,8 @@ func (h *health) sumFlaps(now time.Time) *entry {
 	return &entry{zap.InfoLevel, messageFlaps, h.countFlaps()}
 }
 
-// countFlaps are the outages since the last line that none has told of. It begins a new count.
+// countFlaps returns the outages since the last line that no line was about, and begins a new
+// count.
 func (h *health) countFlaps() (fields []zap.Field) {
 	if h.flaps > 0 {
 		fields = append(fields, zap.Int("outages", h.flaps))

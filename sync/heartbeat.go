@@ -21,7 +21,7 @@ func (r *Replicator) Start() {
 	}()
 }
 
-// heartbeats says every second that this node is there, and learns the server's time, how many
+// heartbeats renews this node's lease every second, and reads the server's time, how many
 // nodes there are, and whether the server has forgotten.
 func (r *Replicator) heartbeats(ctx context.Context) {
 	for {

@@ -115,7 +115,7 @@ type Spec struct {
 }
 
 // Name is the algorithm and window in the names of keys: kind-window[-buckets]. Nothing else is in
-// them, so that nodes share what they count whatever else they have been told.
+// them, so that nodes share what they count whatever else they are configured with.
 func (s Spec) Name() string {
 	window := s.Window.String()
 	for _, zero := range []string{"m0s", "h0m"} { // 1h0m0s is 1h

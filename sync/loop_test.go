@@ -178,14 +178,14 @@ func TestIdleKeysCostNothing(t *testing.T) {
 
 // A sync of many keys rests as long as it works, until a quarter of the interval is over. What
 // becomes urgent meanwhile doesn't wait for its end.
-func TestManyKeysAreExchangedAtLeisure(t *testing.T) {
+func TestManyKeysAreExchangedSlowly(t *testing.T) {
 	const keys, calls = 900, 900 / batchSize
 	for _, c := range []struct {
 		trip, low, high time.Duration
 		urgent          int // calls until an urgent key was told of, at most
 	}{
 		{time.Millisecond, 2 * (calls - 1) * time.Millisecond, 2 * (calls + 1) * time.Millisecond, 6},
-		// Would take 1.7 s at leisure.
+		// Would take 1.7 s slowly.
 		{100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond, calls + 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -21,12 +21,12 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 		ctx, cancel = context.WithTimeout(ctx, cycle.CallTime(r.timeout, rate))
 		defer cancel()
 	}
-	l := pushCalls.Get().(*pushCall)
-	defer pushCalls.Put(l)
-	l.write(r.keys, s, rate, messages)
-	reply, err := l.send(ctx, r.client)
+	c := pushCalls.Get().(*pushCall)
+	defer pushCalls.Put(c)
+	c.write(r.keys, s, rate, messages)
+	reply, err := c.send(ctx, r.client)
 	if err == nil {
-		err = l.read(reply, messages)
+		err = c.read(reply, messages)
 	}
 	if err != nil {
 		r.stats.failures.Add(1)
@@ -37,15 +37,15 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	r.stats.keys.Add(int64(len(messages)))
 	now := r.now()
 	r.stats.last.Store(now)
-	r.stats.failedKeys.Add(int64(len(l.rejected)))
-	for _, text := range l.rejected {
+	r.stats.failedKeys.Add(int64(len(c.rejected)))
+	for _, text := range c.rejected {
 		if text == noSense || strings.HasPrefix(text, "WRONGTYPE") {
 			r.noteForeign(s, text)
 		} else {
 			err = refusal(text)
 		}
 	}
-	if s.counters.Ack(now, l.answers) {
+	if s.counters.Ack(now, c.answers) {
 		r.noteLoss(true)
 	}
 	if err != nil {
@@ -78,7 +78,7 @@ type pushCall struct {
 var pushCalls = sync.Pool{New: func() any { return new(pushCall) }}
 
 // write lays out a call: the script, its keys, and its arguments as push.lua has them.
-func (l *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []table.Message) {
+func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []table.Message) {
 	keys, fills := in.Table(s.spec), 0
 	var ttl time.Duration
 	for i := range messages {
@@ -87,93 +87,93 @@ func (l *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []
 		}
 		ttl = max(ttl, s.spec.EpochTTL(messages[i].Span, rate))
 	}
-	l.text, l.ends = l.text[:0], l.ends[:0]
-	l.end("evalsha")
-	l.end(pushScript.Hash())
-	l.number(int64(len(messages) + fills))
+	c.text, c.ends = c.text[:0], c.ends[:0]
+	c.end("evalsha")
+	c.end(pushScript.Hash())
+	c.number(int64(len(messages) + fills))
 	for i := range messages {
-		l.text = keys.appendEpoch(l.text, messages[i].ID, messages[i].Epoch)
-		l.end("")
+		c.text = keys.appendEpoch(c.text, messages[i].ID, messages[i].Epoch)
+		c.end("")
 	}
 	for i := range messages {
 		if messages[i].Bucket {
-			l.text = keys.appendFill(l.text, messages[i].ID)
-			l.end("")
+			c.text = keys.appendFill(c.text, messages[i].ID)
+			c.end("")
 		}
 	}
-	l.end(s.node)
-	l.number(s.seq.Add(1))
-	l.number(int64(fills))
-	l.number(ttl.Milliseconds())
+	c.end(s.node)
+	c.number(s.seq.Add(1))
+	c.number(int64(fills))
+	c.number(ttl.Milliseconds())
 	for i := range messages {
-		l.count(&messages[i], fills > 0)
+		c.count(&messages[i], fills > 0)
 	}
-	l.finish()
+	c.finish()
 }
 
 // count lays out what a message says.
-func (l *pushCall) count(m *table.Message, bucket bool) {
+func (c *pushCall) count(m *table.Message, bucket bool) {
 	if m.Push {
-		l.number(m.Total)
-		l.number(m.Attempts)
+		c.number(m.Total)
+		c.number(m.Attempts)
 	} else {
-		l.end("")
-		l.end("")
+		c.end("")
+		c.end("")
 	}
 	if !bucket {
 		return
 	}
-	l.text = strconv.AppendInt(l.text, m.Unsent, 10)
+	c.text = strconv.AppendInt(c.text, m.Unsent, 10)
 	if m.Bucket {
-		l.text = strconv.AppendFloat(append(l.text, ' '), m.Drain, 'g', 9, 64)
-		l.text = strconv.AppendFloat(append(l.text, ' '), m.Level, 'f', 3, 64)
+		c.text = strconv.AppendFloat(append(c.text, ' '), m.Drain, 'g', 9, 64)
+		c.text = strconv.AppendFloat(append(c.text, ' '), m.Level, 'f', 3, 64)
 		if m.Resend {
-			l.text = append(l.text, " !"...)
+			c.text = append(c.text, " !"...)
 		}
 	}
-	l.end("")
+	c.end("")
 }
 
-func (l *pushCall) number(n int64) {
-	l.text = strconv.AppendInt(l.text, n, 10)
-	l.end("")
+func (c *pushCall) number(n int64) {
+	c.text = strconv.AppendInt(c.text, n, 10)
+	c.end("")
 }
 
 // end ends an argument, after its last part.
-func (l *pushCall) end(part string) {
-	l.text = append(l.text, part...)
-	l.ends = append(l.ends, len(l.text))
+func (c *pushCall) end(part string) {
+	c.text = append(c.text, part...)
+	c.ends = append(c.ends, len(c.text))
 }
 
 // finish makes the arguments of the text.
-func (l *pushCall) finish() {
-	text, from := string(l.text), 0
-	l.parts = l.parts[:0]
-	for _, end := range l.ends {
-		l.parts = append(l.parts, text[from:end])
+func (c *pushCall) finish() {
+	text, from := string(c.text), 0
+	c.parts = c.parts[:0]
+	for _, end := range c.ends {
+		c.parts = append(c.parts, text[from:end])
 		from = end
 	}
-	l.args = l.args[:0]
-	for i := range l.parts {
-		l.args = append(l.args, &l.parts[i])
+	c.args = c.args[:0]
+	for i := range c.parts {
+		c.args = append(c.args, &c.parts[i])
 	}
 }
 
 // send calls the script, by its text where the server doesn't know it.
-func (l *pushCall) send(ctx context.Context, client redis.UniversalClient) (string, error) {
-	cmd := redis.NewStringCmd(ctx, l.args...)
+func (c *pushCall) send(ctx context.Context, client redis.UniversalClient) (string, error) {
+	cmd := redis.NewStringCmd(ctx, c.args...)
 	err := client.Process(ctx, cmd)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		l.parts[0], l.parts[1] = "eval", pushSource
-		cmd = redis.NewStringCmd(ctx, l.args...)
+		c.parts[0], c.parts[1] = "eval", pushSource
+		cmd = redis.NewStringCmd(ctx, c.args...)
 		err = client.Process(ctx, cmd)
 	}
 	return cmd.Val(), err
 }
 
 // read takes the answers apart: a line for what this node's field held, and one for what all have.
-func (l *pushCall) read(reply string, messages []table.Message) error {
-	l.answers, l.rejected = l.answers[:0], l.rejected[:0]
+func (c *pushCall) read(reply string, messages []table.Message) error {
+	c.answers, c.rejected = c.answers[:0], c.rejected[:0]
 	_, rest, _ := strings.Cut(reply, "\n") // the server's clock: seconds, microseconds
 	_, rest, ok := strings.Cut(rest, "\n")
 	for i := range messages {
@@ -189,11 +189,11 @@ func (l *pushCall) read(reply string, messages []table.Message) error {
 		a := parseAnswer(messages[i], held, sum)
 		switch {
 		case held == "!":
-			l.rejected = append(l.rejected, sum)
+			c.rejected = append(c.rejected, sum)
 		case a.Failed:
-			l.rejected = append(l.rejected, noSense)
+			c.rejected = append(c.rejected, noSense)
 		}
-		l.answers = append(l.answers, a)
+		c.answers = append(c.answers, a)
 	}
 	if ok {
 		return ErrReply

@@ -73,10 +73,10 @@ type counters struct {
 	last                              atomic.Int64
 }
 
-// Status is what a Replicator tells about itself.
+// Status is the state of a Replicator.
 type Status struct {
-	// Up says that everything was synced the last time it was tried; Failing names what was not and
-	// why.
+	// Up reports whether everything was synced the last time it was tried; Failing names what was
+	// not and why.
 	Up      bool              `json:"up"`
 	Failing map[string]string `json:"failing,omitempty"`
 	Nodes   int64             `json:"nodes"`
@@ -128,7 +128,7 @@ func (r *Replicator) Close() {
 	}
 }
 
-// Status tells how the sync is going.
+// Status returns the state of the sync.
 func (r *Replicator) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()

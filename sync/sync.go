@@ -12,10 +12,10 @@ import (
 // messageBuffers are as long as one round of calls needs.
 var messageBuffers = sync.Pool{New: func() any { return new([]table.Message) }}
 
-// sync sends what is due, or what is urgent, and absorbs the answers. It returns the last error of
+// sync sends what is due, or what is urgent, and merges the answers. It returns the last error of
 // any batch.
 //
-// Many keys are synced at leisure: one call at a time, with as much rest in between as the call
+// Many keys are synced slowly: one call at a time, with as much rest in between as the call
 // took, and what becomes urgent meanwhile goes first. So requests, and the server's other users,
 // find a free processor. Where a quarter of the interval is over by then, or the sync before took
 // most of it, the rest goes as fast as it can.
@@ -68,8 +68,8 @@ func (r *Replicator) sync(ctx context.Context, s *Source, at *attachment, urgent
 	return failed
 }
 
-// round is how many messages are taken out at once. In a cluster they belong to 64 shards, and go
-// in as many calls.
+// round returns how many messages are taken out at once. In a cluster they belong to 64 shards, and
+// go in as many calls.
 func (r *Replicator) round(fast bool) int {
 	switch {
 	case r.cluster:
@@ -128,8 +128,8 @@ func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messag
 	return failed
 }
 
-// cut says how many messages go into one call: those of one key stay together, and in a cluster all
-// are of one shard.
+// cut returns how many messages go into one call: those of one key stay together, and in a cluster
+// all are of one shard.
 func (r *Replicator) cut(messages []table.Message) int {
 	for n := 1; n < len(messages); n++ {
 		if messages[n].Key == messages[n-1].Key {
