@@ -7,6 +7,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -15,7 +17,8 @@ func init() {
 	caddy.RegisterModule(new(adminAPI))
 }
 
-// adminAPI answers GET /rate_limit/ on the admin endpoint with the state of all zones. It holds no keys and no addresses.
+// adminAPI answers GET /rate_limit/ on the admin endpoint with the state of all zones. It shows no
+// keys and no addresses.
 type adminAPI struct{}
 
 // CaddyModule returns the Caddy module information.
@@ -36,7 +39,8 @@ type status struct {
 	Strict *strict.Status `json:"strict,omitempty"`
 }
 
-// limitStatus is one limit of a zone. Own, Elsewhere and Unsent are sums over all keys of what a decision can still use.
+// limitStatus is one limit of a zone. Own, Elsewhere and Unsent are sums over all keys of what a
+// decision can still use.
 type limitStatus struct {
 	Zone      string   `json:"zone"`
 	Algorithm string   `json:"algorithm"`
@@ -62,7 +66,7 @@ const statusPath = "/rate_limit/"
 
 func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
 	if r.URL.Path != statusPath {
-		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("there is no %s; the state is at %s", clip(r.URL.Path), statusPath)}
+		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("there is no %s; the state is at %s", spelling.Clip(r.URL.Path), statusPath)}
 	}
 	if r.Method != http.MethodGet {
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s not allowed; use GET", r.Method)}
@@ -92,18 +96,18 @@ func currentStatus() status {
 			continue // a zone that several handlers share
 		}
 		seen[l.counters] = true
-		if s.Strict == nil && app.shared != nil && l.settings.syncRate == syncStrict {
+		if s.Strict == nil && app.shared != nil && l.settings.SyncRate == rates.Strict {
 			circuits := app.shared.strict.Status()
 			s.Strict = &circuits
 		}
 		t, node := l.counters.stats(), l.counters.node()
-		if l.settings.syncRate < 0 || app.shared == nil {
+		if l.settings.SyncRate < 0 || app.shared == nil {
 			t.Unsent, node = 0, "" // there is nowhere to send it
 		}
 		overflow, bytes := l.counters.overflowed()
 		s.Zones = append(s.Zones, limitStatus{
-			Zone: l.settings.name, Algorithm: l.settings.kind.String(), Limit: l.rate.n, Window: windowText(l.rate.window),
-			SyncRate: l.settings.syncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent, Node: node,
+			Zone: l.settings.Name, Algorithm: l.settings.Kind.String(), Limit: l.rate.Limit, Window: rates.WindowText(l.rate.Window),
+			SyncRate: l.settings.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent, Node: node,
 			Exchange: l.counters.exchange(),
 			Overflow: overflow, OverflowBytes: bytes,
 		})

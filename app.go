@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,10 +13,13 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zonename"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -26,23 +28,28 @@ func init() {
 	caddy.RegisterModule(new(App))
 }
 
-// App holds what all rate_limit handlers of a configuration share. In a Caddyfile it is the global option rate_limit.
+// App holds what all rate_limit handlers of a configuration share. In a Caddyfile it is the global
+// option rate_limit.
 type App struct {
-	// Redis is where nodes exchange counts. Default: none, every node counts for itself.
+	// Redis is where nodes sync counts. Default: none; every node counts for itself.
 	Redis *Redis `json:"redis,omitempty"`
 
-	// SyncRate is the default of all zones. Default: 1s where Redis is configured, else -1.
+	// SyncRate is the sync_rate of all zones: "local" or -1 never syncs, "strict" or 0 asks Redis on
+	// every request; else the interval, as a duration string or a number of seconds, 20ms to ten
+	// years. Default: 1s where Redis is configured, else -1.
 	SyncRate *SyncRate `json:"sync_rate,omitempty"`
 
-	// Namespace separates users of one Redis: nodes with the same Redis and namespace share counters. Default: caddy.
+	// Namespace separates users of one Redis: nodes with the same Redis and namespace share counters.
+	// It is printable ASCII without braces, and may hold {env.*}. Default: caddy.
 	Namespace string `json:"namespace,omitempty"`
 
-	// StrictTimeout is how long Redis has for an answer to a zone with sync_rate 0, from when the question has a connection. A request
-	// waits for the question that it is part of. 1ms to 1m. Default: 100ms.
+	// StrictTimeout is how long Redis has to answer a call for a zone with sync_rate 0, from when the
+	// call has a connection. A request waits for the call that it is part of. 1ms to 1m.
+	// Default: 100ms.
 	StrictTimeout caddy.Duration `json:"strict_timeout,omitempty"`
 
-	// Persist keeps the counters of zones that don't sync over a restart of the process: "storage" in Caddy's storage, else in
-	// the file of that path. Default: none.
+	// Persist keeps the counters of zones that don't sync over a restart of the process: "storage" in
+	// Caddy's storage, else in the file of that path, which may hold {env.*}. Default: none.
 	Persist string `json:"persist,omitempty"`
 
 	ctx        caddy.Context
@@ -59,7 +66,7 @@ type App struct {
 	mu       sync.Mutex
 	said     warning.Once
 	handlers int
-	registry registry
+	registry settings.Registry
 	limits   []appLimit
 	zones    []*zone
 	stop     chan struct{}
@@ -70,8 +77,8 @@ type App struct {
 type appLimit struct {
 	counters counters
 	key      string // in the pool
-	settings settings
-	rate     rate
+	settings settings.Zone
+	rate     rates.Rate
 	sweep    time.Duration
 }
 
@@ -85,7 +92,7 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 
 // Provision prepares the connection to Redis and doesn't use it: caddy validate comes here as well.
 func (a *App) Provision(ctx caddy.Context) error {
-	a.ctx, a.logger = ctx, ctx.Logger()
+	a.ctx, a.logger, a.registry = ctx, ctx.Logger(), settings.Registry{}
 	if a.StrictTimeout == 0 {
 		a.StrictTimeout = caddy.Duration(100 * time.Millisecond)
 	}
@@ -97,28 +104,39 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.checkKeeper()
-	if err := a.check(a.shared != nil, a.redisEmpty); err != nil {
+	if err := a.check(a.globals()); err != nil {
 		return err
 	}
 	return metrics.Register(ctx.GetMetricsRegistry(), processState)
 }
 
-const defaultNamespace = "caddy"
+// globals returns what the options mean for handlers.
+func (a *App) globals() globals { return globals{a.SyncRate, a.shared != nil, a.redisEmpty} }
+
+// check reports what is wrong with the global options except Redis and its namespace.
+func (a *App) check(g globals) error {
+	if err := g.checkInherited(a.SyncRate); err != nil {
+		return err
+	}
+	if t := time.Duration(a.StrictTimeout); t != 0 && (t < time.Millisecond || t > time.Minute) {
+		return wrongf("strict_timeout", "%s is not between 1ms and 1m; write 100ms", rates.WindowText(t))
+	}
+	return nil
+}
 
 func (a *App) provisionRedis(ctx caddy.Context) error {
-	var err error
 	repl := caddy.NewReplacer()
-	if a.namespace, err = repl.ReplaceOrErr(a.Namespace, true, true); err != nil {
+	namespace, err := repl.ReplaceOrErr(a.Namespace, true, true)
+	if err != nil {
 		return fmt.Errorf("namespace: %w", err)
 	}
-	if a.Redis == nil {
-		return a.nameNamespace("")
+	var prefix string
+	if a.Redis != nil {
+		if prefix, err = repl.ReplaceOrErr(a.Redis.KeyPrefix, true, true); err != nil {
+			return fmt.Errorf("redis: key_prefix: %w", err)
+		}
 	}
-	prefix, err := repl.ReplaceOrErr(a.Redis.KeyPrefix, true, true)
-	if err != nil {
-		return fmt.Errorf("redis: key_prefix: %w", err)
-	}
-	if err := a.nameNamespace(prefix); err != nil {
+	if a.namespace, err = redisconfig.Namespace(namespace, prefix); err != nil || a.Redis == nil {
 		return err
 	}
 	if a.Redis.Storage {
@@ -167,27 +185,6 @@ func (a *App) shareRedis(key string, client redis.UniversalClient, timeout time.
 	}
 }
 
-// nameNamespace settles the namespace between its two names.
-func (a *App) nameNamespace(prefix string) error {
-	switch {
-	case a.namespace != "" && prefix != "":
-		return fmt.Errorf("namespace %q and key_prefix %q are two names for one thing; remove one of them", a.namespace, prefix)
-	case a.namespace == "":
-		a.namespace = prefix
-	}
-	if a.namespace == "" {
-		a.namespace = defaultNamespace
-	}
-	if strings.ContainsAny(a.namespace, "{}") || !printable(a.namespace) {
-		return fmt.Errorf("namespace %q: write printable ASCII without braces, which say in a Redis Cluster where a key belongs", a.namespace)
-	}
-	return nil
-}
-
-func printable(s string) bool {
-	return !slices.ContainsFunc([]byte(s), func(c byte) bool { return c < 0x20 || c > 0x7e })
-}
-
 // nextHandler names a handler for messages, by the order in which they are provisioned.
 func (a *App) nextHandler() string {
 	a.mu.Lock()
@@ -200,12 +197,12 @@ func (a *App) nextHandler() string {
 func (a *App) use(z *zone, where string, sweep time.Duration) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.registry.add(z.settings, where); err != nil {
+	if err := a.registry.Add(z.Zone, where); err != nil {
 		return err
 	}
 	a.zones = append(a.zones, z)
-	for i, r := range z.limits {
-		a.limits = append(a.limits, appLimit{z.counters[i], counterKey(a.namespace, &z.settings, r), z.settings, r, sweep})
+	for i, r := range z.Limits {
+		a.limits = append(a.limits, appLimit{z.counters[i], counterKey(a.namespace, &z.Zone, r), z.Zone, r, sweep})
 	}
 	return nil
 }
@@ -254,17 +251,17 @@ func (a *App) takeOver(before *App) {
 		}
 		for key, l := range limits {
 			from, same := old[key]
-			strict := l.settings.syncRate == syncStrict
+			strict := l.settings.SyncRate == rates.Strict
 			if same && from.counters != l.counters {
 				l.counters.resume(&l.settings, l.rate, from.counters.save()) // the namespace has changed
 			}
 			switch {
 			case !same:
 				a.logger.Info("a zone's algorithm, window or buckets have changed: this limit counts anew",
-					zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
-			case strict != (from.settings.syncRate == syncStrict) && !l.settings.kind.Windowed():
+					zap.String("zone", name), zap.Stringer("algorithm", l.settings.Kind), zap.Stringer("limit", l.rate))
+			case strict != (from.settings.SyncRate == rates.Strict) && !l.settings.Kind.Windowed():
 				a.logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew",
-					zap.String("zone", name), zap.Stringer("algorithm", l.settings.kind), zap.Stringer("limit", l.rate))
+					zap.String("zone", name), zap.Stringer("algorithm", l.settings.Kind), zap.Stringer("limit", l.rate))
 			}
 		}
 	}
@@ -275,27 +272,27 @@ func (a *App) byZone() map[string]map[string]*appLimit {
 	zones := make(map[string]map[string]*appLimit)
 	for i := range a.limits {
 		l := &a.limits[i]
-		if zones[l.settings.name] == nil {
-			zones[l.settings.name] = make(map[string]*appLimit)
+		if zones[l.settings.Name] == nil {
+			zones[l.settings.Name] = make(map[string]*appLimit)
 		}
-		zones[l.settings.name][spec(&l.settings, l.rate).Name()] = l
+		zones[l.settings.Name][spec(&l.settings, l.rate).Name()] = l
 	}
 	return zones
 }
 
 // renamed finds what an unnamed zone was called before its numbers changed, if there is no doubt.
 func renamed(name string, had, now map[string]map[string]*appLimit) (old map[string]*appLimit) {
-	shape := autoShape(name)
+	shape := zonename.Shape(name)
 	if shape == "" {
 		return nil
 	}
 	for other := range now {
-		if other != name && had[other] == nil && autoShape(other) == shape {
+		if other != name && had[other] == nil && zonename.Shape(other) == shape {
 			return nil
 		}
 	}
 	for other, limits := range had {
-		if now[other] == nil && autoShape(other) == shape {
+		if now[other] == nil && zonename.Shape(other) == shape {
 			if old != nil {
 				return nil
 			}

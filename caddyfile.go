@@ -15,7 +15,11 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
+	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 func init() {
@@ -77,29 +81,32 @@ func init() {
 //		}
 //	}
 //
-// A rate is <number>/<window>: 100/1m, 10/s, 5/90s. zone may stand several times, and so may match, where one of them must match; every
-// other option stands once. Next to a rate on the directive's own line, sync_rate is the handler's.
+// A rate is <number>/<window>: 100/1m, 10/s, 5/90s. zone may stand several times, and so may match,
+// where one of them must match; every other option stands once. Next to a rate on the directive's
+// own line, sync_rate is the handler's.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	p, err := parseHandler(d)
 	if err != nil {
 		return err
 	}
 	// The global options are not in sight here, so sync_rate gets the benefit of the doubt.
-	if _, err := p.check(nil, true, false); err != nil {
+	zones, err := p.check(globals{hasRedis: true})
+	if err != nil {
 		return err
 	}
 	if p.unnamed != nil {
-		name, err := autoName("", true, nil, *p.unnamed, false)
+		shape, err := p.unnamed.identity(nil, false)
 		if err != nil {
 			return err
 		}
-		p.handler.RateLimits = map[string]*Zone{name: p.unnamed}
+		p.handler.RateLimits = map[string]*Zone{zonename.Hashed(zonename.Of("", zones[0].Limits), shape): p.unnamed}
 	}
 	*h = *p.handler
 	return nil
 }
 
-// parseDirective is the directive in a site, where names of unnamed limits, the names of other sites' zones and the global options are known.
+// parseDirective reads the directive in a site. There the names of unnamed limits and of other
+// sites' zones are known, and so are the global options.
 func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
 	alike := alikeIn(h) // before the matcher is taken out
 	if !h.Next() {
@@ -120,13 +127,12 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	if err != nil {
 		return nil, err
 	}
-	hasRedis, redisEmpty := app.redisAsWritten()
-	zones, err := p.check(app.SyncRate, hasRedis, redisEmpty)
+	zones, err := p.check(app.globalsAsWritten())
 	if err != nil {
 		return nil, err
 	}
 	if p.unnamed != nil {
-		err = p.nameUnnamed(h, matcher, alike)
+		err = p.nameUnnamed(h, zones[0], matcher, alike)
 	} else {
 		err = p.register(h, zones)
 	}
@@ -136,27 +142,39 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	return h.NewRoute(matcher, p.handler), nil
 }
 
-// register notes the names of the zones and refuses one that is taken by another limit.
-func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings) error {
-	names := state[map[string]registered](h, "rate_limit.zones")
+// checkMatcherToken rejects a rate without its number in the place of a matcher. The directive's
+// name is the current token.
+func checkMatcherToken(d *caddyfile.Dispenser) error {
+	args := d.CountRemainingArgs()
+	if args == 0 {
+		return nil
+	}
+	d.NextArg()
+	token := d.Token()
+	d.Prev()
+	if err := hints.NumberMissing(token.Text, args == 1); err != nil {
+		return placeAt(token, err)
+	}
+	return nil
+}
+
+// register notes the names of the zones and rejects one that is taken by another limit.
+func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings.Zone) error {
+	names := state[settings.Registry](h, "rate_limit.zones")
 	unnamed := state[map[string]caddyfile.Token](h, "rate_limit.unnamed")
-	for _, s := range zones {
-		token := p.zones[s.name].token
-		if first, taken := unnamed[s.name]; taken {
-			return placeAt(token, errTakenByUnnamed(s.name, first))
+	for i, s := range zones {
+		token := p.zones[i].token
+		if first, taken := unnamed[s.Name]; taken {
+			return placeAt(token, fmt.Errorf("zone name %q is that of the unnamed limit at %s; write another one, like login", s.Name, at(first)))
 		}
-		if err := (&registry{names}).add(s, at(token)); err != nil {
+		if err := names.Add(s, at(token)); err != nil {
 			return placeAt(token, err)
 		}
 	}
 	return nil
 }
 
-func errTakenByUnnamed(name string, unnamed caddyfile.Token) error {
-	return fmt.Errorf("zone name %q is that of the unnamed limit at %s; write another one, like login", name, at(unnamed))
-}
-
-// state is a map that lives as long as one adaptation.
+// state returns a map that lives as long as one adaptation.
 func state[M ~map[string]V, V any](h httpcaddyfile.Helper, name string) M {
 	m, ok := h.State[name].(M)
 	if !ok {
@@ -166,7 +184,7 @@ func state[M ~map[string]V, V any](h httpcaddyfile.Helper, name string) M {
 	return m
 }
 
-// globalApp holds the options that parseGlobalOption left, or none.
+// globalApp returns the options that parseGlobalOption left, or none.
 func globalApp(h httpcaddyfile.Helper) (*App, error) {
 	app := new(App)
 	option, ok := h.Option("rate_limit").(httpcaddyfile.App)
@@ -180,28 +198,30 @@ func globalApp(h httpcaddyfile.Helper) (*App, error) {
 type handlerParser struct {
 	parser
 	handler *Handler
-	unnamed *Zone // of rates on the directive's own line
+	unnamed *Zone // of rates on the directive's own line; then it is the only one
 	given   given // options of the handler, and of the unnamed zone
-	names   []string
-	zones   map[string]zoneGiven
+	zones   []parsedZone
 }
 
-// zoneGiven is where a zone's parts stand.
-type zoneGiven struct {
-	token   caddyfile.Token
-	options given
+// parsedZone is a zone, "" for the unnamed one, and where its parts stand.
+type parsedZone struct {
+	name  string
+	zone  *Zone
+	token caddyfile.Token
+	given given
 }
 
-// parseHandler reads the directive from its name on. What one option contradicts in another is left to check.
+// parseHandler reads the directive from its name on. What one option contradicts in another is left
+// to check.
 func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
-	p := &handlerParser{parser: parser{d}, handler: new(Handler), given: given{}, zones: map[string]zoneGiven{}}
+	p := &handlerParser{parser: parser{d}, handler: new(Handler), given: given{}}
 	if !p.Next() {
 		return nil, p.ArgErr()
 	}
 	start := p.Token()
-	if rates := p.RemainingArgs(); len(rates) > 0 {
-		limits, err := parseLimits(rates)
-		if misplaced := placeholderFirst(rates); misplaced != nil {
+	if args := p.RemainingArgs(); len(args) > 0 {
+		limits, err := parseLimits(args)
+		if misplaced := hints.PlaceholderFirst(args); misplaced != nil {
 			err = misplaced
 		}
 		if err != nil {
@@ -209,11 +229,12 @@ func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
 		}
 		p.unnamed = &Zone{Limits: limits}
 		p.given["rate"] = p.Token()
+		p.zones = []parsedZone{{"", p.unnamed, p.Token(), p.given}}
 	}
 	if err := p.options(p.given, "zone", p.option); err != nil {
 		return nil, err
 	}
-	if p.unnamed == nil && len(p.names) == 0 {
+	if len(p.zones) == 0 {
 		return nil, placeAt(start, errors.New("there is no limit; write a rate like `rate_limit 100/1m`, or a block with `zone login` in it, and in the zone's own block `limit 5/1m`"))
 	}
 	return p, nil
@@ -228,7 +249,9 @@ func (p *handlerParser) option(option string) (err error) {
 	case "sync_rate":
 		h.SyncRate, err = p.syncRate()
 	case "status":
-		h.StatusCode, err = p.status()
+		if h.StatusCode, err = number[int](p.parser); err == nil {
+			err = statusRange(h.StatusCode) // here as well: 0 in a Handler is the default
+		}
 	case "message":
 		h.Message, err = p.word()
 	case "headers":
@@ -254,20 +277,19 @@ func (p *handlerParser) option(option string) (err error) {
 	return wrong(option, err)
 }
 
-var handlerOptions = []string{"zone", "sync_rate", "status", "message", "headers", "jitter", "log_key", "sweep_interval", "disable_metrics", "disable_placeholders", "distributed"}
-
-// limitOption reads an option of a zone in the directive's block, where it is right only next to a rate on the directive's line.
+// limitOption reads an option of a zone in the directive's block, where it is right only next to a
+// rate on the directive's line.
 func (p *handlerParser) limitOption(option string) error {
 	rate := option == "limit" || option == "window" || option == "events"
 	switch {
 	case p.unnamed != nil && rate:
 		return fmt.Errorf("%s is given next to a rate after rate_limit; write every rate after rate_limit, like `rate_limit 10/s 1000/1h`", option)
 	case p.unnamed != nil:
-		return p.zoneOption(p.unnamed, option, slices.Concat(handlerOptions[1:], zoneOptions))
-	case slices.Contains(zoneOptions, option):
+		return p.zoneOption(p.unnamed, option, hints.Unnamed)
+	case hints.Zone.Has(option):
 		return fmt.Errorf("%s is an option of a zone; move it into the block of a zone, like `zone login`, or write a rate after rate_limit", option)
 	}
-	return unknownOption(option, handlerOptions)
+	return hints.Unknown(option, hints.Handler)
 }
 
 // zone reads a zone block.
@@ -280,38 +302,34 @@ func (p *handlerParser) zone() error {
 	if err != nil {
 		return wrong("zone", err)
 	}
-	if err := checkName(name); err != nil {
+	if err := zonename.Check(name); err != nil {
 		return fmt.Errorf("parsing zone name: %w", err)
 	}
-	if first, twice := p.zones[name]; twice {
-		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, at(first.token))
+	if i := slices.IndexFunc(p.zones, func(z parsedZone) bool { return z.name == name }); i >= 0 {
+		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, at(p.zones[i].token))
 	}
-	zone, options := new(Zone), given{}
-	err = p.options(options, "match", func(option string) error { return p.zoneOption(zone, option, zoneOptions) })
+	z := parsedZone{name, new(Zone), token, given{}}
+	err = p.options(z.given, "match", func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) })
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", name, err)
 	}
 	if p.handler.RateLimits == nil {
 		p.handler.RateLimits = map[string]*Zone{}
 	}
-	p.handler.RateLimits[name] = zone
-	p.names = append(p.names, name)
-	p.zones[name] = zoneGiven{token, options}
+	p.handler.RateLimits[name] = z.zone
+	p.zones = append(p.zones, z)
 	return nil
 }
 
-var zoneOptions = []string{
-	"match", "key", "limit", "algorithm", "burst", "buckets", "queue", "sync_rate", "ipv4_prefix", "ipv6_prefix", "empty_key",
-	"count_denied", "on_redis_loss", "early_sync", "max_keys", "window", "events",
-}
-
-// zoneOption reads one option of a zone. others are the names that may stand there.
-func (p parser) zoneOption(z *Zone, option string, others []string) (err error) {
+// zoneOption reads one option of a zone, in this block.
+func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error) {
 	switch option {
 	case "match":
 		err = p.match(z)
 	case "key":
-		z.Key, err = p.key()
+		if z.Key, err = p.word(); err == nil && strings.TrimSpace(z.Key) == "" {
+			err = errors.New("it is empty; write `key {client_ip}`")
+		}
 	case "limit":
 		z.Limits, err = p.rates()
 	case "algorithm":
@@ -343,7 +361,7 @@ func (p parser) zoneOption(z *Zone, option string, others []string) (err error) 
 	case "events":
 		z.MaxEvents, err = p.events()
 	default:
-		return unknownOption(option, others)
+		return hints.Unknown(option, block)
 	}
 	return wrong(option, err)
 }
@@ -367,7 +385,8 @@ func (p parser) match(z *Zone) error {
 	return nil
 }
 
-// checkMatchers looks for matchers that don't exist, for Caddy gives neither their line nor the mend.
+// checkMatchers looks for matchers that don't exist: Caddy's error has neither their line nor the
+// mend.
 func checkMatchers(d *caddyfile.Dispenser) error {
 	const namespace = "http.matchers."
 	d.Next()
@@ -384,18 +403,10 @@ func checkMatchers(d *caddyfile.Dispenser) error {
 		for _, module := range caddy.GetModules(strings.TrimSuffix(namespace, ".")) {
 			known = append(known, module.ID.Name())
 		}
-		_, err := choose[int](cmp.Or(token.Text, "?"), known)
+		_, err := hints.Choose[int](cmp.Or(token.Text, "?"), known)
 		return placeAt(token, err)
 	}
 	return nil
-}
-
-func (p parser) key() (string, error) {
-	key, err := p.word()
-	if err == nil && strings.TrimSpace(key) == "" {
-		return "", errors.New("it is empty; write `key {client_ip}`")
-	}
-	return key, err
 }
 
 func (p parser) events() (*int64, error) {
@@ -403,20 +414,11 @@ func (p parser) events() (*int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := parseCount(value)
+	n, err := rates.ParseCount(value)
 	return pointer(carried(n), err)
 }
 
-// status is checked here as well, since 0 in a Handler is the default.
-func (p parser) status() (int, error) {
-	status, err := number[int](p)
-	if err != nil {
-		return 0, err
-	}
-	return status, statusRange(status)
-}
-
-// share is a number with a fraction; its range is Handler.check's business.
+// share reads a number with a fraction. Handler.check checks its range.
 func (p parser) share() (float64, error) {
 	value, err := p.word()
 	if err != nil {
@@ -424,7 +426,7 @@ func (p parser) share() (float64, error) {
 	}
 	share, err := strconv.ParseFloat(value, 64)
 	if err != nil || math.IsInf(share, 0) || math.IsNaN(share) {
-		return 0, fmt.Errorf("%q is not a number; write 0.1 for up to a tenth longer", clip(value))
+		return 0, fmt.Errorf("%q is not a number; write 0.1 for up to a tenth longer", spelling.Clip(value))
 	}
 	return share, nil
 }
@@ -434,7 +436,6 @@ func (p parser) distributed(d *Distributed) error {
 	if p.NextArg() {
 		return p.count("distributed")
 	}
-	others := []string{"read_interval", "write_interval", "purge_age"}
 	return p.options(given{}, "", func(option string) (err error) {
 		switch option {
 		case "read_interval":
@@ -444,47 +445,38 @@ func (p parser) distributed(d *Distributed) error {
 		case "purge_age":
 			d.PurgeAge, err = p.duration()
 		default:
-			return unknownOption(option, others)
+			return hints.Unknown(option, hints.Distributed)
 		}
 		return wrong(option, err)
 	})
 }
 
-// check is Handler.settings, with file and line in its errors. The unnamed zone is the only one then, and has no name.
-func (p *handlerParser) check(global *SyncRate, hasRedis, redisEmpty bool) ([]settings, error) {
-	if err := p.handler.check(hasRedis, redisEmpty); err != nil {
+// check does what Handler.settings does, with file and line in its errors. The settings are in the
+// order of p.zones.
+func (p *handlerParser) check(g globals) (all []settings.Zone, err error) {
+	if err := p.handler.check(g); err != nil {
 		return nil, p.place(err, p.given, caddyfile.Token{})
 	}
-	if p.unnamed != nil {
-		s, found, err := p.handler.zoneSettings("", p.unnamed, global, hasRedis, redisEmpty)
+	for _, z := range p.zones {
+		s, found, err := p.handler.zoneSettings(z.name, z.zone, g)
 		if err != nil {
-			return nil, p.place(err, p.given, p.given["rate"])
+			return nil, p.place(err, z.given, z.token)
 		}
-		p.unnamed.locate(found, p.given, p.given["rate"])
-		return []settings{s}, nil
-	}
-	var all []settings
-	for _, name := range p.names {
-		zone, given := p.handler.RateLimits[name], p.zones[name]
-		s, found, err := p.handler.zoneSettings(name, zone, global, hasRedis, redisEmpty)
-		if err != nil {
-			return nil, p.place(err, given.options, given.token)
+		if len(found) > 0 {
+			z.zone.Source = z.place()
 		}
-		zone.locate(found, given.options, given.token)
 		all = append(all, s)
 	}
 	return all, nil
 }
 
-// locate notes where a zone stands that there is something to warn of: most warnings are about keys.
-func (z *Zone) locate(found []warning.Warning, options given, otherwise caddyfile.Token) {
-	if len(found) == 0 {
-		return
+// place returns where a zone stands that there is something to warn of: most warnings are about
+// keys.
+func (z parsedZone) place() string {
+	if key, ok := z.given["key"]; ok {
+		return at(key)
 	}
-	z.Source = at(otherwise)
-	if token, ok := options["key"]; ok {
-		z.Source = at(token)
-	}
+	return at(z.token)
 }
 
 // Interface guard.

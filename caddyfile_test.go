@@ -18,7 +18,10 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 // goldenDashes part a golden's Caddyfile from what it must become.
@@ -168,11 +171,10 @@ func appIn(t testing.TB, config []byte) *App {
 func checkRoundTrip(t testing.TB, h *Handler, config []byte) {
 	t.Helper()
 	app := appIn(t, config)
-	hasRedis, redisEmpty := app.redisAsWritten()
-	if err := app.check(hasRedis, redisEmpty); err != nil {
+	if err := app.check(app.globalsAsWritten()); err != nil {
 		t.Errorf("check of %s: %v", config, err)
 	}
-	once, warnings, err := h.settings(app.SyncRate, hasRedis, redisEmpty)
+	once, warnings, err := h.settings(app.globalsAsWritten())
 	if err != nil {
 		t.Fatalf("settings of %s: %v", config, err)
 	}
@@ -184,7 +186,7 @@ func checkRoundTrip(t testing.TB, h *Handler, config []byte) {
 	if err := caddy.StrictUnmarshalJSON(text, again); err != nil {
 		t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
 	}
-	twice, warned, err := again.settings(app.SyncRate, hasRedis, redisEmpty)
+	twice, warned, err := again.settings(app.globalsAsWritten())
 	if err != nil || !reflect.DeepEqual(once, twice) || !reflect.DeepEqual(warnings, warned) {
 		t.Errorf("settings after JSON = %+v, %q, %v, want %+v, %q", twice, warned, err, once, warnings)
 	}
@@ -245,14 +247,14 @@ func TestOlderPluginJSON(t *testing.T) {
 	if string(got) != string(want) {
 		t.Errorf("the older plugin's JSON = %s, want %s", got, want)
 	}
-	zones, _, err := fromJSON.settings(nil, true, false)
+	zones, _, err := fromJSON.settings(globals{hasRedis: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if z := zones[0]; z.kind != slidingLog || z.syncRate.String() != "3s" || z.ipv4Prefix != 24 {
+	if z := zones[0]; z.Kind != algorithms.SlidingLog || z.SyncRate.String() != "3s" || z.IPv4Prefix != 24 {
 		t.Errorf("settings of dynamic = %+v, want a sliding_log synced every 3s by /24", z)
 	}
-	if z := zones[1]; z.keyTemplate != "static" || z.limits[0] != (rate{0, 60e9}) {
+	if z := zones[1]; z.Key != "static" || z.Limits[0] != (rates.Rate{Window: 60e9}) {
 		t.Errorf("settings of static = %+v, want 0/1m by static", z)
 	}
 }
@@ -311,8 +313,8 @@ func TestNameOfUnnamedLimit(t *testing.T) {
 			t.Errorf("names of %s\n= %q, want %q", input, got, want)
 		}
 		for _, name := range got {
-			if err := checkName(name); err != nil || strings.ContainsAny(name, "{}") {
-				t.Errorf("checkName(%q) = %v, want a name without braces that zones can have", name, err)
+			if err := zonename.Check(name); err != nil || strings.ContainsAny(name, "{}") {
+				t.Errorf("zonename.Check(%q) = %v, want a name without braces that zones can have", name, err)
 			}
 		}
 	}
@@ -437,30 +439,6 @@ func TestNamesWithoutASite(t *testing.T) {
 	}
 }
 
-func TestAutoShape(t *testing.T) {
-	for _, c := range []struct {
-		name, shape string
-		numbered    bool
-	}{
-		{"login", "", false},
-		{"login (2)", "", false},
-		{"a.example 5/1m", "a.example 1m (", false},
-		{"a.example 7/60s", "a.example 1m (", false},
-		{"a.example 5/1m (2)", "a.example 1m (2", true},
-		{"a.example 5/1m 9/1h (ad5b17)", "a.example 1m 1h (ad5b17", false},
-		{"a.example 5/1m (123456)", "a.example 1m (123456", false},
-		{"a.example 5/1m (123456 3)", "a.example 1m (123456 3", true},
-		{"5/1m (87dffb)", " 1m (87dffb", false},
-	} {
-		if got := autoShape(c.name); got != c.shape {
-			t.Errorf("autoShape(%q) = %q, want %q", c.name, got, c.shape)
-		}
-		if got := isNumbered(c.name); got != c.numbered {
-			t.Errorf("isNumbered(%q) = %t, want %t", c.name, got, c.numbered)
-		}
-	}
-}
-
 // Limits that only their order tells apart are warned of, with file and line.
 func TestIdenticalLimitsAreWarnedOf(t *testing.T) {
 	config, err := adapt("http://a.example {\n\trate_limit 5/1m\n\trate_limit /x 5/1m\n\trate_limit 5/1m\n}")
@@ -469,7 +447,7 @@ func TestIdenticalLimitsAreWarnedOf(t *testing.T) {
 	}
 	var texts []string
 	for _, h := range handlersIn(t, config) {
-		_, found, err := h.settings(nil, false, false)
+		_, found, err := h.settings(globals{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -542,12 +520,12 @@ func fuzzSegment(t *testing.T, segment caddyfile.Segment) {
 	if err := h.UnmarshalCaddyfile(caddyfile.NewDispenser(segment)); err != nil {
 		return
 	}
-	zones, _, err := h.settings(nil, true, false)
+	zones, _, err := h.settings(globals{hasRedis: true})
 	if err != nil || len(zones) == 0 {
 		t.Errorf("settings = %v, %v of a handler that was let through", zones, err)
 	}
 	for _, s := range zones {
-		if s.fingerprint() == "" || len(s.limits) == 0 || s.name == "" {
+		if fingerprint(s) == "" || len(s.Limits) == 0 || s.Name == "" {
 			t.Errorf("settings = %+v, want a name and limits", s)
 		}
 	}

@@ -4,14 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
+	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
@@ -46,7 +47,9 @@ import (
 //		persist        [storage|<file>]
 //	}
 //
-// redis stands once, in one of its forms. off is no Redis, and so is no value: that is an environment variable that is not set, and logged as a warning.
+// redis stands once, in one of its forms. off is no Redis, and so is no value: that is an
+// environment variable that is not set, and logged as a warning. persist without a value is
+// storage, and with an empty one off, for the same reason.
 func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	p := parser{d}
 	if !p.Next() {
@@ -63,7 +66,7 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	if err := p.options(options, "", func(option string) error { return p.appOption(app, option) }); err != nil {
 		return nil, err
 	}
-	if err := app.check(app.redisAsWritten()); err != nil {
+	if err := app.check(app.globalsAsWritten()); err != nil {
 		return nil, p.place(err, options, start)
 	}
 	if err := app.checkNamespace(); err != nil {
@@ -85,7 +88,8 @@ func (a *App) checkNamespace() error {
 	if strings.Contains(a.Namespace+prefix, "{") {
 		return nil
 	}
-	return (&App{namespace: a.Namespace}).nameNamespace(prefix)
+	_, err := redisconfig.Namespace(a.Namespace, prefix)
+	return err
 }
 
 // appOption reads one of the global options.
@@ -100,62 +104,44 @@ func (p parser) appOption(app *App, option string) (err error) {
 	case "strict_timeout":
 		app.StrictTimeout, err = p.duration()
 	case "persist":
-		app.Persist, err = p.persist()
+		app.Persist, err = p.wordOr(snapshot.InStorage)
 	default:
-		return unknownOption(option, globalOptions)
+		return hints.Unknown(option, hints.Global)
 	}
 	return wrong(option, err)
 }
 
-// persist takes no value for Caddy's storage, and an empty one for nothing: that is an environment variable that is not set.
-func (p parser) persist() (string, error) {
-	if p.CountRemainingArgs() == 0 {
-		return snapshot.InStorage, nil
-	}
-	return p.word()
-}
-
 // redis reads the option in all its forms.
 func (p parser) redis() (*Redis, error) {
-	r := new(Redis)
-	values := p.RemainingArgs()
+	r, values := new(Redis), p.RemainingArgs()
 	switch {
+	case len(values) == 0, len(values) == 1 && slices.Contains(redisModes, values[0]):
+		r.Mode = strings.Join(values, "")
+		if err := p.options(given{}, "", func(option string) error { return p.redisOption(r, option) }); err != nil {
+			return nil, err
+		}
 	case len(values) == 1 && values[0] == "storage":
 		r.Storage = true
 	case len(values) == 1 && values[0] == redisconfig.Off:
 		r.URL = redisconfig.Off
 	case len(values) > 1 && slices.Contains(values, redisconfig.Off):
 		return nil, errors.New("off stands alone; remove it, or the other values")
-	case len(values) == 1 && slices.Contains(redisModes, values[0]):
-		r.Mode = values[0]
-		return r, p.redisBlock(r)
-	case len(values) == 0:
-		return r, p.redisBlock(r)
 	default:
 		r.URL = strings.Join(values, ",")
 		if strings.Trim(r.URL, ", ") == "" {
 			r.URL = ""
-		} else if near := spelling.Nearest(values[0], []string{"simple", "failover", "cluster", "storage", redisconfig.Off}); near != "" {
-			return nil, fmt.Errorf("there is no %q; did you mean %s?", clip(values[0]), near)
+		} else if near := spelling.Nearest(values[0], append(redisModes, "storage", redisconfig.Off)); near != "" {
+			return nil, fmt.Errorf("there is no %q; did you mean %s?", spelling.Clip(values[0]), near)
 		}
 	}
 	_, err := r.ResolveAsWritten()
 	return r, err
 }
 
-var redisModes = []string{"simple", "failover", "cluster"}
+var redisModes = []string{string(redisconn.Simple), string(redisconn.Failover), string(redisconn.Cluster)}
 
-// redisBlock reads the block form.
-func (p parser) redisBlock(r *Redis) error {
-	err := p.options(given{}, "", func(option string) error { return p.redisOption(r, option) })
-	if err != nil {
-		return err
-	}
-	_, err = r.ResolveAsWritten()
-	return err
-}
-
-// redisOption reads one option of the redis block. Where a value may come from an environment variable, none is an empty one.
+// redisOption reads one option of the redis block. Where a value may come from an environment
+// variable, none is an empty one.
 func (p parser) redisOption(r *Redis, option string) (err error) {
 	texts := map[string]*string{
 		"username": &r.Username, "password": &r.Password, "key_prefix": &r.KeyPrefix, "master_name": &r.MasterName,
@@ -164,7 +150,7 @@ func (p parser) redisOption(r *Redis, option string) (err error) {
 		"tls_client_cert": &r.TLSClientCert, "tls_client_key": &r.TLSClientKey, "tls_server_name": &r.TLSServerName,
 	}
 	if text, ok := texts[option]; ok {
-		*text, err = p.secret()
+		*text, err = p.wordOr("")
 		return wrong(option, err)
 	}
 	switch option {
@@ -183,17 +169,18 @@ func (p parser) redisOption(r *Redis, option string) (err error) {
 	case "pool_size":
 		r.PoolSize, err = number[int](p)
 	default:
-		others := append(slices.Sorted(maps.Keys(texts)), "address", "db", "timeout", "tls_enabled", "tls_insecure", "pool_size")
-		return unknownOption(option, others)
+		return hints.Unknown(option, hints.Redis)
 	}
 	return wrong(option, err)
 }
 
-// redisAsWritten says whether there is a Redis and whether one was asked for by an empty value, as far as it shows before placeholders have values.
-func (a *App) redisAsWritten() (hasRedis, redisEmpty bool) {
-	if a.Redis == nil {
-		return false, false
+// globalsAsWritten returns what the options mean, as far as it shows before placeholders have
+// values.
+func (a *App) globalsAsWritten() globals {
+	g := globals{syncRate: a.SyncRate}
+	if a.Redis != nil {
+		g.redisEmpty, _ = a.Redis.ResolveAsWritten() // its error is reported at the redis option
+		g.hasRedis = !g.redisEmpty
 	}
-	empty, _ := a.Redis.ResolveAsWritten() // its error is reported at the redis option
-	return !empty, empty
+	return g
 }

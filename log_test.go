@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 )
 
 // A line names who was refused and what for, and what a client sent does no harm in it. Of the key it has a digest, and the text only if wanted.
@@ -73,7 +74,7 @@ func TestLineOfARefusal(t *testing.T) {
 
 func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	core, seen := observer.New(zapcore.WarnLevel)
-	z := &zone{settings: settings{name: "login", keyTemplate: "{tenant}"}, logger: zap.New(core)}
+	z := &zone{Zone: settings.Zone{Name: "login", Key: "{tenant}"}, logger: zap.New(core)}
 	for range 3 {
 		z.warnEmpty()
 	}

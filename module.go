@@ -1,5 +1,6 @@
-// Package ratelimit is an HTTP handler for Caddy that limits the rate of requests. Every node decides from counters in its own memory;
-// with a Redis, the nodes exchange what they counted in the background, every sync_rate.
+// Package ratelimit is an HTTP handler for Caddy that limits the rate of requests. Every node
+// decides from counters in its own memory. With a Redis, the nodes sync what they counted in the
+// background, every sync_rate.
 package ratelimit
 
 import (
@@ -15,10 +16,13 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -26,52 +30,59 @@ func init() {
 	caddy.RegisterModule(new(Handler))
 }
 
-// Handler limits the rate of requests. A request is checked against every zone that matches it; if one of them refuses,
-// it consumes nothing in any of them.
+// Handler limits the rate of requests. A request is checked against every zone that matches it. If
+// one of them denies it, it consumes nothing in any of them.
 type Handler struct {
-	// RateLimits are the zones by name. A name is printable ASCII without quotes or backslashes, at most 128 characters.
-	// Zones of one name and the same settings share their counters, also across handlers and reloads.
+	// RateLimits are the zones by name: printable ASCII without quotes or backslashes, at most 128
+	// characters. Zones of one name and the same settings share their counters, also across handlers
+	// and reloads. Default: none; then nothing is limited.
 	RateLimits map[string]*Zone `json:"rate_limits,omitempty"`
 
-	// SyncRate is the default of this handler's zones: "local" or -1 never syncs, "strict" or 0 asks Redis on
-	// every request, otherwise a duration string or a number of seconds of at least 20ms. Default: the global one.
+	// SyncRate is the sync_rate of this handler's zones: "local" or -1 never syncs, "strict" or 0
+	// asks Redis on every request; else the interval, as a duration string or a number of seconds,
+	// 20ms to ten years. Default: the global one.
 	SyncRate *SyncRate `json:"sync_rate,omitempty"`
 
-	// StatusCode is the status of a refusal, 400 to 599. Default: 429.
+	// StatusCode is the status of a rejected request, 400 to 599. Default: 429.
 	StatusCode int `json:"status_code,omitempty"`
 
-	// Message is the body of refusals: plain text, or JSON where it is an object or an array. Placeholders in it are replaced, except unknown ones.
-	// Default: none; refusals carry problem details (RFC 9457).
+	// Message is the body of a rejected request: plain text, or JSON where it is an object or an
+	// array. Placeholders in it are replaced, except unknown ones. Default: none; the body is then
+	// problem details (RFC 9457).
 	Message string `json:"message,omitempty"`
 
-	// Headers are the sets of informational headers to send: "draft", "kong", "github" or "off"; several are allowed.
-	// Default: draft.
+	// Headers are the sets of informational headers to send: "draft", "kong", "github", several of
+	// them, or "off". Default: draft.
 	Headers []string `json:"headers,omitempty"`
 
-	// Jitter adds up to this share to Retry-After at random, so that refused clients don't return together: 0 to 1. Default: 0.
+	// Jitter lengthens Retry-After at random by up to this share of it, so that rejected clients
+	// don't return together: 0 to 1. Default: 0.
 	Jitter float64 `json:"jitter,omitempty"`
 
-	// LogKey adds the key to log lines about refusals, which have its digest in any case. A key may be personal data or a secret, such as an API
-	// key. Default: false.
+	// LogKey adds the key to log lines about denied requests, which have its digest in any case. A
+	// key may be personal data or a secret, such as an API key. Default: false.
 	LogKey bool `json:"log_key,omitempty"`
 
-	// SweepInterval is how often counters that no longer matter are dropped from memory. Default: 1m.
+	// SweepInterval is how often counters that no longer matter are dropped from memory, 1ms to ten
+	// years. Default: 1m.
 	SweepInterval caddy.Duration `json:"sweep_interval,omitempty"`
 
 	// DisableMetrics keeps this handler's zones out of the metrics. Default: false.
 	DisableMetrics bool `json:"disable_metrics,omitempty"`
 
-	// DisablePlaceholders leaves {http.rate_limit.*} unset for admitted requests, which then cost no allocation. Default: false.
+	// DisablePlaceholders leaves {http.rate_limit.*} unset for admitted requests, which then cost no
+	// allocation where headers are off. Default: false.
 	DisablePlaceholders bool `json:"disable_placeholders,omitempty"`
 
-	// Distributed is understood for configurations of the older rate_limit plugin: the smaller interval becomes
-	// the sync_rate. It needs Redis.
+	// Distributed is for configurations of the older rate_limit plugin: the smaller interval in it
+	// becomes the sync_rate of this handler's zones. It needs Redis. Default: none.
 	Distributed *Distributed `json:"distributed,omitempty"`
 
-	// StorageRaw is refused with a hint: counters are exchanged through Redis, not through Caddy's storage.
+	// StorageRaw is for configurations of the older plugin, too: it is an error that says what to
+	// write, as counts are synced through Redis, not through Caddy's storage. Default: none.
 	StorageRaw json.RawMessage `json:"storage,omitempty"`
 
-	place    string  // in JSON, see placeInJSON
+	path     string  // of its route, see pathInJSON
 	zones    []*zone // the local ones first
 	acquired []string
 	answers  *answer.Responder
@@ -82,62 +93,87 @@ type Handler struct {
 
 // Distributed is the block of that name in the older plugin's configuration.
 type Distributed struct {
-	// ReadInterval and WriteInterval become the sync_rate, the smaller of them. Default: 5s each, as there.
-	ReadInterval  caddy.Duration `json:"read_interval,omitempty"`
+	// ReadInterval becomes the sync_rate where it is the smaller one, 20ms to ten years. Default: 5s.
+	ReadInterval caddy.Duration `json:"read_interval,omitempty"`
+
+	// WriteInterval becomes the sync_rate where it is the smaller one, 20ms to ten years.
+	// Default: 5s.
 	WriteInterval caddy.Duration `json:"write_interval,omitempty"`
-	// PurgeAge has no effect: counts in Redis expire by themselves.
+
+	// PurgeAge has no effect: counts in Redis expire by themselves. Default: none.
 	PurgeAge caddy.Duration `json:"purge_age,omitempty"`
 }
 
 // Zone is one rule: which requests, grouped by what, how many.
 type Zone struct {
-	// MatcherSetsRaw selects the requests. Default: all.
+	// MatcherSetsRaw selects the requests: those that one of the sets matches. Default: all.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
-	// Key groups requests: those whose key is the same share one count. May hold placeholders.
-	// Default: {client_ip}; for a zone written with max_events: one count for all requests.
+	// Key groups requests: those whose key is the same share one count. It may hold placeholders.
+	// Default: {client_ip}; in a zone with max_events, one count for all requests.
 	Key string `json:"key,omitempty"`
 
-	// Limits must all hold.
+	// Limits are one or more limits, which are all enforced. Of two with the same window the lower
+	// one is. Default: none; they must be given, or window and max_events in their place.
 	Limits []Limit `json:"limits,omitempty"`
 
-	// Window and MaxEvents are one limit in the older plugin's words. Without Algorithm such a zone is a sliding_log.
-	Window    caddy.Duration `json:"window,omitempty"`
-	MaxEvents *int64         `json:"max_events,omitempty"`
+	// Window is that of one limit in the older plugin's words, 1ms to ten years. It needs
+	// max_events. Default: none.
+	Window caddy.Duration `json:"window,omitempty"`
 
-	// Algorithm is sliding_window, fixed_window, sliding_log, token_bucket, gcra or leaky_bucket. Default: sliding_window.
+	// MaxEvents is the number of requests in window, 0 or more; 0 denies all. A zone with it is a
+	// sliding_log unless algorithm is given. Default: none.
+	MaxEvents *int64 `json:"max_events,omitempty"`
+
+	// Algorithm is sliding_window, fixed_window, sliding_log, token_bucket, gcra or leaky_bucket.
+	// Default: sliding_window; in a zone with max_events, sliding_log.
 	Algorithm string `json:"algorithm,omitempty"`
 
-	// Burst is the size of a token_bucket or gcra, in requests. Default: the limit.
+	// Burst is how many requests may come at once in a token_bucket or gcra, 1 or more. At the rate
+	// of each limit it must drain within ten years. Default: the limit.
 	Burst *int64 `json:"burst,omitempty"`
 
-	// Buckets cuts a sliding_window finer, 1 to 31. Default: 1.
+	// Buckets is how many sub-windows a sliding_window is cut into, 1 to 31, of 1ms at least.
+	// Default: 1.
 	Buckets *int `json:"buckets,omitempty"`
 
-	// Queue is how many requests of one key may wait in a leaky_bucket; it must be given there.
+	// Queue is how many requests of one key may wait in a leaky_bucket, 0 or more. At the rate of
+	// each limit it must drain within ten years. Default: none; a leaky_bucket needs it.
 	Queue *int64 `json:"queue,omitempty"`
 
-	// SyncRate as on the handler. Default: the handler's, else the global one.
+	// SyncRate is the zone's own: "local" or -1 never syncs, "strict" or 0 asks Redis on every
+	// request; else the interval, as a duration string or a number of seconds, 20ms to ten years.
+	// Default: the handler's, else the global one.
 	SyncRate *SyncRate `json:"sync_rate,omitempty"`
 
-	// IPv4Prefix and IPv6Prefix group IP addresses in the key by network. Default: 32 and 64. 0 is off.
+	// IPv4Prefix is by how many of their first bits IPv4 addresses in the key are grouped, 0 to 32.
+	// 0 is off, as 32 is. Default: 32.
 	IPv4Prefix *int `json:"ipv4_prefix,omitempty"`
+
+	// IPv6Prefix is by how many of their first bits IPv6 addresses in the key are grouped, 0 to 128.
+	// 0 is off, as 128 is. Default: 64.
 	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
 
-	// MaxKeys bounds the counters held in memory for each of the zone's limits. Keys beyond it share a sketch. Default: 1000000.
+	// MaxKeys is how many keys have a counter of their own in memory, for each limit, 1 to
+	// 1000000000. Keys beyond it share a sketch. Default: 1000000.
 	MaxKeys *int `json:"max_keys,omitempty"`
 
-	// EmptyKey is what happens to a request whose key comes out empty: client_ip, skip, share or deny. Default: client_ip;
-	// for a zone written with max_events: share.
+	// EmptyKey is what happens to a request whose key comes out empty: client_ip (its address is the
+	// key), skip (it is not limited), share (all of them share one count) or deny.
+	// Default: client_ip; in a zone with max_events, share.
 	EmptyKey string `json:"empty_key,omitempty"`
 
-	// CountDenied counts refused requests as well, so a client that keeps trying stays out. Default: false.
+	// CountDenied counts denied requests as well, so that a client that keeps trying stays out.
+	// Default: false.
 	CountDenied bool `json:"count_denied,omitempty"`
 
-	// OnRedisLoss is the rule while Redis is not there: local, divide, allow or deny. Default: local.
+	// OnRedisLoss is the rule while Redis is unavailable: local (each node enforces the whole
+	// limit), divide (each enforces its share), allow (fail open) or deny (fail closed).
+	// Default: local.
 	OnRedisLoss string `json:"on_redis_loss,omitempty"`
 
-	// EarlySync exchanges a key before its turn when it comes near its limit. Default: true.
+	// EarlySync syncs a key before the interval is over when it is new or near its limit.
+	// Default: true.
 	EarlySync *bool `json:"early_sync,omitempty"`
 
 	// Source is the file and line that a warning about this zone names, such as Caddyfile:12. A
@@ -147,11 +183,15 @@ type Zone struct {
 
 // Limit is a number of requests in a window of time.
 type Limit struct {
-	// MaxEvents is at least 0; 0 denies all.
+	// MaxEvents is the number of requests, 0 or more; 0 denies all. Default: 0.
 	MaxEvents int64 `json:"max_events"`
-	// Window is 1ms at least.
+
+	// Window is 1ms to ten years. Default: none; it must be given.
 	Window caddy.Duration `json:"window"`
 }
+
+// SyncRate is how often a zone's counts are synced through Redis.
+type SyncRate = rates.SyncRate
 
 // CaddyModule returns the Caddy module information.
 func (*Handler) CaddyModule() caddy.ModuleInfo {
@@ -166,8 +206,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := v.(*App)
-	h.place = placeInJSON(ctx)
-	all, found, err := h.settings(app.SyncRate, app.shared != nil, app.redisEmpty)
+	h.path = pathInJSON(ctx)
+	all, found, err := h.settings(app.globals())
 	if err != nil {
 		return inJSON(err)
 	}
@@ -188,13 +228,13 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Events: events,
 	})
 	where := app.nextHandler()
-	if h.place != "" {
-		where += " in " + h.place
+	if h.path != "" {
+		where += " in " + h.path
 	}
 	for i := range all {
 		z, err := h.provisionZone(ctx, app, &all[i])
 		if err != nil {
-			return fmt.Errorf("zone %q: %w", all[i].name, err)
+			return fmt.Errorf("zone %q: %w", all[i].Name, err)
 		}
 		h.zones = append(h.zones, z)
 		h.proxies.Note(z.template)
@@ -206,7 +246,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.proxies.CheckServer(h.said, h.logger, server)
 	slices.SortStableFunc(h.zones, func(a, b *zone) int { return strictness(a) - strictness(b) })
 	for _, z := range h.zones {
-		z.queuesLast = z.kind == leakyBucket && (len(h.zones) > 1 || len(z.limits) > 1)
+		z.queuesLast = z.Kind == algorithms.LeakyBucket && (len(h.zones) > 1 || len(z.Limits) > 1)
 	}
 	return nil
 }
@@ -216,7 +256,7 @@ func strictness(z *zone) int {
 	switch {
 	case !z.strict():
 		return 0
-	case z.kind != leakyBucket:
+	case z.Kind != algorithms.LeakyBucket:
 		return 1
 	}
 	return 2
@@ -230,12 +270,12 @@ func (h *Handler) sweepInterval() time.Duration {
 }
 
 // provisionZone makes a zone ready for requests.
-func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone, error) {
-	z := &zone{settings: *s, shared: app.shared, logger: h.logger, said: &app.said}
+func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings.Zone) (*zone, error) {
+	z := &zone{Zone: *s, shared: app.shared, logger: h.logger, said: &app.said}
 	if h.answers.Headers != 0 || !h.DisablePlaceholders {
-		z.want = waitsOf(s.kind)
+		z.want = waitsOf(s.Kind)
 	}
-	config := h.RateLimits[s.name]
+	config := h.RateLimits[s.Name]
 	if config.MatcherSetsRaw != nil {
 		sets, err := ctx.LoadModule(config, "MatcherSetsRaw")
 		if err != nil {
@@ -246,15 +286,15 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		}
 	}
 	var err error
-	if z.template, err = reqkey.Compile(s.keyTemplate, s.ipv4Prefix, s.ipv6Prefix); err != nil {
+	if z.template, err = reqkey.Compile(s.Key, s.IPv4Prefix, s.IPv6Prefix); err != nil {
 		return nil, err
 	}
-	log := answer.RefusalLogOptions{Logger: h.logger, Zone: s.name, Window: s.limits[len(s.limits)-1].window}
+	log := answer.RefusalLogOptions{Logger: h.logger, Zone: s.Name, Window: s.Limits[len(s.Limits)-1].Window}
 	if h.LogKey {
 		log.Keys = z.template
 	}
 	z.log = answer.NewRefusalLog(log)
-	for _, r := range s.limits {
+	for _, r := range s.Limits {
 		c, key, err := acquire(app.namespace, s, r)
 		if err != nil {
 			return nil, err
@@ -266,7 +306,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s *settings) (*zone
 		z.rules = append(z.rules, ruleOf(s, r))
 	}
 	if !h.DisableMetrics {
-		z.metrics = metrics.NewZone(s.name) // Cleanup releases it
+		z.metrics = metrics.NewZone(s.Name) // Cleanup releases it
 	}
 	return z, nil
 }
@@ -337,7 +377,7 @@ func markCounted(r *http.Request, p *pass) {
 	counted, _ := caddyhttp.GetVar(r.Context(), countedVar).([]string)
 	counted = slices.Clone(counted)
 	for i := range p.take {
-		if name := p.take[i].zone.name; !slices.Contains(counted, name) {
+		if name := p.take[i].zone.Name; !slices.Contains(counted, name) {
 			counted = append(counted, name)
 		}
 	}

@@ -21,6 +21,9 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 // site is a provisioned handler with the configuration it belongs to.
@@ -449,10 +452,7 @@ func TestChangedLimitAppliesToWhatIsSpent(t *testing.T) {
 
 func TestChangedNumbersOfAnUnnamedLimitKeepItsCounts(t *testing.T) {
 	block := func(n int) string {
-		name, err := autoName("a.example", false, nil, Zone{Limits: []Limit{{int64(n), caddy.Duration(time.Hour)}}}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		name := zonename.Of("a.example", []rates.Rate{{Limit: int64(n), Window: time.Hour}})
 		return zoneBlock(strconv.Quote(name), fmt.Sprintf("limit %d/1h", n))
 	}
 	s := newSite(t, &App{}, block(10)+block(1000))

@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -116,7 +117,7 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 	start := len(p.raw)
 	var skip bool
 	if p.raw, skip = z.appendKey(p.raw, r, vars); skip {
-		if z.emptyKey == emptyDeny {
+		if z.EmptyKey == settings.EmptyDeny {
 			p.denied = z
 		}
 		return
@@ -132,16 +133,16 @@ func (p *pass) visit(z *zone, r *http.Request, vars map[string]any) {
 			return
 		}
 	}
-	if z.onLoss != lossLocal && (lost || z.lost(raw)) {
-		switch z.onLoss {
-		case lossAllow:
+	if z.OnRedisLoss != settings.LossLocal && (lost || z.lost(raw)) {
+		switch z.OnRedisLoss {
+		case settings.LossAllow:
 			p.take = p.take[:len(p.take)-1]
 			return
-		case lossDeny:
+		case settings.LossDeny:
 			p.take = p.take[:len(p.take)-1]
 			p.denied, p.unavailable = z, true
 			return
-		case lossDivide:
+		case settings.LossDivide:
 			v.limiters = z.divided()
 		}
 	}
@@ -208,7 +209,7 @@ func (p *pass) askRedis(r *http.Request, v *visit, raw []byte) (answered, lost b
 		}
 	}
 	for {
-		p.verdict, g, err = by.strict.Take(r.Context(), z.name, z.rules, table.IDOf(raw), p.verdict[:0])
+		p.verdict, g, err = by.strict.Take(r.Context(), z.Name, z.rules, table.IDOf(raw), p.verdict[:0])
 		if !errors.Is(err, strict.ErrClosed) {
 			break
 		}
@@ -270,9 +271,9 @@ func (p *pass) giveBack() {
 func (p *pass) giveBackStrict(v *visit) {
 	g := p.grants[v.grant]
 	switch {
-	case g.Admitted() && !v.zone.countDenied && v.zone.kind != leakyBucket:
+	case g.Admitted() && !v.zone.CountDenied && v.zone.Kind != algorithms.LeakyBucket:
 		g.by.Return(g.Grant)
-	case !g.Admitted() && v.zone.countDenied:
+	case !g.Admitted() && v.zone.CountDenied:
 		g.by.Charge(g.Grant)
 	}
 }
@@ -282,18 +283,18 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 	t, d := p.taken[at], &p.all[at]
 	switch {
 	case t.Allowed && v.queued: // nothing was taken
-		if v.zone.countDenied {
+		if v.zone.CountDenied {
 			l.charge(v.key, t, 1)
 		}
-	case t.Allowed && !v.zone.countDenied && v.zone.kind == leakyBucket:
+	case t.Allowed && !v.zone.CountDenied && v.zone.Kind == algorithms.LeakyBucket:
 		l.abandon(v.key, t, clock.Now(), 1)
-	case t.Allowed && !v.zone.countDenied:
+	case t.Allowed && !v.zone.CountDenied:
 		l.giveBack(v.key, t, 1)
 	case t.Allowed && v.zone.want == 0: // but of a refused request it is told
-		is := l.take(v.key, p.key(v), p.now, 0, waitsOf(v.zone.kind))
+		is := l.take(v.key, p.key(v), p.now, 0, waitsOf(v.zone.Kind))
 		d.NextAfter, d.ResetAfter = is.Next, is.Reset
 		return
-	case !t.Allowed && v.zone.countDenied:
+	case !t.Allowed && v.zone.CountDenied:
 		l.charge(v.key, t, 1)
 		// It waits for what it was charged, too.
 		if is := l.take(v.key, p.key(v), p.now, 1, 0); !is.Allowed {
@@ -306,7 +307,7 @@ func (p *pass) undo(v *visit, l limiter, at int) {
 	default:
 		return
 	}
-	is := l.take(v.key, p.key(v), p.now, 0, waitsOf(v.zone.kind))
+	is := l.take(v.key, p.key(v), p.now, 0, waitsOf(v.zone.Kind))
 	d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.Next, is.Reset
 }
 
@@ -374,13 +375,13 @@ func (p *pass) recordDenial(r *http.Request) answer.Denial {
 	}
 	switch {
 	case p.refused >= 0:
-		d.Zone = p.take[p.refused].zone.name
+		d.Zone = p.take[p.refused].zone.Name
 	case p.unavailable:
 		p.denied.metrics.Count(metrics.Unavailable)
-		d.Reason, d.Zone, d.Wait = answer.Unavailable, p.denied.name, time.Second
+		d.Reason, d.Zone, d.Wait = answer.Unavailable, p.denied.Name, time.Second
 	default:
 		z := p.denied
-		d.Zone, d.Wait = z.name, z.limits[0].window
+		d.Zone, d.Wait = z.Name, z.Limits[0].Window
 		z.metrics.Count(metrics.Denied)
 		z.log.Denied(p.now, answer.Refusal{Request: r, Wait: d.Wait})
 	}

@@ -63,7 +63,7 @@ func (a *App) restore() {
 	a.save()
 	var longest time.Duration
 	for i := range a.limits {
-		longest = max(longest, a.limits[i].rate.window)
+		longest = max(longest, a.limits[i].rate.Window)
 	}
 	a.keeper.Clean(longest)
 }
@@ -116,7 +116,7 @@ func (a *App) saveLast() {
 // localLimits are those of the zones that don't sync.
 func (a *App) localLimits(yield func(*appLimit) bool) {
 	for i := range a.limits {
-		if l := &a.limits[i]; (l.settings.syncRate < 0 || a.shared == nil) && !yield(l) {
+		if l := &a.limits[i]; (l.settings.SyncRate < 0 || a.shared == nil) && !yield(l) {
 			return
 		}
 	}

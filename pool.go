@@ -13,6 +13,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -29,14 +31,14 @@ var (
 type counters interface {
 	caddy.Destructor
 	// limiter decides by the parameters of a zone and one of its limits.
-	limiter(s *settings, r rate) limiter
+	limiter(s *settings.Zone, r rates.Rate) limiter
 	// configure applies a configuration that has started: parameters for work in the background, and the Redis, nil for none.
-	configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis)
+	configure(s *settings.Zone, r rates.Rate, sweep time.Duration, shared *sharedRedis)
 	// leave ends the exchange through a Redis, if that is where it goes.
 	leave(shared *sharedRedis)
 	// save and resume carry counts over a restart of the process. resume returns of how many keys they still matter.
 	save() table.Saved
-	resume(s *settings, r rate, saved table.Saved) int
+	resume(s *settings.Zone, r rates.Rate, saved table.Saved) int
 	stats() table.Totals
 	state() metrics.ZoneState
 	overflowed() (decisions, bytes int64)
@@ -65,7 +67,7 @@ type limiter interface {
 }
 
 // acquire returns the counters of one limit, new or those that a configuration already holds.
-func acquire(namespace string, s *settings, r rate) (counters, string, error) {
+func acquire(namespace string, s *settings.Zone, r rates.Rate) (counters, string, error) {
 	key := counterKey(namespace, s, r)
 	c, _, err := counterPool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(s, r), nil })
 	if err != nil {
@@ -75,30 +77,30 @@ func acquire(namespace string, s *settings, r rate) (counters, string, error) {
 }
 
 // counterKey says when counts go on after a reload: same namespace, zone, algorithm and window.
-func counterKey(namespace string, s *settings, r rate) string {
-	return strconv.Quote(namespace) + " " + strconv.Quote(s.name) + " " + spec(s, r).Name()
+func counterKey(namespace string, s *settings.Zone, r rates.Rate) string {
+	return strconv.Quote(namespace) + " " + strconv.Quote(s.Name) + " " + spec(s, r).Name()
 }
 
 // spec names a limit to other nodes.
-func spec(s *settings, r rate) ratesync.Spec {
-	p := ratesync.Spec{Zone: s.name, Kind: s.kind.Code(), Window: r.window, Buckets: 1, Live: 1}
-	switch s.kind {
-	case fixedWindow:
+func spec(s *settings.Zone, r rates.Rate) ratesync.Spec {
+	p := ratesync.Spec{Zone: s.Name, Kind: s.Kind.Code(), Window: r.Window, Buckets: 1, Live: 1}
+	switch s.Kind {
+	case algorithms.FixedWindow:
 		p.Live = 0
-	case slidingWindow:
-		p.Buckets, p.Live = s.buckets, s.buckets
+	case algorithms.SlidingWindow:
+		p.Buckets, p.Live = s.Buckets, s.Buckets
 	}
 	return p
 }
 
 // ruleOf is a limit as Redis decides it.
-func ruleOf(s *settings, r rate) strict.Rule {
-	return strict.Rule{Kind: s.kind.Code(), Limit: r.n, Window: r.window, Buckets: s.buckets, Burst: s.burst, Queue: s.queue}
+func ruleOf(s *settings.Zone, r rates.Rate) strict.Rule {
+	return strict.Rule{Kind: s.Kind.Code(), Limit: r.Limit, Window: r.Window, Buckets: s.Buckets, Burst: s.Burst, Queue: s.Queue}
 }
 
 // newCounters is the one place that knows which kind has which state.
-func newCounters(s *settings, r rate) counters {
-	switch k := s.kind; {
+func newCounters(s *settings.Zone, r rates.Rate) counters {
+	switch k := s.Kind; {
 	case k.Windowed():
 		return hold[algorithms.WindowState](s, r)
 	case k.Logged():
@@ -121,50 +123,50 @@ type held[S any] struct {
 	attached *sharedRedis
 }
 
-func hold[S any](s *settings, r rate) counters {
+func hold[S any](s *settings.Zone, r rates.Rate) counters {
 	h := &held[S]{
-		zone: s.name, table: table.New(algorithms.MachineOf[S](s.kind), s.maxKeys),
+		zone: s.Name, table: table.New(algorithms.MachineOf[S](s.Kind), s.MaxKeys),
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	h.source = ratesync.NewSource(h.table, spec(s, r))
 	return h
 }
 
-func (h *held[S]) limiter(s *settings, r rate) limiter {
-	return &limit[S]{h.table, s.params(r).Compile(), h.source}
+func (h *held[S]) limiter(s *settings.Zone, r rates.Rate) limiter {
+	return &limit[S]{h.table, s.Params(r).Compile(), h.source}
 }
 
-func (h *held[S]) configure(s *settings, r rate, sweep time.Duration, shared *sharedRedis) {
+func (h *held[S]) configure(s *settings.Zone, r rates.Rate, sweep time.Duration, shared *sharedRedis) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.sweepEvery(sweep)
-	every := time.Duration(s.syncRate)
+	every := time.Duration(s.SyncRate)
 	switch {
-	case s.syncRate < 0 || shared == nil:
+	case s.SyncRate < 0 || shared == nil:
 		every, shared = 0, nil
-	case s.syncRate == syncStrict:
+	case s.SyncRate == rates.Strict:
 		every = strictCatchUp
 	}
-	charges := s.syncRate == syncStrict && !s.kind.Windowed()
+	charges := s.SyncRate == rates.Strict && !s.Kind.Windowed()
 	old := h.attached
 	if shared == nil && old != nil {
 		h.source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
 	h.table.Configure(table.Background{
-		Params:  s.params(r),
+		Params:  s.Params(r),
 		Rate:    every,
-		Early:   s.earlySync && s.syncRate != syncStrict,
-		Lagging: !s.kind.Draining(),
+		Early:   s.EarlySync && s.SyncRate != rates.Strict,
+		Lagging: !s.Kind.Draining(),
 		Charges: charges,
 		Wake:    h.source.Wake,
-	}, s.maxKeys)
+	}, s.MaxKeys)
 	h.attached = shared
 	if shared != nil {
 		if shared != old {
 			shared.hold()
 		}
 		if charges {
-			shared.replicator.AttachCharged(h.source, every, shared.strict.Charger(s.name, ruleOf(s, r)))
+			shared.replicator.AttachCharged(h.source, every, shared.strict.Charger(s.Name, ruleOf(s, r)))
 		} else {
 			shared.replicator.Attach(h.source, every)
 		}
@@ -220,8 +222,8 @@ func (h *held[S]) Destruct() error {
 
 func (h *held[S]) save() table.Saved { return h.table.Save(clock.Now()) }
 
-func (h *held[S]) resume(s *settings, r rate, saved table.Saved) int {
-	return h.table.Resume(s.params(r), clock.Now(), saved)
+func (h *held[S]) resume(s *settings.Zone, r rates.Rate, saved table.Saved) int {
+	return h.table.Resume(s.Params(r), clock.Now(), saved)
 }
 
 func (h *held[S]) stats() table.Totals { return h.table.Totals(clock.Now()) }

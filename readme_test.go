@@ -25,11 +25,14 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -283,7 +286,7 @@ func TestEveryOptionIsDocumented(t *testing.T) {
 			t.Errorf("docs/configuration.md doesn't name the option %s", option)
 		}
 	}
-	for _, names := range [][]string{kindNames, emptyKeyNames, redisLossNames, answer.HeaderSetNames} {
+	for _, names := range [][]string{algorithms.KindNames(), settings.EmptyKeyNames, settings.OnRedisLossNames, answer.HeaderSetNames} {
 		for _, name := range names {
 			if !strings.Contains(page, "`"+name+"`") {
 				t.Errorf("docs/configuration.md doesn't name the choice %s", name)
@@ -353,19 +356,19 @@ func TestXcaddyMatchesGoMod(t *testing.T) {
 }
 
 // everyKind is a zone with each algorithm.
-func everyKind(t testing.TB, syncRate SyncRate) (all []settings) {
+func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Zone) {
 	t.Helper()
 	one, hundred := int64(1), int64(100)
-	for _, algorithm := range kindNames {
+	for _, algorithm := range algorithms.KindNames() {
 		z := &Zone{Limits: []Limit{{hundred, caddy.Duration(time.Minute)}}, Algorithm: algorithm, SyncRate: &syncRate, CountDenied: true}
 		if algorithm == "leaky_bucket" {
 			z.Queue = &one
 		}
-		s, _, err := z.settings(syncRate, syncRate >= 0, false)
+		s, _, err := z.settings(syncRate, globals{hasRedis: syncRate >= 0})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.name = algorithm
+		s.Name = algorithm
 		all = append(all, s)
 	}
 	return all
@@ -442,30 +445,30 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	}
 	core, logs := observer.New(zap.WarnLevel)
 	shared := &sharedRedis{
-		namespace: defaultNamespace, client: client,
-		replicator: ratesync.NewReplicator(client, defaultNamespace, 5*time.Second, clock.Now, zap.New(core)),
-		strict:     strict.New(client, defaultNamespace, 5*time.Second),
+		namespace: redisconfig.DefaultNamespace, client: client,
+		replicator: ratesync.NewReplicator(client, redisconfig.DefaultNamespace, 5*time.Second, clock.Now, zap.New(core)),
+		strict:     strict.New(client, redisconfig.DefaultNamespace, 5*time.Second),
 	}
 	defer client.Close()
 	defer shared.close()
 
 	raw := []byte("key")
-	for _, s := range everyKind(t, SyncRate(minSyncRate)) {
-		c := newCounters(&s, s.limits[0])
-		c.configure(&s, s.limits[0], time.Minute, shared)
+	for _, s := range everyKind(t, SyncRate(rates.MinSync)) {
+		c := newCounters(&s, s.Limits[0])
+		c.configure(&s, s.Limits[0], time.Minute, shared)
 		defer c.(caddy.Destructor).Destruct()
-		c.limiter(&s, s.limits[0]).take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
-		redistest.Eventually(t, s.name+" is exchanged", func() bool { return c.stats().Own == 1 && c.stats().Unsent == 0 })
+		c.limiter(&s, s.Limits[0]).take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
+		redistest.Eventually(t, s.Name+" is exchanged", func() bool { return c.stats().Own == 1 && c.stats().Unsent == 0 })
 	}
 	redistest.Eventually(t, "the node is known", func() bool { return shared.replicator.Status().Up && shared.replicator.Status().Nodes == 1 })
 
-	for _, s := range everyKind(t, syncStrict) {
-		r := s.limits[0]
-		rules := []strict.Rule{{Kind: s.kind.Code(), Limit: 1, Window: r.window, Buckets: s.buckets, Queue: s.queue}}
+	for _, s := range everyKind(t, rates.Strict) {
+		r := s.Limits[0]
+		rules := []strict.Rule{{Kind: s.Kind.Code(), Limit: 1, Window: r.Window, Buckets: s.Buckets, Queue: s.Queue}}
 		for i := range 4 {
-			v, g, err := shared.strict.Take(t.Context(), s.name, rules, table.IDOf(raw), nil)
+			v, g, err := shared.strict.Take(t.Context(), s.Name, rules, table.IDOf(raw), nil)
 			if err != nil {
-				t.Fatalf("%s: Take = %v, %v", s.name, v, err)
+				t.Fatalf("%s: Take = %v, %v", s.Name, v, err)
 			}
 			switch i {
 			case 0:
@@ -478,7 +481,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		c.configure(&s, r, time.Minute, shared)
 		defer c.(caddy.Destructor).Destruct()
 		c.limiter(&s, r).take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
-		redistest.Eventually(t, s.name+" is charged", func() bool { return c.stats().Unsent == 0 })
+		redistest.Eventually(t, s.Name+" is charged", func() bool { return c.stats().Unsent == 0 })
 	}
 	if n := logs.Len(); n > 0 {
 		t.Errorf("the exchange warns: %v", logs.All())
@@ -489,20 +492,20 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 // BenchmarkMemoryPerKey is what a key costs in memory, with its place in the table: the figures of the README and of docs/algorithms.md.
 func BenchmarkMemoryPerKey(b *testing.B) {
 	const keys = 200_000
-	all := everyKind(b, syncLocal)
-	ten := all[slices.IndexFunc(all, func(s settings) bool { return s.kind == slidingWindow })]
-	ten.name, ten.buckets = "sliding_window_10_buckets", 10
+	all := everyKind(b, rates.Local)
+	ten := all[slices.IndexFunc(all, func(s settings.Zone) bool { return s.Kind == algorithms.SlidingWindow })]
+	ten.Name, ten.Buckets = "sliding_window_10_buckets", 10
 	for _, s := range append(all, ten) {
 		for _, hits := range []int{1, 100} {
-			if hits > 1 && s.kind != slidingLog {
+			if hits > 1 && s.Kind != algorithms.SlidingLog {
 				continue
 			}
-			b.Run(fmt.Sprintf("%s/requests=%d", s.name, hits), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/requests=%d", s.Name, hits), func(b *testing.B) {
 				b.ReportMetric(0, "ns/op")
 				for range b.N {
 					before := heapBytes()
-					c := newCounters(&s, s.limits[0])
-					fill(c.limiter(&s, s.limits[0]), &s, keys, hits)
+					c := newCounters(&s, s.Limits[0])
+					fill(c.limiter(&s, s.Limits[0]), &s, keys, hits)
 					b.ReportMetric(float64(heapBytes()-before)/keys, "B/key")
 					runtime.KeepAlive(c)
 				}
@@ -520,10 +523,10 @@ func heapBytes() int64 {
 }
 
 // fill makes requests of many keys, and comes back to them in the next slice where a window has several.
-func fill(l limiter, s *settings, keys, hits int) {
+func fill(l limiter, s *settings.Zone, keys, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
-	for slice := range s.buckets {
-		at := now + int64(slice)*int64(s.limits[0].window)/int64(s.buckets)
+	for slice := range s.Buckets {
+		at := now + int64(slice)*int64(s.Limits[0].Window)/int64(s.Buckets)
 		for key := range keys {
 			binary.LittleEndian.PutUint64(raw, uint64(key))
 			for hit := range hits {

@@ -41,7 +41,7 @@ func shows(t *testing.T, zone, what string, want func(limitStatus) bool) {
 
 func (s *site) lost(zone string) bool {
 	for _, z := range s.handler.zones {
-		if z.name == zone {
+		if z.Name == zone {
 			return z.counters[0].lost([]byte("any key, as there is no Cluster"))
 		}
 	}

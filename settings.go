@@ -5,40 +5,38 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/bits"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 const (
 	defaultSyncRate = SyncRate(time.Second)
 	defaultMaxKeys  = 1_000_000
-	mostMaxKeys     = 1_000_000_000
-	mostBuckets     = 31
+	maxMaxKeys      = 1_000_000_000
+	maxBuckets      = 31
 
-	defaultDistributedInterval = 5 * time.Second // the older plugin's
+	defaultDistributedInterval = caddy.Duration(5 * time.Second) // the older plugin's
 
-	redisMend = "add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top, or write `sync_rate local`"
+	redisMend = "add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top"
 )
 
-// The texts of a configuration's choices. Each list is in the order of its constants.
-var (
-	kindNames      = algorithms.KindNames()
-	emptyKeyNames  = []string{emptyClientIP: "client_ip", emptySkip: "skip", emptyShare: "share", emptyDeny: "deny"}
-	redisLossNames = []string{lossLocal: "local", lossDivide: "divide", lossAllow: "allow", lossDeny: "deny"}
-)
+var errStorage = errors.New("counts are exchanged through Redis, not through Caddy's storage; remove storage, and " + redisMend)
 
-var errStorage = errors.New("counts are exchanged through Redis, not through Caddy's storage; remove storage, and add the line " +
-	"`redis redis://localhost:6379` to the rate_limit block of the global options at the top")
-
-// optionError is a mistake in the value of one option, by the option's name in a Caddyfile. The Caddyfile parser finds the line by it.
+// optionError is a mistake in the value of one option, by the option's name in a Caddyfile. The
+// Caddyfile parser finds the line by it, and inJSON the field.
 type optionError struct {
 	option string
 	err    error
@@ -58,82 +56,91 @@ func wrongf(option, format string, args ...any) error {
 	return &optionError{option, fmt.Errorf(format, args...)}
 }
 
-// check says what is wrong with the global options but for Redis and its namespace. redisEmpty is that Redis was asked for by a value that
-// came out empty, like an environment variable that is not set: an inherited sync_rate then falls to local instead of being an error.
-func (a *App) check(hasRedis, redisEmpty bool) error {
-	if err := checkSyncRate(a.SyncRate, hasRedis || redisEmpty); err != nil {
-		return err
+// zoneError is a mistake in a zone.
+type zoneError struct {
+	zone string
+	err  error
+}
+
+func (e *zoneError) Error() string { return fmt.Sprintf("zone %q: %s", spelling.Clip(e.zone), e.err) }
+func (e *zoneError) Unwrap() error { return e.err }
+
+// globals are what the global options mean for a handler.
+type globals struct {
+	syncRate *SyncRate // nil for the default
+	hasRedis bool
+	// redisEmpty is set where Redis was asked for by a value that came out empty, such as an
+	// environment variable that is not set. An inherited sync_rate then falls to local, without an
+	// error.
+	redisEmpty bool
+}
+
+// checkInherited reports what is wrong with a sync rate that zones inherit, if one is given.
+func (g globals) checkInherited(s *SyncRate) error {
+	return checkSyncRate(s, g.hasRedis || g.redisEmpty)
+}
+
+// checkSyncRate reports what is wrong with a sync rate, if one is given.
+func checkSyncRate(s *SyncRate, hasRedis bool) error {
+	if s == nil {
+		return nil
 	}
-	if t := time.Duration(a.StrictTimeout); t != 0 && (t < time.Millisecond || t > time.Minute) {
-		return wrongf("strict_timeout", "%s is not between 1ms and 1m; write 100ms", windowText(t))
+	if err := s.Check(); err != nil {
+		return wrong("sync_rate", err)
+	}
+	if *s >= 0 && !hasRedis {
+		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s, or write `sync_rate local`", s, redisMend)
 	}
 	return nil
 }
 
-// settings are the zones with everything inherited, defaulted and checked, by name. Warnings are for the log.
-// global is the sync rate of the global options; hasRedis and redisEmpty are as there.
-func (h *Handler) settings(global *SyncRate, hasRedis, redisEmpty bool) ([]settings, []warning.Warning, error) {
-	if err := checkSyncRate(global, hasRedis || redisEmpty); err != nil {
-		return nil, nil, err
-	}
-	if err := h.check(hasRedis, redisEmpty); err != nil {
+// settings returns the zones with everything inherited, defaulted and checked, by name, and
+// warnings for the log.
+func (h *Handler) settings(g globals) (all []settings.Zone, found []warning.Warning, err error) {
+	if err := cmp.Or(g.checkInherited(g.syncRate), h.check(g)); err != nil {
 		return nil, nil, err
 	}
 	if len(h.RateLimits) == 0 {
-		return nil, []warning.Warning{{Code: warning.NoZone, Text: strings.TrimSuffix("there is no zone, so nothing is limited; write one into rate_limits, at "+h.place, ", at ")}}, nil
+		return nil, []warning.Warning{{Code: warning.NoZone, Text: strings.TrimSuffix("there is no zone, so nothing is limited; write one into rate_limits, at "+h.path, ", at ")}}, nil
 	}
-	var all []settings
-	var found []warning.Warning
 	for _, name := range slices.Sorted(maps.Keys(h.RateLimits)) {
-		s, warned, err := h.zoneSettings(name, h.RateLimits[name], global, hasRedis, redisEmpty)
+		s, warned, err := h.zoneSettings(name, h.RateLimits[name], g)
 		if err != nil {
 			return nil, nil, err
 		}
-		all = append(all, s)
-		found = append(found, warned...)
+		all, found = append(all, s), append(found, warned...)
 	}
 	return all, found, nil
 }
 
-// zoneSettings are those of one zone. An unnamed zone's name is "".
-func (h *Handler) zoneSettings(name string, z *Zone, global *SyncRate, hasRedis, redisEmpty bool) (settings, []warning.Warning, error) {
-	s, found, err := z.settings(h.inheritedSyncRate(global, hasRedis), hasRedis, redisEmpty)
+// zoneSettings returns those of one zone. An unnamed zone's name is "".
+func (h *Handler) zoneSettings(name string, z *Zone, g globals) (settings.Zone, []warning.Warning, error) {
+	s, found, err := z.settings(h.inheritedSyncRate(g), g)
 	if err != nil && name != "" {
 		err = &zoneError{name, err}
 	}
 	if err != nil {
-		return settings{}, nil, err
+		return settings.Zone{}, nil, err
 	}
-	s.name = name
-	if isNumbered(name) {
+	s.Name = name
+	if zonename.IsNumbered(name) {
 		found = append(found, warning.Warning{Code: warning.SameLimit, Text: "the same limit stands in its site before, so their names tell them apart by their order only, and counts change places with them; " +
 			"put each into a zone with a name of its own, or remove one"})
 	}
+	place := cmp.Or(z.Source, strings.TrimPrefix(h.path+", "+zonePath(name), ", "))
 	for i := range found {
-		found[i].Text = fmt.Sprintf("zone %q: %s, at %s", clip(name), found[i].Text, h.zonePlace(name, z))
+		found[i].Text = fmt.Sprintf("zone %q: %s, at %s", spelling.Clip(name), found[i].Text, place)
 	}
 	return s, found, nil
 }
 
-// zonePlace is where a zone stands: in a Caddyfile, or else in JSON.
-func (h *Handler) zonePlace(name string, z *Zone) string {
-	place := fmt.Sprintf("rate_limits[%q]", clip(name))
-	switch {
-	case z.Source != "":
-		return z.Source
-	case h.place != "":
-		return h.place + ", " + place
-	}
-	return place
-}
-
-// check says what is wrong with the handler's own options.
-func (h *Handler) check(hasRedis, redisEmpty bool) error {
+// check reports what is wrong with the handler's own options.
+func (h *Handler) check(g globals) error {
 	if len(h.StorageRaw) > 0 {
 		return wrong("storage", errStorage)
 	}
 	for name := range h.RateLimits {
-		if err := checkName(name); err != nil {
+		if err := zonename.Check(name); err != nil {
 			return fmt.Errorf("parsing zone name: %w", err)
 		}
 	}
@@ -148,73 +155,47 @@ func (h *Handler) check(hasRedis, redisEmpty bool) error {
 	if !(h.Jitter >= 0 && h.Jitter <= 1) {
 		return wrongf("jitter", "%g is not between 0 and 1; write 0.1 for up to a tenth longer", h.Jitter)
 	}
-	if t := time.Duration(h.SweepInterval); t != 0 && (t < minWindow || t > maxWindow) {
-		return wrongf("sweep_interval", "%s is not between 1ms and ten years; write 1m", windowText(t))
+	if t := time.Duration(h.SweepInterval); t != 0 && (t < rates.MinWindow || t > rates.MaxWindow) {
+		return wrongf("sweep_interval", "%s is not between 1ms and ten years; write 1m", rates.WindowText(t))
 	}
-	return h.checkSync(hasRedis || redisEmpty)
-}
-
-// checkSync says what is wrong with the handler's exchange. Zones inherit it, so an empty Redis silences it.
-func (h *Handler) checkSync(hasRedis bool) error {
-	if err := checkSyncRate(h.SyncRate, hasRedis); err != nil {
+	if err := g.checkInherited(h.SyncRate); err != nil || h.Distributed == nil {
 		return err
 	}
-	if h.Distributed == nil {
-		return nil
-	}
-	for _, interval := range []struct {
-		option string
-		time.Duration
-	}{{"read_interval", time.Duration(h.Distributed.ReadInterval)}, {"write_interval", time.Duration(h.Distributed.WriteInterval)}} {
-		if d := interval.Duration; d != 0 && (d < minSyncRate || d > maxWindow) {
-			return wrongf("distributed", "%s %s is not between %s and ten years; write 5s", interval.option, windowText(d), windowText(minSyncRate))
+	return wrong("distributed", h.Distributed.check(g))
+}
+
+// check reports what is wrong with the older plugin's intervals.
+func (d *Distributed) check(g globals) error {
+	names := []string{"read_interval", "write_interval"}
+	for i, interval := range []caddy.Duration{d.ReadInterval, d.WriteInterval} {
+		if t := time.Duration(interval); t != 0 && (t < rates.MinSync || t > rates.MaxWindow) {
+			return fmt.Errorf("%s %s is not between %s and ten years; write 5s", names[i], rates.WindowText(t), rates.WindowText(rates.MinSync))
 		}
 	}
-	if !hasRedis {
-		return wrongf("distributed", "it needs Redis, and none is configured; add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top, or remove distributed")
+	if !g.hasRedis && !g.redisEmpty {
+		return fmt.Errorf("it needs Redis, and none is configured; %s, or remove distributed", redisMend)
 	}
 	return nil
 }
 
-// checkSyncRate says what is wrong with a sync rate, if one is given.
-func checkSyncRate(s *SyncRate, hasRedis bool) error {
-	if s == nil {
-		return nil
-	}
-	if err := s.check(); err != nil {
-		return wrong("sync_rate", err)
-	}
-	if *s >= 0 && !hasRedis {
-		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s", s, redisMend)
-	}
-	return nil
-}
-
-// inheritedSyncRate is that of a zone without one of its own.
-func (h *Handler) inheritedSyncRate(global *SyncRate, hasRedis bool) SyncRate {
+// inheritedSyncRate returns that of a zone without one of its own.
+func (h *Handler) inheritedSyncRate(g globals) SyncRate {
 	switch {
-	case !hasRedis:
-		return syncLocal
+	case !g.hasRedis:
+		return rates.Local
 	case h.SyncRate != nil:
 		return *h.SyncRate
 	case h.Distributed != nil:
 		return h.Distributed.syncRate()
-	case global != nil:
-		return *global
+	case g.syncRate != nil:
+		return *g.syncRate
 	}
 	return defaultSyncRate
 }
 
-// syncRate is the smaller interval.
+// syncRate returns the smaller interval.
 func (d *Distributed) syncRate() SyncRate {
-	read, write := time.Duration(d.ReadInterval), time.Duration(d.WriteInterval)
-	if read == 0 {
-		read = defaultDistributedInterval
-	}
-	if write == 0 {
-		write = defaultDistributedInterval
-	}
-	return SyncRate(min(read, write))
+	return SyncRate(min(cmp.Or(d.ReadInterval, defaultDistributedInterval), cmp.Or(d.WriteInterval, defaultDistributedInterval)))
 }
 
 func statusRange(status int) error {
@@ -226,7 +207,7 @@ func statusRange(status int) error {
 
 func checkHeaders(sets []string) error {
 	for _, set := range sets {
-		if _, err := choose[int](set, answer.HeaderSetNames); err != nil || set == "" {
+		if _, err := hints.Choose[int](set, answer.HeaderSetNames); err != nil || set == "" {
 			return cmp.Or(err, fmt.Errorf("an empty name; write one of %s", strings.Join(answer.HeaderSetNames, ", ")))
 		}
 	}
@@ -234,73 +215,27 @@ func checkHeaders(sets []string) error {
 	return err
 }
 
-// checkName keeps zone names fit for header fields and log lines.
-func checkName(name string) error {
-	const most = 128
-	switch {
-	case name == "":
-		return errors.New("it is empty; write one of printable ASCII, like login")
-	case len(name) > most:
-		return fmt.Errorf("%q is longer than %d characters; write a shorter one", clip(name), most)
-	}
-	for _, c := range []byte(name) {
-		if c < ' ' || c > '~' {
-			return fmt.Errorf("%q holds a character that is not printable ASCII; write letters, digits, - and _, like login", clip(name))
-		}
-		if c == '"' || c == '\\' {
-			return fmt.Errorf("%q holds a quote or a backslash; write letters, digits, - and _, like login", clip(name))
-		}
-	}
-	return nil
-}
-
-// choose is the index of value in names, 0 if there is no value.
-func choose[T ~int | ~uint8](value string, names []string) (T, error) {
-	if value == "" {
-		return 0, nil
-	}
-	if i := slices.Index(names, value); i >= 0 {
-		return T(i), nil
-	}
-	near := spelling.Nearest(value, names)
-	if meant := otherNames[value]; slices.Contains(names, meant) {
-		near = meant
-	}
-	if near != "" {
-		return 0, fmt.Errorf("there is no %q; did you mean %s?", clip(value), near)
-	}
-	return 0, fmt.Errorf("there is no %q; write one of %s", clip(value), strings.Join(names, ", "))
-}
-
-// settings are the zone's, without its name. inherited is its sync rate if it has none of its own.
-func (z *Zone) settings(inherited SyncRate, hasRedis, redisEmpty bool) (settings, []warning.Warning, error) {
+// settings returns the zone's, without its name. inherited is its sync rate if it has none of its
+// own.
+func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Zone, found []warning.Warning, err error) {
 	if z == nil {
-		return settings{}, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
+		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
-	var s settings
-	var found []warning.Warning
-	steps := []func() error{
-		func() error { return z.limits(&s) },
-		func() error { return z.algorithm(&s) },
-		func() error { return z.shape(&s) },
-		func() error { return z.spans(&s) },
-		func() (err error) { found, err = z.grouping(&s); return err },
-		func() error { return z.exchange(&s, inherited, hasRedis, redisEmpty) },
-	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return settings{}, nil, err
-		}
+	// The first error counts. A step can do with what a failed one before it has left.
+	err = cmp.Or(z.limits(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s))
+	if err != nil {
+		return settings.Zone{}, nil, err
 	}
 	return s, found, nil
 }
 
-// legacy says that the zone is written in the older plugin's words, and what it did there stays true.
+// legacy reports whether the zone is written in the older plugin's words. What it did there stays
+// true.
 func (z *Zone) legacy() bool { return z.MaxEvents != nil || z.Window != 0 }
 
-// limits are sorted by window. Of equal windows the lowest number decides.
-func (z *Zone) limits(s *settings) error {
-	limits := z.Limits
+// limits sets the rates that decide, by window.
+func (z *Zone) limits(s *settings.Zone) error {
+	limits, option := z.Limits, "limit"
 	switch {
 	case z.legacy() && len(limits) > 0:
 		return wrongf("limit", "it is given together with window and events, which are a limit as well; keep one of the two")
@@ -309,179 +244,149 @@ func (z *Zone) limits(s *settings) error {
 	case z.Window != 0 && z.MaxEvents == nil:
 		return wrongf("window", "there is no number of events to go with it; add one, like `events 100`")
 	case z.legacy():
-		if err := (rate{*z.MaxEvents, time.Duration(z.Window)}).check(); err != nil {
-			return wrong("window", err)
-		}
-		limits = []Limit{{MaxEvents: *z.MaxEvents, Window: z.Window}}
+		limits, option = []Limit{{MaxEvents: *z.MaxEvents, Window: z.Window}}, "window"
 	case len(limits) == 0:
 		return wrongf("limit", "there is none; add one, like `limit 100/1m`")
 	}
-	lowest := map[time.Duration]int64{}
 	for _, limit := range limits {
-		r := rate{limit.MaxEvents, time.Duration(limit.Window)}
-		if err := r.check(); err != nil {
-			return wrong("limit", err)
+		r := rates.Rate{Limit: limit.MaxEvents, Window: time.Duration(limit.Window)}
+		if err := r.Check(); err != nil {
+			return wrong(option, err)
 		}
-		if n, seen := lowest[r.window]; !seen || r.n < n {
-			lowest[r.window] = r.n
-		}
+		s.Limits = append(s.Limits, r)
 	}
-	for _, window := range slices.Sorted(maps.Keys(lowest)) {
-		s.limits = append(s.limits, rate{lowest[window], window})
-	}
+	s.Limits = rates.Sorted(s.Limits)
 	return nil
 }
 
-func (z *Zone) algorithm(s *settings) (err error) {
-	if s.kind, err = choose[kind](z.Algorithm, kindNames); err != nil {
+func (z *Zone) algorithm(s *settings.Zone) (err error) {
+	if s.Kind, err = hints.Choose[algorithms.Kind](z.Algorithm, algorithms.KindNames()); err != nil {
 		return wrong("algorithm", err)
 	}
 	if z.Algorithm == "" && z.legacy() {
-		s.kind = slidingLog
+		s.Kind = algorithms.SlidingLog
 	}
 	return nil
 }
 
-// shape reads the options that only some algorithms have.
-func (z *Zone) shape(s *settings) error {
-	s.buckets = 1
-	bucket := s.kind == tokenBucket || s.kind == gcra
+// shape sets the options that only some algorithms have.
+func (z *Zone) shape(s *settings.Zone) error {
+	s.Buckets = 1
 	switch {
-	case z.Burst != nil && !bucket:
-		return wrongf("burst", "%s has no burst; remove it, or write `algorithm token_bucket` or `algorithm gcra`", s.kind)
+	case z.Burst != nil && s.Kind != algorithms.TokenBucket && s.Kind != algorithms.GCRA:
+		return wrongf("burst", "%s has no burst; remove it, or write `algorithm token_bucket` or `algorithm gcra`", s.Kind)
 	case z.Burst != nil && *z.Burst < 1:
 		return wrongf("burst", "%d is too small; write 1 or more, or remove it for a burst of the whole limit", *z.Burst)
-	case z.Buckets != nil && s.kind != slidingWindow:
-		return wrongf("buckets", "%s has no buckets; remove it, or write `algorithm sliding_window`", s.kind)
-	case z.Buckets != nil && (*z.Buckets < 1 || *z.Buckets > mostBuckets):
-		return wrongf("buckets", "%d is not between 1 and %d; write 10 for a finer window", *z.Buckets, mostBuckets)
-	case z.Queue != nil && s.kind != leakyBucket:
-		return wrongf("queue", "%s has no queue; remove it, or write `algorithm leaky_bucket`", s.kind)
+	case z.Buckets != nil && s.Kind != algorithms.SlidingWindow:
+		return wrongf("buckets", "%s has no buckets; remove it, or write `algorithm sliding_window`", s.Kind)
+	case z.Buckets != nil && (*z.Buckets < 1 || *z.Buckets > maxBuckets):
+		return wrongf("buckets", "%d is not between 1 and %d; write 10 for a finer window", *z.Buckets, maxBuckets)
+	case z.Queue != nil && s.Kind != algorithms.LeakyBucket:
+		return wrongf("queue", "%s has no queue; remove it, or write `algorithm leaky_bucket`", s.Kind)
 	case z.Queue != nil && *z.Queue < 0:
 		return wrongf("queue", "%d is negative; write how many requests of one key may wait, like 10", *z.Queue)
-	case z.Queue == nil && s.kind == leakyBucket:
+	case z.Queue == nil && s.Kind == algorithms.LeakyBucket:
 		return wrongf("algorithm", "leaky_bucket needs a queue; add how many requests of one key may wait, like `queue 10`")
 	}
-	if z.Burst != nil {
-		s.burst = *z.Burst
+	s.Burst, s.Buckets, s.Queue = or(z.Burst, 0), or(z.Buckets, 1), or(z.Queue, 0)
+	return nil
+}
+
+// or returns what is given, or the default.
+func or[T any](given *T, otherwise T) T {
+	if given == nil {
+		return otherwise
 	}
-	if z.Buckets != nil {
-		s.buckets = *z.Buckets
-	}
-	if z.Queue != nil {
-		s.queue = *z.Queue
+	return *given
+}
+
+// spans checks the times that come of each limit and the shape.
+func (z *Zone) spans(s *settings.Zone) error {
+	for _, limit := range s.Limits {
+		if limit.Window/time.Duration(s.Buckets) < rates.MinWindow {
+			return wrongf("buckets", "%d buckets of a window of %s are shorter than 1ms each; write fewer", s.Buckets, rates.WindowText(limit.Window))
+		}
+		if limit.Span(s.Burst) > rates.MaxWindow {
+			return wrongf("burst", "at %s, %d take longer than ten years to come back; write a smaller burst", limit, s.Burst)
+		}
+		if limit.Span(s.Queue) > rates.MaxWindow {
+			return wrongf("queue", "at %s, the last of %d would wait longer than ten years; write a shorter queue", limit, s.Queue)
+		}
 	}
 	return nil
 }
 
-// spans checks each limit's times with the shape in place.
-func (z *Zone) spans(s *settings) error {
-	for _, limit := range s.limits {
-		if limit.window/time.Duration(s.buckets) < minWindow {
-			return wrongf("buckets", "%d buckets of a window of %s are shorter than 1ms each; write fewer", s.buckets, windowText(limit.window))
-		}
-		if overlong(s.burst, limit) {
-			return wrongf("burst", "at %s, %d take longer than ten years to come back; write a smaller burst", limit, s.burst)
-		}
-		if overlong(s.queue, limit) {
-			return wrongf("queue", "at %s, the last of %d would wait longer than ten years; write a shorter queue", limit, s.queue)
-		}
+// prefixes sets by what networks addresses are grouped.
+func (z *Zone) prefixes(s *settings.Zone) (err error) {
+	if s.IPv4Prefix, err = prefix(z.IPv4Prefix, 32, 32); err != nil {
+		return wrong("ipv4_prefix", err)
 	}
-	return nil
+	s.IPv6Prefix, err = prefix(z.IPv6Prefix, 64, 128)
+	return wrong("ipv6_prefix", err)
 }
 
-// overlong says that n requests at that rate take longer than the longest window.
-func overlong(n int64, at rate) bool {
-	if at.n == 0 {
-		return false
+// prefix returns a number of bits. 0 switches grouping off, which is the same as all of them.
+func prefix(given *int, otherwise, all int) (int, error) {
+	bits := or(given, otherwise)
+	if bits < 0 || bits > all {
+		return 0, fmt.Errorf("%d is not between 0 and %d; write %d, or 0 for no grouping", bits, all, otherwise)
 	}
-	hi, lo := bits.Mul64(uint64(n), uint64(at.window))
-	if hi >= uint64(at.n) {
-		return true
-	}
-	span, _ := bits.Div64(hi, lo, uint64(at.n))
-	return span > uint64(maxWindow)
+	return cmp.Or(bits, all), nil
 }
 
-// grouping is which requests share a count.
-func (z *Zone) grouping(s *settings) (found []warning.Warning, err error) {
-	if s.ipv4Prefix, err = prefix(z.IPv4Prefix, 32, 32); err != nil {
-		return nil, wrong("ipv4_prefix", err)
+// key sets the template of the key, and what happens where it comes out empty.
+func (z *Zone) key(s *settings.Zone, found *[]warning.Warning) (err error) {
+	if s.EmptyKey, err = hints.Choose[settings.EmptyKey](z.EmptyKey, settings.EmptyKeyNames); err != nil {
+		return wrong("empty_key", err)
 	}
-	if s.ipv6Prefix, err = prefix(z.IPv6Prefix, 64, 128); err != nil {
-		return nil, wrong("ipv6_prefix", err)
-	}
-	if s.emptyKey, err = choose[emptyKey](z.EmptyKey, emptyKeyNames); err != nil {
-		return nil, wrong("empty_key", err)
-	}
-	s.keyTemplate = strings.ReplaceAll(z.Key, "{client_ip}", reqkey.Default) // the word of Caddyfiles, also in JSON
+	s.Key = strings.ReplaceAll(z.Key, "{client_ip}", reqkey.Default) // the word of Caddyfiles, also in JSON
 	switch {
 	case z.legacy():
-		found = z.legacyKey(s)
+		*found = z.legacyKey(s)
 	case z.Key == "":
-		s.keyTemplate = reqkey.Default
+		s.Key = reqkey.Default
 	}
-	slips, err := reqkey.Check(s.keyTemplate)
-	return append(found, slips...), wrong("key", err)
+	slips, err := reqkey.Check(s.Key)
+	*found = append(*found, slips...)
+	return wrong("key", err)
 }
 
 // legacyKey keeps what keys did in the older plugin: no key and an empty key are one count for all
 // requests. A placeholder that was meant for the client's address is the address here. Where map or
 // another module can set the placeholder, the address stands in for it only when it is empty.
-func (z *Zone) legacyKey(s *settings) (found []warning.Warning) {
+func (z *Zone) legacyKey(s *settings.Zone) (found []warning.Warning) {
 	if z.EmptyKey == "" {
-		s.emptyKey = emptyShare
+		s.EmptyKey = settings.EmptyShare
 	}
 	if z.Key == "" {
 		return []warning.Warning{{Code: warning.OneKey, Text: "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}
 	}
 	var unsure bool
-	s.keyTemplate, found, unsure = reqkey.ForAddress(s.keyTemplate)
+	s.Key, found, unsure = reqkey.ForAddress(s.Key)
 	if unsure && z.EmptyKey == "" {
-		s.emptyKey = emptyClientIP
+		s.EmptyKey = settings.EmptyClientIP
 	}
 	return found
 }
 
-// prefix is a number of bits. 0 switches grouping off, which is the same as all of them.
-func prefix(given *int, otherwise, all int) (int, error) {
-	switch {
-	case given == nil:
-		return otherwise, nil
-	case *given < 0 || *given > all:
-		return 0, fmt.Errorf("%d is not between 0 and %d; write %d, or 0 for no grouping", *given, all, otherwise)
-	case *given == 0:
-		return all, nil
+// sync sets how often counts are synced.
+func (z *Zone) sync(s *settings.Zone, inherited SyncRate, g globals) error {
+	s.SyncRate = max(or(z.SyncRate, inherited), rates.Local)
+	if s.SyncRate >= 0 && g.redisEmpty {
+		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.SyncRate)
 	}
-	return *given, nil
+	return checkSyncRate(z.SyncRate, g.hasRedis)
 }
 
-// exchange is what has to do with the other nodes, and what counts.
-func (z *Zone) exchange(s *settings, inherited SyncRate, hasRedis, redisEmpty bool) (err error) {
-	s.syncRate = inherited
-	if z.SyncRate != nil {
-		s.syncRate = max(*z.SyncRate, syncLocal)
+// counting sets what is counted, and what happens while Redis is unavailable.
+func (z *Zone) counting(s *settings.Zone) (err error) {
+	switch s.MaxKeys = or(z.MaxKeys, defaultMaxKeys); {
+	case s.MaxKeys == 0:
+		return wrongf("max_keys", "0 would be no bound, and there is none here; write a number up to %d, or remove it for %d", maxMaxKeys, defaultMaxKeys)
+	case s.MaxKeys < 1 || s.MaxKeys > maxMaxKeys:
+		return wrongf("max_keys", "%d is not between 1 and %d; write %d", s.MaxKeys, maxMaxKeys, defaultMaxKeys)
 	}
-	if s.syncRate >= 0 && redisEmpty {
-		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.syncRate)
-	}
-	if err := checkSyncRate(z.SyncRate, hasRedis); err != nil {
-		return err
-	}
-	s.maxKeys = defaultMaxKeys
-	if z.MaxKeys != nil {
-		s.maxKeys = *z.MaxKeys
-	}
-	if s.maxKeys == 0 {
-		return wrongf("max_keys", "0 would be no bound, and there is none here; write a number up to %d, or remove it for %d", mostMaxKeys, defaultMaxKeys)
-	}
-	if s.maxKeys < 1 || s.maxKeys > mostMaxKeys {
-		return wrongf("max_keys", "%d is not between 1 and %d; write %d", s.maxKeys, mostMaxKeys, defaultMaxKeys)
-	}
-	if s.onLoss, err = choose[redisLoss](z.OnRedisLoss, redisLossNames); err != nil {
-		return wrong("on_redis_loss", err)
-	}
-	s.countDenied = z.CountDenied
-	s.earlySync = z.EarlySync == nil || *z.EarlySync
-	return nil
+	s.OnRedisLoss, err = hints.Choose[settings.OnRedisLoss](z.OnRedisLoss, settings.OnRedisLossNames)
+	s.CountDenied, s.EarlySync = z.CountDenied, or(z.EarlySync, true)
+	return wrong("on_redis_loss", err)
 }

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"encoding/json"
-	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -11,19 +10,22 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // ofJSON are the settings of a handler written in JSON.
-func ofJSON(t *testing.T, text string, global *SyncRate, hasRedis, redisEmpty bool) ([]settings, []warning.Warning, error) {
+func ofJSON(t *testing.T, text string, global *SyncRate, hasRedis, redisEmpty bool) ([]settings.Zone, []warning.Warning, error) {
 	t.Helper()
 	h := new(Handler)
 	if err := caddy.StrictUnmarshalJSON([]byte(text), h); err != nil {
 		t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
 	}
-	return h.settings(global, hasRedis, redisEmpty)
+	return h.settings(globals{global, hasRedis, redisEmpty})
 }
 
 // oneZone is a handler with one zone.
@@ -31,9 +33,9 @@ func oneZone(zone string) string { return `{"rate_limits": {"z": {` + zone + `}}
 
 func TestSettingsDefaults(t *testing.T) {
 	got, warnings, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}]`), nil, false, false)
-	want := []settings{{
-		name: "z", keyTemplate: "{http.vars.client_ip}", ipv4Prefix: 32, ipv6Prefix: 64, limits: []rate{{5, time.Minute}}, kind: slidingWindow,
-		buckets: 1, syncRate: syncLocal, maxKeys: 1_000_000, emptyKey: emptyClientIP, onLoss: lossLocal, earlySync: true,
+	want := []settings.Zone{{
+		Name: "z", Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 64, Limits: []rates.Rate{{Limit: 5, Window: time.Minute}}, Kind: algorithms.SlidingWindow,
+		Buckets: 1, SyncRate: rates.Local, MaxKeys: 1_000_000, EmptyKey: settings.EmptyClientIP, OnRedisLoss: settings.LossLocal, EarlySync: true,
 	}}
 	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(got, want) {
 		t.Errorf("settings = %+v, %q, %v, want %+v", got, warnings, err, want)
@@ -44,9 +46,9 @@ func TestSettingsOfEveryOption(t *testing.T) {
 	got, _, err := ofJSON(t, oneZone(`"limits": [{"max_events": 9, "window": "1h"}, {"max_events": 5, "window": "1m"}, {"max_events": 3, "window": "60s"}],
 		"key": "{client_ip}", "algorithm": "token_bucket", "burst": 7, "sync_rate": 0, "ipv4_prefix": 0, "ipv6_prefix": 0, "max_keys": 10,
 		"empty_key": "share", "count_denied": true, "on_redis_loss": "deny", "early_sync": false`), nil, true, false)
-	want := []settings{{
-		name: "z", keyTemplate: "{http.vars.client_ip}", ipv4Prefix: 32, ipv6Prefix: 128, limits: []rate{{3, time.Minute}, {9, time.Hour}}, kind: tokenBucket,
-		burst: 7, buckets: 1, syncRate: syncStrict, maxKeys: 10, emptyKey: emptyShare, countDenied: true, onLoss: lossDeny,
+	want := []settings.Zone{{
+		Name: "z", Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 128, Limits: []rates.Rate{{Limit: 3, Window: time.Minute}, {Limit: 9, Window: time.Hour}}, Kind: algorithms.TokenBucket,
+		Burst: 7, Buckets: 1, SyncRate: rates.Strict, MaxKeys: 10, EmptyKey: settings.EmptyShare, CountDenied: true, OnRedisLoss: settings.LossDeny,
 	}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("settings = %+v, %v, want %+v", got, err, want)
@@ -56,14 +58,14 @@ func TestSettingsOfEveryOption(t *testing.T) {
 // What the older plugin did stays true for a zone written for it.
 func TestSettingsOfOlderPlugin(t *testing.T) {
 	got, warnings, err := ofJSON(t, oneZone(`"window": "1m", "max_events": 0`), nil, false, false)
-	if err != nil || got[0].kind != slidingLog || got[0].keyTemplate != "" || got[0].limits[0] != (rate{0, time.Minute}) {
+	if err != nil || got[0].Kind != algorithms.SlidingLog || got[0].Key != "" || got[0].Limits[0] != (rates.Rate{Limit: 0, Window: time.Minute}) {
 		t.Errorf("settings = %+v, %v, want a sliding_log of 0/1m with one count", got, err)
 	}
 	if len(warnings) != 1 || !strings.HasPrefix(warnings[0].Text, `zone "z": it has no key`) {
 		t.Errorf("warnings = %q, want one about the key", warnings)
 	}
 	got, warnings, err = ofJSON(t, oneZone(`"window": "1m", "max_events": 1, "key": "x", "algorithm": "sliding_window"`), nil, false, false)
-	if err != nil || got[0].kind != slidingWindow || len(warnings) != 0 {
+	if err != nil || got[0].Kind != algorithms.SlidingWindow || len(warnings) != 0 {
 		t.Errorf("settings = %+v, %q, %v, want a sliding_window", got, warnings, err)
 	}
 }
@@ -78,22 +80,22 @@ func TestSyncRateIsInherited(t *testing.T) {
 		hasRedis            bool
 		want                SyncRate
 	}{
-		{"nothing, no Redis", limit, "", nil, false, syncLocal},
+		{"nothing, no Redis", limit, "", nil, false, rates.Local},
 		{"nothing", limit, "", nil, true, second},
 		{"global", limit, "", &five, true, five},
 		{"distributed", limit, distributed, &five, true, SyncRate(2 * time.Second)},
 		{"distributed, half given", limit, `"distributed": {"read_interval": "9s"}`, nil, true, five},
 		{"handler", limit, handler + "," + distributed, &five, true, SyncRate(40 * time.Millisecond)},
 		{"zone", zone, handler, &five, true, SyncRate(30 * time.Millisecond)},
-		{"zone local, no Redis", limit + `, "sync_rate": -1`, "", nil, false, syncLocal},
-		{"handler strict", limit, `"sync_rate": 0`, &five, true, syncStrict},
+		{"zone local, no Redis", limit + `, "sync_rate": -1`, "", nil, false, rates.Local},
+		{"handler strict", limit, `"sync_rate": 0`, &five, true, rates.Strict},
 	} {
 		text := `{"rate_limits": {"z": {` + c.zone + `}}}`
 		if c.handler != "" {
 			text = strings.TrimSuffix(text, "}") + "," + c.handler + "}"
 		}
 		got, _, err := ofJSON(t, text, c.global, c.hasRedis, false)
-		if err != nil || got[0].syncRate != c.want {
+		if err != nil || got[0].SyncRate != c.want {
 			t.Errorf("%s: settings = %+v, %v, want sync_rate %s", c.name, got, err, c.want)
 		}
 	}
@@ -109,7 +111,7 @@ func TestSyncRateWithEmptyRedis(t *testing.T) {
 		`{"distributed": {}, "rate_limits": {"z": {` + limit + `}}}`,
 	} {
 		got, _, err := ofJSON(t, text, &second, false, true)
-		if err != nil || got[0].syncRate != syncLocal {
+		if err != nil || got[0].SyncRate != rates.Local {
 			t.Errorf("settings of %s = %+v, %v, want sync_rate local", text, got, err)
 		}
 		if strings.HasPrefix(text, `{"rate_limits"`) {
@@ -127,18 +129,18 @@ func TestSyncRateWithEmptyRedis(t *testing.T) {
 func TestAppCheck(t *testing.T) {
 	second := SyncRate(time.Second)
 	app := &App{SyncRate: &second}
-	if err := app.check(false, false); err == nil || !strings.Contains(err.Error(), "`redis redis://localhost:6379`") {
+	if err := app.check(globals{syncRate: &second}); err == nil || !strings.Contains(err.Error(), "`redis redis://localhost:6379`") {
 		t.Errorf("check = %v, want an error that says which line to add", err)
 	}
 	if _, _, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}]`), &second, false, false); err == nil {
 		t.Error("settings = nil with a global sync_rate and no Redis")
 	}
 	for _, redis := range [][2]bool{{true, false}, {false, true}} {
-		if err := app.check(redis[0], redis[1]); err != nil {
+		if err := app.check(globals{&second, redis[0], redis[1]}); err != nil {
 			t.Errorf("check(%t, %t) = %v", redis[0], redis[1], err)
 		}
 	}
-	if err := (&App{StrictTimeout: -1}).check(false, false); err == nil {
+	if err := (&App{StrictTimeout: -1}).check(globals{}); err == nil {
 		t.Error("check = nil with a negative strict_timeout")
 	}
 }
@@ -198,26 +200,8 @@ func TestSettingsWarnsOfNoZone(t *testing.T) {
 	}
 }
 
-func TestOverlong(t *testing.T) {
-	for _, c := range []struct {
-		n    int64
-		at   rate
-		want bool
-	}{
-		{0, rate{5, time.Minute}, false},
-		{100, rate{0, time.Minute}, false},
-		{math.MaxInt64, rate{math.MaxInt64, maxWindow}, false},
-		{math.MaxInt64, rate{1, time.Millisecond}, true},
-		{math.MaxInt64, rate{1, maxWindow}, true},
-		{math.MaxInt64, rate{2, time.Nanosecond}, true},
-		{3650, rate{1, 24 * time.Hour}, false},
-		{3651, rate{1, 24 * time.Hour}, true},
-	} {
-		if got := overlong(c.n, c.at); got != c.want {
-			t.Errorf("overlong(%d, %v) = %t, want %t", c.n, c.at, got, c.want)
-		}
-	}
-}
+// fingerprint is all of the settings but the name, as text.
+func fingerprint(s settings.Zone) string { return strings.Join(s.Lines(), "\n") }
 
 // Every option of a zone but its matchers and the older plugin's words shows in the fingerprint, so none can differ unseen.
 func TestFingerprintSeesEveryOption(t *testing.T) {
@@ -235,56 +219,31 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s, _, err := zone.settings(syncLocal+2e9, true, false)
+		s, _, err := zone.settings(rates.Local+2e9, globals{hasRedis: true})
 		if err != nil {
 			t.Fatalf("settings of %s: %v", change, err)
 		}
-		if other, taken := seen[s.fingerprint()]; taken {
-			t.Errorf("fingerprint of %s is that of %s: %s", change, other, s.fingerprint())
+		if other, taken := seen[fingerprint(s)]; taken {
+			t.Errorf("fingerprint of %s is that of %s: %s", change, other, fingerprint(s))
 		}
-		seen[s.fingerprint()] = change
+		seen[fingerprint(s)] = change
 	}
-	// settings has a field that fingerprint does not know? Then this number is wrong, and the list above lacks a line.
-	if fields := reflect.TypeFor[settings]().NumField(); fields != 15 {
-		t.Errorf("settings has %d fields, want 15: 14 lines of the fingerprint and the name", fields)
-	}
-}
-
-func TestRegistry(t *testing.T) {
-	var r registry
-	login := settings{name: "login", limits: []rate{{5, time.Minute}}}
-	if err := r.add(login, "first"); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.add(login, "second"); err != nil {
-		t.Errorf("add of the same settings = %v", err)
-	}
-	login.limits = []rate{{6, time.Minute}}
-	err := r.add(login, "third")
-	if err == nil {
-		t.Fatal("add of other settings = nil")
-	}
-	for _, want := range []string{`zone "login"`, "first has `limit 5/1m`", "third has `limit 6/1m`"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("add = %v, want %s in it", err, want)
-		}
-	}
-	login.name = "other"
-	if err := r.add(login, "fourth"); err != nil {
-		t.Errorf("add of another name = %v", err)
+	// settings.Zone has a field that fingerprint does not know? Then this number is wrong, and the list above lacks a line.
+	if fields := reflect.TypeFor[settings.Zone]().NumField(); fields != 15 {
+		t.Errorf("settings.Zone has %d fields, want 15: 14 lines of the fingerprint and the name", fields)
 	}
 }
 
 // Which requests match is not a setting: zones of one name may match different ones.
 func TestMatchersAreNoSetting(t *testing.T) {
 	zone := Zone{Limits: []Limit{{MaxEvents: 5, Window: caddy.Duration(time.Minute)}}}
-	want, _, err := zone.settings(syncLocal, false, false)
+	want, _, err := zone.settings(rates.Local, globals{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	zone.MatcherSetsRaw = caddyhttp.RawMatcherSets{{"path": json.RawMessage(`["/x"]`)}}
-	if got, _, err := zone.settings(syncLocal, false, false); err != nil || got.fingerprint() != want.fingerprint() {
-		t.Errorf("fingerprint = %s, %v, want %s", got.fingerprint(), err, want.fingerprint())
+	if got, _, err := zone.settings(rates.Local, globals{}); err != nil || fingerprint(got) != fingerprint(want) {
+		t.Errorf("fingerprint = %s, %v, want %s", fingerprint(got), err, fingerprint(want))
 	}
 }
 
@@ -309,7 +268,7 @@ func FuzzJSON(f *testing.F) {
 		if err != nil {
 			t.Fatalf("Marshal of %s: %v", text, err)
 		}
-		zones, _, err := h.settings(nil, true, false)
+		zones, _, err := h.settings(globals{hasRedis: true})
 		if err != nil {
 			return
 		}
@@ -317,16 +276,16 @@ func FuzzJSON(f *testing.F) {
 		if err := caddy.StrictUnmarshalJSON(written, again); err != nil {
 			t.Fatalf("%s is written as %s: %v", text, written, err)
 		}
-		if same, _, err := again.settings(nil, true, false); err != nil || !reflect.DeepEqual(same, zones) {
+		if same, _, err := again.settings(globals{hasRedis: true}); err != nil || !reflect.DeepEqual(same, zones) {
 			t.Fatalf("%s is written as %s, which means %+v, %v, want %+v", text, written, same, err, zones)
 		}
 		for _, s := range zones {
-			if s.fingerprint() == "" || len(s.limits) == 0 || s.maxKeys < 1 || s.buckets < 1 || s.burst < 0 || s.queue < 0 {
+			if fingerprint(s) == "" || len(s.Limits) == 0 || s.MaxKeys < 1 || s.Buckets < 1 || s.Burst < 0 || s.Queue < 0 {
 				t.Fatalf("settings = %+v of %s", s, text)
 			}
-			for _, r := range s.limits {
+			for _, r := range s.Limits {
 				d := newCounters(&s, r).limiter(&s, r).take(table.KeyOf(nil), nil, clock.Now(), 1, 0)
-				if d.Remaining < 0 || d.Retry < 0 || !d.Allowed && d.Retry == 0 || d.Allowed && r.n == 0 {
+				if d.Remaining < 0 || d.Retry < 0 || !d.Allowed && d.Retry == 0 || d.Allowed && r.Limit == 0 {
 					t.Fatalf("the first request of %+v: %+v", s, d)
 				}
 			}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -54,7 +56,7 @@ func (p *pass) checkStrict(zones []*zone, r *http.Request, vars map[string]any, 
 // can't be refunded once others stand behind it.
 func (z strictZone) askedBefore(other strictZone) int {
 	last := func(z strictZone) int {
-		if z.kind == leakyBucket && z.left > 0 {
+		if z.Kind == algorithms.LeakyBucket && z.left > 0 {
 			return 1
 		}
 		return 0
@@ -67,10 +69,10 @@ func (p *pass) leftIn(z *zone, r *http.Request, vars map[string]any) int64 {
 	start := len(p.raw)
 	raw, empty := z.template.Append(p.raw, r, vars)
 	if empty {
-		switch z.emptyKey {
-		case emptyDeny, emptySkip:
+		switch z.EmptyKey {
+		case settings.EmptyDeny, settings.EmptySkip:
 			return -1 // nothing is asked
-		case emptyClientIP:
+		case settings.EmptyClientIP:
 			raw = z.template.AppendClientIP(raw[:start], r, vars)
 		}
 	}

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"strings"
@@ -8,34 +9,53 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 // nameUnnamed gives the unnamed limit its name. alike is what alikeIn returned.
-func (p *handlerParser) nameUnnamed(h httpcaddyfile.Helper, matcher caddy.ModuleMap, alike map[string]int) error {
+func (p *handlerParser) nameUnnamed(h httpcaddyfile.Helper, s settings.Zone, matcher caddy.ModuleMap, alike map[string]int) error {
 	token := p.given["rate"]
-	site, _ := siteOf(h)
-	plain, err := autoName(site, false, matcher, *p.unnamed, h.IsNamedRoute())
-	if err != nil {
-		return placeAt(token, err)
-	}
-	name := plain
-	if alike[plain] > 1 {
-		if name, err = autoName(site, true, matcher, *p.unnamed, h.IsNamedRoute()); err != nil {
+	site, ok := siteOf(h)
+	name := zonename.Of(site, s.Limits)
+	if !ok || alike[name] > 1 {
+		shape, err := p.unnamed.identity(matcher, h.IsNamedRoute())
+		if err != nil {
 			return placeAt(token, err)
 		}
+		name = zonename.Hashed(name, shape)
 	}
 	taken := state[map[string]caddyfile.Token](h, "rate_limit.unnamed")
 	first := name
 	for n := 2; taken[name].Line != 0; n++ {
-		name = numbered(first, n)
+		name = zonename.Numbered(first, n)
 		p.unnamed.Source = at(token)
 	}
 	taken[name] = token
-	if zone, taken := state[map[string]registered](h, "rate_limit.zones")[name]; taken {
-		return placeAt(token, fmt.Errorf("zone %q at %s has the name of this unnamed limit; give that zone another one, like login", name, zone.where))
+	if zone, taken := state[settings.Registry](h, "rate_limit.zones")[name]; taken {
+		return placeAt(token, fmt.Errorf("zone %q at %s has the name of this unnamed limit; give that zone another one, like login", name, zone.Place))
 	}
 	p.handler.RateLimits = map[string]*Zone{name: p.unnamed}
 	return nil
+}
+
+// identity returns what tells limits with the same rates apart: which requests they count and by
+// what. Named routes are adapted apart from sites, without knowing what names are taken there, so
+// they are part of it for the case that the site is unknown.
+func (z Zone) identity(matcher caddy.ModuleMap, namedRoute bool) ([]byte, error) {
+	z.SyncRate, z.MaxKeys, z.OnRedisLoss, z.EarlySync = nil, nil, "", nil
+	z.Limits, z.Burst, z.Queue, z.Source = nil, nil, nil, ""
+	text, err := json.Marshal(struct {
+		Matcher    caddy.ModuleMap
+		Zone       Zone
+		NamedRoute bool
+	}{matcher, z, namedRoute})
+	if err != nil {
+		return nil, fmt.Errorf("naming the limit: %w", err)
+	}
+	return text, nil
 }
 
 // siteOf returns the address of the site that a directive is in, as it is written: the first one
@@ -102,7 +122,7 @@ func alikeIn(h httpcaddyfile.Helper) map[string]int {
 	return alike
 }
 
-// texts are those of tokens.
+// texts returns those of tokens.
 func texts(tokens reflect.Value) (all []string) {
 	if tokens.Kind() != reflect.Slice {
 		return nil
@@ -125,41 +145,16 @@ func countUnnamed(alike map[string]int, site string, tokens []string) {
 		if len(args) > 0 && (args[0] == "*" || strings.HasPrefix(args[0], "/") || strings.HasPrefix(args[0], "@")) {
 			args = args[1:]
 		}
-		n := 0
-		for n < len(args) {
-			if _, err := parseRate(args[n]); err != nil {
+		var limits []rates.Rate
+		for _, arg := range args {
+			r, err := parseRate(arg)
+			if err != nil {
 				break
 			}
-			n++
+			limits = append(limits, r)
 		}
-		limits, err := parseLimits(args[:n])
-		if err != nil || n == 0 {
-			continue
-		}
-		if name, err := autoName(site, false, nil, Zone{Limits: limits}, false); err == nil {
-			alike[name]++
+		if len(limits) > 0 {
+			alike[zonename.Of(site, rates.Sorted(limits))]++
 		}
 	}
-}
-
-// checkMatcherToken refuses a rate without its number in the place of a matcher: {$N}/1m, with N
-// not set, is /1m, and a limit for that path is not what was meant. The directive's name is the
-// current token.
-func checkMatcherToken(d *caddyfile.Dispenser) error {
-	args := d.CountRemainingArgs()
-	if args == 0 {
-		return nil
-	}
-	d.NextArg()
-	token := d.Token()
-	d.Prev()
-	window, ok := strings.CutPrefix(token.Text, "/")
-	if _, err := parseWindow(window); !ok || err != nil {
-		return nil
-	}
-	if args == 1 && strings.TrimLeft(window, "0123456789") == window {
-		return nil // a path like /s before a block of zones
-	}
-	return placeAt(token, fmt.Errorf("/%[1]s stands where a path is, but looks like a rate whose number is missing, as {$N}/%[1]s is where N is not set; "+
-		"set the variable, or write {$N:100}/%[1]s for a default; if the path is meant, write `@path path /%[1]s` and `rate_limit @path 100/1m`", clip(window)))
 }

@@ -14,75 +14,16 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-type kind = algorithms.Kind
-
-const (
-	slidingWindow = algorithms.SlidingWindow
-	fixedWindow   = algorithms.FixedWindow
-	slidingLog    = algorithms.SlidingLog
-	tokenBucket   = algorithms.TokenBucket
-	gcra          = algorithms.GCRA
-	leakyBucket   = algorithms.LeakyBucket
-)
-
-// rate is a number of requests in a window.
-type rate struct {
-	n      int64
-	window time.Duration
-}
-
-// emptyKey is what happens to a request whose key comes out empty.
-type emptyKey uint8
-
-const (
-	emptyClientIP emptyKey = iota
-	emptySkip
-	emptyShare
-	emptyDeny
-)
-
-// redisLoss is the rule while Redis is not there.
-type redisLoss uint8
-
-const (
-	lossLocal redisLoss = iota
-	lossDivide
-	lossAllow
-	lossDeny
-)
-
-// settings are a zone's configuration with everything inherited, defaulted and checked.
-type settings struct {
-	name        string
-	keyTemplate string
-	ipv4Prefix  int // bits, 32 is off
-	ipv6Prefix  int // bits, 128 is off
-	limits      []rate
-	kind        kind
-	burst       int64 // 0: the limit
-	buckets     int   // at least 1
-	queue       int64
-	syncRate    SyncRate
-	maxKeys     int
-	emptyKey    emptyKey
-	countDenied bool
-	onLoss      redisLoss
-	earlySync   bool
-}
-
-// params describes one of the limits.
-func (s *settings) params(r rate) algorithms.Params {
-	return algorithms.Params{Kind: s.kind, Limit: r.n, Burst: s.burst, Queue: s.queue, Window: r.window, Buckets: s.buckets}
-}
-
 // waitsOf is which wait headers and placeholders tell of a limit that has admitted.
-func waitsOf(k kind) algorithms.Want {
-	if k == fixedWindow {
+func waitsOf(k algorithms.Kind) algorithms.Want {
+	if k == algorithms.FixedWindow {
 		return algorithms.WantReset
 	}
 	return algorithms.WantNext
@@ -90,7 +31,7 @@ func waitsOf(k kind) algorithms.Want {
 
 // zone is a zone as requests see it.
 type zone struct {
-	settings
+	settings.Zone
 	matchers caddyhttp.MatcherSets
 	template *reqkey.Template
 	counters []counters // one for each limit, as are limiters, policies and rules
@@ -121,7 +62,7 @@ type parts struct {
 	limiters []limiter
 }
 
-func (z *zone) strict() bool { return z.syncRate == syncStrict && z.shared != nil }
+func (z *zone) strict() bool { return z.SyncRate == rates.Strict && z.shared != nil }
 
 func (z *zone) matches(r *http.Request) (bool, error) {
 	if len(z.matchers) == 0 {
@@ -132,7 +73,7 @@ func (z *zone) matches(r *http.Request) (bool, error) {
 
 // wasCounted says that a request has been through the zone before it came back through an error route.
 func (z *zone) wasCounted(counted []string) bool {
-	return len(counted) > 0 && slices.Contains(counted, z.name)
+	return len(counted) > 0 && slices.Contains(counted, z.Name)
 }
 
 // appendKey appends the key of a request with these variables in this zone. skip says that the zone doesn't count it.
@@ -143,13 +84,13 @@ func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 		return key, false
 	}
 	z.warnEmpty()
-	switch z.emptyKey {
-	case emptySkip:
+	switch z.EmptyKey {
+	case settings.EmptySkip:
 		z.metrics.Count(metrics.Skipped)
 		return key[:start], true
-	case emptyDeny:
+	case settings.EmptyDeny:
 		return key[:start], true
-	case emptyShare:
+	case settings.EmptyShare:
 		return key, false
 	}
 	return z.template.AppendClientIP(key[:start], r, vars), false
@@ -157,7 +98,7 @@ func (z *zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 
 // lost says that the counts of other nodes can't be had for a key.
 func (z *zone) lost(raw []byte) bool {
-	return z.shared != nil && z.syncRate > 0 && z.counters[0].lost(raw)
+	return z.shared != nil && z.SyncRate > 0 && z.counters[0].lost(raw)
 }
 
 // divided are limiters of this node's share of each limit, rounded up: what it may admit while it is alone with its counts.
@@ -167,10 +108,10 @@ func (z *zone) divided() []limiter {
 		return p.limiters
 	}
 	p := &parts{nodes: nodes}
-	part := z.settings
-	part.burst = (z.burst + nodes - 1) / nodes
-	for i, r := range z.limits {
-		r.n = r.n/nodes + min(1, r.n%nodes)
+	part := z.Zone
+	part.Burst = (z.Burst + nodes - 1) / nodes
+	for i, r := range z.Limits {
+		r.Limit = r.Limit/nodes + min(1, r.Limit%nodes)
 		p.limiters = append(p.limiters, z.counters[i].limiter(&part, r))
 	}
 	z.parts.Store(p)
@@ -181,7 +122,7 @@ func (z *zone) divided() []limiter {
 // by that one's Redis, whose counts are the ones that go on.
 func (z *zone) heir() *zone {
 	if a := inForce.Load(); a != nil {
-		if i := slices.IndexFunc(a.zones, func(other *zone) bool { return other.name == z.name }); i >= 0 {
+		if i := slices.IndexFunc(a.zones, func(other *zone) bool { return other.Name == z.Name }); i >= 0 {
 			return a.zones[i]
 		}
 	}
@@ -199,13 +140,13 @@ func (z *zone) noteStrict(r *http.Request, by *sharedRedis, err error) {
 	}
 }
 
-func (z *zone) reportName() string { return z.name + " sync_rate 0" }
+func (z *zone) reportName() string { return z.Name + " sync_rate 0" }
 
 // warnFull warns once that keys share the sketch.
 func (z *zone) warnFull() {
 	if !z.full.Load() && !z.full.Swap(true) {
-		z.said.Warn(z.logger, warning.MaxKeys, fmt.Sprintf("zone %q: it holds as many keys as max_keys allows; further ones share a sketch on this node, and may be refused too early", z.name),
-			zap.Int("max_keys", z.maxKeys))
+		z.said.Warn(z.logger, warning.MaxKeys, fmt.Sprintf("zone %q: it holds as many keys as max_keys allows; further ones share a sketch on this node, and may be refused too early", z.Name),
+			zap.Int("max_keys", z.MaxKeys))
 	}
 }
 
@@ -213,15 +154,15 @@ func (z *zone) warnFull() {
 func (z *zone) warnEmpty() {
 	if !z.noKey.Load() && !z.noKey.Swap(true) {
 		z.logger.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
-			zap.String("zone", z.name), zap.String("key", z.keyTemplate), zap.String("instead", emptyKeyNames[z.emptyKey]))
+			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("instead", z.EmptyKey))
 	}
 }
 
 // policyOf is what answers tell of one of a zone's limits.
-func policyOf(s *settings, r rate) answer.Policy {
-	p := answer.Policy{Zone: s.name, Name: s.name, Limit: r.n, Window: r.window, Fixed: s.kind == fixedWindow}
-	if len(s.limits) > 1 {
-		p.Name += "-" + windowText(r.window)
+func policyOf(s *settings.Zone, r rates.Rate) answer.Policy {
+	p := answer.Policy{Zone: s.Name, Name: s.Name, Limit: r.Limit, Window: r.Window, Fixed: s.Kind == algorithms.FixedWindow}
+	if len(s.Limits) > 1 {
+		p.Name += "-" + rates.WindowText(r.Window)
 	}
 	return p
 }

@@ -4,6 +4,7 @@ package redisconfig
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,21 @@ import (
 
 // Off is the URL for no Redis. It serves as a default, as in {$REDIS_URL:off}.
 const Off = "off"
+
+// DefaultNamespace is the namespace where none is given.
+const DefaultNamespace = "caddy"
+
+// Namespace returns the namespace of an app by its two names, with their placeholders replaced.
+func Namespace(namespace, keyPrefix string) (string, error) {
+	if namespace != "" && keyPrefix != "" {
+		return "", fmt.Errorf("namespace %q and key_prefix %q are two names for one thing; remove one of them", namespace, keyPrefix)
+	}
+	name := cmp.Or(namespace, keyPrefix, DefaultNamespace)
+	if strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c > '~' || c == '{' || c == '}' }) {
+		return "", fmt.Errorf("namespace %q: write printable ASCII without braces, which say in a Redis Cluster where a key belongs", name)
+	}
+	return name, nil
+}
 
 // Options say how to reach Redis. Every string may hold {env.*} and {file.*} placeholders.
 type Options struct {

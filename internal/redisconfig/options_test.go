@@ -191,3 +191,21 @@ func TestResolveReadsCertificates(t *testing.T) {
 		})
 	}
 }
+
+func TestNamespace(t *testing.T) {
+	for _, c := range []struct{ namespace, prefix, want, wrong string }{
+		{"", "", "caddy", ""},
+		{"shop", "", "shop", ""},
+		{"", "shop", "shop", ""},
+		{"shop", "shop", "", "remove one of them"},
+		{"{shop}", "", "", "without braces"},
+		{"", "b\u00fccher", "", "printable ASCII"},
+		{"a\nb", "", "", "printable ASCII"},
+		{"\xff", "", "", "printable ASCII"},
+	} {
+		got, err := Namespace(c.namespace, c.prefix)
+		if got != c.want || (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+			t.Errorf("Namespace(%q, %q) = %q, %v, want %q, %s", c.namespace, c.prefix, got, err, c.want, c.wrong)
+		}
+	}
+}

@@ -1,5 +1,15 @@
-// Package spelling finds the known word that a misspelled one was probably meant to be.
+// Package spelling is for errors about what people write: it finds the known word that a misspelled
+// one was probably meant to be, and keeps what an error quotes short.
 package spelling
+
+// Clip returns s, or its beginning, so that an error stays short whatever was written.
+func Clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}
 
 // Nearest returns the one of known that a word is most likely a slip of: within two slips, and more
 // right than wrong. It returns "" if there is none.

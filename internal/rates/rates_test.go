@@ -1,8 +1,9 @@
-package ratelimit
+package rates
 
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,29 +12,29 @@ import (
 func TestParseRate(t *testing.T) {
 	for _, c := range []struct {
 		in   string
-		want rate
+		want Rate
 		text string
 	}{
-		{"100/1m", rate{100, time.Minute}, "100/1m"},
-		{"10/s", rate{10, time.Second}, "10/1s"},
-		{"3/m", rate{3, time.Minute}, "3/1m"},
-		{"0/h", rate{0, time.Hour}, "0/1h"},
-		{"1/d", rate{1, 24 * time.Hour}, "1/1d"},
-		{"1000/60m", rate{1000, time.Hour}, "1000/1h"},
-		{"5/90s", rate{5, 90 * time.Second}, "5/90s"},
-		{"5/1m30s", rate{5, 90 * time.Second}, "5/90s"},
-		{"5/1.5s", rate{5, 1500 * time.Millisecond}, "5/1500ms"},
-		{"5/1ms", rate{5, time.Millisecond}, "5/1ms"},
-		{"5/1.5ms", rate{5, 1500 * time.Microsecond}, "5/1500us"},
-		{"5/1000001ns", rate{5, 1000001}, "5/1000001ns"},
-		{"7/7d", rate{7, 7 * 24 * time.Hour}, "7/7d"},
-		{"1/1d12h", rate{1, 36 * time.Hour}, "1/36h"},
-		{"1/3650d", rate{1, maxWindow}, "1/3650d"},
-		{"9223372036854775807/30d", rate{math.MaxInt64, 30 * 24 * time.Hour}, "9223372036854775807/30d"},
+		{"100/1m", Rate{100, time.Minute}, "100/1m"},
+		{"10/s", Rate{10, time.Second}, "10/1s"},
+		{"3/m", Rate{3, time.Minute}, "3/1m"},
+		{"0/h", Rate{0, time.Hour}, "0/1h"},
+		{"1/d", Rate{1, 24 * time.Hour}, "1/1d"},
+		{"1000/60m", Rate{1000, time.Hour}, "1000/1h"},
+		{"5/90s", Rate{5, 90 * time.Second}, "5/90s"},
+		{"5/1m30s", Rate{5, 90 * time.Second}, "5/90s"},
+		{"5/1.5s", Rate{5, 1500 * time.Millisecond}, "5/1500ms"},
+		{"5/1ms", Rate{5, time.Millisecond}, "5/1ms"},
+		{"5/1.5ms", Rate{5, 1500 * time.Microsecond}, "5/1500us"},
+		{"5/1000001ns", Rate{5, 1000001}, "5/1000001ns"},
+		{"7/7d", Rate{7, 7 * 24 * time.Hour}, "7/7d"},
+		{"1/1d12h", Rate{1, 36 * time.Hour}, "1/36h"},
+		{"1/3650d", Rate{1, MaxWindow}, "1/3650d"},
+		{"9223372036854775807/30d", Rate{math.MaxInt64, 30 * 24 * time.Hour}, "9223372036854775807/30d"},
 	} {
-		got, err := parseRate(c.in)
+		got, err := Parse(c.in)
 		if err != nil || got != c.want || got.String() != c.text {
-			t.Errorf("parseRate(%q) = %v, %v, want %v, %s", c.in, got, err, c.want, c.text)
+			t.Errorf("Parse(%q) = %v, %v, want %v, %s", c.in, got, err, c.want, c.text)
 		}
 	}
 }
@@ -81,9 +82,30 @@ func TestParseRateErrors(t *testing.T) {
 		"1/inf":                    "not a duration",
 		"1/ 1m":                    "not a duration",
 	} {
-		got, err := parseRate(in)
+		got, err := Parse(in)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "write ") && !strings.Contains(err.Error(), "did you mean ") {
-			t.Errorf("parseRate(%q) = %v, %v, want an error with %q that says what to write", in, got, err, want)
+			t.Errorf("Parse(%q) = %v, %v, want an error with %q that says what to write", in, got, err, want)
+		}
+	}
+}
+
+func TestSpan(t *testing.T) {
+	for _, c := range []struct {
+		n    int64
+		at   Rate
+		want bool
+	}{
+		{0, Rate{5, time.Minute}, false},
+		{100, Rate{0, time.Minute}, false},
+		{math.MaxInt64, Rate{math.MaxInt64, MaxWindow}, false},
+		{math.MaxInt64, Rate{1, time.Millisecond}, true},
+		{math.MaxInt64, Rate{1, MaxWindow}, true},
+		{math.MaxInt64, Rate{2, time.Nanosecond}, true},
+		{3650, Rate{1, 24 * time.Hour}, false},
+		{3651, Rate{1, 24 * time.Hour}, true},
+	} {
+		if got := c.at.Span(c.n) > MaxWindow; got != c.want {
+			t.Errorf("%v.Span(%d) = %v, longer than MaxWindow %t, want %t", c.at, c.n, c.at.Span(c.n), got, c.want)
 		}
 	}
 }
@@ -91,29 +113,37 @@ func TestParseRateErrors(t *testing.T) {
 func TestRateErrorsStayShort(t *testing.T) {
 	long := strings.Repeat("9", 20000)
 	for _, in := range []string{long, long + "/1m", "1/" + long, "1/" + long + "s", strings.Repeat("x", 20000) + "/1m"} {
-		if _, err := parseRate(in); err == nil || len(err.Error()) > 400 {
-			t.Errorf("parseRate(20 kB) = %v, want a short error", err)
+		if _, err := Parse(in); err == nil || len(err.Error()) > 400 {
+			t.Errorf("Parse(20 kB) = %v, want a short error", err)
 		}
+	}
+}
+
+func TestSorted(t *testing.T) {
+	given := []Rate{{9, time.Hour}, {5, time.Minute}, {3, time.Minute}, {7, time.Hour}}
+	want := []Rate{{3, time.Minute}, {7, time.Hour}}
+	if got := Sorted(given); !slices.Equal(got, want) || given[0] != (Rate{9, time.Hour}) {
+		t.Errorf("Sorted = %v of %v, want %v", got, given, want)
 	}
 }
 
 func TestParseSyncRate(t *testing.T) {
 	for in, want := range map[string]SyncRate{
-		"-1": syncLocal, "local": syncLocal, "0": syncStrict, "strict": syncStrict, "0s": syncStrict,
+		"-1": Local, "local": Local, "0": Strict, "strict": Strict, "0s": Strict,
 		"1": SyncRate(time.Second), "0.5": SyncRate(500 * time.Millisecond), "0.02": SyncRate(20 * time.Millisecond),
 		"20ms": SyncRate(20 * time.Millisecond), "250ms": SyncRate(250 * time.Millisecond), "1m30s": SyncRate(90 * time.Second), "1d": SyncRate(24 * time.Hour),
 	} {
-		got, err := parseSyncRate(in)
+		got, err := ParseSyncRate(in)
 		if err != nil || got != want {
-			t.Errorf("parseSyncRate(%q) = %v, %v, want %v", in, got, err, want)
+			t.Errorf("ParseSyncRate(%q) = %v, %v, want %v", in, got, err, want)
 		}
-		if again, err := parseSyncRate(got.String()); err != nil || again != got {
-			t.Errorf("parseSyncRate(%q) = %v, %v, want %v", got.String(), again, err, got)
+		if again, err := ParseSyncRate(got.String()); err != nil || again != got {
+			t.Errorf("ParseSyncRate(%q) = %v, %v, want %v", got.String(), again, err, got)
 		}
 	}
 	for _, in := range []string{"", "-2", "-0.5", "-1s", "19ms", "0.019", "1ns", "0.0000000001", "never", "nan", "inf", "-inf", "1e300", "4000d", "10r"} {
-		if got, err := parseSyncRate(in); err == nil || !strings.Contains(err.Error(), "write ") && !strings.Contains(err.Error(), "use ") {
-			t.Errorf("parseSyncRate(%q) = %v, %v, want an error that says what to write", in, got, err)
+		if got, err := ParseSyncRate(in); err == nil || !strings.Contains(err.Error(), "write ") && !strings.Contains(err.Error(), "use ") {
+			t.Errorf("ParseSyncRate(%q) = %v, %v, want an error that says what to write", in, got, err)
 		}
 	}
 }
@@ -149,19 +179,19 @@ func FuzzParseRate(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, in string) {
-		r, err := parseRate(in)
+		r, err := Parse(in)
 		if err != nil {
 			says := strings.Contains(err.Error(), "write ") || strings.Contains(err.Error(), "did you mean ")
 			if !says || len(err.Error()) > 800 {
-				t.Errorf("parseRate(%q): %v: doesn't say in short what to write", in, err)
+				t.Errorf("Parse(%q): %v: doesn't say in short what to write", in, err)
 			}
 			return
 		}
-		if err := r.check(); err != nil {
-			t.Errorf("parseRate(%q) = %v, which is wrong: %v", in, r, err)
+		if err := r.Check(); err != nil {
+			t.Errorf("Parse(%q) = %v, which is wrong: %v", in, r, err)
 		}
-		if again, err := parseRate(r.String()); err != nil || again != r {
-			t.Errorf("parseRate(%q) = %v, %v, want %v, as of %q", r.String(), again, err, r, in)
+		if again, err := Parse(r.String()); err != nil || again != r {
+			t.Errorf("Parse(%q) = %v, %v, want %v, as of %q", r.String(), again, err, r, in)
 		}
 	})
 }
@@ -175,7 +205,7 @@ func FuzzSyncRateJSON(f *testing.F) {
 		if err := s.UnmarshalJSON(in); err != nil {
 			return
 		}
-		if err := s.check(); err != nil || s < syncLocal {
+		if err := s.Check(); err != nil || s < Local {
 			t.Errorf("UnmarshalJSON(%q) = %v, which is wrong: %v", in, s, err)
 		}
 		text, err := s.MarshalJSON()

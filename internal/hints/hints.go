@@ -1,0 +1,158 @@
+// Package hints says what to write in place of what a configuration has: a misspelled word, an
+// option in the wrong block, the words of other rate limiters (Caddy plugins and their forks, Kong,
+// nginx). It is for error messages only.
+package hints
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
+)
+
+// otherOptions are options of others.
+var otherOptions = map[string]string{
+	"requests": asLimit, "period": asLimit, "interval": asLimit, "window_size": asLimit,
+	"reject_status": asStatus, "status_code": asStatus, "error_code": asStatus,
+	"limit_by": asKey, "identifier": asKey,
+	"ring_buffer":         "write `algorithm sliding_log`",
+	"max_events":          "write `events`, or both in one line as `limit 100/1m`",
+	"rate":                "write `limit`, like `limit 100/1m`",
+	"window_type":         "write `algorithm sliding_window` or `algorithm fixed_window`",
+	"zone_size":           "write `max_keys`",
+	"error_message":       "write `message`, outside of the zone",
+	"hide_client_headers": "write `headers off`, outside of the zone",
+	"fault_tolerant":      "write `on_redis_loss allow` for true, `on_redis_loss deny` for false",
+	"nodelay":             "write `algorithm token_bucket` with a `burst`",
+}
+
+const (
+	asLimit  = "write `limit`, with its window, like `limit 100/1m`"
+	asStatus = "write `status`, outside of the zone"
+	asKey    = "write `key`, like `key {client_ip}`"
+)
+
+// otherFields are fields in the JSON of others.
+var otherFields = map[string]string{
+	"rate":          `write {"rate_limits": {"all": {"key": "{http.vars.client_ip}", "limits": [{"max_events": 10, "window": "1s"}]}}}`,
+	"key":           `it belongs into a zone, like {"rate_limits": {"all": {"key": "{http.vars.client_ip}", "limits": [{"max_events": 10, "window": "1s"}]}}}`,
+	"zone_size":     "write max_keys, in a zone",
+	"reject_status": "write status_code",
+	"status":        "write status_code",
+	"events":        "write max_events",
+	"limit":         `write limits, like "limits": [{"max_events": 100, "window": "1m"}]`,
+	"zones":         "write rate_limits",
+	"zone":          "write rate_limits",
+	"ring_buffer":   `write "algorithm": "sliding_log"`,
+}
+
+// otherNames are names of algorithms elsewhere.
+var otherNames = map[string]string{
+	"ring_buffer": "sliding_log", "sliding_window_log": "sliding_log", "sliding_window_counter": "sliding_window", "sliding": "sliding_window",
+	"fixed": "fixed_window", "token": "token_bucket", "leaky": "leaky_bucket",
+}
+
+// Choose returns the index of value in names, 0 if there is no value. Its error says which name was
+// probably meant, or which there are.
+func Choose[T ~int | ~uint8](value string, names []string) (T, error) {
+	if value == "" {
+		return 0, nil
+	}
+	if i := slices.Index(names, value); i >= 0 {
+		return T(i), nil
+	}
+	near := spelling.Nearest(value, names)
+	if meant := otherNames[value]; slices.Contains(names, meant) {
+		near = meant
+	}
+	if near != "" {
+		return 0, fmt.Errorf("there is no %q; did you mean %s?", spelling.Clip(value), near)
+	}
+	return 0, fmt.Errorf("there is no %q; write one of %s", spelling.Clip(value), strings.Join(names, ", "))
+}
+
+// PlaceholderFirst returns the error for values after rate_limit that begin with a placeholder, nil
+// if they don't.
+func PlaceholderFirst(values []string) error {
+	first := values[0]
+	switch {
+	case !strings.HasPrefix(first, "{"):
+		return nil
+	case strings.HasPrefix(first, "{args"):
+		return fmt.Errorf("%s has no value, as the import gives too few; write the rate after the snippet's name, like `import limits 100/1m`", spelling.Clip(first))
+	case strings.HasPrefix(first, "{env."), strings.HasPrefix(first, "{file."):
+		return fmt.Errorf("%s is filled in too late: a rate is read with the Caddyfile; write it here, or as {$RATE} if it is in an environment variable", spelling.Clip(first))
+	case strings.HasSuffix(first, "}"):
+		return keyFirst(values)
+	}
+	return nil
+}
+
+var nginxRate = regexp.MustCompile(`^(\d+)r/([sm])$`)
+
+// keyFirst returns the error for a line of the plugin whose arguments are a key, a rate, a number
+// of keys and a status. It rewrites the line as far as it is understood.
+func keyFirst(values []string) error {
+	key, rate := values[0], "100/1m"
+	if len(values) > 1 {
+		rate = nginxRate.ReplaceAllString(values[1], "$1/$2")
+	}
+	if _, err := rates.Parse(rate); err != nil {
+		rate = "100/1m"
+	}
+	if name := strings.Trim(key, "{}"); reqkey.MeansClientIP(name) {
+		key = "{client_ip}"
+	} else if name == "remote.host" {
+		key = "{remote_host}"
+	}
+	block := fmt.Sprintf("`key %s`", spelling.Clip(key))
+	for i, option := range []string{"max_keys", "status"} {
+		if len(values) > i+2 {
+			block += fmt.Sprintf(", `%s %s`", option, spelling.Clip(values[i+2]))
+		}
+	}
+	return fmt.Errorf("%s is a key, and the rate comes first; write `rate_limit %s`, and in a block after it, on lines of their own, %s", spelling.Clip(values[0]), rate, block)
+}
+
+// NumberMissing returns the error for a rate without its number in the place of a matcher, nil for
+// any other word: {$N}/1m, with N not set, is /1m, and a limit for that path is not what was meant.
+// A path like /s is meant where it stands alone, before a block of zones.
+func NumberMissing(word string, alone bool) error {
+	window, ok := strings.CutPrefix(word, "/")
+	if _, err := rates.ParseWindow(window); !ok || err != nil {
+		return nil
+	}
+	if alone && strings.TrimLeft(window, "0123456789") == window {
+		return nil
+	}
+	return fmt.Errorf("/%[1]s stands where a path is, but looks like a rate whose number is missing, as {$N}/%[1]s is where N is not set; "+
+		"set the variable, or write {$N:100}/%[1]s for a default; if the path is meant, write `@path path /%[1]s` and `rate_limit @path 100/1m`", spelling.Clip(window))
+}
+
+var unknownField = regexp.MustCompile(`unknown field "(\w+)"`)
+
+// JSON returns an error of the JSON decoder, with what to write instead if something comes to mind.
+// shapes are hints for values of another type than these.
+func JSON(err error, shapes map[reflect.Type]string) error {
+	if err == nil {
+		return nil
+	}
+	var hint string
+	var mismatch *json.UnmarshalTypeError
+	if errors.As(err, &mismatch) {
+		hint = shapes[mismatch.Type]
+	} else if m := unknownField.FindStringSubmatch(err.Error()); m != nil {
+		hint = otherFields[m[1]]
+	}
+	if hint == "" {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, hint)
+}

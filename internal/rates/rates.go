@@ -1,0 +1,128 @@
+// Package rates reads, checks and writes the rates of a configuration: how many requests in how
+// long, and how often counts are synced.
+package rates
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/spelling"
+)
+
+// A Rate is a number of requests in a window of time.
+type Rate struct {
+	// Limit is the number of requests, 0 or more; 0 denies all.
+	Limit int64
+	// Window is MinWindow to MaxWindow.
+	Window time.Duration
+}
+
+// Parse reads a rate, how many in how long: 100/1m, 10/s, 5/90s, 1/1d. The number is 0 or more, 0
+// denies all. ParseWindow reads the window.
+func Parse(s string) (Rate, error) {
+	r, err := parse(s)
+	if near := nearRate(s); err != nil && near != "" {
+		return Rate{}, fmt.Errorf("%q is not a rate; did you mean %s?", spelling.Clip(s), near)
+	}
+	return r, err
+}
+
+func parse(s string) (Rate, error) {
+	count, text, _ := strings.Cut(s, "/")
+	if strings.HasPrefix(s, "{") {
+		return Rate{}, fmt.Errorf("%s is not a rate; write the rate here, like 100/1m, and the key in a block of its own, like { key %[1]s }", spelling.Clip(s))
+	}
+	if count == "" {
+		return Rate{}, fmt.Errorf("%q has no number; write how many in how long, like 100/1m", spelling.Clip(s))
+	}
+	n, err := ParseCount(count)
+	if err != nil {
+		return Rate{}, err
+	}
+	if text == "" {
+		return Rate{}, fmt.Errorf("%q has no window; write how many in how long, in one word, like %d/1m", spelling.Clip(s), n)
+	}
+	window, err := ParseWindow(text)
+	if err != nil {
+		return Rate{}, err
+	}
+	return Rate{n, window}, nil
+}
+
+// wordyRate matches rates as other programs and people write them: 100r/s, 100rpm, 100/min, 5/1M.
+var wordyRate = regexp.MustCompile(`(?i)^(\d+) *(?:r|reqs?|requests?)?(?:/|per|p)([0-9.]*[a-z]+)$`)
+
+// nearRate returns what such a rate was probably meant to be, "" if it is something else.
+func nearRate(s string) string {
+	m := wordyRate.FindStringSubmatch(s)
+	if m == nil {
+		return ""
+	}
+	near := nearWindow(m[2])
+	if near == "" {
+		near = m[2]
+		if strings.Trim(near, "smhd") == "" {
+			near = "1" + near
+		}
+	}
+	if r, err := parse(m[1] + "/" + near); err == nil {
+		return r.String()
+	}
+	return ""
+}
+
+// ParseCount reads a whole number of 0 or more.
+func ParseCount(s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange) && !strings.HasPrefix(s, "-"):
+		return 0, fmt.Errorf("the number %s is too large; write %d at most", spelling.Clip(s), int64(math.MaxInt64))
+	case err != nil && !errors.Is(err, strconv.ErrRange), strings.HasPrefix(s, "+"):
+		return 0, fmt.Errorf("%q is not a whole number; write digits only, like the 100 in 100/1m", spelling.Clip(s))
+	}
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("the number %s is negative; write 0 or more", spelling.Clip(s))
+	}
+	return n, nil
+}
+
+// Check reports what is wrong with a rate that did not come from Parse.
+func (r Rate) Check() error {
+	if r.Limit < 0 {
+		return fmt.Errorf("the number %d is negative; write 0 or more", r.Limit)
+	}
+	return checkWindow(r.Window)
+}
+
+// String returns the rate as Parse reads it.
+func (r Rate) String() string { return strconv.FormatInt(r.Limit, 10) + "/" + WindowText(r.Window) }
+
+// Span returns how long n requests, 0 or more, take at the rate: the longest Duration where it is
+// longer than that, 0 at a rate that denies all.
+func (r Rate) Span(n int64) time.Duration {
+	if r.Limit == 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(n), uint64(r.Window))
+	if hi >= uint64(r.Limit) {
+		return math.MaxInt64
+	}
+	span, _ := bits.Div64(hi, lo, uint64(r.Limit))
+	return time.Duration(min(span, math.MaxInt64))
+}
+
+// Sorted returns the rates that decide, by window: of equal windows the one with the lowest limit.
+func Sorted(all []Rate) []Rate {
+	all = slices.SortedFunc(slices.Values(all), func(a, b Rate) int {
+		return cmp.Or(cmp.Compare(a.Window, b.Window), cmp.Compare(a.Limit, b.Limit))
+	})
+	return slices.CompactFunc(all, func(a, b Rate) bool { return a.Window == b.Window })
+}

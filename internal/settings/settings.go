@@ -1,0 +1,128 @@
+// Package settings has what a configuration says of a zone once everything is inherited, defaulted
+// and checked: a plain value, which requests and the background go by.
+package settings
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+)
+
+// EmptyKey is what happens to a request whose key comes out empty.
+type EmptyKey uint8
+
+// The policies for empty keys: the client's address is the key, the request is not limited, all of
+// them share one count, or they are denied.
+const (
+	EmptyClientIP EmptyKey = iota
+	EmptySkip
+	EmptyShare
+	EmptyDeny
+)
+
+// EmptyKeyNames are the names of the policies as options, each at the index of its EmptyKey.
+var EmptyKeyNames = []string{EmptyClientIP: "client_ip", EmptySkip: "skip", EmptyShare: "share", EmptyDeny: "deny"}
+
+// String returns the name of the policy as an option.
+func (e EmptyKey) String() string { return EmptyKeyNames[e] }
+
+// OnRedisLoss is the rule while Redis is unavailable.
+type OnRedisLoss uint8
+
+// The rules: each node enforces the whole limit, each enforces its share, or limits fail open or
+// closed.
+const (
+	LossLocal OnRedisLoss = iota
+	LossDivide
+	LossAllow
+	LossDeny
+)
+
+// OnRedisLossNames are the names of the rules as options, each at the index of its OnRedisLoss.
+var OnRedisLossNames = []string{LossLocal: "local", LossDivide: "divide", LossAllow: "allow", LossDeny: "deny"}
+
+// String returns the name of the rule as an option.
+func (l OnRedisLoss) String() string { return OnRedisLossNames[l] }
+
+// Zone are the settings of a zone. Which requests match is not one: zones of one name may match
+// different ones and share the count.
+type Zone struct {
+	Name string
+	// Key is the template of the key.
+	Key string
+	// IPv4Prefix and IPv6Prefix are by how many bits addresses are grouped, 1 to 32 and 1 to 128.
+	IPv4Prefix int
+	IPv6Prefix int
+	// Limits are one or more rates, as rates.Sorted returns them.
+	Limits []rates.Rate
+	Kind   algorithms.Kind
+	// Burst is 0 for the limit.
+	Burst int64
+	// Buckets is 1 or more.
+	Buckets     int
+	Queue       int64
+	SyncRate    rates.SyncRate
+	MaxKeys     int
+	EmptyKey    EmptyKey
+	CountDenied bool
+	OnRedisLoss OnRedisLoss
+	EarlySync   bool
+}
+
+// Params describes one of the limits to its algorithm.
+func (z *Zone) Params(r rates.Rate) algorithms.Params {
+	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets}
+}
+
+// Lines returns the settings except the name as lines of a Caddyfile, always the same ones in the
+// same order.
+func (z *Zone) Lines() []string {
+	var limits strings.Builder
+	for _, limit := range z.Limits {
+		limits.WriteString(" " + limit.String())
+	}
+	return []string{
+		"limit" + limits.String(),
+		fmt.Sprintf("key %q", z.Key),
+		fmt.Sprintf("algorithm %s", z.Kind),
+		fmt.Sprintf("burst %d", z.Burst),
+		fmt.Sprintf("buckets %d", z.Buckets),
+		fmt.Sprintf("queue %d", z.Queue),
+		fmt.Sprintf("sync_rate %s", z.SyncRate),
+		fmt.Sprintf("ipv4_prefix %d", z.IPv4Prefix),
+		fmt.Sprintf("ipv6_prefix %d", z.IPv6Prefix),
+		fmt.Sprintf("empty_key %s", z.EmptyKey),
+		fmt.Sprintf("count_denied %t", z.CountDenied),
+		fmt.Sprintf("on_redis_loss %s", z.OnRedisLoss),
+		fmt.Sprintf("early_sync %t", z.EarlySync),
+		fmt.Sprintf("max_keys %d", z.MaxKeys),
+	}
+}
+
+// A Registry holds the zones of one configuration by name. It is not safe for concurrent use.
+type Registry map[string]Registered
+
+// Registered is a zone and where it stands: a handler or a line.
+type Registered struct {
+	Zone
+	Place string
+}
+
+// Add notes a zone. It rejects one whose name is taken by one with other settings.
+func (r Registry) Add(z Zone, place string) error {
+	first, taken := r[z.Name]
+	if !taken {
+		r[z.Name] = Registered{z, place}
+		return nil
+	}
+	theirs, ours := first.Lines(), z.Lines()
+	for i := range ours {
+		if ours[i] != theirs[i] {
+			return fmt.Errorf("zone %q: %s has `%s`, and %s has `%s`; give one of them another name, or both the same settings",
+				z.Name, first.Place, theirs[i], place, ours[i])
+		}
+	}
+	return nil
+}
