@@ -14,11 +14,16 @@ import (
 // Charged are counters that a strict zone decides by while Redis can't be asked, and whose
 // decisions are then charged to Redis.
 type Charged interface {
+	// Tick makes the keys due that are dirty now, and Charges takes out the charges of due keys.
 	Tick()
 	Charges(now int64, most int, dst []table.Charge) []table.Charge
-	ChargeOf(key table.Key, now int64) (table.Charge, bool)
+	// Owes reports whether a key has something to be charged, and ChargeOf takes that out.
 	Owes(key table.Key) bool
+	ChargeOf(key table.Key, now int64) (c table.Charge, ok bool)
+	// Charged notes that Redis has counted a charge, and merges what it has of the key now. What
+	// was refunded meanwhile is a charge of its own.
 	Charged(now int64, c table.Charge, reports []algorithms.Report) (refund table.Charge, ok bool)
+	// Uncharged gives a charge back to the table.
 	Uncharged(now int64, c table.Charge)
 }
 
@@ -40,7 +45,7 @@ type Charger interface {
 type Charge struct {
 	table.Charge
 	Seq  int64
-	Made time.Time
+	Made time.Time // when it got its number
 }
 
 // A Receipt is what came of a charge.
@@ -54,8 +59,8 @@ type Receipt struct {
 // maxCharges bounds the charges of one round trip, and so those whose outcome is unknown.
 const maxCharges = 100
 
-// A pendingCharge is a charge on its way. It is frozen: until its outcome is known it is sent again
-// as it is.
+// A pendingCharge is a charge that Redis has not confirmed. It is frozen: until its outcome is
+// known it is sent again as it is.
 type pendingCharge struct {
 	Charge
 	counted bool
@@ -63,7 +68,7 @@ type pendingCharge struct {
 	done    chan struct{} // closed when it is not sending any more
 }
 
-// pendingCharges are those of one Source that are on their way. mu is taken before a shard's lock.
+// pendingCharges are those of one Source. mu is taken before a shard's lock.
 type pendingCharges struct {
 	mu  sync.Mutex
 	all map[table.Key]*pendingCharge
@@ -86,8 +91,8 @@ func (s *Source) charge(ctx context.Context, at *attachment, c Charger) (failed 
 		call, end := context.WithTimeout(ctx, at.to.timeout)
 		lost, err := s.send(call, at, c, batch)
 		end()
-		for _, b := range batch {
-			at.answered |= 1 << ShardOf(b.ID)
+		for _, p := range batch {
+			at.answered |= 1 << ShardOf(p.ID)
 		}
 		at.failed |= lost
 		at.answered &^= lost
@@ -106,10 +111,10 @@ func (s *Source) charge(ctx context.Context, at *attachment, c Charger) (failed 
 func (s *Source) unanswered() (batch []*pendingCharge) {
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
-	for _, b := range s.pending.all {
-		if !b.sending {
-			b.begin()
-			batch = append(batch, b)
+	for _, p := range s.pending.all {
+		if !p.sending {
+			p.begin()
+			batch = append(batch, p)
 		}
 	}
 	return batch
@@ -126,16 +131,16 @@ func (s *Source) takeDue(t Charged, at *attachment) (batch []*pendingCharge) {
 
 // newPending makes a charge a pending one. mu is held.
 func (s *Source) newPending(c table.Charge) *pendingCharge {
-	b := &pendingCharge{Charge: Charge{Charge: c, Seq: s.seq.Add(1), Made: time.Now()}}
+	p := &pendingCharge{Charge: Charge{Charge: c, Seq: s.seq.Add(1), Made: time.Now()}}
 	if s.pending.all == nil {
 		s.pending.all = make(map[table.Key]*pendingCharge)
 	}
-	s.pending.all[c.Key] = b
-	b.begin()
-	return b
+	s.pending.all[c.Key] = p
+	p.begin()
+	return p
 }
 
-func (b *pendingCharge) begin() { b.sending, b.done = true, make(chan struct{}) }
+func (p *pendingCharge) begin() { p.sending, p.done = true, make(chan struct{}) }
 
 // ChargeNow sends what was decided alone for a key, so that a request for which Redis is asked next
 // is decided with it. It returns at once where there is nothing, or where Redis is known not to
@@ -151,26 +156,26 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 		return nil
 	}
 	for {
-		b, mine := s.pendingOf(t, at, key)
+		p, mine := s.pendingOf(t, at, key)
 		switch {
-		case b == nil:
+		case p == nil:
 			return nil
-		case c.Unavailable(b.ID) != nil:
-			s.postpone(b, mine)
+		case c.Unavailable(p.ID) != nil:
+			s.postpone(p, mine)
 			return nil
 		case !mine:
-			if err := b.await(ctx, c); err != nil {
+			if err := p.await(ctx, c); err != nil {
 				return err
 			}
 		default:
 			// The client may go away meanwhile, which is no reason to break off.
 			call, end := c.CallContext(context.WithoutCancel(ctx))
-			_, err := s.send(call, at, c, []*pendingCharge{b})
+			_, err := s.send(call, at, c, []*pendingCharge{p})
 			end()
 			if err != nil {
-				return c.Failed(b.ID, err)
+				return c.Failed(p.ID, err)
 			}
-			if !b.counted {
+			if !p.counted {
 				return nil // Redis refuses what is done to the key, as the request will find
 			}
 		}
@@ -179,31 +184,31 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 
 // await waits for a pending charge that another request or a cycle sends, as long as Redis has for
 // an answer.
-func (b *pendingCharge) await(ctx context.Context, c Charger) error {
+func (p *pendingCharge) await(ctx context.Context, c Charger) error {
 	wait, end := c.CallContext(ctx)
 	defer end()
 	select {
-	case <-b.done:
+	case <-p.done:
 		return nil
 	case <-wait.Done():
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		return c.Failed(b.ID, context.DeadlineExceeded)
+		return c.Failed(p.ID, context.DeadlineExceeded)
 	}
 }
 
 // pendingOf returns the pending charge of a key that is on its way, or makes one; nil if there is
 // nothing to charge. mine reports that the caller is to send it.
-func (s *Source) pendingOf(t Charged, at *attachment, key table.Key) (b *pendingCharge, mine bool) {
+func (s *Source) pendingOf(t Charged, at *attachment, key table.Key) (p *pendingCharge, mine bool) {
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
-	if b = s.pending.all[key]; b != nil {
-		if b.sending {
-			return b, false
+	if p = s.pending.all[key]; p != nil {
+		if p.sending {
+			return p, false
 		}
-		b.begin()
-		return b, true
+		p.begin()
+		return p, true
 	}
 	c, ok := t.ChargeOf(key, at.to.now())
 	if !ok {
@@ -213,13 +218,13 @@ func (s *Source) pendingOf(t Charged, at *attachment, key table.Key) (b *pending
 }
 
 // postpone leaves a pending charge to the next cycle.
-func (s *Source) postpone(b *pendingCharge, mine bool) {
+func (s *Source) postpone(p *pendingCharge, mine bool) {
 	if !mine {
 		return
 	}
 	s.pending.mu.Lock()
-	b.sending = false
-	close(b.done)
+	p.sending = false
+	close(p.done)
 	s.pending.mu.Unlock()
 }
 
@@ -231,22 +236,22 @@ func (s *Source) send(ctx context.Context, at *attachment, c Charger, batch []*p
 		return 0, nil
 	}
 	charges := make([]Charge, len(batch))
-	for i, b := range batch {
-		charges[i] = b.Charge
+	for i, p := range batch {
+		charges[i] = p.Charge
 	}
 	for i, r := range c.Charge(ctx, s.node, charges) {
-		b := batch[i]
+		p := batch[i]
 		switch {
 		case r.Err == nil:
 			at.to.stats.keys.Add(1)
 		case r.Unknown:
-			shards, failed = shards|1<<ShardOf(b.ID), r.Err
+			shards, failed = shards|1<<ShardOf(p.ID), r.Err
 		case errors.Is(r.Err, ErrReply):
 			at.to.noteForeign(s, noSense)
 		default:
 			at.to.noteForeign(s, redisconn.Classify(r.Err))
 		}
-		s.receive(at, b, r)
+		s.receive(at, p, r)
 	}
 	if failed != nil {
 		at.to.stats.failures.Add(1)
@@ -258,22 +263,22 @@ func (s *Source) send(ctx context.Context, at *attachment, c Charger, batch []*p
 }
 
 // receive notes what came of a pending charge.
-func (s *Source) receive(at *attachment, b *pendingCharge, r Receipt) {
+func (s *Source) receive(at *attachment, p *pendingCharge, r Receipt) {
 	t, now := s.counters.(Charged), at.to.now()
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
-	b.sending = false
-	close(b.done)
-	if s.pending.all[b.Key] != b || r.Unknown {
+	p.sending = false
+	close(p.done)
+	if s.pending.all[p.Key] != p || r.Unknown {
 		return
 	}
-	delete(s.pending.all, b.Key)
-	b.counted = r.Err == nil
+	delete(s.pending.all, p.Key)
+	p.counted = r.Err == nil
 	if r.Err != nil {
-		t.Uncharged(now, b.Charge.Charge)
+		t.Uncharged(now, p.Charge.Charge)
 		return
 	}
-	if refund, ok := t.Charged(now, b.Charge.Charge, r.Reports); ok {
+	if refund, ok := t.Charged(now, p.Charge.Charge, r.Reports); ok {
 		s.newPending(refund).sending = false // the next cycle sends it
 	}
 }
@@ -287,8 +292,8 @@ func (s *Source) dropCharges(now int64) {
 	}
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
-	for _, b := range s.pending.all {
-		t.Uncharged(now, b.Charge.Charge)
+	for _, p := range s.pending.all {
+		t.Uncharged(now, p.Charge.Charge)
 	}
 	clear(s.pending.all)
 }

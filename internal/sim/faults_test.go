@@ -27,7 +27,7 @@ func TestALogRemembersOthersOfAClientThatPaused(t *testing.T) {
 	within(t, "peak", sc.Run().Peak, .97, 1.25)
 }
 
-// The estimate is of what others spent since the last exchange, and a bucket drains in that time.
+// The estimate is of what others spent since the last sync, and a bucket drains in that time.
 func TestABucketFarFromTheStoreAdmitsADemandBelowItsRate(t *testing.T) {
 	for latency, least := range map[time.Duration]float64{10 * time.Millisecond: .95, 33 * time.Millisecond: .86, 66 * time.Millisecond: .80} {
 		c := CaseOf("", Buckets{

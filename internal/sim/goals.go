@@ -38,7 +38,7 @@ func Goals() []Goal {
 	}
 }
 
-// steadily is a peak and a mean at a steady load, with at most so many times the exchanges of
+// steadily is a peak and a mean at a steady load, with at most so many times the syncs of
 // Kong's model, and so many times those of sync_rate 0.
 func steadily(c Case, peak, calls, strict float64) func(Model, int) Reached {
 	return func(m Model, seeds int) Reached {

@@ -15,8 +15,8 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// ErrClosed says that a Limiter was closed before it could ask Redis, or before Redis answered. It
-// says nothing of how Redis is.
+// ErrClosed is the error of a Limiter that was closed before it could ask Redis, or before Redis
+// answered. It says nothing of how Redis is.
 var ErrClosed = errors.New("this node has let go of redis")
 
 const (
@@ -182,7 +182,7 @@ func (s *Limiter) probe(c *circuit, shard int) {
 	s.resumeAll(c)
 }
 
-// isLate says that no answer came in time, and nothing else of Redis.
+// isLate reports whether an error says no more of Redis than that no answer came in time.
 func isLate(err error) bool {
 	var timeout net.Error
 	if down := (*redisconn.DownError)(nil); errors.As(err, &down) {
@@ -191,7 +191,7 @@ func isLate(err error) bool {
 	return isQueued(err) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// isQueued says that there was no free connection.
+// isQueued reports whether there was no free connection.
 func isQueued(err error) bool {
 	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }

@@ -21,8 +21,8 @@ type correction struct {
 type op int8
 
 const (
-	refund  op = 1 // gives back what was admitted
-	penalty op = 2 // charges a request that was denied, at most to the brim
+	refund  op = 1 // refunds what was admitted
+	penalty op = 2 // charges a request that was denied, until the bucket is full
 )
 
 const (

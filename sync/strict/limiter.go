@@ -102,13 +102,13 @@ type Grant struct {
 	unit    int64 // from 1, 0 where the request was denied
 }
 
-// Admitted says that a unit was spent in each limit.
+// Admitted reports whether a unit was spent in each limit.
 func (g Grant) Admitted() bool { return g.unit > 0 }
 
 // Take asks for one unit of a key in each limit of a zone, and appends what they say to dst. The
 // zone's rules must stay as they are. It waits for the call that asks for it, however many ask at
 // once. An error means that Redis has not decided; the context's end is one as well, and what is
-// granted later is given back.
+// granted later is refunded.
 func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
 	if s.closed.Load() {
 		return dst, Grant{}, ErrClosed
@@ -152,7 +152,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 	return verdicts(rules, w.outcome, w.position, dst), g, nil
 }
 
-// Return gives back what a Take got, because another zone denies the request. It doesn't wait for
+// Return refunds what a Take got, because another zone denies the request. It doesn't wait for
 // Redis; Close does.
 func (s *Limiter) Return(g Grant) {
 	if g.unit > 0 {
@@ -169,7 +169,7 @@ func (s *Limiter) Charge(g Grant) {
 	}
 }
 
-// Down says that some part of Redis is known not to answer.
+// Down reports whether some part of Redis is known not to answer.
 func (s *Limiter) Down() bool { return s.Status().Open > 0 }
 
 // Status tells of the circuits that keep requests from waiting for a Redis that does not answer.
@@ -200,7 +200,7 @@ func (s *Limiter) Status() Status {
 // Close is CloseBy in two seconds.
 func (s *Limiter) Close() { s.CloseBy(time.Now().Add(closeTime)) }
 
-// CloseBy lets the calls under way end, sends what is still to be given back and ends all work,
+// CloseBy lets the calls under way end, sends what is still to be refunded and ends all work,
 // until a deadline. A part of Redis that is known not to answer is not waited for: what was not
 // sent to it by then is not sent at all.
 func (s *Limiter) CloseBy(deadline time.Time) {
