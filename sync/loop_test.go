@@ -178,7 +178,7 @@ func TestIdleKeysCostNothing(t *testing.T) {
 
 // A sync of many keys rests as long as it works, until a quarter of the interval is over. What
 // becomes urgent meanwhile doesn't wait for its end.
-func TestManyKeysAreExchangedSlowly(t *testing.T) {
+func TestManyKeysAreSyncedSlowly(t *testing.T) {
 	const keys, calls = 900, 900 / batchSize
 	for _, c := range []struct {
 		trip, low, high time.Duration
