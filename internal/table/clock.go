@@ -14,8 +14,8 @@ func (t *Table[S]) SetClock(now int64, ahead, uncertainty time.Duration) {
 	switch b := t.background.Load(); {
 	case off <= uncertainty+time.Millisecond:
 	case first && t.Keys() == 0:
-		t.SetOffset(now, ahead, false)
+		t.setOffset(now, ahead, false)
 	default:
-		t.SetOffset(now, ahead, off > drift || b != nil && off >= b.Params.Window/2)
+		t.setOffset(now, ahead, off > drift || b != nil && off >= b.Params.Window/2)
 	}
 }

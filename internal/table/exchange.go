@@ -550,10 +550,10 @@ func (t *Table[S]) Offset() time.Duration { return time.Duration(t.offset.Load()
 // clock is a caller's clock in the table's time.
 func (t *Table[S]) clock(now int64) int64 { return now + t.offset.Load()&^1 }
 
-// SetOffset changes it, to a nanosecond or two. Where shift is set the clock has taken a step, and
+// setOffset changes it, to a nanosecond or two. Where shift is set the clock has taken a step, and
 // all that is stored moves with it: each key when a request comes for it, and by the end of
-// SetOffset all. now is the caller's clock.
-func (t *Table[S]) SetOffset(now int64, offset time.Duration, shift bool) {
+// setOffset all. now is the caller's clock.
+func (t *Table[S]) setOffset(now int64, offset time.Duration, shift bool) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	old := t.offset.Load()

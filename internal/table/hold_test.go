@@ -99,7 +99,7 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 		}},
 		{"sending all again", tab.Resend},
 		{"adopting another store", tab.ResetAcks},
-		{"a step of the clock", func() { tab.SetOffset(t0, time.Second, true) }},
+		{"a step of the clock", func() { tab.setOffset(t0, time.Second, true) }},
 		{"totals", func() { tab.Totals(t0) }},
 		{"saving", func() { tab.Save(t0) }},
 		{"resuming", func() { tab.Resume(alg, t0, Saved{ID{}: nil}) }},
