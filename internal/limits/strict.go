@@ -108,7 +108,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 	e.asked = true
 	for i := range z.limits {
 		// Redis first learns what was decided for the key while it was unavailable.
-		if err := z.limits[i].source.Settle(r.Context(), zr.hash); err != nil {
+		if err := z.limits[i].source.ChargeNow(r.Context(), zr.hash); err != nil {
 			z.noteStrict(r, by, err)
 			return false, true
 		}

@@ -202,7 +202,7 @@ func (t *Table[S]) Tick() {
 }
 
 // Drain takes keys out, until there are about most messages, and appends these to dst: the keys
-// that are due, or the urgent ones. Each message must come back through Settle or Fail; until then
+// that are due, or the urgent ones. Each message must come back through Ack or Fail; until then
 // its key has no other. now is the caller's clock.
 func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Message {
 	b := t.background.Load()
@@ -338,9 +338,9 @@ func (t *Table[S]) fill(b *Background, e entry[S], l *algorithms.Ledger, now int
 	}
 }
 
-// Settle absorbs answers; those of one key stand together. It reports whether the store has
+// Ack merges answers; those of one key stand together. It reports whether the store has
 // forgotten something that it had confirmed.
-func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
+func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	b := t.background.Load()
 	if b == nil {
 		return false
@@ -523,9 +523,9 @@ func (t *Table[S]) Resend() {
 	})
 }
 
-// Adopt prepares for another store: nothing in it is confirmed, and what the last one told of
+// ResetAcks prepares for another store: nothing in it is confirmed, and what the last one told of
 // others stays.
-func (t *Table[S]) Adopt() {
+func (t *Table[S]) ResetAcks() {
 	b := t.background.Load()
 	if b == nil {
 		return
@@ -550,10 +550,10 @@ func (t *Table[S]) Offset() time.Duration { return time.Duration(t.offset.Load()
 // clock is a caller's clock in the table's time.
 func (t *Table[S]) clock(now int64) int64 { return now + t.offset.Load()&^1 }
 
-// SetOffset changes it, to a nanosecond or two. Where shift is set the clock has taken a step, and
+// setOffset changes it, to a nanosecond or two. Where shift is set the clock has taken a step, and
 // all that is stored moves with it: each key when a request comes for it, and by the end of
-// SetOffset all. now is the caller's clock.
-func (t *Table[S]) SetOffset(now int64, offset time.Duration, shift bool) {
+// setOffset all. now is the caller's clock.
+func (t *Table[S]) setOffset(now int64, offset time.Duration, shift bool) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	old := t.offset.Load()

@@ -64,7 +64,7 @@ func newNode(name string, alg algorithms.Params) *node {
 func (n *node) exchange(s *store, now int64) (forgot bool) {
 	n.Tick()
 	n.seq++
-	return n.Settle(now, s.push(n.name, n.seq, n.Drain(now, 1000, false, nil)))
+	return n.Ack(now, s.push(n.name, n.seq, n.Drain(now, 1000, false, nil)))
 }
 
 func admit(t *testing.T, n *node, alg algorithms.Params, now int64, count, want int) {
@@ -134,7 +134,7 @@ func TestAStoreThatForgotIsToldAgain(t *testing.T) {
 	*s = *newStore()
 	admit(t, b, hour, t0, 1, 1)
 	if !b.exchange(s, t0) {
-		t.Error("Settle() did not notice that the store has forgotten")
+		t.Error("Ack() did not notice that the store has forgotten")
 	}
 	admit(t, b, hour, t0, 5, 2) // what a spent is kept: 4 elsewhere, 4 + 2 here
 	a.Resend()
@@ -175,7 +175,7 @@ func TestNewAndPressedKeysAreUrgent(t *testing.T) {
 	urgent := func(now int64) int {
 		m := a.Drain(now, 1000, true, nil)
 		a.seq++
-		a.Settle(now, s.push(a.name, a.seq, m))
+		a.Ack(now, s.push(a.name, a.seq, m))
 		return len(m)
 	}
 	admit(t, a, alg, t0, 1, 1)
@@ -249,7 +249,7 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 	exchange := func(node string, seq, now int64) {
 		table := tables[node]
 		table.Tick()
-		table.Settle(now, s.push(node, seq, table.Drain(now, 100, false, nil)))
+		table.Ack(now, s.push(node, seq, table.Drain(now, 100, false, nil)))
 	}
 	for _, table := range tables {
 		table.Configure(Background{Params: alg, Rate: rate}, 10)
@@ -285,9 +285,9 @@ func TestShiftKeepsCountsWhenTheClockIsSetRight(t *testing.T) {
 	alg := fixed(10, time.Minute)
 	a := newNode("a", alg)
 	admit(t, a, alg, t0, 10, 10)
-	a.SetOffset(t0, 30*time.Minute, true)
+	a.setOffset(t0, 30*time.Minute, true)
 	admit(t, a, alg, t0, 1, 0)
-	a.SetOffset(t0, -time.Hour, true)
+	a.setOffset(t0, -time.Hour, true)
 	admit(t, a, alg, t0, 1, 0)
 }
 
@@ -303,8 +303,8 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	a.Tick()
 	a.seq++
 	answers := s.push(a.name, a.seq, a.Drain(now, 1000, false, nil))
-	a.SetOffset(now, -time.Minute, true) // the 2 are now of the epoch in which the 30 were
-	a.Settle(now, answers)
+	a.setOffset(now, -time.Minute, true) // the 2 are now of the epoch in which the 30 were
+	a.Ack(now, answers)
 	if got := a.Totals(now); got.Own != 7 || got.Elsewhere != 0 || got.Unsent != 7 {
 		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing elsewhere", got)
 	}
@@ -322,10 +322,10 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	b.exchange(s, t0)
 	admit(t, a, alg, t0, 1, 1)
 	a.exchange(s, t0)
-	a.SetOffset(t0, time.Minute, true)
+	a.setOffset(t0, time.Minute, true)
 	a.exchange(s, t0)
 	admit(t, a, alg, t0, 100, 69)
-	b.SetOffset(t0, time.Minute, true)
+	b.setOffset(t0, time.Minute, true)
 	k := KeyOf(raw(1))
 	admit(t, b, alg, t0, 1, 1)
 	b.Refund(alg.Compile(), k, take(b.windows, alg, 1, t0), 1)
@@ -346,7 +346,7 @@ func TestAReturnFollowsAStep(t *testing.T) {
 	k := raw(1)
 	first := tab.Take(log.Compile(), KeyOf(k), k, t0, 1, allWaits)
 	tab.Take(log.Compile(), KeyOf(k), k, t0+int64(30*time.Second), 1, allWaits)
-	tab.SetOffset(t0+int64(30*time.Second), -time.Hour, true)
+	tab.setOffset(t0+int64(30*time.Second), -time.Hour, true)
 	tab.Refund(log.Compile(), KeyOf(k), first, 1)
 	if d := tab.Take(log.Compile(), KeyOf(k), k, t0+int64(40*time.Second), 0, allWaits); d.Remaining != 9 || d.Reset != 50*time.Second {
 		t.Errorf("%+v, want the later one of two to be left", d.Decision)
@@ -365,7 +365,7 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 		take(a.windows, alg, key, now)
 	}
 	a.Sweep(now)
-	a.SetOffset(now, time.Hour, true)
+	a.setOffset(now, time.Hour, true)
 	for key := 200; key < 400; key++ { // some get the place of one that has gone
 		take(a.windows, alg, key, now)
 		a.With(KeyOf(raw(key)), func(s *algorithms.WindowState) {
@@ -408,7 +408,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 			a.Tick()
 			for m := a.Drain(now, 1000, false, nil); len(m) > 0; m = a.Drain(now, 1000, false, nil) {
 				a.seq++
-				a.Settle(now, s.push(a.name, a.seq, m))
+				a.Ack(now, s.push(a.name, a.seq, m))
 			}
 			for i := range 500 { // there are always keys to send
 				take(a.windows, alg, i, now)
@@ -538,7 +538,7 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 			meanwhile(s)
 		}
 		a.machine = hooked{window, ready}
-		a.SetOffset(t0, by, true)
+		a.setOffset(t0, by, true)
 		if other == (Key{}) {
 			t.Fatal("no request came in the middle of the step")
 		}

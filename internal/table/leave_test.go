@@ -32,7 +32,7 @@ func TestAClientLeavesAQueueOverAStep(t *testing.T) {
 		}
 		now := t0 + int64(test.waited)
 		if test.step != 0 {
-			tab.SetOffset(now, test.step, true)
+			tab.setOffset(now, test.step, true)
 		}
 		before := tab.Take(l, KeyOf(key), key, now, 0, 0).Remaining
 		tab.Leave(l, KeyOf(key), last, now, 1)

@@ -155,7 +155,7 @@ func aroundTheSketch[S any](t *testing.T, alg algorithms.Params, seed uint64, si
 			c.room(1000)
 		}
 		if c.background.Rate > 0 && random.IntN(10) == 0 {
-			c.SetOffset(c.now, c.Offset()+time.Duration(random.IntN(7)-3)*window, true)
+			c.setOffset(c.now, c.Offset()+time.Duration(random.IntN(7)-3)*window, true)
 		}
 		if random.IntN(20) == 0 { // the guest loses its counter, which is idle
 			c.now += 3 * int64(window)
@@ -197,7 +197,7 @@ func TestAStepOfTheClockLeavesTheSketch(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour, 90 * time.Second, -90 * time.Second} {
 		c := newCrowded[algorithms.WindowState](fixed(10, time.Minute), time.Second)
 		c.spend()
-		c.SetOffset(c.now, step, true)
+		c.setOffset(c.now, step, true)
 		if got := c.spend(); got != 0 {
 			t.Errorf("after a step of %v, %d more are admitted, want 0", step, got)
 		}

@@ -1,0 +1,202 @@
+package ratesync
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/cycle"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// batch is one call of the script. Its messages are acknowledged or failed when it returns.
+func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messages []table.Message) error {
+	rate := time.Duration(at.rate.Load())
+	if !at.flushing {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, cycle.CallTime(r.timeout, rate))
+		defer cancel()
+	}
+	c := pushCalls.Get().(*pushCall)
+	defer pushCalls.Put(c)
+	c.write(r.keys, s, rate, messages)
+	reply, err := c.send(ctx, r.client)
+	if err == nil {
+		err = c.read(reply, messages)
+	}
+	if err != nil {
+		r.stats.failures.Add(1)
+		s.counters.Fail(messages)
+		return err
+	}
+	r.stats.calls.Add(1)
+	r.stats.keys.Add(int64(len(messages)))
+	now := r.now()
+	r.stats.last.Store(now)
+	r.stats.failedKeys.Add(int64(len(c.rejected)))
+	for _, text := range c.rejected {
+		if text == noSense || strings.HasPrefix(text, "WRONGTYPE") {
+			r.noteForeign(s, text)
+		} else {
+			err = refusal(text)
+		}
+	}
+	if s.counters.Ack(now, c.answers) {
+		r.noteLoss(true)
+	}
+	if err != nil {
+		r.stats.failures.Add(1)
+	}
+	return err
+}
+
+// A refusal is an error of the server in the answer for one key that is about the server, such as
+// OOM: it says that of each write of a script, and not of the script.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// RedisError makes it an error like those that the client returns.
+func (refusal) RedisError() {}
+
+// A pushCall is one call of the script and its answer. They are used again, so that a key costs no
+// allocation: what a call needs is one text, of which all arguments are parts.
+type pushCall struct {
+	text  []byte
+	ends  []int // of the arguments in text
+	parts []string
+	args  []any // pointers to parts
+
+	answers  []table.Answer
+	rejected []string // what the server said of keys that it could not do
+}
+
+var pushCalls = sync.Pool{New: func() any { return new(pushCall) }}
+
+// write lays out a call: the script, its keys, and its arguments as push.lua has them.
+func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []table.Message) {
+	keys, fills := in.Table(s.spec), 0
+	var ttl time.Duration
+	for i := range messages {
+		if messages[i].Bucket {
+			fills++
+		}
+		ttl = max(ttl, s.spec.EpochTTL(messages[i].Span, rate))
+	}
+	c.text, c.ends = c.text[:0], c.ends[:0]
+	c.end("evalsha")
+	c.end(pushScript.Hash())
+	c.number(int64(len(messages) + fills))
+	for i := range messages {
+		c.text = keys.appendEpoch(c.text, messages[i].ID, messages[i].Epoch)
+		c.end("")
+	}
+	for i := range messages {
+		if messages[i].Bucket {
+			c.text = keys.appendFill(c.text, messages[i].ID)
+			c.end("")
+		}
+	}
+	c.end(s.node)
+	c.number(s.seq.Add(1))
+	c.number(int64(fills))
+	c.number(ttl.Milliseconds())
+	for i := range messages {
+		c.count(&messages[i], fills > 0)
+	}
+	c.finish()
+}
+
+// count lays out what a message says.
+func (c *pushCall) count(m *table.Message, bucket bool) {
+	if m.Push {
+		c.number(m.Total)
+		c.number(m.Attempts)
+	} else {
+		c.end("")
+		c.end("")
+	}
+	if !bucket {
+		return
+	}
+	c.text = strconv.AppendInt(c.text, m.Unsent, 10)
+	if m.Bucket {
+		c.text = strconv.AppendFloat(append(c.text, ' '), m.Drain, 'g', 9, 64)
+		c.text = strconv.AppendFloat(append(c.text, ' '), m.Level, 'f', 3, 64)
+		if m.Resend {
+			c.text = append(c.text, " !"...)
+		}
+	}
+	c.end("")
+}
+
+func (c *pushCall) number(n int64) {
+	c.text = strconv.AppendInt(c.text, n, 10)
+	c.end("")
+}
+
+// end ends an argument, after its last part.
+func (c *pushCall) end(part string) {
+	c.text = append(c.text, part...)
+	c.ends = append(c.ends, len(c.text))
+}
+
+// finish makes the arguments of the text.
+func (c *pushCall) finish() {
+	text, from := string(c.text), 0
+	c.parts = c.parts[:0]
+	for _, end := range c.ends {
+		c.parts = append(c.parts, text[from:end])
+		from = end
+	}
+	c.args = c.args[:0]
+	for i := range c.parts {
+		c.args = append(c.args, &c.parts[i])
+	}
+}
+
+// send calls the script, by its text where the server doesn't know it.
+func (c *pushCall) send(ctx context.Context, client redis.UniversalClient) (string, error) {
+	cmd := redis.NewStringCmd(ctx, c.args...)
+	err := client.Process(ctx, cmd)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		c.parts[0], c.parts[1] = "eval", pushSource
+		cmd = redis.NewStringCmd(ctx, c.args...)
+		err = client.Process(ctx, cmd)
+	}
+	return cmd.Val(), err
+}
+
+// read takes the answers apart: a line for what this node's field held, and one for what all have.
+func (c *pushCall) read(reply string, messages []table.Message) error {
+	c.answers, c.rejected = c.answers[:0], c.rejected[:0]
+	_, rest, _ := strings.Cut(reply, "\n") // the server's clock: seconds, microseconds
+	_, rest, ok := strings.Cut(rest, "\n")
+	for i := range messages {
+		if !ok {
+			return ErrReply
+		}
+		var held, sum string
+		held, rest, ok = strings.Cut(rest, "\n")
+		if !ok {
+			return ErrReply
+		}
+		sum, rest, ok = strings.Cut(rest, "\n")
+		a := parseAnswer(messages[i], held, sum)
+		switch {
+		case held == "!":
+			c.rejected = append(c.rejected, sum)
+		case a.Failed:
+			c.rejected = append(c.rejected, noSense)
+		}
+		c.answers = append(c.answers, a)
+	}
+	if ok {
+		return ErrReply
+	}
+	return nil
+}
