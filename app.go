@@ -81,9 +81,10 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	a.config = limits.NewConfig(limits.ConfigOptions{
+	a.config = &limits.Config{
 		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper,
-	})
+	}
+	a.config.CheckKeeper()
 	if err := a.check(a.globals()); err != nil {
 		return err
 	}

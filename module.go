@@ -233,7 +233,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return fmt.Errorf("zone %q: %w", all[i].Name, err)
 		}
 		h.zones = append(h.zones, z)
-		h.proxies.Note(z.Template())
+		h.proxies.Note(z.Template)
 		if err := app.use(z, where); err != nil {
 			return err
 		}

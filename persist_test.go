@@ -245,8 +245,7 @@ func errorIn(context map[string]any) string {
 func observed(s *site, k *snapshot.Keeper) string {
 	core, logs := observer.New(zap.InfoLevel)
 	s.app.config.Stop()
-	s.app.config = limits.NewConfig(limits.ConfigOptions{Logger: zap.New(core)})
-	s.app.config.Keeper = k // without a look at it before the start
+	s.app.config = &limits.Config{Logger: zap.New(core), Keeper: k} // without a look at it before the start
 	for _, z := range s.handler.zones {
 		s.app.config.Add(z)
 	}

@@ -474,7 +474,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	shared := limits.BorrowRedis(client, limits.RedisOptions{
 		Namespace: redisconfig.DefaultNamespace, Timeout: 5 * time.Second, StrictTimeout: 5 * time.Second, Logger: zap.New(core),
 	})
-	config := limits.NewConfig(limits.ConfigOptions{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second})
+	config := &limits.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
 	add := func(s settings.Zone, namespace string) *limits.Limit {
 		z := newZone(t, limits.ZoneOptions{Zone: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
 		t.Cleanup(z.Release)

@@ -69,19 +69,15 @@ type gauges interface {
 }
 
 // acquire returns the counters of one limit: new ones, or those that a configuration already holds.
+// Counts go on over a reload where namespace, zone, algorithm and window stay the same.
 func acquire(namespace string, z *settings.Zone, r rates.Rate) *Counters {
-	key := counterKey(namespace, z, r)
+	key := strconv.Quote(namespace) + " " + strconv.Quote(z.Name) + " " + specOf(z, r).Name()
 	c, _, _ := counterPool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(key, z, r), nil })
 	return c.(*Counters)
 }
 
 // release gives the counters up. Their end can't fail.
 func (c *Counters) release() { _, _ = counterPool.Delete(c.key) }
-
-// counterKey says when counts go on after a reload: same namespace, zone, algorithm and window.
-func counterKey(namespace string, z *settings.Zone, r rates.Rate) string {
-	return strconv.Quote(namespace) + " " + strconv.Quote(z.Name) + " " + specOf(z, r).Name()
-}
 
 // specOf names a limit to other nodes.
 func specOf(z *settings.Zone, r rates.Rate) ratesync.Spec {

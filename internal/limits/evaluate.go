@@ -5,8 +5,8 @@
 // zone from its settings. A Config is one configuration from Start to Stop.
 //
 // Two locks are held over I/O: Start and Stop take turns, and so do attach and detach of each
-// Counters. In this order, and before all locks of sync and table. Nothing else takes them: requests,
-// scrapes and the admin endpoint read the list of configurations as one atomic value.
+// Counters. In this order, and before all locks of sync and table. Nothing else takes them:
+// requests, scrapes and the admin endpoint read the list of configurations as one atomic value.
 package limits
 
 import (

@@ -14,35 +14,22 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
-// ConfigOptions are what the zones of a configuration share.
-type ConfigOptions struct {
+// A Config is one configuration, which runs from Start to Stop.
+type Config struct {
 	Logger *zap.Logger
 	// Redis is nil where nothing is synced. StrictTimeout is for its calls from Start on.
 	Redis         *Redis
 	StrictTimeout time.Duration
 	// Keeper keeps the counters that don't sync over a restart; it is nil for none.
 	Keeper *snapshot.Keeper
-}
 
-// A Config is one configuration, which runs from Start to Stop.
-type Config struct {
-	ConfigOptions
-
+	zones   []*Zone
 	unsaved bool  // it was reported at load that counters can't be saved
 	ending  bool  // stopped, and no other configuration came after it
 	saved   int64 // admitted by the zones that don't sync, when that was saved last
 
-	zones []*Zone
-
 	stop chan struct{}
 	done chan struct{}
-}
-
-// NewConfig returns a configuration that has not started.
-func NewConfig(o ConfigOptions) *Config {
-	c := &Config{ConfigOptions: o, stop: make(chan struct{}), done: make(chan struct{})}
-	c.checkKeeper()
-	return c
 }
 
 // Add notes a zone for Start. It is not safe for concurrent use.
@@ -97,6 +84,7 @@ func (c *Config) Start() {
 		}
 	}
 	clock.CatchUp()
+	c.stop, c.done = make(chan struct{}), make(chan struct{})
 	go c.tick()
 }
 

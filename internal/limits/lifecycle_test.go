@@ -37,7 +37,7 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer z.Release()
-	c := NewConfig(ConfigOptions{Logger: zap.NewNop(), Redis: redis, StrictTimeout: time.Minute})
+	c := &Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: time.Minute}
 	c.Add(z)
 	c.Start()
 	redistest.Eventually(t, "the first sync", func() bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// checkKeeper reports at load, and so to caddy validate, what would be found at the start.
-func (c *Config) checkKeeper() {
+// CheckKeeper reports at load, and so to caddy validate, what would be found at the start.
+func (c *Config) CheckKeeper() {
 	if c.Keeper == nil {
 		return
 	}

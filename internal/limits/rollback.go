@@ -19,7 +19,9 @@ func (e *Evaluation) rollBack() {
 			case e.receipts[at].Allowed && zr.queued:
 				e.rollBackPeek(zr, l, at)
 			case e.receipts[at].Allowed && zr.CountDenied:
-				e.keep(zr, l, at)
+				if zr.want == 0 { // of a denied request the waits are told in any case
+					e.restate(zr, l, at)
+				}
 			case e.receipts[at].Allowed:
 				e.refund(zr, l, at)
 			case zr.CountDenied:
@@ -59,20 +61,11 @@ func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
 	e.restate(zr, l, at)
 }
 
-// restate has a result say how a limit stands after a roll back.
+// restate has a result say how a limit stands now.
 func (e *Evaluation) restate(zr *zoneResult, l *Limit, at int) {
 	is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, waitsOf(zr.Kind))
 	d := &e.results[at]
 	d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.Next, is.Reset
-}
-
-// keep leaves spent what a limit gave. Of a denied request the waits are told in any case.
-func (e *Evaluation) keep(zr *zoneResult, l *Limit, at int) {
-	if zr.want == 0 {
-		is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, waitsOf(zr.Kind))
-		d := &e.results[at]
-		d.NextAfter, d.ResetAfter = is.Next, is.Reset
-	}
 }
 
 // penalize takes from a limit that denied. The client waits for that, too.

@@ -75,7 +75,8 @@ func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64
 	raw := keys[start:]
 	key, left := table.KeyOf(raw), int64(math.MaxInt64)
 	for i := range z.limits {
-		one, ok := z.limits[i].room(key, raw, e.now)
+		l := &z.limits[i]
+		one, ok := l.table.Room(l.enforced, key, raw, e.now)
 		if !ok {
 			return -1
 		}
@@ -84,17 +85,12 @@ func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64
 	return left
 }
 
-// room returns what is left by this node's own counts. ok is false where the table is full and has
-// no slot for the key.
-func (l *Limit) room(key table.Key, raw []byte, now int64) (left int64, ok bool) {
-	return l.table.Room(l.enforced, key, raw, now)
-}
-
 // hasSlots reports whether each limit's table has a slot for the key. Redis is not asked for
 // others: max_keys bounds what a zone puts into Redis, too.
 func (zr *zoneResult) hasSlots(raw []byte, now int64) bool {
 	for i := range zr.limits {
-		if _, ok := zr.limits[i].room(zr.hash, raw, now); !ok {
+		l := &zr.limits[i]
+		if _, ok := l.table.Room(l.enforced, zr.hash, raw, now); !ok {
 			return false
 		}
 	}

@@ -49,7 +49,9 @@ type ZoneOptions struct {
 type Zone struct {
 	ZoneOptions
 
-	template *reqkey.Template
+	// Template makes the keys.
+	Template *reqkey.Template
+
 	limits   []Limit         // one for each rate of Limits
 	want     algorithms.Want // of admitted requests; nothing where nobody is told
 	refusals *answer.RefusalLog
@@ -107,7 +109,7 @@ func (l *Limit) IsSynced(redis *Redis) bool { return l.Zone.SyncRate >= 0 && red
 func NewZone(o ZoneOptions) (*Zone, error) {
 	z := &Zone{ZoneOptions: o}
 	var err error
-	if z.template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
+	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err
 	}
 	if o.Waits {
@@ -115,7 +117,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	}
 	log := answer.RefusalLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.Limits[len(o.Limits)-1].Window}
 	if o.LogKeys {
-		log.Keys = z.template
+		log.Keys = z.Template
 	}
 	z.refusals = answer.NewRefusalLog(log)
 	if o.Metrics {
@@ -138,9 +140,6 @@ func (z *Zone) Release() {
 		z.limits[i].release()
 	}
 }
-
-// Template makes the keys of the zone.
-func (z *Zone) Template() *reqkey.Template { return z.template }
 
 // Each returns the zone's limits, one for each rate.
 func (z *Zone) Each() []Limit { return z.limits }
@@ -199,12 +198,12 @@ func (z *Zone) matches(r *http.Request, counted []string) (bool, error) {
 // none is set where nothing does.
 func (z *Zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty, none bool) {
 	start := len(dst)
-	key, empty = z.template.Append(dst, r, vars)
+	key, empty = z.Template.Append(dst, r, vars)
 	switch {
 	case !empty || z.EmptyKey == settings.EmptyShare:
 		return key, empty, false
 	case z.EmptyKey == settings.EmptyClientIP:
-		return z.template.AppendClientIP(key[:start], r, vars), true, false
+		return z.Template.AppendClientIP(key[:start], r, vars), true, false
 	}
 	return key[:start], true, true
 }
