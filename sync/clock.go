@@ -3,8 +3,6 @@ package ratesync
 import (
 	"strconv"
 	"time"
-
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A clock keeps the last few readings of the server's time and trusts the one that travelled least.
@@ -41,12 +39,8 @@ func (r *Replicator) keepTime(server, start, end int64) {
 	best := r.clock.read(server, start, end)
 	r.mu.Unlock()
 	for _, s := range r.attached() {
-		s.keepTime(best, r.now())
+		s.counters.SetClock(r.now(), best.offset, best.doubt)
 	}
-}
-
-func (s *Source) keepTime(best sample, now int64) {
-	table.Steer(s.counters, now, best.offset, best.doubt, s.spec.Window, !s.clocked.Swap(true))
 }
 
 func parseTime(seconds, micros any) (int64, bool) {

@@ -113,14 +113,18 @@ func (h *health) expire(now time.Time) *entry {
 	return h.recover(now, over...)
 }
 
-// forget drops something that is not tried any more.
+// forget drops something that is not tried any more. If nothing else fails, the outage ends when
+// something is next recorded to work: that it has left does not show that anything does.
 func (h *health) forget(name string) { delete(h.failing, name) }
 
 // fail notes a failure. That a connection was closed doesn't say why: the next attempt does, and if
 // it succeeds there was nothing to log.
 func (h *health) fail(name string, f failure, now time.Time) *entry {
-	if len(h.failing) == 0 {
-		h.failing, h.since = make(map[string]failure), now
+	if h.failing == nil {
+		h.failing = make(map[string]failure)
+	}
+	if !h.outage() {
+		h.since = now
 	}
 	h.failing[name] = f
 	switch {
@@ -134,13 +138,15 @@ func (h *health) fail(name string, f failure, now time.Time) *entry {
 	return warn(warning.SyncFails, messageDown, append(h.countFlaps(), zap.String("reason", f.why))...)
 }
 
+// outage reports whether something fails, or has failed and nothing was found to work since.
+func (h *health) outage() bool { return len(h.failing) > 0 || h.warned || h.unwarned }
+
 // recover notes that some things work again.
 func (h *health) recover(now time.Time, names ...string) (e *entry) {
-	before := len(h.failing)
 	for _, name := range names {
 		delete(h.failing, name)
 	}
-	if before == 0 || len(h.failing) > 0 {
+	if len(h.failing) > 0 {
 		return nil
 	}
 	if h.warned {

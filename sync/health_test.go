@@ -99,9 +99,19 @@ func TestHealth(t *testing.T) {
 		"what is reported ends by itself": {
 			{0, report("strict", errNoMemory), "down reason=OOM"}, {3, report("strict", errNoMemory), ""}, {7, expire, ""}, {9, expire, "up after=9s"},
 		},
-		"what is recorded does not":    {{0, record("z", errNoMemory), "down reason=OOM"}, {100, expire, ""}},
-		"what has left does not count": {{0, record("z", errNoMemory), "down reason=OOM"}, {1, forget("z"), ""}, {2, record("y", nil), ""}},
-		"foreign keys, once a minute":  {{0, foreign("a"), "foreign reason=WRONGTYPE zone=a"}, {30, foreign("b"), ""}, {60, foreign("b"), "foreign reason=WRONGTYPE zone=b"}},
+		"what is recorded does not": {{0, record("z", errNoMemory), "down reason=OOM"}, {100, expire, ""}},
+		"what has left does not count, once anything works": {
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, forget("z"), ""}, {2, record("y", nil), "up after=2s"}, {3, record("y", nil), ""},
+			{70, record("y", errNoMemory), "down reason=OOM"}, {71, record("y", nil), "up after=1s"},
+		},
+		"another one fails when the first has left": {
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, forget("z"), ""}, {2, record("y", errNoMemory), ""}, {3, record("y", nil), "up after=3s"},
+		},
+		"what leaves in an outage without a line is counted": {
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", nil), "up after=1s"},
+			{2, record("z", errNoMemory), ""}, {3, forget("z"), ""}, {4, record(beatName, nil), ""}, {60, sum, "flaps outages=1"},
+		},
+		"foreign keys, once a minute": {{0, foreign("a"), "foreign reason=WRONGTYPE zone=a"}, {30, foreign("b"), ""}, {60, foreign("b"), "foreign reason=WRONGTYPE zone=b"}},
 		"counts that were not sent, once a minute and zone": {
 			{0, notSent("a"), "not sent keys=2 reason=OOM requests=3 zone=a"}, {1, notSent("a"), ""}, {2, notSent("b"), "not sent keys=2 reason=OOM requests=3 zone=b"},
 		},

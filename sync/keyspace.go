@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -40,7 +41,7 @@ const (
 	schema = "1"
 	// ShardCount is how many shards there are. A set of shards is a word with a bit for each.
 	ShardCount = 64
-	allShards  = ^uint64(0)
+	allShards  = cycle.AllShards
 
 	// Lease is how long a node counts as there after a heartbeat.
 	Lease = 10 * beatRate

@@ -8,26 +8,38 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// Counters is what the exchange needs of a table.
+// Counters is a table whose counts are synced.
 type Counters interface {
-	// Tick makes what was touched until now due; Drain takes messages out, of due keys or of urgent ones. Each comes back through Settle or Fail.
+	Outbox
+	Follower
+}
+
+// An Outbox has what a table has to say to the store.
+type Outbox interface {
+	// Tick makes what was touched until now due.
 	Tick()
+	// Urgent reports whether some keys should not wait for the next Tick.
+	Urgent() bool
+	// Drain takes messages of due keys out, or of urgent ones. Each comes back through Settle or
+	// Fail.
 	Drain(now int64, most int, urgent bool, dst []table.Message) []table.Message
+	// Settle merges answers. It reports whether the store has forgotten what it had confirmed.
 	Settle(now int64, answers []table.Answer) (forgot bool)
 	Fail(messages []table.Message)
-	// Urgent says that some keys should not wait for the next tick.
-	Urgent() bool
-	// Resend sends all live totals again; Adopt makes ready for another store.
-	Resend()
-	Adopt()
-	// SetLost says of which shards the store can't be reached, a bit each.
-	SetLost(shards uint64)
-	// Offset is what the table adds to the node's clock; with shift, what is stored moves along.
-	Offset() time.Duration
-	SetOffset(now int64, offset time.Duration, shift bool)
-	Keys() int
 	// Unsent is how many requests the store doesn't have that it should, and of how many keys.
 	Unsent(now int64) (keys int, requests int64)
+}
+
+// A Follower is told of the store.
+type Follower interface {
+	// SetLost says of which shards the store can't be reached, a bit each.
+	SetLost(shards uint64)
+	// SetClock says how far the store's clock is ahead of now, the node's.
+	SetClock(now int64, ahead, uncertainty time.Duration)
+	// Resend has all live totals sent again.
+	Resend()
+	// Adopt prepares for another store.
+	Adopt()
 }
 
 // A Source is one table on its way to a store. It lives as long as its table: its number of the node and its sequence go on
@@ -38,9 +50,6 @@ type Source struct {
 	node     string
 	seq      atomic.Int64
 	wake     chan struct{}
-
-	// clocked says that the offset has been set once.
-	clocked atomic.Bool
 
 	// bills are what a strict zone's node has decided alone and Redis has not confirmed.
 	bills bills

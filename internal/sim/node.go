@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -15,7 +14,7 @@ const (
 	mostKeys = 100_000
 )
 
-// A node is a real table and the loop of ratesync.Replicator.serve, as a machine of events.
+// A node is a real table and the loop of a ratesync.Replicator, driven by the world's events.
 type node[S any] struct {
 	w     *world[S]
 	index int
@@ -24,13 +23,8 @@ type node[S any] struct {
 	table *table.Table[S]
 	dead  bool
 
-	next    int64 // when the next tick is due
-	waiting bool  // in the select of the loop, for the timer of this number or a wake
-	timer   int
-	woken   bool
-	lost    bool
-	failed  int
-	clocked bool
+	loop    cycle.State
+	timer   int           // the number of the one that the loop waits for
 	stepped time.Duration // of its clock, since it started
 	flushed int           // how often the store had forgotten everything, as of the last beat
 }
@@ -39,10 +33,11 @@ type node[S any] struct {
 func (w *world[S]) newNode(index int, name string) *node[S] {
 	n := &node[S]{w: w, index: index, name: name, table: table.New(algorithms.MachineOf[S](w.sc.Algorithm.Kind), mostKeys), flushed: w.store.flushed}
 	n.configure()
-	n.note(true)
+	n.setLost()
 	n.beat()
-	n.next = w.now + int64(w.rng.Float64()*float64(n.is().Rate))
-	n.wait(time.Duration(n.next - w.now))
+	first := time.Duration(w.rng.Float64() * float64(n.is().Rate))
+	n.loop.Due = w.sinceStart() + first
+	n.wait(first)
 	return n
 }
 
@@ -71,81 +66,66 @@ func (n *node[S]) take(of int) table.Taken {
 	return n.table.Take(n.is().Algorithm.Compile(), k.key, k.raw, n.clock(), 1, 0)
 }
 
-// note tells the table of the second failure in a row. One that makes no estimate is told that the store is lost all the time.
-func (n *node[S]) note(ok bool) {
-	n.lost = !ok
-	n.failed++
-	if ok {
-		n.failed = 0
-	}
-	lost := uint64(0)
-	if n.failed > 1 || !n.w.sc.Model.Estimate {
-		lost = math.MaxUint64
+// setLost tells the table of a store that is lost. One that makes no estimate is told so all the time.
+func (n *node[S]) setLost() {
+	lost := n.loop.Unreachable
+	if !n.w.sc.Model.Estimate {
+		lost = cycle.AllShards
 	}
 	n.table.SetLost(lost)
 }
 
 // wake is called from within Take.
 func (n *node[S]) wake() {
-	n.woken = true
-	n.w.after(0, n.heed)
+	n.w.after(0, func() { n.on(cycle.Event{Kind: cycle.Wake}) })
 }
 
-func (n *node[S]) heed() {
-	if n.waiting && n.woken {
-		n.turn()
-	}
-}
-
-// wait is the select of the loop.
+// wait has the loop tick after a while, unless something else happens before.
 func (n *node[S]) wait(d time.Duration) {
 	n.timer++
 	timer := n.timer
-	n.waiting = true
 	n.w.after(d, func() {
-		if n.waiting && n.timer == timer {
-			n.turn()
+		if n.timer == timer {
+			n.on(cycle.Event{Kind: cycle.Tick})
 		}
 	})
-	n.heed()
 }
 
-// turn is one turn of the loop.
-func (n *node[S]) turn() {
-	n.waiting, n.woken = false, false
+// on tells the loop of an event, and does what it says.
+func (n *node[S]) on(e cycle.Event) {
 	if n.dead {
 		return
 	}
-	early, due := cycle.Turn(time.Duration(n.next-n.w.now), n.is().Rate)
-	n.next = n.w.now + int64(due)
-	if early && n.lost {
-		n.wait(time.Duration(n.next - n.w.now))
-		return
+	var action cycle.Action
+	var wait time.Duration
+	n.loop, action, wait = n.loop.Next(e, n.w.sinceStart(), n.is().Rate)
+	switch action {
+	case cycle.Await:
+		n.wait(wait)
+	case cycle.SyncUrgent, cycle.SyncAll:
+		n.timer++ // the loop waits for the exchange
+		n.exchange(action == cycle.SyncUrgent)
 	}
-	n.exchange(early, func(ok bool) {
-		n.note(ok)
-		if !ok {
-			n.next = n.w.now + int64(cycle.Retry(n.is().Rate, n.failed == 1))
-		}
-		again := ok && n.table.Urgent()
-		n.w.after(cycle.Gap, func() {
-			if again {
-				n.wait(cycle.Gap)
-				return
-			}
-			n.wait(time.Duration(n.next - n.w.now))
-		})
-	})
+}
+
+// ended tells the loop and the table what came of an exchange.
+func (n *node[S]) ended(ok bool) {
+	e := cycle.Event{Kind: cycle.Reply, Urgent: n.table.Urgent()}
+	if !ok {
+		e.Kind, e.Lost = cycle.Failed, cycle.AllShards
+	}
+	n.on(e)
+	n.setLost()
 }
 
 // exchange is one call of the script, unless there is nothing to say.
-func (n *node[S]) exchange(urgent bool, done func(ok bool)) {
+func (n *node[S]) exchange(urgent bool) {
 	if !urgent {
 		n.table.Tick()
 	}
 	messages := n.table.Drain(n.clock(), 1<<20, urgent, nil)
 	if len(messages) == 0 {
-		done(true)
+		n.ended(true)
 		return
 	}
 	n.seq++
@@ -159,7 +139,7 @@ func (n *node[S]) exchange(urgent bool, done func(ok bool)) {
 		}
 		settled = true
 		n.table.Fail(messages)
-		done(false)
+		n.ended(false)
 	})
 	if w.cut(n.index) {
 		return
@@ -180,7 +160,7 @@ func (n *node[S]) exchange(urgent bool, done func(ok bool)) {
 			if n.table.Settle(n.clock(), answers) {
 				n.table.Resend()
 			}
-			done(true)
+			n.ended(true)
 		})
 	})
 }
@@ -205,7 +185,7 @@ func (n *node[S]) stop(clean bool) {
 	}
 }
 
-// beat sets the clock by the store's, as ratesync.Source.keepTime does, and again a second later. It notices a store that has forgotten.
+// beat sets the clock by the store's, as the heartbeat of a ratesync.Replicator does, and again a second later. It notices a store that has forgotten.
 func (n *node[S]) beat() {
 	if n.dead {
 		return
@@ -216,8 +196,7 @@ func (n *node[S]) beat() {
 	}
 	there, back := n.w.journey(), n.w.journey()
 	doubt := (there + back) / 2
-	table.Steer(n.table, n.clock(), time.Duration(n.w.now-n.clock())+there-doubt, doubt, n.w.sc.Algorithm.Window, !n.clocked)
-	n.clocked = true
+	n.table.SetClock(n.clock(), time.Duration(n.w.now-n.clock())+there-doubt, doubt)
 	if n.flushed != n.w.store.flushed {
 		n.flushed = n.w.store.flushed
 		n.table.Resend()

@@ -70,7 +70,7 @@ func newWorld[S any](sc Scenario[S]) *world[S] {
 // cut reports that a node can't reach the store.
 func (w *world[S]) cut(node int) bool {
 	for _, c := range w.sc.Cuts {
-		if since := time.Duration(w.now - epoch); c.Node == node && since >= c.From && since < c.To {
+		if since := w.sinceStart(); c.Node == node && since >= c.From && since < c.To {
 			return true
 		}
 	}
@@ -91,6 +91,9 @@ func (w *world[S]) count(messages []table.Message) {
 func (w *world[S]) journey() time.Duration {
 	return time.Duration((.5 + w.rng.Float64()) * float64(w.sc.Latency))
 }
+
+// sinceStart is the time since the run began.
+func (w *world[S]) sinceStart() time.Duration { return time.Duration(w.now - epoch) }
 
 // after has f happen in a while. What is due at one instant happens in the order in which it was asked for.
 func (w *world[S]) after(d time.Duration, f func()) {

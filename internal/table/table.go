@@ -54,6 +54,8 @@ type Table[S any] struct {
 	// step is how far the last step of the clock went, and stepped when, by the callers' clock; 0
 	// never.
 	step, stepped atomic.Int64
+	// clocked says that SetClock has been called.
+	clocked atomic.Bool
 
 	// urgent has a bit for each shard with keys that should not wait for the next exchange.
 	urgent atomic.Uint64

@@ -9,4 +9,6 @@
 //	charger.go     what a node has decided alone is charged to Redis later
 //
 // A call runs head.lua, the file of its family, and tail.lua; a charge ends with charge_tail.lua.
+//
+// A ruleset's lock is taken before the Limiter's, and a circuit's alone. None is held over I/O.
 package strict

@@ -1,4 +1,4 @@
-package ratesync
+package table
 
 import (
 	"math/rand/v2"
@@ -6,16 +6,15 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A stepped is a table whose server's clock steps while one client asks for twice its limit all the time, in virtual time.
 type stepped struct {
-	source *Source
-	take   func(now int64) bool
-	now    int64
-	server time.Duration // how far its clock is ahead
-	at     []int64       // when requests were admitted
+	setClock func(now int64, ahead, uncertainty time.Duration)
+	take     func(now int64) bool
+	now      int64
+	server   time.Duration // how far its clock is ahead
+	at       []int64       // when requests were admitted
 }
 
 const (
@@ -23,13 +22,13 @@ const (
 	steppedWindow = time.Minute
 )
 
-func newStepped[S any](kind byte, alg algorithms.Params) *stepped {
-	tab := tableOf[S](alg, 100)
-	tab.Configure(table.Background{Params: alg, Rate: time.Second}, 100)
+func newStepped[S any](alg algorithms.Params) *stepped {
+	tab := of[S](alg, 100)
+	tab.Configure(Background{Params: alg, Rate: time.Second}, 100)
 	raw := []byte("k")
 	s := &stepped{now: 1_700_000_000_000_000_000}
-	s.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: steppedWindow, Buckets: 1, Live: alg.Compile().History})
-	s.take = func(now int64) bool { return tab.Take(alg.Compile(), table.KeyOf(raw), raw, now, 1, 0).Allowed }
+	s.setClock = tab.SetClock
+	s.take = func(now int64) bool { return tab.Take(alg.Compile(), KeyOf(raw), raw, now, 1, 0).Allowed }
 	return s
 }
 
@@ -37,7 +36,7 @@ func newStepped[S any](kind byte, alg algorithms.Params) *stepped {
 func (s *stepped) run(d time.Duration) {
 	for end := s.now + int64(d); s.now < end; {
 		if s.now/int64(time.Second/2)%2 == 0 {
-			s.source.keepTime(sample{s.server, time.Millisecond, true}, s.now)
+			s.setClock(s.now, s.server, time.Millisecond)
 		}
 		if s.take(s.now) {
 			s.at = append(s.at, s.now)
@@ -68,16 +67,16 @@ func TestStepsOfTheServersClock(t *testing.T) {
 		make func() *stepped
 	}{
 		"fixed window": {2 * steppedLimit, func() *stepped {
-			return newStepped[algorithms.WindowState]('f', algorithms.Params{Kind: algorithms.FixedWindow, Limit: steppedLimit, Window: steppedWindow})
+			return newStepped[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: steppedLimit, Window: steppedWindow})
 		}},
 		"sliding window": {2 * steppedLimit, func() *stepped {
-			return newStepped[algorithms.WindowState]('s', algorithms.Params{Kind: algorithms.SlidingWindow, Limit: steppedLimit, Window: steppedWindow, Buckets: 1})
+			return newStepped[algorithms.WindowState](algorithms.Params{Kind: algorithms.SlidingWindow, Limit: steppedLimit, Window: steppedWindow, Buckets: 1})
 		}},
 		"sliding log": {steppedLimit * 6 / 5, func() *stepped {
-			return newStepped[algorithms.LogState]('l', algorithms.Params{Kind: algorithms.SlidingLog, Limit: steppedLimit, Window: steppedWindow})
+			return newStepped[algorithms.LogState](algorithms.Params{Kind: algorithms.SlidingLog, Limit: steppedLimit, Window: steppedWindow})
 		}},
 		"token bucket": {steppedLimit * 6 / 5, func() *stepped {
-			return newStepped[algorithms.BucketState]('t', algorithms.Params{Kind: algorithms.TokenBucket, Limit: steppedLimit, Window: steppedWindow, Burst: steppedLimit})
+			return newStepped[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: steppedLimit, Window: steppedWindow, Burst: steppedLimit})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,16 +107,16 @@ func TestStepsOfTheServersClock(t *testing.T) {
 // A beat may be answered before it is noticed that the machine was asleep. It takes the time that has passed for a step of the server's clock, and the
 // next one takes that back: in the end that time has passed.
 func TestSleepThatABeatNoticesFirst(t *testing.T) {
-	s := newStepped[algorithms.WindowState]('f', algorithms.Params{Kind: algorithms.FixedWindow, Limit: steppedLimit, Window: steppedWindow})
+	s := newStepped[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: steppedLimit, Window: steppedWindow})
 	s.run(5 * time.Minute)
 	for s.take(s.now) {
 	}
-	s.source.keepTime(sample{time.Hour, time.Millisecond, true}, s.now)
+	s.setClock(s.now, time.Hour, time.Millisecond)
 	if s.take(s.now) {
 		t.Error("a step of the server's clock freed a client")
 	}
 	s.now += int64(time.Hour)
-	s.source.keepTime(sample{0, time.Millisecond, true}, s.now)
+	s.setClock(s.now, 0, time.Millisecond)
 	if !s.take(s.now) {
 		t.Error("a client that had spent its limit an hour ago is refused")
 	}

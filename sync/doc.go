@@ -1,0 +1,41 @@
+// Package ratesync shares counts between nodes through Redis in the background. Where Redis decides
+// on every request, that is package strict, with keys of the same Keyspace.
+//
+// What is shared is a grow-only counter (a G-counter CRDT) for each key and epoch: a field for each
+// node has its total, which only that node writes, with a sequence number. So a message that is
+// lost, repeated or late counts no request twice and none less.
+//
+// The way of a count:
+//
+//	source.go      a table, and what the sync asks of it
+//	attach.go      a table joins a Replicator, and leaves it
+//	loop.go        when it syncs: timers for the pure loop of package cycle
+//	sync.go        the table's messages, cut in batches and sent side by side
+//	push.go        one call of push.lua
+//	reply.go       what it says, if that can be believed
+//	charge.go      in place of these three for strict zones: what a node had to decide alone
+//	flush.go       the last sync of tables that leave
+//
+// And what goes on beside it:
+//
+//	replicator.go  a Redis and a namespace, which several tables share
+//	keyspace.go    the names of all keys
+//	heartbeat.go   a node is there, and notices that the server has forgotten
+//	clock.go       the server's time
+//	shard.go       parts of a Cluster that can be lost alone
+//	health.go      what fails, what the log is told of it, and when all is sent again
+//	note.go        the Replicator's health: notes, and what follows from them
+//
+// Locks are taken in this order, from the outside in:
+//
+//	Source.mu        one Attach or Detach of a table at a time, also while it is flushed
+//	Replicator.mu    its tables, its health and its clock
+//	bills.mu         the charges of a table that are on their way
+//	table.walking    one walk over a table at a time
+//	table.shard.mu   the keys of a shard
+//	table.widening   the making of a sketch, for keys beyond max_keys
+//	table.resume     a part of what an earlier process has saved; not together with widening
+//
+// Only Source.mu is held over I/O, or while something is logged: no request, no scrape and no other
+// table's reload takes it.
+package ratesync

@@ -1,0 +1,68 @@
+package ratesync
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// noteLoss notes that the server has lost something that it had confirmed, or may have.
+func (r *Replicator) noteLoss(sure bool) {
+	r.mu.Lock()
+	r.health.lost(sure)
+	r.mu.Unlock()
+	r.resend()
+}
+
+// resend has every table send all live totals again if that is due.
+func (r *Replicator) resend() {
+	due := false
+	r.log(func(h *health, now time.Time) (e *entry) {
+		due, e = h.resend(now)
+		return e
+	})
+	if !due {
+		return
+	}
+	for _, s := range r.attached() {
+		s.counters.Resend()
+	}
+}
+
+// attached are the tables that are synced.
+func (r *Replicator) attached() []*Source {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.sources))
+}
+
+// note records how the sync of a table or, where s is nil, something else went.
+func (r *Replicator) note(s *Source, name string, err error) {
+	r.log(func(h *health, now time.Time) *entry {
+		if _, attached := r.sources[s]; s != nil && !attached {
+			return nil // it has left, and nobody would record that it works again
+		}
+		return h.record(name, err, now)
+	})
+}
+
+// noteForeign logs that a key of a table can't be synced.
+func (r *Replicator) noteForeign(s *Source, why string) {
+	r.log(func(h *health, now time.Time) *entry { return h.foreignKey(s.spec.Zone, why, now) })
+}
+
+// Report notes that something else that uses this Redis fails, by a name. It is over when a heartbeat
+// is answered and nothing was reported for a while: who reports may be gone by then.
+func (r *Replicator) Report(name string, err error) {
+	r.log(func(h *health, now time.Time) *entry { return h.report(name, err, now) })
+}
+
+// log logs what the health says. f is called under the lock, which is not held while it is logged.
+func (r *Replicator) log(f func(h *health, now time.Time) *entry) {
+	r.mu.Lock()
+	e := f(&r.health, time.Now())
+	r.mu.Unlock()
+	if e != nil {
+		r.logger.Log(e.level, e.message, e.fields...)
+	}
+}
