@@ -47,7 +47,7 @@ func (t *Table[S]) savedOf(sh *shard[S], l algorithms.Limit, key Key, raw []byte
 		return 0, true
 	}
 	var empty, s S
-	if now = t.clock(now); !t.restore(&s, l, now, id) {
+	if now = t.clock().in(now); !t.restore(&s, l, now, id) {
 		return 0, false
 	}
 	left := t.machine.Take(&s, l, now, 0, 0).Remaining
@@ -170,7 +170,7 @@ func (t *Table[S]) takeSpilled(b *Background, e entry[S], a *ask, spilled int64)
 	if s == nil {
 		return d
 	}
-	caller := a.now - t.offset.Load()&^1
+	caller := a.now - t.clock().ns()
 	if d.Estimated {
 		fades := s.until(e.key, caller, max(0, known.Remaining-a.n)+excess(s, a.limit))
 		if !others || d.Retry < fades {

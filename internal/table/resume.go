@@ -77,7 +77,7 @@ func (t *Table[S]) Save(now int64) Saved {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock(now)
+	now = t.clock().in(now)
 	t.prune(b.limit, now)
 	saved := t.resume.left()
 	var few fewSaved
@@ -142,7 +142,7 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 func (t *Table[S]) Resume(p algorithms.Params, now int64, saved Saved) int {
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock(now)
+	now = t.clock().in(now)
 	l := p.Compile()
 	t.resume.replace(saved, p.Epoch())
 	left := t.prune(l, now)

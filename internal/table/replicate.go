@@ -8,20 +8,6 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// flags of an entry. touched and hurried belong to the place, not to the key: they say that a list
-// names it. A list may name it more than once, and places that have gone or that are not flagged
-// any more: those are passed over.
-const (
-	touched uint8 = 1 << iota
-	hurried
-	flying // a message about it is under way
-	again  // it is touched only to hear once more what others sent meanwhile
-	last   // the message under way is that one
-	moved  // the clock has taken a step since the message under way was sent
-	failed // the store could not do the last message about it: it waits for its turn, whatever it is asked for
-	odd    // not a note, but how many steps of the clock the state has followed: the lowest bit of their number
-)
-
 const (
 	// pause is the least time between two early exchanges of one key.
 	pause = 5 * time.Millisecond
@@ -39,12 +25,51 @@ const (
 	// there were so many: what is older counts half as much with each exchange. With fewer, chance
 	// makes a node that sees little of a client take its share for a fraction of what it is.
 	memory = 32
-	// heard is how long after a step of the store's clock all nodes have noticed. An interval later
-	// they have sent what they hold once more.
-	heard = 3 * time.Second
 	// maxScale bounds the estimate of how much more than this node all nodes take in.
 	maxScale = 1000
 )
+
+// Background is what work without a request goes by.
+type Background struct {
+	// Params are the limit's.
+	Params algorithms.Params
+	// Rate is the time between exchanges, 0 where the table is not exchanged.
+	Rate time.Duration
+	// Early exchanges keys before their turn when they are new or near their limit.
+	Early bool
+	// Lagging says that what others push is on average half an interval old when it is pulled, and
+	// that an estimate should count for it. Buckets drain in that time and don't need it.
+	Lagging bool
+	// Charges says that the store decides by itself and keeps no totals: what was decided here is
+	// taken out by Charges in place of Drain. The machine is Chargeable.
+	Charges bool
+	// Wake is called without a lock held when there is a first urgent key.
+	Wake func()
+
+	limit algorithms.Limit
+	epoch time.Duration
+	// drain is what flows out of a bucket, in requests per millisecond.
+	drain float64
+	// size is what a key that was never seen may spend at once.
+	size float64
+	// refresh is the least time between two early exchanges of a key that only ask.
+	refresh int64
+}
+
+// isShared reports whether what a table counts is synced.
+func (b *Background) isShared() bool { return b != nil && b.Rate != 0 }
+
+// compile works out what follows from the settings.
+func (b *Background) compile() *Background {
+	b.limit, b.epoch = b.Params.Compile(), b.Params.Epoch()
+	b.drain = float64(b.limit.N) / time.Duration(b.limit.Window).Seconds() / 1000
+	if b.size = float64(b.limit.Size); b.limit.N == 0 {
+		b.size = 0
+	}
+	flows := b.size / grain / float64(max(1, b.limit.N)) * float64(b.limit.Window)
+	b.refresh = max(int64(b.Rate/refresh), int64(min(flows, math.MaxInt64/2)), int64(pause))
+	return b
+}
 
 // exchange is what an entry knows of its exchanges, beside the ledger in its state.
 type exchange struct {
@@ -104,9 +129,9 @@ type Answer struct {
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
 func (t *Table[S]) observe(
-	sh *shard[S], b *Background, l algorithms.Limit, i uint32, now, offset int64,
+	sh *shard[S], b *Background, l algorithms.Limit, i uint32, now int64, o offset,
 ) (e entry[S], pending int64) {
-	e = t.follow(sh, l, i, now, offset)
+	e = t.follow(sh, l, i, now, o)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
 	if e.at != 0 && now-e.at > int64(3*b.Rate+time.Second) {
@@ -123,18 +148,12 @@ func (t *Table[S]) record(
 	l := t.machine.Ledger(&e.state)
 	l.Attempts = satAdd32(l.Attempts, n)
 	e.flags &^= again
-	if e.flags&touched == 0 {
-		e.flags |= touched
-		sh.touched = append(sh.touched, i)
-	}
+	sh.touch(i, e)
 	if !b.Early || e.flags&(hurried|flying|failed) != 0 ||
 		!b.pressing(e.exchange, l, live, d.Remaining, d.At) && (len(sh.hurried) > 0 || !b.stale(e.exchange, d.Remaining, d.At)) {
 		return false
 	}
-	e.flags |= hurried
-	sh.hurried = append(sh.hurried, i)
-	bit := uint64(1) << (e.key[0] >> 58)
-	return t.urgent.Or(bit) == 0
+	return t.hurry(sh, i, e)
 }
 
 // retryOfEstimate is when to try again where only an estimate stands in the way: the next sync may
@@ -186,90 +205,26 @@ func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, live int) int64 {
 // stop. A key's shard is the lowest six bits of its ID's first byte.
 func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
 
-// Urgent says whether there are keys that should not wait.
-func (t *Table[S]) Urgent() bool { return t.urgent.Load() != 0 }
-
-// Tick makes what was touched until now due, so that keys touched over and over don't hold up the
-// rest.
-func (t *Table[S]) Tick() {
-	for s := range t.shards {
-		sh := &t.shards[s]
-		sh.mu.Lock()
-		sh.due = append(sh.due, sh.touched...)
-		sh.touched = sh.touched[:0]
-		sh.mu.Unlock()
-	}
-}
-
 // Drain takes keys out, until there are about most messages, and appends these to dst: the keys
 // that are due, or the urgent ones. Each message must come back through Settle or Fail; until then
 // its key has no other. now is the caller's clock.
 func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Message {
 	b := t.background.Load()
-	if b == nil || b.Rate == 0 || b.Charges {
+	if !b.isShared() || b.Charges {
 		return dst
 	}
-	full := len(dst) + most
-	for more := true; more; { // from shard to shard, as in each, and on from where the last one ended
-		more = false
-		for range t.shards {
-			if len(dst) >= full {
-				return dst
-			}
-			s := t.drained.Add(1) % shardCount
-			bit := uint64(1) << s
-			if urgent && t.urgent.Load()&bit == 0 {
-				continue
-			}
-			sh := &t.shards[s]
-			list, flag := &sh.due, touched
-			if urgent {
-				list, flag = &sh.hurried, hurried
-			}
-			sh.mu.Lock()
-			dst = t.drainList(sh, list, flag, b, now, min(full, len(dst)+walk), dst)
-			left := len(*list) > 0
-			if urgent && !left {
-				t.urgent.And(^bit)
-			}
-			sh.mu.Unlock()
-			more = more || left
+	t.drain(b, now, most, urgent, func(e entry[S], now int64, _ offset) int {
+		if urgent && (e.flags&failed != 0 || e.at != 0 && now-e.at < int64(pause)) {
+			return 0 // it was answered since; what came after waits for its turn
 		}
-	}
-	return dst
-}
-
-// drainList takes a few places off one of a shard's lists, and no more once dst is full.
-func (t *Table[S]) drainList(sh *shard[S], list *[]uint32, flag uint8, b *Background, now int64, full int, dst []Message) []Message {
-	l, offset := *list, t.offset.Load()
-	now += offset &^ 1
-	for looked := 0; looked < walk && len(l) > 0 && len(dst) < full; looked++ {
-		i := l[len(l)-1]
-		l = l[:len(l)-1]
-		if i >= sh.size {
-			continue // the place has gone
+		had := len(dst)
+		dst = t.messages(b, e, now, urgent && e.at == 0, dst)
+		e.flags |= flying
+		if !urgent && e.flags&again != 0 {
+			e.flags = e.flags&^again | last
 		}
-		e := t.follow(sh, b.limit, i, now, offset)
-		listed := e.flags&flag != 0
-		e.flags &^= flag
-		switch {
-		case !e.used() || !listed: // the key has gone, or it has another place
-		case e.flags&flying != 0:
-			if flag == touched { // its turn comes again
-				e.flags |= touched
-				sh.touched = append(sh.touched, i)
-			}
-		case flag == hurried && (e.flags&failed != 0 || e.at != 0 && now-e.at < int64(pause)):
-			// It was settled since; what came after waits for its turn.
-		default:
-			dst = t.messages(b, e, now, flag == hurried && e.at == 0, dst)
-			e.flags |= flying
-			if flag == touched && e.flags&again != 0 {
-				e.flags = e.flags&^again | last
-			}
-		}
-	}
-	*list = l
+		return len(dst) - had
+	})
 	return dst
 }
 
@@ -345,25 +300,20 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 	if b == nil {
 		return false
 	}
-	stepped := t.stepped.Load()
-	early := stepped != 0 && now-stepped < int64(heard+2*b.Rate)
+	early := t.isEarly(b, now)
 	var reports [algorithms.MaxLive + 1]algorithms.Report
 	for len(answers) > 0 {
 		key, n := answers[0].Key, 1
 		for n < len(answers) && answers[n].Key == key {
 			n++
 		}
-		sh := t.shard(key)
-		sh.mu.Lock()
-		if i, ok := sh.find(key); ok {
-			offset := t.offset.Load()
-			now := now + offset&^1
-			e := t.follow(sh, b.limit, i, now, offset)
-			forgot = t.settle(b, e, now, answers[:n], early, reports[:0]) || forgot
+		sh, i, ok := t.lock(key)
+		if ok {
+			e, at, _ := t.current(sh, b.limit, i, now)
+			forgot = t.settle(b, e, at, answers[:n], early, reports[:0]) || forgot
 			if e.flags&touched == 0 && (answers[0].Failed || e.flags&last == 0) {
-				// One more turn: others may have sent after this one asked.
-				e.flags |= touched | again
-				sh.touched = append(sh.touched, i)
+				e.flags |= again // others may have sent after this one asked
+				sh.touch(i, e)
 			}
 			e.flags &^= last
 		}
@@ -455,23 +405,17 @@ func (e *exchange) learnScale(a *Answer, lately bool) {
 // the store is lost. all reports give the total of all nodes in place of Elsewhere. Of a machine
 // that is Chargeable they replace what the store said before.
 func (t *Table[S]) Learn(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
-	sh := t.shard(key)
-	sh.mu.Lock()
+	sh, i, ok := t.lockOrEnter(l, key, raw, now)
 	defer sh.mu.Unlock()
-	i, ok := sh.find(key)
 	if !ok {
-		if i, ok = t.enter(sh, l, key, raw, now); !ok {
-			return
-		}
-	}
-	offset := t.offset.Load()
-	now += offset &^ 1
-	e := t.follow(sh, l, i, now, offset)
-	if c, ok := t.machine.(algorithms.Chargeable[S]); ok {
-		t.learnCharged(e, c, l, now, all)
 		return
 	}
-	t.machine.Advance(&e.state, l, now)
+	e, at, _ := t.current(sh, l, i, now)
+	if c, ok := t.machine.(algorithms.Chargeable[S]); ok {
+		learnCharged(e, c, l, at, all)
+		return
+	}
+	t.machine.Advance(&e.state, l, at)
 	ledger := t.machine.Ledger(&e.state)
 	for j := range all {
 		if c, ok := ledger.At(all[j].Epoch); ok {
@@ -479,7 +423,7 @@ func (t *Table[S]) Learn(l algorithms.Limit, key Key, raw []byte, now int64, all
 		}
 	}
 	ledger.Settled = false // what is told is the whole, not what came since
-	t.machine.Merge(&e.state, l, now, all)
+	t.machine.Merge(&e.state, l, at, all)
 	ledger.Settled = false
 }
 
@@ -490,15 +434,11 @@ func (t *Table[S]) Fail(messages []Message) {
 		if i > 0 && messages[i-1].Key == key {
 			continue
 		}
-		sh := t.shard(key)
-		sh.mu.Lock()
-		if j, ok := sh.find(key); ok {
+		sh, j, ok := t.lock(key)
+		if ok {
 			e := t.shared(sh, j)
 			e.flags &^= flying | last | moved
-			if e.flags&touched == 0 {
-				e.flags |= touched
-				sh.touched = append(sh.touched, j)
-			}
+			sh.touch(j, e)
 		}
 		sh.mu.Unlock()
 	}
@@ -507,8 +447,7 @@ func (t *Table[S]) Fail(messages []Message) {
 // Resend has all live totals sent again, at the pace of the exchanges: the store has forgotten, or
 // it is another one.
 func (t *Table[S]) Resend() {
-	b := t.background.Load()
-	if b == nil || b.Rate == 0 {
+	if !t.background.Load().isShared() {
 		return
 	}
 	t.walking.Lock()
@@ -516,10 +455,7 @@ func (t *Table[S]) Resend() {
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
 		e := t.shared(sh, i)
 		t.machine.Ledger(&e.state).Redo |= algorithms.Forgotten
-		if e.flags&touched == 0 {
-			e.flags |= touched
-			sh.touched = append(sh.touched, i)
-		}
+		sh.touch(i, e)
 	})
 }
 
@@ -537,66 +473,9 @@ func (t *Table[S]) Adopt() {
 		l := t.machine.Ledger(&e.state)
 		l.Forget()
 		*e.exchange = exchange{flags: e.flags &^ (flying | moved | failed)}
-		if e.flags&touched == 0 {
-			e.flags |= touched
-			sh.touched = append(sh.touched, i)
-		}
+		sh.touch(i, e)
 	})
 }
-
-// Offset is what the table adds to its callers' clock.
-func (t *Table[S]) Offset() time.Duration { return time.Duration(t.offset.Load() &^ 1) }
-
-// clock is a caller's clock in the table's time.
-func (t *Table[S]) clock(now int64) int64 { return now + t.offset.Load()&^1 }
-
-// SetOffset changes it, to a nanosecond or two. Where shift is set the clock has taken a step, and
-// all that is stored moves with it: each key when a request comes for it, and by the end of
-// SetOffset all. now is the caller's clock.
-func (t *Table[S]) SetOffset(now int64, offset time.Duration, shift bool) {
-	t.walking.Lock()
-	defer t.walking.Unlock()
-	old := t.offset.Load()
-	b := t.background.Load()
-	if !shift || b == nil || int64(offset)&^1 == old&^1 {
-		t.offset.Store(int64(offset)&^1 | old&1)
-		return
-	}
-	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.shared(sh, i) }) // from here on each says which steps it has followed
-	t.stepped.Store(now)
-	t.step.Store(int64(offset)&^1 - old&^1)
-	t.offset.Store(int64(offset)&^1 | old&1 ^ 1)
-	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.follow(sh, b.limit, i, t.clock(now), t.offset.Load()) })
-}
-
-// follow is shared for what goes by the clock: a state that has not followed its last step does so
-// first. now is in the table's time, which is offset ahead of the caller's.
-func (t *Table[S]) follow(sh *shard[S], l algorithms.Limit, i uint32, now, offset int64) entry[S] {
-	e := t.shared(sh, i)
-	if e.flags&odd == parity(offset) {
-		return e
-	}
-	e.flags ^= odd
-	step := t.step.Load()
-	t.machine.Shift(&e.state, l, now, time.Duration(step))
-	if e.at != 0 {
-		e.at += step
-	}
-	if t.machine.Ledger(&e.state).Redo&algorithms.Moved == 0 {
-		return e
-	}
-	if e.flags&flying != 0 {
-		e.flags |= moved
-	}
-	if e.flags&touched == 0 {
-		e.flags |= touched
-		sh.touched = append(sh.touched, i)
-	}
-	return e
-}
-
-// parity is the lowest bit of the number of steps that the clock has taken, as flags have it.
-func parity(offset int64) uint8 { return uint8(offset&1) * odd }
 
 // Totals are sums over all keys of what a decision can still use.
 type Totals struct {
@@ -604,6 +483,10 @@ type Totals struct {
 	// Own was counted here and Elsewhere on other nodes; Unsent is the part of Own that the store
 	// doesn't have.
 	Own, Elsewhere, Unsent int64
+
+	// owes is how many keys have counts that the store lacks or has lost, and owed what they are.
+	owes int
+	owed int64
 }
 
 // Totals walks over all keys.
@@ -614,24 +497,54 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock(now)
+	now = t.clock().in(now)
 	charged := t.chargeable(b)
 	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
 		t.machine.Advance(&e.state, b.limit, now)
 		l := t.machine.Ledger(&e.state)
-		sum.Keys++
-		if charged != nil {
-			sum.Unsent += charged.Owed(&e.state, b.limit, now)
-		}
+		var own, unsent int64
 		for age := range int64(b.limit.History + 1) {
-			if c, ok := l.At(l.Epoch - age); ok {
-				sum.Own += c.Own
-				sum.Elsewhere += c.Elsewhere
-				if charged == nil {
-					sum.Unsent += c.Unsent()
-				}
-			}
+			c, _ := l.At(l.Epoch - age)
+			own += c.Own
+			unsent += c.Unsent()
+			sum.Elsewhere += c.Elsewhere
+		}
+		owed := unsent
+		if charged != nil {
+			unsent = charged.Owed(&e.state, b.limit, now)
+			owed = unsent
+		} else if l.Redo != 0 {
+			owed = own
+		}
+		sum.Keys++
+		sum.Own += own
+		sum.Unsent += unsent
+		if owed > 0 {
+			sum.owes++
+			sum.owed += owed
 		}
 	})
 	return sum
+}
+
+// Unsent is what the store doesn't have yet, or no longer, of what a decision can still use:
+// requests admitted here, and of how many keys.
+func (t *Table[S]) Unsent(now int64) (keys int, requests int64) {
+	sum := t.Totals(now)
+	return sum.owes, sum.owed
+}
+
+func satAdd32(a uint32, n int64) uint32 {
+	return uint32(min(int64(a)+min(n, math.MaxUint32), math.MaxUint32))
+}
+
+// shared is at for a place that is to be exchanged.
+func (t *Table[S]) shared(sh *shard[S], i uint32) entry[S] {
+	if x := &sh.traffic[i/chunkSize]; *x == nil {
+		*x = new([chunkSize]exchange)
+		for j := range *x {
+			(*x)[j].flags = t.clock().parity()
+		}
+	}
+	return sh.at(i)
 }

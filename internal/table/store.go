@@ -8,10 +8,8 @@
 package table
 
 import (
-	"math"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
@@ -35,8 +33,7 @@ type Table[S any] struct {
 	machine algorithms.Machine[S]
 	// background is what the latest configuration says; requests bring their own limits.
 	background atomic.Pointer[Background]
-	// offset is added to the clock of callers. Its lowest bit is no time, but changes with each
-	// step, so that one look tells both.
+	// offset is added to the clock of callers; it is an offset.
 	offset   atomic.Int64
 	overflow atomic.Pointer[sketch]
 	lost     atomic.Uint64
@@ -66,48 +63,6 @@ type Table[S any] struct {
 	walking sync.Mutex
 
 	resume resume
-}
-
-// Background is what work without a request goes by.
-type Background struct {
-	// Params are the limit's.
-	Params algorithms.Params
-	// Rate is the time between exchanges, 0 where the table is not exchanged.
-	Rate time.Duration
-	// Early exchanges keys before their turn when they are new or near their limit.
-	Early bool
-	// Lagging says that what others push is on average half an interval old when it is pulled, and
-	// that an estimate should count for it. Buckets drain in that time and don't need it.
-	Lagging bool
-	// Charges says that the store decides by itself and keeps no totals: what was decided here is
-	// taken out by Charges in place of Drain. The machine is Chargeable.
-	Charges bool
-	// Wake is called without a lock held when there is a first urgent key.
-	Wake func()
-
-	limit algorithms.Limit
-	epoch time.Duration
-	// drain is what flows out of a bucket, in requests per millisecond.
-	drain float64
-	// size is what a key that was never seen may spend at once.
-	size float64
-	// refresh is the least time between two early exchanges of a key that only ask.
-	refresh int64
-}
-
-// isShared reports whether what a table counts is synced.
-func (b *Background) isShared() bool { return b != nil && b.Rate != 0 }
-
-// compile works out what follows from the settings.
-func (b *Background) compile() *Background {
-	b.limit, b.epoch = b.Params.Compile(), b.Params.Epoch()
-	b.drain = float64(b.limit.N) / time.Duration(b.limit.Window).Seconds() / 1000
-	if b.size = float64(b.limit.Size); b.limit.N == 0 {
-		b.size = 0
-	}
-	flows := b.size / grain / float64(max(1, b.limit.N)) * float64(b.limit.Window)
-	b.refresh = max(int64(b.Rate/refresh), int64(min(flows, math.MaxInt64/2)), int64(pause))
-	return b
 }
 
 type shard[S any] struct {
@@ -145,14 +100,6 @@ type entry[S any] struct {
 
 func (e entry[S]) used() bool { return e.key != Key{} }
 
-// flying says that a message about the key is under way.
-func (e entry[S]) isFlying() bool { return e.exchange != nil && e.flags&flying != 0 }
-
-// follows says that the state goes by the table's clock as it is, after its last step.
-func (e entry[S]) follows(offset int64) bool {
-	return e.exchange == nil || e.flags&odd == parity(offset)
-}
-
 // New returns an empty table for at most maxKeys keys, which a machine decides for.
 func New[S any](machine algorithms.Machine[S], maxKeys int) *Table[S] {
 	t := &Table[S]{machine: machine}
@@ -170,7 +117,7 @@ func (t *Table[S]) Configure(b Background, maxKeys int) {
 			t.widen(b.limit, last*int64(s.window))
 		}
 	}
-	if b.Rate > 0 && (old == nil || old.Rate == 0 || old.Charges != b.Charges) {
+	if b.isShared() && (!old.isShared() || old.Charges != b.Charges) {
 		t.Resend()
 	}
 }
@@ -188,7 +135,7 @@ type Taken struct {
 	algorithms.Decision
 	// At is the instant in the table's time, which was offset ahead of the caller's.
 	At     int64
-	offset int64
+	offset offset
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
 	// caller's clock.
 	Overflow bool
@@ -199,19 +146,15 @@ type Taken struct {
 // the bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial
 // that is Retry in any case.
 func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, want algorithms.Want) (taken Taken) {
-	sh := t.shard(key)
-	sh.mu.Lock()
-	i, ok := sh.find(key)
+	sh, i, ok := t.lockOrEnter(l, key, raw, now)
 	if !ok {
-		if i, ok = t.enter(sh, l, key, raw, now); !ok {
-			taken = t.takeOverflow(sh, &ask{limit: l, now: now, n: n, want: want}, key, raw)
-			sh.mu.Unlock()
-			return taken
-		}
+		taken = t.takeOverflow(sh, &ask{limit: l, now: now, n: n, want: want}, key, raw)
+		sh.mu.Unlock()
+		return taken
 	}
 	e, pending := entry[S]{place: sh.place(i)}, int64(0)
-	taken.offset = t.offset.Load()
-	taken.At = now + taken.offset&^1
+	taken.offset = t.clock()
+	taken.At = taken.offset.in(now)
 	b := t.background.Load()
 	if b.isShared() {
 		e, pending = t.observe(sh, b, l, i, taken.At, taken.offset)
@@ -268,46 +211,16 @@ func (t *Table[S]) Leave(l algorithms.Limit, key Key, taken Taken, now, n int64)
 	if !ok || taken.Overflow {
 		return
 	}
-	waited := now + taken.offset&^1 - taken.At
+	waited := taken.offset.in(now) - taken.At
 	t.amend(l, key, taken, func(s *S, at int64) { queue.Leave(s, l, at, at+waited, n, taken.Delay) })
 }
 
 // With gives f the state of a key under its shard's lock, if the table holds it. f must be quick.
 func (t *Table[S]) With(key Key, f func(*S)) {
-	sh := t.shard(key)
-	sh.mu.Lock()
+	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
-	if i, ok := sh.find(key); ok {
+	if ok {
 		f(&sh.place(i).state)
-	}
-}
-
-// amend changes the total of a key after a Take. The key is exchanged in its turn: what is given
-// back may have been sent, and no request may come any more. at is when it was taken, in the
-// table's present time: a step of the clock since has moved that along with all that is stored.
-func (t *Table[S]) amend(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
-	b := t.background.Load()
-	sh := t.shard(key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	i, ok := sh.find(key)
-	if !ok {
-		return
-	}
-	if b == nil || b.Rate == 0 {
-		f(&sh.place(i).state, taken.At)
-		return
-	}
-	at, offset := taken.At, t.offset.Load()
-	if parity(offset) != parity(taken.offset) {
-		at += offset&^1 - taken.offset&^1
-	}
-	e := t.follow(sh, l, i, at, offset)
-	f(&e.state, at)
-	e.flags &^= again
-	if e.flags&touched == 0 {
-		e.flags |= touched
-		sh.touched = append(sh.touched, i)
 	}
 }
 
@@ -317,6 +230,25 @@ func (t *Table[S]) Keys() int         { return int(t.keys.Load()) }
 func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
 
 func (t *Table[S]) shard(key Key) *shard[S] { return &t.shards[key[0]>>58] }
+
+// lock locks the shard of a key, and finds the key if the table holds it.
+func (t *Table[S]) lock(key Key) (sh *shard[S], i uint32, ok bool) {
+	sh = t.shard(key)
+	sh.mu.Lock()
+	i, ok = sh.find(key)
+	return sh, i, ok
+}
+
+// lockOrEnter is lock for a key that gets a slot if it has none; ok is false where the table is
+// full.
+func (t *Table[S]) lockOrEnter(
+	l algorithms.Limit, key Key, raw []byte, now int64,
+) (sh *shard[S], i uint32, ok bool) {
+	if sh, i, ok = t.lock(key); !ok {
+		i, ok = t.enter(sh, l, key, raw, now)
+	}
+	return sh, i, ok
+}
 
 // find looks a key up. The shard's lock is held, as for all methods of a shard.
 func (sh *shard[S]) find(key Key) (i uint32, ok bool) {
@@ -336,17 +268,6 @@ func (sh *shard[S]) at(i uint32) entry[S] {
 		e.exchange = &x[i%chunkSize]
 	}
 	return e
-}
-
-// shared is at for a place that is to be exchanged.
-func (t *Table[S]) shared(sh *shard[S], i uint32) entry[S] {
-	if x := &sh.traffic[i/chunkSize]; *x == nil {
-		*x = new([chunkSize]exchange)
-		for j := range *x {
-			(*x)[j].flags = parity(t.offset.Load())
-		}
-	}
-	return sh.at(i)
 }
 
 // enter gives a new key a counter, unless the table is full. now is the caller's clock. The shard's
@@ -370,11 +291,11 @@ func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, 
 	i := sh.slot()
 	e := sh.at(i)
 	*e.place = place[S]{key: key, id: id}
-	offset := t.offset.Load()
+	o := t.clock()
 	if e.exchange != nil {
-		e.flags = e.flags&^odd | parity(offset)
+		e.flags = e.flags&^odd | o.parity()
 	}
-	t.restore(&e.state, l, now+offset&^1, id)
+	t.restore(&e.state, l, o.in(now), id)
 	sh.index.add(key, i)
 	if s := t.overflow.Load(); s != nil && s.used.Load() && s.spent(key, now) > 0 {
 		if sh.marks == nil {
@@ -416,11 +337,11 @@ func (t *Table[S]) drop(sh *shard[S], i uint32) {
 // reclaim looks at a few entries of a full table for one that is idle. Live counters are never
 // evicted: that would be a bypass.
 func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
-	offset := t.offset.Load()
-	now += offset &^ 1
+	o := t.clock()
+	now = o.in(now)
 	for range min(sh.size, 8) {
 		sh.hand = (sh.hand + 1) % sh.size
-		if e := sh.at(sh.hand); e.used() && !e.isFlying() && e.follows(offset) && t.machine.Idle(&e.state, l, now) {
+		if e := sh.at(sh.hand); e.used() && !e.isFlying() && e.follows(o) && t.machine.Idle(&e.state, l, now) {
 			t.drop(sh, sh.hand)
 			return true
 		}
@@ -428,49 +349,37 @@ func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
 	return false
 }
 
-// Sweep drops the idle keys, a few at a time so that no request waits long for a shard.
-func (t *Table[S]) Sweep(now int64) {
+// amend changes the total of a key after a Take. The key is exchanged in its turn: what is given
+// back may have been sent, and no request may come any more. at is when it was taken, in the
+// table's present time: a step of the clock since has moved that along with all that is stored.
+func (t *Table[S]) amend(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
 	b := t.background.Load()
-	if b == nil {
+	sh, i, ok := t.lock(key)
+	defer sh.mu.Unlock()
+	if !ok {
 		return
 	}
-	t.walking.Lock()
-	defer t.walking.Unlock()
-	at := t.clock(now)
-	t.prune(b.limit, at)
-	t.each(func(sh *shard[S], i uint32, e entry[S]) {
-		if !e.isFlying() && t.machine.Idle(&e.state, b.limit, at) {
-			t.drop(sh, i)
-		}
-	})
-	t.compact()
-	t.release(now)
-}
-
-// each calls f for every key, under the lock of its shard, which is let go after every few. It goes
-// from shard to shard each time: where one lock is taken again as soon as it is let go, a request
-// that waits for it is woken too late, over and over. The caller holds t.walking.
-func (t *Table[S]) each(f func(*shard[S], uint32, entry[S])) { t.eachFew(f, func() {}) }
-
-// eachFew is each that calls after without a lock, whenever one has been let go.
-func (t *Table[S]) eachFew(f func(*shard[S], uint32, entry[S]), after func()) {
-	for first, more := uint32(0), true; more; first += walk {
-		more = false
-		for s := range t.shards {
-			sh := &t.shards[s]
-			sh.mu.Lock()
-			for i := first; i < min(first+walk, sh.size); i++ {
-				if e := sh.at(i); e.used() {
-					f(sh, i, e)
-				}
-			}
-			more = more || first+walk < sh.size
-			sh.mu.Unlock()
-			after()
-		}
+	if !b.isShared() {
+		f(&sh.place(i).state, taken.At)
+		return
 	}
+	o := t.clock()
+	at := taken.At + o.since(taken.offset)
+	e := t.follow(sh, l, i, at, o)
+	f(&e.state, at)
+	e.flags &^= again
+	sh.touch(i, e)
 }
 
-func satAdd32(a uint32, n int64) uint32 {
-	return uint32(min(int64(a)+min(n, math.MaxUint32), math.MaxUint32))
+// Room returns how many units of a key are left at now, and spends none. A key that was never seen
+// gets a place; ok is false where the table is full and has none. raw is the bytes of which key is
+// KeyOf; it is not kept.
+func (t *Table[S]) Room(l algorithms.Limit, key Key, raw []byte, now int64) (left int64, ok bool) {
+	sh, i, ok := t.lockOrEnter(l, key, raw, now)
+	defer sh.mu.Unlock()
+	if !ok {
+		return 0, false
+	}
+	e, at, _ := t.current(sh, l, i, now)
+	return t.machine.Take(&e.state, l, at, 0, 0).Remaining, true
 }

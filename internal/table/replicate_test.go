@@ -88,7 +88,7 @@ func TestTwoNodesConvergeDivergeAndReconverge(t *testing.T) {
 	b.exchange(s, t0)
 	admit(t, b, hour, t0, 10, 3) // 6 elsewhere, 1 + 3 here
 	b.exchange(s, t0)
-	admit(t, a, hour, t0, 3, 3) // a has not heard of those yet
+	admit(t, a, hour, t0, 3, 3) // a has not stepGrace of those yet
 	a.exchange(s, t0)
 	admit(t, a, hour, t0, 3, 0)
 	if got := a.Totals(t0); got.Own != 9 || got.Elsewhere != 4 || got.Unsent != 0 {
@@ -330,8 +330,8 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	admit(t, b, alg, t0, 1, 1)
 	b.Refund(alg.Compile(), k, take(b.windows, alg, 1, t0), 1)
 	b.exchange(s, t0)
-	now := t0 + int64(heard+2*time.Second)
-	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: int64(time.Minute) | 1}, 2)
+	now := t0 + int64(stepGrace+2*time.Second)
+	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: offset(time.Minute) | 1}, 2)
 	a.exchange(s, now)
 	if got := a.Totals(now); got.Own != 68 || got.Elsewhere != 31 {
 		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 elsewhere", got)

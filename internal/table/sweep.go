@@ -1,5 +1,48 @@
 package table
 
+// Sweep drops the idle keys, a few at a time so that no request waits long for a shard.
+func (t *Table[S]) Sweep(now int64) {
+	b := t.background.Load()
+	if b == nil {
+		return
+	}
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	at := t.clock().in(now)
+	t.prune(b.limit, at)
+	t.each(func(sh *shard[S], i uint32, e entry[S]) {
+		if !e.isFlying() && t.machine.Idle(&e.state, b.limit, at) {
+			t.drop(sh, i)
+		}
+	})
+	t.compact()
+	t.release(now)
+}
+
+// each calls f for every key, under the lock of its shard, which is let go after every few. It goes
+// from shard to shard each time: where one lock is taken again as soon as it is let go, a request
+// that waits for it is woken too late, over and over. The caller holds t.walking.
+func (t *Table[S]) each(f func(*shard[S], uint32, entry[S])) { t.eachFew(f, func() {}) }
+
+// eachFew is each that calls after without a lock, whenever one has been let go.
+func (t *Table[S]) eachFew(f func(*shard[S], uint32, entry[S]), after func()) {
+	for first, more := uint32(0), true; more; first += walk {
+		more = false
+		for s := range t.shards {
+			sh := &t.shards[s]
+			sh.mu.Lock()
+			for i := first; i < min(first+walk, sh.size); i++ {
+				if e := sh.at(i); e.used() {
+					f(sh, i, e)
+				}
+			}
+			more = more || first+walk < sh.size
+			sh.mu.Unlock()
+			after()
+		}
+	}
+}
+
 // compact gives memory back after a flood: in shards that are nearly empty it moves the keys to the
 // front and lets the places behind them go. Like each it does little under a lock and goes from
 // shard to shard. The caller holds t.walking.
@@ -45,7 +88,8 @@ func (t *Table[S]) move(sh *shard[S], m *move) {
 	sh.forgetFree(m.next)
 	for range walk {
 		if m.next >= sh.size {
-			sh.fit()
+			sh.index.fit()
+			sh.fitLists()
 			m.ends = true
 			break
 		}
@@ -98,25 +142,5 @@ func (t *Table[S]) relocate(sh *shard[S], from, to uint32) {
 	}
 	x := t.shared(sh, to).exchange
 	*x = *old.exchange
-	if x.flags&touched != 0 {
-		sh.due = append(sh.due, to)
-	}
-	if x.flags&hurried != 0 {
-		sh.hurried = append(sh.hurried, to)
-	}
-}
-
-// fit ends a move: index and lists become as small as what they hold, and lists name no place
-// behind the last.
-func (sh *shard[S]) fit() {
-	sh.index.fit()
-	for _, list := range []*[]uint32{&sh.touched, &sh.due, &sh.hurried} {
-		var left []uint32
-		for _, i := range *list {
-			if i < sh.size {
-				left = append(left, i)
-			}
-		}
-		*list = left
-	}
+	sh.relist(to, x)
 }
