@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
 // A full table counts further keys in a sketch. It is made before it is needed, and given back when
@@ -22,14 +23,14 @@ func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken
 	t.overflowed.Add(1)
 	for {
 		s := t.overflow.Load()
-		if s == nil || !s.suits(a.limit) {
+		if s == nil || !s.Suits(a.limit) {
 			s = t.widen(a.limit, a.now)
 		}
-		if saved > 0 && s.charge(a.limit, key, a.now, saved, true) {
+		if saved > 0 && s.Charge(a.limit, key, a.now, saved, true) {
 			saved = 0
 		}
-		if d, ok := s.take(a, key); ok {
-			return Taken{Decision: d, At: a.now, Overflow: true, sketch: s.number}
+		if d, ok := s.Take(a.limit, key, a.now, a.n, a.want); ok {
+			return Taken{Decision: d, At: a.now, Overflow: true, sketch: s.Number()}
 		}
 	}
 }
@@ -57,34 +58,18 @@ func (t *Table[S]) savedOf(sh *shard[S], l algorithms.Limit, key Key, raw []byte
 // widen returns a sketch that suits l and has as many cells as max_keys asks for: the one that is
 // there, or a new one. What is counted in the one before it goes on counting. It is made once,
 // however many requests need it at once: it is large.
-func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch {
+func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch.Sketch {
 	t.widening.Lock()
 	defer t.widening.Unlock()
-	s := t.overflow.Load()
-	width := widthFor(t.maxKeys.Load())
-	if s != nil && s.suits(l) && s.width() >= width {
+	s, width := t.overflow.Load(), sketch.WidthFor(t.maxKeys.Load())
+	if s != nil && s.Suits(l) && s.Width() >= width {
 		return s
 	}
-	window := windowOf(l)
-	before := s
-	if s != nil && s.last.Load() == retired {
-		before = nil
-	}
-	if before != nil {
-		window, width = s.window, max(width, s.width()) // the numbers of its epochs hold on
-	}
-	limit := limitIn(l, window)
+	configured := l
 	if b := t.background.Load(); b != nil {
-		limit = max(limit, limitIn(b.limit, window))
+		configured = b.limit
 	}
-	next := newSketch(width, limit, window)
-	t.sketches++
-	next.number, next.born = t.sketches, now/int64(window)
-	next.last.Store(next.born)
-	if before != nil {
-		next.before.Store(before)
-		next.used.Store(before.used.Load())
-	}
+	next := s.Next(width, now, l, configured)
 	t.overflow.Store(next)
 	return next
 }
@@ -108,12 +93,7 @@ func (t *Table[S]) crowded() bool { return t.keys.Load()*8 >= t.maxKeys.Load()*7
 // release gives a sketch back in which nothing counts any more. One that was only prepared stays as
 // long as the table is nearly full.
 func (t *Table[S]) release(now int64) {
-	s := t.overflow.Load()
-	if s == nil {
-		return
-	}
-	s.forgetBefore(now)
-	if (s.used.Load() || !t.crowded()) && s.retire(now) {
+	if s := t.overflow.Load(); s != nil && s.Expire(now, s.Used() || !t.crowded()) {
 		t.overflow.CompareAndSwap(s, nil)
 	}
 }
@@ -121,16 +101,11 @@ func (t *Table[S]) release(now int64) {
 // Overflowing reports whether keys share the sketch, or did until a short time ago.
 func (t *Table[S]) Overflowing() bool {
 	s := t.overflow.Load()
-	return s != nil && s.used.Load()
+	return s != nil && s.Used()
 }
 
 // OverflowBytes is the memory of the sketch, 0 where there is none.
-func (t *Table[S]) OverflowBytes() (sum int64) {
-	for s := t.overflow.Load(); s != nil; s = s.before.Load() {
-		sum += s.bytes()
-	}
-	return sum
-}
+func (t *Table[S]) OverflowBytes() int64 { return t.overflow.Load().Bytes() }
 
 // spilled is what a key that has a slot spent in the sketch before it had one, as far as it still
 // counts: it is held against the key like what other nodes have spent unseen, and never becomes
@@ -140,7 +115,7 @@ func (t *Table[S]) spilled(sh *shard[S], l algorithms.Limit, i uint32, now int64
 	if s == nil || sh.marks == nil || !sh.marks.has(i, s, now) {
 		return 0
 	}
-	units := s.spent(sh.place(i).key, now)
+	units := s.Spent(sh.place(i).key, now)
 	if units == 0 {
 		sh.marks.remove(i)
 	}
@@ -149,7 +124,7 @@ func (t *Table[S]) spilled(sh *shard[S], l algorithms.Limit, i uint32, now int64
 
 // excess is what a sketch admits at once beyond the size of a bucket. As long as a key spends no
 // more than both admit together, a counter of its own doesn't hold it against the key.
-func excess(s *sketch, l algorithms.Limit) int64 { return max(0, limitIn(l, s.window)-l.Size) }
+func excess(s *sketch.Sketch, l algorithms.Limit) int64 { return max(0, s.Limit(l)-l.Size) }
 
 // takeSpilled decides for a key that has spilled units in the sketch, and works out how long they
 // keep it waiting. a.now is in the table's time.
@@ -172,18 +147,18 @@ func (t *Table[S]) takeSpilled(b *Background, e entry[S], a *ask, spilled int64)
 	}
 	caller := a.now - t.clock().ns()
 	if d.Estimated {
-		fades := s.until(e.key, caller, max(0, known.Remaining-a.n)+excess(s, a.limit))
+		fades := s.Until(e.key, caller, max(0, known.Remaining-a.n)+excess(s, a.limit))
 		if !others || d.Retry < fades {
 			d.Retry = fades
 		}
 	}
 	if a.want&algorithms.WantNext != 0 {
-		if next := s.until(e.key, caller, max(0, s.spent(e.key, caller)-1)); next > 0 && (d.Next == 0 || next < d.Next) {
+		if next := s.Until(e.key, caller, max(0, s.Spent(e.key, caller)-1)); next > 0 && (d.Next == 0 || next < d.Next) {
 			d.Next = next
 		}
 	}
 	if a.want&algorithms.WantReset != 0 {
-		d.Reset = max(d.Reset, s.until(e.key, caller, 0))
+		d.Reset = max(d.Reset, s.Until(e.key, caller, 0))
 	}
 	return d
 }
@@ -197,10 +172,10 @@ type marks struct {
 }
 
 // roll brings the marks to the epoch of now in a sketch.
-func (m *marks) roll(s *sketch, now int64) {
-	epoch := s.at(now)
-	if m.window != s.window {
-		m.window, m.epoch, m.bits = s.window, epoch, [2][]uint32{}
+func (m *marks) roll(s *sketch.Sketch, now int64) {
+	epoch := s.Epoch(now)
+	if m.window != s.Window() {
+		m.window, m.epoch, m.bits = s.Window(), epoch, [2][]uint32{}
 	}
 	switch ahead := epoch - m.epoch; {
 	case ahead <= 0:
@@ -212,7 +187,7 @@ func (m *marks) roll(s *sketch, now int64) {
 	m.epoch = max(m.epoch, epoch)
 }
 
-func (m *marks) has(i uint32, s *sketch, now int64) bool {
+func (m *marks) has(i uint32, s *sketch.Sketch, now int64) bool {
 	if m.bits[0] == nil && m.bits[1] == nil {
 		return false
 	}
@@ -225,7 +200,7 @@ func (m *marks) at(age int, i uint32) bool {
 	return c < len(m.bits[age]) && m.bits[age][c]>>(i%chunkSize)&1 != 0
 }
 
-func (m *marks) add(i uint32, s *sketch, now int64) {
+func (m *marks) add(i uint32, s *sketch.Sketch, now int64) {
 	m.roll(s, now)
 	m.set(0, i)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
 // A crowded table has one key that keeps its place, and others that find one or don't, as max_keys
@@ -299,7 +300,7 @@ func TestGivingBackFindsTheSketch(t *testing.T) {
 // over.
 func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 	for _, keys := range []int64{1, 40_000, 1_000_000, 1_000_000_000} {
-		if got := rows * 8 * widthFor(keys); got > 32<<20 {
+		if got := sketch.New(sketch.WidthFor(keys), 1, time.Minute).Bytes(); got > 32<<20 {
 			t.Errorf("max_keys %d: the sketch takes %d bytes, want at most 32 MiB", keys, got)
 		}
 	}
@@ -406,13 +407,13 @@ func TestFewNewcomersAreDenied(t *testing.T) {
 func newcomersDenied(maxKeys int, limit int64) float64 {
 	const windows = 3
 	alg := sliding(limit, time.Minute)
-	s := newSketch(int64(maxKeys)*maxWidth/1_000_000, limit, time.Minute)
+	s := sketch.New(int64(maxKeys)*sketch.MaxWidth/1_000_000, limit, time.Minute)
 	keys, denied, asked := windows*10*maxKeys, 0, 0
 	start := t0 - t0%int64(time.Minute)
 	for i := range keys {
 		now := start + int64(float64(i)/float64(10*maxKeys)*float64(time.Minute))
 		b := raw(i)
-		d, _ := s.take(&ask{limit: alg.Compile(), now: now, n: 1}, KeyOf(b))
+		d, _ := s.Take(alg.Compile(), KeyOf(b), now, 1, 0)
 		if i >= 10*maxKeys {
 			asked++
 			if !d.Allowed {

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
 const (
@@ -35,7 +36,7 @@ type Table[S any] struct {
 	background atomic.Pointer[Background]
 	// offset is added to the clock of callers; it is an offset.
 	offset   atomic.Int64
-	overflow atomic.Pointer[sketch]
+	overflow atomic.Pointer[sketch.Sketch]
 	lost     atomic.Uint64
 	maxKeys  atomic.Int64
 	_        [8]byte
@@ -44,7 +45,6 @@ type Table[S any] struct {
 
 	keys       atomic.Int64
 	widening   sync.Mutex // held to make a sketch
-	sketches   uint32     // that were made; guarded by widening
 	preparing  atomic.Bool
 	overflowed atomic.Int64
 
@@ -111,10 +111,10 @@ func New[S any](machine algorithms.Machine[S], maxKeys int) *Table[S] {
 // exchanged sends what it holds.
 func (t *Table[S]) Configure(b Background, maxKeys int) {
 	old := t.background.Swap(b.compile())
-	wider := widthFor(int64(maxKeys)) > widthFor(t.maxKeys.Swap(int64(maxKeys)))
+	wider := sketch.WidthFor(int64(maxKeys)) > sketch.WidthFor(t.maxKeys.Swap(int64(maxKeys)))
 	if s := t.overflow.Load(); s != nil && wider {
-		if last := s.last.Load(); last != retired {
-			t.widen(b.limit, last*int64(s.window))
+		if last, ok := s.Last(); ok {
+			t.widen(b.limit, last)
 		}
 	}
 	if b.isShared() && (!old.isShared() || old.Charges != b.Charges) {
@@ -188,7 +188,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 // Refund gives back n units of an allowed Take.
 func (t *Table[S]) Refund(l algorithms.Limit, key Key, taken Taken, n int64) {
 	if taken.Overflow {
-		t.overflow.Load().give(taken.sketch, key, taken.At, n)
+		t.overflow.Load().Give(taken.sketch, key, taken.At, n)
 		return
 	}
 	t.amend(l, key, taken, func(s *S, at int64) { t.machine.Refund(s, l, at, n) })
@@ -200,7 +200,7 @@ func (t *Table[S]) Penalize(l algorithms.Limit, key Key, taken Taken, n int64) {
 		t.amend(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
 	} else if s := t.overflow.Load(); s != nil {
 		_, windows := any((*S)(nil)).(*algorithms.WindowState)
-		s.charge(l, key, taken.At, n, !windows)
+		s.Charge(l, key, taken.At, n, !windows)
 	}
 }
 
@@ -297,7 +297,7 @@ func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, 
 	}
 	t.restore(&e.state, l, o.in(now), id)
 	sh.index.add(key, i)
-	if s := t.overflow.Load(); s != nil && s.used.Load() && s.spent(key, now) > 0 {
+	if s := t.overflow.Load(); s != nil && s.Used() && s.Spent(key, now) > 0 {
 		if sh.marks == nil {
 			sh.marks = new(marks)
 		}
