@@ -145,52 +145,6 @@ func (l *Ledger) push(live int) {
 	l.kept, l.final = l.kept<<1, l.final<<1
 }
 
-// Shift brings the ledger to a clock that has taken a step and says epoch now: what is held is
-// renumbered by a number of epochs, which is the same on all nodes, and what is then still in an
-// epoch to come is put into the current one.
-func (l *Ledger) Shift(by, epoch int64) {
-	l.Move(by)
-	switch ahead := l.Epoch - epoch; {
-	case ahead == 1:
-		l.unroll()
-	case ahead > 1:
-		l.Move(-ahead)
-	}
-}
-
-// unroll undoes the beginning of the current epoch: the clock has stepped back over its edge. What
-// was counted in it is part of the one before, on every node.
-func (l *Ledger) unroll() {
-	prev := l.Prev
-	prev.Own, prev.Elsewhere = addSat(prev.Own, l.Cur.Own), addSat(prev.Elsewhere, l.Cur.Elsewhere)
-	l.Cur, l.Prev = prev, l.older.pop()
-	l.kept, l.final = l.kept>>1|l.kept&1, 0
-	l.Epoch--
-	l.undo(1)
-}
-
-// Move renumbers all that is held by a number of epochs. Under its new number none of it is known
-// to the store.
-func (l *Ledger) Move(by int64) {
-	if by == 0 {
-		return
-	}
-	l.Epoch = addSat(l.Epoch, by)
-	l.final = 0
-	l.unconfirm()
-	l.undo(-by)
-}
-
-// mostUndone bounds Undone. Of epochs that are further ahead the store's hashes have a chance to
-// end before they come.
-const mostUndone = 8
-
-// undo notes that so many epochs lie ahead again, and that all must be sent anew.
-func (l *Ledger) undo(epochs int64) {
-	l.Undone = uint8(min(max(0, int64(l.Undone)+max(epochs, -mostUndone)), mostUndone))
-	l.Redo |= Moved
-}
-
 // Forget notes that the store is another one, which has confirmed nothing. What is known of the
 // others stays for their epochs.
 func (l *Ledger) Forget() {
@@ -373,19 +327,4 @@ func (o *older) push(c Count) {
 		copy((*o.wide)[1:], *o.wide)
 	}
 	o.put(0, c)
-}
-
-// pop takes the newest out, and the oldest is one that nothing is known of.
-func (o *older) pop() (c Count) {
-	n := o.len()
-	if n == 0 {
-		return Count{}
-	}
-	c = o.at(0)
-	copy(o.packed, o.packed[1:])
-	if o.wide != nil {
-		copy(*o.wide, (*o.wide)[1:])
-	}
-	o.put(n-1, Count{})
-	return c
 }

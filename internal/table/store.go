@@ -146,11 +146,15 @@ type Taken struct {
 // the bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial
 // that is Retry in any case.
 func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, want algorithms.Want) (taken Taken) {
-	sh, i, ok := t.lockOrEnter(l, key, raw, now)
+	sh := t.shard(key)
+	sh.mu.Lock()
+	i, ok := sh.find(key)
 	if !ok {
-		taken = t.takeOverflow(sh, &ask{limit: l, now: now, n: n, want: want}, key, raw)
-		sh.mu.Unlock()
-		return taken
+		if i, ok = t.enter(sh, l, key, raw, now); !ok {
+			taken = t.takeOverflow(sh, &ask{limit: l, now: now, n: n, want: want}, key, raw)
+			sh.mu.Unlock()
+			return taken
+		}
 	}
 	e, pending := entry[S]{place: sh.place(i)}, int64(0)
 	taken.offset = t.clock()
