@@ -34,7 +34,7 @@ func (t *Table[S]) chargeable(b *Background) algorithms.Chargeable[S] {
 	return c
 }
 
-// Charges takes out up to most of the charges that are due.
+// Charges takes out up to most of the outgoing charges.
 func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
 	b := t.background.Load()
 	m := t.chargeable(b)
@@ -52,18 +52,18 @@ func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
 	return dst
 }
 
-// charge takes out what is to be charged for one key. The key is no longer touched.
+// charge takes out what is to be charged for one key. The key is no longer dirty.
 func charge[S any](
 	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o offset,
 ) (c Charge, ok bool) {
-	e.flags &^= touched | again
+	e.flags &^= dirty | confirm
 	c = Charge{Key: e.key, ID: e.id, offset: o}
 	c.Debt = m.Debt(&e.state, l, now, MaxCharged)
 	if c.IsZero() {
 		return Charge{}, false
 	}
 	m.Prepare(&e.state, l)
-	e.flags |= flying
+	e.flags |= inFlight
 	return c, true
 }
 
@@ -74,7 +74,7 @@ func (t *Table[S]) Owes(key Key) bool {
 	}
 	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
-	return ok && sh.at(i).exchange != nil && sh.at(i).flags&(touched|flying) != 0
+	return ok && sh.at(i).syncState != nil && sh.at(i).flags&(dirty|inFlight) != 0
 }
 
 // ChargeOf takes out the charge of one key, before its turn. ok is false where there is none, or
@@ -91,7 +91,7 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 		return Charge{}, false
 	}
 	e, at, o := t.current(sh, b.limit, i, now)
-	if e.flags&flying != 0 || e.flags&touched == 0 {
+	if e.flags&inFlight != 0 || e.flags&dirty == 0 {
 		return Charge{}, false
 	}
 	return charge(e, m, b.limit, at, o)
@@ -119,19 +119,19 @@ func (t *Table[S]) Charged(
 		refund.Debt = m.Import(&e.state, b.limit, now, told, &sent)
 		e.at = max(e.at, toldAt(told))
 		if c.More {
-			list(&sh.due, touched, i, e.exchange)
+			list(&sh.outgoing, dirty, i, e.syncState)
 		}
 		if owed = !refund.IsZero(); owed {
-			e.flags |= flying
+			e.flags |= inFlight
 		}
 	})
 	return refund, owed
 }
 
-// Uncharged gives a charge back that the store has not counted. Its key stays touched.
+// Uncharged gives a charge back that the store has not counted. Its key stays dirty.
 func (t *Table[S]) Uncharged(now int64, c Charge) {
 	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, _ int64, _ offset) {
-		sh.touch(i, e)
+		sh.markDirty(i, e)
 	})
 }
 
@@ -147,10 +147,10 @@ func (t *Table[S]) arrived(
 		return
 	}
 	e, at, o := t.current(sh, b.limit, i, now)
-	if e.flags&flying == 0 {
+	if e.flags&inFlight == 0 {
 		return
 	}
-	e.flags &^= flying | moved
+	e.flags &^= inFlight | outdated
 	f(sh, e, i, at, o)
 }
 
@@ -159,7 +159,7 @@ func learnCharged[S any](
 	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, told []algorithms.Report,
 ) {
 	at := toldAt(told)
-	if e.flags&flying != 0 || at != 0 && at < e.at && e.at-at < overtaken {
+	if e.flags&inFlight != 0 || at != 0 && at < e.at && e.at-at < overtaken {
 		return
 	}
 	m.Import(&e.state, l, now, told, nil)

@@ -10,9 +10,10 @@ import (
 // goes by the table's clock, and callers' instants are brought to it by an offset's in.
 //
 // When the clock steps, every instant and epoch that is stored has to move with it, under the lock
-// of its shard. So a key follows when a request comes for it, and all of them soon after. Which
-// have is told by a parity: the offset has that of the number of steps there were, and the flag odd
-// of an entry that of those that it has followed. A step begins when all have followed the last.
+// of its shard. So a step is applied to a key when a request comes for it, and to all of them soon
+// after. A parity tells which have had theirs: the offset has that of the number of steps there
+// were, and stepParity of an entry that of those that were applied to it. A step begins when the
+// last has been applied to all.
 
 // An offset is what a table adds to its callers' clock, in nanoseconds. As it is one word, one look
 // tells it together with the parity:
@@ -28,7 +29,7 @@ func (o offset) ns() int64 { return int64(o) &^ 1 }
 func (o offset) in(now int64) int64 { return now + o.ns() }
 
 // parity is that of the number of steps, as flags have it.
-func (o offset) parity() uint8 { return uint8(o&1) * odd }
+func (o offset) parity() uint8 { return uint8(o&1) * stepParity }
 
 // since is how far the clock has stepped since then was the offset.
 func (o offset) since(then offset) int64 {
@@ -77,7 +78,7 @@ func (t *Table[S]) SetOffset(now int64, ahead time.Duration, shift bool) {
 		t.offset.Store(next | int64(old)&1)
 		return
 	}
-	// From here on each key says which steps it has followed.
+	// From here on each key says which steps it has had.
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.shared(sh, i) })
 	t.stepped.Store(now)
 	t.step.Store(next - old.ns())
@@ -97,30 +98,32 @@ func (t *Table[S]) current(
 ) (e entry[S], at int64, o offset) {
 	o = t.clock()
 	at = o.in(now)
-	return t.follow(sh, l, i, at, o), at, o
+	return t.applyStep(sh, l, i, at, o), at, o
 }
 
-// follow is shared for what goes by the clock: a state that has not followed its last step does so
-// first. now is in the table's time, o ahead of the caller's.
-func (t *Table[S]) follow(sh *shard[S], l algorithms.Limit, i uint32, now int64, o offset) entry[S] {
+// applyStep is shared for what goes by the clock: the last step is applied to a state that has not
+// had it. now is in the table's time, o ahead of the caller's.
+func (t *Table[S]) applyStep(sh *shard[S], l algorithms.Limit, i uint32, now int64, o offset) entry[S] {
 	e := t.shared(sh, i)
-	if e.flags&odd == o.parity() {
+	if e.flags&stepParity == o.parity() {
 		return e
 	}
-	e.flags ^= odd
+	e.flags ^= stepParity
 	step := t.step.Load()
 	t.machine.Shift(&e.state, l, now, time.Duration(step))
 	if e.at != 0 {
 		e.at += step
 	}
 	if t.machine.Ledger(&e.state).Redo&algorithms.Moved != 0 {
-		if e.flags&flying != 0 {
-			e.flags |= moved
+		if e.flags&inFlight != 0 {
+			e.flags |= outdated
 		}
-		sh.touch(i, e)
+		sh.markDirty(i, e)
 	}
 	return e
 }
 
-// follows reports whether a state goes by the clock after its last step.
-func (e entry[S]) follows(o offset) bool { return e.exchange == nil || e.flags&odd == o.parity() }
+// isCurrent reports whether a state goes by the clock after its last step.
+func (e entry[S]) isCurrent(o offset) bool {
+	return e.syncState == nil || e.flags&stepParity == o.parity()
+}

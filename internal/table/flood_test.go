@@ -14,7 +14,8 @@ import (
 
 var figures = flag.Bool("figures", false, "print the figures of docs/security.md, with a million keys")
 
-// A flood is a table with its known clients, and an attacker who comes with nine new keys for each of them.
+// A flood is a table with its known clients, and an attacker who comes with nine new keys for each
+// of them.
 type flood struct {
 	maxKeys int
 	alg     algorithms.Params
@@ -25,7 +26,7 @@ type flood struct {
 
 // flooded is what a flood ends in.
 type flooded struct {
-	full, after int64 // bytes: with all places and the sketch taken, and after the attack
+	full, after int64 // bytes: with all slots and the sketch taken, and after the attack
 	bound       int64 // bytes: what the documents say of so many keys and their sketch
 	kept        bool  // all known clients have what they had left, no more and no less
 	attackers   float64
@@ -58,7 +59,8 @@ func (f *flood) take(id uint64, n int64) (admitted int64) {
 	return admitted
 }
 
-// newcomers come with a new key each and ask for n requests. It returns which part of their requests is admitted.
+// newcomers come with a new key each and ask for n requests. It returns which part of their
+// requests is admitted.
 func (f *flood) newcomers(count int, n int64) float64 {
 	admitted := int64(0)
 	for range count {
@@ -68,7 +70,8 @@ func (f *flood) newcomers(count int, n int64) float64 {
 	return float64(admitted) / float64(int64(count)*n)
 }
 
-// run floods for a number of windows. In each, every attacker's key asks for n requests and is never used again.
+// run floods for a number of windows. In each, every attacker's key asks for n requests and is
+// never used again.
 func (f *flood) run(windows int, n int64) (result flooded) {
 	empty := heapInUse() - f.table.OverflowBytes()
 	spent := min(3, (f.alg.Limit+1)/2)
@@ -107,8 +110,8 @@ func heapInUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// An attacker who comes with a new key for each request, ten times as many as the table has room for, neither frees himself or anybody else, nor
-// fills the memory, nor locks newcomers out.
+// An attacker who comes with a new key for each request, ten times as many as the table has room
+// for, neither frees himself or anybody else, nor fills the memory, nor locks newcomers out.
 func TestRotatedKeys(t *testing.T) {
 	for _, limit := range []int64{1, 2, 10, 300} {
 		f := newFlood(8_000, limit, 8*8_000).run(1, 1)

@@ -1,7 +1,7 @@
 package table
 
-// An index finds the place of a key in its shard: open addressing with a word a place, which is its
-// tag, the low half of the key's first half, and above which place, plus one. A look-up reads one
+// An index finds the slot of a key in its shard: open addressing with a word a slot, which is its
+// tag, the low half of the key's first half, and above which slot, plus one. A look-up reads one
 // cache line where a Go map reads three; its owner locks.
 type index struct {
 	words []uint64 // a power of two of them, at most seven eighths used
@@ -10,13 +10,13 @@ type index struct {
 
 func tagOf(key Key) uint32 { return uint32(key[0]) }
 
-func wordOf(key Key, place uint32) uint64 { return uint64(place+1)<<32 | uint64(tagOf(key)) }
+func wordOf(key Key, slot uint32) uint64 { return uint64(slot+1)<<32 | uint64(tagOf(key)) }
 
 func (x *index) home(word uint64) uint32 { return uint32(word) & uint32(len(x.words)-1) }
 
-// seek returns the first place from a position on whose key may be the one, and the position after
+// seek returns the first slot from a position on whose key may be the one, and the position after
 // it. A search begins at the position tag, and ends where ok is false.
-func (x *index) seek(tag, from uint32) (place, next uint32, ok bool) {
+func (x *index) seek(tag, from uint32) (slot, next uint32, ok bool) {
 	mask := uint32(len(x.words) - 1)
 	for at := from; x.n > 0; at++ {
 		word := x.words[at&mask]
@@ -31,11 +31,11 @@ func (x *index) seek(tag, from uint32) (place, next uint32, ok bool) {
 }
 
 // add enters a key that is not there.
-func (x *index) add(key Key, place uint32) {
+func (x *index) add(key Key, slot uint32) {
 	if (x.n+1)*8 > len(x.words)*7 {
 		x.lay(max(8, 2*len(x.words)))
 	}
-	x.put(wordOf(key, place))
+	x.put(wordOf(key, slot))
 	x.n++
 }
 
@@ -74,9 +74,9 @@ func (x *index) put(word uint64) {
 
 // remove takes a key that is there out, and closes the gap: no word may stand behind an empty one
 // that begins its search.
-func (x *index) remove(key Key, place uint32) {
+func (x *index) remove(key Key, slot uint32) {
 	mask := uint32(len(x.words) - 1)
-	gap := x.at(wordOf(key, place))
+	gap := x.at(wordOf(key, slot))
 	for at := (gap + 1) & mask; x.words[at] != 0; at = (at + 1) & mask {
 		if (at-x.home(x.words[at]))&mask >= (at-gap)&mask {
 			x.words[gap] = x.words[at]
@@ -87,7 +87,7 @@ func (x *index) remove(key Key, place uint32) {
 	x.n--
 }
 
-// rename gives a key that is there another place.
+// rename gives a key that is there another slot.
 func (x *index) rename(key Key, from, to uint32) { x.words[x.at(wordOf(key, from))] = wordOf(key, to) }
 
 // at returns where a word that is there stands.

@@ -115,7 +115,7 @@ func (t *Table[S]) spilled(sh *shard[S], l algorithms.Limit, i uint32, now int64
 	if s == nil || sh.marks == nil || !sh.marks.has(i, s, now) {
 		return 0
 	}
-	units := s.Spent(sh.place(i).key, now)
+	units := s.Spent(sh.slot(i).key, now)
 	if units == 0 {
 		sh.marks.remove(i)
 	}
@@ -139,7 +139,7 @@ func (t *Table[S]) takeSpilled(b *Background, e entry[S], a *ask, spilled int64)
 	}
 	d.Waits = t.machine.Waits(&e.state, a.limit, a.now, a.n, a.pending+spilled, a.want)
 	if d.Estimated && others {
-		d.Retry = b.retryOfEstimate(e.exchange, a.now, d.Retry)
+		d.Retry = b.retryOfEstimate(e.syncState, a.now, d.Retry)
 	}
 	s := t.overflow.Load()
 	if s == nil {
@@ -163,12 +163,12 @@ func (t *Table[S]) takeSpilled(b *Background, e entry[S], a *ask, spilled int64)
 	return d
 }
 
-// marks name the places of keys that got them while the sketch counted something of theirs. What
+// marks name the slots of keys that got them while the sketch counted something of theirs. What
 // they spent there has faded when the epoch after that of the mark is over.
 type marks struct {
 	window time.Duration
 	epoch  int64
-	bits   [2][]uint32 // of chunks: places marked in the epoch, and in the one before
+	bits   [2][]uint32 // of chunks: slots marked in the epoch, and in the one before
 }
 
 // roll brings the marks to the epoch of now in a sketch.
@@ -223,7 +223,7 @@ func (m *marks) remove(i uint32) {
 	}
 }
 
-// move gives a key's marks to the place that it moves to.
+// move gives a key's marks to the slot that it moves to.
 func (m *marks) move(from, to uint32) {
 	if m == nil {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
-// A crowded table has one key that keeps its place, and others that find one or don't, as max_keys
+// A crowded table has one key that keeps its slot, and others that find one or don't, as max_keys
 // is.
 type crowded[S any] struct {
 	*Table[S]
@@ -338,7 +338,7 @@ func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 	}
 }
 
-// As long as keys come that find no place, the sketch stays, and none of them gets its limit twice
+// As long as keys come that find no slot, the sketch stays, and none of them gets its limit twice
 // in a window.
 func TestASketchInUseIsNotGivenBack(t *testing.T) {
 	c := newCrowded[algorithms.WindowState](fixed(10, time.Minute), 0)
@@ -355,7 +355,7 @@ func TestASketchInUseIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// What an earlier process saved of a key counts where the key finds no place now.
+// What an earlier process saved of a key counts where the key finds no slot now.
 func TestWhatWasSavedCountsInTheSketch(t *testing.T) {
 	eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg algorithms.Params) {
 		withState(alg,

@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// pause is the least time between two early exchanges of one key.
+	// pause is the least time between two early syncs of one key.
 	pause = 5 * time.Millisecond
-	// share of what a key has left, by the estimate, that may be unsent before it is exchanged
+	// share of what a key has left, by the estimate, that may be unsent before it is synced
 	// early: 1/share.
 	share = 8
 	// grain is the part of a limit, 1/grain, below which what all nodes have unsent, by the
-	// estimate, is worth no early exchange. Without it a client at its limit would cause one for
+	// estimate, is worth no early sync. Without it a client at its limit would cause one for
 	// each request that is admitted.
 	grain = 64
-	// refresh is how often in an interval a key at its limit may be exchanged only to hear what the
+	// refresh is how often in an interval a key at its limit may be synced only to hear what the
 	// others did.
 	refresh = 8
 	// memory is how many attempts on this node the estimate of its share goes by at least, where
-	// there were so many: what is older counts half as much with each exchange. With fewer, chance
+	// there were so many: what is older counts half as much with each sync. With fewer, chance
 	// makes a node that sees little of a client take its share for a fraction of what it is.
 	memory = 32
 	// maxScale bounds the estimate of how much more than this node all nodes take in.
@@ -33,9 +33,9 @@ const (
 type Background struct {
 	// Params are the limit's.
 	Params algorithms.Params
-	// Rate is the time between exchanges, 0 where the table is not exchanged.
+	// Rate is the time between syncs, 0 where the table is not synced.
 	Rate time.Duration
-	// Early exchanges keys before their turn when they are new or near their limit.
+	// Early syncs keys before their turn when they are new or near their limit.
 	Early bool
 	// Lagging says that what others push is on average half an interval old when it is pulled, and
 	// that an estimate should count for it. Buckets drain in that time and don't need it.
@@ -52,7 +52,7 @@ type Background struct {
 	drain float64
 	// size is what a key that was never seen may spend at once.
 	size float64
-	// refresh is the least time between two early exchanges of a key that only ask.
+	// refresh is the least time between two early syncs of a key that only ask.
 	refresh int64
 }
 
@@ -71,8 +71,8 @@ func (b *Background) compile() *Background {
 	return b
 }
 
-// exchange is what an entry knows of its exchanges, beside the ledger in its state.
-type exchange struct {
+// syncState is what an entry knows of its syncs, beside the ledger in its state.
+type syncState struct {
 	at    int64   // of the last reply, 0 never
 	scale float32 // K: attempts on all nodes for each one here, lately; 0 unknown
 	half  uint32  // admitted here in half of the interval before the last reply
@@ -80,7 +80,7 @@ type exchange struct {
 	attempts     uint32 // Ledger.Attempts that the store has
 	all          uint32 // attempts on all nodes in this epoch, as of the last reply
 	pastAttempts uint32 // attempts here and
-	pastAll      uint32 // on all nodes in the exchanges before, the older ones less and less
+	pastAll      uint32 // on all nodes in the syncs before, the older ones less and less
 	flags        uint8
 }
 
@@ -131,7 +131,7 @@ type Answer struct {
 func (t *Table[S]) observe(
 	sh *shard[S], b *Background, l algorithms.Limit, i uint32, now int64, o offset,
 ) (e entry[S], pending int64) {
-	e = t.follow(sh, l, i, now, o)
+	e = t.applyStep(sh, l, i, now, o)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
 	if e.at != 0 && now-e.at > int64(3*b.Rate+time.Second) {
@@ -140,31 +140,31 @@ func (t *Table[S]) observe(
 	return e, t.pending(e, ledger, l.History)
 }
 
-// record notes that a key was touched, by a request for n units of which its counter said d. It
+// record notes that a key is dirty after a request for n units of which its counter said d. It
 // reports whether the replicator should be woken.
 func (t *Table[S]) record(
-	sh *shard[S], b *Background, e entry[S], i uint32, d *Taken, live int, n int64,
+	sh *shard[S], b *Background, e entry[S], i uint32, d *Taken, history int, n int64,
 ) (wake bool) {
 	l := t.machine.Ledger(&e.state)
 	l.Attempts = satAdd32(l.Attempts, n)
-	e.flags &^= again
-	sh.touch(i, e)
-	if !b.Early || e.flags&(hurried|flying|failed) != 0 ||
-		!b.pressing(e.exchange, l, live, d.Remaining, d.At) && (len(sh.hurried) > 0 || !b.stale(e.exchange, d.Remaining, d.At)) {
+	e.flags &^= confirm
+	sh.markDirty(i, e)
+	if !b.Early || e.flags&(urgent|inFlight|failed) != 0 ||
+		!b.needsEarlySync(e.syncState, l, history, d.Remaining, d.At) && (len(sh.urgent) > 0 || !b.needsRefresh(e.syncState, d.Remaining, d.At)) {
 		return false
 	}
-	return t.hurry(sh, i, e)
+	return t.markUrgent(sh, i, e)
 }
 
 // retryOfEstimate is when to try again where only an estimate stands in the way: the next sync may
 // tell that others spent less.
-func (b *Background) retryOfEstimate(e *exchange, now int64, retry time.Duration) time.Duration {
+func (b *Background) retryOfEstimate(e *syncState, now int64, retry time.Duration) time.Duration {
 	return max(time.Second, min(retry, b.Rate-time.Duration(now-e.at)))
 }
 
-// pressing says whether a key should not wait for its turn: nobody has told of it lately, or what
-// is unsent is much of what is left.
-func (b *Background) pressing(e *exchange, l *algorithms.Ledger, live int, remaining, now int64) bool {
+// needsEarlySync reports whether a key should not wait for its turn: nobody has told of it lately,
+// or what is unsent is much of what is left.
+func (b *Background) needsEarlySync(e *syncState, l *algorithms.Ledger, history int, remaining, now int64) bool {
 	if !l.Settled {
 		return true
 	}
@@ -172,33 +172,33 @@ func (b *Background) pressing(e *exchange, l *algorithms.Ledger, live int, remai
 		return false
 	}
 	if e.scale == 0 {
-		return true // the second exchange tells this node's share
+		return true // the second sync tells this node's share
 	}
-	if live > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
+	if history > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
 		return true // the first request of an epoch: others may want what came just before it
 	}
-	unseen := float64(l.Unsent(live)) * max(1, float64(e.scale))
+	unseen := float64(l.Unsent(history)) * max(1, float64(e.scale))
 	return unseen > 0 && unseen*share >= float64(remaining) && unseen*grain >= b.size
 }
 
-// stale says that a key is at its limit and so much may have flowed in since the last exchange that
-// others may have taken a grain of it. To ask is worth less than to tell: where other keys of the
-// shard wait to be told of, this one has to as well.
-func (b *Background) stale(e *exchange, remaining, now int64) bool {
+// needsRefresh reports whether a key is at its limit and so much may have flowed in since the last
+// sync that others may have taken a grain of it. To ask is worth less than to tell: where other
+// keys of the shard wait to be told of, this one has to as well.
+func (b *Background) needsRefresh(e *syncState, remaining, now int64) bool {
 	return e.scale > 1 && now-e.at >= b.refresh && float64(remaining)*grain <= b.size
 }
 
 // pending estimates what others have spent that this node can't see yet: for each unit of its own
 // that it has not sent, and each that it sent while theirs were in flight, as many more as its
 // share of the attempts makes likely.
-func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, live int) int64 {
+func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, history int) int64 {
 	if e.scale <= 1 || !l.Settled {
 		return 0
 	}
 	if lost := t.lost.Load(); lost != 0 && lost>>(e.id[0]&63)&1 != 0 {
 		return 0
 	}
-	return int64(math.Ceil((float64(e.scale) - 1) * (float64(l.Unsent(live)) + float64(e.half))))
+	return int64(math.Ceil((float64(e.scale) - 1) * (float64(l.Unsent(history)) + float64(e.half))))
 }
 
 // SetLost says of which shards the store can't be reached, a bit each: estimates for their keys
@@ -206,22 +206,22 @@ func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, live int) int64 {
 func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
 
 // Drain takes keys out, until there are about most messages, and appends these to dst: the keys
-// that are due, or the urgent ones. Each message must come back through Settle or Fail; until then
-// its key has no other. now is the caller's clock.
-func (t *Table[S]) Drain(now int64, most int, urgent bool, dst []Message) []Message {
+// that are due, or where early is set the urgent ones. Each message must come back through Settle
+// or Fail; until then its key has no other. now is the caller's clock.
+func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Message {
 	b := t.background.Load()
 	if !b.isShared() || b.Charges {
 		return dst
 	}
-	t.drain(b, now, most, urgent, func(e entry[S], now int64, _ offset) int {
-		if urgent && (e.flags&failed != 0 || e.at != 0 && now-e.at < int64(pause)) {
+	t.drain(b, now, most, early, func(e entry[S], now int64, _ offset) int {
+		if early && (e.flags&failed != 0 || e.at != 0 && now-e.at < int64(pause)) {
 			return 0 // it was answered since; what came after waits for its turn
 		}
 		had := len(dst)
-		dst = t.messages(b, e, now, urgent && e.at == 0, dst)
-		e.flags |= flying
-		if !urgent && e.flags&again != 0 {
-			e.flags = e.flags&^again | last
+		dst = t.messages(b, e, now, early && e.at == 0, dst)
+		e.flags |= inFlight
+		if !early && e.flags&confirm != 0 {
+			e.flags = e.flags&^confirm | confirming
 		}
 		return len(dst) - had
 	})
@@ -270,7 +270,7 @@ func (t *Table[S]) messages(b *Background, e entry[S], now int64, brief bool, ds
 }
 
 // fill adds what the messages of a key say of its bucket. No more counts as unsent than can still
-// stand there, and what flows out in two intervals: so much is usual between two exchanges. All
+// stand there, and what flows out in two intervals: so much is usual between two syncs. All
 // that a node has admitted that was cut off for long would lock everybody out when it comes back.
 func (t *Table[S]) fill(b *Background, e entry[S], l *algorithms.Ledger, now int64, messages []Message) {
 	m := &messages[0]
@@ -311,11 +311,11 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 		if ok {
 			e, at, _ := t.current(sh, b.limit, i, now)
 			forgot = t.settle(b, e, at, answers[:n], early, reports[:0]) || forgot
-			if e.flags&touched == 0 && (answers[0].Failed || e.flags&last == 0) {
-				e.flags |= again // others may have sent after this one asked
-				sh.touch(i, e)
+			if e.flags&dirty == 0 && (answers[0].Failed || e.flags&confirming == 0) {
+				e.flags |= confirm // others may have sent after this one asked
+				sh.markDirty(i, e)
 			}
-			e.flags &^= last
+			e.flags &^= confirming
 		}
 		sh.mu.Unlock()
 		answers = answers[n:]
@@ -324,10 +324,10 @@ func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
 }
 
 func (t *Table[S]) settle(b *Background, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
-	outdated := e.flags&moved != 0 || b.Charges
-	e.flags &^= flying | moved | failed
-	if outdated {
-		return false // its epochs have other numbers now, under which it is touched
+	ignore := e.flags&outdated != 0 || b.Charges
+	e.flags &^= inFlight | outdated | failed
+	if ignore {
+		return false // its epochs have other numbers now, under which it is dirty
 	}
 	t.machine.Advance(&e.state, b.limit, now)
 	l := t.machine.Ledger(&e.state)
@@ -376,10 +376,10 @@ func (t *Table[S]) settle(b *Background, e entry[S], now int64, answers []Answer
 	return forgot
 }
 
-// learnScale works out K from the attempts here and everywhere, in this exchange and those before.
+// learnScale works out K from the attempts here and everywhere, in this sync and those before.
 // Where there was none lately, what others did came over a longer time than what this node did, and
 // says nothing of its share.
-func (e *exchange) learnScale(a *Answer, lately bool) {
+func (e *syncState) learnScale(a *Answer, lately bool) {
 	mine, all := uint32(a.Attempts), satAdd32(0, a.SumAttempts)
 	if mine < e.attempts || all < e.all { // a new epoch
 		e.attempts, e.all = 0, 0
@@ -427,7 +427,7 @@ func (t *Table[S]) Learn(l algorithms.Limit, key Key, raw []byte, now int64, all
 	ledger.Settled = false
 }
 
-// Fail gives messages back that got no answer. Their keys stay touched.
+// Fail gives messages back that got no answer. Their keys stay dirty.
 func (t *Table[S]) Fail(messages []Message) {
 	for i := range messages {
 		key := messages[i].Key
@@ -437,14 +437,14 @@ func (t *Table[S]) Fail(messages []Message) {
 		sh, j, ok := t.lock(key)
 		if ok {
 			e := t.shared(sh, j)
-			e.flags &^= flying | last | moved
-			sh.touch(j, e)
+			e.flags &^= inFlight | confirming | outdated
+			sh.markDirty(j, e)
 		}
 		sh.mu.Unlock()
 	}
 }
 
-// Resend has all live totals sent again, at the pace of the exchanges: the store has forgotten, or
+// Resend has all live totals sent again, at the pace of the syncs: the store has forgotten, or
 // it is another one.
 func (t *Table[S]) Resend() {
 	if !t.background.Load().isShared() {
@@ -455,7 +455,7 @@ func (t *Table[S]) Resend() {
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
 		e := t.shared(sh, i)
 		t.machine.Ledger(&e.state).Redo |= algorithms.Forgotten
-		sh.touch(i, e)
+		sh.markDirty(i, e)
 	})
 }
 
@@ -472,8 +472,8 @@ func (t *Table[S]) Adopt() {
 		e := t.shared(sh, i)
 		l := t.machine.Ledger(&e.state)
 		l.Forget()
-		*e.exchange = exchange{flags: e.flags &^ (flying | moved | failed)}
-		sh.touch(i, e)
+		*e.syncState = syncState{flags: e.flags &^ (inFlight | outdated | failed)}
+		sh.markDirty(i, e)
 	})
 }
 
@@ -538,10 +538,10 @@ func satAdd32(a uint32, n int64) uint32 {
 	return uint32(min(int64(a)+min(n, math.MaxUint32), math.MaxUint32))
 }
 
-// shared is at for a place that is to be exchanged.
+// shared is at for a slot that is synced.
 func (t *Table[S]) shared(sh *shard[S], i uint32) entry[S] {
-	if x := &sh.traffic[i/chunkSize]; *x == nil {
-		*x = new([chunkSize]exchange)
+	if x := &sh.synced[i/chunkSize]; *x == nil {
+		*x = new([chunkSize]syncState)
 		for j := range *x {
 			(*x)[j].flags = t.clock().parity()
 		}

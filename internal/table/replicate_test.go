@@ -52,7 +52,8 @@ type node struct {
 	seq  int64
 }
 
-// newNode returns a node that makes no estimate of what it can't see, for tests of what it does see.
+// newNode returns a node that makes no estimate of what it can't see, for tests of what it does
+// see.
 func newNode(name string, alg algorithms.Params) *node {
 	n := &node{windows: New(window, 1000), name: name}
 	n.Configure(Background{Params: alg, Rate: time.Second, Early: true, Lagging: true}, 1000)
@@ -209,7 +210,7 @@ func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 		a.exchange(s, t0)
 		b.exchange(s, t0)
 	}
-	got := 0 // of the 75 that are left as a knows it: b's last 5 came after its last exchange
+	got := 0 // of the 75 that are left as a knows it: b's last 5 came after its last sync
 	var last Taken
 	for range 100 {
 		if last = take(a.windows, alg, 1, t0); last.Allowed {
@@ -226,8 +227,8 @@ func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 	admit(t, a, alg, t0, 100, 75-got)
 }
 
-// A denial by an estimate asks a client to wait for the next exchange, or until what is estimated would have left the limit, whichever is first; a
-// second at least.
+// A denial by an estimate asks a client to wait for the next sync, or until what is estimated would
+// have left the limit, whichever is first; a second at least.
 func TestRetryAfterOfAnEstimate(t *testing.T) {
 	const window, limit = 10 * time.Second, 100
 	for _, rate := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Minute} {
@@ -314,7 +315,8 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	}
 }
 
-// Until the other nodes have followed a step, they have not sent what they hold under its new number.
+// Until the other nodes have followed a step, they have not sent what they hold under its new
+// number.
 func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	alg := fixed(100, time.Minute)
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
@@ -338,7 +340,8 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	}
 }
 
-// A request that was taken before a step and is given back after it is found where the step has moved it.
+// A request that was taken before a step and is given back after it is found where the step has
+// moved it.
 func TestAReturnFollowsAStep(t *testing.T) {
 	log := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}
 	tab := New(algorithms.MachineOf[algorithms.LogState](algorithms.SlidingLog), 10)
@@ -366,7 +369,7 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 	}
 	a.Sweep(now)
 	a.SetOffset(now, time.Hour, true)
-	for key := 200; key < 400; key++ { // some get the place of one that has gone
+	for key := 200; key < 400; key++ { // some get the slot of one that has gone
 		take(a.windows, alg, key, now)
 		a.With(KeyOf(raw(key)), func(s *algorithms.WindowState) {
 			if l := window.Ledger(s); l.Redo != 0 || l.Undone != 0 {
@@ -416,12 +419,12 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 		}
 		a.Sweep(now)
 	}
-	places := 0
+	slots := 0
 	for s := range a.shards {
-		places += len(a.shards[s].chunks) * chunkSize
+		slots += len(a.shards[s].chunks) * chunkSize
 	}
-	if a.Keys() != 500 || places > 8*1024 {
-		t.Errorf("%d keys in %d places, want 500 in a few thousand", a.Keys(), places)
+	if a.Keys() != 500 || slots > 8*1024 {
+		t.Errorf("%d keys in %d places, want 500 in a few thousand", a.Keys(), slots)
 	}
 	a.Tick()
 	if m := a.Drain(now, 10_000, false, nil); len(m) != 500 {
@@ -451,7 +454,8 @@ func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 	}
 }
 
-// A node that only refuses hears what the others do, a few times in an interval, as room comes back.
+// A node that only refuses hears what the others do, a few times in an interval, as room comes
+// back.
 func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 	const rate = 800 * time.Millisecond
 	alg := sliding(18, rate)
@@ -477,7 +481,8 @@ func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 	}
 }
 
-// A request that waits, in a queue or for another zone, may be given back long after it was sent, and be the last of its key.
+// A request that waits, in a queue or for another zone, may be given back long after it was sent,
+// and be the last of its key.
 func TestWhatIsGivenBackLateIsSent(t *testing.T) {
 	s, a := newStore(), newNode("a", hour)
 	taken := take(a.windows, hour, 1, t0)
@@ -504,7 +509,8 @@ func (h hooked) Shift(s *algorithms.WindowState, l algorithms.Limit, now int64, 
 	h.shifted(s)
 }
 
-// Requests come, and are given back, while a step moves what is stored, key by key. Whole windows neither free nor lock out anyone.
+// Requests come, and are given back, while a step moves what is stored, key by key. Whole windows
+// neither free nor lock out anyone.
 func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 	const limit = 20
 	alg := fixed(limit, time.Hour)
@@ -531,7 +537,7 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 		last := a.shard(KeyOf(raw(99)))
 		ready := func(s *algorithms.WindowState) {
 			for i := range last.size {
-				if &last.place(i).state == s {
+				if &last.slot(i).state == s {
 					return // its lock is held
 				}
 			}

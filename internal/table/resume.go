@@ -173,14 +173,14 @@ func (t *Table[S]) restore(s *S, l algorithms.Limit, now int64, id ID) bool {
 // A scale is how a key that was never seen counts epochs now, and how fast its bucket drains.
 type scale struct {
 	epoch, now int64
-	live       int64
+	history    int64
 	span       int64
 	drains     float64 // requests per nanosecond
 }
 
 func scaleOf(l algorithms.Limit, span, now int64) scale {
 	return scale{
-		epoch: now / span, now: now, live: int64(l.History), span: span,
+		epoch: now / span, now: now, history: int64(l.History), span: span,
 		drains: float64(l.N) / float64(l.Window),
 	}
 }
@@ -212,7 +212,7 @@ func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 
 // matters says that a decision can still use a report.
 func (n scale) matters(r algorithms.Report) bool {
-	return r.Epoch >= n.epoch-n.live && r.Epoch <= n.epoch
+	return r.Epoch >= n.epoch-n.history && r.Epoch <= n.epoch
 }
 
 // prune drops the keys of an earlier Resume that have not come back in time: nothing they had spent

@@ -17,10 +17,10 @@ import (
 
 const (
 	shardCount = 64
-	// chunkSize is how many places are allocated together. 30 places of windows and the allocator's
+	// chunkSize is how many slots are allocated together. 30 slots of windows and the allocator's
 	// header fill one of its size classes; with 32 an eighth would be lost.
 	chunkSize = 30
-	// walk is how many places are gone through under a shard's lock before it is let go.
+	// walk is how many slots are gone through under a shard's lock before it is let go.
 	walk = 128
 )
 
@@ -54,7 +54,7 @@ type Table[S any] struct {
 	// clocked says that SetClock has been called.
 	clocked atomic.Bool
 
-	// urgent has a bit for each shard with keys that should not wait for the next exchange.
+	// urgent has a bit for each shard with keys that should not wait for the next sync.
 	urgent atomic.Uint64
 	// drained counts the shards that were drained.
 	drained atomic.Uint32
@@ -70,32 +70,32 @@ type shard[S any] struct {
 
 	mu     sync.Mutex
 	index  index
-	chunks []*[chunkSize]place[S]
+	chunks []*[chunkSize]slot[S]
 
-	size    uint32 // places used or in free
-	hand    uint32
-	traffic []*[chunkSize]exchange // as chunks; nil where no place has been exchanged
-	touched []uint32               // since the last tick
-	marks   *marks                 // nil where there are none
-	hurried []uint32
-	due     []uint32 // touched before the last tick, not sent yet
-	free    []uint32
+	size     uint32 // slots used or in free
+	hand     uint32
+	synced   []*[chunkSize]syncState // as chunks; nil where no slot has been synced
+	dirty    []uint32                // since the last tick
+	marks    *marks                  // nil where there are none
+	urgent   []uint32
+	outgoing []uint32 // dirty before the last tick, not sent yet
+	free     []uint32
 
 	_ [56]byte // to whole cache lines: the neighbour's lock is on another one
 }
 
-// place is what is kept of one key. The zero key is a place without one.
-type place[S any] struct {
+// slot is what is kept of one key. The zero key is a slot without one.
+type slot[S any] struct {
 	key   Key
 	state S
 	id    ID // last: requests don't read it
 }
 
-// entry is a place with what is known of its exchanges, which is nil in a table that is not
-// exchanged: there it costs no memory.
+// entry is a slot with what is known of its syncs, which is nil in a table that is not
+// synced: there it costs no memory.
 type entry[S any] struct {
-	*place[S]
-	*exchange
+	*slot[S]
+	*syncState
 }
 
 func (e entry[S]) used() bool { return e.key != Key{} }
@@ -108,7 +108,7 @@ func New[S any](machine algorithms.Machine[S], maxKeys int) *Table[S] {
 }
 
 // Configure sets what background work goes by and the bound on keys. A table that begins to be
-// exchanged sends what it holds.
+// synced sends what it holds.
 func (t *Table[S]) Configure(b Background, maxKeys int) {
 	old := t.background.Swap(b.compile())
 	wider := sketch.WidthFor(int64(maxKeys)) > sketch.WidthFor(t.maxKeys.Swap(int64(maxKeys)))
@@ -156,7 +156,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 			return taken
 		}
 	}
-	e, pending := entry[S]{place: sh.place(i)}, int64(0)
+	e, pending := entry[S]{slot: sh.slot(i)}, int64(0)
 	taken.offset = t.clock()
 	taken.At = taken.offset.in(now)
 	b := t.background.Load()
@@ -178,7 +178,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 			taken.Waits = t.machine.Waits(&e.state, l, taken.At, n, pending, want)
 		}
 		if taken.Estimated {
-			taken.Retry = b.retryOfEstimate(e.exchange, taken.At, taken.Retry)
+			taken.Retry = b.retryOfEstimate(e.syncState, taken.At, taken.Retry)
 		}
 	}
 	wake := b.isShared() && t.record(sh, b, e, i, &taken, l.History, n)
@@ -224,7 +224,7 @@ func (t *Table[S]) With(key Key, f func(*S)) {
 	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
 	if ok {
-		f(&sh.place(i).state)
+		f(&sh.slot(i).state)
 	}
 }
 
@@ -257,19 +257,19 @@ func (t *Table[S]) lockOrEnter(
 // find looks a key up. The shard's lock is held, as for all methods of a shard.
 func (sh *shard[S]) find(key Key) (i uint32, ok bool) {
 	for at := tagOf(key); ; {
-		if i, at, ok = sh.index.seek(tagOf(key), at); !ok || sh.place(i).key == key {
+		if i, at, ok = sh.index.seek(tagOf(key), at); !ok || sh.slot(i).key == key {
 			return i, ok
 		}
 	}
 }
 
-func (sh *shard[S]) place(i uint32) *place[S] { return &sh.chunks[i/chunkSize][i%chunkSize] }
+func (sh *shard[S]) slot(i uint32) *slot[S] { return &sh.chunks[i/chunkSize][i%chunkSize] }
 
-// at returns a place and its exchanges, if it has had any.
+// at returns a slot and its syncs, if it has had any.
 func (sh *shard[S]) at(i uint32) entry[S] {
-	e := entry[S]{place: sh.place(i)}
-	if x := sh.traffic[i/chunkSize]; x != nil {
-		e.exchange = &x[i%chunkSize]
+	e := entry[S]{slot: sh.slot(i)}
+	if x := sh.synced[i/chunkSize]; x != nil {
+		e.syncState = &x[i%chunkSize]
 	}
 	return e
 }
@@ -292,12 +292,12 @@ func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, 
 		return 0, false
 	}
 	t.prepare(l, now)
-	i := sh.slot()
+	i := sh.allocate()
 	e := sh.at(i)
-	*e.place = place[S]{key: key, id: id}
+	*e.slot = slot[S]{key: key, id: id}
 	o := t.clock()
-	if e.exchange != nil {
-		e.flags = e.flags&^odd | o.parity()
+	if e.syncState != nil {
+		e.flags = e.flags&^stepParity | o.parity()
 	}
 	t.restore(&e.state, l, o.in(now), id)
 	sh.index.add(key, i)
@@ -310,16 +310,16 @@ func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, 
 	return i, true
 }
 
-// slot returns an unused place.
-func (sh *shard[S]) slot() uint32 {
+// slot returns an unused slot.
+func (sh *shard[S]) allocate() uint32 {
 	if n := len(sh.free); n > 0 {
 		i := sh.free[n-1]
 		sh.free = sh.free[:n-1]
 		return i
 	}
 	if int(sh.size) == len(sh.chunks)*chunkSize {
-		sh.chunks = append(sh.chunks, new([chunkSize]place[S]))
-		sh.traffic = append(sh.traffic, nil)
+		sh.chunks = append(sh.chunks, new([chunkSize]slot[S]))
+		sh.synced = append(sh.synced, nil)
 	}
 	sh.size++
 	return sh.size - 1
@@ -330,9 +330,9 @@ func (t *Table[S]) drop(sh *shard[S], i uint32) {
 	e := sh.at(i)
 	sh.index.remove(e.key, i)
 	sh.marks.remove(i)
-	*e.place = place[S]{}
-	if e.exchange != nil {
-		*e.exchange = exchange{flags: e.flags & (touched | hurried)} // the place may still stand in a list
+	*e.slot = slot[S]{}
+	if e.syncState != nil {
+		*e.syncState = syncState{flags: e.flags & (dirty | urgent)} // the slot may still stand in a list
 	}
 	sh.free = append(sh.free, i)
 	t.keys.Add(-1)
@@ -345,7 +345,7 @@ func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
 	now = o.in(now)
 	for range min(sh.size, 8) {
 		sh.hand = (sh.hand + 1) % sh.size
-		if e := sh.at(sh.hand); e.used() && !e.isFlying() && e.follows(o) && t.machine.Idle(&e.state, l, now) {
+		if e := sh.at(sh.hand); e.used() && !e.isInFlight() && e.isCurrent(o) && t.machine.Idle(&e.state, l, now) {
 			t.drop(sh, sh.hand)
 			return true
 		}
@@ -353,7 +353,7 @@ func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
 	return false
 }
 
-// amend changes the total of a key after a Take. The key is exchanged in its turn: what is given
+// amend changes the total of a key after a Take. The key is synced in its turn: what is given
 // back may have been sent, and no request may come any more. at is when it was taken, in the
 // table's present time: a step of the clock since has moved that along with all that is stored.
 func (t *Table[S]) amend(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
@@ -364,19 +364,19 @@ func (t *Table[S]) amend(l algorithms.Limit, key Key, taken Taken, f func(s *S, 
 		return
 	}
 	if !b.isShared() {
-		f(&sh.place(i).state, taken.At)
+		f(&sh.slot(i).state, taken.At)
 		return
 	}
 	o := t.clock()
 	at := taken.At + o.since(taken.offset)
-	e := t.follow(sh, l, i, at, o)
+	e := t.applyStep(sh, l, i, at, o)
 	f(&e.state, at)
-	e.flags &^= again
-	sh.touch(i, e)
+	e.flags &^= confirm
+	sh.markDirty(i, e)
 }
 
 // Room returns how many units of a key are left at now, and spends none. A key that was never seen
-// gets a place; ok is false where the table is full and has none. raw is the bytes of which key is
+// gets a slot; ok is false where the table is full and has none. raw is the bytes of which key is
 // KeyOf; it is not kept.
 func (t *Table[S]) Room(l algorithms.Limit, key Key, raw []byte, now int64) (left int64, ok bool) {
 	sh, i, ok := t.lockOrEnter(l, key, raw, now)

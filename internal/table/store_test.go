@@ -147,12 +147,12 @@ func TestSweepDropsIdleKeysAndGivesMemoryBack(t *testing.T) {
 	if got := tab.Keys(); got != 1 {
 		t.Errorf("Keys() after the sweep = %d, want 1", got)
 	}
-	var places int
+	var slots int
 	for s := range tab.shards {
-		places += len(tab.shards[s].chunks) * chunkSize
+		slots += len(tab.shards[s].chunks) * chunkSize
 	}
-	if places > shardCount*2*chunkSize {
-		t.Errorf("%d places are left after the sweep", places)
+	if slots > shardCount*2*chunkSize {
+		t.Errorf("%d places are left after the sweep", slots)
 	}
 	for range hour.Limit - 1 {
 		if !take(tab, hour, 7, t0+int64(2*time.Hour)).Allowed {

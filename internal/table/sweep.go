@@ -11,7 +11,7 @@ func (t *Table[S]) Sweep(now int64) {
 	at := t.clock().in(now)
 	t.prune(b.limit, at)
 	t.each(func(sh *shard[S], i uint32, e entry[S]) {
-		if !e.isFlying() && t.machine.Idle(&e.state, b.limit, at) {
+		if !e.isInFlight() && t.machine.Idle(&e.state, b.limit, at) {
 			t.drop(sh, i)
 		}
 	})
@@ -44,7 +44,7 @@ func (t *Table[S]) eachFew(f func(*shard[S], uint32, entry[S]), after func()) {
 }
 
 // compact gives memory back after a flood: in shards that are nearly empty it moves the keys to the
-// front and lets the places behind them go. Like each it does little under a lock and goes from
+// front and lets the slots behind them go. Like each it does little under a lock and goes from
 // shard to shard. The caller holds t.walking.
 func (t *Table[S]) compact() {
 	var moves [shardCount]move
@@ -69,21 +69,21 @@ func (t *Table[S]) compact() {
 	}
 }
 
-// sparse says that a shard has far more places than keys.
+// sparse says that a shard has far more slots than keys.
 func (sh *shard[S]) sparse() bool {
 	size := int(sh.size)
 	return size > 0 && (size > 2*chunkSize || sh.index.n == 0) && sh.index.n*8 <= size
 }
 
-// move is how far a shard has come: of the places before next, those without a key are all in its
+// move is how far a shard has come: of the slots before next, those without a key are all in its
 // list of free ones.
 type move struct {
 	next uint32
 	ends bool
 }
 
-// move looks at a few places from both ends, and moves keys from the last to the first that are
-// free. Requests come in between and may take places or free them.
+// move looks at a few slots from both ends, and moves keys from the last to the first that are
+// free. Requests come in between and may take slots or free them.
 func (t *Table[S]) move(sh *shard[S], m *move) {
 	sh.forgetFree(m.next)
 	for range walk {
@@ -93,27 +93,27 @@ func (t *Table[S]) move(sh *shard[S], m *move) {
 			m.ends = true
 			break
 		}
-		if sh.place(m.next).key != (Key{}) {
+		if sh.slot(m.next).key != (Key{}) {
 			m.next++
 			continue
 		}
 		from := sh.size - 1
-		if sh.place(from).key != (Key{}) {
+		if sh.slot(from).key != (Key{}) {
 			t.relocate(sh, from, m.next)
 			m.next++
 		}
-		if e := sh.at(from); e.exchange != nil {
-			*e.exchange = exchange{} // lists may still name the place; they are not believed
+		if e := sh.at(from); e.syncState != nil {
+			*e.syncState = syncState{} // lists may still name the slot; they are not believed
 		}
 		sh.size--
 	}
 	chunks := (int(sh.size) + chunkSize - 1) / chunkSize
 	clear(sh.chunks[chunks:])
-	clear(sh.traffic[chunks:])
-	sh.chunks, sh.traffic = sh.chunks[:chunks], sh.traffic[:chunks]
+	clear(sh.synced[chunks:])
+	sh.chunks, sh.synced = sh.chunks[:chunks], sh.synced[:chunks]
 }
 
-// forgetFree leaves only the places before next in the list of free ones. Those behind are come
+// forgetFree leaves only the slots before next in the list of free ones. Those behind are come
 // across.
 func (sh *shard[S]) forgetFree(next uint32) {
 	left := sh.free[:0]
@@ -129,18 +129,18 @@ func (sh *shard[S]) forgetFree(next uint32) {
 	sh.free = left
 }
 
-// relocate gives a key another place, which is free, with all that is known of its exchanges. What
-// is due stays due.
+// relocate gives a key another slot, which is free, with all that is known of its syncs. What
+// is outgoing stays so.
 func (t *Table[S]) relocate(sh *shard[S], from, to uint32) {
 	old := sh.at(from)
 	sh.index.rename(old.key, from, to)
 	sh.marks.move(from, to)
-	*sh.place(to) = *old.place
-	*old.place = place[S]{}
-	if old.exchange == nil {
+	*sh.slot(to) = *old.slot
+	*old.slot = slot[S]{}
+	if old.syncState == nil {
 		return
 	}
-	x := t.shared(sh, to).exchange
-	*x = *old.exchange
+	x := t.shared(sh, to).syncState
+	*x = *old.syncState
 	sh.relist(to, x)
 }

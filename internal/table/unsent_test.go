@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// What the store has confirmed is not unsent, until it is owed again because the store has forgotten.
+// What the store has confirmed is not unsent, until it is owed again because the store has
+// forgotten.
 func TestUnsent(t *testing.T) {
 	alg := sliding(100, time.Hour)
 	tab := newTable(10, alg)
