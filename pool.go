@@ -274,7 +274,7 @@ func (l *limit[S]) learn(key table.Key, raw []byte, now int64, all []algorithms.
 	l.table.Learn(l.limit, key, raw, now, all)
 }
 
-func (l *limit[S]) settle(ctx context.Context, key table.Key) error { return l.source.Settle(ctx, key) }
+func (l *limit[S]) settle(ctx context.Context, key table.Key) error { return l.source.ChargeNow(ctx, key) }
 func (l *limit[S]) room(key table.Key, raw []byte, now int64) (left int64, ok bool) {
 	return l.table.Room(l.limit, key, raw, now)
 }

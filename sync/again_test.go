@@ -12,9 +12,10 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// What a node knows of a key that it is not asked for any more: all that the others had counted when it synced the key last, for which it asks once more,
-// and of what they count later what they send before that. With the next request it learns the rest, at once where its last sync is more than three
-// intervals and a second ago.
+// What a node knows of a key that it is not asked for any more: all that the others had counted
+// when it synced the key last, for which it asks once more, and of what they count later what they
+// send before that. With the next request it learns the rest, at once where its last sync is more
+// than three intervals and a second ago.
 func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate = 10 * time.Second
@@ -49,7 +50,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 				first, last = last, first
 			}
 			time.Sleep(time.Minute)
-			for range 4 { // the last of them wait for their turn
+			for range 4 { // the last of them wait for the cycle
 				count(first, 1)
 				time.Sleep(time.Second)
 			}

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Attach begins to exchange a table every rate, or changes the rate.
-// A table that was attached to another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
+// Attach begins to sync a table every rate, or changes the rate. A table that was attached to
+// another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
 func (r *Replicator) Attach(s *Source, rate time.Duration) {
 	r.attach(s, rate, nil)
 }
 
-// AttachCharged is Attach for a table whose decisions are charged in place of being exchanged.
+// AttachCharged is Attach for a table whose decisions are charged in place of being synced.
 func (r *Replicator) AttachCharged(s *Source, rate time.Duration, c Charger) { r.attach(s, rate, &c) }
 
 func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
@@ -21,7 +21,8 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 	if old != nil && old.to == r {
 		old.rate.Store(int64(rate))
 		old.charges.Store(c)
-		old.due.Store(true) // a zone that asks Redis from now on must find there what was counted until now
+		// A zone that asks Redis from now on must find there what was counted until now.
+		old.due.Store(true)
 		s.Wake()
 		return
 	}
@@ -46,17 +47,18 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 		if last != nil {
 			<-last.done // its last answers are in
 			if last.to != r {
-				s.dropBills(r.now())
-				s.counters.Adopt()
+				s.dropCharges(r.now())
+				s.counters.ResetAcks()
 			}
 		}
 		r.serve(ctx, s, at)
 	}()
 }
 
-// Detach ends the exchange of a table, wherever it is attached, and sends before what is unsent; that takes two seconds at most. Tables that are detached one
-// after the other share these two seconds: all that have something unsent are synced when the first of them leaves.
-// Detach doesn't wait for a server that can't be reached. What could not be sent is logged.
+// Detach ends the sync of a table, wherever it is attached, and sends before what is unsent; that
+// takes two seconds at most. Tables that are detached one after the other share these two seconds:
+// all that have something unsent are synced when the first of them leaves. Detach doesn't wait for
+// a server that can't be reached. What could not be sent is logged.
 func (s *Source) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +72,7 @@ func (s *Source) Detach() {
 	if reason != "" {
 		at.to.noteUnsent(s, reason)
 	}
-	s.dropBills(at.to.now())
+	s.dropCharges(at.to.now())
 }
 
 // DetachFrom is Detach if the table is attached to r, and nothing otherwise.

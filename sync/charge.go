@@ -14,11 +14,16 @@ import (
 // Charged are counters that a strict zone decides by while Redis can't be asked, and whose
 // decisions are then charged to Redis.
 type Charged interface {
+	// Tick makes the keys due that are dirty now, and Charges takes out the charges of due keys.
 	Tick()
 	Charges(now int64, most int, dst []table.Charge) []table.Charge
-	ChargeOf(key table.Key, now int64) (table.Charge, bool)
+	// Owes reports whether a key has something to be charged, and ChargeOf takes that out.
 	Owes(key table.Key) bool
-	Charged(now int64, c table.Charge, told []algorithms.Report) (refund table.Charge, owed bool)
+	ChargeOf(key table.Key, now int64) (c table.Charge, ok bool)
+	// Charged notes that Redis has counted a charge, and merges what it has of the key now. What
+	// was refunded meanwhile is a charge of its own.
+	Charged(now int64, c table.Charge, reports []algorithms.Report) (refund table.Charge, ok bool)
+	// Uncharged gives a charge back to the table.
 	Uncharged(now int64, c table.Charge)
 }
 
@@ -30,17 +35,17 @@ type Charger interface {
 	Unavailable(id table.ID) error
 	// CallContext is the context of a call that a request waits for.
 	CallContext(parent context.Context) (context.Context, context.CancelFunc)
-	// Failed notes that such a call has failed, and returns what the request is told: nil if it is
-	// to ask Redis all the same.
+	// Failed notes that such a call has failed, and returns the request's error: nil if it is to
+	// ask Redis all the same.
 	Failed(id table.ID, err error) error
 }
 
-// A Charge is a table's charge with the number under which Redis counts it once, however often it is
-// sent.
+// A Charge is a table's charge with the number under which Redis counts it once, however often it
+// is sent.
 type Charge struct {
 	table.Charge
 	Seq  int64
-	Made time.Time
+	Made time.Time // when it got its number
 }
 
 // A Receipt is what came of a charge.
@@ -54,18 +59,19 @@ type Receipt struct {
 // maxCharges bounds the charges of one round trip, and so those whose outcome is unknown.
 const maxCharges = 100
 
-// A bill is a charge on its way. It is frozen: until its outcome is known it is sent again as it is.
-type bill struct {
+// A pendingCharge is a charge that Redis has not confirmed. It is frozen: until its outcome is
+// known it is sent again as it is.
+type pendingCharge struct {
 	Charge
 	counted bool
 	sending bool
 	done    chan struct{} // closed when it is not sending any more
 }
 
-// bills are the charges of one Source that are on their way. mu is taken before a shard's lock.
-type bills struct {
+// pendingCharges are those of one Source. mu is taken before a shard's lock.
+type pendingCharges struct {
 	mu  sync.Mutex
-	all map[table.Key]*bill
+	all map[table.Key]*pendingCharge
 }
 
 // charge sends all charges that are due. Those whose outcome is not known go first, as they were.
@@ -74,19 +80,19 @@ type bills struct {
 func (s *Source) charge(ctx context.Context, at *attachment, c Charger) (failed error) {
 	t := s.counters.(Charged)
 	for again := true; ; again = false {
-		var batch []*bill
+		var batch []*pendingCharge
 		if again {
 			batch = s.unanswered()
 			t.Tick()
-		} else if batch = s.dueBills(t, at); len(batch) == 0 {
+		} else if batch = s.takeDue(t, at); len(batch) == 0 {
 			return failed
 		}
 		start := time.Now()
 		call, end := context.WithTimeout(ctx, at.to.timeout)
 		lost, err := s.send(call, at, c, batch)
 		end()
-		for _, b := range batch {
-			at.answered |= 1 << ShardOf(b.ID)
+		for _, p := range batch {
+			at.answered |= 1 << ShardOf(p.ID)
 		}
 		at.failed |= lost
 		at.answered &^= lost
@@ -102,44 +108,44 @@ func (s *Source) charge(ctx context.Context, at *attachment, c Charger) (failed 
 	}
 }
 
-func (s *Source) unanswered() (batch []*bill) {
-	s.bills.mu.Lock()
-	defer s.bills.mu.Unlock()
-	for _, b := range s.bills.all {
-		if !b.sending {
-			b.begin()
-			batch = append(batch, b)
+func (s *Source) unanswered() (batch []*pendingCharge) {
+	s.pending.mu.Lock()
+	defer s.pending.mu.Unlock()
+	for _, p := range s.pending.all {
+		if !p.sending {
+			p.begin()
+			batch = append(batch, p)
 		}
 	}
 	return batch
 }
 
-func (s *Source) dueBills(t Charged, at *attachment) (batch []*bill) {
-	s.bills.mu.Lock()
-	defer s.bills.mu.Unlock()
+func (s *Source) takeDue(t Charged, at *attachment) (batch []*pendingCharge) {
+	s.pending.mu.Lock()
+	defer s.pending.mu.Unlock()
 	for _, c := range t.Charges(at.to.now(), maxCharges, nil) {
-		batch = append(batch, s.newBill(c))
+		batch = append(batch, s.newPending(c))
 	}
 	return batch
 }
 
-// newBill makes a bill of a charge. mu is held.
-func (s *Source) newBill(c table.Charge) *bill {
-	b := &bill{Charge: Charge{Charge: c, Seq: s.seq.Add(1), Made: time.Now()}}
-	if s.bills.all == nil {
-		s.bills.all = make(map[table.Key]*bill)
+// newPending makes a charge a pending one. mu is held.
+func (s *Source) newPending(c table.Charge) *pendingCharge {
+	p := &pendingCharge{Charge: Charge{Charge: c, Seq: s.seq.Add(1), Made: time.Now()}}
+	if s.pending.all == nil {
+		s.pending.all = make(map[table.Key]*pendingCharge)
 	}
-	s.bills.all[c.Key] = b
-	b.begin()
-	return b
+	s.pending.all[c.Key] = p
+	p.begin()
+	return p
 }
 
-func (b *bill) begin() { b.sending, b.done = true, make(chan struct{}) }
+func (p *pendingCharge) begin() { p.sending, p.done = true, make(chan struct{}) }
 
-// Settle sends what was decided alone for a key, so that a request for which Redis is asked next
+// ChargeNow sends what was decided alone for a key, so that a request for which Redis is asked next
 // is decided with it. It returns at once where there is nothing, or where Redis is known not to
 // answer. After an error Redis must not be asked: it may not know.
-func (s *Source) Settle(ctx context.Context, key table.Key) error {
+func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 	at := s.at.Load()
 	if at == nil {
 		return nil
@@ -150,142 +156,144 @@ func (s *Source) Settle(ctx context.Context, key table.Key) error {
 		return nil
 	}
 	for {
-		b, mine := s.billOf(t, at, key)
+		p, mine := s.pendingOf(t, at, key)
 		switch {
-		case b == nil:
+		case p == nil:
 			return nil
-		case c.Unavailable(b.ID) != nil:
-			s.postpone(b, mine)
+		case c.Unavailable(p.ID) != nil:
+			s.postpone(p, mine)
 			return nil
 		case !mine:
-			if err := b.await(ctx, c); err != nil {
+			if err := p.await(ctx, c); err != nil {
 				return err
 			}
 		default:
 			// The client may go away meanwhile, which is no reason to break off.
 			call, end := c.CallContext(context.WithoutCancel(ctx))
-			_, err := s.send(call, at, c, []*bill{b})
+			_, err := s.send(call, at, c, []*pendingCharge{p})
 			end()
 			if err != nil {
-				return c.Failed(b.ID, err)
+				return c.Failed(p.ID, err)
 			}
-			if !b.counted {
+			if !p.counted {
 				return nil // Redis refuses what is done to the key, as the request will find
 			}
 		}
 	}
 }
 
-// await waits for a bill that another request or the turn sends, as long as Redis has for an answer.
-func (b *bill) await(ctx context.Context, c Charger) error {
+// await waits for a pending charge that another request or a cycle sends, as long as Redis has for
+// an answer.
+func (p *pendingCharge) await(ctx context.Context, c Charger) error {
 	wait, end := c.CallContext(ctx)
 	defer end()
 	select {
-	case <-b.done:
+	case <-p.done:
 		return nil
 	case <-wait.Done():
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		return c.Failed(b.ID, context.DeadlineExceeded)
+		return c.Failed(p.ID, context.DeadlineExceeded)
 	}
 }
 
-// billOf returns the bill of a key that is on its way, or makes one; nil if there is nothing to
-// charge. mine reports that the caller is to send it.
-func (s *Source) billOf(t Charged, at *attachment, key table.Key) (b *bill, mine bool) {
-	s.bills.mu.Lock()
-	defer s.bills.mu.Unlock()
-	if b = s.bills.all[key]; b != nil {
-		if b.sending {
-			return b, false
+// pendingOf returns the pending charge of a key that is on its way, or makes one; nil if there is
+// nothing to charge. mine reports that the caller is to send it.
+func (s *Source) pendingOf(t Charged, at *attachment, key table.Key) (p *pendingCharge, mine bool) {
+	s.pending.mu.Lock()
+	defer s.pending.mu.Unlock()
+	if p = s.pending.all[key]; p != nil {
+		if p.sending {
+			return p, false
 		}
-		b.begin()
-		return b, true
+		p.begin()
+		return p, true
 	}
 	c, ok := t.ChargeOf(key, at.to.now())
 	if !ok {
 		return nil, false
 	}
-	return s.newBill(c), true
+	return s.newPending(c), true
 }
 
-// postpone leaves a bill to the next turn.
-func (s *Source) postpone(b *bill, mine bool) {
+// postpone leaves a pending charge to the next cycle.
+func (s *Source) postpone(p *pendingCharge, mine bool) {
 	if !mine {
 		return
 	}
-	s.bills.mu.Lock()
-	b.sending = false
-	close(b.done)
-	s.bills.mu.Unlock()
+	s.pending.mu.Lock()
+	p.sending = false
+	close(p.done)
+	s.pending.mu.Unlock()
 }
 
-// send sends bills and notes their outcome. Where it is unknown a bill stays as it is. An error that
-// is about the key gives the charge back to the table. shards are those with an unknown outcome.
-func (s *Source) send(ctx context.Context, at *attachment, c Charger, batch []*bill) (shards uint64, failed error) {
+// send sends pending charges and notes their outcome. Where it is unknown a pending charge stays as
+// it is. An error that is about the key gives the charge back to the table. shards are those with
+// an unknown outcome.
+func (s *Source) send(ctx context.Context, at *attachment, c Charger, batch []*pendingCharge) (shards uint64, failed error) {
 	if len(batch) == 0 {
 		return 0, nil
 	}
 	charges := make([]Charge, len(batch))
-	for i, b := range batch {
-		charges[i] = b.Charge
+	for i, p := range batch {
+		charges[i] = p.Charge
 	}
 	for i, r := range c.Charge(ctx, s.node, charges) {
-		b := batch[i]
+		p := batch[i]
 		switch {
 		case r.Err == nil:
 			at.to.stats.keys.Add(1)
 		case r.Unknown:
-			shards, failed = shards|1<<ShardOf(b.ID), r.Err
+			shards, failed = shards|1<<ShardOf(p.ID), r.Err
 		case errors.Is(r.Err, ErrReply):
 			at.to.noteForeign(s, noSense)
 		default:
 			at.to.noteForeign(s, redisconn.Classify(r.Err))
 		}
-		s.receive(at, b, r)
+		s.receive(at, p, r)
 	}
 	if failed != nil {
 		at.to.stats.failures.Add(1)
 		return shards, failed
 	}
-	at.to.stats.exchanges.Add(1)
+	at.to.stats.calls.Add(1)
 	at.to.stats.last.Store(at.to.now())
 	return 0, nil
 }
 
-// receive notes what came of a bill.
-func (s *Source) receive(at *attachment, b *bill, r Receipt) {
+// receive notes what came of a pending charge.
+func (s *Source) receive(at *attachment, p *pendingCharge, r Receipt) {
 	t, now := s.counters.(Charged), at.to.now()
-	s.bills.mu.Lock()
-	defer s.bills.mu.Unlock()
-	b.sending = false
-	close(b.done)
-	if s.bills.all[b.Key] != b || r.Unknown {
+	s.pending.mu.Lock()
+	defer s.pending.mu.Unlock()
+	p.sending = false
+	close(p.done)
+	if s.pending.all[p.Key] != p || r.Unknown {
 		return
 	}
-	delete(s.bills.all, b.Key)
-	b.counted = r.Err == nil
+	delete(s.pending.all, p.Key)
+	p.counted = r.Err == nil
 	if r.Err != nil {
-		t.Uncharged(now, b.Charge.Charge)
+		t.Uncharged(now, p.Charge.Charge)
 		return
 	}
-	if refund, owed := t.Charged(now, b.Charge.Charge, r.Reports); owed {
-		s.newBill(refund).sending = false // the next turn sends it
+	if refund, ok := t.Charged(now, p.Charge.Charge, r.Reports); ok {
+		s.newPending(refund).sending = false // the next cycle sends it
 	}
 }
 
-// dropBills gives all charges back to the table: what was counted of them is another store's
+// dropCharges gives all charges back to the table: what was counted of them is another store's
 // business, or nobody's.
-func (s *Source) dropBills(now int64) {
+func (s *Source) dropCharges(now int64) {
 	t, ok := s.counters.(Charged)
 	if !ok {
 		return
 	}
-	s.bills.mu.Lock()
-	defer s.bills.mu.Unlock()
-	for _, b := range s.bills.all {
-		t.Uncharged(now, b.Charge.Charge)
+	s.pending.mu.Lock()
+	defer s.pending.mu.Unlock()
+	for _, p := range s.pending.all {
+		t.Uncharged(now, p.Charge.Charge)
 	}
-	clear(s.bills.all)
+	clear(s.pending.all)
 }

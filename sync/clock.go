@@ -14,18 +14,18 @@ type clock struct {
 
 // sample is one reading: how far the server was ahead, and how far off that may be.
 type sample struct {
-	offset, doubt time.Duration
-	valid         bool
+	offset, uncertainty time.Duration
+	valid               bool
 }
 
 // read adds a reading: server is its clock, between start and end of this node's.
 func (c *clock) read(server, start, end int64) sample {
-	doubt := time.Duration(end-start) / 2
-	c.samples[c.next%len(c.samples)] = sample{time.Duration(server-start) - doubt, doubt, true}
+	uncertainty := time.Duration(end-start) / 2
+	c.samples[c.next%len(c.samples)] = sample{time.Duration(server-start) - uncertainty, uncertainty, true}
 	c.next++
 	best := c.samples[(c.next-1)%len(c.samples)]
 	for _, s := range c.samples {
-		if s.valid && s.doubt < best.doubt && (s.offset-best.offset).Abs() <= s.doubt+best.doubt+50*time.Millisecond {
+		if s.valid && s.uncertainty < best.uncertainty && (s.offset-best.offset).Abs() <= s.uncertainty+best.uncertainty+50*time.Millisecond {
 			best = s
 		}
 	}
@@ -39,7 +39,7 @@ func (r *Replicator) keepTime(server, start, end int64) {
 	best := r.clock.read(server, start, end)
 	r.mu.Unlock()
 	for _, s := range r.attached() {
-		s.counters.SetClock(r.now(), best.offset, best.doubt)
+		s.counters.SetClock(r.now(), best.offset, best.uncertainty)
 	}
 }
 

@@ -19,8 +19,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A trader is a node that exchanges when it is told to, with a server of its own. All it does is counted.
-type trader struct {
+// A meteredNode is a node that syncs when it is told to, with a server of its own. All it does is
+// counted.
+type meteredNode struct {
 	server *redistest.Server
 	rep    *Replicator
 	source *Source
@@ -32,7 +33,7 @@ type trader struct {
 }
 
 // newTrader has keys that the server knows already, with counters of an hour: windows or buckets.
-func newTrader(tb testing.TB, keys int, buckets bool) *trader {
+func newTrader(tb testing.TB, keys int, buckets bool) *meteredNode {
 	if buckets {
 		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 30, Window: time.Hour, Burst: 1 << 30}
 		return traderOf[algorithms.BucketState](tb, keys, alg, 't')
@@ -40,11 +41,11 @@ func newTrader(tb testing.TB, keys int, buckets bool) *trader {
 	return traderOf[algorithms.WindowState](tb, keys, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}, 's')
 }
 
-func traderOf[S any](tb testing.TB, keys int, alg algorithms.Params, kind byte) *trader {
+func traderOf[S any](tb testing.TB, keys int, alg algorithms.Params, kind byte) *meteredNode {
 	server := redistest.Start(tb)
 	server.Do("CONFIG", "SET", "slowlog-log-slower-than", "5000", "slowlog-max-len", "100000")
 	tab := tableOf[S](alg, keys)
-	x := &trader{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keys}
+	x := &meteredNode{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keys}
 	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, Buckets: 1, Live: alg.Compile().History})
 	x.at = &attachment{to: x.rep, name: "z"}
 	x.at.rate.Store(int64(time.Second))
@@ -64,20 +65,20 @@ func traderOf[S any](tb testing.TB, keys int, alg algorithms.Params, kind byte) 
 	return x
 }
 
-func (x *trader) touchAll() {
+func (x *meteredNode) touchAll() {
 	for key := range x.keys {
 		x.touch(key)
 	}
 }
 
-func (x *trader) exchange(tb testing.TB) {
-	if err := x.rep.exchange(context.Background(), x.source, x.at, false); err != nil {
+func (x *meteredNode) exchange(tb testing.TB) {
+	if err := x.rep.sync(context.Background(), x.source, x.at, false); err != nil {
 		tb.Fatal(err)
 	}
 }
 
 // calls sends all that was touched, so many keys a call.
-func (x *trader) calls(tb testing.TB, size int) (keys int) {
+func (x *meteredNode) calls(tb testing.TB, size int) (keys int) {
 	x.source.counters.Tick()
 	for messages := x.drain(size); len(messages) > 0; messages = x.drain(size) {
 		keys += len(messages)
@@ -89,7 +90,7 @@ func (x *trader) calls(tb testing.TB, size int) (keys int) {
 }
 
 // info is a number that the server tells of itself.
-func (x *trader) info(tb testing.TB, section, name string) float64 {
+func (x *meteredNode) info(tb testing.TB, section, name string) float64 {
 	_, text, _ := strings.Cut(x.server.Do("INFO", section).(string), "\n"+name+":")
 	text, _, _ = strings.Cut(text, "\r\n")
 	n, err := strconv.ParseFloat(text, 64)
@@ -99,7 +100,7 @@ func (x *trader) info(tb testing.TB, section, name string) float64 {
 	return n
 }
 
-func (x *trader) cpu(tb testing.TB) float64 {
+func (x *meteredNode) cpu(tb testing.TB) float64 {
 	return x.info(tb, "cpu", "used_cpu_user") + x.info(tb, "cpu", "used_cpu_sys")
 }
 
@@ -110,7 +111,8 @@ func kindOf(buckets bool) string {
 	return "windows"
 }
 
-// What goes over the wire for a key, as the server counts it. The names and totals are as short here as they are in most of what is exchanged.
+// What goes over the wire for a key, as the server counts it. The names and totals are as short
+// here as they are in most of what is synced.
 func TestBytesOfAKeyOnTheWire(t *testing.T) {
 	for _, buckets := range []bool{false, true} {
 		x := newTrader(t, 10_000, buckets)
@@ -158,7 +160,8 @@ func TestAKeyInAnExchangeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkBatch compares how many keys a call may have: what the server's CPU does for a key, how long it takes, and how long a call holds the server up.
+// BenchmarkBatch compares how many keys a call may have: what the server's CPU does for a key, how
+// long it takes, and how long a call holds the server up.
 func BenchmarkBatch(b *testing.B) {
 	const keys = 10_000
 	for _, buckets := range []bool{false, true} {
@@ -185,7 +188,8 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// BenchmarkTick is a tick in which 100,000 keys were touched, beside requests for other keys as fast as they go.
+// BenchmarkTick is a tick in which 100,000 keys were touched, beside requests for other keys as
+// fast as they go.
 func BenchmarkTick(b *testing.B) {
 	const keys = 100_000
 	x := newTrader(b, keys, false)
@@ -224,9 +228,9 @@ func BenchmarkTick(b *testing.B) {
 	b.ReportMetric(float64(asked)/took.Seconds(), "requests/s")
 }
 
-// A key that a node meets for the first time costs two hashes in its early exchange, however finely
-// its window is cut; the other sub-windows are read with the next turn, or with the next early
-// exchange if there are more requests.
+// A key that a node meets for the first time costs two hashes in its early sync, however finely
+// its window is cut; the other sub-windows are read with the next cycle, or with the next early
+// sync if there are more requests.
 func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
@@ -238,20 +242,20 @@ func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
 		if err := client.HSet(context.Background(), string(n.rep.keys.Table(n.source.spec).appendEpoch(nil, past.ID, past.Epoch)), "other", "1 7 7", "sum", "7 7").Err(); err != nil {
 			t.Fatal(err)
 		}
-		redistest.Eventually(t, "the first turn", func() bool { return n.source.Status().Turns == 1 })
+		redistest.Eventually(t, "the first cycle", func() bool { return n.source.Status().Turns == 1 })
 		n.take(key, 1)
-		redistest.Eventually(t, "the early exchange", func() bool { return n.table.Totals(wallClock()).Unsent == 0 })
+		redistest.Eventually(t, "the early sync", func() bool { return n.table.Totals(wallClock()).Unsent == 0 })
 		if got := n.rep.Status().Keys; got != c.early {
-			t.Errorf("buckets %d: a new key reads %d hashes in its early exchange, want %d", c.buckets, got, c.early)
+			t.Errorf("buckets %d: a new key reads %d hashes in its early sync, want %d", c.buckets, got, c.early)
 		}
 		n.configure(20 * time.Millisecond)
-		redistest.Eventually(t, "three turns", func() bool { return n.source.Status().Turns >= 4 })
+		redistest.Eventually(t, "three cycles", func() bool { return n.source.Status().Turns >= 4 })
 		got := n.rep.Status().Keys
 		if got > c.all || got < c.early+c.buckets {
 			t.Errorf("buckets %d: a new key reads %d hashes in all, want %d to %d", c.buckets, got, c.early+c.buckets, c.all)
 		}
 		if got := n.table.Totals(wallClock()); c.buckets > 1 && got.Elsewhere != 7 {
-			t.Errorf("buckets %d: after the next turn %d of another node's 7 are known", c.buckets, got.Elsewhere)
+			t.Errorf("buckets %d: after the next cycle %d of another node's 7 are known", c.buckets, got.Elsewhere)
 		}
 	}
 }

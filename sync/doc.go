@@ -23,18 +23,18 @@
 //	heartbeat.go   a node is there, and notices that the server has forgotten
 //	clock.go       the server's time
 //	shard.go       parts of a Cluster that can be lost alone
-//	health.go      what fails, what the log is told of it, and when all is sent again
+//	health.go      what fails, what is logged of it, and when all is sent again
 //	note.go        the Replicator's health: notes, and what follows from them
 //
 // Locks are taken in this order, from the outside in:
 //
-//	Source.mu        one Attach or Detach of a table at a time, also while it is flushed
-//	Replicator.mu    its tables, its health and its clock
-//	bills.mu         the charges of a table that are on their way
-//	table.walking    one walk over a table at a time
-//	table.shard.mu   the keys of a shard
-//	table.widening   the making of a sketch, for keys beyond max_keys
-//	table.resume     a part of what an earlier process has saved; not together with widening
+//	Source.mu          one Attach or Detach of a table at a time, also while it is flushed
+//	Replicator.mu      its tables, its health and its clock
+//	pendingCharges.mu  the charges of a table that are on their way
+//	table.walking      one walk over a table at a time
+//	table.shard.mu     the keys of a shard
+//	table.widening     the making of a sketch, for keys beyond max_keys
+//	table.resume       a part of what an earlier process has saved; not together with widening
 //
 // Only Source.mu is held over I/O, or while something is logged: no request, no scrape and no other
 // table's reload takes it.

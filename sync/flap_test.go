@@ -22,7 +22,8 @@ func (n *vnode) lines() (down, up int, outages int64) {
 	return down, up, outages
 }
 
-// A server that comes and goes is logged once a minute, with how often it went. The status is exact all the while.
+// A server that comes and goes is logged once a minute, with how often it went. The status is exact
+// all the while.
 func TestAFlappingServerIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newVnode(t)

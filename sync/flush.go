@@ -53,7 +53,8 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 		if requests == 0 {
 			return ""
 		}
-		if r.lost.Load() == allShards { // not at.lost: the next turn, which would find the server back, may be an hour away
+		// Not at.lost: the next cycle, which would find the server back, may be an hour away.
+		if r.lost.Load() == allShards {
 			return r.reason(at.name)
 		}
 		f := r.currentFlush(s, requests)
@@ -133,7 +134,7 @@ func (r *Replicator) flushAll(f *flush, sources []*Source) {
 
 // flush has the table's loop sync once more and waits for that.
 func (at *attachment) flush(ctx context.Context) error {
-	at.behind.Store(true) // a sync at leisure goes on without a rest
+	at.behind.Store(true) // a slow sync goes on without a rest
 	request := &flushRequest{ctx, make(chan error, 1)}
 	select {
 	case at.flushes <- request:
@@ -145,15 +146,15 @@ func (at *attachment) flush(ctx context.Context) error {
 	}
 }
 
-// exchangeLast is exchange for a flush: a call has as much time as the flush, and one that got no
+// syncLast is sync for a flush: a call has as much time as the flush, and one that got no
 // connection, as so many were wanted at once, is made again.
-func (r *Replicator) exchangeLast(ctx context.Context, s *Source, at *attachment) error {
+func (r *Replicator) syncLast(ctx context.Context, s *Source, at *attachment) error {
 	at.flushing = true
 	defer func() { at.flushing = false }()
 	for {
 		at.failed = 0
 		at.behind.Store(true)
-		err := r.exchange(ctx, s, at, false)
+		err := r.sync(ctx, s, at, false)
 		if !errors.Is(err, redis.ErrPoolTimeout) || ctx.Err() != nil {
 			return err
 		}

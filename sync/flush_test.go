@@ -54,7 +54,7 @@ func manyTables(t *testing.T, n int) *tables {
 		m.rep.Attach(source, time.Hour)
 		m.sources, m.tables = append(m.sources, source), append(m.tables, tb)
 	}
-	time.Sleep(time.Minute) // the first turns are over
+	time.Sleep(time.Minute) // the first cycles are over
 	return m
 }
 
@@ -77,7 +77,7 @@ func (m *tables) unsent() (sum int64) {
 }
 
 // Tables that leave one after the other have their last counts sent side by side, each in one
-// call, and one that stays has its turns as before.
+// call, and one that stays has its cycles as before.
 func TestTablesThatLeaveAreFlushedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := manyTables(t, 60)
@@ -102,7 +102,7 @@ func TestTablesThatLeaveAreFlushedTogether(t *testing.T) {
 		m.take(0)
 		time.Sleep(2 * time.Hour)
 		if now := m.sources[0].Status().Turns; now < turns+1 || now > turns+2 || m.unsent() != 0 {
-			t.Errorf("the table that stayed had %d turns in two hours, and has %d unsent", now-turns, m.unsent())
+			t.Errorf("the table that stayed had %d cycles in two hours, and has %d unsent", now-turns, m.unsent())
 		}
 		m.sources[0].Detach()
 		m.rep.Close()

@@ -15,8 +15,8 @@ import (
 
 // The heartbeat among what fails, and what it finds of the shards of a Cluster.
 const (
-	beatName   = "nodes"
-	shardsName = "shards"
+	heartbeatName = "nodes"
+	shardsName    = "shards"
 )
 
 const (
@@ -41,7 +41,7 @@ const (
 	messageForgot  = "redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again"
 )
 
-// health is what is known of how a Redis does, and what the log was told of it. It decides what to
+// health is what is known of how a Redis does, and what was logged of it. It decides what to
 // log and when to send all totals again, and does neither. The zero value is a Redis of which
 // nothing bad is known. It is not safe for concurrent use.
 type health struct {
@@ -50,13 +50,13 @@ type health struct {
 
 	warned   bool // that something fails
 	warnedAt time.Time
-	// unwarned is set while something fails that began too soon after the last line, and flaps counts
-	// how often that was so, and passed.
+	// unwarned is set while something fails that began too soon after the last line, and flaps
+	// counts how often that was so, and passed.
 	unwarned bool
 	flaps    int
 
-	// resendPending is set while all totals are to be sent again, and lossPending as long as nothing
-	// was logged of the loss that is the reason.
+	// resendPending is set while all totals are to be sent again, and lossPending as long as
+	// nothing was logged of the loss that is the reason.
 	resendPending, lossPending bool
 	resentAt                   time.Time
 
@@ -159,8 +159,8 @@ func (h *health) recover(now time.Time, names ...string) (e *entry) {
 	return e
 }
 
-// sumFlaps returns a line about the outages that had none, when all is well and the last minute with
-// a line is over.
+// sumFlaps returns a line about the outages that had none, when all is well and the last minute
+// with a line is over.
 func (h *health) sumFlaps(now time.Time) *entry {
 	if h.flaps == 0 || len(h.failing) > 0 || now.Sub(h.warnedAt) < warnRate {
 		return nil
@@ -168,7 +168,8 @@ func (h *health) sumFlaps(now time.Time) *entry {
 	return &entry{zap.InfoLevel, messageFlaps, h.countFlaps()}
 }
 
-// countFlaps are the outages since the last line that none has told of. It begins a new count.
+// countFlaps returns the outages since the last line that no line was about, and begins a new
+// count.
 func (h *health) countFlaps() (fields []zap.Field) {
 	if h.flaps > 0 {
 		fields = append(fields, zap.Int("outages", h.flaps))
@@ -195,7 +196,8 @@ func (h *health) notSent(zone string, keys int, requests int64, why string, now 
 		zap.String("zone", zone), zap.Int("keys", keys), zap.Int64("requests", requests), zap.String("reason", why))
 }
 
-// mayLog reports whether nothing was logged about this in the last minute, and notes that it is now.
+// mayLog reports whether nothing was logged about this in the last minute, and notes that it is
+// now.
 func (h *health) mayLog(about string, now time.Time) bool {
 	if now.Sub(h.logged[about]) < warnRate {
 		return false
@@ -236,5 +238,5 @@ func (h *health) reasons() map[string]string {
 
 // reason is why something can't be done: because it fails, or all does.
 func (h *health) reason(name string) string {
-	return cmp.Or(h.failing[name].why, h.failing[beatName].why, h.failing[shardsName].why, redisconn.ReasonUnreachable)
+	return cmp.Or(h.failing[name].why, h.failing[heartbeatName].why, h.failing[shardsName].why, redisconn.ReasonUnreachable)
 }

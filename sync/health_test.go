@@ -73,8 +73,8 @@ func TestHealth(t *testing.T) {
 			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", errNoMemory), ""}, {3, record("z", nil), "up after=3s"}, {4, record("z", nil), ""},
 		},
 		"two fail, and one line for both": {
-			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record(beatName, errWrongPass), ""},
-			{2, record("z", nil), ""}, {3, record(beatName, nil), "up after=3s"},
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record(heartbeatName, errWrongPass), ""},
+			{2, record("z", nil), ""}, {3, record(heartbeatName, nil), "up after=3s"},
 		},
 		"stopped by this node":                   {{0, record("z", context.Canceled), ""}, {1, report("y", context.Canceled), ""}, {2, record("z", nil), ""}},
 		"a closed connection that works at once": {{0, record("z", io.EOF), ""}, {.01, record("z", nil), ""}},
@@ -109,7 +109,7 @@ func TestHealth(t *testing.T) {
 		},
 		"what leaves in an outage without a line is counted": {
 			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", nil), "up after=1s"},
-			{2, record("z", errNoMemory), ""}, {3, forget("z"), ""}, {4, record(beatName, nil), ""}, {60, sum, "flaps outages=1"},
+			{2, record("z", errNoMemory), ""}, {3, forget("z"), ""}, {4, record(heartbeatName, nil), ""}, {60, sum, "flaps outages=1"},
 		},
 		"foreign keys, once a minute": {{0, foreign("a"), "foreign reason=WRONGTYPE zone=a"}, {30, foreign("b"), ""}, {60, foreign("b"), "foreign reason=WRONGTYPE zone=b"}},
 		"counts that were not sent, once a minute and zone": {
@@ -169,7 +169,7 @@ func TestHealthReason(t *testing.T) {
 	if got := h.reason("z"); got != redisconn.ReasonUnreachable {
 		t.Errorf("reason() = %q where nothing fails, want %q", got, redisconn.ReasonUnreachable)
 	}
-	h.record(beatName, errWrongPass, now)
+	h.record(heartbeatName, errWrongPass, now)
 	if got := h.reason("z"); got != redisconn.Classify(errWrongPass) {
 		t.Errorf("reason() = %q, want that of the heartbeat", got)
 	}

@@ -17,16 +17,17 @@ func (r *Replicator) Start() {
 	r.stop, r.done = cancel, done
 	go func() {
 		defer close(done)
-		r.beats(ctx)
+		r.heartbeats(ctx)
 	}()
 }
 
-// beats says every second that this node is there, and learns the server's time, how many nodes there are, and whether the server has forgotten.
-func (r *Replicator) beats(ctx context.Context) {
+// heartbeats renews this node's lease every second, and reads the server's time, how many
+// nodes there are, and whether the server has forgotten.
+func (r *Replicator) heartbeats(ctx context.Context) {
 	for {
-		wait, lost := beatRate, r.lost.Load()
-		err := r.beat(ctx)
-		r.note(nil, beatName, err)
+		wait, lost := heartbeatRate, r.lost.Load()
+		err := r.heartbeat(ctx)
+		r.note(nil, heartbeatName, err)
 		if err == nil {
 			r.log((*health).expire)
 			r.log((*health).sumFlaps)
@@ -50,7 +51,8 @@ func (r *Replicator) beats(ctx context.Context) {
 	}
 }
 
-// findLost notes which shards are lost, after a beat: all where there is one server, and in a Cluster those whose server does not answer.
+// findLost notes which shards are lost, after a heartbeat: all where there is one server, and in a
+// Cluster those whose server does not answer.
 func (r *Replicator) findLost(ctx context.Context, err error) {
 	switch {
 	case r.cluster:
@@ -66,12 +68,12 @@ func (r *Replicator) findLost(ctx context.Context, err error) {
 	}
 }
 
-func (r *Replicator) beat(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, beatRate))
+func (r *Replicator) heartbeat(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatRate))
 	defer cancel()
-	r.seq++ // only the beat's own goroutine uses it
+	r.seq++ // only the heartbeat's own goroutine uses it
 	start := r.now()
-	reply, err := beatScript.Run(ctx, r.client, []string{r.keys.Nodes(0)}, r.node, r.seq, Lease.Milliseconds(), r.beaten).Slice()
+	reply, err := heartbeatScript.Run(ctx, r.client, []string{r.keys.Nodes(0)}, r.node, r.seq, Lease.Milliseconds(), r.answered).Slice()
 	end := r.now()
 	if err != nil {
 		return err
@@ -87,20 +89,22 @@ func (r *Replicator) beat(ctx context.Context) error {
 		return ErrReply
 	}
 	r.nodes.Store(nodes)
-	switch away := time.Since(r.beatenAt) >= Lease; {
+	switch away := time.Since(r.answeredAt) >= Lease; {
 	case mark <= r.mark:
 	case held < 0 && away:
-		r.noteLoss(false) // the lease has ended, or the server has forgotten as well: nobody can tell
+		// The lease has ended, or the server has forgotten as well: nobody can tell.
+		r.noteLoss(false)
 	default:
 		r.noteLoss(true)
 	}
 	r.mark = max(r.mark, mark)
-	r.beaten, r.beatenAt = r.seq, time.Now()
+	r.answered, r.answeredAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
 	return nil
 }
 
-// retry has every table that has lost one of these shards try again at once: they are back, and the next turn may be an hour away.
+// retry has every table that has lost one of these shards try again at once: they are back, and the
+// next cycle may be an hour away.
 func (r *Replicator) retry(back uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

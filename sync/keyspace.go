@@ -17,8 +17,8 @@ import (
 //
 // and goes on with one of these:
 //
-//	nodes                   hash    node -> "seq expiry mark", its last heartbeat; in shard 0 alone
-//	<table>:<id>:<epoch>    hash    node -> "seq total attempts", sum -> "total attempts" of all nodes
+//	nodes                   hash    node -> "seq expiry mark", its last heartbeat; only in shard 0
+//	<table>:<id>:<epoch>    hash    node -> "seq total attempts", sum -> "total attempts" of all
 //	<table>:<id>:fill       string  "requests at drain until": how full a bucket is
 //	<table>:<id>:level      string  "whole rest at rate": the same, where Redis decides
 //	<table>:<id>:log        zset    a member for each unit that a log admitted, by its microsecond
@@ -44,7 +44,7 @@ const (
 	allShards  = cycle.AllShards
 
 	// Lease is how long a node counts as there after a heartbeat.
-	Lease = 10 * beatRate
+	Lease = 10 * heartbeatRate
 	// SpareTTL is how long a key stays beyond its last use.
 	SpareTTL = time.Minute
 )
@@ -105,7 +105,8 @@ func (k Keys) appendFill(dst []byte, id table.ID) []byte {
 // Spec names a table to other nodes and says how long its epochs matter.
 type Spec struct {
 	Zone string
-	// Kind is one letter for the algorithm: f fixed window, s sliding window, l log, t token bucket, g GCRA, q leaky bucket.
+	// Kind is one letter for the algorithm: f fixed window, s sliding window, l log, t token
+	// bucket, g GCRA, q leaky bucket.
 	Kind    byte
 	Window  time.Duration
 	Buckets int
@@ -114,7 +115,7 @@ type Spec struct {
 }
 
 // Name is the algorithm and window in the names of keys: kind-window[-buckets]. Nothing else is in
-// them, so that nodes share what they count whatever else they have been told.
+// them, so that nodes share what they count whatever else they are configured with.
 func (s Spec) Name() string {
 	window := s.Window.String()
 	for _, zero := range []string{"m0s", "h0m"} { // 1h0m0s is 1h
@@ -129,8 +130,8 @@ func (s Spec) Name() string {
 	return name
 }
 
-// EpochTTL is how long an epoch's hash stays after its first count: while a decision can use it, and
-// as long again, and the time to the next sync.
+// EpochTTL is how long an epoch's hash stays after its first count: while a decision can use it,
+// and as long again, and the time to the next sync.
 func (s Spec) EpochTTL(epoch, rate time.Duration) time.Duration {
 	return 2*epoch*time.Duration(s.Live+1) + rate + SpareTTL
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
-// serve drives a table's loop: an exchange every rate, and early ones for urgent keys in between.
+// serve drives a table's loop: a sync every rate, and early ones for urgent keys in between.
 func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 	var state cycle.State
 	began := time.Now()
@@ -32,7 +32,7 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 		rate := time.Duration(at.rate.Load())
 		next, action, wait := state.Next(event, time.Since(began), rate)
 		if action != cycle.Await {
-			event = r.turn(ctx, s, at, action == cycle.SyncUrgent, flush)
+			event = r.cycle(ctx, s, at, action == cycle.SyncUrgent, flush)
 			next, _, wait = next.Next(event, time.Since(began), rate)
 			s.counters.SetLost(next.Unreachable)
 		}
@@ -41,15 +41,16 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 	}
 }
 
-// turn is one exchange in a table's loop, early or not, and what is noted of it. With flush it is the one that a flush waits for.
-func (r *Replicator) turn(ctx context.Context, s *Source, at *attachment, early bool, flush *flushRequest) cycle.Event {
+// cycle is one sync cycle of a table, early or not, and what is noted of it. With flush it is the
+// one that a flush waits for.
+func (r *Replicator) cycle(ctx context.Context, s *Source, at *attachment, early bool, flush *flushRequest) cycle.Event {
 	var err error
 	at.failed, at.answered = 0, 0
 	if flush != nil {
-		err = r.exchangeLast(flush.ctx, s, at)
+		err = r.syncLast(flush.ctx, s, at)
 		defer func() { flush.answer <- err }()
 	} else {
-		err = r.exchange(ctx, s, at, early)
+		err = r.sync(ctx, s, at, early)
 	}
 	if !errors.Is(err, context.Canceled) { // else this node stopped it
 		at.lost.Store(r.lostAfter(at, early, err))

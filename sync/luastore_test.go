@@ -14,7 +14,8 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// A luaStore runs the scripts of the exchange themselves, over hashes and texts in memory and in virtual time. It is the part of Redis that they use.
+// A luaStore runs the scripts of the sync themselves, over hashes and texts in memory and in
+// virtual time. It is the part of Redis that they use.
 type luaStore struct {
 	t *testing.T
 
@@ -28,7 +29,7 @@ type luaStore struct {
 	forgotten int
 }
 
-var compiled = map[string]*lua.FunctionProto{pushScript.Hash(): compile(pushSource), beatScript.Hash(): compile(beatSource)}
+var compiled = map[string]*lua.FunctionProto{pushScript.Hash(): compile(pushSource), heartbeatScript.Hash(): compile(heartbeatSource)}
 
 func compile(source string) *lua.FunctionProto {
 	chunk, err := parse.Parse(strings.NewReader(source), "script")
@@ -198,7 +199,8 @@ func (s *luaStore) check(keys []string) {
 	}
 }
 
-// forget loses a hash that holds counts, the n-th of them, or all there is. It returns the name of the one hash.
+// forget loses a hash that holds counts, the n-th of them, or all there is. It returns the name of
+// the one hash.
 func (s *luaStore) forget(n int, all bool) (one string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

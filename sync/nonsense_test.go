@@ -54,19 +54,20 @@ func TestNonsenseInAHashIsHealed(t *testing.T) {
 	}
 }
 
-// jester answers each key with what it is told, in the form that the script has, but for what is cut off.
-type jester struct {
-	clockwork
+// forger answers each key with what it is told, in the form that the script has, but for what is
+// cut off.
+type forger struct {
+	fakeServer
 	held, sum string
-	jests     bool
+	forges    bool
 	cut       int
 }
 
-func (j *jester) Process(ctx context.Context, cmd redis.Cmder) error {
-	err := j.clockwork.Process(ctx, cmd)
+func (j *forger) Process(ctx context.Context, cmd redis.Cmder) error {
+	err := j.fakeServer.Process(ctx, cmd)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if err != nil || !j.jests {
+	if err != nil || !j.forges {
 		return err
 	}
 	keys, _ := strconv.Atoi(*cmd.Args()[2].(*string))
@@ -75,13 +76,14 @@ func (j *jester) Process(ctx context.Context, cmd redis.Cmder) error {
 	return nil
 }
 
-func (j *jester) say(held, sum string, cut int) {
+func (j *forger) say(held, sum string, cut int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.held, j.sum, j.jests, j.cut = held, sum, true, cut
+	j.held, j.sum, j.forges, j.cut = held, sum, true, cut
 }
 
-// A reply that makes no sense is counted as an error, and neither locks anybody out nor lets anybody in; the next good one heals.
+// A reply that makes no sense is counted as an error, and neither locks anybody out nor lets
+// anybody in; the next good one heals.
 func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 	for i, c := range []struct {
 		held, sum string
@@ -95,7 +97,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newVnode(t)
-				j := &jester{clockwork: clockwork{calls: make(map[string][]time.Time), held: make(map[string]string)}}
+				j := &forger{fakeServer: fakeServer{calls: make(map[string][]time.Time), held: make(map[string]string)}}
 				n.rep.client = j
 				alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 100 * time.Hour}
 				tab := tableOf[algorithms.WindowState](alg, 10)
@@ -125,7 +127,8 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				if got := tab.Totals(wallClock()); got.Own != 5 || got.Elsewhere != 3 || got.Unsent != 0 {
 					t.Errorf("after a good reply: %+v, want 3 elsewhere and none unsent", got)
 				}
-				source.Detach() // the jester would go on telling this sum, whatever is sent from here on
+				// The forger would go on telling this sum, whatever is sent from here on.
+				source.Detach()
 				admitted := 0
 				for range 20 {
 					if take() {
@@ -140,7 +143,8 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 	}
 }
 
-// Whatever a reply says, nothing panics, no count is negative and no more than the limit is admitted.
+// Whatever a reply says, nothing panics, no count is negative and no more than the limit is
+// admitted.
 func FuzzAnswer(f *testing.F) {
 	f.Add("", "5 5", int64(5), true)
 	f.Add("3", "9 9 1.250", int64(5), true)
@@ -171,7 +175,7 @@ func answered[S any](t *testing.T, alg algorithms.Params, held, sum string, own 
 		for _, m := range tab.Drain(now, 100, false, nil) {
 			answers = append(answers, parseAnswer(m, held, sum))
 		}
-		tab.Settle(now, answers)
+		tab.Ack(now, answers)
 		if got := tab.Totals(now); got.Own != admitted || got.Elsewhere < 0 || got.Unsent < 0 {
 			t.Fatalf("held %q, sum %q: %+v after %d admitted", held, sum, got, admitted)
 		}
@@ -191,8 +195,8 @@ func one(b bool) int64 {
 	return 0
 }
 
-// A key whose hash Redis can't use is tried once in each turn, however often it is asked for, and
-// is exchanged again once its hash is right.
+// A key whose hash Redis can't use is tried once in each cycle, however often it is asked for, and
+// is synced again once its hash is right.
 func TestABrokenKeyIsTriedOnceATurn(t *testing.T) {
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
@@ -216,10 +220,10 @@ func TestABrokenKeyIsTriedOnceATurn(t *testing.T) {
 	}
 	s := n.rep.Status()
 	if s.FailedKeys == 0 || s.FailedKeys > turns+3 {
-		t.Errorf("in %d turns, asked for %d times, a broken key failed %d times: want one in each turn", turns, asked, s.FailedKeys)
+		t.Errorf("in %d cycles, asked for %d times, a broken key failed %d times: want one in each cycle", turns, asked, s.FailedKeys)
 	}
 	if s.Exchanges < turns+3 {
-		t.Errorf("in %d turns %d exchanges: a key that is well has none before its turn", turns, s.Exchanges)
+		t.Errorf("in %d cycles %d syncs: a key that is well has none before its cycle", turns, s.Exchanges)
 	}
 	if err := client.Del(ctx, key).Err(); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
--- One batch of the background exchange. Every key is a hash for one (zone, key, epoch): a field per
+-- One batch of the background sync. Every key is a hash for one (zone, key, epoch): a field per
 -- node, "seq total attempts", and "sum", the running "total attempts" of all nodes. A bucket has a
 -- key without an epoch beside them, its fill: "requests at drain until": how full it was at an
 -- instant, what flows out in requests per millisecond, and until when the key has to stay, both

@@ -16,23 +16,26 @@ import (
 var (
 	//go:embed push.lua
 	pushSource string
-	//go:embed beat.lua
-	beatSource string
+	//go:embed heartbeat.lua
+	heartbeatSource string
 
-	pushScript = redis.NewScript(pushSource)
-	beatScript = redis.NewScript(beatSource)
+	pushScript      = redis.NewScript(pushSource)
+	heartbeatScript = redis.NewScript(heartbeatSource)
 )
 
 const (
-	batchSize = cycle.BatchSize
-	parallel  = 4              // calls under way at once for one table
-	roundSize = 10 * batchSize // messages taken out of a table at once, where there is no time to lose
-	minWait   = cycle.MinWait
-	beatRate  = cycle.Heartbeat
+	batchSize     = cycle.BatchSize
+	minWait       = cycle.MinWait
+	heartbeatRate = cycle.Heartbeat
+	// parallel is how many calls of one table are in flight at once.
+	parallel = 4
+	// roundSize is how many messages are taken out of a table at once when there is no time to
+	// rest.
+	roundSize = 10 * batchSize
 )
 
-// A Replicator exchanges the counts of all tables that share one Redis and one namespace. Its loops run from Start or the first Attach
-// until Close; it never returns an error to a request.
+// A Replicator syncs the counts of all tables that share one Redis and one namespace. Its loops run
+// from Start or the first Attach until Close; it never returns an error to a request.
 type Replicator struct {
 	client  redis.UniversalClient
 	keys    Keyspace
@@ -41,15 +44,17 @@ type Replicator struct {
 	now     func() int64
 	logger  *zap.Logger
 
-	// lost are the shards whose server the beat does not reach, a bit each: in a Cluster some of them, elsewhere all or none.
+	// lost are the shards whose server the heartbeat does not reach, a bit each: in a Cluster some
+	// of them, elsewhere all or none.
 	lost  atomic.Uint64
 	nodes atomic.Int64
 	stats counters
 
-	// seq and beaten number the beats, the last one sent and the last one answered, and mark is the one at which the server was last found
-	// to have forgotten. Only the beat's goroutine uses them.
-	seq, beaten, mark int64
-	beatenAt          time.Time
+	// seq and answered number the heartbeats, the last one sent and the last one answered, and mark
+	// is the one at which the server was last found to have forgotten. Only the heartbeat's
+	// goroutine uses them.
+	seq, answered, mark int64
+	answeredAt          time.Time
 
 	mu       sync.Mutex
 	node     string
@@ -64,21 +69,24 @@ type Replicator struct {
 }
 
 type counters struct {
-	exchanges, keys, failures, failedKeys atomic.Int64
-	last                                  atomic.Int64
+	calls, keys, failures, failedKeys atomic.Int64
+	last                              atomic.Int64
 }
 
-// Status is what a Replicator tells about itself.
+// Status is the state of a Replicator.
 type Status struct {
-	// Up says that everything was exchanged the last time it was tried; Failing names what was not and why.
+	// Up reports whether everything was synced the last time it was tried; Failing names what was
+	// not and why.
 	Up      bool              `json:"up"`
 	Failing map[string]string `json:"failing,omitempty"`
 	Nodes   int64             `json:"nodes"`
-	// Exchanges are the calls that were answered, Keys the counts in them, Failures the calls that were not.
+	// Exchanges are the calls that were answered, Keys the counts in them, Failures the calls that
+	// were not.
 	Exchanges int64 `json:"exchanges"`
 	Keys      int64 `json:"keys"`
 	Failures  int64 `json:"failures"`
-	// FailedKeys are the counts in answered calls that Redis could not do, or of which it said what makes no sense.
+	// FailedKeys are the counts in answered calls that Redis could not do, or of which it said what
+	// makes no sense.
 	FailedKeys int64 `json:"failed_keys"`
 	// Last is when the last call was answered, zero if never.
 	Last time.Time `json:"last"`
@@ -86,18 +94,20 @@ type Status struct {
 	Offset string `json:"clock_offset"`
 }
 
-// NewReplicator doesn't touch the network. now is the node's clock, in nanoseconds since the epoch; timeout bounds a call to the server.
+// NewReplicator doesn't touch the network. now is the node's clock, in nanoseconds since the epoch;
+// timeout bounds a call to the server.
 func NewReplicator(client redis.UniversalClient, namespace string, timeout time.Duration, now func() int64, log *zap.Logger) *Replicator {
 	_, cluster := client.(*redis.ClusterClient)
 	return &Replicator{
-		client: client, keys: NewKeyspace(namespace), beaten: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
+		client: client, keys: NewKeyspace(namespace), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
 		node: NewNode(), sources: make(map[*Source]struct{}),
 	}
 }
 
-// Close ends the loops. Tables still attached are not flushed. It doesn't wait for calls under way beyond FlushEnds; they end with the client's connections.
+// Close ends the loops. Tables still attached are not flushed. It doesn't wait for calls under way
+// beyond FlushEnds; they end with the client's connections.
 func (r *Replicator) Close() {
-	patience := time.After(time.Until(r.FlushEnds()))
+	deadline := time.After(time.Until(r.FlushEnds()))
 	r.mu.Lock()
 	stop, done := r.stop, r.done
 	r.stop = nil
@@ -114,17 +124,17 @@ func (r *Replicator) Close() {
 	}()
 	select {
 	case <-ended:
-	case <-patience:
+	case <-deadline:
 	}
 }
 
-// Status tells how the exchange is going.
+// Status returns the state of the sync.
 func (r *Replicator) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := Status{
 		Up: len(r.health.failing) == 0, Failing: r.health.reasons(), Nodes: r.nodes.Load(),
-		Exchanges: r.stats.exchanges.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(), FailedKeys: r.stats.failedKeys.Load(),
+		Exchanges: r.stats.calls.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(), FailedKeys: r.stats.failedKeys.Load(),
 		Offset: r.clock.offset.String(),
 	}
 	if last := r.stats.last.Load(); last != 0 {

@@ -83,12 +83,13 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 	b.knows("k", 0, want)
 }
 
-// mourned are the lines about last counts that could not be sent.
-func (n *rnode) mourned() []observer.LoggedEntry {
+// notSent are the lines about last counts that could not be sent.
+func (n *rnode) notSent() []observer.LoggedEntry {
 	return n.logs.FilterField(warning.Field(warning.NotSent)).All()
 }
 
-// A table that ends while Redis is lost tells how much is lost with it, once for its zone, and nothing where nothing is.
+// A table that ends while Redis is lost tells how much is lost with it, once for its zone, and
+// nothing where nothing is.
 func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -130,7 +131,7 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 			for _, source := range sources {
 				source.Detach()
 			}
-			lines := a.mourned()
+			lines := a.notSent()
 			if c.keys == 0 {
 				if len(lines) > 0 {
 					t.Errorf("logged %v, want nothing: all is sent", lines)
@@ -148,7 +149,8 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 	}
 }
 
-// The beat finds out that Redis is back, and a zone with a slow rhythm doesn't wait for its turn to do so as well.
+// The heartbeat finds out that Redis is back, and a zone with a slow rhythm doesn't wait for its
+// cycle to do so as well.
 func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
@@ -156,33 +158,35 @@ func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
 	r.Kill()
 	a.take("k", 4)
 	a.configure(time.Hour)
-	redistest.Eventually(t, "two exchanges have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
-	redistest.Eventually(t, "the beat has failed", func() bool { return a.rep.lost.Load() == allShards })
+	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
+	redistest.Eventually(t, "the heartbeat has failed", func() bool { return a.rep.lost.Load() == allShards })
 	r.Restart()
-	redistest.Eventually(t, "the exchange works again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
+	redistest.Eventually(t, "the sync works again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
 	if got := sum(t, r); got != 4 {
 		t.Errorf("redis counts %d, want 4", got)
 	}
 }
 
-// A zone with a slow rhythm doesn't know yet that Redis is back when it ends, and sends its counts all the same.
+// A zone with a slow rhythm doesn't know yet that Redis is back when it ends, and sends its counts
+// all the same.
 func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
 	a.knows("k", 0, 0)
 	r.Kill()
 	a.take("k", 4)
-	a.configure(time.Hour) // a turn at once; when that and another one have failed, the next is an hour away
-	redistest.Eventually(t, "two exchanges have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
+	// A cycle at once; when that and another one have failed, the next is an hour away.
+	a.configure(time.Hour)
+	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
 	r.Restart()
 	redistest.Eventually(t, "the server is back", func() bool {
-		return a.rep.Status().Nodes == 1 && a.rep.lost.Load() == 0 && a.rep.Status().Failing[beatName] == ""
+		return a.rep.Status().Nodes == 1 && a.rep.lost.Load() == 0 && a.rep.Status().Failing[heartbeatName] == ""
 	})
 	a.source.Detach()
 	if got := sum(t, r); got != 4 {
 		t.Errorf("redis counts %d, want 4", got)
 	}
-	if lines := a.mourned(); len(lines) > 0 {
+	if lines := a.notSent(); len(lines) > 0 {
 		t.Errorf("logged %v", lines)
 	}
 }
@@ -208,7 +212,7 @@ func TestForeignTypeFailsNoOtherKey(t *testing.T) {
 		return a.logs.FilterMessageSnippet("another program").Len() == 1
 	})
 	if a.source.Lost() != 0 {
-		t.Error("one foreign key makes the whole exchange count as lost")
+		t.Error("one foreign key makes the whole sync count as lost")
 	}
 }
 
@@ -241,7 +245,8 @@ func TestTroublesOfTheServerPass(t *testing.T) {
 	}
 }
 
-// A server that was away for long is asked at once when it is back, and not a second later, when the client tries again by itself.
+// A server that was away for long is asked at once when it is back, and not a second later, when
+// the client tries again by itself.
 func TestAServerThatIsBackIsAskedAtOnce(t *testing.T) {
 	r := redistest.Start(t)
 	c := clientOf(t, r.URL+"?pool_size=2")
@@ -267,7 +272,8 @@ func do(r *redistest.Server, words []string) {
 
 func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 	r := redistest.Start(t)
-	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3_600_000, Window: time.Hour, Burst: 100} // a thousand a second: full again at once
+	// A thousand a second: full again at once.
+	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3_600_000, Window: time.Hour, Burst: 100}
 	tab := tableOf[algorithms.BucketState](alg, 100)
 	source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
 	tab.Configure(table.Background{Params: alg, Rate: 20 * time.Millisecond, Early: true, Wake: source.Wake}, 100)

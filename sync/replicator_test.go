@@ -104,7 +104,8 @@ func TestNodesLearnOfEachOther(t *testing.T) {
 	}
 	a.knows("k", 6, 0)
 	b.knows("k", 0, 6)
-	admitted := 0 // not all at once: b expects a to take its share as well, until it hears that a did not
+	// Not all at once: b expects a to take its share as well, until it hears that a did not.
+	admitted := 0
 	redistest.Eventually(t, "b admits the 4 that a left", func() bool {
 		admitted += b.take("k", 10)
 		return admitted >= 4
@@ -160,7 +161,7 @@ func TestFlushAllHeals(t *testing.T) {
 	a.knows("k", 4, 3)
 	b.knows("k", 3, 4)
 	r.Do("FLUSHALL")
-	// Nobody asks for the key any more: the beats notice. A node that comes now learns all.
+	// Nobody asks for the key any more: the heartbeats notice. A node that comes now learns all.
 	c := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
 	redistest.Eventually(t, "both nodes have sent their counts again", func() (ok bool) {
 		c.touch("k")
@@ -189,36 +190,36 @@ func TestRedisComesAndGoes(t *testing.T) {
 	}
 }
 
-// A turn counts when all that was due was sent and answered; an early exchange is none.
+// A cycle counts when all that was due was sent and answered; an early sync is none.
 func TestStatusTellsOfCompletedTurns(t *testing.T) {
 	r := redistest.Start(t)
 	turns := func(n *rnode) int64 { return n.source.Status().Turns }
 	slow := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
 	before := slow.now()
-	redistest.Eventually(t, "the first turn is over, which is at once", func() bool { return turns(slow) == 1 })
+	redistest.Eventually(t, "the first cycle is over, which is at once", func() bool { return turns(slow) == 1 })
 	if synced := slow.source.Status().Synced.UnixNano(); synced < before-int64(time.Minute) || synced > slow.now() {
-		t.Errorf("the first turn was over at %d, want between %d and %d", synced, before, slow.now())
+		t.Errorf("the first cycle was over at %d, want between %d and %d", synced, before, slow.now())
 	}
 	slow.take("k", 9)
 	slow.knows("k", 9, 0)
 	if got := turns(slow); got != 1 {
-		t.Errorf("%d turns after an early exchange, an hour before the second one", got)
+		t.Errorf("%d cycles after an early sync, an hour before the second one", got)
 	}
 
 	fast := startNode(t, clientOf(t, r.URL), anHour, 20*time.Millisecond, wallClock)
-	redistest.Eventually(t, "turns go on with nothing to send", func() bool { return turns(fast) > 3 })
+	redistest.Eventually(t, "cycles go on with nothing to send", func() bool { return turns(fast) > 3 })
 	r.Kill()
 	fast.take("k", 1)
-	redistest.Eventually(t, "a turn has failed", func() bool { return fast.rep.Status().Failing["z 1h0m0s"] != "" })
+	redistest.Eventually(t, "a cycle has failed", func() bool { return fast.rep.Status().Failing["z 1h0m0s"] != "" })
 	failed, completed, synced := fast.rep.Status().Failures, turns(fast), fast.source.Status().Synced
 	redistest.Eventually(t, "three more have failed", func() bool { return fast.rep.Status().Failures >= failed+3 })
 	if got := fast.source.Status(); got.Turns != completed || !got.Synced.Equal(synced) {
-		t.Errorf("%+v while turns fail, want %d turns and %v", got, completed, synced)
+		t.Errorf("%+v while cycles fail, want %d cycles and %v", got, completed, synced)
 	}
 	r.Restart()
-	redistest.Eventually(t, "a turn is completed again", func() bool { return turns(fast) > completed })
+	redistest.Eventually(t, "a cycle is completed again", func() bool { return turns(fast) > completed })
 	if got := fast.source.Status(); fast.table.Totals(fast.now()).Unsent != 0 || !got.Synced.After(synced) {
-		t.Errorf("a turn was completed at %v after the one of %v, with %+v", got.Synced, synced, fast.table.Totals(fast.now()))
+		t.Errorf("a cycle was completed at %v after the one of %v, with %+v", got.Synced, synced, fast.table.Totals(fast.now()))
 	}
 	fast.source.Detach()
 	if got := fast.source.Status(); got != nil {
@@ -230,7 +231,7 @@ func TestDetachSendsTheLastCounts(t *testing.T) {
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
 	a.knows("k", 0, 0)
-	a.take("k", 7) // not near its limit, and the next turn is in an hour
+	a.take("k", 7) // not near its limit, and the next cycle is in an hour
 	a.take("other", 1)
 	a.source.Detach()
 	b := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
@@ -268,10 +269,12 @@ func TestSkewedClocksAgree(t *testing.T) {
 	})
 }
 
-// A clock that steps while there are counts, by less than half a window: nodes that take long to agree again count into different windows meanwhile.
+// A clock that steps while there are counts, by less than half a window: nodes that take long to
+// agree again count into different windows meanwhile.
 func TestSteppingClocksAgreeAgain(t *testing.T) {
 	r := redistest.Start(t)
-	window := time.Hour // or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its edge
+	// Or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its edge.
+	window := time.Hour
 	for now := time.Now().UnixNano(); ; window += time.Second {
 		if left := int64(window) - now%int64(window); left > int64(5*time.Minute) && left < int64(10*time.Minute) {
 			break
@@ -434,7 +437,8 @@ func TestPushScriptOfABucket(t *testing.T) {
 	}
 }
 
-// Time that has passed drains at the rate of who admitted last, or of a faster one that asked since, and the key stays twice as long as that takes, and longer where it was to.
+// Time that has passed drains at the rate of who admitted last, or of a faster one that asked
+// since, and the key stays twice as long as that takes, and longer where it was to.
 func TestAFillDrainsAtTheRateOfWhoAdmittedLast(t *testing.T) {
 	s := newLuaStore(t)
 	defer s.state.Close()

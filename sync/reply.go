@@ -8,8 +8,10 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// parseAnswer reads what the script says of one key: what this node's field held, "" where there was none, and "total attempts" of all nodes, for buckets
-// with their fill. What makes no sense counts as failed, and nothing of it is believed: whoever else writes to these keys could lock clients out otherwise.
+// parseAnswer reads what the script says of one key: what this node's field held, "" where there
+// was none, and "total attempts" of all nodes, for buckets with their fill. What makes no sense
+// counts as failed, and nothing of it is believed: whoever else writes to these keys could lock
+// clients out otherwise.
 func parseAnswer(m table.Message, held, sum string) table.Answer {
 	a := table.Answer{Message: m, Failed: true}
 	var ok, ok2 bool

@@ -20,7 +20,8 @@ func sane(t *testing.T, d algorithms.Decision, limit int64) {
 
 const replied = int64(1_795_249_670_000_000) // microseconds
 
-// FuzzExchangeReply: whatever answers in Redis' place, counters stay counters, and what was admitted here is still known to be.
+// FuzzExchangeReply: whatever answers in Redis' place, counters stay counters, and what was
+// admitted here is still known to be.
 func FuzzExchangeReply(f *testing.F) {
 	for _, seed := range []string{
 		"1795249670\n0\n1\n3 4\n\n0 0", "1795249670\n0\n\n7 9 2.500\n\n1 1", "1795249670\n0\n\n7 9 1e308\n\n1 1", "1795249670\n0\n!\nWRONGTYPE Operation\n\n0 0", "1\n1\n9\n2 2\n9\n2 2",
@@ -37,7 +38,7 @@ func FuzzExchangeReply(f *testing.F) {
 	})
 }
 
-// settle exchanges a key a few times with a Redis that always says the same.
+// settle syncs a key a few times with a Redis that always says the same.
 func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 	t.Helper()
 	now, raw := replied*int64(time.Microsecond), []byte("k")
@@ -57,9 +58,9 @@ func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 		}
 		// As many lines as are wanted, where there are enough.
 		lines := strings.SplitAfter(reply, "\n")
-		l := new(letter)
+		l := new(pushCall)
 		if l.read(strings.TrimSuffix(strings.Join(lines[:min(len(lines), 2+2*len(messages))], ""), "\n"), messages) == nil {
-			tab.Settle(now, l.answers)
+			tab.Ack(now, l.answers)
 		} else {
 			tab.Fail(messages)
 		}

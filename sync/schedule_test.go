@@ -20,11 +20,12 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-var schedules = flag.Int("schedules", 8, "random schedules of the exchange for each algorithm")
+var schedules = flag.Int("schedules", 8, "random schedules of the sync for each algorithm")
 
-// Whatever happens to messages, replies, nodes and the store: once all is well again, the store has exactly what each living node admitted in each live epoch,
-// and of a dead one no more than it admitted and no less than it had confirmed. The tables, the loops and the scripts are the real ones. The nodes may
-// differ in all but kind and window, and change meanwhile.
+// Whatever happens to messages, replies, nodes and the store: once all is well again, the store has
+// exactly what each living node admitted in each live epoch, and of a dead one no more than it
+// admitted and no less than it had confirmed. The tables, the loops and the scripts are the real
+// ones. The nodes may differ in all but kind and window, and change meanwhile.
 func TestEverySchedule(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, uint64){
 		"fixed_window": scheduleOf[algorithms.WindowState](func(limit, _ int64, w time.Duration) algorithms.Params {
@@ -64,7 +65,8 @@ func TestEverySchedule(t *testing.T) {
 type schedule[S any] struct {
 	t      *testing.T
 	random *rand.Rand
-	// alg is the parameters of one node, and rate the longest interval of all. draw makes other parameters for a node; nil where all are alike.
+	// alg is the parameters of one node, and rate the longest interval of all. draw makes other
+	// parameters for a node; nil where all are alike.
 	alg    algorithms.Params
 	rate   time.Duration
 	draw   func() algorithms.Params
@@ -77,9 +79,11 @@ type schedule[S any] struct {
 	nodes  []*member[S]
 	dead   []*member[S]
 	saved  *saved
-	// whole says that the store forgets everything or nothing, which nodes notice without a request.
+	// whole says that the store forgets everything or nothing, which nodes notice without a
+	// request.
 	whole bool
-	// evicted are the hashes that were lost one by one: of those nodes ask only as long as their epoch is the current one.
+	// evicted are the hashes that were lost one by one: of those nodes ask only as long as their
+	// epoch is the current one.
 	evicted map[string]bool
 }
 
@@ -91,8 +95,9 @@ type member[S any] struct {
 	table  *table.Table[S]
 	source *Source
 	rep    *Replicator
-	// own is what it admitted and did not get back, by the names of the hashes, and floor what the store confirmed when it ended and has not lost since.
-	// Of what it gave back it may have told in a message that is still on the way, so that less than that may be there.
+	// own is what it admitted and did not get back, by the names of the hashes, and floor what the
+	// store confirmed when it ended and has not lost since. Of what it gave back it may have told
+	// in a message that is still on the way, so that less than that may be there.
 	own, floor map[string]int64
 	gave       map[string]bool
 	taken      []took
@@ -194,7 +199,8 @@ func (s *schedule[S]) step() {
 func (s *schedule[S]) storm(kind uint64) {
 	switch kind {
 	case 0:
-		// Copies of messages are on the way that come when newer ones have long been answered, and the last requests are told of in vain at first.
+		// Copies of messages are on the way that come when newer ones have long been answered, and
+		// the last requests are told of in vain at first.
 		s.net.heal()
 		s.net.become(&s.net.two, .8)
 		s.requests(12)
@@ -205,7 +211,7 @@ func (s *schedule[S]) storm(kind uint64) {
 		s.net.heal()
 		s.requests(3)
 		for range 2 {
-			time.Sleep(3*s.rate + 3*beatRate)
+			time.Sleep(3*s.rate + 3*heartbeatRate)
 			s.forget(true)
 		}
 	case 2:
@@ -268,7 +274,8 @@ func (s *schedule[S]) forget(all bool) {
 	s.lower()
 }
 
-// failOver goes back to what a replica had. That may undo what the dead had confirmed, and let late messages of theirs in once more.
+// failOver goes back to what a replica had. That may undo what the dead had confirmed, and let late
+// messages of theirs in once more.
 func (s *schedule[S]) failOver() {
 	if s.saved == nil {
 		return
@@ -306,7 +313,8 @@ func (s *schedule[S]) end(m *member[S], kill bool) {
 				hash := s.hash(s.keys[key], l.Epoch-age)
 				if c, ok := l.At(l.Epoch - age); ok && !m.gave[hash] {
 					total, _ := s.store.field(hash, m.source.Node())
-					m.floor[hash] = min(c.Acked, total) // less where the store has lost it and not been told again
+					// Less where the store has lost it and not been told again.
+					m.floor[hash] = min(c.Acked, total)
 				}
 			}
 		})
@@ -328,7 +336,8 @@ func (s *schedule[S]) settle() {
 		time.Sleep(resendRate + 3*s.rate + 3*time.Second)
 		s.exact()
 	}
-	for range 2 { // what nodes find lost at the first touch they send again, and hear of at the second
+	// What nodes find lost at the first touch they send again, and hear of at the second.
+	for range 2 {
 		for _, m := range s.nodes {
 			for _, key := range s.keys {
 				m.table.Take(m.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 0, 0)
@@ -370,7 +379,8 @@ func (s *schedule[S]) exactIn(hash, key string, epoch int64) {
 	}
 }
 
-// carried is what a node counts in an epoch of what it could not send before the last two of it were over, and still stands in a bucket.
+// carried is what a node counts in an epoch of what it could not send before the last two of it
+// were over, and still stands in a bucket.
 func (s *schedule[S]) carried(m *member[S], hash, key string, epoch int64) (more int64) {
 	if !s.drains {
 		return 0
@@ -386,8 +396,9 @@ func (s *schedule[S]) carried(m *member[S], hash, key string, epoch int64) (more
 	return more
 }
 
-// knows checks what a node knows of the others in the current epoch: all that the store has, and no more unless the store has lost something.
-// Of an epoch that is over it may know less: what another node sends long after its end is not asked for.
+// knows checks what a node knows of the others in the current epoch: all that the store has, and no
+// more unless the store has lost something. Of an epoch that is over it may know less: what another
+// node sends long after its end is not asked for.
 func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 	m.table.With(table.KeyOf([]byte(key)), func(state *S) {
 		c, ok := ledgerOf(s.alg, state).At(epoch)
@@ -472,7 +483,7 @@ var errGone = errors.New("the node is dead")
 // cut ends it: what the node sends from now on goes nowhere.
 func (w *wire) cut() { w.gone.Store(true) }
 
-// EvalSha is how beats go.
+// EvalSha is how heartbeats go.
 func (w *wire) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	reply, err := w.send(ctx, sha, keys, args)
 	return redis.NewCmdResult(reply, err)

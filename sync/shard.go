@@ -18,9 +18,10 @@ func (r *Replicator) shards(id table.ID) uint64 {
 	return allShards
 }
 
-// skips reports whether a batch is not sent. In a Cluster that is one whose shard the beat finds
-// lost or whose shard has failed in this turn: the others would wait for it. An early exchange
-// leaves out those that failed in the last turn, too, without a word: they have their turn.
+// skips reports whether a batch is not sent. In a Cluster that is one whose shard the heartbeat
+// finds lost or whose shard has failed in this cycle: the others would wait for it. An early sync
+// leaves out those that failed in the last cycle, too, without an error: they wait for the next
+// cycle.
 func (r *Replicator) skips(at *attachment, shards, failed uint64, urgent bool) (bool, error) {
 	switch {
 	case !r.cluster:
@@ -33,7 +34,7 @@ func (r *Replicator) skips(at *attachment, shards, failed uint64, urgent bool) (
 	return false, nil
 }
 
-// lostAfter are the shards that are lost to a table after a turn. In a turn all keys have their
+// lostAfter are the shards that are lost to a table after a cycle. In a cycle all keys have their
 // message; a shard without one is not held for lost, as requests for its keys may wait for that.
 func (r *Replicator) lostAfter(at *attachment, early bool, err error) uint64 {
 	switch {
@@ -47,10 +48,10 @@ func (r *Replicator) lostAfter(at *attachment, early bool, err error) uint64 {
 	return at.failed
 }
 
-// reach asks the server of each shard of a Cluster for something, which the beat, in one of them,
-// does not. It returns the shards whose server gives no answer, and one of the reasons.
+// reach asks the server of each shard of a Cluster for something, which the heartbeat, in one of
+// them, does not. It returns the shards whose server gives no answer, and one of the reasons.
 func (r *Replicator) reach(ctx context.Context) (lost uint64, why error) {
-	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, beatRate))
+	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatRate))
 	defer cancel()
 	calls := r.client.Pipeline()
 	var replies [ShardCount]*redis.StringCmd

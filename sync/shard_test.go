@@ -30,12 +30,12 @@ func keyOf(shards uint64, n int) string {
 }
 
 // A master of a Cluster that is gone takes its own keys along and no others, whichever it is:
-// the one with the beats, too. Both is noticed though the next turn is an hour away.
+// the one with the heartbeats, too. Both is noticed though the next cycle is an hour away.
 func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
 	beats := c.Owner(c.Slot("{0}"))
 	for _, gone := range []int{beats, (beats + 1) % 3} {
-		t.Run(fmt.Sprintf("beats %t", gone == beats), func(t *testing.T) {
+		t.Run(fmt.Sprintf("heartbeats %t", gone == beats), func(t *testing.T) {
 			dead := shardsOf(c, gone)
 			alg := anHour
 			alg.Limit = 100
@@ -55,27 +55,28 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 			if a.rep.Status().Up {
 				t.Error("the status says that all works")
 			}
-			fresh := keyOf(^dead, 2) // is exchanged early
+			fresh := keyOf(^dead, 2) // is synced early
 			a.take(fresh, 3)
 			a.knows(fresh, 3, 0)
 			b.knows(fresh, 0, 3)
 			a.take(keyOf(dead, 3), 1)
 			a.take(ill, 1)
-			a.configure(time.Hour) // a turn at once
-			redistest.Eventually(t, "the turn has failed", func() bool { return a.source.at.Load().lost.Load() != 0 })
+			a.configure(time.Hour) // a cycle at once
+			redistest.Eventually(t, "the cycle has failed", func() bool { return a.source.at.Load().lost.Load() != 0 })
 			if lost := a.source.Lost(); lost != dead {
-				t.Errorf("after a turn shards %x are lost, want %x", lost, dead)
+				t.Errorf("after a cycle shards %x are lost, want %x", lost, dead)
 			}
 			turns := a.source.Status().Turns
 			c.Nodes[gone].Restart()
 			c.Wait()
 			redistest.Eventually(t, "all is well again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
-			redistest.Eventually(t, "a turn is completed, an hour early", func() bool { return a.source.Status().Turns > turns })
+			redistest.Eventually(t, "a cycle is completed, an hour early", func() bool { return a.source.Status().Turns > turns })
 		})
 	}
 }
 
-// A table that ends while a part of the Cluster is gone sends the rest of its counts, and logs of the others how many they are.
+// A table that ends while a part of the Cluster is gone sends the rest of its counts, and logs of
+// the others how many they are.
 func TestDetachSendsToTheRestOfACluster(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
 	dead := shardsOf(c, 2)
@@ -103,7 +104,7 @@ func TestDetachSendsToTheRestOfACluster(t *testing.T) {
 	for _, key := range well {
 		b.knows(key, 0, 2)
 	}
-	lines := a.mourned()
+	lines := a.notSent()
 	if len(lines) != 1 || lines[0].ContextMap()["keys"] != int64(ill) || lines[0].ContextMap()["requests"] != int64(ill) {
 		t.Errorf("logged %v, want that one request of each of %d keys could not be sent", lines, ill)
 	}

@@ -60,7 +60,7 @@ type ownKey struct {
 
 // oneCall is a call of the script, which may arrive more than once.
 type oneCall struct {
-	letter   letter
+	push     pushCall
 	node     string
 	seq      int64
 	messages []table.Message
@@ -77,7 +77,8 @@ func newTwoStores(t *testing.T, seed uint64, client redis.UniversalClient, flush
 	return s
 }
 
-// step is one thing that happens: a message, one that comes late or once more, or a store that forgets.
+// step is one thing that happens: a message, one that comes late or once more, or a store that
+// forgets.
 func (s *twoStores) step() {
 	switch n := s.random.IntN(100); {
 	case n < 70:
@@ -132,7 +133,7 @@ func (s *twoStores) message() *oneCall {
 			c.messages = append(c.messages, m)
 		}
 	}
-	c.letter.write(NewKeyspace("test"), s.nodes[node], s.rate, c.messages)
+	c.push.write(NewKeyspace("test"), s.nodes[node], s.rate, c.messages)
 	c.seq = s.nodes[node].seq.Load()
 	return c
 }
@@ -141,18 +142,19 @@ func (s *twoStores) message() *oneCall {
 func (s *twoStores) arrive(c *oneCall) {
 	s.t.Helper()
 	s.calls++
-	reply, err := c.letter.send(context.Background(), s.client)
+	reply, err := c.push.send(context.Background(), s.client)
 	if err == nil {
-		err = c.letter.read(reply, c.messages)
+		err = c.push.read(reply, c.messages)
 	}
 	if err != nil {
 		s.t.Fatalf("call %d: %v", s.calls, err)
 	}
 	want := s.model.Push(wallClock(), c.node, c.seq, s.spec.Live, s.rate, c.messages)
-	for i, a := range c.letter.answers {
+	for i, a := range c.push.answers {
 		w := want[i]
 		if a.Failed {
-			// The script's reader believes no sum below what its node has told, as a late message has it.
+			// The script's reader believes no sum below what its node has told, as a late message
+			// has it.
 			w.Failed, w.Seen, w.Known = a.Push && a.Sum < a.Total, a.Seen, a.Known
 		}
 		if a != w {
@@ -161,7 +163,8 @@ func (s *twoStores) arrive(c *oneCall) {
 	}
 }
 
-// The store of the simulator answers as the script does, whatever comes late, twice or never, and whenever it forgets.
+// The store of the simulator answers as the script does, whatever comes late, twice or never, and
+// whenever it forgets.
 func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 	for name, spec := range map[string]Spec{
 		"fixed window":   {Kind: 'f', Window: 10 * time.Second},

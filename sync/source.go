@@ -14,36 +14,37 @@ type Counters interface {
 	Follower
 }
 
-// An Outbox has what a table has to say to the store.
+// An Outbox is what a table has to send.
 type Outbox interface {
-	// Tick makes what was touched until now due.
+	// Tick makes the keys due that are dirty now.
 	Tick()
 	// Urgent reports whether some keys should not wait for the next Tick.
 	Urgent() bool
-	// Drain takes messages of due keys out, or of urgent ones. Each comes back through Settle or
-	// Fail.
+	// Drain takes out messages of due keys, or of urgent ones. Each comes back through Ack or Fail.
 	Drain(now int64, most int, urgent bool, dst []table.Message) []table.Message
-	// Settle merges answers. It reports whether the store has forgotten what it had confirmed.
-	Settle(now int64, answers []table.Answer) (forgot bool)
+	// Ack merges answers. It reports whether the store has forgotten what it had confirmed.
+	Ack(now int64, answers []table.Answer) (forgot bool)
+	// Fail makes the keys of messages without an answer dirty again.
 	Fail(messages []table.Message)
 	// Unsent is how many requests the store doesn't have that it should, and of how many keys.
 	Unsent(now int64) (keys int, requests int64)
 }
 
-// A Follower is told of the store.
+// A Follower is what a table has to know of the store.
 type Follower interface {
-	// SetLost says of which shards the store can't be reached, a bit each.
+	// SetLost sets the shards of which the store can't be reached, a bit each.
 	SetLost(shards uint64)
-	// SetClock says how far the store's clock is ahead of now, the node's.
+	// SetClock sets how far the store's clock is ahead of now, the node's.
 	SetClock(now int64, ahead, uncertainty time.Duration)
-	// Resend has all live totals sent again.
+	// Resend makes all keys dirty: their totals are sent again.
 	Resend()
-	// Adopt prepares for another store.
-	Adopt()
+	// ResetAcks prepares for another store, which has confirmed nothing.
+	ResetAcks()
 }
 
-// A Source is one table on its way to a store. It lives as long as its table: its number of the node and its sequence go on
-// when a reload attaches it elsewhere, so that no total is ever taken for another's.
+// A Source is what the sync knows of one table. It lives as long as its table: the name of its node
+// and its sequence numbers go on when a reload attaches it to another Replicator, so that no total
+// is ever taken for another one's.
 type Source struct {
 	counters Counters
 	spec     Spec
@@ -51,8 +52,8 @@ type Source struct {
 	seq      atomic.Int64
 	wake     chan struct{}
 
-	// bills are what a strict zone's node has decided alone and Redis has not confirmed.
-	bills bills
+	// pending is what a strict zone's node has decided alone and Redis has not confirmed.
+	pending pendingCharges
 
 	mu   sync.Mutex  // one Attach or Detach at a time
 	last *attachment // the latest one, also when it has ended
@@ -67,37 +68,41 @@ type attachment struct {
 	done   chan struct{} // closed when the loop has ended
 
 	rate atomic.Int64  // nanoseconds
-	lost atomic.Uint64 // the shards for which the last exchange failed, a bit each
-	// charges is nil where totals are exchanged.
+	lost atomic.Uint64 // the shards for which the last sync failed, a bit each
+	// charges is nil where totals are synced.
 	charges atomic.Pointer[Charger]
-	due     atomic.Bool // an exchange of all that is touched, at once
-	// behind says that the last exchange took most of the interval, or that a flush waits for this one.
+	due     atomic.Bool // all that is dirty is to be synced at once
+	// behind is set if the last sync took most of the interval, or while a flush waits for this
+	// one.
 	behind atomic.Bool
 
 	flushes chan *flushRequest
-	// Only the loop uses these, and the calls that it waits for: whether a flush waits for them, and which shards have failed and have answered in this turn.
+	// Only the loop uses these, and the calls that it waits for: whether a flush waits for them,
+	// and which shards have failed and have answered in this cycle.
 	flushing         bool
 	failed, answered uint64
 
-	turns  atomic.Int64 // that were completed
+	cycles atomic.Int64 // that were completed
 	synced atomic.Int64 // when the last of them was, nanoseconds since the epoch
 }
 
-// ExchangeStatus is how far the exchange of one table has come. In a turn all that was touched since the one before is due.
+// ExchangeStatus is how far the sync of one table has come. In a cycle all is due that became dirty
+// before it began.
 type ExchangeStatus struct {
-	// Turns is how many were completed since the table was attached: all that was due was sent and answered. Where nothing was due, that is at once.
+	// Turns is how many were completed since the table was attached: all that was due was sent and
+	// answered. Where nothing was due, that is at once.
 	Turns int64 `json:"turns"`
 	// Synced is when the last of them was completed, zero if none.
 	Synced time.Time `json:"synced"`
 }
 
-// complete notes that a turn has ended.
+// complete notes that a cycle has ended.
 func (at *attachment) complete(now int64) {
 	at.synced.Store(now)
-	at.turns.Add(1)
+	at.cycles.Add(1)
 }
 
-// charger is nil where totals are exchanged.
+// charger is nil where totals are synced.
 func (at *attachment) charger() Charger {
 	if c := at.charges.Load(); c != nil {
 		return *c
@@ -105,7 +110,7 @@ func (at *attachment) charger() Charger {
 	return nil
 }
 
-// NewSource gives a table a random number of its own.
+// NewSource returns the Source of a table, with a random name of a node.
 func NewSource(c Counters, spec Spec) *Source {
 	return &Source{counters: c, spec: spec, node: NewNode(), wake: make(chan struct{}, 1)}
 }
@@ -113,7 +118,7 @@ func NewSource(c Counters, spec Spec) *Source {
 // Node is the field of this table's counts in the store.
 func (s *Source) Node() string { return s.node }
 
-// Wake asks for an exchange of the urgent keys. It never waits.
+// Wake asks for a sync of the urgent keys. It never waits.
 func (s *Source) Wake() {
 	select {
 	case s.wake <- struct{}{}:
@@ -121,8 +126,9 @@ func (s *Source) Wake() {
 	}
 }
 
-// Lost are the shards for which the last exchange failed or whose server does not answer, for LostFor; all or none where there is no Cluster. A table that is
-// not attached has lost nothing: its configuration is about to begin or to end.
+// Lost returns the shards for which the last sync failed or whose server does not answer, for
+// LostFor; all or none where there is no Cluster. A table that is not attached has lost nothing:
+// its configuration is about to begin or to end.
 func (s *Source) Lost() uint64 {
 	at := s.at.Load()
 	if at == nil {
@@ -131,13 +137,13 @@ func (s *Source) Lost() uint64 {
 	return at.lost.Load() | at.to.lost.Load()
 }
 
-// Status tells how the exchange goes, nil where the table is not attached.
+// Status returns how far the sync has come, nil where the table is not attached.
 func (s *Source) Status() *ExchangeStatus {
 	at := s.at.Load()
 	if at == nil {
 		return nil
 	}
-	status := &ExchangeStatus{Turns: at.turns.Load()}
+	status := &ExchangeStatus{Turns: at.cycles.Load()}
 	if synced := at.synced.Load(); synced != 0 {
 		status.Synced = time.Unix(0, synced)
 	}

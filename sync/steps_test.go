@@ -10,8 +10,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// Redis' clock steps ahead and back, over edges of windows as well, while nodes count, and each node hears of it at another time. Once all have, they
-// count into the same windows, and the store and every node know what all of them admitted.
+// Redis' clock steps ahead and back, over edges of windows as well, while nodes count, and each
+// node hears of it at another time. Once all have, they count into the same windows, and the store
+// and every node know what all of them admitted.
 func TestNodesAgreeAfterStepsOfTheStoresClock(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, uint64){
 		"fixed_window": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
@@ -58,12 +59,14 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 		for range 6 {
 			var spent [2]int64 // of each key, before a step back over an edge
 			span := float64(s.span)
-			// Not by half a window, where the nodes' readings of the clock would decide whether they round up or down.
+			// Not by half a window, where the nodes' readings of the clock would decide whether
+			// they round up or down.
 			by := time.Duration(span * (float64(random.IntN(5)-2) + random.Float64()*.9 - .45))
 			if random.IntN(2) == 0 { // from just behind an edge back over it
 				time.Sleep(time.Duration(int64(s.span) - s.store.now().UnixNano()%int64(s.span)))
 				s.busy(time.Second)
-				by = -2*time.Second - time.Duration(span*(.05+.25*random.Float64())) // further than the edge is back, and less than half a window
+				// Further than the edge is back, and less than half a window.
+				by = -2*time.Second - time.Duration(span*(.05+.25*random.Float64()))
 				for i, key := range s.keys {
 					spent[i] = s.spent(key, 1)
 				}
@@ -91,12 +94,14 @@ func (s *schedule[S]) busy(d time.Duration) {
 	}
 }
 
-// agree checks what the store has of the live epochs, without a request since, and what the nodes know of the current one when the next request comes.
+// agree checks what the store has of the live epochs, without a request since, and what the nodes
+// know of the current one when the next request comes.
 func (s *schedule[S]) agree(by time.Duration) {
 	time.Sleep(4*s.rate + 3*time.Second)
 	epoch := s.epoch(s.store.now().UnixNano())
 	for _, m := range s.nodes {
-		m.table.Totals(wallClock()) // brings ledgers to the epoch in which a request would find them
+		// Brings ledgers to the epoch in which a request would find them.
+		m.table.Totals(wallClock())
 	}
 	for _, key := range s.keys {
 		for e := epoch + 1; e >= epoch-int64(s.alg.Compile().History); e-- {

@@ -12,16 +12,18 @@ import (
 // messageBuffers are as long as one round of calls needs.
 var messageBuffers = sync.Pool{New: func() any { return new([]table.Message) }}
 
-// exchange sends what is due, or what is urgent, and absorbs the answers. It returns the last error of any batch.
+// sync sends what is due, or what is urgent, and merges the answers. It returns the last error of
+// any batch.
 //
-// Many keys are exchanged at leisure: one call at a time, with as much rest in between as the call took, and what becomes urgent meanwhile goes first. So
-// requests, and the server's other users, find a free processor. Where a quarter of the interval is over by then, or the exchange before took
+// Many keys are synced slowly: one call at a time, with as much rest in between as the call
+// took, and what becomes urgent meanwhile goes first. So requests, and the server's other users,
+// find a free processor. Where a quarter of the interval is over by then, or the sync before took
 // most of it, the rest goes as fast as it can.
-func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, urgent bool) error {
+func (r *Replicator) sync(ctx context.Context, s *Source, at *attachment, urgent bool) error {
 	if c := at.charger(); c != nil {
 		return s.charge(ctx, at, c)
 	}
-	s.dropBills(r.now())
+	s.dropCharges(r.now())
 	if !urgent {
 		s.counters.Tick()
 	}
@@ -30,10 +32,10 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 	buf := *kept
 	defer func() { *kept = buf[:0] }()
 	begun, rate := time.Now(), time.Duration(at.rate.Load())
-	hurry := urgent || at.behind.Load()
+	fast := urgent || at.behind.Load()
 	var failed error
 	for {
-		most := r.round(hurry)
+		most := r.round(fast)
 		start := time.Now()
 		buf = s.counters.Drain(r.now(), most, urgent, buf[:0])
 		if len(buf) == 0 {
@@ -49,14 +51,14 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 			break
 		}
 		if !urgent && s.counters.Urgent() {
-			if err := r.exchange(ctx, s, at, true); err != nil {
+			if err := r.sync(ctx, s, at, true); err != nil {
 				if !r.cluster {
 					return err
 				}
 				failed = err
 			}
 		}
-		if hurry = hurry || at.behind.Load() || time.Since(begun) > rate/4; !hurry {
+		if fast = fast || at.behind.Load() || time.Since(begun) > rate/4; !fast {
 			pauseFor(ctx, time.Since(start))
 		}
 	}
@@ -66,18 +68,20 @@ func (r *Replicator) exchange(ctx context.Context, s *Source, at *attachment, ur
 	return failed
 }
 
-// round is how many messages are taken out at once. In a cluster they belong to 64 shards, and go in as many calls.
-func (r *Replicator) round(hurry bool) int {
+// round returns how many messages are taken out at once. In a cluster they belong to 64 shards, and
+// go in as many calls.
+func (r *Replicator) round(fast bool) int {
 	switch {
 	case r.cluster:
 		return batchSize * 32
-	case hurry:
+	case fast:
 		return roundSize
 	}
 	return batchSize
 }
 
-// send makes batches of messages and sends them, a few at a time. In a Cluster nothing is sent to shards that are lost.
+// send makes batches of messages and sends them, a few at a time. In a Cluster nothing is sent to
+// shards that are lost.
 func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messages []table.Message, urgent bool) error {
 	if r.cluster {
 		slices.SortStableFunc(messages, func(a, b table.Message) int { return ShardOf(a.ID) - ShardOf(b.ID) })
@@ -124,7 +128,8 @@ func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messag
 	return failed
 }
 
-// cut says how many messages go into one call: those of one key stay together, and in a cluster all are of one shard.
+// cut returns how many messages go into one call: those of one key stay together, and in a cluster
+// all are of one shard.
 func (r *Replicator) cut(messages []table.Message) int {
 	for n := 1; n < len(messages); n++ {
 		if messages[n].Key == messages[n-1].Key {

@@ -15,19 +15,20 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// Each trouble is told once with what to do, passes without a reload, and costs no count.
+// Each trouble is logged once with what to do, passes without a reload, and costs no count.
 func TestTroublesAreToldOnceAndPass(t *testing.T) {
 	for _, c := range redistest.Troubles {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			r, url := c.Server(t)
-			n := startNode(t, clientOf(t, url), anHour, time.Second/2, wallClock) // so long a call may take, also on a busy machine
+			// So long a call may take, also on a busy machine.
+			n := startNode(t, clientOf(t, url), anHour, time.Second/2, wallClock)
 			n.take("k", 3)
 			n.knows("k", 3, 0)
 			redistest.Eventually(t, "the node is up", func() bool { return n.rep.Status().Nodes == 1 })
 
 			end := c.Begin(t, r)
-			redistest.Eventually(t, "the trouble is told", func() bool { n.touch("k"); return n.told(fails) > 0 })
+			redistest.Eventually(t, "the trouble is logged", func() bool { n.touch("k"); return n.logged(fails) > 0 })
 			if got := n.take("k", 2); got != 2 {
 				t.Errorf("in trouble %d of 2 requests were admitted, want 2", got)
 			}
@@ -36,11 +37,11 @@ func TestTroublesAreToldOnceAndPass(t *testing.T) {
 			redistest.Eventually(t, "it fails again and again", func() bool { n.touch("k"); return n.rep.Status().Failures > failures+2 })
 			end()
 			n.knows("k", 5, 0)
-			redistest.Eventually(t, "all is well", func() bool { n.touch("k"); return n.rep.Status().Up && n.told(works) == n.told(fails) })
-			if odd := n.told("refuses some counts"); odd > 0 {
-				t.Errorf("told %d times of another program's keys, which it is not", odd)
+			redistest.Eventually(t, "all is well", func() bool { n.touch("k"); return n.rep.Status().Up && n.logged(works) == n.logged(fails) })
+			if odd := n.logged("refuses some counts"); odd > 0 {
+				t.Errorf("logged %d times of another program's keys, which it is not", odd)
 			}
-			n.toldOnce(c.Code)
+			n.reportedOnce(c.Code)
 			if text := fmt.Sprint(n.logs.All()); strings.Contains(text, "secret") || strings.Contains(text, "hunter3") {
 				t.Errorf("the log shows a password: %s", text)
 			}
@@ -50,8 +51,9 @@ func TestTroublesAreToldOnceAndPass(t *testing.T) {
 
 const fails, works = "exchange with redis fails", "exchange with redis works again"
 
-// toldOnce wants a trouble told once, with what to do. A machine that is busy may add timeouts, each told once as well.
-func (n *rnode) toldOnce(code string) {
+// reportedOnce wants a trouble logged once, with what to do. A machine that is busy may add
+// timeouts, each logged once as well.
+func (n *rnode) reportedOnce(code string) {
 	t := n.t
 	t.Helper()
 	own, timeouts := 0, 0
@@ -66,18 +68,18 @@ func (n *rnode) toldOnce(code string) {
 			t.Errorf("the reason is %q, want %s", why, code)
 		}
 		if !strings.Contains(why, ";") || line.ContextMap()["code"] != warning.SyncFails {
-			t.Errorf("told %v, want what to do, and a code", line.ContextMap())
+			t.Errorf("logged %v, want what to do, and a code", line.ContextMap())
 		}
 	}
 	if own > 1 || own == 0 && timeouts == 0 {
-		t.Errorf("told %d times of %s and %d times of timeouts, want once: %v", own, code, timeouts, n.logs.All())
+		t.Errorf("logged %d times of %s and %d times of timeouts, want once: %v", own, code, timeouts, n.logs.All())
 	}
 }
 
-// told counts the lines with a text.
-func (n *rnode) told(text string) int { return n.logs.FilterMessageSnippet(text).Len() }
+// logged counts the lines with a text.
+func (n *rnode) logged(text string) int { return n.logs.FilterMessageSnippet(text).Len() }
 
-// That a connection was closed is told only if the next attempt doesn't know better.
+// That a connection was closed is logged only if the next attempt doesn't know better.
 func TestAClosedConnectionIsNoReason(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	r := NewReplicator(nil, "test", time.Second, wallClock, zap.New(core))

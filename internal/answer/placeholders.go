@@ -20,6 +20,12 @@ const (
 func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, results []Result) {
 	if len(results) == 1 && (wait == 0 || zone == results[0].Policy.Zone) {
 		only := valuesOf(&results[0])
+		if p, remaining, reset := only.policy, only.remaining, only.reset; wait == 0 && only.limit == p.Limit {
+			repl.Map(func(name string) (any, bool) { // of 32 bytes, for most requests
+				return lookUp(name, "", 0, []values{{p, p.Limit, remaining, reset}})
+			})
+			return
+		}
 		repl.Map(func(name string) (any, bool) {
 			return lookUp(name, only.policy.Zone, wait, []values{only})
 		})

@@ -78,9 +78,13 @@ func TestNext(t *testing.T) {
 		},
 		"a wake during a rest": {
 			{0, tick, SyncAll, 0}, {0, reply, Await, Gap}, {Gap / 2, wake, Await, Gap / 2}, {Gap, tick, SyncUrgent, 0},
+			{Gap, reply, Await, Gap}, {2 * Gap, tick, Await, s - 2*Gap},
 		},
 		"urgent keys are left": {
 			{0, tick, SyncAll, 0}, {0, left, Await, Gap}, {Gap, tick, Await, Gap}, {2 * Gap, tick, SyncUrgent, 0},
+		},
+		"urgent keys are left by a sync that failed": {
+			{0, tick, SyncAll, 0}, {0, Event{Kind: Failed, Lost: one, Urgent: true}, Await, Gap}, {Gap, tick, Await, MinWait - Gap},
 		},
 		"force waits for nothing": {
 			{0, tick, SyncAll, 0}, {0, reply, Await, Gap}, {Gap / 2, force, SyncAll, 0}, {Gap / 2, reply, Await, Gap},

@@ -7,7 +7,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// An Approximation is an algorithm beside the truth: how much it admits, as one exact counter without any node, in intervals of its window's length.
+// An Approximation is an algorithm beside the truth: how much it admits, as one exact counter
+// without any node, in intervals of its window's length.
 type Approximation struct {
 	Name string
 	Case func(load Load) Case
@@ -19,7 +20,8 @@ const (
 	approximatedWindow = 10 * sec
 )
 
-// Approximations are the fixed window, the sliding window with several numbers of buckets, and the log, which is the truth itself.
+// Approximations are the fixed window, the sliding window with several numbers of buckets, and the
+// log, which is the truth itself.
 func Approximations() []Approximation {
 	const limit, window = approximatedLimit, approximatedWindow
 	counters := func(name string, alg algorithms.Params) Approximation {
@@ -50,7 +52,8 @@ func Lumps(every time.Duration) func(after time.Duration) Load {
 	}
 }
 
-// Peak is the most that is admitted in any interval of the window's length, over starts all over a window, as a multiple of the limit.
+// Peak is the most that is admitted in any interval of the window's length, over starts all over a
+// window, as a multiple of the limit.
 func (a Approximation) Peak(load func(after time.Duration) Load) (peak float64) {
 	const phases = 32
 	for i := range phases {

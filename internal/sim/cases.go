@@ -139,7 +139,8 @@ func Overload(name string, demand float64) Case {
 	})
 }
 
-// Surge is ten nodes, 1000/10s and sync_rate 1s, and a client that goes on in the middle of a window at 20 times the limit; before is what it asked for, in requests per second.
+// Surge is ten nodes, 1000/10s and sync_rate 1s, and a client that goes on in the middle of a
+// window at 20 times the limit; before is what it asked for, in requests per second.
 func Surge(name string, before float64) Case {
 	return CaseOf(name, Windows{
 		Algorithm: Sliding(1000, 10*sec), Rate: sec, Nodes: 10, Latency: near, Warm: 15 * sec,
@@ -147,7 +148,8 @@ func Surge(name string, before float64) Case {
 	})
 }
 
-// Common are the scenarios that other limiters are compared by: many nodes, a client above its limit.
+// Common are the scenarios that other limiters are compared by: many nodes, a client above its
+// limit.
 func Common() []Case {
 	return []Case{
 		Overload("10 nodes, 1000/5s, sync 0.5s, demand 1.6x", 1.6),

@@ -7,7 +7,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
-// Nodes whose clocks are wrong, or step while they hold counts, agree with the store on the time within a round trip, from their next beat on.
+// Nodes whose clocks are wrong, or step while they hold counts, agree with the store on the time
+// within a round trip, from their next heartbeat on.
 func TestNodesAgreeOnTheTimeWithinARoundTrip(t *testing.T) {
 	const latency = 5 * time.Millisecond
 	sc := Windows{

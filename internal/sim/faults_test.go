@@ -7,7 +7,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// A full bucket is still full for a process that starts after the edge of an epoch, here one of 50 s, and full since the one before the last.
+// A full bucket is still full for a process that starts after the edge of an epoch, here one of 50
+// s, and full since the one before the last.
 func TestABucketIsNotEmptyForANodeThatStartsAfterAnEdge(t *testing.T) {
 	sc := Buckets{
 		Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1000, Window: 50 * sec}, Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: near,
@@ -16,7 +17,8 @@ func TestABucketIsNotEmptyForANodeThatStartsAfterAnEdge(t *testing.T) {
 	within(t, "mean", sc.Run().Mean, .97, 1.03)
 }
 
-// A client that comes every 22 s is not settled when it comes, and the epoch before is final: what others spent in it still counts.
+// A client that comes every 22 s is not settled when it comes, and the epoch before is final: what
+// others spent in it still counts.
 func TestALogRemembersOthersOfAClientThatPaused(t *testing.T) {
 	sc := Logs{
 		Algorithm: algorithms.Params{Kind: algorithms.SlidingLog, Limit: 60, Window: 60 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
@@ -25,7 +27,7 @@ func TestALogRemembersOthersOfAClientThatPaused(t *testing.T) {
 	within(t, "peak", sc.Run().Peak, .97, 1.25)
 }
 
-// The estimate is of what others spent since the last exchange, and a bucket drains in that time.
+// The estimate is of what others spent since the last sync, and a bucket drains in that time.
 func TestABucketFarFromTheStoreAdmitsADemandBelowItsRate(t *testing.T) {
 	for latency, least := range map[time.Duration]float64{10 * time.Millisecond: .95, 33 * time.Millisecond: .86, 66 * time.Millisecond: .80} {
 		c := CaseOf("", Buckets{

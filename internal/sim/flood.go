@@ -14,11 +14,13 @@ const (
 
 // A Flooded is what a full table does when far more keys come than it has room for.
 type Flooded struct {
-	// Admitted is what keys that ask for more than their limit got of it; the others are the refused of newcomers that ask for little.
+	// Admitted is what keys that ask for more than their limit got of it; the others are the
+	// refused of newcomers that ask for little.
 	Admitted, RefusedFirst, RefusedFive float64
 }
 
-// Flood fills a table, and then has as many other keys as load times the words of a row ask for one more than their limit each, all in one window.
+// Flood fills a table, and then has as many other keys as load times the words of a row ask for one
+// more than their limit each, all in one window.
 func Flood(load float64, limit int64) (f Flooded) {
 	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: 60 * sec, Buckets: 1}
 	t := table.New(algorithms.MachineOf[algorithms.WindowState](alg.Kind), tableKeys)

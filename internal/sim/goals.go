@@ -38,7 +38,8 @@ func Goals() []Goal {
 	}
 }
 
-// steadily is a peak and a mean at a steady load, with at most so many times the exchanges of Kong's model, and so many times those of sync_rate 0.
+// steadily is a peak and a mean at a steady load, with at most so many times the syncs of
+// Kong's model, and so many times those of sync_rate 0.
 func steadily(c Case, peak, calls, strict float64) func(Model, int) Reached {
 	return func(m Model, seeds int) Reached {
 		f, kong, exact := c.Figures(m, seeds), c.Figures(Kong, seeds), c.Ideal(seeds)
@@ -73,7 +74,8 @@ var clusters = []cluster{
 	{2, sec / 10}, {2, sec}, {2, 5 * sec}, {5, sec / 10}, {5, sec}, {5, 5 * sec}, {10, sec / 10}, {10, sec}, {10, 5 * sec}, {30, sec / 10}, {30, sec}, {30, 5 * sec},
 }
 
-// below is clusters below their limits: the most that any refuses more than the exact store, as a share of the requests.
+// below is clusters below their limits: the most that any refuses more than the exact store, as a
+// share of the requests.
 func below(limits []int64, clusters []cluster, most float64) func(Model, int) Reached {
 	return func(m Model, seeds int) Reached {
 		worst := 0.0

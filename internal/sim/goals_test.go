@@ -33,7 +33,8 @@ func TestBelowTheLimitNoneIsRefused(t *testing.T) {
 	}
 }
 
-// Each client of many, each node of those that are there, and each shape of traffic is held to the limit, and hardly any is refused that should not be.
+// Each client of many, each node of those that are there, and each shape of traffic is held to the
+// limit, and hardly any is refused that should not be.
 func TestShapesOfTraffic(t *testing.T) {
 	for _, c := range Traffics() {
 		f := c.Figures(Shipped, 1)

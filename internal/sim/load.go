@@ -17,7 +17,8 @@ type Load []Phase
 type Phase struct {
 	For  time.Duration
 	Rate float64
-	// To is the share of the requests that each node gets meanwhile; nil stands for the scenario's Weights.
+	// To is the share of the requests that each node gets meanwhile; nil stands for the scenario's
+	// Weights.
 	To []float64
 }
 
@@ -119,7 +120,8 @@ func (sc Scenario[S]) pick(rng *rand.Rand, p Phase, of int, at time.Duration) in
 	}
 	x := rng.Float64()
 	if sc.Sticky {
-		x = math.Mod(float64(of+1)*math.Phi, 1) // the same for each request of a client, and spread over all clients
+		// The same for each request of a client, and spread over all clients.
+		x = math.Mod(float64(of+1)*math.Phi, 1)
 	}
 	x *= sum
 	picked := 0

@@ -8,17 +8,21 @@ import (
 
 // A Result is what a run measures.
 type Result struct {
-	// Peak is the most that was admitted of one client in any interval of the window's length, as a multiple of the limit.
+	// Peak is the most that was admitted of one client in any interval of the window's length, as a
+	// multiple of the limit.
 	Peak float64
-	// Mean is what was admitted, as a part of what the clients asked for or their limit, whichever is less for each of them.
+	// Mean is what was admitted, as a part of what the clients asked for or their limit, whichever
+	// is less for each of them.
 	Mean float64
-	// Wrong is the share of the requests that were refused where an exact limiter that had admitted the same until then would have admitted.
+	// Wrong is the share of the requests that were refused where an exact limiter that had admitted
+	// the same until then would have admitted.
 	Wrong float64
 	// First is when the first request was refused, counted from the start; 0 if none was.
 	First time.Duration
 	// Requests and those Admitted, and those Refused by the estimate alone, of the whole run.
 	Requests, Admitted, Estimated int
-	// Calls is how many calls of all nodes the store got, and Keys how many keys stood in them; Length is the time in which it did.
+	// Calls is how many calls of all nodes the store got, and Keys how many keys stood in them;
+	// Length is the time in which it did.
 	Calls, Keys int
 	Length      time.Duration
 	// Stored is what the store counts of all epochs when the run ends.
@@ -50,7 +54,8 @@ func (r Result) Within(from, to time.Duration) (n int) {
 	return n
 }
 
-// Windowed is how much was admitted of the first client in the window that ends at each multiple of step, as a multiple of the limit.
+// Windowed is how much was admitted of the first client in the window that ends at each multiple of
+// step, as a multiple of the limit.
 func (r Result) Windowed(limit int64, window, step time.Duration) (at, share []float64) {
 	first, last := 0, 0
 	for t := step; t <= r.Length; t += step {
@@ -65,7 +70,8 @@ func (r Result) Windowed(limit int64, window, step time.Duration) (at, share []f
 	return at, share
 }
 
-// A meter watches the requests of a run. truth is one exact counter for each client that is told what was admitted.
+// A meter watches the requests of a run. truth is one exact counter for each client that is told
+// what was admitted.
 type meter[S any] struct {
 	sc     Scenario[S]
 	exact  algorithms.Machine[S]
@@ -142,18 +148,20 @@ func (m *meter[S]) done() Result {
 	return *r
 }
 
-// flights counts the calls of sync_rate 0: of each node and client one is under way, and what comes meanwhile shares the next.
-type flights struct {
-	trip  time.Duration
-	ends  map[[2]int][2]int64 // when the call under way ends, and the one that waits for it; 0 for none
+// sharedCalls counts the calls of sync_rate 0: of each node and client one is under way, and what
+// comes meanwhile shares the next.
+type sharedCalls struct {
+	trip time.Duration
+	// When the call under way ends, and the one that waits for it; 0 for none.
+	ends  map[[2]int][2]int64
 	calls int
 }
 
-func newFlights(trip time.Duration) *flights {
-	return &flights{trip: trip, ends: make(map[[2]int][2]int64)}
+func newSharedCalls(trip time.Duration) *sharedCalls {
+	return &sharedCalls{trip: trip, ends: make(map[[2]int][2]int64)}
 }
 
-func (f *flights) ask(a arrival) {
+func (f *sharedCalls) ask(a arrival) {
 	which := [2]int{a.node, a.of}
 	e := f.ends[which]
 	if a.at >= e[0] {

@@ -26,15 +26,16 @@ type node[S any] struct {
 	loop    cycle.State
 	timer   int           // the number of the one that the loop waits for
 	stepped time.Duration // of its clock, since it started
-	flushed int           // how often the store had forgotten everything, as of the last beat
+	flushed int           // how often the store had forgotten everything, as of the last heartbeat
 }
 
-// newNode starts a node. Its first tick comes at a random time within a sync_rate; its clock is set before that.
+// newNode starts a node. Its first tick comes at a random time within a sync_rate; its clock is set
+// before that.
 func (w *world[S]) newNode(index int, name string) *node[S] {
 	n := &node[S]{w: w, index: index, name: name, table: table.New(algorithms.MachineOf[S](w.sc.Algorithm.Kind), mostKeys), flushed: w.store.flushed}
 	n.configure()
 	n.setLost()
-	n.beat()
+	n.heartbeat()
 	first := time.Duration(w.rng.Float64() * float64(n.is().Rate))
 	n.loop.Due = w.sinceStart() + first
 	n.wait(first)
@@ -66,7 +67,8 @@ func (n *node[S]) take(of int) table.Taken {
 	return n.table.Take(n.is().Algorithm.Compile(), k.key, k.raw, n.clock(), 1, 0)
 }
 
-// setLost tells the table of a store that is lost. One that makes no estimate is told so all the time.
+// setLost tells the table of a store that is lost. One that makes no estimate is told so all the
+// time.
 func (n *node[S]) setLost() {
 	lost := n.loop.Unreachable
 	if !n.w.sc.Model.Estimate {
@@ -103,12 +105,12 @@ func (n *node[S]) on(e cycle.Event) {
 	case cycle.Await:
 		n.wait(wait)
 	case cycle.SyncUrgent, cycle.SyncAll:
-		n.timer++ // the loop waits for the exchange
-		n.exchange(action == cycle.SyncUrgent)
+		n.timer++ // the loop waits for the sync
+		n.sync(action == cycle.SyncUrgent)
 	}
 }
 
-// ended tells the loop and the table what came of an exchange.
+// ended tells the loop and the table what came of a sync.
 func (n *node[S]) ended(ok bool) {
 	e := cycle.Event{Kind: cycle.Reply, Urgent: n.table.Urgent()}
 	if !ok {
@@ -118,8 +120,8 @@ func (n *node[S]) ended(ok bool) {
 	n.setLost()
 }
 
-// exchange is one call of the script, unless there is nothing to say.
-func (n *node[S]) exchange(urgent bool) {
+// sync is one call of the script, unless there is nothing to say.
+func (n *node[S]) sync(urgent bool) {
 	if !urgent {
 		n.table.Tick()
 	}
@@ -132,12 +134,12 @@ func (n *node[S]) exchange(urgent bool) {
 	call := n.call(messages)
 	w := n.w
 	w.count(messages)
-	settled := false
+	over := false
 	w.after(cycle.CallTime(timeout, n.is().Rate), func() {
-		if settled || n.dead {
+		if over || n.dead {
 			return
 		}
-		settled = true
+		over = true
 		n.table.Fail(messages)
 		n.ended(false)
 	})
@@ -153,11 +155,11 @@ func (n *node[S]) exchange(urgent bool) {
 			return
 		}
 		w.after(w.journey(), func() {
-			if settled || n.dead {
+			if over || n.dead {
 				return
 			}
-			settled = true
-			if n.table.Settle(n.clock(), answers) {
+			over = true
+			if n.table.Ack(n.clock(), answers) {
 				n.table.Resend()
 			}
 			n.ended(true)
@@ -171,7 +173,7 @@ func (n *node[S]) call(messages []table.Message) func() []table.Answer {
 	return func() []table.Answer { return w.store.Push(w.now, n.name, seq, live, rate, messages) }
 }
 
-// stop ends a node: at once, or after one more exchange.
+// stop ends a node: at once, or after one more sync.
 func (n *node[S]) stop(clean bool) {
 	n.dead = true
 	if !clean {
@@ -185,18 +187,19 @@ func (n *node[S]) stop(clean bool) {
 	}
 }
 
-// beat sets the clock by the store's, as the heartbeat of a ratesync.Replicator does, and again a second later. It notices a store that has forgotten.
-func (n *node[S]) beat() {
+// heartbeat sets the clock by the store's, as the heartbeat of a ratesync.Replicator does, and
+// again a second later. It notices a store that has forgotten.
+func (n *node[S]) heartbeat() {
 	if n.dead {
 		return
 	}
-	n.w.after(cycle.Heartbeat, n.beat)
+	n.w.after(cycle.Heartbeat, n.heartbeat)
 	if n.w.cut(n.index) {
 		return
 	}
 	there, back := n.w.journey(), n.w.journey()
-	doubt := (there + back) / 2
-	n.table.SetClock(n.clock(), time.Duration(n.w.now-n.clock())+there-doubt, doubt)
+	uncertainty := (there + back) / 2
+	n.table.SetClock(n.clock(), time.Duration(n.w.now-n.clock())+there-uncertainty, uncertainty)
 	if n.flushed != n.w.store.flushed {
 		n.flushed = n.w.store.flushed
 		n.table.Resend()

@@ -7,18 +7,19 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// A Rollout is a case whose nodes don't have the same parameters. What it admits lies between what the least and what the most generous
-// of them admit, each from one store with the same requests.
+// A Rollout is a case whose nodes don't have the same parameters. What it admits lies between what
+// the least and what the most generous of them admit, each from one store with the same requests.
 type Rollout struct {
 	Name string
 	// Run, Least and Most run it, for a seed.
 	Run, Least, Most func(seed uint64) Result
-	// Cut are the times in which nodes are cut off: what they admit by themselves then is beyond what a store can know.
+	// Cut are the times in which nodes are cut off: what they admit by themselves then is beyond
+	// what a store can know.
 	Cut []Cut
 }
 
-// Within is what a run admitted, as a part of what the most generous parameters admit, without what nodes admitted while they were cut off, and as a
-// part of what the least generous do.
+// Within is what a run admitted, as a part of what the most generous parameters admit, without what
+// nodes admitted while they were cut off, and as a part of what the least generous do.
 func (r Rollout) Within(seed uint64) (most, least float64) {
 	got := r.Run(seed)
 	alone := 0

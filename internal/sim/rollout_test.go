@@ -13,8 +13,8 @@ import (
 
 var drainingKinds = []string{"token_bucket", "gcra", "leaky_bucket"}
 
-// Whatever the nodes' parameters are and whatever happens, little more is admitted than by the most generous of them from one store, and
-// not much less than by the least generous.
+// Whatever the nodes' parameters are and whatever happens, little more is admitted than by the most
+// generous of them from one store, and not much less than by the least generous.
 func TestNodesOfARolloutShareWhatTheyCount(t *testing.T) {
 	for _, kind := range drainingKinds {
 		for i, r := range Rollouts(kind) {
@@ -25,7 +25,8 @@ func TestNodesOfARolloutShareWhatTheyCount(t *testing.T) {
 	}
 }
 
-// A history is a random life of three nodes with one client: their parameters, its requests, and what happens to them.
+// A history is a random life of three nodes with one client: their parameters, its requests, and
+// what happens to them.
 type history struct {
 	Buckets
 	of     []algorithms.Params
@@ -55,7 +56,8 @@ func drawHistory(t *rapid.T, mixed bool) *history {
 	top := float64(slices.Max(h.limits)) / h.window.Seconds()
 	for range rapid.IntRange(1, 4).Draw(t, "phases") {
 		busy := Phase{For: h.part(t, "busy", 4), Rate: min(60, rapid.Float64Range(.3, 3).Draw(t, "demand")*top)}
-		if node := rapid.IntRange(-1, 2).Draw(t, "to"); node >= 0 { // all to one node, and all of a burst
+		// All to one node, and all of a burst.
+		if node := rapid.IntRange(-1, 2).Draw(t, "to"); node >= 0 {
 			busy.To = make([]float64, 3)
 			busy.To[node] = 1
 			busy.For, busy.Rate = h.part(t, "burst", 1), max(busy.Rate, 20)
@@ -75,8 +77,8 @@ func (h *history) instant(t *rapid.T) time.Duration {
 	return time.Duration(rapid.Int64Range(int64(sec), int64(h.Load.length())).Draw(t, "at"))
 }
 
-// trouble adds what may happen: reloads that swap parameters, restarts, a store that forgets, a node cut off. lost bounds what nodes
-// or the store can forget of it.
+// trouble adds what may happen: reloads that swap parameters, restarts, a store that forgets, a
+// node cut off. lost bounds what nodes or the store can forget of it.
 func (h *history) trouble(t *rapid.T) (lost float64) {
 	for range rapid.IntRange(0, 4).Draw(t, "events") {
 		node, at := rapid.IntRange(0, 2).Draw(t, "node"), h.instant(t)
@@ -98,13 +100,15 @@ func (h *history) trouble(t *rapid.T) (lost float64) {
 	return lost
 }
 
-// unseen is what so many nodes can admit before the others hear of it: in the first round trip, or in the longest interval.
+// unseen is what so many nodes can admit before the others hear of it: in the first round trip, or
+// in the longest interval.
 func (h *history) unseen(nodes float64) float64 {
 	return nodes * (1 + float64(slices.Max(h.limits))*1.2/h.window.Seconds())
 }
 
-// At any time no more is admitted than the largest burst and what has flowed in at the highest limit, but for what nodes admit by themselves
-// while they are cut off; and in the end no less than nine tenths of what the least generous admits by itself.
+// At any time no more is admitted than the largest burst and what has flowed in at the highest
+// limit, but for what nodes admit by themselves while they are cut off; and in the end no less than
+// nine tenths of what the least generous admits by itself.
 func TestWhatNodesOfARolloutAdmitIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHistory(t, true)
@@ -133,7 +137,8 @@ func TestWhatNodesOfARolloutAdmitIsBounded(t *testing.T) {
 	})
 }
 
-// isAlone reports whether a node is cut off, or has just come back and may not have been told of yet.
+// isAlone reports whether a node is cut off, or has just come back and may not have been told of
+// yet.
 func (h *history) isAlone(node int, at time.Duration) bool {
 	for _, c := range h.Cuts {
 		if c.Node == node && at >= c.From && at < c.To+3*sec {
@@ -155,8 +160,8 @@ func (w *world[S]) levels() (levels []float64) {
 	return levels
 }
 
-// However long a node was cut off, nobody's bucket is fuller when it comes back than what stood in its own and in that of the others before, together
-// with what is admitted meanwhile.
+// However long a node was cut off, nobody's bucket is fuller when it comes back than what stood in
+// its own and in that of the others before, together with what is admitted meanwhile.
 func TestAHealLocksNobodyOut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHistory(t, rapid.Bool().Draw(t, "mixed"))
@@ -171,8 +176,10 @@ func TestAHealLocksNobodyOut(t *testing.T) {
 				w.until(epoch + int64(cut.To) - 1)
 				w.now = epoch + int64(cut.To) - 1
 				levels := w.levels()
-				sum = levels[0] + slices.Max(levels[1:]) // those that were not cut off share one bucket
-				sum += h.unseen(3)                       // may flow in within an interval, or drains before it is told of
+				// Those that were not cut off share one bucket.
+				sum = levels[0] + slices.Max(levels[1:])
+				// May flow in within an interval, or drains before it is told of.
+				sum += h.unseen(3)
 			}
 			w.until(a.at)
 			w.now = a.at
@@ -192,8 +199,8 @@ func TestAHealLocksNobodyOut(t *testing.T) {
 	})
 }
 
-// What stands in a bucket counts for a node that is asked for the first time in long, however long ago it was admitted and whatever has happened to
-// the node that admitted it.
+// What stands in a bucket counts for a node that is asked for the first time in long, however long
+// ago it was admitted and whatever has happened to the node that admitted it.
 func TestWhatStandsInABucketIsNotForgotten(t *testing.T) {
 	only := func(node int) []float64 {
 		to := make([]float64, 3)
@@ -226,7 +233,8 @@ func TestWhatStandsInABucketIsNotForgotten(t *testing.T) {
 	}
 }
 
-// A node that has just started and is asked for a key that was idle finds in its bucket what one store for all would have there.
+// A node that has just started and is asked for a key that was idle finds in its bucket what one
+// store for all would have there.
 func TestANewcomerFindsWhatOneStoreWouldHave(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHistory(t, false)

@@ -1,6 +1,6 @@
-// Package sim runs several nodes around one store in virtual time and measures how near their decisions come to those of one exact counter.
-// Each node is a real table with a real algorithm; only time, the network and the store are models. A run is the same every time for
-// one seed.
+// Package sim runs several nodes around one store in virtual time and measures how near their
+// decisions come to those of one exact counter. Each node is a real table with a real algorithm;
+// only time, the network and the store are models. A run is the same every time for one seed.
 package sim
 
 import (
@@ -9,19 +9,20 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// epoch is the true time at which every run starts: the edge of an aligned window of any length that divides 100 s.
+// epoch is the true time at which every run starts: the edge of an aligned window of any length
+// that divides 100 s.
 const epoch = int64(1_700_000_000_000_000_000)
 
 // A Model says which of the means against unseen spending a node uses.
 type Model struct {
 	// Estimate holds against a request what others have probably spent unseen.
 	Estimate bool
-	// Early exchanges keys that are new or near their limit before their turn.
+	// Early syncs keys that are new or near their limit before their turn.
 	Early bool
 }
 
-// Kong decides on what was synced and the node's own unsent part, which is the documented model of Kong's rate-limiting-advanced. Scaled adds the
-// estimate, and Shipped is what Tide does.
+// Kong decides on what was synced and the node's own unsent part, which is the documented model of
+// Kong's rate-limiting-advanced. Scaled adds the estimate, and Shipped is what Tide does.
 var (
 	Kong    = Model{}
 	Scaled  = Model{Estimate: true}
@@ -34,26 +35,32 @@ type Scenario[S any] struct {
 	Model     Model
 	// Rate is the sync_rate.
 	Rate time.Duration
-	// Each is the parameters and the sync_rate of each node where they differ: the k-th node has the k-th, and Algorithm and Rate where
-	// that is zero. Reloads change them while the run goes on.
+	// Each is the parameters and the sync_rate of each node where they differ: the k-th node has
+	// the k-th, and Algorithm and Rate where that is zero. Reloads change them while the run goes
+	// on.
 	Each    []Parameters
 	Reloads []Reload
-	// Nodes is how many there are. Weights is the share of the requests that each gets; nil stands for equal ones.
+	// Nodes is how many there are. Weights is the share of the requests that each gets; nil stands
+	// for equal ones.
 	Nodes   int
 	Weights []float64
 	Load    Load
 	// Even spaces requests evenly where they otherwise come as a Poisson process.
 	Even bool
-	// Clients is how many share the load, each with a counter of its own; 0 stands for 1. The k-th has a share in proportion to k^-Zipf.
+	// Clients is how many share the load, each with a counter of its own; 0 stands for 1. The k-th
+	// has a share in proportion to k^-Zipf.
 	Clients int
 	Zipf    float64
 	// Sticky sends all requests of a client to one node.
 	Sticky bool
-	// Latency is the mean of the one-way time to the store; each message takes half of it to one and a half times.
+	// Latency is the mean of the one-way time to the store; each message takes half of it to one
+	// and a half times.
 	Latency time.Duration
-	// LostReplies is the share of the replies that never arrive, Duplicates that of the messages that arrive once more, later.
+	// LostReplies is the share of the replies that never arrive, Duplicates that of the messages
+	// that arrive once more, later.
 	LostReplies, Duplicates float64
-	// Skew is how far each node's clock is ahead of the store's; nil stands for none. Steps change that while the run goes on.
+	// Skew is how far each node's clock is ahead of the store's; nil stands for none. Steps change
+	// that while the run goes on.
 	Skew  []time.Duration
 	Steps []Step
 	// Cuts, Restarts and Away happen at their times, counted from the start.
@@ -105,14 +112,16 @@ func (p Parameters) with(o Parameters) Parameters {
 	return p
 }
 
-// A Restart replaces a node by a new process that knows nothing. Clean lets the old one send its last counts.
+// A Restart replaces a node by a new process that knows nothing. Clean lets the old one send its
+// last counts.
 type Restart struct {
 	Node  int
 	At    time.Duration
 	Clean bool
 }
 
-// Away is a time in which a node is not there: it ends in order at From, and begins as a new process at To.
+// Away is a time in which a node is not there: it ends in order at From, and begins as a new
+// process at To.
 type Away struct {
 	Node     int
 	From, To time.Duration
@@ -141,11 +150,12 @@ func (sc Scenario[S]) Run() Result {
 	return m.done()
 }
 
-// Exact runs the same requests against one counter for each client that all nodes share without delay. Its calls are those of sync_rate 0.
+// Exact runs the same requests against one counter for each client that all nodes share without
+// delay. Its calls are those of sync_rate 0.
 func (sc Scenario[S]) Exact() Result {
 	states := make([]S, max(1, sc.Clients))
 	m := newMeter(sc)
-	f := newFlights(2 * sc.Latency)
+	f := newSharedCalls(2 * sc.Latency)
 	exact, limit := algorithms.MachineOf[S](sc.Algorithm.Kind), sc.Algorithm.Compile()
 	for a := range sc.arrivals {
 		f.ask(a)

@@ -26,7 +26,8 @@ func TestOneSeedIsOneRun(t *testing.T) {
 	}
 }
 
-// The design's table: what is admitted beyond the exact store falls from column to column, and little of it is left.
+// The design's table: what is admitted beyond the exact store falls from column to column, and
+// little of it is left.
 func TestEachMeansBringsTheNodesNearerToOneStore(t *testing.T) {
 	const seeds = 1
 	for i, want := range []struct{ kong, scaled, shipped float64 }{
@@ -75,7 +76,8 @@ func TestASmallBucketOnSeveralNodesAdmitsADemandBelowItsRate(t *testing.T) {
 	}
 }
 
-// A node that sees all requests of a client has nobody to make room for: it decides what a single node would.
+// A node that sees all requests of a client has nobody to make room for: it decides what a single
+// node would.
 func TestANodeThatSeesAllOfAClientDecidesAsIfItWereAlone(t *testing.T) {
 	only := []float64{0, 1, 0}
 	for name, c := range map[string]Case{
@@ -119,7 +121,8 @@ func TestANodeCutOffGoesOnAloneAndComesBack(t *testing.T) {
 		return float64(r.Within(from, to)) / 1000 / (float64(to-from) / float64(5*sec))
 	}
 	within(t, "limits admitted a window before", windowsFrom(10*sec, 20*sec), .97, 1.03)
-	// It admits its third of 1.5 limits, and the others all of theirs. Neither stops, neither gives more than the limit.
+	// It admits its third of 1.5 limits, and the others all of theirs. Neither stops, neither gives
+	// more than the limit.
 	within(t, "while it is cut off", windowsFrom(25*sec, 40*sec), 1.2, 1.55)
 	within(t, "after", windowsFrom(50*sec, 70*sec), .97, 1.03)
 }
@@ -176,7 +179,8 @@ func TestWhatIsCountedIsExactUnderLostAndRepeatedMessages(t *testing.T) {
 	}
 }
 
-// A client that was not there before meets nodes that know nothing of each other. Each may give it a little before it hears.
+// A client that was not there before meets nodes that know nothing of each other. Each may give it
+// a little before it hears.
 func TestASmallLimitIsPassedByAboutOneRequestANode(t *testing.T) {
 	for i, nodes := range []float64{3, 3, 10, 3, 10, 10} {
 		c := Small()[i]

@@ -8,7 +8,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A Store is push.lua in Go, without what that does about other programs' data: a hash for each key and epoch, with a field per node, and a fill for each bucket's key.
+// A Store is push.lua in Go, without what that does about other programs' data: a hash for each key
+// and epoch, with a field per node, and a fill for each bucket's key.
 type Store struct {
 	hashes map[hashKey]*hash
 	fills  map[table.ID]fill
@@ -30,8 +31,8 @@ type hash struct {
 
 type field struct{ seq, total, attempts int64 }
 
-// fill is what stands in a bucket at an instant, what flows out in requests per millisecond, and until when that is kept. Instants are in
-// milliseconds.
+// fill is what stands in a bucket at an instant, what flows out in requests per millisecond, and
+// until when that is kept. Instants are in milliseconds.
 type fill struct {
 	requests, drain float64
 	at, till        int64
@@ -48,7 +49,8 @@ func (s *Store) Flush() {
 	s.flushed++
 }
 
-// Push is one call of the script at a time of its clock, in nanoseconds since the epoch; live is how many epochs before the current one count.
+// Push is one call of the script at a time of its clock, in nanoseconds since the epoch; live is
+// how many epochs before the current one count.
 func (s *Store) Push(now int64, node string, seq int64, live int, rate time.Duration, messages []table.Message) []table.Answer {
 	answers := make([]table.Answer, len(messages))
 	for first := 0; first < len(messages); {

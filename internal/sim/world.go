@@ -95,7 +95,8 @@ func (w *world[S]) journey() time.Duration {
 // sinceStart is the time since the run began.
 func (w *world[S]) sinceStart() time.Duration { return time.Duration(w.now - epoch) }
 
-// after has f happen in a while. What is due at one instant happens in the order in which it was asked for.
+// after has f happen in a while. What is due at one instant happens in the order in which it was
+// asked for.
 func (w *world[S]) after(d time.Duration, f func()) {
 	w.made++
 	heap.Push(&w.queue, event{w.now + int64(max(d, 0)), w.made, f})

@@ -69,7 +69,7 @@ func TestAnExchangeCostsWhatWasTouched(t *testing.T) {
 			for i := range m {
 				answers[i] = Answer{Message: m[i], Sum: m[i].Total}
 			}
-			tab.Settle(t0, answers)
+			tab.Ack(t0, answers)
 		}
 	}
 	few, fewMessages := work(dirty)
@@ -169,7 +169,7 @@ func exchangeAll(tab *windows) {
 		for i := range messages {
 			answers = append(answers, Answer{Message: messages[i], Held: messages[i].Total, Sum: messages[i].Total})
 		}
-		tab.Settle(t0, answers)
+		tab.Ack(t0, answers)
 	}
 }
 

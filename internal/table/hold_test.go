@@ -101,7 +101,7 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 			tab.Fail(all)
 		}},
 		{"sending all again", tab.Resend},
-		{"adopting another store", tab.Adopt},
+		{"adopting another store", tab.ResetAcks},
 		{"a step of the clock", func() { tab.SetOffset(t0, time.Second, true) }},
 		{"totals", func() { tab.Totals(t0) }},
 		{"saving", func() { tab.Save(t0) }},
@@ -191,7 +191,7 @@ func (m *mover) exchange(most int, urgent bool) int {
 		answers = append(answers, Answer{Message: message, Held: m.store[message.Key], Sum: message.Total, SumAttempts: message.Attempts})
 		m.store[message.Key] = message.Total
 	}
-	m.Settle(m.now, answers)
+	m.Ack(m.now, answers)
 	return len(messages)
 }
 

@@ -206,7 +206,7 @@ func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, history int) int64 
 func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
 
 // Drain takes keys out, until there are about most messages, and appends these to dst: the keys
-// that are due, or where early is set the urgent ones. Each message must come back through Settle
+// that are outgoing, or where early is set the urgent ones. Each message must come back through Ack
 // or Fail; until then its key has no other. now is the caller's clock.
 func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Message {
 	b := t.background.Load()
@@ -293,9 +293,9 @@ func (t *Table[S]) fill(b *Background, e entry[S], l *algorithms.Ledger, now int
 	}
 }
 
-// Settle absorbs answers; those of one key stand together. It reports whether the store has
+// Ack merges answers; those of one key stand together. It reports whether the store has
 // forgotten something that it had confirmed.
-func (t *Table[S]) Settle(now int64, answers []Answer) (forgot bool) {
+func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	b := t.background.Load()
 	if b == nil {
 		return false
@@ -459,9 +459,9 @@ func (t *Table[S]) Resend() {
 	})
 }
 
-// Adopt prepares for another store: nothing in it is confirmed, and what the last one told of
+// ResetAcks prepares for another store: nothing in it is confirmed, and what the last one told of
 // others stays.
-func (t *Table[S]) Adopt() {
+func (t *Table[S]) ResetAcks() {
 	b := t.background.Load()
 	if b == nil {
 		return

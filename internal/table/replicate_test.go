@@ -65,7 +65,7 @@ func newNode(name string, alg algorithms.Params) *node {
 func (n *node) exchange(s *store, now int64) (forgot bool) {
 	n.Tick()
 	n.seq++
-	return n.Settle(now, s.push(n.name, n.seq, n.Drain(now, 1000, false, nil)))
+	return n.Ack(now, s.push(n.name, n.seq, n.Drain(now, 1000, false, nil)))
 }
 
 func admit(t *testing.T, n *node, alg algorithms.Params, now int64, count, want int) {
@@ -135,7 +135,7 @@ func TestAStoreThatForgotIsToldAgain(t *testing.T) {
 	*s = *newStore()
 	admit(t, b, hour, t0, 1, 1)
 	if !b.exchange(s, t0) {
-		t.Error("Settle() did not notice that the store has forgotten")
+		t.Error("Ack() did not notice that the store has forgotten")
 	}
 	admit(t, b, hour, t0, 5, 2) // what a spent is kept: 4 elsewhere, 4 + 2 here
 	a.Resend()
@@ -176,7 +176,7 @@ func TestNewAndPressedKeysAreUrgent(t *testing.T) {
 	urgent := func(now int64) int {
 		m := a.Drain(now, 1000, true, nil)
 		a.seq++
-		a.Settle(now, s.push(a.name, a.seq, m))
+		a.Ack(now, s.push(a.name, a.seq, m))
 		return len(m)
 	}
 	admit(t, a, alg, t0, 1, 1)
@@ -250,7 +250,7 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 	exchange := func(node string, seq, now int64) {
 		table := tables[node]
 		table.Tick()
-		table.Settle(now, s.push(node, seq, table.Drain(now, 100, false, nil)))
+		table.Ack(now, s.push(node, seq, table.Drain(now, 100, false, nil)))
 	}
 	for _, table := range tables {
 		table.Configure(Background{Params: alg, Rate: rate}, 10)
@@ -305,7 +305,7 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	a.seq++
 	answers := s.push(a.name, a.seq, a.Drain(now, 1000, false, nil))
 	a.SetOffset(now, -time.Minute, true) // the 2 are now of the epoch in which the 30 were
-	a.Settle(now, answers)
+	a.Ack(now, answers)
 	if got := a.Totals(now); got.Own != 7 || got.Elsewhere != 0 || got.Unsent != 7 {
 		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing elsewhere", got)
 	}
@@ -411,7 +411,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 			a.Tick()
 			for m := a.Drain(now, 1000, false, nil); len(m) > 0; m = a.Drain(now, 1000, false, nil) {
 				a.seq++
-				a.Settle(now, s.push(a.name, a.seq, m))
+				a.Ack(now, s.push(a.name, a.seq, m))
 			}
 			for i := range 500 { // there are always keys to send
 				take(a.windows, alg, i, now)

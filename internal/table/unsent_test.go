@@ -28,7 +28,7 @@ func TestUnsent(t *testing.T) {
 		for _, m := range messages {
 			answers = append(answers, Answer{Message: m, Sum: m.Total, SumAttempts: m.Attempts})
 		}
-		tab.Settle(t0, answers)
+		tab.Ack(t0, answers)
 	}
 	want("an empty table", t0, 0, 0)
 	for i := range 3 {

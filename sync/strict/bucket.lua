@@ -1,7 +1,8 @@
--- Token bucket, GCRA and leaky bucket: a level that rises by what is admitted and drains. For each rule: limit, size,
--- window, its unit (1 for microseconds, 1000 for nanoseconds), ttl in milliseconds. The key holds "whole rest at rate":
--- whole + rest / window requests at an instant, and how many of them drain in a window. rate is the limit of the
--- request that was decided last: what has passed before the next one drains at that, whoever looks meanwhile.
+-- Token bucket, GCRA and leaky bucket: a level that rises by what is admitted and drains. For each
+-- rule: limit, size, window, its unit (1 for microseconds, 1000 for nanoseconds), ttl in
+-- milliseconds. The key holds "whole rest at rate": whole + rest / window requests at an instant,
+-- and how many of them drain in a window. rate is the limit of the request that was decided last:
+-- what has passed before the next one drains at that, whoever looks meanwhile.
 rules = {width = 5}
 
 local function drain(r, elapsed)
@@ -48,7 +49,8 @@ function spend(r, n)
   r.whole, r.dirty = r.whole + n, true
 end
 
--- A penalty fills the bucket at its instant, as far as the level is not known for a later one, and drains since.
+-- A penalty fills the bucket at its instant, as far as the level is not known for a later one, and
+-- drains since.
 function fill(r, n, at)
   advance(r, at)
   if r.limit == 0 or r.whole >= r.size then return end

@@ -5,9 +5,11 @@ import (
 	"time"
 )
 
-// callContext gives each answer that a call waits for the same time, from when it is asked for; and the call as long to get its connection. The client
-// asks for the deadline each time it is about to write or to read. A deadline for the call as a whole would be past before the client
-// looks for the answer, where processors are busy: how long a call has waited for a connection or for its turn says nothing about Redis.
+// callContext gives each answer that a call waits for the same time, from when it is asked for; and
+// the call as long to get its connection. The client asks for the deadline each time it is about to
+// write or to read. A deadline for the call as a whole would be past before the client looks for
+// the answer, where processors are busy: how long a call has waited for a connection or for its
+// turn says nothing about Redis.
 type callContext struct {
 	context.Context
 	timeout time.Duration

@@ -8,16 +8,19 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// flight is what goes on for one key: a call under way, and who and what waits for the next one. Its ruleset's mutex guards it.
-type flight struct {
+// A queue is the call of one key that is in flight, and who and what waits for the next one. Its
+// ruleset's mutex guards it.
+type queue struct {
 	waiters []*waiter
-	// leavers is how many requests have left since those were taken out of waiters.
-	leavers int
+	// abandoned is how many requests have left since those were taken out of waiters.
+	abandoned int
 	// pending are the corrections that no call has carried yet, by rule.
 	pending []corrections
-	// sent is what a call carries or has carried whose outcome is not known. Until it is known every call carries just that.
+	// sent is what a call carries or has carried whose outcome is not known. Until it is known
+	// every call carries just that.
 	sent *group
-	// undo is the first call whose outcome is not known, 0 for none, and undoSince when it was made.
+	// undo is the first call whose outcome is not known, 0 for none, and undoSince when it was
+	// made.
 	undo      int64
 	undoSince time.Time
 
@@ -26,7 +29,7 @@ type flight struct {
 	now   int64
 	// denied is the last answer if it denied somebody.
 	denied *denial
-	// running says that a goroutine is at it.
+	// running is set while a goroutine makes its calls.
 	running bool
 }
 
@@ -37,12 +40,13 @@ type waiter struct {
 	late  int  // how many calls that it was in were not answered in time
 	rules []Rule
 
-	outcome *outcome
-	place   int64
-	err     error
+	outcome  *outcome
+	position int64
+	err      error
 }
 
-// A group is the corrections that calls carry from the call first on, until one of them is answered.
+// A group is the corrections that all calls from the call first on carry, until one of them is
+// answered.
 type group struct {
 	first int64
 	since time.Time
@@ -58,27 +62,30 @@ type denial struct {
 }
 
 const (
-	// correctionTime is how long corrections are sent again whose outcome is not known. The record of calls is kept for longer, so they are
-	// never done twice.
+	// correctionTime is how long corrections are sent again whose outcome is not known. The record
+	// of calls is kept for longer, so they are never done twice.
 	correctionTime = 30 * time.Second
 	// maxLate is how often a request asks again because a call was late though Redis is there.
 	maxLate = 2
-	// restTime is the time between calls of a key that Redis answers with an error, when only corrections are left.
+	// restTime is the time between calls of a key that Redis answers with an error, when only
+	// corrections are left.
 	restTime = time.Second
 )
 
-// join lets a request wait for the next call of a key, or denies it where a log's next call is full. false means that there will be no call.
+// join lets a request wait for the next call of a key, or denies it where a log's next call is
+// full. It returns false where there will be no call.
 func (s *Limiter) join(rs *ruleset, id [16]byte, w *waiter) bool {
-	return s.enter(rs, id, w.rules, func(f *flight) {
-		if most := rs.family.maxWanted; most > 0 && len(f.waiters) >= most && f.denied.stillHolds(w) {
+	return s.enter(rs, id, w.rules, func(q *queue) {
+		if most := rs.family.maxWanted; most > 0 && len(q.waiters) >= most && q.denied.stillHolds(w) {
 			close(w.done)
 			return
 		}
-		f.waiters = append(f.waiters, w)
+		q.waiters = append(q.waiters, w)
 	})
 }
 
-// stillHolds denies a request by the last answer, if nobody who waits as told then would be admitted yet.
+// stillHolds denies a request by the last answer, if nobody who waits as long as that says would be
+// admitted yet.
 func (d *denial) stillHolds(w *waiter) bool {
 	if d == nil || !slices.Equal(d.rules, w.rules) {
 		return false
@@ -90,54 +97,54 @@ func (d *denial) stillHolds(w *waiter) bool {
 	o := *d.outcome
 	o.at += passed.Microseconds()
 	o.granted, o.seq = 0, 0
-	w.outcome, w.place = &o, 1
+	w.outcome, w.position = &o, 1
 	return true
 }
 
 // correct adds a correction to each rule.
 func (s *Limiter) correct(g Grant, c correction) {
-	s.enter(g.ruleset, g.id, g.rules, func(f *flight) { f.correct(c) })
+	s.enter(g.ruleset, g.id, g.rules, func(q *queue) { q.correct(c) })
 }
 
-func (f *flight) correct(c correction) {
-	f.now = max(f.now, c.at)
-	if len(f.pending) != len(f.rules) {
-		f.pending = make([]corrections, len(f.rules))
+func (q *queue) correct(c correction) {
+	q.now = max(q.now, c.at)
+	if len(q.pending) != len(q.rules) {
+		q.pending = make([]corrections, len(q.rules))
 	}
-	for i, r := range f.rules {
-		f.pending[i] = families[r.Kind].add(f.pending[i], r, f.now, c)
+	for i, r := range q.rules {
+		q.pending[i] = families[r.Kind].add(q.pending[i], r, q.now, c)
 	}
 }
 
-// enter changes a key's flight, and gets it going.
-func (s *Limiter) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*flight)) bool {
+// enter changes a key's queue, and starts it if it is not running.
+func (s *Limiter) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*queue)) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	f := rs.flights[id]
-	if f == nil || !f.running {
+	q := rs.queues[id]
+	if q == nil || !q.running {
 		if !s.begin() {
 			return false
 		}
-		if f == nil {
-			f = &flight{}
-			rs.flights[id] = f
+		if q == nil {
+			q = &queue{}
+			rs.queues[id] = q
 		} else {
 			s.pending.Add(-1)
 		}
-		f.running = true
+		q.running = true
 		go func() {
 			defer s.work.Done()
-			s.fly(rs, id, f)
+			s.run(rs, id, q)
 		}()
 	}
-	f.rules = rules
-	change(f)
+	q.rules = rules
+	change(q)
 	return true
 }
 
-// leave takes a request out whose context has ended, unless its answer is there. Those that leave
-// are taken out of the queue together, when they may be half of it: one by one, each would look
-// through it under the zone's lock.
+// leave takes a request out whose context has ended, and returns false if its answer is there.
+// Those that leave are taken out of the queue together, when they may be half of it: one by one,
+// each would look through it under the zone's lock.
 func (s *Limiter) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -147,34 +154,34 @@ func (s *Limiter) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 	default:
 	}
 	w.gone = true
-	if f := rs.flights[id]; f != nil {
-		f.leave(w)
+	if q := rs.queues[id]; q != nil {
+		q.leave(w)
 	}
 	return true
 }
 
-// fly makes calls for a key until nothing is left to ask.
-func (s *Limiter) fly(rs *ruleset, id [16]byte, f *flight) {
+// run makes calls for a key until nothing is left to ask.
+func (s *Limiter) run(rs *ruleset, id [16]byte, q *queue) {
 	keys := rs.keysOf(id)
 	circuit, _ := s.circuitOf(id)
 	for {
-		leave := circuit.take(s.ctx) // before it boards: who comes meanwhile shares the call
-		c, ok := s.board(rs, id, f)
+		leave := circuit.take(s.ctx) // before the call is prepared: who comes meanwhile shares it
+		c, ok := s.prepare(rs, id, q)
 		if !ok {
 			leave()
 			return
 		}
 		o, err := s.call(rs, keys, c)
 		leave()
-		fate := s.fateOf(id, err)
+		result := s.resultOf(id, err)
 		if s.ctx.Err() != nil && err != nil {
 			err = ErrClosed
 		}
 		rs.mu.Lock()
-		f.land(c, o, err, fate)
-		rests := fate == refused && len(f.waiters) == 0 && f.left()
+		q.finish(c, o, err, result)
+		rests := result == rejected && len(q.waiters) == 0 && q.unfinished()
 		if rests {
-			s.park(rs, id, f)
+			s.suspend(rs, id, q)
 		}
 		rs.mu.Unlock()
 		if rests {
@@ -184,30 +191,30 @@ func (s *Limiter) fly(rs *ruleset, id [16]byte, f *flight) {
 	}
 }
 
-// fate is what became of a call.
-type fate int
+// result is what became of a call.
+type result int
 
 const (
-	counted fate = iota
-	refused      // Redis refuses what is done to this key, and has done nothing
-	lost         // nobody knows whether it was done, and Redis is not there
-	late         // nobody knows whether it was done, but Redis is there
+	answered    result = iota
+	rejected           // Redis rejects what is done to this key, and has done nothing
+	unreachable        // nobody knows whether it was done, and Redis does not answer
+	late               // nobody knows whether it was done, but Redis answers
 )
 
-// fateOf finds out what became of a call.
-func (s *Limiter) fateOf(id [16]byte, err error) fate {
+// resultOf finds out what became of a call.
+func (s *Limiter) resultOf(id [16]byte, err error) result {
 	switch {
 	case err == nil:
-		return counted
+		return answered
 	case s.ctx.Err() != nil:
-		return lost
+		return unreachable
 	case !s.isSevere(err):
-		return refused
+		return rejected
 	case isLate(err) && s.confirm(id, err):
 		return late
 	}
 	s.trip(id, err)
-	return lost
+	return unreachable
 }
 
 // call is one call of a ruleset's script.
@@ -218,71 +225,73 @@ type call struct {
 	sent      *group // nil for none
 }
 
-// board takes out what the next call is to ask. false means that there is none, and that the flight has ended.
-func (s *Limiter) board(rs *ruleset, id [16]byte, f *flight) (c call, ok bool) {
+// prepare takes out what the next call is to ask. It returns false where there is none, and the
+// queue has stopped.
+func (s *Limiter) prepare(rs *ruleset, id [16]byte, q *queue) (c call, ok bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if err := s.mute(id); err != nil {
-		f.fail(err)
-		s.park(rs, id, f)
+	if err := s.unavailable(id); err != nil {
+		q.fail(err)
+		s.suspend(rs, id, q)
 		return c, false
 	}
-	f.forget()
-	f.dropLeavers()
-	if len(f.waiters) == 0 && !f.left() {
-		delete(rs.flights, id)
+	q.expire()
+	q.dropLeavers()
+	if len(q.waiters) == 0 && !q.unfinished() {
+		delete(rs.queues, id)
 		return c, false
 	}
-	c.seq, c.undo, c.rules = s.seq.Add(1), f.undo, f.rules
-	if len(f.waiters) > 0 {
-		c.rules = f.waiters[0].rules
-		c.waiters, f.waiters = f.share(c.rules)
+	c.seq, c.undo, c.rules = s.seq.Add(1), q.undo, q.rules
+	if len(q.waiters) > 0 {
+		c.rules = q.waiters[0].rules
+		c.waiters, q.waiters = q.split(c.rules)
 	}
-	if f.sent == nil {
-		f.sent = f.pack(c.seq)
+	if q.sent == nil {
+		q.sent = q.freeze(c.seq)
 	}
-	c.sent = f.sent
+	c.sent = q.sent
 	return c, true
 }
 
 // leave notes that a request has left.
-func (f *flight) leave(w *waiter) {
+func (q *queue) leave(w *waiter) {
 	w.gone = true
-	if f.leavers++; 2*f.leavers > len(f.waiters) {
-		f.dropLeavers()
+	if q.abandoned++; 2*q.abandoned > len(q.waiters) {
+		q.dropLeavers()
 	}
 }
 
 // dropLeavers takes the requests out of the queue that have left.
-func (f *flight) dropLeavers() {
-	f.waiters = slices.DeleteFunc(f.waiters, func(w *waiter) bool { return w.gone })
-	f.leavers = 0
+func (q *queue) dropLeavers() {
+	q.waiters = slices.DeleteFunc(q.waiters, func(w *waiter) bool { return w.gone })
+	q.abandoned = 0
 }
 
-// left says that something is to be sent though no request waits.
-func (f *flight) left() bool {
-	return f.sent != nil || f.undo != 0 || slices.ContainsFunc(f.pending, func(c corrections) bool { return len(c) > 0 })
+// unfinished reports whether something is to be sent though no request waits.
+func (q *queue) unfinished() bool {
+	return q.sent != nil || q.undo != 0 || slices.ContainsFunc(q.pending, func(c corrections) bool { return len(c) > 0 })
 }
 
-// share cuts the requests in those that one call can ask for, as they go by the same limits, and the rest.
-func (f *flight) share(rules []Rule) (now, later []*waiter) {
-	most := len(f.waiters)
+// split cuts the requests in those that one call can ask for, as they go by the same limits, and
+// the rest.
+func (q *queue) split(rules []Rule) (now, later []*waiter) {
+	most := len(q.waiters)
 	if bound := families[rules[0].Kind].maxWanted; bound > 0 {
 		most = min(most, bound)
 	}
 	i := 0
-	for i < most && slices.Equal(f.waiters[i].rules, rules) {
+	for i < most && slices.Equal(q.waiters[i].rules, rules) {
 		i++
 	}
-	return f.waiters[:i:i], f.waiters[i:]
+	return q.waiters[:i:i], q.waiters[i:]
 }
 
-// pack makes a group of what is pending, nil where nothing is.
-func (f *flight) pack(first int64) *group {
-	g := &group{first: first, since: time.Now(), fixed: make([]corrections, len(f.pending))}
+// freeze makes a group of what is pending, nil where nothing is.
+func (q *queue) freeze(first int64) *group {
+	g := &group{first: first, since: time.Now(), fixed: make([]corrections, len(q.pending))}
 	some := false
-	for i, c := range f.pending {
-		g.fixed[i], f.pending[i] = families[f.rules[i].Kind].cut(c)
+	for i, c := range q.pending {
+		g.fixed[i], q.pending[i] = families[q.rules[i].Kind].cut(c)
 		some = some || len(g.fixed[i]) > 0
 	}
 	if !some {
@@ -291,37 +300,37 @@ func (f *flight) pack(first int64) *group {
 	return g
 }
 
-// forget drops what Redis may not remember any more.
-func (f *flight) forget() {
-	if f.sent != nil && time.Since(f.sent.since) > correctionTime {
-		f.sent = nil
+// expire drops what Redis may not remember any more.
+func (q *queue) expire() {
+	if q.sent != nil && time.Since(q.sent.since) > correctionTime {
+		q.sent = nil
 	}
-	if f.undo != 0 && time.Since(f.undoSince) > correctionTime {
-		f.undo = 0
+	if q.undo != 0 && time.Since(q.undoSince) > correctionTime {
+		q.undo = 0
 	}
 }
 
-// mute says why no call may be made for a key, nil if one may.
-func (s *Limiter) mute(id [16]byte) error {
+// unavailable is why no call may be made for a key, nil if one may.
+func (s *Limiter) unavailable(id [16]byte) error {
 	if s.ctx.Err() != nil {
 		return ErrClosed
 	}
 	c, _ := s.circuitOf(id)
-	return c.lost()
+	return c.unavailable()
 }
 
-// park ends a flight of which something is still to be settled.
-func (s *Limiter) park(rs *ruleset, id [16]byte, f *flight) {
-	f.running = false
-	if !f.left() || s.pending.Load() >= maxPending {
-		delete(rs.flights, id)
+// suspend stops a queue. One of which something is still to be sent is resumed later.
+func (s *Limiter) suspend(rs *ruleset, id [16]byte, q *queue) {
+	q.running = false
+	if !q.unfinished() || s.pending.Load() >= maxPending {
+		delete(rs.queues, id)
 		return
 	}
 	s.pending.Add(1)
 }
 
-// settle sends what was parked while a circuit was open.
-func (s *Limiter) settle(c *circuit) {
+// resumeAll runs what was suspended while a circuit was open.
+func (s *Limiter) resumeAll(c *circuit) {
 	s.mu.Lock()
 	var all []*ruleset
 	for _, zone := range s.zones {
@@ -331,8 +340,8 @@ func (s *Limiter) settle(c *circuit) {
 	for _, rs := range all {
 		rs.mu.Lock()
 		var ids [][16]byte
-		for id, f := range rs.flights {
-			if of, _ := s.circuitOf(id); of == c && !f.running {
+		for id, q := range rs.queues {
+			if of, _ := s.circuitOf(id); of == c && !q.running {
 				ids = append(ids, id)
 			}
 		}
@@ -343,53 +352,53 @@ func (s *Limiter) settle(c *circuit) {
 	}
 }
 
-// resume flies for a parked key.
+// resume runs the suspended queue of a key.
 func (s *Limiter) resume(rs *ruleset, id [16]byte) {
 	rs.mu.Lock()
-	f := rs.flights[id]
-	if f == nil || f.running || !s.begin() {
+	q := rs.queues[id]
+	if q == nil || q.running || !s.begin() {
 		rs.mu.Unlock()
 		return
 	}
 	defer s.work.Done()
 	s.pending.Add(-1)
-	f.running = true
+	q.running = true
 	rs.mu.Unlock()
-	s.fly(rs, id, f)
+	s.run(rs, id, q)
 }
 
-// fail tells all who wait that there is no answer.
-func (f *flight) fail(err error) {
-	for _, w := range f.waiters {
+// fail gives all who wait an error.
+func (q *queue) fail(err error) {
+	for _, w := range q.waiters {
 		w.err = err
 		close(w.done)
 	}
-	f.waiters = nil
+	q.waiters = nil
 }
 
-// land hands out the answer of a call.
-func (f *flight) land(c call, o *outcome, err error, fate fate) {
-	if fate != counted {
-		f.crash(c, err, fate)
+// finish hands out what came of a call.
+func (q *queue) finish(c call, o *outcome, err error, result result) {
+	if result != answered {
+		q.finishUnanswered(c, err, result)
 		return
 	}
-	f.undo, f.sent, f.denied = 0, nil, nil
-	f.now = o.at
+	q.undo, q.sent, q.denied = 0, nil, nil
+	q.now = o.at
 	if o.granted < int64(len(c.waiters)) {
-		f.denied = &denial{outcome: o, rules: c.rules, came: time.Now(), wait: waitOf(c.rules, o)}
+		q.denied = &denial{outcome: o, rules: c.rules, came: time.Now(), wait: waitOf(c.rules, o)}
 	}
-	place := int64(0)
+	position := int64(0)
 	for _, w := range c.waiters {
 		if w.gone {
 			continue
 		}
-		place++
-		w.outcome, w.place = o, place
+		position++
+		w.outcome, w.position = o, position
 		close(w.done)
 	}
-	for place < o.granted { // for those who left
-		place++
-		f.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: place})
+	for position < o.granted { // for those who left
+		position++
+		q.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: position})
 	}
 }
 
@@ -403,16 +412,17 @@ func waitOf(rules []Rule, o *outcome) (wait time.Duration) {
 	return wait
 }
 
-// crash ends a call that was not answered. Its requests ask again where Redis is there.
-func (f *flight) crash(c call, err error, fate fate) {
-	if fate != refused && f.undo == 0 && len(c.waiters) > 0 {
-		f.undo, f.undoSince = c.seq, time.Now()
+// finishUnanswered ends a call that was not answered. Its requests ask again where Redis does
+// answer.
+func (q *queue) finishUnanswered(c call, err error, result result) {
+	if result != rejected && q.undo == 0 && len(c.waiters) > 0 {
+		q.undo, q.undoSince = c.seq, time.Now()
 	}
 	var again []*waiter
 	for _, w := range c.waiters {
 		switch {
 		case w.gone:
-		case fate == late && w.late < maxLate:
+		case result == late && w.late < maxLate:
 			w.late++
 			again = append(again, w)
 		default:
@@ -420,7 +430,7 @@ func (f *flight) crash(c call, err error, fate fate) {
 			close(w.done)
 		}
 	}
-	f.waiters = append(again, f.waiters...)
+	q.waiters = append(again, q.waiters...)
 }
 
 // call asks Redis.
@@ -436,7 +446,7 @@ func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 		return nil, err
 	}
 	o.seq = c.seq
-	o.refuse(int64(len(c.waiters)))
+	o.deny(int64(len(c.waiters)))
 	return o, nil
 }
 

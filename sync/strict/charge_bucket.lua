@@ -1,8 +1,8 @@
 -- Charges for token bucket, GCRA and leaky bucket. It follows bucket.lua.
 
 -- Adds whole + part/window requests, which are what was left at the instant t. They drain from then
--- on, though the charge arrives later; what this server has drained beyond t stays drained. The level
--- may rise above the brim.
+-- on, though the charge arrives later; what this server has drained beyond t stays drained. The
+-- level may rise above the brim.
 local function charge(r, t, whole, part)
   advance(r, math.min(t, now))
   r.whole, r.rest = r.whole + whole, r.rest + part

@@ -18,23 +18,29 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// A loner is a node with a strict zone of one limit, in virtual time.
-type loner interface {
+// An isolated is a node with a strict zone of one limit, in virtual time, that reaches Redis now
+// and then.
+type isolated interface {
 	// alone decides without Redis, and after denial charges a penalty if it is to.
 	alone(penalty bool) algorithms.Decision
 	// returns gives back what alone admitted last.
 	returns()
 	// learn is what the node does with a verdict.
 	learn(v Verdict)
-	settle() error
-	// attempt sends what is to be charged. The reply is lost, or the message is.
-	attempt(arrives bool)
-	turn() error
-	unsent() int64
+	chargeable
 	end()
 }
 
-type lonerOf[S any] struct {
+// A chargeable sends what was decided alone: for a request, or in a sync cycle.
+type chargeable interface {
+	chargeNow() error
+	cycle() error
+	// attempt sends what is to be charged. The reply is lost, or the message is.
+	attempt(arrives bool)
+	unsent() int64
+}
+
+type isolatedOf[S any] struct {
 	v      *virtual
 	table  *table.Table[S]
 	alg    algorithms.Params
@@ -81,19 +87,19 @@ func (silent) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
 	return redis.NewCmdResult(nil, errLost)
 }
 
-var lonerKey = []byte("client")
+var isolatedKey = []byte("client")
 
-// newLoner makes a node for a rule of a virtual Redis, and the ID of its one key.
-func newLoner(v *virtual, zone string, rule Rule) (loner, [16]byte) {
+// newIsolated makes a node for a rule of a virtual Redis, and the ID of its one key.
+func newIsolated(v *virtual, zone string, rule Rule) (isolated, [16]byte) {
 	if kindOfCode(rule.Kind).Draining() {
-		return lonerFor[algorithms.BucketState](v, zone, rule)
+		return isolatedFor[algorithms.BucketState](v, zone, rule)
 	}
-	return lonerFor[algorithms.LogState](v, zone, rule)
+	return isolatedFor[algorithms.LogState](v, zone, rule)
 }
 
-func lonerFor[S any](v *virtual, zone string, rule Rule) (loner, [16]byte) {
+func isolatedFor[S any](v *virtual, zone string, rule Rule) (isolated, [16]byte) {
 	alg := rule.params()
-	x := &lonerOf[S]{v: v, alg: alg, table: tableOf[S](alg, 100)}
+	x := &isolatedOf[S]{v: v, alg: alg, table: tableOf[S](alg, 100)}
 	x.source = ratesync.NewSource(x.table, ratesync.Spec{Zone: zone, Kind: rule.Kind, Window: rule.Window, Buckets: 1, Live: 1})
 	x.table.Configure(table.Background{Params: alg, Rate: time.Second, Charges: true}, 100)
 	x.rep = ratesync.NewReplicator(silent{v.client}, "test", 10*time.Second, x.clock.Load, zap.NewNop())
@@ -105,51 +111,53 @@ func lonerFor[S any](v *virtual, zone string, rule Rule) (loner, [16]byte) {
 	head := strings.Replace(headLua, "redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)", 1)
 	x.charge.script = redis.NewScript(head + family + charge + chargeTailLua)
 	x.now()
-	if err := x.turn(); err != nil {
+	if err := x.cycle(); err != nil {
 		v.t.Fatal(err)
 	}
-	return x, table.IDOf(lonerKey)
+	return x, table.IDOf(isolatedKey)
 }
 
-func (x *lonerOf[S]) now() int64 {
+func (x *isolatedOf[S]) now() int64 {
 	x.clock.Store(x.v.now * 1000)
 	return x.v.now * 1000
 }
 
-func (x *lonerOf[S]) end() {
+func (x *isolatedOf[S]) end() {
 	x.source.Detach()
 	x.rep.Close()
 }
 
-func (x *lonerOf[S]) alone(penalty bool) algorithms.Decision {
-	taken := x.table.Take(x.alg.Compile(), table.KeyOf(lonerKey), lonerKey, x.now(), 1, 0)
+func (x *isolatedOf[S]) alone(penalty bool) algorithms.Decision {
+	taken := x.table.Take(x.alg.Compile(), table.KeyOf(isolatedKey), isolatedKey, x.now(), 1, 0)
 	if taken.Allowed {
 		x.taken = taken
 	} else if penalty {
-		x.table.Penalize(x.alg.Compile(), table.KeyOf(lonerKey), taken, 1)
+		x.table.Penalize(x.alg.Compile(), table.KeyOf(isolatedKey), taken, 1)
 	}
 	return taken.Decision
 }
 
-func (x *lonerOf[S]) returns() { x.table.Refund(x.alg.Compile(), table.KeyOf(lonerKey), x.taken, 1) }
-
-func (x *lonerOf[S]) learn(v Verdict) {
-	x.table.Learn(x.alg.Compile(), table.KeyOf(lonerKey), lonerKey, x.now(), v.Reports)
+func (x *isolatedOf[S]) returns() {
+	x.table.Refund(x.alg.Compile(), table.KeyOf(isolatedKey), x.taken, 1)
 }
 
-func (x *lonerOf[S]) settle() error {
+func (x *isolatedOf[S]) learn(v Verdict) {
+	x.table.Learn(x.alg.Compile(), table.KeyOf(isolatedKey), isolatedKey, x.now(), v.Reports)
+}
+
+func (x *isolatedOf[S]) chargeNow() error {
 	x.now()
-	return x.source.Settle(context.Background(), table.KeyOf(lonerKey))
+	return x.source.ChargeNow(context.Background(), table.KeyOf(isolatedKey))
 }
 
-func (x *lonerOf[S]) attempt(arrives bool) {
+func (x *isolatedOf[S]) attempt(arrives bool) {
 	x.charge.loses, x.charge.arrives = true, arrives
-	_ = x.settle()
+	_ = x.chargeNow()
 	x.charge.loses = false
 }
 
-// turn has the loop make one sync, an hour early.
-func (x *lonerOf[S]) turn() error {
+// cycle has the loop make one sync, an hour early.
+func (x *isolatedOf[S]) cycle() error {
 	x.now()
 	before := int64(0)
 	if s := x.source.Status(); s != nil {
@@ -165,14 +173,15 @@ func (x *lonerOf[S]) turn() error {
 	return errors.New("the table is not synced")
 }
 
-func (x *lonerOf[S]) unsent() int64 {
+func (x *isolatedOf[S]) unsent() int64 {
 	_, requests := x.table.Unsent(x.now())
 	return requests
 }
 
-// TestWhatANodeDecidesAloneIsCharged: a single node that can ask Redis only now and then admits what one algorithm admits that was told of every
-// decision. Whatever it decides alone counts in Redis' next decision, as of when it was decided: though replies are lost, units are given back that were
-// sent, and penalties charged.
+// TestWhatANodeDecidesAloneIsCharged: a single node that can ask Redis only now and then admits
+// what one algorithm admits that was told of every decision. Whatever it decides alone counts in
+// Redis' next decision, as of when it was decided: though replies are lost, units are given back
+// that were sent, and penalties charged.
 func TestWhatANodeDecidesAloneIsCharged(t *testing.T) {
 	v := newVirtual(t)
 	for i, rule := range []Rule{
@@ -199,12 +208,12 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 	random := rand.New(rand.NewPCG(uint64(rule.Limit), seed))
 	zone := fmt.Sprint("z", rule, seed)
 	v.use(zone, rule)
-	n, id := newLoner(v, zone, rule)
+	n, id := newIsolated(v, zone, rule)
 	defer n.end()
 	m := modelFor(rule)
 	pace := int64(rule.Window/time.Microsecond) / max(1, rule.Limit)
 	var history []string
-	told := func(format string, args ...any) {
+	logf := func(format string, args ...any) {
 		history = append(history, fmt.Sprintf(format, args...))
 		history = history[max(0, len(history)-30):]
 	}
@@ -227,33 +236,33 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 			} else if penalty {
 				m.charge(v.now * 1000)
 			}
-			told("%d alone %t %t", v.now, got.Allowed, penalty)
+			logf("%d alone %t %t", v.now, got.Allowed, penalty)
 			if random.IntN(4) == 0 {
 				arrives := random.IntN(2) == 0
 				n.attempt(arrives)
-				told("attempt %t", arrives)
+				logf("attempt %t", arrives)
 			}
 			if got.Allowed && random.IntN(5) == 0 {
 				n.returns()
 				m.giveBack(v.now * 1000)
-				told("returned")
+				logf("returned")
 			}
 			if rule.Kind != 'l' { // of a log a node doesn't know when the others' hits leave
 				if is := n.alone(false); is.Allowed != m.take(v.now*1000).Allowed {
 					t.Fatalf("step %d: decides %t alone, which is wrong\nafter %v", step, is.Allowed, history)
 				} else if is.Allowed {
-					told("and one more")
+					logf("and one more")
 				}
 			}
 			continue
 		}
 		if random.IntN(3) == 0 {
-			if err := n.turn(); err != nil {
+			if err := n.cycle(); err != nil {
 				t.Fatal(err)
 			}
-			told("turn")
+			logf("cycle")
 		}
-		if err := n.settle(); err != nil {
+		if err := n.chargeNow(); err != nil {
 			t.Fatal(err)
 		}
 		if left := n.unsent(); left != 0 {
@@ -262,7 +271,7 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 		want = m.take(v.now * 1000)
 		g, all := take(t, v.Limiter, zone, id, rule)
 		got = all[0].Decision
-		told("%d %t", v.now, got.Allowed)
+		logf("%d %t", v.now, got.Allowed)
 		if got.Allowed != want.Allowed || g.Admitted() != want.Allowed || got.Remaining != want.Remaining {
 			t.Fatalf("step %d at %d:\n got %+v\nwant %+v\nafter %v", step, v.now, got, want, history)
 		}
@@ -270,14 +279,15 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 	}
 }
 
-// A log with more hits than one call takes is charged in several, before the next request is decided.
+// A log with more hits than one call takes is charged in several, before the next request is
+// decided.
 func TestALargeLogIsChargedInParts(t *testing.T) {
 	v := newVirtual(t)
 	for _, apart := range []int64{0, 1} { // at one instant, and each at its own
 		rule := Rule{Kind: 'l', Limit: 3 * table.MaxCharged, Window: time.Hour}
 		zone := fmt.Sprint("large", apart)
 		v.use(zone, rule)
-		n, id := newLoner(v, zone, rule)
+		n, id := newIsolated(v, zone, rule)
 		defer n.end()
 		admitted := int64(0)
 		for range 5 * table.MaxCharged / 2 {
@@ -287,7 +297,7 @@ func TestALargeLogIsChargedInParts(t *testing.T) {
 			}
 		}
 		v.set(v.now + 1)
-		if err := n.settle(); err != nil {
+		if err := n.chargeNow(); err != nil {
 			t.Fatal(err)
 		}
 		_, all := take(t, v.Limiter, zone, id, rule)

@@ -3,9 +3,9 @@
 -- family, and this one.
 --
 -- KEYS: the record of charges; then the base of the rule's keys.
--- ARGV: field, seq, "0", "0", "0", number of parts; for each part the instant in microseconds and two
--- numbers: of a bucket the requests, whole and the rest as the level has it; of a log the units and
--- "0". Then what the rule's family needs.
+-- ARGV: field, seq, "0", "0", "0", number of parts; for each part the instant in microseconds and
+-- two numbers: of a bucket the requests, whole and the rest as the level has it; of a log the units
+-- and "0". Then what the rule's family needs.
 --
 -- The record holds the seq of the last charge of each field. One that is not above it has been here
 -- before and changes nothing: a charge is sent again, as it was, until its answer arrives. The

@@ -78,7 +78,7 @@ func (m *peerOf[S]) decides(key string) bool {
 	if m.strict != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		defer cancel()
-		_ = m.source.Settle(ctx, table.KeyOf(raw))
+		_ = m.source.ChargeNow(ctx, table.KeyOf(raw))
 		all, g, err := m.strict.Take(ctx, m.zone, []Rule{m.rule}, table.IDOf(raw), nil)
 		if err == nil {
 			m.table.Learn(m.alg.Compile(), table.KeyOf(raw), raw, wallClock(), all[0].Reports)
@@ -109,8 +109,9 @@ func (m *peerOf[S]) end() {
 	m.rep.Close()
 }
 
-// TestDecisionsMadeAloneAreChargedLater: whatever nodes decide while they can't ask Redis, or don't, is counted there when they can again: in every
-// algorithm, strict or with an interval, to the request. Then what is left of the limit is left, and no more.
+// TestDecisionsMadeAloneAreChargedLater: whatever nodes decide while they can't ask Redis, or
+// don't, is counted there when they can again: in every algorithm, strict or with an interval, to
+// the request. Then what is left of the limit is left, and no more.
 func TestDecisionsMadeAloneAreChargedLater(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
@@ -164,7 +165,8 @@ func TestDecisionsMadeAloneAreChargedLater(t *testing.T) {
 	}
 }
 
-// A charge that arrives and whose answer is lost is sent again, and counts once. What is decided meanwhile is charged as well.
+// A charge that arrives and whose answer is lost is sent again, and counts once. What is decided
+// meanwhile is charged as well.
 func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
@@ -199,7 +201,8 @@ func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
 					}
 				}
 			}
-			// A new connection is not even greeted, so nothing may arrive where a beat took the connections that there were. Then it is tried again.
+			// A new connection is not even greeted, so nothing may arrive where a heartbeat took
+			// the connections that there were. Then it is tried again.
 			for arrived, tries := false, 0; !arrived; tries++ {
 				if tries == 20 {
 					t.Fatal("no charge arrives whose reply is lost")

@@ -12,7 +12,8 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// A Charger has Redis count what a node has decided alone by one rule of a zone: a ratesync.Charger.
+// A Charger has Redis count what a node has decided alone by one rule of a zone: a
+// ratesync.Charger.
 type Charger struct {
 	limiter *Limiter
 	rule    Rule
@@ -32,7 +33,7 @@ func (c *Charger) Unavailable(id table.ID) error {
 	if c.limiter.closed.Load() {
 		return ErrClosed
 	}
-	return c.limiter.mute(id)
+	return c.limiter.unavailable(id)
 }
 
 // CallContext is the context of a call that a request waits for.
@@ -46,7 +47,7 @@ func (c *Charger) Failed(id table.ID, err error) error {
 	if c.limiter.closed.Load() {
 		return nil
 	}
-	c.limiter.fateOf(id, err)
+	c.limiter.resultOf(id, err)
 	if isLate(err) {
 		c.limiter.timeouts.Add(1)
 	}

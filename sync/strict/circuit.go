@@ -15,7 +15,8 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// ErrClosed says that a Limiter was closed before it could ask Redis, or before Redis answered. It says nothing of how Redis is.
+// ErrClosed is the error of a Limiter that was closed before it could ask Redis, or before Redis
+// answered. It says nothing of how Redis is.
 var ErrClosed = errors.New("this node has let go of redis")
 
 const (
@@ -23,15 +24,17 @@ const (
 	lastWait  = 100 * time.Millisecond
 )
 
-// probeScript does what the others do: it takes a master with memory that lets this user write. Like theirs, its call names more than one key: while a
-// slot of a Cluster moves, only calls that name one are sure to be answered.
+// probeScript does what the others do: it takes a master with memory that lets this user write.
+// Like theirs, its call names more than one key: while a slot of a Cluster moves, only calls that
+// name one are sure to be answered.
 var probeScript = redis.NewScript(`redis.call('TIME')
 redis.call('HSET', KEYS[1], 'probe', '1')
 return redis.call('PEXPIRE', KEYS[1], 60000)`)
 
-// A circuit keeps requests from waiting for a Redis that is known not to answer: after a failure all fail at once until a probe, which no request
-// waits for, has been answered in time. A call that was not answered in time is no failure by itself: a node whose processors are
-// busy is late for what has arrived long ago. It starts a probe, and the circuit opens when that fails, too.
+// A circuit keeps requests from waiting for a Redis that is known not to answer: after a failure
+// all fail at once until a probe, which no request waits for, has been answered in time. A call
+// that was not answered in time is no failure by itself: a node whose processors are busy is late
+// for what has arrived long ago. It starts a probe, and the circuit opens when that fails, too.
 type circuit struct {
 	down atomic.Bool
 	why  atomic.Pointer[redisconn.DownError] // set before down
@@ -42,7 +45,8 @@ type circuit struct {
 	check chan struct{} // closed when the probe of a late call ends, nil while there is none
 }
 
-// take waits until another call may be made. The function that it returns is to be called at the call's end.
+// take waits until another call may be made. The function that it returns is to be called at the
+// call's end.
 func (c *circuit) take(ctx context.Context) (end func()) {
 	select {
 	case c.calls <- struct{}{}:
@@ -52,15 +56,16 @@ func (c *circuit) take(ctx context.Context) (end func()) {
 	}
 }
 
-// lost is nil while the circuit is closed.
-func (c *circuit) lost() error {
+// unavailable is why no call may be made, nil while the circuit is closed.
+func (c *circuit) unavailable() error {
 	if !c.down.Load() {
 		return nil
 	}
 	return c.why.Load()
 }
 
-// circuitOf returns the circuit of a key: in a Cluster there is one for each of the 64 shards, as a part of it can be lost.
+// circuitOf returns the circuit of a key: in a Cluster there is one for each of the 64 shards, as a
+// part of it can be lost.
 func (s *Limiter) circuitOf(id [16]byte) (*circuit, int) {
 	shard := ratesync.ShardOf(id)
 	if s.cluster {
@@ -89,7 +94,8 @@ func (s *Limiter) trip(id [16]byte, cause error) {
 	}()
 }
 
-// confirm reports whether Redis is there though a call was not answered in time. All calls that are late at once wait for one probe.
+// confirm reports whether Redis is there though a call was not answered in time. All calls that are
+// late at once wait for one probe.
 func (s *Limiter) confirm(id [16]byte, cause error) bool {
 	c, shard := s.circuitOf(id)
 	c.mu.Lock()
@@ -124,8 +130,8 @@ const (
 	probeStep = 5 * time.Millisecond
 )
 
-// isSilent probes whether Redis doesn't answer. What a node finds while it is itself late, by a quarter of what Redis has for an answer, says
-// nothing of Redis: then it probes again.
+// isSilent probes whether Redis doesn't answer. What a node finds while it is itself late, by a
+// quarter of what Redis has for an answer, says nothing of Redis: then it probes again.
 func (s *Limiter) isSilent(shard int) bool {
 	for range maxProbes {
 		err, lateness := error(nil), time.Duration(0)
@@ -173,10 +179,10 @@ func (s *Limiter) probe(c *circuit, shard int) {
 		}
 	}
 	c.down.Store(false)
-	s.settle(c)
+	s.resumeAll(c)
 }
 
-// isLate says that no answer came in time, and nothing else of Redis.
+// isLate reports whether an error says no more of Redis than that no answer came in time.
 func isLate(err error) bool {
 	var timeout net.Error
 	if down := (*redisconn.DownError)(nil); errors.As(err, &down) {
@@ -185,15 +191,15 @@ func isLate(err error) bool {
 	return isQueued(err) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// isQueued says that there was no free connection.
+// isQueued reports whether there was no free connection.
 func isQueued(err error) bool {
 	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
 // isSevere reports whether an error is about the server or the way to it, not about one key. What
 // was asked may have been done for all that: a Cluster's client sends a call again whose reply was
-// lost, and shows only what came of the last attempt. So that a slot moves doesn't mean that the call
-// was not done before it moved.
+// lost, and shows only what came of the last attempt. So that a slot moves doesn't mean that the
+// call was not done before it moved.
 func (s *Limiter) isSevere(err error) bool {
 	return redisconn.IsSevere(err) || s.cluster && redisconn.IsMoving(err)
 }

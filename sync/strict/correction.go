@@ -10,7 +10,8 @@ import (
 type correction struct {
 	op op
 	n  int64
-	// at is an instant of Redis' clock, in microseconds: when the units were admitted, or the request denied.
+	// at is an instant of Redis' clock, in microseconds: when the units were admitted, or the
+	// request denied.
 	at int64
 	// Of a log, a refund is of the n units from unit on that the call seq got.
 	seq, unit int64
@@ -20,20 +21,22 @@ type correction struct {
 type op int8
 
 const (
-	refund  op = 1 // gives back what was admitted
-	penalty op = 2 // charges a request that was denied, at most to the brim
+	refund  op = 1 // refunds what was admitted
+	penalty op = 2 // charges a request that was denied, until the bucket is full
 )
 
 const (
-	// maxUnits bounds the members that one call writes to a log or removes from it. The rest waits for the next one.
+	// maxUnits bounds the members that one call writes to a log or removes from it. The rest waits
+	// for the next one.
 	maxUnits = 4096
 	// penaltySlots is how finely a log knows when requests were denied.
 	penaltySlots = 16
 )
 
-// corrections are those of one rule of one key. They are combined as they are added, so that their number goes by the
-// rule and not by the requests: a window has two for each live epoch, a bucket one refund and one penalty, a log one
-// penalty for each sixteenth of the window and refunds of no more than it admitted.
+// corrections are those of one rule of one key. They are combined as they are added, so that their
+// number goes by the rule and not by the requests: a window has two for each live epoch, a bucket
+// one refund and one penalty, a log one penalty for each sixteenth of the window and refunds of no
+// more than it admitted.
 type corrections []correction
 
 func addToBucket(c corrections, _ Rule, _ int64, new correction) corrections {

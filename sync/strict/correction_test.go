@@ -12,7 +12,8 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// held is what Redis holds of a key in the rule of a zone: what is left of the limit, as a call that asks for nothing tells.
+// held is what Redis holds of a key in the rule of a zone: what is left of the limit, as a call
+// that asks for nothing tells.
 func held(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) int64 {
 	t.Helper()
 	n, _ := heldAt(t, s, zone, key, rule)
@@ -34,12 +35,13 @@ func heldAt(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (n, 
 		if err != nil {
 			t.Fatal(err)
 		}
-		return rule.size() - o.rooms[0], o.at
+		return rule.size() - o.remaining[0], o.at
 	}
 }
 
-// Nothing that a denied request spent stays spent, at any rate of requests: a shared limit loses what is under way in one call at most, and
-// two seconds after the end it holds what was admitted. What waits is bounded by the limit's shape, never by the requests.
+// Nothing that a denied request spent stays spent, at any rate of requests: a shared limit loses
+// what is under way in one call at most, and two seconds after the end it holds what was admitted.
+// What waits is bounded by the limit's shape, never by the requests.
 func TestDeniedRequestsLeaveNothingSpent(t *testing.T) {
 	server := redistest.Start(t)
 	for _, name := range []string{"fixed window", "fine window", "token bucket", "log"} {
@@ -93,16 +95,17 @@ func backlog(s *Limiter, zone string, key [16]byte) (n int64) {
 	s.mu.Unlock()
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if f := rs.flights[key]; f != nil {
-		for _, c := range f.pending {
+	if q := rs.queues[key]; q != nil {
+		for _, c := range q.pending {
 			n += int64(len(c))
 		}
 	}
 	return n
 }
 
-// Requests that are denied and counted all the same are charged to the window in which they were denied: after a flood a client that is silent is free
-// within one window, whatever had queued up. Both instants are of Redis' clock, so that a machine that is slow to ask does not count.
+// Requests that are denied and counted all the same are charged to the window in which they were
+// denied: after a flood a client that is silent is free within one window, whatever had queued up.
+// Both instants are of Redis' clock, so that a machine that is slow to ask does not count.
 func TestPenaltiesEndWithTheFlood(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range map[string]Rule{
@@ -131,7 +134,8 @@ func TestPenaltiesEndWithTheFlood(t *testing.T) {
 			wg.Wait()
 			window := rule.Window
 			if rule.Kind == 's' {
-				window += rule.Window / 4 // what came at the beginning of a slice is known as of its end
+				// What came at the beginning of a slice is known as of its end.
+				window += rule.Window / 4
 			}
 			for {
 				n, at := heldAt(t, s, name, id(1), rule)
@@ -147,7 +151,8 @@ func TestPenaltiesEndWithTheFlood(t *testing.T) {
 	}
 }
 
-// However many corrections are added, their number goes by the rule: what is live is kept to the unit, and what has left the window is dropped.
+// However many corrections are added, their number goes by the rule: what is live is kept to the
+// unit, and what has left the window is dropped.
 func TestCorrectionsAreBoundedAndExact(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	for name, rule := range kinds {

@@ -34,15 +34,17 @@ type family struct {
 	decide, charge *redis.Script
 	// args are the arguments of a rule in both scripts.
 	args func(r Rule) []any
-	// decode fills in a verdict for the place-th request of a call, by the state in its reply.
-	decode func(r Rule, v *Verdict, o *outcome, state []int64, place int64)
-	// add combines a correction with others, and cut takes out what one call brings along. now is the
-	// latest known instant of Redis' clock: what has left the window by then is dropped.
+	// decode fills in a verdict for the request at a position, from 1, of a call, by the state in
+	// its reply.
+	decode func(r Rule, v *Verdict, o *outcome, state []int64, position int64)
+	// add combines a correction with others, and cut takes out what one call brings along. now is
+	// the latest known instant of Redis' clock: what has left the window by then is dropped.
 	add func(c corrections, r Rule, now int64, new correction) corrections
 	cut func(c corrections) (now, later corrections)
 	// maxWanted bounds the units that one call asks for, 0 for no bound.
 	maxWanted int
-	// numbered is set where a unit is refunded by its call and its number in it, else it is by its instant.
+	// numbered is set where a unit is refunded by its call and its number in it, else it is by its
+	// instant.
 	numbered bool
 	// parts are the parts of a charge as the script has them: an instant and two numbers each.
 	parts func(r Rule, c ratesync.Charge) []any

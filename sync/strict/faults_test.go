@@ -22,7 +22,8 @@ import (
 
 var tenAnHour = Rule{Kind: 's', Limit: 10, Window: long}
 
-// impatient is a Limiter over a proxy that waits 50 ms for Redis, and a function that takes and returns the error.
+// impatient is a Limiter over a proxy that waits 50 ms for Redis, and a function that takes and
+// returns the error.
 func impatient(t *testing.T, addr string) (*Limiter, func() error) {
 	t.Helper()
 	s := New(client(t, "redis://"+addr), "test", 50*time.Millisecond)
@@ -33,7 +34,8 @@ func impatient(t *testing.T, addr string) (*Limiter, func() error) {
 	}
 }
 
-// TestFailsAtOnceWhileRedisIsLost: only the first requests wait, and not longer than they are ready to.
+// TestFailsAtOnceWhileRedisIsLost: only the first requests wait, and not longer than they are ready
+// to.
 func TestFailsAtOnceWhileRedisIsLost(t *testing.T) {
 	for name, fault := range map[string]faultproxy.Fault{
 		"replies lost": faultproxy.DropReplies, "never answers": faultproxy.Blackhole, "reset": faultproxy.Reset, "half closed": faultproxy.HalfClose,
@@ -57,7 +59,8 @@ func TestFailsAtOnceWhileRedisIsLost(t *testing.T) {
 					t.Fatalf("Classify(%v) = %q, which doesn't say why", err, got)
 				}
 			}
-			if took := time.Since(start); took > 25*time.Second { // half of what it is if all of them wait
+			// Half of what it is if all of them wait.
+			if took := time.Since(start); took > 25*time.Second {
 				t.Errorf("1000 requests took %s while Redis was lost", took)
 			}
 			proxy.Set(faultproxy.None)
@@ -301,7 +304,8 @@ func TestWhileASlotMoves(t *testing.T) {
 	}
 }
 
-// severed loses the reply to a call of a client of a Cluster, once, and lets something happen before the client sends the call again.
+// severed loses the reply to a call of a client of a Cluster, once, and lets something happen
+// before the client sends the call again.
 type severed struct {
 	armed  atomic.Bool
 	then   func()
@@ -365,8 +369,9 @@ func (m move) end() {
 	m.dst.Do("CLUSTER", "SETSLOT", m.slot, "NODE", m.dst.Do("CLUSTER", "MYID"))
 }
 
-// A call was done, its reply was lost, and when the client sent it again its slot was on the way to another node: nobody got the grant, so it doesn't stay
-// spent. Nor is forgotten what was given back while the slot was on its way.
+// A call was done, its reply was lost, and when the client sent it again its slot was on the way to
+// another node: nobody got the grant, so it doesn't stay spent. Nor is forgotten what was given
+// back while the slot was on its way.
 func TestSlotMovesAfterALostReply(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
 	m := move{slot: c.Slot("{1}")}

@@ -11,7 +11,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// A call whose reply is lost, or comes late, is no loss of Redis where a probe is answered: its requests ask again, and count once.
+// A call whose reply is lost, or comes late, is no loss of Redis where a probe is answered: its
+// requests ask again, and count once.
 func TestLateCallDoesNotOpenTheCircuit(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
@@ -41,7 +42,8 @@ func TestLateCallDoesNotOpenTheCircuit(t *testing.T) {
 	}
 }
 
-// Requests beyond a full call of a log are denied by the last answer, as long as nobody who waited would be admitted.
+// Requests beyond a full call of a log are denied by the last answer, as long as nobody who waited
+// would be admitted.
 func TestFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
@@ -68,7 +70,8 @@ func TestFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
 	cancel()
 }
 
-// What is left open by a lost reply is settled though Redis refuses the key meanwhile: one limit's key is another program's for a while.
+// What is left open by a lost reply is settled though Redis refuses the key meanwhile: one limit's
+// key is another program's for a while.
 func TestRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
@@ -106,7 +109,8 @@ func TestRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 	})
 }
 
-// Limits that differ from call to call make one ruleset, and those of former configurations are forgotten.
+// Limits that differ from call to call make one ruleset, and those of former configurations are
+// forgotten.
 func TestRulesetsGoByNames(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
@@ -141,7 +145,8 @@ func TestRulesetsGoByNames(t *testing.T) {
 	}
 }
 
-// What has passed drains at the limit of the request that was decided last: a request with a thousand times the limit doesn't empty a bucket.
+// What has passed drains at the limit of the request that was decided last: a request with a
+// thousand times the limit doesn't empty a bucket.
 func TestBucketDrainsAtTheLimitOfTheLastRequest(t *testing.T) {
 	v := newVirtual(t)
 	low, high := Rule{Kind: 't', Limit: 60, Window: time.Minute}, Rule{Kind: 't', Limit: 60000, Window: time.Minute}
@@ -157,7 +162,8 @@ func TestBucketDrainsAtTheLimitOfTheLastRequest(t *testing.T) {
 	}
 }
 
-// After a step back of Redis' clock a large log is moved as a whole: it stays full, and is free a window later.
+// After a step back of Redis' clock a large log is moved as a whole: it stays full, and is free a
+// window later.
 func TestClockStepsBackUnderALargeLog(t *testing.T) {
 	v := newVirtual(t)
 	rule := Rule{Kind: 'l', Limit: 10_000, Window: time.Hour}

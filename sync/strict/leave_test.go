@@ -6,30 +6,30 @@ import "testing"
 // times in all and not once each: the zone's lock is held meanwhile.
 func TestLeavingAQueueIsNotLinearInIt(t *testing.T) {
 	const n = 10_000
-	f := &flight{}
+	q := &queue{}
 	for range n {
-		f.waiters = append(f.waiters, &waiter{})
+		q.waiters = append(q.waiters, &waiter{})
 	}
-	all := append([]*waiter(nil), f.waiters...)
+	all := append([]*waiter(nil), q.waiters...)
 	looked := 0
 	for i, w := range all {
 		if i%10 == 0 {
 			continue // stays
 		}
-		before := len(f.waiters)
-		f.leave(w)
-		if f.leavers == 0 {
+		before := len(q.waiters)
+		q.leave(w)
+		if q.abandoned == 0 {
 			looked += before
 		}
 	}
 	if looked > 4*n {
 		t.Errorf("%d requests left a queue of %d, which looked at %d, want at most %d", n-n/10, n, looked, 4*n)
 	}
-	f.dropLeavers()
-	if len(f.waiters) != n/10 {
-		t.Errorf("%d requests are left in the queue, want %d", len(f.waiters), n/10)
+	q.dropLeavers()
+	if len(q.waiters) != n/10 {
+		t.Errorf("%d requests are left in the queue, want %d", len(q.waiters), n/10)
 	}
-	for _, w := range f.waiters {
+	for _, w := range q.waiters {
 		if w.gone {
 			t.Fatal("a request that has left is still in the queue")
 		}

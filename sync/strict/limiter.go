@@ -13,12 +13,14 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// A Limiter lets Redis decide, request by request (sync_rate 0): atomically, by Redis' own clock, all limits of a zone in one call.
+// A Limiter lets Redis decide, request by request (sync_rate 0): atomically, by Redis' own clock,
+// all limits of a zone in one call.
 //
-// For each key one call is under way at a time; requests that come meanwhile share the next one. A call carries a number that rises, so
-// that one that is sent twice counts once. Of a call that was sent and not answered nobody knows whether it counted: the next one for
-// the same key has it undone. When Redis is lost, Take fails at once, and the caller decides by its own counters. After Close it fails with
-// ErrClosed.
+// For each key one call is under way at a time; requests that come meanwhile share the next one. A
+// call carries a number that rises, so that one that is sent twice counts once. Of a call that was
+// sent and not answered nobody knows whether it counted: the next one for the same key has it
+// undone. When Redis is lost, Take fails at once, and the caller decides by its own counters. After
+// Close it fails with ErrClosed.
 //
 // It is safe for concurrent use.
 type Limiter struct {
@@ -28,9 +30,10 @@ type Limiter struct {
 	timeout atomic.Int64 // nanoseconds
 	cluster bool
 
-	// seq numbers the calls. It begins at the time, so that a client of a later process never repeats a number.
+	// seq numbers the calls. It begins at the time, so that a client of a later process never
+	// repeats a number.
 	seq      atomic.Int64
-	pending  atomic.Int64 // keys that are parked
+	pending  atomic.Int64 // keys whose queue is suspended
 	circuits [ratesync.ShardCount]circuit
 	trips    atomic.Int64
 	timeouts atomic.Int64
@@ -50,13 +53,15 @@ type Limiter struct {
 const (
 	// rulesetTime is how long a ruleset is kept that nobody asks for.
 	rulesetTime = time.Minute
-	// maxPending bounds the keys that are remembered because a call's outcome is not known. Beyond it a grant that nobody used stays spent.
+	// maxPending bounds the keys that are remembered because a call's outcome is not known. Beyond
+	// it a grant that nobody used stays spent.
 	maxPending = 4096
 	// closeTime bounds Close.
 	closeTime = 2 * time.Second
 )
 
-// New makes a Limiter of a namespace. It does no network I/O. timeout bounds a call from the moment at which it has its connection.
+// New makes a Limiter of a namespace. It does no network I/O. timeout bounds a call from the moment
+// at which it has its connection.
 func New(client redis.UniversalClient, namespace string, timeout time.Duration) *Limiter {
 	s := &Limiter{client: client, keys: ratesync.NewKeyspace(namespace), node: ratesync.NewNode(), zones: make(map[string][]*ruleset)}
 	_, s.cluster = client.(*redis.ClusterClient)
@@ -74,8 +79,9 @@ func New(client redis.UniversalClient, namespace string, timeout time.Duration) 
 // SetTimeout changes the timeout of the calls to come.
 func (s *Limiter) SetTimeout(timeout time.Duration) { s.timeout.Store(int64(timeout)) }
 
-// callsAtOnce is how many calls one circuit may have under way. It keeps them from waiting for a connection longer than for Redis: a pool has as many
-// connections, and the pool of a Cluster's node serves a part of the circuits.
+// callsAtOnce is how many calls one circuit may have under way. It keeps them from waiting for a
+// connection longer than for Redis: a pool has as many connections, and the pool of a Cluster's
+// node serves a part of the circuits.
 func (s *Limiter) callsAtOnce() int {
 	switch c := s.client.(type) {
 	case *redis.Client:
@@ -93,21 +99,22 @@ type Grant struct {
 	id      [16]byte
 	at      int64
 	seq     int64
-	unit    int64 // from 1, 0 where the request was refused
+	unit    int64 // from 1, 0 where the request was denied
 }
 
-// Admitted says that a unit was spent in each limit.
+// Admitted reports whether a unit was spent in each limit.
 func (g Grant) Admitted() bool { return g.unit > 0 }
 
-// Take asks for one unit of a key in each limit of a zone, and appends what they say to dst. The zone's rules must stay as they are.
-// It waits for the call that asks for it, however many ask at once. An error means that Redis has not decided; the context's end is one as well,
-// and what is granted later is given back.
+// Take asks for one unit of a key in each limit of a zone, and appends what they say to dst. The
+// zone's rules must stay as they are. It waits for the call that asks for it, however many ask at
+// once. An error means that Redis has not decided; the context's end is one as well, and what is
+// granted later is refunded.
 func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
 	if s.closed.Load() {
 		return dst, Grant{}, ErrClosed
 	}
 	c, _ := s.circuitOf(id)
-	if err := c.lost(); err != nil {
+	if err := c.unavailable(); err != nil {
 		return dst, Grant{}, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -139,33 +146,36 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		return dst, Grant{}, w.err
 	}
 	g := Grant{ruleset: rs, rules: rules, id: id, at: w.outcome.at, seq: w.outcome.seq}
-	if w.place <= w.outcome.granted {
-		g.unit = w.place
+	if w.position <= w.outcome.granted {
+		g.unit = w.position
 	}
-	return verdicts(rules, w.outcome, w.place, dst), g, nil
+	return verdicts(rules, w.outcome, w.position, dst), g, nil
 }
 
-// Return gives back what a Take got, because another zone refuses the request. It doesn't wait for Redis; Close does.
+// Return refunds what a Take got, because another zone denies the request. It doesn't wait for
+// Redis; Close does.
 func (s *Limiter) Return(g Grant) {
 	if g.unit > 0 {
 		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit})
 	}
 }
 
-// Charge spends a unit of a refused request, as a penalty at the instant of the refusal: windows count it, buckets fill at most to the brim, a
-// log keeps at most limit entries. It doesn't wait for Redis.
+// Charge spends a unit of a denied request, as a penalty at the instant of the denial: windows
+// count it, buckets fill at most to the brim, a log keeps at most limit entries. It doesn't wait
+// for Redis.
 func (s *Limiter) Charge(g Grant) {
 	if g.ruleset != nil {
 		s.correct(g, correction{op: penalty, n: 1, at: g.at})
 	}
 }
 
-// Down says that some part of Redis is known not to answer.
+// Down reports whether some part of Redis is known not to answer.
 func (s *Limiter) Down() bool { return s.Status().Open > 0 }
 
 // Status tells of the circuits that keep requests from waiting for a Redis that does not answer.
 type Status struct {
-	// Open is how many of them are open, and probed: of one, in a Cluster of one for each of its 64 shards.
+	// Open is how many of them are open, and probed: of one, in a Cluster of one for each of its 64
+	// shards.
 	Open int `json:"open"`
 	Of   int `json:"of"`
 	// Trips is how often one has opened, Timeouts how many requests have waited in vain.
@@ -190,8 +200,9 @@ func (s *Limiter) Status() Status {
 // Close is CloseBy in two seconds.
 func (s *Limiter) Close() { s.CloseBy(time.Now().Add(closeTime)) }
 
-// CloseBy lets the calls under way end, sends what is still to be given back and ends all work, until a deadline. A part of Redis that is known not to
-// answer is not waited for: what it has not been told it is not told at all.
+// CloseBy lets the calls under way end, sends what is still to be refunded and ends all work,
+// until a deadline. A part of Redis that is known not to answer is not waited for: what was not
+// sent to it by then is not sent at all.
 func (s *Limiter) CloseBy(deadline time.Time) {
 	s.mu.Lock()
 	s.closed.Store(true)
@@ -204,7 +215,8 @@ func (s *Limiter) CloseBy(deadline time.Time) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(time.Until(deadline)): // a call that waits for its reply can't be called off, and ends by its own deadline
+	// A call that waits for its reply can't be called off, and ends by its own deadline.
+	case <-time.After(time.Until(deadline)):
 	}
 	s.cancel()
 }
@@ -242,7 +254,8 @@ func (s *Limiter) ruleset(zone string, rules []Rule) (*ruleset, error) {
 	return rs, nil
 }
 
-// prune forgets the rulesets of former configurations. A later one of the same name numbers its calls apart.
+// prune forgets the rulesets of former configurations. A later one of the same name numbers its
+// calls apart.
 func (s *Limiter) prune(now time.Time) {
 	for zone, all := range s.zones {
 		all = slices.DeleteFunc(all, func(rs *ruleset) bool { return now.Sub(rs.used) > rulesetTime && rs.isIdle() })

@@ -18,7 +18,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-const long = 1000 * time.Hour // windows so long that no test meets their edge, but for one run in years
+// Windows so long that no test meets their edge, but for one run in years.
+const long = 1000 * time.Hour
 
 // kinds are rules of every algorithm that admit 100 requests at once.
 var kinds = map[string]Rule{
@@ -94,7 +95,8 @@ func take(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...Rule) (G
 	return g, all
 }
 
-// soon takes one unit with a Limiter that doesn't wait long. On a busy machine some replies come too late for it; what they granted is undone.
+// soon takes one unit with a Limiter that doesn't wait long. On a busy machine some replies come
+// too late for it; what they granted is undone.
 func soon(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (g Grant) {
 	t.Helper()
 	redistest.Eventually(t, "Redis decides", func() (ok bool) {
@@ -265,7 +267,8 @@ func TestReturnAndCharge(t *testing.T) {
 	}
 }
 
-// TestCallSentTwiceCountsOnce repeats the very bytes of a call, as a client does that follows a redirect.
+// TestCallSentTwiceCountsOnce repeats the very bytes of a call, as a client does that follows a
+// redirect.
 func TestCallSentTwiceCountsOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
@@ -315,7 +318,8 @@ func TestUndoesWhatNobodyLearnt(t *testing.T) {
 	}
 }
 
-// TestLateCallIsIgnored: a call is held up on the way for longer than its node waits, and arrives after the next one.
+// TestLateCallIsIgnored: a call is held up on the way for longer than its node waits, and arrives
+// after the next one.
 func TestLateCallIsIgnored(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
@@ -341,7 +345,8 @@ func TestLateCallIsIgnored(t *testing.T) {
 	}
 }
 
-// TestGiveBackIsDoneOnce: the reply to a call that gives something back is lost, so it is sent again.
+// TestGiveBackIsDoneOnce: the reply to a call that gives something back is lost, so it is sent
+// again.
 func TestGiveBackIsDoneOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
@@ -394,7 +399,7 @@ func TestWaiterLeaves(t *testing.T) {
 				s := s.zones[name][0]
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				return len(s.flights) == 0
+				return len(s.queues) == 0
 			})
 			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 99 {
 				t.Errorf("%d admitted after one, and ten who left, want 99", got)

@@ -1,5 +1,5 @@
--- Sliding log: a sorted set of what was admitted, by microseconds. For each rule: limit, window in microseconds, ttl in milliseconds. What came at t
--- no longer counts at t + window.
+-- Sliding log: a sorted set of what was admitted, by microseconds. For each rule: limit, window in
+-- microseconds, ttl in milliseconds. What came at t no longer counts at t + window.
 rules = {width = 3}
 
 local function at(r, first)

@@ -15,7 +15,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// virtual is a Limiter whose Redis reads the time from a list that the test sets. All else in the scripts is as it is.
+// virtual is a Limiter whose Redis reads the time from a list that the test sets. All else in the
+// scripts is as it is.
 type virtual struct {
 	*Limiter
 	t      testing.TB
@@ -65,7 +66,7 @@ func (v *virtual) settled(zone string) {
 	redistest.Eventually(v.t, "nothing is under way", func() bool {
 		rs.mu.Lock()
 		defer rs.mu.Unlock()
-		return len(rs.flights) == 0
+		return len(rs.queues) == 0
 	})
 }
 
@@ -217,7 +218,8 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 	}
 }
 
-// TestClockOfRedisStepsBack: after a failover to a server whose clock is behind, nobody waits for longer than a window.
+// TestClockOfRedisStepsBack: after a failover to a server whose clock is behind, nobody waits for
+// longer than a window.
 func TestClockOfRedisStepsBack(t *testing.T) {
 	v := newVirtual(t)
 	for name, rule := range kinds {
@@ -228,7 +230,8 @@ func TestClockOfRedisStepsBack(t *testing.T) {
 		for range 200 {
 			take(t, v.Limiter, name, id(1), rule)
 		}
-		v.set(v.now + int64(2*time.Minute/time.Microsecond)) // a full window, and a two-counter window forgets in two
+		// A full window, and a two-counter window forgets in two.
+		v.set(v.now + int64(2*time.Minute/time.Microsecond))
 		if g, all := take(t, v.Limiter, name, id(1), rule); !g.Admitted() {
 			t.Errorf("%s: %+v two minutes after the clock stepped back", name, all[0].Decision)
 		}

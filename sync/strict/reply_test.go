@@ -9,7 +9,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// replyOf makes of JSON what the client makes of a reply: whole numbers are int64, all else that is no list is text or nil.
+// replyOf makes of JSON what the client makes of a reply: whole numbers are int64, all else that is
+// no list is text or nil.
 func replyOf(text []byte) (any, bool) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -48,7 +49,8 @@ func sane(t *testing.T, d algorithms.Decision, limit int64) {
 
 const replied = int64(1_795_249_670_000_000) // microseconds
 
-// FuzzReply: whatever answers in Redis' place, a request gets an error or a decision that makes sense.
+// FuzzReply: whatever answers in Redis' place, a request gets an error or a decision that makes
+// sense.
 func FuzzReply(f *testing.F) {
 	for _, seed := range []string{
 		`[1, 1795249670000000, [5, 29920827, 3, 1]]`, `[0, 1795249670000000, [0, 29920827, 10, 0]]`, `[2, 1795249670000000, [1, 4, 100], [7, 1, 2]]`,
@@ -60,9 +62,9 @@ func FuzzReply(f *testing.F) {
 			f.Add([]byte(seed), k, int64(2), int64(1))
 		}
 	}
-	f.Fuzz(func(t *testing.T, text []byte, k uint8, wanted, place int64) {
+	f.Fuzz(func(t *testing.T, text []byte, k uint8, wanted, position int64) {
 		reply, ok := replyOf(text)
-		if wanted < 1 || wanted > maxWanted || place < 1 || place > wanted || !ok {
+		if wanted < 1 || wanted > maxWanted || position < 1 || position > wanted || !ok {
 			t.Skip()
 		}
 		r := Rule{Kind: "fstgql"[k%6], Limit: 10, Window: time.Minute, Buckets: 1 + int(k)%7, Burst: int64(k) % 20, Queue: int64(k) % 15}
@@ -75,37 +77,37 @@ func FuzzReply(f *testing.F) {
 		if err != nil {
 			return
 		}
-		o.refuse(wanted)
+		o.deny(wanted)
 		refused := false
-		for _, v := range verdicts(rules, o, place, nil) {
+		for _, v := range verdicts(rules, o, position, nil) {
 			sane(t, v.Decision, max(10, r.size(), exact))
 			refused = refused || !v.Decision.Allowed
 			if r.Kind == 'l' && v.Decision.Retry > time.Hour {
 				t.Errorf("a log locks out for %v", v.Decision.Retry)
 			}
-			absorb(t, r.Kind, v.Reports)
+			merge(t, r.Kind, v.Reports)
 		}
-		if refused == (place <= o.granted) {
-			t.Errorf("the %d. of %d granted: refused %v", place, o.granted, refused)
+		if refused == (position <= o.granted) {
+			t.Errorf("the %d. of %d granted: refused %v", position, o.granted, refused)
 		}
 	})
 }
 
-// absorb takes reports in as a node does, and asks.
-func absorb(t *testing.T, k byte, reports []algorithms.Report) {
+// merge takes reports in as a node does, and asks.
+func merge(t *testing.T, k byte, reports []algorithms.Report) {
 	t.Helper()
 	now := replied * int64(time.Microsecond)
 	switch k {
 	case 'f', 's':
-		absorbIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
+		mergeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
 	case 'l':
-		absorbIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, now, reports)
+		mergeIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, now, reports)
 	default:
-		absorbIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute}, now, reports)
+		mergeIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute}, now, reports)
 	}
 }
 
-func absorbIn[S any](t *testing.T, alg algorithms.Params, now int64, reports []algorithms.Report) {
+func mergeIn[S any](t *testing.T, alg algorithms.Params, now int64, reports []algorithms.Report) {
 	t.Helper()
 	m := &modelOf[S]{Machine: algorithms.MachineOf[S](alg.Kind), limit: alg.Compile()}
 	for range 2 {

@@ -22,7 +22,8 @@ const (
 	maxTTL = 100 * 365 * 24 * time.Hour
 )
 
-// A Rule is one limit of a zone in strict mode. All rules of a zone are of one Kind, and their windows differ.
+// A Rule is one limit of a zone in strict mode. All rules of a zone are of one Kind, and their
+// windows differ.
 type Rule struct {
 	// Kind is one letter for the algorithm, as in Spec.
 	Kind   byte
@@ -52,7 +53,7 @@ func kindOfCode(code byte) algorithms.Kind {
 	return k
 }
 
-// spec gives the names of the rule's keys, the same as in the background exchange.
+// spec gives the names of the rule's keys, the same as in the background sync.
 func (r Rule) spec(zone string) ratesync.Spec {
 	s := ratesync.Spec{Zone: zone, Kind: r.Kind, Window: r.Window, Buckets: 1}
 	if r.Kind == 's' {
@@ -76,7 +77,8 @@ func (r Rule) size() int64 {
 // limitInLua is the limit as the scripts have it.
 func (r Rule) limitInLua() int64 { return min(max(0, r.Limit), exact-1) }
 
-// inLua is a length of time as the scripts have it: in microseconds, or in nanoseconds (with a unit of 1000) where it is no whole number of them.
+// inLua is a length of time as the scripts have it: in microseconds, or in nanoseconds (with a unit
+// of 1000) where it is no whole number of them.
 func inLua(d time.Duration) (length, unit int64) {
 	if d%time.Microsecond != 0 && d > time.Microsecond && d < exact/4 {
 		return int64(d), 1000
@@ -84,20 +86,21 @@ func inLua(d time.Duration) (length, unit int64) {
 	return max(1, d.Microseconds()), 1
 }
 
-// A ruleset is what the rules of a zone have in common however many they admit: the names of their keys, their script, and the calls under way.
-// Limit, Burst and Queue come with each call.
+// A ruleset is what the rules of a zone have in common however many they admit: the names of their
+// keys, their script, and the calls under way. Limit, Burst and Queue come with each call.
 type ruleset struct {
 	shape  []Rule
 	family *family
 	script *redis.Script
 	// keys are those of the record of calls, and of each rule.
 	keys []ratesync.Keys
-	// field is this ruleset's own in the records: during a reload two rulesets of one zone number their calls apart.
+	// field is this ruleset's own in the records: during a reload two rulesets of one zone number
+	// their calls apart.
 	field string
 	used  time.Time // guarded by Limiter.mu
 
-	mu      sync.Mutex
-	flights map[[16]byte]*flight
+	mu     sync.Mutex
+	queues map[[16]byte]*queue
 }
 
 // shape is the rule without what may differ from call to call.
@@ -110,7 +113,7 @@ func newRuleset(in ratesync.Keyspace, zone string, rules []Rule, field string) (
 	if len(rules) == 0 {
 		return nil, errors.New("a strict zone has no rule")
 	}
-	rs := &ruleset{family: families[rules[0].Kind], field: field, keys: []ratesync.Keys{in.Calls(zone)}, flights: make(map[[16]byte]*flight)}
+	rs := &ruleset{family: families[rules[0].Kind], field: field, keys: []ratesync.Keys{in.Calls(zone)}, queues: make(map[[16]byte]*queue)}
 	for _, r := range rules {
 		if r.Kind != rules[0].Kind || rs.family == nil || r.Window <= 0 {
 			return nil, fmt.Errorf("strict zone %q: rules %+v don't go together", zone, rules)
@@ -127,13 +130,14 @@ func (rs *ruleset) has(rules []Rule) bool {
 	return slices.EqualFunc(rs.shape, rules, func(a, b Rule) bool { return a == b.shape() })
 }
 
-// isIdle reports whether nothing is under way or left to be settled. Limiter.mu is held, which others take while they hold rs.mu.
+// isIdle reports whether nothing is under way or left to be sent. Limiter.mu is held, which others
+// take while they hold rs.mu.
 func (rs *ruleset) isIdle() bool {
 	if !rs.mu.TryLock() {
 		return false
 	}
 	defer rs.mu.Unlock()
-	return len(rs.flights) == 0
+	return len(rs.queues) == 0
 }
 
 // keysOf are the keys that a call of the script names.

@@ -34,8 +34,8 @@ func TestAndBackgroundShareTheirCounts(t *testing.T) {
 	}
 }
 
-// take takes units of the key k in the background, and knows waits until the node knows as many of its
-// own, all confirmed, and elsewhere.
+// take takes units of the key k in the background, and knows waits until the node knows as many of
+// its own, all confirmed, and elsewhere.
 func (m *peerOf[S]) take(n int) (admitted int) {
 	for range n {
 		if m.alone("k") {
@@ -53,7 +53,8 @@ func (m *peerOf[S]) knows(own, elsewhere int64) {
 	})
 }
 
-// TestReportsLetANodeGoOn: with what Take told, a node's own counters know what all nodes have spent.
+// TestReportsLetANodeGoOn: with what Take told, a node's own counters know what all nodes have
+// spent.
 func TestReportsLetANodeGoOn(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
@@ -112,7 +113,8 @@ func TestKeysExpireAndHoldNoClientBytes(t *testing.T) {
 	}
 }
 
-// TestBucketOutlivesItsDrain: a bucket that is forgotten before it has drained would be a burst for nothing.
+// TestBucketOutlivesItsDrain: a bucket that is forgotten before it has drained would be a burst for
+// nothing.
 func TestBucketOutlivesItsDrain(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
@@ -154,7 +156,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// In strict mode nodes whose limits and bursts differ share one bucket: none of it is given out twice.
+// In strict mode nodes whose limits and bursts differ share one bucket: none of it is given out
+// twice.
 func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
 	server := redistest.Start(t)
 	for i, kind := range []byte("tgq") {

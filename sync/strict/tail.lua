@@ -1,4 +1,5 @@
--- Everything is read before anything is written: what is wrong with a key shows before something has changed.
+-- Everything is read before anything is written: what is wrong with a key shows before something
+-- has changed.
 local was = redis.call('HGET', KEYS[1], field)
 local last, granted, since = string.match(was or '', '^(%d+) (%d+) (%d+)$')
 last, granted, since = tonumber(last or 0), tonumber(granted or 0), tonumber(since or 0)

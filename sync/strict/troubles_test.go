@@ -7,7 +7,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// In each trouble a request gets an error and not a decision, and when it has passed Redis decides again.
+// In each trouble a request gets an error and not a decision, and when it has passed Redis decides
+// again.
 func TestTroublesPass(t *testing.T) {
 	for _, c := range redistest.Troubles {
 		t.Run(c.Name, func(t *testing.T) {

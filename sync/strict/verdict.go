@@ -14,22 +14,24 @@ type Verdict struct {
 	// Decision is exact for the instant at which Redis decided, with all its waits. A request is
 	// admitted if all limits allow it; otherwise nothing was spent in any.
 	Decision algorithms.Decision
-	// Reports are what Redis holds for this key after the call, for a node that has to go on alone: for windows the totals of all nodes, in place of
-	// Elsewhere, for each epoch that counts; for buckets the level; for a log the number of hits in the window. The receiver owns them.
+	// Reports are what Redis holds for this key after the call, for a node that has to go on alone:
+	// for windows the totals of all nodes, in place of Elsewhere, for each epoch that counts; for
+	// buckets the level; for a log the number of hits in the window. The receiver owns them.
 	Reports []algorithms.Report
 }
 
-// outcome is the reply to one call: granted units of those wanted, at the instant at (microseconds of Redis' clock), and for each
-// rule how many more would be granted and its state.
+// outcome is the reply to one call: granted units of those wanted, at the instant at (microseconds
+// of Redis' clock), and for each rule how many more would be granted and its state.
 type outcome struct {
-	seq     int64
-	granted int64
-	at      int64
-	rooms   []int64
-	states  [][]int64
+	seq       int64
+	granted   int64
+	at        int64
+	remaining []int64
+	states    [][]int64
 }
 
-// parseOutcome reads {granted, at, {room, state…}…}, the answer to a call that wanted so many units.
+// parseOutcome reads {granted, at, {room, state…}…}, the answer to a call that wanted so many
+// units.
 func parseOutcome(v any, rules int, wanted int64) (*outcome, error) {
 	all, ok := v.([]any)
 	if !ok || len(all) != rules+2 {
@@ -39,7 +41,7 @@ func parseOutcome(v any, rules int, wanted int64) (*outcome, error) {
 	if !ok || head[0] < 0 || head[0] > wanted || head[1] < 0 || head[1] > math.MaxInt64/int64(time.Microsecond) {
 		return nil, ratesync.ErrReply
 	}
-	o := &outcome{granted: head[0], at: head[1], rooms: make([]int64, rules), states: make([][]int64, rules)}
+	o := &outcome{granted: head[0], at: head[1], remaining: make([]int64, rules), states: make([][]int64, rules)}
 	for i, rule := range all[2:] {
 		numbers, ok := rule.([]any)
 		if !ok || len(numbers) < 2 {
@@ -49,7 +51,7 @@ func parseOutcome(v any, rules int, wanted int64) (*outcome, error) {
 		if !ok {
 			return nil, ratesync.ErrReply
 		}
-		o.rooms[i], o.states[i] = state[0], state[1:]
+		o.remaining[i], o.states[i] = state[0], state[1:]
 	}
 	return o, nil
 }
@@ -65,23 +67,24 @@ func parseNumbers(all []any) (numbers []int64, ok bool) {
 	return numbers, true
 }
 
-// refuse sees to it that some rule has no room when not all that was wanted was granted. The reply to a call that was sent twice tells the
-// grant of the first time and the room of the second.
-func (o *outcome) refuse(wanted int64) {
+// deny sees to it that some rule has no room when not all that was wanted was granted. The reply to
+// a call that was sent twice tells the grant of the first time and the room of the second.
+func (o *outcome) deny(wanted int64) {
 	if o.granted >= wanted {
 		return
 	}
 	tightest := 0
-	for i, room := range o.rooms {
-		if room < o.rooms[tightest] {
+	for i, room := range o.remaining {
+		if room < o.remaining[tightest] {
 			tightest = i
 		}
 	}
-	o.rooms[tightest] = 0
+	o.remaining[tightest] = 0
 }
 
-// verdicts appends what the rules say to the place-th of the requests that the call asked for, from 1. Those after the granted ones are refused.
-func verdicts(rules []Rule, o *outcome, place int64, dst []Verdict) []Verdict {
+// verdicts appends what the rules say to the request at a position, from 1, of those that the call
+// asked for. Those after the granted ones are denied.
+func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict {
 	for i, r := range rules {
 		if len(dst) < cap(dst) {
 			dst = dst[:len(dst)+1]
@@ -90,19 +93,20 @@ func verdicts(rules []Rule, o *outcome, place int64, dst []Verdict) []Verdict {
 		}
 		v := &dst[len(dst)-1]
 		v.Reports = v.Reports[:0]
-		left := o.rooms[i]
-		if place <= o.granted {
-			left += o.granted - place
+		left := o.remaining[i]
+		if position <= o.granted {
+			left += o.granted - position
 		}
 		if size := r.size(); size >= exact && left > 0 { // the script counts to there
 			left += size - (exact - 1)
 		}
 		v.Decision = algorithms.Decision{Result: algorithms.Result{
-			Remaining: max(0, left), Allowed: place <= o.granted || o.rooms[i] > 0,
+			Remaining: max(0, left), Allowed: position <= o.granted || o.remaining[i] > 0,
 		}}
-		families[r.Kind].decode(r, v, o, o.states[i], place)
+		families[r.Kind].decode(r, v, o, o.states[i], position)
 		if !v.Decision.Allowed {
-			v.Decision.Retry = max(time.Microsecond, v.Decision.Retry) // of a grant that is older than the room
+			// The room may be of a later instant than the grant, when nobody had to wait any more.
+			v.Decision.Retry = max(time.Microsecond, v.Decision.Retry)
 		}
 		if r.Limit <= 0 {
 			v.Decision.Waits = algorithms.Waits{Retry: r.Window}
@@ -111,7 +115,8 @@ func verdicts(rules []Rule, o *outcome, place int64, dst []Verdict) []Verdict {
 	return dst
 }
 
-// decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as what was spent elsewhere.
+// decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as what was
+// spent elsewhere.
 func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	now := o.at * int64(time.Microsecond)
 	for age, total := range state[1:] {
@@ -141,7 +146,8 @@ func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	d := &v.Decision
 	leaves := func(at int64) time.Duration {
 		whole := (r.Window + time.Microsecond - 1) / time.Microsecond
-		return min(max(1, time.Duration(at-o.at)+whole), whole) * time.Microsecond // a clock that has stepped back makes nobody wait longer
+		// A clock that has stepped back makes nobody wait longer.
+		return min(max(1, time.Duration(at-o.at)+whole), whole) * time.Microsecond
 	}
 	d.Next, d.Reset = leaves(state[1]), leaves(state[2])
 	if !d.Allowed {
@@ -150,7 +156,7 @@ func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 }
 
 // decodeBucket reads {whole, rest}: a level of whole + rest/window requests.
-func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, place int64) {
+func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, position int64) {
 	if len(state) < 2 || r.Limit <= 0 {
 		return
 	}
@@ -171,15 +177,16 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, place int64) {
 		d.Next = r.drains(whole-(min(used, max(1, r.size()))-1), rest)
 		d.Reset = r.drains(whole, rest)
 	}
-	if r.Kind == 'q' && place <= o.granted {
-		d.Delay = r.drains(whole-o.granted+place-1, rest)
+	if r.Kind == 'q' && position <= o.granted {
+		d.Delay = r.drains(whole-o.granted+position-1, rest)
 	}
 	now := o.at * int64(time.Microsecond)
 	level := float64(whole) + float64(rest)/float64(r.Window)
 	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.params().Epoch()), Level: level, LevelAt: now})
 }
 
-// drains is how long whole + rest/window requests take to drain, rounded up to Redis' microseconds; rest is in nanoseconds.
+// drains is how long whole + rest/window requests take to drain, rounded up to Redis' microseconds;
+// rest is in nanoseconds.
 func (r Rule) drains(whole, rest int64) time.Duration {
 	if whole < 0 {
 		return 0

@@ -1,5 +1,6 @@
--- Fixed and sliding windows. For each rule: limit, span of an epoch, its unit (1 for microseconds, 1000 for nanoseconds), how many earlier epochs
--- count, ttl in milliseconds. The hashes are those of the background exchange; strict mode knows "sum" only, the "total attempts" of all nodes.
+-- Fixed and sliding windows. For each rule: limit, span of an epoch, its unit (1 for microseconds,
+-- 1000 for nanoseconds), how many earlier epochs count, ttl in milliseconds. The hashes are those
+-- of the background exchange; strict mode knows "sum" only, the "total attempts" of all nodes.
 rules = {width = 5}
 
 local function read(r, epoch)
@@ -21,7 +22,8 @@ function open(key, at)
   return r
 end
 
--- The epoch that fades is rounded up, which loses nothing: the limit is whole, and so is what is compared with it.
+-- The epoch that fades is rounded up, which loses nothing: the limit is whole, and so is what is
+-- compared with it.
 function room(r)
   local used = math.max(0, r[0].total)
   for age = 1, r.live - 1 do used = used + math.max(0, r[age].total) end

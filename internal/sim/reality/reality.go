@@ -1,4 +1,5 @@
-// Package reality has scenarios that can be simulated and measured on real processes, to hold the simulator to what it predicts.
+// Package reality has scenarios that can be simulated and measured on real processes, to hold the
+// simulator to what it predicts.
 package reality
 
 import (
@@ -27,7 +28,8 @@ type Scenario struct {
 // far is a window whose edge no run sees, but for one at the turn of 30 days.
 const far = 30 * 24 * time.Hour
 
-// Scenarios differ most between Kong's model and an exact store: overload, a burst from nothing, and a client that goes from node to node.
+// Scenarios differ most between Kong's model and an exact store: overload, a burst from nothing,
+// and a client that goes from node to node.
 func Scenarios() []Scenario {
 	const sec = time.Second
 	return []Scenario{
@@ -62,8 +64,8 @@ func (r Range) String() string {
 	return fmt.Sprintf("%d to %d", r.Least, r.Most)
 }
 
-// Predict is what the simulation admits, in ten runs with each of some latencies: a message between processes that share two busy processors takes from
-// a fraction of a millisecond to some ten.
+// Predict is what the simulation admits, in ten runs with each of some latencies: a message between
+// processes that share two busy processors takes from a fraction of a millisecond to some ten.
 func (s Scenario) Predict(m sim.Model) (r Range) {
 	for _, latency := range []time.Duration{250 * time.Microsecond, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond} {
 		c := s.Case(latency)
@@ -74,8 +76,9 @@ func (s Scenario) Predict(m sim.Model) (r Range) {
 	return r
 }
 
-// Allowed is what real processes may admit: what is predicted, and a quarter of the limit more or less. So many requests come in 0.2 to 0.4 s, and so long
-// a process may stand still on a busy machine, with an exchange or a request in its hands.
+// Allowed is what real processes may admit: what is predicted, and a quarter of the limit more or
+// less. So many requests come in 0.2 to 0.4 s, and so long a process may stand still on a busy
+// machine, with an exchange or a request in its hands.
 func (s Scenario) Allowed() Range {
 	r, stall := s.Predict(sim.Shipped), int(s.Limit/4)
 	return Range{r.Least - stall, r.Most + stall}
@@ -89,12 +92,14 @@ func (s Scenario) Exact() (r Range) {
 	return r
 }
 
-// Zone is the scenario's zone in a Caddyfile, for requests to a path; options are further lines of it.
+// Zone is the scenario's zone in a Caddyfile, for requests to a path; options are further lines of
+// it.
 func (s Scenario) Zone(name, options string) string {
 	return fmt.Sprintf("zone %s {\nmatch {\npath /%s\n}\nlimit %d/%s\n%s\n}\n", name, name, s.Limit, s.Window, options)
 }
 
-// Measure sends the load to a zone, from the edge of a window on where the run sees one, and returns what came of it.
+// Measure sends the load to a zone, from the edge of a window on where the run sees one, and
+// returns what came of it.
 func (s Scenario) Measure(ctx context.Context, client *cluster.Client, nodes []*cluster.Node, zone string) (*cluster.Tally, error) {
 	if s.Window < far {
 		edge := time.NewTimer(time.Until(time.Now().Truncate(s.Window).Add(s.Window)))

@@ -1,8 +1,9 @@
-// Command accuracy writes the tables and plots of docs/accuracy.md, and those that the README shows of them. It runs the simulations of internal/sim with
-// fixed seeds, so that the same code writes the same figures.
+// Command accuracy writes the tables and plots of docs/accuracy.md, and those that the README shows
+// of them. It runs the simulations of internal/sim with fixed seeds, so that the same code writes
+// the same figures.
 //
-//	go run ./internal/sim/cmd/accuracy         all that is simulated
-//	go run ./internal/sim/cmd/accuracy -real   what is measured on real processes, with a redis-server; see internal/sim/reality
+//	accuracy         all that is simulated
+//	accuracy -real   what is measured on real processes, see internal/sim/reality
 package main
 
 import (

@@ -44,8 +44,8 @@ func TestPagesHaveTheSections(t *testing.T) {
 	}
 }
 
-// The same code writes the same figures, and those of the page are of this code. A table that takes long is not held here, nor the one whose keys are hashed
-// with a seed of the process.
+// The same code writes the same figures, and those of the page are of this code. A table that takes
+// long is not held here, nor the one whose keys are hashed with a seed of the process.
 func TestPageHasTheFiguresOfThisCode(t *testing.T) {
 	text := read(t, page)
 	for _, name := range []string{"small", "distant"} {

@@ -16,7 +16,8 @@ import (
 // realRuns is how often each scenario is measured.
 const realRuns = 3
 
-// A variant is a way to run a scenario: the name of its zones, their options, and the model that is to predict it.
+// A variant is a way to run a scenario: the name of its zones, their options, and the model that is
+// to predict it.
 type variant struct {
 	name, options string
 	model         *sim.Model // nil is one exact counter

@@ -19,8 +19,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// clockwork stands for a server in virtual time, where no real one can be: it answers the two scripts as if no other node were there, and notes when it was called for which zone.
-type clockwork struct {
+// fakeServer stands for a server in virtual time, where no real one can be: it answers the two
+// scripts as if no other node were there, and notes when it was called for which zone.
+type fakeServer struct {
 	redis.UniversalClient
 
 	mu    sync.Mutex
@@ -30,8 +31,8 @@ type clockwork struct {
 	fails bool
 }
 
-// EvalSha is how beats come.
-func (c *clockwork) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
+// EvalSha is how heartbeats come.
+func (c *fakeServer) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
 	if err := c.called("nodes"); err != nil {
 		return redis.NewCmdResult(nil, err)
 	}
@@ -40,7 +41,7 @@ func (c *clockwork) EvalSha(context.Context, string, []string, ...any) *redis.Cm
 }
 
 // Process is how counts come.
-func (c *clockwork) Process(_ context.Context, cmd redis.Cmder) error {
+func (c *fakeServer) Process(_ context.Context, cmd redis.Cmder) error {
 	arg := func(i int) string { return *cmd.Args()[i].(*string) }
 	if err := c.called(strings.Split(arg(3), ":")[3]); err != nil {
 		cmd.SetErr(err)
@@ -64,7 +65,7 @@ func (c *clockwork) Process(_ context.Context, cmd redis.Cmder) error {
 }
 
 // called takes the time of the way there and back.
-func (c *clockwork) called(zone string) error {
+func (c *fakeServer) called(zone string) error {
 	c.mu.Lock()
 	trip := c.trip
 	c.mu.Unlock()
@@ -80,20 +81,20 @@ func (c *clockwork) called(zone string) error {
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-func (c *clockwork) count(zone string) int {
+func (c *fakeServer) count(zone string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.calls[zone])
 }
 
 // known is how many keys it was told of.
-func (c *clockwork) known() int {
+func (c *fakeServer) known() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.held)
 }
 
-func (c *clockwork) setFails(fails bool) {
+func (c *fakeServer) setFails(fails bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fails = fails
@@ -101,15 +102,15 @@ func (c *clockwork) setFails(fails bool) {
 
 // vnode is a node in virtual time.
 type vnode struct {
-	clockwork
+	fakeServer
 	rep  *Replicator
 	logs *observer.ObservedLogs
 }
 
 func newVnode(t *testing.T) *vnode {
 	core, logs := observer.New(zap.InfoLevel)
-	n := &vnode{clockwork: clockwork{calls: make(map[string][]time.Time), held: make(map[string]string), trip: time.Millisecond}, logs: logs}
-	n.rep = NewReplicator(&n.clockwork, "test", time.Second, wallClock, zap.New(core))
+	n := &vnode{fakeServer: fakeServer{calls: make(map[string][]time.Time), held: make(map[string]string), trip: time.Millisecond}, logs: logs}
+	n.rep = NewReplicator(&n.fakeServer, "test", time.Second, wallClock, zap.New(core))
 	return n
 }
 
@@ -140,10 +141,10 @@ func TestEachZoneHasItsOwnRhythm(t *testing.T) {
 			slow("k")
 			time.Sleep(10 * time.Millisecond)
 		}
-		// The first two exchanges of a key come early.
+		// The first two syncs of a key come early.
 		between(t, "250ms in 10s", n.count("fast"), 40, 43)
 		between(t, "2s in 10s", n.count("slow"), 5, 8)
-		between(t, "beats in 10s", n.count("nodes"), 10, 11)
+		between(t, "heartbeats in 10s", n.count("nodes"), 10, 11)
 
 		n.rep.Attach(slowSource, 100*time.Millisecond) // as a reload does
 		before := n.count("slow")
@@ -175,15 +176,17 @@ func TestIdleKeysCostNothing(t *testing.T) {
 	})
 }
 
-// An exchange of many keys rests as long as it works, until a quarter of the interval is over. What becomes urgent meanwhile doesn't wait for its end.
-func TestManyKeysAreExchangedAtLeisure(t *testing.T) {
+// A sync of many keys rests as long as it works, until a quarter of the interval is over. What
+// becomes urgent meanwhile doesn't wait for its end.
+func TestManyKeysAreSyncedSlowly(t *testing.T) {
 	const keys, calls = 900, 900 / batchSize
 	for _, c := range []struct {
 		trip, low, high time.Duration
 		urgent          int // calls until an urgent key was told of, at most
 	}{
 		{time.Millisecond, 2 * (calls - 1) * time.Millisecond, 2 * (calls + 1) * time.Millisecond, 6},
-		{100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond, calls + 1}, // would take 1.7 s at leisure
+		// Would take 1.7 s slowly.
+		{100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond, calls + 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newVnode(t)
@@ -193,7 +196,7 @@ func TestManyKeysAreExchangedAtLeisure(t *testing.T) {
 					touch(itoa(int64(i)))
 				}
 			}
-			for range 3 { // the first two exchanges of a key come early
+			for range 3 { // the first two syncs of a key come early
 				all()
 				time.Sleep(3*time.Second + 100*time.Millisecond) // between two ticks
 			}
@@ -216,7 +219,7 @@ func TestManyKeysAreExchangedAtLeisure(t *testing.T) {
 			n.mu.Unlock()
 			made = made[:calls+1]
 			if took := made[calls].Sub(made[0]); took < c.low || took > c.high {
-				t.Errorf("trips of %v: the exchange took %v, want %v to %v", c.trip, took, c.low, c.high)
+				t.Errorf("trips of %v: the sync took %v, want %v to %v", c.trip, took, c.low, c.high)
 			}
 			source.Detach()
 			n.rep.Close()

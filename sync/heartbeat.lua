@@ -1,8 +1,10 @@
--- Says that this node is there. KEYS[1] is a hash with a field per node, "seq expiry mark": the last beat, when the lease ends in milliseconds of this
--- server's clock, and the beat at which it was last found that an earlier one, which had been answered, is no longer known here.
+-- Says that this node is there. KEYS[1] is a hash with a field per node, "seq expiry mark": the
+-- last heartbeat, when the lease ends in milliseconds of this server's clock, and the heartbeat at
+-- which it was last found that an earlier one, which had been answered, is no longer known here.
 -- ARGV: node, seq, lease in milliseconds, the last seq that was answered (-1 if none).
--- Reply: seconds and microseconds of this server's clock, the seq that was there (-1 if none), how many nodes there are, and the mark (0 if none). The mark
--- stays, so that it doesn't matter whether the reply to just that beat arrives.
+-- Reply: seconds and microseconds of this server's clock, the seq that was there (-1 if none), how
+-- many nodes there are, and the mark (0 if none). The mark stays, so that it doesn't matter whether
+-- the reply to just that heartbeat arrives.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local held, _, mark = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+) (%d+) ?(%d*)$')
