@@ -107,7 +107,7 @@ func currentStatus() status {
 		overflow, bytes := l.counters.overflowed()
 		s.Zones = append(s.Zones, limitStatus{
 			Zone: l.settings.Name, Algorithm: l.settings.Kind.String(), Limit: l.rate.Limit, Window: rates.WindowText(l.rate.Window),
-			SyncRate: l.settings.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent, Node: node,
+			SyncRate: l.settings.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Remote, Unsent: t.Unsent, Node: node,
 			Exchange: l.counters.exchange(),
 			Overflow: overflow, OverflowBytes: bytes,
 		})

@@ -7,46 +7,46 @@ package algorithms
 // renumbered by a number of epochs, which is the same on all nodes, and what is then still in an
 // epoch to come is put into the current one.
 func (l *Ledger) Shift(by, epoch int64) {
-	l.Move(by)
+	l.Renumber(by)
 	switch ahead := l.Epoch - epoch; {
 	case ahead == 1:
-		l.unroll()
+		l.rewindEpoch()
 	case ahead > 1:
-		l.Move(-ahead)
+		l.Renumber(-ahead)
 	}
 }
 
-// unroll undoes the beginning of the current epoch: the clock has stepped back over its edge. What
-// was counted in it is part of the one before, on every node.
-func (l *Ledger) unroll() {
+// rewindEpoch undoes the beginning of the current epoch: the clock has stepped back over its
+// boundary. What was counted in it is part of the one before, on every node.
+func (l *Ledger) rewindEpoch() {
 	prev := l.Prev
-	prev.Own, prev.Elsewhere = addSat(prev.Own, l.Cur.Own), addSat(prev.Elsewhere, l.Cur.Elsewhere)
+	prev.Own, prev.Remote = addSat(prev.Own, l.Cur.Own), addSat(prev.Remote, l.Cur.Remote)
 	l.Cur, l.Prev = prev, l.older.pop()
 	l.kept, l.final = l.kept>>1|l.kept&1, 0
 	l.Epoch--
-	l.undo(1)
+	l.rewind(1)
 }
 
-// Move renumbers all that is held by a number of epochs. Under its new number none of it is known
-// to the store.
-func (l *Ledger) Move(by int64) {
+// Renumber renumbers all that is held by a number of epochs. Under its new number none of it is
+// known to the store.
+func (l *Ledger) Renumber(by int64) {
 	if by == 0 {
 		return
 	}
 	l.Epoch = addSat(l.Epoch, by)
 	l.final = 0
 	l.unconfirm()
-	l.undo(-by)
+	l.rewind(-by)
 }
 
-// mostUndone bounds Undone. Of epochs that are further ahead the store's hashes have a chance to
+// maxRewound bounds Rewound. Of epochs that are further ahead the store's hashes have a chance to
 // end before they come.
-const mostUndone = 8
+const maxRewound = 8
 
-// undo notes that so many epochs lie ahead again, and that all must be sent anew.
-func (l *Ledger) undo(epochs int64) {
-	l.Undone = uint8(min(max(0, int64(l.Undone)+max(epochs, -mostUndone)), mostUndone))
-	l.Redo |= Moved
+// rewind notes that so many epochs lie ahead again, and that all must be sent anew.
+func (l *Ledger) rewind(epochs int64) {
+	l.Rewound = uint8(min(max(0, int64(l.Rewound)+max(epochs, -maxRewound)), maxRewound))
+	l.Resend |= Moved
 }
 
 // pop takes the newest out, and the oldest is one that nothing is known of.

@@ -41,7 +41,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 		}
 		knows := func(i int) int64 {
 			sum := nodes[i].Totals(wallClock())
-			return sum.Own + sum.Elsewhere
+			return sum.Own + sum.Remote
 		}
 		total := int64(0)
 		for range 100 {

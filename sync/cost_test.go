@@ -254,8 +254,8 @@ func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
 		if got > c.all || got < c.early+c.buckets {
 			t.Errorf("buckets %d: a new key reads %d hashes in all, want %d to %d", c.buckets, got, c.early+c.buckets, c.all)
 		}
-		if got := n.table.Totals(wallClock()); c.buckets > 1 && got.Elsewhere != 7 {
-			t.Errorf("buckets %d: after the next cycle %d of another node's 7 are known", c.buckets, got.Elsewhere)
+		if got := n.table.Totals(wallClock()); c.buckets > 1 && got.Remote != 7 {
+			t.Errorf("buckets %d: after the next cycle %d of another node's 7 are known", c.buckets, got.Remote)
 		}
 	}
 }

@@ -406,8 +406,8 @@ func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 			return
 		}
 		own, sum := s.store.field(s.hash(key, epoch), m.source.Node())
-		if theirs := sum - own; c.Elsewhere < theirs || c.Elsewhere > theirs && s.store.forgotten == 0 {
-			s.t.Errorf("%s: node %s knows of %d elsewhere, the store has %d", s.hash(key, epoch), m.source.Node(), c.Elsewhere, theirs)
+		if theirs := sum - own; c.Remote < theirs || c.Remote > theirs && s.store.forgotten == 0 {
+			s.t.Errorf("%s: node %s knows of %d elsewhere, the store has %d", s.hash(key, epoch), m.source.Node(), c.Remote, theirs)
 		}
 	})
 }

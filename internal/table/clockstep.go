@@ -114,7 +114,7 @@ func (t *Table[S]) applyStep(sh *shard[S], l algorithms.Limit, i uint32, now int
 	if e.at != 0 {
 		e.at += step
 	}
-	if t.machine.Ledger(&e.state).Redo&algorithms.Moved != 0 {
+	if t.machine.Ledger(&e.state).Resend&algorithms.Moved != 0 {
 		if e.flags&inFlight != 0 {
 			e.flags |= outdated
 		}

@@ -139,7 +139,7 @@ func TestNoPartOfWhatWasSavedIsLarge(t *testing.T) {
 	const keys = 200_000
 	saved := make(Saved, keys)
 	for i := range keys {
-		saved[IDOf(raw(i))] = []algorithms.Report{{Elsewhere: 1}}
+		saved[IDOf(raw(i))] = []algorithms.Report{{Remote: 1}}
 	}
 	var r resume
 	r.replace(saved, time.Minute)

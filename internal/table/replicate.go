@@ -109,7 +109,7 @@ type Message struct {
 	Drain  float64
 	Resend bool
 
-	redo algorithms.Redo
+	reasons algorithms.Resend
 }
 
 // An Answer is what the store says to a Message.
@@ -135,7 +135,7 @@ func (t *Table[S]) observe(
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
 	if e.at != 0 && now-e.at > int64(3*b.Rate+time.Second) {
-		ledger.Settled = false // and so no estimate either
+		ledger.Synced = false // and so no estimate either
 	}
 	return e, t.pending(e, ledger, l.History)
 }
@@ -165,7 +165,7 @@ func (b *Background) retryOfEstimate(e *syncState, now int64, retry time.Duratio
 // needsEarlySync reports whether a key should not wait for its turn: nobody has told of it lately,
 // or what is unsent is much of what is left.
 func (b *Background) needsEarlySync(e *syncState, l *algorithms.Ledger, history int, remaining, now int64) bool {
-	if !l.Settled {
+	if !l.Synced {
 		return true
 	}
 	if now-e.at < int64(pause) {
@@ -192,7 +192,7 @@ func (b *Background) needsRefresh(e *syncState, remaining, now int64) bool {
 // that it has not sent, and each that it sent while theirs were in flight, as many more as its
 // share of the attempts makes likely.
 func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, history int) int64 {
-	if e.scale <= 1 || !l.Settled {
+	if e.scale <= 1 || !l.Synced {
 		return 0
 	}
 	if lost := t.lost.Load(); lost != 0 && lost>>(e.id[0]&63)&1 != 0 {
@@ -238,12 +238,12 @@ func (t *Table[S]) messages(b *Background, e entry[S], now int64, brief bool, ds
 	first := len(dst)
 	for age := range int64(b.limit.History + 1) {
 		m.Epoch = l.Epoch - age
-		c, ok := l.Send(m.Epoch)
+		c, ok := l.Prepare(m.Epoch)
 		if !ok {
 			break
 		}
 		m.Total, m.Attempts = c.Own, 0
-		m.Push = c.Own != c.Acked || l.Redo != 0 && c.Own != 0 || l.Redo&^(algorithms.Forgotten|algorithms.Unconfirmed) != 0
+		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(algorithms.Forgotten|algorithms.Unconfirmed) != 0
 		m.Bucket = b.Params.Kind.Draining() && age == 0
 		if age == 0 {
 			m.Attempts = int64(l.Attempts)
@@ -253,15 +253,15 @@ func (t *Table[S]) messages(b *Background, e entry[S], now int64, brief bool, ds
 		}
 		dst = append(dst, m)
 	}
-	if l.Redo&algorithms.Moved != 0 {
+	if l.Resend&algorithms.Moved != 0 {
 		m.Total, m.Attempts, m.Push, m.Bucket = 0, 0, true, false
-		for ahead := range int64(l.Undone) {
+		for ahead := range int64(l.Rewound) {
 			m.Epoch = l.Epoch + ahead + 1
 			dst = append(dst, m)
 		}
 	}
 	for i := range dst[first:] {
-		dst[first+i].redo = l.Redo
+		dst[first+i].reasons = l.Resend
 	}
 	if b.Params.Kind.Draining() {
 		t.fill(b, e, l, now, dst[first:])
@@ -275,9 +275,9 @@ func (t *Table[S]) messages(b *Background, e entry[S], now int64, brief bool, ds
 func (t *Table[S]) fill(b *Background, e entry[S], l *algorithms.Ledger, now int64, messages []Message) {
 	m := &messages[0]
 	m.Level, m.Drain = t.machine.Level(&e.state, b.limit, now), b.drain
-	m.Resend = l.Redo&^algorithms.Returned != 0
+	m.Resend = l.Resend&^algorithms.Returned != 0
 	m.Push = m.Push || m.Resend && m.Level > 0 // who admitted it may be gone
-	if l.Redo&(algorithms.Moved|algorithms.Unconfirmed) != 0 {
+	if l.Resend&(algorithms.Moved|algorithms.Unconfirmed) != 0 {
 		return // it counts as unsent for another reason, and is in the level
 	}
 	usual := 2 * b.Rate
@@ -301,7 +301,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 		return false
 	}
 	early := t.isEarly(b, now)
-	var reports [algorithms.MaxLive + 1]algorithms.Report
+	var reports [algorithms.MaxHistory + 1]algorithms.Report
 	for len(answers) > 0 {
 		key, n := answers[0].Key, 1
 		for n < len(answers) && answers[n].Key == key {
@@ -332,7 +332,7 @@ func (t *Table[S]) settle(b *Background, e entry[S], now int64, answers []Answer
 	t.machine.Advance(&e.state, b.limit, now)
 	l := t.machine.Ledger(&e.state)
 	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Failed }) {
-		l.Redo |= algorithms.Forgotten // what the store holds of this key is in doubt
+		l.Resend |= algorithms.Forgotten // what the store holds of this key is in doubt
 		e.flags |= failed
 		return false
 	}
@@ -348,7 +348,7 @@ func (t *Table[S]) settle(b *Background, e entry[S], now int64, answers []Answer
 			}
 		}
 		final := now > (a.Epoch+1)*int64(a.Span)+int64(2*b.Rate+time.Second)
-		r, lost, ok := l.Settle(a.Epoch, a.Held, mine, a.Sum, early, final)
+		r, lost, ok := l.Ack(a.Epoch, a.Held, mine, a.Sum, early, final)
 		if !ok {
 			continue
 		}
@@ -358,14 +358,14 @@ func (t *Table[S]) settle(b *Background, e entry[S], now int64, answers []Answer
 		}
 		reports = append(reports, r)
 		if a.Epoch == epoch {
-			e.learnScale(a, l.Settled && e.at != 0)
+			e.learnScale(a, l.Synced && e.at != 0)
 		}
 	}
-	if l.Redo &^= answers[0].redo; l.Redo&algorithms.Moved == 0 {
-		l.Undone = 0
+	if l.Resend &^= answers[0].reasons; l.Resend&algorithms.Moved == 0 {
+		l.Rewound = 0
 	}
 	if forgot {
-		l.Redo |= algorithms.Forgotten
+		l.Resend |= algorithms.Forgotten
 	}
 	e.half = 0
 	if b.Lagging {
@@ -402,7 +402,7 @@ func (e *syncState) learnScale(a *Answer, lately bool) {
 }
 
 // Learn absorbs what a store that decides by itself says of a key, so that this node can go on when
-// the store is lost. all reports give the total of all nodes in place of Elsewhere. Of a machine
+// the store is lost. all reports give the total of all nodes in place of Remote. Of a machine
 // that is Chargeable they replace what the store said before.
 func (t *Table[S]) Learn(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
 	sh, i, ok := t.lockOrEnter(l, key, raw, now)
@@ -419,12 +419,12 @@ func (t *Table[S]) Learn(l algorithms.Limit, key Key, raw []byte, now int64, all
 	ledger := t.machine.Ledger(&e.state)
 	for j := range all {
 		if c, ok := ledger.At(all[j].Epoch); ok {
-			all[j].Elsewhere = max(0, all[j].Elsewhere-c.Acked)
+			all[j].Remote = max(0, all[j].Remote-c.Acked)
 		}
 	}
-	ledger.Settled = false // what is told is the whole, not what came since
+	ledger.Synced = false // what is told is the whole, not what came since
 	t.machine.Merge(&e.state, l, at, all)
-	ledger.Settled = false
+	ledger.Synced = false
 }
 
 // Fail gives messages back that got no answer. Their keys stay dirty.
@@ -454,7 +454,7 @@ func (t *Table[S]) Resend() {
 	defer t.walking.Unlock()
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
 		e := t.shared(sh, i)
-		t.machine.Ledger(&e.state).Redo |= algorithms.Forgotten
+		t.machine.Ledger(&e.state).Resend |= algorithms.Forgotten
 		sh.markDirty(i, e)
 	})
 }
@@ -471,7 +471,7 @@ func (t *Table[S]) ResetAcks() {
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
 		e := t.shared(sh, i)
 		l := t.machine.Ledger(&e.state)
-		l.Forget()
+		l.ResetAcks()
 		*e.syncState = syncState{flags: e.flags &^ (inFlight | outdated | failed)}
 		sh.markDirty(i, e)
 	})
@@ -480,9 +480,9 @@ func (t *Table[S]) ResetAcks() {
 // Totals are sums over all keys of what a decision can still use.
 type Totals struct {
 	Keys int
-	// Own was counted here and Elsewhere on other nodes; Unsent is the part of Own that the store
+	// Own was counted here and Remote on other nodes; Unsent is the part of Own that the store
 	// doesn't have.
-	Own, Elsewhere, Unsent int64
+	Own, Remote, Unsent int64
 
 	// owes is how many keys have counts that the store lacks or has lost, and owed what they are.
 	owes int
@@ -507,13 +507,13 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 			c, _ := l.At(l.Epoch - age)
 			own += c.Own
 			unsent += c.Unsent()
-			sum.Elsewhere += c.Elsewhere
+			sum.Remote += c.Remote
 		}
 		owed := unsent
 		if charged != nil {
 			unsent = charged.Owed(&e.state, b.limit, now)
 			owed = unsent
-		} else if l.Redo != 0 {
+		} else if l.Resend != 0 {
 			owed = own
 		}
 		sum.Keys++

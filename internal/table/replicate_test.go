@@ -92,7 +92,7 @@ func TestTwoNodesConvergeDivergeAndReconverge(t *testing.T) {
 	admit(t, a, hour, t0, 3, 3) // a has not stepGrace of those yet
 	a.exchange(s, t0)
 	admit(t, a, hour, t0, 3, 0)
-	if got := a.Totals(t0); got.Own != 9 || got.Elsewhere != 4 || got.Unsent != 0 {
+	if got := a.Totals(t0); got.Own != 9 || got.Remote != 4 || got.Unsent != 0 {
 		t.Errorf("Totals() of a = %+v, want own 9, elsewhere 4, unsent 0", got)
 	}
 }
@@ -306,11 +306,11 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	answers := s.push(a.name, a.seq, a.Drain(now, 1000, false, nil))
 	a.SetOffset(now, -time.Minute, true) // the 2 are now of the epoch in which the 30 were
 	a.Ack(now, answers)
-	if got := a.Totals(now); got.Own != 7 || got.Elsewhere != 0 || got.Unsent != 7 {
+	if got := a.Totals(now); got.Own != 7 || got.Remote != 0 || got.Unsent != 7 {
 		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing elsewhere", got)
 	}
 	a.exchange(s, now)
-	if got := a.Totals(now); got.Own != 7 || got.Elsewhere != 30 || got.Unsent != 0 {
+	if got := a.Totals(now); got.Own != 7 || got.Remote != 30 || got.Unsent != 0 {
 		t.Errorf("Totals() = %+v after an exchange, want all confirmed and 30 elsewhere", got)
 	}
 }
@@ -335,7 +335,7 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	now := t0 + int64(stepGrace+2*time.Second)
 	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: offset(time.Minute) | 1}, 2)
 	a.exchange(s, now)
-	if got := a.Totals(now); got.Own != 68 || got.Elsewhere != 31 {
+	if got := a.Totals(now); got.Own != 68 || got.Remote != 31 {
 		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 elsewhere", got)
 	}
 }
@@ -372,7 +372,7 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 	for key := 200; key < 400; key++ { // some get the slot of one that has gone
 		take(a.windows, alg, key, now)
 		a.With(KeyOf(raw(key)), func(s *algorithms.WindowState) {
-			if l := window.Ledger(s); l.Redo != 0 || l.Undone != 0 {
+			if l := window.Ledger(s); l.Resend != 0 || l.Rewound != 0 {
 				t.Errorf("key %d has followed a step that came before it: %+v", key, *l)
 			}
 		})

@@ -120,7 +120,7 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 	ledger, first := t.machine.Ledger(s), len(dst)
 	for age := range int64(l.History + 1) {
 		if c, ok := ledger.At(ledger.Epoch - age); ok && c.Total() > 0 {
-			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch - age, Elsewhere: c.Total(), Own: c.Own})
+			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch - age, Remote: c.Total(), Own: c.Own})
 		}
 	}
 	level := t.machine.Level(s, l, now)
@@ -162,11 +162,11 @@ func (t *Table[S]) restore(s *S, l algorithms.Limit, now int64, id ID) bool {
 	ledger := t.machine.Ledger(s)
 	for _, r := range reports {
 		if c, ok := ledger.At(r.Epoch); ok {
-			c.Own, c.Elsewhere = c.Own+r.Own, max(0, c.Elsewhere-r.Own)
+			c.Own, c.Remote = c.Own+r.Own, max(0, c.Remote-r.Own)
 			ledger.Put(r.Epoch, c)
 		}
 	}
-	ledger.Forget() // no store knows of it under this name
+	ledger.ResetAcks() // no store knows of it under this name
 	return true
 }
 
@@ -197,7 +197,7 @@ func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 			continue
 		}
 		r.Epoch = min(max(r.LevelAt/n.span, n.epoch-1), n.epoch)
-		r.Elsewhere, r.Own = 0, 0
+		r.Remote, r.Own = 0, 0
 		return []algorithms.Report{r}
 	}
 	if newest <= n.epoch {

@@ -49,7 +49,7 @@ func (m *peerOf[S]) knows(own, elsewhere int64) {
 	redistest.Eventually(m.t, fmt.Sprintf("the node knows %d own and %d elsewhere", own, elsewhere), func() bool {
 		m.table.Take(m.alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), 0, 0)
 		got := m.table.Totals(wallClock())
-		return got.Own == own && got.Elsewhere == elsewhere && got.Unsent == 0
+		return got.Own == own && got.Remote == elsewhere && got.Unsent == 0
 	})
 }
 
