@@ -107,22 +107,6 @@ func TestADecisionTakesAsManyStepsAmongAMillionKeys(t *testing.T) {
 	}
 }
 
-// probes is how many words of the index a search for a key looks at.
-func probes(t *windows) (longest int, mean float64) {
-	sum, n := 0, 0
-	for s := range t.shards {
-		x := &t.shards[s].index
-		mask := uint32(len(x.words) - 1)
-		for at, word := range x.words {
-			if word != 0 {
-				d := int((uint32(at)-x.home(word))&mask) + 1
-				longest, sum, n = max(longest, d), sum+d, n+1
-			}
-		}
-	}
-	return longest, float64(sum) / float64(n)
-}
-
 // BenchmarkWait is how long a request waits for a decision among a million keys, beside work in the
 // background on the same table, and beside the same work on another table, which takes as much of
 // the machine and none of the locks: what the first has beyond the second is what requests are held
@@ -260,20 +244,23 @@ func BenchmarkOneLock(b *testing.B) {
 	}
 }
 
-// BenchmarkGrow is the index of a shard that doubles, the longest that a lock is held for more than
-// a few keys: a million keys have at most 14,336 in each.
-func BenchmarkGrow(b *testing.B) {
-	for _, keys := range []int{14_336, 143_360} {
-		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			var x index
-			for i := range keys {
-				x.add(KeyOf(raw(i)), uint32(i))
+// probes is how many words of the index a search for a key looks at.
+func probes(t *windows) (longest int, mean float64) {
+	sum, n := 0, 0
+	for s := range t.shards {
+		sh := &t.shards[s]
+		for i := range sh.size {
+			key := sh.slot(i).key
+			if key == (Key{}) {
+				continue
 			}
-			words := len(x.words)
-			for b.Loop() {
-				grown := x
-				grown.lay(2 * words)
+			at := tagOf(key)
+			for found := ^uint32(0); found != i; {
+				found, at, _ = sh.index.Seek(tagOf(key), at)
 			}
-		})
+			d := int(at - tagOf(key))
+			longest, sum, n = max(longest, d), sum+d, n+1
+		}
 	}
+	return longest, float64(sum) / float64(n)
 }

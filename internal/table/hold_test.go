@@ -61,8 +61,8 @@ func even(each int, alg algorithms.Params) *windows {
 	t := newTable(2*million, alg)
 	var full int
 	for i := 0; full < shardCount; i++ {
-		if sh := t.shard(KeyOf(raw(i))); sh.index.n < each {
-			if take(t, alg, i, t0); sh.index.n == each {
+		if sh := t.shard(KeyOf(raw(i))); sh.index.Len() < each {
+			if take(t, alg, i, t0); sh.index.Len() == each {
 				full++
 			}
 		}
@@ -277,8 +277,8 @@ func (m *mover) check(t *testing.T) {
 			}
 			free[i] = true
 		}
-		if sh.index.n+len(free) != int(sh.size) {
-			t.Fatalf("%d keys and %d free places are %d places", sh.index.n, len(free), sh.size)
+		if sh.index.Len()+len(free) != int(sh.size) {
+			t.Fatalf("%d keys and %d free places are %d places", sh.index.Len(), len(free), sh.size)
 		}
 	}
 	for range 3 { // what is under way when its turn comes has another one

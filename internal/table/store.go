@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/index"
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
@@ -69,7 +70,7 @@ type shard[S any] struct {
 	// What a decision on a key of its own reads, on one cache line.
 
 	mu     sync.Mutex
-	index  index
+	index  index.Index
 	chunks []*[chunkSize]slot[S]
 
 	size     uint32 // slots used or in free
@@ -257,7 +258,7 @@ func (t *Table[S]) lockOrEnter(
 // find looks a key up. The shard's lock is held, as for all methods of a shard.
 func (sh *shard[S]) find(key Key) (i uint32, ok bool) {
 	for at := tagOf(key); ; {
-		if i, at, ok = sh.index.seek(tagOf(key), at); !ok || sh.slot(i).key == key {
+		if i, at, ok = sh.index.Seek(tagOf(key), at); !ok || sh.slot(i).key == key {
 			return i, ok
 		}
 	}
@@ -300,7 +301,7 @@ func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, 
 		e.flags = e.flags&^stepParity | o.parity()
 	}
 	t.restore(&e.state, l, o.in(now), id)
-	sh.index.add(key, i)
+	sh.index.Add(tagOf(key), i)
 	if s := t.overflow.Load(); s != nil && s.Used() && s.Spent(key, now) > 0 {
 		if sh.marks == nil {
 			sh.marks = new(marks)
@@ -328,7 +329,7 @@ func (sh *shard[S]) allocate() uint32 {
 // drop forgets an entry.
 func (t *Table[S]) drop(sh *shard[S], i uint32) {
 	e := sh.at(i)
-	sh.index.remove(e.key, i)
+	sh.index.Remove(tagOf(e.key), i)
 	sh.marks.remove(i)
 	*e.slot = slot[S]{}
 	if e.syncState != nil {

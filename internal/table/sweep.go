@@ -72,7 +72,7 @@ func (t *Table[S]) compact() {
 // sparse says that a shard has far more slots than keys.
 func (sh *shard[S]) sparse() bool {
 	size := int(sh.size)
-	return size > 0 && (size > 2*chunkSize || sh.index.n == 0) && sh.index.n*8 <= size
+	return size > 0 && (size > 2*chunkSize || sh.index.Len() == 0) && sh.index.Len()*8 <= size
 }
 
 // move is how far a shard has come: of the slots before next, those without a key are all in its
@@ -88,7 +88,7 @@ func (t *Table[S]) move(sh *shard[S], m *move) {
 	sh.forgetFree(m.next)
 	for range walk {
 		if m.next >= sh.size {
-			sh.index.fit()
+			sh.index.Fit()
 			sh.fitLists()
 			m.ends = true
 			break
@@ -133,7 +133,7 @@ func (sh *shard[S]) forgetFree(next uint32) {
 // is outgoing stays so.
 func (t *Table[S]) relocate(sh *shard[S], from, to uint32) {
 	old := sh.at(from)
-	sh.index.rename(old.key, from, to)
+	sh.index.Rename(tagOf(old.key), from, to)
 	sh.marks.move(from, to)
 	*sh.slot(to) = *old.slot
 	*old.slot = slot[S]{}
