@@ -187,23 +187,9 @@ func (s *LogState) pay(sent []Hit, window int64) (refund Debt) {
 // removeAt removes up to n units of an instant, and returns how many there were.
 func (s *LogState) removeAt(at, n int64) (removed int64) {
 	for i := s.head; i < len(s.hits) && s.hits[i] <= at; i++ {
-		if s.hits[i] != at {
-			continue
+		if s.hits[i] == at {
+			return s.takeOut(i, n)
 		}
-		there := s.unitsOf(i)
-		removed = min(n, there)
-		s.own -= removed
-		if removed < there {
-			s.setUnits(i, there-removed)
-			return removed
-		}
-		s.setUnits(i, 1)
-		if i == s.head {
-			s.head++
-		} else {
-			s.hits = s.hits[:i+copy(s.hits[i:], s.hits[i+1:])]
-		}
-		return removed
 	}
 	return 0
 }

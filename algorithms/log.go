@@ -1,6 +1,9 @@
 package algorithms
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // A LogState is what a sliding log remembers of one key. The zero value is a key never seen. Its
 // owner locks.
@@ -181,10 +184,7 @@ func (s *LogState) advance(now, window int64) (late int64) {
 	}
 	s.last = now
 	for s.head < len(s.hits) && since(now, s.hits[s.head]) >= uint64(window) {
-		n := s.unitsOf(s.head)
-		s.own -= n
-		s.setUnits(s.head, 1)
-		s.head++
+		s.takeOut(s.head, math.MaxInt64)
 	}
 	s.shrink()
 	if s.remote != nil {
@@ -248,17 +248,26 @@ func (s *LogState) push(at, n int64) {
 // dropOldest drops n units, the oldest first.
 func (s *LogState) dropOldest(n int64) {
 	for n > 0 && s.head < len(s.hits) {
-		oldest := s.unitsOf(s.head)
-		part := min(n, oldest)
-		s.own -= part
-		n -= part
-		if part < oldest {
-			s.setUnits(s.head, oldest-part)
-			return
-		}
-		s.setUnits(s.head, 1)
-		s.head++
+		n -= s.takeOut(s.head, n)
 	}
+}
+
+// takeOut takes up to n units out of hits[i], and returns how many there were.
+func (s *LogState) takeOut(i int, n int64) int64 {
+	there := s.unitsOf(i)
+	n = min(n, there)
+	s.own -= n
+	if n < there {
+		s.setUnits(i, there-n)
+		return n
+	}
+	s.setUnits(i, 1)
+	if i == s.head {
+		s.head++
+	} else {
+		s.hits = s.hits[:i+copy(s.hits[i:], s.hits[i+1:])]
+	}
+	return n
 }
 
 // remove takes n units from what was logged at the instant taken. Where nothing was, the request
@@ -276,16 +285,7 @@ func (s *LogState) remove(taken, n, window int64) {
 		i--
 	}
 	for ; n > 0 && i >= s.head; i-- {
-		there := s.unitsOf(i)
-		part := min(n, there)
-		s.own -= part
-		n -= part
-		if part < there {
-			s.setUnits(i, there-part)
-			return
-		}
-		s.setUnits(i, 1)
-		s.hits = s.hits[:i+copy(s.hits[i:], s.hits[i+1:])]
+		n -= s.takeOut(i, n)
 	}
 }
 

@@ -1,5 +1,7 @@
 package table
 
+import "slices"
+
 // A shard lists its dirty keys: those that the store has to hear of, or to be asked about. A key
 // goes from dirty to outgoing with the next Tick, and from there into a message. A key that cannot
 // wait stands in urgent as well.
@@ -130,13 +132,8 @@ func (sh *shard[S]) relist(i uint32, x *syncState) {
 
 // fitLists drops the slots that have gone from the lists, and the memory that they took.
 func (sh *shard[S]) fitLists() {
+	gone := func(i uint32) bool { return i >= sh.size }
 	for _, list := range []*[]uint32{&sh.dirty, &sh.outgoing, &sh.urgent} {
-		var left []uint32
-		for _, i := range *list {
-			if i < sh.size {
-				left = append(left, i)
-			}
-		}
-		*list = left
+		*list = append([]uint32(nil), slices.DeleteFunc(*list, gone)...)
 	}
 }

@@ -82,8 +82,8 @@ func (t *Table[S]) Save(now int64) Saved {
 	saved := t.resume.left()
 	var few fewSaved
 	t.eachFew(func(_ *shard[S], _ uint32, e entry[S]) {
-		few.add(e.id, len(few.reports))
 		few.reports = t.appendReports(few.reports, b.limit, &e.state, now)
+		few.ids, few.ends = append(few.ids, e.id), append(few.ends, len(few.reports))
 	}, func() { few.into(saved) })
 	return saved
 }
@@ -92,23 +92,19 @@ func (t *Table[S]) Save(now int64) Saved {
 // allocated meanwhile.
 type fewSaved struct {
 	ids     []ID
-	begins  []int
+	ends    []int // of each key's reports
 	reports []algorithms.Report
 }
 
-func (f *fewSaved) add(id ID, begin int) {
-	f.ids, f.begins = append(f.ids, id), append(f.begins, begin)
-}
-
 func (f *fewSaved) into(saved Saved) {
-	end := len(f.reports)
-	for i, begin := range slices.Backward(f.begins) {
+	begin := 0
+	for i, end := range f.ends {
 		if begin < end {
 			saved[f.ids[i]] = slices.Clone(f.reports[begin:end])
 		}
-		end = begin
+		begin = end
 	}
-	f.ids, f.begins, f.reports = f.ids[:0], f.begins[:0], f.reports[:0]
+	f.ids, f.ends, f.reports = f.ids[:0], f.ends[:0], f.reports[:0]
 }
 
 // appendReports appends what a key has spent that a decision can still use.

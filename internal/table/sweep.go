@@ -1,5 +1,7 @@
 package table
 
+import "slices"
+
 // Sweep drops the idle keys, a few at a time so that no request waits long for a shard.
 func (t *Table[S]) Sweep(now int64) {
 	b := t.background.Load()
@@ -116,17 +118,9 @@ func (t *Table[S]) move(sh *shard[S], m *move) {
 // forgetFree leaves only the slots before next in the list of free ones. Those behind are come
 // across.
 func (sh *shard[S]) forgetFree(next uint32) {
-	left := sh.free[:0]
-	if next == 0 {
-		left = nil
-	} else {
-		for _, i := range sh.free {
-			if i < next {
-				left = append(left, i)
-			}
-		}
+	if sh.free = slices.DeleteFunc(sh.free, func(i uint32) bool { return i >= next }); next == 0 {
+		sh.free = nil
 	}
-	sh.free = left
 }
 
 // relocate gives a key another slot, which is free, with all that is known of its syncs. What
