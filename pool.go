@@ -152,11 +152,11 @@ func (h *held[S]) configure(s *settings.Zone, r rates.Rate, sweep time.Duration,
 	if shared == nil && old != nil {
 		h.source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
-	h.table.Configure(table.Background{
+	h.table.Configure(table.SyncConfig{
 		Params:  s.Params(r),
 		Rate:    every,
 		Early:   s.EarlySync && s.SyncRate != rates.Strict,
-		Lagging: !s.Kind.Draining(),
+		CompensateLag: !s.Kind.Draining(),
 		Charges: charges,
 		Wake:    h.source.Wake,
 	}, s.MaxKeys)
@@ -271,7 +271,7 @@ func (l *limit[S]) charge(key table.Key, taken table.Taken, n int64) {
 }
 
 func (l *limit[S]) learn(key table.Key, raw []byte, now int64, all []algorithms.Report) {
-	l.table.Learn(l.limit, key, raw, now, all)
+	l.table.Import(l.limit, key, raw, now, all)
 }
 
 func (l *limit[S]) settle(ctx context.Context, key table.Key) error { return l.source.ChargeNow(ctx, key) }

@@ -51,7 +51,7 @@ func traderOf[S any](tb testing.TB, keys int, alg algorithms.Params, kind byte) 
 	x.at.rate.Store(int64(time.Second))
 	now := wallClock() // time stands still: no epoch ends meanwhile
 	x.rep.now = func() int64 { return now }
-	tab.Configure(table.Background{Params: alg, Rate: time.Second}, keys)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second}, keys)
 	x.touch = func(key int) {
 		raw := binary.BigEndian.AppendUint64(make([]byte, 0, 8), uint64(key))
 		tab.Take(alg.Compile(), table.KeyOf(raw), raw, now, 1, 0)

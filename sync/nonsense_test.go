@@ -102,7 +102,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 100 * time.Hour}
 				tab := tableOf[algorithms.WindowState](alg, 10)
 				source := NewSource(tab, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
-				tab.Configure(table.Background{Params: alg, Rate: time.Second, Early: true, Wake: source.Wake}, 10)
+				tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Early: true, Wake: source.Wake}, 10)
 				n.rep.Attach(source, time.Second)
 				defer n.rep.Close()
 				defer source.Detach()
@@ -164,7 +164,7 @@ func FuzzAnswer(f *testing.F) {
 func answered[S any](t *testing.T, alg algorithms.Params, held, sum string, own int64) {
 	const now = int64(1_700_000_000_000_000_000)
 	tab, key := tableOf[S](alg, 10), table.KeyOf([]byte("k"))
-	tab.Configure(table.Background{Params: alg, Rate: time.Second}, 10)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second}, 10)
 	admitted := int64(0)
 	for range own {
 		admitted += one(tab.Take(alg.Compile(), key, []byte("k"), now, 1, 0).Allowed)

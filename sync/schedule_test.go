@@ -158,8 +158,8 @@ func (s *schedule[S]) configure(m *member[S]) {
 	if s.draw != nil {
 		m.alg, m.rate = s.draw(), s.rate/time.Duration(1+s.random.IntN(4))
 	}
-	m.table.Configure(table.Background{
-		Params: m.alg, Rate: m.rate, Early: s.random.IntN(4) > 0, Lagging: !s.drains, Wake: m.source.Wake,
+	m.table.Configure(table.SyncConfig{
+		Params: m.alg, Rate: m.rate, Early: s.random.IntN(4) > 0, CompensateLag: !s.drains, Wake: m.source.Wake,
 	}, 1000)
 	m.rep.Attach(m.source, m.rate)
 }

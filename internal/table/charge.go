@@ -26,7 +26,7 @@ const (
 )
 
 // chargeable returns the machine of a table whose debts are charged, nil of other tables.
-func (t *Table[S]) chargeable(b *Background) algorithms.Chargeable[S] {
+func (t *Table[S]) chargeable(b *SyncConfig) algorithms.Chargeable[S] {
 	if b == nil || !b.Charges || b.Rate == 0 {
 		return nil
 	}
@@ -36,7 +36,7 @@ func (t *Table[S]) chargeable(b *Background) algorithms.Chargeable[S] {
 
 // Charges takes out up to most of the outgoing charges.
 func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
-	b := t.background.Load()
+	b := t.config.Load()
 	m := t.chargeable(b)
 	if m == nil {
 		return dst
@@ -69,7 +69,7 @@ func charge[S any](
 
 // Owes reports whether a key may have something to charge, or on its way.
 func (t *Table[S]) Owes(key Key) bool {
-	if t.chargeable(t.background.Load()) == nil {
+	if t.chargeable(t.config.Load()) == nil {
 		return false
 	}
 	sh, i, ok := t.lock(key)
@@ -80,7 +80,7 @@ func (t *Table[S]) Owes(key Key) bool {
 // ChargeOf takes out the charge of one key, before its turn. ok is false where there is none, or
 // where it is on its way.
 func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
-	b := t.background.Load()
+	b := t.config.Load()
 	m := t.chargeable(b)
 	if m == nil {
 		return Charge{}, false
@@ -100,10 +100,10 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 // Charged notes that the store has counted a charge, and what it holds of the key now. The refund
 // is what was returned of the charge meanwhile. It is on its way to the store from now on.
 func (t *Table[S]) Charged(
-	now int64, c Charge, told []algorithms.Report,
+	now int64, c Charge, reports []algorithms.Report,
 ) (refund Charge, owed bool) {
 	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, now int64, o offset) {
-		b := t.background.Load()
+		b := t.config.Load()
 		m := t.chargeable(b)
 		if m == nil {
 			return // its counts go to the store in another way now
@@ -116,8 +116,8 @@ func (t *Table[S]) Charged(
 			}
 		}
 		refund = Charge{Key: c.Key, ID: c.ID, offset: o}
-		refund.Debt = m.Import(&e.state, b.limit, now, told, &sent)
-		e.at = max(e.at, toldAt(told))
+		refund.Debt = m.Import(&e.state, b.limit, now, reports, &sent)
+		e.at = max(e.at, importedAt(reports))
 		if c.More {
 			list(&sh.outgoing, dirty, i, e.syncState)
 		}
@@ -140,7 +140,7 @@ func (t *Table[S]) Uncharged(now int64, c Charge) {
 func (t *Table[S]) arrived(
 	now int64, c Charge, f func(sh *shard[S], e entry[S], i uint32, now int64, o offset),
 ) {
-	b := t.background.Load()
+	b := t.config.Load()
 	sh, i, ok := t.lock(c.Key)
 	defer sh.mu.Unlock()
 	if b == nil || !ok {
@@ -154,21 +154,21 @@ func (t *Table[S]) arrived(
 	f(sh, e, i, at, o)
 }
 
-// learnCharged is Learn for machines that are charged.
-func learnCharged[S any](
-	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, told []algorithms.Report,
+// importCharged is Import for machines that are charged.
+func importCharged[S any](
+	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, reports []algorithms.Report,
 ) {
-	at := toldAt(told)
+	at := importedAt(reports)
 	if e.flags&inFlight != 0 || at != 0 && at < e.at && e.at-at < overtaken {
 		return
 	}
-	m.Import(&e.state, l, now, told, nil)
+	m.Import(&e.state, l, now, reports, nil)
 	e.at = at
 }
 
-// toldAt is when the store knew what it teaches, 0 if it says nothing of that.
-func toldAt(told []algorithms.Report) (at int64) {
-	for _, r := range told {
+// importedAt is when the store knew what it teaches, 0 if it says nothing of that.
+func importedAt(reports []algorithms.Report) (at int64) {
+	for _, r := range reports {
 		at = max(at, r.LevelAt)
 	}
 	return at

@@ -58,22 +58,22 @@ const stepGrace = 3 * time.Second
 // windows count into different ones meanwhile. now is the caller's clock.
 func (t *Table[S]) SetClock(now int64, ahead, uncertainty time.Duration) {
 	off, first := (ahead - t.Offset()).Abs(), !t.clocked.Swap(true)
-	switch b := t.background.Load(); {
+	switch b := t.config.Load(); {
 	case off <= uncertainty+time.Millisecond:
 	case first && t.Keys() == 0:
-		t.SetOffset(now, ahead, false)
+		t.setOffset(now, ahead, false)
 	default:
-		t.SetOffset(now, ahead, off > drift || b != nil && off >= b.Params.Window/2)
+		t.setOffset(now, ahead, off > drift || b != nil && off >= b.Params.Window/2)
 	}
 }
 
-// SetOffset changes what is added to callers' clocks, to a nanosecond or two. Where shift is set
+// setOffset changes what is added to callers' clocks, to a nanosecond or two. Where shift is set
 // the clock has taken a step, and all that is stored moves with it. now is the caller's clock.
-func (t *Table[S]) SetOffset(now int64, ahead time.Duration, shift bool) {
+func (t *Table[S]) setOffset(now int64, ahead time.Duration, shift bool) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	old, next := t.clock(), int64(ahead)&^1
-	b := t.background.Load()
+	b := t.config.Load()
 	if !shift || b == nil || next == old.ns() {
 		t.offset.Store(next | int64(old)&1)
 		return
@@ -87,7 +87,7 @@ func (t *Table[S]) SetOffset(now int64, ahead time.Duration, shift bool) {
 }
 
 // isEarly reports whether other nodes may not have followed the last step yet.
-func (t *Table[S]) isEarly(b *Background, now int64) bool {
+func (t *Table[S]) isEarly(b *SyncConfig, now int64) bool {
 	stepped := t.stepped.Load()
 	return stepped != 0 && now-stepped < int64(stepGrace+2*b.Rate)
 }

@@ -25,7 +25,7 @@ const (
 
 func newStepped[S any](alg algorithms.Params) *stepped {
 	tab := of[S](alg, 100)
-	tab.Configure(Background{Params: alg, Rate: time.Second}, 100)
+	tab.Configure(SyncConfig{Params: alg, Rate: time.Second}, 100)
 	raw := []byte("k")
 	s := &stepped{now: 1_700_000_000_000_000_000}
 	s.setClock = tab.SetClock

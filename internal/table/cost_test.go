@@ -53,7 +53,7 @@ func TestAnExchangeCostsWhatWasTouched(t *testing.T) {
 		tab := holding(held, alg)
 		tab.machine = counting{window, &calls}
 		// Not by Configure: a table that begins to be synced sends all it holds.
-		tab.background.Store((&Background{Params: alg, Rate: time.Second}).compile())
+		tab.config.Store((&SyncConfig{Params: alg, Rate: time.Second}).compile())
 		for i := range dirty {
 			take(tab, alg, i*(held/dirty), t0)
 		}
@@ -92,7 +92,7 @@ func TestADecisionTakesAsManyStepsAmongAMillionKeys(t *testing.T) {
 	for _, keys := range []int{1000, 220_000, million} { // 220,000 fill an index to the brim
 		tab := holding(keys, alg)
 		tab.machine = counting{window, &calls}
-		tab.background.Store((&Background{Params: alg, Rate: time.Second}).compile())
+		tab.config.Store((&SyncConfig{Params: alg, Rate: time.Second}).compile())
 		calls = 0
 		for i := range 1000 {
 			take(tab, alg, i, t0)
@@ -113,7 +113,7 @@ func TestADecisionTakesAsManyStepsAmongAMillionKeys(t *testing.T) {
 // up.
 func BenchmarkWait(b *testing.B) {
 	alg := sliding(1000, time.Hour)
-	background := Background{Params: alg, Rate: time.Second}
+	background := SyncConfig{Params: alg, Rate: time.Second}
 	asked, other := holding(million, alg), holding(million, alg)
 	for _, tab := range []*windows{asked, other} {
 		tab.Configure(background, 2*million)

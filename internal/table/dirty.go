@@ -68,7 +68,7 @@ func (t *Table[S]) Tick() {
 // until there are about most. Keys with a message under way wait for another turn. Like each it
 // does little under a lock and goes from shard to shard, on from where the last one ended. now is
 // the caller's clock; take gets the table's, and by how much that is ahead.
-func (t *Table[S]) drain(b *Background, now int64, most int, early bool, take func(entry[S], int64, offset) int) {
+func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take func(entry[S], int64, offset) int) {
 	for more := true; more; {
 		more = false
 		for range t.shards {
@@ -98,7 +98,7 @@ func (t *Table[S]) drain(b *Background, now int64, most int, early bool, take fu
 }
 
 // drainList is drain for a few slots of one list.
-func (t *Table[S]) drainList(sh *shard[S], from *[]uint32, flag uint8, b *Background, now int64, most int, take func(entry[S], int64, offset) int) (taken int) {
+func (t *Table[S]) drainList(sh *shard[S], from *[]uint32, flag uint8, b *SyncConfig, now int64, most int, take func(entry[S], int64, offset) int) (taken int) {
 	for looked := 0; looked < walk && len(*from) > 0 && taken < most; looked++ {
 		end := len(*from) - 1
 		i := (*from)[end]

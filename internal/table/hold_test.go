@@ -84,7 +84,7 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 			rows.shards[&sh.slot(i).state] = s
 		}
 	}
-	exchanged := Background{Params: alg, Rate: time.Second}
+	exchanged := SyncConfig{Params: alg, Rate: time.Second}
 	late := t0 + int64(24*time.Hour)
 	for _, work := range []struct {
 		name string
@@ -102,7 +102,7 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 		}},
 		{"sending all again", tab.Resend},
 		{"adopting another store", tab.ResetAcks},
-		{"a step of the clock", func() { tab.SetOffset(t0, time.Second, true) }},
+		{"a step of the clock", func() { tab.setOffset(t0, time.Second, true) }},
 		{"totals", func() { tab.Totals(t0) }},
 		{"saving", func() { tab.Save(t0) }},
 		{"resuming", func() { tab.Resume(alg, t0, Saved{ID{}: nil}) }},
@@ -128,7 +128,7 @@ func TestDrainingLooksAtFewPlacesThatHaveGone(t *testing.T) {
 	tab := newTable(10, hour)
 	sh := &tab.shards[0]
 	sh.outgoing = make([]uint32, 10*walk)
-	if tab.drainList(sh, &sh.outgoing, dirty, tab.background.Load(), t0, million, nil); len(sh.outgoing) != 9*walk {
+	if tab.drainList(sh, &sh.outgoing, dirty, tab.config.Load(), t0, million, nil); len(sh.outgoing) != 9*walk {
 		t.Errorf("%d of %d places are left after one hold, want %d", len(sh.outgoing), 10*walk, 9*walk)
 	}
 }
@@ -203,7 +203,7 @@ func TestMovingKeysLosesNothing(t *testing.T) {
 			windows: New(window, million), alg: fixed(1<<30, time.Hour), now: t0,
 			random: rand.New(rand.NewPCG(round, 1)), want: make(map[Key]int64), store: make(map[Key]int64),
 		}
-		b := Background{Params: m.alg, Rate: time.Second, Early: round%2 == 0, Wake: func() {}}
+		b := SyncConfig{Params: m.alg, Rate: time.Second, Early: round%2 == 0, Wake: func() {}}
 		m.Configure(b, million)
 		for i := range 20_000 {
 			take(m.windows, m.alg, i, m.now)

@@ -25,14 +25,14 @@ func TestAClientLeavesAQueueOverAStep(t *testing.T) {
 	} {
 		l := queue.Compile()
 		tab := of[algorithms.BucketState](queue, 10)
-		tab.Configure(Background{Params: queue, Rate: time.Second}, 10)
+		tab.Configure(SyncConfig{Params: queue, Rate: time.Second}, 10)
 		var last Taken
 		for range 4 {
 			last = tab.Take(l, KeyOf(key), key, t0, 1, 0)
 		}
 		now := t0 + int64(test.waited)
 		if test.step != 0 {
-			tab.SetOffset(now, test.step, true)
+			tab.setOffset(now, test.step, true)
 		}
 		before := tab.Take(l, KeyOf(key), key, now, 0, 0).Remaining
 		tab.Leave(l, KeyOf(key), last, now, 1)

@@ -173,7 +173,7 @@ func testLinear[S any](t *testing.T, alg algorithms.Params, r linearRule) {
 	const goroutines, rounds = 4, 150
 	for round := range uint64(rounds) {
 		l := &linearRun[S]{alg: alg, table: of[S](alg, 100)}
-		l.table.Configure(Background{Params: alg}, 100)
+		l.table.Configure(SyncConfig{Params: alg}, 100)
 		var has [goroutines][]had
 		for step := range linearSteps {
 			var wg sync.WaitGroup

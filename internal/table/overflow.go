@@ -66,7 +66,7 @@ func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch.Sketch {
 		return s
 	}
 	configured := l
-	if b := t.background.Load(); b != nil {
+	if b := t.config.Load(); b != nil {
 		configured = b.limit
 	}
 	next := s.Next(width, now, l, configured)
@@ -128,7 +128,7 @@ func excess(s *sketch.Sketch, l algorithms.Limit) int64 { return max(0, s.Limit(
 
 // takeSpilled decides for a key that has spilled units in the sketch, and works out how long they
 // keep it waiting. a.now is in the table's time.
-func (t *Table[S]) takeSpilled(b *Background, e entry[S], a *ask, spilled int64) (d algorithms.Decision) {
+func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *ask, spilled int64) (d algorithms.Decision) {
 	known := t.machine.Take(&e.state, a.limit, a.now, 0, 0)
 	others := t.machine.Take(&e.state, a.limit, a.now, 0, a.pending).Remaining < known.Remaining
 	left := a.limit

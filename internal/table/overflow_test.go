@@ -17,14 +17,14 @@ import (
 type crowded[S any] struct {
 	*Table[S]
 	alg        algorithms.Params
-	background Background
+	background SyncConfig
 	now        int64
 }
 
 var occupant, guest = []byte("occupant"), []byte("guest")
 
 func newCrowded[S any](alg algorithms.Params, rate time.Duration) *crowded[S] {
-	c := &crowded[S]{Table: of[S](alg, 1), alg: alg, background: Background{Params: alg, Rate: rate}, now: t0 - t0%int64(time.Hour)}
+	c := &crowded[S]{Table: of[S](alg, 1), alg: alg, background: SyncConfig{Params: alg, Rate: rate}, now: t0 - t0%int64(time.Hour)}
 	c.Configure(c.background, 1)
 	c.Take(alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
 	return c
@@ -156,7 +156,7 @@ func aroundTheSketch[S any](t *testing.T, alg algorithms.Params, seed uint64, si
 			c.room(1000)
 		}
 		if c.background.Rate > 0 && random.IntN(10) == 0 {
-			c.SetOffset(c.now, c.Offset()+time.Duration(random.IntN(7)-3)*window, true)
+			c.setOffset(c.now, c.Offset()+time.Duration(random.IntN(7)-3)*window, true)
 		}
 		if random.IntN(20) == 0 { // the guest loses its counter, which is idle
 			c.now += 3 * int64(window)
@@ -198,7 +198,7 @@ func TestAStepOfTheClockLeavesTheSketch(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour, 90 * time.Second, -90 * time.Second} {
 		c := newCrowded[algorithms.WindowState](fixed(10, time.Minute), time.Second)
 		c.spend()
-		c.SetOffset(c.now, step, true)
+		c.setOffset(c.now, step, true)
 		if got := c.spend(); got != 0 {
 			t.Errorf("after a step of %v, %d more are admitted, want 0", step, got)
 		}
@@ -255,7 +255,7 @@ func TestTheSketchOutlivesAReload(t *testing.T) {
 		spent, configured := int64(0), []int64{}
 		for _, limit := range limits {
 			alg := fixed(limit, time.Hour)
-			tab.Configure(Background{Params: alg}, 1)
+			tab.Configure(SyncConfig{Params: alg}, 1)
 			tab.Take(alg.Compile(), KeyOf(occupant), occupant, now, 1, allWaits)
 			for tab.Take(alg.Compile(), KeyOf(guest), guest, now, 1, allWaits).Allowed {
 				spent++
@@ -470,7 +470,7 @@ func TestTheSketchUnderRace(t *testing.T) {
 			for i := range 10 {
 				tab.Sweep(now)
 				l := []int64{limit, 14, limit, 2}[i%4]
-				tab.Configure(Background{Params: fixed(l, window), Rate: time.Second}, 1+i%2*40_000*(step%2))
+				tab.Configure(SyncConfig{Params: fixed(l, window), Rate: time.Second}, 1+i%2*40_000*(step%2))
 			}
 		})
 		wg.Wait()

@@ -29,17 +29,18 @@ const (
 	maxScale = 1000
 )
 
-// Background is what work without a request goes by.
-type Background struct {
+// SyncConfig is what work without a request goes by.
+type SyncConfig struct {
 	// Params are the limit's.
 	Params algorithms.Params
 	// Rate is the time between syncs, 0 where the table is not synced.
 	Rate time.Duration
 	// Early syncs keys before their turn when they are new or near their limit.
 	Early bool
-	// Lagging says that what others push is on average half an interval old when it is pulled, and
-	// that an estimate should count for it. Buckets drain in that time and don't need it.
-	Lagging bool
+	// CompensateLag says that what others push is on average half an interval old when it is
+	// pulled, and that an estimate should count for it. Buckets drain in that time and don't need
+	// it.
+	CompensateLag bool
 	// Charges says that the store decides by itself and keeps no totals: what was decided here is
 	// taken out by Charges in place of Drain. The machine is Chargeable.
 	Charges bool
@@ -57,10 +58,10 @@ type Background struct {
 }
 
 // isShared reports whether what a table counts is synced.
-func (b *Background) isShared() bool { return b != nil && b.Rate != 0 }
+func (b *SyncConfig) isShared() bool { return b != nil && b.Rate != 0 }
 
 // compile works out what follows from the settings.
-func (b *Background) compile() *Background {
+func (b *SyncConfig) compile() *SyncConfig {
 	b.limit, b.epoch = b.Params.Compile(), b.Params.Epoch()
 	b.drain = float64(b.limit.N) / time.Duration(b.limit.Window).Seconds() / 1000
 	if b.size = float64(b.limit.Size); b.limit.N == 0 {
@@ -129,7 +130,7 @@ type Answer struct {
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
 func (t *Table[S]) observe(
-	sh *shard[S], b *Background, l algorithms.Limit, i uint32, now int64, o offset,
+	sh *shard[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o offset,
 ) (e entry[S], pending int64) {
 	e = t.applyStep(sh, l, i, now, o)
 	t.machine.Advance(&e.state, l, now)
@@ -143,7 +144,7 @@ func (t *Table[S]) observe(
 // record notes that a key is dirty after a request for n units of which its counter said d. It
 // reports whether the replicator should be woken.
 func (t *Table[S]) record(
-	sh *shard[S], b *Background, e entry[S], i uint32, d *Taken, history int, n int64,
+	sh *shard[S], b *SyncConfig, e entry[S], i uint32, d *Taken, history int, n int64,
 ) (wake bool) {
 	l := t.machine.Ledger(&e.state)
 	l.Attempts = satAdd32(l.Attempts, n)
@@ -158,13 +159,13 @@ func (t *Table[S]) record(
 
 // retryOfEstimate is when to try again where only an estimate stands in the way: the next sync may
 // tell that others spent less.
-func (b *Background) retryOfEstimate(e *syncState, now int64, retry time.Duration) time.Duration {
+func (b *SyncConfig) retryOfEstimate(e *syncState, now int64, retry time.Duration) time.Duration {
 	return max(time.Second, min(retry, b.Rate-time.Duration(now-e.at)))
 }
 
 // needsEarlySync reports whether a key should not wait for its turn: nobody has told of it lately,
 // or what is unsent is much of what is left.
-func (b *Background) needsEarlySync(e *syncState, l *algorithms.Ledger, history int, remaining, now int64) bool {
+func (b *SyncConfig) needsEarlySync(e *syncState, l *algorithms.Ledger, history int, remaining, now int64) bool {
 	if !l.Synced {
 		return true
 	}
@@ -184,7 +185,7 @@ func (b *Background) needsEarlySync(e *syncState, l *algorithms.Ledger, history 
 // needsRefresh reports whether a key is at its limit and so much may have flowed in since the last
 // sync that others may have taken a grain of it. To ask is worth less than to tell: where other
 // keys of the shard wait to be told of, this one has to as well.
-func (b *Background) needsRefresh(e *syncState, remaining, now int64) bool {
+func (b *SyncConfig) needsRefresh(e *syncState, remaining, now int64) bool {
 	return e.scale > 1 && now-e.at >= b.refresh && float64(remaining)*grain <= b.size
 }
 
@@ -209,7 +210,7 @@ func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
 // that are outgoing, or where early is set the urgent ones. Each message must come back through Ack
 // or Fail; until then its key has no other. now is the caller's clock.
 func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Message {
-	b := t.background.Load()
+	b := t.config.Load()
 	if !b.isShared() || b.Charges {
 		return dst
 	}
@@ -231,7 +232,7 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 // messages appends what there is to say and to ask about one key. brief asks of the current epoch
 // and the one before only: of a key that a node meets for the first time, the older sub-windows of
 // a finely cut window can wait for its turn, or for the next request.
-func (t *Table[S]) messages(b *Background, e entry[S], now int64, brief bool, dst []Message) []Message {
+func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, brief bool, dst []Message) []Message {
 	t.machine.Advance(&e.state, b.limit, now)
 	l := t.machine.Ledger(&e.state)
 	m := Message{Key: e.key, ID: e.id, Span: b.epoch}
@@ -272,7 +273,7 @@ func (t *Table[S]) messages(b *Background, e entry[S], now int64, brief bool, ds
 // fill adds what the messages of a key say of its bucket. No more counts as unsent than can still
 // stand there, and what flows out in two intervals: so much is usual between two syncs. All
 // that a node has admitted that was cut off for long would lock everybody out when it comes back.
-func (t *Table[S]) fill(b *Background, e entry[S], l *algorithms.Ledger, now int64, messages []Message) {
+func (t *Table[S]) fill(b *SyncConfig, e entry[S], l *algorithms.Ledger, now int64, messages []Message) {
 	m := &messages[0]
 	m.Level, m.Drain = t.machine.Level(&e.state, b.limit, now), b.drain
 	m.Resend = l.Resend&^algorithms.Returned != 0
@@ -296,7 +297,7 @@ func (t *Table[S]) fill(b *Background, e entry[S], l *algorithms.Ledger, now int
 // Ack merges answers; those of one key stand together. It reports whether the store has
 // forgotten something that it had confirmed.
 func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
-	b := t.background.Load()
+	b := t.config.Load()
 	if b == nil {
 		return false
 	}
@@ -323,7 +324,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	return forgot
 }
 
-func (t *Table[S]) settle(b *Background, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
+func (t *Table[S]) settle(b *SyncConfig, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
 	ignore := e.flags&outdated != 0 || b.Charges
 	e.flags &^= inFlight | outdated | failed
 	if ignore {
@@ -368,7 +369,7 @@ func (t *Table[S]) settle(b *Background, e entry[S], now int64, answers []Answer
 		l.Resend |= algorithms.Forgotten
 	}
 	e.half = 0
-	if b.Lagging {
+	if b.CompensateLag {
 		e.half = uint32(min(sent/2, math.MaxUint32))
 	}
 	e.at = now
@@ -401,10 +402,10 @@ func (e *syncState) learnScale(a *Answer, lately bool) {
 	}
 }
 
-// Learn absorbs what a store that decides by itself says of a key, so that this node can go on when
-// the store is lost. all reports give the total of all nodes in place of Remote. Of a machine
+// Import absorbs what a store that decides by itself says of a key, so that this node can go on
+// when the store is lost. all reports give the total of all nodes in place of Remote. Of a machine
 // that is Chargeable they replace what the store said before.
-func (t *Table[S]) Learn(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
+func (t *Table[S]) Import(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
 	sh, i, ok := t.lockOrEnter(l, key, raw, now)
 	defer sh.mu.Unlock()
 	if !ok {
@@ -412,7 +413,7 @@ func (t *Table[S]) Learn(l algorithms.Limit, key Key, raw []byte, now int64, all
 	}
 	e, at, _ := t.current(sh, l, i, now)
 	if c, ok := t.machine.(algorithms.Chargeable[S]); ok {
-		learnCharged(e, c, l, at, all)
+		importCharged(e, c, l, at, all)
 		return
 	}
 	t.machine.Advance(&e.state, l, at)
@@ -447,7 +448,7 @@ func (t *Table[S]) Fail(messages []Message) {
 // Resend has all live totals sent again, at the pace of the syncs: the store has forgotten, or
 // it is another one.
 func (t *Table[S]) Resend() {
-	if !t.background.Load().isShared() {
+	if !t.config.Load().isShared() {
 		return
 	}
 	t.walking.Lock()
@@ -462,7 +463,7 @@ func (t *Table[S]) Resend() {
 // ResetAcks prepares for another store: nothing in it is confirmed, and what the last one told of
 // others stays.
 func (t *Table[S]) ResetAcks() {
-	b := t.background.Load()
+	b := t.config.Load()
 	if b == nil {
 		return
 	}
@@ -491,7 +492,7 @@ type Totals struct {
 
 // Totals walks over all keys.
 func (t *Table[S]) Totals(now int64) (sum Totals) {
-	b := t.background.Load()
+	b := t.config.Load()
 	if b == nil {
 		return sum
 	}

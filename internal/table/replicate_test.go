@@ -56,7 +56,7 @@ type node struct {
 // see.
 func newNode(name string, alg algorithms.Params) *node {
 	n := &node{windows: New(window, 1000), name: name}
-	n.Configure(Background{Params: alg, Rate: time.Second, Early: true, Lagging: true}, 1000)
+	n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, CompensateLag: true}, 1000)
 	n.SetLost(^uint64(0))
 	return n
 }
@@ -172,7 +172,7 @@ func TestNewAndPressedKeysAreUrgent(t *testing.T) {
 	alg := sliding(100, time.Minute)
 	s, a := newStore(), newNode("a", alg)
 	woken := 0
-	a.Configure(Background{Params: alg, Rate: time.Second, Early: true, Wake: func() { woken++ }}, 1000)
+	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, Wake: func() { woken++ }}, 1000)
 	urgent := func(now int64) int {
 		m := a.Drain(now, 1000, true, nil)
 		a.seq++
@@ -253,7 +253,7 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 		table.Ack(now, s.push(node, seq, table.Drain(now, 100, false, nil)))
 	}
 	for _, table := range tables {
-		table.Configure(Background{Params: alg, Rate: rate}, 10)
+		table.Configure(SyncConfig{Params: alg, Rate: rate}, 10)
 	}
 	now := t0
 	for round := range int64(4) { // both see half of the traffic
@@ -286,9 +286,9 @@ func TestShiftKeepsCountsWhenTheClockIsSetRight(t *testing.T) {
 	alg := fixed(10, time.Minute)
 	a := newNode("a", alg)
 	admit(t, a, alg, t0, 10, 10)
-	a.SetOffset(t0, 30*time.Minute, true)
+	a.setOffset(t0, 30*time.Minute, true)
 	admit(t, a, alg, t0, 1, 0)
-	a.SetOffset(t0, -time.Hour, true)
+	a.setOffset(t0, -time.Hour, true)
 	admit(t, a, alg, t0, 1, 0)
 }
 
@@ -304,7 +304,7 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	a.Tick()
 	a.seq++
 	answers := s.push(a.name, a.seq, a.Drain(now, 1000, false, nil))
-	a.SetOffset(now, -time.Minute, true) // the 2 are now of the epoch in which the 30 were
+	a.setOffset(now, -time.Minute, true) // the 2 are now of the epoch in which the 30 were
 	a.Ack(now, answers)
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 0 || got.Unsent != 7 {
 		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing elsewhere", got)
@@ -324,10 +324,10 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	b.exchange(s, t0)
 	admit(t, a, alg, t0, 1, 1)
 	a.exchange(s, t0)
-	a.SetOffset(t0, time.Minute, true)
+	a.setOffset(t0, time.Minute, true)
 	a.exchange(s, t0)
 	admit(t, a, alg, t0, 100, 69)
-	b.SetOffset(t0, time.Minute, true)
+	b.setOffset(t0, time.Minute, true)
 	k := KeyOf(raw(1))
 	admit(t, b, alg, t0, 1, 1)
 	b.Refund(alg.Compile(), k, take(b.windows, alg, 1, t0), 1)
@@ -345,11 +345,11 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 func TestAReturnFollowsAStep(t *testing.T) {
 	log := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}
 	tab := New(algorithms.MachineOf[algorithms.LogState](algorithms.SlidingLog), 10)
-	tab.Configure(Background{Params: log, Rate: time.Second}, 10)
+	tab.Configure(SyncConfig{Params: log, Rate: time.Second}, 10)
 	k := raw(1)
 	first := tab.Take(log.Compile(), KeyOf(k), k, t0, 1, allWaits)
 	tab.Take(log.Compile(), KeyOf(k), k, t0+int64(30*time.Second), 1, allWaits)
-	tab.SetOffset(t0+int64(30*time.Second), -time.Hour, true)
+	tab.setOffset(t0+int64(30*time.Second), -time.Hour, true)
 	tab.Refund(log.Compile(), KeyOf(k), first, 1)
 	if d := tab.Take(log.Compile(), KeyOf(k), k, t0+int64(40*time.Second), 0, allWaits); d.Remaining != 9 || d.Reset != 50*time.Second {
 		t.Errorf("%+v, want the later one of two to be left", d.Decision)
@@ -368,7 +368,7 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 		take(a.windows, alg, key, now)
 	}
 	a.Sweep(now)
-	a.SetOffset(now, time.Hour, true)
+	a.setOffset(now, time.Hour, true)
 	for key := 200; key < 400; key++ { // some get the slot of one that has gone
 		take(a.windows, alg, key, now)
 		a.With(KeyOf(raw(key)), func(s *algorithms.WindowState) {
@@ -381,13 +381,13 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 
 func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
 	a := newNode("a", hour)
-	a.Configure(Background{Params: hour}, 1000)
+	a.Configure(SyncConfig{Params: hour}, 1000)
 	admit(t, a, hour, t0, 4, 4)
 	a.Tick()
 	if m := a.Drain(t0, 1000, false, nil); len(m) != 0 {
 		t.Errorf("a local table has %d messages", len(m))
 	}
-	a.Configure(Background{Params: hour, Rate: time.Second}, 1000)
+	a.Configure(SyncConfig{Params: hour, Rate: time.Second}, 1000)
 	a.Tick()
 	if m := a.Drain(t0, 1000, false, nil); len(m) != 1 || m[0].Total != 4 {
 		t.Errorf("Drain() = %+v, want one message with total 4", m)
@@ -397,7 +397,7 @@ func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
 func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 	alg := fixed(10, time.Second)
 	s, a := newStore(), newNode("a", alg)
-	a.Configure(Background{Params: alg, Rate: time.Second}, 100_000)
+	a.Configure(SyncConfig{Params: alg, Rate: time.Second}, 100_000)
 	for i := range 50_000 {
 		take(a.windows, alg, 1000+i, t0)
 	}
@@ -436,7 +436,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 	alg := sliding(10*grain, time.Minute)
 	s, a := newStore(), newNode("a", alg)
-	a.Configure(Background{Params: alg, Rate: time.Second, Early: true}, 1000)
+	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
 	at := t0
 	for _, count := range []int{10*grain - 21, 1} {
 		admit(t, a, alg, at, count, count)
@@ -460,7 +460,7 @@ func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 	const rate = 800 * time.Millisecond
 	alg := sliding(18, rate)
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
-	a.Configure(Background{Params: alg, Rate: rate, Early: true}, 1000)
+	a.Configure(SyncConfig{Params: alg, Rate: rate, Early: true}, 1000)
 	at := t0
 	for range 3 {
 		at += int64(10 * time.Millisecond)
@@ -544,7 +544,7 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 			meanwhile(s)
 		}
 		a.machine = hooked{window, ready}
-		a.SetOffset(t0, by, true)
+		a.setOffset(t0, by, true)
 		if other == (Key{}) {
 			t.Fatal("no request came in the middle of the step")
 		}

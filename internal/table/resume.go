@@ -71,7 +71,7 @@ func (r *resume) take(id ID) (reports []algorithms.Report, epoch int64) {
 // Save returns what all keys have spent that a decision can still use. A log keeps no more of its
 // hits than their number per window.
 func (t *Table[S]) Save(now int64) Saved {
-	b := t.background.Load()
+	b := t.config.Load()
 	if b == nil {
 		return nil
 	}

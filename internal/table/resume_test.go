@@ -27,7 +27,7 @@ func begin[S any](t *rapid.T, alg algorithms.Params) *life[S] {
 	return l
 }
 
-func (l *life[S]) configure(t *Table[S]) { t.Configure(Background{Params: l.alg}, 10) }
+func (l *life[S]) configure(t *Table[S]) { t.Configure(SyncConfig{Params: l.alg}, 10) }
 
 // step lets time pass: none, little, parts of a window, up to its edge, some windows.
 func (l *life[S]) step() {

@@ -33,8 +33,8 @@ type Table[S any] struct {
 	// What each request reads and little else writes, on one cache line.
 
 	machine algorithms.Machine[S]
-	// background is what the latest configuration says; requests bring their own limits.
-	background atomic.Pointer[Background]
+	// config is what the latest configuration says; requests bring their own limits.
+	config atomic.Pointer[SyncConfig]
 	// offset is added to the clock of callers; it is an offset.
 	offset   atomic.Int64
 	overflow atomic.Pointer[sketch.Sketch]
@@ -108,10 +108,10 @@ func New[S any](machine algorithms.Machine[S], maxKeys int) *Table[S] {
 	return t
 }
 
-// Configure sets what background work goes by and the bound on keys. A table that begins to be
+// Configure sets what syncs and sweeps go by and the bound on keys. A table that begins to be
 // synced sends what it holds.
-func (t *Table[S]) Configure(b Background, maxKeys int) {
-	old := t.background.Swap(b.compile())
+func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
+	old := t.config.Swap(b.compile())
 	wider := sketch.WidthFor(int64(maxKeys)) > sketch.WidthFor(t.maxKeys.Swap(int64(maxKeys)))
 	if s := t.overflow.Load(); s != nil && wider {
 		if last, ok := s.Last(); ok {
@@ -160,7 +160,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 	e, pending := entry[S]{slot: sh.slot(i)}, int64(0)
 	taken.offset = t.clock()
 	taken.At = taken.offset.in(now)
-	b := t.background.Load()
+	b := t.config.Load()
 	if b.isShared() {
 		e, pending = t.observe(sh, b, l, i, taken.At, taken.offset)
 	}
@@ -358,7 +358,7 @@ func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
 // back may have been sent, and no request may come any more. at is when it was taken, in the
 // table's present time: a step of the clock since has moved that along with all that is stored.
 func (t *Table[S]) amend(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
-	b := t.background.Load()
+	b := t.config.Load()
 	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
 	if !ok {

@@ -22,7 +22,7 @@ type windows = Table[algorithms.WindowState]
 
 func newTable(maxKeys int, alg algorithms.Params) *windows {
 	t := New(window, maxKeys)
-	t.Configure(Background{Params: alg}, maxKeys)
+	t.Configure(SyncConfig{Params: alg}, maxKeys)
 	return t
 }
 

@@ -4,7 +4,7 @@ import "slices"
 
 // Sweep drops the idle keys, a few at a time so that no request waits long for a shard.
 func (t *Table[S]) Sweep(now int64) {
-	b := t.background.Load()
+	b := t.config.Load()
 	if b == nil {
 		return
 	}

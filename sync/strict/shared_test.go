@@ -66,7 +66,7 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 	_, all := take(t, s, "z", table.IDOf(raw), rule)
 	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: rule.Limit, Window: rule.Window, Buckets: rule.Buckets}
 	own := tableOf[algorithms.WindowState](alg, 10)
-	own.Learn(alg.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
+	own.Import(alg.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
 	if got := own.Take(alg.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own counters, want 39", got.Remaining)
 	}
@@ -76,7 +76,7 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 	}
 	level := algorithms.Params{Kind: algorithms.TokenBucket, Limit: bucket.Limit, Window: bucket.Window}
 	buckets := tableOf[algorithms.BucketState](level, 10)
-	buckets.Learn(level.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
+	buckets.Import(level.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
 	if got := buckets.Take(level.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own bucket, want 39", got.Remaining)
 	}
