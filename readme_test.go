@@ -55,14 +55,14 @@ func readPage(t testing.TB, page string) string {
 	return string(text)
 }
 
-// pages are the README and docs/.
+// pages are those at the top and docs/.
 func pages(t testing.TB) []string {
 	t.Helper()
 	all, err := filepath.Glob("docs/*.md")
 	if err != nil || len(all) == 0 {
 		t.Fatalf("Glob(docs/*.md) = %d files, %v", len(all), err)
 	}
-	return append([]string{"README.md"}, all...)
+	return append([]string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"}, all...)
 }
 
 // blocksOf are a page's fenced blocks of a language.
@@ -328,6 +328,22 @@ func anchorsOf(t *testing.T, page string) (all []string) {
 		all = append(all, strings.ReplaceAll(anchor, " ", "-"))
 	}
 	return all
+}
+
+// Every file of the code that a page names is there.
+func TestFilesOfThePagesExist(t *testing.T) {
+	named := 0
+	for _, page := range pages(t) {
+		for _, m := range regexp.MustCompile("`([a-z_/]+\\.(?:go|lua))`").FindAllStringSubmatch(readPage(t, page), -1) {
+			named++
+			if _, err := os.Stat(filepath.FromSlash(m[1])); err != nil && strings.Contains(m[1], "/") {
+				t.Errorf("%s names %s, which is not there", page, m[1])
+			}
+		}
+	}
+	if named < 30 {
+		t.Errorf("found %d names of files in the pages, want more", named)
+	}
 }
 
 // xcaddy.txt builds the Caddy that the module is tested with.

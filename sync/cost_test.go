@@ -132,7 +132,7 @@ func TestBytesOfAKeyOnTheWire(t *testing.T) {
 }
 
 // A call allocates, and a key in it does not.
-func TestAKeyInAnExchangeAllocatesNothing(t *testing.T) {
+func TestAKeyInASyncAllocatesNothing(t *testing.T) {
 	x := newTrader(t, 2000, false)
 	allocs := func(keys int) float64 {
 		fewest := math.Inf(1)
