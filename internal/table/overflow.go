@@ -1,8 +1,6 @@
 package table
 
 import (
-	"time"
-
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
@@ -112,12 +110,12 @@ func (t *Table[S]) OverflowBytes() int64 { return t.overflow.Load().Bytes() }
 // part of its state, which is sent to them. now is the caller's clock.
 func (t *Table[S]) spilled(sh *shard[S], l algorithms.Limit, i uint32, now int64) int64 {
 	s := t.overflow.Load()
-	if s == nil || sh.marks == nil || !sh.marks.has(i, s, now) {
+	if s == nil || !sh.marks.Has(i, s, now) {
 		return 0
 	}
 	units := s.Spent(sh.slot(i).key, now)
 	if units == 0 {
-		sh.marks.remove(i)
+		sh.marks.Remove(i)
 	}
 	return max(0, units-excess(s, l))
 }
@@ -161,77 +159,4 @@ func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *ask, spilled int64)
 		d.Reset = max(d.Reset, s.Until(e.key, caller, 0))
 	}
 	return d
-}
-
-// marks name the slots of keys that got them while the sketch counted something of theirs. What
-// they spent there has faded when the epoch after that of the mark is over.
-type marks struct {
-	window time.Duration
-	epoch  int64
-	bits   [2][]uint32 // of chunks: slots marked in the epoch, and in the one before
-}
-
-// roll brings the marks to the epoch of now in a sketch.
-func (m *marks) roll(s *sketch.Sketch, now int64) {
-	epoch := s.Epoch(now)
-	if m.window != s.Window() {
-		m.window, m.epoch, m.bits = s.Window(), epoch, [2][]uint32{}
-	}
-	switch ahead := epoch - m.epoch; {
-	case ahead <= 0:
-	case ahead == 1:
-		m.bits = [2][]uint32{nil, m.bits[0]}
-	default:
-		m.bits = [2][]uint32{}
-	}
-	m.epoch = max(m.epoch, epoch)
-}
-
-func (m *marks) has(i uint32, s *sketch.Sketch, now int64) bool {
-	if m.bits[0] == nil && m.bits[1] == nil {
-		return false
-	}
-	m.roll(s, now)
-	return m.at(0, i) || m.at(1, i)
-}
-
-func (m *marks) at(age int, i uint32) bool {
-	c := int(i / chunkSize)
-	return c < len(m.bits[age]) && m.bits[age][c]>>(i%chunkSize)&1 != 0
-}
-
-func (m *marks) add(i uint32, s *sketch.Sketch, now int64) {
-	m.roll(s, now)
-	m.set(0, i)
-}
-
-func (m *marks) set(age int, i uint32) {
-	for int(i/chunkSize) >= len(m.bits[age]) {
-		m.bits[age] = append(m.bits[age], 0)
-	}
-	m.bits[age][i/chunkSize] |= 1 << (i % chunkSize)
-}
-
-func (m *marks) remove(i uint32) {
-	if m == nil {
-		return
-	}
-	for age := range m.bits {
-		if m.at(age, i) {
-			m.bits[age][i/chunkSize] &^= 1 << (i % chunkSize)
-		}
-	}
-}
-
-// move gives a key's marks to the slot that it moves to.
-func (m *marks) move(from, to uint32) {
-	if m == nil {
-		return
-	}
-	for age := range m.bits {
-		if m.at(age, from) {
-			m.set(age, to)
-		}
-	}
-	m.remove(from)
 }

@@ -77,7 +77,7 @@ type shard[S any] struct {
 	hand     uint32
 	synced   []*[chunkSize]syncState // as chunks; nil where no slot has been synced
 	dirty    []uint32                // since the last tick
-	marks    *marks                  // nil where there are none
+	marks    *sketch.Marks           // nil where there are none
 	urgent   []uint32
 	outgoing []uint32 // dirty before the last tick, not sent yet
 	free     []uint32
@@ -304,9 +304,9 @@ func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, 
 	sh.index.Add(tagOf(key), i)
 	if s := t.overflow.Load(); s != nil && s.Used() && s.Spent(key, now) > 0 {
 		if sh.marks == nil {
-			sh.marks = new(marks)
+			sh.marks = new(sketch.Marks)
 		}
-		sh.marks.add(i, s, now)
+		sh.marks.Add(i, s, now)
 	}
 	return i, true
 }
@@ -330,7 +330,7 @@ func (sh *shard[S]) allocate() uint32 {
 func (t *Table[S]) drop(sh *shard[S], i uint32) {
 	e := sh.at(i)
 	sh.index.Remove(tagOf(e.key), i)
-	sh.marks.remove(i)
+	sh.marks.Remove(i)
 	*e.slot = slot[S]{}
 	if e.syncState != nil {
 		*e.syncState = syncState{flags: e.flags & (dirty | urgent)} // the slot may still stand in a list

@@ -128,7 +128,7 @@ func (sh *shard[S]) forgetFree(next uint32) {
 func (t *Table[S]) relocate(sh *shard[S], from, to uint32) {
 	old := sh.at(from)
 	sh.index.Rename(tagOf(old.key), from, to)
-	sh.marks.move(from, to)
+	sh.marks.Move(from, to)
 	*sh.slot(to) = *old.slot
 	*old.slot = slot[S]{}
 	if old.syncState == nil {
