@@ -105,7 +105,7 @@ func currentStatus() status {
 		overflow, bytes := l.Overflow()
 		s.Zones = append(s.Zones, limitStatus{
 			Zone: l.Zone.Name, Algorithm: l.Zone.Kind.String(), Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window),
-			SyncRate: l.Zone.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Elsewhere, Unsent: t.Unsent, Node: node,
+			SyncRate: l.Zone.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Remote, Unsent: t.Unsent, Node: node,
 			Exchange: l.Sync(),
 			Overflow: overflow, OverflowBytes: bytes,
 		})

@@ -92,7 +92,7 @@ func bytesOfAKey[S any](alg algorithms.Params, rate time.Duration) float64 {
 	const keys, maxKeys = 100_000, 200_000 // a table that is nearly full has a sketch as well, whose bound is another one
 	before := heapBytes()
 	tab := table.New(algorithms.MachineOf[S](alg.Kind), maxKeys)
-	tab.Configure(table.Background{Params: alg, Rate: rate}, maxKeys)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: rate}, maxKeys)
 	for i := range keys {
 		raw := []byte{byte(i), byte(i >> 8), byte(i >> 16)}
 		tab.Take(alg.Compile(), table.KeyOf(raw), raw, clock.Now(), 1, 0)

@@ -267,7 +267,7 @@ func keeperIn(t *testing.T, persist string, storage certmagic.Storage) *snapshot
 func written(t *testing.T, at int64, limit string) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "written")
-	keys := table.Saved{table.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Elsewhere: 5, Own: 5}}}
+	keys := table.Saved{table.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Remote: 5, Own: 5}}}
 	if err := keeperIn(t, path, nil).Store(snapshot.Snapshot{At: at, Limits: map[string]table.Saved{limit: keys}}); err != nil {
 		t.Fatal(err)
 	}

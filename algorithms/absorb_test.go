@@ -16,7 +16,7 @@ func TestTheOrderOfReportsMakesNoDifference(t *testing.T) {
 		w := newWalk(t, s)
 		stir(t, s, w)
 		s.advance(w.now)
-		s.merge(w.now, Report{Epoch: s.ledger().Epoch, Elsewhere: 3}, Report{Epoch: s.ledger().Epoch - 1, Elsewhere: 4})
+		s.merge(w.now, Report{Epoch: s.ledger().Epoch, Remote: 3}, Report{Epoch: s.ledger().Epoch - 1, Remote: 4})
 		s.take(w.step(t), 2, 0)
 		now := w.step(t)
 		reports := drawReports(t, s, now)
@@ -55,7 +55,7 @@ func TestReportsThatComeOneAfterTheOtherHaveTheEffectOfTheLast(t *testing.T) {
 		w := newWalk(t, s)
 		stir(t, s, w)
 		s.advance(w.now)
-		s.merge(w.now, Report{Epoch: s.ledger().Epoch, Elsewhere: 0}, Report{Epoch: s.ledger().Epoch - 1})
+		s.merge(w.now, Report{Epoch: s.ledger().Epoch, Remote: 0}, Report{Epoch: s.ledger().Epoch - 1})
 		s.take(w.step(t), 2, 0)
 		now := w.step(t)
 		s.advance(now)
@@ -69,9 +69,9 @@ func TestReportsThatComeOneAfterTheOtherHaveTheEffectOfTheLast(t *testing.T) {
 		once := s.clone()
 		sums := rapid.SliceOfN(rapid.Int64Range(0, 20), 1, 5).Draw(t, "sums")
 		for _, sum := range sums {
-			s.merge(now, Report{Epoch: e, Elsewhere: sum})
+			s.merge(now, Report{Epoch: e, Remote: sum})
 		}
-		once.merge(now, Report{Epoch: e, Elsewhere: sums[len(sums)-1]})
+		once.merge(now, Report{Epoch: e, Remote: sums[len(sums)-1]})
 		alike(t, s, once, *w)
 	})
 }
@@ -79,7 +79,7 @@ func TestReportsThatComeOneAfterTheOtherHaveTheEffectOfTheLast(t *testing.T) {
 // isUnsettled reports whether a bucket takes its next report for all that others have spent.
 func isUnsettled(s subject) bool {
 	k, ok := s.(keyed[BucketState])
-	return ok && (k.s.absorbed == nil || k.s.isStale(k.limit))
+	return ok && (k.s.merged == nil || k.s.isStale(k.limit))
 }
 
 func TestAnUnsettledKeyTakesItsReportsInAnyOrder(t *testing.T) {
@@ -88,14 +88,15 @@ func TestAnUnsettledKeyTakesItsReportsInAnyOrder(t *testing.T) {
 		w := newWalk(t, s)
 		stir(t, s, w)
 		s.advance(w.now)
-		s.ledger().Settled = false
+		s.ledger().Synced = false
 		reports := drawReports(t, s, w.now)
 		turned := s.clone()
 		s.merge(w.now, reports...)
 		slices.Reverse(reports)
 		turned.merge(w.now, reports...)
-		got := s.ledger().Settled
-		// A bucket that is told of nothing, though it knew of others, waits until they have told again.
+		got := s.ledger().Synced
+		// A bucket that is told of nothing, though it knew of others, waits until they have told
+		// again.
 		unsure := s.ledger().isEmpty() && slices.Contains([]string{"token_bucket", "gcra", "leaky_bucket"}, k.name)
 		if want := len(reports) > 0; got != want && !(want && unsure) {
 			t.Fatalf("settled %v after %d reports", got, len(reports))
@@ -115,7 +116,7 @@ func TestWindowsAbsorbInAnyOrderAcrossInstants(t *testing.T) {
 				later := first + rapid.Int64Range(0, s.span()-1-first%s.span()).Draw(t, "later")
 				s.advance(first)
 				e := s.ledger().Epoch
-				reports := []Report{{Epoch: e, Elsewhere: 5}, {Epoch: e - 1, Elsewhere: 7}}
+				reports := []Report{{Epoch: e, Remote: 5}, {Epoch: e - 1, Remote: 7}}
 				turned := s.clone()
 				s.merge(first, reports[0])
 				s.merge(later, reports[1])
@@ -134,9 +135,9 @@ func TestReportsOfOtherEpochsAreIgnored(t *testing.T) {
 		want := s.clone().take(epoch, 4, 0)
 		s.advance(epoch)
 		e := s.ledger().Epoch
-		s.merge(epoch, Report{Epoch: e + 1, Elsewhere: 9}, Report{Epoch: e - 2, Elsewhere: 9}, Report{Epoch: math.MinInt64, Elsewhere: 9, Level: 5, LevelAt: epoch})
-		if got := s.take(epoch, 4, 0); got != want || s.ledger().Settled {
-			t.Errorf("%s: got %+v, settled %v; want %+v, not settled", k.name, got, s.ledger().Settled, want)
+		s.merge(epoch, Report{Epoch: e + 1, Remote: 9}, Report{Epoch: e - 2, Remote: 9}, Report{Epoch: math.MinInt64, Remote: 9, Level: 5, LevelAt: epoch})
+		if got := s.take(epoch, 4, 0); got != want || s.ledger().Synced {
+			t.Errorf("%s: got %+v, settled %v; want %+v, not settled", k.name, got, s.ledger().Synced, want)
 		}
 	}
 }
@@ -149,7 +150,7 @@ func TestWhatOthersSpentIsSpent(t *testing.T) {
 		s.merge(start, Report{Epoch: e})
 		mine, theirs := rapid.Int64Range(0, 6).Draw(t, "mine"), rapid.Int64Range(0, 20).Draw(t, "theirs")
 		s.take(start, mine, 0)
-		s.merge(start, Report{Epoch: e, Elsewhere: theirs})
+		s.merge(start, Report{Epoch: e, Remote: theirs})
 		d := s.take(start, 0, 0)
 		if want := max(0, 10-mine-theirs); d.Remaining != want {
 			t.Fatalf("%d own and %d elsewhere of 10: %d left, want %d", mine, theirs, d.Remaining, want)
@@ -166,7 +167,7 @@ func TestABucketSpreadsWhatOthersSpent(t *testing.T) {
 	e := start / (100 * second)
 	tests := []struct {
 		name         string
-		mine, theirs int64 // Both in the 10s between two exchanges: mine at the end of it.
+		mine, theirs int64 // Both in the 10s between two syncs: mine at the end of it.
 		base, want   float64
 	}{
 		// 10 drain in the interval.
@@ -186,7 +187,7 @@ func TestABucketSpreadsWhatOthersSpent(t *testing.T) {
 			s.merge(start, Report{Epoch: e})
 			now := start + 10*second
 			s.take(now, test.mine, 0)
-			s.merge(now, Report{Epoch: e, Elsewhere: test.theirs})
+			s.merge(now, Report{Epoch: e, Remote: test.theirs})
 			if got := s.level(now); got != test.want {
 				t.Errorf("%s: %s: level %v, want %v", k.name, test.name, got, test.want)
 			}
@@ -194,7 +195,8 @@ func TestABucketSpreadsWhatOthersSpent(t *testing.T) {
 	}
 }
 
-// What others have admitted in all may have drained long ago, where they could not tell of it: the fill says what is left.
+// What others have admitted in all may have drained long ago, where they could not tell of it: the
+// fill says what is left.
 func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 	const second = int64(time.Second)
 	start := epoch - epoch%(100*second)
@@ -221,18 +223,18 @@ func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 			now := start + 10*second
 			s.take(now, test.own, 0)
 			forgot := s.clone()
-			s.merge(now, Report{Epoch: e, Elsewhere: test.theirs, Level: test.level, LevelAt: now})
+			s.merge(now, Report{Epoch: e, Remote: test.theirs, Level: test.level, LevelAt: now})
 			if got := s.level(now); got != test.want {
 				t.Errorf("%s: %s: level %v, want %v", k.name, test.name, got, test.want)
 			}
 			before := s.level(now)
-			s.merge(now, Report{Epoch: e, Elsewhere: test.theirs + 2})
+			s.merge(now, Report{Epoch: e, Remote: test.theirs + 2})
 			if got := s.level(now); got < before || got > before+2 {
 				t.Errorf("%s: %s: level %v after 2 more, want %v", k.name, test.name, got, before+2)
 			}
 			// A store that has forgotten knows less than what it tells of by and by.
-			forgot.ledger().Forget()
-			forgot.merge(now, Report{Epoch: e, Elsewhere: test.theirs, Level: test.level, LevelAt: now})
+			forgot.ledger().ResetAcks()
+			forgot.merge(now, Report{Epoch: e, Remote: test.theirs, Level: test.level, LevelAt: now})
 			if got, least := forgot.level(now), max(0, float64(test.confirmed-10))+float64(test.own+test.theirs)-10; got < least {
 				t.Errorf("%s: %s: level %v with a store that has forgotten, want %v at least", k.name, test.name, got, least)
 			}
@@ -240,8 +242,8 @@ func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 	}
 }
 
-// A key that was not exchanged for so long that the ledger can't tell all goes by the fill; one whose last exchange is in an epoch that
-// is still held takes what is new, however long ago that was.
+// A key that was not synced for so long that the ledger can't tell all goes by the fill; one whose
+// last sync is in an epoch that is still held takes what is new, however long ago that was.
 func TestABucketGoesByItsDeltasAsLongAsItHoldsThem(t *testing.T) {
 	const minute = int64(time.Minute)
 	start := epoch - epoch%minute
@@ -267,8 +269,8 @@ func TestABucketGoesByItsDeltasAsLongAsItHoldsThem(t *testing.T) {
 			s.merge(start, Report{Epoch: e})
 			now := start + test.later*minute
 			s.advance(now)
-			s.ledger().Settled = test.settled
-			s.merge(now, Report{Epoch: max(e, e+test.later-1), Elsewhere: 30, Level: 180, LevelAt: now})
+			s.ledger().Synced = test.settled
+			s.merge(now, Report{Epoch: max(e, e+test.later-1), Remote: 30, Level: 180, LevelAt: now})
 			if got := s.level(now); got != test.want {
 				t.Errorf("%s: %s: level %v, want %v", k.name, test.name, got, test.want)
 			}
@@ -284,13 +286,13 @@ func TestAnExchangeWithoutNewsChangesNothing(t *testing.T) {
 		stir(t, s, w)
 		s.advance(w.now)
 		l := s.ledger()
-		s.merge(w.now, Report{Epoch: l.Epoch, Elsewhere: l.Cur.Elsewhere}, Report{Epoch: l.Epoch - 1, Elsewhere: l.Prev.Elsewhere})
+		s.merge(w.now, Report{Epoch: l.Epoch, Remote: l.Cur.Remote}, Report{Epoch: l.Epoch - 1, Remote: l.Prev.Remote})
 		for range 5 {
 			s.take(w.step(t), rapid.Int64Range(0, 3).Draw(t, "n"), 0)
 		}
 		quiet := s.clone()
 		l = s.ledger()
-		s.merge(w.now, Report{Epoch: l.Epoch, Elsewhere: l.Cur.Elsewhere}, Report{Epoch: l.Epoch - 1, Elsewhere: l.Prev.Elsewhere})
+		s.merge(w.now, Report{Epoch: l.Epoch, Remote: l.Cur.Remote}, Report{Epoch: l.Epoch - 1, Remote: l.Prev.Remote})
 		alike(t, s, quiet, *w)
 	})
 }
@@ -306,15 +308,15 @@ func TestAnUnsettledBucketAdoptsTheLevelOfOthers(t *testing.T) {
 		reports []Report
 		want    float64
 	}{
-		{"a level of now", 0, []Report{{Epoch: e, Elsewhere: 500, Level: 40.5, LevelAt: now}}, 40.5},
-		{"an older one has drained", 0, []Report{{Epoch: e, Elsewhere: 500, Level: 40.5, LevelAt: start}}, 30.5},
-		{"a drained one", 0, []Report{{Epoch: e, Elsewhere: 500, Level: 5, LevelAt: start}}, 0},
-		{"what I spent since comes on top", 3, []Report{{Epoch: e, Elsewhere: 500, Level: 40, LevelAt: now}}, 43},
-		{"the newer epoch decides where the older has drained", 3, []Report{{Epoch: e - 1, Elsewhere: 500, Level: 5, LevelAt: start}, {Epoch: e, Elsewhere: 40, Level: 40, LevelAt: now}}, 43},
-		{"of two the higher decides", 3, []Report{{Epoch: e, Elsewhere: 5, Level: 5, LevelAt: now}, {Epoch: e - 1, Elsewhere: 500, Level: 90, LevelAt: start}}, 83},
-		{"none known: as much as fits", 3, []Report{{Epoch: e, Elsewhere: 500, Level: 0, LevelAt: 0}}, 100},
-		{"none known: a lump", 3, []Report{{Epoch: e, Elsewhere: 20, Level: 0, LevelAt: 0}, {Epoch: e - 1, Elsewhere: 5, Level: 0, LevelAt: 0}}, 28},
-		{"nonsense", 3, []Report{{Epoch: e, Elsewhere: 20, Level: math.NaN(), LevelAt: now}}, 3},
+		{"a level of now", 0, []Report{{Epoch: e, Remote: 500, Level: 40.5, LevelAt: now}}, 40.5},
+		{"an older one has drained", 0, []Report{{Epoch: e, Remote: 500, Level: 40.5, LevelAt: start}}, 30.5},
+		{"a drained one", 0, []Report{{Epoch: e, Remote: 500, Level: 5, LevelAt: start}}, 0},
+		{"what I spent since comes on top", 3, []Report{{Epoch: e, Remote: 500, Level: 40, LevelAt: now}}, 43},
+		{"the newer epoch decides where the older has drained", 3, []Report{{Epoch: e - 1, Remote: 500, Level: 5, LevelAt: start}, {Epoch: e, Remote: 40, Level: 40, LevelAt: now}}, 43},
+		{"of two the higher decides", 3, []Report{{Epoch: e, Remote: 5, Level: 5, LevelAt: now}, {Epoch: e - 1, Remote: 500, Level: 90, LevelAt: start}}, 83},
+		{"none known: as much as fits", 3, []Report{{Epoch: e, Remote: 500, Level: 0, LevelAt: 0}}, 100},
+		{"none known: a lump", 3, []Report{{Epoch: e, Remote: 20, Level: 0, LevelAt: 0}, {Epoch: e - 1, Remote: 5, Level: 0, LevelAt: 0}}, 28},
+		{"nonsense", 3, []Report{{Epoch: e, Remote: 20, Level: math.NaN(), LevelAt: now}}, 3},
 	}
 	for _, k := range bucketKinds {
 		for _, test := range tests {
@@ -325,7 +327,7 @@ func TestAnUnsettledBucketAdoptsTheLevelOfOthers(t *testing.T) {
 				t.Errorf("%s: %s: level %v, want %v", k.name, test.name, got, test.want)
 			}
 			// From here on only what is new counts.
-			s.merge(now, Report{Epoch: e, Elsewhere: s.ledger().Cur.Elsewhere + 2})
+			s.merge(now, Report{Epoch: e, Remote: s.ledger().Cur.Remote + 2})
 			if got := s.level(now); got != test.want+2 {
 				t.Errorf("%s: %s: level %v after 2 more, want %v", k.name, test.name, got, test.want+2)
 			}
@@ -333,7 +335,7 @@ func TestAnUnsettledBucketAdoptsTheLevelOfOthers(t *testing.T) {
 	}
 }
 
-// What was known at the last exchange is in the level of the others too, and counts once.
+// What was known at the last sync is in the level of the others too, and counts once.
 func TestABucketThatComesBackKnowsItsOwnPast(t *testing.T) {
 	const second = int64(time.Second)
 	start := epoch - epoch%(100*second)
@@ -343,19 +345,19 @@ func TestABucketThatComesBackKnowsItsOwnPast(t *testing.T) {
 		s.take(start, 50, 0)
 		s.ledger().Cur.Acked = 50
 		s.merge(start, Report{Epoch: e})
-		s.ledger().Settled = false
+		s.ledger().Synced = false
 		s.shift(start+by, time.Duration(by))
 		now := start + by + 10*second
 		s.take(now, 5, 0) // 40 of the past and 5 new.
-		s.merge(now, Report{Epoch: s.ledger().Epoch, Elsewhere: 30, Level: 60, LevelAt: start + by})
+		s.merge(now, Report{Epoch: s.ledger().Epoch, Remote: 30, Level: 60, LevelAt: start + by})
 		if got := s.level(now); got != 55 {
 			t.Errorf("shifted by %v: level %v, want 50 of all and 5 new", time.Duration(by), got)
 		}
 	}
 }
 
-// Ten nodes share a bucket of 10 that drains 100 a second and exchange every second. Demand is .8 of what drains, so next to nothing
-// should be refused.
+// Ten nodes share a bucket of 10 that drains 100 a second and exchange every second. Demand is .8
+// of what drains, so next to nothing should be refused.
 func TestSteadyDemandBelowTheRateIsAdmitted(t *testing.T) {
 	const nodes, tick = 10, int64(time.Second)
 	for _, k := range []kind{tokenBucket, gcra} {
@@ -394,7 +396,7 @@ func exchange(fleet []subject, now int64) {
 		}
 		for _, s := range fleet {
 			c, _ := s.ledger().At(epoch)
-			s.merge(now, Report{Epoch: epoch, Elsewhere: sum - c.Own})
+			s.merge(now, Report{Epoch: epoch, Remote: sum - c.Own})
 		}
 	}
 }
@@ -405,7 +407,7 @@ func TestALogKeepsWhatOthersSpentUntilItsSliceHasLeft(t *testing.T) {
 	start := epoch - epoch%window
 	s.merge(start, Report{Epoch: start / window})
 	at := start + 3*window/16 + 7
-	s.merge(at, Report{Epoch: start / window, Elsewhere: 60})
+	s.merge(at, Report{Epoch: start / window, Remote: 60})
 	leaves := start + 4*window/16 + window
 	if got := s.take(leaves-1, 0, 0).Remaining; got != 40 {
 		t.Errorf("1ns before the slice leaves: %d left, want 40", got)
@@ -420,7 +422,7 @@ func TestAnUnsettledLogCountsTheFormerWindowAtItsEnd(t *testing.T) {
 	s := keyOf[LogState](Params{Kind: SlidingLog, Limit: 100, Window: time.Duration(window)})
 	edge := epoch - epoch%window
 	now, e := edge+5*window/16+3, edge/window
-	s.merge(now, Report{Epoch: e, Elsewhere: 20}, Report{Epoch: e - 1, Elsewhere: 30})
+	s.merge(now, Report{Epoch: e, Remote: 20}, Report{Epoch: e - 1, Remote: 30})
 	for _, test := range []struct{ at, want int64 }{
 		{now, 50}, {edge + window - 1, 50}, {edge + window, 80}, {edge + 6*window/16 + window - 1, 80}, {edge + 6*window/16 + window, 100},
 	} {
@@ -432,9 +434,9 @@ func TestAnUnsettledLogCountsTheFormerWindowAtItsEnd(t *testing.T) {
 
 func TestALogThatSettlesAgainCountsOnce(t *testing.T) {
 	s := keyOf[LogState](Params{Kind: SlidingLog, Limit: 100, Window: time.Minute})
-	r := Report{Epoch: epoch / int64(time.Minute), Elsewhere: 30}
+	r := Report{Epoch: epoch / int64(time.Minute), Remote: 30}
 	s.merge(epoch, r)
-	s.ledger().Settled = false
+	s.ledger().Synced = false
 	s.merge(epoch, r)
 	if got := s.take(epoch, 0, 0).Remaining; got != 70 {
 		t.Errorf("%d left, want 70", got)
@@ -443,14 +445,14 @@ func TestALogThatSettlesAgainCountsOnce(t *testing.T) {
 
 // What others give back lowers what was spent before, and never what they spend after.
 func TestALogTakesBackWhatOthersGiveBack(t *testing.T) {
-	const window, slice = int64(16 * time.Second), int64(time.Second)
+	const window, sixteenth = int64(16 * time.Second), int64(time.Second)
 	s := keyOf[LogState](Params{Kind: SlidingLog, Limit: 100, Window: time.Duration(window)})
 	start := epoch - epoch%window
 	for i, sum := range []int64{0, 2, 0, 40} {
-		s.merge(start+int64(i)*slice, Report{Epoch: start / window, Elsewhere: sum})
+		s.merge(start+int64(i)*sixteenth, Report{Epoch: start / window, Remote: sum})
 	}
 	for _, test := range []struct{ at, want int64 }{{3, 60}, {18, 60}, {19, 60}, {20, 100}} {
-		if got := s.take(start+test.at*slice, 0, 0).Remaining; got != test.want {
+		if got := s.take(start+test.at*sixteenth, 0, 0).Remaining; got != test.want {
 			t.Errorf("after %ds: %d left, want %d", test.at, got, test.want)
 		}
 	}

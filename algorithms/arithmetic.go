@@ -63,4 +63,4 @@ func mulDivUp(a, b, c int64) int64 {
 // lateness is how far behind the newest instant that a state has seen a request may come and still
 // be taken for one that read its clock before another did. It is served as if it came at that
 // instant. Further back is a step of the clock.
-func lateness(span int64) int64 { return min(span/8, int64(100*time.Millisecond)) }
+func lateness(length int64) int64 { return min(length/8, int64(100*time.Millisecond)) }

@@ -94,7 +94,7 @@ func BenchmarkMerge(b *testing.B) {
 	for b.Loop() {
 		now += 1e6
 		e := now / int64(p.Epoch())
-		reports[0], reports[1] = Report{Epoch: e, Elsewhere: now & 0xff}, Report{Epoch: e - 1, Elsewhere: 100}
+		reports[0], reports[1] = Report{Epoch: e, Remote: now & 0xff}, Report{Epoch: e - 1, Remote: 100}
 		m.Merge(s, l, now, reports)
 	}
 }

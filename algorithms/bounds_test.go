@@ -59,11 +59,11 @@ func TestBoundOfSlidingWindow(t *testing.T) {
 		s := slidingWindow.draw(t)
 		limit, _ := s.rule()
 		admitted, _ := rush(t, s)
-		slice := map[int64]int64{}
+		sixteenth := map[int64]int64{}
 		var fullest int64
 		for _, h := range admitted {
-			slice[h.at/s.span()] += h.n
-			fullest = max(fullest, slice[h.at/s.span()])
+			sixteenth[h.at/s.span()] += h.n
+			fullest = max(fullest, sixteenth[h.at/s.span()])
 		}
 		if got := most(admitted, s.span()*int64(s.history())); got > limit+fullest || fullest > limit {
 			t.Fatalf("%d admitted in a window and at most %d in a slice, want at most %d more than the limit, %d", got, fullest, fullest, limit)
@@ -116,7 +116,8 @@ func TestBoundOfBuckets(t *testing.T) {
 	}
 }
 
-// A bucketOf tells a token bucket in rational numbers, the way a textbook does: tokens, and when they were counted.
+// A bucketOf tells a token bucket in rational numbers, the way a textbook does: tokens, and when
+// they were counted.
 type bucketOf struct {
 	tokens *big.Rat
 	last   int64
@@ -187,15 +188,15 @@ func TestTokenBucketAndGCRAAgreeWithTheirTextbooks(t *testing.T) {
 }
 
 // weigh is the count of a sliding window as Kong weighs it, from all that was ever spent.
-func weigh(spent []hit, now, span, slices int64) *big.Rat {
+func weigh(spent []hit, now, length, slices int64) *big.Rat {
 	sum := new(big.Rat)
 	for _, h := range spent {
 		weight := new(big.Rat)
-		switch age := now/span - h.at/span; {
+		switch age := now/length - h.at/length; {
 		case age < slices:
 			weight.SetInt64(h.n)
 		case age == slices:
-			weight.Mul(big.NewRat(span-now%span, span), new(big.Rat).SetInt64(h.n))
+			weight.Mul(big.NewRat(length-now%length, length), new(big.Rat).SetInt64(h.n))
 		}
 		sum.Add(sum, weight)
 	}

@@ -14,15 +14,15 @@ type BucketState struct {
 	last int64
 	// penalty is the part of a request that Penalize has spent and the ledger not counted yet.
 	penalty int64
-	// absorbed is nil for a key of which nothing was ever merged: where nothing is synced it costs
+	// merged is nil for a key of which nothing was ever merged: where nothing is synced it costs
 	// no memory.
-	absorbed *absorbed
-	// taught is nil except where a store decides by itself; see Chargeable.
-	taught *taught
+	merged *merged
+	// imported is nil except where a store decides by itself; see Chargeable.
+	imported *imported
 }
 
-// absorbed is what a bucket remembers of the last Merge.
-type absorbed struct {
+// merged is what a bucket remembers of the last Merge.
+type merged struct {
 	// at is the instant of the last Merge, and base the deficit then, without what the store didn't
 	// know of yet.
 	at   int64
@@ -35,12 +35,12 @@ type absorbed struct {
 }
 
 // copied is a copy of its own, for looking ahead.
-func (s *BucketState) copied(past *absorbed) BucketState {
+func (s *BucketState) copied(past *merged) BucketState {
 	c := *s
-	c.taught = nil
-	if s.absorbed != nil {
-		*past = *s.absorbed
-		c.absorbed = past
+	c.imported = nil
+	if s.merged != nil {
+		*past = *s.merged
+		c.merged = past
 	}
 	return c
 }
@@ -54,7 +54,7 @@ type bucket struct{}
 func (bucket) Take(s *BucketState, l Limit, now, n, pending int64) (r Result) {
 	n = max(n, 0)
 	s.advance(l, now)
-	s.roll(l, now)
+	s.advanceLedger(l, now)
 	if l.N == 0 {
 		r, _ = l.closed(n, 0)
 		return r
@@ -70,7 +70,7 @@ func (bucket) Take(s *BucketState, l Limit, now, n, pending int64) (r Result) {
 func (bucket) Waits(s *BucketState, l Limit, now, n, pending int64, want Want) (w Waits) {
 	n = max(n, 0)
 	late := s.advance(l, now)
-	s.roll(l, now)
+	s.advanceLedger(l, now)
 	if l.N == 0 {
 		_, w = l.closed(n, want)
 		return w
@@ -103,7 +103,7 @@ func (bucket) Waits(s *BucketState, l Limit, now, n, pending int64, want Want) (
 func (bucket) Refund(s *BucketState, l Limit, taken, n int64) {
 	n = max(n, 0)
 	epoch, _ := floorDivMod(taken, l.bucketEpoch())
-	s.ledger.giveBack(epoch, n)
+	s.ledger.refund(epoch, n)
 	switch {
 	case s.deficit.whole >= n:
 		s.deficit.whole -= n
@@ -116,7 +116,7 @@ func (bucket) Refund(s *BucketState, l Limit, taken, n int64) {
 // the parts make a whole.
 func (bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 	s.advance(l, now)
-	s.roll(l, now)
+	s.advanceLedger(l, now)
 	level := s.deficit.floor()
 	switch room := l.Size - level.whole; {
 	case n <= 0 || l.N == 0 || room <= 0:
@@ -137,14 +137,14 @@ func (bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 func (bucket) Ledger(s *BucketState) *Ledger { return &s.ledger }
 
 // Advance brings the ledger to the epoch of now.
-func (bucket) Advance(s *BucketState, l Limit, now int64) { s.roll(l, now) }
+func (bucket) Advance(s *BucketState, l Limit, now int64) { s.advanceLedger(l, now) }
 
 // Merge spreads what the others spent evenly over the time since the last sync: first it takes up
 // what the bucket could have drained in that time and didn't, being empty; only the rest is added
 // to the deficit. Added as one lump it would deny what the bucket had long drained.
 func (bucket) Merge(s *BucketState, l Limit, now int64, reports []Report) {
 	s.advance(l, now)
-	s.roll(l, now)
+	s.advanceLedger(l, now)
 	var theirs int64
 	held := false
 	for _, r := range reports {
@@ -153,35 +153,35 @@ func (bucket) Merge(s *BucketState, l Limit, now int64, reports []Report) {
 			continue
 		}
 		held = true
-		elsewhere := max(0, r.Elsewhere)
-		theirs = addSat(theirs, elsewhere-count.Elsewhere)
-		count.Elsewhere = elsewhere
+		remote := max(0, r.Remote)
+		theirs = addSat(theirs, remote-count.Remote)
+		count.Remote = remote
 		s.ledger.Put(r.Epoch, count)
 	}
 	if !held {
 		return
 	}
-	s.taught = nil // the exchange knows better what is sent
+	s.imported = nil // the sync knows better what is sent
 	level, known := s.seen(l, reports)
 	switch {
-	case s.absorbed != nil && !s.isStale(l):
+	case s.merged != nil && !s.isStale(l):
 		s.spread(l, theirs, level, known && !s.ledger.isKept())
 	case known:
 		s.adopt(l, level)
-	case s.absorbed != nil && s.ledger.isEmpty():
+	case s.merged != nil && s.ledger.isEmpty():
 		return // the store has lost what it knew, and others may not have told it again
 	default:
 		s.lump(l, theirs)
 	}
-	s.absorbed.at, s.absorbed.base = s.last, s.confirmed()
-	s.ledger.Settled = true
+	s.merged.at, s.merged.base = s.last, s.confirmed()
+	s.ledger.Synced = true
 }
 
 // Shift moves the instants, and the totals by the nearest number of whole epochs.
 func (bucket) Shift(s *BucketState, l Limit, now int64, by time.Duration) {
 	s.last = addSat(s.last, int64(by))
-	if s.absorbed != nil {
-		s.absorbed.at = addSat(s.absorbed.at, int64(by))
+	if s.merged != nil {
+		s.merged.at = addSat(s.merged.at, int64(by))
 	}
 	epoch, _ := floorDivMod(now, l.bucketEpoch())
 	s.ledger.Shift(nearest(int64(by), l.bucketEpoch()), epoch)
@@ -189,7 +189,7 @@ func (bucket) Shift(s *BucketState, l Limit, now int64, by time.Duration) {
 
 // Level returns the deficit in requests.
 func (bucket) Level(s *BucketState, l Limit, now int64) float64 {
-	var past absorbed
+	var past merged
 	c := s.copied(&past)
 	c.advance(l, now)
 	level := c.deficit.floor()
@@ -198,7 +198,7 @@ func (bucket) Level(s *BucketState, l Limit, now int64) float64 {
 
 // Idle reports whether the bucket has drained and its epochs are over.
 func (bucket) Idle(s *BucketState, l Limit, now int64) bool {
-	var past absorbed
+	var past merged
 	c := s.copied(&past)
 	if c.advance(l, now) > 0 {
 		return false
@@ -219,22 +219,22 @@ func (s *BucketState) advance(l Limit, now int64) (late int64) {
 			return int64(behind)
 		}
 		s.last = now
-		if s.absorbed != nil {
-			s.absorbed.at = min(s.absorbed.at, now)
+		if s.merged != nil {
+			s.merged.at = min(s.merged.at, now)
 		}
 		return 0
 	}
-	if s.absorbed != nil && s.last == s.absorbed.at {
-		s.absorbed.idle, s.absorbed.theirs = amount{}, 0
+	if s.merged != nil && s.last == s.merged.at {
+		s.merged.idle, s.merged.theirs = amount{}, 0
 	}
 	level := s.deficit.floor()
 	level.frac = min(level.frac, l.Window-1)
 	drained := l.drains(since(now, s.last))
-	s.taught.drain(drained, l.Window)
+	s.imported.drain(drained, l.Window)
 	s.last = now
 	if level.less(drained) {
-		if s.absorbed != nil {
-			s.absorbed.idle = s.absorbed.idle.plus(drained.minus(level, l.Window), l.Window)
+		if s.merged != nil {
+			s.merged.idle = s.merged.idle.plus(drained.minus(level, l.Window), l.Window)
 		}
 		s.deficit = amount{}
 		return 0
@@ -243,10 +243,10 @@ func (s *BucketState) advance(l Limit, now int64) (late int64) {
 	return 0
 }
 
-// roll brings the ledger to the epoch of now. What leaves it without having been sent is carried
-// over to the current epoch, as far as it still stands in the bucket: what came later stands there
-// first.
-func (s *BucketState) roll(l Limit, now int64) {
+// advanceLedger brings the ledger to the epoch of now. What leaves it without having been sent is
+// carried over to the current epoch, as far as it still stands in the bucket: what came later
+// stands there first.
+func (s *BucketState) advanceLedger(l Limit, now int64) {
 	led := &s.ledger
 	if _, ok := led.within(now, l.bucketEpoch()); ok {
 		return
@@ -259,7 +259,7 @@ func (s *BucketState) roll(l Limit, now int64) {
 	case ahead > 1:
 		left = led.Unsent(1)
 	}
-	led.Roll(epoch, 1)
+	led.Advance(epoch, 1)
 	if left > 0 {
 		stands := l.drained(s.deficit.floor(), now, s.last).ceil() - led.Unsent(1)
 		led.Cur.Own = addSat(led.Cur.Own, min(left, max(0, stands)))
@@ -270,8 +270,8 @@ func (s *BucketState) roll(l Limit, now int64) {
 func (s *BucketState) spend(n int64) {
 	if s.deficit.whole < 0 {
 		s.deficit = amount{}
-		if s.absorbed != nil {
-			s.absorbed.idle, s.absorbed.theirs = amount{}, 0
+		if s.merged != nil {
+			s.merged.idle, s.merged.theirs = amount{}, 0
 		}
 	}
 	s.deficit.whole = addSat(s.deficit.whole, n)
@@ -282,8 +282,8 @@ func (s *BucketState) spend(n int64) {
 // empty for some of the time since the last Merge, and so much of what others have spent since then
 // has drained too.
 func (s *BucketState) drainedOf(pending int64) int64 {
-	if s.absorbed != nil {
-		pending -= s.absorbed.idle.whole
+	if s.merged != nil {
+		pending -= s.merged.idle.whole
 	}
 	return max(0, pending)
 }
@@ -291,10 +291,10 @@ func (s *BucketState) drainedOf(pending int64) int64 {
 // isStale reports whether the ledger may lack something that still stands in the bucket: the last
 // Merge is two or more epochs back, so that what others spent in between was in epochs that are
 // not held any more. A bucket that drains within an epoch has drained that, and goes on with what
-// is new as long as it is exchanged.
+// is new as long as it is synced.
 func (s *BucketState) isStale(l Limit) bool {
-	last, _ := floorDivMod(s.absorbed.at, l.bucketEpoch())
-	return s.ledger.Epoch-last >= 2 && (l.Size > l.N || !s.ledger.Settled)
+	last, _ := floorDivMod(s.merged.at, l.bucketEpoch())
+	return s.ledger.Epoch-last >= 2 && (l.Size > l.N || !s.ledger.Synced)
 }
 
 // confirmed is the deficit without what the store doesn't know of yet.
@@ -309,7 +309,7 @@ func (s *BucketState) confirmed() amount {
 	return base
 }
 
-// spread adds what the others spent since the last exchange. All that comes at one instant has the
+// spread adds what the others spent since the last sync. All that comes at one instant has the
 // effect of its sum, in any order: the effect of what came before is taken back first.
 //
 // Where the store's fill is known, it bounds what is added: it has what still stood in the buckets
@@ -317,18 +317,18 @@ func (s *BucketState) confirmed() amount {
 // meanwhile, most of which has drained.
 func (s *BucketState) spread(l Limit, theirs int64, level amount, bounded bool) {
 	before := s.effect(l)
-	s.absorbed.theirs = addSat(s.absorbed.theirs, theirs)
+	s.merged.theirs = addSat(s.merged.theirs, theirs)
 	added := s.effect(l).minus(before, l.Window)
 	if room := s.above(l, level); bounded && room.less(added) {
 		added = room
-		s.absorbed.idle, s.absorbed.theirs = amount{}, 0
+		s.merged.idle, s.merged.theirs = amount{}, 0
 	}
 	s.deficit = s.deficit.plus(added, l.Window)
 }
 
-// above is how far a level of now is above what was known at the last exchange, 0 where it isn't.
+// above is how far a level of now is above what was known at the last sync, 0 where it isn't.
 func (s *BucketState) above(l Limit, level amount) amount {
-	if known := l.drained(s.absorbed.base, s.last, s.absorbed.at); known.less(level) {
+	if known := l.drained(s.merged.base, s.last, s.merged.at); known.less(level) {
 		return level.minus(known, l.Window)
 	}
 	return amount{}
@@ -337,14 +337,14 @@ func (s *BucketState) above(l Limit, level amount) amount {
 // effect is what is left of theirs when the idle time has drained its part. What was given back has
 // its full effect.
 func (s *BucketState) effect(l Limit) amount {
-	theirs := amount{whole: s.absorbed.theirs}
+	theirs := amount{whole: s.merged.theirs}
 	switch {
-	case s.absorbed.theirs < 0:
+	case s.merged.theirs < 0:
 		return theirs
-	case theirs.less(s.absorbed.idle):
+	case theirs.less(s.merged.idle):
 		return amount{}
 	}
-	return theirs.minus(s.absorbed.idle, l.Window)
+	return theirs.minus(s.merged.idle, l.Window)
 }
 
 // seen is the fill of the bucket now, as the store has it.
@@ -361,7 +361,7 @@ func (s *BucketState) seen(l Limit, reports []Report) (level amount, ok bool) {
 	return level, ok
 }
 
-// adopt takes the level in the store for what this node knew at the last exchange, where it is
+// adopt takes the level in the store for what this node knew at the last sync, where it is
 // higher. What this node has spent since comes on top.
 func (s *BucketState) adopt(l Limit, level amount) {
 	s.begin()
@@ -379,10 +379,10 @@ func (s *BucketState) lump(l Limit, theirs int64) {
 
 // begin forgets what came at this instant.
 func (s *BucketState) begin() {
-	if s.absorbed == nil {
-		s.absorbed = new(absorbed)
+	if s.merged == nil {
+		s.merged = new(merged)
 	}
-	s.deficit, s.absorbed.idle, s.absorbed.theirs = s.deficit.floor(), amount{}, 0
+	s.deficit, s.merged.idle, s.merged.theirs = s.deficit.floor(), amount{}, 0
 }
 
 // wait is a time seen by a request that is late by some of it.

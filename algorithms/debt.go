@@ -40,9 +40,9 @@ type Hit struct{ At, N int64 }
 // IsZero reports whether there is nothing to charge.
 func (d Debt) IsZero() bool { return d.Whole == 0 && d.Part == 0 && len(d.Hits) == 0 }
 
-// taught is what a bucket remembers of a store that decides by itself. Its levels drain in step
+// imported is what a bucket remembers of a store that decides by itself. Its levels drain in step
 // with the deficit, at whatever rate that does.
-type taught struct {
+type imported struct {
 	// level is what is left of what the store taught. The rest of the deficit is the debt.
 	level amount
 	// sent is what is left of the deficit as it was when the debt was sent. What the deficit has
@@ -50,7 +50,7 @@ type taught struct {
 	sent amount
 }
 
-func (t *taught) drain(by amount, window int64) {
+func (t *imported) drain(by amount, window int64) {
 	if t == nil {
 		return
 	}
@@ -64,13 +64,13 @@ func (t *taught) drain(by amount, window int64) {
 }
 
 // knows is the part of the deficit that the store knows of: what it taught, or what was known
-// after the last exchange where it has taught nothing yet.
+// after the last sync where it has taught nothing yet.
 func (s *BucketState) knows(l Limit) amount {
 	switch {
-	case s.taught != nil:
-		return s.taught.level
-	case s.absorbed != nil:
-		return l.drained(s.absorbed.base, s.last, s.absorbed.at)
+	case s.imported != nil:
+		return s.imported.level
+	case s.merged != nil:
+		return l.drained(s.merged.base, s.last, s.merged.at)
 	}
 	return amount{}
 }
@@ -90,10 +90,10 @@ func (b bucket) Owed(s *BucketState, l Limit, now int64) int64 {
 
 // Prepare notes what of the deficit is about to be sent.
 func (bucket) Prepare(s *BucketState, l Limit) {
-	if s.taught == nil {
-		s.taught = &taught{level: s.knows(l)}
+	if s.imported == nil {
+		s.imported = &imported{level: s.knows(l)}
 	}
-	s.taught.sent = s.deficit.floor()
+	s.imported.sent = s.deficit.floor()
 }
 
 // Import replaces the level that the store taught.
@@ -106,17 +106,17 @@ func (bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent 
 		}
 	}
 	known := s.knows(l)
-	if sent != nil && s.taught != nil {
-		known = s.taught.sent
+	if sent != nil && s.imported != nil {
+		known = s.imported.sent
 	}
 	own := s.deficit.floor().minus(known, l.Window)
-	if s.taught == nil {
-		s.taught = new(taught)
+	if s.imported == nil {
+		s.imported = new(imported)
 	}
-	*s.taught = taught{level: level}
+	*s.imported = imported{level: level}
 	s.deficit = level.plus(own, l.Window)
-	s.absorbed, s.penalty, s.ledger = nil, 0, Ledger{}
-	s.roll(l, now)
+	s.merged, s.penalty, s.ledger = nil, 0, Ledger{}
+	s.advanceLedger(l, now)
 	s.ledger.Cur.Own = max(0, own.ceil())
 	return Debt{}
 }
@@ -144,12 +144,12 @@ func (log) Import(s *LogState, l Limit, now int64, reports []Report, sent *Debt)
 	}
 	var count int64
 	for _, r := range reports {
-		count = addSat(count, max(0, r.Elsewhere))
+		count = addSat(count, max(0, r.Remote))
 	}
-	s.elsewhere, s.ledger = nil, Ledger{}
-	s.roll(l, now)
-	s.addElsewhere(0, count, l.Window)
-	s.ledger.Cur = Count{Own: s.own, Elsewhere: count}
+	s.remote, s.ledger = nil, Ledger{}
+	s.advanceLedger(l, now)
+	s.addRemote(0, count, l.Window)
+	s.ledger.Cur = Count{Own: s.own, Remote: count}
 	return refund
 }
 
@@ -187,23 +187,9 @@ func (s *LogState) pay(sent []Hit, window int64) (refund Debt) {
 // removeAt removes up to n units of an instant, and returns how many there were.
 func (s *LogState) removeAt(at, n int64) (removed int64) {
 	for i := s.head; i < len(s.hits) && s.hits[i] <= at; i++ {
-		if s.hits[i] != at {
-			continue
+		if s.hits[i] == at {
+			return s.takeOut(i, n)
 		}
-		there := s.unitsOf(i)
-		removed = min(n, there)
-		s.own -= removed
-		if removed < there {
-			s.setUnits(i, there-removed)
-			return removed
-		}
-		s.setUnits(i, 1)
-		if i == s.head {
-			s.head++
-		} else {
-			s.hits = s.hits[:i+copy(s.hits[i:], s.hits[i+1:])]
-		}
-		return removed
 	}
 	return 0
 }

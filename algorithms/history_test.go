@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// An event of a limiter's life: at this time after an aligned instant n units are asked for, and this is the answer. Times are in ms.
+// An event of a limiter's life: at this time after an aligned instant n units are asked for, and
+// this is the answer. Times are in ms.
 type event struct {
 	at, n     int64
 	allowed   bool

@@ -130,7 +130,8 @@ type Params struct {
 	Queue int64
 	// Window is the length of the window, 1ms to ten years.
 	Window time.Duration
-	// Buckets is how many sub-windows a sliding window is cut into, 1 to MaxLive; 0 stands for 1.
+	// Buckets is how many sub-windows a sliding window is cut into, 1 to MaxHistory; 0 stands for
+	// 1.
 	Buckets int
 }
 
@@ -142,7 +143,7 @@ func (p Params) Compile() Limit {
 	case p.Kind == FixedWindow:
 		l.History = 0
 	case p.Kind == SlidingWindow:
-		l.History = min(max(p.Buckets, 1), MaxLive)
+		l.History = min(max(p.Buckets, 1), MaxHistory)
 	case p.Kind == LeakyBucket:
 		l.Size = addSat(max(p.Queue, 0), 1)
 	case p.Kind.Draining() && p.Burst > 0:
@@ -171,7 +172,7 @@ type Limit struct {
 	Size int64
 	// Window is the length of the window in nanoseconds, 1 to 2^60.
 	Window int64
-	// History is how many epochs before the current one a decision can use, 0 to MaxLive.
+	// History is how many epochs before the current one a decision can use, 0 to MaxHistory.
 	History int
 }
 

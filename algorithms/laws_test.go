@@ -56,7 +56,7 @@ func TestAnEpochThatWasReportedKeepsAKeyAlive(t *testing.T) {
 		now := epoch - epoch%s.span() + 5
 		s.take(now, 3, 0)
 		l := s.ledger()
-		l.Settle(l.Epoch, 0, 3, 3, false, false)
+		l.Ack(l.Epoch, 0, 3, 3, false, false)
 		s.refund(now, 3)
 		if s.idle(now) {
 			t.Errorf("%s: idle although the store holds a total of this epoch that must be taken back", k.name)
@@ -237,7 +237,7 @@ func TestAStepBackFreesNobody(t *testing.T) {
 			s.advance(epoch)
 			s.merge(epoch, Report{Epoch: s.ledger().Epoch})
 			s.take(epoch, 4, 0)
-			s.merge(epoch, Report{Epoch: s.ledger().Epoch, Elsewhere: 6})
+			s.merge(epoch, Report{Epoch: s.ledger().Epoch, Remote: 6})
 			if d := s.take(epoch-int64(back), 1, 0); d.Allowed {
 				t.Errorf("%s: an eleventh of 10 after a step back of %v: %+v", k.name, back, d)
 			}
@@ -489,7 +489,7 @@ func TestShiftFreesNobodyAndLocksNobodyOut(t *testing.T) {
 		moved := s.clone()
 		moved.shift(w.now+by, time.Duration(by))
 		if k.name == "sliding_log" {
-			by = by / sliceOf(w.window) * sliceOf(w.window) // Slices are whole.
+			by = by / sixteenthOf(w.window) * sixteenthOf(w.window) // Slices are whole.
 			moved = s.clone()
 			moved.shift(w.now+by, time.Duration(by))
 		}
@@ -529,7 +529,7 @@ func TestExtremesDoNotPanic(t *testing.T) {
 				s.refund(now, n)
 			case 6:
 				e := s.ledger().Epoch - rapid.Int64Range(-1, 2).Draw(t, "age")
-				s.merge(now, Report{Epoch: e, Elsewhere: n, Level: rapid.Float64().Draw(t, "level"), LevelAt: now}, Report{Epoch: rapid.Int64().Draw(t, "epoch"), Elsewhere: n})
+				s.merge(now, Report{Epoch: e, Remote: n, Level: rapid.Float64().Draw(t, "level"), LevelAt: now}, Report{Epoch: rapid.Int64().Draw(t, "epoch"), Remote: n})
 			case 7:
 				s.idle(now)
 				s.level(now)

@@ -12,22 +12,22 @@ type Count struct {
 	// Acked is what the store has of Own for certain. It falls with what is given back, as that may
 	// have reached the store unanswered.
 	Acked int64
-	// Elsewhere was admitted on the other nodes, as of the last reply.
-	Elsewhere int64
+	// Remote was admitted on the other nodes, as of the last reply.
+	Remote int64
 }
 
 // Total is the view of this node: what the others spent at the last reply and all of its own, sent
 // or not.
-func (c Count) Total() int64 { return max(0, addSat(c.Own, c.Elsewhere)) }
+func (c Count) Total() int64 { return max(0, addSat(c.Own, c.Remote)) }
 
 // Unsent is the part of Own that the store doesn't know of.
 func (c Count) Unsent() int64 { return max(0, c.Own-c.Acked) }
 
 // A Ledger holds a key's counts by epoch: the current one, the one before, and more where a window
-// is cut finer. For windows it is what decides; for the others it is only what the exchange sends
+// is cut finer. For windows it is what decides; for the others it is only what the sync sends
 // and learns.
 type Ledger struct {
-	// Epoch is the number of Cur: floor(now / span).
+	// Epoch is the number of Cur: floor(now / length).
 	Epoch int64
 	Cur   Count
 	Prev  Count
@@ -38,36 +38,36 @@ type Ledger struct {
 	kept, final uint32
 	// Attempts are the requests that arrived on this node in Cur, admitted or not. It saturates.
 	Attempts uint32
-	// Settled says that a reply of the store has been absorbed lately. The owner of the state
-	// clears it for a key whose last exchange is too long ago for "what came since" to mean
-	// anything. A bucket that was absorbed once goes by it only where its epochs lack something,
+	// Synced reports that a reply of the store has been merged lately. The owner of the state
+	// clears it for a key whose last sync is too long ago for "what came since" to mean
+	// anything. A bucket that was merged once goes by it only where its epochs lack something,
 	// see BucketState.
-	Settled bool
-	// Redo says why totals must be sent that the store seems to have. The exchange clears it.
-	Redo Redo
-	// Undone is how many epochs after Epoch, before the clock stepped back, may have totals of this
-	// node in the store.
-	Undone uint8
+	Synced bool
+	// Resend says why totals must be sent that the store seems to have. The exchange clears it.
+	Resend Resend
+	// Rewound is how many epochs after Epoch, before the clock stepped back, may have totals of
+	// this node in the store.
+	Rewound uint8
 }
 
-// Redo is a set of reasons to send totals again.
-type Redo uint8
+// Resend is a set of reasons to send totals again.
+type Resend uint8
 
 const (
 	// Forgotten: the store has lost what it had confirmed, or may have.
-	Forgotten Redo = 1 << iota
+	Forgotten Resend = 1 << iota
 	// Returned: something was given back, and Acked was lowered for it.
 	Returned
 	// Moved: a step of the clock has changed which epochs the totals are of. Those that are nothing
-	// now must be sent as well, and the epochs undone.
+	// now must be sent as well, and the epochs rewound.
 	Moved
 	// Unconfirmed: the store is another one. What counts as unsent is all that was ever spent, and
 	// not only what is new.
 	Unconfirmed
 )
 
-// MaxLive bounds how many epochs before the current one a ledger can hold.
-const MaxLive = 31
+// MaxHistory bounds how many epochs before the current one a ledger can hold.
+const MaxHistory = 31
 
 // At returns the count of an epoch; ok is false where it is not held.
 func (l *Ledger) At(epoch int64) (c Count, ok bool) {
@@ -94,108 +94,62 @@ func (l *Ledger) Put(epoch int64, c Count) {
 	}
 }
 
-// Roll brings the ledger to epoch and holds live earlier ones (at most MaxLive). The epoch just
-// before the current one is taken for the current one: a request that read its clock before another
-// did. One further back is a step of the clock, and all that is held moves there, so nobody waits
-// for a time that may never come. It reports whether a new epoch began.
-func (l *Ledger) Roll(epoch int64, live int) bool {
+// Advance brings the ledger to epoch and holds so many earlier ones (at most MaxHistory). The epoch
+// just before the current one is taken for the current one: a request that read its clock before
+// another did. One further back is a step of the clock, and all that is held moves there, so nobody
+// waits for a time that may never come. It reports whether a new epoch began.
+func (l *Ledger) Advance(epoch int64, history int) bool {
 	ahead := epoch - l.Epoch
 	switch {
 	case ahead == 0 || ahead == -1:
 		return false
 	case ahead < 0:
-		l.Move(epoch - l.Epoch)
+		l.Renumber(epoch - l.Epoch)
 		return true
-	case ahead > int64(max(live, 1)):
+	case ahead > int64(max(history, 1)):
 		l.Cur, l.Prev, l.kept, l.final = Count{}, Count{}, 0, 0
-		l.hold(live)
+		l.hold(history)
 		l.older.clear()
 	default:
 		for range ahead {
-			l.push(live)
+			l.push(history)
 		}
 	}
 	l.Epoch, l.Attempts = epoch, 0
-	l.Undone -= uint8(min(ahead, int64(l.Undone)))
+	l.Rewound -= uint8(min(ahead, int64(l.Rewound)))
 	return true
 }
 
 // within returns how far into the current epoch now is; ok is false where it is in another one. It
 // is for most requests, which so need no division.
-func (l *Ledger) within(now, span int64) (into int64, ok bool) {
-	hi, begin := bits.Mul64(uint64(l.Epoch), uint64(span))
+func (l *Ledger) within(now, length int64) (into int64, ok bool) {
+	hi, begin := bits.Mul64(uint64(l.Epoch), uint64(length))
 	ago := uint64(now) - begin
-	return int64(ago), hi == 0 && ago < uint64(span)
+	return int64(ago), hi == 0 && ago < uint64(length)
 }
 
-// hold makes room for live earlier epochs. A key never seen has it as well: what others spent in
+// hold makes room for so many earlier epochs. A key never seen has it as well: what others spent in
 // them may arrive.
-func (l *Ledger) hold(live int) {
-	if live > 1 && l.older == nil {
-		l.older = &older{packed: make([]packedCount, live-1)}
+func (l *Ledger) hold(history int) {
+	if history > 1 && l.older == nil {
+		l.older = &older{packed: make([]packedCount, history-1)}
 	}
 }
 
 // push makes room for a new current epoch.
-func (l *Ledger) push(live int) {
-	if l.hold(live); live > 1 {
+func (l *Ledger) push(history int) {
+	if l.hold(history); history > 1 {
 		l.older.push(l.Prev)
 	}
 	l.Prev, l.Cur = l.Cur, Count{}
 	l.kept, l.final = l.kept<<1, l.final<<1
 }
 
-// Shift brings the ledger to a clock that has taken a step and says epoch now: what is held is
-// renumbered by a number of epochs, which is the same on all nodes, and what is then still in an
-// epoch to come is put into the current one.
-func (l *Ledger) Shift(by, epoch int64) {
-	l.Move(by)
-	switch ahead := l.Epoch - epoch; {
-	case ahead == 1:
-		l.unroll()
-	case ahead > 1:
-		l.Move(-ahead)
-	}
-}
-
-// unroll undoes the beginning of the current epoch: the clock has stepped back over its edge. What
-// was counted in it is part of the one before, on every node.
-func (l *Ledger) unroll() {
-	prev := l.Prev
-	prev.Own, prev.Elsewhere = addSat(prev.Own, l.Cur.Own), addSat(prev.Elsewhere, l.Cur.Elsewhere)
-	l.Cur, l.Prev = prev, l.older.pop()
-	l.kept, l.final = l.kept>>1|l.kept&1, 0
-	l.Epoch--
-	l.undo(1)
-}
-
-// Move renumbers all that is held by a number of epochs. Under its new number none of it is known
-// to the store.
-func (l *Ledger) Move(by int64) {
-	if by == 0 {
-		return
-	}
-	l.Epoch = addSat(l.Epoch, by)
-	l.final = 0
-	l.unconfirm()
-	l.undo(-by)
-}
-
-// mostUndone bounds Undone. Of epochs that are further ahead the store's hashes have a chance to
-// end before they come.
-const mostUndone = 8
-
-// undo notes that so many epochs lie ahead again, and that all must be sent anew.
-func (l *Ledger) undo(epochs int64) {
-	l.Undone = uint8(min(max(0, int64(l.Undone)+max(epochs, -mostUndone)), mostUndone))
-	l.Redo |= Moved
-}
-
-// Forget notes that the store is another one, which has confirmed nothing. What is known of the
+// ResetAcks notes that the store is another one, which has confirmed nothing. What is known of the
 // others stays for their epochs.
-func (l *Ledger) Forget() {
-	l.kept, l.final, l.Undone = math.MaxUint32, 0, 0
-	l.Redo = l.Redo&^Moved | Unconfirmed
+func (l *Ledger) ResetAcks() {
+	l.kept, l.final, l.Rewound = math.MaxUint32, 0, 0
+	l.Resend = l.Resend&^Moved | Unconfirmed
 	l.unconfirm()
 }
 
@@ -208,19 +162,19 @@ func (l *Ledger) unconfirm() {
 	}
 }
 
-// Send returns the count of an epoch as it is about to be told to the store. Where that is less
+// Prepare returns the count of an epoch as it is about to be told to the store. Where that is less
 // than the store had confirmed, it has for certain only what it is told now: whether the message
 // arrives may never be known.
-func (l *Ledger) Send(epoch int64) (c Count, ok bool) {
+func (l *Ledger) Prepare(epoch int64) (c Count, ok bool) {
 	if c, ok = l.At(epoch); ok && c.Own < c.Acked {
 		c.Acked = c.Own
 		l.Put(epoch, c)
-		l.Redo |= Returned
+		l.Resend |= Returned
 	}
 	return c, ok
 }
 
-// Settle notes the store's answer for one epoch: it holds mine as this node's total and sum as
+// Ack notes the store's answer for one epoch: it holds mine as this node's total and sum as
 // everybody's, and held was this node's total before the message. A held below what was confirmed
 // means that the store has forgotten; what is known of the others is then kept for the rest of that
 // epoch, as they too may have to send again. Where mine is below it too, nothing was sent that
@@ -228,7 +182,7 @@ func (l *Ledger) Send(epoch int64) (c Count, ok bool) {
 // mine. early says that the other nodes may not have followed the last step of the clock yet: until
 // they have, too, what is known is kept. final says that nobody adds to the epoch any more. ok is
 // false where the epoch is no longer held.
-func (l *Ledger) Settle(epoch, held, mine, sum int64, early, final bool) (r Report, forgot, ok bool) {
+func (l *Ledger) Ack(epoch, held, mine, sum int64, early, final bool) (r Report, forgot, ok bool) {
 	c, ok := l.At(epoch)
 	if !ok {
 		return Report{}, false, false
@@ -237,25 +191,25 @@ func (l *Ledger) Settle(epoch, held, mine, sum int64, early, final bool) (r Repo
 	if forgot = held < c.Acked; forgot {
 		l.kept |= bit
 	}
-	elsewhere := max(0, sum-mine)
+	remote := max(0, sum-mine)
 	switch {
 	case mine < c.Acked:
-		elsewhere = c.Elsewhere
+		remote = c.Remote
 	case early, l.kept&bit != 0:
-		elsewhere = max(elsewhere, c.Elsewhere)
+		remote = max(remote, c.Remote)
 	}
 	if final {
 		l.final |= bit
 	}
 	c.Acked = mine
 	l.Put(epoch, c)
-	return Report{Epoch: epoch, Elsewhere: elsewhere}, forgot, true
+	return Report{Epoch: epoch, Remote: remote}, forgot, true
 }
 
 // Final reports that the store has nothing new for an epoch.
 func (l *Ledger) Final(epoch int64) bool {
 	age := l.Epoch - epoch
-	return age < 0 || age > MaxLive || l.final&(1<<age) != 0
+	return age < 0 || age > MaxHistory || l.final&(1<<age) != 0
 }
 
 // age is the total of the epoch that many before Cur, 0 where it is not held.
@@ -271,9 +225,9 @@ func (l *Ledger) age(age int) int64 {
 	return 0
 }
 
-// Unsent sums what the store doesn't have of the current epoch and live earlier ones.
-func (l *Ledger) Unsent(live int) (sum int64) {
-	for age := range int64(live + 1) {
+// Unsent sums what the store doesn't have of the current epoch and so many earlier ones.
+func (l *Ledger) Unsent(history int) (sum int64) {
+	for age := range int64(history + 1) {
 		if c, ok := l.At(l.Epoch - age); ok {
 			sum = addSat(sum, c.Unsent())
 		}
@@ -287,27 +241,27 @@ func (l *Ledger) isKept() bool { return l.kept&3 != 0 }
 
 // holds says what stands in the epochs that are live when epoch is the current one: totals that
 // this node reported or will report, and totals of the others.
-func (l *Ledger) holds(epoch int64, live int) (own, elsewhere bool) {
+func (l *Ledger) holds(epoch int64, history int) (own, remote bool) {
 	passed := max(0, epoch-l.Epoch)
-	for age := int64(0); age <= int64(live)-passed; age++ {
+	for age := int64(0); age <= int64(history)-passed; age++ {
 		if c, ok := l.At(l.Epoch - age); ok {
 			own = own || c.Own != 0 || c.Acked != 0
-			elsewhere = elsewhere || c.Elsewhere != 0
+			remote = remote || c.Remote != 0
 		}
 	}
-	return own, elsewhere
+	return own, remote
 }
 
 // isEmpty reports that nobody is known to have spent anything in the two newest epochs.
 func (l *Ledger) isEmpty() bool {
-	own, elsewhere := l.holds(l.Epoch, 1)
-	return !own && !elsewhere
+	own, remote := l.holds(l.Epoch, 1)
+	return !own && !remote
 }
 
-// giveBack lowers what was spent in an epoch. Where that is less than n, the rest was charged to
+// refund lowers what was spent in an epoch. Where that is less than n, the rest was charged to
 // the epoch after it, by a request that was late. An epoch after the current one was moved by a
 // step of the clock, and is the current one.
-func (l *Ledger) giveBack(epoch, n int64) {
+func (l *Ledger) refund(epoch, n int64) {
 	for epoch = min(epoch, l.Epoch); n > 0 && epoch <= l.Epoch; epoch++ {
 		c, ok := l.At(epoch)
 		if !ok {
@@ -327,7 +281,7 @@ type older struct {
 	wide   *[]Count // instead of what is in packed
 }
 
-type packedCount struct{ own, acked, elsewhere uint32 }
+type packedCount struct{ own, acked, remote uint32 }
 
 func (o *older) len() int64 {
 	if o == nil {
@@ -341,11 +295,11 @@ func (o *older) at(i int64) Count {
 		return (*o.wide)[i]
 	}
 	p := o.packed[i]
-	return Count{Own: int64(p.own), Acked: int64(p.acked), Elsewhere: int64(p.elsewhere)}
+	return Count{Own: int64(p.own), Acked: int64(p.acked), Remote: int64(p.remote)}
 }
 
 func (o *older) put(i int64, c Count) {
-	if o.wide == nil && (max(c.Own, c.Acked, c.Elsewhere) > math.MaxUint32 || min(c.Own, c.Acked, c.Elsewhere) < 0) {
+	if o.wide == nil && (max(c.Own, c.Acked, c.Remote) > math.MaxUint32 || min(c.Own, c.Acked, c.Remote) < 0) {
 		wide := make([]Count, len(o.packed))
 		for j := range wide {
 			wide[j] = o.at(int64(j))
@@ -356,7 +310,7 @@ func (o *older) put(i int64, c Count) {
 		(*o.wide)[i] = c
 		return
 	}
-	o.packed[i] = packedCount{own: uint32(c.Own), acked: uint32(c.Acked), elsewhere: uint32(c.Elsewhere)}
+	o.packed[i] = packedCount{own: uint32(c.Own), acked: uint32(c.Acked), remote: uint32(c.Remote)}
 }
 
 func (o *older) clear() {
@@ -373,19 +327,4 @@ func (o *older) push(c Count) {
 		copy((*o.wide)[1:], *o.wide)
 	}
 	o.put(0, c)
-}
-
-// pop takes the newest out, and the oldest is one that nothing is known of.
-func (o *older) pop() (c Count) {
-	n := o.len()
-	if n == 0 {
-		return Count{}
-	}
-	c = o.at(0)
-	copy(o.packed, o.packed[1:])
-	if o.wide != nil {
-		copy(*o.wide, (*o.wide)[1:])
-	}
-	o.put(n-1, Count{})
-	return c
 }

@@ -14,24 +14,24 @@ func TestSettle(t *testing.T) {
 		name            string
 		before          Count
 		held, mine, sum int64
-		elsewhere       int64
+		remote          int64
 		forgot          bool
 	}{
 		{"first message", Count{Own: 5}, 0, 5, 5, 0, false},
 		{"others are there", Count{Own: 5}, 0, 5, 12, 7, false},
 		{"spent more while it was on its way", Count{Own: 9}, 0, 5, 12, 7, false},
 		{"a reply was lost", Count{Own: 5, Acked: 2}, 4, 5, 5, 0, false},
-		{"given back", Count{Own: 3, Acked: 3, Elsewhere: 7}, 5, 3, 10, 7, false},
-		{"others gave back", Count{Own: 5, Acked: 5, Elsewhere: 7}, 5, 5, 8, 3, false},
-		{"the store forgot", Count{Own: 5, Acked: 5, Elsewhere: 7}, 0, 5, 5, 7, true},
-		{"the store went back", Count{Own: 8, Acked: 5, Elsewhere: 7}, 4, 8, 20, 12, true},
-		{"the store forgot, and was only asked", Count{Own: 5, Acked: 5, Elsewhere: 7}, 0, 0, 30, 7, true},
-		{"this node's part was overwritten, and it only asked", Count{Own: 5, Acked: 5, Elsewhere: 7}, 2, 2, 12, 7, true},
+		{"given back", Count{Own: 3, Acked: 3, Remote: 7}, 5, 3, 10, 7, false},
+		{"others gave back", Count{Own: 5, Acked: 5, Remote: 7}, 5, 5, 8, 3, false},
+		{"the store forgot", Count{Own: 5, Acked: 5, Remote: 7}, 0, 5, 5, 7, true},
+		{"the store went back", Count{Own: 8, Acked: 5, Remote: 7}, 4, 8, 20, 12, true},
+		{"the store forgot, and was only asked", Count{Own: 5, Acked: 5, Remote: 7}, 0, 0, 30, 7, true},
+		{"this node's part was overwritten, and it only asked", Count{Own: 5, Acked: 5, Remote: 7}, 2, 2, 12, 7, true},
 	}
 	for _, test := range tests {
 		l := Ledger{Epoch: 100, Cur: test.before}
-		r, forgot, ok := l.Settle(100, test.held, test.mine, test.sum, false, false)
-		if want := (Report{Epoch: 100, Elsewhere: test.elsewhere}); r != want || forgot != test.forgot || !ok {
+		r, forgot, ok := l.Ack(100, test.held, test.mine, test.sum, false, false)
+		if want := (Report{Epoch: 100, Remote: test.remote}); r != want || forgot != test.forgot || !ok {
 			t.Errorf("%s: got %+v, forgot %v, ok %v; want %+v, %v", test.name, r, forgot, ok, want, test.forgot)
 		}
 		if l.Cur.Acked != test.mine || l.Cur.Own != test.before.Own {
@@ -41,17 +41,17 @@ func TestSettle(t *testing.T) {
 }
 
 func TestWhatIsKnownIsKeptForAForgottenEpochOnly(t *testing.T) {
-	l := Ledger{Epoch: 100, Cur: Count{Own: 5, Acked: 5, Elsewhere: 7}}
-	l.Settle(100, 0, 5, 5, false, false)
-	if r, forgot, _ := l.Settle(100, 5, 5, 6, false, false); forgot || r.Elsewhere != 7 {
+	l := Ledger{Epoch: 100, Cur: Count{Own: 5, Acked: 5, Remote: 7}}
+	l.Ack(100, 0, 5, 5, false, false)
+	if r, forgot, _ := l.Ack(100, 5, 5, 6, false, false); forgot || r.Remote != 7 {
 		t.Errorf("second reply: got %+v, forgot %v; want 7 kept", r, forgot)
 	}
-	l.Roll(101, 1)
-	if r, _, _ := l.Settle(100, 5, 5, 6, false, false); r.Elsewhere != 7 {
+	l.Advance(101, 1)
+	if r, _, _ := l.Ack(100, 5, 5, 6, false, false); r.Remote != 7 {
 		t.Errorf("the forgotten epoch as the previous one: got %+v, want 7 kept", r)
 	}
-	l.Cur.Elsewhere = 9
-	if r, _, _ := l.Settle(101, 0, 0, 4, false, false); r.Elsewhere != 4 {
+	l.Cur.Remote = 9
+	if r, _, _ := l.Ack(101, 0, 0, 4, false, false); r.Remote != 4 {
 		t.Errorf("the epoch after: got %+v, want 4", r)
 	}
 }
@@ -59,7 +59,7 @@ func TestWhatIsKnownIsKeptForAForgottenEpochOnly(t *testing.T) {
 func TestSettleOfAnEpochNotHeld(t *testing.T) {
 	l := Ledger{Epoch: 100, Cur: Count{Own: 5}}
 	for _, epoch := range []int64{98, 101, -1 << 63, 1<<63 - 1} {
-		if _, _, ok := l.Settle(epoch, 0, 1, 1, false, true); ok || l.Cur.Acked != 0 {
+		if _, _, ok := l.Ack(epoch, 0, 1, 1, false, true); ok || l.Cur.Acked != 0 {
 			t.Errorf("Settle(%d) of a ledger at 100: ok %v, %+v", epoch, ok, l)
 		}
 	}
@@ -67,25 +67,25 @@ func TestSettleOfAnEpochNotHeld(t *testing.T) {
 
 func TestFinalEpochs(t *testing.T) {
 	var l Ledger
-	l.Roll(100, 3)
-	l.Settle(100, 0, 0, 4, false, false)
+	l.Advance(100, 3)
+	l.Ack(100, 0, 0, 4, false, false)
 	if l.Final(100) {
 		t.Error("the current epoch is final unasked")
 	}
-	l.Roll(101, 3)
-	l.Settle(100, 0, 0, 4, false, true)
-	l.Roll(103, 3)
+	l.Advance(101, 3)
+	l.Ack(100, 0, 0, 4, false, true)
+	l.Advance(103, 3)
 	if !l.Final(100) || l.Final(101) || l.Final(103) {
 		t.Errorf("final: %v %v %v, want 100 only", l.Final(100), l.Final(101), l.Final(103))
 	}
-	l.Move(5)
+	l.Renumber(5)
 	if l.Final(105) {
 		t.Error("a moved epoch is final")
 	}
 }
 
 func TestRoll(t *testing.T) {
-	const live = 4
+	const history = 4
 	tests := []struct {
 		name  string
 		to    int64
@@ -105,13 +105,13 @@ func TestRoll(t *testing.T) {
 	for _, test := range tests {
 		var l Ledger
 		for e := int64(96); e <= 100; e++ {
-			l.Roll(e, live)
+			l.Advance(e, history)
 			l.Cur = Count{Own: 101 - e, Acked: 101 - e}
 		}
 		l.Attempts = 9
-		began := l.Roll(test.to, live)
+		began := l.Advance(test.to, history)
 		var got []int64
-		for age := range int64(live + 1) {
+		for age := range int64(history + 1) {
 			c, _ := l.At(l.Epoch - age)
 			got = append(got, c.Own)
 		}
@@ -124,79 +124,80 @@ func TestRoll(t *testing.T) {
 func TestMove(t *testing.T) {
 	var l Ledger
 	for e := int64(97); e <= 100; e++ {
-		l.Roll(e, 3)
-		l.Cur = Count{Own: 5, Acked: 5, Elsewhere: 7}
+		l.Advance(e, 3)
+		l.Cur = Count{Own: 5, Acked: 5, Remote: 7}
 	}
-	l.Move(-40)
+	l.Renumber(-40)
 	for e := int64(57); e <= 60; e++ {
-		if c, ok := l.At(e); !ok || c != (Count{Own: 5, Elsewhere: 7}) {
+		if c, ok := l.At(e); !ok || c != (Count{Own: 5, Remote: 7}) {
 			t.Errorf("epoch %d: got %+v, want 5 not acknowledged and 7 elsewhere", e, c)
 		}
 	}
 	if _, ok := l.At(100); ok {
 		t.Error("the old number is still held")
 	}
-	if r, forgot, _ := l.Settle(60, 0, 5, 5, true, false); forgot || r.Elsewhere != 7 {
+	if r, forgot, _ := l.Ack(60, 0, 5, 5, true, false); forgot || r.Remote != 7 {
 		t.Errorf("first reply for a moved epoch: got %+v, forgot %v; want the 7 kept until the others have sent again", r, forgot)
 	}
-	if r, forgot, _ := l.Settle(60, 5, 5, 7, false, false); forgot || r.Elsewhere != 2 {
+	if r, forgot, _ := l.Ack(60, 5, 5, 7, false, false); forgot || r.Remote != 2 {
 		t.Errorf("when they have: got %+v, forgot %v; want 2", r, forgot)
 	}
 }
 
 func TestAMovedLedgerOfNothingKeepsItsNumbers(t *testing.T) {
 	l := Ledger{Epoch: 100, Cur: Count{Own: 5, Acked: 5}}
-	if l.Move(0); l.Epoch != 100 || l.Cur.Acked != 5 {
+	if l.Renumber(0); l.Epoch != 100 || l.Cur.Acked != 5 {
 		t.Errorf("Move(0): %+v", l)
 	}
 }
 
-// What is told as less than it was may have arrived without an answer. What the store then holds is no loss.
+// What is told as less than it was may have arrived without an answer. What the store then holds is
+// no loss.
 func TestWhatIsGivenBackIsNotTakenForLost(t *testing.T) {
-	l := Ledger{Epoch: 100, Cur: Count{Own: 4, Acked: 5, Elsewhere: 7}}
-	if c, ok := l.Send(100); !ok || c.Own != 4 || l.Redo != Returned {
-		t.Fatalf("Send: %+v, %v, redo %d; want 4 to be sent until it is answered", c, ok, l.Redo)
+	l := Ledger{Epoch: 100, Cur: Count{Own: 4, Acked: 5, Remote: 7}}
+	if c, ok := l.Prepare(100); !ok || c.Own != 4 || l.Resend != Returned {
+		t.Fatalf("Send: %+v, %v, redo %d; want 4 to be sent until it is answered", c, ok, l.Resend)
 	}
 	l.Cur.Own = 6 // The answer is lost, and more is admitted.
-	if c, _ := l.Send(100); c.Own != 6 {
+	if c, _ := l.Prepare(100); c.Own != 6 {
 		t.Fatalf("Send: %+v, want 6", c)
 	}
-	if r, forgot, _ := l.Settle(100, 4, 6, 12, false, false); forgot || r.Elsewhere != 6 {
+	if r, forgot, _ := l.Ack(100, 4, 6, 12, false, false); forgot || r.Remote != 6 {
 		t.Errorf("got %+v, forgot %v; want 6 elsewhere, as one was given back there too", r, forgot)
 	}
-	if _, ok := l.Send(50); ok {
+	if _, ok := l.Prepare(50); ok {
 		t.Error("an epoch that is not held was sent")
 	}
 }
 
 func TestAStepBackOverAnEdgePutsTheNewEpochIntoTheOldOne(t *testing.T) {
-	for _, live := range []int{1, 4} {
+	for _, history := range []int{1, 4} {
 		l := Ledger{Epoch: 98}
 		for e := int64(99); e <= 103; e++ {
-			l.Roll(e, live)
-			l.Cur = Count{Own: e, Acked: e - 1, Elsewhere: 10 * e}
+			l.Advance(e, history)
+			l.Cur = Count{Own: e, Acked: e - 1, Remote: 10 * e}
 		}
 		l.Attempts = 9
 		l.Shift(0, 102)
-		want := []Count{{Own: 102 + 103, Acked: 101, Elsewhere: 10 * (102 + 103)}}
-		for age := 1; age < live; age++ {
+		want := []Count{{Own: 102 + 103, Acked: 101, Remote: 10 * (102 + 103)}}
+		for age := 1; age < history; age++ {
 			e := int64(102 - age)
-			want = append(want, Count{Own: e, Acked: e - 1, Elsewhere: 10 * e})
+			want = append(want, Count{Own: e, Acked: e - 1, Remote: 10 * e})
 		}
-		want = append(want, Count{}) // The oldest was forgotten when the undone epoch began.
+		want = append(want, Count{}) // The oldest was forgotten when the rewound epoch began.
 		for age, want := range want {
 			if got, ok := l.At(102 - int64(age)); !ok || got != want {
-				t.Errorf("live %d: epoch %d: got %+v, want %+v", live, 102-age, got, want)
+				t.Errorf("live %d: epoch %d: got %+v, want %+v", history, 102-age, got, want)
 			}
 		}
-		if l.Epoch != 102 || l.Undone != 1 || l.Redo != Moved {
-			t.Errorf("live %d: %+v; want the undone epoch to be told of", live, l)
+		if l.Epoch != 102 || l.Rewound != 1 || l.Resend != Moved {
+			t.Errorf("live %d: %+v; want the undone epoch to be told of", history, l)
 		}
-		if r, _, _ := l.Settle(102, 101, 205, 205+1020, true, false); r.Elsewhere != 2050 {
-			t.Errorf("live %d: got %+v elsewhere, want what is known to be kept until the others have sent", live, r)
+		if r, _, _ := l.Ack(102, 101, 205, 205+1020, true, false); r.Remote != 2050 {
+			t.Errorf("live %d: got %+v elsewhere, want what is known to be kept until the others have sent", history, r)
 		}
-		if l.Roll(103, live); l.Undone != 0 {
-			t.Errorf("live %d: the epoch that has begun again is still undone", live)
+		if l.Advance(103, history); l.Rewound != 0 {
+			t.Errorf("live %d: the epoch that has begun again is still undone", history)
 		}
 	}
 }
@@ -212,16 +213,16 @@ func TestAShiftKeepsNoEpochThatHasNotBegun(t *testing.T) {
 		{"ahead over an edge", 0, 101, 3, 0},
 		{"whole epochs ahead", 7, 107, 3, 0},
 		{"whole epochs back", -7, 93, 3, 7},
-		{"far back", -70, 30, 3, mostUndone},
+		{"far back", -70, 30, 3, maxRewound},
 		{"back over an edge", 0, 99, 8, 1},
 		{"whole epochs and an edge back", -7, 92, 8, 8},
 		{"ahead, but not so far", 7, 106, 8, 1},
-		{"a clock that makes no sense", 7, 50, 3, mostUndone},
+		{"a clock that makes no sense", 7, 50, 3, maxRewound},
 	}
 	for _, test := range tests {
 		l := Ledger{Epoch: 100, Cur: Count{Own: 3, Acked: 3}, Prev: Count{Own: 5, Acked: 5}}
 		l.Shift(test.by, test.epoch)
-		if l.Epoch > test.epoch || l.Cur.Own != test.want || l.Undone != test.undone {
+		if l.Epoch > test.epoch || l.Cur.Own != test.want || l.Rewound != test.undone {
 			t.Errorf("%s: %+v; want %d spent, %d undone", test.name, l, test.want, test.undone)
 		}
 	}
@@ -229,18 +230,18 @@ func TestAShiftKeepsNoEpochThatHasNotBegun(t *testing.T) {
 
 // The counts of older epochs take less room, as long as they are small.
 func TestOlderCountsAreKept(t *testing.T) {
-	const live = 5
+	const history = 5
 	rapid.Check(t, func(t *rapid.T) {
 		l, want := Ledger{Epoch: 100}, map[int64]Count{}
-		l.hold(live)
+		l.hold(history)
 		number := rapid.OneOf(rapid.Int64Range(0, 9), rapid.SampledFrom([]int64{math.MaxUint32, math.MaxUint32 + 1, math.MaxInt64}))
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
-			e := l.Epoch - rapid.Int64Range(0, live).Draw(t, "age")
-			c := Count{Own: number.Draw(t, "own"), Acked: number.Draw(t, "acked"), Elsewhere: number.Draw(t, "elsewhere")}
+			e := l.Epoch - rapid.Int64Range(0, history).Draw(t, "age")
+			c := Count{Own: number.Draw(t, "own"), Acked: number.Draw(t, "acked"), Remote: number.Draw(t, "elsewhere")}
 			l.Put(e, c)
 			want[e] = c
-			l.Roll(l.Epoch+rapid.SampledFrom([]int64{0, 1, 1, 2, live + 1}).Draw(t, "on"), live)
-			for age := range int64(live + 1) {
+			l.Advance(l.Epoch+rapid.SampledFrom([]int64{0, 1, 1, 2, history + 1}).Draw(t, "on"), history)
+			for age := range int64(history + 1) {
 				if got, ok := l.At(l.Epoch - age); !ok || got != want[l.Epoch-age] {
 					t.Fatalf("age %d: got %+v, %v; want %+v", age, got, ok, want[l.Epoch-age])
 				}
@@ -264,7 +265,7 @@ func TestGiveBackLowersTheEpochThatWasCharged(t *testing.T) {
 	}
 	for _, test := range tests {
 		l := Ledger{Epoch: 100, Cur: Count{Own: 5}, Prev: Count{Own: 4}}
-		if l.giveBack(test.epoch, test.n); l.Cur.Own != test.cur || l.Prev.Own != test.prev {
+		if l.refund(test.epoch, test.n); l.Cur.Own != test.cur || l.Prev.Own != test.prev {
 			t.Errorf("%s: got %d and %d, want %d and %d", test.name, l.Cur.Own, l.Prev.Own, test.cur, test.prev)
 		}
 	}

@@ -1,6 +1,9 @@
 package algorithms
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // A LogState is what a sliding log remembers of one key. The zero value is a key never seen. Its
 // owner locks.
@@ -13,8 +16,8 @@ type LogState struct {
 	head  int
 	own   int64
 	last  int64
-	// elsewhere is what others spent; nil while nothing is known.
-	elsewhere *sixteenths
+	// remote is what others spent; nil while nothing is known.
+	remote *sixteenths
 }
 
 // log is the machine of SlidingLog. The ledger doesn't decide; it is what the sync sends and
@@ -25,7 +28,7 @@ type log struct{}
 func (log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {
 	n, pending = max(n, 0), max(pending, 0)
 	s.advance(now, l.Window)
-	s.roll(l, now)
+	s.advanceLedger(l, now)
 	if l.N == 0 {
 		r, _ = l.closed(n, 0)
 		return r
@@ -41,7 +44,7 @@ func (log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {
 func (log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Waits) {
 	n, pending = max(n, 0), max(pending, 0)
 	late := s.advance(now, l.Window)
-	s.roll(l, now)
+	s.advanceLedger(l, now)
 	if l.N == 0 {
 		_, w = l.closed(n, want)
 		return w
@@ -82,7 +85,7 @@ func (log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Wait
 func (log) Refund(s *LogState, l Limit, taken, n int64) {
 	n = max(n, 0)
 	epoch, _ := floorDivMod(taken, l.Window)
-	s.ledger.giveBack(epoch, n)
+	s.ledger.refund(epoch, n)
 	s.remove(taken, n, l.Window)
 }
 
@@ -90,7 +93,7 @@ func (log) Refund(s *LogState, l Limit, taken, n int64) {
 // that keep a client waiting.
 func (log) Penalize(s *LogState, l Limit, now, n int64) {
 	s.advance(now, l.Window)
-	s.roll(l, now)
+	s.advanceLedger(l, now)
 	if n = min(n, l.Size); n <= 0 {
 		return
 	}
@@ -102,14 +105,14 @@ func (log) Penalize(s *LogState, l Limit, now, n int64) {
 func (log) Ledger(s *LogState) *Ledger { return &s.ledger }
 
 // Advance brings the ledger to the aligned window of now.
-func (log) Advance(s *LogState, l Limit, now int64) { s.roll(l, now) }
+func (log) Advance(s *LogState, l Limit, now int64) { s.advanceLedger(l, now) }
 
 // Merge logs what the others are newly known to have spent: in the current epoch as spent now, in
 // the former one as spent at its end. Neither is earlier than it was. An epoch that is not reported
 // keeps what is known of it.
 func (log) Merge(s *LogState, l Limit, now int64, reports []Report) {
 	s.advance(now, l.Window)
-	s.roll(l, now)
+	s.advanceLedger(l, now)
 	led := &s.ledger
 	_, into := floorDivMod(s.last, l.Window)
 	for _, r := range reports {
@@ -117,14 +120,14 @@ func (log) Merge(s *LogState, l Limit, now int64, reports []Report) {
 		if !ok {
 			continue
 		}
-		elsewhere, ago := max(0, r.Elsewhere), int64(0)
+		remote, ago := max(0, r.Remote), int64(0)
 		if r.Epoch < led.Epoch {
 			ago = into + 1
 		}
-		s.addElsewhere(ago, addSat(elsewhere, -count.Elsewhere), l.Window)
-		count.Elsewhere = elsewhere
+		s.addRemote(ago, addSat(remote, -count.Remote), l.Window)
+		count.Remote = remote
 		led.Put(r.Epoch, count)
-		led.Settled = true
+		led.Synced = true
 	}
 }
 
@@ -140,7 +143,7 @@ func (log) Level(*LogState, Limit, int64) float64 { return 0 }
 
 // Idle reports whether nothing logged is left in the window and its epochs are over.
 func (log) Idle(s *LogState, l Limit, now int64) bool {
-	if now < s.last && (len(s.hits) > 0 || s.elsewhere != nil) {
+	if now < s.last && (len(s.hits) > 0 || s.remote != nil) {
 		return false
 	}
 	if l.N > 0 && s.counts(now, l.Window) {
@@ -151,18 +154,18 @@ func (log) Idle(s *LogState, l Limit, now int64) bool {
 	return !own
 }
 
-// roll brings the ledger to the epoch of now.
-func (s *LogState) roll(l Limit, now int64) {
+// advanceLedger brings the ledger to the epoch of now.
+func (s *LogState) advanceLedger(l Limit, now int64) {
 	if _, ok := s.ledger.within(now, l.Window); ok {
 		return
 	}
 	epoch, _ := floorDivMod(now, l.Window)
-	s.ledger.Roll(epoch, 1)
+	s.ledger.Advance(epoch, 1)
 }
 
 // used is how many units are in the window that ends at last.
 func (s *LogState) used(window int64) int64 {
-	if s.elsewhere == nil {
+	if s.remote == nil {
 		return s.own
 	}
 	others := s.others(window)
@@ -181,16 +184,13 @@ func (s *LogState) advance(now, window int64) (late int64) {
 	}
 	s.last = now
 	for s.head < len(s.hits) && since(now, s.hits[s.head]) >= uint64(window) {
-		n := s.unitsOf(s.head)
-		s.own -= n
-		s.setUnits(s.head, 1)
-		s.head++
+		s.takeOut(s.head, math.MaxInt64)
 	}
 	s.shrink()
-	if s.elsewhere != nil {
-		slice, _ := floorDivMod(now, sliceOf(window))
-		if s.elsewhere.advance(slice); s.elsewhere.n == [slicesHeld]int64{} {
-			s.elsewhere = nil
+	if s.remote != nil {
+		sixteenth, _ := floorDivMod(now, sixteenthOf(window))
+		if s.remote.advance(sixteenth); s.remote.n == [sixteenthsHeld]int64{} {
+			s.remote = nil
 		}
 	}
 	return 0
@@ -248,17 +248,26 @@ func (s *LogState) push(at, n int64) {
 // dropOldest drops n units, the oldest first.
 func (s *LogState) dropOldest(n int64) {
 	for n > 0 && s.head < len(s.hits) {
-		oldest := s.unitsOf(s.head)
-		part := min(n, oldest)
-		s.own -= part
-		n -= part
-		if part < oldest {
-			s.setUnits(s.head, oldest-part)
-			return
-		}
-		s.setUnits(s.head, 1)
-		s.head++
+		n -= s.takeOut(s.head, n)
 	}
+}
+
+// takeOut takes up to n units out of hits[i], and returns how many there were.
+func (s *LogState) takeOut(i int, n int64) int64 {
+	there := s.unitsOf(i)
+	n = min(n, there)
+	s.own -= n
+	if n < there {
+		s.setUnits(i, there-n)
+		return n
+	}
+	s.setUnits(i, 1)
+	if i == s.head {
+		s.head++
+	} else {
+		s.hits = s.hits[:i+copy(s.hits[i:], s.hits[i+1:])]
+	}
+	return n
 }
 
 // remove takes n units from what was logged at the instant taken. Where nothing was, the request
@@ -276,16 +285,7 @@ func (s *LogState) remove(taken, n, window int64) {
 		i--
 	}
 	for ; n > 0 && i >= s.head; i-- {
-		there := s.unitsOf(i)
-		part := min(n, there)
-		s.own -= part
-		n -= part
-		if part < there {
-			s.setUnits(i, there-part)
-			return
-		}
-		s.setUnits(i, 1)
-		s.hits = s.hits[:i+copy(s.hits[i:], s.hits[i+1:])]
+		n -= s.takeOut(i, n)
 	}
 }
 
@@ -306,10 +306,10 @@ func (s *LogState) counts(now, window int64) bool {
 	if i := len(s.hits) - 1; i >= s.head && since(now, s.hits[i]) < uint64(window) {
 		return true
 	}
-	if s.elsewhere == nil {
+	if s.remote == nil {
 		return false
 	}
-	c := LogState{last: now, elsewhere: s.elsewhere}
+	c := LogState{last: now, remote: s.remote}
 	others := c.others(window)
 	return others.total() > 0
 }
@@ -336,8 +336,8 @@ func (s *LogState) shift(by, window int64) {
 		}
 		s.push(addSat(at, by), n)
 	}
-	if s.elsewhere != nil {
-		s.elsewhere.newest = addSat(s.elsewhere.newest, nearest(by, sliceOf(window)))
+	if s.remote != nil {
+		s.remote.newest = addSat(s.remote.newest, nearest(by, sixteenthOf(window)))
 	}
 }
 

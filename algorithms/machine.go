@@ -43,8 +43,8 @@ type Replica[S any] interface {
 	// Level returns the fill of a bucket in requests at now, 0 for machines without a bucket.
 	Level(s *S, l Limit, now int64) float64
 
-	// Idle reports whether a zero S would decide the same from now on, and no live epoch needs the
-	// totals in s.
+	// Idle reports whether a zero S would decide the same from now on, and no epoch that counts
+	// needs the totals in s.
 	Idle(s *S, l Limit, now int64) bool
 }
 
@@ -122,14 +122,14 @@ const (
 type Report struct {
 	// Epoch is the number of the epoch.
 	Epoch int64
-	// Elsewhere is the total of all nodes less the own one.
-	Elsewhere int64
+	// Remote is the total of all nodes less the own one.
+	Remote int64
 	// Level is the fill of a bucket as all nodes left it, at the instant LevelAt (nanoseconds);
 	// LevelAt 0 means there is none. A key that was not synced lately takes it over; for others it
-	// bounds what Elsewhere adds.
+	// bounds what Remote adds.
 	Level   float64
 	LevelAt int64
-	// Own is the part of Elsewhere that this node itself had admitted; only what a table saves has
+	// Own is the part of Remote that this node itself had admitted; only what a table saves has
 	// it.
 	Own int64
 }

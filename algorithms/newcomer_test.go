@@ -11,7 +11,7 @@ func TestANewcomerHoldsAllSlicesOfOthers(t *testing.T) {
 	k.advance(now)
 	e := k.ledger().Epoch
 	for age := range int64(7) {
-		k.merge(now, Report{Epoch: e - age, Elsewhere: 10})
+		k.merge(now, Report{Epoch: e - age, Remote: 10})
 	}
 	if got := k.take(now, 0, 0).Remaining; got < 30 || got > 40 {
 		t.Errorf("six slices of 10 elsewhere and one that fades: %d remain, want 30 to 40", got)

@@ -8,10 +8,10 @@ import (
 func TestALogKeepsWhatAnUnreportedEpochHolds(t *testing.T) {
 	log := keyOf[LogState](Params{Kind: SlidingLog, Limit: 10, Window: time.Minute})
 	at := func(sec int64) int64 { return sec * int64(time.Second) }
-	log.merge(at(50), Report{Epoch: 0, Elsewhere: 10})
+	log.merge(at(50), Report{Epoch: 0, Remote: 10})
 	log.take(at(80), 0, 0)
-	log.ledger().Settled = false                      // the table does this for a key that paused,
-	log.merge(at(80), Report{Epoch: 1, Elsewhere: 0}) // and asks for nothing that it knows to be final
+	log.ledger().Synced = false                    // the table does this for a key that paused,
+	log.merge(at(80), Report{Epoch: 1, Remote: 0}) // and asks for nothing that it knows to be final
 	if d := log.take(at(81), 1, 0); d.Allowed {
 		t.Errorf("10 of 10 were spent elsewhere 31 s ago: got %+v, want a refusal", d)
 	}

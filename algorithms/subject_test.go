@@ -68,9 +68,9 @@ func (k keyed[S]) waits(now, n, pending int64, want Want) Waits {
 }
 
 func (k keyed[S]) undrained(now, pending int64) int64 {
-	if s, ok := k.clone().state().(*BucketState); ok && s.absorbed != nil {
+	if s, ok := k.clone().state().(*BucketState); ok && s.merged != nil {
 		s.advance(k.limit, now)
-		pending += s.absorbed.idle.whole
+		pending += s.merged.idle.whole
 	}
 	return pending
 }
@@ -175,7 +175,7 @@ func copyLedger(l Ledger) Ledger {
 func copyWindow(s *WindowState) *WindowState { return &WindowState{copyLedger(s.ledger)} }
 
 func copyBucket(s *BucketState) *BucketState {
-	c := s.copied(new(absorbed))
+	c := s.copied(new(merged))
 	return &c
 }
 
@@ -184,9 +184,9 @@ func copyLog(s *LogState) *LogState {
 	if c.units = maps.Clone(s.units); s.hits != nil {
 		c.hits = append(make([]int64, 0, cap(s.hits)), s.hits...) // a log that has no more room is moved, one that has is not
 	}
-	if s.elsewhere != nil {
-		e := *s.elsewhere
-		c.elsewhere = &e
+	if s.remote != nil {
+		e := *s.remote
+		c.remote = &e
 	}
 	return &c
 }
@@ -218,7 +218,8 @@ func (k kind) draw(t *rapid.T) subject {
 	return k.make(limit, window, extra)
 }
 
-// A walk is an instant that moves on at random, by steps that matter: none, tiny, parts of a window, edges, whole windows.
+// A walk is an instant that moves on at random, by steps that matter: none, tiny, parts of a
+// window, edges, whole windows.
 type walk struct {
 	now    int64
 	window int64
@@ -246,7 +247,8 @@ func (w *walk) step(t *rapid.T) int64 {
 	return w.now
 }
 
-// stir lets a subject live through something of everything, and leaves it with any state that it can come to.
+// stir lets a subject live through something of everything, and leaves it with any state that it
+// can come to.
 func stir(t *rapid.T, s subject, w *walk) {
 	for range rapid.IntRange(0, 25).Draw(t, "events") {
 		now := w.step(t)
@@ -266,12 +268,13 @@ func stir(t *rapid.T, s subject, w *walk) {
 		case 9:
 			s.advance(now)
 			l := s.ledger()
-			l.Settle(l.Epoch, l.Cur.Acked, l.Cur.Own, l.Cur.Own+l.Cur.Elsewhere, false, false)
+			l.Ack(l.Epoch, l.Cur.Acked, l.Cur.Own, l.Cur.Own+l.Cur.Remote, false, false)
 		}
 	}
 }
 
-// drawReports makes up what the store says of the current epoch and the one before. Totals of others can fall.
+// drawReports makes up what the store says of the current epoch and the one before. Totals of
+// others can fall.
 func drawReports(t *rapid.T, s subject, now int64) []Report {
 	l := s.ledger()
 	var reports []Report
@@ -279,7 +282,7 @@ func drawReports(t *rapid.T, s subject, now int64) []Report {
 		if rapid.Bool().Draw(t, "reported") {
 			continue
 		}
-		r := Report{Epoch: e, Elsewhere: rapid.Int64Range(0, 15).Draw(t, "elsewhere")}
+		r := Report{Epoch: e, Remote: rapid.Int64Range(0, 15).Draw(t, "elsewhere")}
 		if rapid.Bool().Draw(t, "levelled") {
 			r.Level = rapid.Float64Range(0, 15).Draw(t, "level")
 			r.LevelAt = now - rapid.Int64Range(0, s.span()).Draw(t, "level age")

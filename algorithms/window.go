@@ -58,7 +58,7 @@ func (window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (
 // Refund gives n units back to the sub-window of the instant taken.
 func (window) Refund(s *WindowState, l Limit, taken, n int64) {
 	epoch, _ := floorDivMod(taken, l.subWindow())
-	s.ledger.giveBack(epoch, n)
+	s.ledger.refund(epoch, n)
 }
 
 // Penalize counts n units as spent.
@@ -78,9 +78,9 @@ func (window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
 	countersOf(l).advance(&s.ledger, now)
 	for _, r := range reports {
 		if count, ok := s.ledger.At(r.Epoch); ok {
-			count.Elsewhere = max(0, r.Elsewhere)
+			count.Remote = max(0, r.Remote)
 			s.ledger.Put(r.Epoch, count)
-			s.ledger.Settled = true
+			s.ledger.Synced = true
 		}
 	}
 }
@@ -97,16 +97,16 @@ func (window) Level(*WindowState, Limit, int64) float64 { return 0 }
 // Idle reports whether nothing was spent in any sub-window that still counts.
 func (window) Idle(s *WindowState, l Limit, now int64) bool {
 	epoch, _ := floorDivMod(now, l.subWindow())
-	own, elsewhere := s.ledger.holds(epoch, l.History)
-	return !own && !elsewhere
+	own, remote := s.ledger.holds(epoch, l.History)
+	return !own && !remote
 }
 
-// counters are how counts by epoch add up. Time is cut into epochs of span nanoseconds. The
+// counters are how counts by epoch add up. Time is cut into epochs of length nanoseconds. The
 // current epoch and the history-1 before it count in full, and the one before those in the
 // proportion in which a window that ends now still covers it. With history 0 only the current
 // epoch counts.
 type counters struct {
-	span    int64
+	length  int64
 	history int
 }
 
@@ -115,20 +115,20 @@ func countersOf(l Limit) counters { return counters{l.subWindow(), l.History} }
 // advance brings the ledger to the epoch of now and returns how far into the ledger's epoch now is.
 // It is negative for a request that is late: it counts as if it came at the start of that epoch.
 func (c counters) advance(l *Ledger, now int64) (into int64) {
-	into, ok := l.within(now, c.span)
+	into, ok := l.within(now, c.length)
 	if ok {
 		return into
 	}
-	epoch, into := floorDivMod(now, c.span)
+	epoch, into := floorDivMod(now, c.length)
 	if l.Epoch == epoch+1 {
-		if c.span-into <= lateness(c.span) {
-			return into - c.span
+		if c.length-into <= lateness(c.length) {
+			return into - c.length
 		}
-		l.Move(-1)
+		l.Renumber(-1)
 		return into
 	}
 	if l.Epoch != epoch {
-		l.Roll(epoch, c.history)
+		l.Advance(epoch, c.history)
 	}
 	return into
 }
@@ -142,7 +142,7 @@ func (c counters) used(l *Ledger, into int64) int64 {
 	}
 	fading := l.age(c.history)
 	if into > 0 && fading > 0 {
-		fading = mulDivUp(fading, c.span-into, c.span)
+		fading = mulDivUp(fading, c.length-into, c.length)
 	}
 	return addSat(c.full(l), fading)
 }
@@ -180,13 +180,13 @@ func (c counters) until(l *Ledger, into, target int64) time.Duration {
 		if l.Cur.Total() <= target {
 			return 0
 		}
-		return time.Duration(c.span - into)
+		return time.Duration(c.length - into)
 	}
 	full, from := c.full(l), max(into, 0)
 	for ahead := 0; ; ahead++ {
 		if full <= target {
 			from = max(from, c.fadesTo(l.age(c.history-ahead), target-full))
-			return time.Duration(int64(ahead)*c.span + from - into)
+			return time.Duration(int64(ahead)*c.length + from - into)
 		}
 		full -= l.age(c.history - 1 - ahead)
 		from = 0
@@ -198,5 +198,5 @@ func (c counters) fadesTo(count, weight int64) int64 {
 	if count <= weight {
 		return 0
 	}
-	return c.span - mulDiv(weight, c.span, count)
+	return c.length - mulDiv(weight, c.length, count)
 }

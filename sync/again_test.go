@@ -32,7 +32,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 		for i := range nodes {
 			n := node{Table: tableOf[algorithms.WindowState](alg, 1000), Replicator: NewReplicator(&wire{net: net, store: store}, "test", time.Second, wallClock, zap.NewNop())}
 			n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
-			n.Configure(table.Background{Params: alg, Rate: rate, Early: true, Lagging: true, Wake: n.Wake}, 1000)
+			n.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, CompensateLag: true, Wake: n.Wake}, 1000)
 			n.Attach(n.Source, rate)
 			nodes[i] = n
 		}
@@ -41,7 +41,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 		}
 		knows := func(i int) int64 {
 			sum := nodes[i].Totals(wallClock())
-			return sum.Own + sum.Elsewhere
+			return sum.Own + sum.Remote
 		}
 		total := int64(0)
 		for range 100 {

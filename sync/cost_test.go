@@ -51,7 +51,7 @@ func traderOf[S any](tb testing.TB, keys int, alg algorithms.Params, kind byte) 
 	x.at.rate.Store(int64(time.Second))
 	now := wallClock() // time stands still: no epoch ends meanwhile
 	x.rep.now = func() int64 { return now }
-	tab.Configure(table.Background{Params: alg, Rate: time.Second}, keys)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second}, keys)
 	x.touch = func(key int) {
 		raw := binary.BigEndian.AppendUint64(make([]byte, 0, 8), uint64(key))
 		tab.Take(alg.Compile(), table.KeyOf(raw), raw, now, 1, 0)
@@ -254,8 +254,8 @@ func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
 		if got > c.all || got < c.early+c.buckets {
 			t.Errorf("buckets %d: a new key reads %d hashes in all, want %d to %d", c.buckets, got, c.early+c.buckets, c.all)
 		}
-		if got := n.table.Totals(wallClock()); c.buckets > 1 && got.Elsewhere != 7 {
-			t.Errorf("buckets %d: after the next cycle %d of another node's 7 are known", c.buckets, got.Elsewhere)
+		if got := n.table.Totals(wallClock()); c.buckets > 1 && got.Remote != 7 {
+			t.Errorf("buckets %d: after the next cycle %d of another node's 7 are known", c.buckets, got.Remote)
 		}
 	}
 }

@@ -119,7 +119,7 @@ func (n *vnode) zone(name string, rate time.Duration) (touch func(key string), s
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 40, Window: 100 * time.Hour}
 	tab := tableOf[algorithms.WindowState](alg, 1000)
 	source = NewSource(tab, Spec{Zone: name, Kind: 'f', Window: alg.Window, Buckets: 1})
-	tab.Configure(table.Background{Params: alg, Rate: rate, Early: true, Wake: source.Wake}, 1000)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Wake: source.Wake}, 1000)
 	n.rep.Attach(source, rate)
 	return func(key string) { tab.Take(alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0) }, source
 }

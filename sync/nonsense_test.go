@@ -102,7 +102,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 100 * time.Hour}
 				tab := tableOf[algorithms.WindowState](alg, 10)
 				source := NewSource(tab, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
-				tab.Configure(table.Background{Params: alg, Rate: time.Second, Early: true, Wake: source.Wake}, 10)
+				tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Early: true, Wake: source.Wake}, 10)
 				n.rep.Attach(source, time.Second)
 				defer n.rep.Close()
 				defer source.Detach()
@@ -119,12 +119,12 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				if s.FailedKeys == 0 && s.Failures == 0 {
 					t.Errorf("held %q, sum %q: no error is counted: %+v", c.held, c.sum, s)
 				}
-				if got := tab.Totals(wallClock()); got.Own != 5 || got.Elsewhere != 0 || got.Unsent != 5 {
+				if got := tab.Totals(wallClock()); got.Own != 5 || got.Remote != 0 || got.Unsent != 5 {
 					t.Errorf("held %q, sum %q: %+v, want 5 of this node's own, unsent, and none elsewhere", c.held, c.sum, got)
 				}
 				j.say("5", "8 9", 0)
 				time.Sleep(3 * time.Second)
-				if got := tab.Totals(wallClock()); got.Own != 5 || got.Elsewhere != 3 || got.Unsent != 0 {
+				if got := tab.Totals(wallClock()); got.Own != 5 || got.Remote != 3 || got.Unsent != 0 {
 					t.Errorf("after a good reply: %+v, want 3 elsewhere and none unsent", got)
 				}
 				// The forger would go on telling this sum, whatever is sent from here on.
@@ -164,7 +164,7 @@ func FuzzAnswer(f *testing.F) {
 func answered[S any](t *testing.T, alg algorithms.Params, held, sum string, own int64) {
 	const now = int64(1_700_000_000_000_000_000)
 	tab, key := tableOf[S](alg, 10), table.KeyOf([]byte("k"))
-	tab.Configure(table.Background{Params: alg, Rate: time.Second}, 10)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second}, 10)
 	admitted := int64(0)
 	for range own {
 		admitted += one(tab.Take(alg.Compile(), key, []byte("k"), now, 1, 0).Allowed)
@@ -176,7 +176,7 @@ func answered[S any](t *testing.T, alg algorithms.Params, held, sum string, own 
 			answers = append(answers, parseAnswer(m, held, sum))
 		}
 		tab.Ack(now, answers)
-		if got := tab.Totals(now); got.Own != admitted || got.Elsewhere < 0 || got.Unsent < 0 {
+		if got := tab.Totals(now); got.Own != admitted || got.Remote < 0 || got.Unsent < 0 {
 			t.Fatalf("held %q, sum %q: %+v after %d admitted", held, sum, got, admitted)
 		}
 	}

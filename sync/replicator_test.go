@@ -64,7 +64,7 @@ func startNode(t *testing.T, client redis.UniversalClient, alg algorithms.Params
 }
 
 func (n *rnode) configure(rate time.Duration) {
-	n.table.Configure(table.Background{Params: n.alg, Rate: rate, Early: true, Lagging: true, Wake: n.source.Wake}, 10_000)
+	n.table.Configure(table.SyncConfig{Params: n.alg, Rate: rate, Early: true, CompensateLag: true, Wake: n.source.Wake}, 10_000)
 	n.rep.Attach(n.source, rate)
 }
 
@@ -84,7 +84,7 @@ func (n *rnode) knows(key string, own, elsewhere int64) {
 		n.touch(key)
 		n.table.With(table.KeyOf([]byte(key)), func(s *algorithms.WindowState) {
 			c := ledgerOf(n.alg, s).Cur
-			ok = c.Own == own && c.Elsewhere == elsewhere && c.Acked == own
+			ok = c.Own == own && c.Remote == elsewhere && c.Acked == own
 		})
 		return ok
 	})
@@ -165,7 +165,7 @@ func TestFlushAllHeals(t *testing.T) {
 	c := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
 	redistest.Eventually(t, "both nodes have sent their counts again", func() (ok bool) {
 		c.touch("k")
-		c.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(c.alg, s).Cur.Elsewhere == 7 })
+		c.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(c.alg, s).Cur.Remote == 7 })
 		return ok
 	})
 	a.knows("k", 4, 3)
@@ -264,7 +264,7 @@ func TestSkewedClocksAgree(t *testing.T) {
 	redistest.Eventually(t, "the nodes agree on the window", func() (ok bool) {
 		a.take("k", 1)
 		b.touch("k")
-		b.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(b.alg, s).Cur.Elsewhere > 0 })
+		b.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(b.alg, s).Cur.Remote > 0 })
 		return ok
 	})
 }
@@ -298,7 +298,7 @@ func TestSteppingClocksAgreeAgain(t *testing.T) {
 			a.touch("k")
 			b.touch("k")
 			x, y := a.table.Totals(stepping()), b.table.Totals(wallClock())
-			return x.Own+x.Elsewhere == y.Own+y.Elsewhere && x.Own == y.Elsewhere && x.Unsent+y.Unsent == 0
+			return x.Own+x.Remote == y.Own+y.Remote && x.Own == y.Remote && x.Unsent+y.Unsent == 0
 		})
 	}
 }

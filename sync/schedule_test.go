@@ -158,8 +158,8 @@ func (s *schedule[S]) configure(m *member[S]) {
 	if s.draw != nil {
 		m.alg, m.rate = s.draw(), s.rate/time.Duration(1+s.random.IntN(4))
 	}
-	m.table.Configure(table.Background{
-		Params: m.alg, Rate: m.rate, Early: s.random.IntN(4) > 0, Lagging: !s.drains, Wake: m.source.Wake,
+	m.table.Configure(table.SyncConfig{
+		Params: m.alg, Rate: m.rate, Early: s.random.IntN(4) > 0, CompensateLag: !s.drains, Wake: m.source.Wake,
 	}, 1000)
 	m.rep.Attach(m.source, m.rate)
 }
@@ -406,8 +406,8 @@ func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 			return
 		}
 		own, sum := s.store.field(s.hash(key, epoch), m.source.Node())
-		if theirs := sum - own; c.Elsewhere < theirs || c.Elsewhere > theirs && s.store.forgotten == 0 {
-			s.t.Errorf("%s: node %s knows of %d elsewhere, the store has %d", s.hash(key, epoch), m.source.Node(), c.Elsewhere, theirs)
+		if theirs := sum - own; c.Remote < theirs || c.Remote > theirs && s.store.forgotten == 0 {
+			s.t.Errorf("%s: node %s knows of %d elsewhere, the store has %d", s.hash(key, epoch), m.source.Node(), c.Remote, theirs)
 		}
 	})
 }

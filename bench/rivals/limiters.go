@@ -57,7 +57,7 @@ func tide[S any](kind algorithms.Kind) func(int, time.Duration) (func() ask, fun
 	return func(limit int, window time.Duration) (func() ask, func(), error) {
 		p := algorithms.Params{Kind: kind, Limit: int64(limit), Window: window}
 		l, tab := p.Compile(), table.New(algorithms.MachineOf[S](kind), table1)
-		tab.Configure(table.Background{Params: p}, table1)
+		tab.Configure(table.SyncConfig{Params: p}, table1)
 		return func() ask {
 			raw := make([]byte, 0, 64)
 			return func(k *key) bool {

@@ -47,13 +47,13 @@ type decider interface {
 	Refund(l algorithms.Limit, key table.Key, t table.Taken, n int64)
 	Penalize(l algorithms.Limit, key table.Key, t table.Taken, n int64)
 	Leave(l algorithms.Limit, key table.Key, t table.Taken, now, n int64)
-	Learn(l algorithms.Limit, key table.Key, raw []byte, now int64, all []algorithms.Report)
+	Import(l algorithms.Limit, key table.Key, raw []byte, now int64, all []algorithms.Report)
 	Room(l algorithms.Limit, key table.Key, raw []byte, now int64) (left int64, ok bool)
 }
 
 // upkeep is a table as configurations and snapshots see it.
 type upkeep interface {
-	Configure(b table.Background, maxKeys int)
+	Configure(b table.SyncConfig, maxKeys int)
 	Sweep(now int64)
 	Save(now int64) table.Saved
 	Resume(p algorithms.Params, now int64, saved table.Saved) int
@@ -134,13 +134,13 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 	if redis == nil && old != nil {
 		c.source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
-	c.upkeep.Configure(table.Background{
-		Params:  l.params(),
-		Rate:    every,
-		Early:   z.EarlySync && z.SyncRate != rates.Strict,
-		Lagging: !z.Kind.Draining(),
-		Charges: charges,
-		Wake:    c.source.Wake,
+	c.upkeep.Configure(table.SyncConfig{
+		Params:        l.params(),
+		Rate:          every,
+		Early:         z.EarlySync && z.SyncRate != rates.Strict,
+		CompensateLag: !z.Kind.Draining(),
+		Charges:       charges,
+		Wake:          c.source.Wake,
 	}, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {

@@ -135,7 +135,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 		v, l := &e.verdicts[i], &z.limits[i]
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
 		e.results = append(e.results, l.result(&v.Decision))
-		l.table.Learn(l.enforced, zr.hash, raw, e.now, v.Reports)
+		l.table.Import(l.enforced, zr.hash, raw, e.now, v.Reports)
 	}
 	return true, false
 }

@@ -45,8 +45,8 @@ func (w *world[S]) newNode(index int, name string) *node[S] {
 // configure gives the table the node's parameters.
 func (n *node[S]) configure() {
 	is := n.is()
-	n.table.Configure(table.Background{
-		Params: is.Algorithm, Rate: is.Rate, Early: n.w.sc.Model.Early, Lagging: !is.Algorithm.Kind.Draining(), Wake: n.wake,
+	n.table.Configure(table.SyncConfig{
+		Params: is.Algorithm, Rate: is.Rate, Early: n.w.sc.Model.Early, CompensateLag: !is.Algorithm.Kind.Draining(), Wake: n.wake,
 	}, mostKeys)
 }
 

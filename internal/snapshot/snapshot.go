@@ -74,7 +74,7 @@ func appendKeys(b []byte, keys table.Saved) []byte {
 		b = binary.AppendUvarint(b, uint64(len(reports)))
 		for _, r := range reports {
 			b = binary.AppendVarint(b, r.Epoch)
-			b = binary.AppendVarint(b, r.Elsewhere)
+			b = binary.AppendVarint(b, r.Remote)
 			b = binary.AppendVarint(b, r.Own)
 			b = binary.BigEndian.AppendUint64(b, math.Float64bits(r.Level))
 			b = binary.AppendVarint(b, r.LevelAt)
@@ -177,8 +177,8 @@ const maxCount = 1 << 53
 
 // report reads a report, and takes only what a table can have saved.
 func (r *reader) report() algorithms.Report {
-	report := algorithms.Report{Epoch: r.number(), Elsewhere: r.number(), Own: r.number(), Level: r.level(), LevelAt: r.number()}
-	if report.Own < 0 || report.Own > report.Elsewhere || report.Elsewhere > maxCount || !(report.Level >= 0 && report.Level <= maxCount) {
+	report := algorithms.Report{Epoch: r.number(), Remote: r.number(), Own: r.number(), Level: r.level(), LevelAt: r.number()}
+	if report.Own < 0 || report.Own > report.Remote || report.Remote > maxCount || !(report.Level >= 0 && report.Level <= maxCount) {
 		r.fail()
 	}
 	return report

@@ -19,8 +19,8 @@ import (
 func snapshotOf(at int64) Snapshot {
 	return Snapshot{at, map[string]table.Saved{
 		`"caddy" "login" s-1m`: {
-			table.IDOf([]byte("a")): {{Epoch: 29920827, Elsewhere: 5, Own: 3}, {Epoch: 29920826, Elsewhere: 1, Own: 1}},
-			table.IDOf([]byte("b")): {{Epoch: 29920827, Elsewhere: maxCount, Level: 2.5, LevelAt: at}},
+			table.IDOf([]byte("a")): {{Epoch: 29920827, Remote: 5, Own: 3}, {Epoch: 29920826, Remote: 1, Own: 1}},
+			table.IDOf([]byte("b")): {{Epoch: 29920827, Remote: maxCount, Level: 2.5, LevelAt: at}},
 		},
 		`"caddy" "empty" f-24h`: {},
 	}}
@@ -93,8 +93,8 @@ func TestSnapshotThatMakesNoSense(t *testing.T) {
 		for i := range reports {
 			r := &reports[i]
 			r.Epoch = one(replyTime/minute, replyTime/(2*minute), 3*replyTime/minute, 0, math.MinInt64, math.MaxInt64) + one(-1, 0, 1)
-			r.Elsewhere = one(0, 1, 5, maxCount)
-			r.Own = one(0, r.Elsewhere/2, r.Elsewhere)
+			r.Remote = one(0, 1, 5, maxCount)
+			r.Own = one(0, r.Remote/2, r.Remote)
 			r.Level = []float64{0, 1e-300, 7.5, maxCount}[random.IntN(4)]
 			r.LevelAt = one(0, replyTime, replyTime-minute/3, replyTime+minute, math.MinInt64, math.MaxInt64)
 		}
@@ -158,6 +158,6 @@ func resumeIn[S any](t *testing.T, alg algorithms.Params, keys table.Saved) {
 // tableOf is an empty table.
 func tableOf[S any](alg algorithms.Params) *table.Table[S] {
 	tab := table.New(algorithms.MachineOf[S](alg.Kind), 10)
-	tab.Configure(table.Background{Params: alg, Rate: time.Second}, 10)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second}, 10)
 	return tab
 }

@@ -14,7 +14,7 @@ type Charge struct {
 	ID  ID
 	algorithms.Debt
 
-	offset int64 // of the table when it was taken out
+	offset offset // of the table when it was taken out
 }
 
 const (
@@ -26,7 +26,7 @@ const (
 )
 
 // chargeable returns the machine of a table whose debts are charged, nil of other tables.
-func (t *Table[S]) chargeable(b *Background) algorithms.Chargeable[S] {
+func (t *Table[S]) chargeable(b *SyncConfig) algorithms.Chargeable[S] {
 	if b == nil || !b.Charges || b.Rate == 0 {
 		return nil
 	}
@@ -34,189 +34,141 @@ func (t *Table[S]) chargeable(b *Background) algorithms.Chargeable[S] {
 	return c
 }
 
-// Charges takes out up to most of the charges that are due.
+// Charges takes out up to most of the outgoing charges.
 func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
-	b := t.background.Load()
+	b := t.config.Load()
 	m := t.chargeable(b)
 	if m == nil {
 		return dst
 	}
-	for more := true; more; { // from shard to shard, as in each
-		more = false
-		for range t.shards {
-			if len(dst) >= most {
-				return dst
-			}
-			sh := &t.shards[t.drained.Add(1)%shardCount]
-			sh.mu.Lock()
-			dst = t.charges(sh, b, m, now, most, dst)
-			more = more || len(sh.due) > 0
-			sh.mu.Unlock()
+	t.drain(b, now, most-len(dst), false, func(e entry[S], now int64, o offset) int {
+		c, ok := charge(e, m, b.limit, now, o)
+		if !ok {
+			return 0
 		}
-	}
+		dst = append(dst, c)
+		return 1
+	})
 	return dst
 }
 
-// charges takes a few places off the list of those that are due.
-func (t *Table[S]) charges(
-	sh *shard[S], b *Background, m algorithms.Chargeable[S], now int64, most int, dst []Charge,
-) []Charge {
-	offset := t.offset.Load()
-	for looked := 0; looked < walk && len(sh.due) > 0 && len(dst) < most; looked++ {
-		last := len(sh.due) - 1
-		i := sh.due[last]
-		sh.due = sh.due[:last]
-		if i >= sh.size {
-			continue // the place has gone
-		}
-		e := t.follow(sh, b.limit, i, now+offset&^1, offset)
-		switch {
-		case !e.used() || e.flags&touched == 0:
-		case e.flags&flying != 0:
-			sh.touched = append(sh.touched, i) // its turn comes again
-		default:
-			if c, ok := charge(e, m, b.limit, now, offset); ok {
-				dst = append(dst, c)
-			}
-		}
-	}
-	return dst
-}
-
-// charge takes out what is to be charged for one key. The key is no longer touched.
+// charge takes out what is to be charged for one key. The key is no longer dirty.
 func charge[S any](
-	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now, offset int64,
+	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o offset,
 ) (c Charge, ok bool) {
-	e.flags &^= touched | again
-	c = Charge{Key: e.key, ID: e.id, offset: offset}
-	c.Debt = m.Debt(&e.state, l, now+offset&^1, MaxCharged)
+	e.flags &^= dirty | confirm
+	c = Charge{Key: e.key, ID: e.id, offset: o}
+	c.Debt = m.Debt(&e.state, l, now, MaxCharged)
 	if c.IsZero() {
 		return Charge{}, false
 	}
 	m.Prepare(&e.state, l)
-	e.flags |= flying
+	e.flags |= inFlight
 	return c, true
 }
 
 // Owes reports whether a key may have something to charge, or on its way.
 func (t *Table[S]) Owes(key Key) bool {
-	if t.chargeable(t.background.Load()) == nil {
+	if t.chargeable(t.config.Load()) == nil {
 		return false
 	}
-	sh := t.shard(key)
-	sh.mu.Lock()
+	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
-	i, ok := sh.find(key)
-	return ok && sh.at(i).exchange != nil && sh.at(i).flags&(touched|flying) != 0
+	return ok && sh.at(i).syncState != nil && sh.at(i).flags&(dirty|inFlight) != 0
 }
 
 // ChargeOf takes out the charge of one key, before its turn. ok is false where there is none, or
 // where it is on its way.
 func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
-	b := t.background.Load()
+	b := t.config.Load()
 	m := t.chargeable(b)
 	if m == nil {
 		return Charge{}, false
 	}
-	sh := t.shard(key)
-	sh.mu.Lock()
+	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
-	i, ok := sh.find(key)
 	if !ok {
 		return Charge{}, false
 	}
-	offset := t.offset.Load()
-	e := t.follow(sh, b.limit, i, now+offset&^1, offset)
-	if e.flags&flying != 0 || e.flags&touched == 0 {
+	e, at, o := t.current(sh, b.limit, i, now)
+	if e.flags&inFlight != 0 || e.flags&dirty == 0 {
 		return Charge{}, false
 	}
-	return charge(e, m, b.limit, now, offset)
+	return charge(e, m, b.limit, at, o)
 }
 
 // Charged notes that the store has counted a charge, and what it holds of the key now. The refund
 // is what was returned of the charge meanwhile. It is on its way to the store from now on.
 func (t *Table[S]) Charged(
-	now int64, c Charge, told []algorithms.Report,
+	now int64, c Charge, reports []algorithms.Report,
 ) (refund Charge, owed bool) {
-	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, now, step int64) {
-		b := t.background.Load()
+	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, now int64, o offset) {
+		b := t.config.Load()
 		m := t.chargeable(b)
 		if m == nil {
 			return // its counts go to the store in another way now
 		}
 		sent := c.Debt
-		if step != 0 {
+		if step := o.since(c.offset); step != 0 {
 			sent.Hits = make([]algorithms.Hit, len(c.Hits))
 			for j, h := range c.Hits {
 				sent.Hits[j] = algorithms.Hit{At: h.At + step, N: h.N}
 			}
 		}
-		refund = Charge{Key: c.Key, ID: c.ID, offset: t.offset.Load()}
-		refund.Debt = m.Import(&e.state, b.limit, now, told, &sent)
-		e.at = max(e.at, toldAt(told))
-		if c.More && e.flags&touched == 0 {
-			e.flags |= touched
-			sh.due = append(sh.due, i)
+		refund = Charge{Key: c.Key, ID: c.ID, offset: o}
+		refund.Debt = m.Import(&e.state, b.limit, now, reports, &sent)
+		e.at = max(e.at, importedAt(reports))
+		if c.More {
+			list(&sh.outgoing, dirty, i, e.syncState)
 		}
 		if owed = !refund.IsZero(); owed {
-			e.flags |= flying
+			e.flags |= inFlight
 		}
 	})
 	return refund, owed
 }
 
-// Uncharged gives a charge back that the store has not counted. Its key stays touched.
+// Uncharged gives a charge back that the store has not counted. Its key stays dirty.
 func (t *Table[S]) Uncharged(now int64, c Charge) {
-	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, _, _ int64) {
-		if e.flags&touched == 0 {
-			e.flags |= touched
-			sh.touched = append(sh.touched, i)
-		}
+	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, _ int64, _ offset) {
+		sh.markDirty(i, e)
 	})
 }
 
 // arrived calls f for the key of a charge that is no longer on its way. now is then in the table's
-// time, and step is how far the clock has stepped since the charge was taken out.
+// time, which is o ahead of the caller's.
 func (t *Table[S]) arrived(
-	now int64, c Charge, f func(sh *shard[S], e entry[S], i uint32, now, step int64),
+	now int64, c Charge, f func(sh *shard[S], e entry[S], i uint32, now int64, o offset),
 ) {
-	b := t.background.Load()
-	sh := t.shard(c.Key)
-	sh.mu.Lock()
+	b := t.config.Load()
+	sh, i, ok := t.lock(c.Key)
 	defer sh.mu.Unlock()
-	i, ok := sh.find(c.Key)
 	if b == nil || !ok {
 		return
 	}
-	offset := t.offset.Load()
-	now += offset &^ 1
-	e := t.follow(sh, b.limit, i, now, offset)
-	if e.flags&flying == 0 {
+	e, at, o := t.current(sh, b.limit, i, now)
+	if e.flags&inFlight == 0 {
 		return
 	}
-	e.flags &^= flying | moved
-	step := int64(0)
-	if parity(offset) != parity(c.offset) {
-		step = offset&^1 - c.offset&^1
-	}
-	f(sh, e, i, now, step)
+	e.flags &^= inFlight | outdated
+	f(sh, e, i, at, o)
 }
 
-// learnCharged is Learn for machines that are charged.
-func (t *Table[S]) learnCharged(
-	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, told []algorithms.Report,
+// importCharged is Import for machines that are charged.
+func importCharged[S any](
+	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, reports []algorithms.Report,
 ) {
-	at := toldAt(told)
-	if e.flags&flying != 0 || at != 0 && at < e.at && e.at-at < overtaken {
+	at := importedAt(reports)
+	if e.flags&inFlight != 0 || at != 0 && at < e.at && e.at-at < overtaken {
 		return
 	}
-	m.Import(&e.state, l, now, told, nil)
+	m.Import(&e.state, l, now, reports, nil)
 	e.at = at
 }
 
-// toldAt is when the store knew what it teaches, 0 if it says nothing of that.
-func toldAt(told []algorithms.Report) (at int64) {
-	for _, r := range told {
+// importedAt is when the store knew what it teaches, 0 if it says nothing of that.
+func importedAt(reports []algorithms.Report) (at int64) {
+	for _, r := range reports {
 		at = max(at, r.LevelAt)
 	}
 	return at

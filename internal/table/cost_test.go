@@ -46,16 +46,16 @@ func holding(keys int, alg algorithms.Params) *windows {
 
 // An exchange looks at the keys touched since the last one, and not at those that are held.
 func TestAnExchangeCostsWhatWasTouched(t *testing.T) {
-	const touched = 1000
+	const dirty = 1000
 	calls := 0
 	alg := sliding(1000, time.Hour)
 	work := func(held int) (asked, messages int) {
 		tab := holding(held, alg)
 		tab.machine = counting{window, &calls}
-		// Not by Configure: a table that begins to be exchanged sends all it holds.
-		tab.background.Store((&Background{Params: alg, Rate: time.Second}).compile())
-		for i := range touched {
-			take(tab, alg, i*(held/touched), t0)
+		// Not by Configure: a table that begins to be synced sends all it holds.
+		tab.config.Store((&SyncConfig{Params: alg, Rate: time.Second}).compile())
+		for i := range dirty {
+			take(tab, alg, i*(held/dirty), t0)
 		}
 		calls = 0
 		tab.Tick()
@@ -72,18 +72,19 @@ func TestAnExchangeCostsWhatWasTouched(t *testing.T) {
 			tab.Ack(t0, answers)
 		}
 	}
-	few, fewMessages := work(touched)
+	few, fewMessages := work(dirty)
 	many, manyMessages := work(million)
-	if few == 0 || fewMessages < touched {
-		t.Fatalf("%d keys: %d calls, %d messages", touched, few, fewMessages)
+	if few == 0 || fewMessages < dirty {
+		t.Fatalf("%d keys: %d calls, %d messages", dirty, few, fewMessages)
 	}
 	if many != few || manyMessages != fewMessages {
-		t.Errorf("%d touched of %d held: %d calls, %d messages; of %d held: %d and %d: want the same", touched, million, many, manyMessages, touched, few, fewMessages)
+		t.Errorf("%d dirty of %d held: %d calls, %d messages; of %d held: %d and %d: want the same", dirty, million, many, manyMessages, dirty, few, fewMessages)
 	}
 }
 
-// A decision among a million keys takes as many steps as among a thousand: what a search looks at depends on how full the index is, and not on how
-// many keys there are. Time is no measure of it: a busy machine's memory can be sixty times as slow as its caches.
+// A decision among a million keys takes as many steps as among a thousand: what a search looks at
+// depends on how full the index is, and not on how many keys there are. Time is no measure of it: a
+// busy machine's memory can be sixty times as slow as its caches.
 func TestADecisionTakesAsManyStepsAmongAMillionKeys(t *testing.T) {
 	calls := 0
 	alg := sliding(1000, time.Hour)
@@ -91,7 +92,7 @@ func TestADecisionTakesAsManyStepsAmongAMillionKeys(t *testing.T) {
 	for _, keys := range []int{1000, 220_000, million} { // 220,000 fill an index to the brim
 		tab := holding(keys, alg)
 		tab.machine = counting{window, &calls}
-		tab.background.Store((&Background{Params: alg, Rate: time.Second}).compile())
+		tab.config.Store((&SyncConfig{Params: alg, Rate: time.Second}).compile())
 		calls = 0
 		for i := range 1000 {
 			take(tab, alg, i, t0)
@@ -106,27 +107,13 @@ func TestADecisionTakesAsManyStepsAmongAMillionKeys(t *testing.T) {
 	}
 }
 
-// probes is how many words of the index a search for a key looks at.
-func probes(t *windows) (longest int, mean float64) {
-	sum, n := 0, 0
-	for s := range t.shards {
-		x := &t.shards[s].index
-		mask := uint32(len(x.words) - 1)
-		for at, word := range x.words {
-			if word != 0 {
-				d := int((uint32(at)-x.home(word))&mask) + 1
-				longest, sum, n = max(longest, d), sum+d, n+1
-			}
-		}
-	}
-	return longest, float64(sum) / float64(n)
-}
-
-// BenchmarkWait is how long a request waits for a decision among a million keys, beside work in the background on the same table, and beside the same
-// work on another table, which takes as much of the machine and none of the locks: what the first has beyond the second is what requests are held up.
+// BenchmarkWait is how long a request waits for a decision among a million keys, beside work in the
+// background on the same table, and beside the same work on another table, which takes as much of
+// the machine and none of the locks: what the first has beyond the second is what requests are held
+// up.
 func BenchmarkWait(b *testing.B) {
 	alg := sliding(1000, time.Hour)
-	background := Background{Params: alg, Rate: time.Second}
+	background := SyncConfig{Params: alg, Rate: time.Second}
 	asked, other := holding(million, alg), holding(million, alg)
 	for _, tab := range []*windows{asked, other} {
 		tab.Configure(background, 2*million)
@@ -142,7 +129,7 @@ func BenchmarkWait(b *testing.B) {
 		{"totals", func(tab *windows) { tab.Totals(t0) }},
 		{"exchange", exchangeAll},
 		{"resend", func(tab *windows) { tab.Resend(); exchangeAll(tab) }},
-		{"reload", func(tab *windows) { // from a configuration without an exchange
+		{"reload", func(tab *windows) { // from a configuration without a sync
 			off := background
 			off.Rate = 0
 			tab.Configure(off, 2*million)
@@ -155,7 +142,7 @@ func BenchmarkWait(b *testing.B) {
 	}
 }
 
-// exchangeAll exchanges what was touched with a store that has all of it already.
+// exchangeAll syncs what was touched with a store that has all of it already.
 func exchangeAll(tab *windows) {
 	tab.Tick()
 	var messages []Message
@@ -199,7 +186,8 @@ func waits(b *testing.B, tab *windows, work func()) {
 	}
 }
 
-// BenchmarkLoad is one load that waits for the one before it, from as much memory as 2,000 and 100,000 keys take: no decision among so many can be faster.
+// BenchmarkLoad is one load that waits for the one before it, from as much memory as 2,000 and
+// 100,000 keys take: no decision among so many can be faster.
 func BenchmarkLoad(b *testing.B) {
 	for _, keys := range []int{2000, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
@@ -218,8 +206,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkOneLock is what all threads at one key cost at least: one count that all of them change, under a mutex, with the hash of a key before it as in a
-// decision, and with no lock at all.
+// BenchmarkOneLock is what all threads at one key cost at least: one count that all of them change,
+// under a mutex, with the hash of a key before it as in a decision, and with no lock at all.
 func BenchmarkOneLock(b *testing.B) {
 	key := raw(1)
 	var shared struct {
@@ -256,19 +244,23 @@ func BenchmarkOneLock(b *testing.B) {
 	}
 }
 
-// BenchmarkGrow is the index of a shard that doubles, the longest that a lock is held for more than a few keys: a million keys have at most 14,336 in each.
-func BenchmarkGrow(b *testing.B) {
-	for _, keys := range []int{14_336, 143_360} {
-		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			var x index
-			for i := range keys {
-				x.add(KeyOf(raw(i)), uint32(i))
+// probes is how many words of the index a search for a key looks at.
+func probes(t *windows) (longest int, mean float64) {
+	sum, n := 0, 0
+	for s := range t.shards {
+		sh := &t.shards[s]
+		for i := range sh.size {
+			key := sh.slot(i).key
+			if key == (Key{}) {
+				continue
 			}
-			words := len(x.words)
-			for b.Loop() {
-				grown := x
-				grown.lay(2 * words)
+			at := tagOf(key)
+			for found := ^uint32(0); found != i; {
+				found, at, _ = sh.index.Seek(tagOf(key), at)
 			}
-		})
+			d := int(at - tagOf(key))
+			longest, sum, n = max(longest, d), sum+d, n+1
+		}
 	}
+	return longest, float64(sum) / float64(n)
 }

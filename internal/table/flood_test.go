@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
 var figures = flag.Bool("figures", false, "print the figures of docs/security.md, with a million keys")
 
-// A flood is a table with its known clients, and an attacker who comes with nine new keys for each of them.
+// A flood is a table with its known clients, and an attacker who comes with nine new keys for each
+// of them.
 type flood struct {
 	maxKeys int
 	alg     algorithms.Params
@@ -24,7 +26,7 @@ type flood struct {
 
 // flooded is what a flood ends in.
 type flooded struct {
-	full, after int64 // bytes: with all places and the sketch taken, and after the attack
+	full, after int64 // bytes: with all slots and the sketch taken, and after the attack
 	bound       int64 // bytes: what the documents say of so many keys and their sketch
 	kept        bool  // all known clients have what they had left, no more and no less
 	attackers   float64
@@ -39,7 +41,7 @@ const bytesPerKey = 190 // docs/algorithms.md
 func newFlood(maxKeys int, limit, words int64) *flood {
 	f := &flood{maxKeys: maxKeys, alg: sliding(limit, time.Minute)}
 	f.table = New(window, maxKeys)
-	f.table.overflow.Store(newSketch(words, limit, time.Minute))
+	f.table.overflow.Store(sketch.New(words, limit, time.Minute))
 	f.now = t0 - t0%int64(time.Minute) + 1
 	return f
 }
@@ -57,7 +59,8 @@ func (f *flood) take(id uint64, n int64) (admitted int64) {
 	return admitted
 }
 
-// newcomers come with a new key each and ask for n requests. It returns which part of their requests is admitted.
+// newcomers come with a new key each and ask for n requests. It returns which part of their
+// requests is admitted.
 func (f *flood) newcomers(count int, n int64) float64 {
 	admitted := int64(0)
 	for range count {
@@ -67,7 +70,8 @@ func (f *flood) newcomers(count int, n int64) float64 {
 	return float64(admitted) / float64(int64(count)*n)
 }
 
-// run floods for a number of windows. In each, every attacker's key asks for n requests and is never used again.
+// run floods for a number of windows. In each, every attacker's key asks for n requests and is
+// never used again.
 func (f *flood) run(windows int, n int64) (result flooded) {
 	empty := heapInUse() - f.table.OverflowBytes()
 	spent := min(3, (f.alg.Limit+1)/2)
@@ -106,8 +110,8 @@ func heapInUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// An attacker who comes with a new key for each request, ten times as many as the table has room for, neither frees himself or anybody else, nor
-// fills the memory, nor locks newcomers out.
+// An attacker who comes with a new key for each request, ten times as many as the table has room
+// for, neither frees himself or anybody else, nor fills the memory, nor locks newcomers out.
 func TestRotatedKeys(t *testing.T) {
 	for _, limit := range []int64{1, 2, 10, 300} {
 		f := newFlood(8_000, limit, 8*8_000).run(1, 1)
@@ -160,28 +164,6 @@ func TestSketchGrowsWithTheLimit(t *testing.T) {
 	}
 }
 
-// Keys that share a cell fill it, and what is then given back never frees one of them.
-func TestFullCellsGiveNothingBack(t *testing.T) {
-	s := newSketch(1, 14, time.Minute) // all keys share six cells of each row
-	alg := fixed(14, time.Minute)
-	victim := KeyOf([]byte("victim"))
-	admitted := func() bool {
-		d, _ := s.take(&ask{limit: alg.Compile(), now: t0, n: 1}, victim)
-		return d.Allowed
-	}
-	for admitted() {
-	}
-	for range 100 {
-		s.add(victim, t0/int64(time.Minute), 1)
-	}
-	for range 50 {
-		s.give(0, victim, t0, 1)
-	}
-	if admitted() {
-		t.Error("a key that has spent its limit is admitted after others gave back in its cells")
-	}
-}
-
 // TestFloodFigures prints a table of docs/security.md. Its first rows are a million keys at an
 // eighth of the size: with as many words of the sketch for each key they are the same, but for
 // chance.
@@ -191,15 +173,15 @@ func TestFloodFigures(t *testing.T) {
 	}
 	fmt.Println("| max_keys | limit | requests of each attacker's key | windows | bytes, full table | after the flood | attackers got of what is theirs | newcomers refused, 1 request | ten, or the limit |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")
-	const eighth, words = 1_000_000 / 8, maxWidth / 8
+	const eighth, words = 1_000_000 / 8, sketch.MaxWidth / 8
 	for _, c := range []struct {
 		maxKeys         int
 		limit, n, words int64
 		windows         int
 	}{
 		{eighth, 1, 1, words, 1}, {eighth, 2, 1, words, 1}, {eighth, 10, 1, words, 1}, {eighth, 100, 1, words, 1}, {eighth, 1000, 1, words, 1}, {eighth, 10, 1, words, 3},
-		{eighth, 10, 11, words, 1}, {eighth, 10, 11, words, 3}, {20_000, 100, 101, minWidth, 1}, {5_000, 1000, 1001, minWidth, 1}, {1_000, 10_000, 10_001, minWidth, 1},
-		{1_000_000, 10, 1, maxWidth, 1},
+		{eighth, 10, 11, words, 1}, {eighth, 10, 11, words, 3}, {20_000, 100, 101, sketch.MinWidth, 1}, {5_000, 1000, 1001, sketch.MinWidth, 1}, {1_000, 10_000, 10_001, sketch.MinWidth, 1},
+		{1_000_000, 10, 1, sketch.MaxWidth, 1},
 	} {
 		f := newFlood(c.maxKeys, c.limit, c.words).run(c.windows, c.n)
 		if c.windows == 1 && !f.kept {

@@ -21,3 +21,6 @@ func fixed(limit int64, window time.Duration) algorithms.Params {
 func sliding(limit int64, window time.Duration) algorithms.Params {
 	return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window}
 }
+
+// window is the machine of sliding(...) and fixed(...).
+var window = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)

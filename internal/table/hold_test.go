@@ -10,8 +10,9 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// runs is a machine that counts the keys it is asked about in a row that are in one shard. Whoever takes a shard's lock for more of them at once, or
-// again as soon as it has let it go, has a longer row.
+// runs is a machine that counts the keys it is asked about in a row that are in one shard. Whoever
+// takes a shard's lock for more of them at once, or again as soon as it has let it go, has a longer
+// row.
 type runs struct {
 	algorithms.Machine[algorithms.WindowState]
 	*tally
@@ -54,13 +55,14 @@ func (r runs) Ledger(s *algorithms.WindowState) *algorithms.Ledger {
 	return r.Machine.Ledger(s)
 }
 
-// even is a table with as many keys in every shard: where one has more than the others, it is rightly alone in the end.
+// even is a table with as many keys in every shard: where one has more than the others, it is
+// rightly alone in the end.
 func even(each int, alg algorithms.Params) *windows {
 	t := newTable(2*million, alg)
 	var full int
 	for i := 0; full < shardCount; i++ {
-		if sh := t.shard(KeyOf(raw(i))); sh.index.n < each {
-			if take(t, alg, i, t0); sh.index.n == each {
+		if sh := t.shard(KeyOf(raw(i))); sh.index.Len() < each {
+			if take(t, alg, i, t0); sh.index.Len() == each {
 				full++
 			}
 		}
@@ -68,7 +70,8 @@ func even(each int, alg algorithms.Params) *windows {
 	return t
 }
 
-// Whatever goes over all keys goes over a few of a shard and lets its lock go for as long as it takes to go to the others.
+// Whatever goes over all keys goes over a few of a shard and lets its lock go for as long as it
+// takes to go to the others.
 func TestNoShardIsHeldForManyKeys(t *testing.T) {
 	const each = 1500 // more than ten times as many as may be looked at in a row
 	rows := &tally{shards: make(map[*algorithms.WindowState]int)}
@@ -78,10 +81,10 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 	for s := range tab.shards {
 		sh := &tab.shards[s]
 		for i := range sh.size {
-			rows.shards[&sh.place(i).state] = s
+			rows.shards[&sh.slot(i).state] = s
 		}
 	}
-	exchanged := Background{Params: alg, Rate: time.Second}
+	exchanged := SyncConfig{Params: alg, Rate: time.Second}
 	late := t0 + int64(24*time.Hour)
 	for _, work := range []struct {
 		name string
@@ -120,22 +123,23 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 	}
 }
 
-// A list may name many places that have gone, of which no message comes.
+// A list may name many slots that have gone, of which no message comes.
 func TestDrainingLooksAtFewPlacesThatHaveGone(t *testing.T) {
 	tab := newTable(10, hour)
 	sh := &tab.shards[0]
-	sh.due = make([]uint32, 10*walk)
-	if tab.drainList(sh, &sh.due, touched, tab.background.Load(), t0, million, nil); len(sh.due) != 9*walk {
-		t.Errorf("%d of %d places are left after one hold, want %d", len(sh.due), 10*walk, 9*walk)
+	sh.outgoing = make([]uint32, 10*walk)
+	if tab.drainList(sh, &sh.outgoing, dirty, tab.config.Load(), t0, million, nil); len(sh.outgoing) != 9*walk {
+		t.Errorf("%d of %d places are left after one hold, want %d", len(sh.outgoing), 10*walk, 9*walk)
 	}
 }
 
-// What an earlier process has saved is gone through in parts too: a new key waits for one of them at most.
+// What an earlier process has saved is gone through in parts too: a new key waits for one of them
+// at most.
 func TestNoPartOfWhatWasSavedIsLarge(t *testing.T) {
 	const keys = 200_000
 	saved := make(Saved, keys)
 	for i := range keys {
-		saved[IDOf(raw(i))] = []algorithms.Report{{Elsewhere: 1}}
+		saved[IDOf(raw(i))] = []algorithms.Report{{Remote: 1}}
 	}
 	var r resume
 	r.replace(saved, time.Minute)
@@ -149,7 +153,8 @@ func TestNoPartOfWhatWasSavedIsLarge(t *testing.T) {
 	}
 }
 
-// A mover is a table that is exchanged with a store while its keys are moved, and what both should hold.
+// A mover is a table that is synced with a store while its keys are moved, and what both should
+// hold.
 type mover struct {
 	*windows
 	alg    algorithms.Params
@@ -159,7 +164,7 @@ type mover struct {
 	store  map[Key]int64
 }
 
-// requests come for some of the keys, and an exchange may be begun or go on.
+// requests come for some of the keys, and a sync may be begun or go on.
 func (m *mover) requests(keys, n int) {
 	for range n {
 		i := m.random.IntN(keys)
@@ -190,14 +195,15 @@ func (m *mover) exchange(most int, urgent bool) int {
 	return len(messages)
 }
 
-// Moving keys while requests and exchanges go on loses none of them, no count, and nothing that is to be sent; and each step moves few.
+// Moving keys while requests and syncs go on loses none of them, no count, and nothing that is to
+// be sent; and each step moves few.
 func TestMovingKeysLosesNothing(t *testing.T) {
 	for round := range uint64(30) {
 		m := &mover{
 			windows: New(window, million), alg: fixed(1<<30, time.Hour), now: t0,
 			random: rand.New(rand.NewPCG(round, 1)), want: make(map[Key]int64), store: make(map[Key]int64),
 		}
-		b := Background{Params: m.alg, Rate: time.Second, Early: round%2 == 0, Wake: func() {}}
+		b := SyncConfig{Params: m.alg, Rate: time.Second, Early: round%2 == 0, Wake: func() {}}
 		m.Configure(b, million)
 		for i := range 20_000 {
 			take(m.windows, m.alg, i, m.now)
@@ -224,7 +230,8 @@ func TestMovingKeysLosesNothing(t *testing.T) {
 	}
 }
 
-// moveAll moves the keys of all shards, with requests after each step, and returns how many places were given back.
+// moveAll moves the keys of all shards, with requests after each step, and returns how many slots
+// were given back.
 func (m *mover) moveAll(t *testing.T) (moved int) {
 	for s := range m.shards {
 		sh := &m.shards[s]
@@ -245,13 +252,13 @@ func (m *mover) moveAll(t *testing.T) (moved int) {
 	return moved
 }
 
-// forget drops a key, as requests do that need its place in a full table.
+// forget drops a key, as requests do that need its slot in a full table.
 func (m *mover) forget(sh *shard[algorithms.WindowState]) {
 	if sh.size == 0 {
 		return
 	}
 	i := m.random.Uint32N(sh.size)
-	if e := sh.at(i); e.used() && !e.isFlying() {
+	if e := sh.at(i); e.used() && !e.isInFlight() {
 		delete(m.want, e.key)
 		delete(m.store, e.key)
 		m.drop(sh, i)
@@ -265,13 +272,13 @@ func (m *mover) check(t *testing.T) {
 		sh := &m.shards[s]
 		free := make(map[uint32]bool)
 		for _, i := range sh.free {
-			if free[i] || i >= sh.size || sh.place(i).key != (Key{}) {
+			if free[i] || i >= sh.size || sh.slot(i).key != (Key{}) {
 				t.Fatalf("place %d is in the list of free ones twice, or behind the end, or has a key", i)
 			}
 			free[i] = true
 		}
-		if sh.index.n+len(free) != int(sh.size) {
-			t.Fatalf("%d keys and %d free places are %d places", sh.index.n, len(free), sh.size)
+		if sh.index.Len()+len(free) != int(sh.size) {
+			t.Fatalf("%d keys and %d free places are %d places", sh.index.Len(), len(free), sh.size)
 		}
 	}
 	for range 3 { // what is under way when its turn comes has another one

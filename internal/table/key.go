@@ -25,3 +25,6 @@ func IDOf(raw []byte) ID {
 	sum := sha256.Sum256(raw)
 	return ID(sum[:16])
 }
+
+// tagOf is the part of a key by which the index of a shard finds it.
+func tagOf(key Key) uint32 { return uint32(key[0]) }

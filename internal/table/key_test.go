@@ -19,7 +19,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Nobody outside can find two keys that meet in a table: each process hashes them its own way. Between nodes a key has one name.
+// Nobody outside can find two keys that meet in a table: each process hashes them its own way.
+// Between nodes a key has one name.
 func TestEachProcessHashesItsOwnWay(t *testing.T) {
 	var keys, ids []string
 	for range 2 {
@@ -40,7 +41,8 @@ func TestEachProcessHashesItsOwnWay(t *testing.T) {
 	}
 }
 
-// Keys that agree in half of their 128 bits have counts of their own, also where they stand in one place of the index.
+// Keys that agree in half of their 128 bits have counts of their own, also where they stand in one
+// slot of the index.
 func TestKeysThatNearlyMeetAreApart(t *testing.T) {
 	tab := newTable(100, hour)
 	first := KeyOf([]byte("first"))

@@ -13,15 +13,18 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// What goroutines see of a table at once must be what they could have seen one after another, by the rules that are written out here once more
-// in the plainest way (linearizability: Herlihy and Wing, 1990). Time stands still while they run and goes on by a third of the window between: a step.
+// What goroutines see of a table at once must be what they could have seen one after another, by
+// the rules that are written out here once more in the plainest way (linearizability: Herlihy and
+// Wing, 1990). Time stands still while they run and goes on by a third of the window between: a
+// step.
 const (
 	linearSteps  = 6
 	linearLimit  = 4
 	linearWindow = time.Hour
 )
 
-// linearOp is a request for one unit at a step, or what gives back one that was got at the step taken.
+// linearOp is a request for one unit at a step, or what gives back one that was got at the step
+// taken.
 type linearOp struct {
 	key, step int
 	back      bool
@@ -34,10 +37,12 @@ type linearSaid struct {
 	remaining int64
 }
 
-// linearState is what was admitted, by steps; for a bucket, what is in it in got[0] and the step it is of in got[1].
+// linearState is what was admitted, by steps; for a bucket, what is in it in got[0] and the step it
+// is of in got[1].
 type linearState [linearSteps]int64
 
-// linearRule is an algorithm's sequential specification: how much counts at a step, and what becomes of the state by an amount that was got at a step.
+// linearRule is an algorithm's sequential specification: how much counts at a step, and what
+// becomes of the state by an amount that was got at a step.
 type linearRule struct {
 	used   func(s linearState, step int) int64
 	change func(s linearState, step, got int, n int64) linearState
@@ -168,7 +173,7 @@ func testLinear[S any](t *testing.T, alg algorithms.Params, r linearRule) {
 	const goroutines, rounds = 4, 150
 	for round := range uint64(rounds) {
 		l := &linearRun[S]{alg: alg, table: of[S](alg, 100)}
-		l.table.Configure(Background{Params: alg}, 100)
+		l.table.Configure(SyncConfig{Params: alg}, 100)
 		var has [goroutines][]had
 		for step := range linearSteps {
 			var wg sync.WaitGroup

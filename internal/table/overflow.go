@@ -1,9 +1,8 @@
 package table
 
 import (
-	"time"
-
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
 // A full table counts further keys in a sketch. It is made before it is needed, and given back when
@@ -22,14 +21,14 @@ func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken
 	t.overflowed.Add(1)
 	for {
 		s := t.overflow.Load()
-		if s == nil || !s.suits(a.limit) {
+		if s == nil || !s.Suits(a.limit) {
 			s = t.widen(a.limit, a.now)
 		}
-		if saved > 0 && s.charge(a.limit, key, a.now, saved, true) {
+		if saved > 0 && s.Charge(a.limit, key, a.now, saved, true) {
 			saved = 0
 		}
-		if d, ok := s.take(a, key); ok {
-			return Taken{Decision: d, At: a.now, Overflow: true, sketch: s.number}
+		if d, ok := s.Take(a.limit, key, a.now, a.n, a.want); ok {
+			return Taken{Decision: d, At: a.now, Overflow: true, sketch: s.Number()}
 		}
 	}
 }
@@ -47,7 +46,7 @@ func (t *Table[S]) savedOf(sh *shard[S], l algorithms.Limit, key Key, raw []byte
 		return 0, true
 	}
 	var empty, s S
-	if now = t.clock(now); !t.restore(&s, l, now, id) {
+	if now = t.clock().in(now); !t.restore(&s, l, now, id) {
 		return 0, false
 	}
 	left := t.machine.Take(&s, l, now, 0, 0).Remaining
@@ -57,34 +56,18 @@ func (t *Table[S]) savedOf(sh *shard[S], l algorithms.Limit, key Key, raw []byte
 // widen returns a sketch that suits l and has as many cells as max_keys asks for: the one that is
 // there, or a new one. What is counted in the one before it goes on counting. It is made once,
 // however many requests need it at once: it is large.
-func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch {
+func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch.Sketch {
 	t.widening.Lock()
 	defer t.widening.Unlock()
-	s := t.overflow.Load()
-	width := widthFor(t.maxKeys.Load())
-	if s != nil && s.suits(l) && s.width() >= width {
+	s, width := t.overflow.Load(), sketch.WidthFor(t.maxKeys.Load())
+	if s != nil && s.Suits(l) && s.Width() >= width {
 		return s
 	}
-	window := windowOf(l)
-	before := s
-	if s != nil && s.last.Load() == retired {
-		before = nil
+	configured := l
+	if b := t.config.Load(); b != nil {
+		configured = b.limit
 	}
-	if before != nil {
-		window, width = s.window, max(width, s.width()) // the numbers of its epochs hold on
-	}
-	limit := limitIn(l, window)
-	if b := t.background.Load(); b != nil {
-		limit = max(limit, limitIn(b.limit, window))
-	}
-	next := newSketch(width, limit, window)
-	t.sketches++
-	next.number, next.born = t.sketches, now/int64(window)
-	next.last.Store(next.born)
-	if before != nil {
-		next.before.Store(before)
-		next.used.Store(before.used.Load())
-	}
+	next := s.Next(width, now, l, configured)
 	t.overflow.Store(next)
 	return next
 }
@@ -108,12 +91,7 @@ func (t *Table[S]) crowded() bool { return t.keys.Load()*8 >= t.maxKeys.Load()*7
 // release gives a sketch back in which nothing counts any more. One that was only prepared stays as
 // long as the table is nearly full.
 func (t *Table[S]) release(now int64) {
-	s := t.overflow.Load()
-	if s == nil {
-		return
-	}
-	s.forgetBefore(now)
-	if (s.used.Load() || !t.crowded()) && s.retire(now) {
+	if s := t.overflow.Load(); s != nil && s.Expire(now, s.Used() || !t.crowded()) {
 		t.overflow.CompareAndSwap(s, nil)
 	}
 }
@@ -121,39 +99,34 @@ func (t *Table[S]) release(now int64) {
 // Overflowing reports whether keys share the sketch, or did until a short time ago.
 func (t *Table[S]) Overflowing() bool {
 	s := t.overflow.Load()
-	return s != nil && s.used.Load()
+	return s != nil && s.Used()
 }
 
 // OverflowBytes is the memory of the sketch, 0 where there is none.
-func (t *Table[S]) OverflowBytes() (sum int64) {
-	for s := t.overflow.Load(); s != nil; s = s.before.Load() {
-		sum += s.bytes()
-	}
-	return sum
-}
+func (t *Table[S]) OverflowBytes() int64 { return t.overflow.Load().Bytes() }
 
 // spilled is what a key that has a slot spent in the sketch before it had one, as far as it still
 // counts: it is held against the key like what other nodes have spent unseen, and never becomes
 // part of its state, which is sent to them. now is the caller's clock.
 func (t *Table[S]) spilled(sh *shard[S], l algorithms.Limit, i uint32, now int64) int64 {
 	s := t.overflow.Load()
-	if s == nil || sh.marks == nil || !sh.marks.has(i, s, now) {
+	if s == nil || !sh.marks.Has(i, s, now) {
 		return 0
 	}
-	units := s.spent(sh.place(i).key, now)
+	units := s.Spent(sh.slot(i).key, now)
 	if units == 0 {
-		sh.marks.remove(i)
+		sh.marks.Remove(i)
 	}
 	return max(0, units-excess(s, l))
 }
 
 // excess is what a sketch admits at once beyond the size of a bucket. As long as a key spends no
 // more than both admit together, a counter of its own doesn't hold it against the key.
-func excess(s *sketch, l algorithms.Limit) int64 { return max(0, limitIn(l, s.window)-l.Size) }
+func excess(s *sketch.Sketch, l algorithms.Limit) int64 { return max(0, s.Limit(l)-l.Size) }
 
 // takeSpilled decides for a key that has spilled units in the sketch, and works out how long they
 // keep it waiting. a.now is in the table's time.
-func (t *Table[S]) takeSpilled(b *Background, e entry[S], a *ask, spilled int64) (d algorithms.Decision) {
+func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *ask, spilled int64) (d algorithms.Decision) {
 	known := t.machine.Take(&e.state, a.limit, a.now, 0, 0)
 	others := t.machine.Take(&e.state, a.limit, a.now, 0, a.pending).Remaining < known.Remaining
 	left := a.limit
@@ -164,99 +137,26 @@ func (t *Table[S]) takeSpilled(b *Background, e entry[S], a *ask, spilled int64)
 	}
 	d.Waits = t.machine.Waits(&e.state, a.limit, a.now, a.n, a.pending+spilled, a.want)
 	if d.Estimated && others {
-		d.Retry = b.retryOfEstimate(e.exchange, a.now, d.Retry)
+		d.Retry = b.retryOfEstimate(e.syncState, a.now, d.Retry)
 	}
 	s := t.overflow.Load()
 	if s == nil {
 		return d
 	}
-	caller := a.now - t.offset.Load()&^1
+	caller := a.now - t.clock().ns()
 	if d.Estimated {
-		fades := s.until(e.key, caller, max(0, known.Remaining-a.n)+excess(s, a.limit))
+		fades := s.Until(e.key, caller, max(0, known.Remaining-a.n)+excess(s, a.limit))
 		if !others || d.Retry < fades {
 			d.Retry = fades
 		}
 	}
 	if a.want&algorithms.WantNext != 0 {
-		if next := s.until(e.key, caller, max(0, s.spent(e.key, caller)-1)); next > 0 && (d.Next == 0 || next < d.Next) {
+		if next := s.Until(e.key, caller, max(0, s.Spent(e.key, caller)-1)); next > 0 && (d.Next == 0 || next < d.Next) {
 			d.Next = next
 		}
 	}
 	if a.want&algorithms.WantReset != 0 {
-		d.Reset = max(d.Reset, s.until(e.key, caller, 0))
+		d.Reset = max(d.Reset, s.Until(e.key, caller, 0))
 	}
 	return d
-}
-
-// marks name the places of keys that got them while the sketch counted something of theirs. What
-// they spent there has faded when the epoch after that of the mark is over.
-type marks struct {
-	window time.Duration
-	epoch  int64
-	bits   [2][]uint32 // of chunks: places marked in the epoch, and in the one before
-}
-
-// roll brings the marks to the epoch of now in a sketch.
-func (m *marks) roll(s *sketch, now int64) {
-	epoch := s.at(now)
-	if m.window != s.window {
-		m.window, m.epoch, m.bits = s.window, epoch, [2][]uint32{}
-	}
-	switch ahead := epoch - m.epoch; {
-	case ahead <= 0:
-	case ahead == 1:
-		m.bits = [2][]uint32{nil, m.bits[0]}
-	default:
-		m.bits = [2][]uint32{}
-	}
-	m.epoch = max(m.epoch, epoch)
-}
-
-func (m *marks) has(i uint32, s *sketch, now int64) bool {
-	if m.bits[0] == nil && m.bits[1] == nil {
-		return false
-	}
-	m.roll(s, now)
-	return m.at(0, i) || m.at(1, i)
-}
-
-func (m *marks) at(age int, i uint32) bool {
-	c := int(i / chunkSize)
-	return c < len(m.bits[age]) && m.bits[age][c]>>(i%chunkSize)&1 != 0
-}
-
-func (m *marks) add(i uint32, s *sketch, now int64) {
-	m.roll(s, now)
-	m.set(0, i)
-}
-
-func (m *marks) set(age int, i uint32) {
-	for int(i/chunkSize) >= len(m.bits[age]) {
-		m.bits[age] = append(m.bits[age], 0)
-	}
-	m.bits[age][i/chunkSize] |= 1 << (i % chunkSize)
-}
-
-func (m *marks) remove(i uint32) {
-	if m == nil {
-		return
-	}
-	for age := range m.bits {
-		if m.at(age, i) {
-			m.bits[age][i/chunkSize] &^= 1 << (i % chunkSize)
-		}
-	}
-}
-
-// move gives a key's marks to the place that it moves to.
-func (m *marks) move(from, to uint32) {
-	if m == nil {
-		return
-	}
-	for age := range m.bits {
-		if m.at(age, from) {
-			m.set(age, to)
-		}
-	}
-	m.remove(from)
 }

@@ -9,21 +9,22 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
-// A crowded table has one key that keeps its place, and others that find one or don't, as max_keys
+// A crowded table has one key that keeps its slot, and others that find one or don't, as max_keys
 // is.
 type crowded[S any] struct {
 	*Table[S]
 	alg        algorithms.Params
-	background Background
+	background SyncConfig
 	now        int64
 }
 
 var occupant, guest = []byte("occupant"), []byte("guest")
 
 func newCrowded[S any](alg algorithms.Params, rate time.Duration) *crowded[S] {
-	c := &crowded[S]{Table: of[S](alg, 1), alg: alg, background: Background{Params: alg, Rate: rate}, now: t0 - t0%int64(time.Hour)}
+	c := &crowded[S]{Table: of[S](alg, 1), alg: alg, background: SyncConfig{Params: alg, Rate: rate}, now: t0 - t0%int64(time.Hour)}
 	c.Configure(c.background, 1)
 	c.Take(alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
 	return c
@@ -254,7 +255,7 @@ func TestTheSketchOutlivesAReload(t *testing.T) {
 		spent, configured := int64(0), []int64{}
 		for _, limit := range limits {
 			alg := fixed(limit, time.Hour)
-			tab.Configure(Background{Params: alg}, 1)
+			tab.Configure(SyncConfig{Params: alg}, 1)
 			tab.Take(alg.Compile(), KeyOf(occupant), occupant, now, 1, allWaits)
 			for tab.Take(alg.Compile(), KeyOf(guest), guest, now, 1, allWaits).Allowed {
 				spent++
@@ -299,7 +300,7 @@ func TestGivingBackFindsTheSketch(t *testing.T) {
 // over.
 func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 	for _, keys := range []int64{1, 40_000, 1_000_000, 1_000_000_000} {
-		if got := rows * 8 * widthFor(keys); got > 32<<20 {
+		if got := sketch.New(sketch.WidthFor(keys), 1, time.Minute).Bytes(); got > 32<<20 {
 			t.Errorf("max_keys %d: the sketch takes %d bytes, want at most 32 MiB", keys, got)
 		}
 	}
@@ -337,7 +338,7 @@ func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 	}
 }
 
-// As long as keys come that find no place, the sketch stays, and none of them gets its limit twice
+// As long as keys come that find no slot, the sketch stays, and none of them gets its limit twice
 // in a window.
 func TestASketchInUseIsNotGivenBack(t *testing.T) {
 	c := newCrowded[algorithms.WindowState](fixed(10, time.Minute), 0)
@@ -354,7 +355,7 @@ func TestASketchInUseIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// What an earlier process saved of a key counts where the key finds no place now.
+// What an earlier process saved of a key counts where the key finds no slot now.
 func TestWhatWasSavedCountsInTheSketch(t *testing.T) {
 	eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg algorithms.Params) {
 		withState(alg,
@@ -406,13 +407,13 @@ func TestFewNewcomersAreDenied(t *testing.T) {
 func newcomersDenied(maxKeys int, limit int64) float64 {
 	const windows = 3
 	alg := sliding(limit, time.Minute)
-	s := newSketch(int64(maxKeys)*maxWidth/1_000_000, limit, time.Minute)
+	s := sketch.New(int64(maxKeys)*sketch.MaxWidth/1_000_000, limit, time.Minute)
 	keys, denied, asked := windows*10*maxKeys, 0, 0
 	start := t0 - t0%int64(time.Minute)
 	for i := range keys {
 		now := start + int64(float64(i)/float64(10*maxKeys)*float64(time.Minute))
 		b := raw(i)
-		d, _ := s.take(&ask{limit: alg.Compile(), now: now, n: 1}, KeyOf(b))
+		d, _ := s.Take(alg.Compile(), KeyOf(b), now, 1, 0)
 		if i >= 10*maxKeys {
 			asked++
 			if !d.Allowed {
@@ -469,7 +470,7 @@ func TestTheSketchUnderRace(t *testing.T) {
 			for i := range 10 {
 				tab.Sweep(now)
 				l := []int64{limit, 14, limit, 2}[i%4]
-				tab.Configure(Background{Params: fixed(l, window), Rate: time.Second}, 1+i%2*40_000*(step%2))
+				tab.Configure(SyncConfig{Params: fixed(l, window), Rate: time.Second}, 1+i%2*40_000*(step%2))
 			}
 		})
 		wg.Wait()

@@ -71,19 +71,19 @@ func (r *resume) take(id ID) (reports []algorithms.Report, epoch int64) {
 // Save returns what all keys have spent that a decision can still use. A log keeps no more of its
 // hits than their number per window.
 func (t *Table[S]) Save(now int64) Saved {
-	b := t.background.Load()
+	b := t.config.Load()
 	if b == nil {
 		return nil
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock(now)
+	now = t.clock().in(now)
 	t.prune(b.limit, now)
 	saved := t.resume.left()
 	var few fewSaved
 	t.eachFew(func(_ *shard[S], _ uint32, e entry[S]) {
-		few.add(e.id, len(few.reports))
 		few.reports = t.appendReports(few.reports, b.limit, &e.state, now)
+		few.ids, few.ends = append(few.ids, e.id), append(few.ends, len(few.reports))
 	}, func() { few.into(saved) })
 	return saved
 }
@@ -92,23 +92,19 @@ func (t *Table[S]) Save(now int64) Saved {
 // allocated meanwhile.
 type fewSaved struct {
 	ids     []ID
-	begins  []int
+	ends    []int // of each key's reports
 	reports []algorithms.Report
 }
 
-func (f *fewSaved) add(id ID, begin int) {
-	f.ids, f.begins = append(f.ids, id), append(f.begins, begin)
-}
-
 func (f *fewSaved) into(saved Saved) {
-	end := len(f.reports)
-	for i, begin := range slices.Backward(f.begins) {
+	begin := 0
+	for i, end := range f.ends {
 		if begin < end {
 			saved[f.ids[i]] = slices.Clone(f.reports[begin:end])
 		}
-		end = begin
+		begin = end
 	}
-	f.ids, f.begins, f.reports = f.ids[:0], f.begins[:0], f.reports[:0]
+	f.ids, f.ends, f.reports = f.ids[:0], f.ends[:0], f.reports[:0]
 }
 
 // appendReports appends what a key has spent that a decision can still use.
@@ -120,7 +116,7 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 	ledger, first := t.machine.Ledger(s), len(dst)
 	for age := range int64(l.History + 1) {
 		if c, ok := ledger.At(ledger.Epoch - age); ok && c.Total() > 0 {
-			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch - age, Elsewhere: c.Total(), Own: c.Own})
+			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch - age, Remote: c.Total(), Own: c.Own})
 		}
 	}
 	level := t.machine.Level(s, l, now)
@@ -142,7 +138,7 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 func (t *Table[S]) Resume(p algorithms.Params, now int64, saved Saved) int {
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock(now)
+	now = t.clock().in(now)
 	l := p.Compile()
 	t.resume.replace(saved, p.Epoch())
 	left := t.prune(l, now)
@@ -162,25 +158,25 @@ func (t *Table[S]) restore(s *S, l algorithms.Limit, now int64, id ID) bool {
 	ledger := t.machine.Ledger(s)
 	for _, r := range reports {
 		if c, ok := ledger.At(r.Epoch); ok {
-			c.Own, c.Elsewhere = c.Own+r.Own, max(0, c.Elsewhere-r.Own)
+			c.Own, c.Remote = c.Own+r.Own, max(0, c.Remote-r.Own)
 			ledger.Put(r.Epoch, c)
 		}
 	}
-	ledger.Forget() // no store knows of it under this name
+	ledger.ResetAcks() // no store knows of it under this name
 	return true
 }
 
 // A scale is how a key that was never seen counts epochs now, and how fast its bucket drains.
 type scale struct {
 	epoch, now int64
-	live       int64
+	history    int64
 	span       int64
 	drains     float64 // requests per nanosecond
 }
 
 func scaleOf(l algorithms.Limit, span, now int64) scale {
 	return scale{
-		epoch: now / span, now: now, live: int64(l.History), span: span,
+		epoch: now / span, now: now, history: int64(l.History), span: span,
 		drains: float64(l.N) / float64(l.Window),
 	}
 }
@@ -197,7 +193,7 @@ func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 			continue
 		}
 		r.Epoch = min(max(r.LevelAt/n.span, n.epoch-1), n.epoch)
-		r.Elsewhere, r.Own = 0, 0
+		r.Remote, r.Own = 0, 0
 		return []algorithms.Report{r}
 	}
 	if newest <= n.epoch {
@@ -212,7 +208,7 @@ func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 
 // matters says that a decision can still use a report.
 func (n scale) matters(r algorithms.Report) bool {
-	return r.Epoch >= n.epoch-n.live && r.Epoch <= n.epoch
+	return r.Epoch >= n.epoch-n.history && r.Epoch <= n.epoch
 }
 
 // prune drops the keys of an earlier Resume that have not come back in time: nothing they had spent

@@ -9,7 +9,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// A life is a limit whose process ends and is followed by another one, and beside it the same limit in a process that goes on.
+// A life is a limit whose process ends and is followed by another one, and beside it the same limit
+// in a process that goes on.
 type life[S any] struct {
 	*rapid.T
 	alg    algorithms.Params
@@ -26,7 +27,7 @@ func begin[S any](t *rapid.T, alg algorithms.Params) *life[S] {
 	return l
 }
 
-func (l *life[S]) configure(t *Table[S]) { t.Configure(Background{Params: l.alg}, 10) }
+func (l *life[S]) configure(t *Table[S]) { t.Configure(SyncConfig{Params: l.alg}, 10) }
 
 // step lets time pass: none, little, parts of a window, up to its edge, some windows.
 func (l *life[S]) step() {
@@ -71,7 +72,8 @@ func (l *life[S]) end() Saved {
 	return l.ended.Save(l.now)
 }
 
-// restart saves and takes up again, under another limit, in a process that nobody may have come to before the next. All keys come back.
+// restart saves and takes up again, under another limit, in a process that nobody may have come to
+// before the next. All keys come back.
 func (l *life[S]) restart(alg algorithms.Params) {
 	saved := l.end()
 	l.alg = alg
@@ -85,8 +87,9 @@ func (l *life[S]) restart(alg algorithms.Params) {
 	}
 }
 
-// setBack sets the clock back by more than requests can be late before the next process begins. Who had spent something has not less to wait for then than
-// in a process that goes on, and nobody waits for a time that may never come: in windows, that is two of them.
+// setBack sets the clock back by more than requests can be late before the next process begins. Who
+// had spent something has not less to wait for then than in a process that goes on, and nobody
+// waits for a time that may never come: in windows, that is two of them.
 func (l *life[S]) setBack() {
 	saved := l.end()
 	l.now -= l.window/8 + 1 + rapid.Int64Range(0, 3*l.window).Draw(l.T, "by")
@@ -104,7 +107,8 @@ func (l *life[S]) setBack() {
 	}
 }
 
-// future asks both processes the same until they have said something else. differ says whether they have: of the first answers that are not equal.
+// future asks both processes the same until they have said something else. differ says whether they
+// have: of the first answers that are not equal.
 func (l *life[S]) future(differ func(ended, next algorithms.Decision) bool) {
 	for range rapid.IntRange(1, 15).Draw(l.T, "future") {
 		key, n := raw(rapid.IntRange(0, 2).Draw(l.T, "key")), rapid.Int64Range(0, 4).Draw(l.T, "n")
@@ -146,7 +150,8 @@ func TestWindowsSurviveARestart(t *testing.T) {
 	})
 }
 
-// Buckets do so as well, but for the last bit of the level, which is saved in 53 of them and rounded up: none admits earlier.
+// Buckets do so as well, but for the last bit of the level, which is saved in 53 of them and
+// rounded up: none admits earlier.
 func TestBucketsSurviveARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		window, kind := drawWindow(t), rapid.IntRange(0, 2).Draw(t, "kind")
@@ -177,8 +182,9 @@ func TestBucketsSurviveARestart(t *testing.T) {
 	})
 }
 
-// A log is saved as how much was spent in each aligned window. What that was is taken for later than it was, so in no window is more admitted than the limit
-// over any number of restarts; and two windows later all is forgotten.
+// A log is saved as how much was spent in each aligned window. What that was is taken for later
+// than it was, so in no window is more admitted than the limit over any number of restarts; and two
+// windows later all is forgotten.
 func TestLogsSurviveARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := drawLimit(t)

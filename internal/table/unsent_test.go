@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// What the store has confirmed is not unsent, until it is owed again because the store has forgotten.
+// What the store has confirmed is not unsent, until it is owed again because the store has
+// forgotten.
 func TestUnsent(t *testing.T) {
 	alg := sliding(100, time.Hour)
 	tab := newTable(10, alg)
-	tab.Configure(Background{Params: alg, Rate: time.Second}, 10)
+	tab.Configure(SyncConfig{Params: alg, Rate: time.Second}, 10)
 	want := func(when string, now int64, keys int, requests int64) {
 		t.Helper()
 		if k, r := tab.Unsent(now); k != keys || r != requests {

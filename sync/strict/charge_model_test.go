@@ -101,7 +101,7 @@ func isolatedFor[S any](v *virtual, zone string, rule Rule) (isolated, [16]byte)
 	alg := rule.params()
 	x := &isolatedOf[S]{v: v, alg: alg, table: tableOf[S](alg, 100)}
 	x.source = ratesync.NewSource(x.table, ratesync.Spec{Zone: zone, Kind: rule.Kind, Window: rule.Window, Buckets: 1, Live: 1})
-	x.table.Configure(table.Background{Params: alg, Rate: time.Second, Charges: true}, 100)
+	x.table.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Charges: true}, 100)
 	x.rep = ratesync.NewReplicator(silent{v.client}, "test", 10*time.Second, x.clock.Load, zap.NewNop())
 	x.charge = &lossy{Charger: v.Charger(zone, rule)}
 	family, charge := bucketLua, chargeBucketLua
@@ -142,7 +142,7 @@ func (x *isolatedOf[S]) returns() {
 }
 
 func (x *isolatedOf[S]) learn(v Verdict) {
-	x.table.Learn(x.alg.Compile(), table.KeyOf(isolatedKey), isolatedKey, x.now(), v.Reports)
+	x.table.Import(x.alg.Compile(), table.KeyOf(isolatedKey), isolatedKey, x.now(), v.Reports)
 }
 
 func (x *isolatedOf[S]) chargeNow() error {

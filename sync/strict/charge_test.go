@@ -64,7 +64,7 @@ func peerFor[S any](t *testing.T, addr, zone string, rule Rule, rate time.Durati
 		m.strict = New(c, "test", 300*time.Millisecond)
 		every = 50 * time.Millisecond
 	}
-	m.table.Configure(table.Background{Params: alg, Rate: every, Charges: charged, Wake: m.source.Wake}, 1000)
+	m.table.Configure(table.SyncConfig{Params: alg, Rate: every, Charges: charged, Wake: m.source.Wake}, 1000)
 	if charged {
 		m.rep.AttachCharged(m.source, every, m.strict.Charger(zone, rule))
 	} else {
@@ -81,7 +81,7 @@ func (m *peerOf[S]) decides(key string) bool {
 		_ = m.source.ChargeNow(ctx, table.KeyOf(raw))
 		all, g, err := m.strict.Take(ctx, m.zone, []Rule{m.rule}, table.IDOf(raw), nil)
 		if err == nil {
-			m.table.Learn(m.alg.Compile(), table.KeyOf(raw), raw, wallClock(), all[0].Reports)
+			m.table.Import(m.alg.Compile(), table.KeyOf(raw), raw, wallClock(), all[0].Reports)
 			return g.Admitted()
 		}
 	}

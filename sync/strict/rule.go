@@ -57,7 +57,7 @@ func kindOfCode(code byte) algorithms.Kind {
 func (r Rule) spec(zone string) ratesync.Spec {
 	s := ratesync.Spec{Zone: zone, Kind: r.Kind, Window: r.Window, Buckets: 1}
 	if r.Kind == 's' {
-		s.Buckets = min(max(1, r.Buckets), algorithms.MaxLive)
+		s.Buckets = min(max(1, r.Buckets), algorithms.MaxHistory)
 		s.Live = s.Buckets
 	}
 	return s

@@ -49,7 +49,7 @@ func (m *peerOf[S]) knows(own, elsewhere int64) {
 	redistest.Eventually(m.t, fmt.Sprintf("the node knows %d own and %d elsewhere", own, elsewhere), func() bool {
 		m.table.Take(m.alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), 0, 0)
 		got := m.table.Totals(wallClock())
-		return got.Own == own && got.Elsewhere == elsewhere && got.Unsent == 0
+		return got.Own == own && got.Remote == elsewhere && got.Unsent == 0
 	})
 }
 
@@ -66,7 +66,7 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 	_, all := take(t, s, "z", table.IDOf(raw), rule)
 	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: rule.Limit, Window: rule.Window, Buckets: rule.Buckets}
 	own := tableOf[algorithms.WindowState](alg, 10)
-	own.Learn(alg.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
+	own.Import(alg.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
 	if got := own.Take(alg.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own counters, want 39", got.Remaining)
 	}
@@ -76,7 +76,7 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 	}
 	level := algorithms.Params{Kind: algorithms.TokenBucket, Limit: bucket.Limit, Window: bucket.Window}
 	buckets := tableOf[algorithms.BucketState](level, 10)
-	buckets.Learn(level.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
+	buckets.Import(level.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
 	if got := buckets.Take(level.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own bucket, want 39", got.Remaining)
 	}

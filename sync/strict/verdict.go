@@ -15,7 +15,7 @@ type Verdict struct {
 	// admitted if all limits allow it; otherwise nothing was spent in any.
 	Decision algorithms.Decision
 	// Reports are what Redis holds for this key after the call, for a node that has to go on alone:
-	// for windows the totals of all nodes, in place of Elsewhere, for each epoch that counts; for
+	// for windows the totals of all nodes, in place of Remote, for each epoch that counts; for
 	// buckets the level; for a log the number of hits in the window. The receiver owns them.
 	Reports []algorithms.Report
 }
@@ -120,7 +120,7 @@ func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict
 func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	now := o.at * int64(time.Microsecond)
 	for age, total := range state[1:] {
-		v.Reports = append(v.Reports, algorithms.Report{Epoch: state[0] - int64(age), Elsewhere: total})
+		v.Reports = append(v.Reports, algorithms.Report{Epoch: state[0] - int64(age), Remote: total})
 	}
 	l, want := r.params().Compile(), algorithms.WantNext|algorithms.WantReset
 	if !v.Decision.Allowed {
@@ -139,7 +139,7 @@ func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 		return
 	}
 	now := o.at * int64(time.Microsecond)
-	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.Window), Elsewhere: max(0, state[0]), LevelAt: now})
+	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.Window), Remote: max(0, state[0]), LevelAt: now})
 	if state[0] <= 0 {
 		return
 	}

@@ -52,10 +52,11 @@ type node struct {
 	seq  int64
 }
 
-// newNode returns a node that makes no estimate of what it can't see, for tests of what it does see.
+// newNode returns a node that makes no estimate of what it can't see, for tests of what it does
+// see.
 func newNode(name string, alg algorithms.Params) *node {
 	n := &node{windows: New(window, 1000), name: name}
-	n.Configure(Background{Params: alg, Rate: time.Second, Early: true, Lagging: true}, 1000)
+	n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, CompensateLag: true}, 1000)
 	n.SetLost(^uint64(0))
 	return n
 }
@@ -88,10 +89,10 @@ func TestTwoNodesConvergeDivergeAndReconverge(t *testing.T) {
 	b.exchange(s, t0)
 	admit(t, b, hour, t0, 10, 3) // 6 elsewhere, 1 + 3 here
 	b.exchange(s, t0)
-	admit(t, a, hour, t0, 3, 3) // a has not heard of those yet
+	admit(t, a, hour, t0, 3, 3) // a has not stepGrace of those yet
 	a.exchange(s, t0)
 	admit(t, a, hour, t0, 3, 0)
-	if got := a.Totals(t0); got.Own != 9 || got.Elsewhere != 4 || got.Unsent != 0 {
+	if got := a.Totals(t0); got.Own != 9 || got.Remote != 4 || got.Unsent != 0 {
 		t.Errorf("Totals() of a = %+v, want own 9, elsewhere 4, unsent 0", got)
 	}
 }
@@ -171,7 +172,7 @@ func TestNewAndPressedKeysAreUrgent(t *testing.T) {
 	alg := sliding(100, time.Minute)
 	s, a := newStore(), newNode("a", alg)
 	woken := 0
-	a.Configure(Background{Params: alg, Rate: time.Second, Early: true, Wake: func() { woken++ }}, 1000)
+	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, Wake: func() { woken++ }}, 1000)
 	urgent := func(now int64) int {
 		m := a.Drain(now, 1000, true, nil)
 		a.seq++
@@ -209,7 +210,7 @@ func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 		a.exchange(s, t0)
 		b.exchange(s, t0)
 	}
-	got := 0 // of the 75 that are left as a knows it: b's last 5 came after its last exchange
+	got := 0 // of the 75 that are left as a knows it: b's last 5 came after its last sync
 	var last Taken
 	for range 100 {
 		if last = take(a.windows, alg, 1, t0); last.Allowed {
@@ -226,8 +227,8 @@ func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 	admit(t, a, alg, t0, 100, 75-got)
 }
 
-// A denial by an estimate asks a client to wait for the next exchange, or until what is estimated would have left the limit, whichever is first; a
-// second at least.
+// A denial by an estimate asks a client to wait for the next sync, or until what is estimated would
+// have left the limit, whichever is first; a second at least.
 func TestRetryAfterOfAnEstimate(t *testing.T) {
 	const window, limit = 10 * time.Second, 100
 	for _, rate := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Minute} {
@@ -252,7 +253,7 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 		table.Ack(now, s.push(node, seq, table.Drain(now, 100, false, nil)))
 	}
 	for _, table := range tables {
-		table.Configure(Background{Params: alg, Rate: rate}, 10)
+		table.Configure(SyncConfig{Params: alg, Rate: rate}, 10)
 	}
 	now := t0
 	for round := range int64(4) { // both see half of the traffic
@@ -305,16 +306,17 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	answers := s.push(a.name, a.seq, a.Drain(now, 1000, false, nil))
 	a.setOffset(now, -time.Minute, true) // the 2 are now of the epoch in which the 30 were
 	a.Ack(now, answers)
-	if got := a.Totals(now); got.Own != 7 || got.Elsewhere != 0 || got.Unsent != 7 {
+	if got := a.Totals(now); got.Own != 7 || got.Remote != 0 || got.Unsent != 7 {
 		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing elsewhere", got)
 	}
 	a.exchange(s, now)
-	if got := a.Totals(now); got.Own != 7 || got.Elsewhere != 30 || got.Unsent != 0 {
+	if got := a.Totals(now); got.Own != 7 || got.Remote != 30 || got.Unsent != 0 {
 		t.Errorf("Totals() = %+v after an exchange, want all confirmed and 30 elsewhere", got)
 	}
 }
 
-// Until the other nodes have followed a step, they have not sent what they hold under its new number.
+// Until the other nodes have followed a step, they have not sent what they hold under its new
+// number.
 func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	alg := fixed(100, time.Minute)
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
@@ -330,19 +332,20 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	admit(t, b, alg, t0, 1, 1)
 	b.Refund(alg.Compile(), k, take(b.windows, alg, 1, t0), 1)
 	b.exchange(s, t0)
-	now := t0 + int64(heard+2*time.Second)
-	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: int64(time.Minute) | 1}, 2)
+	now := t0 + int64(stepGrace+2*time.Second)
+	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: offset(time.Minute) | 1}, 2)
 	a.exchange(s, now)
-	if got := a.Totals(now); got.Own != 68 || got.Elsewhere != 31 {
+	if got := a.Totals(now); got.Own != 68 || got.Remote != 31 {
 		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 elsewhere", got)
 	}
 }
 
-// A request that was taken before a step and is given back after it is found where the step has moved it.
+// A request that was taken before a step and is given back after it is found where the step has
+// moved it.
 func TestAReturnFollowsAStep(t *testing.T) {
 	log := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}
 	tab := New(algorithms.MachineOf[algorithms.LogState](algorithms.SlidingLog), 10)
-	tab.Configure(Background{Params: log, Rate: time.Second}, 10)
+	tab.Configure(SyncConfig{Params: log, Rate: time.Second}, 10)
 	k := raw(1)
 	first := tab.Take(log.Compile(), KeyOf(k), k, t0, 1, allWaits)
 	tab.Take(log.Compile(), KeyOf(k), k, t0+int64(30*time.Second), 1, allWaits)
@@ -366,10 +369,10 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 	}
 	a.Sweep(now)
 	a.setOffset(now, time.Hour, true)
-	for key := 200; key < 400; key++ { // some get the place of one that has gone
+	for key := 200; key < 400; key++ { // some get the slot of one that has gone
 		take(a.windows, alg, key, now)
 		a.With(KeyOf(raw(key)), func(s *algorithms.WindowState) {
-			if l := window.Ledger(s); l.Redo != 0 || l.Undone != 0 {
+			if l := window.Ledger(s); l.Resend != 0 || l.Rewound != 0 {
 				t.Errorf("key %d has followed a step that came before it: %+v", key, *l)
 			}
 		})
@@ -378,13 +381,13 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 
 func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
 	a := newNode("a", hour)
-	a.Configure(Background{Params: hour}, 1000)
+	a.Configure(SyncConfig{Params: hour}, 1000)
 	admit(t, a, hour, t0, 4, 4)
 	a.Tick()
 	if m := a.Drain(t0, 1000, false, nil); len(m) != 0 {
 		t.Errorf("a local table has %d messages", len(m))
 	}
-	a.Configure(Background{Params: hour, Rate: time.Second}, 1000)
+	a.Configure(SyncConfig{Params: hour, Rate: time.Second}, 1000)
 	a.Tick()
 	if m := a.Drain(t0, 1000, false, nil); len(m) != 1 || m[0].Total != 4 {
 		t.Errorf("Drain() = %+v, want one message with total 4", m)
@@ -394,7 +397,7 @@ func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
 func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 	alg := fixed(10, time.Second)
 	s, a := newStore(), newNode("a", alg)
-	a.Configure(Background{Params: alg, Rate: time.Second}, 100_000)
+	a.Configure(SyncConfig{Params: alg, Rate: time.Second}, 100_000)
 	for i := range 50_000 {
 		take(a.windows, alg, 1000+i, t0)
 	}
@@ -416,12 +419,12 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 		}
 		a.Sweep(now)
 	}
-	places := 0
+	slots := 0
 	for s := range a.shards {
-		places += len(a.shards[s].chunks) * chunkSize
+		slots += len(a.shards[s].chunks) * chunkSize
 	}
-	if a.Keys() != 500 || places > 8*1024 {
-		t.Errorf("%d keys in %d places, want 500 in a few thousand", a.Keys(), places)
+	if a.Keys() != 500 || slots > 8*1024 {
+		t.Errorf("%d keys in %d places, want 500 in a few thousand", a.Keys(), slots)
 	}
 	a.Tick()
 	if m := a.Drain(now, 10_000, false, nil); len(m) != 500 {
@@ -433,7 +436,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 	alg := sliding(10*grain, time.Minute)
 	s, a := newStore(), newNode("a", alg)
-	a.Configure(Background{Params: alg, Rate: time.Second, Early: true}, 1000)
+	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
 	at := t0
 	for _, count := range []int{10*grain - 21, 1} {
 		admit(t, a, alg, at, count, count)
@@ -451,12 +454,13 @@ func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 	}
 }
 
-// A node that only refuses hears what the others do, a few times in an interval, as room comes back.
+// A node that only refuses hears what the others do, a few times in an interval, as room comes
+// back.
 func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 	const rate = 800 * time.Millisecond
 	alg := sliding(18, rate)
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
-	a.Configure(Background{Params: alg, Rate: rate, Early: true}, 1000)
+	a.Configure(SyncConfig{Params: alg, Rate: rate, Early: true}, 1000)
 	at := t0
 	for range 3 {
 		at += int64(10 * time.Millisecond)
@@ -477,7 +481,8 @@ func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 	}
 }
 
-// A request that waits, in a queue or for another zone, may be given back long after it was sent, and be the last of its key.
+// A request that waits, in a queue or for another zone, may be given back long after it was sent,
+// and be the last of its key.
 func TestWhatIsGivenBackLateIsSent(t *testing.T) {
 	s, a := newStore(), newNode("a", hour)
 	taken := take(a.windows, hour, 1, t0)
@@ -504,7 +509,8 @@ func (h hooked) Shift(s *algorithms.WindowState, l algorithms.Limit, now int64, 
 	h.shifted(s)
 }
 
-// Requests come, and are given back, while a step moves what is stored, key by key. Whole windows neither free nor lock out anyone.
+// Requests come, and are given back, while a step moves what is stored, key by key. Whole windows
+// neither free nor lock out anyone.
 func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 	const limit = 20
 	alg := fixed(limit, time.Hour)
@@ -531,7 +537,7 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 		last := a.shard(KeyOf(raw(99)))
 		ready := func(s *algorithms.WindowState) {
 			for i := range last.size {
-				if &last.place(i).state == s {
+				if &last.slot(i).state == s {
 					return // its lock is held
 				}
 			}

@@ -8,7 +8,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// A stepped is a table whose server's clock steps while one client asks for twice its limit all the time, in virtual time.
+// A stepped is a table whose server's clock steps while one client asks for twice its limit all the
+// time, in virtual time.
 type stepped struct {
 	setClock func(now int64, ahead, uncertainty time.Duration)
 	take     func(now int64) bool
@@ -24,7 +25,7 @@ const (
 
 func newStepped[S any](alg algorithms.Params) *stepped {
 	tab := of[S](alg, 100)
-	tab.Configure(Background{Params: alg, Rate: time.Second}, 100)
+	tab.Configure(SyncConfig{Params: alg, Rate: time.Second}, 100)
 	raw := []byte("k")
 	s := &stepped{now: 1_700_000_000_000_000_000}
 	s.setClock = tab.SetClock
@@ -45,7 +46,8 @@ func (s *stepped) run(d time.Duration) {
 	}
 }
 
-// most is the most that was admitted in any window of true time, from the third one on: the first ones may hold a burst.
+// most is the most that was admitted in any window of true time, from the third one on: the first
+// ones may hold a burst.
 func (s *stepped) most() (most int) {
 	late := s.at[2*steppedLimit:]
 	first := 0
@@ -58,8 +60,8 @@ func (s *stepped) most() (most int) {
 	return most
 }
 
-// Whatever way the server's clock steps, a client has no more than one limit more and no less than one limit less for it, and nobody is locked out
-// for longer than a window.
+// Whatever way the server's clock steps, a client has no more than one limit more and no less than
+// one limit less for it, and nobody is locked out for longer than a window.
 func TestStepsOfTheServersClock(t *testing.T) {
 	steps := []time.Duration{200 * time.Millisecond, 3 * time.Second, 20 * time.Second, 31 * time.Second, 59 * time.Second, 90 * time.Second, time.Hour, 24 * time.Hour}
 	for name, c := range map[string]struct {
@@ -104,8 +106,9 @@ func TestStepsOfTheServersClock(t *testing.T) {
 	}
 }
 
-// A beat may be answered before it is noticed that the machine was asleep. It takes the time that has passed for a step of the server's clock, and the
-// next one takes that back: in the end that time has passed.
+// A beat may be answered before it is noticed that the machine was asleep. It takes the time that
+// has passed for a step of the server's clock, and the next one takes that back: in the end that
+// time has passed.
 func TestSleepThatABeatNoticesFirst(t *testing.T) {
 	s := newStepped[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: steppedLimit, Window: steppedWindow})
 	s.run(5 * time.Minute)

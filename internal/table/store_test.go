@@ -22,7 +22,7 @@ type windows = Table[algorithms.WindowState]
 
 func newTable(maxKeys int, alg algorithms.Params) *windows {
 	t := New(window, maxKeys)
-	t.Configure(Background{Params: alg}, maxKeys)
+	t.Configure(SyncConfig{Params: alg}, maxKeys)
 	return t
 }
 
@@ -116,33 +116,6 @@ func TestOneKeyBeyondTheBoundUnderRaceGetsItsLimit(t *testing.T) {
 	}
 }
 
-func TestSketchWindowsRoll(t *testing.T) {
-	s := newSketch(minWidth, 10, time.Minute)
-	alg := fixed(10, time.Minute)
-	key := KeyOf([]byte("k"))
-	admitted := func(now int64) (n int) {
-		for {
-			if d, _ := s.take(&ask{limit: alg.Compile(), now: now, n: 1}, key); !d.Allowed {
-				return n
-			}
-			n++
-		}
-	}
-	start := t0 - t0%int64(time.Minute)
-	for _, step := range []struct {
-		after time.Duration
-		want  int
-	}{
-		{0, 10}, {time.Minute, 0}, {90 * time.Second, 5}, {2 * time.Minute, 5}, {5 * time.Minute, 10},
-		{5*time.Minute - time.Microsecond, 0}, // a request that read its clock before another did
-		{65536*time.Minute + 9*time.Minute, 10},
-	} {
-		if got := admitted(start + int64(step.after)); got != step.want {
-			t.Errorf("after %v: %d admitted, want %d", step.after, got, step.want)
-		}
-	}
-}
-
 func TestAFullTableTakesTheRoomOfIdleKeys(t *testing.T) {
 	const maxKeys = 4000
 	tab := newTable(maxKeys, hour)
@@ -174,12 +147,12 @@ func TestSweepDropsIdleKeysAndGivesMemoryBack(t *testing.T) {
 	if got := tab.Keys(); got != 1 {
 		t.Errorf("Keys() after the sweep = %d, want 1", got)
 	}
-	var places int
+	var slots int
 	for s := range tab.shards {
-		places += len(tab.shards[s].chunks) * chunkSize
+		slots += len(tab.shards[s].chunks) * chunkSize
 	}
-	if places > shardCount*2*chunkSize {
-		t.Errorf("%d places are left after the sweep", places)
+	if slots > shardCount*2*chunkSize {
+		t.Errorf("%d places are left after the sweep", slots)
 	}
 	for range hour.Limit - 1 {
 		if !take(tab, hour, 7, t0+int64(2*time.Hour)).Allowed {

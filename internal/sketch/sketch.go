@@ -1,4 +1,6 @@
-package table
+// Package sketch counts keys that have no counter of their own, in memory that doesn't grow with
+// them. It counts too much rather than too little.
+package sketch
 
 import (
 	"math"
@@ -9,14 +11,21 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
+// MinWidth and MaxWidth bound how many words a row has. With MaxWidth all rows take 32 MiB.
+const (
+	MinWidth = 1 << 18
+	MaxWidth = 1 << 20
+)
+
 const (
 	rows      = 4
-	minWidth  = 1 << 18
-	maxWidth  = 1 << 20 // 32 MiB in all rows
 	countBits = 24
 )
 
-// A sketch counts the keys that find no slot in a full table: a count-min sketch whose cells are
+// A Key is a hash of a key, 128 bits that nobody outside can choose.
+type Key = [2]uint64
+
+// A Sketch counts the keys that find no slot in a full table: a count-min sketch whose cells are
 // two-counter windows, whatever the algorithm. A cell holds at least what each of its keys spent,
 // so no key gets more than its limit; keys that share all their cells with busy ones get less. The
 // more cells a row has for each busy key, the rarer that is.
@@ -32,13 +41,13 @@ const (
 // A count has 24 bits, or a half, a third, a sixth, an eighth or a twelfth of that where the limit
 // is less than what they hold. A count that has reached its end stays there for its window, and a
 // limit beyond it, 2^24 - 2, is taken for that.
-type sketch struct {
+type Sketch struct {
 	words  [rows][]atomic.Uint64
 	window time.Duration
 	cells  uint64 // in a word: 1, 2, 3, 6, 8 or 12
 	bits   uint64 // of a count
 	most   int64  // a count
-	number uint32 // of the table's sketches
+	number uint32 // of the sketches that were made
 
 	// last is the newest epoch in which a key was counted, or the one in which the sketch was made;
 	// retired once the table has given it back. A request that read its clock in an earlier one
@@ -47,7 +56,7 @@ type sketch struct {
 	used atomic.Bool
 	// before is the sketch whose place this one took in the epoch born. It goes on counting until
 	// its window is over.
-	before atomic.Pointer[sketch]
+	before atomic.Pointer[Sketch]
 	born   int64
 }
 
@@ -82,12 +91,39 @@ func limitIn(l algorithms.Limit, window time.Duration) int64 {
 	return int64(part)
 }
 
-// widthFor is how many words a row has for a table of maxKeys.
-func widthFor(maxKeys int64) int64 { return min(max(minWidth, 8*min(maxKeys, maxWidth)), maxWidth) }
+// WidthFor is how many words a row has for a table of maxKeys.
+func WidthFor(maxKeys int64) int64 { return min(max(MinWidth, 8*min(maxKeys, MaxWidth)), MaxWidth) }
 
-// newSketch makes a sketch with width words in a row, for a limit in a window.
-func newSketch(width, limit int64, window time.Duration) *sketch {
-	s := &sketch{cells: cellsFor(limit), window: max(window, 1)}
+// made counts the sketches.
+var made atomic.Uint32
+
+// Next returns a sketch with at least width words in a row that suits limits, in the window of the
+// first of them. It takes the place of s at now; what s has counted goes on counting. s may be nil.
+func (s *Sketch) Next(width, now int64, limits ...algorithms.Limit) *Sketch {
+	if s != nil && s.last.Load() == retired {
+		s = nil
+	}
+	window := windowOf(limits[0])
+	if s != nil {
+		window, width = s.window, max(width, s.Width()) // the numbers of its epochs go on
+	}
+	limit := int64(0)
+	for _, l := range limits {
+		limit = max(limit, limitIn(l, window))
+	}
+	next := New(width, limit, window)
+	next.born = now / int64(window)
+	next.last.Store(next.born)
+	if s != nil {
+		next.before.Store(s)
+		next.used.Store(s.used.Load())
+	}
+	return next
+}
+
+// New makes a sketch with width words in a row, for a limit in a window.
+func New(width, limit int64, window time.Duration) *Sketch {
+	s := &Sketch{cells: cellsFor(limit), window: max(window, 1), number: made.Add(1)}
 	s.bits = countBits / s.cells
 	s.most = 1<<s.bits - 1
 	for r := range s.words {
@@ -106,13 +142,32 @@ func cellsFor(limit int64) uint64 {
 	return 1
 }
 
-// suits reports whether the sketch is not given back, and its counts can tell a limit from one
+// Suits reports whether the sketch is not given back, and its counts can tell a limit from one
 // more, as far as any can.
-func (s *sketch) suits(l algorithms.Limit) bool {
+func (s *Sketch) Suits(l algorithms.Limit) bool {
 	return s.last.Load() != retired && s.cells <= cellsFor(limitIn(l, s.window))
 }
 
-func (s *sketch) width() int64 { return int64(len(s.words[0])) }
+// Used reports whether a key was counted.
+func (s *Sketch) Used() bool { return s.used.Load() }
+
+// Window is the window in which the sketch counts.
+func (s *Sketch) Window() time.Duration { return s.window }
+
+// Limit is how much l admits in the window of the sketch.
+func (s *Sketch) Limit(l algorithms.Limit) int64 { return limitIn(l, s.window) }
+
+// Last is when the newest epoch began; ok is false where the sketch has been given back.
+func (s *Sketch) Last() (at int64, ok bool) {
+	last := s.last.Load()
+	return last * int64(s.window), last != retired
+}
+
+// Number tells the sketch from all others, for Give.
+func (s *Sketch) Number() uint32 { return s.number }
+
+// Width is how many words a row has.
+func (s *Sketch) Width() int64 { return int64(len(s.words[0])) }
 
 // A cell is a place in a word.
 type cell struct {
@@ -120,13 +175,13 @@ type cell struct {
 	shift uint64
 }
 
-func (s *sketch) cell(row int, key Key) cell {
+func (s *Sketch) cell(row int, key Key) cell {
 	place, _ := bits.Mul64(key[0]+uint64(row)*(key[1]|1), uint64(len(s.words[row]))*s.cells)
 	return cell{&s.words[row][place/s.cells], place % s.cells * s.bits}
 }
 
 // enter is the epoch in which a request of now counts; false where the sketch has been given back.
-func (s *sketch) enter(now int64) (epoch int64, ok bool) {
+func (s *Sketch) enter(now int64) (epoch int64, ok bool) {
 	if !s.used.Load() {
 		s.used.Store(true)
 	}
@@ -142,8 +197,8 @@ func (s *sketch) enter(now int64) (epoch int64, ok bool) {
 	}
 }
 
-// at is the epoch of now, or the last one where that is later.
-func (s *sketch) at(now int64) int64 {
+// Epoch is the number of the epoch of now, or the last one where that is later.
+func (s *Sketch) Epoch(now int64) int64 {
 	epoch := now / int64(s.window)
 	if last := s.last.Load(); last != retired {
 		epoch = max(epoch, last)
@@ -153,7 +208,7 @@ func (s *sketch) at(now int64) int64 {
 
 // spentIn returns what the cells of a key hold: what it has spent in an epoch and in the one
 // before, or more.
-func (s *sketch) spentIn(key Key, epoch int64) (current, before int64) {
+func (s *Sketch) spentIn(key Key, epoch int64) (current, before int64) {
 	current, before = s.most, s.most
 	for row := range s.words {
 		c := s.cell(row, key)
@@ -175,7 +230,7 @@ var window = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWind
 
 // state is a key's two counters as those of a window under a limit. Late requests count at the
 // start of their epoch.
-func (s *sketch) state(key Key, limit, epoch, now int64) (l algorithms.Limit, state algorithms.WindowState, at int64) {
+func (s *Sketch) state(key Key, limit, epoch, now int64) (l algorithms.Limit, state algorithms.WindowState, at int64) {
 	l = algorithms.Limit{N: limit, Size: limit, Window: int64(s.window), History: 1}
 	at = max(now, epoch*int64(s.window))
 	window.Advance(&state, l, at)
@@ -184,42 +239,42 @@ func (s *sketch) state(key Key, limit, epoch, now int64) (l algorithms.Limit, st
 	return l, state, at
 }
 
-// take is called under the lock of the key's shard: cells are shared by keys of all shards, and
-// what others add can only make the answer more careful. It returns false where the sketch has been
-// given back.
-func (s *sketch) take(a *ask, key Key) (d algorithms.Decision, ok bool) {
-	epoch, ok := s.enter(a.now)
+// Take asks for n units of a key at now, and works out the waits that are wanted, of a denial Retry
+// in any case. No key's state has to be locked: cells are shared, and what others add can only make
+// the answer more careful. ok is false where the sketch has been given back.
+func (s *Sketch) Take(
+	l algorithms.Limit, key Key, now, n int64, want algorithms.Want,
+) (d algorithms.Decision, ok bool) {
+	epoch, ok := s.enter(now)
 	if !ok {
 		return d, false
 	}
-	l, state, at := s.state(key, min(limitIn(a.limit, s.window), s.most-1), epoch, a.now)
-	if d.Result = window.Take(&state, l, at, a.n, 0); d.Allowed {
-		s.add(key, epoch, a.n)
-	}
-	want := a.want
-	if !d.Allowed {
+	l, state, at := s.state(key, min(limitIn(l, s.window), s.most-1), epoch, now)
+	if d.Result = window.Take(&state, l, at, n, 0); d.Allowed {
+		s.add(key, epoch, n)
+	} else {
 		want |= algorithms.WantRetry
 	}
-	d.Waits = window.Waits(&state, l, at, a.n, 0, want)
+	d.Waits = window.Waits(&state, l, at, n, 0, want)
 	return d, true
 }
 
-// spent is what a key has spent that still counts, or more. It is 0 once the sketch has been given
+// Spent is what a key has spent that still counts, or more. It is 0 once the sketch has been given
 // back.
-func (s *sketch) spent(key Key, now int64) int64 {
-	l, state, at := s.state(key, countAll, s.at(now), now)
+func (s *Sketch) Spent(key Key, now int64) int64 {
+	l, state, at := s.state(key, countAll, s.Epoch(now), now)
 	return countAll - window.Take(&state, l, at, 0, 0).Remaining
 }
 
-// until is how long it takes until no more than target of what a key has spent counts.
-func (s *sketch) until(key Key, now, target int64) time.Duration {
-	l, state, at := s.state(key, countAll, s.at(now), now)
+// Until is how long it takes until no more than target of what a key has spent counts.
+func (s *Sketch) Until(key Key, now, target int64) time.Duration {
+	l, state, at := s.state(key, countAll, s.Epoch(now), now)
 	return window.Waits(&state, l, at, countAll-target, 0, algorithms.WantRetry).Retry
 }
 
-// charge spends n units of a key unasked: where it is bounded, only as far as the key has spent
+// Charge spends n units of a key unasked: where it is bounded, only as far as the key has spent
 // less than its limit in this window. It returns false where the sketch has been given back.
-func (s *sketch) charge(l algorithms.Limit, key Key, now, n int64, bounded bool) bool {
+func (s *Sketch) Charge(l algorithms.Limit, key Key, now, n int64, bounded bool) bool {
 	epoch, ok := s.enter(now)
 	if !ok {
 		return false
@@ -234,9 +289,9 @@ func (s *sketch) charge(l algorithms.Limit, key Key, now, n int64, bounded bool)
 	return true
 }
 
-// give takes n units back that were taken at an instant, as far as the cells still stand in that
+// Give takes n units back that were taken at an instant, as far as the cells still stand in that
 // epoch. number says which sketch they were taken in.
-func (s *sketch) give(number uint32, key Key, taken, n int64) {
+func (s *Sketch) Give(number uint32, key Key, taken, n int64) {
 	for s != nil && s.number != number {
 		s = s.before.Load()
 	}
@@ -251,7 +306,7 @@ func (s *sketch) give(number uint32, key Key, taken, n int64) {
 	}
 }
 
-func (s *sketch) add(key Key, epoch, n int64) {
+func (s *Sketch) add(key Key, epoch, n int64) {
 	for row := range s.words {
 		s.change(s.cell(row, key), epoch, n)
 	}
@@ -259,7 +314,7 @@ func (s *sketch) add(key Key, epoch, n int64) {
 
 // change adds to the count of a cell in an epoch. What is given back to an epoch that ends
 // meanwhile stays spent.
-func (s *sketch) change(c cell, epoch, n int64) {
+func (s *Sketch) change(c cell, epoch, n int64) {
 	for {
 		old := c.word.Load()
 		word := s.rolled(old, epoch)
@@ -278,10 +333,10 @@ func (s *sketch) change(c cell, epoch, n int64) {
 	}
 }
 
-func (s *sketch) count(word, shift uint64) int64 { return int64(word>>shift) & s.most }
+func (s *Sketch) count(word, shift uint64) int64 { return int64(word>>shift) & s.most }
 
 // rolled is a word as it stands in an epoch.
-func (s *sketch) rolled(word uint64, epoch int64) uint64 {
+func (s *Sketch) rolled(word uint64, epoch int64) uint64 {
 	const current, before = 1<<countBits - 1, countBits
 	switch uint16(epoch) - uint16(word>>48) {
 	case 0, 0xffff: // or a request that read its clock before another did
@@ -292,19 +347,21 @@ func (s *sketch) rolled(word uint64, epoch int64) uint64 {
 	return uint64(uint16(epoch)) << 48
 }
 
-// retire ends the sketch unless something in it counts: a request that comes afterwards finds that
-// it has to have another.
-func (s *sketch) retire(now int64) bool {
-	last := s.last.Load()
-	return last != retired && now/int64(s.window) >= last+2 && s.last.CompareAndSwap(last, retired)
-}
-
-// forgetBefore lets the sketch before go once nothing in it counts.
-func (s *sketch) forgetBefore(now int64) {
-	if now/int64(s.window) >= s.born+2 {
+// Expire lets go what counts no more at now: the sketch that this one took the place of, and where
+// all is set this one. It reports whether this one is given back: a request that comes afterwards
+// finds that it has to have another.
+func (s *Sketch) Expire(now int64, all bool) bool {
+	epoch, last := now/int64(s.window), s.last.Load()
+	if epoch >= s.born+2 {
 		s.before.Store(nil)
 	}
+	return all && last != retired && epoch >= last+2 && s.last.CompareAndSwap(last, retired)
 }
 
-// bytes is the memory it takes.
-func (s *sketch) bytes() int64 { return int64(rows) * s.width() * 8 }
+// Bytes is the memory it takes, with the sketches before it.
+func (s *Sketch) Bytes() (sum int64) {
+	for ; s != nil; s = s.before.Load() {
+		sum += int64(rows) * s.Width() * 8
+	}
+	return sum
+}

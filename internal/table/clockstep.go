@@ -1,0 +1,129 @@
+package table
+
+import (
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// Steps of the store's clock. Readers of the rest may skip this file: current returns a key that
+// goes by the table's clock, and callers' instants are brought to it by an offset's in.
+//
+// When the clock steps, every instant and epoch that is stored has to move with it, under the lock
+// of its shard. So a step is applied to a key when a request comes for it, and to all of them soon
+// after. A parity tells which have had theirs: the offset has that of the number of steps there
+// were, and stepParity of an entry that of those that were applied to it. A step begins when the
+// last has been applied to all.
+
+// An offset is what a table adds to its callers' clock, in nanoseconds. As it is one word, one look
+// tells it together with the parity:
+//
+//	bits 63..1                                       bit 0
+//	the nanoseconds, rounded down to an even number  parity of the number of steps
+type offset int64
+
+// ns is the offset without the parity.
+func (o offset) ns() int64 { return int64(o) &^ 1 }
+
+// in brings an instant of the caller's clock to the table's.
+func (o offset) in(now int64) int64 { return now + o.ns() }
+
+// parity is that of the number of steps, as flags have it.
+func (o offset) parity() uint8 { return uint8(o&1) * stepParity }
+
+// since is how far the clock has stepped since then was the offset.
+func (o offset) since(then offset) int64 {
+	if o.parity() == then.parity() {
+		return 0
+	}
+	return o.ns() - then.ns()
+}
+
+// clock returns the offset as it is now.
+func (t *Table[S]) clock() offset { return offset(t.offset.Load()) }
+
+// Offset is what the table adds to its callers' clock.
+func (t *Table[S]) Offset() time.Duration { return time.Duration(t.clock().ns()) }
+
+// drift is what a clock may go wrong by between two readings of the store's time. More is a step.
+const drift = 100 * time.Millisecond
+
+// stepGrace is how long after a step of the store's clock all nodes have noticed. An interval later
+// they have sent what they hold once more.
+const stepGrace = 3 * time.Second
+
+// SetClock brings the table to the store's time, which is ahead of the caller's clock by so much,
+// give or take uncertainty. A step moves what is stored along with it, so that it neither frees nor
+// locks out anyone. It is not brought in little by little: nodes that disagree on the boundaries of
+// windows count into different ones meanwhile. now is the caller's clock.
+func (t *Table[S]) SetClock(now int64, ahead, uncertainty time.Duration) {
+	off, first := (ahead - t.Offset()).Abs(), !t.clocked.Swap(true)
+	switch b := t.config.Load(); {
+	case off <= uncertainty+time.Millisecond:
+	case first && t.Keys() == 0:
+		t.setOffset(now, ahead, false)
+	default:
+		t.setOffset(now, ahead, off > drift || b != nil && off >= b.Params.Window/2)
+	}
+}
+
+// setOffset changes what is added to callers' clocks, to a nanosecond or two. Where shift is set
+// the clock has taken a step, and all that is stored moves with it. now is the caller's clock.
+func (t *Table[S]) setOffset(now int64, ahead time.Duration, shift bool) {
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	old, next := t.clock(), int64(ahead)&^1
+	b := t.config.Load()
+	if !shift || b == nil || next == old.ns() {
+		t.offset.Store(next | int64(old)&1)
+		return
+	}
+	// From here on each key says which steps it has had.
+	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.shared(sh, i) })
+	t.stepped.Store(now)
+	t.step.Store(next - old.ns())
+	t.offset.Store(next | int64(old)&1 ^ 1)
+	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.current(sh, b.limit, i, now) })
+}
+
+// isEarly reports whether other nodes may not have followed the last step yet.
+func (t *Table[S]) isEarly(b *SyncConfig, now int64) bool {
+	stepped := t.stepped.Load()
+	return stepped != 0 && now-stepped < int64(stepGrace+2*b.Rate)
+}
+
+// current returns a key that is synced as it is by the table's clock, and the caller's now in that.
+func (t *Table[S]) current(
+	sh *shard[S], l algorithms.Limit, i uint32, now int64,
+) (e entry[S], at int64, o offset) {
+	o = t.clock()
+	at = o.in(now)
+	return t.applyStep(sh, l, i, at, o), at, o
+}
+
+// applyStep is shared for what goes by the clock: the last step is applied to a state that has not
+// had it. now is in the table's time, o ahead of the caller's.
+func (t *Table[S]) applyStep(sh *shard[S], l algorithms.Limit, i uint32, now int64, o offset) entry[S] {
+	e := t.shared(sh, i)
+	if e.flags&stepParity == o.parity() {
+		return e
+	}
+	e.flags ^= stepParity
+	step := t.step.Load()
+	t.machine.Shift(&e.state, l, now, time.Duration(step))
+	if e.at != 0 {
+		e.at += step
+	}
+	if t.machine.Ledger(&e.state).Resend&algorithms.Moved != 0 {
+		if e.flags&inFlight != 0 {
+			e.flags |= outdated
+		}
+		sh.markDirty(i, e)
+	}
+	return e
+}
+
+// isCurrent reports whether a state goes by the clock after its last step.
+func (e entry[S]) isCurrent(o offset) bool {
+	return e.syncState == nil || e.flags&stepParity == o.parity()
+}

@@ -1,0 +1,139 @@
+package table
+
+import "slices"
+
+// A shard lists its dirty keys: those that the store has to hear of, or to be asked about. A key
+// goes from dirty to outgoing with the next Tick, and from there into a message. A key that cannot
+// wait stands in urgent as well.
+//
+// A list may name a slot more than once, and slots that have gone or whose flag is not set any
+// more: those are passed over.
+
+// flags of an entry. dirty and urgent belong to the slot, not to the key: they say that a list
+// names it.
+const (
+	dirty uint8 = 1 << iota
+	urgent
+	// inFlight: a message about the key is under way.
+	inFlight
+	// confirm: it is dirty only to hear once more what others sent meanwhile.
+	confirm
+	// confirming: the message under way is that one.
+	confirming
+	// outdated: the clock has taken a step since the message under way was sent.
+	outdated
+	// failed: the store could not do the last message. The key waits for its turn, whatever is
+	// asked of it.
+	failed
+	// stepParity is that of the steps of the clock that the state has followed: clockstep.go.
+	stepParity
+)
+
+// isInFlight reports whether a message about the key is under way.
+func (e entry[S]) isInFlight() bool { return e.syncState != nil && e.flags&inFlight != 0 }
+
+// markDirty lists a key for the interval after this one.
+func (sh *shard[S]) markDirty(i uint32, e entry[S]) { list(&sh.dirty, dirty, i, e.syncState) }
+
+// list names a slot in a list, unless one has it already.
+func list(in *[]uint32, flag uint8, i uint32, x *syncState) {
+	if x.flags&flag == 0 {
+		x.flags |= flag
+		*in = append(*in, i)
+	}
+}
+
+// markUrgent lists a key for the next early sync. It reports whether it is the first of the table.
+func (t *Table[S]) markUrgent(sh *shard[S], i uint32, e entry[S]) (first bool) {
+	list(&sh.urgent, urgent, i, e.syncState)
+	return t.urgent.Or(1<<(e.key[0]>>58)) == 0
+}
+
+// Urgent reports whether there are keys that should not wait.
+func (t *Table[S]) Urgent() bool { return t.urgent.Load() != 0 }
+
+// Tick makes the dirty keys outgoing, so that keys that get dirty over and over don't hold up the
+// rest.
+func (t *Table[S]) Tick() {
+	for s := range t.shards {
+		sh := &t.shards[s]
+		sh.mu.Lock()
+		sh.outgoing = append(sh.outgoing, sh.dirty...)
+		sh.dirty = sh.dirty[:0]
+		sh.mu.Unlock()
+	}
+}
+
+// drain takes keys off the lists and has take make messages of each, under the lock of its shard,
+// until there are about most. Keys with a message under way wait for another turn. Like each it
+// does little under a lock and goes from shard to shard, on from where the last one ended. now is
+// the caller's clock; take gets the table's, and by how much that is ahead.
+func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take func(entry[S], int64, offset) int) {
+	for more := true; more; {
+		more = false
+		for range t.shards {
+			if most <= 0 {
+				return
+			}
+			s := t.drained.Add(1) % shardCount
+			bit := uint64(1) << s
+			if early && t.urgent.Load()&bit == 0 {
+				continue
+			}
+			sh := &t.shards[s]
+			from, flag := &sh.outgoing, dirty
+			if early {
+				from, flag = &sh.urgent, urgent
+			}
+			sh.mu.Lock()
+			most -= t.drainList(sh, from, flag, b, now, min(most, walk), take)
+			left := len(*from) > 0
+			if early && !left {
+				t.urgent.And(^bit)
+			}
+			sh.mu.Unlock()
+			more = more || left
+		}
+	}
+}
+
+// drainList is drain for a few slots of one list.
+func (t *Table[S]) drainList(sh *shard[S], from *[]uint32, flag uint8, b *SyncConfig, now int64, most int, take func(entry[S], int64, offset) int) (taken int) {
+	for looked := 0; looked < walk && len(*from) > 0 && taken < most; looked++ {
+		end := len(*from) - 1
+		i := (*from)[end]
+		*from = (*from)[:end]
+		if i >= sh.size {
+			continue // the slot has gone
+		}
+		e, at, o := t.current(sh, b.limit, i, now)
+		listed := e.flags&flag != 0
+		e.flags &^= flag
+		switch {
+		case !e.used() || !listed: // the key has gone, or it has another slot
+		case e.flags&inFlight == 0:
+			taken += take(e, at, o)
+		case flag == dirty:
+			sh.markDirty(i, e)
+		}
+	}
+	return taken
+}
+
+// relist names a key in the lists by the slot that it has moved to. What was outgoing stays so.
+func (sh *shard[S]) relist(i uint32, x *syncState) {
+	if x.flags&dirty != 0 {
+		sh.outgoing = append(sh.outgoing, i)
+	}
+	if x.flags&urgent != 0 {
+		sh.urgent = append(sh.urgent, i)
+	}
+}
+
+// fitLists drops the slots that have gone from the lists, and the memory that they took.
+func (sh *shard[S]) fitLists() {
+	gone := func(i uint32) bool { return i >= sh.size }
+	for _, list := range []*[]uint32{&sh.dirty, &sh.outgoing, &sh.urgent} {
+		*list = append([]uint32(nil), slices.DeleteFunc(*list, gone)...)
+	}
+}

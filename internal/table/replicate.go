@@ -1,0 +1,551 @@
+package table
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+const (
+	// pause is the least time between two early syncs of one key.
+	pause = 5 * time.Millisecond
+	// share of what a key has left, by the estimate, that may be unsent before it is synced
+	// early: 1/share.
+	share = 8
+	// grain is the part of a limit, 1/grain, below which what all nodes have unsent, by the
+	// estimate, is worth no early sync. Without it a client at its limit would cause one for
+	// each request that is admitted.
+	grain = 64
+	// refresh is how often in an interval a key at its limit may be synced only to hear what the
+	// others did.
+	refresh = 8
+	// memory is how many attempts on this node the estimate of its share goes by at least, where
+	// there were so many: what is older counts half as much with each sync. With fewer, chance
+	// makes a node that sees little of a client take its share for a fraction of what it is.
+	memory = 32
+	// maxScale bounds the estimate of how much more than this node all nodes take in.
+	maxScale = 1000
+)
+
+// SyncConfig is what work without a request goes by.
+type SyncConfig struct {
+	// Params are the limit's.
+	Params algorithms.Params
+	// Rate is the time between syncs, 0 where the table is not synced.
+	Rate time.Duration
+	// Early syncs keys before their turn when they are new or near their limit.
+	Early bool
+	// CompensateLag says that what others push is on average half an interval old when it is
+	// pulled, and that an estimate should count for it. Buckets drain in that time and don't need
+	// it.
+	CompensateLag bool
+	// Charges says that the store decides by itself and keeps no totals: what was decided here is
+	// taken out by Charges in place of Drain. The machine is Chargeable.
+	Charges bool
+	// Wake is called without a lock held when there is a first urgent key.
+	Wake func()
+
+	limit algorithms.Limit
+	epoch time.Duration
+	// drain is what flows out of a bucket, in requests per millisecond.
+	drain float64
+	// size is what a key that was never seen may spend at once.
+	size float64
+	// refresh is the least time between two early syncs of a key that only ask.
+	refresh int64
+}
+
+// isShared reports whether what a table counts is synced.
+func (b *SyncConfig) isShared() bool { return b != nil && b.Rate != 0 }
+
+// compile works out what follows from the settings.
+func (b *SyncConfig) compile() *SyncConfig {
+	b.limit, b.epoch = b.Params.Compile(), b.Params.Epoch()
+	b.drain = float64(b.limit.N) / time.Duration(b.limit.Window).Seconds() / 1000
+	if b.size = float64(b.limit.Size); b.limit.N == 0 {
+		b.size = 0
+	}
+	flows := b.size / grain / float64(max(1, b.limit.N)) * float64(b.limit.Window)
+	b.refresh = max(int64(b.Rate/refresh), int64(min(flows, math.MaxInt64/2)), int64(pause))
+	return b
+}
+
+// syncState is what an entry knows of its syncs, beside the ledger in its state.
+type syncState struct {
+	at    int64   // of the last reply, 0 never
+	scale float32 // K: attempts on all nodes for each one here, lately; 0 unknown
+	half  uint32  // admitted here in half of the interval before the last reply
+
+	attempts     uint32 // Ledger.Attempts that the store has
+	all          uint32 // attempts on all nodes in this epoch, as of the last reply
+	pastAttempts uint32 // attempts here and
+	pastAll      uint32 // on all nodes in the syncs before, the older ones less and less
+	flags        uint8
+}
+
+// A Message is one epoch of one key on its way to the store.
+type Message struct {
+	Key Key
+	ID  ID
+	// Epoch and its length.
+	Epoch int64
+	Span  time.Duration
+	// Total and Attempts are this node's, in all, for the epoch. Push is false where the store has
+	// them already.
+	Total    int64
+	Attempts int64
+	Push     bool
+
+	// Unsent is the part of Total that the store doesn't have and that still stands in a bucket.
+	Unsent int64
+	// Bucket says that this is the message of a bucket's current epoch, which speaks for the key:
+	// those of its other epochs follow. Only then are there a Level, which is the fill as this node
+	// knows it, a Drain, which is what flows out in requests per millisecond, and Resend, which
+	// says that the store may have lost something and that the level is to count where it is
+	// higher.
+	Bucket bool
+	Level  float64
+	Drain  float64
+	Resend bool
+
+	reasons algorithms.Resend
+}
+
+// An Answer is what the store says to a Message.
+type Answer struct {
+	Message
+	// Held was this node's total before the message, 0 if none.
+	Held int64
+	// Sum and SumAttempts are those of all nodes, after it.
+	Sum, SumAttempts int64
+	// Seen is the fill of the bucket before the message, drained until then. Known says that the
+	// store has one.
+	Seen  float64
+	Known bool
+	// Failed says that the store could not do this one; it goes again.
+	Failed bool
+}
+
+// observe brings a key that is synced to now, and estimates what others spent unseen.
+func (t *Table[S]) observe(
+	sh *shard[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o offset,
+) (e entry[S], pending int64) {
+	e = t.applyStep(sh, l, i, now, o)
+	t.machine.Advance(&e.state, l, now)
+	ledger := t.machine.Ledger(&e.state)
+	if e.at != 0 && now-e.at > int64(3*b.Rate+time.Second) {
+		ledger.Synced = false // and so no estimate either
+	}
+	return e, t.pending(e, ledger, l.History)
+}
+
+// record notes that a key is dirty after a request for n units of which its counter said d. It
+// reports whether the replicator should be woken.
+func (t *Table[S]) record(
+	sh *shard[S], b *SyncConfig, e entry[S], i uint32, d *Taken, history int, n int64,
+) (wake bool) {
+	l := t.machine.Ledger(&e.state)
+	l.Attempts = satAdd32(l.Attempts, n)
+	e.flags &^= confirm
+	sh.markDirty(i, e)
+	if !b.Early || e.flags&(urgent|inFlight|failed) != 0 ||
+		!b.needsEarlySync(e.syncState, l, history, d.Remaining, d.At) && (len(sh.urgent) > 0 || !b.needsRefresh(e.syncState, d.Remaining, d.At)) {
+		return false
+	}
+	return t.markUrgent(sh, i, e)
+}
+
+// retryOfEstimate is when to try again where only an estimate stands in the way: the next sync may
+// tell that others spent less.
+func (b *SyncConfig) retryOfEstimate(e *syncState, now int64, retry time.Duration) time.Duration {
+	return max(time.Second, min(retry, b.Rate-time.Duration(now-e.at)))
+}
+
+// needsEarlySync reports whether a key should not wait for its turn: nobody has told of it lately,
+// or what is unsent is much of what is left.
+func (b *SyncConfig) needsEarlySync(e *syncState, l *algorithms.Ledger, history int, remaining, now int64) bool {
+	if !l.Synced {
+		return true
+	}
+	if now-e.at < int64(pause) {
+		return false
+	}
+	if e.scale == 0 {
+		return true // the second sync tells this node's share
+	}
+	if history > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
+		return true // the first request of an epoch: others may want what came just before it
+	}
+	unseen := float64(l.Unsent(history)) * max(1, float64(e.scale))
+	return unseen > 0 && unseen*share >= float64(remaining) && unseen*grain >= b.size
+}
+
+// needsRefresh reports whether a key is at its limit and so much may have flowed in since the last
+// sync that others may have taken a grain of it. To ask is worth less than to tell: where other
+// keys of the shard wait to be told of, this one has to as well.
+func (b *SyncConfig) needsRefresh(e *syncState, remaining, now int64) bool {
+	return e.scale > 1 && now-e.at >= b.refresh && float64(remaining)*grain <= b.size
+}
+
+// pending estimates what others have spent that this node can't see yet: for each unit of its own
+// that it has not sent, and each that it sent while theirs were in flight, as many more as its
+// share of the attempts makes likely.
+func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, history int) int64 {
+	if e.scale <= 1 || !l.Synced {
+		return 0
+	}
+	if lost := t.lost.Load(); lost != 0 && lost>>(e.id[0]&63)&1 != 0 {
+		return 0
+	}
+	return int64(math.Ceil((float64(e.scale) - 1) * (float64(l.Unsent(history)) + float64(e.half))))
+}
+
+// SetLost says of which shards the store can't be reached, a bit each: estimates for their keys
+// stop. A key's shard is the lowest six bits of its ID's first byte.
+func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
+
+// Drain takes keys out, until there are about most messages, and appends these to dst: the keys
+// that are outgoing, or where early is set the urgent ones. Each message must come back through Ack
+// or Fail; until then its key has no other. now is the caller's clock.
+func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Message {
+	b := t.config.Load()
+	if !b.isShared() || b.Charges {
+		return dst
+	}
+	t.drain(b, now, most, early, func(e entry[S], now int64, _ offset) int {
+		if early && (e.flags&failed != 0 || e.at != 0 && now-e.at < int64(pause)) {
+			return 0 // it was answered since; what came after waits for its turn
+		}
+		had := len(dst)
+		dst = t.messages(b, e, now, early && e.at == 0, dst)
+		e.flags |= inFlight
+		if !early && e.flags&confirm != 0 {
+			e.flags = e.flags&^confirm | confirming
+		}
+		return len(dst) - had
+	})
+	return dst
+}
+
+// messages appends what there is to say and to ask about one key. brief asks of the current epoch
+// and the one before only: of a key that a node meets for the first time, the older sub-windows of
+// a finely cut window can wait for its turn, or for the next request.
+func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, brief bool, dst []Message) []Message {
+	t.machine.Advance(&e.state, b.limit, now)
+	l := t.machine.Ledger(&e.state)
+	m := Message{Key: e.key, ID: e.id, Span: b.epoch}
+	first := len(dst)
+	for age := range int64(b.limit.History + 1) {
+		m.Epoch = l.Epoch - age
+		c, ok := l.Prepare(m.Epoch)
+		if !ok {
+			break
+		}
+		m.Total, m.Attempts = c.Own, 0
+		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(algorithms.Forgotten|algorithms.Unconfirmed) != 0
+		m.Bucket = b.Params.Kind.Draining() && age == 0
+		if age == 0 {
+			m.Attempts = int64(l.Attempts)
+			m.Push = m.Push || l.Attempts != e.attempts
+		} else if !m.Push && (l.Final(m.Epoch) || brief && age > 1) {
+			continue
+		}
+		dst = append(dst, m)
+	}
+	if l.Resend&algorithms.Moved != 0 {
+		m.Total, m.Attempts, m.Push, m.Bucket = 0, 0, true, false
+		for ahead := range int64(l.Rewound) {
+			m.Epoch = l.Epoch + ahead + 1
+			dst = append(dst, m)
+		}
+	}
+	for i := range dst[first:] {
+		dst[first+i].reasons = l.Resend
+	}
+	if b.Params.Kind.Draining() {
+		t.fill(b, e, l, now, dst[first:])
+	}
+	return dst
+}
+
+// fill adds what the messages of a key say of its bucket. No more counts as unsent than can still
+// stand there, and what flows out in two intervals: so much is usual between two syncs. All
+// that a node has admitted that was cut off for long would lock everybody out when it comes back.
+func (t *Table[S]) fill(b *SyncConfig, e entry[S], l *algorithms.Ledger, now int64, messages []Message) {
+	m := &messages[0]
+	m.Level, m.Drain = t.machine.Level(&e.state, b.limit, now), b.drain
+	m.Resend = l.Resend&^algorithms.Returned != 0
+	m.Push = m.Push || m.Resend && m.Level > 0 // who admitted it may be gone
+	if l.Resend&(algorithms.Moved|algorithms.Unconfirmed) != 0 {
+		return // it counts as unsent for another reason, and is in the level
+	}
+	usual := 2 * b.Rate
+	if e.at != 0 {
+		usual = min(usual, max(0, time.Duration(now-e.at)))
+	}
+	stands := int64(min(math.Ceil(m.Level)+math.Ceil(m.Drain*float64(usual)/1e6), math.MaxInt64/2))
+	for i := range messages {
+		if c, ok := l.At(messages[i].Epoch); ok {
+			messages[i].Unsent = min(c.Unsent(), stands)
+			stands -= messages[i].Unsent
+		}
+	}
+}
+
+// Ack merges answers; those of one key stand together. It reports whether the store has
+// forgotten something that it had confirmed.
+func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
+	b := t.config.Load()
+	if b == nil {
+		return false
+	}
+	early := t.isEarly(b, now)
+	var reports [algorithms.MaxHistory + 1]algorithms.Report
+	for len(answers) > 0 {
+		key, n := answers[0].Key, 1
+		for n < len(answers) && answers[n].Key == key {
+			n++
+		}
+		sh, i, ok := t.lock(key)
+		if ok {
+			e, at, _ := t.current(sh, b.limit, i, now)
+			forgot = t.settle(b, e, at, answers[:n], early, reports[:0]) || forgot
+			if e.flags&dirty == 0 && (answers[0].Failed || e.flags&confirming == 0) {
+				e.flags |= confirm // others may have sent after this one asked
+				sh.markDirty(i, e)
+			}
+			e.flags &^= confirming
+		}
+		sh.mu.Unlock()
+		answers = answers[n:]
+	}
+	return forgot
+}
+
+func (t *Table[S]) settle(b *SyncConfig, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
+	ignore := e.flags&outdated != 0 || b.Charges
+	e.flags &^= inFlight | outdated | failed
+	if ignore {
+		return false // its epochs have other numbers now, under which it is dirty
+	}
+	t.machine.Advance(&e.state, b.limit, now)
+	l := t.machine.Ledger(&e.state)
+	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Failed }) {
+		l.Resend |= algorithms.Forgotten // what the store holds of this key is in doubt
+		e.flags |= failed
+		return false
+	}
+	var sent int64
+	epoch := l.Epoch
+	for i := range answers {
+		a := &answers[i]
+		mine := a.Held
+		if a.Push {
+			mine = a.Total
+			if c, ok := l.At(a.Epoch); ok {
+				sent += max(0, a.Total-c.Acked)
+			}
+		}
+		final := now > (a.Epoch+1)*int64(a.Span)+int64(2*b.Rate+time.Second)
+		r, lost, ok := l.Ack(a.Epoch, a.Held, mine, a.Sum, early, final)
+		if !ok {
+			continue
+		}
+		forgot = forgot || lost
+		if a.Known {
+			r.Level, r.LevelAt = a.Seen, now
+		}
+		reports = append(reports, r)
+		if a.Epoch == epoch {
+			e.learnScale(a, l.Synced && e.at != 0)
+		}
+	}
+	if l.Resend &^= answers[0].reasons; l.Resend&algorithms.Moved == 0 {
+		l.Rewound = 0
+	}
+	if forgot {
+		l.Resend |= algorithms.Forgotten
+	}
+	e.half = 0
+	if b.CompensateLag {
+		e.half = uint32(min(sent/2, math.MaxUint32))
+	}
+	e.at = now
+	t.machine.Merge(&e.state, b.limit, now, reports)
+	return forgot
+}
+
+// learnScale works out K from the attempts here and everywhere, in this sync and those before.
+// Where there was none lately, what others did came over a longer time than what this node did, and
+// says nothing of its share.
+func (e *syncState) learnScale(a *Answer, lately bool) {
+	mine, all := uint32(a.Attempts), satAdd32(0, a.SumAttempts)
+	if mine < e.attempts || all < e.all { // a new epoch
+		e.attempts, e.all = 0, 0
+	}
+	if lately {
+		e.pastAttempts, e.pastAll = satAdd32(e.pastAttempts, int64(mine-e.attempts)), satAdd32(e.pastAll, int64(all-e.all))
+	} else {
+		e.pastAttempts, e.pastAll, e.scale = 0, 0, 0
+	}
+	e.attempts, e.all = mine, all
+	switch {
+	case e.pastAttempts > 0:
+		e.scale = float32(min(max(1, float64(e.pastAll)/float64(e.pastAttempts)), maxScale))
+	case lately:
+		e.scale = 1
+	}
+	if e.pastAttempts > memory {
+		e.pastAttempts, e.pastAll = e.pastAttempts/2, e.pastAll/2
+	}
+}
+
+// Import absorbs what a store that decides by itself says of a key, so that this node can go on
+// when the store is lost. all reports give the total of all nodes in place of Remote. Of a machine
+// that is Chargeable they replace what the store said before.
+func (t *Table[S]) Import(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
+	sh, i, ok := t.lockOrEnter(l, key, raw, now)
+	defer sh.mu.Unlock()
+	if !ok {
+		return
+	}
+	e, at, _ := t.current(sh, l, i, now)
+	if c, ok := t.machine.(algorithms.Chargeable[S]); ok {
+		importCharged(e, c, l, at, all)
+		return
+	}
+	t.machine.Advance(&e.state, l, at)
+	ledger := t.machine.Ledger(&e.state)
+	for j := range all {
+		if c, ok := ledger.At(all[j].Epoch); ok {
+			all[j].Remote = max(0, all[j].Remote-c.Acked)
+		}
+	}
+	ledger.Synced = false // what is told is the whole, not what came since
+	t.machine.Merge(&e.state, l, at, all)
+	ledger.Synced = false
+}
+
+// Fail gives messages back that got no answer. Their keys stay dirty.
+func (t *Table[S]) Fail(messages []Message) {
+	for i := range messages {
+		key := messages[i].Key
+		if i > 0 && messages[i-1].Key == key {
+			continue
+		}
+		sh, j, ok := t.lock(key)
+		if ok {
+			e := t.shared(sh, j)
+			e.flags &^= inFlight | confirming | outdated
+			sh.markDirty(j, e)
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// Resend has all live totals sent again, at the pace of the syncs: the store has forgotten, or
+// it is another one.
+func (t *Table[S]) Resend() {
+	if !t.config.Load().isShared() {
+		return
+	}
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
+		e := t.shared(sh, i)
+		t.machine.Ledger(&e.state).Resend |= algorithms.Forgotten
+		sh.markDirty(i, e)
+	})
+}
+
+// ResetAcks prepares for another store: nothing in it is confirmed, and what the last one told of
+// others stays.
+func (t *Table[S]) ResetAcks() {
+	b := t.config.Load()
+	if b == nil {
+		return
+	}
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
+		e := t.shared(sh, i)
+		l := t.machine.Ledger(&e.state)
+		l.ResetAcks()
+		*e.syncState = syncState{flags: e.flags &^ (inFlight | outdated | failed)}
+		sh.markDirty(i, e)
+	})
+}
+
+// Totals are sums over all keys of what a decision can still use.
+type Totals struct {
+	Keys int
+	// Own was counted here and Remote on other nodes; Unsent is the part of Own that the store
+	// doesn't have.
+	Own, Remote, Unsent int64
+
+	// owes is how many keys have counts that the store lacks or has lost, and owed what they are.
+	owes int
+	owed int64
+}
+
+// Totals walks over all keys.
+func (t *Table[S]) Totals(now int64) (sum Totals) {
+	b := t.config.Load()
+	if b == nil {
+		return sum
+	}
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	now = t.clock().in(now)
+	charged := t.chargeable(b)
+	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
+		t.machine.Advance(&e.state, b.limit, now)
+		l := t.machine.Ledger(&e.state)
+		var own, unsent int64
+		for age := range int64(b.limit.History + 1) {
+			c, _ := l.At(l.Epoch - age)
+			own += c.Own
+			unsent += c.Unsent()
+			sum.Remote += c.Remote
+		}
+		owed := unsent
+		if charged != nil {
+			unsent = charged.Owed(&e.state, b.limit, now)
+			owed = unsent
+		} else if l.Resend != 0 {
+			owed = own
+		}
+		sum.Keys++
+		sum.Own += own
+		sum.Unsent += unsent
+		if owed > 0 {
+			sum.owes++
+			sum.owed += owed
+		}
+	})
+	return sum
+}
+
+// Unsent is what the store doesn't have yet, or no longer, of what a decision can still use:
+// requests admitted here, and of how many keys.
+func (t *Table[S]) Unsent(now int64) (keys int, requests int64) {
+	sum := t.Totals(now)
+	return sum.owes, sum.owed
+}
+
+func satAdd32(a uint32, n int64) uint32 {
+	return uint32(min(int64(a)+min(n, math.MaxUint32), math.MaxUint32))
+}
+
+// shared is at for a slot that is synced.
+func (t *Table[S]) shared(sh *shard[S], i uint32) entry[S] {
+	if x := &sh.synced[i/chunkSize]; *x == nil {
+		*x = new([chunkSize]syncState)
+		for j := range *x {
+			(*x)[j].flags = t.clock().parity()
+		}
+	}
+	return sh.at(i)
+}

@@ -1,0 +1,390 @@
+// Package table holds the counters of one limit: a state per key, in shards with a lock each. It
+// bounds how many there are, drops the idle ones, and keeps what has not been sent. It knows the
+// algorithms and nothing of Redis or Caddy.
+//
+// No lock is held over a callback or I/O. A request takes one lock, its shard's, and within it one
+// more in the moment when a full table needs its sketch; only a walk over all keys holds another,
+// its own.
+package table
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/index"
+	"github.com/caddy-tide/ratelimit/internal/sketch"
+)
+
+const (
+	shardCount = 64
+	// chunkSize is how many slots are allocated together. 30 slots of windows and the allocator's
+	// header fill one of its size classes; with 32 an eighth would be lost.
+	chunkSize = 30
+	// walk is how many slots are gone through under a shard's lock before it is let go.
+	walk = 128
+)
+
+// A Table is the counters of one limit. It outlives configurations: limits are passed to Take, so a
+// new configuration's applies at once to what is spent.
+//
+// It is safe for concurrent use.
+type Table[S any] struct {
+	// What each request reads and little else writes, on one cache line.
+
+	machine algorithms.Machine[S]
+	// config is what the latest configuration says; requests bring their own limits.
+	config atomic.Pointer[SyncConfig]
+	// offset is added to the clock of callers; it is an offset.
+	offset   atomic.Int64
+	overflow atomic.Pointer[sketch.Sketch]
+	lost     atomic.Uint64
+	maxKeys  atomic.Int64
+	_        [8]byte
+
+	shards [shardCount]shard[S]
+
+	keys       atomic.Int64
+	widening   sync.Mutex // held to make a sketch
+	preparing  atomic.Bool
+	overflowed atomic.Int64
+
+	// step is how far the last step of the clock went, and stepped when, by the callers' clock; 0
+	// never.
+	step, stepped atomic.Int64
+	// clocked says that SetClock has been called.
+	clocked atomic.Bool
+
+	// urgent has a bit for each shard with keys that should not wait for the next sync.
+	urgent atomic.Uint64
+	// drained counts the shards that were drained.
+	drained atomic.Uint32
+
+	// walking lets one walk over all keys at a time; requests don't take it.
+	walking sync.Mutex
+
+	resume resume
+}
+
+type shard[S any] struct {
+	// What a decision on a key of its own reads, on one cache line.
+
+	mu     sync.Mutex
+	index  index.Index
+	chunks []*[chunkSize]slot[S]
+
+	size     uint32 // slots used or in free
+	hand     uint32
+	synced   []*[chunkSize]syncState // as chunks; nil where no slot has been synced
+	dirty    []uint32                // since the last tick
+	marks    *sketch.Marks           // nil where there are none
+	urgent   []uint32
+	outgoing []uint32 // dirty before the last tick, not sent yet
+	free     []uint32
+
+	_ [56]byte // to whole cache lines: the neighbour's lock is on another one
+}
+
+// slot is what is kept of one key. The zero key is a slot without one.
+type slot[S any] struct {
+	key   Key
+	state S
+	id    ID // last: requests don't read it
+}
+
+// entry is a slot with what is known of its syncs, which is nil in a table that is not
+// synced: there it costs no memory.
+type entry[S any] struct {
+	*slot[S]
+	*syncState
+}
+
+func (e entry[S]) used() bool { return e.key != Key{} }
+
+// New returns an empty table for at most maxKeys keys, which a machine decides for.
+func New[S any](machine algorithms.Machine[S], maxKeys int) *Table[S] {
+	t := &Table[S]{machine: machine}
+	t.maxKeys.Store(int64(maxKeys))
+	return t
+}
+
+// Configure sets what syncs and sweeps go by and the bound on keys. A table that begins to be
+// synced sends what it holds.
+func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
+	old := t.config.Swap(b.compile())
+	wider := sketch.WidthFor(int64(maxKeys)) > sketch.WidthFor(t.maxKeys.Swap(int64(maxKeys)))
+	if s := t.overflow.Load(); s != nil && wider {
+		if last, ok := s.Last(); ok {
+			t.widen(b.limit, last)
+		}
+	}
+	if b.isShared() && (!old.isShared() || old.Charges != b.Charges) {
+		t.Resend()
+	}
+}
+
+// ask is what a request asks of one key, where the answer takes more than one step.
+type ask struct {
+	limit   algorithms.Limit
+	now, n  int64
+	pending int64
+	want    algorithms.Want
+}
+
+// Taken is what a Take said and where it was taken from, for giving it back.
+type Taken struct {
+	algorithms.Decision
+	// At is the instant in the table's time, which was offset ahead of the caller's.
+	At     int64
+	offset offset
+	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
+	// caller's clock.
+	Overflow bool
+	sketch   uint32 // its number
+}
+
+// Take asks for n units of a key at now, under a limit that may differ from call to call. raw is
+// the bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial
+// that is Retry in any case.
+func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, want algorithms.Want) (taken Taken) {
+	sh := t.shard(key)
+	sh.mu.Lock()
+	i, ok := sh.find(key)
+	if !ok {
+		if i, ok = t.enter(sh, l, key, raw, now); !ok {
+			taken = t.takeOverflow(sh, &ask{limit: l, now: now, n: n, want: want}, key, raw)
+			sh.mu.Unlock()
+			return taken
+		}
+	}
+	e, pending := entry[S]{slot: sh.slot(i)}, int64(0)
+	taken.offset = t.clock()
+	taken.At = taken.offset.in(now)
+	b := t.config.Load()
+	if b.isShared() {
+		e, pending = t.observe(sh, b, l, i, taken.At, taken.offset)
+	}
+	spilled := int64(0)
+	if t.overflow.Load() != nil {
+		spilled = t.spilled(sh, l, i, now)
+	}
+	if spilled > 0 {
+		a := &ask{limit: l, now: taken.At, n: n, pending: pending, want: want}
+		taken.Decision = t.takeSpilled(b, e, a, spilled)
+	} else {
+		if taken.Result = t.machine.Take(&e.state, l, taken.At, n, pending); !taken.Allowed {
+			want |= algorithms.WantRetry
+		}
+		if want != 0 {
+			taken.Waits = t.machine.Waits(&e.state, l, taken.At, n, pending, want)
+		}
+		if taken.Estimated {
+			taken.Retry = b.retryOfEstimate(e.syncState, taken.At, taken.Retry)
+		}
+	}
+	wake := b.isShared() && t.record(sh, b, e, i, &taken, l.History, n)
+	sh.mu.Unlock()
+	if wake && b.Wake != nil {
+		b.Wake()
+	}
+	return taken
+}
+
+// Refund gives back n units of an allowed Take.
+func (t *Table[S]) Refund(l algorithms.Limit, key Key, taken Taken, n int64) {
+	if taken.Overflow {
+		t.overflow.Load().Give(taken.sketch, key, taken.At, n)
+		return
+	}
+	t.amend(l, key, taken, func(s *S, at int64) { t.machine.Refund(s, l, at, n) })
+}
+
+// Penalize spends n units of a key whose request was denied.
+func (t *Table[S]) Penalize(l algorithms.Limit, key Key, taken Taken, n int64) {
+	if !taken.Overflow {
+		t.amend(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
+	} else if s := t.overflow.Load(); s != nil {
+		_, windows := any((*S)(nil)).(*algorithms.WindowState)
+		s.Charge(l, key, taken.At, n, !windows)
+	}
+}
+
+// Leave frees the n slots in a queue of a client that went away at now while it waited for its
+// turn. It does nothing for kinds without a queue.
+func (t *Table[S]) Leave(l algorithms.Limit, key Key, taken Taken, now, n int64) {
+	queue, ok := t.machine.(algorithms.Leaver[S])
+	if !ok || taken.Overflow {
+		return
+	}
+	waited := taken.offset.in(now) - taken.At
+	t.amend(l, key, taken, func(s *S, at int64) { queue.Leave(s, l, at, at+waited, n, taken.Delay) })
+}
+
+// With gives f the state of a key under its shard's lock, if the table holds it. f must be quick.
+func (t *Table[S]) With(key Key, f func(*S)) {
+	sh, i, ok := t.lock(key)
+	defer sh.mu.Unlock()
+	if ok {
+		f(&sh.slot(i).state)
+	}
+}
+
+// Keys is how many keys have a counter of their own; Overflowed is how many decisions were made
+// without one.
+func (t *Table[S]) Keys() int         { return int(t.keys.Load()) }
+func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
+
+func (t *Table[S]) shard(key Key) *shard[S] { return &t.shards[key[0]>>58] }
+
+// lock locks the shard of a key, and finds the key if the table holds it.
+func (t *Table[S]) lock(key Key) (sh *shard[S], i uint32, ok bool) {
+	sh = t.shard(key)
+	sh.mu.Lock()
+	i, ok = sh.find(key)
+	return sh, i, ok
+}
+
+// lockOrEnter is lock for a key that gets a slot if it has none; ok is false where the table is
+// full.
+func (t *Table[S]) lockOrEnter(
+	l algorithms.Limit, key Key, raw []byte, now int64,
+) (sh *shard[S], i uint32, ok bool) {
+	if sh, i, ok = t.lock(key); !ok {
+		i, ok = t.enter(sh, l, key, raw, now)
+	}
+	return sh, i, ok
+}
+
+// find looks a key up. The shard's lock is held, as for all methods of a shard.
+func (sh *shard[S]) find(key Key) (i uint32, ok bool) {
+	for at := tagOf(key); ; {
+		if i, at, ok = sh.index.Seek(tagOf(key), at); !ok || sh.slot(i).key == key {
+			return i, ok
+		}
+	}
+}
+
+func (sh *shard[S]) slot(i uint32) *slot[S] { return &sh.chunks[i/chunkSize][i%chunkSize] }
+
+// at returns a slot and its syncs, if it has had any.
+func (sh *shard[S]) at(i uint32) entry[S] {
+	e := entry[S]{slot: sh.slot(i)}
+	if x := sh.synced[i/chunkSize]; x != nil {
+		e.syncState = &x[i%chunkSize]
+	}
+	return e
+}
+
+// enter gives a new key a counter, unless the table is full. now is the caller's clock. The shard's
+// lock is held, and let go for the time the ID takes: a long key must not stop others. false means
+// full.
+func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, now int64) (uint32, bool) {
+	if t.keys.Load() >= t.maxKeys.Load() && !t.reclaim(sh, l, now) {
+		return 0, false
+	}
+	sh.mu.Unlock()
+	id := IDOf(raw)
+	sh.mu.Lock()
+	if i, ok := sh.find(key); ok {
+		return i, true
+	}
+	if t.keys.Add(1) > t.maxKeys.Load() {
+		t.keys.Add(-1)
+		return 0, false
+	}
+	t.prepare(l, now)
+	i := sh.allocate()
+	e := sh.at(i)
+	*e.slot = slot[S]{key: key, id: id}
+	o := t.clock()
+	if e.syncState != nil {
+		e.flags = e.flags&^stepParity | o.parity()
+	}
+	t.restore(&e.state, l, o.in(now), id)
+	sh.index.Add(tagOf(key), i)
+	if s := t.overflow.Load(); s != nil && s.Used() && s.Spent(key, now) > 0 {
+		if sh.marks == nil {
+			sh.marks = new(sketch.Marks)
+		}
+		sh.marks.Add(i, s, now)
+	}
+	return i, true
+}
+
+// slot returns an unused slot.
+func (sh *shard[S]) allocate() uint32 {
+	if n := len(sh.free); n > 0 {
+		i := sh.free[n-1]
+		sh.free = sh.free[:n-1]
+		return i
+	}
+	if int(sh.size) == len(sh.chunks)*chunkSize {
+		sh.chunks = append(sh.chunks, new([chunkSize]slot[S]))
+		sh.synced = append(sh.synced, nil)
+	}
+	sh.size++
+	return sh.size - 1
+}
+
+// drop forgets an entry.
+func (t *Table[S]) drop(sh *shard[S], i uint32) {
+	e := sh.at(i)
+	sh.index.Remove(tagOf(e.key), i)
+	sh.marks.Remove(i)
+	*e.slot = slot[S]{}
+	if e.syncState != nil {
+		*e.syncState = syncState{flags: e.flags & (dirty | urgent)} // the slot may still stand in a list
+	}
+	sh.free = append(sh.free, i)
+	t.keys.Add(-1)
+}
+
+// reclaim looks at a few entries of a full table for one that is idle. Live counters are never
+// evicted: that would be a bypass.
+func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
+	o := t.clock()
+	now = o.in(now)
+	for range min(sh.size, 8) {
+		sh.hand = (sh.hand + 1) % sh.size
+		if e := sh.at(sh.hand); e.used() && !e.isInFlight() && e.isCurrent(o) && t.machine.Idle(&e.state, l, now) {
+			t.drop(sh, sh.hand)
+			return true
+		}
+	}
+	return false
+}
+
+// amend changes the total of a key after a Take. The key is synced in its turn: what is given
+// back may have been sent, and no request may come any more. at is when it was taken, in the
+// table's present time: a step of the clock since has moved that along with all that is stored.
+func (t *Table[S]) amend(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
+	b := t.config.Load()
+	sh, i, ok := t.lock(key)
+	defer sh.mu.Unlock()
+	if !ok {
+		return
+	}
+	if !b.isShared() {
+		f(&sh.slot(i).state, taken.At)
+		return
+	}
+	o := t.clock()
+	at := taken.At + o.since(taken.offset)
+	e := t.applyStep(sh, l, i, at, o)
+	f(&e.state, at)
+	e.flags &^= confirm
+	sh.markDirty(i, e)
+}
+
+// Room returns how many units of a key are left at now, and spends none. A key that was never seen
+// gets a slot; ok is false where the table is full and has none. raw is the bytes of which key is
+// KeyOf; it is not kept.
+func (t *Table[S]) Room(l algorithms.Limit, key Key, raw []byte, now int64) (left int64, ok bool) {
+	sh, i, ok := t.lockOrEnter(l, key, raw, now)
+	defer sh.mu.Unlock()
+	if !ok {
+		return 0, false
+	}
+	e, at, _ := t.current(sh, l, i, now)
+	return t.machine.Take(&e.state, l, at, 0, 0).Remaining, true
+}
