@@ -1,20 +1,20 @@
-# make test   formatting aside, everything that must hold: vet, all tests with -race, a real Redis
-# make chaos  every fault of Redis, network and nodes with real processes, measured, and a million requests counted once: docs/reliability.md
-# make demo   three Caddy processes, one Redis, one limit: a table a second, for half a minute
-# make check  what .ci/run does
-# make bench  figures beside other limiters and of whole servers, as Markdown: ten minutes; BENCH=-short for two
-# make fuzz   each fuzz test for half a minute
+# make test formatting aside, everything that must hold: vet, all tests with -race, a real Redis
+# make chaos every fault of Redis, network and nodes with real processes, measured, and a million
+# requests counted once: docs/reliability.md make demo three Caddy processes, one Redis, one limit:
+# a table a second, for half a minute make check what .ci/run does make bench figures beside other
+# limiters and of whole servers, as Markdown: ten minutes; BENCH=-short for two make fuzz each fuzz
+# test for half a minute
 
 # The tags that xcaddy builds with: one build cache serves all.
 TAGS := nobadger,nomysql,nopgx
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test check redis chaos demo fuzz fuzz-briefly bench
+.PHONY: test check lint redis chaos demo fuzz fuzz-briefly bench
 
 test: redis
 	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
 
-check: format static test comparisons fuzz-briefly
+check: format static lint test comparisons fuzz-briefly
 
 .PHONY: format static
 format:
@@ -23,6 +23,10 @@ format:
 static:
 	go vet -tags $(TAGS) ./...
 	go run $(STATICCHECK) -tags $(TAGS) ./...
+
+# What this code relies on and no general linter knows.
+lint:
+	go run ./internal/lint
 
 # What bench compares is a module of its own, so that nobody who uses this one downloads it.
 .PHONY: comparisons
@@ -52,7 +56,8 @@ chaos: redis
 demo:
 	go run -tags $(TAGS) ./cmd/demo
 
-# Each fuzz test, from what is in testdata/fuzz on: for half a minute, and for a number of inputs that takes about a second.
+# Each fuzz test, from what is in testdata/fuzz on: for half a minute, and for a number of inputs
+# that takes about a second.
 fuzz: FUZZ := 30s
 fuzz-briefly: FUZZ := 1000x
 

@@ -14,7 +14,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// The endpoint has one path: others are not found, so a slip in a script doesn't look like an answer.
+// The endpoint has one path: others are not found, so a slip in a script doesn't look like an
+// answer.
 func TestAdminHasOnePath(t *testing.T) {
 	newSite(t, &App{}, zoneBlock("one-path", "limit 10/1h"))
 	route := new(adminAPI).Routes()[0]
@@ -40,7 +41,8 @@ func TestAdminHasOnePath(t *testing.T) {
 	}
 }
 
-// What is told of a zone's exchange is told where there is one: on the admin endpoint and as a metric.
+// What is told of a zone's exchange is told where there is one: on the admin endpoint and as a
+// metric.
 func TestExchangeIsTold(t *testing.T) {
 	r := redistest.Start(t)
 	newSite(t, appWith(r), zoneBlock("told", "sync_rate 1h\nlimit 10/1h 100/1d")+zoneBlock("told-local", "sync_rate local\nlimit 10/1h"))

@@ -34,7 +34,8 @@ func documented(t *testing.T, page, holds string) *site {
 	return nil
 }
 
-// rotate sends requests from addresses that differ in the bits from a prefix of a network on, and counts the admitted.
+// rotate sends requests from addresses that differ in the bits from a prefix of a network on, and
+// counts the admitted.
 func (s *site) rotate(network string, step, count int) (admitted int) {
 	base := netip.MustParseAddr(network).As16()
 	for i := range count {
@@ -97,7 +98,8 @@ func TestRotationOfIPv6Addresses(t *testing.T) {
 	})
 }
 
-// An attacker who rotates a key of his choice is held by the zone by address that docs/security.md sets beside it.
+// An attacker who rotates a key of his choice is held by the zone by address that docs/security.md
+// sets beside it.
 func TestRotationOfAHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := documented(t, "docs/security.md", "zone tenant {")

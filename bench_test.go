@@ -78,9 +78,10 @@ func BenchmarkServeHTTPRefusedDraft(b *testing.B) {
 	benchmarkHandler(b, newSite(b, &App{}, "headers draft\n"+zoneBlock(b.Name(), "limit 0/1m\nkey {client_ip}")).handler)
 }
 
-// BenchmarkAnswer is a request from a connection that costs nothing, through Go's and Caddy's servers to one of these handlers and back: the "ok" of a
-// static response; a refusal; and what a handler that answers the same costs at least, which is a static response with these header fields and this
-// body, and one that had all of them ready.
+// BenchmarkAnswer is a request from a connection that costs nothing, through Go's and Caddy's
+// servers to one of these handlers and back: the "ok" of a static response; a refusal; and what a
+// handler that answers the same costs at least, which is a static response with these header fields
+// and this body, and one that had all of them ready.
 func BenchmarkAnswer(b *testing.B) {
 	const refuses = `{"handler": "rate_limit", "headers": ["draft"], "rate_limits": {"answer": {"limits": [{"max_events": 0, "window": "1h"}]}}}`
 	recorded := httptest.NewRecorder()

@@ -27,7 +27,8 @@ import (
 // goldenDashes part a golden's Caddyfile from what it must become.
 const goldenDashes = "\n----------\n"
 
-// goldens are the files of a directory. With UPDATE_GOLDENS set, what a test gets becomes what it wants: read the difference.
+// goldens are the files of a directory. With UPDATE_GOLDENS set, what a test gets becomes what it
+// wants: read the difference.
 func goldens(t *testing.T, pattern string, get func(t *testing.T, input string) string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
@@ -376,7 +377,8 @@ func byMessage(t *testing.T, input string) map[string]string {
 	return all
 }
 
-// The law of unnamed limits: whatever sites come, go or move, a limit of another site keeps its name, and limits of two sites never have the same.
+// The law of unnamed limits: whatever sites come, go or move, a limit of another site keeps its
+// name, and limits of two sites never have the same.
 func TestOtherSitesDontChangeNames(t *testing.T) {
 	t.Setenv("TIDE_TEST_SITE", "env.example")
 	shared, sites := someSites()

@@ -18,7 +18,8 @@ func durable(t *testing.T) *redistest.Server {
 	return redistest.Start(t, redistest.Config("--appendonly", "yes", "--appendfsync", "always"))
 }
 
-// chargedKinds are the algorithms whose strict counts Redis keeps in another form than totals of windows.
+// chargedKinds are the algorithms whose strict counts Redis keeps in another form than totals of
+// windows.
 var chargedKinds = []string{"sliding_log", "token_bucket", "gcra", "leaky_bucket"}
 
 func strictBlock(zone, algorithm, options string) string {
@@ -48,7 +49,8 @@ func (s *site) decides(ip string, count, want int, change ...func(*http.Request)
 	}
 }
 
-// What a strict zone's node decided while Redis was lost is held against the limit when Redis decides again: from the first request on.
+// What a strict zone's node decided while Redis was lost is held against the limit when Redis
+// decides again: from the first request on.
 func TestWhatAStrictZoneDecidesAloneIsCharged(t *testing.T) {
 	for _, algorithm := range chargedKinds {
 		t.Run(algorithm, func(t *testing.T) {
@@ -67,8 +69,8 @@ func TestWhatAStrictZoneDecidesAloneIsCharged(t *testing.T) {
 	}
 }
 
-// A reload changes how a zone shares its counts while Redis is lost, and another one changes it back: what the node decided by itself is charged all the
-// same.
+// A reload changes how a zone shares its counts while Redis is lost, and another one changes it
+// back: what the node decided by itself is charged all the same.
 func TestWhatAStrictZoneDecidesAloneOutlivesReloads(t *testing.T) {
 	for _, algorithm := range chargedKinds {
 		for _, between := range []string{"100ms", "local"} {
@@ -100,7 +102,8 @@ func TestWhatAStrictZoneDecidesAloneOutlivesReloads(t *testing.T) {
 	}
 }
 
-// What Redis forgets while it is asked is forgotten: a strict zone's counts are nowhere else. What a node decided alone and had not sent is not.
+// What Redis forgets while it is asked is forgotten: a strict zone's counts are nowhere else. What
+// a node decided alone and had not sent is not.
 func TestAStrictZoneKeepsItsOwnDecisionsWhenRedisForgets(t *testing.T) {
 	for _, algorithm := range chargedKinds {
 		t.Run(algorithm, func(t *testing.T) {
@@ -119,7 +122,8 @@ func TestAStrictZoneKeepsItsOwnDecisionsWhenRedisForgets(t *testing.T) {
 	}
 }
 
-// Every key that has a counter is charged, however many there are. Those beyond max_keys have none: what they were admitted by the sketch is not sent.
+// Every key that has a counter is charged, however many there are. Those beyond max_keys have none:
+// what they were admitted by the sketch is not sent.
 func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
 	const keys, most = 5000, 5100
 	r := durable(t)

@@ -45,7 +45,8 @@ func TestAllocationsOfARequest(t *testing.T) {
 	}
 }
 
-// allocations is how often a handler allocates for a request. The least of many counts: with -race, what is to be used again is sometimes not found.
+// allocations is how often a handler allocates for a request. The least of many counts: with -race,
+// what is to be used again is sometimes not found.
 func allocations(h *Handler) float64 {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 	r.Header.Set("X-Api-Key", "secret")
@@ -89,7 +90,8 @@ func TestBytesOfAKey(t *testing.T) {
 }
 
 func bytesOfAKey[S any](alg algorithms.Params, rate time.Duration) float64 {
-	const keys, maxKeys = 100_000, 200_000 // a table that is nearly full has a sketch as well, whose bound is another one
+	// a table that is nearly full has a sketch as well, whose bound is another one
+	const keys, maxKeys = 100_000, 200_000
 	before := heapBytes()
 	tab := table.New(algorithms.MachineOf[S](alg.Kind), maxKeys)
 	tab.Configure(table.SyncConfig{Params: alg, Rate: rate}, maxKeys)

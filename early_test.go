@@ -19,7 +19,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// A gate is a socket whose owner hears nothing while it is shut, as one who sends from an address that is not his.
+// A gate is a socket whose owner hears nothing while it is shut, as one who sends from an address
+// that is not his.
 type gate struct {
 	net.PacketConn
 	open chan struct{}
@@ -109,7 +110,8 @@ func (c *quicClient) get(ctx context.Context, method string, change ...func(*htt
 	return reply{status: response.StatusCode, header: response.Header, body: string(body)}, err
 }
 
-// early sends requests in early data, and returns when the zone has decided on all of them. answers gives those that come back.
+// early sends requests in early data, and returns when the zone has decided on all of them. answers
+// gives those that come back.
 func (c *quicClient) early(zone string, count int, change ...func(*http.Request)) (answers func() []reply) {
 	t := c.s.t
 	t.Helper()
@@ -160,7 +162,8 @@ func (s *served) from(address string, count int, change ...func(*http.Request)) 
 
 var earlyZones atomic.Int64
 
-// Who sends early data from an address that is not his spends nothing that belongs to it, whatever part of the key the address is.
+// Who sends early data from an address that is not his spends nothing that belongs to it, whatever
+// part of the key the address is.
 func TestEarlyDataSpendsNobodysLimit(t *testing.T) {
 	const victim = "127.0.0.9"
 	for name, c := range map[string]struct {
@@ -197,7 +200,8 @@ func TestEarlyDataSpendsNobodysLimit(t *testing.T) {
 	}
 }
 
-// A client whose early data is refused is told to come again when its address is proven, and is admitted then.
+// A client whose early data is refused is told to come again when its address is proven, and is
+// admitted then.
 func TestEarlyDataIsRefusedWith425(t *testing.T) {
 	for _, errorRoutes := range []bool{false, true} {
 		zone, site := fmt.Sprint("early-", earlyZones.Add(1)), ""
@@ -252,7 +256,8 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 	}
 }
 
-// Keys that hold no address count the same in early data: who has them has proven what they stand for.
+// Keys that hold no address count the same in early data: who has them has proven what they stand
+// for.
 func TestEarlyDataWithAnotherKey(t *testing.T) {
 	zone := fmt.Sprint("early-", earlyZones.Add(1))
 	s := startCaddy(t, "", "rate_limit {\n"+zoneBlock(zone, "limit 3/1h\nalgorithm sliding_log\nkey {http.request.header.K}")+"}\nrespond ok")

@@ -23,8 +23,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// relay is a network in this process that Caddy's servers listen on: a connection that one of them has not accepted when it closes goes to the next.
-// What Caddy and net/http themselves do to connections in a reload is not in question here.
+// relay is a network in this process that Caddy's servers listen on: a connection that one of them
+// has not accepted when it closes goes to the next. What Caddy and net/http themselves do to
+// connections in a reload is not in question here.
 var relay = make(chan net.Conn)
 
 // ear is a listener on the relay.
@@ -55,7 +56,8 @@ func (e *ear) Close() error {
 
 func (e *ear) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
 
-// pipeEnd is an end of a pipe without a deadline for writing: the timer of one would hold the pipe until it ends, also when the other end has closed it.
+// pipeEnd is an end of a pipe without a deadline for writing: the timer of one would hold the pipe
+// until it ends, also when the other end has closed it.
 type pipeEnd struct{ net.Conn }
 
 func (pipeEnd) SetWriteDeadline(time.Time) error { return nil }
@@ -66,8 +68,9 @@ type lifetime struct {
 	client *http.Client
 }
 
-// newLifetime has a client that opens a connection for each request: one that is idle when a server ends can be closed while a request arrives on it, is
-// served and counted, and then the client sends it again.
+// newLifetime has a client that opens a connection for each request: one that is idle when a server
+// ends can be closed while a request arrives on it, is served and counted, and then the client
+// sends it again.
 func newLifetime(t *testing.T) *lifetime {
 	l := &lifetime{t: t, client: &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -118,9 +121,10 @@ func (l *lifetime) load(config []byte) {
 	}
 }
 
-// post sends a request and returns the status and the body. What a server that is ending has read and not begun to serve it drops (net/http does, without
-// a word): that is sent again, as a proxy or a browser does. No handler has seen it, so it must not be counted anywhere. The client itself sends no POST
-// again, least of all on a new connection.
+// post sends a request and returns the status and the body. What a server that is ending has read
+// and not begun to serve it drops (net/http does, without a word): that is sent again, as a proxy
+// or a browser does. No handler has seen it, so it must not be counted anywhere. The client itself
+// sends no POST again, least of all on a new connection.
 func (l *lifetime) post(path string, header ...string) (status int, body string, err error) {
 	for range 100 {
 		if status, body, err = l.try(path, header...); !errors.Is(err, io.EOF) {
@@ -234,7 +238,8 @@ func (r *reloads) written(more string) []byte {
 		zones.WriteString(zoneBlock(z.name, fmt.Sprintf("match {\npath /%s\n}\nkey {http.request.header.K}\nlimit %d/30d\n%s", z.name, 1_000_000+r.tight, z.options)))
 	}
 	zones.WriteString(zoneBlock("life-tight", fmt.Sprintf("match {\npath /life-tight\n}\nkey all\nlimit %d/30d\nsync_rate local", r.tight)))
-	// Both timeouts are longer than a busy machine may hold a call up: what a node decides by itself after one, Redis may have decided as well.
+	// Both timeouts are longer than a busy machine may hold a call up: what a node decides by
+	// itself after one, Redis may have decided as well.
 	return r.config("redis "+r.redis[r.at].URL+"?timeout=30s\nnamespace test\nsync_rate 100ms\nstrict_timeout 30s", "rate_limit {\n"+zones.String()+"}\nrespond ok", more)
 }
 
@@ -265,7 +270,8 @@ func (r *reloads) reload(i int) {
 	r.load(r.written(""))
 }
 
-// Fifty reloads of all kinds under load: no request fails, no count is lost or doubled, and nothing is left in memory.
+// Fifty reloads of all kinds under load: no request fails, no count is lost or doubled, and nothing
+// is left in memory.
 func TestFiftyReloadsUnderLoad(t *testing.T) {
 	r := &reloads{redis: [2]*redistest.Server{redistest.Start(t), redistest.Start(t)}, tight: 50}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -309,7 +315,8 @@ func TestFiftyReloadsUnderLoad(t *testing.T) {
 	goleak.VerifyNone(t, append(caddysOwn, before)...)
 }
 
-// caddysOwn are goroutines that Caddy leaves behind for a while, or for good: of its certificates, and of a lock on their storage.
+// caddysOwn are goroutines that Caddy leaves behind for a while, or for good: of its certificates,
+// and of a lock on their storage.
 var caddysOwn = []goleak.Option{
 	goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*Cache).maintainAssets"),
 	goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.keepLockfileFresh"),
@@ -373,7 +380,8 @@ func (holder) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	return next.ServeHTTP(w, r)
 }
 
-// While a reload hands over, requests that the old configuration took and those that the new one takes share their counters, each under its own limit.
+// While a reload hands over, requests that the old configuration took and those that the new one
+// takes share their counters, each under its own limit.
 func TestTwoConfigurationsServeAtOnce(t *testing.T) {
 	r := redistest.Start(t)
 	for _, rate := range []string{"local", "100ms", "strict"} {
@@ -395,7 +403,8 @@ func TestTwoConfigurationsServeAtOnce(t *testing.T) {
 	}
 }
 
-// handOver reloads from a limit of 10 to one of 15 while 6 requests are held in the old configuration.
+// handOver reloads from a limit of 10 to one of 15 while 6 requests are held in the old
+// configuration.
 func (l *lifetime) handOver(next []byte) {
 	t := l.t
 	const waiting = 6
@@ -419,7 +428,8 @@ func (l *lifetime) handOver(next []byte) {
 	loaded := make(chan error, 1)
 	go func() { loaded <- caddy.Load(next, true) }()
 	admitted := 0
-	for admitted < 12 { // of the new one's 15; as many as the old one had left when it began may pass there
+	// of the new one's 15; as many as the old one had left when it began may pass there
+	for admitted < 12 {
 		status, body, err := l.post("/")
 		if err != nil || status != http.StatusOK && body != "10" {
 			if status != http.StatusTooManyRequests {

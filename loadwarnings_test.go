@@ -13,7 +13,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 )
 
-// warnedOf returns what caddy validate warns of in a configuration, code and text, in order. Servers are provisioned in no certain one.
+// warnedOf returns what caddy validate warns of in a configuration, code and text, in order.
+// Servers are provisioned in no certain one.
 func warnedOf(t *testing.T, config []byte) (all []string) {
 	t.Helper()
 	var c caddy.Config

@@ -12,10 +12,12 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
-// A line names who was refused and what for, and what a client sent does no harm in it. Of the key it has a digest, and the text only if wanted.
+// A line names who was refused and what for, and what a client sent does no harm in it. Of the key
+// it has a digest, and the text only if wanted.
 func TestLineOfARefusal(t *testing.T) {
 	const secret = "sk-0123456789"
-	key := append([]byte{0x01, byte(len(secret))}, secret...) // the tag of text, its length, the text
+	// the tag of text, its length, the text
+	key := append([]byte{0x01, byte(len(secret))}, secret...)
 	digest := fmt.Sprintf("%x", sha256.Sum256(key))[:8]
 	for _, logKey := range []bool{false, true} {
 		options := "log_key off\n"

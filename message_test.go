@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A message is sent as it is written, but for placeholders that are known. One that is JSON is sent as JSON, whatever their values are.
+// A message is sent as it is written, but for placeholders that are known. One that is JSON is sent
+// as JSON, whatever their values are.
 func TestMessageThroughCaddy(t *testing.T) {
 	const text, object = "text/plain; charset=utf-8", "application/json"
 	for message, want := range map[string][2]string{

@@ -12,7 +12,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 )
 
-// A zone that a reload removes, or gives another name, leaves no metrics behind; one that stays goes on.
+// A zone that a reload removes, or gives another name, leaves no metrics behind; one that stays
+// goes on.
 func TestMetricsOfRemovedZonesEnd(t *testing.T) {
 	shown := func() (all []string) {
 		t.Helper()

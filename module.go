@@ -31,8 +31,8 @@ func init() {
 // one of them denies it, it consumes nothing in any of them.
 type Handler struct {
 	// RateLimits are the zones by name: printable ASCII without quotes or backslashes, at most 128
-	// characters. Zones of one name and the same settings share their counters, also across handlers
-	// and reloads. Default: none; then nothing is limited.
+	// characters. Zones of one name and the same settings share their counters, also across
+	// handlers and reloads. Default: none; then nothing is limited.
 	RateLimits map[string]*Zone `json:"rate_limits,omitempty"`
 
 	// SyncRate is the sync_rate of this handler's zones: "local" or -1 never syncs, "strict" or 0
@@ -67,8 +67,8 @@ type Handler struct {
 	// DisableMetrics keeps this handler's zones out of the metrics. Default: false.
 	DisableMetrics bool `json:"disable_metrics,omitempty"`
 
-	// DisablePlaceholders leaves {http.rate_limit.*} unset for admitted requests, which then cost no
-	// allocation where headers are off. Default: false.
+	// DisablePlaceholders leaves {http.rate_limit.*} unset for admitted requests, which then cost
+	// no allocation where headers are off. Default: false.
 	DisablePlaceholders bool `json:"disable_placeholders,omitempty"`
 
 	// Distributed is for configurations of the older rate_limit plugin: the smaller interval in it
@@ -89,7 +89,8 @@ type Handler struct {
 
 // Distributed is the block of that name in the older plugin's configuration.
 type Distributed struct {
-	// ReadInterval becomes the sync_rate where it is the smaller one, 20ms to ten years. Default: 5s.
+	// ReadInterval becomes the sync_rate where it is the smaller one, 20ms to ten years. Default:
+	// 5s.
 	ReadInterval caddy.Duration `json:"read_interval,omitempty"`
 
 	// WriteInterval becomes the sync_rate where it is the smaller one, 20ms to ten years.
@@ -146,17 +147,17 @@ type Zone struct {
 	// 0 is off, as 32 is. Default: 32.
 	IPv4Prefix *int `json:"ipv4_prefix,omitempty"`
 
-	// IPv6Prefix is by how many of their first bits IPv6 addresses in the key are grouped, 0 to 128.
-	// 0 is off, as 128 is. Default: 64.
+	// IPv6Prefix is by how many of their first bits IPv6 addresses in the key are grouped, 0 to
+	// 128. 0 is off, as 128 is. Default: 64.
 	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
 
 	// MaxKeys is how many keys have a counter of their own in memory, for each limit, 1 to
 	// 1000000000. Keys beyond it share a sketch. Default: 1000000.
 	MaxKeys *int `json:"max_keys,omitempty"`
 
-	// EmptyKey is what happens to a request whose key comes out empty: client_ip (its address is the
-	// key), skip (it is not limited), share (all of them share one count) or deny.
-	// Default: client_ip; in a zone with max_events, share.
+	// EmptyKey is what happens to a request whose key comes out empty: client_ip (its address is
+	// the key), skip (it is not limited), share (all of them share one count) or deny. Default:
+	// client_ip; in a zone with max_events, share.
 	EmptyKey string `json:"empty_key,omitempty"`
 
 	// CountDenied counts denied requests as well, so that a client that keeps trying stays out.
@@ -173,7 +174,8 @@ type Zone struct {
 	EarlySync *bool `json:"early_sync,omitempty"`
 
 	// Source is the file and line that a warning about this zone names, such as Caddyfile:12. A
-	// Caddyfile sets it where there is something to warn of. It changes nothing else. Default: none.
+	// Caddyfile sets it where there is something to warn of. It changes nothing else. Default:
+	// none.
 	Source string `json:"source,omitempty"`
 }
 
@@ -194,7 +196,8 @@ func (*Handler) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.handlers.rate_limit", New: func() caddy.Module { return new(Handler) }}
 }
 
-// Provision compiles the zones and acquires their counters. It changes nothing of a running configuration.
+// Provision compiles the zones and acquires their counters. It changes nothing of a running
+// configuration.
 func (h *Handler) Provision(ctx caddy.Context) error {
 	h.logger = ctx.Logger()
 	v, err := ctx.App("rate_limit")

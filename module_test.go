@@ -189,7 +189,8 @@ func TestRefusalTellsTheClient(t *testing.T) {
 	})
 }
 
-// Retry-After is held to both sides through the whole handler: a client that waits that long is admitted, a second earlier it is not.
+// Retry-After is held to both sides through the whole handler: a client that waits that long is
+// admitted, a second earlier it is not.
 func TestRetryAfterFromBothSides(t *testing.T) {
 	for _, options := range []string{
 		"limit 7/1m", "limit 3/17s\nalgorithm sliding_window\nbuckets 5", "limit 7/1m\nalgorithm fixed_window", "limit 7/59s\nalgorithm sliding_log",
@@ -261,7 +262,9 @@ func TestConcurrentRequestsAdmitExactlyTheLimit(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := admitted.Load(); got > 100 || got < 95 { // a request that is about to be refused by one zone may take a place in the other for an instant
+	// a request that is about to be refused by one zone may take a place in the other for an
+	// instant
+	if got := admitted.Load(); got > 100 || got < 95 {
 		t.Errorf("800 concurrent requests: %d admitted, want 100", got)
 	}
 }
@@ -286,7 +289,8 @@ func TestClientIPGrouping(t *testing.T) {
 }
 
 func TestEmptyKey(t *testing.T) {
-	for policy, want := range map[string][2]int{ // of 3 requests from one address, then of 3 from another
+	// of 3 requests from one address, then of 3 from another
+	for policy, want := range map[string][2]int{
 		"client_ip": {2, 2}, "share": {2, 0}, "skip": {3, 3}, "deny": {0, 0},
 	} {
 		s := newSite(t, &App{}, zoneBlock("empty-"+policy, "key {http.request.header.X-Api-Key}\nlimit 2/1h\nempty_key "+policy))
@@ -310,7 +314,8 @@ func TestCountDenied(t *testing.T) {
 	})
 }
 
-// A client that waits as long as it was told is admitted, also where the refusal that told it was charged.
+// A client that waits as long as it was told is admitted, also where the refusal that told it was
+// charged.
 func TestCountDeniedAdmitsWhoWaits(t *testing.T) {
 	for _, options := range []string{"limit 2/4s\nalgorithm token_bucket", "limit 2/4s", "limit 2/4s\nalgorithm fixed_window", "limit 2/4s\nalgorithm sliding_log"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -329,8 +334,8 @@ func TestCountDeniedAdmitsWhoWaits(t *testing.T) {
 	}
 }
 
-// Where nobody is told how admitted requests leave the limits, that isn't worked out; a refusal tells the same as everywhere, also of the limits
-// that would have admitted.
+// Where nobody is told how admitted requests leave the limits, that isn't worked out; a refusal
+// tells the same as everywhere, also of the limits that would have admitted.
 func TestABriefHandlerRefusesInFull(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket\nqueue 0"} {
 		for _, denied := range []string{"", "\ncount_denied"} {

@@ -185,7 +185,8 @@ func asks(path, name, value string) func(*http.Request) {
 var olderConfigurations = map[string][]olderStep{
 	"remote_ip": {
 		{0, 0, "192.0.2.1", nil, 200}, {time.Second, 0, "192.0.2.1", nil, 200}, {time.Second, 0, "192.0.2.1", nil, 429},
-		{0, 0, "192.0.2.2", nil, 200}, {0, 0, "192.0.2.2", nil, 200}, {0, 0, "192.0.2.2", nil, 429}, // there: 429 from the first on
+		// there: 429 from the first on
+		{0, 0, "192.0.2.2", nil, 200}, {0, 0, "192.0.2.2", nil, 200}, {0, 0, "192.0.2.2", nil, 429},
 		{57 * time.Second, 0, "192.0.2.1", nil, 429}, {2 * time.Second, 0, "192.0.2.1", nil, 200}, {0, 0, "192.0.2.1", nil, 200}, {0, 0, "192.0.2.1", nil, 429},
 		{0, 1, "192.0.2.1", nil, 200}, {0, 1, "192.0.2.1", nil, 200}, {4 * time.Second, 1, "192.0.2.1", nil, 200}, {0, 1, "192.0.2.1", nil, 429},
 		{2 * time.Second, 1, "192.0.2.1", nil, 200}, {0, 1, "192.0.2.1", nil, 200}, {0, 1, "192.0.2.1", nil, 429},

@@ -170,7 +170,8 @@ func TestPersistKeepsTheFormerSaveWhenAProcessIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.end()
-	if err := os.WriteFile(filepath.Join(h.dir, "counters"), left, 0o600); err != nil { // as if it had not ended in order
+	// as if it had not ended in order
+	if err := os.WriteFile(filepath.Join(h.dir, "counters"), left, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	h.boot(block).admits("1.2.3.4", 10, 7)
@@ -203,7 +204,8 @@ func TestPersistWithReloads(t *testing.T) {
 	h.boot(block).admits("1.2.3.4", 10, 6)
 }
 
-// A reload into another namespace hands over what an earlier process saved and what was admitted since, and the new configuration saves all of it.
+// A reload into another namespace hands over what an earlier process saved and what was admitted
+// since, and the new configuration saves all of it.
 func TestPersistWhereAReloadChangesTheNamespace(t *testing.T) {
 	for _, algorithm := range everyCountingAlgorithm {
 		h := newHome(t, "storage")
@@ -245,7 +247,8 @@ func errorIn(context map[string]any) string {
 func observed(s *site, k *snapshot.Keeper) string {
 	core, logs := observer.New(zap.InfoLevel)
 	s.app.config.Stop()
-	s.app.config = &limits.Config{Logger: zap.New(core), Keeper: k} // without a look at it before the start
+	// without a look at it before the start
+	s.app.config = &limits.Config{Logger: zap.New(core), Keeper: k}
 	for _, z := range s.handler.zones {
 		s.app.config.Add(z)
 	}
@@ -278,7 +281,8 @@ func written(t *testing.T, at int64, limit string) []byte {
 	return b
 }
 
-// Whatever is there in place of the counters, the node serves, and says clearly what is wrong. What isn't ours stays as it is.
+// Whatever is there in place of the counters, the node serves, and says clearly what is wrong. What
+// isn't ours stays as it is.
 func TestPersistOfWhatCannotBeRead(t *testing.T) {
 	const limit = `"caddy" "persist-bad" s-1h`
 	old := written(t, clock.Now()-int64(48*time.Hour), limit)
@@ -366,7 +370,8 @@ func (broken) Load(context.Context, string) ([]byte, error)         { return nil
 func (broken) Store(context.Context, string, []byte) error          { return errAway }
 func (broken) List(context.Context, string, bool) ([]string, error) { return nil, errAway }
 
-// Nodes that share a storage keep their counters apart, and those that are gone for good leave nothing there for ever.
+// Nodes that share a storage keep their counters apart, and those that are gone for good leave
+// nothing there for ever.
 func TestPersistInASharedStorage(t *testing.T) {
 	h := newHome(t, "storage")
 	block := zoneBlock("persist-shared", "limit 10/1h")

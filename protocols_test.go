@@ -37,7 +37,8 @@ type served struct {
 	clients map[string]*http.Client
 }
 
-// startCaddy loads a Caddyfile: global options, and what stands in the only site. It ends with the test.
+// startCaddy loads a Caddyfile: global options, and what stands in the only site. It ends with the
+// test.
 func startCaddy(t *testing.T, global, site string) *served {
 	t.Helper()
 	dir := t.TempDir()
@@ -208,7 +209,8 @@ func TestProtocolsShareOneCount(t *testing.T) {
 	}
 }
 
-// Keys as hostile as a client can send them have a count each, the same by every protocol, and the server goes on.
+// Keys as hostile as a client can send them have a count each, the same by every protocol, and the
+// server goes on.
 func TestHostileKeysByEveryProtocol(t *testing.T) {
 	s := startCaddy(t, "", "rate_limit 3/1h {\n algorithm fixed_window\n key {http.request.header.K}{http.request.cookie.c}{http.request.uri}\n empty_key deny\n}\nrespond ok")
 	long := strings.Repeat("x", 12_000)
@@ -226,7 +228,8 @@ func TestHostileKeysByEveryProtocol(t *testing.T) {
 		}
 	}
 	for _, protocol := range protocols {
-		// More than the server takes in is refused before it is a key, and costs the server nothing.
+		// More than the server takes in is refused before it is a key, and costs the server
+		// nothing.
 		if a, err := s.get(t.Context(), protocol, header("K", strings.Repeat("x", 2<<20))); err == nil && a.status == http.StatusOK {
 			t.Errorf("%s: a header of 2 MB was let through", protocol)
 		}
@@ -234,7 +237,8 @@ func TestHostileKeysByEveryProtocol(t *testing.T) {
 	}
 }
 
-// A request that fails behind the limit passes it a second time on the error route, and is counted once.
+// A request that fails behind the limit passes it a second time on the error route, and is counted
+// once.
 func TestErrorRoutesCountOnceByEveryProtocol(t *testing.T) {
 	zone := "rate_limit {\n zone twice {\n limit 4/1h\n algorithm fixed_window\n key {http.request.header.K}\n}\n}\n"
 	s := startCaddy(t, "", zone+"error 500\nhandle_errors {\n"+zone+"respond {http.error.status_code} {http.error.status_code}\n}")
@@ -244,7 +248,8 @@ func TestErrorRoutesCountOnceByEveryProtocol(t *testing.T) {
 	}
 }
 
-// Clients that wait in a queue and go away, or send slowly, hold no more than the queue's places, and nothing afterwards.
+// Clients that wait in a queue and go away, or send slowly, hold no more than the queue's places,
+// and nothing afterwards.
 func TestQueueIsBoundedAndLeft(t *testing.T) {
 	s := startCaddy(t, "", "rate_limit {\n zone queue {\n limit 10/1m\n algorithm leaky_bucket\n queue 5\n key {http.request.header.K}\n}\n}\nrespond ok")
 	for _, protocol := range protocols {
@@ -313,7 +318,8 @@ func TestSlowClientsHoldNoMoreThanTheQueue(t *testing.T) {
 	redistest.Eventually(t, "nobody is left in the queue", func() bool { return waiting() == 0 })
 }
 
-// What a client writes into X-Forwarded-For changes its count only where the server is told to believe it.
+// What a client writes into X-Forwarded-For changes its count only where the server is told to
+// believe it.
 func TestForgedForwardedFor(t *testing.T) {
 	forged := func(i int, appended string) func(*http.Request) {
 		return header("X-Forwarded-For", fmt.Sprintf("203.0.113.%d%s", i, appended))

@@ -38,7 +38,8 @@ func (s *starts) closest() time.Duration {
 	return least
 }
 
-// Requests leave a queue one by one, however many of those that came to it were denied by another zone, or by another queue.
+// Requests leave a queue one by one, however many of those that came to it were denied by another
+// zone, or by another queue.
 func TestQueuesBesideEachOtherKeepTheirPace(t *testing.T) {
 	const shared = "limit 10/1s\nalgorithm leaky_bucket\nqueue 20\nkey all\n"
 	for name, block := range map[string]string{
@@ -103,7 +104,8 @@ func TestQueueThatCountsDenied(t *testing.T) {
 	}
 }
 
-// While Redis decides on a strict zone, others take the places behind a request in a queue: also those begin no closer than its pace.
+// While Redis decides on a strict zone, others take the places behind a request in a queue: also
+// those begin no closer than its pace.
 func TestQueueKeepsItsPaceBesideStrictZones(t *testing.T) {
 	const pace = 400 * time.Millisecond
 	for name, block := range map[string]string{

@@ -151,7 +151,8 @@ func TestCaddyfileExampleLoads(t *testing.T) {
 	}
 }
 
-// What a newcomer starts first says nothing but what it does: neither we nor Caddy warn of anything.
+// What a newcomer starts first says nothing but what it does: neither we nor Caddy warn of
+// anything.
 func TestCaddyfileExampleStartsClean(t *testing.T) {
 	r := redistest.Start(t)
 	for _, url := range []string{"", r.URL} {
@@ -240,7 +241,8 @@ func TestGrammarIsTheSameInReadme(t *testing.T) {
 	}
 }
 
-// knownOptions are the cases of the parser's switches over an option, and the keys of its maps of texts.
+// knownOptions are the cases of the parser's switches over an option, and the keys of its maps of
+// texts.
 func knownOptions(t *testing.T) (all []string) {
 	t.Helper()
 	for _, f := range functions(t) {
@@ -296,7 +298,8 @@ func TestEveryOptionIsDocumented(t *testing.T) {
 }
 
 func TestLinksOfThePagesLead(t *testing.T) {
-	others := map[string]bool{"docs/accuracy.md": true, "docs/cluster.md": true} // come from runs of their own
+	// come from runs of their own
+	others := map[string]bool{"docs/accuracy.md": true, "docs/cluster.md": true}
 	for _, page := range pages(t) {
 		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(readPage(t, page), -1) {
 			file, anchor, _ := strings.Cut(m[1], "#")
@@ -524,7 +527,8 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	checkACLLog(t, server)
 }
 
-// BenchmarkMemoryPerKey is what a key costs in memory, with its place in the table: the figures of the README and of docs/algorithms.md.
+// BenchmarkMemoryPerKey is what a key costs in memory, with its place in the table: the figures of
+// the README and of docs/algorithms.md.
 func BenchmarkMemoryPerKey(b *testing.B) {
 	const keys = 200_000
 	all := everyKind(b, rates.Local)
@@ -557,7 +561,8 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// fill makes requests of many keys, and comes back to them in the next slice where a window has several.
+// fill makes requests of many keys, and comes back to them in the next slice where a window has
+// several.
 func fill(l *limits.Limit, keys, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
 	for slice := range l.Zone.Buckets {

@@ -93,7 +93,9 @@ func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
 			r.Restart()
 			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
 			switch algorithm {
-			case "fixed_window", "sliding_window": // what was admitted meanwhile is sent; what Redis lost in the crash is not this node's
+			case "fixed_window", "sliding_window":
+				// what was admitted meanwhile is sent; what Redis lost in the crash is not this
+				// node's
 				shows(t, name, "is sent", func(z limitStatus) bool { return z.Own == 4 && z.Unsent == 0 })
 				s.admits("1.2.3.4", 12, 6)
 			}
@@ -242,7 +244,8 @@ func TestValidateLeavesNoGoroutine(t *testing.T) {
 	goleak.VerifyNone(t, append(caddysOwn, before)...)
 }
 
-// A client that goes away while Redis is asked must not pass for a loss of Redis, after which other rules hold.
+// A client that goes away while Redis is asked must not pass for a loss of Redis, after which other
+// rules hold.
 func TestClientsThatGoAwayGetNoMoreFromAStrictZone(t *testing.T) {
 	for _, options := range []string{"on_redis_loss allow", "", "algorithm token_bucket", "algorithm sliding_log"} {
 		r := redistest.Start(t)
@@ -291,7 +294,8 @@ func TestAZoneThatIsNotExchangedYetHasLostNothing(t *testing.T) {
 	s2.admits("1.2.3.4", 1, 1) // s has not stopped, and s2 not had its way
 }
 
-// A password that stands in a file may be rotated: the next connection has the new one, without a reload.
+// A password that stands in a file may be rotated: the next connection has the new one, without a
+// reload.
 func TestRotatedPasswordInAFile(t *testing.T) {
 	for name, of := range map[string]func(r *redistest.Server, file string) *Redis{
 		"options": func(r *redistest.Server, file string) *Redis {
@@ -324,8 +328,9 @@ func TestRotatedPasswordInAFile(t *testing.T) {
 	}
 }
 
-// In a strict zone each rule holds while Redis is gone, at the first request already, and Redis decides again when it is back. It keeps what it knows
-// on disk here, so that at the end all that was admitted and counted is held against the limit.
+// In a strict zone each rule holds while Redis is gone, at the first request already, and Redis
+// decides again when it is back. It keeps what it knows on disk here, so that at the end all that
+// was admitted and counted is held against the limit.
 func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	r := redistest.Start(t, redistest.Config("--appendonly", "yes", "--appendfsync", "always"))
 	rules := []string{"local", "divide", "allow", "deny"}
@@ -363,8 +368,9 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	}
 }
 
-// A Redis that takes connections and never answers costs those requests a timeout that are under way when it falls silent, and none after them, however
-// long it stays silent. It is probed meanwhile, by nobody's request.
+// A Redis that takes connections and never answers costs those requests a timeout that are under
+// way when it falls silent, and none after them, however long it stays silent. It is probed
+// meanwhile, by nobody's request.
 func TestASilentRedisIsWaitedForOnce(t *testing.T) {
 	const clients = 8
 	r := redistest.Start(t)
@@ -446,8 +452,8 @@ func TestValidateDoesNotConnect(t *testing.T) {
 	}
 }
 
-// A reload leads to another Redis while requests that the old configuration took are on their way: they go by the Redis of the configuration in force, and
-// never by the rule for a lost one.
+// A reload leads to another Redis while requests that the old configuration took are on their way:
+// they go by the Redis of the configuration in force, and never by the rule for a lost one.
 func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
 	first, second := redistest.Start(t), redistest.Start(t)
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {

@@ -339,7 +339,8 @@ func (z *Zone) key(s *settings.Zone, found *[]warning.Warning) (err error) {
 	if s.EmptyKey, err = hints.Choose[settings.EmptyKey](z.EmptyKey, settings.EmptyKeyNames); err != nil {
 		return wrong("empty_key", err)
 	}
-	s.Key = strings.ReplaceAll(z.Key, "{client_ip}", reqkey.Default) // the word of Caddyfiles, also in JSON
+	// the word of Caddyfiles, also in JSON
+	s.Key = strings.ReplaceAll(z.Key, "{client_ip}", reqkey.Default)
 	switch {
 	case z.legacy():
 		*found = z.legacyKey(s)

@@ -204,7 +204,8 @@ func TestSettingsWarnsOfNoZone(t *testing.T) {
 // fingerprint is all of the settings but the name, as text.
 func fingerprint(s settings.Zone) string { return strings.Join(s.Lines(), "\n") }
 
-// Every option of a zone but its matchers and the older plugin's words shows in the fingerprint, so none can differ unseen.
+// Every option of a zone but its matchers and the older plugin's words shows in the fingerprint, so
+// none can differ unseen.
 func TestFingerprintSeesEveryOption(t *testing.T) {
 	base := `{"limits": [{"max_events": 5, "window": "1m"}], "algorithm": "token_bucket"}`
 	seen := map[string]string{}
@@ -229,7 +230,8 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 		}
 		seen[fingerprint(s)] = change
 	}
-	// settings.Zone has a field that fingerprint does not know? Then this number is wrong, and the list above lacks a line.
+	// settings.Zone has a field that fingerprint does not know? Then this number is wrong, and the
+	// list above lacks a line.
 	if fields := reflect.TypeFor[settings.Zone]().NumField(); fields != 15 {
 		t.Errorf("settings.Zone has %d fields, want 15: 14 lines of the fingerprint and the name", fields)
 	}
@@ -248,7 +250,8 @@ func TestMatchersAreNoSetting(t *testing.T) {
 	}
 }
 
-// FuzzJSON: no JSON makes it panic, and what it lets through means something, and the same when it has been written and read again.
+// FuzzJSON: no JSON makes it panic, and what it lets through means something, and the same when it
+// has been written and read again.
 func FuzzJSON(f *testing.F) {
 	for _, zone := range []string{
 		`"limits": [{"max_events": 5, "window": "1m"}]`, `"window": "1m", "max_events": 0`, `"limits": [{"max_events": 9, "window": 60000000000}], "key": "{client_ip}-{http.request.host}"`,

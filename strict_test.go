@@ -11,7 +11,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// max_keys bounds what a strict zone puts into Redis: the keys that have a place in the node's table. For others the sketch decides.
+// max_keys bounds what a strict zone puts into Redis: the keys that have a place in the node's
+// table. For others the sketch decides.
 func TestMaxKeysBoundsTheKeysOfAStrictZoneInRedis(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket"} {
 		t.Run(algorithm, func(t *testing.T) {
@@ -30,14 +31,16 @@ func TestMaxKeysBoundsTheKeysOfAStrictZoneInRedis(t *testing.T) {
 				t.Errorf("%d of %d clients were denied at their second request, want all", denied, clients)
 			}
 			names := r.Client().Keys(context.Background(), "test:*:bounded:*").Val()
-			if most := maxKeys * 3; len(names) > most || len(names) < most/2 { // a record of calls and two limits
+			// a record of calls and two limits
+			if most := maxKeys * 3; len(names) > most || len(names) < most/2 {
 				t.Errorf("redis holds %d keys for a zone with max_keys %d and two limits, want at most %d", len(names), maxKeys, most)
 			}
 		})
 	}
 }
 
-// The record of a key's calls is renewed by each call that writes, and gone a minute after the last.
+// The record of a key's calls is renewed by each call that writes, and gone a minute after the
+// last.
 func TestStrictRecordsAreRenewed(t *testing.T) {
 	r := redistest.Start(t)
 	app := appWith(r)

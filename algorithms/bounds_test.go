@@ -226,7 +226,8 @@ func TestSlidingWindowAgreesWithItsWeighting(t *testing.T) {
 
 func TestLeaveFreesOnlyTheLastPlace(t *testing.T) {
 	const ms = int64(time.Millisecond)
-	p := Params{Kind: LeakyBucket, Limit: 10, Window: time.Second, Queue: 3} // one leaves every 100ms
+	// one leaves every 100ms
+	p := Params{Kind: LeakyBucket, Limit: 10, Window: time.Second, Queue: 3}
 	full := func() (k keyed[BucketState], ds []Decision) {
 		k = keyOf[BucketState](p)
 		for range 4 {

@@ -182,7 +182,8 @@ func copyBucket(s *BucketState) *BucketState {
 func copyLog(s *LogState) *LogState {
 	c := *s
 	if c.units = maps.Clone(s.units); s.hits != nil {
-		c.hits = append(make([]int64, 0, cap(s.hits)), s.hits...) // a log that has no more room is moved, one that has is not
+		// a log that has no more room is moved, one that has is not
+		c.hits = append(make([]int64, 0, cap(s.hits)), s.hits...)
 	}
 	if s.remote != nil {
 		e := *s.remote

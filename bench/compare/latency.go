@@ -19,7 +19,9 @@ import (
 )
 
 const (
-	latencyRate = 2000 // requests a second, a small part of what the server can do: what is measured is waiting, not queueing
+	// requests a second, a small part of what the server can do: what is measured is waiting, not
+	// queueing
+	latencyRate = 2000
 	connections = 32
 )
 
@@ -29,13 +31,16 @@ type stretch struct {
 	exchanged float64 // keys a second
 	cpu       float64 // that the server used, of one CPU
 	beside    float64 // that its Redis used, or another program
-	waited    float64 // milliseconds a second that threads of the server could have run and had no CPU
+	// milliseconds a second that threads of the server could have run and had no CPU
+	waited float64
 }
 
-// compareLatency measures how long requests take while 100,000 keys are exchanged each second, and while they are not. A third server, which
-// does the same as the first, shows what is noise. A fourth has a Redis that gives way to everything else, as one on another machine would. The last is the
-// first once more, beside a program that uses as much of a CPU as the exchange does, by the node and by Redis, and has nothing to do with the server: what
-// that costs is a machine with too few CPUs.
+// compareLatency measures how long requests take while 100,000 keys are exchanged each second, and
+// while they are not. A third server, which does the same as the first, shows what is noise. A
+// fourth has a Redis that gives way to everything else, as one on another machine would. The last
+// is the first once more, beside a program that uses as much of a CPU as the exchange does, by the
+// node and by Redis, and has nothing to do with the server: what that costs is a machine with too
+// few CPUs.
 func compareLatency(t *outside.T, program string, rounds int, d time.Duration) error {
 	near, polite := redistest.Start(t), redistest.Start(t)
 	if err := yieldCPU(polite); err != nil {
@@ -87,7 +92,8 @@ func writeStretches(list []site, runs [][]stretch, title string) {
 	}
 }
 
-// measureStretch starts a server, warms it up and sends requests, beside a program that uses burning of a CPU, if that is more than 0.
+// measureStretch starts a server, warms it up and sends requests, beside a program that uses
+// burning of a CPU, if that is more than 0.
 func measureStretch(t *outside.T, s site, d time.Duration, burning float64) (r stretch, err error) {
 	v, err := serveWarm(t, s)
 	if err != nil {
@@ -156,8 +162,9 @@ func yieldCPU(s *redistest.Server) error {
 	return nil
 }
 
-// latencies sends requests of many keys at an even rate and returns how long they took, sorted. A request that was due while its connection
-// still waited for the one before counts from when it was due; one whose turn this client noticed late counts from when it was sent.
+// latencies sends requests of many keys at an even rate and returns how long they took, sorted. A
+// request that was due while its connection still waited for the one before counts from when it was
+// due; one whose turn this client noticed late counts from when it was sent.
 func (s *server) latencies(rate int, d time.Duration) ([]time.Duration, error) {
 	var (
 		mu     sync.Mutex

@@ -1,11 +1,11 @@
-// Command compare runs the programs under comparison in turn and prints medians and ratios, so that what else the machine does meanwhile
-// hits all of them alike. Run it in bench:
+// Command compare runs the programs under comparison in turn and prints medians and ratios, so that
+// what else the machine does meanwhile hits all of them alike. Run it in bench:
 //
 //	go run ./compare                     handlers, in nanoseconds and allocations
 //	go run ./compare -memory             bytes per key
 //	go run ./compare -servers            whole servers over loopback, with wrk and redis-server
-//	go run ./compare -latency            how long requests take while keys are exchanged; with redis-server
-//	go run ./compare -against ../../old  this checkout and another one, for a change's before and after
+//	go run ./compare -latency            requests while keys sync; needs redis-server
+//	go run ./compare -against ../../old  this checkout and another one
 package main
 
 import (

@@ -15,7 +15,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// cpuOf is the CPU time that a process has used, in seconds; 0 where there is no /proc, and for no process.
+// cpuOf is the CPU time that a process has used, in seconds; 0 where there is no /proc, and for no
+// process.
 func cpuOf(pid int) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if pid == 0 || err != nil {
@@ -24,7 +25,8 @@ func cpuOf(pid int) (float64, error) {
 	return parseStat(string(text))
 }
 
-// parseStat reads the CPU time of a process, in seconds, from its line in /proc. The name of the program, in brackets, may hold anything.
+// parseStat reads the CPU time of a process, in seconds, from its line in /proc. The name of the
+// program, in brackets, may hold anything.
 func parseStat(text string) (float64, error) {
 	const ticks = 100 // a second: USER_HZ
 	f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
@@ -39,7 +41,8 @@ func parseStat(text string) (float64, error) {
 	return (user + system) / ticks, err
 }
 
-// waitedOf is how long the threads of a process could have run and had no CPU, in seconds, all of them together; 0 where the kernel doesn't say.
+// waitedOf is how long the threads of a process could have run and had no CPU, in seconds, all of
+// them together; 0 where the kernel doesn't say.
 func waitedOf(pid int) (sum float64, err error) {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	for _, file := range files {
@@ -56,8 +59,8 @@ func waitedOf(pid int) (sum float64, err error) {
 	return sum, nil
 }
 
-// parseSchedstat reads how long a thread waited for a CPU, in seconds, from what /proc says of it: the nanoseconds it ran, those it waited, and how
-// often it was given a CPU.
+// parseSchedstat reads how long a thread waited for a CPU, in seconds, from what /proc says of it:
+// the nanoseconds it ran, those it waited, and how often it was given a CPU.
 func parseSchedstat(text string) (float64, error) {
 	var ran, waited, turns int64
 	if _, err := fmt.Sscan(text, &ran, &waited, &turns); err != nil {
@@ -73,7 +76,8 @@ func pidOf(s *redistest.Server) (int, error) {
 	return strconv.Atoi(pid)
 }
 
-// burn is a program that uses so many CPUs, 0 to 1, until it is killed: a little at a time, as an exchange does.
+// burn is a program that uses so many CPUs, 0 to 1, until it is killed: a little at a time, as an
+// exchange does.
 func burn(cpus float64) {
 	for begun := time.Now(); ; {
 		if harness.CPUTime().Seconds() >= time.Since(begun).Seconds()*cpus {

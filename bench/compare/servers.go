@@ -27,7 +27,8 @@ type site struct {
 	apps    string // further apps: members of a JSON object, each with a comma behind it
 	status  int
 	cores   int // GOMAXPROCS
-	// busy says that it works without requests, so that it must not run while others are measured, and is to be warm when it is.
+	// busy says that it works without requests, so that it must not run while others are measured,
+	// and is to be warm when it is.
 	busy  bool
 	redis *redistest.Server // that it exchanges through, nil for none
 }
@@ -48,7 +49,8 @@ type run struct {
 	exchanged float64 // keys a second
 }
 
-// limiter is the configuration of a limiter that admits or refuses all that wrk sends from its one address.
+// limiter is the configuration of a limiter that admits or refuses all that wrk sends from its one
+// address.
 func limiter(name string, refuse bool, options string) string {
 	n, window := 100_000, "50ms"
 	if refuse {
@@ -62,8 +64,8 @@ func limiter(name string, refuse bool, options string) string {
 		window, n, algorithm, options)
 }
 
-// busy is a site whose server keeps 100,000 keys busy, each once a second, in the zone that requests are in; and exchanges them each second if
-// there is a Redis.
+// busy is a site whose server keeps 100,000 keys busy, each once a second, in the zone that
+// requests are in; and exchanges them each second if there is a Redis.
 func busy(name, program string, redis *redistest.Server, cores int) site {
 	zone := fmt.Sprintf(`"rate_limits":{"busy":{"key":"{http.request.header.%s}","limits":[{"max_events":1000000000,"window":"1h"}]}}`, touch.Header)
 	app := ""
@@ -130,7 +132,8 @@ func compareServers(t *outside.T, bare site, list []site, rounds int, duration s
 	return nil
 }
 
-// sameByCaddy is a site in which Caddy answers by itself what a limiter answers when it refuses: such an answer costs that much, whoever decides on it.
+// sameByCaddy is a site in which Caddy answers by itself what a limiter answers when it refuses:
+// such an answer costs that much, whoever decides on it.
 func sameByCaddy(t *outside.T, refusing site) (site, error) {
 	v, err := serve(t, refusing)
 	if err != nil {
@@ -175,7 +178,8 @@ func measureOne(t *outside.T, s site, running *server, duration string) (run, er
 	return r, err
 }
 
-// serveWarm starts a busy server with an empty Redis and waits until every key was exchanged once and is no new one.
+// serveWarm starts a busy server with an empty Redis and waits until every key was exchanged once
+// and is no new one.
 func serveWarm(t *outside.T, s site) (*server, error) {
 	if s.redis != nil {
 		s.redis.Do("FLUSHALL")
@@ -191,7 +195,8 @@ func serveWarm(t *outside.T, s site) (*server, error) {
 	return v, nil
 }
 
-// exchanged is how many keys a second went to Redis since the server was warm. One that exchanges nothing would look fast.
+// exchanged is how many keys a second went to Redis since the server was warm. One that exchanges
+// nothing would look fast.
 func (s *server) exchanged(d time.Duration) (float64, error) {
 	if s.redis == nil {
 		return 0, nil

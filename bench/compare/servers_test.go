@@ -75,7 +75,8 @@ func TestBurning(t *testing.T) {
 	defer stopBurning(cmd)
 	r, err := meanwhile(cmd.Process.Pid, 0, func() error {
 		used := 0.0
-		for ; used < 0.5; time.Sleep(10 * time.Millisecond) { // which is more than it takes to begin
+		// which is more than it takes to begin
+		for ; used < 0.5; time.Sleep(10 * time.Millisecond) {
 			if used, err = cpuOf(cmd.Process.Pid); err != nil {
 				return err
 			}
@@ -83,7 +84,8 @@ func TestBurning(t *testing.T) {
 				return fmt.Errorf("it has used no more than %.2f s in %v", used, passed)
 			}
 		}
-		if passed := time.Since(begun).Seconds(); used > share*passed+0.1 { // the kernel counts in ticks
+		// the kernel counts in ticks
+		if passed := time.Since(begun).Seconds(); used > share*passed+0.1 {
 			return fmt.Errorf("it has used %.2f s in %.2f", used, passed)
 		}
 		return nil

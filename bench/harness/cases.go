@@ -25,7 +25,8 @@ func cases(who string) []*bench {
 	return common("")
 }
 
-// old is a configuration in the words of the older plugin: a request is admitted if there were fewer than n in the window before.
+// old is a configuration in the words of the older plugin: a request is admitted if there were
+// fewer than n in the window before.
 func old(n int, window, options string) string {
 	return fmt.Sprintf(`{"rate_limits":{"zone":{"key":"{http.vars.client_ip}","window":%q,"max_events":%d}}%s}`, window, n, options)
 }

@@ -1,5 +1,6 @@
-// Package harness is the benchmark code that all programs under comparison share: each is a Caddy with one handler of the ID
-// http.handlers.rate_limit, or none, and is told apart by its imports only.
+// Package harness is the benchmark code that all programs under comparison share: each is a Caddy
+// with one handler of the ID http.handlers.rate_limit, or none, and is told apart by its imports
+// only.
 package harness
 
 import (
@@ -27,7 +28,8 @@ import (
 type Result struct {
 	Case string  `json:"case"`
 	Ns   float64 `json:"ns"`
-	// CPU is nanoseconds of CPU time of the whole process, with its garbage collector, and without the time others had the CPU.
+	// CPU is nanoseconds of CPU time of the whole process, with its garbage collector, and without
+	// the time others had the CPU.
 	CPU    float64 `json:"cpu"`
 	Allocs int64   `json:"allocs"`
 	Bytes  int64   `json:"bytes"`
@@ -35,7 +37,8 @@ type Result struct {
 	PerKey float64 `json:"per_key,omitempty"`
 }
 
-// Main is the main function of a program under comparison: "measure" runs the cases, all else is Caddy.
+// Main is the main function of a program under comparison: "measure" runs the cases, all else is
+// Caddy.
 func Main(who string) {
 	if len(os.Args) < 2 || os.Args[1] != "measure" {
 		caddycmd.Main()
@@ -114,7 +117,8 @@ func NewClient(errorRoutes bool) *Client {
 	return c
 }
 
-// Send sends one request from an address, a string, with headers and a replacer of its own as in a server, where nothing is left of the request before.
+// Send sends one request from an address, a string, with headers and a replacer of its own as in a
+// server, where nothing is left of the request before.
 func (c *Client) Send(ip any, h caddyhttp.MiddlewareHandler, next caddyhttp.Handler) {
 	c.vars[caddyhttp.ClientIPVarKey] = ip
 	clear(c.w.h)

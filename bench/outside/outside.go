@@ -1,4 +1,5 @@
-// Package outside lets a program use what was made for tests: servers that are started for a test end with it.
+// Package outside lets a program use what was made for tests: servers that are started for a test
+// end with it.
 package outside
 
 import (
@@ -11,8 +12,8 @@ import (
 	"testing"
 )
 
-// T takes the place of a *testing.T in a program: what would fail a test, or skip it, ends the program with a message. The methods that are not
-// here must not be called.
+// T takes the place of a *testing.T in a program: what would fail a test, or skip it, ends the
+// program with a message. The methods that are not here must not be called.
 type T struct {
 	testing.TB
 
@@ -20,7 +21,8 @@ type T struct {
 	cleanups []func()
 }
 
-// Run runs f and then what it left to be cleaned up, which it also does when the program is told to end.
+// Run runs f and then what it left to be cleaned up, which it also does when the program is told to
+// end.
 func Run(f func(*T) error) {
 	t := &T{}
 	stop := make(chan os.Signal, 1)

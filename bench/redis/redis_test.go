@@ -1,4 +1,5 @@
-// Package redis measures what an exchange with Redis costs, and what requests notice of it. The figures of docs/performance.md come from
+// Package redis measures what an exchange with Redis costs, and what requests notice of it. The
+// figures of docs/performance.md come from
 //
 //	go test -tags nobadger,nomysql,nopgx ./redis -figures -v
 package redis
@@ -31,7 +32,8 @@ import (
 
 var figures = flag.Bool("figures", false, "measure for long enough to be worth a page")
 
-// TestExchange measures the server's time for each key: many keys are touched over and over, and exchanged every 100 ms.
+// TestExchange measures the server's time for each key: many keys are touched over and over, and
+// exchanged every 100 ms.
 func TestExchange(t *testing.T) {
 	measured := time.Second
 	if *figures {
@@ -69,7 +71,8 @@ func exchange[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params, ke
 	touch()
 	r.Attach(source, rate)
 	redistest.Eventually(t, "all keys were exchanged", func() bool { return r.Status().Keys >= int64(keys) })
-	server.Do("CONFIG", "RESETSTAT") // what remains is the steady state: every key is known, each touch is pushed
+	// what remains is the steady state: every key is known, each touch is pushed
+	server.Do("CONFIG", "RESETSTAT")
 	before, used := r.Status(), cpu(t, server)
 	for end := time.Now().Add(measured); time.Now().Before(end); time.Sleep(rate / 2) {
 		touch()
@@ -85,7 +88,8 @@ func exchange[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params, ke
 	source.Detach()
 }
 
-// cpu is the CPU time that the server has used, in seconds: with its network, and without the time that others had the CPU.
+// cpu is the CPU time that the server has used, in seconds: with its network, and without the time
+// that others had the CPU.
 func cpu(t *testing.T, server *redistest.Server) (sum float64) {
 	for line := range strings.Lines(server.Do("INFO", "cpu").(string)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -137,8 +141,9 @@ func start(t *testing.T, program, app string) node {
 	return n
 }
 
-// latencies sends requests of many keys at an even rate, well below what the server can do, and returns how long they took, sorted. What waits
-// because the client is busy is counted: time runs from when a request was due.
+// latencies sends requests of many keys at an even rate, well below what the server can do, and
+// returns how long they took, sorted. What waits because the client is busy is counted: time runs
+// from when a request was due.
 func (n node) latencies(t *testing.T, rate int, d time.Duration) []time.Duration {
 	const connections, keys = 16, 5000
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections}, Timeout: 10 * time.Second}
@@ -177,7 +182,8 @@ func (n node) latencies(t *testing.T, rate int, d time.Duration) []time.Duration
 	return all
 }
 
-// TestLatency compares requests of a node without Redis, of one that exchanges 5,000 keys every 100 ms, and of one whose Redis went silent.
+// TestLatency compares requests of a node without Redis, of one that exchanges 5,000 keys every 100
+// ms, and of one whose Redis went silent.
 func TestLatency(t *testing.T) {
 	rounds, d := 1, 500*time.Millisecond
 	if *figures {

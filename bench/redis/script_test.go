@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// TestScript measures the server's CPU time for a key of the exchange's script, beside scripts that do only a part of it: two commands a key are the
-// floor of any script that reads and writes it.
+// TestScript measures the server's CPU time for a key of the exchange's script, beside scripts that
+// do only a part of it: two commands a key are the floor of any script that reads and writes it.
 func TestScript(t *testing.T) {
 	const batch = 100
 	keys, rounds := 2500, 2

@@ -55,8 +55,8 @@ func handlers() []subject {
 	}
 }
 
-// tideHandler is the handler as a configuration of Caddy makes it. Caddy finds out the client's address for every request, with a limiter or
-// without, so that is not in its time.
+// tideHandler is the handler as a configuration of Caddy makes it. Caddy finds out the client's
+// address for every request, with a limiter or without, so that is not in its time.
 func tideHandler(headers string) func(int, time.Duration) (func() ask, func(), error) {
 	return func(limit int, window time.Duration) (func() ask, func(), error) {
 		h, end := harness.Load(fmt.Sprintf(`{"rate_limits":{"zone":{"key":"{http.vars.client_ip}","limits":[{"max_events":%d,"window":%q}]}},"headers":[%q]}`,

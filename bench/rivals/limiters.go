@@ -27,13 +27,15 @@ type key struct {
 	boxed any    // text
 }
 
-// An ask asks for one request of a key and says whether it is admitted. It is not safe for concurrent use.
+// An ask asks for one request of a key and says whether it is admitted. It is not safe for
+// concurrent use.
 type ask func(*key) bool
 
 // A subject is a limiter under comparison.
 type subject struct {
 	name string
-	// open makes one that admits limit requests a key and window. The first result makes an ask for each goroutine, the second ends it.
+	// open makes one that admits limit requests a key and window. The first result makes an ask for
+	// each goroutine, the second ends it.
 	open func(limit int, window time.Duration) (func() ask, func(), error)
 }
 
@@ -68,7 +70,8 @@ func tide[S any](kind algorithms.Kind) func(int, time.Duration) (func() ask, fun
 	}
 }
 
-// timeRate is what many write around a rate.Limiter: maps of limiters, each with a lock. Nothing is ever dropped from them.
+// timeRate is what many write around a rate.Limiter: maps of limiters, each with a lock. Nothing is
+// ever dropped from them.
 func timeRate(limit int, window time.Duration) (func() ask, func(), error) {
 	type shard struct {
 		mu  sync.Mutex
@@ -143,7 +146,8 @@ func ulule(limit int, window time.Duration) (func() ask, func(), error) {
 	return func() ask { return take }, func() {}, nil
 }
 
-// httpRate has no decision apart from HTTP. The nearest is the one that leaves the answer to its caller, with its headers switched off.
+// httpRate has no decision apart from HTTP. The nearest is the one that leaves the answer to its
+// caller, with its headers switched off.
 func httpRate(limit int, window time.Duration) (func() ask, func(), error) {
 	l := httprate.NewRateLimiter(limit, window, httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
 	return func() ask {

@@ -1,5 +1,6 @@
-// Command rivals compares Tide's table and its handler with limiters of other people: the same keys, the same threads, in turn, each in a
-// process of its own. It prints Markdown. Run it in bench:
+// Command rivals compares Tide's table and its handler with limiters of other people: the same
+// keys, the same threads, in turn, each in a process of its own. It prints Markdown. Run it in
+// bench:
 //
 //	go run ./rivals           about two minutes
 //	go run ./rivals -short    a quarter of that, to see that it works
@@ -152,7 +153,8 @@ func (c benchCase) run(s subject, each time.Duration) (r result, err error) {
 	return r, nil
 }
 
-// collect returns the results of all subjects of a kind, by subject and case, in the order of rounds.
+// collect returns the results of all subjects of a kind, by subject and case, in the order of
+// rounds.
 func collect(kind, rounds int, each time.Duration) ([]map[string][]result, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -184,7 +186,8 @@ func collect(kind, rounds int, each time.Duration) ([]map[string][]result, error
 	return all, nil
 }
 
-// median of a result's figure; of the figure as a ratio to that of others in the same round, where there are others.
+// median of a result's figure; of the figure as a ratio to that of others in the same round, where
+// there are others.
 func median(of, others []result, figure func(result) float64) float64 {
 	v := make([]float64, len(of))
 	for i := range of {

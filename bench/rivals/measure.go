@@ -83,8 +83,8 @@ func askFor(take ask, keys []key, x uint64, end time.Time) (n int64) {
 	return n
 }
 
-// perKey is how many bytes are live for each key after one request of each. Keys come as they do from a network, in memory of their own: who
-// keeps one pays for it.
+// perKey is how many bytes are live for each key after one request of each. Keys come as they do
+// from a network, in memory of their own: who keeps one pays for it.
 func perKey(clients func() ask, n int) float64 {
 	take := clients()
 	before := harness.Heap()
@@ -97,8 +97,9 @@ func perKey(clients func() ask, n int) float64 {
 	return float64(after-before) / float64(n)
 }
 
-// peak is the most that clients that ask without end get within a window's length, as a multiple of the limit: of several clients, which each ask
-// once and begin in earnest at another part of a window later.
+// peak is the most that clients that ask without end get within a window's length, as a multiple of
+// the limit: of several clients, which each ask once and begin in earnest at another part of a
+// window later.
 func peak(clients func() ask, limit int, window time.Duration) (most float64) {
 	const starts = 20
 	take, keys := clients(), makeKeys(starts)

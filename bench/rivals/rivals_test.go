@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestSubjectsAdmitTheLimit guards the adapters: a comparison of limiters that don't limit alike is none.
+// TestSubjectsAdmitTheLimit guards the adapters: a comparison of limiters that don't limit alike is
+// none.
 func TestSubjectsAdmitTheLimit(t *testing.T) {
 	for _, kind := range kinds {
 		for _, s := range kind.subjects() {

@@ -23,9 +23,10 @@ type load struct {
 // window is what limits are reckoned with.
 const window = time.Minute
 
-// perKey is how many messages a busy key of one node costs in an interval, on average over a window. One; two more at once when a window begins,
-// for it and the one before; and one for the one before in each exchange until that is final, which it is in the first that ends two intervals and
-// a second after it.
+// perKey is how many messages a busy key of one node costs in an interval, on average over a
+// window. One; two more at once when a window begins, for it and the one before; and one for the
+// one before in each exchange until that is final, which it is in the first that ends two intervals
+// and a second after it.
 func perKey(window, rate time.Duration) float64 {
 	const early = 2
 	asks := float64(2*rate+time.Second)/float64(rate) + 1
@@ -38,13 +39,15 @@ func cost(u unit, keys float64, rate time.Duration) load {
 	return load{m, m * u.cpu, m * u.in, m * u.out, keys * hashesOf(window, rate) * u.hash}
 }
 
-// most is how many such keys fill a Redis, or several, of which the busiest has a share of the keys.
+// most is how many such keys fill a Redis, or several, of which the busiest has a share of the
+// keys.
 func most(u unit, rate time.Duration, share float64) float64 {
 	return full / cost(u, 1, rate).cores / share
 }
 
-// hashesOf says how many epochs of a key that is always active are in Redis: one begins every window, and each expires a while after its first
-// count. It is what docs/sync.md says of lifetimes.
+// hashesOf says how many epochs of a key that is always active are in Redis: one begins every
+// window, and each expires a while after its first count. It is what docs/sync.md says of
+// lifetimes.
 func hashesOf(window, rate time.Duration) float64 {
 	lifetime := 4*window + rate + time.Minute
 	return math.Ceil(float64(lifetime) / float64(window))
@@ -55,7 +58,8 @@ var (
 	counts = []float64{1e3, 1e5, 1e6}
 )
 
-// average is what is reckoned with: CPU time and bytes hardly depend on how many nodes share a key, so their means are taken; memory does.
+// average is what is reckoned with: CPU time and bytes hardly depend on how many nodes share a key,
+// so their means are taken; memory does.
 func average(all []unit) []unit {
 	var mean unit
 	for _, u := range all {

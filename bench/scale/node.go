@@ -16,7 +16,8 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// A node is what a Caddy has between its handler and Redis: a table of one limit and its exchange, with connections of its own.
+// A node is what a Caddy has between its handler and Redis: a table of one limit and its exchange,
+// with connections of its own.
 type node struct {
 	ask        func(key []byte) bool
 	replicator *ratesync.Replicator

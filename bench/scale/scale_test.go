@@ -35,14 +35,17 @@ func TestTagsAreAllGivenOut(t *testing.T) {
 func TestCost(t *testing.T) {
 	u := unit{nodes: 10, cpu: 5e-6, in: 200, out: 30, hash: 400}
 	got := cost(u, 1000, time.Second)
-	n := 10_000 * (1 + 6./60) // messages: each key's, and six a window more: two when it begins, four until the one before is final
+	// messages: each key's, and six a window more: two when it begins, four until the one before is
+	// final
+	n := 10_000 * (1 + 6./60)
 	want := load{messages: n, cores: n * 5e-6, in: n * 200, out: n * 30, memory: 1000 * 6 * 400}
 	for _, v := range [][2]float64{{got.messages, want.messages}, {got.cores, want.cores}, {got.in, want.in}, {got.out, want.out}, {got.memory, want.memory}} {
 		if math.Abs(v[0]/v[1]-1) > 1e-9 {
 			t.Errorf("cost = %+v, want %+v", got, want)
 		}
 	}
-	for _, share := range []float64{1, 0.25} { // as many keys as fit are as many as fill the busiest
+	// as many keys as fit are as many as fill the busiest
+	for _, share := range []float64{1, 0.25} {
 		k := most(u, time.Second, share)
 		if c := cost(u, k, time.Second).cores * share; math.Abs(c-full) > 1e-9 {
 			t.Errorf("most(1s, %v) = %v keys, which cost the busiest %v cores, want %v", share, k, c, full)

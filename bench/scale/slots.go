@@ -30,7 +30,8 @@ func crc16(s string) (crc uint16) {
 	return crc
 }
 
-// tagsOf says how many of the tags each of n masters has, where they have the slots in equal parts in their order, as redis-cli gives them out.
+// tagsOf says how many of the tags each of n masters has, where they have the slots in equal parts
+// in their order, as redis-cli gives them out.
 func tagsOf(n int) []int {
 	of := make([]int, n)
 	for i := range tags {
@@ -55,7 +56,8 @@ func writeSlots(all []unit) {
 	}
 }
 
-// fit are cells: as many masters as there would be if all had the busiest one's share, and the keys that fill them.
+// fit are cells: as many masters as there would be if all had the busiest one's share, and the keys
+// that fill them.
 func fit(all []unit, share float64) string {
 	cells := fmt.Sprintf(" %.1f |", 1/share)
 	for _, u := range all {

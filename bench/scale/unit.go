@@ -18,9 +18,11 @@ type unit struct {
 	hash    float64 // bytes of memory of a key's hash, once all nodes are in it
 }
 
-const perSecond = 50_000 // messages while unit costs are measured: about a quarter of what one Redis can take
+// messages while unit costs are measured: about a quarter of what one Redis can take
+const perSecond = 50_000
 
-// keysFor is with how many keys a number of nodes is measured: so many that their hashes don't all stay in a cache near the CPU.
+// keysFor is with how many keys a number of nodes is measured: so many that their hashes don't all
+// stay in a cache near the CPU.
 func keysFor(nodes int) int {
 	if nodes > 10 {
 		return 2_500
@@ -38,7 +40,8 @@ func measureUnit(t *outside.T, k kind, nodes int, d time.Duration) (unit, error)
 	if err != nil {
 		return unit{}, err
 	}
-	drive(all, keys, o.rate, 3*o.rate+time.Second) // until every key has been exchanged, and again when all nodes were in its hash
+	// until every key has been exchanged, and again when all nodes were in its hash
+	drive(all, keys, o.rate, 3*o.rate+time.Second)
 	d = max(d, 2*o.rate).Truncate(o.rate)
 	server.Do("CONFIG", "RESETSTAT")
 	before, sent := usageOf(server), exchanged(all)

@@ -1,4 +1,5 @@
-// Command caddy is the Caddy web server with rate_limit in it: the same program that xcaddy builds with the arguments in xcaddy.txt.
+// Command caddy is the Caddy web server with rate_limit in it: the same program that xcaddy builds
+// with the arguments in xcaddy.txt.
 package main
 
 import (

@@ -16,7 +16,8 @@ import (
 
 var summary = regexp.MustCompile(`\n(\d+) requests sent, (\d+) admitted, (\d+) refused; at most (\d+) admitted in a window, where the limit is 300\. All is cleaned up\.\n$`)
 
-// Three seconds of the demo, with either Redis: a heading, a line each second, and a summary that adds up.
+// Three seconds of the demo, with either Redis: a heading, a line each second, and a summary that
+// adds up.
 func TestDemo(t *testing.T) {
 	for _, embedded := range []bool{true, false} {
 		t.Run(map[bool]string{true: "embedded", false: "redis-server"}[embedded], func(t *testing.T) {

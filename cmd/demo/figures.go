@@ -13,7 +13,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 )
 
-// What is measured. The windows of the steady load are so short that a run has several; the burst's is so long that it has one.
+// What is measured. The windows of the steady load are so short that a run has several; the burst's
+// is so long that it has one.
 const (
 	steadyLimit   = 500
 	steadyWindow  = 5 * time.Second
@@ -29,7 +30,8 @@ const (
 // rates are the values of sync_rate.
 var rates = []string{"0", "100ms", "1s", "-1"}
 
-// algorithms are those of the steady load: the one that begins anew with each window, and the default.
+// algorithms are those of the steady load: the one that begins anew with each window, and the
+// default.
 var algorithms = []string{"fixed_window", "sliding_window"}
 
 // A figure is what came of one load at one sync_rate, in several runs.
@@ -71,7 +73,8 @@ func figures(ctx context.Context, o options, program string, store store, out io
 	return c.Stop()
 }
 
-// measured is a configuration with a zone of its own for each run of each figure, so that none begins with another's counts.
+// measured is a configuration with a zone of its own for each run of each figure, so that none
+// begins with another's counts.
 func measured(store store, runs int) string {
 	var zones strings.Builder
 	zone := func(name, rate, limit, algorithm string) {
@@ -98,7 +101,8 @@ type result struct {
 	took time.Duration
 }
 
-// measure runs a load several times at each rate, the rates in turn, so that a noisy minute of the machine is not one rate's alone.
+// measure runs a load several times at each rate, the rates in turn, so that a noisy minute of the
+// machine is not one rate's alone.
 func measure(runs int, load func(rate string, run int) (result, error)) ([]figure, error) {
 	all := make([]figure, len(rates))
 	for run := range runs {

@@ -1,5 +1,6 @@
-// Command demo shows a cluster at work: three Caddy servers that share one limit through Redis, a client that asks for twice as much, and a
-// table each second of what each server counted, what it knows of the others, and what was admitted in all.
+// Command demo shows a cluster at work: three Caddy servers that share one limit through Redis, a
+// client that asks for twice as much, and a table each second of what each server counted, what it
+// knows of the others, and what was admitted in all.
 //
 //	go run ./cmd/demo            for half a minute
 //	go run ./cmd/demo -figures   the tables of docs/cluster.md
@@ -49,7 +50,8 @@ func main() {
 	}
 }
 
-// run builds Caddy, starts Redis, and shows or measures. All that it started has ended and is removed when it returns.
+// run builds Caddy, starts Redis, and shows or measures. All that it started has ended and is
+// removed when it returns.
 func run(ctx context.Context, o options, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "tide")
 	if err != nil {

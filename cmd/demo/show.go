@@ -11,7 +11,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 )
 
-// What is shown: the client asks for twice the limit, so every window begins with room and ends without. A window is ten lines of the table.
+// What is shown: the client asks for twice the limit, so every window begins with room and ends
+// without. A window is ten lines of the table.
 const (
 	limit    = 300
 	window   = 10 * time.Second
@@ -97,7 +98,8 @@ refused  since the beginning
 `)
 }
 
-// watch prints a line each second until ctx ends, and returns the most that was admitted in one window.
+// watch prints a line each second until ctx ends, and returns the most that was admitted in one
+// window.
 func watch(ctx context.Context, c *cluster.Cluster, tally *cluster.Tally, s *screen) (most int64) {
 	start := time.Now()
 	for {

@@ -1,4 +1,5 @@
-// Package cluster runs several Caddy processes with rate_limit in them on loopback: for tests, and for the demo.
+// Package cluster runs several Caddy processes with rate_limit in them on loopback: for tests, and
+// for the demo.
 package cluster
 
 import (
@@ -18,7 +19,8 @@ const Tags = "nobadger,nomysql,nopgx"
 // Caddy is the command that users build.
 const Caddy = "github.com/caddy-tide/ratelimit/cmd/caddy"
 
-// Build compiles a Caddy with this module, by its import path, into dir and returns the program's path. It must run inside a checkout of the module.
+// Build compiles a Caddy with this module, by its import path, into dir and returns the program's
+// path. It must run inside a checkout of the module.
 func Build(ctx context.Context, dir, command string) (string, error) {
 	program := filepath.Join(dir, "caddy")
 	if runtime.GOOS == "windows" {

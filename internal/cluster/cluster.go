@@ -18,8 +18,8 @@ type Cluster struct {
 type Options struct {
 	// Program is Caddy, as Build makes it.
 	Program string
-	// Caddyfile is a template of the nodes' configuration: {{.Addr}} and {{.Port}} are where the node is to listen, {{.Admin}} is where
-	// its admin API must, {{.Node}} is its number.
+	// Caddyfile is a template of the nodes' configuration: {{.Addr}} and {{.Port}} are where the
+	// node is to listen, {{.Admin}} is where its admin API must, {{.Node}} is its number.
 	Caddyfile string
 	// Nodes is how many there are.
 	Nodes int

@@ -30,9 +30,10 @@ var pairs = []pair{
 }
 
 const (
-	pairLimit  = 60 // of a client
-	pairShared = 58 // of all: enough for what is admitted and what is under way, and less than a client has
-	pairSpent  = 6  // clients that have spent their limit elsewhere
+	pairLimit = 60 // of a client
+	// of all: enough for what is admitted and what is under way, and less than a client has
+	pairShared = 58
+	pairSpent  = 6 // clients that have spent their limit elsewhere
 )
 
 // names are those of the zones.
@@ -128,16 +129,18 @@ func circuits(t *testing.T, c *cluster.Cluster, what string, right func(cluster.
 	})
 }
 
-// denied are clients of a pair that have spent their limit and go on, and others that ask once each.
+// denied are clients of a pair that have spent their limit and go on, and others that ask once
+// each.
 type denied struct {
 	pair
 	t               *testing.T
 	nodes           []*cluster.Node
 	client          *cluster.Client
 	flooding, first *cluster.Tally
-	came            int         // others
-	second          atomic.Bool // the second half of the clients that have spent their limit is there, not the first
-	stop            func()
+	came            int // others
+	// the second half of the clients that have spent their limit is there, not the first
+	second atomic.Bool
+	stop   func()
 }
 
 // flood sends requests of clients over five connections to each node, until it is stopped.

@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// detach keeps a process out of the terminal's group, so that Ctrl-C reaches this program alone, which then ends the others in order.
+// detach keeps a process out of the terminal's group, so that Ctrl-C reaches this program alone,
+// which then ends the others in order.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // Suspend takes the CPU from the process, and Resume gives it back.

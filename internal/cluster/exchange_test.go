@@ -13,7 +13,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// A node that is asked for a key learns with that what all of them have counted, also when it has not been asked for a long time.
+// A node that is asked for a key learns with that what all of them have counted, also when it has
+// not been asked for a long time.
 func TestTotalReachesEveryNode(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -65,7 +66,8 @@ func TestKilledNodeKeepsItsCounts(t *testing.T) {
 	for _, z := range []string{"fixed", "bucket"} {
 		admit(t, requests, c.Nodes[2:], z, 1)
 		knows(t, c.Nodes[2:], z, 64)
-		// What the limit leaves of the sum of all lives can be had, though not all at once: the node estimates what it can't see yet.
+		// What the limit leaves of the sum of all lives can be had, though not all at once: the
+		// node estimates what it can't see yet.
 		left := 36
 		eventually(t, "all that is left is admitted", func() error {
 			left -= requests.Burst(t.Context(), c.Nodes[2:], "/"+z, 10, nil).Admitted()
@@ -81,7 +83,8 @@ func TestKilledNodeKeepsItsCounts(t *testing.T) {
 	}
 }
 
-// A Redis that lost everything has it again from the nodes, and none is lost of the requests in between.
+// A Redis that lost everything has it again from the nodes, and none is lost of the requests in
+// between.
 func TestFlushedRedisIsHealed(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -143,7 +146,8 @@ func TestTerminatedNodeSendsItsCounts(t *testing.T) {
 	}
 }
 
-// A node that is told to end while Redis is lost tells once of each zone how much the other nodes don't learn of.
+// A node that is told to end while Redis is lost tells once of each zone how much the other nodes
+// don't learn of.
 func TestTerminatedNodeTellsWhatItCouldNotSend(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -192,7 +196,8 @@ func TestTerminatedNodeTellsWhatItCouldNotSend(t *testing.T) {
 	}
 }
 
-// A Redis that is not there when the nodes start is no error; requests are limited by each node's own counts, and those arrive when it comes.
+// A Redis that is not there when the nodes start is no error; requests are limited by each node's
+// own counts, and those arrive when it comes.
 func TestRedisComesLate(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t, redistest.Unix())
@@ -246,8 +251,9 @@ func TestLostRepliesAndLateDuplicates(t *testing.T) {
 	spend()
 	counted()
 
-	// What goes over a connection that exists arrives, though the node doesn't learn of it; a new one is not even greeted. So it may be that nothing
-	// arrives, where beats come first and take the connections that there are; then it is tried again.
+	// What goes over a connection that exists arrives, though the node doesn't learn of it; a new
+	// one is not even greeted. So it may be that nothing arrives, where beats come first and take
+	// the connections that there are; then it is tried again.
 	for arrived, tries := false, 0; !arrived; tries++ {
 		if tries == 20 {
 			t.Fatal("no message arrives whose reply is lost")
@@ -290,7 +296,8 @@ func TestLostRepliesAndLateDuplicates(t *testing.T) {
 	counted()
 }
 
-// A bucket that is full again is no longer needed to decide, but its epoch's total still is: a node that forgot it would report less.
+// A bucket that is full again is no longer needed to decide, but its epoch's total still is: a node
+// that forgot it would report less.
 func TestForgottenBucketTakesNothingBack(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -347,7 +354,8 @@ func TestRhythmsAreTheirOwn(t *testing.T) {
 	for _, z := range []string{"fast", "slow", "inherited"} {
 		load(t, requests, c.Nodes, z, 200)
 	}
-	// A busy machine leaves turns out, so how many there were is compared over the shortest time that shows it.
+	// A busy machine leaves turns out, so how many there were is compared over the shortest time
+	// that shows it.
 	var fast, inherited int64
 	eventually(t, "the fast zone has six turns while the other has one", func() error {
 		f, i := status(t, n, "fast").Exchange.Turns, status(t, n, "inherited").Exchange.Turns
@@ -370,7 +378,8 @@ func TestRhythmsAreTheirOwn(t *testing.T) {
 		t.Errorf("a zone with sync_rate 500ms had %d turns, want %d at most in %v", turns, most, time.Since(began))
 	}
 	for _, z := range []string{"fast", "inherited"} {
-		if got, most := int64(pushes(t, r, z)), status(t, n, z).Exchange.Turns; got < 2 || got > most+1 { // one may be under way
+		// one may be under way
+		if got, most := int64(pushes(t, r, z)), status(t, n, z).Exchange.Turns; got < 2 || got > most+1 {
 			t.Errorf("zone %s was sent %d times in %d turns", z, got, most)
 		}
 	}

@@ -97,7 +97,8 @@ func TestFaultBusy(t *testing.T) {
 			c := s.server.Client()
 			go func() {
 				defer close(ended)
-				c.Eval(context.Background(), "while true do end", nil) // until it is killed, whatever the client's patience
+				// until it is killed, whatever the client's patience
+				c.Eval(context.Background(), "while true do end", nil)
 			}()
 		},
 		end: func() {
@@ -189,7 +190,8 @@ func TestFaultKilledMidExchange(t *testing.T) {
 
 func TestFaultLoading(t *testing.T) {
 	s := simple(t, redistest.Config("--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no"))
-	fill(s.server, "other", 100) // so that it reads for two seconds at least, and answers in between
+	// so that it reads for two seconds at least, and answers in between
+	fill(s.server, "other", 100)
 	s.suffer(trial{
 		fault: "restarts, and reads what it saved for a while (LOADING)", reason: "redis", says: "redis has lost counts", forgets: true,
 		begin: func() {
@@ -259,7 +261,8 @@ func TestFaultEvicted(t *testing.T) {
 	s.suffer(trial{
 		fault: "keys are evicted at random (allkeys-random)", says: "redis has lost counts", forgets: true,
 		begin: func() {
-			// Other programs' keys are most of what there is, so that Redis always finds something to evict and need not refuse.
+			// Other programs' keys are most of what there is, so that Redis always finds something
+			// to evict and need not refuse.
 			fill(s.server, "first", 2000)
 			s.server.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-random", "maxmemory", s.server.Info("memory", "used_memory")-2<<20)
 			often(s, 10, func(i int) { fill(s.server, fmt.Sprint("more", i, "-"), 150) })()
@@ -313,7 +316,8 @@ func TestFaultNodeKilled(t *testing.T) {
 			eventually(t, "a node has sent what it had admitted", func() error {
 				z := status(t, s.Nodes[2], zone)
 				sent := z.Own-z.Unsent >= int64(seen)
-				if zone == "strict" || slices.Contains(counted, zone) { // where only what it decides by itself is its own
+				// where only what it decides by itself is its own
+				if zone == "strict" || slices.Contains(counted, zone) {
 					sent = z.Unsent == 0
 				}
 				if !sent {

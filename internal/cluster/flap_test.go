@@ -47,7 +47,8 @@ func TestFlappingRedisIsLoggedOnceAMinute(t *testing.T) {
 	}
 }
 
-// Redis is silent and well in turns. While it is not known yet that it is silent, and not yet that it is back, nodes count apart.
+// Redis is silent and well in turns. While it is not known yet that it is silent, and not yet that
+// it is back, nodes count apart.
 func TestFaultFlapping(t *testing.T) {
 	s := simple(t)
 	const flaps = 3

@@ -17,8 +17,8 @@ func as(name string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("Client", name) }
 }
 
-// flood sends requests of one client over so many connections, each as soon as its last is answered. While it lasts, others
-// send their first request, one after the other, spread evenly.
+// flood sends requests of one client over so many connections, each as soon as its last is
+// answered. While it lasts, others send their first request, one after the other, spread evenly.
 func flood(t *testing.T, n *cluster.Node, path string, connections, requests, others int, after func(admitted int)) (flooding, first *cluster.Tally) {
 	flooding, first = new(cluster.Tally), new(cluster.Tally)
 	c := client(t, connections)
@@ -44,9 +44,9 @@ func flood(t *testing.T, n *cluster.Node, path string, connections, requests, ot
 	return flooding, first
 }
 
-// A client that a strict zone of its own denies thousands of times leaves the limit that it shares with others as it is: nobody else is
-// denied, no more is held for it than for the requests under way, and what Redis holds after it is what was admitted. With -long it
-// sends 40,000 requests.
+// A client that a strict zone of its own denies thousands of times leaves the limit that it shares
+// with others as it is: nobody else is denied, no more is held for it than for the requests under
+// way, and what Redis holds after it is what was admitted. With -long it sends 40,000 requests.
 func TestADeniedClientLeavesASharedStrictLimitAlone(t *testing.T) {
 	for _, limit := range []int{5000, 100} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
@@ -86,8 +86,9 @@ func TestADeniedClientLeavesASharedStrictLimitAlone(t *testing.T) {
 	}
 }
 
-// One flooded key of a strict zone is no loss of Redis, however late the node is with so many connections: the circuit stays closed, nobody
-// else is denied, and the limit holds, whatever the rule for a loss.
+// One flooded key of a strict zone is no loss of Redis, however late the node is with so many
+// connections: the circuit stays closed, nobody else is denied, and the limit holds, whatever the
+// rule for a loss.
 func TestAFloodedStrictKeyIsNoLossOfRedis(t *testing.T) {
 	for _, rule := range []string{"deny", "allow", "local"} {
 		t.Run(rule, func(t *testing.T) {

@@ -73,7 +73,8 @@ func start(t *testing.T, nodes int, caddyfile string) *cluster.Cluster {
 	return c
 }
 
-// config is a template of a Caddyfile with one site: options are those of the global rate_limit block, site is the rest.
+// config is a template of a Caddyfile with one site: options are those of the global rate_limit
+// block, site is the rest.
 func config(options, site string) string {
 	return fmt.Sprintf(`{
 	admin {{.Admin}}
@@ -122,7 +123,8 @@ func eventually(t *testing.T, what string, condition func() error) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited 40 s in vain until %s: %v", what, err)
 		}
-		time.Sleep(5 * time.Millisecond) // a poll of another process, which has no other way to tell
+		// a poll of another process, which has no other way to tell
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 
@@ -162,7 +164,8 @@ func sent(t *testing.T, nodes []*cluster.Node, zone string) {
 	})
 }
 
-// firstTurn waits until every zone that is exchanged has had its first turn, which is at once. What it counts after that waits for the next.
+// firstTurn waits until every zone that is exchanged has had its first turn, which is at once. What
+// it counts after that waits for the next.
 func firstTurn(t *testing.T, nodes []*cluster.Node) {
 	t.Helper()
 	eventually(t, "every zone has had its first turn", func() error {
@@ -251,7 +254,8 @@ func admit(t *testing.T, c *cluster.Client, nodes []*cluster.Node, zone string, 
 	}
 }
 
-// load sends requests at an even rate, to the nodes in turn, until stop is called, which returns what came of them.
+// load sends requests at an even rate, to the nodes in turn, until stop is called, which returns
+// what came of them.
 func load(t *testing.T, c *cluster.Client, nodes []*cluster.Node, zone string, rate float64) (tally *cluster.Tally, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	tally = new(cluster.Tally)

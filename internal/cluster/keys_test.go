@@ -29,7 +29,8 @@ func hostile() map[string]string {
 	}
 }
 
-// Whatever the key is, it has a limit of its own; nothing of it stands in Redis or in a log, and a flood of refusals writes a few lines.
+// Whatever the key is, it has a limit of its own; nothing of it stands in Redis or in a log, and a
+// flood of refusals writes a few lines.
 func TestHostileKeys(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)

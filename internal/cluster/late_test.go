@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// A node that gets no CPU for a while, again and again, finds that the time of its calls is over, with a Redis that has answered. Counts stay exact, and
-// what the node logs is at most that a call took too long.
+// A node that gets no CPU for a while, again and again, finds that the time of its calls is over,
+// with a Redis that has answered. Counts stay exact, and what the node logs is at most that a call
+// took too long.
 func TestFaultNodeLate(t *testing.T) {
 	s := simple(t)
 	late := s.Nodes[2]

@@ -94,7 +94,8 @@ func (t *Tally) Took() []time.Duration {
 	return slices.Clone(t.took)
 }
 
-// Get sends one request, counts its answer and returns the status, 0 without an answer. change may alter the request; it can be nil.
+// Get sends one request, counts its answer and returns the status, 0 without an answer. change may
+// alter the request; it can be nil.
 func (c *Client) Get(ctx context.Context, addr, path string, change func(*http.Request), t *Tally) int {
 	began := time.Now()
 	status, err := c.get(ctx, addr, path, change)
@@ -119,7 +120,8 @@ func (c *Client) get(ctx context.Context, addr, path string, change func(*http.R
 	return res.StatusCode, err
 }
 
-// Burst sends a number of requests as fast as the client's bound lets it, to the nodes in turn, and returns when all are answered.
+// Burst sends a number of requests as fast as the client's bound lets it, to the nodes in turn, and
+// returns when all are answered.
 func (c *Client) Burst(ctx context.Context, nodes []*Node, path string, requests int, change func(*http.Request)) *Tally {
 	t := new(Tally)
 	var wg sync.WaitGroup
@@ -134,8 +136,9 @@ func (c *Client) Burst(ctx context.Context, nodes []*Node, path string, requests
 	return t
 }
 
-// Steady sends requests at an even rate a second until ctx ends or there were enough of them (0: no bound), each to the node that pick says,
-// and waits for the last answers. A request whose time comes while the client is at its bound goes late; none is left out.
+// Steady sends requests at an even rate a second until ctx ends or there were enough of them (0: no
+// bound), each to the node that pick says, and waits for the last answers. A request whose time
+// comes while the client is at its bound goes late; none is left out.
 func (c *Client) Steady(ctx context.Context, nodes []*Node, path string, rate float64, requests int, pick func(i int) int, t *Tally) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// Nodes whose limit, burst or sync interval differ, as in a rollout, share what they count, and one that was reloaded shares it with one
-// that was just started.
+// Nodes whose limit, burst or sync interval differ, as in a rollout, share what they count, and one
+// that was reloaded shares it with one that was just started.
 func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -59,7 +59,8 @@ func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
 				}
 			}
 			for _, kind := range kinds {
-				admitted[kind] += requests.Burst(t.Context(), other, "/"+kind, 1, nil).Admitted() // it knows nothing yet
+				// it knows nothing yet
+				admitted[kind] += requests.Burst(t.Context(), other, "/"+kind, 1, nil).Admitted()
 				knowsAbout(t, other[0], kind, admitted[kind])
 				admitted[kind] += requests.Burst(t.Context(), other, "/"+kind, 130, nil).Admitted()
 				// One request flows in every 36 s.

@@ -16,11 +16,13 @@ import (
 	"time"
 )
 
-// patience bounds every wait for a process. It is generous: what takes that long on a busy machine has failed.
+// patience bounds every wait for a process. It is generous: what takes that long on a busy machine
+// has failed.
 const patience = 30 * time.Second
 
-// A Node is one Caddy process on ports of its own, which it keeps when it is started again. Reload, Status and Log can be used at any time; the
-// methods that start and stop the process are for one goroutine.
+// A Node is one Caddy process on ports of its own, which it keeps when it is started again. Reload,
+// Status and Log can be used at any time; the methods that start and stop the process are for one
+// goroutine.
 type Node struct {
 	// Number counts from 1.
 	Number int
@@ -123,7 +125,8 @@ func (n *Node) close() {
 	}
 }
 
-// Reload gives the process another Caddyfile, by a template. The error is Caddy's own where it refuses.
+// Reload gives the process another Caddyfile, by a template. The error is Caddy's own where it
+// refuses.
 func (n *Node) Reload(ctx context.Context, caddyfile string) error {
 	config, err := n.render(caddyfile)
 	if err != nil {

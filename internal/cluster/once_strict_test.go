@@ -33,8 +33,8 @@ func isStrict(key string) bool {
 	return slices.ContainsFunc(onceStrict, func(zone string) bool { return strings.Contains(key, ":"+zone+":") })
 }
 
-// A strictCount is what Redis holds of a strict zone: all that was admitted, and the part of it that
-// nodes have decided by themselves, which stands in their fields.
+// A strictCount is what Redis holds of a strict zone: all that was admitted, and the part of it
+// that nodes have decided by themselves, which stands in their fields.
 type strictCount struct{ sum, alone int }
 
 // strictCounts are those of each zone.

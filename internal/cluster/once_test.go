@@ -26,12 +26,14 @@ const (
 	atOnce   = 128 // requests at most
 )
 
-// onceZones are the zones of the run that share counts at intervals, all of whose epochs live to its end. Requests to /pair are for the last two, of
-// which one refuses in the end, so that the other gives back what it took. In all but /pair each node has a limit of its own.
+// onceZones are the zones of the run that share counts at intervals, all of whose epochs live to
+// its end. Requests to /pair are for the last two, of which one refuses in the end, so that the
+// other gives back what it took. In all but /pair each node has a limit of its own.
 var onceZones = []string{"fixed", "sliding", "fine", "log", "token", "gcra", "pair_wide", "pair_tight"}
 
-// A marathon is three nodes under load while Redis, the way to it and the nodes themselves fail, one after the other. Two nodes reach Redis
-// through proxies that lead to the master of the day, one by way of the sentinels.
+// A marathon is three nodes under load while Redis, the way to it and the nodes themselves fail,
+// one after the other. Two nodes reach Redis through proxies that lead to the master of the day,
+// one by way of the sentinels.
 type marathon struct {
 	t      *testing.T
 	random *rand.Rand
@@ -60,7 +62,8 @@ type life struct {
 	node   int
 	fields map[string]string // by zone
 	killed bool
-	// confirmed is what a node that was killed had sent just before, and unsent what one that was terminated says it could not send. Both by zone.
+	// confirmed is what a node that was killed had sent just before, and unsent what one that was
+	// terminated says it could not send. Both by zone.
 	confirmed, unsent map[string]int
 
 	mu       sync.Mutex
@@ -169,7 +172,8 @@ func (m *marathon) load() (stop func()) {
 				return
 			case <-timer.C:
 			}
-			slots <- struct{}{} // on a machine that can't keep up they come later, and no more at once
+			// on a machine that can't keep up they come later, and no more at once
+			slots <- struct{}{}
 			node := m.pick(i / 7)
 			wg.Go(func() {
 				defer func() { <-slots }()
@@ -289,7 +293,8 @@ func (m *marathon) pass(requests int) {
 	answered(m.t, &m.tally, requests)
 }
 
-// spoil breaks the way of one or both of the nodes that have a proxy, for a fifth of a second at least, or more.
+// spoil breaks the way of one or both of the nodes that have a proxy, for a fifth of a second at
+// least, or more.
 func (m *marathon) spoil(f faultproxy.Fault) {
 	for i := range m.random.IntN(2) + 1 {
 		m.proxy[(i+m.total)%2].Set(f)
@@ -300,7 +305,8 @@ func (m *marathon) spoil(f faultproxy.Fault) {
 	}
 }
 
-// late keeps messages back, which nodes then send again, and delivers them when newer ones have come.
+// late keeps messages back, which nodes then send again, and delivers them when newer ones have
+// come.
 func (m *marathon) late() {
 	m.spoil(faultproxy.Hold)
 	m.pass(m.rate / 5)
@@ -319,14 +325,17 @@ func (m *marathon) well() {
 	}
 }
 
-// evict takes some hashes away, and notes what lives that have ended had in them: nobody sends that again.
+// evict takes some hashes away, and notes what lives that have ended had in them: nobody sends that
+// again.
 func (m *marathon) evict() {
 	r := m.redis.Master.Client()
 	defer r.Close()
-	all := slices.DeleteFunc(r.Keys(m.t.Context(), "caddy:*:*:*:*:*:*").Val(), isStrict) // of these nobody else knows what it had granted
+	// of these nobody else knows what it had granted
+	all := slices.DeleteFunc(r.Keys(m.t.Context(), "caddy:*:*:*:*:*:*").Val(), isStrict)
 	slices.Sort(all)
 	for range min(len(all), 1+m.random.IntN(10)) {
-		gone, err := r.Eval(m.t.Context(), "local all = redis.pcall('HGETALL', KEYS[1]); redis.call('UNLINK', KEYS[1]); return all.err and {} or all", // a fill is no hash
+		// a fill is no hash
+		gone, err := r.Eval(m.t.Context(), "local all = redis.pcall('HGETALL', KEYS[1]); redis.call('UNLINK', KEYS[1]); return all.err and {} or all",
 			[]string{all[m.random.IntN(len(all))]}).StringSlice()
 		if err != nil {
 			m.t.Fatal(err)
@@ -357,8 +366,9 @@ func held(t *testing.T, field string) int {
 	return n
 }
 
-// end ends a node's process, and starts it again. One that is killed has requests under way; one that is asked to end has answered all, as behind a
-// load balancer. Before that Redis has everything of it, so that nothing can be missing in the end but what it counts from then on.
+// end ends a node's process, and starts it again. One that is killed has requests under way; one
+// that is asked to end has answered all, as behind a load balancer. Before that Redis has
+// everything of it, so that nothing can be missing in the end but what it counts from then on.
 func (m *marathon) end(kill bool) {
 	m.t.Helper()
 	m.well()
@@ -394,8 +404,9 @@ func (m *marathon) end(kill bool) {
 	m.out[node].Store(false)
 }
 
-// settle waits until Redis counts of a node exactly what clients saw admitted there. It gets no requests meanwhile but one for each key: a node
-// notices that Redis has lost something of a key with the next one.
+// settle waits until Redis counts of a node exactly what clients saw admitted there. It gets no
+// requests meanwhile but one for each key: a node notices that Redis has lost something of a key
+// with the next one.
 func (m *marathon) settle(node int) {
 	m.t.Helper()
 	l := m.lives[node].Load()
@@ -447,8 +458,8 @@ func (m *marathon) confirmed(l *life) map[string]int {
 	return all
 }
 
-// mayMiss is how much of a zone may be missing in Redis at the end: what a node had not sent when it was killed, and what one that was terminated
-// says it could not send.
+// mayMiss is how much of a zone may be missing in Redis at the end: what a node had not sent when
+// it was killed, and what one that was terminated says it could not send.
 func (l *life) mayMiss(zone string) int {
 	if l.killed {
 		return l.admitted[zone] - l.confirmed[zone]
@@ -456,7 +467,8 @@ func (l *life) mayMiss(zone string) int {
 	return l.unsent[zone]
 }
 
-// replicate waits until the replica has what the master has: what only a life that has ended could send again must outlive a failover.
+// replicate waits until the replica has what the master has: what only a life that has ended could
+// send again must outlive a failover.
 func (m *marathon) replicate() {
 	m.t.Helper()
 	if n, _ := m.redis.Master.Do("WAIT", 1, 4000).(int64); n != 1 {
@@ -480,7 +492,8 @@ func (m *marathon) failover() {
 	m.well()
 }
 
-// counts are the totals in Redis by field, and the difference of all sums to what they are the sums of.
+// counts are the totals in Redis by field, and the difference of all sums to what they are the sums
+// of.
 func (m *marathon) counts() (fields map[string]int, off int) {
 	r := m.redis.Master.Client()
 	defer r.Close()
@@ -518,7 +531,8 @@ func (m *marathon) counts() (fields map[string]int, off int) {
 // A balance is what a run comes to, in counts of all zones and lives.
 type balance struct {
 	admitted, counted, evicted int
-	// lost is missing of nodes that were killed, and left of those that were terminated; both with what may be.
+	// lost is missing of nodes that were killed, and left of those that were terminated; both with
+	// what may be.
 	lost, mayLose, left, mayLeave int
 }
 

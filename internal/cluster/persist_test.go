@@ -15,7 +15,8 @@ func restart(t *testing.T, n *cluster.Node, caddyfile string) {
 	}
 }
 
-// What was admitted until a SIGTERM took effect, under load, is what the next process knows; after a kill -9 it is what was known when the killed one started.
+// What was admitted until a SIGTERM took effect, under load, is what the next process knows; after
+// a kill -9 it is what was known when the killed one started.
 func TestPersistOverRealRestarts(t *testing.T) {
 	t.Parallel()
 	for _, persist := range []string{"persist", "persist " + filepath.Join(t.TempDir(), "counters")} {
@@ -31,7 +32,8 @@ func TestPersistOverRealRestarts(t *testing.T) {
 		requests.Close()
 		restart(t, n, site)
 		admit(t, requests, c.Nodes, "kept", 1) // brings the key back
-		// A request whose connection the end broke may have been counted, and sent again on another: on each of the 8 connections one.
+		// A request whose connection the end broke may have been counted, and sent again on
+		// another: on each of the 8 connections one.
 		lost, _ := tally.Errors()
 		known, least := status(t, n, "kept").Known(), int64(tally.Admitted()+1)
 		if known < least || known > least+int64(lost)+8 {
@@ -48,7 +50,8 @@ func TestPersistOverRealRestarts(t *testing.T) {
 	}
 }
 
-// Two processes that were given one file by mistake don't damage it: the next ones know what one of them had counted.
+// Two processes that were given one file by mistake don't damage it: the next ones know what one of
+// them had counted.
 func TestTwoProcessesWithOnePersistFile(t *testing.T) {
 	t.Parallel()
 	site := config("persist "+filepath.Join(t.TempDir(), "counters"), zones(zone("shared", wide, "key all", "algorithm fixed_window")))

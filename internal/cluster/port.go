@@ -13,8 +13,9 @@ type port struct {
 
 func (p port) addr() string { return fmt.Sprintf("127.0.0.1:%d", p.number) }
 
-// takePort takes any free port for 0, otherwise that one. Caddy would share a port with another Caddy of the same user without a word,
-// so whether it is free is asked here, by listening without sharing.
+// takePort takes any free port for 0, otherwise that one. Caddy would share a port with another
+// Caddy of the same user without a word, so whether it is free is asked here, by listening without
+// sharing.
 func takePort(number int) (port, error) {
 	if number != 0 {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", number))

@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reservation keeps a port from others as long as it is not released: a socket that is bound and doesn't listen. Caddy shares its ports
-// (SO_REUSEPORT), so a process of the same user can listen there nevertheless, and one that is killed finds its port again.
+// reservation keeps a port from others as long as it is not released: a socket that is bound and
+// doesn't listen. Caddy shares its ports (SO_REUSEPORT), so a process of the same user can listen
+// there nevertheless, and one that is killed finds its port again.
 type reservation struct{ fd int }
 
 // bind takes a port on loopback, any free one for 0.

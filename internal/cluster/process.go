@@ -28,7 +28,8 @@ func StartProcess(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// watch starts a shell that ends a process if this program dies without doing so: it waits for the end of a pipe.
+// watch starts a shell that ends a process if this program dies without doing so: it waits for the
+// end of a pipe.
 func watch(pid int) *exec.Cmd {
 	cmd := exec.Command("sh", "-c", fmt.Sprintf("cat >/dev/null; kill -9 %d", pid))
 	detach(cmd)
@@ -44,7 +45,8 @@ func watch(pid int) *exec.Cmd {
 // Exited is closed when the process has ended, for whatever reason.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Stop asks the process to end, as SIGTERM does, and returns when it has. false means that it took too long and was killed.
+// Stop asks the process to end, as SIGTERM does, and returns when it has. false means that it took
+// too long and was killed.
 func (p *Process) Stop() bool {
 	defer p.Kill()
 	if p.cmd.Process.Signal(syscall.SIGTERM) != nil {

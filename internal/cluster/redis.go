@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// StartRedis starts a redis-server on a unix socket in dir, where no port can be taken, and returns the URL of it. It keeps nothing on disk.
+// StartRedis starts a redis-server on a unix socket in dir, where no port can be taken, and returns
+// the URL of it. It keeps nothing on disk.
 func StartRedis(ctx context.Context, program, dir string) (url string, stop func(), err error) {
 	socket := filepath.Join(dir, "redis")
 	p, err := StartProcess(exec.Command(program,

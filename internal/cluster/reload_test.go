@@ -13,7 +13,8 @@ import (
 
 const wide = "limit 1000000/" + far
 
-// patientRedis is a Redis that is waited for as long as a busy machine may need: what is decided in it twice, or beside it, would be another test.
+// patientRedis is a Redis that is waited for as long as a busy machine may need: what is decided in
+// it twice, or beside it, would be another test.
 func patientRedis(r *redistest.Server) string {
 	return "redis " + r.URL + "?timeout=20s\nstrict_timeout 20s"
 }
@@ -76,7 +77,8 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 	}
 }
 
-// A reload that fails after the app has started tells the Redis of the failed configuration nothing.
+// A reload that fails after the app has started tells the Redis of the failed configuration
+// nothing.
 func TestFailedReloadReachesNoOtherRedis(t *testing.T) {
 	t.Parallel()
 	r, other := redistest.Start(t), redistest.Start(t)
@@ -182,8 +184,9 @@ func TestReloadsUnderLoad(t *testing.T) {
 	})
 }
 
-// leastGoroutines is the least number of a node's goroutines in a while. Where a fault has it try to
-// connect all the time, those that do so come and go, and on a busy machine the number never stays the same.
+// leastGoroutines is the least number of a node's goroutines in a while. Where a fault has it try
+// to connect all the time, those that do so come and go, and on a busy machine the number never
+// stays the same.
 func leastGoroutines(t *testing.T, n *cluster.Node) int {
 	t.Helper()
 	least, asked := math.MaxInt, 0
@@ -220,7 +223,8 @@ func goroutines(t *testing.T, n *cluster.Node) int {
 	return last
 }
 
-// A changed limit applies at once to what is spent: 15 after 10 with 10 spent leaves 5, and 5 leaves none.
+// A changed limit applies at once to what is spent: 15 after 10 with 10 spent leaves 5, and 5
+// leaves none.
 func TestChangedLimitAtOnce(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -257,7 +261,8 @@ func TestChangedLimitAtOnce(t *testing.T) {
 	left(18, 3)
 }
 
-// A changed Redis has all counts at once, those of the time before as well, and the former one gets no more.
+// A changed Redis has all counts at once, those of the time before as well, and the former one gets
+// no more.
 func TestChangedRedisAtOnce(t *testing.T) {
 	t.Parallel()
 	from, to := redistest.Start(t), redistest.Start(t)
@@ -287,7 +292,8 @@ func TestChangedRedisAtOnce(t *testing.T) {
 		holds(t, from, z, 40)
 	}
 	stop()
-	if errors, _ := tally.Errors(); errors == 0 { // otherwise nobody knows whether those were counted
+	// otherwise nobody knows whether those were counted
+	if errors, _ := tally.Errors(); errors == 0 {
 		holds(t, to, all[0], 40+tally.Admitted())
 	}
 	for _, n := range c.Nodes {

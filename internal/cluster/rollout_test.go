@@ -44,14 +44,15 @@ func TestFaultRollingDeployment(t *testing.T) {
 
 // deployed are what is deployed one after the other: the limits and bursts, small and large.
 type deployed struct {
-	limit, burst int // of buckets, where nothing flows in to speak of; burst is the limit of windows
+	// of buckets, where nothing flows in to speak of; burst is the limit of windows
+	limit, burst int
 	pace, queue  int // of the leaky bucket, a second and requests that wait
 }
 
 var small, large = deployed{20, 40, 20, 2}, deployed{90, 60, 30, 4}
 
-// rolled are the zones of a deployment: those that share counts now and then, and strict ones, whose
-// names begin with an s.
+// rolled are the zones of a deployment: those that share counts now and then, and strict ones,
+// whose names begin with an s.
 var rolled = []string{"token", "gcra", "sliding", "stoken", "sgcra", "ssliding", "slog", "leaky"}
 
 func (d deployed) caddyfile(redis string) string {
@@ -177,8 +178,8 @@ func (r *rollout) asked(requests int) {
 
 // While the nodes of a rolling deployment have different limits and bursts, what is admitted in all
 // is at least 0.9 of what the smallest one admits, and at most 1.05 of what the largest does, and a
-// little for each node that starts and does not know the key. Strict zones never admit more than the
-// largest one does.
+// little for each node that starts and does not know the key. Strict zones never admit more than
+// the largest one does.
 func TestFaultRollingDeploymentHoldsLimits(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

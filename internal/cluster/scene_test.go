@@ -41,7 +41,8 @@ type pace struct {
 	most  int           // requests at once
 	phase time.Duration // at least, of each phase
 	least int           // requests of each phase
-	// strict is how long a request waits for Redis at most: as by default, or so long that a machine with other tests on it keeps up.
+	// strict is how long a request waits for Redis at most: as by default, or so long that a
+	// machine with other tests on it keeps up.
 	strict time.Duration
 }
 
@@ -55,14 +56,16 @@ func currentPace() pace {
 // limit is a third of what comes for the zones that refuse.
 func (p pace) limit() int { return p.rate / 5 / 3 }
 
-// queue is what a queue drains in a second, two thirds of what comes for it, and how many wait: for a tenth of a second or two.
+// queue is what a queue drains in a second, two thirds of what comes for it, and how many wait: for
+// a tenth of a second or two.
 func (p pace) queue() (limit, waiting int) { return p.rate / 30, max(1, p.rate/300) }
 
-// narrow is what the queue of a strict zone drains in a second, two thirds of what comes for it; one beside a strict zone drains a third of that on each node.
+// narrow is what the queue of a strict zone drains in a second, two thirds of what comes for it;
+// one beside a strict zone drains a third of that on each node.
 func (p pace) narrow() int { return p.rate / 10 / len(kinds) * 2 / 3 }
 
-// A scene is three nodes with a Redis of some shape, and clients that never stop asking. What they ask of a node they ask of one of a control group as
-// well, to which nothing happens.
+// A scene is three nodes with a Redis of some shape, and clients that never stop asking. What they
+// ask of a node they ask of one of a control group as well, to which nothing happens.
 type scene struct {
 	*cluster.Cluster
 	control *cluster.Cluster
@@ -106,14 +109,16 @@ type part struct {
 	node int
 }
 
-// turns are the zones in the order of requests. Most know no limit in sight: what they admit is to be found in Redis. Two are asked for three times
-// their limit. In one Redis decides, and in one requests wait for their turn.
+// turns are the zones in the order of requests. Most know no limit in sight: what they admit is to
+// be found in Redis. Two are asked for three times their limit. In one Redis decides, and in one
+// requests wait for their turn.
 var turns = []string{
 	"wide", "bucket", "wide", "local", "divide", "strict", "bucket", "local", "divide", "strict",
 	"wide", "bucket", "wide", "local", "divide", "kinds", "kinds", "local", "divide", "queue",
 }
 
-// kinds take turns at the requests of that name: strict zones of the other algorithms, and a strict zone with a queue beside it that is local.
+// kinds take turns at the requests of that name: strict zones of the other algorithms, and a strict
+// zone with a queue beside it that is local.
 var kinds = []string{"slog", "stoken", "sgcra", "squeue", "beside"}
 
 // counted are those of which Redis holds in the end what was admitted.
@@ -153,7 +158,8 @@ func (s *scene) caddyfile(redis string) string {
 		zone("strict", wide, "algorithm fixed_window", "key {http.request.uri.query.k}", "sync_rate strict"),
 		zone("queue", fmt.Sprintf("limit %d/1s", drain), "algorithm leaky_bucket", fmt.Sprint("queue ", waiting)),
 		zone("slog", wide, "algorithm sliding_log", "sync_rate strict"),
-		// They drain by less than one request while a test runs, so what Redis holds is what was admitted.
+		// They drain by less than one request while a test runs, so what Redis holds is what was
+		// admitted.
 		zone("stoken", "limit 1000/"+far, "burst 100000", "algorithm token_bucket", "sync_rate strict"),
 		zone("sgcra", "limit 1000/"+far, "burst 100000", "algorithm gcra", "sync_rate strict"),
 		zone("squeue", fmt.Sprintf("limit %d/1s", s.pace.narrow()), "algorithm leaky_bucket", fmt.Sprint("queue ", waiting), "sync_rate strict"),
@@ -162,8 +168,9 @@ func (s *scene) caddyfile(redis string) string {
 	))
 }
 
-// control starts control groups: nodes with the configuration of a scene's and a Redis of their own. A long run has one for each scene, as old as its
-// nodes; in a short one, where several scenes are on at once, all share one.
+// control starts control groups: nodes with the configuration of a scene's and a Redis of their
+// own. A long run has one for each scene, as old as its nodes; in a short one, where several scenes
+// are on at once, all share one.
 var control controls
 
 type controls struct {
@@ -215,7 +222,8 @@ func (c *controls) close() {
 	}
 }
 
-// waitTogether has more tests at once than there are CPUs: what they do most is to wait for other processes.
+// waitTogether has more tests at once than there are CPUs: what they do most is to wait for other
+// processes.
 func waitTogether() {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
@@ -224,8 +232,8 @@ func waitTogether() {
 	}
 }
 
-// onStage are the scenes that send requests, fewer than there may be: when its requests are answered, a scene waits for some seconds until nodes
-// believe that Redis is well.
+// onStage are the scenes that send requests, fewer than there may be: when its requests are
+// answered, a scene waits for some seconds until nodes believe that Redis is well.
 var onStage = make(chan struct{}, runtime.GOMAXPROCS(0)+1)
 
 // simple is a scene with one Redis, and a proxy before it for each node.
@@ -280,7 +288,8 @@ func (s *scene) current() *phase { return s.now.Load() }
 // inARow is how many requests go to one node before the next one gets some.
 const inARow = 10
 
-// load begins to send requests in a phase of a name at an even rate. On a machine that can't keep up they come later, and no more at once.
+// load begins to send requests in a phase of a name at an even rate. On a machine that can't keep
+// up they come later, and no more at once.
 func (s *scene) load(name string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -328,8 +337,8 @@ func (s *scene) pick(i int) int {
 	}
 }
 
-// ask sends a request to a node and the same to its like in the control group, one after the other, either one first: so what else the machine does
-// meets both alike.
+// ask sends a request to a node and the same to its like in the control group, one after the other,
+// either one first: so what else the machine does meets both alike.
 func (s *scene) ask(i, node int, p *phase) {
 	defer s.flying[node].Add(-1)
 	zone := turns[i%len(turns)]
@@ -354,7 +363,8 @@ func (s *scene) ask(i, node int, p *phase) {
 
 const wideKeys = 32
 
-// touch sends each node a request for each key: it notices with the next one that Redis has lost something of a key.
+// touch sends each node a request for each key: it notices with the next one that Redis has lost
+// something of a key.
 func (s *scene) touch(p *phase) {
 	var wg sync.WaitGroup
 	for node, n := range s.Nodes {
@@ -469,7 +479,8 @@ func (s *scene) holdsStrict(zone string) (sum int) {
 	return sum
 }
 
-// strictTotal is what a Redis counts of a strict zone whose algorithm is no window: the entries of its logs, the levels of its buckets.
+// strictTotal is what a Redis counts of a strict zone whose algorithm is no window: the entries of
+// its logs, the levels of its buckets.
 func strictTotal(t *testing.T, r *redistest.Server, zone string) (sum int) {
 	t.Helper()
 	c := r.Client()
@@ -493,8 +504,8 @@ func strictTotal(t *testing.T, r *redistest.Server, zone string) (sum int) {
 	return sum
 }
 
-// decidedAlone is what Redis counts of a strict zone that nodes have decided by themselves: that is in their fields, as with an interval, while
-// what Redis has decided is in the sum only.
+// decidedAlone is what Redis counts of a strict zone that nodes have decided by themselves: that is
+// in their fields, as with an interval, while what Redis has decided is in the sum only.
 func (s *scene) decidedAlone(zone string) (n int) {
 	s.t.Helper()
 	for _, r := range s.stores() {
@@ -511,8 +522,9 @@ func (s *scene) decidedAlone(zone string) (n int) {
 	return n
 }
 
-// exchanged says whether every node exchanges the counts of all zones with an interval. A strict zone's trouble stays on the list for some seconds
-// more, as a single answer doesn't mean that Redis is well.
+// exchanged says whether every node exchanges the counts of all zones with an interval. A strict
+// zone's trouble stays on the list for some seconds more, as a single answer doesn't mean that
+// Redis is well.
 func (s *scene) exchanged() error {
 	for i, n := range s.Nodes {
 		if s.out[i].Load() {

@@ -23,7 +23,8 @@ func TestFaultSentinelFailover(t *testing.T) {
 	s.suffer(trial{fault: "Sentinel failover: the master is killed", reason: "redis", forgets: true, begin: w.Failover, end: nothing})
 }
 
-// The old master serves as one, beside the new, until it is made a replica, as sentinels do after a while.
+// The old master serves as one, beside the new, until it is made a replica, as sentinels do after a
+// while.
 func TestFaultOldMasterReturns(t *testing.T) {
 	s, w := sentinels(t)
 	s.suffer(trial{
@@ -43,8 +44,9 @@ func shards(t *testing.T) (*scene, *redistest.ClusterOf) {
 	return s.open("redis "+c.URL, func() []*redistest.Server { return c.Nodes }), c
 }
 
-// Slots move while their counts are exchanged; each is between two nodes for as long as requests are answered. A call for a strict zone has two keys, so
-// Redis can't decide while one of them has moved.
+// Slots move while their counts are exchanged; each is between two nodes for as long as requests
+// are answered. A call for a strict zone has two keys, so Redis can't decide while one of them has
+// moved.
 func TestFaultSlotsMove(t *testing.T) {
 	s, c := shards(t)
 	s.suffer(trial{
@@ -119,7 +121,8 @@ func (s *scene) stepped(least, most float64) {
 func steps(t *testing.T, name string, seconds int64) {
 	s := simple(t)
 	s.suffer(trial{
-		// Until all have heard of it, nodes count in different windows: each can admit the limit once more, there and back.
+		// Until all have heard of it, nodes count in different windows: each can admit the limit
+		// once more, there and back.
 		fault: name, extra: 2 * (sceneNodes - 1),
 		begin: func() {
 			s.step(seconds)

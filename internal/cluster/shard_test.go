@@ -9,7 +9,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// A part of a Cluster that is gone denies the keys that it holds, in a zone with on_redis_loss deny, and no others; where the beats are or anywhere else.
+// A part of a Cluster that is gone denies the keys that it holds, in a zone with on_redis_loss
+// deny, and no others; where the beats are or anywhere else.
 func TestDenyHoldsForTheShardsThatAreGone(t *testing.T) {
 	t.Parallel()
 	r := redistest.StartCluster(t, 3)

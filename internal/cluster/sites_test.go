@@ -34,8 +34,8 @@ func spends(t *testing.T, c *cluster.Client, n *cluster.Node, site string, admit
 	}
 }
 
-// Sites come, go and move with reloads, and a client that has spent its limit in one of them has still all of it in every other one, and nothing more
-// where it had spent it.
+// Sites come, go and move with reloads, and a client that has spent its limit in one of them has
+// still all of it in every other one, and nothing more where it had spent it.
 func TestReloadOfSitesKeepsTheirCounts(t *testing.T) {
 	t.Parallel()
 	c := start(t, 1, sites("", "a.test", "b.test", "c.test"))
@@ -49,7 +49,8 @@ func TestReloadOfSitesKeepsTheirCounts(t *testing.T) {
 	spends(t, requests, n, "d.test", 3)
 }
 
-// While nodes with one site less roll out, the sites they have in common share their counts through Redis, and no others.
+// While nodes with one site less roll out, the sites they have in common share their counts through
+// Redis, and no others.
 func TestRolloutOfSitesSharesTheirCounts(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)

@@ -10,8 +10,9 @@ type Status struct {
 	Strict Circuits `json:"strict"`
 }
 
-// A Zone is one limit of a zone. Own was counted on the node, Elsewhere on the others as far as it knows, in all that a decision can still use;
-// Unsent is the part of Own that Redis doesn't know. Node is the field of its part in Redis. Exchange is nil where counts stay on the node.
+// A Zone is one limit of a zone. Own was counted on the node, Elsewhere on the others as far as it
+// knows, in all that a decision can still use; Unsent is the part of Own that Redis doesn't know.
+// Node is the field of its part in Redis. Exchange is nil where counts stay on the node.
 type Zone struct {
 	Zone      string `json:"zone"`
 	Algorithm string `json:"algorithm"`
@@ -27,7 +28,8 @@ type Zone struct {
 	Exchange *Exchange `json:"exchange"`
 }
 
-// An Exchange is how far a zone's exchange has come: how many turns it has completed, the first one at once, and when the last of them was.
+// An Exchange is how far a zone's exchange has come: how many turns it has completed, the first one
+// at once, and when the last of them was.
 type Exchange struct {
 	Turns  int64     `json:"turns"`
 	Synced time.Time `json:"synced"`
@@ -45,8 +47,9 @@ type Redis struct {
 	Offset    Duration          `json:"clock_offset"`
 }
 
-// Circuits keep requests to strict zones from waiting for a Redis that does not answer. Open is how many are open now, Trips how often one has opened,
-// Timeouts how many requests have waited in vain.
+// Circuits keep requests to strict zones from waiting for a Redis that does not answer. Open is how
+// many are open now, Trips how often one has opened, Timeouts how many requests have waited in
+// vain.
 type Circuits struct {
 	Open     int   `json:"open"`
 	Trips    int64 `json:"trips"`
@@ -62,7 +65,8 @@ func (d *Duration) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Zone returns the first limit of a zone by its name, the zero Zone where there is none. An empty name is any.
+// Zone returns the first limit of a zone by its name, the zero Zone where there is none. An empty
+// name is any.
 func (s Status) Zone(name string) Zone {
 	for _, z := range s.Zones {
 		if z.Zone == name || name == "" {

@@ -8,7 +8,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// patient gives Redis all the time that a busy machine may need: a node that gives up on it decides by itself, and is no longer exact.
+// patient gives Redis all the time that a busy machine may need: a node that gives up on it decides
+// by itself, and is no longer exact.
 const patient = "sync_rate strict\nstrict_timeout 20s"
 
 // With sync_rate 0 exactly the limit is admitted, however many requests come at once and wherever.
@@ -44,7 +45,8 @@ func TestStrictAdmitsExactlyTheLimit(t *testing.T) {
 	}
 }
 
-// A bucket that refills admits what it holds and what ran in while the requests came, and a queue what fits and what left it.
+// A bucket that refills admits what it holds and what ran in while the requests came, and a queue
+// what fits and what left it.
 func TestStrictBucketsAdmitWhatRunsIn(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)

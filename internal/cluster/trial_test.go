@@ -17,21 +17,24 @@ import (
 type trial struct {
 	// fault is its name in the report.
 	fault string
-	// begin breaks something and end mends it; what begin leaves to be seen in the nodes' logs is awaited in between.
+	// begin breaks something and end mends it; what begin leaves to be seen in the nodes' logs is
+	// awaited in between.
 	begin, end func()
-	// reason is a part of the line on the way down, of the nodes in cut (nil: all). Without a reason the exchange goes on, and no node may write
-	// that it fails.
+	// reason is a part of the line on the way down, of the nodes in cut (nil: all). Without a
+	// reason the exchange goes on, and no node may write that it fails.
 	reason string
 	cut    []int
 	// may is a part of a line on the way down that a node may write, or not.
 	may string
 	// says is another line that some node must write, once each.
 	says string
-	// strangers are nodes that have never heard of each other when the fault comes, and so can't divide a limit.
+	// strangers are nodes that have never heard of each other when the fault comes, and so can't
+	// divide a limit.
 	strangers bool
 	// extra is how many more times the limit may be admitted in a phase.
 	extra float64
-	// lost is how many of the requests admitted in a zone may be missing in Redis in the end: those that a killed node had not sent.
+	// lost is how many of the requests admitted in a zone may be missing in Redis in the end: those
+	// that a killed node had not sent.
 	lost func(zone string) int
 	// forgets says that Redis loses what only it had counted: the grants of a strict zone.
 	forgets bool
@@ -42,9 +45,10 @@ const (
 	lineUp   = "exchange with redis works again"
 )
 
-// suffer goes through quiet, fault and quiet again, under load all the time, and checks what must hold: no request fails, what Redis counts
-// in the end is what clients saw admitted, each node writes one line down and one up, no goroutine is left, and limits hold. How long requests take
-// is compared to the control group, and reported.
+// suffer goes through quiet, fault and quiet again, under load all the time, and checks what must
+// hold: no request fails, what Redis counts in the end is what clients saw admitted, each node
+// writes one line down and one up, no goroutine is left, and limits hold. How long requests take is
+// compared to the control group, and reported.
 func (s *scene) suffer(f trial) {
 	t := s.t
 	t.Helper()
@@ -68,7 +72,8 @@ func (s *scene) suffer(f trial) {
 	s.heal(f, &r)
 }
 
-// begin is suffer for a fault that is there before the nodes: the quiet that it is compared to comes after it.
+// begin is suffer for a fault that is there before the nodes: the quiet that it is compared to
+// comes after it.
 func (s *scene) begin(f trial) {
 	s.t.Helper()
 	f.strangers = true
@@ -138,7 +143,8 @@ func (f trial) hit(node int) bool {
 	return f.reason != "" && (f.cut == nil || slices.Contains(f.cut, node))
 }
 
-// awaitDown waits until every node that loses Redis says so, and why: in its log, or, where that had said before that something fails, in its status.
+// awaitDown waits until every node that loses Redis says so, and why: in its log, or, where that
+// had said before that something fails, in its status.
 func (s *scene) awaitDown(f trial) {
 	s.t.Helper()
 	for i, n := range s.Nodes {
@@ -200,8 +206,9 @@ func (s *scene) checkCounts(f trial, r *row) {
 	}
 }
 
-// checkStrict does the same for the strict zone: what Redis has granted and what nodes have decided by themselves, together. What a Redis that forgets had
-// granted is nowhere else; then it must not count more than was admitted.
+// checkStrict does the same for the strict zone: what Redis has granted and what nodes have decided
+// by themselves, together. What a Redis that forgets had granted is nowhere else; then it must not
+// count more than was admitted.
 //
 // Requests wait in vain now and then, not each time. A short run has too few of them to say so.
 func (s *scene) checkStrict(f trial, r *row) {
@@ -211,7 +218,9 @@ func (s *scene) checkStrict(f trial, r *row) {
 	if f.forgets {
 		most = seen
 	}
-	more := 0 // of a call that a killed node had given up nobody knows whether it counted, and nobody is left to have it undone
+	// of a call that a killed node had given up nobody knows whether it counted, and nobody is left
+	// to have it undone
+	more := 0
 	if f.lost != nil {
 		for _, was := range s.past {
 			more += int(was.circuits.Timeouts)
@@ -239,7 +248,8 @@ func (s *scene) checkStrict(f trial, r *row) {
 	}
 }
 
-// checkKinds does the same for the strict zones of other algorithms. What nodes decided by themselves was charged there.
+// checkKinds does the same for the strict zones of other algorithms. What nodes decided by
+// themselves was charged there.
 func (s *scene) checkKinds(f trial) {
 	t := s.t
 	t.Helper()
@@ -266,9 +276,11 @@ func (s *scene) checkKinds(f trial) {
 	}
 }
 
-// checkLines counts the lines of each node, once all is well. A strict zone's requests that wait in vain without a fault, as on a busy machine, are one
-// reason more for a line; in a short run, with other tests beside it, so are calls of the exchange that time out, and a strict zone that speaks before the
-// exchange has had its turn, and only knows that Redis is not asked. Then the status must have named the fault.
+// checkLines counts the lines of each node, once all is well. A strict zone's requests that wait in
+// vain without a fault, as on a busy machine, are one reason more for a line; in a short run, with
+// other tests beside it, so are calls of the exchange that time out, and a strict zone that speaks
+// before the exchange has had its turn, and only knows that Redis is not asked. Then the status
+// must have named the fault.
 func (s *scene) checkLines(f trial, r *row) {
 	t := s.t
 	t.Helper()
@@ -308,7 +320,8 @@ func (s *scene) checkLines(f trial, r *row) {
 	}
 }
 
-// unprovoked is how often requests of a node's strict zone waited in vain, or opened a circuit, while nothing kept Redis from it.
+// unprovoked is how often requests of a node's strict zone waited in vain, or opened a circuit,
+// while nothing kept Redis from it.
 func (r *row) unprovoked(f trial, node int) (n int) {
 	add := func(from, to cluster.Circuits) { n += int(max(to.Trips-from.Trips, to.Timeouts-from.Timeouts)) }
 	if !f.hit(node) {
@@ -334,8 +347,9 @@ func (s *scene) says(f trial, n *cluster.Node) int {
 	return len(lines)
 }
 
-// checkLimits holds the zone with on_redis_loss divide to its limit in all phases, and the other one to one limit for each node while
-// Redis is lost. The bounds are wide: they are for a limit that is no longer there.
+// checkLimits holds the zone with on_redis_loss divide to its limit in all phases, and the other
+// one to one limit for each node while Redis is lost. The bounds are wide: they are for a limit
+// that is no longer there.
 func (s *scene) checkLimits(f trial, r *row) {
 	t := s.t
 	t.Helper()
@@ -437,7 +451,8 @@ func (r row) markdown() string {
 		r.before, r.goroutines, r.down, r.up, r.synced.Seconds(), r.test)
 }
 
-// summary says how p99 against the control's is spread with a fault and without: what the phases without one show is the noise.
+// summary says how p99 against the control's is spread with a fault and without: what the phases
+// without one show is the noise.
 func summary(all []row) string {
 	var ill, well []float64
 	for _, r := range all {

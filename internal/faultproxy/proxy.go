@@ -1,4 +1,5 @@
-// Package faultproxy is a TCP proxy on loopback that misbehaves on demand, for tests of what a client makes of a bad network.
+// Package faultproxy is a TCP proxy on loopback that misbehaves on demand, for tests of what a
+// client makes of a bad network.
 package faultproxy
 
 import (
@@ -10,7 +11,8 @@ import (
 	"time"
 )
 
-// Fault is what goes wrong. It can change at any time; what is under way follows with its next bytes.
+// Fault is what goes wrong. It can change at any time; what is under way follows with its next
+// bytes.
 type Fault int
 
 const (
@@ -139,8 +141,9 @@ func (p *Proxy) Pieces() [][]byte {
 	return slices.Clone(p.held)
 }
 
-// Deliver sends pieces to the server on a connection of their own, as a network does that repeats or delays them, and returns the
-// first part of the answer. Without an argument it sends what was held.
+// Deliver sends pieces to the server on a connection of their own, as a network does that repeats
+// or delays them, and returns the first part of the answer. Without an argument it sends what was
+// held.
 func (p *Proxy) Deliver(pieces ...[]byte) ([]byte, error) {
 	p.mu.Lock()
 	if len(pieces) == 0 {

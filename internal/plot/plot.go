@@ -1,5 +1,5 @@
-// Package plot draws lines into SVG files that a page can show: readable without colours, by dashes, marks and a name at each line, and on light
-// and dark ground.
+// Package plot draws lines into SVG files that a page can show: readable without colours, by
+// dashes, marks and a name at each line, and on light and dark ground.
 package plot
 
 import (
@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// A Plot is one or more panels above each other that share the horizontal axis and the lines' styles.
+// A Plot is one or more panels above each other that share the horizontal axis and the lines'
+// styles.
 type Plot struct {
 	// Title stands above; Description tells those who can't see the plot what it shows.
 	Title, Description string
@@ -35,7 +36,8 @@ type Panel struct {
 type Line struct {
 	Name string
 	X, Y []float64
-	// Style numbers dashes, marks and colours; lines of one style in several panels look the same. Marked puts a mark at each point.
+	// Style numbers dashes, marks and colours; lines of one style in several panels look the same.
+	// Marked puts a mark at each point.
 	Style  int
 	Marked bool
 }
@@ -50,8 +52,9 @@ const (
 	gap    = 26.
 )
 
-// styles are told apart by dash, mark and width; the colours, in the manner of Okabe and Ito, only help. The first is a band for what others are compared
-// with: it shows under a line that lies on it.
+// styles are told apart by dash, mark and width; the colours, in the manner of Okabe and Ito, only
+// help. The first is a band for what others are compared with: it shows under a line that lies on
+// it.
 var styles = []struct {
 	dash, mark, light, dark string
 	width                   float64

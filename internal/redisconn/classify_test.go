@@ -98,7 +98,8 @@ func TestClassifyTooManyClients(t *testing.T) {
 	defer idle.Close()
 	_ = idle.Ping(context.Background())
 	err := client(t, server.URL).Ping(context.Background()).Err()
-	if got := Classify(err); !strings.Contains(got, "too many connections") { // or that it was cut, perhaps for that
+	// or that it was cut, perhaps for that
+	if got := Classify(err); !strings.Contains(got, "too many connections") {
 		t.Errorf("Classify(%v) = %q, want too many connections", err, got)
 	}
 }

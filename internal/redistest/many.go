@@ -22,7 +22,8 @@ type ClusterOf struct {
 	t testing.TB
 }
 
-// StartCluster starts a cluster of n masters, with the slots in equal parts in their order, and waits until it works.
+// StartCluster starts a cluster of n masters, with the slots in equal parts in their order, and
+// waits until it works.
 func StartCluster(t testing.TB, n int, options ...Option) *ClusterOf {
 	t.Helper()
 	c := &ClusterOf{t: t}
@@ -71,7 +72,8 @@ func (c *ClusterOf) Owner(slot int) int {
 	return len(c.Nodes) - 1
 }
 
-// Move moves a slot with its keys from one node to another. During is called while the slot is between the two, before its keys are moved.
+// Move moves a slot with its keys from one node to another. During is called while the slot is
+// between the two, before its keys are moved.
 func (c *ClusterOf) Move(slot, from, to int, during func()) {
 	c.t.Helper()
 	src, dst := c.Nodes[from], c.Nodes[to]
@@ -119,8 +121,8 @@ type Watched struct {
 // StartSentinel starts a master, a replica and one sentinel, see StartSentinels.
 func StartSentinel(t testing.TB, options ...Option) *Watched { return StartSentinels(t, 1, options...) }
 
-// StartSentinels starts a master, a replica and n sentinels, most of which must agree to replace the master after it has been silent for
-// 1.5 s. Options are for master and replica.
+// StartSentinels starts a master, a replica and n sentinels, most of which must agree to replace
+// the master after it has been silent for 1.5 s. Options are for master and replica.
 func StartSentinels(t testing.TB, n int, options ...Option) *Watched {
 	t.Helper()
 	w := &Watched{t: t, Name: "mymaster"}
@@ -171,8 +173,9 @@ func (w *Watched) WaitReplica() {
 	})
 }
 
-// Failover kills the master and returns when the replica has taken its place, by all sentinels. The two then change names here: Master is
-// the one that serves, and Replica the one that was killed, which Restart or Rejoin brings back.
+// Failover kills the master and returns when the replica has taken its place, by all sentinels. The
+// two then change names here: Master is the one that serves, and Replica the one that was killed,
+// which Restart or Rejoin brings back.
 func (w *Watched) Failover() {
 	w.t.Helper()
 	w.Master.Kill()
@@ -189,7 +192,8 @@ func (w *Watched) Failover() {
 	}
 }
 
-// Rejoin brings the old master back as a replica of the new one, at once; sentinels do that as well, some ten seconds after it is back.
+// Rejoin brings the old master back as a replica of the new one, at once; sentinels do that as
+// well, some ten seconds after it is back.
 func (w *Watched) Rejoin() {
 	w.t.Helper()
 	w.Replica.Restart()

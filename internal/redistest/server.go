@@ -29,7 +29,8 @@ type Server struct {
 	Addr string
 	// URL leads to it, without user and password.
 	URL string
-	// CA is the certificate authority of a server with TLS, in PEM; ClientCert and ClientKey are a certificate from it.
+	// CA is the certificate authority of a server with TLS, in PEM; ClientCert and ClientKey are a
+	// certificate from it.
 	CA, ClientCert, ClientKey string
 
 	t        testing.TB
@@ -76,7 +77,8 @@ func Unix() Option {
 	}
 }
 
-// Start starts a server and waits until it answers. Where there is no redis-server the test is skipped, but fails in CI.
+// Start starts a server and waits until it answers. Where there is no redis-server the test is
+// skipped, but fails in CI.
 func Start(t testing.TB, options ...Option) *Server {
 	t.Helper()
 	need(t)
@@ -119,7 +121,8 @@ func (s *Server) Kill() {
 	s.cmd = nil
 }
 
-// Restart starts it again on the same address, ending it first if it runs, and waits until it answers.
+// Restart starts it again on the same address, ending it first if it runs, and waits until it
+// answers.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Boot()
@@ -148,7 +151,8 @@ func (s *Server) Boot() {
 	s.watchOver()
 }
 
-// watchOver starts a process that ends the server if the test process dies without its cleanup: it waits for the end of a pipe.
+// watchOver starts a process that ends the server if the test process dies without its cleanup: it
+// waits for the end of a pipe.
 func (s *Server) watchOver() {
 	s.watch = exec.Command("sh", "-c", fmt.Sprintf("cat >/dev/null; kill -9 %d", s.cmd.Process.Pid))
 	if _, err := s.watch.StdinPipe(); err != nil {
@@ -175,7 +179,8 @@ func (s *Server) Wait() {
 	})
 }
 
-// Client returns a client of the default user, or of the one that As named. It is closed when the test ends.
+// Client returns a client of the default user, or of the one that As named. It is closed when the
+// test ends.
 func (s *Server) Client() *redis.Client {
 	c := redis.NewClient(&redis.Options{
 		Addr: s.Addr, Username: s.user, Password: s.password, TLSConfig: s.tls,
@@ -271,7 +276,8 @@ func within(t testing.TB, patience time.Duration, what string, condition func() 
 		if time.Now().After(deadline) {
 			t.Fatalf("waited %s in vain until %s", patience, what)
 		}
-		time.Sleep(2 * time.Millisecond) // a poll of another process, which has no other way to tell
+		// a poll of another process, which has no other way to tell
+		time.Sleep(2 * time.Millisecond)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// TLS listens with TLS only, with a certificate for localhost and 127.0.0.1 from an authority of its own. With clientCerts it asks for one of
-// the client's.
+// TLS listens with TLS only, with a certificate for localhost and 127.0.0.1 from an authority of
+// its own. With clientCerts it asks for one of the client's.
 func TLS(clientCerts bool) Option {
 	return func(s *Server) {
 		ca, caKey := authority(s.t)

@@ -121,7 +121,8 @@ func (path inFile) Check() error {
 
 // write replaces the file in one step, so that a crash leaves the old one or the new one.
 func (path inFile) write(b []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(string(path)), filepath.Base(string(path))+".*") // mode 0600
+	// mode 0600
+	f, err := os.CreateTemp(filepath.Dir(string(path)), filepath.Base(string(path))+".*")
 	if err != nil {
 		return err
 	}

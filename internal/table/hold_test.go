@@ -286,7 +286,8 @@ func (m *mover) check(t *testing.T) {
 		for m.exchange(1000, false) > 0 {
 		}
 	}
-	maps.DeleteFunc(m.store, func(_ Key, total int64) bool { return total == 0 }) // of keys that were only asked about
+	// of keys that were only asked about
+	maps.DeleteFunc(m.store, func(_ Key, total int64) bool { return total == 0 })
 	if !maps.Equal(m.store, m.want) {
 		missing := slices.Collect(maps.Keys(m.want))
 		missing = slices.DeleteFunc(missing, func(k Key) bool { return m.store[k] == m.want[k] })

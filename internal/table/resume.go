@@ -127,7 +127,8 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 		}
 	}
 	if len(dst) > first {
-		dst[first].Level, dst[first].LevelAt = level, now // 0 says something too: what a bucket has counted has drained
+		// 0 says something too: what a bucket has counted has drained
+		dst[first].Level, dst[first].LevelAt = level, now
 	}
 	return dst
 }

@@ -333,7 +333,8 @@ func (t *Table[S]) drop(sh *shard[S], i uint32) {
 	sh.marks.Remove(i)
 	*e.slot = slot[S]{}
 	if e.syncState != nil {
-		*e.syncState = syncState{flags: e.flags & (dirty | urgent)} // the slot may still stand in a list
+		// the slot may still stand in a list
+		*e.syncState = syncState{flags: e.flags & (dirty | urgent)}
 	}
 	sh.free = append(sh.free, i)
 	t.keys.Add(-1)

@@ -1,6 +1,7 @@
-// Package handler is a stand-in for the older rate_limit plugin, for machines that can't get that one: a limiter of the same model (a map
-// of keys under a mutex, and for each key a mutex and a ring of timestamps as long as the limit) and of the same JSON. It was written here from
-// that one sentence. It is not the plugin, and what is measured with it is not the plugin's.
+// Package handler is a stand-in for the older rate_limit plugin, for machines that can't get that
+// one: a limiter of the same model (a map of keys under a mutex, and for each key a mutex and a
+// ring of timestamps as long as the limit) and of the same JSON. It was written here from that one
+// sentence. It is not the plugin, and what is measured with it is not the plugin's.
 package handler
 
 import (

@@ -1,4 +1,5 @@
-// Command caddy is cmd/caddy for tests: it asks the DNS server that TIDE_TEST_DNS names, so that a name can begin to resolve.
+// Command caddy is cmd/caddy for tests: it asks the DNS server that TIDE_TEST_DNS names, so that a
+// name can begin to resolve.
 package main
 
 import (

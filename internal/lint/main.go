@@ -1,0 +1,206 @@
+// Command lint checks what this code relies on and no general linter knows: comments of at most 100
+// columns, short functions, small interfaces and packages, and imports that never run upward.
+//
+//	go run ./internal/lint
+//
+// It prints a line for each finding, and exits with 1 where there is one.
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	module = "github.com/caddy-tide/ratelimit"
+
+	maxColumns  = 100  // of a line of a comment; a tab counts as four
+	maxFunction = 60   // lines, in what is no test
+	maxMethods  = 6    // of an interface, in what is no test
+	maxPackage  = 2300 // lines, without tests
+	maxRoot     = 2700 // the same for the root package
+	maxFiles    = 10   // of the root package, without tests
+)
+
+// layers are the packages of the product, the lowest first. One imports only packages of layers
+// below its own.
+var layers = [][]string{
+	{"algorithms", "internal/clock", "internal/cycle", "internal/index", "internal/warning", "internal/redisconn", "internal/spelling"},
+	{"internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
+	{"internal/table", "internal/hints", "internal/zonename"},
+	{"internal/answer", "internal/metrics", "internal/settings", "internal/snapshot", "sync"},
+	{"sync/strict"},
+	{"internal/limits"},
+	{"."},
+}
+
+// aliases are the names that packages are imported by where that is not their own.
+var aliases = map[string]string{module + "/sync": "ratesync"}
+
+type linter struct {
+	set      *token.FileSet
+	findings []string
+	lines    map[string]int // of packages, without tests
+	files    int            // of the root package, without tests
+}
+
+func main() {
+	l := linter{set: token.NewFileSet(), lines: map[string]int{}}
+	if err := filepath.WalkDir(".", l.visit); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	l.sizes()
+	slices.Sort(l.findings)
+	for _, f := range l.findings {
+		fmt.Println(f)
+	}
+	if len(l.findings) > 0 {
+		os.Exit(1)
+	}
+}
+
+func (l *linter) report(where, format string, args ...any) {
+	l.findings = append(l.findings, where+": "+fmt.Sprintf(format, args...))
+}
+
+// at returns file and line of a position.
+func (l *linter) at(p token.Pos) string {
+	place := l.set.Position(p)
+	return fmt.Sprintf("%s:%d", place.Filename, place.Line)
+}
+
+func (l *linter) visit(path string, entry fs.DirEntry, err error) error {
+	if err != nil {
+		return err
+	}
+	name := entry.Name()
+	if entry.IsDir() && (name == "testdata" || name != "." && strings.HasPrefix(name, ".")) {
+		return filepath.SkipDir
+	}
+	switch filepath.Ext(name) {
+	case ".go":
+		return l.goFile(path)
+	case ".lua":
+		return l.luaFile(path)
+	}
+	return nil
+}
+
+func (l *linter) goFile(path string) error {
+	file, err := parser.ParseFile(l.set, path, nil, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(string(source), "\n")
+	l.comments(file, lines)
+	l.imports(path, file)
+	test := strings.HasSuffix(path, "_test.go")
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			if length := l.line(n.End()) - l.line(n.Pos()) + 1; length > maxFunction && !test {
+				l.report(l.at(n.Pos()), "%s has %d lines, at most %d", n.Name.Name, length, maxFunction)
+			}
+		case *ast.InterfaceType:
+			if m := n.Methods.NumFields(); m > maxMethods && !test {
+				l.report(l.at(n.Pos()), "an interface of %d methods, at most %d", m, maxMethods)
+			}
+		}
+		return true
+	})
+	if !test {
+		dir := filepath.ToSlash(filepath.Dir(path))
+		l.lines[dir] += len(lines) - 1
+		if dir == "." {
+			l.files++
+		}
+	}
+	return nil
+}
+
+func (l *linter) line(p token.Pos) int { return l.set.Position(p).Line }
+
+// comments checks the width of each line that has a part of a comment.
+func (l *linter) comments(file *ast.File, lines []string) {
+	for _, group := range file.Comments {
+		for n := l.line(group.Pos()); n <= l.line(group.End()); n++ {
+			if text := lines[n-1]; columns(text) > maxColumns && !strings.HasPrefix(text, "//go:") {
+				l.report(fmt.Sprintf("%s:%d", l.set.Position(group.Pos()).Filename, n),
+					"a comment of %d columns, at most %d", columns(text), maxColumns)
+			}
+		}
+	}
+}
+
+func columns(line string) int {
+	return utf8.RuneCountInString(line) + 3*strings.Count(line, "\t")
+}
+
+// imports checks aliases, and that no import runs upward.
+func (l *linter) imports(path string, file *ast.File) {
+	from := layer(filepath.ToSlash(filepath.Dir(path)))
+	for _, spec := range file.Imports {
+		to, err := strconv.Unquote(spec.Path.Value)
+		if err != nil || !strings.HasPrefix(to, module) {
+			continue
+		}
+		if alias := aliases[to]; alias != "" && (spec.Name == nil || spec.Name.Name != alias) {
+			l.report(l.at(spec.Pos()), "import %s as %s", to, alias)
+		}
+		dir := strings.TrimPrefix(strings.TrimPrefix(to, module), "/")
+		if dir == "" {
+			dir = "."
+		}
+		if up := layer(dir); from >= 0 && up >= from && !strings.HasSuffix(path, "_test.go") {
+			l.report(l.at(spec.Pos()), "imports %s, which is not in a layer below", dir)
+		}
+	}
+}
+
+// layer returns the layer of a package, -1 for one that is no part of the product.
+func layer(dir string) int {
+	return slices.IndexFunc(layers, func(all []string) bool { return slices.Contains(all, dir) })
+}
+
+func (l *linter) luaFile(path string) error {
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	for i, line := range strings.Split(string(source), "\n") {
+		if strings.Contains(line, "--") && columns(line) > maxColumns {
+			l.report(fmt.Sprintf("%s:%d", path, i+1), "a comment of %d columns, at most %d",
+				columns(line), maxColumns)
+		}
+	}
+	return nil
+}
+
+func (l *linter) sizes() {
+	if l.files > maxFiles {
+		l.report(".", "the root package has %d files, at most %d", l.files, maxFiles)
+	}
+	for dir, n := range l.lines {
+		most := maxPackage
+		if dir == "." {
+			most = maxRoot
+		}
+		if n > most {
+			l.report(dir, "the package has %d lines, at most %d", n, most)
+		}
+	}
+}
