@@ -1,9 +1,9 @@
-# make test formatting aside, everything that must hold: vet, all tests with -race, a real Redis
-# make chaos every fault of Redis, network and nodes with real processes, measured, and a million
-# requests counted once: docs/reliability.md make demo three Caddy processes, one Redis, one limit:
-# a table a second, for half a minute make check what .ci/run does make bench figures beside other
-# limiters and of whole servers, as Markdown: ten minutes; BENCH=-short for two make fuzz each fuzz
-# test for half a minute
+# make test   vet and all tests with -race and a real Redis
+# make chaos  every fault with real processes, measured, and a million requests counted once
+# make demo   three Caddy processes, one Redis, one limit: a table a second, for half a minute
+# make check  what .ci/run does
+# make bench  figures beside other limiters and of whole servers; ten minutes, BENCH=-short for two
+# make fuzz   each fuzz test for half a minute
 
 # The tags that xcaddy builds with: one build cache serves all.
 TAGS := nobadger,nomysql,nopgx

@@ -297,6 +297,7 @@ func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
 		z.Release()
 	}
+	h.zones = nil
 	return nil
 }
 

@@ -156,7 +156,7 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 		return nil
 	}
 	for {
-		p, mine := s.pendingOf(t, at, key)
+		p, done, mine := s.pendingOf(t, at, key)
 		switch {
 		case p == nil:
 			return nil
@@ -164,7 +164,7 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 			s.postpone(p, mine)
 			return nil
 		case !mine:
-			if err := p.await(ctx, c); err != nil {
+			if err := p.await(ctx, c, done); err != nil {
 				return err
 			}
 		default:
@@ -184,11 +184,11 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 
 // await waits for a pending charge that another request or a cycle sends, as long as Redis has for
 // an answer.
-func (p *pendingCharge) await(ctx context.Context, c Charger) error {
+func (p *pendingCharge) await(ctx context.Context, c Charger, done <-chan struct{}) error {
 	wait, end := c.CallContext(ctx)
 	defer end()
 	select {
-	case <-p.done:
+	case <-done:
 		return nil
 	case <-wait.Done():
 		if err := ctx.Err(); err != nil {
@@ -199,22 +199,23 @@ func (p *pendingCharge) await(ctx context.Context, c Charger) error {
 }
 
 // pendingOf returns the pending charge of a key that is on its way, or makes one; nil if there is
-// nothing to charge. mine reports that the caller is to send it.
-func (s *Source) pendingOf(t Charged, at *attachment, key table.Key) (p *pendingCharge, mine bool) {
+// nothing to charge. done is closed when it has been sent; mine reports that the caller is to.
+func (s *Source) pendingOf(t Charged, at *attachment, key table.Key) (p *pendingCharge, done <-chan struct{}, mine bool) {
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	if p = s.pending.all[key]; p != nil {
 		if p.sending {
-			return p, false
+			return p, p.done, false
 		}
 		p.begin()
-		return p, true
+		return p, p.done, true
 	}
 	c, ok := t.ChargeOf(key, at.to.now())
 	if !ok {
-		return nil, false
+		return nil, nil, false
 	}
-	return s.newPending(c), true
+	p = s.newPending(c)
+	return p, p.done, true
 }
 
 // postpone leaves a pending charge to the next cycle.

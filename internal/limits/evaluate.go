@@ -48,8 +48,6 @@ type Evaluation struct {
 	closed      *Zone
 	unavailable bool
 	denial      answer.Denial
-	// asked is set once Redis was asked: time has passed since now.
-	asked bool
 	// queues is how many zones are still to give their slots.
 	queues int
 }
@@ -83,10 +81,10 @@ const maxKept = 4096
 
 // Evaluate asks every zone that matches a request at now, in the order of Arrange. Where one of
 // them denies, the others have got back what they gave, and the denial is counted and logged. An
-// error is a matcher's, or that the client has gone away; then nothing was counted.
+// error is a matcher's, or that the client has gone away: then they have got it back as well.
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
-	e.now, e.wait, e.longest, e.unavailable, e.asked, e.queues = now, 0, -1, false, false, 0
+	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
 	if err := e.askAll(zones, r); err != nil {
 		e.rollBack()
 		e.Free()
@@ -165,7 +163,9 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 	lost := false
 	if z.isStrict() && zr.hasSlots(raw, e.now) {
 		var decided bool
-		if decided, lost = e.askRedis(r, zr, raw); decided {
+		decided, lost = e.askRedis(r, zr, raw)
+		// The call took its time. A later Take at the arrival's would pass for a step of the clock.
+		if e.now = clock.Now(); decided {
 			e.judge(at)
 			return
 		}
@@ -222,13 +222,9 @@ func (l *Limit) peek(key table.Key, raw []byte, now int64) table.Taken {
 
 // enterQueues takes the slots in the queues that were only read, once all other limits have
 // admitted: a slot can't be refunded once others stand behind it, as they would start too close to
-// each other. It goes by the time that it is now. Counted from the request's arrival, before Redis
-// was asked, it would start later than it is told, and close to the next one.
+// each other. The time is that after Redis was asked: counted from the request's arrival, it would
+// start later than it is told, and close to the next one.
 func (e *Evaluation) enterQueues() {
-	now := e.now
-	if e.asked {
-		now = clock.Now()
-	}
 	for i := range e.zones {
 		zr := &e.zones[i]
 		if !zr.queued {
@@ -237,7 +233,7 @@ func (e *Evaluation) enterQueues() {
 		zr.queued = false
 		for j := range zr.limits {
 			l := &zr.limits[j]
-			t := l.Take(zr.hash, e.keyOf(zr), now, 1, zr.want)
+			t := l.Take(zr.hash, e.keyOf(zr), e.now, 1, zr.want)
 			e.receipts[zr.first+j], e.results[zr.first+j] = t, l.result(&t.Decision)
 		}
 		if e.judge(i); e.IsDenied() {

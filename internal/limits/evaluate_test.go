@@ -17,9 +17,12 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -100,6 +103,64 @@ func TestASlotIsKeptForThoseBehind(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A request that has waited for a Redis in vain is counted when it is decided, not when it came: by
+// then others of its key may have been, and a Take before theirs would pass for a clock set back,
+// after which time drains twice.
+func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	server.Addr = proxy.Addr
+	client := server.Client()
+	client.Options().ContextTimeoutEnabled = true
+	defer client.Close()
+	proxy.Set(faultproxy.Blackhole)
+	const limit, window = 10, 1000 * time.Second
+	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
+		redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: 500 * time.Millisecond, Logger: zap.NewNop()})
+		z, err := NewZone(ZoneOptions{
+			Zone: settings.Zone{
+				Name: kind.String(), Key: "all", Kind: kind, Limits: []rates.Rate{{Limit: limit, Window: window}}, Buckets: 1,
+				MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.Strict,
+			},
+			Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := request("x")
+		raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r))
+		l, key := &z.limits[0], table.KeyOf(raw)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			e, err := Evaluate([]*Zone{z}, request("x"), clock.Now())
+			if err != nil || !e.IsDenied() {
+				t.Errorf("%s: a request whose limit was spent while it waited: %v, want a denial", kind, err)
+				return
+			}
+			e.Free()
+		})
+		redistest.Eventually(t, "the request has come", func() bool { return l.state().Keys == 1 })
+		clock.Advance(window / 2)
+		admitted := 0
+		for range 2 * limit { // decided without Redis meanwhile
+			if l.Take(key, raw, clock.Now(), 1, 0).Allowed {
+				admitted++
+			}
+		}
+		wg.Wait()
+		for range limit {
+			if l.Take(key, raw, clock.Now(), 1, 0).Allowed {
+				admitted++
+			}
+		}
+		if admitted != limit {
+			t.Errorf("%s: %d admitted beside a request that waited for Redis, want %d", kind, admitted, limit)
+		}
+		z.Release()
+		redis.close()
+	}
 }
 
 func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -101,7 +102,6 @@ func (zr *zoneResult) hasSlots(raw []byte, now int64) bool {
 // whether the zone's on_redis_loss applies then.
 func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (decided, lost bool) {
 	z, by := zr.Zone, zr.Redis
-	e.asked = true
 	for i := range z.limits {
 		// Redis first learns what was decided for the key while it was unavailable.
 		if err := z.limits[i].source.ChargeNow(r.Context(), zr.hash); err != nil {
@@ -135,7 +135,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 		v, l := &e.verdicts[i], &z.limits[i]
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
 		e.results = append(e.results, l.result(&v.Decision))
-		l.table.Import(l.enforced, zr.hash, raw, e.now, v.Reports)
+		l.table.Import(l.enforced, zr.hash, raw, clock.Now(), v.Reports)
 	}
 	return true, false
 }

@@ -48,5 +48,9 @@ func (s Settings) poolSize() int {
 	if s.PoolSize > 0 {
 		return s.PoolSize
 	}
-	return max(minPoolSize, 10*runtime.GOMAXPROCS(0))
+	size := max(minPoolSize, 10*runtime.GOMAXPROCS(0))
+	if s.Mode == Cluster {
+		size /= 2 // of each server, which has a part of the tables' calls
+	}
+	return size
 }

@@ -240,8 +240,8 @@ func (s *Sketch) state(key Key, limit, epoch, now int64) (l algorithms.Limit, st
 }
 
 // Take asks for n units of a key at now, and works out the waits that are wanted, of a denial Retry
-// in any case. No key's state has to be locked: cells are shared, and what others add can only make
-// the answer more careful. ok is false where the sketch has been given back.
+// in any case. Takes of one key must take turns; others may add to its cells at any time, which can
+// only make the answer more careful. ok is false where the sketch has been given back.
 func (s *Sketch) Take(
 	l algorithms.Limit, key Key, now, n int64, want algorithms.Want,
 ) (d algorithms.Decision, ok bool) {

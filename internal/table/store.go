@@ -311,7 +311,7 @@ func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, 
 	return i, true
 }
 
-// slot returns an unused slot.
+// allocate returns an unused slot.
 func (sh *shard[S]) allocate() uint32 {
 	if n := len(sh.free); n > 0 {
 		i := sh.free[n-1]

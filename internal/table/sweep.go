@@ -132,6 +132,9 @@ func (t *Table[S]) relocate(sh *shard[S], from, to uint32) {
 	*sh.slot(to) = *old.slot
 	*old.slot = slot[S]{}
 	if old.syncState == nil {
+		if e := sh.at(to); e.syncState != nil { // of a chunk that was synced before
+			e.flags = e.flags&^stepParity | t.clock().parity()
+		}
 		return
 	}
 	x := t.shared(sh, to).syncState
