@@ -54,7 +54,9 @@ func (r *Replicator) cycle(ctx context.Context, s *Source, at *attachment, early
 	}
 	if !errors.Is(err, context.Canceled) { // else this node stopped it
 		at.lost.Store(r.lostAfter(at, early, err))
-		r.note(s, at.name, err)
+		if err != nil || !early || at.lost.Load() == 0 { // an early sync leaves out what is lost
+			r.note(s, at.name, err)
+		}
 		if err == nil && !early {
 			at.complete(r.now())
 		}

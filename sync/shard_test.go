@@ -75,6 +75,32 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 	}
 }
 
+// A master without memory answers the heartbeat, and takes no counts. The outage of its shards goes
+// on while the others sync early.
+func TestAMasterWithoutMemoryStaysReported(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	full := (c.Owner(c.Slot("{0}")) + 1) % 3
+	alg := anHour
+	alg.Limit = 100
+	a := startNode(t, clientOf(t, c.URL), alg, time.Hour, wallClock)
+	a.take(keyOf(^shardsOf(c, full), 1), 1)
+	redistest.Eventually(t, "all is well", func() bool { return a.rep.Status().Up })
+	c.Nodes[full].Do("CONFIG", "SET", "maxmemory", "1")
+	a.take(keyOf(shardsOf(c, full), 2), 1)
+	redistest.Eventually(t, "the node notices", func() bool { return !a.rep.Status().Up })
+	for i := range 10 {
+		key := keyOf(^shardsOf(c, full), 3+i)
+		a.take(key, 1)
+		a.knows(key, 1, 0)
+		if a.rep.Status().Up {
+			t.Fatalf("after %d early syncs of other shards the status says that all works", i+1)
+		}
+	}
+	c.Nodes[full].Do("CONFIG", "SET", "maxmemory", "0")
+	a.configure(time.Hour) // a cycle at once
+	redistest.Eventually(t, "all is well again", func() bool { return a.rep.Status().Up })
+}
+
 // A table that ends while a part of the Cluster is gone sends the rest of its counts, and logs of
 // the others how many they are.
 func TestDetachSendsToTheRestOfACluster(t *testing.T) {
