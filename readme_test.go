@@ -511,9 +511,9 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 			}
 			switch i {
 			case 0:
-				shared.Strict.Return(g)
+				shared.Strict.Refund(g)
 			case 2:
-				shared.Strict.Charge(g)
+				shared.Strict.Penalize(g)
 			}
 		}
 		l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0) // and what a node decides alone is charged

@@ -37,9 +37,9 @@ func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 	g := e.grants[zr.grant]
 	switch {
 	case g.Admitted() && !zr.CountDenied && zr.Kind != algorithms.LeakyBucket:
-		g.by.Return(g.Grant)
+		g.by.Refund(g.Grant)
 	case !g.Admitted() && zr.CountDenied:
-		g.by.Charge(g.Grant)
+		g.by.Penalize(g.Grant)
 	}
 }
 

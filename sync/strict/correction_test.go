@@ -66,7 +66,7 @@ func TestDeniedRequestsLeaveNothingSpent(t *testing.T) {
 							admitted.Add(1)
 						case all.Admitted():
 							denied.Add(1)
-							s.Return(all)
+							s.Refund(all)
 						}
 						waiting.Store(max(waiting.Load(), backlog(s, name, id(1))))
 					}
@@ -126,7 +126,7 @@ func TestPenaltiesEndWithTheFlood(t *testing.T) {
 						for at := last.Load(); g.at > at && !last.CompareAndSwap(at, g.at); at = last.Load() {
 						}
 						if !g.Admitted() {
-							s.Charge(g)
+							s.Penalize(g)
 						}
 					}
 				})

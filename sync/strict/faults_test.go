@@ -177,7 +177,7 @@ func TestCloseGivesBackAndEnds(t *testing.T) {
 	s := New(client(t, server.URL), "test", 10*time.Second)
 	for i := range 50 {
 		g, _ := take(t, s, "z", id(i), tenAnHour)
-		s.Return(g)
+		s.Refund(g)
 	}
 	s.Close()
 	if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil); err == nil {
@@ -395,7 +395,7 @@ func TestSlotMovesAfterALostReply(t *testing.T) {
 			if _, _, err := s.Take(context.Background(), zone, []Rule{rule}, id(1), nil); !strings.HasPrefix(redisconn.Classify(err), how.want) {
 				t.Fatalf("%s: Take() = %v, want %s", name, err, how.want)
 			}
-			s.Return(given)
+			s.Refund(given)
 			redistest.Eventually(t, "the circuit is probed", func() bool { return fault.probes.Load() > 8 })
 			if trips := s.Status().Trips; !s.Down() || trips > 1 {
 				t.Errorf("%s: the circuit opened %d times while the slot was on its way and is open: %v, want it to stay open", zone, trips, s.Down())
@@ -436,7 +436,7 @@ func TestCloseWithOneShardGone(t *testing.T) {
 		t.Fatalf("Take() = %v for a key whose node is gone, and Down() = %v", err, s.Down())
 	}
 	for _, g := range grants {
-		s.Return(g)
+		s.Refund(g)
 	}
 	s.Close()
 	other := New(client(t, c.URL), "test", 10*time.Second)
@@ -475,12 +475,12 @@ func TestWithLeastPermissions(t *testing.T) {
 	s := limiter(t, strings.Replace(server.URL, "redis://", "redis://app:secret@", 1))
 	for name, rule := range kinds {
 		g, _ := take(t, s, name, id(1), rule)
-		s.Return(g)
+		s.Refund(g)
 		if got := drain(t, s, name, id(1), rule); got != 100 {
 			t.Errorf("%s: %d admitted, want 100", name, got)
 		}
 		g, _ = take(t, s, name, id(1), rule)
-		s.Charge(g)
+		s.Penalize(g)
 	}
 	s.Close()
 	if s.Down() {

@@ -152,18 +152,18 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 	return verdicts(rules, w.outcome, w.position, dst), g, nil
 }
 
-// Return refunds what a Take got, because another zone denies the request. It doesn't wait for
+// Refund gives back what a Take got, because another zone denies the request. It doesn't wait for
 // Redis; Close does.
-func (s *Limiter) Return(g Grant) {
+func (s *Limiter) Refund(g Grant) {
 	if g.unit > 0 {
 		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit})
 	}
 }
 
-// Charge spends a unit of a denied request, as a penalty at the instant of the denial: windows
-// count it, buckets fill at most to the brim, a log keeps at most limit entries. It doesn't wait
+// Penalize spends a unit of a denied request, as a penalty at the instant of the denial: windows
+// count it, buckets fill at most to their size, a log keeps at most limit entries. It doesn't wait
 // for Redis.
-func (s *Limiter) Charge(g Grant) {
+func (s *Limiter) Penalize(g Grant) {
 	if g.ruleset != nil {
 		s.correct(g, correction{op: penalty, n: 1, at: g.at})
 	}

@@ -244,18 +244,18 @@ func TestReturnAndCharge(t *testing.T) {
 				all = append(all, g)
 			}
 			for _, g := range all[:30] {
-				s.Return(g)
+				s.Refund(g)
 			}
 			if got := drain(t, s, name, id(1), rule); got != 30 {
 				t.Errorf("%d admitted after 30 were given back, want 30", got)
 			}
 			g, _ := take(t, s, name, id(1), rule)
-			s.Return(g) // of a refusal: nothing
+			s.Refund(g) // of a refusal: nothing
 			if got := drain(t, s, name, id(1), rule); got != 0 {
 				t.Errorf("%d admitted after a refusal was given back, want 0", got)
 			}
-			s.Charge(g)
-			s.Return(all[99])
+			s.Penalize(g)
+			s.Refund(all[99])
 			want := 1 // what is full takes no penalty
 			if rule.Kind == 'f' || rule.Kind == 's' {
 				want = 0
@@ -359,7 +359,7 @@ func TestGiveBackIsDoneOnce(t *testing.T) {
 				last = soon(t, s, name, id(1), rule)
 			}
 			proxy.Set(faultproxy.DropReplies)
-			s.Return(last)
+			s.Refund(last)
 			redistest.Eventually(t, "the circuit opens", s.Down)
 			proxy.Set(faultproxy.None)
 			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.pending.Load() == 0 })

@@ -172,11 +172,11 @@ func live(t *testing.T, v *virtual, rule Rule, random *rand.Rand) {
 		switch dice := random.IntN(10); {
 		case dice == 0 && want.Allowed:
 			m.giveBack(now)
-			v.Return(g)
+			v.Refund(g)
 			v.settled(zone)
 		case dice == 1 && !want.Allowed && rule.Kind != 'l':
 			m.charge(now)
-			v.Charge(g)
+			v.Penalize(g)
 			v.settled(zone)
 		}
 	}

@@ -94,7 +94,7 @@ func TestKeysExpireAndHoldNoClientBytes(t *testing.T) {
 		rule.Window = time.Hour
 		server.Do("FLUSHALL")
 		g, _ := take(t, s, "z", table.IDOf([]byte("secret client")), rule)
-		s.Return(g)
+		s.Refund(g)
 		take(t, s, "z", table.IDOf([]byte("secret client")), rule)
 		found := false
 		for _, k := range server.Do("KEYS", "*").([]any) {
