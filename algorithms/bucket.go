@@ -112,8 +112,8 @@ func (bucket) Refund(s *BucketState, l Limit, taken, n int64) {
 	}
 }
 
-// Penalize fills at most to the brim. That may be a part of a request, which the ledger counts once
-// the parts make a whole.
+// Penalize fills at most until it is full. That may be a part of a request, which the ledger counts
+// once the parts make a whole.
 func (bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 	s.advance(l, now)
 	s.advanceLedger(l, now)
@@ -368,8 +368,8 @@ func (s *BucketState) adopt(l Limit, level amount) {
 	s.deficit = s.deficit.plus(s.above(l, level), l.Window)
 }
 
-// lump adds what the others spent where nobody knows when: at most to the brim, as they too had a
-// bucket.
+// lump adds what the others spent where nobody knows when: at most until it is full, as they too
+// had a bucket.
 func (s *BucketState) lump(l Limit, theirs int64) {
 	s.begin()
 	if room := l.Size - s.deficit.ceil(); room > 0 {

@@ -4,7 +4,7 @@ package algorithms
 // a form of its own: the level of a bucket, the entries of a log. A node that has to decide alone
 // can't send totals there. It sends charges instead: what is left of its own decisions.
 //
-// A state then has two parts: what the store taught, and what this node decided since, the debt.
+// A state then has two parts: what the store reported, and what this node decided since, the debt.
 // Both drain, or leave the window, as time passes.
 type Chargeable[S any] interface {
 	// Debt works out what this node decided and the store doesn't know, as it is at now. A log
@@ -43,7 +43,7 @@ func (d Debt) IsZero() bool { return d.Whole == 0 && d.Part == 0 && len(d.Hits) 
 // imported is what a bucket remembers of a store that decides by itself. Its levels drain in step
 // with the deficit, at whatever rate that does.
 type imported struct {
-	// level is what is left of what the store taught. The rest of the deficit is the debt.
+	// level is what is left of what the store reported. The rest of the deficit is the debt.
 	level amount
 	// sent is what is left of the deficit as it was when the debt was sent. What the deficit has
 	// beyond it came later.
@@ -63,8 +63,8 @@ func (t *imported) drain(by amount, window int64) {
 	}
 }
 
-// knows is the part of the deficit that the store knows of: what it taught, or what was known
-// after the last sync where it has taught nothing yet.
+// knows is the part of the deficit that the store knows of: what it reported, or what was known
+// after the last sync where it has reported nothing yet.
 func (s *BucketState) knows(l Limit) amount {
 	switch {
 	case s.imported != nil:
@@ -96,7 +96,7 @@ func (bucket) Prepare(s *BucketState, l Limit) {
 	s.imported.sent = s.deficit.floor()
 }
 
-// Import replaces the level that the store taught.
+// Import replaces the level that the store reported.
 func (bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent *Debt) Debt {
 	s.advance(l, now)
 	var level amount
@@ -136,7 +136,7 @@ func (log) Owed(s *LogState, l Limit, now int64) int64 {
 // Prepare does nothing: the hits stay until they are paid.
 func (log) Prepare(*LogState, Limit) {}
 
-// Import replaces what the store taught: a number of hits, which count as spent now.
+// Import replaces what the store reported: a number of hits, which count as spent now.
 func (log) Import(s *LogState, l Limit, now int64, reports []Report, sent *Debt) (refund Debt) {
 	s.advance(now, l.Window)
 	if sent != nil {

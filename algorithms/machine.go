@@ -17,7 +17,7 @@ type Decider[S any] interface {
 	Refund(s *S, l Limit, taken, n int64)
 
 	// Penalize spends n units without asking, as a penalty for a denied request. What it can make
-	// a client wait is bounded: windows count it as spent, buckets fill at most to the brim, a log
+	// a client wait is bounded: windows count it as spent, buckets fill up at most, a log
 	// keeps at most N entries.
 	Penalize(s *S, l Limit, now, n int64)
 }

@@ -34,7 +34,7 @@ const (
 //
 // It has no goroutine. A summary is written by the first denial after its minute, or by Tick.
 //
-// It is safe for concurrent use. Denials at the very turn of a minute may go to either summary.
+// It is safe for concurrent use. Denials at the boundary of a minute may go to either summary.
 type RefusalLog struct {
 	RefusalLogOptions
 	// quiet is how long a key that has had its line gets no other.

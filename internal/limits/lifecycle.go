@@ -47,11 +47,11 @@ func (c *Config) Each(yield func(*Limit) bool) {
 }
 
 // running are the configurations that have started and not ended, oldest first. The first one is
-// the current one. Only who holds turn replaces the list; it is never changed.
+// the current one. Only who holds lifecycle replaces the list; it is never changed.
 var running atomic.Pointer[[]*Config]
 
-// turn is held by one Start or Stop at a time, also while it waits for Redis or a disk.
-var turn sync.Mutex
+// lifecycle is held by one Start or Stop at a time, also while it waits for Redis or a disk.
+var lifecycle sync.Mutex
 
 // started returns the configurations that have started and not ended.
 func started() []*Config {
@@ -73,8 +73,8 @@ func Current() *Config {
 // otherwise when the one before stops: until then another app may still fail to start, and then
 // nothing must have changed.
 func (c *Config) Start() {
-	turn.Lock()
-	defer turn.Unlock()
+	lifecycle.Lock()
+	defer lifecycle.Unlock()
 	list := append(slices.Clone(started()), c)
 	running.Store(&list)
 	if len(list) == 1 {
@@ -125,8 +125,8 @@ func (c *Config) tick() {
 // Stop ends what Start began, and makes the next configuration in line the current one. It does
 // nothing for a configuration that has not started.
 func (c *Config) Stop() {
-	turn.Lock()
-	defer turn.Unlock()
+	lifecycle.Lock()
+	defer lifecycle.Unlock()
 	list := slices.Clone(started())
 	i := slices.Index(list, c)
 	if i < 0 {

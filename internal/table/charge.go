@@ -77,8 +77,8 @@ func (t *Table[S]) Owes(key Key) bool {
 	return ok && sh.at(i).syncState != nil && sh.at(i).flags&(dirty|inFlight) != 0
 }
 
-// ChargeOf takes out the charge of one key, before its turn. ok is false where there is none, or
-// where it is on its way.
+// ChargeOf takes out the charge of one key, before the next cycle. ok is false where there is none,
+// or where it is on its way.
 func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 	b := t.config.Load()
 	m := t.chargeable(b)

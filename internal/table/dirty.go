@@ -22,8 +22,8 @@ const (
 	confirming
 	// outdated: the clock has taken a step since the message under way was sent.
 	outdated
-	// failed: the store could not do the last message. The key waits for its turn, whatever is
-	// asked of it.
+	// failed: the store could not do the last message. The key waits for the next cycle, whatever
+	// is asked of it.
 	failed
 	// stepParity is that of the steps of the clock that the state has followed: clockstep.go.
 	stepParity
@@ -65,7 +65,7 @@ func (t *Table[S]) Tick() {
 }
 
 // drain takes keys off the lists and has take make messages of each, under the lock of its shard,
-// until there are about most. Keys with a message under way wait for another turn. Like each it
+// until there are about most. Keys with a message under way wait for another cycle. Like each it
 // does little under a lock and goes from shard to shard, on from where the last one ended. now is
 // the caller's clock; take gets the table's, and by how much that is ahead.
 func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take func(entry[S], int64, offset) int) {

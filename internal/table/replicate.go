@@ -35,7 +35,7 @@ type SyncConfig struct {
 	Params algorithms.Params
 	// Rate is the time between syncs, 0 where the table is not synced.
 	Rate time.Duration
-	// Early syncs keys before their turn when they are new or near their limit.
+	// Early syncs keys before the next cycle when they are new or near their limit.
 	Early bool
 	// CompensateLag says that what others push is on average half an interval old when it is
 	// pulled, and that an estimate should count for it. Buckets drain in that time and don't need
@@ -163,8 +163,8 @@ func (b *SyncConfig) retryOfEstimate(e *syncState, now int64, retry time.Duratio
 	return max(time.Second, min(retry, b.Rate-time.Duration(now-e.at)))
 }
 
-// needsEarlySync reports whether a key should not wait for its turn: nobody has told of it lately,
-// or what is unsent is much of what is left.
+// needsEarlySync reports whether a key should not wait for the next cycle: nobody has told of it
+// lately, or what is unsent is much of what is left.
 func (b *SyncConfig) needsEarlySync(e *syncState, l *algorithms.Ledger, history int, remaining, now int64) bool {
 	if !l.Synced {
 		return true
@@ -216,7 +216,7 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 	}
 	t.drain(b, now, most, early, func(e entry[S], now int64, _ offset) int {
 		if early && (e.flags&failed != 0 || e.at != 0 && now-e.at < int64(pause)) {
-			return 0 // it was answered since; what came after waits for its turn
+			return 0 // it was answered since; what came after waits for the next cycle
 		}
 		had := len(dst)
 		dst = t.messages(b, e, now, early && e.at == 0, dst)
@@ -231,7 +231,7 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 
 // messages appends what there is to say and to ask about one key. brief asks of the current epoch
 // and the one before only: of a key that a node meets for the first time, the older sub-windows of
-// a finely cut window can wait for its turn, or for the next request.
+// a finely cut window can wait for the next cycle, or for the next request.
 func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, brief bool, dst []Message) []Message {
 	t.machine.Advance(&e.state, b.limit, now)
 	l := t.machine.Ledger(&e.state)

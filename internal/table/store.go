@@ -355,7 +355,7 @@ func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
 	return false
 }
 
-// amend changes the total of a key after a Take. The key is synced in its turn: what is given
+// amend changes the total of a key after a Take. The key is synced in the next cycle: what is given
 // back may have been sent, and no request may come any more. at is when it was taken, in the
 // table's present time: a step of the clock since has moved that along with all that is stored.
 func (t *Table[S]) amend(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
