@@ -292,12 +292,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return e.MarkCounted(r, next.ServeHTTP(w, r))
 }
 
-// Cleanup gives up the counters.
+// Cleanup gives up the counters. Requests that are under way still go by them.
 func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
 		z.Release()
 	}
-	h.zones = nil
 	return nil
 }
 
