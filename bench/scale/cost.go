@@ -9,7 +9,7 @@ import (
 
 const (
 	full  = 0.7 // of a core: beyond that, Redis answers late
-	batch = 100 // messages in a call, see sync/replicator.go
+	batch = 100 // messages in a call, see internal/cycle/cycle.go
 )
 
 // A load is what a deployment asks of Redis.

@@ -1,6 +1,6 @@
 -- Fixed and sliding windows. For each rule: limit, span of an epoch, its unit (1 for microseconds,
 -- 1000 for nanoseconds), how many earlier epochs count, ttl in milliseconds. The hashes are those
--- of the background exchange; strict mode knows "sum" only, the "total attempts" of all nodes.
+-- of the sync in the background; strict mode knows "sum" only, the "total attempts" of all nodes.
 rules = {width = 5}
 
 local function read(r, epoch)
