@@ -457,7 +457,7 @@ func TestValidateDoesNotConnect(t *testing.T) {
 func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
 	first, second := redistest.Start(t), redistest.Start(t)
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
-		zone := "heir-" + rule
+		zone := "successor-" + rule
 		block := func(rate string) string {
 			return zoneBlock(zone, "limit 20/1h\nalgorithm fixed_window\nsync_rate "+rate+"\non_redis_loss "+rule)
 		}

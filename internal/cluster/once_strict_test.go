@@ -15,7 +15,7 @@ var onceStrict = []string{"strict", "strictslide", "strictpair_wide", "strictpai
 // mixed is a limit that nobody reaches, another one on each node.
 const mixed = "limit {{.Node}}000000/" + far
 
-func (m *marathon) strictZones() (parts []string) {
+func (m *onceRun) strictZones() (parts []string) {
 	tight := max(1, m.rate/100)
 	for _, z := range []struct{ name, path, algorithm, limit string }{
 		{"strict", "strict", "fixed_window", mixed},
@@ -38,7 +38,7 @@ func isStrict(key string) bool {
 type strictCount struct{ sum, alone int }
 
 // strictCounts are those of each zone.
-func (m *marathon) strictCounts() map[string]strictCount {
+func (m *onceRun) strictCounts() map[string]strictCount {
 	m.t.Helper()
 	r := m.redis.Master.Client()
 	defer r.Close()
@@ -76,7 +76,7 @@ func (m *marathon) strictCounts() map[string]strictCount {
 
 // settleStrict keeps requests from strict zones and waits until Redis counts there what clients saw
 // admitted. The caller opens them again.
-func (m *marathon) settleStrict() {
+func (m *onceRun) settleStrict() {
 	m.t.Helper()
 	m.strict.Lock()
 	eventually(m.t, "redis counts what clients saw admitted in strict zones", func() error {
@@ -103,7 +103,7 @@ func (m *marathon) settleStrict() {
 // of one that was terminated, less is what it has logged.
 type strictBalance struct{ admitted, less, more int }
 
-func (m *marathon) strictBalance(zone string) (b strictBalance) {
+func (m *onceRun) strictBalance(zone string) (b strictBalance) {
 	count := func(l *life) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -133,7 +133,7 @@ func (b strictBalance) check(zone string, c strictCount) error {
 }
 
 // tellStrict says what the strict zones have shown, in all.
-func (m *marathon) tellStrict() string {
+func (m *onceRun) tellStrict() string {
 	var all strictBalance
 	var count strictCount
 	for zone, c := range m.strictCounts() {

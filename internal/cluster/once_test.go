@@ -31,10 +31,10 @@ const (
 // other gives back what it took. In all but /pair each node has a limit of its own.
 var onceZones = []string{"fixed", "sliding", "fine", "log", "token", "gcra", "pair_wide", "pair_tight"}
 
-// A marathon is three nodes under load while Redis, the way to it and the nodes themselves fail,
+// An onceRun is three nodes under load while Redis, the way to it and the nodes themselves fail,
 // one after the other. Two nodes reach Redis through proxies that lead to the master of the day,
 // one by way of the sentinels.
-type marathon struct {
+type onceRun struct {
 	t      *testing.T
 	random *rand.Rand
 	redis  *redistest.Watched
@@ -48,7 +48,7 @@ type marathon struct {
 	lives  [3]atomic.Pointer[life]
 	ended  []*life
 	out    [3]atomic.Bool  // nodes that get no requests
-	flying [3]atomic.Int64 // requests under way
+	inFlight [3]atomic.Int64 // requests under way
 	tally  cluster.Tally
 	faults map[string]int
 	total  int
@@ -77,7 +77,7 @@ type life struct {
 	evicted map[string]int
 }
 
-func (m *marathon) caddyfile() string {
+func (m *onceRun) caddyfile() string {
 	var parts []string
 	for zone, options := range map[string]string{
 		"fixed": "algorithm fixed_window", "sliding": "algorithm sliding_window", "fine": "algorithm sliding_window\nbuckets 5",
@@ -104,7 +104,7 @@ func TestExactlyOnce(t *testing.T) {
 	} else {
 		t.Parallel()
 	}
-	m := newMarathon(t, rate)
+	m := newOnceRun(t, rate)
 	t.Logf("seed %d", *seed)
 	stop := m.load()
 	for m.total < faults || m.tally.Sent() < requests {
@@ -120,8 +120,8 @@ func TestExactlyOnce(t *testing.T) {
 	m.verify()
 }
 
-func newMarathon(t *testing.T, rate int) *marathon {
-	m := &marathon{t: t, random: rand.New(rand.NewPCG(*seed, 1)), rate: rate, faults: make(map[string]int)}
+func newOnceRun(t *testing.T, rate int) *onceRun {
+	m := &onceRun{t: t, random: rand.New(rand.NewPCG(*seed, 1)), rate: rate, faults: make(map[string]int)}
 	m.redis = redistest.StartSentinels(t, 3)
 	for i := range m.proxy {
 		m.proxy[i] = faultproxy.Start(t, m.redis.Master.Addr)
@@ -137,7 +137,7 @@ func newMarathon(t *testing.T, rate int) *marathon {
 }
 
 // bear notes the beginning of a life.
-func (m *marathon) bear(node int) {
+func (m *onceRun) bear(node int) {
 	m.t.Helper()
 	isUp(m.t, m.Nodes[node])
 	status, err := m.Nodes[node].Status(m.t.Context())
@@ -157,7 +157,7 @@ func (m *marathon) bear(node int) {
 }
 
 // load sends requests until it is stopped.
-func (m *marathon) load() (stop func()) {
+func (m *onceRun) load() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg, done sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
@@ -177,7 +177,7 @@ func (m *marathon) load() (stop func()) {
 			node := m.pick(i / 7)
 			wg.Go(func() {
 				defer func() { <-slots }()
-				defer m.flying[node].Add(-1)
+				defer m.inFlight[node].Add(-1)
 				m.ask(i, node)
 			})
 		}
@@ -192,13 +192,13 @@ func (m *marathon) load() (stop func()) {
 }
 
 // pick is the i-th node, or the next that gets requests; one more is under way there.
-func (m *marathon) pick(i int) int {
+func (m *onceRun) pick(i int) int {
 	for ; ; i++ {
-		m.flying[i%3].Add(1)
+		m.inFlight[i%3].Add(1)
 		if !m.out[i%3].Load() {
 			return i % 3
 		}
-		m.flying[i%3].Add(-1)
+		m.inFlight[i%3].Add(-1)
 	}
 }
 
@@ -220,7 +220,7 @@ var oncePaths = []struct {
 }
 
 // ask sends the i-th request and notes what came of it.
-func (m *marathon) ask(i, node int) {
+func (m *onceRun) ask(i, node int) {
 	l := m.lives[node].Load()
 	at := oncePaths[i%len(oncePaths)]
 	strict := slices.Contains(onceStrict, at.zones[0])
@@ -248,7 +248,7 @@ func (m *marathon) ask(i, node int) {
 }
 
 // strike does the next evil.
-func (m *marathon) strike() {
+func (m *onceRun) strike() {
 	all := []struct {
 		name   string
 		weight int
@@ -288,14 +288,14 @@ func (m *marathon) strike() {
 }
 
 // pass waits until so many requests have been answered.
-func (m *marathon) pass(requests int) {
+func (m *onceRun) pass(requests int) {
 	m.t.Helper()
 	answered(m.t, &m.tally, requests)
 }
 
 // spoil breaks the way of one or both of the nodes that have a proxy, for a fifth of a second at
 // least, or more.
-func (m *marathon) spoil(f faultproxy.Fault) {
+func (m *onceRun) spoil(f faultproxy.Fault) {
 	for i := range m.random.IntN(2) + 1 {
 		m.proxy[(i+m.total)%2].Set(f)
 	}
@@ -307,7 +307,7 @@ func (m *marathon) spoil(f faultproxy.Fault) {
 
 // late keeps messages back, which nodes then send again, and delivers them when newer ones have
 // come.
-func (m *marathon) late() {
+func (m *onceRun) late() {
 	m.spoil(faultproxy.Hold)
 	m.pass(m.rate / 5)
 	for _, p := range m.proxy {
@@ -316,7 +316,7 @@ func (m *marathon) late() {
 }
 
 // well waits until all nodes' exchanges work.
-func (m *marathon) well() {
+func (m *onceRun) well() {
 	m.t.Helper()
 	for i, n := range m.Nodes {
 		if !m.out[i].Load() {
@@ -327,7 +327,7 @@ func (m *marathon) well() {
 
 // evict takes some hashes away, and notes what lives that have ended had in them: nobody sends that
 // again.
-func (m *marathon) evict() {
+func (m *onceRun) evict() {
 	r := m.redis.Master.Client()
 	defer r.Close()
 	// of these nobody else knows what it had granted
@@ -369,7 +369,7 @@ func held(t *testing.T, field string) int {
 // end ends a node's process, and starts it again. One that is killed has requests under way; one
 // that is asked to end has answered all, as behind a load balancer. Before that Redis has
 // everything of it, so that nothing can be missing in the end but what it counts from then on.
-func (m *marathon) end(kill bool) {
+func (m *onceRun) end(kill bool) {
 	m.t.Helper()
 	m.well()
 	node := m.random.IntN(3)
@@ -407,7 +407,7 @@ func (m *marathon) end(kill bool) {
 // settle waits until Redis counts of a node exactly what clients saw admitted there. It gets no
 // requests meanwhile but one for each key: a node notices that Redis has lost something of a key
 // with the next one.
-func (m *marathon) settle(node int) {
+func (m *onceRun) settle(node int) {
 	m.t.Helper()
 	l := m.lives[node].Load()
 	m.out[node].Store(true)
@@ -426,17 +426,17 @@ func (m *marathon) settle(node int) {
 }
 
 // touch sends a node one request for each key.
-func (m *marathon) touch(node int) {
+func (m *onceRun) touch(node int) {
 	for i := range len(oncePaths) * onceKeys {
 		m.ask(i, node)
 	}
 }
 
 // quiet waits until a node that gets no requests has answered all.
-func (m *marathon) quiet(node int) {
+func (m *onceRun) quiet(node int) {
 	m.t.Helper()
 	eventually(m.t, "no request is under way at a node", func() error {
-		if n := m.flying[node].Load(); n != 0 {
+		if n := m.inFlight[node].Load(); n != 0 {
 			return fmt.Errorf("%d are", n)
 		}
 		return nil
@@ -444,7 +444,7 @@ func (m *marathon) quiet(node int) {
 }
 
 // confirmed is what a node says that Redis has of it, by zone.
-func (m *marathon) confirmed(l *life) map[string]int {
+func (m *onceRun) confirmed(l *life) map[string]int {
 	m.t.Helper()
 	status, err := m.Nodes[l.node].Status(m.t.Context())
 	if err != nil {
@@ -469,7 +469,7 @@ func (l *life) mayMiss(zone string) int {
 
 // replicate waits until the replica has what the master has: what only a life that has ended could
 // send again must outlive a failover.
-func (m *marathon) replicate() {
+func (m *onceRun) replicate() {
 	m.t.Helper()
 	if n, _ := m.redis.Master.Do("WAIT", 1, 4000).(int64); n != 1 {
 		m.t.Fatal("the replica has not caught up within 4 s")
@@ -477,7 +477,7 @@ func (m *marathon) replicate() {
 }
 
 // failover kills the master, and brings it back as a replica.
-func (m *marathon) failover() {
+func (m *onceRun) failover() {
 	m.t.Helper()
 	m.well()
 	m.settleStrict() // what the replica has not got would be lost
@@ -494,7 +494,7 @@ func (m *marathon) failover() {
 
 // counts are the totals in Redis by field, and the difference of all sums to what they are the sums
 // of.
-func (m *marathon) counts() (fields map[string]int, off int) {
+func (m *onceRun) counts() (fields map[string]int, off int) {
 	r := m.redis.Master.Client()
 	defer r.Close()
 	if role := m.redis.Master.Do("ROLE").([]any)[0]; role != "master" {
@@ -540,7 +540,7 @@ type balance struct {
 func (b balance) difference() int { return b.admitted - b.counted - b.evicted - b.lost - b.left }
 
 // verify holds Redis to what clients saw, life by life and zone by zone.
-func (m *marathon) verify() {
+func (m *onceRun) verify() {
 	m.t.Helper()
 	var b balance
 	eventually(m.t, "redis counts what clients saw admitted", func() (err error) {
@@ -561,7 +561,7 @@ func (m *marathon) verify() {
 }
 
 // balance compares each life in each zone.
-func (m *marathon) balance() (b balance, err error) {
+func (m *onceRun) balance() (b balance, err error) {
 	fields, off := m.counts()
 	if off != 0 {
 		return b, fmt.Errorf("the sums are off by %d from the totals of the nodes", off)
@@ -604,7 +604,7 @@ func (l *life) within(zone string, d time.Duration) (n int) {
 }
 
 // tell says what the run has shown.
-func (m *marathon) tell(b balance) {
+func (m *onceRun) tell(b balance) {
 	var kinds []string
 	for name, n := range m.faults {
 		kinds = append(kinds, fmt.Sprintf("%d × %s", n, name))

@@ -83,7 +83,7 @@ type scene struct {
 	phases []*phase
 	now    atomic.Pointer[phase]
 	out    [sceneNodes]atomic.Bool // nodes that get no requests, as a load balancer has it
-	flying [sceneNodes]atomic.Int64
+	inFlight [sceneNodes]atomic.Int64
 	past   [sceneNodes]past
 	named  [sceneNodes]bool // nodes whose status has named the reason of the fault
 }
@@ -274,7 +274,7 @@ func (s *scene) warm() {
 	for node := range sceneNodes {
 		wg.Go(func() {
 			for i := range turns {
-				s.flying[node].Add(1)
+				s.inFlight[node].Add(1)
 				s.ask(i, node, p)
 			}
 		})
@@ -329,18 +329,18 @@ func (s *scene) load(name string) {
 func (s *scene) pick(i int) int {
 	for ; ; i++ {
 		node := i % sceneNodes
-		s.flying[node].Add(1)
+		s.inFlight[node].Add(1)
 		if !s.out[node].Load() {
 			return node
 		}
-		s.flying[node].Add(-1)
+		s.inFlight[node].Add(-1)
 	}
 }
 
 // ask sends a request to a node and the same to its like in the control group, one after the other,
 // either one first: so what else the machine does meets both alike.
 func (s *scene) ask(i, node int, p *phase) {
-	defer s.flying[node].Add(-1)
+	defer s.inFlight[node].Add(-1)
 	zone := turns[i%len(turns)]
 	if zone == "kinds" {
 		zone = kinds[(i+i/len(turns))%len(kinds)]
@@ -432,7 +432,7 @@ func (s *scene) remove(node int) {
 	s.t.Helper()
 	s.out[node].Store(true)
 	eventually(s.t, "a node has answered all", func() error {
-		if n := s.flying[node].Load(); n != 0 {
+		if n := s.inFlight[node].Load(); n != 0 {
 			return fmt.Errorf("%d are under way", n)
 		}
 		return nil

@@ -60,7 +60,7 @@ func TestAllAlgorithmsHoldTheLimitTogetherAndRefuseNoneBelowIt(t *testing.T) {
 	}
 }
 
-// A lump absorbed at each reply would admit little more than half of this.
+// A lump merged at each reply would admit little more than half of this.
 func TestASmallBucketOnSeveralNodesAdmitsADemandBelowItsRate(t *testing.T) {
 	for _, nodes := range []int{2, 3, 6} {
 		at := func(demand float64) Case {

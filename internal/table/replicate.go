@@ -402,7 +402,7 @@ func (e *syncState) learnScale(a *Answer, lately bool) {
 	}
 }
 
-// Import absorbs what a store that decides by itself says of a key, so that this node can go on
+// Import takes in what a store that decides by itself says of a key, so that this node can go on
 // when the store is lost. all reports give the total of all nodes in place of Remote. Of a machine
 // that is Chargeable they replace what the store said before.
 func (t *Table[S]) Import(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
