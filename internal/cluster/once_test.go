@@ -43,15 +43,15 @@ type onceRun struct {
 	config string
 	client *cluster.Client
 
-	began  time.Time
-	rate   int
-	lives  [3]atomic.Pointer[life]
-	ended  []*life
-	out    [3]atomic.Bool  // nodes that get no requests
+	began    time.Time
+	rate     int
+	lives    [3]atomic.Pointer[life]
+	ended    []*life
+	out      [3]atomic.Bool  // nodes that get no requests
 	inFlight [3]atomic.Int64 // requests under way
-	tally  cluster.Tally
-	faults map[string]int
-	total  int
+	tally    cluster.Tally
+	faults   map[string]int
+	total    int
 
 	// strict is held for reading by requests to strict zones.
 	strict sync.RWMutex

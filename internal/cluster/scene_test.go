@@ -77,15 +77,15 @@ type scene struct {
 	proxy  []*faultproxy.Proxy        // of each node, in a simple scene
 	config string
 
-	client *cluster.Client
-	leave  func() // lets another scene in
-	stop   func() // ends the requests; twice is once
-	phases []*phase
-	now    atomic.Pointer[phase]
-	out    [sceneNodes]atomic.Bool // nodes that get no requests, as a load balancer has it
+	client   *cluster.Client
+	leave    func() // lets another scene in
+	stop     func() // ends the requests; twice is once
+	phases   []*phase
+	now      atomic.Pointer[phase]
+	out      [sceneNodes]atomic.Bool // nodes that get no requests, as a load balancer has it
 	inFlight [sceneNodes]atomic.Int64
-	past   [sceneNodes]past
-	named  [sceneNodes]bool // nodes whose status has named the reason of the fault
+	past     [sceneNodes]past
+	named    [sceneNodes]bool // nodes whose status has named the reason of the fault
 }
 
 // past is what former lives of a node leave behind.
