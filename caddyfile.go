@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,10 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -39,9 +36,8 @@ func init() {
 //	rate_limit [<matcher>] {
 //		zone <name> {
 //			# options of a limit
-//			match {
-//				<matchers>
-//			}
+//			match         @<name>|{ <matchers> }
+//			except        @<name>|<cidr>...|private_ranges|{ <matchers> }
 //			key           <template>
 //			limit         <rate>...
 //			algorithm     sliding_window|fixed_window|sliding_log|token_bucket|gcra|leaky_bucket
@@ -56,6 +52,7 @@ func init() {
 //			on_redis_loss local|divide|allow|deny
 //			early_sync    [on|off]
 //			max_keys      <number>
+//			headers       draft|kong|github|off...
 //
 //			# the older plugin's words for limit
 //			window        <duration>
@@ -81,11 +78,12 @@ func init() {
 //		}
 //	}
 //
-// A rate is <number>/<window>: 100/1m, 10/s, 5/90s. zone may stand several times, and so may match,
-// where one of them must match; every other option stands once. Next to a rate on the directive's
-// own line, sync_rate is the handler's.
+// A rate is <number>/<window>: 100/1m, 10/s, 5/90s. <matchers> are one a line, as in the definition
+// of a named matcher. zone may stand several times, and so may match, where one of them must match,
+// and except, where one of them is enough; every other option stands once. Next to a rate on the
+// directive's own line, sync_rate and headers are the handler's.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	p, err := parseHandler(d)
+	p, err := parseHandler(d, nil)
 	if err != nil {
 		return err
 	}
@@ -119,7 +117,7 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	if err != nil {
 		return nil, err
 	}
-	p, err := parseHandler(h.Dispenser)
+	p, err := parseHandler(h.Dispenser, &h)
 	if err != nil {
 		return nil, err
 	}
@@ -197,6 +195,7 @@ func globalApp(h httpcaddyfile.Helper) (*App, error) {
 // handlerParser is the directive as far as it is read.
 type handlerParser struct {
 	parser
+	site    *httpcaddyfile.Helper // nil where there is none, and so no named matchers
 	handler *Handler
 	unnamed *Zone // of rates on the directive's own line; then it is the only one
 	given   given // options of the handler, and of the unnamed zone
@@ -211,10 +210,10 @@ type parsedZone struct {
 	given given
 }
 
-// parseHandler reads the directive from its name on. What one option contradicts in another is left
-// to check.
-func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
-	p := &handlerParser{parser: parser{d}, handler: new(Handler), given: given{}}
+// parseHandler reads the directive from its name on, in a site unless that is nil. What one option
+// contradicts in another is left to check.
+func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (*handlerParser, error) {
+	p := &handlerParser{parser: parser{d}, site: site, handler: new(Handler), given: given{}}
 	if !p.Next() {
 		return nil, p.ArgErr()
 	}
@@ -231,7 +230,7 @@ func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
 		p.given["rate"] = p.Token()
 		p.zones = []parsedZone{{"", p.unnamed, p.Token(), p.given}}
 	}
-	if err := p.options(p.given, "zone", p.option); err != nil {
+	if err := p.options(p.given, p.option, "zone", "match", "except"); err != nil {
 		return nil, err
 	}
 	if len(p.zones) == 0 {
@@ -309,7 +308,7 @@ func (p *handlerParser) zone() error {
 		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, at(p.zones[i].token))
 	}
 	z := parsedZone{name, new(Zone), token, given{}}
-	err = p.options(z.given, "match", func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) })
+	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) }, "match", "except")
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", name, err)
 	}
@@ -322,10 +321,12 @@ func (p *handlerParser) zone() error {
 }
 
 // zoneOption reads one option of a zone, in this block.
-func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error) {
+func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (err error) {
 	switch option {
 	case "match":
 		err = p.match(z)
+	case "except":
+		err = p.except(z)
 	case "key":
 		if z.Key, err = p.word(); err == nil && strings.TrimSpace(z.Key) == "" {
 			err = errors.New("it is empty; write `key {client_ip}`")
@@ -335,17 +336,17 @@ func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error
 	case "algorithm":
 		z.Algorithm, err = p.word()
 	case "burst":
-		z.Burst, err = pointer(number[int64](p))
+		z.Burst, err = pointer(number[int64](p.parser))
 	case "buckets":
-		z.Buckets, err = pointer(number[int](p))
+		z.Buckets, err = pointer(number[int](p.parser))
 	case "queue":
-		z.Queue, err = pointer(number[int64](p))
+		z.Queue, err = pointer(number[int64](p.parser))
 	case "sync_rate":
 		z.SyncRate, err = p.syncRate()
 	case "ipv4_prefix":
-		z.IPv4Prefix, err = pointer(number[int](p))
+		z.IPv4Prefix, err = pointer(number[int](p.parser))
 	case "ipv6_prefix":
-		z.IPv6Prefix, err = pointer(number[int](p))
+		z.IPv6Prefix, err = pointer(number[int](p.parser))
 	case "empty_key":
 		z.EmptyKey, err = p.word()
 	case "count_denied":
@@ -355,7 +356,9 @@ func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error
 	case "early_sync":
 		z.EarlySync, err = pointer(p.flag())
 	case "max_keys":
-		z.MaxKeys, err = pointer(number[int](p))
+		z.MaxKeys, err = pointer(number[int](p.parser))
+	case "headers":
+		z.Headers, err = p.words()
 	case "window":
 		z.Window, err = p.duration()
 	case "events":
@@ -364,49 +367,6 @@ func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error
 		return hints.Unknown(option, block)
 	}
 	return wrong(option, err)
-}
-
-// match adds a matcher set. One set of several must match.
-func (p parser) match(z *Zone) error {
-	segment := p.NextSegment()
-	if err := checkMatchers(caddyfile.NewDispenser(slices.Clone(segment))); err != nil {
-		return err
-	}
-	d := caddyfile.NewDispenser(segment)
-	d.Next()
-	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
-	if err != nil {
-		return err
-	}
-	if len(set) == 0 {
-		return errors.New("it is empty; write matchers into it, like `path /login`, or remove it to match all requests")
-	}
-	z.MatcherSetsRaw = append(z.MatcherSetsRaw, set)
-	return nil
-}
-
-// checkMatchers looks for matchers that don't exist: Caddy's error has neither their line nor the
-// mend.
-func checkMatchers(d *caddyfile.Dispenser) error {
-	const namespace = "http.matchers."
-	d.Next()
-	for nesting := d.Nesting(); d.NextArg() || d.NextBlock(nesting); {
-		token := d.Token()
-		if token.Quoted() {
-			continue // an expression
-		}
-		d.NextSegment()
-		if _, err := caddy.GetModule(namespace + token.Text); err == nil {
-			continue
-		}
-		var known []string
-		for _, module := range caddy.GetModules(strings.TrimSuffix(namespace, ".")) {
-			known = append(known, module.ID.Name())
-		}
-		_, err := hints.Choose[int](cmp.Or(token.Text, "?"), known)
-		return placeAt(token, err)
-	}
-	return nil
 }
 
 func (p parser) events() (*int64, error) {
@@ -436,7 +396,7 @@ func (p parser) distributed(d *Distributed) error {
 	if p.NextArg() {
 		return p.count("distributed")
 	}
-	return p.options(given{}, "", func(option string) (err error) {
+	return p.options(given{}, func(option string) (err error) {
 		switch option {
 		case "read_interval":
 			d.ReadInterval, err = p.duration()

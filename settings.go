@@ -222,7 +222,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Zone, found [
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. A step can do with what a failed one before it has left.
-	err = cmp.Or(z.limits(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s))
+	err = cmp.Or(z.limits(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.exceptions(), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return settings.Zone{}, nil, err
 	}
@@ -377,6 +377,16 @@ func (z *Zone) sync(s *settings.Zone, inherited SyncRate, g globals) error {
 		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.SyncRate)
 	}
 	return checkSyncRate(z.SyncRate, g.hasRedis)
+}
+
+// exceptions reports an exception that excepts all requests.
+func (z *Zone) exceptions() error {
+	for _, set := range z.ExceptRaw {
+		if len(set) == 0 {
+			return wrongf("except", "an empty set matches every request, so nothing would be limited; write matchers into it, or remove it")
+		}
+	}
+	return nil
 }
 
 // counting sets what is counted, and what happens while Redis is unavailable.

@@ -24,7 +24,8 @@ type Options struct {
 	Message string
 	// Jitter adds up to this share to Retry-After at random, 0 to 1.
 	Jitter float64
-	// Headers are the sets of informational headers to send.
+	// Headers are the sets of informational headers to send, of those that tell of a limit by its
+	// Policy.
 	Headers HeaderSets
 	// NoPlaceholders leaves {http.rate_limit.*} unset for admitted requests.
 	NoPlaceholders bool

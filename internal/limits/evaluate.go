@@ -128,7 +128,7 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 		if z.isStrict() {
 			return e.askStrict(zones[i:], r, vars, counted)
 		}
-		if ok, err := z.matches(r, counted); err != nil {
+		if ok, err := z.applies(r, counted); err != nil {
 			return err
 		} else if ok {
 			e.ask(z, r, vars)

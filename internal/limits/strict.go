@@ -28,7 +28,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 	}
 	e.matching = e.matching[:0]
 	for _, z := range zones {
-		if ok, err := z.matches(r, counted); err != nil {
+		if ok, err := z.applies(r, counted); err != nil {
 			return err
 		} else if ok {
 			e.matching = append(e.matching, strictZone{Zone: z})

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -27,13 +28,15 @@ type ZoneOptions struct {
 	settings.Zone
 	// Matchers select the requests, all where there are none.
 	Matchers caddyhttp.MatcherSets
+	// Except select requests that are not limited.
+	Except caddyhttp.MatcherSets
 	// Namespace separates users of one Redis. Redis is nil where nothing is synced.
 	Namespace string
 	Redis     *Redis
 	// Sweep is the time between two sweeps of the zone's counters.
 	Sweep time.Duration
-	// Headers are the sets of headers that the handler sends. Waits is set where anybody is told
-	// how long it takes until more requests are admitted.
+	// Headers are the sets of headers that tell of the zone. Waits is set where anybody is told how
+	// long it takes until more requests are admitted.
 	Headers answer.HeaderSets
 	Waits   bool
 	// Logger gets the zone's lines, with the keys of denied requests where LogKeys is set. Once
@@ -182,16 +185,41 @@ func policyOf(z *settings.Zone, r rates.Rate) answer.Policy {
 // isStrict reports whether Redis decides for the zone.
 func (z *Zone) isStrict() bool { return z.SyncRate == rates.Strict && z.Redis != nil }
 
-// matches reports whether a request is limited by the zone. One that comes back through an error
-// route was counted before.
-func (z *Zone) matches(r *http.Request, counted []string) (bool, error) {
+// applies reports whether a request is limited by the zone. One that comes back through an error
+// route was counted before. One that is excepted is counted as skipped.
+func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 	if len(counted) > 0 && slices.Contains(counted, z.Name) {
 		return false, nil
 	}
-	if len(z.Matchers) == 0 {
-		return true, nil
+	if len(z.Matchers) > 0 {
+		if ok, err := z.Matchers.AnyMatchWithError(r); err != nil || !ok {
+			return false, err
+		}
 	}
-	return z.Matchers.AnyMatchWithError(r)
+	if len(z.Except) > 0 {
+		if excepted, err := z.excepts(r); err != nil || excepted {
+			if excepted {
+				z.metrics.Count(metrics.Skipped)
+			}
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// excepts reports whether a request is excepted from the zone. Caddy's matchers of addresses end
+// early data with 425, which proves no address: there an address is no exception.
+func (z *Zone) excepts(r *http.Request) (bool, error) {
+	for _, set := range z.Except {
+		matches, err := set.MatchWithError(r)
+		if status := (caddyhttp.HandlerError{}); errors.As(err, &status) && status.StatusCode == http.StatusTooEarly {
+			continue
+		}
+		if matches || err != nil {
+			return matches, err
+		}
+	}
+	return false, nil
 }
 
 // appendKey appends the key of a request with these variables, or what stands in for an empty one.
