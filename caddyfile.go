@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -15,7 +13,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
@@ -53,6 +50,7 @@ func init() {
 //			early_sync    [on|off]
 //			max_keys      <number>
 //			headers       draft|kong|github|off...
+//			enforce       <share>|off
 //
 //			# the older plugin's words for limit
 //			window        <duration>
@@ -81,7 +79,7 @@ func init() {
 // A rate is <number>/<window>: 100/1m, 10/s, 5/90s. <matchers> are one a line, as in the definition
 // of a named matcher. zone may stand several times, and so may match, where one of them must match,
 // and except, where one of them is enough; every other option stands once. Next to a rate on the
-// directive's own line, sync_rate and headers are the handler's.
+// directive's own line, sync_rate and headers are the handler's. A share is 25% or 0.25.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	p, err := parseHandler(d, nil)
 	if err != nil {
@@ -359,6 +357,8 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 		z.MaxKeys, err = pointer(number[int](p.parser))
 	case "headers":
 		z.Headers, err = p.words()
+	case "enforce":
+		z.Enforce, err = p.enforce()
 	case "window":
 		z.Window, err = p.duration()
 	case "events":
@@ -378,17 +378,22 @@ func (p parser) events() (*int64, error) {
 	return pointer(carried(n), err)
 }
 
-// share reads a number with a fraction. Handler.check checks its range.
+// share reads a part of a whole.
 func (p parser) share() (float64, error) {
 	value, err := p.word()
 	if err != nil {
 		return 0, err
 	}
-	share, err := strconv.ParseFloat(value, 64)
-	if err != nil || math.IsInf(share, 0) || math.IsNaN(share) {
-		return 0, fmt.Errorf("%q is not a number; write 0.1 for up to a tenth longer", spelling.Clip(value))
+	return rates.ParseShare(value)
+}
+
+// enforce reads the share of keys that a zone is enforced for.
+func (p parser) enforce() (*float64, error) {
+	value, err := p.word()
+	if err != nil {
+		return nil, err
 	}
-	return share, nil
+	return pointer(settings.ParseEnforcement(value))
 }
 
 // distributed reads the older plugin's block of that name.

@@ -177,6 +177,12 @@ type Zone struct {
 	// Default: true.
 	EarlySync *bool `json:"early_sync,omitempty"`
 
+	// Enforce is the share of keys that the zone is enforced for, 0 to 1 in steps of 0.0001. For the
+	// others it is in shadow mode: it counts, reports what it would deny, and denies nobody. 0 is
+	// shadow mode for all. Which keys are in is the same on all nodes, and a key that is in stays in
+	// when the share rises. Default: 1.
+	Enforce *float64 `json:"enforce,omitempty"`
+
 	// Headers are the sets of informational headers that tell of this zone: "draft", "kong",
 	// "github", several of them, or "off". Default: the handler's.
 	Headers []string `json:"headers,omitempty"`
@@ -321,6 +327,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	defer e.Free()
+	h.answers.WouldDeny(r, e.WouldDeny())
 	if e.IsDenied() {
 		return e.MarkCounted(r, h.answers.Deny(w, r, e.Denial()))
 	}

@@ -29,7 +29,7 @@ type Options struct {
 	Headers HeaderSets
 	// NoPlaceholders leaves {http.rate_limit.*} unset for admitted requests.
 	NoPlaceholders bool
-	// Events gets an event for each denied request, unless it is nil.
+	// Events gets an event for each request that is denied or would be, unless it is nil.
 	Events *Events
 }
 
@@ -115,6 +115,29 @@ type Denial struct {
 	Now int64
 }
 
+// A WouldDeny is a denial by zones in shadow mode, which denied nobody: the one with the longest
+// wait, and that wait. The zero value is none.
+type WouldDeny struct {
+	Zone string
+	Wait time.Duration
+}
+
+// WouldDeny tells handlers of events, and by placeholders those that handle the request from here
+// on. It does nothing for none.
+func (o *Responder) WouldDeny(r *http.Request, would WouldDeny) {
+	if would.Zone == "" {
+		return
+	}
+	seconds := retryAfterSeconds(would.Wait, 0)
+	if o.Events != nil {
+		o.Events.emit(wouldDenyEvent, r, would.Zone, seconds)
+	}
+	if repl := replacerOf(r); repl != nil && !o.NoPlaceholders {
+		repl.Set(placeholderPrefix+wouldDenyName, would.Zone)
+		repl.Set(placeholderPrefix+wouldDenyWait, seconds)
+	}
+}
+
 // Deny answers a denied request. It returns an error only for the server's error routes to handle;
 // else the response is written.
 func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error {
@@ -127,7 +150,7 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 		setPlaceholders(repl, d.Zone, seconds, d.Results)
 	}
 	if o.Events != nil {
-		o.Events.exceeded(r, d.Zone, seconds)
+		o.Events.emit(exceededEvent, r, d.Zone, seconds)
 	}
 	f := newFields()
 	f.addResults(w.Header(), o.Headers, d.Results, d.Now)

@@ -114,11 +114,11 @@ func (f *fields) addResults(h http.Header, sets HeaderSets, results []Result, no
 }
 
 // toldBy returns the results that a set of headers tells of, none for no set: a zone may have sets
-// of its own. They are valid until the next call.
+// of its own, or be in shadow mode. They are valid until the next call.
 func (f *fields) toldBy(set HeaderSets, results []Result) []Result {
 	n := 0
 	for i := range results {
-		if results[i].Policy.sets&set != 0 {
+		if results[i].isToldBy(set) {
 			n++
 		}
 	}
@@ -127,12 +127,15 @@ func (f *fields) toldBy(set HeaderSets, results []Result) []Result {
 	}
 	f.told = f.told[:0]
 	for i := range results {
-		if results[i].Policy.sets&set != 0 {
+		if results[i].isToldBy(set) {
 			f.told = append(f.told, results[i])
 		}
 	}
 	return f.told
 }
+
+// isToldBy reports whether a set of headers tells of a result.
+func (r *Result) isToldBy(set HeaderSets) bool { return r.Policy.sets&set != 0 && !r.Shadow }
 
 // addDraft adds the draft's two lists, with a member for each limit.
 func (f *fields) addDraft(results []Result) {

@@ -10,6 +10,8 @@ const (
 	placeholderPrefix = "http.rate_limit."
 	exceededName      = "exceeded.name"
 	exceededWait      = "exceeded.wait"
+	wouldDenyName     = "would_deny.name"
+	wouldDenyWait     = "would_deny.wait"
 )
 
 // setPlaceholders makes {http.rate_limit.*} known to what handles the request from here on. wait,

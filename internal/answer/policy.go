@@ -93,6 +93,9 @@ func structuredString(s string) (quoted string, ok bool) {
 type Result struct {
 	Policy  *Policy
 	Allowed bool
+	// Shadow is set where the limit is not enforced for the request. Then no client is told of it,
+	// and nobody is denied where it is not Allowed.
+	Shadow bool
 	// Limit is the number of requests in a window that was enforced: the policy's, or a share of
 	// it while Redis is unavailable.
 	Limit     int64

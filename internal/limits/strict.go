@@ -46,10 +46,10 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 			return errGone // Redis was not waited for, which must not pass for an outage
 		}
 		if e.IsDenied() {
-			break
+			return nil
 		}
 	}
-	return nil
+	return e.askShadows(r)
 }
 
 // askedBefore orders zones by what is left in them by what Redis has told this node. Queues that

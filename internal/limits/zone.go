@@ -70,6 +70,10 @@ type Zone struct {
 	queuesLast bool
 	// shares are this node's shares of the limits, for on_redis_loss divide.
 	shares atomic.Pointer[shares]
+
+	// enforcement replaces Enforce at run time, unless it is nil. salt is saltOf its name.
+	enforcement atomic.Pointer[settings.Enforcement]
+	salt        uint64
 }
 
 // shares are limits of which each node enforces an equal part.
@@ -110,7 +114,7 @@ func (l *Limit) IsSynced(redis *Redis) bool { return l.Zone.SyncRate >= 0 && red
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
 func NewZone(o ZoneOptions) (*Zone, error) {
-	z := &Zone{ZoneOptions: o}
+	z := &Zone{ZoneOptions: o, salt: saltOf(o.Name)}
 	var err error
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err

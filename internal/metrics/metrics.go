@@ -37,10 +37,12 @@ const (
 	Skipped
 	// Unavailable is a denial because Redis is unavailable.
 	Unavailable
+	// WouldDeny is a denial by a zone in shadow mode, which denied nobody.
+	WouldDeny
 )
 
 // decisionLabels are in the order of the decisions.
-var decisionLabels = [...]string{"admitted", "refused", "too_early", "skipped", "unavailable"}
+var decisionLabels = [...]string{"admitted", "refused", "too_early", "skipped", "unavailable", "would_deny"}
 
 // A Zone has one zone's counters, looked up once. A nil *Zone counts nothing.
 type Zone struct {
