@@ -32,8 +32,8 @@ func (a *adminAPI) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{{Pattern: statusPath, Handler: caddy.AdminHandlerFunc(a.serve)}}
 }
 
-// status is the answer.
-type status struct {
+// statusBody is the answer.
+type statusBody struct {
 	Zones []limitStatus    `json:"zones"`
 	Redis *ratesync.Status `json:"redis,omitempty"`
 	// Strict is there where a zone has sync_rate 0.
@@ -78,8 +78,8 @@ func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
 }
 
 // currentStatus describes the current configuration.
-func currentStatus() status {
-	s := status{Zones: []limitStatus{}}
+func currentStatus() statusBody {
+	s := statusBody{Zones: []limitStatus{}}
 	config := limits.Current()
 	if config == nil {
 		return s

@@ -35,36 +35,6 @@ const (
 
 var errStorage = errors.New("counts are exchanged through Redis, not through Caddy's storage; remove storage, and " + redisMend)
 
-// optionError is a mistake in the value of one option, by the option's name in a Caddyfile. The
-// Caddyfile parser finds the line by it, and inJSON the field.
-type optionError struct {
-	option string
-	err    error
-}
-
-func (e *optionError) Error() string { return "parsing " + e.option + ": " + e.err.Error() }
-func (e *optionError) Unwrap() error { return e.err }
-
-func wrong(option string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &optionError{option, err}
-}
-
-func wrongf(option, format string, args ...any) error {
-	return &optionError{option, fmt.Errorf(format, args...)}
-}
-
-// zoneError is a mistake in a zone.
-type zoneError struct {
-	zone string
-	err  error
-}
-
-func (e *zoneError) Error() string { return fmt.Sprintf("zone %q: %s", spelling.Clip(e.zone), e.err) }
-func (e *zoneError) Unwrap() error { return e.err }
-
 // globals are what the global options mean for a handler.
 type globals struct {
 	syncRate *SyncRate // nil for the default
