@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // counterPool has the counters of the process, which outlive configurations: zones acquire them
@@ -81,14 +82,7 @@ func (c *Counters) release() { _, _ = counterPool.Delete(c.key) }
 
 // specOf names a limit to other nodes.
 func specOf(z *settings.Zone, r rates.Rate) ratesync.Spec {
-	s := ratesync.Spec{Zone: z.Name, Kind: z.Kind.Code(), Window: r.Window, Buckets: 1, Live: 1}
-	switch z.Kind {
-	case algorithms.FixedWindow:
-		s.Live = 0
-	case algorithms.SlidingWindow:
-		s.Buckets, s.Live = z.Buckets, z.Buckets
-	}
-	return s
+	return ratesync.SpecOf(z.Name, z.Params(r))
 }
 
 // newCounters is the one place that knows which kind has which state.
@@ -148,7 +142,7 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 			redis.hold()
 		}
 		if charges {
-			redis.Replicator.AttachCharged(c.source, every, redis.Strict.Charger(z.Name, l.rule()))
+			redis.Replicator.AttachCharged(c.source, every, redis.Strict.Charger(z.Name, strict.Rule(l.params())))
 		} else {
 			redis.Replicator.Attach(c.source, every)
 		}

@@ -95,12 +95,6 @@ func (l *Limit) Take(key table.Key, raw []byte, now, n int64, want algorithms.Wa
 // params describes the limit to its algorithm.
 func (l *Limit) params() algorithms.Params { return l.Zone.Params(l.Rate) }
 
-// rule describes the limit to Redis.
-func (l *Limit) rule() strict.Rule {
-	z := l.Zone
-	return strict.Rule{Kind: z.Kind.Code(), Limit: l.Rate.Limit, Window: l.Rate.Window, Buckets: z.Buckets, Burst: z.Burst, Queue: z.Queue}
-}
-
 // IsSynced reports whether the limit's counts are in that Redis as well.
 func (l *Limit) IsSynced(redis *Redis) bool { return l.Zone.SyncRate >= 0 && redis != nil }
 
@@ -127,7 +121,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		l := Limit{Counters: acquire(o.Namespace, &z.Zone, r), Zone: &z.Zone, Rate: r}
 		l.enforced, l.policy = l.params().Compile(), policyOf(&z.Zone, r).Compile(o.Headers)
 		z.limits = append(z.limits, l)
-		z.rules = append(z.rules, l.rule())
+		z.rules = append(z.rules, strict.Rule(l.params()))
 	}
 	return z, nil
 }
