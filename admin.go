@@ -94,7 +94,7 @@ func currentStatus() statusBody {
 			continue // a zone that several handlers share
 		}
 		seen[l.Counters] = true
-		if s.Strict == nil && config.Redis != nil && l.Zone.SyncRate == rates.Strict {
+		if s.Strict == nil && config.Redis != nil && l.Settings.SyncRate == rates.Strict {
 			circuits := config.Redis.Strict.Status()
 			s.Strict = &circuits
 		}
@@ -104,8 +104,8 @@ func currentStatus() statusBody {
 		}
 		overflow, bytes := l.Overflow()
 		s.Zones = append(s.Zones, limitStatus{
-			Zone: l.Zone.Name, Algorithm: l.Zone.Kind.String(), Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window),
-			SyncRate: l.Zone.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Remote, Unsent: t.Unsent, Node: node,
+			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window),
+			SyncRate: l.Settings.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Remote, Unsent: t.Unsent, Node: node,
 			Exchange: l.Sync(),
 			Overflow: overflow, OverflowBytes: bytes,
 		})

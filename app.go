@@ -186,7 +186,7 @@ func (a *App) nextHandler() string {
 func (a *App) use(z *limits.Zone, where string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.registry.Add(z.Zone, where); err != nil {
+	if err := a.registry.Add(z.Compiled, where); err != nil {
 		return err
 	}
 	a.config.Add(z)

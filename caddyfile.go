@@ -158,7 +158,7 @@ func checkMatcherToken(d *caddyfile.Dispenser) error {
 }
 
 // register notes the names of the zones and rejects one that is taken by another limit.
-func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings.Zone) error {
+func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings.Compiled) error {
 	names := perAdaptation[settings.Registry](h, "rate_limit.zones")
 	unnamed := perAdaptation[map[string]caddyfile.Token](h, "rate_limit.unnamed")
 	for i, s := range zones {
@@ -442,7 +442,7 @@ func (p parser) distributed(d *Distributed) error {
 
 // check does what Handler.settings does, with file and line in its errors. The settings are in the
 // order of p.zones.
-func (p *handlerParser) check(g globals) (all []settings.Zone, err error) {
+func (p *handlerParser) check(g globals) (all []settings.Compiled, err error) {
 	if err := p.handler.check(g); err != nil {
 		return nil, p.place(err, p.given, caddyfile.Token{})
 	}

@@ -278,9 +278,9 @@ func (h *Handler) sweepInterval() time.Duration {
 }
 
 // provisionZone makes a zone ready for requests. Cleanup releases it.
-func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Zone) (*limits.Zone, error) {
+func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled) (*limits.Zone, error) {
 	o := limits.ZoneOptions{
-		Zone: s, Namespace: app.namespace, Redis: app.shared, Sweep: h.sweepInterval(),
+		Compiled: s, Namespace: app.namespace, Redis: app.shared, Sweep: h.sweepInterval(),
 		Headers: h.answers.Headers, Waits: h.answers.Headers != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.said, Metrics: !h.DisableMetrics,
 	}

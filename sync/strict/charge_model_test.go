@@ -247,7 +247,8 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 				m.giveBack(v.now * 1000)
 				logf("returned")
 			}
-			if rule.Kind != algorithms.SlidingLog { // of a log a node doesn't know when the others' hits leave
+			// of a log a node doesn't know when the others' hits leave
+			if rule.Kind != algorithms.SlidingLog {
 				if is := n.alone(false); is.Allowed != m.take(v.now*1000).Allowed {
 					t.Fatalf("step %d: decides %t alone, which is wrong\nafter %v", step, is.Allowed, history)
 				} else if is.Allowed {
