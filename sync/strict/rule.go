@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -57,7 +58,7 @@ func kindOfCode(code byte) algorithms.Kind {
 func (r Rule) spec(zone string) ratesync.Spec {
 	s := ratesync.Spec{Zone: zone, Kind: r.Kind, Window: r.Window, Buckets: 1}
 	if r.Kind == 's' {
-		s.Buckets = min(max(1, r.Buckets), algorithms.MaxHistory)
+		s.Buckets = min(max(1, r.Buckets), ledger.MaxHistory)
 		s.Live = s.Buckets
 	}
 	return s
