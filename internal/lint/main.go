@@ -34,6 +34,8 @@ const (
 // layers are the packages of the product, the lowest first. One imports only packages of layers
 // below its own.
 var layers = [][]string{
+	{"internal/saturate"},
+	{"algorithms/ledger"},
 	{"algorithms", "internal/clock", "internal/cycle", "internal/index", "internal/warning", "internal/redisconn", "internal/spelling"},
 	{"internal/health", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
