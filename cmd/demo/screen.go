@@ -62,7 +62,7 @@ func (s *screen) print(l line) {
 	s.window = l.window
 	fmt.Fprintf(s.out, "%4.0fs ", l.elapsed.Seconds())
 	for _, z := range l.zones {
-		fmt.Fprintf(s.out, " %5d %s", z.Own, s.paint(dim, fmt.Sprintf("%+5d", z.Elsewhere)))
+		fmt.Fprintf(s.out, " %5d %s", z.Own, s.paint(dim, fmt.Sprintf("%+5d", z.Remote)))
 	}
 	admitted, style := l.admitted(), plain
 	if admitted > limit {

@@ -41,8 +41,8 @@ type trial struct {
 }
 
 const (
-	lineDown = "exchange with redis fails"
-	lineUp   = "exchange with redis works again"
+	lineDown = "sync with redis fails"
+	lineUp   = "sync with redis works again"
 )
 
 // suffer goes through quiet, fault and quiet again, under load all the time, and checks what must

@@ -258,7 +258,7 @@ func (z *Zone) noteStrict(r *http.Request, by *Redis, err error) {
 // warnFull warns once that keys share the sketch.
 func (z *Zone) warnFull() {
 	if !z.full.Load() && !z.full.Swap(true) {
-		z.Once.Warn(z.Logger, warning.MaxKeys, fmt.Sprintf("zone %q: it holds as many keys as max_keys allows; further ones share a sketch on this node, and may be refused too early", z.Name),
+		z.Once.Warn(z.Logger, warning.MaxKeys, fmt.Sprintf("zone %q: it has as many keys as max_keys allows; further keys share a sketch on this node, and may be denied too early", z.Name),
 			zap.Int("max_keys", z.MaxKeys))
 	}
 }
