@@ -29,7 +29,7 @@ func (c *Config) CheckKeeper() {
 // reportForeign reports that what is kept there is not ours, and switches persist off.
 func (c *Config) reportForeign(err error) {
 	c.Logger.Error("persist is off: what is there is something else, which is left as it is; give persist the path of a file of its own",
-		warning.Field(warning.NotRestored), zap.Stringer("in", c.Keeper), zap.Error(err))
+		warning.Field(warning.NotRestored), zap.Stringer("persist", c.Keeper), zap.Error(err))
 	c.Keeper = nil
 }
 
@@ -41,13 +41,13 @@ func (c *Config) reportUnsaved(err error) {
 		return
 	}
 	c.Logger.Error("counters can't be saved, so zones that don't use redis start at zero with the next process; create the directory, or let the user that runs Caddy write there",
-		warning.Field(warning.NotSaved), zap.Stringer("in", c.Keeper), zap.Error(err))
+		warning.Field(warning.NotSaved), zap.Stringer("persist", c.Keeper), zap.Error(err))
 }
 
 // restore restores the snapshot of an earlier process, and writes it back, so that it shows at the
 // start that this can be done. What can't be read costs no more than the counts in it.
 func (c *Config) restore() {
-	log := c.Logger.With(zap.Stringer("in", c.Keeper))
+	log := c.Logger.With(zap.Stringer("persist", c.Keeper))
 	s, err := c.Keeper.Load()
 	switch {
 	case errors.Is(err, snapshot.ErrForeign):

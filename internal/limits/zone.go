@@ -267,6 +267,6 @@ func (z *Zone) warnFull() {
 func (z *Zone) warnEmpty() {
 	if !z.noKey.Load() && !z.noKey.Swap(true) {
 		z.Logger.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
-			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("instead", z.EmptyKey))
+			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("empty_key", z.EmptyKey))
 	}
 }
