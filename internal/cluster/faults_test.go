@@ -170,7 +170,7 @@ func TestFaultNameDoesNotResolve(t *testing.T) {
 func TestFaultKilledMidExchange(t *testing.T) {
 	s := simple(t)
 	s.suffer(trial{
-		fault: "killed in the middle of an exchange, back empty", reason: "redis", says: "redis has lost counts", forgets: true,
+		fault: "killed in the middle of a sync, back empty", reason: "redis", says: "redis has lost counts", forgets: true,
 		begin: func() {
 			s.set(faultproxy.Hold)
 			for _, p := range s.proxy {

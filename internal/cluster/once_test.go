@@ -623,7 +623,7 @@ func (m *onceRun) tell(b balance) {
 	text := fmt.Sprintf(`| | |
 |---|---|
 | seed | %d |
-| requests | %d in %s: %d admitted, %d refused, %d without an answer because their node was killed |
+| requests | %d in %s: %d admitted, %d denied, %d without an answer because their node was killed |
 | faults | %d: %s |
 | counts admitted, in all zones with an interval | %d |
 | in Redis at the end | %d |
