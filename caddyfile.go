@@ -11,13 +11,13 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
 	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 func init() {
-	httpcaddyfile.RegisterGlobalOption("rate_limit", parseGlobalOption)
 	httpcaddyfile.RegisterDirective("rate_limit", parseDirective)
 	httpcaddyfile.RegisterDirectiveOrder("rate_limit", httpcaddyfile.After, "try_files")
 }
@@ -127,14 +127,14 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	if err != nil {
 		return nil, err
 	}
-	if p.unnamed != nil {
-		err = p.nameUnnamed(h, zones[0], matcher, alike)
-	} else {
-		err = p.register(h, zones)
+	if p.unnamed == nil {
+		return h.NewRoute(matcher, p.handler), p.register(h, zones)
 	}
+	name, err := nameUnnamed(h, p.unnamed, p.given["rate"], zones[0].Limits, matcher, alike)
 	if err != nil {
-		return nil, err
+		return nil, placeAt(p.given["rate"], err)
 	}
+	p.handler.RateLimits = map[string]*Zone{name: p.unnamed}
 	return h.NewRoute(matcher, p.handler), nil
 }
 
@@ -155,29 +155,19 @@ func checkMatcherToken(d *caddyfile.Dispenser) error {
 }
 
 // register notes the names of the zones and rejects one that is taken by another limit.
-func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings.Zone) error {
-	names := state[settings.Registry](h, "rate_limit.zones")
-	unnamed := state[map[string]caddyfile.Token](h, "rate_limit.unnamed")
+func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings.Compiled) error {
+	names := perAdaptation[settings.Registry](h, "rate_limit.zones")
+	unnamed := perAdaptation[map[string]caddyfile.Token](h, "rate_limit.unnamed")
 	for i, s := range zones {
 		token := p.zones[i].token
 		if first, taken := unnamed[s.Name]; taken {
-			return placeAt(token, fmt.Errorf("zone name %q is that of the unnamed limit at %s; write another one, like login", s.Name, at(first)))
+			return placeAt(token, fmt.Errorf("zone name %q is that of the unnamed limit at %s; write another one, like login", s.Name, placeOf(first)))
 		}
-		if err := names.Add(s, at(token)); err != nil {
+		if err := names.Add(s, placeOf(token)); err != nil {
 			return placeAt(token, err)
 		}
 	}
 	return nil
-}
-
-// state returns a map that lives as long as one adaptation.
-func state[M ~map[string]V, V any](h httpcaddyfile.Helper, name string) M {
-	m, ok := h.State[name].(M)
-	if !ok {
-		m = M{}
-		h.State[name] = m
-	}
-	return m
 }
 
 // globalApp returns the options that parseGlobalOption left, or none.
@@ -195,8 +185,8 @@ type handlerParser struct {
 	parser
 	site    *httpcaddyfile.Helper // nil where there is none, and so no named matchers
 	handler *Handler
-	unnamed *Zone // of rates on the directive's own line; then it is the only one
-	given   given // options of the handler, and of the unnamed zone
+	unnamed *Zone        // of rates on the directive's own line; then it is the only one
+	given   optionTokens // options of the handler, and of the unnamed zone
 	zones   []parsedZone
 }
 
@@ -205,13 +195,13 @@ type parsedZone struct {
 	name  string
 	zone  *Zone
 	token caddyfile.Token
-	given given
+	given optionTokens
 }
 
 // parseHandler reads the directive from its name on, in a site unless that is nil. What one option
 // contradicts in another is left to check.
 func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (*handlerParser, error) {
-	p := &handlerParser{parser: parser{d}, site: site, handler: new(Handler), given: given{}}
+	p := &handlerParser{parser: parser{d}, site: site, handler: new(Handler), given: optionTokens{}}
 	if !p.Next() {
 		return nil, p.ArgErr()
 	}
@@ -246,7 +236,7 @@ func (p *handlerParser) option(option string) (err error) {
 	case "sync_rate":
 		h.SyncRate, err = p.syncRate()
 	case "status":
-		if h.StatusCode, err = number[int](p.parser); err == nil {
+		if h.StatusCode, err = whole[int](p.parser); err == nil {
 			err = statusRange(h.StatusCode) // here as well: 0 in a Handler is the default
 		}
 	case "message":
@@ -303,9 +293,9 @@ func (p *handlerParser) zone() error {
 		return fmt.Errorf("parsing zone name: %w", err)
 	}
 	if i := slices.IndexFunc(p.zones, func(z parsedZone) bool { return z.name == name }); i >= 0 {
-		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, at(p.zones[i].token))
+		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, placeOf(p.zones[i].token))
 	}
-	z := parsedZone{name, new(Zone), token, given{}}
+	z := parsedZone{name, new(Zone), token, optionTokens{}}
 	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) }, "match", "except")
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", name, err)
@@ -334,17 +324,17 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 	case "algorithm":
 		z.Algorithm, err = p.word()
 	case "burst":
-		z.Burst, err = pointer(number[int64](p.parser))
+		z.Burst, err = pointer(whole[int64](p.parser))
 	case "buckets":
-		z.Buckets, err = pointer(number[int](p.parser))
+		z.Buckets, err = pointer(whole[int](p.parser))
 	case "queue":
-		z.Queue, err = pointer(number[int64](p.parser))
+		z.Queue, err = pointer(whole[int64](p.parser))
 	case "sync_rate":
 		z.SyncRate, err = p.syncRate()
 	case "ipv4_prefix":
-		z.IPv4Prefix, err = pointer(number[int](p.parser))
+		z.IPv4Prefix, err = pointer(whole[int](p.parser))
 	case "ipv6_prefix":
-		z.IPv6Prefix, err = pointer(number[int](p.parser))
+		z.IPv6Prefix, err = pointer(whole[int](p.parser))
 	case "empty_key":
 		z.EmptyKey, err = p.word()
 	case "count_denied":
@@ -354,7 +344,7 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 	case "early_sync":
 		z.EarlySync, err = pointer(p.flag())
 	case "max_keys":
-		z.MaxKeys, err = pointer(number[int](p.parser))
+		z.MaxKeys, err = pointer(whole[int](p.parser))
 	case "headers":
 		z.Headers, err = p.words()
 	case "enforce":
@@ -367,6 +357,32 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 		return hints.Unknown(option, block)
 	}
 	return wrong(option, err)
+}
+
+// match adds a matcher set. One set of several must match.
+func (p *handlerParser) match(z *Zone) error {
+	set, err := matchers.Parse(p.Dispenser, p.site)
+	if err != nil {
+		return err
+	}
+	if len(set) == 0 {
+		return errors.New("it is empty; write matchers into it, like `path /login`, or remove it to match all requests")
+	}
+	z.MatcherSetsRaw = append(z.MatcherSetsRaw, set)
+	return nil
+}
+
+// except adds a matcher set of requests that are not limited.
+func (p *handlerParser) except(z *Zone) error {
+	set, err := matchers.ParseOrAddresses(p.Dispenser, p.site)
+	if err != nil {
+		return err
+	}
+	if len(set) == 0 {
+		return errors.New("it is empty; write what is not limited, like `except private_ranges`, `except 203.0.113.0/24`, `except @internal`, or matchers in a block")
+	}
+	z.ExceptRaw = append(z.ExceptRaw, set)
+	return nil
 }
 
 func (p parser) events() (*int64, error) {
@@ -401,7 +417,7 @@ func (p parser) distributed(d *Distributed) error {
 	if p.NextArg() {
 		return p.count("distributed")
 	}
-	return p.options(given{}, func(option string) (err error) {
+	return p.options(optionTokens{}, func(option string) (err error) {
 		switch option {
 		case "read_interval":
 			d.ReadInterval, err = p.duration()
@@ -418,7 +434,7 @@ func (p parser) distributed(d *Distributed) error {
 
 // check does what Handler.settings does, with file and line in its errors. The settings are in the
 // order of p.zones.
-func (p *handlerParser) check(g globals) (all []settings.Zone, err error) {
+func (p *handlerParser) check(g globals) (all []settings.Compiled, err error) {
 	if err := p.handler.check(g); err != nil {
 		return nil, p.place(err, p.given, caddyfile.Token{})
 	}
@@ -439,9 +455,9 @@ func (p *handlerParser) check(g globals) (all []settings.Zone, err error) {
 // keys.
 func (z parsedZone) place() string {
 	if key, ok := z.given["key"]; ok {
-		return at(key)
+		return placeOf(key)
 	}
-	return at(z.token)
+	return placeOf(z.token)
 }
 
 // Interface guard.

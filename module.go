@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -177,10 +179,10 @@ type Zone struct {
 	// Default: true.
 	EarlySync *bool `json:"early_sync,omitempty"`
 
-	// Enforce is the share of keys that the zone is enforced for, 0 to 1 in steps of 0.0001. For the
-	// others it is in shadow mode: it counts, reports what it would deny, and denies nobody. 0 is
-	// shadow mode for all. Which keys are in is the same on all nodes, and a key that is in stays in
-	// when the share rises. Default: 1.
+	// Enforce is the share of keys that the zone is enforced for, 0 to 1 in steps of 0.0001. For
+	// the others it is in shadow mode: it counts, reports what it would deny, and denies nobody. 0
+	// is shadow mode for all. Which keys are in is the same on all nodes, and a key that is in
+	// stays in when the share rises. Default: 1.
 	Enforce *float64 `json:"enforce,omitempty"`
 
 	// Headers are the sets of informational headers that tell of this zone: "draft", "kong",
@@ -209,6 +211,27 @@ type SyncRate = rates.SyncRate
 func (*Handler) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.handlers.rate_limit", New: func() caddy.Module { return new(Handler) }}
 }
+
+// UnmarshalJSON reads a handler, strictly as Caddy does. It says what to write in place of some
+// shapes that other rate limiters have.
+func (h *Handler) UnmarshalJSON(text []byte) error {
+	type handler Handler // without this method
+	return hints.JSON(caddy.StrictUnmarshalJSON(text, (*handler)(h)), shapes)
+}
+
+// shapes are what to write where the JSON of a handler has a value of another type.
+var shapes = map[reflect.Type]string{
+	reflect.TypeFor[map[string]*Zone](): `write an object of zones by their names, like {"login": {"limits": [{"max_events": 5, "window": "1m"}]}}`,
+	reflect.TypeFor[Zone]():             zoneShape,
+	reflect.TypeFor[*Zone]():            zoneShape,
+	reflect.TypeFor[Limit]():            limitShape,
+	reflect.TypeFor[[]Limit]():          "write a list; " + limitShape,
+}
+
+const (
+	zoneShape  = `write an object with the list in it, like {"limits": [{"max_events": 5, "window": "1m"}]}`
+	limitShape = `write each rate as an object, like {"max_events": 100, "window": "1m"}`
+)
 
 // Provision compiles the zones and acquires their counters. It changes nothing of a running
 // configuration.
@@ -289,14 +312,14 @@ func (h *Handler) headerSetsOf(z *Zone) (answer.HeaderSets, error) {
 }
 
 // provisionZone makes a zone ready for requests. Cleanup releases it.
-func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Zone) (*limits.Zone, error) {
+func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled) (*limits.Zone, error) {
 	config := h.RateLimits[s.Name]
 	sets, err := h.headerSetsOf(config)
 	if err != nil {
 		return nil, err
 	}
 	o := limits.ZoneOptions{
-		Zone: s, Namespace: app.namespace, Redis: app.shared, Sweep: h.sweepInterval(),
+		Compiled: s, Namespace: app.namespace, Redis: app.shared, Sweep: h.sweepInterval(),
 		Headers: sets, Waits: sets != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.said, Metrics: !h.DisableMetrics,
 	}

@@ -66,13 +66,13 @@ func (e *Evaluation) askShadows(r *http.Request) error {
 func (e *Evaluation) close(k keyed, unavailable bool, r *http.Request) {
 	z := k.Zone
 	if !k.shadow {
-		e.closed, e.unavailable = z, e.unavailable || unavailable
+		e.uncounted, e.unavailable = z, e.unavailable || unavailable
 		return
 	}
 	wait := time.Second
 	if !unavailable {
 		wait = z.Limits[0].Window
-		z.refusals.Denied(e.now, answer.Refusal{Request: r, Wait: wait, Shadow: true})
+		z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: wait, Shadow: true})
 	}
 	z.metrics.Count(metrics.WouldDeny)
 	e.noteWouldDeny(z, wait)
@@ -85,9 +85,9 @@ func (e *Evaluation) recordWouldDeny(zr *zoneResult, r *http.Request) {
 	if zr.early {
 		return
 	}
-	refusal := e.refusal(zr, r)
-	zr.refusals.Denied(e.now, refusal)
-	e.noteWouldDeny(zr.Zone, refusal.Wait)
+	d := e.loggedDenial(zr, r)
+	zr.denials.Denied(e.now, d)
+	e.noteWouldDeny(zr.Zone, d.Wait)
 }
 
 // noteWouldDeny notes a denial that is not enforced, of which the longest is told.

@@ -44,12 +44,14 @@ type Evaluation struct {
 	// that wait.
 	longest int
 	wait    time.Duration
-	// closed is a zone that denies without counting: there is no key, or Redis is unavailable.
-	closed      *Zone
+	// uncounted is a zone that denies without asking its limits: there is no key, or Redis is
+	// unavailable.
+	uncounted   *Zone
 	unavailable bool
 	denial      answer.Denial
 	// shadows are the zones that are not enforced for their keys and still to be asked. overShadow
-	// is set where one of them has no room, and wouldDeny is the longest denial that is not enforced.
+	// is set where one of them has no room, and wouldDeny is the longest denial that is not
+	// enforced.
 	shadows    []keyed
 	overShadow bool
 	wouldDeny  answer.WouldDeny
@@ -111,12 +113,12 @@ func (e *Evaluation) Free() {
 		e.keys = nil
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
-	e.grants, e.verdicts, e.shadows, e.closed = e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
+	e.grants, e.verdicts, e.shadows, e.uncounted = e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
 	evaluations.Put(e)
 }
 
 // IsDenied reports whether the request is denied. Denial then says why.
-func (e *Evaluation) IsDenied() bool { return e.longest >= 0 || e.closed != nil }
+func (e *Evaluation) IsDenied() bool { return e.longest >= 0 || e.uncounted != nil }
 
 // Denial returns what is to be answered to a denied request.
 func (e *Evaluation) Denial() answer.Denial { return e.denial }
@@ -282,8 +284,16 @@ func (e *Evaluation) judge(at int) {
 func (l *Limit) result(d *algorithms.Decision) answer.Result {
 	return answer.Result{
 		Policy: l.policy, Allowed: d.Allowed, Limit: l.enforced.N, Remaining: d.Remaining,
-		RetryAfter: d.Retry, NextAfter: d.Next, ResetAfter: d.Reset,
+		RetryAfter: d.Retry, MoreAfter: l.moreAfter(d),
 	}
+}
+
+// moreAfter returns the one wait that answers tell of a limit that admits, see waitsOf.
+func (l *Limit) moreAfter(d *algorithms.Decision) time.Duration {
+	if l.policy.Fixed {
+		return d.Reset
+	}
+	return d.Next
 }
 
 // keyOf returns the bytes of a zone's key.
@@ -349,8 +359,8 @@ func (e *Evaluation) countOverflow(zr *zoneResult) {
 	}
 }
 
-// recordDenials counts and logs a request in the zones that denied it, or would have in shadow mode,
-// and notes what is to be answered.
+// recordDenials counts and logs a request in the zones that denied it, or would have in shadow
+// mode, and notes what is to be answered.
 func (e *Evaluation) recordDenials(r *http.Request) {
 	denied := e.IsDenied()
 	reason := answer.Exceeded
@@ -370,7 +380,7 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 			reason = answer.TooEarly
 		default:
 			zr.metrics.Count(metrics.Denied)
-			zr.refusals.Denied(e.now, e.refusal(zr, r))
+			zr.denials.Denied(e.now, e.loggedDenial(zr, r))
 		}
 	}
 	if denied {
@@ -383,7 +393,7 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 // counting.
 func (e *Evaluation) noteZone(r *http.Request) {
 	d := &e.denial
-	switch z := e.closed; {
+	switch z := e.uncounted; {
 	case e.longest >= 0:
 		d.Zone = e.zones[e.longest].Name
 	case e.unavailable:
@@ -392,14 +402,14 @@ func (e *Evaluation) noteZone(r *http.Request) {
 	default:
 		d.Zone, d.Wait = z.Name, z.Limits[0].Window
 		z.metrics.Count(metrics.Denied)
-		z.refusals.Denied(e.now, answer.Refusal{Request: r, Wait: d.Wait})
+		z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
 	}
 }
 
-// refusal returns what the log says of a zone that denied.
-func (e *Evaluation) refusal(zr *zoneResult, r *http.Request) answer.Refusal {
+// loggedDenial returns what the log says of a zone that denied.
+func (e *Evaluation) loggedDenial(zr *zoneResult, r *http.Request) answer.LoggedDenial {
 	longest := e.longestOf(zr)
-	return answer.Refusal{
+	return answer.LoggedDenial{
 		Request: r, Key: e.keyOf(zr), Hash: zr.hash[0], Limit: longest.Limit, Wait: longest.RetryAfter, Shadow: zr.shadow,
 	}
 }
