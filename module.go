@@ -261,7 +261,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.answers = answer.NewResponder(answer.Options{
 		Status: cmp.Or(h.StatusCode, http.StatusTooManyRequests), Message: h.Message, Jitter: h.Jitter,
-		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Events: events,
+		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Shadow: h.hasEnforce(), Events: events,
 	})
 	where := app.nextHandler()
 	if h.path != "" {
@@ -289,6 +289,16 @@ func (h *Handler) sweepInterval() time.Duration {
 		return time.Duration(h.SweepInterval)
 	}
 	return time.Minute
+}
+
+// hasEnforce reports whether a zone has the option enforce.
+func (h *Handler) hasEnforce() bool {
+	for _, z := range h.RateLimits {
+		if z.Enforce != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // headerSets returns the sets of headers that one of the zones or more have.

@@ -29,6 +29,9 @@ type Options struct {
 	Headers HeaderSets
 	// NoPlaceholders leaves {http.rate_limit.*} unset for admitted requests.
 	NoPlaceholders bool
+	// Shadow is set where a zone may be in shadow mode: then {http.rate_limit.would_deny.*} has a
+	// value for each request, if only an empty one.
+	Shadow bool
 	// Events gets an event for each request that is denied or would be, unless it is nil.
 	Events *Events
 }
@@ -79,6 +82,7 @@ func NewResponder(o Options) *Responder {
 // since the Unix epoch). It does not keep results.
 func (o *Responder) Admit(w http.ResponseWriter, r *http.Request, results []Result, now int64) {
 	if len(results) == 0 {
+		o.admitUnlimited(r)
 		return
 	}
 	writeHeaders(w.Header(), o.Headers, results, now)
@@ -87,6 +91,16 @@ func (o *Responder) Admit(w http.ResponseWriter, r *http.Request, results []Resu
 	}
 	if repl := replacerOf(r); repl != nil {
 		setPlaceholders(repl, "", 0, results)
+	}
+}
+
+// admitUnlimited tells handlers that no limit has looked at the request.
+func (o *Responder) admitUnlimited(r *http.Request) {
+	if !o.Shadow || o.NoPlaceholders {
+		return
+	}
+	if repl := replacerOf(r); repl != nil {
+		repl.Map(func(name string) (any, bool) { return lookUp(name, "", 0, nil) })
 	}
 }
 

@@ -64,6 +64,9 @@ func lookUp(name, exceeded string, wait int64, all []values) (any, bool) {
 			return wait, true
 		}
 	}
+	if name == wouldDenyName || name == wouldDenyWait {
+		return "", true // Responder.WouldDeny sets another value, which comes first
+	}
 	dot := strings.LastIndexByte(name, '.')
 	if dot < 0 {
 		return nil, false

@@ -217,11 +217,14 @@ func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 func (z *Zone) excepts(r *http.Request) (bool, error) {
 	for _, set := range z.Except {
 		matches, err := set.MatchWithError(r)
-		if status := (caddyhttp.HandlerError{}); errors.As(err, &status) && status.StatusCode == http.StatusTooEarly {
+		if matches {
+			return true, nil
+		}
+		if err == nil {
 			continue
 		}
-		if matches || err != nil {
-			return matches, err
+		if status, ok := errors.AsType[caddyhttp.HandlerError](err); !ok || status.StatusCode != http.StatusTooEarly {
+			return false, err
 		}
 	}
 	return false, nil
