@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -56,8 +57,8 @@ type decider interface {
 type upkeep interface {
 	Configure(b table.SyncConfig, maxKeys int)
 	Sweep(now int64)
-	Save(now int64) table.Saved
-	Resume(p algorithms.Params, now int64, saved table.Saved) int
+	Save(now int64) saved.Counts
+	Resume(p algorithms.Params, now int64, counts saved.Counts) int
 }
 
 // gauges are a table as those see it who watch it.
@@ -199,10 +200,10 @@ func (c *Counters) Destruct() error {
 
 // save returns what outlives the process, and resume takes it in. It returns of how many keys a
 // decision can still use it.
-func (c *Counters) save() table.Saved { return c.upkeep.Save(clock.Now()) }
+func (c *Counters) save() saved.Counts { return c.upkeep.Save(clock.Now()) }
 
-func (l *Limit) resume(saved table.Saved) int {
-	return l.upkeep.Resume(l.params(), clock.Now(), saved)
+func (l *Limit) resume(counts saved.Counts) int {
+	return l.upkeep.Resume(l.params(), clock.Now(), counts)
 }
 
 // Totals returns sums over all keys.
