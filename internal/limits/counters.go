@@ -37,7 +37,7 @@ type Counters struct {
 	stop  chan struct{}
 	done  chan struct{}
 
-	// mu makes configure, leave and Destruct take turns. It is held while the last counts are sent,
+	// mu makes configure, detach and Destruct take turns. It is held while the last counts are sent,
 	// and nothing else takes it.
 	mu       sync.Mutex
 	attached *Redis
@@ -153,8 +153,8 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 	}
 }
 
-// leave ends the sync through a Redis, if that is where it goes.
-func (c *Counters) leave(redis *Redis) {
+// detach ends the sync through a Redis, if that is where it goes.
+func (c *Counters) detach(redis *Redis) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.attached == redis {
