@@ -37,8 +37,8 @@ type Counters struct {
 	stop  chan struct{}
 	done  chan struct{}
 
-	// mu makes configure, detach and Destruct take turns. It is held while the last counts are sent,
-	// and nothing else takes it.
+	// mu makes configure, detach and Destruct take turns. It is held while the last counts are
+	// sent, and nothing else takes it.
 	mu       sync.Mutex
 	attached *Redis
 }
