@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // A correction changes what was spent in one rule without a request that asks for it.
@@ -51,7 +53,7 @@ func (c corrections) add(r Rule, now int64, new correction) corrections {
 	if i < 0 {
 		c = append(slices.DeleteFunc(c, left), new)
 	} else {
-		c[i].n = addSat(c[i].n, new.n)
+		c[i].n = saturate.Add(c[i].n, new.n)
 		c[i].at = max(c[i].at, new.at)
 	}
 	if f.numbered {
@@ -80,7 +82,7 @@ func (c corrections) capPenalties(limit int64) corrections {
 	over := -max(0, limit)
 	for _, one := range c {
 		if one.op == penalty {
-			over = addSat(over, one.n)
+			over = saturate.Add(over, one.n)
 		}
 	}
 	for over > 0 {
@@ -154,11 +156,4 @@ func (c corrections) appendArgs(r Rule, args []any) []any {
 func (r Rule) epoch(at int64) int64 {
 	length, unit := inLua(r.Window / time.Duration(r.spec("").Buckets))
 	return at * unit / length
-}
-
-func addSat(a, b int64) int64 {
-	if sum := a + b; sum >= a {
-		return sum
-	}
-	return 1<<63 - 1
 }
