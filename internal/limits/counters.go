@@ -130,12 +130,11 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 		c.source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
 	c.upkeep.Configure(table.SyncConfig{
-		Params:        l.params(),
-		Rate:          every,
-		Early:         z.EarlySync && z.SyncRate != rates.Strict,
-		CompensateLag: !z.Kind.Draining(),
-		Charges:       charges,
-		Wake:          c.source.Wake,
+		Params:  l.params(),
+		Rate:    every,
+		Early:   z.EarlySync && z.SyncRate != rates.Strict,
+		Charges: charges,
+		Wake:    c.source.Wake,
 	}, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
