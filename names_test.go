@@ -83,7 +83,7 @@ func sameNames(t *testing.T, what string, page, code []string) {
 }
 
 func TestNamesOfMetrics(t *testing.T) {
-	zone := metrics.NewZone("names")
+	zone := metrics.NewZoneCounters("names")
 	defer zone.Release()
 	registry := prometheus.NewPedanticRegistry()
 	if err := metrics.Register(registry, func() ([]metrics.ZoneState, []metrics.RedisState) {
@@ -145,7 +145,7 @@ func TestNamesOfTheStatus(t *testing.T) {
 			}
 		}
 	}
-	walk("", reflect.TypeFor[status]())
+	walk("", reflect.TypeFor[statusBody]())
 	sameNames(t, "status field", firstNames(t, "Status"), code)
 }
 
@@ -214,7 +214,7 @@ func TestNamesOfLogLines(t *testing.T) {
 			code = append(code, stringsIn(call.Args[1])...)
 		}
 	})
-	for _, file := range parsed(t, "sync") {
+	for _, file := range parsed(t, "internal/health") {
 		constants := map[string]string{}
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
@@ -223,7 +223,7 @@ func TestNamesOfLogLines(t *testing.T) {
 					constants[n.Names[0].Name] = text[0]
 				}
 			case *ast.CompositeLit:
-				if of, ok := n.Type.(*ast.Ident); !ok || of.Name != "entry" || len(n.Elts) != 3 {
+				if of, ok := n.Type.(*ast.Ident); !ok || of.Name != "Entry" || len(n.Elts) != 3 {
 					return true
 				}
 				level, isLevel := n.Elts[0].(*ast.SelectorExpr)
