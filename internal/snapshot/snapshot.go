@@ -36,7 +36,7 @@ func (s Snapshot) IsFromFuture(now int64) bool { return s.At > now+int64(clockTo
 //	"tide counters 1\n"  at
 //	for each limit       length of its name, name, number of keys
 //	  for each key       ID (16 bytes), number of reports
-//	    for each report  epoch, elsewhere, own, level, levelAt
+//	    for each report  epoch, remote, own, level, levelAt
 //	checksum of all before it
 //
 // It is written here and not by a package because reading it must take no more memory than in

@@ -5,7 +5,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
-// A full table counts further keys in a sketch. It is made before it is needed, and given back when
+// A full table counts further keys in a sketch. It is made before it is needed, and freed when
 // nothing in it counts any more.
 
 // takeOverflow decides for a key that found no slot. a.now is the caller's clock, which the sketch

@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// A Saved is what keys had spent, by their IDs: what outlives a process. To the process that takes
-// it up it is spent elsewhere.
+// A Saved is what keys had spent, by their IDs: what outlives a process. To the process that
+// restores it, it counts as remote.
 type Saved map[ID][]algorithms.Report
 
 // resume holds what an earlier process saved until the keys come back: only their IDs were kept,
@@ -133,8 +133,8 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 	return dst
 }
 
-// Resume takes up what an earlier process saved of a limit. It replaces what was not taken up of an
-// earlier Resume. Keys that are in the table already, because requests came first, take up theirs
+// Resume restores what an earlier process saved of a limit. It replaces what was not restored of an
+// earlier Resume. Keys that are in the table already, because requests came first, restore theirs
 // at once. It returns of how many keys a decision can still use what was saved.
 func (t *Table[S]) Resume(p algorithms.Params, now int64, saved Saved) int {
 	t.walking.Lock()
@@ -207,7 +207,7 @@ func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 	return moved
 }
 
-// matters says that a decision can still use a report.
+// matters reports whether a decision can still use a report.
 func (n scale) matters(r algorithms.Report) bool {
 	return r.Epoch >= n.epoch-n.history && r.Epoch <= n.epoch
 }
