@@ -38,7 +38,7 @@ func Approximations() []Approximation {
 	}})
 }
 
-// Onset is a client that comes after a while and goes on at a demand.
+// Onset is a client that comes after a while and goes on at an offered load.
 func Onset(demand float64) func(after time.Duration) Load {
 	return func(after time.Duration) Load {
 		return Load{{For: after + time.Millisecond}, {For: 3 * approximatedWindow, Rate: demand * approximatedLimit / approximatedWindow.Seconds()}}
