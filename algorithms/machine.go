@@ -17,7 +17,7 @@ type Decider[S any] interface {
 	// Waits works out how long to wait, as of now and after a Take of the same arguments.
 	Waits(s *S, l Limit, now, n, pending int64, want Want) Waits
 
-	// Refund gives back n units that a Take at the instant taken got, to the epoch of that instant.
+	// Refund returns n units that a Take at the instant taken got, to the epoch of that instant.
 	Refund(s *S, l Limit, taken, n int64)
 
 	// Penalize spends n units without asking, as a penalty for a denied request. What it can make

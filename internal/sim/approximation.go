@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// An Approximation is an algorithm beside the truth: how much it admits, as one exact counter
+// An Approximation is an algorithm beside the truth: how much it admits, as one centralized limiter
 // without any node, in intervals of its window's length.
 type Approximation struct {
 	Name string
