@@ -1,5 +1,6 @@
 // Command lint checks what this code relies on and no general linter knows: comments of at most 100
-// columns, short functions, small interfaces and packages, and imports that never run upward.
+// columns, one word for one thing, short functions, small interfaces and packages, and imports that
+// never run upward.
 //
 //	go run ./internal/lint
 //
@@ -107,6 +108,8 @@ func (l *linter) visit(path string, entry fs.DirEntry, err error) error {
 		return l.goFile(path)
 	case ".lua":
 		return l.luaFile(path)
+	case ".md":
+		return l.pageWords(path)
 	}
 	return nil
 }
@@ -124,6 +127,9 @@ func (l *linter) goFile(path string) error {
 	l.comments(file, lines)
 	l.imports(path, file)
 	test := strings.HasSuffix(path, "_test.go")
+	if !test {
+		l.commentWords(file)
+	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
