@@ -85,7 +85,7 @@ type Handler struct {
 	zones   []*limits.Zone // as Arrange sorts them
 	answers *answer.Responder
 	logger  *zap.Logger
-	said    *warning.Once
+	warned  *warning.Once
 	proxies *reqkey.ProxyWatch
 }
 
@@ -247,9 +247,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return inJSON(err)
 	}
-	h.said, h.proxies = &app.said, new(reqkey.ProxyWatch)
+	h.warned, h.proxies = &app.warned, new(reqkey.ProxyWatch)
 	for _, w := range found {
-		h.said.Warn(h.logger, w.Code, w.Text)
+		h.warned.Warn(h.logger, w.Code, w.Text)
 	}
 	sets, err := h.headerSets()
 	if err != nil {
@@ -280,15 +280,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	limits.Arrange(h.zones)
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	h.proxies.CheckServer(h.said, h.logger, server)
+	h.proxies.CheckServer(h.warned, h.logger, server)
 	return nil
-}
-
-func (h *Handler) sweepInterval() time.Duration {
-	if h.SweepInterval > 0 {
-		return time.Duration(h.SweepInterval)
-	}
-	return time.Minute
 }
 
 // hasEnforce reports whether a zone has the option enforce.
@@ -329,9 +322,9 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 		return nil, err
 	}
 	o := limits.ZoneOptions{
-		Compiled: s, Namespace: app.namespace, Redis: app.shared, Sweep: h.sweepInterval(),
+		Compiled: s, Namespace: app.namespace, Redis: app.shared, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
 		Headers: sets, Waits: sets != 0 || !h.DisablePlaceholders,
-		Logger: h.logger, LogKeys: h.LogKey, Once: &app.said, Metrics: !h.DisableMetrics,
+		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
 	}
 	if err := loadMatchers(ctx, config, "MatcherSetsRaw", &o.Matchers); err != nil {
 		return nil, fmt.Errorf("loading matchers: %w", err)
@@ -351,10 +344,10 @@ func loadMatchers(ctx caddy.Context, z *Zone, field string, sets *caddyhttp.Matc
 	return sets.FromInterface(loaded)
 }
 
-// ServeHTTP lets a request through, denies it, or makes it wait for its turn in a queue.
+// ServeHTTP lets a request through, denies it, or makes it wait in a queue.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	now := clock.Now()
-	h.proxies.Watch(h.said, h.logger, r, now)
+	h.proxies.Watch(h.warned, h.logger, r, now)
 	e, err := limits.Evaluate(h.zones, r, now)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 )
 
 // showHot measures one key that is asked for on several nodes at five times its limit: the early
-// exchanges near the limit.
+// syncs near the limit.
 func showHot(t *outside.T, d time.Duration) error {
 	fmt.Printf("\nMeasured: one key at five times its limit of 1000/5s, on all nodes alike, `sync_rate 500ms`:\n\n")
 	fmt.Printf("| nodes | requests a second | calls a second | Redis CPU |\n|---|---|---|---|\n")
@@ -94,7 +94,7 @@ func strictly(url string, nodes, keys int, d time.Duration) (float64, error) {
 		}
 		defer client.Close()
 		s := strict.New(client, "caddy", time.Second)
-		defer s.Close()
+		defer func() { s.CloseBy(time.Now().Add(time.Second)) }()
 		for range 32 {
 			wg.Go(func() {
 				var dst []strict.Verdict

@@ -16,7 +16,7 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// A node is what a Caddy has between its handler and Redis: a table of one limit and its exchange,
+// A node is what a Caddy has between its handler and Redis: a table of one limit and its sync,
 // with connections of its own.
 type node struct {
 	ask        func(key []byte) bool
@@ -25,7 +25,7 @@ type node struct {
 	client     redis.UniversalClient
 }
 
-// A kind is an algorithm, as an exchange sees it.
+// A kind is an algorithm, as a sync sees it.
 type kind struct {
 	name string
 	open func(url string, o options) (*node, error)
@@ -39,7 +39,7 @@ type options struct {
 	early  bool
 }
 
-// idle is a limit that is never near, so that a key is exchanged once in each interval.
+// idle is a limit that is never near, so that a key is synced once in each interval.
 var idle = options{limit: 1 << 30, window: time.Hour, rate: time.Second}
 
 var (
@@ -60,7 +60,7 @@ func open[S any](url string, o options, alg algorithms.Params) (*node, error) {
 	}
 	tab := table.New(algorithms.MachineOf[S](alg.Kind), 1_000_000)
 	source := ratesync.NewSource(tab, ratesync.Spec{Zone: "zone", Kind: alg.Kind.Code(), Window: o.window, Buckets: 1, Live: 1})
-	tab.Configure(table.SyncConfig{Params: alg, Rate: o.rate, Early: o.early, CompensateLag: !alg.Kind.Draining(), Wake: source.Wake}, 1_000_000)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: o.rate, Early: o.early, Wake: source.Wake}, 1_000_000)
 	n := &node{client: client, source: source, replicator: ratesync.NewReplicator(client, "caddy", time.Second, now, zap.NewNop())}
 	limit := alg.Compile()
 	n.ask = func(key []byte) bool { return tab.Take(limit, table.KeyOf(key), key, now(), 1, 0).Allowed }

@@ -242,8 +242,9 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 	const keys = 100_000
 	nodes := make([]*Zone, 2)
 	for i := range nodes {
-		nodes[i] = newTwins(t, settings.Compiled{Name: "share", Buckets: 1, SyncRate: rates.Local, MaxKeys: 1000, Limits: []rates.Rate{{Limit: 1, Window: time.Minute}}}, nil).enforced[0]
-		defer nodes[i].Release()
+		w := newTwins(t, settings.Compiled{Name: "share", Buckets: 1, SyncRate: rates.Local, MaxKeys: 1000, Limits: []rates.Rate{{Limit: 1, Window: time.Minute}}}, nil)
+		defer w.release()
+		nodes[i] = w.enforced[0]
 	}
 	enforce := func(share float64) {
 		e := settings.Enforce(share)

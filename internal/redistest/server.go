@@ -274,7 +274,7 @@ func within(t testing.TB, patience time.Duration, what string, condition func() 
 	deadline := time.Now().Add(patience)
 	for !condition() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited %s in vain until %s", patience, what)
+			t.Fatalf("waited %s, but not until %s", patience, what)
 		}
 		// a poll of another process, which has no other way to tell
 		time.Sleep(2 * time.Millisecond)

@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
-var figures = flag.Bool("figures", false, "print the figures of docs/security.md, with a million keys")
+var figures = flag.Bool("figures", false, "print the figures of docs/internals/floods.md, with a million keys")
 
 // A flood is a table with its known clients, and an attacker who comes with nine new keys for each
 // of them.
@@ -164,14 +164,14 @@ func TestSketchGrowsWithTheLimit(t *testing.T) {
 	}
 }
 
-// TestFloodFigures prints a table of docs/security.md. Its first rows are a million keys at an
-// eighth of the size: with as many words of the sketch for each key they are the same, but for
+// TestFloodFigures prints a table of docs/internals/floods.md. Its first rows are a million keys at
+// an eighth of the size: with as many words of the sketch for each key they are the same, but for
 // chance.
 func TestFloodFigures(t *testing.T) {
 	if !*figures {
 		t.Skip("for figures: go test ./internal/table -run TestFloodFigures -figures -v -timeout 20m")
 	}
-	fmt.Println("| max_keys | limit | requests of each attacker's key | windows | bytes, full table | after the flood | attackers got of what is theirs | newcomers refused, 1 request | ten, or the limit |")
+	fmt.Println("| max_keys | limit | requests of each attacker's key | windows | bytes, full table | after the flood | attackers got of what is theirs | newcomers denied, 1 request | ten, or the limit |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	const eighth, words = 1_000_000 / 8, sketch.MaxWidth / 8
 	for _, c := range []struct {
