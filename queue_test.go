@@ -130,11 +130,13 @@ func TestQueueKeepsItsPaceBesideStrictZones(t *testing.T) {
 			var waiting sync.WaitGroup
 			for i := range 4 {
 				var denied sync.WaitGroup
+				before := proxy.Requests()
 				denied.Go(func() { s.admits("1.2.3.4", 1, 0, header("K", "spent")) })
-				time.Sleep(10 * time.Millisecond)
+				redistest.Eventually(t, "Redis is asked", func() bool { return proxy.Requests() > before })
 				waiting.Go(func() { s.get("1.2.3.4", header("K", fmt.Sprint("behind ", i))) })
 				denied.Wait()
-				time.Sleep(50 * time.Millisecond) // Redis hears of what is given back
+				// before Redis has what was refunded, and after it
+				redistest.Pause(time.Duration(i) * 20 * time.Millisecond)
 				waiting.Go(func() { s.get("1.2.3.4", header("K", fmt.Sprint("later ", i))) })
 			}
 			waiting.Wait()

@@ -212,12 +212,12 @@ func TestABrokenKeyIsTriedOnceATurn(t *testing.T) {
 	const turns = 6
 	begun := n.source.Status().Turns
 	asked := 0
-	for n.source.Status().Turns < begun+turns {
+	redistest.Eventually(t, "the table has six more cycles", func() bool {
 		n.touch("broken")
 		n.take("well", 1)
 		asked++
-		time.Sleep(time.Millisecond)
-	}
+		return n.source.Status().Turns >= begun+turns
+	})
 	s := n.rep.Status()
 	if s.FailedKeys == 0 || s.FailedKeys > turns+3 {
 		t.Errorf("in %d cycles, asked for %d times, a broken key failed %d times: want one in each cycle", turns, asked, s.FailedKeys)

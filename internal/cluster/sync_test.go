@@ -261,9 +261,9 @@ func TestLostRepliesAndLateDuplicates(t *testing.T) {
 		before := total(t, r, "fixed") + total(t, r, "bucket")
 		proxy.Set(faultproxy.DropReplies)
 		spend()
-		for end := time.Now().Add(time.Second); !arrived && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			arrived = total(t, r, "fixed")+total(t, r, "bucket") > before
-		}
+		arrived = redistest.Poll(time.Second, func() bool {
+			return total(t, r, "fixed")+total(t, r, "bucket") > before
+		})
 		proxy.Set(faultproxy.None)
 		spend()
 		counted()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
@@ -317,10 +318,7 @@ func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 	for i := range maxKeys {
 		take(tab, alg, i, now)
 	}
-	deadline := time.Now().Add(30 * time.Second)
-	for tab.OverflowBytes() == 0 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
+	redistest.Eventually(t, "the sketch is made", func() bool { return tab.OverflowBytes() > 0 })
 	if got := tab.OverflowBytes(); got == 0 || got > 32<<20 || tab.Overflowing() {
 		t.Errorf("full: the sketch takes %d bytes, in use: %v; want at most 32 MiB, and not in use", got, tab.Overflowing())
 	}

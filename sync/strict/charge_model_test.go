@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -164,13 +165,10 @@ func (x *isolatedOf[S]) cycle() error {
 		before = s.Turns
 	}
 	x.rep.AttachCharged(x.source, time.Hour, x.charge)
-	for range 10_000 {
-		if x.source.Status().Turns > before {
-			return nil
-		}
-		time.Sleep(time.Millisecond)
+	if !redistest.Poll(10*time.Second, func() bool { return x.source.Status().Turns > before }) {
+		return errors.New("the table is not synced")
 	}
-	return errors.New("the table is not synced")
+	return nil
 }
 
 func (x *isolatedOf[S]) unsent() int64 {

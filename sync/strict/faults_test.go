@@ -78,11 +78,12 @@ func TestSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
 	proxy.SetDelay(200 * time.Millisecond) // answers, but later than requests are ready to wait
 	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
 	waited := 0
-	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	redistest.Poll(500*time.Millisecond, func() bool {
 		if err := try(); !errors.Is(err, redisconn.ErrDown) {
 			waited++
 		}
-	}
+		return false
+	})
 	if waited > 0 {
 		t.Errorf("%d requests waited for a Redis that is known to be too slow, want 0", waited)
 	}
