@@ -224,7 +224,7 @@ func (c *Counters) IsUnavailable(raw []byte) bool {
 func (c *Counters) Node() string { return c.source.Node() }
 
 // Sync tells how far the sync has come, nil where nothing is synced.
-func (c *Counters) Sync() *ratesync.ExchangeStatus { return c.source.Status() }
+func (c *Counters) Sync() *ratesync.SyncStatus { return c.source.Status() }
 
 // state returns what metrics show.
 func (c *Counters) state() metrics.ZoneState {

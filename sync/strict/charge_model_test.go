@@ -162,10 +162,10 @@ func (x *isolatedOf[S]) cycle() error {
 	x.now()
 	before := int64(0)
 	if s := x.source.Status(); s != nil {
-		before = s.Turns
+		before = s.Cycles
 	}
 	x.rep.AttachCharged(x.source, time.Hour, x.charge)
-	if !redistest.Poll(10*time.Second, func() bool { return x.source.Status().Turns > before }) {
+	if !redistest.Poll(10*time.Second, func() bool { return x.source.Status().Cycles > before }) {
 		return errors.New("the table is not synced")
 	}
 	return nil
