@@ -168,7 +168,7 @@ func to(p string) func(*http.Request) {
 
 func zoneBlock(name, options string) string { return "zone " + name + " {\n" + options + "\n}\n" }
 
-func TestRefusalTellsTheClient(t *testing.T) {
+func TestDenialTellsTheClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, &App{}, zoneBlock(t.Name(), "limit 2/1m\nalgorithm sliding_log"))
 		s.admits("1.2.3.4", 2, 2)
@@ -210,7 +210,7 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 				}
 				seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
 				if err != nil || a.status != http.StatusTooManyRequests {
-					t.Fatalf("%s: %d %v, want a refusal", options, a.status, a.header)
+					t.Fatalf("%s: %d %v, want a denial", options, a.status, a.header)
 				}
 				wait, want := time.Duration(seconds)*time.Second, http.StatusOK
 				if early {
@@ -225,7 +225,7 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 	}
 }
 
-func TestARefusedRequestConsumesNothingInOtherZones(t *testing.T) {
+func TestADeniedRequestConsumesNothingInOtherZones(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra"} {
 		t.Run(algorithm, func(t *testing.T) {
 			s := newSite(t, &App{}, zoneBlock("wide"+algorithm, "limit 10/1h 100/1d\nalgorithm "+algorithm)+
@@ -262,7 +262,7 @@ func TestConcurrentRequestsAdmitExactlyTheLimit(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// a request that is about to be refused by one zone may take a place in the other for an
+	// a request that is about to be denied by one zone may take a place in the other for an
 	// instant
 	if got := admitted.Load(); got > 100 || got < 95 {
 		t.Errorf("800 concurrent requests: %d admitted, want 100", got)
@@ -308,13 +308,13 @@ func TestCountDenied(t *testing.T) {
 		time.Sleep(59 * time.Second)
 		s.admits("1.2.3.4", 10, 0)
 		time.Sleep(2 * time.Second)
-		s.admits("1.2.3.4", 10, 0) // what was refused counts as well
+		s.admits("1.2.3.4", 10, 0) // what was denied counts as well
 		time.Sleep(61 * time.Second)
 		s.admits("1.2.3.4", 10, 5)
 	})
 }
 
-// A client that waits as long as it was told is admitted, also where the refusal that told it was
+// A client that waits as long as it was told is admitted, also where the denial that told it was
 // charged.
 func TestCountDeniedAdmitsWhoWaits(t *testing.T) {
 	for _, options := range []string{"limit 2/4s\nalgorithm token_bucket", "limit 2/4s", "limit 2/4s\nalgorithm fixed_window", "limit 2/4s\nalgorithm sliding_log"} {
@@ -334,9 +334,9 @@ func TestCountDeniedAdmitsWhoWaits(t *testing.T) {
 	}
 }
 
-// Where nobody is told how admitted requests leave the limits, that isn't worked out; a refusal
+// Where nobody is told how admitted requests leave the limits, that isn't worked out; a denial
 // tells the same as everywhere, also of the limits that would have admitted.
-func TestABriefHandlerRefusesInFull(t *testing.T) {
+func TestABriefHandlerDeniesInFull(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket\nqueue 0"} {
 		for _, denied := range []string{"", "\ncount_denied"} {
 			var told []string
@@ -353,7 +353,7 @@ func TestABriefHandlerRefusesInFull(t *testing.T) {
 				})
 			}
 			if told[0] != told[1] || denied != "" && strings.Contains(told[0], "0 of 1 0 ") {
-				t.Errorf("%s%s: a brief handler refuses with %s, another one with %s", algorithm, denied, told[1], told[0])
+				t.Errorf("%s%s: a brief handler denies with %s, another one with %s", algorithm, denied, told[1], told[0])
 			}
 		}
 	}

@@ -87,7 +87,7 @@ func TestQueuesBesideEachOtherKeepTheirPace(t *testing.T) {
 	}
 }
 
-// A queue that counts refused requests fills by those that another zone refuses, and by no others.
+// A queue that counts denied requests fills by those that another zone denies, and by no others.
 func TestQueueThatCountsDenied(t *testing.T) {
 	for option, want := range map[string]string{"count_denied": `"a";r=0;`, "count_denied off": `"a";r=6;`} {
 		synctest.Test(t, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestQueueThatCountsDenied(t *testing.T) {
 				a = s.get("1.2.3.4")
 			}
 			if got := a.header.Get("RateLimit"); a.status != http.StatusTooManyRequests || !strings.Contains(got, want) {
-				t.Errorf("%s: after ten refusals by another zone: %d, %s, want %s", option, a.status, got, want)
+				t.Errorf("%s: after ten denials by another zone: %d, %s, want %s", option, a.status, got, want)
 			}
 		})
 	}

@@ -516,7 +516,7 @@ func checkACLLog(t *testing.T, server *redistest.Server) {
 	}
 }
 
-// checkACL exchanges and decides with every algorithm.
+// checkACL syncs and decides with every algorithm.
 func checkACL(t *testing.T, server *redistest.Server, url string) {
 	t.Helper()
 	set, err := redisconn.ParseURL(url)
@@ -552,7 +552,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	raw := []byte("key")
 	for _, l := range synced {
 		l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
-		redistest.Eventually(t, l.Settings.Name+" is exchanged", func() bool { return l.Totals().Own == 1 && l.Totals().Unsent == 0 })
+		redistest.Eventually(t, l.Settings.Name+" is synced", func() bool { return l.Totals().Own == 1 && l.Totals().Unsent == 0 })
 	}
 	redistest.Eventually(t, "the node is known", func() bool { return shared.Replicator.Status().Up && shared.Replicator.Status().Nodes == 1 })
 
@@ -577,7 +577,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		redistest.Eventually(t, l.Settings.Name+" is charged", func() bool { return l.Totals().Unsent == 0 })
 	}
 	if n := logs.Len(); n > 0 {
-		t.Errorf("the exchange warns: %v", logs.All())
+		t.Errorf("the sync warns: %v", logs.All())
 	}
 	checkACLLog(t, server)
 }

@@ -145,7 +145,7 @@ func namesACode(e ast.Expr) (found bool) {
 	return found
 }
 
-// Each reason that the exchange can give stands in the page.
+// Each reason that the sync can give stands in the page.
 func TestEveryReasonIsDocumented(t *testing.T) {
 	page := readPage(t, "docs/warnings.md")
 	reasons := 0

@@ -279,7 +279,7 @@ func TestABucketGoesByItsDeltasAsLongAsItHoldsThem(t *testing.T) {
 }
 
 // A burst of this node alone must stand, however long the bucket was idle before.
-func TestAnExchangeWithoutNewsChangesNothing(t *testing.T) {
+func TestASyncWithoutNewsChangesNothing(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
 		s := k.draw(t)
 		w := newWalk(t, s)
@@ -356,8 +356,8 @@ func TestABucketThatComesBackKnowsItsOwnPast(t *testing.T) {
 	}
 }
 
-// Ten nodes share a bucket of 10 that drains 100 a second and exchange every second. Demand is .8
-// of what drains, so next to nothing should be refused.
+// Ten nodes share a bucket of 10 that drains 100 a second and sync every second. Demand is .8
+// of what drains, so next to nothing should be denied.
 func TestSteadyDemandBelowTheRateIsAdmitted(t *testing.T) {
 	const nodes, tick = 10, int64(time.Second)
 	for _, k := range []kind{tokenBucket, gcra} {
@@ -371,7 +371,7 @@ func TestSteadyDemandBelowTheRateIsAdmitted(t *testing.T) {
 		for next := now + tick; asked < 8000; {
 			now += int64(random.ExpFloat64() * 1e9 / 80)
 			for ; now >= next; next += tick {
-				exchange(fleet, next)
+				syncFleet(fleet, next)
 			}
 			asked++
 			if fleet[random.IntN(nodes)].take(now, 1, 0).Allowed {
@@ -384,8 +384,8 @@ func TestSteadyDemandBelowTheRateIsAdmitted(t *testing.T) {
 	}
 }
 
-// exchange tells each of a fleet what all of them spent.
-func exchange(fleet []subject, now int64) {
+// syncFleet gives each of a fleet what all of them spent.
+func syncFleet(fleet []subject, now int64) {
 	e := now / fleet[0].span()
 	for _, epoch := range []int64{e, e - 1} {
 		var sum int64

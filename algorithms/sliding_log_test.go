@@ -13,7 +13,7 @@ func TestALogKeepsWhatAnUnreportedEpochHolds(t *testing.T) {
 	log.ledger().Synced = false                    // the table does this for a key that paused,
 	log.merge(at(80), Report{Epoch: 1, Remote: 0}) // and asks for nothing that it knows to be final
 	if d := log.take(at(81), 1, 0); d.Allowed {
-		t.Errorf("10 of 10 were spent elsewhere 31 s ago: got %+v, want a refusal", d)
+		t.Errorf("10 of 10 were spent elsewhere 31 s ago: got %+v, want a denial", d)
 	}
 }
 

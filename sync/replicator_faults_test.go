@@ -285,7 +285,7 @@ func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 	for round := range int64(3) {
 		for range 10 {
 			if !tab.Take(alg.Compile(), table.KeyOf(key), key, wallClock(), 1, 0).Allowed {
-				t.Fatal("refused with a full bucket")
+				t.Fatal("denied with a full bucket")
 			}
 		}
 		redistest.Eventually(t, "redis counts all rounds", func() bool {

@@ -20,9 +20,9 @@ func sane(t *testing.T, d algorithms.Decision, limit int64) {
 
 const replied = int64(1_795_249_670_000_000) // microseconds
 
-// FuzzExchangeReply: whatever answers in Redis' place, counters stay counters, and what was
+// FuzzPushReply: whatever answers in Redis' place, counters stay counters, and what was
 // admitted here is still known to be.
-func FuzzExchangeReply(f *testing.F) {
+func FuzzPushReply(f *testing.F) {
 	for _, seed := range []string{
 		"1795249670\n0\n1\n3 4\n\n0 0", "1795249670\n0\n\n7 9 2.500\n\n1 1", "1795249670\n0\n\n7 9 1e308\n\n1 1", "1795249670\n0\n!\nWRONGTYPE Operation\n\n0 0", "1\n1\n9\n2 2\n9\n2 2",
 		"1795249670\n0\n-5\n-9223372036854775808 -1\nx\nNaN inf nan 9223372036854775807", "\n\n\n1 1 1e308 1795249670000", "", "\n\n\n\n\n\n\n\n",

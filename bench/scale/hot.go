@@ -15,7 +15,7 @@ import (
 )
 
 // showHot measures one key that is asked for on several nodes at five times its limit: the early
-// exchanges near the limit.
+// syncs near the limit.
 func showHot(t *outside.T, d time.Duration) error {
 	fmt.Printf("\nMeasured: one key at five times its limit of 1000/5s, on all nodes alike, `sync_rate 500ms`:\n\n")
 	fmt.Printf("| nodes | requests a second | calls a second | Redis CPU |\n|---|---|---|---|\n")

@@ -38,7 +38,7 @@ var algorithms = []string{"fixed_window", "sliding_window"}
 type figure struct {
 	rate           string
 	sent, admitted []int
-	refused        []int
+	denied         []int
 	took           []time.Duration
 }
 
@@ -113,7 +113,7 @@ func measure(runs int, load func(rate string, run int) (result, error)) ([]figur
 			}
 			f := &all[i]
 			f.rate = rate
-			f.sent, f.admitted, f.refused = append(f.sent, r.Sent()), append(f.admitted, r.Admitted()), append(f.refused, r.Denied())
+			f.sent, f.admitted, f.denied = append(f.sent, r.Sent()), append(f.admitted, r.Admitted()), append(f.denied, r.Denied())
 			f.took = append(f.took, r.took)
 		}
 	}
@@ -167,7 +167,7 @@ func printTable(out io.Writer, title string, allowed int, all []figure) {
 			shares += fmt.Sprintf(" to %.3f", share(most, allowed))
 		}
 		fmt.Fprintf(out, "| `%s` | %s | %s | %s | %s | %.1f s |\n",
-			f.rate, between(f.sent), between(f.admitted), between(f.refused), shares, slices.Max(f.took).Seconds())
+			f.rate, between(f.sent), between(f.admitted), between(f.denied), shares, slices.Max(f.took).Seconds())
 	}
 }
 

@@ -58,14 +58,14 @@ type Figure struct {
 	Peak, Mean, Wrong, Share, Admitted, Calls, Keys float64
 	// Worst is the highest of the peaks, and Most the most that was admitted.
 	Worst, Most float64
-	// Late is how long after the exact counter the first request was refused, 0 where none was.
+	// Late is how long after the exact counter the first request was denied, 0 where none was.
 	Late time.Duration
-	// Estimated is the share of the requests that the estimate alone refused.
+	// Estimated is the share of the requests that the estimate alone denied.
 	Estimated float64
 	// PeakOver, MeanOver and AdmittedOver are those of each run by those of the exact counter.
 	PeakOver, MeanOver, AdmittedOver float64
-	// RefusedOver is the share of the requests that were refused less that of the exact counter.
-	RefusedOver float64
+	// DeniedOver is the share of the requests that were denied less that of the exact counter.
+	DeniedOver float64
 }
 
 // Figures runs a case with as many seeds.
@@ -108,7 +108,7 @@ func figureOf(seeds int, run, exact func(seed uint64) Result) (f Figure) {
 	f.PeakOver = median(func(r, exact Result) float64 { return r.Peak / exact.Peak })
 	f.MeanOver = median(func(r, exact Result) float64 { return r.Mean / exact.Mean })
 	f.AdmittedOver = median(func(r, exact Result) float64 { return float64(r.Admitted) / float64(exact.Admitted) })
-	f.RefusedOver = median(func(r, exact Result) float64 { return exact.Share() - r.Share() })
+	f.DeniedOver = median(func(r, exact Result) float64 { return exact.Share() - r.Share() })
 	f.Peak = median(func(r, _ Result) float64 { return r.Peak })
 	return f
 }

@@ -40,7 +40,7 @@ func TestABucketFarFromTheStoreAdmitsADemandBelowItsRate(t *testing.T) {
 		Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 100, Window: sec, Burst: 10}, Rate: sec / 2, Nodes: 3, Latency: near,
 		Load: Constant(80, 30*sec), Warm: 5 * sec,
 	})
-	within(t, "share admitted at 0.8x without early exchanges", c.Figures(Scaled, 2).Share, .97, 1)
+	within(t, "share admitted at 0.8x without early syncs", c.Figures(Scaled, 2).Share, .97, 1)
 }
 
 // One lost reply is not a lost store: the estimate goes on.

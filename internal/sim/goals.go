@@ -74,7 +74,7 @@ var clusters = []cluster{
 	{2, sec / 10}, {2, sec}, {2, 5 * sec}, {5, sec / 10}, {5, sec}, {5, 5 * sec}, {10, sec / 10}, {10, sec}, {10, 5 * sec}, {30, sec / 10}, {30, sec}, {30, 5 * sec},
 }
 
-// below is clusters below their limits: the most that any refuses more than the exact store, as a
+// below is clusters below their limits: the most that any denies more than the exact store, as a
 // share of the requests.
 func below(limits []int64, clusters []cluster, most float64) func(Model, int) Reached {
 	return func(m Model, seeds int) Reached {
@@ -85,7 +85,7 @@ func below(limits []int64, clusters []cluster, most float64) func(Model, int) Re
 					f := CaseOf("", Windows{
 						Algorithm: Sliding(limit, 10*sec), Rate: c.rate, Nodes: c.nodes, Latency: near, Load: Constant(demand*float64(limit)/10, 60*sec),
 					}).Figures(m, seeds)
-					worst = max(worst, f.RefusedOver)
+					worst = max(worst, f.DeniedOver)
 				}
 			}
 		}

@@ -44,7 +44,7 @@ func TestEachMeansBringsTheNodesNearerToOneStore(t *testing.T) {
 	}
 }
 
-func TestAllAlgorithmsHoldTheLimitTogetherAndRefuseNoneBelowIt(t *testing.T) {
+func TestAllAlgorithmsHoldTheLimitTogetherAndDenyNoneBelowIt(t *testing.T) {
 	for _, c := range Kinds(5, sec, 5) {
 		f, exact := c.Figures(Shipped, 1), c.Ideal(1)
 		within(t, c.Name+" at 5x: peak above the exact one", f.Peak-exact.Peak, -.03, .08)
@@ -91,7 +91,7 @@ func TestANodeThatSeesAllOfAClientDecidesAsIfItWereAlone(t *testing.T) {
 	} {
 		got, want := c.Run(Shipped, 1), c.Exact(1)
 		if got.Admitted != want.Admitted || got.Estimated != 0 {
-			t.Errorf("%s: %d of %d admitted, %d refused by the estimate; alone it admits %d", name, got.Admitted, got.Requests, got.Estimated, want.Admitted)
+			t.Errorf("%s: %d of %d admitted, %d denied by the estimate; alone it admits %d", name, got.Admitted, got.Requests, got.Estimated, want.Admitted)
 		}
 	}
 }
@@ -198,7 +198,7 @@ func TestAFloodOfKeysIsNoBypassAndLocksFewOut(t *testing.T) {
 	if f.Admitted > 1 || f.Admitted < .97 {
 		t.Errorf("half a key per word: %.3f of the limits admitted, want 0.97 to 1", f.Admitted)
 	}
-	if f.RefusedFirst > .03 {
-		t.Errorf("half a key per word: %.3f of the newcomers refused, want at most 0.03", f.RefusedFirst)
+	if f.DeniedFirst > .03 {
+		t.Errorf("half a key per word: %.3f of the newcomers denied, want at most 0.03", f.DeniedFirst)
 	}
 }

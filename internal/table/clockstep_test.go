@@ -121,7 +121,7 @@ func TestSleepThatABeatNoticesFirst(t *testing.T) {
 	s.now += int64(time.Hour)
 	s.setClock(s.now, 0, time.Millisecond)
 	if !s.take(s.now) {
-		t.Error("a client that had spent its limit an hour ago is refused")
+		t.Error("a client that had spent its limit an hour ago is denied")
 	}
 }
 

@@ -85,13 +85,13 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 			rows.shards[&sh.slot(i).state] = s
 		}
 	}
-	exchanged := SyncConfig{Params: alg, Rate: time.Second}
+	synced := SyncConfig{Params: alg, Rate: time.Second}
 	late := t0 + int64(24*time.Hour)
 	for _, work := range []struct {
 		name string
 		do   func()
 	}{
-		{"a reload that begins to exchange", func() { tab.Configure(exchanged, 2*million) }},
+		{"a reload that begins to sync", func() { tab.Configure(synced, 2*million) }},
 		{"draining", func() {
 			tab.Tick()
 			var all []Message
@@ -177,11 +177,11 @@ func (m *mover) requests(keys, n int) {
 		m.Tick()
 	}
 	if m.random.IntN(2) == 0 {
-		m.exchange(m.random.IntN(40), m.random.IntN(3) == 0)
+		m.sync(m.random.IntN(40), m.random.IntN(3) == 0)
 	}
 }
 
-func (m *mover) exchange(most int, urgent bool) int {
+func (m *mover) sync(most int, urgent bool) int {
 	messages := m.Drain(m.now, most, urgent, nil)
 	answers := make([]Answer, 0, len(messages))
 	for _, message := range messages {
@@ -284,7 +284,7 @@ func (m *mover) check(t *testing.T) {
 	}
 	for range 3 { // what is under way when its turn comes has another one
 		m.Tick()
-		for m.exchange(1000, false) > 0 {
+		for m.sync(1000, false) > 0 {
 		}
 	}
 	// of keys that were only asked about

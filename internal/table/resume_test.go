@@ -46,7 +46,7 @@ func (l *life[S]) step() {
 	}
 }
 
-// history is requests of some keys, some of them given back or charged for being refused.
+// history is requests of some keys, some of them given back or charged for being denied.
 func (l *life[S]) history() {
 	for range rapid.IntRange(1, 25).Draw(l.T, "events") {
 		l.step()

@@ -108,18 +108,18 @@ func soon(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (g Gra
 	return g
 }
 
-// drain takes until it is refused and returns how often it was admitted.
+// drain takes until it is denied and returns how often it was admitted.
 func drain(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...Rule) (n int) {
 	t.Helper()
 	for {
 		g, all := take(t, s, zone, key, rules...)
 		if !g.Admitted() {
-			refused := false
+			denied := false
 			for _, v := range all {
-				refused = refused || !v.Decision.Allowed
+				denied = denied || !v.Decision.Allowed
 			}
-			if !refused {
-				t.Fatalf("Take(%s) is refused, but no limit says so: %+v", zone, all)
+			if !denied {
+				t.Fatalf("Take(%s) is denied, but no limit says so: %+v", zone, all)
 			}
 			return n
 		}
@@ -132,7 +132,7 @@ func TestNeverAdmitsMoreThanTheLimit(t *testing.T) {
 	nodes := []*Limiter{limiter(t, server.URL), limiter(t, server.URL), limiter(t, server.URL)}
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
-			var admitted, refused atomic.Int64
+			var admitted, denied atomic.Int64
 			var wg sync.WaitGroup
 			for i := range 64 * len(nodes) {
 				wg.Go(func() {
@@ -141,14 +141,14 @@ func TestNeverAdmitsMoreThanTheLimit(t *testing.T) {
 						if g.Admitted() {
 							admitted.Add(1)
 						} else {
-							refused.Add(1)
+							denied.Add(1)
 						}
 					}
 				})
 			}
 			wg.Wait()
 			if admitted.Load() != 100 {
-				t.Errorf("%d requests admitted and %d refused, want 100 and 284", admitted.Load(), refused.Load())
+				t.Errorf("%d requests admitted and %d denied, want 100 and 284", admitted.Load(), denied.Load())
 			}
 		})
 	}
@@ -170,7 +170,7 @@ func TestSpendsInAllLimitsOrNone(t *testing.T) {
 					t.Fatalf("the limit of 100 says %+v after 7 admitted, want 93 remaining", all[0].Decision)
 				}
 				if all[1].Decision.Allowed || all[1].Decision.Remaining != 0 || all[1].Decision.Retry <= 0 {
-					t.Fatalf("the limit of 7 says %+v after 7 admitted, want a refusal", all[1].Decision)
+					t.Fatalf("the limit of 7 says %+v after 7 admitted, want a denial", all[1].Decision)
 				}
 			}
 		})
@@ -190,7 +190,7 @@ func TestCountsRemaining(t *testing.T) {
 			}
 			_, all := take(t, s, name, id(1), rule)
 			if d := all[0].Decision; d.Remaining != 0 || d.Allowed || d.Retry <= 0 || d.Retry > 2*rule.Window {
-				t.Fatalf("Take() = %+v, want a refusal", d)
+				t.Fatalf("Take() = %+v, want a denial", d)
 			}
 		})
 	}
@@ -251,9 +251,9 @@ func TestReturnAndCharge(t *testing.T) {
 				t.Errorf("%d admitted after 30 were given back, want 30", got)
 			}
 			g, _ := take(t, s, name, id(1), rule)
-			s.Refund(g) // of a refusal: nothing
+			s.Refund(g) // of a denial: nothing
 			if got := drain(t, s, name, id(1), rule); got != 0 {
-				t.Errorf("%d admitted after a refusal was given back, want 0", got)
+				t.Errorf("%d admitted after a denial was given back, want 0", got)
 			}
 			s.Penalize(g)
 			s.Refund(all[99])

@@ -211,7 +211,7 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 				}
 				v.set(start + wait)
 				if _, all := take(t, v.Limiter, zone, id(1), rule); !all[0].Decision.Allowed {
-					t.Fatalf("%s %+v: refused after the %s it was told to wait: %+v", name, rule, d.Retry, all[0].Decision)
+					t.Fatalf("%s %+v: denied after the %s it was told to wait: %+v", name, rule, d.Retry, all[0].Decision)
 				}
 			}
 		}

@@ -78,17 +78,17 @@ func FuzzReply(f *testing.F) {
 			return
 		}
 		o.deny(wanted)
-		refused := false
+		denied := false
 		for _, v := range verdicts(rules, o, position, nil) {
 			sane(t, v.Decision, max(10, r.size(), exact))
-			refused = refused || !v.Decision.Allowed
+			denied = denied || !v.Decision.Allowed
 			if r.Kind == algorithms.SlidingLog && v.Decision.Retry > time.Hour {
 				t.Errorf("a log locks out for %v", v.Decision.Retry)
 			}
 			merge(t, r.Kind, v.Reports)
 		}
-		if refused == (position <= o.granted) {
-			t.Errorf("the %d. of %d granted: refused %v", position, o.granted, refused)
+		if denied == (position <= o.granted) {
+			t.Errorf("the %d. of %d granted: denied %v", position, o.granted, denied)
 		}
 	})
 }

@@ -78,7 +78,7 @@ func (s Scenario) Predict(m sim.Model) (r Range) {
 
 // Allowed is what real processes may admit: what is predicted, and a quarter of the limit more or
 // less. So many requests come in 0.2 to 0.4 s, and so long a process may stand still on a busy
-// machine, with an exchange or a request in its hands.
+// machine, with a sync or a request in its hands.
 func (s Scenario) Allowed() Range {
 	r, stall := s.Predict(sim.Shipped), int(s.Limit/4)
 	return Range{r.Least - stall, r.Most + stall}
