@@ -104,7 +104,7 @@ func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
 	}
 }
 
-func TestStrictDenialGivesBackInLocalZones(t *testing.T) {
+func TestStrictDenialIsRolledBackInLocalZones(t *testing.T) {
 	r := redistest.Start(t)
 	s := newSite(t, appWith(r),
 		zoneBlock("strict-narrow", "sync_rate strict\nkey {http.request.header.K}\nlimit 1/1h")+
@@ -453,7 +453,7 @@ func TestValidateDoesNotConnect(t *testing.T) {
 }
 
 // A reload leads to another Redis while requests that the old configuration took are on their way:
-// they go by the Redis of the configuration in force, and never by the rule for a lost one.
+// they go by the Redis of the current configuration, and never by the rule for a lost one.
 func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
 	first, second := redistest.Start(t), redistest.Start(t)
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {

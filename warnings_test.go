@@ -23,7 +23,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// parsed are the Go files of a directory, but for tests.
+// parsed are the Go files of a directory, except tests.
 func parsed(t *testing.T, dir string) (all []*ast.File) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))

@@ -153,7 +153,7 @@ func TestWhatOthersSpentIsSpent(t *testing.T) {
 		s.merge(start, Report{Epoch: e, Remote: theirs})
 		d := s.take(start, 0, 0)
 		if want := max(0, 10-mine-theirs); d.Remaining != want {
-			t.Fatalf("%d own and %d elsewhere of 10: %d left, want %d", mine, theirs, d.Remaining, want)
+			t.Fatalf("%d own and %d remote of 10: %d left, want %d", mine, theirs, d.Remaining, want)
 		}
 		if over := mine + theirs - 10; over > 0 && s.level(start) != 0 && s.level(start) != float64(mine+theirs) {
 			t.Fatalf("level %v, want the debt, %d", s.level(start), mine+theirs)

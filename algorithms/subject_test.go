@@ -293,7 +293,7 @@ func drawReports(t *rapid.T, s subject, now int64) []Report {
 		if rapid.Bool().Draw(t, "reported") {
 			continue
 		}
-		r := Report{Epoch: e, Remote: rapid.Int64Range(0, 15).Draw(t, "elsewhere")}
+		r := Report{Epoch: e, Remote: rapid.Int64Range(0, 15).Draw(t, "remote")}
 		if rapid.Bool().Draw(t, "levelled") {
 			r.Level = rapid.Float64Range(0, 15).Draw(t, "level")
 			r.LevelAt = now - rapid.Int64Range(0, s.span()).Draw(t, "level age")

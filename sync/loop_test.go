@@ -131,7 +131,7 @@ func between(t *testing.T, what string, got, low, high int) {
 	}
 }
 
-func TestEachZoneHasItsOwnRhythm(t *testing.T) {
+func TestEachZoneHasItsOwnRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newVnode(t)
 		fast, fastSource := n.zone("fast", 250*time.Millisecond)

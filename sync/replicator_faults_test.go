@@ -67,7 +67,7 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 				return proxy.Requests() > before
 			})
 		}
-		// What was taken may have been sent by now; it is given back all the same.
+		// What was taken may have been sent by now; it is refunded all the same.
 		a.table.Refund(alg.Compile(), table.KeyOf([]byte("k")), taken, 1)
 		proxy.Set(faultproxy.None)
 		a.touch("k")
@@ -150,9 +150,9 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 	}
 }
 
-// The heartbeat finds out that Redis is back, and a zone with a slow rhythm doesn't wait for its
+// The heartbeat finds out that Redis is back, and a zone with a long interval doesn't wait for its
 // cycle to do so as well.
-func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
+func TestASlowRateIsBackWithTheServer(t *testing.T) {
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
 	a.knows("k", 0, 0)
@@ -168,8 +168,8 @@ func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
 	}
 }
 
-// A zone with a slow rhythm doesn't know yet that Redis is back when it ends, and sends its counts
-// all the same.
+// A zone with a long interval doesn't know yet that Redis is back when it ends, and sends its
+// counts all the same.
 func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)

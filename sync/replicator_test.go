@@ -77,14 +77,14 @@ func (n *rnode) take(key string, count int) (admitted int) {
 	return admitted
 }
 
-// knows waits until a node's view of one key is own and elsewhere.
-func (n *rnode) knows(key string, own, elsewhere int64) {
+// knows waits until a node's view of one key is own and remote.
+func (n *rnode) knows(key string, own, remote int64) {
 	n.t.Helper()
-	redistest.Eventually(n.t, fmt.Sprintf("node knows %d own and %d elsewhere of %q", own, elsewhere, key), func() (ok bool) {
+	redistest.Eventually(n.t, fmt.Sprintf("node knows %d own and %d remote of %q", own, remote, key), func() (ok bool) {
 		n.touch(key)
 		n.table.With(table.KeyOf([]byte(key)), func(s *algorithms.WindowState) {
 			c := ledgerOf(n.alg, s).Cur
-			ok = c.Own == own && c.Remote == elsewhere && c.Acked == own
+			ok = c.Own == own && c.Remote == remote && c.Acked == own
 		})
 		return ok
 	})
@@ -351,7 +351,7 @@ func TestPushScript(t *testing.T) {
 		{"repeated", "a", 1, 5, 6, "5", "7 8"},
 		{"more", "a", 3, 9, 9, "5", "11 11"},
 		{"overtaken", "a", 2, 7, 7, "9", "11 11"},
-		{"given back", "a", 4, 8, 10, "9", "10 12"},
+		{"refunded", "a", 4, 8, 10, "9", "10 12"},
 		{"asking only", "a", 5, "", "", "8", "10 12"},
 		{"a newcomer asks", "c", 1, "", "", "", "10 12"},
 	} {
@@ -403,7 +403,7 @@ func TestPushScriptOfABucket(t *testing.T) {
 		{"overtaken", "b", 1, 3, "3 " + still + " 90", nil, "12 2 11.500", "11.500", ""},
 		{"what has drained where it was admitted", "b", 3, 54, "5 " + still + " 90", nil, "62 2 11.500", "16.500", ""},
 		{"asking only", "c", 1, "", "0 " + still + " 90", nil, "62 2 16.500", "16.500", ""},
-		{"given back", "b", 4, 50, "0 " + still + " 90", nil, "58 2 16.500", "12.500", ""},
+		{"refunded", "b", 4, 50, "0 " + still + " 90", nil, "58 2 16.500", "12.500", ""},
 		{"of the epoch before as well", "a", 2, 9, "1 " + still + " 1", []any{4, 0, "4"}, "59 2 12.500", "17.500", "4 0"},
 		{"a repeated one of both", "a", 2, 9, "1 " + still + " 1", []any{4, 0, "4"}, "59 2 17.500", "17.500", "4 0"},
 		{"after a loss the level counts where it is higher", "a", 3, 9, "0 " + still + " 40 !", nil, "59 2 17.500", "40.000", ""},

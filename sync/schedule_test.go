@@ -97,7 +97,7 @@ type member[S any] struct {
 	source *Source
 	rep    *Replicator
 	// own is what it admitted and did not get back, by the names of the hashes, and floor what the
-	// store confirmed when it ended and has not lost since. Of what it gave back it may have told
+	// store confirmed when it ended and has not lost since. Of what it refunded it may have told
 	// in a message that is still on the way, so that less than that may be there.
 	own, floor map[string]int64
 	gave       map[string]bool
@@ -216,7 +216,7 @@ func (s *schedule[S]) storm(kind uint64) {
 			s.forget(true)
 		}
 	case 2:
-		// What has been sent is given back.
+		// What has been sent is refunded.
 		s.net.heal()
 		s.requests(3)
 		time.Sleep(5 * s.rate)
@@ -408,7 +408,7 @@ func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 		}
 		own, sum := s.store.field(s.hash(key, epoch), m.source.Node())
 		if theirs := sum - own; c.Remote < theirs || c.Remote > theirs && s.store.forgotten == 0 {
-			s.t.Errorf("%s: node %s knows of %d elsewhere, the store has %d", s.hash(key, epoch), m.source.Node(), c.Remote, theirs)
+			s.t.Errorf("%s: node %s knows of %d remote, the store has %d", s.hash(key, epoch), m.source.Node(), c.Remote, theirs)
 		}
 	})
 }

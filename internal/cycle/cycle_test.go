@@ -8,7 +8,7 @@ import (
 
 const s, ms = time.Second, time.Millisecond
 
-// Everything is synced in the rhythm of the rate, however late the loop is.
+// Everything is synced at the rate, however late the loop is.
 func TestBegin(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -41,7 +41,7 @@ func TestSketchWindowsRoll(t *testing.T) {
 	}
 }
 
-// Keys that share a cell fill it, and what is then given back never frees one of them.
+// Keys that share a cell fill it, and what is then refunded never frees one of them.
 func TestFullCellsGiveNothingBack(t *testing.T) {
 	s := New(1, 14, time.Minute) // all keys share six cells of each row
 	limit := limitOf(14)
@@ -59,7 +59,7 @@ func TestFullCellsGiveNothingBack(t *testing.T) {
 		s.Give(s.number, victim, t0, 1)
 	}
 	if admitted() {
-		t.Error("a key that has spent its limit is admitted after others gave back in its cells")
+		t.Error("a key that has spent its limit is admitted after others refunded in its cells")
 	}
 }
 
@@ -93,7 +93,7 @@ func TestASketchThatWasGivenBack(t *testing.T) {
 	}
 }
 
-// What is given back to an epoch that has ended in its cells since stays spent.
+// What is refunded to an epoch that has ended in its cells since stays spent.
 func TestUnitsOfAnEpochThatHasEndedStaySpent(t *testing.T) {
 	s, limit, key := New(MinWidth, 10, time.Minute), limitOf(10), Key{1, 2}
 	start := int64(t0 - t0%int64(time.Minute))

@@ -67,7 +67,7 @@ func TestReportsOfAChargedKeyThatMayBeOldAreIgnored(t *testing.T) {
 	left(14)
 	tab.Uncharged(t0+3, c)
 	if !tab.Owes(KeyOf(raw(1))) {
-		t.Error("a charge that was not counted is not owed any more")
+		t.Error("a charge that was not counted is not to be charged any more")
 	}
 	spent(300*time.Millisecond, 9)
 	left(10)

@@ -232,7 +232,7 @@ func TestMovingKeysLosesNothing(t *testing.T) {
 }
 
 // moveAll moves the keys of all shards, with requests after each step, and returns how many slots
-// were given back.
+// were refunded.
 func (m *mover) moveAll(t *testing.T) (moved int) {
 	for s := range m.shards {
 		sh := &m.shards[s]

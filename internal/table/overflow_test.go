@@ -276,8 +276,8 @@ func maxOf(ns []int64) (most int64) {
 	return most
 }
 
-// What a key takes from one sketch is given back to it, though another one has taken its place.
-func TestGivingBackFindsTheSketch(t *testing.T) {
+// What a key takes from one sketch is refunded to it, though another one has taken its place.
+func TestARefundFindsItsSketch(t *testing.T) {
 	now := t0 - t0%int64(time.Hour)
 	low, high := fixed(2, time.Hour), fixed(100, time.Hour)
 	tab := newTable(1, low)

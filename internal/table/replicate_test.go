@@ -87,7 +87,7 @@ func TestTwoNodesConvergeDivergeAndReconverge(t *testing.T) {
 	admit(t, b, hour, t0, 1, 1)
 	a.sync(s, t0)
 	b.sync(s, t0)
-	admit(t, b, hour, t0, 10, 3) // 6 elsewhere, 1 + 3 here
+	admit(t, b, hour, t0, 10, 3) // 6 remote, 1 + 3 here
 	b.sync(s, t0)
 	admit(t, a, hour, t0, 3, 3) // a has not stepGrace of those yet
 	a.sync(s, t0)
@@ -97,7 +97,7 @@ func TestTwoNodesConvergeDivergeAndReconverge(t *testing.T) {
 	}
 }
 
-func TestLostRepliesAndGiveBacksLeaveTheCountExact(t *testing.T) {
+func TestLostRepliesAndRefundsLeaveTheCountExact(t *testing.T) {
 	s, a := newStore(), newNode("a", hour)
 	admit(t, a, hour, t0, 3, 3)
 	a.Tick()
@@ -137,7 +137,7 @@ func TestAStoreThatForgotIsToldAgain(t *testing.T) {
 	if !b.sync(s, t0) {
 		t.Error("Ack() did not notice that the store has forgotten")
 	}
-	admit(t, b, hour, t0, 5, 2) // what a spent is kept: 4 elsewhere, 4 + 2 here
+	admit(t, b, hour, t0, 5, 2) // what a spent is kept: 4 remote, 4 + 2 here
 	a.Resend()
 	b.Resend()
 	a.sync(s, t0)
@@ -307,11 +307,11 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	a.setOffset(now, -time.Minute, true) // the 2 are now of the epoch in which the 30 were
 	a.Ack(now, answers)
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 0 || got.Unsent != 7 {
-		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing elsewhere", got)
+		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing remote", got)
 	}
 	a.sync(s, now)
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 30 || got.Unsent != 0 {
-		t.Errorf("Totals() = %+v after a sync, want all confirmed and 30 elsewhere", got)
+		t.Errorf("Totals() = %+v after a sync, want all confirmed and 30 remote", got)
 	}
 }
 
@@ -336,11 +336,11 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: offset(time.Minute) | 1}, 2)
 	a.sync(s, now)
 	if got := a.Totals(now); got.Own != 68 || got.Remote != 31 {
-		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 elsewhere", got)
+		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 remote", got)
 	}
 }
 
-// A request that was taken before a step and is given back after it is found where the step has
+// A request that was taken before a step and is refunded after it is found where the step has
 // moved it.
 func TestAReturnFollowsAStep(t *testing.T) {
 	log := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}
@@ -481,9 +481,9 @@ func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 	}
 }
 
-// A request that waits, in a queue or for another zone, may be given back long after it was sent,
+// A request that waits, in a queue or for another zone, may be refunded long after it was sent,
 // and be the last of its key.
-func TestWhatIsGivenBackLateIsSent(t *testing.T) {
+func TestALateRefundIsSent(t *testing.T) {
 	s, a := newStore(), newNode("a", hour)
 	taken := take(a.windows, hour, 1, t0)
 	for range 3 { // until there is nothing more to say
@@ -493,7 +493,7 @@ func TestWhatIsGivenBackLateIsSent(t *testing.T) {
 	a.sync(s, t0)
 	for k, sum := range s.sums {
 		if sum.total != 0 {
-			t.Errorf("the store counts %d of %v after it was given back, want 0", sum.total, k)
+			t.Errorf("the store counts %d of %v after it was refunded, want 0", sum.total, k)
 		}
 	}
 }
@@ -509,7 +509,7 @@ func (h hooked) Shift(s *algorithms.WindowState, l algorithms.Limit, now int64, 
 	h.shifted(s)
 }
 
-// Requests come, and are given back, while a step moves what is stored, key by key. Whole windows
+// Requests come, and are refunded, while a step moves what is stored, key by key. Whole windows
 // neither free nor lock out anyone.
 func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 	const limit = 20

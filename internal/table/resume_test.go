@@ -46,7 +46,7 @@ func (l *life[S]) step() {
 	}
 }
 
-// history is requests of some keys, some of them given back or charged for being denied.
+// history is requests of some keys, some of them refunded or charged for being denied.
 func (l *life[S]) history() {
 	for range rapid.IntRange(1, 25).Draw(l.T, "events") {
 		l.step()
@@ -150,7 +150,7 @@ func TestWindowsSurviveARestart(t *testing.T) {
 	})
 }
 
-// Buckets do so as well, but for the last bit of the level, which is saved in 53 of them and
+// Buckets do so as well, except the last bit of the level, which is saved in 53 of them and
 // rounded up: none admits earlier.
 func TestBucketsSurviveARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -201,7 +201,7 @@ func TestLogsSurviveARestart(t *testing.T) {
 				if !taken.Allowed {
 					continue
 				}
-				if rapid.IntRange(0, 4).Draw(t, "given back") == 0 {
+				if rapid.IntRange(0, 4).Draw(t, "refunded") == 0 {
 					l.ended.Refund(alg.Compile(), KeyOf(key), taken, n)
 					continue
 				}

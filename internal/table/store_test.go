@@ -90,7 +90,7 @@ func TestMaxKeysIsHardAndNoBypass(t *testing.T) {
 	tab.Refund(hour.Compile(), KeyOf(b), d, 1)
 	for i := range hour.Limit {
 		if !take(tab, hour, 2_000_000, t0).Allowed {
-			t.Errorf("beyond the bound, after giving one back: request %d denied", i+1)
+			t.Errorf("beyond the bound, after refunding one: request %d denied", i+1)
 		}
 	}
 }

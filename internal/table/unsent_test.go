@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What the store has confirmed is not unsent, until it is owed again because the store has
+// What the store has confirmed is not unsent, until it is unsent again because the store has
 // forgotten.
 func TestUnsent(t *testing.T) {
 	alg := sliding(100, time.Hour)

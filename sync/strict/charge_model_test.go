@@ -24,7 +24,7 @@ import (
 type isolated interface {
 	// alone decides without Redis, and after denial charges a penalty if it is to.
 	alone(penalty bool) algorithms.Decision
-	// returns gives back what alone admitted last.
+	// returns refunds what alone admitted last.
 	returns()
 	// learn is what the node does with a verdict.
 	learn(v Verdict)
@@ -178,7 +178,7 @@ func (x *isolatedOf[S]) unsent() int64 {
 
 // TestWhatANodeDecidesAloneIsCharged: a single node that can ask Redis only now and then admits
 // what one algorithm admits that was told of every decision. Whatever it decides alone counts in
-// Redis' next decision, as of when it was decided: though replies are lost, units are given back
+// Redis' next decision, as of when it was decided: though replies are lost, units are refunded
 // that were sent, and penalties charged.
 func TestWhatANodeDecidesAloneIsCharged(t *testing.T) {
 	v := newVirtual(t)

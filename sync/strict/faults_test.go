@@ -188,7 +188,7 @@ func TestCloseGivesBackAndEnds(t *testing.T) {
 	other := limiter(t, server.URL)
 	for i := range 50 {
 		if _, all := take(t, other, "z", id(i), tenAnHour); all[0].Decision.Remaining != 9 {
-			t.Fatalf("%d remaining after what another node gave back as it closed, want 9", all[0].Decision.Remaining)
+			t.Fatalf("%d remaining after what another node refunded as it closed, want 9", all[0].Decision.Remaining)
 		}
 	}
 }
@@ -414,7 +414,7 @@ func TestSlotMovesAfterALostReply(t *testing.T) {
 	}
 }
 
-// Of a Cluster a part of which is gone, Close tells the rest what is given back.
+// Of a Cluster a part of which is gone, Close tells the rest what is refunded.
 func TestCloseWithOneShardGone(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
 	s := New(client(t, c.URL), "test", 10*time.Second)
@@ -445,7 +445,7 @@ func TestCloseWithOneShardGone(t *testing.T) {
 	defer other.Close()
 	for _, i := range there {
 		if _, all := take(t, other, "z", id(i), tenAnHour); all[0].Decision.Remaining != 9 {
-			t.Errorf("%d remaining after what another node gave back as it closed, want 9", all[0].Decision.Remaining)
+			t.Errorf("%d remaining after what another node refunded as it closed, want 9", all[0].Decision.Remaining)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// Windows so long that no test meets their edge, but for one run in years.
+// Windows so long that no test meets their edge, except one run in years.
 const long = 1000 * time.Hour
 
 // kinds are rules of every algorithm that admit 100 requests at once.
@@ -248,12 +248,12 @@ func TestReturnAndCharge(t *testing.T) {
 				s.Refund(g)
 			}
 			if got := drain(t, s, name, id(1), rule); got != 30 {
-				t.Errorf("%d admitted after 30 were given back, want 30", got)
+				t.Errorf("%d admitted after 30 were refunded, want 30", got)
 			}
 			g, _ := take(t, s, name, id(1), rule)
 			s.Refund(g) // of a denial: nothing
 			if got := drain(t, s, name, id(1), rule); got != 0 {
-				t.Errorf("%d admitted after a denial was given back, want 0", got)
+				t.Errorf("%d admitted after a denial was refunded, want 0", got)
 			}
 			s.Penalize(g)
 			s.Refund(all[99])
@@ -346,9 +346,9 @@ func TestLateCallIsIgnored(t *testing.T) {
 	}
 }
 
-// TestGiveBackIsDoneOnce: the reply to a call that gives something back is lost, so it is sent
+// TestARefundIsDoneOnce: the reply to a call that gives something back is lost, so it is sent
 // again.
-func TestGiveBackIsDoneOnce(t *testing.T) {
+func TestARefundIsDoneOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -365,7 +365,7 @@ func TestGiveBackIsDoneOnce(t *testing.T) {
 			proxy.Set(faultproxy.None)
 			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.pending.Load() == 0 })
 			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 91 {
-				t.Errorf("%d admitted after 10 of which one was given back, want 91", got)
+				t.Errorf("%d admitted after 10 of which one was refunded, want 91", got)
 			}
 		})
 	}
@@ -396,7 +396,7 @@ func TestWaiterLeaves(t *testing.T) {
 			if s.Down() {
 				t.Error("a client that goes away is taken for a Redis that doesn't answer")
 			}
-			redistest.Eventually(t, "the units are given back", func() bool {
+			redistest.Eventually(t, "the units are refunded", func() bool {
 				s := s.zones[name][0]
 				s.mu.Lock()
 				defer s.mu.Unlock()

@@ -60,7 +60,7 @@ func (v *virtual) use(zone string, rules ...Rule) {
 	rs.script = redis.NewScript(head + lua + tailLua)
 }
 
-// settled returns when what was given back has arrived.
+// settled returns when what was refunded has arrived.
 func (v *virtual) settled(zone string) {
 	rs := v.zones[zone][0]
 	redistest.Eventually(v.t, "nothing is under way", func() bool {

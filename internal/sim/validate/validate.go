@@ -25,7 +25,7 @@ type Scenario struct {
 	Load       sim.Load
 }
 
-// far is a window whose edge no run sees, but for one at the turn of 30 days.
+// far is a window whose edge no run sees, except one at the turn of 30 days.
 const far = 30 * 24 * time.Hour
 
 // Scenarios differ most between Kong's model and an exact store: overload, a burst from nothing,
