@@ -110,7 +110,8 @@ func TestARequestGivesUpWaitingForACall(t *testing.T) {
 		n.rep.AttachCharged(source, time.Hour, c)
 		synctest.Wait()
 		tab.Take(alg.Compile(), table.KeyOf(raw), raw, wallClock(), 1, 0)
-		go source.charge(context.Background(), source.at.Load(), c) // a cycle, whose timeout is longer
+		// a cycle, whose timeout is longer
+		go source.charge(context.Background(), source.at.Load(), c)
 		synctest.Wait()
 
 		gone, leave := context.WithCancel(context.Background())

@@ -101,7 +101,8 @@ func TestUnitsOfAnEpochThatHasEndedStaySpent(t *testing.T) {
 	s.Take(limit, key, start+int64(time.Minute), 1, 0)
 	s.Give(s.Number(), key, start, 6)
 	for row := range s.words {
-		s.change(s.cell(row, key), start/int64(time.Minute), -6) // as where the epoch ends in between
+		// as where the epoch ends in between
+		s.change(s.cell(row, key), start/int64(time.Minute), -6)
 	}
 	if got := s.Spent(key, start+int64(time.Minute)); got != 7 {
 		t.Errorf("%d count, want 7", got)
