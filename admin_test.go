@@ -41,7 +41,7 @@ func TestAdminHasOnePath(t *testing.T) {
 	}
 }
 
-// What is told of a zone's sync is told where there is one: on the admin endpoint and as a
+// The status of a zone's sync is reported where there is one: on the admin endpoint and as a
 // metric.
 func TestSyncIsReported(t *testing.T) {
 	r := redistest.Start(t)
@@ -65,7 +65,7 @@ func TestSyncIsReported(t *testing.T) {
 	}
 	for _, z := range got.Zones {
 		if (z.Sync != nil) != (z.Zone == "told") {
-			t.Errorf("of zone %s is told %v, want something of the zone that is synced only", z.Zone, z.Sync)
+			t.Errorf("zone %s reports %v, want a status of the zone that is synced only", z.Zone, z.Sync)
 			continue
 		}
 		if z.Sync == nil {
@@ -73,7 +73,7 @@ func TestSyncIsReported(t *testing.T) {
 		}
 		text, _ := z.Sync["synced"].(string)
 		if _, err := time.Parse(time.RFC3339Nano, text); err != nil || z.Sync["cycles"] == nil {
-			t.Errorf("of zone %s is told %v, want turns, and synced as a time", z.Zone, z.Sync)
+			t.Errorf("zone %s reports %v, want turns, and synced as a time", z.Zone, z.Sync)
 		}
 	}
 

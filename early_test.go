@@ -54,7 +54,7 @@ func (s *served) ticket() tls.ClientSessionCache {
 	return cache
 }
 
-// watched tells when a ticket is there.
+// watched signals when a ticket is there.
 type watched struct {
 	tls.ClientSessionCache
 	put func()

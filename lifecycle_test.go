@@ -385,9 +385,9 @@ func (holder) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 func TestTwoConfigurationsServeAtOnce(t *testing.T) {
 	r := redistest.Start(t)
 	for _, rate := range []string{"local", "100ms", "strict"} {
-		for turn := range 4 { // Caddy stops apps in a random order
+		for try := range 4 { // Caddy stops apps in a random order
 			l := newLifetime(t)
-			zone := fmt.Sprintf("both-%s-%d", rate, turn)
+			zone := fmt.Sprintf("both-%s-%d", rate, try)
 			config := func(limit int) []byte {
 				text := l.config("redis "+r.URL+"\nnamespace test\nstrict_timeout 30s", "rate_limit {\n"+
 					zoneBlock(zone, fmt.Sprintf("key all\nlimit %d/30d\nalgorithm fixed_window\nsync_rate %s", limit, rate))+"}\nrespond "+strconv.Itoa(limit), "")

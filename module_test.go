@@ -168,7 +168,7 @@ func to(p string) func(*http.Request) {
 
 func zoneBlock(name, options string) string { return "zone " + name + " {\n" + options + "\n}\n" }
 
-func TestDenialTellsTheClient(t *testing.T) {
+func TestWhatADenialSendsTheClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, &App{}, zoneBlock(t.Name(), "limit 2/1m\nalgorithm sliding_log"))
 		s.admits("1.2.3.4", 2, 2)
@@ -314,7 +314,7 @@ func TestCountDenied(t *testing.T) {
 	})
 }
 
-// A client that waits as long as it was told is admitted, also where the denial that told it was
+// A client that waits for Retry-After is admitted, also where the denial that it came with was
 // charged.
 func TestCountDeniedAdmitsWhoWaits(t *testing.T) {
 	for _, options := range []string{"limit 2/4s\nalgorithm token_bucket", "limit 2/4s", "limit 2/4s\nalgorithm fixed_window", "limit 2/4s\nalgorithm sliding_log"} {
@@ -334,12 +334,12 @@ func TestCountDeniedAdmitsWhoWaits(t *testing.T) {
 	}
 }
 
-// Where nobody is told how admitted requests leave the limits, that isn't worked out; a denial
-// tells the same as everywhere, also of the limits that would have admitted.
-func TestABriefHandlerDeniesInFull(t *testing.T) {
+// Where nobody sees how admitted requests leave the limits, that isn't worked out. A denial shows
+// the same as everywhere, also of the limits that would have admitted.
+func TestAHandlerWithoutHeadersDeniesInFull(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket\nqueue 0"} {
 		for _, denied := range []string{"", "\ncount_denied"} {
-			var told []string
+			var shown []string
 			for _, options := range []string{"headers off\n", "headers off\ndisable_placeholders\n"} {
 				synctest.Test(t, func(t *testing.T) {
 					s := newSite(t, &App{}, options+zoneBlock("first", "limit 1/1h\nalgorithm "+algorithm+denied)+zoneBlock("second", "limit 0/1m"))
@@ -348,12 +348,12 @@ func TestABriefHandlerDeniesInFull(t *testing.T) {
 					r := s.request("1.2.3.4")
 					a := s.send(r)
 					repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-					told = append(told, repl.ReplaceAll("{http.rate_limit.first.remaining} of {http.rate_limit.first.limit} {http.rate_limit.first.reset} "+
+					shown = append(shown, repl.ReplaceAll("{http.rate_limit.first.remaining} of {http.rate_limit.first.limit} {http.rate_limit.first.reset} "+
 						"{http.rate_limit.second.reset} {http.rate_limit.exceeded.wait} ", "")+a.header.Get("Retry-After")+a.body)
 				})
 			}
-			if told[0] != told[1] || denied != "" && strings.Contains(told[0], "0 of 1 0 ") {
-				t.Errorf("%s%s: a brief handler denies with %s, another one with %s", algorithm, denied, told[1], told[0])
+			if shown[0] != shown[1] || denied != "" && strings.Contains(shown[0], "0 of 1 0 ") {
+				t.Errorf("%s%s: a handler without placeholders denies with %s, another one with %s", algorithm, denied, shown[1], shown[0])
 			}
 		}
 	}

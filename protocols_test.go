@@ -318,8 +318,8 @@ func TestSlowClientsHoldNoMoreThanTheQueue(t *testing.T) {
 	redistest.Eventually(t, "nobody is left in the queue", func() bool { return waiting() == 0 })
 }
 
-// What a client writes into X-Forwarded-For changes its count only where the server is told to
-// believe it.
+// What a client writes into X-Forwarded-For changes its count only where the server is configured
+// to believe it.
 func TestForgedForwardedFor(t *testing.T) {
 	forged := func(i int, appended string) func(*http.Request) {
 		return header("X-Forwarded-For", fmt.Sprintf("203.0.113.%d%s", i, appended))

@@ -21,7 +21,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// appWith has the patience that a busy machine needs.
+// appWith has the timeouts that a busy machine needs.
 func appWith(r *redistest.Server) *App {
 	long := caddy.Duration(30 * time.Second)
 	return &App{Redis: &Redis{Address: []string{r.Addr}, Timeout: long}, Namespace: "test", StrictTimeout: long}

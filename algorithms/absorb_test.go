@@ -95,8 +95,8 @@ func TestAnUnsettledKeyTakesItsReportsInAnyOrder(t *testing.T) {
 		slices.Reverse(reports)
 		turned.merge(w.now, reports...)
 		got := s.ledger().Synced
-		// A bucket that is told of nothing, though it knew of others, waits until they have told
-		// again.
+		// A bucket to which nothing is reported, though it knew of others, waits until they have
+		// sent again.
 		unsure := s.ledger().IsEmpty() && slices.Contains([]string{"token_bucket", "gcra", "leaky_bucket"}, k.name)
 		if want := len(reports) > 0; got != want && !(want && unsure) {
 			t.Fatalf("settled %v after %d reports", got, len(reports))
@@ -195,7 +195,7 @@ func TestABucketSpreadsWhatOthersSpent(t *testing.T) {
 	}
 }
 
-// What others have admitted in all may have drained long ago, where they could not tell of it: the
+// What others have admitted in all may have drained long ago, where they could not report it: the
 // fill says what is left.
 func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 	const second = int64(time.Second)
@@ -232,7 +232,7 @@ func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 			if got := s.level(now); got < before || got > before+2 {
 				t.Errorf("%s: %s: level %v after 2 more, want %v", k.name, test.name, got, before+2)
 			}
-			// A store that has forgotten knows less than what it tells of by and by.
+			// A store that has forgotten knows less than what it reports by and by.
 			forgot.ledger().ResetAcks()
 			forgot.merge(now, Report{Epoch: e, Remote: test.theirs, Level: test.level, LevelAt: now})
 			if got, least := forgot.level(now), max(0, float64(test.confirmed-10))+float64(test.own+test.theirs)-10; got < least {
@@ -242,8 +242,8 @@ func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 	}
 }
 
-// A key that was not synced for so long that the ledger can't tell all goes by the fill; one whose
-// last sync is in an epoch that is still held takes what is new, however long ago that was.
+// A key that was not synced for so long that the ledger can't report all goes by the fill; one
+// whose last sync is in an epoch that is still held takes what is new, however long ago that was.
 func TestABucketGoesByItsDeltasAsLongAsItHoldsThem(t *testing.T) {
 	const minute = int64(time.Minute)
 	start := epoch - epoch%minute

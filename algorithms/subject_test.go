@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 )
 
-// A subject is one key under one limit, so that one test can be told of all kinds. It has the roles
+// A subject is one key under one limit, so that one test holds for all kinds. It has the roles
 // of a machine, its limit, and copies.
 type subject interface {
 	decider

@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A meteredNode is a node that syncs when it is told to, with a server of its own. All it does is
+// A meteredNode is a node that syncs when sync is called, with a server of its own. All it does is
 // counted.
 type meteredNode struct {
 	server *redistest.Server
@@ -89,7 +89,7 @@ func (x *meteredNode) calls(tb testing.TB, size int) (keys int) {
 	return keys
 }
 
-// info is a number that the server tells of itself.
+// info is a number of the server's INFO.
 func (x *meteredNode) info(tb testing.TB, section, name string) float64 {
 	_, text, _ := strings.Cut(x.server.Do("INFO", section).(string), "\n"+name+":")
 	text, _, _ = strings.Cut(text, "\r\n")

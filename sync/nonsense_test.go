@@ -54,7 +54,7 @@ func TestNonsenseInAHashIsHealed(t *testing.T) {
 	}
 }
 
-// forger answers each key with what it is told, in the form that the script has, except what is
+// forger answers each key with what say was given, in the form that the script has, except what is
 // cut off.
 type forger struct {
 	fakeServer

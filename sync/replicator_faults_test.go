@@ -89,7 +89,7 @@ func (n *rnode) notSent() []observer.LoggedEntry {
 	return n.logs.FilterField(warning.Field(warning.NotSent)).All()
 }
 
-// A table that ends while Redis is lost tells how much is lost with it, once for its zone, and
+// A table that ends during an outage logs how much is lost with it, once for its zone, and
 // nothing where nothing is.
 func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 	for _, c := range []struct {

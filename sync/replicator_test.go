@@ -161,7 +161,7 @@ func TestFlushAllHeals(t *testing.T) {
 	a.knows("k", 4, 3)
 	b.knows("k", 3, 4)
 	r.Do("FLUSHALL")
-	// Nobody asks for the key any more: the heartbeats notice. A node that comes now learns all.
+	// Nobody asks for the key any more: the heartbeats notice. A node that comes now imports all.
 	c := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
 	redistest.Eventually(t, "both nodes have sent their counts again", func() (ok bool) {
 		c.touch("k")
@@ -191,7 +191,7 @@ func TestRedisComesAndGoes(t *testing.T) {
 }
 
 // A cycle counts when all that was due was sent and answered; an early sync is none.
-func TestStatusTellsOfCompletedTurns(t *testing.T) {
+func TestStatusCountsCompletedCycles(t *testing.T) {
 	r := redistest.Start(t)
 	turns := func(n *rnode) int64 { return n.source.Status().Cycles }
 	slow := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
@@ -372,7 +372,7 @@ func TestPushScriptOfABucket(t *testing.T) {
 	r := redistest.Start(t)
 	client, ctx := r.Client(), context.Background()
 	const still = "1e-12" // requests a millisecond: nothing flows out while the test runs
-	// push tells of the current epoch, and where there is more of the one before.
+	// push sends the current epoch, and where there is more the one before.
 	push := func(node string, seq int, total any, fill string, before ...any) (reply []string, stored string) {
 		t.Helper()
 		keys, args := []string{"{k}:1"}, append([]any{node, seq, 1, 60_000, total, 1, fill}, before...)
@@ -396,7 +396,7 @@ func TestPushScriptOfABucket(t *testing.T) {
 		sum, want    string // the reply's second line, what stands there then
 		sumOfTheLast string
 	}{
-		{"a first one tells what stands", "a", 1, 8, "8 " + still + " 7.5", nil, "8 1", "7.500", ""},
+		{"a first one reports what stands", "a", 1, 8, "8 " + still + " 7.5", nil, "8 1", "7.500", ""},
 		{"another adds what it has unsent", "b", 1, 3, "3 " + still + " 3", nil, "11 2 7.500", "10.500", ""},
 		{"repeated", "b", 1, 3, "3 " + still + " 3", nil, "11 2 10.500", "10.500", ""},
 		{"its own level doesn't count", "b", 2, 4, "1 " + still + " 90", nil, "12 2 10.500", "11.500", ""},

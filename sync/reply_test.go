@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// sane fails unless a decision can be told to a client.
+// sane fails unless a decision can be sent to a client.
 func sane(t *testing.T, d algorithms.Decision, limit int64) {
 	t.Helper()
 	if d.Remaining < 0 || d.Remaining > limit || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Delay < 0 || !d.Allowed && d.Retry == 0 {

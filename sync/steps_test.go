@@ -74,7 +74,7 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 			}
 			s.store.step(by)
 			stepped := s.epoch(s.store.now().UnixNano())
-			s.busy(2500 * time.Millisecond) // in the first second only some have heard of it
+			s.busy(2500 * time.Millisecond) // in the first second only some have noticed it
 			s.agree(by)
 			for i, key := range s.keys {
 				if got := s.spent(key, 0); got < spent[i] && s.epoch(s.store.now().UnixNano()) == stepped {

@@ -190,7 +190,7 @@ func TestAStepBackOverAnEdgePutsTheNewEpochIntoTheOldOne(t *testing.T) {
 			}
 		}
 		if l.Epoch != 102 || l.Rewound != 1 || l.Resend != Moved {
-			t.Errorf("live %d: %+v; want the undone epoch to be told of", history, l)
+			t.Errorf("live %d: %+v; want the rewound epoch to be reported", history, l)
 		}
 		if r, _, _ := l.Ack(102, 101, 205, 205+1020, true, false); r != 2050 {
 			t.Errorf("live %d: got %d remote, want what is known to be kept until the others have sent", history, r)

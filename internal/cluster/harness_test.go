@@ -137,7 +137,7 @@ func awaitKnown(t *testing.T, nodes []*cluster.Node, zone string, want int) {
 	eventually(t, fmt.Sprintf("all nodes know of %d requests in zone %s", want, zone), func() error {
 		for _, n := range nodes {
 			if z := status(t, n, zone); z.Known() != int64(want) {
-				return fmt.Errorf("node %d knows %d: own %d, elsewhere %d, unsent %d", n.Number, z.Known(), z.Own, z.Remote, z.Unsent)
+				return fmt.Errorf("node %d knows %d: own %d, remote %d, unsent %d", n.Number, z.Known(), z.Own, z.Remote, z.Unsent)
 			}
 		}
 		return nil

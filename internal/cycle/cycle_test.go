@@ -54,7 +54,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// A loop's life: what happens when, what it does then, and for how long it waits.
+// The history of a loop: what happens when, what it does then, and for how long it waits.
 func TestNext(t *testing.T) {
 	const one, other = 1, 2
 	type step struct {

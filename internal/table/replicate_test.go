@@ -432,7 +432,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 	}
 }
 
-// Near a large limit a single request more or less is nothing to tell at once.
+// Near a large limit a single request more or less needs no early sync.
 func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 	alg := sliding(10*grain, time.Minute)
 	s, a := newStore(), newNode("a", alg)

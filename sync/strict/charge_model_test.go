@@ -26,8 +26,8 @@ type isolated interface {
 	alone(penalty bool) algorithms.Decision
 	// returns refunds what alone admitted last.
 	returns()
-	// learn is what the node does with a verdict.
-	learn(v Verdict)
+	// imports is what the node does with a verdict.
+	imports(v Verdict)
 	chargeable
 	end()
 }
@@ -142,7 +142,7 @@ func (x *isolatedOf[S]) returns() {
 	x.table.Refund(x.alg.Compile(), table.KeyOf(isolatedKey), x.taken, 1)
 }
 
-func (x *isolatedOf[S]) learn(v Verdict) {
+func (x *isolatedOf[S]) imports(v Verdict) {
 	x.table.Import(x.alg.Compile(), table.KeyOf(isolatedKey), isolatedKey, x.now(), v.Reports)
 }
 
@@ -177,7 +177,7 @@ func (x *isolatedOf[S]) unsent() int64 {
 }
 
 // TestWhatANodeDecidesAloneIsCharged: a single node that can ask Redis only now and then admits
-// what one algorithm admits that was told of every decision. Whatever it decides alone counts in
+// what one algorithm admits that knows of every decision. Whatever it decides alone counts in
 // Redis' next decision, as of when it was decided: though replies are lost, units are refunded
 // that were sent, and penalties charged.
 func TestWhatANodeDecidesAloneIsCharged(t *testing.T) {
@@ -274,7 +274,7 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 		if got.Allowed != want.Allowed || g.Admitted() != want.Allowed || got.Remaining != want.Remaining {
 			t.Fatalf("step %d at %d:\n got %+v\nwant %+v\nafter %v", step, v.now, got, want, history)
 		}
-		n.learn(all[0])
+		n.imports(all[0])
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // held is what Redis holds of a key in the rule of a zone: what is left of the limit, as a call
-// that asks for nothing tells.
+// that asks for nothing shows.
 func held(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) int64 {
 	t.Helper()
 	n, _ := heldAt(t, s, zone, key, rule)

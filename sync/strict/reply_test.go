@@ -39,7 +39,7 @@ func fromJSON(v any) any {
 	return nil
 }
 
-// sane fails unless a decision can be told to a client.
+// sane fails unless a decision can be sent to a client.
 func sane(t *testing.T, d algorithms.Decision, limit int64) {
 	t.Helper()
 	if d.Remaining < 0 || d.Remaining > limit || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Delay < 0 || !d.Allowed && d.Retry == 0 {

@@ -53,7 +53,7 @@ func (m *peerOf[S]) knows(own, remote int64) {
 	})
 }
 
-// TestReportsLetANodeGoOn: with what Take told, a node's own counters know what all nodes have
+// TestReportsLetANodeGoOn: with what Take returned, a node's own counters know what all nodes have
 // spent.
 func TestReportsLetANodeGoOn(t *testing.T) {
 	server := redistest.Start(t)
