@@ -90,7 +90,7 @@ func TestSyncIsReported(t *testing.T) {
 	redistest.Eventually(t, "both limits have had their first turn", func() bool { return synced()["told"] != 0 })
 	now := float64(time.Now().Unix())
 	if got := synced()["told"]; got < now-600 || got > now+600 {
-		t.Errorf("the metric says that the zone was in step with redis at %f, it is %f now", got, now)
+		t.Errorf("the metric reports that the zone was in step with redis at %f, it is %f now", got, now)
 	}
 	if at, ok := synced()["told-local"]; ok {
 		t.Errorf("the metric says %v of a zone that is not synced", at)

@@ -616,12 +616,12 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// fill makes requests of many keys, and comes back to them in the next slice where a window has
+// fill makes requests of many keys, and comes back to them in the next sub-window where a window has
 // several.
 func fill(l *limits.Limit, keys, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
-	for slice := range l.Settings.Buckets {
-		at := now + int64(slice)*int64(l.Rate.Window)/int64(l.Settings.Buckets)
+	for sub := range l.Settings.Buckets {
+		at := now + int64(sub)*int64(l.Rate.Window)/int64(l.Settings.Buckets)
 		for key := range keys {
 			binary.LittleEndian.PutUint64(raw, uint64(key))
 			for hit := range hits {

@@ -410,24 +410,24 @@ func TestALogKeepsWhatOthersSpentUntilItsSliceHasLeft(t *testing.T) {
 	s.merge(at, Report{Epoch: start / window, Remote: 60})
 	leaves := start + 4*window/16 + window
 	if got := s.take(leaves-1, 0, 0).Remaining; got != 40 {
-		t.Errorf("1ns before the slice leaves: %d left, want 40", got)
+		t.Errorf("1ns before the sub-window leaves: %d left, want 40", got)
 	}
 	if got := s.take(leaves, 0, 0).Remaining; got != 100 {
-		t.Errorf("when the slice leaves: %d left, want 100", got)
+		t.Errorf("when the sub-window leaves: %d left, want 100", got)
 	}
 }
 
 func TestAnUnsettledLogCountsTheFormerWindowAtItsEnd(t *testing.T) {
 	const window = int64(16 * time.Second)
 	s := keyOf[LogState](Params{Kind: SlidingLog, Limit: 100, Window: time.Duration(window)})
-	edge := epoch - epoch%window
-	now, e := edge+5*window/16+3, edge/window
+	boundary := epoch - epoch%window
+	now, e := boundary+5*window/16+3, boundary/window
 	s.merge(now, Report{Epoch: e, Remote: 20}, Report{Epoch: e - 1, Remote: 30})
 	for _, test := range []struct{ at, want int64 }{
-		{now, 50}, {edge + window - 1, 50}, {edge + window, 80}, {edge + 6*window/16 + window - 1, 80}, {edge + 6*window/16 + window, 100},
+		{now, 50}, {boundary + window - 1, 50}, {boundary + window, 80}, {boundary + 6*window/16 + window - 1, 80}, {boundary + 6*window/16 + window, 100},
 	} {
 		if got := s.take(test.at, 0, 0).Remaining; got != test.want {
-			t.Errorf("%v after the edge: %d left, want %d", time.Duration(test.at-edge), got, test.want)
+			t.Errorf("%v after the boundary: %d left, want %d", time.Duration(test.at-boundary), got, test.want)
 		}
 	}
 }

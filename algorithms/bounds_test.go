@@ -66,7 +66,7 @@ func TestBoundOfSlidingWindow(t *testing.T) {
 			fullest = max(fullest, sixteenth[h.at/s.span()])
 		}
 		if got := most(admitted, s.span()*int64(s.history())); got > limit+fullest || fullest > limit {
-			t.Fatalf("%d admitted in a window and at most %d in a slice, want at most %d more than the limit, %d", got, fullest, fullest, limit)
+			t.Fatalf("%d admitted in a window and at most %d in a sub-window, want at most %d more than the limit, %d", got, fullest, fullest, limit)
 		}
 	})
 }

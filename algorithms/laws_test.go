@@ -248,12 +248,12 @@ func TestAStepBackFreesNobody(t *testing.T) {
 func TestALateRequestSpendsInThePresent(t *testing.T) {
 	for _, k := range kinds {
 		s := k.make(4, time.Second, 0)
-		edge := epoch - epoch%int64(time.Second)
-		s.take(edge, 3, 0)
-		if d := s.take(edge-1000, 1, 0); !d.Allowed || d.Remaining != 0 {
+		boundary := epoch - epoch%int64(time.Second)
+		s.take(boundary, 3, 0)
+		if d := s.take(boundary-1000, 1, 0); !d.Allowed || d.Remaining != 0 {
 			t.Errorf("%s: late take: got %+v, want the fourth of 4", k.name, d)
 		}
-		if d := s.take(edge-1000, 1, 0); d.Allowed {
+		if d := s.take(boundary-1000, 1, 0); d.Allowed {
 			t.Errorf("%s: late take: got a fifth of 4", k.name)
 		}
 		if got := s.ledger().Cur.Own; got != 4 {
@@ -508,9 +508,9 @@ func TestShiftFreesNobodyAndLocksNobodyOut(t *testing.T) {
 }
 
 func TestExtremesDoNotPanic(t *testing.T) {
-	edges := []int64{0, 1, 2, 100, math.MaxInt32, 1 << 31, 1 << 53, 1 << 62, math.MaxInt64 - 1, math.MaxInt64}
+	extremes := []int64{0, 1, 2, 100, math.MaxInt32, 1 << 31, 1 << 53, 1 << 62, math.MaxInt64 - 1, math.MaxInt64}
 	each(t, func(t *rapid.T, k kind) {
-		amounts := rapid.OneOf(rapid.SampledFrom(edges), rapid.Int64Range(0, math.MaxInt64))
+		amounts := rapid.OneOf(rapid.SampledFrom(extremes), rapid.Int64Range(0, math.MaxInt64))
 		window := rapid.OneOf(rapid.SampledFrom(windows), rapid.Just(time.Duration(math.MaxInt64)), rapid.Just(time.Duration(0))).Draw(t, "window")
 		extra := amounts.Draw(t, "extra")
 		s := k.make(amounts.Draw(t, "limit"), window, extra)

@@ -230,7 +230,7 @@ func (k kind) draw(t *rapid.T) subject {
 }
 
 // A walk is an instant that moves on at random, by steps that matter: none, tiny, parts of a
-// window, edges, whole windows.
+// window, boundaries, whole windows.
 type walk struct {
 	now    int64
 	window int64
@@ -251,7 +251,7 @@ func (w *walk) step(t *rapid.T) int64 {
 	case 6, 7:
 		w.now += rapid.Int64Range(0, w.window).Draw(t, "most")
 	case 8:
-		w.now += w.window - w.now%w.window - rapid.Int64Range(0, 1).Draw(t, "edge")
+		w.now += w.window - w.now%w.window - rapid.Int64Range(0, 1).Draw(t, "boundary")
 	case 9:
 		w.now += rapid.Int64Range(0, 4*w.window).Draw(t, "pause")
 	}

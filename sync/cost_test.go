@@ -77,7 +77,7 @@ func (x *meteredNode) sync(tb testing.TB) {
 	}
 }
 
-// calls sends all that was touched, so many keys a call.
+// calls sends all that is dirty, so many keys a call.
 func (x *meteredNode) calls(tb testing.TB, size int) (keys int) {
 	x.source.counters.Tick()
 	for messages := x.drain(size); len(messages) > 0; messages = x.drain(size) {
@@ -188,7 +188,7 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// BenchmarkTick is a tick in which 100,000 keys were touched, beside requests for other keys as
+// BenchmarkTick is a tick in which 100,000 keys are dirty, beside requests for other keys as
 // fast as they go.
 func BenchmarkTick(b *testing.B) {
 	const keys = 100_000

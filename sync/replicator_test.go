@@ -273,7 +273,8 @@ func TestSkewedClocksAgree(t *testing.T) {
 // agree again count into different windows meanwhile.
 func TestSteppingClocksAgreeAgain(t *testing.T) {
 	r := redistest.Start(t)
-	// Or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its edge.
+	// Or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its
+	// boundary.
 	window := time.Hour
 	for now := time.Now().UnixNano(); ; window += time.Second {
 		if left := int64(window) - now%int64(window); left > int64(5*time.Minute) && left < int64(10*time.Minute) {

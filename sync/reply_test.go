@@ -54,7 +54,7 @@ func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 		tab.Tick()
 		messages := tab.Drain(now, 100, false, nil)
 		if len(messages) == 0 {
-			t.Fatal("a key that was touched is not sent")
+			t.Fatal("a dirty key is not sent")
 		}
 		// As many lines as are wanted, where there are enough.
 		lines := strings.SplitAfter(reply, "\n")

@@ -53,7 +53,7 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 			c.Nodes[gone].Kill()
 			redistest.Eventually(t, "the node notices, of these shards", func() bool { return a.source.Lost() == dead })
 			if a.rep.Status().Up {
-				t.Error("the status says that all works")
+				t.Error("the status reports that all works")
 			}
 			fresh := keyOf(^dead, 2) // is synced early
 			a.take(fresh, 3)
@@ -93,7 +93,7 @@ func TestAMasterWithoutMemoryStaysReported(t *testing.T) {
 		a.take(key, 1)
 		a.knows(key, 1, 0)
 		if a.rep.Status().Up {
-			t.Fatalf("after %d early syncs of other shards the status says that all works", i+1)
+			t.Fatalf("after %d early syncs of other shards the status reports that all works", i+1)
 		}
 	}
 	c.Nodes[full].Do("CONFIG", "SET", "maxmemory", "0")

@@ -196,7 +196,7 @@ func TestAStepBackOverAnEdgePutsTheNewEpochIntoTheOldOne(t *testing.T) {
 			t.Errorf("live %d: got %d remote, want what is known to be kept until the others have sent", history, r)
 		}
 		if l.Advance(103, history); l.Rewound != 0 {
-			t.Errorf("live %d: the epoch that has begun again is still undone", history)
+			t.Errorf("live %d: the epoch that has begun again is still rewound", history)
 		}
 	}
 }
@@ -206,23 +206,23 @@ func TestAShiftKeepsNoEpochThatHasNotBegun(t *testing.T) {
 		name      string
 		by, epoch int64
 		want      int64 // Own of the current epoch, with 3 in epoch 100 and 5 in 99.
-		undone    uint8
+		rewound   uint8
 	}{
 		{"within an epoch", 0, 100, 3, 0},
-		{"ahead over an edge", 0, 101, 3, 0},
+		{"ahead over a boundary", 0, 101, 3, 0},
 		{"whole epochs ahead", 7, 107, 3, 0},
 		{"whole epochs back", -7, 93, 3, 7},
 		{"far back", -70, 30, 3, maxRewound},
-		{"back over an edge", 0, 99, 8, 1},
-		{"whole epochs and an edge back", -7, 92, 8, 8},
+		{"back over a boundary", 0, 99, 8, 1},
+		{"whole epochs and a boundary back", -7, 92, 8, 8},
 		{"ahead, but not so far", 7, 106, 8, 1},
 		{"a clock that makes no sense", 7, 50, 3, maxRewound},
 	}
 	for _, test := range tests {
 		l := Ledger{Epoch: 100, Cur: Count{Own: 3, Acked: 3}, Prev: Count{Own: 5, Acked: 5}}
 		l.Shift(test.by, test.epoch)
-		if l.Epoch > test.epoch || l.Cur.Own != test.want || l.Rewound != test.undone {
-			t.Errorf("%s: %+v; want %d spent, %d undone", test.name, l, test.want, test.undone)
+		if l.Epoch > test.epoch || l.Cur.Own != test.want || l.Rewound != test.rewound {
+			t.Errorf("%s: %+v; want %d spent, %d rewound", test.name, l, test.want, test.rewound)
 		}
 	}
 }

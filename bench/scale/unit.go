@@ -100,7 +100,8 @@ func writeUnits(k kind, all []unit) {
 	}
 }
 
-// showRolls compares how many messages keys cost over the edges of windows with what cost reckons.
+// showRolls compares how many messages keys cost over the boundaries of windows with what cost
+// reckons.
 func showRolls(t *outside.T, d time.Duration) error {
 	const nodes, keys = 2, 5_000
 	o := options{limit: 1 << 30, window: 5 * time.Second, rate: 500 * time.Millisecond, early: true}

@@ -122,11 +122,11 @@ func measure(runs int, load func(rate string, run int) (result, error)) ([]figur
 
 // steady sends twice the limit, evenly, from the beginning of a window on.
 func steady(ctx context.Context, c *cluster.Cluster, zone string) (result, error) {
-	edge := time.Until(time.Now().Truncate(steadyWindow).Add(steadyWindow))
+	boundary := time.Until(time.Now().Truncate(steadyWindow).Add(steadyWindow))
 	select {
 	case <-ctx.Done():
 		return result{}, ctx.Err()
-	case <-time.After(edge):
+	case <-time.After(boundary):
 	}
 	client := cluster.NewClient(100)
 	defer client.Close()

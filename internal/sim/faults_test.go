@@ -7,8 +7,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// A full bucket is still full for a process that starts after the edge of an epoch, here one of 50
-// s, and full since the one before the last.
+// A full bucket is still full for a process that starts after the boundary of an epoch, here one of
+// 50 s, and full since the one before the last.
 func TestABucketIsNotEmptyForANodeThatStartsAfterAnEdge(t *testing.T) {
 	sc := Buckets{
 		Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1000, Window: 50 * sec}, Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: near,

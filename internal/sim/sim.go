@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// epoch is the true time at which every run starts: the edge of an aligned window of any length
+// epoch is the true time at which every run starts: the boundary of an aligned window of any length
 // that divides 100 s.
 const epoch = int64(1_700_000_000_000_000_000)
 

@@ -45,7 +45,7 @@ func holding(keys int, alg algorithms.Params) *windows {
 	return t
 }
 
-// A sync looks at the keys touched since the last one, and not at those that are held.
+// A sync looks at the keys that are dirty since the last one, and not at those that are held.
 func TestASyncCostsWhatIsDirty(t *testing.T) {
 	const dirty = 1000
 	calls := 0
@@ -143,7 +143,7 @@ func BenchmarkWait(b *testing.B) {
 	}
 }
 
-// syncAll syncs what was touched with a store that has all of it already.
+// syncAll syncs what is dirty with a store that has all of it already.
 func syncAll(tab *windows) {
 	tab.Tick()
 	var messages []Message

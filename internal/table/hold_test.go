@@ -130,7 +130,7 @@ func TestDrainingLooksAtFewPlacesThatHaveGone(t *testing.T) {
 	sh := &tab.shards[0]
 	sh.outgoing = make([]uint32, 10*walk)
 	if tab.drainList(sh, &sh.outgoing, dirty, tab.config.Load(), t0, million, nil); len(sh.outgoing) != 9*walk {
-		t.Errorf("%d of %d places are left after one hold, want %d", len(sh.outgoing), 10*walk, 9*walk)
+		t.Errorf("%d of %d slots are left after one hold, want %d", len(sh.outgoing), 10*walk, 9*walk)
 	}
 }
 
@@ -243,7 +243,7 @@ func (m *mover) moveAll(t *testing.T) (moved int) {
 			next, size := at.next, sh.size
 			m.move(sh, at)
 			if looked := at.next - next + size - sh.size; looked > 2*walk {
-				t.Fatalf("one step passes %d places, want at most %d", looked, 2*walk)
+				t.Fatalf("one step passes %d slots, want at most %d", looked, 2*walk)
 			}
 			moved += int(size - sh.size)
 			m.requests(3000, 10)
@@ -274,12 +274,12 @@ func (m *mover) check(t *testing.T) {
 		free := make(map[uint32]bool)
 		for _, i := range sh.free {
 			if free[i] || i >= sh.size || sh.slot(i).key != (Key{}) {
-				t.Fatalf("place %d is in the list of free ones twice, or behind the end, or has a key", i)
+				t.Fatalf("slot %d is in the list of free ones twice, or behind the end, or has a key", i)
 			}
 			free[i] = true
 		}
 		if sh.index.Len()+len(free) != int(sh.size) {
-			t.Fatalf("%d keys and %d free places are %d places", sh.index.Len(), len(free), sh.size)
+			t.Fatalf("%d keys and %d free slots are %d slots", sh.index.Len(), len(free), sh.size)
 		}
 	}
 	for range 3 { // what is under way when its turn comes has another one

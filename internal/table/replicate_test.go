@@ -168,7 +168,7 @@ func TestAKeyNotDrainedTwice(t *testing.T) {
 	}
 }
 
-func TestNewAndPressedKeysAreUrgent(t *testing.T) {
+func TestNewKeysAndThoseNearTheirLimitAreUrgent(t *testing.T) {
 	alg := sliding(100, time.Minute)
 	s, a := newStore(), newNode("a", alg)
 	woken := 0
@@ -356,7 +356,7 @@ func TestAReturnFollowsAStep(t *testing.T) {
 	}
 }
 
-// A new key, and one whose place was another's, go by the clock as it is.
+// A new key, and one whose slot was another's, go by the clock as it is.
 func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 	alg := fixed(10, time.Minute)
 	a := newNode("a", alg)
@@ -424,7 +424,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 		slots += len(a.shards[s].chunks) * chunkSize
 	}
 	if a.Keys() != 500 || slots > 8*1024 {
-		t.Errorf("%d keys in %d places, want 500 in a few thousand", a.Keys(), slots)
+		t.Errorf("%d keys in %d slots, want 500 in a few thousand", a.Keys(), slots)
 	}
 	a.Tick()
 	if m := a.Drain(now, 10_000, false, nil); len(m) != 500 {

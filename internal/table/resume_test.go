@@ -29,7 +29,7 @@ func begin[S any](t *rapid.T, alg algorithms.Params) *life[S] {
 
 func (l *life[S]) configure(t *Table[S]) { t.Configure(SyncConfig{Params: l.alg}, 10) }
 
-// step lets time pass: none, little, parts of a window, up to its edge, some windows.
+// step lets time pass: none, little, parts of a window, up to its boundary, some windows.
 func (l *life[S]) step() {
 	switch rapid.IntRange(0, 9).Draw(l.T, "step") {
 	case 0, 1, 2:
@@ -40,7 +40,7 @@ func (l *life[S]) step() {
 	case 6, 7:
 		l.now += rapid.Int64Range(0, l.window).Draw(l.T, "most")
 	case 8:
-		l.now += l.window - l.now%l.window - rapid.Int64Range(0, 1).Draw(l.T, "edge")
+		l.now += l.window - l.now%l.window - rapid.Int64Range(0, 1).Draw(l.T, "boundary")
 	case 9:
 		l.now += rapid.Int64Range(0, 3*l.window).Draw(l.T, "pause")
 	}
@@ -94,7 +94,7 @@ func (l *life[S]) setBack() {
 	saved := l.end()
 	l.now -= l.window/8 + 1 + rapid.Int64Range(0, 3*l.window).Draw(l.T, "by")
 	if span := int64(l.alg.Epoch()); span-l.now%span <= span/8 {
-		l.now -= span/8 + 1 // at an edge, all that comes would be taken for late
+		l.now -= span/8 + 1 // at a boundary, all that comes would be taken for late
 	}
 	l.next = of[S](l.alg, 10)
 	l.configure(l.next)

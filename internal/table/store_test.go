@@ -152,7 +152,7 @@ func TestSweepDropsIdleKeysAndGivesMemoryBack(t *testing.T) {
 		slots += len(tab.shards[s].chunks) * chunkSize
 	}
 	if slots > shardCount*2*chunkSize {
-		t.Errorf("%d places are left after the sweep", slots)
+		t.Errorf("%d slots are left after the sweep", slots)
 	}
 	for range hour.Limit - 1 {
 		if !take(tab, hour, 7, t0+int64(2*time.Hour)).Allowed {

@@ -133,7 +133,7 @@ func TestPenaltiesEndWithTheFlood(t *testing.T) {
 			wg.Wait()
 			window := rule.Window
 			if rule.Kind == algorithms.SlidingWindow {
-				// What came at the beginning of a slice is known as of its end.
+				// What came at the beginning of a sub-window is known as of its end.
 				window += rule.Window / 4
 			}
 			redistest.Eventually(t, "the client may ask again", func() bool {

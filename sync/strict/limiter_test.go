@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// Windows so long that no test meets their edge, except one run in years.
+// Windows so long that no test meets their boundary, except one run in years.
 const long = 1000 * time.Hour
 
 // kinds are rules of every algorithm that admit 100 requests at once.
@@ -97,7 +97,7 @@ func take(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...Rule) (G
 }
 
 // soon takes one unit with a Limiter that doesn't wait long. On a busy machine some replies come
-// too late for it; what they granted is undone.
+// too late for it; what they granted is rolled back.
 func soon(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (g Grant) {
 	t.Helper()
 	redistest.Eventually(t, "Redis decides", func() (ok bool) {
@@ -296,8 +296,8 @@ func TestCallSentTwiceCountsOnce(t *testing.T) {
 	}
 }
 
-// TestUndoesWhatNobodyLearnt: a call is executed, but its reply is lost.
-func TestUndoesWhatNobodyLearnt(t *testing.T) {
+// TestRollsBackWhatNobodyHeardOf: a call is executed, but its reply is lost.
+func TestRollsBackWhatNobodyHeardOf(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {

@@ -25,7 +25,7 @@ type Scenario struct {
 	Load       sim.Load
 }
 
-// far is a window whose edge no run sees, except one at the turn of 30 days.
+// far is a window whose boundary no run sees, except one at the turn of 30 days.
 const far = 30 * 24 * time.Hour
 
 // Scenarios differ most between Kong's model and an exact store: overload, a burst from nothing,
@@ -98,16 +98,16 @@ func (s Scenario) Zone(name, options string) string {
 	return fmt.Sprintf("zone %s {\nmatch {\npath /%s\n}\nlimit %d/%s\n%s\n}\n", name, name, s.Limit, s.Window, options)
 }
 
-// Measure sends the load to a zone, from the edge of a window on where the run sees one, and
+// Measure sends the load to a zone, from the boundary of a window on where the run sees one, and
 // returns what came of it.
 func (s Scenario) Measure(ctx context.Context, client *cluster.Client, nodes []*cluster.Node, zone string) (*cluster.Tally, error) {
 	if s.Window < far {
-		edge := time.NewTimer(time.Until(time.Now().Truncate(s.Window).Add(s.Window)))
-		defer edge.Stop()
+		boundary := time.NewTimer(time.Until(time.Now().Truncate(s.Window).Add(s.Window)))
+		defer boundary.Stop()
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-edge.C:
+		case <-boundary.C:
 		}
 	}
 	tally := new(cluster.Tally)
