@@ -151,9 +151,6 @@ func (s *Sketch) Suits(l algorithms.Limit) bool {
 // Used reports whether a key was counted.
 func (s *Sketch) Used() bool { return s.used.Load() }
 
-// Window is the window in which the sketch counts.
-func (s *Sketch) Window() time.Duration { return s.window }
-
 // Limit is how much l admits in the window of the sketch.
 func (s *Sketch) Limit(l algorithms.Limit) int64 { return limitIn(l, s.window) }
 
