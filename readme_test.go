@@ -616,8 +616,8 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// fill makes requests of many keys, and comes back to them in the next sub-window where a window has
-// several.
+// fill makes requests of many keys, and comes back to them in the next sub-window where a window
+// has several.
 func fill(l *limits.Limit, keys, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
 	for sub := range l.Settings.Buckets {
