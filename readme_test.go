@@ -368,7 +368,7 @@ func TestFilesOfThePagesExist(t *testing.T) {
 	}
 }
 
-// Every test and benchmark that a page names is there.
+// Every test and benchmark that a page names or runs is there.
 func TestTestsOfThePagesExist(t *testing.T) {
 	var source strings.Builder
 	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
@@ -390,8 +390,16 @@ func TestTestsOfThePagesExist(t *testing.T) {
 				t.Errorf("%s names %s, which is not there", page, m[1])
 			}
 		}
+		for _, m := range regexp.MustCompile("-(?:run|bench)[ \n]+'?([A-Za-z|]+)").FindAllStringSubmatch(readPage(t, page), -1) {
+			for name := range strings.SplitSeq(m[1], "|") {
+				named++
+				if !regexp.MustCompile("func [A-Za-z]*" + name).MatchString(source.String()) {
+					t.Errorf("%s has a command that runs %s, and there is no such test", page, name)
+				}
+			}
+		}
 	}
-	if named < 20 {
+	if named < 50 {
 		t.Errorf("found %d names of tests in the pages, want more", named)
 	}
 }

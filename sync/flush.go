@@ -39,7 +39,7 @@ type flushed struct {
 	left int64 // requests that are unsent for all that, as another program uses their keys
 }
 
-// flushRequest asks a table's loop for a sync of all that was touched.
+// flushRequest asks a table's loop for a sync of all dirty keys.
 type flushRequest struct {
 	ctx    context.Context
 	answer chan error
@@ -56,7 +56,9 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 		}
 		// Not at.lost: the next cycle, which would find the server back, may be an hour away.
 		if r.lost.Load() == allShards {
-			return r.reason(at.name)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.health.Reason(at.name)
 		}
 		f := r.currentFlush(s, requests)
 		<-f.done
@@ -70,13 +72,6 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 	}
 }
 
-// reason is why a table can't be synced.
-func (r *Replicator) reason(name string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.health.Reason(name)
-}
-
 // noteUnsent logs the last counts of a table that could not be sent, if there are any.
 func (r *Replicator) noteUnsent(s *Source, reason string) {
 	keys, requests := s.counters.Unsent(r.now())
@@ -88,8 +83,8 @@ func (r *Replicator) noteUnsent(s *Source, reason string) {
 	})
 }
 
-// currentFlush returns the last flush if it is under way or has said all there is to say of a
-// table with so many unsent requests, and begins another one if not.
+// currentFlush returns the last flush if it is under way or has reported a table with so many
+// unsent requests, and begins another one if not.
 func (r *Replicator) currentFlush(s *Source, requests int64) *flush {
 	r.mu.Lock()
 	defer r.mu.Unlock()

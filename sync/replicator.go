@@ -3,6 +3,7 @@ package ratesync
 import (
 	"context"
 	_ "embed"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,10 +17,11 @@ import (
 
 var (
 	//go:embed push.lua
-	pushSource string
+	pushLua string
 	//go:embed heartbeat.lua
 	heartbeatSource string
 
+	pushSource      = fmt.Sprintf("local spareTTL = %d\n", SpareTTL.Milliseconds()) + pushLua
 	pushScript      = redis.NewScript(pushSource)
 	heartbeatScript = redis.NewScript(heartbeatSource)
 )
@@ -46,7 +48,7 @@ type Replicator struct {
 	logger  *zap.Logger
 
 	// lost are the shards whose server the heartbeat does not reach, a bit each: in a Cluster some
-	// of them, elsewhere all or none.
+	// of them, otherwise all or none.
 	lost  atomic.Uint64
 	nodes atomic.Int64
 	stats counters

@@ -27,8 +27,8 @@ type site struct {
 	apps    string // further apps: members of a JSON object, each with a comma behind it
 	status  int
 	cores   int // GOMAXPROCS
-	// busy says that it works without requests, so that it must not run while others are measured,
-	// and is to be warm when it is.
+	// busy is set where it works without requests, so that it must not run while others are
+	// measured, and is to be warm when it is.
 	busy  bool
 	redis *redistest.Server // that it syncs through, nil for none
 }

@@ -30,7 +30,7 @@ const (
 // rates are the values of sync_rate.
 var rates = []string{"0", "100ms", "1s", "-1"}
 
-// algorithms are those of the steady load: the one that begins anew with each window, and the
+// algorithms are those of the steady load: the one that begins again with each window, and the
 // default.
 var algorithms = []string{"fixed_window", "sliding_window"}
 

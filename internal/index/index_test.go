@@ -68,7 +68,7 @@ func BenchmarkGrow(b *testing.B) {
 			words := len(x.words)
 			for b.Loop() {
 				grown := x
-				grown.lay(2 * words)
+				grown.resize(2 * words)
 			}
 		})
 	}

@@ -74,8 +74,8 @@ var clusters = []cluster{
 	{2, sec / 10}, {2, sec}, {2, 5 * sec}, {5, sec / 10}, {5, sec}, {5, 5 * sec}, {10, sec / 10}, {10, sec}, {10, 5 * sec}, {30, sec / 10}, {30, sec}, {30, 5 * sec},
 }
 
-// below is clusters below their limits: the most that any denies more than the exact store, as a
-// share of the requests.
+// below is clusters below their limits: the most that any denies more than the centralized limiter,
+// as a share of the requests.
 func below(limits []int64, clusters []cluster, most float64) func(Model, int) Reached {
 	return func(m Model, seeds int) Reached {
 		worst := 0.0

@@ -28,7 +28,7 @@ func TestBelowTheLimitNoneIsDenied(t *testing.T) {
 		most   float64
 	}{{[]int64{400}, 0}, {[]int64{50}, .01}} {
 		if got := below(c.limits, few, c.most)(Shipped, 3); !got.Met {
-			t.Errorf("limits %v: %s denied than by the exact store, want at most %g %%", c.limits, got.Text, 100*c.most)
+			t.Errorf("limits %v: %s denied than by the centralized limiter, want at most %g %%", c.limits, got.Text, 100*c.most)
 		}
 	}
 }
@@ -40,6 +40,6 @@ func TestShapesOfTraffic(t *testing.T) {
 		f := c.Figures(Shipped, 1)
 		within(t, c.Name+": peak by the exact one", f.PeakOver, .97, 1.06)
 		within(t, c.Name+": mean by the exact one", f.MeanOver, .97, 1.03)
-		within(t, c.Name+": share denied more than by the exact store", f.DeniedOver, -.02, .02)
+		within(t, c.Name+": share denied more than by the centralized limiter", f.DeniedOver, -.02, .02)
 	}
 }

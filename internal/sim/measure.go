@@ -70,7 +70,7 @@ func (r Result) Windowed(limit int64, window, step time.Duration) (at, share []f
 	return at, share
 }
 
-// A meter watches the requests of a run. truth is one exact counter for each client that gets
+// A meter watches the requests of a run. truth is one centralized limiter for each client that gets
 // what was admitted.
 type meter[S any] struct {
 	sc     Scenario[S]

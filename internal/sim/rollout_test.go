@@ -107,8 +107,8 @@ func (h *history) unseen(nodes float64) float64 {
 }
 
 // At any time no more is admitted than the largest burst and what has flowed in at the highest
-// limit, except what nodes admit by themselves while they are cut off; and in the end no less than
-// nine tenths of what the least generous admits by itself.
+// limit, except for what nodes admit by themselves while they are cut off; and in the end no less
+// than nine tenths of what the least generous admits by itself.
 func TestWhatNodesOfARolloutAdmitIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHistory(t, true)

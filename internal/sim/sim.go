@@ -1,6 +1,7 @@
 // Package sim runs several nodes around one store in virtual time and measures how near their
-// decisions come to those of one exact counter. Each node is a real table with a real algorithm;
-// only time, the network and the store are models. A run is the same every time for one seed.
+// decisions come to those of one centralized limiter. Each node is a real table with a real
+// algorithm; only time, the network and the store are models. A run is the same every time for one
+// seed.
 package sim
 
 import (

@@ -22,12 +22,12 @@ func TestOneSeedIsOneRun(t *testing.T) {
 		t.Errorf("two runs of one seed: %d and %d admitted, %g and %g calls", a.Admitted, b.Admitted, a.CallsASecond(), b.CallsASecond())
 	}
 	if a, b := c.Run(Shipped, 7), c.Exact(7); a.Requests != b.Requests {
-		t.Errorf("the exact store saw %d requests, the nodes %d", b.Requests, a.Requests)
+		t.Errorf("the centralized limiter saw %d requests, the nodes %d", b.Requests, a.Requests)
 	}
 }
 
-// The design's table: what is admitted beyond the exact store falls from column to column, and
-// little of it is left.
+// The design's table: what is admitted beyond the centralized limiter falls from column to column,
+// and little of it is left.
 func TestEachMeansBringsTheNodesNearerToOneStore(t *testing.T) {
 	const seeds = 1
 	for i, want := range []struct{ kong, scaled, shipped float64 }{
@@ -189,7 +189,7 @@ func TestASmallLimitIsPassedByAboutOneRequestANode(t *testing.T) {
 		for seed := range uint64(seeds) {
 			more += float64(c.Run(Shipped, seed).Admitted-c.Exact(seed).Admitted) / seeds
 		}
-		within(t, c.Name+": admitted beyond the exact store", more, -1, nodes)
+		within(t, c.Name+": admitted beyond the centralized limiter", more, -1, nodes)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
-var figures = flag.Bool("figures", false, "print the figures of docs/security.md, with a million keys")
+var figures = flag.Bool("figures", false, "print the figures of docs/internals/floods.md, with a million keys")
 
 // A flood is a table with its known clients, and an attacker who comes with nine new keys for each
 // of them.
@@ -164,8 +164,8 @@ func TestSketchGrowsWithTheLimit(t *testing.T) {
 	}
 }
 
-// TestFloodFigures prints a table of docs/security.md. Its first rows are a million keys at an
-// eighth of the size: with as many words of the sketch for each key they are the same, but for
+// TestFloodFigures prints a table of docs/internals/floods.md. Its first rows are a million keys at
+// an eighth of the size: with as many words of the sketch for each key they are the same, but for
 // chance.
 func TestFloodFigures(t *testing.T) {
 	if !*figures {

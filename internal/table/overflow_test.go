@@ -422,7 +422,7 @@ func newcomersDenied(maxKeys int, limit int64) float64 {
 	return float64(denied) / float64(asked)
 }
 
-// TestNewcomerFigures prints a table of docs/security.md.
+// TestNewcomerFigures prints a table of docs/internals/floods.md.
 func TestNewcomerFigures(t *testing.T) {
 	if !*figures {
 		t.Skip("for figures: go test ./internal/table -run TestNewcomerFigures -figures -v")

@@ -11,7 +11,7 @@ func (t *Table[S]) Sweep(now int64) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	at := t.clock().in(now)
-	t.prune(b.limit, at)
+	t.saved.Prune(b.limit, at)
 	t.each(func(sh *shard[S], i uint32, e entry[S]) {
 		if !e.isInFlight() && t.machine.Idle(&e.state, b.limit, at) {
 			t.drop(sh, i)
@@ -71,7 +71,7 @@ func (t *Table[S]) compact() {
 	}
 }
 
-// sparse says that a shard has far more slots than keys.
+// sparse reports whether a shard has far more slots than keys.
 func (sh *shard[S]) sparse() bool {
 	size := int(sh.size)
 	return size > 0 && (size > 2*chunkSize || sh.index.Len() == 0) && sh.index.Len()*8 <= size

@@ -62,14 +62,14 @@ func TestAFullCallDeniesByTheLastDenial(t *testing.T) {
 // What a call may have done is sent again for half a minute, not longer: Redis may not remember it.
 func TestOldCorrectionsAreGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &queue{sent: &group{since: time.Now()}, undo: 5, undoSince: time.Now()}
+		q := &queue{sent: &group{since: time.Now()}, rollBack: 5, rollBackSince: time.Now()}
 		time.Sleep(correctionTime)
-		if q.expire(); q.sent == nil || q.undo == 0 {
-			t.Errorf("after %s: sent %v, undo %d, want both kept", correctionTime, q.sent, q.undo)
+		if q.expire(); q.sent == nil || q.rollBack == 0 {
+			t.Errorf("after %s: sent %v, rollBack %d, want both kept", correctionTime, q.sent, q.rollBack)
 		}
 		time.Sleep(time.Second)
-		if q.expire(); q.sent != nil || q.undo != 0 {
-			t.Errorf("later: sent %v, undo %d, want none", q.sent, q.undo)
+		if q.expire(); q.sent != nil || q.rollBack != 0 {
+			t.Errorf("later: sent %v, rollBack %d, want none", q.sent, q.rollBack)
 		}
 	})
 }

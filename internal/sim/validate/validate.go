@@ -25,11 +25,11 @@ type Scenario struct {
 	Load       sim.Load
 }
 
-// far is a window whose boundary no run sees, except one at the turn of 30 days.
+// far is a window whose boundary no run sees, except for one at the turn of 30 days.
 const far = 30 * 24 * time.Hour
 
-// Scenarios differ most between Kong's model and an exact store: overload, a burst from nothing,
-// and a client that goes from node to node.
+// Scenarios differ most between Kong's model and a centralized limiter: overload, a burst after a
+// cold start, and a client that goes from node to node.
 func Scenarios() []Scenario {
 	const sec = time.Second
 	return []Scenario{
