@@ -18,7 +18,7 @@ const epoch = int64(1_700_000_000_000_000_000)
 type Model struct {
 	// Estimate holds against a request what others have probably spent unseen.
 	Estimate bool
-	// Early syncs keys that are new or near their limit before the next cycle.
+	// Early syncs keys that are new or near their limit before the cycle.
 	Early bool
 }
 
