@@ -319,10 +319,24 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		zr := &e.zones[i]
 		if !zr.denied {
 			zr.metrics.Count(metrics.Admitted)
+			if zr.isNear(e.results[zr.first:]) {
+				zr.metrics.CountNear()
+			}
 		}
 		e.countOverflow(zr)
 	}
 	return nil
+}
+
+// isNear reports whether less than a fifth is left of one of a zone's limits. Its results are the
+// first of results.
+func (zr *zoneResult) isNear(results []answer.Result) bool {
+	for i := range zr.limits {
+		if results[i].Remaining <= (zr.limits[i].enforced.Size-1)/5 {
+			return true
+		}
+	}
+	return false
 }
 
 // errGone is the error for a client that went away while its request waited; 499 is what other

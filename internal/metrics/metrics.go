@@ -23,6 +23,10 @@ var (
 		Namespace: namespace, Subsystem: subsystem, Name: "overflow_decisions_total",
 		Help: "Decisions that came from the overflow sketch, because the zone had max_keys counters already.",
 	}, []string{"zone"})
+	nearCount = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "near_limit_total",
+		Help: "Requests that a zone admitted with less than a fifth of a limit left.",
+	}, []string{"zone"})
 )
 
 // A Decision is what a zone decided on a request.
@@ -49,6 +53,7 @@ type ZoneCounters struct {
 	name      string
 	decisions [len(decisionLabels)]prometheus.Counter
 	overflow  prometheus.Counter
+	near      prometheus.Counter
 }
 
 // users are how many handlers have each zone's counters.
@@ -68,7 +73,7 @@ func NewZoneCounters(name string) *ZoneCounters {
 	for d, decision := range decisionLabels {
 		z.decisions[d] = decisionCount.WithLabelValues(z.name, decision)
 	}
-	z.overflow = overflowCount.WithLabelValues(z.name)
+	z.overflow, z.near = overflowCount.WithLabelValues(z.name), nearCount.WithLabelValues(z.name)
 	return z
 }
 
@@ -86,6 +91,7 @@ func (z *ZoneCounters) Release() {
 	delete(users.of, z.name)
 	decisionCount.DeletePartialMatch(prometheus.Labels{"zone": z.name})
 	overflowCount.DeleteLabelValues(z.name)
+	nearCount.DeleteLabelValues(z.name)
 }
 
 // Count counts a decision.
@@ -99,6 +105,13 @@ func (z *ZoneCounters) Count(d Decision) {
 func (z *ZoneCounters) CountOverflow() {
 	if z != nil {
 		z.overflow.Inc()
+	}
+}
+
+// CountNear counts an admitted request that left little of a limit, beside what was decided.
+func (z *ZoneCounters) CountNear() {
+	if z != nil {
+		z.near.Inc()
 	}
 }
 
