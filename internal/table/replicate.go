@@ -38,9 +38,6 @@ type SyncConfig struct {
 	Rate time.Duration
 	// Early syncs keys before the next cycle when they are new or near their limit.
 	Early bool
-	// CompensateLag is set where an estimate counts for the age of what others push: half an
-	// interval on average when it is pulled. Buckets drain in that time and don't need it.
-	CompensateLag bool
 	// Charges is set where the store decides by itself and keeps no totals: Charges takes out what
 	// was decided here, in place of Drain. The machine is Chargeable.
 	Charges bool
@@ -325,6 +322,10 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 
 // ackKey merges the store's answers for one key, and reports whether the store has forgotten
 // something of it.
+// ackKey merges the store's answers for one key, and reports whether the store has forgotten
+// something of it.
+// ackKey merges the store's answers for one key, and reports whether the store has forgotten
+// something of it.
 func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
 	ignore := e.flags&outdated != 0 || b.Charges
 	e.flags &^= inFlight | outdated | failed
@@ -370,8 +371,10 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	if forgot {
 		l.Resend |= ledger.Forgotten
 	}
+	// What others push is on average half an interval old when it is pulled, for which an estimate
+	// counts. Buckets drain in that time, and need none.
 	e.half = 0
-	if b.CompensateLag {
+	if !b.Params.Kind.Draining() {
 		e.half = uint32(min(sent/2, math.MaxUint32))
 	}
 	e.at = now
