@@ -170,7 +170,7 @@ func build(dir, name, to string) (program, error) {
 	return program{name, to}, nil
 }
 
-// load tells what else the machine does.
+// load returns what else the machine does.
 func load() {
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
 		fmt.Printf("load average: %s\n", bytes.TrimSpace(text))

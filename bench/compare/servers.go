@@ -188,6 +188,7 @@ func serveWarm(t *outside.T, s site) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
+	// for all alike, also where nothing syncs: two intervals and a half, after which no key is new
 	time.Sleep(2500 * time.Millisecond)
 	if s.redis != nil {
 		s.redis.Do("CONFIG", "RESETSTAT")

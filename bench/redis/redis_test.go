@@ -74,6 +74,7 @@ func measureSync[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params,
 	// what remains is the steady state: every key is known, each touch is pushed
 	server.Do("CONFIG", "RESETSTAT")
 	before, used := r.Status(), cpu(t, server)
+	// the load that is measured: every key twice in an interval
 	for end := time.Now().Add(measured); time.Now().Before(end); time.Sleep(rate / 2) {
 		touch()
 	}
@@ -173,7 +174,7 @@ func (n node) latencies(t *testing.T, rate int, d time.Duration) []time.Duration
 		})
 	}
 	for i := range all {
-		time.Sleep(time.Until(at(i)))
+		time.Sleep(time.Until(at(i))) // an even rate
 		due <- i
 	}
 	close(due)

@@ -32,7 +32,7 @@ func showHot(t *outside.T, d time.Duration) error {
 		n := hammer(all, 1000, max(d, window).Truncate(window))
 		seconds := time.Since(begun).Seconds()
 		cpu := usageOf(server).since(before).cpu
-		calls := float64(server.Calls("evalsha")) - float64(nodes)*seconds // less the beats
+		calls := float64(server.Calls("evalsha")) - float64(nodes)*seconds // less the heartbeats
 		fmt.Printf("| %d | %.0f | %.0f | %.1f %% of a core |\n", nodes, float64(n)/seconds, calls/seconds, cpu/seconds*100)
 		for _, n := range all {
 			n.close()

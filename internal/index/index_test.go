@@ -10,7 +10,7 @@ type Key [2]uint64
 
 func tagOf(key Key) uint32 { return uint32(key[0]) }
 
-// An index is held to a map through a long life, with keys that crowd a few words.
+// An index is held to a map through a long history, with keys that crowd a few words.
 func TestIndexAgainstAMap(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var x Index

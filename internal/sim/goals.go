@@ -11,7 +11,7 @@ type Goal struct {
 	// Model is the one that is to reach it, and Reach says what is to be reached.
 	Model Model
 	Reach string
-	// Measure tells how near a model comes, over some seeds.
+	// Measure returns how near a model comes, over some seeds.
 	Measure func(m Model, seeds int) Reached
 }
 

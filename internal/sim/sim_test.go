@@ -44,7 +44,7 @@ func TestEachMeansBringsTheNodesNearerToOneStore(t *testing.T) {
 	}
 }
 
-func TestAllAlgorithmsHoldTheLimitTogetherAndRefuseNoneBelowIt(t *testing.T) {
+func TestAllAlgorithmsHoldTheLimitTogetherAndDenyNoneBelowIt(t *testing.T) {
 	for _, c := range Kinds(5, sec, 5) {
 		f, exact := c.Figures(Shipped, 1), c.Ideal(1)
 		within(t, c.Name+" at 5x: peak above the exact one", f.Peak-exact.Peak, -.03, .08)

@@ -30,7 +30,7 @@ type flooded struct {
 	bound       int64 // bytes: what the documents say of so many keys and their sketch
 	kept        bool  // all known clients have what they had left, no more and no less
 	attackers   float64
-	first       float64 // of the newcomers' first requests, how many were refused
+	first       float64 // of the newcomers' first requests, how many were denied
 	ten         float64 // of their first ten, or as many as their limit allows
 }
 
@@ -125,7 +125,7 @@ func TestRotatedKeys(t *testing.T) {
 			t.Errorf("limit %d: %d bytes, want at most a tenth more than the %d that the documents say", limit, f.full, f.bound)
 		}
 		if f.attackers > 1 || f.first > .01 {
-			t.Errorf("limit %d: %.4f of the attackers' requests admitted, %.4f of newcomers' first requests refused, want at most 1 and 0.01", limit, f.attackers, f.first)
+			t.Errorf("limit %d: %.4f of the attackers' requests admitted, %.4f of newcomers' first requests denied, want at most 1 and 0.01", limit, f.attackers, f.first)
 		}
 	}
 }
@@ -141,7 +141,7 @@ func TestSpentKeys(t *testing.T) {
 			t.Errorf("limit %d: attackers got %.4f of their limits, want 0.9 to 1.1", limit, f.attackers)
 		}
 		if f.first > .01 {
-			t.Errorf("limit %d: %.4f of newcomers' first requests refused, want at most 0.01", limit, f.first)
+			t.Errorf("limit %d: %.4f of newcomers' first requests denied, want at most 0.01", limit, f.first)
 		}
 	}
 }
