@@ -360,7 +360,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err := e.Enter(r.Context()); err != nil {
 		return err
 	}
-	h.answers.Admit(w, r, e.Results(), now)
+	h.answers.Admit(w, r, e.Results(), e.Now())
 	return e.MarkCounted(r, next.ServeHTTP(w, r))
 }
 

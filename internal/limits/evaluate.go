@@ -87,13 +87,14 @@ const maxKept = 4096
 
 // Evaluate asks every zone that matches a request at now, in the order of Arrange. Where one of
 // them denies, the others have got back what they gave, and the denial is counted and logged. An
-// error is a matcher's, or that the client has gone away: then they have got it back as well.
+// error is a matcher's, or that the client has gone away: then all of them have got it back, as
+// after a denial.
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
 	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
 	e.overShadow, e.wouldDeny = false, answer.WouldDeny{}
 	if err := e.askAll(zones, r); err != nil {
-		e.rollBack()
+		e.rollBack(true)
 		e.Free()
 		return nil, err
 	}
@@ -101,7 +102,7 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 		e.enterQueues()
 	}
 	if e.IsDenied() || e.overShadow {
-		e.rollBack()
+		e.rollBack(e.IsDenied())
 		e.recordDenials(r)
 	}
 	return e, nil
@@ -125,6 +126,10 @@ func (e *Evaluation) Denial() answer.Denial { return e.denial }
 
 // Results returns what each limit decided.
 func (e *Evaluation) Results() []answer.Result { return e.results }
+
+// Now is the instant that the results hold for: by then Redis has answered, and the request has
+// waited in its queues.
+func (e *Evaluation) Now() int64 { return e.now }
 
 // askAll asks every zone that matches, those that this node decides for first: they cost nothing,
 // and a request that one of them denies need not trouble Redis. Of each of the two classes, zones
@@ -325,6 +330,9 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		}
 		e.countOverflow(zr)
 	}
+	if delay > 0 {
+		e.restateAll(clock.Now())
+	}
 	return nil
 }
 
@@ -339,9 +347,9 @@ func (zr *zoneResult) isNear(results []answer.Result) bool {
 	return false
 }
 
-// errGone is the error for a client that went away while its request waited; 499 is what other
-// servers log for it.
-var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited in a queue"), StatusCode: 499}
+// errGone is the error for a client that went away while its request waited in a queue or for
+// Redis; 499 is what other servers log for it.
+var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited to be admitted"), StatusCode: 499}
 
 // sleep waits for d. It returns false if the context ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
@@ -359,8 +367,11 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (e *Evaluation) leaveQueues(now int64) {
 	for i := range e.zones {
 		zr := &e.zones[i]
+		if zr.strict || zr.denied { // one that would have denied has got its slots back
+			continue
+		}
 		for j := range zr.limits {
-			if t := e.receipts[zr.first+j]; t.Delay > 0 && !zr.strict {
+			if t := e.receipts[zr.first+j]; t.Delay > 0 {
 				l := &zr.limits[j]
 				l.table.Leave(l.enforced, zr.hash, t, now, 1)
 			}

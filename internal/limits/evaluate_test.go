@@ -90,7 +90,7 @@ func TestASlotIsKeptForThoseBehind(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { admits("behind") })
 		synctest.Wait()
-		late.rollBack()
+		late.rollBack(true)
 		admits("last")
 		wg.Wait()
 		slices.SortFunc(begun, time.Time.Compare)

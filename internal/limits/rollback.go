@@ -1,18 +1,20 @@
 package limits
 
 import (
+	"time"
+
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// rollBack refunds what the limits gave to a denied request. A zone that counts denied requests
-// keeps what it gave, and takes it where it denied. Of a request that is denied in shadow mode
-// alone, the zones that would have denied it get back what is theirs.
-func (e *Evaluation) rollBack() {
-	denied := e.IsDenied()
+// rollBack refunds what the limits gave to a request: all of them where it ends here, and otherwise
+// those of the zones in shadow mode that would have denied it. A zone that counts denied requests
+// keeps what its limits gave, and those of them that denied take a unit.
+func (e *Evaluation) rollBack(all bool) {
 	for i := range e.zones {
 		zr := &e.zones[i]
-		if !denied && !zr.denied {
+		if !all && !zr.denied {
 			continue
 		}
 		if zr.strict {
@@ -66,6 +68,23 @@ func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
 	e.restate(zr, l, at)
 }
 
+// restateAll has the results of a request that waited in a queue say how the limits stand at now.
+// Redis is not asked again: what its answers tell of comes sooner by the wait.
+func (e *Evaluation) restateAll(now int64) {
+	waited := time.Duration(now - e.now)
+	e.now = now
+	for i := range e.zones {
+		zr := &e.zones[i]
+		for j := range zr.limits {
+			if at := zr.first + j; zr.strict {
+				e.results[at].MoreAfter = max(0, e.results[at].MoreAfter-waited)
+			} else if zr.want != 0 {
+				e.restate(zr, &zr.limits[j], at)
+			}
+		}
+	}
+}
+
 // restate has a result say how a limit stands now.
 func (e *Evaluation) restate(zr *zoneResult, l *Limit, at int) {
 	is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, waitsOf(zr.Kind))
@@ -76,7 +95,7 @@ func (e *Evaluation) restate(zr *zoneResult, l *Limit, at int) {
 // penalize takes from a limit that denied. The client waits for that, too.
 func (e *Evaluation) penalize(zr *zoneResult, l *Limit, at int) {
 	l.table.Penalize(l.enforced, zr.hash, e.receipts[at], 1)
-	is := l.Take(zr.hash, e.keyOf(zr), e.now, 1, 0)
+	is := l.Take(zr.hash, e.keyOf(zr), e.now, 1, table.Again)
 	if is.Allowed {
 		l.table.Refund(l.enforced, zr.hash, is, 1)
 		return

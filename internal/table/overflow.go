@@ -18,7 +18,9 @@ func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken
 		defer sh.mu.Lock()
 		return t.Take(a.limit, key, raw, a.now, a.n, a.want)
 	}
-	t.overflowed.Add(1)
+	if a.n > 0 && a.want&Again == 0 {
+		t.overflowed.Add(1)
+	}
 	for {
 		s := t.overflow.Load()
 		if s == nil || !s.Suits(a.limit) {

@@ -308,7 +308,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 		if ok {
 			e, at, _ := t.current(sh, b.limit, i, now)
 			forgot = t.ackKey(b, e, at, answers[:n], early, reports[:0]) || forgot
-			if e.flags&dirty == 0 && (answers[0].Failed || e.flags&confirming == 0) {
+			if e.flags&dirty == 0 && (e.flags&failed != 0 || e.flags&confirming == 0) {
 				e.flags |= confirm // others may have sent after this one asked
 				sh.markDirty(i, e)
 			}
@@ -320,10 +320,6 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	return forgot
 }
 
-// ackKey merges the store's answers for one key, and reports whether the store has forgotten
-// something of it.
-// ackKey merges the store's answers for one key, and reports whether the store has forgotten
-// something of it.
 // ackKey merges the store's answers for one key, and reports whether the store has forgotten
 // something of it.
 func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
@@ -461,6 +457,7 @@ func (t *Table[S]) Resend() {
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
 		e := t.shared(sh, i)
 		t.machine.Ledger(&e.state).Resend |= ledger.Forgotten
+		e.flags &^= confirm
 		sh.markDirty(i, e)
 	})
 }
@@ -478,7 +475,7 @@ func (t *Table[S]) ResetAcks() {
 		e := t.shared(sh, i)
 		l := t.machine.Ledger(&e.state)
 		l.ResetAcks()
-		*e.syncState = syncState{flags: e.flags &^ (inFlight | outdated | failed)}
+		*e.syncState = syncState{flags: e.flags &^ (inFlight | outdated | failed | confirm | confirming)}
 		sh.markDirty(i, e)
 	})
 }

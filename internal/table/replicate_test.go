@@ -559,3 +559,51 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 		}
 	}
 }
+
+// A key that is only asked about once more is sent again if the store fails at any of its epochs,
+// not only at the first one.
+func TestAFailedConfirmationIsSentAgain(t *testing.T) {
+	alg := sliding(100, time.Hour)
+	at := int64(t0 - t0%int64(time.Hour))
+	s, a := newStore(), newNode("a", alg)
+	take(a.windows, alg, 1, at)
+	a.sync(s, at)
+	at += int64(time.Hour)
+	take(a.windows, alg, 1, at)
+	a.sync(s, at) // from now on the key is dirty only to ask again
+	a.Tick()
+	answers := s.push("a", 10, a.Drain(at, 100, false, nil))
+	if len(answers) != 2 {
+		t.Fatalf("%+v, want answers about two epochs", answers)
+	}
+	answers[1].Failed = true
+	a.Ack(at, answers)
+	a.Tick()
+	if again := a.Drain(at, 100, false, nil); len(again) != 2 {
+		t.Errorf("%d messages about the key after one of two failed, want both again", len(again))
+	}
+}
+
+// What is sent once more, as the store has forgotten it, is confirmed like what was counted.
+func TestWhatIsResentIsConfirmed(t *testing.T) {
+	s, a := newStore(), newNode("a", hour)
+	take(a.windows, hour, 1, t0)
+	a.sync(s, t0) // from now on the key is dirty only to ask again
+	a.Resend()
+	a.sync(s, t0)
+	a.Tick()
+	if confirm := a.Drain(t0, 100, false, nil); len(confirm) != 1 {
+		t.Errorf("%d messages after a resend, want one that asks what others have sent meanwhile", len(confirm))
+	}
+}
+
+// A Take that asks again for a request is no further attempt, by which nodes estimate their share.
+func TestAskingAgainIsNoAttempt(t *testing.T) {
+	a := newNode("a", hour)
+	take(a.windows, hour, 1, t0)
+	a.Take(hour.Compile(), KeyOf(raw(1)), raw(1), t0, 1, Again)
+	a.Tick()
+	if m := a.Drain(t0, 100, false, nil); len(m) != 1 || m[0].Attempts != 1 || m[0].Total != 2 {
+		t.Errorf("%+v, want two units by one attempt", m)
+	}
+}

@@ -144,6 +144,9 @@ type Taken struct {
 	sketch   uint32 // its number
 }
 
+// Again says in the want of a Take that the request has been counted as an attempt before.
+const Again algorithms.Want = 1 << 7
+
 // Take asks for n units of a key at now, under a limit that may differ from call to call. raw is
 // the bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial
 // that is Retry in any case.
@@ -182,6 +185,9 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 		if taken.Estimated {
 			taken.Retry = b.retryOfEstimate(e.syncState, taken.At, taken.Retry)
 		}
+	}
+	if want&Again != 0 {
+		n = 0 // attempts
 	}
 	wake := b.isShared() && t.record(sh, b, e, i, &taken, l.History, n)
 	sh.mu.Unlock()
