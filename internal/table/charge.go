@@ -8,7 +8,7 @@ import (
 
 // A Charge is what this node decided of one key while a store that decides by itself could not be
 // asked, on its way to that store. Until it comes back through Charged or Uncharged its key has no
-// other, and isn't changed by what the store teaches.
+// other, and isn't changed by what the store reports.
 type Charge struct {
 	Key Key
 	ID  ID
@@ -20,8 +20,9 @@ type Charge struct {
 const (
 	// MaxCharged is how many units of a log go into one charge at most.
 	MaxCharged = 1024
-	// overtaken is by how much one thing that a store teaches may be older than another and still
-	// be a reply that was late. What is older than that shows a step of the store's clock.
+	// overtaken is by how much a report of the store may be older than the one before it. It is then
+	// a late reply, and ignored. One that is older still shows that the store's clock was set back,
+	// and counts.
 	overtaken = int64(time.Second)
 )
 
@@ -67,14 +68,18 @@ func charge[S any](
 	return c, true
 }
 
-// Owes reports whether a key may have something to charge, or on its way.
-func (t *Table[S]) Owes(key Key) bool {
+// Owes reports whether a key may have something to charge, or on its way. It returns the key's ID.
+func (t *Table[S]) Owes(key Key) (id ID, ok bool) {
 	if t.chargeable(t.config.Load()) == nil {
-		return false
+		return ID{}, false
 	}
 	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
-	return ok && sh.at(i).syncState != nil && sh.at(i).flags&(dirty|inFlight) != 0
+	if !ok {
+		return ID{}, false
+	}
+	e := sh.at(i)
+	return e.id, e.syncState != nil && e.flags&(dirty|inFlight) != 0
 }
 
 // ChargeOf takes out the charge of one key, before the next cycle. ok is false where there is none,
@@ -166,7 +171,7 @@ func importCharged[S any](
 	e.at = at
 }
 
-// importedAt is when the store knew what it teaches, 0 if it says nothing of that.
+// importedAt is the instant that the store's reports hold for, 0 if they don't say.
 func importedAt(reports []algorithms.Report) (at int64) {
 	for _, r := range reports {
 		at = max(at, r.LevelAt)
