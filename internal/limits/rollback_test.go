@@ -86,11 +86,11 @@ func TestAClientThatGoesAwayIsRefundedEverywhere(t *testing.T) {
 		r := request("x")
 		ctx, leave := context.WithCancel(r.Context())
 		before := proxy.Requests()
-		go func() {
-			for proxy.Requests() == before && t.Context().Err() == nil { // then Redis is asked for the second zone
-				time.Sleep(time.Millisecond)
+		go func() { // leaves once Redis is asked for the second zone
+			defer leave()
+			for proxy.Requests() == before && t.Context().Err() == nil {
+				<-time.After(time.Millisecond)
 			}
-			leave()
 		}()
 		if e, err := Evaluate(zones, r.WithContext(ctx), clock.Now()); !errors.Is(err, errGone) {
 			t.Fatalf("sync_rate %s: %v, %v, want that the client has gone", rate, e, err)
