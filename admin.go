@@ -36,7 +36,7 @@ func (a *adminAPI) Routes() []caddy.AdminRoute {
 type statusBody struct {
 	Zones []limitStatus    `json:"zones"`
 	Redis *ratesync.Status `json:"redis,omitempty"`
-	// Strict is there where a zone has sync_rate 0.
+	// Strict is there where a zone has sync_rate strict.
 	Strict *strict.Status `json:"strict,omitempty"`
 }
 

@@ -5,7 +5,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
-// A Chargeable is a machine whose counts a store that decides by itself (sync_rate 0) keeps in
+// A Chargeable is a machine whose counts a store that decides by itself (sync_rate strict) keeps in
 // a form of its own: the level of a bucket, the entries of a log. A node that has to decide alone
 // can't send totals there. It sends charges instead: what is left of its own decisions.
 //

@@ -18,7 +18,7 @@ import (
 var redisPool = caddy.NewUsagePool()
 
 // A Redis is one Redis and namespace: a client, the sync in the background, and the decisions of
-// sync_rate 0.
+// sync_rate strict.
 type Redis struct {
 	Replicator *ratesync.Replicator
 	Strict     *strict.Limiter
