@@ -57,8 +57,8 @@ type Receipt struct {
 	Unknown bool
 }
 
-// maxCharges bounds the charges of one round trip. While Redis doesn't answer, a cycle makes no more
-// pending ones than that, and requests make none once it is known to be unavailable.
+// maxCharges bounds the charges of one round trip. While Redis doesn't answer, a cycle makes no
+// more pending ones than that, and requests make none once it is known to be unavailable.
 const maxCharges = 100
 
 // A pendingCharge is a charge that Redis has not confirmed. It is frozen: until its outcome is

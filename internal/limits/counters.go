@@ -86,7 +86,8 @@ func specOf(z *settings.Compiled, r rates.Rate) ratesync.Spec {
 	return ratesync.SpecOf(z.Name, z.Params(r))
 }
 
-// newCounters is the one place that knows which kind has which state.
+// newCounters gives counters the state of their kind. Others that know one are Table.Penalize,
+// which counts windows in the sketch in another way, and sync/strict/verdict.go.
 func newCounters(key string, z *settings.Compiled, r rates.Rate) *Counters {
 	c := &Counters{key: key, zone: z.Name, stop: make(chan struct{}), done: make(chan struct{})}
 	switch k := z.Kind; {
@@ -106,8 +107,8 @@ func hold[S any](c *Counters, z *settings.Compiled, r rates.Rate) {
 	c.table, c.upkeep, c.gauges, c.source = t, t, t, ratesync.NewSource(t, specOf(z, r))
 }
 
-// catchUp is how often a zone with sync_rate 0 sends what it had to count by itself while Redis was
-// unavailable.
+// catchUp is how often a zone with sync_rate strict sends what it had to count by itself while
+// Redis was unavailable.
 const catchUp = time.Second
 
 // configure applies a configuration that has become the current one: parameters for work in the

@@ -44,8 +44,8 @@ type Evaluation struct {
 	// that wait.
 	longest int
 	wait    time.Duration
-	// uncounted is a zone that denies without asking its limits: there is no key, or Redis is
-	// unavailable.
+	// uncounted is a zone that denies a request without asking its limits, so that it counts
+	// nowhere: the request has no key, or Redis is unavailable.
 	uncounted   *Zone
 	unavailable bool
 	denial      answer.Denial

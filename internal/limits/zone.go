@@ -76,7 +76,8 @@ type Zone struct {
 	salt        uint64
 }
 
-// shares are limits of which each node enforces an equal part.
+// shares are limits of which each node enforces an equal part. Queues stay whole: how many requests
+// may wait on a node bounds no rate, and what leaves all queues together is the limit.
 type shares struct {
 	nodes  int64
 	limits []Limit
@@ -249,8 +250,8 @@ func (z *Zone) isUnavailable(raw []byte) bool {
 	return z.Redis != nil && z.SyncRate > 0 && z.limits[0].IsUnavailable(raw)
 }
 
-// share returns this node's share of each limit, rounded up: what it may admit while it is alone
-// with its counts.
+// share returns this node's share of each limit and burst, rounded up: what it may admit while it
+// is alone with its counts.
 func (z *Zone) share() []Limit {
 	nodes := z.Redis.Replicator.Nodes()
 	if s := z.shares.Load(); s != nil && s.nodes == nodes {
@@ -287,7 +288,7 @@ func (z *Zone) noteStrict(r *http.Request, by *Redis, err error) {
 	}
 	failed, now := z.strictFailed.Load(), clock.Now()
 	if (failed == 0 || now-failed > int64(time.Second)) && z.strictFailed.CompareAndSwap(failed, now) {
-		by.Replicator.Report(z.Name+" sync_rate 0", err)
+		by.Replicator.Report(z.Name+" sync_rate strict", err)
 	}
 }
 

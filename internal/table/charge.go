@@ -20,9 +20,9 @@ type Charge struct {
 const (
 	// MaxCharged is how many units of a log go into one charge at most.
 	MaxCharged = 1024
-	// overtaken is by how much a report of the store may be older than the one before it. It is then
-	// a late reply, and ignored. One that is older still shows that the store's clock was set back,
-	// and counts.
+	// overtaken is by how much a report of the store may be older than the one before it. It is
+	// then a late reply, and ignored. One that is older still shows that the store's clock was set
+	// back, and counts.
 	overtaken = int64(time.Second)
 )
 

@@ -127,11 +127,12 @@ func (t *Table[S]) spilled(sh *shard[S], l algorithms.Limit, i uint32, now int64
 // more than both admit together, a counter of its own doesn't hold it against the key.
 func excess(s *sketch.Sketch, l algorithms.Limit) int64 { return max(0, s.Limit(l)-l.Size) }
 
-// takeSpilled decides for a key that has spilled units in the sketch, and works out how long they
-// keep it waiting. Spilled units are no estimate: they lower the size, and only a denial that the
-// state alone would not have made is marked as one. How long they last the sketch knows, and how
-// long the rest of the wait lasts the machine: two answers, of which the one that binds counts.
-// a.now is in the table's time.
+// takeSpilled decides for a key that has a slot, and has spent units in the sketch before. These
+// units make the limit smaller by as much. A denial that they alone cause is marked Estimated.
+//
+// The wait has two parts: the sketch knows until when the units count, and the machine how long the
+// key waits for what it has spent in its slot. The one that binds is returned. a.now is in the
+// table's time.
 func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *ask, spilled int64) (d algorithms.Decision) {
 	known := t.machine.Take(&e.state, a.limit, a.now, 0, 0)
 	others := t.machine.Take(&e.state, a.limit, a.now, 0, a.pending).Remaining < known.Remaining

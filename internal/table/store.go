@@ -135,7 +135,8 @@ type ask struct {
 // Taken is the decision of a Take, and where it was taken from, to refund it.
 type Taken struct {
 	algorithms.Decision
-	// At is the instant in the table's time, which was offset ahead of the caller's.
+	// At is the instant of the Take by the table's clock. offset is how far that clock was ahead of
+	// the caller's then.
 	At     int64
 	offset offset
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
@@ -362,9 +363,10 @@ func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
 	return false
 }
 
-// correct changes the total of a key after a Take. The key is synced in the next cycle: what is
-// refunded may have been sent, and no request may come any more. at is when it was taken, in the
-// table's present time: a step of the clock since has moved that along with all that is stored.
+// correct has f change the state of a key after a Take, at being the instant of that Take by the
+// table's clock as it is now. If the clock has stepped since, that instant has moved, as everything
+// that is stored has. The key becomes dirty: the store may have been sent what is now refunded, and
+// perhaps no other request ever comes to make it dirty.
 func (t *Table[S]) correct(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
 	b := t.config.Load()
 	sh, i, ok := t.lock(key)
