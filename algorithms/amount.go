@@ -28,11 +28,7 @@ func (l Limit) drained(level amount, now, then int64) amount {
 	if now <= then {
 		return level
 	}
-	out := l.drains(since(now, then))
-	if level.less(out) {
-		return amount{}
-	}
-	return level.minus(out, l.Window)
+	return level.after(l.drains(since(now, then)), l.Window)
 }
 
 // drainsTo is how many nanoseconds a deficit takes to drain to target, rounded up; the longest
@@ -64,6 +60,14 @@ func (l Limit) parse(level float64) amount {
 	return amount{int64(whole), min(int64(frac*float64(l.Window)), l.Window-1)}
 }
 
+// left is what is left at now of the level in a report, under a limit where it names no rate.
+func (r Report) left(l Limit, now int64) amount {
+	if r.Rate > 0 {
+		l.N = r.Rate
+	}
+	return l.drained(l.parse(r.Level), now, r.LevelAt)
+}
+
 // floor is a, 0 where it is negative.
 func (a amount) floor() amount {
 	if a.whole < 0 {
@@ -82,6 +86,14 @@ func (a amount) ceil() int64 {
 
 func (a amount) less(b amount) bool {
 	return a.whole < b.whole || a.whole == b.whole && a.frac < b.frac
+}
+
+// after is what is left of a when b has drained.
+func (a amount) after(b amount, window int64) amount {
+	if a.less(b) {
+		return amount{}
+	}
+	return a.minus(b, window)
 }
 
 func (a amount) plus(b amount, window int64) amount {

@@ -48,7 +48,7 @@ func TestSnapshotThatIsNotWhole(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]error{
-		"example.com {\n}\n": ErrForeign, "\x00": ErrForeign, "tide": errDamaged, "tide counters 2\nwhatever": errVersion, "tide counters 1\n": errDamaged,
+		"example.com {\n}\n": ErrForeign, "\x00": ErrForeign, "tide": errDamaged, "tide counters 1\nwhatever": errVersion, "tide counters 2\n": errDamaged,
 	} {
 		if _, err := decode([]byte(text)); !errors.Is(err, want) {
 			t.Errorf("decode(%q) = %v, want %v", text, err, want)

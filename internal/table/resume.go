@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -119,7 +120,7 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch - age, Remote: c.Total(), Own: c.Own})
 		}
 	}
-	level := t.machine.Level(s, l, now)
+	level, rate := t.machine.Level(s, l, now)
 	if level > 0 {
 		level = math.Nextafter(level, math.Inf(1)) // whoever reads it rounds down
 		if len(dst) == first {
@@ -128,7 +129,7 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 	}
 	if len(dst) > first {
 		// 0 says something too: what a bucket has counted has drained
-		dst[first].Level, dst[first].LevelAt = level, now
+		dst[first].Level, dst[first].LevelAt, dst[first].Rate = level, now, rate
 	}
 	return dst
 }
@@ -167,19 +168,23 @@ func (t *Table[S]) restore(s *S, l algorithms.Limit, now int64, id ID) bool {
 	return true
 }
 
-// A scale is how a key that was never seen counts epochs now, and how fast its bucket drains.
+// A scale is how a key that was never seen counts epochs now, and how fast its bucket drains where
+// what was saved says nothing of that.
 type scale struct {
 	epoch, now int64
 	history    int64
 	span       int64
-	drains     float64 // requests per nanosecond
+	limit      algorithms.Limit
 }
 
 func scaleOf(l algorithms.Limit, span, now int64) scale {
-	return scale{
-		epoch: now / span, now: now, history: int64(l.History), span: span,
-		drains: float64(l.N) / float64(l.Window),
-	}
+	return scale{epoch: now / span, now: now, history: int64(l.History), span: span, limit: l}
+}
+
+// hasDrained reports whether nothing is left of the level of a report.
+func (n scale) hasDrained(r algorithms.Report) bool {
+	rate := float64(cmp.Or(r.Rate, n.limit.N)) / float64(n.limit.Window)
+	return r.Level <= rate*float64(n.now-r.LevelAt)
 }
 
 // renumber brings what was saved to the epochs of now. The clock may have been set back since: then
@@ -190,7 +195,7 @@ func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 	newest := int64(math.MinInt64)
 	for _, r := range reports {
 		newest = max(newest, r.Epoch)
-		if r.Level == 0 || r.LevelAt <= 0 || n.matters(r) || r.Level <= n.drains*float64(n.now-r.LevelAt) {
+		if r.Level == 0 || r.LevelAt <= 0 || n.matters(r) || n.hasDrained(r) {
 			continue
 		}
 		r.Epoch = min(max(r.LevelAt/n.span, n.epoch-1), n.epoch)
