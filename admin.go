@@ -32,8 +32,8 @@ func (a *adminAPI) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{{Pattern: statusPath, Handler: caddy.AdminHandlerFunc(a.serve)}}
 }
 
-// status is the answer.
-type status struct {
+// statusBody is the answer.
+type statusBody struct {
 	Zones []limitStatus    `json:"zones"`
 	Redis *ratesync.Status `json:"redis,omitempty"`
 	// Strict is there where a zone has sync_rate 0.
@@ -78,8 +78,8 @@ func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
 }
 
 // currentStatus describes the current configuration.
-func currentStatus() status {
-	s := status{Zones: []limitStatus{}}
+func currentStatus() statusBody {
+	s := statusBody{Zones: []limitStatus{}}
 	config := limits.Current()
 	if config == nil {
 		return s
@@ -94,7 +94,7 @@ func currentStatus() status {
 			continue // a zone that several handlers share
 		}
 		seen[l.Counters] = true
-		if s.Strict == nil && config.Redis != nil && l.Zone.SyncRate == rates.Strict {
+		if s.Strict == nil && config.Redis != nil && l.Settings.SyncRate == rates.Strict {
 			circuits := config.Redis.Strict.Status()
 			s.Strict = &circuits
 		}
@@ -104,8 +104,8 @@ func currentStatus() status {
 		}
 		overflow, bytes := l.Overflow()
 		s.Zones = append(s.Zones, limitStatus{
-			Zone: l.Zone.Name, Algorithm: l.Zone.Kind.String(), Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window),
-			SyncRate: l.Zone.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Remote, Unsent: t.Unsent, Node: node,
+			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window),
+			SyncRate: l.Settings.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Remote, Unsent: t.Unsent, Node: node,
 			Exchange: l.Sync(),
 			Overflow: overflow, OverflowBytes: bytes,
 		})

@@ -375,7 +375,7 @@ func TestXcaddyMatchesGoMod(t *testing.T) {
 }
 
 // everyKind is a zone with each algorithm.
-func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Zone) {
+func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Compiled) {
 	t.Helper()
 	one, hundred := int64(1), int64(100)
 	for _, algorithm := range algorithms.KindNames() {
@@ -401,6 +401,14 @@ func newZone(t testing.TB, o limits.ZoneOptions) *limits.Zone {
 		t.Fatal(err)
 	}
 	return z
+}
+
+// firstOf is the limit of a zone with the shortest window.
+func firstOf(z *limits.Zone) *limits.Limit {
+	for l := range z.Each {
+		return l
+	}
+	return nil
 }
 
 // aclOf is the user in docs/sync.md: its name, its password and its rules.
@@ -478,11 +486,11 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		Namespace: redisconfig.DefaultNamespace, Timeout: 5 * time.Second, StrictTimeout: 5 * time.Second, Logger: zap.New(core),
 	})
 	config := &limits.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
-	add := func(s settings.Zone, namespace string) *limits.Limit {
-		z := newZone(t, limits.ZoneOptions{Zone: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
+	add := func(s settings.Compiled, namespace string) *limits.Limit {
+		z := newZone(t, limits.ZoneOptions{Compiled: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
 		t.Cleanup(z.Release)
 		config.Add(z)
-		return &z.Each()[0]
+		return firstOf(z)
 	}
 	var synced, charged []*limits.Limit
 	for _, s := range everyKind(t, SyncRate(rates.MinSync)) {
@@ -497,13 +505,13 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	raw := []byte("key")
 	for _, l := range synced {
 		l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
-		redistest.Eventually(t, l.Zone.Name+" is exchanged", func() bool { return l.Totals().Own == 1 && l.Totals().Unsent == 0 })
+		redistest.Eventually(t, l.Settings.Name+" is exchanged", func() bool { return l.Totals().Own == 1 && l.Totals().Unsent == 0 })
 	}
 	redistest.Eventually(t, "the node is known", func() bool { return shared.Replicator.Status().Up && shared.Replicator.Status().Nodes == 1 })
 
 	for _, l := range charged {
-		s := l.Zone
-		rules := []strict.Rule{{Kind: s.Kind.Code(), Limit: 1, Window: l.Rate.Window, Buckets: s.Buckets, Queue: s.Queue}}
+		s := l.Settings
+		rules := []strict.Rule{strict.Rule(s.Params(rates.Rate{Limit: 1, Window: l.Rate.Window}))}
 		for i := range 4 {
 			v, g, err := shared.Strict.Take(t.Context(), s.Name, rules, table.IDOf(raw), nil)
 			if err != nil {
@@ -519,7 +527,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0) // and what a node decides alone is charged
 	}
 	for _, l := range charged {
-		redistest.Eventually(t, l.Zone.Name+" is charged", func() bool { return l.Totals().Unsent == 0 })
+		redistest.Eventually(t, l.Settings.Name+" is charged", func() bool { return l.Totals().Unsent == 0 })
 	}
 	if n := logs.Len(); n > 0 {
 		t.Errorf("the exchange warns: %v", logs.All())
@@ -532,7 +540,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 func BenchmarkMemoryPerKey(b *testing.B) {
 	const keys = 200_000
 	all := everyKind(b, rates.Local)
-	ten := all[slices.IndexFunc(all, func(s settings.Zone) bool { return s.Kind == algorithms.SlidingWindow })]
+	ten := all[slices.IndexFunc(all, func(s settings.Compiled) bool { return s.Kind == algorithms.SlidingWindow })]
 	ten.Name, ten.Buckets = "sliding_window_10_buckets", 10
 	for _, s := range append(all, ten) {
 		for _, hits := range []int{1, 100} {
@@ -543,8 +551,8 @@ func BenchmarkMemoryPerKey(b *testing.B) {
 				b.ReportMetric(0, "ns/op")
 				for range b.N {
 					before := heapBytes()
-					z := newZone(b, limits.ZoneOptions{Zone: s})
-					fill(&z.Each()[0], keys, hits)
+					z := newZone(b, limits.ZoneOptions{Compiled: s})
+					fill(firstOf(z), keys, hits)
 					b.ReportMetric(float64(heapBytes()-before)/keys, "B/key")
 					z.Release()
 				}
@@ -565,8 +573,8 @@ func heapBytes() int64 {
 // several.
 func fill(l *limits.Limit, keys, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
-	for slice := range l.Zone.Buckets {
-		at := now + int64(slice)*int64(l.Rate.Window)/int64(l.Zone.Buckets)
+	for slice := range l.Settings.Buckets {
+		at := now + int64(slice)*int64(l.Rate.Window)/int64(l.Settings.Buckets)
 		for key := range keys {
 			binary.LittleEndian.PutUint64(raw, uint64(key))
 			for hit := range hits {

@@ -43,7 +43,7 @@ func shows(t *testing.T, zone, what string, want func(limitStatus) bool) {
 func (s *site) lost(zone string) bool {
 	for _, z := range s.handler.zones {
 		if z.Name == zone {
-			return z.Each()[0].IsUnavailable([]byte("any key, as there is no Cluster"))
+			return firstOf(z).IsUnavailable([]byte("any key, as there is no Cluster"))
 		}
 	}
 	return false

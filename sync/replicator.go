@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
+	"github.com/caddy-tide/ratelimit/internal/health"
 )
 
 var (
@@ -59,7 +60,7 @@ type Replicator struct {
 	mu       sync.Mutex
 	node     string
 	sources  map[*Source]struct{}
-	health   health
+	health   health.State
 	flushing *flush // the last one
 	clock    clock
 	stop     context.CancelFunc
@@ -132,8 +133,9 @@ func (r *Replicator) Close() {
 func (r *Replicator) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	failing := r.health.Reasons()
 	s := Status{
-		Up: len(r.health.failing) == 0, Failing: r.health.reasons(), Nodes: r.nodes.Load(),
+		Up: len(failing) == 0, Failing: failing, Nodes: r.nodes.Load(),
 		Exchanges: r.stats.calls.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(), FailedKeys: r.stats.failedKeys.Load(),
 		Offset: r.clock.offset.String(),
 	}

@@ -113,7 +113,7 @@ func measure(runs int, load func(rate string, run int) (result, error)) ([]figur
 			}
 			f := &all[i]
 			f.rate = rate
-			f.sent, f.admitted, f.refused = append(f.sent, r.Sent()), append(f.admitted, r.Admitted()), append(f.refused, r.Refused())
+			f.sent, f.admitted, f.refused = append(f.sent, r.Sent()), append(f.admitted, r.Admitted()), append(f.refused, r.Denied())
 			f.took = append(f.took, r.took)
 		}
 	}

@@ -122,7 +122,7 @@ func watch(ctx context.Context, c *cluster.Cluster, tally *cluster.Tally, s *scr
 			}
 			return most
 		}
-		l := line{elapsed: time.Since(start), window: at.UnixNano() / int64(window), refused: tally.Refused()}
+		l := line{elapsed: time.Since(start), window: at.UnixNano() / int64(window), refused: tally.Denied()}
 		for _, status := range all {
 			l.zones = append(l.zones, status.Zone("demo"))
 		}
@@ -134,5 +134,5 @@ func watch(ctx context.Context, c *cluster.Cluster, tally *cluster.Tally, s *scr
 // conclude is the last line.
 func conclude(out io.Writer, tally *cluster.Tally, most int64) {
 	fmt.Fprintf(out, "\n%d requests sent, %d admitted, %d refused; at most %d admitted in a window, where the limit is %d. All is cleaned up.\n",
-		tally.Sent(), tally.Admitted(), tally.Refused(), most, limit)
+		tally.Sent(), tally.Admitted(), tally.Denied(), most, limit)
 }

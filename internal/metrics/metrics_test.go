@@ -43,7 +43,7 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 }
 
 func TestMetricsSurviveAReload(t *testing.T) {
-	c := NewZone("m")
+	c := NewZoneCounters("m")
 	c.Count(Admitted)
 	c.CountOverflow()
 	before := scrapeDecisions(t)
@@ -54,7 +54,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		NewZone("m").Count(Denied)
+		NewZoneCounters("m").Count(Denied)
 		want := map[string]float64{
 			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total refused m": before["decisions_total refused m"] + float64(config+1),
 			"decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
@@ -86,7 +86,7 @@ func scrapeDecisions(t *testing.T) map[string]float64 {
 }
 
 func TestCountersSwitchedOff(t *testing.T) {
-	var c *Zone
+	var c *ZoneCounters
 	c.Count(Admitted)
 	c.Count(Denied)
 	c.Count(Skipped)
@@ -95,7 +95,7 @@ func TestCountersSwitchedOff(t *testing.T) {
 }
 
 func TestCountingDoesNotAllocate(t *testing.T) {
-	c := NewZone("allocations")
+	c := NewZoneCounters("allocations")
 	if n := testing.AllocsPerRun(100, func() {
 		c.Count(Admitted)
 		c.Count(Denied)

@@ -17,7 +17,7 @@ import (
 
 // goBy has a model decide the next requests by another limit.
 func goBy(m model, r Rule) {
-	l := r.params().Compile()
+	l := r.compile()
 	switch m := m.(type) {
 	case *modelOf[algorithms.WindowState]:
 		m.limit = l
@@ -33,16 +33,16 @@ func goBy(m model, r Rule) {
 func TestDecidesByTheLimitOfEachRequest(t *testing.T) {
 	v := newVirtual(t)
 	for i, rule := range []Rule{
-		{Kind: 'f', Window: time.Minute},
-		{Kind: 's', Window: time.Minute},
-		{Kind: 's', Window: time.Minute, Buckets: 7},
-		{Kind: 't', Window: time.Minute},
-		{Kind: 't', Window: 777777777, Burst: 5},
-		{Kind: 'g', Window: time.Hour, Burst: 3},
-		{Kind: 'q', Window: time.Second, Queue: 5},
-		{Kind: 'l', Window: time.Minute},
+		{Kind: algorithms.FixedWindow, Window: time.Minute},
+		{Kind: algorithms.SlidingWindow, Window: time.Minute},
+		{Kind: algorithms.SlidingWindow, Window: time.Minute, Buckets: 7},
+		{Kind: algorithms.TokenBucket, Window: time.Minute},
+		{Kind: algorithms.TokenBucket, Window: 777777777, Burst: 5},
+		{Kind: algorithms.GCRA, Window: time.Hour, Burst: 3},
+		{Kind: algorithms.LeakyBucket, Window: time.Second, Queue: 5},
+		{Kind: algorithms.SlidingLog, Window: time.Minute},
 	} {
-		t.Run(fmt.Sprintf("%c %s %d", rule.Kind, rule.Window, rule.Burst), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s %s %d", rule.Kind, rule.Window, rule.Burst), func(t *testing.T) {
 			v.t = t
 			random, zone := rand.New(rand.NewPCG(uint64(i), 7)), fmt.Sprint("z", i)
 			v.use(zone, rule)
@@ -113,7 +113,7 @@ func TestCallsAreSharedByEqualLimitsOnly(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for name, rule := range kinds {
-		if rule.Kind == 'g' || rule.Kind == 'q' {
+		if rule.Kind == algorithms.GCRA || rule.Kind == algorithms.LeakyBucket {
 			continue // their limit is a rate, not a size
 		}
 		rule.Burst = 0
@@ -145,30 +145,30 @@ func TestCallsAreSharedByEqualLimitsOnly(t *testing.T) {
 func TestAChargeBringsItsLimitAlong(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
-	for i, kind := range []byte("tgq") {
+	for i, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
 		rule := Rule{Kind: kind, Limit: 60_000_000, Window: time.Minute, Burst: 10, Queue: 9}
 		low := rule
 		low.Limit = 60
-		p := rule.params()
-		key := []byte{'k', kind}
+		p := algorithms.Params(rule)
+		key := []byte{'k', byte(kind)}
 		take(t, s, "z", table.IDOf(key), rule) // puts the high limit in force
 		own := tableOf[algorithms.BucketState](p, 10)
 		own.Configure(table.SyncConfig{Params: p, Rate: time.Second, Charges: true}, 10)
 		for range 10 {
-			own.Take(low.params().Compile(), table.KeyOf(key), key, wallClock(), 1, 0)
+			own.Take(low.compile(), table.KeyOf(key), key, wallClock(), 1, 0)
 		}
 		own.Tick()
 		charges := own.Charges(wallClock(), 10, nil)
 		if len(charges) != 1 || charges[0].Rate != 60 {
-			t.Fatalf("%c: charges %+v, want one at a rate of 60", kind, charges)
+			t.Fatalf("%s: charges %+v, want one at a rate of 60", kind, charges)
 		}
 		receipts := s.Charger("z", rule).Charge(context.Background(), "node", []ratesync.Charge{{Charge: charges[0], Seq: int64(i + 1), Made: time.Now()}})
 		if r := receipts[0]; r.Err != nil || len(r.Reports) != 1 || r.Reports[0].Rate != 60 {
-			t.Fatalf("%c: receipt %+v", kind, receipts)
+			t.Fatalf("%s: receipt %+v", kind, receipts)
 		}
 		// By the configured limit it would have drained in 10 us.
 		if _, all := take(t, s, "z", table.IDOf(key), low); all[0].Reports[0].Level < 5 && time.Since(time.Unix(0, charges[0].At)) < 4*time.Second {
-			t.Errorf("%c: %+v stands in the bucket, want nearly 10", kind, all[0].Reports)
+			t.Errorf("%s: %+v stands in the bucket, want nearly 10", kind, all[0].Reports)
 		}
 	}
 }

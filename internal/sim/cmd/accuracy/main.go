@@ -3,7 +3,7 @@
 // the same figures.
 //
 //	accuracy         all that is simulated
-//	accuracy -real   what is measured on real processes, see internal/sim/reality
+//	accuracy -real   what is measured on real processes, see internal/sim/validate
 package main
 
 import (
