@@ -239,7 +239,7 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 
 // Which requests match is not a setting: zones of one name may match different ones.
 func TestMatchersAreNoSetting(t *testing.T) {
-	zone := Zone{Limits: []Limit{{MaxEvents: 5, Window: caddy.Duration(time.Minute)}}}
+	zone := Zone{Limits: []Limit{{MaxEvents: Events{Number: 5}, Window: caddy.Duration(time.Minute)}}}
 	want, _, err := zone.settings(rates.Local, globals{})
 	if err != nil {
 		t.Fatal(err)

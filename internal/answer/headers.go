@@ -120,16 +120,13 @@ func (f *fields) addResults(h http.Header, sets HeaderSets, results []Result, no
 
 // addDraft adds the draft's two lists, with a member for each limit.
 func (f *fields) addDraft(results []Result) {
-	if len(results) == 1 {
-		if results[0].Policy.item == "" {
-			return
-		}
+	if len(results) == 1 && results[0].Policy.item != "" {
 		f.addReady(rateLimitPolicy, results[0].Policy.item)
 	} else {
 		for i := range results {
-			f.beginMember(results[i].Policy.item)
+			f.addPolicy(&results[i])
 		}
-		if len(f.text) == 0 {
+		if len(f.text) == f.start() {
 			return
 		}
 		f.end(rateLimitPolicy)
@@ -146,6 +143,18 @@ func (f *fields) addDraft(results []Result) {
 		f.text = strconv.AppendInt(f.text, integer(ceilSeconds(r.reset())), 10)
 	}
 	f.end(rateLimit)
+}
+
+// addPolicy adds a limit's member of RateLimit-Policy.
+func (f *fields) addPolicy(r *Result) {
+	if r.Policy.item != "" || r.Policy.quoted == "" {
+		f.beginMember(r.Policy.item)
+		return
+	}
+	f.beginMember(r.Policy.quoted)
+	f.text = append(f.text, ";q="...)
+	f.text = strconv.AppendInt(f.text, integer(r.Quota), 10)
+	f.text = append(f.text, r.Policy.tail...)
 }
 
 // beginMember begins a member of a list.

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -134,6 +135,7 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 		Early:         z.EarlySync && z.SyncRate != rates.Strict,
 		CompensateLag: !z.Kind.Draining(),
 		Charges:       charges,
+		Mixed:         slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
 		Wake:          c.source.Wake,
 	}, z.MaxKeys)
 	c.attached = redis

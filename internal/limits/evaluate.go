@@ -36,6 +36,7 @@ type Evaluation struct {
 	zones    []zoneResult
 	results  []answer.Result // one for each limit of each zone, in order
 	receipts []table.Taken   // one for each result, to roll it back
+	own      []Limit         // of zones whose limits come with the request
 	grants   []grant
 	verdicts []strict.Verdict
 	matching []strictZone
@@ -107,7 +108,7 @@ func (e *Evaluation) Free() {
 		e.keys = nil
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
-	e.grants, e.verdicts, e.uncounted = e.grants[:0], e.verdicts[:0], nil
+	e.own, e.grants, e.verdicts, e.uncounted = e.own[:0], e.grants[:0], e.verdicts[:0], nil
 	evaluations.Put(e)
 }
 
@@ -154,10 +155,14 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 		z.metrics.Count(metrics.Skipped)
 		return
 	}
-	raw := keys[start:]
+	raw, limits := keys[start:], e.limitsOf(z, r, vars)
+	if len(limits) == 0 {
+		z.metrics.Count(metrics.Skipped)
+		return
+	}
 	e.zones = append(e.zones, zoneResult{
 		Zone: z, hash: table.KeyOf(raw), key: [2]int{start, len(keys)}, first: len(e.results),
-		limits: z.limits, early: reqkey.IsUnproven(raw),
+		limits: limits, early: reqkey.IsUnproven(raw),
 	})
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
@@ -180,7 +185,12 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 
 // failOver applies a zone's on_redis_loss. It reports whether this node decides.
 func (e *Evaluation) failOver(z *Zone, zr *zoneResult) bool {
-	if z.OnRedisLoss == settings.LossDivide {
+	switch {
+	case z.OnRedisLoss != settings.LossDivide:
+	case z.varies:
+		divide(zr.limits, z.Redis.Replicator.Nodes())
+		return true
+	default:
 		zr.limits = z.share()
 		return true
 	}
@@ -261,7 +271,7 @@ func (e *Evaluation) judge(at int) {
 // result returns what an answer tells of a decision.
 func (l *Limit) result(d *algorithms.Decision) answer.Result {
 	return answer.Result{
-		Policy: l.policy, Allowed: d.Allowed, Limit: l.enforced.N, Remaining: d.Remaining,
+		Policy: l.policy, Allowed: d.Allowed, Quota: l.Rate.Limit, Limit: l.enforced.N, Remaining: d.Remaining,
 		RetryAfter: d.Retry, MoreAfter: l.moreAfter(d),
 	}
 }

@@ -75,8 +75,11 @@ func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64
 	}
 	raw := keys[start:]
 	key, left := table.KeyOf(raw), int64(math.MaxInt64)
-	for i := range z.limits {
-		l := &z.limits[i]
+	first := len(e.own)
+	limits := e.limitsOf(z, r, vars)
+	e.own = e.own[:first]
+	for i := range limits {
+		l := &limits[i]
 		one, ok := l.table.Room(l.enforced, key, raw, e.now)
 		if !ok {
 			return -1
@@ -102,17 +105,17 @@ func (zr *zoneResult) hasSlots(raw []byte, now int64) bool {
 // whether the zone's on_redis_loss applies then.
 func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (decided, lost bool) {
 	z, by := zr.Zone, zr.Redis
-	for i := range z.limits {
+	for i := range zr.limits {
 		// Redis first learns what was decided for the key while it was unavailable.
-		if err := z.limits[i].source.ChargeNow(r.Context(), zr.hash); err != nil {
+		if err := zr.limits[i].source.ChargeNow(r.Context(), zr.hash); err != nil {
 			z.noteStrict(r, by, err)
 			return false, true
 		}
 	}
 	var g strict.Grant
 	var err error
-	for {
-		e.verdicts, g, err = by.Strict.Take(r.Context(), z.Name, z.rules, table.IDOf(raw), e.verdicts[:0])
+	for rules := zr.rulesOf(); ; {
+		e.verdicts, g, err = by.Strict.Take(r.Context(), z.Name, rules, table.IDOf(raw), e.verdicts[:0])
 		if !errors.Is(err, strict.ErrClosed) {
 			break
 		}
@@ -132,7 +135,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 	zr.strict, zr.grant = true, len(e.grants)
 	e.grants = append(e.grants, grant{by.Strict, g})
 	for i := range e.verdicts {
-		v, l := &e.verdicts[i], &z.limits[i]
+		v, l := &e.verdicts[i], &zr.limits[i]
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
 		e.results = append(e.results, l.result(&v.Decision))
 		l.table.Import(l.enforced, zr.hash, raw, clock.Now(), v.Reports)

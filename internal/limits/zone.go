@@ -59,6 +59,8 @@ type Zone struct {
 	full    atomic.Bool // warned of more than max_keys
 	noKey   atomic.Bool // warned of an empty key
 
+	// varies is set where numbers come with the request: see limitsOf.
+	varies       bool
 	rules        []strict.Rule // for Redis, which decides on all limits in one call
 	strictFailed atomic.Int64  // when it was last reported that Redis failed to decide
 
@@ -86,6 +88,10 @@ type Limit struct {
 
 	enforced algorithms.Limit
 	policy   *answer.Policy
+	// number is what the limit of a request comes from, nil where it is the same for all. warned is
+	// set when something came that is no number.
+	number *reqkey.Number
+	warned *atomic.Bool
 }
 
 // Take asks for n units of a key at now. raw is the bytes of which key is the hash.
@@ -121,6 +127,9 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	for _, r := range o.Limits {
 		l := Limit{Counters: acquire(o.Namespace, &z.Compiled, r), Settings: &z.Compiled, Rate: r}
 		l.enforced, l.policy = l.params().Compile(), policyOf(&z.Compiled, r).Compile(o.Headers)
+		if r.From != "" {
+			z.varies, l.number, l.warned = true, reqkey.NewNumber(r.From), new(atomic.Bool)
+		}
 		z.limits = append(z.limits, l)
 		z.rules = append(z.rules, strict.Rule(l.params()))
 	}
@@ -173,7 +182,7 @@ func waitsOf(k algorithms.Kind) algorithms.Want {
 
 // policyOf returns what answers tell of one of a zone's limits.
 func policyOf(z *settings.Compiled, r rates.Rate) answer.Policy {
-	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Fixed: z.Kind == algorithms.FixedWindow}
+	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind == algorithms.FixedWindow}
 	if len(z.Limits) > 1 {
 		p.Name += "-" + rates.WindowText(r.Window)
 	}
@@ -222,13 +231,7 @@ func (z *Zone) share() []Limit {
 		return s.limits
 	}
 	s := &shares{nodes: nodes, limits: slices.Clone(z.limits)}
-	for i := range s.limits {
-		l := &s.limits[i]
-		p := l.params()
-		p.Limit = p.Limit/nodes + min(1, p.Limit%nodes)
-		p.Burst = (p.Burst + nodes - 1) / nodes
-		l.enforced = p.Compile()
-	}
+	divide(s.limits, nodes)
 	z.shares.Store(s)
 	return s.limits
 }

@@ -25,6 +25,12 @@ var (
 	}, []string{"zone"})
 )
 
+// defaultCount counts requests without a number.
+var defaultCount = prometheus.NewCounterVec(prometheus.CounterOpts{
+	Namespace: namespace, Subsystem: subsystem, Name: "limit_defaults_total",
+	Help: "Limits that were to come with a request, and did not: limit_default held.",
+}, []string{"zone"})
+
 // A Decision is what a zone decided on a request.
 type Decision uint8
 
@@ -47,6 +53,7 @@ type ZoneCounters struct {
 	name      string
 	decisions [len(decisionLabels)]prometheus.Counter
 	overflow  prometheus.Counter
+	defaults  prometheus.Counter
 }
 
 // users are how many handlers have each zone's counters.
@@ -66,7 +73,7 @@ func NewZoneCounters(name string) *ZoneCounters {
 	for d, decision := range decisionLabels {
 		z.decisions[d] = decisionCount.WithLabelValues(z.name, decision)
 	}
-	z.overflow = overflowCount.WithLabelValues(z.name)
+	z.overflow, z.defaults = overflowCount.WithLabelValues(z.name), defaultCount.WithLabelValues(z.name)
 	return z
 }
 
@@ -84,6 +91,7 @@ func (z *ZoneCounters) Release() {
 	delete(users.of, z.name)
 	decisionCount.DeletePartialMatch(prometheus.Labels{"zone": z.name})
 	overflowCount.DeleteLabelValues(z.name)
+	defaultCount.DeleteLabelValues(z.name)
 }
 
 // Count counts a decision.
@@ -97,6 +105,13 @@ func (z *ZoneCounters) Count(d Decision) {
 func (z *ZoneCounters) CountOverflow() {
 	if z != nil {
 		z.overflow.Inc()
+	}
+}
+
+// CountDefault counts a limit that did not come with its request.
+func (z *ZoneCounters) CountDefault() {
+	if z != nil {
+		z.defaults.Inc()
 	}
 }
 

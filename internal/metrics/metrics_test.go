@@ -34,7 +34,7 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 			for _, l := range m.GetLabel() {
 				name += " " + l.GetValue()
 			}
-			if strings.HasSuffix(name, " m") || !strings.Contains(name, "decisions") {
+			if strings.HasSuffix(name, " m") || !strings.Contains(name, "decisions") && !strings.Contains(name, "defaults") {
 				values[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
@@ -46,6 +46,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 	c := NewZoneCounters("m")
 	c.Count(Admitted)
 	c.CountOverflow()
+	c.CountDefault()
 	before := scrapeDecisions(t)
 	for config := range 3 {
 		registry := prometheus.NewPedanticRegistry()
@@ -58,7 +59,8 @@ func TestMetricsSurviveAReload(t *testing.T) {
 		want := map[string]float64{
 			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total refused m": before["decisions_total refused m"] + float64(config+1),
 			"decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
-			"keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
+			"limit_defaults_total m": before["limit_defaults_total m"],
+			"keys m":                 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
 			"synced_timestamp_seconds m": 1_795_249_660, "synced_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
 			"exchanges_total caddy failed": 6, "exchanges_total caddy ok": 11, "exchanges_total shop failed": 0, "exchanges_total shop ok": 2,
 			"exchanged_keys_total caddy": 107, "exchanged_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
@@ -69,7 +71,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			t.Errorf("configuration %d: got %v, want %v", config, got, want)
 		}
 	}
-	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 {
+	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["limit_defaults_total m"] < 1 {
 		t.Errorf("what was counted before the first configuration is lost: %v", before)
 	}
 }

@@ -66,6 +66,9 @@ func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch.Sketch {
 	configured := l
 	if b := t.config.Load(); b != nil {
 		configured = b.limit
+		if b.Mixed { // the window that suits one limit doesn't suit others
+			l.Size, configured.Size = max(l.Size, l.N), max(configured.Size, configured.N)
+		}
 	}
 	next := s.Next(width, now, l, configured)
 	t.overflow.Store(next)

@@ -45,6 +45,9 @@ type SyncConfig struct {
 	// Charges says that the store decides by itself and keeps no totals: what was decided here is
 	// taken out by Charges in place of Drain. The machine is Chargeable.
 	Charges bool
+	// Mixed says that limits differ from request to request. Params are then those of a request
+	// without a number.
+	Mixed bool
 	// Wake is called without a lock held when there is a first urgent key.
 	Wake func()
 

@@ -32,6 +32,9 @@ const (
 	SameLimit       = "TIDE018"
 	NoBraces        = "TIDE019"
 	AddressIntended = "TIDE020"
+	LimitValue      = "TIDE022"
+	BeforeAuth      = "TIDE023"
+	ClientsLimit    = "TIDE024"
 )
 
 // A Warning is a text for the log, and its code.
