@@ -31,6 +31,10 @@ func TestAllocationsOfARequest(t *testing.T) {
 		{"admitted by a header", "headers off\ndisable_placeholders", admits + "key {http.request.header.X-Api-Key}", 0},
 		{"admitted by host and address", "headers off\ndisable_placeholders", admits + "key {http.request.host}+{client_ip}", 0},
 		{"admitted by two limits", "headers off\ndisable_placeholders", "limit 1000000000/1m 1000000000/1h", 0},
+		{"admitted by the default of a limit", "headers off\ndisable_placeholders", "limit {http.vars.plan}/1m\nlimit_default 1000000000/1m", 0},
+		{"admitted by a limit from a variable", "headers off\ndisable_placeholders", "limit {http.vars.number}/1m\nlimit_default 1/1m", 0},
+		{"admitted by a limit from map", "headers off\ndisable_placeholders", "limit {number}/1m\nlimit_default 1/1m", 1},
+		{"admitted by a limit from a variable, draft headers", "headers draft", "limit {http.vars.number}/1m\nlimit_default 1/1m", 4},
 		{"admitted, with placeholders", "headers off", admits, 1},
 		{"admitted, draft headers", "headers draft", admits, 3},
 		{"refused", "headers off", refuses, 3},
@@ -52,8 +56,10 @@ func allocations(h *Handler) float64 {
 	r.Header.Set("X-Api-Key", "secret")
 	repl := caddy.NewReplacer()
 	r = caddyhttp.PrepareRequest(r, repl, httptest.NewRecorder(), &caddyhttp.Server{})
+	repl.Map(func(name string) (any, bool) { return "1000000000", name == "number" })
 	fresh := *repl
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
+	caddyhttp.SetVar(r.Context(), "number", "1000000000")
 	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 	w := sink{http.Header{}}
 	fewest := 1e9
