@@ -40,7 +40,7 @@ type statusBody struct {
 	Strict *strict.Status `json:"strict,omitempty"`
 }
 
-// limitStatus is one limit of a zone. Own, Elsewhere and Unsent are sums over all keys of what a
+// limitStatus is one limit of a zone. Own, Remote and Unsent are sums over all keys of what a
 // decision can still use.
 type limitStatus struct {
 	Zone      string   `json:"zone"`
@@ -48,14 +48,16 @@ type limitStatus struct {
 	Limit     int64    `json:"limit"`
 	Window    string   `json:"window"`
 	SyncRate  SyncRate `json:"sync_rate"`
-	Keys      int      `json:"keys"`
-	Own       int64    `json:"own"`
-	Elsewhere int64    `json:"elsewhere"`
-	Unsent    int64    `json:"unsent"`
+	// Keys is how many counters this node has, Own what it counted, Remote what it knows of the
+	// other nodes' counts, Unsent the part of Own that Redis has not confirmed.
+	Keys   int   `json:"keys"`
+	Own    int64 `json:"own"`
+	Remote int64 `json:"remote"`
+	Unsent int64 `json:"unsent"`
 	// Node is the field of this node in the hashes of the zone in Redis.
 	Node string `json:"node,omitempty"`
-	// Exchange is there where the counts go to Redis.
-	Exchange *ratesync.ExchangeStatus `json:"exchange,omitempty"`
+	// Sync is there where the counts go to Redis.
+	Sync *ratesync.SyncStatus `json:"sync,omitempty"`
 	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is the memory of their
 	// sketch: it is made when the table is nearly full.
 	Overflow      int64 `json:"overflow"`
@@ -105,8 +107,8 @@ func currentStatus() statusBody {
 		overflow, bytes := l.Overflow()
 		s.Zones = append(s.Zones, limitStatus{
 			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window),
-			SyncRate: l.Settings.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Remote, Unsent: t.Unsent, Node: node,
-			Exchange: l.Sync(),
+			SyncRate: l.Settings.SyncRate, Keys: t.Keys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
+			Sync:     l.Sync(),
 			Overflow: overflow, OverflowBytes: bytes,
 		})
 	}

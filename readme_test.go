@@ -9,6 +9,7 @@ import (
 	goparser "go/parser"
 	"go/token"
 	"go/types"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -55,14 +56,18 @@ func readPage(t testing.TB, page string) string {
 	return string(text)
 }
 
-// pages are those at the top and docs/.
+// pages are those at the top, in docs and in docs/internals.
 func pages(t testing.TB) []string {
 	t.Helper()
-	all, err := filepath.Glob("docs/*.md")
-	if err != nil || len(all) == 0 {
-		t.Fatalf("Glob(docs/*.md) = %d files, %v", len(all), err)
+	pages := []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"}
+	for _, pattern := range []string{"docs/*.md", "docs/internals/*.md"} {
+		all, err := filepath.Glob(pattern)
+		if err != nil || len(all) == 0 {
+			t.Fatalf("Glob(%s) = %d files, %v", pattern, len(all), err)
+		}
+		pages = append(pages, all...)
 	}
-	return append([]string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"}, all...)
+	return pages
 }
 
 // blocksOf are a page's fenced blocks of a language.
@@ -298,8 +303,6 @@ func TestEveryOptionIsDocumented(t *testing.T) {
 }
 
 func TestLinksOfThePagesLead(t *testing.T) {
-	// come from runs of their own
-	others := map[string]bool{"docs/accuracy.md": true, "docs/cluster.md": true}
 	for _, page := range pages(t) {
 		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(readPage(t, page), -1) {
 			file, anchor, _ := strings.Cut(m[1], "#")
@@ -311,9 +314,7 @@ func TestLinksOfThePagesLead(t *testing.T) {
 				target = filepath.Join(filepath.Dir(page), file)
 			}
 			if _, err := os.Stat(target); err != nil {
-				if !others[target] {
-					t.Errorf("%s: the link %s leads nowhere: %v", page, m[1], err)
-				}
+				t.Errorf("%s: the link %s leads nowhere: %v", page, m[1], err)
 				continue
 			}
 			if anchor != "" && !slices.Contains(anchorsOf(t, target), anchor) {
@@ -333,19 +334,65 @@ func anchorsOf(t *testing.T, page string) (all []string) {
 	return all
 }
 
-// Every file of the code that a page names is there.
+// Every file and directory of the repository that a page names is there. In commands that run in
+// bench, a path is relative to that directory.
 func TestFilesOfThePagesExist(t *testing.T) {
 	named := 0
+	exists := func(name string) bool {
+		_, err := os.Stat(filepath.FromSlash(name))
+		return err == nil
+	}
 	for _, page := range pages(t) {
-		for _, m := range regexp.MustCompile("`([a-z_/]+\\.(?:go|lua))`").FindAllStringSubmatch(readPage(t, page), -1) {
+		text := readPage(t, page)
+		for _, m := range regexp.MustCompile("`([A-Za-z_./]+\\.(?:go|lua|md|svg|txt|example))`").FindAllStringSubmatch(text, -1) {
 			named++
-			if _, err := os.Stat(filepath.FromSlash(m[1])); err != nil && (strings.Contains(m[1], "/") || page == "CONTRIBUTING.md") {
+			if !exists(m[1]) && (strings.Contains(m[1], "/") || page == "CONTRIBUTING.md") {
+				t.Errorf("%s names %s, which is not there", page, m[1])
+			}
+		}
+		for _, m := range regexp.MustCompile("\\bgo (?:run|test|build|vet)\\b[^\n`|]*? (\\./[a-z/]+)").FindAllStringSubmatch(text, -1) {
+			named++
+			if !exists(m[1]) && !exists("bench/"+m[1]) {
+				t.Errorf("%s has a command for %s, which is not there", page, m[1])
+			}
+		}
+		for _, m := range regexp.MustCompile("`((?:internal|bench|cmd|sync|algorithms|testdata)(?:/[a-z]+)*)/?`").FindAllStringSubmatch(text, -1) {
+			named++
+			if !exists(m[1]) {
 				t.Errorf("%s names %s, which is not there", page, m[1])
 			}
 		}
 	}
-	if named < 30 {
+	if named < 60 {
 		t.Errorf("found %d names of files in the pages, want more", named)
+	}
+}
+
+// Every test and benchmark that a page names is there.
+func TestTestsOfThePagesExist(t *testing.T) {
+	var source strings.Builder
+	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		source.Write(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, page := range pages(t) {
+		for _, m := range regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z][A-Za-z]+)`").FindAllStringSubmatch(readPage(t, page), -1) {
+			named++
+			if !strings.Contains(source.String(), "func "+m[1]+"(") {
+				t.Errorf("%s names %s, which is not there", page, m[1])
+			}
+		}
+	}
+	if named < 20 {
+		t.Errorf("found %d names of tests in the pages, want more", named)
 	}
 }
 

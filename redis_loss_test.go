@@ -91,7 +91,7 @@ func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
 			r.Kill()
 			s.admits("1.2.3.4", 10, 4)
 			r.Restart()
-			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
+			redistest.Eventually(t, "redis decides again", func() bool { return s.app.shared.Strict.Status().Open == 0 })
 			switch algorithm {
 			case "fixed_window", "sliding_window":
 				// what was admitted meanwhile is sent; what Redis lost in the crash is not this
@@ -149,7 +149,7 @@ func TestCountsAreSentWhenTheLastConfigurationEnds(t *testing.T) {
 	s.end()
 	s = newSite(t, appWith(r), block) // as a new process: it knows nothing but what Redis has
 	s.admits("1.2.3.4", 1, 1)
-	shows(t, "flushed", "is known", func(z limitStatus) bool { return z.Elsewhere == 7 })
+	shows(t, "flushed", "is known", func(z limitStatus) bool { return z.Remote == 7 })
 	s.admits("1.2.3.4", 5, 2)
 }
 
@@ -186,7 +186,7 @@ func TestBorrowedClient(t *testing.T) {
 	}
 	s = newSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &App{Redis: &Redis{Storage: true}}, block)
 	s.admits("1.2.3.4", 1, 1)
-	shows(t, "borrowed", "is known", func(z limitStatus) bool { return z.Elsewhere == 7 })
+	shows(t, "borrowed", "is known", func(z limitStatus) bool { return z.Remote == 7 })
 }
 
 func TestStrictFailuresAreReported(t *testing.T) {
@@ -208,7 +208,7 @@ func TestQuietNodesLearnTheTotalOfAKey(t *testing.T) {
 	// Another node's total for the same key arrives after this node's last request.
 	key := r.Client().Keys(context.Background(), "test:*:quiet:*").Val()[0]
 	r.Do("HSET", key, "other", "1 4 4", "sum", "5 5")
-	shows(t, "quiet", "is known", func(z limitStatus) bool { return z.Elsewhere == 4 })
+	shows(t, "quiet", "is known", func(z limitStatus) bool { return z.Remote == 4 })
 }
 
 func TestReloadsLeaveNoGoroutine(t *testing.T) {
@@ -408,7 +408,7 @@ func TestASilentRedisIsWaitedForOnce(t *testing.T) {
 			t.Errorf("%s: while it was probed: %+v, want no more waits than %+v", rule, now, first)
 		}
 		proxy.Set(faultproxy.None)
-		redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
+		redistest.Eventually(t, "redis decides again", func() bool { return s.app.shared.Strict.Status().Open == 0 })
 		calls := r.Calls("evalsha")
 		s.admits("1.2.3.4", 1, 1, header("K", "c"))
 		if r.Calls("evalsha") == calls {

@@ -33,7 +33,7 @@ const (
 	redisMend = "add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top"
 )
 
-var errStorage = errors.New("counts are exchanged through Redis, not through Caddy's storage; remove storage, and " + redisMend)
+var errStorage = errors.New("counts are synced through Redis, not through Caddy's storage; remove storage, and " + redisMend)
 
 // globals are what the global options mean for a handler.
 type globals struct {

@@ -178,7 +178,7 @@ func TestSettingsRefuses(t *testing.T) {
 		`{"headers": ["off", "draft"]}`:                                             `parsing headers: off is given together`,
 		`{"jitter": -0.1}`:                                                          `parsing jitter`,
 		`{"sweep_interval": -1}`:                                                    `parsing sweep_interval`,
-		`{"storage": {"module": "file_system"}}`:                                    `parsing storage: counts are exchanged through Redis`,
+		`{"storage": {"module": "file_system"}}`:                                    `parsing storage: counts are synced through Redis`,
 		`{"distributed": {"read_interval": -1}}`:                                    `parsing distributed: read_interval`,
 	} {
 		got, _, err := ofJSON(t, text, nil, false, false)

@@ -3,6 +3,7 @@ package ratesync
 import (
 	"context"
 	_ "embed"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,10 +17,11 @@ import (
 
 var (
 	//go:embed push.lua
-	pushSource string
+	pushLua string
 	//go:embed heartbeat.lua
 	heartbeatSource string
 
+	pushSource      = fmt.Sprintf("local spareTTL = %d\n", SpareTTL.Milliseconds()) + pushLua
 	pushScript      = redis.NewScript(pushSource)
 	heartbeatScript = redis.NewScript(heartbeatSource)
 )
@@ -81,13 +83,13 @@ type Status struct {
 	Up      bool              `json:"up"`
 	Failing map[string]string `json:"failing,omitempty"`
 	Nodes   int64             `json:"nodes"`
-	// Exchanges are the calls that were answered, Keys the counts in them, Failures the calls that
-	// were not.
-	Exchanges int64 `json:"exchanges"`
-	Keys      int64 `json:"keys"`
-	Failures  int64 `json:"failures"`
-	// FailedKeys are the counts in answered calls that Redis could not do, or of which it said what
-	// makes no sense.
+	// Syncs are the calls that were answered, Keys the counts in them, Failures the calls that were
+	// not.
+	Syncs    int64 `json:"syncs"`
+	Keys     int64 `json:"keys"`
+	Failures int64 `json:"failures"`
+	// FailedKeys are the counts in answered calls that Redis rejected, or whose reply made no
+	// sense.
 	FailedKeys int64 `json:"failed_keys"`
 	// Last is when the last call was answered, zero if never.
 	Last time.Time `json:"last"`
@@ -136,7 +138,7 @@ func (r *Replicator) Status() Status {
 	failing := r.health.Reasons()
 	s := Status{
 		Up: len(failing) == 0, Failing: failing, Nodes: r.nodes.Load(),
-		Exchanges: r.stats.calls.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(), FailedKeys: r.stats.failedKeys.Load(),
+		Syncs: r.stats.calls.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(), FailedKeys: r.stats.failedKeys.Load(),
 		Offset: r.clock.offset.String(),
 	}
 	if last := r.stats.last.Load(); last != 0 {

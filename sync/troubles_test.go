@@ -39,7 +39,7 @@ func TestTroublesAreToldOnceAndPass(t *testing.T) {
 			end()
 			n.knows("k", 5, 0)
 			redistest.Eventually(t, "all is well", func() bool { n.touch("k"); return n.rep.Status().Up && n.logged(works) == n.logged(fails) })
-			if odd := n.logged("refuses some counts"); odd > 0 {
+			if odd := n.logged("rejects some counts"); odd > 0 {
 				t.Errorf("logged %d times of another program's keys, which it is not", odd)
 			}
 			n.reportedOnce(c.Code)
@@ -50,7 +50,7 @@ func TestTroublesAreToldOnceAndPass(t *testing.T) {
 	}
 }
 
-const fails, works = "exchange with redis fails", "exchange with redis works again"
+const fails, works = "sync with redis fails", "sync with redis works again"
 
 // reportedOnce wants a trouble logged once, with what to do. A machine that is busy may add
 // timeouts, each logged once as well.

@@ -212,7 +212,7 @@ func (l *DenialLog) endPeriod(now, next int64) {
 	}
 	if denials > lines {
 		if c := l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded, summary"); c != nil {
-			c.Write(zap.String("zone", l.Zone), zap.Int64("refused", denials),
+			c.Write(zap.String("zone", l.Zone), zap.Int64("denied", denials),
 				zap.Int64("keys_at_least", keys), zap.Duration("period", period))
 		}
 	}

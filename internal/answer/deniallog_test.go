@@ -62,7 +62,7 @@ func (l *logged) lines() []string {
 	for _, e := range l.seen.TakeAll() {
 		m := e.ContextMap()
 		if strings.HasSuffix(e.Message, "summary") {
-			lines = append(lines, fmt.Sprint("summary ", m["refused"], " ", m["keys_at_least"], " ", m["period"]))
+			lines = append(lines, fmt.Sprint("summary ", m["denied"], " ", m["keys_at_least"], " ", m["period"]))
 			continue
 		}
 		lines = append(lines, fmt.Sprint("first ", m["key"]))
@@ -198,7 +198,7 @@ func TestRefusalsFromManySides(t *testing.T) {
 	var refused int64
 	firsts, summaries := 0, 0
 	for _, e := range l.seen.All() {
-		if n, ok := e.ContextMap()["refused"].(int64); ok {
+		if n, ok := e.ContextMap()["denied"].(int64); ok {
 			refused += n
 			summaries++
 			continue

@@ -37,8 +37,8 @@ type fault struct {
 }
 
 const (
-	lineDown = "exchange with redis fails"
-	lineUp   = "exchange with redis works again"
+	lineDown = "sync with redis fails"
+	lineUp   = "sync with redis works again"
 )
 
 // inject sends requests before, during and after a fault, and checks what must hold: no request

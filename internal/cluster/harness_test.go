@@ -144,7 +144,7 @@ func awaitKnown(t *testing.T, nodes []*cluster.Node, zone string, want int) {
 	eventually(t, fmt.Sprintf("all nodes know of %d requests in zone %s", want, zone), func() error {
 		for _, n := range nodes {
 			if z := status(t, n, zone); z.Known() != int64(want) {
-				return fmt.Errorf("node %d knows %d: own %d, elsewhere %d, unsent %d", n.Number, z.Known(), z.Own, z.Elsewhere, z.Unsent)
+				return fmt.Errorf("node %d knows %d: own %d, elsewhere %d, unsent %d", n.Number, z.Known(), z.Own, z.Remote, z.Unsent)
 			}
 		}
 		return nil
@@ -175,7 +175,7 @@ func awaitFirstCycle(t *testing.T, nodes []*cluster.Node) {
 				return err
 			}
 			for _, z := range s.Zones {
-				if z.Exchange != nil && z.Exchange.Turns == 0 {
+				if z.Sync != nil && z.Sync.Cycles == 0 {
 					return fmt.Errorf("zone %s of node %d has not", z.Zone, n.Number)
 				}
 			}
@@ -189,7 +189,7 @@ func awaitUp(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	eventually(t, "the syncs work", func() error {
 		s, err := n.Status(t.Context())
-		if err != nil || s.Redis == nil || !s.Redis.Up || s.Redis.Exchanges == 0 && s.Redis.Nodes == 0 {
+		if err != nil || s.Redis == nil || !s.Redis.Up || s.Redis.Syncs == 0 && s.Redis.Nodes == 0 {
 			return fmt.Errorf("%+v, %v", s.Redis, err)
 		}
 		return nil

@@ -116,7 +116,7 @@ func unchanged(t *testing.T, n *cluster.Node, after string) {
 	}
 	eventually(t, "the syncs go on after a reload that failed for "+after, func() error {
 		now, err := n.Status(t.Context())
-		if err != nil || now.Redis == nil || !now.Redis.Up || now.Redis.Exchanges <= before.Redis.Exchanges {
+		if err != nil || now.Redis == nil || !now.Redis.Up || now.Redis.Syncs <= before.Redis.Syncs {
 			return fmt.Errorf("%+v, %v", now.Redis, err)
 		}
 		return nil

@@ -214,7 +214,7 @@ func TestRedisComesLate(t *testing.T) {
 	awaitTotal(t, r, "narrow", 5)
 	for _, n := range c.Nodes {
 		awaitUp(t, n)
-		down, up := n.Log.With("exchange with redis fails"), n.Log.With("exchange with redis works again")
+		down, up := n.Log.With("sync with redis fails"), n.Log.With("sync with redis works again")
 		if len(down) != 1 || len(up) != 1 {
 			t.Errorf("node %d wrote %d lines on the way down and %d on the way up, want one each", n.Number, len(down), len(up))
 		}
@@ -358,7 +358,7 @@ func TestZonesSyncAtTheirOwnRates(t *testing.T) {
 	// shows a difference.
 	var fast, inherited int64
 	eventually(t, "the fast zone has six cycles while the other has one", func() error {
-		f, i := status(t, n, "fast").Exchange.Turns, status(t, n, "inherited").Exchange.Turns
+		f, i := status(t, n, "fast").Sync.Cycles, status(t, n, "inherited").Sync.Cycles
 		if i > inherited+1 {
 			fast, inherited = f, i
 		}
@@ -368,26 +368,26 @@ func TestZonesSyncAtTheirOwnRates(t *testing.T) {
 		return nil
 	})
 	eventually(t, "the zone that inherits its sync_rate has eight cycles", func() error {
-		if i := status(t, n, "inherited").Exchange.Turns; i < 8 {
+		if i := status(t, n, "inherited").Sync.Cycles; i < 8 {
 			return fmt.Errorf("%d cycles", i)
 		}
 		return nil
 	})
-	turns, most := status(t, n, "inherited").Exchange.Turns, int64(time.Since(began)/(500*time.Millisecond))+1
+	turns, most := status(t, n, "inherited").Sync.Cycles, int64(time.Since(began)/(500*time.Millisecond))+1
 	if turns > most {
 		t.Errorf("a zone with sync_rate 500ms had %d cycles, want %d at most in %v", turns, most, time.Since(began))
 	}
 	for _, z := range []string{"fast", "inherited"} {
 		// one may be under way
-		if got, most := int64(pushes(t, r, z)), status(t, n, z).Exchange.Turns; got < 2 || got > most+1 {
+		if got, most := int64(pushes(t, r, z)), status(t, n, z).Sync.Cycles; got < 2 || got > most+1 {
 			t.Errorf("zone %s was sent %d times in %d cycles", z, got, most)
 		}
 	}
 	if got := pushes(t, r, "slow"); got != 0 {
 		t.Errorf("a zone with sync_rate 1h was sent %d times after its first cycle", got)
 	}
-	if z := status(t, n, "slow"); z.Exchange.Turns != 1 || z.Own == 0 || z.Unsent != z.Own {
-		t.Errorf("a zone with sync_rate 1h has had %d turns, and of %d requests %d are unsent; want one turn, before all of them", z.Exchange.Turns, z.Own, z.Unsent)
+	if z := status(t, n, "slow"); z.Sync.Cycles != 1 || z.Own == 0 || z.Unsent != z.Own {
+		t.Errorf("a zone with sync_rate 1h has had %d turns, and of %d requests %d are unsent; want one turn, before all of them", z.Sync.Cycles, z.Own, z.Unsent)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // The names of what fails that is no table: the heartbeat, and what it finds of the shards of a
 // Cluster.
 const (
-	Heartbeat = "nodes"
+	Heartbeat = "heartbeat"
 	Shards    = "shards"
 )
 
@@ -37,11 +37,11 @@ const (
 )
 
 const (
-	messageDown    = "exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again"
-	messageUp      = "exchange with redis works again"
-	messageFlaps   = "exchange with redis has failed and works again"
-	messageForeign = "redis refuses some counts of a zone, probably because another program uses their keys; other counts are not affected"
-	messageNotSent = "the last counts of a zone could not be sent to redis; the other nodes don't learn of these requests, and may admit as many more"
+	messageDown    = "sync with redis fails and is tried again; until it works, limits are enforced with this node's counts and what it knows of the others"
+	messageUp      = "sync with redis works again"
+	messageFlaps   = "sync with redis has failed and works again"
+	messageForeign = "redis rejects some counts of a zone, probably because another program uses their keys; other counts are not affected"
+	messageNotSent = "the last counts of a zone could not be sent to redis; the other nodes never see these requests, and may admit as many more"
 	messageForgot  = "redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again"
 )
 

@@ -169,7 +169,7 @@ func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	for range 3 {
 		z.warnEmpty()
 	}
-	if seen.Len() != 1 || seen.All()[0].ContextMap()["instead"] != "client_ip" {
+	if seen.Len() != 1 || seen.All()[0].ContextMap()["empty_key"] != "client_ip" {
 		t.Errorf("%d warnings: %v", seen.Len(), seen.All())
 	}
 }

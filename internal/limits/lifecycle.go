@@ -146,7 +146,7 @@ func (c *Config) Stop() {
 	}
 	if c.Redis != nil && c.Redis.isBorrowed() {
 		for l := range c.Each {
-			l.leave(c.Redis)
+			l.detach(c.Redis)
 		}
 		c.Redis.close()
 	}
@@ -181,21 +181,22 @@ func (c *Config) inherit(before *Config) {
 				l.resume(from.save()) // the zone's name or the namespace has changed
 			}
 			if stays {
-				c.logAnew(l, from)
+				c.logRestart(l, from)
 			}
 		}
 	}
 }
 
-// logAnew logs that a limit counts anew after a reload. from is what it was before, nil for none.
-func (c *Config) logAnew(l, from *Limit) {
+// logRestart logs that a limit starts at zero after a reload. from is what it was before, nil for
+// none.
+func (c *Config) logRestart(l, from *Limit) {
 	fields := []zap.Field{zap.String("zone", l.Settings.Name), zap.Stringer("algorithm", l.Settings.Kind), zap.Stringer("limit", l.Rate)}
 	isStrict := func(l *Limit) bool { return l.Settings.SyncRate == rates.Strict }
 	switch {
 	case from == nil:
-		c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit counts anew", fields...)
+		c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit starts at zero", fields...)
 	case isStrict(l) != isStrict(from) && !l.Settings.Kind.Windowed():
-		c.Logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew", fields...)
+		c.Logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit starts at zero", fields...)
 	}
 }
 

@@ -97,7 +97,7 @@ func (r *Redis) Destruct() error {
 func (r *Redis) state() metrics.RedisState {
 	st, circuits := r.Replicator.Status(), r.Strict.Status()
 	return metrics.RedisState{
-		Namespace: r.namespace, Up: st.Up, Syncs: st.Exchanges, Failures: st.Failures, Keys: st.Keys, FailedKeys: st.FailedKeys,
+		Namespace: r.namespace, Up: st.Up, Syncs: st.Syncs, Failures: st.Failures, Keys: st.Keys, FailedKeys: st.FailedKeys,
 		CircuitsOpen: int64(circuits.Open), CircuitTrips: circuits.Trips, Timeouts: circuits.Timeouts,
 	}
 }

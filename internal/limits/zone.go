@@ -262,7 +262,7 @@ func (z *Zone) noteStrict(r *http.Request, by *Redis, err error) {
 // warnFull warns once that keys share the sketch.
 func (z *Zone) warnFull() {
 	if !z.full.Load() && !z.full.Swap(true) {
-		z.Once.Warn(z.Logger, warning.MaxKeys, fmt.Sprintf("zone %q: it holds as many keys as max_keys allows; further ones share a sketch on this node, and may be refused too early", z.Name),
+		z.Once.Warn(z.Logger, warning.MaxKeys, fmt.Sprintf("zone %q: it has as many keys as max_keys allows; further keys share a sketch on this node, and may be denied too early", z.Name),
 			zap.Int("max_keys", z.MaxKeys))
 	}
 }
@@ -271,6 +271,6 @@ func (z *Zone) warnFull() {
 func (z *Zone) warnEmpty() {
 	if !z.noKey.Load() && !z.noKey.Swap(true) {
 		z.Logger.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
-			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("instead", z.EmptyKey))
+			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("empty_key", z.EmptyKey))
 	}
 }

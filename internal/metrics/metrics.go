@@ -17,11 +17,11 @@ const namespace, subsystem = "caddy", "rate_limit"
 var (
 	decisionCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "decisions_total",
-		Help: "Requests that a zone decided on.",
+		Help: "Requests that a zone decided on, by decision.",
 	}, []string{"zone", "decision"})
 	overflowCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "overflow_decisions_total",
-		Help: "Decisions that came from the sketch, because the zone held max_keys keys already.",
+		Help: "Decisions that came from the overflow sketch, because the zone had max_keys counters already.",
 	}, []string{"zone"})
 )
 
@@ -46,7 +46,7 @@ const (
 )
 
 // decisionLabels are in the order of the decisions.
-var decisionLabels = [...]string{"admitted", "refused", "too_early", "skipped", "unavailable"}
+var decisionLabels = [...]string{"admitted", "denied", "too_early", "skipped", "unavailable"}
 
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
 type ZoneCounters struct {

@@ -57,13 +57,13 @@ func TestMetricsSurviveAReload(t *testing.T) {
 		}
 		NewZoneCounters("m").Count(Denied)
 		want := map[string]float64{
-			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total refused m": before["decisions_total refused m"] + float64(config+1),
+			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total denied m": before["decisions_total denied m"] + float64(config+1),
 			"decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
 			"limit_defaults_total m": before["limit_defaults_total m"],
 			"keys m":                 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
-			"synced_timestamp_seconds m": 1_795_249_660, "synced_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
-			"exchanges_total caddy failed": 6, "exchanges_total caddy ok": 11, "exchanges_total shop failed": 0, "exchanges_total shop ok": 2,
-			"exchanged_keys_total caddy": 107, "exchanged_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
+			"last_sync_timestamp_seconds m": 1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
+			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,
+			"synced_keys_total caddy": 107, "synced_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
 			"circuits_open caddy": 5, "circuit_trips_total caddy": 7, "strict_timeouts_total caddy": 9,
 			"circuits_open shop": 0, "circuit_trips_total shop": 0, "strict_timeouts_total shop": 0,
 		}

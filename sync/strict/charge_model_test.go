@@ -161,11 +161,11 @@ func (x *isolatedOf[S]) cycle() error {
 	x.now()
 	before := int64(0)
 	if s := x.source.Status(); s != nil {
-		before = s.Turns
+		before = s.Cycles
 	}
 	x.rep.AttachCharged(x.source, time.Hour, x.charge)
 	for range 10_000 {
-		if x.source.Status().Turns > before {
+		if x.source.Status().Cycles > before {
 			return nil
 		}
 		time.Sleep(time.Millisecond)
