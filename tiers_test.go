@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2"
+
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -171,4 +173,74 @@ func TestAReloadToALimitThatComesWithTheRequest(t *testing.T) {
 	again := newSite(t, &App{}, zoneBlock("reloaded", "limit 12/1h"))
 	next.end()
 	again.admits("7.7.7.7", 9, 2)
+}
+
+// The page of tiers is loaded, and its plans are asked by those who have them.
+func TestThePageOfTiers(t *testing.T) {
+	page := blocksOf(t, "docs/tiers.md", "caddyfile")[0].text
+	port := redistest.FreePort(t)
+	text := "{\nadmin off\npersist_config off\n}\n" + strings.Replace(page, ":8080", fmt.Sprintf("http://127.0.0.1:%d", port), 1)
+	config, err := adapt(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if warned := warnedOf(t, config); len(warned) > 0 {
+		t.Errorf("the page warns of %q", warned)
+	}
+	if err := caddy.Load(config, true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = caddy.Stop() })
+	ask := func(user, password string) *http.Response {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.SetBasicAuth(user, password)
+		var response *http.Response
+		redistest.Eventually(t, "the site answers", func() bool {
+			response, err = http.DefaultClient.Do(r)
+			return err == nil
+		})
+		response.Body.Close()
+		return response
+	}
+	for user, policy := range map[string]string{
+		"alice": `"plan-1m";q=6000;w=60, "plan-1d";q=500000;w=86400`,
+		"bob":   `"plan-1m";q=60;w=60, "plan-1d";q=10000;w=86400`,
+		"robot": "",
+	} {
+		answer := ask(user, "hiccup")
+		var told []string
+		for _, line := range answer.Header.Values("RateLimit-Policy") {
+			if _, own, ok := strings.Cut(line, `"guesses";q=600;w=60`); ok {
+				line = strings.TrimPrefix(own, ", ")
+			}
+			if line != "" {
+				told = append(told, line)
+			}
+		}
+		if got := strings.Join(told, ", "); answer.StatusCode != http.StatusOK || got != policy {
+			t.Errorf("%s: %s, RateLimit-Policy %s; want 200, %s", user, answer.Status, got, policy)
+		}
+	}
+	if answer := ask("alice", "wrong"); answer.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a wrong password: %s, want 401", answer.Status)
+	}
+	denied := 0
+	for range 70 { // bob has asked once
+		if ask("bob", "hiccup").StatusCode == http.StatusTooManyRequests {
+			denied++
+		}
+	}
+	// A minute may begin meanwhile, of which the one before fades.
+	if denied == 0 || denied > 11 {
+		t.Errorf("%d of 70 more requests of bob denied, want up to 11 and some", denied)
+	}
+	for range 70 {
+		if answer := ask("robot", "hiccup"); answer.StatusCode != http.StatusOK {
+			t.Fatalf("the robot is answered %s", answer.Status)
+		}
+	}
 }

@@ -71,7 +71,8 @@ function close(r)
   if r.rate > 0 then ttl = math.max(ttl, (r.whole + 1) / r.rate * r.window / r.unit / 1000 + 60000) end
   ttl = math.floor(math.min(math.max(ttl, r.till - ms), 3153600000000))
   local level = text(r.whole) .. ' ' .. text(r.rest) .. ' ' .. text(r.at) .. ' ' .. text(r.rate)
-  redis.call('SET', r.key, level .. ' ' .. text(ms + ttl), 'PX', text(ttl))
+  r.ttl = text(ttl)
+  redis.call('SET', r.key, level .. ' ' .. text(ms + ttl), 'PX', r.ttl)
 end
 
 function report(r) return {room(r), r.whole, r.rest, r.rate} end

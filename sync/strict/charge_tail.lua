@@ -19,6 +19,6 @@ if seq > last then
   end
   close(r)
   redis.call('HSET', KEYS[1], field, text(seq))
-  redis.call('PEXPIRE', KEYS[1], text(math.max(r.ttl, redis.call('PTTL', KEYS[1]))))
+  redis.call('PEXPIRE', KEYS[1], r.ttl)
 end
 return {0, now, report(r)}
