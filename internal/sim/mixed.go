@@ -21,7 +21,7 @@ type Share struct{ Peak, Mean float64 }
 
 // Mixed runs clients with limits of their own in one zone, after a time to warm up. of is the limit
 // without a number, and the parameters of work without a request. It returns what each of them got
-// from the nodes, and from one exact counter.
+// from the nodes, and from one centralized limiter.
 func Mixed[S any](of algorithms.Params, clients []Client, nodes int, rate time.Duration, seed uint64) (got, exact []Share) {
 	const warm, length = 60 * sec, 240 * sec
 	w := newWorld(Scenario[S]{

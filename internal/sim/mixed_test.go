@@ -11,9 +11,9 @@ import (
 func TestLimitsOfOneZoneDontTouchEachOther(t *testing.T) {
 	of := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 60, Window: time.Minute}
 	got, exact := Mixed[algorithms.WindowState](of, []Client{{5, 5}, {5000, 1.6}}, 3, time.Second, 1)
-	within(t, "5/1m: peak beyond the exact counter's", got[0].Peak-exact[0].Peak, -.2, 3.0/5+.2)
+	within(t, "5/1m: peak beyond the centralized limiter's", got[0].Peak-exact[0].Peak, -.2, 3.0/5+.2)
 	within(t, "5/1m: mean", got[0].Mean, exact[0].Mean-.05, 1.6)
-	within(t, "5000/1m: peak beyond the exact counter's", got[1].Peak-exact[1].Peak, -.02, .02)
+	within(t, "5000/1m: peak beyond the centralized limiter's", got[1].Peak-exact[1].Peak, -.02, .02)
 	within(t, "5000/1m: mean", got[1].Mean, .98, 1.02)
 }
 
@@ -24,7 +24,7 @@ func TestSyncedBucketsDrainAtTheLimitInForce(t *testing.T) {
 		of := algorithms.Params{Kind: kind, Limit: 600_000, Window: time.Minute, Burst: 60, Queue: 59}
 		for seed := range uint64(3) {
 			got, exact := Mixed[algorithms.BucketState](of, []Client{{60, 5}}, 3, time.Second, seed)
-			within(t, kind.String()+": peak beyond the exact counter's", got[0].Peak-exact[0].Peak, -.1, .1)
+			within(t, kind.String()+": peak beyond the centralized limiter's", got[0].Peak-exact[0].Peak, -.1, .1)
 			within(t, kind.String()+": mean", got[0].Mean, .97, 1.05)
 		}
 	}

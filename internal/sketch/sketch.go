@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // MinWidth and MaxWidth bound how many words a row has. With MaxWidth all rows take 32 MiB.
@@ -73,9 +74,8 @@ func windowOf(l algorithms.Limit) time.Duration {
 	if l.N == 0 || l.Size >= l.N {
 		return time.Duration(l.Window)
 	}
-	hi, lo := bits.Mul64(uint64(l.Window), uint64(max(l.Size, 1)))
-	drains, _ := bits.Div64(hi, lo, uint64(l.N))
-	return time.Duration(max(int64(drains), min(l.Window, int64(minSketchWindow))))
+	drains := saturate.MulDiv(l.Window, max(l.Size, 1), l.N)
+	return time.Duration(max(drains, min(l.Window, int64(minSketchWindow))))
 }
 
 // limitIn is how much a limit admits in the window of a sketch.
@@ -83,12 +83,7 @@ func limitIn(l algorithms.Limit, window time.Duration) int64 {
 	if l.N == 0 || int64(window) >= l.Window {
 		return l.N
 	}
-	hi, lo := bits.Mul64(uint64(l.N), uint64(window))
-	part, rest := bits.Div64(hi, lo, uint64(l.Window))
-	if rest > 0 {
-		part++
-	}
-	return int64(part)
+	return saturate.MulDivUp(l.N, int64(window), 0, l.Window)
 }
 
 // WidthFor is how many words a row has for a table of maxKeys.
@@ -142,7 +137,7 @@ func cellsFor(limit int64) uint64 {
 	return 1
 }
 
-// Suits reports whether the sketch is not given back, and its counts can tell a limit from one
+// Suits reports whether the sketch is not freed, and its counts can tell a limit from one
 // more, as far as any can.
 func (s *Sketch) Suits(l algorithms.Limit) bool {
 	return s.last.Load() != retired && s.cells <= cellsFor(limitIn(l, s.window))
@@ -151,13 +146,10 @@ func (s *Sketch) Suits(l algorithms.Limit) bool {
 // Used reports whether a key was counted.
 func (s *Sketch) Used() bool { return s.used.Load() }
 
-// Window is the window in which the sketch counts.
-func (s *Sketch) Window() time.Duration { return s.window }
-
 // Limit is how much l admits in the window of the sketch.
 func (s *Sketch) Limit(l algorithms.Limit) int64 { return limitIn(l, s.window) }
 
-// Last is when the newest epoch began; ok is false where the sketch has been given back.
+// Last is when the newest epoch began; ok is false where the sketch has been freed.
 func (s *Sketch) Last() (at int64, ok bool) {
 	last := s.last.Load()
 	return last * int64(s.window), last != retired
@@ -180,7 +172,7 @@ func (s *Sketch) cell(row int, key Key) cell {
 	return cell{&s.words[row][place/s.cells], place % s.cells * s.bits}
 }
 
-// enter is the epoch in which a request of now counts; false where the sketch has been given back.
+// enter is the epoch in which a request of now counts; false where the sketch has been freed.
 func (s *Sketch) enter(now int64) (epoch int64, ok bool) {
 	if !s.used.Load() {
 		s.used.Store(true)
@@ -240,8 +232,8 @@ func (s *Sketch) state(key Key, limit, epoch, now int64) (l algorithms.Limit, st
 }
 
 // Take asks for n units of a key at now, and works out the waits that are wanted, of a denial Retry
-// in any case. Takes of one key must take turns; others may add to its cells at any time, which can
-// only make the answer more careful. ok is false where the sketch has been given back.
+// in any case. Takes of one key must not overlap; others may add to its cells at any time, which
+// can only make the answer more careful. ok is false where the sketch has been freed.
 func (s *Sketch) Take(
 	l algorithms.Limit, key Key, now, n int64, want algorithms.Want,
 ) (d algorithms.Decision, ok bool) {
@@ -273,7 +265,7 @@ func (s *Sketch) Until(key Key, now, target int64) time.Duration {
 }
 
 // Charge spends n units of a key unasked: where it is bounded, only as far as the key has spent
-// less than its limit in this window. It returns false where the sketch has been given back.
+// less than its limit in this window. It returns false where the sketch has been freed.
 func (s *Sketch) Charge(l algorithms.Limit, key Key, now, n int64, bounded bool) bool {
 	epoch, ok := s.enter(now)
 	if !ok {
@@ -312,7 +304,7 @@ func (s *Sketch) add(key Key, epoch, n int64) {
 	}
 }
 
-// change adds to the count of a cell in an epoch. What is given back to an epoch that ends
+// change adds to the count of a cell in an epoch. What is refunded to an epoch that ends
 // meanwhile stays spent.
 func (s *Sketch) change(c cell, epoch, n int64) {
 	for {
@@ -323,7 +315,7 @@ func (s *Sketch) change(c cell, epoch, n int64) {
 		}
 		count := s.count(word, c.shift)
 		if count == s.most {
-			n = 0 // how much more there was is not known, so nothing of it can be given back
+			n = 0 // how much more there was is not known, so nothing of it can be refunded
 		}
 		next := uint64(min(max(count+min(n, s.most), 0), s.most))
 		word = word&^(uint64(s.most)<<c.shift) | next<<c.shift
@@ -348,7 +340,7 @@ func (s *Sketch) rolled(word uint64, epoch int64) uint64 {
 }
 
 // Expire lets go what counts no more at now: the sketch that this one took the place of, and where
-// all is set this one. It reports whether this one is given back: a request that comes afterwards
+// all is set this one. It reports whether this one is freed: a request that comes afterwards
 // finds that it has to have another.
 func (s *Sketch) Expire(now int64, all bool) bool {
 	epoch, last := now/int64(s.window), s.last.Load()

@@ -31,7 +31,7 @@ const clockTolerance = time.Minute
 // IsFromFuture reports whether the clock was set back since the snapshot was made.
 func (s Snapshot) IsFromFuture(now int64) bool { return s.At > now+int64(clockTolerance) }
 
-// The encoding, in which numbers are varints, but for the level, which is the bits of a float64,
+// The encoding, in which numbers are varints, except the level, which is the bits of a float64,
 // and the checksum (CRC-32C):
 //
 //	"tide counters 2\n"  at

@@ -2,10 +2,10 @@ package strict
 
 import (
 	"math"
-	"math/bits"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -115,8 +115,7 @@ func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict
 	return dst
 }
 
-// decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as what was
-// spent elsewhere.
+// decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as remote ones.
 func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	now := o.at * int64(time.Microsecond)
 	for age, total := range state[1:] {
@@ -197,15 +196,7 @@ func (r Rule) drains(whole, rest int64) time.Duration {
 	if whole < 0 {
 		return 0
 	}
-	hi, lo := bits.Mul64(uint64(whole), uint64(r.Window))
-	lo, carry := bits.Add64(lo, uint64(rest), 0)
-	if hi += carry; hi >= uint64(r.Limit) {
-		return math.MaxInt64
-	}
-	ns, left := bits.Div64(hi, lo, uint64(r.Limit))
-	if left > 0 {
-		ns++
-	}
+	ns := saturate.MulDivUp(whole, int64(r.Window), rest, r.Limit)
 	if ns >= math.MaxInt64-1000 {
 		return math.MaxInt64
 	}

@@ -268,7 +268,7 @@ func mixedFlood() *grid {
 	for _, load := range []float64{.25, .5, 1, 2} {
 		for i, f := range []sim.Flooded{sim.Flood(load, 5), sim.FloodMixed(load, 5, 50_000)} {
 			g.row(fmt.Sprintf("%g", load), []string{"5", "5 and 50,000"}[i],
-				fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.RefusedFirst), fmt.Sprintf("%.1f %%", 100*f.RefusedFive))
+				fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.DeniedFirst), fmt.Sprintf("%.1f %%", 100*f.DeniedFive))
 		}
 	}
 	return g
@@ -278,7 +278,7 @@ func flood() *grid {
 	g := newGrid("keys per word of a row", "attackers admitted", "newcomers denied, 1 request", "5 requests")
 	for _, load := range []float64{.5, 1, 2, 4, 8} {
 		f := sim.Flood(load, 10)
-		g.row(fmt.Sprintf("%g", load), fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.RefusedFirst), fmt.Sprintf("%.1f %%", 100*f.RefusedFive))
+		g.row(fmt.Sprintf("%g", load), fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.DeniedFirst), fmt.Sprintf("%.1f %%", 100*f.DeniedFive))
 	}
 	return g
 }
