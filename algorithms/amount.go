@@ -23,6 +23,13 @@ func (l Limit) drains(elapsed uint64) amount {
 	return amount{int64(whole), int64(frac)}
 }
 
+// phase is how much of a request has drained at now, in parts of 1/window, where requests drain one
+// after the other since the Unix epoch.
+func (l Limit) phase(now int64) int64 {
+	hi, lo := bits.Mul64(uint64(l.N), uint64(now))
+	return int64(bits.Rem64(hi, lo, uint64(l.Window)))
+}
+
 // drained is what is left at now of a level that stood then. Of a level of the future all is left.
 func (l Limit) drained(level amount, now, then int64) amount {
 	if now <= then {

@@ -19,8 +19,6 @@ type BucketState struct {
 	last int64
 	// rate is N of the request that was decided last, 0 where none was: see kept.
 	rate int64
-	// penalty is the part of a request that Penalize has spent and the ledger not counted yet.
-	penalty int64
 	// merged is nil for a key of which nothing was ever merged: where nothing is synced it costs
 	// no memory.
 	merged *merged
@@ -137,8 +135,9 @@ func (bucket) Refund(s *BucketState, l Limit, taken, n int64) {
 	}
 }
 
-// Penalize fills at most until it is full. That may be a part of a request, which the ledger counts
-// once the parts make a whole.
+// Penalize fills at most until it is full. That may be a part of a request. Think of requests that
+// drain one after the other since the Unix epoch: the ledger counts one where its end is in the
+// part. So the parts of a bucket that is kept full add up, to less than one request more or less.
 func (bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 	s.advance(l, now)
 	s.advanceLedger(l, now)
@@ -151,8 +150,7 @@ func (bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 		part := amount{whole: l.Size}.minus(level, l.Window)
 		s.spend(part.whole)
 		s.deficit = amount{whole: l.Size}
-		if s.penalty += part.frac; s.penalty >= l.Window {
-			s.penalty = max(0, s.penalty-l.Window)
+		if s.kept(l).phase(s.last) < part.frac {
 			s.ledger.Cur.Own = saturate.Add(s.ledger.Cur.Own, 1)
 		}
 	}

@@ -119,7 +119,7 @@ func (bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent 
 	}
 	*s.imported = imported{level: level}
 	s.deficit = level.plus(own, l.Window)
-	s.merged, s.penalty, s.ledger = nil, 0, ledger.Ledger{}
+	s.merged, s.ledger = nil, ledger.Ledger{}
 	s.advanceLedger(l, now)
 	s.ledger.Cur.Own = max(0, own.ceil())
 	return Debt{}

@@ -218,3 +218,50 @@ func FuzzSyncRateJSON(f *testing.F) {
 		}
 	})
 }
+
+func TestParseLimit(t *testing.T) {
+	for in, want := range map[string]Rate{
+		"100/1m":                            {Limit: 100, Window: time.Minute},
+		"{plan}/1m":                         {From: "{plan}", Window: time.Minute},
+		"{http.request.header.X-Plan}/d":    {From: "{http.request.header.X-Plan}", Window: 24 * time.Hour},
+		"{file./etc/plan}/90s":              {From: "{file./etc/plan}", Window: 90 * time.Second},
+		"{http.request.uri.query.a/b}/1.5s": {From: "{http.request.uri.query.a/b}", Window: 1500 * time.Millisecond},
+	} {
+		got, err := ParseLimit(in)
+		if err != nil || got != want {
+			t.Errorf("ParseLimit(%q) = %+v, %v, want %+v", in, got, err, want)
+		}
+		if again, err := ParseLimit(got.String()); err != nil || again != want {
+			t.Errorf("ParseLimit(%q) = %+v, %v, want %+v", got, again, err, want)
+		}
+	}
+	for in, want := range map[string]string{
+		"{plan}": "no window", "{plan}/": "no window", "{plan}1m": "no window", "{}/1m": "one placeholder", "{a}{b}/1m": "one placeholder",
+		"{{a}}/1m": "one placeholder", "{plan/1m": "not a rate", "plan}/1m": "not a whole number", "5/{window}": "can't come with the request",
+		"{plan}/{window}": "can't come with the request", "{plan}/0s": "empty", "{plan}/1ns": "too short", "/1m": "no number", "": "no number",
+	} {
+		if got, err := ParseLimit(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseLimit(%q) = %+v, %v, want an error with %q", in, got, err, want)
+		}
+	}
+}
+
+func TestEventsJSON(t *testing.T) {
+	for in, want := range map[string]Events{`5`: {Number: 5}, `0`: {}, `-3`: {Number: -3}, `"{plan}"`: {From: "{plan}"}, `null`: {}} {
+		var e Events
+		if err := json.Unmarshal([]byte(in), &e); err != nil || e != want {
+			t.Errorf("Unmarshal(%s) = %+v, %v, want %+v", in, e, err, want)
+		}
+		text, err := json.Marshal(e)
+		var again Events
+		if err != nil || json.Unmarshal(text, &again) != nil || again != want {
+			t.Errorf("Marshal(%+v) = %s, %v, which is read as %+v", e, text, err, again)
+		}
+	}
+	for _, in := range []string{`"5"`, `"plan"`, `"{}"`, `"{a}{b}"`, `""`, `5.5`, `1e30`, `true`, `[]`, `{}`, `"{a"`} {
+		var e Events
+		if err := json.Unmarshal([]byte(in), &e); err == nil {
+			t.Errorf("Unmarshal(%s) = %+v, want an error", in, e)
+		}
+	}
+}
