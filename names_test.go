@@ -87,7 +87,7 @@ func TestNamesOfMetrics(t *testing.T) {
 	defer zone.Release()
 	registry := prometheus.NewPedanticRegistry()
 	if err := metrics.Register(registry, func() ([]metrics.ZoneState, []metrics.RedisState) {
-		return []metrics.ZoneState{{Zone: "names", Syncs: true}}, []metrics.RedisState{{Namespace: "names"}}
+		return []metrics.ZoneState{{Zone: "names", Syncs: true, Window: "1m", Burst: 1}}, []metrics.RedisState{{Namespace: "names"}}
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestNamesOfPlaceholders(t *testing.T) {
 				})
 			case *ast.GenDecl:
 				for _, name := range stringsIn(d) {
-					if strings.HasPrefix(name, "exceeded.") {
+					if strings.HasPrefix(name, "exceeded.") || strings.HasPrefix(name, "would_deny.") {
 						code = append(code, "{"+prefix+name+"}")
 					}
 				}

@@ -35,10 +35,13 @@ type Policy struct {
 	// windowLimit and windowRemaining are Kong's header names for this window.
 	windowLimit     string
 	windowRemaining string
+
+	sets HeaderSets // that tell of the limit
 }
 
-// Compile returns the policy with its texts for these sets of headers.
+// Compile returns the policy with its texts for these sets of headers. Others don't tell of it.
 func (p Policy) Compile(sets HeaderSets) *Policy {
+	p.sets = sets
 	if quoted, ok := structuredString(p.Name); ok {
 		p.quoted = quoted
 		p.tail = fmt.Sprintf(";w=%d", max(integer(ceilSeconds(p.Window)), 1))
@@ -97,6 +100,9 @@ func structuredString(s string) (quoted string, ok bool) {
 type Result struct {
 	Policy  *Policy
 	Allowed bool
+	// Shadow is set where the limit is not enforced for the request. Then no client is told of it,
+	// and nobody is denied where it is not Allowed.
+	Shadow bool
 	// Quota is the number of requests in a window: the policy's, or what came with the request.
 	Quota int64
 	// Limit is the number that was enforced: the quota, or a share of it while Redis is

@@ -25,17 +25,17 @@ func (l *Limit) with(n int64) Limit {
 	return c
 }
 
-// limitsOf returns the limits of a zone as a request with these variables brings them, without
-// those that are unlimited for it: they neither count nor are counted.
+// limitsOf returns the limits of a zone as a request brings them, without those that are unlimited
+// for it: they neither count nor are counted.
 //
 // Whatever else is to replace a number for one request does it here, by with: a function of the
 // zone, the index of the limit and the key can return the number. The zone needs varies for it, and
 // its tables SyncConfig.Mixed.
-func (e *Evaluation) limitsOf(z *Zone, r *http.Request, vars map[string]any) []Limit {
+func (e *Evaluation) limitsOf(z *Zone, r *http.Request) []Limit {
 	if !z.varies {
 		return z.limits
 	}
-	first := len(e.own)
+	first, vars := len(e.own), reqkey.Vars(r)
 	for i := range z.limits {
 		l := &z.limits[i]
 		if l.number == nil {

@@ -28,7 +28,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 	}
 	e.matching = e.matching[:0]
 	for _, z := range zones {
-		if ok, err := z.matches(r, counted); err != nil {
+		if ok, err := z.applies(r, counted); err != nil {
 			return err
 		} else if ok {
 			e.matching = append(e.matching, strictZone{Zone: z})
@@ -46,13 +46,13 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 			return errGone // Redis was not waited for, which must not pass for an outage
 		}
 		if e.IsDenied() {
-			break
+			return nil
 		}
 	}
-	return nil
+	return e.askShadows(r)
 }
 
-// askedBefore orders zones by what is left in them by what Redis has told this node. Queues that
+// askedBefore orders zones by what is left in them as Redis last reported. Queues that
 // have room come last: a slot can't be refunded once others stand behind it.
 func (z strictZone) askedBefore(other strictZone) int {
 	last := func(z strictZone) int {
@@ -75,7 +75,7 @@ func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64
 	}
 	raw := keys[start:]
 	first := len(e.own)
-	left, ok := room(e.limitsOf(z, r, vars), table.KeyOf(raw), raw, e.now)
+	left, ok := room(e.limitsOf(z, r), table.KeyOf(raw), raw, e.now)
 	e.own = e.own[:first]
 	if !ok {
 		return -1

@@ -23,6 +23,10 @@ var (
 		Namespace: namespace, Subsystem: subsystem, Name: "overflow_decisions_total",
 		Help: "Decisions that came from the overflow sketch, because the zone had max_keys counters already.",
 	}, []string{"zone"})
+	nearCount = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "near_limit_total",
+		Help: "Requests that a zone admitted with less than a fifth of a limit left.",
+	}, []string{"zone"})
 )
 
 // defaultCount counts requests without a number.
@@ -43,16 +47,19 @@ const (
 	Skipped
 	// Unavailable is a denial because Redis is unavailable.
 	Unavailable
+	// WouldDeny is a denial by a zone in shadow mode, which denied nobody.
+	WouldDeny
 )
 
 // decisionLabels are in the order of the decisions.
-var decisionLabels = [...]string{"admitted", "denied", "too_early", "skipped", "unavailable"}
+var decisionLabels = [...]string{"admitted", "denied", "too_early", "skipped", "unavailable", "would_deny"}
 
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
 type ZoneCounters struct {
 	name      string
 	decisions [len(decisionLabels)]prometheus.Counter
 	overflow  prometheus.Counter
+	near      prometheus.Counter
 	defaults  prometheus.Counter
 }
 
@@ -73,7 +80,8 @@ func NewZoneCounters(name string) *ZoneCounters {
 	for d, decision := range decisionLabels {
 		z.decisions[d] = decisionCount.WithLabelValues(z.name, decision)
 	}
-	z.overflow, z.defaults = overflowCount.WithLabelValues(z.name), defaultCount.WithLabelValues(z.name)
+	z.overflow, z.near = overflowCount.WithLabelValues(z.name), nearCount.WithLabelValues(z.name)
+	z.defaults = defaultCount.WithLabelValues(z.name)
 	return z
 }
 
@@ -91,6 +99,7 @@ func (z *ZoneCounters) Release() {
 	delete(users.of, z.name)
 	decisionCount.DeletePartialMatch(prometheus.Labels{"zone": z.name})
 	overflowCount.DeleteLabelValues(z.name)
+	nearCount.DeleteLabelValues(z.name)
 	defaultCount.DeleteLabelValues(z.name)
 }
 
@@ -112,6 +121,13 @@ func (z *ZoneCounters) CountOverflow() {
 func (z *ZoneCounters) CountDefault() {
 	if z != nil {
 		z.defaults.Inc()
+	}
+}
+
+// CountNear counts an admitted request that left little of a limit, beside what was decided.
+func (z *ZoneCounters) CountNear() {
+	if z != nil {
+		z.near.Inc()
 	}
 }
 

@@ -32,6 +32,7 @@ const (
 	SameLimit       = "TIDE018"
 	NoBraces        = "TIDE019"
 	AddressIntended = "TIDE020"
+	ShareOfOneKey   = "TIDE021"
 	LimitValue      = "TIDE022"
 	BeforeAuth      = "TIDE023"
 	ClientsLimit    = "TIDE024"
