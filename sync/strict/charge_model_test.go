@@ -53,8 +53,8 @@ type isolatedOf[S any] struct {
 	taken  table.Taken
 }
 
-// lossy is a Charger whose calls may be lost on the way there or back. Nothing follows from that. It
-// loses what the loop sends when the test doesn't wait for it: then the test may be setting the
+// lossy is a Charger whose calls may be lost on the way there or back. Nothing follows from that.
+// It loses what the loop sends when the test doesn't wait for it: then the test may be setting the
 // clock of Redis, which is no more ahead of the node's in reality than the node knows.
 type lossy struct {
 	*Charger
