@@ -38,7 +38,7 @@ var layers = [][]string{
 	{"internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/metrics", "internal/settings", "internal/snapshot", "sync"},
-	{"sync/strict"},
+	{"sync/strict", "internal/control"},
 	{"internal/limits"},
 	{"."},
 }

@@ -1,0 +1,107 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// refreshFor is how long State waits for news.
+const refreshFor = 100 * time.Millisecond
+
+// State returns what the record says. If Redis has answered just now it is asked which nodes there
+// are, for a moment at most.
+func (c *Control) State(ctx context.Context) State {
+	began := c.Now()
+	c.mu.Lock()
+	fresh := began-c.record.heard < int64(2*idleBeat)
+	c.asked = true
+	c.mu.Unlock()
+	if c.IsShared() && fresh {
+		c.Beat()
+		c.await(ctx, began)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.Now()
+	s := State{Shared: c.IsShared(), Failing: c.failing, Nodes: c.nodes()}
+	digest := int64(0)
+	for e := range c.record.InForce(now) {
+		digest = (digest + e.hash()) & (1<<digestBits - 1)
+		p, ok := c.parsed[e.ID]
+		if !ok {
+			continue
+		}
+		one := EntryState{
+			Zone: p.Zone, ID: p.IDText(), Share: p.Share, Limit: p.Limit, Note: p.Note,
+			Until: time.Unix(0, c.record.Ends(e)).Round(time.Millisecond),
+		}
+		if one.Pending = s.Shared && c.record.IsPending(e.ID); one.Pending {
+			s.Pending++
+		}
+		if p.Key != nil {
+			s.Overrides = append(s.Overrides, one)
+		} else {
+			one.All = p.Zone == ""
+			s.Enforcement = append(s.Enforcement, one)
+		}
+	}
+	s.Digest = fmt.Sprintf("%012x", digest)
+	byName := func(a, b EntryState) int {
+		return cmp.Or(strings.Compare(a.Zone, b.Zone), strings.Compare(a.ID, b.ID))
+	}
+	slices.SortFunc(s.Overrides, byName)
+	slices.SortFunc(s.Enforcement, byName)
+	return s
+}
+
+// await waits until the leases were listed after a time, refreshFor at most.
+func (c *Control) await(ctx context.Context, after int64) {
+	ctx, cancel := context.WithTimeout(ctx, refreshFor)
+	defer cancel()
+	for {
+		c.mu.Lock()
+		listed, heard := c.listed >= after, c.heard
+		c.mu.Unlock()
+		if listed {
+			return
+		}
+		select {
+		case <-heard:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// nodes are the nodes as they were listed last. The lock is held.
+func (c *Control) nodes() []Node {
+	all := []Node{}
+	for _, l := range c.leases {
+		n := Node{Heard: l.Heard, Self: l.Node == c.node, Applied: l.Applied >= c.record.merged.Clock}
+		n.Version, n.Name, _ = strings.Cut(l.Name, " ")
+		if n.Name == "" {
+			n.Version, n.Name = "", l.Name
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// Gauges are what metrics show: how many entries are in force, and whether this node has applied
+// what Redis has, as far as it knows.
+func (c *Control) Gauges() (overrides, enforcements int, applied bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for e := range c.record.InForce(c.Now()) {
+		if strings.HasPrefix(e.ID, override) {
+			overrides++
+		} else {
+			enforcements++
+		}
+	}
+	return overrides, enforcements, !c.IsShared() || c.record.read && !c.record.wants && c.failing == ""
+}
