@@ -32,15 +32,15 @@ func (a *adminAPI) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{{Pattern: statusPath, Handler: caddy.AdminHandlerFunc(a.serve)}}
 }
 
-// status is the answer.
-type status struct {
+// statusBody is the answer.
+type statusBody struct {
 	Zones []limitStatus    `json:"zones"`
 	Redis *ratesync.Status `json:"redis,omitempty"`
 	// Strict is there where a zone has sync_rate 0.
 	Strict *strict.Status `json:"strict,omitempty"`
 }
 
-// limitStatus is one limit of a zone. Own, Elsewhere and Unsent are sums over all keys of what a
+// limitStatus is one limit of a zone. Own, Remote and Unsent are sums over all keys of what a
 // decision can still use.
 type limitStatus struct {
 	Zone      string   `json:"zone"`
@@ -48,14 +48,16 @@ type limitStatus struct {
 	Limit     int64    `json:"limit"`
 	Window    string   `json:"window"`
 	SyncRate  SyncRate `json:"sync_rate"`
-	Keys      int      `json:"keys"`
-	Own       int64    `json:"own"`
-	Elsewhere int64    `json:"elsewhere"`
-	Unsent    int64    `json:"unsent"`
+	// Keys is how many counters this node has, Own what it counted, Remote what it knows of the
+	// other nodes' counts, Unsent the part of Own that Redis has not confirmed.
+	Keys   int   `json:"keys"`
+	Own    int64 `json:"own"`
+	Remote int64 `json:"remote"`
+	Unsent int64 `json:"unsent"`
 	// Node is the field of this node in the hashes of the zone in Redis.
 	Node string `json:"node,omitempty"`
-	// Exchange is there where the counts go to Redis.
-	Exchange *ratesync.ExchangeStatus `json:"exchange,omitempty"`
+	// Sync is there where the counts go to Redis.
+	Sync *ratesync.SyncStatus `json:"sync,omitempty"`
 	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is the memory of their
 	// sketch: it is made when the table is nearly full.
 	Overflow      int64 `json:"overflow"`
@@ -78,8 +80,8 @@ func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
 }
 
 // currentStatus describes the current configuration.
-func currentStatus() status {
-	s := status{Zones: []limitStatus{}}
+func currentStatus() statusBody {
+	s := statusBody{Zones: []limitStatus{}}
 	config := limits.Current()
 	if config == nil {
 		return s
@@ -94,7 +96,7 @@ func currentStatus() status {
 			continue // a zone that several handlers share
 		}
 		seen[l.Counters] = true
-		if s.Strict == nil && config.Redis != nil && l.Zone.SyncRate == rates.Strict {
+		if s.Strict == nil && config.Redis != nil && l.Settings.SyncRate == rates.Strict {
 			circuits := config.Redis.Strict.Status()
 			s.Strict = &circuits
 		}
@@ -104,9 +106,9 @@ func currentStatus() status {
 		}
 		overflow, bytes := l.Overflow()
 		s.Zones = append(s.Zones, limitStatus{
-			Zone: l.Zone.Name, Algorithm: l.Zone.Kind.String(), Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window),
-			SyncRate: l.Zone.SyncRate, Keys: t.Keys, Own: t.Own, Elsewhere: t.Remote, Unsent: t.Unsent, Node: node,
-			Exchange: l.Sync(),
+			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window),
+			SyncRate: l.Settings.SyncRate, Keys: t.Keys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
+			Sync:     l.Sync(),
 			Overflow: overflow, OverflowBytes: bytes,
 		})
 	}

@@ -46,15 +46,15 @@ func TestAdminHasOnePath(t *testing.T) {
 func TestExchangeIsTold(t *testing.T) {
 	r := redistest.Start(t)
 	newSite(t, appWith(r), zoneBlock("told", "sync_rate 1h\nlimit 10/1h 100/1d")+zoneBlock("told-local", "sync_rate local\nlimit 10/1h"))
-	shows(t, "told", "has had its first turn", func(z limitStatus) bool { return z.Exchange != nil && z.Exchange.Turns == 1 })
+	shows(t, "told", "has had its first turn", func(z limitStatus) bool { return z.Sync != nil && z.Sync.Cycles == 1 })
 	w := httptest.NewRecorder()
 	if err := new(adminAPI).serve(w, httptest.NewRequest(http.MethodGet, "/rate_limit/", nil)); err != nil {
 		t.Fatal(err)
 	}
 	var got struct {
 		Zones []struct {
-			Zone     string
-			Exchange map[string]any
+			Zone string
+			Sync map[string]any
 		}
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
@@ -64,16 +64,16 @@ func TestExchangeIsTold(t *testing.T) {
 		t.Fatalf("%d limits, want 3: %s", len(got.Zones), w.Body)
 	}
 	for _, z := range got.Zones {
-		if (z.Exchange != nil) != (z.Zone == "told") {
-			t.Errorf("of zone %s is told %v, want something of the zone that is exchanged only", z.Zone, z.Exchange)
+		if (z.Sync != nil) != (z.Zone == "told") {
+			t.Errorf("of zone %s is told %v, want something of the zone that is exchanged only", z.Zone, z.Sync)
 			continue
 		}
-		if z.Exchange == nil {
+		if z.Sync == nil {
 			continue
 		}
-		text, _ := z.Exchange["synced"].(string)
-		if _, err := time.Parse(time.RFC3339Nano, text); err != nil || z.Exchange["turns"] == nil {
-			t.Errorf("of zone %s is told %v, want turns, and synced as a time", z.Zone, z.Exchange)
+		text, _ := z.Sync["synced"].(string)
+		if _, err := time.Parse(time.RFC3339Nano, text); err != nil || z.Sync["cycles"] == nil {
+			t.Errorf("of zone %s is told %v, want turns, and synced as a time", z.Zone, z.Sync)
 		}
 	}
 
@@ -81,7 +81,7 @@ func TestExchangeIsTold(t *testing.T) {
 		t.Helper()
 		values := make(map[string]float64)
 		scrape(t, func(name string, labels map[string]string, value float64) {
-			if name == "caddy_rate_limit_synced_timestamp_seconds" {
+			if name == "caddy_rate_limit_last_sync_timestamp_seconds" {
 				values[labels["zone"]] = value
 			}
 		})
@@ -105,7 +105,7 @@ func TestStatusAndScrapeDoNotWaitForAReload(t *testing.T) {
 	app := appWith(r)
 	app.Redis.Address = []string{proxy.Addr}
 	s := newSite(t, app, zoneBlock("waits", "sync_rate 1h\nearly_sync off\nlimit 10/1h"))
-	shows(t, "waits", "has had its first turn", func(z limitStatus) bool { return z.Exchange != nil && z.Exchange.Turns == 1 })
+	shows(t, "waits", "has had its first turn", func(z limitStatus) bool { return z.Sync != nil && z.Sync.Cycles == 1 })
 	proxy.Set(faultproxy.Blackhole)
 	s.admits("1.2.3.4", 3, 3)
 	newSite(t, &App{Namespace: app.Namespace}, zoneBlock("waits", "limit 10/1h"))

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -68,6 +70,16 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "rate_limit", New: func() caddy.Module { return new(App) }}
 }
 
+// UnmarshalJSON reads the app, strictly as well.
+func (a *App) UnmarshalJSON(text []byte) error {
+	type app App
+	return hints.JSON(caddy.StrictUnmarshalJSON(text, (*app)(a)), map[reflect.Type]string{
+		reflect.TypeFor[Redis](): redisShape, reflect.TypeFor[*Redis](): redisShape,
+	})
+}
+
+const redisShape = `write an object, like {"url": "redis://localhost:6379/0"}`
+
 // Provision prepares the connection to Redis and doesn't use it: caddy validate comes here as well.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx, a.logger, a.registry = ctx, ctx.Logger(), settings.Registry{}
@@ -93,6 +105,17 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 // globals returns what the options mean for handlers.
 func (a *App) globals() globals { return globals{a.SyncRate, a.shared != nil, a.redisEmpty} }
+
+// globalsAsWritten returns what the options mean, as far as it shows before placeholders have
+// values.
+func (a *App) globalsAsWritten() globals {
+	g := globals{syncRate: a.SyncRate}
+	if a.Redis != nil {
+		g.redisEmpty, _ = a.Redis.ResolveAsWritten() // its error is reported at the redis option
+		g.hasRedis = !g.redisEmpty
+	}
+	return g
+}
 
 // check reports what is wrong with the global options except Redis and its namespace.
 func (a *App) check(g globals) error {
@@ -163,7 +186,7 @@ func (a *App) nextHandler() string {
 func (a *App) use(z *limits.Zone, where string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.registry.Add(z.Zone, where); err != nil {
+	if err := a.registry.Add(z.Compiled, where); err != nil {
 		return err
 	}
 	a.config.Add(z)

@@ -23,7 +23,6 @@ import (
 )
 
 func init() {
-	httpcaddyfile.RegisterGlobalOption("rate_limit", parseGlobalOption)
 	httpcaddyfile.RegisterDirective("rate_limit", parseDirective)
 	httpcaddyfile.RegisterDirectiveOrder("rate_limit", httpcaddyfile.After, "try_files")
 }
@@ -131,14 +130,14 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	if err != nil {
 		return nil, err
 	}
-	if p.unnamed != nil {
-		err = p.nameUnnamed(h, zones[0], matcher, alike)
-	} else {
-		err = p.register(h, zones)
+	if p.unnamed == nil {
+		return h.NewRoute(matcher, p.handler), p.register(h, zones)
 	}
+	name, err := nameUnnamed(h, p.unnamed, p.given["rate"], zones[0].Limits, matcher, alike)
 	if err != nil {
-		return nil, err
+		return nil, placeAt(p.given["rate"], err)
 	}
+	p.handler.RateLimits = map[string]*Zone{name: p.unnamed}
 	return h.NewRoute(matcher, p.handler), nil
 }
 
@@ -159,29 +158,19 @@ func checkMatcherToken(d *caddyfile.Dispenser) error {
 }
 
 // register notes the names of the zones and rejects one that is taken by another limit.
-func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings.Zone) error {
-	names := state[settings.Registry](h, "rate_limit.zones")
-	unnamed := state[map[string]caddyfile.Token](h, "rate_limit.unnamed")
+func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings.Compiled) error {
+	names := perAdaptation[settings.Registry](h, "rate_limit.zones")
+	unnamed := perAdaptation[map[string]caddyfile.Token](h, "rate_limit.unnamed")
 	for i, s := range zones {
 		token := p.zones[i].token
 		if first, taken := unnamed[s.Name]; taken {
-			return placeAt(token, fmt.Errorf("zone name %q is that of the unnamed limit at %s; write another one, like login", s.Name, at(first)))
+			return placeAt(token, fmt.Errorf("zone name %q is that of the unnamed limit at %s; write another one, like login", s.Name, placeOf(first)))
 		}
-		if err := names.Add(s, at(token)); err != nil {
+		if err := names.Add(s, placeOf(token)); err != nil {
 			return placeAt(token, err)
 		}
 	}
 	return nil
-}
-
-// state returns a map that lives as long as one adaptation.
-func state[M ~map[string]V, V any](h httpcaddyfile.Helper, name string) M {
-	m, ok := h.State[name].(M)
-	if !ok {
-		m = M{}
-		h.State[name] = m
-	}
-	return m
 }
 
 // globalApp returns the options that parseGlobalOption left, or none.
@@ -198,8 +187,8 @@ func globalApp(h httpcaddyfile.Helper) (*App, error) {
 type handlerParser struct {
 	parser
 	handler *Handler
-	unnamed *Zone // of rates on the directive's own line; then it is the only one
-	given   given // options of the handler, and of the unnamed zone
+	unnamed *Zone        // of rates on the directive's own line; then it is the only one
+	given   optionTokens // options of the handler, and of the unnamed zone
 	zones   []parsedZone
 }
 
@@ -208,13 +197,13 @@ type parsedZone struct {
 	name  string
 	zone  *Zone
 	token caddyfile.Token
-	given given
+	given optionTokens
 }
 
 // parseHandler reads the directive from its name on. What one option contradicts in another is left
 // to check.
 func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
-	p := &handlerParser{parser: parser{d}, handler: new(Handler), given: given{}}
+	p := &handlerParser{parser: parser{d}, handler: new(Handler), given: optionTokens{}}
 	if !p.Next() {
 		return nil, p.ArgErr()
 	}
@@ -249,7 +238,7 @@ func (p *handlerParser) option(option string) (err error) {
 	case "sync_rate":
 		h.SyncRate, err = p.syncRate()
 	case "status":
-		if h.StatusCode, err = number[int](p.parser); err == nil {
+		if h.StatusCode, err = whole[int](p.parser); err == nil {
 			err = statusRange(h.StatusCode) // here as well: 0 in a Handler is the default
 		}
 	case "message":
@@ -306,9 +295,9 @@ func (p *handlerParser) zone() error {
 		return fmt.Errorf("parsing zone name: %w", err)
 	}
 	if i := slices.IndexFunc(p.zones, func(z parsedZone) bool { return z.name == name }); i >= 0 {
-		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, at(p.zones[i].token))
+		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, placeOf(p.zones[i].token))
 	}
-	z := parsedZone{name, new(Zone), token, given{}}
+	z := parsedZone{name, new(Zone), token, optionTokens{}}
 	err = p.options(z.given, "match", func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) })
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", name, err)
@@ -335,17 +324,17 @@ func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error
 	case "algorithm":
 		z.Algorithm, err = p.word()
 	case "burst":
-		z.Burst, err = pointer(number[int64](p))
+		z.Burst, err = pointer(whole[int64](p))
 	case "buckets":
-		z.Buckets, err = pointer(number[int](p))
+		z.Buckets, err = pointer(whole[int](p))
 	case "queue":
-		z.Queue, err = pointer(number[int64](p))
+		z.Queue, err = pointer(whole[int64](p))
 	case "sync_rate":
 		z.SyncRate, err = p.syncRate()
 	case "ipv4_prefix":
-		z.IPv4Prefix, err = pointer(number[int](p))
+		z.IPv4Prefix, err = pointer(whole[int](p))
 	case "ipv6_prefix":
-		z.IPv6Prefix, err = pointer(number[int](p))
+		z.IPv6Prefix, err = pointer(whole[int](p))
 	case "empty_key":
 		z.EmptyKey, err = p.word()
 	case "count_denied":
@@ -355,7 +344,7 @@ func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error
 	case "early_sync":
 		z.EarlySync, err = pointer(p.flag())
 	case "max_keys":
-		z.MaxKeys, err = pointer(number[int](p))
+		z.MaxKeys, err = pointer(whole[int](p))
 	case "window":
 		z.Window, err = p.duration()
 	case "events":
@@ -436,7 +425,7 @@ func (p parser) distributed(d *Distributed) error {
 	if p.NextArg() {
 		return p.count("distributed")
 	}
-	return p.options(given{}, "", func(option string) (err error) {
+	return p.options(optionTokens{}, "", func(option string) (err error) {
 		switch option {
 		case "read_interval":
 			d.ReadInterval, err = p.duration()
@@ -453,7 +442,7 @@ func (p parser) distributed(d *Distributed) error {
 
 // check does what Handler.settings does, with file and line in its errors. The settings are in the
 // order of p.zones.
-func (p *handlerParser) check(g globals) (all []settings.Zone, err error) {
+func (p *handlerParser) check(g globals) (all []settings.Compiled, err error) {
 	if err := p.handler.check(g); err != nil {
 		return nil, p.place(err, p.given, caddyfile.Token{})
 	}
@@ -474,9 +463,9 @@ func (p *handlerParser) check(g globals) (all []settings.Zone, err error) {
 // keys.
 func (z parsedZone) place() string {
 	if key, ok := z.given["key"]; ok {
-		return at(key)
+		return placeOf(key)
 	}
-	return at(z.token)
+	return placeOf(z.token)
 }
 
 // Interface guard.

@@ -148,7 +148,7 @@ func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
 		}
 		e.Free()
 	}
-	if held := s.handler.zones[0].Each()[0].Totals(); held.Keys > most || held.Unsent > most {
+	if held := firstOf(s.handler.zones[0]).Totals(); held.Keys > most || held.Unsent > most {
 		t.Errorf("%+v are held at max_keys %d", held, most)
 	}
 	r.Restart()

@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// What a request allocates is bounded. docs/performance.md has these figures.
+// What a request allocates is bounded. docs/internals/performance.md has these figures.
 func TestAllocationsOfARequest(t *testing.T) {
 	const (
 		admits  = "limit 1000000000/1m\n"

@@ -17,6 +17,10 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
+func init() {
+	httpcaddyfile.RegisterGlobalOption("rate_limit", parseGlobalOption)
+}
+
 // parseGlobalOption reads the global option:
 //
 //	rate_limit {
@@ -62,7 +66,7 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	if p.NextArg() {
 		return nil, placeAt(start, errors.New("the global option rate_limit takes a block; a rate belongs into a site, and Redis into the block: `redis redis://localhost:6379`"))
 	}
-	app, options := new(App), given{}
+	app, options := new(App), optionTokens{}
 	if err := p.options(options, "", func(option string) error { return p.appOption(app, option) }); err != nil {
 		return nil, err
 	}
@@ -117,7 +121,7 @@ func (p parser) redis() (*Redis, error) {
 	switch {
 	case len(values) == 0, len(values) == 1 && slices.Contains(redisModes, values[0]):
 		r.Mode = strings.Join(values, "")
-		if err := p.options(given{}, "", func(option string) error { return p.redisOption(r, option) }); err != nil {
+		if err := p.options(optionTokens{}, "", func(option string) error { return p.redisOption(r, option) }); err != nil {
 			return nil, err
 		}
 	case len(values) == 1 && values[0] == "storage":
@@ -159,7 +163,7 @@ func (p parser) redisOption(r *Redis, option string) (err error) {
 			r.Address = []string{""}
 		}
 	case "db":
-		r.DB, err = number[int](p)
+		r.DB, err = whole[int](p)
 	case "timeout":
 		r.Timeout, err = p.duration()
 	case "tls_enabled":
@@ -167,20 +171,9 @@ func (p parser) redisOption(r *Redis, option string) (err error) {
 	case "tls_insecure":
 		r.TLSInsecure, err = p.flag()
 	case "pool_size":
-		r.PoolSize, err = number[int](p)
+		r.PoolSize, err = whole[int](p)
 	default:
 		return hints.Unknown(option, hints.Redis)
 	}
 	return wrong(option, err)
-}
-
-// globalsAsWritten returns what the options mean, as far as it shows before placeholders have
-// values.
-func (a *App) globalsAsWritten() globals {
-	g := globals{syncRate: a.SyncRate}
-	if a.Redis != nil {
-		g.redisEmpty, _ = a.Redis.ResolveAsWritten() // its error is reported at the redis option
-		g.hasRedis = !g.redisEmpty
-	}
-	return g
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -196,6 +198,27 @@ func (*Handler) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.handlers.rate_limit", New: func() caddy.Module { return new(Handler) }}
 }
 
+// UnmarshalJSON reads a handler, strictly as Caddy does. It says what to write in place of some
+// shapes that other rate limiters have.
+func (h *Handler) UnmarshalJSON(text []byte) error {
+	type handler Handler // without this method
+	return hints.JSON(caddy.StrictUnmarshalJSON(text, (*handler)(h)), shapes)
+}
+
+// shapes are what to write where the JSON of a handler has a value of another type.
+var shapes = map[reflect.Type]string{
+	reflect.TypeFor[map[string]*Zone](): `write an object of zones by their names, like {"login": {"limits": [{"max_events": 5, "window": "1m"}]}}`,
+	reflect.TypeFor[Zone]():             zoneShape,
+	reflect.TypeFor[*Zone]():            zoneShape,
+	reflect.TypeFor[Limit]():            limitShape,
+	reflect.TypeFor[[]Limit]():          "write a list; " + limitShape,
+}
+
+const (
+	zoneShape  = `write an object with the list in it, like {"limits": [{"max_events": 5, "window": "1m"}]}`
+	limitShape = `write each rate as an object, like {"max_events": 100, "window": "1m"}`
+)
+
 // Provision compiles the zones and acquires their counters. It changes nothing of a running
 // configuration.
 func (h *Handler) Provision(ctx caddy.Context) error {
@@ -255,9 +278,9 @@ func (h *Handler) sweepInterval() time.Duration {
 }
 
 // provisionZone makes a zone ready for requests. Cleanup releases it.
-func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Zone) (*limits.Zone, error) {
+func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled) (*limits.Zone, error) {
 	o := limits.ZoneOptions{
-		Zone: s, Namespace: app.namespace, Redis: app.shared, Sweep: h.sweepInterval(),
+		Compiled: s, Namespace: app.namespace, Redis: app.shared, Sweep: h.sweepInterval(),
 		Headers: h.answers.Headers, Waits: h.answers.Headers != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.said, Metrics: !h.DisableMetrics,
 	}

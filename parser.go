@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -17,30 +17,11 @@ import (
 // parser reads options and their values.
 type parser struct{ *caddyfile.Dispenser }
 
-// given are the options of one block so far.
-type given map[string]caddyfile.Token
-
-// placed is an error that tells its file and line.
-type placed struct{ error }
-
-func (e placed) Unwrap() error { return e.error }
-
-// at returns the token's file and line.
-func at(token caddyfile.Token) string { return token.File + ":" + strconv.Itoa(token.Line) }
-
-// placeAt adds file and line, unless the error has them.
-func placeAt(token caddyfile.Token, err error) error {
-	var already placed
-	if errors.As(err, &already) || strings.Contains(err.Error(), ", at "+token.File+":") {
-		return placed{err}
-	}
-	d := caddyfile.NewDispenser([]caddyfile.Token{token})
-	d.Next()
-	return placed{d.WrapErr(err)}
-}
+// optionTokens are the options of one block so far, and where they stand.
+type optionTokens map[string]caddyfile.Token
 
 // place adds the place of the option that an error is about.
-func (p parser) place(err error, options given, otherwise caddyfile.Token) error {
+func (p parser) place(err error, options optionTokens, otherwise caddyfile.Token) error {
 	var about *optionError
 	if errors.As(err, &about) {
 		if token, ok := options[about.option]; ok {
@@ -52,11 +33,11 @@ func (p parser) place(err error, options given, otherwise caddyfile.Token) error
 
 // options reads the block that opens here, if one does. It calls set at each option, and set reads
 // the values.
-func (p parser) options(seen given, repeatable string, set func(option string) error) error {
+func (p parser) options(seen optionTokens, repeatable string, set func(option string) error) error {
 	for nesting := p.Nesting(); p.NextBlock(nesting); {
 		option, token := p.Val(), p.Token()
 		if first, twice := seen[option]; twice && option != repeatable {
-			return placeAt(token, fmt.Errorf("%s is given twice, first at %s; keep one of them%s", option, at(first), onOneLine(option)))
+			return placeAt(token, fmt.Errorf("%s is given twice, first at %s; keep one of them%s", option, placeOf(first), onOneLine(option)))
 		}
 		if err := set(option); err != nil {
 			return placeAt(token, err)
@@ -121,8 +102,8 @@ func (p parser) flag() (bool, error) {
 	return false, fmt.Errorf("it takes on or off, or nothing for on; write `%s`", option)
 }
 
-// number reads a whole number that fits into T.
-func number[T int | int64](p parser) (T, error) {
+// whole reads a whole number that fits into T.
+func whole[T int | int64](p parser) (T, error) {
 	value, err := p.word()
 	if err != nil {
 		return 0, err
@@ -192,3 +173,13 @@ func parseRate(s string) (rates.Rate, error) {
 // 2^53 they are rounded, and the largest ones come out too large to load. No client reaches either
 // number.
 func carried(n int64) int64 { return min(n, 1<<53) }
+
+// perAdaptation returns a map that lives as long as one adaptation.
+func perAdaptation[M ~map[string]V, V any](h httpcaddyfile.Helper, name string) M {
+	m, ok := h.State[name].(M)
+	if !ok {
+		m = M{}
+		h.State[name] = m
+	}
+	return m
+}

@@ -295,13 +295,13 @@ func TestPersistOfWhatCannotBeRead(t *testing.T) {
 		says  string
 		stays bool
 	}{
-		"damaged":         {damaged, "saved counters could not be read; they start anew (it is damaged or cut off)", false},
-		"cut off":         {whole[:len(whole)-9], "saved counters could not be read; they start anew (it is damaged or cut off)", false},
-		"empty":           {nil, "saved counters could not be read; they start anew (it is damaged or cut off)", false},
+		"damaged":         {damaged, "saved counters could not be read, so counting starts at zero (it is damaged or cut off)", false},
+		"cut off":         {whole[:len(whole)-9], "saved counters could not be read, so counting starts at zero (it is damaged or cut off)", false},
+		"empty":           {nil, "saved counters could not be read, so counting starts at zero (it is damaged or cut off)", false},
 		"another version": {[]byte("tide counters 9\nsomething"), "(it was saved by another version)", false},
 		"foreign":         {[]byte("example.com {\n\trate_limit 5/1m\n}\n"), "error persist is off: what is there is something else, which is left as it is", true},
-		"too old":         {old, "those that are too old to matter are not", false},
-		"of the future":   {early, "counters were saved at a time that is still to come, so the clock was set back since; they start anew", false},
+		"too old":         {old, "except those that are too old to matter", false},
+		"of the future":   {early, "counters were saved at a time in the future, so the clock was set back since; counting starts at zero", false},
 	} {
 		h := newHome(t, "")
 		block := zoneBlock("persist-bad", "limit 10/1h")
@@ -341,7 +341,7 @@ func TestPersistWhereNothingCanBeWritten(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const cannot, isOff = "error counters can't be saved; those of zones that don't use redis start anew with the next process", "error persist is off"
+	const cannot, isOff = "error counters can't be saved, so zones that don't use redis start at zero with the next process", "error persist is off"
 	for what, test := range map[string]struct {
 		persist string
 		says    string

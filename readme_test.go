@@ -9,6 +9,7 @@ import (
 	goparser "go/parser"
 	"go/token"
 	"go/types"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -55,14 +56,18 @@ func readPage(t testing.TB, page string) string {
 	return string(text)
 }
 
-// pages are those at the top and docs/.
+// pages are those at the top, in docs and in docs/internals.
 func pages(t testing.TB) []string {
 	t.Helper()
-	all, err := filepath.Glob("docs/*.md")
-	if err != nil || len(all) == 0 {
-		t.Fatalf("Glob(docs/*.md) = %d files, %v", len(all), err)
+	pages := []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"}
+	for _, pattern := range []string{"docs/*.md", "docs/internals/*.md"} {
+		all, err := filepath.Glob(pattern)
+		if err != nil || len(all) == 0 {
+			t.Fatalf("Glob(%s) = %d files, %v", pattern, len(all), err)
+		}
+		pages = append(pages, all...)
 	}
-	return append([]string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"}, all...)
+	return pages
 }
 
 // blocksOf are a page's fenced blocks of a language.
@@ -298,8 +303,6 @@ func TestEveryOptionIsDocumented(t *testing.T) {
 }
 
 func TestLinksOfThePagesLead(t *testing.T) {
-	// come from runs of their own
-	others := map[string]bool{"docs/accuracy.md": true, "docs/cluster.md": true}
 	for _, page := range pages(t) {
 		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(readPage(t, page), -1) {
 			file, anchor, _ := strings.Cut(m[1], "#")
@@ -311,9 +314,7 @@ func TestLinksOfThePagesLead(t *testing.T) {
 				target = filepath.Join(filepath.Dir(page), file)
 			}
 			if _, err := os.Stat(target); err != nil {
-				if !others[target] {
-					t.Errorf("%s: the link %s leads nowhere: %v", page, m[1], err)
-				}
+				t.Errorf("%s: the link %s leads nowhere: %v", page, m[1], err)
 				continue
 			}
 			if anchor != "" && !slices.Contains(anchorsOf(t, target), anchor) {
@@ -333,19 +334,65 @@ func anchorsOf(t *testing.T, page string) (all []string) {
 	return all
 }
 
-// Every file of the code that a page names is there.
+// Every file and directory of the repository that a page names is there. In commands that run in
+// bench, a path is relative to that directory.
 func TestFilesOfThePagesExist(t *testing.T) {
 	named := 0
+	exists := func(name string) bool {
+		_, err := os.Stat(filepath.FromSlash(name))
+		return err == nil
+	}
 	for _, page := range pages(t) {
-		for _, m := range regexp.MustCompile("`([a-z_/]+\\.(?:go|lua))`").FindAllStringSubmatch(readPage(t, page), -1) {
+		text := readPage(t, page)
+		for _, m := range regexp.MustCompile("`([A-Za-z_./]+\\.(?:go|lua|md|svg|txt|example))`").FindAllStringSubmatch(text, -1) {
 			named++
-			if _, err := os.Stat(filepath.FromSlash(m[1])); err != nil && (strings.Contains(m[1], "/") || page == "CONTRIBUTING.md") {
+			if !exists(m[1]) && (strings.Contains(m[1], "/") || page == "CONTRIBUTING.md") {
+				t.Errorf("%s names %s, which is not there", page, m[1])
+			}
+		}
+		for _, m := range regexp.MustCompile("\\bgo (?:run|test|build|vet)\\b[^\n`|]*? (\\./[a-z/]+)").FindAllStringSubmatch(text, -1) {
+			named++
+			if !exists(m[1]) && !exists("bench/"+m[1]) {
+				t.Errorf("%s has a command for %s, which is not there", page, m[1])
+			}
+		}
+		for _, m := range regexp.MustCompile("`((?:internal|bench|cmd|sync|algorithms|testdata)(?:/[a-z]+)*)/?`").FindAllStringSubmatch(text, -1) {
+			named++
+			if !exists(m[1]) {
 				t.Errorf("%s names %s, which is not there", page, m[1])
 			}
 		}
 	}
-	if named < 30 {
+	if named < 60 {
 		t.Errorf("found %d names of files in the pages, want more", named)
+	}
+}
+
+// Every test and benchmark that a page names is there.
+func TestTestsOfThePagesExist(t *testing.T) {
+	var source strings.Builder
+	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		source.Write(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, page := range pages(t) {
+		for _, m := range regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z][A-Za-z]+)`").FindAllStringSubmatch(readPage(t, page), -1) {
+			named++
+			if !strings.Contains(source.String(), "func "+m[1]+"(") {
+				t.Errorf("%s names %s, which is not there", page, m[1])
+			}
+		}
+	}
+	if named < 20 {
+		t.Errorf("found %d names of tests in the pages, want more", named)
 	}
 }
 
@@ -375,7 +422,7 @@ func TestXcaddyMatchesGoMod(t *testing.T) {
 }
 
 // everyKind is a zone with each algorithm.
-func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Zone) {
+func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Compiled) {
 	t.Helper()
 	one, hundred := int64(1), int64(100)
 	for _, algorithm := range algorithms.KindNames() {
@@ -401,6 +448,14 @@ func newZone(t testing.TB, o limits.ZoneOptions) *limits.Zone {
 		t.Fatal(err)
 	}
 	return z
+}
+
+// firstOf is the limit of a zone with the shortest window.
+func firstOf(z *limits.Zone) *limits.Limit {
+	for l := range z.Each {
+		return l
+	}
+	return nil
 }
 
 // aclOf is the user in docs/sync.md: its name, its password and its rules.
@@ -478,11 +533,11 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		Namespace: redisconfig.DefaultNamespace, Timeout: 5 * time.Second, StrictTimeout: 5 * time.Second, Logger: zap.New(core),
 	})
 	config := &limits.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
-	add := func(s settings.Zone, namespace string) *limits.Limit {
-		z := newZone(t, limits.ZoneOptions{Zone: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
+	add := func(s settings.Compiled, namespace string) *limits.Limit {
+		z := newZone(t, limits.ZoneOptions{Compiled: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
 		t.Cleanup(z.Release)
 		config.Add(z)
-		return &z.Each()[0]
+		return firstOf(z)
 	}
 	var synced, charged []*limits.Limit
 	for _, s := range everyKind(t, SyncRate(rates.MinSync)) {
@@ -497,13 +552,13 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	raw := []byte("key")
 	for _, l := range synced {
 		l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
-		redistest.Eventually(t, l.Zone.Name+" is exchanged", func() bool { return l.Totals().Own == 1 && l.Totals().Unsent == 0 })
+		redistest.Eventually(t, l.Settings.Name+" is exchanged", func() bool { return l.Totals().Own == 1 && l.Totals().Unsent == 0 })
 	}
 	redistest.Eventually(t, "the node is known", func() bool { return shared.Replicator.Status().Up && shared.Replicator.Status().Nodes == 1 })
 
 	for _, l := range charged {
-		s := l.Zone
-		rules := []strict.Rule{{Kind: s.Kind.Code(), Limit: 1, Window: l.Rate.Window, Buckets: s.Buckets, Queue: s.Queue}}
+		s := l.Settings
+		rules := []strict.Rule{strict.Rule(s.Params(rates.Rate{Limit: 1, Window: l.Rate.Window}))}
 		for i := range 4 {
 			v, g, err := shared.Strict.Take(t.Context(), s.Name, rules, table.IDOf(raw), nil)
 			if err != nil {
@@ -519,7 +574,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0) // and what a node decides alone is charged
 	}
 	for _, l := range charged {
-		redistest.Eventually(t, l.Zone.Name+" is charged", func() bool { return l.Totals().Unsent == 0 })
+		redistest.Eventually(t, l.Settings.Name+" is charged", func() bool { return l.Totals().Unsent == 0 })
 	}
 	if n := logs.Len(); n > 0 {
 		t.Errorf("the exchange warns: %v", logs.All())
@@ -532,7 +587,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 func BenchmarkMemoryPerKey(b *testing.B) {
 	const keys = 200_000
 	all := everyKind(b, rates.Local)
-	ten := all[slices.IndexFunc(all, func(s settings.Zone) bool { return s.Kind == algorithms.SlidingWindow })]
+	ten := all[slices.IndexFunc(all, func(s settings.Compiled) bool { return s.Kind == algorithms.SlidingWindow })]
 	ten.Name, ten.Buckets = "sliding_window_10_buckets", 10
 	for _, s := range append(all, ten) {
 		for _, hits := range []int{1, 100} {
@@ -543,8 +598,8 @@ func BenchmarkMemoryPerKey(b *testing.B) {
 				b.ReportMetric(0, "ns/op")
 				for range b.N {
 					before := heapBytes()
-					z := newZone(b, limits.ZoneOptions{Zone: s})
-					fill(&z.Each()[0], keys, hits)
+					z := newZone(b, limits.ZoneOptions{Compiled: s})
+					fill(firstOf(z), keys, hits)
 					b.ReportMetric(float64(heapBytes()-before)/keys, "B/key")
 					z.Release()
 				}
@@ -565,8 +620,8 @@ func heapBytes() int64 {
 // several.
 func fill(l *limits.Limit, keys, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
-	for slice := range l.Zone.Buckets {
-		at := now + int64(slice)*int64(l.Rate.Window)/int64(l.Zone.Buckets)
+	for slice := range l.Settings.Buckets {
+		at := now + int64(slice)*int64(l.Rate.Window)/int64(l.Settings.Buckets)
 		for key := range keys {
 			binary.LittleEndian.PutUint64(raw, uint64(key))
 			for hit := range hits {

@@ -43,7 +43,7 @@ func shows(t *testing.T, zone, what string, want func(limitStatus) bool) {
 func (s *site) lost(zone string) bool {
 	for _, z := range s.handler.zones {
 		if z.Name == zone {
-			return z.Each()[0].IsUnavailable([]byte("any key, as there is no Cluster"))
+			return firstOf(z).IsUnavailable([]byte("any key, as there is no Cluster"))
 		}
 	}
 	return false
@@ -149,7 +149,7 @@ func TestCountsAreSentWhenTheLastConfigurationEnds(t *testing.T) {
 	s.end()
 	s = newSite(t, appWith(r), block) // as a new process: it knows nothing but what Redis has
 	s.admits("1.2.3.4", 1, 1)
-	shows(t, "flushed", "is known", func(z limitStatus) bool { return z.Elsewhere == 7 })
+	shows(t, "flushed", "is known", func(z limitStatus) bool { return z.Remote == 7 })
 	s.admits("1.2.3.4", 5, 2)
 }
 
@@ -186,7 +186,7 @@ func TestBorrowedClient(t *testing.T) {
 	}
 	s = newSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &App{Redis: &Redis{Storage: true}}, block)
 	s.admits("1.2.3.4", 1, 1)
-	shows(t, "borrowed", "is known", func(z limitStatus) bool { return z.Elsewhere == 7 })
+	shows(t, "borrowed", "is known", func(z limitStatus) bool { return z.Remote == 7 })
 }
 
 func TestStrictFailuresAreReported(t *testing.T) {
@@ -208,7 +208,7 @@ func TestQuietNodesLearnTheTotalOfAKey(t *testing.T) {
 	// Another node's total for the same key arrives after this node's last request.
 	key := r.Client().Keys(context.Background(), "test:*:quiet:*").Val()[0]
 	r.Do("HSET", key, "other", "1 4 4", "sum", "5 5")
-	shows(t, "quiet", "is known", func(z limitStatus) bool { return z.Elsewhere == 4 })
+	shows(t, "quiet", "is known", func(z limitStatus) bool { return z.Remote == 4 })
 }
 
 func TestReloadsLeaveNoGoroutine(t *testing.T) {

@@ -33,37 +33,7 @@ const (
 	redisMend = "add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top"
 )
 
-var errStorage = errors.New("counts are exchanged through Redis, not through Caddy's storage; remove storage, and " + redisMend)
-
-// optionError is a mistake in the value of one option, by the option's name in a Caddyfile. The
-// Caddyfile parser finds the line by it, and inJSON the field.
-type optionError struct {
-	option string
-	err    error
-}
-
-func (e *optionError) Error() string { return "parsing " + e.option + ": " + e.err.Error() }
-func (e *optionError) Unwrap() error { return e.err }
-
-func wrong(option string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &optionError{option, err}
-}
-
-func wrongf(option, format string, args ...any) error {
-	return &optionError{option, fmt.Errorf(format, args...)}
-}
-
-// zoneError is a mistake in a zone.
-type zoneError struct {
-	zone string
-	err  error
-}
-
-func (e *zoneError) Error() string { return fmt.Sprintf("zone %q: %s", spelling.Clip(e.zone), e.err) }
-func (e *zoneError) Unwrap() error { return e.err }
+var errStorage = errors.New("counts are synced through Redis, not through Caddy's storage; remove storage, and " + redisMend)
 
 // globals are what the global options mean for a handler.
 type globals struct {
@@ -96,7 +66,7 @@ func checkSyncRate(s *SyncRate, hasRedis bool) error {
 
 // settings returns the zones with everything inherited, defaulted and checked, by name, and
 // warnings for the log.
-func (h *Handler) settings(g globals) (all []settings.Zone, found []warning.Warning, err error) {
+func (h *Handler) settings(g globals) (all []settings.Compiled, found []warning.Warning, err error) {
 	if err := cmp.Or(g.checkInherited(g.syncRate), h.check(g)); err != nil {
 		return nil, nil, err
 	}
@@ -114,13 +84,13 @@ func (h *Handler) settings(g globals) (all []settings.Zone, found []warning.Warn
 }
 
 // zoneSettings returns those of one zone. An unnamed zone's name is "".
-func (h *Handler) zoneSettings(name string, z *Zone, g globals) (settings.Zone, []warning.Warning, error) {
+func (h *Handler) zoneSettings(name string, z *Zone, g globals) (settings.Compiled, []warning.Warning, error) {
 	s, found, err := z.settings(h.inheritedSyncRate(g), g)
 	if err != nil && name != "" {
 		err = &zoneError{name, err}
 	}
 	if err != nil {
-		return settings.Zone{}, nil, err
+		return settings.Compiled{}, nil, err
 	}
 	s.Name = name
 	if zonename.IsNumbered(name) {
@@ -217,14 +187,14 @@ func checkHeaders(sets []string) error {
 
 // settings returns the zone's, without its name. inherited is its sync rate if it has none of its
 // own.
-func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Zone, found []warning.Warning, err error) {
+func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, found []warning.Warning, err error) {
 	if z == nil {
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. A step can do with what a failed one before it has left.
 	err = cmp.Or(z.limits(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s))
 	if err != nil {
-		return settings.Zone{}, nil, err
+		return settings.Compiled{}, nil, err
 	}
 	return s, found, nil
 }
@@ -234,7 +204,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Zone, found [
 func (z *Zone) legacy() bool { return z.MaxEvents != nil || z.Window != 0 }
 
 // limits sets the rates that decide, by window.
-func (z *Zone) limits(s *settings.Zone) error {
+func (z *Zone) limits(s *settings.Compiled) error {
 	limits, option := z.Limits, "limit"
 	switch {
 	case z.legacy() && len(limits) > 0:
@@ -259,7 +229,7 @@ func (z *Zone) limits(s *settings.Zone) error {
 	return nil
 }
 
-func (z *Zone) algorithm(s *settings.Zone) (err error) {
+func (z *Zone) algorithm(s *settings.Compiled) (err error) {
 	if s.Kind, err = hints.Choose[algorithms.Kind](z.Algorithm, algorithms.KindNames()); err != nil {
 		return wrong("algorithm", err)
 	}
@@ -270,7 +240,7 @@ func (z *Zone) algorithm(s *settings.Zone) (err error) {
 }
 
 // shape sets the options that only some algorithms have.
-func (z *Zone) shape(s *settings.Zone) error {
+func (z *Zone) shape(s *settings.Compiled) error {
 	s.Buckets = 1
 	switch {
 	case z.Burst != nil && s.Kind != algorithms.TokenBucket && s.Kind != algorithms.GCRA:
@@ -301,7 +271,7 @@ func or[T any](given *T, otherwise T) T {
 }
 
 // spans checks the times that come of each limit and the shape.
-func (z *Zone) spans(s *settings.Zone) error {
+func (z *Zone) spans(s *settings.Compiled) error {
 	for _, limit := range s.Limits {
 		if limit.Window/time.Duration(s.Buckets) < rates.MinWindow {
 			return wrongf("buckets", "%d buckets of a window of %s are shorter than 1ms each; write fewer", s.Buckets, rates.WindowText(limit.Window))
@@ -317,7 +287,7 @@ func (z *Zone) spans(s *settings.Zone) error {
 }
 
 // prefixes sets by what networks addresses are grouped.
-func (z *Zone) prefixes(s *settings.Zone) (err error) {
+func (z *Zone) prefixes(s *settings.Compiled) (err error) {
 	if s.IPv4Prefix, err = prefix(z.IPv4Prefix, 32, 32); err != nil {
 		return wrong("ipv4_prefix", err)
 	}
@@ -335,7 +305,7 @@ func prefix(given *int, otherwise, all int) (int, error) {
 }
 
 // key sets the template of the key, and what happens where it comes out empty.
-func (z *Zone) key(s *settings.Zone, found *[]warning.Warning) (err error) {
+func (z *Zone) key(s *settings.Compiled, found *[]warning.Warning) (err error) {
 	if s.EmptyKey, err = hints.Choose[settings.EmptyKey](z.EmptyKey, settings.EmptyKeyNames); err != nil {
 		return wrong("empty_key", err)
 	}
@@ -355,7 +325,7 @@ func (z *Zone) key(s *settings.Zone, found *[]warning.Warning) (err error) {
 // legacyKey keeps what keys did in the older plugin: no key and an empty key are one count for all
 // requests. A placeholder that was meant for the client's address is the address here. Where map or
 // another module can set the placeholder, the address stands in for it only when it is empty.
-func (z *Zone) legacyKey(s *settings.Zone) (found []warning.Warning) {
+func (z *Zone) legacyKey(s *settings.Compiled) (found []warning.Warning) {
 	if z.EmptyKey == "" {
 		s.EmptyKey = settings.EmptyShare
 	}
@@ -371,7 +341,7 @@ func (z *Zone) legacyKey(s *settings.Zone) (found []warning.Warning) {
 }
 
 // sync sets how often counts are synced.
-func (z *Zone) sync(s *settings.Zone, inherited SyncRate, g globals) error {
+func (z *Zone) sync(s *settings.Compiled, inherited SyncRate, g globals) error {
 	s.SyncRate = max(or(z.SyncRate, inherited), rates.Local)
 	if s.SyncRate >= 0 && g.redisEmpty {
 		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.SyncRate)
@@ -380,7 +350,7 @@ func (z *Zone) sync(s *settings.Zone, inherited SyncRate, g globals) error {
 }
 
 // counting sets what is counted, and what happens while Redis is unavailable.
-func (z *Zone) counting(s *settings.Zone) (err error) {
+func (z *Zone) counting(s *settings.Compiled) (err error) {
 	switch s.MaxKeys = or(z.MaxKeys, defaultMaxKeys); {
 	case s.MaxKeys == 0:
 		return wrongf("max_keys", "0 would be no bound, and there is none here; write a number up to %d, or remove it for %d", maxMaxKeys, defaultMaxKeys)

@@ -20,7 +20,7 @@ import (
 )
 
 // ofJSON are the settings of a handler written in JSON.
-func ofJSON(t *testing.T, text string, global *SyncRate, hasRedis, redisEmpty bool) ([]settings.Zone, []warning.Warning, error) {
+func ofJSON(t *testing.T, text string, global *SyncRate, hasRedis, redisEmpty bool) ([]settings.Compiled, []warning.Warning, error) {
 	t.Helper()
 	h := new(Handler)
 	if err := caddy.StrictUnmarshalJSON([]byte(text), h); err != nil {
@@ -34,7 +34,7 @@ func oneZone(zone string) string { return `{"rate_limits": {"z": {` + zone + `}}
 
 func TestSettingsDefaults(t *testing.T) {
 	got, warnings, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}]`), nil, false, false)
-	want := []settings.Zone{{
+	want := []settings.Compiled{{
 		Name: "z", Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 64, Limits: []rates.Rate{{Limit: 5, Window: time.Minute}}, Kind: algorithms.SlidingWindow,
 		Buckets: 1, SyncRate: rates.Local, MaxKeys: 1_000_000, EmptyKey: settings.EmptyClientIP, OnRedisLoss: settings.LossLocal, EarlySync: true,
 	}}
@@ -47,7 +47,7 @@ func TestSettingsOfEveryOption(t *testing.T) {
 	got, _, err := ofJSON(t, oneZone(`"limits": [{"max_events": 9, "window": "1h"}, {"max_events": 5, "window": "1m"}, {"max_events": 3, "window": "60s"}],
 		"key": "{client_ip}", "algorithm": "token_bucket", "burst": 7, "sync_rate": 0, "ipv4_prefix": 0, "ipv6_prefix": 0, "max_keys": 10,
 		"empty_key": "share", "count_denied": true, "on_redis_loss": "deny", "early_sync": false`), nil, true, false)
-	want := []settings.Zone{{
+	want := []settings.Compiled{{
 		Name: "z", Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 128, Limits: []rates.Rate{{Limit: 3, Window: time.Minute}, {Limit: 9, Window: time.Hour}}, Kind: algorithms.TokenBucket,
 		Burst: 7, Buckets: 1, SyncRate: rates.Strict, MaxKeys: 10, EmptyKey: settings.EmptyShare, CountDenied: true, OnRedisLoss: settings.LossDeny,
 	}}
@@ -178,7 +178,7 @@ func TestSettingsRefuses(t *testing.T) {
 		`{"headers": ["off", "draft"]}`:                                             `parsing headers: off is given together`,
 		`{"jitter": -0.1}`:                                                          `parsing jitter`,
 		`{"sweep_interval": -1}`:                                                    `parsing sweep_interval`,
-		`{"storage": {"module": "file_system"}}`:                                    `parsing storage: counts are exchanged through Redis`,
+		`{"storage": {"module": "file_system"}}`:                                    `parsing storage: counts are synced through Redis`,
 		`{"distributed": {"read_interval": -1}}`:                                    `parsing distributed: read_interval`,
 	} {
 		got, _, err := ofJSON(t, text, nil, false, false)
@@ -202,7 +202,7 @@ func TestSettingsWarnsOfNoZone(t *testing.T) {
 }
 
 // fingerprint is all of the settings but the name, as text.
-func fingerprint(s settings.Zone) string { return strings.Join(s.Lines(), "\n") }
+func fingerprint(s settings.Compiled) string { return strings.Join(s.Lines(), "\n") }
 
 // Every option of a zone but its matchers and the older plugin's words shows in the fingerprint, so
 // none can differ unseen.
@@ -230,10 +230,10 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 		}
 		seen[fingerprint(s)] = change
 	}
-	// settings.Zone has a field that fingerprint does not know? Then this number is wrong, and the
-	// list above lacks a line.
-	if fields := reflect.TypeFor[settings.Zone]().NumField(); fields != 15 {
-		t.Errorf("settings.Zone has %d fields, want 15: 14 lines of the fingerprint and the name", fields)
+	// settings.Compiled has a field that fingerprint does not know? Then this number is wrong, and
+	// the list above lacks a line.
+	if fields := reflect.TypeFor[settings.Compiled]().NumField(); fields != 15 {
+		t.Errorf("settings.Compiled has %d fields, want 15: 14 lines of the fingerprint and the name", fields)
 	}
 }
 
@@ -287,8 +287,8 @@ func FuzzJSON(f *testing.F) {
 			if fingerprint(s) == "" || len(s.Limits) == 0 || s.MaxKeys < 1 || s.Buckets < 1 || s.Burst < 0 || s.Queue < 0 {
 				t.Fatalf("settings = %+v of %s", s, text)
 			}
-			z := newZone(t, limits.ZoneOptions{Zone: s})
-			for _, l := range z.Each() {
+			z := newZone(t, limits.ZoneOptions{Compiled: s})
+			for l := range z.Each {
 				d := l.Take(table.KeyOf(nil), nil, clock.Now(), 1, 0)
 				if d.Remaining < 0 || d.Retry < 0 || !d.Allowed && d.Retry == 0 || d.Allowed && l.Rate.Limit == 0 {
 					t.Fatalf("the first request of %+v: %+v", s, d)

@@ -15,30 +15,31 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
-// nameUnnamed gives the unnamed limit its name. alike is what alikeIn returned.
-func (p *handlerParser) nameUnnamed(h httpcaddyfile.Helper, s settings.Zone, matcher caddy.ModuleMap, alike map[string]int) error {
-	token := p.given["rate"]
+// nameUnnamed returns the name of an unnamed limit with these rates, which stands at token. alike
+// is what alikeIn returned.
+func nameUnnamed(
+	h httpcaddyfile.Helper, z *Zone, token caddyfile.Token, limits []rates.Rate, matcher caddy.ModuleMap, alike map[string]int,
+) (string, error) {
 	site, ok := siteOf(h)
-	name := zonename.Of(site, s.Limits)
+	name := zonename.Of(site, limits)
 	if !ok || alike[name] > 1 {
-		shape, err := p.unnamed.identity(matcher, h.IsNamedRoute())
+		shape, err := z.identity(matcher, h.IsNamedRoute())
 		if err != nil {
-			return placeAt(token, err)
+			return "", err
 		}
 		name = zonename.Hashed(name, shape)
 	}
-	taken := state[map[string]caddyfile.Token](h, "rate_limit.unnamed")
+	taken := perAdaptation[map[string]caddyfile.Token](h, "rate_limit.unnamed")
 	first := name
 	for n := 2; taken[name].Line != 0; n++ {
 		name = zonename.Numbered(first, n)
-		p.unnamed.Source = at(token)
+		z.Source = placeOf(token)
 	}
 	taken[name] = token
-	if zone, taken := state[settings.Registry](h, "rate_limit.zones")[name]; taken {
-		return placeAt(token, fmt.Errorf("zone %q at %s has the name of this unnamed limit; give that zone another one, like login", name, zone.Place))
+	if zone, taken := perAdaptation[settings.Registry](h, "rate_limit.zones")[name]; taken {
+		return "", fmt.Errorf("zone %q at %s has the name of this unnamed limit; give that zone another one, like login", name, zone.Place)
 	}
-	p.handler.RateLimits = map[string]*Zone{name: p.unnamed}
-	return nil
+	return name, nil
 }
 
 // identity returns what tells limits with the same rates apart: which requests they count and by
@@ -110,7 +111,7 @@ func alikeIn(h httpcaddyfile.Helper) map[string]int {
 	}
 	first := fieldOf(block, "Keys", reflect.Slice).Index(0)
 	where := fmt.Sprint(site, fieldOf(first, "File", reflect.String), ":", fieldOf(first, "Line", reflect.Int))
-	sites := state[map[string]map[string]int](h, "rate_limit.sites")
+	sites := perAdaptation[map[string]map[string]int](h, "rate_limit.sites")
 	if alike, known := sites[where]; known {
 		return alike
 	}

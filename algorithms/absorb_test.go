@@ -97,7 +97,7 @@ func TestAnUnsettledKeyTakesItsReportsInAnyOrder(t *testing.T) {
 		got := s.ledger().Synced
 		// A bucket that is told of nothing, though it knew of others, waits until they have told
 		// again.
-		unsure := s.ledger().isEmpty() && slices.Contains([]string{"token_bucket", "gcra", "leaky_bucket"}, k.name)
+		unsure := s.ledger().IsEmpty() && slices.Contains([]string{"token_bucket", "gcra", "leaky_bucket"}, k.name)
 		if want := len(reports) > 0; got != want && !(want && unsure) {
 			t.Fatalf("settled %v after %d reports", got, len(reports))
 		}

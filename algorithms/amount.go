@@ -3,6 +3,8 @@ package algorithms
 import (
 	"math"
 	"math/bits"
+
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // An amount is a number of requests: whole + frac/window, with frac in [0, window).
@@ -73,7 +75,7 @@ func (a amount) floor() amount {
 // ceil is the next whole number from a on.
 func (a amount) ceil() int64 {
 	if a.frac > 0 {
-		return addSat(a.whole, 1)
+		return saturate.Add(a.whole, 1)
 	}
 	return a.whole
 }
@@ -83,17 +85,17 @@ func (a amount) less(b amount) bool {
 }
 
 func (a amount) plus(b amount, window int64) amount {
-	sum := amount{addSat(a.whole, b.whole), a.frac + b.frac}
+	sum := amount{saturate.Add(a.whole, b.whole), a.frac + b.frac}
 	if sum.frac >= window {
-		sum = amount{addSat(sum.whole, 1), sum.frac - window}
+		sum = amount{saturate.Add(sum.whole, 1), sum.frac - window}
 	}
 	return sum
 }
 
 func (a amount) minus(b amount, window int64) amount {
-	rest := amount{addSat(a.whole, -b.whole), a.frac - b.frac}
+	rest := amount{saturate.Add(a.whole, -b.whole), a.frac - b.frac}
 	if rest.frac < 0 {
-		rest = amount{addSat(rest.whole, -1), rest.frac + window}
+		rest = amount{saturate.Add(rest.whole, -1), rest.frac + window}
 	}
 	return rest
 }

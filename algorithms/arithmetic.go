@@ -1,7 +1,6 @@
 package algorithms
 
 import (
-	"math"
 	"math/bits"
 	"time"
 )
@@ -30,18 +29,6 @@ func nearest(a, b int64) int64 {
 // since is the time from then to now, which is not before it. It can't overflow where an int64
 // would.
 func since(now, then int64) uint64 { return uint64(now) - uint64(then) }
-
-// addSat adds, and stays at the end of the range instead of wrapping.
-func addSat(a, b int64) int64 {
-	sum := a + b
-	switch {
-	case a > 0 && b > 0 && sum < 0:
-		return math.MaxInt64
-	case a < 0 && b < 0 && sum >= 0:
-		return math.MinInt64
-	}
-	return sum
-}
 
 // mulDiv is floor(a*b/c), exact, for a <= c or b <= c, none negative, c > 0.
 func mulDiv(a, b, c int64) int64 {

@@ -1,12 +1,17 @@
 package algorithms
 
-import "time"
+import (
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
+)
 
 // A BucketState is what a bucket remembers of one key: how much of it is used up (the deficit, in
 // requests), and since when; never the tokens left, nor an instant at which it is full again, as
 // only the deficit is independent of the limit.
 type BucketState struct {
-	ledger Ledger
+	ledger ledger.Ledger
 	// deficit is exact. It may be above the size (debt). At the instant of a Merge it may be below
 	// 0, and counts as 0.
 	deficit amount
@@ -103,7 +108,7 @@ func (bucket) Waits(s *BucketState, l Limit, now, n, pending int64, want Want) (
 func (bucket) Refund(s *BucketState, l Limit, taken, n int64) {
 	n = max(n, 0)
 	epoch, _ := floorDivMod(taken, l.bucketEpoch())
-	s.ledger.refund(epoch, n)
+	s.ledger.Refund(epoch, n)
 	switch {
 	case s.deficit.whole >= n:
 		s.deficit.whole -= n
@@ -128,13 +133,13 @@ func (bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 		s.deficit = amount{whole: l.Size}
 		if s.penalty += part.frac; s.penalty >= l.Window {
 			s.penalty = max(0, s.penalty-l.Window)
-			s.ledger.Cur.Own = addSat(s.ledger.Cur.Own, 1)
+			s.ledger.Cur.Own = saturate.Add(s.ledger.Cur.Own, 1)
 		}
 	}
 }
 
 // Ledger returns the totals for the sync. They don't decide.
-func (bucket) Ledger(s *BucketState) *Ledger { return &s.ledger }
+func (bucket) Ledger(s *BucketState) *ledger.Ledger { return &s.ledger }
 
 // Advance brings the ledger to the epoch of now.
 func (bucket) Advance(s *BucketState, l Limit, now int64) { s.advanceLedger(l, now) }
@@ -154,7 +159,7 @@ func (bucket) Merge(s *BucketState, l Limit, now int64, reports []Report) {
 		}
 		held = true
 		remote := max(0, r.Remote)
-		theirs = addSat(theirs, remote-count.Remote)
+		theirs = saturate.Add(theirs, remote-count.Remote)
 		count.Remote = remote
 		s.ledger.Put(r.Epoch, count)
 	}
@@ -165,10 +170,10 @@ func (bucket) Merge(s *BucketState, l Limit, now int64, reports []Report) {
 	level, known := s.seen(l, reports)
 	switch {
 	case s.merged != nil && !s.isStale(l):
-		s.spread(l, theirs, level, known && !s.ledger.isKept())
+		s.spread(l, theirs, level, known && !s.ledger.IsKept())
 	case known:
 		s.adopt(l, level)
-	case s.merged != nil && s.ledger.isEmpty():
+	case s.merged != nil && s.ledger.IsEmpty():
 		return // the store has lost what it knew, and others may not have told it again
 	default:
 		s.lump(l, theirs)
@@ -179,9 +184,9 @@ func (bucket) Merge(s *BucketState, l Limit, now int64, reports []Report) {
 
 // Shift moves the instants, and the totals by the nearest number of whole epochs.
 func (bucket) Shift(s *BucketState, l Limit, now int64, by time.Duration) {
-	s.last = addSat(s.last, int64(by))
+	s.last = saturate.Add(s.last, int64(by))
 	if s.merged != nil {
-		s.merged.at = addSat(s.merged.at, int64(by))
+		s.merged.at = saturate.Add(s.merged.at, int64(by))
 	}
 	epoch, _ := floorDivMod(now, l.bucketEpoch())
 	s.ledger.Shift(nearest(int64(by), l.bucketEpoch()), epoch)
@@ -207,7 +212,7 @@ func (bucket) Idle(s *BucketState, l Limit, now int64) bool {
 		return false
 	}
 	epoch, _ := floorDivMod(now, l.bucketEpoch())
-	own, _ := c.ledger.holds(epoch, 1)
+	own, _ := c.ledger.Holds(epoch, 1)
 	return !own
 }
 
@@ -248,7 +253,7 @@ func (s *BucketState) advance(l Limit, now int64) (late int64) {
 // stands there first.
 func (s *BucketState) advanceLedger(l Limit, now int64) {
 	led := &s.ledger
-	if _, ok := led.within(now, l.bucketEpoch()); ok {
+	if _, ok := led.Within(now, l.bucketEpoch()); ok {
 		return
 	}
 	epoch, _ := floorDivMod(now, l.bucketEpoch())
@@ -262,7 +267,7 @@ func (s *BucketState) advanceLedger(l Limit, now int64) {
 	led.Advance(epoch, 1)
 	if left > 0 {
 		stands := l.drained(s.deficit.floor(), now, s.last).ceil() - led.Unsent(1)
-		led.Cur.Own = addSat(led.Cur.Own, min(left, max(0, stands)))
+		led.Cur.Own = saturate.Add(led.Cur.Own, min(left, max(0, stands)))
 	}
 }
 
@@ -274,8 +279,8 @@ func (s *BucketState) spend(n int64) {
 			s.merged.idle, s.merged.theirs = amount{}, 0
 		}
 	}
-	s.deficit.whole = addSat(s.deficit.whole, n)
-	s.ledger.Cur.Own = addSat(s.ledger.Cur.Own, n)
+	s.deficit.whole = saturate.Add(s.deficit.whole, n)
+	s.ledger.Cur.Own = saturate.Add(s.ledger.Cur.Own, n)
 }
 
 // drainedOf is what is left of pending units when the bucket has drained its part of them: it was
@@ -317,7 +322,7 @@ func (s *BucketState) confirmed() amount {
 // meanwhile, most of which has drained.
 func (s *BucketState) spread(l Limit, theirs int64, level amount, bounded bool) {
 	before := s.effect(l)
-	s.merged.theirs = addSat(s.merged.theirs, theirs)
+	s.merged.theirs = saturate.Add(s.merged.theirs, theirs)
 	added := s.effect(l).minus(before, l.Window)
 	if room := s.above(l, level); bounded && room.less(added) {
 		added = room
@@ -386,7 +391,7 @@ func (s *BucketState) begin() {
 }
 
 // wait is a time seen by a request that is late by some of it.
-func wait(late, ns int64) time.Duration { return time.Duration(addSat(late, ns)) }
+func wait(late, ns int64) time.Duration { return time.Duration(saturate.Add(late, ns)) }
 
 // minEpoch is the shortest epoch of a bucket. The hashes of shorter ones would come and go faster
 // than a cut-off node comes back.

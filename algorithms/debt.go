@@ -1,5 +1,10 @@
 package algorithms
 
+import (
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
+)
+
 // A Chargeable is a machine whose counts a store that decides by itself (sync_rate 0) keeps in
 // a form of its own: the level of a bucket, the entries of a log. A node that has to decide alone
 // can't send totals there. It sends charges instead: what is left of its own decisions.
@@ -115,7 +120,7 @@ func (bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent 
 	}
 	*s.imported = imported{level: level}
 	s.deficit = level.plus(own, l.Window)
-	s.merged, s.penalty, s.ledger = nil, 0, Ledger{}
+	s.merged, s.penalty, s.ledger = nil, 0, ledger.Ledger{}
 	s.advanceLedger(l, now)
 	s.ledger.Cur.Own = max(0, own.ceil())
 	return Debt{}
@@ -144,12 +149,12 @@ func (log) Import(s *LogState, l Limit, now int64, reports []Report, sent *Debt)
 	}
 	var count int64
 	for _, r := range reports {
-		count = addSat(count, max(0, r.Remote))
+		count = saturate.Add(count, max(0, r.Remote))
 	}
-	s.remote, s.ledger = nil, Ledger{}
+	s.remote, s.ledger = nil, ledger.Ledger{}
 	s.advanceLedger(l, now)
 	s.addRemote(0, count, l.Window)
-	s.ledger.Cur = Count{Own: s.own, Remote: count}
+	s.ledger.Cur = ledger.Count{Own: s.own, Remote: count}
 	return refund
 }
 

@@ -1,6 +1,11 @@
 package algorithms
 
-import "time"
+import (
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
+)
 
 // A Kind is an algorithm, as the option of that name says it.
 type Kind uint8
@@ -143,9 +148,9 @@ func (p Params) Compile() Limit {
 	case p.Kind == FixedWindow:
 		l.History = 0
 	case p.Kind == SlidingWindow:
-		l.History = min(max(p.Buckets, 1), MaxHistory)
+		l.History = min(max(p.Buckets, 1), ledger.MaxHistory)
 	case p.Kind == LeakyBucket:
-		l.Size = addSat(max(p.Queue, 0), 1)
+		l.Size = saturate.Add(max(p.Queue, 0), 1)
 	case p.Kind.Draining() && p.Burst > 0:
 		l.Size = p.Burst
 	}

@@ -3,12 +3,15 @@ package algorithms
 import (
 	"math"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // A LogState is what a sliding log remembers of one key. The zero value is a key never seen. Its
 // owner locks.
 type LogState struct {
-	ledger Ledger
+	ledger ledger.Ledger
 	// hits[head:] are the instants at which this node admitted something in the window that ends at
 	// last, oldest first. units is how much, where that was not 1, and own the sum.
 	hits  []int64
@@ -50,7 +53,7 @@ func (log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Wait
 		return w
 	}
 	others := s.others(l.Window)
-	used := addSat(s.own, others.total())
+	used := saturate.Add(s.own, others.total())
 	if want&WantRetry != 0 {
 		switch {
 		case n > l.Size:
@@ -85,7 +88,7 @@ func (log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Wait
 func (log) Refund(s *LogState, l Limit, taken, n int64) {
 	n = max(n, 0)
 	epoch, _ := floorDivMod(taken, l.Window)
-	s.ledger.refund(epoch, n)
+	s.ledger.Refund(epoch, n)
 	s.remove(taken, n, l.Window)
 }
 
@@ -102,7 +105,7 @@ func (log) Penalize(s *LogState, l Limit, now, n int64) {
 }
 
 // Ledger returns the totals for the sync. They don't decide.
-func (log) Ledger(s *LogState) *Ledger { return &s.ledger }
+func (log) Ledger(s *LogState) *ledger.Ledger { return &s.ledger }
 
 // Advance brings the ledger to the aligned window of now.
 func (log) Advance(s *LogState, l Limit, now int64) { s.advanceLedger(l, now) }
@@ -124,7 +127,7 @@ func (log) Merge(s *LogState, l Limit, now int64, reports []Report) {
 		if r.Epoch < led.Epoch {
 			ago = into + 1
 		}
-		s.addRemote(ago, addSat(remote, -count.Remote), l.Window)
+		s.addRemote(ago, saturate.Add(remote, -count.Remote), l.Window)
 		count.Remote = remote
 		led.Put(r.Epoch, count)
 		led.Synced = true
@@ -150,13 +153,13 @@ func (log) Idle(s *LogState, l Limit, now int64) bool {
 		return false
 	}
 	epoch, _ := floorDivMod(now, l.Window)
-	own, _ := s.ledger.holds(epoch, 1)
+	own, _ := s.ledger.Holds(epoch, 1)
 	return !own
 }
 
 // advanceLedger brings the ledger to the epoch of now.
 func (s *LogState) advanceLedger(l Limit, now int64) {
-	if _, ok := s.ledger.within(now, l.Window); ok {
+	if _, ok := s.ledger.Within(now, l.Window); ok {
 		return
 	}
 	epoch, _ := floorDivMod(now, l.Window)
@@ -169,7 +172,7 @@ func (s *LogState) used(window int64) int64 {
 		return s.own
 	}
 	others := s.others(window)
-	return addSat(s.own, others.total())
+	return saturate.Add(s.own, others.total())
 }
 
 // advance drops what has left the window at now, and returns by how much now is behind the state
@@ -219,8 +222,8 @@ func (s *LogState) setUnits(i int, n int64) {
 
 // add logs n units at the newest instant.
 func (s *LogState) add(n int64) {
-	s.own = addSat(s.own, n)
-	s.ledger.Cur.Own = addSat(s.ledger.Cur.Own, n)
+	s.own = saturate.Add(s.own, n)
+	s.ledger.Cur.Own = saturate.Add(s.ledger.Cur.Own, n)
 	s.push(s.last, n)
 }
 
@@ -229,7 +232,7 @@ func (s *LogState) add(n int64) {
 // has room for less than twice what is in it.
 func (s *LogState) push(at, n int64) {
 	if i := len(s.hits) - 1; i >= s.head && s.hits[i] == at {
-		s.setUnits(i, addSat(s.unitsOf(i), n))
+		s.setUnits(i, saturate.Add(s.unitsOf(i), n))
 		return
 	}
 	if len(s.hits) == cap(s.hits) {
@@ -293,7 +296,7 @@ func (s *LogState) remove(taken, n, window int64) {
 func (s *LogState) pullBack(now int64) {
 	i, n := len(s.hits), int64(0)
 	for ; i > s.head && s.hits[i-1] >= now; i-- {
-		n = addSat(n, s.unitsOf(i-1))
+		n = saturate.Add(n, s.unitsOf(i-1))
 		s.setUnits(i-1, 1)
 	}
 	if s.hits = s.hits[:i]; n > 0 {
@@ -325,7 +328,7 @@ func (s *LogState) shrink() {
 }
 
 func (s *LogState) shift(by, window int64) {
-	s.last = addSat(s.last, by)
+	s.last = saturate.Add(s.last, by)
 	units := s.units
 	hits := s.hits[s.head:]
 	s.hits, s.units, s.head = make([]int64, 0, len(hits)), nil, 0
@@ -334,17 +337,17 @@ func (s *LogState) shift(by, window int64) {
 		if !ok {
 			n = 1
 		}
-		s.push(addSat(at, by), n)
+		s.push(saturate.Add(at, by), n)
 	}
 	if s.remote != nil {
-		s.remote.newest = addSat(s.remote.newest, nearest(by, sixteenthOf(window)))
+		s.remote.newest = saturate.Add(s.remote.newest, nearest(by, sixteenthOf(window)))
 	}
 }
 
 // until is the wait until no more than target (>= 0) units count.
 func (s *LogState) until(f fade, window, target int64) (wait int64) {
 	own := s.own
-	for i := s.head; addSat(own, f.total()) > target; {
+	for i := s.head; saturate.Add(own, f.total()) > target; {
 		hitLeaves := int64(-1)
 		if i < len(s.hits) {
 			hitLeaves = window - int64(since(s.last, s.hits[i]))

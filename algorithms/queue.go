@@ -1,6 +1,10 @@
 package algorithms
 
-import "time"
+import (
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/saturate"
+)
 
 // A Leaver is a machine with a queue, whose clients may go away while they wait.
 type Leaver[S any] interface {
@@ -33,8 +37,8 @@ func (q queue) Leave(s *BucketState, l Limit, taken, now, n int64, delay time.Du
 		return
 	}
 	slot := l.drainsTo(amount{whole: 1}, 0)
-	own := addSat(int64(delay)-(now-taken), l.drainsTo(amount{whole: max(n, 0)}, 0))
-	if addSat(late, l.drainsTo(s.deficit.floor(), 0)) <= addSat(own, slot/2) {
+	own := saturate.Add(int64(delay)-(now-taken), l.drainsTo(amount{whole: max(n, 0)}, 0))
+	if saturate.Add(late, l.drainsTo(s.deficit.floor(), 0)) <= saturate.Add(own, slot/2) {
 		q.Refund(s, l, taken, n)
 	}
 }

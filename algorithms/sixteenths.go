@@ -1,5 +1,7 @@
 package algorithms
 
+import "github.com/caddy-tide/ratelimit/internal/saturate"
+
 // sixteenths are the units that were spent on other nodes, by sixteenths of the window: n[age] in
 // the sixteenth age before newest. A sixteenth can be negative: what was given back lowers the
 // sixteenths before it, the newest first.
@@ -25,7 +27,7 @@ func (s *LogState) addRemote(ago, n, window int64) {
 	if ago > into {
 		age = min((ago-into-1)/sixteenthOf(window)+1, sixteenthsHeld-1)
 	}
-	s.remote.n[age] = addSat(s.remote.n[age], n)
+	s.remote.n[age] = saturate.Add(s.remote.n[age], n)
 }
 
 // advance makes sixteenth the newest. Sixteenths that are newer, after a step of the clock, are put
@@ -55,7 +57,7 @@ func (e *sixteenths) sum() int64 { return sumOf(e.n[:]) }
 
 func sumOf(ns []int64) (sum int64) {
 	for _, n := range ns {
-		sum = addSat(sum, n)
+		sum = saturate.Add(sum, n)
 	}
 	return sum
 }
@@ -89,7 +91,7 @@ func (s *LogState) others(window int64) fade {
 		if f.after(age) <= 0 {
 			break
 		}
-		sum = addSat(sum, n)
+		sum = saturate.Add(sum, n)
 		left = max(left, sum)
 		f.left[age], f.oldest = left, age
 	}

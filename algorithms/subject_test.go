@@ -7,31 +7,53 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 )
 
-// A subject is one key under one limit, so that one test can be told of all kinds.
+// A subject is one key under one limit, so that one test can be told of all kinds. It has the roles
+// of a machine, its limit, and copies.
 type subject interface {
+	decider
+	replica
+	limited
+	copier
+}
+
+// decider is what a request needs.
+type decider interface {
 	take(now, n, pending int64) Decision
 	waits(now, n, pending int64, want Want) Waits
 	// undrained is how much must be pending at now so that so much of it is held against a request.
 	undrained(now, pending int64) int64
 	penalize(now, n int64)
 	refund(taken, n int64)
-	merge(now int64, reports ...Report)
-	idle(now int64) bool
-	shift(now int64, by time.Duration)
-	ledger() *Ledger
+}
+
+// replica is what syncs and sweeps need.
+type replica interface {
+	ledger() *ledger.Ledger
 	advance(now int64)
+	merge(now int64, reports ...Report)
+	shift(now int64, by time.Duration)
+	level(now int64) float64
+	idle(now int64) bool
+}
+
+// limited is the limit, and what follows from it.
+type limited interface {
+	rule() (limit int64, window time.Duration)
 	span() int64
 	history() int
-	level(now int64) float64
-	rule() (int64, time.Duration)
-
-	// clone is the same limit with a deep copy of the state, fresh with a zero state.
-	clone() subject
-	fresh() subject
 	// with shares the state under another limit.
 	with(limit int64) subject
+}
+
+// copier makes subjects of the same limit: clone with a deep copy of the state, fresh with a zero
+// state.
+type copier interface {
+	clone() subject
+	fresh() subject
 	state() any
 }
 
@@ -80,7 +102,7 @@ func (k keyed[S]) refund(taken, n int64)             { k.machine.Refund(k.s, k.l
 func (k keyed[S]) merge(now int64, r ...Report)      { k.machine.Merge(k.s, k.limit, now, r) }
 func (k keyed[S]) idle(now int64) bool               { return k.machine.Idle(k.s, k.limit, now) }
 func (k keyed[S]) shift(now int64, by time.Duration) { k.machine.Shift(k.s, k.limit, now, by) }
-func (k keyed[S]) ledger() *Ledger                   { return k.machine.Ledger(k.s) }
+func (k keyed[S]) ledger() *ledger.Ledger            { return k.machine.Ledger(k.s) }
 func (k keyed[S]) advance(now int64)                 { k.machine.Advance(k.s, k.limit, now) }
 func (k keyed[S]) span() int64                       { return int64(k.Epoch()) }
 func (k keyed[S]) history() int                      { return k.limit.History }
@@ -160,19 +182,7 @@ func subjectOf[S any](of func(limit int64) Params, limit int64) subject {
 	return k
 }
 
-func copyLedger(l Ledger) Ledger {
-	if l.older != nil {
-		c := older{packed: slices.Clone(l.older.packed)}
-		if l.older.wide != nil {
-			wide := slices.Clone(*l.older.wide)
-			c.wide = &wide
-		}
-		l.older = &c
-	}
-	return l
-}
-
-func copyWindow(s *WindowState) *WindowState { return &WindowState{copyLedger(s.ledger)} }
+func copyWindow(s *WindowState) *WindowState { return &WindowState{s.ledger.Clone()} }
 
 func copyBucket(s *BucketState) *BucketState {
 	c := s.copied(new(merged))

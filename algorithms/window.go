@@ -1,10 +1,15 @@
 package algorithms
 
-import "time"
+import (
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
+)
 
 // A WindowState is what a window remembers of one key: counts by epoch, nothing else.
 type WindowState struct {
-	ledger Ledger
+	ledger ledger.Ledger
 }
 
 // window is the machine of SlidingWindow and FixedWindow. What it decides by is the ledger.
@@ -58,17 +63,17 @@ func (window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (
 // Refund gives n units back to the sub-window of the instant taken.
 func (window) Refund(s *WindowState, l Limit, taken, n int64) {
 	epoch, _ := floorDivMod(taken, l.subWindow())
-	s.ledger.refund(epoch, n)
+	s.ledger.Refund(epoch, n)
 }
 
 // Penalize counts n units as spent.
 func (window) Penalize(s *WindowState, l Limit, now, n int64) {
 	countersOf(l).advance(&s.ledger, now)
-	s.ledger.Cur.Own = addSat(s.ledger.Cur.Own, max(n, 0))
+	s.ledger.Cur.Own = saturate.Add(s.ledger.Cur.Own, max(n, 0))
 }
 
 // Ledger returns the counts that decide.
-func (window) Ledger(s *WindowState) *Ledger { return &s.ledger }
+func (window) Ledger(s *WindowState) *ledger.Ledger { return &s.ledger }
 
 // Advance brings the ledger to the sub-window of now.
 func (window) Advance(s *WindowState, l Limit, now int64) { countersOf(l).advance(&s.ledger, now) }
@@ -97,7 +102,7 @@ func (window) Level(*WindowState, Limit, int64) float64 { return 0 }
 // Idle reports whether nothing was spent in any sub-window that still counts.
 func (window) Idle(s *WindowState, l Limit, now int64) bool {
 	epoch, _ := floorDivMod(now, l.subWindow())
-	own, remote := s.ledger.holds(epoch, l.History)
+	own, remote := s.ledger.Holds(epoch, l.History)
 	return !own && !remote
 }
 
@@ -114,8 +119,8 @@ func countersOf(l Limit) counters { return counters{l.subWindow(), l.History} }
 
 // advance brings the ledger to the epoch of now and returns how far into the ledger's epoch now is.
 // It is negative for a request that is late: it counts as if it came at the start of that epoch.
-func (c counters) advance(l *Ledger, now int64) (into int64) {
-	into, ok := l.within(now, c.length)
+func (c counters) advance(l *ledger.Ledger, now int64) (into int64) {
+	into, ok := l.Within(now, c.length)
 	if ok {
 		return into
 	}
@@ -136,28 +141,28 @@ func (c counters) advance(l *Ledger, now int64) (into int64) {
 // used is how many units count at an instant, rounded up. As all that is compared with it is
 // whole, rounding up loses nothing: a weighted sum fits under a whole number if and only if the
 // next whole number above it does.
-func (c counters) used(l *Ledger, into int64) int64 {
+func (c counters) used(l *ledger.Ledger, into int64) int64 {
 	if c.history == 0 {
 		return l.Cur.Total()
 	}
-	fading := l.age(c.history)
+	fading := l.Age(c.history)
 	if into > 0 && fading > 0 {
 		fading = mulDivUp(fading, c.length-into, c.length)
 	}
-	return addSat(c.full(l), fading)
+	return saturate.Add(c.full(l), fading)
 }
 
 // full is the sum of the epochs that count in full.
-func (c counters) full(l *Ledger) int64 {
+func (c counters) full(l *ledger.Ledger) int64 {
 	full := l.Cur.Total()
 	for age := 1; age < c.history; age++ {
-		full = addSat(full, l.age(age))
+		full = saturate.Add(full, l.Age(age))
 	}
 	return full
 }
 
 // retry is the wait until n units are admitted that are not now.
-func (c counters) retry(led *Ledger, l Limit, into, used, n, pending int64) time.Duration {
+func (c counters) retry(led *ledger.Ledger, l Limit, into, used, n, pending int64) time.Duration {
 	switch {
 	case n > l.Size:
 		return time.Duration(l.Window)
@@ -167,7 +172,7 @@ func (c counters) retry(led *Ledger, l Limit, into, used, n, pending int64) time
 		return 0
 	}
 	own := led.Cur.Own
-	led.Cur.Own = addSat(own, pending) // as if it were spent now
+	led.Cur.Own = saturate.Add(own, pending) // as if it were spent now
 	wait := c.until(led, into, l.Size-n)
 	led.Cur.Own = own
 	return wait
@@ -175,7 +180,7 @@ func (c counters) retry(led *Ledger, l Limit, into, used, n, pending int64) time
 
 // until is the wait until no more than target (>= 0) units count. It walks the epochs to come: in
 // each, one more falls out of the sum and the next begins to fade.
-func (c counters) until(l *Ledger, into, target int64) time.Duration {
+func (c counters) until(l *ledger.Ledger, into, target int64) time.Duration {
 	if c.history == 0 {
 		if l.Cur.Total() <= target {
 			return 0
@@ -185,10 +190,10 @@ func (c counters) until(l *Ledger, into, target int64) time.Duration {
 	full, from := c.full(l), max(into, 0)
 	for ahead := 0; ; ahead++ {
 		if full <= target {
-			from = max(from, c.fadesTo(l.age(c.history-ahead), target-full))
+			from = max(from, c.fadesTo(l.Age(c.history-ahead), target-full))
 			return time.Duration(int64(ahead)*c.length + from - into)
 		}
-		full -= l.age(c.history - 1 - ahead)
+		full -= l.Age(c.history - 1 - ahead)
 		from = 0
 	}
 }

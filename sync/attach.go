@@ -89,5 +89,5 @@ func (r *Replicator) leave(s *Source, at *attachment) {
 	defer r.mu.Unlock()
 	r.leaving.Go(func() { <-at.done })
 	delete(r.sources, s)
-	r.health.forget(at.name)
+	r.health.Forget(at.name)
 }

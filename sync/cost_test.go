@@ -242,14 +242,14 @@ func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
 		if err := client.HSet(context.Background(), string(n.rep.keys.Table(n.source.spec).appendEpoch(nil, past.ID, past.Epoch)), "other", "1 7 7", "sum", "7 7").Err(); err != nil {
 			t.Fatal(err)
 		}
-		redistest.Eventually(t, "the first cycle", func() bool { return n.source.Status().Turns == 1 })
+		redistest.Eventually(t, "the first cycle", func() bool { return n.source.Status().Cycles == 1 })
 		n.take(key, 1)
 		redistest.Eventually(t, "the early sync", func() bool { return n.table.Totals(wallClock()).Unsent == 0 })
 		if got := n.rep.Status().Keys; got != c.early {
 			t.Errorf("buckets %d: a new key reads %d hashes in its early sync, want %d", c.buckets, got, c.early)
 		}
 		n.configure(20 * time.Millisecond)
-		redistest.Eventually(t, "three cycles", func() bool { return n.source.Status().Turns >= 4 })
+		redistest.Eventually(t, "three cycles", func() bool { return n.source.Status().Cycles >= 4 })
 		got := n.rep.Status().Keys
 		if got > c.all || got < c.early+c.buckets {
 			t.Errorf("buckets %d: a new key reads %d hashes in all, want %d to %d", c.buckets, got, c.early+c.buckets, c.all)

@@ -23,8 +23,7 @@
 //	heartbeat.go   a node is there, and notices that the server has forgotten
 //	clock.go       the server's time
 //	shard.go       parts of a Cluster that can be lost alone
-//	health.go      what fails, what is logged of it, and when all is sent again
-//	note.go        the Replicator's health: notes, and what follows from them
+//	note.go        what fails, by package health: notes, and what follows from them
 //
 // Locks are taken in this order, from the outside in:
 //

@@ -4,18 +4,20 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // lines counts what was logged on the way down, on the way up, and of outages in between.
 func (n *vnode) lines() (down, up int, outages int64) {
 	for _, line := range n.logs.All() {
-		switch line.Message {
-		case messageDown:
+		fields := line.ContextMap()
+		if fields["code"] == warning.SyncFails {
 			down++
-		case messageUp:
+		} else if fields["after"] != nil {
 			up++
 		}
-		if more, ok := line.ContextMap()["outages"].(int64); ok {
+		if more, ok := fields["outages"].(int64); ok {
 			outages += more
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/health"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 )
 
@@ -73,7 +74,7 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 func (r *Replicator) reason(name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.health.reason(name)
+	return r.health.Reason(name)
 }
 
 // noteUnsent logs the last counts of a table that could not be sent, if there are any.
@@ -82,7 +83,9 @@ func (r *Replicator) noteUnsent(s *Source, reason string) {
 	if requests == 0 {
 		return
 	}
-	r.log(func(h *health, now time.Time) *entry { return h.notSent(s.spec.Zone, keys, requests, reason, now) })
+	r.log(func(h *health.State, now time.Time) *health.Entry {
+		return h.NotSent(s.spec.Zone, keys, requests, reason, now)
+	})
 }
 
 // currentFlush returns the last flush if it is under way or has said all there is to say of a

@@ -98,10 +98,10 @@ func TestTablesThatLeaveAreFlushedTogether(t *testing.T) {
 		if n := m.calls - calls; n != 60 {
 			t.Errorf("%d calls for 60 tables with one key each", n)
 		}
-		turns := m.sources[0].Status().Turns
+		turns := m.sources[0].Status().Cycles
 		m.take(0)
 		time.Sleep(2 * time.Hour)
-		if now := m.sources[0].Status().Turns; now < turns+1 || now > turns+2 || m.unsent() != 0 {
+		if now := m.sources[0].Status().Cycles; now < turns+1 || now > turns+2 || m.unsent() != 0 {
 			t.Errorf("the table that stayed had %d cycles in two hours, and has %d unsent", now-turns, m.unsent())
 		}
 		m.sources[0].Detach()

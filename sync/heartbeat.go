@@ -3,6 +3,8 @@ package ratesync
 import (
 	"context"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/health"
 )
 
 // Start begins to tell other nodes that this one is there, if it has not begun.
@@ -48,10 +50,10 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 	for {
 		lost := r.lost.Load()
 		wait, err := r.heartbeat(ctx)
-		r.note(nil, heartbeatName, err)
+		r.note(nil, health.Heartbeat, err)
 		if err == nil {
-			r.log((*health).expire)
-			r.log((*health).sumFlaps)
+			r.log((*health.State).Expire)
+			r.log((*health.State).SumFlaps)
 			r.resend()
 		}
 		if ctx.Err() == nil {
@@ -101,7 +103,7 @@ func (r *Replicator) findLost(ctx context.Context, err error) {
 		lost, why := r.reach(ctx)
 		if ctx.Err() == nil {
 			r.lost.Store(lost)
-			r.note(nil, shardsName, why)
+			r.note(nil, health.Shards, why)
 		}
 	case err == nil:
 		r.lost.Store(0)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -119,6 +120,15 @@ type Spec struct {
 	Buckets int
 	// Live is how many epochs before the current one count.
 	Live int
+}
+
+// SpecOf is the Spec of a limit in a zone.
+func SpecOf(zone string, p algorithms.Params) Spec {
+	s := Spec{Zone: zone, Kind: p.Kind.Code(), Window: p.Window, Buckets: 1, Live: p.Compile().History}
+	if p.Kind == algorithms.SlidingWindow {
+		s.Buckets = s.Live
+	}
+	return s
 }
 
 // Name is the algorithm and window in the names of keys: kind-window[-buckets]. Nothing else is in

@@ -210,9 +210,9 @@ func TestABrokenKeyIsTriedOnceATurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	const turns = 6
-	begun := n.source.Status().Turns
+	begun := n.source.Status().Cycles
 	asked := 0
-	for n.source.Status().Turns < begun+turns {
+	for n.source.Status().Cycles < begun+turns {
 		n.touch("broken")
 		n.take("well", 1)
 		asked++
@@ -222,8 +222,8 @@ func TestABrokenKeyIsTriedOnceATurn(t *testing.T) {
 	if s.FailedKeys == 0 || s.FailedKeys > turns+3 {
 		t.Errorf("in %d cycles, asked for %d times, a broken key failed %d times: want one in each cycle", turns, asked, s.FailedKeys)
 	}
-	if s.Exchanges < turns+3 {
-		t.Errorf("in %d cycles %d syncs: a key that is well has none before its cycle", turns, s.Exchanges)
+	if s.Syncs < turns+3 {
+		t.Errorf("in %d cycles %d syncs: a key that is well has none before its cycle", turns, s.Syncs)
 	}
 	if err := client.Del(ctx, key).Err(); err != nil {
 		t.Fatal(err)

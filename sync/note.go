@@ -4,12 +4,14 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/health"
 )
 
 // noteLoss notes that the server has lost something that it had confirmed, or may have.
 func (r *Replicator) noteLoss(sure bool) {
 	r.mu.Lock()
-	r.health.lost(sure)
+	r.health.NoteLoss(sure)
 	r.mu.Unlock()
 	r.resend()
 }
@@ -17,8 +19,8 @@ func (r *Replicator) noteLoss(sure bool) {
 // resend has every table send all live totals again if that is due.
 func (r *Replicator) resend() {
 	due := false
-	r.log(func(h *health, now time.Time) (e *entry) {
-		due, e = h.resend(now)
+	r.log(func(h *health.State, now time.Time) (e *health.Entry) {
+		due, e = h.Resend(now)
 		return e
 	})
 	if !due {
@@ -38,31 +40,31 @@ func (r *Replicator) attached() []*Source {
 
 // note records how the sync of a table or, where s is nil, something else went.
 func (r *Replicator) note(s *Source, name string, err error) {
-	r.log(func(h *health, now time.Time) *entry {
+	r.log(func(h *health.State, now time.Time) *health.Entry {
 		if _, attached := r.sources[s]; s != nil && !attached {
 			return nil // it has left, and nobody would record that it works again
 		}
-		return h.record(name, err, now)
+		return h.Record(name, err, now)
 	})
 }
 
 // noteForeign logs that a key of a table can't be synced.
 func (r *Replicator) noteForeign(s *Source, why string) {
-	r.log(func(h *health, now time.Time) *entry { return h.foreignKey(s.spec.Zone, why, now) })
+	r.log(func(h *health.State, now time.Time) *health.Entry { return h.ForeignKey(s.spec.Zone, why, now) })
 }
 
 // Report notes that something else that uses this Redis fails, by a name. It is over when a
 // heartbeat is answered and nothing was reported for a while: who reports may be gone by then.
 func (r *Replicator) Report(name string, err error) {
-	r.log(func(h *health, now time.Time) *entry { return h.report(name, err, now) })
+	r.log(func(h *health.State, now time.Time) *health.Entry { return h.Report(name, err, now) })
 }
 
 // log logs what the health says. f is called under the lock, which is not held while it is logged.
-func (r *Replicator) log(f func(h *health, now time.Time) *entry) {
+func (r *Replicator) log(f func(h *health.State, now time.Time) *health.Entry) {
 	r.mu.Lock()
 	e := f(&r.health, time.Now())
 	r.mu.Unlock()
 	if e != nil {
-		r.logger.Log(e.level, e.message, e.fields...)
+		r.logger.Log(e.Level, e.Message, e.Fields...)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
+	"github.com/caddy-tide/ratelimit/internal/health"
 )
 
 var (
@@ -63,7 +64,7 @@ type Replicator struct {
 	mu       sync.Mutex
 	node     string
 	sources  map[*Source]struct{}
-	health   health
+	health   health.State
 	flushing *flush // the last one
 	clock    clock
 	stop     context.CancelFunc
@@ -84,13 +85,13 @@ type Status struct {
 	Up      bool              `json:"up"`
 	Failing map[string]string `json:"failing,omitempty"`
 	Nodes   int64             `json:"nodes"`
-	// Exchanges are the calls that were answered, Keys the counts in them, Failures the calls that
-	// were not.
-	Exchanges int64 `json:"exchanges"`
-	Keys      int64 `json:"keys"`
-	Failures  int64 `json:"failures"`
-	// FailedKeys are the counts in answered calls that Redis could not do, or of which it said what
-	// makes no sense.
+	// Syncs are the calls that were answered, Keys the counts in them, Failures the calls that were
+	// not.
+	Syncs    int64 `json:"syncs"`
+	Keys     int64 `json:"keys"`
+	Failures int64 `json:"failures"`
+	// FailedKeys are the counts in answered calls that Redis rejected, or whose reply made no
+	// sense.
 	FailedKeys int64 `json:"failed_keys"`
 	// Last is when the last call was answered, zero if never.
 	Last time.Time `json:"last"`
@@ -139,9 +140,10 @@ func (r *Replicator) Close() {
 func (r *Replicator) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	failing := r.health.Reasons()
 	s := Status{
-		Up: len(r.health.failing) == 0, Failing: r.health.reasons(), Nodes: r.nodes.Load(),
-		Exchanges: r.stats.calls.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(), FailedKeys: r.stats.failedKeys.Load(),
+		Up: len(failing) == 0, Failing: failing, Nodes: r.nodes.Load(),
+		Syncs: r.stats.calls.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(), FailedKeys: r.stats.failedKeys.Load(),
 		Offset: r.clock.offset.String(),
 	}
 	if last := r.stats.last.Load(); last != 0 {

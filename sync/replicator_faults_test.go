@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/health"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -180,7 +181,7 @@ func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
 	r.Restart()
 	redistest.Eventually(t, "the server is back", func() bool {
-		return a.rep.Status().Nodes == 1 && a.rep.lost.Load() == 0 && a.rep.Status().Failing[heartbeatName] == ""
+		return a.rep.Status().Nodes == 1 && a.rep.lost.Load() == 0 && a.rep.Status().Failing[health.Heartbeat] == ""
 	})
 	a.source.Detach()
 	if got := sum(t, r); got != 4 {

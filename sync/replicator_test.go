@@ -183,7 +183,7 @@ func TestRedisComesAndGoes(t *testing.T) {
 	r.Restart()
 	a.knows("k", 4, 0)
 	redistest.Eventually(t, "the node recovers", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
-	down := a.logs.FilterMessageSnippet("exchange with redis fails").Len()
+	down := a.logs.FilterMessageSnippet("sync with redis fails").Len()
 	up := a.logs.FilterMessageSnippet("works again").Len()
 	if down != 1 || up != 1 {
 		t.Errorf("logged %d lines on the way down and %d on the way up, want 1 and 1: %v", down, up, a.logs.All())
@@ -193,7 +193,7 @@ func TestRedisComesAndGoes(t *testing.T) {
 // A cycle counts when all that was due was sent and answered; an early sync is none.
 func TestStatusTellsOfCompletedTurns(t *testing.T) {
 	r := redistest.Start(t)
-	turns := func(n *rnode) int64 { return n.source.Status().Turns }
+	turns := func(n *rnode) int64 { return n.source.Status().Cycles }
 	slow := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
 	before := slow.now()
 	redistest.Eventually(t, "the first cycle is over, which is at once", func() bool { return turns(slow) == 1 })
@@ -213,7 +213,7 @@ func TestStatusTellsOfCompletedTurns(t *testing.T) {
 	redistest.Eventually(t, "a cycle has failed", func() bool { return fast.rep.Status().Failing["z 1h0m0s"] != "" })
 	failed, completed, synced := fast.rep.Status().Failures, turns(fast), fast.source.Status().Synced
 	redistest.Eventually(t, "three more have failed", func() bool { return fast.rep.Status().Failures >= failed+3 })
-	if got := fast.source.Status(); got.Turns != completed || !got.Synced.Equal(synced) {
+	if got := fast.source.Status(); got.Cycles != completed || !got.Synced.Equal(synced) {
 		t.Errorf("%+v while cycles fail, want %d cycles and %v", got, completed, synced)
 	}
 	r.Restart()

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/health"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -333,7 +334,7 @@ func (s *schedule[S]) settle() {
 	s.net.heal()
 	time.Sleep(10 * time.Second) // the latest of the late messages come
 	if s.whole {
-		time.Sleep(resendRate + 3*s.rate + 3*time.Second)
+		time.Sleep(health.ResendRate + 3*s.rate + 3*time.Second)
 		s.exact()
 	}
 	// What nodes find lost at the first touch they send again, and hear of at the second.
@@ -343,7 +344,7 @@ func (s *schedule[S]) settle() {
 				m.table.Take(m.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 0, 0)
 			}
 		}
-		time.Sleep(resendRate + 3*s.rate + 3*time.Second)
+		time.Sleep(health.ResendRate + 3*s.rate + 3*time.Second)
 	}
 	s.exact()
 	for _, key := range s.keys {

@@ -66,11 +66,11 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 			if lost := a.source.Lost(); lost != dead {
 				t.Errorf("after a cycle shards %x are lost, want %x", lost, dead)
 			}
-			turns := a.source.Status().Turns
+			turns := a.source.Status().Cycles
 			c.Nodes[gone].Restart()
 			c.Wait()
 			redistest.Eventually(t, "all is well again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
-			redistest.Eventually(t, "a cycle is completed, an hour early", func() bool { return a.source.Status().Turns > turns })
+			redistest.Eventually(t, "a cycle is completed, an hour early", func() bool { return a.source.Status().Cycles > turns })
 		})
 	}
 }

@@ -86,12 +86,12 @@ type attachment struct {
 	synced atomic.Int64 // when the last of them was, nanoseconds since the epoch
 }
 
-// ExchangeStatus is how far the sync of one table has come. In a cycle all is due that became dirty
-// before it began.
-type ExchangeStatus struct {
-	// Turns is how many were completed since the table was attached: all that was due was sent and
+// SyncStatus is how far the sync of one table has come. A cycle sends all that became dirty before
+// it began.
+type SyncStatus struct {
+	// Cycles is how many were completed since the table was attached: all that was due was sent and
 	// answered. Where nothing was due, that is at once.
-	Turns int64 `json:"turns"`
+	Cycles int64 `json:"cycles"`
 	// Synced is when the last of them was completed, zero if none.
 	Synced time.Time `json:"synced"`
 }
@@ -138,12 +138,12 @@ func (s *Source) Lost() uint64 {
 }
 
 // Status returns how far the sync has come, nil where the table is not attached.
-func (s *Source) Status() *ExchangeStatus {
+func (s *Source) Status() *SyncStatus {
 	at := s.at.Load()
 	if at == nil {
 		return nil
 	}
-	status := &ExchangeStatus{Turns: at.cycles.Load()}
+	status := &SyncStatus{Cycles: at.cycles.Load()}
 	if synced := at.synced.Load(); synced != 0 {
 		status.Synced = time.Unix(0, synced)
 	}

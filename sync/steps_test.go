@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -105,7 +106,7 @@ func (s *schedule[S]) agree(by time.Duration) {
 	}
 	for _, key := range s.keys {
 		for e := epoch + 1; e >= epoch-int64(s.alg.Compile().History); e-- {
-			s.counts(key, e, func(m *member[S], c algorithms.Count) {
+			s.counts(key, e, func(m *member[S], c ledger.Count) {
 				if total, _ := s.store.field(s.hash(key, e), m.source.Node()); total != c.Own {
 					s.t.Errorf("after a step of %v: %s: the store has %d of a node that counts %+v", by, s.hash(key, e), total, c)
 				}
@@ -123,8 +124,8 @@ func (s *schedule[S]) agree(by time.Duration) {
 	}
 	for _, key := range s.keys {
 		var all int64
-		s.counts(key, epoch, func(_ *member[S], c algorithms.Count) { all += c.Own })
-		s.counts(key, epoch, func(_ *member[S], c algorithms.Count) {
+		s.counts(key, epoch, func(_ *member[S], c ledger.Count) { all += c.Own })
+		s.counts(key, epoch, func(_ *member[S], c ledger.Count) {
 			if c.Total() != all {
 				s.t.Errorf("after a step of %v: %s: a node knows of %+v, all have admitted %d", by, s.hash(key, epoch), c, all)
 			}
@@ -136,13 +137,13 @@ func (s *schedule[S]) agree(by time.Duration) {
 func (s *schedule[S]) spent(key string, age int64) (sum int64) {
 	epoch := s.epoch(s.store.now().UnixNano())
 	for e := epoch - age; e <= epoch; e++ {
-		s.counts(key, e, func(_ *member[S], c algorithms.Count) { sum += c.Own })
+		s.counts(key, e, func(_ *member[S], c ledger.Count) { sum += c.Own })
 	}
 	return sum
 }
 
 // counts calls f with what each node has of an epoch.
-func (s *schedule[S]) counts(key string, epoch int64, f func(*member[S], algorithms.Count)) {
+func (s *schedule[S]) counts(key string, epoch int64, f func(*member[S], ledger.Count)) {
 	for _, m := range s.nodes {
 		m.table.With(table.KeyOf([]byte(key)), func(state *S) {
 			c, _ := ledgerOf(s.alg, state).At(epoch)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -38,7 +39,7 @@ func TestTroublesAreToldOnceAndPass(t *testing.T) {
 			end()
 			n.knows("k", 5, 0)
 			redistest.Eventually(t, "all is well", func() bool { n.touch("k"); return n.rep.Status().Up && n.logged(works) == n.logged(fails) })
-			if odd := n.logged("refuses some counts"); odd > 0 {
+			if odd := n.logged("rejects some counts"); odd > 0 {
 				t.Errorf("logged %d times of another program's keys, which it is not", odd)
 			}
 			n.reportedOnce(c.Code)
@@ -49,7 +50,7 @@ func TestTroublesAreToldOnceAndPass(t *testing.T) {
 	}
 }
 
-const fails, works = "exchange with redis fails", "exchange with redis works again"
+const fails, works = "sync with redis fails", "sync with redis works again"
 
 // reportedOnce wants a trouble logged once, with what to do. A machine that is busy may add
 // timeouts, each logged once as well.
@@ -81,31 +82,33 @@ func (n *rnode) logged(text string) int { return n.logs.FilterMessageSnippet(tex
 
 // That a connection was closed is logged only if the next attempt doesn't know better.
 func TestAClosedConnectionIsNoReason(t *testing.T) {
-	core, logs := observer.New(zap.InfoLevel)
-	r := NewReplicator(nil, "test", time.Second, wallClock, zap.New(core))
-	r.note(nil, "z", io.EOF)
-	if logs.Len() != 0 || r.Status().Up {
-		t.Errorf("after a closed connection: logged %v, up %t, want nothing yet, and down", logs.All(), r.Status().Up)
-	}
-	r.note(nil, "z", nil)
-	if logs.Len() != 0 || !r.Status().Up {
-		t.Errorf("after the next attempt: logged %v, up %t, want nothing, and up", logs.All(), r.Status().Up)
-	}
-	r.note(nil, "z", io.EOF)
-	for range 3 {
-		r.note(nil, "z", reply("WRONGPASS invalid username-password pair"))
-	}
-	r.note(nil, "z", nil)
-	if all := logs.All(); len(all) != 2 || !strings.HasPrefix(all[0].ContextMap()["reason"].(string), "WRONGPASS") {
-		t.Errorf("logged %v, want once that the password is refused, and once that all is well", all)
-	}
-	r.health.warnedAt = r.health.warnedAt.Add(-warnRate) // another outage, later
-	r.note(nil, "z", io.EOF)
-	r.health.since = r.health.since.Add(-2 * minWait)
-	r.note(nil, "z", io.EOF)
-	if all := logs.All(); len(all) != 3 || all[2].ContextMap()["reason"] != redisconn.ReasonClosed {
-		t.Errorf("logged %v, want one more line, as connections are closed over and over", all)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.InfoLevel)
+		r := NewReplicator(nil, "test", time.Second, wallClock, zap.New(core))
+		r.note(nil, "z", io.EOF)
+		if logs.Len() != 0 || r.Status().Up {
+			t.Errorf("after a closed connection: logged %v, up %t, want nothing yet, and down", logs.All(), r.Status().Up)
+		}
+		r.note(nil, "z", nil)
+		if logs.Len() != 0 || !r.Status().Up {
+			t.Errorf("after the next attempt: logged %v, up %t, want nothing, and up", logs.All(), r.Status().Up)
+		}
+		r.note(nil, "z", io.EOF)
+		for range 3 {
+			r.note(nil, "z", reply("WRONGPASS invalid username-password pair"))
+		}
+		r.note(nil, "z", nil)
+		if all := logs.All(); len(all) != 2 || !strings.HasPrefix(all[0].ContextMap()["reason"].(string), "WRONGPASS") {
+			t.Errorf("logged %v, want once that the password is refused, and once that all is well", all)
+		}
+		time.Sleep(time.Minute) // another outage, later
+		r.note(nil, "z", io.EOF)
+		time.Sleep(2 * minWait)
+		r.note(nil, "z", io.EOF)
+		if all := logs.All(); len(all) != 3 || all[2].ContextMap()["reason"] != redisconn.ReasonClosed {
+			t.Errorf("logged %v, want one more line, as connections are closed over and over", all)
+		}
+	})
 }
 
 type reply string

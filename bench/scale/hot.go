@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/bench/outside"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -79,7 +80,7 @@ func showStrict(t *outside.T, d time.Duration) error {
 
 // strictly asks Redis for each request and returns how many were answered.
 func strictly(url string, nodes, keys int, d time.Duration) (float64, error) {
-	rules := []strict.Rule{{Kind: 's', Limit: 1 << 30, Window: time.Hour, Buckets: 1}}
+	rules := []strict.Rule{{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}}
 	var (
 		wg      sync.WaitGroup
 		n, next atomic.Int64

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-var summary = regexp.MustCompile(`\n(\d+) requests sent, (\d+) admitted, (\d+) refused; at most (\d+) admitted in a window, where the limit is 300\. All is cleaned up\.\n$`)
+var summary = regexp.MustCompile(`\n(\d+) requests sent, (\d+) admitted, (\d+) denied; at most (\d+) admitted in a window, where the limit is 300\. All is cleaned up\.\n$`)
 
 // Three seconds of the demo, with either Redis: a heading, a line each second, and a summary that
 // adds up.
@@ -74,7 +74,7 @@ func expectShow(t *testing.T, text string) {
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())
-	out := &trigger{text: "unseen refused", action: interrupt}
+	out := &trigger{text: "unseen  denied", action: interrupt}
 	if err := run(ctx, options{length: time.Hour, embedded: true}, out); err != nil {
 		t.Fatalf("run() = %v after %s", err, &out.Buffer)
 	}

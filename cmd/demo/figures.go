@@ -113,7 +113,7 @@ func measure(runs int, load func(rate string, run int) (result, error)) ([]figur
 			}
 			f := &all[i]
 			f.rate = rate
-			f.sent, f.admitted, f.refused = append(f.sent, r.Sent()), append(f.admitted, r.Admitted()), append(f.refused, r.Refused())
+			f.sent, f.admitted, f.refused = append(f.sent, r.Sent()), append(f.admitted, r.Admitted()), append(f.refused, r.Denied())
 			f.took = append(f.took, r.took)
 		}
 	}
@@ -160,7 +160,7 @@ func finished(ctx context.Context, tally *cluster.Tally, start time.Time) (resul
 // printTable prints figures as Markdown.
 func printTable(out io.Writer, title string, allowed int, all []figure) {
 	fmt.Fprintf(out, "\n%s. The limit allows %d.\n\n", title, allowed)
-	fmt.Fprintln(out, "| `sync_rate` | sent | admitted | refused | admitted / limit | took |\n|---|---|---|---|---|---|")
+	fmt.Fprintln(out, "| `sync_rate` | sent | admitted | denied | admitted / limit | took |\n|---|---|---|---|---|---|")
 	for _, f := range all {
 		shares := fmt.Sprintf("%.3f", share(slices.Min(f.admitted), allowed))
 		if most := slices.Max(f.admitted); most != slices.Min(f.admitted) {

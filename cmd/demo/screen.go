@@ -47,7 +47,7 @@ func newScreen(out io.Writer, color bool) *screen { return &screen{out: out, col
 const (
 	headings = "" +
 		"        node 1      node 2      node 3      all three\n" +
-		" time   own others  own others  own others  admitted unseen refused\n"
+		" time   own others  own others  own others  admitted unseen  denied\n"
 	barWidth = 10
 )
 
@@ -57,12 +57,12 @@ func (s *screen) print(l line) {
 	case 0:
 		fmt.Fprint(s.out, s.paint(bold, headings))
 	default:
-		fmt.Fprintln(s.out, s.paint(dim, fmt.Sprintf("---- a new window of %s: the counts begin anew %s", window, strings.Repeat("-", 32))))
+		fmt.Fprintln(s.out, s.paint(dim, fmt.Sprintf("---- a new window of %s: the counts start at zero %s", window, strings.Repeat("-", 32))))
 	}
 	s.window = l.window
 	fmt.Fprintf(s.out, "%4.0fs ", l.elapsed.Seconds())
 	for _, z := range l.zones {
-		fmt.Fprintf(s.out, " %5d %s", z.Own, s.paint(dim, fmt.Sprintf("%+5d", z.Elsewhere)))
+		fmt.Fprintf(s.out, " %5d %s", z.Own, s.paint(dim, fmt.Sprintf("%+5d", z.Remote)))
 	}
 	admitted, style := l.admitted(), plain
 	if admitted > limit {

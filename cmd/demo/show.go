@@ -82,8 +82,8 @@ func show(ctx context.Context, o options, program string, store store, out io.Wr
 func introduce(out io.Writer, c *cluster.Cluster, store store) {
 	fmt.Fprintf(out, `
 Three Caddy servers share a limit of %d requests in %s; a client sends twice as many.
-Each counts by itself and hears of the others every %s, sooner when it gets tight, through
-%s: so what they know drifts apart, and meets again.
+Each counts by itself and syncs every %s, sooner near the limit, through
+%s: so what they know drifts apart, and converges again.
 
 `, limit, window, syncRate, store.name)
 	for _, n := range c.Nodes {
@@ -93,7 +93,7 @@ Each counts by itself and hears of the others every %s, sooner when it gets tigh
 own      admitted by that server in this window
 others   what it knows the others admitted; it decides by the sum of both
 unseen   of what all three admitted, what the least informed server doesn't know yet
-refused  since the beginning
+denied   since the start
 
 `)
 }
@@ -122,7 +122,7 @@ func watch(ctx context.Context, c *cluster.Cluster, tally *cluster.Tally, s *scr
 			}
 			return most
 		}
-		l := line{elapsed: time.Since(start), window: at.UnixNano() / int64(window), refused: tally.Refused()}
+		l := line{elapsed: time.Since(start), window: at.UnixNano() / int64(window), refused: tally.Denied()}
 		for _, status := range all {
 			l.zones = append(l.zones, status.Zone("demo"))
 		}
@@ -133,6 +133,6 @@ func watch(ctx context.Context, c *cluster.Cluster, tally *cluster.Tally, s *scr
 
 // conclude is the last line.
 func conclude(out io.Writer, tally *cluster.Tally, most int64) {
-	fmt.Fprintf(out, "\n%d requests sent, %d admitted, %d refused; at most %d admitted in a window, where the limit is %d. All is cleaned up.\n",
-		tally.Sent(), tally.Admitted(), tally.Refused(), most, limit)
+	fmt.Fprintf(out, "\n%d requests sent, %d admitted, %d denied; at most %d admitted in a window, where the limit is %d. All is cleaned up.\n",
+		tally.Sent(), tally.Admitted(), tally.Denied(), most, limit)
 }

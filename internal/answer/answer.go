@@ -1,6 +1,6 @@
 // Package answer tells the world what was decided for a request: the client by headers and by the
 // body of a denial, other handlers by placeholders, Caddy by events, and the operator by the log of
-// refusals.
+// denials.
 //
 // It knows no algorithms and no counters. What it gets is one Result a limit.
 package answer

@@ -26,16 +26,17 @@ func result(zone, suffix string, n int64, window time.Duration, r Result) Result
 func fixed(r Result) Result {
 	p := *r.Policy
 	p.Fixed, r.Policy = true, &p
+	r.MoreAfter *= 2 // not the next one, but all
 	return r
 }
 
 // admits is an admission with so many remaining, and nextAfter until there is one more.
 func admits(remaining int64, nextAfter time.Duration) Result {
-	return Result{Allowed: true, Remaining: remaining, NextAfter: nextAfter, ResetAfter: 2 * nextAfter}
+	return Result{Allowed: true, Remaining: remaining, MoreAfter: nextAfter}
 }
 
 func denies(after time.Duration) Result {
-	return Result{RetryAfter: after, NextAfter: after / 2, ResetAfter: 2 * after}
+	return Result{RetryAfter: after, MoreAfter: after / 2}
 }
 
 func TestDraftHeaders(t *testing.T) {
@@ -332,7 +333,7 @@ func FuzzHeaders(f *testing.F) {
 		if n < 0 || window <= 0 || remaining < 0 {
 			t.Skip()
 		}
-		d := Result{Allowed: allowed, Remaining: remaining, NextAfter: time.Duration(next), ResetAfter: time.Duration(next)}
+		d := Result{Allowed: allowed, Remaining: remaining, MoreAfter: time.Duration(next)}
 		if !allowed {
 			d.RetryAfter, d.Remaining = time.Duration(next), 0
 		}

@@ -96,9 +96,9 @@ type Result struct {
 	Remaining int64
 	// RetryAfter is how long a denied request must wait to be admitted, 0 where that is unknown.
 	RetryAfter time.Duration
-	// NextAfter is how long until more remains, ResetAfter until the whole limit does.
-	NextAfter  time.Duration
-	ResetAfter time.Duration
+	// MoreAfter is how long until more remains: of a fixed window all of it, of others the next
+	// unit.
+	MoreAfter time.Duration
 }
 
 // reset returns how long until there is more to be had, in the terms of the limit's algorithm. It
@@ -109,12 +109,10 @@ func (r *Result) reset() time.Duration {
 		return r.RetryAfter
 	case !r.Allowed:
 		return r.Policy.Window
-	case r.Policy.Fixed:
-		return r.ResetAfter
-	case r.Remaining <= 0:
-		return r.NextAfter
+	case r.Policy.Fixed || r.Remaining <= 0:
+		return r.MoreAfter
 	}
-	return max(r.NextAfter, r.pace())
+	return max(r.MoreAfter, r.pace())
 }
 
 // pace returns how long what remains lasts at the limit's own rate.

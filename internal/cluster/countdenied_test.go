@@ -48,7 +48,7 @@ func TestFaultFloodWithCountDenied(t *testing.T) {
 	}
 	c := start(t, 2, config("redis redis://"+p.Addr+"?timeout=20s\nstrict_timeout 20s\nsync_rate 100ms", zones(parts...)))
 	for _, n := range c.Nodes {
-		isUp(t, n)
+		awaitUp(t, n)
 	}
 	p.SetDelay(100 * time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*window)
@@ -58,7 +58,7 @@ func TestFaultFloodWithCountDenied(t *testing.T) {
 	var wg sync.WaitGroup
 	for i, z := range penalized {
 		wg.Go(func() {
-			insist(ctx, requests, c.Nodes[0], z.name, &tallies[i])
+			sendAnyway(ctx, requests, c.Nodes[0], z.name, &tallies[i])
 			ended[i], clock[i] = time.Now(), redisTime(t, r)
 		})
 	}
@@ -70,7 +70,7 @@ func TestFaultFloodWithCountDenied(t *testing.T) {
 			last := clock[i].Add(window / 2).Unix()
 			for hash, sum := range sums(t, r, z.name) {
 				if epoch, err := strconv.ParseInt(hash[strings.LastIndexByte(hash, ':')+1:], 10, 64); err != nil || epoch > last && sum != 0 {
-					t.Errorf("%s counts %d (%v), though the client has been silent since %d", hash, sum, err, last)
+					t.Errorf("%s counts %d (%v), though the client has sent nothing since %d", hash, sum, err, last)
 				}
 			}
 		}
@@ -81,16 +81,16 @@ func TestFaultFloodWithCountDenied(t *testing.T) {
 		t.Logf("%s: %d of %d admitted; %s later %v", z.name, tallies[i].Admitted(), tallies[i].Sent(), time.Since(ended[i]).Round(time.Millisecond), first)
 		for j, status := range first {
 			if status != 200 {
-				t.Errorf("zone %s of node %d answers a client %d that has been silent for %d windows and %s, after %d requests of which %d were denied",
-					z.name, j+1, status, z.windows, slack, tallies[i].Sent(), tallies[i].Refused())
+				t.Errorf("zone %s of node %d answers a client %d that has sent nothing for %d windows and %s, after %d requests of which %d were denied",
+					z.name, j+1, status, z.windows, slack, tallies[i].Sent(), tallies[i].Denied())
 			}
 		}
 	}
 }
 
-// insist sends requests of one client to a zone, over a hundred connections and whatever the
+// sendAnyway sends requests of one client to a zone, over a hundred connections and whatever the
 // answers, until a context ends, and returns when all are answered.
-func insist(ctx context.Context, c *cluster.Client, n *cluster.Node, zone string, tally *cluster.Tally) {
+func sendAnyway(ctx context.Context, c *cluster.Client, n *cluster.Node, zone string, tally *cluster.Tally) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for range 100 {
@@ -105,7 +105,7 @@ func insist(ctx context.Context, c *cluster.Client, n *cluster.Node, zone string
 	}
 }
 
-// redisTime is what a server's clock says.
+// redisTime returns what a server's clock shows.
 func redisTime(t *testing.T, r *redistest.Server) time.Time {
 	c := r.Client()
 	defer c.Close()

@@ -33,7 +33,7 @@ const (
 	pairLimit = 60 // of a client
 	// of all: enough for what is admitted and what is under way, and less than a client has
 	pairShared = 58
-	pairSpent  = 6 // clients that have spent their limit elsewhere
+	pairSpent  = 6 // clients that have spent their limit on another path
 )
 
 // names are those of the zones.
@@ -58,9 +58,9 @@ func (p pair) caddyfile() string {
 }
 
 // Two strict zones deny what the other one grants, on three nodes that are 20 ms away from Redis
-// and for a while get no replies. Clients have spent their limits at one node, of which the others
+// and for a while get no replies. Clients have spent their limits at one node, which the others
 // don't know: as the shared zone has less left they ask that one first, which grants. What a denied
-// request took is not spent in the end: Redis has of both zones what was admitted, and no other
+// request took is rolled back in the end: Redis has of both zones what was admitted, and no other
 // client was denied.
 func TestFaultStrictZonesDenyEachOther(t *testing.T) {
 	t.Parallel()
@@ -71,7 +71,7 @@ func TestFaultStrictZonesDenyEachOther(t *testing.T) {
 	r := redistest.Start(t)
 	var proxies []*faultproxy.Proxy
 	var url, site strings.Builder
-	for i := range sceneNodes {
+	for i := range nodeCount {
 		p := faultproxy.Start(t, r.Addr)
 		p.SetDelay(20 * time.Millisecond)
 		proxies = append(proxies, p)
@@ -80,9 +80,9 @@ func TestFaultStrictZonesDenyEachOther(t *testing.T) {
 	for _, p := range pairs {
 		site.WriteString(p.caddyfile())
 	}
-	c := start(t, sceneNodes, config("redis "+url.String()+"\nsync_rate strict\nstrict_timeout 500ms", zones(site.String())))
+	c := start(t, nodeCount, config("redis "+url.String()+"\nsync_rate strict\nstrict_timeout 500ms", zones(site.String())))
 	for _, n := range c.Nodes {
-		isUp(t, n)
+		awaitUp(t, n)
 	}
 	var all []*denied
 	for _, p := range pairs {
@@ -90,9 +90,9 @@ func TestFaultStrictZonesDenyEachOther(t *testing.T) {
 	}
 	phase := func() {
 		for _, d := range all {
-			answered(t, d.flooding, requests/2)
+			awaitAnswers(t, d.flooding, requests/2)
 			d.others(4)
-			answered(t, d.flooding, requests/2)
+			awaitAnswers(t, d.flooding, requests/2)
 		}
 	}
 	phase()
@@ -137,7 +137,7 @@ type denied struct {
 	nodes           []*cluster.Node
 	client          *cluster.Client
 	flooding, first *cluster.Tally
-	came            int // others
+	newcomers       int // that have asked
 	// the second half of the clients that have spent their limit is there, not the first
 	second atomic.Bool
 	stop   func()
@@ -178,19 +178,19 @@ func (p pair) flood(t *testing.T, nodes []*cluster.Node) *denied {
 // others sends a request of each of so many clients that were not there before.
 func (d *denied) others(n int) {
 	for range n {
-		d.client.Get(context.Background(), d.nodes[d.came%len(d.nodes)].Addr, "/"+d.path, as(fmt.Sprint(d.came)), d.first)
-		d.came++
+		d.client.Get(context.Background(), d.nodes[d.newcomers%len(d.nodes)].Addr, "/"+d.path, as(fmt.Sprint(d.newcomers)), d.first)
+		d.newcomers++
 	}
 }
 
 func (d *denied) check(r *redistest.Server) {
 	t := d.t
 	t.Helper()
-	t.Logf("%s: %d requests, %d admitted; of %d others %d", d.path, d.flooding.Sent(), d.flooding.Admitted(), d.came, d.first.Admitted())
-	if d.first.Admitted() != d.came {
-		t.Errorf("%s: of %d others %d were admitted and %d denied, want all admitted", d.path, d.came, d.first.Admitted(), d.first.Refused())
+	t.Logf("%s: %d requests, %d admitted; of %d others %d", d.path, d.flooding.Sent(), d.flooding.Admitted(), d.newcomers, d.first.Admitted())
+	if d.first.Admitted() != d.newcomers {
+		t.Errorf("%s: of %d others %d were admitted and %d denied, want all admitted", d.path, d.newcomers, d.first.Admitted(), d.first.Denied())
 	}
-	if got := d.flooding.Admitted() + d.flooding.Refused(); got != d.flooding.Sent() {
+	if got := d.flooding.Admitted() + d.flooding.Denied(); got != d.flooding.Sent() {
 		_, err := d.flooding.Errors()
 		t.Errorf("%s: %d of %d requests of the clients were answered with 200 or 429, want all; the first error: %v", d.path, got, d.flooding.Sent(), err)
 	}

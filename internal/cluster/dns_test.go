@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// dns is a name server for the nodes of all tests. It knows no name until it is told to.
+// dns is a name server for the nodes of all tests. It knows no name until appear is called.
 var dns struct {
 	sync.Once
 	conn  net.PacketConn

@@ -14,13 +14,13 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// Each fault of the network and of one Redis, one test each: what they check is at suffer.
+// Each fault of the network and of one Redis, one test each: what they check is at inject.
 
-// onTheWay is a trial with a fault of the proxies.
+// onTheWay injects a fault of the proxies.
 func onTheWay(t *testing.T, name string, f faultproxy.Fault, delay time.Duration, reason string) {
 	s := simple(t)
-	s.suffer(trial{
-		fault: name, reason: reason,
+	s.inject(fault{
+		name: name, reason: reason,
 		begin: func() {
 			for _, p := range s.proxy {
 				p.SetDelay(delay)
@@ -60,14 +60,14 @@ func TestFaultHalfClose(t *testing.T) {
 	onTheWay(t, "connections are half closed", faultproxy.HalfClose, 0, "connection")
 }
 
-// do returns a step of a trial that runs a command on a server, as an operator does.
+// do returns a step of a fault that runs a command on a server, as an operator does.
 func do(r *redistest.Server, args ...any) func() { return func() { r.Do(args...) } }
 
-// configured is a trial with an option of the server that is set to a value and back.
+// configured injects an option of the server that is set to a value and back.
 func configured(t *testing.T, name, option, value, back, reason string) {
 	s := simple(t)
-	s.suffer(trial{
-		fault: name, reason: reason,
+	s.inject(fault{
+		name: name, reason: reason,
 		begin: do(s.server, "CONFIG", "SET", option, value), end: do(s.server, "CONFIG", "SET", option, back),
 	})
 }
@@ -82,8 +82,8 @@ func TestFaultNoReplicas(t *testing.T) {
 
 func TestFaultReadOnly(t *testing.T) {
 	s := simple(t)
-	s.suffer(trial{
-		fault: "the master has become a replica (READONLY)", reason: "READONLY",
+	s.inject(fault{
+		name: "the master has become a replica (READONLY)", reason: "READONLY",
 		begin: do(s.server, "REPLICAOF", "127.0.0.1", "1"), end: do(s.server, "REPLICAOF", "NO", "ONE"),
 	})
 }
@@ -91,13 +91,13 @@ func TestFaultReadOnly(t *testing.T) {
 func TestFaultBusy(t *testing.T) {
 	s := simple(t, redistest.Config("--lua-time-limit", "20"))
 	ended := make(chan struct{})
-	s.suffer(trial{
-		fault: "another script holds Redis up (BUSY)", reason: "BUSY",
+	s.inject(fault{
+		name: "another script holds Redis up (BUSY)", reason: "BUSY",
 		begin: func() {
 			c := s.server.Client()
 			go func() {
 				defer close(ended)
-				// until it is killed, whatever the client's patience
+				// until it is killed, whatever the client's timeout
 				c.Eval(context.Background(), "while true do end", nil)
 			}()
 		},
@@ -116,7 +116,7 @@ func TestFaultBusy(t *testing.T) {
 func dropClients(r *redistest.Server) { r.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") }
 
 func TestFaultPasswordRotated(t *testing.T) {
-	s := enterStage(t)
+	s := newScenario(t)
 	r := redistest.Start(t, redistest.Config("--requirepass", "first"), redistest.User("operator", "on nopass ~* &* +@all"), redistest.As("operator"))
 	s.simple(r, "default:first@")
 	rotate := func(password string) func() {
@@ -125,15 +125,14 @@ func TestFaultPasswordRotated(t *testing.T) {
 			dropClients(r)
 		}
 	}
-	s.suffer(trial{fault: "the password is rotated", reason: "WRONGPASS", begin: rotate("second"), end: rotate("first")})
+	s.inject(fault{name: "the password is rotated", reason: "WRONGPASS", begin: rotate("second"), end: rotate("first")})
 }
 
 func TestFaultTooManyClients(t *testing.T) {
 	s := simple(t)
-	held := s.server.Client() // takes the only place
-	conn := held.Conn()
-	s.suffer(trial{
-		fault: "maxclients", reason: "maxclients",
+	conn := s.server.Client().Conn() // takes the only connection
+	s.inject(fault{
+		name: "maxclients", reason: "maxclients",
 		begin: func() {
 			if err := conn.ConfigSet(context.Background(), "maxclients", "1").Err(); err != nil {
 				t.Fatal(err)
@@ -152,29 +151,29 @@ func TestFaultTooManyClients(t *testing.T) {
 // Redis itself goes away.
 
 func TestFaultDownAtStart(t *testing.T) {
-	s := enterStage(t)
+	s := newScenario(t)
 	r := redistest.Start(t)
 	r.Kill()
 	s.open("redis "+r.URL, only(r))
-	s.begin(trial{fault: "down at start", reason: "connection refused", end: r.Restart})
+	s.injectAtStart(fault{name: "down at start", reason: "connection refused", end: r.Restart})
 }
 
 func TestFaultNameDoesNotResolve(t *testing.T) {
-	s := enterStage(t)
+	s := newScenario(t)
 	r := redistest.Start(t)
 	names := startDNS(t)
 	s.open("redis redis://"+names.host+r.Addr[strings.LastIndexByte(r.Addr, ':'):], only(r))
-	s.begin(trial{fault: "its name does not resolve at start, later does", reason: "doesn't resolve", end: names.appear})
+	s.injectAtStart(fault{name: "its name does not resolve at start, later does", reason: "doesn't resolve", end: names.appear})
 }
 
-func TestFaultKilledMidExchange(t *testing.T) {
+func TestFaultKilledMidSync(t *testing.T) {
 	s := simple(t)
-	s.suffer(trial{
-		fault: "killed in the middle of an exchange, back empty", reason: "redis", says: "redis has lost counts", forgets: true,
+	s.inject(fault{
+		name: "killed in the middle of a sync, back empty", reason: "redis", alsoLogs: "redis has lost counts", losesGrants: true,
 		begin: func() {
 			s.set(faultproxy.Hold)
 			for _, p := range s.proxy {
-				eventually(t, "an exchange is under way", func() error {
+				eventually(t, "a sync is under way", func() error {
 					if p.Held() == 0 {
 						return errors.New("none")
 					}
@@ -192,13 +191,13 @@ func TestFaultLoading(t *testing.T) {
 	s := simple(t, redistest.Config("--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no"))
 	// so that it reads for two seconds at least, and answers in between
 	fill(s.server, "other", 100)
-	s.suffer(trial{
-		fault: "restarts, and reads what it saved for a while (LOADING)", reason: "redis", says: "redis has lost counts", forgets: true,
+	s.inject(fault{
+		name: "restarts, and reads what it saved for a while (LOADING)", reason: "redis", alsoLogs: "redis has lost counts", losesGrants: true,
 		begin: func() {
 			s.server.Do("SAVE")
-			saved := s.holds("wide")
+			saved := s.counted("wide")
 			eventually(t, "redis has counted more than it saved", func() error {
-				if got := s.holds("wide"); got <= saved {
+				if got := s.counted("wide"); got <= saved {
 					return fmt.Errorf("%d", got)
 				}
 				return nil
@@ -208,7 +207,7 @@ func TestFaultLoading(t *testing.T) {
 				c := s.server.Client()
 				defer c.Close()
 				if err := c.Ping(context.Background()).Err(); err == nil || !strings.HasPrefix(err.Error(), "LOADING") {
-					return fmt.Errorf("it says %v", err)
+					return fmt.Errorf("it answers %v", err)
 				}
 				return nil
 			})
@@ -222,17 +221,17 @@ func fill(r *redistest.Server, name string, n int) {
 	r.Do("EVAL", "for i = 1, ARGV[2] do redis.call('SET', ARGV[1] .. i, string.rep('x', 4000)) end", "0", name, n)
 }
 
-// Redis loses what it knew, and answers all the while.
+// Redis loses its counts, and answers all the time.
 
-// often is a step of a trial that does something several times within the phase.
-func often(s *scene, times int, f func(i int)) func() {
+// often is a step of a fault that does something several times within the phase.
+func often(s *scenario, times int, f func(i int)) func() {
 	return func() {
 		p := s.current()
 		for i := range times {
 			sent := p.sent()
 			f(i)
 			eventually(s.t, "requests are answered", func() error {
-				if p.sent() < sent+max(10, s.pace.rate/10) {
+				if p.sent() < sent+max(10, s.load.rate/10) {
 					return errors.New("too few")
 				}
 				return nil
@@ -245,24 +244,24 @@ func nothing() {}
 
 func TestFaultScriptFlush(t *testing.T) {
 	s := simple(t)
-	s.suffer(trial{fault: "SCRIPT FLUSH, again and again", begin: often(s, 10, func(int) { s.server.Do("SCRIPT", "FLUSH") }), end: nothing})
+	s.inject(fault{name: "SCRIPT FLUSH, again and again", begin: often(s, 10, func(int) { s.server.Do("SCRIPT", "FLUSH") }), end: nothing})
 }
 
 func TestFaultFlushAll(t *testing.T) {
 	s := simple(t)
-	s.suffer(trial{
-		fault: "FLUSHALL, three times", says: "redis has lost counts", forgets: true,
+	s.inject(fault{
+		name: "FLUSHALL, three times", alsoLogs: "redis has lost counts", losesGrants: true,
 		begin: often(s, 3, func(int) { s.server.Do("FLUSHALL") }), end: nothing,
 	})
 }
 
 func TestFaultEvicted(t *testing.T) {
 	s := simple(t)
-	s.suffer(trial{
-		fault: "keys are evicted at random (allkeys-random)", says: "redis has lost counts", forgets: true,
+	s.inject(fault{
+		name: "keys are evicted at random (allkeys-random)", alsoLogs: "redis has lost counts", losesGrants: true,
 		begin: func() {
 			// Other programs' keys are most of what there is, so that Redis always finds something
-			// to evict and need not refuse.
+			// to evict and need not answer OOM.
 			fill(s.server, "first", 2000)
 			s.server.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-random", "maxmemory", s.server.Info("memory", "used_memory")-2<<20)
 			often(s, 10, func(i int) { fill(s.server, fmt.Sprint("more", i, "-"), 150) })()
@@ -276,17 +275,17 @@ func TestFaultEvicted(t *testing.T) {
 
 func TestFaultForeignType(t *testing.T) {
 	s := simple(t)
-	var taken []string
-	s.suffer(trial{
-		fault: "another program writes to our keys (WRONGTYPE)", says: "another program",
+	var overwritten []string
+	s.inject(fault{
+		name: "another program writes to our keys (WRONGTYPE)", alsoLogs: "another program",
 		begin: func() {
 			for hash := range sums(t, s.server, "wide") {
-				taken = append(taken, hash)
+				overwritten = append(overwritten, hash)
 				s.server.Do("SET", hash, "foreign")
 			}
 		},
 		end: func() {
-			for _, key := range taken {
+			for _, key := range overwritten {
 				s.server.Do("DEL", key)
 			}
 		},
@@ -297,8 +296,8 @@ func TestFaultForeignType(t *testing.T) {
 
 func TestFaultOneNodeCutOff(t *testing.T) {
 	s := simple(t)
-	s.suffer(trial{
-		fault: "one node of three is cut off", reason: "timeout", cut: []int{2},
+	s.inject(fault{
+		name: "one node of three is cut off", reason: "timeout", cutOff: []int{2},
 		begin: func() { s.proxy[2].Set(faultproxy.Blackhole) }, end: func() { s.proxy[2].Set(faultproxy.None) },
 	})
 }
@@ -306,18 +305,18 @@ func TestFaultOneNodeCutOff(t *testing.T) {
 // A node that is killed loses what it had not sent, and nothing else.
 func TestFaultNodeKilled(t *testing.T) {
 	s := simple(t)
-	f := trial{fault: "kill -9 of a node, and its restart", end: func() { s.restart(2) }}
+	f := fault{name: "kill -9 of a node, and its restart", end: func() { s.restart(2) }}
 	confirmed := make(map[string]int)
 	var killed *phase
 	f.begin = func() {
-		// What is confirmed now can't be lost.
-		for _, zone := range append([]string{"wide", "bucket", "strict"}, counted...) {
+		// What Redis has confirmed can't be lost.
+		for _, zone := range append([]string{"wide", "bucket", "strict"}, exactOthers...) {
 			seen := s.admittedOn(2, zone)
 			eventually(t, "a node has sent what it had admitted", func() error {
 				z := status(t, s.Nodes[2], zone)
 				sent := z.Own-z.Unsent >= int64(seen)
 				// where only what it decides by itself is its own
-				if zone == "strict" || slices.Contains(counted, zone) {
+				if zone == "strict" || slices.Contains(exactOthers, zone) {
 					sent = z.Unsent == 0
 				}
 				if !sent {
@@ -327,28 +326,28 @@ func TestFaultNodeKilled(t *testing.T) {
 			})
 			confirmed[zone] = seen
 		}
-		s.end(2, func(n *cluster.Node) error { n.Kill(); return nil })
+		s.endNode(2, func(n *cluster.Node) error { n.Kill(); return nil })
 		killed = s.current()
 	}
-	f.lost = func(zone string) int { return s.admittedUntil(killed, 2, zone) - confirmed[zone] }
-	s.suffer(f)
+	f.mayLose = func(zone string) int { return s.admittedUntil(killed, 2, zone) - confirmed[zone] }
+	s.inject(f)
 }
 
-// A node that is told to end sends what it has not sent.
+// A node that gets a SIGTERM sends what it has not sent.
 func TestFaultNodeTerminated(t *testing.T) {
 	s := simple(t)
-	s.suffer(trial{
-		fault: "SIGTERM with unsent counts, and a restart",
-		begin: func() { s.end(2, (*cluster.Node).Stop) }, end: func() { s.restart(2) },
-		lost: func(zone string) int { return unsent(t, s.Nodes[2])[zone] },
+	s.inject(fault{
+		name:  "SIGTERM with unsent counts, and a restart",
+		begin: func() { s.endNode(2, (*cluster.Node).Stop) }, end: func() { s.restart(2) },
+		mayLose: func(zone string) int { return unsent(t, s.Nodes[2])[zone] },
 	})
 }
 
 // restart starts a node again and gives it requests.
-func (s *scene) restart(node int) {
+func (s *scenario) restart(node int) {
 	s.t.Helper()
 	if err := s.Nodes[node].Start(s.t.Context(), s.config); err != nil {
 		s.t.Fatal(err)
 	}
-	s.restore(node)
+	s.putBack(node)
 }

@@ -18,7 +18,7 @@ func TestFlappingRedisIsLoggedOnceAMinute(t *testing.T) {
 	n := c.Nodes[0]
 	is := func(up bool) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("the status says that redis is up: %t", up), func() error {
+		eventually(t, fmt.Sprintf("the status has redis up: %t", up), func() error {
 			s, err := n.Status(t.Context())
 			if err == nil && s.Redis.Up != up {
 				err = fmt.Errorf("%v", s.Redis.Failing)
@@ -26,7 +26,7 @@ func TestFlappingRedisIsLoggedOnceAMinute(t *testing.T) {
 			return err
 		})
 	}
-	isUp(t, n)
+	awaitUp(t, n)
 	began := time.Now()
 	const flaps = 6
 	for range flaps {
@@ -47,13 +47,12 @@ func TestFlappingRedisIsLoggedOnceAMinute(t *testing.T) {
 	}
 }
 
-// Redis is silent and well in turns. While it is not known yet that it is silent, and not yet that
-// it is back, nodes count apart.
+// Redis answers and is silent in turns. Until a node has noticed either, it counts apart.
 func TestFaultFlapping(t *testing.T) {
 	s := simple(t)
 	const flaps = 3
-	s.suffer(trial{
-		fault: "silent and well in turns", reason: "timeout", extra: 2 * flaps,
+	s.inject(fault{
+		name: "silent and answering in turns", reason: "timeout", extraLimits: 2 * flaps,
 		begin: func() {
 			for range flaps {
 				s.set(faultproxy.Blackhole)
@@ -66,7 +65,7 @@ func TestFaultFlapping(t *testing.T) {
 					})
 				}
 				s.set(faultproxy.None)
-				eventually(t, "the nodes sync again", s.exchanged)
+				eventually(t, "the nodes sync again", s.allSynced)
 			}
 		},
 		end: nothing,

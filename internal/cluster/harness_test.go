@@ -26,10 +26,10 @@ var program struct {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	waitTogether()
+	raiseParallel()
 	code := m.Run()
 	control.close()
-	if err := rows.print(); err != nil {
+	if err := results.print(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
@@ -101,7 +101,7 @@ func zone(name string, options ...string) string {
 
 func zones(all ...string) string { return "rate_limit {\n" + strings.Join(all, "") + "}" }
 
-// far is a window whose edge no test will see but the one that runs at the turn of 30 days.
+// far is a window whose boundary no test sees, except one that runs when 30 days end.
 const far = "30d"
 
 // client returns a client that is closed when the test ends.
@@ -128,7 +128,7 @@ func eventually(t *testing.T, what string, condition func() error) {
 	}
 }
 
-// status is a zone as a node tells of it.
+// status returns a zone of a node's status.
 func status(t *testing.T, n *cluster.Node, zone string) cluster.Zone {
 	t.Helper()
 	s, err := n.Status(t.Context())
@@ -138,21 +138,21 @@ func status(t *testing.T, n *cluster.Node, zone string) cluster.Zone {
 	return s.Zone(zone)
 }
 
-// knows waits until every node knows of so many requests in a zone.
-func knows(t *testing.T, nodes []*cluster.Node, zone string, want int) {
+// awaitKnown waits until every node knows of so many requests in a zone.
+func awaitKnown(t *testing.T, nodes []*cluster.Node, zone string, want int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("all nodes know of %d requests in zone %s", want, zone), func() error {
 		for _, n := range nodes {
 			if z := status(t, n, zone); z.Known() != int64(want) {
-				return fmt.Errorf("node %d knows %d: own %d, elsewhere %d, unsent %d", n.Number, z.Known(), z.Own, z.Elsewhere, z.Unsent)
+				return fmt.Errorf("node %d knows %d: own %d, elsewhere %d, unsent %d", n.Number, z.Known(), z.Own, z.Remote, z.Unsent)
 			}
 		}
 		return nil
 	})
 }
 
-// sent waits until Redis confirmed all that the nodes have counted in a zone.
-func sent(t *testing.T, nodes []*cluster.Node, zone string) {
+// awaitSent waits until Redis confirmed all that the nodes have counted in a zone.
+func awaitSent(t *testing.T, nodes []*cluster.Node, zone string) {
 	t.Helper()
 	eventually(t, "nothing is unsent in zone "+zone, func() error {
 		for _, n := range nodes {
@@ -164,18 +164,18 @@ func sent(t *testing.T, nodes []*cluster.Node, zone string) {
 	})
 }
 
-// firstTurn waits until every zone that is exchanged has had its first turn, which is at once. What
-// it counts after that waits for the next.
-func firstTurn(t *testing.T, nodes []*cluster.Node) {
+// awaitFirstCycle waits until every zone that syncs has had its first cycle, which is at once. What
+// it counts after that waits for the next one.
+func awaitFirstCycle(t *testing.T, nodes []*cluster.Node) {
 	t.Helper()
-	eventually(t, "every zone has had its first turn", func() error {
+	eventually(t, "every zone has had its first sync cycle", func() error {
 		for _, n := range nodes {
 			s, err := n.Status(t.Context())
 			if err != nil {
 				return err
 			}
 			for _, z := range s.Zones {
-				if z.Exchange != nil && z.Exchange.Turns == 0 {
+				if z.Sync != nil && z.Sync.Cycles == 0 {
 					return fmt.Errorf("zone %s of node %d has not", z.Zone, n.Number)
 				}
 			}
@@ -184,12 +184,12 @@ func firstTurn(t *testing.T, nodes []*cluster.Node) {
 	})
 }
 
-// isUp waits until a node's exchange works.
-func isUp(t *testing.T, n *cluster.Node) {
+// awaitUp waits until a node's syncs work.
+func awaitUp(t *testing.T, n *cluster.Node) {
 	t.Helper()
-	eventually(t, "the exchange works", func() error {
+	eventually(t, "the syncs work", func() error {
 		s, err := n.Status(t.Context())
-		if err != nil || s.Redis == nil || !s.Redis.Up || s.Redis.Exchanges == 0 && s.Redis.Nodes == 0 {
+		if err != nil || s.Redis == nil || !s.Redis.Up || s.Redis.Syncs == 0 && s.Redis.Nodes == 0 {
 			return fmt.Errorf("%+v, %v", s.Redis, err)
 		}
 		return nil
@@ -234,12 +234,12 @@ func total(t *testing.T, s *redistest.Server, zone string) (n int) {
 	return n
 }
 
-// holds waits until Redis holds a total.
-func holds(t *testing.T, s *redistest.Server, zone string, want int) {
+// awaitTotal waits until Redis holds a total.
+func awaitTotal(t *testing.T, s *redistest.Server, zone string, want int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("redis holds %d requests of zone %s", want, zone), func() error {
+	eventually(t, fmt.Sprintf("redis counts %d requests of zone %s", want, zone), func() error {
 		if got := total(t, s, zone); got != want {
-			return fmt.Errorf("it holds %d", got)
+			return fmt.Errorf("it counts %d", got)
 		}
 		return nil
 	})
@@ -250,12 +250,12 @@ func admit(t *testing.T, c *cluster.Client, nodes []*cluster.Node, zone string, 
 	t.Helper()
 	if tally := c.Burst(t.Context(), nodes, "/"+zone, requests, nil); tally.Admitted() != requests {
 		_, err := tally.Errors()
-		t.Fatalf("%d of %d requests were admitted in zone %s, %d refused, want all (first error: %v)", tally.Admitted(), requests, zone, tally.Refused(), err)
+		t.Fatalf("%d of %d requests were admitted in zone %s, %d denied, want all (first error: %v)", tally.Admitted(), requests, zone, tally.Denied(), err)
 	}
 }
 
 // load sends requests at an even rate, to the nodes in turn, until stop is called, which returns
-// what came of them.
+// the tally of them.
 func load(t *testing.T, c *cluster.Client, nodes []*cluster.Node, zone string, rate float64) (tally *cluster.Tally, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	tally = new(cluster.Tally)
@@ -272,8 +272,8 @@ func load(t *testing.T, c *cluster.Client, nodes []*cluster.Node, zone string, r
 	return tally, stop
 }
 
-// answered waits until so many more requests have been answered.
-func answered(t *testing.T, tally *cluster.Tally, more int) {
+// awaitAnswers waits until so many more requests have been answered.
+func awaitAnswers(t *testing.T, tally *cluster.Tally, more int) {
 	t.Helper()
 	want := tally.Sent() + more
 	eventually(t, "requests are answered", func() error {

@@ -30,7 +30,7 @@ func hostile() map[string]string {
 }
 
 // Whatever the key is, it has a limit of its own; nothing of it stands in Redis or in a log, and a
-// flood of refusals writes a few lines.
+// flood of denials writes a few lines.
 func TestHostileKeys(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -55,29 +55,29 @@ func TestHostileKeys(t *testing.T) {
 	if got := requests.Burst(t.Context(), c.Nodes[:1], "/shared", 15, nil).Admitted(); got != 0 {
 		t.Errorf("a missing key after an empty one: %d requests were admitted, want none, for both are the client's address", got)
 	}
-	// Ten thousand refusals, of one key and of many.
+	// Ten thousand denials, of one key and of many.
 	flood := requests.Burst(t.Context(), c.Nodes[:1], "/strict?k="+url.QueryEscape(hostile()["binary"]), 2000, nil)
 	for name := range hostile() {
 		flood := requests.Burst(t.Context(), c.Nodes[:1], "/shared?k="+url.QueryEscape(hostile()[name]), 1000, nil)
-		if flood.Refused() != 1000 {
-			t.Errorf("of 1000 requests with a spent key %d were refused", flood.Refused())
+		if flood.Denied() != 1000 {
+			t.Errorf("of 1000 requests with a spent key %d were denied", flood.Denied())
 		}
 	}
-	if flood.Refused() != 2000 {
-		t.Errorf("of 2000 requests with a spent key %d were refused", flood.Refused())
+	if flood.Denied() != 2000 {
+		t.Errorf("of 2000 requests with a spent key %d were denied", flood.Denied())
 	}
-	sent(t, c.Nodes, "shared")
-	holds(t, r, "shared", 10*(len(hostile())+1))
+	awaitSent(t, c.Nodes, "shared")
+	awaitTotal(t, r, "shared", 10*(len(hostile())+1))
 	searchRedis(t, r)
-	quiet(t, c)
+	checkLogs(t, c)
 }
 
 func expectTen(t *testing.T, tally *cluster.Tally, what string) {
 	t.Helper()
-	if tally.Admitted() != 10 || tally.Refused() != tally.Sent()-10 {
+	if tally.Admitted() != 10 || tally.Denied() != tally.Sent()-10 {
 		_, err := tally.Errors()
-		t.Errorf("%s: of %d requests %d were admitted and %d refused, want 10 admitted (first error: %v)",
-			what, tally.Sent(), tally.Admitted(), tally.Refused(), err)
+		t.Errorf("%s: of %d requests %d were admitted and %d denied, want 10 admitted (first error: %v)",
+			what, tally.Sent(), tally.Admitted(), tally.Denied(), err)
 	}
 }
 
@@ -99,10 +99,10 @@ func searchRedis(t *testing.T, r *redistest.Server) {
 		case "zset":
 			content += fmt.Sprint(rc.ZRange(t.Context(), name, 0, -1).Val())
 		default:
-			t.Errorf("redis holds %q, a %s that this test can't look into", name, kind)
+			t.Errorf("redis has %q, a %s that this test can't look into", name, kind)
 		}
 		if strings.Contains(content, mark) || strings.ContainsFunc(content, func(c rune) bool { return c < ' ' || c > '~' }) || len(name) > 128 {
-			t.Errorf("redis holds bytes of a client: %.200q", content)
+			t.Errorf("redis has bytes of a client: %.200q", content)
 		}
 	}
 	if err := keys.Err(); err != nil || found < len(hostile()) {
@@ -110,12 +110,12 @@ func searchRedis(t *testing.T, r *redistest.Server) {
 	}
 }
 
-// quiet fails if a node wrote much, or bytes of a client.
-func quiet(t *testing.T, c *cluster.Cluster) {
+// checkLogs fails if a node wrote much, or bytes of a client.
+func checkLogs(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for _, n := range c.Nodes {
 		if lines := n.Log.With("rate limit exceeded"); len(lines) > 40 {
-			t.Errorf("node %d wrote %d lines about refusals, the last: %s", n.Number, len(lines), lines[len(lines)-1])
+			t.Errorf("node %d wrote %d lines about denials, the last: %s", n.Number, len(lines), lines[len(lines)-1])
 		}
 		if lines := n.Log.Lines(); len(lines) > 100 {
 			t.Errorf("node %d wrote %d lines, the last: %s", n.Number, len(lines), lines[len(lines)-1])

@@ -20,9 +20,9 @@ type Client struct {
 func NewClient(concurrency int) *Client {
 	return &Client{
 		http: &http.Client{
-			Timeout: patience,
+			Timeout: processTimeout,
 			Transport: &http.Transport{
-				DialContext: (&net.Dialer{Timeout: patience}).DialContext, MaxIdleConnsPerHost: concurrency, DisableCompression: true,
+				DialContext: (&net.Dialer{Timeout: processTimeout}).DialContext, MaxIdleConnsPerHost: concurrency, DisableCompression: true,
 			},
 		},
 		slots: make(chan struct{}, concurrency),
@@ -65,9 +65,9 @@ func (t *Tally) Status(status int) int {
 	return t.status[status]
 }
 
-// Admitted are the answers with status 200, Refused those with 429.
+// Admitted are the answers with status 200, Denied those with 429.
 func (t *Tally) Admitted() int { return t.Status(http.StatusOK) }
-func (t *Tally) Refused() int  { return t.Status(http.StatusTooManyRequests) }
+func (t *Tally) Denied() int   { return t.Status(http.StatusTooManyRequests) }
 
 // Sent is how many requests were sent, answered or not.
 func (t *Tally) Sent() int {

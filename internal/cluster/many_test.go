@@ -30,12 +30,12 @@ func manyUnsent(t *testing.T) (r *redistest.Server, p *faultproxy.Proxy, c *clus
 	}
 	options = "redis redis://" + p.Addr + "\nsync_rate 1h"
 	c = start(t, 1, config(options, zones(parts...)))
-	firstTurn(t, c.Nodes)
+	awaitFirstCycle(t, c.Nodes)
 	requests := client(t, 4)
 	for _, name := range names {
 		admit(t, requests, c.Nodes, name, 5)
 		if n := total(t, r, name); n != 0 {
-			t.Fatalf("redis holds %d requests of %s an hour before its next sync", n, name)
+			t.Fatalf("redis counts %d requests of %s an hour before its next sync", n, name)
 		}
 	}
 	p.SetDelay(roundTrip)
@@ -52,15 +52,15 @@ func allSent(t *testing.T, r *redistest.Server, n *cluster.Node, names []string,
 	}
 	for _, name := range names {
 		if got := total(t, r, name); got != 10 {
-			t.Errorf("redis holds %d requests of %s, want 5 in each of two limits", got, name)
+			t.Errorf("redis counts %d requests of %s, want 5 in each of two limits", got, name)
 		}
 	}
 	if lines := n.Log.With("TIDE015"); len(lines) != 0 {
-		t.Errorf("the node says that it could not send counts: %q", lines)
+		t.Errorf("the node logged that it could not send counts: %q", lines)
 	}
 }
 
-// A node that is told to end sends the last counts of all its tables side by side.
+// A node that gets a SIGTERM sends the last counts of all its tables side by side.
 func TestTerminatedNodeSendsManyTablesAtOnce(t *testing.T) {
 	t.Parallel()
 	r, _, c, names, _ := manyUnsent(t)

@@ -21,7 +21,7 @@ func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
 		for _, kind := range kinds {
 			all = append(all, zone(kind, "algorithm "+kind, "{{if eq .Node 1}}"+one+"{{else}}"+others+"{{end}}"))
 		}
-		return config(patientRedis(r), zones(all...))
+		return config(slowRedis(r), zones(all...))
 	}
 	const small, large, rare, low = "limit 50/1h\nburst 100\nsync_rate 100ms", "limit 100/1h\nburst 100\nsync_rate 100ms",
 		"limit 100/1h\nburst 100\nsync_rate 700ms", "limit 100/1h\nburst 30\nsync_rate 100ms"
@@ -34,7 +34,7 @@ func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
 		t.Run(strings.ReplaceAll(test.name, " ", "-"), func(t *testing.T) {
 			r.Do("FLUSHALL")
 			c := start(t, 2, site(test.one, test.others))
-			isUp(t, c.Nodes[0])
+			awaitUp(t, c.Nodes[0])
 			one, other, requests := c.Nodes[:1], c.Nodes[1:], client(t, 8)
 			admitted := make(map[string]int)
 			for _, kind := range kinds {
@@ -43,7 +43,7 @@ func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
 					first = 90
 				}
 				admitted[kind] = requests.Burst(t.Context(), one, "/"+kind, first, nil).Admitted()
-				sent(t, one, kind)
+				awaitSent(t, one, kind)
 			}
 			if test.then != "" {
 				if err := other[0].Stop(); err != nil {
@@ -55,13 +55,13 @@ func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
 				}
 				for _, kind := range kinds {
 					admitted[kind] += requests.Burst(t.Context(), one, "/"+kind, 40, nil).Admitted()
-					sent(t, one, kind)
+					awaitSent(t, one, kind)
 				}
 			}
 			for _, kind := range kinds {
 				// it knows nothing yet
 				admitted[kind] += requests.Burst(t.Context(), other, "/"+kind, 1, nil).Admitted()
-				knowsAbout(t, other[0], kind, admitted[kind])
+				awaitKnownTo(t, other[0], kind, admitted[kind])
 				admitted[kind] += requests.Burst(t.Context(), other, "/"+kind, 130, nil).Admitted()
 				// One request flows in every 36 s.
 				if got := admitted[kind]; got < 100 || got > 103 {
@@ -72,8 +72,8 @@ func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
 	}
 }
 
-// knowsAbout waits until a node knows of so many requests.
-func knowsAbout(t *testing.T, n *cluster.Node, zone string, want int) {
+// awaitKnownTo waits until a node knows of so many requests.
+func awaitKnownTo(t *testing.T, n *cluster.Node, zone string, want int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("node %d knows of %d requests in zone %s", n.Number, want, zone), func() error {
 		if z := status(t, n, zone); z.Known() != int64(want) {

@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// patience bounds every wait for a process. It is generous: what takes that long on a busy machine
-// has failed.
-const patience = 30 * time.Second
+// processTimeout bounds every wait for a process. It is generous: what takes that long on a busy
+// machine has failed.
+const processTimeout = 30 * time.Second
 
 // A Node is one Caddy process on ports of its own, which it keeps when it is started again. Reload,
 // Status and Log can be used at any time; the methods that start and stop the process are for one
@@ -28,7 +28,7 @@ type Node struct {
 	Number int
 	// Addr is where it listens for requests and Admin where its admin API does, both host:port.
 	Addr, Admin string
-	// Log is what it wrote, in all its lives.
+	// Log is what all of its processes wrote.
 	Log *Log
 
 	program string
@@ -86,7 +86,7 @@ func (n *Node) Start(ctx context.Context, caddyfile string) error {
 	if n.process, err = StartProcess(cmd); err != nil {
 		return fmt.Errorf("starting Caddy: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, processTimeout)
 	defer cancel()
 	select {
 	case <-serves:
@@ -105,7 +105,7 @@ func (n *Node) Stop() error {
 	p := n.process
 	n.process = nil
 	if p != nil && !p.Stop() {
-		return fmt.Errorf("node %d did not end within %s of SIGTERM and was killed", n.Number, patience)
+		return fmt.Errorf("node %d did not end within %s of SIGTERM and was killed", n.Number, processTimeout)
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func (n *Node) close() {
 }
 
 // Reload gives the process another Caddyfile, by a template. The error is Caddy's own where it
-// refuses.
+// rejects it.
 func (n *Node) Reload(ctx context.Context, caddyfile string) error {
 	config, err := n.render(caddyfile)
 	if err != nil {
@@ -137,7 +137,7 @@ func (n *Node) Reload(ctx context.Context, caddyfile string) error {
 	return err
 }
 
-// Status is what GET /rate_limit/ of the admin API tells.
+// Status returns what GET /rate_limit/ of the admin API answers.
 func (n *Node) Status(ctx context.Context) (s Status, err error) {
 	body, err := n.admin(ctx, http.MethodGet, "/rate_limit/", nil, nil)
 	if err == nil {
@@ -146,7 +146,7 @@ func (n *Node) Status(ctx context.Context) (s Status, err error) {
 	return s, err
 }
 
-// Goroutines are how many goroutines the process has.
+// Goroutines returns how many goroutines the process has.
 func (n *Node) Goroutines(ctx context.Context) (total int, profile string, err error) {
 	body, err := n.admin(ctx, http.MethodGet, "/debug/pprof/goroutine?debug=1", nil, nil)
 	if err != nil {
@@ -156,7 +156,7 @@ func (n *Node) Goroutines(ctx context.Context) (total int, profile string, err e
 	return total, string(body), err
 }
 
-var adminClient = &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+var adminClient = &http.Client{Timeout: processTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
 
 func (n *Node) admin(ctx context.Context, method, path string, header http.Header, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+n.Admin+path, bytes.NewReader(body))

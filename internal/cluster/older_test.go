@@ -40,15 +40,15 @@ func TestOlderDistributedConfigurationSharesItsCounts(t *testing.T) {
 	requests := client(t, 4)
 	for zone, events := range map[string]int{"per_client": 8, "everybody": 100} {
 		admit(t, requests, c.Nodes[:1], zone, events-3)
-		sent(t, c.Nodes[:1], zone)
+		awaitSent(t, c.Nodes[:1], zone)
 		admit(t, requests, c.Nodes[1:], zone, 1)
-		knows(t, c.Nodes[1:], zone, events-2)
+		awaitKnown(t, c.Nodes[1:], zone, events-2)
 		tally := requests.Burst(t.Context(), c.Nodes[1:], "/"+zone, 20, nil)
-		if tally.Admitted() > 2 || tally.Admitted()+tally.Refused() != 20 {
+		if tally.Admitted() > 2 || tally.Admitted()+tally.Denied() != 20 {
 			_, err := tally.Errors()
-			t.Errorf("%s: with 2 of %d left, %d of 20 requests were admitted and %d refused (first error: %v)", zone, events, tally.Admitted(), tally.Refused(), err)
+			t.Errorf("%s: with 2 of %d left, %d of 20 requests were admitted and %d denied (first error: %v)", zone, events, tally.Admitted(), tally.Denied(), err)
 		}
-		holds(t, r, zone, events-2+tally.Admitted())
+		awaitTotal(t, r, zone, events-2+tally.Admitted())
 		if z := status(t, c.Nodes[1], zone); z.Algorithm != "sliding_log" || z.SyncRate != "50ms" || z.Keys != 1 {
 			t.Errorf("%s is %+v, want a sliding_log synced every 50ms with one key", zone, z)
 		}

@@ -9,32 +9,32 @@ import (
 )
 
 // onceStrict are the zones of the exactly-once run in which Redis decides. A request to /strictpair
-// is for two of them, of which one refuses in the end. Nodes have limits of their own.
+// is for two of them, of which one denies in the end. Nodes have limits of their own.
 var onceStrict = []string{"strict", "strictslide", "strictpair_wide", "strictpair_tight"}
 
-// mixed is a limit that nobody reaches, another one on each node.
-const mixed = "limit {{.Node}}000000/" + far
+// limitByNode is a limit that nobody reaches, another one on each node.
+const limitByNode = "limit {{.Node}}000000/" + far
 
 func (m *onceRun) strictZones() (parts []string) {
 	tight := max(1, m.rate/100)
 	for _, z := range []struct{ name, path, algorithm, limit string }{
-		{"strict", "strict", "fixed_window", mixed},
-		{"strictslide", "strictslide", "sliding_window", mixed},
-		{"strictpair_wide", "strictpair", "sliding_window", mixed},
+		{"strict", "strict", "fixed_window", limitByNode},
+		{"strictslide", "strictslide", "sliding_window", limitByNode},
+		{"strictpair_wide", "strictpair", "sliding_window", limitByNode},
 		{"strictpair_tight", "strictpair", "fixed_window", fmt.Sprintf("limit {{if eq .Node 1}}%d{{else}}%d{{end}}/%s", tight, 2*tight, far)},
 	} {
-		parts = append(parts, zone_(z.name, z.path, z.limit, "algorithm "+z.algorithm, "sync_rate strict"))
+		parts = append(parts, keyedZone(z.name, z.path, z.limit, "algorithm "+z.algorithm, "sync_rate strict"))
 	}
 	return parts
 }
 
-// isStrict says whether a key in Redis is of a strict zone.
+// isStrict reports whether a key in Redis is of a strict zone.
 func isStrict(key string) bool {
 	return slices.ContainsFunc(onceStrict, func(zone string) bool { return strings.Contains(key, ":"+zone+":") })
 }
 
-// A strictCount is what Redis holds of a strict zone: all that was admitted, and the part of it
-// that nodes have decided by themselves, which stands in their fields.
+// A strictCount is what Redis has of a strict zone: all that was admitted, and the part of it
+// that nodes have decided by themselves, which is in their fields.
 type strictCount struct{ sum, alone int }
 
 // strictCounts are those of each zone.
@@ -63,9 +63,9 @@ func (m *onceRun) strictCounts() map[string]strictCount {
 			}
 			for name, value := range fields {
 				if name == "sum" {
-					count.sum += held(m.t, "0 "+value)
+					count.sum += fieldTotal(m.t, "0 "+value)
 				} else {
-					count.alone += held(m.t, value)
+					count.alone += fieldTotal(m.t, value)
 				}
 			}
 		}
@@ -74,9 +74,9 @@ func (m *onceRun) strictCounts() map[string]strictCount {
 	return counts
 }
 
-// settleStrict keeps requests from strict zones and waits until Redis counts there what clients saw
+// closeStrict keeps requests from strict zones and waits until Redis counts there what clients saw
 // admitted. The caller opens them again.
-func (m *onceRun) settleStrict() {
+func (m *onceRun) closeStrict() {
 	m.t.Helper()
 	m.strict.Lock()
 	eventually(m.t, "redis counts what clients saw admitted in strict zones", func() error {
@@ -89,7 +89,7 @@ func (m *onceRun) settleStrict() {
 		return nil
 	})
 	for node := range m.Nodes {
-		l := m.lives[node].Load()
+		l := m.current[node].Load()
 		l.mu.Lock()
 		for zone, n := range l.asked {
 			l.settled[zone] = n
@@ -98,13 +98,13 @@ func (m *onceRun) settleStrict() {
 	}
 }
 
-// A strictBalance is what strict zones come to. What a node that was killed was asked since all was
+// A strictBalance is the sums of strict zones. What a node that was killed was asked since all was
 // right may have been granted without being admitted (more), or decided alone and not sent (less);
 // of one that was terminated, less is what it has logged.
 type strictBalance struct{ admitted, less, more int }
 
 func (m *onceRun) strictBalance(zone string) (b strictBalance) {
-	count := func(l *life) {
+	count := func(l *incarnation) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		b.admitted += l.admitted[zone]
@@ -118,7 +118,7 @@ func (m *onceRun) strictBalance(zone string) (b strictBalance) {
 		count(l)
 	}
 	for node := range m.Nodes {
-		count(m.lives[node].Load())
+		count(m.current[node].Load())
 	}
 	return b
 }
@@ -130,17 +130,4 @@ func (b strictBalance) check(zone string, c strictCount) error {
 			zone, c.sum, c.alone, b.admitted, b.less, b.more)
 	}
 	return nil
-}
-
-// tellStrict says what the strict zones have shown, in all.
-func (m *onceRun) tellStrict() string {
-	var all strictBalance
-	var count strictCount
-	for zone, c := range m.strictCounts() {
-		b := m.strictBalance(zone)
-		all = strictBalance{all.admitted + b.admitted, all.less + b.less, all.more + b.more}
-		count = strictCount{count.sum + c.sum, count.alone + c.alone}
-	}
-	return fmt.Sprintf("%d; Redis has granted %d and nodes have decided %d, the difference is %d. Nodes that were killed had %d requests there, whose fate nobody knows, since all was last right",
-		all.admitted, count.sum-count.alone, count.alone, all.admitted-count.sum, all.more)
 }

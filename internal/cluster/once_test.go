@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	onceSync = 100 * time.Millisecond
-	onceKeys = 20
-	atOnce   = 128 // requests at most
+	onceSync        = 100 * time.Millisecond
+	onceKeys        = 20
+	onceConcurrency = 128 // requests at once, at most
 )
 
 // onceZones are the zones of the run that share counts at intervals, all of whose epochs live to
-// its end. Requests to /pair are for the last two, of which one refuses in the end, so that the
-// other gives back what it took. In all but /pair each node has a limit of its own.
+// its end. Requests to /pair are for the last two, of which one denies in the end, so that the
+// other rolls back what it took. In all but /pair each node has a limit of its own.
 var onceZones = []string{"fixed", "sliding", "fine", "log", "token", "gcra", "pair_wide", "pair_tight"}
 
 // An onceRun is three nodes under load while Redis, the way to it and the nodes themselves fail,
-// one after the other. Two nodes reach Redis through proxies that lead to the master of the day,
+// one after the other. Two nodes reach Redis through proxies that lead to the present master,
 // one by way of the sentinels.
 type onceRun struct {
 	t      *testing.T
@@ -45,8 +45,8 @@ type onceRun struct {
 
 	began    time.Time
 	rate     int
-	lives    [3]atomic.Pointer[life]
-	ended    []*life
+	current  [3]atomic.Pointer[incarnation]
+	ended    []*incarnation
 	out      [3]atomic.Bool  // nodes that get no requests
 	inFlight [3]atomic.Int64 // requests under way
 	tally    cluster.Tally
@@ -57,13 +57,13 @@ type onceRun struct {
 	strict sync.RWMutex
 }
 
-// A life is a node from a start to its end: it has a field of its own in all hashes.
-type life struct {
+// An incarnation is one process of a node: it has a field of its own in all hashes.
+type incarnation struct {
 	node   int
 	fields map[string]string // by zone
 	killed bool
 	// confirmed is what a node that was killed had sent just before, and unsent what one that was
-	// terminated says it could not send. Both by zone.
+	// terminated has logged as not sent. Both by zone.
 	confirmed, unsent map[string]int
 
 	mu       sync.Mutex
@@ -73,7 +73,7 @@ type life struct {
 	asked    map[string]int             // requests to strict zones, answered or not
 	settled  map[string]int             // asked, when Redis last had all of them right
 
-	// evicted are totals that were in hashes that Redis lost after the life's end, by field.
+	// evicted are totals that were in hashes that Redis lost after its end, by field.
 	evicted map[string]int
 }
 
@@ -83,17 +83,17 @@ func (m *onceRun) caddyfile() string {
 		"fixed": "algorithm fixed_window", "sliding": "algorithm sliding_window", "fine": "algorithm sliding_window\nbuckets 5",
 		"log": "algorithm sliding_log", "token": "algorithm token_bucket", "gcra": "algorithm gcra",
 	} {
-		parts = append(parts, zone_(zone, zone, mixed, options))
+		parts = append(parts, keyedZone(zone, zone, limitByNode, options))
 	}
-	parts = append(parts, zone_("pair_wide", "pair", wide, "algorithm fixed_window"), zone_("pair_tight", "pair", fmt.Sprintf("limit %d/%s", m.rate/20, far), "algorithm fixed_window"))
+	parts = append(parts, keyedZone("pair_wide", "pair", wide, "algorithm fixed_window"), keyedZone("pair_tight", "pair", fmt.Sprintf("limit %d/%s", m.rate/20, far), "algorithm fixed_window"))
 	parts = append(parts, m.strictZones()...)
 	slices.Sort(parts)
 	redis := fmt.Sprintf("redis {{if eq .Node 3}}%s{{else if eq .Node 2}}redis://%s{{else}}redis://%s{{end}}", m.redis.URL, m.proxy[1].Addr, m.proxy[0].Addr)
 	return config(redis+"\nsync_rate "+onceSync.String()+"\nstrict_timeout 300ms", zones(parts...))
 }
 
-// zone_ is a zone for a path, with a key that the client chooses.
-func zone_(name, path string, options ...string) string {
+// keyedZone is a zone for a path, with a key that the client chooses.
+func keyedZone(name, path string, options ...string) string {
 	return fmt.Sprintf("zone %s {\nmatch {\npath /%s\n}\nkey {http.request.uri.query.k}\n%s\n}\n", name, path, strings.Join(options, "\n"))
 }
 
@@ -108,14 +108,14 @@ func TestExactlyOnce(t *testing.T) {
 	t.Logf("seed %d", *seed)
 	stop := m.load()
 	for m.total < faults || m.tally.Sent() < requests {
-		m.strike()
+		m.injectNext()
 	}
-	m.well()
+	m.awaitAllUp()
 	stop()
 	for node := range m.Nodes {
-		m.touch(node)
+		m.requestEachKey(node)
 	}
-	m.settleStrict()
+	m.closeStrict()
 	m.strict.Unlock()
 	m.verify()
 }
@@ -128,39 +128,39 @@ func newOnceRun(t *testing.T, rate int) *onceRun {
 	}
 	m.config = m.caddyfile()
 	m.Cluster = start(t, 3, m.config)
-	m.client = client(t, atOnce)
+	m.client = client(t, onceConcurrency)
 	m.began = time.Now()
 	for node := range m.Nodes {
-		m.bear(node)
+		m.recordStart(node)
 	}
 	return m
 }
 
-// bear notes the beginning of a life.
-func (m *onceRun) bear(node int) {
+// recordStart notes that a process of a node has started.
+func (m *onceRun) recordStart(node int) {
 	m.t.Helper()
-	isUp(m.t, m.Nodes[node])
+	awaitUp(m.t, m.Nodes[node])
 	status, err := m.Nodes[node].Status(m.t.Context())
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	l := &life{
+	l := &incarnation{
 		node: node, fields: make(map[string]string), admitted: make(map[string]int), unsure: make(map[string]int),
 		recent: make(map[string][]time.Duration), evicted: make(map[string]int), asked: make(map[string]int), settled: make(map[string]int),
 	}
 	for _, zone := range onceZones {
 		if l.fields[zone] = status.Zone(zone).Node; l.fields[zone] == "" {
-			m.t.Fatalf("node %d doesn't tell its field of zone %s", node+1, zone)
+			m.t.Fatalf("node %d doesn't report its field of zone %s", node+1, zone)
 		}
 	}
-	m.lives[node].Store(l)
+	m.current[node].Store(l)
 }
 
 // load sends requests until it is stopped.
 func (m *onceRun) load() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg, done sync.WaitGroup
-	slots := make(chan struct{}, atOnce)
+	slots := make(chan struct{}, onceConcurrency)
 	done.Go(func() {
 		start := time.Now()
 		timer := time.NewTimer(0)
@@ -178,7 +178,7 @@ func (m *onceRun) load() (stop func()) {
 			wg.Go(func() {
 				defer func() { <-slots }()
 				defer m.inFlight[node].Add(-1)
-				m.ask(i, node)
+				m.request(i, node)
 			})
 		}
 	})
@@ -219,9 +219,9 @@ var oncePaths = []struct {
 	{"strictslide", []string{"strictslide"}},
 }
 
-// ask sends the i-th request and notes what came of it.
-func (m *onceRun) ask(i, node int) {
-	l := m.lives[node].Load()
+// request sends the i-th request and notes what came of it.
+func (m *onceRun) request(i, node int) {
+	l := m.current[node].Load()
 	at := oncePaths[i%len(oncePaths)]
 	strict := slices.Contains(onceStrict, at.zones[0])
 	if strict {
@@ -247,18 +247,18 @@ func (m *onceRun) ask(i, node int) {
 	}
 }
 
-// strike does the next evil.
-func (m *onceRun) strike() {
+// injectNext injects the next fault.
+func (m *onceRun) injectNext() {
 	all := []struct {
 		name   string
 		weight int
 		do     func()
 	}{
-		{"lost replies", 6, func() { m.spoil(faultproxy.DropReplies) }},
-		{"cut connections", 4, func() { m.spoil(faultproxy.Reset) }},
-		{"half-closed connections", 2, func() { m.spoil(faultproxy.HalfClose) }},
-		{"silence", 2, func() { m.spoil(faultproxy.Blackhole) }},
-		{"messages that come late", 4, m.late},
+		{"lost replies", 6, func() { m.breakLinks(faultproxy.DropReplies) }},
+		{"cut connections", 4, func() { m.breakLinks(faultproxy.Reset) }},
+		{"half-closed connections", 2, func() { m.breakLinks(faultproxy.HalfClose) }},
+		{"silence", 2, func() { m.breakLinks(faultproxy.Blackhole) }},
+		{"messages that come late", 4, m.delayMessages},
 		{"SCRIPT FLUSH", 3, func() { m.redis.Master.Do("SCRIPT", "FLUSH") }},
 		{"evictions", 5, m.evict},
 		{"kill -9 and restart of a node", 2, func() { m.end(true) }},
@@ -284,49 +284,47 @@ func (m *onceRun) strike() {
 			break
 		}
 	}
-	m.pass(m.random.IntN(m.rate / 5))
+	m.awaitRequests(m.random.IntN(m.rate / 5))
 }
 
-// pass waits until so many requests have been answered.
-func (m *onceRun) pass(requests int) {
+// awaitRequests waits until so many requests have been answered.
+func (m *onceRun) awaitRequests(requests int) {
 	m.t.Helper()
-	answered(m.t, &m.tally, requests)
+	awaitAnswers(m.t, &m.tally, requests)
 }
 
-// spoil breaks the way of one or both of the nodes that have a proxy, for a fifth of a second at
-// least, or more.
-func (m *onceRun) spoil(f faultproxy.Fault) {
+// breakLinks sets a fault of one or both proxies, for a fifth of a second at least.
+func (m *onceRun) breakLinks(f faultproxy.Fault) {
 	for i := range m.random.IntN(2) + 1 {
 		m.proxy[(i+m.total)%2].Set(f)
 	}
-	m.pass(m.rate/5 + m.random.IntN(m.rate/2))
+	m.awaitRequests(m.rate/5 + m.random.IntN(m.rate/2))
 	for _, p := range m.proxy {
 		p.Set(faultproxy.None)
 	}
 }
 
-// late keeps messages back, which nodes then send again, and delivers them when newer ones have
-// come.
-func (m *onceRun) late() {
-	m.spoil(faultproxy.Hold)
-	m.pass(m.rate / 5)
+// delayMessages holds messages, which nodes then send again, and delivers them after newer ones.
+func (m *onceRun) delayMessages() {
+	m.breakLinks(faultproxy.Hold)
+	m.awaitRequests(m.rate / 5)
 	for _, p := range m.proxy {
 		_, _ = p.Deliver() // a connection may end in between; the rest is lost then
 	}
 }
 
-// well waits until all nodes' exchanges work.
-func (m *onceRun) well() {
+// awaitAllUp waits until the syncs of all nodes work.
+func (m *onceRun) awaitAllUp() {
 	m.t.Helper()
 	for i, n := range m.Nodes {
 		if !m.out[i].Load() {
-			isUp(m.t, n)
+			awaitUp(m.t, n)
 		}
 	}
 }
 
-// evict takes some hashes away, and notes what lives that have ended had in them: nobody sends that
-// again.
+// evict removes some hashes, and notes what incarnations that have ended had in them: nobody sends
+// that again.
 func (m *onceRun) evict() {
 	r := m.redis.Master.Client()
 	defer r.Close()
@@ -344,7 +342,7 @@ func (m *onceRun) evict() {
 			for _, l := range m.ended {
 				for _, field := range l.fields {
 					if field == gone[i] {
-						l.evicted[field] += held(m.t, gone[i+1])
+						l.evicted[field] += fieldTotal(m.t, gone[i+1])
 					}
 				}
 			}
@@ -352,16 +350,16 @@ func (m *onceRun) evict() {
 	}
 }
 
-// held is the total in a node's field, "seq total attempts".
-func held(t *testing.T, field string) int {
+// fieldTotal returns the total in a node's field, "seq total attempts".
+func fieldTotal(t *testing.T, field string) int {
 	t.Helper()
 	parts := strings.Fields(field)
 	if len(parts) != 3 {
-		t.Fatalf("a field holds %q", field)
+		t.Fatalf("a field has %q", field)
 	}
 	n, err := strconv.Atoi(parts[1])
 	if err != nil {
-		t.Fatalf("a field holds %q", field)
+		t.Fatalf("a field has %q", field)
 	}
 	return n
 }
@@ -371,13 +369,13 @@ func held(t *testing.T, field string) int {
 // everything of it, so that nothing can be missing in the end but what it counts from then on.
 func (m *onceRun) end(kill bool) {
 	m.t.Helper()
-	m.well()
+	m.awaitAllUp()
 	node := m.random.IntN(3)
-	n, l := m.Nodes[node], m.lives[node].Load()
-	m.settle(node)
-	m.settleStrict()
+	n, l := m.Nodes[node], m.current[node].Load()
+	m.awaitCounted(node)
+	m.closeStrict()
 	m.strict.Unlock()
-	m.pass(m.rate / 2)
+	m.awaitRequests(m.rate / 2)
 	l.killed = kill
 	before := unsent(m.t, n)
 	if kill {
@@ -387,32 +385,32 @@ func (m *onceRun) end(kill bool) {
 	if kill {
 		n.Kill()
 	}
-	m.quiet(node)
+	m.awaitIdle(node)
 	if err := n.Stop(); err != nil {
 		m.t.Error(err)
 	}
 	l.unsent = unsent(m.t, n)
-	for zone, said := range before {
-		l.unsent[zone] -= said
+	for zone, logged := range before {
+		l.unsent[zone] -= logged
 	}
 	m.ended = append(m.ended, l)
-	m.replicate()
+	m.awaitReplica()
 	if err := n.Start(m.t.Context(), m.config); err != nil {
 		m.t.Fatal(err)
 	}
-	m.bear(node)
+	m.recordStart(node)
 	m.out[node].Store(false)
 }
 
-// settle waits until Redis counts of a node exactly what clients saw admitted there. It gets no
-// requests meanwhile but one for each key: a node notices that Redis has lost something of a key
+// awaitCounted waits until Redis counts of a node exactly what clients saw admitted there. It gets
+// no requests meanwhile but one for each key: a node notices that Redis has lost something of a key
 // with the next one.
-func (m *onceRun) settle(node int) {
+func (m *onceRun) awaitCounted(node int) {
 	m.t.Helper()
-	l := m.lives[node].Load()
+	l := m.current[node].Load()
 	m.out[node].Store(true)
-	m.quiet(node)
-	m.touch(node)
+	m.awaitIdle(node)
+	m.requestEachKey(node)
 	eventually(m.t, "redis counts all of a node", func() error {
 		fields, _ := m.counts()
 		for zone, field := range l.fields {
@@ -425,15 +423,15 @@ func (m *onceRun) settle(node int) {
 	m.out[node].Store(false)
 }
 
-// touch sends a node one request for each key.
-func (m *onceRun) touch(node int) {
+// requestEachKey sends a node one request for each key.
+func (m *onceRun) requestEachKey(node int) {
 	for i := range len(oncePaths) * onceKeys {
-		m.ask(i, node)
+		m.request(i, node)
 	}
 }
 
-// quiet waits until a node that gets no requests has answered all.
-func (m *onceRun) quiet(node int) {
+// awaitIdle waits until a node that gets no requests has answered all.
+func (m *onceRun) awaitIdle(node int) {
 	m.t.Helper()
 	eventually(m.t, "no request is under way at a node", func() error {
 		if n := m.inFlight[node].Load(); n != 0 {
@@ -443,8 +441,8 @@ func (m *onceRun) quiet(node int) {
 	})
 }
 
-// confirmed is what a node says that Redis has of it, by zone.
-func (m *onceRun) confirmed(l *life) map[string]int {
+// confirmed returns what a node reports that Redis has of it, by zone.
+func (m *onceRun) confirmed(l *incarnation) map[string]int {
 	m.t.Helper()
 	status, err := m.Nodes[l.node].Status(m.t.Context())
 	if err != nil {
@@ -458,18 +456,18 @@ func (m *onceRun) confirmed(l *life) map[string]int {
 	return all
 }
 
-// mayMiss is how much of a zone may be missing in Redis at the end: what a node had not sent when
-// it was killed, and what one that was terminated says it could not send.
-func (l *life) mayMiss(zone string) int {
+// mayMiss returns how much of a zone may be missing in Redis at the end: what a node had not sent
+// when it was killed, and what one that was terminated has logged as not sent.
+func (l *incarnation) mayMiss(zone string) int {
 	if l.killed {
 		return l.admitted[zone] - l.confirmed[zone]
 	}
 	return l.unsent[zone]
 }
 
-// replicate waits until the replica has what the master has: what only a life that has ended could
+// awaitReplica waits until the replica has what the master has: what only an ended process could
 // send again must outlive a failover.
-func (m *onceRun) replicate() {
+func (m *onceRun) awaitReplica() {
 	m.t.Helper()
 	if n, _ := m.redis.Master.Do("WAIT", 1, 4000).(int64); n != 1 {
 		m.t.Fatal("the replica has not caught up within 4 s")
@@ -479,9 +477,9 @@ func (m *onceRun) replicate() {
 // failover kills the master, and brings it back as a replica.
 func (m *onceRun) failover() {
 	m.t.Helper()
-	m.well()
-	m.settleStrict() // what the replica has not got would be lost
-	m.replicate()
+	m.awaitAllUp()
+	m.closeStrict() // what the replica has not got would be lost
+	m.awaitReplica()
 	m.redis.Master.Kill()
 	m.strict.Unlock()
 	m.redis.Failover()
@@ -489,7 +487,7 @@ func (m *onceRun) failover() {
 		p.Lead(m.redis.Master.Addr)
 	}
 	m.redis.Rejoin()
-	m.well()
+	m.awaitAllUp()
 }
 
 // counts are the totals in Redis by field, and the difference of all sums to what they are the sums
@@ -520,7 +518,7 @@ func (m *onceRun) counts() (fields map[string]int, off int) {
 				off += n
 				continue
 			}
-			n := held(m.t, value)
+			n := fieldTotal(m.t, value)
 			fields[name] += n
 			off -= n
 		}
@@ -528,7 +526,7 @@ func (m *onceRun) counts() (fields map[string]int, off int) {
 	return fields, off
 }
 
-// A balance is what a run comes to, in counts of all zones and lives.
+// A balance is the sums of a run, over all zones and incarnations.
 type balance struct {
 	admitted, counted, evicted int
 	// lost is missing of nodes that were killed, and left of those that were terminated; both with
@@ -536,10 +534,10 @@ type balance struct {
 	lost, mayLose, left, mayLeave int
 }
 
-// difference is what nothing explains.
+// difference returns what nothing explains.
 func (b balance) difference() int { return b.admitted - b.counted - b.evicted - b.lost - b.left }
 
-// verify holds Redis to what clients saw, life by life and zone by zone.
+// verify compares Redis to what clients saw, in each incarnation and zone.
 func (m *onceRun) verify() {
 	m.t.Helper()
 	var b balance
@@ -554,27 +552,27 @@ func (m *onceRun) verify() {
 			}
 		}
 	}
-	if failed, _ := m.tally.Errors(); m.tally.Sent() != m.tally.Admitted()+m.tally.Refused()+failed {
+	if failed, _ := m.tally.Errors(); m.tally.Sent() != m.tally.Admitted()+m.tally.Denied()+failed {
 		m.t.Error("some answers had another status than 200 or 429")
 	}
-	m.tell(b)
+	m.report(b)
 }
 
-// balance compares each life in each zone.
+// balance compares each incarnation in each zone.
 func (m *onceRun) balance() (b balance, err error) {
 	fields, off := m.counts()
 	if off != 0 {
 		return b, fmt.Errorf("the sums are off by %d from the totals of the nodes", off)
 	}
-	lives := slices.Clone(m.ended)
+	all := slices.Clone(m.ended)
 	for node := range m.Nodes {
-		lives = append(lives, m.lives[node].Load())
+		all = append(all, m.current[node].Load())
 	}
-	for _, l := range lives {
+	for _, l := range all {
 		for zone, field := range l.fields {
 			missing, most := l.admitted[zone]-fields[field]-l.evicted[field], l.mayMiss(zone)
 			if missing > most || missing < -l.unsure[zone] {
-				return b, fmt.Errorf("a life of node %d (killed: %t) in zone %s: clients saw %d admitted and %d unsure, redis counts %d and lost %d, so %d are missing, at most %d may be",
+				return b, fmt.Errorf("a process of node %d (killed: %t) in zone %s: clients saw %d admitted and %d unsure, redis counts %d and lost %d, so %d are missing, at most %d may be",
 					l.node+1, l.killed, zone, l.admitted[zone], l.unsure[zone], fields[field], l.evicted[field], missing, most)
 			}
 			b.admitted, b.counted, b.evicted = b.admitted+l.admitted[zone], b.counted+fields[field], b.evicted+l.evicted[field]
@@ -587,58 +585,4 @@ func (m *onceRun) balance() (b balance, err error) {
 		}
 	}
 	return b, nil
-}
-
-// within is how much of a zone was admitted in the last moments of a life.
-func (l *life) within(zone string, d time.Duration) (n int) {
-	if len(l.recent[zone]) == 0 {
-		return 0
-	}
-	end := slices.Max(l.recent[zone])
-	for _, at := range l.recent[zone] {
-		if at > end-d {
-			n++
-		}
-	}
-	return n
-}
-
-// tell says what the run has shown.
-func (m *onceRun) tell(b balance) {
-	var kinds []string
-	for name, n := range m.faults {
-		kinds = append(kinds, fmt.Sprintf("%d × %s", n, name))
-	}
-	slices.Sort(kinds)
-	killed, lately := 0, 0
-	for _, l := range m.ended {
-		if l.killed {
-			killed++
-			for zone := range l.fields {
-				lately += l.within(zone, onceSync)
-			}
-		}
-	}
-	failed, _ := m.tally.Errors()
-	text := fmt.Sprintf(`| | |
-|---|---|
-| seed | %d |
-| requests | %d in %s: %d admitted, %d refused, %d without an answer because their node was killed |
-| faults | %d: %s |
-| counts admitted, in all zones with an interval | %d |
-| in Redis at the end | %d |
-| in hashes that were evicted after the node that had counted them was gone | %d |
-| unsent when their node was killed | %d, in %d kills; at most %d by what the nodes had said just before and admitted since. In their last sync_rate they had admitted %d |
-| unsent when their node was terminated | %d, in %d SIGTERMs; the nodes have logged that they could not send %d |
-| difference | %d |
-| counts admitted in strict zones | %s |
-`, *seed, m.tally.Sent(), time.Since(m.began).Round(time.Second), m.tally.Admitted(), m.tally.Refused(), failed,
-		m.total, strings.Join(kinds, ", "), b.admitted, b.counted, b.evicted, b.lost, killed, b.mayLose, lately,
-		b.left, len(m.ended)-killed, b.mayLeave, b.difference(), m.tellStrict())
-	m.t.Log(text)
-	if *long {
-		if err := write("once", text); err != nil {
-			m.t.Error(err)
-		}
-	}
 }

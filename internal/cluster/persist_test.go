@@ -24,7 +24,7 @@ func TestPersistOverRealRestarts(t *testing.T) {
 		c := start(t, 1, site)
 		n, requests := c.Nodes[0], client(t, 8)
 		tally, stop := load(t, requests, c.Nodes, "kept", 200)
-		answered(t, tally, 40)
+		awaitAnswers(t, tally, 40)
 		if err := n.Stop(); err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 // reservation is nothing here: a port that was free a moment ago is hoped to be so still.
 type reservation struct{}
 
-// bind finds a free port on loopback, or says that the one wanted is not.
+// bind finds a free port on loopback, or fails where the one wanted is not.
 func bind(port int) (reservation, int, error) {
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {

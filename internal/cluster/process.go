@@ -55,7 +55,7 @@ func (p *Process) Stop() bool {
 	select {
 	case <-p.exited:
 		return true
-	case <-time.After(patience):
+	case <-time.After(processTimeout):
 		return false
 	}
 }

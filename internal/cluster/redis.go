@@ -19,7 +19,7 @@ func StartRedis(ctx context.Context, program, dir string) (url string, stop func
 	if err != nil {
 		return "", nil, fmt.Errorf("starting %s: %w", program, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, processTimeout)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -40,7 +40,7 @@ func StartRedis(ctx context.Context, program, dir string) (url string, stop func
 	}
 }
 
-// answers says that a redis-server is ready.
+// answers reports whether a redis-server is ready.
 func answers(socket string) bool {
 	c, err := net.Dial("unix", socket)
 	if err != nil {

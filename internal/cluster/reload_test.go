@@ -13,9 +13,9 @@ import (
 
 const wide = "limit 1000000/" + far
 
-// patientRedis is a Redis that is waited for as long as a busy machine may need: what is decided in
-// it twice, or beside it, would be another test.
-func patientRedis(r *redistest.Server) string {
+// slowRedis gives Redis all the time that a busy machine may need: this is no test of requests that
+// are decided without it.
+func slowRedis(r *redistest.Server) string {
 	return "redis " + r.URL + "?timeout=20s\nstrict_timeout 20s"
 }
 
@@ -26,7 +26,7 @@ func reload(t *testing.T, n *cluster.Node, caddyfile string) {
 	}
 }
 
-// A reload that fails, early or late, leaves counters, limits and the exchange as they were.
+// A reload that fails, early or late, leaves counters, limits and the syncs as they were.
 func TestFailedReloadChangesNothing(t *testing.T) {
 	t.Parallel()
 	r, other := redistest.Start(t), redistest.Start(t)
@@ -48,7 +48,7 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 		tallies, stops = append(tallies, tally), append(stops, stop)
 	}
 	for _, tally := range tallies {
-		answered(t, tally, 20) // by both nodes
+		awaitAnswers(t, tally, 20) // by both nodes
 	}
 	for i := range 8 { // apps start in a random order
 		bad := map[string]string{
@@ -63,22 +63,22 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 			unchanged(t, c.Nodes[i%2], what)
 		}
 	}
-	answered(t, tallies[0], 20)
+	awaitAnswers(t, tallies[0], 20)
 	for i, z := range []string{"fixed", "bucket"} {
 		stops[i]()
-		if got := tallies[i].Refused(); got != 0 {
-			t.Errorf("%d requests were refused in zone %s", got, z)
+		if got := tallies[i].Denied(); got != 0 {
+			t.Errorf("%d requests were denied in zone %s", got, z)
 		}
-		sent(t, c.Nodes, z)
-		holds(t, r, z, tallies[i].Admitted())
+		awaitSent(t, c.Nodes, z)
+		awaitTotal(t, r, z, tallies[i].Admitted())
 		if got := sums(t, other, z); len(got) != 0 {
 			t.Errorf("another Redis, of configurations that failed, holds %v", got)
 		}
 	}
 }
 
-// A reload that fails after the app has started tells the Redis of the failed configuration
-// nothing.
+// A reload that fails after the app has started sends nothing to the Redis of the failed
+// configuration.
 func TestFailedReloadReachesNoOtherRedis(t *testing.T) {
 	t.Parallel()
 	r, other := redistest.Start(t), redistest.Start(t)
@@ -102,7 +102,7 @@ func TestFailedReloadReachesNoOtherRedis(t *testing.T) {
 	}
 }
 
-// unchanged fails unless a node's limits are the old ones and its exchange goes on.
+// unchanged fails unless a node's limits are the old ones and its syncs go on.
 func unchanged(t *testing.T, n *cluster.Node, after string) {
 	t.Helper()
 	before, err := n.Status(t.Context())
@@ -114,9 +114,9 @@ func unchanged(t *testing.T, n *cluster.Node, after string) {
 			t.Errorf("after a reload that failed for %s: %+v", after, z)
 		}
 	}
-	eventually(t, "the exchange goes on after a reload that failed for "+after, func() error {
+	eventually(t, "the syncs go on after a reload that failed for "+after, func() error {
 		now, err := n.Status(t.Context())
-		if err != nil || now.Redis == nil || !now.Redis.Up || now.Redis.Exchanges <= before.Redis.Exchanges {
+		if err != nil || now.Redis == nil || !now.Redis.Up || now.Redis.Syncs <= before.Redis.Syncs {
 			return fmt.Errorf("%+v, %v", now.Redis, err)
 		}
 		return nil
@@ -128,7 +128,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	site := func(limit int) string {
-		return config(patientRedis(r)+"\nsync_rate 100ms", zones(
+		return config(slowRedis(r)+"\nsync_rate 100ms", zones(
 			zone("fixed", fmt.Sprintf("limit %d/%s", limit, far), "algorithm fixed_window"),
 			zone("bucket", fmt.Sprintf("limit %d/%s", limit, far), "algorithm token_bucket"),
 			zone("strict", fmt.Sprintf("limit %d/%s", limit, far), "algorithm fixed_window", "sync_rate 0"),
@@ -155,21 +155,21 @@ func TestReloadsUnderLoad(t *testing.T) {
 		tallies, stops = append(tallies, tally), append(stops, stop)
 	}
 	for i := range 20 {
-		answered(t, tallies[i%len(all)], 2)
+		awaitAnswers(t, tallies[i%len(all)], 2)
 		reload(t, n, site(1000000-i))
 	}
 	for i, z := range all {
 		stops[i]()
 		errors, first := tallies[i].Errors()
-		if tallies[i].Refused() != 0 || errors > 0 && first == nil {
-			t.Errorf("zone %s: %d requests were refused", z, tallies[i].Refused())
+		if tallies[i].Denied() != 0 || errors > 0 && first == nil {
+			t.Errorf("zone %s: %d requests were denied", z, tallies[i].Denied())
 		}
-		sent(t, c.Nodes, z)
+		awaitSent(t, c.Nodes, z)
 		least := 8 + tallies[i].Admitted()
-		eventually(t, "redis holds all of zone "+z, func() error {
+		eventually(t, "redis counts all of zone "+z, func() error {
 			// A request whose connection a reload broke may have been counted: %d of them.
 			if got := total(t, r, z); got < least || got > least+errors {
-				return fmt.Errorf("it holds %d, want %d to %d", got, least, least+errors)
+				return fmt.Errorf("it counts %d, want %d to %d", got, least, least+errors)
 			}
 			return nil
 		})
@@ -190,7 +190,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 func leastGoroutines(t *testing.T, n *cluster.Node) int {
 	t.Helper()
 	least, asked := math.MaxInt, 0
-	eventually(t, "a node tells its goroutines forty times", func() error {
+	eventually(t, "a node returns its goroutines forty times", func() error {
 		now, _, err := n.Goroutines(t.Context())
 		if err != nil {
 			return err
@@ -237,7 +237,7 @@ func TestChangedLimitAtOnce(t *testing.T) {
 				parts = append(parts, zone(algorithm+"-"+rate, fmt.Sprintf("limit %d/%s", limit, far), "algorithm "+algorithm, "sync_rate "+rate))
 			}
 		}
-		return config(patientRedis(r), zones(parts...))
+		return config(slowRedis(r), zones(parts...))
 	}
 	c := start(t, 1, site(10))
 	requests := client(t, 4)
@@ -278,26 +278,26 @@ func TestChangedRedisAtOnce(t *testing.T) {
 		admit(t, requests, c.Nodes, z, 40)
 	}
 	tally, stop := load(t, requests, c.Nodes, all[0], 100)
-	answered(t, tally, 10)
+	awaitAnswers(t, tally, 10)
 	for _, z := range all[1:] {
-		sent(t, c.Nodes, z)
+		awaitSent(t, c.Nodes, z)
 	}
 	if err := c.Reload(t.Context(), site(to)); err != nil {
 		t.Fatal(err)
 	}
 	for _, z := range all[1:] {
-		holds(t, to, z, 40)
+		awaitTotal(t, to, z, 40)
 		admit(t, requests, c.Nodes, z, 20)
-		holds(t, to, z, 60)
-		holds(t, from, z, 40)
+		awaitTotal(t, to, z, 60)
+		awaitTotal(t, from, z, 40)
 	}
 	stop()
 	// otherwise nobody knows whether those were counted
 	if errors, _ := tally.Errors(); errors == 0 {
-		holds(t, to, all[0], 40+tally.Admitted())
+		awaitTotal(t, to, all[0], 40+tally.Admitted())
 	}
 	for _, n := range c.Nodes {
-		isUp(t, n)
+		awaitUp(t, n)
 	}
 }
 
@@ -311,7 +311,7 @@ func TestWindowsGoOnBetweenStrictAndNot(t *testing.T) {
 		for _, algorithm := range all {
 			parts = append(parts, zone(algorithm, "limit 100/"+far, "algorithm "+algorithm))
 		}
-		return config(patientRedis(r)+"\nsync_rate "+rate, zones(parts...))
+		return config(slowRedis(r)+"\nsync_rate "+rate, zones(parts...))
 	}
 	c := start(t, 2, site("strict"))
 	requests := client(t, 8)
@@ -323,11 +323,11 @@ func TestWindowsGoOnBetweenStrictAndNot(t *testing.T) {
 	}
 	for _, z := range all {
 		admit(t, requests, c.Nodes, z, 20)
-		holds(t, r, z, 50)
-		sent(t, c.Nodes, z)
+		awaitTotal(t, r, z, 50)
+		awaitSent(t, c.Nodes, z)
 		admit(t, requests, c.Nodes[:1], z, 1)
-		holds(t, r, z, 51) // what Redis doesn't know yet when it begins to decide comes on top
-		knows(t, c.Nodes[:1], z, 51)
+		awaitTotal(t, r, z, 51) // what Redis doesn't know yet when it begins to decide comes on top
+		awaitKnown(t, c.Nodes[:1], z, 51)
 	}
 	if err := c.Reload(t.Context(), site("strict")); err != nil {
 		t.Fatal(err)
@@ -336,6 +336,6 @@ func TestWindowsGoOnBetweenStrictAndNot(t *testing.T) {
 		if got := requests.Burst(t.Context(), c.Nodes, "/"+z, 200, nil).Admitted(); got != 49 {
 			t.Errorf("zone %s: after 51 of 100, %d more were admitted, want 49", z, got)
 		}
-		holds(t, r, z, 100)
+		awaitTotal(t, r, z, 100)
 	}
 }

@@ -21,46 +21,46 @@ func TestFaultRollingDeployment(t *testing.T) {
 	old, changed := s.config, strings.NewReplacer(
 		wide, "limit 3000000/"+far,
 		"limit 1000/"+far+"\n\tburst 100000", "limit 4000/"+far+"\n\tburst 300000",
-		fmt.Sprintf("limit %d/1s\n", s.pace.limit()), fmt.Sprintf("limit %d/1s\n", s.pace.limit()+1),
-		fmt.Sprintf("limit %d/1s\n", s.pace.narrow()), fmt.Sprintf("limit %d/1s\n", s.pace.narrow()+1),
+		fmt.Sprintf("limit %d/1s\n", s.load.limit()), fmt.Sprintf("limit %d/1s\n", s.load.limit()+1),
+		fmt.Sprintf("limit %d/1s\n", s.load.narrow()), fmt.Sprintf("limit %d/1s\n", s.load.narrow()+1),
 	).Replace(s.config)
-	s.suffer(trial{
-		fault: "other limits and bursts, one node after the other: a reload and two restarts", extra: 1,
+	s.inject(fault{
+		name: "other limits and bursts, one node after the other: a reload and two restarts", extraLimits: 1,
 		begin: func() {
 			if old == changed {
 				t.Fatal("nothing has changed")
 			}
 			s.config = changed
 			reload(t, s.Nodes[0], s.config)
-			for node := 1; node < sceneNodes; node++ {
-				s.end(node, (*cluster.Node).Stop)
+			for node := 1; node < nodeCount; node++ {
+				s.endNode(node, (*cluster.Node).Stop)
 				s.restart(node)
 			}
 		},
-		end:  nothing,
-		lost: func(zone string) int { return unsent(t, s.Nodes[1])[zone] + unsent(t, s.Nodes[2])[zone] },
+		end:     nothing,
+		mayLose: func(zone string) int { return unsent(t, s.Nodes[1])[zone] + unsent(t, s.Nodes[2])[zone] },
 	})
 }
 
-// deployed are what is deployed one after the other: the limits and bursts, small and large.
-type deployed struct {
-	// of buckets, where nothing flows in to speak of; burst is the limit of windows
+// A deployment is the limits and bursts that are deployed: small ones, then large ones.
+type deployment struct {
+	// of buckets, where next to nothing flows in; burst is the limit of windows
 	limit, burst int
 	pace, queue  int // of the leaky bucket, a second and requests that wait
 }
 
-var small, large = deployed{20, 40, 20, 2}, deployed{90, 60, 30, 4}
+var small, large = deployment{20, 40, 20, 2}, deployment{90, 60, 30, 4}
 
-// rolled are the zones of a deployment: those that share counts now and then, and strict ones,
-// whose names begin with an s.
-var rolled = []string{"token", "gcra", "sliding", "stoken", "sgcra", "ssliding", "slog", "leaky"}
+// rolloutZones are the zones of a deployment: those that share counts now and then, and strict
+// ones, whose names begin with an s.
+var rolloutZones = []string{"token", "gcra", "sliding", "stoken", "sgcra", "ssliding", "slog", "leaky"}
 
-func (d deployed) caddyfile(redis string) string {
+func (d deployment) caddyfile(redis string) string {
 	algorithms := map[string]string{
 		"token": "token_bucket", "gcra": "gcra", "sliding": "sliding_window", "log": "sliding_log", "leaky": "leaky_bucket",
 	}
 	var parts []string
-	for _, name := range rolled {
+	for _, name := range rolloutZones {
 		strict := algorithms[name] == ""
 		kind := name
 		if strict {
@@ -78,7 +78,7 @@ func (d deployed) caddyfile(redis string) string {
 		if strict {
 			options = append(options, "sync_rate strict")
 		}
-		parts = append(parts, zone_(name, name, options...))
+		parts = append(parts, keyedZone(name, name, options...))
 	}
 	return config(redis+"\nsync_rate 100ms", zones(parts...))
 }
@@ -91,21 +91,21 @@ type rollout struct {
 	client *cluster.Client
 	key    string
 	began  time.Time
-	busy   [sceneNodes]sync.RWMutex // is held for a node that restarts
-	starts atomic.Int64             // of nodes that knew nothing
-	tally  map[part]*cluster.Tally
+	busy   [nodeCount]sync.RWMutex // is held for a node that restarts
+	starts atomic.Int64            // of nodes that knew nothing
+	tally  map[tallyKey]*cluster.Tally
 }
 
 // load asks each node in each zone until it is stopped.
 func (r *rollout) load(key string) (stop func()) {
-	r.key, r.began, r.tally = key, time.Now(), make(map[part]*cluster.Tally)
-	r.starts.Store(sceneNodes)
+	r.key, r.began, r.tally = key, time.Now(), make(map[tallyKey]*cluster.Tally)
+	r.starts.Store(nodeCount)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	for _, zone := range rolled {
-		for node := range sceneNodes {
+	for _, zone := range rolloutZones {
+		for node := range nodeCount {
 			tally := new(cluster.Tally)
-			r.tally[part{zone, node}] = tally
+			r.tally[tallyKey{zone, node}] = tally
 			for range 2 {
 				wg.Go(func() {
 					for ctx.Err() == nil {
@@ -127,21 +127,21 @@ func (r *rollout) load(key string) (stop func()) {
 }
 
 func (r *rollout) admitted(zone string) (sum int) {
-	for node := range sceneNodes {
-		sum += r.tally[part{zone, node}].Admitted()
+	for node := range nodeCount {
+		sum += r.tally[tallyKey{zone, node}].Admitted()
 	}
 	return sum
 }
 
 func (r *rollout) sent(zone string) (sum int) {
-	for node := range sceneNodes {
-		sum += r.tally[part{zone, node}].Sent()
+	for node := range nodeCount {
+		sum += r.tally[tallyKey{zone, node}].Sent()
 	}
 	return sum
 }
 
-// turn gives a node another Caddyfile.
-func (r *rollout) turn(node int, caddyfile string, restart bool) {
+// deploy gives a node another Caddyfile.
+func (r *rollout) deploy(node int, caddyfile string, restart bool) {
 	r.t.Helper()
 	n := r.Nodes[node]
 	if !restart {
@@ -159,10 +159,10 @@ func (r *rollout) turn(node int, caddyfile string, restart bool) {
 	r.starts.Add(1)
 }
 
-// asked waits until each node has been asked so often in each zone.
-func (r *rollout) asked(requests int) {
+// awaitRequests waits until each node has answered so many requests in each zone.
+func (r *rollout) awaitRequests(requests int) {
 	r.t.Helper()
-	before := make(map[part]int)
+	before := make(map[tallyKey]int)
 	for part, tally := range r.tally {
 		before[part] = tally.Sent()
 	}
@@ -183,29 +183,29 @@ func (r *rollout) asked(requests int) {
 func TestFaultRollingDeploymentHoldsLimits(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	redis := patientRedis(server)
-	r := &rollout{t: t, Cluster: start(t, sceneNodes, small.caddyfile(redis)), client: client(t, 64)}
+	redis := slowRedis(server)
+	r := &rollout{t: t, Cluster: start(t, nodeCount, small.caddyfile(redis)), client: client(t, 64)}
 	for _, n := range r.Nodes {
-		isUp(t, n)
+		awaitUp(t, n)
 	}
 	counted := make(map[string]int)
-	for i, to := range []deployed{large, small} {
+	for i, to := range []deployment{large, small} {
 		stop := r.load(fmt.Sprint(i))
-		r.asked(4)
-		for node := range sceneNodes {
-			r.turn(node, to.caddyfile(redis), (node+i)%2 == 1)
-			r.asked(3)
+		r.awaitRequests(4)
+		for node := range nodeCount {
+			r.deploy(node, to.caddyfile(redis), (node+i)%2 == 1)
+			r.awaitRequests(3)
 		}
-		r.asked(10)
-		r.enough(to)
+		r.awaitRequests(10)
+		r.awaitEnough(to)
 		stop()
 		took := time.Since(r.began)
-		for _, zone := range rolled {
-			r.within(zone, took)
+		for _, zone := range rolloutZones {
+			r.checkAdmitted(zone, took)
 			counted[zone] += r.admitted(zone)
 		}
 	}
-	for _, zone := range rolled[:len(rolled)-1] {
+	for _, zone := range rolloutZones[:len(rolloutZones)-1] {
 		eventually(t, "redis counts what clients saw admitted in zone "+zone, func() error {
 			got := 0
 			if slices.Contains([]string{"stoken", "sgcra", "slog"}, zone) {
@@ -221,11 +221,11 @@ func TestFaultRollingDeploymentHoldsLimits(t *testing.T) {
 	}
 }
 
-// enough waits until each zone has admitted nine tenths of what its parameters admit, where nothing
-// flows in.
-func (r *rollout) enough(to deployed) {
+// awaitEnough waits until each zone has admitted nine tenths of what its parameters admit, where
+// nothing flows in.
+func (r *rollout) awaitEnough(to deployment) {
 	r.t.Helper()
-	for _, zone := range rolled[:len(rolled)-1] {
+	for _, zone := range rolloutZones[:len(rolloutZones)-1] {
 		eventually(r.t, "a zone admits what its limit allows", func() error {
 			if got := r.admitted(zone); 10*got < 9*to.burst {
 				return fmt.Errorf("zone %s has admitted %d of %d requests at limit %d", zone, got, r.sent(zone), to.burst)
@@ -235,8 +235,8 @@ func (r *rollout) enough(to deployed) {
 	}
 }
 
-// within checks what was admitted in a zone.
-func (r *rollout) within(zone string, took time.Duration) {
+// checkAdmitted checks what was admitted in a zone.
+func (r *rollout) checkAdmitted(zone string, took time.Duration) {
 	r.t.Helper()
 	got, sent, starts := r.admitted(zone), r.sent(zone), int(r.starts.Load())
 	least, most := float64(min(small.burst, sent)), float64(large.burst)
@@ -252,9 +252,9 @@ func (r *rollout) within(zone string, took time.Duration) {
 	if float64(got) < least || float64(got) > most {
 		r.t.Errorf("zone %s admitted %d of %d requests in %s, want %.0f to %.0f", zone, got, sent, took, least, most)
 	}
-	for node := range sceneNodes {
-		tally := r.tally[part{zone, node}]
-		if other := tally.Sent() - tally.Admitted() - tally.Refused(); other > 0 {
+	for node := range nodeCount {
+		tally := r.tally[tallyKey{zone, node}]
+		if other := tally.Sent() - tally.Admitted() - tally.Denied(); other > 0 {
 			_, err := tally.Errors()
 			r.t.Errorf("%d requests to zone %s of node %d got no answer with status 200 or 429; the first error: %v", other, zone, node+1, err)
 		}

@@ -10,11 +10,11 @@ import (
 )
 
 // A part of a Cluster that is gone denies the keys that it holds, in a zone with on_redis_loss
-// deny, and no others; where the beats are or anywhere else.
+// deny, and no others; whether the heartheartbeats are there or not.
 func TestDenyHoldsForTheShardsThatAreGone(t *testing.T) {
 	t.Parallel()
 	r := redistest.StartCluster(t, 3)
-	beats := r.Owner(r.Slot("{0}"))
+	heartbeats := r.Owner(r.Slot("{0}"))
 	c := start(t, 1, config("redis "+r.URL+"\nsync_rate 200ms",
 		zones(zone("deny", wide, "algorithm fixed_window", "key {http.request.uri.query.k}", "on_redis_loss deny"))))
 	requests := client(t, 4)
@@ -27,7 +27,7 @@ func TestDenyHoldsForTheShardsThatAreGone(t *testing.T) {
 		if got := ask(k); got != http.StatusOK {
 			t.Fatalf("a request while all is well got %d", got)
 		}
-		eventually(t, "redis holds the key", func() error {
+		eventually(t, "redis counts the key", func() error {
 			for i, s := range r.Nodes {
 				if n := len(sums(t, s, "deny")); n > hashes[i] {
 					home[k], hashes[i] = i, n
@@ -37,7 +37,7 @@ func TestDenyHoldsForTheShardsThatAreGone(t *testing.T) {
 			return fmt.Errorf("%v", hashes)
 		})
 	}
-	for _, gone := range []int{beats, (beats + 1) % 3} {
+	for _, gone := range []int{heartbeats, (heartbeats + 1) % 3} {
 		r.Nodes[gone].Kill()
 		for k, at := range home {
 			if at != gone {

@@ -20,7 +20,8 @@ func sites(options string, names ...string) string {
 	return b.String()
 }
 
-// spends sends requests to a site and wants the first ones admitted and one more refused.
+// spends sends requests to a site and fails unless the first ones are admitted and one more is
+// denied.
 func spends(t *testing.T, c *cluster.Client, n *cluster.Node, site string, admitted int) {
 	t.Helper()
 	for i := range admitted + 1 {
@@ -54,7 +55,7 @@ func TestReloadOfSitesKeepsTheirCounts(t *testing.T) {
 func TestRolloutOfSitesSharesTheirCounts(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
-	options := patientRedis(r) + "\nsync_rate strict"
+	options := slowRedis(r) + "\nsync_rate strict"
 	c := start(t, 2, sites(options, "a.test", "b.test"))
 	requests := client(t, 1)
 	reload(t, c.Nodes[1], sites(options, "b.test"))

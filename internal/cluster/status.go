@@ -2,7 +2,7 @@ package cluster
 
 import "time"
 
-// A Status is what a node tells about its zones and its exchange with Redis.
+// A Status is what a node reports of its zones and its sync with Redis.
 type Status struct {
 	Zones []Zone `json:"zones"`
 	Redis *Redis `json:"redis"`
@@ -10,9 +10,9 @@ type Status struct {
 	Strict Circuits `json:"strict"`
 }
 
-// A Zone is one limit of a zone. Own was counted on the node, Elsewhere on the others as far as it
+// A Zone is one limit of a zone. Own was counted on the node, Remote on the others as far as it
 // knows, in all that a decision can still use; Unsent is the part of Own that Redis doesn't know.
-// Node is the field of its part in Redis. Exchange is nil where counts stay on the node.
+// Node is the field of its part in Redis. Sync is nil where counts stay on the node.
 type Zone struct {
 	Zone      string `json:"zone"`
 	Algorithm string `json:"algorithm"`
@@ -21,30 +21,30 @@ type Zone struct {
 	SyncRate  string `json:"sync_rate"`
 	Keys      int    `json:"keys"`
 	Own       int64  `json:"own"`
-	Elsewhere int64  `json:"elsewhere"`
+	Remote    int64  `json:"remote"`
 	Unsent    int64  `json:"unsent"`
 	Node      string `json:"node"`
 
-	Exchange *Exchange `json:"exchange"`
+	Sync *Sync `json:"sync"`
 }
 
-// An Exchange is how far a zone's exchange has come: how many turns it has completed, the first one
+// A Sync is how far the sync of a limit has come: how many cycles it has completed, the first one
 // at once, and when the last of them was.
-type Exchange struct {
-	Turns  int64     `json:"turns"`
+type Sync struct {
+	Cycles int64     `json:"cycles"`
 	Synced time.Time `json:"synced"`
 }
 
-// Redis is how the exchange goes.
+// Redis is the state of the sync with Redis.
 type Redis struct {
-	Up        bool              `json:"up"`
-	Failing   map[string]string `json:"failing"`
-	Nodes     int64             `json:"nodes"`
-	Exchanges int64             `json:"exchanges"`
-	Keys      int64             `json:"keys"`
-	Failures  int64             `json:"failures"`
-	Last      time.Time         `json:"last"`
-	Offset    Duration          `json:"clock_offset"`
+	Up       bool              `json:"up"`
+	Failing  map[string]string `json:"failing"`
+	Nodes    int64             `json:"nodes"`
+	Syncs    int64             `json:"syncs"`
+	Keys     int64             `json:"keys"`
+	Failures int64             `json:"failures"`
+	Last     time.Time         `json:"last"`
+	Offset   Duration          `json:"clock_offset"`
 }
 
 // Circuits keep requests to strict zones from waiting for a Redis that does not answer. Open is how
@@ -77,4 +77,4 @@ func (s Status) Zone(name string) Zone {
 }
 
 // Known is what the node decides by: its own and what it knows of the others.
-func (z Zone) Known() int64 { return z.Own + z.Elsewhere }
+func (z Zone) Known() int64 { return z.Own + z.Remote }

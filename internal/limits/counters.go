@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // counterPool has the counters of the process, which outlive configurations: zones acquire them
@@ -70,7 +71,7 @@ type gauges interface {
 
 // acquire returns the counters of one limit: new ones, or those that a configuration already holds.
 // Counts go on over a reload where namespace, zone, algorithm and window stay the same.
-func acquire(namespace string, z *settings.Zone, r rates.Rate) *Counters {
+func acquire(namespace string, z *settings.Compiled, r rates.Rate) *Counters {
 	key := strconv.Quote(namespace) + " " + strconv.Quote(z.Name) + " " + specOf(z, r).Name()
 	c, _, _ := counterPool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(key, z, r), nil })
 	return c.(*Counters)
@@ -80,19 +81,12 @@ func acquire(namespace string, z *settings.Zone, r rates.Rate) *Counters {
 func (c *Counters) release() { _, _ = counterPool.Delete(c.key) }
 
 // specOf names a limit to other nodes.
-func specOf(z *settings.Zone, r rates.Rate) ratesync.Spec {
-	s := ratesync.Spec{Zone: z.Name, Kind: z.Kind.Code(), Window: r.Window, Buckets: 1, Live: 1}
-	switch z.Kind {
-	case algorithms.FixedWindow:
-		s.Live = 0
-	case algorithms.SlidingWindow:
-		s.Buckets, s.Live = z.Buckets, z.Buckets
-	}
-	return s
+func specOf(z *settings.Compiled, r rates.Rate) ratesync.Spec {
+	return ratesync.SpecOf(z.Name, z.Params(r))
 }
 
 // newCounters is the one place that knows which kind has which state.
-func newCounters(key string, z *settings.Zone, r rates.Rate) *Counters {
+func newCounters(key string, z *settings.Compiled, r rates.Rate) *Counters {
 	c := &Counters{key: key, zone: z.Name, stop: make(chan struct{}), done: make(chan struct{})}
 	switch k := z.Kind; {
 	case k.Windowed():
@@ -106,7 +100,7 @@ func newCounters(key string, z *settings.Zone, r rates.Rate) *Counters {
 }
 
 // hold gives counters a table of one state.
-func hold[S any](c *Counters, z *settings.Zone, r rates.Rate) {
+func hold[S any](c *Counters, z *settings.Compiled, r rates.Rate) {
 	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
 	c.table, c.upkeep, c.gauges, c.source = t, t, t, ratesync.NewSource(t, specOf(z, r))
 }
@@ -118,7 +112,7 @@ const catchUp = time.Second
 // configure applies a configuration that has become the current one: parameters for work in the
 // background, and the Redis, nil for none.
 func (l *Limit) configure(sweep time.Duration, redis *Redis) {
-	c, z := l.Counters, l.Zone
+	c, z := l.Counters, l.Settings
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sweepEvery(sweep)
@@ -148,7 +142,7 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 			redis.hold()
 		}
 		if charges {
-			redis.Replicator.AttachCharged(c.source, every, redis.Strict.Charger(z.Name, l.rule()))
+			redis.Replicator.AttachCharged(c.source, every, redis.Strict.Charger(z.Name, strict.Rule(l.params())))
 		} else {
 			redis.Replicator.Attach(c.source, every)
 		}
@@ -230,7 +224,7 @@ func (c *Counters) IsUnavailable(raw []byte) bool {
 func (c *Counters) Node() string { return c.source.Node() }
 
 // Sync tells how far the sync has come, nil where nothing is synced.
-func (c *Counters) Sync() *ratesync.ExchangeStatus { return c.source.Status() }
+func (c *Counters) Sync() *ratesync.SyncStatus { return c.source.Status() }
 
 // state returns what metrics show.
 func (c *Counters) state() metrics.ZoneState {

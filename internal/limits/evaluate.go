@@ -44,8 +44,9 @@ type Evaluation struct {
 	// that wait.
 	longest int
 	wait    time.Duration
-	// closed is a zone that denies without counting: there is no key, or Redis is unavailable.
-	closed      *Zone
+	// uncounted is a zone that denies without asking its limits: there is no key, or Redis is
+	// unavailable.
+	uncounted   *Zone
 	unavailable bool
 	denial      answer.Denial
 	// queues is how many zones are still to give their slots.
@@ -106,12 +107,12 @@ func (e *Evaluation) Free() {
 		e.keys = nil
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
-	e.grants, e.verdicts, e.closed = e.grants[:0], e.verdicts[:0], nil
+	e.grants, e.verdicts, e.uncounted = e.grants[:0], e.verdicts[:0], nil
 	evaluations.Put(e)
 }
 
 // IsDenied reports whether the request is denied. Denial then says why.
-func (e *Evaluation) IsDenied() bool { return e.longest >= 0 || e.closed != nil }
+func (e *Evaluation) IsDenied() bool { return e.longest >= 0 || e.uncounted != nil }
 
 // Denial returns what is to be answered to a denied request.
 func (e *Evaluation) Denial() answer.Denial { return e.denial }
@@ -147,7 +148,7 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 	}
 	switch {
 	case none && z.EmptyKey == settings.EmptyDeny:
-		e.closed = z
+		e.uncounted = z
 		return
 	case none:
 		z.metrics.Count(metrics.Skipped)
@@ -185,7 +186,7 @@ func (e *Evaluation) failOver(z *Zone, zr *zoneResult) bool {
 	}
 	e.zones = e.zones[:len(e.zones)-1]
 	if z.OnRedisLoss == settings.LossDeny {
-		e.closed, e.unavailable = z, true
+		e.uncounted, e.unavailable = z, true
 	}
 	return false
 }
@@ -261,8 +262,16 @@ func (e *Evaluation) judge(at int) {
 func (l *Limit) result(d *algorithms.Decision) answer.Result {
 	return answer.Result{
 		Policy: l.policy, Allowed: d.Allowed, Limit: l.enforced.N, Remaining: d.Remaining,
-		RetryAfter: d.Retry, NextAfter: d.Next, ResetAfter: d.Reset,
+		RetryAfter: d.Retry, MoreAfter: l.moreAfter(d),
 	}
+}
+
+// moreAfter returns the one wait that answers tell of a limit that admits, see waitsOf.
+func (l *Limit) moreAfter(d *algorithms.Decision) time.Duration {
+	if l.policy.Fixed {
+		return d.Reset
+	}
+	return d.Next
 }
 
 // keyOf returns the bytes of a zone's key.
@@ -341,10 +350,10 @@ func (e *Evaluation) recordDenial(r *http.Request) {
 		default:
 			zr.metrics.Count(metrics.Denied)
 			longest := e.longestOf(zr)
-			zr.refusals.Denied(e.now, answer.Refusal{Request: r, Key: e.keyOf(zr), Hash: zr.hash[0], Limit: longest.Limit, Wait: longest.RetryAfter})
+			zr.denials.Denied(e.now, answer.LoggedDenial{Request: r, Key: e.keyOf(zr), Hash: zr.hash[0], Limit: longest.Limit, Wait: longest.RetryAfter})
 		}
 	}
-	switch z := e.closed; {
+	switch z := e.uncounted; {
 	case e.longest >= 0:
 		d.Zone = e.zones[e.longest].Name
 	case e.unavailable:
@@ -353,7 +362,7 @@ func (e *Evaluation) recordDenial(r *http.Request) {
 	default:
 		d.Zone, d.Wait = z.Name, z.Limits[0].Window
 		z.metrics.Count(metrics.Denied)
-		z.refusals.Denied(e.now, answer.Refusal{Request: r, Wait: d.Wait})
+		z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
 	}
 }
 

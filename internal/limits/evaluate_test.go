@@ -27,11 +27,11 @@ import (
 )
 
 // arranged are the zones of a handler, which no configuration has.
-func arranged(t *testing.T, all ...settings.Zone) (zones []*Zone) {
+func arranged(t *testing.T, all ...settings.Compiled) (zones []*Zone) {
 	t.Helper()
 	for _, s := range all {
 		s.Buckets, s.SyncRate, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = 1, rates.Local, 1000, 32, 64
-		z, err := NewZone(ZoneOptions{Zone: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		z, err := NewZone(ZoneOptions{Compiled: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,8 +53,8 @@ func request(k string) *http.Request {
 // other request can start sooner for that.
 func TestASlotIsKeptForThoseBehind(t *testing.T) {
 	zones := arranged(t,
-		settings.Zone{Name: "a", Key: "all", Kind: algorithms.LeakyBucket, Queue: 20, Limits: []rates.Rate{{Limit: 10, Window: time.Second}}},
-		settings.Zone{Name: "b", Key: "{http.request.header.K}", Kind: algorithms.LeakyBucket, Limits: []rates.Rate{{Limit: 1, Window: time.Hour}}},
+		settings.Compiled{Name: "a", Key: "all", Kind: algorithms.LeakyBucket, Queue: 20, Limits: []rates.Rate{{Limit: 10, Window: time.Second}}},
+		settings.Compiled{Name: "b", Key: "{http.request.header.K}", Kind: algorithms.LeakyBucket, Limits: []rates.Rate{{Limit: 1, Window: time.Hour}}},
 	)
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -120,7 +120,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
 		redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: 500 * time.Millisecond, Logger: zap.NewNop()})
 		z, err := NewZone(ZoneOptions{
-			Zone: settings.Zone{
+			Compiled: settings.Compiled{
 				Name: kind.String(), Key: "all", Kind: kind, Limits: []rates.Rate{{Limit: limit, Window: window}}, Buckets: 1,
 				MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.Strict,
 			},
@@ -165,11 +165,11 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 
 func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	core, seen := observer.New(zapcore.WarnLevel)
-	z := &Zone{ZoneOptions: ZoneOptions{Zone: settings.Zone{Name: "login", Key: "{tenant}"}, Logger: zap.New(core)}}
+	z := &Zone{ZoneOptions: ZoneOptions{Compiled: settings.Compiled{Name: "login", Key: "{tenant}"}, Logger: zap.New(core)}}
 	for range 3 {
 		z.warnEmpty()
 	}
-	if seen.Len() != 1 || seen.All()[0].ContextMap()["instead"] != "client_ip" {
+	if seen.Len() != 1 || seen.All()[0].ContextMap()["empty_key"] != "client_ip" {
 		t.Errorf("%d warnings: %v", seen.Len(), seen.All())
 	}
 }

@@ -38,8 +38,8 @@ func (c *Config) Add(z *Zone) { c.zones = append(c.zones, z) }
 // Each calls yield with each limit of each zone. A zone that several handlers have comes as often.
 func (c *Config) Each(yield func(*Limit) bool) {
 	for _, z := range c.zones {
-		for i := range z.limits {
-			if !yield(&z.limits[i]) {
+		for l := range z.Each {
+			if !yield(l) {
 				return
 			}
 		}
@@ -95,8 +95,8 @@ func (c *Config) apply() {
 		c.Redis.Strict.SetTimeout(c.StrictTimeout)
 	}
 	for _, z := range c.zones {
-		for i := range z.limits {
-			z.limits[i].configure(z.Sweep, c.Redis)
+		for l := range z.Each {
+			l.configure(z.Sweep, c.Redis)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func (c *Config) tick() {
 			clock.CatchUp()
 		case <-minute.C:
 			for _, z := range c.zones {
-				z.refusals.Tick(clock.Now())
+				z.denials.Tick(clock.Now())
 			}
 		}
 	}
@@ -158,10 +158,10 @@ type limitsByName map[string]map[string]*Limit
 func (c *Config) byName() limitsByName {
 	zones := make(limitsByName)
 	for l := range c.Each {
-		if zones[l.Zone.Name] == nil {
-			zones[l.Zone.Name] = make(map[string]*Limit)
+		if zones[l.Settings.Name] == nil {
+			zones[l.Settings.Name] = make(map[string]*Limit)
 		}
-		zones[l.Zone.Name][specOf(l.Zone, l.Rate).Name()] = l
+		zones[l.Settings.Name][specOf(l.Settings, l.Rate).Name()] = l
 	}
 	return zones
 }
@@ -181,21 +181,22 @@ func (c *Config) inherit(before *Config) {
 				l.resume(from.save()) // the zone's name or the namespace has changed
 			}
 			if stays {
-				c.logAnew(l, from)
+				c.logRestart(l, from)
 			}
 		}
 	}
 }
 
-// logAnew logs that a limit counts anew after a reload. from is what it was before, nil for none.
-func (c *Config) logAnew(l, from *Limit) {
-	fields := []zap.Field{zap.String("zone", l.Zone.Name), zap.Stringer("algorithm", l.Zone.Kind), zap.Stringer("limit", l.Rate)}
-	isStrict := func(l *Limit) bool { return l.Zone.SyncRate == rates.Strict }
+// logRestart logs that a limit starts at zero after a reload. from is what it was before, nil for
+// none.
+func (c *Config) logRestart(l, from *Limit) {
+	fields := []zap.Field{zap.String("zone", l.Settings.Name), zap.Stringer("algorithm", l.Settings.Kind), zap.Stringer("limit", l.Rate)}
+	isStrict := func(l *Limit) bool { return l.Settings.SyncRate == rates.Strict }
 	switch {
 	case from == nil:
-		c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit counts anew", fields...)
-	case isStrict(l) != isStrict(from) && !l.Zone.Kind.Windowed():
-		c.Logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit counts anew", fields...)
+		c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit starts at zero", fields...)
+	case isStrict(l) != isStrict(from) && !l.Settings.Kind.Windowed():
+		c.Logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit starts at zero", fields...)
 	}
 }
 

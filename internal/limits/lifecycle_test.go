@@ -27,7 +27,7 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	defer client.Close()
 	redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
 	z, err := NewZone(ZoneOptions{
-		Zone: settings.Zone{
+		Compiled: settings.Compiled{
 			Name: "waits", Key: "all", Limits: []rates.Rate{{Limit: 10, Window: time.Hour}}, Buckets: 1, MaxKeys: 100,
 			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.SyncRate(time.Hour),
 		},

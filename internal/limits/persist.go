@@ -29,7 +29,7 @@ func (c *Config) CheckKeeper() {
 // reportForeign reports that what is kept there is not ours, and switches persist off.
 func (c *Config) reportForeign(err error) {
 	c.Logger.Error("persist is off: what is there is something else, which is left as it is; give persist the path of a file of its own",
-		warning.Field(warning.NotRestored), zap.Stringer("in", c.Keeper), zap.Error(err))
+		warning.Field(warning.NotRestored), zap.Stringer("persist", c.Keeper), zap.Error(err))
 	c.Keeper = nil
 }
 
@@ -40,23 +40,23 @@ func (c *Config) reportUnsaved(err error) {
 		c.unsaved = false
 		return
 	}
-	c.Logger.Error("counters can't be saved; those of zones that don't use redis start anew with the next process; create the directory, or let the user that runs Caddy write there",
-		warning.Field(warning.NotSaved), zap.Stringer("in", c.Keeper), zap.Error(err))
+	c.Logger.Error("counters can't be saved, so zones that don't use redis start at zero with the next process; create the directory, or let the user that runs Caddy write there",
+		warning.Field(warning.NotSaved), zap.Stringer("persist", c.Keeper), zap.Error(err))
 }
 
 // restore restores the snapshot of an earlier process, and writes it back, so that it shows at the
 // start that this can be done. What can't be read costs no more than the counts in it.
 func (c *Config) restore() {
-	log := c.Logger.With(zap.Stringer("in", c.Keeper))
+	log := c.Logger.With(zap.Stringer("persist", c.Keeper))
 	s, err := c.Keeper.Load()
 	switch {
 	case errors.Is(err, snapshot.ErrForeign):
 		c.reportForeign(err)
 		return
 	case err != nil:
-		log.Warn("saved counters could not be read; they start anew", warning.Field(warning.NotRestored), zap.Error(err))
+		log.Warn("saved counters could not be read, so counting starts at zero", warning.Field(warning.NotRestored), zap.Error(err))
 	case s.IsFromFuture(clock.Now()):
-		log.Warn("counters were saved at a time that is still to come, so the clock was set back since; they start anew", warning.Field(warning.NotRestored), zap.Time("saved", time.Unix(0, s.At)))
+		log.Warn("counters were saved at a time in the future, so the clock was set back since; counting starts at zero", warning.Field(warning.NotRestored), zap.Time("saved", time.Unix(0, s.At)))
 	case len(s.Limits) > 0:
 		c.restoreLimits(s, log)
 	}
@@ -78,8 +78,8 @@ func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 			delete(s.Limits, l.key) // a zone that several handlers share
 		}
 	}
-	log.Info("saved counters are taken up; those that are too old to matter are not",
-		zap.Int("keys", left), zap.Int("too_old", had-left), zap.Int("limits_that_are_gone", len(s.Limits)), zap.Time("saved", time.Unix(0, s.At)))
+	log.Info("saved counters were restored, except those that are too old to matter",
+		zap.Int("keys", left), zap.Int("too_old", had-left), zap.Int("removed_limits", len(s.Limits)), zap.Time("saved", time.Unix(0, s.At)))
 }
 
 // save writes the counters of the zones that don't sync. Those that do are in Redis.

@@ -46,9 +46,7 @@ func OpenRedis(key string, o RedisOptions, connect func() (redis.UniversalClient
 		if err != nil {
 			return nil, err
 		}
-		r := BorrowRedis(client, o)
-		r.key = key
-		return r, nil
+		return newRedis(key, client, o), nil
 	})
 	if err != nil {
 		return nil, err
@@ -57,9 +55,11 @@ func OpenRedis(key string, o RedisOptions, connect func() (redis.UniversalClient
 }
 
 // BorrowRedis returns a Redis that goes by somebody else's client, for one configuration.
-func BorrowRedis(client redis.UniversalClient, o RedisOptions) *Redis {
+func BorrowRedis(client redis.UniversalClient, o RedisOptions) *Redis { return newRedis("", client, o) }
+
+func newRedis(key string, client redis.UniversalClient, o RedisOptions) *Redis {
 	return &Redis{
-		namespace: o.Namespace, client: client,
+		key: key, namespace: o.Namespace, client: client,
 		Replicator: ratesync.NewReplicator(client, o.Namespace, o.Timeout, clock.Now, o.Logger),
 		Strict:     strict.New(client, o.Namespace, o.StrictTimeout),
 	}
@@ -97,7 +97,7 @@ func (r *Redis) Destruct() error {
 func (r *Redis) state() metrics.RedisState {
 	st, circuits := r.Replicator.Status(), r.Strict.Status()
 	return metrics.RedisState{
-		Namespace: r.namespace, Up: st.Up, Syncs: st.Exchanges, Failures: st.Failures, Keys: st.Keys, FailedKeys: st.FailedKeys,
+		Namespace: r.namespace, Up: st.Up, Syncs: st.Syncs, Failures: st.Failures, Keys: st.Keys, FailedKeys: st.FailedKeys,
 		CircuitsOpen: int64(circuits.Open), CircuitTrips: circuits.Trips, Timeouts: circuits.Timeouts,
 	}
 }

@@ -17,7 +17,7 @@ func (e *Evaluation) rollBack() {
 		for j := range zr.limits {
 			switch l, at := &zr.limits[j], zr.first+j; {
 			case e.receipts[at].Allowed && zr.queued:
-				e.rollBackPeek(zr, l, at)
+				e.finishPeek(zr, l, at)
 			case e.receipts[at].Allowed && zr.CountDenied:
 				if zr.want == 0 { // of a denied request the waits are told in any case
 					e.restate(zr, l, at)
@@ -43,8 +43,8 @@ func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 	}
 }
 
-// rollBackPeek takes from a queue that was only read, if it counts denied requests.
-func (e *Evaluation) rollBackPeek(zr *zoneResult, l *Limit, at int) {
+// finishPeek takes from a queue that was only read, if it counts denied requests.
+func (e *Evaluation) finishPeek(zr *zoneResult, l *Limit, at int) {
 	if zr.CountDenied {
 		l.table.Penalize(l.enforced, zr.hash, e.receipts[at], 1)
 	}
@@ -65,7 +65,7 @@ func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
 func (e *Evaluation) restate(zr *zoneResult, l *Limit, at int) {
 	is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, waitsOf(zr.Kind))
 	d := &e.results[at]
-	d.Remaining, d.NextAfter, d.ResetAfter = is.Remaining, is.Next, is.Reset
+	d.Remaining, d.MoreAfter = is.Remaining, l.moreAfter(&is.Decision)
 }
 
 // penalize takes from a limit that denied. The client waits for that, too.

@@ -24,7 +24,7 @@ import (
 
 // ZoneOptions describe a zone of one handler.
 type ZoneOptions struct {
-	settings.Zone
+	settings.Compiled
 	// Matchers select the requests, all where there are none.
 	Matchers caddyhttp.MatcherSets
 	// Namespace separates users of one Redis. Redis is nil where nothing is synced.
@@ -52,12 +52,12 @@ type Zone struct {
 	// Template makes the keys.
 	Template *reqkey.Template
 
-	limits   []Limit         // one for each rate of Limits
-	want     algorithms.Want // of admitted requests; nothing where nobody is told
-	refusals *answer.RefusalLog
-	metrics  *metrics.Zone
-	full     atomic.Bool // warned of more than max_keys
-	noKey    atomic.Bool // warned of an empty key
+	limits  []Limit         // one for each rate of Limits
+	want    algorithms.Want // of admitted requests; nothing where nobody is told
+	denials *answer.DenialLog
+	metrics *metrics.ZoneCounters
+	full    atomic.Bool // warned of more than max_keys
+	noKey   atomic.Bool // warned of an empty key
 
 	rules        []strict.Rule // for Redis, which decides on all limits in one call
 	strictFailed atomic.Int64  // when it was last reported that Redis failed to decide
@@ -80,8 +80,9 @@ type shares struct {
 type Limit struct {
 	*Counters
 
-	Zone *settings.Zone
-	Rate rates.Rate
+	// Settings are those of the zone, which it has in common with all its limits.
+	Settings *settings.Compiled
+	Rate     rates.Rate
 
 	enforced algorithms.Limit
 	policy   *answer.Policy
@@ -93,16 +94,10 @@ func (l *Limit) Take(key table.Key, raw []byte, now, n int64, want algorithms.Wa
 }
 
 // params describes the limit to its algorithm.
-func (l *Limit) params() algorithms.Params { return l.Zone.Params(l.Rate) }
-
-// rule describes the limit to Redis.
-func (l *Limit) rule() strict.Rule {
-	z := l.Zone
-	return strict.Rule{Kind: z.Kind.Code(), Limit: l.Rate.Limit, Window: l.Rate.Window, Buckets: z.Buckets, Burst: z.Burst, Queue: z.Queue}
-}
+func (l *Limit) params() algorithms.Params { return l.Settings.Params(l.Rate) }
 
 // IsSynced reports whether the limit's counts are in that Redis as well.
-func (l *Limit) IsSynced(redis *Redis) bool { return l.Zone.SyncRate >= 0 && redis != nil }
+func (l *Limit) IsSynced(redis *Redis) bool { return l.Settings.SyncRate >= 0 && redis != nil }
 
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
@@ -115,34 +110,40 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if o.Waits {
 		z.want = waitsOf(o.Kind)
 	}
-	log := answer.RefusalLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.Limits[len(o.Limits)-1].Window}
+	log := answer.DenialLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.Limits[len(o.Limits)-1].Window}
 	if o.LogKeys {
 		log.Keys = z.Template
 	}
-	z.refusals = answer.NewRefusalLog(log)
+	z.denials = answer.NewDenialLog(log)
 	if o.Metrics {
-		z.metrics = metrics.NewZone(o.Name)
+		z.metrics = metrics.NewZoneCounters(o.Name)
 	}
 	for _, r := range o.Limits {
-		l := Limit{Counters: acquire(o.Namespace, &z.Zone, r), Zone: &z.Zone, Rate: r}
-		l.enforced, l.policy = l.params().Compile(), policyOf(&z.Zone, r).Compile(o.Headers)
+		l := Limit{Counters: acquire(o.Namespace, &z.Compiled, r), Settings: &z.Compiled, Rate: r}
+		l.enforced, l.policy = l.params().Compile(), policyOf(&z.Compiled, r).Compile(o.Headers)
 		z.limits = append(z.limits, l)
-		z.rules = append(z.rules, l.rule())
+		z.rules = append(z.rules, strict.Rule(l.params()))
 	}
 	return z, nil
 }
 
 // Release gives up the counters and writes what the log holds back.
 func (z *Zone) Release() {
-	z.refusals.Flush(clock.Now())
+	z.denials.Flush(clock.Now())
 	z.metrics.Release()
-	for i := range z.limits {
-		z.limits[i].release()
+	for l := range z.Each {
+		l.release()
 	}
 }
 
-// Each returns the zone's limits, one for each rate.
-func (z *Zone) Each() []Limit { return z.limits }
+// Each calls yield with each limit of the zone, the shortest window first.
+func (z *Zone) Each(yield func(*Limit) bool) {
+	for i := range z.limits {
+		if !yield(&z.limits[i]) {
+			return
+		}
+	}
+}
 
 // Arrange sorts the zones of a handler into the order in which they are asked. Those in which Redis
 // decides come last, and among these the queues, whose slots can't be refunded.
@@ -171,7 +172,7 @@ func waitsOf(k algorithms.Kind) algorithms.Want {
 }
 
 // policyOf returns what answers tell of one of a zone's limits.
-func policyOf(z *settings.Zone, r rates.Rate) answer.Policy {
+func policyOf(z *settings.Compiled, r rates.Rate) answer.Policy {
 	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Fixed: z.Kind == algorithms.FixedWindow}
 	if len(z.Limits) > 1 {
 		p.Name += "-" + rates.WindowText(r.Window)
@@ -258,7 +259,7 @@ func (z *Zone) noteStrict(r *http.Request, by *Redis, err error) {
 // warnFull warns once that keys share the sketch.
 func (z *Zone) warnFull() {
 	if !z.full.Load() && !z.full.Swap(true) {
-		z.Once.Warn(z.Logger, warning.MaxKeys, fmt.Sprintf("zone %q: it holds as many keys as max_keys allows; further ones share a sketch on this node, and may be refused too early", z.Name),
+		z.Once.Warn(z.Logger, warning.MaxKeys, fmt.Sprintf("zone %q: it has as many keys as max_keys allows; further keys share a sketch on this node, and may be denied too early", z.Name),
 			zap.Int("max_keys", z.MaxKeys))
 	}
 }
@@ -267,6 +268,6 @@ func (z *Zone) warnFull() {
 func (z *Zone) warnEmpty() {
 	if !z.noKey.Load() && !z.noKey.Swap(true) {
 		z.Logger.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
-			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("instead", z.EmptyKey))
+			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("empty_key", z.EmptyKey))
 	}
 }

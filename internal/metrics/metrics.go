@@ -17,11 +17,11 @@ const namespace, subsystem = "caddy", "rate_limit"
 var (
 	decisionCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "decisions_total",
-		Help: "Requests that a zone decided on.",
+		Help: "Requests that a zone decided on, by decision.",
 	}, []string{"zone", "decision"})
 	overflowCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "overflow_decisions_total",
-		Help: "Decisions that came from the sketch, because the zone held max_keys keys already.",
+		Help: "Decisions that came from the overflow sketch, because the zone had max_keys counters already.",
 	}, []string{"zone"})
 )
 
@@ -40,10 +40,10 @@ const (
 )
 
 // decisionLabels are in the order of the decisions.
-var decisionLabels = [...]string{"admitted", "refused", "too_early", "skipped", "unavailable"}
+var decisionLabels = [...]string{"admitted", "denied", "too_early", "skipped", "unavailable"}
 
-// A Zone has one zone's counters, looked up once. A nil *Zone counts nothing.
-type Zone struct {
+// ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
+type ZoneCounters struct {
 	name      string
 	decisions [len(decisionLabels)]prometheus.Counter
 	overflow  prometheus.Counter
@@ -55,11 +55,11 @@ var users = struct {
 	of map[string]int
 }{of: map[string]int{}}
 
-// NewZone returns the counters of a zone. They begin with the first handler that asks for them and
-// go on until each has released them: a reload provisions the new handlers before it cleans up the
-// old ones, so a zone that stays keeps its counters.
-func NewZone(name string) *Zone {
-	z := &Zone{name: label(name)}
+// NewZoneCounters returns the counters of a zone. They begin with the first handler that asks for
+// them and go on until each has released them: a reload provisions the new handlers before it
+// cleans up the old ones, so a zone that stays keeps its counters.
+func NewZoneCounters(name string) *ZoneCounters {
+	z := &ZoneCounters{name: label(name)}
 	users.Lock()
 	defer users.Unlock()
 	users.of[z.name]++
@@ -72,7 +72,7 @@ func NewZone(name string) *Zone {
 
 // Release gives the counters up. The metrics of a zone that no handler has any more are removed:
 // otherwise every rename would leave some behind, as long as the process lives.
-func (z *Zone) Release() {
+func (z *ZoneCounters) Release() {
 	if z == nil {
 		return
 	}
@@ -87,14 +87,14 @@ func (z *Zone) Release() {
 }
 
 // Count counts a decision.
-func (z *Zone) Count(d Decision) {
+func (z *ZoneCounters) Count(d Decision) {
 	if z != nil {
 		z.decisions[d].Inc()
 	}
 }
 
 // CountOverflow counts a decision that came from the sketch, beside what was decided.
-func (z *Zone) CountOverflow() {
+func (z *ZoneCounters) CountOverflow() {
 	if z != nil {
 		z.overflow.Inc()
 	}

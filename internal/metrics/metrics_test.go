@@ -43,7 +43,7 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 }
 
 func TestMetricsSurviveAReload(t *testing.T) {
-	c := NewZone("m")
+	c := NewZoneCounters("m")
 	c.Count(Admitted)
 	c.CountOverflow()
 	before := scrapeDecisions(t)
@@ -54,14 +54,14 @@ func TestMetricsSurviveAReload(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		NewZone("m").Count(Denied)
+		NewZoneCounters("m").Count(Denied)
 		want := map[string]float64{
-			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total refused m": before["decisions_total refused m"] + float64(config+1),
+			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total denied m": before["decisions_total denied m"] + float64(config+1),
 			"decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
 			"keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
-			"synced_timestamp_seconds m": 1_795_249_660, "synced_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
-			"exchanges_total caddy failed": 6, "exchanges_total caddy ok": 11, "exchanges_total shop failed": 0, "exchanges_total shop ok": 2,
-			"exchanged_keys_total caddy": 107, "exchanged_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
+			"last_sync_timestamp_seconds m": 1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
+			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,
+			"synced_keys_total caddy": 107, "synced_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
 			"circuits_open caddy": 5, "circuit_trips_total caddy": 7, "strict_timeouts_total caddy": 9,
 			"circuits_open shop": 0, "circuit_trips_total shop": 0, "strict_timeouts_total shop": 0,
 		}
@@ -86,7 +86,7 @@ func scrapeDecisions(t *testing.T) map[string]float64 {
 }
 
 func TestCountersSwitchedOff(t *testing.T) {
-	var c *Zone
+	var c *ZoneCounters
 	c.Count(Admitted)
 	c.Count(Denied)
 	c.Count(Skipped)
@@ -95,7 +95,7 @@ func TestCountersSwitchedOff(t *testing.T) {
 }
 
 func TestCountingDoesNotAllocate(t *testing.T) {
-	c := NewZone("allocations")
+	c := NewZoneCounters("allocations")
 	if n := testing.AllocsPerRun(100, func() {
 		c.Count(Admitted)
 		c.Count(Denied)

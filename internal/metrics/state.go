@@ -13,7 +13,7 @@ type ZoneState struct {
 	Keys int64
 	// Sketch is set where keys share a sketch, because the table holds max_keys keys.
 	Sketch bool
-	// Syncs is set where counts are exchanged. Synced is when all of them were, the zero time for
+	// Syncs is set where counts are synced. Synced is when all of them were, the zero time for
 	// never.
 	Syncs  bool
 	Synced time.Time
@@ -37,17 +37,17 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	keysDesc   = describe("keys", "Keys that a zone holds counters of.", "zone")
-	sketchDesc = describe("sketch_in_use", "Whether keys of a zone share the sketch, because it has reached max_keys.", "zone")
-	syncedDesc = describe("synced_timestamp_seconds", "When a zone last had a turn in which all that was due was sent to Redis and answered, as a Unix time; 0 if never.", "zone")
+	keysDesc   = describe("keys", "Counters in the memory of this node, one for each key and limit of a zone.", "zone")
+	sketchDesc = describe("sketch_in_use", "1 while new keys of a zone share the overflow sketch, because it has max_keys counters; else 0.", "zone")
+	syncedDesc = describe("last_sync_timestamp_seconds", "Unix time of the last sync cycle of a zone in which Redis answered for every dirty key; 0 if there was none.", "zone")
 
-	redisDesc    = describe("redis_up", "Whether the last exchange with Redis succeeded.", "namespace")
-	syncsDesc    = describe("exchanges_total", "Exchanges with Redis.", "namespace", "result")
-	syncKeysDesc = describe("exchanged_keys_total", "Keys exchanged with Redis.", "namespace")
-	failedDesc   = describe("failed_keys_total", "Keys that Redis could not do in an exchange, or of which it said what makes no sense.", "namespace")
-	openDesc     = describe("circuits_open", "Circuits that are open: strict zones don't wait for Redis.", "namespace")
-	tripsDesc    = describe("circuit_trips_total", "How often a circuit has opened.", "namespace")
-	timeoutsDesc = describe("strict_timeouts_total", "Requests to strict zones that waited for Redis in vain.", "namespace")
+	redisDesc    = describe("redis_up", "1 while everything that is sent to Redis is answered, else 0.", "namespace")
+	syncsDesc    = describe("syncs_total", "Calls to Redis that sync counts, by result: ok or failed.", "namespace", "result")
+	syncKeysDesc = describe("synced_keys_total", "Counts in sync calls that Redis answered.", "namespace")
+	failedDesc   = describe("failed_keys_total", "Counts in answered sync calls that Redis rejected, or whose reply made no sense.", "namespace")
+	openDesc     = describe("circuits_open", "Open circuits: strict zones do not wait for the Redis behind them.", "namespace")
+	tripsDesc    = describe("circuit_trips_total", "Times that a circuit has opened.", "namespace")
+	timeoutsDesc = describe("strict_timeouts_total", "Requests to strict zones that waited for Redis until strict_timeout.", "namespace")
 )
 
 // Register adds the metrics to a configuration's registry, however often it is called. state tells

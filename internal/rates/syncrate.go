@@ -41,7 +41,7 @@ func ParseSyncRate(s string) (SyncRate, error) {
 		return 0, fmt.Errorf("%q is not a duration; write one like 500ms or 1s, or strict (0), or local (-1)", spelling.Clip(s))
 	}
 	if interval < 0 {
-		return 0, fmt.Errorf("%q is negative; write local (-1) for no exchange, or a duration like 1s", spelling.Clip(s))
+		return 0, fmt.Errorf("%q is negative; write local (-1) for no sync, or a duration like 1s", spelling.Clip(s))
 	}
 	return SyncRate(interval), SyncRate(interval).Check()
 }
@@ -52,9 +52,9 @@ func syncRateOfSeconds(seconds float64) (SyncRate, error) {
 	case seconds == -1:
 		return Local, nil
 	case math.IsNaN(seconds), seconds < 0:
-		return 0, fmt.Errorf("%g seconds is not a rate to sync at; write local (-1) for no exchange, or a duration like 1s", seconds)
+		return 0, fmt.Errorf("%g seconds is not a rate to sync at; write local (-1) for no sync, or a duration like 1s", seconds)
 	case seconds > MaxWindow.Seconds():
-		return 0, fmt.Errorf("%g seconds is too long; write a duration like 1s, or local (-1) for no exchange", seconds)
+		return 0, fmt.Errorf("%g seconds is too long; write a duration like 1s, or local (-1) for no sync", seconds)
 	}
 	s := SyncRate(math.Round(seconds * float64(time.Second)))
 	if s == 0 && seconds != 0 {
@@ -70,7 +70,7 @@ func (s SyncRate) Check() error {
 	case interval > 0 && interval < MinSync:
 		return fmt.Errorf("%s is too short; write %s or longer, or strict (0) to ask Redis on every request", WindowText(interval), WindowText(MinSync))
 	case interval > MaxWindow:
-		return fmt.Errorf("%s is too long; write a duration like 1s, or local (-1) for no exchange", WindowText(interval))
+		return fmt.Errorf("%s is too long; write a duration like 1s, or local (-1) for no sync", WindowText(interval))
 	}
 	return nil
 }

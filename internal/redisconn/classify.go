@@ -31,12 +31,12 @@ var replies = []struct{ prefix, text string }{
 	{"OOM", "OOM: redis has no memory left; raise maxmemory, or set maxmemory-policy to volatile-ttl"},
 	{"BUSY", "BUSY: another script holds redis up; find it, SCRIPT KILL ends it"},
 	{"NOAUTH", "NOAUTH: redis wants a password; set username and password"},
-	{"WRONGPASS", "WRONGPASS: redis refuses the user name or password; correct them"},
+	{"WRONGPASS", "WRONGPASS: redis rejects the user name or password; correct them"},
 	{"NOPERM", "NOPERM: the redis user may not do this; give it the commands and the key pattern that the documentation lists"},
 	{"CLUSTERDOWN", "CLUSTERDOWN: slots of the cluster have no master; bring its nodes up"},
-	{"MASTERDOWN", "MASTERDOWN: the replica has lost its master; bring the master up"},
+	{"MASTERDOWN", "MASTERDOWN: the replica can't reach its master; bring the master up"},
 	{"NOREPLICAS", "NOREPLICAS: redis has fewer replicas than min-replicas-to-write; bring replicas up"},
-	{"MISCONF", "MISCONF: redis can't save its data and refuses writes; see its log, usually the disk is full"},
+	{"MISCONF", "MISCONF: redis can't save its data and rejects writes; see its log, usually the disk is full"},
 	{"TRYAGAIN", "TRYAGAIN: slots of the cluster are being moved; wait, nothing need be done"},
 	{"MOVED", "MOVED: the server is part of a cluster; set mode cluster"},
 	{"ASK", "ASK: the server is part of a cluster; set mode cluster"},
@@ -45,7 +45,7 @@ var replies = []struct{ prefix, text string }{
 	{"NOSCRIPT", "NOSCRIPT: redis has dropped a script; it is sent again by itself"},
 	{"NOPROTO", "NOPROTO: redis speaks RESP2 only; add protocol=2 to the URL"},
 	{"ERR max number of clients", "redis has too many connections (maxclients); raise its maxclients, or lower pool_size"},
-	{"ERR invalid password", "redis refuses the password; correct it"},
+	{"ERR invalid password", "redis rejects the password; correct it"},
 	{"ERR AUTH", "redis has no password set but got one; remove username and password"},
 	{"ERR Client sent AUTH", "redis has no password set but got one; remove username and password"},
 	{"ERR DB index", "redis has fewer databases than that; correct db"},
@@ -121,7 +121,7 @@ func classifyNetwork(err error) string {
 	case errors.As(err, &record):
 		return "the redis server doesn't speak TLS on this port; use redis:// in place of rediss://, or its TLS port"
 	case errors.As(err, &alert):
-		return "the redis server refuses the TLS handshake; perhaps it wants tls_client_cert and tls_client_key"
+		return "the redis server rejects the TLS handshake; perhaps it wants tls_client_cert and tls_client_key"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused; start redis, or correct the address"
 	case errors.Is(err, syscall.ENOENT):

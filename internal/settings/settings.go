@@ -46,9 +46,9 @@ var OnRedisLossNames = []string{LossLocal: "local", LossDivide: "divide", LossAl
 // String returns the name of the rule as an option.
 func (l OnRedisLoss) String() string { return OnRedisLossNames[l] }
 
-// Zone are the settings of a zone. Which requests match is not one: zones of one name may match
+// Compiled are the settings of a zone. Which requests match is not one: zones of one name may match
 // different ones and share the count.
-type Zone struct {
+type Compiled struct {
 	Name string
 	// Key is the template of the key.
 	Key string
@@ -72,13 +72,13 @@ type Zone struct {
 }
 
 // Params describes one of the limits to its algorithm.
-func (z *Zone) Params(r rates.Rate) algorithms.Params {
+func (z *Compiled) Params(r rates.Rate) algorithms.Params {
 	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets}
 }
 
 // Lines returns the settings except the name as lines of a Caddyfile, always the same ones in the
 // same order.
-func (z *Zone) Lines() []string {
+func (z *Compiled) Lines() []string {
 	var limits strings.Builder
 	for _, limit := range z.Limits {
 		limits.WriteString(" " + limit.String())
@@ -106,12 +106,12 @@ type Registry map[string]Registered
 
 // Registered is a zone and where it stands: a handler or a line.
 type Registered struct {
-	Zone
+	Compiled
 	Place string
 }
 
 // Add notes a zone. It rejects one whose name is taken by one with other settings.
-func (r Registry) Add(z Zone, place string) error {
+func (r Registry) Add(z Compiled, place string) error {
 	first, taken := r[z.Name]
 	if !taken {
 		r[z.Name] = Registered{z, place}

@@ -11,7 +11,7 @@ import (
 
 func TestRegistry(t *testing.T) {
 	r := Registry{}
-	login := Zone{Name: "login", Limits: []rates.Rate{{Limit: 5, Window: time.Minute}}}
+	login := Compiled{Name: "login", Limits: []rates.Rate{{Limit: 5, Window: time.Minute}}}
 	if err := r.Add(login, "first"); err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestRegistry(t *testing.T) {
 }
 
 func TestParams(t *testing.T) {
-	z := Zone{Kind: algorithms.LeakyBucket, Burst: 1, Buckets: 2, Queue: 3}
+	z := Compiled{Kind: algorithms.LeakyBucket, Burst: 1, Buckets: 2, Queue: 3}
 	want := algorithms.Params{Kind: algorithms.LeakyBucket, Limit: 5, Burst: 1, Queue: 3, Window: time.Minute, Buckets: 2}
 	if got := z.Params(rates.Rate{Limit: 5, Window: time.Minute}); got != want {
 		t.Errorf("Params = %+v, want %+v", got, want)

@@ -152,15 +152,15 @@ func Surge(name string, before float64) Case {
 // limit.
 func Common() []Case {
 	return []Case{
-		Overload("10 nodes, 1000/5s, sync 0.5s, demand 1.6x", 1.6),
-		Overload("same, demand 5x", 5),
-		CaseOf("2 nodes, 500/1s, sync 0.2s, demand 1.6x", Windows{
+		Overload("10 nodes, 1000/5s, sync 0.5s, offered load 1.6x", 1.6),
+		Overload("same, offered load 5x", 5),
+		CaseOf("2 nodes, 500/1s, sync 0.2s, offered load 1.6x", Windows{
 			Algorithm: Sliding(500, sec), Rate: sec / 5, Nodes: 2, Latency: near, Warm: 3 * sec, Load: Constant(800, 20*sec),
 		}),
-		Surge("10 nodes, 1000/10s, sync 1s, step from nothing to 20x", 0),
+		Surge("10 nodes, 1000/10s, sync 1s, cold start at 20x", 0),
 		Surge("same, step from 0.05x to 20x", 5),
 		Surge("same, step from 0.8x to 20x", 80),
-		Flooding("8 nodes, 100/60s, sync 10s, demand 20x"),
+		Flooding("8 nodes, 100/60s, sync 10s, offered load 20x"),
 	}
 }
 
@@ -185,7 +185,7 @@ func Traffics() (cases []Case) {
 	with("bursts of 1 s every 4 s, mean 0.85x", func(sc *Windows) { sc.Load = Bursts(340, sec, 3*sec, 15) })
 	with("bursts of 1 s every 4 s, mean 2x", func(sc *Windows) { sc.Load = Bursts(800, sec, 3*sec, 15) })
 	with("bursts of 0.1 s every 10 s, mean 0.85x", func(sc *Windows) { sc.Load = Bursts(8500, sec/10, 99*sec/10, 6) })
-	with("2 limits within 1 s around a window's edge", func(sc *Windows) {
+	with("2 limits within 1 s around a window boundary", func(sc *Windows) {
 		sc.Load = append(Load{{For: 19500 * time.Millisecond}}, Bursts(2000, sec, 19*sec, 2)...)
 		sc.Warm = 0
 	})

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 )
 
 // Steps of the store's clock. Readers of the rest may skip this file: current returns a key that
@@ -114,7 +115,7 @@ func (t *Table[S]) applyStep(sh *shard[S], l algorithms.Limit, i uint32, now int
 	if e.at != 0 {
 		e.at += step
 	}
-	if t.machine.Ledger(&e.state).Resend&algorithms.Moved != 0 {
+	if t.machine.Ledger(&e.state).Resend&ledger.Moved != 0 {
 		if e.flags&inFlight != 0 {
 			e.flags |= outdated
 		}

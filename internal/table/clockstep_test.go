@@ -124,3 +124,44 @@ func TestSleepThatABeatNoticesFirst(t *testing.T) {
 		t.Error("a client that had spent its limit an hour ago is refused")
 	}
 }
+
+// A key of a local table that moves into a slot that was synced doesn't apply a step of the clock
+// that came before the key did, when the table is synced again.
+func TestAMovedKeyDoesNotApplyAnOldStep(t *testing.T) {
+	const limit = 10
+	alg := fixed(limit, time.Minute)
+	var sameShard []int
+	for i := 0; len(sameShard) < 6*chunkSize; i++ {
+		if KeyOf(raw(i))[0]>>58 == 0 {
+			sameShard = append(sameShard, i)
+		}
+	}
+	first, last := sameShard[:3*chunkSize], sameShard[6*chunkSize-5:]
+	for _, step := range []time.Duration{time.Hour, -time.Hour} {
+		a := newNode("a", alg)
+		for _, key := range first {
+			take(a.windows, alg, key, t0)
+		}
+		a.setOffset(t0, step, true)
+		a.Configure(SyncConfig{Params: alg}, 1000)
+		for _, key := range sameShard {
+			take(a.windows, alg, key, t0)
+		}
+		now := t0 + int64(2*time.Minute)
+		for _, key := range last {
+			for range limit {
+				take(a.windows, alg, key, now)
+			}
+		}
+		a.Sweep(now)
+		if slots := a.shards[0].size; slots != uint32(len(last)) {
+			t.Fatalf("a step of %v: the keys were not moved: %d slots for %d keys", step, slots, len(last))
+		}
+		a.Configure(SyncConfig{Params: alg, Rate: time.Second}, 1000)
+		for _, key := range last {
+			if d := take(a.windows, alg, key, now); d.Allowed || d.Retry > time.Minute {
+				t.Errorf("a step of %v: a key that has spent its limit is admitted %t, or waits %v", step, d.Allowed, d.Retry)
+			}
+		}
+	}
+}

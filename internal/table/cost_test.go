@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 )
 
 const million = 1_000_000
@@ -25,7 +26,7 @@ func (c counting) Advance(s *algorithms.WindowState, l algorithms.Limit, now int
 	c.Machine.Advance(s, l, now)
 }
 
-func (c counting) Ledger(s *algorithms.WindowState) *algorithms.Ledger {
+func (c counting) Ledger(s *algorithms.WindowState) *ledger.Ledger {
 	*c.calls++
 	return c.Machine.Ledger(s)
 }

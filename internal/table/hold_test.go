@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 )
 
 // runs is a machine that counts the keys it is asked about in a row that are in one shard. Whoever
@@ -50,7 +51,7 @@ func (r runs) Shift(s *algorithms.WindowState, l algorithms.Limit, now int64, by
 	r.note(s)
 	r.Machine.Shift(s, l, now, by)
 }
-func (r runs) Ledger(s *algorithms.WindowState) *algorithms.Ledger {
+func (r runs) Ledger(s *algorithms.WindowState) *ledger.Ledger {
 	r.note(s)
 	return r.Machine.Ledger(s)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 )
 
 const (
@@ -110,7 +111,7 @@ type Message struct {
 	Drain  float64
 	Resend bool
 
-	reasons algorithms.Resend
+	reasons ledger.Resend
 }
 
 // An Answer is what the store says to a Message.
@@ -165,7 +166,7 @@ func (b *SyncConfig) retryOfEstimate(e *syncState, now int64, retry time.Duratio
 
 // needsEarlySync reports whether a key should not wait for the next cycle: nobody has told of it
 // lately, or what is unsent is much of what is left.
-func (b *SyncConfig) needsEarlySync(e *syncState, l *algorithms.Ledger, history int, remaining, now int64) bool {
+func (b *SyncConfig) needsEarlySync(e *syncState, l *ledger.Ledger, history int, remaining, now int64) bool {
 	if !l.Synced {
 		return true
 	}
@@ -192,7 +193,7 @@ func (b *SyncConfig) needsRefresh(e *syncState, remaining, now int64) bool {
 // pending estimates what others have spent that this node can't see yet: for each unit of its own
 // that it has not sent, and each that it sent while theirs were in flight, as many more as its
 // share of the attempts makes likely.
-func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, history int) int64 {
+func (t *Table[S]) pending(e entry[S], l *ledger.Ledger, history int) int64 {
 	if e.scale <= 1 || !l.Synced {
 		return 0
 	}
@@ -244,7 +245,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, brief bool, ds
 			break
 		}
 		m.Total, m.Attempts = c.Own, 0
-		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(algorithms.Forgotten|algorithms.Unconfirmed) != 0
+		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(ledger.Forgotten|ledger.Unconfirmed) != 0
 		m.Bucket = b.Params.Kind.Draining() && age == 0
 		if age == 0 {
 			m.Attempts = int64(l.Attempts)
@@ -254,7 +255,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, brief bool, ds
 		}
 		dst = append(dst, m)
 	}
-	if l.Resend&algorithms.Moved != 0 {
+	if l.Resend&ledger.Moved != 0 {
 		m.Total, m.Attempts, m.Push, m.Bucket = 0, 0, true, false
 		for ahead := range int64(l.Rewound) {
 			m.Epoch = l.Epoch + ahead + 1
@@ -273,12 +274,12 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, brief bool, ds
 // fill adds what the messages of a key say of its bucket. No more counts as unsent than can still
 // stand there, and what flows out in two intervals: so much is usual between two syncs. All
 // that a node has admitted that was cut off for long would lock everybody out when it comes back.
-func (t *Table[S]) fill(b *SyncConfig, e entry[S], l *algorithms.Ledger, now int64, messages []Message) {
+func (t *Table[S]) fill(b *SyncConfig, e entry[S], l *ledger.Ledger, now int64, messages []Message) {
 	m := &messages[0]
 	m.Level, m.Drain = t.machine.Level(&e.state, b.limit, now), b.drain
-	m.Resend = l.Resend&^algorithms.Returned != 0
+	m.Resend = l.Resend&^ledger.Returned != 0
 	m.Push = m.Push || m.Resend && m.Level > 0 // who admitted it may be gone
-	if l.Resend&(algorithms.Moved|algorithms.Unconfirmed) != 0 {
+	if l.Resend&(ledger.Moved|ledger.Unconfirmed) != 0 {
 		return // it counts as unsent for another reason, and is in the level
 	}
 	usual := 2 * b.Rate
@@ -302,7 +303,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 		return false
 	}
 	early := t.isEarly(b, now)
-	var reports [algorithms.MaxHistory + 1]algorithms.Report
+	var reports [ledger.MaxHistory + 1]algorithms.Report
 	for len(answers) > 0 {
 		key, n := answers[0].Key, 1
 		for n < len(answers) && answers[n].Key == key {
@@ -333,7 +334,7 @@ func (t *Table[S]) settle(b *SyncConfig, e entry[S], now int64, answers []Answer
 	t.machine.Advance(&e.state, b.limit, now)
 	l := t.machine.Ledger(&e.state)
 	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Failed }) {
-		l.Resend |= algorithms.Forgotten // what the store holds of this key is in doubt
+		l.Resend |= ledger.Forgotten // what the store holds of this key is in doubt
 		e.flags |= failed
 		return false
 	}
@@ -349,11 +350,12 @@ func (t *Table[S]) settle(b *SyncConfig, e entry[S], now int64, answers []Answer
 			}
 		}
 		final := now > (a.Epoch+1)*int64(a.Span)+int64(2*b.Rate+time.Second)
-		r, lost, ok := l.Ack(a.Epoch, a.Held, mine, a.Sum, early, final)
+		remote, lost, ok := l.Ack(a.Epoch, a.Held, mine, a.Sum, early, final)
 		if !ok {
 			continue
 		}
 		forgot = forgot || lost
+		r := algorithms.Report{Epoch: a.Epoch, Remote: remote}
 		if a.Known {
 			r.Level, r.LevelAt = a.Seen, now
 		}
@@ -362,11 +364,11 @@ func (t *Table[S]) settle(b *SyncConfig, e entry[S], now int64, answers []Answer
 			e.learnScale(a, l.Synced && e.at != 0)
 		}
 	}
-	if l.Resend &^= answers[0].reasons; l.Resend&algorithms.Moved == 0 {
+	if l.Resend &^= answers[0].reasons; l.Resend&ledger.Moved == 0 {
 		l.Rewound = 0
 	}
 	if forgot {
-		l.Resend |= algorithms.Forgotten
+		l.Resend |= ledger.Forgotten
 	}
 	e.half = 0
 	if b.CompensateLag {
@@ -455,7 +457,7 @@ func (t *Table[S]) Resend() {
 	defer t.walking.Unlock()
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
 		e := t.shared(sh, i)
-		t.machine.Ledger(&e.state).Resend |= algorithms.Forgotten
+		t.machine.Ledger(&e.state).Resend |= ledger.Forgotten
 		sh.markDirty(i, e)
 	})
 }

@@ -91,21 +91,21 @@ var isolatedKey = []byte("client")
 
 // newIsolated makes a node for a rule of a virtual Redis, and the ID of its one key.
 func newIsolated(v *virtual, zone string, rule Rule) (isolated, [16]byte) {
-	if kindOfCode(rule.Kind).Draining() {
+	if rule.Kind.Draining() {
 		return isolatedFor[algorithms.BucketState](v, zone, rule)
 	}
 	return isolatedFor[algorithms.LogState](v, zone, rule)
 }
 
 func isolatedFor[S any](v *virtual, zone string, rule Rule) (isolated, [16]byte) {
-	alg := rule.params()
+	alg := algorithms.Params(rule)
 	x := &isolatedOf[S]{v: v, alg: alg, table: tableOf[S](alg, 100)}
-	x.source = ratesync.NewSource(x.table, ratesync.Spec{Zone: zone, Kind: rule.Kind, Window: rule.Window, Buckets: 1, Live: 1})
+	x.source = ratesync.NewSource(x.table, rule.spec(zone))
 	x.table.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Charges: true}, 100)
 	x.rep = ratesync.NewReplicator(silent{v.client}, "test", 10*time.Second, x.clock.Load, zap.NewNop())
 	x.charge = &lossy{Charger: v.Charger(zone, rule)}
 	family, charge := bucketLua, chargeBucketLua
-	if rule.Kind == 'l' {
+	if rule.Kind == algorithms.SlidingLog {
 		family, charge = logLua, chargeLogLua
 	}
 	head := strings.Replace(headLua, "redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)", 1)
@@ -161,11 +161,11 @@ func (x *isolatedOf[S]) cycle() error {
 	x.now()
 	before := int64(0)
 	if s := x.source.Status(); s != nil {
-		before = s.Turns
+		before = s.Cycles
 	}
 	x.rep.AttachCharged(x.source, time.Hour, x.charge)
 	for range 10_000 {
-		if x.source.Status().Turns > before {
+		if x.source.Status().Cycles > before {
 			return nil
 		}
 		time.Sleep(time.Millisecond)
@@ -185,17 +185,17 @@ func (x *isolatedOf[S]) unsent() int64 {
 func TestWhatANodeDecidesAloneIsCharged(t *testing.T) {
 	v := newVirtual(t)
 	for i, rule := range []Rule{
-		{Kind: 't', Limit: 10, Window: time.Minute},
-		{Kind: 't', Limit: 7, Window: time.Second, Burst: 20},
-		{Kind: 't', Limit: 3, Window: 777777777, Burst: 5},
-		{Kind: 'g', Limit: 100, Window: time.Hour, Burst: 3},
-		{Kind: 'q', Limit: 10, Window: time.Second, Queue: 5},
-		{Kind: 'q', Limit: 3, Window: time.Minute, Queue: 0},
-		{Kind: 'l', Limit: 10, Window: time.Minute},
-		{Kind: 'l', Limit: 5, Window: time.Hour},
-		{Kind: 'l', Limit: 1, Window: 100 * time.Millisecond},
+		{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute},
+		{Kind: algorithms.TokenBucket, Limit: 7, Window: time.Second, Burst: 20},
+		{Kind: algorithms.TokenBucket, Limit: 3, Window: 777777777, Burst: 5},
+		{Kind: algorithms.GCRA, Limit: 100, Window: time.Hour, Burst: 3},
+		{Kind: algorithms.LeakyBucket, Limit: 10, Window: time.Second, Queue: 5},
+		{Kind: algorithms.LeakyBucket, Limit: 3, Window: time.Minute, Queue: 0},
+		{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute},
+		{Kind: algorithms.SlidingLog, Limit: 5, Window: time.Hour},
+		{Kind: algorithms.SlidingLog, Limit: 1, Window: 100 * time.Millisecond},
 	} {
-		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind, rule.Limit, rule.Window), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind.Code(), rule.Limit, rule.Window), func(t *testing.T) {
 			v.t = t
 			for seed := range uint64(6) {
 				lonely(t, v, rule, seed)
@@ -247,7 +247,8 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 				m.giveBack(v.now * 1000)
 				logf("returned")
 			}
-			if rule.Kind != 'l' { // of a log a node doesn't know when the others' hits leave
+			// of a log a node doesn't know when the others' hits leave
+			if rule.Kind != algorithms.SlidingLog {
 				if is := n.alone(false); is.Allowed != m.take(v.now*1000).Allowed {
 					t.Fatalf("step %d: decides %t alone, which is wrong\nafter %v", step, is.Allowed, history)
 				} else if is.Allowed {
@@ -284,7 +285,7 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 func TestALargeLogIsChargedInParts(t *testing.T) {
 	v := newVirtual(t)
 	for _, apart := range []int64{0, 1} { // at one instant, and each at its own
-		rule := Rule{Kind: 'l', Limit: 3 * table.MaxCharged, Window: time.Hour}
+		rule := Rule{Kind: algorithms.SlidingLog, Limit: 3 * table.MaxCharged, Window: time.Hour}
 		zone := fmt.Sprint("large", apart)
 		v.use(zone, rule)
 		n, id := newIsolated(v, zone, rule)

@@ -44,7 +44,7 @@ type peerOf[S any] struct {
 func wallClock() int64 { return time.Now().UnixNano() }
 
 func newPeer(t *testing.T, addr, zone string, rule Rule, rate time.Duration) peer {
-	switch k := kindOfCode(rule.Kind); {
+	switch k := rule.Kind; {
 	case k.Windowed():
 		return peerFor[algorithms.WindowState](t, addr, zone, rule, rate)
 	case k.Draining():
@@ -54,7 +54,7 @@ func newPeer(t *testing.T, addr, zone string, rule Rule, rate time.Duration) pee
 }
 
 func peerFor[S any](t *testing.T, addr, zone string, rule Rule, rate time.Duration) peer {
-	c, alg := client(t, "redis://"+addr), rule.params()
+	c, alg := client(t, "redis://"+addr), algorithms.Params(rule)
 	m := &peerOf[S]{t: t, table: tableOf[S](alg, 1000), alg: alg, zone: zone, rule: rule}
 	m.source = ratesync.NewSource(m.table, rule.spec(zone))
 	m.rep = ratesync.NewReplicator(c, "test", 300*time.Millisecond, wallClock, zap.NewNop())
@@ -170,7 +170,7 @@ func TestDecisionsMadeAloneAreChargedLater(t *testing.T) {
 func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
-		if rule.Kind == 'f' || rule.Kind == 's' {
+		if rule.Kind == algorithms.FixedWindow || rule.Kind == algorithms.SlidingWindow {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // A correction changes what was spent in one rule without a request that asks for it.
@@ -44,7 +46,7 @@ func addToBucket(c corrections, _ Rule, _ int64, new correction) corrections {
 	if i < 0 {
 		return append(c, new)
 	}
-	c[i].n = addSat(c[i].n, new.n)
+	c[i].n = saturate.Add(c[i].n, new.n)
 	c[i].at = max(c[i].at, new.at)
 	return c
 }
@@ -58,7 +60,7 @@ func addToWindow(c corrections, r Rule, now int64, new correction) corrections {
 	epoch := r.epoch(new.at)
 	i := slices.IndexFunc(c, func(old correction) bool { return old.op == new.op && r.epoch(old.at) == epoch })
 	if i >= 0 {
-		c[i].n = addSat(c[i].n, new.n)
+		c[i].n = saturate.Add(c[i].n, new.n)
 		return c
 	}
 	return append(slices.DeleteFunc(c, left), new)
@@ -82,7 +84,7 @@ func addToLog(c corrections, r Rule, now int64, new correction) corrections {
 	if i < 0 {
 		c = append(slices.DeleteFunc(c, left), new)
 	} else {
-		c[i].n = addSat(c[i].n, new.n)
+		c[i].n = saturate.Add(c[i].n, new.n)
 		c[i].at = max(c[i].at, new.at)
 	}
 	return c.capPenalties(r.Limit)
@@ -93,7 +95,7 @@ func (c corrections) capPenalties(limit int64) corrections {
 	over := -max(0, limit)
 	for _, one := range c {
 		if one.op == penalty {
-			over = addSat(over, one.n)
+			over = saturate.Add(over, one.n)
 		}
 	}
 	for over > 0 {
@@ -167,11 +169,4 @@ func (c corrections) appendArgs(r Rule, args []any) []any {
 func (r Rule) epoch(at int64) int64 {
 	length, unit := inLua(r.Window / time.Duration(r.spec("").Buckets))
 	return at * unit / length
-}
-
-func addSat(a, b int64) int64 {
-	if sum := a + b; sum >= a {
-		return sum
-	}
-	return 1<<63 - 1
 }

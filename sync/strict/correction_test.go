@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -51,7 +52,7 @@ func TestDeniedRequestsLeaveNothingSpent(t *testing.T) {
 			proxy.SetDelay(20 * time.Millisecond)
 			s := limiter(t, "redis://"+proxy.Addr)
 			shared.Limit, shared.Burst, shared.Queue = 1000, 1000, 999
-			own := Rule{Kind: 'f', Limit: 5, Window: long}
+			own := Rule{Kind: algorithms.FixedWindow, Limit: 5, Window: long}
 			// The race detector holds some 250 running goroutines well, and fails at times beyond.
 			const clients = 200
 			var wg sync.WaitGroup
@@ -109,8 +110,8 @@ func backlog(s *Limiter, zone string, key [16]byte) (n int64) {
 func TestPenaltiesEndWithTheFlood(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range map[string]Rule{
-		"fixed window": {Kind: 'f', Limit: 5, Window: 2 * time.Second}, "sliding window": {Kind: 's', Limit: 5, Window: 2 * time.Second, Buckets: 4},
-		"token bucket": {Kind: 't', Limit: 5, Window: 2 * time.Second}, "log": {Kind: 'l', Limit: 5, Window: 2 * time.Second},
+		"fixed window": {Kind: algorithms.FixedWindow, Limit: 5, Window: 2 * time.Second}, "sliding window": {Kind: algorithms.SlidingWindow, Limit: 5, Window: 2 * time.Second, Buckets: 4},
+		"token bucket": {Kind: algorithms.TokenBucket, Limit: 5, Window: 2 * time.Second}, "log": {Kind: algorithms.SlidingLog, Limit: 5, Window: 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,7 +134,7 @@ func TestPenaltiesEndWithTheFlood(t *testing.T) {
 			}
 			wg.Wait()
 			window := rule.Window
-			if rule.Kind == 's' {
+			if rule.Kind == algorithms.SlidingWindow {
 				// What came at the beginning of a slice is known as of its end.
 				window += rule.Window / 4
 			}
@@ -167,7 +168,7 @@ func TestCorrectionsAreBoundedAndExact(t *testing.T) {
 				c := correction{op: refund, n: 1, at: now - random.Int64N(1<<random.IntN(27))}
 				if random.IntN(2) == 0 {
 					c.op = penalty
-				} else if rule.Kind == 'l' {
+				} else if rule.Kind == algorithms.SlidingLog {
 					if units++; units > rule.Limit { // no more can have been admitted
 						continue
 					}
@@ -178,7 +179,9 @@ func TestCorrectionsAreBoundedAndExact(t *testing.T) {
 				sums[[2]int64{int64(c.op), rule.epoch(c.at)}]++
 			}
 			live := int64(rule.spec("").Live)
-			most := map[byte]int64{'f': 2, 's': 2 * (live + 2), 'l': penaltySlots + 2 + rule.Limit}[rule.Kind]
+			most := map[algorithms.Kind]int64{
+				algorithms.FixedWindow: 2, algorithms.SlidingWindow: 2 * (live + 2), algorithms.SlidingLog: penaltySlots + 2 + rule.Limit,
+			}[rule.Kind]
 			if most == 0 {
 				most = 2
 			}
@@ -186,7 +189,7 @@ func TestCorrectionsAreBoundedAndExact(t *testing.T) {
 				t.Fatalf("%s, round %d: %d corrections, want %d at most", name, round, n, most)
 			}
 			switch rule.Kind {
-			case 'f', 's':
+			case algorithms.FixedWindow, algorithms.SlidingWindow:
 				for key, want := range sums {
 					if key[1] < rule.epoch(now)-live {
 						continue
@@ -195,7 +198,7 @@ func TestCorrectionsAreBoundedAndExact(t *testing.T) {
 						t.Fatalf("%s, round %d: %d in epoch %d, want %d", name, round, got, key[1], want)
 					}
 				}
-			case 'l':
+			case algorithms.SlidingLog:
 				if got := unitsOf(all, func(c correction) bool { return c.op == penalty }); got > rule.Limit {
 					t.Fatalf("%s, round %d: a penalty of %d, want %d at most", name, round, got, rule.Limit)
 				}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -52,8 +53,11 @@ type family struct {
 	chargeTTL func(r Rule) time.Duration
 }
 
-// families are all algorithms, by their letters.
-var families = map[byte]*family{'f': windows, 's': windows, 'l': logs, 't': buckets, 'g': buckets, 'q': buckets}
+// families are all algorithms, by their kinds.
+var families = map[algorithms.Kind]*family{
+	algorithms.FixedWindow: windows, algorithms.SlidingWindow: windows, algorithms.SlidingLog: logs,
+	algorithms.TokenBucket: buckets, algorithms.GCRA: buckets, algorithms.LeakyBucket: buckets,
+}
 
 var (
 	windows = &family{
@@ -87,7 +91,7 @@ func windowArgs(r Rule) []any {
 
 func bucketArgs(r Rule) []any {
 	length, unit := inLua(r.Window)
-	return []any{r.limitInLua(), min(max(0, r.size()), exact-1), length, unit, drainTTL(r).Milliseconds()}
+	return []any{r.limitInLua(), min(r.size(), exact-1), length, unit, drainTTL(r).Milliseconds()}
 }
 
 func logArgs(r Rule) []any {

@@ -15,12 +15,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-var tenAnHour = Rule{Kind: 's', Limit: 10, Window: long}
+var tenAnHour = Rule{Kind: algorithms.SlidingWindow, Limit: 10, Window: long}
 
 // impatient is a Limiter over a proxy that waits 50 ms for Redis, and a function that takes and
 // returns the error.
@@ -151,7 +152,7 @@ func TestUnreadableValuesCountAsNone(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for name, rule := range kinds {
-		if rule.Kind == 'l' {
+		if rule.Kind == algorithms.SlidingLog {
 			continue
 		}
 		for _, junk := range []string{"", "nan nan", "1e400 1", "-5 -5", "x y z", "99999999999999999999999999 1 1"} {

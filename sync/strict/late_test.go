@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -48,7 +49,7 @@ func TestFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	s := limiter(t, "redis://"+proxy.Addr)
-	rule := Rule{Kind: 'l', Limit: 5, Window: time.Minute}
+	rule := Rule{Kind: algorithms.SlidingLog, Limit: 5, Window: time.Minute}
 	drain(t, s, "z", id(1), rule)
 	proxy.SetDelay(300 * time.Millisecond)
 	results := make(chan error, 4*maxWanted)
@@ -77,7 +78,7 @@ func TestRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 	proxy := faultproxy.Start(t, server.Addr)
 	s := New(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
 	defer s.Close()
-	rules := []Rule{{Kind: 'f', Limit: 100, Window: long}, {Kind: 'f', Limit: 100, Window: 2 * long}}
+	rules := []Rule{{Kind: algorithms.FixedWindow, Limit: 100, Window: long}, {Kind: algorithms.FixedWindow, Limit: 100, Window: 2 * long}}
 	redistest.Eventually(t, "Redis decides", func() bool {
 		_, _, err := s.Take(context.Background(), "z", rules, id(1), nil)
 		return err == nil
@@ -115,12 +116,12 @@ func TestRulesetsGoByNames(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for limit := range int64(50) {
-		take(t, s, "z", id(1), Rule{Kind: 't', Limit: 1000 + limit, Window: time.Hour, Burst: 500 + limit})
+		take(t, s, "z", id(1), Rule{Kind: algorithms.TokenBucket, Limit: 1000 + limit, Window: time.Hour, Burst: 500 + limit})
 	}
 	if n := len(s.zones["z"]); n != 1 {
 		t.Errorf("50 limits made %d rulesets, want 1", n)
 	}
-	if got := held(t, s, "z", id(1), Rule{Kind: 't', Limit: 1, Window: time.Hour, Burst: 100}); got != 50 {
+	if got := held(t, s, "z", id(1), Rule{Kind: algorithms.TokenBucket, Limit: 1, Window: time.Hour, Burst: 100}); got != 50 {
 		t.Errorf("%d are held after 50 with different limits, want 50", got)
 	}
 	for i := range 50 {
@@ -149,7 +150,7 @@ func TestRulesetsGoByNames(t *testing.T) {
 // thousand times the limit doesn't empty a bucket.
 func TestBucketDrainsAtTheLimitOfTheLastRequest(t *testing.T) {
 	v := newVirtual(t)
-	low, high := Rule{Kind: 't', Limit: 60, Window: time.Minute}, Rule{Kind: 't', Limit: 60000, Window: time.Minute}
+	low, high := Rule{Kind: algorithms.TokenBucket, Limit: 60, Window: time.Minute}, Rule{Kind: algorithms.TokenBucket, Limit: 60000, Window: time.Minute}
 	v.use("z", low)
 	admitted := drain(t, v.Limiter, "z", id(1), low)
 	for range 10 {
@@ -166,7 +167,7 @@ func TestBucketDrainsAtTheLimitOfTheLastRequest(t *testing.T) {
 // window later.
 func TestClockStepsBackUnderALargeLog(t *testing.T) {
 	v := newVirtual(t)
-	rule := Rule{Kind: 'l', Limit: 10_000, Window: time.Hour}
+	rule := Rule{Kind: algorithms.SlidingLog, Limit: 10_000, Window: time.Hour}
 	v.use("z", rule)
 	take(t, v.Limiter, "z", id(1), rule)
 	name := v.client.Keys(context.Background(), "*:log").Val()[0]

@@ -19,8 +19,8 @@ import (
 // For each key one call is under way at a time; requests that come meanwhile share the next one. A
 // call carries a number that rises, so that one that is sent twice counts once. Of a call that was
 // sent and not answered nobody knows whether it counted: the next one for the same key has it
-// undone. When Redis is lost, Take fails at once, and the caller decides by its own counters. After
-// Close it fails with ErrClosed.
+// undone. When Redis is unavailable, Take fails at once, and the caller decides by its own
+// counters. After Close it fails with ErrClosed.
 //
 // It is safe for concurrent use.
 type Limiter struct {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -23,14 +24,14 @@ const long = 1000 * time.Hour
 
 // kinds are rules of every algorithm that admit 100 requests at once.
 var kinds = map[string]Rule{
-	"fixed window":   {Kind: 'f', Limit: 100, Window: long},
-	"sliding window": {Kind: 's', Limit: 100, Window: long},
-	"fine window":    {Kind: 's', Limit: 100, Window: long, Buckets: 5},
-	"odd window":     {Kind: 's', Limit: 100, Window: long, Buckets: 7},
-	"token bucket":   {Kind: 't', Limit: 100, Window: long},
-	"gcra":           {Kind: 'g', Limit: 50, Window: long, Burst: 100},
-	"leaky bucket":   {Kind: 'q', Limit: 100, Window: long, Queue: 99},
-	"log":            {Kind: 'l', Limit: 100, Window: long},
+	"fixed window":   {Kind: algorithms.FixedWindow, Limit: 100, Window: long},
+	"sliding window": {Kind: algorithms.SlidingWindow, Limit: 100, Window: long},
+	"fine window":    {Kind: algorithms.SlidingWindow, Limit: 100, Window: long, Buckets: 5},
+	"odd window":     {Kind: algorithms.SlidingWindow, Limit: 100, Window: long, Buckets: 7},
+	"token bucket":   {Kind: algorithms.TokenBucket, Limit: 100, Window: long},
+	"gcra":           {Kind: algorithms.GCRA, Limit: 50, Window: long, Burst: 100},
+	"leaky bucket":   {Kind: algorithms.LeakyBucket, Limit: 100, Window: long, Queue: 99},
+	"log":            {Kind: algorithms.SlidingLog, Limit: 100, Window: long},
 }
 
 func id(n int) (id [16]byte) {
@@ -203,17 +204,17 @@ func TestLimitsOfAnySize(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", limit), func(t *testing.T) {
 				rule := rule
 				rule.Limit, rule.Burst, rule.Queue = limit, 0, max(0, limit-1)
-				if limit == 0 && rule.Kind == 'q' {
+				if limit == 0 && rule.Kind == algorithms.LeakyBucket {
 					rule.Queue = 5
 				}
 				for i := range min(limit, 3) {
 					g, all := take(t, s, t.Name(), id(1), rule)
 					d := all[0].Decision
 					drained := i // a bucket may have drained meanwhile
-					if rule.Kind == 'f' || rule.Kind == 's' || rule.Kind == 'l' {
+					if rule.Kind == algorithms.FixedWindow || rule.Kind == algorithms.SlidingWindow || rule.Kind == algorithms.SlidingLog {
 						drained = 0
 					}
-					if !g.Admitted() || rule.Kind != 'q' && (d.Remaining < limit-1-i || d.Remaining > limit-1-i+drained) || d.Remaining < 0 {
+					if !g.Admitted() || rule.Kind != algorithms.LeakyBucket && (d.Remaining < limit-1-i || d.Remaining > limit-1-i+drained) || d.Remaining < 0 {
 						t.Fatalf("take %d of a limit of %d = %+v", i+1, limit, d)
 					}
 				}
@@ -257,7 +258,7 @@ func TestReturnAndCharge(t *testing.T) {
 			s.Penalize(g)
 			s.Refund(all[99])
 			want := 1 // what is full takes no penalty
-			if rule.Kind == 'f' || rule.Kind == 's' {
+			if rule.Kind == algorithms.FixedWindow || rule.Kind == algorithms.SlidingWindow {
 				want = 0
 			}
 			if got := drain(t, s, name, id(1), rule); got != want {
@@ -411,7 +412,7 @@ func TestWaiterLeaves(t *testing.T) {
 func TestWaitersShareCalls(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
-	rule := Rule{Kind: 's', Limit: 1 << 20, Window: long}
+	rule := Rule{Kind: algorithms.SlidingWindow, Limit: 1 << 20, Window: long}
 	take(t, s, "z", id(1), rule)
 	server.Do("CONFIG", "RESETSTAT")
 	var wg sync.WaitGroup

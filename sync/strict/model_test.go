@@ -96,7 +96,7 @@ func (m *modelOf[S]) giveBack(taken int64) { m.Refund(&m.state, m.limit, taken, 
 func (m *modelOf[S]) charge(now int64)     { m.Penalize(&m.state, m.limit, now, 1) }
 
 func modelFor(r Rule) model {
-	switch k := kindOfCode(r.Kind); {
+	switch k := r.Kind; {
 	case k.Windowed():
 		return newModel[algorithms.WindowState](r)
 	case k.Draining():
@@ -106,7 +106,7 @@ func modelFor(r Rule) model {
 }
 
 func newModel[S any](r Rule) model {
-	p := r.params()
+	p := algorithms.Params(r)
 	return &modelOf[S]{Machine: algorithms.MachineOf[S](p.Kind), limit: p.Compile()}
 }
 
@@ -124,23 +124,23 @@ func same(got, want algorithms.Decision) bool {
 func TestDecidesAsTheAlgorithms(t *testing.T) {
 	v := newVirtual(t)
 	for i, rule := range []Rule{
-		{Kind: 'f', Limit: 5, Window: time.Minute},
-		{Kind: 'f', Limit: 7, Window: 100*time.Millisecond + 1},
-		{Kind: 's', Limit: 10, Window: time.Minute},
-		{Kind: 's', Limit: 1, Window: time.Second},
-		{Kind: 's', Limit: 20, Window: time.Minute, Buckets: 7},
-		{Kind: 's', Limit: 20, Window: 100 * time.Millisecond, Buckets: 31},
-		{Kind: 's', Limit: 13, Window: 30 * 24 * time.Hour, Buckets: 11},
-		{Kind: 't', Limit: 10, Window: time.Minute},
-		{Kind: 't', Limit: 7, Window: time.Second, Burst: 20},
-		{Kind: 't', Limit: 3, Window: 777777777, Burst: 5},
-		{Kind: 'g', Limit: 100, Window: time.Hour, Burst: 3},
-		{Kind: 'q', Limit: 10, Window: time.Second, Queue: 5},
-		{Kind: 'q', Limit: 3, Window: time.Minute, Queue: 0},
-		{Kind: 'l', Limit: 10, Window: time.Minute},
-		{Kind: 'l', Limit: 1, Window: 100 * time.Millisecond},
+		{Kind: algorithms.FixedWindow, Limit: 5, Window: time.Minute},
+		{Kind: algorithms.FixedWindow, Limit: 7, Window: 100*time.Millisecond + 1},
+		{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute},
+		{Kind: algorithms.SlidingWindow, Limit: 1, Window: time.Second},
+		{Kind: algorithms.SlidingWindow, Limit: 20, Window: time.Minute, Buckets: 7},
+		{Kind: algorithms.SlidingWindow, Limit: 20, Window: 100 * time.Millisecond, Buckets: 31},
+		{Kind: algorithms.SlidingWindow, Limit: 13, Window: 30 * 24 * time.Hour, Buckets: 11},
+		{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute},
+		{Kind: algorithms.TokenBucket, Limit: 7, Window: time.Second, Burst: 20},
+		{Kind: algorithms.TokenBucket, Limit: 3, Window: 777777777, Burst: 5},
+		{Kind: algorithms.GCRA, Limit: 100, Window: time.Hour, Burst: 3},
+		{Kind: algorithms.LeakyBucket, Limit: 10, Window: time.Second, Queue: 5},
+		{Kind: algorithms.LeakyBucket, Limit: 3, Window: time.Minute, Queue: 0},
+		{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute},
+		{Kind: algorithms.SlidingLog, Limit: 1, Window: 100 * time.Millisecond},
 	} {
-		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind, rule.Limit, rule.Window), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind.Code(), rule.Limit, rule.Window), func(t *testing.T) {
 			v.t = t
 			live(t, v, rule, rand.New(rand.NewPCG(uint64(i), 1)))
 		})
@@ -174,7 +174,7 @@ func live(t *testing.T, v *virtual, rule Rule, random *rand.Rand) {
 			m.giveBack(now)
 			v.Refund(g)
 			v.settled(zone)
-		case dice == 1 && !want.Allowed && rule.Kind != 'l':
+		case dice == 1 && !want.Allowed && rule.Kind != algorithms.SlidingLog:
 			m.charge(now)
 			v.Penalize(g)
 			v.settled(zone)

@@ -67,7 +67,7 @@ func FuzzReply(f *testing.F) {
 		if wanted < 1 || wanted > maxWanted || position < 1 || position > wanted || !ok {
 			t.Skip()
 		}
-		r := Rule{Kind: "fstgql"[k%6], Limit: 10, Window: time.Minute, Buckets: 1 + int(k)%7, Burst: int64(k) % 20, Queue: int64(k) % 15}
+		r := Rule{Kind: fuzzedKinds[k%6], Limit: 10, Window: time.Minute, Buckets: 1 + int(k)%7, Burst: int64(k) % 20, Queue: int64(k) % 15}
 		rules := []Rule{r}
 		if list, _ := reply.([]any); len(list) > 3 {
 			r.Window = time.Hour
@@ -82,7 +82,7 @@ func FuzzReply(f *testing.F) {
 		for _, v := range verdicts(rules, o, position, nil) {
 			sane(t, v.Decision, max(10, r.size(), exact))
 			refused = refused || !v.Decision.Allowed
-			if r.Kind == 'l' && v.Decision.Retry > time.Hour {
+			if r.Kind == algorithms.SlidingLog && v.Decision.Retry > time.Hour {
 				t.Errorf("a log locks out for %v", v.Decision.Retry)
 			}
 			merge(t, r.Kind, v.Reports)
@@ -93,14 +93,19 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
+// fuzzedKinds are in the order that the fuzz corpus was made with.
+var fuzzedKinds = [...]algorithms.Kind{
+	algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket, algorithms.SlidingLog,
+}
+
 // merge takes reports in as a node does, and asks.
-func merge(t *testing.T, k byte, reports []algorithms.Report) {
+func merge(t *testing.T, k algorithms.Kind, reports []algorithms.Report) {
 	t.Helper()
 	now := replied * int64(time.Microsecond)
-	switch k {
-	case 'f', 's':
+	switch {
+	case k.Windowed():
 		mergeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
-	case 'l':
+	case k.Logged():
 		mergeIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, now, reports)
 	default:
 		mergeIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute}, now, reports)

@@ -24,55 +24,16 @@ const (
 
 // A Rule is one limit of a zone in strict mode. All rules of a zone are of one Kind, and their
 // windows differ.
-type Rule struct {
-	// Kind is one letter for the algorithm, as in Spec.
-	Kind   byte
-	Limit  int64
-	Window time.Duration
-	// Buckets cuts a sliding window finer; 0 stands for 1.
-	Buckets int
-	// Burst is the size of a token bucket or GCRA; 0 stands for Limit.
-	Burst int64
-	// Queue is how many requests can wait in a leaky bucket.
-	Queue int64
-}
-
-// params describes the rule to the algorithms.
-func (r Rule) params() algorithms.Params {
-	return algorithms.Params{
-		Kind: kindOfCode(r.Kind), Limit: r.Limit, Burst: r.Burst, Queue: r.Queue, Window: r.Window, Buckets: r.Buckets,
-	}
-}
-
-// kindOfCode finds the kind of a code that newRuleset has checked.
-func kindOfCode(code byte) algorithms.Kind {
-	k := algorithms.SlidingWindow
-	for k.Code() != code {
-		k++
-	}
-	return k
-}
+type Rule algorithms.Params
 
 // spec gives the names of the rule's keys, the same as in the background sync.
-func (r Rule) spec(zone string) ratesync.Spec {
-	s := ratesync.Spec{Zone: zone, Kind: r.Kind, Window: r.Window, Buckets: 1}
-	if r.Kind == 's' {
-		s.Buckets = min(max(1, r.Buckets), algorithms.MaxHistory)
-		s.Live = s.Buckets
-	}
-	return s
-}
+func (r Rule) spec(zone string) ratesync.Spec { return ratesync.SpecOf(zone, algorithms.Params(r)) }
+
+// compile works out what the algorithm goes by.
+func (r Rule) compile() algorithms.Limit { return algorithms.Params(r).Compile() }
 
 // size is what fits at once: what a bucket can hold, else the limit.
-func (r Rule) size() int64 {
-	switch {
-	case r.Kind == 'q':
-		return min(max(0, r.Queue), exact-2) + 1
-	case (r.Kind == 't' || r.Kind == 'g') && r.Burst > 0:
-		return r.Burst
-	}
-	return r.Limit
-}
+func (r Rule) size() int64 { return r.compile().Size }
 
 // limitInLua is the limit as the scripts have it.
 func (r Rule) limitInLua() int64 { return min(max(0, r.Limit), exact-1) }

@@ -16,7 +16,7 @@ import (
 func TestAndBackgroundShareTheirCounts(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
-	rule := Rule{Kind: 'f', Limit: 10, Window: time.Hour}
+	rule := Rule{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Hour}
 	n := newPeer(t, server.Addr, "z", rule, 20*time.Millisecond).(*peerOf[algorithms.WindowState])
 	defer n.end()
 	n.take(3)
@@ -59,7 +59,7 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	raw := []byte("k")
-	rule := Rule{Kind: 's', Limit: 100, Window: long, Buckets: 5}
+	rule := Rule{Kind: algorithms.SlidingWindow, Limit: 100, Window: long, Buckets: 5}
 	for range 60 {
 		take(t, s, "z", table.IDOf(raw), rule)
 	}
@@ -70,7 +70,7 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 	if got := own.Take(alg.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own counters, want 39", got.Remaining)
 	}
-	bucket := Rule{Kind: 't', Limit: 100, Window: long}
+	bucket := Rule{Kind: algorithms.TokenBucket, Limit: 100, Window: long}
 	for range 61 {
 		_, all = take(t, s, "b", table.IDOf(raw), bucket)
 	}
@@ -118,7 +118,7 @@ func TestKeysExpireAndHoldNoClientBytes(t *testing.T) {
 func TestBucketOutlivesItsDrain(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
-	rule := Rule{Kind: 't', Limit: 1, Window: time.Second, Burst: 100_000}
+	rule := Rule{Kind: algorithms.TokenBucket, Limit: 1, Window: time.Second, Burst: 100_000}
 	take(t, s, "z", id(1), rule)
 	for _, k := range server.Do("KEYS", "*:level").([]any) {
 		if ttl := time.Duration(server.Do("PTTL", k).(int64)) * time.Millisecond; ttl < 100_000*time.Second {
@@ -135,7 +135,7 @@ func BenchmarkTake(b *testing.B) {
 			s := limiter(b, server.URL)
 			rule.Limit, rule.Burst, rule.Queue = 1<<40, 0, 1<<40
 			rules := []Rule{rule}
-			if rule.Kind == 'l' {
+			if rule.Kind == algorithms.SlidingLog {
 				rules[0].Window = 100 * time.Millisecond
 			}
 			if _, _, err := s.Take(context.Background(), name, rules, id(0), nil); err != nil {
@@ -160,16 +160,16 @@ func BenchmarkTake(b *testing.B) {
 // twice.
 func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
 	server := redistest.Start(t)
-	for i, kind := range []byte("tgq") {
+	for i, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
 		key := id(i)
 		one, other := limiter(t, server.URL), limiter(t, server.URL)
 		small := Rule{Kind: kind, Limit: 50, Window: long, Burst: 100, Queue: 99}
 		large := Rule{Kind: kind, Limit: 100, Window: long, Burst: 100, Queue: 99}
 		if got := drain(t, one, "z", key, small); got != 100 {
-			t.Errorf("%c: the first node got %d, want 100", kind, got)
+			t.Errorf("%s: the first node got %d, want 100", kind, got)
 		}
 		if got := drain(t, other, "z", key, large); got != 0 {
-			t.Errorf("%c: the second node, with a higher limit, got %d more, want none", kind, got)
+			t.Errorf("%s: the second node, with a higher limit, got %d more, want none", kind, got)
 		}
 	}
 }

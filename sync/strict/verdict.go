@@ -122,7 +122,7 @@ func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	for age, total := range state[1:] {
 		v.Reports = append(v.Reports, algorithms.Report{Epoch: state[0] - int64(age), Remote: total})
 	}
-	l, want := r.params().Compile(), algorithms.WantNext|algorithms.WantReset
+	l, want := r.compile(), algorithms.WantNext|algorithms.WantReset
 	if !v.Decision.Allowed {
 		want |= algorithms.WantRetry
 	}
@@ -177,12 +177,12 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, position int64)
 		d.Next = r.drains(whole-(min(used, max(1, r.size()))-1), rest)
 		d.Reset = r.drains(whole, rest)
 	}
-	if r.Kind == 'q' && position <= o.granted {
+	if r.Kind == algorithms.LeakyBucket && position <= o.granted {
 		d.Delay = r.drains(whole-o.granted+position-1, rest)
 	}
 	now := o.at * int64(time.Microsecond)
 	level := float64(whole) + float64(rest)/float64(r.Window)
-	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.params().Epoch()), Level: level, LevelAt: now})
+	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(algorithms.Params(r).Epoch()), Level: level, LevelAt: now})
 }
 
 // drains is how long whole + rest/window requests take to drain, rounded up to Redis' microseconds;

@@ -38,23 +38,23 @@ func TestPagesHaveTheSections(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(root, "docs", "accuracy", name+".svg")); err != nil {
 			t.Error(err)
 		}
-		if !strings.Contains(read(t, page), "accuracy/"+name+".svg") {
-			t.Errorf("%s doesn't show %s.svg", page, name)
+		if !strings.Contains(readAll(t), "accuracy/"+name+".svg") {
+			t.Errorf("no page shows %s.svg", name)
 		}
 	}
 }
 
-// The same code writes the same figures, and those of the page are of this code. A table that takes
-// long is not held here, nor the one whose keys are hashed with a seed of the process.
+// The same code writes the same figures, and those of the pages are of this code. A table that
+// takes long is not held here, nor the one whose keys are hashed with a seed of the process.
 func TestPageHasTheFiguresOfThisCode(t *testing.T) {
-	text := read(t, page)
+	text := readAll(t)
 	for _, name := range []string{"small", "distant"} {
 		body, err := tables[name]()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(text, body) {
-			t.Errorf("section %q of %s is not what this code writes; go run ./internal/sim/cmd/accuracy brings it up to date. Now:\n%s", name, page, body)
+			t.Errorf("section %q is not what this code writes; go run ./internal/sim/cmd/accuracy brings it up to date. Now:\n%s", name, body)
 		}
 	}
 }
@@ -77,4 +77,14 @@ func read(t *testing.T, page string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// readAll reads all pages.
+func readAll(t *testing.T) string {
+	t.Helper()
+	var text strings.Builder
+	for _, page := range pages {
+		text.WriteString(read(t, page))
+	}
+	return text.String()
 }

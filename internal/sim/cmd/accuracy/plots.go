@@ -38,12 +38,12 @@ func overTime() plot.Plot {
 	}
 	return plot.Plot{
 		Title:       "Admitted in the last 10 seconds, as a multiple of the limit",
-		Description: "Ten nodes share 1000 requests in 10 seconds, with sync_rate 1s. A client asks for half of that, and from the 15th second on for five times as much. What Tide admits follows the exact store.",
+		Description: "Ten nodes share 1000 requests in 10 seconds, with sync_rate 1s. A client asks for half of that, and from the 15th second on for five times as much. What Tide admits follows the centralized limiter.",
 		X:           "seconds",
 		Panels: []plot.Panel{{
 			Y: "admitted / limit", Reference: 1, Name: "the limit",
 			Lines: []plot.Line{
-				line("exact store", exactStyle, c.Exact(1)),
+				line("centralized", exactStyle, c.Exact(1)),
 				line("Kong's model", kongStyle, c.Run(sim.Kong, 1)),
 				line("Tide", tideStyle, c.Run(sim.Shipped, 1)),
 			},
@@ -65,7 +65,7 @@ func errorsBy(title, description, x string, log bool, at []float64, scenario fun
 	}
 	return plot.Plot{
 		Title: title, Description: description, X: x, LogX: log,
-		Panels: []plot.Panel{{Y: "peak / exact store's peak", Low: .9, Reference: 1, Name: "exact store", Lines: lines}},
+		Panels: []plot.Panel{{Y: "peak / centralized peak", Low: .9, Reference: 1, Name: "centralized", Lines: lines}},
 	}
 }
 
@@ -76,20 +76,20 @@ func steady(rate time.Duration, nodes int, demand float64) sim.Case {
 }
 
 func byRate() plot.Plot {
-	return errorsBy("Error by sync_rate: 10 nodes, 1000/10s, demand 2x", "The error of Kong's model grows with sync_rate; Tide's stays near that of the exact store.",
+	return errorsBy("Error by sync_rate: 10 nodes, 1000/10s, offered load 2x", "The error of Kong's model grows with sync_rate; Tide's stays near that of the centralized limiter.",
 		"sync_rate in seconds", true, []float64{.1, .2, .5, 1, 2, 5}, func(x float64) sim.Case {
 			return steady(time.Duration(x*float64(time.Second)), 10, 2)
 		})
 }
 
 func byNodes() plot.Plot {
-	return errorsBy("Error by the number of nodes: 1000/10s, sync_rate 1s, demand 2x", "The error of Kong's model grows with the number of nodes; Tide's stays near that of the exact store.",
+	return errorsBy("Error by the number of nodes: 1000/10s, sync_rate 1s, offered load 2x", "The error of Kong's model grows with the number of nodes; Tide's stays near that of the centralized limiter.",
 		"nodes", true, []float64{1, 2, 3, 5, 10, 20, 50}, func(x float64) sim.Case { return steady(time.Second, int(x), 2) })
 }
 
 func byDemand() plot.Plot {
-	return errorsBy("Error by demand: 10 nodes, 1000/10s, sync_rate 1s", "The error of Kong's model grows with demand; Tide's stays near that of the exact store.",
-		"demand as a multiple of the limit", true, []float64{.5, .8, 1, 1.2, 1.6, 2, 5, 10, 20}, func(x float64) sim.Case { return steady(time.Second, 10, x) })
+	return errorsBy("Error by offered load: 10 nodes, 1000/10s, sync_rate 1s", "The error of Kong's model grows with offered load; Tide's stays near that of the centralized limiter.",
+		"offered load as a multiple of the limit", true, []float64{.5, .8, 1, 1.2, 1.6, 2, 5, 10, 20}, func(x float64) sim.Case { return steady(time.Second, 10, x) })
 }
 
 // windowsPlot is what the algorithms themselves admit, without any cluster.
@@ -110,9 +110,9 @@ func windowsPlot() plot.Plot {
 		return p
 	}
 	return plot.Plot{
-		Title: "What one exact store admits in any 10 seconds, by algorithm",
+		Title: "What one centralized limiter admits in any 10 seconds, by algorithm",
 		Description: "Above, a client comes at the sixth second and goes on at three times its limit; below it asks for the whole limit at once, at the eighth second and again five seconds later. " +
-			"The fixed window admits twice the limit across an edge, the sliding window less, finer buckets still less, and the log the limit.",
+			"The fixed window admits twice the limit across a boundary, the sliding window less, finer buckets still less, and the log the limit.",
 		X: "seconds",
 		Panels: []plot.Panel{
 			panel("at 3x from the 6th second", sim.Onset(3)(6*time.Second)),

@@ -10,7 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/sim"
-	"github.com/caddy-tide/ratelimit/internal/sim/reality"
+	"github.com/caddy-tide/ratelimit/internal/sim/validate"
 )
 
 // realRuns is how often each scenario is measured.
@@ -49,17 +49,17 @@ func measured(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer stop()
-	c, err := cluster.Start(ctx, cluster.Options{Program: program, Nodes: reality.Nodes, Caddyfile: caddyfile(url)})
+	c, err := cluster.Start(ctx, cluster.Options{Program: program, Nodes: validate.Nodes, Caddyfile: caddyfile(url)})
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
 	out := fmt.Sprintf("Three Caddy processes, a redis-server and the client on one machine with %d CPUs (%s, %s, %s); %d runs each.\n\n",
 		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), realRuns)
-	g := newGrid("scenario", "Kong's model, simulated", "exact store, simulated", "`strict`, measured", "`early_sync off`, simulated", "measured", "Tide, simulated", "measured")
+	g := newGrid("scenario", "Kong's model, simulated", "centralized limiter, simulated", "`strict`, measured", "`early_sync off`, simulated", "measured", "Tide, simulated", "measured")
 	client := cluster.NewClient(50)
 	defer client.Close()
-	for _, s := range reality.Scenarios() {
+	for _, s := range validate.Scenarios() {
 		cells := []string{s.Says, s.Predict(sim.Kong).String()}
 		for _, v := range variants {
 			predicted := s.Exact()
@@ -78,7 +78,7 @@ func measured(ctx context.Context) (string, error) {
 }
 
 // repeat measures a variant of a scenario several times, each in a zone of its own.
-func repeat(ctx context.Context, s reality.Scenario, v variant, client *cluster.Client, c *cluster.Cluster) (r reality.Range, err error) {
+func repeat(ctx context.Context, s validate.Scenario, v variant, client *cluster.Client, c *cluster.Cluster) (r validate.Range, err error) {
 	for run := range realRuns {
 		tally, err := s.Measure(ctx, client, c.Nodes, zoneName(s, v, run))
 		if err != nil {
@@ -89,14 +89,14 @@ func repeat(ctx context.Context, s reality.Scenario, v variant, client *cluster.
 	return r, nil
 }
 
-func zoneName(s reality.Scenario, v variant, run int) string {
+func zoneName(s validate.Scenario, v variant, run int) string {
 	return fmt.Sprintf("%s_%s_%d", s.Name, v.name, run)
 }
 
 // caddyfile has a zone for each run, so that none begins with another's counts.
 func caddyfile(url string) string {
 	var zones strings.Builder
-	for _, s := range reality.Scenarios() {
+	for _, s := range validate.Scenarios() {
 		for _, v := range variants {
 			for run := range realRuns {
 				options := v.options

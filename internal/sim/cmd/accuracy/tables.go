@@ -51,7 +51,7 @@ func goals() *grid {
 
 // scenarios are those that limiters are compared by, step by step from Kong's model to Tide.
 func scenarios() *grid {
-	g := newGrid("scenario", "exact store", "Kong's model", "+ estimate (`early_sync off`)", "+ early exchange (Tide)")
+	g := newGrid("scenario", "centralized limiter", "Kong's model", "+ estimate (`early_sync off`)", "+ early sync (Tide)")
 	for _, c := range sim.Common() {
 		g.row(c.Name, pair(c.Ideal(seeds)), pair(c.Figures(sim.Kong, seeds)), pair(c.Figures(sim.Scaled, seeds)), pair(c.Figures(sim.Shipped, seeds)))
 	}
@@ -70,7 +70,7 @@ func cost() *grid {
 
 // traffic has all that a run reports.
 func traffic() *grid {
-	g := newGrid("traffic", "exact store", "Kong's model", "Tide", "refused wrongly", "first refusal, Kong's model", "Tide", "exchanges/s (keys/s), Kong's model", "Tide")
+	g := newGrid("traffic", "centralized limiter", "Kong's model", "Tide", "wrongly denied", "first denial, Kong's model", "Tide", "syncs/s (keys/s), Kong's model", "Tide")
 	late := func(f sim.Figure) string {
 		if f.Late == 0 {
 			return "—"
@@ -92,7 +92,7 @@ func perMinute(rate time.Duration, load sim.Load, warm time.Duration) sim.Case {
 
 // rates is what a sync_rate buys and costs.
 func rates() *grid {
-	g := newGrid("`sync_rate`", "too much: comes at 50x", "goes on at 2x", "`early_sync off`: comes at 50x", "goes on at 2x", "Kong's model: comes at 50x", "goes on at 2x", "exchanges/s at 0.3x", "at 2x")
+	g := newGrid("`sync_rate`", "overshoot: cold start at 50x", "steady 2x", "`early_sync off`: cold start at 50x", "steady 2x", "Kong's model: cold start at 50x", "steady 2x", "syncs/s at 0.3x", "at 2x")
 	over := func(f sim.Figure) string { return fmt.Sprintf("%+.1f %%", 100*(f.PeakOver-1)) }
 	for _, rate := range []time.Duration{100 * ms, 250 * ms, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second} {
 		start := perMinute(rate, sim.Load{{For: 30 * time.Second}, {For: 20 * time.Second, Rate: 500}}, 0)
@@ -110,7 +110,7 @@ func rates() *grid {
 func kinds() *grid {
 	const nodes = 5
 	intervals := []time.Duration{100 * ms, time.Second, 5 * time.Second}
-	g := newGrid("algorithm, demand", "exact store", "`100ms`", "`1s`", "`5s`", "`1s`, `early_sync off`", "`1s`, Kong's model")
+	g := newGrid("algorithm, offered load", "centralized limiter", "`100ms`", "`1s`", "`5s`", "`1s`, `early_sync off`", "`1s`, Kong's model")
 	for _, demand := range []float64{.8, 1.6, 5} {
 		at := func(rate time.Duration, i int) sim.Case { return sim.Kinds(nodes, rate, demand)[i] }
 		for i, c := range sim.Kinds(nodes, time.Second, demand) {
@@ -126,7 +126,7 @@ func kinds() *grid {
 
 // small are counts of requests.
 func small() *grid {
-	g := newGrid("limit, nodes, rate of the client", "exact store", "Kong's model", "Tide")
+	g := newGrid("limit, nodes, rate of the client", "centralized limiter", "Kong's model", "Tide")
 	count := func(f sim.Figure) string { return fmt.Sprintf("%.0f (%.0f)", f.Admitted, f.Most) }
 	for _, c := range sim.Small() {
 		g.row(c.Name, count(c.Ideal(seeds)), count(c.Figures(sim.Kong, seeds)), count(c.Figures(sim.Shipped, seeds)))
@@ -135,7 +135,7 @@ func small() *grid {
 }
 
 func distant() *grid {
-	g := newGrid("algorithm, demand", "exact store", "1 ms", "10 ms", "40 ms", "100 ms")
+	g := newGrid("algorithm, offered load", "centralized limiter", "1 ms", "10 ms", "40 ms", "100 ms")
 	for i := range sim.Distant(1, near) {
 		for _, demand := range []float64{.8, 1.6} {
 			c := sim.Distant(demand, near)[i]
@@ -150,7 +150,7 @@ func distant() *grid {
 }
 
 func faults() *grid {
-	g := newGrid("what goes wrong", "exact store", "Kong's model", "Tide", "highest peak of all runs")
+	g := newGrid("what goes wrong", "centralized limiter", "Kong's model", "Tide", "highest peak of all runs")
 	for _, c := range sim.Faulty() {
 		tide := c.Figures(sim.Shipped, seeds)
 		g.row(c.Name, pair(c.Ideal(seeds)), pair(c.Figures(sim.Kong, seeds)), pair(tide), fmt.Sprintf("%.2f", tide.Worst))
@@ -176,13 +176,13 @@ func rollouts() *grid {
 // windows is the error of the algorithms themselves.
 func windows() *grid {
 	approximations := sim.Approximations()
-	columns := []string{"demand"}
+	columns := []string{"offered load"}
 	for _, a := range approximations {
 		columns = append(columns, a.Name)
 	}
 	g := newGrid(columns...)
 	for _, demand := range []float64{.8, 1.5, 3, 20} {
-		cells := []string{fmt.Sprintf("starts, and goes on at %gx", demand)}
+		cells := []string{fmt.Sprintf("cold start, then %gx", demand)}
 		for _, a := range approximations {
 			cells = append(cells, fmt.Sprintf("%.2f", a.Peak(sim.Onset(demand))))
 		}
@@ -199,7 +199,7 @@ func windows() *grid {
 }
 
 func flood() *grid {
-	g := newGrid("keys per word of a row", "attackers admitted", "newcomers refused, 1 request", "5 requests")
+	g := newGrid("keys per word of a row", "attackers admitted", "newcomers denied, 1 request", "5 requests")
 	for _, load := range []float64{.5, 1, 2, 4, 8} {
 		f := sim.Flood(load, 10)
 		g.row(fmt.Sprintf("%g", load), fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.RefusedFirst), fmt.Sprintf("%.1f %%", 100*f.RefusedFive))

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/sim/reality"
+	"github.com/caddy-tide/ratelimit/internal/sim/validate"
 )
 
 // What the simulator predicts, real processes around a real Redis do.
@@ -12,12 +12,12 @@ func TestProcessesAdmitWhatTheSimulatorPredicts(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	var parts []string
-	for _, s := range reality.Scenarios() {
+	for _, s := range validate.Scenarios() {
 		parts = append(parts, s.Zone(s.Name, "sync_rate "+s.Rate.String()))
 	}
-	c := start(t, reality.Nodes, config("redis "+r.URL, zones(parts...)))
+	c := start(t, validate.Nodes, config("redis "+r.URL, zones(parts...)))
 	requests := client(t, 50)
-	for _, s := range reality.Scenarios() {
+	for _, s := range validate.Scenarios() {
 		tally, err := s.Measure(t.Context(), requests, c.Nodes, s.Name)
 		if err != nil {
 			t.Fatal(err)

@@ -12,23 +12,23 @@ import (
 
 // Faults of a Redis with several servers, and of its clock.
 
-func sentinels(t *testing.T) (*scene, *redistest.Watched) {
-	s := enterStage(t)
+func sentinels(t *testing.T) (*scenario, *redistest.Watched) {
+	s := newScenario(t)
 	w := redistest.StartSentinels(t, 3)
 	return s.open("redis "+w.URL, func() []*redistest.Server { return []*redistest.Server{w.Master} }), w
 }
 
 func TestFaultSentinelFailover(t *testing.T) {
 	s, w := sentinels(t)
-	s.suffer(trial{fault: "Sentinel failover: the master is killed", reason: "redis", forgets: true, begin: w.Failover, end: nothing})
+	s.inject(fault{name: "Sentinel failover: the master is killed", reason: "redis", losesGrants: true, begin: w.Failover, end: nothing})
 }
 
 // The old master serves as one, beside the new, until it is made a replica, as sentinels do after a
 // while.
 func TestFaultOldMasterReturns(t *testing.T) {
 	s, w := sentinels(t)
-	s.suffer(trial{
-		fault: "Sentinel: the old master returns", reason: "redis", forgets: true,
+	s.inject(fault{
+		name: "Sentinel: the old master returns", reason: "redis", losesGrants: true,
 		begin: func() {
 			w.Failover()
 			w.Replica.Restart()
@@ -38,19 +38,19 @@ func TestFaultOldMasterReturns(t *testing.T) {
 	})
 }
 
-func shards(t *testing.T) (*scene, *redistest.ClusterOf) {
-	s := enterStage(t)
+func shards(t *testing.T) (*scenario, *redistest.ClusterOf) {
+	s := newScenario(t)
 	c := redistest.StartCluster(t, 3)
 	return s.open("redis "+c.URL, func() []*redistest.Server { return c.Nodes }), c
 }
 
-// Slots move while their counts are exchanged; each is between two nodes for as long as requests
+// Slots move while their counts are synced. Each is between two nodes for as long as requests
 // are answered. A call for a strict zone has two keys, so Redis can't decide while one of them has
 // moved.
 func TestFaultSlotsMove(t *testing.T) {
 	s, c := shards(t)
-	s.suffer(trial{
-		fault: "Cluster: slots move", may: "TRYAGAIN",
+	s.inject(fault{
+		name: "Cluster: slots move", mayLog: "TRYAGAIN",
 		begin: func() {
 			for i, slot := range s.slots(c, 6) {
 				from := c.Owner(slot)
@@ -61,8 +61,8 @@ func TestFaultSlotsMove(t *testing.T) {
 	})
 }
 
-// slots are some that hold counts of zone wide.
-func (s *scene) slots(c *redistest.ClusterOf, n int) (found []int) {
+// slots returns some that have counts of zone wide.
+func (s *scenario) slots(c *redistest.ClusterOf, n int) (found []int) {
 	for _, r := range c.Nodes {
 		for hash := range sums(s.t, r, "wide") {
 			if slot := c.Slot(hash); len(found) < n && !slices.Contains(found, slot) {
@@ -75,8 +75,8 @@ func (s *scene) slots(c *redistest.ClusterOf, n int) (found []int) {
 
 func TestFaultShardGone(t *testing.T) {
 	s, c := shards(t)
-	s.suffer(trial{
-		fault: "Cluster: one shard of three is gone, and comes back empty", reason: "redis", says: "redis has lost counts", forgets: true,
+	s.inject(fault{
+		name: "Cluster: one shard of three is gone, and comes back empty", reason: "redis", alsoLogs: "redis has lost counts", losesGrants: true,
 		begin: c.Nodes[1].Kill,
 		end: func() {
 			c.Nodes[1].Restart()
@@ -85,14 +85,14 @@ func TestFaultShardGone(t *testing.T) {
 	})
 }
 
-// The beat tells the server's time in its first two fields.
-var beat = regexp.MustCompile(`^\*5\r\n\$10\r\n(\d{10})\r\n`)
+// heartbeat is a reply to one: the server's time is in its first two fields.
+var heartbeat = regexp.MustCompile(`^\*5\r\n\$10\r\n(\d{10})\r\n`)
 
 // step makes Redis' clock go ahead for the nodes.
-func (s *scene) step(seconds int64) {
+func (s *scenario) step(seconds int64) {
 	for _, p := range s.proxy {
 		p.Rewrite(func(piece []byte) []byte {
-			at := beat.FindSubmatchIndex(piece)
+			at := heartbeat.FindSubmatchIndex(piece)
 			if at == nil {
 				return piece
 			}
@@ -103,7 +103,7 @@ func (s *scene) step(seconds int64) {
 }
 
 // stepped waits until every node has taken a step of the clock.
-func (s *scene) stepped(least, most float64) {
+func (s *scenario) stepped(least, most float64) {
 	for _, n := range s.Nodes {
 		eventually(s.t, "a node follows Redis' clock", func() error {
 			status, err := n.Status(s.t.Context())
@@ -120,10 +120,10 @@ func (s *scene) stepped(least, most float64) {
 
 func steps(t *testing.T, name string, seconds int64) {
 	s := simple(t)
-	s.suffer(trial{
+	s.inject(fault{
 		// Until all have heard of it, nodes count in different windows: each can admit the limit
 		// once more, there and back.
-		fault: name, extra: 2 * (sceneNodes - 1),
+		name: name, extraLimits: 2 * (nodeCount - 1),
 		begin: func() {
 			s.step(seconds)
 			s.stepped(float64(seconds)-5, float64(seconds)+5)

@@ -19,18 +19,18 @@ import (
 // logged is a refusal log with what it wrote, as "first <key>" and "summary <refused> <keys>
 // <period>".
 type logged struct {
-	*RefusalLog
+	*DenialLog
 	seen *observer.ObservedLogs
 }
 
 func newLogged(window time.Duration) *logged {
 	core, seen := observer.New(zapcore.InfoLevel)
-	return &logged{refusalLog(zap.New(core), window), seen}
+	return &logged{denialLog(zap.New(core), window), seen}
 }
 
 // refusalLog is the log of a zone that shows keys.
-func refusalLog(logger *zap.Logger, window time.Duration) *RefusalLog {
-	return NewRefusalLog(RefusalLogOptions{Logger: logger, Zone: "login", Window: window, Keys: byHeader})
+func denialLog(logger *zap.Logger, window time.Duration) *DenialLog {
+	return NewDenialLog(DenialLogOptions{Logger: logger, Zone: "login", Window: window, Keys: byHeader})
 }
 
 var byHeader = func() *reqkey.Template {
@@ -43,14 +43,14 @@ var byHeader = func() *reqkey.Template {
 
 var testSeed = maphash.MakeSeed()
 
-func (l *logged) deny(at time.Duration, key string) { l.Denied(start+int64(at), refusalOf(key)) }
+func (l *logged) deny(at time.Duration, key string) { l.Denied(start+int64(at), denialOf(key)) }
 
 // refusalOf is a denied request with this key.
-func refusalOf(key string) Refusal {
+func denialOf(key string) LoggedDenial {
 	r := request("/")
 	r.Header["X"] = []string{key}
 	raw, _ := byHeader.Append(nil, r, nil)
-	return Refusal{
+	return LoggedDenial{
 		Request: r, Key: raw, Hash: maphash.String(testSeed, key), Limit: 5, Wait: time.Second,
 	}
 }
@@ -62,7 +62,7 @@ func (l *logged) lines() []string {
 	for _, e := range l.seen.TakeAll() {
 		m := e.ContextMap()
 		if strings.HasSuffix(e.Message, "summary") {
-			lines = append(lines, fmt.Sprint("summary ", m["refused"], " ", m["keys_at_least"], " ", m["period"]))
+			lines = append(lines, fmt.Sprint("summary ", m["denied"], " ", m["keys_at_least"], " ", m["period"]))
 			continue
 		}
 		lines = append(lines, fmt.Sprint("first ", m["key"]))
@@ -171,9 +171,9 @@ func TestLogSurvivesAClockThatSteps(t *testing.T) {
 
 func TestKeyIsLoggedOnlyIfWanted(t *testing.T) {
 	core, seen := observer.New(zapcore.InfoLevel)
-	l := refusalLog(zap.New(core), time.Minute)
+	l := denialLog(zap.New(core), time.Minute)
 	l.Keys = nil
-	l.Denied(start, refusalOf("secret"))
+	l.Denied(start, denialOf("secret"))
 	m := seen.All()[0].ContextMap()
 	if _, ok := m["key"]; ok || m["zone"] != "login" || m["remote_ip"] != "192.0.2.1" || m["limit"] != int64(5) || m["key_digest"] == nil {
 		t.Errorf("logged %v", m)
@@ -198,7 +198,7 @@ func TestRefusalsFromManySides(t *testing.T) {
 	var refused int64
 	firsts, summaries := 0, 0
 	for _, e := range l.seen.All() {
-		if n, ok := e.ContextMap()["refused"].(int64); ok {
+		if n, ok := e.ContextMap()["denied"].(int64); ok {
 			refused += n
 			summaries++
 			continue
@@ -215,9 +215,9 @@ func quietLogger() *zap.Logger {
 	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zapcore.EncoderConfig{}), zapcore.AddSync(io.Discard), zapcore.InfoLevel))
 }
 
-func TestRefusalLogDoesNotAllocate(t *testing.T) {
-	l, now := refusalLog(quietLogger(), time.Minute), int64(start)
-	r := refusalOf("a")
+func TestDenialLogDoesNotAllocate(t *testing.T) {
+	l, now := denialLog(quietLogger(), time.Minute), int64(start)
+	r := denialOf("a")
 	if n := testing.AllocsPerRun(1000, func() {
 		now++
 		l.Denied(now, r)
@@ -226,8 +226,8 @@ func TestRefusalLogDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func BenchmarkRefusalLog(b *testing.B) {
-	l, r := refusalLog(quietLogger(), time.Minute), refusalOf("a")
+func BenchmarkDenialLog(b *testing.B) {
+	l, r := denialLog(quietLogger(), time.Minute), denialOf("a")
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		r := r

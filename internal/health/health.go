@@ -1,4 +1,6 @@
-package ratesync
+// Package health keeps what is known of how a Redis does, as plain values without a lock or I/O. It
+// says what to log of that and when all totals are to be sent again; its caller does both.
+package health
 
 import (
 	"cmp"
@@ -9,14 +11,16 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// The heartbeat among what fails, and what it finds of the shards of a Cluster.
+// The names of what fails that is no table: the heartbeat, and what it finds of the shards of a
+// Cluster.
 const (
-	heartbeatName = "nodes"
-	shardsName    = "shards"
+	Heartbeat = "heartbeat"
+	Shards    = "shards"
 )
 
 const (
@@ -25,26 +29,25 @@ const (
 	warnRate = time.Minute
 	// reportTTL is how long something fails that was reported once.
 	reportTTL = 5 * time.Second
-	// resendRate is the least time between two times that all totals are sent again: a server short
+	// ResendRate is the least time between two times that all totals are sent again: a server short
 	// of memory forgets all the time.
-	resendRate = 10 * time.Second
+	ResendRate = 10 * time.Second
 	// closedFor is how long connections must have been closed for that to be a reason.
-	closedFor = minWait
+	closedFor = cycle.MinWait
 )
 
 const (
-	messageDown    = "exchange with redis fails; limits hold with this node's counts and the last ones of the others, and it is tried again"
-	messageUp      = "exchange with redis works again"
-	messageFlaps   = "exchange with redis has failed and works again"
-	messageForeign = "redis refuses some counts of a zone, probably because another program uses their keys; other counts are not affected"
-	messageNotSent = "the last counts of a zone could not be sent to redis; the other nodes don't learn of these requests, and may admit as many more"
+	messageDown    = "sync with redis fails and is tried again; until it works, limits are enforced with this node's counts and what it knows of the others"
+	messageUp      = "sync with redis works again"
+	messageFlaps   = "sync with redis has failed and works again"
+	messageForeign = "redis rejects some counts of a zone, probably because another program uses their keys; other counts are not affected"
+	messageNotSent = "the last counts of a zone could not be sent to redis; the other nodes never see these requests, and may admit as many more"
 	messageForgot  = "redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again"
 )
 
-// health is what is known of how a Redis does, and what was logged of it. It decides what to
-// log and when to send all totals again, and does neither. The zero value is a Redis of which
-// nothing bad is known. It is not safe for concurrent use.
-type health struct {
+// A State is what is known of how a Redis does, and what was logged of it. The zero value is a
+// Redis of which nothing bad is known. It is not safe for concurrent use.
+type State struct {
 	failing map[string]failure
 	since   time.Time // when the first of what fails began to
 
@@ -63,27 +66,27 @@ type health struct {
 	logged map[string]time.Time // other lines, by what they are about
 }
 
-// failure is why something fails, and when that was reported if it was by report.
+// failure is why something fails, and when that was reported if it was by Report.
 type failure struct {
 	why      string
 	reported time.Time
 }
 
-// entry is a line for the log.
-type entry struct {
-	level   zapcore.Level
-	message string
-	fields  []zap.Field
+// An Entry is a line for the log.
+type Entry struct {
+	Level   zapcore.Level
+	Message string
+	Fields  []zap.Field
 }
 
 // warn is a warning with its code.
-func warn(code, message string, fields ...zap.Field) *entry {
-	return &entry{zap.WarnLevel, message, append([]zap.Field{warning.Field(code)}, fields...)}
+func warn(code, message string, fields ...zap.Field) *Entry {
+	return &Entry{zap.WarnLevel, message, append([]zap.Field{warning.Field(code)}, fields...)}
 }
 
-// record notes how something went that is known by a name. It returns a line once on the way down
+// Record notes how something went that is known by a name. It returns a line once on the way down
 // and once on the way up, but not more than one pair a minute.
-func (h *health) record(name string, err error, now time.Time) *entry {
+func (h *State) Record(name string, err error, now time.Time) *Entry {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return nil // this node stopped it
@@ -93,17 +96,17 @@ func (h *health) record(name string, err error, now time.Time) *entry {
 	return h.fail(name, failure{why: redisconn.Classify(err)}, now)
 }
 
-// report is record for something that nobody records the end of: it is over when it was not
+// Report is Record for something that nobody records the end of: it is over when it was not
 // reported for reportTTL.
-func (h *health) report(name string, err error, now time.Time) *entry {
+func (h *State) Report(name string, err error, now time.Time) *Entry {
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return h.fail(name, failure{redisconn.Classify(err), now}, now)
 }
 
-// expire ends what was not reported lately.
-func (h *health) expire(now time.Time) *entry {
+// Expire ends what was not reported lately.
+func (h *State) Expire(now time.Time) *Entry {
 	var over []string
 	for name, f := range h.failing {
 		if !f.reported.IsZero() && now.Sub(f.reported) > reportTTL {
@@ -113,13 +116,13 @@ func (h *health) expire(now time.Time) *entry {
 	return h.recover(now, over...)
 }
 
-// forget drops something that is not tried any more. If nothing else fails, the outage ends when
+// Forget drops something that is not tried any more. If nothing else fails, the outage ends when
 // something is next recorded to work: that it has left does not show that anything does.
-func (h *health) forget(name string) { delete(h.failing, name) }
+func (h *State) Forget(name string) { delete(h.failing, name) }
 
 // fail notes a failure. That a connection was closed doesn't say why: the next attempt does, and if
 // it succeeds there was nothing to log.
-func (h *health) fail(name string, f failure, now time.Time) *entry {
+func (h *State) fail(name string, f failure, now time.Time) *Entry {
 	if h.failing == nil {
 		h.failing = make(map[string]failure)
 	}
@@ -139,10 +142,10 @@ func (h *health) fail(name string, f failure, now time.Time) *entry {
 }
 
 // outage reports whether something fails, or has failed and nothing was found to work since.
-func (h *health) outage() bool { return len(h.failing) > 0 || h.warned || h.unwarned }
+func (h *State) outage() bool { return len(h.failing) > 0 || h.warned || h.unwarned }
 
 // recover notes that some things work again.
-func (h *health) recover(now time.Time, names ...string) (e *entry) {
+func (h *State) recover(now time.Time, names ...string) (e *Entry) {
 	for _, name := range names {
 		delete(h.failing, name)
 	}
@@ -150,7 +153,7 @@ func (h *health) recover(now time.Time, names ...string) (e *entry) {
 		return nil
 	}
 	if h.warned {
-		e = &entry{zap.InfoLevel, messageUp, []zap.Field{zap.Duration("after", now.Sub(h.since))}}
+		e = &Entry{zap.InfoLevel, messageUp, []zap.Field{zap.Duration("after", now.Sub(h.since))}}
 	}
 	if h.unwarned {
 		h.flaps++
@@ -159,18 +162,18 @@ func (h *health) recover(now time.Time, names ...string) (e *entry) {
 	return e
 }
 
-// sumFlaps returns a line about the outages that had none, when all is well and the last minute
+// SumFlaps returns a line about the outages that had none, when all is well and the last minute
 // with a line is over.
-func (h *health) sumFlaps(now time.Time) *entry {
+func (h *State) SumFlaps(now time.Time) *Entry {
 	if h.flaps == 0 || len(h.failing) > 0 || now.Sub(h.warnedAt) < warnRate {
 		return nil
 	}
-	return &entry{zap.InfoLevel, messageFlaps, h.countFlaps()}
+	return &Entry{zap.InfoLevel, messageFlaps, h.countFlaps()}
 }
 
 // countFlaps returns the outages since the last line that no line was about, and begins a new
 // count.
-func (h *health) countFlaps() (fields []zap.Field) {
+func (h *State) countFlaps() (fields []zap.Field) {
 	if h.flaps > 0 {
 		fields = append(fields, zap.Int("outages", h.flaps))
 	}
@@ -178,17 +181,17 @@ func (h *health) countFlaps() (fields []zap.Field) {
 	return fields
 }
 
-// foreignKey returns a line about a key that can't be synced, at most once a minute.
-func (h *health) foreignKey(zone, why string, now time.Time) *entry {
+// ForeignKey returns a line about a key that can't be synced, at most once a minute.
+func (h *State) ForeignKey(zone, why string, now time.Time) *Entry {
 	if !h.mayLog("foreign", now) {
 		return nil
 	}
 	return warn(warning.ForeignKey, messageForeign, zap.String("zone", zone), zap.String("reason", why))
 }
 
-// notSent returns a line about last counts that could not be sent. Of the tables of one zone, which
+// NotSent returns a line about last counts that could not be sent. Of the tables of one zone, which
 // count the same requests, the first one has it.
-func (h *health) notSent(zone string, keys int, requests int64, why string, now time.Time) *entry {
+func (h *State) NotSent(zone string, keys int, requests int64, why string, now time.Time) *Entry {
 	if !h.mayLog("unsent "+zone, now) {
 		return nil
 	}
@@ -198,7 +201,7 @@ func (h *health) notSent(zone string, keys int, requests int64, why string, now 
 
 // mayLog reports whether nothing was logged about this in the last minute, and notes that it is
 // now.
-func (h *health) mayLog(about string, now time.Time) bool {
+func (h *State) mayLog(about string, now time.Time) bool {
 	if now.Sub(h.logged[about]) < warnRate {
 		return false
 	}
@@ -209,15 +212,15 @@ func (h *health) mayLog(about string, now time.Time) bool {
 	return true
 }
 
-// lost notes that the server has lost something. sure is false where nobody can tell.
-func (h *health) lost(sure bool) {
+// NoteLoss notes that the server has lost something. sure is false where nobody can tell.
+func (h *State) NoteLoss(sure bool) {
 	h.resendPending, h.lossPending = true, h.lossPending || sure
 }
 
-// resend reports whether all totals are to be sent again now, and what to log of it. It is due at
-// once after a loss, but not more often than every resendRate: then a later call has it.
-func (h *health) resend(now time.Time) (due bool, e *entry) {
-	if !h.resendPending || now.Sub(h.resentAt) < resendRate {
+// Resend reports whether all totals are to be sent again now, and what to log of it. It is due at
+// once after a loss, but not more often than every ResendRate: then a later call has it.
+func (h *State) Resend(now time.Time) (due bool, e *Entry) {
+	if !h.resendPending || now.Sub(h.resentAt) < ResendRate {
 		return false, nil
 	}
 	if h.lossPending && h.mayLog("loss", now) {
@@ -227,8 +230,8 @@ func (h *health) resend(now time.Time) (due bool, e *entry) {
 	return true, e
 }
 
-// reasons are why things fail, by their names.
-func (h *health) reasons() map[string]string {
+// Reasons are why things fail, by their names.
+func (h *State) Reasons() map[string]string {
 	all := make(map[string]string, len(h.failing))
 	for name, f := range h.failing {
 		all[name] = f.why
@@ -236,7 +239,7 @@ func (h *health) reasons() map[string]string {
 	return all
 }
 
-// reason is why something can't be done: because it fails, or all does.
-func (h *health) reason(name string) string {
-	return cmp.Or(h.failing[name].why, h.failing[heartbeatName].why, h.failing[shardsName].why, redisconn.ReasonUnreachable)
+// Reason is why something can't be done: because it fails, or all does.
+func (h *State) Reason(name string) string {
+	return cmp.Or(h.failing[name].why, h.failing[Heartbeat].why, h.failing[Shards].why, redisconn.ReasonUnreachable)
 }

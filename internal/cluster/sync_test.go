@@ -13,8 +13,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// A node that is asked for a key learns with that what all of them have counted, also when it has
-// not been asked for a long time.
+// A node that gets a request for a key hears what all nodes have counted, also when it had none for
+// a long time.
 func TestTotalReachesEveryNode(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -29,12 +29,12 @@ func TestTotalReachesEveryNode(t *testing.T) {
 		admit(t, requests, c.Nodes, algorithm, 90)
 	}
 	for _, algorithm := range all {
-		holds(t, r, algorithm, 90)
+		awaitTotal(t, r, algorithm, 90)
 		for i := range c.Nodes {
 			asked := c.Nodes[i : i+1]
 			admit(t, requests, asked, algorithm, 1)
-			knows(t, asked, algorithm, 91+i)
-			holds(t, r, algorithm, 91+i)
+			awaitKnown(t, asked, algorithm, 91+i)
+			awaitTotal(t, r, algorithm, 91+i)
 		}
 	}
 }
@@ -51,22 +51,22 @@ func TestKilledNodeKeepsItsCounts(t *testing.T) {
 	requests := client(t, 4)
 	for _, z := range []string{"fixed", "bucket"} {
 		admit(t, requests, c.Nodes, z, 60)
-		sent(t, c.Nodes, z)
+		awaitSent(t, c.Nodes, z)
 	}
 	c.Nodes[2].Kill()
 	for _, z := range []string{"fixed", "bucket"} {
 		admit(t, requests, c.Nodes[:2], z, 2)
-		sent(t, c.Nodes[:2], z)
+		awaitSent(t, c.Nodes[:2], z)
 		admit(t, requests, c.Nodes[:1], z, 1)
-		knows(t, c.Nodes[:1], z, 63)
+		awaitKnown(t, c.Nodes[:1], z, 63)
 	}
 	if err := c.Nodes[2].Start(t.Context(), caddyfile); err != nil {
 		t.Fatal(err)
 	}
 	for _, z := range []string{"fixed", "bucket"} {
 		admit(t, requests, c.Nodes[2:], z, 1)
-		knows(t, c.Nodes[2:], z, 64)
-		// What the limit leaves of the sum of all lives can be had, though not all at once: the
+		awaitKnown(t, c.Nodes[2:], z, 64)
+		// What the limit leaves of the sum of all processes can be had, though not all at once: the
 		// node estimates what it can't see yet.
 		left := 36
 		eventually(t, "all that is left is admitted", func() error {
@@ -79,13 +79,13 @@ func TestKilledNodeKeepsItsCounts(t *testing.T) {
 		if left += -requests.Burst(t.Context(), c.Nodes[2:], "/"+z, 20, nil).Admitted(); left != 0 {
 			t.Errorf("the node that was killed admitted %d more than the limit in zone %s", -left, z)
 		}
-		holds(t, r, z, 100)
+		awaitTotal(t, r, z, 100)
 	}
 }
 
 // A Redis that lost everything has it again from the nodes, and none is lost of the requests in
 // between.
-func TestFlushedRedisIsHealed(t *testing.T) {
+func TestFlushedRedisIsFilledAgain(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	c := start(t, 3, config("redis "+r.URL+"\nsync_rate 100ms", zones(
@@ -93,17 +93,17 @@ func TestFlushedRedisIsHealed(t *testing.T) {
 	requests := client(t, 4)
 	for _, z := range []string{"fixed", "bucket"} {
 		admit(t, requests, c.Nodes, z, 90)
-		sent(t, c.Nodes, z)
-		holds(t, r, z, 90)
+		awaitSent(t, c.Nodes, z)
+		awaitTotal(t, r, z, 90)
 	}
 	r.Do("FLUSHALL")
 	for _, z := range []string{"fixed", "bucket"} {
-		holds(t, r, z, 90)
+		awaitTotal(t, r, z, 90)
 		admit(t, requests, c.Nodes, z, 30)
-		holds(t, r, z, 120)
+		awaitTotal(t, r, z, 120)
 	}
 	for _, n := range c.Nodes {
-		eventually(t, "a node has told of the loss, once", func() error {
+		eventually(t, "a node has logged the loss, once", func() error {
 			if lines := n.Log.With("redis has lost counts"); len(lines) != 1 {
 				return fmt.Errorf("node %d wrote %d lines: %q", n.Number, len(lines), lines)
 			}
@@ -112,7 +112,7 @@ func TestFlushedRedisIsHealed(t *testing.T) {
 	}
 }
 
-// A node that is told to end sends what it has not sent yet.
+// A node that gets a SIGTERM sends what it has not sent yet.
 func TestTerminatedNodeSendsItsCounts(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -126,14 +126,14 @@ func TestTerminatedNodeSendsItsCounts(t *testing.T) {
 		parts = append(parts, zone(algorithm, options...))
 	}
 	c := start(t, 2, config("redis "+r.URL+"\nsync_rate 1h", zones(parts...)))
-	firstTurn(t, c.Nodes)
+	awaitFirstCycle(t, c.Nodes)
 	requests := client(t, 4)
 	for _, algorithm := range all {
 		admit(t, requests, c.Nodes, algorithm, 30)
 	}
 	for _, algorithm := range all {
 		if got := total(t, r, algorithm); got != 0 {
-			t.Errorf("redis holds %d requests of zone %s an hour before the second exchange, want none", got, algorithm)
+			t.Errorf("redis counts %d requests of zone %s an hour before the second sync cycle, want none", got, algorithm)
 		}
 	}
 	if err := c.Stop(); err != nil {
@@ -141,34 +141,34 @@ func TestTerminatedNodeSendsItsCounts(t *testing.T) {
 	}
 	for _, algorithm := range all {
 		if got := total(t, r, algorithm); got != 30 {
-			t.Errorf("after SIGTERM redis holds %d requests of zone %s, want 30", got, algorithm)
+			t.Errorf("after SIGTERM redis counts %d requests of zone %s, want 30", got, algorithm)
 		}
 	}
 }
 
-// A node that is told to end while Redis is lost tells once of each zone how much the other nodes
-// don't learn of.
-func TestTerminatedNodeTellsWhatItCouldNotSend(t *testing.T) {
+// A node that gets a SIGTERM while Redis is unavailable logs once for each zone how much the other
+// nodes don't hear of.
+func TestTerminatedNodeLogsWhatItCouldNotSend(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	c := start(t, 1, config("redis "+r.URL+"\nsync_rate 100ms", zones(
 		zone("fixed", "limit 1000/"+far+" 100000/29d", "algorithm fixed_window"),
 		zone("bucket", "limit 1000/"+far, "algorithm token_bucket"),
-		zone("quiet", "limit 1000/"+far, "algorithm gcra"),
+		zone("synced", "limit 1000/"+far, "algorithm gcra"),
 		zone("strictbucket", "limit 1000/"+far, "algorithm token_bucket", "sync_rate strict"),
 		zone("strictlog", "limit 1000/"+far, "algorithm sliding_log", "sync_rate strict"),
-		zone("strictquiet", "limit 1000/"+far, "algorithm gcra", "sync_rate strict"),
+		zone("strictsynced", "limit 1000/"+far, "algorithm gcra", "sync_rate strict"),
 	)))
 	n, requests := c.Nodes[0], client(t, 4)
-	for _, z := range []string{"strictbucket", "strictlog", "strictquiet"} {
+	for _, z := range []string{"strictbucket", "strictlog", "strictsynced"} {
 		admit(t, requests, c.Nodes, z, 20)
 	}
-	for _, z := range []string{"fixed", "bucket", "quiet"} {
+	for _, z := range []string{"fixed", "bucket", "synced"} {
 		admit(t, requests, c.Nodes, z, 20)
-		sent(t, c.Nodes, z)
+		awaitSent(t, c.Nodes, z)
 	}
 	r.Kill()
-	eventually(t, "the loss is noticed", func() error {
+	eventually(t, "the outage is noticed", func() error {
 		s, err := n.Status(t.Context())
 		if err != nil || s.Redis.Up {
 			return fmt.Errorf("%+v, %v", s.Redis, err)
@@ -185,13 +185,13 @@ func TestTerminatedNodeTellsWhatItCouldNotSend(t *testing.T) {
 	lines := n.Log.With("TIDE015")
 	slices.Sort(lines)
 	if len(lines) != len(some) {
-		t.Fatalf("%d lines tell of counts that were not sent, want one of each zone that had some: %q", len(lines), lines)
+		t.Fatalf("%d lines have counts that were not sent, want one of each zone that had some: %q", len(lines), lines)
 	}
 	for _, z := range some {
 		if !slices.ContainsFunc(lines, func(line string) bool {
 			return strings.Contains(line, `"zone":"`+z+`"`) && strings.Contains(line, `"keys":1,"requests":7,`)
 		}) {
-			t.Errorf("no line tells of 7 requests of one key in zone %s: %q", z, lines)
+			t.Errorf("no line has 7 requests of one key in zone %s: %q", z, lines)
 		}
 	}
 }
@@ -210,11 +210,11 @@ func TestRedisComesLate(t *testing.T) {
 		t.Errorf("without Redis a node admitted %d requests at limit 5", got)
 	}
 	r.Restart()
-	holds(t, r, "wide", 40)
-	holds(t, r, "narrow", 5)
+	awaitTotal(t, r, "wide", 40)
+	awaitTotal(t, r, "narrow", 5)
 	for _, n := range c.Nodes {
-		isUp(t, n)
-		down, up := n.Log.With("exchange with redis fails"), n.Log.With("exchange with redis works again")
+		awaitUp(t, n)
+		down, up := n.Log.With("sync with redis fails"), n.Log.With("sync with redis works again")
 		if len(down) != 1 || len(up) != 1 {
 			t.Errorf("node %d wrote %d lines on the way down and %d on the way up, want one each", n.Number, len(down), len(up))
 		}
@@ -245,15 +245,15 @@ func TestLostRepliesAndLateDuplicates(t *testing.T) {
 	counted := func() {
 		t.Helper()
 		for _, z := range both {
-			holds(t, r, z, spent)
+			awaitTotal(t, r, z, spent)
 		}
 	}
 	spend()
 	counted()
 
-	// What goes over a connection that exists arrives, though the node doesn't learn of it; a new
-	// one is not even greeted. So it may be that nothing arrives, where beats come first and take
-	// the connections that there are; then it is tried again.
+	// What goes over an open connection arrives, though the node gets no reply. A new connection
+	// fails in its handshake. Where heartbeats come first and take the open connections nothing
+	// arrives; then it is tried again.
 	for arrived, tries := false, 0; !arrived; tries++ {
 		if tries == 20 {
 			t.Fatal("no message arrives whose reply is lost")
@@ -288,7 +288,7 @@ func TestLostRepliesAndLateDuplicates(t *testing.T) {
 		}
 		for _, z := range both {
 			if got := total(t, r, z); got != spent {
-				t.Errorf("after a late duplicate redis holds %d requests of zone %s, want %d", got, z, spent)
+				t.Errorf("after a late duplicate redis counts %d requests of zone %s, want %d", got, z, spent)
 			}
 		}
 	}
@@ -325,7 +325,7 @@ func TestForgottenBucketTakesNothingBack(t *testing.T) {
 	for round := range 3 {
 		for name := range all {
 			admit(t, requests, c.Nodes, name, 8)
-			holds(t, r, name, 8*(round+1))
+			awaitTotal(t, r, name, 8*(round+1))
 		}
 		watch()
 		eventually(t, "the fast bucket is forgotten and the slow one full again", func() error {
@@ -338,8 +338,8 @@ func TestForgottenBucketTakesNothingBack(t *testing.T) {
 	}
 }
 
-// Every zone has the rhythm of its own sync_rate, its handler's or the global one.
-func TestRhythmsAreTheirOwn(t *testing.T) {
+// Every zone syncs at its own sync_rate, its handler's or the global one.
+func TestZonesSyncAtTheirOwnRates(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	const options = "limit 1000000/" + far + "\nalgorithm fixed_window\nearly_sync off"
@@ -349,45 +349,45 @@ func TestRhythmsAreTheirOwn(t *testing.T) {
 	began := time.Now()
 	c := start(t, 1, config("redis "+r.URL+"\nsync_rate 2h", site))
 	n := c.Nodes[0]
-	firstTurn(t, c.Nodes)
+	awaitFirstCycle(t, c.Nodes)
 	requests := client(t, 4)
 	for _, z := range []string{"fast", "slow", "inherited"} {
 		load(t, requests, c.Nodes, z, 200)
 	}
-	// A busy machine leaves turns out, so how many there were is compared over the shortest time
-	// that shows it.
+	// A busy machine leaves cycles out, so their numbers are compared over the shortest time that
+	// shows a difference.
 	var fast, inherited int64
-	eventually(t, "the fast zone has six turns while the other has one", func() error {
-		f, i := status(t, n, "fast").Exchange.Turns, status(t, n, "inherited").Exchange.Turns
+	eventually(t, "the fast zone has six cycles while the other has one", func() error {
+		f, i := status(t, n, "fast").Sync.Cycles, status(t, n, "inherited").Sync.Cycles
 		if i > inherited+1 {
 			fast, inherited = f, i
 		}
 		if inherited == 0 || f < fast+6 {
-			return fmt.Errorf("%d turns, and %d", f-fast, i-inherited)
+			return fmt.Errorf("%d cycles, and %d", f-fast, i-inherited)
 		}
 		return nil
 	})
-	eventually(t, "the zone that inherits its rhythm has eight turns", func() error {
-		if i := status(t, n, "inherited").Exchange.Turns; i < 8 {
-			return fmt.Errorf("%d turns", i)
+	eventually(t, "the zone that inherits its sync_rate has eight cycles", func() error {
+		if i := status(t, n, "inherited").Sync.Cycles; i < 8 {
+			return fmt.Errorf("%d cycles", i)
 		}
 		return nil
 	})
-	turns, most := status(t, n, "inherited").Exchange.Turns, int64(time.Since(began)/(500*time.Millisecond))+1
+	turns, most := status(t, n, "inherited").Sync.Cycles, int64(time.Since(began)/(500*time.Millisecond))+1
 	if turns > most {
-		t.Errorf("a zone with sync_rate 500ms had %d turns, want %d at most in %v", turns, most, time.Since(began))
+		t.Errorf("a zone with sync_rate 500ms had %d cycles, want %d at most in %v", turns, most, time.Since(began))
 	}
 	for _, z := range []string{"fast", "inherited"} {
 		// one may be under way
-		if got, most := int64(pushes(t, r, z)), status(t, n, z).Exchange.Turns; got < 2 || got > most+1 {
-			t.Errorf("zone %s was sent %d times in %d turns", z, got, most)
+		if got, most := int64(pushes(t, r, z)), status(t, n, z).Sync.Cycles; got < 2 || got > most+1 {
+			t.Errorf("zone %s was sent %d times in %d cycles", z, got, most)
 		}
 	}
 	if got := pushes(t, r, "slow"); got != 0 {
-		t.Errorf("a zone with sync_rate 1h was sent %d times after its first turn", got)
+		t.Errorf("a zone with sync_rate 1h was sent %d times after its first cycle", got)
 	}
-	if z := status(t, n, "slow"); z.Exchange.Turns != 1 || z.Own == 0 || z.Unsent != z.Own {
-		t.Errorf("a zone with sync_rate 1h has had %d turns, and of %d requests %d are unsent; want one turn, before all of them", z.Exchange.Turns, z.Own, z.Unsent)
+	if z := status(t, n, "slow"); z.Sync.Cycles != 1 || z.Own == 0 || z.Unsent != z.Own {
+		t.Errorf("a zone with sync_rate 1h has had %d turns, and of %d requests %d are unsent; want one turn, before all of them", z.Sync.Cycles, z.Own, z.Unsent)
 	}
 }
 
@@ -416,9 +416,9 @@ func TestNamespacesAreApart(t *testing.T) {
 	requests := client(t, 4)
 	admit(t, requests, shop.Nodes, "fixed", 20)
 	admit(t, requests, blog.Nodes, "fixed", 5)
-	sent(t, slices.Concat(shop.Nodes, blog.Nodes), "fixed")
+	awaitSent(t, slices.Concat(shop.Nodes, blog.Nodes), "fixed")
 	admit(t, requests, blog.Nodes, "fixed", 1)
-	knows(t, blog.Nodes, "fixed", 6)
+	awaitKnown(t, blog.Nodes, "fixed", 6)
 	for _, of := range []struct {
 		*cluster.Cluster
 		nodes int64

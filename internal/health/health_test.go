@@ -1,4 +1,4 @@
-package ratesync
+package health
 
 import (
 	"context"
@@ -17,23 +17,29 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 )
 
+// reply is an error of the server.
+type reply string
+
+func (r reply) Error() string { return string(r) }
+func (reply) RedisError()     {}
+
 var (
 	errNoMemory  = reply("OOM command not allowed")
 	errWrongPass = reply("WRONGPASS invalid username-password pair")
 )
 
 // text is a line with its fields except the warning code, "" for none.
-func (e *entry) text() string {
+func (e *Entry) text() string {
 	if e == nil {
 		return ""
 	}
 	text := map[string]string{
 		messageDown: "down", messageUp: "up", messageFlaps: "flaps", messageForeign: "foreign", messageNotSent: "not sent", messageForgot: "forgot",
-	}[e.message]
+	}[e.Message]
 	core, logs := observer.New(zap.DebugLevel)
-	zap.New(core).Log(e.level, "", e.fields...)
+	zap.New(core).Log(e.Level, "", e.Fields...)
 	fields := logs.All()[0].ContextMap()
-	if _, coded := fields["code"]; coded != (e.level == zapcore.WarnLevel) {
+	if _, coded := fields["code"]; coded != (e.Level == zapcore.WarnLevel) {
 		text += " (a code belongs to warnings, and to no other line)"
 	}
 	delete(fields, "code")
@@ -48,33 +54,33 @@ func (e *entry) text() string {
 func TestHealth(t *testing.T) {
 	type step struct {
 		at   float64
-		what func(h *health, now time.Time) *entry
+		what func(h *State, now time.Time) *Entry
 		want string
 	}
-	record := func(name string, err error) func(*health, time.Time) *entry {
-		return func(h *health, now time.Time) *entry { return h.record(name, err, now) }
+	record := func(name string, err error) func(*State, time.Time) *Entry {
+		return func(h *State, now time.Time) *Entry { return h.Record(name, err, now) }
 	}
-	report := func(name string, err error) func(*health, time.Time) *entry {
-		return func(h *health, now time.Time) *entry { return h.report(name, err, now) }
+	report := func(name string, err error) func(*State, time.Time) *Entry {
+		return func(h *State, now time.Time) *Entry { return h.Report(name, err, now) }
 	}
-	foreign := func(zone string) func(*health, time.Time) *entry {
-		return func(h *health, now time.Time) *entry { return h.foreignKey(zone, "WRONGTYPE: …", now) }
+	foreign := func(zone string) func(*State, time.Time) *Entry {
+		return func(h *State, now time.Time) *Entry { return h.ForeignKey(zone, "WRONGTYPE: …", now) }
 	}
-	notSent := func(zone string) func(*health, time.Time) *entry {
-		return func(h *health, now time.Time) *entry { return h.notSent(zone, 2, 3, "OOM: …", now) }
+	notSent := func(zone string) func(*State, time.Time) *Entry {
+		return func(h *State, now time.Time) *Entry { return h.NotSent(zone, 2, 3, "OOM: …", now) }
 	}
-	forget := func(name string) func(*health, time.Time) *entry {
-		return func(h *health, _ time.Time) *entry { h.forget(name); return nil }
+	forget := func(name string) func(*State, time.Time) *Entry {
+		return func(h *State, _ time.Time) *Entry { h.Forget(name); return nil }
 	}
-	expire, sum := (*health).expire, (*health).sumFlaps
+	expire, sum := (*State).Expire, (*State).SumFlaps
 	for name, steps := range map[string][]step{
 		"nothing happens": {{0, record("z", nil), ""}, {1, expire, ""}, {2, sum, ""}},
 		"one outage": {
 			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", errNoMemory), ""}, {3, record("z", nil), "up after=3s"}, {4, record("z", nil), ""},
 		},
 		"two fail, and one line for both": {
-			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record(heartbeatName, errWrongPass), ""},
-			{2, record("z", nil), ""}, {3, record(heartbeatName, nil), "up after=3s"},
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record(Heartbeat, errWrongPass), ""},
+			{2, record("z", nil), ""}, {3, record(Heartbeat, nil), "up after=3s"},
 		},
 		"stopped by this node":                   {{0, record("z", context.Canceled), ""}, {1, report("y", context.Canceled), ""}, {2, record("z", nil), ""}},
 		"a closed connection that works at once": {{0, record("z", io.EOF), ""}, {.01, record("z", nil), ""}},
@@ -109,7 +115,7 @@ func TestHealth(t *testing.T) {
 		},
 		"what leaves in an outage without a line is counted": {
 			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", nil), "up after=1s"},
-			{2, record("z", errNoMemory), ""}, {3, forget("z"), ""}, {4, record(heartbeatName, nil), ""}, {60, sum, "flaps outages=1"},
+			{2, record("z", errNoMemory), ""}, {3, forget("z"), ""}, {4, record(Heartbeat, nil), ""}, {60, sum, "flaps outages=1"},
 		},
 		"foreign keys, once a minute": {{0, foreign("a"), "foreign reason=WRONGTYPE zone=a"}, {30, foreign("b"), ""}, {60, foreign("b"), "foreign reason=WRONGTYPE zone=b"}},
 		"counts that were not sent, once a minute and zone": {
@@ -117,7 +123,7 @@ func TestHealth(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var h health
+			var h State
 			start := time.Now()
 			for i, s := range steps {
 				if got := s.what(&h, start.Add(time.Duration(s.at*float64(time.Second)))).text(); got != s.want {
@@ -147,15 +153,15 @@ func TestHealthResends(t *testing.T) {
 		"sure, and then unsure": {{0, maybe, true, ""}, {1, sure, false, ""}, {2, maybe, false, ""}, {10, never, true, "forgot"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var h health
+			var h State
 			start := time.Now()
 			for i, s := range steps {
 				if s.lost != never {
-					h.lost(s.lost == sure)
+					h.NoteLoss(s.lost == sure)
 				}
-				due, e := h.resend(start.Add(time.Duration(s.at) * time.Second))
+				due, e := h.Resend(start.Add(time.Duration(s.at) * time.Second))
 				if got := e.text(); due != s.due || got != s.want {
-					t.Errorf("step %d, at %ds: resend() = %t and logs %q, want %t and %q", i, s.at, due, got, s.due, s.want)
+					t.Errorf("step %d, at %ds: Resend() = %t and logs %q, want %t and %q", i, s.at, due, got, s.due, s.want)
 				}
 			}
 		})
@@ -164,17 +170,17 @@ func TestHealthResends(t *testing.T) {
 
 // The reason for a table is its own, else that of all.
 func TestHealthReason(t *testing.T) {
-	var h health
+	var h State
 	now := time.Now()
-	if got := h.reason("z"); got != redisconn.ReasonUnreachable {
-		t.Errorf("reason() = %q where nothing fails, want %q", got, redisconn.ReasonUnreachable)
+	if got := h.Reason("z"); got != redisconn.ReasonUnreachable {
+		t.Errorf("Reason() = %q where nothing fails, want %q", got, redisconn.ReasonUnreachable)
 	}
-	h.record(heartbeatName, errWrongPass, now)
-	if got := h.reason("z"); got != redisconn.Classify(errWrongPass) {
-		t.Errorf("reason() = %q, want that of the heartbeat", got)
+	h.Record(Heartbeat, errWrongPass, now)
+	if got := h.Reason("z"); got != redisconn.Classify(errWrongPass) {
+		t.Errorf("Reason() = %q, want that of the heartbeat", got)
 	}
-	h.record("z", errNoMemory, now)
-	if got := h.reason("z"); got != redisconn.Classify(errNoMemory) || len(h.reasons()) != 2 {
-		t.Errorf("reason() = %q of %v, want the table's own, of two", got, h.reasons())
+	h.Record("z", errNoMemory, now)
+	if got := h.Reason("z"); got != redisconn.Classify(errNoMemory) || len(h.Reasons()) != 2 {
+		t.Errorf("Reason() = %q of %v, want the table's own, of two", got, h.Reasons())
 	}
 }

@@ -4,46 +4,68 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
-// UnmarshalJSON reads a handler, strictly as Caddy does. It says what to write in place of some
-// shapes that other rate limiters have.
-func (h *Handler) UnmarshalJSON(text []byte) error {
-	type handler Handler // without this method
-	return hints.JSON(caddy.StrictUnmarshalJSON(text, (*handler)(h)), shapes)
+// Where in a configuration an error is: the option and the zone, and of those file and line in a
+// Caddyfile or the path in JSON.
+
+// optionError is a mistake in the value of one option, by the option's name in a Caddyfile. The
+// Caddyfile parser finds the line by it, and inJSON the field.
+type optionError struct {
+	option string
+	err    error
 }
 
-// UnmarshalJSON reads the app, likewise.
-func (a *App) UnmarshalJSON(text []byte) error {
-	type app App
-	return hints.JSON(caddy.StrictUnmarshalJSON(text, (*app)(a)), shapes)
+func (e *optionError) Error() string { return "parsing " + e.option + ": " + e.err.Error() }
+func (e *optionError) Unwrap() error { return e.err }
+
+func wrong(option string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &optionError{option, err}
 }
 
-// shapes are what to write where JSON has a value of another type.
-var shapes = map[reflect.Type]string{
-	reflect.TypeFor[map[string]*Zone](): `write an object of zones by their names, like {"login": {"limits": [{"max_events": 5, "window": "1m"}]}}`,
-	reflect.TypeFor[Zone]():             zoneShape,
-	reflect.TypeFor[*Zone]():            zoneShape,
-	reflect.TypeFor[Limit]():            limitShape,
-	reflect.TypeFor[[]Limit]():          "write a list; " + limitShape,
-	reflect.TypeFor[Redis]():            redisShape,
-	reflect.TypeFor[*Redis]():           redisShape,
+func wrongf(option, format string, args ...any) error {
+	return &optionError{option, fmt.Errorf(format, args...)}
 }
 
-const (
-	zoneShape  = `write an object with the list in it, like {"limits": [{"max_events": 5, "window": "1m"}]}`
-	limitShape = `write each rate as an object, like {"max_events": 100, "window": "1m"}`
-	redisShape = `write an object, like {"url": "redis://localhost:6379/0"}`
-)
+// zoneError is a mistake in a zone.
+type zoneError struct {
+	zone string
+	err  error
+}
+
+func (e *zoneError) Error() string { return fmt.Sprintf("zone %q: %s", spelling.Clip(e.zone), e.err) }
+func (e *zoneError) Unwrap() error { return e.err }
+
+// placed is an error that tells its file and line.
+type placed struct{ error }
+
+func (e placed) Unwrap() error { return e.error }
+
+// placeOf returns the token's file and line.
+func placeOf(token caddyfile.Token) string { return token.File + ":" + strconv.Itoa(token.Line) }
+
+// placeAt adds file and line, unless the error has them.
+func placeAt(token caddyfile.Token, err error) error {
+	var already placed
+	if errors.As(err, &already) || strings.Contains(err.Error(), ", at "+token.File+":") {
+		return placed{err}
+	}
+	d := caddyfile.NewDispenser([]caddyfile.Token{token})
+	d.Next()
+	return placed{d.WrapErr(err)}
+}
 
 // fieldNames are the names in JSON of options that have another one in a Caddyfile.
 var fieldNames = map[string]string{"limit": "limits", "events": "max_events", "status": "status_code"}

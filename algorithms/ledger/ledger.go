@@ -1,8 +1,17 @@
-package algorithms
+// Package ledger keeps what one key has spent, by epochs: on this node and on the others. It is
+// what windows decide by, and what is sent to a store and learned from it. For that it notes what
+// the store has confirmed, what it may have forgotten, and what must be sent again.
+//
+// It knows nothing of limits, has no clock and does no I/O. A Ledger belongs to one caller at a
+// time.
+package ledger
 
 import (
 	"math"
 	"math/bits"
+	"slices"
+
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // A Count is what one key has spent in one epoch.
@@ -18,7 +27,7 @@ type Count struct {
 
 // Total is the view of this node: what the others spent at the last reply and all of its own, sent
 // or not.
-func (c Count) Total() int64 { return max(0, addSat(c.Own, c.Remote)) }
+func (c Count) Total() int64 { return max(0, saturate.Add(c.Own, c.Remote)) }
 
 // Unsent is the part of Own that the store doesn't know of.
 func (c Count) Unsent() int64 { return max(0, c.Own-c.Acked) }
@@ -120,9 +129,9 @@ func (l *Ledger) Advance(epoch int64, history int) bool {
 	return true
 }
 
-// within returns how far into the current epoch now is; ok is false where it is in another one. It
+// Within returns how far into the current epoch now is; ok is false where it is in another one. It
 // is for most requests, which so need no division.
-func (l *Ledger) within(now, length int64) (into int64, ok bool) {
+func (l *Ledger) Within(now, length int64) (into int64, ok bool) {
 	hi, begin := bits.Mul64(uint64(l.Epoch), uint64(length))
 	ago := uint64(now) - begin
 	return int64(ago), hi == 0 && ago < uint64(length)
@@ -175,23 +184,23 @@ func (l *Ledger) Prepare(epoch int64) (c Count, ok bool) {
 }
 
 // Ack notes the store's answer for one epoch: it holds mine as this node's total and sum as
-// everybody's, and held was this node's total before the message. A held below what was confirmed
-// means that the store has forgotten; what is known of the others is then kept for the rest of that
-// epoch, as they too may have to send again. Where mine is below it too, nothing was sent that
-// would have put that right, and the sum is not believed: what it has of this node may be more than
-// mine. early says that the other nodes may not have followed the last step of the clock yet: until
-// they have, too, what is known is kept. final says that nobody adds to the epoch any more. ok is
-// false where the epoch is no longer held.
-func (l *Ledger) Ack(epoch, held, mine, sum int64, early, final bool) (r Report, forgot, ok bool) {
+// everybody's, and held was this node's total before the message. It returns what the others have
+// spent. A held below what was confirmed means that the store has forgotten; what is known of the
+// others is then kept for the rest of that epoch, as they too may have to send again. Where mine is
+// below it too, nothing was sent that would have put that right, and the sum is not believed: what
+// it has of this node may be more than mine. early says that the other nodes may not have followed
+// the last step of the clock yet: until they have, too, what is known is kept. final says that
+// nobody adds to the epoch any more. ok is false where the epoch is no longer held.
+func (l *Ledger) Ack(epoch, held, mine, sum int64, early, final bool) (remote int64, forgot, ok bool) {
 	c, ok := l.At(epoch)
 	if !ok {
-		return Report{}, false, false
+		return 0, false, false
 	}
 	bit := uint32(1) << (l.Epoch - epoch)
 	if forgot = held < c.Acked; forgot {
 		l.kept |= bit
 	}
-	remote := max(0, sum-mine)
+	remote = max(0, sum-mine)
 	switch {
 	case mine < c.Acked:
 		remote = c.Remote
@@ -203,7 +212,7 @@ func (l *Ledger) Ack(epoch, held, mine, sum int64, early, final bool) (r Report,
 	}
 	c.Acked = mine
 	l.Put(epoch, c)
-	return Report{Epoch: epoch, Remote: remote}, forgot, true
+	return remote, forgot, true
 }
 
 // Final reports that the store has nothing new for an epoch.
@@ -212,8 +221,8 @@ func (l *Ledger) Final(epoch int64) bool {
 	return age < 0 || age > MaxHistory || l.final&(1<<age) != 0
 }
 
-// age is the total of the epoch that many before Cur, 0 where it is not held.
-func (l *Ledger) age(age int) int64 {
+// Age is the total of the epoch that many before Cur, 0 where it is not held.
+func (l *Ledger) Age(age int) int64 {
 	switch {
 	case age == 0:
 		return l.Cur.Total()
@@ -229,19 +238,19 @@ func (l *Ledger) age(age int) int64 {
 func (l *Ledger) Unsent(history int) (sum int64) {
 	for age := range int64(history + 1) {
 		if c, ok := l.At(l.Epoch - age); ok {
-			sum = addSat(sum, c.Unsent())
+			sum = saturate.Add(sum, c.Unsent())
 		}
 	}
 	return sum
 }
 
-// isKept reports that the store forgot one of the two newest epochs, and that what was known of it
+// IsKept reports that the store forgot one of the two newest epochs, and that what was known of it
 // is kept.
-func (l *Ledger) isKept() bool { return l.kept&3 != 0 }
+func (l *Ledger) IsKept() bool { return l.kept&3 != 0 }
 
-// holds says what stands in the epochs that are live when epoch is the current one: totals that
+// Holds says what stands in the epochs that are live when epoch is the current one: totals that
 // this node reported or will report, and totals of the others.
-func (l *Ledger) holds(epoch int64, history int) (own, remote bool) {
+func (l *Ledger) Holds(epoch int64, history int) (own, remote bool) {
 	passed := max(0, epoch-l.Epoch)
 	for age := int64(0); age <= int64(history)-passed; age++ {
 		if c, ok := l.At(l.Epoch - age); ok {
@@ -252,16 +261,16 @@ func (l *Ledger) holds(epoch int64, history int) (own, remote bool) {
 	return own, remote
 }
 
-// isEmpty reports that nobody is known to have spent anything in the two newest epochs.
-func (l *Ledger) isEmpty() bool {
-	own, remote := l.holds(l.Epoch, 1)
+// IsEmpty reports that nobody is known to have spent anything in the two newest epochs.
+func (l *Ledger) IsEmpty() bool {
+	own, remote := l.Holds(l.Epoch, 1)
 	return !own && !remote
 }
 
-// refund lowers what was spent in an epoch. Where that is less than n, the rest was charged to
+// Refund lowers what was spent in an epoch. Where that is less than n, the rest was charged to
 // the epoch after it, by a request that was late. An epoch after the current one was moved by a
 // step of the clock, and is the current one.
-func (l *Ledger) refund(epoch, n int64) {
+func (l *Ledger) Refund(epoch, n int64) {
 	for epoch = min(epoch, l.Epoch); n > 0 && epoch <= l.Epoch; epoch++ {
 		c, ok := l.At(epoch)
 		if !ok {
@@ -272,6 +281,19 @@ func (l *Ledger) refund(epoch, n int64) {
 		n -= part
 		l.Put(epoch, c)
 	}
+}
+
+// Clone returns a copy that shares nothing with l, for looking ahead.
+func (l *Ledger) Clone() Ledger {
+	c := *l
+	if l.older != nil {
+		c.older = &older{packed: slices.Clone(l.older.packed)}
+		if l.older.wide != nil {
+			wide := slices.Clone(*l.older.wide)
+			c.older.wide = &wide
+		}
+	}
+	return c
 }
 
 // older are the counts of the epochs before the last two, the newest first: in 32 bits each, or in

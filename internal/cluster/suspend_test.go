@@ -13,8 +13,8 @@ import (
 func TestFaultNodeLate(t *testing.T) {
 	s := simple(t)
 	late := s.Nodes[2]
-	s.suffer(trial{
-		fault: "a node gets no CPU for half a second, again and again", may: "timeout",
+	s.inject(fault{
+		name: "a node gets no CPU for half a second, again and again", mayLog: "timeout",
 		begin: often(s, 5, func(int) {
 			if err := late.Suspend(); err != nil {
 				t.Fatal(err)

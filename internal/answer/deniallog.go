@@ -27,7 +27,7 @@ const (
 	keyMarks = 1 << 14
 )
 
-// A RefusalLog writes of a zone's denials: a line when a key is denied for the first time in a
+// A DenialLog writes of a zone's denials: a line when a key is denied for the first time in a
 // window, a few of them a minute at most, and a summary of each minute that had more denials than
 // lines. A botnet with a million keys gets no more lines than a few clients, and no more memory:
 // about 4 kB a zone.
@@ -35,8 +35,8 @@ const (
 // It has no goroutine. A summary is written by the first denial after its minute, or by Tick.
 //
 // It is safe for concurrent use. Denials at the boundary of a minute may go to either summary.
-type RefusalLog struct {
-	RefusalLogOptions
+type DenialLog struct {
+	DenialLogOptions
 	// quiet is how long a key that has had its line gets no other.
 	quiet int64
 
@@ -59,8 +59,8 @@ type RefusalLog struct {
 // rememberedKey is a key that has had its line.
 type rememberedKey struct{ hash, until atomic.Int64 }
 
-// RefusalLogOptions say what a RefusalLog writes of.
-type RefusalLogOptions struct {
+// DenialLogOptions say what a DenialLog writes of.
+type DenialLogOptions struct {
 	Logger *zap.Logger
 	Zone   string
 	// Window is the longest of the zone.
@@ -69,13 +69,14 @@ type RefusalLogOptions struct {
 	Keys *reqkey.Template
 }
 
-// NewRefusalLog returns a log that has written nothing yet.
-func NewRefusalLog(o RefusalLogOptions) *RefusalLog {
-	return &RefusalLog{RefusalLogOptions: o, quiet: max(int64(o.Window), logPeriod)}
+// NewDenialLog returns a log that has written nothing yet.
+func NewDenialLog(o DenialLogOptions) *DenialLog {
+	return &DenialLog{DenialLogOptions: o, quiet: max(int64(o.Window), logPeriod)}
 }
 
-// A Refusal is a request that a zone denied. What a line shows of it is worked out only for a line.
-type Refusal struct {
+// A LoggedDenial is a request that a zone denied. What a line shows of it is worked out only for a
+// line.
+type LoggedDenial struct {
 	Request *http.Request
 	// Key is nil for a request without one. Hash is its hash, whose bits must be evenly spread.
 	Key  []byte
@@ -87,7 +88,7 @@ type Refusal struct {
 
 // Denied counts a denial at now (nanoseconds since the Unix epoch), and writes its line if its key
 // is to have one.
-func (l *RefusalLog) Denied(now int64, r Refusal) {
+func (l *DenialLog) Denied(now int64, r LoggedDenial) {
 	if l.isOver(now) {
 		l.beginPeriod(now)
 	}
@@ -101,14 +102,14 @@ func (l *RefusalLog) Denied(now int64, r Refusal) {
 
 // isOver reports whether a period is over, or none has begun. A clock that stepped back ends a
 // period as well.
-func (l *RefusalLog) isOver(now int64) bool {
+func (l *DenialLog) isOver(now int64) bool {
 	began := l.began.Load()
 	return began == 0 || now-began >= logPeriod || began-now >= logPeriod
 }
 
 // mark counts different keys by linear counting: each key sets one of keyMarks bits, so what is
 // counted is a lower bound.
-func (l *RefusalLog) mark(hash uint64) {
+func (l *DenialLog) mark(hash uint64) {
 	word, bit := &l.marks[hash>>6%uint64(len(l.marks))], uint64(1)<<(hash&63)
 	if word.Load()&bit == 0 && word.Or(bit)&bit == 0 {
 		l.keys.Add(1)
@@ -117,7 +118,7 @@ func (l *RefusalLog) mark(hash uint64) {
 
 // place returns where a key is remembered; for one that is not, where it is to be: in place of the
 // key of its set that is to be forgotten first.
-func (l *RefusalLog) place(hash uint64) *rememberedKey {
+func (l *DenialLog) place(hash uint64) *rememberedKey {
 	set := &l.remembered[hash>>32%rememberedSets]
 	first := &set[0]
 	for i := range set {
@@ -132,14 +133,14 @@ func (l *RefusalLog) place(hash uint64) *rememberedKey {
 }
 
 // remembers reports whether a key has had its line.
-func (l *RefusalLog) remembers(hash uint64, now int64) bool {
+func (l *DenialLog) remembers(hash uint64, now int64) bool {
 	p := l.place(hash)
 	until := p.until.Load()
 	return p.hash.Load() == int64(hash) && now < until && until-now <= l.quiet
 }
 
 // writeLine writes the line of a key, if no other request is doing so.
-func (l *RefusalLog) writeLine(now int64, r Refusal) {
+func (l *DenialLog) writeLine(now int64, r LoggedDenial) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lines.Load() >= maxLines || l.remembers(r.Hash, now) {
@@ -157,7 +158,7 @@ func (l *RefusalLog) writeLine(now int64, r Refusal) {
 // fieldsOf returns what a line shows of a denial. Text from the client is in printable ASCII and
 // bounded; of the URL it is the path alone, as queries hold secrets. The digest tells keys apart.
 // Early data proves no address, so its line has none.
-func (l *RefusalLog) fieldsOf(r Refusal) []zap.Field {
+func (l *DenialLog) fieldsOf(r LoggedDenial) []zap.Field {
 	fields := []zap.Field{zap.String("zone", l.Zone), zap.Duration("wait", r.Wait), zap.Int64("limit", r.Limit)}
 	printable := func(name, text string) zap.Field { return zap.String(name, reqkey.Printable(text)) }
 	if reqkey.IsEarly(r.Request) {
@@ -180,21 +181,21 @@ func (l *RefusalLog) fieldsOf(r Refusal) []zap.Field {
 
 // Tick writes the summary of a minute that is over. It is called now and then, so that a summary
 // does not wait for the next denial.
-func (l *RefusalLog) Tick(now int64) {
+func (l *DenialLog) Tick(now int64) {
 	if l.began.Load() != 0 && l.isOver(now) {
 		l.Flush(now)
 	}
 }
 
 // Flush writes the summary of the minute that is not over yet, when there will be no more denials.
-func (l *RefusalLog) Flush(now int64) {
+func (l *DenialLog) Flush(now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.endPeriod(now, 0)
 }
 
 // beginPeriod ends a period and begins another.
-func (l *RefusalLog) beginPeriod(now int64) {
+func (l *DenialLog) beginPeriod(now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.isOver(now) { // else another request was first
@@ -203,7 +204,7 @@ func (l *RefusalLog) beginPeriod(now int64) {
 }
 
 // endPeriod writes what the lines did not tell, and begins to count again; next is when.
-func (l *RefusalLog) endPeriod(now, next int64) {
+func (l *DenialLog) endPeriod(now, next int64) {
 	period := time.Duration(max(now-l.began.Load(), 0))
 	denials, lines, keys := l.denials.Swap(0), l.lines.Swap(0), l.keys.Swap(0)
 	for i := range l.marks {
@@ -211,7 +212,7 @@ func (l *RefusalLog) endPeriod(now, next int64) {
 	}
 	if denials > lines {
 		if c := l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded, summary"); c != nil {
-			c.Write(zap.String("zone", l.Zone), zap.Int64("refused", denials),
+			c.Write(zap.String("zone", l.Zone), zap.Int64("denied", denials),
 				zap.Int64("keys_at_least", keys), zap.Duration("period", period))
 		}
 	}

@@ -1,4 +1,6 @@
-package algorithms
+package ledger
+
+import "github.com/caddy-tide/ratelimit/internal/saturate"
 
 // Steps of the store's clock, as a ledger sees them: its counts get other epochs. Readers of the
 // rest may skip this file.
@@ -20,7 +22,7 @@ func (l *Ledger) Shift(by, epoch int64) {
 // boundary. What was counted in it is part of the one before, on every node.
 func (l *Ledger) rewindEpoch() {
 	prev := l.Prev
-	prev.Own, prev.Remote = addSat(prev.Own, l.Cur.Own), addSat(prev.Remote, l.Cur.Remote)
+	prev.Own, prev.Remote = saturate.Add(prev.Own, l.Cur.Own), saturate.Add(prev.Remote, l.Cur.Remote)
 	l.Cur, l.Prev = prev, l.older.pop()
 	l.kept, l.final = l.kept>>1|l.kept&1, 0
 	l.Epoch--
@@ -33,7 +35,7 @@ func (l *Ledger) Renumber(by int64) {
 	if by == 0 {
 		return
 	}
-	l.Epoch = addSat(l.Epoch, by)
+	l.Epoch = saturate.Add(l.Epoch, by)
 	l.final = 0
 	l.unconfirm()
 	l.rewind(-by)

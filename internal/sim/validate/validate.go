@@ -1,6 +1,6 @@
-// Package reality has scenarios that can be simulated and measured on real processes, to hold the
+// Package validate has scenarios that can be simulated and measured on real processes, to hold the
 // simulator to what it predicts.
-package reality
+package validate
 
 import (
 	"context"

@@ -1,0 +1,94 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// A heldCharger is a Charger whose first calls get no reply until they are given up. Calls after
+// that are counted at once.
+type heldCharger struct {
+	held     int32         // how many calls get no reply
+	giveUp   chan struct{} // ends one of them
+	calls    atomic.Int32
+	contexts atomic.Int32
+	// beforeContext is called with the number of each context that CallContext makes.
+	beforeContext func(number int32)
+}
+
+var errNoReply = errors.New("no reply")
+
+func (c *heldCharger) Charge(ctx context.Context, _ string, charges []Charge) []Receipt {
+	receipts := make([]Receipt, len(charges))
+	if c.calls.Add(1) > c.held {
+		return receipts
+	}
+	select {
+	case <-c.giveUp:
+	case <-ctx.Done():
+	}
+	for i := range receipts {
+		receipts[i] = Receipt{Err: errNoReply, Unknown: true}
+	}
+	return receipts
+}
+
+func (c *heldCharger) CallContext(parent context.Context) (context.Context, context.CancelFunc) {
+	c.beforeContext(c.contexts.Add(1))
+	return context.WithTimeout(parent, 10*time.Second)
+}
+
+func (c *heldCharger) Unavailable(table.ID) error         { return nil }
+func (c *heldCharger) Failed(_ table.ID, err error) error { return err }
+
+// A request that waits for a charge that another request sends waits for that call only: not for
+// the next one, which may begin before the request has begun to wait.
+func TestARequestWaitsForTheCallThatItFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newVnode(t)
+		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour, Burst: 10}
+		tab := tableOf[algorithms.BucketState](alg, 100)
+		source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: alg.Window, Buckets: 1})
+		tab.Configure(table.SyncConfig{Params: alg, Rate: time.Hour, Charges: true}, 100)
+		raw := []byte("k")
+		charge := func() error { return source.ChargeNow(context.Background(), table.KeyOf(raw)) }
+
+		c := &heldCharger{held: 2, giveUp: make(chan struct{})}
+		c.beforeContext = func(number int32) {
+			switch number {
+			case 2: // of the request that found the first call: that ends, and a second one begins
+				c.giveUp <- struct{}{}
+				synctest.Wait()
+				go charge()
+				synctest.Wait()
+			case 4: // of the same request, which has found the second call
+				c.giveUp <- struct{}{}
+			}
+		}
+		n.rep.AttachCharged(source, time.Hour, c)
+		synctest.Wait() // the first cycle has found nothing
+		tab.Take(alg.Compile(), table.KeyOf(raw), raw, wallClock(), 1, 0)
+		go charge()
+		synctest.Wait() // the first call is under way
+
+		start := time.Now()
+		if err := charge(); err != nil || time.Since(start) != 0 {
+			t.Errorf("the request that found the first call waited %s: %v, want no wait after it", time.Since(start), err)
+		}
+		if calls := c.calls.Load(); calls != 3 {
+			t.Errorf("%d calls, want 3: two that were given up, and that of the request", calls)
+		}
+		if _, unsent := tab.Unsent(wallClock()); unsent != 0 {
+			t.Errorf("%d requests are not charged", unsent)
+		}
+		source.Detach()
+		n.rep.Close()
+	})
+}
