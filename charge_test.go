@@ -60,7 +60,7 @@ func TestWhatAStrictZoneDecidesAloneIsCharged(t *testing.T) {
 			r.Kill()
 			s.decides("1.2.3.4", 8, 4)
 			r.Restart()
-			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
+			redistest.Eventually(t, "redis decides again", func() bool { return s.app.shared.Strict.Status().Open == 0 })
 			s.decides("1.2.3.4", 8, 0)
 			shows(t, "charged-"+algorithm, "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
 			s.decides("1.2.3.4", 8, 0)
@@ -93,7 +93,7 @@ func TestWhatAStrictZoneDecidesAloneOutlivesReloads(t *testing.T) {
 				s2.end()
 				s3.decides("1.2.3.4", 1, 1)
 				r.Restart()
-				redistest.Eventually(t, "redis decides again", func() bool { return !s3.app.shared.Strict.Down() })
+				redistest.Eventually(t, "redis decides again", func() bool { return s3.app.shared.Strict.Status().Open == 0 })
 				s3.decides("1.2.3.4", 5, 1)
 				shows(t, zone, "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
 				s3.end()
@@ -113,7 +113,7 @@ func TestAStrictZoneKeepsItsOwnDecisionsWhenRedisForgets(t *testing.T) {
 			r.Kill()
 			s.decides("1.2.3.4", 2, 2)
 			r.Restart() // empty
-			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
+			redistest.Eventually(t, "redis decides again", func() bool { return s.app.shared.Strict.Status().Open == 0 })
 			s.decides("1.2.3.4", 1, 1)
 			r.Do("FLUSHALL")
 			s.decides("1.2.3.4", 8, 5)
@@ -135,7 +135,7 @@ func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
 	}
 	r.Restart()
 	shows(t, "many", "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
-	redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
+	redistest.Eventually(t, "redis decides again", func() bool { return s.app.shared.Strict.Status().Open == 0 })
 	for i := 0; i < keys; i += 7 {
 		s.decides("1.2.3.4", 1, 0, header("K", strconv.Itoa(i)))
 	}

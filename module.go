@@ -270,17 +270,10 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-func (h *Handler) sweepInterval() time.Duration {
-	if h.SweepInterval > 0 {
-		return time.Duration(h.SweepInterval)
-	}
-	return time.Minute
-}
-
 // provisionZone makes a zone ready for requests. Cleanup releases it.
 func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled) (*limits.Zone, error) {
 	o := limits.ZoneOptions{
-		Compiled: s, Namespace: app.namespace, Redis: app.shared, Sweep: h.sweepInterval(),
+		Compiled: s, Namespace: app.namespace, Redis: app.shared, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
 		Headers: h.answers.Headers, Waits: h.answers.Headers != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.said, Metrics: !h.DisableMetrics,
 	}

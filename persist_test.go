@@ -20,6 +20,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -270,8 +271,8 @@ func keeperIn(t *testing.T, persist string, storage certmagic.Storage) *snapshot
 func written(t *testing.T, at int64, limit string) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "written")
-	keys := table.Saved{table.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Remote: 5, Own: 5}}}
-	if err := keeperIn(t, path, nil).Store(snapshot.Snapshot{At: at, Limits: map[string]table.Saved{limit: keys}}); err != nil {
+	keys := saved.Counts{table.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Remote: 5, Own: 5}}}
+	if err := keeperIn(t, path, nil).Store(snapshot.Snapshot{At: at, Limits: map[string]saved.Counts{limit: keys}}); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(path)

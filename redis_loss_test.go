@@ -91,7 +91,7 @@ func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
 			r.Kill()
 			s.admits("1.2.3.4", 10, 4)
 			r.Restart()
-			redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
+			redistest.Eventually(t, "redis decides again", func() bool { return s.app.shared.Strict.Status().Open == 0 })
 			switch algorithm {
 			case "fixed_window", "sliding_window":
 				// what was admitted meanwhile is sent; what Redis lost in the crash is not this
@@ -408,7 +408,7 @@ func TestASilentRedisIsWaitedForOnce(t *testing.T) {
 			t.Errorf("%s: while it was probed: %+v, want no more waits than %+v", rule, now, first)
 		}
 		proxy.Set(faultproxy.None)
-		redistest.Eventually(t, "redis decides again", func() bool { return !s.app.shared.Strict.Down() })
+		redistest.Eventually(t, "redis decides again", func() bool { return s.app.shared.Strict.Status().Open == 0 })
 		calls := r.Calls("evalsha")
 		s.admits("1.2.3.4", 1, 1, header("K", "c"))
 		if r.Calls("evalsha") == calls {

@@ -32,7 +32,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 		for i := range nodes {
 			n := node{Table: tableOf[algorithms.WindowState](alg, 1000), Replicator: NewReplicator(&wire{net: net, store: store}, "test", time.Second, wallClock, zap.NewNop())}
 			n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
-			n.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, CompensateLag: true, Wake: n.Wake}, 1000)
+			n.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Wake: n.Wake}, 1000)
 			n.Attach(n.Source, rate)
 			nodes[i] = n
 		}

@@ -33,7 +33,7 @@
 //	table.walking      one walk over a table at a time
 //	table.shard.mu     the keys of a shard
 //	table.widening     the making of a sketch, for keys beyond max_keys
-//	table.resume       a part of what an earlier process has saved; not together with widening
+//	saved.part.mu      a part of what an earlier process has saved; not together with widening
 //
 // Only Source.mu is held over I/O, or while something is logged: no request, no scrape and no other
 // table's reload takes it.

@@ -56,7 +56,9 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 		}
 		// Not at.lost: the next cycle, which would find the server back, may be an hour away.
 		if r.lost.Load() == allShards {
-			return r.reason(at.name)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.health.Reason(at.name)
 		}
 		f := r.currentFlush(s, requests)
 		<-f.done
@@ -68,13 +70,6 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 			return "" // what came during a flush of its own is not waited for
 		}
 	}
-}
-
-// reason is why a table can't be synced.
-func (r *Replicator) reason(name string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.health.Reason(name)
 }
 
 // noteUnsent logs the last counts of a table that could not be sent, if there are any.

@@ -88,7 +88,7 @@ local function write(key, had, above, drain, told, lost, till)
   local fill = max(0, (had or told) + (had and above or 0))
   if lost then fill = max(fill, told) end
   local stays = ttl -- where there are totals without a fill, it was lost
-  if drain + 0 > 0 then stays = max(stays, 60000 + 2 * fill / drain) end
+  if drain + 0 > 0 then stays = max(stays, spareTTL + 2 * fill / drain) end
   till = floor(max(now + min(stays, 3e12), min(till or 0, now + 3e12)))
   redis.call('SET', key, format('%.3f', fill) .. instant .. drain .. format(' %d', till), 'PX', format('%d', till - now))
 end

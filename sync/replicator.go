@@ -3,6 +3,7 @@ package ratesync
 import (
 	"context"
 	_ "embed"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,10 +17,11 @@ import (
 
 var (
 	//go:embed push.lua
-	pushSource string
+	pushLua string
 	//go:embed heartbeat.lua
 	heartbeatSource string
 
+	pushSource      = fmt.Sprintf("local spareTTL = %d\n", SpareTTL.Milliseconds()) + pushLua
 	pushScript      = redis.NewScript(pushSource)
 	heartbeatScript = redis.NewScript(heartbeatSource)
 )

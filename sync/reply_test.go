@@ -43,7 +43,7 @@ func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 	t.Helper()
 	now, raw := replied*int64(time.Microsecond), []byte("k")
 	tab := tableOf[S](alg, 10)
-	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Early: true, CompensateLag: true}, 10)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Early: true}, 10)
 	admitted := int64(0)
 	for range 4 {
 		taken := tab.Take(alg.Compile(), table.KeyOf(raw), raw, now, 1, allWaits)

@@ -59,7 +59,7 @@ func exchange[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params, ke
 	defer r.Close()
 	tab := table.New(algorithms.MachineOf[S](alg.Kind), 1<<20)
 	source := ratesync.NewSource(tab, spec)
-	tab.Configure(table.SyncConfig{Params: alg, Rate: rate, CompensateLag: spec.Kind != 't', Wake: source.Wake}, 1<<20)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: rate, Wake: source.Wake}, 1<<20)
 	limit := alg.Compile()
 	touch := func() {
 		raw := make([]byte, 8)

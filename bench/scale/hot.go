@@ -94,7 +94,7 @@ func strictly(url string, nodes, keys int, d time.Duration) (float64, error) {
 		}
 		defer client.Close()
 		s := strict.New(client, "caddy", time.Second)
-		defer s.Close()
+		defer func() { s.CloseBy(time.Now().Add(time.Second)) }()
 		for range 32 {
 			wg.Go(func() {
 				var dst []strict.Verdict

@@ -60,7 +60,7 @@ func open[S any](url string, o options, alg algorithms.Params) (*node, error) {
 	}
 	tab := table.New(algorithms.MachineOf[S](alg.Kind), 1_000_000)
 	source := ratesync.NewSource(tab, ratesync.Spec{Zone: "zone", Kind: alg.Kind.Code(), Window: o.window, Buckets: 1, Live: 1})
-	tab.Configure(table.SyncConfig{Params: alg, Rate: o.rate, Early: o.early, CompensateLag: !alg.Kind.Draining(), Wake: source.Wake}, 1_000_000)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: o.rate, Early: o.early, Wake: source.Wake}, 1_000_000)
 	n := &node{client: client, source: source, replicator: ratesync.NewReplicator(client, "caddy", time.Second, now, zap.NewNop())}
 	limit := alg.Compile()
 	n.ask = func(key []byte) bool { return tab.Take(limit, table.KeyOf(key), key, now(), 1, 0).Allowed }

@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -36,8 +37,8 @@ type Counters struct {
 	stop  chan struct{}
 	done  chan struct{}
 
-	// mu makes configure, leave and Destruct take turns. It is held while the last counts are sent,
-	// and nothing else takes it.
+	// mu makes configure, detach and Destruct take turns. It is held while the last counts are
+	// sent, and nothing else takes it.
 	mu       sync.Mutex
 	attached *Redis
 }
@@ -56,8 +57,8 @@ type decider interface {
 type upkeep interface {
 	Configure(b table.SyncConfig, maxKeys int)
 	Sweep(now int64)
-	Save(now int64) table.Saved
-	Resume(p algorithms.Params, now int64, saved table.Saved) int
+	Save(now int64) saved.Counts
+	Resume(p algorithms.Params, now int64, counts saved.Counts) int
 }
 
 // gauges are a table as those see it who watch it.
@@ -129,12 +130,11 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 		c.source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
 	c.upkeep.Configure(table.SyncConfig{
-		Params:        l.params(),
-		Rate:          every,
-		Early:         z.EarlySync && z.SyncRate != rates.Strict,
-		CompensateLag: !z.Kind.Draining(),
-		Charges:       charges,
-		Wake:          c.source.Wake,
+		Params:  l.params(),
+		Rate:    every,
+		Early:   z.EarlySync && z.SyncRate != rates.Strict,
+		Charges: charges,
+		Wake:    c.source.Wake,
 	}, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
@@ -152,8 +152,8 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 	}
 }
 
-// leave ends the sync through a Redis, if that is where it goes.
-func (c *Counters) leave(redis *Redis) {
+// detach ends the sync through a Redis, if that is where it goes.
+func (c *Counters) detach(redis *Redis) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.attached == redis {
@@ -199,10 +199,10 @@ func (c *Counters) Destruct() error {
 
 // save returns what outlives the process, and resume takes it in. It returns of how many keys a
 // decision can still use it.
-func (c *Counters) save() table.Saved { return c.upkeep.Save(clock.Now()) }
+func (c *Counters) save() saved.Counts { return c.upkeep.Save(clock.Now()) }
 
-func (l *Limit) resume(saved table.Saved) int {
-	return l.upkeep.Resume(l.params(), clock.Now(), saved)
+func (l *Limit) resume(counts saved.Counts) int {
+	return l.upkeep.Resume(l.params(), clock.Now(), counts)
 }
 
 // Totals returns sums over all keys.

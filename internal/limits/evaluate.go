@@ -162,13 +162,16 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
 	lost := false
-	if z.isStrict() && zr.hasSlots(raw, e.now) {
-		var decided bool
-		decided, lost = e.askRedis(r, zr, raw)
-		// The call took its time. A later Take at the arrival's would pass for a step of the clock.
-		if e.now = clock.Now(); decided {
-			e.judge(at)
-			return
+	if z.isStrict() {
+		if _, ok := z.room(zr.hash, raw, e.now); ok {
+			var decided bool
+			decided, lost = e.askRedis(r, zr, raw)
+			// The call took its time. A later Take at the arrival's would pass for a step of the
+			// clock.
+			if e.now = clock.Now(); decided {
+				e.judge(at)
+				return
+			}
 		}
 	}
 	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(z, zr) {

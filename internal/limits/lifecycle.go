@@ -146,7 +146,7 @@ func (c *Config) Stop() {
 	}
 	if c.Redis != nil && c.Redis.isBorrowed() {
 		for l := range c.Each {
-			l.leave(c.Redis)
+			l.detach(c.Redis)
 		}
 		c.Redis.close()
 	}

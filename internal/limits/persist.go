@@ -7,8 +7,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -84,7 +84,7 @@ func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 
 // save writes the counters of the zones that don't sync. Those that do are in Redis.
 func (c *Config) save() {
-	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]table.Saved)}
+	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]saved.Counts)}
 	c.saved = 0
 	for counters := range c.localCounters() {
 		s.Limits[counters.key] = counters.save()

@@ -74,28 +74,26 @@ func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64
 		return -1
 	}
 	raw := keys[start:]
-	key, left := table.KeyOf(raw), int64(math.MaxInt64)
-	for i := range z.limits {
-		l := &z.limits[i]
-		one, ok := l.table.Room(l.enforced, key, raw, e.now)
-		if !ok {
-			return -1
-		}
-		left = min(left, one)
+	left, ok := z.room(table.KeyOf(raw), raw, e.now)
+	if !ok {
+		return -1
 	}
 	return left
 }
 
-// hasSlots reports whether each limit's table has a slot for the key. Redis is not asked for
-// others: max_keys bounds what a zone puts into Redis, too.
-func (zr *zoneResult) hasSlots(raw []byte, now int64) bool {
-	for i := range zr.limits {
-		l := &zr.limits[i]
-		if _, ok := l.table.Room(l.enforced, zr.hash, raw, now); !ok {
-			return false
+// room returns what is left of a zone's tightest limit for a key, by this node's own counts. ok is
+// false where a limit's table has no slot for it. Redis is not asked for such a key: max_keys
+// bounds what a zone puts into Redis, too.
+func (z *Zone) room(key table.Key, raw []byte, now int64) (left int64, ok bool) {
+	left = math.MaxInt64
+	for l := range z.Each {
+		one, ok := l.table.Room(l.enforced, key, raw, now)
+		if !ok {
+			return 0, false
 		}
+		left = min(left, one)
 	}
-	return true
+	return left, true
 }
 
 // askRedis lets Redis decide. Where it could not, this node's own counters must; lost reports

@@ -85,15 +85,11 @@ func (s Settings) GoString() string { return s.String() }
 // Key returns a text that is the same for equal settings and differs for others. It shows no
 // secret: they go into a hash.
 func (s Settings) Key() string {
-	h := sha256.New()
-	for _, part := range []string{
-		string(s.Mode), s.Username, s.Password, s.Timeout.String(), strconv.Itoa(s.PoolSize), strconv.Itoa(s.Protocol),
-		s.MasterName, s.SentinelUsername, s.SentinelPassword, strconv.FormatBool(s.TLS.Insecure), s.TLS.ServerName,
-		s.TLS.ServerCerts, s.TLS.ClientCert, s.TLS.ClientKey,
-	} {
-		fmt.Fprintf(h, "%d:%s", len(part), part)
-	}
-	return s.String() + "#" + hex.EncodeToString(h.Sum(nil)[:16])
+	type plain Settings // which prints in full
+	p := plain(s)
+	p.Credentials = nil
+	sum := sha256.Sum256(fmt.Appendf(nil, "%#v", p))
+	return s.String() + "#" + hex.EncodeToString(sum[:16])
 }
 
 // Check reports settings that don't go together, and the mend.

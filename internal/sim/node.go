@@ -46,7 +46,7 @@ func (w *world[S]) newNode(index int, name string) *node[S] {
 func (n *node[S]) configure() {
 	is := n.is()
 	n.table.Configure(table.SyncConfig{
-		Params: is.Algorithm, Rate: is.Rate, Early: n.w.sc.Model.Early, CompensateLag: !is.Algorithm.Kind.Draining(), Wake: n.wake,
+		Params: is.Algorithm, Rate: is.Rate, Early: n.w.sc.Model.Early, Wake: n.wake,
 	}, mostKeys)
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -20,7 +21,7 @@ import (
 type Snapshot struct {
 	// At is when it was made, in nanoseconds since the Unix epoch.
 	At     int64
-	Limits map[string]table.Saved
+	Limits map[string]saved.Counts
 }
 
 // clockTolerance is how far in the future a snapshot may have been made: a clock may have been set
@@ -67,7 +68,7 @@ func (s Snapshot) encode() []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-func appendKeys(b []byte, keys table.Saved) []byte {
+func appendKeys(b []byte, keys saved.Counts) []byte {
 	b = binary.AppendUvarint(b, uint64(len(keys)))
 	for id, reports := range keys {
 		b = append(b, id[:]...)
@@ -85,7 +86,7 @@ func appendKeys(b []byte, keys table.Saved) []byte {
 
 // decode reads what encode made.
 func decode(b []byte) (s Snapshot, err error) {
-	s.Limits = make(map[string]table.Saved)
+	s.Limits = make(map[string]saved.Counts)
 	switch {
 	case !isSnapshot(b):
 		return s, ErrForeign
@@ -184,9 +185,9 @@ func (r *reader) report() algorithms.Report {
 	return report
 }
 
-func (r *reader) keys() table.Saved {
+func (r *reader) keys() saved.Counts {
 	n := r.length(len(table.ID{}) + 1)
-	keys := make(table.Saved, n)
+	keys := make(saved.Counts, n)
 	for range n {
 		var id table.ID
 		copy(id[:], r.bytes(len(id)))

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // snapshotOf is a small snapshot: two limits, one of them with a window and a bucket.
 func snapshotOf(at int64) Snapshot {
-	return Snapshot{at, map[string]table.Saved{
+	return Snapshot{at, map[string]saved.Counts{
 		`"caddy" "login" s-1m`: {
 			table.IDOf([]byte("a")): {{Epoch: 29920827, Remote: 5, Own: 3}, {Epoch: 29920826, Remote: 1, Own: 1}},
 			table.IDOf([]byte("b")): {{Epoch: 29920827, Remote: maxCount, Level: 2.5, LevelAt: at}},
@@ -98,8 +99,8 @@ func TestSnapshotThatMakesNoSense(t *testing.T) {
 			r.Level = []float64{0, 1e-300, 7.5, maxCount}[random.IntN(4)]
 			r.LevelAt = one(0, replyTime, replyTime-minute/3, replyTime+minute, math.MinInt64, math.MaxInt64)
 		}
-		keys := table.Saved{table.ID{}: reports}
-		s, err := decode(Snapshot{replyTime, map[string]table.Saved{"": keys}}.encode())
+		keys := saved.Counts{table.ID{}: reports}
+		s, err := decode(Snapshot{replyTime, map[string]saved.Counts{"": keys}}.encode())
 		if err != nil {
 			t.Fatalf("decoding %v: %v", reports, err)
 		}
@@ -108,7 +109,7 @@ func TestSnapshotThatMakesNoSense(t *testing.T) {
 }
 
 // resumeInAll takes a save up with each algorithm.
-func resumeInAll(t *testing.T, keys table.Saved) {
+func resumeInAll(t *testing.T, keys saved.Counts) {
 	t.Helper()
 	resumeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Minute}, keys)
 	resumeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, keys)
@@ -122,7 +123,7 @@ const replyTime = int64(1_795_249_670_000_000_000)
 
 // resumeIn takes a save up under the ID of a key that comes, or that has come already, and asks
 // until nothing is left. Whatever was saved, no more is admitted than of a key that was never seen.
-func resumeIn[S any](t *testing.T, alg algorithms.Params, keys table.Saved) {
+func resumeIn[S any](t *testing.T, alg algorithms.Params, keys saved.Counts) {
 	raw, l := []byte("k"), alg.Compile()
 	take := func(tab *table.Table[S]) algorithms.Decision {
 		return tab.Take(l, table.KeyOf(raw), raw, replyTime, 1, algorithms.WantNext|algorithms.WantReset).Decision
@@ -134,7 +135,7 @@ func resumeIn[S any](t *testing.T, alg algorithms.Params, keys table.Saved) {
 			for range before {
 				take(tab)
 			}
-			tab.Resume(alg, replyTime, table.Saved{table.IDOf(raw): slices.Clone(reports)})
+			tab.Resume(alg, replyTime, saved.Counts{table.IDOf(raw): slices.Clone(reports)})
 			for admitted := before; ; admitted++ {
 				d := take(tab)
 				if d.Remaining < 0 || d.Remaining > most-admitted || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Allowed == (d.Retry > 0) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/saved"
 )
 
 // runs is a machine that counts the keys it is asked about in a row that are in one shard. Whoever
@@ -106,7 +107,7 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 		{"a step of the clock", func() { tab.setOffset(t0, time.Second, true) }},
 		{"totals", func() { tab.Totals(t0) }},
 		{"saving", func() { tab.Save(t0) }},
-		{"resuming", func() { tab.Resume(alg, t0, Saved{ID{}: nil}) }},
+		{"resuming", func() { tab.Resume(alg, t0, saved.Counts{ID{}: nil}) }},
 		{"a sweep that finds nothing", func() { tab.Sweep(t0) }},
 		{"a sweep that drops all", func() { tab.Sweep(late) }},
 	} {
@@ -131,26 +132,6 @@ func TestDrainingLooksAtFewPlacesThatHaveGone(t *testing.T) {
 	sh.outgoing = make([]uint32, 10*walk)
 	if tab.drainList(sh, &sh.outgoing, dirty, tab.config.Load(), t0, million, nil); len(sh.outgoing) != 9*walk {
 		t.Errorf("%d of %d places are left after one hold, want %d", len(sh.outgoing), 10*walk, 9*walk)
-	}
-}
-
-// What an earlier process has saved is gone through in parts too: a new key waits for one of them
-// at most.
-func TestNoPartOfWhatWasSavedIsLarge(t *testing.T) {
-	const keys = 200_000
-	saved := make(Saved, keys)
-	for i := range keys {
-		saved[IDOf(raw(i))] = []algorithms.Report{{Remote: 1}}
-	}
-	var r resume
-	r.replace(saved, time.Minute)
-	most, all := 0, 0
-	for i := range r.saved.Load().parts {
-		n := len(r.saved.Load().parts[i].saved)
-		most, all = max(most, n), all+n
-	}
-	if all != keys || most > 2*keys/resumeParts {
-		t.Errorf("%d keys in %d parts, the largest of %d: want all %d, and at most twice the mean", all, resumeParts, most, keys)
 	}
 }
 

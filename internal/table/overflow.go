@@ -36,7 +36,7 @@ func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken
 // savedOf takes out what an earlier process saved of a key, as units to be counted in the sketch.
 // The shard's lock is let go while the key is hashed; again says that it has got a slot meanwhile.
 func (t *Table[S]) savedOf(sh *shard[S], l algorithms.Limit, key Key, raw []byte, now int64) (units int64, again bool) {
-	if t.resume.saved.Load() == nil {
+	if t.saved.IsEmpty() {
 		return 0, false
 	}
 	sh.mu.Unlock()
@@ -125,7 +125,10 @@ func (t *Table[S]) spilled(sh *shard[S], l algorithms.Limit, i uint32, now int64
 func excess(s *sketch.Sketch, l algorithms.Limit) int64 { return max(0, s.Limit(l)-l.Size) }
 
 // takeSpilled decides for a key that has spilled units in the sketch, and works out how long they
-// keep it waiting. a.now is in the table's time.
+// keep it waiting. Spilled units are no estimate: they lower the size, and only a denial that the
+// state alone would not have made is marked as one. How long they last the sketch knows, and how
+// long the rest of the wait lasts the machine: two answers, of which the one that binds counts.
+// a.now is in the table's time.
 func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *ask, spilled int64) (d algorithms.Decision) {
 	known := t.machine.Take(&e.state, a.limit, a.now, 0, 0)
 	others := t.machine.Take(&e.state, a.limit, a.now, 0, a.pending).Remaining < known.Remaining

@@ -38,10 +38,6 @@ type SyncConfig struct {
 	Rate time.Duration
 	// Early syncs keys before the next cycle when they are new or near their limit.
 	Early bool
-	// CompensateLag says that what others push is on average half an interval old when it is
-	// pulled, and that an estimate should count for it. Buckets drain in that time and don't need
-	// it.
-	CompensateLag bool
 	// Charges says that the store decides by itself and keeps no totals: what was decided here is
 	// taken out by Charges in place of Drain. The machine is Chargeable.
 	Charges bool
@@ -370,8 +366,10 @@ func (t *Table[S]) settle(b *SyncConfig, e entry[S], now int64, answers []Answer
 	if forgot {
 		l.Resend |= ledger.Forgotten
 	}
+	// What others push is on average half an interval old when it is pulled, for which an estimate
+	// counts. Buckets drain in that time, and need none.
 	e.half = 0
-	if b.CompensateLag {
+	if !b.Params.Kind.Draining() {
 		e.half = uint32(min(sent/2, math.MaxUint32))
 	}
 	e.at = now

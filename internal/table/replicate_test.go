@@ -56,7 +56,7 @@ type node struct {
 // see.
 func newNode(name string, alg algorithms.Params) *node {
 	n := &node{windows: New(window, 1000), name: name}
-	n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, CompensateLag: true}, 1000)
+	n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
 	n.SetLost(^uint64(0))
 	return n
 }

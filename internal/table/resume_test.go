@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/saved"
 )
 
 // A life is a limit whose process ends and is followed by another one, and beside it the same limit
@@ -65,7 +66,7 @@ func (l *life[S]) history() {
 }
 
 // end saves. The process that goes on looks at the clock at that moment as well.
-func (l *life[S]) end() Saved {
+func (l *life[S]) end() saved.Counts {
 	for i := range 3 {
 		l.ended.Take(l.alg.Compile(), KeyOf(raw(i)), raw(i), l.now, 0, allWaits)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/index"
+	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
@@ -63,7 +64,7 @@ type Table[S any] struct {
 	// walking lets one walk over all keys at a time; requests don't take it.
 	walking sync.Mutex
 
-	resume resume
+	saved saved.Store // what an earlier process has counted, until the keys come back
 }
 
 type shard[S any] struct {

@@ -11,7 +11,7 @@ func (t *Table[S]) Sweep(now int64) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	at := t.clock().in(now)
-	t.prune(b.limit, at)
+	t.saved.Prune(b.limit, at)
 	t.each(func(sh *shard[S], i uint32, e entry[S]) {
 		if !e.isInFlight() && t.machine.Idle(&e.state, b.limit, at) {
 			t.drop(sh, i)

@@ -112,7 +112,7 @@ func (q *queue) correct(c correction) {
 		q.pending = make([]corrections, len(q.rules))
 	}
 	for i, r := range q.rules {
-		q.pending[i] = families[r.Kind].add(q.pending[i], r, q.now, c)
+		q.pending[i] = q.pending[i].add(r, q.now, c)
 	}
 }
 
@@ -129,7 +129,7 @@ func (s *Limiter) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*que
 			q = &queue{}
 			rs.queues[id] = q
 		} else {
-			s.pending.Add(-1)
+			s.suspended.Add(-1)
 		}
 		q.running = true
 		go func() {
@@ -322,11 +322,11 @@ func (s *Limiter) unavailable(id [16]byte) error {
 // suspend stops a queue. One of which something is still to be sent is resumed later.
 func (s *Limiter) suspend(rs *ruleset, id [16]byte, q *queue) {
 	q.running = false
-	if !q.unfinished() || s.pending.Load() >= maxPending {
+	if !q.unfinished() || s.suspended.Load() >= maxSuspended {
 		delete(rs.queues, id)
 		return
 	}
-	s.pending.Add(1)
+	s.suspended.Add(1)
 }
 
 // resumeAll runs what was suspended while a circuit was open.
@@ -361,7 +361,7 @@ func (s *Limiter) resume(rs *ruleset, id [16]byte) {
 		return
 	}
 	defer s.work.Done()
-	s.pending.Add(-1)
+	s.suspended.Add(-1)
 	q.running = true
 	rs.mu.Unlock()
 	s.run(rs, id, q)

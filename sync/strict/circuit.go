@@ -29,7 +29,7 @@ const (
 // name one are sure to be answered.
 var probeScript = redis.NewScript(`redis.call('TIME')
 redis.call('HSET', KEYS[1], 'probe', '1')
-return redis.call('PEXPIRE', KEYS[1], 60000)`)
+return redis.call('PEXPIRE', KEYS[1], ARGV[1])`)
 
 // A circuit keeps requests from waiting for a Redis that is known not to answer: after a failure
 // all fail at once until a probe, which no request waits for, has been answered in time. A call
@@ -164,7 +164,7 @@ func (s *Limiter) isSilent(shard int) bool {
 func (s *Limiter) ask(ctx context.Context, shard int) error {
 	ctx, cancel := s.callContext(ctx)
 	defer cancel()
-	return probeScript.Run(ctx, s.client, s.keys.Probe(shard)).Err()
+	return probeScript.Run(ctx, s.client, s.keys.Probe(shard), ratesync.SpareTTL.Milliseconds()).Err()
 }
 
 func (s *Limiter) probe(c *circuit, shard int) {

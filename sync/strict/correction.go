@@ -41,53 +41,40 @@ const (
 // more than it admitted.
 type corrections []correction
 
-func addToBucket(c corrections, _ Rule, _ int64, new correction) corrections {
-	i := slices.IndexFunc(c, func(old correction) bool { return old.op == new.op })
-	if i < 0 {
-		return append(c, new)
-	}
-	c[i].n = saturate.Add(c[i].n, new.n)
-	c[i].at = max(c[i].at, new.at)
-	return c
-}
-
-func addToWindow(c corrections, r Rule, now int64, new correction) corrections {
-	live, current := int64(r.spec("").Live), r.epoch(now)
-	left := func(one correction) bool { return r.epoch(one.at) < current-live }
+// add combines a correction with those of a rule. now is the latest known instant of Redis' clock:
+// what has left the window by then is dropped.
+func (c corrections) add(r Rule, now int64, new correction) corrections {
+	f := families[r.Kind]
+	left := func(one correction) bool { return f.hasLeft(r, one.at, now) }
 	if left(new) {
 		return c
 	}
-	epoch := r.epoch(new.at)
-	i := slices.IndexFunc(c, func(old correction) bool { return old.op == new.op && r.epoch(old.at) == epoch })
-	if i >= 0 {
-		c[i].n = saturate.Add(c[i].n, new.n)
-		return c
-	}
-	return append(slices.DeleteFunc(c, left), new)
-}
-
-func addToLog(c corrections, r Rule, now int64, new correction) corrections {
-	window := r.Window.Microseconds()
-	left := func(one correction) bool { return one.at <= now-window }
-	if left(new) {
-		return c
-	}
-	if new.op == refund {
-		if last := len(c) - 1; last >= 0 && c[last].op == refund && c[last].seq == new.seq && c[last].unit+c[last].n == new.unit {
-			c[last].n += new.n
-			return c
-		}
-		return append(c, new)
-	}
-	slot := func(at int64) int64 { return at / max(1, window/penaltySlots) }
-	i := slices.IndexFunc(c, func(old correction) bool { return old.op == penalty && slot(old.at) == slot(new.at) })
+	i := slices.IndexFunc(c, func(old correction) bool { return old.op == new.op && f.combine(r, old, new) })
 	if i < 0 {
 		c = append(slices.DeleteFunc(c, left), new)
 	} else {
 		c[i].n = saturate.Add(c[i].n, new.n)
 		c[i].at = max(c[i].at, new.at)
 	}
-	return c.capPenalties(r.Limit)
+	if f.numbered {
+		return c.capPenalties(r.Limit)
+	}
+	return c
+}
+
+// A bucket adds up everything, at the last instant of it.
+func inOneBucket(Rule, correction, correction) bool { return true }
+
+// A window adds up what is of one epoch.
+func inOneEpoch(r Rule, old, new correction) bool { return r.epoch(old.at) == r.epoch(new.at) }
+
+// A log adds up penalties of one slot, and refunds of units that follow each other.
+func inOneSlot(r Rule, old, new correction) bool {
+	if new.op == refund {
+		return old.seq == new.seq && old.unit+old.n == new.unit
+	}
+	slot := max(1, r.Window.Microseconds()/penaltySlots)
+	return old.at/slot == new.at/slot
 }
 
 // capPenalties leaves the latest limit units of penalty.

@@ -175,7 +175,7 @@ func TestCorrectionsAreBoundedAndExact(t *testing.T) {
 					seq += random.Int64N(2)
 					c.seq, c.unit = seq, units
 				}
-				all = families[rule.Kind].add(all, rule, now, c)
+				all = all.add(rule, now, c)
 				sums[[2]int64{int64(c.op), rule.epoch(c.at)}]++
 			}
 			live := int64(rule.spec("").Live)

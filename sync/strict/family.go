@@ -38,10 +38,11 @@ type family struct {
 	// decode fills in a verdict for the request at a position, from 1, of a call, by the state in
 	// its reply.
 	decode func(r Rule, v *Verdict, o *outcome, state []int64, position int64)
-	// add combines a correction with others, and cut takes out what one call brings along. now is
-	// the latest known instant of Redis' clock: what has left the window by then is dropped.
-	add func(c corrections, r Rule, now int64, new correction) corrections
-	cut func(c corrections) (now, later corrections)
+	// combine reports whether two corrections that do the same become one, and hasLeft whether one
+	// of an instant changes nothing any more. cut takes out what one call brings along.
+	combine func(r Rule, old, new correction) bool
+	hasLeft func(r Rule, at, now int64) bool
+	cut     func(c corrections) (now, later corrections)
 	// maxWanted bounds the units that one call asks for, 0 for no bound.
 	maxWanted int
 	// numbered is set where a unit is refunded by its call and its number in it, else it is by its
@@ -63,20 +64,23 @@ var (
 	windows = &family{
 		decide: redis.NewScript(headLua + windowLua + tailLua),
 		args:   windowArgs, decode: decodeWindow,
-		add: addToWindow, cut: cutAll,
+		combine: inOneEpoch, cut: cutAll,
+		hasLeft: func(r Rule, at, now int64) bool { return r.epoch(at) < r.epoch(now)-int64(r.spec("").Live) },
 	}
 	buckets = &family{
 		decide: redis.NewScript(headLua + bucketLua + tailLua),
 		charge: redis.NewScript(headLua + bucketLua + chargeBucketLua + chargeTailLua),
 		args:   bucketArgs, decode: decodeBucket,
-		add: addToBucket, cut: cutBucket,
-		parts: bucketParts, chargeTTL: drainTTL,
+		combine: inOneBucket, cut: cutBucket,
+		hasLeft: func(Rule, int64, int64) bool { return false },
+		parts:   bucketParts, chargeTTL: drainTTL,
 	}
 	logs = &family{
 		decide: redis.NewScript(headLua + logLua + tailLua),
 		charge: redis.NewScript(headLua + logLua + chargeLogLua + chargeTailLua),
 		args:   logArgs, decode: decodeLog,
-		add: addToLog, cut: cutLog,
+		combine: inOneSlot, cut: cutLog,
+		hasLeft:   func(r Rule, at, now int64) bool { return at <= now-r.Window.Microseconds() },
 		maxWanted: maxWanted, numbered: true,
 		parts: logParts, chargeTTL: logTTL,
 	}

@@ -252,11 +252,11 @@ func TestPendingIsBounded(t *testing.T) {
 		wg.Go(func() { _, _, _ = s.Take(context.Background(), "z", []Rule{tenAnHour}, id(i), nil) })
 	}
 	wg.Wait()
-	if n := s.pending.Load(); n > maxPending || n == 0 {
-		t.Errorf("%d keys are remembered, want some and at most %d", n, maxPending)
+	if n := s.suspended.Load(); n > maxSuspended || n == 0 {
+		t.Errorf("%d keys are remembered, want some and at most %d", n, maxSuspended)
 	}
 	proxy.Set(faultproxy.None)
-	redistest.Eventually(t, "nothing is pending", func() bool { return s.pending.Load() == 0 })
+	redistest.Eventually(t, "nothing is pending", func() bool { return s.suspended.Load() == 0 })
 }
 
 func TestInACluster(t *testing.T) {
@@ -403,7 +403,7 @@ func TestSlotMovesAfterALostReply(t *testing.T) {
 			}
 			how.done()
 			redistest.Eventually(t, "the circuit closes", func() bool { return !s.Down() })
-			redistest.Eventually(t, "what was left open is settled", func() bool { return s.pending.Load() == 0 })
+			redistest.Eventually(t, "what was left open is settled", func() bool { return s.suspended.Load() == 0 })
 			if n := drain(t, s, zone, id(1), rule); n != 100 {
 				t.Errorf("%s: %d are admitted after that, want 100", zone, n)
 			}

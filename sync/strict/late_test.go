@@ -83,7 +83,7 @@ func TestRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 		_, _, err := s.Take(context.Background(), "z", rules, id(1), nil)
 		return err == nil
 	})
-	redistest.Eventually(t, "nothing is left open", func() bool { return s.pending.Load() == 0 })
+	redistest.Eventually(t, "nothing is left open", func() bool { return s.suspended.Load() == 0 })
 	before := held(t, limiter(t, server.URL), "z", id(1), rules[0])
 	proxy.Set(faultproxy.DropReplies)
 	if _, _, err := s.Take(context.Background(), "z", rules, id(1), nil); err == nil {

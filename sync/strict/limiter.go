@@ -20,7 +20,7 @@ import (
 // call carries a number that rises, so that one that is sent twice counts once. Of a call that was
 // sent and not answered nobody knows whether it counted: the next one for the same key has it
 // undone. When Redis is unavailable, Take fails at once, and the caller decides by its own
-// counters. After Close it fails with ErrClosed.
+// counters. After CloseBy it fails with ErrClosed.
 //
 // It is safe for concurrent use.
 type Limiter struct {
@@ -32,15 +32,15 @@ type Limiter struct {
 
 	// seq numbers the calls. It begins at the time, so that a client of a later process never
 	// repeats a number.
-	seq      atomic.Int64
-	pending  atomic.Int64 // keys whose queue is suspended
-	circuits [ratesync.ShardCount]circuit
-	trips    atomic.Int64
-	timeouts atomic.Int64
+	seq       atomic.Int64
+	suspended atomic.Int64 // keys whose queue is suspended
+	circuits  [ratesync.ShardCount]circuit
+	trips     atomic.Int64
+	timeouts  atomic.Int64
 
-	ctx        context.Context // ends when Close gives up
+	ctx        context.Context // ends when CloseBy gives up
 	cancel     context.CancelFunc
-	probes     context.Context // ends when Close begins
+	probes     context.Context // ends when CloseBy begins
 	stopProbes context.CancelFunc
 
 	mu     sync.Mutex // guards what follows, and what closed becomes
@@ -53,11 +53,9 @@ type Limiter struct {
 const (
 	// rulesetTime is how long a ruleset is kept that nobody asks for.
 	rulesetTime = time.Minute
-	// maxPending bounds the keys that are remembered because a call's outcome is not known. Beyond
-	// it a grant that nobody used stays spent.
-	maxPending = 4096
-	// closeTime bounds Close.
-	closeTime = 2 * time.Second
+	// maxSuspended bounds the keys that are remembered because a call's outcome is not known.
+	// Beyond it a grant that nobody used stays spent.
+	maxSuspended = 4096
 )
 
 // New makes a Limiter of a namespace. It does no network I/O. timeout bounds a call from the moment
@@ -153,7 +151,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 }
 
 // Refund gives back what a Take got, because another zone denies the request. It doesn't wait for
-// Redis; Close does.
+// Redis; CloseBy does.
 func (s *Limiter) Refund(g Grant) {
 	if g.unit > 0 {
 		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit})
@@ -168,9 +166,6 @@ func (s *Limiter) Penalize(g Grant) {
 		s.correct(g, correction{op: penalty, n: 1, at: g.at})
 	}
 }
-
-// Down reports whether some part of Redis is known not to answer.
-func (s *Limiter) Down() bool { return s.Status().Open > 0 }
 
 // Status tells of the circuits that keep requests from waiting for a Redis that does not answer.
 type Status struct {
@@ -197,9 +192,6 @@ func (s *Limiter) Status() Status {
 	return c
 }
 
-// Close is CloseBy in two seconds.
-func (s *Limiter) Close() { s.CloseBy(time.Now().Add(closeTime)) }
-
 // CloseBy lets the calls under way end, sends what is still to be refunded and ends all work,
 // until a deadline. A part of Redis that is known not to answer is not waited for: what was not
 // sent to it by then is not sent at all.
@@ -221,7 +213,7 @@ func (s *Limiter) CloseBy(deadline time.Time) {
 	s.cancel()
 }
 
-// begin counts work that Close waits for. false means that there is to be none.
+// begin counts work that CloseBy waits for. false means that there is to be none.
 func (s *Limiter) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -311,7 +311,7 @@ func TestUndoesWhatNobodyLearnt(t *testing.T) {
 			}
 			proxy.Set(faultproxy.None)
 			redistest.Eventually(t, "the circuit closes", func() bool { return !s.Down() })
-			redistest.Eventually(t, "nothing is pending", func() bool { return s.pending.Load() == 0 })
+			redistest.Eventually(t, "nothing is pending", func() bool { return s.suspended.Load() == 0 })
 			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 99 {
 				t.Errorf("%d admitted after one whose reply came and one whose reply was lost, want 99", got)
 			}
@@ -334,7 +334,7 @@ func TestLateCallIsIgnored(t *testing.T) {
 				t.Fatal("Take() = nil without a reply, want an error")
 			}
 			proxy.Set(faultproxy.None)
-			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.pending.Load() == 0 })
+			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.suspended.Load() == 0 })
 			soon(t, s, name, id(1), rule)
 			if _, err := proxy.Deliver(); err != nil {
 				t.Fatal(err)
@@ -363,7 +363,7 @@ func TestGiveBackIsDoneOnce(t *testing.T) {
 			s.Refund(last)
 			redistest.Eventually(t, "the circuit opens", s.Down)
 			proxy.Set(faultproxy.None)
-			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.pending.Load() == 0 })
+			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.suspended.Load() == 0 })
 			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 91 {
 				t.Errorf("%d admitted after 10 of which one was given back, want 91", got)
 			}

@@ -1,0 +1,158 @@
+// Package saved holds what an earlier process had counted of a limit until its keys come back. Only
+// hashes of keys were kept, and where a key belongs in this process is known when a request brings
+// it.
+package saved
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// Counts are what keys had spent, by their IDs: what outlives a process. To the process that takes
+// it up it is spent elsewhere.
+type Counts map[[16]byte][]algorithms.Report
+
+// A Store holds Counts in parts with a lock each, so that no request waits for a walk over all of
+// it. The zero Store is empty. It is safe for concurrent use.
+type Store struct {
+	held atomic.Pointer[held] // nil where nothing is left
+}
+
+const partCount = 1024
+
+// held are the counts, and the length of the epochs that they are in.
+type held struct {
+	epoch int64
+	parts [partCount]part
+}
+
+type part struct {
+	mu     sync.Mutex
+	counts Counts
+}
+
+func (h *held) partOf(id [16]byte) *part { return &h.parts[(uint(id[0])<<8|uint(id[1]))%partCount] }
+
+// Replace puts counts in place of what is held.
+func (s *Store) Replace(counts Counts, epoch time.Duration) {
+	if len(counts) == 0 {
+		s.held.Store(nil)
+		return
+	}
+	all := &held{epoch: int64(epoch)}
+	for id, reports := range counts {
+		p := all.partOf(id)
+		if p.counts == nil {
+			p.counts = make(Counts, len(counts)/partCount)
+		}
+		p.counts[id] = reports
+	}
+	s.held.Store(all)
+}
+
+// IsEmpty reports whether nothing is held of any key.
+func (s *Store) IsEmpty() bool { return s.held.Load() == nil }
+
+// Take takes out what a key had spent, in the epochs of now; nil if that is nothing.
+func (s *Store) Take(id [16]byte, l algorithms.Limit, now int64) []algorithms.Report {
+	all := s.held.Load()
+	if all == nil {
+		return nil
+	}
+	p := all.partOf(id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	reports := p.counts[id]
+	delete(p.counts, id)
+	return scaleOf(l, all.epoch, now).renumber(reports)
+}
+
+// Prune drops the keys that have not come back in time: nothing they had spent counts any more. It
+// returns how many are left.
+func (s *Store) Prune(l algorithms.Limit, now int64) (left int) {
+	all := s.held.Load()
+	if all == nil {
+		return 0
+	}
+	scale := scaleOf(l, all.epoch, now)
+	all.each(func(counts Counts) {
+		maps.DeleteFunc(counts, func(_ [16]byte, reports []algorithms.Report) bool {
+			return !slices.ContainsFunc(scale.renumber(reports), scale.matters)
+		})
+		left += len(counts)
+	})
+	if left == 0 {
+		s.held.CompareAndSwap(all, nil)
+	}
+	return left
+}
+
+// Left copies what has not come back.
+func (s *Store) Left() Counts {
+	left := make(Counts)
+	if all := s.held.Load(); all != nil {
+		all.each(func(counts Counts) { maps.Copy(left, counts) })
+	}
+	return left
+}
+
+// each calls f with the counts of each part, under its lock.
+func (h *held) each(f func(Counts)) {
+	for i := range h.parts {
+		p := &h.parts[i]
+		p.mu.Lock()
+		f(p.counts)
+		p.mu.Unlock()
+	}
+}
+
+// A scale is how a key that was never seen counts epochs now, and how fast its bucket drains.
+type scale struct {
+	epoch, now int64
+	history    int64
+	span       int64
+	drains     float64 // requests per nanosecond
+}
+
+func scaleOf(l algorithms.Limit, span, now int64) scale {
+	return scale{
+		epoch: now / span, now: now, history: int64(l.History), span: span,
+		drains: float64(l.N) / float64(l.Window),
+	}
+}
+
+// renumber brings what was saved to the epochs of now. The clock may have been set back since: then
+// all that is held moves there, as in a ledger, and nobody waits for a time that may never come.
+// And what is in a bucket may take longer to drain than its epochs count: then its level, which is
+// all that decides, stands for itself.
+func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
+	newest := int64(math.MinInt64)
+	for _, r := range reports {
+		newest = max(newest, r.Epoch)
+		if r.Level == 0 || r.LevelAt <= 0 || n.matters(r) || r.Level <= n.drains*float64(n.now-r.LevelAt) {
+			continue
+		}
+		r.Epoch = min(max(r.LevelAt/n.span, n.epoch-1), n.epoch)
+		r.Remote, r.Own = 0, 0
+		return []algorithms.Report{r}
+	}
+	if newest <= n.epoch {
+		return reports
+	}
+	moved := slices.Clone(reports)
+	for i := range moved {
+		moved[i].Epoch += n.epoch - newest
+	}
+	return moved
+}
+
+// matters says that a decision can still use a report.
+func (n scale) matters(r algorithms.Report) bool {
+	return r.Epoch >= n.epoch-n.history && r.Epoch <= n.epoch
+}

@@ -1,0 +1,55 @@
+package saved
+
+import (
+	"crypto/sha256"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// What an earlier process has saved is gone through in parts: a new key waits for one of them at
+// most.
+func TestNoPartIsLarge(t *testing.T) {
+	const keys = 200_000
+	counts := make(Counts, keys)
+	for i := range keys {
+		id := sha256.Sum256([]byte(strconv.Itoa(i)))
+		counts[[16]byte(id[:16])] = []algorithms.Report{{Remote: 1}}
+	}
+	var s Store
+	s.Replace(counts, time.Minute)
+	most, all := 0, 0
+	s.held.Load().each(func(part Counts) {
+		most, all = max(most, len(part)), all+len(part)
+	})
+	if all != keys || most > 2*keys/partCount {
+		t.Errorf("%d keys in %d parts, the largest of %d: want all %d, and at most twice the mean", all, partCount, most, keys)
+	}
+}
+
+// What is taken out is gone, and what is over is dropped and not handed out any more.
+func TestAStoreIsEmptied(t *testing.T) {
+	const now = int64(1000 * time.Minute)
+	l := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 5, Window: time.Minute}.Compile()
+	first, second := [16]byte{1}, [16]byte{2}
+	report := func(epoch int64) []algorithms.Report { return []algorithms.Report{{Epoch: epoch, Remote: 1}} }
+	var s Store
+	if !s.IsEmpty() || s.Take(first, l, now) != nil || s.Prune(l, now) != 0 || len(s.Left()) != 0 {
+		t.Error("the zero Store is not empty")
+	}
+	s.Replace(Counts{first: report(1000), second: report(997)}, time.Minute)
+	if left := s.Prune(l, now); left != 1 || len(s.Left()) != 1 || s.IsEmpty() {
+		t.Errorf("%d keys are left, want the one of now", left)
+	}
+	if s.Take(second, l, now) != nil {
+		t.Error("what was over for long is handed out")
+	}
+	if got := s.Take(first, l, now); len(got) != 1 || got[0].Epoch != 1000 || s.Take(first, l, now) != nil {
+		t.Errorf("Take = %v, want what was saved, and that once", got)
+	}
+	if s.Prune(l, now) != 0 || !s.IsEmpty() {
+		t.Error("a Store of which all was taken out is not empty after Prune")
+	}
+}
