@@ -3,8 +3,6 @@ package control
 import (
 	_ "embed"
 	"fmt"
-	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -99,21 +97,6 @@ func New(o Options) *Control {
 		Options: o, record: NewRecord(), heard: make(chan struct{}),
 		zones: make(map[string]*Zone), parsed: make(map[string]parsed),
 	}
-}
-
-// NodeName names this process to people.
-func NodeName(version string) string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	name := []byte(version + " " + host + "/" + strconv.Itoa(os.Getpid()))
-	for i, c := range name {
-		if c < ' ' || c > '~' {
-			name[i] = '?'
-		}
-	}
-	return string(name[:min(len(name), 100)])
 }
 
 // Zone returns where requests find the rules of a zone. It is the same for all zones of a name.

@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -62,6 +63,9 @@ type Zone struct {
 	rules        []strict.Rule // for Redis, which decides on all limits in one call
 	strictFailed atomic.Int64  // when it was last reported that Redis failed to decide
 
+	// rules are what operators say of the zone at run time; nil inside for nothing.
+	atRuntime *control.Zone
+
 	// queuesLast is set for queues beside other limits: their slots are taken when all others have
 	// admitted.
 	queuesLast bool
@@ -102,7 +106,7 @@ func (l *Limit) IsSynced(redis *Redis) bool { return l.Settings.SyncRate >= 0 &&
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
 func NewZone(o ZoneOptions) (*Zone, error) {
-	z := &Zone{ZoneOptions: o}
+	z := &Zone{ZoneOptions: o, atRuntime: ControlOf(o.Redis, o.Namespace).Zone(o.Name)}
 	var err error
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err
