@@ -41,9 +41,9 @@ func TestAdminHasOnePath(t *testing.T) {
 	}
 }
 
-// What is told of a zone's exchange is told where there is one: on the admin endpoint and as a
+// The status of a zone's sync is reported where there is one: on the admin endpoint and as a
 // metric.
-func TestExchangeIsTold(t *testing.T) {
+func TestSyncIsReported(t *testing.T) {
 	r := redistest.Start(t)
 	newSite(t, appWith(r), zoneBlock("told", "sync_rate 1h\nlimit 10/1h 100/1d")+zoneBlock("told-local", "sync_rate local\nlimit 10/1h"))
 	shows(t, "told", "has had its first turn", func(z limitStatus) bool { return z.Sync != nil && z.Sync.Cycles == 1 })
@@ -65,7 +65,7 @@ func TestExchangeIsTold(t *testing.T) {
 	}
 	for _, z := range got.Zones {
 		if (z.Sync != nil) != (z.Zone == "told") {
-			t.Errorf("of zone %s is told %v, want something of the zone that is exchanged only", z.Zone, z.Sync)
+			t.Errorf("zone %s reports %v, want a status of the zone that is synced only", z.Zone, z.Sync)
 			continue
 		}
 		if z.Sync == nil {
@@ -73,7 +73,7 @@ func TestExchangeIsTold(t *testing.T) {
 		}
 		text, _ := z.Sync["synced"].(string)
 		if _, err := time.Parse(time.RFC3339Nano, text); err != nil || z.Sync["cycles"] == nil {
-			t.Errorf("of zone %s is told %v, want turns, and synced as a time", z.Zone, z.Sync)
+			t.Errorf("zone %s reports %v, want turns, and synced as a time", z.Zone, z.Sync)
 		}
 	}
 
@@ -90,10 +90,10 @@ func TestExchangeIsTold(t *testing.T) {
 	redistest.Eventually(t, "both limits have had their first turn", func() bool { return synced()["told"] != 0 })
 	now := float64(time.Now().Unix())
 	if got := synced()["told"]; got < now-600 || got > now+600 {
-		t.Errorf("the metric says that the zone was in step with redis at %f, it is %f now", got, now)
+		t.Errorf("the metric reports that the zone was in step with redis at %f, it is %f now", got, now)
 	}
 	if at, ok := synced()["told-local"]; ok {
-		t.Errorf("the metric says %v of a zone that is not exchanged", at)
+		t.Errorf("the metric says %v of a zone that is not synced", at)
 	}
 }
 

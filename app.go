@@ -57,7 +57,7 @@ type App struct {
 	config     *limits.Config
 
 	mu       sync.Mutex
-	said     warning.Once
+	warned   warning.Once
 	handlers int
 	registry settings.Registry
 }
@@ -162,7 +162,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 	if set == nil {
 		a.redisEmpty = true
 		if !a.Redis.IsOff(repl) {
-			a.said.Warn(a.logger, warning.NoRedis, "redis is configured, but its address is empty: every node counts for itself; set the variable that the address comes from, or write `redis off`, or {$REDIS_URL:off} for a variable that may be unset")
+			a.warned.Warn(a.logger, warning.NoRedis, "redis is configured, but its address is empty: every node counts for itself; set the variable that the address comes from, or write `redis off`, or {$REDIS_URL:off} for a variable that may be unset")
 		}
 		return nil
 	}

@@ -72,20 +72,20 @@ func (nothing) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.
 
 func BenchmarkServeHTTPNextAlone(b *testing.B) { benchmarkHandler(b, nothing{}) }
 
-func BenchmarkServeHTTPRefused(b *testing.B) { benchmarkServeHTTP(b, "limit 0/1m\nkey {client_ip}") }
+func BenchmarkServeHTTPDenied(b *testing.B) { benchmarkServeHTTP(b, "limit 0/1m\nkey {client_ip}") }
 
-func BenchmarkServeHTTPRefusedDraft(b *testing.B) {
+func BenchmarkServeHTTPDeniedDraft(b *testing.B) {
 	benchmarkHandler(b, newSite(b, &App{}, "headers draft\n"+zoneBlock(b.Name(), "limit 0/1m\nkey {client_ip}")).handler)
 }
 
 // BenchmarkAnswer is a request from a connection that costs nothing, through Go's and Caddy's
-// servers to one of these handlers and back: the "ok" of a static response; a refusal; and what a
+// servers to one of these handlers and back: the "ok" of a static response; a denial; and what a
 // handler that answers the same costs at least, which is a static response with these header fields
 // and this body, and one that had all of them ready.
 func BenchmarkAnswer(b *testing.B) {
-	const refuses = `{"handler": "rate_limit", "headers": ["draft"], "rate_limits": {"answer": {"limits": [{"max_events": 0, "window": "1h"}]}}}`
+	const denies = `{"handler": "rate_limit", "headers": ["draft"], "rate_limits": {"answer": {"limits": [{"max_events": 0, "window": "1h"}]}}}`
 	recorded := httptest.NewRecorder()
-	server(b, refuses).ServeHTTP(recorded, httptest.NewRequest(http.MethodGet, "/", nil))
+	server(b, denies).ServeHTTP(recorded, httptest.NewRequest(http.MethodGet, "/", nil))
 	recorded.Header().Del("Server") // which the server adds
 	same, err := json.Marshal(ready{recorded.Code, recorded.Header(), recorded.Body.String()})
 	if err != nil {
@@ -94,8 +94,8 @@ func BenchmarkAnswer(b *testing.B) {
 	answer := string(same[1:])
 	for _, handler := range []struct{ name, json string }{
 		{"ok", `{"handler": "static_response", "body": "ok"}`},
-		{"refused", refuses},
-		{"refused, headers off", strings.Replace(refuses, "draft", "off", 1)},
+		{"denied", denies},
+		{"denied, headers off", strings.Replace(denies, "draft", "off", 1)},
 		{"the same by Caddy", `{"handler": "static_response", ` + answer},
 		{"the same, ready", `{"handler": "test_ready", ` + answer},
 	} {

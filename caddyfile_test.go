@@ -168,7 +168,7 @@ func appIn(t testing.TB, config []byte) *App {
 	return app
 }
 
-// checkRoundTrip wants a handler to mean the same after one more turn through JSON.
+// checkRoundTrip fails unless a handler means the same after one more conversion to JSON and back.
 func checkRoundTrip(t testing.TB, h *Handler, config []byte) {
 	t.Helper()
 	app := appIn(t, config)
@@ -422,7 +422,7 @@ func TestOrderInASiteDoesntChangeNames(t *testing.T) {
 	}
 }
 
-// Where Caddy doesn't tell the site, names are made without it, and still never shared.
+// Where Caddy doesn't name the site, names are made without it, and still never shared.
 func TestNamesWithoutASite(t *testing.T) {
 	for _, helper := range []any{struct{}{}, struct{ parentBlock int }{1}, struct{ parentBlock struct{ Keys []string } }{}, struct{ parentBlock caddyfile.ServerBlock }{}} {
 		if text, ok := firstKey(reflect.ValueOf(helper)); ok || text != "" {
@@ -441,7 +441,7 @@ func TestNamesWithoutASite(t *testing.T) {
 	}
 }
 
-// Limits that only their order tells apart are warned of, with file and line.
+// Limits that differ in their order only are warned of, with file and line.
 func TestIdenticalLimitsAreWarnedOf(t *testing.T) {
 	config, err := adapt("http://a.example {\n\trate_limit 5/1m\n\trate_limit /x 5/1m\n\trate_limit 5/1m\n}")
 	if err != nil {

@@ -29,7 +29,7 @@ func strictBlock(zone, algorithm, options string) string {
 	return zoneBlock(zone, "sync_rate 0\nalgorithm "+algorithm+"\n"+options)
 }
 
-// decides is admits for requests that don't wait for their turn.
+// decides is admits for requests that don't queue.
 func (s *site) decides(ip string, count, want int, change ...func(*http.Request)) {
 	s.t.Helper()
 	got := 0

@@ -19,8 +19,8 @@ import (
 // What a request allocates is bounded. docs/internals/performance.md has these figures.
 func TestAllocationsOfARequest(t *testing.T) {
 	const (
-		admits  = "limit 1000000000/1m\n"
-		refuses = "limit 0/1m\n"
+		admits = "limit 1000000000/1m\n"
+		denies = "limit 0/1m\n"
 	)
 	for i, test := range []struct {
 		name, options, zone string
@@ -33,10 +33,10 @@ func TestAllocationsOfARequest(t *testing.T) {
 		{"admitted by two limits", "headers off\ndisable_placeholders", "limit 1000000000/1m 1000000000/1h", 0},
 		{"admitted, with placeholders", "headers off", admits, 1},
 		{"admitted, draft headers", "headers draft", admits, 3},
-		{"refused", "headers off", refuses, 3},
-		{"refused, draft headers", "headers draft", refuses, 3},
-		{"refused, all headers", "headers draft kong github", refuses, 3},
-		{"refused by two limits", "headers draft", "limit 0/1m 0/1h\n", 4},
+		{"denied", "headers off", denies, 3},
+		{"denied, draft headers", "headers draft", denies, 3},
+		{"denied, all headers", "headers draft kong github", denies, 3},
+		{"denied by two limits", "headers draft", "limit 0/1m 0/1h\n", 4},
 	} {
 		h := newSite(t, &App{}, test.options+"\n"+zoneBlock(fmt.Sprint("allocates-", i), test.zone)).handler
 		if n := allocations(h); n > test.most {
@@ -78,7 +78,7 @@ func TestBytesOfAKey(t *testing.T) {
 		most  float64
 	}{
 		{"two counters", bytesOfAKey[algorithms.WindowState](finely(1), 0), 140},
-		{"two counters, exchanged", bytesOfAKey[algorithms.WindowState](finely(1), time.Second), 200},
+		{"two counters, synced", bytesOfAKey[algorithms.WindowState](finely(1), time.Second), 200},
 		{"a bucket", bytesOfAKey[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 40, Window: time.Hour}, 0), 200},
 		{"29 slices beyond the first", bytesOfAKey[algorithms.WindowState](finely(30), 0) - bytesOfAKey[algorithms.WindowState](finely(1), 0), 29*12 + 60},
 	} {

@@ -54,7 +54,7 @@ func (s *served) ticket() tls.ClientSessionCache {
 	return cache
 }
 
-// watched tells when a ticket is there.
+// watched signals when a ticket is there.
 type watched struct {
 	tls.ClientSessionCache
 	put func()
@@ -224,12 +224,12 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 			}
 		}
 		if len(early) != 1 || early[0].status != http.StatusTooEarly {
-			t.Fatalf("4 requests in early data, 3 an hour: refused %+v, want one with 425", early)
+			t.Fatalf("4 requests in early data, 3 an hour: denied %+v, want one with 425", early)
 		}
 		a := early[0]
 		for name := range a.header {
 			if name == "Retry-After" || strings.Contains(strings.ToLower(name), "ratelimit") {
-				t.Errorf("a refusal with 425 has %s: %q", name, a.header[name])
+				t.Errorf("a denial with 425 has %s: %q", name, a.header[name])
 			}
 		}
 		if got := a.header.Get("Cache-Control"); got != "no-store" {
@@ -251,7 +251,7 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 			}
 		}
 		if n := s.loggedMessages("rate limit exceeded"); n != 1 {
-			t.Errorf("%d lines of refusals, want one: nobody is named for early data", n)
+			t.Errorf("%d lines of denials, want one: nobody is named for early data", n)
 		}
 	}
 }
@@ -270,10 +270,10 @@ func TestEarlyDataWithAnotherKey(t *testing.T) {
 	answers = again.early(zone, 1, header("K", "mine"))
 	again.open()
 	if a := answers()[0]; a.err != nil || a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
-		t.Errorf("a refusal in early data by a key without an address: %d %v, %v, want 429", a.status, a.header, a.err)
+		t.Errorf("a denial in early data by a key without an address: %d %v, %v, want 429", a.status, a.header, a.err)
 	}
 	if n := s.loggedMessages("rate limit exceeded"); n != 1 {
-		t.Errorf("%d lines of refusals, want 1", n)
+		t.Errorf("%d lines of denials, want 1", n)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// Error routes belong to a listener. A refusal is left to them where one of them matches it, and
+// Error routes belong to a listener. A denial is left to them where one of them matches it, and
 // answered otherwise, whatever a neighbour has.
 func TestSitesOnOneListenerAnswerForThemselves(t *testing.T) {
 	const problem = "application/problem+json"

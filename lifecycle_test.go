@@ -153,9 +153,9 @@ func (l *lifetime) try(path string, header ...string) (int, string, error) {
 
 // traffic is requests to one zone, one after the other, and what came of them.
 type traffic struct {
-	zone                      string
-	admitted, refused, failed atomic.Int64
-	first                     atomic.Value
+	zone                     string
+	admitted, denied, failed atomic.Int64
+	first                    atomic.Value
 }
 
 // run sends requests until stop is closed.
@@ -173,12 +173,12 @@ func (f *traffic) run(l *lifetime, stop <-chan struct{}) {
 		case status == http.StatusOK:
 			f.admitted.Add(1)
 		default:
-			f.refused.Add(1)
+			f.denied.Add(1)
 		}
 	}
 }
 
-func (f *traffic) answered() int64 { return f.admitted.Load() + f.refused.Load() + f.failed.Load() }
+func (f *traffic) answered() int64 { return f.admitted.Load() + f.denied.Load() + f.failed.Load() }
 
 // under runs f under the load of all traffic.
 func under(l *lifetime, all []*traffic, f func()) {
@@ -327,7 +327,7 @@ func (r *reloads) checkCounts(all []*traffic) {
 	t := r.t
 	for _, f := range all {
 		admitted := f.admitted.Load()
-		t.Logf("%s: %d admitted, %d refused", f.zone, admitted, f.refused.Load())
+		t.Logf("%s: %d admitted, %d denied", f.zone, admitted, f.denied.Load())
 		if f.failed.Load() > 0 {
 			t.Errorf("%s: %d requests failed, the first with %v", f.zone, f.failed.Load(), f.first.Load())
 		}
@@ -348,8 +348,8 @@ func (r *reloads) checkCounts(all []*traffic) {
 				t.Errorf("%s: redis holds %d, want the %d that were admitted", f.zone, got, admitted)
 			}
 		}
-		if f.zone != "life-tight" && f.refused.Load() > 0 {
-			t.Errorf("%s: %d requests were refused", f.zone, f.refused.Load())
+		if f.zone != "life-tight" && f.denied.Load() > 0 {
+			t.Errorf("%s: %d requests were denied", f.zone, f.denied.Load())
 		}
 	}
 }
@@ -385,9 +385,9 @@ func (holder) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 func TestTwoConfigurationsServeAtOnce(t *testing.T) {
 	r := redistest.Start(t)
 	for _, rate := range []string{"local", "100ms", "strict"} {
-		for turn := range 4 { // Caddy stops apps in a random order
+		for try := range 4 { // Caddy stops apps in a random order
 			l := newLifetime(t)
-			zone := fmt.Sprintf("both-%s-%d", rate, turn)
+			zone := fmt.Sprintf("both-%s-%d", rate, try)
 			config := func(limit int) []byte {
 				text := l.config("redis "+r.URL+"\nnamespace test\nstrict_timeout 30s", "rate_limit {\n"+
 					zoneBlock(zone, fmt.Sprintf("key all\nlimit %d/30d\nalgorithm fixed_window\nsync_rate %s", limit, rate))+"}\nrespond "+strconv.Itoa(limit), "")

@@ -12,9 +12,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
-// A line names who was refused and what for, and what a client sent does no harm in it. Of the key
+// A line names who was denied and what for, and what a client sent does no harm in it. Of the key
 // it has a digest, and the text only if wanted.
-func TestLineOfARefusal(t *testing.T) {
+func TestLineOfADenial(t *testing.T) {
 	const secret = "sk-0123456789"
 	// the tag of text, its length, the text
 	key := append([]byte{0x01, byte(len(secret))}, secret...)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A message is sent as it is written, but for placeholders that are known. One that is JSON is sent
+// A message is sent as it is written, except placeholders that are known. One that is JSON is sent
 // as JSON, whatever their values are.
 func TestMessageThroughCaddy(t *testing.T) {
 	const text, object = "text/plain; charset=utf-8", "application/json"

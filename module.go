@@ -85,7 +85,7 @@ type Handler struct {
 	zones   []*limits.Zone // as Arrange sorts them
 	answers *answer.Responder
 	logger  *zap.Logger
-	said    *warning.Once
+	warned  *warning.Once
 	proxies *reqkey.ProxyWatch
 }
 
@@ -233,9 +233,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return inJSON(err)
 	}
-	h.said, h.proxies = &app.said, new(reqkey.ProxyWatch)
+	h.warned, h.proxies = &app.warned, new(reqkey.ProxyWatch)
 	for _, w := range found {
-		h.said.Warn(h.logger, w.Code, w.Text)
+		h.warned.Warn(h.logger, w.Code, w.Text)
 	}
 	sets, err := answer.ParseHeaderSets(h.Headers)
 	if err != nil {
@@ -266,7 +266,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	limits.Arrange(h.zones)
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	h.proxies.CheckServer(h.said, h.logger, server)
+	h.proxies.CheckServer(h.warned, h.logger, server)
 	return nil
 }
 
@@ -275,7 +275,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 	o := limits.ZoneOptions{
 		Compiled: s, Namespace: app.namespace, Redis: app.shared, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
 		Headers: h.answers.Headers, Waits: h.answers.Headers != 0 || !h.DisablePlaceholders,
-		Logger: h.logger, LogKeys: h.LogKey, Once: &app.said, Metrics: !h.DisableMetrics,
+		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
 	}
 	if config := h.RateLimits[s.Name]; config.MatcherSetsRaw != nil {
 		sets, err := ctx.LoadModule(config, "MatcherSetsRaw")
@@ -289,10 +289,10 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 	return limits.NewZone(o)
 }
 
-// ServeHTTP lets a request through, denies it, or makes it wait for its turn in a queue.
+// ServeHTTP lets a request through, denies it, or makes it wait in a queue.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	now := clock.Now()
-	h.proxies.Watch(h.said, h.logger, r, now)
+	h.proxies.Watch(h.warned, h.logger, r, now)
 	e, err := limits.Evaluate(h.zones, r, now)
 	if err != nil {
 		return err

@@ -168,7 +168,7 @@ func to(p string) func(*http.Request) {
 
 func zoneBlock(name, options string) string { return "zone " + name + " {\n" + options + "\n}\n" }
 
-func TestRefusalTellsTheClient(t *testing.T) {
+func TestWhatADenialSendsTheClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, &App{}, zoneBlock(t.Name(), "limit 2/1m\nalgorithm sliding_log"))
 		s.admits("1.2.3.4", 2, 2)
@@ -210,7 +210,7 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 				}
 				seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
 				if err != nil || a.status != http.StatusTooManyRequests {
-					t.Fatalf("%s: %d %v, want a refusal", options, a.status, a.header)
+					t.Fatalf("%s: %d %v, want a denial", options, a.status, a.header)
 				}
 				wait, want := time.Duration(seconds)*time.Second, http.StatusOK
 				if early {
@@ -225,7 +225,7 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 	}
 }
 
-func TestARefusedRequestConsumesNothingInOtherZones(t *testing.T) {
+func TestADeniedRequestConsumesNothingInOtherZones(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra"} {
 		t.Run(algorithm, func(t *testing.T) {
 			s := newSite(t, &App{}, zoneBlock("wide"+algorithm, "limit 10/1h 100/1d\nalgorithm "+algorithm)+
@@ -262,7 +262,7 @@ func TestConcurrentRequestsAdmitExactlyTheLimit(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// a request that is about to be refused by one zone may take a place in the other for an
+	// a request that is about to be denied by one zone may take a place in the other for an
 	// instant
 	if got := admitted.Load(); got > 100 || got < 95 {
 		t.Errorf("800 concurrent requests: %d admitted, want 100", got)
@@ -308,13 +308,13 @@ func TestCountDenied(t *testing.T) {
 		time.Sleep(59 * time.Second)
 		s.admits("1.2.3.4", 10, 0)
 		time.Sleep(2 * time.Second)
-		s.admits("1.2.3.4", 10, 0) // what was refused counts as well
+		s.admits("1.2.3.4", 10, 0) // what was denied counts as well
 		time.Sleep(61 * time.Second)
 		s.admits("1.2.3.4", 10, 5)
 	})
 }
 
-// A client that waits as long as it was told is admitted, also where the refusal that told it was
+// A client that waits for Retry-After is admitted, also where the denial that it came with was
 // charged.
 func TestCountDeniedAdmitsWhoWaits(t *testing.T) {
 	for _, options := range []string{"limit 2/4s\nalgorithm token_bucket", "limit 2/4s", "limit 2/4s\nalgorithm fixed_window", "limit 2/4s\nalgorithm sliding_log"} {
@@ -334,12 +334,12 @@ func TestCountDeniedAdmitsWhoWaits(t *testing.T) {
 	}
 }
 
-// Where nobody is told how admitted requests leave the limits, that isn't worked out; a refusal
-// tells the same as everywhere, also of the limits that would have admitted.
-func TestABriefHandlerRefusesInFull(t *testing.T) {
+// Where nobody sees how admitted requests leave the limits, that isn't worked out. A denial shows
+// the same as everywhere, also of the limits that would have admitted.
+func TestAHandlerWithoutHeadersDeniesInFull(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket\nqueue 0"} {
 		for _, denied := range []string{"", "\ncount_denied"} {
-			var told []string
+			var shown []string
 			for _, options := range []string{"headers off\n", "headers off\ndisable_placeholders\n"} {
 				synctest.Test(t, func(t *testing.T) {
 					s := newSite(t, &App{}, options+zoneBlock("first", "limit 1/1h\nalgorithm "+algorithm+denied)+zoneBlock("second", "limit 0/1m"))
@@ -348,12 +348,12 @@ func TestABriefHandlerRefusesInFull(t *testing.T) {
 					r := s.request("1.2.3.4")
 					a := s.send(r)
 					repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-					told = append(told, repl.ReplaceAll("{http.rate_limit.first.remaining} of {http.rate_limit.first.limit} {http.rate_limit.first.reset} "+
+					shown = append(shown, repl.ReplaceAll("{http.rate_limit.first.remaining} of {http.rate_limit.first.limit} {http.rate_limit.first.reset} "+
 						"{http.rate_limit.second.reset} {http.rate_limit.exceeded.wait} ", "")+a.header.Get("Retry-After")+a.body)
 				})
 			}
-			if told[0] != told[1] || denied != "" && strings.Contains(told[0], "0 of 1 0 ") {
-				t.Errorf("%s%s: a brief handler refuses with %s, another one with %s", algorithm, denied, told[1], told[0])
+			if shown[0] != shown[1] || denied != "" && strings.Contains(shown[0], "0 of 1 0 ") {
+				t.Errorf("%s%s: a handler without placeholders denies with %s, another one with %s", algorithm, denied, shown[1], shown[0])
 			}
 		}
 	}

@@ -115,10 +115,11 @@ func TestPersistKeepsTheLevelOfABucket(t *testing.T) {
 			return zoneBlock("persist-level-"+algorithm, "match {\npath /level\n}\nlimit 10/30d\nalgorithm "+algorithm+"\nburst "+burst) +
 				zoneBlock("persist-drained-"+algorithm, "match {\npath /drained\n}\nlimit 86400000/1d\nalgorithm "+algorithm+"\nburst 5")
 		}
+		const drain = 5 * 24 * time.Hour / 86400000
 		s := h.boot(block("45"))
 		s.admits("1.2.3.4", 46, 45, to("/level"))
 		s.admits("1.2.3.4", 5, 5, to("/drained"))
-		time.Sleep(10 * time.Millisecond) // twice what the other bucket takes to drain
+		time.Sleep(drain) // as long as the other bucket takes by its limit
 		s.end()
 		s = h.boot(block("10"))
 		s.admits("1.2.3.4", 1, 0, to("/level"))

@@ -194,7 +194,7 @@ func inQueue(t *testing.T) int {
 	return strings.Count(stacks.String(), "limits.sleep(")
 }
 
-// One client has one count, whatever it speaks, and is refused alike.
+// One client has one count, whatever it speaks, and is denied alike.
 func TestProtocolsShareOneCount(t *testing.T) {
 	s := startCaddy(t, "", "rate_limit 6/1h {\n algorithm fixed_window\n}\nrespond ok")
 	for _, protocol := range protocols {
@@ -204,7 +204,7 @@ func TestProtocolsShareOneCount(t *testing.T) {
 		a, err := s.get(t.Context(), protocol)
 		if err != nil || a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" || !strings.Contains(a.header.Get("Ratelimit"), ";r=0;") ||
 			a.header.Get("Content-Type") != "application/problem+json" || !json.Valid([]byte(a.body)) {
-			t.Errorf("%s: %d %v %q, %v, want a refusal", protocol, a.status, a.header, a.body, err)
+			t.Errorf("%s: %d %v %q, %v, want a denial", protocol, a.status, a.header, a.body, err)
 		}
 	}
 }
@@ -255,22 +255,22 @@ func TestQueueIsBoundedAndLeft(t *testing.T) {
 	for _, protocol := range protocols {
 		s.answers(protocol, 1, http.StatusOK, 1, header("K", protocol)) // connects
 		ctx, leave := context.WithCancel(t.Context())
-		refused := make(chan int, 100)
+		denied := make(chan int, 100)
 		var wg sync.WaitGroup
 		for range 40 {
 			wg.Go(func() {
 				if a, err := s.get(ctx, protocol, header("K", protocol)); err == nil {
-					refused <- a.status
+					denied <- a.status
 				}
 			})
 		}
-		redistest.Eventually(t, "the others are refused by "+protocol, func() bool { return len(refused) == 35 })
+		redistest.Eventually(t, "the others are denied by "+protocol, func() bool { return len(denied) == 35 })
 		redistest.Eventually(t, "the queue is full by "+protocol, func() bool { return inQueue(t) == 5 })
 		leave()
 		wg.Wait()
 		redistest.Eventually(t, "all have left the queue by "+protocol, func() bool { return inQueue(t) == 0 })
 		for range 35 {
-			if status := <-refused; status != http.StatusTooManyRequests {
+			if status := <-denied; status != http.StatusTooManyRequests {
 				t.Errorf("%s: beyond the queue: %d, want 429", protocol, status)
 			}
 		}
@@ -318,8 +318,8 @@ func TestSlowClientsHoldNoMoreThanTheQueue(t *testing.T) {
 	redistest.Eventually(t, "nobody is left in the queue", func() bool { return waiting() == 0 })
 }
 
-// What a client writes into X-Forwarded-For changes its count only where the server is told to
-// believe it.
+// What a client writes into X-Forwarded-For changes its count only where the server is configured
+// to believe it.
 func TestForgedForwardedFor(t *testing.T) {
 	forged := func(i int, appended string) func(*http.Request) {
 		return header("X-Forwarded-For", fmt.Sprintf("203.0.113.%d%s", i, appended))

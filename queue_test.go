@@ -87,7 +87,7 @@ func TestQueuesBesideEachOtherKeepTheirPace(t *testing.T) {
 	}
 }
 
-// A queue that counts refused requests fills by those that another zone refuses, and by no others.
+// A queue that counts denied requests fills by those that another zone denies, and by no others.
 func TestQueueThatCountsDenied(t *testing.T) {
 	for option, want := range map[string]string{"count_denied": `"a";r=0;`, "count_denied off": `"a";r=6;`} {
 		synctest.Test(t, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestQueueThatCountsDenied(t *testing.T) {
 				a = s.get("1.2.3.4")
 			}
 			if got := a.header.Get("RateLimit"); a.status != http.StatusTooManyRequests || !strings.Contains(got, want) {
-				t.Errorf("%s: after ten refusals by another zone: %d, %s, want %s", option, a.status, got, want)
+				t.Errorf("%s: after ten denials by another zone: %d, %s, want %s", option, a.status, got, want)
 			}
 		})
 	}
@@ -130,11 +130,13 @@ func TestQueueKeepsItsPaceBesideStrictZones(t *testing.T) {
 			var waiting sync.WaitGroup
 			for i := range 4 {
 				var denied sync.WaitGroup
+				before := proxy.Requests()
 				denied.Go(func() { s.admits("1.2.3.4", 1, 0, header("K", "spent")) })
-				time.Sleep(10 * time.Millisecond)
+				redistest.Eventually(t, "Redis is asked", func() bool { return proxy.Requests() > before })
 				waiting.Go(func() { s.get("1.2.3.4", header("K", fmt.Sprint("behind ", i))) })
 				denied.Wait()
-				time.Sleep(50 * time.Millisecond) // Redis hears of what is given back
+				// before Redis has what was refunded, and after it
+				redistest.Pause(time.Duration(i) * 20 * time.Millisecond)
 				waiting.Go(func() { s.get("1.2.3.4", header("K", fmt.Sprint("later ", i))) })
 			}
 			waiting.Wait()

@@ -368,7 +368,7 @@ func TestFilesOfThePagesExist(t *testing.T) {
 	}
 }
 
-// Every test and benchmark that a page names is there.
+// Every test and benchmark that a page names or runs is there.
 func TestTestsOfThePagesExist(t *testing.T) {
 	var source strings.Builder
 	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
@@ -390,8 +390,16 @@ func TestTestsOfThePagesExist(t *testing.T) {
 				t.Errorf("%s names %s, which is not there", page, m[1])
 			}
 		}
+		for _, m := range regexp.MustCompile("-(?:run|bench)[ \n]+'?([A-Za-z|]+)").FindAllStringSubmatch(readPage(t, page), -1) {
+			for name := range strings.SplitSeq(m[1], "|") {
+				named++
+				if !regexp.MustCompile("func [A-Za-z]*" + name).MatchString(source.String()) {
+					t.Errorf("%s has a command that runs %s, and there is no such test", page, name)
+				}
+			}
+		}
 	}
-	if named < 20 {
+	if named < 50 {
 		t.Errorf("found %d names of tests in the pages, want more", named)
 	}
 }
@@ -516,7 +524,7 @@ func checkACLLog(t *testing.T, server *redistest.Server) {
 	}
 }
 
-// checkACL exchanges and decides with every algorithm.
+// checkACL syncs and decides with every algorithm.
 func checkACL(t *testing.T, server *redistest.Server, url string) {
 	t.Helper()
 	set, err := redisconn.ParseURL(url)
@@ -552,7 +560,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	raw := []byte("key")
 	for _, l := range synced {
 		l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
-		redistest.Eventually(t, l.Settings.Name+" is exchanged", func() bool { return l.Totals().Own == 1 && l.Totals().Unsent == 0 })
+		redistest.Eventually(t, l.Settings.Name+" is synced", func() bool { return l.Totals().Own == 1 && l.Totals().Unsent == 0 })
 	}
 	redistest.Eventually(t, "the node is known", func() bool { return shared.Replicator.Status().Up && shared.Replicator.Status().Nodes == 1 })
 
@@ -577,7 +585,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		redistest.Eventually(t, l.Settings.Name+" is charged", func() bool { return l.Totals().Unsent == 0 })
 	}
 	if n := logs.Len(); n > 0 {
-		t.Errorf("the exchange warns: %v", logs.All())
+		t.Errorf("the sync warns: %v", logs.All())
 	}
 	checkACLLog(t, server)
 }
@@ -616,12 +624,12 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// fill makes requests of many keys, and comes back to them in the next slice where a window has
-// several.
+// fill makes requests of many keys, and comes back to them in the next sub-window where a window
+// has some.
 func fill(l *limits.Limit, keys, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
-	for slice := range l.Settings.Buckets {
-		at := now + int64(slice)*int64(l.Rate.Window)/int64(l.Settings.Buckets)
+	for sub := range l.Settings.Buckets {
+		at := now + int64(sub)*int64(l.Rate.Window)/int64(l.Settings.Buckets)
 		for key := range keys {
 			binary.LittleEndian.PutUint64(raw, uint64(key))
 			for hit := range hits {

@@ -21,7 +21,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// appWith has the patience that a busy machine needs.
+// appWith has the timeouts that a busy machine needs.
 func appWith(r *redistest.Server) *App {
 	long := caddy.Duration(30 * time.Second)
 	return &App{Redis: &Redis{Address: []string{r.Addr}, Timeout: long}, Namespace: "test", StrictTimeout: long}
@@ -57,7 +57,7 @@ func TestRulesWhileRedisIsLost(t *testing.T) {
 	}
 	s := newSite(t, appWith(r), block)
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
-		redistest.Eventually(t, "the exchange begins", func() bool { return !s.lost("loss-" + rule) })
+		redistest.Eventually(t, "the sync begins", func() bool { return !s.lost("loss-" + rule) })
 		s.admits("1.2.3.4", 4, 4, to("/"+rule))
 		shows(t, "loss-"+rule, "is sent", func(z limitStatus) bool { return z.Own == 4 && z.Unsent == 0 })
 	}
@@ -104,7 +104,7 @@ func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
 	}
 }
 
-func TestStrictRefusalGivesBackInLocalZones(t *testing.T) {
+func TestStrictDenialIsRolledBackInLocalZones(t *testing.T) {
 	r := redistest.Start(t)
 	s := newSite(t, appWith(r),
 		zoneBlock("strict-narrow", "sync_rate strict\nkey {http.request.header.K}\nlimit 1/1h")+
@@ -129,7 +129,7 @@ func TestWindowsSurviveAChangeOfSyncRate(t *testing.T) {
 		s.end()
 		s = s2
 		if rate != "local" {
-			redistest.Eventually(t, "the exchange begins", func() bool { return !s.lost("rates") })
+			redistest.Eventually(t, "the sync begins", func() bool { return !s.lost("rates") })
 		}
 		if rate == "0" {
 			shows(t, "rates", "is sent", func(z limitStatus) bool { return z.Unsent == 0 })
@@ -275,7 +275,7 @@ func TestCountsAreSentWhenAZoneNoLongerSyncs(t *testing.T) {
 	} {
 		r := redistest.Start(t)
 		s := newSite(t, appWith(r), zoneBlock("unsynced", "limit 100/1h\nsync_rate 30s\nearly_sync off"))
-		redistest.Eventually(t, "the exchange has begun", func() bool { return s.app.shared.Replicator.Status().Nodes == 1 })
+		redistest.Eventually(t, "the sync has begun", func() bool { return s.app.shared.Replicator.Status().Nodes == 1 })
 		s.admits("1.2.3.4", 7, 7)
 		s2 := newSite(t, after(r), zoneBlock("unsynced", "limit 100/1h\nsync_rate local"))
 		s.end()
@@ -286,7 +286,7 @@ func TestCountsAreSentWhenAZoneNoLongerSyncs(t *testing.T) {
 	}
 }
 
-func TestAZoneThatIsNotExchangedYetHasLostNothing(t *testing.T) {
+func TestAZoneThatIsNotSyncedYetHasLostNothing(t *testing.T) {
 	r := redistest.Start(t)
 	s := newSite(t, appWith(r), zoneBlock("first", "limit 10/1h"))
 	defer s.end()
@@ -453,7 +453,7 @@ func TestValidateDoesNotConnect(t *testing.T) {
 }
 
 // A reload leads to another Redis while requests that the old configuration took are on their way:
-// they go by the Redis of the configuration in force, and never by the rule for a lost one.
+// they go by the Redis of the current configuration, and never by the rule for a lost one.
 func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
 	first, second := redistest.Start(t), redistest.Start(t)
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {

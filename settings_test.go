@@ -147,7 +147,7 @@ func TestAppCheck(t *testing.T) {
 }
 
 // What a Caddyfile can't say, JSON can.
-func TestSettingsRefuses(t *testing.T) {
+func TestSettingsDenies(t *testing.T) {
 	limit := `"limits": [{"max_events": 5, "window": "1m"}]`
 	for text, want := range map[string]string{
 		oneZone(``): `zone "z": parsing limit: there is none`,

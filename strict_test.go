@@ -54,11 +54,11 @@ func TestStrictRecordsAreRenewed(t *testing.T) {
 		}
 	}
 	if ttl := r.Client().PTTL(context.Background(), record).Val(); ttl > 61*time.Second || ttl < 30*time.Second {
-		t.Errorf("the record %q lives %s, want a minute", record, ttl)
+		t.Errorf("the record %q expires after %s, want a minute", record, ttl)
 	}
 	r.Do("PEXPIRE", record, 20_000)
 	s.admits("1.2.3.4", 1, 1)
 	if ttl := r.Client().PTTL(context.Background(), record).Val(); ttl < 30*time.Second {
-		t.Errorf("the record lives %s after another call, want a minute", ttl)
+		t.Errorf("the record expires %s after another call, want a minute", ttl)
 	}
 }

@@ -62,7 +62,7 @@ func (z Zone) identity(matcher caddy.ModuleMap, namedRoute bool) ([]byte, error)
 // siteOf returns the address of the site that a directive is in, as it is written: the first one
 // where there are several. ok is false where Caddy doesn't tell.
 //
-// A directive is not told its site, but a name that leaves the site out has to count limits over
+// A directive doesn't know its site, but a name that leaves the site out has to count limits over
 // all sites, and then removing one site renames the limits of others. So the site is read from the
 // Helper's unexported field parentBlock, by reflection. A Caddy without that field gets names
 // without a site.

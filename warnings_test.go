@@ -23,7 +23,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// parsed are the Go files of a directory, but for tests.
+// parsed are the Go files of a directory, except tests.
 func parsed(t *testing.T, dir string) (all []*ast.File) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -145,7 +145,7 @@ func namesACode(e ast.Expr) (found bool) {
 	return found
 }
 
-// Each reason that the exchange can give stands in the page.
+// Each reason that the sync can give stands in the page.
 func TestEveryReasonIsDocumented(t *testing.T) {
 	page := readPage(t, "docs/warnings.md")
 	reasons := 0

@@ -95,8 +95,8 @@ func TestAnUnsettledKeyTakesItsReportsInAnyOrder(t *testing.T) {
 		slices.Reverse(reports)
 		turned.merge(w.now, reports...)
 		got := s.ledger().Synced
-		// A bucket that is told of nothing, though it knew of others, waits until they have told
-		// again.
+		// A bucket to which nothing is reported, though it knew of others, waits until they have
+		// sent again.
 		unsure := s.ledger().IsEmpty() && slices.Contains([]string{"token_bucket", "gcra", "leaky_bucket"}, k.name)
 		if want := len(reports) > 0; got != want && !(want && unsure) {
 			t.Fatalf("settled %v after %d reports", got, len(reports))
@@ -153,7 +153,7 @@ func TestWhatOthersSpentIsSpent(t *testing.T) {
 		s.merge(start, Report{Epoch: e, Remote: theirs})
 		d := s.take(start, 0, 0)
 		if want := max(0, 10-mine-theirs); d.Remaining != want {
-			t.Fatalf("%d own and %d elsewhere of 10: %d left, want %d", mine, theirs, d.Remaining, want)
+			t.Fatalf("%d own and %d remote of 10: %d left, want %d", mine, theirs, d.Remaining, want)
 		}
 		if over := mine + theirs - 10; over > 0 && s.level(start) != 0 && s.level(start) != float64(mine+theirs) {
 			t.Fatalf("level %v, want the debt, %d", s.level(start), mine+theirs)
@@ -195,7 +195,7 @@ func TestABucketSpreadsWhatOthersSpent(t *testing.T) {
 	}
 }
 
-// What others have admitted in all may have drained long ago, where they could not tell of it: the
+// What others have admitted in all may have drained long ago, where they could not report it: the
 // fill says what is left.
 func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 	const second = int64(time.Second)
@@ -232,7 +232,7 @@ func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 			if got := s.level(now); got < before || got > before+2 {
 				t.Errorf("%s: %s: level %v after 2 more, want %v", k.name, test.name, got, before+2)
 			}
-			// A store that has forgotten knows less than what it tells of by and by.
+			// A store that has forgotten knows less than what it reports by and by.
 			forgot.ledger().ResetAcks()
 			forgot.merge(now, Report{Epoch: e, Remote: test.theirs, Level: test.level, LevelAt: now})
 			if got, least := forgot.level(now), max(0, float64(test.confirmed-10))+float64(test.own+test.theirs)-10; got < least {
@@ -242,8 +242,8 @@ func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 	}
 }
 
-// A key that was not synced for so long that the ledger can't tell all goes by the fill; one whose
-// last sync is in an epoch that is still held takes what is new, however long ago that was.
+// A key that was not synced for so long that the ledger can't report all goes by the fill; one
+// whose last sync is in an epoch that is still held takes what is new, however long ago that was.
 func TestABucketGoesByItsDeltasAsLongAsItHoldsThem(t *testing.T) {
 	const minute = int64(time.Minute)
 	start := epoch - epoch%minute
@@ -279,7 +279,7 @@ func TestABucketGoesByItsDeltasAsLongAsItHoldsThem(t *testing.T) {
 }
 
 // A burst of this node alone must stand, however long the bucket was idle before.
-func TestAnExchangeWithoutNewsChangesNothing(t *testing.T) {
+func TestASyncWithoutNewsChangesNothing(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
 		s := k.draw(t)
 		w := newWalk(t, s)
@@ -356,8 +356,8 @@ func TestABucketThatComesBackKnowsItsOwnPast(t *testing.T) {
 	}
 }
 
-// Ten nodes share a bucket of 10 that drains 100 a second and exchange every second. Demand is .8
-// of what drains, so next to nothing should be refused.
+// Ten nodes share a bucket of 10 that drains 100 a second and sync every second. Demand is .8
+// of what drains, so next to nothing should be denied.
 func TestSteadyDemandBelowTheRateIsAdmitted(t *testing.T) {
 	const nodes, tick = 10, int64(time.Second)
 	for _, k := range []kind{tokenBucket, gcra} {
@@ -371,7 +371,7 @@ func TestSteadyDemandBelowTheRateIsAdmitted(t *testing.T) {
 		for next := now + tick; asked < 8000; {
 			now += int64(random.ExpFloat64() * 1e9 / 80)
 			for ; now >= next; next += tick {
-				exchange(fleet, next)
+				syncFleet(fleet, next)
 			}
 			asked++
 			if fleet[random.IntN(nodes)].take(now, 1, 0).Allowed {
@@ -384,8 +384,8 @@ func TestSteadyDemandBelowTheRateIsAdmitted(t *testing.T) {
 	}
 }
 
-// exchange tells each of a fleet what all of them spent.
-func exchange(fleet []subject, now int64) {
+// syncFleet gives each of a fleet what all of them spent.
+func syncFleet(fleet []subject, now int64) {
 	e := now / fleet[0].span()
 	for _, epoch := range []int64{e, e - 1} {
 		var sum int64
@@ -410,24 +410,24 @@ func TestALogKeepsWhatOthersSpentUntilItsSliceHasLeft(t *testing.T) {
 	s.merge(at, Report{Epoch: start / window, Remote: 60})
 	leaves := start + 4*window/16 + window
 	if got := s.take(leaves-1, 0, 0).Remaining; got != 40 {
-		t.Errorf("1ns before the slice leaves: %d left, want 40", got)
+		t.Errorf("1ns before the sub-window leaves: %d left, want 40", got)
 	}
 	if got := s.take(leaves, 0, 0).Remaining; got != 100 {
-		t.Errorf("when the slice leaves: %d left, want 100", got)
+		t.Errorf("when the sub-window leaves: %d left, want 100", got)
 	}
 }
 
 func TestAnUnsettledLogCountsTheFormerWindowAtItsEnd(t *testing.T) {
 	const window = int64(16 * time.Second)
 	s := keyOf[LogState](Params{Kind: SlidingLog, Limit: 100, Window: time.Duration(window)})
-	edge := epoch - epoch%window
-	now, e := edge+5*window/16+3, edge/window
+	boundary := epoch - epoch%window
+	now, e := boundary+5*window/16+3, boundary/window
 	s.merge(now, Report{Epoch: e, Remote: 20}, Report{Epoch: e - 1, Remote: 30})
 	for _, test := range []struct{ at, want int64 }{
-		{now, 50}, {edge + window - 1, 50}, {edge + window, 80}, {edge + 6*window/16 + window - 1, 80}, {edge + 6*window/16 + window, 100},
+		{now, 50}, {boundary + window - 1, 50}, {boundary + window, 80}, {boundary + 6*window/16 + window - 1, 80}, {boundary + 6*window/16 + window, 100},
 	} {
 		if got := s.take(test.at, 0, 0).Remaining; got != test.want {
-			t.Errorf("%v after the edge: %d left, want %d", time.Duration(test.at-edge), got, test.want)
+			t.Errorf("%v after the boundary: %d left, want %d", time.Duration(test.at-boundary), got, test.want)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func TestBoundOfSlidingWindow(t *testing.T) {
 			fullest = max(fullest, sixteenth[h.at/s.span()])
 		}
 		if got := most(admitted, s.span()*int64(s.history())); got > limit+fullest || fullest > limit {
-			t.Fatalf("%d admitted in a window and at most %d in a slice, want at most %d more than the limit, %d", got, fullest, fullest, limit)
+			t.Fatalf("%d admitted in a window and at most %d in a sub-window, want at most %d more than the limit, %d", got, fullest, fullest, limit)
 		}
 	})
 }
@@ -116,7 +116,7 @@ func TestBoundOfBuckets(t *testing.T) {
 	}
 }
 
-// A bucketOf tells a token bucket in rational numbers, the way a textbook does: tokens, and when
+// A bucketOf is a token bucket in rational numbers, the way a textbook does: tokens, and when
 // they were counted.
 type bucketOf struct {
 	tokens *big.Rat
@@ -137,7 +137,7 @@ func (b *bucketOf) take(limit, window, size, now, n int64) (allowed bool, retry 
 	return false, roundUp(lacks.Mul(lacks, big.NewRat(window, limit)))
 }
 
-// A cellsOf tells the generic cell rate algorithm as I.371 does: by a theoretical arrival time.
+// A cellsOf is the generic cell rate algorithm as I.371 does: by a theoretical arrival time.
 type cellsOf struct{ tat *big.Rat }
 
 func (c *cellsOf) take(limit, window, size, now, n int64) (allowed bool, retry int64) {

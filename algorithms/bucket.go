@@ -52,7 +52,7 @@ func (s *BucketState) copied(past *merged) BucketState {
 
 // bucket is the machine of TokenBucket and GCRA, and most of that of LeakyBucket: a deficit that
 // grows by what is admitted and drains N in every Window. n units are admitted if the deficit
-// stays within Size. The ledger doesn't decide; it is what the sync sends and learns.
+// stays within Size. The ledger doesn't decide; it is what the sync sends and merges.
 type bucket struct{}
 
 // Take asks for n units.
@@ -144,9 +144,9 @@ func (bucket) Ledger(s *BucketState) *ledger.Ledger { return &s.ledger }
 // Advance brings the ledger to the epoch of now.
 func (bucket) Advance(s *BucketState, l Limit, now int64) { s.advanceLedger(l, now) }
 
-// Merge spreads what the others spent evenly over the time since the last sync: first it takes up
+// Merge spreads what the others spent evenly over the time since the last sync: first it subtracts
 // what the bucket could have drained in that time and didn't, being empty; only the rest is added
-// to the deficit. Added as one lump it would deny what the bucket had long drained.
+// to the deficit. Added at once it would deny what the bucket had long drained.
 func (bucket) Merge(s *BucketState, l Limit, now int64, reports []Report) {
 	s.advance(l, now)
 	s.advanceLedger(l, now)
@@ -172,9 +172,9 @@ func (bucket) Merge(s *BucketState, l Limit, now int64, reports []Report) {
 	case s.merged != nil && !s.isStale(l):
 		s.spread(l, theirs, level, known && !s.ledger.IsKept())
 	case known:
-		s.adopt(l, level)
+		s.importLevel(l, level)
 	case s.merged != nil && s.ledger.IsEmpty():
-		return // the store has lost what it knew, and others may not have told it again
+		return // the store has lost what it knew, and others may not have sent it again
 	default:
 		s.lump(l, theirs)
 	}
@@ -339,7 +339,7 @@ func (s *BucketState) above(l Limit, level amount) amount {
 	return amount{}
 }
 
-// effect is what is left of theirs when the idle time has drained its part. What was given back has
+// effect is what is left of theirs when the idle time has drained its part. What was refunded has
 // its full effect.
 func (s *BucketState) effect(l Limit) amount {
 	theirs := amount{whole: s.merged.theirs}
@@ -366,9 +366,9 @@ func (s *BucketState) seen(l Limit, reports []Report) (level amount, ok bool) {
 	return level, ok
 }
 
-// adopt takes the level in the store for what this node knew at the last sync, where it is
-// higher. What this node has spent since comes on top.
-func (s *BucketState) adopt(l Limit, level amount) {
+// importLevel takes the level in the store for what this node knew at the last sync, where it is
+// higher, and adds what this node has spent since.
+func (s *BucketState) importLevel(l Limit, level amount) {
 	s.begin()
 	s.deficit = s.deficit.plus(s.above(l, level), l.Window)
 }

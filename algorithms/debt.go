@@ -19,13 +19,13 @@ type Chargeable[S any] interface {
 	Owed(s *S, l Limit, now int64) int64
 	// Prepare notes that the debt as it is now is about to be sent to the store.
 	Prepare(s *S, l Limit)
-	// Import replaces what the store said before by what it says now, and keeps the debt. With
+	// Import replaces the store's last report by this one, and keeps the debt. With
 	// sent, the debt that was in flight is paid, and only what came since is kept. The refund is
-	// the part of sent that was given back meanwhile, which the store must be told.
+	// the part of sent that was refunded meanwhile, to be sent to the store.
 	Import(s *S, l Limit, now int64, reports []Report, sent *Debt) (refund Debt)
 }
 
-// A Debt is what one key has spent by decisions of this node that the store has not been told.
+// A Debt is what one key has spent by decisions of this node that the store has not counted.
 // The zero Debt is none.
 type Debt struct {
 	// At is the instant that the rest holds for, in nanoseconds.

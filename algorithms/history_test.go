@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// An event of a limiter's life: at this time after an aligned instant n units are asked for, and
+// An event of a history: at this time after an aligned instant n units are asked for, and
 // this is the answer. Times are in ms.
 type event struct {
 	at, n     int64
@@ -18,7 +18,7 @@ type event struct {
 
 const yes, no = true, false
 
-// histories are lives of a limiter, one for each algorithm.
+// histories are what limiters meet, one for each algorithm.
 var histories = []struct {
 	name string
 	s    subject

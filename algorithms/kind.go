@@ -35,15 +35,15 @@ const (
 	// window's length, half before a boundary and half after it.
 	FixedWindow
 
-	// SlidingLog remembers when each request of the last Window came, and admits another while
-	// they are fewer than Limit. It is the sliding log of Figma's limiter ("An alternative
-	// approach to rate limiting", 2017) and of caddy-ratelimit's ring buffer.
+	// SlidingLog remembers when each request of the last Window came, and admits another while they
+	// are fewer than Limit. It is the sliding log of Figma's limiter ("An alternative approach to
+	// rate limiting", 2017) and of caddy-ratelimit's ring buffer.
 	//
 	// Bound: exactly Limit in any interval of the window's length, half open: what came at t no
-	// longer counts at t + Window. That is for what this node admits. What others spent is known
-	// by sixteenths of the window, each of which counts until its end has left the window, so up
-	// to Window / 16 and one sync too long; it is exact where nothing is learned that way
-	// (sync_rate -1 and 0).
+	// longer counts at t + Window. That is for what this node admits. What others spent is known by
+	// sixteenths of the window, each of which counts until its end has left the window, so up to
+	// Window / 16 and one sync too long; it is exact where nothing is merged that way (sync_rate -1
+	// and 0).
 	//
 	// Memory: 8 bytes for each instant at which something was admitted, and less than twice that
 	// with the room to grow, so below 16 x Limit a key.
@@ -58,22 +58,22 @@ const (
 	TokenBucket
 
 	// GCRA is the generic cell rate algorithm (ITU-T I.371, annex A; ATM Forum Traffic Management
-	// 4.1), as in redis-cell, throttled and governor. It is told in times: one request is emitted
-	// every T = Window / Limit, and the theoretical arrival time TAT of the next one moves on by T
-	// with every unit. A request is admitted while TAT is no more than a tolerance ahead of the
-	// clock once it has been moved.
+	// 4.1), as in redis-cell, throttled and governor. It computes with times: one request is
+	// emitted every T = Window / Limit, and the theoretical arrival time TAT of the next one moves
+	// on by T with every unit. A request is admitted while TAT is no more than a tolerance ahead of
+	// the clock once it has been moved.
 	//
-	// With a tolerance of Burst x T that is a token bucket of size Burst to the nanosecond, as
-	// TAT - now = deficit x T, so the two share a machine. What is kept is the deficit: a TAT is
-	// an instant that was worked out with one limit and says nothing under another.
+	// With a tolerance of Burst x T that is a token bucket of size Burst to the nanosecond, because
+	// TAT - now = deficit x T. So the two share a machine. What is kept is the deficit: a TAT is an
+	// instant that was worked out with one limit and says nothing under another.
 	//
 	// Bound: that of TokenBucket. Burst 1 spaces all requests by T.
 	GCRA
 
 	// LeakyBucket is a queue: requests leave it one every Window / Limit, and one that comes when
-	// it is full is denied. It is the leaky bucket as a queue (Tanenbaum, Computer Networks,
-	// 5.4.2) and nginx's limit_req with burst. Result.Delay says how long an admitted request has
-	// to wait for its turn; waiting is the caller's part.
+	// it is full is denied. It is the leaky bucket as a queue (Tanenbaum, Computer Networks, 5.4.2)
+	// and nginx's limit_req with burst. Result.Delay is how long an admitted request has to wait;
+	// waiting is the caller's part.
 	//
 	// Bound: requests start no closer than Window / Limit, so at most 1 + Limit x t / Window start
 	// in any interval of length t, and Queue more are admitted to wait. None waits longer than

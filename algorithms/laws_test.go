@@ -107,7 +107,7 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 				t.Fatalf("admitted 1ns before RetryAfter, %v", d)
 			}
 			if at := s.clone().take(now+int64(d.Retry), n, 0); !at.Allowed {
-				t.Fatalf("refused at RetryAfter %v, which then is %v", d.Retry, at.Retry)
+				t.Fatalf("denied at RetryAfter %v, which then is %v", d.Retry, at.Retry)
 			}
 		}
 	})
@@ -123,7 +123,7 @@ func TestRemainingIsWhatIsAdmitted(t *testing.T) {
 		c := s.clone()
 		for i := range d.Remaining {
 			if !c.take(now, 1, 0).Allowed {
-				t.Fatalf("refused unit %d of Remaining %d", i+1, d.Remaining)
+				t.Fatalf("denied unit %d of Remaining %d", i+1, d.Remaining)
 			}
 		}
 		if c.take(now, 1, 0).Allowed {
@@ -225,7 +225,7 @@ func TestAStepBackLocksNobodyOut(t *testing.T) {
 			t.Fatalf("RetryAfter %v, want at most %v", d.Retry, time.Duration(longest))
 		}
 		if !s.take(now+int64(d.Retry), 1, 0).Allowed {
-			t.Fatalf("refused after RetryAfter %v", d.Retry)
+			t.Fatalf("denied after RetryAfter %v", d.Retry)
 		}
 	})
 }
@@ -248,12 +248,12 @@ func TestAStepBackFreesNobody(t *testing.T) {
 func TestALateRequestSpendsInThePresent(t *testing.T) {
 	for _, k := range kinds {
 		s := k.make(4, time.Second, 0)
-		edge := epoch - epoch%int64(time.Second)
-		s.take(edge, 3, 0)
-		if d := s.take(edge-1000, 1, 0); !d.Allowed || d.Remaining != 0 {
+		boundary := epoch - epoch%int64(time.Second)
+		s.take(boundary, 3, 0)
+		if d := s.take(boundary-1000, 1, 0); !d.Allowed || d.Remaining != 0 {
 			t.Errorf("%s: late take: got %+v, want the fourth of 4", k.name, d)
 		}
-		if d := s.take(edge-1000, 1, 0); d.Allowed {
+		if d := s.take(boundary-1000, 1, 0); d.Allowed {
 			t.Errorf("%s: late take: got a fifth of 4", k.name)
 		}
 		if got := s.ledger().Cur.Own; got != 4 {
@@ -272,7 +272,7 @@ func TestTakeThenReturnLeavesNoTrace(t *testing.T) {
 		before := s.clone()
 		n := rapid.Int64Range(0, 6).Draw(t, "n")
 		if !s.take(now, n, 0).Allowed {
-			t.Skip("refused")
+			t.Skip("denied")
 		}
 		s.refund(now, n)
 		if got, want := s.ledger().Cur, before.ledger().Cur; got != want {
@@ -295,7 +295,7 @@ func TestALogReturnsWhatAStepBackHasMoved(t *testing.T) {
 	}
 }
 
-func TestARefusedTakeLeavesNoTrace(t *testing.T) {
+func TestADeniedTakeLeavesNoTrace(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
 		s := k.draw(t)
 		w := newWalk(t, s)
@@ -307,7 +307,7 @@ func TestARefusedTakeLeavesNoTrace(t *testing.T) {
 			t.Skip("admitted")
 		}
 		if got, want := s.ledger().Cur, before.ledger().Cur; got != want {
-			t.Fatalf("counts after a refusal: got %+v, want %+v", got, want)
+			t.Fatalf("counts after a denial: got %+v, want %+v", got, want)
 		}
 		alike(t, s, before, *w)
 	})
@@ -334,7 +334,7 @@ func TestPendingIsHeldAgainstARequestAndNeverStored(t *testing.T) {
 			spent.take(now, min(pending, room.Remaining), 0)
 			want := spent.take(now, n, 0).Retry
 			if pending <= room.Remaining && d.Retry != want || d.Retry < want {
-				t.Fatalf("only %d pending refused, RetryAfter: got %v, want that with them spent, %v", pending, d.Retry, want)
+				t.Fatalf("only %d pending denied, RetryAfter: got %v, want that with them spent, %v", pending, d.Retry, want)
 			}
 		}
 		if !d.Allowed && !d.Estimated && d.Retry != known.Retry {
@@ -387,18 +387,18 @@ func TestAChangedLimitAppliesToWhatIsSpent(t *testing.T) {
 	for _, k := range kinds {
 		s := k.make(10, time.Hour, 0)
 		if d := s.take(epoch, 10, 0); !d.Allowed {
-			t.Fatalf("%s: 10 of 10 refused", k.name)
+			t.Fatalf("%s: 10 of 10 denied", k.name)
 		}
 		if d := s.with(15).take(epoch, 0, 0); d.Remaining != 5 {
 			t.Errorf("%s: 15/1h after 10 spent of 10/1h: got %d left, want 5", k.name, d.Remaining)
 		}
 		if d := s.with(15).take(epoch, 5, 0); !d.Allowed {
-			t.Errorf("%s: the 5 that are left were refused: %+v", k.name, d)
+			t.Errorf("%s: the 5 that are left were denied: %+v", k.name, d)
 		}
 		low := s.with(3)
 		d := low.take(epoch, 1, 0)
 		if d.Allowed || d.Remaining != 0 {
-			t.Errorf("%s: 3/1h after 15 spent: got %+v, want a refusal", k.name, d)
+			t.Errorf("%s: 3/1h after 15 spent: got %+v, want a denial", k.name, d)
 		}
 		if low.clone().take(epoch+int64(d.Retry)-1, 1, 0).Allowed || !low.take(epoch+int64(d.Retry), 1, 0).Allowed {
 			t.Errorf("%s: 3/1h after 15 spent: RetryAfter %v is not exact", k.name, d.Retry)
@@ -406,7 +406,7 @@ func TestAChangedLimitAppliesToWhatIsSpent(t *testing.T) {
 	}
 }
 
-func TestALimitOfZeroRefusesAll(t *testing.T) {
+func TestALimitOfZeroDeniesAll(t *testing.T) {
 	for _, k := range kinds {
 		for _, extra := range []int64{0, 5} {
 			s := k.make(0, time.Minute, extra)
@@ -508,9 +508,9 @@ func TestShiftFreesNobodyAndLocksNobodyOut(t *testing.T) {
 }
 
 func TestExtremesDoNotPanic(t *testing.T) {
-	edges := []int64{0, 1, 2, 100, math.MaxInt32, 1 << 31, 1 << 53, 1 << 62, math.MaxInt64 - 1, math.MaxInt64}
+	extremes := []int64{0, 1, 2, 100, math.MaxInt32, 1 << 31, 1 << 53, 1 << 62, math.MaxInt64 - 1, math.MaxInt64}
 	each(t, func(t *rapid.T, k kind) {
-		amounts := rapid.OneOf(rapid.SampledFrom(edges), rapid.Int64Range(0, math.MaxInt64))
+		amounts := rapid.OneOf(rapid.SampledFrom(extremes), rapid.Int64Range(0, math.MaxInt64))
 		window := rapid.OneOf(rapid.SampledFrom(windows), rapid.Just(time.Duration(math.MaxInt64)), rapid.Just(time.Duration(0))).Draw(t, "window")
 		extra := amounts.Draw(t, "extra")
 		s := k.make(amounts.Draw(t, "limit"), window, extra)

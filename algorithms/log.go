@@ -24,7 +24,7 @@ type LogState struct {
 }
 
 // log is the machine of SlidingLog. The ledger doesn't decide; it is what the sync sends and
-// learns.
+// merges.
 type log struct{}
 
 // Take asks for n units.

@@ -17,7 +17,7 @@ type Decider[S any] interface {
 	// Waits works out how long to wait, as of now and after a Take of the same arguments.
 	Waits(s *S, l Limit, now, n, pending int64, want Want) Waits
 
-	// Refund gives back n units that a Take at the instant taken got, to the epoch of that instant.
+	// Refund returns n units that a Take at the instant taken got, to the epoch of that instant.
 	Refund(s *S, l Limit, taken, n int64)
 
 	// Penalize spends n units without asking, as a penalty for a denied request. What it can make
@@ -33,9 +33,9 @@ type Replica[S any] interface {
 	Ledger(s *S) *ledger.Ledger
 	Advance(s *S, l Limit, now int64)
 
-	// Merge takes in what the store knows of other nodes. It can't deny, and within one instant
-	// the order of reports, in one call or several, makes no difference. Of a key that is not
-	// settled, and with a Level, all epochs are reported in one call.
+	// Merge takes in what the store knows of other nodes. It can't deny, and within one instant the
+	// order of reports, in one call or several, makes no difference. Where the ledger is not
+	// Synced, and with a Level, all epochs are reported in one call.
 	Merge(s *S, l Limit, now int64, reports []Report)
 
 	// Shift moves everything stored by a step of the clock, which says now since (whole epochs for
@@ -82,7 +82,7 @@ type Result struct {
 	// Remaining is how many units of cost 1 would be admitted at this instant, after this Take.
 	// Never negative.
 	Remaining int64
-	// Delay is how long an admitted request must wait for its turn; only a leaky bucket sets it.
+	// Delay is how long an admitted request must wait; only a leaky bucket sets it.
 	Delay time.Duration
 	// Allowed reports that the units were spent.
 	Allowed bool

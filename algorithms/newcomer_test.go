@@ -14,6 +14,6 @@ func TestANewcomerHoldsAllSlicesOfOthers(t *testing.T) {
 		k.merge(now, Report{Epoch: e - age, Remote: 10})
 	}
 	if got := k.take(now, 0, 0).Remaining; got < 30 || got > 40 {
-		t.Errorf("six slices of 10 elsewhere and one that fades: %d remain, want 30 to 40", got)
+		t.Errorf("six sub-windows of 10 remote and one that fades: %d remain, want 30 to 40", got)
 	}
 }

@@ -8,10 +8,10 @@ import (
 
 // A Leaver is a machine with a queue, whose clients may go away while they wait.
 type Leaver[S any] interface {
-	// Leave gives back the n units of a request that was told at the instant taken to wait for
-	// delay, and whose client has gone away at now. Its slot is freed only if nobody stands behind
-	// it, give or take half a slot; to the others nothing can be promised again, so the slot in
-	// front of them passes unused. A turn that has come is spent.
+	// Leave refunds the n units of a request that was to wait for delay from the instant taken on,
+	// if its client has gone away at now. Its slot is freed only if nobody is behind it, give or
+	// take half a slot; those behind keep their delays, so a slot in front of them passes unused. A
+	// slot that has come is spent.
 	Leave(s *S, l Limit, taken, now, n int64, delay time.Duration)
 }
 

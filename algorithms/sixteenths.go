@@ -3,8 +3,8 @@ package algorithms
 import "github.com/caddy-tide/ratelimit/internal/saturate"
 
 // sixteenths are the units that were spent on other nodes, by sixteenths of the window: n[age] in
-// the sixteenth age before newest. A sixteenth can be negative: what was given back lowers the
-// sixteenths before it, the newest first.
+// the sixteenth age before newest. A sixteenth can be negative: a refund lowers the sixteenths
+// before it, the newest first.
 type sixteenths struct {
 	newest int64
 	n      [sixteenthsHeld]int64

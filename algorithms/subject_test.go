@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 )
 
-// A subject is one key under one limit, so that one test can be told of all kinds. It has the roles
+// A subject is one key under one limit, so that one test holds for all kinds. It has the roles
 // of a machine, its limit, and copies.
 type subject interface {
 	decider
@@ -230,7 +230,7 @@ func (k kind) draw(t *rapid.T) subject {
 }
 
 // A walk is an instant that moves on at random, by steps that matter: none, tiny, parts of a
-// window, edges, whole windows.
+// window, boundaries, whole windows.
 type walk struct {
 	now    int64
 	window int64
@@ -251,7 +251,7 @@ func (w *walk) step(t *rapid.T) int64 {
 	case 6, 7:
 		w.now += rapid.Int64Range(0, w.window).Draw(t, "most")
 	case 8:
-		w.now += w.window - w.now%w.window - rapid.Int64Range(0, 1).Draw(t, "edge")
+		w.now += w.window - w.now%w.window - rapid.Int64Range(0, 1).Draw(t, "boundary")
 	case 9:
 		w.now += rapid.Int64Range(0, 4*w.window).Draw(t, "pause")
 	}
@@ -293,7 +293,7 @@ func drawReports(t *rapid.T, s subject, now int64) []Report {
 		if rapid.Bool().Draw(t, "reported") {
 			continue
 		}
-		r := Report{Epoch: e, Remote: rapid.Int64Range(0, 15).Draw(t, "elsewhere")}
+		r := Report{Epoch: e, Remote: rapid.Int64Range(0, 15).Draw(t, "remote")}
 		if rapid.Bool().Draw(t, "levelled") {
 			r.Level = rapid.Float64Range(0, 15).Draw(t, "level")
 			r.LevelAt = now - rapid.Int64Range(0, s.span()).Draw(t, "level age")

@@ -14,7 +14,7 @@ import (
 
 // What a node knows of a key that it is not asked for any more: all that the others had counted
 // when it synced the key last, for which it asks once more, and of what they count later what they
-// send before that. With the next request it learns the rest, at once where its last sync is more
+// send before that. With the next request it imports the rest, at once where its last sync is more
 // than three intervals and a second ago.
 func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -176,7 +176,7 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 				return c.Failed(p.ID, err)
 			}
 			if !p.counted {
-				return nil // Redis refuses what is done to the key, as the request will find
+				return nil // Redis rejects what is done to the key, as the request will find
 			}
 		}
 	}

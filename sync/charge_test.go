@@ -1,6 +1,7 @@
 package ratesync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 // that are counted at once.
 type heldCharger struct {
 	held     int32         // how many calls get no reply
+	timeout  time.Duration // of a call that a request waits for, 10s if 0
 	giveUp   chan struct{} // ends one of them
 	calls    atomic.Int32
 	contexts atomic.Int32
@@ -42,7 +44,7 @@ func (c *heldCharger) Charge(ctx context.Context, _ string, charges []Charge) []
 
 func (c *heldCharger) CallContext(parent context.Context) (context.Context, context.CancelFunc) {
 	c.beforeContext(c.contexts.Add(1))
-	return context.WithTimeout(parent, 10*time.Second)
+	return context.WithTimeout(parent, cmp.Or(c.timeout, 10*time.Second))
 }
 
 func (c *heldCharger) Unavailable(table.ID) error         { return nil }
@@ -88,6 +90,41 @@ func TestARequestWaitsForTheCallThatItFound(t *testing.T) {
 		if _, unsent := tab.Unsent(wallClock()); unsent != 0 {
 			t.Errorf("%d requests are not charged", unsent)
 		}
+		source.Detach()
+		n.rep.Close()
+	})
+}
+
+// A request waits for another one's call no longer than Redis has for an answer, and not at all
+// once its client has gone.
+func TestARequestGivesUpWaitingForACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newVnode(t)
+		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour, Burst: 10}
+		tab := tableOf[algorithms.BucketState](alg, 100)
+		source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: alg.Window, Buckets: 1})
+		tab.Configure(table.SyncConfig{Params: alg, Rate: time.Hour, Charges: true}, 100)
+		raw := []byte("k")
+
+		c := &heldCharger{held: 1, giveUp: make(chan struct{}), beforeContext: func(int32) {}}
+		n.rep.AttachCharged(source, time.Hour, c)
+		synctest.Wait()
+		tab.Take(alg.Compile(), table.KeyOf(raw), raw, wallClock(), 1, 0)
+		// a cycle, whose timeout is longer
+		go source.charge(context.Background(), source.at.Load(), c)
+		synctest.Wait()
+
+		gone, leave := context.WithCancel(context.Background())
+		time.AfterFunc(time.Millisecond, leave)
+		if err := source.ChargeNow(gone, table.KeyOf(raw)); !errors.Is(err, context.Canceled) {
+			t.Errorf("ChargeNow() = %v for a client that has gone, want that", err)
+		}
+		c.timeout = 10 * time.Millisecond
+		start := time.Now()
+		if err := source.ChargeNow(context.Background(), table.KeyOf(raw)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != c.timeout {
+			t.Errorf("ChargeNow() = %v after %v, want that its time was over after %v", err, time.Since(start), c.timeout)
+		}
+		c.giveUp <- struct{}{}
 		source.Detach()
 		n.rep.Close()
 	})

@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A meteredNode is a node that syncs when it is told to, with a server of its own. All it does is
+// A meteredNode is a node that syncs when sync is called, with a server of its own. All it does is
 // counted.
 type meteredNode struct {
 	server *redistest.Server
@@ -61,7 +61,7 @@ func traderOf[S any](tb testing.TB, keys int, alg algorithms.Params, kind byte) 
 	}
 	x.fail = tab.Fail
 	x.touchAll()
-	x.exchange(tb)
+	x.sync(tb)
 	return x
 }
 
@@ -71,13 +71,13 @@ func (x *meteredNode) touchAll() {
 	}
 }
 
-func (x *meteredNode) exchange(tb testing.TB) {
+func (x *meteredNode) sync(tb testing.TB) {
 	if err := x.rep.sync(context.Background(), x.source, x.at, false); err != nil {
 		tb.Fatal(err)
 	}
 }
 
-// calls sends all that was touched, so many keys a call.
+// calls sends all that is dirty, so many keys a call.
 func (x *meteredNode) calls(tb testing.TB, size int) (keys int) {
 	x.source.counters.Tick()
 	for messages := x.drain(size); len(messages) > 0; messages = x.drain(size) {
@@ -89,7 +89,7 @@ func (x *meteredNode) calls(tb testing.TB, size int) (keys int) {
 	return keys
 }
 
-// info is a number that the server tells of itself.
+// info is a number of the server's INFO.
 func (x *meteredNode) info(tb testing.TB, section, name string) float64 {
 	_, text, _ := strings.Cut(x.server.Do("INFO", section).(string), "\n"+name+":")
 	text, _, _ = strings.Cut(text, "\r\n")
@@ -118,7 +118,7 @@ func TestBytesOfAKeyOnTheWire(t *testing.T) {
 		x := newTrader(t, 10_000, buckets)
 		in, out := x.info(t, "stats", "total_net_input_bytes"), x.info(t, "stats", "total_net_output_bytes")
 		x.touchAll()
-		x.exchange(t)
+		x.sync(t)
 		in, out = (x.info(t, "stats", "total_net_input_bytes")-in)/10_000, (x.info(t, "stats", "total_net_output_bytes")-out)/10_000
 		t.Logf("%s: %.0f B a key to the server, %.0f B back", kindOf(buckets), in, out)
 		mostIn, mostOut := 80., 10.
@@ -171,16 +171,16 @@ func BenchmarkBatch(b *testing.B) {
 				x.server.Do("CONFIG", "RESETSTAT")
 				x.server.Do("SLOWLOG", "RESET")
 				var wall time.Duration
-				cpu, exchanged := x.cpu(b), 0
+				cpu, synced := x.cpu(b), 0
 				for b.Loop() {
 					x.touchAll()
 					begun := time.Now()
-					exchanged += x.calls(b, size)
+					synced += x.calls(b, size)
 					wall += time.Since(begun)
 				}
 				b.ReportMetric(0, "ns/op")
-				b.ReportMetric((x.cpu(b)-cpu)*1e6/float64(exchanged), "redis-us/key")
-				b.ReportMetric(float64(wall.Microseconds())/float64(exchanged), "us/key")
+				b.ReportMetric((x.cpu(b)-cpu)*1e6/float64(synced), "redis-us/key")
+				b.ReportMetric(float64(wall.Microseconds())/float64(synced), "us/key")
 				b.ReportMetric(x.server.TimeOf("evalsha"), "us/call")
 				b.ReportMetric(float64(x.server.Do("SLOWLOG", "LEN").(int64))/float64(x.server.Calls("evalsha"))*1000, "over-5ms/1000-calls")
 			})
@@ -188,7 +188,7 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// BenchmarkTick is a tick in which 100,000 keys were touched, beside requests for other keys as
+// BenchmarkTick is a tick in which 100,000 keys are dirty, beside requests for other keys as
 // fast as they go.
 func BenchmarkTick(b *testing.B) {
 	const keys = 100_000
@@ -210,11 +210,11 @@ func BenchmarkTick(b *testing.B) {
 		}
 	}()
 	var asked int64
-	exchanged := x.rep.stats.keys.Load()
+	synced := x.rep.stats.keys.Load()
 	for b.Loop() {
 		x.touchAll()
 		before, begun := requests.Load(), time.Now()
-		x.exchange(b)
+		x.sync(b)
 		tick := time.Since(begun)
 		asked += requests.Load() - before
 		took, most, ticks = took+tick, max(most, tick), ticks+1
@@ -224,7 +224,7 @@ func BenchmarkTick(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(took.Seconds()*1000/float64(ticks), "ms/tick")
 	b.ReportMetric(most.Seconds()*1000, "max-ms/tick")
-	b.ReportMetric(float64(x.rep.stats.keys.Load()-exchanged)/took.Seconds(), "keys/s")
+	b.ReportMetric(float64(x.rep.stats.keys.Load()-synced)/took.Seconds(), "keys/s")
 	b.ReportMetric(float64(asked)/took.Seconds(), "requests/s")
 }
 

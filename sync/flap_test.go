@@ -54,7 +54,7 @@ func TestAFlappingServerIsLoggedOnceAMinute(t *testing.T) {
 		phase(2*time.Minute, false)
 		down, up, outages := n.lines()
 		if up != down || outages != int64(minutes*30-down) {
-			t.Errorf("%d lines down and %d up, which tell of %d outages more, of %d", down, up, outages, minutes*30)
+			t.Errorf("%d lines down and %d up, which count %d outages more, of %d", down, up, outages, minutes*30)
 		}
 		if wrong > 0 {
 			t.Errorf("the status was wrong at the end of %d seconds", wrong)

@@ -39,7 +39,7 @@ type flushed struct {
 	left int64 // requests that are unsent for all that, as another program uses their keys
 }
 
-// flushRequest asks a table's loop for a sync of all that was touched.
+// flushRequest asks a table's loop for a sync of all dirty keys.
 type flushRequest struct {
 	ctx    context.Context
 	answer chan error
@@ -83,8 +83,8 @@ func (r *Replicator) noteUnsent(s *Source, reason string) {
 	})
 }
 
-// currentFlush returns the last flush if it is under way or has said all there is to say of a
-// table with so many unsent requests, and begins another one if not.
+// currentFlush returns the last flush if it is under way or has reported a table with so many
+// unsent requests, and begins another one if not.
 func (r *Replicator) currentFlush(s *Source, requests int64) *flush {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -98,11 +98,11 @@ func TestTablesThatLeaveAreFlushedTogether(t *testing.T) {
 		if n := m.calls - calls; n != 60 {
 			t.Errorf("%d calls for 60 tables with one key each", n)
 		}
-		turns := m.sources[0].Status().Cycles
+		cycles := m.sources[0].Status().Cycles
 		m.take(0)
 		time.Sleep(2 * time.Hour)
-		if now := m.sources[0].Status().Cycles; now < turns+1 || now > turns+2 || m.unsent() != 0 {
-			t.Errorf("the table that stayed had %d cycles in two hours, and has %d unsent", now-turns, m.unsent())
+		if now := m.sources[0].Status().Cycles; now < cycles+1 || now > cycles+2 || m.unsent() != 0 {
+			t.Errorf("the table that stayed had %d cycles in two hours, and has %d unsent", now-cycles, m.unsent())
 		}
 		m.sources[0].Detach()
 		m.rep.Close()
@@ -166,7 +166,7 @@ func TestASilentServerHoldsUpTheEndOnce(t *testing.T) {
 			t.Errorf("it took %v until 60 tables had left", took)
 		}
 		if n := m.logs.FilterMessageSnippet("the last counts").Len(); n != 60 {
-			t.Errorf("%d lines tell of 60 zones whose counts were not sent", n)
+			t.Errorf("%d lines name 60 zones whose counts were not sent", n)
 		}
 	})
 }

@@ -87,7 +87,7 @@ func (c *fakeServer) count(zone string) int {
 	return len(c.calls[zone])
 }
 
-// known is how many keys it was told of.
+// known is how many keys were sent to it.
 func (c *fakeServer) known() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func between(t *testing.T, what string, got, low, high int) {
 	}
 }
 
-func TestEachZoneHasItsOwnRhythm(t *testing.T) {
+func TestEachZoneHasItsOwnRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newVnode(t)
 		fast, fastSource := n.zone("fast", 250*time.Millisecond)
@@ -182,7 +182,7 @@ func TestManyKeysAreSyncedSlowly(t *testing.T) {
 	const keys, calls = 900, 900 / batchSize
 	for _, c := range []struct {
 		trip, low, high time.Duration
-		urgent          int // calls until an urgent key was told of, at most
+		urgent          int // calls until an urgent key was sent, at most
 	}{
 		{time.Millisecond, 2 * (calls - 1) * time.Millisecond, 2 * (calls + 1) * time.Millisecond, 6},
 		// Would take 1.7 s slowly.
@@ -212,7 +212,7 @@ func TestManyKeysAreSyncedSlowly(t *testing.T) {
 			for n.known() == keys {
 				time.Sleep(c.trip / 10)
 			}
-			between(t, "until an urgent key was told of", n.count("many")-before, 3, c.urgent)
+			between(t, "until an urgent key was sent", n.count("many")-before, 3, c.urgent)
 			time.Sleep(2 * time.Second)
 			n.mu.Lock()
 			made := n.calls["many"][before:]

@@ -42,7 +42,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 		if text == noSense || strings.HasPrefix(text, "WRONGTYPE") {
 			r.noteForeign(s, text)
 		} else {
-			err = refusal(text)
+			err = rejection(text)
 		}
 	}
 	if s.counters.Ack(now, c.answers) {
@@ -54,14 +54,14 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	return err
 }
 
-// A refusal is an error of the server in the answer for one key that is about the server, such as
-// OOM: it says that of each write of a script, and not of the script.
-type refusal string
+// A rejection is an error in the answer for one key that is about the whole server, such as OOM:
+// the server reports it for each write of a script, and not for the script.
+type rejection string
 
-func (r refusal) Error() string { return string(r) }
+func (r rejection) Error() string { return string(r) }
 
 // RedisError makes it an error like those that the client returns.
-func (refusal) RedisError() {}
+func (rejection) RedisError() {}
 
 // A pushCall is one call of the script and its answer. They are used again, so that a key costs no
 // allocation: what a call needs is one text, of which all arguments are parts.
@@ -72,7 +72,7 @@ type pushCall struct {
 	args  []any // pointers to parts
 
 	answers  []table.Answer
-	rejected []string // what the server said of keys that it could not do
+	rejected []string // the server's errors for single keys
 }
 
 var pushCalls = sync.Pool{New: func() any { return new(pushCall) }}

@@ -23,9 +23,9 @@ local now = time[1] * 1000 + floor(time[2] / 1000)
 local head, instant = ARGV[2] .. ' ', format(' %d ', now)
 local exact = 2^53
 
-local function refused(err) return '!', (string.gsub(err, '[\r\n]', ' ')) end
+local function rejected(err) return '!', (string.gsub(err, '[\r\n]', ' ')) end
 
--- What all other nodes have, counted anew: "sum" makes no sense, or this node's field doesn't.
+-- What all other nodes have, added up again: "sum" makes no sense, or this node's field doesn't.
 local function recount(key)
   local total, attempts, all = 0, 0, redis.call('HGETALL', key)
   for f = 1, #all, 2 do
@@ -37,11 +37,11 @@ local function recount(key)
   return total, attempts
 end
 
--- The third result is how much more there is than the node had said before, nil where nothing was
--- written.
+-- The third result is how much more there is than the node had reported before, nil where nothing
+-- was written.
 local function push(key, total, tries)
   local had = pcall('HMGET', key, node, 'sum')
-  if had.err then return refused(had.err) end
+  if had.err then return rejected(had.err) end
   local mine, sum = had[1], had[2]
   local s, held, tried
   if mine then s, held, tried = match(mine, '^(%d+) (%d+) (%d+)$') end
@@ -58,7 +58,7 @@ local function push(key, total, tries)
   -- The first form is faster, and exact where the numbers are.
   local new = format(spent < 1e15 and spent > -1e15 and asked < 1e15 and '%d %d' or '%.0f %.0f', spent, asked)
   local set = pcall('HSET', key, node, head .. total .. ' ' .. tries, 'sum', new)
-  if set ~= 0 and type(set) == 'table' and set.err then return refused(set.err) end
+  if set ~= 0 and type(set) == 'table' and set.err then return rejected(set.err) end
   if not s then redis.call('PEXPIRE', key, ttl) end
   return held or '', new, more
 end
@@ -74,9 +74,9 @@ local function read(value)
   end
 end
 
--- flows is what flows out from now on: as much as the node says that wrote last. One that has
--- admitted nothing doesn't lower it: with the lower limit it refuses while another one admits, and
--- what that one admits would pile up.
+-- flows is the drain rate from now on: that of the node that wrote last. A node that has admitted
+-- nothing doesn't lower it: with the lower limit it denies while another one admits, and what that
+-- one admits would pile up.
 local function flows(above, drain, old)
   if old and (above <= 0 or drain + 0 == 0) and drain + 0 <= old + 0 then return old end
   return drain
@@ -84,9 +84,9 @@ end
 
 -- write stores a fill that is above what it has by now by so much.
 -- The key outlives the hashes, and twice the time that it takes to drain.
-local function write(key, had, above, drain, told, lost, till)
-  local fill = max(0, (had or told) + (had and above or 0))
-  if lost then fill = max(fill, told) end
+local function write(key, had, above, drain, level, lost, till)
+  local fill = max(0, (had or level) + (had and above or 0))
+  if lost then fill = max(fill, level) end
   local stays = ttl -- where there are totals without a fill, it was lost
   if drain + 0 > 0 then stays = max(stays, spareTTL + 2 * fill / drain) end
   till = floor(max(now + min(stays, 3e12), min(till or 0, now + 3e12)))
@@ -107,7 +107,7 @@ end
 local values = redis.call('MGET', unpack(KEYS, hashes + 1))
 local k = 1
 for f = 1, fills do
-  local unsent, drain, told, lost = match(ARGV[i + 2], '^(%d+) (%S+) (%S+) ?(!?)$')
+  local unsent, drain, level, lost = match(ARGV[i + 2], '^(%d+) (%S+) (%S+) ?(!?)$')
   local had, old, till = read(values[f])
   local above, wrote, line = 0, false, n + 2
   repeat
@@ -120,7 +120,7 @@ for f = 1, fills do
   if had and reply[line - 1] ~= '!' then reply[line] = reply[line] .. format(' %.3f', had) end
   drain = flows(above, drain, old)
   if wrote and (above ~= 0 or not had or lost ~= '' or drain ~= old) then
-    write(KEYS[hashes + f], had, above, drain, tonumber(told), lost ~= '', till)
+    write(KEYS[hashes + f], had, above, drain, tonumber(level), lost ~= '', till)
   end
 end
 return table.concat(reply, '\n')

@@ -48,7 +48,7 @@ type Replicator struct {
 	logger  *zap.Logger
 
 	// lost are the shards whose server the heartbeat does not reach, a bit each: in a Cluster some
-	// of them, elsewhere all or none.
+	// of them, otherwise all or none.
 	lost  atomic.Uint64
 	nodes atomic.Int64
 	stats counters

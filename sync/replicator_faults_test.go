@@ -67,7 +67,7 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 				return proxy.Requests() > before
 			})
 		}
-		// What was taken may have been sent by now; it is given back all the same.
+		// What was taken may have been sent by now; it is refunded all the same.
 		a.table.Refund(alg.Compile(), table.KeyOf([]byte("k")), taken, 1)
 		proxy.Set(faultproxy.None)
 		a.touch("k")
@@ -89,7 +89,7 @@ func (n *rnode) notSent() []observer.LoggedEntry {
 	return n.logs.FilterField(warning.Field(warning.NotSent)).All()
 }
 
-// A table that ends while Redis is lost tells how much is lost with it, once for its zone, and
+// A table that ends during an outage logs how much is lost with it, once for its zone, and
 // nothing where nothing is.
 func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 	for _, c := range []struct {
@@ -150,9 +150,9 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 	}
 }
 
-// The heartbeat finds out that Redis is back, and a zone with a slow rhythm doesn't wait for its
+// The heartbeat finds out that Redis is back, and a zone with a long interval doesn't wait for its
 // cycle to do so as well.
-func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
+func TestASlowRateIsBackWithTheServer(t *testing.T) {
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
 	a.knows("k", 0, 0)
@@ -168,8 +168,8 @@ func TestASlowRhythmIsBackWithTheServer(t *testing.T) {
 	}
 }
 
-// A zone with a slow rhythm doesn't know yet that Redis is back when it ends, and sends its counts
-// all the same.
+// A zone with a long interval doesn't know yet that Redis is back when it ends, and sends its
+// counts all the same.
 func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
@@ -285,7 +285,7 @@ func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 	for round := range int64(3) {
 		for range 10 {
 			if !tab.Take(alg.Compile(), table.KeyOf(key), key, wallClock(), 1, 0).Allowed {
-				t.Fatal("refused with a full bucket")
+				t.Fatal("denied with a full bucket")
 			}
 		}
 		redistest.Eventually(t, "redis counts all rounds", func() bool {

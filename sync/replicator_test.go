@@ -77,14 +77,14 @@ func (n *rnode) take(key string, count int) (admitted int) {
 	return admitted
 }
 
-// knows waits until a node's view of one key is own and elsewhere.
-func (n *rnode) knows(key string, own, elsewhere int64) {
+// knows waits until a node's view of one key is own and remote.
+func (n *rnode) knows(key string, own, remote int64) {
 	n.t.Helper()
-	redistest.Eventually(n.t, fmt.Sprintf("node knows %d own and %d elsewhere of %q", own, elsewhere, key), func() (ok bool) {
+	redistest.Eventually(n.t, fmt.Sprintf("node knows %d own and %d remote of %q", own, remote, key), func() (ok bool) {
 		n.touch(key)
 		n.table.With(table.KeyOf([]byte(key)), func(s *algorithms.WindowState) {
 			c := ledgerOf(n.alg, s).Cur
-			ok = c.Own == own && c.Remote == elsewhere && c.Acked == own
+			ok = c.Own == own && c.Remote == remote && c.Acked == own
 		})
 		return ok
 	})
@@ -161,7 +161,7 @@ func TestFlushAllHeals(t *testing.T) {
 	a.knows("k", 4, 3)
 	b.knows("k", 3, 4)
 	r.Do("FLUSHALL")
-	// Nobody asks for the key any more: the heartbeats notice. A node that comes now learns all.
+	// Nobody asks for the key any more: the heartbeats notice. A node that comes now imports all.
 	c := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
 	redistest.Eventually(t, "both nodes have sent their counts again", func() (ok bool) {
 		c.touch("k")
@@ -191,7 +191,7 @@ func TestRedisComesAndGoes(t *testing.T) {
 }
 
 // A cycle counts when all that was due was sent and answered; an early sync is none.
-func TestStatusTellsOfCompletedTurns(t *testing.T) {
+func TestStatusCountsCompletedCycles(t *testing.T) {
 	r := redistest.Start(t)
 	turns := func(n *rnode) int64 { return n.source.Status().Cycles }
 	slow := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
@@ -273,7 +273,8 @@ func TestSkewedClocksAgree(t *testing.T) {
 // agree again count into different windows meanwhile.
 func TestSteppingClocksAgreeAgain(t *testing.T) {
 	r := redistest.Start(t)
-	// Or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its edge.
+	// Or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its
+	// boundary.
 	window := time.Hour
 	for now := time.Now().UnixNano(); ; window += time.Second {
 		if left := int64(window) - now%int64(window); left > int64(5*time.Minute) && left < int64(10*time.Minute) {
@@ -351,7 +352,7 @@ func TestPushScript(t *testing.T) {
 		{"repeated", "a", 1, 5, 6, "5", "7 8"},
 		{"more", "a", 3, 9, 9, "5", "11 11"},
 		{"overtaken", "a", 2, 7, 7, "9", "11 11"},
-		{"given back", "a", 4, 8, 10, "9", "10 12"},
+		{"refunded", "a", 4, 8, 10, "9", "10 12"},
 		{"asking only", "a", 5, "", "", "8", "10 12"},
 		{"a newcomer asks", "c", 1, "", "", "", "10 12"},
 	} {
@@ -372,7 +373,7 @@ func TestPushScriptOfABucket(t *testing.T) {
 	r := redistest.Start(t)
 	client, ctx := r.Client(), context.Background()
 	const still = "1e-12" // requests a millisecond: nothing flows out while the test runs
-	// push tells of the current epoch, and where there is more of the one before.
+	// push sends the current epoch, and where there is more the one before.
 	push := func(node string, seq int, total any, fill string, before ...any) (reply []string, stored string) {
 		t.Helper()
 		keys, args := []string{"{k}:1"}, append([]any{node, seq, 1, 60_000, total, 1, fill}, before...)
@@ -396,14 +397,14 @@ func TestPushScriptOfABucket(t *testing.T) {
 		sum, want    string // the reply's second line, what stands there then
 		sumOfTheLast string
 	}{
-		{"a first one tells what stands", "a", 1, 8, "8 " + still + " 7.5", nil, "8 1", "7.500", ""},
+		{"a first one reports what stands", "a", 1, 8, "8 " + still + " 7.5", nil, "8 1", "7.500", ""},
 		{"another adds what it has unsent", "b", 1, 3, "3 " + still + " 3", nil, "11 2 7.500", "10.500", ""},
 		{"repeated", "b", 1, 3, "3 " + still + " 3", nil, "11 2 10.500", "10.500", ""},
 		{"its own level doesn't count", "b", 2, 4, "1 " + still + " 90", nil, "12 2 10.500", "11.500", ""},
 		{"overtaken", "b", 1, 3, "3 " + still + " 90", nil, "12 2 11.500", "11.500", ""},
 		{"what has drained where it was admitted", "b", 3, 54, "5 " + still + " 90", nil, "62 2 11.500", "16.500", ""},
 		{"asking only", "c", 1, "", "0 " + still + " 90", nil, "62 2 16.500", "16.500", ""},
-		{"given back", "b", 4, 50, "0 " + still + " 90", nil, "58 2 16.500", "12.500", ""},
+		{"refunded", "b", 4, 50, "0 " + still + " 90", nil, "58 2 16.500", "12.500", ""},
 		{"of the epoch before as well", "a", 2, 9, "1 " + still + " 1", []any{4, 0, "4"}, "59 2 12.500", "17.500", "4 0"},
 		{"a repeated one of both", "a", 2, 9, "1 " + still + " 1", []any{4, 0, "4"}, "59 2 17.500", "17.500", "4 0"},
 		{"after a loss the level counts where it is higher", "a", 3, 9, "0 " + still + " 40 !", nil, "59 2 17.500", "40.000", ""},

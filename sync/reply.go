@@ -35,7 +35,7 @@ func parseAnswer(m table.Message, held, sum string) table.Answer {
 // MaxExact is how far the numbers of Redis' Lua, which are doubles, can count.
 const MaxExact = 1 << 53
 
-// noSense is what is said of an answer that is not believed.
+// noSense is the reason for rejecting an answer.
 const noSense = "an answer that makes no sense"
 
 // readFill reads the fill of a bucket.

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// sane fails unless a decision can be told to a client.
+// sane fails unless a decision can be sent to a client.
 func sane(t *testing.T, d algorithms.Decision, limit int64) {
 	t.Helper()
 	if d.Remaining < 0 || d.Remaining > limit || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Delay < 0 || !d.Allowed && d.Retry == 0 {
@@ -20,9 +20,9 @@ func sane(t *testing.T, d algorithms.Decision, limit int64) {
 
 const replied = int64(1_795_249_670_000_000) // microseconds
 
-// FuzzExchangeReply: whatever answers in Redis' place, counters stay counters, and what was
+// FuzzPushReply: whatever answers in Redis' place, counters stay counters, and what was
 // admitted here is still known to be.
-func FuzzExchangeReply(f *testing.F) {
+func FuzzPushReply(f *testing.F) {
 	for _, seed := range []string{
 		"1795249670\n0\n1\n3 4\n\n0 0", "1795249670\n0\n\n7 9 2.500\n\n1 1", "1795249670\n0\n\n7 9 1e308\n\n1 1", "1795249670\n0\n!\nWRONGTYPE Operation\n\n0 0", "1\n1\n9\n2 2\n9\n2 2",
 		"1795249670\n0\n-5\n-9223372036854775808 -1\nx\nNaN inf nan 9223372036854775807", "\n\n\n1 1 1e308 1795249670000", "", "\n\n\n\n\n\n\n\n",
@@ -54,7 +54,7 @@ func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 		tab.Tick()
 		messages := tab.Drain(now, 100, false, nil)
 		if len(messages) == 0 {
-			t.Fatal("a key that was touched is not sent")
+			t.Fatal("a dirty key is not sent")
 		}
 		// As many lines as are wanted, where there are enough.
 		lines := strings.SplitAfter(reply, "\n")

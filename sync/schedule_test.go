@@ -97,7 +97,7 @@ type member[S any] struct {
 	source *Source
 	rep    *Replicator
 	// own is what it admitted and did not get back, by the names of the hashes, and floor what the
-	// store confirmed when it ended and has not lost since. Of what it gave back it may have told
+	// store confirmed when it ended and has not lost since. Of what it refunded it may have sent
 	// in a message that is still on the way, so that less than that may be there.
 	own, floor map[string]int64
 	gave       map[string]bool
@@ -201,7 +201,7 @@ func (s *schedule[S]) storm(kind uint64) {
 	switch kind {
 	case 0:
 		// Copies of messages are on the way that come when newer ones have long been answered, and
-		// the last requests are told of in vain at first.
+		// the last requests are sent in vain at first.
 		s.net.heal()
 		s.net.become(&s.net.two, .8)
 		s.requests(12)
@@ -216,7 +216,7 @@ func (s *schedule[S]) storm(kind uint64) {
 			s.forget(true)
 		}
 	case 2:
-		// What has been sent is given back.
+		// What has been sent is refunded.
 		s.net.heal()
 		s.requests(3)
 		time.Sleep(5 * s.rate)
@@ -314,7 +314,7 @@ func (s *schedule[S]) end(m *member[S], kill bool) {
 				hash := s.hash(s.keys[key], l.Epoch-age)
 				if c, ok := l.At(l.Epoch - age); ok && !m.gave[hash] {
 					total, _ := s.store.field(hash, m.source.Node())
-					// Less where the store has lost it and not been told again.
+					// Less where the store has lost it and not been sent it again.
 					m.floor[hash] = min(c.Acked, total)
 				}
 			}
@@ -408,7 +408,7 @@ func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 		}
 		own, sum := s.store.field(s.hash(key, epoch), m.source.Node())
 		if theirs := sum - own; c.Remote < theirs || c.Remote > theirs && s.store.forgotten == 0 {
-			s.t.Errorf("%s: node %s knows of %d elsewhere, the store has %d", s.hash(key, epoch), m.source.Node(), c.Remote, theirs)
+			s.t.Errorf("%s: node %s knows of %d remote, the store has %d", s.hash(key, epoch), m.source.Node(), c.Remote, theirs)
 		}
 	})
 }
@@ -422,22 +422,22 @@ func (s *schedule[S]) close() {
 
 // A network loses, delays and repeats messages, with changing odds.
 type network struct {
-	mu                       sync.Mutex // guards what follows
-	random                   *rand.Rand
-	lost, unheard, late, two float64
+	mu                          sync.Mutex // guards what follows
+	random                      *rand.Rand
+	lost, unanswered, late, two float64
 }
 
 func (n *network) heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.lost, n.unheard, n.late, n.two = 0, 0, 0, 0
+	n.lost, n.unanswered, n.late, n.two = 0, 0, 0, 0
 }
 
 // worsen makes it bad in some of the ways.
 func (n *network) worsen() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, odds := range []*float64{&n.lost, &n.unheard, &n.late, &n.two} {
+	for _, odds := range []*float64{&n.lost, &n.unanswered, &n.late, &n.two} {
 		*odds = 0
 		if n.random.IntN(2) == 0 {
 			*odds = n.random.Float64() * .7
@@ -535,13 +535,13 @@ func (w *wire) send(ctx context.Context, sha string, keys []string, args []any) 
 		return silent()
 	}
 	there, back := n.journey(), n.journey()
-	unheard, two := n.happens(&n.unheard), n.happens(&n.two)
+	unanswered, two := n.happens(&n.unanswered), n.happens(&n.two)
 	if two {
 		later()
 	}
 	time.Sleep(there)
 	reply := w.store.run(sha, keys, args)
-	if unheard {
+	if unanswered {
 		return silent()
 	}
 	time.Sleep(back)

@@ -33,9 +33,9 @@ func keyOf(shards uint64, n int) string {
 // the one with the heartbeats, too. Both is noticed though the next cycle is an hour away.
 func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
-	beats := c.Owner(c.Slot("{0}"))
-	for _, gone := range []int{beats, (beats + 1) % 3} {
-		t.Run(fmt.Sprintf("heartbeats %t", gone == beats), func(t *testing.T) {
+	heartbeats := c.Owner(c.Slot("{0}"))
+	for _, gone := range []int{heartbeats, (heartbeats + 1) % 3} {
+		t.Run(fmt.Sprintf("heartbeats %t", gone == heartbeats), func(t *testing.T) {
 			dead := shardsOf(c, gone)
 			alg := anHour
 			alg.Limit = 100
@@ -53,7 +53,7 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 			c.Nodes[gone].Kill()
 			redistest.Eventually(t, "the node notices, of these shards", func() bool { return a.source.Lost() == dead })
 			if a.rep.Status().Up {
-				t.Error("the status says that all works")
+				t.Error("the status reports that all works")
 			}
 			fresh := keyOf(^dead, 2) // is synced early
 			a.take(fresh, 3)
@@ -66,11 +66,11 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 			if lost := a.source.Lost(); lost != dead {
 				t.Errorf("after a cycle shards %x are lost, want %x", lost, dead)
 			}
-			turns := a.source.Status().Cycles
+			cycles := a.source.Status().Cycles
 			c.Nodes[gone].Restart()
 			c.Wait()
 			redistest.Eventually(t, "all is well again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
-			redistest.Eventually(t, "a cycle is completed, an hour early", func() bool { return a.source.Status().Cycles > turns })
+			redistest.Eventually(t, "a cycle is completed, an hour early", func() bool { return a.source.Status().Cycles > cycles })
 		})
 	}
 }
@@ -93,7 +93,7 @@ func TestAMasterWithoutMemoryStaysReported(t *testing.T) {
 		a.take(key, 1)
 		a.knows(key, 1, 0)
 		if a.rep.Status().Up {
-			t.Fatalf("after %d early syncs of other shards the status says that all works", i+1)
+			t.Fatalf("after %d early syncs of other shards the status reports that all works", i+1)
 		}
 	}
 	c.Nodes[full].Do("CONFIG", "SET", "maxmemory", "0")

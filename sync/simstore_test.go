@@ -153,7 +153,7 @@ func (s *twoStores) arrive(c *oneCall) {
 	for i, a := range c.push.answers {
 		w := want[i]
 		if a.Failed {
-			// The script's reader believes no sum below what its node has told, as a late message
+			// The script's reader believes no sum below what its node has sent, as a late message
 			// has it.
 			w.Failed, w.Seen, w.Known = a.Push && a.Sum < a.Total, a.Seen, a.Known
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// Redis' clock steps ahead and back, over edges of windows as well, while nodes count, and each
-// node hears of it at another time. Once all have, they count into the same windows, and the store
-// and every node know what all of them admitted.
+// Redis' clock steps ahead and back, over boundaries of windows as well, while nodes count, and
+// each node hears of it at another time. Once all have, they count into the same windows, and the
+// store and every node know what all of them admitted.
 func TestNodesAgreeAfterStepsOfTheStoresClock(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, uint64){
 		"fixed_window": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
@@ -58,15 +58,15 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 		}
 		s.busy(3 * time.Second)
 		for range 6 {
-			var spent [2]int64 // of each key, before a step back over an edge
+			var spent [2]int64 // of each key, before a step back over a boundary
 			span := float64(s.span)
 			// Not by half a window, where the nodes' readings of the clock would decide whether
 			// they round up or down.
 			by := time.Duration(span * (float64(random.IntN(5)-2) + random.Float64()*.9 - .45))
-			if random.IntN(2) == 0 { // from just behind an edge back over it
+			if random.IntN(2) == 0 { // from just behind a boundary back over it
 				time.Sleep(time.Duration(int64(s.span) - s.store.now().UnixNano()%int64(s.span)))
 				s.busy(time.Second)
-				// Further than the edge is back, and less than half a window.
+				// Further than the boundary is back, and less than half a window.
 				by = -2*time.Second - time.Duration(span*(.05+.25*random.Float64()))
 				for i, key := range s.keys {
 					spent[i] = s.spent(key, 1)
@@ -74,7 +74,7 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 			}
 			s.store.step(by)
 			stepped := s.epoch(s.store.now().UnixNano())
-			s.busy(2500 * time.Millisecond) // in the first second only some have heard of it
+			s.busy(2500 * time.Millisecond) // in the first second only some have noticed it
 			s.agree(by)
 			for i, key := range s.keys {
 				if got := s.spent(key, 0); got < spent[i] && s.epoch(s.store.now().UnixNano()) == stepped {

@@ -18,7 +18,7 @@ func (l *Ledger) Shift(by, epoch int64) {
 	}
 }
 
-// rewindEpoch undoes the beginning of the current epoch: the clock has stepped back over its
+// rewindEpoch reverts the beginning of the current epoch: the clock has stepped back over its
 // boundary. What was counted in it is part of the one before, on every node.
 func (l *Ledger) rewindEpoch() {
 	prev := l.Prev
@@ -45,7 +45,7 @@ func (l *Ledger) Renumber(by int64) {
 // end before they come.
 const maxRewound = 8
 
-// rewind notes that so many epochs lie ahead again, and that all must be sent anew.
+// rewind notes that so many epochs lie ahead again, and that all must be sent again.
 func (l *Ledger) rewind(epochs int64) {
 	l.Rewound = uint8(min(max(0, int64(l.Rewound)+max(epochs, -maxRewound)), maxRewound))
 	l.Resend |= Moved

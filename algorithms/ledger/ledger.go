@@ -1,5 +1,5 @@
 // Package ledger keeps what one key has spent, by epochs: on this node and on the others. It is
-// what windows decide by, and what is sent to a store and learned from it. For that it notes what
+// what windows decide by, and what is sent to a store and merged from it. For that it notes what
 // the store has confirmed, what it may have forgotten, and what must be sent again.
 //
 // It knows nothing of limits, has no clock and does no I/O. A Ledger belongs to one caller at a
@@ -16,10 +16,10 @@ import (
 
 // A Count is what one key has spent in one epoch.
 type Count struct {
-	// Own was admitted on this node, sent or not. It falls when something is given back.
+	// Own was admitted on this node, sent or not. It falls with a refund.
 	Own int64
-	// Acked is what the store has of Own for certain. It falls with what is given back, as that may
-	// have reached the store unanswered.
+	// Acked is what the store has of Own for certain. It falls with a refund, as that may have
+	// reached the store unanswered.
 	Acked int64
 	// Remote was admitted on the other nodes, as of the last reply.
 	Remote int64
@@ -33,8 +33,8 @@ func (c Count) Total() int64 { return max(0, saturate.Add(c.Own, c.Remote)) }
 func (c Count) Unsent() int64 { return max(0, c.Own-c.Acked) }
 
 // A Ledger holds a key's counts by epoch: the current one, the one before, and more where a window
-// is cut finer. For windows it is what decides; for the others it is only what the sync sends
-// and learns.
+// is cut finer. For windows it is what decides; for the others it is only what the sync sends and
+// merges.
 type Ledger struct {
 	// Epoch is the number of Cur: floor(now / length).
 	Epoch int64
@@ -52,7 +52,7 @@ type Ledger struct {
 	// anything. A bucket that was merged once goes by it only where its epochs lack something,
 	// see BucketState.
 	Synced bool
-	// Resend says why totals must be sent that the store seems to have. The exchange clears it.
+	// Resend says why totals must be sent that the store seems to have. The sync clears it.
 	Resend Resend
 	// Rewound is how many epochs after Epoch, before the clock stepped back, may have totals of
 	// this node in the store.
@@ -65,7 +65,7 @@ type Resend uint8
 const (
 	// Forgotten: the store has lost what it had confirmed, or may have.
 	Forgotten Resend = 1 << iota
-	// Returned: something was given back, and Acked was lowered for it.
+	// Returned: something was refunded, and Acked was lowered for it.
 	Returned
 	// Moved: a step of the clock has changed which epochs the totals are of. Those that are nothing
 	// now must be sent as well, and the epochs rewound.
@@ -171,8 +171,8 @@ func (l *Ledger) unconfirm() {
 	}
 }
 
-// Prepare returns the count of an epoch as it is about to be told to the store. Where that is less
-// than the store had confirmed, it has for certain only what it is told now: whether the message
+// Prepare returns the count of an epoch as it is about to be sent to the store. Where that is less
+// than the store had confirmed, it has for certain only what is sent now: whether the message
 // arrives may never be known.
 func (l *Ledger) Prepare(epoch int64) (c Count, ok bool) {
 	if c, ok = l.At(epoch); ok && c.Own < c.Acked {
@@ -188,9 +188,9 @@ func (l *Ledger) Prepare(epoch int64) (c Count, ok bool) {
 // spent. A held below what was confirmed means that the store has forgotten; what is known of the
 // others is then kept for the rest of that epoch, as they too may have to send again. Where mine is
 // below it too, nothing was sent that would have put that right, and the sum is not believed: what
-// it has of this node may be more than mine. early says that the other nodes may not have followed
-// the last step of the clock yet: until they have, too, what is known is kept. final says that
-// nobody adds to the epoch any more. ok is false where the epoch is no longer held.
+// it has of this node may be more than mine. early is set while the other nodes may not have
+// followed the last step of the clock: until they have, too, what is known is kept. final is set
+// where nobody adds to the epoch any more. ok is false where the epoch is no longer held.
 func (l *Ledger) Ack(epoch, held, mine, sum int64, early, final bool) (remote int64, forgot, ok bool) {
 	c, ok := l.At(epoch)
 	if !ok {

@@ -20,8 +20,8 @@ func TestSettle(t *testing.T) {
 		{"others are there", Count{Own: 5}, 0, 5, 12, 7, false},
 		{"spent more while it was on its way", Count{Own: 9}, 0, 5, 12, 7, false},
 		{"a reply was lost", Count{Own: 5, Acked: 2}, 4, 5, 5, 0, false},
-		{"given back", Count{Own: 3, Acked: 3, Remote: 7}, 5, 3, 10, 7, false},
-		{"others gave back", Count{Own: 5, Acked: 5, Remote: 7}, 5, 5, 8, 3, false},
+		{"refunded", Count{Own: 3, Acked: 3, Remote: 7}, 5, 3, 10, 7, false},
+		{"others refunded", Count{Own: 5, Acked: 5, Remote: 7}, 5, 5, 8, 3, false},
 		{"the store forgot", Count{Own: 5, Acked: 5, Remote: 7}, 0, 5, 5, 7, true},
 		{"the store went back", Count{Own: 8, Acked: 5, Remote: 7}, 4, 8, 20, 12, true},
 		{"the store forgot, and was only asked", Count{Own: 5, Acked: 5, Remote: 7}, 0, 0, 30, 7, true},
@@ -129,7 +129,7 @@ func TestMove(t *testing.T) {
 	l.Renumber(-40)
 	for e := int64(57); e <= 60; e++ {
 		if c, ok := l.At(e); !ok || c != (Count{Own: 5, Remote: 7}) {
-			t.Errorf("epoch %d: got %+v, want 5 not acknowledged and 7 elsewhere", e, c)
+			t.Errorf("epoch %d: got %+v, want 5 not acknowledged and 7 remote", e, c)
 		}
 	}
 	if _, ok := l.At(100); ok {
@@ -162,7 +162,7 @@ func TestWhatIsGivenBackIsNotTakenForLost(t *testing.T) {
 		t.Fatalf("Send: %+v, want 6", c)
 	}
 	if r, forgot, _ := l.Ack(100, 4, 6, 12, false, false); forgot || r != 6 {
-		t.Errorf("got %d, forgot %v; want 6 elsewhere, as one was given back there too", r, forgot)
+		t.Errorf("got %d, forgot %v; want 6 remote, as one was refunded there too", r, forgot)
 	}
 	if _, ok := l.Prepare(50); ok {
 		t.Error("an epoch that is not held was sent")
@@ -190,13 +190,13 @@ func TestAStepBackOverAnEdgePutsTheNewEpochIntoTheOldOne(t *testing.T) {
 			}
 		}
 		if l.Epoch != 102 || l.Rewound != 1 || l.Resend != Moved {
-			t.Errorf("live %d: %+v; want the undone epoch to be told of", history, l)
+			t.Errorf("live %d: %+v; want the rewound epoch to be reported", history, l)
 		}
 		if r, _, _ := l.Ack(102, 101, 205, 205+1020, true, false); r != 2050 {
-			t.Errorf("live %d: got %d elsewhere, want what is known to be kept until the others have sent", history, r)
+			t.Errorf("live %d: got %d remote, want what is known to be kept until the others have sent", history, r)
 		}
 		if l.Advance(103, history); l.Rewound != 0 {
-			t.Errorf("live %d: the epoch that has begun again is still undone", history)
+			t.Errorf("live %d: the epoch that has begun again is still rewound", history)
 		}
 	}
 }
@@ -206,23 +206,23 @@ func TestAShiftKeepsNoEpochThatHasNotBegun(t *testing.T) {
 		name      string
 		by, epoch int64
 		want      int64 // Own of the current epoch, with 3 in epoch 100 and 5 in 99.
-		undone    uint8
+		rewound   uint8
 	}{
 		{"within an epoch", 0, 100, 3, 0},
-		{"ahead over an edge", 0, 101, 3, 0},
+		{"ahead over a boundary", 0, 101, 3, 0},
 		{"whole epochs ahead", 7, 107, 3, 0},
 		{"whole epochs back", -7, 93, 3, 7},
 		{"far back", -70, 30, 3, maxRewound},
-		{"back over an edge", 0, 99, 8, 1},
-		{"whole epochs and an edge back", -7, 92, 8, 8},
+		{"back over a boundary", 0, 99, 8, 1},
+		{"whole epochs and a boundary back", -7, 92, 8, 8},
 		{"ahead, but not so far", 7, 106, 8, 1},
 		{"a clock that makes no sense", 7, 50, 3, maxRewound},
 	}
 	for _, test := range tests {
 		l := Ledger{Epoch: 100, Cur: Count{Own: 3, Acked: 3}, Prev: Count{Own: 5, Acked: 5}}
 		l.Shift(test.by, test.epoch)
-		if l.Epoch > test.epoch || l.Cur.Own != test.want || l.Rewound != test.undone {
-			t.Errorf("%s: %+v; want %d spent, %d undone", test.name, l, test.want, test.undone)
+		if l.Epoch > test.epoch || l.Cur.Own != test.want || l.Rewound != test.rewound {
+			t.Errorf("%s: %+v; want %d spent, %d rewound", test.name, l, test.want, test.rewound)
 		}
 	}
 }
@@ -236,7 +236,7 @@ func TestOlderCountsAreKept(t *testing.T) {
 		number := rapid.OneOf(rapid.Int64Range(0, 9), rapid.SampledFrom([]int64{math.MaxUint32, math.MaxUint32 + 1, math.MaxInt64}))
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			e := l.Epoch - rapid.Int64Range(0, history).Draw(t, "age")
-			c := Count{Own: number.Draw(t, "own"), Acked: number.Draw(t, "acked"), Remote: number.Draw(t, "elsewhere")}
+			c := Count{Own: number.Draw(t, "own"), Acked: number.Draw(t, "acked"), Remote: number.Draw(t, "remote")}
 			l.Put(e, c)
 			want[e] = c
 			l.Advance(l.Epoch+rapid.SampledFrom([]int64{0, 1, 1, 2, history + 1}).Draw(t, "on"), history)

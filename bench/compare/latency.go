@@ -27,18 +27,18 @@ const (
 
 // A stretch is how long requests took in one run, and what the machine did meanwhile.
 type stretch struct {
-	p50, p99  float64 // microseconds
-	exchanged float64 // keys a second
-	cpu       float64 // that the server used, of one CPU
-	beside    float64 // that its Redis used, or another program
+	p50, p99 float64 // microseconds
+	synced   float64 // keys a second
+	cpu      float64 // that the server used, of one CPU
+	beside   float64 // that its Redis used, or another program
 	// milliseconds a second that threads of the server could have run and had no CPU
 	waited float64
 }
 
-// compareLatency measures how long requests take while 100,000 keys are exchanged each second, and
+// compareLatency measures how long requests take while 100,000 keys are synced each second, and
 // while they are not. A third server, which does the same as the first, shows what is noise. A
 // fourth has a Redis that gives way to everything else, as one on another machine would. The last
-// is the first once more, beside a program that uses as much of a CPU as the exchange does, by the
+// is the first once more, beside a program that uses as much of a CPU as the sync does, by the
 // node and by Redis, and has nothing to do with the server: what that costs is a machine with too
 // few CPUs.
 func compareLatency(t *outside.T, program string, rounds int, d time.Duration) error {
@@ -47,13 +47,13 @@ func compareLatency(t *outside.T, program string, rounds int, d time.Duration) e
 		return err
 	}
 	list := []site{
-		busy("100,000 keys busy, not exchanged", program, nil, 2),
+		busy("100,000 keys busy, not synced", program, nil, 2),
 		busy("the same again, for the noise", program, nil, 2),
-		busy("exchanged each second", program, near, 2),
-		busy("exchanged each second, Redis at nice 19", program, polite, 2),
-		busy("not exchanged, beside another program", program, nil, 2),
+		busy("synced each second", program, near, 2),
+		busy("synced each second, Redis at nice 19", program, polite, 2),
+		busy("not synced, beside another program", program, nil, 2),
 	}
-	const alone, exchanging, control = 0, 2, 4
+	const alone, syncing, control = 0, 2, 4
 	runs := make([][]stretch, len(list))
 	for round := range rounds {
 		for i := range control + 1 {
@@ -61,7 +61,7 @@ func compareLatency(t *outside.T, program string, rounds int, d time.Duration) e
 			if i != control {
 				at = (round + i) % control
 			} else {
-				with, without := runs[exchanging][round], runs[alone][round]
+				with, without := runs[syncing][round], runs[alone][round]
 				burning = max(0.01, with.cpu+with.beside-without.cpu)
 			}
 			r, err := measureStretch(t, list[at], d, burning)
@@ -77,7 +77,7 @@ func compareLatency(t *outside.T, program string, rounds int, d time.Duration) e
 }
 
 func writeStretches(list []site, runs [][]stretch, title string) {
-	fmt.Printf("\n%s:\n\n| | keys exchanged a second | p50 | p99 | p50, of the first | p99, of the first | CPU of the server | of Redis or the program beside | waited for a CPU |\n"+
+	fmt.Printf("\n%s:\n\n| | keys synced a second | p50 | p99 | p50, of the first | p99, of the first | CPU of the server | of Redis or the program beside | waited for a CPU |\n"+
 		"|---|---|---|---|---|---|---|---|---|\n", title)
 	for i, s := range list {
 		var p50, p99 []float64
@@ -86,7 +86,7 @@ func writeStretches(list []site, runs [][]stretch, title string) {
 		}
 		of := func(value func(stretch) float64) float64 { return median(runs[i], value) }
 		fmt.Printf("| %s | %.0f | %.0f µs | %.0f µs | %s | %s | %.2f | %.2f | %.0f ms/s |\n", s.name,
-			of(func(r stretch) float64 { return r.exchanged }), of(func(r stretch) float64 { return r.p50 }), of(func(r stretch) float64 { return r.p99 }),
+			of(func(r stretch) float64 { return r.synced }), of(func(r stretch) float64 { return r.p50 }), of(func(r stretch) float64 { return r.p99 }),
 			spread(p50), spread(p99), of(func(r stretch) float64 { return r.cpu }), of(func(r stretch) float64 { return r.beside }),
 			of(func(r stretch) float64 { return r.waited }))
 	}
@@ -119,7 +119,7 @@ func measureStretch(t *outside.T, s site, d time.Duration, burning float64) (r s
 		return r, err
 	}
 	r.p50, r.p99 = quantile(all, 0.5), quantile(all, 0.99)
-	r.exchanged, err = v.exchanged(d)
+	r.synced, err = v.synced(d)
 	return r, err
 }
 

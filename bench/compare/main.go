@@ -53,7 +53,7 @@ func main() {
 	flag.StringVar(&o.only, "case", "", "one case only")
 	flag.BoolVar(&o.memory, "memory", false, "measure memory per key")
 	flag.BoolVar(&o.servers, "servers", false, "measure whole servers")
-	flag.BoolVar(&o.latency, "latency", false, "measure requests during the exchange")
+	flag.BoolVar(&o.latency, "latency", false, "measure requests during the sync")
 	flag.DurationVar(&o.duration, "duration", 2*time.Second, "how long a server is measured each time")
 	flag.StringVar(&o.against, "against", "", "another checkout to compare this one with")
 	flag.Float64Var(&o.burn, "burn", 0, "do nothing but use so much of a CPU, until killed: -latency runs that")
@@ -116,7 +116,7 @@ func (o options) compareServers(t *outside.T, all []program) error {
 				list = append(list, same)
 			}
 		}
-		list = append(list, busy("tide, 100,000 keys busy", all[0].path, nil, cores), busy("tide, exchanging them each second", all[0].path, redis, cores))
+		list = append(list, busy("tide, 100,000 keys busy", all[0].path, nil, cores), busy("tide, syncing them each second", all[0].path, redis, cores))
 		base := site{name: "bare", program: bare.path, status: http.StatusOK, cores: cores}
 		if err := compareServers(t, base, list, o.rounds, o.duration.String()); err != nil {
 			return err
@@ -170,7 +170,7 @@ func build(dir, name, to string) (program, error) {
 	return program{name, to}, nil
 }
 
-// load tells what else the machine does.
+// load returns what else the machine does.
 func load() {
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
 		fmt.Printf("load average: %s\n", bytes.TrimSpace(text))

@@ -77,7 +77,7 @@ func pidOf(s *redistest.Server) (int, error) {
 }
 
 // burn is a program that uses so many CPUs, 0 to 1, until it is killed: a little at a time, as an
-// exchange does.
+// sync does.
 func burn(cpus float64) {
 	for begun := time.Now(); ; {
 		if harness.CPUTime().Seconds() >= time.Since(begun).Seconds()*cpus {

@@ -27,10 +27,10 @@ type site struct {
 	apps    string // further apps: members of a JSON object, each with a comma behind it
 	status  int
 	cores   int // GOMAXPROCS
-	// busy says that it works without requests, so that it must not run while others are measured,
-	// and is to be warm when it is.
+	// busy is set where it works without requests, so that it must not run while others are
+	// measured, and is to be warm when it is.
 	busy  bool
-	redis *redistest.Server // that it exchanges through, nil for none
+	redis *redistest.Server // that it syncs through, nil for none
 }
 
 // A server is a Caddy that runs.
@@ -46,14 +46,14 @@ type run struct {
 	cpu  float64 // microseconds of the server's CPU time a request
 	p99  float64 // milliseconds
 
-	exchanged float64 // keys a second
+	synced float64 // keys a second
 }
 
-// limiter is the configuration of a limiter that admits or refuses all that wrk sends from its one
+// limiter is the configuration of a limiter that admits or denies all that wrk sends from its one
 // address.
-func limiter(name string, refuse bool, options string) string {
+func limiter(name string, deny bool, options string) string {
 	n, window := 100_000, "50ms"
-	if refuse {
+	if deny {
 		n, window = 1, "1h"
 	}
 	algorithm := ""
@@ -65,7 +65,7 @@ func limiter(name string, refuse bool, options string) string {
 }
 
 // busy is a site whose server keeps 100,000 keys busy, each once a second, in the zone that
-// requests are in; and exchanges them each second if there is a Redis.
+// requests are in; and syncs them each second if there is a Redis.
 func busy(name, program string, redis *redistest.Server, cores int) site {
 	zone := fmt.Sprintf(`"rate_limits":{"busy":{"key":"{http.request.header.%s}","limits":[{"max_events":1000000000,"window":"1h"}]}}`, touch.Header)
 	app := ""
@@ -88,7 +88,7 @@ func sites(all []program, cores int) (list []site) {
 		for _, o := range options {
 			list = append(list,
 				site{name: p.name + " admitting" + o[0], program: p.path, limiter: limiter(p.name, false, o[1]), status: http.StatusOK, cores: cores},
-				site{name: p.name + " refusing" + o[0], program: p.path, limiter: limiter(p.name, true, o[1]), status: http.StatusTooManyRequests, cores: cores})
+				site{name: p.name + " denying" + o[0], program: p.path, limiter: limiter(p.name, true, o[1]), status: http.StatusTooManyRequests, cores: cores})
 		}
 	}
 	return list
@@ -132,10 +132,10 @@ func compareServers(t *outside.T, bare site, list []site, rounds int, duration s
 	return nil
 }
 
-// sameByCaddy is a site in which Caddy answers by itself what a limiter answers when it refuses:
+// sameByCaddy is a site in which Caddy answers by itself what a limiter answers when it denies:
 // such an answer costs that much, whoever decides on it.
-func sameByCaddy(t *outside.T, refusing site) (site, error) {
-	v, err := serve(t, refusing)
+func sameByCaddy(t *outside.T, denying site) (site, error) {
+	v, err := serve(t, denying)
 	if err != nil {
 		return site{}, err
 	}
@@ -149,15 +149,15 @@ func sameByCaddy(t *outside.T, refusing site) (site, error) {
 	if err != nil {
 		return site{}, err
 	}
-	if res.StatusCode != refusing.status {
-		return site{}, fmt.Errorf("%s answers %s", refusing.name, res.Status)
+	if res.StatusCode != denying.status {
+		return site{}, fmt.Errorf("%s answers %s", denying.name, res.Status)
 	}
 	for _, name := range []string{"Server", "Date", "Content-Length"} { // which Caddy adds
 		res.Header.Del(name)
 	}
 	handler, err := json.Marshal(map[string]any{"handler": "static_response", "status_code": res.StatusCode, "headers": res.Header, "body": string(body)})
-	return site{name: "the answer of " + refusing.name + ", by Caddy itself", program: refusing.program, limiter: string(handler),
-		status: refusing.status, cores: refusing.cores}, err
+	return site{name: "the answer of " + denying.name + ", by Caddy itself", program: denying.program, limiter: string(handler),
+		status: denying.status, cores: denying.cores}, err
 }
 
 // measureOne starts the server for it where none runs.
@@ -173,12 +173,12 @@ func measureOne(t *outside.T, s site, running *server, duration string) (run, er
 	begun := time.Now()
 	r, err := busy.measure(duration)
 	if err == nil {
-		r.exchanged, err = busy.exchanged(time.Since(begun))
+		r.synced, err = busy.synced(time.Since(begun))
 	}
 	return r, err
 }
 
-// serveWarm starts a busy server with an empty Redis and waits until every key was exchanged once
+// serveWarm starts a busy server with an empty Redis and waits until every key was synced once
 // and is no new one.
 func serveWarm(t *outside.T, s site) (*server, error) {
 	if s.redis != nil {
@@ -188,6 +188,7 @@ func serveWarm(t *outside.T, s site) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
+	// for all alike, also where nothing syncs: two intervals and a half, after which no key is new
 	time.Sleep(2500 * time.Millisecond)
 	if s.redis != nil {
 		s.redis.Do("CONFIG", "RESETSTAT")
@@ -195,15 +196,15 @@ func serveWarm(t *outside.T, s site) (*server, error) {
 	return v, nil
 }
 
-// exchanged is how many keys a second went to Redis since the server was warm. One that exchanges
+// synced is how many keys a second went to Redis since the server was warm. One that syncs
 // nothing would look fast.
-func (s *server) exchanged(d time.Duration) (float64, error) {
+func (s *server) synced(d time.Duration) (float64, error) {
 	if s.redis == nil {
 		return 0, nil
 	}
 	n := s.redis.Calls("hset") // one for each key that is pushed
 	if n == 0 {
-		return 0, fmt.Errorf("%s: nothing was exchanged", s.name)
+		return 0, fmt.Errorf("%s: nothing was synced", s.name)
 	}
 	return float64(n) / d.Seconds(), nil
 }
@@ -230,7 +231,7 @@ func writeServers(cores int, list []site, runs, bases [][]run) {
 	}
 	for i, s := range list {
 		if s.redis != nil {
-			fmt.Printf("\n%s: %.0f keys a second.\n", s.name, median(runs[i], func(r run) float64 { return r.exchanged }))
+			fmt.Printf("\n%s: %.0f keys a second.\n", s.name, median(runs[i], func(r run) float64 { return r.synced }))
 		}
 	}
 }
@@ -315,7 +316,7 @@ func (s *server) measure(duration string) (run, error) {
 	if err != nil {
 		return run{}, err
 	}
-	if refused := strings.Contains(string(output), "Non-2xx"); refused != (s.status != http.StatusOK) {
+	if denied := strings.Contains(string(output), "Non-2xx"); denied != (s.status != http.StatusOK) {
 		return run{}, fmt.Errorf("%s: wrong answers:\n%s", s.name, output)
 	}
 	r, requests, err := parseWrk(string(output))

@@ -53,7 +53,7 @@ func TestParseSchedstat(t *testing.T) {
 	}
 }
 
-// The program beside a server uses the part of a CPU that it is told to, and no more.
+// The program beside a server uses the part of a CPU that it is given, and no more.
 func TestBurning(t *testing.T) {
 	const share = 0.5
 	if os.Getenv("TIDE_BURN") != "" {

@@ -6,7 +6,7 @@ type bench struct {
 	name        string
 	config      string
 	keys        int
-	refuses     bool
+	denies      bool
 	errorRoutes bool
 	parallel    bool
 	memory      bool
@@ -37,8 +37,8 @@ func common(options string) []*bench {
 		suffix := map[bool]string{true: ", parallel"}[parallel]
 		all = append(all,
 			&bench{name: "same words: admitted" + suffix, config: old(1000, "100ms", options), keys: many, parallel: parallel},
-			&bench{name: "same words: refused" + suffix, config: old(1, "1h", options), keys: many, parallel: parallel, refuses: true},
-			&bench{name: "same words: refused, error routes" + suffix, config: old(1, "1h", options), keys: many, parallel: parallel, refuses: true, errorRoutes: true},
+			&bench{name: "same words: denied" + suffix, config: old(1, "1h", options), keys: many, parallel: parallel, denies: true},
+			&bench{name: "same words: denied, error routes" + suffix, config: old(1, "1h", options), keys: many, parallel: parallel, denies: true, errorRoutes: true},
 		)
 	}
 	for _, limit := range []int{10, 1000} {
@@ -66,8 +66,8 @@ func own() []*bench {
 		all = append(all,
 			&bench{name: "admitted, headers off" + suffix, config: handler(zone("z", ip, huge), off), parallel: parallel},
 			&bench{name: "admitted, draft headers" + suffix, config: handler(zone("z", ip, huge), ""), parallel: parallel},
-			&bench{name: "refused, headers off" + suffix, config: handler(zone("z", ip, once), off), parallel: parallel, refuses: true},
-			&bench{name: "refused, draft headers" + suffix, config: handler(zone("z", ip, once), ""), parallel: parallel, refuses: true},
+			&bench{name: "denied, headers off" + suffix, config: handler(zone("z", ip, once), off), parallel: parallel, denies: true},
+			&bench{name: "denied, draft headers" + suffix, config: handler(zone("z", ip, once), ""), parallel: parallel, denies: true},
 		)
 	}
 	all = append(all,

@@ -176,7 +176,7 @@ func (c *bench) run() Result {
 		defer end()
 		var admitted, sent atomic.Int64
 		next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
-		if c.refuses {
+		if c.denies {
 			warm := newCrowd(ips, false)
 			for range c.keys { // the one request of each key that the limit admits
 				warm.send(h, next)
@@ -188,7 +188,7 @@ func (c *bench) run() Result {
 			check.send(h, counting)
 			sent.Add(1)
 		}
-		if want := map[bool]int64{true: 0, false: sent.Load()}[c.refuses]; admitted.Load() != want {
+		if want := map[bool]int64{true: 0, false: sent.Load()}[c.denies]; admitted.Load() != want {
 			worst = fmt.Sprintf("%s: %d of %d admitted, want %d", c.name, admitted.Load(), sent.Load(), want)
 		}
 		b.ReportAllocs()

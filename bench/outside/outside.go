@@ -21,8 +21,8 @@ type T struct {
 	cleanups []func()
 }
 
-// Run runs f and then what it left to be cleaned up, which it also does when the program is told to
-// end.
+// Run runs f and then what it left to be cleaned up, which it also does when the program gets a
+// signal to end.
 func Run(f func(*T) error) {
 	t := &T{}
 	stop := make(chan os.Signal, 1)

@@ -1,4 +1,4 @@
-// Package redis measures what an exchange with Redis costs, and what requests notice of it. The
+// Package redis measures what a sync with Redis costs, and what requests notice of it. The
 // figures of docs/internals/performance.md come from
 //
 //	go test -tags nobadger,nomysql,nopgx ./redis -figures -v
@@ -32,26 +32,26 @@ import (
 
 var figures = flag.Bool("figures", false, "measure for long enough to be worth a page")
 
-// TestExchange measures the server's time for each key: many keys are touched over and over, and
-// exchanged every 100 ms.
-func TestExchange(t *testing.T) {
+// TestSync measures the server's time for each key: many keys are touched over and over, and
+// synced every 100 ms.
+func TestSync(t *testing.T) {
 	measured := time.Second
 	if *figures {
 		measured = 4 * time.Second
 	}
 	for _, keys := range []int{2500, 25_000} {
 		t.Run(fmt.Sprintf("window, %d keys", keys), func(t *testing.T) {
-			exchange[algorithms.WindowState](t, ratesync.Spec{Zone: "z", Kind: 's', Window: time.Hour, Buckets: 1, Live: 1},
+			measureSync[algorithms.WindowState](t, ratesync.Spec{Zone: "z", Kind: 's', Window: time.Hour, Buckets: 1, Live: 1},
 				algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: time.Hour, Buckets: 1}, keys, measured)
 		})
 		t.Run(fmt.Sprintf("bucket, %d keys", keys), func(t *testing.T) {
-			exchange[algorithms.BucketState](t, ratesync.Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1},
+			measureSync[algorithms.BucketState](t, ratesync.Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1},
 				algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 20, Window: time.Hour, Burst: 1 << 20}, keys, measured)
 		})
 	}
 }
 
-func exchange[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params, keys int, measured time.Duration) {
+func measureSync[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params, keys int, measured time.Duration) {
 	const rate = 100 * time.Millisecond
 	server := redistest.Start(t)
 	now := func() int64 { return time.Now().UnixNano() }
@@ -70,21 +70,22 @@ func exchange[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params, ke
 	}
 	touch()
 	r.Attach(source, rate)
-	redistest.Eventually(t, "all keys were exchanged", func() bool { return r.Status().Keys >= int64(keys) })
+	redistest.Eventually(t, "all keys were synced", func() bool { return r.Status().Keys >= int64(keys) })
 	// what remains is the steady state: every key is known, each touch is pushed
 	server.Do("CONFIG", "RESETSTAT")
 	before, used := r.Status(), cpu(t, server)
+	// the load that is measured: every key twice in an interval
 	for end := time.Now().Add(measured); time.Now().Before(end); time.Sleep(rate / 2) {
 		touch()
 	}
 	after, used := r.Status(), cpu(t, server)-used
 	calls, each := server.Calls("evalsha"), server.TimeOf("evalsha")
-	exchanged := after.Keys - before.Keys
-	if calls == 0 || exchanged == 0 {
-		t.Fatalf("%d calls exchanged %d keys", calls, exchanged)
+	synced := after.Keys - before.Keys
+	if calls == 0 || synced == 0 {
+		t.Fatalf("%d calls synced %d keys", calls, synced)
 	}
 	t.Logf("%d calls, %.0f keys each: %.0f us a call, %.2f us of the server's time a key; %.2f us of its CPU in all; %d failures",
-		calls, float64(exchanged)/float64(calls), each, each*float64(calls)/float64(exchanged), used*1e6/float64(exchanged), after.Failures-before.Failures)
+		calls, float64(synced)/float64(calls), each, each*float64(calls)/float64(synced), used*1e6/float64(synced), after.Failures-before.Failures)
 	source.Detach()
 }
 
@@ -173,7 +174,7 @@ func (n node) latencies(t *testing.T, rate int, d time.Duration) []time.Duration
 		})
 	}
 	for i := range all {
-		time.Sleep(time.Until(at(i)))
+		time.Sleep(time.Until(at(i))) // an even rate
 		due <- i
 	}
 	close(due)
@@ -182,7 +183,7 @@ func (n node) latencies(t *testing.T, rate int, d time.Duration) []time.Duration
 	return all
 }
 
-// TestLatency compares requests of a node without Redis, of one that exchanges 5,000 keys every 100
+// TestLatency compares requests of a node without Redis, of one that syncs 5,000 keys every 100
 // ms, and of one whose Redis went silent.
 func TestLatency(t *testing.T) {
 	rounds, d := 1, 500*time.Millisecond
@@ -198,14 +199,14 @@ func TestLatency(t *testing.T) {
 	app := func(addr string) string {
 		return fmt.Sprintf(`{"redis":{"url":"redis://%s"},"sync_rate":"100ms"}`, addr)
 	}
-	names := []string{"without Redis", "exchanging every 100ms", "Redis silent"}
+	names := []string{"without Redis", "syncing every 100ms", "Redis silent"}
 	nodes := []node{start(t, program, `{}`), start(t, program, app(server.Addr)), start(t, program, app(silent.Addr))}
 	for _, n := range nodes {
 		n.latencies(t, 2000, time.Second) // all keys have entered
 	}
 	silent.Set(faultproxy.Blackhole)
 	if server.Calls("evalsha") == 0 {
-		t.Error("nothing was exchanged")
+		t.Error("nothing was synced")
 	}
 	load := func() string { b, _ := os.ReadFile("/proc/loadavg"); return string(b) }
 	t.Logf("load average %s", load())

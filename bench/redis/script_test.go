@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// TestScript measures the server's CPU time for a key of the exchange's script, beside scripts that
+// TestScript measures the server's CPU time for a key of the sync's script, beside scripts that
 // do only a part of it: two commands a key are the floor of any script that reads and writes it.
 func TestScript(t *testing.T) {
 	const batch = 100
@@ -24,7 +24,7 @@ func TestScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	scripts := []struct{ name, source string }{
-		{"the exchange's script", string(push)},
+		{"the sync's script", string(push)},
 		{"HMGET and HSET only", `for k = 1, #KEYS do redis.pcall('HMGET', KEYS[k], ARGV[1], 'sum') redis.pcall('HSET', KEYS[k], ARGV[1], ARGV[2], 'sum', ARGV[2]) end return ''`},
 		{"these, and an answer, reading nothing", `local reply, head = {}, ARGV[2] .. ' '
 for k = 1, #KEYS do

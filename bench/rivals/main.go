@@ -38,7 +38,7 @@ const (
 )
 
 const (
-	plenty = 1_000_000_000 // a minute: never refused
+	plenty = 1_000_000_000 // a minute: never denied
 	window = time.Minute
 	hour   = time.Hour
 	moment = 100 * time.Millisecond
@@ -49,7 +49,7 @@ func cases(kind string) (all []benchCase) {
 	if kind == "handlers" {
 		for _, threads := range []int{1, 2} {
 			all = append(all, benchCase{name: fmt.Sprintf("admitted, %s", count(threads, "thread")), keys: 10_000, threads: threads, limit: plenty},
-				benchCase{name: fmt.Sprintf("refused, %s", count(threads, "thread")), keys: 10_000, threads: threads, limit: 1})
+				benchCase{name: fmt.Sprintf("denied, %s", count(threads, "thread")), keys: 10_000, threads: threads, limit: 1})
 		}
 		return all
 	}

@@ -17,7 +17,7 @@ type result struct {
 	Allocs float64 `json:"allocs"`
 	PerKey float64 `json:"per_key"`
 	Peak   float64 `json:"peak"`   // most admitted in a window's length, of the limit
-	Errors int64   `json:"errors"` // requests that were neither admitted nor refused, but failed
+	Errors int64   `json:"errors"` // requests that were neither admitted nor denied, but failed
 }
 
 // failures counts what check saw.

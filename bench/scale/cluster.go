@@ -13,12 +13,12 @@ const (
 	clusterKeys  = 25_000
 )
 
-// showCluster exchanges keys through three masters, and through one Redis for comparison.
+// showCluster syncs keys through three masters, and through one Redis for comparison.
 func showCluster(t *outside.T, d time.Duration) error {
 	cluster := redistest.StartCluster(t, 3)
 	single := redistest.Start(t)
 	defer single.Kill()
-	fmt.Printf("\nMeasured: %d nodes with the same %s keys, exchanged once a second, and a Redis Cluster of three masters:\n\n", clusterNodes, short(clusterKeys))
+	fmt.Printf("\nMeasured: %d nodes with the same %s keys, synced once a second, and a Redis Cluster of three masters:\n\n", clusterNodes, short(clusterKeys))
 	fmt.Printf("| | hash tags | keys | share of the keys | messages a second | calls a second | messages a call | CPU | CPU a message |\n|---|---|---|---|---|---|---|---|---|\n")
 	of := tagsOf(3)
 	if err := showServers(cluster.URL, cluster.Nodes, clusterKeys, d, func(i int) string { return fmt.Sprintf("master %d | %d", i+1, of[i]) }); err != nil {
@@ -73,10 +73,10 @@ func showServers(url string, servers []*redistest.Server, keys int, d time.Durat
 	return nil
 }
 
-// showThroughput exchanges as fast as it goes, through one Redis and through three masters.
+// showThroughput syncs as fast as it goes, through one Redis and through three masters.
 func showThroughput(t *outside.T, d time.Duration) error {
 	single, cluster := redistest.Start(t), redistest.StartCluster(t, 3)
-	fmt.Printf("\nMeasured: exchanging as fast as it goes, %d nodes with %s keys at `sync_rate 20ms`:\n\n", clusterNodes, short(clusterKeys))
+	fmt.Printf("\nMeasured: syncing as fast as it goes, %d nodes with %s keys at `sync_rate 20ms`:\n\n", clusterNodes, short(clusterKeys))
 	fmt.Printf("| | messages a second | CPU of all servers | messages a second of CPU of the busiest server |\n|---|---|---|---|\n")
 	for _, c := range []struct {
 		name    string
@@ -94,9 +94,9 @@ func showThroughput(t *outside.T, d time.Duration) error {
 		for i, s := range c.servers {
 			before[i] = usageOf(s)
 		}
-		sent, begun := exchanged(all), time.Now()
+		sent, begun := synced(all), time.Now()
 		flood(all, d)
-		sent, seconds := exchanged(all)-sent, time.Since(begun).Seconds()
+		sent, seconds := synced(all)-sent, time.Since(begun).Seconds()
 		sum, busiest := 0.0, 0.0
 		for i, s := range c.servers {
 			cpu := usageOf(s).since(before[i]).cpu

@@ -25,7 +25,7 @@ const window = time.Minute
 
 // perKey is how many messages a busy key of one node costs in an interval, on average over a
 // window. One; two more at once when a window begins, for it and the one before; and one for the
-// one before in each exchange until that is final, which it is in the first that ends two intervals
+// one before in each sync until that is final, which it is in the first that ends two intervals
 // and a second after it.
 func perKey(window, rate time.Duration) float64 {
 	const early = 2

@@ -15,7 +15,7 @@ import (
 )
 
 // showHot measures one key that is asked for on several nodes at five times its limit: the early
-// exchanges near the limit.
+// syncs near the limit.
 func showHot(t *outside.T, d time.Duration) error {
 	fmt.Printf("\nMeasured: one key at five times its limit of 1000/5s, on all nodes alike, `sync_rate 500ms`:\n\n")
 	fmt.Printf("| nodes | requests a second | calls a second | Redis CPU |\n|---|---|---|---|\n")
@@ -32,7 +32,7 @@ func showHot(t *outside.T, d time.Duration) error {
 		n := hammer(all, 1000, max(d, window).Truncate(window))
 		seconds := time.Since(begun).Seconds()
 		cpu := usageOf(server).since(before).cpu
-		calls := float64(server.Calls("evalsha")) - float64(nodes)*seconds // less the beats
+		calls := float64(server.Calls("evalsha")) - float64(nodes)*seconds // less the heartbeats
 		fmt.Printf("| %d | %.0f | %.0f | %.1f %% of a core |\n", nodes, float64(n)/seconds, calls/seconds, cpu/seconds*100)
 		for _, n := range all {
 			n.close()

@@ -1,4 +1,4 @@
-// Command scale measures what an exchange costs Redis and says what larger deployments would: it
+// Command scale measures what a sync costs Redis and says what larger deployments would: it
 // prints the tables of docs/scale.md. Each says whether it is measured or arithmetic. It needs
 // redis-server. Run it in bench:
 //

@@ -16,7 +16,7 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// A node is what a Caddy has between its handler and Redis: a table of one limit and its exchange,
+// A node is what a Caddy has between its handler and Redis: a table of one limit and its sync,
 // with connections of its own.
 type node struct {
 	ask        func(key []byte) bool
@@ -25,7 +25,7 @@ type node struct {
 	client     redis.UniversalClient
 }
 
-// A kind is an algorithm, as an exchange sees it.
+// A kind is an algorithm, as a sync sees it.
 type kind struct {
 	name string
 	open func(url string, o options) (*node, error)
@@ -39,7 +39,7 @@ type options struct {
 	early  bool
 }
 
-// idle is a limit that is never near, so that a key is exchanged once in each interval.
+// idle is a limit that is never near, so that a key is synced once in each interval.
 var idle = options{limit: 1 << 30, window: time.Hour, rate: time.Second}
 
 var (

@@ -10,7 +10,7 @@ import (
 
 const (
 	slots = 16384
-	tags  = 64 // hash tags of the exchange: {0} to {63}
+	tags  = 64 // hash tags of the sync: {0} to {63}
 )
 
 // slotOf is the slot of a hash tag in a Redis Cluster: CRC-16/XMODEM of it, modulo 16384.

@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// A unit is what one message costs: one key of one node in one exchange.
+// A unit is what one message costs: one key of one node in one sync.
 type unit struct {
 	nodes   int
 	keys    int
@@ -30,7 +30,7 @@ func keysFor(nodes int) int {
 	return 10_000
 }
 
-// measureUnit lets nodes exchange the same keys, for whole intervals of d at least.
+// measureUnit lets nodes sync the same keys, for whole intervals of d at least.
 func measureUnit(t *outside.T, k kind, nodes int, d time.Duration) (unit, error) {
 	server := redistest.Start(t)
 	defer server.Kill()
@@ -40,14 +40,14 @@ func measureUnit(t *outside.T, k kind, nodes int, d time.Duration) (unit, error)
 	if err != nil {
 		return unit{}, err
 	}
-	// until every key has been exchanged, and again when all nodes were in its hash
+	// until every key has been synced, and again when all nodes were in its hash
 	drive(all, keys, o.rate, 3*o.rate+time.Second)
 	d = max(d, 2*o.rate).Truncate(o.rate)
 	server.Do("CONFIG", "RESETSTAT")
-	before, sent := usageOf(server), exchanged(all)
+	before, sent := usageOf(server), synced(all)
 	drive(all, keys, o.rate, d)
 	used := usageOf(server).since(before)
-	sent = exchanged(all) - sent
+	sent = synced(all) - sent
 	script := server.TimeOf("evalsha") * float64(server.Calls("evalsha")) / 1e6
 	for _, n := range all {
 		n.close()
@@ -84,8 +84,8 @@ func drive(all []*node, keys int, rate, d time.Duration) {
 	}
 }
 
-// exchanged is how many messages were answered.
-func exchanged(all []*node) (sum float64) {
+// synced is how many messages were answered.
+func synced(all []*node) (sum float64) {
 	for _, n := range all {
 		sum += float64(n.replicator.Status().Keys)
 	}
@@ -100,7 +100,8 @@ func writeUnits(k kind, all []unit) {
 	}
 }
 
-// showRolls compares how many messages keys cost over the edges of windows with what cost reckons.
+// showRolls compares how many messages keys cost over the boundaries of windows with what cost
+// reckons.
 func showRolls(t *outside.T, d time.Duration) error {
 	const nodes, keys = 2, 5_000
 	o := options{limit: 1 << 30, window: 5 * time.Second, rate: 500 * time.Millisecond, early: true}
@@ -111,10 +112,10 @@ func showRolls(t *outside.T, d time.Duration) error {
 		return err
 	}
 	drive(all, keys, o.rate/4, o.window)
-	sent := exchanged(all)
+	sent := synced(all)
 	d = max(d, o.window).Truncate(o.window)
 	drive(all, keys, o.rate/4, d)
-	sent = (exchanged(all) - sent) / (nodes * keys * float64(d/o.rate))
+	sent = (synced(all) - sent) / (nodes * keys * float64(d/o.rate))
 	for _, n := range all {
 		n.close()
 	}

@@ -1,5 +1,5 @@
 // Package touch is an app of Caddy that keeps many keys of a zone busy from within the server. So a
-// server has many keys to exchange without a client that sends as many requests, for which two CPUs
+// server has many keys to sync without a client that sends as many requests, for which two CPUs
 // would be too few.
 package touch
 

@@ -65,7 +65,7 @@ func expectShow(t *testing.T, text string) {
 	for i := 1; i < len(m); i++ {
 		n[i], _ = strconv.Atoi(m[i])
 	}
-	if sent, admitted, refused := n[1], n[2], n[3]; sent == 0 || sent != admitted+refused || admitted == 0 {
+	if sent, admitted, denied := n[1], n[2], n[3]; sent == 0 || sent != admitted+denied || admitted == 0 {
 		t.Errorf("the summary does not add up: %s", m[0])
 	}
 }

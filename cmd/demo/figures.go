@@ -30,7 +30,7 @@ const (
 // rates are the values of sync_rate.
 var rates = []string{"0", "100ms", "1s", "-1"}
 
-// algorithms are those of the steady load: the one that begins anew with each window, and the
+// algorithms are those of the steady load: the one that begins again with each window, and the
 // default.
 var algorithms = []string{"fixed_window", "sliding_window"}
 
@@ -38,7 +38,7 @@ var algorithms = []string{"fixed_window", "sliding_window"}
 type figure struct {
 	rate           string
 	sent, admitted []int
-	refused        []int
+	denied         []int
 	took           []time.Duration
 }
 
@@ -113,7 +113,7 @@ func measure(runs int, load func(rate string, run int) (result, error)) ([]figur
 			}
 			f := &all[i]
 			f.rate = rate
-			f.sent, f.admitted, f.refused = append(f.sent, r.Sent()), append(f.admitted, r.Admitted()), append(f.refused, r.Denied())
+			f.sent, f.admitted, f.denied = append(f.sent, r.Sent()), append(f.admitted, r.Admitted()), append(f.denied, r.Denied())
 			f.took = append(f.took, r.took)
 		}
 	}
@@ -122,11 +122,11 @@ func measure(runs int, load func(rate string, run int) (result, error)) ([]figur
 
 // steady sends twice the limit, evenly, from the beginning of a window on.
 func steady(ctx context.Context, c *cluster.Cluster, zone string) (result, error) {
-	edge := time.Until(time.Now().Truncate(steadyWindow).Add(steadyWindow))
+	boundary := time.Until(time.Now().Truncate(steadyWindow).Add(steadyWindow))
 	select {
 	case <-ctx.Done():
 		return result{}, ctx.Err()
-	case <-time.After(edge):
+	case <-time.After(boundary):
 	}
 	client := cluster.NewClient(100)
 	defer client.Close()
@@ -167,7 +167,7 @@ func printTable(out io.Writer, title string, allowed int, all []figure) {
 			shares += fmt.Sprintf(" to %.3f", share(most, allowed))
 		}
 		fmt.Fprintf(out, "| `%s` | %s | %s | %s | %s | %.1f s |\n",
-			f.rate, between(f.sent), between(f.admitted), between(f.refused), shares, slices.Max(f.took).Seconds())
+			f.rate, between(f.sent), between(f.admitted), between(f.denied), shares, slices.Max(f.took).Seconds())
 	}
 }
 

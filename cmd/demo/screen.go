@@ -14,7 +14,7 @@ type line struct {
 	elapsed time.Duration
 	window  int64 // its number
 	zones   []cluster.Zone
-	refused int
+	denied  int
 }
 
 // admitted is what all nodes have admitted in this window.
@@ -73,7 +73,7 @@ func (s *screen) print(l line) {
 		unseen = fmt.Sprint(n)
 	}
 	fmt.Fprintf(s.out, "  %s %s %7d  %s\n", s.paint(style, fmt.Sprintf("%4d/%d", admitted, limit)),
-		s.paint(yellow, fmt.Sprintf("%6s", unseen)), l.refused, s.paint(blue, bar(admitted)))
+		s.paint(yellow, fmt.Sprintf("%6s", unseen)), l.denied, s.paint(blue, bar(admitted)))
 }
 
 // bar shows how far the limit is reached; an exclamation mark is beyond it.

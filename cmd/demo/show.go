@@ -122,7 +122,7 @@ func watch(ctx context.Context, c *cluster.Cluster, tally *cluster.Tally, s *scr
 			}
 			return most
 		}
-		l := line{elapsed: time.Since(start), window: at.UnixNano() / int64(window), refused: tally.Denied()}
+		l := line{elapsed: time.Since(start), window: at.UnixNano() / int64(window), denied: tally.Denied()}
 		for _, status := range all {
 			l.zones = append(l.zones, status.Zone("demo"))
 		}

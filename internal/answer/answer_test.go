@@ -142,7 +142,7 @@ func TestHeadersAreAppendedToAnUpstreams(t *testing.T) {
 	}
 }
 
-func TestRefusalIsProblemDetails(t *testing.T) {
+func TestDenialIsProblemDetails(t *testing.T) {
 	for _, test := range []struct {
 		method, options string
 		status          int
@@ -203,10 +203,10 @@ func TestErrorRoutesAnswerForUs(t *testing.T) {
 			t.Errorf("%s: headers did not survive into the error route: %v", test.options, resp.Header)
 		}
 	}
-	// An error from an error route goes nowhere: there the refusal is written.
+	// An error from an error route goes nowhere: there the denial is written.
 	resp := serve(t, request("/"), `{"handle": [{"handler": "error", "status_code": "500"}]}`, `{"handle": [{"handler": "test_answerer", "deny": true}]}`)
 	if got := body(t, resp); resp.StatusCode != 429 || !strings.Contains(got, "quota-exceeded") {
-		t.Errorf("refused within an error route: %d %q", resp.StatusCode, got)
+		t.Errorf("denied within an error route: %d %q", resp.StatusCode, got)
 	}
 }
 
@@ -238,12 +238,12 @@ func TestPlaceholdersOfLimits(t *testing.T) {
 	}
 	setPlaceholders(repl, "other", 3, nil)
 	if got := repl.ReplaceAll("{http.rate_limit.exceeded.name} {http.rate_limit.exceeded.wait}", ""); got != "other 3" {
-		t.Errorf("after a refusal: %q", got)
+		t.Errorf("after a denial: %q", got)
 	}
 }
 
-// Most refusals are of one limit and have a way of their own to say the same.
-func TestPlaceholdersOfOneRefusal(t *testing.T) {
+// Most denials are of one limit and have a way of their own to say the same.
+func TestPlaceholdersOfOneDenial(t *testing.T) {
 	ask := func(all []Result) (told []string) {
 		repl := caddy.NewReplacer()
 		setPlaceholders(repl, "login", 12, all)
@@ -254,8 +254,8 @@ func TestPlaceholdersOfOneRefusal(t *testing.T) {
 		}
 		return told
 	}
-	refused := result("login", "", 5, time.Minute, denies(11*time.Second+1))
-	one, general := ask([]Result{refused}), ask([]Result{refused, result("z", "", 5, time.Minute, admits(4, 0))})
+	denied := result("login", "", 5, time.Minute, denies(11*time.Second+1))
+	one, general := ask([]Result{denied}), ask([]Result{denied, result("z", "", 5, time.Minute, admits(4, 0))})
 	if !slices.Equal(one, general) || one[4] != "login.reset: int64 12, true" {
 		t.Errorf("of one limit:\n%q, beside another one:\n%q", one, general)
 	}
@@ -356,7 +356,7 @@ func TestEvent(t *testing.T) {
 	}
 }
 
-func TestRefusalOutsideOfAServer(t *testing.T) {
+func TestDenialOutsideOfAServer(t *testing.T) {
 	o := NewResponder(Options{Status: 429, Message: "{x} slow down", Headers: Draft})
 	w := httptest.NewRecorder()
 	if err := o.Deny(w, request("/"), Denial{}); err != nil {

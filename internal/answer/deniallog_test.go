@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
-// logged is a refusal log with what it wrote, as "first <key>" and "summary <refused> <keys>
+// logged is a denial log with what it wrote, as "first <key>" and "summary <denied> <keys>
 // <period>".
 type logged struct {
 	*DenialLog
@@ -28,7 +28,7 @@ func newLogged(window time.Duration) *logged {
 	return &logged{denialLog(zap.New(core), window), seen}
 }
 
-// refusalLog is the log of a zone that shows keys.
+// denialLog is the log of a zone that shows keys.
 func denialLog(logger *zap.Logger, window time.Duration) *DenialLog {
 	return NewDenialLog(DenialLogOptions{Logger: logger, Zone: "login", Window: window, Keys: byHeader})
 }
@@ -45,7 +45,7 @@ var testSeed = maphash.MakeSeed()
 
 func (l *logged) deny(at time.Duration, key string) { l.Denied(start+int64(at), denialOf(key)) }
 
-// refusalOf is a denied request with this key.
+// denialOf is a denied request with this key.
 func denialOf(key string) LoggedDenial {
 	r := request("/")
 	r.Header["X"] = []string{key}
@@ -77,7 +77,7 @@ func (l *logged) want(t *testing.T, want ...string) {
 	}
 }
 
-func TestFirstRefusalThenSummary(t *testing.T) {
+func TestFirstDenialThenSummary(t *testing.T) {
 	l := newLogged(5 * time.Minute)
 	for i := range 100 {
 		l.deny(time.Duration(i)*100*time.Millisecond, "a")
@@ -90,7 +90,7 @@ func TestFirstRefusalThenSummary(t *testing.T) {
 	l.deny(61*time.Second, "b")
 	l.deny(121*time.Second, "c")
 	l.want(t, "summary 2 2 1m1s", "first c")
-	// The window of a is over: it is a first refusal again. c alone was in the minute before, which
+	// The window of a is over: it is a first denial again. c alone was in the minute before, which
 	// needs no summary.
 	l.deny(5*time.Minute+time.Second, "a")
 	l.want(t, "first a")
@@ -106,7 +106,7 @@ func TestShortWindowsAreQuietForAMinute(t *testing.T) {
 	l.want(t, "first a")
 }
 
-func TestSummaryNeedsNoFurtherRefusal(t *testing.T) {
+func TestSummaryNeedsNoFurtherDenial(t *testing.T) {
 	l := newLogged(time.Minute)
 	l.deny(0, "a")
 	l.deny(time.Second, "a")
@@ -131,10 +131,10 @@ func TestBotnetGetsAFewLines(t *testing.T) {
 	}
 	firsts, summaries := 0, 0
 	for _, line := range l.lines() {
-		var refused, keys int
-		if n, _ := fmt.Sscanf(line, "summary %d %d", &refused, &keys); n == 2 {
+		var denied, keys int
+		if n, _ := fmt.Sscanf(line, "summary %d %d", &denied, &keys); n == 2 {
 			summaries++
-			if refused != 300_000 || keys > keyMarks || keys < keyMarks*99/100 {
+			if denied != 300_000 || keys > keyMarks || keys < keyMarks*99/100 {
 				t.Error(line)
 			}
 			continue
@@ -142,7 +142,7 @@ func TestBotnetGetsAFewLines(t *testing.T) {
 		firsts++
 	}
 	if summaries != 3 || firsts != 4*maxLines {
-		t.Errorf("%d summaries and %d first refusals, want 3 and %d", summaries, firsts, 4*maxLines)
+		t.Errorf("%d summaries and %d first denials, want 3 and %d", summaries, firsts, 4*maxLines)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestKeyIsLoggedOnlyIfWanted(t *testing.T) {
 	}
 }
 
-func TestRefusalsFromManySides(t *testing.T) {
+func TestDenialsFromManySides(t *testing.T) {
 	l := newLogged(time.Minute)
 	const minutes, clients, each = 4, 8, 2000
 	for minute := range minutes {
@@ -195,19 +195,19 @@ func TestRefusalsFromManySides(t *testing.T) {
 		wg.Wait()
 	}
 	l.Flush(start + int64(minutes*time.Minute))
-	var refused int64
+	var denied int64
 	firsts, summaries := 0, 0
 	for _, e := range l.seen.All() {
 		if n, ok := e.ContextMap()["denied"].(int64); ok {
-			refused += n
+			denied += n
 			summaries++
 			continue
 		}
 		firsts++
 	}
-	if refused != minutes*clients*each || summaries != minutes || firsts != minutes*maxLines {
-		t.Errorf("%d refusals in %d summaries and %d lines, want %d, %d, %d",
-			refused, summaries, firsts, minutes*clients*each, minutes, minutes*maxLines)
+	if denied != minutes*clients*each || summaries != minutes || firsts != minutes*maxLines {
+		t.Errorf("%d denials in %d summaries and %d lines, want %d, %d, %d",
+			denied, summaries, firsts, minutes*clients*each, minutes, minutes*maxLines)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestDraftHeaders(t *testing.T) {
 			`"login";q=5;w=60`, `"login";r=0;t=8`,
 		},
 		{
-			"refused",
+			"denied",
 			[]Result{result("login", "", 5, time.Minute, denies(12*s+1))},
 			`"login";q=5;w=60`, `"login";r=0;t=13`,
 		},
@@ -72,7 +72,7 @@ func TestDraftHeaders(t *testing.T) {
 			`"login";q=5;w=60`, `"login";r=4;t=20`,
 		},
 		{
-			"a fixed window, refused",
+			"a fixed window, denied",
 			[]Result{fixed(result("login", "", 5, time.Minute, denies(10*s)))},
 			`"login";q=5;w=60`, `"login";r=0;t=10`,
 		},
@@ -111,7 +111,7 @@ func TestDraftHeaders(t *testing.T) {
 			`"big";q=1;w=9223372037`, `"big";r=99999999999999;t=9223372037`,
 		},
 		{
-			"a refusal that knows of no end",
+			"a denial that knows of no end",
 			[]Result{result("x", "", 5, time.Minute, Result{})},
 			`"x";q=5;w=60`, `"x";r=0;t=60`,
 		},
@@ -225,7 +225,7 @@ func TestEarlierHandlersHeadersStay(t *testing.T) {
 	// A third one is tighter.
 	writeHeaders(h, allSets, []Result{result("c", "", 7, time.Minute, denies(time.Second))}, 0)
 	if got := h.Values("X-RateLimit-Remaining"); !slices.Equal(got, []string{"0"}) {
-		t.Errorf("X-RateLimit-Remaining after a refusal: %q, want 0", got)
+		t.Errorf("X-RateLimit-Remaining after a denial: %q, want 0", got)
 	}
 }
 

@@ -19,7 +19,7 @@ type Policy struct {
 	Name   string
 	Limit  int64
 	Window time.Duration
-	// Fixed is set for a fixed window, which gives back all of its limit at its end. The other
+	// Fixed is set for a fixed window, which frees all of its limit at its end. The other
 	// algorithms give it back bit by bit.
 	Fixed bool
 

@@ -12,7 +12,7 @@ func TestSuspendedDoesNotGrowWhileAwake(t *testing.T) {
 	for range 1000 {
 		now, ok := suspended()
 		if !ok {
-			continue // the machine is too busy to tell
+			continue // the machine is too busy to measure it
 		}
 		if known++; known == 1 {
 			least, most = now, now
@@ -20,7 +20,7 @@ func TestSuspendedDoesNotGrowWhileAwake(t *testing.T) {
 		least, most = min(least, now), max(most, now)
 	}
 	if known == 0 {
-		t.Fatal("Linux doesn't tell how long it was suspended")
+		t.Fatal("Linux doesn't report how long it was suspended")
 	}
 	if most-least >= suspendNoise {
 		t.Errorf("suspended() says between %v and %v while awake", least, most)

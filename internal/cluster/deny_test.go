@@ -163,7 +163,7 @@ func (p pair) flood(t *testing.T, nodes []*cluster.Node) *denied {
 					who += pairSpent / 2
 				}
 				d.client.Get(context.Background(), nodes[i%len(nodes)].Addr, "/"+p.path, spent(who), d.flooding)
-				time.Sleep(20 * time.Millisecond) // a node that decides alone answers at once
+				redistest.Pause(20 * time.Millisecond) // a node that decides alone answers at once
 			}
 		})
 	}

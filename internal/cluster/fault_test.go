@@ -24,8 +24,8 @@ type fault struct {
 	mayLog string
 	// alsoLogs is another line that some node must write, once each.
 	alsoLogs string
-	// unacquainted says that nodes have never heard of each other when the fault comes, and so
-	// can't divide a limit.
+	// unacquainted says that nodes have never seen a heartbeat of each other when the fault comes,
+	// and so can't divide a limit.
 	unacquainted bool
 	// extraLimits is how many more times the limit may be admitted in a phase.
 	extraLimits float64

@@ -32,9 +32,7 @@ func flood(t *testing.T, n *cluster.Node, path string, connections, requests, ot
 	}
 	other := client(t, 1)
 	for i := range others {
-		for flooding.Sent() < i*requests/others {
-			time.Sleep(time.Millisecond) // paced by the flood
-		}
+		redistest.Eventually(t, "the flood goes on", func() bool { return flooding.Sent() >= i*requests/others })
 		other.Get(t.Context(), n.Addr, path, as(fmt.Sprint(i)), first)
 		if after != nil {
 			after(flooding.Admitted() + first.Admitted())

@@ -114,17 +114,10 @@ func client(t *testing.T, concurrency int) *cluster.Client {
 // eventually waits for a condition that comes about in another process.
 func eventually(t *testing.T, what string, condition func() error) {
 	t.Helper()
-	deadline := time.Now().Add(40 * time.Second)
-	for {
-		err := condition()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("waited 40 s in vain until %s: %v", what, err)
-		}
-		// a poll of another process, which has no other way to tell
-		time.Sleep(5 * time.Millisecond)
+	const limit = 40 * time.Second
+	var err error
+	if !redistest.Poll(limit, func() bool { err = condition(); return err == nil }) {
+		t.Fatalf("waited %s in vain until %s: %v", limit, what, err)
 	}
 }
 
@@ -144,7 +137,7 @@ func awaitKnown(t *testing.T, nodes []*cluster.Node, zone string, want int) {
 	eventually(t, fmt.Sprintf("all nodes know of %d requests in zone %s", want, zone), func() error {
 		for _, n := range nodes {
 			if z := status(t, n, zone); z.Known() != int64(want) {
-				return fmt.Errorf("node %d knows %d: own %d, elsewhere %d, unsent %d", n.Number, z.Known(), z.Own, z.Remote, z.Unsent)
+				return fmt.Errorf("node %d knows %d: own %d, remote %d, unsent %d", n.Number, z.Known(), z.Own, z.Remote, z.Unsent)
 			}
 		}
 		return nil

@@ -51,7 +51,7 @@ func (t *resultTable) add(r result) {
 	t.all = append(t.all, r)
 }
 
-const tableHead = `| fault | requests | failed | p99 against the control's: before, during, after | p99 during | admitted / limit: alone, during, divided | counted in Redis, short of admitted | strict: granted by Redis, decided by nodes, short of admitted | strict: waited in vain, trips | goroutines before, after | lines down, up | synced again after | test |
+const tableHead = `| fault | requests | failed | p99 against the control's: before, during, after | p99 during | admitted / limit: alone, during, divided | counted in Redis, short of admitted | strict: granted by Redis, decided by nodes, short of admitted | strict: timeouts, trips | goroutines before, after | lines down, up | synced again after | test |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|
 `
 

@@ -112,7 +112,8 @@ func (r *rollout) load(key string) (stop func()) {
 						r.busy[node].RLock()
 						r.client.Get(context.Background(), r.Nodes[node].Addr, "/"+zone+"?k="+key, nil, tally)
 						r.busy[node].RUnlock()
-						time.Sleep(120 * time.Millisecond) // 50 requests a second for each zone
+						// 50 requests a second for each zone
+						redistest.Pause(120 * time.Millisecond)
 					}
 				})
 			}

@@ -261,9 +261,9 @@ func TestLostRepliesAndLateDuplicates(t *testing.T) {
 		before := total(t, r, "fixed") + total(t, r, "bucket")
 		proxy.Set(faultproxy.DropReplies)
 		spend()
-		for end := time.Now().Add(time.Second); !arrived && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			arrived = total(t, r, "fixed")+total(t, r, "bucket") > before
-		}
+		arrived = redistest.Poll(time.Second, func() bool {
+			return total(t, r, "fixed")+total(t, r, "bucket") > before
+		})
 		proxy.Set(faultproxy.None)
 		spend()
 		counted()
@@ -373,9 +373,9 @@ func TestZonesSyncAtTheirOwnRates(t *testing.T) {
 		}
 		return nil
 	})
-	turns, most := status(t, n, "inherited").Sync.Cycles, int64(time.Since(began)/(500*time.Millisecond))+1
-	if turns > most {
-		t.Errorf("a zone with sync_rate 500ms had %d cycles, want %d at most in %v", turns, most, time.Since(began))
+	cycles, most := status(t, n, "inherited").Sync.Cycles, int64(time.Since(began)/(500*time.Millisecond))+1
+	if cycles > most {
+		t.Errorf("a zone with sync_rate 500ms had %d cycles, want %d at most in %v", cycles, most, time.Since(began))
 	}
 	for _, z := range []string{"fast", "inherited"} {
 		// one may be under way
@@ -387,7 +387,7 @@ func TestZonesSyncAtTheirOwnRates(t *testing.T) {
 		t.Errorf("a zone with sync_rate 1h was sent %d times after its first cycle", got)
 	}
 	if z := status(t, n, "slow"); z.Sync.Cycles != 1 || z.Own == 0 || z.Unsent != z.Own {
-		t.Errorf("a zone with sync_rate 1h has had %d turns, and of %d requests %d are unsent; want one turn, before all of them", z.Sync.Cycles, z.Own, z.Unsent)
+		t.Errorf("a zone with sync_rate 1h has had %d cycles, and of %d requests %d are unsent; want one cycle, before all of them", z.Sync.Cycles, z.Own, z.Unsent)
 	}
 }
 

@@ -13,7 +13,7 @@ const (
 	Gap = 2 * time.Millisecond
 	// MinWait is the least time between two tries of a sync that fails.
 	MinWait = 100 * time.Millisecond
-	// Heartbeat is how often a node says that it is there.
+	// Heartbeat is the time between two heartbeats of a node.
 	Heartbeat = time.Second
 	// AllShards is the set of all shards, a bit each.
 	AllShards = ^uint64(0)

@@ -8,7 +8,7 @@ import (
 
 const s, ms = time.Second, time.Millisecond
 
-// Everything is synced in the rhythm of the rate, however late the loop is.
+// Everything is synced at the rate, however late the loop is.
 func TestBegin(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -54,7 +54,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// A loop's life: what happens when, what it does then, and for how long it waits.
+// The history of a loop: what happens when, what it does then, and for how long it waits.
 func TestNext(t *testing.T) {
 	const one, other = 1, 2
 	type step struct {

@@ -49,6 +49,7 @@ type Proxy struct {
 	last     []byte
 	held     [][]byte
 	requests int
+	dropped  int
 	closed   bool
 }
 
@@ -122,6 +123,13 @@ func (p *Proxy) Requests() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.requests
+}
+
+// Dropped is how many pieces of replies were swallowed.
+func (p *Proxy) Dropped() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dropped
 }
 
 // Last is the last piece that a client sent.
@@ -243,7 +251,7 @@ func (p *Proxy) there(l *link) {
 	}
 }
 
-// note remembers a piece and says whether to pass it on.
+// note remembers a piece and reports whether to pass it on.
 func (p *Proxy) note(piece []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,6 +278,7 @@ func (p *Proxy) back(l *link) {
 		piece := p.rewritten(buf[:n])
 		switch f {
 		case DropReplies, Blackhole:
+			p.drop()
 			continue
 		case HalfClose:
 			_ = l.client.CloseWrite()
@@ -288,6 +297,12 @@ func (p *Proxy) back(l *link) {
 			return
 		}
 	}
+}
+
+func (p *Proxy) drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dropped++
 }
 
 func (p *Proxy) rewritten(piece []byte) []byte {

@@ -50,7 +50,7 @@ func (e *Entry) text() string {
 	return text
 }
 
-// Each row is a life: what happens at which second, and what is logged then.
+// Each row is a history: what happens at which second, and what is logged then.
 func TestHealth(t *testing.T) {
 	type step struct {
 		at   float64

@@ -53,7 +53,7 @@ var otherFields = map[string]string{
 	"ring_buffer":   `write "algorithm": "sliding_log"`,
 }
 
-// otherNames are names of algorithms elsewhere.
+// otherNames are names of algorithms in other products.
 var otherNames = map[string]string{
 	"ring_buffer": "sliding_log", "sliding_window_log": "sliding_log", "sliding_window_counter": "sliding_window", "sliding": "sliding_window",
 	"fixed": "fixed_window", "token": "token_bucket", "leaky": "leaky_bucket",

@@ -36,14 +36,14 @@ func (x *Index) Seek(tag, from uint32) (slot, next uint32, ok bool) {
 // Add enters a key that is not there.
 func (x *Index) Add(tag, slot uint32) {
 	if (x.n+1)*8 > len(x.words)*7 {
-		x.lay(max(8, 2*len(x.words)))
+		x.resize(max(8, 2*len(x.words)))
 	}
 	x.put(wordOf(tag, slot))
 	x.n++
 }
 
-// lay enters all words anew, in so many.
-func (x *Index) lay(words int) {
+// resize enters all words again, in so many.
+func (x *Index) resize(words int) {
 	old := x.words
 	x.words = make([]uint64, words)
 	for _, word := range old {
@@ -63,7 +63,7 @@ func (x *Index) Fit() {
 	for x.n*8 > words*7 {
 		words *= 2
 	}
-	x.lay(words)
+	x.resize(words)
 }
 
 func (x *Index) put(word uint64) {

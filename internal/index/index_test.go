@@ -10,7 +10,7 @@ type Key [2]uint64
 
 func tagOf(key Key) uint32 { return uint32(key[0]) }
 
-// An index is held to a map through a long life, with keys that crowd a few words.
+// An index is held to a map through a long history, with keys that crowd a few words.
 func TestIndexAgainstAMap(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var x Index
@@ -68,7 +68,7 @@ func BenchmarkGrow(b *testing.B) {
 			words := len(x.words)
 			for b.Loop() {
 				grown := x
-				grown.lay(2 * words)
+				grown.resize(2 * words)
 			}
 		})
 	}

@@ -169,7 +169,7 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 			// The call took its time. A later Take at the arrival's would pass for a step of the
 			// clock.
 			if e.now = clock.Now(); decided {
-				e.judge(at)
+				e.checkLimits(at)
 				return
 			}
 		}
@@ -178,7 +178,7 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 		return
 	}
 	e.takeAll(zr, raw)
-	e.judge(at)
+	e.checkLimits(at)
 }
 
 // failOver applies a zone's on_redis_loss. It reports whether this node decides.
@@ -227,7 +227,7 @@ func (l *Limit) peek(key table.Key, raw []byte, now int64) table.Taken {
 // enterQueues takes the slots in the queues that were only read, once all other limits have
 // admitted: a slot can't be refunded once others stand behind it, as they would start too close to
 // each other. The time is that after Redis was asked: counted from the request's arrival, it would
-// start later than it is told, and close to the next one.
+// start later than its delay, and close to the next one.
 func (e *Evaluation) enterQueues() {
 	for i := range e.zones {
 		zr := &e.zones[i]
@@ -240,14 +240,14 @@ func (e *Evaluation) enterQueues() {
 			t := l.Take(zr.hash, e.keyOf(zr), e.now, 1, zr.want)
 			e.receipts[zr.first+j], e.results[zr.first+j] = t, l.result(&t.Decision)
 		}
-		if e.judge(i); e.IsDenied() {
+		if e.checkLimits(i); e.IsDenied() {
 			return
 		}
 	}
 }
 
-// judge notes whether the limits of a zone deny, and which makes the client wait longest.
-func (e *Evaluation) judge(at int) {
+// checkLimits notes whether the limits of a zone deny, and which makes the client wait longest.
+func (e *Evaluation) checkLimits(at int) {
 	zr := &e.zones[at]
 	for i := range zr.limits {
 		d := &e.results[zr.first+i]
@@ -280,7 +280,7 @@ func (l *Limit) moreAfter(d *algorithms.Decision) time.Duration {
 // keyOf returns the bytes of a zone's key.
 func (e *Evaluation) keyOf(zr *zoneResult) []byte { return e.keys[zr.key[0]:zr.key[1]] }
 
-// Enter waits until it is the turn of an admitted request in its queues, and counts it as admitted.
+// Enter waits until an admitted request is due in its queues, and counts it as admitted.
 // It returns an error if the client has gone away; its slots are then free again.
 func (e *Evaluation) Enter(ctx context.Context) error {
 	var delay time.Duration
@@ -298,9 +298,9 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	return nil
 }
 
-// errGone is the error for a client that went away while its request waited; 499 is what access
-// logs show for it elsewhere.
-var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited for its turn"), StatusCode: 499}
+// errGone is the error for a client that went away while its request waited; 499 is what other
+// servers log for it.
+var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited in a queue"), StatusCode: 499}
 
 // sleep waits for d. It returns false if the context ends first.
 func sleep(ctx context.Context, d time.Duration) bool {

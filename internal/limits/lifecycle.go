@@ -88,7 +88,7 @@ func (c *Config) Start() {
 	}
 	clock.CatchUp()
 	c.stop, c.done = make(chan struct{}), make(chan struct{})
-	go c.tick()
+	go c.housekeep()
 }
 
 // apply makes the configuration the one by which work in the background goes.
@@ -104,9 +104,9 @@ func (c *Config) apply() {
 	}
 }
 
-// tick writes what the logs of the zones hold back, once a minute, and looks each second whether
+// housekeep writes the summaries of the zones' logs, once a minute, and checks each second whether
 // the machine was asleep.
-func (c *Config) tick() {
+func (c *Config) housekeep() {
 	defer close(c.done)
 	minute, second := time.NewTicker(time.Minute), time.NewTicker(time.Second)
 	defer minute.Stop()

@@ -19,7 +19,7 @@ func (e *Evaluation) rollBack() {
 			case e.receipts[at].Allowed && zr.queued:
 				e.finishPeek(zr, l, at)
 			case e.receipts[at].Allowed && zr.CountDenied:
-				if zr.want == 0 { // of a denied request the waits are told in any case
+				if zr.want == 0 { // of a denied request the waits are shown in any case
 					e.restate(zr, l, at)
 				}
 			case e.receipts[at].Allowed:
@@ -51,7 +51,7 @@ func (e *Evaluation) finishPeek(zr *zoneResult, l *Limit, at int) {
 	e.restate(zr, l, at)
 }
 
-// refund gives back what a limit gave.
+// refund returns what a limit granted.
 func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
 	if zr.Kind == algorithms.LeakyBucket {
 		l.table.Leave(l.enforced, zr.hash, e.receipts[at], clock.Now(), 1)

@@ -33,8 +33,8 @@ type ZoneOptions struct {
 	Redis     *Redis
 	// Sweep is the time between two sweeps of the zone's counters.
 	Sweep time.Duration
-	// Headers are the sets of headers that the handler sends. Waits is set where anybody is told
-	// how long it takes until more requests are admitted.
+	// Headers are the sets of headers that the handler sends. Waits is set where headers or
+	// placeholders show how long it takes until more requests are admitted.
 	Headers answer.HeaderSets
 	Waits   bool
 	// Logger gets the zone's lines, with the keys of denied requests where LogKeys is set. Once
@@ -54,7 +54,7 @@ type Zone struct {
 	Template *reqkey.Template
 
 	limits  []Limit         // one for each rate of Limits
-	want    algorithms.Want // of admitted requests; nothing where nobody is told
+	want    algorithms.Want // of admitted requests; nothing where nothing shows it
 	denials *answer.DenialLog
 	metrics *metrics.ZoneCounters
 	full    atomic.Bool // warned of more than max_keys

@@ -1,5 +1,6 @@
 // Command lint checks what this code relies on and no general linter knows: comments of at most 100
-// columns, short functions, small interfaces and packages, and imports that never run upward.
+// columns, one word for one thing, short functions, small interfaces and packages, imports that
+// never run upward, and tests that don't sleep.
 //
 //	go run ./internal/lint
 //
@@ -107,6 +108,8 @@ func (l *linter) visit(path string, entry fs.DirEntry, err error) error {
 		return l.goFile(path)
 	case ".lua":
 		return l.luaFile(path)
+	case ".md":
+		return l.pageWords(path)
 	}
 	return nil
 }
@@ -124,6 +127,11 @@ func (l *linter) goFile(path string) error {
 	l.comments(file, lines)
 	l.imports(path, file)
 	test := strings.HasSuffix(path, "_test.go")
+	if test {
+		l.sleeps(file)
+	} else {
+		l.commentWords(file)
+	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
@@ -159,6 +167,25 @@ func (l *linter) comments(file *ast.File, lines []string) {
 			}
 		}
 	}
+}
+
+// sleeps checks that a test sleeps only in virtual time, or says on the line or the one before why.
+func (l *linter) sleeps(file *ast.File) {
+	explained := make(map[int]bool)
+	for _, group := range file.Comments {
+		explained[l.line(group.End())], explained[l.line(group.End())+1] = true, true
+	}
+	virtual := slices.ContainsFunc(file.Imports, func(s *ast.ImportSpec) bool { return s.Path.Value == `"testing/synctest"` })
+	ast.Inspect(file, func(n ast.Node) bool {
+		s, ok := n.(*ast.SelectorExpr)
+		if !ok || s.Sel.Name != "Sleep" || virtual || explained[l.line(n.Pos())] {
+			return true
+		}
+		if from, ok := s.X.(*ast.Ident); ok && from.Name == "time" {
+			l.report(l.at(n.Pos()), "a test sleeps: wait with redistest.Eventually, or in testing/synctest")
+		}
+		return true
+	})
 }
 
 func columns(line string) int {

@@ -19,7 +19,7 @@ func someState() ([]ZoneState, []RedisState) {
 		}
 }
 
-// scrape reads what a registry tells of zone m and of everything that has no zone, without the
+// scrape reads what a registry has of zone m and of everything that has no zone, without the
 // common part of names.
 func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()

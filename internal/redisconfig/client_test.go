@@ -56,7 +56,7 @@ func TestOtherPluginsKeepTheirRedisLines(t *testing.T) {
 	l.add(&redisconn.Settings{MasterName: "ours"})
 	theirs := redis.NewFailoverClient(&redis.FailoverOptions{SentinelAddrs: nobody, MasterName: "theirs", MaxRetries: -1})
 	defer theirs.Close()
-	redistest.Eventually(t, "go-redis tells of the other plugin's master", func() bool {
+	redistest.Eventually(t, "go-redis reports the other plugin's master", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if ours.Ping(ctx).Err() == nil || theirs.Ping(ctx).Err() == nil {

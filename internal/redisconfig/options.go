@@ -156,7 +156,7 @@ func (o *Options) credentials() (username, password string) {
 	}
 	s, err := redisconn.ParseURL(known.URL)
 	if err != nil {
-		return "", "" // Redis refuses these, and so it is tried again
+		return "", "" // Redis rejects these, and so it is tried again
 	}
 	return s.Username, s.Password
 }

@@ -2,9 +2,14 @@ package redisconn
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -88,6 +93,41 @@ func TestClassifyReplies(t *testing.T) {
 		if got := Classify(err); got == "" || strings.Contains(got, "hunter2") {
 			t.Errorf("Classify(%v) = %q", err, got)
 		}
+	}
+}
+
+// Errors of the network and of TLS, in the wrapping in which the client returns them, name what to
+// change.
+func TestClassifyNetwork(t *testing.T) {
+	wrap := func(err error) error {
+		return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", err)}
+	}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{x509.UnknownAuthorityError{}, "tls_server_certs_path"},
+		{x509.HostnameError{Certificate: new(x509.Certificate), Host: "h"}, "tls_server_name"},
+		{x509.CertificateInvalidError{Cert: new(x509.Certificate), Reason: x509.Expired}, "renew it"},
+		{tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}, "in place of rediss://"},
+		{tls.AlertError(116), "tls_client_cert"}, // certificate required
+		{wrap(syscall.EACCES), "let this user write"},
+		{wrap(syscall.EHOSTUNREACH), "no route"},
+		{wrap(syscall.ENETUNREACH), "no route"},
+		{wrap(syscall.ECONNRESET), "was closed"},
+		{redis.ErrPoolTimeout, "pool_size"},
+		{redis.ErrPoolExhausted, "pool_size"},
+		{errors.New("redis: all sentinels specified in configuration are unreachable"), "master_name"},
+		{&DownError{Cause: wrap(syscall.ECONNREFUSED)}, "start redis"},
+		{ErrDown, "tried again"},
+	} {
+		if got := Classify(fmt.Errorf("wrapped: %w", c.err)); !strings.Contains(got, c.want) {
+			t.Errorf("Classify(%v) = %q, want %s", c.err, got, c.want)
+		}
+	}
+	down := &DownError{Cause: wrap(syscall.ECONNREFUSED)}
+	if text := down.Error(); !strings.Contains(text, ErrDown.Error()) || !strings.Contains(text, "connection refused") {
+		t.Errorf("DownError.Error() = %q, want that Redis is down, and its cause", text)
 	}
 }
 

@@ -59,6 +59,7 @@ func TestParseURLErrorsShowNoPassword(t *testing.T) {
 		"unix://hunter2", "unix://u:hunter2@", "unix://u:hunter2@rel/path", "redis://u:hunter2@a,redis://u:other@b",
 		"redis://u:hunter2@a,b/3", "redis://u:hunter2@h?protocol=9", "redis://u:hunter2@h/-1", "redis://u:hun[ter2", "redis://u:hunter2@h?pool_size=-1",
 		"redis://u:hunter2@h?max_retries=3", "redis://u: hunter2@h\x00", "redis://@hunter2@", "redis://h:hunter2", "redis://hunter2:hunter2",
+		"redis://h/0#hunter2", "redis://h?db=1#hunter2", "redis://hunter2%zz:p@h",
 	} {
 		_, err := ParseURL(url)
 		if err == nil {

@@ -181,12 +181,12 @@ func (w *Watched) Failover() {
 	w.Master.Kill()
 	w.Master, w.Replica = w.Replica, w.Master
 	// Sentinels that were held up, on a busy machine, do nothing for half a minute (TILT).
-	const patience = 90 * time.Second
-	within(w.t, patience, "the replica is the master", func() bool {
+	const limit = 90 * time.Second
+	within(w.t, limit, "the replica is the master", func() bool {
 		return strings.Contains(w.Master.try("INFO", "replication"), "role:master")
 	})
 	for _, s := range w.Sentinels {
-		within(w.t, patience, "the sentinel names the new master", func() bool {
+		within(w.t, limit, "the sentinel names the new master", func() bool {
 			return s.try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", w.Name) == fmt.Sprint(hostPort(w.Master.Addr))
 		})
 	}

@@ -263,24 +263,6 @@ func FreePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// Eventually returns when a condition holds, and fails the test if it doesn't within 20 seconds.
-func Eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	within(t, 20*time.Second, what, condition)
-}
-
-func within(t testing.TB, patience time.Duration, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %s in vain until %s", patience, what)
-		}
-		// a poll of another process, which has no other way to tell
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
 // need skips the test where there is no redis-server.
 func need(t testing.TB) {
 	t.Helper()

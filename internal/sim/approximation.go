@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// An Approximation is an algorithm beside the truth: how much it admits, as one exact counter
+// An Approximation is an algorithm beside the truth: how much it admits, as one centralized limiter
 // without any node, in intervals of its window's length.
 type Approximation struct {
 	Name string
@@ -38,7 +38,7 @@ func Approximations() []Approximation {
 	}})
 }
 
-// Onset is a client that comes after a while and goes on at a demand.
+// Onset is a client that comes after a while and goes on at an offered load.
 func Onset(demand float64) func(after time.Duration) Load {
 	return func(after time.Duration) Load {
 		return Load{{For: after + time.Millisecond}, {For: 3 * approximatedWindow, Rate: demand * approximatedLimit / approximatedWindow.Seconds()}}

@@ -26,7 +26,7 @@ type (
 // A Case is a scenario of any algorithm, for any model and seed.
 type Case struct {
 	Name string
-	// Run runs it, and Exact runs the same requests against one exact counter.
+	// Run runs it, and Exact runs the same requests against one centralized limiter.
 	Run   func(m Model, seed uint64) Result
 	Exact func(seed uint64) Result
 
@@ -58,14 +58,17 @@ type Figure struct {
 	Peak, Mean, Wrong, Share, Admitted, Calls, Keys float64
 	// Worst is the highest of the peaks, and Most the most that was admitted.
 	Worst, Most float64
-	// Late is how long after the exact counter the first request was refused, 0 where none was.
+	// Late is how long after the centralized limiter the first request was denied, 0 where none
+	// was.
 	Late time.Duration
-	// Estimated is the share of the requests that the estimate alone refused.
+	// Estimated is the share of the requests that the estimate alone denied.
 	Estimated float64
-	// PeakOver, MeanOver and AdmittedOver are those of each run by those of the exact counter.
+	// PeakOver, MeanOver and AdmittedOver are those of each run by those of the centralized
+	// limiter.
 	PeakOver, MeanOver, AdmittedOver float64
-	// RefusedOver is the share of the requests that were refused less that of the exact counter.
-	RefusedOver float64
+	// DeniedOver is the share of the requests that were denied less that of the centralized
+	// limiter.
+	DeniedOver float64
 }
 
 // Figures runs a case with as many seeds.
@@ -73,7 +76,7 @@ func (c Case) Figures(m Model, seeds int) Figure {
 	return figureOf(seeds, func(seed uint64) Result { return c.Run(m, seed) }, c.exact)
 }
 
-// Ideal is what the exact counter does.
+// Ideal is what the centralized limiter does.
 func (c Case) Ideal(seeds int) Figure { return figureOf(seeds, c.exact, c.exact) }
 
 func figureOf(seeds int, run, exact func(seed uint64) Result) (f Figure) {
@@ -108,7 +111,7 @@ func figureOf(seeds int, run, exact func(seed uint64) Result) (f Figure) {
 	f.PeakOver = median(func(r, exact Result) float64 { return r.Peak / exact.Peak })
 	f.MeanOver = median(func(r, exact Result) float64 { return r.Mean / exact.Mean })
 	f.AdmittedOver = median(func(r, exact Result) float64 { return float64(r.Admitted) / float64(exact.Admitted) })
-	f.RefusedOver = median(func(r, exact Result) float64 { return exact.Share() - r.Share() })
+	f.DeniedOver = median(func(r, exact Result) float64 { return exact.Share() - r.Share() })
 	f.Peak = median(func(r, _ Result) float64 { return r.Peak })
 	return f
 }
@@ -132,7 +135,7 @@ func Sliding(limit int64, window time.Duration) algorithms.Params {
 	return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 1}
 }
 
-// Overload is ten nodes, 1000/5s and sync_rate 0.5s, at a demand as a multiple of the limit.
+// Overload is ten nodes, 1000/5s and sync_rate 0.5s, at an offered load as a multiple of the limit.
 func Overload(name string, demand float64) Case {
 	return CaseOf(name, Windows{
 		Algorithm: Sliding(1000, 5*sec), Rate: sec / 2, Nodes: 10, Latency: near, Warm: 10 * sec, Load: Constant(200*demand, 40*sec),
@@ -245,7 +248,7 @@ func Small() (cases []Case) {
 	return cases
 }
 
-// Distant are stores further away: three nodes at a demand.
+// Distant are stores further away: three nodes at an offered load.
 func Distant(demand float64, latency time.Duration) []Case {
 	return []Case{
 		CaseOf("`sliding_window` 1000/10s", Windows{

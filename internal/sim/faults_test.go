@@ -7,8 +7,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// A full bucket is still full for a process that starts after the edge of an epoch, here one of 50
-// s, and full since the one before the last.
+// A full bucket is still full for a process that starts after the boundary of an epoch, here one of
+// 50 s, and full since the one before the last.
 func TestABucketIsNotEmptyForANodeThatStartsAfterAnEdge(t *testing.T) {
 	sc := Buckets{
 		Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1000, Window: 50 * sec}, Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: near,
@@ -40,7 +40,7 @@ func TestABucketFarFromTheStoreAdmitsADemandBelowItsRate(t *testing.T) {
 		Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 100, Window: sec, Burst: 10}, Rate: sec / 2, Nodes: 3, Latency: near,
 		Load: Constant(80, 30*sec), Warm: 5 * sec,
 	})
-	within(t, "share admitted at 0.8x without early exchanges", c.Figures(Scaled, 2).Share, .97, 1)
+	within(t, "share admitted at 0.8x without early syncs", c.Figures(Scaled, 2).Share, .97, 1)
 }
 
 // One lost reply is not a lost store: the estimate goes on.

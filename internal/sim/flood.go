@@ -15,8 +15,8 @@ const (
 // A Flooded is what a full table does when far more keys come than it has room for.
 type Flooded struct {
 	// Admitted is what keys that ask for more than their limit got of it; the others are the
-	// refused of newcomers that ask for little.
-	Admitted, RefusedFirst, RefusedFive float64
+	// denied of newcomers that ask for little.
+	Admitted, DeniedFirst, DeniedFive float64
 }
 
 // Flood fills a table, and then has as many other keys as load times the words of a row ask for one
@@ -54,6 +54,6 @@ func Flood(load float64, limit int64) (f Flooded) {
 		five += 5 - take(next, 5)
 		next++
 	}
-	f.RefusedFirst, f.RefusedFive = float64(first)/newcomers, float64(five)/newcomers/5
+	f.DeniedFirst, f.DeniedFive = float64(first)/newcomers, float64(five)/newcomers/5
 	return f
 }

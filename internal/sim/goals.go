@@ -11,7 +11,7 @@ type Goal struct {
 	// Model is the one that is to reach it, and Reach says what is to be reached.
 	Model Model
 	Reach string
-	// Measure tells how near a model comes, over some seeds.
+	// Measure returns how near a model comes, over some seeds.
 	Measure func(m Model, seeds int) Reached
 }
 
@@ -74,8 +74,8 @@ var clusters = []cluster{
 	{2, sec / 10}, {2, sec}, {2, 5 * sec}, {5, sec / 10}, {5, sec}, {5, 5 * sec}, {10, sec / 10}, {10, sec}, {10, 5 * sec}, {30, sec / 10}, {30, sec}, {30, 5 * sec},
 }
 
-// below is clusters below their limits: the most that any refuses more than the exact store, as a
-// share of the requests.
+// below is clusters below their limits: the most that any denies more than the centralized limiter,
+// as a share of the requests.
 func below(limits []int64, clusters []cluster, most float64) func(Model, int) Reached {
 	return func(m Model, seeds int) Reached {
 		worst := 0.0
@@ -85,7 +85,7 @@ func below(limits []int64, clusters []cluster, most float64) func(Model, int) Re
 					f := CaseOf("", Windows{
 						Algorithm: Sliding(limit, 10*sec), Rate: c.rate, Nodes: c.nodes, Latency: near, Load: Constant(demand*float64(limit)/10, 60*sec),
 					}).Figures(m, seeds)
-					worst = max(worst, f.RefusedOver)
+					worst = max(worst, f.DeniedOver)
 				}
 			}
 		}

@@ -20,26 +20,26 @@ func TestGoalsAreReachedAndNotByKongsModel(t *testing.T) {
 	}
 }
 
-// An estimate that held back too much would refuse what the limit has room for.
-func TestBelowTheLimitNoneIsRefused(t *testing.T) {
+// An estimate that held back too much would deny what the limit has room for.
+func TestBelowTheLimitNoneIsDenied(t *testing.T) {
 	few := []cluster{{2, sec}, {5, sec / 10}, {10, 5 * sec}}
 	for _, c := range []struct {
 		limits []int64
 		most   float64
 	}{{[]int64{400}, 0}, {[]int64{50}, .01}} {
 		if got := below(c.limits, few, c.most)(Shipped, 3); !got.Met {
-			t.Errorf("limits %v: %s refused than by the exact store, want at most %g %%", c.limits, got.Text, 100*c.most)
+			t.Errorf("limits %v: %s denied than by the centralized limiter, want at most %g %%", c.limits, got.Text, 100*c.most)
 		}
 	}
 }
 
 // Each client of many, each node of those that are there, and each shape of traffic is held to the
-// limit, and hardly any is refused that should not be.
+// limit, and hardly any is denied that should not be.
 func TestShapesOfTraffic(t *testing.T) {
 	for _, c := range Traffics() {
 		f := c.Figures(Shipped, 1)
 		within(t, c.Name+": peak by the exact one", f.PeakOver, .97, 1.06)
 		within(t, c.Name+": mean by the exact one", f.MeanOver, .97, 1.03)
-		within(t, c.Name+": share refused more than by the exact store", f.RefusedOver, -.02, .02)
+		within(t, c.Name+": share denied more than by the centralized limiter", f.DeniedOver, -.02, .02)
 	}
 }

@@ -136,7 +136,7 @@ func (sc Scenario[S]) pick(rng *rand.Rand, p Phase, of int, at time.Duration) in
 	return picked
 }
 
-// away says that a node is not there.
+// away reports whether a node is down.
 func (sc Scenario[S]) away(node int, at time.Duration) bool {
 	for _, a := range sc.Away {
 		if a.Node == node && at >= a.From && at < a.To {

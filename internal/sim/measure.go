@@ -14,12 +14,12 @@ type Result struct {
 	// Mean is what was admitted, as a part of what the clients asked for or their limit, whichever
 	// is less for each of them.
 	Mean float64
-	// Wrong is the share of the requests that were refused where an exact limiter that had admitted
+	// Wrong is the share of the requests that were denied where an exact limiter that had admitted
 	// the same until then would have admitted.
 	Wrong float64
-	// First is when the first request was refused, counted from the start; 0 if none was.
+	// First is when the first request was denied, counted from the start; 0 if none was.
 	First time.Duration
-	// Requests and those Admitted, and those Refused by the estimate alone, of the whole run.
+	// Requests and those Admitted, and those Denied by the estimate alone, of the whole run.
 	Requests, Admitted, Estimated int
 	// Calls is how many calls of all nodes the store got, and Keys how many keys stood in them;
 	// Length is the time in which it did.
@@ -70,8 +70,8 @@ func (r Result) Windowed(limit int64, window, step time.Duration) (at, share []f
 	return at, share
 }
 
-// A meter watches the requests of a run. truth is one exact counter for each client that is told
-// what was admitted.
+// A meter watches the requests of a run. truth is one centralized limiter for each client that is
+// told what was admitted.
 type meter[S any] struct {
 	sc     Scenario[S]
 	exact  algorithms.Machine[S]

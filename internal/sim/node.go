@@ -67,7 +67,7 @@ func (n *node[S]) take(of int) table.Taken {
 	return n.table.Take(n.is().Algorithm.Compile(), k.key, k.raw, n.clock(), 1, 0)
 }
 
-// setLost tells the table of a store that is lost. One that makes no estimate is told so all the
+// setLost gives the table the shards that are lost. One that makes no estimate has all lost all the
 // time.
 func (n *node[S]) setLost() {
 	lost := n.loop.Unreachable
@@ -93,7 +93,7 @@ func (n *node[S]) wait(d time.Duration) {
 	})
 }
 
-// on tells the loop of an event, and does what it says.
+// on gives the loop an event, and does what it returns.
 func (n *node[S]) on(e cycle.Event) {
 	if n.dead {
 		return
@@ -110,7 +110,7 @@ func (n *node[S]) on(e cycle.Event) {
 	}
 }
 
-// ended tells the loop and the table what came of a sync.
+// ended gives the loop and the table the result of a sync.
 func (n *node[S]) ended(ok bool) {
 	e := cycle.Event{Kind: cycle.Reply, Urgent: n.table.Urgent()}
 	if !ok {

@@ -25,7 +25,7 @@ func TestNodesOfARolloutShareWhatTheyCount(t *testing.T) {
 	}
 }
 
-// A history is a random life of three nodes with one client: their parameters, its requests, and
+// A history is what happens to three nodes with one client: their parameters, its requests, and
 // what happens to them.
 type history struct {
 	Buckets
@@ -107,8 +107,8 @@ func (h *history) unseen(nodes float64) float64 {
 }
 
 // At any time no more is admitted than the largest burst and what has flowed in at the highest
-// limit, but for what nodes admit by themselves while they are cut off; and in the end no less than
-// nine tenths of what the least generous admits by itself.
+// limit, except for what nodes admit by themselves while they are cut off; and in the end no less
+// than nine tenths of what the least generous admits by itself.
 func TestWhatNodesOfARolloutAdmitIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHistory(t, true)
@@ -137,7 +137,7 @@ func TestWhatNodesOfARolloutAdmitIsBounded(t *testing.T) {
 	})
 }
 
-// isAlone reports whether a node is cut off, or has just come back and may not have been told of
+// isAlone reports whether a node is cut off, or has just come back and may not have heard of
 // yet.
 func (h *history) isAlone(node int, at time.Duration) bool {
 	for _, c := range h.Cuts {
@@ -178,7 +178,7 @@ func TestAHealLocksNobodyOut(t *testing.T) {
 				levels := w.levels()
 				// Those that were not cut off share one bucket.
 				sum = levels[0] + slices.Max(levels[1:])
-				// May flow in within an interval, or drains before it is told of.
+				// May flow in within an interval, or drains before it is reported.
 				sum += h.unseen(3)
 			}
 			w.until(a.at)
@@ -262,7 +262,7 @@ func TestANewcomerFindsWhatOneStoreWouldHave(t *testing.T) {
 			n.table.Take(n.is().Algorithm.Compile(), k.key, k.raw, n.clock(), 0, 0)
 		}
 		drain(w.now)
-		// What is told of an interval late drains later by that.
+		// What is reported an interval late drains later by that.
 		if got, most := w.levels()[0], 1+rate*(h.Rate+sec/10).Seconds(); math.Abs(got-truth) > most {
 			t.Fatalf("%.2f in the bucket, want %.2f, give or take %.2f", got, truth, most)
 		}

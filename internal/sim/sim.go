@@ -1,6 +1,7 @@
 // Package sim runs several nodes around one store in virtual time and measures how near their
-// decisions come to those of one exact counter. Each node is a real table with a real algorithm;
-// only time, the network and the store are models. A run is the same every time for one seed.
+// decisions come to those of one centralized limiter. Each node is a real table with a real
+// algorithm; only time, the network and the store are models. A run is the same every time for one
+// seed.
 package sim
 
 import (
@@ -9,7 +10,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// epoch is the true time at which every run starts: the edge of an aligned window of any length
+// epoch is the true time at which every run starts: the boundary of an aligned window of any length
 // that divides 100 s.
 const epoch = int64(1_700_000_000_000_000_000)
 
@@ -17,7 +18,7 @@ const epoch = int64(1_700_000_000_000_000_000)
 type Model struct {
 	// Estimate holds against a request what others have probably spent unseen.
 	Estimate bool
-	// Early syncs keys that are new or near their limit before their turn.
+	// Early syncs keys that are new or near their limit before the cycle.
 	Early bool
 }
 

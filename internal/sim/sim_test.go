@@ -22,12 +22,12 @@ func TestOneSeedIsOneRun(t *testing.T) {
 		t.Errorf("two runs of one seed: %d and %d admitted, %g and %g calls", a.Admitted, b.Admitted, a.CallsASecond(), b.CallsASecond())
 	}
 	if a, b := c.Run(Shipped, 7), c.Exact(7); a.Requests != b.Requests {
-		t.Errorf("the exact store saw %d requests, the nodes %d", b.Requests, a.Requests)
+		t.Errorf("the centralized limiter saw %d requests, the nodes %d", b.Requests, a.Requests)
 	}
 }
 
-// The design's table: what is admitted beyond the exact store falls from column to column, and
-// little of it is left.
+// The design's table: what is admitted beyond the centralized limiter falls from column to column,
+// and little of it is left.
 func TestEachMeansBringsTheNodesNearerToOneStore(t *testing.T) {
 	const seeds = 1
 	for i, want := range []struct{ kong, scaled, shipped float64 }{
@@ -44,7 +44,7 @@ func TestEachMeansBringsTheNodesNearerToOneStore(t *testing.T) {
 	}
 }
 
-func TestAllAlgorithmsHoldTheLimitTogetherAndRefuseNoneBelowIt(t *testing.T) {
+func TestAllAlgorithmsHoldTheLimitTogetherAndDenyNoneBelowIt(t *testing.T) {
 	for _, c := range Kinds(5, sec, 5) {
 		f, exact := c.Figures(Shipped, 1), c.Ideal(1)
 		within(t, c.Name+" at 5x: peak above the exact one", f.Peak-exact.Peak, -.03, .08)
@@ -91,7 +91,7 @@ func TestANodeThatSeesAllOfAClientDecidesAsIfItWereAlone(t *testing.T) {
 	} {
 		got, want := c.Run(Shipped, 1), c.Exact(1)
 		if got.Admitted != want.Admitted || got.Estimated != 0 {
-			t.Errorf("%s: %d of %d admitted, %d refused by the estimate; alone it admits %d", name, got.Admitted, got.Requests, got.Estimated, want.Admitted)
+			t.Errorf("%s: %d of %d admitted, %d denied by the estimate; alone it admits %d", name, got.Admitted, got.Requests, got.Estimated, want.Admitted)
 		}
 	}
 }
@@ -189,7 +189,7 @@ func TestASmallLimitIsPassedByAboutOneRequestANode(t *testing.T) {
 		for seed := range uint64(seeds) {
 			more += float64(c.Run(Shipped, seed).Admitted-c.Exact(seed).Admitted) / seeds
 		}
-		within(t, c.Name+": admitted beyond the exact store", more, -1, nodes)
+		within(t, c.Name+": admitted beyond the centralized limiter", more, -1, nodes)
 	}
 }
 
@@ -198,7 +198,7 @@ func TestAFloodOfKeysIsNoBypassAndLocksFewOut(t *testing.T) {
 	if f.Admitted > 1 || f.Admitted < .97 {
 		t.Errorf("half a key per word: %.3f of the limits admitted, want 0.97 to 1", f.Admitted)
 	}
-	if f.RefusedFirst > .03 {
-		t.Errorf("half a key per word: %.3f of the newcomers refused, want at most 0.03", f.RefusedFirst)
+	if f.DeniedFirst > .03 {
+		t.Errorf("half a key per word: %.3f of the newcomers denied, want at most 0.03", f.DeniedFirst)
 	}
 }

@@ -11,8 +11,8 @@ type Marks struct {
 	bits   [2][]uint32 // slots marked in the epoch, and in the one before
 }
 
-// roll brings the marks to the epoch of now in a sketch.
-func (m *Marks) roll(s *Sketch, now int64) {
+// advance brings the marks to the epoch of now in a sketch.
+func (m *Marks) advance(s *Sketch, now int64) {
 	epoch := s.Epoch(now)
 	if m.window != s.window {
 		m.window, m.epoch, m.bits = s.window, epoch, [2][]uint32{}
@@ -32,7 +32,7 @@ func (m *Marks) Has(i uint32, s *Sketch, now int64) bool {
 	if m == nil || m.bits[0] == nil && m.bits[1] == nil {
 		return false
 	}
-	m.roll(s, now)
+	m.advance(s, now)
 	return m.at(0, i) || m.at(1, i)
 }
 
@@ -43,7 +43,7 @@ func (m *Marks) at(age int, i uint32) bool {
 
 // Add marks a slot whose key has spent something in s.
 func (m *Marks) Add(i uint32, s *Sketch, now int64) {
-	m.roll(s, now)
+	m.advance(s, now)
 	m.set(0, i)
 }
 

@@ -142,7 +142,7 @@ func cellsFor(limit int64) uint64 {
 	return 1
 }
 
-// Suits reports whether the sketch is not given back, and its counts can tell a limit from one
+// Suits reports whether the sketch is not freed, and its counts can tell a limit from one
 // more, as far as any can.
 func (s *Sketch) Suits(l algorithms.Limit) bool {
 	return s.last.Load() != retired && s.cells <= cellsFor(limitIn(l, s.window))
@@ -151,13 +151,10 @@ func (s *Sketch) Suits(l algorithms.Limit) bool {
 // Used reports whether a key was counted.
 func (s *Sketch) Used() bool { return s.used.Load() }
 
-// Window is the window in which the sketch counts.
-func (s *Sketch) Window() time.Duration { return s.window }
-
 // Limit is how much l admits in the window of the sketch.
 func (s *Sketch) Limit(l algorithms.Limit) int64 { return limitIn(l, s.window) }
 
-// Last is when the newest epoch began; ok is false where the sketch has been given back.
+// Last is when the newest epoch began; ok is false where the sketch has been freed.
 func (s *Sketch) Last() (at int64, ok bool) {
 	last := s.last.Load()
 	return last * int64(s.window), last != retired
@@ -180,7 +177,7 @@ func (s *Sketch) cell(row int, key Key) cell {
 	return cell{&s.words[row][place/s.cells], place % s.cells * s.bits}
 }
 
-// enter is the epoch in which a request of now counts; false where the sketch has been given back.
+// enter is the epoch in which a request of now counts; false where the sketch has been freed.
 func (s *Sketch) enter(now int64) (epoch int64, ok bool) {
 	if !s.used.Load() {
 		s.used.Store(true)
@@ -240,8 +237,8 @@ func (s *Sketch) state(key Key, limit, epoch, now int64) (l algorithms.Limit, st
 }
 
 // Take asks for n units of a key at now, and works out the waits that are wanted, of a denial Retry
-// in any case. Takes of one key must take turns; others may add to its cells at any time, which can
-// only make the answer more careful. ok is false where the sketch has been given back.
+// in any case. Takes of one key must not overlap; others may add to its cells at any time, which
+// can only make the answer more careful. ok is false where the sketch has been freed.
 func (s *Sketch) Take(
 	l algorithms.Limit, key Key, now, n int64, want algorithms.Want,
 ) (d algorithms.Decision, ok bool) {
@@ -273,7 +270,7 @@ func (s *Sketch) Until(key Key, now, target int64) time.Duration {
 }
 
 // Charge spends n units of a key unasked: where it is bounded, only as far as the key has spent
-// less than its limit in this window. It returns false where the sketch has been given back.
+// less than its limit in this window. It returns false where the sketch has been freed.
 func (s *Sketch) Charge(l algorithms.Limit, key Key, now, n int64, bounded bool) bool {
 	epoch, ok := s.enter(now)
 	if !ok {
@@ -312,7 +309,7 @@ func (s *Sketch) add(key Key, epoch, n int64) {
 	}
 }
 
-// change adds to the count of a cell in an epoch. What is given back to an epoch that ends
+// change adds to the count of a cell in an epoch. What is refunded to an epoch that ends
 // meanwhile stays spent.
 func (s *Sketch) change(c cell, epoch, n int64) {
 	for {
@@ -323,7 +320,7 @@ func (s *Sketch) change(c cell, epoch, n int64) {
 		}
 		count := s.count(word, c.shift)
 		if count == s.most {
-			n = 0 // how much more there was is not known, so nothing of it can be given back
+			n = 0 // how much more there was is not known, so nothing of it can be refunded
 		}
 		next := uint64(min(max(count+min(n, s.most), 0), s.most))
 		word = word&^(uint64(s.most)<<c.shift) | next<<c.shift
@@ -348,7 +345,7 @@ func (s *Sketch) rolled(word uint64, epoch int64) uint64 {
 }
 
 // Expire lets go what counts no more at now: the sketch that this one took the place of, and where
-// all is set this one. It reports whether this one is given back: a request that comes afterwards
+// all is set this one. It reports whether this one is freed: a request that comes afterwards
 // finds that it has to have another.
 func (s *Sketch) Expire(now int64, all bool) bool {
 	epoch, last := now/int64(s.window), s.last.Load()

@@ -41,7 +41,7 @@ func TestSketchWindowsRoll(t *testing.T) {
 	}
 }
 
-// Keys that share a cell fill it, and what is then given back never frees one of them.
+// Keys that share a cell fill it, and what is then refunded never frees one of them.
 func TestFullCellsGiveNothingBack(t *testing.T) {
 	s := New(1, 14, time.Minute) // all keys share six cells of each row
 	limit := limitOf(14)
@@ -59,6 +59,67 @@ func TestFullCellsGiveNothingBack(t *testing.T) {
 		s.Give(s.number, victim, t0, 1)
 	}
 	if admitted() {
-		t.Error("a key that has spent its limit is admitted after others gave back in its cells")
+		t.Error("a key that has spent its limit is admitted after others refunded in its cells")
+	}
+}
+
+// A sketch that was given back counts nothing any more, and none takes its place: the next one
+// begins empty.
+func TestASketchThatWasGivenBack(t *testing.T) {
+	s, limit, key := New(MinWidth, 10, time.Minute), limitOf(10), Key{1, 2}
+	for range 10 {
+		s.Take(limit, key, t0, 1, 0)
+	}
+	later := int64(t0 + 5*time.Minute)
+	if !s.Expire(later, true) {
+		t.Fatal("an old sketch is not given back")
+	}
+	if d, ok := s.Take(limit, key, later, 1, 0); ok {
+		t.Errorf("Take() = %+v", d)
+	}
+	if s.Charge(limit, key, later, 1, false) || s.Spent(key, later) != 0 || s.Suits(limit) || s.Expire(later, true) {
+		t.Errorf("it counts %d, suits: %t", s.Spent(key, later), s.Suits(limit))
+	}
+	if at, ok := s.Last(); ok {
+		t.Errorf("its newest epoch began at %d", at)
+	}
+	next := s.Next(MinWidth, t0, limit) // a request that read its clock early
+	if got := next.Spent(key, t0); got != 0 || next.Used() {
+		t.Errorf("the next one counts %d, used: %t, want none", got, next.Used())
+	}
+	next.Give(s.Number(), key, t0, 1) // what was taken in one that is gone
+	if d, ok := next.Take(limit, key, t0, 1, 0); !ok || d.Remaining != 9 {
+		t.Errorf("Take() of the next one = %+v, %t, want 9 to remain", d, ok)
+	}
+}
+
+// What is refunded to an epoch that has ended in its cells since stays spent.
+func TestUnitsOfAnEpochThatHasEndedStaySpent(t *testing.T) {
+	s, limit, key := New(MinWidth, 10, time.Minute), limitOf(10), Key{1, 2}
+	start := int64(t0 - t0%int64(time.Minute))
+	s.Take(limit, key, start, 6, 0)
+	s.Take(limit, key, start+int64(time.Minute), 1, 0)
+	s.Give(s.Number(), key, start, 6)
+	for row := range s.words {
+		// as where the epoch ends in between
+		s.change(s.cell(row, key), start/int64(time.Minute), -6)
+	}
+	if got := s.Spent(key, start+int64(time.Minute)); got != 7 {
+		t.Errorf("%d count, want 7", got)
+	}
+}
+
+// A bucket that holds less than drains in its window is counted in the time in which it drains, and
+// what a limit admits in the window of another one is rounded up.
+func TestSketchWindowOfABucket(t *testing.T) {
+	bucket := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 7, Window: time.Minute, Burst: 2}.Compile()
+	s := (*Sketch)(nil).Next(MinWidth, t0, bucket)
+	if want := 2 * time.Minute / 7; s.window != want {
+		t.Errorf("the sketch of 7 a minute, 2 at once, counts in %v, want %v", s.window, want)
+	}
+	for l, want := range map[algorithms.Limit]int64{bucket: 2, limitOf(7): 2, limitOf(8): 3, limitOf(0): 0} {
+		if got := s.Limit(l); got != want {
+			t.Errorf("%+v admits %d in %v, want %d", l, got, s.window, want)
+		}
 	}
 }

@@ -31,13 +31,13 @@ const clockTolerance = time.Minute
 // IsFromFuture reports whether the clock was set back since the snapshot was made.
 func (s Snapshot) IsFromFuture(now int64) bool { return s.At > now+int64(clockTolerance) }
 
-// The encoding, in which numbers are varints, but for the level, which is the bits of a float64,
+// The encoding, in which numbers are varints, except the level, which is the bits of a float64,
 // and the checksum (CRC-32C):
 //
 //	"tide counters 1\n"  at
 //	for each limit       length of its name, name, number of keys
 //	  for each key       ID (16 bytes), number of reports
-//	    for each report  epoch, elsewhere, own, level, levelAt
+//	    for each report  epoch, remote, own, level, levelAt
 //	checksum of all before it
 //
 // It is written here and not by a package because reading it must take no more memory than in

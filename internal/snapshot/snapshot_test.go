@@ -35,7 +35,8 @@ func TestSnapshotComesBackAsItWas(t *testing.T) {
 	}
 }
 
-// Whatever happens to a file, it is known, and what is ours is told from what is somebody else's.
+// Whatever happens to a file, it is known, and what is ours is distinguished from what is somebody
+// else's.
 func TestSnapshotThatIsNotWhole(t *testing.T) {
 	whole := snapshotOf(12345).encode()
 	for n := range len(whole) {

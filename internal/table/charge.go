@@ -101,7 +101,7 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 // is what was returned of the charge meanwhile. It is on its way to the store from now on.
 func (t *Table[S]) Charged(
 	now int64, c Charge, reports []algorithms.Report,
-) (refund Charge, owed bool) {
+) (refund Charge, pending bool) {
 	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, now int64, o offset) {
 		b := t.config.Load()
 		m := t.chargeable(b)
@@ -121,11 +121,11 @@ func (t *Table[S]) Charged(
 		if c.More {
 			list(&sh.outgoing, dirty, i, e.syncState)
 		}
-		if owed = !refund.IsZero(); owed {
+		if pending = !refund.IsZero(); pending {
 			e.flags |= inFlight
 		}
 	})
-	return refund, owed
+	return refund, pending
 }
 
 // Uncharged gives a charge back that the store has not counted. Its key stays dirty.

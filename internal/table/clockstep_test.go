@@ -33,7 +33,7 @@ func newStepped[S any](alg algorithms.Params) *stepped {
 	return s
 }
 
-// run lets time pass: a request each half second, a beat each second.
+// run lets time pass: a request each half second, a heartbeat each second.
 func (s *stepped) run(d time.Duration) {
 	for end := s.now + int64(d); s.now < end; {
 		if s.now/int64(time.Second/2)%2 == 0 {
@@ -106,10 +106,10 @@ func TestStepsOfTheServersClock(t *testing.T) {
 	}
 }
 
-// A beat may be answered before it is noticed that the machine was asleep. It takes the time that
-// has passed for a step of the server's clock, and the next one takes that back: in the end that
-// time has passed.
-func TestSleepThatABeatNoticesFirst(t *testing.T) {
+// A heartbeat may be answered before it is noticed that the machine was asleep. It takes the time
+// that has passed for a step of the server's clock, and the next one takes that back: in the end
+// that time has passed.
+func TestSleepThatAHeartbeatNoticesFirst(t *testing.T) {
 	s := newStepped[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: steppedLimit, Window: steppedWindow})
 	s.run(5 * time.Minute)
 	for s.take(s.now) {
@@ -121,7 +121,7 @@ func TestSleepThatABeatNoticesFirst(t *testing.T) {
 	s.now += int64(time.Hour)
 	s.setClock(s.now, 0, time.Millisecond)
 	if !s.take(s.now) {
-		t.Error("a client that had spent its limit an hour ago is refused")
+		t.Error("a client that had spent its limit an hour ago is denied")
 	}
 }
 

@@ -45,8 +45,8 @@ func holding(keys int, alg algorithms.Params) *windows {
 	return t
 }
 
-// An exchange looks at the keys touched since the last one, and not at those that are held.
-func TestAnExchangeCostsWhatWasTouched(t *testing.T) {
+// A sync looks at the keys that are dirty since the last one, and not at those that are held.
+func TestASyncCostsWhatIsDirty(t *testing.T) {
 	const dirty = 1000
 	calls := 0
 	alg := sliding(1000, time.Hour)
@@ -119,7 +119,7 @@ func BenchmarkWait(b *testing.B) {
 	for _, tab := range []*windows{asked, other} {
 		tab.Configure(background, 2*million)
 		for range 3 {
-			exchangeAll(tab)
+			syncAll(tab)
 		}
 	}
 	for _, beside := range []struct {
@@ -128,8 +128,8 @@ func BenchmarkWait(b *testing.B) {
 	}{
 		{"sweep", func(tab *windows) { tab.Sweep(t0) }},
 		{"totals", func(tab *windows) { tab.Totals(t0) }},
-		{"exchange", exchangeAll},
-		{"resend", func(tab *windows) { tab.Resend(); exchangeAll(tab) }},
+		{"sync", syncAll},
+		{"resend", func(tab *windows) { tab.Resend(); syncAll(tab) }},
 		{"reload", func(tab *windows) { // from a configuration without a sync
 			off := background
 			off.Rate = 0
@@ -143,8 +143,8 @@ func BenchmarkWait(b *testing.B) {
 	}
 }
 
-// exchangeAll syncs what was touched with a store that has all of it already.
-func exchangeAll(tab *windows) {
+// syncAll syncs what is dirty with a store that has all of it already.
+func syncAll(tab *windows) {
 	tab.Tick()
 	var messages []Message
 	var answers []Answer

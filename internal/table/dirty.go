@@ -2,9 +2,9 @@ package table
 
 import "slices"
 
-// A shard lists its dirty keys: those that the store has to hear of, or to be asked about. A key
-// goes from dirty to outgoing with the next Tick, and from there into a message. A key that cannot
-// wait stands in urgent as well.
+// A shard lists its dirty keys: those to send to the store, or to ask it about. A key goes from
+// dirty to outgoing with the next Tick, and from there into a message. A key that cannot wait is in
+// urgent as well.
 //
 // A list may name a slot more than once, and slots that have gone or whose flag is not set any
 // more: those are passed over.
@@ -14,11 +14,11 @@ import "slices"
 const (
 	dirty uint8 = 1 << iota
 	urgent
-	// inFlight: a message about the key is under way.
+	// inFlight: a message about the key is in flight.
 	inFlight
-	// confirm: it is dirty only to hear once more what others sent meanwhile.
+	// confirm: it is dirty only to ask once more what others sent meanwhile.
 	confirm
-	// confirming: the message under way is that one.
+	// confirming: the message in flight is that one.
 	confirming
 	// outdated: the clock has taken a step since the message under way was sent.
 	outdated

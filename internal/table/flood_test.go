@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
-var figures = flag.Bool("figures", false, "print the figures of docs/security.md, with a million keys")
+var figures = flag.Bool("figures", false, "print the figures of docs/internals/floods.md, with a million keys")
 
 // A flood is a table with its known clients, and an attacker who comes with nine new keys for each
 // of them.
@@ -30,7 +30,7 @@ type flooded struct {
 	bound       int64 // bytes: what the documents say of so many keys and their sketch
 	kept        bool  // all known clients have what they had left, no more and no less
 	attackers   float64
-	first       float64 // of the newcomers' first requests, how many were refused
+	first       float64 // of the newcomers' first requests, how many were denied
 	ten         float64 // of their first ten, or as many as their limit allows
 }
 
@@ -125,7 +125,7 @@ func TestRotatedKeys(t *testing.T) {
 			t.Errorf("limit %d: %d bytes, want at most a tenth more than the %d that the documents say", limit, f.full, f.bound)
 		}
 		if f.attackers > 1 || f.first > .01 {
-			t.Errorf("limit %d: %.4f of the attackers' requests admitted, %.4f of newcomers' first requests refused, want at most 1 and 0.01", limit, f.attackers, f.first)
+			t.Errorf("limit %d: %.4f of the attackers' requests admitted, %.4f of newcomers' first requests denied, want at most 1 and 0.01", limit, f.attackers, f.first)
 		}
 	}
 }
@@ -141,7 +141,7 @@ func TestSpentKeys(t *testing.T) {
 			t.Errorf("limit %d: attackers got %.4f of their limits, want 0.9 to 1.1", limit, f.attackers)
 		}
 		if f.first > .01 {
-			t.Errorf("limit %d: %.4f of newcomers' first requests refused, want at most 0.01", limit, f.first)
+			t.Errorf("limit %d: %.4f of newcomers' first requests denied, want at most 0.01", limit, f.first)
 		}
 	}
 }
@@ -164,14 +164,14 @@ func TestSketchGrowsWithTheLimit(t *testing.T) {
 	}
 }
 
-// TestFloodFigures prints a table of docs/security.md. Its first rows are a million keys at an
-// eighth of the size: with as many words of the sketch for each key they are the same, but for
+// TestFloodFigures prints a table of docs/internals/floods.md. Its first rows are a million keys at
+// an eighth of the size: with as many words of the sketch for each key they are the same, but for
 // chance.
 func TestFloodFigures(t *testing.T) {
 	if !*figures {
 		t.Skip("for figures: go test ./internal/table -run TestFloodFigures -figures -v -timeout 20m")
 	}
-	fmt.Println("| max_keys | limit | requests of each attacker's key | windows | bytes, full table | after the flood | attackers got of what is theirs | newcomers refused, 1 request | ten, or the limit |")
+	fmt.Println("| max_keys | limit | requests of each attacker's key | windows | bytes, full table | after the flood | attackers got of what is theirs | newcomers denied, 1 request | ten, or the limit |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	const eighth, words = 1_000_000 / 8, sketch.MaxWidth / 8
 	for _, c := range []struct {

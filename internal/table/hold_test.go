@@ -86,13 +86,13 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 			rows.shards[&sh.slot(i).state] = s
 		}
 	}
-	exchanged := SyncConfig{Params: alg, Rate: time.Second}
+	synced := SyncConfig{Params: alg, Rate: time.Second}
 	late := t0 + int64(24*time.Hour)
 	for _, work := range []struct {
 		name string
 		do   func()
 	}{
-		{"a reload that begins to exchange", func() { tab.Configure(exchanged, 2*million) }},
+		{"a reload that begins to sync", func() { tab.Configure(synced, 2*million) }},
 		{"draining", func() {
 			tab.Tick()
 			var all []Message
@@ -131,7 +131,7 @@ func TestDrainingLooksAtFewPlacesThatHaveGone(t *testing.T) {
 	sh := &tab.shards[0]
 	sh.outgoing = make([]uint32, 10*walk)
 	if tab.drainList(sh, &sh.outgoing, dirty, tab.config.Load(), t0, million, nil); len(sh.outgoing) != 9*walk {
-		t.Errorf("%d of %d places are left after one hold, want %d", len(sh.outgoing), 10*walk, 9*walk)
+		t.Errorf("%d of %d slots are left after one hold, want %d", len(sh.outgoing), 10*walk, 9*walk)
 	}
 }
 
@@ -158,11 +158,11 @@ func (m *mover) requests(keys, n int) {
 		m.Tick()
 	}
 	if m.random.IntN(2) == 0 {
-		m.exchange(m.random.IntN(40), m.random.IntN(3) == 0)
+		m.sync(m.random.IntN(40), m.random.IntN(3) == 0)
 	}
 }
 
-func (m *mover) exchange(most int, urgent bool) int {
+func (m *mover) sync(most int, urgent bool) int {
 	messages := m.Drain(m.now, most, urgent, nil)
 	answers := make([]Answer, 0, len(messages))
 	for _, message := range messages {
@@ -213,7 +213,7 @@ func TestMovingKeysLosesNothing(t *testing.T) {
 }
 
 // moveAll moves the keys of all shards, with requests after each step, and returns how many slots
-// were given back.
+// were refunded.
 func (m *mover) moveAll(t *testing.T) (moved int) {
 	for s := range m.shards {
 		sh := &m.shards[s]
@@ -224,7 +224,7 @@ func (m *mover) moveAll(t *testing.T) (moved int) {
 			next, size := at.next, sh.size
 			m.move(sh, at)
 			if looked := at.next - next + size - sh.size; looked > 2*walk {
-				t.Fatalf("one step passes %d places, want at most %d", looked, 2*walk)
+				t.Fatalf("one step passes %d slots, want at most %d", looked, 2*walk)
 			}
 			moved += int(size - sh.size)
 			m.requests(3000, 10)
@@ -255,17 +255,17 @@ func (m *mover) check(t *testing.T) {
 		free := make(map[uint32]bool)
 		for _, i := range sh.free {
 			if free[i] || i >= sh.size || sh.slot(i).key != (Key{}) {
-				t.Fatalf("place %d is in the list of free ones twice, or behind the end, or has a key", i)
+				t.Fatalf("slot %d is in the list of free ones twice, or behind the end, or has a key", i)
 			}
 			free[i] = true
 		}
 		if sh.index.Len()+len(free) != int(sh.size) {
-			t.Fatalf("%d keys and %d free places are %d places", sh.index.Len(), len(free), sh.size)
+			t.Fatalf("%d keys and %d free slots are %d slots", sh.index.Len(), len(free), sh.size)
 		}
 	}
 	for range 3 { // what is under way when its turn comes has another one
 		m.Tick()
-		for m.exchange(1000, false) > 0 {
+		for m.sync(1000, false) > 0 {
 		}
 	}
 	// of keys that were only asked about

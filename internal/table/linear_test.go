@@ -23,7 +23,7 @@ const (
 	linearWindow = time.Hour
 )
 
-// linearOp is a request for one unit at a step, or what gives back one that was got at the step
+// linearOp is a request for one unit at a step, or what refunds one that was got at the step
 // taken.
 type linearOp struct {
 	key, step int

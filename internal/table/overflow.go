@@ -5,7 +5,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
-// A full table counts further keys in a sketch. It is made before it is needed, and given back when
+// A full table counts further keys in a sketch. It is made before it is needed, and freed when
 // nothing in it counts any more.
 
 // takeOverflow decides for a key that found no slot. a.now is the caller's clock, which the sketch
@@ -34,7 +34,8 @@ func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken
 }
 
 // savedOf takes out what an earlier process saved of a key, as units to be counted in the sketch.
-// The shard's lock is let go while the key is hashed; again says that it has got a slot meanwhile.
+// The shard's lock is let go while the key is hashed; again is set where it has got a slot
+// meanwhile.
 func (t *Table[S]) savedOf(sh *shard[S], l algorithms.Limit, key Key, raw []byte, now int64) (units int64, again bool) {
 	if t.saved.IsEmpty() {
 		return 0, false

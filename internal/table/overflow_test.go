@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
@@ -275,8 +276,8 @@ func maxOf(ns []int64) (most int64) {
 	return most
 }
 
-// What a key takes from one sketch is given back to it, though another one has taken its place.
-func TestGivingBackFindsTheSketch(t *testing.T) {
+// What a key takes from one sketch is refunded to it, though another one has taken its place.
+func TestARefundFindsItsSketch(t *testing.T) {
 	now := t0 - t0%int64(time.Hour)
 	low, high := fixed(2, time.Hour), fixed(100, time.Hour)
 	tab := newTable(1, low)
@@ -317,10 +318,7 @@ func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 	for i := range maxKeys {
 		take(tab, alg, i, now)
 	}
-	deadline := time.Now().Add(30 * time.Second)
-	for tab.OverflowBytes() == 0 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
+	redistest.Eventually(t, "the sketch is made", func() bool { return tab.OverflowBytes() > 0 })
 	if got := tab.OverflowBytes(); got == 0 || got > 32<<20 || tab.Overflowing() {
 		t.Errorf("full: the sketch takes %d bytes, in use: %v; want at most 32 MiB, and not in use", got, tab.Overflowing())
 	}
@@ -424,7 +422,7 @@ func newcomersDenied(maxKeys int, limit int64) float64 {
 	return float64(denied) / float64(asked)
 }
 
-// TestNewcomerFigures prints a table of docs/security.md.
+// TestNewcomerFigures prints a table of docs/internals/floods.md.
 func TestNewcomerFigures(t *testing.T) {
 	if !*figures {
 		t.Skip("for figures: go test ./internal/table -run TestNewcomerFigures -figures -v")

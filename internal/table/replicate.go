@@ -19,7 +19,7 @@ const (
 	// estimate, is worth no early sync. Without it a client at its limit would cause one for
 	// each request that is admitted.
 	grain = 64
-	// refresh is how often in an interval a key at its limit may be synced only to hear what the
+	// refresh is how often in an interval a key at its limit may be synced only to learn what the
 	// others did.
 	refresh = 8
 	// memory is how many attempts on this node the estimate of its share goes by at least, where
@@ -38,8 +38,8 @@ type SyncConfig struct {
 	Rate time.Duration
 	// Early syncs keys before the next cycle when they are new or near their limit.
 	Early bool
-	// Charges says that the store decides by itself and keeps no totals: what was decided here is
-	// taken out by Charges in place of Drain. The machine is Chargeable.
+	// Charges is set where the store decides by itself and keeps no totals: Charges takes out what
+	// was decided here, in place of Drain. The machine is Chargeable.
 	Charges bool
 	// Wake is called without a lock held when there is a first urgent key.
 	Wake func()
@@ -97,11 +97,10 @@ type Message struct {
 
 	// Unsent is the part of Total that the store doesn't have and that still stands in a bucket.
 	Unsent int64
-	// Bucket says that this is the message of a bucket's current epoch, which speaks for the key:
+	// Bucket is set in the message of a bucket's current epoch, which is about the key itself:
 	// those of its other epochs follow. Only then are there a Level, which is the fill as this node
-	// knows it, a Drain, which is what flows out in requests per millisecond, and Resend, which
-	// says that the store may have lost something and that the level is to count where it is
-	// higher.
+	// knows it, a Drain, which is what flows out in requests per millisecond, and Resend, which is
+	// set where the store may have lost something: the level then counts where it is higher.
 	Bucket bool
 	Level  float64
 	Drain  float64
@@ -117,11 +116,11 @@ type Answer struct {
 	Held int64
 	// Sum and SumAttempts are those of all nodes, after it.
 	Sum, SumAttempts int64
-	// Seen is the fill of the bucket before the message, drained until then. Known says that the
+	// Seen is the fill of the bucket before the message, drained until then. Known is set where the
 	// store has one.
 	Seen  float64
 	Known bool
-	// Failed says that the store could not do this one; it goes again.
+	// Failed is set where the store could not do this one; it is sent again.
 	Failed bool
 }
 
@@ -138,7 +137,7 @@ func (t *Table[S]) observe(
 	return e, t.pending(e, ledger, l.History)
 }
 
-// record notes that a key is dirty after a request for n units of which its counter said d. It
+// record notes that a key is dirty after a request for n units, which was decided as d. It
 // reports whether the replicator should be woken.
 func (t *Table[S]) record(
 	sh *shard[S], b *SyncConfig, e entry[S], i uint32, d *Taken, history int, n int64,
@@ -160,7 +159,7 @@ func (b *SyncConfig) retryOfEstimate(e *syncState, now int64, retry time.Duratio
 	return max(time.Second, min(retry, b.Rate-time.Duration(now-e.at)))
 }
 
-// needsEarlySync reports whether a key should not wait for the next cycle: nobody has told of it
+// needsEarlySync reports whether a key should not wait for the next cycle: it was not synced
 // lately, or what is unsent is much of what is left.
 func (b *SyncConfig) needsEarlySync(e *syncState, l *ledger.Ledger, history int, remaining, now int64) bool {
 	if !l.Synced {
@@ -170,7 +169,7 @@ func (b *SyncConfig) needsEarlySync(e *syncState, l *ledger.Ledger, history int,
 		return false
 	}
 	if e.scale == 0 {
-		return true // the second sync tells this node's share
+		return true // the second sync shows this node's share
 	}
 	if history > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
 		return true // the first request of an epoch: others may want what came just before it
@@ -180,8 +179,8 @@ func (b *SyncConfig) needsEarlySync(e *syncState, l *ledger.Ledger, history int,
 }
 
 // needsRefresh reports whether a key is at its limit and so much may have flowed in since the last
-// sync that others may have taken a grain of it. To ask is worth less than to tell: where other
-// keys of the shard wait to be told of, this one has to as well.
+// sync that others may have taken a grain of it. To ask is worth less than to report: where other
+// keys of the shard wait to be sent, this one waits as well.
 func (b *SyncConfig) needsRefresh(e *syncState, remaining, now int64) bool {
 	return e.scale > 1 && now-e.at >= b.refresh && float64(remaining)*grain <= b.size
 }
@@ -199,8 +198,8 @@ func (t *Table[S]) pending(e entry[S], l *ledger.Ledger, history int) int64 {
 	return int64(math.Ceil((float64(e.scale) - 1) * (float64(l.Unsent(history)) + float64(e.half))))
 }
 
-// SetLost says of which shards the store can't be reached, a bit each: estimates for their keys
-// stop. A key's shard is the lowest six bits of its ID's first byte.
+// SetLost sets the shards that can't be reached, a bit each: estimates for their keys stop. A key's
+// shard is the lowest six bits of its ID's first byte.
 func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
 
 // Drain takes keys out, until there are about most messages, and appends these to dst: the keys
@@ -226,10 +225,10 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 	return dst
 }
 
-// messages appends what there is to say and to ask about one key. brief asks of the current epoch
-// and the one before only: of a key that a node meets for the first time, the older sub-windows of
+// messages appends what there is to send and to ask about one key. newest asks only for the current
+// epoch and the one before: of a key that a node meets for the first time, the older sub-windows of
 // a finely cut window can wait for the next cycle, or for the next request.
-func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, brief bool, dst []Message) []Message {
+func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, dst []Message) []Message {
 	t.machine.Advance(&e.state, b.limit, now)
 	l := t.machine.Ledger(&e.state)
 	m := Message{Key: e.key, ID: e.id, Span: b.epoch}
@@ -246,7 +245,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, brief bool, ds
 		if age == 0 {
 			m.Attempts = int64(l.Attempts)
 			m.Push = m.Push || l.Attempts != e.attempts
-		} else if !m.Push && (l.Final(m.Epoch) || brief && age > 1) {
+		} else if !m.Push && (l.Final(m.Epoch) || newest && age > 1) {
 			continue
 		}
 		dst = append(dst, m)
@@ -308,7 +307,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 		sh, i, ok := t.lock(key)
 		if ok {
 			e, at, _ := t.current(sh, b.limit, i, now)
-			forgot = t.settle(b, e, at, answers[:n], early, reports[:0]) || forgot
+			forgot = t.ackKey(b, e, at, answers[:n], early, reports[:0]) || forgot
 			if e.flags&dirty == 0 && (answers[0].Failed || e.flags&confirming == 0) {
 				e.flags |= confirm // others may have sent after this one asked
 				sh.markDirty(i, e)
@@ -321,7 +320,9 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	return forgot
 }
 
-func (t *Table[S]) settle(b *SyncConfig, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
+// ackKey merges the store's answers for one key, and reports whether the store has forgotten
+// something of it.
+func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
 	ignore := e.flags&outdated != 0 || b.Charges
 	e.flags &^= inFlight | outdated | failed
 	if ignore {
@@ -357,7 +358,7 @@ func (t *Table[S]) settle(b *SyncConfig, e entry[S], now int64, answers []Answer
 		}
 		reports = append(reports, r)
 		if a.Epoch == epoch {
-			e.learnScale(a, l.Synced && e.at != 0)
+			e.updateScale(a, l.Synced && e.at != 0)
 		}
 	}
 	if l.Resend &^= answers[0].reasons; l.Resend&ledger.Moved == 0 {
@@ -377,10 +378,10 @@ func (t *Table[S]) settle(b *SyncConfig, e entry[S], now int64, answers []Answer
 	return forgot
 }
 
-// learnScale works out K from the attempts here and everywhere, in this sync and those before.
+// updateScale works out K from the attempts here and everywhere, in this sync and those before.
 // Where there was none lately, what others did came over a longer time than what this node did, and
-// says nothing of its share.
-func (e *syncState) learnScale(a *Answer, lately bool) {
+// doesn't show its share.
+func (e *syncState) updateScale(a *Answer, lately bool) {
 	mine, all := uint32(a.Attempts), satAdd32(0, a.SumAttempts)
 	if mine < e.attempts || all < e.all { // a new epoch
 		e.attempts, e.all = 0, 0
@@ -404,7 +405,7 @@ func (e *syncState) learnScale(a *Answer, lately bool) {
 
 // Import takes in what a store that decides by itself says of a key, so that this node can go on
 // when the store is lost. all reports give the total of all nodes in place of Remote. Of a machine
-// that is Chargeable they replace what the store said before.
+// that is Chargeable they replace what the store reported before.
 func (t *Table[S]) Import(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
 	sh, i, ok := t.lockOrEnter(l, key, raw, now)
 	defer sh.mu.Unlock()
@@ -423,7 +424,7 @@ func (t *Table[S]) Import(l algorithms.Limit, key Key, raw []byte, now int64, al
 			all[j].Remote = max(0, all[j].Remote-c.Acked)
 		}
 	}
-	ledger.Synced = false // what is told is the whole, not what came since
+	ledger.Synced = false // this is all that was spent, not what came since
 	t.machine.Merge(&e.state, l, at, all)
 	ledger.Synced = false
 }
@@ -445,8 +446,8 @@ func (t *Table[S]) Fail(messages []Message) {
 	}
 }
 
-// Resend has all live totals sent again, at the pace of the syncs: the store has forgotten, or
-// it is another one.
+// Resend has all totals that count sent again, at the pace of the syncs: the store has forgotten,
+// or it is another one.
 func (t *Table[S]) Resend() {
 	if !t.config.Load().isShared() {
 		return
@@ -460,8 +461,8 @@ func (t *Table[S]) Resend() {
 	})
 }
 
-// ResetAcks prepares for another store: nothing in it is confirmed, and what the last one told of
-// others stays.
+// ResetAcks prepares for another store: nothing in it is confirmed, and what the last one reported
+// of others stays.
 func (t *Table[S]) ResetAcks() {
 	b := t.config.Load()
 	if b == nil {
@@ -485,9 +486,10 @@ type Totals struct {
 	// doesn't have.
 	Own, Remote, Unsent int64
 
-	// owes is how many keys have counts that the store lacks or has lost, and owed what they are.
-	owes int
-	owed int64
+	// pendingKeys is how many keys have counts that the store lacks or has lost, and pending what
+	// they are.
+	pendingKeys int
+	pending     int64
 }
 
 // Totals walks over all keys.
@@ -510,19 +512,19 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 			unsent += c.Unsent()
 			sum.Remote += c.Remote
 		}
-		owed := unsent
+		pending := unsent
 		if charged != nil {
 			unsent = charged.Owed(&e.state, b.limit, now)
-			owed = unsent
+			pending = unsent
 		} else if l.Resend != 0 {
-			owed = own
+			pending = own
 		}
 		sum.Keys++
 		sum.Own += own
 		sum.Unsent += unsent
-		if owed > 0 {
-			sum.owes++
-			sum.owed += owed
+		if pending > 0 {
+			sum.pendingKeys++
+			sum.pending += pending
 		}
 	})
 	return sum
@@ -532,7 +534,7 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 // requests admitted here, and of how many keys.
 func (t *Table[S]) Unsent(now int64) (keys int, requests int64) {
 	sum := t.Totals(now)
-	return sum.owes, sum.owed
+	return sum.pendingKeys, sum.pending
 }
 
 func satAdd32(a uint32, n int64) uint32 {

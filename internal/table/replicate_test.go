@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// store is the exchange's script in Go: a hash per key and epoch, a field per node.
+// store is the sync's script in Go: a hash per key and epoch, a field per node.
 type store struct {
 	sums   map[storeKey]*sum
 	fields map[fieldKey]field
@@ -61,8 +61,8 @@ func newNode(name string, alg algorithms.Params) *node {
 	return n
 }
 
-// exchange is one tick.
-func (n *node) exchange(s *store, now int64) (forgot bool) {
+// sync is one cycle.
+func (n *node) sync(s *store, now int64) (forgot bool) {
 	n.Tick()
 	n.seq++
 	return n.Ack(now, s.push(n.name, n.seq, n.Drain(now, 1000, false, nil)))
@@ -85,19 +85,19 @@ func TestTwoNodesConvergeDivergeAndReconverge(t *testing.T) {
 	s, a, b := newStore(), newNode("a", hour), newNode("b", hour)
 	admit(t, a, hour, t0, 6, 6)
 	admit(t, b, hour, t0, 1, 1)
-	a.exchange(s, t0)
-	b.exchange(s, t0)
-	admit(t, b, hour, t0, 10, 3) // 6 elsewhere, 1 + 3 here
-	b.exchange(s, t0)
+	a.sync(s, t0)
+	b.sync(s, t0)
+	admit(t, b, hour, t0, 10, 3) // 6 remote, 1 + 3 here
+	b.sync(s, t0)
 	admit(t, a, hour, t0, 3, 3) // a has not stepGrace of those yet
-	a.exchange(s, t0)
+	a.sync(s, t0)
 	admit(t, a, hour, t0, 3, 0)
 	if got := a.Totals(t0); got.Own != 9 || got.Remote != 4 || got.Unsent != 0 {
 		t.Errorf("Totals() of a = %+v, want own 9, elsewhere 4, unsent 0", got)
 	}
 }
 
-func TestLostRepliesAndGiveBacksLeaveTheCountExact(t *testing.T) {
+func TestLostRepliesAndRefundsLeaveTheCountExact(t *testing.T) {
 	s, a := newStore(), newNode("a", hour)
 	admit(t, a, hour, t0, 3, 3)
 	a.Tick()
@@ -106,7 +106,7 @@ func TestLostRepliesAndGiveBacksLeaveTheCountExact(t *testing.T) {
 	s.push(a.name, a.seq, m) // the reply is lost
 	a.Fail(m)
 	d := take(a.windows, hour, 1, t0)
-	a.exchange(s, t0)
+	a.sync(s, t0)
 	b := raw(1)
 	a.Refund(hour.Compile(), KeyOf(b), d, 1)
 	take(a.windows, hour, 2, t0)
@@ -118,7 +118,7 @@ func TestLostRepliesAndGiveBacksLeaveTheCountExact(t *testing.T) {
 	admit(t, a, hour, t0, 1, 1)
 	take(a.windows, hour, 1, t0)
 	a.Refund(hour.Compile(), KeyOf(b), take(a.windows, hour, 1, t0), 1)
-	a.exchange(s, t0)
+	a.sync(s, t0)
 	for k, sum := range s.sums {
 		if k.id == IDOf(b) && sum.total != 5 {
 			t.Errorf("after giving back the store counts %d, want 5", sum.total)
@@ -130,21 +130,21 @@ func TestAStoreThatForgotIsToldAgain(t *testing.T) {
 	s, a, b := newStore(), newNode("a", hour), newNode("b", hour)
 	admit(t, a, hour, t0, 4, 4)
 	admit(t, b, hour, t0, 3, 3)
-	a.exchange(s, t0)
-	b.exchange(s, t0)
+	a.sync(s, t0)
+	b.sync(s, t0)
 	*s = *newStore()
 	admit(t, b, hour, t0, 1, 1)
-	if !b.exchange(s, t0) {
+	if !b.sync(s, t0) {
 		t.Error("Ack() did not notice that the store has forgotten")
 	}
-	admit(t, b, hour, t0, 5, 2) // what a spent is kept: 4 elsewhere, 4 + 2 here
+	admit(t, b, hour, t0, 5, 2) // what a spent is kept: 4 remote, 4 + 2 here
 	a.Resend()
 	b.Resend()
-	a.exchange(s, t0)
-	b.exchange(s, t0)
+	a.sync(s, t0)
+	b.sync(s, t0)
 	c := newNode("c", hour)
 	admit(t, c, hour, t0, 1, 1)
-	c.exchange(s, t0)
+	c.sync(s, t0)
 	admit(t, c, hour, t0, 5, 0) // 4 + 6 + 1: the newcomer knows
 }
 
@@ -168,7 +168,7 @@ func TestAKeyNotDrainedTwice(t *testing.T) {
 	}
 }
 
-func TestNewAndPressedKeysAreUrgent(t *testing.T) {
+func TestNewKeysAndThoseNearTheirLimitAreUrgent(t *testing.T) {
 	alg := sliding(100, time.Minute)
 	s, a := newStore(), newNode("a", alg)
 	woken := 0
@@ -196,7 +196,7 @@ func TestNewAndPressedKeysAreUrgent(t *testing.T) {
 		t.Error("a key with 30 unsent and 69 left is not urgent")
 	}
 	if a.Urgent() {
-		t.Error("urgent after the exchange")
+		t.Error("urgent after the sync")
 	}
 }
 
@@ -207,8 +207,8 @@ func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 	for range 3 { // both see half of the traffic
 		admit(t, a, alg, t0, 5, 5)
 		admit(t, b, alg, t0, 5, 5)
-		a.exchange(s, t0)
-		b.exchange(s, t0)
+		a.sync(s, t0)
+		b.sync(s, t0)
 	}
 	got := 0 // of the 75 that are left as a knows it: b's last 5 came after its last sync
 	var last Taken
@@ -218,10 +218,10 @@ func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 		}
 	}
 	if got < 30 || got > 40 {
-		t.Errorf("a node with half of the traffic takes %d of 75 before the next exchange, want about half", got)
+		t.Errorf("a node with half of the traffic takes %d of 75 before the next sync, want about half", got)
 	}
 	if !last.Estimated || last.Retry < time.Second {
-		t.Errorf("refused by the estimate: %+v, want Estimated and RetryAfter of a second at least", last.Decision)
+		t.Errorf("denied by the estimate: %+v, want Estimated and RetryAfter of a second at least", last.Decision)
 	}
 	a.SetLost(^uint64(0))
 	admit(t, a, alg, t0, 100, 75-got)
@@ -247,7 +247,7 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 	t.Helper()
 	s, tables := newStore(), map[string]*Table[S]{"a": of[S](alg, 10), "b": of[S](alg, 10)}
 	raw := []byte("key")
-	exchange := func(node string, seq, now int64) {
+	syncNode := func(node string, seq, now int64) {
 		table := tables[node]
 		table.Tick()
 		table.Ack(now, s.push(node, seq, table.Drain(now, 100, false, nil)))
@@ -261,25 +261,25 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 			for range 4 {
 				table.Take(alg.Compile(), KeyOf(raw), raw, now, 1, allWaits)
 			}
-			exchange(node, round+1, now)
+			syncNode(node, round+1, now)
 		}
 		now += int64(10 * time.Millisecond)
 	}
-	exchanged := now - int64(10*time.Millisecond)
+	synced := now - int64(10*time.Millisecond)
 	for range 200 {
 		d := tables["a"].Take(alg.Compile(), KeyOf(raw), raw, now, 1, allWaits)
 		if d.Allowed {
 			now += int64(time.Millisecond)
 			continue
 		}
-		next := max(time.Second, rate-time.Duration(now-exchanged))
+		next := max(time.Second, rate-time.Duration(now-synced))
 		if !d.Estimated || d.Retry < time.Second || d.Retry > min(next, max(most, time.Second)) {
-			t.Errorf("%s, exchanged every %v: refused %+v, want Estimated, and RetryAfter of a second at least, and at most %v and the next exchange, %v",
+			t.Errorf("%s, synced every %v: denied %+v, want Estimated, and RetryAfter of a second at least, and at most %v and the next sync, %v",
 				name, rate, d.Decision, most, next)
 		}
 		return
 	}
-	t.Errorf("%s: nothing was refused", name)
+	t.Errorf("%s: nothing was denied", name)
 }
 
 func TestShiftKeepsCountsWhenTheClockIsSetRight(t *testing.T) {
@@ -297,7 +297,7 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	alg := sliding(100, time.Minute)
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
 	admit(t, b, alg, t0, 30, 30)
-	b.exchange(s, t0)
+	b.sync(s, t0)
 	admit(t, a, alg, t0, 5, 5)
 	now := t0 + int64(time.Minute)
 	admit(t, a, alg, now, 2, 2)
@@ -307,11 +307,11 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	a.setOffset(now, -time.Minute, true) // the 2 are now of the epoch in which the 30 were
 	a.Ack(now, answers)
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 0 || got.Unsent != 7 {
-		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing elsewhere", got)
+		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing remote", got)
 	}
-	a.exchange(s, now)
+	a.sync(s, now)
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 30 || got.Unsent != 0 {
-		t.Errorf("Totals() = %+v after an exchange, want all confirmed and 30 elsewhere", got)
+		t.Errorf("Totals() = %+v after a sync, want all confirmed and 30 remote", got)
 	}
 }
 
@@ -321,26 +321,26 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	alg := fixed(100, time.Minute)
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
 	admit(t, b, alg, t0, 30, 30)
-	b.exchange(s, t0)
+	b.sync(s, t0)
 	admit(t, a, alg, t0, 1, 1)
-	a.exchange(s, t0)
+	a.sync(s, t0)
 	a.setOffset(t0, time.Minute, true)
-	a.exchange(s, t0)
+	a.sync(s, t0)
 	admit(t, a, alg, t0, 100, 69)
 	b.setOffset(t0, time.Minute, true)
 	k := KeyOf(raw(1))
 	admit(t, b, alg, t0, 1, 1)
 	b.Refund(alg.Compile(), k, take(b.windows, alg, 1, t0), 1)
-	b.exchange(s, t0)
+	b.sync(s, t0)
 	now := t0 + int64(stepGrace+2*time.Second)
 	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: offset(time.Minute) | 1}, 2)
-	a.exchange(s, now)
+	a.sync(s, now)
 	if got := a.Totals(now); got.Own != 68 || got.Remote != 31 {
-		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 elsewhere", got)
+		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 remote", got)
 	}
 }
 
-// A request that was taken before a step and is given back after it is found where the step has
+// A request that was taken before a step and is refunded after it is found where the step has
 // moved it.
 func TestAReturnFollowsAStep(t *testing.T) {
 	log := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}
@@ -356,7 +356,7 @@ func TestAReturnFollowsAStep(t *testing.T) {
 	}
 }
 
-// A new key, and one whose place was another's, go by the clock as it is.
+// A new key, and one whose slot was another's, go by the clock as it is.
 func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 	alg := fixed(10, time.Minute)
 	a := newNode("a", alg)
@@ -424,7 +424,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 		slots += len(a.shards[s].chunks) * chunkSize
 	}
 	if a.Keys() != 500 || slots > 8*1024 {
-		t.Errorf("%d keys in %d places, want 500 in a few thousand", a.Keys(), slots)
+		t.Errorf("%d keys in %d slots, want 500 in a few thousand", a.Keys(), slots)
 	}
 	a.Tick()
 	if m := a.Drain(now, 10_000, false, nil); len(m) != 500 {
@@ -432,7 +432,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 	}
 }
 
-// Near a large limit a single request more or less is nothing to tell at once.
+// Near a large limit a single request more or less needs no early sync.
 func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 	alg := sliding(10*grain, time.Minute)
 	s, a := newStore(), newNode("a", alg)
@@ -440,7 +440,7 @@ func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 	at := t0
 	for _, count := range []int{10*grain - 21, 1} {
 		admit(t, a, alg, at, count, count)
-		a.exchange(s, at)
+		a.sync(s, at)
 		a.Drain(at, 1000, true, nil)
 		at += int64(time.Second)
 	}
@@ -454,7 +454,7 @@ func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 	}
 }
 
-// A node that only refuses hears what the others do, a few times in an interval, as room comes
+// A node that only denies hears what the others do, a few times in an interval, as room comes
 // back.
 func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 	const rate = 800 * time.Millisecond
@@ -465,9 +465,9 @@ func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 	for range 3 {
 		at += int64(10 * time.Millisecond)
 		admit(t, b, alg, at, 3, 3)
-		b.exchange(s, at)
+		b.sync(s, at)
 		admit(t, a, alg, at, 3, 3)
-		a.exchange(s, at)
+		a.sync(s, at)
 		a.Drain(at, 1000, true, nil)
 	}
 	for _, c := range []struct {
@@ -476,24 +476,24 @@ func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 	}{{99 * time.Millisecond, false}, {101 * time.Millisecond, true}} {
 		admit(t, a, alg, at+int64(c.after), 1, 0)
 		if a.Urgent() != c.want {
-			t.Errorf("a key at its limit is urgent %v after its last exchange, in an interval of 800ms: %v, want %v", c.after, !c.want, c.want)
+			t.Errorf("a key at its limit is urgent %v after its last sync, in an interval of 800ms: %v, want %v", c.after, !c.want, c.want)
 		}
 	}
 }
 
-// A request that waits, in a queue or for another zone, may be given back long after it was sent,
+// A request that waits, in a queue or for another zone, may be refunded long after it was sent,
 // and be the last of its key.
-func TestWhatIsGivenBackLateIsSent(t *testing.T) {
+func TestALateRefundIsSent(t *testing.T) {
 	s, a := newStore(), newNode("a", hour)
 	taken := take(a.windows, hour, 1, t0)
 	for range 3 { // until there is nothing more to say
-		a.exchange(s, t0)
+		a.sync(s, t0)
 	}
 	a.Refund(hour.Compile(), KeyOf(raw(1)), taken, 1)
-	a.exchange(s, t0)
+	a.sync(s, t0)
 	for k, sum := range s.sums {
 		if sum.total != 0 {
-			t.Errorf("the store counts %d of %v after it was given back, want 0", sum.total, k)
+			t.Errorf("the store counts %d of %v after it was refunded, want 0", sum.total, k)
 		}
 	}
 }
@@ -509,7 +509,7 @@ func (h hooked) Shift(s *algorithms.WindowState, l algorithms.Limit, now int64, 
 	h.shifted(s)
 }
 
-// Requests come, and are given back, while a step moves what is stored, key by key. Whole windows
+// Requests come, and are refunded, while a step moves what is stored, key by key. Whole windows
 // neither free nor lock out anyone.
 func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 	const limit = 20

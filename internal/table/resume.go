@@ -73,8 +73,8 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 	return dst
 }
 
-// Resume takes up what an earlier process saved of a limit. It replaces what was not taken up of an
-// earlier Resume. Keys that are in the table already, because requests came first, take up theirs
+// Resume restores what an earlier process saved of a limit. It replaces what was not restored of an
+// earlier Resume. Keys that are in the table already, because requests came first, restore theirs
 // at once. It returns of how many keys a decision can still use what was saved.
 func (t *Table[S]) Resume(p algorithms.Params, now int64, counts saved.Counts) int {
 	t.walking.Lock()

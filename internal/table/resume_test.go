@@ -30,7 +30,7 @@ func begin[S any](t *rapid.T, alg algorithms.Params) *life[S] {
 
 func (l *life[S]) configure(t *Table[S]) { t.Configure(SyncConfig{Params: l.alg}, 10) }
 
-// step lets time pass: none, little, parts of a window, up to its edge, some windows.
+// step lets time pass: none, little, parts of a window, up to its boundary, some windows.
 func (l *life[S]) step() {
 	switch rapid.IntRange(0, 9).Draw(l.T, "step") {
 	case 0, 1, 2:
@@ -41,13 +41,13 @@ func (l *life[S]) step() {
 	case 6, 7:
 		l.now += rapid.Int64Range(0, l.window).Draw(l.T, "most")
 	case 8:
-		l.now += l.window - l.now%l.window - rapid.Int64Range(0, 1).Draw(l.T, "edge")
+		l.now += l.window - l.now%l.window - rapid.Int64Range(0, 1).Draw(l.T, "boundary")
 	case 9:
 		l.now += rapid.Int64Range(0, 3*l.window).Draw(l.T, "pause")
 	}
 }
 
-// history is requests of some keys, some of them given back or charged for being refused.
+// history is requests of some keys, some of them refunded or charged for being denied.
 func (l *life[S]) history() {
 	for range rapid.IntRange(1, 25).Draw(l.T, "events") {
 		l.step()
@@ -95,7 +95,7 @@ func (l *life[S]) setBack() {
 	saved := l.end()
 	l.now -= l.window/8 + 1 + rapid.Int64Range(0, 3*l.window).Draw(l.T, "by")
 	if span := int64(l.alg.Epoch()); span-l.now%span <= span/8 {
-		l.now -= span/8 + 1 // at an edge, all that comes would be taken for late
+		l.now -= span/8 + 1 // at a boundary, all that comes would be taken for late
 	}
 	l.next = of[S](l.alg, 10)
 	l.configure(l.next)
@@ -151,7 +151,7 @@ func TestWindowsSurviveARestart(t *testing.T) {
 	})
 }
 
-// Buckets do so as well, but for the last bit of the level, which is saved in 53 of them and
+// Buckets do so as well, except the last bit of the level, which is saved in 53 of them and
 // rounded up: none admits earlier.
 func TestBucketsSurviveARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -202,7 +202,7 @@ func TestLogsSurviveARestart(t *testing.T) {
 				if !taken.Allowed {
 					continue
 				}
-				if rapid.IntRange(0, 4).Draw(t, "given back") == 0 {
+				if rapid.IntRange(0, 4).Draw(t, "refunded") == 0 {
 					l.ended.Refund(alg.Compile(), KeyOf(key), taken, n)
 					continue
 				}

@@ -53,7 +53,7 @@ type Table[S any] struct {
 	// step is how far the last step of the clock went, and stepped when, by the callers' clock; 0
 	// never.
 	step, stepped atomic.Int64
-	// clocked says that SetClock has been called.
+	// clocked is set once SetClock has been called.
 	clocked atomic.Bool
 
 	// urgent has a bit for each shard with keys that should not wait for the next sync.
@@ -77,10 +77,10 @@ type shard[S any] struct {
 	size     uint32 // slots used or in free
 	hand     uint32
 	synced   []*[chunkSize]syncState // as chunks; nil where no slot has been synced
-	dirty    []uint32                // since the last tick
+	dirty    []uint32                // since the last cycle began
 	marks    *sketch.Marks           // nil where there are none
 	urgent   []uint32
-	outgoing []uint32 // dirty before the last tick, not sent yet
+	outgoing []uint32 // dirty before the last cycle began, not sent yet
 	free     []uint32
 
 	_ [56]byte // to whole cache lines: the neighbour's lock is on another one
@@ -132,7 +132,7 @@ type ask struct {
 	want    algorithms.Want
 }
 
-// Taken is what a Take said and where it was taken from, for giving it back.
+// Taken is the decision of a Take, and where it was taken from, to refund it.
 type Taken struct {
 	algorithms.Decision
 	// At is the instant in the table's time, which was offset ahead of the caller's.
@@ -191,34 +191,34 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 	return taken
 }
 
-// Refund gives back n units of an allowed Take.
+// Refund returns n units of an allowed Take.
 func (t *Table[S]) Refund(l algorithms.Limit, key Key, taken Taken, n int64) {
 	if taken.Overflow {
 		t.overflow.Load().Give(taken.sketch, key, taken.At, n)
 		return
 	}
-	t.amend(l, key, taken, func(s *S, at int64) { t.machine.Refund(s, l, at, n) })
+	t.correct(l, key, taken, func(s *S, at int64) { t.machine.Refund(s, l, at, n) })
 }
 
 // Penalize spends n units of a key whose request was denied.
 func (t *Table[S]) Penalize(l algorithms.Limit, key Key, taken Taken, n int64) {
 	if !taken.Overflow {
-		t.amend(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
+		t.correct(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
 	} else if s := t.overflow.Load(); s != nil {
 		_, windows := any((*S)(nil)).(*algorithms.WindowState)
 		s.Charge(l, key, taken.At, n, !windows)
 	}
 }
 
-// Leave frees the n slots in a queue of a client that went away at now while it waited for its
-// turn. It does nothing for kinds without a queue.
+// Leave frees the n slots in a queue of a client that went away at now while it waited. It does
+// nothing for kinds without a queue.
 func (t *Table[S]) Leave(l algorithms.Limit, key Key, taken Taken, now, n int64) {
 	queue, ok := t.machine.(algorithms.Leaver[S])
 	if !ok || taken.Overflow {
 		return
 	}
 	waited := taken.offset.in(now) - taken.At
-	t.amend(l, key, taken, func(s *S, at int64) { queue.Leave(s, l, at, at+waited, n, taken.Delay) })
+	t.correct(l, key, taken, func(s *S, at int64) { queue.Leave(s, l, at, at+waited, n, taken.Delay) })
 }
 
 // With gives f the state of a key under its shard's lock, if the table holds it. f must be quick.
@@ -356,10 +356,10 @@ func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
 	return false
 }
 
-// amend changes the total of a key after a Take. The key is synced in the next cycle: what is given
-// back may have been sent, and no request may come any more. at is when it was taken, in the
+// correct changes the total of a key after a Take. The key is synced in the next cycle: what is
+// refunded may have been sent, and no request may come any more. at is when it was taken, in the
 // table's present time: a step of the clock since has moved that along with all that is stored.
-func (t *Table[S]) amend(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
+func (t *Table[S]) correct(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
 	b := t.config.Load()
 	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()

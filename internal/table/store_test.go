@@ -90,7 +90,7 @@ func TestMaxKeysIsHardAndNoBypass(t *testing.T) {
 	tab.Refund(hour.Compile(), KeyOf(b), d, 1)
 	for i := range hour.Limit {
 		if !take(tab, hour, 2_000_000, t0).Allowed {
-			t.Errorf("beyond the bound, after giving one back: request %d refused", i+1)
+			t.Errorf("beyond the bound, after refunding one: request %d denied", i+1)
 		}
 	}
 }
@@ -152,11 +152,11 @@ func TestSweepDropsIdleKeysAndGivesMemoryBack(t *testing.T) {
 		slots += len(tab.shards[s].chunks) * chunkSize
 	}
 	if slots > shardCount*2*chunkSize {
-		t.Errorf("%d places are left after the sweep", slots)
+		t.Errorf("%d slots are left after the sweep", slots)
 	}
 	for range hour.Limit - 1 {
 		if !take(tab, hour, 7, t0+int64(2*time.Hour)).Allowed {
-			t.Fatal("the live key lost its count: refused early")
+			t.Fatal("the live key lost its count: denied early")
 		}
 	}
 	if take(tab, hour, 7, t0+int64(2*time.Hour)).Allowed {

@@ -71,7 +71,7 @@ func (t *Table[S]) compact() {
 	}
 }
 
-// sparse says that a shard has far more slots than keys.
+// sparse reports whether a shard has far more slots than keys.
 func (sh *shard[S]) sparse() bool {
 	size := int(sh.size)
 	return size > 0 && (size > 2*chunkSize || sh.index.Len() == 0) && sh.index.Len()*8 <= size

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What the store has confirmed is not unsent, until it is owed again because the store has
+// What the store has confirmed is not unsent, until it is unsent again because the store has
 // forgotten.
 func TestUnsent(t *testing.T) {
 	alg := sliding(100, time.Hour)
@@ -17,7 +17,7 @@ func TestUnsent(t *testing.T) {
 			t.Errorf("%s: Unsent() = %d, %d, want %d keys and %d requests", when, k, r, keys, requests)
 		}
 	}
-	exchange := func(confirmed bool) {
+	syncNode := func(confirmed bool) {
 		tab.Tick()
 		messages := tab.Drain(t0, 100, false, nil)
 		if !confirmed {
@@ -36,9 +36,9 @@ func TestUnsent(t *testing.T) {
 		take(tab, alg, i, t0)
 	}
 	want("nothing was sent", t0, 3, 6)
-	exchange(false)
+	syncNode(false)
 	want("sent in vain", t0, 3, 6)
-	exchange(true)
+	syncNode(true)
 	want("all is confirmed", t0, 0, 0)
 	take(tab, alg, 1, t0)
 	want("one more came", t0, 1, 1)

@@ -8,8 +8,8 @@ import (
 // callContext gives each answer that a call waits for the same time, from when it is asked for; and
 // the call as long to get its connection. The client asks for the deadline each time it is about to
 // write or to read. A deadline for the call as a whole would be past before the client looks for
-// the answer, where processors are busy: how long a call has waited for a connection or for its
-// turn says nothing about Redis.
+// the answer, where processors are busy: how long a call has waited for a connection or a processor
+// says nothing about Redis.
 type callContext struct {
 	context.Context
 	timeout time.Duration

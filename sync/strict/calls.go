@@ -19,10 +19,10 @@ type queue struct {
 	// sent is what a call carries or has carried whose outcome is not known. Until it is known
 	// every call carries just that.
 	sent *group
-	// undo is the first call whose outcome is not known, 0 for none, and undoSince when it was
-	// made.
-	undo      int64
-	undoSince time.Time
+	// rollBack is the first call whose outcome is not known, 0 for none, and rollBackSince when it
+	// was made.
+	rollBack      int64
+	rollBackSince time.Time
 
 	// rules are those of who came last, and now is the latest known instant of Redis' clock.
 	rules []Rule
@@ -219,10 +219,10 @@ func (s *Limiter) resultOf(id [16]byte, err error) result {
 
 // call is one call of a ruleset's script.
 type call struct {
-	seq, undo int64
-	rules     []Rule
-	waiters   []*waiter
-	sent      *group // nil for none
+	seq, rollBack int64
+	rules         []Rule
+	waiters       []*waiter
+	sent          *group // nil for none
 }
 
 // prepare takes out what the next call is to ask. It returns false where there is none, and the
@@ -241,7 +241,7 @@ func (s *Limiter) prepare(rs *ruleset, id [16]byte, q *queue) (c call, ok bool) 
 		delete(rs.queues, id)
 		return c, false
 	}
-	c.seq, c.undo, c.rules = s.seq.Add(1), q.undo, q.rules
+	c.seq, c.rollBack, c.rules = s.seq.Add(1), q.rollBack, q.rules
 	if len(q.waiters) > 0 {
 		c.rules = q.waiters[0].rules
 		c.waiters, q.waiters = q.split(c.rules)
@@ -269,7 +269,7 @@ func (q *queue) dropLeavers() {
 
 // unfinished reports whether something is to be sent though no request waits.
 func (q *queue) unfinished() bool {
-	return q.sent != nil || q.undo != 0 || slices.ContainsFunc(q.pending, func(c corrections) bool { return len(c) > 0 })
+	return q.sent != nil || q.rollBack != 0 || slices.ContainsFunc(q.pending, func(c corrections) bool { return len(c) > 0 })
 }
 
 // split cuts the requests in those that one call can ask for, as they go by the same limits, and
@@ -305,8 +305,8 @@ func (q *queue) expire() {
 	if q.sent != nil && time.Since(q.sent.since) > correctionTime {
 		q.sent = nil
 	}
-	if q.undo != 0 && time.Since(q.undoSince) > correctionTime {
-		q.undo = 0
+	if q.rollBack != 0 && time.Since(q.rollBackSince) > correctionTime {
+		q.rollBack = 0
 	}
 }
 
@@ -382,7 +382,7 @@ func (q *queue) finish(c call, o *outcome, err error, result result) {
 		q.finishUnanswered(c, err, result)
 		return
 	}
-	q.undo, q.sent, q.denied = 0, nil, nil
+	q.rollBack, q.sent, q.denied = 0, nil, nil
 	q.now = o.at
 	if o.granted < int64(len(c.waiters)) {
 		q.denied = &denial{outcome: o, rules: c.rules, came: time.Now(), wait: waitOf(c.rules, o)}
@@ -415,8 +415,8 @@ func waitOf(rules []Rule, o *outcome) (wait time.Duration) {
 // finishUnanswered ends a call that was not answered. Its requests ask again where Redis does
 // answer.
 func (q *queue) finishUnanswered(c call, err error, result result) {
-	if result != rejected && q.undo == 0 && len(c.waiters) > 0 {
-		q.undo, q.undoSince = c.seq, time.Now()
+	if result != rejected && q.rollBack == 0 && len(c.waiters) > 0 {
+		q.rollBack, q.rollBackSince = c.seq, time.Now()
 	}
 	var again []*waiter
 	for _, w := range c.waiters {
@@ -461,7 +461,7 @@ func (s *Limiter) args(rs *ruleset, c call) []any {
 	if c.sent != nil {
 		first = c.sent.first
 	}
-	args := append(make([]any, 0, 64), rs.field, c.seq, len(c.waiters), c.undo, first, kept.Milliseconds())
+	args := append(make([]any, 0, 64), rs.field, c.seq, len(c.waiters), c.rollBack, first, kept.Milliseconds())
 	for i, r := range c.rules {
 		args = append(args, rs.family.args(r)...)
 		args = c.sent.of(i).appendArgs(r, args)

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -23,10 +24,10 @@ import (
 type isolated interface {
 	// alone decides without Redis, and after denial charges a penalty if it is to.
 	alone(penalty bool) algorithms.Decision
-	// returns gives back what alone admitted last.
+	// returns refunds what alone admitted last.
 	returns()
-	// learn is what the node does with a verdict.
-	learn(v Verdict)
+	// imports is what the node does with a verdict.
+	imports(v Verdict)
 	chargeable
 	end()
 }
@@ -141,7 +142,7 @@ func (x *isolatedOf[S]) returns() {
 	x.table.Refund(x.alg.Compile(), table.KeyOf(isolatedKey), x.taken, 1)
 }
 
-func (x *isolatedOf[S]) learn(v Verdict) {
+func (x *isolatedOf[S]) imports(v Verdict) {
 	x.table.Import(x.alg.Compile(), table.KeyOf(isolatedKey), isolatedKey, x.now(), v.Reports)
 }
 
@@ -164,13 +165,10 @@ func (x *isolatedOf[S]) cycle() error {
 		before = s.Cycles
 	}
 	x.rep.AttachCharged(x.source, time.Hour, x.charge)
-	for range 10_000 {
-		if x.source.Status().Cycles > before {
-			return nil
-		}
-		time.Sleep(time.Millisecond)
+	if !redistest.Poll(10*time.Second, func() bool { return x.source.Status().Cycles > before }) {
+		return errors.New("the table is not synced")
 	}
-	return errors.New("the table is not synced")
+	return nil
 }
 
 func (x *isolatedOf[S]) unsent() int64 {
@@ -179,8 +177,8 @@ func (x *isolatedOf[S]) unsent() int64 {
 }
 
 // TestWhatANodeDecidesAloneIsCharged: a single node that can ask Redis only now and then admits
-// what one algorithm admits that was told of every decision. Whatever it decides alone counts in
-// Redis' next decision, as of when it was decided: though replies are lost, units are given back
+// what one algorithm admits that knows of every decision. Whatever it decides alone counts in
+// Redis' next decision, as of when it was decided: though replies are lost, units are refunded
 // that were sent, and penalties charged.
 func TestWhatANodeDecidesAloneIsCharged(t *testing.T) {
 	v := newVirtual(t)
@@ -276,7 +274,7 @@ func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
 		if got.Allowed != want.Allowed || g.Admitted() != want.Allowed || got.Remaining != want.Remaining {
 			t.Fatalf("step %d at %d:\n got %+v\nwant %+v\nafter %v", step, v.now, got, want, history)
 		}
-		n.learn(all[0])
+		n.imports(all[0])
 	}
 }
 

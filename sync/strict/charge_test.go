@@ -138,7 +138,7 @@ func TestDecisionsMadeAloneAreChargedLater(t *testing.T) {
 						if nodes[random.IntN(2)].decides("k") {
 							admitted++
 						}
-						time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond)
+						redistest.Pause(time.Duration(random.IntN(30)) * time.Millisecond)
 					}
 				}
 				for _, p := range proxies {
@@ -214,9 +214,7 @@ func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
 				before := charged()
 				proxy.Set(faultproxy.DropReplies)
 				alone(2)
-				for end := time.Now().Add(200 * time.Millisecond); !arrived && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-					arrived = charged() > before
-				}
+				arrived = redistest.Poll(200*time.Millisecond, func() bool { return charged() > before })
 				alone(1)
 				proxy.Set(faultproxy.None)
 			}

@@ -42,7 +42,7 @@ func (c *Charger) CallContext(parent context.Context) (context.Context, context.
 }
 
 // Failed finds out what the error of a call that a request has waited for says of Redis. It returns
-// what the request is told; nil after Close, as it is told so when it asks Redis itself.
+// the error for the request; nil after Close, as the request gets that when it asks Redis itself.
 func (c *Charger) Failed(id table.ID, err error) error {
 	if c.limiter.closed.Load() {
 		return nil

@@ -14,7 +14,7 @@ import (
 )
 
 // held is what Redis holds of a key in the rule of a zone: what is left of the limit, as a call
-// that asks for nothing tells.
+// that asks for nothing shows.
 func held(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) int64 {
 	t.Helper()
 	n, _ := heldAt(t, s, zone, key, rule)
@@ -75,11 +75,9 @@ func TestDeniedRequestsLeaveNothingSpent(t *testing.T) {
 			}
 			wg.Wait()
 			direct := limiter(t, server.URL)
-			deadline := time.Now().Add(2 * time.Second)
-			for held(t, direct, name, id(1), shared) != 5 && time.Now().Before(deadline) {
-				time.Sleep(10 * time.Millisecond)
-			}
-			if got := held(t, direct, name, id(1), shared); got != 5 || admitted.Load() != 5 {
+			var got int64
+			redistest.Poll(2*time.Second, func() bool { got = held(t, direct, name, id(1), shared); return got == 5 })
+			if got != 5 || admitted.Load() != 5 {
 				t.Errorf("%d admitted and %d denied, %d held 2 s after that, want 5 and 5", admitted.Load(), denied.Load(), got)
 			}
 			if most := int64(clients); waiting.Load() > most {
@@ -135,19 +133,16 @@ func TestPenaltiesEndWithTheFlood(t *testing.T) {
 			wg.Wait()
 			window := rule.Window
 			if rule.Kind == algorithms.SlidingWindow {
-				// What came at the beginning of a slice is known as of its end.
+				// What came at the beginning of a sub-window is known as of its end.
 				window += rule.Window / 4
 			}
-			for {
+			redistest.Eventually(t, "the client may ask again", func() bool {
 				n, at := heldAt(t, s, name, id(1), rule)
-				if n < rule.Limit {
-					break
-				}
-				if since := time.Duration(at-last.Load()) * time.Microsecond; since >= window {
+				if since := time.Duration(at-last.Load()) * time.Microsecond; n >= rule.Limit && since >= window {
 					t.Fatalf("locked out %s after the last request, with a window of %s", since, rule.Window)
 				}
-				time.Sleep(20 * time.Millisecond)
-			}
+				return n < rule.Limit
+			})
 		})
 	}
 }

@@ -23,9 +23,9 @@ import (
 
 var tenAnHour = Rule{Kind: algorithms.SlidingWindow, Limit: 10, Window: long}
 
-// impatient is a Limiter over a proxy that waits 50 ms for Redis, and a function that takes and
+// shortTimeout is a Limiter over a proxy that waits 50 ms for Redis, and a function that takes and
 // returns the error.
-func impatient(t *testing.T, addr string) (*Limiter, func() error) {
+func shortTimeout(t *testing.T, addr string) (*Limiter, func() error) {
 	t.Helper()
 	s := New(client(t, "redis://"+addr), "test", 50*time.Millisecond)
 	t.Cleanup(s.Close)
@@ -45,7 +45,7 @@ func TestFailsAtOnceWhileRedisIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
 			proxy := faultproxy.Start(t, server.Addr)
-			s, try := impatient(t, proxy.Addr)
+			s, try := shortTimeout(t, proxy.Addr)
 			redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
 			if fault == faultproxy.Drip {
 				proxy.SetDelay(20 * time.Millisecond)
@@ -74,16 +74,17 @@ func TestFailsAtOnceWhileRedisIsLost(t *testing.T) {
 func TestSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
-	s, try := impatient(t, proxy.Addr)
+	s, try := shortTimeout(t, proxy.Addr)
 	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
 	proxy.SetDelay(200 * time.Millisecond) // answers, but later than requests are ready to wait
 	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
 	waited := 0
-	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	redistest.Poll(500*time.Millisecond, func() bool {
 		if err := try(); !errors.Is(err, redisconn.ErrDown) {
 			waited++
 		}
-	}
+		return false
+	})
 	if waited > 0 {
 		t.Errorf("%d requests waited for a Redis that is known to be too slow, want 0", waited)
 	}
@@ -187,7 +188,7 @@ func TestCloseGivesBackAndEnds(t *testing.T) {
 	other := limiter(t, server.URL)
 	for i := range 50 {
 		if _, all := take(t, other, "z", id(i), tenAnHour); all[0].Decision.Remaining != 9 {
-			t.Fatalf("%d remaining after what another node gave back as it closed, want 9", all[0].Decision.Remaining)
+			t.Fatalf("%d remaining after what another node refunded as it closed, want 9", all[0].Decision.Remaining)
 		}
 	}
 }
@@ -195,7 +196,7 @@ func TestCloseGivesBackAndEnds(t *testing.T) {
 func TestCloseDoesNotWaitForALostRedis(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
-	s, try := impatient(t, proxy.Addr)
+	s, try := shortTimeout(t, proxy.Addr)
 	proxy.Set(faultproxy.Blackhole)
 	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
 	start := time.Now()
@@ -209,7 +210,7 @@ func TestCloseDoesNotWaitForALostRedis(t *testing.T) {
 func TestClosedIsNotDown(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
-	s, try := impatient(t, proxy.Addr)
+	s, try := shortTimeout(t, proxy.Addr)
 	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
 	proxy.Set(faultproxy.Blackhole)
 	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
@@ -413,7 +414,7 @@ func TestSlotMovesAfterALostReply(t *testing.T) {
 	}
 }
 
-// Of a Cluster a part of which is gone, Close tells the rest what is given back.
+// Of a Cluster a part of which is gone, Close sends the rest what is refunded.
 func TestCloseWithOneShardGone(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
 	s := New(client(t, c.URL), "test", 10*time.Second)
@@ -444,7 +445,7 @@ func TestCloseWithOneShardGone(t *testing.T) {
 	defer other.Close()
 	for _, i := range there {
 		if _, all := take(t, other, "z", id(i), tenAnHour); all[0].Decision.Remaining != 9 {
-			t.Errorf("%d remaining after what another node gave back as it closed, want 9", all[0].Decision.Remaining)
+			t.Errorf("%d remaining after what another node refunded as it closed, want 9", all[0].Decision.Remaining)
 		}
 	}
 }

@@ -3,15 +3,15 @@
 -- tail.lua.
 --
 -- KEYS: the record of calls; then for each rule the base of its keys, all in one slot.
--- ARGV: field, seq, want, undo, first, how long the record is kept in milliseconds; then for each
--- rule what its family needs, the number of its corrections, and four numbers for each: op, n, a,
--- b. Times are microseconds of this server's clock. All numbers are whole and below 2^53, where
+-- ARGV: field, seq, want, rollback, first, how long the record is kept in milliseconds; then for
+-- each rule what its family needs, the number of its corrections, and four numbers for each: op, n,
+-- a, b. Times are microseconds of this server's clock. All numbers are whole and below 2^53, where
 -- doubles are exact.
 --
 -- The record holds "seq granted at" of this node's last call that changed something. A seq that is
 -- there already is a call that was sent twice: it gets the same grant and changes nothing. A lower
--- one comes too late: nobody waits for it. undo is the first call whose outcome the node never
--- learnt: a grant of that one or a later one is rolled back.
+-- one comes too late: nobody waits for it. rollback is the first call with an outcome unknown to
+-- the node: a grant of that one or a later one is rolled back.
 --
 -- Corrections (see correction.go):
 --   1  refunds n units: of a window those of the instant a; of a log those of the call a, from its
@@ -21,7 +21,7 @@
 -- All corrections of a call belong together. They are done unless the record says that a call from
 -- first on has been here: first is the call that brought them along for the first time, and no call
 -- until they are acknowledged has others.
-local field, seq, want, undo, first = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local field, seq, want, rollback, first = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local exact = 9007199254740992
 
 local function text(n) return string.format('%.0f', n) end

@@ -23,13 +23,9 @@ func TestLateCallDoesNotOpenTheCircuit(t *testing.T) {
 			defer s.Close()
 			soon(t, s, name, id(1), rule)
 			_ = s.ask(context.Background(), 0) // loads the script
-			asked := proxy.Requests()
 			proxy.Set(faultproxy.DropReplies)
 			go func() {
-				for proxy.Requests() == asked {
-					time.Sleep(time.Millisecond)
-				}
-				time.Sleep(50 * time.Millisecond) // the reply is on its way
+				redistest.Poll(time.Minute, func() bool { return proxy.Dropped() > 0 })
 				proxy.Set(faultproxy.None)
 			}()
 			g, _ := take(t, s, name, id(1), rule)

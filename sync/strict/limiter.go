@@ -16,11 +16,11 @@ import (
 // A Limiter lets Redis decide, request by request (sync_rate 0): atomically, by Redis' own clock,
 // all limits of a zone in one call.
 //
-// For each key one call is under way at a time; requests that come meanwhile share the next one. A
+// For each key one call is in flight at a time; requests that come meanwhile share the next one. A
 // call carries a number that rises, so that one that is sent twice counts once. Of a call that was
-// sent and not answered nobody knows whether it counted: the next one for the same key has it
-// undone. When Redis is unavailable, Take fails at once, and the caller decides by its own
-// counters. After CloseBy it fails with ErrClosed.
+// sent and not answered nobody knows whether it counted: the next one for the same key rolls it
+// back. When Redis is unavailable, Take fails at once, and the caller decides by its own counters.
+// After CloseBy it fails with ErrClosed.
 //
 // It is safe for concurrent use.
 type Limiter struct {
@@ -150,7 +150,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 	return verdicts(rules, w.outcome, w.position, dst), g, nil
 }
 
-// Refund gives back what a Take got, because another zone denies the request. It doesn't wait for
+// Refund returns what a Take got, because another zone denies the request. It doesn't wait for
 // Redis; CloseBy does.
 func (s *Limiter) Refund(g Grant) {
 	if g.unit > 0 {
@@ -173,7 +173,8 @@ type Status struct {
 	// shards.
 	Open int `json:"open"`
 	Of   int `json:"of"`
-	// Trips is how often one has opened, Timeouts how many requests have waited in vain.
+	// Trips is how often one has opened, Timeouts how many requests have waited for Redis until the
+	// timeout.
 	Trips    int64 `json:"trips"`
 	Timeouts int64 `json:"timeouts"`
 }

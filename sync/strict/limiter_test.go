@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// Windows so long that no test meets their edge, but for one run in years.
+// Windows so long that no test meets their boundary, except one run in years.
 const long = 1000 * time.Hour
 
 // kinds are rules of every algorithm that admit 100 requests at once.
@@ -97,7 +97,7 @@ func take(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...Rule) (G
 }
 
 // soon takes one unit with a Limiter that doesn't wait long. On a busy machine some replies come
-// too late for it; what they granted is undone.
+// too late for it; what they granted is rolled back.
 func soon(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (g Grant) {
 	t.Helper()
 	redistest.Eventually(t, "Redis decides", func() (ok bool) {
@@ -108,18 +108,18 @@ func soon(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (g Gra
 	return g
 }
 
-// drain takes until it is refused and returns how often it was admitted.
+// drain takes until it is denied and returns how often it was admitted.
 func drain(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...Rule) (n int) {
 	t.Helper()
 	for {
 		g, all := take(t, s, zone, key, rules...)
 		if !g.Admitted() {
-			refused := false
+			denied := false
 			for _, v := range all {
-				refused = refused || !v.Decision.Allowed
+				denied = denied || !v.Decision.Allowed
 			}
-			if !refused {
-				t.Fatalf("Take(%s) is refused, but no limit says so: %+v", zone, all)
+			if !denied {
+				t.Fatalf("Take(%s) is denied, but no limit says so: %+v", zone, all)
 			}
 			return n
 		}
@@ -132,7 +132,7 @@ func TestNeverAdmitsMoreThanTheLimit(t *testing.T) {
 	nodes := []*Limiter{limiter(t, server.URL), limiter(t, server.URL), limiter(t, server.URL)}
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
-			var admitted, refused atomic.Int64
+			var admitted, denied atomic.Int64
 			var wg sync.WaitGroup
 			for i := range 64 * len(nodes) {
 				wg.Go(func() {
@@ -141,14 +141,14 @@ func TestNeverAdmitsMoreThanTheLimit(t *testing.T) {
 						if g.Admitted() {
 							admitted.Add(1)
 						} else {
-							refused.Add(1)
+							denied.Add(1)
 						}
 					}
 				})
 			}
 			wg.Wait()
 			if admitted.Load() != 100 {
-				t.Errorf("%d requests admitted and %d refused, want 100 and 284", admitted.Load(), refused.Load())
+				t.Errorf("%d requests admitted and %d denied, want 100 and 284", admitted.Load(), denied.Load())
 			}
 		})
 	}
@@ -170,7 +170,7 @@ func TestSpendsInAllLimitsOrNone(t *testing.T) {
 					t.Fatalf("the limit of 100 says %+v after 7 admitted, want 93 remaining", all[0].Decision)
 				}
 				if all[1].Decision.Allowed || all[1].Decision.Remaining != 0 || all[1].Decision.Retry <= 0 {
-					t.Fatalf("the limit of 7 says %+v after 7 admitted, want a refusal", all[1].Decision)
+					t.Fatalf("the limit of 7 says %+v after 7 admitted, want a denial", all[1].Decision)
 				}
 			}
 		})
@@ -190,7 +190,7 @@ func TestCountsRemaining(t *testing.T) {
 			}
 			_, all := take(t, s, name, id(1), rule)
 			if d := all[0].Decision; d.Remaining != 0 || d.Allowed || d.Retry <= 0 || d.Retry > 2*rule.Window {
-				t.Fatalf("Take() = %+v, want a refusal", d)
+				t.Fatalf("Take() = %+v, want a denial", d)
 			}
 		})
 	}
@@ -248,12 +248,12 @@ func TestReturnAndCharge(t *testing.T) {
 				s.Refund(g)
 			}
 			if got := drain(t, s, name, id(1), rule); got != 30 {
-				t.Errorf("%d admitted after 30 were given back, want 30", got)
+				t.Errorf("%d admitted after 30 were refunded, want 30", got)
 			}
 			g, _ := take(t, s, name, id(1), rule)
-			s.Refund(g) // of a refusal: nothing
+			s.Refund(g) // of a denial: nothing
 			if got := drain(t, s, name, id(1), rule); got != 0 {
-				t.Errorf("%d admitted after a refusal was given back, want 0", got)
+				t.Errorf("%d admitted after a denial was refunded, want 0", got)
 			}
 			s.Penalize(g)
 			s.Refund(all[99])
@@ -296,8 +296,8 @@ func TestCallSentTwiceCountsOnce(t *testing.T) {
 	}
 }
 
-// TestUndoesWhatNobodyLearnt: a call is executed, but its reply is lost.
-func TestUndoesWhatNobodyLearnt(t *testing.T) {
+// TestRollsBackWhatNobodyHeardOf: a call is executed, but its reply is lost.
+func TestRollsBackWhatNobodyHeardOf(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -346,9 +346,9 @@ func TestLateCallIsIgnored(t *testing.T) {
 	}
 }
 
-// TestGiveBackIsDoneOnce: the reply to a call that gives something back is lost, so it is sent
+// TestARefundIsDoneOnce: the reply to a call that gives something back is lost, so it is sent
 // again.
-func TestGiveBackIsDoneOnce(t *testing.T) {
+func TestARefundIsDoneOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -365,7 +365,7 @@ func TestGiveBackIsDoneOnce(t *testing.T) {
 			proxy.Set(faultproxy.None)
 			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.suspended.Load() == 0 })
 			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 91 {
-				t.Errorf("%d admitted after 10 of which one was given back, want 91", got)
+				t.Errorf("%d admitted after 10 of which one was refunded, want 91", got)
 			}
 		})
 	}
@@ -396,7 +396,7 @@ func TestWaiterLeaves(t *testing.T) {
 			if s.Down() {
 				t.Error("a client that goes away is taken for a Redis that doesn't answer")
 			}
-			redistest.Eventually(t, "the units are given back", func() bool {
+			redistest.Eventually(t, "the units are refunded", func() bool {
 				s := s.zones[name][0]
 				s.mu.Lock()
 				defer s.mu.Unlock()

@@ -60,7 +60,7 @@ func (v *virtual) use(zone string, rules ...Rule) {
 	rs.script = redis.NewScript(head + lua + tailLua)
 }
 
-// settled returns when what was given back has arrived.
+// settled returns when what was refunded has arrived.
 func (v *virtual) settled(zone string) {
 	rs := v.zones[zone][0]
 	redistest.Eventually(v.t, "nothing is under way", func() bool {
@@ -120,7 +120,7 @@ func same(got, want algorithms.Decision) bool {
 		near(got.Next, want.Next) && near(got.Reset, want.Reset) && near(got.Delay, want.Delay)
 }
 
-// TestDecidesAsTheAlgorithms lives random lives in Redis and in the algorithms package.
+// TestDecidesAsTheAlgorithms runs random histories in Redis and in the algorithms package.
 func TestDecidesAsTheAlgorithms(t *testing.T) {
 	v := newVirtual(t)
 	for i, rule := range []Rule{
@@ -182,7 +182,7 @@ func live(t *testing.T, v *virtual, rule Rule, random *rand.Rand) {
 	}
 }
 
-// TestRetryAfterFromBothSides: whoever waits as told is admitted, a microsecond earlier not.
+// TestRetryAfterFromBothSides: whoever waits for Retry is admitted, a microsecond earlier not.
 func TestRetryAfterFromBothSides(t *testing.T) {
 	v := newVirtual(t)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -207,11 +207,11 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 				start := v.now
 				v.set(start + wait - 2)
 				if _, all := take(t, v.Limiter, zone, id(1), rule); all[0].Decision.Allowed {
-					t.Fatalf("%s %+v: admitted 2 µs before the %s it was told to wait", name, rule, d.Retry)
+					t.Fatalf("%s %+v: admitted 2 µs before the %s that Retry was", name, rule, d.Retry)
 				}
 				v.set(start + wait)
 				if _, all := take(t, v.Limiter, zone, id(1), rule); !all[0].Decision.Allowed {
-					t.Fatalf("%s %+v: refused after the %s it was told to wait: %+v", name, rule, d.Retry, all[0].Decision)
+					t.Fatalf("%s %+v: denied after the %s that Retry was: %+v", name, rule, d.Retry, all[0].Decision)
 				}
 			}
 		}

@@ -39,7 +39,7 @@ func fromJSON(v any) any {
 	return nil
 }
 
-// sane fails unless a decision can be told to a client.
+// sane fails unless a decision can be sent to a client.
 func sane(t *testing.T, d algorithms.Decision, limit int64) {
 	t.Helper()
 	if d.Remaining < 0 || d.Remaining > limit || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Delay < 0 || !d.Allowed && d.Retry == 0 {
@@ -78,17 +78,17 @@ func FuzzReply(f *testing.F) {
 			return
 		}
 		o.deny(wanted)
-		refused := false
+		denied := false
 		for _, v := range verdicts(rules, o, position, nil) {
 			sane(t, v.Decision, max(10, r.size(), exact))
-			refused = refused || !v.Decision.Allowed
+			denied = denied || !v.Decision.Allowed
 			if r.Kind == algorithms.SlidingLog && v.Decision.Retry > time.Hour {
 				t.Errorf("a log locks out for %v", v.Decision.Retry)
 			}
 			merge(t, r.Kind, v.Reports)
 		}
-		if refused == (position <= o.granted) {
-			t.Errorf("the %d. of %d granted: refused %v", position, o.granted, refused)
+		if denied == (position <= o.granted) {
+			t.Errorf("the %d. of %d granted: denied %v", position, o.granted, denied)
 		}
 	})
 }

@@ -35,7 +35,7 @@ func TestAndBackgroundShareTheirCounts(t *testing.T) {
 }
 
 // take takes units of the key k in the background, and knows waits until the node knows as many of
-// its own, all confirmed, and elsewhere.
+// its own, all confirmed, and remote.
 func (m *peerOf[S]) take(n int) (admitted int) {
 	for range n {
 		if m.alone("k") {
@@ -45,15 +45,15 @@ func (m *peerOf[S]) take(n int) (admitted int) {
 	return admitted
 }
 
-func (m *peerOf[S]) knows(own, elsewhere int64) {
-	redistest.Eventually(m.t, fmt.Sprintf("the node knows %d own and %d elsewhere", own, elsewhere), func() bool {
+func (m *peerOf[S]) knows(own, remote int64) {
+	redistest.Eventually(m.t, fmt.Sprintf("the node knows %d own and %d remote", own, remote), func() bool {
 		m.table.Take(m.alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), 0, 0)
 		got := m.table.Totals(wallClock())
-		return got.Own == own && got.Remote == elsewhere && got.Unsent == 0
+		return got.Own == own && got.Remote == remote && got.Unsent == 0
 	})
 }
 
-// TestReportsLetANodeGoOn: with what Take told, a node's own counters know what all nodes have
+// TestReportsLetANodeGoOn: with what Take returned, a node's own counters know what all nodes have
 // spent.
 func TestReportsLetANodeGoOn(t *testing.T) {
 	server := redistest.Start(t)

@@ -28,7 +28,7 @@ end
 local grant = granted
 if seq > last then
   for _, r in ipairs(rules) do
-    if undo > 0 and last >= undo and granted > 0 then give(r, since, last, 1, granted) end
+    if rollback > 0 and last >= rollback and granted > 0 then give(r, since, last, 1, granted) end
     if last < first then correct(r) end
   end
   grant = want
@@ -38,7 +38,7 @@ if seq > last then
   end
   for _, r in ipairs(rules) do close(r) end
   -- A call that changed nothing may come again: whatever it would get then, nobody waits for it.
-  if grant > 0 or undo > 0 or corrected then
+  if grant > 0 or rollback > 0 or corrected then
     redis.call('HSET', KEYS[1], field, ARGV[2] .. ' ' .. text(grant) .. ' ' .. text(now))
     redis.call('PEXPIRE', KEYS[1], ARGV[6])
   end

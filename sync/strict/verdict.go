@@ -115,8 +115,7 @@ func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict
 	return dst
 }
 
-// decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as what was
-// spent elsewhere.
+// decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as remote ones.
 func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	now := o.at * int64(time.Microsecond)
 	for age, total := range state[1:] {

@@ -43,7 +43,7 @@ func (*Handler) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.handlers.rate_limit", New: func() caddy.Module { return new(Handler) }}
 }
 
-// ServeHTTP lets a request through or refuses it with an error for Caddy to answer.
+// ServeHTTP lets a request through or denies it with an error for Caddy to answer.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	for _, z := range h.RateLimits {

@@ -25,11 +25,11 @@ type Scenario struct {
 	Load       sim.Load
 }
 
-// far is a window whose edge no run sees, but for one at the turn of 30 days.
+// far is a window whose boundary no run sees, except for one at the turn of 30 days.
 const far = 30 * 24 * time.Hour
 
-// Scenarios differ most between Kong's model and an exact store: overload, a burst from nothing,
-// and a client that goes from node to node.
+// Scenarios differ most between Kong's model and a centralized limiter: overload, a burst after a
+// cold start, and a client that goes from node to node.
 func Scenarios() []Scenario {
 	const sec = time.Second
 	return []Scenario{
@@ -78,7 +78,7 @@ func (s Scenario) Predict(m sim.Model) (r Range) {
 
 // Allowed is what real processes may admit: what is predicted, and a quarter of the limit more or
 // less. So many requests come in 0.2 to 0.4 s, and so long a process may stand still on a busy
-// machine, with an exchange or a request in its hands.
+// machine, with a sync or a request in its hands.
 func (s Scenario) Allowed() Range {
 	r, stall := s.Predict(sim.Shipped), int(s.Limit/4)
 	return Range{r.Least - stall, r.Most + stall}
@@ -98,16 +98,16 @@ func (s Scenario) Zone(name, options string) string {
 	return fmt.Sprintf("zone %s {\nmatch {\npath /%s\n}\nlimit %d/%s\n%s\n}\n", name, name, s.Limit, s.Window, options)
 }
 
-// Measure sends the load to a zone, from the edge of a window on where the run sees one, and
+// Measure sends the load to a zone, from the boundary of a window on where the run sees one, and
 // returns what came of it.
 func (s Scenario) Measure(ctx context.Context, client *cluster.Client, nodes []*cluster.Node, zone string) (*cluster.Tally, error) {
 	if s.Window < far {
-		edge := time.NewTimer(time.Until(time.Now().Truncate(s.Window).Add(s.Window)))
-		defer edge.Stop()
+		boundary := time.NewTimer(time.Until(time.Now().Truncate(s.Window).Add(s.Window)))
+		defer boundary.Stop()
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-edge.C:
+		case <-boundary.C:
 		}
 	}
 	tally := new(cluster.Tally)

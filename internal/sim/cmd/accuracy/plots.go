@@ -51,7 +51,7 @@ func overTime() plot.Plot {
 	}
 }
 
-// errorsBy draws how much the models admit beyond the exact store.
+// errorsBy draws how much the models admit beyond the centralized limiter.
 func errorsBy(title, description, x string, log bool, at []float64, scenario func(x float64) sim.Case) plot.Plot {
 	lines := []plot.Line{
 		{Name: "Kong's model", Style: kongStyle}, {Name: "early_sync off", Style: scaledStyle}, {Name: "Tide", Style: tideStyle},

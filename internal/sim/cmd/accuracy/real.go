@@ -20,7 +20,7 @@ const realRuns = 3
 // to predict it.
 type variant struct {
 	name, options string
-	model         *sim.Model // nil is one exact counter
+	model         *sim.Model // nil is one centralized limiter
 }
 
 var variants = []variant{

@@ -202,7 +202,7 @@ func flood() *grid {
 	g := newGrid("keys per word of a row", "attackers admitted", "newcomers denied, 1 request", "5 requests")
 	for _, load := range []float64{.5, 1, 2, 4, 8} {
 		f := sim.Flood(load, 10)
-		g.row(fmt.Sprintf("%g", load), fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.RefusedFirst), fmt.Sprintf("%.1f %%", 100*f.RefusedFive))
+		g.row(fmt.Sprintf("%g", load), fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.DeniedFirst), fmt.Sprintf("%.1f %%", 100*f.DeniedFive))
 	}
 	return g
 }
