@@ -32,8 +32,8 @@ type Outcome struct {
 	Missing []Missing `json:"missing,omitempty"`
 	// Shared is false where there is no Redis: then this node is the only one.
 	Shared bool `json:"shared"`
-	// Pending is set where Redis could not be told yet. It will be, as soon as it is there.
-	Pending bool `json:"pending,omitempty"`
+	// Unsent is set where Redis could not be told yet. It will be, as soon as it is there.
+	Unsent bool `json:"-"`
 }
 
 // Missing is a node that has not applied a change.
@@ -162,7 +162,7 @@ func (c *Control) wait(ctx context.Context, id string, began int64) Outcome {
 		c.mu.Lock()
 		o, heard, listed := c.outcome(id), c.heard, c.listed >= began
 		c.mu.Unlock()
-		if listed && o.Applied == o.Nodes && !o.Pending {
+		if listed && o.Applied == o.Nodes && !o.Unsent {
 			return o
 		}
 		select {
@@ -176,7 +176,7 @@ func (c *Control) wait(ctx context.Context, id string, began int64) Outcome {
 // outcome says who has applied the entry of a name, by the leases as they were listed last. The
 // lock is held.
 func (c *Control) outcome(id string) Outcome {
-	o := Outcome{Shared: true, Pending: c.record.IsPending(id)}
+	o := Outcome{Shared: true, Unsent: c.record.IsPending(id)}
 	since := c.record.AppliedBy(id)
 	for _, l := range c.leases {
 		o.Nodes++

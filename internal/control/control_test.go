@@ -55,7 +55,7 @@ func share(s float64) Body { return Body{Share: &s} }
 func (n *cnode) enforce(t *testing.T, zone string, s float64, nodes int) {
 	t.Helper()
 	o, err := n.Change(context.Background(), Change{Target: Target{Zone: zone}, Body: share(s), For: time.Hour, Who: "test"})
-	if err != nil || o.Nodes != nodes || o.Applied != nodes || !o.Shared || o.Pending {
+	if err != nil || o.Nodes != nodes || o.Applied != nodes || !o.Shared || o.Unsent {
 		t.Fatalf("Change = %+v, %v, want %d of %[3]d", o, err, nodes)
 	}
 }
@@ -136,7 +136,7 @@ func TestFlushAllLosesNothing(t *testing.T) {
 	for i := range 5 {
 		r.Do("FLUSHALL")
 		o, err := nodes[i%3].Change(context.Background(), Change{Target: Target{Zone: fmt.Sprint("zone", i)}, Body: share(0), For: time.Hour})
-		if err != nil || o.Pending || len(o.Missing) > 0 || o.Applied == 0 {
+		if err != nil || o.Unsent || len(o.Missing) > 0 || o.Applied == 0 {
 			t.Fatalf("Change = %+v, %v after FLUSHALL", o, err)
 		}
 	}
@@ -174,7 +174,7 @@ func TestAChangeWithoutRedis(t *testing.T) {
 	nodes[0].enforce(t, "login", 1, 2)
 	r.Kill()
 	o, err := nodes[0].Change(context.Background(), Change{Target: Target{Zone: "login"}, Body: share(0), For: time.Hour})
-	if err != nil || !o.Pending || !nodes[0].sees("login", 0) {
+	if err != nil || !o.Unsent || !nodes[0].sees("login", 0) {
 		t.Fatalf("Change = %+v, %v, want it pending and in force here", o, err)
 	}
 	if s := nodes[0].State(context.Background()); s.Pending != 1 || !s.Enforcement[0].Pending {
@@ -192,7 +192,7 @@ func TestAForeignRecord(t *testing.T) {
 	r.Do("SET", key, "mine")
 	nodes := startNodes(t, r, "a", "b")
 	o, err := nodes[0].Change(context.Background(), Change{Target: Target{Zone: "login"}, Body: share(0), For: time.Hour})
-	if err != nil || !o.Pending || !nodes[0].sees("login", 0) {
+	if err != nil || !o.Unsent || !nodes[0].sees("login", 0) {
 		t.Errorf("Change = %+v, %v, want it pending and in force here", o, err)
 	}
 	if s := nodes[0].State(context.Background()); s.Failing == "" {

@@ -2,7 +2,6 @@ package control
 
 import (
 	"encoding/json"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -90,44 +89,4 @@ func (c *Control) save() {
 		c.Logger.Error("what was changed at run time can't be saved, and is lost with this process unless redis has it",
 			warning.Field(warning.NotSaved), zap.Error(err))
 	}
-}
-
-// State is what the record says, for people.
-type State struct {
-	// Shared is false where there is no Redis: the record is this node's own.
-	Shared bool `json:"shared"`
-	// Digest is equal on all nodes that have applied the same.
-	Digest string `json:"digest"`
-	// Pending is how many entries Redis has yet to be told of.
-	Pending int `json:"pending"`
-	// Failing is why Redis can't be asked for the record, "" if it can.
-	Failing string `json:"failing,omitempty"`
-
-	Nodes       []Node       `json:"nodes"`
-	Enforcement []EntryState `json:"enforcement"`
-	Overrides   []EntryState `json:"overrides"`
-}
-
-// Node is a node that is there.
-type Node struct {
-	Name    string    `json:"name"`
-	Version string    `json:"version"`
-	Heard   time.Time `json:"heard"`
-	// Applied reports whether it has applied all that this node has.
-	Applied bool `json:"applied"`
-	// Self is set for the node that answers.
-	Self bool `json:"self,omitempty"`
-}
-
-// EntryState is an entry in force.
-type EntryState struct {
-	Zone  string   `json:"zone,omitempty"`
-	All   bool     `json:"all,omitempty"`
-	ID    string   `json:"id,omitempty"`
-	Share *float64 `json:"share,omitempty"`
-	Limit string   `json:"limit,omitempty"`
-	// Until is when it ends, at the latest.
-	Until   time.Time `json:"until"`
-	Note    string    `json:"note,omitempty"`
-	Pending bool      `json:"pending,omitempty"`
 }

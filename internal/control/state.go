@@ -12,6 +12,51 @@ import (
 // refreshFor is how long State waits for news.
 const refreshFor = 100 * time.Millisecond
 
+// State is what the record says, for people.
+type State struct {
+	Summary
+
+	Nodes       []Node
+	Enforcement []EntryState
+	Overrides   []EntryState
+}
+
+// Summary is how a node stands to the record.
+type Summary struct {
+	// Shared is false where there is no Redis: the record is this node's own.
+	Shared bool `json:"shared"`
+	// Digest is equal on all nodes that have applied the same.
+	Digest string `json:"digest"`
+	// Pending is how many entries Redis has yet to be told of.
+	Pending int `json:"pending"`
+	// Failing is why Redis can't be asked for the record, "" if it can.
+	Failing string `json:"failing,omitempty"`
+}
+
+// Node is a node that is there.
+type Node struct {
+	Name    string    `json:"name"`
+	Version string    `json:"version"`
+	Heard   time.Time `json:"heard"`
+	// Applied reports whether it has applied all that this node has.
+	Applied bool `json:"applied"`
+	// Self is set for the node that answers.
+	Self bool `json:"self,omitempty"`
+}
+
+// EntryState is an entry in force.
+type EntryState struct {
+	Zone  string   `json:"zone,omitempty"`
+	All   bool     `json:"all,omitempty"`
+	ID    string   `json:"id,omitempty"`
+	Share *float64 `json:"share,omitempty"`
+	Limit string   `json:"limit,omitempty"`
+	// Until is when it ends, at the latest.
+	Until   time.Time `json:"until,omitzero"`
+	Note    string    `json:"note,omitempty"`
+	Pending bool      `json:"pending,omitempty"`
+}
+
 // State returns what the record says. If Redis has answered just now it is asked which nodes there
 // are, for a moment at most.
 func (c *Control) State(ctx context.Context) State {
@@ -27,7 +72,7 @@ func (c *Control) State(ctx context.Context) State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.Now()
-	s := State{Shared: c.IsShared(), Failing: c.failing, Nodes: c.nodes()}
+	s := State{Summary: Summary{Shared: c.IsShared(), Failing: c.failing}, Nodes: c.nodes()}
 	digest := int64(0)
 	for e := range c.record.InForce(now) {
 		digest = (digest + e.hash()) & (1<<digestBits - 1)
@@ -37,7 +82,7 @@ func (c *Control) State(ctx context.Context) State {
 		}
 		one := EntryState{
 			Zone: p.Zone, ID: p.IDText(), Share: p.Share, Limit: p.Limit, Note: p.Note,
-			Until: time.Unix(0, c.record.Ends(e)).Round(time.Millisecond),
+			Until: c.until(e),
 		}
 		if one.Pending = s.Shared && c.record.IsPending(e.ID); one.Pending {
 			s.Pending++
@@ -56,6 +101,21 @@ func (c *Control) State(ctx context.Context) State {
 	slices.SortFunc(s.Overrides, byName)
 	slices.SortFunc(s.Enforcement, byName)
 	return s
+}
+
+// Until is when the entry of a target ends, the zero time where there is none.
+func (c *Control) Until(t Target) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.record.Get(t.name(), c.Now())
+	if !ok {
+		return time.Time{}
+	}
+	return c.until(e)
+}
+
+func (c *Control) until(e Entry) time.Time {
+	return time.Unix(0, c.record.Ends(e)).UTC().Round(time.Millisecond)
 }
 
 // await waits until the leases were listed after a time, refreshFor at most.

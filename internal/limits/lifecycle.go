@@ -37,6 +37,15 @@ type Config struct {
 // Add notes a zone for Start. It is not safe for concurrent use.
 func (c *Config) Add(z *Zone) { c.zones = append(c.zones, z) }
 
+// Zones calls yield with each zone. One that several handlers have comes as often.
+func (c *Config) Zones(yield func(*Zone) bool) {
+	for _, z := range c.zones {
+		if !yield(z) {
+			return
+		}
+	}
+}
+
 // Each calls yield with each limit of each zone. A zone that several handlers have comes as often.
 func (c *Config) Each(yield func(*Limit) bool) {
 	for _, z := range c.zones {

@@ -43,6 +43,7 @@ var layers = [][]string{
 	{"internal/answer", "internal/metrics", "internal/settings", "internal/snapshot", "sync"},
 	{"sync/strict", "internal/control"},
 	{"internal/limits"},
+	{"internal/admin", "internal/command"},
 	{"."},
 }
 
