@@ -42,17 +42,7 @@ func (l Limit) drainsTo(deficit amount, target int64) int64 {
 	if over < 0 {
 		return 0
 	}
-	hi, lo := bits.Mul64(uint64(over), uint64(l.Window))
-	lo, carry := bits.Add64(lo, uint64(deficit.frac), 0)
-	hi += carry
-	if hi >= uint64(l.N) {
-		return math.MaxInt64
-	}
-	q, r := bits.Div64(hi, lo, uint64(l.N))
-	if r > 0 {
-		q++
-	}
-	return int64(min(q, math.MaxInt64))
+	return saturate.MulDivUp(over, l.Window, deficit.frac, l.N)
 }
 
 // parse reads a level that came from another node; what is no level is 0.

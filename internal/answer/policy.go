@@ -2,12 +2,12 @@ package answer
 
 import (
 	"fmt"
-	"math"
-	"math/bits"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // A Policy is what answers tell of one limit, whoever asks. Compile makes it ready; it is not
@@ -124,12 +124,7 @@ func (r *Result) pace() time.Duration {
 	if limit <= 0 || window <= 0 {
 		return 0
 	}
-	hi, lo := bits.Mul64(uint64(r.Remaining), uint64(window))
-	if hi >= uint64(limit) {
-		return math.MaxInt64
-	}
-	quotient, _ := bits.Div64(hi, lo, uint64(limit))
-	return time.Duration(min(quotient, math.MaxInt64))
+	return time.Duration(saturate.MulDiv(r.Remaining, int64(window), limit))
 }
 
 // tightest returns the limit that single-valued headers show: the one with the least remaining, the

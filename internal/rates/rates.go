@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -111,12 +111,7 @@ func (r Rate) Span(n int64) time.Duration {
 	if r.Limit == 0 {
 		return 0
 	}
-	hi, lo := bits.Mul64(uint64(n), uint64(r.Window))
-	if hi >= uint64(r.Limit) {
-		return math.MaxInt64
-	}
-	span, _ := bits.Div64(hi, lo, uint64(r.Limit))
-	return time.Duration(min(span, math.MaxInt64))
+	return time.Duration(saturate.MulDiv(n, int64(r.Window), r.Limit))
 }
 
 // Sorted returns the rates that decide, by window: of equal windows the one with the lowest limit.

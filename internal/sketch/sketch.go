@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // MinWidth and MaxWidth bound how many words a row has. With MaxWidth all rows take 32 MiB.
@@ -73,9 +74,8 @@ func windowOf(l algorithms.Limit) time.Duration {
 	if l.N == 0 || l.Size >= l.N {
 		return time.Duration(l.Window)
 	}
-	hi, lo := bits.Mul64(uint64(l.Window), uint64(max(l.Size, 1)))
-	drains, _ := bits.Div64(hi, lo, uint64(l.N))
-	return time.Duration(max(int64(drains), min(l.Window, int64(minSketchWindow))))
+	drains := saturate.MulDiv(l.Window, max(l.Size, 1), l.N)
+	return time.Duration(max(drains, min(l.Window, int64(minSketchWindow))))
 }
 
 // limitIn is how much a limit admits in the window of a sketch.
@@ -83,12 +83,7 @@ func limitIn(l algorithms.Limit, window time.Duration) int64 {
 	if l.N == 0 || int64(window) >= l.Window {
 		return l.N
 	}
-	hi, lo := bits.Mul64(uint64(l.N), uint64(window))
-	part, rest := bits.Div64(hi, lo, uint64(l.Window))
-	if rest > 0 {
-		part++
-	}
-	return int64(part)
+	return saturate.MulDivUp(l.N, int64(window), 0, l.Window)
 }
 
 // WidthFor is how many words a row has for a table of maxKeys.

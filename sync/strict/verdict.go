@@ -2,10 +2,10 @@ package strict
 
 import (
 	"math"
-	"math/bits"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -190,15 +190,7 @@ func (r Rule) drains(whole, rest int64) time.Duration {
 	if whole < 0 {
 		return 0
 	}
-	hi, lo := bits.Mul64(uint64(whole), uint64(r.Window))
-	lo, carry := bits.Add64(lo, uint64(rest), 0)
-	if hi += carry; hi >= uint64(r.Limit) {
-		return math.MaxInt64
-	}
-	ns, left := bits.Div64(hi, lo, uint64(r.Limit))
-	if left > 0 {
-		ns++
-	}
+	ns := saturate.MulDivUp(whole, int64(r.Window), rest, r.Limit)
 	if ns >= math.MaxInt64-1000 {
 		return math.MaxInt64
 	}
