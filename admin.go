@@ -5,8 +5,10 @@ import (
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 
 	"github.com/caddy-tide/ratelimit/internal/admin"
+	"github.com/caddy-tide/ratelimit/internal/command"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -16,6 +18,7 @@ import (
 
 func init() {
 	caddy.RegisterModule(new(adminAPI))
+	caddycmd.RegisterCommand(command.RateLimit())
 }
 
 // adminAPI answers GET /rate_limit/ on the admin endpoint with the state of all zones. It shows no

@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// Root is the path of the state. The others begin with it.
+	// Root is the path of the state.
 	Root = "/rate_limit/"
-
-	overridesPath   = Root + "overrides"
-	enforcementPath = Root + "enforcement"
+	// OverridesPath and EnforcementPath are the paths of what is in force, and of its changes.
+	OverridesPath   = Root + "overrides"
+	EnforcementPath = Root + "enforcement"
 
 	// maxBody is how many bytes the body of a request has at most.
 	maxBody = 64 << 10
@@ -39,9 +39,9 @@ const (
 // Serve answers the requests for all paths but Root.
 func Serve(w http.ResponseWriter, r *http.Request) error {
 	switch r.URL.Path {
-	case overridesPath:
+	case OverridesPath:
 		return serve(w, r, overrideOf, func(s control.State) []control.EntryState { return s.Overrides })
-	case enforcementPath:
+	case EnforcementPath:
 		return serve(w, r, enforcementOf, func(s control.State) []control.EntryState { return s.Enforcement })
 	}
 	return fail(http.StatusNotFound, fmt.Errorf("there is no %s; the state is at %s", spelling.Clip(r.URL.Path), Root))
@@ -183,7 +183,7 @@ func enforcementOf(config *limits.Config, req request, remove bool) (c control.C
 	case req.All == (req.Zone != ""):
 		err = errors.New(`give "zone", or "all": true for all zones`)
 	case req.Key != nil, req.ID != "", req.Limit != "":
-		err = fmt.Errorf("key, id and limit belong to an override; send them to %s", overridesPath)
+		err = fmt.Errorf("key, id and limit belong to an override; send them to %s", OverridesPath)
 	case !remove && req.Share == nil:
 		err = errors.New(`give "share", from 0 to 1: 0.25 enforces the zone for a quarter of the keys, 0 is shadow mode`)
 	}
@@ -202,7 +202,7 @@ func enforcementOf(config *limits.Config, req request, remove bool) (c control.C
 func overrideOf(config *limits.Config, req request, remove bool) (c control.Change, err error) {
 	switch {
 	case req.All, req.Share != nil:
-		err = fmt.Errorf("all and share belong to an enforcement; send them to %s", enforcementPath)
+		err = fmt.Errorf("all and share belong to an enforcement; send them to %s", EnforcementPath)
 	case req.Zone == "":
 		err = errors.New(`give "zone"`)
 	case (req.Key == nil) == (req.ID == ""):

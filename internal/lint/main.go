@@ -43,7 +43,8 @@ var layers = [][]string{
 	{"internal/answer", "internal/metrics", "internal/settings", "internal/snapshot", "sync"},
 	{"sync/strict", "internal/control"},
 	{"internal/limits"},
-	{"internal/admin", "internal/command"},
+	{"internal/admin"},
+	{"internal/command"},
 	{"."},
 }
 
