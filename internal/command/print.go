@@ -88,7 +88,7 @@ func rounded(d time.Duration) time.Duration {
 	switch {
 	case d >= 48*time.Hour:
 		return d.Round(time.Hour)
-	case d >= time.Hour:
+	case d >= 10*time.Minute:
 		return d.Round(time.Minute)
 	}
 	return d.Round(time.Second)
