@@ -92,7 +92,7 @@ func (c *Control) fail(err error) {
 	c.mu.Unlock()
 	if !said {
 		c.Logger.Error("redis refuses the control record, probably because another program uses its key; what is changed at run time holds on this node only; delete the key",
-			warning.Field(warning.ForeignKey), zap.String("key", c.Keys.Control()), zap.String("reason", why))
+			warning.Field(warning.ForeignKey), zap.String("redis_key", c.Keys.Control()), zap.String("reason", why))
 	}
 }
 

@@ -151,17 +151,15 @@ func (c *Control) nodes() []Node {
 	return all
 }
 
-// Gauges are what metrics show: how many entries are in force, and whether this node has applied
-// what Redis has, as far as it knows.
-func (c *Control) Gauges() (overrides, enforcements int, applied bool) {
+// Gauges returns how many overrides are in force, and whether this node has applied what Redis has,
+// as far as it knows.
+func (c *Control) Gauges() (overrides int64, applied bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for e := range c.record.InForce(c.Now()) {
-		if strings.HasPrefix(e.ID, override) {
+	for _, p := range c.parsed {
+		if p.override != nil {
 			overrides++
-		} else {
-			enforcements++
 		}
 	}
-	return overrides, enforcements, !c.IsShared() || c.record.read && !c.record.wants && c.failing == ""
+	return overrides, !c.IsShared() || c.record.read && !c.record.wants && c.failing == ""
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -51,8 +52,14 @@ func (c *Config) keepControl(restore bool) {
 		var err error
 		if earlier, err = c.Keeper.LoadControl(); err != nil {
 			c.Logger.Warn("what was changed at run time could not be read; it is forgotten unless redis has it",
-				warning.Field(warning.NotRestored), zap.Stringer("in", c.Keeper), zap.Error(err))
+				warning.Field(warning.NotRestored), zap.Stringer("persist", c.Keeper), zap.Error(err))
 		}
 	}
 	c.Control().Keep(earlier, c.Keeper.StoreControl)
+}
+
+// stateOf returns what metrics show of a control record.
+func stateOf(c *control.Control, namespace string) metrics.ControlState {
+	overrides, applied := c.Gauges()
+	return metrics.ControlState{Namespace: namespace, Overrides: overrides, Applied: applied}
 }

@@ -111,19 +111,26 @@ func (r *Redis) state() metrics.RedisState {
 }
 
 // State returns what metrics show of the process. It waits for no I/O.
-func State() (zones []metrics.ZoneState, stores []metrics.RedisState) {
+func State() (s metrics.State) {
 	counterPool.Range(func(_, v any) bool {
-		zones = append(zones, v.(*Counters).state())
+		s.Zones = append(s.Zones, v.(*Counters).state())
 		return true
 	})
+	add := func(r *Redis) {
+		s.Redis = append(s.Redis, r.state())
+		s.Controls = append(s.Controls, stateOf(r.Control, r.namespace))
+	}
 	redisPool.Range(func(_, v any) bool {
-		stores = append(stores, v.(*Redis).state())
+		add(v.(*Redis))
 		return true
 	})
 	for _, c := range started() {
 		if c.Redis != nil && c.Redis.isBorrowed() {
-			stores = append(stores, c.Redis.state())
+			add(c.Redis)
 		}
 	}
-	return zones, stores
+	if c := Current(); c != nil && c.Redis == nil {
+		s.Controls = append(s.Controls, stateOf(c.Control(), c.Namespace))
+	}
+	return s
 }
