@@ -227,7 +227,8 @@ func overrideOf(config *limits.Config, req request, remove bool) (c control.Chan
 	return finish(req, remove, control.Target{Zone: req.Zone, Key: &id}, control.Body{Limit: req.Limit, Note: req.Note}, control.OverrideFor)
 }
 
-// finish checks what all changes have in common. byDefault is how long one holds if nothing is said.
+// finish checks what all changes have in common. byDefault is how long one holds where that is not
+// said.
 func finish(req request, remove bool, target control.Target, body control.Body, byDefault time.Duration) (c control.Change, err error) {
 	c = control.Change{Target: target, For: byDefault}
 	if remove {

@@ -77,7 +77,7 @@ const (
 	exitInPart = 2
 )
 
-// run makes cobra's function of one that asks a client and prints. Its error is printed on one line.
+// run makes cobra's function of one that asks a client and prints. Its error is one line.
 func run(f func(c client, p printer, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return caddycmd.WrapCommandFuncForCobra(func(flags caddycmd.Flags) (int, error) {

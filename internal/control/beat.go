@@ -44,7 +44,7 @@ func (c *Control) Hear(h ratesync.Heard) time.Duration {
 	for range rounds {
 		more, err := c.tell()
 		if err != nil {
-			return idleBeat // the next heartbeat comes to the same, or finds the server lost
+			return idleBeat // a later heartbeat tries again, or finds the server lost
 		}
 		if !more {
 			break
@@ -58,7 +58,7 @@ func (c *Control) Hear(h ratesync.Heard) time.Duration {
 		c.agains = 0
 	}
 	switch {
-	case again && c.agains < 100: // a server that is out of its mind is asked no more often than that
+	case again && c.agains < 100: // else the server makes no sense
 		return busyBeat
 	case c.waiting > 0:
 		return waitingBeat
@@ -157,7 +157,7 @@ func parseVersion(text string) (v Version, err error) {
 		return v, nil
 	}
 	if why, wrong := strings.CutPrefix(text, "!"); wrong {
-		return v, refusal(why)
+		return v, scriptError(why)
 	}
 	words := strings.Fields(text)
 	if len(words) < 2 {
@@ -171,15 +171,15 @@ func parseVersion(text string) (v Version, err error) {
 	return Version{clock, digest}, nil
 }
 
-// A refusal is an error of the server that a script has passed on.
-type refusal string
+// scriptError is an error of the server that a script has passed on.
+type scriptError string
 
-func (r refusal) Error() string { return string(r) }
+func (e scriptError) Error() string { return string(e) }
 
 // RedisError makes it an error like those that the client returns.
-func (refusal) RedisError() {}
+func (scriptError) RedisError() {}
 
-var _ redis.Error = refusal("")
+var _ redis.Error = scriptError("")
 
 // parseHeard reads what the answer to a heartbeat says of the record, and the leases if they were
 // asked for.

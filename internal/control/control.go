@@ -71,7 +71,7 @@ type Control struct {
 	listed  int64         // when that was, 0 never
 	waiting int           // changes that wait for other nodes
 	asked   bool          // somebody wants to see the leases
-	heard   chan struct{} // closed and made anew with each heartbeat
+	heard   chan struct{} // closed and replaced with each heartbeat
 	zones   map[string]*Zone
 	parsed  map[string]parsed // by name, to parse nothing twice
 	ends    int64             // when the first entry in force ends

@@ -2,7 +2,7 @@
 -- its name, "stamp until keep length body", and the field version, "clock digest count first last":
 --   clock   rises with each change, to this server's time in microseconds where that is more. A new
 --           entry's stamp is the clock.
---   digest  the sum of the first 48 bits of the SHA-1 of "name value", over all entries, modulo 2^48
+--   digest  the sum of the first 48 bits of the SHA-1 of "name value" of all entries, modulo 2^48
 --   count   how many entries there are
 --   first   before this no entry is removed, and last: after this none is kept; in milliseconds
 -- ARGV: the highest stamp that the caller knows, how many entries there may be ("" for any number),
@@ -10,8 +10,9 @@
 -- text is the body of a new entry. It is kept as long as what it replaces would have been, up to 30
 -- days, so that nobody brings that back; the rest is how long that is as far as the caller knows.
 -- Without a length the text is a whole value, which another node has written before: the higher
--- stamp wins, and of equal ones the greater text. Reply: seconds and microseconds of this server's
--- clock, clock, digest, and for each entry the value that is there now, "" if there is none.
+-- stamp wins, and of equal ones the greater text.
+-- Reply: seconds and microseconds of this server's clock, clock, digest, and for each entry the
+-- value that is there now, "" if there is none.
 local time = redis.call('TIME')
 local us = time[1] * 1000000 + time[2]
 local ms = math.floor(us / 1000)

@@ -115,8 +115,8 @@ func decode(b []byte) (s Snapshot, err error) {
 }
 
 // isMarked reports whether b begins with a mark, of any version and however damaged: it may be
-// replaced. So may an empty file, which is what some file systems leave of one that was written just
-// before the power failed.
+// replaced. So may an empty file, which is what some file systems leave of one that was written
+// just before the power failed.
 func isMarked(b []byte, mark string) bool {
 	n := min(len(b), len(mark))
 	return string(b[:n]) == mark[:n]
