@@ -63,10 +63,10 @@ func (n *cnode) enforce(t *testing.T, zone string, s float64, nodes int) {
 // sees reports whether a node's requests see a share of a zone, -1 for none.
 func (n *cnode) sees(zone string, s float64) bool {
 	r := n.Zone(zone).Load()
-	if r == nil || !r.Shared {
+	if r == nil || r.Enforce == nil {
 		return s < 0
 	}
-	return r.Share == s
+	return r.Enforce.Share() == s
 }
 
 func TestAllNodesApplyAChange(t *testing.T) {
@@ -118,7 +118,7 @@ func TestWhatRequestsSee(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"api", "other", "later"} {
-		if rules := n.Zone(name).Load(); rules == nil || !rules.Shared || rules.Share != 0 {
+		if rules := n.Zone(name).Load(); rules == nil || rules.Enforce == nil || !rules.Enforce.IsOff() {
 			t.Errorf("with the kill switch zone %s has %+v", name, rules)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -96,8 +97,6 @@ func ParseID(text string) (id table.ID, err error) {
 // Check reports what is wrong with a body.
 func (b Body) Check() error {
 	switch {
-	case b.Share != nil && !(*b.Share >= 0 && *b.Share <= 1):
-		return fmt.Errorf("share %v is not between 0 and 1; write 0.25 for a quarter of the keys", *b.Share)
 	case (b.Share != nil) == (b.Limit != ""):
 		return errors.New("give a share for an enforcement, or a limit for an override")
 	case len(b.Note) > maxNote:
@@ -110,11 +109,11 @@ func (b Body) Check() error {
 			return fmt.Errorf("the note holds %+q; write it in one line, without control characters", c)
 		}
 	}
-	if b.Share == nil {
-		_, err := ParseLimit(b.Limit)
-		return err
+	if b.Share != nil {
+		return rates.CheckShare(*b.Share)
 	}
-	return nil
+	_, err := ParseLimit(b.Limit)
+	return err
 }
 
 // An Override is what replaces the limits of a zone for one key.
@@ -146,9 +145,8 @@ func ParseLimit(text string) (o Override, err error) {
 // Rules are what the entries in force say of one zone. They don't change, and are safe for
 // concurrent use.
 type Rules struct {
-	// Share is the share of keys for which the zone is enforced, where Shared is set.
-	Share  float64
-	Shared bool
+	// Enforce is for which keys the zone is enforced, nil where the configuration says that.
+	Enforce *settings.Enforcement
 
 	overrides map[table.ID]*Override
 	misses    [missSlots]atomic.Uint64
@@ -184,6 +182,7 @@ type parsed struct {
 	Body
 	Target
 	override *Override
+	enforce  *settings.Enforcement
 }
 
 // parse reads an entry. What other programs may have written there has no effect.
@@ -193,7 +192,10 @@ func parse(e Entry) (p parsed, ok bool) {
 	if !ok || json.Unmarshal([]byte(e.Body), &p.Body) != nil || p.Body.Check() != nil || (p.Share != nil) != (p.Key == nil) {
 		return p, false
 	}
-	if p.Share == nil {
+	if p.Share != nil {
+		e := settings.Enforce(*p.Share)
+		p.enforce = &e
+	} else {
 		o, _ := ParseLimit(p.Limit)
 		p.override = &o
 	}
@@ -218,15 +220,14 @@ func compile(all []parsed) (zones map[string]*Rules, others *Rules) {
 			}
 			r.overrides[*p.Key] = p.override
 		case p.Zone == "":
-			others = &Rules{Share: *p.Share, Shared: true}
+			others = &Rules{Enforce: p.enforce}
 		default:
-			r := at(p.Zone)
-			r.Share, r.Shared = *p.Share, true
+			at(p.Zone).Enforce = p.enforce
 		}
 	}
 	if others != nil { // what is said of all goes before what is said of one
 		for _, r := range zones {
-			r.Share, r.Shared = others.Share, true
+			r.Enforce = others.Enforce
 		}
 	}
 	return zones, others
