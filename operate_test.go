@@ -159,3 +159,23 @@ func TestChangesThatAreRefused(t *testing.T) {
 		t.Errorf("something was taken for all that: %v", ids)
 	}
 }
+
+// A zone is enforced by what was said last, and by its configuration again when that is taken back.
+func TestEnforcementAtRunTime(t *testing.T) {
+	s := newSite(t, &App{Namespace: "kill-switch"}, zoneBlock("first", "limit 1/1h")+zoneBlock("second", "limit 1/1h"))
+	s.admits("203.0.113.1", 2, 1)
+	changed(t, http.MethodPost, enforcement, `{"all":true,"share":0}`)
+	s.admits("203.0.113.1", 3, 3)
+	changed(t, http.MethodPost, enforcement, `{"zone":"first","share":1}`)
+	s.admits("203.0.113.1", 1, 1) // the kill switch goes first
+	changed(t, http.MethodDelete, enforcement, `{"all":true}`)
+	s.admits("203.0.113.1", 1, 0)
+	changed(t, http.MethodPost, enforcement, `{"zone":"first","share":0}`)
+	s.admits("203.0.113.1", 1, 0) // the second zone
+	changed(t, http.MethodPost, enforcement, `{"zone":"second","share":0}`)
+	s.admits("203.0.113.1", 1, 1)
+	for _, zone := range []string{"first", "second"} {
+		changed(t, http.MethodDelete, enforcement, fmt.Sprintf(`{"zone":%q}`, zone))
+	}
+	s.admits("203.0.113.1", 1, 0)
+}
