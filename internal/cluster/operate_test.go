@@ -110,3 +110,27 @@ func TestOperate(t *testing.T) {
 		return nil
 	})
 }
+
+// What was changed on a node that keeps its counters over a restart is there after a kill.
+func TestChangesSurviveAKill(t *testing.T) {
+	t.Parallel()
+	site := config("persist "+t.TempDir()+"/counters", zones(zone("none", "limit 0/"+far)))
+	c := start(t, 1, site)
+	n := c.Nodes[0]
+	done(t, n, "none: not enforced on this node", "enforce none off")
+	n.Kill()
+	if err := n.Start(t.Context(), site); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, n, "/none"); got != http.StatusOK {
+		t.Errorf("it answers %d after a kill, want 200", got)
+	}
+	done(t, n, "none: enforced as configured", "enforce none --remove")
+	n.Kill()
+	if err := n.Start(t.Context(), site); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, n, "/none"); got != http.StatusTooManyRequests {
+		t.Errorf("it answers %d after another kill, want 429", got)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -198,6 +199,22 @@ func TestTimeout(t *testing.T) {
 	_, err := execute(t, client{address: func() (string, error) { return address, nil }}, "status", "--timeout", "20ms")
 	if err == nil || !strings.Contains(err.Error(), "has not answered within 20ms") {
 		t.Errorf("status of an endpoint that doesn't answer: %v", err)
+	}
+}
+
+// The admin endpoint may be a unix socket.
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "admin.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })}
+	go s.Serve(l)
+	defer s.Close()
+	out, err := execute(t, client{address: func() (string, error) { return "unix/" + path, nil }}, "status")
+	if err != nil || !strings.Contains(out, "No configuration") {
+		t.Errorf("status over a unix socket prints %s, %v", out, err)
 	}
 }
 

@@ -3,7 +3,6 @@ package control
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,7 +130,7 @@ func (c *Control) write(entries []Entry, args []any) (holds []Entry, v Version, 
 		return nil, v, err
 	}
 	if len(reply) != 4+len(entries) {
-		return nil, v, errReply
+		return nil, v, ratesync.ErrReply
 	}
 	if v, err = parseVersion(reply[2] + " " + reply[3]); err != nil {
 		return nil, v, err
@@ -143,13 +142,11 @@ func (c *Control) write(entries []Entry, args []any) (holds []Entry, v Version, 
 		}
 		var ok bool
 		if holds[i], ok = parseEntry(entries[i].ID, value); !ok {
-			return nil, v, errReply
+			return nil, v, ratesync.ErrReply
 		}
 	}
 	return holds, v, nil
 }
-
-var errReply = errors.New("redis answers what makes no sense")
 
 // parseVersion reads the first two words of a record's version; none is the zero Version.
 func parseVersion(text string) (v Version, err error) {
@@ -161,12 +158,12 @@ func parseVersion(text string) (v Version, err error) {
 	}
 	words := strings.Fields(text)
 	if len(words) < 2 {
-		return v, errReply
+		return v, ratesync.ErrReply
 	}
 	clock, err := strconv.ParseInt(words[0], 10, 64)
 	digest, err2 := strconv.ParseInt(words[1], 10, 64)
 	if err != nil || err2 != nil || clock < 0 || clock > maxStamp {
-		return v, errReply
+		return v, ratesync.ErrReply
 	}
 	return Version{clock, digest}, nil
 }
@@ -186,20 +183,20 @@ var _ redis.Error = scriptError("")
 func parseHeard(h ratesync.Heard) (r Reply, leases []Lease, err error) {
 	r.Seq, r.Server = h.Seq, h.Server
 	if len(h.Record) != 4 {
-		return r, nil, errReply
+		return r, nil, ratesync.ErrReply
 	}
 	version, ok := h.Record[0].(string)
 	applied, ok2 := h.Record[1].(string)
 	entries, ok3 := h.Record[2].([]any)
 	nodes, ok4 := h.Record[3].([]any)
 	if !ok || !ok2 || !ok3 || !ok4 || len(entries)%2+len(nodes)%2 > 0 {
-		return r, nil, errReply
+		return r, nil, ratesync.ErrReply
 	}
 	if r.Version, err = parseVersion(version); err != nil {
 		return r, nil, err
 	}
 	if r.Applied, err = strconv.ParseInt(applied, 10, 64); err != nil {
-		return r, nil, errReply
+		return r, nil, ratesync.ErrReply
 	}
 	for i := 0; i < len(entries); i += 2 {
 		id, _ := entries[i].(string)
