@@ -179,3 +179,29 @@ func TestEnforcementAtRunTime(t *testing.T) {
 	}
 	s.admits("203.0.113.1", 1, 0)
 }
+
+// An operator denies all requests of a key, or admits them without counting, in one zone.
+func TestOverridesThatAreNoRates(t *testing.T) {
+	s := newSite(t, &App{Namespace: "no-rates"}, zoneBlock("first", "limit 2/1h")+zoneBlock("second", "limit 5/1h"))
+	const barred, free, other = "203.0.113.1", "203.0.113.2", "203.0.113.3"
+	changed(t, http.MethodPost, overrides, `{"zone":"second","key":"203.0.113.1","limit":"deny"}`)
+	changed(t, http.MethodPost, overrides, `{"zone":"first","key":"203.0.113.2","limit":"unlimited"}`)
+	for range 2 {
+		a := s.get(barred)
+		if a.status != http.StatusForbidden || a.header.Get("Retry-After") != "" || a.header.Get("RateLimit") != "" || a.header.Get("Cache-Control") != "no-store" {
+			t.Errorf("a barred key is answered %d with %v", a.status, a.header)
+		}
+	}
+	s.admits(free, 7, 5) // by the second zone
+	s.admits(other, 4, 2)
+	changed(t, http.MethodDelete, overrides, `{"zone":"second","key":"203.0.113.1"}`)
+	s.admits(barred, 3, 2) // nothing was spent in the first zone
+	changed(t, http.MethodDelete, overrides, `{"zone":"first","key":"203.0.113.2"}`)
+	changed(t, http.MethodPost, overrides, `{"zone":"first","key":"203.0.113.3","limit":"deny"}`)
+	changed(t, http.MethodPost, enforcement, `{"all":true,"share":0}`)
+	s.admits(other, 1, 1) // the kill switch goes first
+	changed(t, http.MethodDelete, enforcement, `{"all":true}`)
+	if a := s.get(other); a.status != http.StatusForbidden {
+		t.Errorf("without the kill switch it is answered %d, want 403", a.status)
+	}
+}
