@@ -112,8 +112,15 @@ func (r *Redis) state() metrics.RedisState {
 
 // State returns what metrics show of the process. It waits for no I/O.
 func State() (s metrics.State) {
+	limits := map[*Counters]*Limit{}
+	if c := Current(); c != nil {
+		for l := range c.Each {
+			limits[l.Counters] = l
+		}
+	}
 	counterPool.Range(func(_, v any) bool {
-		s.Zones = append(s.Zones, v.(*Counters).state())
+		c := v.(*Counters)
+		s.Zones = append(s.Zones, limits[c].addTo(c.state()))
 		return true
 	})
 	add := func(r *Redis) {
