@@ -139,8 +139,8 @@ func (r *Result) isToldBy(set HeaderSets) bool { return r.Policy.sets&set != 0 &
 
 // addDraft adds the draft's two lists, with a member for each limit.
 func (f *fields) addDraft(results []Result) {
-	if len(results) == 1 && results[0].Policy.item != "" {
-		f.addReady(rateLimitPolicy, results[0].Policy.item)
+	if len(results) == 1 && results[0].item() != "" {
+		f.addReady(rateLimitPolicy, results[0].item())
 	} else {
 		for i := range results {
 			f.addPolicy(&results[i])
@@ -164,10 +164,18 @@ func (f *fields) addDraft(results []Result) {
 	f.end(rateLimit)
 }
 
+// item is the member as its policy has it, "" where the number is another one.
+func (r *Result) item() string {
+	if r.Overridden {
+		return ""
+	}
+	return r.Policy.item
+}
+
 // addPolicy adds a limit's member of RateLimit-Policy.
 func (f *fields) addPolicy(r *Result) {
-	if r.Policy.item != "" || r.Policy.quoted == "" {
-		f.beginMember(r.Policy.item)
+	if item := r.item(); item != "" || r.Policy.quoted == "" {
+		f.beginMember(item)
 		return
 	}
 	f.beginMember(r.Policy.quoted)

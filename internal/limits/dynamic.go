@@ -6,15 +6,16 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// Limits whose number comes with the request. Such a zone is enforced by copies of its limits,
-// which an Evaluation keeps; all others go by their own. Counts don't depend on the number, so
-// nothing else differs.
+// Limits whose number comes with the request, or is set for its key at run time. Such a request
+// goes by copies of the zone's limits, which an Evaluation keeps; all others go by the zone's own.
+// Counts don't depend on the number, so nothing else differs.
 
 // with returns the limit with another number of requests: what may come at once is the burst where
 // there is one, and else follows the number.
@@ -25,19 +26,23 @@ func (l *Limit) with(n int64) Limit {
 	return c
 }
 
-// limitsOf returns the limits of a zone as a request brings them, without those that are unlimited
-// for it: they neither count nor are counted.
-//
-// Whatever else is to replace a number for one request does it here, by with: a function of the
-// zone, the index of the limit and the key can return the number. The zone needs varies for it, and
-// its tables SyncConfig.Mixed.
-func (e *Evaluation) limitsOf(z *Zone, r *http.Request) []Limit {
-	if !z.varies {
+// limitsOf returns the limits of a zone as a request brings them or as they are set for its key, o,
+// which goes first. It leaves out those that are unlimited for the request: they neither count nor
+// are counted.
+func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) []Limit {
+	if !z.varies && o == nil {
 		return z.limits
+	}
+	if o != nil && o.Unlimited {
+		return nil
 	}
 	first, vars := len(e.own), reqkey.Vars(r)
 	for i := range z.limits {
 		l := &z.limits[i]
+		if replaces(o, z, l) {
+			e.own = append(e.own, l.overridden(o.Rate.Limit))
+			continue
+		}
 		if l.number == nil {
 			e.own = append(e.own, *l)
 			continue
@@ -94,7 +99,7 @@ func (l *Limit) divide(nodes int64) {
 
 // rulesOf describes the limits of a request to Redis. A call keeps them.
 func (zr *zoneResult) rulesOf() []strict.Rule {
-	if !zr.varies {
+	if !zr.own {
 		return zr.rules
 	}
 	rules := make([]strict.Rule, len(zr.limits))

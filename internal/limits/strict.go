@@ -75,7 +75,12 @@ func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64
 	}
 	raw := keys[start:]
 	first := len(e.own)
-	left, ok := room(e.limitsOf(z, r), table.KeyOf(raw), raw, e.now)
+	hash := table.KeyOf(raw)
+	o := z.overrideOf(hash, raw)
+	if o != nil && o.Deny {
+		return -1
+	}
+	left, ok := room(e.limitsOf(z, r, o), hash, raw, e.now)
 	e.own = e.own[:first]
 	if !ok {
 		return -1
