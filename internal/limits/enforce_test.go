@@ -15,10 +15,12 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -158,7 +160,7 @@ func remote(t *testing.T, server *redistest.Server) *Redis {
 	client := server.Client()
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
-	return BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	return shared.Borrow(client, shared.Options{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
 }
 
 const patience = 20 * time.Second
@@ -248,8 +250,8 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 	}
 	enforce := func(share float64) {
 		e := settings.Enforce(share)
-		nodes[0].SetEnforcement(&e)
-		nodes[1].SetEnforcement(&e)
+		nodes[0].atRuntime.Store(&control.Rules{Enforce: &e})
+		nodes[1].atRuntime.Store(&control.Rules{Enforce: &e})
 	}
 	salt := sha256.Sum256([]byte("share"))
 	var in []bool
@@ -276,7 +278,7 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 		}
 		in = now
 	}
-	nodes[0].SetEnforcement(nil)
+	nodes[0].atRuntime.Store(nil)
 	if !nodes[0].Enforcement().IsFull() {
 		t.Error("without one set at run time, a zone is not enforced as configured")
 	}

@@ -66,9 +66,12 @@ func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch.Sketch {
 	if s != nil && s.Suits(l) && s.Width() >= width {
 		return s
 	}
-	configured := l
-	if b := t.config.Load(); b != nil {
+	b, configured := t.config.Load(), l
+	if b != nil {
 		configured = b.limit
+	}
+	if b == nil || b.Mixed { // the window that suits the burst of one limit doesn't suit others
+		l.Size, configured.Size = max(l.Size, l.N), max(configured.Size, configured.N)
 	}
 	next := s.Next(width, now, l, configured)
 	t.overflow.Store(next)
@@ -77,7 +80,7 @@ func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch.Sketch {
 
 // prepare makes the sketch of a table that is nearly full, so that no request has to.
 func (t *Table[S]) prepare(l algorithms.Limit, now int64) {
-	if t.overflow.Load() != nil || !t.crowded() || t.preparing.Swap(true) {
+	if t.overflow.Load() != nil || !t.isNearlyFull() || t.preparing.Swap(true) {
 		return
 	}
 	go func() {
@@ -88,13 +91,13 @@ func (t *Table[S]) prepare(l algorithms.Limit, now int64) {
 	}()
 }
 
-// crowded reports whether the table holds seven eighths of the keys that it may.
-func (t *Table[S]) crowded() bool { return t.keys.Load()*8 >= t.maxKeys.Load()*7 }
+// isNearlyFull reports whether the table holds seven eighths of the keys that it may.
+func (t *Table[S]) isNearlyFull() bool { return t.keys.Load()*8 >= t.maxKeys.Load()*7 }
 
 // release gives a sketch back in which nothing counts any more. One that was only prepared stays as
 // long as the table is nearly full.
 func (t *Table[S]) release(now int64) {
-	if s := t.overflow.Load(); s != nil && s.Expire(now, s.Used() || !t.crowded()) {
+	if s := t.overflow.Load(); s != nil && s.Expire(now, s.Used() || !t.isNearlyFull()) {
 		t.overflow.CompareAndSwap(s, nil)
 	}
 }

@@ -190,7 +190,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 	if want&Again != 0 {
 		n = 0 // attempts
 	}
-	wake := b.isShared() && t.record(sh, b, e, i, &taken, l.History, n)
+	wake := b.isShared() && t.record(sh, b, e, i, &taken, l, n)
 	sh.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
