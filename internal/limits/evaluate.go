@@ -336,7 +336,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 			delay = max(delay, e.receipts[i].Delay)
 		}
 	}
-	if delay > 0 && !sleep(ctx, delay) {
+	if delay > 0 && !clock.Sleep(ctx, delay) {
 		e.leaveQueues(clock.Now())
 		return errGone
 	}
@@ -370,18 +370,6 @@ func (zr *zoneResult) isNear(results []answer.Result) bool {
 // errGone is the error for a client that went away while its request waited in a queue or for
 // Redis; 499 is what other servers log for it.
 var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited to be admitted"), StatusCode: 499}
-
-// sleep waits for d. It returns false if the context ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
 
 // leaveQueues frees the slots in queues of a client that went away.
 func (e *Evaluation) leaveQueues(now int64) {

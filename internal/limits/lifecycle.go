@@ -187,7 +187,7 @@ func (c *Config) inherit(before *Config) {
 	for name, limits := range now {
 		old, stays := had[name]
 		if !stays {
-			old = renamed(name, had, now)
+			old = had[zonename.Before(name, had, now)]
 		}
 		for spec, l := range limits {
 			from, same := old[spec]
@@ -212,27 +212,4 @@ func (c *Config) logRestart(l, from *Limit) {
 	case isStrict(l) != isStrict(from) && !l.Settings.Kind.Windowed():
 		c.Logger.Info("a zone's sync_rate has changed from or to strict: with this algorithm redis and the nodes keep separate counts, so this limit starts at zero", fields...)
 	}
-}
-
-// renamed finds the limits of what an unnamed zone was called before its numbers changed, if there
-// is no doubt.
-func renamed(name string, had, now limitsByName) (old map[string]*Limit) {
-	shape := zonename.Shape(name)
-	if shape == "" {
-		return nil
-	}
-	for other := range now {
-		if other != name && had[other] == nil && zonename.Shape(other) == shape {
-			return nil
-		}
-	}
-	for other, limits := range had {
-		if now[other] == nil && zonename.Shape(other) == shape {
-			if old != nil {
-				return nil
-			}
-			old = limits
-		}
-	}
-	return old
 }
