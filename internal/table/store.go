@@ -350,8 +350,7 @@ func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) (ok bool
 	return ok
 }
 
-// idle looks at a few entries, and returns the last one that it looked at: one that is idle where ok
-// is set.
+// idle looks at a few entries, and returns the last one of them: one that is idle where ok is set.
 func (t *Table[S]) idle(sh *shard[S], l algorithms.Limit, now int64) (hand uint32, ok bool) {
 	o := t.clock()
 	now, hand = o.in(now), sh.hand
