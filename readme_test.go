@@ -625,7 +625,7 @@ func heapBytes() int64 {
 }
 
 // fill makes requests of many keys, and comes back to them in the next sub-window where a window
-// has some.
+// has several.
 func fill(l *limits.Limit, keys, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
 	for sub := range l.Settings.Buckets {

@@ -110,8 +110,7 @@ func TestARequestGivesUpWaitingForACall(t *testing.T) {
 		n.rep.AttachCharged(source, time.Hour, c)
 		synctest.Wait()
 		tab.Take(alg.Compile(), table.KeyOf(raw), raw, wallClock(), 1, 0)
-		// a cycle, whose timeout is longer
-		go source.charge(context.Background(), source.at.Load(), c)
+		go source.ChargeNow(context.Background(), table.KeyOf(raw)) // with the longer timeout
 		synctest.Wait()
 
 		gone, leave := context.WithCancel(context.Background())

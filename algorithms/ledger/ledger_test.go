@@ -269,3 +269,35 @@ func TestGiveBackLowersTheEpochThatWasCharged(t *testing.T) {
 		}
 	}
 }
+
+// Counts of old epochs that need more than 32 bits go along with steps of the clock, and with a
+// clone, which shares none of them.
+func TestLargeCountsOfOldEpochs(t *testing.T) {
+	const history, large = 4, 1 << 40
+	var l Ledger
+	for e := int64(96); e <= 100; e++ {
+		l.Advance(e, history)
+		l.Cur = Count{Own: large + e, Acked: 2, Remote: 3}
+	}
+	own := func(l *Ledger) (all []int64) {
+		for age := range int64(history + 1) {
+			c, _ := l.At(l.Epoch - age)
+			all = append(all, c.Own)
+		}
+		return all
+	}
+	before := []int64{large + 100, large + 99, large + 98, large + 97, large + 96}
+	if got := own(&l); !slices.Equal(got, before) {
+		t.Fatalf("own counts by age: %v, want %v", got, before)
+	}
+	clone := l.Clone()
+	clone.Advance(101, history)
+	clone.Put(98, Count{Own: 7})
+	if got := own(&l); !slices.Equal(got, before) {
+		t.Errorf("own counts by age after changes of a clone: %v, want %v", got, before)
+	}
+	l.Shift(0, 99) // back over the last boundary
+	if got := own(&l); l.Epoch != 99 || !slices.Equal(got, []int64{2*large + 199, large + 98, large + 97, large + 96, 0}) {
+		t.Errorf("own counts by age after a step back: %v", got)
+	}
+}

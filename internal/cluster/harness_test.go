@@ -117,7 +117,7 @@ func eventually(t *testing.T, what string, condition func() error) {
 	const limit = 40 * time.Second
 	var err error
 	if !redistest.Poll(limit, func() bool { err = condition(); return err == nil }) {
-		t.Fatalf("waited %s in vain until %s: %v", limit, what, err)
+		t.Fatalf("waited %s, but not until %s: %v", limit, what, err)
 	}
 }
 

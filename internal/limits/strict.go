@@ -52,7 +52,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 	return nil
 }
 
-// askedBefore orders zones by what is left in them by what Redis has told this node. Queues that
+// askedBefore orders zones by what is left in them as Redis last reported. Queues that
 // have room come last: a slot can't be refunded once others stand behind it.
 func (z strictZone) askedBefore(other strictZone) int {
 	last := func(z strictZone) int {

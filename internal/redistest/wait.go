@@ -14,7 +14,7 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 func within(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
 	if !Poll(limit, condition) {
-		t.Fatalf("waited %s in vain until %s", limit, what)
+		t.Fatalf("waited %s, but not until %s", limit, what)
 	}
 }
 

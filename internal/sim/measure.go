@@ -70,8 +70,8 @@ func (r Result) Windowed(limit int64, window, step time.Duration) (at, share []f
 	return at, share
 }
 
-// A meter watches the requests of a run. truth is one centralized limiter for each client that is
-// told what was admitted.
+// A meter watches the requests of a run. truth is one centralized limiter for each client that gets
+// what was admitted.
 type meter[S any] struct {
 	sc     Scenario[S]
 	exact  algorithms.Machine[S]

@@ -322,6 +322,10 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 
 // ackKey merges the store's answers for one key, and reports whether the store has forgotten
 // something of it.
+// ackKey merges the store's answers for one key, and reports whether the store has forgotten
+// something of it.
+// ackKey merges the store's answers for one key, and reports whether the store has forgotten
+// something of it.
 func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
 	ignore := e.flags&outdated != 0 || b.Charges
 	e.flags &^= inFlight | outdated | failed
