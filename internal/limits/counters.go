@@ -32,6 +32,8 @@ type Counters struct {
 	upkeep upkeep
 	gauges gauges
 	source *ratesync.Source
+	// fork copies the counters of one key; ok is false where it is not found by its ID.
+	fork func(l algorithms.Limit, k Key, now int64) (f counterFork, ok bool)
 
 	sweep atomic.Int64 // nanoseconds, 0 before the first Start
 	stop  chan struct{}
@@ -104,6 +106,12 @@ func newCounters(key string, z *settings.Compiled, r rates.Rate) *Counters {
 func hold[S any](c *Counters, z *settings.Compiled, r rates.Rate) {
 	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
 	c.table, c.upkeep, c.gauges, c.source = t, t, t, ratesync.NewSource(t, specOf(z, r))
+	c.fork = func(l algorithms.Limit, k Key, now int64) (counterFork, bool) {
+		if k.ByID {
+			return t.ForkID(k.ID, table.KeyOf(k.Raw), now)
+		}
+		return t.Fork(l, table.KeyOf(k.Raw), k.Raw, now), true
+	}
 }
 
 // catchUp is how often a zone with sync_rate 0 sends what it had to count by itself while Redis was

@@ -100,6 +100,9 @@ func (z *Zone) room(key table.Key, raw []byte, now int64) (left int64, ok bool) 
 // whether the zone's on_redis_loss applies then.
 func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (decided, lost bool) {
 	z, by := zr.Zone, zr.Redis
+	if z.look != nil {
+		return e.lookRedis(r.Context(), zr, raw)
+	}
 	for i := range z.limits {
 		// Redis first learns what was decided for the key while it was unavailable.
 		if err := z.limits[i].source.ChargeNow(r.Context(), zr.hash); err != nil {

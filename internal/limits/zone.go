@@ -62,6 +62,9 @@ type Zone struct {
 	rules        []strict.Rule // for Redis, which decides on all limits in one call
 	strictFailed atomic.Int64  // when it was last reported that Redis failed to decide
 
+	// look is the key of a Fork, nil of all other zones.
+	look *Key
+
 	// queuesLast is set for queues beside other limits: their slots are taken when all others have
 	// admitted.
 	queuesLast bool

@@ -78,3 +78,21 @@ func (t *Table[S]) copySlot(f *Table[S], sh *shard[S], i uint32, as Key, now int
 		to.marks.Add(j, s, now)
 	}
 }
+
+// Remote returns what other nodes counted of a key that a decision can still use. It is for forks:
+// it brings the key to now.
+func (t *Table[S]) Remote(l algorithms.Limit, key Key, now int64) (remote int64) {
+	sh, i, ok := t.lock(key)
+	defer sh.mu.Unlock()
+	if !ok {
+		return 0
+	}
+	e, at, _ := t.current(sh, l, i, now)
+	t.machine.Advance(&e.state, l, at)
+	counts := t.machine.Ledger(&e.state)
+	for age := range int64(l.History + 1) {
+		c, _ := counts.At(counts.Epoch - age)
+		remote += c.Remote
+	}
+	return remote
+}
