@@ -1,24 +1,19 @@
 package ratelimit
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
@@ -38,9 +33,8 @@ func init() {
 //	rate_limit [<matcher>] {
 //		zone <name> {
 //			# options of a limit
-//			match {
-//				<matchers>
-//			}
+//			match         @<name>|{ <matchers> }
+//			except        @<name>|<cidr>...|private_ranges|{ <matchers> }
 //			key           <template>
 //			limit         <rate>...
 //			algorithm     sliding_window|fixed_window|sliding_log|token_bucket|gcra|leaky_bucket
@@ -55,6 +49,8 @@ func init() {
 //			on_redis_loss local|divide|allow|deny
 //			early_sync    [on|off]
 //			max_keys      <number>
+//			headers       draft|kong|github|off...
+//			enforce       <share>|off
 //
 //			# the older plugin's words for limit
 //			window        <duration>
@@ -80,11 +76,12 @@ func init() {
 //		}
 //	}
 //
-// A rate is <number>/<window>: 100/1m, 10/s, 5/90s. zone may stand several times, and so may match,
-// where one of them must match; every other option stands once. Next to a rate on the directive's
-// own line, sync_rate is the handler's.
+// A rate is <number>/<window>: 100/1m, 10/s, 5/90s. <matchers> are one a line, as in the definition
+// of a named matcher. zone may stand several times, and so may match, where one of them must match,
+// and except, where one of them is enough; every other option stands once. Next to a rate on the
+// directive's own line, sync_rate and headers are the handler's. A share is 25% or 0.25.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	p, err := parseHandler(d)
+	p, err := parseHandler(d, nil)
 	if err != nil {
 		return err
 	}
@@ -118,7 +115,7 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	if err != nil {
 		return nil, err
 	}
-	p, err := parseHandler(h.Dispenser)
+	p, err := parseHandler(h.Dispenser, &h)
 	if err != nil {
 		return nil, err
 	}
@@ -186,6 +183,7 @@ func globalApp(h httpcaddyfile.Helper) (*App, error) {
 // handlerParser is the directive as far as it is read.
 type handlerParser struct {
 	parser
+	site    *httpcaddyfile.Helper // nil where there is none, and so no named matchers
 	handler *Handler
 	unnamed *Zone        // of rates on the directive's own line; then it is the only one
 	given   optionTokens // options of the handler, and of the unnamed zone
@@ -200,10 +198,10 @@ type parsedZone struct {
 	given optionTokens
 }
 
-// parseHandler reads the directive from its name on. What one option contradicts in another is left
-// to check.
-func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
-	p := &handlerParser{parser: parser{d}, handler: new(Handler), given: optionTokens{}}
+// parseHandler reads the directive from its name on, in a site unless that is nil. What one option
+// contradicts in another is left to check.
+func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (*handlerParser, error) {
+	p := &handlerParser{parser: parser{d}, site: site, handler: new(Handler), given: optionTokens{}}
 	if !p.Next() {
 		return nil, p.ArgErr()
 	}
@@ -220,7 +218,7 @@ func parseHandler(d *caddyfile.Dispenser) (*handlerParser, error) {
 		p.given["rate"] = p.Token()
 		p.zones = []parsedZone{{"", p.unnamed, p.Token(), p.given}}
 	}
-	if err := p.options(p.given, "zone", p.option); err != nil {
+	if err := p.options(p.given, p.option, "zone", "match", "except"); err != nil {
 		return nil, err
 	}
 	if len(p.zones) == 0 {
@@ -298,7 +296,7 @@ func (p *handlerParser) zone() error {
 		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, placeOf(p.zones[i].token))
 	}
 	z := parsedZone{name, new(Zone), token, optionTokens{}}
-	err = p.options(z.given, "match", func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) })
+	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) }, "match", "except")
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", name, err)
 	}
@@ -311,10 +309,12 @@ func (p *handlerParser) zone() error {
 }
 
 // zoneOption reads one option of a zone, in this block.
-func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error) {
+func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (err error) {
 	switch option {
 	case "match":
 		err = p.match(z)
+	case "except":
+		err = p.except(z)
 	case "key":
 		if z.Key, err = p.word(); err == nil && strings.TrimSpace(z.Key) == "" {
 			err = errors.New("it is empty; write `key {client_ip}`")
@@ -324,17 +324,17 @@ func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error
 	case "algorithm":
 		z.Algorithm, err = p.word()
 	case "burst":
-		z.Burst, err = pointer(whole[int64](p))
+		z.Burst, err = pointer(whole[int64](p.parser))
 	case "buckets":
-		z.Buckets, err = pointer(whole[int](p))
+		z.Buckets, err = pointer(whole[int](p.parser))
 	case "queue":
-		z.Queue, err = pointer(whole[int64](p))
+		z.Queue, err = pointer(whole[int64](p.parser))
 	case "sync_rate":
 		z.SyncRate, err = p.syncRate()
 	case "ipv4_prefix":
-		z.IPv4Prefix, err = pointer(whole[int](p))
+		z.IPv4Prefix, err = pointer(whole[int](p.parser))
 	case "ipv6_prefix":
-		z.IPv6Prefix, err = pointer(whole[int](p))
+		z.IPv6Prefix, err = pointer(whole[int](p.parser))
 	case "empty_key":
 		z.EmptyKey, err = p.word()
 	case "count_denied":
@@ -344,7 +344,11 @@ func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error
 	case "early_sync":
 		z.EarlySync, err = pointer(p.flag())
 	case "max_keys":
-		z.MaxKeys, err = pointer(whole[int](p))
+		z.MaxKeys, err = pointer(whole[int](p.parser))
+	case "headers":
+		z.Headers, err = p.words()
+	case "enforce":
+		z.Enforce, err = p.enforce()
 	case "window":
 		z.Window, err = p.duration()
 	case "events":
@@ -356,14 +360,8 @@ func (p parser) zoneOption(z *Zone, option string, block hints.Block) (err error
 }
 
 // match adds a matcher set. One set of several must match.
-func (p parser) match(z *Zone) error {
-	segment := p.NextSegment()
-	if err := checkMatchers(caddyfile.NewDispenser(slices.Clone(segment))); err != nil {
-		return err
-	}
-	d := caddyfile.NewDispenser(segment)
-	d.Next()
-	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+func (p *handlerParser) match(z *Zone) error {
+	set, err := matchers.Parse(p.Dispenser, p.site)
 	if err != nil {
 		return err
 	}
@@ -374,27 +372,16 @@ func (p parser) match(z *Zone) error {
 	return nil
 }
 
-// checkMatchers looks for matchers that don't exist: Caddy's error has neither their line nor the
-// mend.
-func checkMatchers(d *caddyfile.Dispenser) error {
-	const namespace = "http.matchers."
-	d.Next()
-	for nesting := d.Nesting(); d.NextArg() || d.NextBlock(nesting); {
-		token := d.Token()
-		if token.Quoted() {
-			continue // an expression
-		}
-		d.NextSegment()
-		if _, err := caddy.GetModule(namespace + token.Text); err == nil {
-			continue
-		}
-		var known []string
-		for _, module := range caddy.GetModules(strings.TrimSuffix(namespace, ".")) {
-			known = append(known, module.ID.Name())
-		}
-		_, err := hints.Choose[int](cmp.Or(token.Text, "?"), known)
-		return placeAt(token, err)
+// except adds a matcher set of requests that are not limited.
+func (p *handlerParser) except(z *Zone) error {
+	set, err := matchers.ParseOrAddresses(p.Dispenser, p.site)
+	if err != nil {
+		return err
 	}
+	if len(set) == 0 {
+		return errors.New("it is empty; write what is not limited, like `except private_ranges`, `except 203.0.113.0/24`, `except @internal`, or matchers in a block")
+	}
+	z.ExceptRaw = append(z.ExceptRaw, set)
 	return nil
 }
 
@@ -407,17 +394,22 @@ func (p parser) events() (*int64, error) {
 	return pointer(carried(n), err)
 }
 
-// share reads a number with a fraction. Handler.check checks its range.
+// share reads a part of a whole.
 func (p parser) share() (float64, error) {
 	value, err := p.word()
 	if err != nil {
 		return 0, err
 	}
-	share, err := strconv.ParseFloat(value, 64)
-	if err != nil || math.IsInf(share, 0) || math.IsNaN(share) {
-		return 0, fmt.Errorf("%q is not a number; write 0.1 for up to a tenth longer", spelling.Clip(value))
+	return rates.ParseShare(value)
+}
+
+// enforce reads the share of keys that a zone is enforced for.
+func (p parser) enforce() (*float64, error) {
+	value, err := p.word()
+	if err != nil {
+		return nil, err
 	}
-	return share, nil
+	return pointer(settings.ParseEnforcement(value))
 }
 
 // distributed reads the older plugin's block of that name.
@@ -425,7 +417,7 @@ func (p parser) distributed(d *Distributed) error {
 	if p.NextArg() {
 		return p.count("distributed")
 	}
-	return p.options(optionTokens{}, "", func(option string) (err error) {
+	return p.options(optionTokens{}, func(option string) (err error) {
 		switch option {
 		case "read_interval":
 			d.ReadInterval, err = p.duration()

@@ -133,7 +133,7 @@ func (c *quicClient) early(zone string, count int, change ...func(*http.Request)
 // decidedBy is on how many requests a zone has decided.
 func decidedBy(t *testing.T, zone string) (n int) {
 	t.Helper()
-	for _, decision := range []string{"admitted", "denied", "too_early"} {
+	for _, decision := range []string{"admitted", "denied", "too_early", "would_deny"} {
 		n += decidedAs(t, zone, decision)
 	}
 	return n

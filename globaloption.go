@@ -67,7 +67,7 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, placeAt(start, errors.New("the global option rate_limit takes a block; a rate belongs into a site, and Redis into the block: `redis redis://localhost:6379`"))
 	}
 	app, options := new(App), optionTokens{}
-	if err := p.options(options, "", func(option string) error { return p.appOption(app, option) }); err != nil {
+	if err := p.options(options, func(option string) error { return p.appOption(app, option) }); err != nil {
 		return nil, err
 	}
 	if err := app.check(app.globalsAsWritten()); err != nil {
@@ -121,7 +121,7 @@ func (p parser) redis() (*Redis, error) {
 	switch {
 	case len(values) == 0, len(values) == 1 && slices.Contains(redisModes, values[0]):
 		r.Mode = strings.Join(values, "")
-		if err := p.options(optionTokens{}, "", func(option string) error { return p.redisOption(r, option) }); err != nil {
+		if err := p.options(optionTokens{}, func(option string) error { return p.redisOption(r, option) }); err != nil {
 			return nil, err
 		}
 	case len(values) == 1 && values[0] == "storage":

@@ -108,6 +108,10 @@ type Zone struct {
 	// MatcherSetsRaw selects the requests: those that one of the sets matches. Default: all.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
+	// ExceptRaw selects requests that the zone leaves alone: those that one of the sets matches.
+	// They are not counted, and get none of the zone's headers. Default: none.
+	ExceptRaw caddyhttp.RawMatcherSets `json:"except,omitempty" caddy:"namespace=http.matchers"`
+
 	// Key groups requests: those whose key is the same share one count. It may hold placeholders.
 	// Default: {client_ip}; in a zone with max_events, one count for all requests.
 	Key string `json:"key,omitempty"`
@@ -175,6 +179,16 @@ type Zone struct {
 	// Default: true.
 	EarlySync *bool `json:"early_sync,omitempty"`
 
+	// Enforce is the share of keys that the zone is enforced for, 0 to 1 in steps of 0.0001. For
+	// the others it is in shadow mode: it counts, reports what it would deny, and denies nobody. 0
+	// is shadow mode for all. Which keys are in is the same on all nodes, and a key that is in
+	// stays in when the share rises. Default: 1.
+	Enforce *float64 `json:"enforce,omitempty"`
+
+	// Headers are the sets of informational headers that tell of this zone: "draft", "kong",
+	// "github", several of them, or "off". Default: the handler's.
+	Headers []string `json:"headers,omitempty"`
+
 	// Source is the file and line that a warning about this zone names, such as Caddyfile:12. A
 	// Caddyfile sets it where there is something to warn of. It changes nothing else. Default:
 	// none.
@@ -237,7 +251,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	for _, w := range found {
 		h.warned.Warn(h.logger, w.Code, w.Text)
 	}
-	sets, err := answer.ParseHeaderSets(h.Headers)
+	sets, err := h.headerSets()
 	if err != nil {
 		return err
 	}
@@ -247,7 +261,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.answers = answer.NewResponder(answer.Options{
 		Status: cmp.Or(h.StatusCode, http.StatusTooManyRequests), Message: h.Message, Jitter: h.Jitter,
-		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Events: events,
+		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Shadow: h.hasEnforce(), Events: events,
 	})
 	where := app.nextHandler()
 	if h.path != "" {
@@ -270,23 +284,64 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	return nil
 }
 
+// hasEnforce reports whether a zone has the option enforce.
+func (h *Handler) hasEnforce() bool {
+	for _, z := range h.RateLimits {
+		if z.Enforce != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// headerSets returns the sets of headers that one of the zones or more have.
+func (h *Handler) headerSets() (all answer.HeaderSets, err error) {
+	for _, z := range h.RateLimits {
+		sets, err := h.headerSetsOf(z)
+		if err != nil {
+			return 0, err
+		}
+		all |= sets
+	}
+	return all, nil
+}
+
+// headerSetsOf returns the sets of headers that tell of a zone.
+func (h *Handler) headerSetsOf(z *Zone) (answer.HeaderSets, error) {
+	if len(z.Headers) > 0 {
+		return answer.ParseHeaderSets(z.Headers)
+	}
+	return answer.ParseHeaderSets(h.Headers)
+}
+
 // provisionZone makes a zone ready for requests. Cleanup releases it.
 func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled) (*limits.Zone, error) {
+	config := h.RateLimits[s.Name]
+	sets, err := h.headerSetsOf(config)
+	if err != nil {
+		return nil, err
+	}
 	o := limits.ZoneOptions{
 		Compiled: s, Namespace: app.namespace, Redis: app.shared, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
-		Headers: h.answers.Headers, Waits: h.answers.Headers != 0 || !h.DisablePlaceholders,
+		Headers: sets, Waits: sets != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
 	}
-	if config := h.RateLimits[s.Name]; config.MatcherSetsRaw != nil {
-		sets, err := ctx.LoadModule(config, "MatcherSetsRaw")
-		if err != nil {
-			return nil, fmt.Errorf("loading matchers: %w", err)
-		}
-		if err := o.Matchers.FromInterface(sets); err != nil {
-			return nil, err
-		}
+	if err := loadMatchers(ctx, config, "MatcherSetsRaw", &o.Matchers); err != nil {
+		return nil, fmt.Errorf("loading matchers: %w", err)
+	}
+	if err := loadMatchers(ctx, config, "ExceptRaw", &o.Except); err != nil {
+		return nil, fmt.Errorf("loading matchers of except: %w", err)
 	}
 	return limits.NewZone(o)
+}
+
+// loadMatchers loads the matcher sets of a field.
+func loadMatchers(ctx caddy.Context, z *Zone, field string, sets *caddyhttp.MatcherSets) error {
+	loaded, err := ctx.LoadModule(z, field)
+	if err != nil {
+		return err
+	}
+	return sets.FromInterface(loaded)
 }
 
 // ServeHTTP lets a request through, denies it, or makes it wait in a queue.
@@ -298,6 +353,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	defer e.Free()
+	h.answers.WouldDeny(r, e.WouldDeny())
 	if e.IsDenied() {
 		return e.MarkCounted(r, h.answers.Deny(w, r, e.Denial()))
 	}

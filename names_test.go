@@ -260,7 +260,7 @@ func TestNamesOfPlaceholders(t *testing.T) {
 				})
 			case *ast.GenDecl:
 				for _, name := range stringsIn(d) {
-					if strings.HasPrefix(name, "exceeded.") {
+					if strings.HasPrefix(name, "exceeded.") || strings.HasPrefix(name, "would_deny.") {
 						code = append(code, "{"+prefix+name+"}")
 					}
 				}

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/caddyserver/caddy/v2"
@@ -32,11 +33,11 @@ func (p parser) place(err error, options optionTokens, otherwise caddyfile.Token
 }
 
 // options reads the block that opens here, if one does. It calls set at each option, and set reads
-// the values.
-func (p parser) options(seen optionTokens, repeatable string, set func(option string) error) error {
+// the values. Only the repeatable options may stand several times.
+func (p parser) options(seen optionTokens, set func(option string) error, repeatable ...string) error {
 	for nesting := p.Nesting(); p.NextBlock(nesting); {
 		option, token := p.Val(), p.Token()
-		if first, twice := seen[option]; twice && option != repeatable {
+		if first, twice := seen[option]; twice && !slices.Contains(repeatable, option) {
 			return placeAt(token, fmt.Errorf("%s is given twice, first at %s; keep one of them%s", option, placeOf(first), onOneLine(option)))
 		}
 		if err := set(option); err != nil {

@@ -192,7 +192,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, fou
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. A step can do with what a failed one before it has left.
-	err = cmp.Or(z.limits(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s))
+	err = cmp.Or(z.limits(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.exceptions(), z.enforce(&s, &found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return settings.Compiled{}, nil, err
 	}
@@ -347,6 +347,30 @@ func (z *Zone) sync(s *settings.Compiled, inherited SyncRate, g globals) error {
 		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.SyncRate)
 	}
 	return checkSyncRate(z.SyncRate, g.hasRedis)
+}
+
+// enforce sets the share of keys that the zone is enforced for.
+func (z *Zone) enforce(s *settings.Compiled, found *[]warning.Warning) error {
+	share := or(z.Enforce, 1)
+	if err := rates.CheckShare(share); err != nil {
+		return wrong("enforce", err)
+	}
+	s.Enforce = settings.Enforce(share)
+	if share > 0 && share < 1 && reqkey.IsConstant(s.Key) {
+		*found = append(*found, warning.Warning{Code: warning.ShareOfOneKey, Text: fmt.Sprintf(
+			"all requests have one key, and it is enforced for %s of all keys: so for this one or not at all; write `enforce off` or remove enforce, or `key {client_ip}` to enforce it for a share of the clients", s.Enforce)})
+	}
+	return nil
+}
+
+// exceptions reports an exception that excepts all requests.
+func (z *Zone) exceptions() error {
+	for _, set := range z.ExceptRaw {
+		if len(set) == 0 {
+			return wrongf("except", "an empty set matches every request, so nothing would be limited; write matchers into it, or remove it")
+		}
+	}
+	return nil
 }
 
 // counting sets what is counted, and what happens while Redis is unavailable.

@@ -213,7 +213,7 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 		`{}`, `{"limits": [{"max_events": 6, "window": "1m"}]}`, `{"limits": [{"max_events": 5, "window": "2m"}]}`, `{"key": "x"}`, `{"algorithm": "gcra"}`, `{"burst": 3}`,
 		`{"algorithm": "sliding_window"}`, `{"algorithm": "sliding_window", "buckets": 2}`, `{"algorithm": "leaky_bucket", "queue": 1}`, `{"algorithm": "leaky_bucket", "queue": 2}`,
 		`{"sync_rate": -1}`, `{"sync_rate": 0}`, `{"ipv4_prefix": 24}`, `{"ipv6_prefix": 56}`, `{"max_keys": 7}`, `{"empty_key": "skip"}`, `{"count_denied": true}`,
-		`{"on_redis_loss": "allow"}`, `{"early_sync": false}`,
+		`{"on_redis_loss": "allow"}`, `{"early_sync": false}`, `{"enforce": 0}`, `{"enforce": 0.25}`,
 	} {
 		zone := new(Zone)
 		for _, text := range []string{base, change} {
@@ -232,12 +232,13 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 	}
 	// settings.Compiled has a field that fingerprint does not know? Then this number is wrong, and
 	// the list above lacks a line.
-	if fields := reflect.TypeFor[settings.Compiled]().NumField(); fields != 15 {
-		t.Errorf("settings.Compiled has %d fields, want 15: 14 lines of the fingerprint and the name", fields)
+	if fields := reflect.TypeFor[settings.Compiled]().NumField(); fields != 16 {
+		t.Errorf("settings.Compiled has %d fields, want 16: 15 lines of the fingerprint and the name", fields)
 	}
 }
 
-// Which requests match is not a setting: zones of one name may match different ones.
+// Which requests match and which headers tell of them is not a setting: zones of one name may match
+// different ones.
 func TestMatchersAreNoSetting(t *testing.T) {
 	zone := Zone{Limits: []Limit{{MaxEvents: 5, Window: caddy.Duration(time.Minute)}}}
 	want, _, err := zone.settings(rates.Local, globals{})
@@ -245,6 +246,7 @@ func TestMatchersAreNoSetting(t *testing.T) {
 		t.Fatal(err)
 	}
 	zone.MatcherSetsRaw = caddyhttp.RawMatcherSets{{"path": json.RawMessage(`["/x"]`)}}
+	zone.ExceptRaw, zone.Headers = zone.MatcherSetsRaw, []string{"off"}
 	if got, _, err := zone.settings(rates.Local, globals{}); err != nil || fingerprint(got) != fingerprint(want) {
 		t.Errorf("fingerprint = %s, %v, want %s", fingerprint(got), err, fingerprint(want))
 	}

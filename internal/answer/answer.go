@@ -24,11 +24,15 @@ type Options struct {
 	Message string
 	// Jitter adds up to this share to Retry-After at random, 0 to 1.
 	Jitter float64
-	// Headers are the sets of informational headers to send.
+	// Headers are the sets of informational headers to send, of those that tell of a limit by its
+	// Policy.
 	Headers HeaderSets
 	// NoPlaceholders leaves {http.rate_limit.*} unset for admitted requests.
 	NoPlaceholders bool
-	// Events gets an event for each denied request, unless it is nil.
+	// Shadow is set where a zone may be in shadow mode: then {http.rate_limit.would_deny.*} has a
+	// value for each request, if only an empty one.
+	Shadow bool
+	// Events gets an event for each request that is denied or would be, unless it is nil.
 	Events *Events
 }
 
@@ -78,6 +82,7 @@ func NewResponder(o Options) *Responder {
 // since the Unix epoch). It does not keep results.
 func (o *Responder) Admit(w http.ResponseWriter, r *http.Request, results []Result, now int64) {
 	if len(results) == 0 {
+		o.admitUnlimited(r)
 		return
 	}
 	writeHeaders(w.Header(), o.Headers, results, now)
@@ -86,6 +91,16 @@ func (o *Responder) Admit(w http.ResponseWriter, r *http.Request, results []Resu
 	}
 	if repl := replacerOf(r); repl != nil {
 		setPlaceholders(repl, "", 0, results)
+	}
+}
+
+// admitUnlimited tells handlers that no limit has looked at the request.
+func (o *Responder) admitUnlimited(r *http.Request) {
+	if !o.Shadow || o.NoPlaceholders {
+		return
+	}
+	if repl := replacerOf(r); repl != nil {
+		repl.Map(func(name string) (any, bool) { return lookUp(name, "", 0, nil) })
 	}
 }
 
@@ -114,6 +129,29 @@ type Denial struct {
 	Now int64
 }
 
+// A WouldDeny is a denial by zones in shadow mode, which denied nobody: the one with the longest
+// wait, and that wait. The zero value is none.
+type WouldDeny struct {
+	Zone string
+	Wait time.Duration
+}
+
+// WouldDeny tells handlers of events, and by placeholders those that handle the request from here
+// on. It does nothing for none.
+func (o *Responder) WouldDeny(r *http.Request, would WouldDeny) {
+	if would.Zone == "" {
+		return
+	}
+	seconds := retryAfterSeconds(would.Wait, 0)
+	if o.Events != nil {
+		o.Events.emit(wouldDenyEvent, r, would.Zone, seconds)
+	}
+	if repl := replacerOf(r); repl != nil && !o.NoPlaceholders {
+		repl.Set(placeholderPrefix+wouldDenyName, would.Zone)
+		repl.Set(placeholderPrefix+wouldDenyWait, seconds)
+	}
+}
+
 // Deny answers a denied request. It returns an error only for the server's error routes to handle;
 // else the response is written.
 func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error {
@@ -126,7 +164,7 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 		setPlaceholders(repl, d.Zone, seconds, d.Results)
 	}
 	if o.Events != nil {
-		o.Events.exceeded(r, d.Zone, seconds)
+		o.Events.emit(exceededEvent, r, d.Zone, seconds)
 	}
 	f := newFields()
 	f.addResults(w.Header(), o.Headers, d.Results, d.Now)

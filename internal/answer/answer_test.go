@@ -345,7 +345,7 @@ func TestEvent(t *testing.T) {
 	r := prepared(request("/"))
 	r.RemoteAddr = "[2001:db8::1]:443"
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
-	e.exceeded(r, "login", 12)
+	e.emit(exceededEvent, r, "login", 12)
 	if len(l.heard) != 1 {
 		t.Fatalf("%d events, want 1", len(l.heard))
 	}

@@ -83,7 +83,7 @@ func (o *Responder) appendProblem(b []byte, d Denial, seconds int64) []byte {
 func appendViolated(b []byte, results []Result) []byte {
 	separator := `,"violated-policies":[`
 	for i := range results {
-		if results[i].Allowed {
+		if results[i].Allowed || results[i].Shadow {
 			continue
 		}
 		b = append(b, separator...)

@@ -46,6 +46,7 @@ type DenialLog struct {
 	_ [64]byte // began and lines are read by every denial, the counts are written
 
 	denials atomic.Int64
+	shadows atomic.Int64 // of denials, those that nobody was denied by
 	keys    atomic.Int64
 
 	_ [64]byte
@@ -84,6 +85,8 @@ type LoggedDenial struct {
 	// Limit is the one with the longest wait, Wait that wait.
 	Limit int64
 	Wait  time.Duration
+	// Shadow is set where the limit is not enforced, so that nobody was denied.
+	Shadow bool
 }
 
 // Denied counts a denial at now (nanoseconds since the Unix epoch), and writes its line if its key
@@ -93,6 +96,9 @@ func (l *DenialLog) Denied(now int64, r LoggedDenial) {
 		l.beginPeriod(now)
 	}
 	l.denials.Add(1)
+	if r.Shadow {
+		l.shadows.Add(1)
+	}
 	l.mark(r.Hash)
 	if l.lines.Load() >= maxLines || l.remembers(r.Hash, now) {
 		return
@@ -150,7 +156,11 @@ func (l *DenialLog) writeLine(now int64, r LoggedDenial) {
 	p.hash.Store(int64(r.Hash))
 	p.until.Store(now + l.quiet)
 	l.lines.Add(1)
-	if c := l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded"); c != nil {
+	c := l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded")
+	if r.Shadow {
+		c = l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded, not enforced")
+	}
+	if c != nil {
 		c.Write(l.fieldsOf(r)...)
 	}
 }
@@ -206,14 +216,17 @@ func (l *DenialLog) beginPeriod(now int64) {
 // endPeriod writes what the lines did not tell, and begins to count again; next is when.
 func (l *DenialLog) endPeriod(now, next int64) {
 	period := time.Duration(max(now-l.began.Load(), 0))
-	denials, lines, keys := l.denials.Swap(0), l.lines.Swap(0), l.keys.Swap(0)
+	denials, shadows, lines, keys := l.denials.Swap(0), l.shadows.Swap(0), l.lines.Swap(0), l.keys.Swap(0)
 	for i := range l.marks {
 		l.marks[i].Store(0)
 	}
 	if denials > lines {
 		if c := l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded, summary"); c != nil {
-			c.Write(zap.String("zone", l.Zone), zap.Int64("denied", denials),
-				zap.Int64("keys_at_least", keys), zap.Duration("period", period))
+			fields := []zap.Field{zap.String("zone", l.Zone), zap.Int64("denied", denials-shadows)}
+			if shadows > 0 {
+				fields = append(fields, zap.Int64("would_deny", shadows))
+			}
+			c.Write(append(fields, zap.Int64("keys_at_least", keys), zap.Duration("period", period))...)
 		}
 	}
 	l.began.Store(next)

@@ -11,9 +11,13 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
-const exceededEvent = "rate_limit_exceeded"
+// The events: a request is denied, or would be if the zone were enforced.
+const (
+	exceededEvent  = "rate_limit_exceeded"
+	wouldDenyEvent = "rate_limit_would_deny"
+)
 
-// Events gives Caddy's event system an event for each denied request.
+// Events gives Caddy's event system an event for each request that is denied or would be.
 type Events struct {
 	app *caddyevents.App
 	ctx caddy.Context
@@ -28,15 +32,14 @@ func NewEvents(ctx caddy.Context) (*Events, error) {
 	return &Events{app.(*caddyevents.App), ctx}, nil
 }
 
-// exceeded emits the event of one denied request if anyone listens. Handlers of events run within
-// the request.
-func (e *Events) exceeded(r *http.Request, zone string, seconds int64) {
-	if !e.app.ShouldEmit(exceededEvent) {
+// emit emits an event of one request if anyone listens. Handlers of events run within the request.
+func (e *Events) emit(event string, r *http.Request, zone string, seconds int64) {
+	if !e.app.ShouldEmit(event) {
 		return
 	}
 	data := map[string]any{"zone": zone, "wait": time.Duration(seconds) * time.Second, "remote_ip": "", "client_ip": ""}
 	if !reqkey.IsEarly(r) { // which proves no address
 		data["remote_ip"], data["client_ip"] = reqkey.RemoteHost(r), reqkey.ClientIP(r)
 	}
-	e.app.Emit(e.ctx, exceededEvent, data)
+	e.app.Emit(e.ctx, event, data)
 }

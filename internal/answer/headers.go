@@ -70,6 +70,7 @@ func ParseHeaderSets(names []string) (HeaderSets, error) {
 type fields struct {
 	text []byte
 	list []field
+	told []Result
 }
 
 // field is a header. Its value is ready, or the text up to end.
@@ -101,22 +102,40 @@ func writeHeaders(h http.Header, sets HeaderSets, results []Result, now int64) {
 // earlier handlers wrote stay: the draft's lists are appended to, and Caddy's reverse_proxy adds
 // those of an upstream. The other sets hold single numbers; there the lower of two handlers' stays.
 func (f *fields) addResults(h http.Header, sets HeaderSets, results []Result, now int64) {
-	if len(results) == 0 {
-		return
+	if told := f.toldBy(sets&Draft, results); len(told) > 0 {
+		f.addDraft(told)
 	}
-	if sets&Draft != 0 {
-		f.addDraft(results)
+	if told := f.toldBy(sets&Kong, results); len(told) > 0 {
+		f.addKong(h, told, tightest(told))
 	}
-	if sets&^Draft != 0 {
-		shown := tightest(results)
-		if sets&Kong != 0 {
-			f.addKong(h, results, shown)
-		}
-		if sets&GitHub != 0 {
-			f.addGitHub(h, shown, now)
-		}
+	if told := f.toldBy(sets&GitHub, results); len(told) > 0 {
+		f.addGitHub(h, tightest(told), now)
 	}
 }
+
+// toldBy returns the results that a set of headers tells of, none for no set: a zone may have sets
+// of its own, or be in shadow mode. They are valid until the next call.
+func (f *fields) toldBy(set HeaderSets, results []Result) []Result {
+	n := 0
+	for i := range results {
+		if results[i].isToldBy(set) {
+			n++
+		}
+	}
+	if n == 0 || n == len(results) {
+		return results[:n]
+	}
+	f.told = f.told[:0]
+	for i := range results {
+		if results[i].isToldBy(set) {
+			f.told = append(f.told, results[i])
+		}
+	}
+	return f.told
+}
+
+// isToldBy reports whether a set of headers tells of a result.
+func (r *Result) isToldBy(set HeaderSets) bool { return r.Policy.sets&set != 0 && !r.Shadow }
 
 // addDraft adds the draft's two lists, with a member for each limit.
 func (f *fields) addDraft(results []Result) {

@@ -10,6 +10,8 @@ const (
 	placeholderPrefix = "http.rate_limit."
 	exceededName      = "exceeded.name"
 	exceededWait      = "exceeded.wait"
+	wouldDenyName     = "would_deny.name"
+	wouldDenyWait     = "would_deny.wait"
 )
 
 // setPlaceholders makes {http.rate_limit.*} known to what handles the request from here on. wait,
@@ -61,6 +63,9 @@ func lookUp(name, exceeded string, wait int64, all []values) (any, bool) {
 		case exceededWait:
 			return wait, true
 		}
+	}
+	if name == wouldDenyName || name == wouldDenyWait {
+		return "", true // Responder.WouldDeny sets another value, which comes first
 	}
 	dot := strings.LastIndexByte(name, '.')
 	if dot < 0 {

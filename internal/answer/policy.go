@@ -31,10 +31,13 @@ type Policy struct {
 	// windowLimit and windowRemaining are Kong's header names for this window.
 	windowLimit     string
 	windowRemaining string
+
+	sets HeaderSets // that tell of the limit
 }
 
-// Compile returns the policy with its texts for these sets of headers.
+// Compile returns the policy with its texts for these sets of headers. Others don't tell of it.
 func (p Policy) Compile(sets HeaderSets) *Policy {
+	p.sets = sets
 	if quoted, ok := structuredString(p.Name); ok {
 		p.quoted = quoted
 		p.item = fmt.Sprintf("%s;q=%d;w=%d", quoted, integer(p.Limit), max(integer(ceilSeconds(p.Window)), 1))
@@ -90,6 +93,9 @@ func structuredString(s string) (quoted string, ok bool) {
 type Result struct {
 	Policy  *Policy
 	Allowed bool
+	// Shadow is set where the limit is not enforced for the request. Then no client is told of it,
+	// and nobody is denied where it is not Allowed.
+	Shadow bool
 	// Limit is the number of requests in a window that was enforced: the policy's, or a share of
 	// it while Redis is unavailable.
 	Limit     int64

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"text/template"
 	"time"
 )
@@ -137,9 +138,16 @@ func (n *Node) Reload(ctx context.Context, caddyfile string) error {
 	return err
 }
 
-// Status returns what GET /rate_limit/ of the admin API answers.
+// Status returns what GET /rate_limit/ of the admin API answers. Caddy replaces the endpoint with
+// each reload, and a connection that has reached the old one by then is reset: that is asked again.
 func (n *Node) Status(ctx context.Context) (s Status, err error) {
 	body, err := n.admin(ctx, http.MethodGet, "/rate_limit/", nil, nil)
+	for range 3 {
+		if !errors.Is(err, syscall.ECONNRESET) {
+			break
+		}
+		body, err = n.admin(ctx, http.MethodGet, "/rate_limit/", nil, nil)
+	}
 	if err == nil {
 		err = json.Unmarshal(body, &s)
 	}

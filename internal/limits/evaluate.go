@@ -49,15 +49,20 @@ type Evaluation struct {
 	uncounted   *Zone
 	unavailable bool
 	denial      answer.Denial
+	// shadows are the zones that are not enforced for their keys and still to be asked. overShadow
+	// is set where one of them has no room, and wouldDeny is the longest denial that is not
+	// enforced.
+	shadows    []keyed
+	overShadow bool
+	wouldDeny  answer.WouldDeny
 	// queues is how many zones are still to give their slots.
 	queues int
 }
 
 // zoneResult is one zone's part in an Evaluation.
 type zoneResult struct {
-	*Zone
+	keyed
 	hash   table.Key
-	key    [2]int  // in keys
 	first  int     // in results and receipts
 	limits []Limit // those that are enforced: the zone's, or this node's share of them
 	queued bool    // the limits were only read; they are queues, whose slots are taken last
@@ -86,6 +91,7 @@ const maxKept = 4096
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
 	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
+	e.overShadow, e.wouldDeny = false, answer.WouldDeny{}
 	if err := e.askAll(zones, r); err != nil {
 		e.rollBack()
 		e.Free()
@@ -94,9 +100,9 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	if e.queues > 0 && !e.IsDenied() {
 		e.enterQueues()
 	}
-	if e.IsDenied() {
+	if e.IsDenied() || e.overShadow {
 		e.rollBack()
-		e.recordDenial(r)
+		e.recordDenials(r)
 	}
 	return e, nil
 }
@@ -107,7 +113,7 @@ func (e *Evaluation) Free() {
 		e.keys = nil
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
-	e.grants, e.verdicts, e.uncounted = e.grants[:0], e.verdicts[:0], nil
+	e.grants, e.verdicts, e.shadows, e.uncounted = e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
 	evaluations.Put(e)
 }
 
@@ -121,24 +127,26 @@ func (e *Evaluation) Denial() answer.Denial { return e.denial }
 func (e *Evaluation) Results() []answer.Result { return e.results }
 
 // askAll asks every zone that matches, those that this node decides for first: they cost nothing,
-// and a request that one of them denies need not trouble Redis.
+// and a request that one of them denies need not trouble Redis. Of each of the two classes, zones
+// that are not enforced for their keys come last.
 func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 	vars := reqkey.Vars(r)
 	counted := countedBefore(r, vars)
-	for i, z := range zones {
-		if z.isStrict() {
-			return e.askStrict(zones[i:], r, vars, counted)
-		}
-		if ok, err := z.matches(r, counted); err != nil {
+	for len(zones) > 0 && !zones[0].isStrict() {
+		if ok, err := zones[0].applies(r, counted); err != nil {
 			return err
 		} else if ok {
-			e.ask(z, r, vars)
+			e.ask(zones[0], r, vars)
 		}
+		zones = zones[1:]
 	}
-	return nil
+	if err := e.askShadows(r); err != nil || len(zones) == 0 {
+		return err
+	}
+	return e.askStrict(zones, r, vars, counted)
 }
 
-// ask makes the key and asks the zone's limits.
+// ask makes the key and asks the zone's limits, later if they are not enforced for that key.
 func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 	start := len(e.keys)
 	keys, empty, none := z.appendKey(e.keys, r, vars)
@@ -146,18 +154,27 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 	if empty {
 		z.warnEmpty()
 	}
-	switch {
-	case none && z.EmptyKey == settings.EmptyDeny:
-		e.uncounted = z
-		return
-	case none:
+	if none && z.EmptyKey != settings.EmptyDeny {
 		z.metrics.Count(metrics.Skipped)
 		return
 	}
-	raw := keys[start:]
+	k := keyed{Zone: z, key: [2]int{start, len(keys)}, none: none}
+	if k.shadow = !z.enforces(keys[start:]); k.shadow {
+		e.shadows = append(e.shadows, k)
+		return
+	}
+	e.decide(k, r)
+}
+
+// decide asks the zone's limits.
+func (e *Evaluation) decide(k keyed, r *http.Request) {
+	if k.none {
+		e.close(k, false, r)
+		return
+	}
+	z, raw := k.Zone, e.keys[k.key[0]:k.key[1]]
 	e.zones = append(e.zones, zoneResult{
-		Zone: z, hash: table.KeyOf(raw), key: [2]int{start, len(keys)}, first: len(e.results),
-		limits: z.limits, early: reqkey.IsUnproven(raw),
+		keyed: k, hash: table.KeyOf(raw), first: len(e.results), limits: z.limits, early: reqkey.IsUnproven(raw),
 	})
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
@@ -174,7 +191,7 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 			}
 		}
 	}
-	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(z, zr) {
+	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(zr, r) {
 		return
 	}
 	e.takeAll(zr, raw)
@@ -182,14 +199,15 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 }
 
 // failOver applies a zone's on_redis_loss. It reports whether this node decides.
-func (e *Evaluation) failOver(z *Zone, zr *zoneResult) bool {
-	if z.OnRedisLoss == settings.LossDivide {
-		zr.limits = z.share()
+func (e *Evaluation) failOver(zr *zoneResult, r *http.Request) bool {
+	k := zr.keyed
+	if k.OnRedisLoss == settings.LossDivide {
+		zr.limits = k.share()
 		return true
 	}
 	e.zones = e.zones[:len(e.zones)-1]
-	if z.OnRedisLoss == settings.LossDeny {
-		e.uncounted, e.unavailable = z, true
+	if k.OnRedisLoss == settings.LossDeny {
+		e.close(k, true, r)
 	}
 	return false
 }
@@ -231,7 +249,7 @@ func (l *Limit) peek(key table.Key, raw []byte, now int64) table.Taken {
 func (e *Evaluation) enterQueues() {
 	for i := range e.zones {
 		zr := &e.zones[i]
-		if !zr.queued {
+		if !zr.queued || zr.denied {
 			continue
 		}
 		zr.queued = false
@@ -246,16 +264,20 @@ func (e *Evaluation) enterQueues() {
 	}
 }
 
-// checkLimits notes whether the limits of a zone deny, and which makes the client wait longest.
+// checkLimits notes whether the limits of a zone deny, and which makes the client wait longest. In
+// shadow mode nobody waits.
 func (e *Evaluation) checkLimits(at int) {
 	zr := &e.zones[at]
 	for i := range zr.limits {
 		d := &e.results[zr.first+i]
+		d.Shadow = zr.shadow
 		if d.Allowed {
 			continue
 		}
 		zr.denied = true
-		if e.longest < 0 || d.RetryAfter > e.wait {
+		if zr.shadow {
+			e.overShadow = true
+		} else if e.longest < 0 || d.RetryAfter > e.wait {
 			e.longest, e.wait = at, d.RetryAfter
 		}
 	}
@@ -285,17 +307,36 @@ func (e *Evaluation) keyOf(zr *zoneResult) []byte { return e.keys[zr.key[0]:zr.k
 func (e *Evaluation) Enter(ctx context.Context) error {
 	var delay time.Duration
 	for i := range e.receipts {
-		delay = max(delay, e.receipts[i].Delay)
+		if !e.results[i].Shadow {
+			delay = max(delay, e.receipts[i].Delay)
+		}
 	}
 	if delay > 0 && !sleep(ctx, delay) {
 		e.leaveQueues(clock.Now())
 		return errGone
 	}
 	for i := range e.zones {
-		e.zones[i].metrics.Count(metrics.Admitted)
-		e.countOverflow(&e.zones[i])
+		zr := &e.zones[i]
+		if !zr.denied {
+			zr.metrics.Count(metrics.Admitted)
+			if zr.isNear(e.results[zr.first:]) {
+				zr.metrics.CountNear()
+			}
+		}
+		e.countOverflow(zr)
 	}
 	return nil
+}
+
+// isNear reports whether less than a fifth is left of one of a zone's limits. Its results are the
+// first of results.
+func (zr *zoneResult) isNear(results []answer.Result) bool {
+	for i := range zr.limits {
+		if results[i].Remaining <= (zr.limits[i].enforced.Size-1)/5 {
+			return true
+		}
+	}
+	return false
 }
 
 // errGone is the error for a client that went away while its request waited; 499 is what other
@@ -335,27 +376,40 @@ func (e *Evaluation) countOverflow(zr *zoneResult) {
 	}
 }
 
-// recordDenial counts and logs a denied request in the zones that denied it, and notes what is to
-// be answered.
-func (e *Evaluation) recordDenial(r *http.Request) {
-	d := &e.denial
-	*d = answer.Denial{Wait: e.wait, Results: e.results, Now: e.now}
+// recordDenials counts and logs a request in the zones that denied it, or would have in shadow
+// mode, and notes what is to be answered.
+func (e *Evaluation) recordDenials(r *http.Request) {
+	denied := e.IsDenied()
+	reason := answer.Exceeded
 	for i := range e.zones {
 		zr := &e.zones[i]
-		e.countOverflow(zr)
+		if denied {
+			e.countOverflow(zr)
+		}
 		switch {
 		case !zr.denied:
+		case zr.shadow:
+			e.recordWouldDeny(zr, r)
 		case zr.early:
 			// No line and no event: they would blame the owner of an address that somebody else may
 			// have written there.
 			zr.metrics.Count(metrics.TooEarly)
-			d.Reason = answer.TooEarly
+			reason = answer.TooEarly
 		default:
 			zr.metrics.Count(metrics.Denied)
-			longest := e.longestOf(zr)
-			zr.denials.Denied(e.now, answer.LoggedDenial{Request: r, Key: e.keyOf(zr), Hash: zr.hash[0], Limit: longest.Limit, Wait: longest.RetryAfter})
+			zr.denials.Denied(e.now, e.loggedDenial(zr, r))
 		}
 	}
+	if denied {
+		e.denial = answer.Denial{Reason: reason, Wait: e.wait, Results: e.results, Now: e.now}
+		e.noteZone(r)
+	}
+}
+
+// noteZone adds the zone that denies to the denial, and counts and logs it if it did so without
+// counting.
+func (e *Evaluation) noteZone(r *http.Request) {
+	d := &e.denial
 	switch z := e.uncounted; {
 	case e.longest >= 0:
 		d.Zone = e.zones[e.longest].Name
@@ -366,6 +420,14 @@ func (e *Evaluation) recordDenial(r *http.Request) {
 		d.Zone, d.Wait = z.Name, z.Limits[0].Window
 		z.metrics.Count(metrics.Denied)
 		z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
+	}
+}
+
+// loggedDenial returns what the log says of a zone that denied.
+func (e *Evaluation) loggedDenial(zr *zoneResult, r *http.Request) answer.LoggedDenial {
+	longest := e.longestOf(zr)
+	return answer.LoggedDenial{
+		Request: r, Key: e.keyOf(zr), Hash: zr.hash[0], Limit: longest.Limit, Wait: longest.RetryAfter, Shadow: zr.shadow,
 	}
 }
 

@@ -173,3 +173,28 @@ func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 		t.Errorf("%d warnings: %v", seen.Len(), seen.All())
 	}
 }
+
+// Of a limit of ten, the two requests that leave less than two are near it, by each algorithm.
+func TestNearTheLimit(t *testing.T) {
+	for _, kind := range kinds {
+		s := settings.Compiled{Name: "near", Key: "all", Kind: kind, Queue: 9, Limits: []rates.Rate{{Limit: 10, Window: 24 * time.Hour}, {Limit: 1000, Window: 48 * time.Hour}}}
+		if kind == algorithms.LeakyBucket {
+			s.Limits = s.Limits[:1]
+		}
+		zones := arranged(t, s)
+		near := 0
+		for range 12 {
+			e, err := Evaluate(zones, request("x"), clock.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !e.IsDenied() && e.zones[0].isNear(e.results) {
+				near++
+			}
+			e.Free()
+		}
+		if near != 2 {
+			t.Errorf("%s: %d requests are near the limit, want 2", kind, near)
+		}
+	}
+}

@@ -6,10 +6,15 @@ import (
 )
 
 // rollBack refunds what the limits gave to a denied request. A zone that counts denied requests
-// keeps what it gave, and takes it where it denied.
+// keeps what it gave, and takes it where it denied. Of a request that is denied in shadow mode
+// alone, the zones that would have denied it get back what is theirs.
 func (e *Evaluation) rollBack() {
+	denied := e.IsDenied()
 	for i := range e.zones {
 		zr := &e.zones[i]
+		if !denied && !zr.denied {
+			continue
+		}
 		if zr.strict {
 			e.rollBackStrict(zr)
 			continue
@@ -77,5 +82,8 @@ func (e *Evaluation) penalize(zr *zoneResult, l *Limit, at int) {
 		return
 	}
 	e.results[at] = l.result(&is.Decision)
-	e.wait = max(e.wait, is.Retry)
+	e.results[at].Shadow = zr.shadow
+	if !zr.shadow {
+		e.wait = max(e.wait, is.Retry)
+	}
 }

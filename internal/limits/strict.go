@@ -28,7 +28,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 	}
 	e.matching = e.matching[:0]
 	for _, z := range zones {
-		if ok, err := z.matches(r, counted); err != nil {
+		if ok, err := z.applies(r, counted); err != nil {
 			return err
 		} else if ok {
 			e.matching = append(e.matching, strictZone{Zone: z})
@@ -46,10 +46,10 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 			return errGone // Redis was not waited for, which must not pass for an outage
 		}
 		if e.IsDenied() {
-			break
+			return nil
 		}
 	}
-	return nil
+	return e.askShadows(r)
 }
 
 // askedBefore orders zones by what is left in them as Redis last reported. Queues that

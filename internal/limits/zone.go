@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -27,12 +28,14 @@ type ZoneOptions struct {
 	settings.Compiled
 	// Matchers select the requests, all where there are none.
 	Matchers caddyhttp.MatcherSets
+	// Except select requests that are not limited.
+	Except caddyhttp.MatcherSets
 	// Namespace separates users of one Redis. Redis is nil where nothing is synced.
 	Namespace string
 	Redis     *Redis
 	// Sweep is the time between two sweeps of the zone's counters.
 	Sweep time.Duration
-	// Headers are the sets of headers that the handler sends. Waits is set where headers or
+	// Headers are the sets of headers that tell of the zone. Waits is set where headers or
 	// placeholders show how long it takes until more requests are admitted.
 	Headers answer.HeaderSets
 	Waits   bool
@@ -70,6 +73,10 @@ type Zone struct {
 	queuesLast bool
 	// shares are this node's shares of the limits, for on_redis_loss divide.
 	shares atomic.Pointer[shares]
+
+	// enforcement replaces Enforce at run time, unless it is nil. salt is saltOf its name.
+	enforcement atomic.Pointer[settings.Enforcement]
+	salt        uint64
 }
 
 // shares are limits of which each node enforces an equal part.
@@ -105,7 +112,7 @@ func (l *Limit) IsSynced(redis *Redis) bool { return l.Settings.SyncRate >= 0 &&
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
 func NewZone(o ZoneOptions) (*Zone, error) {
-	z := &Zone{ZoneOptions: o}
+	z := &Zone{ZoneOptions: o, salt: saltOf(o.Name)}
 	var err error
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err
@@ -186,16 +193,44 @@ func policyOf(z *settings.Compiled, r rates.Rate) answer.Policy {
 // isStrict reports whether Redis decides for the zone.
 func (z *Zone) isStrict() bool { return z.SyncRate == rates.Strict && z.Redis != nil }
 
-// matches reports whether a request is limited by the zone. One that comes back through an error
-// route was counted before.
-func (z *Zone) matches(r *http.Request, counted []string) (bool, error) {
+// applies reports whether a request is limited by the zone. One that comes back through an error
+// route was counted before. One that is excepted is counted as skipped.
+func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 	if len(counted) > 0 && slices.Contains(counted, z.Name) {
 		return false, nil
 	}
-	if len(z.Matchers) == 0 {
-		return true, nil
+	if len(z.Matchers) > 0 {
+		if ok, err := z.Matchers.AnyMatchWithError(r); err != nil || !ok {
+			return false, err
+		}
 	}
-	return z.Matchers.AnyMatchWithError(r)
+	if len(z.Except) > 0 {
+		if excepted, err := z.excepts(r); err != nil || excepted {
+			if excepted {
+				z.metrics.Count(metrics.Skipped)
+			}
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// excepts reports whether a request is excepted from the zone. Caddy's matchers of addresses end
+// early data with 425, which proves no address: there an address is no exception.
+func (z *Zone) excepts(r *http.Request) (bool, error) {
+	for _, set := range z.Except {
+		matches, err := set.MatchWithError(r)
+		if matches {
+			return true, nil
+		}
+		if err == nil {
+			continue
+		}
+		if status, ok := errors.AsType[caddyhttp.HandlerError](err); !ok || status.StatusCode != http.StatusTooEarly {
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 // appendKey appends the key of a request with these variables, or what stands in for an empty one.

@@ -23,6 +23,10 @@ var (
 		Namespace: namespace, Subsystem: subsystem, Name: "overflow_decisions_total",
 		Help: "Decisions that came from the overflow sketch, because the zone had max_keys counters already.",
 	}, []string{"zone"})
+	nearCount = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "near_limit_total",
+		Help: "Requests that a zone admitted with less than a fifth of a limit left.",
+	}, []string{"zone"})
 )
 
 // A Decision is what a zone decided on a request.
@@ -37,16 +41,19 @@ const (
 	Skipped
 	// Unavailable is a denial because Redis is unavailable.
 	Unavailable
+	// WouldDeny is a denial by a zone in shadow mode, which denied nobody.
+	WouldDeny
 )
 
 // decisionLabels are in the order of the decisions.
-var decisionLabels = [...]string{"admitted", "denied", "too_early", "skipped", "unavailable"}
+var decisionLabels = [...]string{"admitted", "denied", "too_early", "skipped", "unavailable", "would_deny"}
 
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
 type ZoneCounters struct {
 	name      string
 	decisions [len(decisionLabels)]prometheus.Counter
 	overflow  prometheus.Counter
+	near      prometheus.Counter
 }
 
 // users are how many handlers have each zone's counters.
@@ -66,7 +73,7 @@ func NewZoneCounters(name string) *ZoneCounters {
 	for d, decision := range decisionLabels {
 		z.decisions[d] = decisionCount.WithLabelValues(z.name, decision)
 	}
-	z.overflow = overflowCount.WithLabelValues(z.name)
+	z.overflow, z.near = overflowCount.WithLabelValues(z.name), nearCount.WithLabelValues(z.name)
 	return z
 }
 
@@ -84,6 +91,7 @@ func (z *ZoneCounters) Release() {
 	delete(users.of, z.name)
 	decisionCount.DeletePartialMatch(prometheus.Labels{"zone": z.name})
 	overflowCount.DeleteLabelValues(z.name)
+	nearCount.DeleteLabelValues(z.name)
 }
 
 // Count counts a decision.
@@ -97,6 +105,13 @@ func (z *ZoneCounters) Count(d Decision) {
 func (z *ZoneCounters) CountOverflow() {
 	if z != nil {
 		z.overflow.Inc()
+	}
+}
+
+// CountNear counts an admitted request that left little of a limit, beside what was decided.
+func (z *ZoneCounters) CountNear() {
+	if z != nil {
+		z.near.Inc()
 	}
 }
 

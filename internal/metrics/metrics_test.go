@@ -46,6 +46,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 	c := NewZoneCounters("m")
 	c.Count(Admitted)
 	c.CountOverflow()
+	c.CountNear()
 	before := scrapeDecisions(t)
 	for config := range 3 {
 		registry := prometheus.NewPedanticRegistry()
@@ -57,8 +58,9 @@ func TestMetricsSurviveAReload(t *testing.T) {
 		NewZoneCounters("m").Count(Denied)
 		want := map[string]float64{
 			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total denied m": before["decisions_total denied m"] + float64(config+1),
-			"decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
-			"keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
+			"decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "decisions_total would_deny m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
+			"near_limit_total m": before["near_limit_total m"],
+			"keys m":             7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
 			"last_sync_timestamp_seconds m": 1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
 			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,
 			"synced_keys_total caddy": 107, "synced_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
@@ -69,7 +71,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			t.Errorf("configuration %d: got %v, want %v", config, got, want)
 		}
 	}
-	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 {
+	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["near_limit_total m"] < 1 {
 		t.Errorf("what was counted before the first configuration is lost: %v", before)
 	}
 }
@@ -92,6 +94,7 @@ func TestCountersSwitchedOff(t *testing.T) {
 	c.Count(Skipped)
 	c.Count(Unavailable)
 	c.CountOverflow()
+	c.CountNear()
 }
 
 func TestCountingDoesNotAllocate(t *testing.T) {
@@ -102,6 +105,7 @@ func TestCountingDoesNotAllocate(t *testing.T) {
 		c.Count(Skipped)
 		c.Count(Unavailable)
 		c.CountOverflow()
+		c.CountNear()
 	}); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}

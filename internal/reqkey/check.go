@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -39,6 +40,12 @@ func Check(template string) (found []warning.Warning, err error) {
 		}
 	}
 	return found, nil
+}
+
+// IsConstant reports whether a template has no placeholder, so that all requests have one key.
+func IsConstant(template string) bool {
+	parts, err := parse(template)
+	return err == nil && !slices.ContainsFunc(parts, func(p part) bool { return !p.literal })
 }
 
 // ForAddress mends a template of the older plugin, where a placeholder that doesn't exist gave the

@@ -69,6 +69,7 @@ type Compiled struct {
 	CountDenied bool
 	OnRedisLoss OnRedisLoss
 	EarlySync   bool
+	Enforce     Enforcement
 }
 
 // Params describes one of the limits to its algorithm.
@@ -98,6 +99,7 @@ func (z *Compiled) Lines() []string {
 		fmt.Sprintf("on_redis_loss %s", z.OnRedisLoss),
 		fmt.Sprintf("early_sync %t", z.EarlySync),
 		fmt.Sprintf("max_keys %d", z.MaxKeys),
+		fmt.Sprintf("enforce %s", z.Enforce),
 	}
 }
 

@@ -32,6 +32,7 @@ const (
 	SameLimit       = "TIDE018"
 	NoBraces        = "TIDE019"
 	AddressIntended = "TIDE020"
+	ShareOfOneKey   = "TIDE021"
 )
 
 // A Warning is a text for the log, and its code.

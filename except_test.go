@@ -1,0 +1,157 @@
+package ratelimit
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// siteInPage returns what stands in the braces of a site in a page's Caddyfile, and in those of its
+// global options.
+func siteInPage(t *testing.T, page, address string) (global, site string) {
+	t.Helper()
+	for _, b := range blocksOf(t, page, "caddyfile") {
+		for _, part := range strings.SplitAfter(b.text, "\n}\n") {
+			part = strings.TrimSpace(part)
+			if options, ok := strings.CutPrefix(part, "{\n"); ok {
+				global = strings.TrimSuffix(options, "}")
+			}
+			if body, ok := strings.CutPrefix(part, address+" {\n"); ok {
+				return global, strings.TrimSuffix(body, "}")
+			}
+		}
+		global = ""
+	}
+	t.Fatalf("%s has no Caddyfile with the site %s", page, address)
+	return "", ""
+}
+
+func onPath(p string) func(*http.Request) { return func(r *http.Request) { r.URL.Path = p } }
+
+func method(m string) func(*http.Request) { return func(r *http.Request) { r.Method = m } }
+
+// An exception leaves one zone out and no other, and says so in the metrics alone.
+func TestExceptedRequestsAreNotCounted(t *testing.T) {
+	s := startCaddy(t, "", `
+@internal header X-Internal yes
+rate_limit {
+	zone except-some {
+		match path /api/*
+		match path /v2/*
+		except @internal
+		except {
+			method POST
+			path /api/free
+		}
+		except 198.51.100.0/24
+		limit 2/1h
+	}
+	zone except-none {
+		limit 100/1h
+	}
+}
+respond ok`)
+	internal, free := header("X-Internal", "yes"), onPath("/api/free")
+	for _, change := range [][]func(*http.Request){{onPath("/api/x"), internal}, {onPath("/v2/x"), internal}, {free, method(http.MethodPost)}} {
+		for range 3 {
+			a, err := s.get(t.Context(), "HTTP/1.1", change...)
+			if err != nil || a.status != http.StatusOK {
+				t.Fatalf("an excepted request: %d, %v, want 200", a.status, err)
+			}
+			if policy := a.header.Get("RateLimit-Policy"); !strings.Contains(policy, "except-none") || strings.Contains(policy, "except-some") {
+				t.Errorf("RateLimit-Policy of an excepted request: %s, want that of except-none alone", policy)
+			}
+		}
+	}
+	if skipped, counted := decidedAs(t, "except-some", "skipped"), decidedAs(t, "except-none", "admitted"); skipped != 9 || counted != 9 {
+		t.Errorf("of 9 excepted requests %d are skipped, and %d counted by the other zone, want all", skipped, counted)
+	}
+	s.answers("HTTP/1.1", 3, http.StatusOK, 2, free) // but for its method
+	s.answers("HTTP/1.1", 1, http.StatusTooManyRequests, 1, onPath("/v2/y"))
+	s.answers("HTTP/1.1", 3, http.StatusOK, 3, internal) // which the zone does not match
+	if skipped := decidedAs(t, "except-some", "skipped"); skipped != 9 {
+		t.Errorf("%d requests are skipped, want the 9 excepted ones: others do not match the zone", skipped)
+	}
+}
+
+func TestExceptedAddresses(t *testing.T) {
+	t.Setenv("OFFICE", "192.0.2.7")
+	s := newSite(t, &App{}, zoneBlock("except-addresses", "except private_ranges 203.0.113.0/24\nexcept 2001:db8::1 {env.OFFICE}\nlimit 1/1h"))
+	for _, free := range []string{"10.1.2.3", "203.0.113.9", "2001:db8::1", "192.0.2.7"} {
+		s.admits(free, 3, 3)
+	}
+	for _, limited := range []string{"198.51.100.1", "2001:db8:1::2"} {
+		s.admits(limited, 3, 1)
+	}
+}
+
+// Early data proves no address: whoever sends it from an excepted one is counted, and not answered
+// with Caddy's 425.
+func TestAddressesInEarlyDataAreNoException(t *testing.T) {
+	for name, except := range map[string]string{
+		"addresses": "except 127.0.0.0/8", "a matcher": "except remote_ip 127.0.0.0/8", "a negation": "except {\nnot remote_ip 198.51.100.1\n}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			zone := fmt.Sprint("early-", earlyZones.Add(1))
+			s := startCaddy(t, "", "rate_limit {\n"+zoneBlock(zone, "limit 2/1h\nalgorithm sliding_log\nmatch not header K ticket\n"+except)+"}\nrespond ok")
+			c := s.quic("127.0.0.1", s.ticket())
+			answers := c.early(zone, 2)
+			c.open()
+			for _, a := range answers() {
+				if a.err != nil || a.status != http.StatusOK {
+					t.Errorf("early data from an excepted address: %d, %v, want 200", a.status, a.err)
+				}
+			}
+			if counted := decidedAs(t, zone, "admitted"); counted != 2 {
+				t.Errorf("%d of 2 requests in early data are counted, want both", counted)
+			}
+			s.answers("HTTP/1.1", 5, http.StatusOK, 5)
+		})
+	}
+}
+
+// A zone that is hidden limits and says nothing, beside one that tells.
+func TestHeadersOfAZone(t *testing.T) {
+	s := newSite(t, &App{}, "headers draft kong\n"+zoneBlock("quota", "limit 10/1h")+
+		zoneBlock("hidden", "limit 3/1h\nheaders off")+zoneBlock("other", "limit 4/1m\nheaders github"))
+	a := s.get("1.2.3.4")
+	for name, want := range map[string]string{
+		"Ratelimit-Policy": `"quota";q=10;w=3600`, "X-Ratelimit-Remaining-Hour": "9", "Ratelimit-Remaining": "9",
+		"X-Ratelimit-Limit": "4", "X-Ratelimit-Remaining-Minute": "",
+	} {
+		if got := a.header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	s.admits("1.2.3.4", 2, 2)
+	a = s.get("1.2.3.4")
+	if a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" || a.header.Get("Ratelimit-Policy") != `"quota";q=10;w=3600` {
+		t.Errorf("denied by the hidden zone: %d %v, want 429 with Retry-After and the quota alone", a.status, a.header)
+	}
+	off := newSite(t, &App{}, "headers off\n"+zoneBlock("shown", "limit 10/1h\nheaders draft")+zoneBlock("silent", "limit 10/1h"))
+	if got := off.get("1.2.3.4").header.Get("Ratelimit-Policy"); got != `"shown";q=10;w=3600` {
+		t.Errorf("headers off, and draft in one zone: %q, want that zone's policy", got)
+	}
+}
+
+// The page's Caddyfile for preflights leaves them alone, and lets the page read its headers.
+func TestPreflightsOfThePage(t *testing.T) {
+	global, site := siteInPage(t, "docs/configuration.md", "api.example.com")
+	s := startCaddy(t, global, site)
+	origin := header("Origin", "https://app.example.com")
+	for range 101 {
+		a, err := s.get(t.Context(), "HTTP/2.0", method(http.MethodOptions), origin, header("Access-Control-Request-Method", "POST"))
+		if err != nil || a.status != http.StatusNoContent || a.header.Get("RateLimit") != "" || a.header.Get("Access-Control-Allow-Origin") == "" {
+			t.Fatalf("a preflight: %d %v, %v, want 204 with CORS headers and no RateLimit", a.status, a.header, err)
+		}
+	}
+	s.answers("HTTP/2.0", 100, http.StatusOK, 100, origin)
+	a, err := s.get(t.Context(), "HTTP/2.0", origin)
+	if err != nil || a.status != http.StatusTooManyRequests || !strings.Contains(a.header.Get("Access-Control-Expose-Headers"), "Retry-After") ||
+		a.header.Get("Retry-After") == "" || a.header.Get("RateLimit") == "" {
+		t.Errorf("request 101: %d %v, %v, want 429 that the page can read", a.status, a.header, err)
+	}
+	noPreflight := []func(*http.Request){method(http.MethodOptions), origin}
+	s.answers("HTTP/2.0", 1, http.StatusTooManyRequests, 1, noPreflight...)
+}

@@ -1,0 +1,406 @@
+package limits
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"pgregory.net/rapid"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// kinds are all algorithms.
+var kinds = []algorithms.Kind{
+	algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket,
+}
+
+// keyOfRequests is the template of the keys in these tests.
+const keyOfRequests = "{http.request.header.K}"
+
+// twins are two zones that differ in their names, and in that one is enforced and one is not.
+type twins struct{ enforced, shadow []*Zone }
+
+func newTwins(t testing.TB, s settings.Compiled, redis *Redis) (w twins) {
+	t.Helper()
+	s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
+	for _, off := range []bool{false, true} {
+		one := s
+		if off {
+			one.Name, one.Enforce = s.Name+"-shadow", settings.Enforce(0)
+		}
+		z, err := NewZone(ZoneOptions{Compiled: one, Redis: redis, Sweep: time.Minute, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		zones := []*Zone{z}
+		Arrange(zones)
+		if off {
+			w.shadow = zones
+		} else {
+			w.enforced = zones
+		}
+	}
+	return w
+}
+
+func (w twins) release() {
+	w.enforced[0].Release()
+	w.shadow[0].Release()
+}
+
+// differ sends one request of a key through both, and says what differs between the denial and the
+// one that would have been, "" for nothing. Their waits may differ by as much as apart.
+func (w twins) differ(key string, apart time.Duration) (denied bool, what string) {
+	now := clock.Now()
+	enforced, err := Evaluate(w.enforced, request(key), now)
+	if err != nil {
+		return false, err.Error()
+	}
+	defer enforced.Free()
+	shadow, err := Evaluate(w.shadow, request(key), now)
+	if err != nil {
+		return false, err.Error()
+	}
+	defer shadow.Free()
+	would := shadow.WouldDeny()
+	switch denied = enforced.IsDenied(); {
+	case shadow.IsDenied():
+		return denied, "a zone that is not enforced denies"
+	case denied != (would.Zone != ""):
+		return denied, fmt.Sprintf("denied %t, would deny %t", denied, would.Zone != "")
+	case denied && (enforced.Denial().Wait-would.Wait).Abs() > apart:
+		return denied, fmt.Sprintf("denied for %s, would be for %s", enforced.Denial().Wait, would.Wait)
+	}
+	for _, r := range shadow.Results() {
+		if !r.Shadow {
+			return denied, "a result passes for an enforced one"
+		}
+	}
+	return denied, ""
+}
+
+// lawfulZone is any zone that decides for itself.
+func lawfulZone(rt *rapid.T) settings.Compiled {
+	s := settings.Compiled{
+		Name: "law", Kind: rapid.SampledFrom(kinds).Draw(rt, "kind"), Buckets: 1, SyncRate: rates.Local,
+		MaxKeys:     rapid.SampledFrom([]int{2, 1000}).Draw(rt, "max_keys"),
+		CountDenied: rapid.Bool().Draw(rt, "count_denied"),
+		EmptyKey:    rapid.SampledFrom([]settings.EmptyKey{settings.EmptyShare, settings.EmptyDeny, settings.EmptySkip}).Draw(rt, "empty_key"),
+		Limits:      []rates.Rate{{Limit: rapid.Int64Range(0, 5).Draw(rt, "limit"), Window: 10 * time.Second}},
+	}
+	if rapid.Bool().Draw(rt, "two limits") {
+		s.Limits = append(s.Limits, rates.Rate{Limit: rapid.Int64Range(1, 8).Draw(rt, "second limit"), Window: 30 * time.Second})
+	}
+	switch s.Kind {
+	case algorithms.SlidingWindow:
+		s.Buckets = rapid.IntRange(1, 4).Draw(rt, "buckets")
+	case algorithms.TokenBucket, algorithms.GCRA:
+		s.Burst = rapid.Int64Range(0, 4).Draw(rt, "burst")
+	case algorithms.LeakyBucket:
+		s.Queue = rapid.Int64Range(0, 4).Draw(rt, "queue")
+	}
+	return s
+}
+
+// The law: for a zone that is alone in its handlers, what it would deny is what it denies when it
+// is enforced, request for request.
+func TestWouldDenyEqualsDeny(t *testing.T) {
+	pauses := []time.Duration{0, 0, time.Millisecond, time.Second / 2, 2 * time.Second, 9 * time.Second}
+	denials := map[algorithms.Kind]int{}
+	rapid.Check(t, func(rt *rapid.T) {
+		s := lawfulZone(rt)
+		n := rapid.IntRange(1, 60).Draw(rt, "requests")
+		pause := rapid.SliceOfN(rapid.SampledFrom(pauses), n, n).Draw(rt, "pauses")
+		key := rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b", "c", "d"}), n, n).Draw(rt, "keys")
+		failure := ""
+		synctest.Test(t, func(t *testing.T) {
+			w := newTwins(t, s, nil)
+			defer w.release()
+			for i := range n {
+				time.Sleep(pause[i])
+				denied, what := w.differ(key[i], 0)
+				if what != "" && failure == "" {
+					failure = fmt.Sprintf("request %d, of %q: %s", i, key[i], what)
+				}
+				if denied {
+					denials[s.Kind]++
+				}
+			}
+		})
+		if failure != "" {
+			rt.Fatal(failure)
+		}
+	})
+	for _, kind := range kinds {
+		if denials[kind] == 0 {
+			t.Errorf("%s denied nothing, so nothing was compared", kind)
+		}
+	}
+}
+
+// remote is a Redis for zones of a test, with the patience that a busy machine needs.
+func remote(t *testing.T, server *redistest.Server) *Redis {
+	t.Helper()
+	client := server.Client()
+	client.Options().ContextTimeoutEnabled = true
+	t.Cleanup(func() { _ = client.Close() })
+	return BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+}
+
+const patience = 20 * time.Second
+
+// start runs a configuration of all the zones until the test ends.
+func start(t *testing.T, redis *Redis, all []twins) {
+	t.Helper()
+	c := &Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	for _, w := range all {
+		c.Add(w.enforced[0])
+		c.Add(w.shadow[0])
+	}
+	c.Start()
+	t.Cleanup(func() {
+		c.Stop()
+		for _, w := range all {
+			w.release()
+		}
+	})
+}
+
+// The law where Redis decides and where counts are synced, within max_keys and beyond, while Redis
+// is there and while it is not, by every on_redis_loss.
+func TestWouldDenyEqualsDenyWithRedis(t *testing.T) {
+	server := redistest.Start(t)
+	redis := remote(t, server)
+	var all []twins
+	for _, kind := range kinds {
+		for _, rate := range []rates.SyncRate{rates.Strict, rates.SyncRate(50 * time.Millisecond)} {
+			for loss, name := range settings.OnRedisLossNames {
+				s := settings.Compiled{
+					Name: fmt.Sprintf("%s %s %s", kind, rate, name), Kind: kind, Buckets: 1, SyncRate: rate, OnRedisLoss: settings.OnRedisLoss(loss),
+					MaxKeys: []int{2, 1000}[loss%2], CountDenied: loss >= 2,
+					Limits: []rates.Rate{{Limit: 3, Window: 24 * time.Hour}, {Limit: 5, Window: 48 * time.Hour}},
+				}
+				if kind == algorithms.LeakyBucket {
+					s.Queue = 2
+				}
+				all = append(all, newTwins(t, s, redis))
+			}
+		}
+	}
+	start(t, redis, all)
+	lost := func(want bool) func() bool {
+		return func() bool {
+			for l := range Current().Each {
+				if l.Settings.SyncRate > 0 && (l.source.Lost() != 0) != want {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	compare := func(while string, requests int) {
+		t.Helper()
+		for _, w := range all {
+			denials := 0
+			for i := range requests {
+				denied, what := w.differ(string(rune('a'+i*i%5)), time.Minute)
+				if what != "" {
+					t.Errorf("%s, %s, request %d: %s", w.enforced[0].Name, while, i, what)
+				}
+				if denied {
+					denials++
+				}
+			}
+			if allows := while != "redis is there" && w.enforced[0].OnRedisLoss == settings.LossAllow; denials == 0 && !allows {
+				t.Errorf("%s, %s: nothing was denied, so nothing was compared", w.enforced[0].Name, while)
+			}
+		}
+	}
+	redistest.Eventually(t, "the sync begins", lost(false))
+	compare("redis is there", 20)
+	server.Kill()
+	redistest.Eventually(t, "the loss is noticed", lost(true))
+	compare("redis is away", 20)
+}
+
+// With a share, a key is in or out by its ID and the zone's name, on every node.
+func TestWhichKeysAreEnforced(t *testing.T) {
+	const keys = 100_000
+	nodes := make([]*Zone, 2)
+	for i := range nodes {
+		w := newTwins(t, settings.Compiled{Name: "share", Buckets: 1, SyncRate: rates.Local, MaxKeys: 1000, Limits: []rates.Rate{{Limit: 1, Window: time.Minute}}}, nil)
+		defer w.release()
+		nodes[i] = w.enforced[0]
+	}
+	enforce := func(share float64) {
+		e := settings.Enforce(share)
+		nodes[0].SetEnforcement(&e)
+		nodes[1].SetEnforcement(&e)
+	}
+	salt := sha256.Sum256([]byte("share"))
+	var in []bool
+	for _, share := range []float64{0, 0.25, 0.6, 1} {
+		enforce(share)
+		count, now := 0, make([]bool, keys)
+		for i := range keys {
+			address := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+			raw := fmt.Appendf(nil, "\x01%c%s", len(address.String()), address)
+			now[i] = nodes[0].enforces(raw)
+			id := sha256.Sum256(raw)
+			if want := float64((binary.BigEndian.Uint64(id[:8])^binary.BigEndian.Uint64(salt[:8]))%10_000) < 10_000*share; now[i] != want || nodes[1].enforces(raw) != want {
+				t.Fatalf("%s at %v: %t on one node, %t on the other, want %t", address, share, now[i], nodes[1].enforces(raw), want)
+			}
+			if in != nil && in[i] && !now[i] {
+				t.Fatalf("%s was in at a lower share than %v and is out", address, share)
+			}
+			if now[i] {
+				count++
+			}
+		}
+		if off := float64(count)/keys - share; max(off, -off) > 0.01*share {
+			t.Errorf("at %v %d of %d keys are in, want that share within 1 %%", share, count, keys)
+		}
+		in = now
+	}
+	nodes[0].SetEnforcement(nil)
+	if !nodes[0].Enforcement().IsFull() {
+		t.Error("without one set at run time, a zone is not enforced as configured")
+	}
+}
+
+// decide sends one request of a key, and returns the evaluation, which is not used again.
+func decide(t *testing.T, zones []*Zone, key string) *Evaluation {
+	t.Helper()
+	e, err := Evaluate(zones, request(key), clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !e.IsDenied() {
+		if err := e.Enter(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return e
+}
+
+// left is how many requests a zone with one limit has left for a key.
+func left(z *Zone, key string) int64 {
+	r := request(key)
+	raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r))
+	return z.limits[0].Take(table.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining
+}
+
+// What an enforced zone denies is refunded in shadow mode, too, and what a zone in shadow mode
+// would deny is charged to the others and not to it.
+func TestShadowBesideEnforced(t *testing.T) {
+	for _, kind := range kinds[:5] { // all but the queue, which takes time
+		zone := func(name string, limit int64, share float64) settings.Compiled {
+			return settings.Compiled{
+				Name: name, Key: keyOfRequests, Kind: kind, Enforce: settings.Enforce(share), Limits: []rates.Rate{{Limit: limit, Window: 24 * time.Hour}},
+			}
+		}
+		zones := arranged(t, zone("tight", 2, 0), zone("wide", 5, 1), zone("loose", 9, 0))
+		for i := range 8 {
+			e := decide(t, zones, "a")
+			if e.IsDenied() != (i >= 5) || (e.WouldDeny().Zone == "tight") != (i >= 2) {
+				t.Errorf("%s: request %d: denied %t, would deny %q, want wide to deny from request 6 on, and tight from 3 on",
+					kind, i+1, e.IsDenied(), e.WouldDeny().Zone)
+			}
+		}
+		for _, z := range zones {
+			if got, want := left(z, "a"), map[string]int64{"tight": 0, "wide": 0, "loose": 4}[z.Name]; got != want {
+				t.Errorf("%s: %s has %d left, want %d", kind, z.Name, got, want)
+			}
+		}
+	}
+}
+
+// A queue that is not enforced delays nobody, also beside one that is.
+func TestShadowQueueDelaysNobody(t *testing.T) {
+	queue := func(name string, window time.Duration, share float64) settings.Compiled {
+		return settings.Compiled{
+			Name: name, Key: keyOfRequests, Kind: algorithms.LeakyBucket, Queue: 3, Enforce: settings.Enforce(share),
+			Limits: []rates.Rate{{Limit: 1, Window: window}},
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		alone := arranged(t, queue("queue-alone", time.Minute, 0))
+		began := time.Now()
+		for i := range 6 {
+			e := decide(t, alone, "a")
+			if got, want := e.WouldDeny().Zone != "", i >= 4; e.IsDenied() || got != want {
+				t.Errorf("request %d: denied %t, would be %t, want %t: one goes at once, and three wait", i+1, e.IsDenied(), got, want)
+			}
+		}
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("requests waited %s for a queue that is not enforced", waited)
+		}
+		both := arranged(t, queue("queue-slow", time.Minute, 0), queue("queue-fast", time.Second, 1))
+		for range 3 {
+			decide(t, both, "a")
+		}
+		if waited := time.Since(began); waited != 2*time.Second {
+			t.Errorf("three requests took %s, want the two seconds of the queue that is enforced", waited)
+		}
+	})
+}
+
+// Zones that are not enforced for a key come last of their class: a request that a strict zone
+// denies has been through those that this node decides for, and through no strict one in shadow
+// mode.
+func TestShadowsAreAskedLast(t *testing.T) {
+	server := redistest.Start(t)
+	redis := remote(t, server)
+	zones := make([]*Zone, 0, 4)
+	for _, s := range []settings.Compiled{
+		{Name: "last-strict-shadow", SyncRate: rates.Strict, Enforce: settings.Enforce(0)}, {Name: "last-strict", SyncRate: rates.Strict},
+		{Name: "last-local-shadow", SyncRate: rates.Local, Enforce: settings.Enforce(0)}, {Name: "last-local", SyncRate: rates.Local},
+	} {
+		s.Key, s.Buckets, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = keyOfRequests, 1, 1000, 32, 64
+		s.Limits = []rates.Rate{{Limit: 9, Window: time.Hour}}
+		z, err := NewZone(ZoneOptions{Compiled: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer z.Release()
+		zones = append(zones, z)
+	}
+	Arrange(zones)
+	e := decide(t, zones, "a")
+	var order []string
+	for i := range e.zones {
+		order = append(order, e.zones[i].Name)
+	}
+	if want := []string{"last-local", "last-local-shadow", "last-strict", "last-strict-shadow"}; fmt.Sprint(order) != fmt.Sprint(want) {
+		t.Errorf("asked in the order %q, want %q", order, want)
+	}
+	for _, r := range e.Results() {
+		if r.Shadow != (len(r.Policy.Zone) > len("last-strict")) {
+			t.Errorf("the result of %s: shadow %t", r.Policy.Zone, r.Shadow)
+		}
+	}
+}
+
+// A request without a key would be denied, and one in early data would be told to come again: both
+// pass, and only the first is told of.
+func TestShadowOfDenialsWithoutCounting(t *testing.T) {
+	s := settings.Compiled{Name: "no-key", Key: keyOfRequests, EmptyKey: settings.EmptyDeny, Limits: []rates.Rate{{Limit: 9, Window: time.Hour}}, Enforce: settings.Enforce(0)}
+	e := decide(t, arranged(t, s), "")
+	if want := (answer.WouldDeny{Zone: "no-key", Wait: time.Hour}); e.IsDenied() || e.WouldDeny() != want {
+		t.Errorf("without a key: denied %t, would deny %v, want %v", e.IsDenied(), e.WouldDeny(), want)
+	}
+}
