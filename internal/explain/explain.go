@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/settings"
 )
 
 // A Decision is what would become of a request, in all or in one zone or limit.
@@ -24,6 +25,7 @@ type Decision string
 const (
 	Admitted    Decision = "admitted"
 	Denied      Decision = "denied"
+	WouldDeny   Decision = "would_deny"  // denied in shadow mode
 	Skipped     Decision = "skipped"     // the zone doesn't limit the request
 	Unavailable Decision = "unavailable" // the zone fails closed while Redis is unavailable
 	TooEarly    Decision = "too_early"   // denied in early data
@@ -47,8 +49,10 @@ type Zone struct {
 	Zone     string   `json:"zone"`
 	Decision Decision `json:"decision"`
 	// Mismatch says why the zone doesn't limit the request: of each of its matcher sets the matcher
-	// that did not match, or the reason in words.
+	// that did not match, except, or the reason in words.
 	Mismatch []string `json:"mismatch,omitempty"`
+	// Shadow is set where the zone is not enforced for the key.
+	Shadow bool `json:"shadow,omitempty"`
 	// Key is the key as text, and ID what names it to other nodes and in Redis.
 	Key    string  `json:"key,omitempty"`
 	ID     string  `json:"id,omitempty"`
@@ -101,8 +105,6 @@ type explanation struct {
 	all   []Zone
 	forks []*limits.Zone
 	of    []int // in all, for each of forks
-	// keyless is a zone that denies the request as it has no key.
-	keyless *limits.Zone
 }
 
 // request notes what a zone has to do with a request.
@@ -111,6 +113,13 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 	mismatch, err := mismatchOf(z.Matchers, r)
 	if err != nil {
 		return err
+	}
+	excepted, err := z.Excepts(r)
+	if err != nil {
+		return err
+	}
+	if excepted && mismatch == nil {
+		mismatch = []string{"except"}
 	}
 	if said.Mismatch = mismatch; mismatch != nil {
 		x.all = append(x.all, said)
@@ -122,7 +131,8 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 		x.fork(z, k)
 		return nil
 	case z.DeniesEmpty():
-		said.Decision, x.keyless = Denied, z
+		x.fork(z, limits.KeyOf(nil))
+		return nil
 	default:
 		said.Mismatch = []string{"the key is empty, and empty_key is skip"}
 	}
@@ -132,13 +142,22 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 
 // fork copies what a zone holds of a key. It returns false where that is not found.
 func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
-	said := Zone{Zone: z.Name, Decision: NotAsked, ID: base64.RawURLEncoding.EncodeToString(k.ID[:])}
-	if !k.ByID {
-		said.Key = z.Template.Text(k.Raw)
-	}
+	said := Zone{Zone: z.Name, Decision: NotAsked, Shadow: !z.Enforces(k)}
 	f, ok := z.Fork(k)
 	if !ok {
 		return false
+	}
+	if len(k.Raw) == 0 {
+		if said.Decision = Denied; said.Shadow {
+			said.Decision = WouldDeny
+		}
+		said.Mismatch = []string{"the key is empty, and empty_key is deny"}
+		x.forks, x.of = append(x.forks, f), append(x.of, len(x.all))
+		x.all = append(x.all, said)
+		return true
+	}
+	if said.ID = base64.RawURLEncoding.EncodeToString(k.ID[:]); !k.ByID {
+		said.Key = z.Template.Text(k.Raw)
 	}
 	now := clock.Now()
 	for _, s := range f.Stand(now) {
@@ -175,6 +194,9 @@ func (x *explanation) decide(r *http.Request) (h Handler, err error) {
 			continue
 		}
 		switch d := e.Denial(); {
+		case said.Limits == nil: // it has no key
+		case f.OnRedisLoss == settings.LossDeny && said.Shadow && !e.IsDenied():
+			said.Decision = WouldDeny
 		case !e.IsDenied():
 			said.Decision, said.Mismatch = Skipped, []string{"redis is unavailable, and on_redis_loss is allow"}
 		case d.Reason == answer.Unavailable && d.Zone == f.Name:
@@ -211,9 +233,6 @@ func (z *Zone) addAlone(f *limits.Zone, r *http.Request) error {
 // overall adds what would become of the request.
 func (x *explanation) overall(h *Handler, e *limits.Evaluation) {
 	h.Delay = seconds(e.Delay())
-	if x.keyless != nil && !e.IsDenied() {
-		h.Decision, h.Zone, h.Wait, h.Delay = Denied, x.keyless.Name, seconds(x.keyless.Limits[0].Window), 0
-	}
 	if e.IsDenied() {
 		d := e.Denial()
 		h.Decision, h.Zone, h.Wait, h.Delay = Denied, d.Zone, seconds(d.Wait), 0
@@ -228,8 +247,12 @@ func (x *explanation) overall(h *Handler, e *limits.Evaluation) {
 
 // add adds what was decided in a zone.
 func (z *Zone) add(o limits.Outcome) {
+	denied := Denied
+	if o.Shadow {
+		denied = WouldDeny
+	}
 	if o.Denied {
-		z.Decision = Denied
+		z.Decision = denied
 	}
 	for i := range o.Results {
 		l, d := &z.Limits[i], &o.Results[i]
@@ -241,7 +264,7 @@ func (z *Zone) add(o limits.Outcome) {
 			l.Used = max(0, size-l.Remaining)
 		}
 		if !d.Allowed {
-			l.Decision, l.Wait = Denied, seconds(d.RetryAfter)
+			l.Decision, l.Wait = denied, seconds(d.RetryAfter)
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 
 // A Key names what a zone counts.
 type Key struct {
-	// Raw is the bytes of the key, ID what names it to other nodes.
+	// Raw is the bytes of the key, nothing where there is none. ID names it to other nodes.
 	Raw []byte
 	ID  table.ID
 	// ByID is set where the ID is all that is known. Then Raw is some other key.
@@ -50,7 +50,10 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), want: z.want,
 		rules: z.rules, queuesLast: z.queuesLast, look: &k,
 	}
-	f.Matchers, f.Logger, f.Once, f.Metrics = nil, zap.NewNop(), new(warning.Once), false
+	f.Matchers, f.Except, f.Logger, f.Once, f.Metrics = nil, nil, zap.NewNop(), new(warning.Once), false
+	if f.Enforce = settings.Enforce(1); !z.Enforces(k) {
+		f.Enforce = settings.Enforce(0)
+	}
 	f.denials = answer.NewDenialLog(answer.DenialLogOptions{Logger: f.Logger})
 	now := clock.Now()
 	for i := range z.limits {
@@ -69,6 +72,12 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 func (z *Zone) KeyOf(r *http.Request) (k Key, none bool) {
 	raw, _, none := z.appendKey(nil, r, reqkey.Vars(r))
 	return KeyOf(raw), none
+}
+
+// Enforces reports whether the zone denies requests of a key, or is in shadow mode for it.
+func (z *Zone) Enforces(k Key) bool {
+	e := z.Enforcement()
+	return e.IsFull() || !e.IsOff() && e.Includes(k.ID, z.salt)
 }
 
 // DeniesEmpty reports whether requests without a key are denied, and not skipped.
@@ -120,8 +129,8 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 
 // An Outcome is what an Evaluation says of one zone.
 type Outcome struct {
-	// Denied is set where a limit denies.
-	Denied bool
+	// Denied is set where a limit denies, or would in Shadow mode.
+	Denied, Shadow bool
 	// Results are one for each limit.
 	Results []answer.Result
 	// ByRedis is set where Redis decided.
@@ -132,7 +141,7 @@ type Outcome struct {
 func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 	for i := range e.zones {
 		if zr := &e.zones[i]; zr.Zone == z {
-			return Outcome{zr.denied, e.results[zr.first : zr.first+len(zr.limits)], zr.strict}, true
+			return Outcome{zr.denied, zr.shadow, e.results[zr.first : zr.first+len(zr.limits)], zr.strict}, true
 		}
 	}
 	return o, false
@@ -141,7 +150,9 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 // Delay returns how long an admitted request waits in its queues.
 func (e *Evaluation) Delay() (delay time.Duration) {
 	for i := range e.receipts {
-		delay = max(delay, e.receipts[i].Delay)
+		if !e.results[i].Shadow {
+			delay = max(delay, e.receipts[i].Delay)
+		}
 	}
 	return delay
 }

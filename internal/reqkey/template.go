@@ -100,7 +100,8 @@ func Compile(template string, v4bits, v6bits int) (*Template, error) {
 	return t, nil
 }
 
-// Fixed returns a template that makes the same key of every request. It keeps key.
+// Fixed returns a template that makes the same key of every request; without one it is empty. It
+// keeps key.
 func Fixed(key []byte) *Template { return &Template{shared: true, fixed: key} }
 
 // parse splits a template by the rules of Caddy's replacer, except that a brace that is never
@@ -165,7 +166,7 @@ func Vars(r *http.Request) map[string]any {
 // is added here, as a key without it would be empty, and the request could pass uncounted.
 func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
 	if t.shared {
-		return append(dst, t.fixed...), false
+		return append(dst, t.fixed...), len(t.fixed) == 0
 	}
 	start, early, unproven := len(dst), IsEarly(r), false
 	if early {
