@@ -98,8 +98,8 @@ func holds(zones []*limits.Zone) (all []string) {
 	return all
 }
 
-// differ explains a request and sends it, and says what differs, "" for nothing. Waits may differ by
-// the time that a test takes. What has come from other nodes meanwhile is not looked at.
+// differ explains a request and sends it, and says what differs, "" for nothing. Waits may differ
+// by the time that a test takes. What has come from other nodes meanwhile is not looked at.
 func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, seen seen) string {
 	var before []string
 	if still {
@@ -181,7 +181,7 @@ func off(seconds float64, d time.Duration) time.Duration {
 	return (time.Duration(seconds*float64(time.Second)) - d).Abs()
 }
 
-// The law: what is explained is what becomes of the very next request, and nothing has changed. Here
+// The law: what is explained is what becomes of the very next request, and nothing has changed.
 // for zones that decide in memory.
 func TestExplainedEqualsTheNextDecision(t *testing.T) {
 	pauses := []time.Duration{0, 0, time.Millisecond, time.Second / 2, 2 * time.Hour, 9 * time.Hour}
@@ -226,8 +226,8 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 // patience is what a busy machine needs.
 const patience = 20 * time.Second
 
-// The law where Redis decides and where counts are synced, while Redis is there and while it is not.
-// Redis sees nothing of the explaining but of zones that it decides for.
+// The law where Redis decides and where counts are synced, while Redis is there and while it is
+// not. Redis sees nothing of the explaining but of zones that it decides for.
 func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()

@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/top"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -32,6 +33,8 @@ type Counters struct {
 	upkeep upkeep
 	gauges gauges
 	source *ratesync.Source
+	// Names are the texts of keys that somebody wants to read.
+	Names top.Names
 	// fork copies the counters of one key; ok is false where it is not found by its ID.
 	fork func(l algorithms.Limit, k Key, now int64) (f counterFork, ok bool)
 
@@ -70,6 +73,7 @@ type gauges interface {
 	Overflowing() bool
 	Overflowed() int64
 	OverflowBytes() int64
+	EachSpend(now int64, f func(table.Spend))
 }
 
 // acquire returns the counters of one limit: new ones, or those that a configuration already holds.
@@ -215,6 +219,10 @@ func (l *Limit) resume(counts saved.Counts) int {
 
 // Totals returns sums over all keys.
 func (c *Counters) Totals() table.Totals { return c.gauges.Totals(clock.Now()) }
+
+// EachSpend calls f with what each key has spent that counted something lately. f must be quick:
+// requests of a few keys wait for it.
+func (c *Counters) EachSpend(f func(table.Spend)) { c.gauges.EachSpend(clock.Now(), f) }
 
 // Overflow returns how many decisions were made for keys beyond max_keys, and the memory of their
 // sketch.

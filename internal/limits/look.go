@@ -50,7 +50,7 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), want: z.want,
 		rules: z.rules, queuesLast: z.queuesLast, look: &k,
 	}
-	f.Matchers, f.Except, f.Logger, f.Once, f.Metrics = nil, nil, zap.NewNop(), new(warning.Once), false
+	f.Matchers, f.Except, f.Logger, f.Once, f.Metrics, f.LogKeys = nil, nil, zap.NewNop(), new(warning.Once), false, false
 	if f.Enforce = settings.Enforce(1); !z.Enforces(k) {
 		f.Enforce = settings.Enforce(0)
 	}

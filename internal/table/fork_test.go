@@ -110,6 +110,7 @@ func (m *forked[S]) epochOf() int64 {
 // sync has the store tell of other nodes.
 func (m *forked[S]) sync(rt *rapid.T) {
 	var answers []Answer
+	m.Tick()
 	for _, msg := range m.Drain(m.now, 100, false, nil) {
 		others := rapid.Int64Range(0, 4).Draw(rt, "others")
 		answers = append(answers, Answer{Message: msg, Held: msg.Total, Sum: msg.Total + others, SumAttempts: msg.Attempts + 2*others})
