@@ -79,18 +79,18 @@ func Ask(app *caddyhttp.App, q Request) (site Site, err error) {
 func (q Request) build() (*http.Request, error) {
 	u, err := url.Parse(q.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("url: %s has no scheme and host; write it in full, like https://example.com/login", spelling.Clip(q.URL))
+		return nil, fmt.Errorf("url: %q has no scheme and host; write it in full, like https://example.com/login", spelling.Clip(q.URL))
 	}
 	ip := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if q.RemoteIP != "" {
 		if ip, err = netip.ParseAddr(q.RemoteIP); err != nil {
-			return nil, fmt.Errorf("remote_ip: %s is no address; write one like 203.0.113.9", spelling.Clip(q.RemoteIP))
+			return nil, fmt.Errorf("remote_ip: %q is no address; write one like 203.0.113.9", spelling.Clip(q.RemoteIP))
 		}
 	}
 	method := strings.ToUpper(q.Method)
 	r, err := http.NewRequest(method, u.String(), http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("method: %s is none", spelling.Clip(q.Method))
+		return nil, fmt.Errorf("method: %q is none", spelling.Clip(q.Method))
 	}
 	r.RemoteAddr, r.RequestURI = net.JoinHostPort(ip.String(), "49152"), u.RequestURI()
 	r.URL.Scheme, r.URL.Host = "", "" // a server gets them apart
@@ -122,7 +122,7 @@ func serverOf(app *caddyhttp.App, r *http.Request) (name string, s *caddyhttp.Se
 	}
 	if _, text, err := net.SplitHostPort(r.Host); err == nil {
 		if port, err = strconv.Atoi(text); err != nil {
-			return "", nil, fmt.Errorf("url: %s is no port", spelling.Clip(text))
+			return "", nil, fmt.Errorf("url: %q is no port", spelling.Clip(text))
 		}
 	}
 	var listen []string

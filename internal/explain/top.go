@@ -58,7 +58,7 @@ type TopKey struct {
 // distance.
 func TopOf(ctx context.Context, config *limits.Config, zone string, by top.By, n int) (all []Top, err error) {
 	if !slices.Contains(top.All, by) {
-		return nil, fmt.Errorf("by: %s is none; write used, asked or denied", spelling.Clip(string(by)))
+		return nil, fmt.Errorf("by: %q is none; write used, asked or denied", spelling.Clip(string(by)))
 	}
 	if n < 1 || n > MaxTopKeys {
 		return nil, fmt.Errorf("n: %d is not between 1 and %d", n, MaxTopKeys)
