@@ -333,3 +333,43 @@ func TestWhichMatcherDidNotMatch(t *testing.T) {
 		}
 	}
 }
+
+// What this node decided alone while Redis was away counts when it is back, also as long as Redis
+// has not been told: a request would tell it first.
+func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	client.Options().ContextTimeoutEnabled = true
+	t.Cleanup(func() { _ = client.Close() })
+	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	var all []settings.Compiled
+	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.SlidingLog} {
+		all = append(all, settings.Compiled{Name: kind.String(), Kind: kind, Buckets: 1, SyncRate: rates.Strict, MaxKeys: 10, Limits: []rates.Rate{{Limit: 3, Window: 24 * time.Hour}}})
+	}
+	zones := handler(t, redis, all...)
+	c := &limits.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	for _, z := range zones {
+		c.Add(z)
+		defer z.Release()
+	}
+	c.Start()
+	defer c.Stop()
+	server.Kill()
+	for _, z := range zones {
+		for range 3 {
+			e, err := limits.Evaluate([]*limits.Zone{z}, request("a"), clock.Now())
+			if err != nil || e.IsDenied() {
+				t.Fatalf("%s: while redis is away: %v, %v", z.Name, e, err)
+			}
+			e.Free()
+		}
+	}
+	server.Restart()
+	redistest.Eventually(t, "redis decides again", func() bool { return redis.Strict.Status().Open == 0 })
+	for _, z := range zones {
+		said, err := Zones([]*limits.Zone{z}, request("a"))
+		if err != nil || said.Decision != Denied || said.Zones[0].Limits[0].Used != 3 {
+			t.Errorf("%s: %+v, %v; want denied, as 3 of 3 are used", z.Name, said, err)
+		}
+	}
+}

@@ -71,7 +71,7 @@ func TopOf(ctx context.Context, config *limits.Config, zone string, by top.By, n
 	case last := <-walks:
 		defer func() { walks <- time.Now() }()
 		select {
-		case <-time.After(time.Until(last.Add(walkPause))):
+		case <-time.After(min(walkPause, time.Until(last.Add(walkPause)))):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
