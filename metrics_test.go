@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -80,4 +81,31 @@ func decidedAs(t *testing.T, zone, decision string) (n int) {
 		}
 	})
 	return n
+}
+
+// The limits are those of the current configuration, and so is the burst.
+func TestMetricsOfLimits(t *testing.T) {
+	shown := func() map[string]float64 {
+		t.Helper()
+		all := map[string]float64{}
+		scrape(t, func(name string, labels map[string]string, value float64) {
+			if name = strings.TrimPrefix(name, "caddy_rate_limit_"); labels["zone"] == "gauged" && strings.HasSuffix(name, "t_requests") {
+				all[strings.TrimSpace(name+" "+labels["window"])] = value
+			}
+		})
+		return all
+	}
+	s := newSite(t, &App{}, zoneBlock("gauged", "limit 10/1m 200/1h\nalgorithm token_bucket"))
+	if got, want := shown(), map[string]float64{"limit_requests 1m": 10, "limit_requests 1h": 200, "burst_requests": 10}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	next := newSite(t, &App{}, zoneBlock("gauged", "limit 20/1m\nalgorithm gcra\nburst 5"))
+	s.end()
+	if got, want := shown(), map[string]float64{"limit_requests 1m": 20, "burst_requests": 5}; !maps.Equal(got, want) {
+		t.Errorf("after a reload: got %v, want %v", got, want)
+	}
+	next.end()
+	if got := shown(); len(got) > 0 {
+		t.Errorf("without a configuration: %v, want nothing", got)
+	}
 }

@@ -87,7 +87,7 @@ func TestNamesOfMetrics(t *testing.T) {
 	defer zone.Release()
 	registry := prometheus.NewPedanticRegistry()
 	if err := metrics.Register(registry, func() ([]metrics.ZoneState, []metrics.RedisState) {
-		return []metrics.ZoneState{{Zone: "names", Syncs: true}}, []metrics.RedisState{{Namespace: "names"}}
+		return []metrics.ZoneState{{Zone: "names", Syncs: true, Window: "1m", Burst: 1}}, []metrics.RedisState{{Namespace: "names"}}
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -250,3 +250,16 @@ func (c *Counters) state() metrics.ZoneState {
 	}
 	return s
 }
+
+// addTo adds what metrics show of a limit to the state of its counters. Nil, a limit that is not in
+// the current configuration, adds nothing.
+func (l *Limit) addTo(s metrics.ZoneState) metrics.ZoneState {
+	if l == nil {
+		return s
+	}
+	s.Window, s.Requests = rates.WindowText(l.Rate.Window), l.Rate.Limit
+	if k := l.Settings.Kind; k == algorithms.TokenBucket || k == algorithms.GCRA {
+		s.Burst = l.enforced.Size
+	}
+	return s
+}

@@ -104,8 +104,15 @@ func (r *Redis) state() metrics.RedisState {
 
 // State returns what metrics show of the process. It waits for no I/O.
 func State() (zones []metrics.ZoneState, stores []metrics.RedisState) {
+	limits := map[*Counters]*Limit{}
+	if c := Current(); c != nil {
+		for l := range c.Each {
+			limits[l.Counters] = l
+		}
+	}
 	counterPool.Range(func(_, v any) bool {
-		zones = append(zones, v.(*Counters).state())
+		c := v.(*Counters)
+		zones = append(zones, limits[c].addTo(c.state()))
 		return true
 	})
 	redisPool.Range(func(_, v any) bool {

@@ -11,7 +11,7 @@ import (
 
 func someState() ([]ZoneState, []RedisState) {
 	return []ZoneState{
-			{"m", 3, false, true, time.Unix(1_795_249_670, 5e8)}, {"m", 4, true, true, time.Unix(1_795_249_660, 0)},
+			{"m", 3, false, true, time.Unix(1_795_249_670, 5e8), "1m", 600, 100}, {"m", 4, true, true, time.Unix(1_795_249_660, 0), "1h", 0, 80},
 			{Zone: "m"}, {Zone: "other\xff"}, {Zone: "new", Syncs: true},
 		},
 		[]RedisState{
@@ -59,8 +59,8 @@ func TestMetricsSurviveAReload(t *testing.T) {
 		want := map[string]float64{
 			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total denied m": before["decisions_total denied m"] + float64(config+1),
 			"decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "decisions_total would_deny m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
-			"near_limit_total m": before["near_limit_total m"],
-			"keys m":             7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
+			"near_limit_total m":  before["near_limit_total m"],
+			"limit_requests 1m m": 600, "limit_requests 1h m": 0, "burst_requests m": 80, "keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
 			"last_sync_timestamp_seconds m": 1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
 			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,
 			"synced_keys_total caddy": 107, "synced_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,

@@ -17,6 +17,11 @@ type ZoneState struct {
 	// never.
 	Syncs  bool
 	Synced time.Time
+	// Window is that of the limit, "" where the current configuration has none that is the same for
+	// all requests. Then Requests is how many it admits in a window, and Burst how many a bucket
+	// with a burst admits at once, 0 for other kinds.
+	Window          string
+	Requests, Burst int64
 }
 
 // RedisState is the state of one Redis and namespace.
@@ -40,6 +45,9 @@ var (
 	keysDesc   = describe("keys", "Counters in the memory of this node, one for each key and limit of a zone.", "zone")
 	sketchDesc = describe("sketch_in_use", "1 while new keys of a zone share the overflow sketch, because it has max_keys counters; else 0.", "zone")
 	syncedDesc = describe("last_sync_timestamp_seconds", "Unix time of the last sync cycle of a zone in which Redis answered for every dirty key; 0 if there was none.", "zone")
+
+	limitDesc = describe("limit_requests", "Requests that a zone admits in a window.", "zone", "window")
+	burstDesc = describe("burst_requests", "Requests that a zone with a bucket admits at once.", "zone")
 
 	redisDesc    = describe("redis_up", "1 while everything that is sent to Redis is answered, else 0.", "namespace")
 	syncsDesc    = describe("syncs_total", "Calls to Redis that sync counts, by result: ok or failed.", "namespace", "result")
@@ -69,7 +77,7 @@ type collector func() ([]ZoneState, []RedisState)
 // Describe gives the descriptions of all that Collect sends.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		keysDesc, sketchDesc, syncedDesc, redisDesc, syncsDesc, syncKeysDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc,
+		keysDesc, sketchDesc, syncedDesc, limitDesc, burstDesc, redisDesc, syncsDesc, syncKeysDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc,
 	} {
 		ch <- d
 	}
@@ -88,6 +96,13 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		if s.Syncs {
 			send(syncedDesc, gauge, seconds(s.Synced), name)
 		}
+	}
+	requests, bursts := configured(zones)
+	for of, n := range requests {
+		send(limitDesc, gauge, float64(n), of[0], of[1])
+	}
+	for name, n := range bursts {
+		send(burstDesc, gauge, float64(n), name)
 	}
 	for name, s := range merge(redis) {
 		send(redisDesc, gauge, one(s.Up), name)
@@ -118,6 +133,22 @@ func merge[S state[S]](all []S) map[string]S {
 		merged[name] = s
 	}
 	return merged
+}
+
+// configured returns the limits by zone and window, and the burst of each zone that has one: of
+// several limits the smallest, which decides.
+func configured(zones []ZoneState) (requests map[[2]string]int64, bursts map[string]int64) {
+	requests, bursts = map[[2]string]int64{}, map[string]int64{}
+	for _, s := range zones {
+		name := label(s.Zone)
+		if s.Window != "" {
+			requests[[2]string{name, s.Window}] = s.Requests
+		}
+		if least, ok := bursts[name]; s.Burst > 0 && (!ok || s.Burst < least) {
+			bursts[name] = s.Burst
+		}
+	}
+	return requests, bursts
 }
 
 func (s ZoneState) name() string { return s.Zone }
