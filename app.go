@@ -94,7 +94,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.config = &limits.Config{
-		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper,
+		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper, Namespace: a.namespace,
 	}
 	a.config.CheckKeeper()
 	if err := a.check(a.globals()); err != nil {

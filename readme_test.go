@@ -29,6 +29,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
@@ -556,6 +557,11 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	}
 	config.Start()
 	defer config.Stop()
+	share := 0.5
+	o, err := shared.Control.Change(t.Context(), control.Change{Target: control.Target{Zone: "any"}, Body: control.Body{Share: &share}, For: time.Hour})
+	if err != nil || o.Applied != 1 || o.Unsent {
+		t.Errorf("a change at run time: %+v, %v", o, err)
+	}
 
 	raw := []byte("key")
 	for _, l := range synced {

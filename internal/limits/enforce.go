@@ -7,24 +7,22 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// Enforcement returns for which keys the zone is enforced: what SetEnforcement said last, else what
-// the configuration says. Requests go by this and nothing else.
-func (z *Zone) Enforcement() settings.Enforcement {
-	if e := z.enforcement.Load(); e != nil {
-		return *e
+// Enforcement returns for which keys the zone is enforced: what an operator has said at run time,
+// else what the configuration says. Requests go by this and nothing else.
+func (z *Zone) Enforcement() settings.Enforcement { return z.enforcement(z.atRuntime.Load()) }
+
+func (z *Zone) enforcement(atRuntime *control.Rules) settings.Enforcement {
+	if atRuntime != nil && atRuntime.Enforce != nil {
+		return *atRuntime.Enforce
 	}
 	return z.Enforce
 }
-
-// SetEnforcement replaces what the configuration says at run time, for requests that come from now
-// on; nil ends that. settings.Enforce(0) is the kill switch, zone by zone. A zone of a later
-// configuration begins with what that one says, so who sets it sets it again after a reload.
-func (z *Zone) SetEnforcement(e *settings.Enforcement) { z.enforcement.Store(e) }
 
 // saltOf returns what makes each zone enforce a share of its own keys: the first 64 bits of the
 // SHA-256 of its name, which is the same on all nodes.
@@ -36,6 +34,9 @@ func saltOf(name string) uint64 {
 // enforces reports whether the zone denies requests of a key, or is in shadow mode for it. raw is
 // empty for a request without a key: these are in or out together.
 func (z *Zone) enforces(raw []byte) bool {
+	if z.look != nil {
+		return z.Enforces(*z.look)
+	}
 	e := z.Enforcement()
 	return e.IsFull() || !e.IsOff() && e.Includes(table.IDOf(raw), z.salt)
 }

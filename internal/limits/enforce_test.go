@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -248,8 +249,8 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 	}
 	enforce := func(share float64) {
 		e := settings.Enforce(share)
-		nodes[0].SetEnforcement(&e)
-		nodes[1].SetEnforcement(&e)
+		nodes[0].atRuntime.Store(&control.Rules{Enforce: &e})
+		nodes[1].atRuntime.Store(&control.Rules{Enforce: &e})
 	}
 	salt := sha256.Sum256([]byte("share"))
 	var in []bool
@@ -276,7 +277,7 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 		}
 		in = now
 	}
-	nodes[0].SetEnforcement(nil)
+	nodes[0].atRuntime.Store(nil)
 	if !nodes[0].Enforcement().IsFull() {
 		t.Error("without one set at run time, a zone is not enforced as configured")
 	}

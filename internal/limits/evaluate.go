@@ -46,7 +46,9 @@ type Evaluation struct {
 	wait    time.Duration
 	// uncounted is a zone that denies without asking its limits: there is no key, or Redis is
 	// unavailable.
-	uncounted   *Zone
+	uncounted *Zone
+	// barred is a zone in which an operator denies all requests of the key.
+	barred      *Zone
 	unavailable bool
 	denial      answer.Denial
 	// shadows are the zones that are not enforced for their keys and still to be asked. overShadow
@@ -114,11 +116,12 @@ func (e *Evaluation) Free() {
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
 	e.grants, e.verdicts, e.shadows, e.uncounted = e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
+	e.barred = nil
 	evaluations.Put(e)
 }
 
 // IsDenied reports whether the request is denied. Denial then says why.
-func (e *Evaluation) IsDenied() bool { return e.longest >= 0 || e.uncounted != nil }
+func (e *Evaluation) IsDenied() bool { return e.longest >= 0 || e.uncounted != nil || e.barred != nil }
 
 // Denial returns what is to be answered to a denied request.
 func (e *Evaluation) Denial() answer.Denial { return e.denial }
@@ -173,8 +176,16 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 		return
 	}
 	z, raw := k.Zone, e.keys[k.key[0]:k.key[1]]
+	hash := table.KeyOf(raw)
+	if o := z.overrideOf(hash, raw); o != nil && o.Deny {
+		e.bar(k, hash, r)
+		return
+	} else if o != nil && o.Unlimited {
+		z.metrics.Count(metrics.Skipped)
+		return
+	}
 	e.zones = append(e.zones, zoneResult{
-		keyed: k, hash: table.KeyOf(raw), first: len(e.results), limits: z.limits, early: reqkey.IsUnproven(raw),
+		keyed: k, hash: hash, first: len(e.results), limits: z.limits, early: reqkey.IsUnproven(raw),
 	})
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
@@ -414,6 +425,8 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 func (e *Evaluation) noteZone(r *http.Request) {
 	d := &e.denial
 	switch z := e.uncounted; {
+	case e.barred != nil:
+		d.Reason, d.Zone, d.Wait = answer.Barred, e.barred.Name, 0
 	case e.longest >= 0:
 		d.Zone = e.zones[e.longest].Name
 	case e.unavailable:

@@ -41,8 +41,8 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	c.Add(z)
 	c.Start()
 	redistest.Eventually(t, "the first sync", func() bool {
-		zones, stores := State()
-		return len(stores) == 1 && stores[0].Up && len(zones) == 1 && !zones[0].Synced.IsZero()
+		s := State()
+		return len(s.Redis) == 1 && s.Redis[0].Up && len(s.Zones) == 1 && !s.Zones[0].Synced.IsZero()
 	})
 	proxy.Set(faultproxy.Blackhole)
 	raw := []byte("key")

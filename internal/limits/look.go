@@ -10,6 +10,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -49,11 +50,9 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	f = &Zone{
 		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), want: z.want,
 		rules: z.rules, queuesLast: z.queuesLast, look: &k,
+		salt: z.salt, atRuntime: z.atRuntime,
 	}
 	f.Matchers, f.Except, f.Logger, f.Once, f.Metrics, f.LogKeys = nil, nil, zap.NewNop(), new(warning.Once), false, false
-	if f.Enforce = settings.Enforce(1); !z.Enforces(k) {
-		f.Enforce = settings.Enforce(0)
-	}
 	f.denials = answer.NewDenialLog(answer.DenialLogOptions{Logger: f.Logger})
 	now := clock.Now()
 	for i := range z.limits {
@@ -78,6 +77,14 @@ func (z *Zone) KeyOf(r *http.Request) (k Key, none bool) {
 func (z *Zone) Enforces(k Key) bool {
 	e := z.Enforcement()
 	return e.IsFull() || !e.IsOff() && e.Includes(k.ID, z.salt)
+}
+
+// OverrideOf returns what an operator has set for a key at run time, nil for nothing.
+func (z *Zone) OverrideOf(k Key) *control.Override {
+	if rules := z.atRuntime.Load(); rules != nil {
+		return rules.OverrideOf(k.ID)
+	}
+	return nil
 }
 
 // DeniesEmpty reports whether requests without a key are denied, and not skipped.

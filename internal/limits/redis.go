@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -17,11 +18,12 @@ import (
 // counters that sync through them share one.
 var redisPool = caddy.NewUsagePool()
 
-// A Redis is one Redis and namespace: a client, the sync in the background, and the decisions of
-// sync_rate 0.
+// A Redis is one Redis and namespace: a client, the sync in the background, the decisions of
+// sync_rate 0, and the control record.
 type Redis struct {
 	Replicator *ratesync.Replicator
 	Strict     *strict.Limiter
+	Control    *control.Control
 
 	key       string // in redisPool, "" for a borrowed client
 	namespace string
@@ -58,11 +60,17 @@ func OpenRedis(key string, o RedisOptions, connect func() (redis.UniversalClient
 func BorrowRedis(client redis.UniversalClient, o RedisOptions) *Redis { return newRedis("", client, o) }
 
 func newRedis(key string, client redis.UniversalClient, o RedisOptions) *Redis {
-	return &Redis{
+	r := &Redis{
 		key: key, namespace: o.Namespace, client: client,
 		Replicator: ratesync.NewReplicator(client, o.Namespace, o.Timeout, clock.Now, o.Logger),
 		Strict:     strict.New(client, o.Namespace, o.StrictTimeout),
 	}
+	r.Control = control.New(control.Options{
+		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(key, o.Namespace), Timeout: o.Timeout, Now: clock.Now,
+		Beat: r.Replicator.Beat, Name: control.NodeName(), Logger: o.Logger,
+	})
+	r.Replicator.Carry(r.Control)
+	return r
 }
 
 // hold and Release count a user more and less. A borrowed client is its configuration's own.
@@ -103,7 +111,7 @@ func (r *Redis) state() metrics.RedisState {
 }
 
 // State returns what metrics show of the process. It waits for no I/O.
-func State() (zones []metrics.ZoneState, stores []metrics.RedisState) {
+func State() (s metrics.State) {
 	limits := map[*Counters]*Limit{}
 	if c := Current(); c != nil {
 		for l := range c.Each {
@@ -112,17 +120,24 @@ func State() (zones []metrics.ZoneState, stores []metrics.RedisState) {
 	}
 	counterPool.Range(func(_, v any) bool {
 		c := v.(*Counters)
-		zones = append(zones, limits[c].addTo(c.state()))
+		s.Zones = append(s.Zones, limits[c].addTo(c.state()))
 		return true
 	})
+	add := func(r *Redis) {
+		s.Redis = append(s.Redis, r.state())
+		s.Controls = append(s.Controls, stateOf(r.Control, r.namespace))
+	}
 	redisPool.Range(func(_, v any) bool {
-		stores = append(stores, v.(*Redis).state())
+		add(v.(*Redis))
 		return true
 	})
 	for _, c := range started() {
 		if c.Redis != nil && c.Redis.isBorrowed() {
-			stores = append(stores, c.Redis.state())
+			add(c.Redis)
 		}
 	}
-	return zones, stores
+	if c := Current(); c != nil && c.Redis == nil {
+		s.Controls = append(s.Controls, stateOf(c.Control(), c.Namespace))
+	}
+	return s
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -67,6 +68,8 @@ type Zone struct {
 
 	// look is the key of a Fork, nil of all other zones.
 	look *Key
+	// rules are what operators say of the zone at run time; nil inside for nothing.
+	atRuntime *control.Zone
 
 	// queuesLast is set for queues beside other limits: their slots are taken when all others have
 	// admitted.
@@ -74,9 +77,8 @@ type Zone struct {
 	// shares are this node's shares of the limits, for on_redis_loss divide.
 	shares atomic.Pointer[shares]
 
-	// enforcement replaces Enforce at run time, unless it is nil. salt is saltOf its name.
-	enforcement atomic.Pointer[settings.Enforcement]
-	salt        uint64
+	// salt is saltOf its name.
+	salt uint64
 }
 
 // shares are limits of which each node enforces an equal part.
@@ -112,7 +114,7 @@ func (l *Limit) IsSynced(redis *Redis) bool { return l.Settings.SyncRate >= 0 &&
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
 func NewZone(o ZoneOptions) (*Zone, error) {
-	z := &Zone{ZoneOptions: o, salt: saltOf(o.Name)}
+	z := &Zone{ZoneOptions: o, salt: saltOf(o.Name), atRuntime: ControlOf(o.Redis, o.Namespace).Zone(o.Name)}
 	var err error
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err

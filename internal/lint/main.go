@@ -41,8 +41,10 @@ var layers = [][]string{
 	{"internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "sync"},
-	{"sync/strict"},
+	{"sync/strict", "internal/control"},
 	{"internal/limits"},
+	{"internal/admin"},
+	{"internal/command"},
 	{"."},
 }
 

@@ -9,14 +9,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-func someState() ([]ZoneState, []RedisState) {
-	return []ZoneState{
+func someState() State {
+	return State{
+		Zones: []ZoneState{
 			{"m", 3, false, true, time.Unix(1_795_249_670, 5e8), "1m", 600, 100}, {"m", 4, true, true, time.Unix(1_795_249_660, 0), "1h", 0, 80},
 			{Zone: "m"}, {Zone: "other\xff"}, {Zone: "new", Syncs: true},
 		},
-		[]RedisState{
+		Redis: []RedisState{
 			{"caddy", true, 10, 1, 100, 3, 1, 2, 3}, {"caddy", false, 1, 5, 7, 1, 4, 5, 6}, {Namespace: "shop", Up: true, Syncs: 2},
-		}
+		},
+		Controls: []ControlState{{"caddy", 2, true}, {"caddy", 3, false}, {Namespace: "shop", Applied: true}},
+	}
 }
 
 // scrape reads what a registry has of zone m and of everything that has no zone, without the
@@ -65,6 +68,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,
 			"synced_keys_total caddy": 107, "synced_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
 			"circuits_open caddy": 5, "circuit_trips_total caddy": 7, "strict_timeouts_total caddy": 9,
+			"overrides caddy": 5, "overrides shop": 0, "control_applied caddy": 0, "control_applied shop": 1,
 			"circuits_open shop": 0, "circuit_trips_total shop": 0, "strict_timeouts_total shop": 0,
 		}
 		if got := scrape(t, registry); !maps.Equal(got, want) {

@@ -88,7 +88,7 @@ func appendKeys(b []byte, keys saved.Counts) []byte {
 func decode(b []byte) (s Snapshot, err error) {
 	s.Limits = make(map[string]saved.Counts)
 	switch {
-	case !isSnapshot(b):
+	case !isMarked(b, mark):
 		return s, ErrForeign
 	case !bytes.HasPrefix(b, []byte(firstLine)):
 		if len(b) < len(firstLine) {
@@ -114,10 +114,10 @@ func decode(b []byte) (s Snapshot, err error) {
 	return s, nil
 }
 
-// isSnapshot reports whether b is a snapshot, of any version and however damaged: it may be
+// isMarked reports whether b begins with a mark, of any version and however damaged: it may be
 // replaced. So may an empty file, which is what some file systems leave of one that was written
 // just before the power failed.
-func isSnapshot(b []byte) bool {
+func isMarked(b []byte, mark string) bool {
 	n := min(len(b), len(mark))
 	return string(b[:n]) == mark[:n]
 }
