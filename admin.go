@@ -55,6 +55,7 @@ type limitStatus struct {
 	Zone      string   `json:"zone"`
 	Algorithm string   `json:"algorithm"`
 	Limit     int64    `json:"limit"`
+	LimitFrom string   `json:"limit_from,omitempty"` // the placeholder; Limit is then the default
 	Window    string   `json:"window"`
 	SyncRate  SyncRate `json:"sync_rate"`
 	// Keys is how many counters this node has, Own what it counted, Remote what it knows of the
@@ -115,7 +116,7 @@ func currentStatus() statusBody {
 		}
 		overflow, bytes := l.Overflow()
 		s.Zones = append(s.Zones, limitStatus{
-			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window),
+			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, LimitFrom: l.Rate.From, Window: rates.WindowText(l.Rate.Window),
 			SyncRate: l.Settings.SyncRate, Keys: t.Keys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
 			Sync:     l.Sync(),
 			Overflow: overflow, OverflowBytes: bytes,

@@ -205,3 +205,31 @@ func TestOverridesThatAreNoRates(t *testing.T) {
 		t.Errorf("without the kill switch it is answered %d, want 403", a.status)
 	}
 }
+
+// A key goes by the number that an operator has set for it, with what it has spent.
+func TestOverridesByRate(t *testing.T) {
+	const vip, other = "203.0.113.1", "203.0.113.2"
+	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"} {
+		name := "by-rate-" + algorithm
+		s := newSite(t, &App{Namespace: name}, zoneBlock(name, "algorithm "+algorithm+"\nlimit 4/1h"))
+		s.admits(other, 2, 2)
+		s.admits(vip, 6, 4)
+		change := func(limit string) {
+			t.Helper()
+			changed(t, http.MethodPost, overrides, fmt.Sprintf(`{"zone":%q,"key":%q,"limit":%q}`, name, vip, limit))
+		}
+		change("10/1h")
+		s.admits(vip, 10, 6)
+		if a := s.get(vip); !strings.Contains(strings.Join(a.header["Ratelimit-Policy"], ""), ";q=10;") || a.status != http.StatusTooManyRequests {
+			t.Errorf("%s: %d with %v, want a policy with 10", algorithm, a.status, a.header)
+		}
+		change("20")
+		s.admits(vip, 12, 10)
+		change("0")
+		s.admits(vip, 2, 0)
+		s.admits(other, 4, 2)
+		changed(t, http.MethodDelete, overrides, fmt.Sprintf(`{"zone":%q,"key":%q}`, name, vip))
+		s.admits(vip, 2, 0)
+		s.end()
+	}
+}

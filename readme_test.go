@@ -435,7 +435,7 @@ func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Compiled) {
 	t.Helper()
 	one, hundred := int64(1), int64(100)
 	for _, algorithm := range algorithms.KindNames() {
-		z := &Zone{Limits: []Limit{{hundred, caddy.Duration(time.Minute)}}, Algorithm: algorithm, SyncRate: &syncRate, CountDenied: true}
+		z := &Zone{Limits: []Limit{{MaxEvents: Events{Number: hundred}, Window: caddy.Duration(time.Minute)}}, Algorithm: algorithm, SyncRate: &syncRate, CountDenied: true}
 		if algorithm == "leaky_bucket" {
 			z.Queue = &one
 		}

@@ -24,7 +24,7 @@ import (
 //	                                only in shard 0, see package control
 //	<table>:<id>:<epoch>    hash    node -> "seq total attempts", sum -> "total attempts" of all
 //	<table>:<id>:fill       string  "requests at drain until": how full a bucket is
-//	<table>:<id>:level      string  "whole rest at rate": the same, where Redis decides
+//	<table>:<id>:level      string  "whole rest at rate till": the same, where Redis decides
 //	<table>:<id>:log        zset    a member for each unit that a log admitted, by its microsecond
 //	<table>:<id>:charged    hash    node -> seq of its last charge to the level or log beside it
 //	<zone>:strict:<id>      hash    node and ruleset -> "seq granted at", the last strict call

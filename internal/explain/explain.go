@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"math"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/settings"
@@ -54,9 +56,11 @@ type Zone struct {
 	// Shadow is set where the zone is not enforced for the key.
 	Shadow bool `json:"shadow,omitempty"`
 	// Key is the key as text, and ID what names it to other nodes and in Redis.
-	Key    string  `json:"key,omitempty"`
-	ID     string  `json:"id,omitempty"`
-	Limits []Limit `json:"limits,omitempty"`
+	Key string `json:"key,omitempty"`
+	ID  string `json:"id,omitempty"`
+	// Override is what an operator has set for the key at run time.
+	Override string  `json:"override,omitempty"`
+	Limits   []Limit `json:"limits,omitempty"`
 }
 
 // A Limit is how one limit stands, and what it says.
@@ -102,9 +106,16 @@ func Key(z *limits.Zone, k limits.Key) (h Handler, ok bool, err error) {
 
 // explanation is a request's way through the zones of a handler.
 type explanation struct {
-	all   []Zone
-	forks []*limits.Zone
-	of    []int // in all, for each of forks
+	all    []Zone
+	asked  []*limits.Zone // forks, to be asked
+	copies []copied       // of each of them
+}
+
+// copied is a zone with another fork of it, to say how it stood before it was asked.
+type copied struct {
+	at     int // in all
+	key    limits.Key
+	stands *limits.Zone
 }
 
 // request notes what a zone has to do with a request.
@@ -129,49 +140,51 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 	switch {
 	case !none:
 		x.fork(z, k)
-		return nil
 	case z.DeniesEmpty():
 		x.fork(z, limits.KeyOf(nil))
-		return nil
 	default:
 		said.Mismatch = []string{"the key is empty, and empty_key is skip"}
+		x.all = append(x.all, said)
 	}
-	x.all = append(x.all, said)
 	return nil
 }
 
 // fork copies what a zone holds of a key. It returns false where that is not found.
 func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
 	said := Zone{Zone: z.Name, Decision: NotAsked, Shadow: !z.Enforces(k)}
-	f, ok := z.Fork(k)
+	asked, ok := z.Fork(k)
 	if !ok {
 		return false
 	}
-	if len(k.Raw) == 0 {
-		if said.Decision = Denied; said.Shadow {
-			said.Decision = WouldDeny
+	stands, ok := z.Fork(k)
+	if !ok {
+		return false
+	}
+	if len(k.Raw) > 0 {
+		said.ID = base64.RawURLEncoding.EncodeToString(k.ID[:])
+		if !k.ByID {
+			said.Key = z.Template.Text(k.Raw)
 		}
-		said.Mismatch = []string{"the key is empty, and empty_key is deny"}
-		x.forks, x.of = append(x.forks, f), append(x.of, len(x.all))
-		x.all = append(x.all, said)
-		return true
+		if o := z.OverrideOf(k); o != nil {
+			said.Override = textOf(o)
+		}
 	}
-	if said.ID = base64.RawURLEncoding.EncodeToString(k.ID[:]); !k.ByID {
-		said.Key = z.Template.Text(k.Raw)
+	x.asked, x.copies = append(x.asked, asked), append(x.copies, copied{len(x.all), k, stands})
+	x.all = append(x.all, said)
+	return true
+}
+
+// textOf says what an operator has set, as it is written.
+func textOf(o *control.Override) string {
+	switch {
+	case o.Deny:
+		return control.Deny
+	case o.Unlimited:
+		return control.Unlimited
+	case o.Rate.Window == 0:
+		return strconv.FormatInt(o.Rate.Limit, 10)
 	}
-	now := clock.Now()
-	for _, s := range f.Stand(now) {
-		remote := s.Remote
-		said.Limits = append(said.Limits, Limit{
-			Limit: s.Rate.Limit, Window: rates.WindowText(s.Rate.Window), Used: s.Used, Remote: &remote,
-			Remaining: s.Size - s.Used, After: s.Size - s.Used, Decision: NotAsked,
-		})
-	}
-	if f, ok = z.Fork(k); ok { // another one: to be asked is to be brought to now
-		x.forks, x.of = append(x.forks, f), append(x.of, len(x.all))
-		x.all = append(x.all, said)
-	}
-	return ok
+	return o.Rate.String()
 }
 
 // decide asks the zones together, as a request would, and each that was not asked then by itself.
@@ -180,31 +193,17 @@ func (x *explanation) decide(r *http.Request) (h Handler, err error) {
 	if h.Zones == nil {
 		h.Zones = []Zone{}
 	}
-	e, err := limits.Evaluate(x.forks, r, clock.Now())
+	e, err := limits.Evaluate(x.asked, r, clock.Now())
 	if err != nil {
 		return h, err
 	}
 	defer e.Free()
-	for i, f := range x.forks {
-		said := &x.all[x.of[i]]
-		o, asked := e.Of(f)
-		if asked {
+	for i, f := range x.asked {
+		said := &x.all[x.copies[i].at]
+		if o, ok := e.Of(f); ok {
 			said.Decision = Admitted
-			said.add(o)
-			continue
-		}
-		switch d := e.Denial(); {
-		case said.Limits == nil: // it has no key
-		case f.OnRedisLoss == settings.LossDeny && said.Shadow && !e.IsDenied():
-			said.Decision = WouldDeny
-		case !e.IsDenied():
-			said.Decision, said.Mismatch = Skipped, []string{"redis is unavailable, and on_redis_loss is allow"}
-		case d.Reason == answer.Unavailable && d.Zone == f.Name:
-			said.Decision = Unavailable
-		default:
-			err = said.addAlone(f, r)
-		}
-		if err != nil {
+			said.add(o, x.copies[i].stands)
+		} else if err := said.uncounted(f, x.copies[i], e, r); err != nil {
 			return h, err
 		}
 	}
@@ -212,15 +211,44 @@ func (x *explanation) decide(r *http.Request) (h Handler, err error) {
 	return h, nil
 }
 
+// uncounted says why a zone has not asked its limits.
+func (z *Zone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation, r *http.Request) error {
+	d, denied := e.Denial(), Denied
+	if z.Shadow {
+		denied = WouldDeny
+	}
+	why := func(d Decision, text ...string) error {
+		z.Decision, z.Mismatch = d, text
+		return nil
+	}
+	switch {
+	case len(c.key.Raw) == 0:
+		return why(denied, "the key is empty, and empty_key is deny")
+	case z.Override == control.Deny:
+		return why(denied)
+	case z.Override == control.Unlimited:
+		return why(Skipped)
+	case !e.IsDenied() && f.OnRedisLoss == settings.LossDeny && z.Shadow:
+		return why(WouldDeny, "redis is unavailable")
+	case !e.IsDenied() && f.OnRedisLoss == settings.LossAllow:
+		return why(Skipped, "redis is unavailable, and on_redis_loss is allow")
+	case !e.IsDenied():
+		return why(Skipped, "every limit is unlimited for the request")
+	case d.Reason == answer.Unavailable && d.Zone == f.Name:
+		return why(Unavailable)
+	}
+	return z.addAlone(f, c.stands, r)
+}
+
 // addAlone adds how a zone stands that was not asked, as another one denies before it.
-func (z *Zone) addAlone(f *limits.Zone, r *http.Request) error {
+func (z *Zone) addAlone(f, stands *limits.Zone, r *http.Request) error {
 	e, err := limits.Evaluate([]*limits.Zone{f}, r, clock.Now())
 	if err != nil {
 		return err
 	}
 	defer e.Free()
 	if o, ok := e.Of(f); ok {
-		z.add(o)
+		z.add(o, stands)
 	}
 	for i := range z.Limits {
 		l := &z.Limits[i]
@@ -237,6 +265,8 @@ func (x *explanation) overall(h *Handler, e *limits.Evaluation) {
 		d := e.Denial()
 		h.Decision, h.Zone, h.Wait, h.Delay = Denied, d.Zone, seconds(d.Wait), 0
 		switch d.Reason {
+		case answer.Barred:
+			h.Wait = 0
 		case answer.Unavailable:
 			h.Decision = Unavailable
 		case answer.TooEarly:
@@ -245,8 +275,8 @@ func (x *explanation) overall(h *Handler, e *limits.Evaluation) {
 	}
 }
 
-// add adds what was decided in a zone.
-func (z *Zone) add(o limits.Outcome) {
+// add adds what was decided in a zone, and how it stood before.
+func (z *Zone) add(o limits.Outcome, stands *limits.Zone) {
 	denied := Denied
 	if o.Shadow {
 		denied = WouldDeny
@@ -255,17 +285,21 @@ func (z *Zone) add(o limits.Outcome) {
 		z.Decision = denied
 	}
 	for i := range o.Results {
-		l, d := &z.Limits[i], &o.Results[i]
-		if l.Decision, l.After = Admitted, d.Remaining; o.ByRedis {
-			size := l.Used + l.Remaining
+		rate, d, s := o.Limits[i].Rate, &o.Results[i], stands.Stand(&o.Limits[i], clock.Now())
+		l := Limit{
+			Limit: rate.Limit, Window: rates.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote,
+			Remaining: s.Size - s.Used, Decision: Admitted, After: d.Remaining,
+		}
+		if o.ByRedis {
 			if l.Remote, l.Remaining = nil, d.Remaining; !o.Denied {
 				l.Remaining++ // a unit is spent where all limits admit
 			}
-			l.Used = max(0, size-l.Remaining)
+			l.Used = max(0, s.Size-l.Remaining)
 		}
 		if !d.Allowed {
 			l.Decision, l.Wait = denied, seconds(d.RetryAfter)
 		}
+		z.Limits = append(z.Limits, l)
 	}
 }
 

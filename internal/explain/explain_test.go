@@ -56,6 +56,7 @@ func handler(t testing.TB, redis *limits.Redis, all ...settings.Compiled) (zones
 func request(k string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 	r.Header.Set("K", k)
+	r.Header.Set("L", map[string]string{"a": "2", "b": "unlimited", "c": "many", "d": "4"}[k])
 	return caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{})
 }
 
@@ -69,6 +70,9 @@ func lawfulZone(rt *rapid.T, name string, rate []rates.SyncRate) settings.Compil
 		EmptyKey:    rapid.SampledFrom([]settings.EmptyKey{settings.EmptyShare, settings.EmptyDeny, settings.EmptySkip}).Draw(rt, "empty_key"),
 		OnRedisLoss: rapid.SampledFrom([]settings.OnRedisLoss{settings.LossLocal, settings.LossDivide, settings.LossAllow, settings.LossDeny}).Draw(rt, "on_redis_loss"),
 		Limits:      []rates.Rate{{Limit: rapid.Int64Range(0, 5).Draw(rt, "limit"), Window: 10 * time.Hour}},
+	}
+	if rapid.Bool().Draw(rt, "from the request") {
+		s.Limits[0].From = "{http.request.header.L}"
 	}
 	if rapid.Bool().Draw(rt, "two limits") {
 		s.Limits = append(s.Limits, rates.Rate{Limit: rapid.Int64Range(1, 8).Draw(rt, "second limit"), Window: 30 * time.Hour})

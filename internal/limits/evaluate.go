@@ -36,6 +36,7 @@ type Evaluation struct {
 	zones    []zoneResult
 	results  []answer.Result // one for each limit of each zone, in order
 	receipts []table.Taken   // one for each result, to roll it back
+	own      []Limit         // of zones whose limits come with the request
 	grants   []grant
 	verdicts []strict.Verdict
 	matching []strictZone
@@ -66,6 +67,7 @@ type zoneResult struct {
 	keyed
 	hash   table.Key
 	first  int     // in results and receipts
+	own    bool    // limits are the request's own: they came with it, or are set for its key
 	limits []Limit // those that are enforced: the zone's, or this node's share of them
 	queued bool    // the limits were only read; they are queues, whose slots are taken last
 	strict bool    // Redis decided, by a grant in grants
@@ -115,7 +117,7 @@ func (e *Evaluation) Free() {
 		e.keys = nil
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
-	e.grants, e.verdicts, e.shadows, e.uncounted = e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
+	e.own, e.grants, e.verdicts, e.shadows, e.uncounted = e.own[:0], e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
 	e.barred = nil
 	evaluations.Put(e)
 }
@@ -177,15 +179,18 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 	}
 	z, raw := k.Zone, e.keys[k.key[0]:k.key[1]]
 	hash := table.KeyOf(raw)
-	if o := z.overrideOf(hash, raw); o != nil && o.Deny {
+	o := z.overrideOf(hash, raw)
+	if o != nil && o.Deny {
 		e.bar(k, hash, r)
 		return
-	} else if o != nil && o.Unlimited {
+	}
+	limits := e.limitsOf(z, r, o)
+	if len(limits) == 0 {
 		z.metrics.Count(metrics.Skipped)
 		return
 	}
 	e.zones = append(e.zones, zoneResult{
-		keyed: k, hash: hash, first: len(e.results), limits: z.limits, early: reqkey.IsUnproven(raw),
+		keyed: k, hash: hash, first: len(e.results), limits: limits, own: z.varies || o != nil, early: reqkey.IsUnproven(raw),
 	})
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
@@ -194,7 +199,7 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 	}
 	lost := false
 	if z.isStrict() {
-		if _, ok := z.room(zr.hash, raw, e.now); ok {
+		if _, ok := room(zr.limits, zr.hash, raw, e.now); ok {
 			var decided bool
 			decided, lost = e.askRedis(r, zr, raw)
 			// The call took its time. A later Take at the arrival's would pass for a step of the
@@ -216,7 +221,11 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 func (e *Evaluation) failOver(zr *zoneResult, r *http.Request) bool {
 	k := zr.keyed
 	if k.OnRedisLoss == settings.LossDivide {
-		zr.limits = k.share()
+		if zr.own {
+			divide(zr.limits, k.Redis.Replicator.Nodes())
+		} else {
+			zr.limits = k.share()
+		}
 		return true
 	}
 	e.zones = e.zones[:len(e.zones)-1]
@@ -300,7 +309,7 @@ func (e *Evaluation) checkLimits(at int) {
 // result returns what an answer tells of a decision.
 func (l *Limit) result(d *algorithms.Decision) answer.Result {
 	return answer.Result{
-		Policy: l.policy, Allowed: d.Allowed, Limit: l.enforced.N, Remaining: d.Remaining,
+		Policy: l.policy, Allowed: d.Allowed, Overridden: l.isOverridden, Quota: l.Rate.Limit, Limit: l.enforced.N, Remaining: d.Remaining,
 		RetryAfter: d.Retry, MoreAfter: l.moreAfter(d),
 	}
 }

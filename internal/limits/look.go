@@ -3,6 +3,7 @@ package limits
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -50,7 +51,7 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	f = &Zone{
 		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), want: z.want,
 		rules: z.rules, queuesLast: z.queuesLast, look: &k,
-		salt: z.salt, atRuntime: z.atRuntime,
+		salt: z.salt, atRuntime: z.atRuntime, varies: z.varies,
 	}
 	f.Matchers, f.Except, f.Logger, f.Once, f.Metrics, f.LogKeys = nil, nil, zap.NewNop(), new(warning.Once), false, false
 	f.denials = answer.NewDenialLog(answer.DenialLogOptions{Logger: f.Logger})
@@ -62,6 +63,9 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 			return nil, false
 		}
 		l.Counters = &Counters{key: l.key, zone: l.zone, table: fork, source: l.source}
+		if l.warned != nil {
+			l.warned = new(atomic.Bool)
+		}
 		f.limits = append(f.limits, l)
 	}
 	return f, true
@@ -92,31 +96,34 @@ func (z *Zone) DeniesEmpty() bool { return z.EmptyKey == settings.EmptyDeny }
 
 // Standing is how a limit stands for the key of a fork, before the next request.
 type Standing struct {
-	*Limit
-	// Used of the limit's Size is spent: what can still be taken is what is left of that.
+	// Used of Size is spent, as this node knows: what can still be taken is what is left of that.
 	Used, Size int64
 	// Remote is the part of Used that other nodes counted, as far as this node knows them apart.
 	Remote int64
 }
 
-// Stand returns how the limits of a fork stand by what this node knows.
-func (z *Zone) Stand(now int64) (all []Standing) {
+// Stand returns how a limit of another fork stood, for a fork that was not asked since.
+func (z *Zone) Stand(l *Limit, now int64) (s Standing) {
 	key := table.KeyOf(z.look.Raw)
-	for l := range z.Each {
-		left := l.Take(key, z.look.Raw, now, 0, 0).Remaining
-		s := Standing{Limit: l, Size: l.enforced.Size, Used: max(0, l.enforced.Size-left)}
-		if t, ok := l.table.(counterFork); ok {
+	if s.Size = l.enforced.Size; l.enforced.N == 0 {
+		s.Size = 0
+	}
+	for own := range z.Each {
+		if own.key != l.key {
+			continue
+		}
+		s.Used = max(0, s.Size-own.table.Take(l.enforced, key, z.look.Raw, now, 0, 0).Remaining)
+		if t, ok := own.table.(counterFork); ok {
 			s.Remote = min(s.Used, t.Remote(l.enforced, key, now))
 		}
-		all = append(all, s)
 	}
-	return all
+	return s
 }
 
 // lookRedis asks what Redis would decide. What this node has decided alone, and not yet charged,
 // counts as well: a request would charge it first.
 func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) (decided, lost bool) {
-	said, _, err := zr.Redis.Strict.Look(ctx, zr.Name, zr.rules, zr.look.ID)
+	said, _, err := zr.Redis.Strict.Look(ctx, zr.Name, zr.rulesOf(), zr.look.ID)
 	if err != nil {
 		return false, true
 	}
@@ -138,7 +145,8 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 type Outcome struct {
 	// Denied is set where a limit denies, or would in Shadow mode.
 	Denied, Shadow bool
-	// Results are one for each limit.
+	// Limits are those that the request goes by, and Results what they decided.
+	Limits  []Limit
 	Results []answer.Result
 	// ByRedis is set where Redis decided.
 	ByRedis bool
@@ -148,7 +156,7 @@ type Outcome struct {
 func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 	for i := range e.zones {
 		if zr := &e.zones[i]; zr.Zone == z {
-			return Outcome{zr.denied, zr.shadow, e.results[zr.first : zr.first+len(zr.limits)], zr.strict}, true
+			return Outcome{zr.denied, zr.shadow, zr.limits, e.results[zr.first : zr.first+len(zr.limits)], zr.strict}, true
 		}
 	}
 	return o, false

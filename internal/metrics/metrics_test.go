@@ -37,7 +37,7 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 			for _, l := range m.GetLabel() {
 				name += " " + l.GetValue()
 			}
-			if strings.HasSuffix(name, " m") || !strings.Contains(name, "decisions") {
+			if strings.HasSuffix(name, " m") || !strings.Contains(name, "decisions") && !strings.Contains(name, "defaults") {
 				values[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
@@ -50,6 +50,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 	c.Count(Admitted)
 	c.CountOverflow()
 	c.CountNear()
+	c.CountDefault()
 	before := scrapeDecisions(t)
 	for config := range 3 {
 		registry := prometheus.NewPedanticRegistry()
@@ -64,6 +65,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			"decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "decisions_total would_deny m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
 			"near_limit_total m":  before["near_limit_total m"],
 			"limit_requests 1m m": 600, "limit_requests 1h m": 0, "burst_requests m": 80, "keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
+			"limit_defaults_total m":        before["limit_defaults_total m"],
 			"last_sync_timestamp_seconds m": 1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
 			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,
 			"synced_keys_total caddy": 107, "synced_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
@@ -75,7 +77,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			t.Errorf("configuration %d: got %v, want %v", config, got, want)
 		}
 	}
-	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["near_limit_total m"] < 1 {
+	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["near_limit_total m"] < 1 || before["limit_defaults_total m"] < 1 {
 		t.Errorf("what was counted before the first configuration is lost: %v", before)
 	}
 }
