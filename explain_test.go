@@ -86,7 +86,7 @@ func TestExplainThroughASite(t *testing.T) {
 		{"/api/v2/x", []string{"K", "a"}, 0, "explain-api skipped, explain-partner skipped"},
 		{"/other", nil, 2, "explain-rest denied"},
 	} {
-		q := explain.Request{Method: "post", URL: "http://site" + c.path, Headers: map[string][]string{}}
+		q := explain.Request{Method: "post", URL: "http://site" + c.path, Headers: map[string]explain.Values{}}
 		for i := 0; i+1 < len(c.header); i += 2 {
 			q.Headers[c.header[i]] = []string{c.header[i+1]}
 		}

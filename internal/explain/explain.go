@@ -34,6 +34,9 @@ const (
 	NotAsked    Decision = "not_asked"   // another zone denies before, or Redis needs not be asked
 )
 
+// Except stands in Mismatch for an exception that matches.
+const Except = "except"
+
 // A Handler is what a rate_limit handler would do.
 type Handler struct {
 	// Decision is that of all its zones. Zone is the one that denies with the longest Wait, which
@@ -130,7 +133,7 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 		return err
 	}
 	if excepted && mismatch == nil {
-		mismatch = []string{"except"}
+		mismatch = []string{Except}
 	}
 	if said.Mismatch = mismatch; mismatch != nil {
 		x.all = append(x.all, said)

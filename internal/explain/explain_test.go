@@ -1,10 +1,13 @@
 package explain
 
 import (
+	"bufio"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -375,5 +378,60 @@ func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
 		if err != nil || said.Decision != Denied || said.Zones[0].Limits[0].Used != 3 {
 			t.Errorf("%s: %+v, %v; want denied, as 3 of 3 are used", z.Name, said, err)
 		}
+	}
+}
+
+// Redis sees nothing of what is explained, but of zones that it decides for.
+func TestRedisSeesNoExplaining(t *testing.T) {
+	server := redistest.Start(t)
+	client, other := server.Client(), server.Client()
+	client.Options().ContextTimeoutEnabled = true
+	t.Cleanup(func() { _, _ = client.Close(), other.Close() })
+	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	var all []settings.Compiled
+	for _, kind := range kinds {
+		for name, rate := range map[string]rates.SyncRate{"local": rates.Local, "interval": rates.SyncRate(time.Hour), "strict": rates.Strict} {
+			all = append(all, settings.Compiled{Name: name + " " + kind.String(), Kind: kind, Buckets: 1, Queue: 9, SyncRate: rate, MaxKeys: 10, Limits: []rates.Rate{{Limit: 3, Window: 24 * time.Hour}}})
+		}
+	}
+	zones := handler(t, redis, all...)
+	c := &limits.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	for _, z := range zones {
+		c.Add(z)
+		defer z.Release()
+	}
+	c.Start()
+	defer c.Stop()
+	monitor, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "redis://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer monitor.Close()
+	_ = monitor.SetDeadline(time.Now().Add(patience))
+	lines := bufio.NewScanner(monitor)
+	if _, err := monitor.Write([]byte("MONITOR\r\n")); err != nil || !lines.Scan() || lines.Text() != "+OK" {
+		t.Fatalf("redis answers %q, %v", lines.Text(), err)
+	}
+	for range 5 {
+		if _, err := Zones(zones, request("a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other.Echo(t.Context(), "end")
+	strict, ended := 0, false
+	for !ended && lines.Scan() {
+		line := lines.Text()
+		if ended = strings.Contains(line, `"end"`); ended {
+			break
+		}
+		if strings.Contains(line, "interval ") || strings.Contains(line, "local ") {
+			t.Errorf("redis was asked %s", line)
+		}
+		if strings.Contains(line, ":strict ") {
+			strict++
+		}
+	}
+	if !ended || strict < 5 {
+		t.Errorf("redis was asked %d times for zones that it decides for, so not all was seen", strict)
 	}
 }

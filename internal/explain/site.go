@@ -2,6 +2,7 @@ package explain
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,8 +27,22 @@ type Request struct {
 	Method string `json:"method"`
 	URL    string `json:"url"`
 	// RemoteIP is the address that the connection comes from, 127.0.0.1 where it is empty.
-	RemoteIP string              `json:"remote_ip"`
-	Headers  map[string][]string `json:"headers"`
+	RemoteIP string `json:"remote_ip"`
+	// Headers are the values of each header: a string, or a list of them.
+	Headers map[string]Values `json:"headers"`
+}
+
+// Values are those of one header.
+type Values []string
+
+// UnmarshalJSON reads one value or a list.
+func (v *Values) UnmarshalJSON(text []byte) error {
+	var one string
+	if json.Unmarshal(text, &one) == nil {
+		*v = Values{one}
+		return nil
+	}
+	return json.Unmarshal(text, (*[]string)(v))
 }
 
 // A Limiter is a handler that has zones.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
@@ -109,10 +108,10 @@ func namesOf(config *limits.Config, l *limits.Limit) *top.Names {
 
 // limitsOf returns the limits that are to be looked at.
 func limitsOf(config *limits.Config, zone string, by top.By) (chosen []*limits.Limit, err error) {
-	seen, names := map[*limits.Counters]bool{}, []string{}
+	seen := map[*limits.Counters]bool{}
 	countsAttempts := true
 	for l := range config.Each {
-		if names = append(names, l.Settings.Name); seen[l.Counters] || zone != "" && l.Settings.Name != zone {
+		if seen[l.Counters] || zone != "" && l.Settings.Name != zone {
 			continue
 		}
 		seen[l.Counters] = true
@@ -130,12 +129,7 @@ func limitsOf(config *limits.Config, zone string, by top.By) (chosen []*limits.L
 	case zone == "":
 		return nil, errors.New("there is no zone")
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	if near := spelling.Nearest(zone, names); near != "" {
-		return nil, fmt.Errorf("there is no zone %q; did you mean %q?", spelling.Clip(zone), near)
-	}
-	return nil, fmt.Errorf("there is no zone %q; there are %s", spelling.Clip(zone), strings.Join(names[:min(len(names), 10)], ", "))
+	return nil, fmt.Errorf("there is no zone %q", zone)
 }
 
 // countsAttempt reports whether denied requests of a key are known.

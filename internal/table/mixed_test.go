@@ -41,8 +41,8 @@ func TestEarlySyncsGoByTheLimitOfTheRequest(t *testing.T) {
 	}
 }
 
-// A table that is full of keys with one limit is no obstacle to another: a sketch that is made for a
-// burst counts in whole windows where limits are mixed.
+// A table that is full of keys with one limit is no obstacle to another: a sketch that is made for
+// a burst counts in whole windows where limits are mixed.
 func TestTheSketchOfMixedLimitsSuitsThemAll(t *testing.T) {
 	bucket := func(n int64) algorithms.Params {
 		return algorithms.Params{Kind: algorithms.TokenBucket, Limit: n, Burst: 10, Window: time.Hour}
