@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/admin"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // ask makes a request to the admin endpoint.
@@ -206,30 +207,43 @@ func TestOverridesThatAreNoRates(t *testing.T) {
 	}
 }
 
-// A key goes by the number that an operator has set for it, with what it has spent.
+// A key goes by the number that an operator has set for it, with what it has spent, also where Redis
+// decides.
 func TestOverridesByRate(t *testing.T) {
-	const vip, other = "203.0.113.1", "203.0.113.2"
+	r := redistest.Start(t)
 	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"} {
-		name := "by-rate-" + algorithm
-		s := newSite(t, &App{Namespace: name}, zoneBlock(name, "algorithm "+algorithm+"\nlimit 4/1h"))
-		s.admits(other, 2, 2)
-		s.admits(vip, 6, 4)
-		change := func(limit string) {
-			t.Helper()
-			changed(t, http.MethodPost, overrides, fmt.Sprintf(`{"zone":%q,"key":%q,"limit":%q}`, name, vip, limit))
-		}
-		change("10/1h")
-		s.admits(vip, 10, 6)
-		if a := s.get(vip); !strings.Contains(strings.Join(a.header["Ratelimit-Policy"], ""), ";q=10;") || a.status != http.StatusTooManyRequests {
-			t.Errorf("%s: %d with %v, want a policy with 10", algorithm, a.status, a.header)
-		}
-		change("20")
-		s.admits(vip, 12, 10)
-		change("0")
-		s.admits(vip, 2, 0)
-		s.admits(other, 4, 2)
-		changed(t, http.MethodDelete, overrides, fmt.Sprintf(`{"zone":%q,"key":%q}`, name, vip))
-		s.admits(vip, 2, 0)
-		s.end()
+		t.Run("local "+algorithm, func(t *testing.T) {
+			name := "by-rate-" + algorithm
+			checkOverride(t, newSite(t, &App{Namespace: name}, zoneBlock(name, "algorithm "+algorithm+"\nlimit 4/1h")), name)
+		})
+		t.Run("strict "+algorithm, func(t *testing.T) {
+			name, app := "by-rate-strict-"+algorithm, appWith(r)
+			app.StrictTimeout = caddy.Duration(10 * time.Second) // for a busy machine
+			checkOverride(t, newSite(t, app, zoneBlock(name, "sync_rate strict\nalgorithm "+algorithm+"\nlimit 4/1h")), name)
+		})
 	}
+}
+
+// checkOverride drives a zone of 4/1h while its limit is changed for one key.
+func checkOverride(t *testing.T, s *site, name string) {
+	const vip, other = "203.0.113.1", "203.0.113.2"
+	s.admits(other, 2, 2)
+	s.admits(vip, 6, 4)
+	change := func(limit string) {
+		t.Helper()
+		changed(t, http.MethodPost, overrides, fmt.Sprintf(`{"zone":%q,"key":%q,"limit":%q}`, name, vip, limit))
+	}
+	change("10/1h")
+	s.admits(vip, 10, 6)
+	if a := s.get(vip); !strings.Contains(strings.Join(a.header["Ratelimit-Policy"], ""), ";q=10;") || a.status != http.StatusTooManyRequests {
+		t.Errorf("%d with %v, want a policy with 10", a.status, a.header)
+	}
+	change("20")
+	s.admits(vip, 12, 10)
+	change("0")
+	s.admits(vip, 2, 0)
+	s.admits(other, 4, 2)
+	changed(t, http.MethodDelete, overrides, fmt.Sprintf(`{"zone":%q,"key":%q}`, name, vip))
+	s.admits(vip, 2, 0)
+	s.end()
 }

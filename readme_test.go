@@ -36,6 +36,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -538,7 +539,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	}
 	core, logs := observer.New(zap.WarnLevel)
 	defer client.Close()
-	shared := limits.BorrowRedis(client, limits.RedisOptions{
+	shared := shared.Borrow(client, shared.Options{
 		Namespace: redisconfig.DefaultNamespace, Timeout: 5 * time.Second, StrictTimeout: 5 * time.Second, Logger: zap.New(core),
 	})
 	config := &limits.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}

@@ -149,12 +149,12 @@ type Rules struct {
 	Enforce *settings.Enforcement
 
 	overrides map[table.ID]*Override
-	misses    [missSlots]atomic.Uint64
+	misses    *[missSlots]atomic.Uint64 // where there are overrides
 }
 
 // missSlots is how many keys without an override are remembered, for each zone that has overrides:
-// an ID takes longer to compute than all else that an override costs.
-const missSlots = 1 << 12
+// an ID takes longer to compute than all else that an override costs. They take half a megabyte.
+const missSlots = 1 << 16
 
 // Override returns what replaces the limits for a key, nil for nothing. hash is that of the bytes
 // raw.
@@ -219,7 +219,7 @@ func compile(all []parsed) (zones map[string]*Rules, others *Rules) {
 		case p.override != nil:
 			r := at(p.Zone)
 			if r.overrides == nil {
-				r.overrides = make(map[table.ID]*Override)
+				r.overrides, r.misses = make(map[table.ID]*Override), new([missSlots]atomic.Uint64)
 			}
 			r.overrides[*p.Key] = p.override
 		case p.Zone == "":

@@ -153,7 +153,7 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 	c.attached = redis
 	if redis != nil {
 		if redis != old {
-			redis.hold()
+			redis.Hold()
 		}
 		if charges {
 			redis.Replicator.AttachCharged(c.source, every, redis.Strict.Charger(z.Name, strict.Rule(l.params())))

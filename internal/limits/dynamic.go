@@ -13,9 +13,9 @@ import (
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// Limits whose number comes with the request, or is set for its key at run time. Such a request goes
-// by copies of the zone's limits, which an Evaluation keeps; all others go by the zone's own. Counts
-// don't depend on the number, so nothing else differs.
+// Limits whose number comes with the request, or is set for its key at run time. Such a request
+// goes by copies of the zone's limits, which an Evaluation keeps; all others go by the zone's own.
+// Counts don't depend on the number, so nothing else differs.
 
 // with returns the limit with another number of requests: what may come at once is the burst where
 // there is one, and else follows the number.

@@ -158,11 +158,11 @@ func (c *Config) Stop() {
 		list[0].apply()
 		list[0].keepControl(false)
 	}
-	if c.Redis != nil && c.Redis.isBorrowed() {
+	if c.Redis != nil && c.Redis.IsBorrowed() {
 		for l := range c.Each {
 			l.detach(c.Redis)
 		}
-		c.Redis.close()
+		c.Redis.Close()
 	}
 }
 

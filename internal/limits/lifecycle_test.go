@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -25,7 +26,7 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	// As a client of this module, which goes by the contexts of its calls.
 	client.Options().ReadTimeout, client.Options().ContextTimeoutEnabled = time.Minute, true
 	defer client.Close()
-	redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
+	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
 	z, err := NewZone(ZoneOptions{
 		Compiled: settings.Compiled{
 			Name: "waits", Key: "all", Limits: []rates.Rate{{Limit: 10, Window: time.Hour}}, Buckets: 1, MaxKeys: 100,

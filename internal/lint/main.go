@@ -42,6 +42,7 @@ var layers = [][]string{
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "sync"},
 	{"sync/strict", "internal/control"},
+	{"internal/shared"},
 	{"internal/limits"},
 	{"internal/admin"},
 	{"internal/command"},

@@ -1,4 +1,4 @@
-package limits
+package shared
 
 import (
 	"crypto/sha256"
@@ -6,12 +6,10 @@ import (
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
-	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
-	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // localControls are the records of namespaces without a Redis. They live as long as the process.
@@ -37,29 +35,8 @@ func storeOf(key, namespace string) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(key+" "+namespace)))[:32]
 }
 
-// Control returns the control record that the configuration goes by.
-func (c *Config) Control() *control.Control { return ControlOf(c.Redis, c.Namespace) }
-
-// keepControl has the control record be saved with each change, and restores what an earlier
-// process has saved.
-func (c *Config) keepControl(restore bool) {
-	if c.Keeper == nil {
-		c.Control().Keep(nil, nil)
-		return
-	}
-	var earlier []byte
-	if restore {
-		var err error
-		if earlier, err = c.Keeper.LoadControl(); err != nil {
-			c.Logger.Warn("what was changed at run time could not be read; it is forgotten unless redis has it",
-				warning.Field(warning.NotRestored), zap.Stringer("persist", c.Keeper), zap.Error(err))
-		}
-	}
-	c.Control().Keep(earlier, c.Keeper.StoreControl)
-}
-
-// stateOf returns what metrics show of a control record.
-func stateOf(c *control.Control, namespace string) metrics.ControlState {
+// ControlState returns what metrics show of a control record.
+func ControlState(c *control.Control, namespace string) metrics.ControlState {
 	overrides, applied := c.Gauges()
 	return metrics.ControlState{Namespace: namespace, Overrides: overrides, Applied: applied}
 }
