@@ -24,6 +24,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -35,7 +36,7 @@ var kinds = []algorithms.Kind{
 const keyOfRequests = "{http.request.header.K}"
 
 // handler is the zones of one handler, arranged.
-func handler(t testing.TB, redis *limits.Redis, all ...settings.Compiled) (zones []*limits.Zone) {
+func handler(t testing.TB, redis *shared.Redis, all ...settings.Compiled) (zones []*limits.Zone) {
 	t.Helper()
 	for _, s := range all {
 		s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
@@ -240,7 +241,7 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	client := server.Client()
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
-	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
 	seen := seen{}
 	var handlers [][]*limits.Zone
 	c := &limits.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
@@ -348,7 +349,7 @@ func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
 	client := server.Client()
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
-	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
 	var all []settings.Compiled
 	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.SlidingLog} {
 		all = append(all, settings.Compiled{Name: kind.String(), Kind: kind, Buckets: 1, SyncRate: rates.Strict, MaxKeys: 10, Limits: []rates.Rate{{Limit: 3, Window: 24 * time.Hour}}})
@@ -387,11 +388,11 @@ func TestRedisSeesNoExplaining(t *testing.T) {
 	client, other := server.Client(), server.Client()
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _, _ = client.Close(), other.Close() })
-	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
 	var all []settings.Compiled
 	for _, kind := range kinds {
-		for name, rate := range map[string]rates.SyncRate{"local": rates.Local, "interval": rates.SyncRate(time.Hour), "strict": rates.Strict} {
-			all = append(all, settings.Compiled{Name: name + " " + kind.String(), Kind: kind, Buckets: 1, Queue: 9, SyncRate: rate, MaxKeys: 10, Limits: []rates.Rate{{Limit: 3, Window: 24 * time.Hour}}})
+		for name, rate := range map[string]rates.SyncRate{"zone-local": rates.Local, "zone-interval": rates.SyncRate(time.Hour), "zone-strict": rates.Strict} {
+			all = append(all, settings.Compiled{Name: name + "-" + kind.String(), Kind: kind, Buckets: 1, Queue: 9, SyncRate: rate, MaxKeys: 10, Limits: []rates.Rate{{Limit: 3, Window: 24 * time.Hour}}})
 		}
 	}
 	zones := handler(t, redis, all...)
@@ -424,10 +425,10 @@ func TestRedisSeesNoExplaining(t *testing.T) {
 		if ended = strings.Contains(line, `"end"`); ended {
 			break
 		}
-		if strings.Contains(line, "interval ") || strings.Contains(line, "local ") {
+		if strings.Contains(line, "zone-interval") || strings.Contains(line, "zone-local") {
 			t.Errorf("redis was asked %s", line)
 		}
-		if strings.Contains(line, ":strict ") {
+		if strings.Contains(line, "zone-strict") {
 			strict++
 		}
 	}

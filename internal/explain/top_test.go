@@ -16,12 +16,13 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/top"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // logged is a zone of its own configuration, whose keys may be logged or not.
-func logged(t *testing.T, redis *limits.Redis, s settings.Compiled, logKeys bool) (z *limits.Zone, c *limits.Config) {
+func logged(t *testing.T, redis *shared.Redis, s settings.Compiled, logKeys bool) (z *limits.Zone, c *limits.Config) {
 	t.Helper()
 	s.Key, s.Buckets, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 1, 32, 64, true
 	z, err := limits.NewZone(limits.ZoneOptions{Compiled: s, Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), LogKeys: logKeys, Once: new(warning.Once)})
@@ -120,7 +121,7 @@ func TestTopByDenied(t *testing.T) {
 	client := server.Client()
 	client.Options().ContextTimeoutEnabled = true
 	defer client.Close()
-	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
 	zone := settings.Compiled{Name: "login", SyncRate: rates.SyncRate(time.Hour), MaxKeys: 100, Limits: []rates.Rate{{Limit: 5, Window: 24 * time.Hour}}}
 	z, c := logged(t, redis, zone, true)
 	send(t, z, "a", 7)
