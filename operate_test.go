@@ -207,8 +207,8 @@ func TestOverridesThatAreNoRates(t *testing.T) {
 	}
 }
 
-// A key goes by the number that an operator has set for it, with what it has spent, also where Redis
-// decides.
+// A key goes by the number that an operator has set for it, with what it has spent, also where
+// Redis decides.
 func TestOverridesByRate(t *testing.T) {
 	r := redistest.Start(t)
 	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"} {
