@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -393,6 +394,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return e.MarkCounted(r, next.ServeHTTP(w, r))
 }
 
+// Zones returns the handler's zones in the order in which they are asked.
+func (h *Handler) Zones() []*limits.Zone { return h.zones }
+
 // Cleanup gives up the counters. Requests that are under way still go by them.
 func (h *Handler) Cleanup() error {
 	for _, z := range h.zones {
@@ -406,4 +410,5 @@ var (
 	_ caddy.Provisioner           = (*Handler)(nil)
 	_ caddy.CleanerUpper          = (*Handler)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
+	_ explain.Limiter             = (*Handler)(nil)
 )

@@ -52,6 +52,17 @@ func (s *BucketState) copied(past *merged) BucketState {
 	return c
 }
 
+// Clone returns a copy that shares nothing with s.
+func (bucket) Clone(s *BucketState) BucketState {
+	c := s.copied(new(merged))
+	if s.imported != nil {
+		imported := *s.imported
+		c.imported = &imported
+	}
+	c.ledger = s.ledger.Clone()
+	return c
+}
+
 // bucket is the machine of TokenBucket and GCRA, and most of that of LeakyBucket: a deficit that
 // grows by what is admitted and drains N in every Window. n units are admitted if the deficit
 // stays within Size. The ledger doesn't decide; it is what the sync sends and merges.

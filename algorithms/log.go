@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"maps"
 	"math"
 	"time"
 
@@ -26,6 +27,21 @@ type LogState struct {
 // log is the machine of SlidingLog. The ledger doesn't decide; it is what the sync sends and
 // merges.
 type log struct{}
+
+// Clone returns a copy that shares nothing with s.
+func (log) Clone(s *LogState) LogState {
+	c := *s
+	c.ledger, c.units = s.ledger.Clone(), maps.Clone(s.units)
+	if s.hits != nil {
+		// a log that has no more room is moved, one that has is not
+		c.hits = append(make([]int64, 0, cap(s.hits)), s.hits...)
+	}
+	if s.remote != nil {
+		remote := *s.remote
+		c.remote = &remote
+	}
+	return c
+}
 
 // Take asks for n units.
 func (log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {

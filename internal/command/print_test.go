@@ -160,7 +160,7 @@ func TestWhatCommandsAsk(t *testing.T) {
 func TestCommandsThatFail(t *testing.T) {
 	for line, want := range map[string]string{
 		"statsu":                      "did you mean status?",
-		"reload":                      "there are enforce, override, status",
+		"reload":                      "there are enforce, explain, override, status, top",
 		"status api":                  "it takes",
 		"override api":                "between 2 and 3",
 		"override api 203.0.113.9":    "--remove",

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/top"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -33,6 +34,10 @@ type Counters struct {
 	upkeep upkeep
 	gauges gauges
 	source *ratesync.Source
+	// Names are the texts of keys that somebody wants to read.
+	Names top.Names
+	// fork copies the counters of one key; ok is false where it is not found by its ID.
+	fork func(l algorithms.Limit, k Key, now int64) (f counterFork, ok bool)
 
 	sweep atomic.Int64 // nanoseconds, 0 before the first Start
 	stop  chan struct{}
@@ -69,6 +74,7 @@ type gauges interface {
 	Overflowing() bool
 	Overflowed() int64
 	OverflowBytes() int64
+	EachSpend(now int64, f func(table.Spend))
 }
 
 // acquire returns the counters of one limit: new ones, or those that a configuration already holds.
@@ -106,6 +112,12 @@ func newCounters(key string, z *settings.Compiled, r rates.Rate) *Counters {
 func hold[S any](c *Counters, z *settings.Compiled, r rates.Rate) {
 	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
 	c.table, c.upkeep, c.gauges, c.source = t, t, t, ratesync.NewSource(t, specOf(z, r))
+	c.fork = func(l algorithms.Limit, k Key, now int64) (counterFork, bool) {
+		if k.ByID {
+			return t.ForkID(k.ID, table.KeyOf(k.Raw), now)
+		}
+		return t.Fork(l, table.KeyOf(k.Raw), k.Raw, now), true
+	}
 }
 
 // catchUp is how often a zone with sync_rate strict sends what it had to count by itself while
@@ -210,6 +222,10 @@ func (l *Limit) resume(counts saved.Counts) int {
 
 // Totals returns sums over all keys.
 func (c *Counters) Totals() table.Totals { return c.gauges.Totals(clock.Now()) }
+
+// EachSpend calls f with what each key has spent that counted something lately. f must be quick:
+// requests of a few keys wait for it.
+func (c *Counters) EachSpend(f func(table.Spend)) { c.gauges.EachSpend(clock.Now(), f) }
 
 // Overflow returns how many decisions were made for keys beyond max_keys, and the memory of their
 // sketch.

@@ -34,6 +34,9 @@ func saltOf(name string) uint64 {
 // enforces reports whether the zone denies requests of a key, or is in shadow mode for it. raw is
 // empty for a request without a key: these are in or out together.
 func (z *Zone) enforces(raw []byte) bool {
+	if z.look != nil {
+		return z.Enforces(*z.look)
+	}
 	e := z.Enforcement()
 	return e.IsFull() || !e.IsOff() && e.Includes(table.IDOf(raw), z.salt)
 }

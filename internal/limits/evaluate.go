@@ -199,6 +199,9 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 	})
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
+	if names := &z.limits[0].Names; z.LogKeys && names.Wants(zr.hash, e.now) {
+		names.Leave(zr.hash, z.Template.Text(raw))
+	}
 	lost := false
 	if z.isStrict() {
 		if _, ok := room(zr.limits, zr.hash, raw, e.now); ok {

@@ -13,6 +13,9 @@ import (
 // atomic load where no zone has any.
 func (z *Zone) overrideOf(hash table.Key, raw []byte) *control.Override {
 	if rules := z.atRuntime.Load(); rules != nil {
+		if z.look != nil {
+			return rules.OverrideOf(z.look.ID)
+		}
 		return rules.Override(hash, raw)
 	}
 	return nil

@@ -108,6 +108,9 @@ func room(limits []Limit, key table.Key, raw []byte, now int64) (left int64, ok 
 // whether the zone's on_redis_loss applies then.
 func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (decided, lost bool) {
 	z, by := zr.Zone, zr.Redis
+	if z.look != nil {
+		return e.lookRedis(r.Context(), zr, raw)
+	}
 	for i := range zr.limits {
 		// Redis first learns what was decided for the key while it was unavailable.
 		if err := zr.limits[i].source.ChargeNow(r.Context(), zr.hash); err != nil {

@@ -70,6 +70,8 @@ type Zone struct {
 	rules        []strict.Rule // for Redis, which decides on all limits in one call
 	strictFailed atomic.Int64  // when it was last reported that Redis failed to decide
 
+	// look is the key of a Fork, nil of all other zones.
+	look *Key
 	// rules are what operators say of the zone at run time; nil inside for nothing.
 	atRuntime *control.Zone
 
@@ -237,7 +239,7 @@ func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 		}
 	}
 	if len(z.Except) > 0 {
-		if excepted, err := z.excepts(r); err != nil || excepted {
+		if excepted, err := z.Excepts(r); err != nil || excepted {
 			if excepted {
 				z.metrics.Count(metrics.Skipped)
 			}
@@ -247,9 +249,9 @@ func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 	return true, nil
 }
 
-// excepts reports whether a request is excepted from the zone. Caddy's matchers of addresses end
+// Excepts reports whether a request is excepted from the zone. Caddy's matchers of addresses end
 // early data with 425, which proves no address: there an address is no exception.
-func (z *Zone) excepts(r *http.Request) (bool, error) {
+func (z *Zone) Excepts(r *http.Request) (bool, error) {
 	for _, set := range z.Except {
 		matches, err := set.MatchWithError(r)
 		if matches {

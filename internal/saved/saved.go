@@ -74,6 +74,20 @@ func (s *Store) Take(id [16]byte, l algorithms.Limit, now int64) []algorithms.Re
 	return scaleOf(l, all.epoch, now).renumber(reports)
 }
 
+// CopyTo has another store hold what this one holds of a key, and nothing else.
+func (s *Store) CopyTo(other *Store, id [16]byte) {
+	all := s.held.Load()
+	if all == nil {
+		return
+	}
+	p := all.partOf(id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if reports, ok := p.counts[id]; ok {
+		other.Replace(Counts{id: slices.Clone(reports)}, time.Duration(all.epoch))
+	}
+}
+
 // Prune drops the keys that have not come back in time: nothing they had spent counts any more. It
 // returns how many are left.
 func (s *Store) Prune(l algorithms.Limit, now int64) (left int) {

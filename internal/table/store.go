@@ -350,17 +350,24 @@ func (t *Table[S]) drop(sh *shard[S], i uint32) {
 
 // reclaim looks at a few entries of a full table for one that is idle. Live counters are never
 // evicted: that would be a bypass.
-func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
+func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) (ok bool) {
+	if sh.hand, ok = t.idle(sh, l, now); ok {
+		t.drop(sh, sh.hand)
+	}
+	return ok
+}
+
+// idle looks at a few entries, and returns the last one of them: one that is idle where ok is set.
+func (t *Table[S]) idle(sh *shard[S], l algorithms.Limit, now int64) (hand uint32, ok bool) {
 	o := t.clock()
-	now = o.in(now)
+	now, hand = o.in(now), sh.hand
 	for range min(sh.size, 8) {
-		sh.hand = (sh.hand + 1) % sh.size
-		if e := sh.at(sh.hand); e.used() && !e.isInFlight() && e.isCurrent(o) && t.machine.Idle(&e.state, l, now) {
-			t.drop(sh, sh.hand)
-			return true
+		hand = (hand + 1) % sh.size
+		if e := sh.at(hand); e.used() && !e.isInFlight() && e.isCurrent(o) && t.machine.Idle(&e.state, l, now) {
+			return hand, true
 		}
 	}
-	return false
+	return hand, false
 }
 
 // correct has f change the state of a key after a Take, at being the instant of that Take by the
