@@ -40,7 +40,7 @@ func KeyOfID(id table.ID) Key { return Key{Raw: id[:], ID: id, ByID: true} }
 // counterFork are the counters of one key, apart from all others.
 type counterFork interface {
 	decider
-	Owes(key table.Key) bool
+	Owes(key table.Key) (table.ID, bool)
 	Remote(l algorithms.Limit, key table.Key, now int64) int64
 }
 
@@ -132,7 +132,7 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 	for i := range said {
 		v, l := &said[i], &zr.limits[i]
 		l.table.Import(l.enforced, zr.hash, raw, clock.Now(), v.Reports)
-		if t, ok := l.table.(counterFork); ok && t.Owes(zr.hash) {
+		if t, ok := l.table.(counterFork); ok && owes(t, zr.hash) {
 			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, waitsOf(zr.Kind)).Decision
 		}
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
@@ -170,4 +170,10 @@ func (e *Evaluation) Delay() (delay time.Duration) {
 		}
 	}
 	return delay
+}
+
+// owes reports whether something was decided for a key that Redis does not know of yet.
+func owes(t counterFork, key table.Key) bool {
+	_, ok := t.Owes(key)
+	return ok
 }
