@@ -3,11 +3,15 @@ package limits
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"net/http"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -34,10 +38,42 @@ func saltOf(name string) uint64 {
 }
 
 // enforces reports whether the zone denies requests of a key, or is in shadow mode for it. raw is
-// empty for a request without a key: these are in or out together.
+// empty for a request without a key: these are in or out together. A key in early data is where it
+// is once it is proven.
 func (z *Zone) enforces(raw []byte) bool {
 	e := z.Enforcement()
-	return e.IsFull() || !e.IsOff() && e.Includes(table.IDOf(raw), z.salt)
+	return e.IsFull() || !e.IsOff() && e.Includes(table.IDOf(reqkey.AsProven(raw)), z.salt)
+}
+
+// matches reports whether a request is one that the zone is for. Caddy's matchers of addresses end
+// early data with 425, which proves no address. Where the zone is in shadow mode for such a
+// request, that would deny it: there it does not match.
+func (z *Zone) matches(r *http.Request) (bool, error) {
+	ok, err := z.Matchers.AnyMatchWithError(r)
+	if !isTooEarly(err) {
+		return ok, err
+	}
+	if raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r)); z.enforces(raw) {
+		return false, err
+	}
+	return matchesProven(z.Matchers, r)
+}
+
+// matchesProven reports whether a set matches a request. One that would end early data with 425
+// does not.
+func matchesProven(sets caddyhttp.MatcherSets, r *http.Request) (bool, error) {
+	for _, set := range sets {
+		if ok, err := set.MatchWithError(r); ok || err != nil && !isTooEarly(err) {
+			return ok, err
+		}
+	}
+	return false, nil
+}
+
+// isTooEarly reports whether an error is the answer 425.
+func isTooEarly(err error) bool {
+	status, ok := errors.AsType[caddyhttp.HandlerError](err)
+	return ok && status.StatusCode == http.StatusTooEarly
 }
 
 // keyed is a zone that is asked for a key.
@@ -61,21 +97,31 @@ func (e *Evaluation) askShadows(r *http.Request) error {
 	return nil
 }
 
+// closedZone is a zone in shadow mode that would deny without counting.
+type closedZone struct {
+	*Zone
+	unavailable bool
+}
+
 // close notes that a zone denies without counting, as there is no key or Redis is unavailable. In
 // shadow mode it would.
-func (e *Evaluation) close(k keyed, unavailable bool, r *http.Request) {
-	z := k.Zone
+func (e *Evaluation) close(k keyed, unavailable bool) {
 	if !k.shadow {
-		e.uncounted, e.unavailable = z, e.unavailable || unavailable
+		e.uncounted, e.unavailable = k.Zone, e.unavailable || unavailable
 		return
 	}
+	e.closed, e.overShadow = append(e.closed, closedZone{k.Zone, unavailable}), true
+}
+
+// recordClosed counts and logs a request in a zone that would have denied it without counting.
+func (e *Evaluation) recordClosed(z closedZone, r *http.Request) {
 	wait := time.Second
-	if !unavailable {
+	if !z.unavailable {
 		wait = z.Limits[0].Window
 		z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: wait, Shadow: true})
 	}
 	z.metrics.Count(metrics.WouldDeny)
-	e.noteWouldDeny(z, wait)
+	e.noteWouldDeny(z.Zone, wait)
 }
 
 // recordWouldDeny counts and logs a request in a zone that would have denied it. Early data, which

@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -197,7 +196,7 @@ func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 		return false, nil
 	}
 	if len(z.Matchers) > 0 {
-		if ok, err := z.Matchers.AnyMatchWithError(r); err != nil || !ok {
+		if ok, err := z.matches(r); err != nil || !ok {
 			return false, err
 		}
 	}
@@ -215,19 +214,7 @@ func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 // excepts reports whether a request is excepted from the zone. Caddy's matchers of addresses end
 // early data with 425, which proves no address: there an address is no exception.
 func (z *Zone) excepts(r *http.Request) (bool, error) {
-	for _, set := range z.Except {
-		matches, err := set.MatchWithError(r)
-		if matches {
-			return true, nil
-		}
-		if err == nil {
-			continue
-		}
-		if status, ok := errors.AsType[caddyhttp.HandlerError](err); !ok || status.StatusCode != http.StatusTooEarly {
-			return false, err
-		}
-	}
-	return false, nil
+	return matchesProven(z.Except, r)
 }
 
 // appendKey appends the key of a request with these variables, or what stands in for an empty one.
