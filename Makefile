@@ -52,6 +52,8 @@ SEED := 1
 chaos: redis
 	TIDE_REQUIRE_REDIS=1 go test -tags $(TAGS) -timeout 60m -count 1 -v -run '^(TestFault|TestExactlyOnce)' ./internal/cluster -long -seed $(SEED) -report ../../docs/reliability.md
 	go test -tags $(TAGS) -timeout 60m -count 1 -run '^TestEverySchedule$$' ./sync -schedules 500
+	go test -tags $(TAGS) -timeout 60m -count 1 -run '^TestEveryHistory$$' ./internal/control -histories 100000
+	TIDE_REQUIRE_REDIS=1 go test -tags $(TAGS) -timeout 60m -count 1 -v -run '^TestChangesOverASlowRedis$$' ./internal/control -changes 100
 
 demo:
 	go run -tags $(TAGS) ./cmd/demo

@@ -1,21 +1,24 @@
 package ratelimit
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 
+	"github.com/caddy-tide/ratelimit/internal/admin"
+	"github.com/caddy-tide/ratelimit/internal/command"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/spelling"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 func init() {
 	caddy.RegisterModule(new(adminAPI))
+	caddycmd.RegisterCommand(command.RateLimit())
 }
 
 // adminAPI answers GET /rate_limit/ on the admin endpoint with the state of all zones. It shows no
@@ -29,7 +32,7 @@ func (*adminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes returns the route for the state.
 func (a *adminAPI) Routes() []caddy.AdminRoute {
-	return []caddy.AdminRoute{{Pattern: statusPath, Handler: caddy.AdminHandlerFunc(a.serve)}}
+	return []caddy.AdminRoute{{Pattern: admin.Root, Handler: caddy.AdminHandlerFunc(a.serve)}}
 }
 
 // statusBody is the answer.
@@ -38,6 +41,12 @@ type statusBody struct {
 	Redis *ratesync.Status `json:"redis,omitempty"`
 	// Strict is there where a zone has sync_rate 0.
 	Strict *strict.Status `json:"strict,omitempty"`
+	// Control is how this node stands to what is changed at run time: Enforcement and Overrides are
+	// what is in force now, and Nodes who is there to apply it.
+	Control     *control.Summary     `json:"control,omitempty"`
+	Nodes       []control.Node       `json:"nodes,omitempty"`
+	Enforcement []control.EntryState `json:"enforcement,omitempty"`
+	Overrides   []control.EntryState `json:"overrides,omitempty"`
 }
 
 // limitStatus is one limit of a zone. Own, Remote and Unsent are sums over all keys of what a
@@ -46,6 +55,7 @@ type limitStatus struct {
 	Zone      string   `json:"zone"`
 	Algorithm string   `json:"algorithm"`
 	Limit     int64    `json:"limit"`
+	LimitFrom string   `json:"limit_from,omitempty"` // the placeholder; Limit is then the default
 	Window    string   `json:"window"`
 	SyncRate  SyncRate `json:"sync_rate"`
 	// Keys is how many counters this node has, Own what it counted, Remote what it knows of the
@@ -64,19 +74,19 @@ type limitStatus struct {
 	OverflowBytes int64 `json:"overflow_bytes"`
 }
 
-// statusPath is the only path there is.
-const statusPath = "/rate_limit/"
-
 func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
-	if r.URL.Path != statusPath {
-		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("there is no %s; the state is at %s", spelling.Clip(r.URL.Path), statusPath)}
+	if r.URL.Path != admin.Root {
+		return admin.Serve(w, r)
 	}
 	if r.Method != http.MethodGet {
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s not allowed; use GET", r.Method)}
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	return json.NewEncoder(w).Encode(currentStatus())
+	status := currentStatus()
+	if config := limits.Current(); config != nil {
+		state := config.Control().State(r.Context())
+		status.Control, status.Nodes, status.Enforcement, status.Overrides = &state.Summary, state.Nodes, state.Enforcement, state.Overrides
+	}
+	return admin.Answer(w, status)
 }
 
 // currentStatus describes the current configuration.
@@ -106,7 +116,7 @@ func currentStatus() statusBody {
 		}
 		overflow, bytes := l.Overflow()
 		s.Zones = append(s.Zones, limitStatus{
-			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window),
+			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, LimitFrom: l.Rate.From, Window: rates.WindowText(l.Rate.Window),
 			SyncRate: l.Settings.SyncRate, Keys: t.Keys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
 			Sync:     l.Sync(),
 			Overflow: overflow, OverflowBytes: bytes,

@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -94,7 +95,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.config = &limits.Config{
-		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper,
+		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper, Namespace: a.namespace,
 	}
 	a.config.CheckKeeper()
 	if err := a.check(a.globals()); err != nil {
@@ -143,7 +144,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 	if a.namespace, err = redisconfig.Namespace(namespace, prefix); err != nil || a.Redis == nil {
 		return err
 	}
-	o := limits.RedisOptions{
+	o := shared.Options{
 		Namespace: a.namespace, Timeout: redisconn.DefaultTimeout, StrictTimeout: time.Duration(a.StrictTimeout),
 		Logger: caddy.Log().Named("rate_limit"),
 	}
@@ -152,7 +153,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 		if err != nil {
 			return fmt.Errorf("redis: %w", err)
 		}
-		a.shared = limits.BorrowRedis(client, o)
+		a.shared = shared.Borrow(client, o)
 		return nil
 	}
 	set, err := a.Redis.Resolve(repl)
@@ -167,7 +168,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 		return nil
 	}
 	o.Timeout = set.Timeout
-	a.shared, err = limits.OpenRedis(set.Key(), o, func() (redis.UniversalClient, error) { return redisconfig.NewClient(set) })
+	a.shared, err = shared.Open(set.Key(), o, func() (redis.UniversalClient, error) { return redisconfig.NewClient(set) })
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}

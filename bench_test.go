@@ -59,6 +59,11 @@ func BenchmarkServeHTTPAdmitted(b *testing.B) {
 	benchmarkServeHTTP(b, "limit 1000000000/1m\nkey {client_ip}")
 }
 
+// BenchmarkServeHTTPAdmittedDynamic is a limit that comes with the request.
+func BenchmarkServeHTTPAdmittedDynamic(b *testing.B) {
+	benchmarkServeHTTP(b, "limit {http.request.header.X-Plan}/1m\nlimit_default 1000000000/1m\nkey {client_ip}")
+}
+
 func BenchmarkServeHTTPAdmittedDraft(b *testing.B) {
 	benchmarkHandler(b, newSite(b, &App{}, "headers draft\n"+zoneBlock(b.Name(), "limit 1000000000/1m\nkey {client_ip}")).handler)
 }

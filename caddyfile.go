@@ -37,6 +37,7 @@ func init() {
 //			except        @<name>|<cidr>...|private_ranges|{ <matchers> }
 //			key           <template>
 //			limit         <rate>...
+//			limit_default <rate>...
 //			algorithm     sliding_window|fixed_window|sliding_log|token_bucket|gcra|leaky_bucket
 //			burst         <requests>
 //			buckets       <number>
@@ -76,10 +77,12 @@ func init() {
 //		}
 //	}
 //
-// A rate is <number>/<window>: 100/1m, 10/s, 5/90s. <matchers> are one a line, as in the definition
-// of a named matcher. zone may stand several times, and so may match, where one of them must match,
-// and except, where one of them is enough; every other option stands once. Next to a rate on the
-// directive's own line, sync_rate and headers are the handler's. A share is 25% or 0.25.
+// A rate is <number>/<window>: 100/1m, 10/s, 5/90s. In the limit of a zone the number may be a
+// placeholder, and limit_default has a number for each such window. <matchers> are one a line, as
+// in the definition of a named matcher. zone may stand several times, and so may match, where one
+// of them must match, and except, where one of them is enough; every other option stands once. Next
+// to a rate on the directive's own line, sync_rate and headers are the handler's. A share is 25% or
+// 0.25.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	p, err := parseHandler(d, nil)
 	if err != nil {
@@ -207,14 +210,14 @@ func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (*handlerP
 	}
 	start := p.Token()
 	if args := p.RemainingArgs(); len(args) > 0 {
-		limits, err := parseLimits(args)
+		limits, err := parseRates(args, rates.Parse)
 		if misplaced := hints.PlaceholderFirst(args); misplaced != nil {
 			err = misplaced
 		}
 		if err != nil {
 			return nil, placeAt(p.Token(), fmt.Errorf("parsing rate: %w", err))
 		}
-		p.unnamed = &Zone{Limits: limits}
+		p.unnamed = &Zone{Limits: limitsOf(limits)}
 		p.given["rate"] = p.Token()
 		p.zones = []parsedZone{{"", p.unnamed, p.Token(), p.given}}
 	}
@@ -269,6 +272,8 @@ func (p *handlerParser) option(option string) (err error) {
 func (p *handlerParser) limitOption(option string) error {
 	rate := option == "limit" || option == "window" || option == "events"
 	switch {
+	case p.unnamed != nil && option == "limit_default":
+		return errors.New("limit_default is given next to a rate after rate_limit; a limit that comes with the request needs a zone, like `zone plan`, with `limit {plan}/1m` in its block")
 	case p.unnamed != nil && rate:
 		return fmt.Errorf("%s is given next to a rate after rate_limit; write every rate after rate_limit, like `rate_limit 10/s 1000/1h`", option)
 	case p.unnamed != nil:
@@ -297,6 +302,11 @@ func (p *handlerParser) zone() error {
 	}
 	z := parsedZone{name, new(Zone), token, optionTokens{}}
 	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) }, "match", "except")
+	if err == nil {
+		if err = z.zone.setDefaults(); err != nil {
+			err = p.place(err, z.given, token)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", name, err)
 	}
@@ -320,7 +330,11 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 			err = errors.New("it is empty; write `key {client_ip}`")
 		}
 	case "limit":
-		z.Limits, err = p.rates()
+		var all []rates.Rate
+		all, err = p.rates(rates.ParseLimit)
+		z.Limits = limitsOf(all)
+	case "limit_default":
+		z.defaults, err = p.rates(rates.Parse)
 	case "algorithm":
 		z.Algorithm, err = p.word()
 	case "burst":
@@ -443,7 +457,7 @@ func (p *handlerParser) check(g globals) (all []settings.Compiled, err error) {
 		if err != nil {
 			return nil, p.place(err, z.given, z.token)
 		}
-		if len(found) > 0 {
+		if len(found) > 0 || s.GoesByAuthentication() {
 			z.zone.Source = z.place()
 		}
 		all = append(all, s)

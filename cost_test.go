@@ -35,6 +35,10 @@ func TestAllocationsOfARequest(t *testing.T) {
 		{"admitted, by a share", "headers off\ndisable_placeholders", admits + "enforce 50%", 0},
 		{"admitted, would be denied", "headers off\ndisable_placeholders", denies + "enforce off", 0},
 		{"admitted, but for an exception", "headers off\ndisable_placeholders", admits + "except method OPTIONS", 0},
+		{"admitted by the default of a limit", "headers off\ndisable_placeholders", "limit {http.vars.plan}/1m\nlimit_default 1000000000/1m", 0},
+		{"admitted by a limit from a variable", "headers off\ndisable_placeholders", "limit {http.vars.number}/1m\nlimit_default 1/1m", 0},
+		{"admitted by a limit from map", "headers off\ndisable_placeholders", "limit {number}/1m\nlimit_default 1/1m", 1},
+		{"admitted by a limit from a variable, draft headers", "headers draft", "limit {http.vars.number}/1m\nlimit_default 1/1m", 4},
 		{"admitted, with placeholders", "headers off", admits, 1},
 		{"admitted, draft headers", "headers draft", admits, 3},
 		{"denied", "headers off", denies, 3},
@@ -56,8 +60,10 @@ func allocations(h *Handler) float64 {
 	r.Header.Set("X-Api-Key", "secret")
 	repl := caddy.NewReplacer()
 	r = caddyhttp.PrepareRequest(r, repl, httptest.NewRecorder(), &caddyhttp.Server{})
+	repl.Map(func(name string) (any, bool) { return "1000000000", name == "number" })
 	fresh := *repl
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
+	caddyhttp.SetVar(r.Context(), "number", "1000000000")
 	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 	w := sink{http.Header{}}
 	fewest := 1e9

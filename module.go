@@ -6,6 +6,7 @@ package ratelimit
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
@@ -117,7 +118,8 @@ type Zone struct {
 	Key string `json:"key,omitempty"`
 
 	// Limits are one or more limits, which are all enforced. Of two with the same window the lower
-	// one is. Default: none; they must be given, or window and max_events in their place.
+	// one is; if one comes with the request they must differ. Default: none; they must be given, or
+	// window and max_events in their place.
 	Limits []Limit `json:"limits,omitempty"`
 
 	// Window is that of one limit in the older plugin's words, 1ms to ten years. It needs
@@ -193,16 +195,28 @@ type Zone struct {
 	// Caddyfile sets it where there is something to warn of. It changes nothing else. Default:
 	// none.
 	Source string `json:"source,omitempty"`
+
+	// defaults are the values of limit_default in a Caddyfile, which setDefaults puts into Limits.
+	defaults []rates.Rate
 }
 
 // Limit is a number of requests in a window of time.
 type Limit struct {
-	// MaxEvents is the number of requests, 0 or more; 0 denies all. Default: 0.
-	MaxEvents int64 `json:"max_events"`
+	// MaxEvents is the number of requests, 0 or more; 0 denies all. As a placeholder in quotes,
+	// like "{plan}", it comes with each request: a whole number up to 2^53, or unlimited, which
+	// neither counts nor is counted. Default: 0.
+	MaxEvents Events `json:"max_events"`
 
 	// Window is 1ms to ten years. Default: none; it must be given.
 	Window caddy.Duration `json:"window"`
+
+	// Default is the number of requests, 0 or more, where the placeholder in max_events is empty,
+	// negative or no number. Default: none; it must be given with a placeholder, and only there.
+	Default *int64 `json:"default,omitempty"`
 }
+
+// Events is a number of requests, or the placeholder that it comes from.
+type Events = rates.Events
 
 // SyncRate is how often a zone's counts are synced through Redis.
 type SyncRate = rates.SyncRate
@@ -269,6 +283,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		Status: cmp.Or(h.StatusCode, http.StatusTooManyRequests), Message: h.Message, Jitter: h.Jitter,
 		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Shadow: h.hasEnforce(), Events: events,
 	})
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	where := app.nextHandler()
 	if h.path != "" {
 		where += " in " + h.path
@@ -281,14 +296,29 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.zones = append(h.zones, z)
 		h.proxies.Note(z.Template)
 		h.proxies.NoteMatchers(slices.Concat(z.Matchers, z.Except))
+		h.checkAuthentication(z, server)
 		if err := app.use(z, where); err != nil {
 			return err
 		}
 	}
 	limits.Arrange(h.zones)
-	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	h.proxies.CheckServer(h.warned, h.logger, server)
 	return nil
+}
+
+// checkAuthentication warns of a zone that goes by who a client is, before anybody has asked.
+func (h *Handler) checkAuthentication(z *limits.Zone, server *caddyhttp.Server) {
+	name := z.FromAuthentication()
+	if name == "" || server == nil || h.path == "" {
+		return
+	}
+	i := provisioning(server.Routes)
+	if i < 0 || !reqkey.IsBeforeAuthentication(server.Routes[i].HandlersRaw, z.Name) {
+		return
+	}
+	h.warned.Warn(h.logger, warning.BeforeAuth, fmt.Sprintf("zone %q: {%s} is empty here, as rate_limit runs before basic_auth and whatever else authenticates; "+
+		"put both into a block `route { … }`, basic_auth first, or write `order rate_limit after basic_auth` into the global options, at %s",
+		z.Name, name, cmp.Or(h.RateLimits[z.Name].Source, h.path)))
 }
 
 // hasEnforce reports whether a zone has the option enforce.

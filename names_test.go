@@ -86,8 +86,11 @@ func TestNamesOfMetrics(t *testing.T) {
 	zone := metrics.NewZoneCounters("names")
 	defer zone.Release()
 	registry := prometheus.NewPedanticRegistry()
-	if err := metrics.Register(registry, func() ([]metrics.ZoneState, []metrics.RedisState) {
-		return []metrics.ZoneState{{Zone: "names", Syncs: true, Window: "1m", Burst: 1}}, []metrics.RedisState{{Namespace: "names"}}
+	if err := metrics.Register(registry, func() metrics.State {
+		return metrics.State{
+			Zones: []metrics.ZoneState{{Zone: "names", Syncs: true, Window: "1m", Burst: 1}}, Redis: []metrics.RedisState{{Namespace: "names"}},
+			Controls: []metrics.ControlState{{Namespace: "names"}},
+		}
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -143,24 +143,33 @@ func (p parser) syncRate() (*SyncRate, error) {
 	return pointer(rates.ParseSyncRate(value))
 }
 
-// rates reads the limits of a zone.
-func (p parser) rates() ([]Limit, error) {
+// rates reads values as rates.
+func (p parser) rates(parse func(string) (rates.Rate, error)) (all []rates.Rate, err error) {
 	values, err := p.words()
 	if err != nil {
 		return nil, err
 	}
-	return parseLimits(values)
+	return parseRates(values, parse)
 }
 
-func parseLimits(values []string) (limits []Limit, err error) {
+func parseRates(values []string, parse func(string) (rates.Rate, error)) (all []rates.Rate, err error) {
 	for _, value := range values {
-		r, err := parseRate(value)
+		r, err := parse(value)
 		if err != nil {
 			return nil, err
 		}
-		limits = append(limits, Limit{MaxEvents: r.Limit, Window: caddy.Duration(r.Window)})
+		r.Limit = carried(r.Limit)
+		all = append(all, r)
 	}
-	return limits, nil
+	return all, nil
+}
+
+// limitsOf returns rates as the limits of a zone.
+func limitsOf(all []rates.Rate) (limits []Limit) {
+	for _, r := range all {
+		limits = append(limits, Limit{MaxEvents: Events{Number: r.Limit, From: r.From}, Window: caddy.Duration(r.Window)})
+	}
+	return limits
 }
 
 // parseRate reads a rate as it survives Caddy's adapter.

@@ -29,12 +29,14 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -434,7 +436,7 @@ func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Compiled) {
 	t.Helper()
 	one, hundred := int64(1), int64(100)
 	for _, algorithm := range algorithms.KindNames() {
-		z := &Zone{Limits: []Limit{{hundred, caddy.Duration(time.Minute)}}, Algorithm: algorithm, SyncRate: &syncRate, CountDenied: true}
+		z := &Zone{Limits: []Limit{{MaxEvents: Events{Number: hundred}, Window: caddy.Duration(time.Minute)}}, Algorithm: algorithm, SyncRate: &syncRate, CountDenied: true}
 		if algorithm == "leaky_bucket" {
 			z.Queue = &one
 		}
@@ -537,7 +539,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	}
 	core, logs := observer.New(zap.WarnLevel)
 	defer client.Close()
-	shared := limits.BorrowRedis(client, limits.RedisOptions{
+	shared := shared.Borrow(client, shared.Options{
 		Namespace: redisconfig.DefaultNamespace, Timeout: 5 * time.Second, StrictTimeout: 5 * time.Second, Logger: zap.New(core),
 	})
 	config := &limits.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
@@ -556,6 +558,11 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	}
 	config.Start()
 	defer config.Stop()
+	share := 0.5
+	o, err := shared.Control.Change(t.Context(), control.Change{Target: control.Target{Zone: "any"}, Body: control.Body{Share: &share}, For: time.Hour})
+	if err != nil || o.Applied != 1 || o.Unsent {
+		t.Errorf("a change at run time: %+v, %v", o, err)
+	}
 
 	raw := []byte("key")
 	for _, l := range synced {

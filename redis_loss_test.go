@@ -357,8 +357,8 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	if st := currentStatus(); st.Strict == nil || st.Strict.Open != 1 || st.Strict.Trips == 0 {
 		t.Errorf("with Redis gone: %+v, want one circuit open", st.Strict)
 	}
-	if _, stores := limits.State(); len(stores) != 1 || stores[0].CircuitsOpen != 1 {
-		t.Errorf("the metrics show %+v, want one circuit open", stores)
+	if s := limits.State(); len(s.Redis) != 1 || s.Redis[0].CircuitsOpen != 1 {
+		t.Errorf("the metrics show %+v, want one circuit open", s.Redis)
 	}
 	r.Restart()
 	redistest.Eventually(t, "redis decides again", func() bool { return currentStatus().Strict.Open == 0 })

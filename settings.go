@@ -192,7 +192,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, fou
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. A step can do with what a failed one before it has left.
-	err = cmp.Or(z.limits(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.exceptions(), z.enforce(&s, &found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.exceptions(), z.enforce(&s, &found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return settings.Compiled{}, nil, err
 	}
@@ -204,7 +204,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, fou
 func (z *Zone) legacy() bool { return z.MaxEvents != nil || z.Window != 0 }
 
 // limits sets the rates that decide, by window.
-func (z *Zone) limits(s *settings.Compiled) error {
+func (z *Zone) limits(s *settings.Compiled, found *[]warning.Warning) error {
 	limits, option := z.Limits, "limit"
 	switch {
 	case z.legacy() && len(limits) > 0:
@@ -214,18 +214,66 @@ func (z *Zone) limits(s *settings.Compiled) error {
 	case z.Window != 0 && z.MaxEvents == nil:
 		return wrongf("window", "there is no number of events to go with it; add one, like `events 100`")
 	case z.legacy():
-		limits, option = []Limit{{MaxEvents: *z.MaxEvents, Window: z.Window}}, "window"
+		limits, option = []Limit{{MaxEvents: Events{Number: *z.MaxEvents}, Window: z.Window}}, "window"
 	case len(limits) == 0:
 		return wrongf("limit", "there is none; add one, like `limit 100/1m`")
 	}
 	for _, limit := range limits {
-		r := rates.Rate{Limit: limit.MaxEvents, Window: time.Duration(limit.Window)}
-		if err := r.Check(); err != nil {
+		r, err := limit.rate()
+		if err := cmp.Or(err, r.Check()); err != nil {
 			return wrong(option, err)
 		}
+		if slices.ContainsFunc(s.Limits, func(other rates.Rate) bool {
+			return other.Window == r.Window && other.From+r.From != ""
+		}) {
+			return wrongf(option, "two limits of %s, one of which comes with the request; keep one of them", rates.WindowText(r.Window))
+		}
 		s.Limits = append(s.Limits, r)
+		*found = append(*found, clientsLimit(r)...)
 	}
 	s.Limits = rates.Sorted(s.Limits)
+	return nil
+}
+
+// rate returns the limit as a rate. What comes with the request has its default.
+func (l Limit) rate() (rates.Rate, error) {
+	r := rates.Rate{Limit: l.MaxEvents.Number, Window: time.Duration(l.Window), From: l.MaxEvents.From}
+	switch {
+	case r.From == "" && l.Default == nil:
+		return r, nil
+	case r.From == "":
+		return r, fmt.Errorf("%s has a default, and its number doesn't come with the request; remove default, or write a placeholder for the number, like {plan}", r)
+	case l.Default == nil:
+		return r, fmt.Errorf("%s has no default for a request without a number; add one, like `limit_default 60/%s`, in JSON `\"default\": 60`", r, rates.WindowText(r.Window))
+	}
+	r.Limit = *l.Default
+	_, err := reqkey.Check(r.From) // its warnings are about keys
+	return r, err
+}
+
+// clientsLimit warns of a limit that a client chooses for itself.
+func clientsLimit(r rates.Rate) (found []warning.Warning) {
+	if r.From != "" && reqkey.NewNumber(r.From).IsClients() {
+		found = append(found, warning.Warning{Code: warning.ClientsLimit, Text: fmt.Sprintf(
+			"a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does", r.From)})
+	}
+	return found
+}
+
+// setDefaults puts the rates of limit_default into the limits of their windows.
+func (z *Zone) setDefaults() error {
+	for _, r := range z.defaults {
+		i := slices.IndexFunc(z.Limits, func(l Limit) bool {
+			return time.Duration(l.Window) == r.Window && l.MaxEvents.From != ""
+		})
+		switch {
+		case i < 0:
+			return wrongf("limit_default", "there is no limit of %s that comes with the request; write one, like `limit {plan}/%[1]s`, or remove %[2]s", rates.WindowText(r.Window), r)
+		case z.Limits[i].Default != nil:
+			return wrongf("limit_default", "%s has two defaults; keep one of them", rates.WindowText(r.Window))
+		}
+		z.Limits[i].Default = &r.Limit
+	}
 	return nil
 }
 
@@ -313,7 +361,7 @@ func (z *Zone) key(s *settings.Compiled, found *[]warning.Warning) (err error) {
 	s.Key = strings.ReplaceAll(z.Key, "{client_ip}", reqkey.Default)
 	switch {
 	case z.legacy():
-		*found = z.legacyKey(s)
+		*found = append(*found, z.legacyKey(s)...)
 	case z.Key == "":
 		s.Key = reqkey.Default
 	}

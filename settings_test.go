@@ -240,7 +240,7 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 // Which requests match and which headers tell of them is not a setting: zones of one name may match
 // different ones.
 func TestMatchersAreNoSetting(t *testing.T) {
-	zone := Zone{Limits: []Limit{{MaxEvents: 5, Window: caddy.Duration(time.Minute)}}}
+	zone := Zone{Limits: []Limit{{MaxEvents: Events{Number: 5}, Window: caddy.Duration(time.Minute)}}}
 	want, _, err := zone.settings(rates.Local, globals{})
 	if err != nil {
 		t.Fatal(err)

@@ -54,8 +54,8 @@ func TestShadowModeOfThePage(t *testing.T) {
 	}
 }
 
-// The page's Caddyfile for a matcher tells the backend nothing of requests that are not limited, and
-// not what their client claims.
+// The page's Caddyfile for a matcher tells the backend nothing of requests that are not limited,
+// and not what their client claims.
 func TestShadowModeBehindAMatcherOfThePage(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, strings.Join(r.Header.Values("X-Rate-Limited"), ","))

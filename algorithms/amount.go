@@ -23,16 +23,19 @@ func (l Limit) drains(elapsed uint64) amount {
 	return amount{int64(whole), int64(frac)}
 }
 
+// phase is how much of a request has drained at now, in parts of 1/window, where requests drain one
+// after the other since the Unix epoch.
+func (l Limit) phase(now int64) int64 {
+	hi, lo := bits.Mul64(uint64(l.N), uint64(now))
+	return int64(bits.Rem64(hi, lo, uint64(l.Window)))
+}
+
 // drained is what is left at now of a level that stood then. Of a level of the future all is left.
 func (l Limit) drained(level amount, now, then int64) amount {
 	if now <= then {
 		return level
 	}
-	out := l.drains(since(now, then))
-	if level.less(out) {
-		return amount{}
-	}
-	return level.minus(out, l.Window)
+	return level.after(l.drains(since(now, then)), l.Window)
 }
 
 // drainsTo is how many nanoseconds a deficit takes to drain to target, rounded up; the longest
@@ -54,6 +57,14 @@ func (l Limit) parse(level float64) amount {
 	return amount{int64(whole), min(int64(frac*float64(l.Window)), l.Window-1)}
 }
 
+// left is what is left at now of the level in a report, under a limit where it names no rate.
+func (r Report) left(l Limit, now int64) amount {
+	if r.Rate > 0 {
+		l.N = r.Rate
+	}
+	return l.drained(l.parse(r.Level), now, r.LevelAt)
+}
+
 // floor is a, 0 where it is negative.
 func (a amount) floor() amount {
 	if a.whole < 0 {
@@ -72,6 +83,14 @@ func (a amount) ceil() int64 {
 
 func (a amount) less(b amount) bool {
 	return a.whole < b.whole || a.whole == b.whole && a.frac < b.frac
+}
+
+// after is what is left of a when b has drained.
+func (a amount) after(b amount, window int64) amount {
+	if a.less(b) {
+		return amount{}
+	}
+	return a.minus(b, window)
 }
 
 func (a amount) plus(b amount, window int64) amount {

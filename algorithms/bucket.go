@@ -17,8 +17,8 @@ type BucketState struct {
 	deficit amount
 	// last is the instant the deficit stands for.
 	last int64
-	// penalty is the part of a request that Penalize has spent and the ledger not counted yet.
-	penalty int64
+	// rate is N of the request that was decided last, 0 where none was: see kept.
+	rate int64
 	// merged is nil for a key of which nothing was ever merged: where nothing is synced it costs
 	// no memory.
 	merged *merged
@@ -28,8 +28,8 @@ type BucketState struct {
 
 // merged is what a bucket remembers of the last Merge.
 type merged struct {
-	// at is the instant of the last Merge, and base the deficit then, without what the store didn't
-	// know of yet.
+	// at is the instant of the last Merge. base is what is left of the deficit then, without what
+	// the store didn't know of yet.
 	at   int64
 	base amount
 	// idle is what could have drained since the Merge before, had the bucket not been empty. What
@@ -53,7 +53,21 @@ func (s *BucketState) copied(past *merged) BucketState {
 // bucket is the machine of TokenBucket and GCRA, and most of that of LeakyBucket: a deficit that
 // grows by what is admitted and drains N in every Window. n units are admitted if the deficit
 // stays within Size. The ledger doesn't decide; it is what the sync sends and merges.
+//
+// Limits may differ from request to request. What has passed before a request is decided drains at
+// the N of the one that was decided before it, admitted or denied, and so does what the sync and
+// the sweep work out. Otherwise one look under a high limit would empty the bucket for those who
+// have a low one. So what is admitted in an interval is at most the largest Size, plus what the
+// limits in force let drain. Who only asks (n 0, or N 0) puts no limit in force.
 type bucket struct{}
+
+// kept returns l with the N that the bucket drains at.
+func (s *BucketState) kept(l Limit) Limit {
+	if s.rate > 0 {
+		l.N = s.rate
+	}
+	return l
+}
 
 // Take asks for n units.
 func (bucket) Take(s *BucketState, l Limit, now, n, pending int64) (r Result) {
@@ -63,6 +77,9 @@ func (bucket) Take(s *BucketState, l Limit, now, n, pending int64) (r Result) {
 	if l.N == 0 {
 		r, _ = l.closed(n, 0)
 		return r
+	}
+	if n > 0 {
+		s.rate = l.N
 	}
 	r = decide(l.Size, s.deficit.floor().ceil(), n, s.drainedOf(pending))
 	if r.Allowed && n > 0 {
@@ -80,6 +97,7 @@ func (bucket) Waits(s *BucketState, l Limit, now, n, pending int64, want Want) (
 		_, w = l.closed(n, want)
 		return w
 	}
+	l = s.kept(l)
 	level := s.deficit.floor()
 	used := level.ceil()
 	if want&WantRetry != 0 {
@@ -117,8 +135,9 @@ func (bucket) Refund(s *BucketState, l Limit, taken, n int64) {
 	}
 }
 
-// Penalize fills at most until it is full. That may be a part of a request, which the ledger counts
-// once the parts make a whole.
+// Penalize fills at most until it is full. That may be a part of a request. Think of requests that
+// drain one after the other since the Unix epoch: the ledger counts one where its end is in the
+// part. So the parts of a bucket that is kept full add up, to less than one request more or less.
 func (bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 	s.advance(l, now)
 	s.advanceLedger(l, now)
@@ -131,8 +150,7 @@ func (bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 		part := amount{whole: l.Size}.minus(level, l.Window)
 		s.spend(part.whole)
 		s.deficit = amount{whole: l.Size}
-		if s.penalty += part.frac; s.penalty >= l.Window {
-			s.penalty = max(0, s.penalty-l.Window)
+		if s.kept(l).phase(s.last) < part.frac {
 			s.ledger.Cur.Own = saturate.Add(s.ledger.Cur.Own, 1)
 		}
 	}
@@ -167,7 +185,8 @@ func (bucket) Merge(s *BucketState, l Limit, now int64, reports []Report) {
 		return
 	}
 	s.imported = nil // the sync knows better what is sent
-	level, known := s.seen(l, reports)
+	level, known := s.seen(s.kept(l), reports)
+	l = s.kept(l)
 	switch {
 	case s.merged != nil && !s.isStale(l):
 		s.spread(l, theirs, level, known && !s.ledger.IsKept())
@@ -192,13 +211,13 @@ func (bucket) Shift(s *BucketState, l Limit, now int64, by time.Duration) {
 	s.ledger.Shift(nearest(int64(by), l.bucketEpoch()), epoch)
 }
 
-// Level returns the deficit in requests.
-func (bucket) Level(s *BucketState, l Limit, now int64) float64 {
+// Level returns the deficit in requests, and the N that it drains at.
+func (bucket) Level(s *BucketState, l Limit, now int64) (level float64, rate int64) {
 	var past merged
 	c := s.copied(&past)
 	c.advance(l, now)
-	level := c.deficit.floor()
-	return float64(level.whole) + float64(level.frac)/float64(l.Window)
+	deficit := c.deficit.floor()
+	return float64(deficit.whole) + float64(deficit.frac)/float64(l.Window), s.kept(l).N
 }
 
 // Idle reports whether the bucket has drained and its epochs are over.
@@ -208,7 +227,7 @@ func (bucket) Idle(s *BucketState, l Limit, now int64) bool {
 	if c.advance(l, now) > 0 {
 		return false
 	}
-	if l.N > 0 && c.deficit.floor() != (amount{}) {
+	if s.kept(l).N > 0 && c.deficit.floor() != (amount{}) {
 		return false
 	}
 	epoch, _ := floorDivMod(now, l.bucketEpoch())
@@ -234,8 +253,11 @@ func (s *BucketState) advance(l Limit, now int64) (late int64) {
 	}
 	level := s.deficit.floor()
 	level.frac = min(level.frac, l.Window-1)
-	drained := l.drains(since(now, s.last))
+	drained := s.kept(l).drains(since(now, s.last))
 	s.imported.drain(drained, l.Window)
+	if s.merged != nil {
+		s.merged.base = s.merged.base.after(drained, l.Window)
+	}
 	s.last = now
 	if level.less(drained) {
 		if s.merged != nil {
@@ -266,7 +288,7 @@ func (s *BucketState) advanceLedger(l Limit, now int64) {
 	}
 	led.Advance(epoch, 1)
 	if left > 0 {
-		stands := l.drained(s.deficit.floor(), now, s.last).ceil() - led.Unsent(1)
+		stands := s.kept(l).drained(s.deficit.floor(), now, s.last).ceil() - led.Unsent(1)
 		led.Cur.Own = saturate.Add(led.Cur.Own, min(left, max(0, stands)))
 	}
 }
@@ -333,10 +355,7 @@ func (s *BucketState) spread(l Limit, theirs int64, level amount, bounded bool) 
 
 // above is how far a level of now is above what was known at the last sync, 0 where it isn't.
 func (s *BucketState) above(l Limit, level amount) amount {
-	if known := l.drained(s.merged.base, s.last, s.merged.at); known.less(level) {
-		return level.minus(known, l.Window)
-	}
-	return amount{}
+	return level.after(s.merged.base, l.Window)
 }
 
 // effect is what is left of theirs when the idle time has drained its part. What was refunded has
@@ -352,15 +371,19 @@ func (s *BucketState) effect(l Limit) amount {
 	return theirs.minus(s.merged.idle, l.Window)
 }
 
-// seen is the fill of the bucket now, as the store has it.
+// seen is the fill of the bucket now, as the store has it. A state that has decided nothing goes on
+// at the rate of what it is told.
 func (s *BucketState) seen(l Limit, reports []Report) (level amount, ok bool) {
 	for _, r := range reports {
 		if _, held := s.ledger.At(r.Epoch); !held || r.LevelAt <= 0 {
 			continue
 		}
 		ok = true
-		if now := l.drained(l.parse(r.Level), s.last, r.LevelAt); level.less(now) {
+		if now := r.left(l, s.last); level.less(now) {
 			level = now
+		}
+		if s.rate == 0 {
+			s.rate = max(0, r.Rate)
 		}
 	}
 	return level, ok

@@ -33,6 +33,8 @@ type Debt struct {
 	// Whole and Part are what a bucket holds of it, in requests: Whole + Part/window. Whole is
 	// negative where more was returned than spent.
 	Whole, Part int64
+	// Rate is the N that a bucket drains at, 0 where this node has decided nothing.
+	Rate int64
 	// Hits are the entries of a log, the oldest first.
 	Hits []Hit
 	// More reports that the log has further hits.
@@ -59,23 +61,17 @@ func (t *imported) drain(by amount, window int64) {
 	if t == nil {
 		return
 	}
-	for _, a := range []*amount{&t.level, &t.sent} {
-		if a.less(by) {
-			*a = amount{}
-		} else {
-			*a = a.minus(by, window)
-		}
-	}
+	t.level, t.sent = t.level.after(by, window), t.sent.after(by, window)
 }
 
 // knows is the part of the deficit that the store knows of: what it reported, or what was known
 // after the last sync where it has reported nothing yet.
-func (s *BucketState) knows(l Limit) amount {
+func (s *BucketState) knows() amount {
 	switch {
 	case s.imported != nil:
 		return s.imported.level
 	case s.merged != nil:
-		return l.drained(s.merged.base, s.last, s.merged.at)
+		return s.merged.base
 	}
 	return amount{}
 }
@@ -83,8 +79,8 @@ func (s *BucketState) knows(l Limit) amount {
 // Debt works out what of the bucket is of decisions that the store doesn't know.
 func (bucket) Debt(s *BucketState, l Limit, now int64, _ int) Debt {
 	s.advance(l, now)
-	own := s.deficit.floor().minus(s.knows(l), l.Window)
-	return Debt{At: s.last, Whole: own.whole, Part: own.frac}
+	own := s.deficit.floor().minus(s.knows(), l.Window)
+	return Debt{At: s.last, Whole: own.whole, Part: own.frac, Rate: s.rate}
 }
 
 // Owed returns the debt in whole requests.
@@ -96,7 +92,7 @@ func (b bucket) Owed(s *BucketState, l Limit, now int64) int64 {
 // Prepare notes what of the deficit is about to be sent.
 func (bucket) Prepare(s *BucketState, l Limit) {
 	if s.imported == nil {
-		s.imported = &imported{level: s.knows(l)}
+		s.imported = &imported{level: s.knows()}
 	}
 	s.imported.sent = s.deficit.floor()
 }
@@ -107,10 +103,13 @@ func (bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent 
 	var level amount
 	for _, r := range reports {
 		if r.LevelAt > 0 {
-			level = l.drained(l.parse(r.Level), s.last, r.LevelAt)
+			level = r.left(s.kept(l), s.last)
+		}
+		if r.Rate > 0 {
+			s.rate = r.Rate
 		}
 	}
-	known := s.knows(l)
+	known := s.knows()
 	if sent != nil && s.imported != nil {
 		known = s.imported.sent
 	}
@@ -120,7 +119,7 @@ func (bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent 
 	}
 	*s.imported = imported{level: level}
 	s.deficit = level.plus(own, l.Window)
-	s.merged, s.penalty, s.ledger = nil, 0, ledger.Ledger{}
+	s.merged, s.ledger = nil, ledger.Ledger{}
 	s.advanceLedger(l, now)
 	s.ledger.Cur.Own = max(0, own.ceil())
 	return Debt{}

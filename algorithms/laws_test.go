@@ -479,6 +479,32 @@ func TestAPenaltyFillsABucketToTheBrimAndCountsWhatItAdds(t *testing.T) {
 	}
 }
 
+// Whatever the limit and the pace, the ledger counts what penalties have filled in, to less than
+// one request.
+func TestTheLedgerCountsTheParts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		k := rapid.SampledFrom(bucketKinds).Draw(t, "kind")
+		limit := rapid.Int64Range(100, 1000).Draw(t, "limit") // all within two epochs
+		s := k.make(limit, time.Minute, 10)
+		start := epoch + rapid.Int64Range(0, int64(time.Minute)).Draw(t, "start")
+		now := start
+		s.take(start, 10, 0)
+		for range rapid.IntRange(1, 50).Draw(t, "knocks") {
+			// less than one request drains
+			now += rapid.Int64Range(0, int64(time.Minute)/limit-1).Draw(t, "later")
+			if s.take(now, 1, 0).Allowed {
+				t.Fatalf("admitted at %v", time.Duration(now-start))
+			}
+			s.penalize(now, 1)
+		}
+		l := s.ledger()
+		filled := 10 + float64(limit)*float64(now-start)/float64(time.Minute)
+		if got := float64(l.Cur.Own + l.Prev.Own); math.Abs(got-filled) > 1 {
+			t.Fatalf("own total: got %v, want %.3f and less than one more or less", got, filled)
+		}
+	})
+}
+
 func TestShiftFreesNobodyAndLocksNobodyOut(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
 		s := k.draw(t)

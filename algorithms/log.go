@@ -142,7 +142,7 @@ func (log) Shift(s *LogState, l Limit, now int64, by time.Duration) {
 }
 
 // Level returns 0.
-func (log) Level(*LogState, Limit, int64) float64 { return 0 }
+func (log) Level(*LogState, Limit, int64) (level float64, rate int64) { return 0, 0 }
 
 // Idle reports whether nothing logged is left in the window and its epochs are over.
 func (log) Idle(s *LogState, l Limit, now int64) bool {

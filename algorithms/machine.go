@@ -44,8 +44,9 @@ type Replica[S any] interface {
 	// one that has not ended.
 	Shift(s *S, l Limit, now int64, by time.Duration)
 
-	// Level returns the fill of a bucket in requests at now, 0 for machines without a bucket.
-	Level(s *S, l Limit, now int64) float64
+	// Level returns the fill of a bucket in requests at now, and how many drain from it in a
+	// Window; 0 for machines without a bucket.
+	Level(s *S, l Limit, now int64) (level float64, rate int64)
 
 	// Idle reports whether a zero S would decide the same from now on, and no epoch that counts
 	// needs the totals in s.
@@ -133,6 +134,8 @@ type Report struct {
 	// bounds what Remote adds.
 	Level   float64
 	LevelAt int64
+	// Rate is how many drain from that bucket in a Window, 0 where that is not known.
+	Rate int64
 	// Own is the part of Remote that this node itself had admitted; only what a table saves has
 	// it.
 	Own int64

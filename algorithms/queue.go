@@ -36,6 +36,7 @@ func (q queue) Leave(s *BucketState, l Limit, taken, now, n int64, delay time.Du
 	if l.N == 0 || now < taken || since(now, taken) >= uint64(max(0, delay)) {
 		return
 	}
+	l = s.kept(l)
 	slot := l.drainsTo(amount{whole: 1}, 0)
 	own := saturate.Add(int64(delay)-(now-taken), l.drainsTo(amount{whole: max(n, 0)}, 0))
 	if saturate.Add(late, l.drainsTo(s.deficit.floor(), 0)) <= saturate.Add(own, slot/2) {

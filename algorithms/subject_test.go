@@ -106,10 +106,13 @@ func (k keyed[S]) ledger() *ledger.Ledger            { return k.machine.Ledger(k
 func (k keyed[S]) advance(now int64)                 { k.machine.Advance(k.s, k.limit, now) }
 func (k keyed[S]) span() int64                       { return int64(k.Epoch()) }
 func (k keyed[S]) history() int                      { return k.limit.History }
-func (k keyed[S]) level(now int64) float64           { return k.machine.Level(k.s, k.limit, now) }
-func (k keyed[S]) rule() (int64, time.Duration)      { return k.Limit, k.Window }
-func (k keyed[S]) fresh() subject                    { k.s = new(S); return k }
-func (k keyed[S]) state() any                        { return k.s }
+func (k keyed[S]) level(now int64) float64 {
+	level, _ := k.machine.Level(k.s, k.limit, now)
+	return level
+}
+func (k keyed[S]) rule() (int64, time.Duration) { return k.Limit, k.Window }
+func (k keyed[S]) fresh() subject               { k.s = new(S); return k }
+func (k keyed[S]) state() any                   { return k.s }
 
 func (k keyed[S]) clone() subject {
 	switch s := any(k.s).(type) {

@@ -97,7 +97,7 @@ func (window) Shift(s *WindowState, l Limit, now int64, by time.Duration) {
 }
 
 // Level returns 0.
-func (window) Level(*WindowState, Limit, int64) float64 { return 0 }
+func (window) Level(*WindowState, Limit, int64) (level float64, rate int64) { return 0, 0 }
 
 // Idle reports whether nothing was spent in any sub-window that still counts.
 func (window) Idle(s *WindowState, l Limit, now int64) bool {

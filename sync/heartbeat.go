@@ -23,12 +23,33 @@ func (r *Replicator) Start() {
 	}()
 }
 
+// A Rider goes along with the heartbeats: the control record of the namespace.
+type Rider interface {
+	// Ask returns what the next heartbeat says and asks of the record: the last five arguments of
+	// heartbeat.lua.
+	Ask() []any
+	// Hear takes in the answer. It returns how long the next heartbeat may wait.
+	Hear(h Heard) time.Duration
+}
+
+// Heard is what the answer to a heartbeat says of the control record.
+type Heard struct {
+	Node string
+	Seq  int64
+	// Server and Now are the server's time and this node's, in nanoseconds since the Unix epoch.
+	Server, Now int64
+	// Record is the record's version, what is noted as applied, entries and leases, see
+	// heartbeat.lua.
+	Record []any
+}
+
 // heartbeats renews this node's lease every second, and reads the server's time, how many
-// nodes there are, and whether the server has forgotten.
+// nodes there are, and whether the server has forgotten. At the end it gives the lease up.
 func (r *Replicator) heartbeats(ctx context.Context) {
+	defer r.endLease()
 	for {
-		wait, lost := heartbeatRate, r.lost.Load()
-		err := r.heartbeat(ctx)
+		lost := r.lost.Load()
+		wait, err := r.heartbeat(ctx)
 		r.note(nil, health.Heartbeat, err)
 		if err == nil {
 			r.log((*health.State).Expire)
@@ -48,10 +69,31 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-r.beat:
 		case <-time.After(wait):
 		}
 	}
 }
+
+// Beat has the next heartbeat come at once. It never waits.
+func (r *Replicator) Beat() {
+	select {
+	case r.beat <- struct{}{}:
+	default:
+	}
+}
+
+// endLease takes this node's lease away, unless the server is known to be lost.
+func (r *Replicator) endLease() {
+	if r.answered < 0 || r.lost.Load() != 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), min(r.timeout, closeLeast))
+	defer cancel()
+	_ = heartbeatScript.Run(ctx, r.client, r.heartbeatKeys(), r.node, r.seq, 0).Err()
+}
+
+func (r *Replicator) heartbeatKeys() []string { return []string{r.keys.Nodes(0), r.keys.Control()} }
 
 // findLost notes which shards are lost, after a heartbeat: all where there is one server, and in a
 // Cluster those whose server does not answer.
@@ -70,25 +112,27 @@ func (r *Replicator) findLost(ctx context.Context, err error) {
 	}
 }
 
-func (r *Replicator) heartbeat(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatRate))
+// heartbeat is one of them. It returns how long the next one may wait.
+func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err error) {
+	called, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatRate))
 	defer cancel()
 	r.seq++ // only the heartbeat's own goroutine uses it
+	args := append([]any{r.node, r.seq, Lease.Milliseconds(), r.answered}, r.rider.Ask()...)
 	start := r.now()
-	reply, err := heartbeatScript.Run(ctx, r.client, []string{r.keys.Nodes(0)}, r.node, r.seq, Lease.Milliseconds(), r.answered).Slice()
+	reply, err := heartbeatScript.Run(called, r.client, r.heartbeatKeys(), args...).Slice()
 	end := r.now()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if len(reply) != 5 {
-		return ErrReply
+	if len(reply) != 9 {
+		return 0, ErrReply
 	}
 	server, ok := parseTime(reply[0], reply[1])
 	held, ok2 := reply[2].(int64)
 	nodes, ok3 := reply[3].(int64)
 	mark, ok4 := reply[4].(int64)
 	if !ok || !ok2 || !ok3 || !ok4 {
-		return ErrReply
+		return 0, ErrReply
 	}
 	r.nodes.Store(nodes)
 	switch away := time.Since(r.answeredAt) >= Lease; {
@@ -102,8 +146,14 @@ func (r *Replicator) heartbeat(ctx context.Context) error {
 	r.mark = max(r.mark, mark)
 	r.answered, r.answeredAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
-	return nil
+	return r.rider.Hear(Heard{r.node, r.seq, server, start + (end-start)/2, reply[5:]}), nil
 }
+
+// noRider is where nothing goes along.
+type noRider struct{}
+
+func (noRider) Ask() []any               { return []any{0, 0, "", "", ""} }
+func (noRider) Hear(Heard) time.Duration { return heartbeatRate }
 
 // retry has every table that has lost one of these shards try again at once: they are back, and the
 // next cycle may be an hour away.

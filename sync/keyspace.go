@@ -18,10 +18,13 @@ import (
 //
 // and goes on with one of these:
 //
-//	nodes                   hash    node -> "seq expiry mark", its last heartbeat; only in shard 0
+//	nodes                   hash    node -> "seq expiry mark applied name", its last heartbeat;
+//	                                only in shard 0
+//	control                 hash    entry -> "stamp until length body", version -> what it holds;
+//	                                only in shard 0, see package control
 //	<table>:<id>:<epoch>    hash    node -> "seq total attempts", sum -> "total attempts" of all
 //	<table>:<id>:fill       string  "requests at drain until": how full a bucket is
-//	<table>:<id>:level      string  "whole rest at rate": the same, where Redis decides
+//	<table>:<id>:level      string  "whole rest at rate till": the same, where Redis decides
 //	<table>:<id>:log        zset    a member for each unit that a log admitted, by its microsecond
 //	<table>:<id>:charged    hash    node -> seq of its last charge to the level or log beside it
 //	<zone>:strict:<id>      hash    node and ruleset -> "seq granted at", the last strict call
@@ -31,8 +34,9 @@ import (
 // key that requests are counted by, in base64: no byte of a client gets into Redis. The shard, a
 // hash tag, keeps all keys of an id in one hash slot of a Cluster.
 //
-// Everything expires: the nodes after four Leases, a probe and a record of calls after SpareTTL, a
-// hash of counts after Spec.EpochTTL, all else SpareTTL after it has drained or left its window.
+// Everything expires: the nodes after four Leases, the control record when its last entry has
+// ended, a probe and a record of calls after SpareTTL, a hash of counts after Spec.EpochTTL, all
+// else SpareTTL after it has drained or left its window.
 type Keyspace struct {
 	head string
 }
@@ -63,6 +67,9 @@ func LostFor(lost uint64, id table.ID) bool { return lost>>ShardOf(id)&1 != 0 }
 
 // Nodes is the key of the heartbeats where shard is 0. In other shards there is no such key.
 func (k Keyspace) Nodes(shard int) string { return k.head + strconv.Itoa(shard) + "}:nodes" }
+
+// Control is the key of the control record. It shares a hash slot with Nodes(0).
+func (k Keyspace) Control() string { return k.head + "0}:control" }
 
 // Probe are the keys that a probe of a shard names.
 func (k Keyspace) Probe(shard int) []string {

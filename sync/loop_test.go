@@ -37,7 +37,7 @@ func (c *fakeServer) EvalSha(context.Context, string, []string, ...any) *redis.C
 		return redis.NewCmdResult(nil, err)
 	}
 	now := time.Now()
-	return redis.NewCmdResult([]any{itoa(now.Unix()), itoa(int64(now.Nanosecond() / 1000)), int64(1 << 40), int64(1), int64(0)}, nil)
+	return redis.NewCmdResult([]any{itoa(now.Unix()), itoa(int64(now.Nanosecond() / 1000)), int64(1 << 40), int64(1), int64(0), "", "0", []any{}, []any{}}, nil)
 }
 
 // Process is how counts come.

@@ -82,11 +82,18 @@ func (s *luaStore) run(hash string, keys []string, args []any) any {
 	if text, ok := reply.(lua.LString); ok {
 		return string(text)
 	}
-	var values []any
-	reply.(*lua.LTable).ForEach(func(_, v lua.LValue) {
+	return listOf(reply.(*lua.LTable))
+}
+
+// listOf is a list as a client has it.
+func listOf(list *lua.LTable) any {
+	values := []any{}
+	list.ForEach(func(_, v lua.LValue) {
 		switch v := v.(type) {
 		case lua.LNumber:
 			values = append(values, int64(v))
+		case *lua.LTable:
+			values = append(values, listOf(v))
 		default:
 			values = append(values, v.String())
 		}

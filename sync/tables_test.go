@@ -20,5 +20,6 @@ func ledgerOf[S any](p algorithms.Params, s *S) *ledger.Ledger {
 
 // levelAt is how full a bucket is.
 func levelAt[S any](p algorithms.Params, s *S, now int64) float64 {
-	return algorithms.MachineOf[S](p.Kind).Level(s, p.Compile(), now)
+	level, _ := algorithms.MachineOf[S](p.Kind).Level(s, p.Compile(), now)
+	return level
 }

@@ -51,6 +51,7 @@ type Responder struct {
 	denied      error
 	unavailable error
 	tooEarly    error
+	barred      error
 }
 
 // NewResponder prepares what does not differ from request to request.
@@ -75,6 +76,7 @@ func NewResponder(o Options) *Responder {
 		denied:      routed(o.Status, "rate limit exceeded"),
 		unavailable: routed(http.StatusServiceUnavailable, "rate limit unavailable"),
 		tooEarly:    routed(http.StatusTooEarly, "rate limit exceeded by early data, whose sender is not proven"),
+		barred:      routed(http.StatusForbidden, "all requests of this key are denied, as an operator has set at run time"),
 	}
 }
 
@@ -115,6 +117,8 @@ const (
 	// TooEarly is early data (RFC 8470) denied by the count of an address that is not proven: 425,
 	// upon which a client sends the request again after the handshake.
 	TooEarly
+	// Barred is a key of which an operator denies all requests: 403.
+	Barred
 )
 
 // A Denial is what Deny answers.
@@ -155,8 +159,11 @@ func (o *Responder) WouldDeny(r *http.Request, would WouldDeny) {
 // Deny answers a denied request. It returns an error only for the server's error routes to handle;
 // else the response is written.
 func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error {
-	if d.Reason == TooEarly {
-		return o.denyEarly(w, r)
+	switch d.Reason {
+	case TooEarly:
+		return writeFixed(w, r, http.StatusTooEarly, o.tooEarly, tooEarlyProblem)
+	case Barred:
+		return o.denyBarred(w, r, d.Zone)
 	}
 	seconds := retryAfterSeconds(d.Wait, o.Jitter)
 	repl := replacerOf(r)
@@ -186,16 +193,28 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	return nil
 }
 
-// denyEarly answers early data. Retry-After and RateLimit headers would tell of a count that is not
-// the client's own.
-func (o *Responder) denyEarly(w http.ResponseWriter, r *http.Request) error {
+// denyBarred answers a request of a key that an operator has barred. There is nothing to wait for.
+func (o *Responder) denyBarred(w http.ResponseWriter, r *http.Request, zone string) error {
+	if repl := replacerOf(r); repl != nil {
+		setPlaceholders(repl, zone, 0, nil)
+	}
+	if o.Events != nil {
+		o.Events.emit(exceededEvent, r, zone, 0)
+	}
+	return writeFixed(w, r, http.StatusForbidden, o.barred, barredProblem)
+}
+
+// writeFixed answers with problem details that are always the same, without Retry-After and
+// RateLimit headers: they would tell of a count that is not the client's own, or that doesn't
+// decide.
+func writeFixed(w http.ResponseWriter, r *http.Request, status int, routed error, body []byte) error {
 	h := w.Header()
 	h["Cache-Control"] = []string{"no-store"}
-	if isRouted(r, o.tooEarly) {
-		return o.tooEarly
+	if isRouted(r, routed) {
+		return routed
 	}
 	h["Content-Type"] = []string{"application/problem+json"}
-	writeResponse(w, r, http.StatusTooEarly, tooEarlyProblem)
+	writeResponse(w, r, status, body)
 	return nil
 }
 

@@ -20,6 +20,9 @@ const (
 var tooEarlyProblem = []byte(`{"type":"about:blank","title":"Too Early","status":425,` +
 	`"detail":"The address of the client is not proven yet. Send the request again after the TLS handshake."}`)
 
+// barredProblem is the answer to a key that an operator has barred.
+var barredProblem = []byte(`{"type":"about:blank","title":"Forbidden","status":403,"detail":"These requests are not admitted for now."}`)
+
 var bodies = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxPooledBody bounds the buffers that are used again.

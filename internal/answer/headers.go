@@ -139,16 +139,13 @@ func (r *Result) isToldBy(set HeaderSets) bool { return r.Policy.sets&set != 0 &
 
 // addDraft adds the draft's two lists, with a member for each limit.
 func (f *fields) addDraft(results []Result) {
-	if len(results) == 1 {
-		if results[0].Policy.item == "" {
-			return
-		}
-		f.addReady(rateLimitPolicy, results[0].Policy.item)
+	if len(results) == 1 && results[0].item() != "" {
+		f.addReady(rateLimitPolicy, results[0].item())
 	} else {
 		for i := range results {
-			f.beginMember(results[i].Policy.item)
+			f.addPolicy(&results[i])
 		}
-		if len(f.text) == 0 {
+		if len(f.text) == f.start() {
 			return
 		}
 		f.end(rateLimitPolicy)
@@ -165,6 +162,26 @@ func (f *fields) addDraft(results []Result) {
 		f.text = strconv.AppendInt(f.text, integer(ceilSeconds(r.reset())), 10)
 	}
 	f.end(rateLimit)
+}
+
+// item is the member as its policy has it, "" where the number is another one.
+func (r *Result) item() string {
+	if r.Overridden {
+		return ""
+	}
+	return r.Policy.item
+}
+
+// addPolicy adds a limit's member of RateLimit-Policy.
+func (f *fields) addPolicy(r *Result) {
+	if item := r.item(); item != "" || r.Policy.quoted == "" {
+		f.beginMember(item)
+		return
+	}
+	f.beginMember(r.Policy.quoted)
+	f.text = append(f.text, ";q="...)
+	f.text = strconv.AppendInt(f.text, integer(r.Quota), 10)
+	f.text = append(f.text, r.Policy.tail...)
 }
 
 // beginMember begins a member of a list.

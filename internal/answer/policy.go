@@ -19,14 +19,18 @@ type Policy struct {
 	Name   string
 	Limit  int64
 	Window time.Duration
+	// Varies is set where the number comes with each request; then Limit is the default.
+	Varies bool
 	// Fixed is set for a fixed window, which frees all of its limit at its end. The other
 	// algorithms give it back bit by bit.
 	Fixed bool
 
 	// quoted is the name as a string of a structured field, item the limit's member of
-	// RateLimit-Policy. Both are empty for a name that can't be quoted.
+	// RateLimit-Policy, and tail what follows the number in it. All are empty for a name that can't
+	// be quoted, and item is where the number varies.
 	quoted string
 	item   string
+	tail   string
 
 	// windowLimit and windowRemaining are Kong's header names for this window.
 	windowLimit     string
@@ -40,7 +44,10 @@ func (p Policy) Compile(sets HeaderSets) *Policy {
 	p.sets = sets
 	if quoted, ok := structuredString(p.Name); ok {
 		p.quoted = quoted
-		p.item = fmt.Sprintf("%s;q=%d;w=%d", quoted, integer(p.Limit), max(integer(ceilSeconds(p.Window)), 1))
+		p.tail = fmt.Sprintf(";w=%d", max(integer(ceilSeconds(p.Window)), 1))
+		if !p.Varies {
+			p.item = fmt.Sprintf("%s;q=%d%s", quoted, integer(p.Limit), p.tail)
+		}
 	}
 	if sets&Kong != 0 {
 		name := kongWindow(p.Window)
@@ -96,8 +103,12 @@ type Result struct {
 	// Shadow is set where the limit is not enforced for the request. Then no client is told of it,
 	// and nobody is denied where it is not Allowed.
 	Shadow bool
-	// Limit is the number of requests in a window that was enforced: the policy's, or a share of
-	// it while Redis is unavailable.
+	// Overridden is set where Quota is another number than the policy's, though that does not vary.
+	Overridden bool
+	// Quota is the number of requests in a window: the policy's, or what came with the request.
+	Quota int64
+	// Limit is the number that was enforced: the quota, or a share of it while Redis is
+	// unavailable.
 	Limit     int64
 	Remaining int64
 	// RetryAfter is how long a denied request must wait to be admitted, 0 where that is unknown.

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -134,12 +135,13 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 		Rate:    every,
 		Early:   z.EarlySync && z.SyncRate != rates.Strict,
 		Charges: charges,
+		Mixed:   slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
 		Wake:    c.source.Wake,
 	}, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
 		if redis != old {
-			redis.hold()
+			redis.Hold()
 		}
 		if charges {
 			redis.Replicator.AttachCharged(c.source, every, redis.Strict.Charger(z.Name, strict.Rule(l.params())))
@@ -236,9 +238,9 @@ func (c *Counters) state() metrics.ZoneState {
 }
 
 // addTo adds what metrics show of a limit to the state of its counters. Nil, a limit that is not in
-// the current configuration, adds nothing.
+// the current configuration, adds nothing, and neither does one that comes with the request.
 func (l *Limit) addTo(s metrics.ZoneState) metrics.ZoneState {
-	if l == nil {
+	if l == nil || l.Rate.From != "" {
 		return s
 	}
 	s.Window, s.Requests = rates.WindowText(l.Rate.Window), l.Rate.Limit

@@ -1,40 +1,27 @@
 package limits
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"errors"
 	"net/http"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// Enforcement returns for which keys the zone is enforced: what SetEnforcement said last, else what
-// the configuration says. Requests go by this and nothing else.
-func (z *Zone) Enforcement() settings.Enforcement {
-	if e := z.enforcement.Load(); e != nil {
-		return *e
+// Enforcement returns for which keys the zone is enforced: what an operator has said at run time,
+// else what the configuration says. Requests go by this and nothing else.
+func (z *Zone) Enforcement() settings.Enforcement { return z.enforcement(z.atRuntime.Load()) }
+
+func (z *Zone) enforcement(atRuntime *control.Rules) settings.Enforcement {
+	if atRuntime != nil && atRuntime.Enforce != nil {
+		return *atRuntime.Enforce
 	}
 	return z.Enforce
-}
-
-// SetEnforcement replaces what the configuration says at run time, for requests that come from now
-// on; nil ends that. settings.Enforce(0) is the kill switch, zone by zone. A zone of a later
-// configuration begins with what that one says, so who sets it sets it again after a reload.
-func (z *Zone) SetEnforcement(e *settings.Enforcement) { z.enforcement.Store(e) }
-
-// saltOf returns what makes each zone enforce a share of its own keys: the first 64 bits of the
-// SHA-256 of its name, which is the same on all nodes.
-func saltOf(name string) uint64 {
-	sum := sha256.Sum256([]byte(name))
-	return binary.BigEndian.Uint64(sum[:])
 }
 
 // enforces reports whether the zone denies requests of a key, or is in shadow mode for it. raw is
@@ -50,30 +37,13 @@ func (z *Zone) enforces(raw []byte) bool {
 // request, that would deny it: there it does not match.
 func (z *Zone) matches(r *http.Request) (bool, error) {
 	ok, err := z.Matchers.AnyMatchWithError(r)
-	if !isTooEarly(err) {
+	if !matchers.IsTooEarly(err) {
 		return ok, err
 	}
 	if raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r)); z.enforces(raw) {
 		return false, err
 	}
-	return matchesProven(z.Matchers, r)
-}
-
-// matchesProven reports whether a set matches a request. One that would end early data with 425
-// does not.
-func matchesProven(sets caddyhttp.MatcherSets, r *http.Request) (bool, error) {
-	for _, set := range sets {
-		if ok, err := set.MatchWithError(r); ok || err != nil && !isTooEarly(err) {
-			return ok, err
-		}
-	}
-	return false, nil
-}
-
-// isTooEarly reports whether an error is the answer 425.
-func isTooEarly(err error) bool {
-	status, ok := errors.AsType[caddyhttp.HandlerError](err)
-	return ok && status.StatusCode == http.StatusTooEarly
+	return matchers.Proven(z.Matchers, r)
 }
 
 // keyed is a zone that is asked for a key.
@@ -81,8 +51,9 @@ type keyed struct {
 	*Zone
 	key  [2]int // in Evaluation.keys
 	none bool   // there is no key, and requests without one are denied
-	// shadow is set where the zone is not enforced for the key.
-	shadow bool
+	// shadow is set where the zone is not enforced for the key, unavailable where it then would
+	// deny as Redis is.
+	shadow, unavailable bool
 }
 
 // askShadows asks the zones that are not enforced for their keys: the last ones of their class.
@@ -97,12 +68,6 @@ func (e *Evaluation) askShadows(r *http.Request) error {
 	return nil
 }
 
-// closedZone is a zone in shadow mode that would deny without counting.
-type closedZone struct {
-	*Zone
-	unavailable bool
-}
-
 // close notes that a zone denies without counting, as there is no key or Redis is unavailable. In
 // shadow mode it would.
 func (e *Evaluation) close(k keyed, unavailable bool) {
@@ -110,11 +75,12 @@ func (e *Evaluation) close(k keyed, unavailable bool) {
 		e.uncounted, e.unavailable = k.Zone, e.unavailable || unavailable
 		return
 	}
-	e.closed, e.overShadow = append(e.closed, closedZone{k.Zone, unavailable}), true
+	k.unavailable = unavailable
+	e.closed, e.overShadow = append(e.closed, k), true
 }
 
 // recordClosed counts and logs a request in a zone that would have denied it without counting.
-func (e *Evaluation) recordClosed(z closedZone, r *http.Request) {
+func (e *Evaluation) recordClosed(z keyed, r *http.Request) {
 	wait := time.Second
 	if !z.unavailable {
 		wait = z.Limits[0].Window

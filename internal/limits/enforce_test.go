@@ -23,10 +23,13 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -166,7 +169,7 @@ func remote(t *testing.T, server *redistest.Server) *Redis {
 	client := server.Client()
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
-	return BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	return shared.Borrow(client, shared.Options{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
 }
 
 const patience = 20 * time.Second
@@ -256,8 +259,8 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 	}
 	enforce := func(share float64) {
 		e := settings.Enforce(share)
-		nodes[0].SetEnforcement(&e)
-		nodes[1].SetEnforcement(&e)
+		nodes[0].atRuntime.Store(&control.Rules{Enforce: &e})
+		nodes[1].atRuntime.Store(&control.Rules{Enforce: &e})
 	}
 	salt := sha256.Sum256([]byte("share"))
 	var in []bool
@@ -284,7 +287,7 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 		}
 		in = now
 	}
-	nodes[0].SetEnforcement(nil)
+	nodes[0].atRuntime.Store(nil)
 	if !nodes[0].Enforcement().IsFull() {
 		t.Error("without one set at run time, a zone is not enforced as configured")
 	}
@@ -488,7 +491,7 @@ func TestEarlyDataThatNoMatcherPlaces(t *testing.T) {
 			ok, err := z.applies(prepared(fmt.Sprintf("198.51.100.%d", i), true), nil)
 			switch {
 			case in:
-				if !isTooEarly(err) {
+				if !matchers.IsTooEarly(err) {
 					t.Errorf("%s: a key that is in: %t, %v, want 425", name, ok, err)
 				}
 			case ok != c.matches || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err:
@@ -514,8 +517,8 @@ func TestWouldDenyOfARequestThatFails(t *testing.T) {
 	}
 	defer first.Release()
 	zones[0] = first
-	failed := errors.New("failed")
-	zones[1].SyncRate, zones[1].Redis = rates.Strict, new(Redis) // whose matchers are asked after all shadows
+	failed := errors.New("failed") // by a strict zone, which is asked after all others
+	zones[1].SyncRate, zones[1].Redis = rates.Strict, new(Redis)
 	zones[1].Matchers = caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { return false, failed })}}
 	told := func() int { return logs.FilterMessage("rate limit exceeded, not enforced").Len() }
 	if e, err := Evaluate(zones, request(""), clock.Now()); err == nil || told() != 0 {

@@ -36,6 +36,7 @@ type Evaluation struct {
 	zones    []zoneResult
 	results  []answer.Result // one for each limit of each zone, in order
 	receipts []table.Taken   // one for each result, to roll it back
+	own      []Limit         // of zones whose limits come with the request
 	grants   []grant
 	verdicts []strict.Verdict
 	matching []strictZone
@@ -46,14 +47,16 @@ type Evaluation struct {
 	wait    time.Duration
 	// uncounted is a zone that denies without asking its limits: there is no key, or Redis is
 	// unavailable.
-	uncounted   *Zone
+	uncounted *Zone
+	// barred is a zone in which an operator denies all requests of the key.
+	barred      *Zone
 	unavailable bool
 	denial      answer.Denial
 	// shadows are the zones that are not enforced for their keys and still to be asked. overShadow
 	// is set where one of them would deny, closed are those that would without asking their limits,
 	// and wouldDeny is the longest denial that is not enforced.
 	shadows    []keyed
-	closed     []closedZone
+	closed     []keyed
 	overShadow bool
 	wouldDeny  answer.WouldDeny
 	// queues is how many zones are still to give their slots.
@@ -65,6 +68,7 @@ type zoneResult struct {
 	keyed
 	hash   table.Key
 	first  int     // in results and receipts
+	own    bool    // limits are the request's own: they came with it, or are set for its key
 	limits []Limit // those that are enforced: the zone's, or this node's share of them
 	queued bool    // the limits were only read; they are queues, whose slots are taken last
 	strict bool    // Redis decided, by a grant in grants
@@ -114,13 +118,13 @@ func (e *Evaluation) Free() {
 		e.keys = nil
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
-	e.grants, e.verdicts, e.shadows, e.uncounted = e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
-	e.closed = e.closed[:0]
+	e.own, e.grants, e.verdicts, e.shadows, e.uncounted = e.own[:0], e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
+	e.closed, e.barred = e.closed[:0], nil
 	evaluations.Put(e)
 }
 
 // IsDenied reports whether the request is denied. Denial then says why.
-func (e *Evaluation) IsDenied() bool { return e.longest >= 0 || e.uncounted != nil }
+func (e *Evaluation) IsDenied() bool { return e.longest >= 0 || e.uncounted != nil || e.barred != nil }
 
 // Denial returns what is to be answered to a denied request.
 func (e *Evaluation) Denial() answer.Denial { return e.denial }
@@ -175,14 +179,25 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 		return
 	}
 	z, raw := k.Zone, e.keys[k.key[0]:k.key[1]]
+	hash := table.KeyOf(raw)
+	o := z.overrideOf(hash, raw)
+	if o != nil && o.Deny {
+		e.bar(k, hash, r)
+		return
+	}
+	limits := e.limitsOf(z, r, o)
+	if len(limits) == 0 {
+		z.metrics.Count(metrics.Skipped)
+		return
+	}
 	e.zones = append(e.zones, zoneResult{
-		keyed: k, hash: table.KeyOf(raw), first: len(e.results), limits: z.limits, early: reqkey.IsUnproven(raw),
+		keyed: k, hash: hash, first: len(e.results), limits: limits, own: z.varies || o != nil, early: reqkey.IsUnproven(raw),
 	})
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
 	lost := false
 	if z.isStrict() {
-		if _, ok := z.room(zr.hash, raw, e.now); ok {
+		if _, ok := room(zr.limits, zr.hash, raw, e.now); ok {
 			var decided bool
 			decided, lost = e.askRedis(r, zr, raw)
 			// The call took its time. A later Take at the arrival's would pass for a step of the
@@ -204,7 +219,11 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 func (e *Evaluation) failOver(zr *zoneResult) bool {
 	k := zr.keyed
 	if k.OnRedisLoss == settings.LossDivide {
-		zr.limits = k.share()
+		if zr.own {
+			divide(zr.limits, k.Redis.Replicator.Nodes())
+		} else {
+			zr.limits = k.share()
+		}
 		return true
 	}
 	e.zones = e.zones[:len(e.zones)-1]
@@ -288,7 +307,7 @@ func (e *Evaluation) checkLimits(at int) {
 // result returns what an answer tells of a decision.
 func (l *Limit) result(d *algorithms.Decision) answer.Result {
 	return answer.Result{
-		Policy: l.policy, Allowed: d.Allowed, Limit: l.enforced.N, Remaining: d.Remaining,
+		Policy: l.policy, Allowed: d.Allowed, Overridden: l.isOverridden, Quota: l.Rate.Limit, Limit: l.enforced.N, Remaining: d.Remaining,
 		RetryAfter: d.Retry, MoreAfter: l.moreAfter(d),
 	}
 }
@@ -416,6 +435,8 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 func (e *Evaluation) noteZone(r *http.Request) {
 	d := &e.denial
 	switch z := e.uncounted; {
+	case e.barred != nil:
+		d.Reason, d.Zone, d.Wait = answer.Barred, e.barred.Name, 0
 	case e.longest >= 0:
 		d.Zone = e.zones[e.longest].Name
 	case e.unavailable:

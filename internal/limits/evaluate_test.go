@@ -22,6 +22,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -118,7 +119,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 	proxy.Set(faultproxy.Blackhole)
 	const limit, window = 10, 1000 * time.Second
 	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
-		redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: 500 * time.Millisecond, Logger: zap.NewNop()})
+		redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: time.Second, StrictTimeout: 500 * time.Millisecond, Logger: zap.NewNop()})
 		z, err := NewZone(ZoneOptions{
 			Compiled: settings.Compiled{
 				Name: kind.String(), Key: "all", Kind: kind, Limits: []rates.Rate{{Limit: limit, Window: window}}, Buckets: 1,
@@ -159,7 +160,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 			t.Errorf("%s: %d admitted beside a request that waited for Redis, want %d", kind, admitted, limit)
 		}
 		z.Release()
-		redis.close()
+		redis.Close()
 	}
 }
 

@@ -22,6 +22,8 @@ type Config struct {
 	StrictTimeout time.Duration
 	// Keeper keeps the counters that don't sync over a restart; it is nil for none.
 	Keeper *snapshot.Keeper
+	// Namespace is that of the control record where Redis is nil.
+	Namespace string
 
 	zones   []*Zone
 	unsaved bool  // it was reported at load that counters can't be saved
@@ -34,6 +36,15 @@ type Config struct {
 
 // Add notes a zone for Start. It is not safe for concurrent use.
 func (c *Config) Add(z *Zone) { c.zones = append(c.zones, z) }
+
+// Zones calls yield with each zone. One that several handlers have comes as often.
+func (c *Config) Zones(yield func(*Zone) bool) {
+	for _, z := range c.zones {
+		if !yield(z) {
+			return
+		}
+	}
+}
 
 // Each calls yield with each limit of each zone. A zone that several handlers have comes as often.
 func (c *Config) Each(yield func(*Limit) bool) {
@@ -82,6 +93,7 @@ func (c *Config) Start() {
 		if c.Keeper != nil {
 			c.restore()
 		}
+		c.keepControl(true)
 	}
 	clock.CatchUp()
 	c.stop, c.done = make(chan struct{}), make(chan struct{})
@@ -114,6 +126,7 @@ func (c *Config) housekeep() {
 			return
 		case <-second.C:
 			clock.CatchUp()
+			c.Control().Tick()
 		case <-minute.C:
 			for _, z := range c.zones {
 				z.denials.Tick(clock.Now())
@@ -143,12 +156,13 @@ func (c *Config) Stop() {
 	case len(list) > 0 && i == 0:
 		list[0].inherit(c)
 		list[0].apply()
+		list[0].keepControl(false)
 	}
-	if c.Redis != nil && c.Redis.isBorrowed() {
+	if c.Redis != nil && c.Redis.IsBorrowed() {
 		for l := range c.Each {
 			l.detach(c.Redis)
 		}
-		c.Redis.close()
+		c.Redis.Close()
 	}
 }
 

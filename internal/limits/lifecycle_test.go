@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -25,7 +26,7 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	// As a client of this module, which goes by the contexts of its calls.
 	client.Options().ReadTimeout, client.Options().ContextTimeoutEnabled = time.Minute, true
 	defer client.Close()
-	redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
+	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
 	z, err := NewZone(ZoneOptions{
 		Compiled: settings.Compiled{
 			Name: "waits", Key: "all", Limits: []rates.Rate{{Limit: 10, Window: time.Hour}}, Buckets: 1, MaxKeys: 100,
@@ -41,8 +42,8 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	c.Add(z)
 	c.Start()
 	redistest.Eventually(t, "the first sync", func() bool {
-		zones, stores := State()
-		return len(stores) == 1 && stores[0].Up && len(zones) == 1 && !zones[0].Synced.IsZero()
+		s := State()
+		return len(s.Redis) == 1 && s.Redis[0].Up && len(s.Zones) == 1 && !s.Zones[0].Synced.IsZero()
 	})
 	proxy.Set(faultproxy.Blackhole)
 	raw := []byte("key")

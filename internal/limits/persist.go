@@ -7,7 +7,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/saved"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -118,4 +120,25 @@ func (c *Config) localCounters() map[*Counters]struct{} {
 		}
 	}
 	return all
+}
+
+// Control returns the control record that the configuration goes by.
+func (c *Config) Control() *control.Control { return shared.ControlOf(c.Redis, c.Namespace) }
+
+// keepControl has the control record be saved with each change, and restores what an earlier
+// process has saved.
+func (c *Config) keepControl(restore bool) {
+	if c.Keeper == nil {
+		c.Control().Keep(nil, nil)
+		return
+	}
+	var earlier []byte
+	if restore {
+		var err error
+		if earlier, err = c.Keeper.LoadControl(); err != nil {
+			c.Logger.Warn("what was changed at run time could not be read; it is forgotten unless redis has it",
+				warning.Field(warning.NotRestored), zap.Stringer("persist", c.Keeper), zap.Error(err))
+		}
+	}
+	c.Control().Keep(earlier, c.Keeper.StoreControl)
 }

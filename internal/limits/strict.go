@@ -74,19 +74,27 @@ func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64
 		return -1
 	}
 	raw := keys[start:]
-	left, ok := z.room(table.KeyOf(raw), raw, e.now)
+	first := len(e.own)
+	hash := table.KeyOf(raw)
+	o := z.overrideOf(hash, raw)
+	if o != nil && o.Deny {
+		return -1
+	}
+	left, ok := room(e.limitsOf(z, r, o), hash, raw, e.now)
+	e.own = e.own[:first]
 	if !ok {
 		return -1
 	}
 	return left
 }
 
-// room returns what is left of a zone's tightest limit for a key, by this node's own counts. ok is
-// false where a limit's table has no slot for it. Redis is not asked for such a key: max_keys
-// bounds what a zone puts into Redis, too.
-func (z *Zone) room(key table.Key, raw []byte, now int64) (left int64, ok bool) {
+// room returns what is left of the tightest of a zone's limits for a key, by this node's own
+// counts. ok is false where a limit's table has no slot for it. Redis is not asked for such a key:
+// max_keys bounds what a zone puts into Redis, too.
+func room(limits []Limit, key table.Key, raw []byte, now int64) (left int64, ok bool) {
 	left = math.MaxInt64
-	for l := range z.Each {
+	for i := range limits {
+		l := &limits[i]
 		one, ok := l.table.Room(l.enforced, key, raw, now)
 		if !ok {
 			return 0, false
@@ -100,17 +108,17 @@ func (z *Zone) room(key table.Key, raw []byte, now int64) (left int64, ok bool) 
 // whether the zone's on_redis_loss applies then.
 func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (decided, lost bool) {
 	z, by := zr.Zone, zr.Redis
-	for i := range z.limits {
+	for i := range zr.limits {
 		// Redis first learns what was decided for the key while it was unavailable.
-		if err := z.limits[i].source.ChargeNow(r.Context(), zr.hash); err != nil {
+		if err := zr.limits[i].source.ChargeNow(r.Context(), zr.hash); err != nil {
 			z.noteStrict(r, by, err)
 			return false, true
 		}
 	}
 	var g strict.Grant
 	var err error
-	for {
-		e.verdicts, g, err = by.Strict.Take(r.Context(), z.Name, z.rules, table.IDOf(raw), e.verdicts[:0])
+	for rules := zr.rulesOf(); ; {
+		e.verdicts, g, err = by.Strict.Take(r.Context(), z.Name, rules, table.IDOf(raw), e.verdicts[:0])
 		if !errors.Is(err, strict.ErrClosed) {
 			break
 		}
@@ -130,7 +138,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 	zr.strict, zr.grant = true, len(e.grants)
 	e.grants = append(e.grants, grant{by.Strict, g})
 	for i := range e.verdicts {
-		v, l := &e.verdicts[i], &z.limits[i]
+		v, l := &e.verdicts[i], &zr.limits[i]
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
 		e.results = append(e.results, l.result(&v.Decision))
 		l.table.Import(l.enforced, zr.hash, raw, clock.Now(), v.Reports)

@@ -13,10 +13,14 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -61,8 +65,13 @@ type Zone struct {
 	full    atomic.Bool // warned of more than max_keys
 	noKey   atomic.Bool // warned of an empty key
 
+	// varies is set where numbers come with the request: see limitsOf.
+	varies       bool
 	rules        []strict.Rule // for Redis, which decides on all limits in one call
 	strictFailed atomic.Int64  // when it was last reported that Redis failed to decide
+
+	// rules are what operators say of the zone at run time; nil inside for nothing.
+	atRuntime *control.Zone
 
 	// queuesLast is set for queues beside other limits: their slots are taken when all others have
 	// admitted.
@@ -70,9 +79,8 @@ type Zone struct {
 	// shares are this node's shares of the limits, for on_redis_loss divide.
 	shares atomic.Pointer[shares]
 
-	// enforcement replaces Enforce at run time, unless it is nil. salt is saltOf its name.
-	enforcement atomic.Pointer[settings.Enforcement]
-	salt        uint64
+	// salt is settings.SaltOf its name.
+	salt uint64
 }
 
 // shares are limits of which each node enforces an equal part.
@@ -92,6 +100,13 @@ type Limit struct {
 
 	enforced algorithms.Limit
 	policy   *answer.Policy
+	// number is what the limit of a request comes from, nil where it is the same for all. warned is
+	// set when something came that is no number.
+	number *reqkey.Number
+	// isOverridden is set where an operator has set another number, replaced is the configured one.
+	isOverridden bool
+	replaced     int64
+	warned       *atomic.Bool
 }
 
 // Take asks for n units of a key at now. raw is the bytes of which key is the hash.
@@ -99,8 +114,25 @@ func (l *Limit) Take(key table.Key, raw []byte, now, n int64, want algorithms.Wa
 	return l.table.Take(l.enforced, key, raw, now, n, want)
 }
 
-// params describes the limit to its algorithm.
-func (l *Limit) params() algorithms.Params { return l.Settings.Params(l.Rate) }
+// params describes the limit to its algorithm. In the place of an overridden one, burst and queue
+// keep their ratio to the number.
+func (l *Limit) params() algorithms.Params {
+	p := l.Settings.Params(l.Rate)
+	if l.replaced > 0 {
+		p.Burst = scaled(p.Burst, l)
+		p.Queue = scaled(p.Queue, l)
+	}
+	return p
+}
+
+// scaled brings a number for the configured limit to the one in its place. What is there does not
+// vanish.
+func scaled(n int64, l *Limit) int64 {
+	return max(min(n, 1), min(saturate.MulDiv(n, l.Rate.Limit, l.replaced), maxScaled))
+}
+
+// maxScaled is more than any burst or queue of a configuration that drains in time.
+const maxScaled = 1 << 53
 
 // IsSynced reports whether the limit's counts are in that Redis as well.
 func (l *Limit) IsSynced(redis *Redis) bool { return l.Settings.SyncRate >= 0 && redis != nil }
@@ -108,7 +140,7 @@ func (l *Limit) IsSynced(redis *Redis) bool { return l.Settings.SyncRate >= 0 &&
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
 func NewZone(o ZoneOptions) (*Zone, error) {
-	z := &Zone{ZoneOptions: o, salt: saltOf(o.Name)}
+	z := &Zone{ZoneOptions: o, salt: settings.SaltOf(o.Name), atRuntime: shared.ControlOf(o.Redis, o.Namespace).Zone(o.Name)}
 	var err error
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err
@@ -127,6 +159,9 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	for _, r := range o.Limits {
 		l := Limit{Counters: acquire(o.Namespace, &z.Compiled, r), Settings: &z.Compiled, Rate: r}
 		l.enforced, l.policy = l.params().Compile(), policyOf(&z.Compiled, r).Compile(o.Headers)
+		if r.From != "" {
+			z.varies, l.number, l.warned = true, reqkey.NewNumber(r.From), new(atomic.Bool)
+		}
 		z.limits = append(z.limits, l)
 		z.rules = append(z.rules, strict.Rule(l.params()))
 	}
@@ -179,7 +214,7 @@ func waitsOf(k algorithms.Kind) algorithms.Want {
 
 // policyOf returns what answers tell of one of a zone's limits.
 func policyOf(z *settings.Compiled, r rates.Rate) answer.Policy {
-	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Fixed: z.Kind == algorithms.FixedWindow}
+	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind == algorithms.FixedWindow}
 	if len(z.Limits) > 1 {
 		p.Name += "-" + rates.WindowText(r.Window)
 	}
@@ -214,7 +249,7 @@ func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 // excepts reports whether a request is excepted from the zone. Caddy's matchers of addresses end
 // early data with 425, which proves no address: there an address is no exception.
 func (z *Zone) excepts(r *http.Request) (bool, error) {
-	return matchesProven(z.Except, r)
+	return matchers.Proven(z.Except, r)
 }
 
 // appendKey appends the key of a request with these variables, or what stands in for an empty one.
@@ -244,13 +279,7 @@ func (z *Zone) share() []Limit {
 		return s.limits
 	}
 	s := &shares{nodes: nodes, limits: slices.Clone(z.limits)}
-	for i := range s.limits {
-		l := &s.limits[i]
-		p := l.params()
-		p.Limit = p.Limit/nodes + min(1, p.Limit%nodes)
-		p.Burst = (p.Burst + nodes - 1) / nodes
-		l.enforced = p.Compile()
-	}
+	divide(s.limits, nodes)
 	z.shares.Store(s)
 	return s.limits
 }

@@ -41,8 +41,11 @@ var layers = [][]string{
 	{"internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "sync"},
-	{"sync/strict"},
+	{"sync/strict", "internal/control"},
+	{"internal/shared"},
 	{"internal/limits"},
+	{"internal/admin"},
+	{"internal/command"},
 	{"."},
 }
 

@@ -1,5 +1,5 @@
 // Package matchers reads matchers within an option of a Caddyfile: named ones of the site, others
-// on the option's line or in its block, and addresses.
+// on the option's line or in its block, and addresses. Proven applies them to early data.
 package matchers
 
 import (

@@ -77,7 +77,8 @@ func TestSlips(t *testing.T) {
 	}
 }
 
-// An expression in backticks is one after except as well, also where it has characters of addresses.
+// An expression in backticks is one after except as well, also where it has characters of
+// addresses.
 func TestExpressions(t *testing.T) {
 	for text, want := range map[string]string{
 		"except `path('/a')`": `{"expression":"path('/a')"}`, "match `path('/a')`": `{"expression":"path('/a')"}`,

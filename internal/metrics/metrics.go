@@ -29,6 +29,12 @@ var (
 	}, []string{"zone"})
 )
 
+// defaultCount counts requests without a number.
+var defaultCount = prometheus.NewCounterVec(prometheus.CounterOpts{
+	Namespace: namespace, Subsystem: subsystem, Name: "limit_defaults_total",
+	Help: "Limits that were to come with a request, and did not: limit_default held.",
+}, []string{"zone"})
+
 // A Decision is what a zone decided on a request.
 type Decision uint8
 
@@ -54,6 +60,7 @@ type ZoneCounters struct {
 	decisions [len(decisionLabels)]prometheus.Counter
 	overflow  prometheus.Counter
 	near      prometheus.Counter
+	defaults  prometheus.Counter
 }
 
 // users are how many handlers have each zone's counters.
@@ -74,6 +81,7 @@ func NewZoneCounters(name string) *ZoneCounters {
 		z.decisions[d] = decisionCount.WithLabelValues(z.name, decision)
 	}
 	z.overflow, z.near = overflowCount.WithLabelValues(z.name), nearCount.WithLabelValues(z.name)
+	z.defaults = defaultCount.WithLabelValues(z.name)
 	return z
 }
 
@@ -92,6 +100,7 @@ func (z *ZoneCounters) Release() {
 	decisionCount.DeletePartialMatch(prometheus.Labels{"zone": z.name})
 	overflowCount.DeleteLabelValues(z.name)
 	nearCount.DeleteLabelValues(z.name)
+	defaultCount.DeleteLabelValues(z.name)
 }
 
 // Count counts a decision.
@@ -105,6 +114,13 @@ func (z *ZoneCounters) Count(d Decision) {
 func (z *ZoneCounters) CountOverflow() {
 	if z != nil {
 		z.overflow.Inc()
+	}
+}
+
+// CountDefault counts a limit that did not come with its request.
+func (z *ZoneCounters) CountDefault() {
+	if z != nil {
+		z.defaults.Inc()
 	}
 }
 

@@ -9,14 +9,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-func someState() ([]ZoneState, []RedisState) {
-	return []ZoneState{
+func someState() State {
+	return State{
+		Zones: []ZoneState{
 			{"m", 3, false, true, time.Unix(1_795_249_670, 5e8), "1m", 600, 100}, {"m", 4, true, true, time.Unix(1_795_249_660, 0), "1h", 0, 80},
 			{Zone: "m"}, {Zone: "other\xff"}, {Zone: "new", Syncs: true},
 		},
-		[]RedisState{
+		Redis: []RedisState{
 			{"caddy", true, 10, 1, 100, 3, 1, 2, 3}, {"caddy", false, 1, 5, 7, 1, 4, 5, 6}, {Namespace: "shop", Up: true, Syncs: 2},
-		}
+		},
+		Controls: []ControlState{{"caddy", 2, true}, {"caddy", 3, false}, {Namespace: "shop", Applied: true}},
+	}
 }
 
 // scrape reads what a registry has of zone m and of everything that has no zone, without the
@@ -34,7 +37,7 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 			for _, l := range m.GetLabel() {
 				name += " " + l.GetValue()
 			}
-			if strings.HasSuffix(name, " m") || !strings.Contains(name, "decisions") {
+			if strings.HasSuffix(name, " m") || !strings.Contains(name, "decisions") && !strings.Contains(name, "defaults") {
 				values[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
@@ -47,6 +50,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 	c.Count(Admitted)
 	c.CountOverflow()
 	c.CountNear()
+	c.CountDefault()
 	before := scrapeDecisions(t)
 	for config := range 3 {
 		registry := prometheus.NewPedanticRegistry()
@@ -61,17 +65,19 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			"decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "decisions_total would_deny m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
 			"near_limit_total m":  before["near_limit_total m"],
 			"limit_requests 1m m": 600, "limit_requests 1h m": 0, "burst_requests m": 80, "keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
+			"limit_defaults_total m":        before["limit_defaults_total m"],
 			"last_sync_timestamp_seconds m": 1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
 			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,
 			"synced_keys_total caddy": 107, "synced_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
 			"circuits_open caddy": 5, "circuit_trips_total caddy": 7, "strict_timeouts_total caddy": 9,
+			"overrides caddy": 5, "overrides shop": 0, "control_applied caddy": 0, "control_applied shop": 1,
 			"circuits_open shop": 0, "circuit_trips_total shop": 0, "strict_timeouts_total shop": 0,
 		}
 		if got := scrape(t, registry); !maps.Equal(got, want) {
 			t.Errorf("configuration %d: got %v, want %v", config, got, want)
 		}
 	}
-	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["near_limit_total m"] < 1 {
+	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["near_limit_total m"] < 1 || before["limit_defaults_total m"] < 1 {
 		t.Errorf("what was counted before the first configuration is lost: %v", before)
 	}
 }

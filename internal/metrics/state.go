@@ -37,6 +37,14 @@ type RedisState struct {
 	CircuitsOpen, CircuitTrips, Timeouts int64
 }
 
+// ControlState is the state of one control record.
+type ControlState struct {
+	Namespace string
+	Overrides int64
+	// Applied is set where this node has applied what Redis has, as far as it knows.
+	Applied bool
+}
+
 func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, name), help, labels, nil)
 }
@@ -55,14 +63,16 @@ var (
 	failedDesc   = describe("failed_keys_total", "Counts in answered sync calls that Redis rejected, or whose reply made no sense.", "namespace")
 	openDesc     = describe("circuits_open", "Open circuits: strict zones do not wait for the Redis behind them.", "namespace")
 	tripsDesc    = describe("circuit_trips_total", "Times that a circuit has opened.", "namespace")
+	appliedDesc  = describe("control_applied", "1 while this node has applied all that was changed at run time, as far as it knows, else 0.", "namespace")
+	overrideDesc = describe("overrides", "Keys with limits of their own that were set at run time.", "namespace")
 	timeoutsDesc = describe("strict_timeouts_total", "Requests to strict zones that waited for Redis until strict_timeout.", "namespace")
 )
 
 // Register adds the metrics to a configuration's registry, however often it is called. state tells
 // the state of the whole process when it is scraped, so that nothing is kept up for a scrape that
 // may never come; entries of one name are added up.
-func Register(registry *prometheus.Registry, state func() ([]ZoneState, []RedisState)) error {
-	for _, c := range []prometheus.Collector{decisionCount, overflowCount, nearCount, collector(state)} {
+func Register(registry *prometheus.Registry, state func() State) error {
+	for _, c := range []prometheus.Collector{decisionCount, overflowCount, nearCount, defaultCount, collector(state)} {
 		err := registry.Register(c)
 		if already := (prometheus.AlreadyRegisteredError{}); err != nil && !errors.As(err, &already) {
 			return err
@@ -71,13 +81,21 @@ func Register(registry *prometheus.Registry, state func() ([]ZoneState, []RedisS
 	return nil
 }
 
+// State is the state of the process.
+type State struct {
+	Zones    []ZoneState
+	Redis    []RedisState
+	Controls []ControlState
+}
+
 // collector shows the state of the process.
-type collector func() ([]ZoneState, []RedisState)
+type collector func() State
 
 // Describe gives the descriptions of all that Collect sends.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		keysDesc, sketchDesc, syncedDesc, limitDesc, burstDesc, redisDesc, syncsDesc, syncKeysDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc,
+		appliedDesc, overrideDesc,
 	} {
 		ch <- d
 	}
@@ -85,26 +103,26 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect sends the state as it is now.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	zones, redis := c()
+	now := c()
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, value, labels...)
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	for name, s := range merge(zones) {
+	for name, s := range merge(now.Zones) {
 		send(keysDesc, gauge, float64(s.Keys), name)
 		send(sketchDesc, gauge, one(s.Sketch), name)
 		if s.Syncs {
 			send(syncedDesc, gauge, seconds(s.Synced), name)
 		}
 	}
-	requests, bursts := configured(zones)
+	requests, bursts := configured(now.Zones)
 	for of, n := range requests {
 		send(limitDesc, gauge, float64(n), of[0], of[1])
 	}
 	for name, n := range bursts {
 		send(burstDesc, gauge, float64(n), name)
 	}
-	for name, s := range merge(redis) {
+	for name, s := range merge(now.Redis) {
 		send(redisDesc, gauge, one(s.Up), name)
 		send(syncsDesc, counter, float64(s.Syncs), name, "ok")
 		send(syncsDesc, counter, float64(s.Failures), name, "failed")
@@ -114,16 +132,20 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		send(tripsDesc, counter, float64(s.CircuitTrips), name)
 		send(timeoutsDesc, counter, float64(s.Timeouts), name)
 	}
+	for name, s := range merge(now.Controls) {
+		send(overrideDesc, gauge, float64(s.Overrides), name)
+		send(appliedDesc, gauge, one(s.Applied), name)
+	}
 }
 
-type state[S any] interface {
+type entry[S any] interface {
 	name() string
 	plus(other S) S
 }
 
 // merge adds up entries of one name: a zone has a table for each limit, and two namespaces may have
 // a zone of one name. A label that came twice would fail the whole scrape.
-func merge[S state[S]](all []S) map[string]S {
+func merge[S entry[S]](all []S) map[string]S {
 	merged := make(map[string]S, len(all))
 	for _, s := range all {
 		name := label(s.name())
@@ -175,6 +197,15 @@ func (s RedisState) plus(other RedisState) RedisState {
 	s.CircuitsOpen += other.CircuitsOpen
 	s.CircuitTrips += other.CircuitTrips
 	s.Timeouts += other.Timeouts
+	return s
+}
+
+func (s ControlState) name() string { return s.Namespace }
+
+// plus adds up two records of one namespace, in two Redis.
+func (s ControlState) plus(other ControlState) ControlState {
+	s.Overrides += other.Overrides
+	s.Applied = s.Applied && other.Applied
 	return s
 }
 

@@ -19,10 +19,14 @@ import (
 
 // A Rate is a number of requests in a window of time.
 type Rate struct {
-	// Limit is the number of requests, 0 or more; 0 denies all.
+	// Limit is the number of requests, 0 or more; 0 denies all. Where the number comes with the
+	// request it is the default.
 	Limit int64
 	// Window is MinWindow to MaxWindow.
 	Window time.Duration
+	// From is the placeholder that the number comes from with each request, in its braces; "" where
+	// it is the same for all.
+	From string
 }
 
 // Parse reads a rate, how many in how long: 100/1m, 10/s, 5/90s, 1/1d. The number is 0 or more, 0
@@ -37,6 +41,9 @@ func Parse(s string) (Rate, error) {
 
 func parse(s string) (Rate, error) {
 	count, text, _ := strings.Cut(s, "/")
+	if strings.HasPrefix(s, "{") && strings.Contains(s, "}/") {
+		return Rate{}, fmt.Errorf("the number of %s comes with the request, which only the limit of a zone can; write a number here, like 60/1m, or `limit %[1]s` into a block like `zone plan`, and a limit_default beside it", spelling.Clip(s))
+	}
 	if strings.HasPrefix(s, "{") {
 		return Rate{}, fmt.Errorf("%s is not a rate; write the rate here, like 100/1m, and the key in a block of its own, like { key %[1]s }", spelling.Clip(s))
 	}
@@ -54,7 +61,38 @@ func parse(s string) (Rate, error) {
 	if err != nil {
 		return Rate{}, err
 	}
-	return Rate{n, window}, nil
+	return Rate{Limit: n, Window: window}, nil
+}
+
+// ParseLimit reads a rate, or one whose number comes with the request: {plan}/1m.
+func ParseLimit(s string) (Rate, error) {
+	if count, _, ok := strings.Cut(s, "/{"); ok {
+		return Rate{}, fmt.Errorf("the window of %s can't come with the request; write it here, like %s/1m", spelling.Clip(s), spelling.Clip(count))
+	}
+	end := strings.LastIndexByte(s, '}')
+	if !strings.HasPrefix(s, "{") || end < 0 {
+		return Parse(s)
+	}
+	r := Rate{From: s[:end+1]}
+	text, ok := strings.CutPrefix(s[end+1:], "/")
+	if !ok || text == "" {
+		return Rate{}, fmt.Errorf("%q has no window; write how many in how long, in one word, like %s/1m", spelling.Clip(s), spelling.Clip(r.From))
+	}
+	if err := CheckPlaceholder(r.From); err != nil {
+		return Rate{}, err
+	}
+	var err error
+	r.Window, err = ParseWindow(text)
+	return r, err
+}
+
+// CheckPlaceholder reports what is wrong with a placeholder that a number comes from.
+func CheckPlaceholder(s string) error {
+	name, ok := strings.CutPrefix(s, "{")
+	if name, ok2 := strings.CutSuffix(name, "}"); !ok || !ok2 || name == "" || strings.ContainsAny(name, "{}") {
+		return fmt.Errorf("%q is neither a whole number nor one placeholder; write digits only, like 100, or one placeholder, like {plan}", spelling.Clip(s))
+	}
+	return nil
 }
 
 // wordyRate matches rates as other programs and people write them: 100r/s, 100rpm, 100/min, 5/1M.
@@ -99,11 +137,21 @@ func (r Rate) Check() error {
 	if r.Limit < 0 {
 		return fmt.Errorf("the number %d is negative; write 0 or more", r.Limit)
 	}
+	if r.From != "" {
+		if err := CheckPlaceholder(r.From); err != nil {
+			return err
+		}
+	}
 	return checkWindow(r.Window)
 }
 
-// String returns the rate as Parse reads it.
-func (r Rate) String() string { return strconv.FormatInt(r.Limit, 10) + "/" + WindowText(r.Window) }
+// String returns the rate as ParseLimit reads it, without its default.
+func (r Rate) String() string {
+	if r.From != "" {
+		return r.From + "/" + WindowText(r.Window)
+	}
+	return strconv.FormatInt(r.Limit, 10) + "/" + WindowText(r.Window)
+}
 
 // Span returns how long n requests, 0 or more, take at the rate: the longest Duration where it is
 // longer than that, 0 at a rate that denies all.

@@ -15,22 +15,22 @@ func TestParseRate(t *testing.T) {
 		want Rate
 		text string
 	}{
-		{"100/1m", Rate{100, time.Minute}, "100/1m"},
-		{"10/s", Rate{10, time.Second}, "10/1s"},
-		{"3/m", Rate{3, time.Minute}, "3/1m"},
-		{"0/h", Rate{0, time.Hour}, "0/1h"},
-		{"1/d", Rate{1, 24 * time.Hour}, "1/1d"},
-		{"1000/60m", Rate{1000, time.Hour}, "1000/1h"},
-		{"5/90s", Rate{5, 90 * time.Second}, "5/90s"},
-		{"5/1m30s", Rate{5, 90 * time.Second}, "5/90s"},
-		{"5/1.5s", Rate{5, 1500 * time.Millisecond}, "5/1500ms"},
-		{"5/1ms", Rate{5, time.Millisecond}, "5/1ms"},
-		{"5/1.5ms", Rate{5, 1500 * time.Microsecond}, "5/1500us"},
-		{"5/1000001ns", Rate{5, 1000001}, "5/1000001ns"},
-		{"7/7d", Rate{7, 7 * 24 * time.Hour}, "7/7d"},
-		{"1/1d12h", Rate{1, 36 * time.Hour}, "1/36h"},
-		{"1/3650d", Rate{1, MaxWindow}, "1/3650d"},
-		{"9223372036854775807/30d", Rate{math.MaxInt64, 30 * 24 * time.Hour}, "9223372036854775807/30d"},
+		{"100/1m", Rate{Limit: 100, Window: time.Minute}, "100/1m"},
+		{"10/s", Rate{Limit: 10, Window: time.Second}, "10/1s"},
+		{"3/m", Rate{Limit: 3, Window: time.Minute}, "3/1m"},
+		{"0/h", Rate{Limit: 0, Window: time.Hour}, "0/1h"},
+		{"1/d", Rate{Limit: 1, Window: 24 * time.Hour}, "1/1d"},
+		{"1000/60m", Rate{Limit: 1000, Window: time.Hour}, "1000/1h"},
+		{"5/90s", Rate{Limit: 5, Window: 90 * time.Second}, "5/90s"},
+		{"5/1m30s", Rate{Limit: 5, Window: 90 * time.Second}, "5/90s"},
+		{"5/1.5s", Rate{Limit: 5, Window: 1500 * time.Millisecond}, "5/1500ms"},
+		{"5/1ms", Rate{Limit: 5, Window: time.Millisecond}, "5/1ms"},
+		{"5/1.5ms", Rate{Limit: 5, Window: 1500 * time.Microsecond}, "5/1500us"},
+		{"5/1000001ns", Rate{Limit: 5, Window: 1000001}, "5/1000001ns"},
+		{"7/7d", Rate{Limit: 7, Window: 7 * 24 * time.Hour}, "7/7d"},
+		{"1/1d12h", Rate{Limit: 1, Window: 36 * time.Hour}, "1/36h"},
+		{"1/3650d", Rate{Limit: 1, Window: MaxWindow}, "1/3650d"},
+		{"9223372036854775807/30d", Rate{Limit: math.MaxInt64, Window: 30 * 24 * time.Hour}, "9223372036854775807/30d"},
 	} {
 		got, err := Parse(c.in)
 		if err != nil || got != c.want || got.String() != c.text {
@@ -95,14 +95,14 @@ func TestSpan(t *testing.T) {
 		at   Rate
 		want bool
 	}{
-		{0, Rate{5, time.Minute}, false},
-		{100, Rate{0, time.Minute}, false},
-		{math.MaxInt64, Rate{math.MaxInt64, MaxWindow}, false},
-		{math.MaxInt64, Rate{1, time.Millisecond}, true},
-		{math.MaxInt64, Rate{1, MaxWindow}, true},
-		{math.MaxInt64, Rate{2, time.Nanosecond}, true},
-		{3650, Rate{1, 24 * time.Hour}, false},
-		{3651, Rate{1, 24 * time.Hour}, true},
+		{0, Rate{Limit: 5, Window: time.Minute}, false},
+		{100, Rate{Limit: 0, Window: time.Minute}, false},
+		{math.MaxInt64, Rate{Limit: math.MaxInt64, Window: MaxWindow}, false},
+		{math.MaxInt64, Rate{Limit: 1, Window: time.Millisecond}, true},
+		{math.MaxInt64, Rate{Limit: 1, Window: MaxWindow}, true},
+		{math.MaxInt64, Rate{Limit: 2, Window: time.Nanosecond}, true},
+		{3650, Rate{Limit: 1, Window: 24 * time.Hour}, false},
+		{3651, Rate{Limit: 1, Window: 24 * time.Hour}, true},
 	} {
 		if got := c.at.Span(c.n) > MaxWindow; got != c.want {
 			t.Errorf("%v.Span(%d) = %v, longer than MaxWindow %t, want %t", c.at, c.n, c.at.Span(c.n), got, c.want)
@@ -120,9 +120,9 @@ func TestRateErrorsStayShort(t *testing.T) {
 }
 
 func TestSorted(t *testing.T) {
-	given := []Rate{{9, time.Hour}, {5, time.Minute}, {3, time.Minute}, {7, time.Hour}}
-	want := []Rate{{3, time.Minute}, {7, time.Hour}}
-	if got := Sorted(given); !slices.Equal(got, want) || given[0] != (Rate{9, time.Hour}) {
+	given := []Rate{{Limit: 9, Window: time.Hour}, {Limit: 5, Window: time.Minute}, {Limit: 3, Window: time.Minute}, {Limit: 7, Window: time.Hour}}
+	want := []Rate{{Limit: 3, Window: time.Minute}, {Limit: 7, Window: time.Hour}}
+	if got := Sorted(given); !slices.Equal(got, want) || given[0] != (Rate{Limit: 9, Window: time.Hour}) {
 		t.Errorf("Sorted = %v of %v, want %v", got, given, want)
 	}
 }
@@ -217,4 +217,51 @@ func FuzzSyncRateJSON(f *testing.F) {
 			t.Errorf("UnmarshalJSON(%s) = %v, %v, want %v", text, again, err, s)
 		}
 	})
+}
+
+func TestParseLimit(t *testing.T) {
+	for in, want := range map[string]Rate{
+		"100/1m":                            {Limit: 100, Window: time.Minute},
+		"{plan}/1m":                         {From: "{plan}", Window: time.Minute},
+		"{http.request.header.X-Plan}/d":    {From: "{http.request.header.X-Plan}", Window: 24 * time.Hour},
+		"{file./etc/plan}/90s":              {From: "{file./etc/plan}", Window: 90 * time.Second},
+		"{http.request.uri.query.a/b}/1.5s": {From: "{http.request.uri.query.a/b}", Window: 1500 * time.Millisecond},
+	} {
+		got, err := ParseLimit(in)
+		if err != nil || got != want {
+			t.Errorf("ParseLimit(%q) = %+v, %v, want %+v", in, got, err, want)
+		}
+		if again, err := ParseLimit(got.String()); err != nil || again != want {
+			t.Errorf("ParseLimit(%q) = %+v, %v, want %+v", got, again, err, want)
+		}
+	}
+	for in, want := range map[string]string{
+		"{plan}": "no window", "{plan}/": "no window", "{plan}1m": "no window", "{}/1m": "one placeholder", "{a}{b}/1m": "one placeholder",
+		"{{a}}/1m": "one placeholder", "{plan/1m": "not a rate", "plan}/1m": "not a whole number", "5/{window}": "can't come with the request",
+		"{plan}/{window}": "can't come with the request", "{plan}/0s": "empty", "{plan}/1ns": "too short", "/1m": "no number", "": "no number",
+	} {
+		if got, err := ParseLimit(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseLimit(%q) = %+v, %v, want an error with %q", in, got, err, want)
+		}
+	}
+}
+
+func TestEventsJSON(t *testing.T) {
+	for in, want := range map[string]Events{`5`: {Number: 5}, `0`: {}, `-3`: {Number: -3}, `"{plan}"`: {From: "{plan}"}, `null`: {}} {
+		var e Events
+		if err := json.Unmarshal([]byte(in), &e); err != nil || e != want {
+			t.Errorf("Unmarshal(%s) = %+v, %v, want %+v", in, e, err, want)
+		}
+		text, err := json.Marshal(e)
+		var again Events
+		if err != nil || json.Unmarshal(text, &again) != nil || again != want {
+			t.Errorf("Marshal(%+v) = %s, %v, which is read as %+v", e, text, err, again)
+		}
+	}
+	for _, in := range []string{`"5"`, `"plan"`, `"{}"`, `"{a}{b}"`, `""`, `5.5`, `1e30`, `true`, `[]`, `{}`, `"{a"`} {
+		var e Events
+		if err := json.Unmarshal([]byte(in), &e); err == nil {
+			t.Errorf("Unmarshal(%s) = %+v, want an error", in, e)
+		}
+	}
 }

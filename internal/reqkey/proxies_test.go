@@ -46,7 +46,7 @@ func TestProxyWatchOfMatchers(t *testing.T) {
 	}{
 		"none": {nil, false}, "a path": {caddyhttp.MatcherSets{{new(caddyhttp.MatchPath)}}, false}, "an address": {caddyhttp.MatcherSets{{}, address}, true},
 		"a negation": {caddyhttp.MatcherSets{{&caddyhttp.MatchNot{MatcherSets: caddyhttp.MatcherSets{address}}}}, true},
-		"the peer":   {caddyhttp.MatcherSets{{new(caddyhttp.MatchRemoteIP)}}, false}, // trusted proxies change nothing of it
+		"the peer":   {caddyhttp.MatcherSets{{new(caddyhttp.MatchRemoteIP)}}, false},
 	} {
 		w := new(ProxyWatch)
 		w.Note(mustKey(t, "all", 32, 64))

@@ -1,14 +1,23 @@
 package reqkey
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 )
 
 // MaxText is how many bytes of what a client sent a log line shows. An ellipsis follows where there
 // are more.
 const MaxText = 128
+
+// standInText precedes the text of a client IP in place of an empty key.
+const standInText = "client_ip:"
 
 // Text shows a key that this template made, for a log: as the template reads with its values filled
 // in, as Printable.
@@ -19,7 +28,7 @@ func (t *Template) Text(key []byte) string {
 	var raw []byte
 	if len(key) > 0 && key[0] == tagClientIP {
 		raw, _ = t.appendValueText(nil, key[1:])
-		return "client_ip:" + Printable(string(raw))
+		return standInText + Printable(string(raw))
 	}
 	for i := range t.parts {
 		if len(raw) > MaxText {
@@ -32,6 +41,99 @@ func (t *Template) Text(key []byte) string {
 		raw, key = t.appendValueText(raw, key)
 	}
 	return Printable(string(raw))
+}
+
+var (
+	errAmbiguous = errors.New("this key can be read in several ways, as its values hold what stands between them; give the id in its place, as redis has it")
+	// proven is a request that leaves values as they are.
+	proven = &http.Request{TLS: &tls.ConnectionState{HandshakeComplete: true, PeerCertificates: make([]*x509.Certificate, 1)}}
+)
+
+// Parse returns the key of which Text shows this, for whoever names a key by hand: a network may be
+// given as any address in it.
+func (t *Template) Parse(text string) ([]byte, error) {
+	if ip, ok := strings.CutPrefix(text, standInText); ok && !t.shared {
+		addr, ok := parseIP(t.withoutBits(ip))
+		if !ok {
+			return nil, fmt.Errorf("%q is no address", Printable(ip))
+		}
+		return t.appendIP([]byte{tagClientIP}, addr), nil
+	}
+	key, rest := []byte(nil), text
+	for i := range t.parts {
+		p := &t.parts[i]
+		if p.literal {
+			after, ok := strings.CutPrefix(rest, p.text)
+			if !ok {
+				return nil, fmt.Errorf("%q is no key of this zone, whose keys read %s", Printable(text), t.pattern())
+			}
+			rest = after
+			continue
+		}
+		value, after, err := t.valueBefore(rest, t.parts[i+1:])
+		if err != nil {
+			return nil, err
+		}
+		if rest = after; p.form != nil && value != "" {
+			value = p.form(proven, value)
+		}
+		key = t.appendValue(key, t.withoutBits(value))
+	}
+	switch {
+	case rest != "":
+		return nil, fmt.Errorf("%q is no key of this zone, whose keys read %s", Printable(text), t.pattern())
+	case t.shared:
+		return []byte{tagShared}, nil
+	}
+	return key, nil
+}
+
+// valueBefore cuts off a value: all there is, or what stands before the literal that follows.
+func (t *Template) valueBefore(text string, following []part) (value, rest string, err error) {
+	if len(following) == 0 {
+		return text, "", nil
+	}
+	next := following[0]
+	if !next.literal {
+		return "", "", errAmbiguous
+	}
+	if len(following) == 1 {
+		if value, ok := strings.CutSuffix(text, next.text); ok {
+			return value, next.text, nil
+		}
+	}
+	switch strings.Count(text, next.text) {
+	case 0:
+		return text, "", nil // the literal is missed then
+	case 1:
+		i := strings.Index(text, next.text)
+		return text[:i], text[i:], nil
+	}
+	return "", "", errAmbiguous
+}
+
+// withoutBits leaves the bits out that Text shows behind a network.
+func (t *Template) withoutBits(value string) string {
+	for _, bits := range []int{t.v4bits, t.v6bits} {
+		ip, ok := strings.CutSuffix(value, "/"+strconv.Itoa(bits))
+		if _, isIP := parseIP(ip); ok && isIP {
+			return ip
+		}
+	}
+	return value
+}
+
+// pattern is the template as people write it.
+func (t *Template) pattern() string {
+	var b strings.Builder
+	for _, p := range t.parts {
+		if p.literal {
+			b.WriteString(p.text)
+		} else {
+			b.WriteString("{" + strings.TrimPrefix(p.text, varsPrefix) + "}")
+		}
+	}
+	return b.String()
 }
 
 // appendValueText appends the first value of a key as text, and returns what follows in the key.

@@ -22,8 +22,14 @@ func TestText(t *testing.T) {
 		r.Header["X"] = []string{test.header}
 		r, _ = prepared(t, r, "192.0.2.1")
 		key, _ := keyOf(t, k, r)
-		if got := k.Text([]byte(key)); got != test.want {
+		got := k.Text([]byte(key))
+		if got != test.want {
 			t.Errorf("%s: text %q, want %q", test.template, got, test.want)
+		}
+		if printable := !strings.ContainsAny(got, `\`) && !strings.HasSuffix(got, "..."); printable {
+			if back, err := k.Parse(got); err != nil || string(back) != key {
+				t.Errorf("%s: the key of %q is %q, %v, want %q", test.template, got, back, err, key)
+			}
 		}
 	}
 	k := mustKey(t, "{http.request.header.X}", 24, 64)
@@ -45,6 +51,39 @@ func checkText(t testing.TB, text string) {
 	for i := range len(text) {
 		if text[i] < ' ' || text[i] > '~' {
 			t.Errorf("text %q holds %#x", text, text[i])
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	const header = "{http.request.header.X}"
+	for _, test := range []struct{ template, text, same, err string }{
+		{template: "{client_ip}", text: "192.0.2.77", same: "192.0.2.0/24"},
+		{template: "{client_ip}", text: "::ffff:192.0.2.77", same: "192.0.2.0"},
+		{template: "{client_ip}", text: "2001:db8::5", same: "2001:db8::/64"},
+		{template: "{client_ip}", text: "client_ip:192.0.2.77", same: "client_ip:192.0.2.0/24"},
+		{template: "{http.request.host}", text: "Example.COM.", same: "example.com"},
+		{template: header + ":{client_ip}", text: "alice:192.0.2.1", same: "alice:192.0.2.9"},
+		{template: header + "/end", text: "a/b/end", same: "a/b/end"},
+		{template: "one", text: "one", same: "one"},
+		{template: "one", text: "two", err: `"two" is no key of this zone, whose keys read one`},
+		{template: "user " + header, text: "alice", err: "whose keys read user {http.request.header.X}"},
+		{template: header + ":{client_ip}", text: "alice", err: "is no key of this zone"},
+		{template: header + ":{client_ip}", text: "a:2001:db8::1", err: "several ways"},
+		{template: header + "{client_ip}", text: "alice192.0.2.1", err: "several ways"},
+		{template: "{client_ip}", text: "client_ip:nobody", err: "is no address"},
+	} {
+		k := mustKey(t, test.template, 24, 64)
+		key, err := k.Parse(test.text)
+		if test.err != "" {
+			if err == nil || !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%s: Parse(%q) = %q, %v, want %s", test.template, test.text, key, err, test.err)
+			}
+			continue
+		}
+		same, err2 := k.Parse(test.same)
+		if err != nil || err2 != nil || string(key) != string(same) {
+			t.Errorf("%s: Parse(%q) = %q, %v; Parse(%q) = %q, %v", test.template, test.text, key, err, test.same, same, err2)
 		}
 	}
 }

@@ -4,6 +4,7 @@
 package saved
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -112,19 +113,22 @@ func (h *held) each(f func(Counts)) {
 	}
 }
 
-// A scale is how a key that was never seen counts epochs now, and how fast its bucket drains.
+// A scale is how a key that was never seen counts epochs now, and how fast its bucket drains where
+// what was saved says nothing of that.
 type scale struct {
 	epoch, now int64
-	history    int64
 	span       int64
-	drains     float64 // requests per nanosecond
+	limit      algorithms.Limit
 }
 
 func scaleOf(l algorithms.Limit, span, now int64) scale {
-	return scale{
-		epoch: now / span, now: now, history: int64(l.History), span: span,
-		drains: float64(l.N) / float64(l.Window),
-	}
+	return scale{epoch: now / span, now: now, span: span, limit: l}
+}
+
+// hasDrained reports whether nothing is left of the level of a report.
+func (n scale) hasDrained(r algorithms.Report) bool {
+	rate := float64(cmp.Or(r.Rate, n.limit.N)) / float64(n.limit.Window)
+	return r.Level <= rate*float64(n.now-r.LevelAt)
 }
 
 // renumber brings what was saved to the epochs of now. The clock may have been set back since: then
@@ -135,7 +139,7 @@ func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 	newest := int64(math.MinInt64)
 	for _, r := range reports {
 		newest = max(newest, r.Epoch)
-		if r.Level == 0 || r.LevelAt <= 0 || n.matters(r) || r.Level <= n.drains*float64(n.now-r.LevelAt) {
+		if r.Level == 0 || r.LevelAt <= 0 || n.matters(r) || n.hasDrained(r) {
 			continue
 		}
 		r.Epoch = min(max(r.LevelAt/n.span, n.epoch-1), n.epoch)
@@ -154,5 +158,5 @@ func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 
 // matters says that a decision can still use a report.
 func (n scale) matters(r algorithms.Report) bool {
-	return r.Epoch >= n.epoch-n.history && r.Epoch <= n.epoch
+	return r.Epoch >= n.epoch-int64(n.limit.History) && r.Epoch <= n.epoch
 }

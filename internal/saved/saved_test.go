@@ -53,3 +53,21 @@ func TestAStoreIsEmptied(t *testing.T) {
 		t.Error("a Store of which all was taken out is not empty after Prune")
 	}
 }
+
+// A level drains at the rate it was saved with, and not at that of the limit there is now.
+func TestASavedLevelDrainsAtItsOwnRate(t *testing.T) {
+	const at = int64(1000 * time.Hour)
+	fast := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 20, Window: time.Minute}.Compile()
+	id := [16]byte{1}
+	for rate, want := range map[int64]int{1: 1, 0: 0, 1 << 20: 0} {
+		var s Store
+		s.Replace(Counts{id: {{Epoch: at / int64(time.Minute), Level: 50, LevelAt: at, Rate: rate}}}, time.Minute)
+		now := at + int64(30*time.Minute)
+		if left := s.Prune(fast, now); left != want {
+			t.Errorf("rate %d: %d keys left after 30m, want %d", rate, left, want)
+		}
+		if reports := s.Take(id, fast, now); len(reports) != want {
+			t.Errorf("rate %d: reports %+v, want %d", rate, reports, want)
+		}
+	}
+}

@@ -4,6 +4,7 @@ package settings
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -77,15 +78,27 @@ func (z *Compiled) Params(r rates.Rate) algorithms.Params {
 	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets}
 }
 
+// GoesByAuthentication reports whether the key or a limit comes from authentication.
+func (z *Compiled) GoesByAuthentication() bool {
+	return strings.Contains(z.Key, "{http.auth.") || slices.ContainsFunc(z.Limits, func(r rates.Rate) bool {
+		return strings.HasPrefix(r.From, "{http.auth.")
+	})
+}
+
 // Lines returns the settings except the name as lines of a Caddyfile, always the same ones in the
 // same order.
 func (z *Compiled) Lines() []string {
-	var limits strings.Builder
+	var limits, defaults strings.Builder
 	for _, limit := range z.Limits {
 		limits.WriteString(" " + limit.String())
+		if limit.From != "" {
+			limit.From = ""
+			defaults.WriteString(" " + limit.String())
+		}
 	}
 	return []string{
 		"limit" + limits.String(),
+		"limit_default" + defaults.String(),
 		fmt.Sprintf("key %q", z.Key),
 		fmt.Sprintf("algorithm %s", z.Kind),
 		fmt.Sprintf("burst %d", z.Burst),

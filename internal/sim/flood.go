@@ -21,7 +21,12 @@ type Flooded struct {
 
 // Flood fills a table, and then has as many other keys as load times the words of a row ask for one
 // more than their limit each, all in one window.
-func Flood(load float64, limit int64) (f Flooded) {
+func Flood(load float64, limit int64) Flooded {
+	return flood(load, limit, func(func(algorithms.Limit, uint64)) {})
+}
+
+// flood is Flood with something that happens before it, when the table is full.
+func flood(load float64, limit int64, before func(take func(l algorithms.Limit, id uint64))) (f Flooded) {
 	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: 60 * sec, Buckets: 1}
 	t := table.New(algorithms.MachineOf[algorithms.WindowState](alg.Kind), tableKeys)
 	next := uint64(0)
@@ -38,6 +43,10 @@ func Flood(load float64, limit int64) (f Flooded) {
 	for ; next < tableKeys; next++ {
 		take(next, 1)
 	}
+	before(func(l algorithms.Limit, id uint64) {
+		raw := binary.BigEndian.AppendUint64(nil, id)
+		t.Take(l, table.KeyOf(raw), raw, epoch, 1, 0)
+	})
 	attackers, got := int64(load*words), int64(0)
 	for range attackers {
 		got += take(next, limit+1)

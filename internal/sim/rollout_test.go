@@ -153,7 +153,7 @@ func (w *world[S]) levels() (levels []float64) {
 	for _, n := range w.nodes {
 		level, is := 0.0, n.is().Algorithm
 		n.table.With(w.clients[0].key, func(s *S) {
-			level = algorithms.MachineOf[S](is.Kind).Level(s, is.Compile(), n.clock())
+			level, _ = algorithms.MachineOf[S](is.Kind).Level(s, is.Compile(), n.clock())
 		})
 		levels = append(levels, level)
 	}

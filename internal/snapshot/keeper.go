@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -17,8 +19,19 @@ import (
 // InStorage is the value of persist for Caddy's storage.
 const InStorage = "storage"
 
-// A Keeper keeps a snapshot over a restart.
-type Keeper struct{ place }
+// A Keeper keeps a snapshot over a restart, and the control record beside it.
+type Keeper struct {
+	place
+	control place
+}
+
+const (
+	// besideIt is what the name of the control record's place ends in.
+	besideIt = ".control"
+	// controlMark begins a saved control record. Its version and an end of line follow.
+	controlMark = "tide control "
+	controlLine = controlMark + "1\n"
+)
 
 // place is where a Keeper keeps its snapshot.
 type place interface {
@@ -44,9 +57,9 @@ func Open(persist string, storage certmagic.Storage) (*Keeper, error) {
 	case where == "":
 		return nil, nil
 	case where == InStorage:
-		return &Keeper{inStorage{storage}}, nil
+		return &Keeper{inStorage{storage, ""}, inStorage{storage, besideIt}}, nil
 	}
-	return &Keeper{inFile(where)}, nil
+	return &Keeper{inFile{where, mark}, inFile{where + besideIt, controlMark}}, nil
 }
 
 // Load reads the snapshot; it is empty where there is none. It returns ErrForeign for something
@@ -65,14 +78,35 @@ func (k *Keeper) Load() (Snapshot, error) {
 // Store replaces the snapshot.
 func (k *Keeper) Store(s Snapshot) error { return k.write(s.encode()) }
 
-// inFile keeps a snapshot in a file.
-type inFile string
+// LoadControl reads the control record, nil where there is none, or none of this version.
+func (k *Keeper) LoadControl() ([]byte, error) {
+	b, err := k.control.read()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	rest, _ := bytes.CutPrefix(b, []byte(controlLine))
+	if len(rest) == len(b) {
+		return nil, err
+	}
+	return rest, err
+}
 
-func (path inFile) String() string { return "the file " + string(path) }
+// StoreControl replaces the control record.
+func (k *Keeper) StoreControl(b []byte) error {
+	if err := k.control.Check(); err != nil {
+		return err
+	}
+	return k.control.write(append([]byte(controlLine), b...))
+}
+
+// inFile keeps something in a file, which begins with a mark.
+type inFile struct{ path, mark string }
+
+func (at inFile) String() string { return "the file " + at.path }
 
 // read reads no more than the beginning of a foreign file, and doesn't wait for a pipe.
-func (path inFile) read() ([]byte, error) {
-	f, head, err := path.open()
+func (at inFile) read() ([]byte, error) {
+	f, head, err := at.open()
 	if err != nil {
 		return nil, err
 	}
@@ -82,19 +116,19 @@ func (path inFile) read() ([]byte, error) {
 }
 
 // open opens the file if it is a snapshot, and reads its beginning.
-func (path inFile) open() (f *os.File, head []byte, err error) {
-	info, err := os.Stat(string(path))
+func (at inFile) open() (f *os.File, head []byte, err error) {
+	info, err := os.Stat(at.path)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
 		return nil, nil, ErrForeign
 	}
-	if f, err = os.Open(string(path)); err != nil {
+	if f, err = os.Open(at.path); err != nil {
 		return nil, nil, err
 	}
-	head = make([]byte, min(info.Size(), int64(len(firstLine))))
-	if _, err = io.ReadFull(f, head); err == nil && !isSnapshot(head) {
+	head = make([]byte, min(info.Size(), int64(len(at.mark))))
+	if _, err = io.ReadFull(f, head); err == nil && !isMarked(head, at.mark) {
 		err = ErrForeign
 	}
 	if err != nil {
@@ -105,24 +139,24 @@ func (path inFile) open() (f *os.File, head []byte, err error) {
 }
 
 // Check finds something else in the place of the file, or no directory for it.
-func (path inFile) Check() error {
-	f, _, err := path.open()
+func (at inFile) Check() error {
+	f, _, err := at.open()
 	switch {
 	case err == nil:
 		return f.Close()
 	case errors.Is(err, ErrForeign):
 		return err
 	}
-	if _, err := os.Stat(filepath.Dir(string(path))); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Dir(at.path)); errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
 // write replaces the file in one step, so that a crash leaves the old one or the new one.
-func (path inFile) write(b []byte) error {
+func (at inFile) write(b []byte) error {
 	// mode 0600
-	f, err := os.CreateTemp(filepath.Dir(string(path)), filepath.Base(string(path))+".*")
+	f, err := os.CreateTemp(filepath.Dir(at.path), filepath.Base(at.path)+".*")
 	if err != nil {
 		return err
 	}
@@ -131,7 +165,7 @@ func (path inFile) write(b []byte) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), string(path))
+	return os.Rename(f.Name(), at.path)
 }
 
 // Clean does nothing: a file is one node's.
@@ -139,7 +173,10 @@ func (inFile) Clean(time.Duration) {}
 
 // inStorage keeps a snapshot in Caddy's storage, which several nodes may share: each has its own
 // there, by the number that Caddy gives it.
-type inStorage struct{ certmagic.Storage }
+type inStorage struct {
+	certmagic.Storage
+	suffix string // of the name
+}
 
 const (
 	storageDir = "rate_limit"
@@ -148,16 +185,18 @@ const (
 	// retention is how long the snapshot of a node that doesn't come back stays in the storage, at
 	// least.
 	retention = 7 * 24 * time.Hour
+	// controlRetention is the same for a control record, which is saved only when it changes.
+	controlRetention = 365 * 24 * time.Hour
 )
 
 func (inStorage) String() string { return "Caddy's storage" }
 
-func (inStorage) key() (string, error) {
+func (s inStorage) key() (string, error) {
 	id, err := caddy.InstanceID()
 	if err != nil {
 		return "", fmt.Errorf("finding out which node this is: %w; let the user that runs Caddy write its data directory, %s", err, caddy.AppDataDir())
 	}
-	return storageDir + "/" + id.String(), nil
+	return storageDir + "/" + id.String() + s.suffix, nil
 }
 
 func (s inStorage) read() ([]byte, error) {
@@ -192,7 +231,11 @@ func (s inStorage) Clean(longest time.Duration) {
 		return // there is none, or next time
 	}
 	for _, key := range all {
-		if info, err := s.Stat(ctx, key); err == nil && info.IsTerminal && time.Since(info.Modified) > max(retention, 2*longest) {
+		least := retention
+		if strings.HasSuffix(key, besideIt) {
+			least = controlRetention
+		}
+		if info, err := s.Stat(ctx, key); err == nil && info.IsTerminal && time.Since(info.Modified) > max(least, 2*longest) {
 			_ = s.Delete(ctx, key)
 		}
 	}

@@ -34,10 +34,10 @@ func (s Snapshot) IsFromFuture(now int64) bool { return s.At > now+int64(clockTo
 // The encoding, in which numbers are varints, except the level, which is the bits of a float64,
 // and the checksum (CRC-32C):
 //
-//	"tide counters 1\n"  at
+//	"tide counters 2\n"  at
 //	for each limit       length of its name, name, number of keys
 //	  for each key       ID (16 bytes), number of reports
-//	    for each report  epoch, remote, own, level, levelAt
+//	    for each report  epoch, remote, own, level, levelAt, rate
 //	checksum of all before it
 //
 // It is written here and not by a package because reading it must take no more memory than in
@@ -45,7 +45,7 @@ func (s Snapshot) IsFromFuture(now int64) bool { return s.At > now+int64(clockTo
 // for. As JSON a million keys would be three times as large.
 const (
 	mark      = "tide counters "
-	firstLine = mark + "1\n"
+	firstLine = mark + "2\n"
 )
 
 // ErrForeign is the error for something else in the place of a snapshot.
@@ -79,6 +79,7 @@ func appendKeys(b []byte, keys saved.Counts) []byte {
 			b = binary.AppendVarint(b, r.Own)
 			b = binary.BigEndian.AppendUint64(b, math.Float64bits(r.Level))
 			b = binary.AppendVarint(b, r.LevelAt)
+			b = binary.AppendVarint(b, r.Rate)
 		}
 	}
 	return b
@@ -88,7 +89,7 @@ func appendKeys(b []byte, keys saved.Counts) []byte {
 func decode(b []byte) (s Snapshot, err error) {
 	s.Limits = make(map[string]saved.Counts)
 	switch {
-	case !isSnapshot(b):
+	case !isMarked(b, mark):
 		return s, ErrForeign
 	case !bytes.HasPrefix(b, []byte(firstLine)):
 		if len(b) < len(firstLine) {
@@ -114,10 +115,10 @@ func decode(b []byte) (s Snapshot, err error) {
 	return s, nil
 }
 
-// isSnapshot reports whether b is a snapshot, of any version and however damaged: it may be
+// isMarked reports whether b begins with a mark, of any version and however damaged: it may be
 // replaced. So may an empty file, which is what some file systems leave of one that was written
 // just before the power failed.
-func isSnapshot(b []byte) bool {
+func isMarked(b []byte, mark string) bool {
 	n := min(len(b), len(mark))
 	return string(b[:n]) == mark[:n]
 }
@@ -178,8 +179,10 @@ const maxCount = 1 << 53
 
 // report reads a report, and takes only what a table can have saved.
 func (r *reader) report() algorithms.Report {
-	report := algorithms.Report{Epoch: r.number(), Remote: r.number(), Own: r.number(), Level: r.level(), LevelAt: r.number()}
-	if report.Own < 0 || report.Own > report.Remote || report.Remote > maxCount || !(report.Level >= 0 && report.Level <= maxCount) {
+	report := algorithms.Report{
+		Epoch: r.number(), Remote: r.number(), Own: r.number(), Level: r.level(), LevelAt: r.number(), Rate: r.number(),
+	}
+	if report.Own < 0 || report.Own > report.Remote || report.Remote > maxCount || !(report.Level >= 0 && report.Level <= maxCount) || report.Rate < 0 {
 		r.fail()
 	}
 	return report
@@ -191,7 +194,7 @@ func (r *reader) keys() saved.Counts {
 	for range n {
 		var id table.ID
 		copy(id[:], r.bytes(len(id)))
-		reports := make([]algorithms.Report, r.length(12))
+		reports := make([]algorithms.Report, r.length(13))
 		for i := range reports {
 			reports[i] = r.report()
 		}

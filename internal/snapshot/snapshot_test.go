@@ -21,7 +21,7 @@ func snapshotOf(at int64) Snapshot {
 	return Snapshot{at, map[string]saved.Counts{
 		`"caddy" "login" s-1m`: {
 			table.IDOf([]byte("a")): {{Epoch: 29920827, Remote: 5, Own: 3}, {Epoch: 29920826, Remote: 1, Own: 1}},
-			table.IDOf([]byte("b")): {{Epoch: 29920827, Remote: maxCount, Level: 2.5, LevelAt: at}},
+			table.IDOf([]byte("b")): {{Epoch: 29920827, Remote: maxCount, Level: 2.5, LevelAt: at, Rate: 60}},
 		},
 		`"caddy" "empty" f-24h`: {},
 	}}
@@ -50,7 +50,7 @@ func TestSnapshotThatIsNotWhole(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]error{
-		"example.com {\n}\n": ErrForeign, "\x00": ErrForeign, "tide": errDamaged, "tide counters 2\nwhatever": errVersion, "tide counters 1\n": errDamaged,
+		"example.com {\n}\n": ErrForeign, "\x00": ErrForeign, "tide": errDamaged, "tide counters 1\nwhatever": errVersion, "tide counters 2\n": errDamaged,
 	} {
 		if _, err := decode([]byte(text)); !errors.Is(err, want) {
 			t.Errorf("decode(%q) = %v, want %v", text, err, want)
@@ -98,6 +98,7 @@ func TestSnapshotThatMakesNoSense(t *testing.T) {
 			r.Remote = one(0, 1, 5, maxCount)
 			r.Own = one(0, r.Remote/2, r.Remote)
 			r.Level = []float64{0, 1e-300, 7.5, maxCount}[random.IntN(4)]
+			r.Rate = one(0, 1, 60_000, math.MaxInt64)
 			r.LevelAt = one(0, replyTime, replyTime-minute/3, replyTime+minute, math.MinInt64, math.MaxInt64)
 		}
 		keys := saved.Counts{table.ID{}: reports}

@@ -64,9 +64,12 @@ func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch.Sketch {
 	if s != nil && s.Suits(l) && s.Width() >= width {
 		return s
 	}
-	configured := l
-	if b := t.config.Load(); b != nil {
+	b, configured := t.config.Load(), l
+	if b != nil {
 		configured = b.limit
+	}
+	if b == nil || b.Mixed { // the window that suits the burst of one limit doesn't suit others
+		l.Size, configured.Size = max(l.Size, l.N), max(configured.Size, configured.N)
 	}
 	next := s.Next(width, now, l, configured)
 	t.overflow.Store(next)

@@ -41,17 +41,14 @@ type SyncConfig struct {
 	// Charges is set where the store decides by itself and keeps no totals: Charges takes out what
 	// was decided here, in place of Drain. The machine is Chargeable.
 	Charges bool
+	// Mixed says that limits differ from request to request. Params are then those of a request
+	// without a number.
+	Mixed bool
 	// Wake is called without a lock held when there is a first urgent key.
 	Wake func()
 
 	limit algorithms.Limit
 	epoch time.Duration
-	// drain is what flows out of a bucket, in requests per millisecond.
-	drain float64
-	// size is what a key that was never seen may spend at once.
-	size float64
-	// refresh is the least time between two early syncs of a key that only ask.
-	refresh int64
 }
 
 // isShared reports whether what a table counts is synced.
@@ -60,12 +57,6 @@ func (b *SyncConfig) isShared() bool { return b != nil && b.Rate != 0 }
 // compile works out what follows from the settings.
 func (b *SyncConfig) compile() *SyncConfig {
 	b.limit, b.epoch = b.Params.Compile(), b.Params.Epoch()
-	b.drain = float64(b.limit.N) / time.Duration(b.limit.Window).Seconds() / 1000
-	if b.size = float64(b.limit.Size); b.limit.N == 0 {
-		b.size = 0
-	}
-	flows := b.size / grain / float64(max(1, b.limit.N)) * float64(b.limit.Window)
-	b.refresh = max(int64(b.Rate/refresh), int64(min(flows, math.MaxInt64/2)), int64(pause))
 	return b
 }
 
@@ -137,17 +128,17 @@ func (t *Table[S]) observe(
 	return e, t.pending(e, ledger, l.History)
 }
 
-// record notes that a key is dirty after a request for n units, which was decided as d. It
-// reports whether the replicator should be woken.
+// record notes that a key is dirty after a request for n units, which was decided as d under a
+// limit. It reports whether the replicator should be woken.
 func (t *Table[S]) record(
-	sh *shard[S], b *SyncConfig, e entry[S], i uint32, d *Taken, history int, n int64,
+	sh *shard[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, n int64,
 ) (wake bool) {
 	l := t.machine.Ledger(&e.state)
 	l.Attempts = satAdd32(l.Attempts, n)
 	e.flags &^= confirm
 	sh.markDirty(i, e)
 	if !b.Early || e.flags&(urgent|inFlight|failed) != 0 ||
-		!b.needsEarlySync(e.syncState, l, history, d.Remaining, d.At) && (len(sh.urgent) > 0 || !b.needsRefresh(e.syncState, d.Remaining, d.At)) {
+		!needsEarlySync(e.syncState, l, limit, d.Remaining, d.At) && (len(sh.urgent) > 0 || !b.needsRefresh(e.syncState, limit, d.Remaining, d.At)) {
 		return false
 	}
 	return t.markUrgent(sh, i, e)
@@ -161,7 +152,7 @@ func (b *SyncConfig) retryOfEstimate(e *syncState, now int64, retry time.Duratio
 
 // needsEarlySync reports whether a key should not wait for the next cycle: it was not synced
 // lately, or what is unsent is much of what is left.
-func (b *SyncConfig) needsEarlySync(e *syncState, l *ledger.Ledger, history int, remaining, now int64) bool {
+func needsEarlySync(e *syncState, l *ledger.Ledger, limit algorithms.Limit, remaining, now int64) bool {
 	if !l.Synced {
 		return true
 	}
@@ -171,18 +162,30 @@ func (b *SyncConfig) needsEarlySync(e *syncState, l *ledger.Ledger, history int,
 	if e.scale == 0 {
 		return true // the second sync shows this node's share
 	}
-	if history > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
+	if limit.History > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
 		return true // the first request of an epoch: others may want what came just before it
 	}
-	unseen := float64(l.Unsent(history)) * max(1, float64(e.scale))
-	return unseen > 0 && unseen*share >= float64(remaining) && unseen*grain >= b.size
+	unseen := float64(l.Unsent(limit.History)) * max(1, float64(e.scale))
+	return unseen > 0 && unseen*share >= float64(remaining) && unseen*grain >= sizeOf(limit)
+}
+
+// sizeOf returns what a key that was never seen may spend at once.
+func sizeOf(l algorithms.Limit) float64 {
+	if l.N == 0 {
+		return 0
+	}
+	return float64(l.Size)
 }
 
 // needsRefresh reports whether a key is at its limit and so much may have flowed in since the last
 // sync that others may have taken a grain of it. To ask is worth less than to report: where other
 // keys of the shard wait to be sent, this one waits as well.
-func (b *SyncConfig) needsRefresh(e *syncState, remaining, now int64) bool {
-	return e.scale > 1 && now-e.at >= b.refresh && float64(remaining)*grain <= b.size
+func (b *SyncConfig) needsRefresh(e *syncState, l algorithms.Limit, remaining, now int64) bool {
+	size, passed := sizeOf(l), now-e.at
+	if e.scale <= 1 || passed < max(int64(b.Rate/refresh), int64(pause)) || float64(remaining)*grain > size {
+		return false
+	}
+	return float64(passed)*float64(l.N)*grain >= size*float64(l.Window)
 }
 
 // pending estimates what others have spent that this node can't see yet: for each unit of its own
@@ -271,7 +274,8 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 // that a node has admitted that was cut off for long would lock everybody out when it comes back.
 func (t *Table[S]) fill(b *SyncConfig, e entry[S], l *ledger.Ledger, now int64, messages []Message) {
 	m := &messages[0]
-	m.Level, m.Drain = t.machine.Level(&e.state, b.limit, now), b.drain
+	level, rate := t.machine.Level(&e.state, b.limit, now)
+	m.Level, m.Drain = level, float64(rate)/time.Duration(b.limit.Window).Seconds()/1000
 	m.Resend = l.Resend&^ledger.Returned != 0
 	m.Push = m.Push || m.Resend && m.Level > 0 // who admitted it may be gone
 	if l.Resend&(ledger.Moved|ledger.Unconfirmed) != 0 {

@@ -59,7 +59,7 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch - age, Remote: c.Total(), Own: c.Own})
 		}
 	}
-	level := t.machine.Level(s, l, now)
+	level, rate := t.machine.Level(s, l, now)
 	if level > 0 {
 		level = math.Nextafter(level, math.Inf(1)) // whoever reads it rounds down
 		if len(dst) == first {
@@ -68,7 +68,7 @@ func (t *Table[S]) appendReports(dst []algorithms.Report, l algorithms.Limit, s 
 	}
 	if len(dst) > first {
 		// 0 says something too: what a bucket has counted has drained
-		dst[first].Level, dst[first].LevelAt = level, now
+		dst[first].Level, dst[first].LevelAt, dst[first].Rate = level, now, rate
 	}
 	return dst
 }

@@ -183,7 +183,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 			taken.Retry = b.retryOfEstimate(e.syncState, taken.At, taken.Retry)
 		}
 	}
-	wake := b.isShared() && t.record(sh, b, e, i, &taken, l.History, n)
+	wake := b.isShared() && t.record(sh, b, e, i, &taken, l, n)
 	sh.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()

@@ -33,6 +33,9 @@ const (
 	NoBraces        = "TIDE019"
 	AddressIntended = "TIDE020"
 	ShareOfOneKey   = "TIDE021"
+	LimitValue      = "TIDE022"
+	BeforeAuth      = "TIDE023"
+	ClientsLimit    = "TIDE024"
 )
 
 // A Warning is a text for the log, and its code.

@@ -1,8 +1,9 @@
 -- Token bucket, GCRA and leaky bucket: a level that rises by what is admitted and drains. For each
 -- rule: limit, size, window, its unit (1 for microseconds, 1000 for nanoseconds), ttl in
--- milliseconds. The key holds "whole rest at rate": whole + rest / window requests at an instant,
--- and how many of them drain in a window. rate is the limit of the request that was decided last:
--- what has passed before the next one drains at that, whoever looks meanwhile.
+-- milliseconds. The key holds "whole rest at rate till": whole + rest / window requests at an
+-- instant, how many of them drain in a window, and until when the key stays, in milliseconds. rate
+-- is the limit of the request that was decided last: what has passed before the next one drains at
+-- that, whoever looks meanwhile.
 rules = {width = 5}
 
 local function drain(r, elapsed)
@@ -26,10 +27,10 @@ end
 
 function open(key, at)
   local r = {key = key .. ':level', limit = tonumber(ARGV[at]), size = tonumber(ARGV[at + 1]), window = tonumber(ARGV[at + 2]), unit = tonumber(ARGV[at + 3]), ttl = tonumber(ARGV[at + 4])}
-  local whole, rest, since, rate = string.match(redis.call('GET', r.key) or '', '^(%d+) (%d+) (%d+) ?(%d*)$')
+  local whole, rest, since, rate, till = string.match(redis.call('GET', r.key) or '', '^(%d+) (%d+) (%d+) ?(%d*) ?(%d*)$')
   r.whole, r.rest = math.min(tonumber(whole or 0), exact), math.min(tonumber(rest or 0), r.window - 1)
   r.rate = math.min(tonumber(rate or '') or r.limit, exact)
-  r.at = tonumber(since or 0)
+  r.at, r.till = tonumber(since or 0), tonumber(till or '') or 0
   if r.at > now then
     r.at, r.dirty = now, true -- the clock has stepped back: what is there drains from now on
   end
@@ -63,12 +64,15 @@ function give(r, _, _, _, n)
   r.dirty = true
 end
 
--- The key outlives what is in it.
+-- The key outlives what is in it, and never ends before it was to end: limits differ.
 function close(r)
   if not r.dirty then return end
-  local ttl = r.ttl
+  local ttl, ms = r.ttl, math.floor(now / 1000)
   if r.rate > 0 then ttl = math.max(ttl, (r.whole + 1) / r.rate * r.window / r.unit / 1000 + 60000) end
-  redis.call('SET', r.key, text(r.whole) .. ' ' .. text(r.rest) .. ' ' .. text(r.at) .. ' ' .. text(r.rate), 'PX', text(math.min(ttl, 3153600000000)))
+  ttl = math.floor(math.min(math.max(ttl, r.till - ms), 3153600000000))
+  local level = text(r.whole) .. ' ' .. text(r.rest) .. ' ' .. text(r.at) .. ' ' .. text(r.rate)
+  r.ttl = text(ttl)
+  redis.call('SET', r.key, level .. ' ' .. text(ms + ttl), 'PX', r.ttl)
 end
 
-function report(r) return {room(r), r.whole, r.rest} end
+function report(r) return {room(r), r.whole, r.rest, r.rate} end

@@ -2,8 +2,12 @@
 
 -- Adds whole + part/window requests, which are what was left at the instant t. They drain from then
 -- on, though the charge arrives later; what this server has drained beyond t stays drained. The
--- level may rise above the brim.
+-- level may rise above the brim. What comes after t drains at the limit by which it was charged.
 local function charge(r, t, whole, part)
+  if t >= r.at and r.limit > 0 then
+    advance(r, math.min(t, now))
+    r.rate = r.limit
+  end
   advance(r, math.min(t, now))
   r.whole, r.rest = r.whole + whole, r.rest + part
   if r.rest >= r.window then r.whole, r.rest = r.whole + 1, r.rest - r.window end

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,18 +54,36 @@ type isolatedOf[S any] struct {
 }
 
 // lossy is a Charger whose calls may be lost on the way there or back. Nothing follows from that.
+// It loses what the loop sends when the test doesn't wait for it: then the test may be setting the
+// clock of Redis, which is no more ahead of the node's in reality than the node knows.
 type lossy struct {
 	*Charger
+	mu             sync.Mutex
+	open           bool // the test waits
 	loses, arrives bool
+}
+
+// during has calls arrive, or be lost, while f runs.
+func (l *lossy) during(loses, arrives bool, f func()) {
+	set := func(open, loses, arrives bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open, l.loses, l.arrives = open, loses, arrives
+	}
+	set(true, loses, arrives)
+	defer set(false, false, false)
+	f()
 }
 
 var errLost = errors.New("lost")
 
 func (l *lossy) Charge(ctx context.Context, node string, charges []ratesync.Charge) (receipts []ratesync.Receipt) {
-	if !l.loses || l.arrives {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open && (!l.loses || l.arrives) {
 		receipts = l.Charger.Charge(ctx, node, charges)
 	}
-	if !l.loses {
+	if l.open && !l.loses {
 		return receipts
 	}
 	for _, r := range receipts {
@@ -146,26 +165,34 @@ func (x *isolatedOf[S]) imports(v Verdict) {
 	x.table.Import(x.alg.Compile(), table.KeyOf(isolatedKey), isolatedKey, x.now(), v.Reports)
 }
 
-func (x *isolatedOf[S]) chargeNow() error {
+func (x *isolatedOf[S]) chargeNow() (err error) {
+	x.charge.during(false, false, func() { err = x.send() })
+	return err
+}
+
+func (x *isolatedOf[S]) attempt(arrives bool) {
+	x.charge.during(true, arrives, func() { _ = x.send() })
+}
+
+func (x *isolatedOf[S]) send() error {
 	x.now()
 	return x.source.ChargeNow(context.Background(), table.KeyOf(isolatedKey))
 }
 
-func (x *isolatedOf[S]) attempt(arrives bool) {
-	x.charge.loses, x.charge.arrives = true, arrives
-	_ = x.chargeNow()
-	x.charge.loses = false
-}
-
-// cycle has the loop make one sync, an hour early.
+// cycle has the loop make one sync, an hour early. The loop may make another one later: it is woken
+// once more where it finds by itself, between the attachment's two steps, that all is due.
 func (x *isolatedOf[S]) cycle() error {
 	x.now()
 	before := int64(0)
 	if s := x.source.Status(); s != nil {
 		before = s.Cycles
 	}
-	x.rep.AttachCharged(x.source, time.Hour, x.charge)
-	if !redistest.Poll(10*time.Second, func() bool { return x.source.Status().Cycles > before }) {
+	synced := false
+	x.charge.during(false, false, func() {
+		x.rep.AttachCharged(x.source, time.Hour, x.charge)
+		synced = redistest.Poll(10*time.Second, func() bool { return x.source.Status().Cycles > before })
+	})
+	if !synced {
 		return errors.New("the table is not synced")
 	}
 	return nil

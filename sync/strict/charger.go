@@ -61,7 +61,7 @@ func (c *Charger) Charge(ctx context.Context, node string, charges []ratesync.Ch
 		pipe := c.limiter.client.Pipeline()
 		for i, one := range charges {
 			if replies[i] == nil || redis.HasErrorPrefix(replies[i].Err(), "NOSCRIPT") {
-				replies[i] = eval(ctx, pipe, []string{c.keys.ChargesOf(one.ID), c.keys.Of(one.ID)}, c.args(node, one)...)
+				replies[i] = eval(ctx, pipe, []string{c.keys.ChargesOf(one.ID), c.keys.Of(one.ID)}, c.args(node, c.ruleOf(one), one)...)
 			}
 		}
 		if pipe.Len() > 0 {
@@ -71,22 +71,36 @@ func (c *Charger) Charge(ctx context.Context, node string, charges []ratesync.Ch
 	receipts := make([]ratesync.Receipt, len(charges))
 	for i, one := range charges {
 		r := &receipts[i]
-		r.Reports, r.Err = c.read(replies[i])
-		r.Unknown = r.Err != nil && c.limiter.isSevere(r.Err) && time.Since(one.Made) < c.lasts()
+		rule := c.ruleOf(one)
+		r.Reports, r.Err = c.read(rule, replies[i])
+		r.Unknown = r.Err != nil && c.limiter.isSevere(r.Err) && time.Since(one.Made) < c.lasts(rule)
 	}
 	return receipts
 }
 
+// ruleOf is the rule that a charge goes by: that of the last request that this node has decided,
+// and of a size that all that is charged fits into.
+func (c *Charger) ruleOf(one ratesync.Charge) Rule {
+	r := c.rule
+	if one.Rate > 0 {
+		r.Limit = one.Rate
+	}
+	if one.Whole > r.size() {
+		r.Burst, r.Queue = one.Whole, one.Whole
+	}
+	return r
+}
+
 // lasts is how long a charge whose outcome is unknown is sent again: as long as Redis remembers it.
 // What it charges has drained, or left the window, by then.
-func (c *Charger) lasts() time.Duration {
-	return c.family.chargeTTL(c.rule) - ratesync.SpareTTL/2
+func (c *Charger) lasts(r Rule) time.Duration {
+	return c.family.chargeTTL(r) - ratesync.SpareTTL/2
 }
 
 // args are the arguments of the script of a charge.
-func (c *Charger) args(node string, one ratesync.Charge) []any {
-	parts := c.family.parts(c.rule, one)
-	return slices.Concat([]any{node, one.Seq, 0, 0, 0, len(parts) / 3}, parts, c.family.args(c.rule))
+func (c *Charger) args(node string, r Rule, one ratesync.Charge) []any {
+	parts := c.family.parts(r, one)
+	return slices.Concat([]any{node, one.Seq, 0, 0, 0, len(parts) / 3}, parts, c.family.args(r))
 }
 
 // bucketParts is the level that was left at an instant.
@@ -106,7 +120,7 @@ func logParts(_ Rule, one ratesync.Charge) []any {
 }
 
 // read reads what Redis has of a key after a charge.
-func (c *Charger) read(reply *redis.Cmd) ([]algorithms.Report, error) {
+func (c *Charger) read(r Rule, reply *redis.Cmd) ([]algorithms.Report, error) {
 	v, err := reply.Result()
 	if err != nil {
 		return nil, err
@@ -115,5 +129,5 @@ func (c *Charger) read(reply *redis.Cmd) ([]algorithms.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	return verdicts([]Rule{c.rule}, o, 1, nil)[0].Reports, nil
+	return verdicts([]Rule{r}, o, 1, nil)[0].Reports, nil
 }

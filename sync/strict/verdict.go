@@ -154,13 +154,22 @@ func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	}
 }
 
-// decodeBucket reads {whole, rest}: a level of whole + rest/window requests.
+// decodeBucket reads {whole, rest, rate}: a level of whole + rest/window requests, and what drains
+// of it in a window.
 func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, position int64) {
-	if len(state) < 2 || r.Limit <= 0 {
+	if len(state) < 3 {
 		return
 	}
 	_, unit := inLua(r.Window)
 	whole, rest := state[0], state[1]*(1000/unit)
+	now := o.at * int64(time.Microsecond)
+	v.Reports = append(v.Reports, algorithms.Report{
+		Epoch: now / int64(algorithms.Params(r).Epoch()), LevelAt: now, Rate: state[2],
+		Level: float64(whole) + float64(rest)/float64(r.Window),
+	})
+	if r.Limit <= 0 {
+		return
+	}
 	d := &v.Decision
 	used := whole
 	if rest > 0 {
@@ -179,9 +188,6 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, position int64)
 	if r.Kind == algorithms.LeakyBucket && position <= o.granted {
 		d.Delay = r.drains(whole-o.granted+position-1, rest)
 	}
-	now := o.at * int64(time.Microsecond)
-	level := float64(whole) + float64(rest)/float64(r.Window)
-	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(algorithms.Params(r).Epoch()), Level: level, LevelAt: now})
 }
 
 // drains is how long whole + rest/window requests take to drain, rounded up to Redis' microseconds;

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/sim"
 )
 
@@ -27,6 +29,8 @@ var tables = map[string]func() (string, error){
 	"rollouts":   simulated(rollouts),
 	"windows":    simulated(windows),
 	"flood":      simulated(flood),
+	"mixed":      simulated(mixed),
+	"mixedflood": simulated(mixedFlood),
 }
 
 func simulated(table func() *grid) func() (string, error) {
@@ -194,6 +198,78 @@ func windows() *grid {
 			cells = append(cells, fmt.Sprintf("%.2f", a.Peak(sim.Lumps(every))))
 		}
 		g.row(cells...)
+	}
+	return g
+}
+
+// mixed is a zone with limits far apart, and what each client gets alone.
+func mixed() *grid {
+	g := newGrid("algorithm, limit", "centralized limiter", "Tide", "Tide, alone in its zone")
+	for _, c := range []struct {
+		name string
+		kind algorithms.Kind
+	}{{"sliding window", algorithms.SlidingWindow}, {"fixed window", algorithms.FixedWindow}, {"sliding log", algorithms.SlidingLog}, {"token bucket", algorithms.TokenBucket}} {
+		clients := []sim.Client{{Limit: 5, Demand: 5}, {Limit: 50_000, Demand: 1.6}}
+		both, exact := mixedShares(c.kind, clients)
+		for i, one := range clients {
+			alone, _ := mixedShares(c.kind, []sim.Client{one})
+			g.row(fmt.Sprintf("%s, %d/1m at %gx", c.name, one.Limit, one.Demand), shareOf(exact[i]), shareOf(both[i]), shareOf(alone[0]))
+		}
+	}
+	return g
+}
+
+func shareOf(s sim.Share) string { return fmt.Sprintf("%.2f / %.2f", s.Peak, s.Mean) }
+
+// mixedShares are the medians of several runs, on five nodes.
+func mixedShares(kind algorithms.Kind, clients []sim.Client) (got, exact []sim.Share) {
+	of := algorithms.Params{Kind: kind, Limit: 60, Window: time.Minute}
+	runs := make([][2][]sim.Share, mixedSeeds)
+	for seed := range runs {
+		runs[seed][0], runs[seed][1] = runMixed(of, clients, uint64(seed))
+	}
+	median := func(which, client int, figure func(sim.Share) float64) float64 {
+		var all []float64
+		for _, r := range runs {
+			all = append(all, figure(r[which][client]))
+		}
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	shares := func(which int) (all []sim.Share) {
+		for i := range clients {
+			all = append(all, sim.Share{
+				Peak: median(which, i, func(s sim.Share) float64 { return s.Peak }),
+				Mean: median(which, i, func(s sim.Share) float64 { return s.Mean }),
+			})
+		}
+		return all
+	}
+	return shares(0), shares(1)
+}
+
+// mixedSeeds is how many runs a row of mixed has: a client with 50,000 a minute takes its time.
+const mixedSeeds = 11
+
+func runMixed(of algorithms.Params, clients []sim.Client, seed uint64) (got, exact []sim.Share) {
+	const nodes = 5
+	switch {
+	case of.Kind.Windowed():
+		return sim.Mixed[algorithms.WindowState](of, clients, nodes, time.Second, seed)
+	case of.Kind.Logged():
+		return sim.Mixed[algorithms.LogState](of, clients, nodes, time.Second, seed)
+	}
+	return sim.Mixed[algorithms.BucketState](of, clients, nodes, time.Second, seed)
+}
+
+// mixedFlood is flood for keys with a limit of 5, alone and in a zone with one of 50,000.
+func mixedFlood() *grid {
+	g := newGrid("keys per word of a row", "limits in the zone", "attackers admitted", "newcomers denied, 1 request", "5 requests")
+	for _, load := range []float64{.25, .5, 1, 2} {
+		for i, f := range []sim.Flooded{sim.Flood(load, 5), sim.FloodMixed(load, 5, 50_000)} {
+			g.row(fmt.Sprintf("%g", load), []string{"5", "5 and 50,000"}[i],
+				fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.DeniedFirst), fmt.Sprintf("%.1f %%", 100*f.DeniedFive))
+		}
 	}
 	return g
 }

@@ -1,4 +1,7 @@
-package limits
+// Package shared is what a process has of one Redis and namespace, whatever uses it: the client,
+// the sync, strict decisions and the control record. It also has the control records without a
+// Redis.
+package shared
 
 import (
 	"time"
@@ -8,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -17,19 +21,20 @@ import (
 // counters that sync through them share one.
 var redisPool = caddy.NewUsagePool()
 
-// A Redis is one Redis and namespace: a client, the sync in the background, and the decisions of
-// sync_rate 0.
+// A Redis is one Redis and namespace: a client, the sync in the background, the decisions of
+// sync_rate 0, and the control record.
 type Redis struct {
 	Replicator *ratesync.Replicator
 	Strict     *strict.Limiter
+	Control    *control.Control
 
 	key       string // in redisPool, "" for a borrowed client
 	namespace string
 	client    redis.UniversalClient
 }
 
-// RedisOptions say how a Redis is used.
-type RedisOptions struct {
+// Options say how a Redis is used.
+type Options struct {
 	Namespace string
 	// Timeout bounds a call of the sync, StrictTimeout one that a request waits for.
 	Timeout       time.Duration
@@ -37,9 +42,9 @@ type RedisOptions struct {
 	Logger        *zap.Logger
 }
 
-// OpenRedis returns the Redis of these settings, which the key stands for: one that is in use, or a
+// Open returns the Redis of these settings, which the key stands for: one that is in use, or a
 // new one with a client that connect makes. It does no network I/O. Release gives it up.
-func OpenRedis(key string, o RedisOptions, connect func() (redis.UniversalClient, error)) (*Redis, error) {
+func Open(key string, o Options, connect func() (redis.UniversalClient, error)) (*Redis, error) {
 	key += " " + o.Namespace
 	v, _, err := redisPool.LoadOrNew(key, func() (caddy.Destructor, error) {
 		client, err := connect()
@@ -54,47 +59,56 @@ func OpenRedis(key string, o RedisOptions, connect func() (redis.UniversalClient
 	return v.(*Redis), nil
 }
 
-// BorrowRedis returns a Redis that goes by somebody else's client, for one configuration.
-func BorrowRedis(client redis.UniversalClient, o RedisOptions) *Redis { return newRedis("", client, o) }
+// Borrow returns a Redis that goes by somebody else's client, for one configuration.
+func Borrow(client redis.UniversalClient, o Options) *Redis { return newRedis("", client, o) }
 
-func newRedis(key string, client redis.UniversalClient, o RedisOptions) *Redis {
-	return &Redis{
+func newRedis(key string, client redis.UniversalClient, o Options) *Redis {
+	r := &Redis{
 		key: key, namespace: o.Namespace, client: client,
 		Replicator: ratesync.NewReplicator(client, o.Namespace, o.Timeout, clock.Now, o.Logger),
 		Strict:     strict.New(client, o.Namespace, o.StrictTimeout),
 	}
+	r.Control = control.New(control.Options{
+		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(key, o.Namespace), Timeout: o.Timeout, Now: clock.Now,
+		Beat: r.Replicator.Beat, Name: control.NodeName(), Logger: o.Logger,
+	})
+	r.Replicator.Carry(r.Control)
+	return r
 }
 
-// hold and Release count a user more and less. A borrowed client is its configuration's own.
-func (r *Redis) hold() {
-	if !r.isBorrowed() {
+// Hold and Release count a user more and less. A borrowed client is its configuration's own.
+func (r *Redis) Hold() {
+	if !r.IsBorrowed() {
 		_, _, _ = redisPool.LoadOrNew(r.key, func() (caddy.Destructor, error) { return r, nil })
 	}
 }
 
 // Release gives up a Redis. The last one that does closes the connections.
 func (r *Redis) Release() {
-	if !r.isBorrowed() {
+	if !r.IsBorrowed() {
 		_, _ = redisPool.Delete(r.key)
 	}
 }
 
-func (r *Redis) isBorrowed() bool { return r.key == "" }
+func (r *Redis) IsBorrowed() bool { return r.key == "" }
 
-// close ends the loops, within what the flush of the last tables has left of its two seconds.
-func (r *Redis) close() {
+// Close ends the loops, within what the flush of the last tables has left of its two seconds.
+func (r *Redis) Close() {
 	r.Strict.CloseBy(r.Replicator.FlushEnds())
 	r.Replicator.Close()
 }
 
 // Destruct ends the loops and closes the connections.
 func (r *Redis) Destruct() error {
-	r.close()
+	r.Close()
 	return r.client.Close()
 }
 
-// state returns what metrics show.
-func (r *Redis) state() metrics.RedisState {
+// Namespace separates users of one Redis.
+func (r *Redis) Namespace() string { return r.namespace }
+
+// State returns what metrics show.
+func (r *Redis) State() metrics.RedisState {
 	st, circuits := r.Replicator.Status(), r.Strict.Status()
 	return metrics.RedisState{
 		Namespace: r.namespace, Up: st.Up, Syncs: st.Syncs, Failures: st.Failures, Keys: st.Keys, FailedKeys: st.FailedKeys,
@@ -102,27 +116,10 @@ func (r *Redis) state() metrics.RedisState {
 	}
 }
 
-// State returns what metrics show of the process. It waits for no I/O.
-func State() (zones []metrics.ZoneState, stores []metrics.RedisState) {
-	limits := map[*Counters]*Limit{}
-	if c := Current(); c != nil {
-		for l := range c.Each {
-			limits[l.Counters] = l
-		}
-	}
-	counterPool.Range(func(_, v any) bool {
-		c := v.(*Counters)
-		zones = append(zones, limits[c].addTo(c.state()))
-		return true
-	})
+// Each calls f with each Redis that was opened. f must not open or release one.
+func Each(f func(*Redis)) {
 	redisPool.Range(func(_, v any) bool {
-		stores = append(stores, v.(*Redis).state())
+		f(v.(*Redis))
 		return true
 	})
-	for _, c := range started() {
-		if c.Redis != nil && c.Redis.isBorrowed() {
-			stores = append(stores, c.Redis.state())
-		}
-	}
-	return zones, stores
 }

@@ -1,0 +1,193 @@
+package algorithms
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// An admission is what one request got, and the limit in force from then on.
+type admission struct {
+	at, n int64
+	rate  int64 // of the last request that was decided by then
+}
+
+// checkLaw fails where in some interval more was admitted than the largest bucket plus what the
+// limits in force let drain.
+func checkLaw(t *rapid.T, all []admission, largest, window int64) {
+	t.Helper()
+	for i := range all {
+		var admitted, drains int64 // in requests, and in parts of 1/window
+		for j := i; j < len(all); j++ {
+			if j > i {
+				drains += all[j-1].rate * (all[j].at - all[j-1].at)
+			}
+			if admitted += all[j].n; admitted > largest+drains/window {
+				t.Fatalf("%d admitted in %v, with buckets of %d at most and %.3f drained", admitted,
+					time.Duration(all[j].at-all[i].at), largest, float64(drains)/float64(window))
+			}
+		}
+	}
+}
+
+// With any order of limits on one key, what is admitted in an interval is at most the largest
+// bucket plus the integral of the limits in force, whoever looks meanwhile and under what limit.
+func TestTheLimitsInForceDrainABucket(t *testing.T) {
+	for _, k := range bucketKinds {
+		t.Run(k.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				window := int64(rapid.SampledFrom([]time.Duration{time.Second, time.Minute}).Draw(t, "window"))
+				limits := rapid.SliceOfN(rapid.SampledFrom([]int64{0, 1, 2, 5, 60, 1000, 60_000}), 1, 4).Draw(t, "limits")
+				burst := rapid.SampledFrom([]int64{0, 1, 7, 100}).Draw(t, "burst")
+				s := k.make(limits[0], time.Duration(window), burst)
+				now, rate, largest := epoch, int64(0), int64(0)
+				var all []admission
+				for range rapid.IntRange(1, 60).Draw(t, "events") {
+					now += rapid.OneOf(rapid.Int64Range(0, window/50), rapid.Int64Range(0, window)).Draw(t, "later")
+					limit := rapid.SampledFrom(limits).Draw(t, "limit")
+					s := s.with(limit)
+					switch rapid.IntRange(0, 8).Draw(t, "event") {
+					case 0: // a peek
+						s.take(now, 0, 0)
+					case 1:
+						s.level(now)
+						s.idle(now)
+					case 2:
+						s.advance(now)
+					case 3:
+						s.waits(now, 1, 0, allWaits|WantRetry)
+					case 4:
+						now += int64(time.Hour)
+						s.shift(now, time.Hour)
+						for i := range all {
+							all[i].at += int64(time.Hour)
+						}
+					default:
+						n := rapid.Int64Range(1, 100).Draw(t, "n")
+						d := s.take(now, n, 0)
+						if limit > 0 {
+							rate, largest = limit, max(largest, s.(keyed[BucketState]).limit.Size)
+						}
+						if !d.Allowed {
+							n = 0
+						}
+						all = append(all, admission{now, n, rate})
+					}
+				}
+				checkLaw(t, all, largest, window)
+			})
+		})
+	}
+}
+
+// A bucket that one request under a high limit looks at doesn't drain at that for those who have a
+// low one.
+func TestOneLookUnderAHighLimitDrainsNothing(t *testing.T) {
+	for _, k := range bucketKinds {
+		low := k.make(60, time.Minute, 60)
+		high := low.with(60_000)
+		admitted := 0
+		for now := epoch; now < epoch+int64(10*time.Second); now += int64(5 * time.Millisecond) {
+			high.take(now, 0, 0)
+			high.level(now)
+			high.idle(now)
+			high.advance(now)
+			if low.take(now, 1, 0).Allowed {
+				admitted++
+			}
+		}
+		if admitted != 69 { // a full bucket, and one each second after the first
+			t.Errorf("%s: %d admitted under 60/1m in 10s, want 69", k.name, admitted)
+		}
+	}
+}
+
+// Time drains at the limit of the last request that was decided, which may have been denied.
+func TestADeniedRequestPutsItsLimitInForce(t *testing.T) {
+	const second = int64(time.Second)
+	for _, k := range bucketKinds {
+		s := k.make(5, 24*time.Hour, 5)
+		for range 5 {
+			if !s.take(epoch, 1, 0).Allowed {
+				t.Fatalf("%s: a new key has less than its burst", k.name)
+			}
+		}
+		raised := s.with(144_000) // 100 a minute
+		if raised.take(epoch+second, 1, 0).Allowed {
+			t.Errorf("%s: the time before the raise drained at the new limit", k.name)
+		}
+		if !raised.take(epoch+2*second, 1, 0).Allowed {
+			t.Errorf("%s: after the raise the bucket drains at the old limit", k.name)
+		}
+		lowered, closed := s.with(1), s.with(0)
+		for range 5 {
+			raised.take(epoch+2*second, 1, 0)
+		}
+		closed.take(epoch+2*second, 1, 0) // denies, and drains nothing
+		if lowered.take(epoch+2*second, 1, 0).Allowed {
+			t.Errorf("%s: room in a full bucket", k.name)
+		}
+		if lowered.take(epoch+100*second, 1, 0).Allowed {
+			t.Errorf("%s: after it was lowered the bucket drains at the high limit", k.name)
+		}
+	}
+}
+
+// What the sync, the sweep and a saved copy go by is the limit in force, not their own.
+func TestWorkWithoutARequestGoesByTheLimitInForce(t *testing.T) {
+	const second = int64(time.Second)
+	for _, k := range bucketKinds {
+		s := k.make(60, time.Minute, 100)
+		other := s.with(60_000).(keyed[BucketState])
+		s.take(epoch, 50, 0)
+		level, rate := other.machine.Level(other.s, other.limit, epoch+10*second)
+		if level != 40 || rate != 60 {
+			t.Errorf("%s: level %v, rate %d; want 40, 60", k.name, level, rate)
+		}
+		if other.idle(epoch + 49*second) {
+			t.Errorf("%s: idle, with one request in the bucket", k.name)
+		}
+		fresh := other.fresh().(keyed[BucketState])
+		at := epoch + 10*second
+		saved := Report{Epoch: at / fresh.span(), Level: level, LevelAt: at, Rate: rate}
+		fresh.merge(at+20*second, saved)
+		if got, rate := fresh.machine.Level(fresh.s, fresh.limit, at+25*second); got != 15 || rate != 60 {
+			t.Errorf("%s: of a saved level %v is left, at a rate of %d; want 15, 60", k.name, got, rate)
+		}
+		m := other.machine.(Chargeable[BucketState])
+		if d := m.Debt(other.s, other.limit, epoch+10*second, 0); d.Whole != 40 || d.Rate != 60 {
+			t.Errorf("%s: debt %+v, want 40 at a rate of 60", k.name, d)
+		}
+		m.Import(other.s, other.limit, at, []Report{{Level: 30, LevelAt: at, Rate: 120}}, nil)
+		if got, rate := other.machine.Level(other.s, other.limit, at+5*second); got != 60 || rate != 120 {
+			t.Errorf("%s: %v with what the store has, at a rate of %d; want 60, 120", k.name, got, rate)
+		}
+	}
+}
+
+// What others spent is added to what is left of what was known, at whatever rates that has drained.
+func TestAMergeGoesByTheRatesSinceTheLastOne(t *testing.T) {
+	const second = int64(time.Second)
+	for _, k := range bucketKinds {
+		s := k.make(60, time.Minute, 1000)
+		at := epoch - epoch%s.span() + second
+		s.take(at, 100, 0)
+		l := s.ledger()
+		l.Ack(l.Epoch, 0, 100, 100, false, false)
+		s.merge(at, Report{Epoch: l.Epoch, LevelAt: at})
+		s.with(600).take(at+10*second, 1, 0) // 90 and 1, which drain at 10 a second from now on
+		s.with(600).take(at+13*second, 0, 0) // 60 and 1
+		l.Synced = false
+		now := at + 13*second
+		// a bucket that is stale takes over the level, as far as it is above what was known
+		fresh := s.clone()
+		fresh.merge(now, Report{Epoch: l.Epoch, Level: 80, LevelAt: now, Remote: 40})
+		if got := fresh.level(now); got != 61+20 {
+			t.Errorf("%s: level %v, want 61 and the 20 by which the store has more", k.name, got)
+		}
+		if known := s.(keyed[BucketState]).s.merged.base; known.whole != 60 {
+			t.Errorf("%s: %+v left of what was known, want 60", k.name, known)
+		}
+	}
+}

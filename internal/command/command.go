@@ -1,0 +1,158 @@
+// Package command is `caddy rate-limit`: what an operator sees and changes from a shell, over the
+// admin endpoint of a running Caddy.
+//
+// Each command is a function that returns a *cobra.Command, listed in commands. It asks by its
+// client, and writes by a printer, which lets no control character through.
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-tide/ratelimit/internal/spelling"
+)
+
+// commands are those below rate-limit.
+var commands = []func() *cobra.Command{status, override, enforce}
+
+// RateLimit is the command with all that are below it.
+func RateLimit() caddycmd.Command {
+	return caddycmd.Command{
+		Name:  "rate-limit",
+		Usage: "<command>",
+		Short: "Shows and changes the rate limits of a running Caddy",
+		Long: `
+Shows the rate limits of a running Caddy, and changes them at run time: on the
+node that is asked, and through Redis on all that share their counts with it.
+
+The node is found as by 'caddy stop': at --address, or where the configuration
+of --config has its admin endpoint, or at ` + caddy.DefaultAdminListen + `.
+
+Exit codes: 0 done, 1 failed, 2 done in part, as some node has not answered yet.
+`,
+		CobraFunc: func(cmd *cobra.Command) {
+			f := cmd.PersistentFlags()
+			f.StringP("config", "c", "", "Configuration file to use to parse the admin address, if --address is not used")
+			f.StringP("adapter", "a", "", "Name of config adapter to apply (when --config is used)")
+			f.String("address", "", "The address to use to reach the admin API endpoint, if not the default")
+			f.Bool("json", false, "Print what the endpoint answers, as JSON")
+			f.Duration("timeout", 10*time.Second, "How long the endpoint has to answer")
+			for _, c := range commands {
+				cmd.AddCommand(c())
+			}
+			cmd.RunE = unknown
+		},
+	}
+}
+
+// unknown is what happens without a command below rate-limit, or with one that is not there.
+func unknown(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	text := "there is no such command; there are " + strings.Join(names, ", ")
+	if near := spelling.Nearest(args[0], names); near != "" {
+		text = "there is no such command; did you mean " + near + "?"
+	}
+	return errors.New(text)
+}
+
+// errInPart is the error of a change that some node has not applied.
+var errInPart = errors.New("done in part")
+
+const (
+	exitFailed = 1
+	exitInPart = 2
+)
+
+// run makes cobra's function of one that asks a client and prints. Its error is one line.
+func run(f func(c client, p printer, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return caddycmd.WrapCommandFuncForCobra(func(flags caddycmd.Flags) (int, error) {
+			err := f(clientOf(flags), printer{out: cmd.OutOrStdout(), now: time.Now, json: flags.Bool("json")}, args)
+			switch {
+			case errors.Is(err, errInPart):
+				return exitInPart, clean(err)
+			case err != nil:
+				return exitFailed, clean(err)
+			}
+			return 0, nil
+		})(cmd, args)
+	}
+}
+
+// clean makes an error safe for a terminal.
+func clean(err error) error { return errors.New(printable(err.Error())) }
+
+// exactly asks for arguments, and names them where there are others.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != len(names) {
+			return fmt.Errorf("it takes %s; see '%s --help'", strings.Join(names, " "), cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// client asks the admin endpoint.
+type client struct {
+	address func() (string, error)
+	timeout time.Duration
+}
+
+func clientOf(flags caddycmd.Flags) client {
+	return client{timeout: flags.Duration("timeout"), address: func() (string, error) {
+		return caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, flags.String("config"), flags.String("adapter"))
+	}}
+}
+
+// maxAnswer bounds what is read of an answer: ten thousand overrides are a few megabytes.
+const maxAnswer = 64 << 20
+
+// ask makes a request and returns the answer.
+func (c client) ask(method, path, body string) ([]byte, error) {
+	address, err := c.address()
+	if err != nil {
+		return nil, fmt.Errorf("finding the admin endpoint: %w", err)
+	}
+	type answer struct {
+		text []byte
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		text, err := request(address, method, path, body)
+		answers <- answer{text, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.text, a.err
+	case <-time.After(c.timeout):
+		return nil, fmt.Errorf("the admin endpoint at %s has not answered within %v; it may have made the change for all that", address, c.timeout)
+	}
+}
+
+func request(address, method, path, body string) ([]byte, error) {
+	var reader io.Reader
+	if body != "" {
+		reader = strings.NewReader(body)
+	}
+	response, err := caddycmd.AdminAPIRequest(address, method, path, http.Header{}, reader)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	return io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+}

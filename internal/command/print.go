@@ -1,0 +1,97 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/caddy-tide/ratelimit/internal/rates"
+)
+
+// printer writes what a command shows.
+type printer struct {
+	out  io.Writer
+	now  func() time.Time
+	json bool
+}
+
+// printable escapes what could drive a terminal, or pass for something else there.
+func printable(s string) string {
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "\uFFFD")
+	}
+	plain := true
+	for _, r := range s {
+		plain = plain && unicode.IsPrint(r)
+	}
+	if plain {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+	}
+	return b.String()
+}
+
+// line writes a line of text.
+func (p printer) line(format string, args ...any) error {
+	_, err := fmt.Fprintln(p.out, printable(fmt.Sprintf(format, args...)))
+	return err
+}
+
+// raw writes JSON with line breaks, as it came otherwise.
+func (p printer) raw(text []byte) error {
+	var b bytes.Buffer
+	if err := json.Indent(&b, bytes.TrimSpace(text), "", "  "); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	b.WriteByte('\n')
+	_, err := b.WriteTo(p.out)
+	return err
+}
+
+// table writes rows in columns, the first one being the heads. Without any other it writes nothing.
+func (p printer) table(rows [][]string) error {
+	if len(rows) < 2 {
+		return nil
+	}
+	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = printable(cell)
+		}
+		fmt.Fprintln(w, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+	}
+	return w.Flush()
+}
+
+// in says how far a time is ahead, and ago how long it is past.
+func (p printer) in(t time.Time) string  { return "in " + rates.WindowText(rounded(t.Sub(p.now()))) }
+func (p printer) ago(t time.Time) string { return rates.WindowText(rounded(p.now().Sub(t))) + " ago" }
+
+// rounded leaves out what nobody reads of a time.
+func rounded(d time.Duration) time.Duration {
+	d = max(d, 0)
+	switch {
+	case d >= 48*time.Hour:
+		return d.Round(time.Hour)
+	case d >= 10*time.Minute:
+		return d.Round(time.Minute)
+	}
+	return d.Round(time.Second)
+}
+
+func percent(share float64) string { return strconv.FormatFloat(share*100, 'f', -1, 64) + "%" }

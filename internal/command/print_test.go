@@ -1,0 +1,229 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+var update = flag.Bool("update", false, "write what is printed into the goldens")
+
+// noon is the time of the goldens.
+var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+
+// golden compares what was printed with a file.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: printed\n%s\nwant\n%s", name, got, want)
+	}
+	for _, r := range got {
+		if r < ' ' && r != '\n' || r == '\u202e' {
+			t.Errorf("%s: %q is printed raw", name, r)
+		}
+	}
+}
+
+func TestStatusIsPrinted(t *testing.T) {
+	inputs, err := filepath.Glob("testdata/status*.json")
+	if err != nil || len(inputs) < 3 {
+		t.Fatalf("%d states to print, %v", len(inputs), err)
+	}
+	for _, path := range inputs {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s state
+		if err := json.Unmarshal(text, &s); err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := (printer{out: &b, now: func() time.Time { return noon }}).status(s); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, strings.TrimSuffix(filepath.Base(path), ".json")+".golden", b.String())
+	}
+}
+
+// endpoint answers one request as an admin endpoint would, and notes it.
+func endpoint(t *testing.T, status int, text string) (c client, asked *string) {
+	t.Helper()
+	asked = new(string)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body bytes.Buffer
+		_, _ = body.ReadFrom(r.Body)
+		*asked = r.Method + " " + r.URL.Path + " " + body.String()
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(text))
+	}))
+	t.Cleanup(s.Close)
+	address := strings.TrimPrefix(s.URL, "http://")
+	return client{address: func() (string, error) { return address, nil }, timeout: 10 * time.Second}, asked
+}
+
+func TestChangesArePrinted(t *testing.T) {
+	key := "203.0.113.9"
+	share := 0.25
+	for name, test := range map[string]struct {
+		change change
+		answer string
+	}{
+		"override":         {change{Zone: "api", Key: &key, name: key, Limit: "6000/1m"}, `{"zone":"api","limit":"6000/1m","until":"2026-05-05T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
+		"override_forever": {change{Zone: "api", Key: &key, name: key, Limit: "deny"}, `{"zone":"api","limit":"deny","until":"2036-05-01T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
+		"override_removed": {change{Zone: "api", Key: &key, name: key, remove: true}, `{"zone":"api","removed":true,"nodes":3,"applied":3,"shared":true}`},
+		"enforce":          {change{Zone: "api", Share: &share}, `{"zone":"api","share":0.25,"until":"2026-05-04T13:00:00Z","nodes":1,"applied":1,"shared":false}`},
+		"enforce_all":      {change{All: true, Share: &share}, `{"all":true,"share":0,"until":"2026-05-04T12:15:00Z","nodes":3,"applied":3,"shared":true}`},
+		"enforce_removed":  {change{All: true, remove: true}, `{"all":true,"removed":true,"nodes":2,"applied":2,"shared":true}`},
+		"missing":          {change{All: true, Share: &share}, `{"all":true,"share":0,"until":"2026-05-04T12:15:00Z","nodes":3,"applied":1,"shared":true,"missing":[{"name":"web2/7","heard":"2026-05-04T11:59:53Z"},{"name":"web\u001b[31m3/8","heard":"2026-05-04T11:59:59Z"}]}`},
+		"pending":          {change{All: true, Share: &share}, `{"all":true,"share":0,"until":"2026-05-04T12:15:00Z","nodes":1,"applied":1,"shared":true,"pending":true}`},
+	} {
+		c, _ := endpoint(t, http.StatusOK, test.answer)
+		var b bytes.Buffer
+		err := printer{out: &b, now: func() time.Time { return noon }}.change(c, "/", test.change)
+		if inPart := name == "missing" || name == "pending"; errors.Is(err, errInPart) != inPart || err != nil && !inPart {
+			t.Errorf("%s: error %v", name, err)
+		}
+		if err != nil {
+			b.WriteString("error: " + clean(err).Error() + "\n")
+		}
+		golden(t, "change_"+name+".golden", b.String())
+	}
+}
+
+// execute runs a command as the shell would.
+func execute(t *testing.T, c client, args ...string) (out string, err error) {
+	t.Helper()
+	address, err := c.address()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, limit := &cobra.Command{Use: "caddy", SilenceUsage: true, SilenceErrors: true}, &cobra.Command{Use: "rate-limit"}
+	RateLimit().CobraFunc(limit)
+	cmd.AddCommand(limit)
+	var b bytes.Buffer
+	cmd.SetOut(&b)
+	cmd.SetErr(&b)
+	cmd.SetArgs(slices.Concat([]string{"rate-limit"}, args, []string{"--address", address}))
+	err = cmd.Execute()
+	return b.String(), err
+}
+
+func TestWhatCommandsAsk(t *testing.T) {
+	const done = `{"nodes":1,"applied":1}`
+	c, asked := endpoint(t, http.StatusOK, "{}")
+	if out, err := execute(t, c, "status"); err != nil || *asked != "GET /rate_limit/ " || !strings.Contains(out, "No configuration") {
+		t.Errorf("status asks %s (%v) and prints %s", *asked, err, out)
+	}
+	for line, want := range map[string]string{
+		"override api 203.0.113.9 6000/1m --for 24h --note why": `POST /rate_limit/overrides {"zone":"api","key":"203.0.113.9","limit":"6000/1m","for":"24h","note":"why"}`,
+		"override api AAAAAAAAAAAAAAAAAAAAAA deny --id":         `POST /rate_limit/overrides {"zone":"api","id":"AAAAAAAAAAAAAAAAAAAAAA","limit":"deny"}`,
+		"override api 203.0.113.9 --remove":                     `DELETE /rate_limit/overrides {"zone":"api","key":"203.0.113.9"}`,
+		"enforce api 25%":                                       `POST /rate_limit/enforcement {"zone":"api","share":0.25}`,
+		"enforce api off --for 1h":                              `POST /rate_limit/enforcement {"zone":"api","share":0,"for":"1h"}`,
+		"enforce --all off":                                     `POST /rate_limit/enforcement {"all":true,"share":0}`,
+		"enforce --all --remove":                                `DELETE /rate_limit/enforcement {"all":true}`,
+	} {
+		c, asked := endpoint(t, http.StatusOK, done)
+		if out, err := execute(t, c, strings.Fields(line)...); err != nil || *asked != want {
+			t.Errorf("%s asks %s (%v), want %s; it prints %s", line, *asked, err, want, out)
+		}
+	}
+	c, _ = endpoint(t, http.StatusOK, `{"nodes":1,"applied":1,"note":"<b>"}`)
+	if out, err := execute(t, c, "enforce", "api", "off", "--json"); err != nil || out != "{\n  \"nodes\": 1,\n  \"applied\": 1,\n  \"note\": \"<b>\"\n}\n" {
+		t.Errorf("with --json it prints %q, %v", out, err)
+	}
+}
+
+func TestCommandsThatFail(t *testing.T) {
+	for line, want := range map[string]string{
+		"statsu":                      "did you mean status?",
+		"reload":                      "there are enforce, override, status",
+		"status api":                  "it takes",
+		"override api":                "between 2 and 3",
+		"override api 203.0.113.9":    "--remove",
+		"override api k 5 --remove":   "--remove",
+		"enforce api":                 "--remove",
+		"enforce":                     "--all",
+		"enforce api half":            "not a share",
+		"enforce api 101%":            "not between",
+		"enforce api off --all":       "--all",
+		"enforce api off --all extra": "at most 2",
+		"enforce --all off --remove":  "--remove",
+	} {
+		c, asked := endpoint(t, http.StatusOK, "{}")
+		if out, err := execute(t, c, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || *asked != "" {
+			t.Errorf("%s: %v, want %s; it asks %q and prints %s", line, err, want, *asked, out)
+		}
+	}
+	c, _ := endpoint(t, http.StatusNotFound, `{"error":"there is no zone \u001b \"apu\"`+"\x1b[31m"+`"}`)
+	_, err := execute(t, c, "enforce", "apu", "off")
+	if err == nil || !strings.Contains(err.Error(), "there is no zone") || strings.Contains(err.Error(), "\x1b") {
+		t.Errorf("what the endpoint answers comes out as %v", err)
+	}
+	c, _ = endpoint(t, http.StatusOK, "no json")
+	if _, err := execute(t, c, "status"); err == nil || !strings.Contains(err.Error(), "reading the answer") {
+		t.Errorf("nonsense comes out as %v", err)
+	}
+}
+
+// An endpoint that doesn't answer is waited for no longer than --timeout.
+func TestTimeout(t *testing.T) {
+	stop := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-stop }))
+	defer s.Close()
+	defer close(stop)
+	address := strings.TrimPrefix(s.URL, "http://")
+	_, err := execute(t, client{address: func() (string, error) { return address, nil }}, "status", "--timeout", "20ms")
+	if err == nil || !strings.Contains(err.Error(), "has not answered within 20ms") {
+		t.Errorf("status of an endpoint that doesn't answer: %v", err)
+	}
+}
+
+// The admin endpoint may be a unix socket.
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "admin.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })}
+	go s.Serve(l)
+	defer s.Close()
+	out, err := execute(t, client{address: func() (string, error) { return "unix/" + path, nil }}, "status")
+	if err != nil || !strings.Contains(out, "No configuration") {
+		t.Errorf("status over a unix socket prints %s, %v", out, err)
+	}
+}
+
+// Each command has a help text with an example.
+func TestHelp(t *testing.T) {
+	for _, c := range commands {
+		cmd := c()
+		if cmd.Short == "" || cmd.Long == "" || !strings.Contains(cmd.Example, "caddy rate-limit "+cmd.Name()) {
+			t.Errorf("%s has no help text with an example", cmd.Name())
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-tide/ratelimit/internal/admin"
+	"github.com/caddy-tide/ratelimit/internal/control"
+)
+
+// state is the part of the state that is shown as tables.
+type state struct {
+	Zones []struct {
+		Zone      string          `json:"zone"`
+		Algorithm string          `json:"algorithm"`
+		Limit     int64           `json:"limit"`
+		Window    string          `json:"window"`
+		SyncRate  json.RawMessage `json:"sync_rate"`
+		Keys      int             `json:"keys"`
+		Own       int64           `json:"own"`
+		Remote    int64           `json:"remote"`
+		Unsent    int64           `json:"unsent"`
+	} `json:"zones"`
+	Redis *struct {
+		Up      bool              `json:"up"`
+		Failing map[string]string `json:"failing"`
+	} `json:"redis"`
+	Control     *control.Summary     `json:"control"`
+	Nodes       []control.Node       `json:"nodes"`
+	Enforcement []control.EntryState `json:"enforcement"`
+	Overrides   []control.EntryState `json:"overrides"`
+}
+
+func status() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Shows zones, nodes, and what was changed at run time",
+		Long: `
+Shows the zones of a node with what they have counted, the nodes that share
+their counts with it, and what was changed at run time and still holds.`,
+		Example: `  caddy rate-limit status
+  caddy rate-limit status --json --address unix//run/caddy/admin.sock`,
+		Args: exactly(),
+		RunE: run(func(c client, p printer, _ []string) error {
+			text, err := c.ask(http.MethodGet, admin.Root, "")
+			if err != nil {
+				return err
+			}
+			if p.json {
+				return p.raw(text)
+			}
+			var s state
+			if err := json.Unmarshal(text, &s); err != nil {
+				return fmt.Errorf("reading the answer: %w", err)
+			}
+			return p.status(s)
+		}),
+	}
+}
+
+func (p printer) status(s state) error {
+	if err := p.summary(s); err != nil {
+		return err
+	}
+	zones := [][]string{{"ZONE", "LIMIT", "ALGORITHM", "SYNC", "KEYS", "OWN", "REMOTE", "UNSENT"}}
+	for _, z := range s.Zones {
+		number := func(n int64) string { return strconv.FormatInt(n, 10) }
+		zones = append(zones, []string{
+			z.Zone, number(z.Limit) + "/" + z.Window, z.Algorithm, strings.Trim(string(z.SyncRate), `"`),
+			strconv.Itoa(z.Keys), number(z.Own), number(z.Remote), number(z.Unsent),
+		})
+	}
+	nodes := [][]string{{"NODE", "VERSION", "HEARD", "APPLIED", ""}}
+	for _, n := range s.Nodes {
+		self := ""
+		if n.Self {
+			self = "this node"
+		}
+		nodes = append(nodes, []string{n.Name, n.Version, p.ago(n.Heard), yes(n.Applied), self})
+	}
+	enforcement := [][]string{{"ENFORCED", "SHARE", "ENDS", "NOTE"}}
+	for _, e := range s.Enforcement {
+		enforcement = append(enforcement, []string{zoneOf(e), percent(*e.Share), p.ends(e), e.Note})
+	}
+	overrides := [][]string{{"OVERRIDE", "ID OF THE KEY", "LIMIT", "ENDS", "NOTE"}}
+	for _, e := range s.Overrides {
+		overrides = append(overrides, []string{e.Zone, e.ID, e.Limit, p.ends(e), e.Note})
+	}
+	for _, t := range [][][]string{zones, nodes, enforcement, overrides} {
+		if len(t) < 2 {
+			continue
+		}
+		if err := p.line(""); err != nil {
+			return err
+		}
+		if err := p.table(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// summary writes one line about Redis.
+func (p printer) summary(s state) error {
+	switch {
+	case s.Control == nil:
+		return p.line("No configuration with rate_limit is running.")
+	case s.Control.Failing != "":
+		return p.line("Redis has no control record: %s. What is changed holds on this node only.", s.Control.Failing)
+	case s.Redis != nil && !s.Redis.Up:
+		return p.line("Redis fails: %s. What is changed holds on this node, and on the others when Redis is back.", why(s.Redis.Failing))
+	case !s.Control.Shared:
+		return p.line("Without Redis: this node counts for itself, and what is changed holds here only.")
+	}
+	return p.line("Shared through Redis. Digest of what was changed: %s.", s.Control.Digest)
+}
+
+func why(failing map[string]string) string {
+	for _, reason := range failing {
+		return reason
+	}
+	return "no reason is known"
+}
+
+func zoneOf(e control.EntryState) string {
+	if e.All {
+		return "all zones"
+	}
+	return e.Zone
+}
+
+func (p printer) ends(e control.EntryState) string {
+	text := p.in(e.Until)
+	if e.Until.Sub(p.now()) > control.Forever-365*24*time.Hour {
+		text = "never"
+	}
+	if e.Pending {
+		text += " (redis does not know yet)"
+	}
+	return text
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

@@ -1,0 +1,237 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// Ask returns what the next heartbeat says and asks of the record.
+func (c *Control) Ask() []any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asks = c.record.Ask()
+	from, leases := "", ""
+	if c.asks.Read {
+		from = strconv.FormatInt(c.asks.From, 10)
+	}
+	if c.waiting > 0 || c.asked || c.listed == 0 {
+		leases = "1"
+	}
+	return []any{c.asks.Applied, c.asks.At, from, leases, c.Name}
+}
+
+// Hear takes in the answer to a heartbeat. It tells Redis what it lacks, and returns how long the
+// next heartbeat may wait.
+func (c *Control) Hear(h ratesync.Heard) time.Duration {
+	reply, leases, err := parseHeard(h)
+	if err != nil {
+		c.fail(err)
+		return idleBeat
+	}
+	again := c.merge(h, reply, leases)
+	for range rounds {
+		more, err := c.tell()
+		if err != nil {
+			return idleBeat // a later heartbeat tries again, or finds the server lost
+		}
+		if !more {
+			break
+		}
+		again = true
+	}
+	c.save()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.agains++; !again {
+		c.agains = 0
+	}
+	switch {
+	case again && c.agains < 100: // else the server makes no sense
+		return busyBeat
+	case c.waiting > 0:
+		return waitingBeat
+	}
+	return idleBeat
+}
+
+// merge merges what a heartbeat told, and wakes those who wait for it.
+func (c *Control) merge(h ratesync.Heard, reply Reply, leases []Lease) (again bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	reply.Question, c.failing, c.node = c.asks, "", h.Node
+	again = c.record.Hear(reply, h.Now)
+	if leases != nil {
+		c.leases, c.listed, c.asked = leases, h.Now, false
+	}
+	if step := time.Duration(c.record.ahead - c.ahead).Abs(); c.changes != c.record.changes || step > time.Second {
+		c.compile()
+	}
+	close(c.heard)
+	c.heard = make(chan struct{})
+	return again
+}
+
+// fail notes that the record can't be had.
+func (c *Control) fail(err error) {
+	why := redisconn.Classify(err)
+	c.mu.Lock()
+	said := c.failing == why
+	c.failing = why
+	c.mu.Unlock()
+	if !said {
+		c.Logger.Error("redis refuses the control record, probably because another program uses its key; what is changed at run time holds on this node only; delete the key",
+			warning.Field(warning.ForeignKey), zap.String("redis_key", c.Keys.Control()), zap.String("reason", why))
+	}
+}
+
+// tell tells Redis a part of what it lacks. It reports whether there was any.
+func (c *Control) tell() (more bool, err error) {
+	c.mu.Lock()
+	unsent, known := c.record.Unsent(batch), c.record.known
+	c.mu.Unlock()
+	if len(unsent) == 0 {
+		return false, nil
+	}
+	args := []any{known, ""}
+	for _, e := range unsent {
+		args = append(args, e.ID, "", "", e.value())
+	}
+	holds, version, err := c.write(unsent, args)
+	if err != nil {
+		return false, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.record.Sent(unsent, holds, version, c.Now())
+	if c.changes != c.record.changes {
+		c.compile()
+	}
+	return true, nil
+}
+
+// write calls the script for entries, and returns what the record holds under their names now, with
+// the zero Entry for nothing.
+func (c *Control) write(entries []Entry, args []any) (holds []Entry, v Version, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
+	defer cancel()
+	reply, err := writeScript.Run(ctx, c.Client, []string{c.Keys.Control()}, args...).StringSlice()
+	if err != nil {
+		return nil, v, err
+	}
+	if len(reply) != 4+len(entries) {
+		return nil, v, ratesync.ErrReply
+	}
+	if v, err = parseVersion(reply[2] + " " + reply[3]); err != nil {
+		return nil, v, err
+	}
+	holds = make([]Entry, len(entries))
+	for i, value := range reply[4:] {
+		if value == "" {
+			continue
+		}
+		var ok bool
+		if holds[i], ok = parseEntry(entries[i].ID, value); !ok {
+			return nil, v, ratesync.ErrReply
+		}
+	}
+	return holds, v, nil
+}
+
+// parseVersion reads the first two words of a record's version; none is the zero Version.
+func parseVersion(text string) (v Version, err error) {
+	if text == "" {
+		return v, nil
+	}
+	if why, wrong := strings.CutPrefix(text, "!"); wrong {
+		return v, scriptError(why)
+	}
+	words := strings.Fields(text)
+	if len(words) < 2 {
+		return v, ratesync.ErrReply
+	}
+	clock, err := strconv.ParseInt(words[0], 10, 64)
+	digest, err2 := strconv.ParseInt(words[1], 10, 64)
+	if err != nil || err2 != nil || clock < 0 || clock > maxStamp {
+		return v, ratesync.ErrReply
+	}
+	return Version{clock, digest}, nil
+}
+
+// scriptError is an error of the server that a script has passed on.
+type scriptError string
+
+func (e scriptError) Error() string { return string(e) }
+
+// RedisError makes it an error like those that the client returns.
+func (scriptError) RedisError() {}
+
+var _ redis.Error = scriptError("")
+
+// parseHeard reads what the answer to a heartbeat says of the record, and the leases if they were
+// asked for.
+func parseHeard(h ratesync.Heard) (r Reply, leases []Lease, err error) {
+	r.Seq, r.Server = h.Seq, h.Server
+	if len(h.Record) != 4 {
+		return r, nil, ratesync.ErrReply
+	}
+	version, ok := h.Record[0].(string)
+	applied, ok2 := h.Record[1].(string)
+	entries, ok3 := h.Record[2].([]any)
+	nodes, ok4 := h.Record[3].([]any)
+	if !ok || !ok2 || !ok3 || !ok4 || len(entries)%2+len(nodes)%2 > 0 {
+		return r, nil, ratesync.ErrReply
+	}
+	if r.Version, err = parseVersion(version); err != nil {
+		return r, nil, err
+	}
+	if r.Applied, err = strconv.ParseInt(applied, 10, 64); err != nil {
+		return r, nil, ratesync.ErrReply
+	}
+	for i := 0; i < len(entries); i += 2 {
+		id, _ := entries[i].(string)
+		value, _ := entries[i+1].(string)
+		if e, ok := parseEntry(id, value); ok { // else somebody else has written it
+			r.Entries = append(r.Entries, e)
+		}
+	}
+	for i := 0; i < len(nodes); i += 2 {
+		node, _ := nodes[i].(string)
+		value, _ := nodes[i+1].(string)
+		leases = append(leases, parseLease(node, value, h))
+	}
+	slices.SortFunc(leases, func(a, b Lease) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Node, b.Node))
+	})
+	return r, leases, nil
+}
+
+// parseLease reads a field of the nodes, "seq expiry mark applied name". A node of a version
+// without the record leaves the last two out.
+func parseLease(node, value string, h ratesync.Heard) Lease {
+	words := strings.SplitN(value, " ", 5)
+	number := func(i int) int64 {
+		if i >= len(words) {
+			return 0
+		}
+		n, _ := strconv.ParseInt(words[i], 10, 64)
+		return n
+	}
+	l := Lease{Node: node, Applied: number(3), Name: node}
+	if len(words) == 5 {
+		l.Name = words[4]
+	}
+	age := time.Duration(h.Server) - (time.Duration(number(1))*time.Millisecond - ratesync.Lease)
+	l.Heard = time.Unix(0, h.Now).Add(-max(0, age)).Round(time.Millisecond)
+	return l
+}

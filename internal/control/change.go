@@ -1,0 +1,193 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// A Change is what somebody wants to be different.
+type Change struct {
+	Target
+	// Body is what is to hold, for so long. The zero Body takes back what was said before.
+	Body
+	For time.Duration
+	// Who asked for it, for the log.
+	Who string
+}
+
+// ErrNone is the error for taking back what is not there.
+var ErrNone = errors.New("there is none to remove")
+
+// An Outcome says who has applied a change.
+type Outcome struct {
+	// Nodes is how many nodes there are, and Applied how many of them have applied the change.
+	Nodes   int `json:"nodes"`
+	Applied int `json:"applied"`
+	// Missing are the others.
+	Missing []Missing `json:"missing,omitempty"`
+	// Shared is false where there is no Redis: then this node is the only one.
+	Shared bool `json:"shared"`
+	// Unsent is set where Redis could not be told yet. It will be, as soon as it is there.
+	Unsent bool `json:"-"`
+}
+
+// Missing is a node that has not applied a change.
+type Missing struct {
+	Name string `json:"name"`
+	// Heard is when its last heartbeat came.
+	Heard time.Time `json:"heard"`
+}
+
+// Change makes a change here and at once, tells Redis, and waits until every node has applied it,
+// WaitFor at most.
+func (c *Control) Change(ctx context.Context, ch Change) (Outcome, error) {
+	began := c.Now()
+	id := ch.name()
+	body, length, err := c.prepare(ch)
+	if err != nil {
+		return Outcome{}, err
+	}
+	most := MaxEntries
+	if ch.Zone == "" {
+		most = 0 // a kill switch finds room always
+	}
+	if err := c.put(id, length, body, most); err != nil {
+		return Outcome{}, err
+	}
+	c.log(ch, length)
+	c.save()
+	if !c.IsShared() {
+		return Outcome{Nodes: 1, Applied: 1}, nil
+	}
+	return c.wait(ctx, id, began), nil
+}
+
+// prepare returns what the entry of a change says, and how long it lives.
+func (c *Control) prepare(ch Change) (body string, length time.Duration, err error) {
+	if ch.Body != (Body{}) {
+		text, err := json.Marshal(ch.Body)
+		return string(text), ch.For, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.record.Get(ch.name(), c.Now()); !ok {
+		return "", 0, ErrNone
+	}
+	return "", 0, nil
+}
+
+// put writes an entry, to Redis if it can be had, and else here for it to be told later.
+func (c *Control) put(id string, length time.Duration, body string, most int) error {
+	if c.IsShared() {
+		e, v, err := c.putThere(id, length, body, most)
+		if err == nil || errors.Is(err, ErrFull) {
+			if err == nil {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.record.Take(e, v, c.Now())
+				c.compile()
+			}
+			return err
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.record.Propose(id, length, body, most, c.Now()); !ok {
+		return ErrFull
+	}
+	c.compile()
+	return nil
+}
+
+// putThere writes an entry to Redis.
+func (c *Control) putThere(id string, length time.Duration, body string, most int) (Entry, Version, error) {
+	c.mu.Lock()
+	known, rest := c.record.known, c.record.Rest(id, c.Now())
+	c.mu.Unlock()
+	room := ""
+	if most > 0 {
+		room = strconv.Itoa(most)
+	}
+	holds, v, err := c.write([]Entry{{ID: id}}, []any{known, room, id, length.Milliseconds(), rest.Milliseconds(), body})
+	if err != nil {
+		return Entry{}, v, err
+	}
+	if holds[0] == (Entry{}) {
+		return Entry{}, v, ErrFull
+	}
+	return holds[0], v, nil
+}
+
+// log writes the one line about a change.
+func (c *Control) log(ch Change, length time.Duration) {
+	what, fields := "enforcement", []zap.Field{zap.String("zone", ch.Zone)}
+	switch {
+	case ch.Key != nil:
+		what = "override"
+		fields = append(fields, zap.String("id", ch.IDText()))
+	case ch.Zone == "":
+		fields = []zap.Field{zap.Bool("all", true)}
+	}
+	switch {
+	case ch.Share != nil:
+		fields = append(fields, zap.Float64("share", *ch.Share), zap.Duration("for", length))
+	case ch.Limit != "":
+		fields = append(fields, zap.String("limit", ch.Limit), zap.Duration("for", length))
+	default:
+		fields = append(fields, zap.Bool("removed", true))
+	}
+	c.Logger.Info("an operator has changed a rate limit at run time",
+		append(fields, zap.String("what", what), zap.String("by", ch.Who), zap.String("note", ch.Note))...)
+}
+
+// wait waits until every node has applied the entry of a name.
+func (c *Control) wait(ctx context.Context, id string, began int64) Outcome {
+	ctx, cancel := context.WithTimeout(ctx, WaitFor)
+	defer cancel()
+	c.mu.Lock()
+	c.waiting++
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.waiting--
+		c.mu.Unlock()
+	}()
+	c.Beat()
+	for {
+		c.mu.Lock()
+		o, heard, listed := c.outcome(id), c.heard, c.listed >= began
+		c.mu.Unlock()
+		if listed && o.Applied == o.Nodes && !o.Unsent {
+			return o
+		}
+		select {
+		case <-heard:
+		case <-ctx.Done():
+			return o
+		}
+	}
+}
+
+// outcome says who has applied the entry of a name, by the leases as they were listed last. The
+// lock is held.
+func (c *Control) outcome(id string) Outcome {
+	o := Outcome{Shared: true, Unsent: c.record.IsPending(id)}
+	since := c.record.AppliedBy(id)
+	for _, l := range c.leases {
+		o.Nodes++
+		if l.Node == c.node || since > 0 && l.Applied >= since {
+			o.Applied++
+		} else {
+			o.Missing = append(o.Missing, Missing{l.Name, l.Heard})
+		}
+	}
+	if o.Nodes == 0 { // Redis has never answered
+		o.Nodes, o.Applied = 1, 1
+	}
+	return o
+}

@@ -1,0 +1,162 @@
+package control
+
+import (
+	_ "embed"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+var (
+	//go:embed control.lua
+	writeSource string
+	writeScript = redis.NewScript(writeSource)
+)
+
+const (
+	// WaitFor is how long a change waits until every node has applied it.
+	WaitFor = 5 * time.Second
+	// idleBeat, waitingBeat and busyBeat are the times between two heartbeats: as ever, while a
+	// change waits for other nodes, and while there is more to read or to write.
+	idleBeat    = time.Second
+	waitingBeat = 100 * time.Millisecond
+	busyBeat    = 10 * time.Millisecond
+	// batch is how many entries one call of the script takes, and rounds how many calls are made
+	// between two heartbeats.
+	batch  = 100
+	rounds = 20
+)
+
+// ErrFull is the error for one entry too many.
+var ErrFull = fmt.Errorf("the control record holds %d entries, deleted ones that could come back included; remove some, or wait until some end; `enforce --all` works all the same", MaxEntries)
+
+// Options say what a Control works with.
+type Options struct {
+	// Client is nil for a record that is this node's own.
+	Client redis.UniversalClient
+	// Store names the Redis and the namespace, without secrets: a saved record is of one of them.
+	Store string
+	// Keys is the keyspace of the namespace.
+	Keys ratesync.Keyspace
+	// Timeout bounds a call to the server.
+	Timeout time.Duration
+	// Now is this node's clock, in nanoseconds since the Unix epoch, which never steps.
+	Now func() int64
+	// Beat has the next heartbeat come at once, without waiting for it. It is nil without a client.
+	Beat func()
+	// Name names this node to people, in printable ASCII.
+	Name   string
+	Logger *zap.Logger
+}
+
+// A Control is a node's copy of the control record of one Redis and namespace at work, or a record
+// of its own where there is no Redis. It is safe for concurrent use. No lock is held over I/O.
+type Control struct {
+	Options
+
+	mu      sync.Mutex
+	record  *Record
+	failing string   // why the record can't be had, "" if it can
+	asks    Question // of the heartbeat that is under way
+	agains  int      // heartbeats in a row that left something to say
+	changes int64    // of the record, and ahead of it, when the rules were compiled
+	ahead   int64
+	node    string        // of this node's lease
+	leases  []Lease       // of all nodes, as they were listed last
+	listed  int64         // when that was, 0 never
+	waiting int           // changes that wait for other nodes
+	asked   bool          // somebody wants to see the leases
+	heard   chan struct{} // closed and replaced with each heartbeat
+	zones   map[string]*Zone
+	parsed  map[string]parsed // by name, to parse nothing twice
+	ends    int64             // when the first entry in force ends
+	saved   int64             // changes of the record that keep was given
+	keep    func([]byte) error
+
+	keeping sync.Mutex // one saves at a time
+}
+
+// A Lease is a node that is there.
+type Lease struct {
+	// Node is its name in Redis, and Name that for people: its version, host and process.
+	Node, Name string
+	// Applied is the clock of the record up to which it has applied it.
+	Applied int64
+	// Heard is when its last heartbeat came, by this node's clock.
+	Heard time.Time
+}
+
+// New returns a Control. It does no I/O.
+func New(o Options) *Control {
+	return &Control{
+		Options: o, record: NewRecord(), heard: make(chan struct{}),
+		zones: make(map[string]*Zone), parsed: make(map[string]parsed),
+	}
+}
+
+// Zone returns where requests find the rules of a zone. It is the same for all zones of a name.
+func (c *Control) Zone(name string) *Zone {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	z := c.zones[name]
+	if z == nil {
+		z = new(Zone)
+		c.zones[name] = z
+		c.compile()
+	}
+	return z
+}
+
+// IsShared reports whether the record is shared with other nodes.
+func (c *Control) IsShared() bool { return c.Client != nil }
+
+// compile gives the zones the rules that are in force now. The lock is held.
+func (c *Control) compile() {
+	now := c.Now()
+	var all []parsed
+	c.ends, c.changes, c.ahead = 0, c.record.changes, c.record.ahead
+	for e := range c.record.InForce(now) {
+		p, known := c.parsed[e.ID]
+		if !known || p.Entry != e {
+			var ok bool
+			if p, ok = parse(e); !ok {
+				continue
+			}
+			c.parsed[e.ID] = p
+		}
+		all = append(all, p)
+		if end := c.record.Ends(e); c.ends == 0 || end < c.ends {
+			c.ends = end
+		}
+	}
+	if len(c.parsed) > len(all) {
+		clear(c.parsed)
+		for _, p := range all {
+			c.parsed[p.Entry.ID] = p
+		}
+	}
+	zones, others := compile(all)
+	for name, z := range c.zones {
+		if r := zones[name]; r != nil {
+			z.Store(r)
+		} else {
+			z.Store(others)
+		}
+	}
+}
+
+// Tick ends what is over. It is to be called every second.
+func (c *Control) Tick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.Now()
+	if c.ends != 0 && now >= c.ends {
+		c.compile()
+	}
+	c.record.Forget(now)
+}

@@ -1,0 +1,309 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// cnode is a node with nothing but the record.
+type cnode struct {
+	*Control
+	rep  *ratesync.Replicator
+	logs *observer.ObservedLogs
+}
+
+func startNode(t *testing.T, r *redistest.Server, name string) *cnode {
+	t.Helper()
+	core, logs := observer.New(zap.InfoLevel)
+	log, client := zap.New(core), r.Client()
+	n := &cnode{logs: logs, rep: ratesync.NewReplicator(client, "test", time.Second, clock.Now, log)}
+	n.Control = New(Options{
+		Client: client, Keys: ratesync.NewKeyspace("test"), Store: "test", Timeout: time.Second, Now: clock.Now,
+		Beat: n.rep.Beat, Name: "v1 " + name, Logger: log,
+	})
+	n.rep.Carry(n.Control)
+	n.rep.Start()
+	t.Cleanup(n.rep.Close)
+	return n
+}
+
+func startNodes(t *testing.T, r *redistest.Server, names ...string) (nodes []*cnode) {
+	t.Helper()
+	for _, name := range names {
+		nodes = append(nodes, startNode(t, r, name))
+	}
+	redistest.Eventually(t, "all nodes are there", func() bool {
+		return nodes[0].rep.Nodes() == int64(len(nodes))
+	})
+	return nodes
+}
+
+func share(s float64) Body { return Body{Share: &s} }
+
+// enforce asks a node for a share of a zone, and expects that all nodes apply it.
+func (n *cnode) enforce(t *testing.T, zone string, s float64, nodes int) {
+	t.Helper()
+	o, err := n.Change(context.Background(), Change{Target: Target{Zone: zone}, Body: share(s), For: time.Hour, Who: "test"})
+	if err != nil || o.Nodes != nodes || o.Applied != nodes || !o.Shared || o.Unsent {
+		t.Fatalf("Change = %+v, %v, want %d of %[3]d", o, err, nodes)
+	}
+}
+
+// sees reports whether a node's requests see a share of a zone, -1 for none.
+func (n *cnode) sees(zone string, s float64) bool {
+	r := n.Zone(zone).Load()
+	if r == nil || r.Enforce == nil {
+		return s < 0
+	}
+	return r.Enforce.Share() == s
+}
+
+func TestAllNodesApplyAChange(t *testing.T) {
+	r := redistest.Start(t)
+	nodes := startNodes(t, r, "a", "b", "c")
+	for i := range 6 {
+		nodes[i%3].enforce(t, "login", float64(i)/10, 3)
+		for j, n := range nodes {
+			if !n.sees("login", float64(i)/10) || !n.sees("other", -1) {
+				t.Errorf("after change %d node %d has %+v", i, j, n.Zone("login").Load())
+			}
+		}
+	}
+	if lines := nodes[0].logs.FilterMessageSnippet("at run time").All(); len(lines) != 2 {
+		t.Errorf("%d lines about the two changes of node a: %v", len(lines), lines)
+	}
+	o, err := nodes[1].Change(context.Background(), Change{Target: Target{Zone: "login"}})
+	if err != nil || o.Applied != 3 || !nodes[0].sees("login", -1) || !nodes[2].sees("login", -1) {
+		t.Errorf("removing it: %+v, %v; node a has %v", o, err, nodes[0].Zone("login").Load())
+	}
+	if _, err := nodes[1].Change(context.Background(), Change{Target: Target{Zone: "login"}}); err != ErrNone {
+		t.Errorf("removing it twice: %v, want %v", err, ErrNone)
+	}
+}
+
+// An override holds for its key, a kill switch for all zones.
+func TestWhatRequestsSee(t *testing.T) {
+	r := redistest.Start(t)
+	n := startNodes(t, r, "a")[0]
+	raw := []byte("customer")
+	id := table.IDOf(raw)
+	if _, err := n.Change(context.Background(), Change{Target: Target{"api", &id}, Body: Body{Limit: "6000/1m"}, For: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	zone := n.Zone("api")
+	of := func(raw string) *Override { return zone.Load().Override(table.KeyOf([]byte(raw)), []byte(raw)) }
+	for range 2 {
+		if o := of("customer"); o == nil || o.Rate.Limit != 6000 || o.Rate.Window != time.Minute {
+			t.Errorf("override = %+v, want 6000/1m", o)
+		}
+		if o := of("another"); o != nil {
+			t.Errorf("override of another key = %+v, want none", o)
+		}
+	}
+	if n.Zone("other").Load() != nil {
+		t.Error("another zone has rules")
+	}
+	if _, err := n.Change(context.Background(), Change{Body: share(0), For: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"api", "other", "later"} {
+		if rules := n.Zone(name).Load(); rules == nil || rules.Enforce == nil || !rules.Enforce.IsOff() {
+			t.Errorf("with the kill switch zone %s has %+v", name, rules)
+		}
+	}
+	if o := of("customer"); o == nil {
+		t.Error("the override is gone with the kill switch")
+	}
+}
+
+// What was acknowledged is back after Redis has lost everything, and changes are acknowledged right
+// after that.
+func TestFlushAllLosesNothing(t *testing.T) {
+	r := redistest.Start(t)
+	nodes := startNodes(t, r, "a", "b", "c")
+	nodes[0].enforce(t, "login", 0.5, 3)
+	for i := range 5 {
+		r.Do("FLUSHALL")
+		o, err := nodes[i%3].Change(context.Background(), Change{Target: Target{Zone: fmt.Sprint("zone", i)}, Body: share(0), For: time.Hour})
+		if err != nil || o.Unsent || len(o.Missing) > 0 || o.Applied == 0 {
+			t.Fatalf("Change = %+v, %v after FLUSHALL", o, err)
+		}
+	}
+	redistest.Eventually(t, "the record has all again", func() bool {
+		return len(r.Client().HGetAll(context.Background(), nodes[0].Keys.Control()).Val()) == 7
+	})
+	late := startNode(t, r, "d")
+	redistest.Eventually(t, "a newcomer has it", func() bool { return late.sees("login", 0.5) && late.sees("zone0", 0) && late.sees("zone4", 0) })
+}
+
+// A node that is gone without a word is named, as long as its lease lasts; one that ends in order
+// is not.
+func TestAStoppedNodeIsNamed(t *testing.T) {
+	r := redistest.Start(t)
+	nodes := startNodes(t, r, "a", "b", "c")
+	nodes[2].rep.Close()
+	nodes[0].enforce(t, "login", 0.5, 2)
+	nodes = append(nodes[:2], startNode(t, r, "c2"))
+	nodes[0].enforce(t, "login", 0.6, 3)
+	// A node that hangs: its lease is there, its heartbeats are not.
+	r.Do("HSET", nodes[0].Keys.Nodes(0), "gone", fmt.Sprintf("7 %d 0 0 v1 hangs", time.Now().Add(9*time.Second).UnixMilli()))
+	o, err := nodes[1].Change(context.Background(), Change{Target: Target{Zone: "login"}, Body: share(0.7), For: time.Hour})
+	if err != nil || o.Nodes != 4 || o.Applied != 3 || len(o.Missing) != 1 || o.Missing[0].Name != "v1 hangs" {
+		t.Errorf("Change = %+v, %v, want 3 of 4 and the one that hangs", o, err)
+	}
+	if since := time.Since(o.Missing[0].Heard); since < 0 || since > time.Minute {
+		t.Errorf("heard of %v ago", since)
+	}
+}
+
+// While Redis is away a change holds here, and all others learn of it when it is back.
+func TestAChangeWithoutRedis(t *testing.T) {
+	r := redistest.Start(t)
+	nodes := startNodes(t, r, "a", "b")
+	nodes[0].enforce(t, "login", 1, 2)
+	r.Kill()
+	o, err := nodes[0].Change(context.Background(), Change{Target: Target{Zone: "login"}, Body: share(0), For: time.Hour})
+	if err != nil || !o.Unsent || !nodes[0].sees("login", 0) {
+		t.Fatalf("Change = %+v, %v, want it pending and in force here", o, err)
+	}
+	if s := nodes[0].State(context.Background()); s.Pending != 1 || !s.Enforcement[0].Pending {
+		t.Errorf("State = %+v, want one that is pending", s)
+	}
+	r.Restart()
+	redistest.Eventually(t, "the other node has it", func() bool { return nodes[1].sees("login", 0) })
+	redistest.Eventually(t, "it is no more pending", func() bool { return nodes[0].State(context.Background()).Pending == 0 })
+}
+
+// What another program has under the key of the record is left alone, and limits go on.
+func TestAForeignRecord(t *testing.T) {
+	r := redistest.Start(t)
+	key := ratesync.NewKeyspace("test").Control()
+	r.Do("SET", key, "mine")
+	nodes := startNodes(t, r, "a", "b")
+	o, err := nodes[0].Change(context.Background(), Change{Target: Target{Zone: "login"}, Body: share(0), For: time.Hour})
+	if err != nil || !o.Unsent || !nodes[0].sees("login", 0) {
+		t.Errorf("Change = %+v, %v, want it pending and in force here", o, err)
+	}
+	if s := nodes[0].State(context.Background()); s.Failing == "" {
+		t.Errorf("State = %+v, want it to say why", s)
+	}
+	if n := nodes[0].logs.FilterMessageSnippet("refuses the control record").Len(); n != 1 {
+		t.Errorf("%d lines about it, want 1", n)
+	}
+	r.Do("DEL", key)
+	redistest.Eventually(t, "the other node has it", func() bool { return nodes[1].sees("login", 0) })
+}
+
+// A record takes so many entries and no more, except a kill switch, and deletions.
+func TestAFullRecord(t *testing.T) {
+	r := redistest.Start(t)
+	n := startNodes(t, r, "a")[0]
+	var orders []order
+	for i := range MaxEntries {
+		id := table.IDOf(fmt.Append(nil, i))
+		orders = append(orders, order{Entry: Entry{ID: Target{"api", &id}.name(), Body: `{"limit":"deny"}`}, length: 3_600_000})
+		if len(orders) == batch {
+			if err := writeScript.Run(context.Background(), n.Client, []string{n.Keys.Control()}, args(0, MaxEntries, orders)...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			orders = nil
+		}
+	}
+	redistest.Eventually(t, "the node has them all", func() bool {
+		s := n.State(context.Background())
+		return len(s.Overrides) == MaxEntries
+	})
+	id, other := table.IDOf([]byte("0")), table.IDOf([]byte("one too many"))
+	change := func(target Target, body Body) error {
+		_, err := n.Change(context.Background(), Change{Target: target, Body: body, For: time.Hour})
+		return err
+	}
+	if err := change(Target{"api", &other}, Body{Limit: Deny}); !errors.Is(err, ErrFull) {
+		t.Errorf("one too many: %v, want %v", err, ErrFull)
+	}
+	if err := change(Target{"api", &id}, Body{Limit: Unlimited}); err != nil {
+		t.Errorf("changing one: %v", err)
+	}
+	if err := change(Target{"api", &id}, Body{}); err != nil {
+		t.Errorf("removing one: %v", err)
+	}
+	if err := change(Target{}, share(0)); err != nil || !n.sees("any", 0) {
+		t.Errorf("a kill switch: %v", err)
+	}
+	r.Kill()
+	if err := change(Target{"api", &other}, Body{Limit: Deny}); !errors.Is(err, ErrFull) {
+		t.Errorf("one too many without Redis: %v, want %v", err, ErrFull)
+	}
+}
+
+var changes = flag.Int("changes", 5, "how many changes TestChangesOverASlowRedis makes after each thing that happens")
+
+// Over a slow Redis changes are acknowledged by all nodes, one after the other, after FLUSHALL and
+// after a failover to a replica that lags behind.
+func TestChangesOverASlowRedis(t *testing.T) {
+	w := redistest.StartSentinel(t)
+	proxy := faultproxy.Start(t, w.Master.Addr)
+	var nodes []*cnode
+	for _, name := range []string{"a", "b", "c"} {
+		through := *w.Master
+		through.Addr = proxy.Addr
+		nodes = append(nodes, startNode(t, &through, name))
+	}
+	redistest.Eventually(t, "all nodes are there", func() bool { return nodes[0].rep.Nodes() == 3 })
+	proxy.SetDelay(20 * time.Millisecond)
+	count, longest := 0, time.Duration(0)
+	all := func() {
+		t.Helper()
+		for range *changes {
+			began := time.Now()
+			nodes[count%3].enforce(t, "login", float64(count%100)/100, 3)
+			count++
+			longest = max(longest, time.Since(began))
+		}
+	}
+	all()
+	w.Master.Do("FLUSHALL")
+	heartbeats(t, nodes)
+	all()
+	last := nodes[0].Zone("login").Load().Enforce.Share()
+	w.Failover()
+	proxy.Lead(w.Master.Addr)
+	heartbeats(t, nodes)
+	for _, n := range nodes {
+		if !n.sees("login", last) {
+			t.Errorf("the failover has changed the share to %v, want %v", n.Zone("login").Load(), last)
+		}
+	}
+	all()
+	t.Logf("%d changes, acknowledged by 3 of 3 nodes within %v at most", count, longest)
+}
+
+// heartbeats waits until each node has had an answered heartbeat.
+func heartbeats(t *testing.T, nodes []*cnode) {
+	t.Helper()
+	began := clock.Now()
+	redistest.Eventually(t, "each node has had a heartbeat", func() bool {
+		for _, n := range nodes {
+			n.mu.Lock()
+			heard := n.record.heard
+			n.mu.Unlock()
+			if heard < began {
+				return false
+			}
+		}
+		return nodes[0].rep.Nodes() == 3
+	})
+}

@@ -1,0 +1,91 @@
+package control
+
+import (
+	"crypto/sha1"
+	"encoding/binary"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// An Entry is one thing that an operator said, under a name of its own: a later one of the same
+// name takes its place.
+type Entry struct {
+	ID string
+	// Stamp orders the entries of a name, in microseconds. It is Redis' time, or more where that
+	// has stepped back.
+	Stamp int64
+	// Until is when it ends by Redis' clock, in milliseconds since the Unix epoch, and Length how
+	// long that was to be when it was written, in milliseconds.
+	Until, Length int64
+	// Keep is until when it is kept: until it ends, and as long as what it replaces would have
+	// been. Or a node that was away could bring that back.
+	Keep int64
+	// Body is what was said, in JSON. It is empty where the entry deletes what was there before.
+	Body string
+}
+
+const (
+	// MaxEntries is how many entries a record takes. A kill switch is taken beyond it.
+	MaxEntries = 10_000
+	// keepMost is the longest that an entry is kept beyond its end. Copies that are older are
+	// dropped, see awayFor.
+	keepMost = 30 * 24 * time.Hour
+	// graceTTL is how long Redis keeps an entry beyond that.
+	graceTTL = time.Minute
+	// maxStamp is the greatest number that Lua counts with.
+	maxStamp = 1 << 52
+)
+
+// IsDeletion reports whether the entry deletes what was there before.
+func (e Entry) IsDeletion() bool { return e.Body == "" }
+
+// value is the entry as a field of the record: "stamp until keep length body".
+func (e Entry) value() string {
+	b := strconv.AppendInt(nil, e.Stamp, 10)
+	b = strconv.AppendInt(append(b, ' '), e.Until, 10)
+	b = strconv.AppendInt(append(b, ' '), e.Keep, 10)
+	b = strconv.AppendInt(append(b, ' '), e.Length, 10)
+	return string(append(append(b, ' '), e.Body...))
+}
+
+// parseEntry reads a field of the record.
+func parseEntry(id, value string) (e Entry, ok bool) {
+	e.ID, ok = id, true
+	rest := value
+	for _, n := range []*int64{&e.Stamp, &e.Until, &e.Keep, &e.Length} {
+		var word string
+		var found bool
+		word, rest, found = strings.Cut(rest, " ")
+		v, err := strconv.ParseInt(word, 10, 64)
+		ok = ok && found && err == nil && v >= 0 && v <= maxStamp
+		*n = v
+	}
+	e.Body = rest
+	return e, ok
+}
+
+// wins reports whether an entry takes the place of another one of its name. It is a total order, so
+// nodes agree whatever comes first.
+func (e Entry) wins(over Entry) bool {
+	if e.Stamp != over.Stamp {
+		return e.Stamp > over.Stamp
+	}
+	return e.value() > over.value()
+}
+
+// digestBits is the size of a digest: the sum of what all entries hash to. Lua counts with doubles,
+// which are exact up to 53 bits.
+const digestBits = 48
+
+// hash is an entry's part of the digest: the first 48 bits of the SHA-1 of "id value".
+func (e Entry) hash() int64 {
+	sum := sha1.Sum([]byte(e.ID + " " + e.value()))
+	return int64(binary.BigEndian.Uint64(sum[:8]) >> (64 - digestBits))
+}
+
+// isPast reports whether the entry has ended by Redis' clock, which is at now, in milliseconds.
+func (e Entry) isPast(now int64) bool { return e.Until <= now }
+
+// isKept reports whether the entry is still kept.
+func (e Entry) isKept(now int64) bool { return now < e.Keep }

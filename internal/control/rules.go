@@ -1,0 +1,234 @@
+package control
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+const (
+	// The kinds of entries, which their names begin with. A name goes on with the zone, and for an
+	// override with the key before it.
+	enforcement = "enforcement:"
+	override    = "override:"
+
+	// EnforcementFor and OverrideFor are how long an entry is in force if nothing else is said.
+	EnforcementFor = time.Hour
+	OverrideFor    = 24 * time.Hour
+	// MinFor and maxFor bound that.
+	MinFor = time.Second
+	maxFor = rates.MaxWindow
+	// Forever is the longest.
+	Forever = maxFor
+
+	// maxNote is how many bytes a note has at most.
+	maxNote = 256
+)
+
+// Words that stand for a limit.
+const (
+	Unlimited = "unlimited"
+	Deny      = "deny"
+)
+
+// A Body is what an entry says. Of Share and Limit one is set.
+type Body struct {
+	// Share is the share of keys for which a zone is enforced, 0 to 1.
+	Share *float64 `json:"share,omitempty"`
+	// Limit is a rate such as 6000/1m, a number for the zone's only limit, unlimited or deny.
+	Limit string `json:"limit,omitempty"`
+	// Note says why.
+	Note string `json:"note,omitempty"`
+}
+
+// A Target is what an entry is about: a zone, or all of them where Zone is empty, or one key in a
+// zone.
+type Target struct {
+	Zone string
+	Key  *table.ID
+}
+
+// name is the name of the target's entry.
+func (t Target) name() string {
+	if t.Key == nil {
+		return enforcement + t.Zone
+	}
+	return override + t.IDText() + ":" + t.Zone
+}
+
+// IDText is the ID as Redis has it in its keys, "" for none.
+func (t Target) IDText() string {
+	if t.Key == nil {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString(t.Key[:])
+}
+
+// parseTarget reads the name of an entry.
+func parseTarget(name string) (t Target, ok bool) {
+	if zone, ok := strings.CutPrefix(name, enforcement); ok {
+		return Target{Zone: zone}, true
+	}
+	rest, ok := strings.CutPrefix(name, override)
+	text, zone, found := strings.Cut(rest, ":")
+	id, err := ParseID(text)
+	return Target{zone, &id}, ok && found && err == nil && zone != ""
+}
+
+// ParseID reads the ID of a key.
+func ParseID(text string) (id table.ID, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(b) != len(id) {
+		return id, errors.New("an id has 22 letters, as Redis has it in its keys; give the key in its place, or copy the id as it is")
+	}
+	return table.ID(b), nil
+}
+
+// Check reports what is wrong with a body.
+func (b Body) Check() error {
+	switch {
+	case (b.Share != nil) == (b.Limit != ""):
+		return errors.New("give a share for an enforcement, or a limit for an override")
+	case len(b.Note) > maxNote:
+		return fmt.Errorf("the note has %d bytes; write %d at most", len(b.Note), maxNote)
+	case !utf8.ValidString(b.Note):
+		return errors.New("the note is no UTF-8")
+	}
+	for _, c := range b.Note {
+		if !unicode.IsPrint(c) {
+			return fmt.Errorf("the note holds %+q; write it in one line, without control characters", c)
+		}
+	}
+	if b.Share != nil {
+		return rates.CheckShare(*b.Share)
+	}
+	_, err := ParseLimit(b.Limit)
+	return err
+}
+
+// An Override is what replaces the limits of a zone for one key.
+type Override struct {
+	// Unlimited admits everything and counts nothing. Deny denies everything.
+	Unlimited, Deny bool
+	// Rate replaces the limit with its window, or the only one where Window is 0.
+	Rate rates.Rate
+}
+
+// ParseLimit reads the limit of an override.
+func ParseLimit(text string) (o Override, err error) {
+	switch {
+	case text == Unlimited:
+		o.Unlimited = true
+	case text == Deny:
+		o.Deny = true
+	case strings.Contains(text, "/"):
+		o.Rate, err = rates.Parse(text)
+	default:
+		o.Rate.Limit, err = rates.ParseCount(text)
+	}
+	if err != nil {
+		return o, fmt.Errorf("limit: %w; or write %s or %s", err, Unlimited, Deny)
+	}
+	return o, nil
+}
+
+// Rules are what the entries in force say of one zone. They don't change, and are safe for
+// concurrent use.
+type Rules struct {
+	// Enforce is for which keys the zone is enforced, nil where the configuration says that.
+	Enforce *settings.Enforcement
+
+	overrides map[table.ID]*Override
+	misses    *[missSlots]atomic.Uint64 // where there are overrides
+}
+
+// missSlots is how many keys without an override are remembered, for each zone that has overrides:
+// an ID takes longer to compute than all else that an override costs. They take half a megabyte.
+const missSlots = 1 << 16
+
+// Override returns what replaces the limits for a key, nil for nothing. hash is that of the bytes
+// raw.
+func (r *Rules) Override(hash table.Key, raw []byte) *Override {
+	if len(r.overrides) == 0 {
+		return nil
+	}
+	miss := &r.misses[hash[0]%missSlots]
+	if miss.Load() == hash[1] {
+		return nil
+	}
+	o := r.overrides[table.IDOf(raw)]
+	if o == nil {
+		miss.Store(hash[1])
+	}
+	return o
+}
+
+// A Zone is where requests find the rules of a zone: nil where there are none.
+type Zone = atomic.Pointer[Rules]
+
+// parsed is an entry with what it says.
+type parsed struct {
+	Entry
+	Body
+	Target
+	override *Override
+	enforce  *settings.Enforcement
+}
+
+// parse reads an entry. What other programs may have written there has no effect.
+func parse(e Entry) (p parsed, ok bool) {
+	p.Entry = e
+	p.Target, ok = parseTarget(e.ID)
+	if !ok || json.Unmarshal([]byte(e.Body), &p.Body) != nil || p.Body.Check() != nil || (p.Share != nil) != (p.Key == nil) {
+		return p, false
+	}
+	if p.Share != nil {
+		e := settings.Enforce(*p.Share)
+		p.enforce = &e
+	} else {
+		o, _ := ParseLimit(p.Limit)
+		p.override = &o
+	}
+	return p, true
+}
+
+// compile makes the rules of all zones that entries name, and those of all others, nil for none.
+func compile(all []parsed) (zones map[string]*Rules, others *Rules) {
+	zones = make(map[string]*Rules)
+	at := func(zone string) *Rules {
+		if zones[zone] == nil {
+			zones[zone] = new(Rules)
+		}
+		return zones[zone]
+	}
+	for _, p := range all {
+		switch {
+		case p.override != nil:
+			r := at(p.Zone)
+			if r.overrides == nil {
+				r.overrides, r.misses = make(map[table.ID]*Override), new([missSlots]atomic.Uint64)
+			}
+			r.overrides[*p.Key] = p.override
+		case p.Zone == "":
+			others = &Rules{Enforce: p.enforce}
+		default:
+			at(p.Zone).Enforce = p.enforce
+		}
+	}
+	if others != nil { // what is said of all goes before what is said of one
+		for _, r := range zones {
+			r.Enforce = others.Enforce
+		}
+	}
+	return zones, others
+}

@@ -1,0 +1,58 @@
+package control
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// tenThousand are the rules of a zone with as many overrides.
+func tenThousand() *Rules {
+	var all []parsed
+	for i := range MaxEntries {
+		id := table.IDOf(fmt.Append(nil, "vip", i))
+		all = append(all, parsed{Target: Target{"zone", &id}, override: &Override{Deny: true}})
+	}
+	zones, _ := compile(all)
+	return zones["zone"]
+}
+
+// A key that was found to have no override is remembered, and no other one is taken for it.
+func TestMissesAreRemembered(t *testing.T) {
+	r := tenThousand()
+	for round := range 3 {
+		for i := range MaxEntries {
+			vip, plain := fmt.Append(nil, "vip", i), fmt.Append(nil, "plain", i)
+			if r.Override(table.KeyOf(vip), vip) == nil || r.Override(table.KeyOf(plain), plain) != nil {
+				t.Fatalf("round %d: key %d is mixed up", round, i)
+			}
+		}
+	}
+}
+
+func BenchmarkOverride(b *testing.B) {
+	r := tenThousand()
+	for _, of := range []struct {
+		name string
+		keys int
+	}{{"one key without", 1}, {"10000 keys without", 10_000}, {"100000 keys without", 100_000}} {
+		raws, hashes := make([][]byte, of.keys), make([]table.Key, of.keys)
+		for i := range raws {
+			raws[i] = fmt.Append(nil, "plain", i)
+			hashes[i] = table.KeyOf(raws[i])
+		}
+		b.Run(of.name, func(b *testing.B) {
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				if r.Override(hashes[i], raws[i]) != nil {
+					b.Fatal("an override")
+				}
+				if i++; i == of.keys {
+					i = 0
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,138 @@
+package control
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// clockAt is a clock that is set by hand.
+type clockAt struct{ now int64 }
+
+func (c *clockAt) pass(d time.Duration) { c.now += int64(d) }
+
+// local is a record of a node's own, which saves itself into saved.
+func local(c *clockAt, store string, earlier []byte) (n *Control, saved *[]byte) {
+	n = New(Options{Store: store, Now: func() int64 { return c.now }, Logger: zap.NewNop()})
+	saved = new([]byte)
+	n.Keep(earlier, func(b []byte) error {
+		*saved = b
+		return nil
+	})
+	return n, saved
+}
+
+func (c *Control) change(t *testing.T, target Target, body Body, length time.Duration) {
+	t.Helper()
+	if o, err := c.Change(context.Background(), Change{Target: target, Body: body, For: length}); err != nil || o.Applied != 1 || o.Nodes != 1 {
+		t.Fatalf("Change = %+v, %v", o, err)
+	}
+}
+
+// Without Redis, what was changed holds until it ends, also over a restart, and no longer.
+func TestChangesOverARestart(t *testing.T) {
+	clock := &clockAt{now: 1_800_000_000 * int64(time.Second)}
+	n, saved := local(clock, "here", nil)
+	id := table.IDOf([]byte("customer"))
+	n.change(t, Target{Zone: "login"}, share(0), time.Hour)
+	n.change(t, Target{"api", &id}, Body{Limit: Deny}, 24*time.Hour)
+	n.change(t, Target{Zone: "other"}, share(1), time.Hour)
+	n.change(t, Target{Zone: "other"}, Body{}, 0)
+
+	clock.pass(30 * time.Minute)
+	n, saved = local(clock, "here", *saved)
+	inForce := func(want int) {
+		t.Helper()
+		n.Tick()
+		s := n.State(context.Background())
+		if got := len(s.Enforcement) + len(s.Overrides); got != want || s.Shared {
+			t.Errorf("%d hold, want %d: %+v", got, want, s)
+		}
+	}
+	inForce(2)
+	clock.pass(29 * time.Minute)
+	inForce(2)
+	clock.pass(2 * time.Minute)
+	inForce(1)
+	if n.Zone("login").Load() != nil {
+		t.Error("requests still see what has ended")
+	}
+	n, saved = local(clock, "here", *saved)
+	inForce(1)
+	clock.pass(23 * time.Hour)
+	inForce(0)
+
+	if n, _ = local(clock, "elsewhere", *saved); len(n.record.copies) > 0 {
+		t.Error("the record of another Redis was taken up")
+	}
+	for _, nonsense := range []string{"", "{", "null", `{"store":"here","entries":[{"id":"x","value":"1 2"}]}`} {
+		if n, _ = local(clock, "here", []byte(nonsense)); len(n.record.copies) > 0 {
+			t.Errorf("%q was taken up", nonsense)
+		}
+	}
+}
+
+// What Redis had not heard of when the process ended it hears of from the next one.
+func TestPendingChangesOverARestart(t *testing.T) {
+	r := redistest.Start(t)
+	first := startNode(t, r, "first")
+	var saved []byte
+	first.Keep(nil, func(b []byte) error {
+		saved = b
+		return nil
+	})
+	r.Kill()
+	o, err := first.Change(context.Background(), Change{Target: Target{Zone: "login"}, Body: share(0), For: time.Hour})
+	if err != nil || !o.Unsent {
+		t.Fatalf("Change = %+v, %v, want it pending", o, err)
+	}
+	first.rep.Close()
+	r.Restart()
+	second, other := startNode(t, r, "second"), startNode(t, r, "other")
+	second.Keep(saved, nil)
+	redistest.Eventually(t, "the other node has it", func() bool { return other.sees("login", 0) })
+}
+
+// What a server says of the record that makes no sense changes nothing.
+func TestNonsenseOfTheRecord(t *testing.T) {
+	n, _ := local(&clockAt{now: 1_800_000_000 * int64(time.Second)}, "here", nil)
+	n.change(t, Target{Zone: "login"}, share(0), time.Hour)
+	for _, nonsense := range [][]any{
+		nil, {"", "0", []any{}}, {"", "0", []any{}, nil}, {1, "0", []any{}, []any{}}, {"x", "0", []any{}, []any{}}, {"1", "0", []any{}, []any{}},
+		{"-1 5", "0", []any{}, []any{}}, {"99999999999999999 5", "0", []any{}, []any{}}, {"1 5", "", []any{}, []any{}},
+		{"1 5", "0", []any{"one"}, []any{}}, {"!WRONGTYPE of a key", "0", []any{}, []any{}},
+	} {
+		if wait := n.Hear(ratesync.Heard{Seq: 1, Server: 1, Now: 1, Record: nonsense}); wait != idleBeat {
+			t.Errorf("%v: the next heartbeat in %v, want %v", nonsense, wait, idleBeat)
+		}
+		if s := n.State(context.Background()); s.Failing == "" || len(s.Enforcement) != 1 {
+			t.Errorf("%v: %+v, want one entry and why it fails", nonsense, s)
+		}
+	}
+	r, leases, err := parseHeard(ratesync.Heard{Record: []any{"1 5", "0", []any{"a", "1 2 3 4 {}", "b", "nonsense", 5, 6}, []any{"n", "x", "m", "1 2 3 4 v1 host/5", 7, 8}}})
+	if err != nil || len(r.Entries) != 1 || len(leases) != 3 {
+		t.Errorf("%+v, %+v, %v, want one entry and three leases", r, leases, err)
+	}
+}
+
+// What another program has written among the entries has no effect.
+func TestEntriesThatSayNothing(t *testing.T) {
+	for id, body := range map[string]string{
+		"enforcement:a": `{"share":2}`, "enforcement:b": `{"limit":"deny"}`, "enforcement:c": `[]`, "enforcement:d": `{"share":0.5,"note":"a\u0007"}`,
+		"override:x:a": `{"limit":"deny"}`, "override:AAAAAAAAAAAAAAAAAAAAAA:": `{"limit":"deny"}`, "override:AAAAAAAAAAAAAAAAAAAAAA:a": `{"share":1}`,
+		"override:AAAAAAAAAAAAAAAAAAAAAA:b": `{"limit":"many"}`, "other": `{"share":0}`, "": `{"share":0}`,
+	} {
+		if p, ok := parse(Entry{ID: id, Body: body}); ok {
+			t.Errorf("%s %s says %+v", id, body, p)
+		}
+	}
+	if _, ok := parse(Entry{ID: "override:AAAAAAAAAAAAAAAAAAAAAA:a:b", Body: `{"limit":"5"}`}); !ok {
+		t.Error("a zone with a colon in its name has no overrides")
+	}
+}

@@ -1,0 +1,165 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// refreshFor is how long State waits for news.
+const refreshFor = 100 * time.Millisecond
+
+// State is what the record says, for people.
+type State struct {
+	Summary
+
+	Nodes       []Node
+	Enforcement []EntryState
+	Overrides   []EntryState
+}
+
+// Summary is how a node stands to the record.
+type Summary struct {
+	// Shared is false where there is no Redis: the record is this node's own.
+	Shared bool `json:"shared"`
+	// Digest is equal on all nodes that have applied the same.
+	Digest string `json:"digest"`
+	// Pending is how many entries Redis has yet to be told of.
+	Pending int `json:"pending"`
+	// Failing is why Redis can't be asked for the record, "" if it can.
+	Failing string `json:"failing,omitempty"`
+}
+
+// Node is a node that is there.
+type Node struct {
+	Name    string    `json:"name"`
+	Version string    `json:"version"`
+	Heard   time.Time `json:"heard"`
+	// Applied reports whether it has applied all that this node has.
+	Applied bool `json:"applied"`
+	// Self is set for the node that answers.
+	Self bool `json:"self,omitempty"`
+}
+
+// EntryState is an entry in force.
+type EntryState struct {
+	Zone  string   `json:"zone,omitempty"`
+	All   bool     `json:"all,omitempty"`
+	ID    string   `json:"id,omitempty"`
+	Share *float64 `json:"share,omitempty"`
+	Limit string   `json:"limit,omitempty"`
+	// Until is when it ends, at the latest.
+	Until   time.Time `json:"until,omitzero"`
+	Note    string    `json:"note,omitempty"`
+	Pending bool      `json:"pending,omitempty"`
+}
+
+// State returns what the record says. If Redis has answered just now it is asked which nodes there
+// are, for a moment at most.
+func (c *Control) State(ctx context.Context) State {
+	began := c.Now()
+	c.mu.Lock()
+	fresh := began-c.record.heard < int64(2*idleBeat)
+	c.asked = true
+	c.mu.Unlock()
+	if c.IsShared() && fresh {
+		c.Beat()
+		c.await(ctx, began)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.Now()
+	s := State{Summary: Summary{Shared: c.IsShared(), Failing: c.failing}, Nodes: c.nodes()}
+	digest := int64(0)
+	for e := range c.record.InForce(now) {
+		digest = (digest + e.hash()) & (1<<digestBits - 1)
+		p, ok := c.parsed[e.ID]
+		if !ok {
+			continue
+		}
+		one := EntryState{
+			Zone: p.Zone, ID: p.IDText(), Share: p.Share, Limit: p.Limit, Note: p.Note,
+			Until: c.until(e),
+		}
+		if one.Pending = s.Shared && c.record.IsPending(e.ID); one.Pending {
+			s.Pending++
+		}
+		if p.Key != nil {
+			s.Overrides = append(s.Overrides, one)
+		} else {
+			one.All = p.Zone == ""
+			s.Enforcement = append(s.Enforcement, one)
+		}
+	}
+	s.Digest = fmt.Sprintf("%012x", digest)
+	byName := func(a, b EntryState) int {
+		return cmp.Or(strings.Compare(a.Zone, b.Zone), strings.Compare(a.ID, b.ID))
+	}
+	slices.SortFunc(s.Overrides, byName)
+	slices.SortFunc(s.Enforcement, byName)
+	return s
+}
+
+// Until is when the entry of a target ends, the zero time where there is none.
+func (c *Control) Until(t Target) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.record.Get(t.name(), c.Now())
+	if !ok {
+		return time.Time{}
+	}
+	return c.until(e)
+}
+
+func (c *Control) until(e Entry) time.Time {
+	return time.Unix(0, c.record.Ends(e)).UTC().Round(time.Millisecond)
+}
+
+// await waits until the leases were listed after a time, refreshFor at most.
+func (c *Control) await(ctx context.Context, after int64) {
+	ctx, cancel := context.WithTimeout(ctx, refreshFor)
+	defer cancel()
+	for {
+		c.mu.Lock()
+		listed, heard := c.listed >= after, c.heard
+		c.mu.Unlock()
+		if listed {
+			return
+		}
+		select {
+		case <-heard:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// nodes are the nodes as they were listed last. The lock is held.
+func (c *Control) nodes() []Node {
+	all := []Node{}
+	for _, l := range c.leases {
+		n := Node{Heard: l.Heard, Self: l.Node == c.node, Applied: l.Applied >= c.record.merged.Clock}
+		n.Version, n.Name, _ = strings.Cut(l.Name, " ")
+		if n.Name == "" {
+			n.Version, n.Name = "", l.Name
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// Gauges returns how many overrides are in force, and whether this node has applied what Redis has,
+// as far as it knows.
+func (c *Control) Gauges() (overrides int64, applied bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.parsed {
+		if p.override != nil {
+			overrides++
+		}
+	}
+	return overrides, !c.IsShared() || c.record.read && !c.record.wants && c.failing == ""
+}

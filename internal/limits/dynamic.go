@@ -1,0 +1,110 @@
+package limits
+
+import (
+	"fmt"
+	"net/http"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// Limits whose number comes with the request, or is set for its key at run time. Such a request
+// goes by copies of the zone's limits, which an Evaluation keeps; all others go by the zone's own.
+// Counts don't depend on the number, so nothing else differs.
+
+// with returns the limit with another number of requests: what may come at once is the burst where
+// there is one, and else follows the number.
+func (l *Limit) with(n int64) Limit {
+	c := *l
+	c.Rate.Limit = n
+	c.enforced = c.params().Compile()
+	return c
+}
+
+// limitsOf returns the limits of a zone as a request brings them or as they are set for its key, o,
+// which goes first. It leaves out those that are unlimited for the request: they neither count nor
+// are counted.
+func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) []Limit {
+	if !z.varies && o == nil {
+		return z.limits
+	}
+	if o != nil && o.Unlimited {
+		return nil
+	}
+	first, vars := len(e.own), reqkey.Vars(r)
+	for i := range z.limits {
+		l := &z.limits[i]
+		if replaces(o, z, l) {
+			e.own = append(e.own, l.overridden(o.Rate.Limit))
+			continue
+		}
+		if l.number == nil {
+			e.own = append(e.own, *l)
+			continue
+		}
+		n, text, ok := l.number.Read(r, vars)
+		if !ok {
+			n = z.defaultOf(l, text)
+		}
+		if n != reqkey.Unlimited {
+			e.own = append(e.own, l.with(n))
+		}
+	}
+	return e.own[first:len(e.own):len(e.own)]
+}
+
+// FromAuthentication returns a placeholder in the zone's key or limits that comes from
+// authentication, without its braces; "" for none.
+func (z *Zone) FromAuthentication() string {
+	for i := range z.limits {
+		if n := z.limits[i].number; n != nil && n.IsOfAuthentication() {
+			return n.Name()
+		}
+	}
+	return z.Template.AuthenticationIn()
+}
+
+// defaultOf counts a request that brings no number, and returns the default.
+func (z *Zone) defaultOf(l *Limit, text string) int64 {
+	z.metrics.CountDefault()
+	if text != "" && !l.warned.Load() && !l.warned.Swap(true) {
+		fields := []zap.Field{zap.String("zone", z.Name), zap.String("limit", l.Rate.String()), zap.Int64("default", l.Rate.Limit)}
+		if z.LogKeys {
+			fields = append(fields, zap.String("value", spelling.Clip(text)))
+		}
+		z.Once.Warn(z.Logger, warning.LimitValue, fmt.Sprintf("zone %q: %s came with something that is neither a whole number up to 2^53 nor unlimited; the default holds for such requests, and this is not reported again", z.Name, l.Rate.From), fields...)
+	}
+	return l.Rate.Limit
+}
+
+// divide leaves this node its share of each of a request's limits.
+func divide(all []Limit, nodes int64) {
+	for i := range all {
+		all[i].divide(nodes)
+	}
+}
+
+// divide leaves this node its share of the limit, rounded up.
+func (l *Limit) divide(nodes int64) {
+	p := l.params()
+	p.Limit = p.Limit/nodes + min(1, p.Limit%nodes)
+	p.Burst = (p.Burst + nodes - 1) / nodes
+	l.enforced = p.Compile()
+}
+
+// rulesOf describes the limits of a request to Redis. A call keeps them.
+func (zr *zoneResult) rulesOf() []strict.Rule {
+	if !zr.own {
+		return zr.rules
+	}
+	rules := make([]strict.Rule, len(zr.limits))
+	for i := range zr.limits {
+		rules[i] = strict.Rule(zr.limits[i].params())
+	}
+	return rules
+}

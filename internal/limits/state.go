@@ -1,0 +1,38 @@
+package limits
+
+import (
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/shared"
+)
+
+// Redis is one Redis and namespace.
+type Redis = shared.Redis
+
+// State returns what metrics show of the process. It waits for no I/O.
+func State() (s metrics.State) {
+	limits := map[*Counters]*Limit{}
+	if c := Current(); c != nil {
+		for l := range c.Each {
+			limits[l.Counters] = l
+		}
+	}
+	counterPool.Range(func(_, v any) bool {
+		c := v.(*Counters)
+		s.Zones = append(s.Zones, limits[c].addTo(c.state()))
+		return true
+	})
+	add := func(r *Redis) {
+		s.Redis = append(s.Redis, r.State())
+		s.Controls = append(s.Controls, shared.ControlState(r.Control, r.Namespace()))
+	}
+	shared.Each(add)
+	for _, c := range started() {
+		if c.Redis != nil && c.Redis.IsBorrowed() {
+			add(c.Redis)
+		}
+	}
+	if c := Current(); c != nil && c.Redis == nil {
+		s.Controls = append(s.Controls, shared.ControlState(c.Control(), c.Namespace))
+	}
+	return s
+}

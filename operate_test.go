@@ -1,0 +1,249 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/internal/admin"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// ask makes a request to the admin endpoint.
+func ask(method, path, body string) (status int, text string) {
+	w, r := httptest.NewRecorder(), httptest.NewRequest(method, path, strings.NewReader(body))
+	if err := new(adminAPI).serve(w, r); err != nil {
+		var failed caddy.APIError
+		if !errors.As(err, &failed) {
+			return http.StatusInternalServerError, err.Error()
+		}
+		return failed.HTTPStatus, failed.Err.Error()
+	}
+	return w.Code, w.Body.String()
+}
+
+// changed makes a change, which must succeed.
+func changed(t *testing.T, method, path, body string) (c admin.Changed) {
+	t.Helper()
+	status, text := ask(method, path, body)
+	if err := json.Unmarshal([]byte(text), &c); status != http.StatusOK || err != nil {
+		t.Fatalf("%s %s %s = %d %s", method, path, body, status, text)
+	}
+	return c
+}
+
+const (
+	overrides   = "/rate_limit/overrides"
+	enforcement = "/rate_limit/enforcement"
+)
+
+func TestChangesAtRunTime(t *testing.T) {
+	newSite(t, &App{Namespace: "run-time"}, zoneBlock("login", "limit 5/1m 20/1h")+zoneBlock("tenant", "key {http.request.header.X}\nlimit 10/1m"))
+	c := changed(t, http.MethodPost, overrides, `{"zone":"login","key":"203.0.113.9","limit":"6000/1m","for":"2h","note":"<b>beta</b>"}`)
+	if c.Nodes != 1 || c.Applied != 1 || c.Shared || c.Pending || len(c.ID) != 22 || c.Limit != "6000/1m" {
+		t.Errorf("an override says %+v", c)
+	}
+	if left := time.Until(c.Until); left < time.Hour || left > 2*time.Hour {
+		t.Errorf("it ends in %v, want 2 hours", left)
+	}
+	changed(t, http.MethodPost, overrides, `{"zone":"tenant","key":"alice","limit":"unlimited"}`)
+	changed(t, http.MethodPost, enforcement, `{"zone":"login","share":0.25}`)
+	changed(t, http.MethodPost, enforcement, `{"all":true,"share":0,"for":"15m"}`)
+
+	_, text := ask(http.MethodGet, "/rate_limit/", "")
+	if strings.Contains(text, "<b>") || strings.Contains(text, "203.0.113.9") {
+		t.Errorf("the state shows a tag or a key: %s", text)
+	}
+	var s statusBody
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Overrides) != 2 || len(s.Enforcement) != 2 || !s.Enforcement[0].All || s.Overrides[0].Note != "<b>beta</b>" || s.Control.Digest == "000000000000" {
+		t.Errorf("the state is %s", text)
+	}
+	if _, list := ask(http.MethodGet, overrides, ""); !strings.Contains(list, c.ID) {
+		t.Errorf("the overrides are %s, want one with %s", list, c.ID)
+	}
+
+	if c := changed(t, http.MethodDelete, overrides, `{"zone":"login","key":"203.0.113.9"}`); !c.Removed || c.Applied != 1 {
+		t.Errorf("removing one says %+v", c)
+	}
+	changed(t, http.MethodDelete, overrides, fmt.Sprintf(`{"zone":"tenant","id":%q}`, overrideIDs(t)[0]))
+	changed(t, http.MethodDelete, enforcement, `{"zone":"login"}`)
+	changed(t, http.MethodDelete, enforcement, `{"all":true}`)
+	for _, path := range []string{overrides, enforcement} {
+		if _, list := ask(http.MethodGet, path, ""); list != "[]\n" {
+			t.Errorf("GET %s = %s when all is removed", path, list)
+		}
+	}
+}
+
+// overrideIDs are the ids of the overrides in force.
+func overrideIDs(t *testing.T) (ids []string) {
+	t.Helper()
+	var all []control.EntryState
+	if _, text := ask(http.MethodGet, overrides, ""); json.Unmarshal([]byte(text), &all) != nil {
+		t.Fatal(text)
+	}
+	for _, e := range all {
+		ids = append(ids, e.ID)
+	}
+	return ids
+}
+
+func TestChangesThatAreRefused(t *testing.T) {
+	newSite(t, &App{Namespace: "refused"}, zoneBlock("login", "limit 5/1m 20/1h")+zoneBlock("tenant", "limit 10/1m"))
+	for _, c := range []struct {
+		path, body string
+		status     int
+		says       string
+	}{
+		{overrides, ``, 400, "it is empty"},
+		{overrides, `no json`, 400, "not what is expected"},
+		{overrides, `[]`, 400, "is a array"},
+		{overrides, `{"zone":"login","kee":"a"}`, 400, `did you mean "key"?`},
+		{overrides, `{"zone":"login","limit":6000}`, 400, "limit is a number"},
+		{overrides, `{"zone":"login"} {}`, 400, "something follows"},
+		{overrides, `{"note":"` + strings.Repeat("x", 1<<16) + `"}`, 413, "64 kB"},
+		{overrides, `{"zone":"logn","key":"192.0.2.1","limit":"deny"}`, 404, `there is no zone "logn"; did you mean "login"?`},
+		{overrides, `{"zone":"other","key":"192.0.2.1","limit":"deny"}`, 404, "there are login, tenant"},
+		{overrides, `{"key":"192.0.2.1","limit":"deny"}`, 400, `give "zone"`},
+		{overrides, `{"zone":"login","limit":"deny"}`, 400, `give "key" or "id"`},
+		{overrides, `{"zone":"login","key":"1.2.3.4","id":"x","limit":"deny"}`, 400, `give "key" or "id"`},
+		{overrides, `{"zone":"login","id":"short","limit":"deny"}`, 400, "22 letters"},
+		{overrides, `{"zone":"login","key":"192.0.2.1"}`, 400, `give "limit"`},
+		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"many"}`, 400, "or write unlimited or deny"},
+		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"-5/1m"}`, 400, "negative"},
+		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"6000"}`, 400, "name the window of one, as in 6000/1m"},
+		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"6000/1d"}`, 400, "its windows are 1m, 1h"},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"9007199254740993"}`, 400, "too large"},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","for":"soon"}`, 400, "no duration"},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","for":"0s"}`, 400, "not between"},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","for":"20000d"}`, 400, "not between"},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","note":"a\nb"}`, 400, `the note holds '\n'`},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","note":"\u001b[31m"}`, 400, "the note holds"},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","note":"\u202ea"}`, 400, "the note holds"},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","note":"` + strings.Repeat("x", 257) + `"}`, 400, "257 bytes"},
+		{overrides, `{"all":true,"limit":"deny"}`, 400, "/rate_limit/enforcement"},
+		{enforcement, `{"zone":"login","key":"192.0.2.1","share":1}`, 400, "/rate_limit/overrides"},
+		{enforcement, `{"zone":"login"}`, 400, `give "share"`},
+		{enforcement, `{"share":1}`, 400, `give "zone", or "all"`},
+		{enforcement, `{"zone":"login","all":true,"share":1}`, 400, `give "zone", or "all"`},
+		{enforcement, `{"zone":"login","share":1.01}`, 400, "not between 0 and 1"},
+		{enforcement, `{"zone":"login","share":-0.01}`, 400, "not between 0 and 1"},
+		{enforcement, `{"zone":"login","share":"half"}`, 400, "share is a string"},
+		{enforcement, `{"zone":"lgoin","share":1}`, 404, `did you mean "login"?`},
+		{"/rate_limit/override", `{}`, 404, "there is no /rate_limit/override"},
+		{"/rate_limit/overrides/", `{}`, 404, "there is no /rate_limit/overrides/"},
+	} {
+		if status, text := ask(http.MethodPost, c.path, c.body); status != c.status || !strings.Contains(text, c.says) {
+			t.Errorf("POST %s %.80s = %d %s, want %d and %s", c.path, c.body, status, text, c.status, c.says)
+		}
+	}
+	for _, path := range []string{overrides, enforcement} {
+		if status, _ := ask(http.MethodPut, path, "{}"); status != http.StatusMethodNotAllowed {
+			t.Errorf("PUT %s = %d, want %d", path, status, http.StatusMethodNotAllowed)
+		}
+	}
+	if status, text := ask(http.MethodDelete, overrides, `{"zone":"login","key":"192.0.2.1"}`); status != http.StatusNotFound {
+		t.Errorf("removing what is not there = %d %s, want 404", status, text)
+	}
+	if ids := overrideIDs(t); len(ids) > 0 {
+		t.Errorf("something was taken for all that: %v", ids)
+	}
+}
+
+// A zone is enforced by what was said last, and by its configuration again when that is taken back.
+func TestEnforcementAtRunTime(t *testing.T) {
+	s := newSite(t, &App{Namespace: "kill-switch"}, zoneBlock("first", "limit 1/1h")+zoneBlock("second", "limit 1/1h"))
+	s.admits("203.0.113.1", 2, 1)
+	changed(t, http.MethodPost, enforcement, `{"all":true,"share":0}`)
+	s.admits("203.0.113.1", 3, 3)
+	changed(t, http.MethodPost, enforcement, `{"zone":"first","share":1}`)
+	s.admits("203.0.113.1", 1, 1) // the kill switch goes first
+	changed(t, http.MethodDelete, enforcement, `{"all":true}`)
+	s.admits("203.0.113.1", 1, 0)
+	changed(t, http.MethodPost, enforcement, `{"zone":"first","share":0}`)
+	s.admits("203.0.113.1", 1, 0) // the second zone
+	changed(t, http.MethodPost, enforcement, `{"zone":"second","share":0}`)
+	s.admits("203.0.113.1", 1, 1)
+	for _, zone := range []string{"first", "second"} {
+		changed(t, http.MethodDelete, enforcement, fmt.Sprintf(`{"zone":%q}`, zone))
+	}
+	s.admits("203.0.113.1", 1, 0)
+}
+
+// An operator denies all requests of a key, or admits them without counting, in one zone.
+func TestOverridesThatAreNoRates(t *testing.T) {
+	s := newSite(t, &App{Namespace: "no-rates"}, zoneBlock("first", "limit 2/1h")+zoneBlock("second", "limit 5/1h"))
+	const barred, free, other = "203.0.113.1", "203.0.113.2", "203.0.113.3"
+	changed(t, http.MethodPost, overrides, `{"zone":"second","key":"203.0.113.1","limit":"deny"}`)
+	changed(t, http.MethodPost, overrides, `{"zone":"first","key":"203.0.113.2","limit":"unlimited"}`)
+	for range 2 {
+		a := s.get(barred)
+		if a.status != http.StatusForbidden || a.header.Get("Retry-After") != "" || a.header.Get("RateLimit") != "" || a.header.Get("Cache-Control") != "no-store" {
+			t.Errorf("a barred key is answered %d with %v", a.status, a.header)
+		}
+	}
+	s.admits(free, 7, 5) // by the second zone
+	s.admits(other, 4, 2)
+	changed(t, http.MethodDelete, overrides, `{"zone":"second","key":"203.0.113.1"}`)
+	s.admits(barred, 3, 2) // nothing was spent in the first zone
+	changed(t, http.MethodDelete, overrides, `{"zone":"first","key":"203.0.113.2"}`)
+	changed(t, http.MethodPost, overrides, `{"zone":"first","key":"203.0.113.3","limit":"deny"}`)
+	changed(t, http.MethodPost, enforcement, `{"all":true,"share":0}`)
+	s.admits(other, 1, 1) // the kill switch goes first
+	changed(t, http.MethodDelete, enforcement, `{"all":true}`)
+	if a := s.get(other); a.status != http.StatusForbidden {
+		t.Errorf("without the kill switch it is answered %d, want 403", a.status)
+	}
+}
+
+// A key goes by the number that an operator has set for it, with what it has spent, also where
+// Redis decides.
+func TestOverridesByRate(t *testing.T) {
+	r := redistest.Start(t)
+	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"} {
+		t.Run("local "+algorithm, func(t *testing.T) {
+			name := "by-rate-" + algorithm
+			checkOverride(t, newSite(t, &App{Namespace: name}, zoneBlock(name, "algorithm "+algorithm+"\nlimit 4/1h")), name)
+		})
+		t.Run("strict "+algorithm, func(t *testing.T) {
+			name, app := "by-rate-strict-"+algorithm, appWith(r)
+			app.StrictTimeout = caddy.Duration(10 * time.Second) // for a busy machine
+			checkOverride(t, newSite(t, app, zoneBlock(name, "sync_rate strict\nalgorithm "+algorithm+"\nlimit 4/1h")), name)
+		})
+	}
+}
+
+// checkOverride drives a zone of 4/1h while its limit is changed for one key.
+func checkOverride(t *testing.T, s *site, name string) {
+	const vip, other = "203.0.113.1", "203.0.113.2"
+	s.admits(other, 2, 2)
+	s.admits(vip, 6, 4)
+	change := func(limit string) {
+		t.Helper()
+		changed(t, http.MethodPost, overrides, fmt.Sprintf(`{"zone":%q,"key":%q,"limit":%q}`, name, vip, limit))
+	}
+	change("10/1h")
+	s.admits(vip, 10, 6)
+	if a := s.get(vip); !strings.Contains(strings.Join(a.header["Ratelimit-Policy"], ""), ";q=10;") || a.status != http.StatusTooManyRequests {
+		t.Errorf("%d with %v, want a policy with 10", a.status, a.header)
+	}
+	change("20")
+	s.admits(vip, 12, 10)
+	change("0")
+	s.admits(vip, 2, 0)
+	s.admits(other, 4, 2)
+	changed(t, http.MethodDelete, overrides, fmt.Sprintf(`{"zone":%q,"key":%q}`, name, vip))
+	s.admits(vip, 2, 0)
+	s.end()
+}

@@ -1,0 +1,246 @@
+package ratelimit
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// plan has a request bring a limit.
+func plan(value string) func(*http.Request) { return header("X-Plan", value) }
+
+// planZone is a zone whose limit comes with the request, and is 3 for one without.
+func planZone(name, options string) string {
+	return zoneBlock(strconv.Quote(name), "limit {http.request.header.X-Plan}/1h\nlimit_default 3/1h\n"+options)
+}
+
+// Each request is decided by the limit that it brings, under every algorithm and wherever counts
+// are.
+func TestLimitsComeWithTheRequest(t *testing.T) {
+	redis := redistest.Start(t)
+	for _, algorithm := range algorithms.KindNames() {
+		for _, rate := range []string{"local", "1h", "strict"} {
+			t.Run(algorithm+" "+rate, func(t *testing.T) {
+				app, options := &App{}, "algorithm "+algorithm+"\nsync_rate "+rate
+				if rate != "local" {
+					app = appWith(redis)
+				}
+				size := func(n int) int { return n }
+				if algorithm == "leaky_bucket" { // one is served at once, and none may wait
+					options += "\nqueue 0"
+					size = func(n int) int { return min(n, 1) }
+				}
+				s := newSite(t, app, planZone("plan "+algorithm+" "+rate, options))
+				s.admits("1.1.1.1", 50, 50, plan("unlimited"))
+				s.admits("1.1.1.1", 3, 0, plan("0"))
+				s.admits("1.1.1.1", 5, size(3))
+				s.admits("1.1.1.1", 9, size(8)-size(3), plan("8"))
+				s.admits("1.1.1.1", 3, 0)
+				s.admits("1.1.1.1", 50, 50, plan("unlimited"))
+				s.admits("1.1.1.2", 22, size(20), plan("20"))
+				s.admits("1.1.1.2", 3, 0, plan("5"))
+				s.admits("1.1.1.2", 6, size(25)-size(20), plan("25"))
+			})
+		}
+	}
+}
+
+// What is no limit takes the default, is counted, and warned of once.
+func TestAValueThatIsNoLimit(t *testing.T) {
+	bad := []string{
+		"", " ", "-1", "-5", "+5", "5 ", " 5", "5.0", "1e3", "0x10", "1_000", "five", "Unlimited", "unlimited ", "9007199254740993",
+		"99999999999999999999999", strings.Repeat("9", 20_000), "NaN", "٥", "5,5", "{env.HOME}", "null", "\x00",
+	}
+	site := newSite(t, &App{}, planZone("bad values here", ""))
+	logs := site.watched()
+	for i, value := range bad {
+		site.admits(fmt.Sprintf("2.2.2.%d", i), 5, 3, plan(value))
+	}
+	counted := 0.0
+	scrape(t, func(name string, labels map[string]string, value float64) {
+		if strings.HasSuffix(name, "limit_defaults_total") && labels["zone"] == "bad values here" {
+			counted = value
+		}
+	})
+	if want := float64(5 * len(bad)); counted != want {
+		t.Errorf("%v limits counted as defaults, want %v", counted, want)
+	}
+	if n := coded(logs, warning.LimitValue); n != 1 {
+		t.Errorf("%d warnings of values that are no limit, want 1", n)
+	}
+	for i, value := range []string{"0", "00", "9007199254740992", "5", "0005"} {
+		want := []int{0, 0, 9, 5, 5}[i]
+		site.admits(fmt.Sprintf("2.2.3.%d", i), 9, want, plan(value))
+	}
+}
+
+// Headers tell the limit of the request.
+func TestHeadersOfALimitThatComesWithTheRequest(t *testing.T) {
+	s := newSite(t, &App{}, "headers draft kong github\n"+planZone("told", ""))
+	for value, want := range map[string]map[string]string{
+		"20":               {"Ratelimit-Policy": `"told";q=20;w=3600`, "X-Ratelimit-Limit-Hour": "20", "X-Ratelimit-Remaining-Hour": "19", "X-Ratelimit-Limit": "20"},
+		"":                 {"Ratelimit-Policy": `"told";q=3;w=3600`, "X-Ratelimit-Limit-Hour": "3", "X-Ratelimit-Remaining-Hour": "2", "X-Ratelimit-Limit": "3"},
+		"0":                {"Ratelimit-Policy": `"told";q=0;w=3600`, "X-Ratelimit-Limit-Hour": "0", "X-Ratelimit-Remaining-Hour": "0", "Retry-After": "3600"},
+		"unlimited":        {"Ratelimit-Policy": "", "X-Ratelimit-Limit-Hour": "", "X-Ratelimit-Limit": ""},
+		"9007199254740992": {"Ratelimit-Policy": `"told";q=99999999999999;w=3600`, "X-Ratelimit-Limit-Hour": "9007199254740992"},
+	} {
+		got := s.get("3.3.3."+fmt.Sprint(len(value)), plan(value))
+		for name, text := range want {
+			if got.header.Get(name) != text {
+				t.Errorf("plan %q: %s: %q, want %q", value, name, got.header.Get(name), text)
+			}
+		}
+	}
+	two := newSite(t, &App{}, zoneBlock("two", "limit {http.request.header.X-Plan}/1m 9/1h\nlimit_default 3/1m"))
+	if got, want := two.get("3.3.4.1", plan("5")).header.Get("RateLimit-Policy"), `"two-1m";q=5;w=60, "two-1h";q=9;w=3600`; got != want {
+		t.Errorf("RateLimit-Policy: %s, want %s", got, want)
+	}
+	if got, want := two.get("3.3.4.1", plan("unlimited")).header.Get("RateLimit-Policy"), `"two-1h";q=9;w=3600`; got != want {
+		t.Errorf("RateLimit-Policy: %s, want %s", got, want)
+	}
+	two.admits("3.3.4.1", 8, 7, plan("unlimited"))
+}
+
+// A fixed burst holds whatever the limit is; without one the limit is the burst.
+func TestBurstOfALimitThatComesWithTheRequest(t *testing.T) {
+	for _, algorithm := range []string{"token_bucket", "gcra"} {
+		s := newSite(t, &App{}, planZone("burst "+algorithm, "burst 7\nalgorithm "+algorithm))
+		s.admits("4.4.4.1", 9, 7, plan("5"))
+		s.admits("4.4.4.2", 9, 7, plan("1"))
+		s.admits("4.4.4.3", 9, 7, plan("20"))
+		got := s.get("4.4.4.2", plan("1"))
+		if seconds := got.header.Get("Retry-After"); seconds != "3600" {
+			t.Errorf("%s: Retry-After %s under 1/1h, want 3600", algorithm, seconds)
+		}
+		odd := newSite(t, &App{}, zoneBlock("odd-"+algorithm, "limit {http.request.header.X-Plan}/3650d\nlimit_default 1/3650d\nburst 1\nalgorithm "+algorithm))
+		odd.admits("4.4.4.1", 3, 1, plan("1"))
+	}
+}
+
+// Keys beyond max_keys are limited each by the limit of its request as well.
+func TestLimitsThatComeWithTheRequestBeyondMaxKeys(t *testing.T) {
+	for i, options := range []string{"", "algorithm token_bucket", "algorithm token_bucket\nburst 10", "algorithm sliding_log", "algorithm fixed_window"} {
+		s := newSite(t, &App{}, planZone(fmt.Sprint("full-", i), "max_keys 1\n"+options))
+		s.admits("5.0.0.1", 1, 1, plan("60000"))
+		for i := range 20 {
+			low, high := fmt.Sprintf("5.0.1.%d", i), fmt.Sprintf("5.0.2.%d", i)
+			s.admits(high, 10, 10, plan("60000"))
+			s.admits(low, 8, 5, plan("5"))
+			s.admits(low, 3, 0, plan("5"))
+			s.admits(low, 4, 4, plan("9"))
+		}
+	}
+}
+
+// Requests that come together are each decided by their own limit.
+func TestLimitsThatComeWithTheRequestTogether(t *testing.T) {
+	s := newSite(t, &App{}, planZone("together", ""))
+	var admitted [2]atomic.Int64
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for range 50 {
+				if s.get("6.6.6.6", plan([]string{"10", "100"}[i%2])).status == http.StatusOK {
+					admitted[i%2].Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if low, sum := admitted[0].Load(), admitted[0].Load()+admitted[1].Load(); low > 10 || sum != 100 {
+		t.Errorf("%d admitted under 10 and %d in all, want 10 at most and 100", low, sum)
+	}
+}
+
+// Counts don't depend on limits: a reload that takes them from the request goes on with what is
+// spent.
+func TestAReloadToALimitThatComesWithTheRequest(t *testing.T) {
+	s := newSite(t, &App{}, zoneBlock("reloaded", "limit 5/1h"))
+	s.admits("7.7.7.7", 4, 4)
+	next := newSite(t, &App{}, planZone("reloaded", ""))
+	s.end()
+	next.admits("7.7.7.7", 9, 6, plan("10"))
+	again := newSite(t, &App{}, zoneBlock("reloaded", "limit 12/1h"))
+	next.end()
+	again.admits("7.7.7.7", 9, 2)
+}
+
+// The page of tiers is loaded, and its plans are asked by those who have them.
+func TestThePageOfTiers(t *testing.T) {
+	page := blocksOf(t, "docs/tiers.md", "caddyfile")[0].text
+	port := redistest.FreePort(t)
+	text := "{\nadmin off\npersist_config off\n}\n" + strings.Replace(page, ":8080", fmt.Sprintf("http://127.0.0.1:%d", port), 1)
+	config, err := adapt(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if warned := warnedOf(t, config); len(warned) > 0 {
+		t.Errorf("the page warns of %q", warned)
+	}
+	if err := caddy.Load(config, true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = caddy.Stop() })
+	ask := func(user, password string) *http.Response {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.SetBasicAuth(user, password)
+		var response *http.Response
+		redistest.Eventually(t, "the site answers", func() bool {
+			response, err = http.DefaultClient.Do(r)
+			return err == nil
+		})
+		response.Body.Close()
+		return response
+	}
+	for user, policy := range map[string]string{
+		"alice": `"plan-1m";q=6000;w=60, "plan-1d";q=500000;w=86400`,
+		"bob":   `"plan-1m";q=60;w=60, "plan-1d";q=10000;w=86400`,
+		"robot": "",
+	} {
+		answer := ask(user, "hiccup")
+		var told []string
+		for _, line := range answer.Header.Values("RateLimit-Policy") {
+			if _, own, ok := strings.Cut(line, `"guesses";q=600;w=60`); ok {
+				line = strings.TrimPrefix(own, ", ")
+			}
+			if line != "" {
+				told = append(told, line)
+			}
+		}
+		if got := strings.Join(told, ", "); answer.StatusCode != http.StatusOK || got != policy {
+			t.Errorf("%s: %s, RateLimit-Policy %s; want 200, %s", user, answer.Status, got, policy)
+		}
+	}
+	if answer := ask("alice", "wrong"); answer.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a wrong password: %s, want 401", answer.Status)
+	}
+	denied := 0
+	for range 70 { // bob has asked once
+		if ask("bob", "hiccup").StatusCode == http.StatusTooManyRequests {
+			denied++
+		}
+	}
+	// A minute may begin meanwhile, of which the one before fades.
+	if denied == 0 || denied > 11 {
+		t.Errorf("%d of 70 more requests of bob denied, want up to 11 and some", denied)
+	}
+	for range 70 {
+		if answer := ask("robot", "hiccup"); answer.StatusCode != http.StatusOK {
+			t.Fatalf("the robot is answered %s", answer.Status)
+		}
+	}
+}
