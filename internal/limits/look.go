@@ -40,7 +40,7 @@ func KeyOfID(id table.ID) Key { return Key{Raw: id[:], ID: id, ByID: true} }
 // counterFork are the counters of one key, apart from all others.
 type counterFork interface {
 	decider
-	Owes(key table.Key) bool
+	Owes(key table.Key) (id table.ID, ok bool)
 	Remote(l algorithms.Limit, key table.Key, now int64) int64
 }
 
@@ -132,8 +132,10 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 	for i := range said {
 		v, l := &said[i], &zr.limits[i]
 		l.table.Import(l.enforced, zr.hash, raw, clock.Now(), v.Reports)
-		if t, ok := l.table.(counterFork); ok && t.Owes(zr.hash) {
-			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, waitsOf(zr.Kind)).Decision
+		if t, ok := l.table.(counterFork); ok {
+			if _, owes := t.Owes(zr.hash); owes {
+				v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, waitsOf(zr.Kind)).Decision
+			}
 		}
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
 		e.results = append(e.results, l.result(&v.Decision))
