@@ -40,7 +40,7 @@ func KeyOfID(id table.ID) Key { return Key{Raw: id[:], ID: id, ByID: true} }
 // counterFork are the counters of one key, apart from all others.
 type counterFork interface {
 	decider
-	Owes(key table.Key) (id table.ID, ok bool)
+	Owes(key table.Key) (table.ID, bool)
 	Remote(l algorithms.Limit, key table.Key, now int64) int64
 }
 
@@ -132,10 +132,8 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 	for i := range said {
 		v, l := &said[i], &zr.limits[i]
 		l.table.Import(l.enforced, zr.hash, raw, clock.Now(), v.Reports)
-		if t, ok := l.table.(counterFork); ok {
-			if _, owes := t.Owes(zr.hash); owes {
-				v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, waitsOf(zr.Kind)).Decision
-			}
+		if t, ok := l.table.(counterFork); ok && owes(t, zr.hash) {
+			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, waitsOf(zr.Kind)).Decision
 		}
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
 		e.results = append(e.results, l.result(&v.Decision))
@@ -172,4 +170,10 @@ func (e *Evaluation) Delay() (delay time.Duration) {
 		}
 	}
 	return delay
+}
+
+// owes reports whether something was decided for a key that Redis does not know of yet.
+func owes(t counterFork, key table.Key) bool {
+	_, ok := t.Owes(key)
+	return ok
 }
