@@ -227,3 +227,19 @@ func TestHelp(t *testing.T) {
 		}
 	}
 }
+
+func TestTimesAhead(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	p := printer{now: func() time.Time { return now }}
+	for ahead, want := range map[time.Duration]string{
+		300*time.Second - 600*time.Millisecond: "in 5m",
+		300 * time.Second:                      "in 5m",
+		299 * time.Second:                      "in 299s",
+		time.Hour - 300*time.Millisecond:       "in 1h",
+		-time.Second:                           "in 0s",
+	} {
+		if got := p.in(now.Add(ahead)); got != want {
+			t.Errorf("%s ahead is %q, want %q", ahead, got, want)
+		}
+	}
+}
