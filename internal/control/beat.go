@@ -19,14 +19,11 @@ func (c *Control) Ask() []any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asks = c.record.Ask()
-	from, leases := "", ""
-	if c.asks.Read {
-		from = strconv.FormatInt(c.asks.From, 10)
-	}
+	leases := ""
 	if c.waiting > 0 || c.asked || c.listed == 0 || c.Now()-c.listed > int64(listFor) {
 		leases = "1"
 	}
-	return []any{c.asks.Applied, c.asks.At, from, leases, c.Name}
+	return []any{c.asks.Applied, c.asks.At, strconv.FormatInt(c.asks.From, 10), leases, c.Name}
 }
 
 // Hear takes in the answer to a heartbeat. It tells Redis what it lacks, and returns how long the

@@ -94,7 +94,8 @@ type Question struct {
 	// Applied is the clock up to which the record was read and merged, and At the heartbeat that
 	// told so. Together they are worth something only in that history of the server.
 	Applied, At int64
-	// From is the stamp beyond which entries are wanted, -1 for all. Read is set where they are.
+	// From is the stamp beyond which entries are wanted, -1 for all. Read is set where the record
+	// is known to be different.
 	From int64
 	Read bool
 }
@@ -134,7 +135,7 @@ func (r *Record) Hear(a Reply, now int64) (again bool) {
 	switch {
 	case a.Read && a.From < 0:
 		r.mergeAll(a, now)
-	case a.Read && r.read:
+	case r.read && (a.Read || len(a.Entries) > 0 && !r.wrote): // else the next answer has them
 		r.mergeNewer(a, now)
 	}
 	if r.read && a.Version == r.merged {
