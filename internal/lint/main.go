@@ -43,6 +43,7 @@ var layers = [][]string{
 	{"internal/answer", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "sync"},
 	{"sync/strict", "internal/control"},
 	{"internal/shared"},
+	{"internal/counters"},
 	{"internal/limits"},
 	{"internal/admin"},
 	{"internal/command"},
