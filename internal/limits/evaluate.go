@@ -52,9 +52,10 @@ type Evaluation struct {
 	unavailable bool
 	denial      answer.Denial
 	// shadows are the zones that are not enforced for their keys and still to be asked. overShadow
-	// is set where one of them has no room, and wouldDeny is the longest denial that is not
-	// enforced.
+	// is set where one of them would deny, closed are those that would without asking their limits,
+	// and wouldDeny is the longest denial that is not enforced.
 	shadows    []keyed
+	closed     []keyed
 	overShadow bool
 	wouldDeny  answer.WouldDeny
 	// queues is how many zones are still to give their slots.
@@ -118,7 +119,7 @@ func (e *Evaluation) Free() {
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
 	e.own, e.grants, e.verdicts, e.shadows, e.uncounted = e.own[:0], e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
-	e.barred = nil
+	e.closed, e.barred = e.closed[:0], nil
 	evaluations.Put(e)
 }
 
@@ -178,7 +179,7 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 // decide asks the zone's limits.
 func (e *Evaluation) decide(k keyed, r *http.Request) {
 	if k.none {
-		e.close(k, false, r)
+		e.close(k, false)
 		return
 	}
 	z, raw := k.Zone, e.keys[k.key[0]:k.key[1]]
@@ -214,7 +215,7 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 			}
 		}
 	}
-	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(zr, r) {
+	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(zr) {
 		return
 	}
 	e.takeAll(zr, raw)
@@ -222,7 +223,7 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 }
 
 // failOver applies a zone's on_redis_loss. It reports whether this node decides.
-func (e *Evaluation) failOver(zr *zoneResult, r *http.Request) bool {
+func (e *Evaluation) failOver(zr *zoneResult) bool {
 	k := zr.keyed
 	if k.OnRedisLoss == settings.LossDivide {
 		if zr.own {
@@ -234,7 +235,7 @@ func (e *Evaluation) failOver(zr *zoneResult, r *http.Request) bool {
 	}
 	e.zones = e.zones[:len(e.zones)-1]
 	if k.OnRedisLoss == settings.LossDeny {
-		e.close(k, true, r)
+		e.close(k, true)
 	}
 	return false
 }
@@ -392,6 +393,9 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 			zr.metrics.Count(metrics.Denied)
 			zr.denials.Denied(e.now, e.loggedDenial(zr, r))
 		}
+	}
+	for _, z := range e.closed {
+		e.recordClosed(z, r)
 	}
 	if denied {
 		e.denial = answer.Denial{Reason: reason, Wait: e.wait, Results: e.results, Now: e.now}

@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -80,7 +80,7 @@ type Zone struct {
 	// shares are this node's shares of the limits, for on_redis_loss divide.
 	shares atomic.Pointer[shares]
 
-	// salt is saltOf its name.
+	// salt is settings.SaltOf its name.
 	salt uint64
 }
 
@@ -97,7 +97,7 @@ type Limit = counters.Limit
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
 func NewZone(o ZoneOptions) (*Zone, error) {
-	z := &Zone{ZoneOptions: o, salt: saltOf(o.Name), atRuntime: shared.ControlOf(o.Redis, o.Namespace).Zone(o.Name)}
+	z := &Zone{ZoneOptions: o, salt: settings.SaltOf(o.Name), atRuntime: shared.ControlOf(o.Redis, o.Namespace).Zone(o.Name)}
 	var err error
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 		return false, nil
 	}
 	if len(z.Matchers) > 0 {
-		if ok, err := z.Matchers.AnyMatchWithError(r); err != nil || !ok {
+		if ok, err := z.matches(r); err != nil || !ok {
 			return false, err
 		}
 	}
@@ -206,19 +206,7 @@ func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 // Excepts reports whether a request is excepted from the zone. Caddy's matchers of addresses end
 // early data with 425, which proves no address: there an address is no exception.
 func (z *Zone) Excepts(r *http.Request) (bool, error) {
-	for _, set := range z.Except {
-		matches, err := set.MatchWithError(r)
-		if matches {
-			return true, nil
-		}
-		if err == nil {
-			continue
-		}
-		if status, ok := errors.AsType[caddyhttp.HandlerError](err); !ok || status.StatusCode != http.StatusTooEarly {
-			return false, err
-		}
-	}
-	return false, nil
+	return matchers.Proven(z.Except, r)
 }
 
 // appendKey appends the key of a request with these variables, or what stands in for an empty one.

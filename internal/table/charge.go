@@ -54,9 +54,7 @@ func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
 }
 
 // charge takes out what is to be charged for one key. The key is no longer dirty.
-func charge[S any](
-	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o offset,
-) (c Charge, ok bool) {
+func charge[S any](e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o offset) (c Charge, ok bool) {
 	e.flags &^= dirty | confirm
 	c = Charge{Key: e.key, ID: e.id, offset: o}
 	c.Debt = m.Debt(&e.state, l, now, MaxCharged)
@@ -104,9 +102,7 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 
 // Charged notes that the store has counted a charge, and what it holds of the key now. The refund
 // is what was returned of the charge meanwhile. It is on its way to the store from now on.
-func (t *Table[S]) Charged(
-	now int64, c Charge, reports []algorithms.Report,
-) (refund Charge, pending bool) {
+func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (refund Charge, pending bool) {
 	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, now int64, o offset) {
 		b := t.config.Load()
 		m := t.chargeable(b)
@@ -142,9 +138,7 @@ func (t *Table[S]) Uncharged(now int64, c Charge) {
 
 // arrived calls f for the key of a charge that is no longer on its way. now is then in the table's
 // time, which is o ahead of the caller's.
-func (t *Table[S]) arrived(
-	now int64, c Charge, f func(sh *shard[S], e entry[S], i uint32, now int64, o offset),
-) {
+func (t *Table[S]) arrived(now int64, c Charge, f func(sh *shard[S], e entry[S], i uint32, now int64, o offset)) {
 	b := t.config.Load()
 	sh, i, ok := t.lock(c.Key)
 	defer sh.mu.Unlock()
@@ -160,9 +154,7 @@ func (t *Table[S]) arrived(
 }
 
 // importCharged is Import for machines that are charged.
-func importCharged[S any](
-	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, reports []algorithms.Report,
-) {
+func importCharged[S any](e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, reports []algorithms.Report) {
 	at := importedAt(reports)
 	if e.flags&inFlight != 0 || at != 0 && at < e.At && e.At-at < overtaken {
 		return

@@ -4,12 +4,10 @@ import "slices"
 
 // A shard lists its dirty keys by their slots: those to send to the store, or to ask it about. A
 // request puts a key in the list dirty. The next Tick moves it to outgoing, and a drain makes a
-// message of it. A key that can't wait for the Tick is in the list urgent as well, and an early
-// sync sends it from there.
+// message of it. A key that can't wait for the Tick is in urgent as well, for an early sync.
 //
-// Nothing is ever taken out of the middle of a list. So a list may name a slot twice, a slot that
-// has gone, or one whose flag was cleared by another list's drain. Whoever reads a list passes over
-// these.
+// Nothing is taken out of the middle of a list. So one may name a slot twice, a slot that has gone,
+// or one whose flag another list's drain has cleared. Who reads a list passes over these.
 
 // flags of an entry. dirty and urgent belong to the slot, not to the key: they say that a list
 // names it.

@@ -89,9 +89,7 @@ type Answer struct {
 }
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
-func (t *Table[S]) observe(
-	sh *shard[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o offset,
-) (e entry[S], pending int64) {
+func (t *Table[S]) observe(sh *shard[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o offset) (e entry[S], pending int64) {
 	e = t.applyStep(sh, l, i, now, o)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
@@ -103,9 +101,7 @@ func (t *Table[S]) observe(
 
 // record notes that a key is dirty after a request for n units, which was decided as d under a
 // limit. It reports whether the replicator should be woken.
-func (t *Table[S]) record(
-	sh *shard[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, n int64,
-) (wake bool) {
+func (t *Table[S]) record(sh *shard[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, n int64) (wake bool) {
 	l := t.machine.Ledger(&e.state)
 	l.Attempts = estimate.Add(l.Attempts, n)
 	e.flags &^= confirm
