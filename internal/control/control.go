@@ -26,6 +26,9 @@ const (
 	idleBeat    = time.Second
 	waitingBeat = 100 * time.Millisecond
 	busyBeat    = 10 * time.Millisecond
+	// listFor is how long this node knows the others by one list of them: if the server forgets
+	// them, most of their leases are still to come.
+	listFor = 3 * time.Second
 	// batch is how many entries one call of the script takes, and rounds how many calls are made
 	// between two heartbeats.
 	batch  = 100
@@ -66,17 +69,20 @@ type Control struct {
 	agains  int      // heartbeats in a row that left something to say
 	changes int64    // of the record, and ahead of it, when the rules were compiled
 	ahead   int64
-	node    string        // of this node's lease
-	leases  []Lease       // of all nodes, as they were listed last
-	listed  int64         // when that was, 0 never
-	waiting int           // changes that wait for other nodes
-	asked   bool          // somebody wants to see the leases
-	heard   chan struct{} // closed and replaced with each heartbeat
-	zones   map[string]*Zone
-	parsed  map[string]parsed // by name, to parse nothing twice
-	ends    int64             // when the first entry in force ends
-	saved   int64             // changes of the record that keep was given
-	keep    func([]byte) error
+	node    string  // of this node's lease
+	leases  []Lease // of all nodes, as they were listed last
+	listed  int64   // when that was, 0 never
+	// nodesListed is how many nodes the server listed then, and mark the last heartbeat at which it
+	// had forgotten.
+	nodesListed, mark int64
+	waiting           int           // changes that wait for other nodes
+	asked             bool          // somebody wants to see the leases
+	heard             chan struct{} // closed and replaced with each heartbeat
+	zones             map[string]*Zone
+	parsed            map[string]parsed // by name, to parse nothing twice
+	ends              int64             // when the first entry in force ends
+	saved             int64             // changes of the record that keep was given
+	keep              func([]byte) error
 
 	keeping sync.Mutex // one saves at a time
 }
@@ -89,6 +95,10 @@ type Lease struct {
 	Applied int64
 	// Heard is when its last heartbeat came, by this node's clock.
 	Heard time.Time
+
+	ends int64 // by this node's clock
+	// forgotten is set where the server may have forgotten it, until it lists it again.
+	forgotten bool
 }
 
 // New returns a Control. It does no I/O.

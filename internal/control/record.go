@@ -6,6 +6,7 @@
 //	record.go   a node's copy: what is merged, and what Redis has to be told
 //	control.lua the script that writes to the hash; sync/heartbeat.lua reads it
 //	control.go  a copy at work: changes, heartbeats, who has applied what
+//	lease.go    which nodes there are, also where Redis has forgotten them
 //	save.go     a copy over a restart
 //	rules.go    what the entries in force say, for requests
 //

@@ -57,6 +57,8 @@ type keyed struct {
 	// shadow is set where the zone is not enforced for the key, unavailable where it then would
 	// deny as Redis is.
 	shadow, unavailable bool
+	// barred is set where an operator denies all requests of the key.
+	barred bool
 }
 
 // askShadows asks the zones that are not enforced for their keys: the last ones of their class.

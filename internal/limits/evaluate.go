@@ -52,8 +52,10 @@ type Evaluation struct {
 	unavailable bool
 	denial      answer.Denial
 	// shadows are the zones that are not enforced for their keys and still to be asked. overShadow
-	// is set where one of them would deny, closed are those that would without asking their limits,
-	// and wouldDeny is the longest denial that is not enforced.
+	// is set where one of them would deny, and wouldDeny is the longest denial that is not
+	// enforced. closed are zones that deny without asking their limits and are still to be
+	// recorded: those that are not enforced, and those in which an operator denies all requests of
+	// the key.
 	shadows    []keyed
 	closed     []keyed
 	overShadow bool
@@ -186,7 +188,7 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 	hash := table.KeyOf(raw)
 	o := z.overrideOf(hash, raw)
 	if o != nil && o.Deny {
-		e.bar(k, hash, r)
+		e.bar(k)
 		return
 	}
 	limits := e.limitsOf(z, r, o)
@@ -394,8 +396,12 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 			zr.denials.Denied(e.now, e.loggedDenial(zr, r))
 		}
 	}
-	for _, z := range e.closed {
-		e.recordClosed(z, r)
+	for _, k := range e.closed {
+		if k.barred {
+			e.recordBarred(k, r)
+		} else {
+			e.recordClosed(k, r)
+		}
 	}
 	if denied {
 		e.denial = answer.Denial{Reason: reason, Wait: e.wait, Results: e.results, Now: e.now}

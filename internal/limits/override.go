@@ -22,16 +22,27 @@ func (z *Zone) overrideOf(hash table.Key, raw []byte) *control.Override {
 }
 
 // bar denies a request whatever its limits say, or notes in shadow mode that it would.
-func (e *Evaluation) bar(k keyed, hash table.Key, r *http.Request) {
-	z := k.Zone
-	z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Key: e.keys[k.key[0]:k.key[1]], Hash: hash[0], Shadow: k.shadow})
+func (e *Evaluation) bar(k keyed) {
+	k.barred = true
+	e.closed = append(e.closed, k)
 	if k.shadow {
-		z.metrics.Count(metrics.WouldDeny)
-		e.noteWouldDeny(z, 0)
+		e.overShadow = true
+	} else {
+		e.barred = k.Zone
+	}
+}
+
+// recordBarred counts and logs a request in a zone in which an operator denies all of its key, or
+// would in shadow mode.
+func (e *Evaluation) recordBarred(k keyed, r *http.Request) {
+	raw := e.keys[k.key[0]:k.key[1]]
+	k.denials.Denied(e.now, answer.LoggedDenial{Request: r, Key: raw, Hash: table.KeyOf(raw)[0], Shadow: k.shadow})
+	if k.shadow {
+		k.metrics.Count(metrics.WouldDeny)
+		e.noteWouldDeny(k.Zone, 0)
 		return
 	}
-	z.metrics.Count(metrics.Denied)
-	e.barred = z
+	k.metrics.Count(metrics.Denied)
 }
 
 // replaces reports whether an override is about a limit of a zone.
