@@ -10,6 +10,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/admin"
 	"github.com/caddy-tide/ratelimit/internal/command"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -100,7 +101,7 @@ func currentStatus() statusBody {
 		redis := config.Redis.Replicator.Status()
 		s.Redis = &redis
 	}
-	seen := make(map[*limits.Counters]bool)
+	seen := make(map[*counters.Counters]bool)
 	for l := range config.Each {
 		if seen[l.Counters] {
 			continue // a zone that several handlers share

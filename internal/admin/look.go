@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -83,13 +84,13 @@ func explainKey(w http.ResponseWriter, config *limits.Config, q question) error 
 		if err != nil {
 			return fail(http.StatusBadRequest, fmt.Errorf("key: %w", err))
 		}
-		k = limits.KeyOf(raw)
+		k = counters.KeyOf(raw)
 	} else {
 		id, err := control.ParseID(q.ID)
 		if err != nil {
 			return fail(http.StatusBadRequest, fmt.Errorf("id: %w", err))
 		}
-		k = limits.KeyOfID(id)
+		k = counters.KeyOfID(id)
 	}
 	said, ok, err := explain.Key(zone, k)
 	switch {

@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/settings"
@@ -144,7 +145,7 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 	case !none:
 		x.fork(z, k)
 	case z.DeniesEmpty():
-		x.fork(z, limits.KeyOf(nil))
+		x.fork(z, counters.KeyOf(nil))
 	default:
 		said.Mismatch = []string{"the key is empty, and empty_key is skip"}
 		x.all = append(x.all, said)

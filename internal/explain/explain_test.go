@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -308,7 +309,7 @@ func TestExplainAKey(t *testing.T) {
 	if none {
 		t.Fatal("no key")
 	}
-	if _, ok, err := Key(zones[0], limits.KeyOfID(raw.ID)); ok || err != nil {
+	if _, ok, err := Key(zones[0], counters.KeyOfID(raw.ID)); ok || err != nil {
 		t.Errorf("a key that never came is found by its ID: %t, %v", ok, err)
 	}
 	for i, want := range []Decision{Admitted, Admitted, Admitted, Denied, Denied} {
@@ -317,7 +318,7 @@ func TestExplainAKey(t *testing.T) {
 			t.Errorf("%d used: %+v, %v", i, byKey, err)
 		}
 		if i > 0 {
-			byID, ok, err := Key(zones[0], limits.KeyOfID(raw.ID))
+			byID, ok, err := Key(zones[0], counters.KeyOfID(raw.ID))
 			if !ok || err != nil || byID.Decision != want || byID.Zones[0].Limits[0].Used != byKey.Zones[0].Limits[0].Used || byID.Zones[0].ID != byKey.Zones[0].ID {
 				t.Errorf("%d used: by ID %+v, %v", i, byID, err)
 			}

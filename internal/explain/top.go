@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -108,7 +109,7 @@ func namesOf(config *limits.Config, l *limits.Limit) *top.Names {
 
 // limitsOf returns the limits that are to be looked at.
 func limitsOf(config *limits.Config, zone string, by top.By) (chosen []*limits.Limit, err error) {
-	seen := map[*limits.Counters]bool{}
+	seen := map[*counters.Counters]bool{}
 	countsAttempts := true
 	for l := range config.Each {
 		if seen[l.Counters] || zone != "" && l.Settings.Name != zone {

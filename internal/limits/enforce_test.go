@@ -216,7 +216,7 @@ func TestWouldDenyEqualsDenyWithRedis(t *testing.T) {
 	lost := func(want bool) func() bool {
 		return func() bool {
 			for l := range Current().Each {
-				if l.Settings.SyncRate > 0 && (l.source.Lost() != 0) != want {
+				if l.Settings.SyncRate > 0 && (l.Source.Lost() != 0) != want {
 					return false
 				}
 			}

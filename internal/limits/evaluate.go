@@ -1,12 +1,12 @@
-// Package limits takes one request through the zones of its handler, and owns what requests count
-// by: the pool of counters, the connections to Redis and the list of running configurations.
+// Package limits takes one request through the zones of its handler, and owns the list of running
+// configurations.
 //
 // Evaluate asks the zones and returns one value that says what they decided. NewZone compiles a
 // zone from its settings. A Config is one configuration from Start to Stop.
 //
-// Two locks are held over I/O: Start and Stop take turns, and so do attach and detach of each
-// Counters. In this order, and before all locks of sync and table. Nothing else takes them:
-// requests, scrapes and the admin endpoint read the list of configurations as one atomic value.
+// One lock is held over I/O: Start and Stop take turns. It comes before that of internal/counters
+// and all locks of sync and table. Nothing else takes it: requests, scrapes and the admin endpoint
+// read the list of configurations as one atomic value.
 package limits
 
 import (
@@ -19,7 +19,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
@@ -252,25 +251,13 @@ func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) {
 		l := &zr.limits[i]
 		t := table.Taken{}
 		if zr.queued {
-			t = l.peek(zr.hash, raw, e.now)
+			t = l.Peek(zr.hash, raw, e.now)
 		} else {
 			t = l.Take(zr.hash, raw, e.now, 1, zr.want)
 		}
 		e.receipts = append(e.receipts, t)
-		e.results = append(e.results, l.result(&t.Decision))
+		e.results = append(e.results, l.Result(&t.Decision))
 	}
-}
-
-// peek reads a queue that is entered last, unless it is full: then it denies.
-func (l *Limit) peek(key table.Key, raw []byte, now int64) table.Taken {
-	t := l.Take(key, raw, now, 0, 0)
-	if t.Remaining >= 1 {
-		return t
-	}
-	if t = l.Take(key, raw, now, 1, 0); t.Allowed {
-		l.table.Leave(l.enforced, key, t, now, 1) // a slot has become free just now
-	}
-	return t
 }
 
 // enterQueues takes the slots in the queues that were only read, once all other limits have
@@ -287,7 +274,7 @@ func (e *Evaluation) enterQueues() {
 		for j := range zr.limits {
 			l := &zr.limits[j]
 			t := l.Take(zr.hash, e.keyOf(zr), e.now, 1, zr.want)
-			e.receipts[zr.first+j], e.results[zr.first+j] = t, l.result(&t.Decision)
+			e.receipts[zr.first+j], e.results[zr.first+j] = t, l.Result(&t.Decision)
 		}
 		if e.checkLimits(i); e.IsDenied() {
 			return
@@ -312,22 +299,6 @@ func (e *Evaluation) checkLimits(at int) {
 			e.longest, e.wait = at, d.RetryAfter
 		}
 	}
-}
-
-// result returns what an answer tells of a decision.
-func (l *Limit) result(d *algorithms.Decision) answer.Result {
-	return answer.Result{
-		Policy: l.policy, Allowed: d.Allowed, Overridden: l.isOverridden, Quota: l.Rate.Limit, Limit: l.enforced.N, Remaining: d.Remaining,
-		RetryAfter: d.Retry, MoreAfter: l.moreAfter(d),
-	}
-}
-
-// moreAfter returns the one wait that answers tell of a limit that admits, see waitsOf.
-func (l *Limit) moreAfter(d *algorithms.Decision) time.Duration {
-	if l.policy.Fixed {
-		return d.Reset
-	}
-	return d.Next
 }
 
 // keyOf returns the bytes of a zone's key.
@@ -366,7 +337,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 // first of results.
 func (zr *zoneResult) isNear(results []answer.Result) bool {
 	for i := range zr.limits {
-		if results[i].Remaining <= (zr.limits[i].enforced.Size-1)/5 {
+		if results[i].Remaining <= (zr.limits[i].Enforced.Size-1)/5 {
 			return true
 		}
 	}
@@ -387,7 +358,7 @@ func (e *Evaluation) leaveQueues(now int64) {
 		for j := range zr.limits {
 			if t := e.receipts[zr.first+j]; t.Delay > 0 {
 				l := &zr.limits[j]
-				l.table.Leave(l.enforced, zr.hash, t, now, 1)
+				l.Table.Leave(l.Enforced, zr.hash, t, now, 1)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
@@ -108,7 +109,7 @@ func (c *Config) apply() {
 	}
 	for _, z := range c.zones {
 		for l := range z.Each {
-			l.configure(z.Sweep, c.Redis)
+			l.Configure(z.Sweep, c.Redis)
 		}
 	}
 }
@@ -160,7 +161,7 @@ func (c *Config) Stop() {
 	}
 	if c.Redis != nil && c.Redis.IsBorrowed() {
 		for l := range c.Each {
-			l.detach(c.Redis)
+			l.Detach(c.Redis)
 		}
 		c.Redis.Close()
 	}
@@ -175,7 +176,7 @@ func (c *Config) byName() limitsByName {
 		if zones[l.Settings.Name] == nil {
 			zones[l.Settings.Name] = make(map[string]*Limit)
 		}
-		zones[l.Settings.Name][specOf(l.Settings, l.Rate).Name()] = l
+		zones[l.Settings.Name][counters.SpecOf(l.Settings, l.Rate).Name()] = l
 	}
 	return zones
 }
@@ -192,7 +193,7 @@ func (c *Config) inherit(before *Config) {
 		for spec, l := range limits {
 			from, same := old[spec]
 			if same && from.Counters != l.Counters {
-				l.resume(from.save()) // the zone's name or the namespace has changed
+				l.Resume(from.Save()) // the zone's name or the namespace has changed
 			}
 			if stays {
 				c.logRestart(l, from)

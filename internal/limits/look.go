@@ -8,10 +8,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -23,26 +23,7 @@ import (
 // or sent.
 
 // A Key names what a zone counts.
-type Key struct {
-	// Raw is the bytes of the key, nothing where there is none. ID names it to other nodes.
-	Raw []byte
-	ID  table.ID
-	// ByID is set where the ID is all that is known. Then Raw is some other key.
-	ByID bool
-}
-
-// KeyOf returns the Key of these bytes.
-func KeyOf(raw []byte) Key { return Key{Raw: raw, ID: table.IDOf(raw)} }
-
-// KeyOfID returns the Key of which only the ID is known.
-func KeyOfID(id table.ID) Key { return Key{Raw: id[:], ID: id, ByID: true} }
-
-// counterFork are the counters of one key, apart from all others.
-type counterFork interface {
-	decider
-	Owes(key table.Key) (table.ID, bool)
-	Remote(l algorithms.Limit, key table.Key, now int64) int64
-}
+type Key = counters.Key
 
 // Fork returns a zone that decides for one key as z does, and changes nothing: it leaves matchers
 // and the making of keys aside. ok is false where the key is only known by its ID, and has no
@@ -58,13 +39,13 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	now := clock.Now()
 	for i := range z.limits {
 		l := z.limits[i]
-		fork, ok := l.Counters.fork(l.enforced, k, now)
+		fork, ok := l.Counters.Fork(l.Enforced, k, now)
 		if !ok {
 			return nil, false
 		}
-		l.Counters = &Counters{key: l.key, zone: l.zone, table: fork, source: l.source}
-		if l.warned != nil {
-			l.warned = new(atomic.Bool)
+		l.Counters = fork
+		if l.Warned != nil {
+			l.Warned = new(atomic.Bool)
 		}
 		f.limits = append(f.limits, l)
 	}
@@ -74,7 +55,7 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 // KeyOf makes the key of a request. none is set where there is none, see DeniesEmpty.
 func (z *Zone) KeyOf(r *http.Request) (k Key, none bool) {
 	raw, _, none := z.appendKey(nil, r, reqkey.Vars(r))
-	return KeyOf(raw), none
+	return counters.KeyOf(raw), none
 }
 
 // Enforces reports whether the zone denies requests of a key, or is in shadow mode for it.
@@ -105,16 +86,16 @@ type Standing struct {
 // Stand returns how a limit of another fork stood, for a fork that was not asked since.
 func (z *Zone) Stand(l *Limit, now int64) (s Standing) {
 	key := table.KeyOf(z.look.Raw)
-	if s.Size = l.enforced.Size; l.enforced.N == 0 {
+	if s.Size = l.Enforced.Size; l.Enforced.N == 0 {
 		s.Size = 0
 	}
 	for own := range z.Each {
-		if own.key != l.key {
+		if own.Key != l.Key {
 			continue
 		}
-		s.Used = max(0, s.Size-own.table.Take(l.enforced, key, z.look.Raw, now, 0, 0).Remaining)
-		if t, ok := own.table.(counterFork); ok {
-			s.Remote = min(s.Used, t.Remote(l.enforced, key, now))
+		s.Used = max(0, s.Size-own.Table.Take(l.Enforced, key, z.look.Raw, now, 0, 0).Remaining)
+		if t, ok := own.Table.(counters.Fork); ok {
+			s.Remote = min(s.Used, t.Remote(l.Enforced, key, now))
 		}
 	}
 	return s
@@ -131,12 +112,12 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 	e.grants = append(e.grants, grant{by: zr.Redis.Strict}) // none, so nothing is corrected
 	for i := range said {
 		v, l := &said[i], &zr.limits[i]
-		l.table.Import(l.enforced, zr.hash, raw, clock.Now(), v.Reports)
-		if t, ok := l.table.(counterFork); ok && owes(t, zr.hash) {
+		l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
+		if t, ok := l.Table.(counters.Fork); ok && owes(t, zr.hash) {
 			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, waitsOf(zr.Kind)).Decision
 		}
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
-		e.results = append(e.results, l.result(&v.Decision))
+		e.results = append(e.results, l.Result(&v.Decision))
 	}
 	return true, false
 }
@@ -173,7 +154,7 @@ func (e *Evaluation) Delay() (delay time.Duration) {
 }
 
 // owes reports whether something was decided for a key that Redis does not know of yet.
-func owes(t counterFork, key table.Key) bool {
+func owes(t counters.Fork, key table.Key) bool {
 	_, ok := t.Owes(key)
 	return ok
 }

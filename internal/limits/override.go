@@ -49,12 +49,3 @@ func (e *Evaluation) recordBarred(k keyed, r *http.Request) {
 func replaces(o *control.Override, z *Zone, l *Limit) bool {
 	return o != nil && (o.Rate.Window == l.Rate.Window || o.Rate.Window == 0 && len(z.limits) == 1)
 }
-
-// overridden returns the limit with the number that an operator has set.
-func (l *Limit) overridden(n int64) Limit {
-	c := *l
-	c.isOverridden, c.replaced = true, c.Rate.Limit
-	c.Rate.Limit = n
-	c.enforced = c.params().Compile()
-	return c
-}

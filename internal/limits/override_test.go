@@ -49,8 +49,8 @@ func TestOverridesKeepRatios(t *testing.T) {
 		}
 		o := &control.Override{Rate: rates.Rate{Limit: test.to, Window: time.Minute}}
 		all := new(Evaluation).limitsOf(z, httptest.NewRequest("GET", "/", nil), o)
-		p := all[0].params()
-		if p.Limit != test.to || p.Burst != test.wantBurst || p.Queue != test.wantQueue || all[1].Rate != hour || all[1].isOverridden {
+		p := all[0].Params()
+		if p.Limit != test.to || p.Burst != test.wantBurst || p.Queue != test.wantQueue || all[1].Rate != hour || all[1].IsOverridden {
 			t.Errorf("%+v: %+v and %+v, want burst %d and queue %d, and the other limit as it is", test, p, all[1].Rate, test.wantBurst, test.wantQueue)
 		}
 		if z.limits[0].Rate != minute {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
@@ -74,10 +75,10 @@ func (c *Config) restore() {
 func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 	had, left := 0, 0
 	for l := range c.Each {
-		if keys := s.Limits[l.key]; keys != nil {
+		if keys := s.Limits[l.Key]; keys != nil {
 			had += len(keys)
-			left += l.resume(keys)
-			delete(s.Limits, l.key) // a zone that several handlers share
+			left += l.Resume(keys)
+			delete(s.Limits, l.Key) // a zone that several handlers share
 		}
 	}
 	log.Info("saved counters were restored, except those that are too old to matter",
@@ -89,7 +90,7 @@ func (c *Config) save() {
 	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]saved.Counts)}
 	c.saved = 0
 	for counters := range c.localCounters() {
-		s.Limits[counters.key] = counters.save()
+		s.Limits[counters.Key] = counters.Save()
 		c.saved += counters.Totals().Own
 	}
 	if err := c.Keeper.Store(s); err != nil {
@@ -112,8 +113,8 @@ func (c *Config) Close() {
 }
 
 // localCounters returns those of the zones that don't sync.
-func (c *Config) localCounters() map[*Counters]struct{} {
-	all := make(map[*Counters]struct{})
+func (c *Config) localCounters() map[*counters.Counters]struct{} {
+	all := make(map[*counters.Counters]struct{})
 	for l := range c.Each {
 		if !l.IsSynced(c.Redis) {
 			all[l.Counters] = struct{}{}

@@ -53,7 +53,7 @@ func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 // finishPeek takes from a queue that was only read, if it counts denied requests.
 func (e *Evaluation) finishPeek(zr *zoneResult, l *Limit, at int) {
 	if zr.CountDenied {
-		l.table.Penalize(l.enforced, zr.hash, e.receipts[at], 1)
+		l.Table.Penalize(l.Enforced, zr.hash, e.receipts[at], 1)
 	}
 	e.restate(zr, l, at)
 }
@@ -61,9 +61,9 @@ func (e *Evaluation) finishPeek(zr *zoneResult, l *Limit, at int) {
 // refund returns what a limit granted.
 func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
 	if zr.Kind == algorithms.LeakyBucket {
-		l.table.Leave(l.enforced, zr.hash, e.receipts[at], clock.Now(), 1)
+		l.Table.Leave(l.Enforced, zr.hash, e.receipts[at], clock.Now(), 1)
 	} else {
-		l.table.Refund(l.enforced, zr.hash, e.receipts[at], 1)
+		l.Table.Refund(l.Enforced, zr.hash, e.receipts[at], 1)
 	}
 	e.restate(zr, l, at)
 }
@@ -89,18 +89,18 @@ func (e *Evaluation) restateAll(now int64) {
 func (e *Evaluation) restate(zr *zoneResult, l *Limit, at int) {
 	is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, waitsOf(zr.Kind))
 	d := &e.results[at]
-	d.Remaining, d.MoreAfter = is.Remaining, l.moreAfter(&is.Decision)
+	d.Remaining, d.MoreAfter = is.Remaining, l.MoreAfter(&is.Decision)
 }
 
 // penalize takes from a limit that denied. The client waits for that, too.
 func (e *Evaluation) penalize(zr *zoneResult, l *Limit, at int) {
-	l.table.Penalize(l.enforced, zr.hash, e.receipts[at], 1)
+	l.Table.Penalize(l.Enforced, zr.hash, e.receipts[at], 1)
 	is := l.Take(zr.hash, e.keyOf(zr), e.now, 1, table.Again)
 	if is.Allowed {
-		l.table.Refund(l.enforced, zr.hash, is, 1)
+		l.Table.Refund(l.Enforced, zr.hash, is, 1)
 		return
 	}
-	e.results[at] = l.result(&is.Decision)
+	e.results[at] = l.Result(&is.Decision)
 	e.results[at].Shadow = zr.shadow
 	if !zr.shadow {
 		e.wait = max(e.wait, is.Retry)

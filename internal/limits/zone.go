@@ -14,14 +14,13 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/saturate"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -92,53 +91,8 @@ type shares struct {
 	limits []Limit
 }
 
-// A Limit is one limit of a zone, with the counters that it shares with the zones of its name in
-// other handlers and configurations.
-type Limit struct {
-	*Counters
-
-	// Settings are those of the zone, which it has in common with all its limits.
-	Settings *settings.Compiled
-	Rate     rates.Rate
-
-	enforced algorithms.Limit
-	policy   *answer.Policy
-	// number is what the limit of a request comes from, nil where it is the same for all. warned is
-	// set when something came that is no number.
-	number *reqkey.Number
-	// isOverridden is set where an operator has set another number, replaced is the configured one.
-	isOverridden bool
-	replaced     int64
-	warned       *atomic.Bool
-}
-
-// Take asks for n units of a key at now. raw is the bytes of which key is the hash.
-func (l *Limit) Take(key table.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken {
-	return l.table.Take(l.enforced, key, raw, now, n, want)
-}
-
-// params describes the limit to its algorithm. In the place of an overridden one, burst and queue
-// keep their ratio to the number.
-func (l *Limit) params() algorithms.Params {
-	p := l.Settings.Params(l.Rate)
-	if l.replaced > 0 {
-		p.Burst = scaled(p.Burst, l)
-		p.Queue = scaled(p.Queue, l)
-	}
-	return p
-}
-
-// scaled brings a number for the configured limit to the one in its place. What is there does not
-// vanish.
-func scaled(n int64, l *Limit) int64 {
-	return max(min(n, 1), min(saturate.MulDiv(n, l.Rate.Limit, l.replaced), maxScaled))
-}
-
-// maxScaled is more than any burst or queue of a configuration that drains in time.
-const maxScaled = 1 << 53
-
-// IsSynced reports whether the limit's counts are in that Redis as well.
-func (l *Limit) IsSynced(redis *Redis) bool { return l.Settings.SyncRate >= 0 && redis != nil }
+// A Limit is one limit of a zone, with its counters.
+type Limit = counters.Limit
 
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
@@ -160,13 +114,13 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.metrics = metrics.NewZoneCounters(o.Name)
 	}
 	for _, r := range o.Limits {
-		l := Limit{Counters: acquire(o.Namespace, &z.Compiled, r), Settings: &z.Compiled, Rate: r}
-		l.enforced, l.policy = l.params().Compile(), policyOf(&z.Compiled, r).Compile(o.Headers)
+		l := Limit{Counters: counters.Acquire(o.Namespace, &z.Compiled, r), Settings: &z.Compiled, Rate: r}
+		l.Enforced, l.Policy = l.Params().Compile(), policyOf(&z.Compiled, r).Compile(o.Headers)
 		if r.From != "" {
-			z.varies, l.number, l.warned = true, reqkey.NewNumber(r.From), new(atomic.Bool)
+			z.varies, l.Number, l.Warned = true, reqkey.NewNumber(r.From), new(atomic.Bool)
 		}
 		z.limits = append(z.limits, l)
-		z.rules = append(z.rules, strict.Rule(l.params()))
+		z.rules = append(z.rules, strict.Rule(l.Params()))
 	}
 	return z, nil
 }
@@ -176,7 +130,7 @@ func (z *Zone) Release() {
 	z.denials.Flush(clock.Now())
 	z.metrics.Release()
 	for l := range z.Each {
-		l.release()
+		l.Release()
 	}
 }
 

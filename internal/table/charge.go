@@ -118,7 +118,7 @@ func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (re
 		}
 		refund = Charge{Key: c.Key, ID: c.ID, offset: o}
 		refund.Debt = m.Import(&e.state, b.limit, now, reports, &sent)
-		e.at = max(e.at, importedAt(reports))
+		e.At = max(e.At, importedAt(reports))
 		if c.More {
 			list(&sh.outgoing, dirty, i, e.syncState)
 		}
@@ -156,11 +156,11 @@ func (t *Table[S]) arrived(now int64, c Charge, f func(sh *shard[S], e entry[S],
 // importCharged is Import for machines that are charged.
 func importCharged[S any](e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, reports []algorithms.Report) {
 	at := importedAt(reports)
-	if e.flags&inFlight != 0 || at != 0 && at < e.at && e.at-at < overtaken {
+	if e.flags&inFlight != 0 || at != 0 && at < e.At && e.At-at < overtaken {
 		return
 	}
 	m.Import(&e.state, l, now, reports, nil)
-	e.at = at
+	e.At = at
 }
 
 // importedAt is the instant that the store's reports hold for, 0 if they don't say.

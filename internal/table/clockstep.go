@@ -112,8 +112,8 @@ func (t *Table[S]) applyStep(sh *shard[S], l algorithms.Limit, i uint32, now int
 	e.flags ^= stepParity
 	step := t.step.Load()
 	t.machine.Shift(&e.state, l, now, time.Duration(step))
-	if e.at != 0 {
-		e.at += step
+	if e.At != 0 {
+		e.At += step
 	}
 	if t.machine.Ledger(&e.state).Resend&ledger.Moved != 0 {
 		if e.flags&inFlight != 0 {

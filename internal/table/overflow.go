@@ -147,7 +147,7 @@ func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *ask, spilled int64)
 	}
 	d.Waits = t.machine.Waits(&e.state, a.limit, a.now, a.n, a.pending+spilled, a.want)
 	if d.Estimated && others {
-		d.Retry = b.retryOfEstimate(e.syncState, a.now, d.Retry)
+		d.Retry = e.Retry(b.Rate, a.now, d.Retry)
 	}
 	s := t.overflow.Load()
 	if s == nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/estimate"
 )
 
 // store is the sync's script in Go: a hash per key and epoch, a field per node.
@@ -434,11 +435,11 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 
 // Near a large limit a single request more or less needs no early sync.
 func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
-	alg := sliding(10*grain, time.Minute)
+	alg := sliding(10*estimate.Grain, time.Minute)
 	s, a := newStore(), newNode("a", alg)
 	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
 	at := t0
-	for _, count := range []int{10*grain - 21, 1} {
+	for _, count := range []int{10*estimate.Grain - 21, 1} {
 		admit(t, a, alg, at, count, count)
 		a.sync(s, at)
 		a.Drain(at, 1000, true, nil)

@@ -32,10 +32,7 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 			s.Used += c.Total()
 		}
 		if counted && e.syncState != nil && epoch-l.Epoch <= 1 {
-			s.Asked = int64(l.Attempts)
-			if l.Attempts >= e.attempts && e.all >= e.attempts { // of others, at the last reply
-				s.Asked += int64(e.all - e.attempts)
-			}
+			s.Asked = e.Asked(l.Attempts)
 			s.Denied = max(0, s.Asked-l.Cur.Total())
 		}
 		if s.Used > 0 || s.Asked > 0 {

@@ -184,7 +184,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 			taken.Waits = t.machine.Waits(&e.state, l, taken.At, n, pending, want)
 		}
 		if taken.Estimated {
-			taken.Retry = b.retryOfEstimate(e.syncState, taken.At, taken.Retry)
+			taken.Retry = e.Retry(b.Rate, taken.At, taken.Retry)
 		}
 	}
 	if want&Again != 0 {

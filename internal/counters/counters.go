@@ -1,4 +1,8 @@
-package limits
+// Package counters holds what limits count by: the tables and their way to other nodes, which
+// outlive configurations, in a pool; and one limit of a zone, which goes by them.
+//
+// One lock is held over I/O, that of attach and detach, which no request takes.
+package counters
 
 import (
 	"slices"
@@ -15,42 +19,46 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/top"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// counterPool has the counters of the process, which outlive configurations: zones acquire them
+// pool has the counters of the process, which outlive configurations: zones acquire them
 // when they are provisioned and release them in Cleanup. What nobody holds ends.
-var counterPool = caddy.NewUsagePool()
+var pool = caddy.NewUsagePool()
 
 // Counters are the table of one limit and its way to other nodes, whatever its algorithm. They are
 // safe for concurrent use.
 type Counters struct {
-	key    string // in counterPool
+	// Key is that in the pool.
+	Key string
+	// Table is what requests ask. Source is its way to other nodes.
+	Table  Decider
+	Source *ratesync.Source
+
 	zone   string
-	table  decider
 	upkeep upkeep
 	gauges gauges
-	source *ratesync.Source
 	// Names are the texts of keys that somebody wants to read.
 	Names top.Names
 	// fork copies the counters of one key; ok is false where it is not found by its ID.
-	fork func(l algorithms.Limit, k Key, now int64) (f counterFork, ok bool)
+	fork func(l algorithms.Limit, k Key, now int64) (f Fork, ok bool)
 
 	sweep atomic.Int64 // nanoseconds, 0 before the first Start
 	stop  chan struct{}
 	done  chan struct{}
 
-	// mu makes configure, detach and Destruct take turns. It is held while the last counts are
+	// mu makes Configure, Detach and Destruct take turns. It is held while the last counts are
 	// sent, and nothing else takes it.
 	mu       sync.Mutex
-	attached *Redis
+	attached *shared.Redis
 }
 
-// decider is a table as a request sees it.
-type decider interface {
+// A Decider is a table as a request sees it.
+type Decider interface {
 	Take(l algorithms.Limit, key table.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken
 	Refund(l algorithms.Limit, key table.Key, t table.Taken, n int64)
 	Penalize(l algorithms.Limit, key table.Key, t table.Taken, n int64)
@@ -77,26 +85,34 @@ type gauges interface {
 	EachSpend(now int64, f func(table.Spend))
 }
 
-// acquire returns the counters of one limit: new ones, or those that a configuration already holds.
+// Acquire returns the counters of one limit: new ones, or those that a configuration already holds.
 // Counts go on over a reload where namespace, zone, algorithm and window stay the same.
-func acquire(namespace string, z *settings.Compiled, r rates.Rate) *Counters {
-	key := strconv.Quote(namespace) + " " + strconv.Quote(z.Name) + " " + specOf(z, r).Name()
-	c, _, _ := counterPool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(key, z, r), nil })
+func Acquire(namespace string, z *settings.Compiled, r rates.Rate) *Counters {
+	key := strconv.Quote(namespace) + " " + strconv.Quote(z.Name) + " " + SpecOf(z, r).Name()
+	c, _, _ := pool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(key, z, r), nil })
 	return c.(*Counters)
 }
 
-// release gives the counters up. Their end can't fail.
-func (c *Counters) release() { _, _ = counterPool.Delete(c.key) }
+// Release gives the counters up. Their end can't fail.
+func (c *Counters) Release() { _, _ = pool.Delete(c.Key) }
 
-// specOf names a limit to other nodes.
-func specOf(z *settings.Compiled, r rates.Rate) ratesync.Spec {
+// Each calls f with all counters of the pool.
+func Each(f func(*Counters)) {
+	pool.Range(func(_, v any) bool {
+		f(v.(*Counters))
+		return true
+	})
+}
+
+// SpecOf names a limit to other nodes.
+func SpecOf(z *settings.Compiled, r rates.Rate) ratesync.Spec {
 	return ratesync.SpecOf(z.Name, z.Params(r))
 }
 
 // newCounters gives counters the state of their kind. Others that know one are Table.Penalize,
 // which counts windows in the sketch in another way, and sync/strict/verdict.go.
 func newCounters(key string, z *settings.Compiled, r rates.Rate) *Counters {
-	c := &Counters{key: key, zone: z.Name, stop: make(chan struct{}), done: make(chan struct{})}
+	c := &Counters{Key: key, zone: z.Name, stop: make(chan struct{}), done: make(chan struct{})}
 	switch k := z.Kind; {
 	case k.Windowed():
 		hold[algorithms.WindowState](c, z, r)
@@ -111,8 +127,8 @@ func newCounters(key string, z *settings.Compiled, r rates.Rate) *Counters {
 // hold gives counters a table of one state.
 func hold[S any](c *Counters, z *settings.Compiled, r rates.Rate) {
 	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
-	c.table, c.upkeep, c.gauges, c.source = t, t, t, ratesync.NewSource(t, specOf(z, r))
-	c.fork = func(l algorithms.Limit, k Key, now int64) (counterFork, bool) {
+	c.Table, c.upkeep, c.gauges, c.Source = t, t, t, ratesync.NewSource(t, SpecOf(z, r))
+	c.fork = func(l algorithms.Limit, k Key, now int64) (Fork, bool) {
 		if k.ByID {
 			return t.ForkID(k.ID, table.KeyOf(k.Raw), now)
 		}
@@ -124,9 +140,9 @@ func hold[S any](c *Counters, z *settings.Compiled, r rates.Rate) {
 // Redis was unavailable.
 const catchUp = time.Second
 
-// configure applies a configuration that has become the current one: parameters for work in the
+// Configure applies a configuration that has become the current one: parameters for work in the
 // background, and the Redis, nil for none.
-func (l *Limit) configure(sweep time.Duration, redis *Redis) {
+func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 	c, z := l.Counters, l.Settings
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,15 +157,15 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 	charges := z.SyncRate == rates.Strict && !z.Kind.Windowed()
 	old := c.attached
 	if redis == nil && old != nil {
-		c.source.Detach() // sends the last counts, which a table without a rate doesn't give out
+		c.Source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
 	c.upkeep.Configure(table.SyncConfig{
-		Params:  l.params(),
+		Params:  l.Params(),
 		Rate:    every,
 		Early:   z.EarlySync && z.SyncRate != rates.Strict,
 		Charges: charges,
 		Mixed:   slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
-		Wake:    c.source.Wake,
+		Wake:    c.Source.Wake,
 	}, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
@@ -157,9 +173,9 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 			redis.Hold()
 		}
 		if charges {
-			redis.Replicator.AttachCharged(c.source, every, redis.Strict.Charger(z.Name, strict.Rule(l.params())))
+			redis.Replicator.AttachCharged(c.Source, every, redis.Strict.Charger(z.Name, strict.Rule(l.Params())))
 		} else {
-			redis.Replicator.Attach(c.source, every)
+			redis.Replicator.Attach(c.Source, every)
 		}
 	}
 	if old != nil && old != redis {
@@ -167,12 +183,12 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 	}
 }
 
-// detach ends the sync through a Redis, if that is where it goes.
-func (c *Counters) detach(redis *Redis) {
+// Detach ends the sync through a Redis, if that is where it goes.
+func (c *Counters) Detach(redis *shared.Redis) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.attached == redis {
-		c.source.DetachFrom(redis.Replicator)
+		c.Source.DetachFrom(redis.Replicator)
 		c.attached = nil
 		redis.Release()
 	}
@@ -204,7 +220,7 @@ func (c *Counters) Destruct() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.source.Detach()
+	c.Source.Detach()
 	if c.attached != nil {
 		c.attached.Release()
 		c.attached = nil
@@ -212,12 +228,12 @@ func (c *Counters) Destruct() error {
 	return nil
 }
 
-// save returns what outlives the process, and resume takes it in. It returns of how many keys a
+// Save returns what outlives the process, and Resume takes it in. It returns of how many keys a
 // decision can still use it.
-func (c *Counters) save() saved.Counts { return c.upkeep.Save(clock.Now()) }
+func (c *Counters) Save() saved.Counts { return c.upkeep.Save(clock.Now()) }
 
-func (l *Limit) resume(counts saved.Counts) int {
-	return l.upkeep.Resume(l.params(), clock.Now(), counts)
+func (l *Limit) Resume(counts saved.Counts) int {
+	return l.upkeep.Resume(l.Params(), clock.Now(), counts)
 }
 
 // Totals returns sums over all keys.
@@ -235,34 +251,34 @@ func (c *Counters) Overflow() (decisions, bytes int64) {
 
 // IsUnavailable reports whether what other nodes count of a key can't be had.
 func (c *Counters) IsUnavailable(raw []byte) bool {
-	lost := c.source.Lost()
+	lost := c.Source.Lost()
 	return lost != 0 && ratesync.LostFor(lost, table.IDOf(raw))
 }
 
 // Node returns the name of this node's part in what is synced.
-func (c *Counters) Node() string { return c.source.Node() }
+func (c *Counters) Node() string { return c.Source.Node() }
 
 // Sync tells how far the sync has come, nil where nothing is synced.
-func (c *Counters) Sync() *ratesync.SyncStatus { return c.source.Status() }
+func (c *Counters) Sync() *ratesync.SyncStatus { return c.Source.Status() }
 
-// state returns what metrics show.
-func (c *Counters) state() metrics.ZoneState {
+// State returns what metrics show.
+func (c *Counters) State() metrics.ZoneState {
 	s := metrics.ZoneState{Zone: c.zone, Keys: int64(c.gauges.Keys()), Sketch: c.gauges.Overflowing()}
-	if sync := c.source.Status(); sync != nil {
+	if sync := c.Source.Status(); sync != nil {
 		s.Syncs, s.Synced = true, sync.Synced
 	}
 	return s
 }
 
-// addTo adds what metrics show of a limit to the state of its counters. Nil, a limit that is not in
+// AddTo adds what metrics show of a limit to the state of its counters. Nil, a limit that is not in
 // the current configuration, adds nothing, and neither does one that comes with the request.
-func (l *Limit) addTo(s metrics.ZoneState) metrics.ZoneState {
+func (l *Limit) AddTo(s metrics.ZoneState) metrics.ZoneState {
 	if l == nil || l.Rate.From != "" {
 		return s
 	}
 	s.Window, s.Requests = rates.WindowText(l.Rate.Window), l.Rate.Limit
 	if k := l.Settings.Kind; k == algorithms.TokenBucket || k == algorithms.GCRA {
-		s.Burst = l.enforced.Size
+		s.Burst = l.Enforced.Size
 	}
 	return s
 }
