@@ -47,8 +47,10 @@ type Evaluation struct {
 	// uncounted is a zone that denies a request without asking its limits, so that it counts
 	// nowhere: the request has no key, or Redis is unavailable.
 	uncounted *Zone
-	// barred is a zone in which an operator denies all requests of the key.
+	// barred is a zone in which an operator denies all requests of the key. barredEarly is set
+	// where early data doesn't prove the address in it.
 	barred      *Zone
+	barredEarly bool
 	unavailable bool
 	denial      answer.Denial
 	// shadows are the zones that are not enforced for their keys and still to be asked. overShadow
@@ -416,6 +418,9 @@ func (e *Evaluation) noteZone(r *http.Request) {
 	switch z := e.uncounted; {
 	case e.barred != nil:
 		d.Reason, d.Zone, d.Wait = answer.Barred, e.barred.Name, 0
+		if e.barredEarly {
+			d.Reason = answer.TooEarly
+		}
 	case e.longest >= 0:
 		d.Zone = e.zones[e.longest].Name
 	case e.unavailable:
