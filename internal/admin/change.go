@@ -3,6 +3,7 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -174,7 +175,7 @@ func wrongIn(err error, fields []string) string {
 		}
 		return "there is no " + spelling.Clip(field)
 	case errors.As(err, &kind):
-		return fmt.Sprintf("%s is a %s", kind.Field, kind.Value)
+		return fmt.Sprintf("%s is of type %s", cmp.Or(kind.Field, "it"), kind.Value)
 	case errors.Is(err, io.EOF):
 		return "it is empty"
 	}
