@@ -17,9 +17,9 @@ type Charged interface {
 	// Tick makes the keys due that are dirty now, and Charges takes out the charges of due keys.
 	Tick()
 	Charges(now int64, most int, dst []table.Charge) []table.Charge
-	// Owes reports whether a key may have something to be charged, and returns its ID. ChargeOf
+	// HasDebt reports whether a key may have something to be charged, and returns its ID. ChargeOf
 	// takes that out.
-	Owes(key table.Key) (id table.ID, ok bool)
+	HasDebt(key table.Key) (id table.ID, ok bool)
 	ChargeOf(key table.Key, now int64) (c table.Charge, ok bool)
 	// Charged notes that Redis has counted a charge, and merges what it has of the key now. What
 	// was refunded meanwhile is a charge of its own.
@@ -190,8 +190,8 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 	if c == nil {
 		return nil
 	}
-	id, owes := t.Owes(key)
-	if !owes {
+	id, hasDebt := t.HasDebt(key)
+	if !hasDebt {
 		return nil
 	}
 	for c.Unavailable(id) == nil {

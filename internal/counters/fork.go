@@ -23,7 +23,7 @@ func KeyOfID(id table.ID) Key { return Key{Raw: id[:], ID: id, ByID: true} }
 // A Fork is the counters of one key, apart from all others.
 type Fork interface {
 	Decider
-	Owes(key table.Key) (table.ID, bool)
+	HasDebt(key table.Key) (table.ID, bool)
 	Remote(l algorithms.Limit, key table.Key, now int64) int64
 }
 

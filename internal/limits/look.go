@@ -113,7 +113,7 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 	for i := range said {
 		v, l := &said[i], &zr.limits[i]
 		l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
-		if t, ok := l.Table.(counters.Fork); ok && owes(t, zr.hash) {
+		if t, ok := l.Table.(counters.Fork); ok && hasDebt(t, zr.hash) {
 			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, waitsOf(zr.Kind)).Decision
 		}
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
@@ -153,8 +153,8 @@ func (e *Evaluation) Delay() (delay time.Duration) {
 	return delay
 }
 
-// owes reports whether something was decided for a key that Redis does not know of yet.
-func owes(t counters.Fork, key table.Key) bool {
-	_, ok := t.Owes(key)
+// hasDebt reports whether something was decided for a key that Redis does not know of yet.
+func hasDebt(t counters.Fork, key table.Key) bool {
+	_, ok := t.HasDebt(key)
 	return ok
 }

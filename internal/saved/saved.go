@@ -16,7 +16,7 @@ import (
 )
 
 // Counts are what keys had spent, by their IDs: what outlives a process. To the process that takes
-// it up it is spent elsewhere.
+// it up it is remote.
 type Counts map[[16]byte][]algorithms.Report
 
 // A Store holds Counts in parts with a lock each, so that no request waits for a walk over all of

@@ -66,8 +66,9 @@ func charge[S any](e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, n
 	return c, true
 }
 
-// Owes reports whether a key may have something to charge, or on its way. It returns the key's ID.
-func (t *Table[S]) Owes(key Key) (id ID, ok bool) {
+// HasDebt reports whether a key may have something to charge, or on its way. It returns the key's
+// ID.
+func (t *Table[S]) HasDebt(key Key) (id ID, ok bool) {
 	if t.chargeable(t.config.Load()) == nil {
 		return ID{}, false
 	}

@@ -412,7 +412,7 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 		}
 		pending := unsent
 		if charged != nil {
-			unsent = charged.Owed(&e.state, b.limit, now)
+			unsent = charged.Uncounted(&e.state, b.limit, now)
 			pending = unsent
 		} else if l.Resend != 0 {
 			pending = own

@@ -94,7 +94,7 @@ func TestTwoNodesConvergeDivergeAndReconverge(t *testing.T) {
 	a.sync(s, t0)
 	admit(t, a, hour, t0, 3, 0)
 	if got := a.Totals(t0); got.Own != 9 || got.Remote != 4 || got.Unsent != 0 {
-		t.Errorf("Totals() of a = %+v, want own 9, elsewhere 4, unsent 0", got)
+		t.Errorf("Totals() of a = %+v, want own 9, remote 4, unsent 0", got)
 	}
 }
 
