@@ -6,7 +6,6 @@
 package answer
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -65,7 +64,7 @@ func NewResponder(o Options) *Responder {
 		}
 	}
 	routed := func(status int, text string) error {
-		return caddyhttp.HandlerError{StatusCode: status, Err: errors.New(text)}
+		return caddyhttp.HandlerError{StatusCode: status, Err: denialError(text)}
 	}
 	return &Responder{
 		Options:     o,
