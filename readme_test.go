@@ -647,14 +647,14 @@ func fill(l *limits.Limit, keys, hits int) {
 	}
 }
 
-// What the page of load errors shows is refused, with the text below it.
+// What the page of load errors shows is rejected, with the text below it.
 func TestLoadErrorsOfThePage(t *testing.T) {
 	const page = "docs/load-errors.md"
-	refused, texts := blocksOf(t, page, "caddyfile refused"), blocksOf(t, page, "text")
-	if len(refused) < 10 || len(refused) != len(texts) {
-		t.Fatalf("%d configurations and %d texts", len(refused), len(texts))
+	rejected, texts := blocksOf(t, page, "caddyfile rejected"), blocksOf(t, page, "text")
+	if len(rejected) < 10 || len(rejected) != len(texts) {
+		t.Fatalf("%d configurations and %d texts", len(rejected), len(texts))
 	}
-	for i, b := range refused {
+	for i, b := range rejected {
 		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(b.text), map[string]any{"filename": "Caddyfile"})
 		if want := strings.Join(strings.Fields(texts[i].text), " "); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%v: Adapt: %v, want %s", b, err, want)
