@@ -57,6 +57,7 @@ type Replica[S any] interface {
 type Machine[S any] interface {
 	Decider[S]
 	Replica[S]
+	Resetter[S]
 }
 
 // MachineOf returns the machine of a kind. It panics where S is not the kind's state: WindowState

@@ -93,6 +93,7 @@ func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []
 	c.number(int64(len(messages) + fills))
 	for i := range messages {
 		c.text = keys.appendEpoch(c.text, messages[i].ID, messages[i].Epoch)
+		c.text = appendStamp(c.text, messages[i].EpochStamp())
 		c.end("")
 	}
 	for i := range messages {
@@ -127,6 +128,10 @@ func (c *pushCall) count(m *table.Message, bucket bool) {
 	if m.Bucket {
 		c.text = strconv.AppendFloat(append(c.text, ' '), m.Drain, 'g', 9, 64)
 		c.text = strconv.AppendFloat(append(c.text, ' '), m.Level, 'f', 3, 64)
+		if m.Reset.Stamp != 0 {
+			c.text = strconv.AppendInt(append(c.text, ' '), m.Reset.Stamp, 10)
+			c.text = strconv.AppendInt(append(c.text, ' '), m.Reset.Until/int64(time.Millisecond), 10)
+		}
 		if m.Resend {
 			c.text = append(c.text, " !"...)
 		}
@@ -188,6 +193,7 @@ func (c *pushCall) read(reply string, messages []table.Message) error {
 		sum, rest, ok = strings.Cut(rest, "\n")
 		a := parseAnswer(messages[i], held, sum)
 		switch {
+		case a.Told.Stamp != 0: // it is sent again under that reset
 		case held == "!":
 			c.rejected = append(c.rejected, sum)
 		case a.Failed:

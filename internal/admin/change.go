@@ -43,6 +43,8 @@ func Serve(w http.ResponseWriter, r *http.Request) error {
 		return serve(w, r, overrideOf, func(s control.State) []control.EntryState { return s.Overrides })
 	case EnforcementPath:
 		return serve(w, r, enforcementOf, func(s control.State) []control.EntryState { return s.Enforcement })
+	case ResetPath:
+		return serveReset(w, r)
 	}
 	return fail(http.StatusNotFound, fmt.Errorf("there is no %s; the state is at %s", spelling.Clip(r.URL.Path), Root))
 }

@@ -40,6 +40,7 @@ func (c *Control) Hear(h ratesync.Heard) time.Duration {
 		return idleBeat
 	}
 	again := c.merge(h, reply, leases)
+	c.applyResets()
 	for range rounds {
 		more, err := c.tell()
 		if err != nil {
@@ -50,6 +51,7 @@ func (c *Control) Hear(h ratesync.Heard) time.Duration {
 		}
 		again = true
 	}
+	c.applyResets()
 	c.save()
 	c.mu.Lock()
 	defer c.mu.Unlock()

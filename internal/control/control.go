@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -78,7 +79,14 @@ type Control struct {
 	saved   int64             // changes of the record that keep was given
 	keep    func([]byte) error
 
+	// resets are those in force, by zone. Each change replaces the map.
+	resets map[string]*reset.Set
+
 	keeping sync.Mutex // one saves at a time
+
+	resetting sync.Mutex // one applies resets at a time; taken before mu
+	forgive   func(zone string, set *reset.Set) int64
+	forgiven  map[string]forgiven
 }
 
 // A Lease is a node that is there.
@@ -95,7 +103,7 @@ type Lease struct {
 func New(o Options) *Control {
 	return &Control{
 		Options: o, record: NewRecord(), heard: make(chan struct{}),
-		zones: make(map[string]*Zone), parsed: make(map[string]parsed),
+		zones: make(map[string]*Zone), parsed: make(map[string]parsed), forgiven: make(map[string]forgiven),
 	}
 }
 
@@ -120,6 +128,7 @@ func (c *Control) compile() {
 	now := c.Now()
 	var all []parsed
 	c.ends, c.changes, c.ahead = 0, c.record.changes, c.record.ahead
+	c.resets = c.resetsOf(now)
 	for e := range c.record.InForce(now) {
 		p, known := c.parsed[e.ID]
 		if !known || p.Entry != e {
@@ -153,10 +162,11 @@ func (c *Control) compile() {
 // Tick ends what is over. It is to be called every second.
 func (c *Control) Tick() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := c.Now()
 	if c.ends != 0 && now >= c.ends {
 		c.compile()
 	}
 	c.record.Forget(now)
+	c.mu.Unlock()
+	c.applyResets()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -27,12 +28,13 @@ var counterPool = caddy.NewUsagePool()
 // Counters are the table of one limit and its way to other nodes, whatever its algorithm. They are
 // safe for concurrent use.
 type Counters struct {
-	key    string // in counterPool
-	zone   string
-	table  decider
-	upkeep upkeep
-	gauges gauges
-	source *ratesync.Source
+	key      string // in counterPool
+	zone     string
+	table    decider
+	upkeep   upkeep
+	forgiver forgiver
+	gauges   gauges
+	source   *ratesync.Source
 
 	sweep atomic.Int64 // nanoseconds, 0 before the first Start
 	stop  chan struct{}
@@ -104,7 +106,7 @@ func newCounters(key string, z *settings.Compiled, r rates.Rate) *Counters {
 // hold gives counters a table of one state.
 func hold[S any](c *Counters, z *settings.Compiled, r rates.Rate) {
 	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
-	c.table, c.upkeep, c.gauges, c.source = t, t, t, ratesync.NewSource(t, specOf(z, r))
+	c.table, c.upkeep, c.forgiver, c.gauges, c.source = t, t, t, t, ratesync.NewSource(t, specOf(z, r))
 }
 
 // catchUp is how often a zone with sync_rate 0 sends what it had to count by itself while Redis was
@@ -113,7 +115,7 @@ const catchUp = time.Second
 
 // configure applies a configuration that has become the current one: parameters for work in the
 // background, and the Redis, nil for none.
-func (l *Limit) configure(sweep time.Duration, redis *Redis) {
+func (l *Limit) configure(sweep time.Duration, redis *Redis, resets *reset.Set) {
 	c, z := l.Counters, l.Settings
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,6 +132,10 @@ func (l *Limit) configure(sweep time.Duration, redis *Redis) {
 	if redis == nil && old != nil {
 		c.source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
+	if old != nil && redis != old {
+		c.forgiver.ForgetResets()
+	}
+	c.forgiver.Reset(clock.Now(), resets)
 	c.upkeep.Configure(table.SyncConfig{
 		Params:  l.params(),
 		Rate:    every,

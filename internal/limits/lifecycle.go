@@ -102,13 +102,15 @@ func (c *Config) Start() {
 
 // apply makes the configuration the one by which work in the background goes.
 func (c *Config) apply() {
+	c.followResets()
 	if c.Redis != nil {
 		c.Redis.Replicator.Start()
 		c.Redis.Strict.SetTimeout(c.StrictTimeout)
 	}
 	for _, z := range c.zones {
+		resets := c.Control().Resets(z.Name)
 		for l := range z.Each {
-			l.configure(z.Sweep, c.Redis)
+			l.configure(z.Sweep, c.Redis, resets)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
@@ -76,6 +77,8 @@ func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 	for l := range c.Each {
 		if keys := s.Limits[l.key]; keys != nil {
 			had += len(keys)
+			under := s.Resets[l.key]
+			l.forgiver.Forgive(clock.Now(), keys, &under)
 			left += l.resume(keys)
 			delete(s.Limits, l.key) // a zone that several handlers share
 		}
@@ -88,8 +91,12 @@ func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 func (c *Config) save() {
 	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]saved.Counts)}
 	c.saved = 0
+	s.Resets = make(map[string]reset.Set)
 	for counters := range c.localCounters() {
 		s.Limits[counters.key] = counters.save()
+		if set := counters.forgiver.Resets(); set != nil {
+			s.Resets[counters.key] = *set
+		}
 		c.saved += counters.Totals().Own
 	}
 	if err := c.Keeper.Store(s); err != nil {

@@ -35,7 +35,7 @@ const (
 // layers are the packages of the product, the lowest first. One imports only packages of layers
 // below its own.
 var layers = [][]string{
-	{"internal/saturate"},
+	{"internal/saturate", "internal/reset"},
 	{"algorithms/ledger"},
 	{"algorithms", "internal/clock", "internal/cycle", "internal/index", "internal/warning", "internal/redisconn", "internal/spelling"},
 	{"internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},

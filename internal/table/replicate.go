@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
 const (
@@ -97,6 +98,9 @@ type Message struct {
 	Drain  float64
 	Resend bool
 
+	// Reset is the one that the key counts under.
+	Reset reset.Reset
+
 	reasons ledger.Resend
 }
 
@@ -113,6 +117,9 @@ type Answer struct {
 	Known bool
 	// Failed is set where the store could not do this one; it is sent again.
 	Failed bool
+	// Told is a reset that the store knows of. It has not done this one then, as that was sent
+	// under an earlier reset; Failed is set as well.
+	Told reset.Reset
 }
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
@@ -263,6 +270,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 	for i := range dst[first:] {
 		dst[first+i].reasons = l.Resend
 	}
+	name(dst[first:], t.resetOf(e.id))
 	if b.Params.Kind.Draining() {
 		t.fill(b, e, l, now, dst[first:])
 	}
@@ -301,6 +309,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	if b == nil {
 		return false
 	}
+	defer t.learn(now, answers)
 	early := t.isEarly(b, now)
 	var reports [ledger.MaxHistory + 1]algorithms.Report
 	for len(answers) > 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/index"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
@@ -65,6 +66,9 @@ type Table[S any] struct {
 	walking sync.Mutex
 
 	saved saved.Store // what an earlier process has counted, until the keys come back
+
+	// resets are those that the keys count under, nil where there are none.
+	resets atomic.Pointer[reset.Applied]
 }
 
 type shard[S any] struct {
@@ -363,7 +367,7 @@ func (t *Table[S]) correct(l algorithms.Limit, key Key, taken Taken, f func(s *S
 	b := t.config.Load()
 	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
-	if !ok {
+	if !ok || t.isForgiven(sh.slot(i).id, taken) {
 		return
 	}
 	if !b.isShared() {
