@@ -10,6 +10,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/admin"
 	"github.com/caddy-tide/ratelimit/internal/command"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -39,7 +40,7 @@ func (a *adminAPI) Routes() []caddy.AdminRoute {
 type statusBody struct {
 	Zones []limitStatus    `json:"zones"`
 	Redis *ratesync.Status `json:"redis,omitempty"`
-	// Strict is there where a zone has sync_rate 0.
+	// Strict is there where a zone has sync_rate strict.
 	Strict *strict.Status `json:"strict,omitempty"`
 	// Control is how this node stands to what is changed at run time: Enforcement and Overrides are
 	// what is in force now, and Nodes who is there to apply it.
@@ -100,7 +101,7 @@ func currentStatus() statusBody {
 		redis := config.Redis.Replicator.Status()
 		s.Redis = &redis
 	}
-	seen := make(map[*limits.Counters]bool)
+	seen := make(map[*counters.Counters]bool)
 	for l := range config.Each {
 		if seen[l.Counters] {
 			continue // a zone that several handlers share

@@ -41,8 +41,8 @@ type App struct {
 	// counters. It is printable ASCII without braces, and may hold {env.*}. Default: caddy.
 	Namespace string `json:"namespace,omitempty"`
 
-	// StrictTimeout is how long Redis has to answer a call for a zone with sync_rate 0, from when
-	// the call has a connection. A request waits for the call that it is part of. 1ms to 1m.
+	// StrictTimeout is how long Redis has to answer a call for a zone with sync_rate strict, from
+	// when the call has a connection. A request waits for the call that it is part of. 1ms to 1m.
 	// Default: 100ms.
 	StrictTimeout caddy.Duration `json:"strict_timeout,omitempty"`
 

@@ -111,6 +111,33 @@ func TestAddressesInEarlyDataAreNoException(t *testing.T) {
 	}
 }
 
+// A zone in shadow mode denies nobody, and so does not answer with Caddy's 425 where its matcher
+// asks for an address: such early data does not match.
+func TestMatchersOfAddressesInShadowMode(t *testing.T) {
+	for _, matcher := range []string{"remote_ip 127.0.0.0/8", "client_ip 127.0.0.0/8", "not client_ip 10.0.0.0/8"} {
+		t.Run(matcher, func(t *testing.T) {
+			zone, other := fmt.Sprint("early-", earlyZones.Add(1)), fmt.Sprint("early-", earlyZones.Add(1))
+			s := startCaddy(t, "", "rate_limit {\n"+zoneBlock(zone, "limit 2/1h\nenforce off\nmatch {\nnot header K ticket\n"+matcher+"\n}")+
+				zoneBlock(other, "limit 100/1h\nalgorithm sliding_log\nmatch not header K ticket")+"}\nrespond ok")
+			c := s.quic("127.0.0.1", s.ticket())
+			answers := c.early(other, 3)
+			c.open()
+			for _, a := range answers() {
+				if a.err != nil || a.status != http.StatusOK {
+					t.Errorf("early data: %d, %v, want 200", a.status, a.err)
+				}
+			}
+			if counted := decidedBy(t, zone); counted != 0 {
+				t.Errorf("%d of 3 requests in early data are counted, want none", counted)
+			}
+			s.answers("HTTP/1.1", 3, http.StatusOK, 3)
+			if counted := decidedBy(t, zone); counted != 3 {
+				t.Errorf("%d of 3 requests after a handshake are counted, want all", counted)
+			}
+		})
+	}
+}
+
 // A zone that is hidden limits and says nothing, beside one that tells.
 func TestHeadersOfAZone(t *testing.T) {
 	s := newSite(t, &App{}, "headers draft kong\n"+zoneBlock("quota", "limit 10/1h")+

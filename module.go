@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -239,11 +241,17 @@ var shapes = map[reflect.Type]string{
 	reflect.TypeFor[*Zone]():            zoneShape,
 	reflect.TypeFor[Limit]():            limitShape,
 	reflect.TypeFor[[]Limit]():          "write a list; " + limitShape,
+
+	reflect.TypeFor[float64]():                  "write a share as a number from 0 to 1, without quotes, like 0.25 for 25%, and 0 for off",
+	reflect.TypeFor[[]string]():                 `write a list of names, like ["draft"]`,
+	reflect.TypeFor[caddyhttp.RawMatcherSets](): "write a list; " + matcherShape,
+	reflect.TypeFor[caddy.ModuleMap]():          matcherShape,
 }
 
 const (
-	zoneShape  = `write an object with the list in it, like {"limits": [{"max_events": 5, "window": "1m"}]}`
-	limitShape = `write each rate as an object, like {"max_events": 100, "window": "1m"}`
+	zoneShape    = `write an object with the list in it, like {"limits": [{"max_events": 5, "window": "1m"}]}`
+	matcherShape = `write each set of matchers as an object, like {"path": ["/health"]} or {"client_ip": {"ranges": ["10.0.0.0/8"]}}; named matchers are known in the sites of a Caddyfile only`
+	limitShape   = `write each rate as an object, like {"max_events": 100, "window": "1m"}`
 )
 
 // Provision compiles the zones and acquires their counters. It changes nothing of a running
@@ -284,10 +292,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	for i := range all {
 		z, err := h.provisionZone(ctx, app, all[i])
 		if err != nil {
-			return fmt.Errorf("zone %q: %w", all[i].Name, err)
+			return inJSON(&zoneError{all[i].Name, err})
 		}
 		h.zones = append(h.zones, z)
 		h.proxies.Note(z.Template)
+		h.proxies.NoteMatchers(slices.Concat(z.Matchers, z.Except))
 		h.checkAuthentication(z, server)
 		if err := app.use(z, where); err != nil {
 			return err
@@ -356,10 +365,10 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
 	}
 	if err := loadMatchers(ctx, config, "MatcherSetsRaw", &o.Matchers); err != nil {
-		return nil, fmt.Errorf("loading matchers: %w", err)
+		return nil, wrong("match", err)
 	}
 	if err := loadMatchers(ctx, config, "ExceptRaw", &o.Except); err != nil {
-		return nil, fmt.Errorf("loading matchers of except: %w", err)
+		return nil, wrong("except", err)
 	}
 	return limits.NewZone(o)
 }
@@ -389,9 +398,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err := e.Enter(r.Context()); err != nil {
 		return err
 	}
-	h.answers.Admit(w, r, e.Results(), now)
+	h.answers.Admit(w, r, e.Results(), e.Now())
 	return e.MarkCounted(r, next.ServeHTTP(w, r))
 }
+
+// Zones returns the handler's zones in the order in which they are asked.
+func (h *Handler) Zones() []*limits.Zone { return h.zones }
 
 // Cleanup gives up the counters. Requests that are under way still go by them.
 func (h *Handler) Cleanup() error {
@@ -406,4 +418,5 @@ var (
 	_ caddy.Provisioner           = (*Handler)(nil)
 	_ caddy.CleanerUpper          = (*Handler)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
+	_ explain.Limiter             = (*Handler)(nil)
 )

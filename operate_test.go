@@ -108,9 +108,9 @@ func TestChangesThatAreRefused(t *testing.T) {
 	}{
 		{overrides, ``, 400, "it is empty"},
 		{overrides, `no json`, 400, "not what is expected"},
-		{overrides, `[]`, 400, "is a array"},
+		{overrides, `[]`, 400, "it is of type array"},
 		{overrides, `{"zone":"login","kee":"a"}`, 400, `did you mean "key"?`},
-		{overrides, `{"zone":"login","limit":6000}`, 400, "limit is a number"},
+		{overrides, `{"zone":"login","limit":6000}`, 400, "limit is of type number"},
 		{overrides, `{"zone":"login"} {}`, 400, "something follows"},
 		{overrides, `{"note":"` + strings.Repeat("x", 1<<16) + `"}`, 413, "64 kB"},
 		{overrides, `{"zone":"logn","key":"192.0.2.1","limit":"deny"}`, 404, `there is no zone "logn"; did you mean "login"?`},
@@ -139,7 +139,7 @@ func TestChangesThatAreRefused(t *testing.T) {
 		{enforcement, `{"zone":"login","all":true,"share":1}`, 400, `give "zone", or "all"`},
 		{enforcement, `{"zone":"login","share":1.01}`, 400, "not between 0 and 1"},
 		{enforcement, `{"zone":"login","share":-0.01}`, 400, "not between 0 and 1"},
-		{enforcement, `{"zone":"login","share":"half"}`, 400, "share is a string"},
+		{enforcement, `{"zone":"login","share":"half"}`, 400, "share is of type string"},
 		{enforcement, `{"zone":"lgoin","share":1}`, 404, `did you mean "login"?`},
 		{"/rate_limit/override", `{}`, 404, "there is no /rate_limit/override"},
 		{"/rate_limit/overrides/", `{}`, 404, "there is no /rate_limit/overrides/"},
@@ -287,7 +287,7 @@ func TestResetsThatAreRefused(t *testing.T) {
 		`{"key":"192.0.2.1"}`:                              `400 give "zone"`,
 		`{"zone":"login"}`:                                 `400 give "key", "id" or "all"`,
 		`{"zone":"login","key":"192.0.2.1","all":true}`:    `400 give "key", "id" or "all"`,
-		`{"zone":"login","all":true,"for":"1h"}`:           "400 a reset has zone",
+		`{"zone":"login","all":true,"for":"1h"}`:           `400 the body is not what is expected: there is no "for"`,
 		`{"zone":"logn","all":true}`:                       `404 there is no zone "logn"; did you mean "login"?`,
 		`{"zone":"login","id":"short"}`:                    "400 an id has 22 letters",
 		`{"zone":"login","all":true,"x":"` + "\x1b" + `"}`: "400 the body is not",
@@ -298,5 +298,48 @@ func TestResetsThatAreRefused(t *testing.T) {
 	}
 	if status, _ := ask(http.MethodGet, admin.ResetPath, ""); status != http.StatusMethodNotAllowed {
 		t.Errorf("GET = %d, want 405", status)
+	}
+}
+
+// Explain and top over HTTP: what they answer, and what is wrong with a request. Neither counts.
+func TestLooksOverHTTP(t *testing.T) {
+	s := newSite(t, &App{Namespace: "looks"}, zoneBlock("login", "limit 5/1m")+zoneBlock("tenant", "key {http.request.header.X}\nlimit 10/1m"))
+	const explain, top = "/rate_limit/explain", "/rate_limit/top"
+	s.admits("192.0.2.1", 2, 2)
+	const login = `{"zone":"login","key":"192.0.2.1"}`
+	first, text := ask(http.MethodPost, explain, login)
+	if first != http.StatusOK || !strings.Contains(text, `"used":2`) {
+		t.Errorf("explain after two requests = %d %s, want used 2", first, text)
+	}
+	if _, again := ask(http.MethodPost, explain, login); !strings.Contains(again, `"used":2`) {
+		t.Errorf("explain has counted: %s", again)
+	}
+	if status, text := ask(http.MethodGet, top+"?zone=login&n=1", ""); status != http.StatusOK || !strings.Contains(text, `"used":2`) {
+		t.Errorf("top = %d %s, want one key that has used 2", status, text)
+	}
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		says               string
+	}{
+		{http.MethodGet, explain, ``, 405, "use POST"},
+		{http.MethodPost, explain, ``, 400, "it is empty"},
+		{http.MethodPost, explain, `{}`, 400, `give "url" for a request`},
+		{http.MethodPost, explain, `{"url":"http://a/","zone":"login"}`, 400, `give "url" for a request`},
+		{http.MethodPost, explain, `{"url":"http://a/","key":"b"}`, 400, "belong to a zone"},
+		{http.MethodPost, explain, `{"zone":"logn","key":"192.0.2.1"}`, 404, `did you mean "login"?`},
+		{http.MethodPost, explain, `{"zone":"login"}`, 400, `give "key" or "id"`},
+		{http.MethodPost, explain, `{"zone":"login","id":"x"}`, 400, "id: "},
+		{http.MethodPost, explain, `{"zone":"login","id":"AAAAAAAAAAAAAAAAAAAAAA"}`, 404, "give the key"},
+		{http.MethodPost, explain, `{"note":"` + strings.Repeat("x", 1<<16) + `"}`, 413, "64 kB"},
+		{http.MethodPost, top, ``, 405, "use GET"},
+		{http.MethodGet, top + "?zone=logn", ``, 404, `did you mean "login"?`},
+		{http.MethodGet, top + "?n=many", ``, 400, "is no number"},
+		{http.MethodGet, top + "?by=size", ``, 400, "size"},
+		{http.MethodGet, "/rate_limit/tops", ``, 404, "the state is at"},
+	} {
+		if status, text := ask(c.method, c.path, c.body); status != c.status || !strings.Contains(text, c.says) {
+			t.Errorf("%s %s %.60s = %d %s, want %d and %q", c.method, c.path, c.body, status, text, c.status, c.says)
+		}
 	}
 }

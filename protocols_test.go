@@ -191,7 +191,7 @@ func inQueue(t *testing.T) int {
 	if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
 		t.Fatal(err)
 	}
-	return strings.Count(stacks.String(), "limits.sleep(")
+	return strings.Count(stacks.String(), "clock.Sleep(")
 }
 
 // One client has one count, whatever it speaks, and is denied alike.

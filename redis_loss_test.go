@@ -195,7 +195,7 @@ func TestStrictFailuresAreReported(t *testing.T) {
 	app.Redis.Username, app.Redis.Password = "poor", "secret"
 	s := newSite(t, app, zoneBlock("poor", "sync_rate 0\nlimit 3/1h\nalgorithm sliding_log"))
 	s.admits("1.2.3.4", 5, 3)
-	if st := s.app.shared.Replicator.Status(); st.Up || st.Failing["poor sync_rate 0"] == "" {
+	if st := s.app.shared.Replicator.Status(); st.Up || st.Failing["poor sync_rate strict"] == "" {
 		t.Errorf("redis refuses to decide, and the status says %+v", st)
 	}
 }

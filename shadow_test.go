@@ -54,6 +54,33 @@ func TestShadowModeOfThePage(t *testing.T) {
 	}
 }
 
+// The page's Caddyfile for a matcher tells the backend nothing of requests that are not limited,
+// and not what their client claims.
+func TestShadowModeBehindAMatcherOfThePage(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, strings.Join(r.Header.Values("X-Rate-Limited"), ","))
+	}))
+	defer backend.Close()
+	_, site := siteInPage(t, "docs/shadow.md", "api.example.com")
+	s := startCaddy(t, "", strings.ReplaceAll(site, "localhost:9000", backend.Listener.Addr().String()))
+	told := map[string]int{}
+	for range 1500 { // 300 a minute, however long they take
+		a, err := s.get(t.Context(), "HTTP/1.1", onPath("/api/x"), header("X-Rate-Limited", "forged"))
+		if err != nil || a.status != http.StatusOK {
+			t.Fatalf("%d, %v, want 200", a.status, err)
+		}
+		if told[a.body]++; told["api_lower"] == 10 {
+			break
+		}
+	}
+	if told["api_lower"] != 10 || len(told) != 2 || told[""] < 290 {
+		t.Errorf("the backend was told %v, want nothing of 300 requests, and then api_lower", told)
+	}
+	if a, err := s.get(t.Context(), "HTTP/1.1", onPath("/other"), header("X-Rate-Limited", "forged")); err != nil || a.body != "" {
+		t.Errorf("of a request that is not limited the backend is told %q, %v, want nothing", a.body, err)
+	}
+}
+
 // The page's quarter of the clients: they are denied, and the others go on.
 func TestShareOfThePage(t *testing.T) {
 	_, site := siteInPage(t, "docs/shadow.md", "example.com")

@@ -241,6 +241,8 @@ func TestForwardingHeadersAreWarnedOfOnce(t *testing.T) {
 		{"trusted, not strict", through(true, 0, "X-Forwarded-For", "9.9.9.9"), "", 0, 1},
 		{"trusted and strict", through(true, 1, "X-Forwarded-For", "9.9.9.9"), "", 0, 0},
 		{"no address in the key", through(false, 0, "X-Forwarded-For", "9.9.9.9"), "key {http.request.header.X-Api-Key}\n", 0, 0},
+		{"an exception by address", through(false, 0, "X-Forwarded-For", "9.9.9.9"), "key {http.request.header.X-Api-Key}\nexcept private_ranges\n", 1, 0},
+		{"a matcher by address", through(true, 0, "X-Forwarded-For", "9.9.9.9"), "key {http.request.header.X-Api-Key}\nmatch not client_ip 10.0.0.0/8\n", 0, 1},
 	} {
 		block := zoneBlock("proxies", c.key+"limit 1/1h") + zoneBlock("proxies2", c.key+"limit 2/1h")
 		s := newSite(t, &App{}, block)

@@ -39,7 +39,9 @@ type merged struct {
 	theirs int64
 }
 
-// copied is a copy of its own, for looking ahead.
+// copied is a copy for looking ahead, which costs no allocation: what was merged goes into past,
+// and what was imported is left out. It shares nothing with s, as the ledger of a bucket has no
+// more than two epochs.
 func (s *BucketState) copied(past *merged) BucketState {
 	c := *s
 	c.imported = nil
@@ -47,6 +49,17 @@ func (s *BucketState) copied(past *merged) BucketState {
 		*past = *s.merged
 		c.merged = past
 	}
+	return c
+}
+
+// Clone returns a copy that shares nothing with s.
+func (bucket) Clone(s *BucketState) BucketState {
+	c := s.copied(new(merged))
+	if s.imported != nil {
+		imported := *s.imported
+		c.imported = &imported
+	}
+	c.ledger = s.ledger.Clone()
 	return c
 }
 

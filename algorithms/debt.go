@@ -5,7 +5,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
-// A Chargeable is a machine whose counts a store that decides by itself (sync_rate 0) keeps in
+// A Chargeable is a machine whose counts a store that decides by itself (sync_rate strict) keeps in
 // a form of its own: the level of a bucket, the entries of a log. A node that has to decide alone
 // can't send totals there. It sends charges instead: what is left of its own decisions.
 //
@@ -15,8 +15,8 @@ type Chargeable[S any] interface {
 	// Debt works out what this node decided and the store doesn't know, as it is at now. A log
 	// gives its oldest hits, up to maxUnits.
 	Debt(s *S, l Limit, now int64, maxUnits int) Debt
-	// Owed returns how many requests the whole debt is, rounded up.
-	Owed(s *S, l Limit, now int64) int64
+	// Uncounted returns how many requests the whole debt is, rounded up.
+	Uncounted(s *S, l Limit, now int64) int64
 	// Prepare notes that the debt as it is now is about to be sent to the store.
 	Prepare(s *S, l Limit)
 	// Import replaces the store's last report by this one, and keeps the debt. With
@@ -83,8 +83,8 @@ func (bucket) Debt(s *BucketState, l Limit, now int64, _ int) Debt {
 	return Debt{At: s.last, Whole: own.whole, Part: own.frac, Rate: s.rate}
 }
 
-// Owed returns the debt in whole requests.
-func (b bucket) Owed(s *BucketState, l Limit, now int64) int64 {
+// Uncounted returns the debt in whole requests.
+func (b bucket) Uncounted(s *BucketState, l Limit, now int64) int64 {
 	d := b.Debt(s, l, now, 0)
 	return max(0, amount{d.Whole, d.Part}.ceil())
 }
@@ -131,8 +131,8 @@ func (log) Debt(s *LogState, l Limit, now int64, maxUnits int) Debt {
 	return s.debt(maxUnits)
 }
 
-// Owed returns the number of units that the store doesn't know.
-func (log) Owed(s *LogState, l Limit, now int64) int64 {
+// Uncounted returns the number of units that the store doesn't know.
+func (log) Uncounted(s *LogState, l Limit, now int64) int64 {
 	s.advance(now, l.Window)
 	return s.own
 }

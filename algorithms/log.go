@@ -1,10 +1,12 @@
 package algorithms
 
 import (
+	"maps"
 	"math"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/algorithms/sixteenths"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
@@ -20,12 +22,27 @@ type LogState struct {
 	own   int64
 	last  int64
 	// remote is what others spent; nil while nothing is known.
-	remote *sixteenths
+	remote *sixteenths.Units
 }
 
 // log is the machine of SlidingLog. The ledger doesn't decide; it is what the sync sends and
 // merges.
 type log struct{}
+
+// Clone returns a copy that shares nothing with s.
+func (log) Clone(s *LogState) LogState {
+	c := *s
+	c.ledger, c.units = s.ledger.Clone(), maps.Clone(s.units)
+	if s.hits != nil {
+		// a log that has no more room is moved, one that has is not
+		c.hits = append(make([]int64, 0, cap(s.hits)), s.hits...)
+	}
+	if s.remote != nil {
+		remote := *s.remote
+		c.remote = &remote
+	}
+	return c
+}
 
 // Take asks for n units.
 func (log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {
@@ -191,8 +208,8 @@ func (s *LogState) advance(now, window int64) (late int64) {
 	}
 	s.shrink()
 	if s.remote != nil {
-		sixteenth, _ := floorDivMod(now, sixteenthOf(window))
-		if s.remote.advance(sixteenth); s.remote.n == [sixteenthsHeld]int64{} {
+		sixteenth, _ := floorDivMod(now, sixteenths.Of(window))
+		if s.remote.Advance(sixteenth); s.remote.IsZero() {
 			s.remote = nil
 		}
 	}
@@ -340,7 +357,7 @@ func (s *LogState) shift(by, window int64) {
 		s.push(saturate.Add(at, by), n)
 	}
 	if s.remote != nil {
-		s.remote.newest = saturate.Add(s.remote.newest, nearest(by, sixteenthOf(window)))
+		s.remote.Newest = saturate.Add(s.remote.Newest, nearest(by, sixteenths.Of(window)))
 	}
 }
 

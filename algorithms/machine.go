@@ -58,6 +58,9 @@ type Machine[S any] interface {
 	Decider[S]
 	Replica[S]
 	Resetter[S]
+	// Clone returns a copy that shares nothing with s, so that what is done to one doesn't change
+	// the other.
+	Clone(s *S) S
 }
 
 // MachineOf returns the machine of a kind. It panics where S is not the kind's state: WindowState

@@ -59,17 +59,7 @@ func (log) Reset(s *LogState, l Limit, now, upTo int64) int64 {
 	if _, theirs := s.ledger.Held(); theirs == 0 {
 		s.remote = nil
 	} else if s.remote != nil {
-		s.remote.keep(theirs)
+		s.remote.Keep(theirs)
 	}
 	return max(0, had-s.used(l.Window))
-}
-
-// keep leaves at most so many units, the newest.
-func (e *sixteenths) keep(most int64) {
-	over := e.sum() - most
-	for age := sixteenthsHeld - 1; age >= 0 && over > 0; age-- {
-		less := min(over, max(0, e.n[age]))
-		e.n[age] -= less
-		over -= less
-	}
 }

@@ -1,7 +1,6 @@
 package algorithms
 
 import (
-	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -115,14 +114,8 @@ func (k keyed[S]) fresh() subject               { k.s = new(S); return k }
 func (k keyed[S]) state() any                   { return k.s }
 
 func (k keyed[S]) clone() subject {
-	switch s := any(k.s).(type) {
-	case *WindowState:
-		k.s = any(copyWindow(s)).(*S)
-	case *BucketState:
-		k.s = any(copyBucket(s)).(*S)
-	case *LogState:
-		k.s = any(copyLog(s)).(*S)
-	}
+	c := k.machine.Clone(k.s)
+	k.s = &c
 	return k
 }
 
@@ -183,26 +176,6 @@ func subjectOf[S any](of func(limit int64) Params, limit int64) subject {
 	k := keyOf[S](of(limit))
 	k.of = of
 	return k
-}
-
-func copyWindow(s *WindowState) *WindowState { return &WindowState{s.ledger.Clone()} }
-
-func copyBucket(s *BucketState) *BucketState {
-	c := s.copied(new(merged))
-	return &c
-}
-
-func copyLog(s *LogState) *LogState {
-	c := *s
-	if c.units = maps.Clone(s.units); s.hits != nil {
-		// a log that has no more room is moved, one that has is not
-		c.hits = append(make([]int64, 0, cap(s.hits)), s.hits...)
-	}
-	if s.remote != nil {
-		e := *s.remote
-		c.remote = &e
-	}
-	return &c
 }
 
 // size is how much a key never seen may spend at once.

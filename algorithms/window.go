@@ -106,6 +106,9 @@ func (window) Idle(s *WindowState, l Limit, now int64) bool {
 	return !own && !remote
 }
 
+// Clone returns a copy that shares nothing with s.
+func (window) Clone(s *WindowState) WindowState { return WindowState{s.ledger.Clone()} }
+
 // counters are how counts by epoch add up. Time is cut into epochs of length nanoseconds. The
 // current epoch and the history-1 before it count in full, and the one before those in the
 // proportion in which a window that ends now still covers it. With history 0 only the current

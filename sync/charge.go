@@ -17,8 +17,9 @@ type Charged interface {
 	// Tick makes the keys due that are dirty now, and Charges takes out the charges of due keys.
 	Tick()
 	Charges(now int64, most int, dst []table.Charge) []table.Charge
-	// Owes reports whether a key has something to be charged, and ChargeOf takes that out.
-	Owes(key table.Key) bool
+	// HasDebt reports whether a key may have something to be charged, and returns its ID. ChargeOf
+	// takes that out.
+	HasDebt(key table.Key) (id table.ID, ok bool)
 	ChargeOf(key table.Key, now int64) (c table.Charge, ok bool)
 	// Charged notes that Redis has counted a charge, and merges what it has of the key now. What
 	// was refunded meanwhile is a charge of its own.
@@ -56,7 +57,8 @@ type Receipt struct {
 	Unknown bool
 }
 
-// maxCharges bounds the charges of one round trip, and so those whose outcome is unknown.
+// maxCharges bounds the charges of one round trip. While Redis doesn't answer, a cycle makes no
+// more pending ones than that, and requests make none once it is known to be unavailable.
 const maxCharges = 100
 
 // A pendingCharge is a charge that Redis has not confirmed. It is frozen: until its outcome is
@@ -79,12 +81,14 @@ type pendingCharges struct {
 // returned.
 func (s *Source) charge(ctx context.Context, at *attachment, c Charger) (failed error) {
 	t := s.counters.(Charged)
-	for again := true; ; again = false {
-		var batch []*pendingCharge
-		if again {
-			batch = s.unanswered()
-			t.Tick()
-		} else if batch = s.takeDue(t, at); len(batch) == 0 {
+	again := s.unanswered()
+	t.Tick()
+	for {
+		batch := s.takeAgain(&again, at)
+		if len(batch) == 0 {
+			batch = s.takeDue(t, at)
+		}
+		if len(batch) == 0 {
 			return failed
 		}
 		start := time.Now()
@@ -108,11 +112,27 @@ func (s *Source) charge(ctx context.Context, at *attachment, c Charger) (failed 
 	}
 }
 
-func (s *Source) unanswered() (batch []*pendingCharge) {
+// unanswered returns the pending charges that nobody sends.
+func (s *Source) unanswered() (all []*pendingCharge) {
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	for _, p := range s.pending.all {
 		if !p.sending {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// takeAgain takes a batch off the pending charges to send again. Left out are those that a request
+// has sent meanwhile, and those of shards that have failed in this cycle.
+func (s *Source) takeAgain(all *[]*pendingCharge, at *attachment) (batch []*pendingCharge) {
+	s.pending.mu.Lock()
+	defer s.pending.mu.Unlock()
+	for len(*all) > 0 && len(batch) < maxCharges {
+		p := (*all)[0]
+		*all = (*all)[1:]
+		if s.pending.all[p.Key] == p && !p.sending && !at.hasFailed(p.ID) {
 			p.begin()
 			batch = append(batch, p)
 		}
@@ -120,14 +140,29 @@ func (s *Source) unanswered() (batch []*pendingCharge) {
 	return batch
 }
 
+// takeDue takes a batch of charges that are due. Those of shards that have failed in this cycle
+// wait for the next one.
 func (s *Source) takeDue(t Charged, at *attachment) (batch []*pendingCharge) {
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
-	for _, c := range t.Charges(at.to.now(), maxCharges, nil) {
-		batch = append(batch, s.newPending(c))
+	for len(batch) == 0 {
+		due := t.Charges(at.to.now(), maxCharges, nil)
+		if len(due) == 0 {
+			break
+		}
+		for _, c := range due {
+			if at.hasFailed(c.ID) {
+				t.Uncharged(at.to.now(), c)
+			} else {
+				batch = append(batch, s.newPending(c))
+			}
+		}
 	}
 	return batch
 }
+
+// hasFailed reports whether a call for the shard of an ID has failed in this cycle.
+func (at *attachment) hasFailed(id table.ID) bool { return at.failed>>ShardOf(id)&1 != 0 }
 
 // newPending makes a charge a pending one. mu is held.
 func (s *Source) newPending(c table.Charge) *pendingCharge {
@@ -152,16 +187,17 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 	}
 	c := at.charger()
 	t, _ := s.counters.(Charged)
-	if c == nil || !t.Owes(key) {
+	if c == nil {
 		return nil
 	}
-	for {
+	id, hasDebt := t.HasDebt(key)
+	if !hasDebt {
+		return nil
+	}
+	for c.Unavailable(id) == nil {
 		p, done, mine := s.pendingOf(t, at, key)
 		switch {
 		case p == nil:
-			return nil
-		case c.Unavailable(p.ID) != nil:
-			s.postpone(p, mine)
 			return nil
 		case !mine:
 			if err := p.await(ctx, c, done); err != nil {
@@ -180,6 +216,7 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 			}
 		}
 	}
+	return nil
 }
 
 // await waits for a pending charge that another request or a cycle sends, as long as Redis has for
@@ -218,24 +255,10 @@ func (s *Source) pendingOf(t Charged, at *attachment, key table.Key) (p *pending
 	return p, p.done, true
 }
 
-// postpone leaves a pending charge to the next cycle.
-func (s *Source) postpone(p *pendingCharge, mine bool) {
-	if !mine {
-		return
-	}
-	s.pending.mu.Lock()
-	p.sending = false
-	close(p.done)
-	s.pending.mu.Unlock()
-}
-
-// send sends pending charges and notes their outcome. Where it is unknown a pending charge stays as
-// it is. An error that is about the key gives the charge back to the table. shards are those with
-// an unknown outcome.
+// send sends pending charges and notes what came of each. One stays pending, as it is, where nobody
+// knows whether Redis has counted it: shards are theirs, and failed is why. After an error that is
+// about its key alone the charge goes back to the table.
 func (s *Source) send(ctx context.Context, at *attachment, c Charger, batch []*pendingCharge) (shards uint64, failed error) {
-	if len(batch) == 0 {
-		return 0, nil
-	}
 	charges := make([]Charge, len(batch))
 	for i, p := range batch {
 		charges[i] = p.Charge

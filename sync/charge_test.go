@@ -128,3 +128,73 @@ func TestARequestGivesUpWaitingForACall(t *testing.T) {
 		n.rep.Close()
 	})
 }
+
+// While Redis is known to be unavailable, requests leave their charges in the table, however many
+// keys have some. Those that are pending when it comes back are sent a few at a time.
+func TestFewChargesArePending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys = 5 * maxCharges / 2
+		n := newVnode(t)
+		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour, Burst: 10}
+		tab := tableOf[algorithms.BucketState](alg, 2*keys)
+		source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: alg.Window, Buckets: 1})
+		tab.Configure(table.SyncConfig{Params: alg, Rate: time.Hour, Charges: true}, 2*keys)
+		c := &outage{}
+		n.rep.AttachCharged(source, time.Hour, c)
+		synctest.Wait()
+		charge := func(first, last int) {
+			for i := first; i < last; i++ {
+				raw := []byte{byte(i), byte(i >> 8)}
+				tab.Take(alg.Compile(), table.KeyOf(raw), raw, wallClock(), 1, 0)
+				_ = source.ChargeNow(t.Context(), table.KeyOf(raw))
+			}
+		}
+		charge(0, keys) // not noticed yet
+		c.known.Store(true)
+		charge(keys, 2*keys)
+		if pending := len(source.unanswered()); pending != keys {
+			t.Errorf("%d charges are pending, want %d: those that were sent", pending, keys)
+		}
+		c.known.Store(false)
+		c.over.Store(true)
+		source.Detach() // has all sent
+		if most := c.most.Load(); most != maxCharges {
+			t.Errorf("%d charges in one round trip, want %d", most, maxCharges)
+		}
+		if counted := c.counted.Load(); counted != 2*keys {
+			t.Errorf("%d charges are counted, want %d", counted, 2*keys)
+		}
+		n.rep.Close()
+	})
+}
+
+// An outage is a Charger whose Redis doesn't answer before it is over.
+type outage struct {
+	heldCharger
+	known, over   atomic.Bool
+	most, counted atomic.Int64
+}
+
+func (c *outage) Charge(_ context.Context, _ string, charges []Charge) []Receipt {
+	receipts := make([]Receipt, len(charges))
+	c.most.Store(max(c.most.Load(), int64(len(charges))))
+	if c.over.Load() {
+		c.counted.Add(int64(len(charges)))
+		return receipts
+	}
+	for i := range receipts {
+		receipts[i] = Receipt{Err: errNoReply, Unknown: true}
+	}
+	return receipts
+}
+
+func (c *outage) CallContext(parent context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(parent, time.Second)
+}
+
+func (c *outage) Unavailable(table.ID) error {
+	if c.known.Load() {
+		return errNoReply
+	}
+	return nil
+}

@@ -41,6 +41,9 @@ type Heard struct {
 	Seq  int64
 	// Server and Now are the server's time and this node's, in nanoseconds since the Unix epoch.
 	Server, Now int64
+	// Nodes is how many nodes there are, and Mark the heartbeat at which the server was last found
+	// to have forgotten an earlier one, 0 never.
+	Nodes, Mark int64
 	// Record is the record's version, what is noted as applied, entries and leases, see
 	// heartbeat.lua.
 	Record []any
@@ -152,7 +155,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	r.mark = max(r.mark, mark)
 	r.answered, r.answeredAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
-	wait = r.rider.Hear(Heard{r.node, r.seq, server, start + (end-start)/2, reply[5:]})
+	wait = r.rider.Hear(Heard{r.node, r.seq, server, start + (end-start)/2, nodes, mark, reply[5:]})
 	if r.rider.IsEqual() {
 		r.held.Store(0)
 	}

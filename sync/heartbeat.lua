@@ -21,7 +21,7 @@ end
 local version, entries = redis.pcall('HGET', KEYS[2], 'version') or '', {}
 if type(version) == 'table' then
   version = '!' .. version.err
-elseif ARGV[7] ~= '' then
+elseif ARGV[7] ~= '' and tonumber(string.match(version, '^%d+') or 0) > tonumber(ARGV[7]) then
   local from, all = tonumber(ARGV[7]), redis.call('HGETALL', KEYS[2])
   for i = 1, #all, 2 do
     local stamp = tonumber(string.match(all[i + 1], '^(%d+) %d+ %d+ ') or -1)

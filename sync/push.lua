@@ -40,8 +40,9 @@ local function recount(key)
   return total, attempts
 end
 
--- The third result is how much more there is than the node had reported before, nil where nothing
--- was written.
+-- push stores a node's total and attempts for one epoch, unless its field has a message that is as
+-- new or newer. It returns what the field held, the sums of all nodes, and by how much the node's
+-- total has grown; nothing for that where nothing was written.
 local function push(key, total, tries)
   local had = pcall('HMGET', key, node, 'sum')
   if had.err then return rejected(had.err) end
@@ -83,9 +84,9 @@ local function valid(stamp, over)
   return 0
 end
 
--- flows is the drain rate from now on: that of the node that wrote last. A node that has admitted
--- nothing doesn't lower it: with the lower limit it denies while another one admits, and what that
--- one admits would pile up.
+-- flows returns the drain rate from now on: that of the node that wrote last. A node that has
+-- admitted nothing since doesn't lower it. In a rollout a node with a lower limit denies all the
+-- time, and with its rate the fill of what the others admit would only grow.
 local function flows(above, drain, old)
   if old and (above <= 0 or drain + 0 == 0) and drain + 0 <= old + 0 then return old end
   return drain

@@ -2,8 +2,8 @@ package ledger
 
 import "github.com/caddy-tide/ratelimit/internal/saturate"
 
-// Steps of the store's clock, as a ledger sees them: its counts get other epochs. Readers of the
-// rest may skip this file.
+// Steps of the store's clock, as a ledger sees them: its counts get other epochs. Advance is the
+// one user of this file that is no step: it renumbers where the caller's clock was set back.
 
 // Shift brings the ledger to a clock that has taken a step and says epoch now: what is held is
 // renumbered by a number of epochs, which is the same on all nodes, and what is then still in an

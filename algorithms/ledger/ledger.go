@@ -183,14 +183,17 @@ func (l *Ledger) Prepare(epoch int64) (c Count, ok bool) {
 	return c, ok
 }
 
-// Ack notes the store's answer for one epoch: it holds mine as this node's total and sum as
-// everybody's, and held was this node's total before the message. It returns what the others have
-// spent. A held below what was confirmed means that the store has forgotten; what is known of the
-// others is then kept for the rest of that epoch, as they too may have to send again. Where mine is
-// below it too, nothing was sent that would have put that right, and the sum is not believed: what
-// it has of this node may be more than mine. early is set while the other nodes may not have
-// followed the last step of the clock: until they have, too, what is known is kept. final is set
-// where nobody adds to the epoch any more. ok is false where the epoch is no longer held.
+// Ack notes the store's answer for one epoch, and returns what the other nodes have spent in it. In
+// the store, held was this node's total before the message, mine is it now, and sum is the total of
+// all nodes now. ok is false where the ledger no longer holds the epoch.
+//
+// forgot is set where held is less than the store had confirmed: it has lost something. The other
+// nodes may have to send again, too. So what is known of them is kept until the epoch ends, and
+// only a higher sum counts. If mine is less as well, nothing was sent to put that right, and the
+// sum is not believed at all: it may count more of this node than mine.
+//
+// early is set while other nodes may not have followed the last step of the clock. Until then what
+// is known of them is kept, too. final is set where nobody adds to the epoch any more.
 func (l *Ledger) Ack(epoch, held, mine, sum int64, early, final bool) (remote int64, forgot, ok bool) {
 	c, ok := l.At(epoch)
 	if !ok {

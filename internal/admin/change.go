@@ -3,6 +3,7 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,9 @@ const (
 	// OverridesPath and EnforcementPath are the paths of what is in force, and of its changes.
 	OverridesPath   = Root + "overrides"
 	EnforcementPath = Root + "enforcement"
+	// ExplainPath and TopPath are the paths of what is only looked at.
+	ExplainPath = Root + "explain"
+	TopPath     = Root + "top"
 
 	// maxBody is how many bytes the body of a request has at most.
 	maxBody = 64 << 10
@@ -45,11 +49,23 @@ func Serve(w http.ResponseWriter, r *http.Request) error {
 		return serve(w, r, enforcementOf, func(s control.State) []control.EntryState { return s.Enforcement })
 	case ResetPath:
 		return serveReset(w, r)
+	case ExplainPath:
+		return serveExplain(w, r)
+	case TopPath:
+		return serveTop(w, r)
 	}
 	return fail(http.StatusNotFound, fmt.Errorf("there is no %s; the state is at %s", spelling.Clip(r.URL.Path), Root))
 }
 
 func fail(status int, err error) error { return caddy.APIError{HTTPStatus: status, Err: err} }
+
+// running returns the current configuration.
+func running() (*limits.Config, error) {
+	if config := limits.Current(); config != nil {
+		return config, nil
+	}
+	return nil, fail(http.StatusServiceUnavailable, errors.New("no configuration with rate_limit is running"))
+}
 
 // Answer writes JSON that nobody keeps.
 func Answer(w http.ResponseWriter, body any) error {
@@ -82,9 +98,9 @@ type Changed struct {
 // serve answers GET with a list, and makes the change of POST and DELETE. read makes the change of
 // a body.
 func serve(w http.ResponseWriter, r *http.Request, read func(*limits.Config, request, bool) (control.Change, error), list func(control.State) []control.EntryState) error {
-	config := limits.Current()
-	if config == nil {
-		return fail(http.StatusServiceUnavailable, errors.New("no configuration with rate_limit is running"))
+	config, err := running()
+	if err != nil {
+		return err
 	}
 	remove := r.Method == http.MethodDelete
 	switch r.Method {
@@ -99,7 +115,7 @@ func serve(w http.ResponseWriter, r *http.Request, read func(*limits.Config, req
 		w.Header().Set("Allow", "GET, POST, DELETE")
 		return fail(http.StatusMethodNotAllowed, fmt.Errorf("method %s not allowed; use GET, POST or DELETE", spelling.Clip(r.Method)))
 	}
-	body, err := decode(r.Body)
+	body, err := decode[request](r.Body, fields)
 	if err != nil {
 		return err
 	}
@@ -131,8 +147,8 @@ func describe(config *limits.Config, c control.Change, removed bool) control.Ent
 	return e
 }
 
-// decode reads a body.
-func decode(body io.Reader) (req request, err error) {
+// decode reads a body with these fields.
+func decode[T any](body io.Reader, fields []string) (req T, err error) {
 	text, err := io.ReadAll(io.LimitReader(body, maxBody+1))
 	if err != nil {
 		return req, fail(http.StatusBadRequest, fmt.Errorf("reading the body: %w", err))
@@ -146,13 +162,13 @@ func decode(body io.Reader) (req request, err error) {
 		err = errors.New("something follows the JSON object")
 	}
 	if err != nil {
-		return req, fail(http.StatusBadRequest, fmt.Errorf("the body is not what is expected: %s; send a JSON object with %s", explain(err), strings.Join(fields, ", ")))
+		return req, fail(http.StatusBadRequest, fmt.Errorf("the body is not what is expected: %s; send a JSON object with %s", wrongIn(err, fields), strings.Join(fields, ", ")))
 	}
 	return req, nil
 }
 
-// explain names the field that is wrong.
-func explain(err error) string {
+// wrongIn names the field that is wrong.
+func wrongIn(err error, fields []string) string {
 	var kind *json.UnmarshalTypeError
 	switch field, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); {
 	case unknown:
@@ -161,7 +177,7 @@ func explain(err error) string {
 		}
 		return "there is no " + spelling.Clip(field)
 	case errors.As(err, &kind):
-		return fmt.Sprintf("%s is a %s", kind.Field, kind.Value)
+		return fmt.Sprintf("%s is of type %s", cmp.Or(kind.Field, "it"), kind.Value)
 	case errors.Is(err, io.EOF):
 		return "it is empty"
 	}

@@ -15,6 +15,16 @@ import (
 // ResetPath is the path of resets.
 const ResetPath = Root + "reset"
 
+// resetRequest is the body of a reset: a zone, and one of the others.
+type resetRequest struct {
+	Zone string  `json:"zone"`
+	Key  *string `json:"key"`
+	ID   string  `json:"id"`
+	All  bool    `json:"all"`
+}
+
+var resetFields = []string{"zone", "key", "id", "all"}
+
 // Reset is the answer to a reset.
 type Reset struct {
 	Zone string `json:"zone"`
@@ -31,15 +41,15 @@ type Reset struct {
 
 // serveReset resets a key of a zone, or all of them.
 func serveReset(w http.ResponseWriter, r *http.Request) error {
-	config := limits.Current()
-	if config == nil {
-		return fail(http.StatusServiceUnavailable, errors.New("no configuration with rate_limit is running"))
+	config, err := running()
+	if err != nil {
+		return err
 	}
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", "POST")
 		return fail(http.StatusMethodNotAllowed, fmt.Errorf("method %s not allowed; use POST", spelling.Clip(r.Method)))
 	}
-	body, err := decode(r.Body)
+	body, err := decode[resetRequest](r.Body, resetFields)
 	if err != nil {
 		return err
 	}
@@ -63,12 +73,10 @@ func serveReset(w http.ResponseWriter, r *http.Request) error {
 }
 
 // resetOf reads a reset.
-func resetOf(config *limits.Config, req request) (c control.ResetChange, err error) {
+func resetOf(config *limits.Config, req resetRequest) (c control.ResetChange, err error) {
 	switch {
 	case req.Zone == "":
 		err = errors.New(`give "zone"`)
-	case req.Share != nil, req.Limit != "", req.For != "", req.Note != "":
-		err = errors.New("a reset has zone, and key, id or all, and nothing else")
 	case req.All && (req.Key != nil || req.ID != ""), !req.All && (req.Key == nil) == (req.ID == ""):
 		err = errors.New(`give "key", "id" or "all": true`)
 	}
@@ -81,7 +89,7 @@ func resetOf(config *limits.Config, req request) (c control.ResetChange, err err
 	}
 	c.Zone, c.For = req.Zone, lasts(zone)
 	if !req.All {
-		id, err := idOf(zone, req)
+		id, err := idOf(zone, request{Key: req.Key, ID: req.ID})
 		if err != nil {
 			return c, fail(http.StatusBadRequest, err)
 		}

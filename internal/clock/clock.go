@@ -3,6 +3,7 @@
 package clock
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,4 +59,16 @@ func (w *suspendWatch) since() (slept time.Duration) {
 		slept, w.last = now-w.last, now
 	}
 	return slept
+}
+
+// Sleep waits for d. It returns false if the context ends first.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

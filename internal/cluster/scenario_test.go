@@ -542,7 +542,7 @@ func (s *scenario) allSynced() error {
 			return err
 		}
 		for name, why := range status.Redis.Failing {
-			if !strings.HasSuffix(name, " sync_rate 0") {
+			if !strings.HasSuffix(name, " sync_rate strict") {
 				return fmt.Errorf("node %d: %s: %s", n.Number, name, why)
 			}
 		}

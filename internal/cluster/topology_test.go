@@ -86,7 +86,7 @@ func TestFaultShardGone(t *testing.T) {
 }
 
 // heartbeat is a reply to one: the server's time is in its first two fields.
-var heartbeat = regexp.MustCompile(`^\*5\r\n\$10\r\n(\d{10})\r\n`)
+var heartbeat = regexp.MustCompile(`^\*9\r\n\$10\r\n(\d{10})\r\n`)
 
 // step makes Redis' clock go ahead for the nodes.
 func (s *scenario) step(seconds int64) {
@@ -97,7 +97,7 @@ func (s *scenario) step(seconds int64) {
 				return piece
 			}
 			now, _ := strconv.ParseInt(string(piece[at[2]:at[3]]), 10, 64)
-			return fmt.Appendf(nil, "*5\r\n$10\r\n%d\r\n%s", now+seconds, piece[at[1]:])
+			return fmt.Appendf(nil, "*9\r\n$10\r\n%d\r\n%s", now+seconds, piece[at[1]:])
 		})
 	}
 }

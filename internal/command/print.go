@@ -78,8 +78,11 @@ func (p printer) table(rows [][]string) error {
 	return w.Flush()
 }
 
-// in says how far a time is ahead, and ago how long it is past.
-func (p printer) in(t time.Time) string  { return "in " + rates.WindowText(rounded(t.Sub(p.now()))) }
+// in says how far a time is ahead, rounded up: what has just been set for 5m ends in 5m. ago says
+// how long it is past.
+func (p printer) in(t time.Time) string {
+	return "in " + rates.WindowText(rounded(t.Sub(p.now())+time.Second/2-1))
+}
 func (p printer) ago(t time.Time) string { return rates.WindowText(rounded(p.now().Sub(t))) + " ago" }
 
 // rounded leaves out what nobody reads of a time.

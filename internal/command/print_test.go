@@ -162,7 +162,7 @@ func TestWhatCommandsAsk(t *testing.T) {
 func TestCommandsThatFail(t *testing.T) {
 	for line, want := range map[string]string{
 		"statsu":                      "did you mean status?",
-		"reload":                      "there are enforce, override, reset, status",
+		"reload":                      "there are enforce, explain, override, reset, status, top",
 		"status api":                  "it takes",
 		"reset login":                 "--all",
 		"reset login k --all":         "--all",
@@ -228,6 +228,22 @@ func TestHelp(t *testing.T) {
 		cmd := c()
 		if cmd.Short == "" || cmd.Long == "" || !strings.Contains(cmd.Example, "caddy rate-limit "+cmd.Name()) {
 			t.Errorf("%s has no help text with an example", cmd.Name())
+		}
+	}
+}
+
+func TestTimesAhead(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	p := printer{now: func() time.Time { return now }}
+	for ahead, want := range map[time.Duration]string{
+		300*time.Second - 600*time.Millisecond: "in 5m",
+		300 * time.Second:                      "in 5m",
+		299 * time.Second:                      "in 299s",
+		time.Hour - 300*time.Millisecond:       "in 1h",
+		-time.Second:                           "in 0s",
+	} {
+		if got := p.in(now.Add(ahead)); got != want {
+			t.Errorf("%s ahead is %q, want %q", ahead, got, want)
 		}
 	}
 }

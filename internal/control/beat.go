@@ -1,9 +1,7 @@
 package control
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,14 +19,11 @@ func (c *Control) Ask() []any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asks = c.record.Ask()
-	from, leases := "", ""
-	if c.asks.Read {
-		from = strconv.FormatInt(c.asks.From, 10)
-	}
-	if c.waiting > 0 || c.asked || c.listed == 0 {
+	leases := ""
+	if c.waiting > 0 || c.asked || c.listed == 0 || c.Now()-c.listed > int64(listFor) {
 		leases = "1"
 	}
-	return []any{c.asks.Applied, c.asks.At, from, leases, c.Name}
+	return []any{c.asks.Applied, c.asks.At, strconv.FormatInt(c.asks.From, 10), leases, c.Name}
 }
 
 // Hear takes in the answer to a heartbeat. It tells Redis what it lacks, and returns how long the
@@ -72,9 +67,13 @@ func (c *Control) merge(h ratesync.Heard, reply Reply, leases []Lease) (again bo
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	reply.Question, c.failing, c.node = c.asks, "", h.Node
+	c.noteLoss(h)
 	again = c.record.Hear(reply, h.Now)
-	if leases != nil {
-		c.leases, c.listed, c.asked = leases, h.Now, false
+	switch {
+	case leases != nil:
+		c.list(leases, h)
+	case h.Nodes != c.nodesListed:
+		c.asked, again = true, true
 	}
 	if step := time.Duration(c.record.ahead - c.ahead).Abs(); c.changes != c.record.changes || step > time.Second {
 		c.compile()
@@ -212,28 +211,6 @@ func parseHeard(h ratesync.Heard) (r Reply, leases []Lease, err error) {
 		value, _ := nodes[i+1].(string)
 		leases = append(leases, parseLease(node, value, h))
 	}
-	slices.SortFunc(leases, func(a, b Lease) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Node, b.Node))
-	})
+	sortLeases(leases)
 	return r, leases, nil
-}
-
-// parseLease reads a field of the nodes, "seq expiry mark applied name". A node of a version
-// without the record leaves the last two out.
-func parseLease(node, value string, h ratesync.Heard) Lease {
-	words := strings.SplitN(value, " ", 5)
-	number := func(i int) int64 {
-		if i >= len(words) {
-			return 0
-		}
-		n, _ := strconv.ParseInt(words[i], 10, 64)
-		return n
-	}
-	l := Lease{Node: node, Applied: number(3), Name: node}
-	if len(words) == 5 {
-		l.Name = words[4]
-	}
-	age := time.Duration(h.Server) - (time.Duration(number(1))*time.Millisecond - ratesync.Lease)
-	l.Heard = time.Unix(0, h.Now).Add(-max(0, age)).Round(time.Millisecond)
-	return l
 }

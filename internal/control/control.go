@@ -27,6 +27,9 @@ const (
 	idleBeat    = time.Second
 	waitingBeat = 100 * time.Millisecond
 	busyBeat    = 10 * time.Millisecond
+	// listFor is how long this node knows the others by one list of them: if the server forgets
+	// them, most of their leases are still to come.
+	listFor = 3 * time.Second
 	// batch is how many entries one call of the script takes, and rounds how many calls are made
 	// between two heartbeats.
 	batch  = 100
@@ -50,6 +53,8 @@ type Options struct {
 	Now func() int64
 	// Beat has the next heartbeat come at once, without waiting for it. It is nil without a client.
 	Beat func()
+	// OnReset is told of the resets of each zone, nil for none. It may be nil itself.
+	OnReset func(zone string, set *reset.Set)
 	// Name names this node to people, in printable ASCII.
 	Name   string
 	Logger *zap.Logger
@@ -67,17 +72,20 @@ type Control struct {
 	agains  int      // heartbeats in a row that left something to say
 	changes int64    // of the record, and ahead of it, when the rules were compiled
 	ahead   int64
-	node    string        // of this node's lease
-	leases  []Lease       // of all nodes, as they were listed last
-	listed  int64         // when that was, 0 never
-	waiting int           // changes that wait for other nodes
-	asked   bool          // somebody wants to see the leases
-	heard   chan struct{} // closed and replaced with each heartbeat
-	zones   map[string]*Zone
-	parsed  map[string]parsed // by name, to parse nothing twice
-	ends    int64             // when the first entry in force ends
-	saved   int64             // changes of the record that keep was given
-	keep    func([]byte) error
+	node    string  // of this node's lease
+	leases  []Lease // of all nodes, as they were listed last
+	listed  int64   // when that was, 0 never
+	// nodesListed is how many nodes the server listed then, and mark the last heartbeat at which it
+	// had forgotten.
+	nodesListed, mark int64
+	waiting           int           // changes that wait for other nodes
+	asked             bool          // somebody wants to see the leases
+	heard             chan struct{} // closed and replaced with each heartbeat
+	zones             map[string]*Zone
+	parsed            map[string]parsed // by name, to parse nothing twice
+	ends              int64             // when the first entry in force ends
+	saved             int64             // changes of the record that keep was given
+	keep              func([]byte) error
 
 	// resets are those in force, by zone. Each change replaces the map.
 	resets map[string]*reset.Set
@@ -85,7 +93,7 @@ type Control struct {
 	keeping sync.Mutex // one saves at a time
 
 	resetting sync.Mutex // one applies resets at a time; taken before mu
-	forgive   func(zone string, set *reset.Set) int64
+	forgivers map[string]map[Forgiver]struct{}
 	forgiven  map[string]forgiven
 }
 
@@ -97,13 +105,18 @@ type Lease struct {
 	Applied int64
 	// Heard is when its last heartbeat came, by this node's clock.
 	Heard time.Time
+
+	ends int64 // by this node's clock
+	// forgotten is set where the server may have forgotten it, until it lists it again.
+	forgotten bool
 }
 
 // New returns a Control. It does no I/O.
 func New(o Options) *Control {
 	return &Control{
 		Options: o, record: NewRecord(), heard: make(chan struct{}),
-		zones: make(map[string]*Zone), parsed: make(map[string]parsed), forgiven: make(map[string]forgiven),
+		zones: make(map[string]*Zone), parsed: make(map[string]parsed),
+		forgivers: make(map[string]map[Forgiver]struct{}), forgiven: make(map[string]forgiven),
 	}
 }
 

@@ -6,6 +6,7 @@
 //	record.go   a node's copy: what is merged, and what Redis has to be told
 //	control.lua the script that writes to the hash; sync/heartbeat.lua reads it
 //	control.go  a copy at work: changes, heartbeats, who has applied what
+//	lease.go    which nodes there are, also where Redis has forgotten them
 //	save.go     a copy over a restart
 //	rules.go    what the entries in force say, for requests
 //
@@ -94,7 +95,8 @@ type Question struct {
 	// Applied is the clock up to which the record was read and merged, and At the heartbeat that
 	// told so. Together they are worth something only in that history of the server.
 	Applied, At int64
-	// From is the stamp beyond which entries are wanted, -1 for all. Read is set where they are.
+	// From is the stamp beyond which entries are wanted, -1 for all. Read is set where the record
+	// is known to be different.
 	From int64
 	Read bool
 }
@@ -134,7 +136,7 @@ func (r *Record) Hear(a Reply, now int64) (again bool) {
 	switch {
 	case a.Read && a.From < 0:
 		r.mergeAll(a, now)
-	case a.Read && r.read:
+	case r.read && (a.Read || len(a.Entries) > 0 && !r.wrote): // else the next answer has them
 		r.mergeNewer(a, now)
 	}
 	if r.read && a.Version == r.merged {

@@ -78,19 +78,51 @@ type forgiven struct {
 	requests int64
 }
 
-// Resets are those of a zone that are in force, nil for none.
-func (c *Control) Resets(zone string) *reset.Set {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.resets[zone]
+// A Forgiver is the counters of a limit, which apply resets.
+type Forgiver interface {
+	// Reset applies those that it has not applied yet, and returns how many requests that forgives.
+	// set is nil for none.
+	Reset(now int64, set *reset.Set) (forgiven int64)
 }
 
-// OnReset says what has a zone apply its resets, nil for none, and returns how many requests that
-// forgives. It is called without a lock that requests take.
-func (c *Control) OnReset(forgive func(zone string, set *reset.Set) int64) {
+// Follow has counters apply the resets of a zone, those that are in force before it returns, until
+// Unfollow.
+func (c *Control) Follow(zone string, f Forgiver) {
 	c.resetting.Lock()
 	defer c.resetting.Unlock()
-	c.forgive = forgive
+	if c.forgivers[zone] == nil {
+		c.forgivers[zone] = make(map[Forgiver]struct{})
+	}
+	c.forgivers[zone][f] = struct{}{}
+	f.Reset(c.Now(), c.resetsInForce()[zone])
+}
+
+// Unfollow ends what Follow began.
+func (c *Control) Unfollow(zone string, f Forgiver) {
+	c.resetting.Lock()
+	defer c.resetting.Unlock()
+	if delete(c.forgivers[zone], f); len(c.forgivers[zone]) == 0 {
+		delete(c.forgivers, zone)
+	}
+}
+
+// resetsInForce are those of all zones.
+func (c *Control) resetsInForce() map[string]*reset.Set {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.resets
+}
+
+// forgive has a zone apply its resets, and returns how many requests of the limit that forgives
+// most are forgiven.
+func (c *Control) forgive(zone string, set *reset.Set) (requests int64) {
+	if c.OnReset != nil {
+		c.OnReset(zone, set)
+	}
+	for f := range c.forgivers[zone] {
+		requests = max(requests, f.Reset(c.Now(), set))
+	}
+	return requests
 }
 
 // IsEqual reports whether the record is the same here and in Redis.
@@ -105,12 +137,7 @@ func (c *Control) IsEqual() bool {
 func (c *Control) applyResets() {
 	c.resetting.Lock()
 	defer c.resetting.Unlock()
-	if c.forgive == nil {
-		return
-	}
-	c.mu.Lock()
-	zones := c.resets
-	c.mu.Unlock()
+	zones := c.resetsInForce()
 	for zone, set := range zones {
 		if was := c.forgiven[zone]; set.IsNewer(was.set) {
 			c.forgiven[zone] = forgiven{set, c.forgive(zone, set)}

@@ -9,7 +9,6 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -27,12 +26,7 @@ func withTable(t *testing.T, n *cnode) *tnode {
 	tn := &tnode{cnode: n, table: table.New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 100), limit: p.Compile()}
 	source := ratesync.NewSource(tn.table, ratesync.SpecOf("login", p))
 	tn.table.Configure(table.SyncConfig{Params: p, Rate: 50 * time.Millisecond, Early: true, Wake: source.Wake}, 100)
-	n.OnReset(func(zone string, set *reset.Set) int64 {
-		if zone != "login" {
-			return 0
-		}
-		return tn.table.Reset(clock.Now(), set)
-	})
+	n.Follow("login", tn.table)
 	n.rep.Attach(source, 50*time.Millisecond)
 	return tn
 }
@@ -99,7 +93,7 @@ func TestAllNodesApplyAReset(t *testing.T) {
 		}
 	}
 	late := withTable(t, startNode(t, r, "d"))
-	redistest.Eventually(t, "a newcomer knows of the reset", func() bool { return late.Resets("login") != nil })
+	redistest.Eventually(t, "a newcomer knows of the reset", func() bool { return late.table.Resets() != nil })
 	if left := late.left(); left != 30 {
 		t.Errorf("a newcomer has %d left, want 30", left)
 	}
@@ -124,7 +118,7 @@ func TestTheBudgetOfResets(t *testing.T) {
 		}
 	}
 	redistest.Eventually(t, "the node has read them all", func() bool {
-		set := n.Resets("login")
+		set := n.resetsInForce()["login"]
 		return set != nil && len(set.Keys) == MaxEntries
 	})
 	n.enforce(t, "login", .5, 1)
@@ -133,7 +127,7 @@ func TestTheBudgetOfResets(t *testing.T) {
 		t.Errorf("one reset too many: %v, want %v", err, ErrFull)
 	}
 	o, _, err := n.Reset(context.Background(), ResetChange{Target: Target{Zone: "login"}, For: time.Hour})
-	if set := n.Resets("login"); err != nil || o.Applied != 1 || len(set.Keys) != 0 || set.All.Stamp == 0 {
+	if set := n.resetsInForce()["login"]; err != nil || o.Applied != 1 || len(set.Keys) != 0 || set.All.Stamp == 0 {
 		t.Errorf("a reset of all keys: %+v, %v; %d of single keys are left, want none", o, err, len(set.Keys))
 	}
 }

@@ -173,6 +173,9 @@ func (r *Rules) Override(hash table.Key, raw []byte) *Override {
 	return o
 }
 
+// OverrideOf returns the override of an ID, nil for none. It is for who looks once.
+func (r *Rules) OverrideOf(id table.ID) *Override { return r.overrides[id] }
+
 // A Zone is where requests find the rules of a zone: nil where there are none.
 type Zone = atomic.Pointer[Rules]
 

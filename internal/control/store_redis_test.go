@@ -173,10 +173,7 @@ func (p *pair) aBeat() func() {
 func (p *pair) beat(node string, seq, answered int64, q Question) {
 	p.t.Helper()
 	p.beats++
-	from := ""
-	if q.Read {
-		from = strconv.FormatInt(q.From, 10)
-	}
+	from := strconv.FormatInt(q.From, 10)
 	raw, err := heartbeatScript(p.t).Run(context.Background(), p.client, []string{p.keys.Nodes(0), p.keys.Control()},
 		node, seq, ratesync.Lease.Milliseconds(), answered, q.Applied, q.At, from, "1", "v1 "+node).Slice()
 	if err != nil {

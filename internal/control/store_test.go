@@ -59,11 +59,9 @@ func (s *store) version() Version {
 func (s *store) beat(us int64, node string, seq, answered int64, q Question) Reply {
 	s.expire(us)
 	r := Reply{Question: q, Seq: seq, Server: us * 1000, Version: s.version(), Applied: q.Applied}
-	if q.Read {
-		for _, e := range s.entries {
-			if e.Stamp > q.From {
-				r.Entries = append(r.Entries, e)
-			}
+	for _, e := range s.entries {
+		if e.Stamp > q.From {
+			r.Entries = append(r.Entries, e)
 		}
 	}
 	held, ok := s.seqs[node]

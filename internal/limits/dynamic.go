@@ -17,15 +17,6 @@ import (
 // goes by copies of the zone's limits, which an Evaluation keeps; all others go by the zone's own.
 // Counts don't depend on the number, so nothing else differs.
 
-// with returns the limit with another number of requests: what may come at once is the burst where
-// there is one, and else follows the number.
-func (l *Limit) with(n int64) Limit {
-	c := *l
-	c.Rate.Limit = n
-	c.enforced = c.params().Compile()
-	return c
-}
-
 // limitsOf returns the limits of a zone as a request brings them or as they are set for its key, o,
 // which goes first. It leaves out those that are unlimited for the request: they neither count nor
 // are counted.
@@ -40,19 +31,19 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) []L
 	for i := range z.limits {
 		l := &z.limits[i]
 		if replaces(o, z, l) {
-			e.own = append(e.own, l.overridden(o.Rate.Limit))
+			e.own = append(e.own, l.Overridden(o.Rate.Limit))
 			continue
 		}
-		if l.number == nil {
+		if l.Number == nil {
 			e.own = append(e.own, *l)
 			continue
 		}
-		n, text, ok := l.number.Read(r, vars)
+		n, text, ok := l.Number.Read(r, vars)
 		if !ok {
 			n = z.defaultOf(l, text)
 		}
 		if n != reqkey.Unlimited {
-			e.own = append(e.own, l.with(n))
+			e.own = append(e.own, l.With(n))
 		}
 	}
 	return e.own[first:len(e.own):len(e.own)]
@@ -62,7 +53,7 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) []L
 // authentication, without its braces; "" for none.
 func (z *Zone) FromAuthentication() string {
 	for i := range z.limits {
-		if n := z.limits[i].number; n != nil && n.IsOfAuthentication() {
+		if n := z.limits[i].Number; n != nil && n.IsOfAuthentication() {
 			return n.Name()
 		}
 	}
@@ -72,7 +63,7 @@ func (z *Zone) FromAuthentication() string {
 // defaultOf counts a request that brings no number, and returns the default.
 func (z *Zone) defaultOf(l *Limit, text string) int64 {
 	z.metrics.CountDefault()
-	if text != "" && !l.warned.Load() && !l.warned.Swap(true) {
+	if text != "" && !l.Warned.Load() && !l.Warned.Swap(true) {
 		fields := []zap.Field{zap.String("zone", z.Name), zap.String("limit", l.Rate.String()), zap.Int64("default", l.Rate.Limit)}
 		if z.LogKeys {
 			fields = append(fields, zap.String("value", spelling.Clip(text)))
@@ -85,16 +76,8 @@ func (z *Zone) defaultOf(l *Limit, text string) int64 {
 // divide leaves this node its share of each of a request's limits.
 func divide(all []Limit, nodes int64) {
 	for i := range all {
-		all[i].divide(nodes)
+		all[i].Divide(nodes)
 	}
-}
-
-// divide leaves this node its share of the limit, rounded up.
-func (l *Limit) divide(nodes int64) {
-	p := l.params()
-	p.Limit = p.Limit/nodes + min(1, p.Limit%nodes)
-	p.Burst = (p.Burst + nodes - 1) / nodes
-	l.enforced = p.Compile()
 }
 
 // rulesOf describes the limits of a request to Redis. A call keeps them.
@@ -104,7 +87,7 @@ func (zr *zoneResult) rulesOf() []strict.Rule {
 	}
 	rules := make([]strict.Rule, len(zr.limits))
 	for i := range zr.limits {
-		rules[i] = strict.Rule(zr.limits[i].params())
+		rules[i] = strict.Rule(zr.limits[i].Params())
 	}
 	return rules
 }

@@ -1,14 +1,14 @@
 package limits
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"net/http"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -24,18 +24,29 @@ func (z *Zone) enforcement(atRuntime *control.Rules) settings.Enforcement {
 	return z.Enforce
 }
 
-// saltOf returns what makes each zone enforce a share of its own keys: the first 64 bits of the
-// SHA-256 of its name, which is the same on all nodes.
-func saltOf(name string) uint64 {
-	sum := sha256.Sum256([]byte(name))
-	return binary.BigEndian.Uint64(sum[:])
+// enforces reports whether the zone denies requests of a key, or is in shadow mode for it. raw is
+// empty for a request without a key: these are in or out together. A key in early data is where it
+// is once it is proven.
+func (z *Zone) enforces(raw []byte) bool {
+	if z.look != nil {
+		return z.Enforces(*z.look)
+	}
+	e := z.Enforcement()
+	return e.IsFull() || !e.IsOff() && e.Includes(table.IDOf(reqkey.AsProven(raw)), z.salt)
 }
 
-// enforces reports whether the zone denies requests of a key, or is in shadow mode for it. raw is
-// empty for a request without a key: these are in or out together.
-func (z *Zone) enforces(raw []byte) bool {
-	e := z.Enforcement()
-	return e.IsFull() || !e.IsOff() && e.Includes(table.IDOf(raw), z.salt)
+// matches reports whether a request is one that the zone is for. Caddy's matchers of addresses end
+// early data with 425, which proves no address. Where the zone is in shadow mode for such a
+// request, that would deny it: there it does not match.
+func (z *Zone) matches(r *http.Request) (bool, error) {
+	ok, err := z.Matchers.AnyMatchWithError(r)
+	if !matchers.IsTooEarly(err) {
+		return ok, err
+	}
+	if raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r)); z.enforces(raw) {
+		return false, err
+	}
+	return matchers.Proven(z.Matchers, r)
 }
 
 // keyed is a zone that is asked for a key.
@@ -43,8 +54,11 @@ type keyed struct {
 	*Zone
 	key  [2]int // in Evaluation.keys
 	none bool   // there is no key, and requests without one are denied
-	// shadow is set where the zone is not enforced for the key.
-	shadow bool
+	// shadow is set where the zone is not enforced for the key, unavailable where it then would
+	// deny as Redis is.
+	shadow, unavailable bool
+	// barred is set where an operator denies all requests of the key.
+	barred bool
 }
 
 // askShadows asks the zones that are not enforced for their keys: the last ones of their class.
@@ -61,19 +75,24 @@ func (e *Evaluation) askShadows(r *http.Request) error {
 
 // close notes that a zone denies without counting, as there is no key or Redis is unavailable. In
 // shadow mode it would.
-func (e *Evaluation) close(k keyed, unavailable bool, r *http.Request) {
-	z := k.Zone
+func (e *Evaluation) close(k keyed, unavailable bool) {
 	if !k.shadow {
-		e.uncounted, e.unavailable = z, e.unavailable || unavailable
+		e.uncounted, e.unavailable = k.Zone, e.unavailable || unavailable
 		return
 	}
+	k.unavailable = unavailable
+	e.closed, e.overShadow = append(e.closed, k), true
+}
+
+// recordClosed counts and logs a request in a zone that would have denied it without counting.
+func (e *Evaluation) recordClosed(z keyed, r *http.Request) {
 	wait := time.Second
-	if !unavailable {
+	if !z.unavailable {
 		wait = z.Limits[0].Window
 		z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: wait, Shadow: true})
 	}
 	z.metrics.Count(metrics.WouldDeny)
-	e.noteWouldDeny(z, wait)
+	e.noteWouldDeny(z.Zone, wait)
 }
 
 // recordWouldDeny counts and logs a request in a zone that would have denied it. Early data, which

@@ -2,20 +2,29 @@ package limits
 
 import (
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -207,7 +216,7 @@ func TestWouldDenyEqualsDenyWithRedis(t *testing.T) {
 	lost := func(want bool) func() bool {
 		return func() bool {
 			for l := range Current().Each {
-				if l.Settings.SyncRate > 0 && (l.source.Lost() != 0) != want {
+				if l.Settings.SyncRate > 0 && (l.Source.Lost() != 0) != want {
 					return false
 				}
 			}
@@ -404,5 +413,122 @@ func TestShadowOfDenialsWithoutCounting(t *testing.T) {
 	e := decide(t, arranged(t, s), "")
 	if want := (answer.WouldDeny{Zone: "no-key", Wait: time.Hour}); e.IsDenied() || e.WouldDeny() != want {
 		t.Errorf("without a key: denied %t, would deny %v, want %v", e.IsDenied(), e.WouldDeny(), want)
+	}
+}
+
+// prepared is a request from an address, in early data or after the handshake.
+func prepared(address string, early bool) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "https://example.com/", nil)
+	r.RemoteAddr = address + ":1"
+	r.TLS = &tls.ConnectionState{HandshakeComplete: !early}
+	return caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{})
+}
+
+// A client is in or out as a whole: its early data, too, and also by an address that stands in for
+// an empty key.
+func TestEarlyDataIsInWithItsClient(t *testing.T) {
+	for _, key := range []string{reqkey.Default, "{http.request.header.K}", "{http.request.header.K}{http.vars.client_ip}"} {
+		z := arranged(t, settings.Compiled{Name: "early", Key: key, Enforce: settings.Enforce(0.25), Limits: []rates.Rate{{Limit: 1, Window: time.Hour}}})[0]
+		in := 0
+		for i := range 400 {
+			var enforced [2]bool
+			for at, early := range []bool{false, true} {
+				r := prepared(fmt.Sprintf("198.51.%d.%d", i/200, i%200), early)
+				raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r))
+				if reqkey.IsUnproven(raw) != early {
+					t.Fatalf("%s: the key of a request in early data is one of others", key)
+				}
+				enforced[at] = z.enforces(raw)
+			}
+			if enforced[0] != enforced[1] {
+				t.Fatalf("%s: client %d: enforced %t, and in early data %t", key, i, enforced[0], enforced[1])
+			}
+			if enforced[0] {
+				in++
+			}
+		}
+		if in == 0 || in == 400 {
+			t.Errorf("%s: %d of 400 clients are in, so nothing was compared", key, in)
+		}
+	}
+}
+
+// matcherFunc is a matcher.
+type matcherFunc func(r *http.Request) (bool, error)
+
+func (f matcherFunc) MatchWithError(r *http.Request) (bool, error) { return f(r) }
+
+// Caddy's matcher of addresses answers early data with 425. A zone does so for keys that it is
+// enforced for, and leaves others alone, unless another of its sets matches. Other errors stand.
+func TestEarlyDataThatNoMatcherPlaces(t *testing.T) {
+	tooEarly := caddyhttp.MatcherSet{&caddyhttp.MatchClientIP{Ranges: []string{"198.51.100.0/24"}}}
+	if err := tooEarly[0].(*caddyhttp.MatchClientIP).Provision(caddy.Context{}); err != nil {
+		t.Fatal(err)
+	}
+	all := caddyhttp.MatcherSet{matcherFunc(func(*http.Request) (bool, error) { return true, nil })}
+	failed := caddyhttp.MatcherSet{matcherFunc(func(*http.Request) (bool, error) { return false, errors.New("failed") })}
+	answered := map[bool]int{}
+	for name, c := range map[string]struct {
+		share   float64
+		sets    caddyhttp.MatcherSets
+		matches bool
+		err     string // of a key that is out; one that is in has always one
+	}{
+		"off": {0, caddyhttp.MatcherSets{tooEarly}, false, ""}, "off, and all": {0, caddyhttp.MatcherSets{tooEarly, all}, true, ""},
+		"off, and failed": {0, caddyhttp.MatcherSets{tooEarly, failed}, false, "failed"},
+		"a half":          {0.5, caddyhttp.MatcherSets{tooEarly}, false, ""}, "all": {1, caddyhttp.MatcherSets{tooEarly, all}, true, ""},
+	} {
+		z := arranged(t, settings.Compiled{Name: "early-match", Key: reqkey.Default, Enforce: settings.Enforce(c.share), Limits: []rates.Rate{{Limit: 1, Window: time.Hour}}})[0]
+		z.Matchers = c.sets
+		for i := range 20 {
+			proven := prepared(fmt.Sprintf("198.51.100.%d", i), false)
+			raw, _, _ := z.appendKey(nil, proven, reqkey.Vars(proven))
+			in := z.enforces(raw)
+			answered[in]++
+			if ok, err := z.applies(proven, nil); !ok || err != nil {
+				t.Fatalf("%s: after the handshake %t, %v, want a match", name, ok, err)
+			}
+			ok, err := z.applies(prepared(fmt.Sprintf("198.51.100.%d", i), true), nil)
+			switch {
+			case in:
+				if !matchers.IsTooEarly(err) {
+					t.Errorf("%s: a key that is in: %t, %v, want 425", name, ok, err)
+				}
+			case ok != c.matches || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err:
+				t.Errorf("%s: a key that is out: %t, %v, want %t, %q", name, ok, err, c.matches, c.err)
+			}
+		}
+	}
+	if answered[true] < 20 || answered[false] < 60 {
+		t.Errorf("%v keys were in or not, so not all was compared", answered)
+	}
+}
+
+// What a request would have been denied by is recorded once all zones are asked, as a denial is: of
+// one that ends with an error before, nothing is left.
+func TestWouldDenyOfARequestThatFails(t *testing.T) {
+	core, logs := observer.New(zapcore.InfoLevel)
+	zones := arranged(t,
+		settings.Compiled{Name: "fails-first", Key: keyOfRequests, EmptyKey: settings.EmptyDeny, Enforce: settings.Enforce(0), Limits: []rates.Rate{{Limit: 9, Window: time.Hour}}},
+		settings.Compiled{Name: "fails-then", Key: "all", Limits: []rates.Rate{{Limit: 9, Window: time.Hour}}})
+	first, err := NewZone(ZoneOptions{Compiled: zones[0].Compiled, Logger: zap.New(core), Once: new(warning.Once), Metrics: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Release()
+	zones[0] = first
+	failed := errors.New("failed") // by a strict zone, which is asked after all others
+	zones[1].SyncRate, zones[1].Redis = rates.Strict, new(Redis)
+	zones[1].Matchers = caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { return false, failed })}}
+	told := func() int { return logs.FilterMessage("rate limit exceeded, not enforced").Len() }
+	if e, err := Evaluate(zones, request(""), clock.Now()); err == nil || told() != 0 {
+		t.Errorf("a request that a matcher fails for: %v, %v, and %d lines, want an error and no line", e, err, told())
+	}
+	failed = nil
+	if e := decide(t, zones, ""); e.WouldDeny().Zone != "fails-first" || told() != 1 || len(e.closed) != 1 {
+		t.Errorf("the next one would be denied by %q, with %d lines and %d records, want the first zone and one of each", e.WouldDeny().Zone, told(), len(e.closed))
+	}
+	if e := decide(t, zones, "a"); e.WouldDeny().Zone != "" || told() != 1 {
+		t.Errorf("one with a key would be denied by %q, with %d lines, want no more", e.WouldDeny().Zone, told())
 	}
 }

@@ -1,12 +1,12 @@
-// Package limits takes one request through the zones of its handler, and owns what requests count
-// by: the pool of counters, the connections to Redis and the list of running configurations.
+// Package limits takes one request through the zones of its handler, and owns the list of running
+// configurations.
 //
 // Evaluate asks the zones and returns one value that says what they decided. NewZone compiles a
 // zone from its settings. A Config is one configuration from Start to Stop.
 //
-// Two locks are held over I/O: Start and Stop take turns, and so do attach and detach of each
-// Counters. In this order, and before all locks of sync and table. Nothing else takes them:
-// requests, scrapes and the admin endpoint read the list of configurations as one atomic value.
+// One lock is held over I/O: Start and Stop take turns. It comes before that of internal/counters
+// and all locks of sync and table. Nothing else takes it: requests, scrapes and the admin endpoint
+// read the list of configurations as one atomic value.
 package limits
 
 import (
@@ -19,7 +19,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
@@ -45,17 +44,22 @@ type Evaluation struct {
 	// that wait.
 	longest int
 	wait    time.Duration
-	// uncounted is a zone that denies without asking its limits: there is no key, or Redis is
-	// unavailable.
+	// uncounted is a zone that denies a request without asking its limits, so that it counts
+	// nowhere: the request has no key, or Redis is unavailable.
 	uncounted *Zone
-	// barred is a zone in which an operator denies all requests of the key.
+	// barred is a zone in which an operator denies all requests of the key. barredEarly is set
+	// where early data doesn't prove the address in it.
 	barred      *Zone
+	barredEarly bool
 	unavailable bool
 	denial      answer.Denial
 	// shadows are the zones that are not enforced for their keys and still to be asked. overShadow
-	// is set where one of them has no room, and wouldDeny is the longest denial that is not
-	// enforced.
+	// is set where one of them would deny, and wouldDeny is the longest denial that is not
+	// enforced. closed are zones that deny without asking their limits and are still to be
+	// recorded: those that are not enforced, and those in which an operator denies all requests of
+	// the key.
 	shadows    []keyed
+	closed     []keyed
 	overShadow bool
 	wouldDeny  answer.WouldDeny
 	// queues is how many zones are still to give their slots.
@@ -91,13 +95,14 @@ const maxKept = 4096
 
 // Evaluate asks every zone that matches a request at now, in the order of Arrange. Where one of
 // them denies, the others have got back what they gave, and the denial is counted and logged. An
-// error is a matcher's, or that the client has gone away: then they have got it back as well.
+// error is a matcher's, or that the client has gone away: then all of them have got it back, as
+// after a denial.
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
 	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
 	e.overShadow, e.wouldDeny = false, answer.WouldDeny{}
 	if err := e.askAll(zones, r); err != nil {
-		e.rollBack()
+		e.rollBack(true)
 		e.Free()
 		return nil, err
 	}
@@ -105,7 +110,7 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 		e.enterQueues()
 	}
 	if e.IsDenied() || e.overShadow {
-		e.rollBack()
+		e.rollBack(e.IsDenied())
 		e.recordDenials(r)
 	}
 	return e, nil
@@ -118,7 +123,7 @@ func (e *Evaluation) Free() {
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
 	e.own, e.grants, e.verdicts, e.shadows, e.uncounted = e.own[:0], e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
-	e.barred = nil
+	e.closed, e.barred = e.closed[:0], nil
 	evaluations.Put(e)
 }
 
@@ -130,6 +135,10 @@ func (e *Evaluation) Denial() answer.Denial { return e.denial }
 
 // Results returns what each limit decided.
 func (e *Evaluation) Results() []answer.Result { return e.results }
+
+// Now is the instant that the results hold for: by then Redis has answered, and the request has
+// waited in its queues.
+func (e *Evaluation) Now() int64 { return e.now }
 
 // askAll asks every zone that matches, those that this node decides for first: they cost nothing,
 // and a request that one of them denies need not trouble Redis. Of each of the two classes, zones
@@ -174,14 +183,14 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 // decide asks the zone's limits.
 func (e *Evaluation) decide(k keyed, r *http.Request) {
 	if k.none {
-		e.close(k, false, r)
+		e.close(k, false)
 		return
 	}
 	z, raw := k.Zone, e.keys[k.key[0]:k.key[1]]
 	hash := table.KeyOf(raw)
 	o := z.overrideOf(hash, raw)
 	if o != nil && o.Deny {
-		e.bar(k, hash, r)
+		e.bar(k)
 		return
 	}
 	limits := e.limitsOf(z, r, o)
@@ -194,6 +203,9 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 	})
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
+	if names := &z.limits[0].Names; z.LogKeys && names.Wants(zr.hash, e.now) {
+		names.Leave(zr.hash, z.Template.Text(raw))
+	}
 	lost := false
 	if z.isStrict() {
 		if _, ok := room(zr.limits, zr.hash, raw, e.now); ok {
@@ -207,7 +219,7 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 			}
 		}
 	}
-	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(zr, r) {
+	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(zr) {
 		return
 	}
 	e.takeAll(zr, raw)
@@ -215,7 +227,7 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 }
 
 // failOver applies a zone's on_redis_loss. It reports whether this node decides.
-func (e *Evaluation) failOver(zr *zoneResult, r *http.Request) bool {
+func (e *Evaluation) failOver(zr *zoneResult) bool {
 	k := zr.keyed
 	if k.OnRedisLoss == settings.LossDivide {
 		if zr.own {
@@ -227,7 +239,7 @@ func (e *Evaluation) failOver(zr *zoneResult, r *http.Request) bool {
 	}
 	e.zones = e.zones[:len(e.zones)-1]
 	if k.OnRedisLoss == settings.LossDeny {
-		e.close(k, true, r)
+		e.close(k, true)
 	}
 	return false
 }
@@ -241,25 +253,13 @@ func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) {
 		l := &zr.limits[i]
 		t := table.Taken{}
 		if zr.queued {
-			t = l.peek(zr.hash, raw, e.now)
+			t = l.Peek(zr.hash, raw, e.now)
 		} else {
 			t = l.Take(zr.hash, raw, e.now, 1, zr.want)
 		}
 		e.receipts = append(e.receipts, t)
-		e.results = append(e.results, l.result(&t.Decision))
+		e.results = append(e.results, l.Result(&t.Decision))
 	}
-}
-
-// peek reads a queue that is entered last, unless it is full: then it denies.
-func (l *Limit) peek(key table.Key, raw []byte, now int64) table.Taken {
-	t := l.Take(key, raw, now, 0, 0)
-	if t.Remaining >= 1 {
-		return t
-	}
-	if t = l.Take(key, raw, now, 1, 0); t.Allowed {
-		l.table.Leave(l.enforced, key, t, now, 1) // a slot has become free just now
-	}
-	return t
 }
 
 // enterQueues takes the slots in the queues that were only read, once all other limits have
@@ -276,7 +276,7 @@ func (e *Evaluation) enterQueues() {
 		for j := range zr.limits {
 			l := &zr.limits[j]
 			t := l.Take(zr.hash, e.keyOf(zr), e.now, 1, zr.want)
-			e.receipts[zr.first+j], e.results[zr.first+j] = t, l.result(&t.Decision)
+			e.receipts[zr.first+j], e.results[zr.first+j] = t, l.Result(&t.Decision)
 		}
 		if e.checkLimits(i); e.IsDenied() {
 			return
@@ -303,22 +303,6 @@ func (e *Evaluation) checkLimits(at int) {
 	}
 }
 
-// result returns what an answer tells of a decision.
-func (l *Limit) result(d *algorithms.Decision) answer.Result {
-	return answer.Result{
-		Policy: l.policy, Allowed: d.Allowed, Overridden: l.isOverridden, Quota: l.Rate.Limit, Limit: l.enforced.N, Remaining: d.Remaining,
-		RetryAfter: d.Retry, MoreAfter: l.moreAfter(d),
-	}
-}
-
-// moreAfter returns the one wait that answers tell of a limit that admits, see waitsOf.
-func (l *Limit) moreAfter(d *algorithms.Decision) time.Duration {
-	if l.policy.Fixed {
-		return d.Reset
-	}
-	return d.Next
-}
-
 // keyOf returns the bytes of a zone's key.
 func (e *Evaluation) keyOf(zr *zoneResult) []byte { return e.keys[zr.key[0]:zr.key[1]] }
 
@@ -331,7 +315,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 			delay = max(delay, e.receipts[i].Delay)
 		}
 	}
-	if delay > 0 && !sleep(ctx, delay) {
+	if delay > 0 && !clock.Sleep(ctx, delay) {
 		e.leaveQueues(clock.Now())
 		return errGone
 	}
@@ -345,6 +329,9 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		}
 		e.countOverflow(zr)
 	}
+	if delay > 0 {
+		e.restateAll(clock.Now())
+	}
 	return nil
 }
 
@@ -352,37 +339,28 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 // first of results.
 func (zr *zoneResult) isNear(results []answer.Result) bool {
 	for i := range zr.limits {
-		if results[i].Remaining <= (zr.limits[i].enforced.Size-1)/5 {
+		if results[i].Remaining <= (zr.limits[i].Enforced.Size-1)/5 {
 			return true
 		}
 	}
 	return false
 }
 
-// errGone is the error for a client that went away while its request waited; 499 is what other
-// servers log for it.
-var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited in a queue"), StatusCode: 499}
-
-// sleep waits for d. It returns false if the context ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+// errGone is the error for a client that went away while its request waited in a queue or for
+// Redis; 499 is what other servers log for it.
+var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited to be admitted"), StatusCode: 499}
 
 // leaveQueues frees the slots in queues of a client that went away.
 func (e *Evaluation) leaveQueues(now int64) {
 	for i := range e.zones {
 		zr := &e.zones[i]
+		if zr.strict || zr.denied { // one that would have denied has got its slots back
+			continue
+		}
 		for j := range zr.limits {
-			if t := e.receipts[zr.first+j]; t.Delay > 0 && !zr.strict {
+			if t := e.receipts[zr.first+j]; t.Delay > 0 {
 				l := &zr.limits[j]
-				l.table.Leave(l.enforced, zr.hash, t, now, 1)
+				l.Table.Leave(l.Enforced, zr.hash, t, now, 1)
 			}
 		}
 	}
@@ -420,6 +398,13 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 			zr.denials.Denied(e.now, e.loggedDenial(zr, r))
 		}
 	}
+	for _, k := range e.closed {
+		if k.barred {
+			e.recordBarred(k, r)
+		} else {
+			e.recordClosed(k, r)
+		}
+	}
 	if denied {
 		e.denial = answer.Denial{Reason: reason, Wait: e.wait, Results: e.results, Now: e.now}
 		e.noteZone(r)
@@ -433,6 +418,9 @@ func (e *Evaluation) noteZone(r *http.Request) {
 	switch z := e.uncounted; {
 	case e.barred != nil:
 		d.Reason, d.Zone, d.Wait = answer.Barred, e.barred.Name, 0
+		if e.barredEarly {
+			d.Reason = answer.TooEarly
+		}
 	case e.longest >= 0:
 		d.Zone = e.zones[e.longest].Name
 	case e.unavailable:

@@ -91,7 +91,7 @@ func TestASlotIsKeptForThoseBehind(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { admits("behind") })
 		synctest.Wait()
-		late.rollBack()
+		late.rollBack(true)
 		admits("last")
 		wg.Wait()
 		slices.SortFunc(begun, time.Time.Compare)
@@ -142,7 +142,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 			}
 			e.Free()
 		})
-		redistest.Eventually(t, "the request has come", func() bool { return l.state().Keys == 1 })
+		redistest.Eventually(t, "the request has come", func() bool { return l.State().Keys == 1 })
 		clock.Advance(window / 2)
 		admitted := 0
 		for range 2 * limit { // decided without Redis meanwhile

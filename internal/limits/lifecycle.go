@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
@@ -102,15 +103,13 @@ func (c *Config) Start() {
 
 // apply makes the configuration the one by which work in the background goes.
 func (c *Config) apply() {
-	c.followResets()
 	if c.Redis != nil {
 		c.Redis.Replicator.Start()
 		c.Redis.Strict.SetTimeout(c.StrictTimeout)
 	}
 	for _, z := range c.zones {
-		resets := c.Control().Resets(z.Name)
 		for l := range z.Each {
-			l.configure(z.Sweep, c.Redis, resets)
+			l.Configure(z.Sweep, c.Redis)
 		}
 	}
 }
@@ -162,7 +161,7 @@ func (c *Config) Stop() {
 	}
 	if c.Redis != nil && c.Redis.IsBorrowed() {
 		for l := range c.Each {
-			l.detach(c.Redis)
+			l.Detach(c.Redis)
 		}
 		c.Redis.Close()
 	}
@@ -177,7 +176,7 @@ func (c *Config) byName() limitsByName {
 		if zones[l.Settings.Name] == nil {
 			zones[l.Settings.Name] = make(map[string]*Limit)
 		}
-		zones[l.Settings.Name][specOf(l.Settings, l.Rate).Name()] = l
+		zones[l.Settings.Name][counters.SpecOf(l.Settings, l.Rate).Name()] = l
 	}
 	return zones
 }
@@ -189,12 +188,13 @@ func (c *Config) inherit(before *Config) {
 	for name, limits := range now {
 		old, stays := had[name]
 		if !stays {
-			old = renamed(name, had, now)
+			old = had[zonename.Before(name, had, now)]
 		}
 		for spec, l := range limits {
 			from, same := old[spec]
 			if same && from.Counters != l.Counters {
-				l.resume(from.save()) // the zone's name or the namespace has changed
+				had, _ := from.Save()
+				l.Resume(had, nil) // the zone's name or the namespace has changed
 			}
 			if stays {
 				c.logRestart(l, from)
@@ -212,29 +212,6 @@ func (c *Config) logRestart(l, from *Limit) {
 	case from == nil:
 		c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit starts at zero", fields...)
 	case isStrict(l) != isStrict(from) && !l.Settings.Kind.Windowed():
-		c.Logger.Info("a zone's sync_rate has changed from or to 0: with this algorithm redis and the nodes keep separate counts, so this limit starts at zero", fields...)
+		c.Logger.Info("a zone's sync_rate has changed from or to strict: with this algorithm redis and the nodes keep separate counts, so this limit starts at zero", fields...)
 	}
-}
-
-// renamed finds the limits of what an unnamed zone was called before its numbers changed, if there
-// is no doubt.
-func renamed(name string, had, now limitsByName) (old map[string]*Limit) {
-	shape := zonename.Shape(name)
-	if shape == "" {
-		return nil
-	}
-	for other := range now {
-		if other != name && had[other] == nil && zonename.Shape(other) == shape {
-			return nil
-		}
-	}
-	for other, limits := range had {
-		if now[other] == nil && zonename.Shape(other) == shape {
-			if old != nil {
-				return nil
-			}
-			old = limits
-		}
-	}
-	return old
 }

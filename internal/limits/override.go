@@ -6,6 +6,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -13,34 +14,57 @@ import (
 // atomic load where no zone has any.
 func (z *Zone) overrideOf(hash table.Key, raw []byte) *control.Override {
 	if rules := z.atRuntime.Load(); rules != nil {
+		if z.look != nil {
+			return rules.OverrideOf(z.look.ID)
+		}
+		if proven := reqkey.AsProven(raw); isEarly(raw) {
+			// An address that early data doesn't prove can be barred, and gets nothing else.
+			if o := rules.Override(table.KeyOf(proven), proven); o != nil && o.Deny {
+				return o
+			}
+			return nil
+		}
 		return rules.Override(hash, raw)
 	}
 	return nil
 }
 
 // bar denies a request whatever its limits say, or notes in shadow mode that it would.
-func (e *Evaluation) bar(k keyed, hash table.Key, r *http.Request) {
-	z := k.Zone
-	z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Key: e.keys[k.key[0]:k.key[1]], Hash: hash[0], Shadow: k.shadow})
+func (e *Evaluation) bar(k keyed) {
+	k.barred = true
+	e.closed = append(e.closed, k)
 	if k.shadow {
-		z.metrics.Count(metrics.WouldDeny)
-		e.noteWouldDeny(z, 0)
-		return
+		e.overShadow = true
+	} else {
+		e.barred, e.barredEarly = k.Zone, isEarly(e.keys[k.key[0]:k.key[1]])
 	}
-	z.metrics.Count(metrics.Denied)
-	e.barred = z
+}
+
+// isEarly reports whether a key, which may be empty, has an address that early data doesn't prove.
+func isEarly(raw []byte) bool { return len(raw) > 0 && reqkey.IsUnproven(raw) }
+
+// recordBarred counts and logs a request in a zone in which an operator denies all of its key, or
+// would in shadow mode.
+func (e *Evaluation) recordBarred(k keyed, r *http.Request) {
+	raw := e.keys[k.key[0]:k.key[1]]
+	early := isEarly(raw)
+	if !early { // as in recordDenials
+		k.denials.Denied(e.now, answer.LoggedDenial{Request: r, Key: raw, Hash: table.KeyOf(raw)[0], Shadow: k.shadow})
+	}
+	switch {
+	case k.shadow:
+		k.metrics.Count(metrics.WouldDeny)
+		if !early {
+			e.noteWouldDeny(k.Zone, 0)
+		}
+	case early:
+		k.metrics.Count(metrics.TooEarly)
+	default:
+		k.metrics.Count(metrics.Denied)
+	}
 }
 
 // replaces reports whether an override is about a limit of a zone.
 func replaces(o *control.Override, z *Zone, l *Limit) bool {
 	return o != nil && (o.Rate.Window == l.Rate.Window || o.Rate.Window == 0 && len(z.limits) == 1)
-}
-
-// overridden returns the limit with the number that an operator has set.
-func (l *Limit) overridden(n int64) Limit {
-	c := *l
-	c.isOverridden, c.replaced = true, c.Rate.Limit
-	c.Rate.Limit = n
-	c.enforced = c.params().Compile()
-	return c
 }

@@ -1,16 +1,27 @@
 package limits
 
 import (
+	"context"
+	"errors"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -39,8 +50,8 @@ func TestOverridesKeepRatios(t *testing.T) {
 		}
 		o := &control.Override{Rate: rates.Rate{Limit: test.to, Window: time.Minute}}
 		all := new(Evaluation).limitsOf(z, httptest.NewRequest("GET", "/", nil), o)
-		p := all[0].params()
-		if p.Limit != test.to || p.Burst != test.wantBurst || p.Queue != test.wantQueue || all[1].Rate != hour || all[1].isOverridden {
+		p := all[0].Params()
+		if p.Limit != test.to || p.Burst != test.wantBurst || p.Queue != test.wantQueue || all[1].Rate != hour || all[1].IsOverridden {
 			t.Errorf("%+v: %+v and %+v, want burst %d and queue %d, and the other limit as it is", test, p, all[1].Rate, test.wantBurst, test.wantQueue)
 		}
 		if z.limits[0].Rate != minute {
@@ -50,5 +61,95 @@ func TestOverridesKeepRatios(t *testing.T) {
 			t.Errorf("unlimited leaves %d limits", len(all))
 		}
 		z.Release()
+	}
+}
+
+// A request of a key that an operator denies is counted and logged once all zones are asked: of one
+// that ends with an error before, nothing is left.
+func TestBarredRequestThatFails(t *testing.T) {
+	for _, share := range []float64{0, 1} {
+		core, logs := observer.New(zapcore.InfoLevel)
+		limits := []rates.Rate{{Limit: 9, Window: time.Hour}}
+		zones := arranged(t,
+			settings.Compiled{Name: "barred-first", Key: keyOfRequests, Limits: limits, Enforce: settings.Enforce(share)},
+			settings.Compiled{Name: "barred-then", Key: "all", Limits: limits})
+		first, err := NewZone(ZoneOptions{Compiled: zones[0].Compiled, Logger: zap.New(core), Once: new(warning.Once), Metrics: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer first.Release()
+		zones[0] = first
+		r := request("a")
+		raw, _, _ := first.appendKey(nil, r, reqkey.Vars(r))
+		id := table.IDOf(raw)
+		set := control.Change{Target: control.Target{Zone: "barred-first", Key: &id}, Body: control.Body{Limit: control.Deny}, For: time.Hour}
+		if _, err := shared.ControlOf(nil, "").Change(context.Background(), set); err != nil {
+			t.Fatal(err)
+		}
+		failed := errors.New("failed")
+		if share == 0 { // zones in shadow mode come after all that decide for themselves
+			zones[1].SyncRate, zones[1].Redis = rates.Strict, new(Redis)
+		}
+		zones[1].Matchers = caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { return false, failed })}}
+		told := func() int { return logs.FilterMessageSnippet("rate limit exceeded").Len() }
+		if e, err := Evaluate(zones, request("a"), clock.Now()); err == nil || told() != 0 {
+			t.Errorf("share %v: a request that a matcher fails for: %v, %v, and %d lines, want an error and no line", share, e, err, told())
+		}
+		failed = nil
+		e := decide(t, zones, "a")
+		if e.IsDenied() != (share == 1) || (e.WouldDeny().Zone != "") != (share == 0) || told() != 1 {
+			t.Errorf("share %v: the next one: denied %t, would be by %q, with %d lines, want one of them and one line", share, e.IsDenied(), e.WouldDeny().Zone, told())
+		}
+		e.Free()
+		if e := decide(t, zones, "b"); e.IsDenied() || e.WouldDeny().Zone != "" || told() != 1 {
+			t.Errorf("share %v: one of another key: denied %t, would be by %q, with %d lines", share, e.IsDenied(), e.WouldDeny().Zone, told())
+		}
+	}
+}
+
+// A client that an operator denies is denied in early data as well: with 425 and without a line, as
+// its address is not proven. No other override goes by such an address.
+func TestBarredInEarlyData(t *testing.T) {
+	core, logs := observer.New(zapcore.InfoLevel)
+	s := settings.Compiled{Name: "barred-early", Key: reqkey.Default, Limits: []rates.Rate{{Limit: 2, Window: time.Hour}}, MaxKeys: 10, IPv4Prefix: 32, IPv6Prefix: 64}
+	z, err := NewZone(ZoneOptions{Compiled: s, Logger: zap.New(core), Once: new(warning.Once)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Release()
+	const address = "198.51.100.7"
+	raw, _, _ := z.appendKey(nil, prepared(address, false), map[string]any{caddyhttp.ClientIPVarKey: address})
+	id := table.IDOf(raw)
+	say := func(limit string) {
+		t.Helper()
+		set := control.Change{Target: control.Target{Zone: s.Name, Key: &id}, Body: control.Body{Limit: limit}, For: time.Hour}
+		if _, err := shared.ControlOf(nil, "").Change(context.Background(), set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(early bool) *Evaluation {
+		t.Helper()
+		e, err := Evaluate([]*Zone{z}, prepared(address, early), clock.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	say(control.Deny)
+	if e := ask(true); !e.IsDenied() || e.Denial().Reason != answer.TooEarly || logs.Len() != 0 {
+		t.Errorf("in early data: denied %t for reason %v with %d lines, want 425 and none", e.IsDenied(), e.Denial().Reason, logs.Len())
+	}
+	if e := ask(false); !e.IsDenied() || e.Denial().Reason != answer.Barred || logs.Len() != 1 {
+		t.Errorf("after the handshake: denied %t for reason %v with %d lines, want 403 and one", e.IsDenied(), e.Denial().Reason, logs.Len())
+	}
+	say("unlimited")
+	denied := 0
+	for range 4 {
+		if ask(true).IsDenied() {
+			denied++
+		}
+	}
+	if denied != 2 {
+		t.Errorf("of 4 requests in early data %d were denied at limit 2, want 2", denied)
 	}
 }

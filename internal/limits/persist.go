@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/shared"
@@ -75,12 +76,11 @@ func (c *Config) restore() {
 func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 	had, left := 0, 0
 	for l := range c.Each {
-		if keys := s.Limits[l.key]; keys != nil {
+		if keys := s.Limits[l.Key]; keys != nil {
 			had += len(keys)
-			under := s.Resets[l.key]
-			l.forgiver.Forgive(clock.Now(), keys, &under)
-			left += l.resume(keys)
-			delete(s.Limits, l.key) // a zone that several handlers share
+			under := s.Resets[l.Key]
+			left += l.Resume(keys, &under)
+			delete(s.Limits, l.Key) // a zone that several handlers share
 		}
 	}
 	log.Info("saved counters were restored, except those that are too old to matter",
@@ -89,13 +89,12 @@ func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 
 // save writes the counters of the zones that don't sync. Those that do are in Redis.
 func (c *Config) save() {
-	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]saved.Counts)}
+	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]saved.Counts), Resets: make(map[string]reset.Set)}
 	c.saved = 0
-	s.Resets = make(map[string]reset.Set)
 	for counters := range c.localCounters() {
-		s.Limits[counters.key] = counters.save()
-		if set := counters.forgiver.Resets(); set != nil {
-			s.Resets[counters.key] = *set
+		counts, under := counters.Save()
+		if s.Limits[counters.Key] = counts; under != nil {
+			s.Resets[counters.Key] = *under
 		}
 		c.saved += counters.Totals().Own
 	}
@@ -119,8 +118,8 @@ func (c *Config) Close() {
 }
 
 // localCounters returns those of the zones that don't sync.
-func (c *Config) localCounters() map[*Counters]struct{} {
-	all := make(map[*Counters]struct{})
+func (c *Config) localCounters() map[*counters.Counters]struct{} {
+	all := make(map[*counters.Counters]struct{})
 	for l := range c.Each {
 		if !l.IsSynced(c.Redis) {
 			all[l.Counters] = struct{}{}

@@ -1,18 +1,20 @@
 package limits
 
 import (
+	"time"
+
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// rollBack refunds what the limits gave to a denied request. A zone that counts denied requests
-// keeps what it gave, and takes it where it denied. Of a request that is denied in shadow mode
-// alone, the zones that would have denied it get back what is theirs.
-func (e *Evaluation) rollBack() {
-	denied := e.IsDenied()
+// rollBack refunds what the limits gave to a request: all of them where it ends here, and otherwise
+// those of the zones in shadow mode that would have denied it. A zone that counts denied requests
+// keeps what its limits gave, and those of them that denied take a unit.
+func (e *Evaluation) rollBack(all bool) {
 	for i := range e.zones {
 		zr := &e.zones[i]
-		if !denied && !zr.denied {
+		if !all && !zr.denied {
 			continue
 		}
 		if zr.strict {
@@ -51,7 +53,7 @@ func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 // finishPeek takes from a queue that was only read, if it counts denied requests.
 func (e *Evaluation) finishPeek(zr *zoneResult, l *Limit, at int) {
 	if zr.CountDenied {
-		l.table.Penalize(l.enforced, zr.hash, e.receipts[at], 1)
+		l.Table.Penalize(l.Enforced, zr.hash, e.receipts[at], 1)
 	}
 	e.restate(zr, l, at)
 }
@@ -59,29 +61,46 @@ func (e *Evaluation) finishPeek(zr *zoneResult, l *Limit, at int) {
 // refund returns what a limit granted.
 func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
 	if zr.Kind == algorithms.LeakyBucket {
-		l.table.Leave(l.enforced, zr.hash, e.receipts[at], clock.Now(), 1)
+		l.Table.Leave(l.Enforced, zr.hash, e.receipts[at], clock.Now(), 1)
 	} else {
-		l.table.Refund(l.enforced, zr.hash, e.receipts[at], 1)
+		l.Table.Refund(l.Enforced, zr.hash, e.receipts[at], 1)
 	}
 	e.restate(zr, l, at)
+}
+
+// restateAll has the results of a request that waited in a queue say how the limits stand at now.
+// Redis is not asked again: what its answers tell of comes sooner by the wait.
+func (e *Evaluation) restateAll(now int64) {
+	waited := time.Duration(now - e.now)
+	e.now = now
+	for i := range e.zones {
+		zr := &e.zones[i]
+		for j := range zr.limits {
+			if at := zr.first + j; zr.strict {
+				e.results[at].MoreAfter = max(0, e.results[at].MoreAfter-waited)
+			} else if zr.want != 0 {
+				e.restate(zr, &zr.limits[j], at)
+			}
+		}
+	}
 }
 
 // restate has a result say how a limit stands now.
 func (e *Evaluation) restate(zr *zoneResult, l *Limit, at int) {
 	is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, waitsOf(zr.Kind))
 	d := &e.results[at]
-	d.Remaining, d.MoreAfter = is.Remaining, l.moreAfter(&is.Decision)
+	d.Remaining, d.MoreAfter = is.Remaining, l.MoreAfter(&is.Decision)
 }
 
 // penalize takes from a limit that denied. The client waits for that, too.
 func (e *Evaluation) penalize(zr *zoneResult, l *Limit, at int) {
-	l.table.Penalize(l.enforced, zr.hash, e.receipts[at], 1)
-	is := l.Take(zr.hash, e.keyOf(zr), e.now, 1, 0)
+	l.Table.Penalize(l.Enforced, zr.hash, e.receipts[at], 1)
+	is := l.Take(zr.hash, e.keyOf(zr), e.now, 1, table.Again)
 	if is.Allowed {
-		l.table.Refund(l.enforced, zr.hash, is, 1)
+		l.Table.Refund(l.Enforced, zr.hash, is, 1)
 		return
 	}
-	e.results[at] = l.result(&is.Decision)
+	e.results[at] = l.Result(&is.Decision)
 	e.results[at].Shadow = zr.shadow
 	if !zr.shadow {
 		e.wait = max(e.wait, is.Retry)

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/shared"
 )
@@ -10,16 +11,14 @@ type Redis = shared.Redis
 
 // State returns what metrics show of the process. It waits for no I/O.
 func State() (s metrics.State) {
-	limits := map[*Counters]*Limit{}
+	limits := map[*counters.Counters]*Limit{}
 	if c := Current(); c != nil {
 		for l := range c.Each {
 			limits[l.Counters] = l
 		}
 	}
-	counterPool.Range(func(_, v any) bool {
-		c := v.(*Counters)
-		s.Zones = append(s.Zones, limits[c].addTo(c.state()))
-		return true
+	counters.Each(func(c *counters.Counters) {
+		s.Zones = append(s.Zones, limits[c].AddTo(c.State()))
 	})
 	add := func(r *Redis) {
 		s.Redis = append(s.Redis, r.State())

@@ -95,7 +95,7 @@ func room(limits []Limit, key table.Key, raw []byte, now int64) (left int64, ok 
 	left = math.MaxInt64
 	for i := range limits {
 		l := &limits[i]
-		one, ok := l.table.Room(l.enforced, key, raw, now)
+		one, ok := l.Table.Room(l.Enforced, key, raw, now)
 		if !ok {
 			return 0, false
 		}
@@ -108,9 +108,12 @@ func room(limits []Limit, key table.Key, raw []byte, now int64) (left int64, ok 
 // whether the zone's on_redis_loss applies then.
 func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (decided, lost bool) {
 	z, by := zr.Zone, zr.Redis
+	if z.look != nil {
+		return e.lookRedis(r.Context(), zr, raw)
+	}
 	for i := range zr.limits {
 		// Redis first learns what was decided for the key while it was unavailable.
-		if err := zr.limits[i].source.ChargeNow(r.Context(), zr.hash); err != nil {
+		if err := zr.limits[i].Source.ChargeNow(r.Context(), zr.hash); err != nil {
 			z.noteStrict(r, by, err)
 			return false, true
 		}
@@ -140,9 +143,9 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 	for i := range e.verdicts {
 		v, l := &e.verdicts[i], &zr.limits[i]
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
-		e.results = append(e.results, l.result(&v.Decision))
+		e.results = append(e.results, l.Result(&v.Decision))
 		if by.Strict.IsUpToDate(z.Name, g) {
-			l.table.Import(l.enforced, zr.hash, raw, clock.Now(), v.Reports)
+			l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
 		}
 	}
 	return true, false

@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -15,13 +14,13 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/saturate"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -70,6 +69,8 @@ type Zone struct {
 	rules        []strict.Rule // for Redis, which decides on all limits in one call
 	strictFailed atomic.Int64  // when it was last reported that Redis failed to decide
 
+	// look is the key of a Fork, nil of all other zones.
+	look *Key
 	// rules are what operators say of the zone at run time; nil inside for nothing.
 	atRuntime *control.Zone
 
@@ -79,68 +80,24 @@ type Zone struct {
 	// shares are this node's shares of the limits, for on_redis_loss divide.
 	shares atomic.Pointer[shares]
 
-	// salt is saltOf its name.
+	// salt is settings.SaltOf its name.
 	salt uint64
 }
 
-// shares are limits of which each node enforces an equal part.
+// shares are limits of which each node enforces an equal part. Queues stay whole: how many requests
+// may wait on a node bounds no rate, and what leaves all queues together is the limit.
 type shares struct {
 	nodes  int64
 	limits []Limit
 }
 
-// A Limit is one limit of a zone, with the counters that it shares with the zones of its name in
-// other handlers and configurations.
-type Limit struct {
-	*Counters
-
-	// Settings are those of the zone, which it has in common with all its limits.
-	Settings *settings.Compiled
-	Rate     rates.Rate
-
-	enforced algorithms.Limit
-	policy   *answer.Policy
-	// number is what the limit of a request comes from, nil where it is the same for all. warned is
-	// set when something came that is no number.
-	number *reqkey.Number
-	// isOverridden is set where an operator has set another number, replaced is the configured one.
-	isOverridden bool
-	replaced     int64
-	warned       *atomic.Bool
-}
-
-// Take asks for n units of a key at now. raw is the bytes of which key is the hash.
-func (l *Limit) Take(key table.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken {
-	return l.table.Take(l.enforced, key, raw, now, n, want)
-}
-
-// params describes the limit to its algorithm. In the place of an overridden one, burst and queue
-// keep their ratio to the number.
-func (l *Limit) params() algorithms.Params {
-	p := l.Settings.Params(l.Rate)
-	if l.replaced > 0 {
-		p.Burst = scaled(p.Burst, l)
-		p.Queue = scaled(p.Queue, l)
-	}
-	return p
-}
-
-// scaled brings a number for the configured limit to the one in its place. What is there does not
-// vanish.
-func scaled(n int64, l *Limit) int64 {
-	return max(min(n, 1), min(saturate.MulDiv(n, l.Rate.Limit, l.replaced), maxScaled))
-}
-
-// maxScaled is more than any burst or queue of a configuration that drains in time.
-const maxScaled = 1 << 53
-
-// IsSynced reports whether the limit's counts are in that Redis as well.
-func (l *Limit) IsSynced(redis *Redis) bool { return l.Settings.SyncRate >= 0 && redis != nil }
+// A Limit is one limit of a zone, with its counters.
+type Limit = counters.Limit
 
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
 func NewZone(o ZoneOptions) (*Zone, error) {
-	z := &Zone{ZoneOptions: o, salt: saltOf(o.Name), atRuntime: shared.ControlOf(o.Redis, o.Namespace).Zone(o.Name)}
+	z := &Zone{ZoneOptions: o, salt: settings.SaltOf(o.Name), atRuntime: shared.ControlOf(o.Redis, o.Namespace).Zone(o.Name)}
 	var err error
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err
@@ -157,13 +114,13 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.metrics = metrics.NewZoneCounters(o.Name)
 	}
 	for _, r := range o.Limits {
-		l := Limit{Counters: acquire(o.Namespace, &z.Compiled, r), Settings: &z.Compiled, Rate: r}
-		l.enforced, l.policy = l.params().Compile(), policyOf(&z.Compiled, r).Compile(o.Headers)
+		l := Limit{Counters: counters.Acquire(o.Namespace, &z.Compiled, r), Settings: &z.Compiled, Rate: r}
+		l.Enforced, l.Policy = l.Params().Compile(), policyOf(&z.Compiled, r).Compile(o.Headers)
 		if r.From != "" {
-			z.varies, l.number, l.warned = true, reqkey.NewNumber(r.From), new(atomic.Bool)
+			z.varies, l.Number, l.Warned = true, reqkey.NewNumber(r.From), new(atomic.Bool)
 		}
 		z.limits = append(z.limits, l)
-		z.rules = append(z.rules, strict.Rule(l.params()))
+		z.rules = append(z.rules, strict.Rule(l.Params()))
 	}
 	return z, nil
 }
@@ -173,7 +130,7 @@ func (z *Zone) Release() {
 	z.denials.Flush(clock.Now())
 	z.metrics.Release()
 	for l := range z.Each {
-		l.release()
+		l.Release()
 	}
 }
 
@@ -231,12 +188,12 @@ func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 		return false, nil
 	}
 	if len(z.Matchers) > 0 {
-		if ok, err := z.Matchers.AnyMatchWithError(r); err != nil || !ok {
+		if ok, err := z.matches(r); err != nil || !ok {
 			return false, err
 		}
 	}
 	if len(z.Except) > 0 {
-		if excepted, err := z.excepts(r); err != nil || excepted {
+		if excepted, err := z.Excepts(r); err != nil || excepted {
 			if excepted {
 				z.metrics.Count(metrics.Skipped)
 			}
@@ -246,22 +203,10 @@ func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 	return true, nil
 }
 
-// excepts reports whether a request is excepted from the zone. Caddy's matchers of addresses end
+// Excepts reports whether a request is excepted from the zone. Caddy's matchers of addresses end
 // early data with 425, which proves no address: there an address is no exception.
-func (z *Zone) excepts(r *http.Request) (bool, error) {
-	for _, set := range z.Except {
-		matches, err := set.MatchWithError(r)
-		if matches {
-			return true, nil
-		}
-		if err == nil {
-			continue
-		}
-		if status, ok := errors.AsType[caddyhttp.HandlerError](err); !ok || status.StatusCode != http.StatusTooEarly {
-			return false, err
-		}
-	}
-	return false, nil
+func (z *Zone) Excepts(r *http.Request) (bool, error) {
+	return matchers.Proven(z.Except, r)
 }
 
 // appendKey appends the key of a request with these variables, or what stands in for an empty one.
@@ -283,8 +228,8 @@ func (z *Zone) isUnavailable(raw []byte) bool {
 	return z.Redis != nil && z.SyncRate > 0 && z.limits[0].IsUnavailable(raw)
 }
 
-// share returns this node's share of each limit, rounded up: what it may admit while it is alone
-// with its counts.
+// share returns this node's share of each limit and burst, rounded up: what it may admit while it
+// is alone with its counts.
 func (z *Zone) share() []Limit {
 	nodes := z.Redis.Replicator.Nodes()
 	if s := z.shares.Load(); s != nil && s.nodes == nodes {
@@ -315,7 +260,7 @@ func (z *Zone) noteStrict(r *http.Request, by *Redis, err error) {
 	}
 	failed, now := z.strictFailed.Load(), clock.Now()
 	if (failed == 0 || now-failed > int64(time.Second)) && z.strictFailed.CompareAndSwap(failed, now) {
-		by.Replicator.Report(z.Name+" sync_rate 0", err)
+		by.Replicator.Report(z.Name+" sync_rate strict", err)
 	}
 }
 

@@ -36,13 +36,14 @@ const (
 // below its own.
 var layers = [][]string{
 	{"internal/saturate", "internal/reset"},
-	{"algorithms/ledger"},
-	{"algorithms", "internal/clock", "internal/cycle", "internal/index", "internal/warning", "internal/redisconn", "internal/spelling"},
-	{"internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
+	{"algorithms/ledger", "algorithms/sixteenths"},
+	{"algorithms", "internal/callargs", "internal/clock", "internal/cycle", "internal/index", "internal/warning", "internal/redisconn", "internal/spelling"},
+	{"internal/estimate", "internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "sync"},
 	{"sync/strict", "internal/control"},
 	{"internal/shared"},
+	{"internal/counters"},
 	{"internal/limits"},
 	{"internal/admin"},
 	{"internal/command"},

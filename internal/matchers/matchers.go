@@ -1,9 +1,10 @@
 // Package matchers reads matchers within an option of a Caddyfile: named ones of the site, others
-// on the option's line or in its block, and addresses.
+// on the option's line or in its block, and addresses. Proven applies them to early data.
 package matchers
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -33,9 +34,9 @@ func Parse(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (caddy.ModuleMap,
 // Parse does.
 func ParseOrAddresses(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (caddy.ModuleMap, error) {
 	if d.NextArg() {
-		first := d.Val()
+		first := d.Token()
 		d.Prev()
-		if first == privateRanges || looksLikeRange(first) {
+		if first.Text == privateRanges || looksLikeRange(first.Text) && !isExpression(first) {
 			return addresses(d.RemainingArgs())
 		}
 	}
@@ -47,8 +48,9 @@ func parse(d *caddyfile.Dispenser, site *httpcaddyfile.Helper, also ...string) (
 	if set, ok, err := named(d, site); ok || err != nil {
 		return set, err
 	}
+	in := scope{option: d.Val(), also: also}
 	segment := d.NextSegment()
-	if err := checkNames(caddyfile.NewDispenser(slices.Clone(segment)), also); err != nil {
+	if err := in.checkNames(segment); err != nil {
 		return nil, err
 	}
 	d = caddyfile.NewDispenser(segment)
@@ -80,36 +82,102 @@ func named(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (set caddy.Module
 	return set, ok, nil
 }
 
-// checkNames looks for matchers that don't exist: Caddy's error has neither their line nor what to
-// write instead.
-func checkNames(d *caddyfile.Dispenser, also []string) error {
-	const namespace = "http.matchers."
+// scope is where the names of matchers stand: in which option, match or except, and whether within
+// not. Errors suggest the words of also beside matchers.
+type scope struct {
+	option string
+	also   []string
+	not    bool
+}
+
+// checkNames looks for what is wrong with the matchers of a segment, which begins with the option
+// or with not: Caddy's errors have neither their line nor what to write instead.
+func (in scope) checkNames(segment []caddyfile.Token) error {
+	d := caddyfile.NewDispenser(slices.Clone(segment))
 	d.Next()
 	for nesting := d.Nesting(); d.NextArg() || d.NextBlock(nesting); {
 		token := d.Token()
 		if token.Quoted() {
 			continue // an expression
 		}
-		d.NextSegment()
-		if _, err := caddy.GetModule(namespace + token.Text); err == nil {
-			continue
+		segment := d.NextSegment()
+		if err := in.checkName(token.Text, len(segment) == 1); err != nil {
+			at := caddyfile.NewDispenser([]caddyfile.Token{token})
+			at.Next()
+			return at.WrapErr(err)
 		}
-		known := slices.Clone(also)
-		for _, module := range caddy.GetModules(strings.TrimSuffix(namespace, ".")) {
-			known = append(known, module.ID.Name())
+		if token.Text == "not" {
+			if err := (scope{in.option, in.also, true}).checkNames(segment); err != nil {
+				return err
+			}
 		}
-		_, err := hints.Choose[int](cmp.Or(token.Text, "?"), known)
-		at := caddyfile.NewDispenser([]caddyfile.Token{token})
-		at.Next()
-		return at.WrapErr(err)
 	}
 	return nil
+}
+
+// needValues are matchers that without a value load and match nothing, with an example of one.
+var needValues = map[string]string{
+	"path": "/health", "host": "example.com", "method": "OPTIONS", "client_ip": "203.0.113.0/24", "remote_ip": "203.0.113.0/24",
+}
+
+// checkName reports what is wrong with the name of a matcher, which stands alone if it has no
+// values.
+func (in scope) checkName(name string, alone bool) error {
+	clipped := spelling.Clip(name)
+	switch example := needValues[name]; {
+	case alone && example != "" && in.option == "except":
+		return fmt.Errorf("%[1]s has no value, so it matches nothing; write one, like `%[1]s %[2]s`, or remove it", name, example)
+	case isMatcher(name):
+		return nil
+	case name == "*":
+		return errors.New("there is no matcher * here; a zone without match limits all requests, and one without except leaves none alone: remove it")
+	case strings.HasPrefix(name, "/"):
+		return fmt.Errorf("there is no matcher %[1]q; write `path %[1]s`", clipped)
+	case strings.HasPrefix(name, "@") && in.not:
+		return fmt.Errorf("a named matcher can't stand within not; write `%s %[2]s` on a line of its own, which does the opposite, or what %[2]s consists of", opposite(in.option), clipped)
+	case strings.HasPrefix(name, "@"):
+		return fmt.Errorf("a named matcher can't stand in a block; write `%[1]s %[2]s` on a line of its own, or what %[2]s consists of", in.option, clipped)
+	case name == privateRanges || looksLikeRange(name) && checkRange(name) == nil:
+		return fmt.Errorf("there is no matcher %[1]q; write `client_ip %[1]s` here%[2]s", clipped, in.orAddresses(clipped))
+	}
+	known := slices.Clone(in.also)
+	for _, module := range caddy.GetModules(strings.TrimSuffix(namespace, ".")) {
+		known = append(known, module.ID.Name())
+	}
+	_, err := hints.Choose[int](cmp.Or(name, "?"), known)
+	return err
+}
+
+// orAddresses returns the second suggestion for an address among matchers, "" if there is none.
+func (in scope) orAddresses(word string) string {
+	if in.not || in.option != "except" {
+		return ""
+	}
+	return fmt.Sprintf(", or `except %s` on a line of its own", word)
+}
+
+// opposite returns the option that limits what this one leaves alone, or the other way round.
+func opposite(option string) string {
+	if option == "except" {
+		return "match"
+	}
+	return "except"
+}
+
+const namespace = "http.matchers."
+
+func isMatcher(name string) bool {
+	_, err := caddy.GetModule(namespace + name)
+	return err == nil
 }
 
 // addresses returns a matcher of the client's address.
 func addresses(values []string) (caddy.ModuleMap, error) {
 	words := []caddyfile.Token{{Text: "client_ip"}}
-	for _, value := range values {
+	for i, value := range values {
+		if strings.HasPrefix(value, "@") || isMatcher(value) {
+			return nil, fmt.Errorf("addresses stand on a line of their own; write `except %s` on another one", spelling.Clip(strings.Join(values[i:], " ")))
+		}
 		if err := checkRange(value); err != nil {
 			return nil, err
 		}
@@ -120,6 +188,12 @@ func addresses(values []string) (caddy.ModuleMap, error) {
 		return nil, err
 	}
 	return caddy.ModuleMap{"client_ip": caddyconfig.JSON(m, nil)}, nil
+}
+
+// isExpression reports whether a token is an expression: it is quoted, and no address or path has
+// these characters.
+func isExpression(token caddyfile.Token) bool {
+	return token.Quoted() && strings.ContainsAny(token.Text, "(=<>!&|")
 }
 
 // looksLikeRange reports whether a word is meant for an address. No matcher's name has these

@@ -17,6 +17,14 @@ func IsEarly(r *http.Request) bool { return r.TLS != nil && !r.TLS.HandshakeComp
 // IsUnproven reports whether a key has an address in it that came in early data.
 func IsUnproven(key []byte) bool { return key[0] == tagEarly }
 
+// AsProven returns a key as it is without early data. A key may be empty.
+func AsProven(key []byte) []byte {
+	if len(key) > 0 && IsUnproven(key) {
+		return key[1:]
+	}
+	return key
+}
+
 // ClientIP returns the client's address as the server found it, or else the peer's, "" for neither.
 func ClientIP(r *http.Request) string {
 	return clientOrRemote(r, toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey)))

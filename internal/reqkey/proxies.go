@@ -12,23 +12,45 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// A ProxyWatch warns where the address that requests are counted by is a proxy's, or one that a
-// client can choose. It looks for headers that proxies send among the first requests, and later
-// among one in a thousand. The zero value looks at nothing. It is safe for concurrent use once all
-// templates are noted.
+// A ProxyWatch warns where the address that requests are counted or matched by is a proxy's, or one
+// that a client can choose. It looks for headers that proxies send among the first requests, and
+// later among one in a thousand. The zero value looks at nothing. It is safe for concurrent use
+// once all templates and matchers are noted.
 type ProxyWatch struct {
-	addresses bool         // in a template's keys
+	addresses bool         // in a template's keys or a matcher
 	first     atomic.Int32 // requests that are all looked at
 }
 
 const watchedFirst = 1000
 
 // Note notes a template: where it counts by the client's address, there is something to watch.
-func (w *ProxyWatch) Note(t *Template) {
-	if !w.addresses && t.countsAddresses() {
+func (w *ProxyWatch) Note(t *Template) { w.note(t.countsAddresses()) }
+
+// NoteMatchers notes what a zone matches or excepts, which may depend on the client's address.
+func (w *ProxyWatch) NoteMatchers(sets caddyhttp.MatcherSets) { w.note(matchAddresses(sets)) }
+
+func (w *ProxyWatch) note(addresses bool) {
+	if addresses {
 		w.addresses = true
 		w.first.Store(watchedFirst)
 	}
+}
+
+// matchAddresses reports whether one of the matchers is of the client's address.
+func matchAddresses(sets []caddyhttp.MatcherSet) bool {
+	for _, set := range sets {
+		for _, m := range set {
+			switch m := m.(type) {
+			case *caddyhttp.MatchClientIP:
+				return true
+			case *caddyhttp.MatchNot:
+				if matchAddresses(m.MatcherSets) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // CheckServer warns of a server that trusts proxies without trusted_proxies_strict. Caddy doesn't
@@ -83,7 +105,7 @@ func (w *ProxyWatch) look(once *warning.Once, logger *zap.Logger, r *http.Reques
 	switch {
 	case !trusted:
 		once.Warn(logger, warning.UntrustedProxy, "requests come with a header of proxies from an address that is not in trusted_proxies; "+
-			"if a proxy of yours stands there, all its clients share one count: set trusted_proxies and trusted_proxies_strict",
+			"if a proxy of yours stands there, all its clients have one address, and share one count and its exceptions: set trusted_proxies and trusted_proxies_strict",
 			zap.String("header", field), zap.String("remote_ip", RemoteHost(r)))
 	case server.TrustedProxiesStrict == 0:
 		warnNotStrict(once, logger, server)

@@ -3,6 +3,7 @@ package reqkey
 import (
 	"testing"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -33,5 +34,24 @@ func TestProxyWatchLooksRarely(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, func() { w.due(1) }); n != 0 {
 		t.Errorf("%v allocations where nothing is due", n)
+	}
+}
+
+// A matcher of the client's address is worth a watch as much as a key of it.
+func TestProxyWatchOfMatchers(t *testing.T) {
+	address := caddyhttp.MatcherSet{new(caddyhttp.MatchPath), new(caddyhttp.MatchClientIP)}
+	for name, c := range map[string]struct {
+		sets caddyhttp.MatcherSets
+		want bool
+	}{
+		"none": {nil, false}, "a path": {caddyhttp.MatcherSets{{new(caddyhttp.MatchPath)}}, false}, "an address": {caddyhttp.MatcherSets{{}, address}, true},
+		"a negation": {caddyhttp.MatcherSets{{&caddyhttp.MatchNot{MatcherSets: caddyhttp.MatcherSets{address}}}}, true},
+		"the peer":   {caddyhttp.MatcherSets{{new(caddyhttp.MatchRemoteIP)}}, false},
+	} {
+		w := new(ProxyWatch)
+		w.Note(mustKey(t, "all", 32, 64))
+		if w.NoteMatchers(c.sets); w.due(0) != c.want {
+			t.Errorf("%s: watched %t, want %t", name, w.due(0), c.want)
+		}
 	}
 }

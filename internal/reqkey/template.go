@@ -56,7 +56,8 @@ type Template struct {
 	parts  []part
 	v4bits int
 	v6bits int
-	shared bool // no placeholder
+	shared bool   // no placeholder
+	fixed  []byte // then the key of every request
 }
 
 // A part of a template is literal text or a placeholder.
@@ -87,7 +88,7 @@ func Compile(template string, v4bits, v6bits int) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Template{parts: parts, v4bits: v4bits, v6bits: v6bits, shared: true}
+	t := &Template{parts: parts, v4bits: v4bits, v6bits: v6bits, shared: true, fixed: []byte{tagShared}}
 	tells := false
 	for i := range parts {
 		t.shared = t.shared && parts[i].literal
@@ -98,6 +99,10 @@ func Compile(template string, v4bits, v6bits int) (*Template, error) {
 	}
 	return t, nil
 }
+
+// Fixed returns a template that makes the same key of every request; without one it is empty. It
+// keeps key.
+func Fixed(key []byte) *Template { return &Template{shared: true, fixed: key} }
 
 // parse splits a template by the rules of Caddy's replacer, except that a brace that is never
 // closed is an error.
@@ -161,7 +166,7 @@ func Vars(r *http.Request) map[string]any {
 // is added here, as a key without it would be empty, and the request could pass uncounted.
 func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
 	if t.shared {
-		return append(dst, tagShared), false
+		return append(dst, t.fixed...), len(t.fixed) == 0
 	}
 	start, early, unproven := len(dst), IsEarly(r), false
 	if early {

@@ -16,7 +16,7 @@ import (
 )
 
 // Counts are what keys had spent, by their IDs: what outlives a process. To the process that takes
-// it up it is spent elsewhere.
+// it up it is remote.
 type Counts map[[16]byte][]algorithms.Report
 
 // A Store holds Counts in parts with a lock each, so that no request waits for a walk over all of
@@ -72,6 +72,20 @@ func (s *Store) Take(id [16]byte, l algorithms.Limit, now int64) []algorithms.Re
 	reports := p.counts[id]
 	delete(p.counts, id)
 	return scaleOf(l, all.epoch, now).renumber(reports)
+}
+
+// CopyTo has another store hold what this one holds of a key, and nothing else.
+func (s *Store) CopyTo(other *Store, id [16]byte) {
+	all := s.held.Load()
+	if all == nil {
+		return
+	}
+	p := all.partOf(id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if reports, ok := p.counts[id]; ok {
+		other.Replace(Counts{id: slices.Clone(reports)}, time.Duration(all.epoch))
+	}
 }
 
 // Prune drops the keys that have not come back in time: nothing they had spent counts any more. It

@@ -71,3 +71,30 @@ func TestASavedLevelDrainsAtItsOwnRate(t *testing.T) {
 		}
 	}
 }
+
+// What a node had admitted itself is its own again after a restart, so that it is sent. What the
+// others had is not: they send it themselves.
+func TestRestoredCountsAreTheNodesOwn(t *testing.T) {
+	for _, k := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+		restoresOwn[algorithms.WindowState](t, k)
+	}
+	for _, k := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
+		restoresOwn[algorithms.BucketState](t, k)
+	}
+	restoresOwn[algorithms.LogState](t, algorithms.SlidingLog)
+}
+
+func restoresOwn[S any](t *testing.T, k algorithms.Kind) {
+	const now = int64(1000*time.Hour + time.Minute)
+	m, l := algorithms.MachineOf[S](k), algorithms.Params{Kind: k, Limit: 9, Queue: 9, Window: time.Hour}.Compile()
+	var before, after S
+	m.Take(&before, l, now, 3, 0)
+	m.Merge(&before, l, now, []algorithms.Report{{Epoch: m.Ledger(&before).Epoch, Remote: 2}})
+	var few Few
+	counts := make(Counts)
+	Append(&few, [16]byte{1}, m, l, &before, now)
+	few.Into(counts)
+	if Restore(m, l, &after, now, counts[[16]byte{1}]); m.Ledger(&after).Cur.Own != 3 || m.Ledger(&after).Cur.Remote != 2 {
+		t.Errorf("%v: restored as %+v, want 3 of its own and 2 of others", k, m.Ledger(&after).Cur)
+	}
+}

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"math"
 	"strconv"
@@ -57,4 +58,11 @@ func (e Enforcement) String() string {
 // in when the share rises; and by the salt, each zone has others in.
 func (e Enforcement) Includes(id [16]byte, salt uint64) bool {
 	return (binary.BigEndian.Uint64(id[:])^salt)%steps < steps-uint64(e.shadow)
+}
+
+// SaltOf returns what makes each zone enforce a share of its own keys: the first 64 bits of the
+// SHA-256 of its name, which is the same on all nodes.
+func SaltOf(name string) uint64 {
+	sum := sha256.Sum256([]byte(name))
+	return binary.BigEndian.Uint64(sum[:])
 }

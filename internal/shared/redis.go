@@ -22,7 +22,7 @@ import (
 var redisPool = caddy.NewUsagePool()
 
 // A Redis is one Redis and namespace: a client, the sync in the background, the decisions of
-// sync_rate 0, and the control record.
+// sync_rate strict, and the control record.
 type Redis struct {
 	Replicator *ratesync.Replicator
 	Strict     *strict.Limiter
@@ -70,7 +70,7 @@ func newRedis(key string, client redis.UniversalClient, o Options) *Redis {
 	}
 	r.Control = control.New(control.Options{
 		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(key, o.Namespace), Timeout: o.Timeout, Now: clock.Now,
-		Beat: r.Replicator.Beat, Name: control.NodeName(), Logger: o.Logger,
+		Beat: r.Replicator.Beat, OnReset: r.Strict.Reset, Name: control.NodeName(), Logger: o.Logger,
 	})
 	r.Replicator.Carry(r.Control)
 	return r

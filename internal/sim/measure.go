@@ -148,8 +148,8 @@ func (m *meter[S]) done() Result {
 	return *r
 }
 
-// sharedCalls counts the calls of sync_rate 0: of each node and client one is under way, and what
-// comes meanwhile shares the next.
+// sharedCalls counts the calls of sync_rate strict: of each node and client one is under way, and
+// what comes meanwhile shares the next.
 type sharedCalls struct {
 	trip time.Duration
 	// When the call under way ends, and the one that waits for it; 0 for none.

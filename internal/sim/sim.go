@@ -152,7 +152,7 @@ func (sc Scenario[S]) Run() Result {
 }
 
 // Exact runs the same requests against one counter for each client that all nodes share without
-// delay. Its calls are those of sync_rate 0.
+// delay. Its calls are those of sync_rate strict.
 func (sc Scenario[S]) Exact() Result {
 	states := make([]S, max(1, sc.Clients))
 	m := newMeter(sc)

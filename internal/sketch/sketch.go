@@ -339,6 +339,26 @@ func (s *Sketch) rolled(word uint64, epoch int64) uint64 {
 	return uint64(uint16(epoch)) << 48
 }
 
+// Fork returns a sketch of its own that counts one key as this one does, under the name of another
+// if need be. It is nil for nil.
+func (s *Sketch) Fork(key, as Key) *Sketch {
+	if s == nil {
+		return nil
+	}
+	f := &Sketch{window: s.window, cells: s.cells, bits: s.bits, most: s.most, number: s.number, born: s.born}
+	f.last.Store(s.last.Load())
+	f.used.Store(s.used.Load())
+	for row := range s.words {
+		f.words[row] = make([]atomic.Uint64, 1)
+		from, to := s.cell(row, key), f.cell(row, as)
+		word := from.word.Load()
+		counts := uint64(s.count(word, from.shift)) | uint64(s.count(word, from.shift+countBits))<<countBits
+		to.word.Store(word>>48<<48 | counts<<to.shift)
+	}
+	f.before.Store(s.before.Load().Fork(key, as))
+	return f
+}
+
 // Expire lets go what counts no more at now: the sketch that this one took the place of, and where
 // all is set this one. It reports whether this one is freed: a request that comes afterwards
 // finds that it has to have another.

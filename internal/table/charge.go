@@ -9,7 +9,7 @@ import (
 
 // A Charge is what this node decided of one key while a store that decides by itself could not be
 // asked, on its way to that store. Until it comes back through Charged or Uncharged its key has no
-// other, and isn't changed by what the store teaches.
+// other, and isn't changed by what the store reports.
 type Charge struct {
 	Key Key
 	ID  ID
@@ -23,8 +23,9 @@ type Charge struct {
 const (
 	// MaxCharged is how many units of a log go into one charge at most.
 	MaxCharged = 1024
-	// overtaken is by how much one thing that a store teaches may be older than another and still
-	// be a reply that was late. What is older than that shows a step of the store's clock.
+	// overtaken is by how much a report of the store may be older than the one before it. It is
+	// then a late reply, and ignored. One that is older still shows that the store's clock was set
+	// back, and counts.
 	overtaken = int64(time.Second)
 )
 
@@ -44,6 +45,8 @@ func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
 	if m == nil {
 		return dst
 	}
+	t.taking.Lock()
+	defer t.taking.Unlock()
 	t.drain(b, now, most-len(dst), false, func(e entry[S], now int64, o offset) int {
 		c, ok := t.charge(e, m, b.limit, now, o)
 		if !ok {
@@ -70,14 +73,19 @@ func (t *Table[S]) charge(
 	return c, true
 }
 
-// Owes reports whether a key may have something to charge, or on its way.
-func (t *Table[S]) Owes(key Key) bool {
+// HasDebt reports whether a key may have something to charge, or on its way. It returns the key's
+// ID.
+func (t *Table[S]) HasDebt(key Key) (id ID, ok bool) {
 	if t.chargeable(t.config.Load()) == nil {
-		return false
+		return ID{}, false
 	}
 	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
-	return ok && sh.at(i).syncState != nil && sh.at(i).flags&(dirty|inFlight) != 0
+	if !ok {
+		return ID{}, false
+	}
+	e := sh.at(i)
+	return e.id, e.syncState != nil && e.flags&(dirty|inFlight) != 0
 }
 
 // ChargeOf takes out the charge of one key, before the next cycle. ok is false where there is none,
@@ -88,6 +96,8 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 	if m == nil {
 		return Charge{}, false
 	}
+	t.taking.Lock()
+	defer t.taking.Unlock()
 	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
 	if !ok {
@@ -102,9 +112,7 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 
 // Charged notes that the store has counted a charge, and what it holds of the key now. The refund
 // is what was returned of the charge meanwhile. It is on its way to the store from now on.
-func (t *Table[S]) Charged(
-	now int64, c Charge, reports []algorithms.Report,
-) (refund Charge, pending bool) {
+func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (refund Charge, pending bool) {
 	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, now int64, o offset) {
 		b := t.config.Load()
 		m := t.chargeable(b)
@@ -124,7 +132,7 @@ func (t *Table[S]) Charged(
 		}
 		refund = Charge{Key: c.Key, ID: c.ID, Reset: c.Reset, offset: o}
 		refund.Debt = m.Import(&e.state, b.limit, now, reports, &sent)
-		e.at = max(e.at, importedAt(reports))
+		e.At = max(e.At, importedAt(reports))
 		if c.More {
 			list(&sh.outgoing, dirty, i, e.syncState)
 		}
@@ -144,9 +152,7 @@ func (t *Table[S]) Uncharged(now int64, c Charge) {
 
 // arrived calls f for the key of a charge that is no longer on its way. now is then in the table's
 // time, which is o ahead of the caller's.
-func (t *Table[S]) arrived(
-	now int64, c Charge, f func(sh *shard[S], e entry[S], i uint32, now int64, o offset),
-) {
+func (t *Table[S]) arrived(now int64, c Charge, f func(sh *shard[S], e entry[S], i uint32, now int64, o offset)) {
 	b := t.config.Load()
 	sh, i, ok := t.lock(c.Key)
 	defer sh.mu.Unlock()
@@ -162,18 +168,16 @@ func (t *Table[S]) arrived(
 }
 
 // importCharged is Import for machines that are charged.
-func importCharged[S any](
-	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, reports []algorithms.Report,
-) {
+func importCharged[S any](e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, reports []algorithms.Report) {
 	at := importedAt(reports)
-	if e.flags&inFlight != 0 || at != 0 && at < e.at && e.at-at < overtaken {
+	if e.flags&inFlight != 0 || at != 0 && at < e.At && e.At-at < overtaken {
 		return
 	}
 	m.Import(&e.state, l, now, reports, nil)
-	e.at = at
+	e.At = at
 }
 
-// importedAt is when the store knew what it teaches, 0 if it says nothing of that.
+// importedAt is the instant that the store's reports hold for, 0 if they don't say.
 func importedAt(reports []algorithms.Report) (at int64) {
 	for _, r := range reports {
 		at = max(at, r.LevelAt)

@@ -34,8 +34,8 @@ func TestAChargeIsPaidAfterAStepOfTheClock(t *testing.T) {
 		}
 		tab.setOffset(t0+2, step, true)
 		tab.Refund(hourLog.Compile(), KeyOf(raw(1)), refunded, 1)
-		back, owed := tab.Charged(t0+3, c, []algorithms.Report{{Remote: 2, LevelAt: t0}})
-		if want := []algorithms.Hit{{At: refunded.At + int64(step), N: -1}}; !owed || !slices.Equal(back.Hits, want) {
+		back, pending := tab.Charged(t0+3, c, []algorithms.Report{{Remote: 2, LevelAt: t0}})
+		if want := []algorithms.Hit{{At: refunded.At + int64(step), N: -1}}; !pending || !slices.Equal(back.Hits, want) {
 			t.Errorf("a step of %v: the refund is %+v, want %+v", step, back.Hits, want)
 		}
 		if keys, requests := tab.Unsent(t0 + 3); keys != 0 || requests != 0 {
@@ -66,7 +66,7 @@ func TestReportsOfAChargedKeyThatMayBeOldAreIgnored(t *testing.T) {
 	spent(200*time.Millisecond, 9)
 	left(14)
 	tab.Uncharged(t0+3, c)
-	if !tab.Owes(KeyOf(raw(1))) {
+	if _, hasDebt := tab.HasDebt(KeyOf(raw(1))); !hasDebt {
 		t.Error("a charge that was not counted is not to be charged any more")
 	}
 	spent(300*time.Millisecond, 9)
@@ -83,8 +83,8 @@ func TestAChargeThatComesBackLate(t *testing.T) {
 		t.Error("a key has a second charge while one is in flight")
 	}
 	tab.Configure(SyncConfig{Params: hourLog, Rate: time.Second}, 100)
-	if refund, owed := tab.Charged(t0, c, []algorithms.Report{{Remote: 7, LevelAt: t0}}); owed {
-		t.Errorf("a table that syncs totals owes %+v", refund)
+	if refund, pending := tab.Charged(t0, c, []algorithms.Report{{Remote: 7, LevelAt: t0}}); pending {
+		t.Errorf("a table that syncs totals hasDebt %+v", refund)
 	}
 	if got, _ := tab.Room(hourLog.Compile(), KeyOf(raw(1)), raw(1), t0); got != 19 {
 		t.Errorf("%d are left, want 19: the report is of another store", got)
@@ -92,8 +92,8 @@ func TestAChargeThatComesBackLate(t *testing.T) {
 	tab.Uncharged(t0, c) // it is not in flight
 	gone := c
 	gone.Key = KeyOf(raw(2))
-	if _, owed := tab.Charged(t0, gone, nil); owed || tab.Keys() != 1 {
-		t.Errorf("the charge of a key that is gone: %t, %d keys, want none and one", owed, tab.Keys())
+	if _, pending := tab.Charged(t0, gone, nil); pending || tab.Keys() != 1 {
+		t.Errorf("the charge of a key that is gone: %t, %d keys, want none and one", pending, tab.Keys())
 	}
 }
 
@@ -108,12 +108,13 @@ func TestOnlyTablesThatAreChargedHaveCharges(t *testing.T) {
 	for name, tab := range map[string]interface {
 		Tick()
 		Charges(now int64, most int, dst []Charge) []Charge
-		Owes(Key) bool
+		HasDebt(Key) (ID, bool)
 		ChargeOf(Key, int64) (Charge, bool)
 	}{"logs that sync totals": logs, "windows": windows} {
 		tab.Tick()
-		if all := tab.Charges(t0, 10, nil); len(all) != 0 || tab.Owes(KeyOf(raw(1))) {
-			t.Errorf("%s: charges %+v, owes %t, want none", name, all, tab.Owes(KeyOf(raw(1))))
+		_, hasDebt := tab.HasDebt(KeyOf(raw(1)))
+		if all := tab.Charges(t0, 10, nil); len(all) != 0 || hasDebt {
+			t.Errorf("%s: charges %+v, hasDebt %t, want none", name, all, hasDebt)
 		}
 		if c, ok := tab.ChargeOf(KeyOf(raw(1)), t0); ok {
 			t.Errorf("%s: ChargeOf() = %+v", name, c)

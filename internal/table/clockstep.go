@@ -7,8 +7,8 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 )
 
-// Steps of the store's clock. Readers of the rest may skip this file: current returns a key that
-// goes by the table's clock, and callers' instants are brought to it by an offset's in.
+// The store's clock and its steps. Each Take goes by the first part: an offset brings the caller's
+// instant to the table's clock, and current returns a key that goes by that one.
 //
 // When the clock steps, every instant and epoch that is stored has to move with it, under the lock
 // of its shard. So a step is applied to a key when a request comes for it, and to all of them soon
@@ -112,8 +112,8 @@ func (t *Table[S]) applyStep(sh *shard[S], l algorithms.Limit, i uint32, now int
 	e.flags ^= stepParity
 	step := t.step.Load()
 	t.machine.Shift(&e.state, l, now, time.Duration(step))
-	if e.at != 0 {
-		e.at += step
+	if e.At != 0 {
+		e.At += step
 	}
 	if t.machine.Ledger(&e.state).Resend&ledger.Moved != 0 {
 		if e.flags&inFlight != 0 {

@@ -2,12 +2,12 @@ package table
 
 import "slices"
 
-// A shard lists its dirty keys: those to send to the store, or to ask it about. A key goes from
-// dirty to outgoing with the next Tick, and from there into a message. A key that cannot wait is in
-// urgent as well.
+// A shard lists its dirty keys by their slots: those to send to the store, or to ask it about. A
+// request puts a key in the list dirty. The next Tick moves it to outgoing, and a drain makes a
+// message of it. A key that can't wait for the Tick is in urgent as well, for an early sync.
 //
-// A list may name a slot more than once, and slots that have gone or whose flag is not set any
-// more: those are passed over.
+// Nothing is taken out of the middle of a list. So one may name a slot twice, a slot that has gone,
+// or one whose flag another list's drain has cleared. Who reads a list passes over these.
 
 // flags of an entry. dirty and urgent belong to the slot, not to the key: they say that a list
 // names it.

@@ -20,7 +20,9 @@ func KeyOf(raw []byte) Key {
 // holds no byte that a client sent.
 type ID [16]byte
 
-// IDOf hashes the bytes of a key. It is computed once, when the key enters a table.
+// IDOf hashes the bytes of a key. It costs more than KeyOf, so a table computes it once, when a key
+// enters it. Requests do so only in strict zones, where a share of the keys is enforced, and while
+// shards are lost.
 func IDOf(raw []byte) ID {
 	sum := sha256.Sum256(raw)
 	return ID(sum[:16])

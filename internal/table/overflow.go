@@ -18,7 +18,9 @@ func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken
 		defer sh.mu.Lock()
 		return t.Take(a.limit, key, raw, a.now, a.n, a.want)
 	}
-	t.overflowed.Add(1)
+	if a.n > 0 && a.want&Again == 0 {
+		t.overflowed.Add(1)
+	}
 	for {
 		s := t.overflow.Load()
 		if s == nil || !s.Suits(a.limit) {
@@ -78,7 +80,7 @@ func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch.Sketch {
 
 // prepare makes the sketch of a table that is nearly full, so that no request has to.
 func (t *Table[S]) prepare(l algorithms.Limit, now int64) {
-	if t.overflow.Load() != nil || !t.crowded() || t.preparing.Swap(true) {
+	if t.overflow.Load() != nil || !t.isNearlyFull() || t.preparing.Swap(true) {
 		return
 	}
 	go func() {
@@ -89,13 +91,13 @@ func (t *Table[S]) prepare(l algorithms.Limit, now int64) {
 	}()
 }
 
-// crowded reports whether the table holds seven eighths of the keys that it may.
-func (t *Table[S]) crowded() bool { return t.keys.Load()*8 >= t.maxKeys.Load()*7 }
+// isNearlyFull reports whether the table holds seven eighths of the keys that it may.
+func (t *Table[S]) isNearlyFull() bool { return t.keys.Load()*8 >= t.maxKeys.Load()*7 }
 
 // release gives a sketch back in which nothing counts any more. One that was only prepared stays as
 // long as the table is nearly full.
 func (t *Table[S]) release(now int64) {
-	if s := t.overflow.Load(); s != nil && s.Expire(now, s.Used() || !t.crowded()) {
+	if s := t.overflow.Load(); s != nil && s.Expire(now, s.Used() || !t.isNearlyFull()) {
 		t.overflow.CompareAndSwap(s, nil)
 	}
 }
@@ -128,11 +130,12 @@ func (t *Table[S]) spilled(sh *shard[S], l algorithms.Limit, i uint32, now int64
 // more than both admit together, a counter of its own doesn't hold it against the key.
 func excess(s *sketch.Sketch, l algorithms.Limit) int64 { return max(0, s.Limit(l)-l.Size) }
 
-// takeSpilled decides for a key that has spilled units in the sketch, and works out how long they
-// keep it waiting. Spilled units are no estimate: they lower the size, and only a denial that the
-// state alone would not have made is marked as one. How long they last the sketch knows, and how
-// long the rest of the wait lasts the machine: two answers, of which the one that binds counts.
-// a.now is in the table's time.
+// takeSpilled decides for a key that has a slot, and has spent units in the sketch before. These
+// units make the limit smaller by as much. A denial that they alone cause is marked Estimated.
+//
+// The wait has two parts: the sketch knows until when the units count, and the machine how long the
+// key waits for what it has spent in its slot. The one that binds is returned. a.now is in the
+// table's time.
 func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *ask, spilled int64) (d algorithms.Decision) {
 	known := t.machine.Take(&e.state, a.limit, a.now, 0, 0)
 	others := t.machine.Take(&e.state, a.limit, a.now, 0, a.pending).Remaining < known.Remaining
@@ -144,7 +147,7 @@ func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *ask, spilled int64)
 	}
 	d.Waits = t.machine.Waits(&e.state, a.limit, a.now, a.n, a.pending+spilled, a.want)
 	if d.Estimated && others {
-		d.Retry = b.retryOfEstimate(e.syncState, a.now, d.Retry)
+		d.Retry = e.Retry(b.Rate, a.now, d.Retry)
 	}
 	s := t.overflow.Load()
 	if s == nil {

@@ -7,28 +7,8 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/estimate"
 	"github.com/caddy-tide/ratelimit/internal/reset"
-)
-
-const (
-	// pause is the least time between two early syncs of one key.
-	pause = 5 * time.Millisecond
-	// share of what a key has left, by the estimate, that may be unsent before it is synced
-	// early: 1/share.
-	share = 8
-	// grain is the part of a limit, 1/grain, below which what all nodes have unsent, by the
-	// estimate, is worth no early sync. Without it a client at its limit would cause one for
-	// each request that is admitted.
-	grain = 64
-	// refresh is how often in an interval a key at its limit may be synced only to learn what the
-	// others did.
-	refresh = 8
-	// memory is how many attempts on this node the estimate of its share goes by at least, where
-	// there were so many: what is older counts half as much with each sync. With fewer, chance
-	// makes a node that sees little of a client take its share for a fraction of what it is.
-	memory = 32
-	// maxScale bounds the estimate of how much more than this node all nodes take in.
-	maxScale = 1000
 )
 
 // SyncConfig is what work without a request goes by.
@@ -63,15 +43,8 @@ func (b *SyncConfig) compile() *SyncConfig {
 
 // syncState is what an entry knows of its syncs, beside the ledger in its state.
 type syncState struct {
-	at    int64   // of the last reply, 0 never
-	scale float32 // K: attempts on all nodes for each one here, lately; 0 unknown
-	half  uint32  // admitted here in half of the interval before the last reply
-
-	attempts     uint32 // Ledger.Attempts that the store has
-	all          uint32 // attempts on all nodes in this epoch, as of the last reply
-	pastAttempts uint32 // attempts here and
-	pastAll      uint32 // on all nodes in the syncs before, the older ones less and less
-	flags        uint8
+	estimate.State
+	flags uint8
 }
 
 // A Message is one epoch of one key on its way to the store.
@@ -123,13 +96,11 @@ type Answer struct {
 }
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
-func (t *Table[S]) observe(
-	sh *shard[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o offset,
-) (e entry[S], pending int64) {
+func (t *Table[S]) observe(sh *shard[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o offset) (e entry[S], pending int64) {
 	e = t.applyStep(sh, l, i, now, o)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
-	if e.at != 0 && now-e.at > int64(3*b.Rate+time.Second) {
+	if e.At != 0 && now-e.At > int64(3*b.Rate+time.Second) {
 		ledger.Synced = false // and so no estimate either
 	}
 	return e, t.pending(e, ledger, l.History)
@@ -137,75 +108,24 @@ func (t *Table[S]) observe(
 
 // record notes that a key is dirty after a request for n units, which was decided as d under a
 // limit. It reports whether the replicator should be woken.
-func (t *Table[S]) record(
-	sh *shard[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, n int64,
-) (wake bool) {
+func (t *Table[S]) record(sh *shard[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, n int64) (wake bool) {
 	l := t.machine.Ledger(&e.state)
-	l.Attempts = satAdd32(l.Attempts, n)
+	l.Attempts = estimate.Add(l.Attempts, n)
 	e.flags &^= confirm
 	sh.markDirty(i, e)
 	if !b.Early || e.flags&(urgent|inFlight|failed) != 0 ||
-		!needsEarlySync(e.syncState, l, limit, d.Remaining, d.At) && (len(sh.urgent) > 0 || !b.needsRefresh(e.syncState, limit, d.Remaining, d.At)) {
+		!e.NeedsSync(l, limit, d.Remaining, d.At) && (len(sh.urgent) > 0 || !e.NeedsRefresh(b.Rate, limit, d.Remaining, d.At)) {
 		return false
 	}
 	return t.markUrgent(sh, i, e)
 }
 
-// retryOfEstimate is when to try again where only an estimate stands in the way: the next sync may
-// tell that others spent less.
-func (b *SyncConfig) retryOfEstimate(e *syncState, now int64, retry time.Duration) time.Duration {
-	return max(time.Second, min(retry, b.Rate-time.Duration(now-e.at)))
-}
-
-// needsEarlySync reports whether a key should not wait for the next cycle: it was not synced
-// lately, or what is unsent is much of what is left.
-func needsEarlySync(e *syncState, l *ledger.Ledger, limit algorithms.Limit, remaining, now int64) bool {
-	if !l.Synced {
-		return true
-	}
-	if now-e.at < int64(pause) {
-		return false
-	}
-	if e.scale == 0 {
-		return true // the second sync shows this node's share
-	}
-	if limit.History > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
-		return true // the first request of an epoch: others may want what came just before it
-	}
-	unseen := float64(l.Unsent(limit.History)) * max(1, float64(e.scale))
-	return unseen > 0 && unseen*share >= float64(remaining) && unseen*grain >= sizeOf(limit)
-}
-
-// sizeOf returns what a key that was never seen may spend at once.
-func sizeOf(l algorithms.Limit) float64 {
-	if l.N == 0 {
-		return 0
-	}
-	return float64(l.Size)
-}
-
-// needsRefresh reports whether a key is at its limit and so much may have flowed in since the last
-// sync that others may have taken a grain of it. To ask is worth less than to report: where other
-// keys of the shard wait to be sent, this one waits as well.
-func (b *SyncConfig) needsRefresh(e *syncState, l algorithms.Limit, remaining, now int64) bool {
-	size, passed := sizeOf(l), now-e.at
-	if e.scale <= 1 || passed < max(int64(b.Rate/refresh), int64(pause)) || float64(remaining)*grain > size {
-		return false
-	}
-	return float64(passed)*float64(l.N)*grain >= size*float64(l.Window)
-}
-
-// pending estimates what others have spent that this node can't see yet: for each unit of its own
-// that it has not sent, and each that it sent while theirs were in flight, as many more as its
-// share of the attempts makes likely.
+// pending is the estimate of what others have spent unseen, unless the shard of the key is lost.
 func (t *Table[S]) pending(e entry[S], l *ledger.Ledger, history int) int64 {
-	if e.scale <= 1 || !l.Synced {
-		return 0
-	}
 	if lost := t.lost.Load(); lost != 0 && lost>>(e.id[0]&63)&1 != 0 {
 		return 0
 	}
-	return int64(math.Ceil((float64(e.scale) - 1) * (float64(l.Unsent(history)) + float64(e.half))))
+	return e.Pending(l, history)
 }
 
 // SetLost sets the shards that can't be reached, a bit each: estimates for their keys stop. A key's
@@ -220,12 +140,14 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 	if !b.isShared() || b.Charges {
 		return dst
 	}
+	t.taking.Lock()
+	defer t.taking.Unlock()
 	t.drain(b, now, most, early, func(e entry[S], now int64, _ offset) int {
-		if early && (e.flags&failed != 0 || e.at != 0 && now-e.at < int64(pause)) {
+		if early && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(estimate.Pause)) {
 			return 0 // it was answered since; what came after waits for the next cycle
 		}
 		had := len(dst)
-		dst = t.messages(b, e, now, early && e.at == 0, dst)
+		dst = t.messages(b, e, now, early && e.At == 0, dst)
 		e.flags |= inFlight
 		if !early && e.flags&confirm != 0 {
 			e.flags = e.flags&^confirm | confirming
@@ -254,7 +176,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 		m.Bucket = b.Params.Kind.Draining() && age == 0
 		if age == 0 {
 			m.Attempts = int64(l.Attempts)
-			m.Push = m.Push || l.Attempts != e.attempts
+			m.Push = m.Push || l.Attempts != e.Attempts
 		} else if !m.Push && (l.Final(m.Epoch) || newest && age > 1) {
 			continue
 		}
@@ -290,8 +212,8 @@ func (t *Table[S]) fill(b *SyncConfig, e entry[S], l *ledger.Ledger, now int64, 
 		return // it counts as unsent for another reason, and is in the level
 	}
 	usual := 2 * b.Rate
-	if e.at != 0 {
-		usual = min(usual, max(0, time.Duration(now-e.at)))
+	if e.At != 0 {
+		usual = min(usual, max(0, time.Duration(now-e.At)))
 	}
 	stands := int64(min(math.Ceil(m.Level)+math.Ceil(m.Drain*float64(usual)/1e6), math.MaxInt64/2))
 	for i := range messages {
@@ -321,7 +243,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 		if ok {
 			e, at, _ := t.current(sh, b.limit, i, now)
 			forgot = t.ackKey(b, e, at, answers[:n], early, reports[:0]) || forgot
-			if e.flags&dirty == 0 && (answers[0].Failed || e.flags&confirming == 0) {
+			if e.flags&dirty == 0 && (e.flags&failed != 0 || e.flags&confirming == 0) {
 				e.flags |= confirm // others may have sent after this one asked
 				sh.markDirty(i, e)
 			}
@@ -333,10 +255,6 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	return forgot
 }
 
-// ackKey merges the store's answers for one key, and reports whether the store has forgotten
-// something of it.
-// ackKey merges the store's answers for one key, and reports whether the store has forgotten
-// something of it.
 // ackKey merges the store's answers for one key, and reports whether the store has forgotten
 // something of it.
 func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
@@ -375,7 +293,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		}
 		reports = append(reports, r)
 		if a.Epoch == epoch {
-			e.updateScale(a, l.Synced && e.at != 0)
+			e.Learn(a.Attempts, a.SumAttempts, l.Synced && e.At != 0)
 		}
 	}
 	if l.Resend &^= answers[0].reasons; l.Resend&ledger.Moved == 0 {
@@ -384,40 +302,13 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	if forgot {
 		l.Resend |= ledger.Forgotten
 	}
-	// What others push is on average half an interval old when it is pulled, for which an estimate
-	// counts. Buckets drain in that time, and need none.
-	e.half = 0
-	if !b.Params.Kind.Draining() {
-		e.half = uint32(min(sent/2, math.MaxUint32))
+	if b.Params.Kind.Draining() {
+		sent = 0
 	}
-	e.at = now
+	e.Sent(sent)
+	e.At = now
 	t.machine.Merge(&e.state, b.limit, now, reports)
 	return forgot
-}
-
-// updateScale works out K from the attempts here and everywhere, in this sync and those before.
-// Where there was none lately, what others did came over a longer time than what this node did, and
-// doesn't show its share.
-func (e *syncState) updateScale(a *Answer, lately bool) {
-	mine, all := uint32(a.Attempts), satAdd32(0, a.SumAttempts)
-	if mine < e.attempts || all < e.all { // a new epoch
-		e.attempts, e.all = 0, 0
-	}
-	if lately {
-		e.pastAttempts, e.pastAll = satAdd32(e.pastAttempts, int64(mine-e.attempts)), satAdd32(e.pastAll, int64(all-e.all))
-	} else {
-		e.pastAttempts, e.pastAll, e.scale = 0, 0, 0
-	}
-	e.attempts, e.all = mine, all
-	switch {
-	case e.pastAttempts > 0:
-		e.scale = float32(min(max(1, float64(e.pastAll)/float64(e.pastAttempts)), maxScale))
-	case lately:
-		e.scale = 1
-	}
-	if e.pastAttempts > memory {
-		e.pastAttempts, e.pastAll = e.pastAttempts/2, e.pastAll/2
-	}
 }
 
 // Import takes in what a store that decides by itself says of a key, so that this node can go on
@@ -474,6 +365,7 @@ func (t *Table[S]) Resend() {
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
 		e := t.shared(sh, i)
 		t.machine.Ledger(&e.state).Resend |= ledger.Forgotten
+		e.flags &^= confirm
 		sh.markDirty(i, e)
 	})
 }
@@ -491,7 +383,7 @@ func (t *Table[S]) ResetAcks() {
 		e := t.shared(sh, i)
 		l := t.machine.Ledger(&e.state)
 		l.ResetAcks()
-		*e.syncState = syncState{flags: e.flags &^ (inFlight | outdated | failed)}
+		*e.syncState = syncState{flags: e.flags &^ (inFlight | outdated | failed | confirm | confirming)}
 		sh.markDirty(i, e)
 	})
 }
@@ -531,7 +423,7 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 		}
 		pending := unsent
 		if charged != nil {
-			unsent = charged.Owed(&e.state, b.limit, now)
+			unsent = charged.Uncounted(&e.state, b.limit, now)
 			pending = unsent
 		} else if l.Resend != 0 {
 			pending = own
@@ -552,10 +444,6 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 func (t *Table[S]) Unsent(now int64) (keys int, requests int64) {
 	sum := t.Totals(now)
 	return sum.pendingKeys, sum.pending
-}
-
-func satAdd32(a uint32, n int64) uint32 {
-	return uint32(min(int64(a)+min(n, math.MaxUint32), math.MaxUint32))
 }
 
 // shared is at for a slot that is synced.

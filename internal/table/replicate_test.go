@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/estimate"
 )
 
 // store is the sync's script in Go: a hash per key and epoch, a field per node.
@@ -93,7 +94,7 @@ func TestTwoNodesConvergeDivergeAndReconverge(t *testing.T) {
 	a.sync(s, t0)
 	admit(t, a, hour, t0, 3, 0)
 	if got := a.Totals(t0); got.Own != 9 || got.Remote != 4 || got.Unsent != 0 {
-		t.Errorf("Totals() of a = %+v, want own 9, elsewhere 4, unsent 0", got)
+		t.Errorf("Totals() of a = %+v, want own 9, remote 4, unsent 0", got)
 	}
 }
 
@@ -434,11 +435,11 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 
 // Near a large limit a single request more or less needs no early sync.
 func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
-	alg := sliding(10*grain, time.Minute)
+	alg := sliding(10*estimate.Grain, time.Minute)
 	s, a := newStore(), newNode("a", alg)
 	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
 	at := t0
-	for _, count := range []int{10*grain - 21, 1} {
+	for _, count := range []int{10*estimate.Grain - 21, 1} {
 		admit(t, a, alg, at, count, count)
 		a.sync(s, at)
 		a.Drain(at, 1000, true, nil)
@@ -557,5 +558,53 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 				t.Errorf("a step of %v: key %d: %d left of %d after %d were spent", by, key, left, limit, spent)
 			}
 		}
+	}
+}
+
+// A key that is only asked about once more is sent again if the store fails at any of its epochs,
+// not only at the first one.
+func TestAFailedConfirmationIsSentAgain(t *testing.T) {
+	alg := sliding(100, time.Hour)
+	at := int64(t0 - t0%int64(time.Hour))
+	s, a := newStore(), newNode("a", alg)
+	take(a.windows, alg, 1, at)
+	a.sync(s, at)
+	at += int64(time.Hour)
+	take(a.windows, alg, 1, at)
+	a.sync(s, at) // from now on the key is dirty only to ask again
+	a.Tick()
+	answers := s.push("a", 10, a.Drain(at, 100, false, nil))
+	if len(answers) != 2 {
+		t.Fatalf("%+v, want answers about two epochs", answers)
+	}
+	answers[1].Failed = true
+	a.Ack(at, answers)
+	a.Tick()
+	if again := a.Drain(at, 100, false, nil); len(again) != 2 {
+		t.Errorf("%d messages about the key after one of two failed, want both again", len(again))
+	}
+}
+
+// What is sent once more, as the store has forgotten it, is confirmed like what was counted.
+func TestWhatIsResentIsConfirmed(t *testing.T) {
+	s, a := newStore(), newNode("a", hour)
+	take(a.windows, hour, 1, t0)
+	a.sync(s, t0) // from now on the key is dirty only to ask again
+	a.Resend()
+	a.sync(s, t0)
+	a.Tick()
+	if confirm := a.Drain(t0, 100, false, nil); len(confirm) != 1 {
+		t.Errorf("%d messages after a resend, want one that asks what others have sent meanwhile", len(confirm))
+	}
+}
+
+// A Take that asks again for a request is no further attempt, by which nodes estimate their share.
+func TestAskingAgainIsNoAttempt(t *testing.T) {
+	a := newNode("a", hour)
+	take(a.windows, hour, 1, t0)
+	a.Take(hour.Compile(), KeyOf(raw(1)), raw(1), t0, 1, Again)
+	a.Tick()
+	if m := a.Drain(t0, 100, false, nil); len(m) != 1 || m[0].Attempts != 1 || m[0].Total != 2 {
+		t.Errorf("%+v, want two units by one attempt", m)
 	}
 }

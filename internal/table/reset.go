@@ -16,6 +16,8 @@ import (
 func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
+	t.taking.Lock()
+	defer t.taking.Unlock()
 	had := t.Resets()
 	next := had.With(latest, t.clock().in(now))
 	if b := t.config.Load(); b != nil && next.IsNewer(had) {
@@ -65,16 +67,18 @@ func (t *Table[S]) resetOf(id ID) (r reset.Reset) {
 	return r
 }
 
-// Forgive is called before Resume, with the resets that saved counts are from after. It drops those
-// counts that a later reset forgives, and the table remembers the rest as applied.
+// Forgive is called before Resume, with the resets that saved counts were counted under, nil where
+// they are not those of this table. It drops the counts that a later reset forgives, and the table
+// remembers the rest as applied.
 func (t *Table[S]) Forgive(now int64, counts saved.Counts, under *reset.Set) {
+	if under == nil {
+		return
+	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	had := t.Resets()
 	maps.DeleteFunc(counts, func(id [16]byte, _ []algorithms.Report) bool { return had.Of(id).Stamp > under.Of(id).Stamp })
-	if under != nil {
-		t.resets.Store(t.resets.Load().Next(had.With(under, t.clock().in(now)), now))
-	}
+	t.resets.Store(t.resets.Load().Next(had.With(under, t.clock().in(now)), now))
 }
 
 // learn applies the resets that the store knows of, and this table doesn't yet.

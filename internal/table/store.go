@@ -4,7 +4,7 @@
 //
 // No lock is held over a callback or I/O. A request takes one lock, its shard's, and within it one
 // more in the moment when a full table needs its sketch; only a walk over all keys holds another,
-// its own.
+// its own, and who takes out what is to be sent.
 package table
 
 import (
@@ -64,6 +64,9 @@ type Table[S any] struct {
 
 	// walking lets one walk over all keys at a time; requests don't take it.
 	walking sync.Mutex
+	// taking is held while messages or charges are taken out, and while resets are applied: what is
+	// sent has the names that its counts belong to. It is taken after walking.
+	taking sync.Mutex
 
 	saved saved.Store // what an earlier process has counted, until the keys come back
 
@@ -139,7 +142,8 @@ type ask struct {
 // Taken is the decision of a Take, and where it was taken from, to refund it.
 type Taken struct {
 	algorithms.Decision
-	// At is the instant in the table's time, which was offset ahead of the caller's.
+	// At is the instant of the Take by the table's clock. offset is how far that clock was ahead of
+	// the caller's then.
 	At     int64
 	offset offset
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
@@ -147,6 +151,9 @@ type Taken struct {
 	Overflow bool
 	sketch   uint32 // its number
 }
+
+// Again says in the want of a Take that the request has been counted as an attempt before.
+const Again algorithms.Want = 1 << 7
 
 // Take asks for n units of a key at now, under a limit that may differ from call to call. raw is
 // the bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial
@@ -184,8 +191,11 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 			taken.Waits = t.machine.Waits(&e.state, l, taken.At, n, pending, want)
 		}
 		if taken.Estimated {
-			taken.Retry = b.retryOfEstimate(e.syncState, taken.At, taken.Retry)
+			taken.Retry = e.Retry(b.Rate, taken.At, taken.Retry)
 		}
+	}
+	if want&Again != 0 {
+		n = 0 // attempts
 	}
 	wake := b.isShared() && t.record(sh, b, e, i, &taken, l, n)
 	sh.mu.Unlock()
@@ -347,22 +357,30 @@ func (t *Table[S]) drop(sh *shard[S], i uint32) {
 
 // reclaim looks at a few entries of a full table for one that is idle. Live counters are never
 // evicted: that would be a bypass.
-func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) bool {
-	o := t.clock()
-	now = o.in(now)
-	for range min(sh.size, 8) {
-		sh.hand = (sh.hand + 1) % sh.size
-		if e := sh.at(sh.hand); e.used() && !e.isInFlight() && e.isCurrent(o) && t.machine.Idle(&e.state, l, now) {
-			t.drop(sh, sh.hand)
-			return true
-		}
+func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) (ok bool) {
+	if sh.hand, ok = t.idle(sh, l, now); ok {
+		t.drop(sh, sh.hand)
 	}
-	return false
+	return ok
 }
 
-// correct changes the total of a key after a Take. The key is synced in the next cycle: what is
-// refunded may have been sent, and no request may come any more. at is when it was taken, in the
-// table's present time: a step of the clock since has moved that along with all that is stored.
+// idle looks at a few entries, and returns the last one of them: one that is idle where ok is set.
+func (t *Table[S]) idle(sh *shard[S], l algorithms.Limit, now int64) (hand uint32, ok bool) {
+	o := t.clock()
+	now, hand = o.in(now), sh.hand
+	for range min(sh.size, 8) {
+		hand = (hand + 1) % sh.size
+		if e := sh.at(hand); e.used() && !e.isInFlight() && e.isCurrent(o) && t.machine.Idle(&e.state, l, now) {
+			return hand, true
+		}
+	}
+	return hand, false
+}
+
+// correct has f change the state of a key after a Take, at being the instant of that Take by the
+// table's clock as it is now. If the clock has stepped since, that instant has moved, as everything
+// that is stored has. The key becomes dirty: the store may have been sent what is now refunded, and
+// perhaps no other request ever comes to make it dirty.
 func (t *Table[S]) correct(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
 	b := t.config.Load()
 	sh, i, ok := t.lock(key)

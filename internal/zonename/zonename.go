@@ -142,3 +142,30 @@ func parts(name string) (site string, limits []rates.Rate, suffix string) {
 	slices.Reverse(limits)
 	return before, limits, strings.TrimSuffix(suffix, ")")
 }
+
+// Before returns what the name of an unnamed limit was before its numbers changed, "" if there is
+// none or any doubt. The keys of had and now are the names of then and now.
+func Before[A any](name string, had, now map[string]A) (before string) {
+	shape := Shape(name)
+	if shape == "" {
+		return ""
+	}
+	lacks := func(in map[string]A, other string) bool { // a name of that shape
+		_, ok := in[other]
+		return !ok && Shape(other) == shape
+	}
+	for other := range now {
+		if other != name && lacks(had, other) {
+			return ""
+		}
+	}
+	for other := range had {
+		if lacks(now, other) {
+			if before != "" {
+				return ""
+			}
+			before = other
+		}
+	}
+	return before
+}

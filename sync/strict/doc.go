@@ -1,4 +1,4 @@
-// Package strict lets Redis decide on every request: sync_rate 0.
+// Package strict lets Redis decide on every request: sync_rate strict.
 //
 //	limiter.go     a request asks for a unit of its key in each limit of its zone
 //	calls.go       one call a key is under way; requests that come meanwhile share the next one

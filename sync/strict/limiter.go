@@ -14,8 +14,8 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// A Limiter lets Redis decide, request by request (sync_rate 0): atomically, by Redis' own clock,
-// all limits of a zone in one call.
+// A Limiter lets Redis decide, request by request (sync_rate strict): atomically, by Redis' own
+// clock, all limits of a zone in one call.
 //
 // For each key one call is in flight at a time; requests that come meanwhile share the next one. A
 // call carries a number that rises, so that one that is sent twice counts once. Of a call that was

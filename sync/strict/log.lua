@@ -3,6 +3,10 @@
 rules = {width = 3}
 
 local function at(r, first)
+  if r.looked then -- what a look spends is not written: it would be the last one
+    if first == -1 then return now end
+    first = first + 1
+  end
   local found = redis.call('ZRANGE', r.key, first, first, 'WITHSCORES')
   return tonumber(found[2])
 end
@@ -28,7 +32,7 @@ function open(key, i)
   r.from = now - r.window
   if reset > 0 and forgiven < now then r.from = math.max(r.from, forgiven) end
   r.past = text(r.from)
-  if (at(r, -1) or 0) > now then pull(r) end
+  if seq > 0 and (at(r, -1) or 0) > now then pull(r) end
   r.count = redis.call('ZCOUNT', r.key, '(' .. r.past, '+inf')
   return r
 end
@@ -52,7 +56,13 @@ local function add(r, n, at, call, unit, step)
   r.count = r.count + n
 end
 
-function spend(r, n) add(r, n, now, seq, 1, 1) end
+function spend(r, n)
+  if seq == 0 then
+    r.count, r.looked = r.count + n, true
+  else
+    add(r, n, now, seq, 1, 1)
+  end
+end
 
 -- Penalties are numbered downwards from -1. They leave at most limit in all: the oldest make room.
 local filled = 0
@@ -82,5 +92,6 @@ function close() end
 -- When one more fits, and when the last one leaves; -1 for an empty log.
 function report(r)
   if r.count <= 0 then return {room(r), 0, -1, -1} end
-  return {room(r), r.count, at(r, -math.min(math.max(1, r.limit), r.count)), at(r, -1)}
+  local leaves = at(r, -math.min(math.max(1, r.limit), r.count))
+  return {room(r), r.count, math.min(now, leaves), math.min(now, at(r, -1))}
 end

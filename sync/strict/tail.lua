@@ -1,9 +1,12 @@
+-- The call 0 is a look: it gets the reply that a call would get now, and writes nothing. It brings
+-- no corrections.
+--
 -- Everything is read before anything is written: what is wrong with a key shows before something
 -- has changed.
 local was = redis.call('HGET', KEYS[1], field)
 local last, granted, since = string.match(was or '', '^(%d+) (%d+) (%d+)$')
 last, granted, since = tonumber(last or 0), tonumber(granted or 0), tonumber(since or 0)
-if seq < last then return {-1, now} end
+if seq > 0 and seq < last then return {-1, now} end
 
 local at, corrected = 7, false
 for i = 2, #KEYS do
@@ -27,7 +30,13 @@ local function correct(r)
 end
 
 local grant = granted
-if seq > last then
+if seq == 0 then
+  grant = want
+  for _, r in ipairs(rules) do grant = math.min(grant, room(r)) end
+  if grant > 0 then
+    for _, r in ipairs(rules) do spend(r, grant) end
+  end
+elseif seq > last then
   for _, r in ipairs(rules) do
     if rollback > 0 and last >= rollback and granted > 0 then give(r, since, last, 1, granted) end
     if last < first then correct(r) end

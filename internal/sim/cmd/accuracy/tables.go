@@ -64,7 +64,7 @@ func scenarios() *grid {
 
 // cost is how many calls a second the store gets for the one client of these.
 func cost() *grid {
-	g := newGrid("scenario", "`sync_rate 0`", "Kong's model", "`early_sync off`", "Tide")
+	g := newGrid("scenario", "`sync_rate strict`", "Kong's model", "`early_sync off`", "Tide")
 	calls := func(f sim.Figure) string { return fmt.Sprintf("%.0f", f.Calls) }
 	for _, c := range sim.Common() {
 		g.row(c.Name, calls(c.Ideal(seeds)), calls(c.Figures(sim.Kong, seeds)), calls(c.Figures(sim.Scaled, seeds)), calls(c.Figures(sim.Shipped, seeds)))

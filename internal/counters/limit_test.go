@@ -1,4 +1,4 @@
-package limits
+package counters
 
 import (
 	"testing"
@@ -28,21 +28,20 @@ func TestALimitWithAnotherNumber(t *testing.T) {
 	} {
 		z := &settings.Compiled{Kind: test.kind, Burst: test.burst, Queue: test.queue}
 		l := Limit{Settings: z, Rate: rates.Rate{Limit: 60, Window: time.Minute, From: "{plan}"}}
-		l.enforced = l.params().Compile()
-		before := l.enforced
-		got := l.with(test.n)
-		if l.enforced != before || l.Rate.Limit != 60 {
+		l.Enforced = l.Params().Compile()
+		before := l.Enforced
+		got := l.With(test.n)
+		if l.Enforced != before || l.Rate.Limit != 60 {
 			t.Errorf("%v: with has changed the limit itself", test.kind)
 		}
-		if got.enforced.N != test.n || got.enforced.Size != test.size || got.enforced.Window != before.Window || got.enforced.History != before.History {
-			t.Errorf("%v with %d: %+v, want a size of %d", test.kind, test.n, got.enforced, test.size)
+		if got.Enforced.N != test.n || got.Enforced.Size != test.size || got.Enforced.Window != before.Window || got.Enforced.History != before.History {
+			t.Errorf("%v with %d: %+v, want a size of %d", test.kind, test.n, got.Enforced, test.size)
 		}
-		all := []Limit{got}
-		divide(all, 3)
-		if share := all[0].enforced; share.N != test.shareN || share.Size != test.shareOne {
+		got.Divide(3)
+		if share := got.Enforced; share.N != test.shareN || share.Size != test.shareOne {
 			t.Errorf("%v: a third of %d is %+v, want %d of size %d", test.kind, test.n, share, test.shareN, test.shareOne)
 		}
-		if all[0].Rate.Limit != test.n {
+		if got.Rate.Limit != test.n {
 			t.Errorf("%v: a share has changed what headers tell", test.kind)
 		}
 	}

@@ -1,0 +1,270 @@
+package command
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-tide/ratelimit/internal/admin"
+	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+)
+
+// asked is the body of what is to be explained.
+type asked struct {
+	Method   string              `json:"method,omitempty"`
+	URL      string              `json:"url,omitempty"`
+	RemoteIP string              `json:"remote_ip,omitempty"`
+	Headers  map[string][]string `json:"headers,omitempty"`
+	Zone     string              `json:"zone,omitempty"`
+	Key      *string             `json:"key,omitempty"`
+	ID       string              `json:"id,omitempty"`
+}
+
+func explainCommand() *cobra.Command {
+	var q asked
+	var headers []string
+	var id bool
+	cmd := &cobra.Command{
+		Use:   "explain <url> | <zone> <key>",
+		Short: "Says what would become of a request, and consumes nothing",
+		Long: `
+Says what the node that is asked would do with a request, or with the next one
+of a key: which zones limit it and which matcher leaves it out, its keys, and
+how each limit stands. Nothing is counted, neither here nor in Redis.
+
+Handlers before rate_limit that could change the request or answer it are not
+run, and named. Only what sets variables, headers or the path is run.`,
+		Example: `  caddy rate-limit explain https://example.com/login -X POST --remote-ip 203.0.113.9
+  caddy rate-limit explain api 203.0.113.9`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	cmd.Flags().StringVarP(&q.Method, "request", "X", "", "The method (default GET)")
+	cmd.Flags().StringArrayVarP(&headers, "header", "H", nil, "A header such as 'X-Plan: gold', as often as needed")
+	cmd.Flags().StringVar(&q.RemoteIP, "remote-ip", "", "The address that the connection comes from (default 127.0.0.1)")
+	cmd.Flags().BoolVar(&id, "id", false, "The key is given by its id, as top shows it")
+	cmd.RunE = run(func(c client, p printer, args []string) (err error) {
+		if len(args) == 2 {
+			if q.Zone = args[0]; id {
+				q.ID = args[1]
+			} else {
+				q.Key = &args[1]
+			}
+		} else if q.URL = args[0]; id || !strings.Contains(q.URL, "://") {
+			return errors.New("give a URL with its scheme, like https://example.com/login, or a zone and a key")
+		}
+		if q.Headers, err = headersOf(headers); err != nil {
+			return err
+		}
+		return p.explain(c, q)
+	})
+	return cmd
+}
+
+// headersOf reads headers as people write them.
+func headersOf(lines []string) (headers map[string][]string, err error) {
+	for _, line := range lines {
+		name, value, ok := strings.Cut(line, ":")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%q is no header; write it like 'X-Plan: gold'", line)
+		}
+		if headers == nil {
+			headers = map[string][]string{}
+		}
+		headers[name] = append(headers[name], strings.TrimSpace(value))
+	}
+	return headers, nil
+}
+
+// explain asks and prints.
+func (p printer) explain(c client, q asked) error {
+	body, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	text, err := c.ask(http.MethodPost, admin.ExplainPath, string(body))
+	if err != nil {
+		return err
+	}
+	if p.json {
+		return p.raw(text)
+	}
+	if q.Zone != "" {
+		var h explain.Handler
+		if err := json.Unmarshal(text, &h); err != nil {
+			return fmt.Errorf("reading the answer: %w", err)
+		}
+		return p.handler(h)
+	}
+	var site explain.Site
+	if err := json.Unmarshal(text, &site); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	if err := p.line("Server %s takes the client for %s.", site.Server, site.ClientIP); err != nil {
+		return err
+	}
+	if len(site.Handlers) == 0 {
+		return p.line("The request comes to no rate_limit.")
+	}
+	for _, h := range site.Handlers {
+		if len(h.NotRun) > 0 {
+			if err := p.line("Before rate_limit these were not run: %s.", strings.Join(h.NotRun, ", ")); err != nil {
+				return err
+			}
+		}
+		if err := p.handler(h.Handler); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handler prints what a handler would do.
+func (p printer) handler(h explain.Handler) error {
+	text := string(h.Decision)
+	if h.Zone != "" {
+		text += " by " + h.Zone
+	}
+	if h.Wait > 0 {
+		text += ", for " + length(h.Wait)
+	}
+	if h.Delay > 0 {
+		text += ", after " + length(h.Delay) + " in a queue"
+	}
+	if err := p.line("The request is %s.", text); err != nil {
+		return err
+	}
+	rows := [][]string{{"ZONE", "DECISION", "KEY", "LIMIT", "USED", "REMOTE", "LEFT", "WAIT", ""}}
+	for _, z := range h.Zones {
+		key, notes := cmp.Or(z.Key, z.ID), notesOf(z)
+		if len(z.Limits) == 0 {
+			rows = append(rows, []string{z.Zone, string(z.Decision), key, "", "", "", "", "", notes})
+		}
+		for _, l := range z.Limits {
+			remote, wait := "", ""
+			if l.Remote != nil {
+				remote = strconv.FormatInt(*l.Remote, 10)
+			}
+			if l.Wait > 0 {
+				wait = length(l.Wait)
+			}
+			rows = append(rows, []string{
+				z.Zone, string(l.Decision), key, number(l.Limit) + "/" + l.Window, number(l.Used), remote, number(l.Remaining), wait, notes,
+			})
+		}
+	}
+	return p.table(rows)
+}
+
+// notesOf says why a zone is not asked, or not as it is configured.
+func notesOf(z explain.Zone) string {
+	notes := slices.Clone(z.Mismatch)
+	for i, m := range notes {
+		if !strings.Contains(m, " ") { // a matcher
+			notes[i] = m + " does not match"
+		}
+		if m == explain.Except {
+			notes[i] = "excepted"
+		}
+	}
+	if z.Shadow {
+		notes = append(notes, "shadow mode")
+	}
+	if z.Override != "" {
+		notes = append(notes, "override "+z.Override)
+	}
+	return strings.Join(notes, ", ")
+}
+
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+// length writes a number of seconds.
+func length(seconds float64) string {
+	if seconds < 60 {
+		return strconv.FormatFloat(seconds, 'f', -1, 64) + "s"
+	}
+	return rates.WindowText(rounded(time.Duration(seconds * float64(time.Second))))
+}
+
+func topCommand() *cobra.Command {
+	q := url.Values{}
+	var by string
+	var n int
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "top [<zone>]",
+		Short: "Shows the keys that have spent the most",
+		Long: `
+Shows the keys of a zone, or of all, that have spent the most lately, as far as
+the node that is asked knows. Keys are shown by their ids; with log_key their
+text follows once they have come again.
+
+By asked or denied are the keys of zones that sync at an interval: elsewhere a
+node doesn't count by key what it denies.`,
+		Example: `  caddy rate-limit top api --by denied
+  caddy rate-limit top --watch`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	cmd.Flags().StringVar(&by, "by", "used", "What the most of is shown: used, asked or denied")
+	cmd.Flags().IntVarP(&n, "number", "n", explain.TopKeys, "How many keys of each limit are shown")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "Show them again every two seconds")
+	cmd.RunE = run(func(c client, p printer, args []string) error {
+		q.Set("by", by)
+		q.Set("n", strconv.Itoa(n))
+		if len(args) > 0 {
+			q.Set("zone", args[0])
+		}
+		for {
+			if err := p.top(c, q); err != nil || !watch {
+				return err
+			}
+			select {
+			case <-cmd.Context().Done():
+				return nil
+			case <-time.After(2 * time.Second):
+			}
+			if err := p.line(""); err != nil {
+				return err
+			}
+		}
+	})
+	return cmd
+}
+
+// top asks and prints.
+func (p printer) top(c client, q url.Values) error {
+	text, err := c.ask(http.MethodGet, admin.TopPath+"?"+q.Encode(), "")
+	if err != nil {
+		return err
+	}
+	if p.json {
+		return p.raw(text)
+	}
+	var all []explain.Top
+	if err := json.Unmarshal(text, &all); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	rows := [][]string{{"ZONE", "LIMIT", "ID OF THE KEY", "USED", "ASKED", "DENIED", "KEY"}}
+	for _, t := range all {
+		for _, k := range t.Keys {
+			asked, denied := "", ""
+			if k.Asked != nil && k.Denied != nil {
+				asked, denied = number(*k.Asked), number(*k.Denied)
+			}
+			rows = append(rows, []string{t.Zone, number(t.Limit) + "/" + t.Window, k.ID, number(k.Used), asked, denied, k.Key})
+		}
+	}
+	if len(rows) == 1 {
+		return p.line("No key has spent anything lately.")
+	}
+	return p.table(rows)
+}

@@ -1,0 +1,82 @@
+package command
+
+import (
+	"bytes"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestExplanationsArePrinted(t *testing.T) {
+	site := asked{URL: "https://example.com/"}
+	for name, test := range map[string]struct {
+		asked  asked
+		answer string
+	}{
+		"site": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[{"not_run":["authentication","encode"],"decision":"denied","zone":"login","wait":12.5,"zones":[
+			{"zone":"api","decision":"skipped","mismatch":["path","method"]},
+			{"zone":"login","decision":"denied","key":"203.0.113.9","id":"AAECAwQFBgcICQoLDA0ODw","limits":[
+				{"limit":5,"window":"1m","used":5,"remote":2,"remaining":0,"after":0,"decision":"denied","wait":12.5},
+				{"limit":50,"window":"1d","used":5,"remote":2,"remaining":45,"after":45,"decision":"admitted"}]},
+			{"zone":"try","decision":"would_deny","shadow":true,"key":"\u001b[31mred\u001b[0m","id":"x","override":"10/1m","limits":[
+				{"limit":10,"window":"1m","used":10,"remaining":0,"after":0,"decision":"would_deny","wait":3}]}]}]}`},
+		"site_none": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[]}`},
+		"key": {asked{Zone: "queue"}, `{"decision":"admitted","delay":1.5,"zones":[{"zone":"queue","decision":"admitted","id":"AAECAwQFBgcICQoLDA0ODw","limits":[
+			{"limit":1,"window":"1s","used":2,"remote":0,"remaining":3,"after":2,"decision":"admitted"}]}]}`},
+	} {
+		c, _ := endpoint(t, http.StatusOK, test.answer)
+		var b bytes.Buffer
+		if err := (printer{out: &b, now: func() time.Time { return noon }}).explain(c, test.asked); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		golden(t, "explain_"+name+".golden", b.String())
+	}
+}
+
+func TestTopIsPrinted(t *testing.T) {
+	for name, answer := range map[string]string{
+		"keys": `[{"zone":"api","limit":100,"window":"1m","keys":[
+			{"id":"AAECAwQFBgcICQoLDA0ODw","key":"203.0.113.9","used":100,"asked":180,"denied":80},
+			{"id":"EBESExQVFhcYGRobHB0eHw","key":"a\nb\u202e","used":7,"asked":7,"denied":0}]},
+			{"zone":"local","limit":5,"window":"1h","keys":[{"id":"ICEiIyQlJicoKSorLC0uLw","used":5}]}]`,
+		"none": `[{"zone":"api","limit":100,"window":"1m","keys":[]}]`,
+	} {
+		c, _ := endpoint(t, http.StatusOK, answer)
+		var b bytes.Buffer
+		if err := (printer{out: &b, now: func() time.Time { return noon }}).top(c, url.Values{}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		golden(t, "top_"+name+".golden", b.String())
+	}
+}
+
+func TestWhatLookingAsks(t *testing.T) {
+	c, asked := endpoint(t, http.StatusOK, "{}")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{
+			[]string{"explain", "https://example.com/a", "-X", "POST", "-H", "X-A: b", "-H", "X-A:c", "--remote-ip", "203.0.113.9"},
+			`POST /rate_limit/explain {"method":"POST","url":"https://example.com/a","remote_ip":"203.0.113.9","headers":{"X-A":["b","c"]}}`,
+		},
+		{[]string{"explain", "api", "203.0.113.9"}, `POST /rate_limit/explain {"zone":"api","key":"203.0.113.9"}`},
+		{[]string{"explain", "api", "AAECAwQFBgcICQoLDA0ODw", "--id"}, `POST /rate_limit/explain {"zone":"api","id":"AAECAwQFBgcICQoLDA0ODw"}`},
+	} {
+		if _, err := execute(t, c, test.args...); err != nil || *asked != test.want {
+			t.Errorf("%v asks %s (%v), want %s", test.args, *asked, err, test.want)
+		}
+	}
+	c, asked = endpoint(t, http.StatusOK, "[]")
+	if _, err := execute(t, c, "top", "api", "--by", "denied", "-n", "3"); err != nil || !strings.HasPrefix(*asked, "GET /rate_limit/top") {
+		t.Errorf("top asks %s, %v", *asked, err)
+	}
+	*asked = ""
+	for _, args := range [][]string{{"explain", "/login"}, {"explain", "http://a/", "-H", "nonsense"}, {"explain"}, {"top", "a", "b"}} {
+		if _, err := execute(t, c, args...); err == nil || *asked != "" {
+			t.Errorf("%v: %v, and it asks %q", args, err, *asked)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package control
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// noteLoss notes that the server has forgotten leases, or that this node heard nothing of it for so
+// long that they may have ended, as nobody could renew them. Their nodes are there until they have
+// ended by this node's clock, which does not run while the server is away. The lock is held.
+func (c *Control) noteLoss(h ratesync.Heard) {
+	away := max(0, h.Now-c.record.heard)
+	isLong, isLost := away > int64(ratesync.Lease/2), h.Mark > c.mark
+	c.mark = max(c.mark, h.Mark)
+	if !isLong && !isLost {
+		return
+	}
+	for i := range c.leases {
+		l := &c.leases[i]
+		l.forgotten, l.Applied = true, 0 // what they have applied holds in that history only
+		if isLong {
+			l.ends += away
+		}
+	}
+}
+
+// list takes in the leases that the server has, and keeps those that it has forgotten. The lock is
+// held.
+func (c *Control) list(leases []Lease, h ratesync.Heard) {
+	c.nodesListed = int64(len(leases))
+	for _, l := range c.leases {
+		isThere := func(other Lease) bool { return other.Node == l.Node }
+		if l.forgotten && h.Now < l.ends && !slices.ContainsFunc(leases, isThere) {
+			leases = append(leases, l)
+		}
+	}
+	sortLeases(leases)
+	c.leases, c.listed, c.asked = leases, h.Now, false
+}
+
+// sortLeases sorts leases by name.
+func sortLeases(leases []Lease) {
+	slices.SortFunc(leases, func(a, b Lease) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Node, b.Node))
+	})
+}
+
+// parseLease reads a field of the nodes, "seq expiry mark applied name". A node of a version
+// without the record leaves the last two out.
+func parseLease(node, value string, h ratesync.Heard) Lease {
+	words := strings.SplitN(value, " ", 5)
+	number := func(i int) int64 {
+		if i >= len(words) {
+			return 0
+		}
+		n, _ := strconv.ParseInt(words[i], 10, 64)
+		return n
+	}
+	l := Lease{Node: node, Applied: number(3), Name: node}
+	if len(words) == 5 {
+		l.Name = words[4]
+	}
+	age := time.Duration(h.Server) - (time.Duration(number(1))*time.Millisecond - ratesync.Lease)
+	l.ends = h.Now + (number(1)*int64(time.Millisecond) - h.Server)
+	l.Heard = time.Unix(0, h.Now).Add(-max(0, age)).Round(time.Millisecond)
+	return l
+}

@@ -1,0 +1,54 @@
+package control
+
+import (
+	"testing"
+	"time"
+
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// A node that the server has forgotten, or whose lease nobody could renew, is there until its lease
+// has ended by this node's clock. One that has given its lease up is gone at once.
+func TestForgottenLeases(t *testing.T) {
+	const lease = ratesync.Lease
+	for _, test := range []struct {
+		name        string
+		away, later time.Duration // until the next heartbeat, and to the one after it
+		mark        int64
+		back        bool // the other node is listed once more before it is gone
+		want        [2]int
+	}{
+		{"given up", time.Second, time.Second, 0, false, [2]int{1, 1}},
+		{"forgotten", time.Second, lease - 2*time.Second, 2, false, [2]int{2, 2}},
+		{"forgotten and gone", time.Second, lease, 2, false, [2]int{2, 1}},
+		{"forgotten and given up", time.Second, time.Second, 2, true, [2]int{2, 1}},
+		{"server away", time.Minute, lease - time.Second, 0, false, [2]int{2, 2}},
+		{"server away and gone", time.Minute, lease + time.Second, 0, false, [2]int{2, 1}},
+	} {
+		c := New(Options{})
+		h := ratesync.Heard{Node: "a", Now: int64(time.Hour), Nodes: 2}
+		hear := func(others ...Lease) int {
+			c.noteLoss(h)
+			c.record.heard = h.Now
+			c.list(append(others, Lease{Node: "a"}), h)
+			return len(c.leases)
+		}
+		other := Lease{Node: "b", Applied: 9, ends: h.Now + int64(lease)}
+		hear(other)
+		h.Now, h.Mark = h.Now+int64(test.away), test.mark
+		got := [2]int{hear()}
+		if got[0] == 2 && c.leases[1].Applied != 0 {
+			t.Errorf("%s: what it has applied of another history counts", test.name)
+		}
+		if test.back {
+			other.ends = h.Now + int64(lease)
+			hear(other)
+		}
+		h.Now += int64(test.later)
+		// In between heartbeats go on, or the server would be away again.
+		c.record.heard = h.Now
+		if got[1] = hear(); got != test.want {
+			t.Errorf("%s: %v nodes, want %v", test.name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package counters
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// A Limit is one limit of a zone, with the counters that it shares with the zones of its name in
+// other handlers and configurations.
+type Limit struct {
+	*Counters
+
+	// Settings are those of the zone, which it has in common with all its limits.
+	Settings *settings.Compiled
+	Rate     rates.Rate
+
+	// Enforced is the limit that is enforced here, and Policy what answers tell of it.
+	Enforced algorithms.Limit
+	Policy   *answer.Policy
+	// Number is what the limit of a request comes from, nil where it is the same for all. Warned is
+	// set when something came that is no number.
+	Number *reqkey.Number
+	Warned *atomic.Bool
+	// IsOverridden is set where an operator has set another number, replaced is the configured one.
+	IsOverridden bool
+	replaced     int64
+}
+
+// Take asks for n units of a key at now. raw is the bytes of which key is the hash.
+func (l *Limit) Take(key table.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken {
+	return l.Table.Take(l.Enforced, key, raw, now, n, want)
+}
+
+// Params describes the limit to its algorithm. In the place of an overridden one, burst and queue
+// keep their ratio to the number.
+func (l *Limit) Params() algorithms.Params {
+	p := l.Settings.Params(l.Rate)
+	if l.replaced > 0 {
+		p.Burst = scaled(p.Burst, l)
+		p.Queue = scaled(p.Queue, l)
+	}
+	return p
+}
+
+// scaled brings a number for the configured limit to the one in its place. What is there does not
+// vanish.
+func scaled(n int64, l *Limit) int64 {
+	return max(min(n, 1), min(saturate.MulDiv(n, l.Rate.Limit, l.replaced), maxScaled))
+}
+
+// maxScaled is more than any burst or queue of a configuration that drains in time.
+const maxScaled = 1 << 53
+
+// IsSynced reports whether the limit's counts are in that Redis as well.
+func (l *Limit) IsSynced(redis *shared.Redis) bool { return l.Settings.SyncRate >= 0 && redis != nil }
+
+// With returns the limit with another number of requests: what may come at once is the burst where
+// there is one, and else follows the number.
+func (l *Limit) With(n int64) Limit {
+	c := *l
+	c.Rate.Limit = n
+	c.Enforced = c.Params().Compile()
+	return c
+}
+
+// Overridden returns the limit with the number that an operator has set.
+func (l *Limit) Overridden(n int64) Limit {
+	c := *l
+	c.IsOverridden, c.replaced = true, c.Rate.Limit
+	c.Rate.Limit = n
+	c.Enforced = c.Params().Compile()
+	return c
+}
+
+// Divide leaves this node its share of the limit, rounded up.
+func (l *Limit) Divide(nodes int64) {
+	p := l.Params()
+	p.Limit = p.Limit/nodes + min(1, p.Limit%nodes)
+	p.Burst = (p.Burst + nodes - 1) / nodes
+	l.Enforced = p.Compile()
+}
+
+// Peek reads a queue that is entered last, unless it is full: then it denies.
+func (l *Limit) Peek(key table.Key, raw []byte, now int64) table.Taken {
+	t := l.Take(key, raw, now, 0, 0)
+	if t.Remaining >= 1 {
+		return t
+	}
+	if t = l.Take(key, raw, now, 1, 0); t.Allowed {
+		l.Table.Leave(l.Enforced, key, t, now, 1) // a slot has become free just now
+	}
+	return t
+}
+
+// Result returns what an answer tells of a decision.
+func (l *Limit) Result(d *algorithms.Decision) answer.Result {
+	return answer.Result{
+		Policy: l.Policy, Allowed: d.Allowed, Overridden: l.IsOverridden, Quota: l.Rate.Limit, Limit: l.Enforced.N, Remaining: d.Remaining,
+		RetryAfter: d.Retry, MoreAfter: l.MoreAfter(d),
+	}
+}
+
+// MoreAfter returns the one wait that answers tell of a limit that admits.
+func (l *Limit) MoreAfter(d *algorithms.Decision) time.Duration {
+	if l.Policy.Fixed {
+		return d.Reset
+	}
+	return d.Next
+}

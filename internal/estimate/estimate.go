@@ -1,0 +1,143 @@
+// Package estimate is what a node expects that the others have spent of a key and that it can't see
+// yet, and when that makes a sync of the key urgent: arithmetic on what one key knows of its syncs.
+package estimate
+
+import (
+	"math"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+)
+
+const (
+	// Pause is the least time between two early syncs of one key.
+	Pause = 5 * time.Millisecond
+	// share of what a key has left, by the estimate, that may be unsent before it is synced
+	// early: 1/share.
+	share = 8
+	// Grain is the part of a limit, 1/grain, below which what all nodes have unsent, by the
+	// estimate, is worth no early sync. Without it a client at its limit would cause one for
+	// each request that is admitted.
+	Grain = 64
+	// refresh is how often in an interval a key at its limit may be synced only to learn what the
+	// others did.
+	refresh = 8
+	// minAttempts is how many attempts on this node the estimate of its share goes by at least,
+	// where there were so many: what is older counts half as much with each sync. With fewer,
+	// chance makes a node that sees little of a client take its share for a fraction of what it is.
+	minAttempts = 32
+	// maxScale bounds the estimate of how much more than this node all nodes take in.
+	maxScale = 1000
+)
+
+// A State is what a key knows of its syncs. The zero value is that of a key that had none.
+type State struct {
+	At    int64   // of the last reply, 0 never
+	scale float32 // K: attempts on all nodes for each one here, lately; 0 unknown
+	half  uint32  // admitted here in half of the interval before the last reply
+
+	Attempts     uint32 // Ledger.Attempts that the store has
+	all          uint32 // attempts on all nodes in this epoch, as of the last reply
+	pastAttempts uint32 // attempts here and
+	pastAll      uint32 // on all nodes in the syncs before, the older ones less and less
+}
+
+// Retry is when to try again where only an estimate stands in the way: the next sync may
+// tell that others spent less.
+func (s *State) Retry(rate time.Duration, now int64, retry time.Duration) time.Duration {
+	return max(time.Second, min(retry, rate-time.Duration(now-s.At)))
+}
+
+// NeedsSync reports whether a key should not wait for the next cycle: it was not synced
+// lately, or what is unsent is much of what is left.
+func (s *State) NeedsSync(l *ledger.Ledger, limit algorithms.Limit, remaining, now int64) bool {
+	if !l.Synced {
+		return true
+	}
+	if now-s.At < int64(Pause) {
+		return false
+	}
+	if s.scale == 0 {
+		return true // the second sync shows this node's share
+	}
+	if limit.History > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
+		return true // the first request of an epoch: others may want what came just before it
+	}
+	unseen := float64(l.Unsent(limit.History)) * max(1, float64(s.scale))
+	return unseen > 0 && unseen*share >= float64(remaining) && unseen*Grain >= sizeOf(limit)
+}
+
+// sizeOf returns what a key that was never seen may spend at once.
+func sizeOf(l algorithms.Limit) float64 {
+	if l.N == 0 {
+		return 0
+	}
+	return float64(l.Size)
+}
+
+// NeedsRefresh reports whether a key is at its limit and so much may have flowed in since the last
+// sync that others may have taken a grain of it. To ask is worth less than to report: where other
+// keys of the shard wait to be sent, this one waits as well.
+func (s *State) NeedsRefresh(rate time.Duration, l algorithms.Limit, remaining, now int64) bool {
+	size, passed := sizeOf(l), now-s.At
+	if s.scale <= 1 || passed < max(int64(rate/refresh), int64(Pause)) || float64(remaining)*Grain > size {
+		return false
+	}
+	return float64(passed)*float64(l.N)*Grain >= size*float64(l.Window)
+}
+
+// Pending estimates what others have spent that this node can't see yet: for each unit of its own
+// that it has not sent, and each that it sent while theirs were in flight, as many more as its
+// share of the attempts makes likely.
+func (s *State) Pending(l *ledger.Ledger, history int) int64 {
+	if s.scale <= 1 || !l.Synced {
+		return 0
+	}
+	return int64(math.Ceil((float64(s.scale) - 1) * (float64(l.Unsent(history)) + float64(s.half))))
+}
+
+// Learn works out K from the attempts here and everywhere, in this sync and those before.
+// Where there was none lately, what others did came over a longer time than what this node did, and
+// doesn't show its share.
+func (s *State) Learn(attempts, sum int64, lately bool) {
+	mine, all := uint32(attempts), Add(0, sum)
+	if mine < s.Attempts || all < s.all { // a new epoch
+		s.Attempts, s.all = 0, 0
+	}
+	if lately {
+		s.pastAttempts, s.pastAll = Add(s.pastAttempts, int64(mine-s.Attempts)), Add(s.pastAll, int64(all-s.all))
+	} else {
+		s.pastAttempts, s.pastAll, s.scale = 0, 0, 0
+	}
+	s.Attempts, s.all = mine, all
+	switch {
+	case s.pastAttempts > 0:
+		s.scale = float32(min(max(1, float64(s.pastAll)/float64(s.pastAttempts)), maxScale))
+	case lately:
+		s.scale = 1
+	}
+	if s.pastAttempts > minAttempts {
+		s.pastAttempts, s.pastAll = s.pastAttempts/2, s.pastAll/2
+	}
+}
+
+// Sent notes how much the last sync sent. What others push is on average half an interval old when
+// it is pulled, for which an estimate counts. Buckets drain in that time, and need none: of them it
+// is 0.
+func (s *State) Sent(units int64) { s.half = uint32(min(units/2, math.MaxUint32)) }
+
+// Asked returns how many attempts there were on all nodes, of which so many here: those of others
+// are as of the last reply.
+func (s *State) Asked(attempts uint32) int64 {
+	asked := int64(attempts)
+	if attempts >= s.Attempts && s.all >= s.Attempts {
+		asked += int64(s.all - s.Attempts)
+	}
+	return asked
+}
+
+// Add adds attempts to a number of them, which ends at its largest value.
+func Add(a uint32, n int64) uint32 {
+	return uint32(min(int64(a)+min(n, math.MaxUint32), math.MaxUint32))
+}

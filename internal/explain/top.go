@@ -1,0 +1,152 @@
+package explain
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/top"
+)
+
+const (
+	// TopKeys is how many keys are shown where nothing is said, and MaxTopKeys how many at most.
+	TopKeys    = 20
+	MaxTopKeys = 1000
+	// walkPause is the time between two walks over the counters.
+	walkPause = time.Second
+)
+
+// walks lets one walk over the counters be under way. It holds when the last one ended.
+var walks = make(chan time.Time, 1)
+
+func init() { walks <- time.Time{} }
+
+// A Top is the keys of one limit that have spent the most.
+type Top struct {
+	Zone   string   `json:"zone"`
+	Limit  int64    `json:"limit"`
+	Window string   `json:"window"`
+	Keys   []TopKey `json:"keys"`
+}
+
+// A TopKey is what one key has spent, as far as this node knows.
+type TopKey struct {
+	// ID names the key, as explain, override and reset take it.
+	ID string `json:"id"`
+	// Key is its text. It is there only with log_key, once a request has brought the key after it
+	// was shown for the first time.
+	Key string `json:"key,omitempty"`
+	// Used is what all nodes have counted in the current epoch and the one before.
+	Used int64 `json:"used"`
+	// Asked is how many requests came in the current epoch, or the last one, and Denied how many of
+	// them were denied. They are there where the zone syncs at an interval.
+	Asked  *int64 `json:"asked,omitempty"`
+	Denied *int64 `json:"denied,omitempty"`
+}
+
+// TopOf walks over the counters of a zone, or of all zones where it is "", and returns the n keys
+// of each limit that have the most. It waits for its turn: walks follow each other at a second's
+// distance.
+func TopOf(ctx context.Context, config *limits.Config, zone string, by top.By, n int) (all []Top, err error) {
+	if !slices.Contains(top.All, by) {
+		return nil, fmt.Errorf("by: %q is none; write used, asked or denied", spelling.Clip(string(by)))
+	}
+	if n < 1 || n > MaxTopKeys {
+		return nil, fmt.Errorf("n: %d is not between 1 and %d", n, MaxTopKeys)
+	}
+	chosen, err := limitsOf(config, zone, by)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case last := <-walks:
+		defer func() { walks <- time.Now() }()
+		select {
+		case <-time.After(min(walkPause, time.Until(last.Add(walkPause)))):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	rows := make([][]table.Spend, len(chosen))
+	wanted := map[*top.Names][]table.Spend{}
+	for i, l := range chosen {
+		most := top.NewMost(by, n)
+		l.EachSpend(most.Add)
+		rows[i] = most.Rows()
+		names := namesOf(config, l)
+		wanted[names] = append(wanted[names], rows[i]...)
+	}
+	for names, keys := range wanted {
+		names.Want(keys, clock.Now())
+	}
+	all = []Top{}
+	for i, l := range chosen {
+		all = append(all, topOf(l, namesOf(config, l), by, rows[i]))
+	}
+	return all, nil
+}
+
+// namesOf returns where requests leave the texts of a limit's keys: at the first one of its zone.
+func namesOf(config *limits.Config, l *limits.Limit) *top.Names {
+	for first := range config.Each {
+		if first.Settings.Name == l.Settings.Name {
+			return &first.Names
+		}
+	}
+	return &l.Names
+}
+
+// limitsOf returns the limits that are to be looked at.
+func limitsOf(config *limits.Config, zone string, by top.By) (chosen []*limits.Limit, err error) {
+	seen := map[*counters.Counters]bool{}
+	countsAttempts := true
+	for l := range config.Each {
+		if seen[l.Counters] || zone != "" && l.Settings.Name != zone {
+			continue
+		}
+		seen[l.Counters] = true
+		if by != top.Used && !countsAttempt(config, l) {
+			countsAttempts = false
+			continue
+		}
+		chosen = append(chosen, l)
+	}
+	switch {
+	case len(chosen) > 0:
+		return chosen, nil
+	case !countsAttempts:
+		return nil, fmt.Errorf("by: requests that are denied are not counted by key where counts don't sync at an interval; write %s", top.Used)
+	case zone == "":
+		return nil, errors.New("there is no zone")
+	}
+	return nil, fmt.Errorf("there is no zone %q", zone)
+}
+
+// countsAttempt reports whether denied requests of a key are known.
+func countsAttempt(config *limits.Config, l *limits.Limit) bool {
+	return l.Settings.SyncRate > 0 && l.IsSynced(config.Redis)
+}
+
+// topOf describes the rows of one limit.
+func topOf(l *limits.Limit, names *top.Names, by top.By, rows []table.Spend) Top {
+	t := Top{Zone: l.Settings.Name, Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window), Keys: []TopKey{}}
+	for _, s := range rows {
+		k := TopKey{ID: base64.RawURLEncoding.EncodeToString(s.ID[:]), Key: names.Of(s.Key), Used: s.Used}
+		if l.Settings.SyncRate > 0 && (s.Asked > 0 || by != top.Used) {
+			k.Asked, k.Denied = &s.Asked, &s.Denied
+		}
+		t.Keys = append(t.Keys, k)
+	}
+	return t
+}

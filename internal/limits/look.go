@@ -1,0 +1,160 @@
+package limits
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// Forks of zones, to ask what would be decided. A fork decides by the same code, on copies of the
+// counters of one key; where Redis decides it is only looked at. Nothing of it is counted, logged
+// or sent.
+
+// A Key names what a zone counts.
+type Key = counters.Key
+
+// Fork returns a zone that decides for one key as z does, and changes nothing: it leaves matchers
+// and the making of keys aside. ok is false where the key is only known by its ID, and has no
+// counter of its own here. It is not released.
+func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
+	f = &Zone{
+		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), want: z.want,
+		rules: z.rules, queuesLast: z.queuesLast, look: &k,
+		salt: z.salt, atRuntime: z.atRuntime, varies: z.varies,
+	}
+	f.Matchers, f.Except, f.Logger, f.Once, f.Metrics, f.LogKeys = nil, nil, zap.NewNop(), new(warning.Once), false, false
+	f.denials = answer.NewDenialLog(answer.DenialLogOptions{Logger: f.Logger})
+	now := clock.Now()
+	for i := range z.limits {
+		l := z.limits[i]
+		fork, ok := l.Counters.Fork(l.Enforced, k, now)
+		if !ok {
+			return nil, false
+		}
+		l.Counters = fork
+		if l.Warned != nil {
+			l.Warned = new(atomic.Bool)
+		}
+		f.limits = append(f.limits, l)
+	}
+	return f, true
+}
+
+// KeyOf makes the key of a request. none is set where there is none, see DeniesEmpty.
+func (z *Zone) KeyOf(r *http.Request) (k Key, none bool) {
+	raw, _, none := z.appendKey(nil, r, reqkey.Vars(r))
+	return counters.KeyOf(raw), none
+}
+
+// Enforces reports whether the zone denies requests of a key, or is in shadow mode for it.
+func (z *Zone) Enforces(k Key) bool {
+	e := z.Enforcement()
+	return e.IsFull() || !e.IsOff() && e.Includes(k.ID, z.salt)
+}
+
+// OverrideOf returns what an operator has set for a key at run time, nil for nothing.
+func (z *Zone) OverrideOf(k Key) *control.Override {
+	if rules := z.atRuntime.Load(); rules != nil {
+		return rules.OverrideOf(k.ID)
+	}
+	return nil
+}
+
+// DeniesEmpty reports whether requests without a key are denied, and not skipped.
+func (z *Zone) DeniesEmpty() bool { return z.EmptyKey == settings.EmptyDeny }
+
+// Standing is how a limit stands for the key of a fork, before the next request.
+type Standing struct {
+	// Used of Size is spent, as this node knows: what can still be taken is what is left of that.
+	Used, Size int64
+	// Remote is the part of Used that other nodes counted, as far as this node knows them apart.
+	Remote int64
+}
+
+// Stand returns how a limit of another fork stood, for a fork that was not asked since.
+func (z *Zone) Stand(l *Limit, now int64) (s Standing) {
+	key := table.KeyOf(z.look.Raw)
+	if s.Size = l.Enforced.Size; l.Enforced.N == 0 {
+		s.Size = 0
+	}
+	for own := range z.Each {
+		if own.Key != l.Key {
+			continue
+		}
+		s.Used = max(0, s.Size-own.Table.Take(l.Enforced, key, z.look.Raw, now, 0, 0).Remaining)
+		if t, ok := own.Table.(counters.Fork); ok {
+			s.Remote = min(s.Used, t.Remote(l.Enforced, key, now))
+		}
+	}
+	return s
+}
+
+// lookRedis asks what Redis would decide. What this node has decided alone, and not yet charged,
+// counts as well: a request would charge it first.
+func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) (decided, lost bool) {
+	said, _, err := zr.Redis.Strict.Look(ctx, zr.Name, zr.rulesOf(), zr.look.ID)
+	if err != nil {
+		return false, true
+	}
+	zr.strict, zr.grant = true, len(e.grants)
+	e.grants = append(e.grants, grant{by: zr.Redis.Strict}) // none, so nothing is corrected
+	for i := range said {
+		v, l := &said[i], &zr.limits[i]
+		l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
+		if t, ok := l.Table.(counters.Fork); ok && hasDebt(t, zr.hash) {
+			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, waitsOf(zr.Kind)).Decision
+		}
+		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
+		e.results = append(e.results, l.Result(&v.Decision))
+	}
+	return true, false
+}
+
+// An Outcome is what an Evaluation says of one zone.
+type Outcome struct {
+	// Denied is set where a limit denies, or would in Shadow mode.
+	Denied, Shadow bool
+	// Limits are those that the request goes by, and Results what they decided.
+	Limits  []Limit
+	Results []answer.Result
+	// ByRedis is set where Redis decided.
+	ByRedis bool
+}
+
+// Of returns what was decided in a zone; ok is false where its limits were not asked.
+func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
+	for i := range e.zones {
+		if zr := &e.zones[i]; zr.Zone == z {
+			return Outcome{zr.denied, zr.shadow, zr.limits, e.results[zr.first : zr.first+len(zr.limits)], zr.strict}, true
+		}
+	}
+	return o, false
+}
+
+// Delay returns how long an admitted request waits in its queues.
+func (e *Evaluation) Delay() (delay time.Duration) {
+	for i := range e.receipts {
+		if !e.results[i].Shadow {
+			delay = max(delay, e.receipts[i].Delay)
+		}
+	}
+	return delay
+}
+
+// hasDebt reports whether something was decided for a key that Redis does not know of yet.
+func hasDebt(t counters.Fork, key table.Key) bool {
+	_, ok := t.HasDebt(key)
+	return ok
+}

@@ -1,0 +1,195 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// early is a matcher that ends early data, as Caddy's matchers of addresses do.
+type early struct{}
+
+func (early) Match(*http.Request) bool { return false }
+
+func (early) MatchWithError(*http.Request) (bool, error) {
+	return false, caddyhttp.Error(http.StatusTooEarly, errors.New("early data"))
+}
+
+// leftIn returns what is left of the first limit of a zone for all clients.
+func leftIn(z *Zone) int64 {
+	r := request("x")
+	raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r))
+	return z.limits[0].Take(table.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining
+}
+
+// one is a zone for all clients.
+func one(name string, limit int64, rate rates.SyncRate) settings.Compiled {
+	return settings.Compiled{
+		Name: name, Key: "all", SyncRate: rate, Limits: []rates.Rate{{Limit: limit, Window: 24 * time.Hour}},
+		Buckets: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64,
+	}
+}
+
+func newZone(t *testing.T, s settings.Compiled, redis *Redis) *Zone {
+	t.Helper()
+	z, err := NewZone(ZoneOptions{Compiled: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(z.Release)
+	return z
+}
+
+// A request that a matcher ends is refunded what the zones before it had given.
+func TestAMatchersErrorIsRolledBack(t *testing.T) {
+	first, second := newZone(t, one("a", 2, rates.Local), nil), newZone(t, one("b", 2, rates.Local), nil)
+	second.Matchers = caddyhttp.MatcherSets{{early{}}}
+	zones := []*Zone{first, second}
+	Arrange(zones)
+	if e, err := Evaluate(zones, request("x"), clock.Now()); err == nil {
+		t.Fatalf("denied %t, want the matcher's error", e.IsDenied())
+	}
+	if left := leftIn(first); left != 2 {
+		t.Errorf("%d of 2 are left after the matcher's error", left)
+	}
+}
+
+// A client that goes away while Redis is asked for one zone is refunded what other zones gave,
+// whether Redis or this node decided there.
+func TestAClientThatGoesAwayIsRefundedEverywhere(t *testing.T) {
+	server := redistest.Start(t)
+	there := remote(t, server)
+	proxy := faultproxy.Start(t, server.Addr)
+	proxy.Set(faultproxy.Blackhole)
+	silent := *server
+	silent.Addr = proxy.Addr
+	for _, rate := range []rates.SyncRate{rates.Strict, rates.Local} {
+		first, waits := newZone(t, one("first"+rate.String(), 1, rate), there), newZone(t, one("waits"+rate.String(), 10, rates.Strict), remote(t, &silent))
+		zones := []*Zone{first, waits}
+		Arrange(zones)
+		r := request("x")
+		ctx, leave := context.WithCancel(r.Context())
+		before := proxy.Requests()
+		go func() { // leaves once Redis is asked for the second zone
+			defer leave()
+			for proxy.Requests() == before && t.Context().Err() == nil {
+				<-time.After(time.Millisecond)
+			}
+		}()
+		if e, err := Evaluate(zones, r.WithContext(ctx), clock.Now()); !errors.Is(err, errGone) {
+			t.Fatalf("sync_rate %s: %v, %v, want that the client has gone", rate, e, err)
+		}
+		e, err := Evaluate(zones[:1], request("x"), clock.Now())
+		if err != nil || e.IsDenied() {
+			t.Errorf("sync_rate %s: a request after one whose client has gone: %v, denied, want the one that the limit has", rate, err)
+		}
+		if err == nil {
+			e.Free()
+		}
+	}
+}
+
+// Of a zone in shadow mode that would have denied a request its queues are left at once, and not
+// once more when the client goes away in another queue.
+func TestAQueueIsLeftOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zones := arranged(t, settings.Compiled{
+			Name: "shadow", Key: "all", Kind: algorithms.LeakyBucket, Queue: 3, Enforce: settings.Enforce(0),
+			Limits: []rates.Rate{{Limit: 10, Window: time.Second}, {Limit: 1, Window: time.Hour}},
+		}, settings.Compiled{
+			Name: "queue", Key: "all", Kind: algorithms.LeakyBucket, Queue: 9, Limits: []rates.Rate{{Limit: 1, Window: time.Minute}},
+		})
+		r := request("x")
+		raw, _, _ := zones[0].appendKey(nil, r, reqkey.Vars(r))
+		spend := func(l *Limit, n int64) { l.Take(table.KeyOf(raw), raw, clock.Now(), n, 0) }
+		spend(&zones[0].limits[0], 3)
+		spend(&zones[1].limits[0], 1)
+		e := &Evaluation{now: clock.Now(), longest: -1} // all queues have room for it,
+		for _, z := range zones {
+			e.ask(z, r, reqkey.Vars(r))
+		}
+		if err := e.askShadows(r); err != nil || e.queues != 2 {
+			t.Fatalf("the queues are read: %v, %d to enter", err, e.queues)
+		}
+		spend(&zones[0].limits[1], 4) // and now one of them has none
+		e.enterQueues()
+		if e.IsDenied() || !e.overShadow {
+			t.Fatalf("denied %t, would be %t, want that it would be denied in shadow mode", e.IsDenied(), e.overShadow)
+		}
+		e.rollBack(false)
+		ctx, leave := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer leave()
+		if err := e.Enter(ctx); !errors.Is(err, errGone) {
+			t.Fatalf("%v, want that the client has gone", err)
+		}
+		time.Sleep(90 * time.Millisecond)
+		if left := leftIn(zones[0]); left != 2 {
+			t.Errorf("%d places are left in the queue, want 2: two of three others are there", left)
+		}
+	})
+}
+
+// What an answer tells of a request that has waited in a queue holds for the end of the wait.
+func TestResultsOfARequestThatWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queue := settings.Compiled{Name: "queue", Key: "all", Kind: algorithms.LeakyBucket, Queue: 9, Limits: []rates.Rate{{Limit: 2, Window: time.Minute}}}
+		window := settings.Compiled{Name: "window", Key: "all", Kind: algorithms.FixedWindow, Limits: []rates.Rate{{Limit: 10, Window: time.Hour}}}
+		zones := arranged(t, window, queue)
+		end := clock.Now() - clock.Now()%int64(time.Hour) + int64(time.Hour)
+		for i := range 2 {
+			e, err := Evaluate(zones, request("x"), clock.Now())
+			if err != nil || e.Enter(t.Context()) != nil {
+				t.Fatalf("request %d: %v", i, err)
+			}
+			if i == 1 && e.receipts[e.zones[1].first].Delay == 0 {
+				t.Fatal("the second request did not wait")
+			}
+			for j, r := range e.Results() {
+				if r.Policy.Zone == "window" && clock.Now()+int64(r.MoreAfter) != end {
+					t.Errorf("request %d: result %d tells that the window ends in %s, want %s", i, j, r.MoreAfter, time.Duration(end-clock.Now()))
+				}
+			}
+			if e.Now() != clock.Now() {
+				t.Errorf("request %d: the results hold for %s before", i, time.Duration(clock.Now()-e.Now()))
+			}
+			e.Free()
+		}
+	})
+}
+
+// A request that is denied and counted is one attempt, by which nodes estimate their share, and one
+// decision without a counter of its own in a full table.
+func TestADeniedRequestIsOneAttempt(t *testing.T) {
+	s := one("counted", 1, rates.Local)
+	s.CountDenied, s.MaxKeys = true, 1
+	z := newZone(t, s, nil)
+	l := &z.limits[0]
+	raw := []byte("other")
+	l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0) // the table is full
+	for i := range int64(3) {
+		e, err := Evaluate([]*Zone{z}, request("x"), clock.Now())
+		if err != nil || e.IsDenied() != (i > 0) {
+			t.Fatalf("request %d: %v, denied %t", i, err, e.IsDenied())
+		}
+		e.Free()
+		if decisions, _ := l.Overflow(); decisions != i+1 {
+			t.Errorf("%d decisions for a key without a counter, want %d", decisions, i+1)
+		}
+	}
+}

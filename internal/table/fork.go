@@ -1,0 +1,98 @@
+package table
+
+import (
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/sketch"
+)
+
+// Fork returns a table of its own that decides for one key as this one would, and changes nothing
+// here: not even the clock of the key's state, and a key without a slot gets none. Nothing is sent
+// of what it counts. l is the limit that the key would enter under, and raw the bytes of which key
+// is KeyOf; it is not kept.
+func (t *Table[S]) Fork(l algorithms.Limit, key Key, raw []byte, now int64) *Table[S] {
+	f := t.fork()
+	sh := t.shard(key)
+	sh.mu.Lock()
+	i, found := sh.find(key)
+	if found {
+		t.copySlot(f, sh, i, key, now)
+	} else if t.keys.Load() >= t.maxKeys.Load() {
+		if _, idle := t.idle(sh, l, now); !idle {
+			f.keys.Store(f.maxKeys.Load()) // it is full for the copy as well
+		}
+	}
+	f.overflow.Store(t.overflow.Load().Fork(key, key))
+	sh.mu.Unlock()
+	if !found && !t.saved.IsEmpty() {
+		t.saved.CopyTo(&f.saved, IDOf(raw))
+	}
+	return f
+}
+
+// ForkID is Fork for a key that only its ID is known of. In the copy it goes by another key. It
+// looks at every slot, a few under one lock; ok is false where none has that ID.
+func (t *Table[S]) ForkID(id ID, as Key, now int64) (f *Table[S], ok bool) {
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	t.each(func(sh *shard[S], i uint32, e entry[S]) {
+		if !ok && e.id == id {
+			f, ok = t.fork(), true
+			f.overflow.Store(t.overflow.Load().Fork(e.key, as))
+			t.copySlot(f, sh, i, as, now)
+		}
+	})
+	return f, ok
+}
+
+// fork returns an empty table with the clock and the settings of this one, which wakes nobody.
+func (t *Table[S]) fork() *Table[S] {
+	f := &Table[S]{machine: t.machine}
+	f.maxKeys.Store(t.maxKeys.Load())
+	f.lost.Store(t.lost.Load())
+	f.step.Store(t.step.Load())
+	f.stepped.Store(t.stepped.Load())
+	f.clocked.Store(t.clocked.Load())
+	f.offset.Store(t.offset.Load())
+	f.preparing.Store(true) // nobody needs its sketch before it is needed
+	if b := t.config.Load(); b != nil {
+		c := *b
+		c.Early, c.Wake = false, nil
+		f.config.Store(&c)
+	}
+	return f
+}
+
+// copySlot copies a slot, and what is known of its syncs, into an empty table, where its key is as.
+// The lock of its shard is held.
+func (t *Table[S]) copySlot(f *Table[S], sh *shard[S], i uint32, as Key, now int64) {
+	from, to := sh.at(i), f.shard(as)
+	j := to.allocate()
+	f.keys.Add(1)
+	*to.slot(j) = slot[S]{key: as, id: from.id, state: t.machine.Clone(&from.state)}
+	to.index.Add(tagOf(as), j)
+	if from.syncState != nil {
+		*f.shared(to, j).syncState = *from.syncState
+	}
+	if s := t.overflow.Load(); s != nil && sh.marks.Has(i, s, now) {
+		to.marks = new(sketch.Marks)
+		to.marks.Add(j, s, now)
+	}
+}
+
+// Remote returns what other nodes counted of a key that a decision can still use. It is for forks:
+// it brings the key to now.
+func (t *Table[S]) Remote(l algorithms.Limit, key Key, now int64) (remote int64) {
+	sh, i, ok := t.lock(key)
+	defer sh.mu.Unlock()
+	if !ok {
+		return 0
+	}
+	e, at, _ := t.current(sh, l, i, now)
+	t.machine.Advance(&e.state, l, at)
+	counts := t.machine.Ledger(&e.state)
+	for age := range int64(l.History + 1) {
+		c, _ := counts.At(counts.Epoch - age)
+		remote += c.Remote
+	}
+	return remote
+}

@@ -1,0 +1,169 @@
+package table
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/saved"
+)
+
+// The law of a fork: what it decides of a key is what the table decides next, and the table is the
+// same before and after. It is asked after requests, syncs, steps of the clock and a restart, for
+// keys with a slot and without one, in tables that are full and in others.
+func TestAForkDecidesWhatTheTableDecidesNext(t *testing.T) {
+	t.Run("windows", func(t *testing.T) {
+		forks[algorithms.WindowState](t, algorithms.FixedWindow, algorithms.SlidingWindow)
+	})
+	t.Run("buckets", func(t *testing.T) {
+		forks[algorithms.BucketState](t, algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket)
+	})
+	t.Run("logs", func(t *testing.T) { forks[algorithms.LogState](t, algorithms.SlidingLog) })
+}
+
+func forks[S any](t *testing.T, kinds ...algorithms.Kind) {
+	denied, admitted, overflowed := 0, 0, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		p := algorithms.Params{
+			Kind: rapid.SampledFrom(kinds).Draw(rt, "kind"), Limit: rapid.Int64Range(0, 9).Draw(rt, "limit"), Window: time.Minute,
+		}
+		switch p.Kind {
+		case algorithms.SlidingWindow:
+			p.Buckets = rapid.IntRange(1, 5).Draw(rt, "buckets")
+		case algorithms.TokenBucket, algorithms.GCRA:
+			p.Burst = rapid.Int64Range(1, 9).Draw(rt, "burst")
+		case algorithms.LeakyBucket:
+			p.Queue = rapid.Int64Range(0, 9).Draw(rt, "queue")
+		}
+		rate := rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(rt, "rate")
+		b := SyncConfig{Params: p, Rate: rate, Early: true, Wake: func() {}}
+		m := &forked[S]{Table: of[S](p, 1), limit: p.Compile(), now: t0}
+		maxKeys := rapid.IntRange(1, 4).Draw(rt, "max_keys")
+		m.Configure(b, maxKeys)
+		m.preparing.Store(true) // sketches are made when they are needed, so that runs are alike
+		for range rapid.IntRange(0, 40).Draw(rt, "steps") {
+			m.step(rt, rate > 0)
+			name := rapid.StringMatching("[a-f]").Draw(rt, "key")
+			raw, n := []byte(name), rapid.Int64Range(0, 2).Draw(rt, "n")
+			key := KeyOf(raw)
+			before := m.image(key)
+			fork := m.Fork(m.limit, key, raw, m.now)
+			would := fork.Take(m.limit, key, raw, m.now, n, allWaits)
+			if after := m.image(key); !reflect.DeepEqual(before, after) {
+				rt.Fatalf("%s: the table was\n%+v and is\n%+v", name, before, after)
+			}
+			m.sameByID(rt, raw, n, would)
+			is := m.Take(m.limit, key, raw, m.now, n, allWaits)
+			would.sketch, is.sketch = 0, 0
+			if would != is {
+				rt.Fatalf("%s: the fork says\n%+v, the table decides\n%+v", name, would, is)
+			}
+			switch {
+			case is.Overflow:
+				overflowed++
+			case is.Allowed:
+				admitted++
+			default:
+				denied++
+			}
+		}
+	})
+	if denied == 0 || admitted == 0 || overflowed == 0 {
+		t.Errorf("%d denied, %d admitted, %d beyond max_keys: not all was compared", denied, admitted, overflowed)
+	}
+}
+
+type forked[S any] struct {
+	*Table[S]
+	limit algorithms.Limit
+	now   int64
+}
+
+// step lets time pass, and something happen that is no request.
+func (m *forked[S]) step(rt *rapid.T, synced bool) {
+	m.now += int64(rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Second, 20 * time.Second, 2 * time.Minute}).Draw(rt, "pause"))
+	switch what := rapid.IntRange(0, 5).Draw(rt, "what"); {
+	case what == 0:
+		m.Sweep(m.now)
+	case what == 1 && synced:
+		m.sync(rt)
+	case what == 2 && synced:
+		m.SetClock(m.now, time.Duration(rapid.Int64Range(-1e11, 1e11).Draw(rt, "ahead")), 0)
+	case what == 3:
+		counts := saved.Counts{}
+		for _, name := range []string{"a", "f"} {
+			l := algorithms.Report{Epoch: m.epochOf(), Remote: rapid.Int64Range(0, 5).Draw(rt, "saved")}
+			counts[IDOf([]byte(name))] = []algorithms.Report{l}
+		}
+		m.Resume(m.config.Load().Params, m.now, counts)
+	}
+}
+
+func (m *forked[S]) epochOf() int64 {
+	return m.clock().in(m.now) / int64(m.config.Load().Params.Epoch())
+}
+
+// sync has the store tell of other nodes.
+func (m *forked[S]) sync(rt *rapid.T) {
+	var answers []Answer
+	m.Tick()
+	for _, msg := range m.Drain(m.now, 100, false, nil) {
+		others := rapid.Int64Range(0, 4).Draw(rt, "others")
+		answers = append(answers, Answer{Message: msg, Held: msg.Total, Sum: msg.Total + others, SumAttempts: msg.Attempts + 2*others})
+	}
+	m.Ack(m.now, answers)
+}
+
+// image is all of a table that a look at a key could change.
+func (m *forked[S]) image(key Key) []any {
+	sh := m.shard(key)
+	all := []any{m.Keys(), m.Overflowed(), m.clock(), m.overflow.Load(), m.urgent.Load(), sh.size, sh.hand, len(sh.dirty), len(sh.urgent), m.saved.Left()}
+	if s := m.overflow.Load(); s != nil {
+		all = append(all, s.Spent(key, m.now), s.Used())
+	}
+	if i, ok := sh.find(key); ok {
+		e := sh.at(i)
+		all = append(all, m.machine.Clone(&e.state))
+		if e.syncState != nil {
+			all = append(all, *e.syncState)
+		}
+	}
+	return all
+}
+
+// sameByID checks that a key with a slot is found by its ID, and decided the same.
+func (m *forked[S]) sameByID(rt *rapid.T, raw []byte, n int64, want Taken) {
+	as := KeyOf([]byte("another"))
+	fork, ok := m.ForkID(IDOf(raw), as, m.now)
+	if _, slot := m.shard(KeyOf(raw)).find(KeyOf(raw)); slot != ok {
+		rt.Fatalf("%s: by its ID it is found %t", raw, ok)
+	}
+	if !ok {
+		return
+	}
+	got := fork.Take(m.limit, as, []byte("another"), m.now, n, allWaits)
+	if got.sketch = want.sketch; got != want {
+		rt.Fatalf("%s: by its ID\n%+v, by its key\n%+v", raw, got, want)
+	}
+}
+
+// What waits in a charge is part of what a fork decides by.
+func TestAForkHasItsOwnHits(t *testing.T) {
+	p := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 5, Window: time.Minute}
+	table, raw := of[algorithms.LogState](p, 10), []byte("a")
+	table.Configure(SyncConfig{Params: p}, 10)
+	for i := range 3 {
+		table.Take(p.Compile(), KeyOf(raw), raw, t0+int64(i), 1, 0)
+	}
+	fork := table.Fork(p.Compile(), KeyOf(raw), raw, t0+5)
+	for range 2 {
+		fork.Take(p.Compile(), KeyOf(raw), raw, t0+5, 1, 0)
+	}
+	if left := table.Take(p.Compile(), KeyOf(raw), raw, t0+5, 0, 0).Remaining; left != 2 {
+		t.Error(fmt.Sprint("the table has ", left, " left, want 2"))
+	}
+}

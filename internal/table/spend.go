@@ -1,0 +1,42 @@
+package table
+
+// A Spend is what one key has spent.
+type Spend struct {
+	Key Key
+	ID  ID
+	// Used is what all nodes have counted in the current epoch and the one before, as far as this
+	// node knows.
+	Used int64
+	// Asked is how many units requests asked for, on all nodes, in the latest epoch in which the
+	// key came; Denied those of them that were not admitted. They are known where a table syncs
+	// at an interval, and 0 elsewhere.
+	Asked, Denied int64
+}
+
+// EachSpend calls f with what each key has spent that counted something lately, under the lock of
+// its shard, a few at a time. f must be quick. Nothing changes.
+func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
+	b := t.config.Load()
+	if b == nil {
+		return
+	}
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	o, counted := t.clock(), b.isShared() && !b.Charges
+	epoch := o.in(now) / int64(b.epoch)
+	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
+		l := t.machine.Ledger(&e.state)
+		s := Spend{Key: e.key, ID: e.id}
+		for age := range int64(2) {
+			c, _ := l.At(epoch - age)
+			s.Used += c.Total()
+		}
+		if counted && e.syncState != nil && epoch-l.Epoch <= 1 {
+			s.Asked = e.Asked(l.Attempts)
+			s.Denied = max(0, s.Asked-l.Cur.Total())
+		}
+		if s.Used > 0 || s.Asked > 0 {
+			f(s)
+		}
+	})
+}

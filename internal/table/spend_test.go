@@ -1,0 +1,88 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// What a key has spent is that of the current epoch and the one before, of all nodes; what it asked
+// for is known where the table syncs.
+func TestWhatAKeyHasSpent(t *testing.T) {
+	for _, rate := range []time.Duration{0, time.Second} {
+		p := sliding(5, time.Minute)
+		table, raw, now := of[algorithms.WindowState](p, 10), []byte("a"), t0-t0%int64(time.Minute)
+		table.Configure(SyncConfig{Params: p, Rate: rate}, 10)
+		ask := func(n int) {
+			for range n {
+				table.Take(p.Compile(), KeyOf(raw), raw, now, 1, 0)
+			}
+		}
+		spend := func() (all []Spend) {
+			table.EachSpend(now, func(s Spend) { all = append(all, s) })
+			return all
+		}
+		is := func(when string, used, asked, denied int64) {
+			t.Helper()
+			if rate == 0 {
+				asked, denied = 0, 0
+			}
+			want := fmt.Sprint([]Spend{{KeyOf(raw), IDOf(raw), used, asked, denied}})
+			if got := fmt.Sprint(spend()); got != want {
+				t.Errorf("rate %s, %s: %s, want %s", rate, when, got, want)
+			}
+		}
+		ask(4)
+		is("after 4", 4, 4, 0)
+		ask(3)
+		is("after 7", 5, 7, 2)
+		others := int64(0)
+		if rate > 0 {
+			others = 3
+			var answers []Answer
+			table.Tick()
+			for _, m := range table.Drain(now, 10, false, nil) {
+				answers = append(answers, Answer{Message: m, Held: m.Total, Sum: m.Total + 3, SumAttempts: m.Attempts + 4})
+			}
+			table.Ack(now, answers[:1])
+		}
+		is("after a sync", 5+others, 7+4, 2+1)
+		now += int64(time.Minute)
+		is("in the next epoch", 5+others, 7+4, 2+1)
+		now += int64(time.Minute)
+		if all := spend(); len(all) != 0 && all[0].Used != 0 {
+			t.Errorf("rate %s: two epochs later there is %v", rate, all)
+		}
+	}
+}
+
+// A walk looks at no more slots under one lock than each other walk does, whatever the table holds:
+// so no request waits for more than that.
+func TestSpendIsReadFewAtATime(t *testing.T) {
+	const keys = 40 * shardCount * walk / 8
+	p := fixed(5, time.Minute)
+	table := of[algorithms.WindowState](p, keys)
+	table.Configure(SyncConfig{Params: p}, keys)
+	raw := make([]byte, 8)
+	for i := range keys {
+		raw[0], raw[1], raw[2] = byte(i), byte(i>>8), byte(i>>16)
+		table.Take(p.Compile(), KeyOf(raw), raw, t0, 1, 0)
+	}
+	last, row, most, all := -1, 0, 0, 0
+	table.EachSpend(t0, func(s Spend) {
+		shard := int(s.Key[0] >> 58)
+		if table.shards[shard].mu.TryLock() {
+			t.Fatal("a shard is read without its lock")
+		}
+		if shard != last {
+			last, row = shard, 0
+		}
+		row++
+		most, all = max(most, row), all+1
+	})
+	if all != keys || most > walk {
+		t.Errorf("%d of %d keys, up to %d under one lock, want %d at most", all, keys, most, walk)
+	}
+}

@@ -1,0 +1,63 @@
+package strict
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// lookTime is how long a look waits for corrections of its key that are on their way.
+const lookTime = time.Second
+
+// Look returns what Take would get now, and spends nothing: Redis writes nothing for it. What this
+// node is about to correct for the key is waited for a moment. admitted reports whether a unit of
+// each limit would be granted. An error means that Redis does not decide.
+func (s *Limiter) Look(ctx context.Context, zone string, rules []Rule, id [16]byte) (said []Verdict, admitted bool, err error) {
+	if err := s.unavailable(id); err != nil {
+		return nil, false, err
+	}
+	rs := s.find(zone, rules)
+	if rs == nil { // nobody has asked yet, and nothing is remembered of a look
+		if rs, err = newRuleset(s.keys, zone, rules, s.node); err != nil {
+			return nil, false, err
+		}
+	}
+	for end := time.Now().Add(lookTime); rs.corrects(id) && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	c := call{rules: rules, waiters: make([]*waiter, 1), reset: s.resetOf(zone, id)}
+	o, err := s.call(rs, rs.keysOf(id), c)
+	var told *overtaken
+	if errors.As(err, &told) {
+		c.reset = told.by
+		o, err = s.call(rs, rs.keysOf(id), c)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return verdicts(rules, o, 1, nil), o.granted > 0, nil
+}
+
+// find returns the ruleset of a zone's rules, nil where there is none.
+func (s *Limiter) find(zone string, rules []Rule) *ruleset {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, rs := range s.zones[zone] {
+		if rs.has(rules) {
+			return rs
+		}
+	}
+	return nil
+}
+
+// corrects reports whether something is still to be sent for a key though no request waits.
+func (rs *ruleset) corrects(id [16]byte) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	q := rs.queues[id]
+	return q != nil && q.unfinished()
+}
