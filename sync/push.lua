@@ -70,7 +70,10 @@ end
 -- read is what a fill has by now, the drain as it is written there, until when the key stays, and
 -- the reset it is under; nil where there is none that makes sense.
 local function read(value)
-  local fill, at, drain, till, stamp, over = match(value or '', '^(%S+) (%S+) (%S+) (%S+) ?(%d*) ?(%d*)$')
+  local fill, at, drain, till, under = match(value or '', '^(%S+) (%S+) (%S+) (%S+)(.*)$')
+  local stamp, over
+  if under and under ~= '' then stamp, over = match(under, '^ (%d+) (%d+)$') end
+  if under ~= '' and not stamp then return end
   fill, at, till = tonumber(fill), tonumber(at), tonumber(till)
   local rate = tonumber(drain)
   if fill and at and rate and till and fill >= 0 and fill < exact and at >= 0 and at < exact and rate >= 0 and rate < exact and till < exact then
