@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/command"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
-	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -83,7 +83,7 @@ func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s not allowed; use GET", r.Method)}
 	}
 	status := currentStatus()
-	if config := limits.Current(); config != nil {
+	if config := lifecycle.Current(); config != nil {
 		state := config.Control().State(r.Context())
 		status.Control, status.Nodes, status.Enforcement, status.Overrides = &state.Summary, state.Nodes, state.Enforcement, state.Overrides
 	}
@@ -93,7 +93,7 @@ func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
 // currentStatus describes the current configuration.
 func currentStatus() statusBody {
 	s := statusBody{Zones: []limitStatus{}}
-	config := limits.Current()
+	config := lifecycle.Current()
 	if config == nil {
 		return s
 	}

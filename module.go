@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -360,7 +361,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 		return nil, err
 	}
 	o := limits.ZoneOptions{
-		Compiled: s, Namespace: app.namespace, Redis: app.shared, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
+		Compiled: s, Namespace: app.namespace, Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
 		Headers: sets, Waits: sets != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
 	}

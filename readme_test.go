@@ -30,6 +30,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
@@ -542,7 +543,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	shared := shared.Borrow(client, shared.Options{
 		Namespace: redisconfig.DefaultNamespace, Timeout: 5 * time.Second, StrictTimeout: 5 * time.Second, Logger: zap.New(core),
 	})
-	config := &limits.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
+	config := &lifecycle.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
 	add := func(s settings.Compiled, namespace string) *limits.Limit {
 		z := newZone(t, limits.ZoneOptions{Compiled: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
 		t.Cleanup(z.Release)

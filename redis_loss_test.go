@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -357,7 +357,7 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	if st := currentStatus(); st.Strict == nil || st.Strict.Open != 1 || st.Strict.Trips == 0 {
 		t.Errorf("with Redis gone: %+v, want one circuit open", st.Strict)
 	}
-	if s := limits.State(); len(s.Redis) != 1 || s.Redis[0].CircuitsOpen != 1 {
+	if s := lifecycle.State(); len(s.Redis) != 1 || s.Redis[0].CircuitsOpen != 1 {
 		t.Errorf("the metrics show %+v, want one circuit open", s.Redis)
 	}
 	r.Restart()
