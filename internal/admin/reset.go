@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -73,7 +74,7 @@ func serveReset(w http.ResponseWriter, r *http.Request) error {
 }
 
 // resetOf reads a reset.
-func resetOf(config *limits.Config, req resetRequest) (c control.ResetChange, err error) {
+func resetOf(config *lifecycle.Config, req resetRequest) (c control.ResetChange, err error) {
 	switch {
 	case req.Zone == "":
 		err = errors.New(`give "zone"`)
