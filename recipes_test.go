@@ -103,8 +103,8 @@ func TestRecipeOfJSON(t *testing.T) {
 	}
 }
 
-// What is beyond the limit goes to another upstream, whose answer is as if there were no denial. What
-// is beyond that one's limit is denied.
+// What is beyond the limit goes to another upstream, whose answer is as if there were no denial.
+// What is beyond that one's limit is denied.
 func TestRecipeOfACheaperUpstream(t *testing.T) {
 	model, modelAsked := backend(t, "model")
 	index, indexAsked := backend(t, "index")
