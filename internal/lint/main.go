@@ -38,7 +38,7 @@ var layers = [][]string{
 	{"internal/saturate"},
 	{"algorithms/ledger"},
 	{"algorithms", "internal/clock", "internal/cycle", "internal/index", "internal/warning", "internal/redisconn", "internal/spelling"},
-	{"internal/estimate", "internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
+	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "sync"},
 	{"sync/strict", "internal/control"},
