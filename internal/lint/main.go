@@ -46,7 +46,7 @@ var layers = [][]string{
 	{"internal/counters"},
 	{"internal/limits"},
 	{"internal/lifecycle"},
-	{"internal/explain"},
+	{"internal/explain", "internal/state"},
 	{"internal/admin"},
 	{"internal/command"},
 	{"."},
