@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -55,7 +56,7 @@ type App struct {
 	namespace  string
 	redisEmpty bool
 	shared     *limits.Redis // nil for none
-	config     *limits.Config
+	config     *lifecycle.Config
 
 	mu       sync.Mutex
 	warned   warning.Once
@@ -94,14 +95,14 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	a.config = &limits.Config{
+	a.config = &lifecycle.Config{
 		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper, Namespace: a.namespace,
 	}
 	a.config.CheckKeeper()
 	if err := a.check(a.globals()); err != nil {
 		return err
 	}
-	return metrics.Register(ctx.GetMetricsRegistry(), limits.State)
+	return metrics.Register(ctx.GetMetricsRegistry(), lifecycle.State)
 }
 
 // globals returns what the options mean for handlers.

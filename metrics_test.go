@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 )
 
@@ -54,7 +54,7 @@ func TestMetricsOfRemovedZonesEnd(t *testing.T) {
 func scrape(t *testing.T, each func(name string, labels map[string]string, value float64)) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	if err := metrics.Register(registry, limits.State); err != nil {
+	if err := metrics.Register(registry, lifecycle.State); err != nil {
 		t.Fatal(err)
 	}
 	families, err := registry.Gather()

@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -285,6 +286,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Shadow: h.hasEnforce(), Events: events,
 	})
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server != nil && provisioning(server.Routes) >= 0 {
+		answer.GuardErrorRoutes(server)
+	}
 	where := app.nextHandler()
 	if h.path != "" {
 		where += " in " + h.path
@@ -360,7 +364,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 		return nil, err
 	}
 	o := limits.ZoneOptions{
-		Compiled: s, Namespace: app.namespace, Redis: app.shared, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
+		Compiled: s, Namespace: app.namespace, Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
 		Headers: sets, Waits: sets != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
 	}

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -250,7 +250,7 @@ func observed(s *site, k *snapshot.Keeper) string {
 	core, logs := observer.New(zap.InfoLevel)
 	s.app.config.Stop()
 	// without a look at it before the start
-	s.app.config = &limits.Config{Logger: zap.New(core), Keeper: k}
+	s.app.config = &lifecycle.Config{Logger: zap.New(core), Keeper: k}
 	for _, z := range s.handler.zones {
 		s.app.config.Add(z)
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconfig"
@@ -61,7 +62,7 @@ func readPage(t testing.TB, page string) string {
 // pages are those at the top, in docs and in docs/internals.
 func pages(t testing.TB) []string {
 	t.Helper()
-	pages := []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"}
+	pages := []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"}
 	for _, pattern := range []string{"docs/*.md", "docs/internals/*.md"} {
 		all, err := filepath.Glob(pattern)
 		if err != nil || len(all) == 0 {
@@ -542,7 +543,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	shared := shared.Borrow(client, shared.Options{
 		Namespace: redisconfig.DefaultNamespace, Timeout: 5 * time.Second, StrictTimeout: 5 * time.Second, Logger: zap.New(core),
 	})
-	config := &limits.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
+	config := &lifecycle.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
 	add := func(s settings.Compiled, namespace string) *limits.Limit {
 		z := newZone(t, limits.ZoneOptions{Compiled: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
 		t.Cleanup(z.Release)
@@ -642,6 +643,21 @@ func fill(l *limits.Limit, keys, hits int) {
 			for hit := range hits {
 				l.Take(table.KeyOf(raw), raw, at+int64(hit)*1000, 1, 0)
 			}
+		}
+	}
+}
+
+// What the page of load errors shows is rejected, with the text below it.
+func TestLoadErrorsOfThePage(t *testing.T) {
+	const page = "docs/load-errors.md"
+	rejected, texts := blocksOf(t, page, "caddyfile rejected"), blocksOf(t, page, "text")
+	if len(rejected) < 10 || len(rejected) != len(texts) {
+		t.Fatalf("%d configurations and %d texts", len(rejected), len(texts))
+	}
+	for i, b := range rejected {
+		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(b.text), map[string]any{"filename": "Caddyfile"})
+		if want := strings.Join(strings.Fields(texts[i].text), " "); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%v: Adapt: %v, want %s", b, err, want)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -47,6 +48,8 @@ func Serve(w http.ResponseWriter, r *http.Request) error {
 		return serve(w, r, overrideOf, func(s control.State) []control.EntryState { return s.Overrides })
 	case EnforcementPath:
 		return serve(w, r, enforcementOf, func(s control.State) []control.EntryState { return s.Enforcement })
+	case ResetPath:
+		return serveReset(w, r)
 	case ExplainPath:
 		return serveExplain(w, r)
 	case TopPath:
@@ -58,8 +61,8 @@ func Serve(w http.ResponseWriter, r *http.Request) error {
 func fail(status int, err error) error { return caddy.APIError{HTTPStatus: status, Err: err} }
 
 // running returns the current configuration.
-func running() (*limits.Config, error) {
-	if config := limits.Current(); config != nil {
+func running() (*lifecycle.Config, error) {
+	if config := lifecycle.Current(); config != nil {
 		return config, nil
 	}
 	return nil, fail(http.StatusServiceUnavailable, errors.New("no configuration with rate_limit is running"))
@@ -95,7 +98,7 @@ type Changed struct {
 
 // serve answers GET with a list, and makes the change of POST and DELETE. read makes the change of
 // a body.
-func serve(w http.ResponseWriter, r *http.Request, read func(*limits.Config, request, bool) (control.Change, error), list func(control.State) []control.EntryState) error {
+func serve(w http.ResponseWriter, r *http.Request, read func(*lifecycle.Config, request, bool) (control.Change, error), list func(control.State) []control.EntryState) error {
 	config, err := running()
 	if err != nil {
 		return err
@@ -137,7 +140,7 @@ func serve(w http.ResponseWriter, r *http.Request, read func(*limits.Config, req
 }
 
 // describe says what holds after a change.
-func describe(config *limits.Config, c control.Change, removed bool) control.EntryState {
+func describe(config *lifecycle.Config, c control.Change, removed bool) control.EntryState {
 	e := control.EntryState{Zone: c.Zone, All: c.Zone == "", ID: c.IDText(), Share: c.Share, Limit: c.Limit, Note: c.Note}
 	if !removed {
 		e.Until = config.Control().Until(c.Target)
@@ -194,7 +197,7 @@ func who(r *http.Request) string {
 }
 
 // enforcementOf reads a change of the share of keys for which a zone is enforced.
-func enforcementOf(config *limits.Config, req request, remove bool) (c control.Change, err error) {
+func enforcementOf(config *lifecycle.Config, req request, remove bool) (c control.Change, err error) {
 	switch {
 	case req.All == (req.Zone != ""):
 		err = errors.New(`give "zone", or "all": true for all zones`)
@@ -215,7 +218,7 @@ func enforcementOf(config *limits.Config, req request, remove bool) (c control.C
 }
 
 // overrideOf reads a change of the limits of one key.
-func overrideOf(config *limits.Config, req request, remove bool) (c control.Change, err error) {
+func overrideOf(config *lifecycle.Config, req request, remove bool) (c control.Change, err error) {
 	switch {
 	case req.All, req.Share != nil:
 		err = fmt.Errorf("all and share belong to an enforcement; send them to %s", EnforcementPath)
@@ -277,7 +280,7 @@ func lengthOf(text string) (time.Duration, error) {
 }
 
 // find returns the zone of a name.
-func find(config *limits.Config, name string) (*limits.Zone, error) {
+func find(config *lifecycle.Config, name string) (*limits.Zone, error) {
 	var names []string
 	for z := range config.Zones {
 		if z.Name == name {

@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/top"
@@ -70,7 +71,7 @@ func serveExplain(w http.ResponseWriter, r *http.Request) error {
 }
 
 // explainKey answers what would become of the next request of a key.
-func explainKey(w http.ResponseWriter, config *limits.Config, q question) error {
+func explainKey(w http.ResponseWriter, config *lifecycle.Config, q question) error {
 	zone, err := find(config, q.Zone)
 	if err != nil {
 		return err

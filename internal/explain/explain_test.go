@@ -21,6 +21,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -208,7 +209,7 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 		failure := ""
 		synctest.Test(t, func(t *testing.T) {
 			zones := handler(t, nil, all...)
-			c := &limits.Config{Logger: zap.NewNop()}
+			c := &lifecycle.Config{Logger: zap.NewNop()}
 			for _, z := range zones {
 				c.Add(z)
 				defer z.Release()
@@ -247,7 +248,7 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
 	seen := seen{}
 	var handlers [][]*limits.Zone
-	c := &limits.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
 	draw := rapid.Custom(func(rt *rapid.T) []settings.Compiled {
 		var all []settings.Compiled
 		for i := range rapid.IntRange(1, 3).Draw(rt, "zones") {
@@ -358,7 +359,7 @@ func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
 		all = append(all, settings.Compiled{Name: kind.String(), Kind: kind, Buckets: 1, SyncRate: rates.Strict, MaxKeys: 10, Limits: []rates.Rate{{Limit: 3, Window: 24 * time.Hour}}})
 	}
 	zones := handler(t, redis, all...)
-	c := &limits.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
 	for _, z := range zones {
 		c.Add(z)
 		defer z.Release()
@@ -399,7 +400,7 @@ func TestRedisSeesNoExplaining(t *testing.T) {
 		}
 	}
 	zones := handler(t, redis, all...)
-	c := &limits.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
 	for _, z := range zones {
 		c.Add(z)
 		defer z.Release()

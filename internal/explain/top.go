@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -56,7 +57,7 @@ type TopKey struct {
 // TopOf walks over the counters of a zone, or of all zones where it is "", and returns the n keys
 // of each limit that have the most. It waits for its turn: walks follow each other at a second's
 // distance.
-func TopOf(ctx context.Context, config *limits.Config, zone string, by top.By, n int) (all []Top, err error) {
+func TopOf(ctx context.Context, config *lifecycle.Config, zone string, by top.By, n int) (all []Top, err error) {
 	if !slices.Contains(top.All, by) {
 		return nil, fmt.Errorf("by: %q is none; write used, asked or denied", spelling.Clip(string(by)))
 	}
@@ -98,7 +99,7 @@ func TopOf(ctx context.Context, config *limits.Config, zone string, by top.By, n
 }
 
 // namesOf returns where requests leave the texts of a limit's keys: at the first one of its zone.
-func namesOf(config *limits.Config, l *limits.Limit) *top.Names {
+func namesOf(config *lifecycle.Config, l *limits.Limit) *top.Names {
 	for first := range config.Each {
 		if first.Settings.Name == l.Settings.Name {
 			return &first.Names
@@ -108,7 +109,7 @@ func namesOf(config *limits.Config, l *limits.Limit) *top.Names {
 }
 
 // limitsOf returns the limits that are to be looked at.
-func limitsOf(config *limits.Config, zone string, by top.By) (chosen []*limits.Limit, err error) {
+func limitsOf(config *lifecycle.Config, zone string, by top.By) (chosen []*limits.Limit, err error) {
 	seen := map[*counters.Counters]bool{}
 	countsAttempts := true
 	for l := range config.Each {
@@ -134,7 +135,7 @@ func limitsOf(config *limits.Config, zone string, by top.By) (chosen []*limits.L
 }
 
 // countsAttempt reports whether denied requests of a key are known.
-func countsAttempt(config *limits.Config, l *limits.Limit) bool {
+func countsAttempt(config *lifecycle.Config, l *limits.Limit) bool {
 	return l.Settings.SyncRate > 0 && l.IsSynced(config.Redis)
 }
 

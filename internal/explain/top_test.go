@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -22,14 +23,14 @@ import (
 )
 
 // logged is a zone of its own configuration, whose keys may be logged or not.
-func logged(t *testing.T, redis *shared.Redis, s settings.Compiled, logKeys bool) (z *limits.Zone, c *limits.Config) {
+func logged(t *testing.T, redis *shared.Redis, s settings.Compiled, logKeys bool) (z *limits.Zone, c *lifecycle.Config) {
 	t.Helper()
 	s.Key, s.Buckets, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 1, 32, 64, true
 	z, err := limits.NewZone(limits.ZoneOptions{Compiled: s, Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), LogKeys: logKeys, Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c = &limits.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	c = &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
 	c.Add(z)
 	c.Start()
 	return z, c
@@ -48,7 +49,7 @@ func send(t *testing.T, z *limits.Zone, key string, n int) {
 }
 
 // shown is the keys of the only limit, and what they used.
-func shown(t *testing.T, c *limits.Config, by top.By, n int) string {
+func shown(t *testing.T, c *lifecycle.Config, by top.By, n int) string {
 	t.Helper()
 	all, err := TopOf(t.Context(), c, "", by, n)
 	if err != nil {
@@ -163,7 +164,7 @@ func BenchmarkTop(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer z.Release()
-	c := &limits.Config{Logger: zap.NewNop()}
+	c := &lifecycle.Config{Logger: zap.NewNop()}
 	c.Add(z)
 	c.Start()
 	defer c.Stop()

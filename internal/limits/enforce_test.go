@@ -73,6 +73,17 @@ func (w twins) release() {
 	w.shadow[0].Release()
 }
 
+// each calls yield with each limit of both.
+func (w twins) each(yield func(*Limit) bool) {
+	for _, z := range []*Zone{w.enforced[0], w.shadow[0]} {
+		for l := range z.Each {
+			if !yield(l) {
+				return
+			}
+		}
+	}
+}
+
 // differ sends one request of a key through both, and says what differs between the denial and the
 // one that would have been, "" for nothing. Their waits may differ by as much as apart.
 func (w twins) differ(key string, apart time.Duration) (denied bool, what string) {
@@ -174,20 +185,24 @@ func remote(t *testing.T, server *redistest.Server) *Redis {
 
 const patience = 20 * time.Second
 
-// start runs a configuration of all the zones until the test ends.
+// start has all the zones sync until the test ends.
 func start(t *testing.T, redis *Redis, all []twins) {
 	t.Helper()
-	c := &Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	redis.Replicator.Start()
+	redis.Strict.SetTimeout(patience)
 	for _, w := range all {
-		c.Add(w.enforced[0])
-		c.Add(w.shadow[0])
+		for l := range w.each {
+			l.Configure(time.Minute, redis)
+		}
 	}
-	c.Start()
 	t.Cleanup(func() {
-		c.Stop()
 		for _, w := range all {
+			for l := range w.each {
+				l.Detach(redis)
+			}
 			w.release()
 		}
+		redis.Close()
 	})
 }
 
@@ -215,9 +230,11 @@ func TestWouldDenyEqualsDenyWithRedis(t *testing.T) {
 	start(t, redis, all)
 	lost := func(want bool) func() bool {
 		return func() bool {
-			for l := range Current().Each {
-				if l.Settings.SyncRate > 0 && (l.Source.Lost() != 0) != want {
-					return false
+			for _, w := range all {
+				for l := range w.each {
+					if l.Settings.SyncRate > 0 && (l.Source.Lost() != 0) != want {
+						return false
+					}
 				}
 			}
 			return true

@@ -1,12 +1,7 @@
-// Package limits takes one request through the zones of its handler, and owns the list of running
-// configurations.
+// Package limits takes one request through the zones of its handler.
 //
 // Evaluate asks the zones and returns one value that says what they decided. NewZone compiles a
-// zone from its settings. A Config is one configuration from Start to Stop.
-//
-// One lock is held over I/O: Start and Stop take turns. It comes before that of internal/counters
-// and all locks of sync and table. Nothing else takes it: requests, scrapes and the admin endpoint
-// read the list of configurations as one atomic value.
+// zone from its settings.
 package limits
 
 import (

@@ -35,6 +35,9 @@ type ZoneOptions struct {
 	// Namespace separates users of one Redis. Redis is nil where nothing is synced.
 	Namespace string
 	Redis     *Redis
+	// Successor returns the zone of a name in the current configuration, nil where it has none. It
+	// is nil where no configuration comes after that of the zone.
+	Successor func(name string) *Zone
 	// Sweep is the time between two sweeps of the zone's counters.
 	Sweep time.Duration
 	// Headers are the sets of headers that tell of the zone. Waits is set where headers or
@@ -91,6 +94,9 @@ type shares struct {
 	limits []Limit
 }
 
+// Redis is one Redis and namespace.
+type Redis = shared.Redis
+
 // A Limit is one limit of a zone, with its counters.
 type Limit = counters.Limit
 
@@ -133,6 +139,9 @@ func (z *Zone) Release() {
 		l.Release()
 	}
 }
+
+// Tick writes the summaries of the zone's log that are due.
+func (z *Zone) Tick(now int64) { z.denials.Tick(now) }
 
 // Each calls yield with each limit of the zone, the shortest window first.
 func (z *Zone) Each(yield func(*Limit) bool) {
@@ -245,12 +254,10 @@ func (z *Zone) share() []Limit {
 // request that is on its way when its own configuration ends goes by that one's Redis, whose counts
 // are the ones that go on.
 func (z *Zone) successor() *Zone {
-	if c := Current(); c != nil {
-		if i := slices.IndexFunc(c.zones, func(other *Zone) bool { return other.Name == z.Name }); i >= 0 {
-			return c.zones[i]
-		}
+	if z.Successor == nil {
+		return nil
 	}
-	return nil
+	return z.Successor(z.Name)
 }
 
 // noteStrict reports, once a second at most, that a Redis does not decide for this zone.

@@ -1,4 +1,13 @@
-package limits
+// Package lifecycle runs configurations from start to stop.
+//
+// A Config is one configuration. Those that run are in a list, of which the first is the current
+// one: work in the background goes by it. On a reload the new one stands behind the old one until
+// that stops, and then takes over its counters.
+//
+// One lock is held over I/O: Start and Stop take turns. It comes before that of internal/counters
+// and all locks of sync and table. Nothing else takes it: requests, scrapes and the admin endpoint
+// read the list of configurations as one atomic value.
+package lifecycle
 
 import (
 	"slices"
@@ -10,7 +19,9 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
@@ -19,14 +30,14 @@ import (
 type Config struct {
 	Logger *zap.Logger
 	// Redis is nil where nothing is synced. StrictTimeout is for its calls from Start on.
-	Redis         *Redis
+	Redis         *shared.Redis
 	StrictTimeout time.Duration
 	// Keeper keeps the counters that don't sync over a restart; it is nil for none.
 	Keeper *snapshot.Keeper
 	// Namespace is that of the control record where Redis is nil.
 	Namespace string
 
-	zones   []*Zone
+	zones   []*limits.Zone
 	unsaved bool  // it was reported at load that counters can't be saved
 	ending  bool  // stopped, and no other configuration came after it
 	saved   int64 // admitted by the zones that don't sync, when that was saved last
@@ -36,10 +47,10 @@ type Config struct {
 }
 
 // Add notes a zone for Start. It is not safe for concurrent use.
-func (c *Config) Add(z *Zone) { c.zones = append(c.zones, z) }
+func (c *Config) Add(z *limits.Zone) { c.zones = append(c.zones, z) }
 
 // Zones calls yield with each zone. One that several handlers have comes as often.
-func (c *Config) Zones(yield func(*Zone) bool) {
+func (c *Config) Zones(yield func(*limits.Zone) bool) {
 	for _, z := range c.zones {
 		if !yield(z) {
 			return
@@ -48,7 +59,7 @@ func (c *Config) Zones(yield func(*Zone) bool) {
 }
 
 // Each calls yield with each limit of each zone. A zone that several handlers have comes as often.
-func (c *Config) Each(yield func(*Limit) bool) {
+func (c *Config) Each(yield func(*limits.Limit) bool) {
 	for _, z := range c.zones {
 		for l := range z.Each {
 			if !yield(l) {
@@ -59,11 +70,11 @@ func (c *Config) Each(yield func(*Limit) bool) {
 }
 
 // running are the configurations that have started and not ended, oldest first. The first one is
-// the current one. Only who holds lifecycle replaces the list; it is never changed.
+// the current one. Only who holds turns replaces the list; it is never changed.
 var running atomic.Pointer[[]*Config]
 
-// lifecycle is held by one Start or Stop at a time, also while it waits for Redis or a disk.
-var lifecycle sync.Mutex
+// turns is held by one Start or Stop at a time, also while it waits for Redis or a disk.
+var turns sync.Mutex
 
 // started returns the configurations that have started and not ended.
 func started() []*Config {
@@ -81,12 +92,22 @@ func Current() *Config {
 	return nil
 }
 
+// Zone returns the zone of this name in the current configuration, nil if it has none.
+func Zone(name string) *limits.Zone {
+	if c := Current(); c != nil {
+		if i := slices.IndexFunc(c.zones, func(z *limits.Zone) bool { return z.Name == name }); i >= 0 {
+			return c.zones[i]
+		}
+	}
+	return nil
+}
+
 // Start puts the configuration in line. It becomes the current one at once if it is the first, and
 // otherwise when the one before stops: until then another app may still fail to start, and then
 // nothing must have changed.
 func (c *Config) Start() {
-	lifecycle.Lock()
-	defer lifecycle.Unlock()
+	turns.Lock()
+	defer turns.Unlock()
 	list := append(slices.Clone(started()), c)
 	running.Store(&list)
 	if len(list) == 1 {
@@ -130,7 +151,7 @@ func (c *Config) housekeep() {
 			c.Control().Tick()
 		case <-minute.C:
 			for _, z := range c.zones {
-				z.denials.Tick(clock.Now())
+				z.Tick(clock.Now())
 			}
 		}
 	}
@@ -139,8 +160,8 @@ func (c *Config) housekeep() {
 // Stop ends what Start began, and makes the next configuration in line the current one. It does
 // nothing for a configuration that has not started.
 func (c *Config) Stop() {
-	lifecycle.Lock()
-	defer lifecycle.Unlock()
+	turns.Lock()
+	defer turns.Unlock()
 	list := slices.Clone(started())
 	i := slices.Index(list, c)
 	if i < 0 {
@@ -168,13 +189,13 @@ func (c *Config) Stop() {
 }
 
 // limitsByName are limits by the name of their zone and that of their Spec.
-type limitsByName map[string]map[string]*Limit
+type limitsByName map[string]map[string]*limits.Limit
 
 func (c *Config) byName() limitsByName {
 	zones := make(limitsByName)
 	for l := range c.Each {
 		if zones[l.Settings.Name] == nil {
-			zones[l.Settings.Name] = make(map[string]*Limit)
+			zones[l.Settings.Name] = make(map[string]*limits.Limit)
 		}
 		zones[l.Settings.Name][counters.SpecOf(l.Settings, l.Rate).Name()] = l
 	}
@@ -185,15 +206,16 @@ func (c *Config) byName() limitsByName {
 // configuration before go on without.
 func (c *Config) inherit(before *Config) {
 	had, now := before.byName(), c.byName()
-	for name, limits := range now {
+	for name, all := range now {
 		old, stays := had[name]
 		if !stays {
 			old = had[zonename.Before(name, had, now)]
 		}
-		for spec, l := range limits {
+		for spec, l := range all {
 			from, same := old[spec]
 			if same && from.Counters != l.Counters {
-				l.Resume(from.Save()) // the zone's name or the namespace has changed
+				had, _ := from.Save()
+				l.Resume(had, nil) // the zone's name or the namespace has changed
 			}
 			if stays {
 				c.logRestart(l, from)
@@ -204,9 +226,9 @@ func (c *Config) inherit(before *Config) {
 
 // logRestart logs that a limit starts at zero after a reload. from is what it was before, nil for
 // none.
-func (c *Config) logRestart(l, from *Limit) {
+func (c *Config) logRestart(l, from *limits.Limit) {
 	fields := []zap.Field{zap.String("zone", l.Settings.Name), zap.Stringer("algorithm", l.Settings.Kind), zap.Stringer("limit", l.Rate)}
-	isStrict := func(l *Limit) bool { return l.Settings.SyncRate == rates.Strict }
+	isStrict := func(l *limits.Limit) bool { return l.Settings.SyncRate == rates.Strict }
 	switch {
 	case from == nil:
 		c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit starts at zero", fields...)

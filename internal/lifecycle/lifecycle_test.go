@@ -1,4 +1,4 @@
-package limits
+package lifecycle
 
 import (
 	"testing"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/settings"
@@ -27,7 +28,7 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	client.Options().ReadTimeout, client.Options().ContextTimeoutEnabled = time.Minute, true
 	defer client.Close()
 	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
-	z, err := NewZone(ZoneOptions{
+	z, err := limits.NewZone(limits.ZoneOptions{
 		Compiled: settings.Compiled{
 			Name: "waits", Key: "all", Limits: []rates.Rate{{Limit: 10, Window: time.Hour}}, Buckets: 1, MaxKeys: 100,
 			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.SyncRate(time.Hour),
@@ -47,7 +48,9 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	})
 	proxy.Set(faultproxy.Blackhole)
 	raw := []byte("key")
-	z.limits[0].Take(table.KeyOf(raw), raw, clock.Now(), 3, 0)
+	for l := range z.Each {
+		l.Take(table.KeyOf(raw), raw, clock.Now(), 3, 0)
+	}
 	began, ended := time.Now(), make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -1,26 +1,24 @@
-package limits
+package lifecycle
 
 import (
 	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/shared"
 )
 
-// Redis is one Redis and namespace.
-type Redis = shared.Redis
-
 // State returns what metrics show of the process. It waits for no I/O.
 func State() (s metrics.State) {
-	limits := map[*counters.Counters]*Limit{}
+	of := map[*counters.Counters]*limits.Limit{}
 	if c := Current(); c != nil {
 		for l := range c.Each {
-			limits[l.Counters] = l
+			of[l.Counters] = l
 		}
 	}
 	counters.Each(func(c *counters.Counters) {
-		s.Zones = append(s.Zones, limits[c].AddTo(c.State()))
+		s.Zones = append(s.Zones, of[c].AddTo(c.State()))
 	})
-	add := func(r *Redis) {
+	add := func(r *shared.Redis) {
 		s.Redis = append(s.Redis, r.State())
 		s.Controls = append(s.Controls, shared.ControlState(r.Control, r.Namespace()))
 	}
