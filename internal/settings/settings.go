@@ -71,6 +71,9 @@ type Compiled struct {
 	OnRedisLoss OnRedisLoss
 	EarlySync   bool
 	Enforce     Enforcement
+	// Reserve are the shares that are kept for classes of requests. Which requests these are is no
+	// setting, as Matchers are none.
+	Reserve []Reserve
 }
 
 // Params describes one of the limits to its algorithm.
@@ -96,6 +99,10 @@ func (z *Compiled) Lines() []string {
 			defaults.WriteString(" " + limit.String())
 		}
 	}
+	var reserved strings.Builder
+	for _, r := range z.Reserve {
+		reserved.WriteString(" " + r.String())
+	}
 	return []string{
 		"limit" + limits.String(),
 		"limit_default" + defaults.String(),
@@ -113,6 +120,7 @@ func (z *Compiled) Lines() []string {
 		fmt.Sprintf("early_sync %t", z.EarlySync),
 		fmt.Sprintf("max_keys %d", z.MaxKeys),
 		fmt.Sprintf("enforce %s", z.Enforce),
+		"reserve" + reserved.String(),
 	}
 }
 
