@@ -37,10 +37,10 @@ const (
 var layers = [][]string{
 	{"internal/saturate"},
 	{"algorithms/ledger"},
-	{"algorithms", "internal/clock", "internal/cycle", "internal/index", "internal/warning", "internal/redisconn", "internal/spelling"},
+	{"algorithms", "internal/clock", "internal/cycle", "internal/index", "internal/keys", "internal/unsettled", "internal/warning", "internal/redisconn", "internal/spelling"},
 	{"internal/estimate", "internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
-	{"internal/answer", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
+	{"internal/answer", "internal/held", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
 	{"sync/strict", "internal/control"},
 	{"internal/shared"},
 	{"internal/counters"},

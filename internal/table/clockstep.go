@@ -83,6 +83,8 @@ func (t *Table[S]) setOffset(now int64, ahead time.Duration, shift bool) {
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.shared(sh, i) })
 	t.stepped.Store(now)
 	t.step.Store(next - old.ns())
+	moved := offset(t.moved.Load())
+	t.moved.Store((moved.ns() + next - old.ns()) | int64(old)&1 ^ 1)
 	t.offset.Store(next | int64(old)&1 ^ 1)
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.current(sh, b.limit, i, now) })
 }

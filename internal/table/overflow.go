@@ -30,7 +30,11 @@ func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken
 			saved = 0
 		}
 		if d, ok := s.Take(a.limit, key, a.now, a.n, a.want); ok {
-			return Taken{Decision: d, At: a.now, Overflow: true, sketch: s.Number()}
+			taken := Taken{Decision: d, At: a.now, Overflow: true, number: s.Number()}
+			if a.want&Reserve != 0 && d.Allowed && a.n > 0 {
+				t.reserve(a.limit, key, &taken, 0)
+			}
+			return taken
 		}
 	}
 }

@@ -21,6 +21,9 @@ type SyncConfig struct {
 	// Charges is set where the store decides by itself and keeps no totals: Charges takes out what
 	// was decided here, in place of Drain. The machine is Chargeable.
 	Charges bool
+	// Settles is set where requests reserve what they take: then other nodes are told what is
+	// settled in place of the attempts, and no share is estimated from these.
+	Settles bool
 	// Mixed says that limits differ from request to request. Params are then those of a request
 	// without a number.
 	Mixed bool
@@ -165,10 +168,13 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 		m.Total, m.Attempts = c.Own, 0
 		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(ledger.Forgotten|ledger.Unconfirmed) != 0
 		m.Bucket = b.Params.Kind.Draining() && age == 0
-		if age == 0 {
+		if b.Settles {
+			m.Attempts = t.unsettled.Settled(e.key, m.Epoch, c.Own)
+		} else if age == 0 {
 			m.Attempts = int64(l.Attempts)
 			m.Push = m.Push || l.Attempts != e.Attempts
-		} else if !m.Push && (l.Final(m.Epoch) || newest && age > 1) {
+		}
+		if age > 0 && !m.Push && (l.Final(m.Epoch) || newest && age > 1) {
 			continue
 		}
 		dst = append(dst, m)
@@ -186,6 +192,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 	if b.Params.Kind.Draining() {
 		t.fill(b, e, l, now, dst[first:])
 	}
+	l.Resend &^= ledger.Settled
 	return dst
 }
 
@@ -196,7 +203,7 @@ func (t *Table[S]) fill(b *SyncConfig, e entry[S], l *ledger.Ledger, now int64, 
 	m := &messages[0]
 	level, rate := t.machine.Level(&e.state, b.limit, now)
 	m.Level, m.Drain = level, float64(rate)/time.Duration(b.limit.Window).Seconds()/1000
-	m.Resend = l.Resend&^ledger.Returned != 0
+	m.Resend = l.Resend&^(ledger.Returned|ledger.Settled) != 0
 	m.Push = m.Push || m.Resend && m.Level > 0 // who admitted it may be gone
 	if l.Resend&(ledger.Moved|ledger.Unconfirmed) != 0 {
 		return // it counts as unsent for another reason, and is in the level
@@ -281,11 +288,14 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 			r.Level, r.LevelAt = a.Seen, now
 		}
 		reports = append(reports, r)
-		if a.Epoch == epoch {
+		if b.Settles {
+			t.unsettled.SetOthers(e.key, a.Epoch, (a.Sum-mine)-(a.SumAttempts-a.Attempts))
+			e.Alone()
+		} else if a.Epoch == epoch {
 			e.Learn(a.Attempts, a.SumAttempts, l.Synced && e.At != 0)
 		}
 	}
-	if l.Resend &^= answers[0].reasons; l.Resend&ledger.Moved == 0 {
+	if l.Resend &^= answers[0].reasons &^ ledger.Settled; l.Resend&ledger.Moved == 0 {
 		l.Rewound = 0
 	}
 	if forgot {
@@ -337,6 +347,7 @@ func (t *Table[S]) Fail(messages []Message) {
 		if ok {
 			e := t.shared(sh, j)
 			e.flags &^= inFlight | confirming | outdated
+			t.machine.Ledger(&e.state).Resend |= messages[i].reasons & ledger.Settled
 			sh.markDirty(j, e)
 		}
 		sh.mu.Unlock()
@@ -414,7 +425,7 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 		if charged != nil {
 			unsent = charged.Uncounted(&e.state, b.limit, now)
 			pending = unsent
-		} else if l.Resend != 0 {
+		} else if l.Resend&^ledger.Settled != 0 {
 			pending = own
 		}
 		sum.Keys++

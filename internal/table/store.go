@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/index"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/sketch"
+	"github.com/caddy-tide/ratelimit/internal/unsettled"
 )
 
 const (
@@ -65,6 +66,11 @@ type Table[S any] struct {
 	walking sync.Mutex
 
 	saved saved.Store // what an earlier process has counted, until the keys come back
+
+	unsettled unsettled.Register // see Settle
+	// moved is the sum of all steps of the clock, with the parity of their number, as offset has
+	// it.
+	moved atomic.Int64
 }
 
 type shard[S any] struct {
@@ -142,7 +148,7 @@ type Taken struct {
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
 	// caller's clock.
 	Overflow bool
-	sketch   uint32 // its number
+	number   uint32 // of the sketch, else of the epoch that a reserved unit was taken in
 }
 
 // Again says in the want of a Take that the request has been counted as an attempt before.
@@ -187,8 +193,13 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 			taken.Retry = e.Retry(b.Rate, taken.At, taken.Retry)
 		}
 	}
-	if want&Again != 0 {
-		n = 0 // attempts
+	if want&(Again|Reserve) != 0 {
+		if want&Reserve != 0 && taken.Allowed && n > 0 {
+			t.reserve(l, key, &taken, t.machine.Ledger(&e.state).Epoch)
+		}
+		if want&Again != 0 {
+			n = 0 // attempts
+		}
 	}
 	wake := b.isShared() && t.record(sh, b, e, i, &taken, l, n)
 	sh.mu.Unlock()
@@ -201,7 +212,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 // Refund returns n units of an allowed Take.
 func (t *Table[S]) Refund(l algorithms.Limit, key Key, taken Taken, n int64) {
 	if taken.Overflow {
-		t.overflow.Load().Give(taken.sketch, key, taken.At, n)
+		t.overflow.Load().Give(taken.number, key, taken.At, n)
 		return
 	}
 	t.correct(l, key, taken, func(s *S, at int64) { t.machine.Refund(s, l, at, n) })

@@ -17,6 +17,7 @@ func (t *Table[S]) Sweep(now int64) {
 			t.drop(sh, i)
 		}
 	})
+	t.unsettled.Prune(at/int64(b.epoch) - int64(b.limit.History) - 1)
 	t.compact()
 	t.release(now)
 }
