@@ -104,7 +104,7 @@ func (m *forked[S]) step(rt *rapid.T, synced bool) {
 }
 
 func (m *forked[S]) epochOf() int64 {
-	return m.clock().in(m.now) / int64(m.config.Load().Params.Epoch())
+	return m.clock().In(m.now) / int64(m.config.Load().Params.Epoch())
 }
 
 // sync has the store tell of other nodes.

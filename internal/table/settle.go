@@ -30,7 +30,7 @@ func (t *Taken) until() int64 {
 	if t.Overflow {
 		return t.At + int64(t.Reset)
 	}
-	return t.At - t.offset.ns() + int64(t.Reset)
+	return t.At - t.offset.NS() + int64(t.Reset)
 }
 
 // epoch returns what names the ledger's epoch of a reserved unit, 0 in the sketch.
@@ -73,16 +73,16 @@ func (t *Table[S]) Settle(key Key, r Reserved, now int64, refunds bool) {
 	}
 	e, o := entry[S]{slot: sh.slot(i)}, t.clock()
 	at := r.At + t.movedBy(o) - r.moved
-	if b.isShared() {
+	if b.IsShared() {
 		e = t.applyStep(sh, r.limit, i, at, o)
 		e.flags &^= confirm
 		sh.markDirty(i, e)
 	}
 	l := t.machine.Ledger(&e.state)
-	if b.isShared() {
+	if b.IsShared() {
 		l.Resend |= ledger.Settled
 	}
-	if !refunds {
+	if !refunds || t.isForgiven(e.id, r.Taken) {
 		return
 	}
 	t.machine.Refund(&e.state, r.limit, at, 1)
@@ -95,10 +95,10 @@ func (t *Table[S]) Settle(key Key, r Reserved, now int64, refunds bool) {
 // one or was so before the last step.
 func (t *Table[S]) movedBy(o offset) int64 {
 	moved := offset(t.moved.Load())
-	if moved.parity() == o.parity() {
-		return moved.ns()
+	if parity(moved) == parity(o) {
+		return moved.NS()
 	}
-	return moved.ns() - t.step.Load()
+	return moved.NS() - t.step.Load()
 }
 
 // AdmitsSettled reports whether a unit of a key, which was denied at now, would be admitted if all
@@ -111,26 +111,13 @@ func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key Key, now int64) bool {
 		sum := t.unsettled.Sum(key, now, 0)
 		return sum > 0 && s != nil && s.Spent(key, now)-sum < s.Limit(l)
 	}
-	e, at, pending := entry[S]{slot: sh.slot(i)}, t.clock().in(now), int64(0)
-	if b := t.config.Load(); b.isShared() {
+	e, at, pending := entry[S]{slot: sh.slot(i)}, t.clock().In(now), int64(0)
+	if b := t.config.Load(); b.IsShared() {
 		e, pending = t.observe(sh, b, l, i, at, t.clock())
 	}
-	t.machine.Advance(&e.state, l, at)
-	led := t.machine.Ledger(&e.state)
 	if s != nil {
 		l.Size = max(0, l.Size-t.spilled(sh, l, i, now))
 	}
-	if !t.decidesByLedger() {
-		l.Size += t.unsettled.Sum(key, now, led.Epoch-1)
-		return t.machine.Take(&e.state, l, at, 0, pending).Remaining > 0
-	}
-	defer func(counts ledger.Ledger) { *led = counts }(led.Clone())
-	t.unsettled.TakeOut(key, led, l.History)
-	return t.machine.Take(&e.state, l, at, 0, pending).Remaining > 0
-}
-
-// decidesByLedger reports whether the machine is one of windows.
-func (t *Table[S]) decidesByLedger() bool {
-	_, windows := any((*S)(nil)).(*algorithms.WindowState)
-	return windows
+	ask := unsettled.Ask{Limit: l, Key: key, Now: now, At: at, Pending: pending}
+	return unsettled.Admits(&t.unsettled, t.machine, &e.state, ask)
 }

@@ -4,7 +4,7 @@
 //
 // No lock is held over a callback or I/O. A request takes one lock, its shard's, and within it one
 // more in the moment when a full table needs its sketch; only a walk over all keys holds another,
-// its own.
+// its own, and who takes out what is to be sent.
 package table
 
 import (
@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/index"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 	"github.com/caddy-tide/ratelimit/internal/unsettled"
@@ -64,6 +65,9 @@ type Table[S any] struct {
 
 	// walking lets one walk over all keys at a time; requests don't take it.
 	walking sync.Mutex
+	// taking is held while messages or charges are taken out, and while resets are applied: what is
+	// sent has the names that its counts belong to. It is taken after walking.
+	taking sync.Mutex
 
 	saved saved.Store // what an earlier process has counted, until the keys come back
 
@@ -71,6 +75,8 @@ type Table[S any] struct {
 	// moved is the sum of all steps of the clock, with the parity of their number, as offset has
 	// it.
 	moved atomic.Int64
+	// resets are those that the keys count under, nil where there are none.
+	resets atomic.Pointer[reset.Applied]
 }
 
 type shard[S any] struct {
@@ -118,14 +124,14 @@ func New[S any](machine algorithms.Machine[S], maxKeys int) *Table[S] {
 // Configure sets what syncs and sweeps go by and the bound on keys. A table that begins to be
 // synced sends what it holds.
 func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
-	old := t.config.Swap(b.compile())
+	old := t.config.Swap(b.Compile())
 	wider := sketch.WidthFor(int64(maxKeys)) > sketch.WidthFor(t.maxKeys.Swap(int64(maxKeys)))
 	if s := t.overflow.Load(); s != nil && wider {
 		if last, ok := s.Last(); ok {
-			t.widen(b.limit, last)
+			t.widen(b.Limit, last)
 		}
 	}
-	if b.isShared() && (!old.isShared() || old.Charges != b.Charges) {
+	if b.IsShared() && (!old.IsShared() || old.Charges != b.Charges) {
 		t.Resend()
 	}
 }
@@ -170,9 +176,9 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 	}
 	e, pending := entry[S]{slot: sh.slot(i)}, int64(0)
 	taken.offset = t.clock()
-	taken.At = taken.offset.in(now)
+	taken.At = taken.offset.In(now)
 	b := t.config.Load()
-	if b.isShared() {
+	if b.IsShared() {
 		e, pending = t.observe(sh, b, l, i, taken.At, taken.offset)
 	}
 	spilled := int64(0)
@@ -201,7 +207,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 			n = 0 // attempts
 		}
 	}
-	wake := b.isShared() && t.record(sh, b, e, i, &taken, l, n)
+	wake := b.IsShared() && t.record(sh, b, e, i, &taken, l, n)
 	sh.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
@@ -235,7 +241,7 @@ func (t *Table[S]) Leave(l algorithms.Limit, key Key, taken Taken, now, n int64)
 	if !ok || taken.Overflow {
 		return
 	}
-	waited := taken.offset.in(now) - taken.At
+	waited := taken.offset.In(now) - taken.At
 	t.correct(l, key, taken, func(s *S, at int64) { queue.Leave(s, l, at, at+waited, n, taken.Delay) })
 }
 
@@ -317,9 +323,9 @@ func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, 
 	*e.slot = slot[S]{key: key, id: id}
 	o := t.clock()
 	if e.syncState != nil {
-		e.flags = e.flags&^stepParity | o.parity()
+		e.flags = e.flags&^stepParity | parity(o)
 	}
-	t.restore(&e.state, l, o.in(now), id)
+	t.restore(&e.state, l, o.In(now), id)
 	sh.index.Add(tagOf(key), i)
 	if s := t.overflow.Load(); s != nil && s.Used() && s.Spent(key, now) > 0 {
 		if sh.marks == nil {
@@ -371,7 +377,7 @@ func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) (ok bool
 // idle looks at a few entries, and returns the last one of them: one that is idle where ok is set.
 func (t *Table[S]) idle(sh *shard[S], l algorithms.Limit, now int64) (hand uint32, ok bool) {
 	o := t.clock()
-	now, hand = o.in(now), sh.hand
+	now, hand = o.In(now), sh.hand
 	for range min(sh.size, 8) {
 		hand = (hand + 1) % sh.size
 		if e := sh.at(hand); e.used() && !e.isInFlight() && e.isCurrent(o) && t.machine.Idle(&e.state, l, now) {
@@ -389,15 +395,15 @@ func (t *Table[S]) correct(l algorithms.Limit, key Key, taken Taken, f func(s *S
 	b := t.config.Load()
 	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
-	if !ok {
+	if !ok || t.isForgiven(sh.slot(i).id, taken) {
 		return
 	}
-	if !b.isShared() {
+	if !b.IsShared() {
 		f(&sh.slot(i).state, taken.At)
 		return
 	}
 	o := t.clock()
-	at := taken.At + o.since(taken.offset)
+	at := taken.At + o.Since(taken.offset)
 	e := t.applyStep(sh, l, i, at, o)
 	f(&e.state, at)
 	e.flags &^= confirm

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
-// A Key is that of a counter, evenly spread.
-type Key = [2]uint64
+// A Key is that of a counter.
+type Key = keys.Key
 
 const shardCount = 16
 
@@ -146,18 +146,6 @@ func (r *Register) isEmpty(key Key) (empty bool) {
 	empty = true
 	r.look(key, func(*entry) { empty = false })
 	return empty
-}
-
-// TakeOut takes what is reserved of a key out of a ledger's current epoch and so many before it.
-func (r *Register) TakeOut(key Key, l *ledger.Ledger, history int) {
-	for age := range int64(history + 1) {
-		epoch := l.Epoch - age
-		own, others := r.In(key, epoch)
-		if c, ok := l.At(epoch); ok && own+others > 0 {
-			c.Own, c.Remote = max(0, c.Own-own), max(0, c.Remote-others)
-			l.Put(epoch, c)
-		}
-	}
 }
 
 // Settled returns what of the units that this node has spent in an epoch is not reserved. Other
