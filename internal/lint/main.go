@@ -47,7 +47,7 @@ var layers = [][]string{
 	{"internal/limits"},
 	{"internal/lifecycle"},
 	{"internal/explain", "internal/state"},
-	{"internal/admin"},
+	{"internal/admin", "internal/statuspage"},
 	{"internal/command"},
 	{"."},
 }
