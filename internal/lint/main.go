@@ -37,8 +37,8 @@ const (
 var layers = [][]string{
 	{"internal/saturate", "internal/reset"},
 	{"algorithms/ledger", "algorithms/sixteenths"},
-	{"algorithms", "internal/callargs", "internal/clock", "internal/cycle", "internal/index", "internal/warning", "internal/redisconn", "internal/spelling"},
-	{"internal/estimate", "internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
+	{"algorithms", "internal/callargs", "internal/clock", "internal/cycle", "internal/index", "internal/near", "internal/warning", "internal/redisconn", "internal/spelling"},
+	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
 	{"sync/strict", "internal/control"},
