@@ -39,8 +39,9 @@ type Limit struct {
 	SyncRate  rates.SyncRate `json:"sync_rate"`
 	// Enforce is the share of keys that the zone is enforced for by its configuration, 0 to 1.
 	Enforce float64 `json:"enforce"`
-	// Keys is how many counters this node has, MaxKeys how many it may have, Own what it counted, Remote what it knows of the
-	// other nodes' counts, Unsent the part of Own that Redis has not confirmed.
+	// Keys is how many counters this node has, MaxKeys how many it may have, Own what it counted,
+	// Remote what it knows of the other nodes' counts, Unsent the part of Own that Redis has not
+	// confirmed.
 	Keys    int   `json:"keys"`
 	MaxKeys int   `json:"max_keys"`
 	Own     int64 `json:"own"`
