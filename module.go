@@ -286,6 +286,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Shadow: h.hasEnforce(), Events: events,
 	})
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server != nil && provisioning(server.Routes) >= 0 {
+		answer.GuardErrorRoutes(server)
+	}
 	where := app.nextHandler()
 	if h.path != "" {
 		where += " in " + h.path

@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/admin"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
 // ask makes a request to the admin endpoint.
@@ -62,7 +63,7 @@ func TestChangesAtRunTime(t *testing.T) {
 	if strings.Contains(text, "<b>") || strings.Contains(text, "203.0.113.9") {
 		t.Errorf("the state shows a tag or a key: %s", text)
 	}
-	var s statusBody
+	var s state.State
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		t.Fatal(err)
 	}
@@ -246,6 +247,59 @@ func checkOverride(t *testing.T, s *site, name string) {
 	changed(t, http.MethodDelete, overrides, fmt.Sprintf(`{"zone":%q,"key":%q}`, name, vip))
 	s.admits(vip, 2, 0)
 	s.end()
+}
+
+// A reset gives a key all of its limit again, in zones of every algorithm, and an override or
+// another key stays as it is.
+func TestReset(t *testing.T) {
+	for _, options := range []string{
+		"limit 5/1h", "limit 5/1h\nalgorithm fixed_window", "limit 5/1h 7/1d\nalgorithm sliding_log", "limit 5/1h\nalgorithm token_bucket",
+		"limit 5/1h\nalgorithm gcra", "limit 5/1d\nbuckets 4",
+	} {
+		t.Run(options, func(t *testing.T) {
+			s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("login", options))
+			s.admits("192.0.2.1", 6, 5)
+			s.admits("192.0.2.2", 2, 2)
+			done := func(body string) (r admin.Reset) {
+				t.Helper()
+				status, text := ask(http.MethodPost, admin.ResetPath, body)
+				if err := json.Unmarshal([]byte(text), &r); status != http.StatusOK || err != nil {
+					t.Fatalf("reset %s = %d %s", body, status, text)
+				}
+				return r
+			}
+			if r := done(`{"zone":"login","key":"192.0.2.1"}`); r.Forgiven != 5 || r.Applied != 1 || r.Nodes != 1 || len(r.ID) != 22 {
+				t.Errorf("a reset says %+v, want 5 forgiven", r)
+			}
+			s.admits("192.0.2.1", 6, 5)
+			s.admits("192.0.2.2", 6, 3)
+			if r := done(`{"zone":"login","all":true}`); r.Forgiven < 9 || r.Forgiven > 10 || !r.All {
+				t.Errorf("a reset of all says %+v, want 10 forgiven", r)
+			}
+			s.admits("192.0.2.1", 6, 5)
+			s.admits("192.0.2.2", 6, 5)
+		})
+	}
+}
+
+func TestResetsThatAreRefused(t *testing.T) {
+	newSite(t, &App{Namespace: "resets"}, zoneBlock("login", "limit 5/1m"))
+	for body, want := range map[string]string{
+		`{"key":"192.0.2.1"}`:                              `400 give "zone"`,
+		`{"zone":"login"}`:                                 `400 give "key", "id" or "all"`,
+		`{"zone":"login","key":"192.0.2.1","all":true}`:    `400 give "key", "id" or "all"`,
+		`{"zone":"login","all":true,"for":"1h"}`:           `400 the body is not what is expected: there is no "for"`,
+		`{"zone":"logn","all":true}`:                       `404 there is no zone "logn"; did you mean "login"?`,
+		`{"zone":"login","id":"short"}`:                    "400 an id has 22 letters",
+		`{"zone":"login","all":true,"x":"` + "\x1b" + `"}`: "400 the body is not",
+	} {
+		if status, text := ask(http.MethodPost, admin.ResetPath, body); !strings.HasPrefix(fmt.Sprint(status, " ", text), want) {
+			t.Errorf("reset %s = %d %s, want %s", body, status, text, want)
+		}
+	}
+	if status, _ := ask(http.MethodGet, admin.ResetPath, ""); status != http.StatusMethodNotAllowed {
+		t.Errorf("GET = %d, want 405", status)
+	}
 }
 
 // Explain and top over HTTP: what they answer, and what is wrong with a request. Neither counts.

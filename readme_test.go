@@ -62,7 +62,7 @@ func readPage(t testing.TB, page string) string {
 // pages are those at the top, in docs and in docs/internals.
 func pages(t testing.TB) []string {
 	t.Helper()
-	pages := []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"}
+	pages := []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"}
 	for _, pattern := range []string{"docs/*.md", "docs/internals/*.md"} {
 		all, err := filepath.Glob(pattern)
 		if err != nil || len(all) == 0 {
@@ -643,6 +643,21 @@ func fill(l *limits.Limit, keys, hits int) {
 			for hit := range hits {
 				l.Take(table.KeyOf(raw), raw, at+int64(hit)*1000, 1, 0)
 			}
+		}
+	}
+}
+
+// What the page of load errors shows is rejected, with the text below it.
+func TestLoadErrorsOfThePage(t *testing.T) {
+	const page = "docs/load-errors.md"
+	rejected, texts := blocksOf(t, page, "caddyfile rejected"), blocksOf(t, page, "text")
+	if len(rejected) < 10 || len(rejected) != len(texts) {
+		t.Fatalf("%d configurations and %d texts", len(rejected), len(texts))
+	}
+	for i, b := range rejected {
+		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(b.text), map[string]any{"filename": "Caddyfile"})
+		if want := strings.Join(strings.Fields(texts[i].text), " "); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%v: Adapt: %v, want %s", b, err, want)
 		}
 	}
 }

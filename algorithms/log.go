@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/algorithms/sixteenths"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
@@ -21,7 +22,7 @@ type LogState struct {
 	own   int64
 	last  int64
 	// remote is what others spent; nil while nothing is known.
-	remote *sixteenths
+	remote *sixteenths.Units
 }
 
 // log is the machine of SlidingLog. The ledger doesn't decide; it is what the sync sends and
@@ -207,8 +208,8 @@ func (s *LogState) advance(now, window int64) (late int64) {
 	}
 	s.shrink()
 	if s.remote != nil {
-		sixteenth, _ := floorDivMod(now, sixteenthOf(window))
-		if s.remote.advance(sixteenth); s.remote.n == [sixteenthsHeld]int64{} {
+		sixteenth, _ := floorDivMod(now, sixteenths.Of(window))
+		if s.remote.Advance(sixteenth); s.remote.IsZero() {
 			s.remote = nil
 		}
 	}
@@ -356,7 +357,7 @@ func (s *LogState) shift(by, window int64) {
 		s.push(saturate.Add(at, by), n)
 	}
 	if s.remote != nil {
-		s.remote.newest = saturate.Add(s.remote.newest, nearest(by, sixteenthOf(window)))
+		s.remote.Newest = saturate.Add(s.remote.Newest, nearest(by, sixteenths.Of(window)))
 	}
 }
 

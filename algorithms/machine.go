@@ -57,6 +57,7 @@ type Replica[S any] interface {
 type Machine[S any] interface {
 	Decider[S]
 	Replica[S]
+	Resetter[S]
 	// Clone returns a copy that shares nothing with s, so that what is done to one doesn't change
 	// the other.
 	Clone(s *S) S

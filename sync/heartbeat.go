@@ -17,6 +17,7 @@ func (r *Replicator) Start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	r.stop, r.done = cancel, done
+	r.hold()
 	go func() {
 		defer close(done)
 		r.heartbeats(ctx)
@@ -30,6 +31,8 @@ type Rider interface {
 	Ask() []any
 	// Hear takes in the answer. It returns how long the next heartbeat may wait.
 	Hear(h Heard) time.Duration
+	// IsEqual reports whether the record is the same here and there.
+	IsEqual() bool
 }
 
 // Heard is what the answer to a heartbeat says of the control record.
@@ -138,6 +141,9 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 		return 0, ErrReply
 	}
 	r.nodes.Store(nodes)
+	if r.lost.Load() != 0 || mark > r.mark {
+		r.hold()
+	}
 	switch away := time.Since(r.answeredAt) >= Lease; {
 	case mark <= r.mark:
 	case held < 0 && away:
@@ -149,7 +155,26 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	r.mark = max(r.mark, mark)
 	r.answered, r.answeredAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
-	return r.rider.Hear(Heard{r.node, r.seq, server, start + (end-start)/2, nodes, mark, reply[5:]}), nil
+	wait = r.rider.Hear(Heard{r.node, r.seq, server, start + (end-start)/2, nodes, mark, reply[5:]})
+	if r.rider.IsEqual() {
+		r.held.Store(0)
+	}
+	return wait, nil
+}
+
+// hold has nothing be synced until the control record is the same here and there, or holdTime has
+// passed: what was reset meanwhile has other names.
+func (r *Replicator) hold() {
+	if !r.rider.IsEqual() {
+		r.held.Store(time.Now().Add(holdTime).UnixNano())
+	}
+}
+
+// awaitRecord waits until syncs are not held any more.
+func (r *Replicator) awaitRecord(ctx context.Context) {
+	for ctx.Err() == nil && time.Now().UnixNano() < r.held.Load() {
+		pauseFor(ctx, minWait)
+	}
 }
 
 // noRider is where nothing goes along.
@@ -157,6 +182,7 @@ type noRider struct{}
 
 func (noRider) Ask() []any               { return []any{0, 0, "", "", ""} }
 func (noRider) Hear(Heard) time.Duration { return heartbeatRate }
+func (noRider) IsEqual() bool            { return true }
 
 // retry has every table that has lost one of these shards try again at once: they are back, and the
 // next cycle may be an hour away.

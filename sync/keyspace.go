@@ -23,8 +23,11 @@ import (
 //	control                 hash    entry -> "stamp until length body", version -> what it holds;
 //	                                only in shard 0, see package control
 //	<table>:<id>:<epoch>    hash    node -> "seq total attempts", sum -> "total attempts" of all
-//	<table>:<id>:fill       string  "requests at drain until": how full a bucket is
-//	<table>:<id>:level      string  "whole rest at rate till": the same, where Redis decides
+//	<table>:<id>:<epoch>@<stamp>    the same, of an epoch up to the reset with that stamp
+//	<table>:<id>:fill       string  "requests at drain until[ stamp until]": how full a bucket is,
+//	                                under the reset with that stamp
+//	<table>:<id>:level      string  "whole rest at rate till[ stamp until]": the same, where Redis
+//	                                decides
 //	<table>:<id>:log        zset    a member for each unit that a log admitted, by its microsecond
 //	<table>:<id>:charged    hash    node -> seq of its last charge to the level or log beside it
 //	<zone>:strict:<id>      hash    node and ruleset -> "seq granted at", the last strict call
@@ -100,9 +103,17 @@ func (k Keys) append(dst []byte, id table.ID) []byte {
 	return base64.RawURLEncoding.AppendEncode(dst, id[:])
 }
 
-// appendEpoch appends the key of the counts of an epoch.
+// appendEpoch appends the key of the counts of an epoch, without a stamp.
 func (k Keys) appendEpoch(dst []byte, id table.ID, epoch int64) []byte {
 	return strconv.AppendInt(append(k.append(dst, id), ':'), epoch, 10)
+}
+
+// appendStamp appends the stamp of the reset that covers an epoch, 0 for none.
+func appendStamp(dst []byte, stamp int64) []byte {
+	if stamp == 0 {
+		return dst
+	}
+	return strconv.AppendInt(append(dst, '@'), stamp, 10)
 }
 
 // appendFill appends the key of a bucket's fill.

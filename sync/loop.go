@@ -50,6 +50,7 @@ func (r *Replicator) cycle(ctx context.Context, s *Source, at *attachment, early
 		err = r.syncLast(flush.ctx, s, at)
 		defer func() { flush.answer <- err }()
 	} else {
+		r.awaitRecord(ctx)
 		err = r.sync(ctx, s, at, early)
 	}
 	if !errors.Is(err, context.Canceled) { // else this node stopped it

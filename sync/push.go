@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/callargs"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -64,12 +65,9 @@ func (r rejection) Error() string { return string(r) }
 func (rejection) RedisError() {}
 
 // A pushCall is one call of the script and its answer. They are used again, so that a key costs no
-// allocation: what a call needs is one text, of which all arguments are parts.
+// allocation.
 type pushCall struct {
-	text  []byte
-	ends  []int // of the arguments in text
-	parts []string
-	args  []any // pointers to parts
+	callargs.Args
 
 	answers  []table.Answer
 	rejected []string // the server's errors for single keys
@@ -87,85 +85,65 @@ func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []
 		}
 		ttl = max(ttl, s.spec.EpochTTL(messages[i].Span, rate))
 	}
-	c.text, c.ends = c.text[:0], c.ends[:0]
-	c.end("evalsha")
-	c.end(pushScript.Hash())
-	c.number(int64(len(messages) + fills))
+	c.Reset()
+	c.End("evalsha")
+	c.End(pushScript.Hash())
+	c.Number(int64(len(messages) + fills))
 	for i := range messages {
-		c.text = keys.appendEpoch(c.text, messages[i].ID, messages[i].Epoch)
-		c.end("")
+		c.Text = keys.appendEpoch(c.Text, messages[i].ID, messages[i].Epoch)
+		c.Text = appendStamp(c.Text, messages[i].EpochStamp())
+		c.End("")
 	}
 	for i := range messages {
 		if messages[i].Bucket {
-			c.text = keys.appendFill(c.text, messages[i].ID)
-			c.end("")
+			c.Text = keys.appendFill(c.Text, messages[i].ID)
+			c.End("")
 		}
 	}
-	c.end(s.node)
-	c.number(s.seq.Add(1))
-	c.number(int64(fills))
-	c.number(ttl.Milliseconds())
+	c.End(s.node)
+	c.Number(s.seq.Add(1))
+	c.Number(int64(fills))
+	c.Number(ttl.Milliseconds())
 	for i := range messages {
 		c.count(&messages[i], fills > 0)
 	}
-	c.finish()
+	c.Finish()
 }
 
 // count lays out what a message says.
 func (c *pushCall) count(m *table.Message, bucket bool) {
 	if m.Push {
-		c.number(m.Total)
-		c.number(m.Attempts)
+		c.Number(m.Total)
+		c.Number(m.Attempts)
 	} else {
-		c.end("")
-		c.end("")
+		c.End("")
+		c.End("")
 	}
 	if !bucket {
 		return
 	}
-	c.text = strconv.AppendInt(c.text, m.Unsent, 10)
+	c.Text = strconv.AppendInt(c.Text, m.Unsent, 10)
 	if m.Bucket {
-		c.text = strconv.AppendFloat(append(c.text, ' '), m.Drain, 'g', 9, 64)
-		c.text = strconv.AppendFloat(append(c.text, ' '), m.Level, 'f', 3, 64)
+		c.Text = strconv.AppendFloat(append(c.Text, ' '), m.Drain, 'g', 9, 64)
+		c.Text = strconv.AppendFloat(append(c.Text, ' '), m.Level, 'f', 3, 64)
+		if m.Reset.Stamp != 0 {
+			c.Text = strconv.AppendInt(append(c.Text, ' '), m.Reset.Stamp, 10)
+			c.Text = strconv.AppendInt(append(c.Text, ' '), m.Reset.Until/int64(time.Millisecond), 10)
+		}
 		if m.Resend {
-			c.text = append(c.text, " !"...)
+			c.Text = append(c.Text, " !"...)
 		}
 	}
-	c.end("")
-}
-
-func (c *pushCall) number(n int64) {
-	c.text = strconv.AppendInt(c.text, n, 10)
-	c.end("")
-}
-
-// end ends an argument, after its last part.
-func (c *pushCall) end(part string) {
-	c.text = append(c.text, part...)
-	c.ends = append(c.ends, len(c.text))
-}
-
-// finish makes the arguments of the text.
-func (c *pushCall) finish() {
-	text, from := string(c.text), 0
-	c.parts = c.parts[:0]
-	for _, end := range c.ends {
-		c.parts = append(c.parts, text[from:end])
-		from = end
-	}
-	c.args = c.args[:0]
-	for i := range c.parts {
-		c.args = append(c.args, &c.parts[i])
-	}
+	c.End("")
 }
 
 // send calls the script, by its text where the server doesn't know it.
 func (c *pushCall) send(ctx context.Context, client redis.UniversalClient) (string, error) {
-	cmd := redis.NewStringCmd(ctx, c.args...)
+	cmd := redis.NewStringCmd(ctx, c.All()...)
 	err := client.Process(ctx, cmd)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		c.parts[0], c.parts[1] = "eval", pushSource
-		cmd = redis.NewStringCmd(ctx, c.args...)
+		c.Replace("eval", pushSource)
+		cmd = redis.NewStringCmd(ctx, c.All()...)
 		err = client.Process(ctx, cmd)
 	}
 	return cmd.Val(), err
@@ -188,6 +166,7 @@ func (c *pushCall) read(reply string, messages []table.Message) error {
 		sum, rest, ok = strings.Cut(rest, "\n")
 		a := parseAnswer(messages[i], held, sum)
 		switch {
+		case a.Told.Stamp != 0: // it is sent again under that reset
 		case held == "!":
 			c.rejected = append(c.rejected, sum)
 		case a.Failed:

@@ -1,17 +1,20 @@
 -- One batch of the background sync. Every key is a hash for one (zone, key, epoch): a field per
 -- node, "seq total attempts", and "sum", the running "total attempts" of all nodes. A bucket has a
--- key without an epoch beside them, its fill: "requests at drain until": how full it was at an
--- instant, what flows out in requests per millisecond, and until when the key has to stay, both
--- instants in milliseconds of this server's clock.
+-- key without an epoch beside them, its fill: "requests at drain until[ stamp end]": how full it
+-- was at an instant, what flows out in requests per millisecond, until when the key has to stay,
+-- and the reset that it is under with the end of that; instants are milliseconds of this server's
+-- clock.
 --
--- KEYS: the hashes, then the fills, one for each of a bucket's clients.
--- ARGV: node, seq, number of fills, ttl of a hash in milliseconds; then for each hash: total ("" to
--- only ask), attempts; and where there are fills: what of the total is unsent and still stands in
--- the bucket, in the first hash of each client followed by drain, the fill as the node knows it,
--- and "!" where the store may have lost something: "unsent drain fill[ !]".
+-- KEYS: the hashes, then the fills, one for each of a bucket's clients. ARGV: node, seq, number of
+-- fills, ttl of a hash in milliseconds; then for each hash: total ("" to only ask), attempts; and
+-- where there are fills: what of the total is unsent and still stands in the bucket, in the first
+-- hash of each client followed by drain, the fill as the node knows it, the reset that the client
+-- is under, and "!" where the store may have lost something: "unsent drain fill[ stamp end][ !]".
 -- Reply, in lines: seconds and microseconds of this server's clock; then for each hash: what the
 -- node's field held, and "sum", in the first of a bucket's client with the fill before this message
 -- if there is one; or "!" and an error. It is one text, as that costs both sides less than many.
+-- Where a bucket's fill is under a later reset than the node knows, nothing of that client is
+-- written, and the reply says "@" and "stamp end" for each of its hashes.
 --
 -- A message counts only if its seq is above the one that is there: a repeated or overtaken one
 -- changes nothing.
@@ -64,15 +67,24 @@ local function push(key, total, tries)
   return held or '', new, more
 end
 
--- read is what a fill has by now, the drain as it is written there, and until when the key stays;
--- nil where there is none that makes sense.
+-- read is what a fill has by now, the drain as it is written there, until when the key stays, and
+-- the reset it is under; nil where there is none that makes sense.
 local function read(value)
-  local fill, at, drain, till = match(value or '', '^(%S+) (%S+) (%S+) (%S+)$')
+  local fill, at, drain, till, under = match(value or '', '^(%S+) (%S+) (%S+) (%S+)(.*)$')
+  local stamp, over
+  if under and under ~= '' then stamp, over = match(under, '^ (%d+) (%d+)$') end
+  if under ~= '' and not stamp then return end
   fill, at, till = tonumber(fill), tonumber(at), tonumber(till)
   local rate = tonumber(drain)
   if fill and at and rate and till and fill >= 0 and fill < exact and at >= 0 and at < exact and rate >= 0 and rate < exact and till < exact then
-    return max(0, fill - rate * max(0, now - at)), drain, till
+    return max(0, fill - rate * max(0, now - at)), drain, till, stamp, over
   end
+end
+
+-- valid is the number of a reset's stamp, 0 where there is none or it is over.
+local function valid(stamp, over)
+  if stamp and stamp ~= '' and (tonumber(over) or 0) > now then return tonumber(stamp) end
+  return 0
 end
 
 -- flows returns the drain rate from now on: that of the node that wrote last. A node that has
@@ -85,13 +97,13 @@ end
 
 -- write stores a fill that is above what it has by now by so much.
 -- The key outlives the hashes, and twice the time that it takes to drain.
-local function write(key, had, above, drain, level, lost, till)
+local function write(key, had, above, drain, level, lost, till, reset)
   local fill = max(0, (had or level) + (had and above or 0))
   if lost then fill = max(fill, level) end
   local stays = ttl -- where there are totals without a fill, it was lost
   if drain + 0 > 0 then stays = max(stays, spareTTL + 2 * fill / drain) end
   till = floor(max(now + min(stays, 3e12), min(till or 0, now + 3e12)))
-  redis.call('SET', key, format('%.3f', fill) .. instant .. drain .. format(' %d', till), 'PX', format('%d', till - now))
+  redis.call('SET', key, format('%.3f', fill) .. instant .. drain .. format(' %d', till) .. reset, 'PX', format('%d', till - now))
 end
 
 local reply = {time[1], time[2]}
@@ -108,20 +120,27 @@ end
 local values = redis.call('MGET', unpack(KEYS, hashes + 1))
 local k = 1
 for f = 1, fills do
-  local unsent, drain, level, lost = match(ARGV[i + 2], '^(%d+) (%S+) (%S+) ?(!?)$')
-  local had, old, till = read(values[f])
-  local above, wrote, line = 0, false, n + 2
+  local unsent, drain, level, stamp, over, lost = match(ARGV[i + 2], '^(%d+) (%S+) (%S+) ?(%d*) ?(%d*) ?(!?)$')
+  local had, old, till, stamped, ends = read(values[f])
+  local above, wrote, line, told, reset = 0, false, n + 2, nil, ''
+  if stamp ~= '' or stamped and stamped ~= '' then
+    local mine, there = valid(stamp, over), valid(stamped, ends)
+    if there > mine then told = stamped .. ' ' .. ends end
+    if mine > there then had, old, till = nil, nil, nil end
+    if mine > 0 then reset = ' ' .. stamp .. ' ' .. over end
+  end
   repeat
-    local held, sum, more = push(KEYS[k], ARGV[i], ARGV[i + 1])
+    local held, sum, more = '@', told, nil
+    if not told then held, sum, more = push(KEYS[k], ARGV[i], ARGV[i + 1]) end
     reply[n + 1], reply[n + 2] = held, sum
     if more then above, wrote = above + min(more, tonumber(unsent)), true end
     k, n, i = k + 1, n + 2, i + 3
     unsent = k <= hashes and match(ARGV[i + 2], '^%d+$')
   until not unsent
-  if had and reply[line - 1] ~= '!' then reply[line] = reply[line] .. format(' %.3f', had) end
+  if had and not told and reply[line - 1] ~= '!' then reply[line] = reply[line] .. format(' %.3f', had) end
   drain = flows(above, drain, old)
   if wrote and (above ~= 0 or not had or lost ~= '' or drain ~= old) then
-    write(KEYS[hashes + f], had, above, drain, tonumber(level), lost ~= '', till)
+    write(KEYS[hashes + f], had, above, drain, tonumber(level), lost ~= '', till, reset)
   end
 end
 return table.concat(reply, '\n')

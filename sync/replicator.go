@@ -30,6 +30,9 @@ const (
 	batchSize     = cycle.BatchSize
 	minWait       = cycle.MinWait
 	heartbeatRate = cycle.Heartbeat
+	// holdTime is how long syncs wait for the control record, after a start or a loss of the
+	// server.
+	holdTime = time.Second
 	// parallel is how many calls of one table are in flight at once.
 	parallel = 4
 	// roundSize is how many messages are taken out of a table at once when there is no time to
@@ -62,6 +65,7 @@ type Replicator struct {
 	// rider goes along with the heartbeats, and beat asks for one.
 	rider Rider
 	beat  chan struct{}
+	held  atomic.Int64 // until when syncs wait for the record, nanoseconds since the epoch
 
 	mu       sync.Mutex
 	node     string

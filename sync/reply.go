@@ -2,9 +2,12 @@ package ratesync
 
 import (
 	"errors"
+	"math"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -14,6 +17,10 @@ import (
 // clients out otherwise.
 func parseAnswer(m table.Message, held, sum string) table.Answer {
 	a := table.Answer{Message: m, Failed: true}
+	if held == "@" {
+		a.Told, _ = ParseReset(sum)
+		return a
+	}
 	var ok, ok2 bool
 	if held != "" {
 		if a.Held, ok = count(held); !ok {
@@ -52,6 +59,20 @@ func readFill(a *table.Answer, text string) bool {
 func count(text string) (int64, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return n, err == nil && n >= 0 && n < MaxExact
+}
+
+// ParseReset reads a reset that a script tells of: "stamp until", in microseconds and milliseconds.
+func ParseReset(text string) (r reset.Reset, ok bool) {
+	stamp, until, _ := strings.Cut(text, " ")
+	var ok2 bool
+	r.Stamp, ok = count(stamp)
+	r.Until, ok2 = count(until)
+	if !ok || !ok2 || r.Until > math.MaxInt64/int64(time.Millisecond) || r.Stamp > math.MaxInt64/int64(time.Microsecond) {
+		return reset.Reset{}, false
+	}
+	r.Until *= int64(time.Millisecond)
+	r.At = r.Stamp * int64(time.Microsecond)
+	return r, true
 }
 
 // ErrReply is the error of a reply that makes no sense as a whole.

@@ -48,6 +48,8 @@ func Serve(w http.ResponseWriter, r *http.Request) error {
 		return serve(w, r, overrideOf, func(s control.State) []control.EntryState { return s.Overrides })
 	case EnforcementPath:
 		return serve(w, r, enforcementOf, func(s control.State) []control.EntryState { return s.Enforcement })
+	case ResetPath:
+		return serveReset(w, r)
 	case ExplainPath:
 		return serveExplain(w, r)
 	case TopPath:

@@ -21,7 +21,7 @@ import (
 )
 
 // commands are those below rate-limit.
-var commands = []func() *cobra.Command{status, topCommand, explainCommand, override, enforce}
+var commands = []func() *cobra.Command{status, topCommand, explainCommand, reset, override, enforce}
 
 // RateLimit is the command with all that are below it.
 func RateLimit() caddycmd.Command {

@@ -141,6 +141,8 @@ func TestWhatCommandsAsk(t *testing.T) {
 		"override api 203.0.113.9 6000/1m --for 24h --note why": `POST /rate_limit/overrides {"zone":"api","key":"203.0.113.9","limit":"6000/1m","for":"24h","note":"why"}`,
 		"override api AAAAAAAAAAAAAAAAAAAAAA deny --id":         `POST /rate_limit/overrides {"zone":"api","id":"AAAAAAAAAAAAAAAAAAAAAA","limit":"deny"}`,
 		"override api 203.0.113.9 --remove":                     `DELETE /rate_limit/overrides {"zone":"api","key":"203.0.113.9"}`,
+		"reset login 203.0.113.9":                               `POST /rate_limit/reset {"zone":"login","key":"203.0.113.9"}`,
+		"reset login --all":                                     `POST /rate_limit/reset {"zone":"login","all":true}`,
 		"enforce api 25%":                                       `POST /rate_limit/enforcement {"zone":"api","share":0.25}`,
 		"enforce api off --for 1h":                              `POST /rate_limit/enforcement {"zone":"api","share":0,"for":"1h"}`,
 		"enforce --all off":                                     `POST /rate_limit/enforcement {"all":true,"share":0}`,
@@ -160,8 +162,10 @@ func TestWhatCommandsAsk(t *testing.T) {
 func TestCommandsThatFail(t *testing.T) {
 	for line, want := range map[string]string{
 		"statsu":                      "did you mean status?",
-		"reload":                      "there are enforce, explain, override, status, top",
+		"reload":                      "there are enforce, explain, override, reset, status, top",
 		"status api":                  "it takes",
+		"reset login":                 "--all",
+		"reset login k --all":         "--all",
 		"override api":                "between 2 and 3",
 		"override api 203.0.113.9":    "--remove",
 		"override api k 5 --remove":   "--remove",

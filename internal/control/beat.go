@@ -35,6 +35,7 @@ func (c *Control) Hear(h ratesync.Heard) time.Duration {
 		return idleBeat
 	}
 	again := c.merge(h, reply, leases)
+	c.applyResets()
 	for range rounds {
 		more, err := c.tell()
 		if err != nil {
@@ -45,6 +46,7 @@ func (c *Control) Hear(h ratesync.Heard) time.Duration {
 		}
 		again = true
 	}
+	c.applyResets()
 	c.save()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -52,6 +53,8 @@ type Options struct {
 	Now func() int64
 	// Beat has the next heartbeat come at once, without waiting for it. It is nil without a client.
 	Beat func()
+	// OnReset is told of the resets of each zone, nil for none. It may be nil itself.
+	OnReset func(zone string, set *reset.Set)
 	// Name names this node to people, in printable ASCII.
 	Name   string
 	Logger *zap.Logger
@@ -84,7 +87,14 @@ type Control struct {
 	saved             int64             // changes of the record that keep was given
 	keep              func([]byte) error
 
+	// resets are those in force, by zone. Each change replaces the map.
+	resets map[string]*reset.Set
+
 	keeping sync.Mutex // one saves at a time
+
+	resetting sync.Mutex // one applies resets at a time; taken before mu
+	forgivers map[string]map[Forgiver]struct{}
+	forgiven  map[string]forgiven
 }
 
 // A Lease is a node that is there.
@@ -106,6 +116,7 @@ func New(o Options) *Control {
 	return &Control{
 		Options: o, record: NewRecord(), heard: make(chan struct{}),
 		zones: make(map[string]*Zone), parsed: make(map[string]parsed),
+		forgivers: make(map[string]map[Forgiver]struct{}), forgiven: make(map[string]forgiven),
 	}
 }
 
@@ -130,6 +141,7 @@ func (c *Control) compile() {
 	now := c.Now()
 	var all []parsed
 	c.ends, c.changes, c.ahead = 0, c.record.changes, c.record.ahead
+	c.resets = c.resetsOf(now)
 	for e := range c.record.InForce(now) {
 		p, known := c.parsed[e.ID]
 		if !known || p.Entry != e {
@@ -163,10 +175,11 @@ func (c *Control) compile() {
 // Tick ends what is over. It is to be called every second.
 func (c *Control) Tick() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := c.Now()
 	if c.ends != 0 && now >= c.ends {
 		c.compile()
 	}
 	c.record.Forget(now)
+	c.mu.Unlock()
+	c.applyResets()
 }

@@ -5,7 +5,8 @@
 --   digest  the sum of the first 48 bits of the SHA-1 of "name value" of all entries, modulo 2^48
 --   count   how many entries there are
 --   first   before this no entry is removed, and last: after this none is kept; in milliseconds
--- ARGV: the highest stamp that the caller knows, how many entries there may be ("" for any number),
+-- ARGV: the highest stamp that the caller knows, how many entries there may be ("" for any number;
+-- resets are counted apart),
 -- and for each entry its name, a length, a rest and a text. With a length, in milliseconds, the
 -- text is the body of a new entry. It is kept as long as what it replaces would have been, up to 30
 -- days, so that nobody brings that back; the rest is how long that is as far as the caller knows.
@@ -62,9 +63,19 @@ local function put(id, old, value, keep)
   return value
 end
 
+-- How many entries there are of the budget that a name belongs to: resets have one of their own.
+local function budget(id)
+  local n, resets = 0, string.sub(id, 1, 6) == 'reset:'
+  local all = redis.call('HGETALL', key)
+  for i = 1, #all, 2 do
+    if all[i] ~= 'version' and (string.sub(all[i], 1, 6) == 'reset:') == resets then n = n + 1 end
+  end
+  return n
+end
+
 local function write(id, length, rest, body)
   local old = redis.call('HGET', key, id)
-  if not old and most and count >= most then return '' end
+  if not old and most and count >= most and budget(id) >= most then return '' end
   local _, had = parse(old)
   local keep = math.max(ms + length, math.min(math.max(ms + rest, had or 0), ms + month))
   tick(0)

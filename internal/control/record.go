@@ -19,6 +19,7 @@ package control
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -291,7 +292,7 @@ func (r *Record) Take(e Entry, v Version, now int64) {
 // returns false if the copy is full; most is 0 where it may not be.
 func (r *Record) Propose(id string, length time.Duration, body string, most int, now int64) (Entry, bool) {
 	old := r.copies[id]
-	if old == nil && most > 0 && len(r.copies) >= most {
+	if old == nil && most > 0 && r.count(isReset(id)) >= most {
 		return Entry{}, false
 	}
 	at := r.redisTime(now)
@@ -301,6 +302,19 @@ func (r *Record) Propose(id string, length time.Duration, body string, most int,
 	c := r.put(e, now)
 	c.missing, c.pending = true, true
 	return e, true
+}
+
+// isReset reports whether a name is that of a reset, which have a budget of their own.
+func isReset(id string) bool { return strings.HasPrefix(id, resetPrefix) }
+
+// count is how many resets there are, or how many other entries.
+func (r *Record) count(resets bool) (n int) {
+	for id := range r.copies {
+		if isReset(id) == resets {
+			n++
+		}
+	}
+	return n
 }
 
 // Rest is how long what takes the place of an entry has to be kept.

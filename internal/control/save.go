@@ -64,6 +64,7 @@ func (c *Control) Keep(earlier []byte, write func([]byte) error) {
 		c.compile()
 	}
 	c.mu.Unlock()
+	c.applyResets()
 	c.save()
 }
 

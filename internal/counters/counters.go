@@ -15,8 +15,10 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/shared"
@@ -39,9 +41,11 @@ type Counters struct {
 	Table  Decider
 	Source *ratesync.Source
 
-	zone   string
-	upkeep upkeep
-	gauges gauges
+	namespace, zone string
+
+	upkeep   upkeep
+	forgiver forgiver
+	gauges   gauges
 	// Names are the texts of keys that somebody wants to read.
 	Names top.Names
 	// fork copies the counters of one key; ok is false where it is not found by its ID.
@@ -55,6 +59,7 @@ type Counters struct {
 	// sent, and nothing else takes it.
 	mu       sync.Mutex
 	attached *shared.Redis
+	follows  *control.Control // nil before the first Configure
 }
 
 // A Decider is a table as a request sees it.
@@ -75,6 +80,14 @@ type upkeep interface {
 	Resume(p algorithms.Params, now int64, counts saved.Counts) int
 }
 
+// forgiver is a table as resets see it.
+type forgiver interface {
+	control.Forgiver
+	ForgetResets()
+	Forgive(now int64, counts saved.Counts, under *reset.Set)
+	Resets() *reset.Set
+}
+
 // gauges are a table as those see it who watch it.
 type gauges interface {
 	Totals(now int64) table.Totals
@@ -89,7 +102,7 @@ type gauges interface {
 // Counts go on over a reload where namespace, zone, algorithm and window stay the same.
 func Acquire(namespace string, z *settings.Compiled, r rates.Rate) *Counters {
 	key := strconv.Quote(namespace) + " " + strconv.Quote(z.Name) + " " + SpecOf(z, r).Name()
-	c, _, _ := pool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(key, z, r), nil })
+	c, _, _ := pool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(key, namespace, z, r), nil })
 	return c.(*Counters)
 }
 
@@ -111,8 +124,8 @@ func SpecOf(z *settings.Compiled, r rates.Rate) ratesync.Spec {
 
 // newCounters gives counters the state of their kind. Others that know one are Table.Penalize,
 // which counts windows in the sketch in another way, and sync/strict/verdict.go.
-func newCounters(key string, z *settings.Compiled, r rates.Rate) *Counters {
-	c := &Counters{Key: key, zone: z.Name, stop: make(chan struct{}), done: make(chan struct{})}
+func newCounters(key, namespace string, z *settings.Compiled, r rates.Rate) *Counters {
+	c := &Counters{Key: key, namespace: namespace, zone: z.Name, stop: make(chan struct{}), done: make(chan struct{})}
 	switch k := z.Kind; {
 	case k.Windowed():
 		hold[algorithms.WindowState](c, z, r)
@@ -127,7 +140,7 @@ func newCounters(key string, z *settings.Compiled, r rates.Rate) *Counters {
 // hold gives counters a table of one state.
 func hold[S any](c *Counters, z *settings.Compiled, r rates.Rate) {
 	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
-	c.Table, c.upkeep, c.gauges, c.Source = t, t, t, ratesync.NewSource(t, SpecOf(z, r))
+	c.Table, c.upkeep, c.forgiver, c.gauges, c.Source = t, t, t, t, ratesync.NewSource(t, SpecOf(z, r))
 	c.fork = func(l algorithms.Limit, k Key, now int64) (Fork, bool) {
 		if k.ByID {
 			return t.ForkID(k.ID, table.KeyOf(k.Raw), now)
@@ -147,6 +160,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sweepEvery(sweep)
+	record := shared.ControlOf(redis, c.namespace)
 	every := time.Duration(z.SyncRate)
 	switch {
 	case !l.IsSynced(redis):
@@ -156,9 +170,10 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 	}
 	charges := z.SyncRate == rates.Strict && !z.Kind.Windowed()
 	old := c.attached
-	if redis == nil && old != nil {
+	if old != nil && (redis == nil || record != c.follows) {
 		c.Source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
+	c.follow(record)
 	c.upkeep.Configure(table.SyncConfig{
 		Params:  l.Params(),
 		Rate:    every,
@@ -183,6 +198,21 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 	}
 }
 
+// follow has the table apply what is reset in a control record, nil for none, from now on. It is
+// detached where that is another one: what is in another Redis is under other resets.
+func (c *Counters) follow(record *control.Control) {
+	if c.follows == record {
+		return
+	}
+	if c.follows != nil {
+		c.follows.Unfollow(c.zone, c.forgiver)
+		c.forgiver.ForgetResets()
+	}
+	if c.follows = record; record != nil {
+		record.Follow(c.zone, c.forgiver)
+	}
+}
+
 // Detach ends the sync through a Redis, if that is where it goes.
 func (c *Counters) Detach(redis *shared.Redis) {
 	c.mu.Lock()
@@ -190,6 +220,7 @@ func (c *Counters) Detach(redis *shared.Redis) {
 	if c.attached == redis {
 		c.Source.DetachFrom(redis.Replicator)
 		c.attached = nil
+		c.follow(nil)
 		redis.Release()
 	}
 }
@@ -225,14 +256,19 @@ func (c *Counters) Destruct() error {
 		c.attached.Release()
 		c.attached = nil
 	}
+	c.follow(nil)
 	return nil
 }
 
-// Save returns what outlives the process, and Resume takes it in. It returns of how many keys a
-// decision can still use it.
-func (c *Counters) Save() saved.Counts { return c.upkeep.Save(clock.Now()) }
+// Save returns what outlives the process, and the resets that it was counted under.
+func (c *Counters) Save() (counts saved.Counts, under *reset.Set) {
+	return c.upkeep.Save(clock.Now()), c.forgiver.Resets()
+}
 
-func (l *Limit) Resume(counts saved.Counts) int {
+// Resume takes in what was saved, except what was forgiven since. It returns of how many keys a
+// decision can still use it.
+func (l *Limit) Resume(counts saved.Counts, under *reset.Set) int {
+	l.forgiver.Forgive(clock.Now(), counts, under)
 	return l.upkeep.Resume(l.Params(), clock.Now(), counts)
 }
 

@@ -214,7 +214,8 @@ func (c *Config) inherit(before *Config) {
 		for spec, l := range all {
 			from, same := old[spec]
 			if same && from.Counters != l.Counters {
-				l.Resume(from.Save()) // the zone's name or the namespace has changed
+				had, _ := from.Save()
+				l.Resume(had, nil) // the zone's name or the namespace has changed
 			}
 			if stays {
 				c.logRestart(l, from)

@@ -9,6 +9,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
@@ -77,7 +78,8 @@ func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 	for l := range c.Each {
 		if keys := s.Limits[l.Key]; keys != nil {
 			had += len(keys)
-			left += l.Resume(keys)
+			under := s.Resets[l.Key]
+			left += l.Resume(keys, &under)
 			delete(s.Limits, l.Key) // a zone that several handlers share
 		}
 	}
@@ -87,10 +89,13 @@ func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 
 // save writes the counters of the zones that don't sync. Those that do are in Redis.
 func (c *Config) save() {
-	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]saved.Counts)}
+	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]saved.Counts), Resets: make(map[string]reset.Set)}
 	c.saved = 0
 	for counters := range c.localCounters() {
-		s.Limits[counters.Key] = counters.Save()
+		counts, under := counters.Save()
+		if s.Limits[counters.Key] = counts; under != nil {
+			s.Resets[counters.Key] = *under
+		}
 		c.saved += counters.Totals().Own
 	}
 	if err := c.Keeper.Store(s); err != nil {

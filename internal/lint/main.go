@@ -35,10 +35,10 @@ const (
 // layers are the packages of the product, the lowest first. One imports only packages of layers
 // below its own.
 var layers = [][]string{
-	{"internal/saturate"},
-	{"algorithms/ledger"},
-	{"algorithms", "internal/clock", "internal/cycle", "internal/index", "internal/warning", "internal/redisconn", "internal/spelling"},
-	{"internal/estimate", "internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
+	{"internal/saturate", "internal/reset"},
+	{"algorithms/ledger", "algorithms/sixteenths"},
+	{"algorithms", "internal/callargs", "internal/clock", "internal/cycle", "internal/index", "internal/warning", "internal/redisconn", "internal/spelling"},
+	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
 	{"sync/strict", "internal/control"},
@@ -46,7 +46,7 @@ var layers = [][]string{
 	{"internal/counters"},
 	{"internal/limits"},
 	{"internal/lifecycle"},
-	{"internal/explain"},
+	{"internal/explain", "internal/state"},
 	{"internal/admin"},
 	{"internal/command"},
 	{"."},

@@ -108,6 +108,15 @@ func (s *Store) Prune(l algorithms.Limit, now int64) (left int) {
 	return left
 }
 
+// Drop drops the keys that a function picks.
+func (s *Store) Drop(isGone func(id [16]byte) bool) {
+	if all := s.held.Load(); all != nil {
+		all.each(func(counts Counts) {
+			maps.DeleteFunc(counts, func(id [16]byte, _ []algorithms.Report) bool { return isGone(id) })
+		})
+	}
+}
+
 // Left copies what has not come back.
 func (s *Store) Left() Counts {
 	left := make(Counts)

@@ -70,7 +70,7 @@ func newRedis(key string, client redis.UniversalClient, o Options) *Redis {
 	}
 	r.Control = control.New(control.Options{
 		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(key, o.Namespace), Timeout: o.Timeout, Now: clock.Now,
-		Beat: r.Replicator.Beat, Name: control.NodeName(), Logger: o.Logger,
+		Beat: r.Replicator.Beat, OnReset: r.Strict.Reset, Name: control.NodeName(), Logger: o.Logger,
 	})
 	r.Replicator.Carry(r.Control)
 	return r

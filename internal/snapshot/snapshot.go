@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -22,6 +23,8 @@ type Snapshot struct {
 	// At is when it was made, in nanoseconds since the Unix epoch.
 	At     int64
 	Limits map[string]saved.Counts
+	// Resets are those that a limit's keys count under, where there are any.
+	Resets map[string]reset.Set
 }
 
 // clockTolerance is how far in the future a snapshot may have been made: a clock may have been set
@@ -31,11 +34,13 @@ const clockTolerance = time.Minute
 // IsFromFuture reports whether the clock was set back since the snapshot was made.
 func (s Snapshot) IsFromFuture(now int64) bool { return s.At > now+int64(clockTolerance) }
 
-// The encoding, in which numbers are varints, except the level, which is the bits of a float64,
-// and the checksum (CRC-32C):
+// The encoding, in which numbers are varints, except the level, which is the bits of a float64, and
+// the checksum (CRC-32C):
 //
-//	"tide counters 2\n"  at
-//	for each limit       length of its name, name, number of keys
+//	"tide counters 3\n"  at
+//	for each limit       length of its name, name
+//	                     number of resets, each as ID (16 bytes, 0 for all keys), stamp, at, until
+//	                     number of keys
 //	  for each key       ID (16 bytes), number of reports
 //	    for each report  epoch, remote, own, level, levelAt, rate
 //	checksum of all before it
@@ -45,7 +50,7 @@ func (s Snapshot) IsFromFuture(now int64) bool { return s.At > now+int64(clockTo
 // for. As JSON a million keys would be three times as large.
 const (
 	mark      = "tide counters "
-	firstLine = mark + "2\n"
+	firstLine = mark + "3\n"
 )
 
 // ErrForeign is the error for something else in the place of a snapshot.
@@ -63,9 +68,28 @@ func (s Snapshot) encode() []byte {
 	for _, name := range slices.Sorted(maps.Keys(s.Limits)) {
 		b = binary.AppendUvarint(b, uint64(len(name)))
 		b = append(b, name...)
+		b = appendResets(b, s.Resets[name])
 		b = appendKeys(b, s.Limits[name])
 	}
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+func appendResets(b []byte, set reset.Set) []byte {
+	if set.All == (reset.Reset{}) && len(set.Keys) == 0 {
+		return binary.AppendUvarint(b, 0)
+	}
+	b = binary.AppendUvarint(b, uint64(1+len(set.Keys)))
+	add := func(id [16]byte, r reset.Reset) {
+		b = append(b, id[:]...)
+		b = binary.AppendVarint(b, r.Stamp)
+		b = binary.AppendVarint(b, r.At)
+		b = binary.AppendVarint(b, r.Until)
+	}
+	add([16]byte{}, set.All)
+	for id, r := range set.Keys {
+		add(id, r)
+	}
+	return b
 }
 
 func appendKeys(b []byte, keys saved.Counts) []byte {
@@ -87,7 +111,7 @@ func appendKeys(b []byte, keys saved.Counts) []byte {
 
 // decode reads what encode made.
 func decode(b []byte) (s Snapshot, err error) {
-	s.Limits = make(map[string]saved.Counts)
+	s.Limits, s.Resets = make(map[string]saved.Counts), make(map[string]reset.Set)
 	switch {
 	case !isMarked(b, mark):
 		return s, ErrForeign
@@ -107,6 +131,9 @@ func decode(b []byte) (s Snapshot, err error) {
 	s.At = r.number()
 	for len(r.b) > 0 {
 		name := string(r.bytes(r.length(1)))
+		if set := r.resets(); set != nil {
+			s.Resets[name] = *set
+		}
 		s.Limits[name] = r.keys()
 	}
 	if r.bad {
@@ -186,6 +213,25 @@ func (r *reader) report() algorithms.Report {
 		r.fail()
 	}
 	return report
+}
+
+func (r *reader) resets() *reset.Set {
+	n := r.length(len(table.ID{}) + 3)
+	if n == 0 {
+		return nil
+	}
+	set := &reset.Set{Keys: make(map[[16]byte]reset.Reset, n)}
+	for range n {
+		var id [16]byte
+		copy(id[:], r.bytes(len(id)))
+		one := reset.Reset{Stamp: r.number(), At: r.number(), Until: r.number()}
+		if id == [16]byte{} {
+			set.All = one
+		} else {
+			set.Keys[id] = one
+		}
+	}
+	return set
 }
 
 func (r *reader) keys() saved.Counts {

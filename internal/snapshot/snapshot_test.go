@@ -12,19 +12,22 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // snapshotOf is a small snapshot: two limits, one of them with a window and a bucket.
 func snapshotOf(at int64) Snapshot {
-	return Snapshot{at, map[string]saved.Counts{
+	return Snapshot{At: at, Limits: map[string]saved.Counts{
 		`"caddy" "login" s-1m`: {
 			table.IDOf([]byte("a")): {{Epoch: 29920827, Remote: 5, Own: 3}, {Epoch: 29920826, Remote: 1, Own: 1}},
 			table.IDOf([]byte("b")): {{Epoch: 29920827, Remote: maxCount, Level: 2.5, LevelAt: at, Rate: 60}},
 		},
 		`"caddy" "empty" f-24h`: {},
-	}}
+	}, Resets: map[string]reset.Set{`"caddy" "empty" f-24h`: {
+		All: reset.Reset{Stamp: 5, At: 5000, Until: 9000}, Keys: map[[16]byte]reset.Reset{{1}: {Stamp: 7, At: 7000, Until: 8000}},
+	}}}
 }
 
 func TestSnapshotComesBackAsItWas(t *testing.T) {
@@ -50,7 +53,7 @@ func TestSnapshotThatIsNotWhole(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]error{
-		"example.com {\n}\n": ErrForeign, "\x00": ErrForeign, "tide": errDamaged, "tide counters 1\nwhatever": errVersion, "tide counters 2\n": errDamaged,
+		"example.com {\n}\n": ErrForeign, "\x00": ErrForeign, "tide": errDamaged, "tide counters 1\nwhatever": errVersion, "tide counters 3\n": errDamaged,
 	} {
 		if _, err := decode([]byte(text)); !errors.Is(err, want) {
 			t.Errorf("decode(%q) = %v, want %v", text, err, want)
@@ -102,7 +105,7 @@ func TestSnapshotThatMakesNoSense(t *testing.T) {
 			r.LevelAt = one(0, replyTime, replyTime-minute/3, replyTime+minute, math.MinInt64, math.MaxInt64)
 		}
 		keys := saved.Counts{table.ID{}: reports}
-		s, err := decode(Snapshot{replyTime, map[string]saved.Counts{"": keys}}.encode())
+		s, err := decode(Snapshot{At: replyTime, Limits: map[string]saved.Counts{"": keys}}.encode())
 		if err != nil {
 			t.Fatalf("decoding %v: %v", reports, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
 // A Charge is what this node decided of one key while a store that decides by itself could not be
@@ -13,8 +14,10 @@ type Charge struct {
 	Key Key
 	ID  ID
 	algorithms.Debt
+	// Reset is the one that the key counted under when it was taken out.
+	Reset reset.Reset
 
-	offset offset // of the table when it was taken out
+	offset offset // of the table then
 }
 
 const (
@@ -42,8 +45,10 @@ func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
 	if m == nil {
 		return dst
 	}
+	t.taking.Lock()
+	defer t.taking.Unlock()
 	t.drain(b, now, most-len(dst), false, func(e entry[S], now int64, o offset) int {
-		c, ok := charge(e, m, b.limit, now, o)
+		c, ok := t.charge(e, m, b.limit, now, o)
 		if !ok {
 			return 0
 		}
@@ -54,9 +59,11 @@ func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
 }
 
 // charge takes out what is to be charged for one key. The key is no longer dirty.
-func charge[S any](e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o offset) (c Charge, ok bool) {
+func (t *Table[S]) charge(
+	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o offset,
+) (c Charge, ok bool) {
 	e.flags &^= dirty | confirm
-	c = Charge{Key: e.key, ID: e.id, offset: o}
+	c = Charge{Key: e.key, ID: e.id, Reset: t.resetOf(e.id), offset: o}
 	c.Debt = m.Debt(&e.state, l, now, MaxCharged)
 	if c.IsZero() {
 		return Charge{}, false
@@ -89,6 +96,8 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 	if m == nil {
 		return Charge{}, false
 	}
+	t.taking.Lock()
+	defer t.taking.Unlock()
 	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
 	if !ok {
@@ -98,7 +107,7 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 	if e.flags&inFlight != 0 || e.flags&dirty == 0 {
 		return Charge{}, false
 	}
-	return charge(e, m, b.limit, at, o)
+	return t.charge(e, m, b.limit, at, o)
 }
 
 // Charged notes that the store has counted a charge, and what it holds of the key now. The refund
@@ -110,6 +119,10 @@ func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (re
 		if m == nil {
 			return // its counts go to the store in another way now
 		}
+		if c.Reset.Stamp != t.resetOf(c.ID).Stamp {
+			sh.markDirty(i, e) // it was of what is forgiven by now
+			return
+		}
 		sent := c.Debt
 		if step := o.since(c.offset); step != 0 {
 			sent.Hits = make([]algorithms.Hit, len(c.Hits))
@@ -117,7 +130,7 @@ func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (re
 				sent.Hits[j] = algorithms.Hit{At: h.At + step, N: h.N}
 			}
 		}
-		refund = Charge{Key: c.Key, ID: c.ID, offset: o}
+		refund = Charge{Key: c.Key, ID: c.ID, Reset: c.Reset, offset: o}
 		refund.Debt = m.Import(&e.state, b.limit, now, reports, &sent)
 		e.At = max(e.At, importedAt(reports))
 		if c.More {

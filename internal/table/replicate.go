@@ -8,6 +8,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 	"github.com/caddy-tide/ratelimit/internal/estimate"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
 // SyncConfig is what work without a request goes by.
@@ -70,6 +71,9 @@ type Message struct {
 	Drain  float64
 	Resend bool
 
+	// Reset is the one that the key counts under.
+	Reset reset.Reset
+
 	reasons ledger.Resend
 }
 
@@ -86,6 +90,9 @@ type Answer struct {
 	Known bool
 	// Failed is set where the store could not do this one; it is sent again.
 	Failed bool
+	// Told is a reset that the store knows of. It has not done this one then, as that was sent
+	// under an earlier reset; Failed is set as well.
+	Told reset.Reset
 }
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
@@ -133,6 +140,8 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 	if !b.isShared() || b.Charges {
 		return dst
 	}
+	t.taking.Lock()
+	defer t.taking.Unlock()
 	t.drain(b, now, most, early, func(e entry[S], now int64, _ offset) int {
 		if early && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(estimate.Pause)) {
 			return 0 // it was answered since; what came after waits for the next cycle
@@ -183,6 +192,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 	for i := range dst[first:] {
 		dst[first+i].reasons = l.Resend
 	}
+	name(dst[first:], t.resetOf(e.id))
 	if b.Params.Kind.Draining() {
 		t.fill(b, e, l, now, dst[first:])
 	}
@@ -221,6 +231,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	if b == nil {
 		return false
 	}
+	defer t.learn(now, answers)
 	early := t.isEarly(b, now)
 	var reports [ledger.MaxHistory + 1]algorithms.Report
 	for len(answers) > 0 {

@@ -4,7 +4,7 @@
 //
 // No lock is held over a callback or I/O. A request takes one lock, its shard's, and within it one
 // more in the moment when a full table needs its sketch; only a walk over all keys holds another,
-// its own.
+// its own, and who takes out what is to be sent.
 package table
 
 import (
@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/index"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
@@ -63,8 +64,14 @@ type Table[S any] struct {
 
 	// walking lets one walk over all keys at a time; requests don't take it.
 	walking sync.Mutex
+	// taking is held while messages or charges are taken out, and while resets are applied: what is
+	// sent has the names that its counts belong to. It is taken after walking.
+	taking sync.Mutex
 
 	saved saved.Store // what an earlier process has counted, until the keys come back
+
+	// resets are those that the keys count under, nil where there are none.
+	resets atomic.Pointer[reset.Applied]
 }
 
 type shard[S any] struct {
@@ -378,7 +385,7 @@ func (t *Table[S]) correct(l algorithms.Limit, key Key, taken Taken, f func(s *S
 	b := t.config.Load()
 	sh, i, ok := t.lock(key)
 	defer sh.mu.Unlock()
-	if !ok {
+	if !ok || t.isForgiven(sh.slot(i).id, taken) {
 		return
 	}
 	if !b.isShared() {

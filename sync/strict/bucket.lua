@@ -1,9 +1,9 @@
 -- Token bucket, GCRA and leaky bucket: a level that rises by what is admitted and drains. For each
 -- rule: limit, size, window, its unit (1 for microseconds, 1000 for nanoseconds), ttl in
--- milliseconds. The key holds "whole rest at rate till": whole + rest / window requests at an
--- instant, how many of them drain in a window, and until when the key stays, in milliseconds. rate
--- is the limit of the request that was decided last: what has passed before the next one drains at
--- that, whoever looks meanwhile.
+-- milliseconds. The key holds "whole rest at rate till[ stamp end]": whole + rest / window requests
+-- at an instant, how many of them drain in a window, until when the key stays, in milliseconds, and
+-- the reset that it is under. rate is the limit of the request that was decided last: what has
+-- passed before the next one drains at that, whoever looks meanwhile.
 rules = {width = 5}
 
 local function drain(r, elapsed)
@@ -25,9 +25,18 @@ local function advance(r, to)
   r.at = to
 end
 
+-- Finds out which reset the level is under.
+local function under(r, stamp, over)
+  if over <= now then stamp = 0 end
+  r.stamp, r.ends, r.empty = math.max(stamp, reset), ends, stamp < reset
+  if stamp > reset then r.ends, told = over, {-2, now, stamp, over} end
+end
+
 function open(key, at)
   local r = {key = key .. ':level', limit = tonumber(ARGV[at]), size = tonumber(ARGV[at + 1]), window = tonumber(ARGV[at + 2]), unit = tonumber(ARGV[at + 3]), ttl = tonumber(ARGV[at + 4])}
-  local whole, rest, since, rate, till = string.match(redis.call('GET', r.key) or '', '^(%d+) (%d+) (%d+) ?(%d*) ?(%d*)$')
+  local whole, rest, since, rate, till, stamp, over = string.match(redis.call('GET', r.key) or '', '^(%d+) (%d+) (%d+) ?(%d*) ?(%d*) ?(%d*) ?(%d*)$')
+  under(r, tonumber(stamp or '') or 0, tonumber(over or '') or 0)
+  if r.empty then whole, rest, r.dirty = 0, 0, true end
   r.whole, r.rest = math.min(tonumber(whole or 0), exact), math.min(tonumber(rest or 0), r.window - 1)
   r.rate = math.min(tonumber(rate or '') or r.limit, exact)
   r.at, r.till = tonumber(since or 0), tonumber(till or '') or 0
@@ -72,7 +81,9 @@ function close(r)
   ttl = math.floor(math.min(math.max(ttl, r.till - ms), 3153600000000))
   local level = text(r.whole) .. ' ' .. text(r.rest) .. ' ' .. text(r.at) .. ' ' .. text(r.rate)
   r.ttl = text(ttl)
-  redis.call('SET', r.key, level .. ' ' .. text(ms + ttl), 'PX', r.ttl)
+  level = level .. ' ' .. text(ms + ttl)
+  if r.stamp > 0 then level = level .. ' ' .. text(r.stamp) .. ' ' .. text(r.ends) end
+  redis.call('SET', r.key, level, 'PX', r.ttl)
 end
 
 function report(r) return {room(r), r.whole, r.rest, r.rate} end

@@ -2,9 +2,11 @@ package strict
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -24,6 +26,8 @@ type queue struct {
 	rollBack      int64
 	rollBackSince time.Time
 
+	// reset is the latest that is known of the key.
+	reset reset.Reset
 	// rules are those of who came last, and now is the latest known instant of Redis' clock.
 	rules []Rule
 	now   int64
@@ -39,6 +43,8 @@ type waiter struct {
 	gone  bool // its context has ended
 	late  int  // how many calls that it was in were not answered in time
 	rules []Rule
+	// reset is the one that the key is under, as the request knows, and then as Redis decided.
+	reset reset.Reset
 
 	outcome  *outcome
 	position int64
@@ -75,7 +81,7 @@ const (
 // join lets a request wait for the next call of a key, or denies it where a log's next call is
 // full. It returns false where there will be no call.
 func (s *Limiter) join(rs *ruleset, id [16]byte, w *waiter) bool {
-	return s.enter(rs, id, w.rules, func(q *queue) {
+	return s.enter(rs, id, w.rules, w.reset, func(q *queue) {
 		if most := rs.family.maxWanted; most > 0 && len(q.waiters) >= most && q.denied.stillHolds(w) {
 			close(w.done)
 			return
@@ -103,7 +109,11 @@ func (d *denial) stillHolds(w *waiter) bool {
 
 // correct adds a correction to each rule.
 func (s *Limiter) correct(g Grant, c correction) {
-	s.enter(g.ruleset, g.id, g.rules, func(q *queue) { q.correct(c) })
+	s.enter(g.ruleset, g.id, g.rules, g.reset, func(q *queue) {
+		if g.reset.Stamp == q.reset.Stamp { // else it is forgiven
+			q.correct(c)
+		}
+	})
 }
 
 func (q *queue) correct(c correction) {
@@ -117,7 +127,7 @@ func (q *queue) correct(c correction) {
 }
 
 // enter changes a key's queue, and starts it if it is not running.
-func (s *Limiter) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*queue)) bool {
+func (s *Limiter) enter(rs *ruleset, id [16]byte, rules []Rule, r reset.Reset, change func(*queue)) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	q := rs.queues[id]
@@ -137,6 +147,7 @@ func (s *Limiter) enter(rs *ruleset, id [16]byte, rules []Rule, change func(*que
 			s.run(rs, id, q)
 		}()
 	}
+	q.under(r)
 	q.rules = rules
 	change(q)
 	return true
@@ -199,6 +210,7 @@ const (
 	rejected           // Redis rejects what is done to this key, and has done nothing
 	unreachable        // nobody knows whether it was done, and Redis does not answer
 	late               // nobody knows whether it was done, but Redis answers
+	outdated           // Redis has done nothing, as the key was reset since
 )
 
 // resultOf finds out what became of a call.
@@ -206,6 +218,8 @@ func (s *Limiter) resultOf(id [16]byte, err error) result {
 	switch {
 	case err == nil:
 		return answered
+	case errors.As(err, new(*overtaken)):
+		return outdated
 	case s.ctx.Err() != nil:
 		return unreachable
 	case !s.isSevere(err):
@@ -221,6 +235,7 @@ func (s *Limiter) resultOf(id [16]byte, err error) result {
 type call struct {
 	seq, rollBack int64
 	rules         []Rule
+	reset         reset.Reset
 	waiters       []*waiter
 	sent          *group // nil for none
 }
@@ -241,7 +256,7 @@ func (s *Limiter) prepare(rs *ruleset, id [16]byte, q *queue) (c call, ok bool) 
 		delete(rs.queues, id)
 		return c, false
 	}
-	c.seq, c.rollBack, c.rules = s.seq.Add(1), q.rollBack, q.rules
+	c.seq, c.rollBack, c.rules, c.reset = s.seq.Add(1), q.rollBack, q.rules, q.reset
 	if len(q.waiters) > 0 {
 		c.rules = q.waiters[0].rules
 		c.waiters, q.waiters = q.split(c.rules)
@@ -382,9 +397,12 @@ func (q *queue) finish(c call, o *outcome, err error, result result) {
 		q.finishUnanswered(c, err, result)
 		return
 	}
-	q.rollBack, q.sent, q.denied = 0, nil, nil
+	current := c.reset.Stamp == q.reset.Stamp // else it is forgiven what the call got
+	if current {
+		q.rollBack, q.sent, q.denied = 0, nil, nil
+	}
 	q.now = o.at
-	if o.granted < int64(len(c.waiters)) {
+	if current && o.granted < int64(len(c.waiters)) {
 		q.denied = &denial{outcome: o, rules: c.rules, came: time.Now(), wait: waitOf(c.rules, o)}
 	}
 	position := int64(0)
@@ -393,10 +411,10 @@ func (q *queue) finish(c call, o *outcome, err error, result result) {
 			continue
 		}
 		position++
-		w.outcome, w.position = o, position
+		w.outcome, w.position, w.reset = o, position, c.reset
 		close(w.done)
 	}
-	for position < o.granted { // for those who left
+	for current && position < o.granted { // for those who left
 		position++
 		q.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: position})
 	}
@@ -415,13 +433,19 @@ func waitOf(rules []Rule, o *outcome) (wait time.Duration) {
 // finishUnanswered ends a call that was not answered. Its requests ask again where Redis does
 // answer.
 func (q *queue) finishUnanswered(c call, err error, result result) {
-	if result != rejected && q.rollBack == 0 && len(c.waiters) > 0 {
+	var told *overtaken
+	if errors.As(err, &told) {
+		q.under(told.by)
+	}
+	if result != rejected && q.rollBack == 0 && len(c.waiters) > 0 && c.reset.Stamp == q.reset.Stamp {
 		q.rollBack, q.rollBackSince = c.seq, time.Now()
 	}
 	var again []*waiter
 	for _, w := range c.waiters {
 		switch {
 		case w.gone:
+		case result == outdated:
+			again = append(again, w)
 		case result == late && w.late < maxLate:
 			w.late++
 			again = append(again, w)
@@ -440,6 +464,9 @@ func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 	reply, err := rs.script.Run(ctx, s.client, keys, s.args(rs, c)...).Result()
 	if err != nil {
 		return nil, err
+	}
+	if told := parseOvertaken(reply, c.reset); told != nil {
+		return nil, told
 	}
 	o, err := parseOutcome(reply, len(c.rules), int64(len(c.waiters)))
 	if err != nil {
@@ -461,7 +488,7 @@ func (s *Limiter) args(rs *ruleset, c call) []any {
 	if c.sent != nil {
 		first = c.sent.first
 	}
-	args := append(make([]any, 0, 64), rs.field, c.seq, len(c.waiters), c.rollBack, first, kept.Milliseconds())
+	args := append(make([]any, 0, 64), rs.field, c.seq, len(c.waiters), c.rollBack, resetInLua(first, c.reset), kept.Milliseconds())
 	for i, r := range c.rules {
 		args = append(args, rs.family.args(r)...)
 		args = c.sent.of(i).appendArgs(r, args)

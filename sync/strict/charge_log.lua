@@ -5,7 +5,7 @@ local entries = 0
 -- Adds units at the instant t, or removes some that were charged then (units < 0).
 local function charge(r, t, units)
   t = math.min(t, now)
-  if t <= now - r.window then return end
+  if t <= r.from then return end
   if units > 0 then
     redis.call('ZREMRANGEBYSCORE', r.key, '-inf', r.past)
     local args = {}

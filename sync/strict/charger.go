@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -72,7 +73,7 @@ func (c *Charger) Charge(ctx context.Context, node string, charges []ratesync.Ch
 	for i, one := range charges {
 		r := &receipts[i]
 		rule := c.ruleOf(one)
-		r.Reports, r.Err = c.read(rule, replies[i])
+		r.Reports, r.Err = c.read(rule, replies[i], one.Reset)
 		r.Unknown = r.Err != nil && c.limiter.isSevere(r.Err) && time.Since(one.Made) < c.lasts(rule)
 	}
 	return receipts
@@ -100,7 +101,7 @@ func (c *Charger) lasts(r Rule) time.Duration {
 // args are the arguments of the script of a charge.
 func (c *Charger) args(node string, r Rule, one ratesync.Charge) []any {
 	parts := c.family.parts(r, one)
-	return slices.Concat([]any{node, one.Seq, 0, 0, 0, len(parts) / 3}, parts, c.family.args(r))
+	return slices.Concat([]any{node, one.Seq, 0, 0, resetInLua(0, one.Reset), len(parts) / 3}, parts, c.family.args(r))
 }
 
 // bucketParts is the level that was left at an instant.
@@ -120,10 +121,10 @@ func logParts(_ Rule, one ratesync.Charge) []any {
 }
 
 // read reads what Redis has of a key after a charge.
-func (c *Charger) read(r Rule, reply *redis.Cmd) ([]algorithms.Report, error) {
+func (c *Charger) read(r Rule, reply *redis.Cmd, under reset.Reset) ([]algorithms.Report, error) {
 	v, err := reply.Result()
-	if err != nil {
-		return nil, err
+	if err != nil || parseOvertaken(v, under) != nil {
+		return nil, err // what it charged is forgiven
 	}
 	o, err := parseOutcome(v, 1, 0)
 	if err != nil {

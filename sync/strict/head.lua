@@ -2,11 +2,11 @@
 -- of a zone admit. It is put together of head.lua, a file for the family of algorithms, and
 -- tail.lua.
 --
--- KEYS: the record of calls; then for each rule the base of its keys, all in one slot.
--- ARGV: field, seq, want, rollback, first, how long the record is kept in milliseconds; then for
--- each rule what its family needs, the number of its corrections, and four numbers for each: op, n,
--- a, b. Times are microseconds of this server's clock. All numbers are whole and below 2^53, where
--- doubles are exact.
+-- KEYS: the record of calls; then for each rule the base of its keys, all in one slot. ARGV: field,
+-- seq, want, rollback, first and the reset that the key is under, how long the record is kept in
+-- milliseconds; then for each rule what its family needs, the number of its corrections, and four
+-- numbers for each: op, n, a, b. Times are microseconds of this server's clock. All numbers are
+-- whole and below 2^53, where doubles are exact.
 --
 -- The record holds "seq granted at" of this node's last call that changed something. A seq that is
 -- there already is a call that was sent twice: it gets the same grant and changes nothing. A lower
@@ -21,7 +21,12 @@
 -- All corrections of a call belong together. They are done unless the record says that a call from
 -- first on has been here: first is the call that brought them along for the first time, and no call
 -- until they are acknowledged has others.
-local field, seq, want, rollback, first = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+--
+-- A reset is "stamp end at" after first: its stamp, until when it holds, and up to when it
+-- forgives. A level under a lower stamp is empty. Under a higher one nothing is done, and the reply
+-- is -2, the instant, that stamp and its end.
+local field, seq, want, rollback = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local first, reset, ends, forgiven = string.match(ARGV[5], '^(%d+) ?(%d*) ?(%d*) ?(%d*)$')
 local exact = 9007199254740992
 
 local function text(n) return string.format('%.0f', n) end
@@ -52,4 +57,7 @@ end
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
+first, reset, ends, forgiven = tonumber(first), tonumber(reset) or 0, tonumber(ends) or 0, tonumber(forgiven) or 0
+if ends <= now then reset = 0 end
+local told
 local open, room, spend, give, fill, close, report, rules

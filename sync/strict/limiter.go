@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -32,7 +33,9 @@ type Limiter struct {
 
 	// seq numbers the calls. It begins at the time, so that a client of a later process never
 	// repeats a number.
-	seq       atomic.Int64
+	seq atomic.Int64
+	// resets are what was reset, by zone; nil where nothing was.
+	resets    atomic.Pointer[map[string]*reset.Set]
 	suspended atomic.Int64 // keys whose queue is suspended
 	circuits  [ratesync.ShardCount]circuit
 	trips     atomic.Int64
@@ -94,6 +97,7 @@ func (s *Limiter) callsAtOnce() int {
 type Grant struct {
 	ruleset *ruleset
 	rules   []Rule
+	reset   reset.Reset
 	id      [16]byte
 	at      int64
 	seq     int64
@@ -122,7 +126,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 	if err != nil {
 		return dst, Grant{}, err
 	}
-	w := &waiter{done: make(chan struct{}), rules: rules}
+	w := &waiter{done: make(chan struct{}), rules: rules, reset: s.resetOf(zone, id)}
 	if !s.join(rs, id, w) {
 		return dst, Grant{}, ErrClosed
 	}
@@ -143,7 +147,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		}
 		return dst, Grant{}, w.err
 	}
-	g := Grant{ruleset: rs, rules: rules, id: id, at: w.outcome.at, seq: w.outcome.seq}
+	g := Grant{ruleset: rs, rules: rules, reset: w.reset, id: id, at: w.outcome.at, seq: w.outcome.seq}
 	if w.position <= w.outcome.granted {
 		g.unit = w.position
 	}

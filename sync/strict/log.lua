@@ -29,7 +29,9 @@ end
 
 function open(key, i)
   local r = {key = key .. ':log', limit = tonumber(ARGV[i]), window = tonumber(ARGV[i + 1]), ttl = ARGV[i + 2]}
-  r.past = text(now - r.window)
+  r.from = now - r.window
+  if reset > 0 and forgiven < now then r.from = math.max(r.from, forgiven) end
+  r.past = text(r.from)
   if seq > 0 and (at(r, -1) or 0) > now then pull(r) end
   r.count = redis.call('ZCOUNT', r.key, '(' .. r.past, '+inf')
   return r
@@ -66,7 +68,7 @@ end
 local filled = 0
 function fill(r, n, at)
   n = math.min(n, r.limit)
-  if n <= 0 or at <= now - r.window then return end
+  if n <= 0 or at <= r.from then return end
   add(r, n, at, first, filled - 1, -1)
   filled = filled - n
   local over = math.min(n, r.count - r.limit)

@@ -2,6 +2,7 @@ package strict
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -28,7 +29,13 @@ func (s *Limiter) Look(ctx context.Context, zone string, rules []Rule, id [16]by
 		case <-time.After(time.Millisecond):
 		}
 	}
-	o, err := s.call(rs, rs.keysOf(id), call{rules: rules, waiters: make([]*waiter, 1)})
+	c := call{rules: rules, waiters: make([]*waiter, 1), reset: s.resetOf(zone, id)}
+	o, err := s.call(rs, rs.keysOf(id), c)
+	var told *overtaken
+	if errors.As(err, &told) {
+		c.reset = told.by
+		o, err = s.call(rs, rs.keysOf(id), c)
+	}
 	if err != nil {
 		return nil, false, err
 	}

@@ -16,6 +16,7 @@ for i = 2, #KEYS do
   corrected = corrected or at > r.corrections + 1
   rules[i - 1] = r
 end
+if told then return told end
 
 local function correct(r)
   for i = r.corrections + 1, r.corrections + 4 * tonumber(ARGV[r.corrections]), 4 do

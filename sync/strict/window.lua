@@ -5,6 +5,7 @@ rules = {width = 5}
 
 local function read(r, epoch)
   local e = {key = r.key .. ':' .. text(epoch), total = 0, attempts = 0}
+  if reset > 0 and epoch <= r.boundary then e.key = e.key .. '@' .. text(reset) end
   local had = redis.call('HGET', e.key, 'sum')
   if not had then
     e.new = true
@@ -18,6 +19,7 @@ end
 function open(key, at)
   local r = {key = key, limit = tonumber(ARGV[at]), span = tonumber(ARGV[at + 1]), unit = tonumber(ARGV[at + 2]), live = tonumber(ARGV[at + 3]), ttl = ARGV[at + 4]}
   r.epoch, r.into = muldiv(now, r.unit, r.span)
+  r.boundary = muldiv(forgiven, r.unit, r.span)
   for age = 0, r.live do r[age] = read(r, r.epoch - age) end
   return r
 end

@@ -1,0 +1,83 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-tide/ratelimit/internal/admin"
+)
+
+func reset() *cobra.Command {
+	var c change
+	var id bool
+	cmd := &cobra.Command{
+		Use:   "reset <zone> <key> | <zone> --all",
+		Short: "Forgives what a key has spent, or all keys of a zone have, on all nodes",
+		Long: `
+Forgives what a key has spent: it has all of its limit again, on all nodes that
+share their counts. With --all this is done for all keys of the zone.
+
+The key is written as a log line shows it: an address, or the values of the
+zone's key with what stands between them.`,
+		Example: `  caddy rate-limit reset login 203.0.113.9
+  caddy rate-limit reset login --all`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	cmd.Flags().BoolVar(&c.All, "all", false, "All keys of the zone")
+	cmd.Flags().BoolVar(&id, "id", false, "The key is given by its id, as the status shows it")
+	cmd.RunE = run(func(client client, p printer, args []string) error {
+		if c.All != (len(args) == 1) {
+			return errors.New("give a zone and a key, or a zone and --all")
+		}
+		if c.Zone, c.name = args[0], "all keys"; !c.All {
+			if c.name = args[1]; id {
+				c.ID = args[1]
+			} else {
+				c.Key = &args[1]
+			}
+		}
+		return p.reset(client, c)
+	})
+	return cmd
+}
+
+// reset asks for a reset and prints what came of it.
+func (p printer) reset(client client, c change) error {
+	body, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	text, err := client.ask(http.MethodPost, admin.ResetPath, string(body))
+	if err != nil {
+		return err
+	}
+	var done admin.Reset
+	if err := json.Unmarshal(text, &done); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	said := admin.Changed{Outcome: done.Outcome}
+	said.Pending = done.Pending
+	if p.json {
+		err = p.raw(text)
+	} else {
+		err = p.line("%s: reset %s %s, %s forgiven", done.Zone, c.name, on(said), requests(done.Forgiven))
+		if err == nil && done.Stays != "" {
+			err = p.line("%s", done.Stays)
+		}
+	}
+	if err != nil || done.Applied == done.Nodes && !done.Pending {
+		return err
+	}
+	return fmt.Errorf("%w: %s", errInPart, p.missing(said))
+}
+
+func requests(n int64) string {
+	if n == 1 {
+		return "1 request"
+	}
+	return fmt.Sprintf("%d requests", n)
+}

@@ -1,0 +1,39 @@
+package reset
+
+// Applied are the resets that the keys of a table count under. They don't change. nil are none.
+type Applied struct {
+	*Set
+	// when is when each of them was applied, by its stamp, in the time of the table's callers.
+	when map[int64]int64
+}
+
+// Next are the resets that are applied at now, nil for an empty set. Of those that were applied
+// before it is remembered when.
+func (a *Applied) Next(set *Set, now int64) *Applied {
+	if set == nil {
+		return nil
+	}
+	next := &Applied{set, make(map[int64]int64, 1+len(set.Keys))}
+	note := func(r Reset) {
+		next.when[r.Stamp] = now
+		if a != nil {
+			if earlier, ok := a.when[r.Stamp]; ok {
+				next.when[r.Stamp] = earlier
+			}
+		}
+	}
+	note(set.All)
+	for _, r := range set.Keys {
+		note(r)
+	}
+	return next
+}
+
+// Forgave reports whether what a key spent at an instant was forgiven since.
+func (a *Applied) Forgave(id [16]byte, at int64) bool {
+	if a == nil {
+		return false
+	}
+	r := a.Of(id)
+	return r.Stamp != 0 && at <= a.when[r.Stamp]
+}

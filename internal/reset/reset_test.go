@@ -1,0 +1,44 @@
+package reset
+
+import (
+	"testing"
+	"time"
+)
+
+var a, b = [16]byte{1}, [16]byte{2}
+
+func at(stamp int64) Reset { return Reset{Stamp: stamp, At: stamp * 1000, Until: stamp*1000 + 5000} }
+
+func TestTheLaterResetWins(t *testing.T) {
+	set := (&Set{Keys: map[[16]byte]Reset{a: at(3), b: at(9)}}).With(&Set{All: at(5)}, 0)
+	if set.Of(a) != at(5) || set.Of(b) != at(9) || set.Of([16]byte{7}) != at(5) {
+		t.Errorf("%+v: want the reset of all, except for b", set)
+	}
+	if _, there := set.Keys[a]; there {
+		t.Errorf("%+v: the reset of all has not replaced that of a", set)
+	}
+	back := (&Set{All: at(5)}).With(&Set{Keys: map[[16]byte]Reset{a: at(3), b: at(9)}}, 0)
+	if back.IsNewer(set) || set.IsNewer(back) {
+		t.Errorf("%+v and %+v differ, want no difference by order", set, back)
+	}
+	if !set.IsNewer(&Set{All: at(5)}) || set.IsNewer(&Set{All: at(9)}) || (*Set)(nil).IsNewer(nil) || !set.IsNewer(nil) {
+		t.Error("IsNewer must compare key by key")
+	}
+}
+
+func TestAResetIsOver(t *testing.T) {
+	set := &Set{All: at(1), Keys: map[[16]byte]Reset{a: at(3)}}
+	if left := set.With(nil, 6000); left.Of(b).Stamp != 0 || left.Of(a) != at(3) {
+		t.Errorf("%+v: want only a left", left)
+	}
+	if left := set.With(nil, 8000); left != nil {
+		t.Errorf("%+v: want none left", left)
+	}
+}
+
+func TestCovers(t *testing.T) {
+	r := Reset{Stamp: 1, At: int64(2*time.Minute + time.Second)}
+	if !r.Covers(2, time.Minute) || r.Covers(3, time.Minute) || (Reset{}).Covers(-1, time.Minute) {
+		t.Error("want the epochs up to that of the reset")
+	}
+}

@@ -1,0 +1,127 @@
+package table
+
+import (
+	"maps"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/reset"
+	"github.com/caddy-tide/ratelimit/internal/saved"
+)
+
+// Reset applies resets that the table has not applied yet: what the keys had spent until then is
+// forgotten, and from now on their epochs have the names of that reset. now is the caller's clock.
+// It returns how many requests are forgiven, as far as this node knows of them.
+//
+// A message that is under way was made before: its answer is ignored, see outdated.
+func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	t.taking.Lock()
+	defer t.taking.Unlock()
+	had := t.Resets()
+	next := had.With(latest, t.clock().in(now))
+	if b := t.config.Load(); b != nil && next.IsNewer(had) {
+		isNew := func(id [16]byte) bool { return next.Of(id).Stamp > had.Of(id).Stamp }
+		t.saved.Drop(isNew)
+		if had == nil && next.All.Stamp > 0 || had != nil && next.All.Stamp > had.All.Stamp {
+			t.overflow.Store(nil) // its keys are not known one by one
+		}
+		t.each(func(sh *shard[S], i uint32, e entry[S]) {
+			if isNew(e.id) {
+				forgiven += t.resetKey(sh, b, i, now, next.Of(e.id))
+			}
+		})
+	}
+	t.resets.Store(t.resets.Load().Next(next, now))
+	return forgiven
+}
+
+// isForgiven reports whether what a request took was forgiven since.
+func (t *Table[S]) isForgiven(id ID, taken Taken) bool {
+	return t.resets.Load().Forgave(id, taken.At-taken.offset.ns())
+}
+
+// resetKey forgets what one key had spent.
+func (t *Table[S]) resetKey(sh *shard[S], b *SyncConfig, i uint32, now int64, r reset.Reset) int64 {
+	sh.marks.Remove(i)
+	o := t.clock()
+	at := o.in(now)
+	if !b.isShared() { // its epochs have no names
+		return t.machine.Reset(&sh.slot(i).state, b.limit, at, max(r.Boundary(b.epoch), at/int64(b.epoch)))
+	}
+	e := t.applyStep(sh, b.limit, i, at, o)
+	forgiven := t.machine.Reset(&e.state, b.limit, at, r.Boundary(b.epoch))
+	*e.syncState = syncState{flags: e.flags &^ (confirm | confirming | failed)}
+	if e.flags&inFlight != 0 {
+		e.flags |= outdated
+	}
+	sh.markDirty(i, e)
+	return forgiven
+}
+
+// resetOf is the reset that a key counts under.
+func (t *Table[S]) resetOf(id ID) (r reset.Reset) {
+	if a := t.resets.Load(); a != nil {
+		r = a.Of(id)
+	}
+	return r
+}
+
+// Forgive is called before Resume, with the resets that saved counts were counted under, nil where
+// they are not those of this table. It drops the counts that a later reset forgives, and the table
+// remembers the rest as applied.
+func (t *Table[S]) Forgive(now int64, counts saved.Counts, under *reset.Set) {
+	if under == nil {
+		return
+	}
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	had := t.Resets()
+	maps.DeleteFunc(counts, func(id [16]byte, _ []algorithms.Report) bool { return had.Of(id).Stamp > under.Of(id).Stamp })
+	t.resets.Store(t.resets.Load().Next(had.With(under, t.clock().in(now)), now))
+}
+
+// learn applies the resets that the store knows of, and this table doesn't yet.
+func (t *Table[S]) learn(now int64, answers []Answer) {
+	var told map[[16]byte]reset.Reset
+	for i := range answers {
+		if a := &answers[i]; a.Told.Stamp > t.resetOf(a.ID).Stamp {
+			if told == nil {
+				told = make(map[[16]byte]reset.Reset)
+			}
+			told[a.ID] = a.Told
+		}
+	}
+	if told != nil {
+		t.Reset(now, &reset.Set{Keys: told})
+	}
+}
+
+// ForgetResets prepares for another store, which knows of others.
+func (t *Table[S]) ForgetResets() { t.resets.Store(nil) }
+
+// Resets are those that the keys count under, nil for none.
+func (t *Table[S]) Resets() *reset.Set {
+	if a := t.resets.Load(); a != nil {
+		return a.Set
+	}
+	return nil
+}
+
+// name notes in messages of one key under which reset they are sent.
+func name(messages []Message, r reset.Reset) {
+	if r.Stamp == 0 {
+		return
+	}
+	for i := range messages {
+		messages[i].Reset = r
+	}
+}
+
+// EpochStamp is the stamp in the name of the message's epoch, 0 where it has the usual name.
+func (m *Message) EpochStamp() int64 {
+	if m.Reset.Covers(m.Epoch, m.Span) {
+		return m.Reset.Stamp
+	}
+	return 0
+}

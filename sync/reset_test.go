@@ -1,0 +1,288 @@
+package ratesync
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/reset"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+var allResets = flag.Bool("resets", false, "all scenarios of a reset at all rates, and not only some")
+
+// resetScenarios are what happens around a reset.
+var resetScenarios = []string{
+	"quiet", "in the first second of an epoch", "in the last second of an epoch", "after FLUSHALL", "before FLUSHALL",
+	"after a failover", "before a failover", "with a node killed a minute ago", "with a newcomer", "with late messages",
+	"with a node that is late", "with a node that is an epoch late", "with requests meanwhile", "twice", "of all keys", "with refunds of before",
+}
+
+// After all nodes have applied a reset, all of the limit is there once, in all nodes together,
+// whatever happens around it.
+func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
+	of := func(k algorithms.Kind) algorithms.Params {
+		return algorithms.Params{Kind: k, Limit: 40, Queue: 39}
+	}
+	fine := of(algorithms.SlidingWindow)
+	fine.Buckets = 4
+	burst := of(algorithms.TokenBucket)
+	burst.Burst = 90
+	runs := map[string]func(*testing.T, algorithms.Params, time.Duration, int, uint64){}
+	params := map[string]algorithms.Params{"fine": fine, "burst": burst}
+	runs["fine"], runs["burst"] = runReset[algorithms.WindowState], runReset[algorithms.BucketState]
+	for _, name := range algorithms.KindNames() {
+		k := kindNamed(name)
+		params[name] = of(k)
+		switch {
+		case k.Windowed():
+			runs[name] = runReset[algorithms.WindowState]
+		case k.Logged():
+			runs[name] = runReset[algorithms.LogState]
+		default:
+			runs[name] = runReset[algorithms.BucketState]
+		}
+	}
+	for name, run := range runs {
+		for i, rate := range []time.Duration{200 * time.Millisecond, time.Second, time.Minute} {
+			for what, scenario := range resetScenarios {
+				if (3*what+5*int(params[name].Kind)+i)%8 != 0 && !*allResets {
+					continue
+				}
+				t.Run(fmt.Sprint(name, " ", rate, " ", scenario), func(t *testing.T) {
+					p := params[name]
+					p.Window = 4*time.Minute + 60*rate
+					synctest.Test(t, func(t *testing.T) { run(t, p, rate, what, uint64(what)) })
+				})
+			}
+		}
+	}
+}
+
+func kindNamed(name string) algorithms.Kind {
+	for k, n := range algorithms.KindNames() {
+		if n == name {
+			return algorithms.Kind(k)
+		}
+	}
+	panic(name)
+}
+
+// A resetWorld is some nodes, of which each knows the resets that it has applied.
+type resetWorld[S any] struct {
+	*schedule[S]
+	scenario string
+	set      *reset.Set
+}
+
+const resetKey = "the key"
+
+func runReset[S any](t *testing.T, p algorithms.Params, rate time.Duration, what int, seed uint64) {
+	s := &schedule[S]{
+		t: t, random: rand.New(rand.NewPCG(seed, 9)), alg: p, rate: rate, store: newLuaStore(t),
+		net: &network{random: rand.New(rand.NewPCG(seed, 8))}, keys: []string{resetKey}, evicted: make(map[string]bool),
+	}
+	defer s.store.state.Close()
+	s.name()
+	w := &resetWorld[S]{schedule: s, scenario: resetScenarios[what]}
+	for range 3 {
+		s.join()
+	}
+	w.before()
+	w.reset()
+	if w.scenario == "twice" {
+		w.spend()
+		w.reset()
+	}
+	w.after()
+	w.check()
+	s.close()
+}
+
+// rest is long enough for all to be synced, and for a node to be asked again.
+func (w *resetWorld[S]) rest() { time.Sleep(3*w.rate + 3*time.Second) }
+
+// spend has the nodes spend all of the limit, and more than that before they know of each other.
+func (w *resetWorld[S]) spend() {
+	for range 2 {
+		for _, m := range w.nodes {
+			w.take(m, resetKey, 25)
+		}
+		w.rest()
+	}
+}
+
+// until sleeps until so long before (or after) the next boundary of an epoch.
+func (w *resetWorld[S]) until(before time.Duration) {
+	left := w.span - time.Duration(wallClock()%int64(w.span))
+	if left -= before; left < 0 {
+		left += w.span
+	}
+	time.Sleep(left)
+}
+
+// before is what the nodes spend, and what happens then.
+func (w *resetWorld[S]) before() {
+	w.until(w.span * 9 / 10)
+	w.spend()
+	switch w.scenario {
+	case "after FLUSHALL":
+		w.store.forget(0, true)
+	case "before a failover":
+		w.saved = w.store.save()
+	case "after a failover":
+		w.saved = w.store.save()
+		for _, m := range w.nodes {
+			w.take(m, resetKey, 5)
+		}
+		time.Sleep(w.rate)
+		w.failOver()
+	case "with a node killed a minute ago":
+		w.end(w.nodes[2], true)
+		time.Sleep(time.Minute)
+	case "with late messages":
+		w.net.become(&w.net.two, .8)
+		w.spend()
+		w.net.heal()
+	case "in the last second of an epoch":
+		w.until(900 * time.Millisecond)
+	case "in the first second of an epoch":
+		w.until(w.span - 100*time.Millisecond)
+	case "with a node that is an epoch late":
+		w.until(time.Second)
+	}
+}
+
+// reset has every node apply a reset, one after the other.
+func (w *resetWorld[S]) reset() {
+	stamp := w.store.now().UnixMicro()
+	r := reset.Reset{Stamp: stamp, At: stamp * 1000, Until: stamp*1000 + int64(w.spec.EpochTTL(w.span, w.rate)+time.Minute)}
+	w.set = &reset.Set{Keys: map[[16]byte]reset.Reset{table.IDOf([]byte(resetKey)): r}}
+	if w.scenario == "of all keys" {
+		w.set = &reset.Set{All: r}
+	}
+	for i, m := range w.nodes {
+		switch {
+		case i == 0:
+		case w.scenario == "with a node that is late", w.scenario == "with requests meanwhile":
+			w.take(w.nodes[0], resetKey, 3)
+			w.take(m, resetKey, 3)
+			time.Sleep(time.Duration(w.random.Int64N(int64(2*w.rate + time.Second))))
+		case w.scenario == "with a node that is an epoch late":
+			w.rest()
+		}
+		m.table.Reset(wallClock(), w.set)
+		if again := m.table.Reset(wallClock(), w.set); again != 0 {
+			w.t.Errorf("a reset that is read again forgives %d", again)
+		}
+	}
+}
+
+// after is what happens when all have applied it.
+func (w *resetWorld[S]) after() {
+	switch w.scenario {
+	case "before FLUSHALL":
+		time.Sleep(w.rate)
+		w.store.forget(0, true)
+	case "before a failover":
+		w.failOver()
+	case "with a newcomer":
+		w.join()
+		w.nodes[3].table.Reset(wallClock(), w.set)
+	case "with refunds of before":
+		for _, m := range w.nodes {
+			w.giveBack(m)
+			w.giveBack(m)
+		}
+	}
+}
+
+// check spends what is left, at first on one node, then on all, as soon as they know of each other.
+func (w *resetWorld[S]) check() {
+	limit := w.alg.Compile().Size
+	if w.alg.Kind.Windowed() && w.span-time.Duration(wallClock()%int64(w.span)) < 40*w.rate+time.Minute {
+		w.until(w.span - time.Second) // so that nobody gets a new window meanwhile
+	}
+	began := wallClock()
+	all := w.admitted(0, int(limit/4))
+	if least := limit/4 - 12; all != limit/4 && (w.scenario == "quiet" || all < least) {
+		w.t.Errorf("a node admits %d of %d at once after all have applied the reset", all, limit/4)
+	}
+	for i := range 2 * len(w.nodes) {
+		node := (i + 1) % len(w.nodes)
+		w.admitted(node, 0)
+		w.rest()
+		if i < len(w.nodes) {
+			all += w.admitted(node, int(limit/4))
+		} else {
+			all += w.admitted(node, int(limit))
+		}
+		w.rest()
+	}
+	passed := float64(wallClock()-began) / float64(w.alg.Window)
+	most := limit + int64(math.Ceil(passed*float64(w.alg.Limit))) + 1
+	least := limit
+	switch w.scenario {
+	case "with requests meanwhile", "with a node that is late":
+		// What was spent since the reset counts, where it was spent after it was applied there.
+		// What was spent before that does not.
+		least, most = least-12, most+12
+	}
+	if w.alg.Kind.Logged() || w.alg.Kind.Draining() {
+		least-- // parts of a request
+	}
+	if all < least || all > most {
+		w.t.Errorf("the nodes admit %d after all have applied the reset, want %d to %d", all, least, most)
+	}
+}
+
+// admitted is how many of some requests a node admits. With none it only asks for the others'
+// counts.
+func (w *resetWorld[S]) admitted(node, n int) (admitted int64) {
+	m := w.nodes[node]
+	if n == 0 { // asks what the others have spent
+		m.table.Take(m.alg.Compile(), table.KeyOf([]byte(resetKey)), []byte(resetKey), wallClock(), 0, 0)
+	}
+	for range n {
+		if m.table.Take(m.alg.Compile(), table.KeyOf([]byte(resetKey)), []byte(resetKey), wallClock(), 1, 0).Allowed {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+// A node that has not heard of a reset is told by the fill of a bucket.
+func TestABucketIsToldOfAReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &schedule[algorithms.BucketState]{
+			t: t, random: rand.New(rand.NewPCG(1, 9)), alg: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 40, Window: time.Hour},
+			rate: time.Second, store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(1, 8))}, keys: []string{resetKey}, evicted: make(map[string]bool),
+		}
+		defer s.store.state.Close()
+		s.name()
+		w := &resetWorld[algorithms.BucketState]{schedule: s, scenario: "quiet"}
+		s.join()
+		s.join()
+		w.spend()
+		knows := w.nodes
+		w.nodes = knows[:1]
+		w.reset()
+		w.take(knows[0], resetKey, 5)
+		w.rest()
+		w.nodes = knows
+		w.take(knows[1], resetKey, 1)
+		w.rest()
+		if got, want := knows[1].table.Resets().Of(table.IDOf([]byte(resetKey))).Stamp, knows[0].table.Resets().Of(table.IDOf([]byte(resetKey))).Stamp; got != want || want == 0 {
+			t.Errorf("the second node counts under %d, want %d", got, want)
+		}
+		if got := w.admitted(1, 40); got < 33 || got > 36 {
+			t.Errorf("the second node admits %d after it was told, want 35", got)
+		}
+		s.close()
+	})
+}
