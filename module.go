@@ -402,6 +402,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err := e.Enter(r.Context()); err != nil {
 		return err
 	}
+	if e.IsNear() && h.answers.TellsNear() {
+		h.answers.Near(r, e.Near())
+	}
 	h.answers.Admit(w, r, e.Results(), e.Now())
 	return e.MarkCounted(r, next.ServeHTTP(w, r))
 }
