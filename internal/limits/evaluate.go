@@ -415,7 +415,9 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 			reason = answer.TooEarly
 		default:
 			zr.metrics.Count(metrics.Denied)
-			zr.denials.Denied(e.now, e.loggedDenial(zr, r))
+			if zr.denials.Count(e.now, zr.hash[0], false) {
+				zr.denials.WriteLine(e.now, e.loggedDenial(zr, r))
+			}
 		}
 	}
 	for _, k := range e.closed {
