@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/near"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
@@ -50,6 +51,8 @@ type Counters struct {
 	gauges   gauges
 	// Names are the texts of keys that somebody wants to read.
 	Names top.Names
+	// Near are the keys that have come near the limit, where somebody is told.
+	Near near.Keys
 	// fork copies the counters of one key; ok is false where it is not found by its ID.
 	fork func(l algorithms.Limit, k Key, now int64) (f Fork, ok bool)
 

@@ -61,6 +61,7 @@ type Evaluation struct {
 	queues int
 	// holds is set where a zone holds something beyond its decision: see Hold.
 	holds bool
+	near  bool // see IsNear
 }
 
 // zoneResult is one zone's part in an Evaluation.
@@ -99,7 +100,7 @@ const maxKept = 4096
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
 	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
-	e.overShadow, e.wouldDeny, e.holds = false, answer.WouldDeny{}, false
+	e.overShadow, e.wouldDeny, e.holds, e.near = false, answer.WouldDeny{}, false, false
 	if err := e.askAll(zones, r); err != nil {
 		e.rollBack(true)
 		e.Free()
@@ -329,9 +330,10 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		zr := &e.zones[i]
 		if !zr.denied {
 			zr.metrics.Count(metrics.Admitted)
-			if zr.isNear(e.results[zr.first:]) {
+			if zr.isNear(e.results[zr.first:], 1) {
 				zr.metrics.CountNear()
 			}
+			e.near = e.near || zr.isNear(e.results[zr.first:], 0)
 		}
 		e.countOverflow(zr)
 	}
@@ -341,15 +343,38 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	return nil
 }
 
-// isNear reports whether less than a fifth is left of one of a zone's limits. Its results are the
-// first of results.
-func (zr *zoneResult) isNear(results []answer.Result) bool {
+// isNear reports whether a fifth or less is left of one of a zone's limits; with 1, less than a
+// fifth. Its results are the first of results.
+func (zr *zoneResult) isNear(results []answer.Result, less int64) bool {
 	for i := range zr.limits {
-		if results[i].Remaining <= (zr.limits[i].Enforced.Size-1)/5 {
+		if isNear(&results[i], less) {
 			return true
 		}
 	}
 	return false
+}
+
+func isNear(r *answer.Result, less int64) bool { return r.Remaining <= (r.Size-less)/5 }
+
+// IsNear reports whether the request was admitted with a fifth or less left of a limit.
+func (e *Evaluation) IsNear() bool { return e.near }
+
+// Near returns the limits of which that is so, and was not told in this window for the key: not of
+// zones that are not enforced for it, nor of early data, whose address may be another's.
+func (e *Evaluation) Near() (limits []answer.Result) {
+	for i := range e.zones {
+		zr := &e.zones[i]
+		if zr.denied || zr.shadow || zr.early {
+			continue
+		}
+		for j := range zr.limits {
+			l, d := &zr.limits[j], &e.results[zr.first+j]
+			if isNear(d, 0) && l.Near.First(zr.hash, e.now, int64(l.Rate.Window), zr.MaxKeys) {
+				limits = append(limits, *d)
+			}
+		}
+	}
+	return limits
 }
 
 // errGone is the error for a client that went away while its request waited in a queue or for
@@ -401,7 +426,9 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 			reason = answer.TooEarly
 		default:
 			zr.metrics.Count(zr.decision())
-			zr.denials.Denied(e.now, e.loggedDenial(zr, r))
+			if zr.denials.Count(e.now, zr.hash[0], false) {
+				zr.denials.WriteLine(e.now, e.loggedDenial(zr, r))
+			}
 		}
 	}
 	for _, k := range e.closed {

@@ -37,8 +37,8 @@ const (
 var layers = [][]string{
 	{"internal/saturate", "internal/reset"},
 	{"algorithms/ledger", "algorithms/sixteenths"},
-	{"algorithms", "internal/callargs", "internal/clock", "internal/cycle", "internal/index", "internal/keys", "internal/warning", "internal/redisconn", "internal/spelling"},
-	{"internal/estimate", "internal/health", "internal/messages", "internal/saved", "internal/sketch", "internal/unsettled", "internal/rates", "internal/reqkey", "internal/redisconfig"},
+	{"algorithms", "internal/callargs", "internal/clock", "internal/cycle", "internal/index", "internal/keys", "internal/near", "internal/warning", "internal/redisconn", "internal/spelling"},
+	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/messages", "internal/saved", "internal/sketch", "internal/unsettled", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/held", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
 	{"sync/strict", "internal/control"},
@@ -47,7 +47,7 @@ var layers = [][]string{
 	{"internal/limits"},
 	{"internal/lifecycle"},
 	{"internal/explain", "internal/state"},
-	{"internal/admin"},
+	{"internal/admin", "internal/statuspage"},
 	{"internal/command"},
 	{"."},
 }
