@@ -50,7 +50,8 @@ func expectationsOf(t *testing.T, file string) (all []expectation) {
 	return all
 }
 
-// Each example loads without a warning, as caddy fmt writes it, and does what its requests.txt says.
+// Each example loads without a warning, as caddy fmt writes it, and does what its requests.txt
+// says.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob("examples/*/Caddyfile")
 	if err != nil || len(files) < 10 {
