@@ -190,11 +190,12 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 		f.addReady("Content-Type", o.contentType)
 	}
 	f.writeTo(w.Header())
-	if routed {
-		return err
+	if !routed {
+		f.body, err = o.appendBody(f.body, repl, &d, seconds), nil
+		writeResponse(w, r, status, f.body)
 	}
-	o.writeBody(w, r, status, repl, d, seconds)
-	return nil
+	f.free()
+	return err
 }
 
 // denyBarred answers a request of a key that an operator has barred. There is nothing to wait for.
