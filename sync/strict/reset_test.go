@@ -210,7 +210,7 @@ func TestAResetAtABoundary(t *testing.T) {
 				at := time.Now().Add(700 * time.Millisecond)
 				parts := int64(max(1, rule.Buckets))
 				rule.Window = time.Duration(at.UnixNano() / (at.UnixNano() / int64(long) * parts) * parts)
-				return rule, func() { time.Sleep(time.Until(at) + 50*time.Millisecond) } // the clock decides
+				return rule, func() { redistest.Pause(time.Until(at) + 50*time.Millisecond) }
 			}
 			var cross func()
 			n.rule, cross = boundary()
