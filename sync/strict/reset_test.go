@@ -134,8 +134,10 @@ func testReset(t *testing.T, r *redistest.Server, rule Rule, scenario string) {
 		nodes[1].take(5)
 		older()
 	case "refunds", "penalties":
-		for _, n := range nodes {
-			for _, g := range n.got {
+		before := [][]Grant{nodes[0].got, nodes[1].got, nodes[2].got}
+		want -= nodes[0].take(50)
+		for i, n := range nodes {
+			for _, g := range before[i] {
 				if scenario == "refunds" {
 					n.Refund(g)
 				} else {
