@@ -289,9 +289,9 @@ func TestChargesUnderAReset(t *testing.T) {
 				redistest.Pause(100 * time.Millisecond) // a charge is on its way, or has arrived
 				forgive()
 				after := alone(nodes[0], 20)
+				got := after + decide(nodes[1], 10) // Redis knows of the reset before the charge is back
 				settle()
 				redistest.Pause(100 * time.Millisecond)
-				got := after
 				for range 2 {
 					got += decide(nodes[1], 60) + decide(nodes[0], 60)
 				}
@@ -301,6 +301,43 @@ func TestChargesUnderAReset(t *testing.T) {
 			}
 			for _, n := range nodes {
 				n.end()
+			}
+		})
+	}
+}
+
+// Refunds of what was granted before a reset are not done after it, also where Redis could not be
+// told of them.
+func TestRefundsThatWaitForRedis(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := faultproxy.Start(t, server.Addr)
+			cut := &resetNode{Limiter: New(client(t, "redis://"+proxy.Addr), "test", 300*time.Millisecond), t: t, zone: name, rule: rule}
+			t.Cleanup(cut.Close)
+			other := &resetNode{Limiter: limiter(t, server.URL), t: t, zone: name, rule: rule}
+			var got []Grant
+			for range 60 {
+				got = append(got, soon(t, cut.Limiter, name, id(1), rule))
+			}
+			proxy.Set(faultproxy.Blackhole)
+			for _, g := range got {
+				cut.Refund(g)
+			}
+			set := resetNow(t, server)
+			cut.Reset(name, set)
+			other.Reset(name, set)
+			admitted := other.take(50)
+			proxy.Set(faultproxy.None)
+			redistest.Eventually(t, "Redis is asked again", func() bool { return !cut.Down() })
+			for range 60 {
+				if soon(t, cut.Limiter, name, id(1), rule).Admitted() {
+					admitted++
+				}
+			}
+			if admitted += other.take(60); admitted != 100 {
+				t.Errorf("%d are admitted after the reset, want 100", admitted)
 			}
 		})
 	}
