@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
 const namesPage = "docs/names.md"
@@ -148,7 +149,7 @@ func TestNamesOfTheStatus(t *testing.T) {
 			}
 		}
 	}
-	walk("", reflect.TypeFor[statusBody]())
+	walk("", reflect.TypeFor[state.State]())
 	sameNames(t, "status field", firstNames(t, "Status"), code)
 }
 

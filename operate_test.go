@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/admin"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
 // ask makes a request to the admin endpoint.
@@ -62,7 +63,7 @@ func TestChangesAtRunTime(t *testing.T) {
 	if strings.Contains(text, "<b>") || strings.Contains(text, "203.0.113.9") {
 		t.Errorf("the state shows a tag or a key: %s", text)
 	}
-	var s statusBody
+	var s state.State
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -104,6 +105,9 @@ func pathInJSON(ctx caddy.Context) string {
 	}
 	if server.Errors != nil {
 		if i := provisioning(server.Errors.Routes); i >= 0 {
+			if answer.GuardsErrorRoutes(server) {
+				i--
+			}
 			return fmt.Sprintf("%s.errors.routes[%d]", path, i)
 		}
 	}

@@ -24,7 +24,8 @@ func (window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
 		r, _ = l.closed(n, 0)
 		return r
 	}
-	r = decide(l.Size, c.used(&s.ledger, into), n, pending)
+	_, used := c.spent(&s.ledger, into)
+	r = decide(l.Size, used, n, pending)
 	if r.Allowed {
 		s.ledger.Cur.Own += n
 	}
@@ -40,9 +41,9 @@ func (window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (
 		_, w = l.closed(n, want)
 		return w
 	}
-	used := c.used(&s.ledger, into)
+	full, used := c.spent(&s.ledger, into)
 	if want&WantRetry != 0 {
-		w.Retry = c.retry(&s.ledger, l, into, used, n, pending)
+		w.Retry = c.retry(&s.ledger, l, into, full, used, n, pending)
 	}
 	if used == 0 {
 		return w
@@ -51,11 +52,11 @@ func (window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (
 		if next := min(used, l.Size) - 1; w.Retry > 0 && next == l.Size-n {
 			w.Next = w.Retry // the unit that is waited for is the next one
 		} else {
-			w.Next = c.until(&s.ledger, into, next)
+			w.Next = c.until(&s.ledger, into, full, next)
 		}
 	}
 	if want&WantReset != 0 {
-		w.Reset = c.until(&s.ledger, into, 0)
+		w.Reset = c.until(&s.ledger, into, full, 0)
 	}
 	return w
 }
@@ -141,18 +142,18 @@ func (c counters) advance(l *ledger.Ledger, now int64) (into int64) {
 	return into
 }
 
-// used is how many units count at an instant, rounded up. As all that is compared with it is
-// whole, rounding up loses nothing: a weighted sum fits under a whole number if and only if the
-// next whole number above it does.
-func (c counters) used(l *ledger.Ledger, into int64) int64 {
-	if c.history == 0 {
-		return l.Cur.Total()
+// spent returns how many units the epochs have that count in full, and how many count altogether
+// at an instant, rounded up. As all that is compared with it is whole, rounding up loses nothing: a
+// weighted sum fits under a whole number if and only if the next whole number above it does.
+func (c counters) spent(l *ledger.Ledger, into int64) (full, used int64) {
+	if full = c.full(l); c.history == 0 {
+		return full, full
 	}
 	fading := l.Age(c.history)
 	if into > 0 && fading > 0 {
 		fading = mulDivUp(fading, c.length-into, c.length)
 	}
-	return saturate.Add(c.full(l), fading)
+	return full, saturate.Add(full, fading)
 }
 
 // full is the sum of the epochs that count in full.
@@ -165,32 +166,32 @@ func (c counters) full(l *ledger.Ledger) int64 {
 }
 
 // retry is the wait until n units are admitted that are not now.
-func (c counters) retry(led *ledger.Ledger, l Limit, into, used, n, pending int64) time.Duration {
+func (c counters) retry(led *ledger.Ledger, l Limit, into, full, used, n, pending int64) time.Duration {
 	switch {
 	case n > l.Size:
 		return time.Duration(l.Window)
 	case n > l.Size-used:
-		return c.until(led, into, l.Size-n)
+		return c.until(led, into, full, l.Size-n)
 	case n <= l.Size-used-pending:
 		return 0
 	}
 	own := led.Cur.Own
 	led.Cur.Own = saturate.Add(own, pending) // as if it were spent now
-	wait := c.until(led, into, l.Size-n)
+	wait := c.until(led, into, c.full(led), l.Size-n)
 	led.Cur.Own = own
 	return wait
 }
 
-// until is the wait until no more than target (>= 0) units count. It walks the epochs to come: in
-// each, one more falls out of the sum and the next begins to fade.
-func (c counters) until(l *ledger.Ledger, into, target int64) time.Duration {
+// until is the wait until no more than target (>= 0) units count, where full of them do in full. It
+// walks the epochs to come: in each, one more falls out of the sum and the next begins to fade.
+func (c counters) until(l *ledger.Ledger, into, full, target int64) time.Duration {
 	if c.history == 0 {
-		if l.Cur.Total() <= target {
+		if full <= target {
 			return 0
 		}
 		return time.Duration(c.length - into)
 	}
-	full, from := c.full(l), max(into, 0)
+	from := max(into, 0)
 	for ahead := 0; ; ahead++ {
 		if full <= target {
 			from = max(from, c.fadesTo(l.Age(c.history-ahead), target-full))

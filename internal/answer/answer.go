@@ -6,7 +6,6 @@
 package answer
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -65,7 +64,7 @@ func NewResponder(o Options) *Responder {
 		}
 	}
 	routed := func(status int, text string) error {
-		return caddyhttp.HandlerError{StatusCode: status, Err: errors.New(text)}
+		return caddyhttp.HandlerError{StatusCode: status, Err: denialError(text)}
 	}
 	return &Responder{
 		Options:     o,
@@ -175,6 +174,11 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	}
 	f := newFields()
 	f.addResults(w.Header(), o.Headers, d.Results, d.Now)
+	if isGRPC(r) {
+		f.writeTo(w.Header())
+		o.denyGRPC(w, repl, d, seconds)
+		return nil
+	}
 	f.addNumber("Retry-After", seconds)
 	f.addReady("Cache-Control", "no-store")
 	status, err := o.Status, o.denied
@@ -186,11 +190,12 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 		f.addReady("Content-Type", o.contentType)
 	}
 	f.writeTo(w.Header())
-	if routed {
-		return err
+	if !routed {
+		f.body, err = o.appendBody(f.body, repl, &d, seconds), nil
+		writeResponse(w, r, status, f.body)
 	}
-	o.writeBody(w, r, status, repl, d, seconds)
-	return nil
+	f.free()
+	return err
 }
 
 // denyBarred answers a request of a key that an operator has barred. There is nothing to wait for.
@@ -200,6 +205,10 @@ func (o *Responder) denyBarred(w http.ResponseWriter, r *http.Request, zone stri
 	}
 	if o.Events != nil {
 		o.Events.emit(exceededEvent, r, zone, 0)
+	}
+	if isGRPC(r) {
+		writeGRPC(w, grpcPermissionDenied, "these calls are not admitted for now", -1)
+		return nil
 	}
 	return writeFixed(w, r, http.StatusForbidden, o.barred, barredProblem)
 }

@@ -312,7 +312,7 @@ func TestProblemNamesAreJSON(t *testing.T) {
 			Status       int
 			Violated     []string `json:"violated-policies"`
 		}
-		raw := NewResponder(Options{Status: 429}).appendProblem(nil, Denial{Results: all}, 1)
+		raw := NewResponder(Options{Status: 429}).appendProblem(nil, &Denial{Results: all}, 1)
 		if err := json.Unmarshal(raw, &problem); err != nil {
 			t.Fatalf("zone %q: %v in %s", zone, err, raw)
 		}
@@ -400,7 +400,7 @@ func BenchmarkDeny(b *testing.B) {
 func FuzzProblem(f *testing.F) {
 	f.Add("login", int64(12))
 	f.Fuzz(func(t *testing.T, zone string, seconds int64) {
-		raw := NewResponder(Options{Status: 429}).appendProblem(nil, Denial{Results: []Result{result(zone, "-1m", 1, time.Minute, denies(1))}}, seconds)
+		raw := NewResponder(Options{Status: 429}).appendProblem(nil, &Denial{Results: []Result{result(zone, "-1m", 1, time.Minute, denies(1))}}, seconds)
 		if !json.Valid(raw) || !bytes.Contains(raw, strconv.AppendInt(nil, seconds, 10)) {
 			t.Errorf("not JSON: %s", raw)
 		}

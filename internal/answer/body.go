@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
-	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 )
@@ -23,28 +22,15 @@ var tooEarlyProblem = []byte(`{"type":"about:blank","title":"Too Early","status"
 // barredProblem is the answer to a key that an operator has barred.
 var barredProblem = []byte(`{"type":"about:blank","title":"Forbidden","status":403,"detail":"These requests are not admitted for now."}`)
 
-var bodies = sync.Pool{New: func() any { return new([]byte) }}
-
-// maxPooledBody bounds the buffers that are used again.
-const maxPooledBody = 64 << 10
-
-// writeBody writes the handler's message, or problem details.
-func (o *Responder) writeBody(w http.ResponseWriter, r *http.Request, status int, repl *caddy.Replacer, d Denial, seconds int64) {
-	body := bodies.Get().(*[]byte)
-	defer func() {
-		if cap(*body) <= maxPooledBody {
-			bodies.Put(body)
-		}
-	}()
+// appendBody appends the handler's message, or problem details.
+func (o *Responder) appendBody(b []byte, repl *caddy.Replacer, d *Denial, seconds int64) []byte {
 	switch {
 	case o.message == nil:
-		*body = o.appendProblem((*body)[:0], d, seconds)
+		return o.appendProblem(b, d, seconds)
 	case repl != nil:
-		*body = o.message.appendTo((*body)[:0], repl.Get)
-	default:
-		*body = o.message.appendTo((*body)[:0], func(string) (any, bool) { return nil, false })
+		return o.message.appendTo(b, repl.Get)
 	}
-	writeResponse(w, r, status, *body)
+	return o.message.appendTo(b, func(string) (any, bool) { return nil, false })
 }
 
 // writeResponse writes status and body. That a client is gone is not an error worth reporting.
@@ -62,7 +48,7 @@ func problem(begin string, status int) string {
 }
 
 // appendProblem appends problem details.
-func (o *Responder) appendProblem(b []byte, d Denial, seconds int64) []byte {
+func (o *Responder) appendProblem(b []byte, d *Denial, seconds int64) []byte {
 	unavailable := d.Reason == Unavailable
 	if unavailable {
 		b = append(b, o.reduced...)

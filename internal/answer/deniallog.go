@@ -92,18 +92,23 @@ type LoggedDenial struct {
 // Denied counts a denial at now (nanoseconds since the Unix epoch), and writes its line if its key
 // is to have one.
 func (l *DenialLog) Denied(now int64, r LoggedDenial) {
+	if l.Count(now, r.Hash, r.Shadow) {
+		l.WriteLine(now, r)
+	}
+}
+
+// Count counts a denial, and reports whether WriteLine is to be called with it. Few are, and a
+// LoggedDenial costs more than to count one.
+func (l *DenialLog) Count(now int64, hash uint64, shadow bool) (line bool) {
 	if l.isOver(now) {
 		l.beginPeriod(now)
 	}
 	l.denials.Add(1)
-	if r.Shadow {
+	if shadow {
 		l.shadows.Add(1)
 	}
-	l.mark(r.Hash)
-	if l.lines.Load() >= maxLines || l.remembers(r.Hash, now) {
-		return
-	}
-	l.writeLine(now, r)
+	l.mark(hash)
+	return l.lines.Load() < maxLines && !l.remembers(hash, now)
 }
 
 // isOver reports whether a period is over, or none has begun. A clock that stepped back ends a
@@ -145,8 +150,8 @@ func (l *DenialLog) remembers(hash uint64, now int64) bool {
 	return p.hash.Load() == int64(hash) && now < until && until-now <= l.quiet
 }
 
-// writeLine writes the line of a key, if no other request is doing so.
-func (l *DenialLog) writeLine(now int64, r LoggedDenial) {
+// WriteLine writes the line of a key, if no other request is doing so.
+func (l *DenialLog) WriteLine(now int64, r LoggedDenial) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lines.Load() >= maxLines || l.remembers(r.Hash, now) {

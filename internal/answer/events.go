@@ -11,9 +11,10 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
-// The events: a request is denied, or would be if the zone were enforced.
+// The events: a request is denied, or would be if the zone were enforced; a key is near its limit.
 const (
 	exceededEvent  = "rate_limit_exceeded"
+	nearEvent      = "rate_limit_near"
 	wouldDenyEvent = "rate_limit_would_deny"
 )
 
@@ -37,9 +38,27 @@ func (e *Events) emit(event string, r *http.Request, zone string, seconds int64)
 	if !e.app.ShouldEmit(event) {
 		return
 	}
-	data := map[string]any{"zone": zone, "wait": time.Duration(seconds) * time.Second, "remote_ip": "", "client_ip": ""}
-	if !reqkey.IsEarly(r) { // which proves no address
+	e.emitOf(event, r, map[string]any{"zone": zone, "wait": time.Duration(seconds) * time.Second, "remote_ip": "", "client_ip": ""})
+}
+
+// emitOf emits an event with the addresses of a request. Early data proves none.
+func (e *Events) emitOf(event string, r *http.Request, data map[string]any) {
+	if !reqkey.IsEarly(r) {
 		data["remote_ip"], data["client_ip"] = reqkey.RemoteHost(r), reqkey.ClientIP(r)
 	}
 	e.app.Emit(e.ctx, event, data)
+}
+
+// TellsNear reports whether anyone listens to keys that come near their limits.
+func (o *Responder) TellsNear() bool { return o.Events != nil && o.Events.app.ShouldEmit(nearEvent) }
+
+// Near tells that these limits are nearly spent for the key of a request.
+func (o *Responder) Near(r *http.Request, limits []Result) {
+	for i := range limits {
+		l := &limits[i]
+		o.Events.emitOf(nearEvent, r, map[string]any{
+			"zone": l.Policy.Zone, "limit": l.Limit, "remaining": l.Remaining, "window": l.Policy.Window,
+			"remote_ip": "", "client_ip": "",
+		})
+	}
 }

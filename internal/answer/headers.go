@@ -66,11 +66,12 @@ func ParseHeaderSets(names []string) (HeaderSets, error) {
 
 // fields collects headers whose values stand one after the other in one text, so that all of them
 // cost two allocations: the text, and the slice that the header map points into. The rest is
-// reused.
+// reused, and so is the buffer for the body of a denial.
 type fields struct {
 	text []byte
 	list []field
 	told []Result
+	body []byte
 }
 
 // field is a header. Its value is ready, or the text up to end.
@@ -84,8 +85,19 @@ var fieldPool = sync.Pool{New: func() any { return new(fields) }}
 
 func newFields() *fields {
 	f := fieldPool.Get().(*fields)
-	f.text, f.list = f.text[:0], f.list[:0]
+	f.text, f.list, f.body = f.text[:0], f.list[:0], f.body[:0]
 	return f
+}
+
+// maxPooledBody bounds the buffers that are used again.
+const maxPooledBody = 64 << 10
+
+// free ends the use of f.
+func (f *fields) free() {
+	if cap(f.body) > maxPooledBody {
+		f.body = nil
+	}
+	fieldPool.Put(f)
 }
 
 // writeHeaders writes what the limits decided into h. It is called before the response is made.
@@ -96,12 +108,16 @@ func writeHeaders(h http.Header, sets HeaderSets, results []Result, now int64) {
 	f := newFields()
 	f.addResults(h, sets, results, now)
 	f.writeTo(h)
+	f.free()
 }
 
 // addResults adds what the limits decided at now (nanoseconds since the Unix epoch). Headers that
 // earlier handlers wrote stay: the draft's lists are appended to, and Caddy's reverse_proxy adds
 // those of an upstream. The other sets hold single numbers; there the lower of two handlers' stays.
 func (f *fields) addResults(h http.Header, sets HeaderSets, results []Result, now int64) {
+	if sets == 0 {
+		return
+	}
 	if told := f.toldBy(sets&Draft, results); len(told) > 0 {
 		f.addDraft(told)
 	}
@@ -116,6 +132,9 @@ func (f *fields) addResults(h http.Header, sets HeaderSets, results []Result, no
 // toldBy returns the results that a set of headers tells of, none for no set: a zone may have sets
 // of its own, or be in shadow mode. They are valid until the next call.
 func (f *fields) toldBy(set HeaderSets, results []Result) []Result {
+	if set == 0 {
+		return nil
+	}
 	n := 0
 	for i := range results {
 		if results[i].isToldBy(set) {
@@ -277,8 +296,8 @@ func (f *fields) addGitHub(h http.Header, shown *Result, now int64) {
 	f.addNumber(githubReset, ceilSeconds(reset))
 }
 
-// writeTo puts the headers into h, and ends the use of f. Nothing in h shares memory with another
-// request: handlers downstream may change values in place.
+// writeTo puts the headers into h. Nothing in h shares memory with another request: handlers
+// downstream may change values in place.
 func (f *fields) writeTo(h http.Header) {
 	text := string(f.text)
 	values := make([]string, len(f.list))
@@ -297,5 +316,4 @@ func (f *fields) writeTo(h http.Header) {
 		}
 		h[field.name] = value
 	}
-	fieldPool.Put(f)
 }

@@ -17,7 +17,7 @@ const allSets = Draft | Kong | GitHub
 
 // result is what a limit of a zone decided. suffix is what its name has beside the zone's.
 func result(zone, suffix string, n int64, window time.Duration, r Result) Result {
-	r.Limit = n
+	r.Limit, r.Size = n, n
 	r.Policy = Policy{Zone: zone, Name: zone + suffix, Limit: n, Window: window}.Compile(allSets)
 	return r
 }

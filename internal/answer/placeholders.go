@@ -22,9 +22,10 @@ const (
 func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, results []Result) {
 	if len(results) == 1 && (wait == 0 || zone == results[0].Policy.Zone) {
 		only := valuesOf(&results[0])
-		if p, remaining, reset := only.policy, only.remaining, only.reset; wait == 0 && only.limit == p.Limit {
+		p, remaining, reset := only.policy, only.remaining, only.reset
+		if wait == 0 && only.limit == p.Limit && only.used == p.Limit-remaining {
 			repl.Map(func(name string) (any, bool) { // of 32 bytes, for most requests
-				return lookUp(name, "", 0, []values{{p, p.Limit, remaining, reset}})
+				return lookUp(name, "", 0, []values{{p, p.Limit, remaining, reset, p.Limit - remaining}})
 			})
 			return
 		}
@@ -42,12 +43,12 @@ func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, results []Re
 
 // values are those of the placeholders of one limit.
 type values struct {
-	policy                  *Policy
-	limit, remaining, reset int64
+	policy                        *Policy
+	limit, remaining, reset, used int64
 }
 
 func valuesOf(r *Result) values {
-	return values{r.Policy, r.Limit, r.Remaining, ceilSeconds(r.reset())}
+	return values{r.Policy, r.Limit, r.Remaining, ceilSeconds(r.reset()), max(0, r.Size-r.Remaining)}
 }
 
 // lookUp returns the value of a placeholder.
@@ -82,6 +83,8 @@ func lookUp(name, exceeded string, wait int64, all []values) (any, bool) {
 		return shown.remaining, true
 	case "reset":
 		return shown.reset, true
+	case "used":
+		return shown.used, true
 	}
 	return nil, false
 }

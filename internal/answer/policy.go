@@ -109,7 +109,10 @@ type Result struct {
 	Quota int64
 	// Limit is the number that was enforced: the quota, or a share of it while Redis is
 	// unavailable.
-	Limit     int64
+	Limit int64
+	// Size is how many requests may come at once: the limit, the burst of a bucket, or the places
+	// of a queue.
+	Size      int64
 	Remaining int64
 	// RetryAfter is how long a denied request must wait to be admitted, 0 where that is unknown.
 	RetryAfter time.Duration

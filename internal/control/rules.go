@@ -149,12 +149,43 @@ type Rules struct {
 	Enforce *settings.Enforcement
 
 	overrides map[table.ID]*Override
-	misses    *[missSlots]atomic.Uint64 // where there are overrides
+	misses    *misses // where there are overrides
 }
 
-// missSlots is how many keys without an override are remembered, for each zone that has overrides:
-// an ID takes longer to compute than all else that an override costs. They take half a megabyte.
-const missSlots = 1 << 16
+// misses remembers keys without an override, for each zone that has overrides: an ID takes longer
+// to compute than all else that an override costs. They take a megabyte, which is enough for some
+// 100,000 keys. Each set lies in one cache line, and holds one half of a key's hash; the other one
+// says which set.
+type misses [missSets][missWays]atomic.Uint64
+
+const (
+	missSets = 1 << 14
+	missWays = 8
+)
+
+// has reports whether a key is remembered.
+func (m *misses) has(key table.Key) bool {
+	set := &m[key[0]%missSets]
+	for i := range set {
+		if set[i].Load() == key[1] {
+			return true
+		}
+	}
+	return false
+}
+
+// add remembers a key, in the place of another one where its set is full.
+func (m *misses) add(key table.Key) {
+	set := &m[key[0]%missSets]
+	at := key[1] % missWays
+	for i := range set {
+		if set[i].Load() == 0 {
+			at = uint64(i)
+			break
+		}
+	}
+	set[at].Store(key[1])
+}
 
 // Override returns what replaces the limits for a key, nil for nothing. hash is that of the bytes
 // raw.
@@ -162,13 +193,12 @@ func (r *Rules) Override(hash table.Key, raw []byte) *Override {
 	if len(r.overrides) == 0 {
 		return nil
 	}
-	miss := &r.misses[hash[0]%missSlots]
-	if miss.Load() == hash[1] {
+	if r.misses.has(hash) {
 		return nil
 	}
 	o := r.overrides[table.IDOf(raw)]
 	if o == nil {
-		miss.Store(hash[1])
+		r.misses.add(hash)
 	}
 	return o
 }
@@ -219,7 +249,7 @@ func compile(all []parsed) (zones map[string]*Rules, others *Rules) {
 		case p.override != nil:
 			r := at(p.Zone)
 			if r.overrides == nil {
-				r.overrides, r.misses = make(map[table.ID]*Override), new([missSlots]atomic.Uint64)
+				r.overrides, r.misses = make(map[table.ID]*Override), new(misses)
 			}
 			r.overrides[*p.Key] = p.override
 		case p.Zone == "":

@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/near"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
@@ -40,6 +41,8 @@ type Counters struct {
 	// Table is what requests ask. Source is its way to other nodes.
 	Table  Decider
 	Source *ratesync.Source
+	// Settler is the table for what is reserved.
+	Settler Settler
 
 	namespace, zone string
 
@@ -48,6 +51,8 @@ type Counters struct {
 	gauges   gauges
 	// Names are the texts of keys that somebody wants to read.
 	Names top.Names
+	// Near are the keys that have come near the limit, where somebody is told.
+	Near near.Keys
 	// fork copies the counters of one key; ok is false where it is not found by its ID.
 	fork func(l algorithms.Limit, k Key, now int64) (f Fork, ok bool)
 
@@ -70,6 +75,13 @@ type Decider interface {
 	Leave(l algorithms.Limit, key table.Key, t table.Taken, now, n int64)
 	Import(l algorithms.Limit, key table.Key, raw []byte, now int64, all []algorithms.Report)
 	Room(l algorithms.Limit, key table.Key, raw []byte, now int64) (left int64, ok bool)
+}
+
+// A Settler is a table as a request sees it whose response decides whether it counts.
+type Settler interface {
+	Hold(l algorithms.Limit, key table.Key, t table.Taken) table.Reserved
+	Settle(key table.Key, r table.Reserved, now int64, refunds bool)
+	AdmitsSettled(l algorithms.Limit, key table.Key, now int64) bool
 }
 
 // upkeep is a table as configurations and snapshots see it.
@@ -140,7 +152,7 @@ func newCounters(key, namespace string, z *settings.Compiled, r rates.Rate) *Cou
 // hold gives counters a table of one state.
 func hold[S any](c *Counters, z *settings.Compiled, r rates.Rate) {
 	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
-	c.Table, c.upkeep, c.forgiver, c.gauges, c.Source = t, t, t, t, ratesync.NewSource(t, SpecOf(z, r))
+	c.Table, c.Settler, c.upkeep, c.forgiver, c.gauges, c.Source = t, t, t, t, t, ratesync.NewSource(t, SpecOf(z, r))
 	c.fork = func(l algorithms.Limit, k Key, now int64) (Fork, bool) {
 		if k.ByID {
 			return t.ForkID(k.ID, table.KeyOf(k.Raw), now)
@@ -179,6 +191,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 		Rate:    every,
 		Early:   z.EarlySync && z.SyncRate != rates.Strict,
 		Charges: charges,
+		Settles: z.CountResponses != nil,
 		Mixed:   slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
 		Wake:    c.Source.Wake,
 	}, z.MaxKeys)

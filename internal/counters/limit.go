@@ -104,7 +104,7 @@ func (l *Limit) Peek(key table.Key, raw []byte, now int64) table.Taken {
 // Result returns what an answer tells of a decision.
 func (l *Limit) Result(d *algorithms.Decision) answer.Result {
 	return answer.Result{
-		Policy: l.Policy, Allowed: d.Allowed, Overridden: l.IsOverridden, Quota: l.Rate.Limit, Limit: l.Enforced.N, Remaining: d.Remaining,
+		Policy: l.Policy, Allowed: d.Allowed, Overridden: l.IsOverridden, Quota: l.Rate.Limit, Limit: l.Enforced.N, Size: l.Enforced.Size, Remaining: d.Remaining,
 		RetryAfter: d.Retry, MoreAfter: l.MoreAfter(d),
 	}
 }

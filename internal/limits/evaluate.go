@@ -59,6 +59,9 @@ type Evaluation struct {
 	wouldDeny  answer.WouldDeny
 	// queues is how many zones are still to give their slots.
 	queues int
+	// holds is set where a zone holds something beyond its decision: see Hold.
+	holds bool
+	near  bool // see IsNear
 }
 
 // zoneResult is one zone's part in an Evaluation.
@@ -72,7 +75,9 @@ type zoneResult struct {
 	strict bool    // Redis decided, by a grant in grants
 	grant  int
 	denied bool
-	early  bool // the key holds an address that early data doesn't prove
+	// reserved is set where the zone denies only as long as others may get back what they reserved.
+	reserved bool
+	early    bool // the key holds an address that early data doesn't prove
 }
 
 // grant is what a Redis granted.
@@ -95,7 +100,7 @@ const maxKept = 4096
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
 	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
-	e.overShadow, e.wouldDeny = false, answer.WouldDeny{}
+	e.overShadow, e.wouldDeny, e.holds, e.near = false, answer.WouldDeny{}, false, false
 	if err := e.askAll(zones, r); err != nil {
 		e.rollBack(true)
 		e.Free()
@@ -244,13 +249,14 @@ func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) {
 	if zr.queued = zr.queuesLast; zr.queued {
 		e.queues++
 	}
+	e.holds = e.holds || zr.CountResponses != nil
 	for i := range zr.limits {
 		l := &zr.limits[i]
 		t := table.Taken{}
 		if zr.queued {
 			t = l.Peek(zr.hash, raw, e.now)
 		} else {
-			t = l.Take(zr.hash, raw, e.now, 1, zr.want)
+			t = l.Take(zr.hash, raw, e.now, 1, zr.want|zr.reserve)
 		}
 		e.receipts = append(e.receipts, t)
 		e.results = append(e.results, l.Result(&t.Decision))
@@ -289,6 +295,11 @@ func (e *Evaluation) checkLimits(at int) {
 		if d.Allowed {
 			continue
 		}
+		reserved := e.isReserved(zr, &zr.limits[i])
+		if reserved {
+			d.RetryAfter = reservedWait
+		}
+		zr.reserved = reserved && (zr.reserved || !zr.denied)
 		zr.denied = true
 		if zr.shadow {
 			e.overShadow = true
@@ -312,15 +323,17 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	}
 	if delay > 0 && !clock.Sleep(ctx, delay) {
 		e.leaveQueues(clock.Now())
+		e.keepReserved()
 		return errGone
 	}
 	for i := range e.zones {
 		zr := &e.zones[i]
 		if !zr.denied {
 			zr.metrics.Count(metrics.Admitted)
-			if zr.isNear(e.results[zr.first:]) {
+			if zr.isNear(e.results[zr.first:], 1) {
 				zr.metrics.CountNear()
 			}
+			e.near = e.near || zr.isNear(e.results[zr.first:], 0)
 		}
 		e.countOverflow(zr)
 	}
@@ -330,15 +343,38 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	return nil
 }
 
-// isNear reports whether less than a fifth is left of one of a zone's limits. Its results are the
-// first of results.
-func (zr *zoneResult) isNear(results []answer.Result) bool {
+// isNear reports whether a fifth or less is left of one of a zone's limits; with 1, less than a
+// fifth. Its results are the first of results.
+func (zr *zoneResult) isNear(results []answer.Result, less int64) bool {
 	for i := range zr.limits {
-		if results[i].Remaining <= (zr.limits[i].Enforced.Size-1)/5 {
+		if isNear(&results[i], less) {
 			return true
 		}
 	}
 	return false
+}
+
+func isNear(r *answer.Result, less int64) bool { return r.Remaining <= (r.Size-less)/5 }
+
+// IsNear reports whether the request was admitted with a fifth or less left of a limit.
+func (e *Evaluation) IsNear() bool { return e.near }
+
+// Near returns the limits of which that is so, and was not told in this window for the key: not of
+// zones that are not enforced for it, nor of early data, whose address may be another's.
+func (e *Evaluation) Near() (limits []answer.Result) {
+	for i := range e.zones {
+		zr := &e.zones[i]
+		if zr.denied || zr.shadow || zr.early {
+			continue
+		}
+		for j := range zr.limits {
+			l, d := &zr.limits[j], &e.results[zr.first+j]
+			if isNear(d, 0) && l.Near.First(zr.hash, e.now, int64(l.Rate.Window), zr.MaxKeys) {
+				limits = append(limits, *d)
+			}
+		}
+	}
+	return limits
 }
 
 // errGone is the error for a client that went away while its request waited in a queue or for
@@ -389,8 +425,10 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 			zr.metrics.Count(metrics.TooEarly)
 			reason = answer.TooEarly
 		default:
-			zr.metrics.Count(metrics.Denied)
-			zr.denials.Denied(e.now, e.loggedDenial(zr, r))
+			zr.metrics.Count(zr.decision())
+			if zr.denials.Count(e.now, zr.hash[0], false) {
+				zr.denials.WriteLine(e.now, e.loggedDenial(zr, r))
+			}
 		}
 	}
 	for _, k := range e.closed {
@@ -434,6 +472,14 @@ func (e *Evaluation) loggedDenial(zr *zoneResult, r *http.Request) answer.Logged
 	return answer.LoggedDenial{
 		Request: r, Key: e.keyOf(zr), Hash: zr.hash[0], Limit: longest.Limit, Wait: longest.RetryAfter, Shadow: zr.shadow,
 	}
+}
+
+// decision returns what metrics say of a zone that denied.
+func (zr *zoneResult) decision() metrics.Decision {
+	if zr.reserved {
+		return metrics.Reserved
+	}
+	return metrics.Denied
 }
 
 // longestOf returns the denial in a zone that makes the client wait longest.

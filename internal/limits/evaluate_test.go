@@ -189,7 +189,7 @@ func TestNearTheLimit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !e.IsDenied() && e.zones[0].isNear(e.results) {
+			if !e.IsDenied() && e.zones[0].isNear(e.results, 1) {
 				near++
 			}
 			e.Free()

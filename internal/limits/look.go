@@ -30,7 +30,7 @@ type Key = counters.Key
 // counter of its own here. It is not released.
 func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	f = &Zone{
-		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), want: z.want,
+		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), want: z.want, reserve: z.reserve,
 		rules: z.rules, queuesLast: z.queuesLast, look: &k,
 		salt: z.salt, atRuntime: z.atRuntime, varies: z.varies,
 	}
@@ -126,18 +126,24 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 type Outcome struct {
 	// Denied is set where a limit denies, or would in Shadow mode.
 	Denied, Shadow bool
+	// Reserved is set where it denies only until others get back what they have reserved.
+	Reserved bool
 	// Limits are those that the request goes by, and Results what they decided.
 	Limits  []Limit
 	Results []answer.Result
 	// ByRedis is set where Redis decided.
 	ByRedis bool
+	// Key is the bytes of the key, and Hash their table.KeyOf.
+	Key  []byte
+	Hash table.Key
 }
 
 // Of returns what was decided in a zone; ok is false where its limits were not asked.
 func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 	for i := range e.zones {
 		if zr := &e.zones[i]; zr.Zone == z {
-			return Outcome{zr.denied, zr.shadow, zr.limits, e.results[zr.first : zr.first+len(zr.limits)], zr.strict}, true
+			results := e.results[zr.first : zr.first+len(zr.limits)]
+			return Outcome{zr.denied, zr.shadow, zr.reserved, zr.limits, results, zr.strict, e.keyOf(zr), zr.hash}, true
 		}
 	}
 	return o, false

@@ -9,11 +9,8 @@ import (
 // Add returns a + b, or the end of the range where that is beyond it.
 func Add(a, b int64) int64 {
 	sum := a + b
-	switch {
-	case a > 0 && b > 0 && sum < 0:
-		return math.MaxInt64
-	case a < 0 && b < 0 && sum >= 0:
-		return math.MinInt64
+	if (a^sum)&(b^sum) < 0 { // the sum has a sign that neither has
+		return math.MaxInt64 ^ a>>63 // the end on the side of a
 	}
 	return sum
 }

@@ -1,0 +1,105 @@
+// Package state describes what a node does just now: its zones, its Redis, the other nodes, and
+// what was changed at run time. It shows no keys and no addresses.
+package state
+
+import (
+	"context"
+
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// A State is what a node shows of itself.
+type State struct {
+	Zones []Limit          `json:"zones"`
+	Redis *ratesync.Status `json:"redis,omitempty"`
+	// Strict is there where a zone has sync_rate strict.
+	Strict *strict.Status `json:"strict,omitempty"`
+	// Control is how this node stands to what is changed at run time: Enforcement and Overrides are
+	// what is in force now, and Nodes who is there to apply it.
+	Control     *control.Summary     `json:"control,omitempty"`
+	Nodes       []control.Node       `json:"nodes,omitempty"`
+	Enforcement []control.EntryState `json:"enforcement,omitempty"`
+	Overrides   []control.EntryState `json:"overrides,omitempty"`
+}
+
+// A Limit is one limit of a zone. Own, Remote and Unsent are sums over all keys of what a
+// decision can still use.
+type Limit struct {
+	Zone      string `json:"zone"`
+	Algorithm string `json:"algorithm"`
+	Limit     int64  `json:"limit"`
+	// LimitFrom is the placeholder that the limit comes from. Limit is its default then.
+	LimitFrom string         `json:"limit_from,omitempty"`
+	Window    string         `json:"window"`
+	SyncRate  rates.SyncRate `json:"sync_rate"`
+	// Enforce is the share of keys that the zone is enforced for by its configuration, 0 to 1.
+	Enforce float64 `json:"enforce"`
+	// Keys is how many counters this node has, MaxKeys how many it may have, Own what it counted,
+	// Remote what it knows of the other nodes' counts, Unsent the part of Own that Redis has not
+	// confirmed.
+	Keys    int   `json:"keys"`
+	MaxKeys int   `json:"max_keys"`
+	Own     int64 `json:"own"`
+	Remote  int64 `json:"remote"`
+	Unsent  int64 `json:"unsent"`
+	// Node is the field of this node in the hashes of the zone in Redis.
+	Node string `json:"node,omitempty"`
+	// Sync is there where the counts go to Redis.
+	Sync *ratesync.SyncStatus `json:"sync,omitempty"`
+	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is the memory of their
+	// sketch: it is made when the table is nearly full.
+	Overflow      int64 `json:"overflow"`
+	OverflowBytes int64 `json:"overflow_bytes"`
+}
+
+// WithChanges describes the current configuration, and what was changed at run time. Redis is asked
+// how the other nodes stand, for as long as ctx allows.
+func WithChanges(ctx context.Context) State {
+	s := Current()
+	if config := lifecycle.Current(); config != nil {
+		c := config.Control().State(ctx)
+		s.Control, s.Nodes, s.Enforcement, s.Overrides = &c.Summary, c.Nodes, c.Enforcement, c.Overrides
+	}
+	return s
+}
+
+// Current describes the current configuration, without what was changed at run time.
+func Current() State {
+	s := State{Zones: []Limit{}}
+	config := lifecycle.Current()
+	if config == nil {
+		return s
+	}
+	if config.Redis != nil {
+		redis := config.Redis.Replicator.Status()
+		s.Redis = &redis
+	}
+	seen := make(map[*counters.Counters]bool)
+	for l := range config.Each {
+		if seen[l.Counters] {
+			continue // a zone that several handlers share
+		}
+		seen[l.Counters] = true
+		if s.Strict == nil && config.Redis != nil && l.Settings.SyncRate == rates.Strict {
+			circuits := config.Redis.Strict.Status()
+			s.Strict = &circuits
+		}
+		t, node := l.Totals(), l.Node()
+		if !l.IsSynced(config.Redis) {
+			t.Unsent, node = 0, "" // there is nowhere to send it
+		}
+		overflow, bytes := l.Overflow()
+		s.Zones = append(s.Zones, Limit{
+			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, LimitFrom: l.Rate.From, Window: rates.WindowText(l.Rate.Window),
+			SyncRate: l.Settings.SyncRate, Enforce: l.Settings.Enforce.Share(), Keys: t.Keys, MaxKeys: l.Settings.MaxKeys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
+			Sync:     l.Sync(),
+			Overflow: overflow, OverflowBytes: bytes,
+		})
+	}
+	return s
+}
