@@ -16,7 +16,7 @@ func TestForgottenLeases(t *testing.T) {
 		away, later time.Duration // until the next heartbeat, and to the one after it
 		mark        int64
 		step        time.Duration // of the server's clock, until the next heartbeat
-		back        bool // the other node is listed once more before it is gone
+		back        bool          // the other node is listed once more before it is gone
 		want        [2]int
 	}{
 		{"given up", time.Second, time.Second, 0, 0, false, [2]int{1, 1}},

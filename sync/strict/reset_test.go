@@ -289,7 +289,7 @@ func TestChargesUnderAReset(t *testing.T) {
 				redistest.Pause(100 * time.Millisecond) // a charge is on its way, or has arrived
 				forgive()
 				after := alone(nodes[0], 20)
-				got := after + decide(nodes[1], 10) // Redis knows of the reset before the charge is back
+				got := after + decide(nodes[1], 10) // Redis learns of the reset
 				settle()
 				redistest.Pause(100 * time.Millisecond)
 				for range 2 {
