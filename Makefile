@@ -11,7 +11,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: test check lint redis chaos demo fuzz fuzz-briefly bench
 
-test: redis
+test: redis browser
 	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
 
 check: format static lint test comparisons fuzz-briefly
@@ -44,6 +44,17 @@ redis:
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server; \
 		else \
 			echo "The tests need redis-server (7.0 or later). Install it (Debian: apt-get install redis-server; Fedora: dnf install redis; macOS: brew install redis), then run make test again."; \
+			exit 1; \
+		fi; }
+
+# The status page is tested in a browser.
+.PHONY: browser
+browser:
+	@command -v chromium >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; \
+		else \
+			echo "The tests need chromium. Install it (Debian: apt-get install chromium; Fedora: dnf install chromium), then run make test again."; \
 			exit 1; \
 		fi; }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/admin"
 	"github.com/caddy-tide/ratelimit/internal/command"
 	"github.com/caddy-tide/ratelimit/internal/state"
+	_ "github.com/caddy-tide/ratelimit/internal/statuspage"
 )
 
 func init() {

@@ -62,7 +62,7 @@ func readPage(t testing.TB, page string) string {
 // pages are those at the top, in docs and in docs/internals.
 func pages(t testing.TB) []string {
 	t.Helper()
-	pages := []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"}
+	pages := []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md"}
 	for _, pattern := range []string{"docs/*.md", "docs/internals/*.md"} {
 		all, err := filepath.Glob(pattern)
 		if err != nil || len(all) == 0 {

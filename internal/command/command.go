@@ -21,7 +21,7 @@ import (
 )
 
 // commands are those below rate-limit.
-var commands = []func() *cobra.Command{status, topCommand, explainCommand, reset, override, enforce}
+var commands = []func() *cobra.Command{status, topCommand, explainCommand, reset, override, enforce, simulateCommand}
 
 // RateLimit is the command with all that are below it.
 func RateLimit() caddycmd.Command {
@@ -83,7 +83,7 @@ func run(f func(c client, p printer, args []string) error) func(*cobra.Command, 
 		return caddycmd.WrapCommandFuncForCobra(func(flags caddycmd.Flags) (int, error) {
 			err := f(clientOf(flags), printer{out: cmd.OutOrStdout(), now: time.Now, json: flags.Bool("json")}, args)
 			switch {
-			case errors.Is(err, errInPart):
+			case errors.Is(err, errInPart), errors.Is(err, errTooMany):
 				return exitInPart, clean(err)
 			case err != nil:
 				return exitFailed, clean(err)

@@ -162,7 +162,7 @@ func TestWhatCommandsAsk(t *testing.T) {
 func TestCommandsThatFail(t *testing.T) {
 	for line, want := range map[string]string{
 		"statsu":                      "did you mean status?",
-		"reload":                      "there are enforce, explain, override, reset, status, top",
+		"reload":                      "there are enforce, explain, override, reset, simulate, status, top",
 		"status api":                  "it takes",
 		"reset login":                 "--all",
 		"reset login k --all":         "--all",

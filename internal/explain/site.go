@@ -79,15 +79,14 @@ func Ask(app *caddyhttp.App, q Request) (site Site, err error) {
 		return site, err
 	}
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), discard{}, server)
-	w := walk{server: server, groups: map[string]bool{}}
-	if _, err := w.routes(server.Routes, &r); err != nil {
-		return site, err
-	}
-	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	if w.reached == nil {
-		w.reached = []Reached{}
-	}
-	return Site{Server: name, ClientIP: client, Handlers: w.reached}, nil
+	site = Site{Server: name, Handlers: []Reached{}}
+	err = Walk(server, &r, func(l Limiter, notRun []string) (bool, error) {
+		said, err := Zones(l.Zones(), r)
+		site.Handlers = append(site.Handlers, Reached{NotRun: slices.Clone(notRun), Handler: said})
+		return true, err
+	})
+	site.ClientIP, _ = caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	return site, err
 }
 
 // build makes the request as a server would get it.
@@ -152,13 +151,22 @@ func serverOf(app *caddyhttp.App, r *http.Request) (name string, s *caddyhttp.Se
 	return "", nil, fmt.Errorf("no server listens at port %d; the servers listen at %s", port, strings.Join(listen, ", "))
 }
 
+// Walk takes a prepared request through the routes of a server. It calls reach with each rate_limit
+// handler that the request comes to, until that returns false, and the names of the handlers before
+// it that were not run. Handlers that change the request may replace it.
+func Walk(server *caddyhttp.Server, r **http.Request, reach func(l Limiter, notRun []string) (bool, error)) error {
+	w := walk{server: server, reach: reach}
+	_, err := w.routes(server.Routes, r)
+	return err
+}
+
 // A walk is a request's way through the routes of a server.
 type walk struct {
-	server  *caddyhttp.Server
-	groups  map[string]bool // in which a route has matched
-	notRun  []string
-	reached []Reached
-	depth   int
+	server *caddyhttp.Server
+	reach  func(l Limiter, notRun []string) (bool, error)
+	groups []string // in which a route has matched
+	notRun []string
+	depth  int
 }
 
 // routes goes through routes as Caddy does. ends is set where the request goes no further.
@@ -169,7 +177,7 @@ func (w *walk) routes(routes caddyhttp.RouteList, r **http.Request) (ends bool, 
 	defer func() { w.depth-- }()
 	for i := range routes {
 		route := &routes[i]
-		if route.Group != "" && w.groups[route.Group] {
+		if route.Group != "" && slices.Contains(w.groups, route.Group) {
 			continue
 		}
 		ok, err := route.MatcherSets.AnyMatchWithError(*r)
@@ -180,7 +188,7 @@ func (w *walk) routes(routes caddyhttp.RouteList, r **http.Request) (ends bool, 
 			continue
 		}
 		if route.Group != "" {
-			w.groups[route.Group] = true
+			w.groups = append(w.groups, route.Group)
 		}
 		for _, h := range route.Handlers {
 			if ends, err := w.handler(h, r); ends || err != nil {
@@ -205,12 +213,8 @@ func (w *walk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (ends bo
 	name := nameOf(h)
 	switch h := h.(type) {
 	case Limiter:
-		said, err := Zones(h.Zones(), *r)
-		if err != nil {
-			return true, err
-		}
-		w.reached = append(w.reached, Reached{NotRun: slices.Clone(w.notRun), Handler: said})
-		return false, nil
+		goOn, err := w.reach(h, w.notRun)
+		return !goOn, err
 	case *caddyhttp.Subroute:
 		return w.routes(h.Routes, r)
 	case *caddyhttp.Invoke:

@@ -131,13 +131,17 @@ type Outcome struct {
 	Results []answer.Result
 	// ByRedis is set where Redis decided.
 	ByRedis bool
+	// Key is the bytes of the key, and Hash their table.KeyOf.
+	Key  []byte
+	Hash table.Key
 }
 
 // Of returns what was decided in a zone; ok is false where its limits were not asked.
 func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 	for i := range e.zones {
 		if zr := &e.zones[i]; zr.Zone == z {
-			return Outcome{zr.denied, zr.shadow, zr.limits, e.results[zr.first : zr.first+len(zr.limits)], zr.strict}, true
+			results := e.results[zr.first : zr.first+len(zr.limits)]
+			return Outcome{zr.denied, zr.shadow, zr.limits, results, zr.strict, e.keyOf(zr), zr.hash}, true
 		}
 	}
 	return o, false

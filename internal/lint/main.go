@@ -37,7 +37,7 @@ const (
 var layers = [][]string{
 	{"internal/saturate", "internal/reset"},
 	{"algorithms/ledger", "algorithms/sixteenths"},
-	{"algorithms", "internal/callargs", "internal/clock", "internal/cycle", "internal/index", "internal/near", "internal/warning", "internal/redisconn", "internal/spelling"},
+	{"algorithms", "internal/callargs", "internal/clock", "internal/cycle", "internal/index", "internal/near", "internal/warning", "internal/redisconn", "internal/spelling", "internal/accesslog"},
 	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
@@ -47,7 +47,7 @@ var layers = [][]string{
 	{"internal/limits"},
 	{"internal/lifecycle"},
 	{"internal/explain", "internal/state"},
-	{"internal/admin"},
+	{"internal/admin", "internal/statuspage"},
 	{"internal/command"},
 	{"."},
 }

@@ -37,12 +37,16 @@ type Limit struct {
 	LimitFrom string         `json:"limit_from,omitempty"`
 	Window    string         `json:"window"`
 	SyncRate  rates.SyncRate `json:"sync_rate"`
-	// Keys is how many counters this node has, Own what it counted, Remote what it knows of the
-	// other nodes' counts, Unsent the part of Own that Redis has not confirmed.
-	Keys   int   `json:"keys"`
-	Own    int64 `json:"own"`
-	Remote int64 `json:"remote"`
-	Unsent int64 `json:"unsent"`
+	// Enforce is the share of keys that the zone is enforced for by its configuration, 0 to 1.
+	Enforce float64 `json:"enforce"`
+	// Keys is how many counters this node has, MaxKeys how many it may have, Own what it counted,
+	// Remote what it knows of the other nodes' counts, Unsent the part of Own that Redis has not
+	// confirmed.
+	Keys    int   `json:"keys"`
+	MaxKeys int   `json:"max_keys"`
+	Own     int64 `json:"own"`
+	Remote  int64 `json:"remote"`
+	Unsent  int64 `json:"unsent"`
 	// Node is the field of this node in the hashes of the zone in Redis.
 	Node string `json:"node,omitempty"`
 	// Sync is there where the counts go to Redis.
@@ -92,7 +96,7 @@ func Current() State {
 		overflow, bytes := l.Overflow()
 		s.Zones = append(s.Zones, Limit{
 			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, LimitFrom: l.Rate.From, Window: rates.WindowText(l.Rate.Window),
-			SyncRate: l.Settings.SyncRate, Keys: t.Keys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
+			SyncRate: l.Settings.SyncRate, Enforce: l.Settings.Enforce.Share(), Keys: t.Keys, MaxKeys: l.Settings.MaxKeys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
 			Sync:     l.Sync(),
 			Overflow: overflow, OverflowBytes: bytes,
 		})

@@ -1,0 +1,292 @@
+package accesslog
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// field is what a value of a line says.
+type field uint8
+
+const (
+	unknown field = iota
+	fieldRequest
+	fieldLogger
+	fieldTime
+	fieldStart
+	fieldDuration
+	fieldMillis
+	fieldNanos
+	fieldStatus
+	fieldMethod
+	fieldHost
+	fieldURI
+	fieldProto
+	fieldRemote
+	fieldClient
+	fieldUser
+	fieldHeaders
+	fieldTLS
+	fieldScheme
+	fieldAgent
+	fieldReferer
+	fields
+)
+
+// names are those of the fields in lower case: Caddy's first, then those that other servers,
+// shippers and Caddy's own filters make of them.
+var names = map[string]field{
+	"request": fieldRequest, "req": fieldRequest, "http": fieldRequest, "http_request": fieldRequest, "httprequest": fieldRequest,
+	"logger": fieldLogger,
+	"ts":     fieldTime, "time": fieldTime, "timestamp": fieldTime, "@timestamp": fieldTime, "datetime": fieldTime, "date": fieldTime,
+	"time_iso8601": fieldTime, "time_local": fieldTime, "msec": fieldTime,
+	"startutc": fieldStart, "start": fieldStart, "start_time": fieldStart,
+	"duration": fieldDuration, "request_time": fieldDuration, "latency": fieldDuration, "elapsed": fieldDuration,
+	"duration_ms": fieldMillis, "latency_ms": fieldMillis, "elapsed_ms": fieldMillis,
+	"duration_ns": fieldNanos, "latency_ns": fieldNanos,
+	"status": fieldStatus, "status_code": fieldStatus, "downstreamstatus": fieldStatus, "response_status": fieldStatus,
+	"response_code": fieldStatus, "statuscode": fieldStatus,
+	"method": fieldMethod, "request_method": fieldMethod, "requestmethod": fieldMethod,
+	"host": fieldHost, "http_host": fieldHost, "request_host": fieldHost, "requesthost": fieldHost, "authority": fieldHost,
+	"uri": fieldURI, "request_uri": fieldURI, "requestpath": fieldURI, "url": fieldURI,
+	"proto": fieldProto, "protocol": fieldProto, "server_protocol": fieldProto, "requestprotocol": fieldProto,
+	"remote_ip": fieldRemote, "remote_addr": fieldRemote, "remote_host": fieldRemote, "remoteaddr": fieldRemote,
+	"client_ip": fieldClient, "clienthost": fieldClient, "clientip": fieldClient, "client": fieldClient,
+	"user_id": fieldUser, "remote_user": fieldUser, "clientusername": fieldUser,
+	"headers": fieldHeaders, "request_headers": fieldHeaders,
+	"tls": fieldTLS, "scheme": fieldScheme, "requestscheme": fieldScheme,
+	"user_agent": fieldAgent, "http_user_agent": fieldAgent, "referer": fieldReferer, "http_referer": fieldReferer,
+}
+
+// flattened begin the names of fields of a request that stands in no object of its own.
+var flattened = []string{"request>", "request.", "request_", "req.", "http.request."}
+
+// fieldOf returns what a name stands for.
+func fieldOf(name []byte) field {
+	if f, ok := names[string(name)]; ok {
+		return f
+	}
+	if len(name) > 64 {
+		return unknown
+	}
+	lower := strings.ToLower(string(name))
+	if f, ok := names[lower]; ok {
+		return f
+	}
+	for _, prefix := range flattened {
+		if rest, ok := strings.CutPrefix(lower, prefix); ok {
+			return names[rest]
+		}
+	}
+	return unknown
+}
+
+// values are those of one line, as JSON; nil where it has none.
+type values [fields][]byte
+
+// read notes the values of an object at the scanner. Those within the request's own object come
+// before others of the name: beside it, host may be the one that wrote the log.
+func (v *values) read(s *scanner, inRequest bool, depth int) bool {
+	if !s.next('{') {
+		return false
+	}
+	if s.next('}') {
+		return true
+	}
+	for {
+		quoted, ok := s.text()
+		if !ok || !s.next(':') {
+			return false
+		}
+		f := fieldOf(inner(quoted))
+		s.space()
+		if f == fieldRequest && depth < 2 && s.i < len(s.b) && s.b[s.i] == '{' {
+			v[fieldRequest] = []byte{'{'}
+			if !v.read(s, true, depth+1) {
+				return false
+			}
+		} else {
+			raw, ok := s.value(depth + 1)
+			if !ok {
+				return false
+			}
+			if inRequest || v[fieldRequest] == nil || v[f] == nil || f >= fieldLogger && f <= fieldStatus {
+				v[f] = raw
+			}
+		}
+		if s.next('}') {
+			return true
+		}
+		if !s.next(',') {
+			return false
+		}
+	}
+}
+
+// text returns a value that is a string or a number, nothing for others.
+func (v *values) text(f field) []byte {
+	raw := v[f]
+	switch {
+	case len(raw) == 0:
+		return nil
+	case raw[0] == '"':
+		return inner(raw)
+	case raw[0] == '-' || isDigit(raw[0]):
+		return raw
+	}
+	return nil
+}
+
+// A kind is what a line turned out to be.
+type kind uint8
+
+const (
+	damaged kind = iota
+	other        // of something else than a request
+	request
+)
+
+// parser reads the lines of one file.
+type parser struct {
+	clock   clockface
+	headers bool
+	values  values
+	text    []byte // scratch
+}
+
+// json reads a line of JSON. prefix is what stands before it in the line.
+func (p *parser) json(prefix, line []byte, r *Record) (k kind, why string) {
+	v := &p.values
+	*v = values{}
+	s := scanner{b: line}
+	if !v.read(&s, false, 0) {
+		return damaged, "it is no whole JSON object"
+	}
+	if s.space(); s.i < len(s.b) {
+		return damaged, "something follows after its JSON object"
+	}
+	if isOther(v) {
+		return other, ""
+	}
+	if why := p.instants(prefix, r); why != "" {
+		return damaged, why
+	}
+	if n, _, _, ok := decimal(v.text(fieldStatus)); ok && n > 0 && n < 1000 {
+		r.Status = int(n)
+	}
+	r.TLS = len(v[fieldTLS]) > 0 && v[fieldTLS][0] == '{' || string(v.text(fieldScheme)) == "https"
+	p.strings(r)
+	if r.RemoteIP == "" && r.ClientIP == "" {
+		return damaged, "it has no address of a client"
+	}
+	if p.headers {
+		r.Headers = p.header()
+	}
+	return request, ""
+}
+
+// isOther reports whether a line is not one of a request. Caddy also logs errors and what its
+// handlers do with the request that they are about.
+func isOther(v *values) bool {
+	if logger := v.text(fieldLogger); bytes.HasPrefix(logger, []byte("http.")) && !bytes.HasPrefix(logger, []byte("http.log.access")) {
+		return true
+	}
+	return v.text(fieldMethod) == nil && v.text(fieldURI) == nil
+}
+
+// instants reads when the request began and how long it took.
+func (p *parser) instants(prefix []byte, r *Record) (why string) {
+	v := &p.values
+	switch {
+	case v[fieldDuration] != nil:
+		r.Took = p.clock.duration(v.text(fieldDuration), 0)
+	case v[fieldMillis] != nil:
+		r.Took = p.clock.duration(v.text(fieldMillis), time.Millisecond)
+	case v[fieldNanos] != nil:
+		r.Took = p.clock.duration(v.text(fieldNanos), 1)
+	}
+	if at, ok := p.clock.time(v.text(fieldStart)); ok {
+		r.Start = at
+		return ""
+	}
+	at, ok := p.clock.time(v.text(fieldTime))
+	if !ok && len(prefix) > 0 {
+		column, _, _ := bytes.Cut(prefix, []byte{'\t'})
+		at, ok = p.clock.time(bytes.TrimSpace(column))
+	}
+	switch {
+	case !ok && v[fieldTime] == nil:
+		return "it has no time"
+	case !ok:
+		return "its time can't be read"
+	}
+	r.Start = at - int64(r.Took)
+	return ""
+}
+
+// strings reads the texts of a request. They share one piece of memory.
+func (p *parser) strings(r *Record) {
+	v := &p.values
+	var ends [7]int
+	p.text = p.text[:0]
+	for i, f := range []field{fieldMethod, fieldHost, fieldURI, fieldProto, fieldRemote, fieldClient, fieldUser} {
+		p.text = append(p.text, v.text(f)...)
+		ends[i] = len(p.text)
+	}
+	all := string(p.text)
+	r.Method, r.Host, r.URI, r.Proto = all[:ends[0]], all[ends[0]:ends[1]], all[ends[1]:ends[2]], all[ends[2]:ends[3]]
+	r.RemoteIP, r.ClientIP, r.User = withoutPort(all[ends[3]:ends[4]]), withoutPort(all[ends[4]:ends[5]]), all[ends[5]:]
+}
+
+// withoutPort cuts the port off an address that has one.
+func withoutPort(s string) string {
+	if strings.IndexByte(s, ':') < 0 {
+		return s
+	}
+	if _, err := netip.ParseAddr(s); err == nil {
+		return s
+	}
+	if host, _, err := net.SplitHostPort(s); err == nil {
+		return host
+	}
+	return s
+}
+
+// header reads the headers of a request.
+func (p *parser) header() http.Header {
+	v := &p.values
+	h := http.Header{}
+	if len(v[fieldHeaders]) > 0 {
+		var all map[string]any
+		if json.Unmarshal(v[fieldHeaders], &all) == nil {
+			for name, value := range all {
+				add(h, name, value)
+			}
+		}
+	}
+	for f, name := range map[field]string{fieldAgent: "User-Agent", fieldReferer: "Referer"} {
+		if text := v.text(f); len(text) > 0 && h.Get(name) == "" {
+			h.Set(name, string(text))
+		}
+	}
+	return h
+}
+
+// add adds the values of one header: a string, or a list of them.
+func add(h http.Header, name string, value any) {
+	switch value := value.(type) {
+	case string:
+		h.Add(name, value)
+	case []any:
+		for _, one := range value {
+			if text, ok := one.(string); ok {
+				h.Add(name, text)
+			}
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package accesslog
+
+import (
+	"bytes"
+	"net/http"
+	"net/netip"
+)
+
+// line reads a line in whatever format it is. It does not keep the line.
+func (p *parser) line(line []byte, r *Record) (k kind, why string) {
+	line = bytes.TrimSpace(line)
+	switch {
+	case len(line) == 0:
+		return other, ""
+	case line[0] == '{':
+		return p.json(nil, line, r)
+	}
+	if k, why = p.common(line, r); k == request {
+		return k, why
+	}
+	// Caddy's console format has columns before the JSON, and so have what journals write.
+	if brace := bytes.IndexByte(line, '{'); brace > 0 && line[len(line)-1] == '}' {
+		return p.json(line[:brace], line[brace:], r)
+	}
+	return damaged, why
+}
+
+// common reads a line in the Common or Combined Log Format, with or without the name of a virtual
+// host before it:
+//
+//	[host:port] address ident user [time] "method uri protocol" status size ["referer" "agent"]
+func (p *parser) common(line []byte, r *Record) (k kind, why string) {
+	open := bytes.IndexByte(line, '[')
+	if open < 0 {
+		return damaged, "it is neither JSON nor in the Common or Combined Log Format"
+	}
+	length := bytes.IndexByte(line[open:], ']')
+	if length < 0 {
+		return damaged, "its time has no end"
+	}
+	at, ok := p.clock.time(line[open+1 : open+length])
+	if !ok {
+		return damaged, "its time can't be read"
+	}
+	host, address, user, ok := columns(line[:open])
+	if !ok {
+		return damaged, "it has no address of a client"
+	}
+	asked, rest, ok := quoted(line[open+length+1:])
+	if !ok {
+		return damaged, "it has no request in quotes"
+	}
+	status, rest := word(rest)
+	n, _, digits, ok := decimal(status)
+	if !ok || digits != 3 {
+		return damaged, "it has no status"
+	}
+	method, uri, proto := requestLine(asked)
+	r.Start, r.Status, r.Text = at, int(n), true
+	p.text = append(append(append(append(append(append(p.text[:0], method...), host...), uri...), proto...), address...), user...)
+	all := string(p.text)
+	cut := func(n int) (s string) {
+		s, all = all[:n], all[n:]
+		return s
+	}
+	r.Method, r.Host, r.URI, r.Proto = cut(len(method)), cut(len(host)), cut(len(uri)), cut(len(proto))
+	r.RemoteIP, r.User = withoutPort(cut(len(address))), all
+	r.ClientIP = r.RemoteIP
+	if p.headers {
+		_, rest = word(rest) // the size
+		r.Headers = combined(rest)
+	}
+	return request, ""
+}
+
+// columns reads what stands before the time.
+func columns(before []byte) (host, address, user []byte, ok bool) {
+	var all [4][]byte
+	n := 0
+	for n < len(all) {
+		one, rest := word(before)
+		if len(one) == 0 {
+			break
+		}
+		all[n], before = one, rest
+		n++
+	}
+	switch {
+	case n < 3:
+		return nil, nil, nil, false
+	case n == 4 && isAddress(all[1]) && len(all[2]) == 1 && all[2][0] == '-':
+		host, address, user = all[0], all[1], all[3]
+	default:
+		address, user = all[0], all[2]
+	}
+	if len(user) == 1 && user[0] == '-' {
+		user = nil
+	}
+	return host, address, user, true
+}
+
+func isAddress(b []byte) bool {
+	_, err := netip.ParseAddr(string(b))
+	return err == nil
+}
+
+// word cuts off the next word.
+func word(b []byte) (one, rest []byte) {
+	for len(b) > 0 && b[0] == ' ' {
+		b = b[1:]
+	}
+	if end := bytes.IndexByte(b, ' '); end >= 0 {
+		return b[:end], b[end:]
+	}
+	return b, nil
+}
+
+// quoted cuts off what stands in quotes next, in which a backslash goes before a quote.
+func quoted(b []byte) (one, rest []byte, ok bool) {
+	for len(b) > 0 && b[0] == ' ' {
+		b = b[1:]
+	}
+	if len(b) == 0 || b[0] != '"' {
+		return nil, nil, false
+	}
+	for i := 1; i < len(b); i++ {
+		switch b[i] {
+		case '\\':
+			i++
+		case '"':
+			return b[1:i], b[i+1:], true
+		}
+	}
+	return nil, nil, false
+}
+
+// requestLine reads the first line of a request. What is no such line, as of a client that speaks
+// another protocol, has neither method nor path.
+func requestLine(line []byte) (method, uri, proto []byte) {
+	first, last := bytes.IndexByte(line, ' '), bytes.LastIndexByte(line, ' ')
+	switch {
+	case first <= 0:
+		return nil, nil, nil
+	case first == last:
+		return line[:first], line[first+1:], nil
+	}
+	return line[:first], line[first+1 : last], line[last+1:]
+}
+
+// combined reads what the Combined format adds.
+func combined(rest []byte) http.Header {
+	h := http.Header{}
+	for _, name := range []string{"Referer", "User-Agent"} {
+		value, after, ok := quoted(rest)
+		if !ok {
+			break
+		}
+		if rest = after; len(value) > 0 && string(value) != "-" {
+			h.Set(name, string(value))
+		}
+	}
+	return h
+}

@@ -1,0 +1,226 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-tide/ratelimit/internal/accesslog"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/simulate"
+)
+
+// simulation is what is asked of a simulation.
+type simulation struct {
+	config, adapter        string
+	limits                 []string
+	key, algorithm         string
+	burst, queue, buckets  int64
+	zone, host             string
+	nodes                  int
+	balance, syncRate      string
+	html, maxDenied        string
+	reorder                time.Duration
+	showKeys, countDenied  bool
+	ipv4Prefix, ipv6Prefix int
+	changed                func(flag string) bool
+}
+
+func simulateCommand() *cobra.Command {
+	s := simulation{nodes: 1, balance: "round_robin"}
+	cmd := &cobra.Command{
+		Use:   "simulate --limit <rate> | --config <file>  <log>...|-",
+		Short: "Says whom limits would deny, by your own access log",
+		Long: `
+Replays access logs against limits, by the code that decides on real requests
+at the times of the log, and says whom they would have denied. No Caddy needs
+to run, and nothing is connected to.
+
+The limits are those of --limit, for each client's address, or those of a
+configuration. Logs are Caddy's in JSON or others as far as they can be read,
+or in the Common or Combined Log Format, compressed by gzip or not; several
+are merged by when each request began.
+
+Addresses and keys are masked unless --show-keys is given.
+
+Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
+		Example: `  caddy rate-limit simulate --limit 100/1m /var/log/caddy/access*.log*
+  caddy rate-limit simulate --config Caddyfile --zone login access.log.gz
+  zcat *.gz | caddy rate-limit simulate --config Caddyfile --max-denied 1% -`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	f := cmd.Flags()
+	f.StringVarP(&s.config, "config", "c", "", "The configuration with the limits")
+	f.StringVarP(&s.adapter, "adapter", "a", "", "Name of config adapter to apply (when --config is used)")
+	f.StringArrayVar(&s.limits, "limit", nil, "A limit such as 100/1m in place of a configuration, as often as needed")
+	f.StringVar(&s.key, "key", "", "What --limit counts by (default {client_ip})")
+	f.StringVar(&s.algorithm, "algorithm", "", "The algorithm of --limit (default sliding_window)")
+	f.Int64Var(&s.burst, "burst", 0, "The burst of --limit, for token_bucket and gcra")
+	f.Int64Var(&s.queue, "queue", 0, "The queue of --limit, for leaky_bucket")
+	f.Int64Var(&s.buckets, "buckets", 0, "The sub-windows of --limit, for sliding_window")
+	f.IntVar(&s.ipv4Prefix, "ipv4-prefix", 0, "By how many bits --limit groups IPv4 addresses (default 32)")
+	f.IntVar(&s.ipv6Prefix, "ipv6-prefix", 0, "By how many bits --limit groups IPv6 addresses (default 64)")
+	f.BoolVar(&s.countDenied, "count-denied", false, "Denied requests count as well, for --limit")
+	f.StringVar(&s.zone, "zone", "", "The zone that is shown (default all)")
+	f.StringVar(&s.host, "host", "", "The host of requests whose log has none")
+	f.DurationVar(&s.reorder, "reorder", time.Minute, "By how much lines of the logs may be out of order")
+	f.StringVar(&s.maxDenied, "max-denied", "", "Exit with 2 if a zone denies a larger share, such as 1%")
+	f.BoolVar(&s.showKeys, "show-keys", false, "Show addresses and keys in full")
+	f.Bool("json", false, "Print the report as JSON")
+	s.changed = f.Changed
+	cmd.RunE = run(func(_ client, p printer, args []string) error { return p.simulate(s, args) })
+	return cmd
+}
+
+// errTooMany is the error of a simulation that denies more than it may.
+var errTooMany = errors.New("more is denied than --max-denied allows")
+
+// simulate replays logs and prints what came of it.
+func (p printer) simulate(s simulation, paths []string) error {
+	most := 1.0
+	if s.maxDenied != "" {
+		var err error
+		if most, err = rates.ParseShare(s.maxDenied); err != nil {
+			return fmt.Errorf("--max-denied: %w", err)
+		}
+	}
+	options, err := s.options()
+	if err != nil {
+		return err
+	}
+	config, err := s.configuration()
+	if err != nil {
+		return err
+	}
+	policy, err := simulate.Load(config)
+	if err != nil {
+		return err
+	}
+	files, err := accesslog.Open(paths, os.Stdin)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	// What is held is bounded, and what was used once is garbage.
+	defer debug.SetGCPercent(debug.SetGCPercent(50))
+	done := p.progress(files)
+	report, err := simulate.Run(policy, files, options)
+	done()
+	if err != nil {
+		return err
+	}
+	if p.json {
+		text, err := json.Marshal(report)
+		if err != nil {
+			return err
+		}
+		err = p.raw(text)
+		if err != nil {
+			return err
+		}
+	} else if err := p.report(report); err != nil {
+		return err
+	}
+	for _, z := range report.Zones {
+		if z.Share > most {
+			return fmt.Errorf("%w: zone %s denies %s", errTooMany, z.Zone, shareText(z.Share))
+		}
+	}
+	return nil
+}
+
+// options reads the flags that are not about limits.
+func (s simulation) options() (o simulate.Options, err error) {
+	o = simulate.Options{Zone: s.zone, Nodes: s.nodes, Host: s.host, Reorder: s.reorder, ShowKeys: s.showKeys}
+	if s.nodes < 1 || s.nodes > 64 {
+		return o, errors.New("--nodes: give 1 to 64")
+	}
+	if s.reorder < 0 {
+		return o, errors.New("--reorder: give a time such as 60s")
+	}
+	switch s.balance {
+	case "round_robin":
+	case "client":
+		o.ByClient = true
+	default:
+		return o, errors.New("--balance: give round_robin or client")
+	}
+	if s.syncRate != "" {
+		rate, err := rates.ParseSyncRate(s.syncRate)
+		if err != nil {
+			return o, fmt.Errorf("--sync-rate: %w", err)
+		}
+		o.SyncRate = &rate
+	}
+	return o, nil
+}
+
+// configuration returns the JSON of the configuration.
+func (s simulation) configuration() ([]byte, error) {
+	if (s.config == "") == (len(s.limits) == 0) {
+		return nil, errors.New("give either --limit, such as --limit 100/1m, or --config with the file of a configuration")
+	}
+	if s.config != "" {
+		for _, flag := range []string{"key", "algorithm", "burst", "queue", "buckets", "ipv4-prefix", "ipv6-prefix", "count-denied"} {
+			if s.changed(flag) {
+				return nil, fmt.Errorf("--%s goes with --limit; with --config the configuration says it", flag)
+			}
+		}
+		config, _, _, err := caddycmd.LoadConfig(s.config, s.adapter)
+		return config, err
+	}
+	zone := map[string]any{}
+	var all []any
+	for _, text := range s.limits {
+		r, err := rates.Parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("--limit: %w", err)
+		}
+		all = append(all, map[string]any{"max_events": r.Limit, "window": r.Window})
+	}
+	zone["limits"] = all
+	for flag, value := range map[string]any{
+		"key": s.key, "algorithm": s.algorithm, "burst": s.burst, "queue": s.queue, "buckets": s.buckets,
+		"ipv4-prefix": s.ipv4Prefix, "ipv6-prefix": s.ipv6Prefix, "count-denied": s.countDenied,
+	} {
+		if s.changed(flag) {
+			zone[strings.ReplaceAll(flag, "-", "_")] = value
+		}
+	}
+	return json.Marshal(simulate.OneZone("limit", zone))
+}
+
+// progress shows how far reading has come, on a terminal only. The function it returns ends that.
+func (p printer) progress(files *accesslog.Files) (done func()) {
+	info, err := os.Stderr.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 || files.Bytes == 0 || os.Getenv("TERM") == "dumb" {
+		return func() {}
+	}
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		const width = 40
+		for {
+			select {
+			case <-stop:
+				fmt.Fprintf(os.Stderr, "\r%*s\r", width+8, "")
+				return
+			case <-time.After(200 * time.Millisecond):
+				n := min(int(files.Read.Load()*100/files.Bytes), 100)
+				bar := strings.Repeat("#", n*width/100)
+				fmt.Fprintf(os.Stderr, "\r[%-*s] %3d%%", width, bar, n)
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-ended
+	}
+}

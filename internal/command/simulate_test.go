@@ -1,0 +1,52 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/simulate"
+)
+
+// Reports come out as the goldens show them, also where a log is hostile.
+func TestReportsArePrinted(t *testing.T) {
+	inputs, err := filepath.Glob("testdata/simulate*.json")
+	if err != nil || len(inputs) < 3 {
+		t.Fatalf("%d reports to print, %v", len(inputs), err)
+	}
+	for _, path := range inputs {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r simulate.Report
+		if err := json.Unmarshal(text, &r); err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := (printer{out: &b}).report(&r); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, strings.TrimSuffix(filepath.Base(path), ".json")+".golden", b.String())
+	}
+}
+
+func TestSimulationsThatFail(t *testing.T) {
+	c, asked := endpoint(t, 200, "{}")
+	for line, want := range map[string]string{
+		"simulate":     "at least 1 arg",
+		"simulate log": "give either --limit",
+		"simulate --limit 1/1m --config Caddyfile log": "give either --limit",
+		"simulate --limit 100rpm log":                  "did you mean 100/1m",
+		"simulate --limit 1/1m --reorder -1s log":      "--reorder",
+		"simulate --limit 1/1m --max-denied many log":  "--max-denied",
+		"simulate --config Caddyfile --key {host} log": "--key goes with --limit",
+	} {
+		if out, err := execute(t, c, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || *asked != "" {
+			t.Errorf("%s: %v, want %s; it asks %q and prints %s", line, err, want, *asked, out)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Counts are what a zone has counted since it began.
+type Counts struct {
+	Admitted float64
+	// Denied are denials of all kinds.
+	Denied    float64
+	WouldDeny float64
+	// Near are requests that were admitted with less than a fifth of a limit left.
+	Near float64
+}
+
+// counted has the counters of zones alone.
+var counted = func() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(decisionCount, nearCount)
+	return r
+}()
+
+// ByZone returns what each zone of this process has counted, by its name. Zones with
+// disable_metrics are not in it.
+func ByZone() (map[string]Counts, error) {
+	families, err := counted.Gather()
+	all := map[string]Counts{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			zone, decision, n := "", "near", m.GetCounter().GetValue()
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "zone" {
+					zone = l.GetValue()
+				} else {
+					decision = l.GetValue()
+				}
+			}
+			c := all[zone]
+			switch decision {
+			case "near":
+				c.Near += n
+			case decisionLabels[Admitted]:
+				c.Admitted += n
+			case decisionLabels[WouldDeny]:
+				c.WouldDeny += n
+			case decisionLabels[Skipped]:
+			default:
+				c.Denied += n
+			}
+			all[zone] = c
+		}
+	}
+	return all, err
+}

@@ -1,0 +1,288 @@
+// Package simulate replays access logs against a configuration: by the code that decides on real
+// requests, at the times of the log. It says whom the limits would have denied.
+package simulate
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// A Policy is a configuration that is ready to be asked, and never started: it listens nowhere and
+// connects to nothing.
+type Policy struct {
+	// Warnings say what of the configuration can't be replayed.
+	Warnings []string
+
+	context caddy.Context
+	servers []server
+	// fields are the placeholders in keys and limits, without braces.
+	fields []string
+	// sees is set where something may look at headers.
+	sees bool
+}
+
+// server is one that has a rate_limit.
+type server struct {
+	name string
+	*caddyhttp.Server
+}
+
+// object is one of JSON.
+type object = map[string]any
+
+// Load makes the JSON of a configuration ready. It takes out what has nothing to do with which
+// requests come to a rate_limit, such as certificates, logs and health checks of upstreams. What it
+// provisions lasts as long as the process.
+func Load(config []byte) (*Policy, error) {
+	d := json.NewDecoder(bytes.NewReader(config))
+	d.UseNumber()
+	var whole object
+	if err := d.Decode(&whole); err != nil {
+		return nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	p := &Policy{}
+	p.warnSampling(whole)
+	reduced, err := json.Marshal(p.reduce(whole))
+	if err != nil {
+		return nil, err
+	}
+	var c caddy.Config
+	if err := caddy.StrictUnmarshalJSON(reduced, &c); err != nil {
+		return nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	if p.context, err = caddy.ProvisionContext(&c); err != nil {
+		return nil, fmt.Errorf("loading the configuration: %w", err)
+	}
+	v, err := p.context.App("http")
+	if err != nil {
+		return nil, err
+	}
+	app := v.(*caddyhttp.App)
+	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
+		for range limitersOf(app.Servers[name]) {
+			p.servers = append(p.servers, server{name, app.Servers[name]})
+			break
+		}
+	}
+	if len(p.servers) == 0 {
+		return nil, errors.New("the configuration has no rate_limit; write one, or give --limit in place of --config")
+	}
+	return p, nil
+}
+
+// reduce returns what is needed of a configuration.
+func (p *Policy) reduce(whole object) object {
+	apps := asObject(whole["apps"])
+	httpApp := asObject(apps["http"])
+	servers := object{}
+	for name, s := range asObject(httpApp["servers"]) {
+		servers[name] = p.server(asObject(s))
+	}
+	reduced := object{"servers": servers}
+	for _, field := range []string{"http_port", "https_port"} {
+		if httpApp[field] != nil {
+			reduced[field] = httpApp[field]
+		}
+	}
+	return object{
+		"admin":   object{"disabled": true, "config": object{"persist": false}},
+		"logging": object{"logs": object{"default": object{"level": "ERROR"}}},
+		"apps":    object{"http": reduced, "rate_limit": globals(asObject(apps["rate_limit"]))},
+	}
+}
+
+// server returns what is needed of a server.
+func (p *Policy) server(s object) object {
+	kept := object{"automatic_https": object{"disable": true}}
+	for _, field := range []string{"listen", "routes", "named_routes", "trusted_proxies", "client_ip_headers", "trusted_proxies_strict"} {
+		if s[field] != nil {
+			kept[field] = s[field]
+		}
+	}
+	p.routes(kept["routes"])
+	for _, route := range asObject(kept["named_routes"]) {
+		p.routes([]any{route})
+	}
+	if errorRoutes, _ := json.Marshal(s["errors"]); bytes.Contains(errorRoutes, []byte(`"rate_limit"`)) {
+		p.warn("rate_limit in handle_errors is not replayed: the log does not tell which requests came there")
+	}
+	return kept
+}
+
+// loaded numbers the configurations of this process: each counts apart.
+var loaded int
+
+// globals returns what is needed of the global options. That there is a Redis decides which zones
+// sync; nobody connects to it.
+func globals(o object) object {
+	delete(o, "persist")
+	loaded++
+	o["namespace"] = fmt.Sprintf("simulation %d", loaded)
+	if redis := asObject(o["redis"]); len(redis) > 0 && redis["url"] != "off" {
+		o["redis"] = object{"url": "redis://localhost:6379"}
+	}
+	return o
+}
+
+// changing are the handlers that are run, as they do nothing but to change the request. ending are
+// those that never hand a request on.
+var (
+	changing = []string{"vars", "map", "rewrite", "headers"}
+	ending   = []string{"static_response", "error", "reverse_proxy"}
+)
+
+// routes takes the handlers out that are not run.
+func (p *Policy) routes(routes any) {
+	all, _ := routes.([]any)
+	for _, v := range all {
+		route := asObject(v)
+		p.sees = p.sees || sees(route["match"])
+		var kept []any
+		handlers, _ := route["handle"].([]any)
+		for _, v := range handlers {
+			h := asObject(v)
+			switch name, _ := h["handler"].(string); {
+			case name == "rate_limit":
+				p.limits(h)
+				kept = append(kept, h)
+			case name == "subroute":
+				p.routes(h["routes"])
+				delete(h, "errors")
+				kept = append(kept, h)
+			case slices.Contains(ending, name):
+				kept = append(kept, object{"handler": "static_response"})
+			case slices.Contains(changing, name):
+				p.sees = true
+				kept = append(kept, h)
+			case name == "invoke":
+				kept = append(kept, h)
+			}
+		}
+		route["handle"] = kept
+	}
+}
+
+// sees reports whether matchers may look at headers.
+func sees(matchers any) bool {
+	text, _ := json.Marshal(matchers)
+	for _, m := range []string{`"host"`, `"path"`, `"method"`, `"remote_ip"`, `"client_ip"`, `"path_regexp"`, `"query"`, `"protocol"`, `"not"`} {
+		text = bytes.ReplaceAll(text, []byte(m+":"), nil)
+	}
+	return bytes.Contains(text, []byte(`":`))
+}
+
+// limits notes what the zones of a handler go by, and takes out what can't be replayed.
+func (p *Policy) limits(h object) {
+	zones := asObject(h["rate_limits"])
+	for _, name := range slices.Sorted(maps.Keys(zones)) {
+		z := asObject(zones[name])
+		for _, option := range []string{"concurrent", "bandwidth"} {
+			if z[option] == nil {
+				continue
+			}
+			delete(z, option)
+			p.warn(fmt.Sprintf("zone %q: %s is not replayed: the log does not tell what was under way at the same time on the way out", name, option))
+			if z["limits"] == nil && z["max_events"] == nil {
+				delete(zones, name)
+			}
+		}
+		p.sees = p.sees || sees(z["match"]) || sees(z["except"]) || sees(z["reserve"])
+		key, _ := z["key"].(string)
+		p.fields = append(p.fields, placeholders(key)...)
+		list, _ := z["limits"].([]any)
+		for _, v := range list {
+			number, _ := asObject(v)["max_events"].(string)
+			p.fields = append(p.fields, placeholders(number)...)
+		}
+	}
+}
+
+// placeholders returns those of a text, without braces.
+func placeholders(text string) (names []string) {
+	for {
+		_, after, ok := strings.Cut(text, "{")
+		if !ok {
+			return names
+		}
+		name, rest, ok := strings.Cut(after, "}")
+		if !ok {
+			return names
+		}
+		names, text = append(names, name), rest
+	}
+}
+
+// Check reports what keys and limits need and no log has. It adds warnings.
+func (p *Policy) Check() error {
+	for _, name := range p.fields {
+		switch {
+		case strings.HasPrefix(name, "http.request.body"):
+			return fmt.Errorf("{%s} can't be replayed: logs don't have the bodies of requests", name)
+		case strings.HasPrefix(name, "http.auth.") && name != "http.auth.user.id":
+			return fmt.Errorf("{%s} can't be replayed: of who was authenticated logs have the id only", name)
+		case strings.HasPrefix(name, "http.request.tls.client"):
+			return fmt.Errorf("{%s} can't be replayed: logs don't have the certificates of clients", name)
+		}
+	}
+	return nil
+}
+
+// needsHeaders reports whether anything may look at the headers of a request.
+func (p *Policy) needsHeaders() bool {
+	if p.sees {
+		return true
+	}
+	for _, s := range p.servers {
+		if len(s.TrustedProxiesRaw) > 0 {
+			return true
+		}
+	}
+	return slices.ContainsFunc(p.fields, func(name string) bool {
+		return strings.HasPrefix(name, "http.request.header.") || strings.HasPrefix(name, "http.request.cookie.") ||
+			!strings.HasPrefix(name, "http.request.") && name != "client_ip" && name != "http.vars.client_ip"
+	})
+}
+
+// warnSampling warns of a log that leaves out requests.
+func (p *Policy) warnSampling(whole object) {
+	for name, v := range asObject(asObject(whole["logging"])["logs"]) {
+		if asObject(v)["sampling"] != nil {
+			p.warn(fmt.Sprintf("the log %q of the configuration is sampled: requests that it leaves out are not replayed, so fewer are denied here than in truth", name))
+		}
+	}
+}
+
+// warn adds a warning, once.
+func (p *Policy) warn(text string) {
+	if !slices.Contains(p.Warnings, text) {
+		p.Warnings = append(p.Warnings, text)
+	}
+}
+
+// asObject returns a value that is an object, an empty one for others.
+func asObject(v any) object {
+	if o, ok := v.(object); ok {
+		return o
+	}
+	return object{}
+}
+
+// OneZone returns a configuration of one zone, as its JSON has it, that limits all requests. Where
+// nodes share them, it syncs.
+func OneZone(name string, zone object) any {
+	return object{"apps": object{
+		"rate_limit": object{"redis": object{"url": "redis://localhost:6379"}},
+		"http": object{"servers": object{"simulation": object{
+			"listen": []any{":80"},
+			"routes": []any{object{"handle": []any{object{"handler": "rate_limit", "rate_limits": object{name: zone}}}}},
+		}}},
+	}}
+}

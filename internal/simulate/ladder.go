@@ -1,0 +1,143 @@
+package simulate
+
+import (
+	"slices"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/counters"
+)
+
+// A ladder tries other limits in the place of a zone's own one: by its algorithm, each alone, for
+// all nodes together.
+//
+// Only clients that come near the lowest of them are followed. Who has sent at most half of that in
+// any window has not been denied by any, so his state can be made when he exceeds it.
+type ladder interface {
+	// take offers a request of a client, who has sent n in the window that ends with it.
+	take(c *client, n uint32, now, part int64)
+	// denied returns how many requests of a client each limit has denied, nil for a client that was
+	// not followed.
+	denied(c *client) []int64
+	// missed is how many clients should have been followed and could not be.
+	missed() int64
+}
+
+// maxHeavy is how many clients a ladder follows.
+const maxHeavy = 1 << 14
+
+// isMissed is the index of a client that could not be followed.
+const isMissed = -1
+
+// numbersAround returns round numbers from a tenth of a limit to ten times of it, and the limit.
+func numbersAround(limit int64) (all []int64) {
+	for decade := int64(1); decade <= limit && decade < 1e15; decade *= 10 {
+		for _, m := range []int64{1, 2, 5, 10, 20, 50} {
+			if n := decade * m; n >= (limit+9)/10 && n <= 10*limit {
+				all = append(all, n)
+			}
+		}
+	}
+	all = append(all, limit)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// newLadder returns the ladder of a limit, nil for one that comes with the request or denies all.
+func newLadder(l *counters.Limit) (ladder, []int64) {
+	if l.Number != nil || l.Rate.Limit <= 0 || l.Rate.Limit > 1e12 {
+		return nil, nil
+	}
+	numbers := numbersAround(l.Rate.Limit)
+	switch k := l.Settings.Kind; {
+	case k.Windowed():
+		return newRungs[algorithms.WindowState](l, numbers), numbers
+	case k.Logged():
+		// A log would keep every request of each limit. Sub-windows come near it.
+		near := *l.Settings
+		near.Kind, near.Buckets = algorithms.SlidingWindow, 31
+		c := *l
+		c.Settings = &near
+		return newRungs[algorithms.WindowState](&c, numbers), numbers
+	}
+	return newRungs[algorithms.BucketState](l, numbers), numbers
+}
+
+// rungs is a ladder for machines of one state.
+type rungs[S any] struct {
+	machine  algorithms.Machine[S]
+	limits   []algorithms.Limit
+	penalize bool
+	start    uint32 // who has sent more in a window is followed
+	part     int64  // its length in nanoseconds
+	states   []S    // of each client that is followed, one for each limit
+	refused  []int64
+	lost     int64
+}
+
+func newRungs[S any](l *counters.Limit, numbers []int64) *rungs[S] {
+	r := &rungs[S]{
+		machine: algorithms.MachineOf[S](l.Settings.Kind), penalize: l.Settings.CountDenied,
+		start: uint32(min(numbers[0]/2, 1<<31)), part: partOf(l.Rate.Window),
+	}
+	for _, n := range numbers {
+		of := l.Overridden(n)
+		r.limits = append(r.limits, of.Enforced)
+	}
+	return r
+}
+
+func (r *rungs[S]) take(c *client, n uint32, now, part int64) {
+	if c.heavy == 0 && n > r.start {
+		r.follow(c, part)
+	}
+	if c.heavy <= 0 {
+		return
+	}
+	first := (int(c.heavy) - 1) * len(r.limits)
+	for i, l := range r.limits {
+		s := &r.states[first+i]
+		if r.machine.Take(s, l, now, 1, 0).Allowed {
+			continue
+		}
+		r.refused[first+i]++
+		if r.penalize {
+			r.machine.Penalize(s, l, now, 1)
+		}
+	}
+}
+
+// follow gives a client states. What he has sent in the window before counts as sent when its part
+// began.
+func (r *rungs[S]) follow(c *client, part int64) {
+	if len(r.states) >= maxHeavy*len(r.limits) {
+		c.heavy = isMissed
+		r.lost++
+		return
+	}
+	first := len(r.states)
+	r.states = slices.Grow(r.states, len(r.limits))[:first+len(r.limits)]
+	r.refused = slices.Grow(r.refused, len(r.limits))[:first+len(r.limits)]
+	c.heavy = int32(first/len(r.limits)) + 1
+	for p := max(0, part-parts); p <= part; p++ {
+		n := int64(c.counts[p%(parts+1)])
+		if p == part {
+			n-- // the one that is taken now
+		}
+		if n <= 0 {
+			continue
+		}
+		for i, l := range r.limits {
+			r.machine.Take(&r.states[first+i], l, p*r.part, n, 0)
+		}
+	}
+}
+
+func (r *rungs[S]) denied(c *client) []int64 {
+	if c.heavy <= 0 {
+		return nil
+	}
+	first := (int(c.heavy) - 1) * len(r.limits)
+	return r.refused[first : first+len(r.limits)]
+}
+
+func (r *rungs[S]) missed() int64 { return r.lost }

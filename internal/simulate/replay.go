@@ -1,0 +1,363 @@
+package simulate
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/accesslog"
+	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// Options say how logs are replayed.
+type Options struct {
+	// Zone is the one that is shown, all where it is empty.
+	Zone string
+	// Nodes is how many share the requests, 1 or more, in turn; ByClient sends all requests of a
+	// client to one of them. SyncRate is in place of that of all zones that sync, nil for their
+	// own.
+	Nodes    int
+	ByClient bool
+	SyncRate *rates.SyncRate
+	// Host is that of requests whose log has none.
+	Host string
+	// Reorder is by how much lines of the logs may be out of order.
+	Reorder time.Duration
+	// ShowKeys shows keys in full.
+	ShowKeys bool
+	// Each, if it is not nil, is told of each request that came to a rate_limit whether one denied
+	// it.
+	Each func(rec *accesslog.Record, denied bool)
+}
+
+// sweepEvery is the time of the log between two sweeps of the counters.
+const sweepEvery = int64(time.Minute)
+
+// A replay is requests on their way through a configuration.
+type replay struct {
+	Options
+	policy *Policy
+	nodes  []*node
+	turn   int
+	swept  int64 // when counters were swept last
+
+	zones map[string]*zoneStats
+	total totals
+	err   error
+}
+
+// node is the zones of one node, of each handler as that arranges them.
+type node struct {
+	namespace string
+	zones     map[explain.Limiter][]*limits.Zone
+}
+
+// totals are those of all requests.
+type totals struct {
+	requests, deniedInLog, reached, redacted, noHeaders, noHost int64
+	first, last                                                 int64
+	clients                                                     distinct
+}
+
+// Run replays logs, and returns what came of it.
+func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
+	if err := p.Check(); err != nil {
+		return nil, err
+	}
+	o.Nodes = max(o.Nodes, 1)
+	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}}
+	loaded++
+	for i := range o.Nodes {
+		r.nodes = append(r.nodes, &node{
+			namespace: fmt.Sprintf("simulation %d, node %d", loaded, i), zones: map[explain.Limiter][]*limits.Zone{},
+		})
+	}
+	defer r.release()
+	if err := r.prepare(); err != nil {
+		return nil, err
+	}
+	read := files.Each(accesslog.Options{Reorder: o.Reorder, Headers: p.needsHeaders()}, func(rec *accesslog.Record) bool {
+		r.err = r.request(rec)
+		return r.err == nil
+	})
+	if r.err != nil {
+		return nil, r.err
+	}
+	return r.report(&read)
+}
+
+// prepare makes the zones of all handlers that requests can come to, so that those without any
+// request are reported as well.
+func (r *replay) prepare() error {
+	found := false
+	for _, s := range r.policy.servers {
+		for l := range limitersOf(s.Server) {
+			for _, n := range r.nodes {
+				if err := n.prepare(r, l); err != nil {
+					return err
+				}
+			}
+			for _, z := range l.Zones() {
+				found = found || z.Name == r.Zone
+			}
+		}
+	}
+	if r.Zone != "" && !found {
+		return fmt.Errorf("the configuration has no zone %q", r.Zone)
+	}
+	return nil
+}
+
+// limitersOf calls yield with each rate_limit handler of a server.
+func limitersOf(s *caddyhttp.Server) func(yield func(explain.Limiter) bool) {
+	var routes func(all caddyhttp.RouteList, yield func(explain.Limiter) bool) bool
+	routes = func(all caddyhttp.RouteList, yield func(explain.Limiter) bool) bool {
+		for i := range all {
+			for _, h := range all[i].Handlers {
+				switch h := h.(type) {
+				case explain.Limiter:
+					if !yield(h) {
+						return false
+					}
+				case *caddyhttp.Subroute:
+					if !routes(h.Routes, yield) {
+						return false
+					}
+				}
+			}
+		}
+		return true
+	}
+	return func(yield func(explain.Limiter) bool) {
+		if !routes(s.Routes, yield) {
+			return
+		}
+		for _, route := range s.NamedRoutes {
+			if !routes(caddyhttp.RouteList{*route}, yield) {
+				return
+			}
+		}
+	}
+}
+
+// prepare makes copies of a handler's zones, with counters of their own: nothing of them is synced
+// by Redis, logged or measured.
+func (n *node) prepare(r *replay, l explain.Limiter) error {
+	if _, ok := n.zones[l]; ok {
+		return nil
+	}
+	all := make([]*limits.Zone, 0, len(l.Zones()))
+	for _, of := range l.Zones() {
+		o := of.ZoneOptions
+		o.Namespace, o.Redis, o.Metrics, o.LogKeys, o.Logger, o.Once, o.Waits = n.namespace, nil, false, false, zap.NewNop(), new(warning.Once), false
+		if of.Redis == nil {
+			o.SyncRate = rates.Local
+		}
+		z, err := limits.NewZone(o)
+		if err != nil {
+			return err
+		}
+		all = append(all, z)
+		if r.zones[z.Name] == nil {
+			r.zones[z.Name] = newZoneStats(z)
+		}
+	}
+	limits.Arrange(all)
+	n.zones[l] = all
+	return nil
+}
+
+// release gives all counters up.
+func (r *replay) release() {
+	for _, n := range r.nodes {
+		for _, zones := range n.zones {
+			for _, z := range zones {
+				z.Release()
+			}
+		}
+	}
+}
+
+// request replays one request.
+func (r *replay) request(rec *accesslog.Record) error {
+	t := &r.total
+	if t.requests == 0 {
+		t.first, r.swept = rec.Start, rec.Start
+	}
+	t.requests++
+	t.last = rec.Start
+	if rec.Status == http.StatusTooManyRequests {
+		t.deniedInLog++
+	}
+	client := rec.ClientIP
+	if client == "" {
+		client = rec.RemoteIP
+	}
+	hash := hashOf(client)
+	t.clients.add(hash)
+	if rec.Start-r.swept >= sweepEvery {
+		r.sweep(rec.Start)
+	}
+	n := r.nodes[0]
+	if len(r.nodes) > 1 {
+		if r.turn++; r.ByClient {
+			r.turn = int(hash >> 33)
+		}
+		n = r.nodes[r.turn%len(r.nodes)]
+	}
+	return r.offer(n, rec)
+}
+
+// sweep drops the counters that no longer matter.
+func (r *replay) sweep(now int64) {
+	r.swept = now
+	for _, n := range r.nodes {
+		for _, zones := range n.zones {
+			for _, z := range zones {
+				for l := range z.Each {
+					table, _ := l.Drive()
+					table.Sweep(now)
+				}
+			}
+		}
+	}
+}
+
+// offer takes a request through the routes of the server that it came to: the first one at which it
+// comes to a rate_limit.
+func (r *replay) offer(n *node, rec *accesslog.Record) error {
+	if rec.Host == "" {
+		if rec.Host = r.Host; rec.Host == "" {
+			r.total.noHost++
+		}
+	}
+	reached, denied := false, false
+	for _, s := range r.policy.servers {
+		q, err := requestOf(rec, s.Server)
+		if err != nil {
+			return nil // no server would have taken it
+		}
+		err = explain.Walk(s.Server, &q, func(l explain.Limiter, _ []string) (bool, error) {
+			if !reached {
+				reached = true
+				r.total.reached++
+				r.missing(rec, q)
+			}
+			goOn, err := r.ask(n.zones[l], rec, q)
+			denied = denied || !goOn
+			return goOn, err
+		})
+		if err != nil {
+			return fmt.Errorf("replaying a request of %s: %w", time.Unix(0, rec.Start).UTC().Format(time.RFC3339), err)
+		}
+		if reached {
+			break
+		}
+	}
+	if reached && r.Each != nil {
+		r.Each(rec, denied)
+	}
+	return nil
+}
+
+// missing counts requests whose keys or limits need what the log doesn't have.
+func (r *replay) missing(rec *accesslog.Record, q *http.Request) {
+	for _, name := range r.policy.fields {
+		field, ok := strings.CutPrefix(name, "http.request.header.")
+		if strings.HasPrefix(name, "http.request.cookie.") {
+			field, ok = "Cookie", true
+		}
+		switch {
+		case !ok:
+		case q.Header.Get(field) == "REDACTED":
+			r.total.redacted++
+			return
+		case rec.Text:
+			r.total.noHeaders++
+			return
+		}
+	}
+}
+
+// ask asks the zones of a handler. It returns whether the request goes on.
+func (r *replay) ask(zones []*limits.Zone, rec *accesslog.Record, q *http.Request) (goOn bool, err error) {
+	e, err := limits.Evaluate(zones, q, rec.Start)
+	if err != nil {
+		return false, err
+	}
+	defer e.Free()
+	for _, z := range zones {
+		s := r.zones[z.Name]
+		if o, ok := e.Of(z); ok {
+			s.count(z, &o, rec)
+		} else if d := e.Denial(); e.IsDenied() && d.Zone == z.Name {
+			s.countWithoutKey(rec)
+		}
+	}
+	return !e.IsDenied(), nil
+}
+
+// discard is where the response of a request goes that is only replayed.
+type discard struct{}
+
+func (discard) Header() http.Header         { return http.Header{} }
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+func (discard) WriteHeader(int)             {}
+
+// encrypted is what is known of a connection that was encrypted.
+var encrypted = tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
+
+// requestOf makes the request of a record, as a server would get it.
+func requestOf(rec *accesslog.Record, s *caddyhttp.Server) (*http.Request, error) {
+	uri := rec.URI
+	if uri == "" {
+		uri = "/"
+	}
+	u, err := url.ParseRequestURI(uri)
+	if err != nil {
+		return nil, err
+	}
+	u.Scheme, u.Host = "", ""
+	r := &http.Request{
+		Method: rec.Method, URL: u, RequestURI: uri, Proto: rec.Proto, ProtoMajor: 1, ProtoMinor: 1, Host: rec.Host, Header: rec.Headers, Body: http.NoBody,
+	}
+	if r.Method == "" {
+		r.Method = http.MethodGet
+	}
+	if major, minor, ok := http.ParseHTTPVersion(rec.Proto); ok {
+		r.ProtoMajor, r.ProtoMinor = major, minor
+	}
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	if rec.TLS {
+		state := encrypted
+		state.ServerName = rec.Host
+		r.TLS = &state
+	}
+	remote := rec.RemoteIP
+	if remote == "" {
+		remote = rec.ClientIP
+	}
+	r.RemoteAddr = net.JoinHostPort(remote, "49152")
+	repl := caddy.NewReplacer()
+	r = caddyhttp.PrepareRequest(r, repl, discard{}, s)
+	if rec.ClientIP != "" {
+		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, rec.ClientIP)
+	}
+	if rec.User != "" {
+		repl.Set("http.auth.user.id", rec.User)
+	}
+	return r, nil
+}

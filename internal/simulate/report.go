@@ -1,0 +1,326 @@
+package simulate
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/accesslog"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+)
+
+// A Report is what came of a replay. Its JSON is what `simulate --json` prints.
+type Report struct {
+	// Requests are those of the logs, Clients how many addresses they came from; that is exact up
+	// to 65,536, and within 1 % beyond. From and To are when the first and the last one began.
+	Requests int64     `json:"requests"`
+	Clients  int64     `json:"clients"`
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+	// Reached is how many came to a rate_limit.
+	Reached int64 `json:"reached"`
+	// DeniedInLog is how many were answered with 429 in the log.
+	DeniedInLog int64 `json:"denied_in_log"`
+	Nodes       int   `json:"nodes"`
+	Read        Read  `json:"read"`
+	// Zones are by their names.
+	Zones []Zone `json:"zones"`
+	// Warnings say what makes this replay less true, Bias what no replay can tell.
+	Warnings []string `json:"warnings,omitempty"`
+	Bias     []string `json:"bias"`
+}
+
+// Read is what was read.
+type Read struct {
+	Lines   int64 `json:"lines"`
+	Other   int64 `json:"other"`
+	Damaged int64 `json:"damaged"`
+	Late    int64 `json:"late"`
+	// Troubles are the first damaged and the first late lines.
+	Troubles []Trouble `json:"troubles,omitempty"`
+}
+
+// Trouble is a line that was left out.
+type Trouble struct {
+	File string `json:"file"`
+	Line int64  `json:"line"`
+	Why  string `json:"why"`
+}
+
+// A Zone is what a zone would have done.
+type Zone struct {
+	Zone      string `json:"zone"`
+	Limits    string `json:"limits"`
+	Key       string `json:"key"`
+	Algorithm string `json:"algorithm"`
+	SyncRate  string `json:"sync_rate"`
+	// Enforced is for which keys it denies, as `enforce` has it.
+	Enforced string `json:"enforced"`
+	// Requests are those that it limits, by Clients different keys.
+	Requests int64 `json:"requests"`
+	Clients  int64 `json:"clients"`
+	// Denied are those that it denies, WouldDeny those that it would where it is not enforced.
+	// Share is the part that both are of Requests, and DeniedClients how many keys they have.
+	Denied        int64   `json:"denied"`
+	WouldDeny     int64   `json:"would_deny"`
+	Share         float64 `json:"denied_share"`
+	DeniedClients int64   `json:"denied_clients"`
+	// Answered is what these requests had been answered, by class: 2xx, 3xx, 4xx, 5xx or unknown.
+	Answered map[string]int64 `json:"answered"`
+	Windows  []Window         `json:"windows"`
+	// Top are the keys that are denied most.
+	Top []Top `json:"top"`
+	// Times are how many requests came, and were denied, in each stretch of the period.
+	Times Times `json:"times"`
+}
+
+// A Window is what clients did in the window of one limit.
+type Window struct {
+	Limit  string `json:"limit"`
+	Window string `json:"window"`
+	// Most is the most that clients sent in any window: half of them at most P50, and so on. It is
+	// counted in tenths of the window, and never too low.
+	Most Quantiles `json:"most"`
+	// OneIn is of how many clients one was looked at: 1 for all.
+	OneIn int64 `json:"one_in"`
+	// Candidates are other limits with this window.
+	Candidates []Candidate `json:"candidates,omitempty"`
+	// Suggested is the lowest candidate that touches at most one client in 1,000: one where there
+	// are fewer, and nobody below 20. 0 is none.
+	Suggested int64 `json:"suggested"`
+	// NotFollowed is how many clients are left out of the candidates, as too many come near them.
+	NotFollowed int64 `json:"not_followed,omitempty"`
+
+	mosts []uint32
+}
+
+// Quantiles are those of the clients.
+type Quantiles struct {
+	P50  int64 `json:"p50"`
+	P90  int64 `json:"p90"`
+	P99  int64 `json:"p99"`
+	P999 int64 `json:"p99_9"`
+	Max  int64 `json:"max"`
+}
+
+// A Candidate is another limit, and whom it would touch.
+type Candidate struct {
+	Limit    int64 `json:"limit"`
+	Clients  int64 `json:"clients"`
+	Requests int64 `json:"requests"`
+}
+
+// Top is a key and how many of its requests are denied.
+type Top struct {
+	Key    string `json:"key"`
+	Denied int64  `json:"denied"`
+}
+
+// Times are stretches of time of one length.
+type Times struct {
+	Start    time.Time `json:"start"`
+	Seconds  float64   `json:"seconds"`
+	Requests []int64   `json:"requests"`
+	Denied   []int64   `json:"denied"`
+}
+
+const (
+	// shownTop is how many of the keys that are denied most a report has.
+	shownTop = 10
+	// touched is the part of the clients that a suggested limit touches at most: one in so many. Of
+	// fewer it is one, and none below few.
+	touched = 1000
+	few     = 20
+)
+
+// report makes the report.
+func (r *replay) report(read *accesslog.Stats) (*Report, error) {
+	t := &r.total
+	if t.requests == 0 {
+		return nil, noRequests(read)
+	}
+	rep := &Report{
+		Requests: t.requests, Clients: t.clients.count(), From: time.Unix(0, t.first).UTC(), To: time.Unix(0, t.last).UTC(),
+		Reached: t.reached, DeniedInLog: t.deniedInLog, Nodes: len(r.nodes),
+		Read: Read{Lines: read.Lines, Other: read.Other, Damaged: read.Damaged, Late: read.Late},
+	}
+	for _, x := range read.Troubles {
+		rep.Read.Troubles = append(rep.Read.Troubles, Trouble{x.File, x.Line, x.Why})
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
+		if r.Zone == "" || r.Zone == name {
+			rep.Zones = append(rep.Zones, r.zone(r.zones[name]))
+		}
+	}
+	rep.Warnings = append(slices.Clone(r.policy.Warnings), r.warnings(read)...)
+	rep.Bias = bias(read, t)
+	return rep, nil
+}
+
+// noRequests is the error of logs without a request.
+func noRequests(read *accesslog.Stats) error {
+	text := fmt.Sprintf("the log has no request: %d lines were read", read.Lines)
+	if len(read.Troubles) > 0 {
+		x := read.Troubles[0]
+		text += fmt.Sprintf("; %s line %d: %s", x.File, x.Line, x.Why)
+	} else if read.Other > 0 {
+		text += ", and they tell of something else; give Caddy's access log, which the directive log switches on"
+	}
+	return fmt.Errorf("%s", text)
+}
+
+// zone reports a zone.
+func (r *replay) zone(s *zoneStats) Zone {
+	z := s.of
+	var rated []string
+	for _, l := range z.Limits {
+		rated = append(rated, l.String())
+	}
+	out := Zone{
+		Zone: z.Name, Limits: strings.Join(rated, " "), Key: strings.ReplaceAll(z.Key, "{http.vars.client_ip}", "{client_ip}"), Algorithm: z.Kind.String(), SyncRate: z.SyncRate.String(), Enforced: z.Enforce.String(),
+		Requests: s.requests, Clients: s.clients.count(), Denied: s.denied, WouldDeny: s.wouldDeny, DeniedClients: s.deniedClients.count(),
+		Answered: map[string]int64{},
+	}
+	if s.requests > 0 {
+		out.Share = float64(s.denied+s.wouldDeny) / float64(s.requests)
+	}
+	for class, n := range s.answered {
+		if n > 0 {
+			out.Answered[[]string{"unknown", "1xx", "2xx", "3xx", "4xx", "5xx"}[class]] = n
+		}
+	}
+	for _, w := range s.windows {
+		out.Windows = append(out.Windows, w.report())
+	}
+	for _, h := range s.top.top(shownTop) {
+		key := h.text
+		if !r.ShowKeys {
+			key = masked(key)
+		}
+		out.Top = append(out.Top, Top{key, h.count - h.over})
+	}
+	out.Times = s.times.report()
+	return out
+}
+
+// report reports a window.
+func (w *windowStats) report() Window {
+	mosts := w.clients.mosts()
+	out := Window{
+		Limit: w.limit.Rate.String(), Window: rates.WindowText(w.limit.Rate.Window), OneIn: 1 << w.clients.bits, mosts: mosts,
+		Most: Quantiles{quantile(mosts, .5), quantile(mosts, .9), quantile(mosts, .99), quantile(mosts, .999), int64(w.clients.most)},
+	}
+	if w.ladder == nil {
+		return out
+	}
+	out.NotFollowed = w.ladder.missed()
+	for _, n := range w.numbers {
+		out.Candidates = append(out.Candidates, Candidate{Limit: n})
+	}
+	for i := range w.clients.all {
+		for k, n := range w.ladder.denied(&w.clients.all[i]) {
+			if n > 0 {
+				out.Candidates[k].Clients += out.OneIn
+				out.Candidates[k].Requests += n * out.OneIn
+			}
+		}
+	}
+	for _, c := range out.Candidates {
+		if c.Clients <= mayTouch(w.clients.count()) && out.NotFollowed == 0 && len(mosts) > 0 {
+			out.Suggested = c.Limit
+			break
+		}
+	}
+	return out
+}
+
+// mayTouch is how many of so many clients a suggested limit touches at most.
+func mayTouch(clients int64) int64 {
+	if clients >= few {
+		return max(1, clients/touched)
+	}
+	return 0
+}
+
+func (t *timeline) report() (out Times) {
+	if t.width == 0 {
+		return out
+	}
+	n := bins
+	for n > 1 && t.requests[n-1] == 0 {
+		n--
+	}
+	return Times{time.Unix(0, t.start).UTC(), float64(t.width) / 1e9, slices.Clone(t.requests[:n]), slices.Clone(t.over[:n])}
+}
+
+// masked shortens a key: addresses to their network, and all else to what tells it from others.
+func masked(key string) string {
+	const standIn = "client_ip:"
+	prefix := ""
+	if rest, ok := strings.CutPrefix(key, standIn); ok {
+		prefix, key = standIn, rest
+	}
+	address, _, _ := strings.Cut(key, "/")
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return fmt.Sprintf("%s(key %06x)", prefix, hashOf(key)>>40)
+	}
+	bits := 48
+	if a.Is4() {
+		bits = 24
+	}
+	network, err := a.Prefix(bits)
+	if err != nil {
+		return prefix + "(address)"
+	}
+	return prefix + network.String()
+}
+
+// reactedShare is the share of requests answered with 429 above which a log tells of clients that
+// had reacted.
+const reactedShare = .05
+
+// warnings say what makes the replay less true.
+func (r *replay) warnings(read *accesslog.Stats) (all []string) {
+	t := &r.total
+	warn := func(is bool, format string, args ...any) {
+		if is {
+			all = append(all, fmt.Sprintf(format, args...))
+		}
+	}
+	warn(float64(t.deniedInLog) > reactedShare*float64(t.requests),
+		"%d of %d requests had been answered with 429 already: clients had reacted to a limit, so without it more would have come, and by other times", t.deniedInLog, t.requests)
+	warn(t.reached < t.requests, "%d of %d requests come to no rate_limit of the configuration", t.requests-t.reached, t.requests)
+	warn(t.noHost > 0 && t.reached < t.requests, "%d requests have no host in the log; give it by --host if the sites of the configuration have names", t.noHost)
+	warn(t.redacted > 0, "%d requests have a redacted header that a key or limit needs: they are counted as one client; log_credentials in the global options logs them, and then the log is a secret", t.redacted)
+	warn(t.noHeaders > 0, "%d requests are in a log format without the header that a key or limit needs; use Caddy's JSON format", t.noHeaders)
+	warn(read.Early > 0, "%d requests were replayed before --reorder was over, as too many began in that time: some may be out of order", read.Early)
+	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
+		s := r.zones[name]
+		for _, w := range s.windows {
+			decisions, _ := w.limit.Overflow()
+			warn(decisions > 0, "zone %q: %d decisions were made for keys beyond max_keys, which share a sketch", name, decisions)
+			bits := w.clients.bits
+			warn(bits > 0, "zone %q: there are more clients than are looked at one by one: the most in a window of %s and the candidates are estimated from one in %d", name, rates.WindowText(w.limit.Rate.Window), int64(1)<<bits)
+		}
+	}
+	return all
+}
+
+// bias says what no replay can tell.
+func bias(read *accesslog.Stats, t *totals) []string {
+	all := []string{
+		"A client that is denied acts otherwise than the log shows: it waits, tries again or gives up.",
+		"Requests that no log has, as of other sites or from before it begins, count for nothing: the first window is too lenient.",
+	}
+	if t.deniedInLog > 0 {
+		all = append(all, "Requests that the log shows as denied (429) are offered as any other.")
+	}
+	if read.Texts > 0 {
+		all = append(all, "The Common and Combined Log Formats have whole seconds and no durations: what came within a second counts as sent at once, and in the order of the log.")
+	}
+	return all
+}

@@ -1,0 +1,300 @@
+package statuspage_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	_ "github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/statuspage"
+)
+
+// A site is a Caddy in this process with a page at /limits.
+type site struct {
+	t    *testing.T
+	base string
+}
+
+// serve runs a site with options of the page, options of its server, and zones.
+func serve(t *testing.T, server, page, zones string) site {
+	t.Helper()
+	port := redistest.FreePort(t)
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(fmt.Appendf(nil, `{
+		admin off
+		persist_config off
+		servers {
+			protocols h1
+			%s
+		}
+		log {
+			level ERROR
+		}
+	}
+	:%d {
+		handle /limits {
+			rate_limit_status %s
+		}
+		handle {
+			rate_limit {
+				%s
+			}
+			respond ok
+		}
+	}`, server, port, page, zones), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := caddy.Load(config, true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := caddy.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return site{t, "http://127.0.0.1:" + strconv.Itoa(port)}
+}
+
+// get asks for a path with headers as name and value in turn.
+func (s site) get(method, path string, headers ...string) (*http.Response, string) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, s.base+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			r.Host = headers[i+1]
+		}
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return response, string(body)
+}
+
+func (s site) view() (v statuspage.View) {
+	s.t.Helper()
+	_, body := s.get("GET", "/limits", "Accept", "application/json")
+	if err := json.Unmarshal([]byte(body), &v); err != nil {
+		s.t.Fatalf("%v: %s", err, body)
+	}
+	return v
+}
+
+// zone is one of 5/1h for each address, with a name.
+func zone(name, options string) string {
+	return fmt.Sprintf("zone %q {\nlimit 5/1h\n%s\n}\n", name, options)
+}
+
+func TestWhoMaySeeThePage(t *testing.T) {
+	for _, test := range []struct {
+		name, server, page string
+		headers            []string
+		want               int
+		says               string
+	}{
+		{name: "this machine", want: 200},
+		{name: "by a name of it", headers: []string{"Host", "localhost:80"}, want: 200},
+		{name: "by a name that may be anybody's", headers: []string{"Host", "rebound.example"}, want: 403, says: "may be another machine's name"},
+		{name: "a proxy that is not trusted", headers: []string{"X-Forwarded-For", "127.0.0.1"}, want: 403, says: "Set trusted_proxies"},
+		{name: "another header of one", headers: []string{"Forwarded", "for=127.0.0.1"}, want: 403, says: "sends Forwarded"},
+		{name: "a client from elsewhere", server: "trusted_proxies static 127.0.0.1", headers: []string{"X-Forwarded-For", "192.0.2.7"}, want: 403, says: "192.0.2.7 may not see"},
+		{name: "a client that is allowed", server: "trusted_proxies static 127.0.0.1", page: "{\nallow 192.0.2.0/24\n}", headers: []string{"X-Forwarded-For", "192.0.2.7", "Host", "limits.example"}, want: 200},
+		{name: "a client in a private network", server: "trusted_proxies static 127.0.0.1", page: "{\nallow private\n}", headers: []string{"X-Forwarded-For", "10.1.2.3"}, want: 200},
+		{name: "one outside of it", server: "trusted_proxies static 127.0.0.1", page: "{\nallow private\n}", headers: []string{"X-Forwarded-For", "2001:db8::1"}, want: 403, says: "2001:db8::1 may not see"},
+		{name: "everybody", server: "trusted_proxies static 127.0.0.1", page: "{\nallow all\n}", headers: []string{"X-Forwarded-For", "2001:db8::1"}, want: 200},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := serve(t, test.server, test.page, zone("api", ""))
+			response, body := s.get("GET", "/limits", test.headers...)
+			if response.StatusCode != test.want || !strings.Contains(body, test.says) {
+				t.Errorf("status %d, want %d and %q: %s", response.StatusCode, test.want, test.says, body)
+			}
+			if csp := response.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+				t.Errorf("the policy is %q", csp)
+			}
+		})
+	}
+}
+
+func TestOptionsThatAreWrong(t *testing.T) {
+	for options, want := range map[string]string{
+		"private":                    "write `allow private` into a block",
+		"{\nalow private\n}":         `there is no option "alow"`,
+		"{\nallow\n}":                "allow needs who may see the page",
+		"{\nallow 192.0.2.0/33\n}":   `"192.0.2.0/33" is no address`,
+		"{\nallow example.com all\n": "", // and a brace is missing
+	} {
+		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("http://localhost {\nrate_limit_status "+options+"\n}"), nil)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", options, err, want)
+		}
+	}
+}
+
+// The page can only be read, and is small however many zones there are.
+func TestThePageIsSmall(t *testing.T) {
+	var zones strings.Builder
+	for i := range 1000 {
+		zones.WriteString(zone(fmt.Sprintf("zone %d %s", i, strings.Repeat("x", 100)), ""))
+	}
+	s := serve(t, "", "", zones.String())
+	response, body := s.get("GET", "/limits")
+	if len(body) > 60_000 || !strings.Contains(body, "The busiest 50 are shown, 950 are not.") {
+		t.Errorf("status %d, %d bytes: %.500s", response.StatusCode, len(body), body)
+	}
+	if v := s.view(); len(v.Zones) != 1000 {
+		t.Errorf("the JSON has %d zones, want 1000", len(v.Zones))
+	}
+	if _, body := s.get("GET", "/limits?zone=ZONE+999"); !strings.Contains(body, "zone 999 ") || strings.Contains(body, "zone 998 ") {
+		t.Errorf("the filter shows others: %.2000s", body)
+	}
+	if response, _ := s.get("POST", "/limits"); response.StatusCode != http.StatusMethodNotAllowed || response.Header.Get("Allow") != "GET, HEAD" {
+		t.Errorf("POST gets %d", response.StatusCode)
+	}
+	if _, body := s.get("HEAD", "/limits"); body != "" {
+		t.Errorf("HEAD gets %q", body)
+	}
+}
+
+const hostile = `</th><script>document.title='owned'</script><img src=//elsewhere.example/x onerror=alert(1)>`
+
+// A browser shows what the JSON says, and has nothing to complain of. The page is complete before
+// its script has run.
+func TestInABrowser(t *testing.T) {
+	s := serve(t, "", "", zone("api", "")+zone(hostile, "enforce 25%"))
+	for range 7 {
+		s.get("GET", "/")
+	}
+	dom, log := browse(t, s.base+"/limits", "--dump-dom")
+	if strings.Contains(log, "CONSOLE") {
+		t.Errorf("the console has\n%s", log)
+	}
+	_, text := s.get("GET", "/limits")
+	for from, page := range map[string]string{"browser": dom, "server": text} {
+		want := []string{"<h1>Rate limits</h1>", ">api</th>", "&lt;script&gt;document.title", "<td class=\"n\">25%</td>", "5/1h", "sliding_window, local"}
+		for _, z := range s.view().Zones {
+			want = append(want, fmt.Sprintf("%d <small>of %d</small>", z.Keys, z.MaxKeys))
+		}
+		for _, want := range want {
+			if !strings.Contains(page, want) {
+				t.Errorf("the page of the %s has no %s:\n%s", from, want, page)
+			}
+		}
+		if strings.Contains(page, "<title>owned") || regexp.MustCompile(`<img|<script>`).MatchString(page) {
+			t.Errorf("the name of a zone is more than text:\n%s", page)
+		}
+	}
+}
+
+// The script asks for the page again, and puts in what is new; it asks for nothing else.
+func TestThePageRefreshes(t *testing.T) {
+	s := serve(t, "", "", zone("api", ""))
+	target, err := url.Parse(s.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	asked := map[string]int{}
+	between := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.Out.Header.Del("Accept-Encoding")
+			mu.Lock()
+			defer mu.Unlock()
+			asked[r.In.URL.String()]++
+		},
+		ModifyResponse: func(r *http.Response) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if asked["/limits"] < 2 {
+				return nil
+			}
+			body, err := io.ReadAll(r.Body)
+			body = bytes.ReplaceAll(body, []byte("What is wrong"), []byte("What is newer"))
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			return err
+		},
+	})
+	defer between.Close()
+	dom, log := browse(t, between.URL+"/limits", "--dump-dom", "--virtual-time-budget=12000")
+	if !strings.Contains(dom, "What is newer") || strings.Contains(log, "CONSOLE") {
+		t.Errorf("the page is as it was, or the console has something to say:\n%s\n%s", dom, log)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	delete(asked, "/favicon.ico") // a browser wants it of each page
+	if len(asked) != 2 || asked["/limits"] < 2 || asked["/limits?script"] != 1 {
+		t.Errorf("the browser asked for %v", asked)
+	}
+}
+
+// A picture of the page is not empty, whatever the colours and the width.
+func TestPictures(t *testing.T) {
+	s := serve(t, "", "", zone("api", "")+zone("login", "enforce off"))
+	for range 7 {
+		s.get("GET", "/")
+	}
+	for name, flags := range map[string][]string{
+		"light":  {"--window-size=1200,700", "--blink-settings=preferredColorScheme=1"},
+		"dark":   {"--window-size=1200,700", "--blink-settings=preferredColorScheme=0"},
+		"narrow": {"--window-size=500,900", "--blink-settings=preferredColorScheme=1"},
+	} {
+		dir := t.TempDir()
+		if keep := os.Getenv("TIDE_PICTURES"); keep != "" {
+			dir = keep
+		}
+		path := filepath.Join(dir, "status-"+name+".png")
+		browse(t, s.base+"/limits", append(flags, "--hide-scrollbars", "--screenshot="+path)...)
+		checkPicture(t, path, name == "dark")
+	}
+}
+
+// browse opens a page in a headless Chromium, and returns what it prints and logs.
+func browse(t *testing.T, page string, flags ...string) (out, log string) {
+	t.Helper()
+	program, err := exec.LookPath("chromium")
+	if err != nil {
+		if os.Getenv("CI") != "" || os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
+			t.Fatal("this test needs chromium; on Debian: apt-get install chromium")
+		}
+		t.Skip("this test needs chromium; on Debian: apt-get install chromium")
+	}
+	cmd := exec.CommandContext(t.Context(), program, append(append([]string{
+		"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--user-data-dir=" + t.TempDir(),
+		"--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+	}, flags...), page)...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	text, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	return string(text), errs.String()
+}

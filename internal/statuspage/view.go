@@ -1,0 +1,191 @@
+package statuspage
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/state"
+)
+
+// A View is what the page shows: the same as HTML and as JSON.
+type View struct {
+	// At is when it was made.
+	At time.Time `json:"at"`
+	// Problems are what is wrong, in whole sentences.
+	Problems []string `json:"problems"`
+	// Shared is set where nodes share counts through Redis.
+	Shared bool   `json:"shared"`
+	Nodes  []Node `json:"nodes"`
+	Zones  []Zone `json:"zones"`
+	// Enforcement and Overrides are what operators have changed at run time.
+	Enforcement []control.EntryState `json:"enforcement"`
+	Overrides   []control.EntryState `json:"overrides"`
+
+	// Filter is a part of the names of zones that are shown as HTML, and Shown are these: the
+	// busiest of them where there are too many. Hidden is how many are left out then.
+	Filter string `json:"-"`
+	Shown  []Zone `json:"-"`
+	Hidden int    `json:"-"`
+}
+
+// A Node is one that shares counts.
+type Node struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	// HeardAgo is how many seconds ago it was heard of.
+	HeardAgo float64 `json:"heard_ago"`
+	Applied  bool    `json:"applied"`
+	Self     bool    `json:"self,omitempty"`
+}
+
+// A Zone is a zone with all of its limits.
+type Zone struct {
+	Name   string   `json:"name"`
+	Policy []string `json:"policy"`
+	// Algorithm and SyncRate are as in the configuration.
+	Algorithm string `json:"algorithm"`
+	SyncRate  string `json:"sync_rate"`
+	// Enforced is the share of keys for which the zone is enforced now, 0 to 1.
+	Enforced float64 `json:"enforced"`
+	// Now are the current rates, none where nothing is known: metrics are off, or the page has just
+	// been started. Steps are those of each 5 s of the last five minutes, the oldest first.
+	Now   *Rates  `json:"now,omitempty"`
+	Steps []Rates `json:"steps,omitempty"`
+	// Keys of MaxKeys have counters of their own, of the limit that has most.
+	Keys    int `json:"keys"`
+	MaxKeys int `json:"max_keys"`
+	// SyncedAgo is how many seconds ago the limit that is furthest behind was synced whole, nil
+	// where none is.
+	SyncedAgo *float64 `json:"synced_ago,omitempty"`
+}
+
+// maxShown is how many zones are shown as HTML.
+const maxShown = 50
+
+// viewOf makes a view of a state.
+func viewOf(s state.State, h *history, now time.Time) *View {
+	v := &View{At: now.UTC(), Problems: []string{}, Nodes: []Node{}, Zones: []Zone{}, Enforcement: s.Enforcement, Overrides: s.Overrides}
+	v.Shared = s.Control != nil && s.Control.Shared
+	for _, n := range s.Nodes {
+		v.Nodes = append(v.Nodes, Node{n.Name, n.Version, now.Sub(n.Heard).Seconds(), n.Applied, n.Self})
+	}
+	byName := map[string]int{}
+	for _, l := range s.Zones {
+		i, ok := byName[l.Zone]
+		if !ok {
+			i = len(v.Zones)
+			byName[l.Zone] = i
+			z := Zone{Name: l.Zone, Algorithm: l.Algorithm, SyncRate: l.SyncRate.String(), Enforced: enforced(s.Enforcement, l), MaxKeys: l.MaxKeys}
+			z.Now, z.Steps = h.of(l.Zone)
+			v.Zones = append(v.Zones, z)
+		}
+		v.Zones[i].add(l, now)
+	}
+	v.findProblems(s)
+	return v
+}
+
+// add adds a limit to its zone.
+func (z *Zone) add(l state.Limit, now time.Time) {
+	policy := fmt.Sprintf("%d/%s", l.Limit, l.Window)
+	if l.LimitFrom != "" {
+		policy = fmt.Sprintf("%s/%s, else %s", l.LimitFrom, l.Window, policy)
+	}
+	z.Policy = append(z.Policy, policy)
+	z.Keys = max(z.Keys, l.Keys)
+	if l.Sync != nil && !l.Sync.Synced.IsZero() {
+		if ago := now.Sub(l.Sync.Synced).Seconds(); z.SyncedAgo == nil || ago > *z.SyncedAgo {
+			z.SyncedAgo = &ago
+		}
+	}
+}
+
+// enforced returns the share for which a zone is enforced: what is said of all zones goes before
+// what is said of one, and that before the configuration.
+func enforced(entries []control.EntryState, l state.Limit) float64 {
+	share := l.Enforce
+	for _, e := range entries {
+		if e.Zone == l.Zone && !e.All && e.Share != nil {
+			share = *e.Share
+		}
+	}
+	for _, e := range entries {
+		if e.All && e.Share != nil {
+			share = *e.Share
+		}
+	}
+	return share
+}
+
+// late is the least time without a whole sync that is a problem.
+const late = 30.0
+
+// findProblems writes what is wrong.
+func (v *View) findProblems(s state.State) {
+	problem := func(format string, args ...any) { v.Problems = append(v.Problems, fmt.Sprintf(format, args...)) }
+	if s.Redis != nil && !s.Redis.Up {
+		for _, of := range sortedKeys(s.Redis.Failing) {
+			problem("Redis fails (%s): %s.", of, strings.TrimSuffix(s.Redis.Failing[of], "."))
+		}
+	}
+	if s.Strict != nil && s.Strict.Open > 0 {
+		problem("Strict zones don't wait for Redis, which does not answer: %d of %d circuits are open.", s.Strict.Open, s.Strict.Of)
+	}
+	if s.Control != nil && s.Control.Failing != "" {
+		problem("Redis has no control record: %s.", strings.TrimSuffix(s.Control.Failing, "."))
+	}
+	for _, e := range s.Enforcement {
+		if e.All && e.Share != nil && *e.Share == 0 {
+			problem("An operator has switched all denials off until %s.", e.Until.UTC().Format(time.DateTime+" MST"))
+		}
+	}
+	for _, n := range v.Nodes {
+		if !n.Applied {
+			problem("Node %s has not applied all that was changed at run time.", n.Name)
+		}
+	}
+	for _, z := range v.Zones {
+		if z.Keys >= z.MaxKeys {
+			problem("Zone %q has as many keys as max_keys allows (%d): new keys share a sketch.", z.Name, z.MaxKeys)
+		}
+		if z.SyncedAgo != nil && *z.SyncedAgo > late && s.Redis != nil && s.Redis.Up {
+			problem("Zone %q was last synced whole %.0f seconds ago.", z.Name, *z.SyncedAgo)
+		}
+	}
+}
+
+func sortedKeys(m map[string]string) []string {
+	var all []string
+	for k := range m {
+		all = append(all, k)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// choose picks the zones that are shown as HTML.
+func (v *View) choose(filter string) {
+	v.Filter = filter
+	for _, z := range v.Zones {
+		if strings.Contains(strings.ToLower(z.Name), strings.ToLower(filter)) {
+			v.Shown = append(v.Shown, z)
+		}
+	}
+	slices.SortStableFunc(v.Shown, func(a, b Zone) int {
+		return cmp.Or(cmp.Compare(b.busy().Denied, a.busy().Denied), cmp.Compare(b.busy().Admitted, a.busy().Admitted), cmp.Compare(a.Name, b.Name))
+	})
+	if v.Hidden = max(0, len(v.Shown)-maxShown); v.Hidden > 0 {
+		v.Shown = v.Shown[:maxShown]
+	}
+}
+
+func (z Zone) busy() Rates {
+	if z.Now == nil {
+		return Rates{}
+	}
+	return *z.Now
+}

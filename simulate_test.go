@@ -1,0 +1,163 @@
+package ratelimit
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/accesslog"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/simulate"
+)
+
+func init() { caddy.RegisterModule(memoryWriter{}) }
+
+// memoryWriter is a log in memory.
+type memoryWriter struct{}
+
+var accessLog struct {
+	sync.Mutex
+	bytes.Buffer
+}
+
+func (memoryWriter) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "caddy.logging.writers.memory_of_a_test", New: func() caddy.Module { return new(memoryWriter) }}
+}
+func (memoryWriter) String() string    { return "memory" }
+func (memoryWriter) WriterKey() string { return "memory" }
+func (memoryWriter) OpenWriter() (io.WriteCloser, error) {
+	return memoryWriter{}, nil
+}
+func (memoryWriter) Close() error { return nil }
+func (memoryWriter) Write(b []byte) (int, error) {
+	accessLog.Lock()
+	defer accessLog.Unlock()
+	return accessLog.Buffer.Write(b)
+}
+
+// simulated is a configuration with a server, as JSON.
+func simulated(rateLimit string) string {
+	return `{"admin":{"disabled":true},"logging":{"logs":{"default":{"writer":{"output":"memory_of_a_test"},"include":["http.log.access"],
+		"encoder":{"format":"json","time_format":"unix_nano","duration_format":"ns"}}}},
+	"apps":{"http":{"servers":{"site":{"listen":[":18080"],"automatic_https":{"disable":true},"logs":{},"routes":[
+		{"match":[{"host":["example.com"]}],"handle":[{"handler":"subroute","routes":[{"handle":[` + rateLimit + `,{"handler":"static_response","status_code":200}]}]}]}]}}}}}`
+}
+
+// serverOf provisions a configuration and returns its server.
+func serverOf(t *testing.T, config string) *caddyhttp.Server {
+	t.Helper()
+	var c caddy.Config
+	if err := caddy.StrictUnmarshalJSON([]byte(config), &c); err != nil {
+		t.Fatal(err)
+	}
+	ctx, err := caddy.ProvisionContext(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	app, err := ctx.App("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return app.(*caddyhttp.App).Servers["site"]
+}
+
+// drive sends requests of some clients at random times, at least 1 ms apart, and returns the access
+// log in the time by which the handler has decided.
+func drive(t *testing.T, s *caddyhttp.Server, requests int, seed uint64) string {
+	accessLog.Lock()
+	accessLog.Reset()
+	accessLog.Unlock()
+	ahead := int64(0)
+	synctest.Test(t, func(t *testing.T) {
+		ahead = clock.Now() - time.Now().UnixNano()
+		time.Sleep(time.Minute - time.Duration(clock.Now()%int64(time.Minute)))
+		rng := rand.New(rand.NewPCG(seed, 1))
+		for range requests {
+			gap := time.Millisecond + time.Duration(rng.IntN(30_000))*time.Microsecond
+			if rng.IntN(60) == 0 {
+				gap += 3 * time.Second
+			}
+			time.Sleep(gap + 333*time.Nanosecond)
+			r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+			r.RemoteAddr = fmt.Sprintf("203.0.113.%d:4711", rng.IntN(3)*rng.IntN(2))
+			go s.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		time.Sleep(time.Minute) // queues
+	})
+	accessLog.Lock()
+	defer accessLog.Unlock()
+	return regexp.MustCompile(`"ts":\d+`).ReplaceAllStringFunc(accessLog.String(), func(ts string) string {
+		at, err := strconv.ParseInt(ts[len(`"ts":`):], 10, 64)
+		if err != nil {
+			t.Error(err)
+		}
+		return fmt.Sprintf(`"ts":%d`, at+ahead)
+	})
+}
+
+// replayed replays a log, and returns of how many requests it differs from what the log shows.
+func replayed(t *testing.T, config, log string, o simulate.Options) (r *simulate.Report, differ int) {
+	t.Helper()
+	policy, err := simulate.Load([]byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := accesslog.Open([]string{"-"}, bytes.NewReader([]byte(log)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Reorder = time.Minute
+	o.Each = func(rec *accesslog.Record, denied bool) {
+		if denied != (rec.Status == http.StatusTooManyRequests) {
+			differ++
+		}
+	}
+	r, err = simulate.Run(policy, files, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, differ
+}
+
+// A simulation decides as Caddy has decided with the same configuration, request for request: all
+// algorithms, alone and beside each other.
+func TestSimulationIsTrue(t *testing.T) {
+	for name, zones := range map[string]string{
+		"fixed_window":    `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"fixed_window"}`,
+		"sliding_window":  `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"sliding_window"}`,
+		"sub-windows":     `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"sliding_window","buckets":6,"count_denied":true}`,
+		"sliding_log":     `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"sliding_log"}`,
+		"token_bucket":    `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"token_bucket","burst":7}`,
+		"gcra":            `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"gcra","burst":3}`,
+		"leaky_bucket":    `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"leaky_bucket","queue":5}`,
+		"several windows": `"a":{"limits":[{"max_events":20,"window":"1s"},{"max_events":60,"window":"10s"}]}`,
+		"several zones": `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"leaky_bucket","queue":5},
+			"b":{"limits":[{"max_events":45,"window":"2s"}],"key":"all","algorithm":"sliding_log"},"c":{"limits":[{"max_events":10,"window":"1s"}],"enforce":0}`,
+	} {
+		config := simulated(`{"handler":"rate_limit","rate_limits":{` + zones + `}}`)
+		server := serverOf(t, config)
+		log := drive(t, server, 600, 7)
+		if err := server.Routes[0].Handlers[0].(*caddyhttp.Subroute).Routes[0].Handlers[0].(*Handler).Cleanup(); err != nil {
+			t.Fatal(err)
+		}
+		r, differ := replayed(t, config, log, simulate.Options{})
+		if r.Requests != 600 || r.Reached != 600 || r.DeniedInLog < 50 || r.DeniedInLog > 550 {
+			t.Errorf("%s: %d requests, %d came to the limit, %d were denied", name, r.Requests, r.Reached, r.DeniedInLog)
+		}
+		if differ > 0 {
+			t.Errorf("%s: of %d requests %d are decided otherwise", name, r.Requests, differ)
+		}
+	}
+}
