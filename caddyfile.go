@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
@@ -47,6 +50,7 @@ func init() {
 //			ipv6_prefix   <bits>
 //			empty_key     client_ip|skip|share|deny
 //			count_denied  [on|off]
+//			count_responses <code>...|{ <response matcher> }
 //			on_redis_loss local|divide|allow|deny
 //			early_sync    [on|off]
 //			max_keys      <number>
@@ -353,6 +357,8 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 		z.EmptyKey, err = p.word()
 	case "count_denied":
 		z.CountDenied, err = p.flag()
+	case "count_responses":
+		z.CountResponses, err = p.responses()
 	case "on_redis_loss":
 		z.OnRedisLoss, err = p.word()
 	case "early_sync":
@@ -397,6 +403,34 @@ func (p *handlerParser) except(z *Zone) error {
 	}
 	z.ExceptRaw = append(z.ExceptRaw, set)
 	return nil
+}
+
+// responses reads which responses count: codes and classes, or Caddy's block of a response matcher.
+func (p parser) responses() (*caddyhttp.ResponseMatcher, error) {
+	m := new(caddyhttp.ResponseMatcher)
+	codes := p.RemainingArgs()
+	for _, code := range codes {
+		digits := code
+		if len(code) == 3 && strings.HasSuffix(code, "xx") {
+			digits = code[:1]
+		}
+		status, err := strconv.Atoi(digits)
+		if err != nil || len(code) != 3 {
+			return nil, fmt.Errorf("%q is neither a status nor a class of them; write codes and classes like `count_responses 401 403` or `count_responses 4xx`, or a block with `status` and `header` in it", spelling.Clip(code))
+		}
+		m.StatusCode = append(m.StatusCode, status)
+	}
+	if len(codes) > 0 {
+		return m, nil
+	}
+	named := map[string]caddyhttp.ResponseMatcher{}
+	if err := caddyhttp.ParseNamedResponseMatcher(p.NewFromNextSegment(), named); err != nil {
+		return nil, err
+	}
+	for _, only := range named {
+		*m = only
+	}
+	return m, nil
 }
 
 func (p parser) events() (*int64, error) {

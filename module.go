@@ -174,6 +174,12 @@ type Zone struct {
 	// Default: false.
 	CountDenied bool `json:"count_denied,omitempty"`
 
+	// CountResponses says which responses make a request count, by status and headers. A unit is
+	// reserved when the request is admitted, and refunded when a response begins that doesn't
+	// match. A status below 10 stands for a class, like 4 for 4xx. Default: none; every admitted
+	// request counts.
+	CountResponses *caddyhttp.ResponseMatcher `json:"count_responses,omitempty"`
+
 	// OnRedisLoss is the rule while Redis is unavailable: local (each node enforces the whole
 	// limit), divide (each enforces its share), allow (fail open) or deny (fail closed).
 	// Default: local.
@@ -406,6 +412,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		h.answers.Near(r, e.Near())
 	}
 	h.answers.Admit(w, r, e.Results(), e.Now())
+	if held := e.Hold(); held != nil {
+		return e.MarkCounted(r, held.Serve(w, r, next))
+	}
 	return e.MarkCounted(r, next.ServeHTTP(w, r))
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -192,7 +193,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, fou
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. A step can do with what a failed one before it has left.
-	err = cmp.Or(z.limits(&s, &found), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.exceptions(), z.enforce(&s, &found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.exceptions(), z.enforce(&s, &found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return settings.Compiled{}, nil, err
 	}
@@ -416,6 +417,31 @@ func (z *Zone) exceptions() error {
 	for _, set := range z.ExceptRaw {
 		if len(set) == 0 {
 			return wrongf("except", "an empty set matches every request, so nothing would be limited; write matchers into it, or remove it")
+		}
+	}
+	return nil
+}
+
+// responses sets which responses count.
+func (z *Zone) responses(s *settings.Compiled) error {
+	m := z.CountResponses
+	if s.CountResponses = m; m == nil {
+		return nil
+	}
+	const option = "count_responses"
+	switch {
+	case len(m.StatusCode)+len(m.Headers) == 0:
+		return wrongf(option, "it is empty, so every response would count, as without it; write the responses that count, like `count_responses 401 403`, or remove it")
+	case s.Kind == algorithms.LeakyBucket:
+		return wrongf(option, "leaky_bucket is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`")
+	case s.CountDenied:
+		return wrongf(option, "count_denied counts requests that get no response from behind rate_limit, so that nothing says whether these count; keep one of the two")
+	case s.SyncRate >= 0:
+		return wrongf(option, "it needs `sync_rate local`")
+	}
+	for _, status := range m.StatusCode {
+		if class := status < 10; class && (status < 2 || status > 5) || !class && status != http.StatusSwitchingProtocols && (status < 200 || status > 599) {
+			return wrongf(option, "%d is not the status of a response; write codes and classes like `count_responses 401 403` or `count_responses 4xx`", status)
 		}
 	}
 	return nil

@@ -73,6 +73,9 @@ const (
 	// Unconfirmed: the store is another one. What counts as unsent is all that was ever spent, and
 	// not only what is new.
 	Unconfirmed
+	// Settled: what was reserved is settled. It is cleared when it is sent, and set again where no
+	// answer comes.
+	Settled
 )
 
 // MaxHistory bounds how many epochs before the current one a ledger can hold.

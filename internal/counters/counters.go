@@ -41,6 +41,8 @@ type Counters struct {
 	// Table is what requests ask. Source is its way to other nodes.
 	Table  Decider
 	Source *ratesync.Source
+	// Settler is the table for what is reserved.
+	Settler Settler
 
 	namespace, zone string
 
@@ -73,6 +75,13 @@ type Decider interface {
 	Leave(l algorithms.Limit, key table.Key, t table.Taken, now, n int64)
 	Import(l algorithms.Limit, key table.Key, raw []byte, now int64, all []algorithms.Report)
 	Room(l algorithms.Limit, key table.Key, raw []byte, now int64) (left int64, ok bool)
+}
+
+// A Settler is a table as a request sees it whose response decides whether it counts.
+type Settler interface {
+	Hold(l algorithms.Limit, key table.Key, t table.Taken) table.Reserved
+	Settle(key table.Key, r table.Reserved, now int64, refunds bool)
+	AdmitsSettled(l algorithms.Limit, key table.Key, now int64) bool
 }
 
 // upkeep is a table as configurations and snapshots see it.
@@ -143,7 +152,7 @@ func newCounters(key, namespace string, z *settings.Compiled, r rates.Rate) *Cou
 // hold gives counters a table of one state.
 func hold[S any](c *Counters, z *settings.Compiled, r rates.Rate) {
 	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
-	c.Table, c.upkeep, c.forgiver, c.gauges, c.Source = t, t, t, t, ratesync.NewSource(t, SpecOf(z, r))
+	c.Table, c.Settler, c.upkeep, c.forgiver, c.gauges, c.Source = t, t, t, t, t, ratesync.NewSource(t, SpecOf(z, r))
 	c.fork = func(l algorithms.Limit, k Key, now int64) (Fork, bool) {
 		if k.ByID {
 			return t.ForkID(k.ID, table.KeyOf(k.Raw), now)
@@ -182,6 +191,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 		Rate:    every,
 		Early:   z.EarlySync && z.SyncRate != rates.Strict,
 		Charges: charges,
+		Settles: z.CountResponses != nil,
 		Mixed:   slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
 		Wake:    c.Source.Wake,
 	}, z.MaxKeys)

@@ -23,6 +23,7 @@ func KeyOfID(id table.ID) Key { return Key{Raw: id[:], ID: id, ByID: true} }
 // A Fork is the counters of one key, apart from all others.
 type Fork interface {
 	Decider
+	Settler
 	HasDebt(key table.Key) (table.ID, bool)
 	Remote(l algorithms.Limit, key table.Key, now int64) int64
 }
@@ -34,5 +35,5 @@ func (c *Counters) Fork(l algorithms.Limit, k Key, now int64) (f *Counters, ok b
 	if !ok {
 		return nil, false
 	}
-	return &Counters{Key: c.Key, Table: t, Source: c.Source, zone: c.zone}, true
+	return &Counters{Key: c.Key, Table: t, Settler: t, Source: c.Source, zone: c.zone}, true
 }

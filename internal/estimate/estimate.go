@@ -122,6 +122,9 @@ func (s *State) Learn(attempts, sum int64, lately bool) {
 	}
 }
 
+// Alone notes that no share is known, and nothing is expected of others.
+func (s *State) Alone() { s.scale = 1 }
+
 // Sent notes how much the last sync sent. What others push is on average half an interval old when
 // it is pulled, for which an estimate counts. Buckets drain in that time, and need none: of them it
 // is 0.

@@ -32,6 +32,7 @@ const (
 	Skipped     Decision = "skipped"     // the zone doesn't limit the request
 	Unavailable Decision = "unavailable" // the zone fails closed while Redis is unavailable
 	TooEarly    Decision = "too_early"   // denied in early data
+	Reserved    Decision = "reserved"    // denied until others get back what they have reserved
 	NotAsked    Decision = "not_asked"   // another zone denies before, or Redis needs not be asked
 )
 
@@ -268,6 +269,11 @@ func (x *explanation) overall(h *Handler, e *limits.Evaluation) {
 	if e.IsDenied() {
 		d := e.Denial()
 		h.Decision, h.Zone, h.Wait, h.Delay = Denied, d.Zone, seconds(d.Wait), 0
+		for i := range h.Zones {
+			if h.Zones[i].Zone == d.Zone && h.Zones[i].Decision == Reserved {
+				h.Decision = Reserved
+			}
+		}
 		switch d.Reason {
 		case answer.Barred:
 			h.Wait = 0
@@ -282,8 +288,11 @@ func (x *explanation) overall(h *Handler, e *limits.Evaluation) {
 // add adds what was decided in a zone, and how it stood before.
 func (z *Zone) add(o limits.Outcome, stands *limits.Zone) {
 	denied := Denied
-	if o.Shadow {
+	switch {
+	case o.Shadow:
 		denied = WouldDeny
+	case o.Reserved:
+		denied = Reserved
 	}
 	if o.Denied {
 		z.Decision = denied

@@ -59,7 +59,9 @@ type Evaluation struct {
 	wouldDeny  answer.WouldDeny
 	// queues is how many zones are still to give their slots.
 	queues int
-	near   bool // see IsNear
+	// holds is set where a zone holds something beyond its decision: see Hold.
+	holds bool
+	near  bool // see IsNear
 }
 
 // zoneResult is one zone's part in an Evaluation.
@@ -73,7 +75,9 @@ type zoneResult struct {
 	strict bool    // Redis decided, by a grant in grants
 	grant  int
 	denied bool
-	early  bool // the key holds an address that early data doesn't prove
+	// reserved is set where the zone denies only as long as others may get back what they reserved.
+	reserved bool
+	early    bool // the key holds an address that early data doesn't prove
 }
 
 // grant is what a Redis granted.
@@ -96,7 +100,7 @@ const maxKept = 4096
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
 	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
-	e.overShadow, e.wouldDeny, e.near = false, answer.WouldDeny{}, false
+	e.overShadow, e.wouldDeny, e.holds, e.near = false, answer.WouldDeny{}, false, false
 	if err := e.askAll(zones, r); err != nil {
 		e.rollBack(true)
 		e.Free()
@@ -245,13 +249,14 @@ func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) {
 	if zr.queued = zr.queuesLast; zr.queued {
 		e.queues++
 	}
+	e.holds = e.holds || zr.CountResponses != nil
 	for i := range zr.limits {
 		l := &zr.limits[i]
 		t := table.Taken{}
 		if zr.queued {
 			t = l.Peek(zr.hash, raw, e.now)
 		} else {
-			t = l.Take(zr.hash, raw, e.now, 1, zr.want)
+			t = l.Take(zr.hash, raw, e.now, 1, zr.want|zr.reserve)
 		}
 		e.receipts = append(e.receipts, t)
 		e.results = append(e.results, l.Result(&t.Decision))
@@ -290,6 +295,11 @@ func (e *Evaluation) checkLimits(at int) {
 		if d.Allowed {
 			continue
 		}
+		reserved := e.isReserved(zr, &zr.limits[i])
+		if reserved {
+			d.RetryAfter = reservedWait
+		}
+		zr.reserved = reserved && (zr.reserved || !zr.denied)
 		zr.denied = true
 		if zr.shadow {
 			e.overShadow = true
@@ -313,6 +323,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	}
 	if delay > 0 && !clock.Sleep(ctx, delay) {
 		e.leaveQueues(clock.Now())
+		e.keepReserved()
 		return errGone
 	}
 	for i := range e.zones {
@@ -414,7 +425,7 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 			zr.metrics.Count(metrics.TooEarly)
 			reason = answer.TooEarly
 		default:
-			zr.metrics.Count(metrics.Denied)
+			zr.metrics.Count(zr.decision())
 			if zr.denials.Count(e.now, zr.hash[0], false) {
 				zr.denials.WriteLine(e.now, e.loggedDenial(zr, r))
 			}
@@ -461,6 +472,14 @@ func (e *Evaluation) loggedDenial(zr *zoneResult, r *http.Request) answer.Logged
 	return answer.LoggedDenial{
 		Request: r, Key: e.keyOf(zr), Hash: zr.hash[0], Limit: longest.Limit, Wait: longest.RetryAfter, Shadow: zr.shadow,
 	}
+}
+
+// decision returns what metrics say of a zone that denied.
+func (zr *zoneResult) decision() metrics.Decision {
+	if zr.reserved {
+		return metrics.Reserved
+	}
+	return metrics.Denied
 }
 
 // longestOf returns the denial in a zone that makes the client wait longest.

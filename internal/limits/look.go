@@ -30,7 +30,7 @@ type Key = counters.Key
 // counter of its own here. It is not released.
 func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	f = &Zone{
-		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), want: z.want,
+		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), want: z.want, reserve: z.reserve,
 		rules: z.rules, queuesLast: z.queuesLast, look: &k,
 		salt: z.salt, atRuntime: z.atRuntime, varies: z.varies,
 	}
@@ -126,6 +126,8 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 type Outcome struct {
 	// Denied is set where a limit denies, or would in Shadow mode.
 	Denied, Shadow bool
+	// Reserved is set where it denies only until others get back what they have reserved.
+	Reserved bool
 	// Limits are those that the request goes by, and Results what they decided.
 	Limits  []Limit
 	Results []answer.Result
@@ -141,7 +143,7 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 	for i := range e.zones {
 		if zr := &e.zones[i]; zr.Zone == z {
 			results := e.results[zr.first : zr.first+len(zr.limits)]
-			return Outcome{zr.denied, zr.shadow, zr.limits, results, zr.strict, e.keyOf(zr), zr.hash}, true
+			return Outcome{zr.denied, zr.shadow, zr.reserved, zr.limits, results, zr.strict, e.keyOf(zr), zr.hash}, true
 		}
 	}
 	return o, false

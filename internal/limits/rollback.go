@@ -65,6 +65,9 @@ func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
 	} else {
 		l.Table.Refund(l.Enforced, zr.hash, e.receipts[at], 1)
 	}
+	if zr.CountResponses != nil {
+		l.Settler.Settle(zr.hash, l.Settler.Hold(l.Enforced, zr.hash, e.receipts[at]), e.now, false)
+	}
 	e.restate(zr, l, at)
 }
 

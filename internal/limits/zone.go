@@ -62,6 +62,7 @@ type Zone struct {
 
 	limits  []Limit         // one for each rate of Limits
 	want    algorithms.Want // of admitted requests; nothing where nothing shows it
+	reserve algorithms.Want // see reserves
 	denials *answer.DenialLog
 	metrics *metrics.ZoneCounters
 	full    atomic.Bool // warned of more than max_keys
@@ -111,6 +112,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if o.Waits {
 		z.want = waitsOf(o.Kind)
 	}
+	z.reserve = z.reserves()
 	log := answer.DenialLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.Limits[len(o.Limits)-1].Window}
 	if o.LogKeys {
 		log.Keys = z.Template

@@ -37,10 +37,10 @@ const (
 var layers = [][]string{
 	{"internal/saturate", "internal/reset"},
 	{"algorithms/ledger", "algorithms/sixteenths"},
-	{"algorithms", "internal/callargs", "internal/clock", "internal/cycle", "internal/index", "internal/near", "internal/warning", "internal/redisconn", "internal/spelling", "internal/accesslog"},
-	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
+	{"algorithms", "internal/callargs", "internal/clock", "internal/cycle", "internal/index", "internal/keys", "internal/near", "internal/warning", "internal/redisconn", "internal/spelling", "internal/accesslog"},
+	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/messages", "internal/saved", "internal/sketch", "internal/unsettled", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/table", "internal/hints", "internal/zonename"},
-	{"internal/answer", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
+	{"internal/answer", "internal/held", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
 	{"sync/strict", "internal/control"},
 	{"internal/shared"},
 	{"internal/counters"},

@@ -49,10 +49,12 @@ const (
 	Unavailable
 	// WouldDeny is a denial by a zone in shadow mode, which denied nobody.
 	WouldDeny
+	// Reserved is a denial that ends as soon as responses to others begin that don't count.
+	Reserved
 )
 
 // decisionLabels are in the order of the decisions.
-var decisionLabels = [...]string{"admitted", "denied", "too_early", "skipped", "unavailable", "would_deny"}
+var decisionLabels = [...]string{"admitted", "denied", "too_early", "skipped", "unavailable", "would_deny", "reserved"}
 
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
 type ZoneCounters struct {

@@ -62,7 +62,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 		NewZoneCounters("m").Count(Denied)
 		want := map[string]float64{
 			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total denied m": before["decisions_total denied m"] + float64(config+1),
-			"decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "decisions_total would_deny m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
+			"decisions_total reserved m": 0, "decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "decisions_total would_deny m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
 			"near_limit_total m":  before["near_limit_total m"],
 			"limit_requests 1m m": 600, "limit_requests 1h m": 0, "burst_requests m": 80, "keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
 			"limit_defaults_total m":        before["limit_defaults_total m"],

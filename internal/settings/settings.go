@@ -4,8 +4,11 @@ package settings
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -71,6 +74,8 @@ type Compiled struct {
 	OnRedisLoss OnRedisLoss
 	EarlySync   bool
 	Enforce     Enforcement
+	// CountResponses matches the responses that count, nil where all requests do.
+	CountResponses *caddyhttp.ResponseMatcher
 }
 
 // Params describes one of the limits to its algorithm.
@@ -113,7 +118,27 @@ func (z *Compiled) Lines() []string {
 		fmt.Sprintf("early_sync %t", z.EarlySync),
 		fmt.Sprintf("max_keys %d", z.MaxKeys),
 		fmt.Sprintf("enforce %s", z.Enforce),
+		"count_responses" + responses(z.CountResponses),
 	}
+}
+
+// responses returns a matcher as the value of the option. A status of one digit stands for a class.
+func responses(m *caddyhttp.ResponseMatcher) string {
+	var text strings.Builder
+	if m == nil {
+		return ""
+	}
+	for _, status := range m.StatusCode {
+		if status < 10 {
+			fmt.Fprintf(&text, " %dxx", status)
+		} else {
+			fmt.Fprintf(&text, " %d", status)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		fmt.Fprintf(&text, " header %s %q", name, m.Headers[name])
+	}
+	return text.String()
 }
 
 // A Registry holds the zones of one configuration by name. It is not safe for concurrent use.

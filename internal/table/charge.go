@@ -48,7 +48,7 @@ func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
 	t.taking.Lock()
 	defer t.taking.Unlock()
 	t.drain(b, now, most-len(dst), false, func(e entry[S], now int64, o offset) int {
-		c, ok := t.charge(e, m, b.limit, now, o)
+		c, ok := t.charge(e, m, b.Limit, now, o)
 		if !ok {
 			return 0
 		}
@@ -103,11 +103,11 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 	if !ok {
 		return Charge{}, false
 	}
-	e, at, o := t.current(sh, b.limit, i, now)
+	e, at, o := t.current(sh, b.Limit, i, now)
 	if e.flags&inFlight != 0 || e.flags&dirty == 0 {
 		return Charge{}, false
 	}
-	return t.charge(e, m, b.limit, at, o)
+	return t.charge(e, m, b.Limit, at, o)
 }
 
 // Charged notes that the store has counted a charge, and what it holds of the key now. The refund
@@ -124,14 +124,14 @@ func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (re
 			return
 		}
 		sent := c.Debt
-		if step := o.since(c.offset); step != 0 {
+		if step := o.Since(c.offset); step != 0 {
 			sent.Hits = make([]algorithms.Hit, len(c.Hits))
 			for j, h := range c.Hits {
 				sent.Hits[j] = algorithms.Hit{At: h.At + step, N: h.N}
 			}
 		}
 		refund = Charge{Key: c.Key, ID: c.ID, Reset: c.Reset, offset: o}
-		refund.Debt = m.Import(&e.state, b.limit, now, reports, &sent)
+		refund.Debt = m.Import(&e.state, b.Limit, now, reports, &sent)
 		e.At = max(e.At, importedAt(reports))
 		if c.More {
 			list(&sh.outgoing, dirty, i, e.syncState)
@@ -159,7 +159,7 @@ func (t *Table[S]) arrived(now int64, c Charge, f func(sh *shard[S], e entry[S],
 	if b == nil || !ok {
 		return
 	}
-	e, at, o := t.current(sh, b.limit, i, now)
+	e, at, o := t.current(sh, b.Limit, i, now)
 	if e.flags&inFlight == 0 {
 		return
 	}

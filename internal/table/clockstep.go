@@ -5,6 +5,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 )
 
 // The store's clock and its steps. Each Take goes by the first part: an offset brings the caller's
@@ -16,35 +17,17 @@ import (
 // were, and stepParity of an entry that of those that were applied to it. A step begins when the
 // last has been applied to all.
 
-// An offset is what a table adds to its callers' clock, in nanoseconds. As it is one word, one look
-// tells it together with the parity:
-//
-//	bits 63..1                                       bit 0
-//	the nanoseconds, rounded down to an even number  parity of the number of steps
-type offset int64
-
-// ns is the offset without the parity.
-func (o offset) ns() int64 { return int64(o) &^ 1 }
-
-// in brings an instant of the caller's clock to the table's.
-func (o offset) in(now int64) int64 { return now + o.ns() }
+// An offset is what a table adds to its callers' clock.
+type offset = clock.Offset
 
 // parity is that of the number of steps, as flags have it.
-func (o offset) parity() uint8 { return uint8(o&1) * stepParity }
-
-// since is how far the clock has stepped since then was the offset.
-func (o offset) since(then offset) int64 {
-	if o.parity() == then.parity() {
-		return 0
-	}
-	return o.ns() - then.ns()
-}
+func parity(o offset) uint8 { return o.Parity() * stepParity }
 
 // clock returns the offset as it is now.
 func (t *Table[S]) clock() offset { return offset(t.offset.Load()) }
 
 // Offset is what the table adds to its callers' clock.
-func (t *Table[S]) Offset() time.Duration { return time.Duration(t.clock().ns()) }
+func (t *Table[S]) Offset() time.Duration { return time.Duration(t.clock().NS()) }
 
 // drift is what a clock may go wrong by between two readings of the store's time. More is a step.
 const drift = 100 * time.Millisecond
@@ -75,16 +58,18 @@ func (t *Table[S]) setOffset(now int64, ahead time.Duration, shift bool) {
 	defer t.walking.Unlock()
 	old, next := t.clock(), int64(ahead)&^1
 	b := t.config.Load()
-	if !shift || b == nil || next == old.ns() {
+	if !shift || b == nil || next == old.NS() {
 		t.offset.Store(next | int64(old)&1)
 		return
 	}
 	// From here on each key says which steps it has had.
 	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.shared(sh, i) })
 	t.stepped.Store(now)
-	t.step.Store(next - old.ns())
+	t.step.Store(next - old.NS())
+	moved := offset(t.moved.Load())
+	t.moved.Store((moved.NS() + next - old.NS()) | int64(old)&1 ^ 1)
 	t.offset.Store(next | int64(old)&1 ^ 1)
-	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.current(sh, b.limit, i, now) })
+	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.current(sh, b.Limit, i, now) })
 }
 
 // isEarly reports whether other nodes may not have followed the last step yet.
@@ -98,7 +83,7 @@ func (t *Table[S]) current(
 	sh *shard[S], l algorithms.Limit, i uint32, now int64,
 ) (e entry[S], at int64, o offset) {
 	o = t.clock()
-	at = o.in(now)
+	at = o.In(now)
 	return t.applyStep(sh, l, i, at, o), at, o
 }
 
@@ -106,7 +91,7 @@ func (t *Table[S]) current(
 // had it. now is in the table's time, o ahead of the caller's.
 func (t *Table[S]) applyStep(sh *shard[S], l algorithms.Limit, i uint32, now int64, o offset) entry[S] {
 	e := t.shared(sh, i)
-	if e.flags&stepParity == o.parity() {
+	if e.flags&stepParity == parity(o) {
 		return e
 	}
 	e.flags ^= stepParity
@@ -126,5 +111,5 @@ func (t *Table[S]) applyStep(sh *shard[S], l algorithms.Limit, i uint32, now int
 
 // isCurrent reports whether a state goes by the clock after its last step.
 func (e entry[S]) isCurrent(o offset) bool {
-	return e.syncState == nil || e.flags&stepParity == o.parity()
+	return e.syncState == nil || e.flags&stepParity == parity(o)
 }

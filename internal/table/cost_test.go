@@ -54,7 +54,7 @@ func TestASyncCostsWhatIsDirty(t *testing.T) {
 		tab := holding(held, alg)
 		tab.machine = counting{window, &calls}
 		// Not by Configure: a table that begins to be synced sends all it holds.
-		tab.config.Store((&SyncConfig{Params: alg, Rate: time.Second}).compile())
+		tab.config.Store((&SyncConfig{Params: alg, Rate: time.Second}).Compile())
 		for i := range dirty {
 			take(tab, alg, i*(held/dirty), t0)
 		}
@@ -93,7 +93,7 @@ func TestADecisionTakesAsManyStepsAmongAMillionKeys(t *testing.T) {
 	for _, keys := range []int{1000, 220_000, million} { // 220,000 fill an index to the brim
 		tab := holding(keys, alg)
 		tab.machine = counting{window, &calls}
-		tab.config.Store((&SyncConfig{Params: alg, Rate: time.Second}).compile())
+		tab.config.Store((&SyncConfig{Params: alg, Rate: time.Second}).Compile())
 		calls = 0
 		for i := range 1000 {
 			take(tab, alg, i, t0)

@@ -106,7 +106,7 @@ func (t *Table[S]) drainList(sh *shard[S], from *[]uint32, flag uint8, b *SyncCo
 		if i >= sh.size {
 			continue // the slot has gone
 		}
-		e, at, o := t.current(sh, b.limit, i, now)
+		e, at, o := t.current(sh, b.Limit, i, now)
 		listed := e.flags&flag != 0
 		e.flags &^= flag
 		switch {

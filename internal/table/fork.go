@@ -22,6 +22,7 @@ func (t *Table[S]) Fork(l algorithms.Limit, key Key, raw []byte, now int64) *Tab
 		}
 	}
 	f.overflow.Store(t.overflow.Load().Fork(key, key))
+	t.unsettled.CopyTo(&f.unsettled, key, key)
 	sh.mu.Unlock()
 	if !found && !t.saved.IsEmpty() {
 		t.saved.CopyTo(&f.saved, IDOf(raw))
@@ -38,6 +39,7 @@ func (t *Table[S]) ForkID(id ID, as Key, now int64) (f *Table[S], ok bool) {
 		if !ok && e.id == id {
 			f, ok = t.fork(), true
 			f.overflow.Store(t.overflow.Load().Fork(e.key, as))
+			t.unsettled.CopyTo(&f.unsettled, e.key, as)
 			t.copySlot(f, sh, i, as, now)
 		}
 	})
@@ -52,6 +54,7 @@ func (t *Table[S]) fork() *Table[S] {
 	f.step.Store(t.step.Load())
 	f.stepped.Store(t.stepped.Load())
 	f.clocked.Store(t.clocked.Load())
+	f.moved.Store(t.moved.Load())
 	f.offset.Store(t.offset.Load())
 	f.preparing.Store(true) // nobody needs its sketch before it is needed
 	if b := t.config.Load(); b != nil {

@@ -58,7 +58,7 @@ func forks[S any](t *testing.T, kinds ...algorithms.Kind) {
 			}
 			m.sameByID(rt, raw, n, would)
 			is := m.Take(m.limit, key, raw, m.now, n, allWaits)
-			would.sketch, is.sketch = 0, 0
+			would.number, is.number = 0, 0
 			if would != is {
 				rt.Fatalf("%s: the fork says\n%+v, the table decides\n%+v", name, would, is)
 			}
@@ -104,7 +104,7 @@ func (m *forked[S]) step(rt *rapid.T, synced bool) {
 }
 
 func (m *forked[S]) epochOf() int64 {
-	return m.clock().in(m.now) / int64(m.config.Load().Params.Epoch())
+	return m.clock().In(m.now) / int64(m.config.Load().Params.Epoch())
 }
 
 // sync has the store tell of other nodes.
@@ -146,7 +146,7 @@ func (m *forked[S]) sameByID(rt *rapid.T, raw []byte, n int64, want Taken) {
 		return
 	}
 	got := fork.Take(m.limit, as, []byte("another"), m.now, n, allWaits)
-	if got.sketch = want.sketch; got != want {
+	if got.number = want.number; got != want {
 		rt.Fatalf("%s: by its ID\n%+v, by its key\n%+v", raw, got, want)
 	}
 }

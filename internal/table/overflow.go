@@ -30,7 +30,11 @@ func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken
 			saved = 0
 		}
 		if d, ok := s.Take(a.limit, key, a.now, a.n, a.want); ok {
-			return Taken{Decision: d, At: a.now, Overflow: true, sketch: s.Number()}
+			taken := Taken{Decision: d, At: a.now, Overflow: true, number: s.Number()}
+			if a.want&Reserve != 0 && d.Allowed && a.n > 0 {
+				t.reserve(a.limit, key, &taken, 0)
+			}
+			return taken
 		}
 	}
 }
@@ -49,7 +53,7 @@ func (t *Table[S]) savedOf(sh *shard[S], l algorithms.Limit, key Key, raw []byte
 		return 0, true
 	}
 	var empty, s S
-	if now = t.clock().in(now); !t.restore(&s, l, now, id) {
+	if now = t.clock().In(now); !t.restore(&s, l, now, id) {
 		return 0, false
 	}
 	left := t.machine.Take(&s, l, now, 0, 0).Remaining
@@ -68,7 +72,7 @@ func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch.Sketch {
 	}
 	b, configured := t.config.Load(), l
 	if b != nil {
-		configured = b.limit
+		configured = b.Limit
 	}
 	if b == nil || b.Mixed { // the window that suits the burst of one limit doesn't suit others
 		l.Size, configured.Size = max(l.Size, l.N), max(configured.Size, configured.N)
@@ -153,7 +157,7 @@ func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *ask, spilled int64)
 	if s == nil {
 		return d
 	}
-	caller := a.now - t.clock().ns()
+	caller := a.now - t.clock().NS()
 	if d.Estimated {
 		fades := s.Until(e.key, caller, max(0, known.Remaining-a.n)+excess(s, a.limit))
 		if !others || d.Retry < fades {

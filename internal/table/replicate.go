@@ -1,98 +1,26 @@
 package table
 
 import (
-	"math"
 	"slices"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 	"github.com/caddy-tide/ratelimit/internal/estimate"
-	"github.com/caddy-tide/ratelimit/internal/reset"
+	"github.com/caddy-tide/ratelimit/internal/messages"
 )
 
-// SyncConfig is what work without a request goes by.
-type SyncConfig struct {
-	// Params are the limit's.
-	Params algorithms.Params
-	// Rate is the time between syncs, 0 where the table is not synced.
-	Rate time.Duration
-	// Early syncs keys before the next cycle when they are new or near their limit.
-	Early bool
-	// Charges is set where the store decides by itself and keeps no totals: Charges takes out what
-	// was decided here, in place of Drain. The machine is Chargeable.
-	Charges bool
-	// Mixed says that limits differ from request to request. Params are then those of a request
-	// without a number.
-	Mixed bool
-	// Wake is called without a lock held when there is a first urgent key.
-	Wake func()
-
-	limit algorithms.Limit
-	epoch time.Duration
-}
-
-// isShared reports whether what a table counts is synced.
-func (b *SyncConfig) isShared() bool { return b != nil && b.Rate != 0 }
-
-// compile works out what follows from the settings.
-func (b *SyncConfig) compile() *SyncConfig {
-	b.limit, b.epoch = b.Params.Compile(), b.Params.Epoch()
-	return b
-}
+// What goes between a table and its store.
+type (
+	SyncConfig = messages.Config
+	Message    = messages.Message
+	Answer     = messages.Answer
+)
 
 // syncState is what an entry knows of its syncs, beside the ledger in its state.
 type syncState struct {
 	estimate.State
 	flags uint8
-}
-
-// A Message is one epoch of one key on its way to the store.
-type Message struct {
-	Key Key
-	ID  ID
-	// Epoch and its length.
-	Epoch int64
-	Span  time.Duration
-	// Total and Attempts are this node's, in all, for the epoch. Push is false where the store has
-	// them already.
-	Total    int64
-	Attempts int64
-	Push     bool
-
-	// Unsent is the part of Total that the store doesn't have and that still stands in a bucket.
-	Unsent int64
-	// Bucket is set in the message of a bucket's current epoch, which is about the key itself:
-	// those of its other epochs follow. Only then are there a Level, which is the fill as this node
-	// knows it, a Drain, which is what flows out in requests per millisecond, and Resend, which is
-	// set where the store may have lost something: the level then counts where it is higher.
-	Bucket bool
-	Level  float64
-	Drain  float64
-	Resend bool
-
-	// Reset is the one that the key counts under.
-	Reset reset.Reset
-
-	reasons ledger.Resend
-}
-
-// An Answer is what the store says to a Message.
-type Answer struct {
-	Message
-	// Held was this node's total before the message, 0 if none.
-	Held int64
-	// Sum and SumAttempts are those of all nodes, after it.
-	Sum, SumAttempts int64
-	// Seen is the fill of the bucket before the message, drained until then. Known is set where the
-	// store has one.
-	Seen  float64
-	Known bool
-	// Failed is set where the store could not do this one; it is sent again.
-	Failed bool
-	// Told is a reset that the store knows of. It has not done this one then, as that was sent
-	// under an earlier reset; Failed is set as well.
-	Told reset.Reset
 }
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
@@ -137,7 +65,7 @@ func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
 // or Fail; until then its key has no other. now is the caller's clock.
 func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Message {
 	b := t.config.Load()
-	if !b.isShared() || b.Charges {
+	if !b.IsShared() || b.Charges {
 		return dst
 	}
 	t.taking.Lock()
@@ -161,11 +89,11 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 // epoch and the one before: of a key that a node meets for the first time, the older sub-windows of
 // a finely cut window can wait for the next cycle, or for the next request.
 func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, dst []Message) []Message {
-	t.machine.Advance(&e.state, b.limit, now)
+	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
-	m := Message{Key: e.key, ID: e.id, Span: b.epoch}
+	m := Message{Key: e.key, ID: e.id, Span: b.Epoch}
 	first := len(dst)
-	for age := range int64(b.limit.History + 1) {
+	for age := range int64(b.Limit.History + 1) {
 		m.Epoch = l.Epoch - age
 		c, ok := l.Prepare(m.Epoch)
 		if !ok {
@@ -174,10 +102,13 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 		m.Total, m.Attempts = c.Own, 0
 		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(ledger.Forgotten|ledger.Unconfirmed) != 0
 		m.Bucket = b.Params.Kind.Draining() && age == 0
-		if age == 0 {
+		if b.Settles {
+			m.Attempts = t.unsettled.Settled(e.key, m.Epoch, c.Own)
+		} else if age == 0 {
 			m.Attempts = int64(l.Attempts)
 			m.Push = m.Push || l.Attempts != e.Attempts
-		} else if !m.Push && (l.Final(m.Epoch) || newest && age > 1) {
+		}
+		if age > 0 && !m.Push && (l.Final(m.Epoch) || newest && age > 1) {
 			continue
 		}
 		dst = append(dst, m)
@@ -190,38 +121,15 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 		}
 	}
 	for i := range dst[first:] {
-		dst[first+i].reasons = l.Resend
+		dst[first+i].Reasons = l.Resend
 	}
-	name(dst[first:], t.resetOf(e.id))
+	messages.Name(dst[first:], t.resetOf(e.id))
 	if b.Params.Kind.Draining() {
-		t.fill(b, e, l, now, dst[first:])
+		level, rate := t.machine.Level(&e.state, b.Limit, now)
+		messages.Fill(dst[first:], l, messages.Bucket{Config: b, Level: level, Rate: rate, Synced: e.At, Now: now})
 	}
+	l.Resend &^= ledger.Settled
 	return dst
-}
-
-// fill adds what the messages of a key say of its bucket. No more counts as unsent than can still
-// stand there, and what flows out in two intervals: so much is usual between two syncs. All
-// that a node has admitted that was cut off for long would lock everybody out when it comes back.
-func (t *Table[S]) fill(b *SyncConfig, e entry[S], l *ledger.Ledger, now int64, messages []Message) {
-	m := &messages[0]
-	level, rate := t.machine.Level(&e.state, b.limit, now)
-	m.Level, m.Drain = level, float64(rate)/time.Duration(b.limit.Window).Seconds()/1000
-	m.Resend = l.Resend&^ledger.Returned != 0
-	m.Push = m.Push || m.Resend && m.Level > 0 // who admitted it may be gone
-	if l.Resend&(ledger.Moved|ledger.Unconfirmed) != 0 {
-		return // it counts as unsent for another reason, and is in the level
-	}
-	usual := 2 * b.Rate
-	if e.At != 0 {
-		usual = min(usual, max(0, time.Duration(now-e.At)))
-	}
-	stands := int64(min(math.Ceil(m.Level)+math.Ceil(m.Drain*float64(usual)/1e6), math.MaxInt64/2))
-	for i := range messages {
-		if c, ok := l.At(messages[i].Epoch); ok {
-			messages[i].Unsent = min(c.Unsent(), stands)
-			stands -= messages[i].Unsent
-		}
-	}
 }
 
 // Ack merges answers; those of one key stand together. It reports whether the store has
@@ -241,7 +149,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 		}
 		sh, i, ok := t.lock(key)
 		if ok {
-			e, at, _ := t.current(sh, b.limit, i, now)
+			e, at, _ := t.current(sh, b.Limit, i, now)
 			forgot = t.ackKey(b, e, at, answers[:n], early, reports[:0]) || forgot
 			if e.flags&dirty == 0 && (e.flags&failed != 0 || e.flags&confirming == 0) {
 				e.flags |= confirm // others may have sent after this one asked
@@ -263,7 +171,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	if ignore {
 		return false // its epochs have other numbers now, under which it is dirty
 	}
-	t.machine.Advance(&e.state, b.limit, now)
+	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
 	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Failed }) {
 		l.Resend |= ledger.Forgotten // what the store holds of this key is in doubt
@@ -292,11 +200,14 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 			r.Level, r.LevelAt = a.Seen, now
 		}
 		reports = append(reports, r)
-		if a.Epoch == epoch {
+		if b.Settles {
+			t.unsettled.SetOthers(e.key, a.Epoch, (a.Sum-mine)-(a.SumAttempts-a.Attempts))
+			e.Alone()
+		} else if a.Epoch == epoch {
 			e.Learn(a.Attempts, a.SumAttempts, l.Synced && e.At != 0)
 		}
 	}
-	if l.Resend &^= answers[0].reasons; l.Resend&ledger.Moved == 0 {
+	if l.Resend &^= answers[0].Reasons &^ ledger.Settled; l.Resend&ledger.Moved == 0 {
 		l.Rewound = 0
 	}
 	if forgot {
@@ -307,7 +218,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	}
 	e.Sent(sent)
 	e.At = now
-	t.machine.Merge(&e.state, b.limit, now, reports)
+	t.machine.Merge(&e.state, b.Limit, now, reports)
 	return forgot
 }
 
@@ -348,6 +259,7 @@ func (t *Table[S]) Fail(messages []Message) {
 		if ok {
 			e := t.shared(sh, j)
 			e.flags &^= inFlight | confirming | outdated
+			t.machine.Ledger(&e.state).Resend |= messages[i].Reasons & ledger.Settled
 			sh.markDirty(j, e)
 		}
 		sh.mu.Unlock()
@@ -357,7 +269,7 @@ func (t *Table[S]) Fail(messages []Message) {
 // Resend has all totals that count sent again, at the pace of the syncs: the store has forgotten,
 // or it is another one.
 func (t *Table[S]) Resend() {
-	if !t.config.Load().isShared() {
+	if !t.config.Load().IsShared() {
 		return
 	}
 	t.walking.Lock()
@@ -409,13 +321,13 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock().in(now)
+	now = t.clock().In(now)
 	charged := t.chargeable(b)
 	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
-		t.machine.Advance(&e.state, b.limit, now)
+		t.machine.Advance(&e.state, b.Limit, now)
 		l := t.machine.Ledger(&e.state)
 		var own, unsent int64
-		for age := range int64(b.limit.History + 1) {
+		for age := range int64(b.Limit.History + 1) {
 			c, _ := l.At(l.Epoch - age)
 			own += c.Own
 			unsent += c.Unsent()
@@ -423,9 +335,9 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 		}
 		pending := unsent
 		if charged != nil {
-			unsent = charged.Uncounted(&e.state, b.limit, now)
+			unsent = charged.Uncounted(&e.state, b.Limit, now)
 			pending = unsent
-		} else if l.Resend != 0 {
+		} else if l.Resend&^ledger.Settled != 0 {
 			pending = own
 		}
 		sum.Keys++
@@ -451,7 +363,7 @@ func (t *Table[S]) shared(sh *shard[S], i uint32) entry[S] {
 	if x := &sh.synced[i/chunkSize]; *x == nil {
 		*x = new([chunkSize]syncState)
 		for j := range *x {
-			(*x)[j].flags = t.clock().parity()
+			(*x)[j].flags = parity(t.clock())
 		}
 	}
 	return sh.at(i)

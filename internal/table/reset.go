@@ -19,7 +19,7 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 	t.taking.Lock()
 	defer t.taking.Unlock()
 	had := t.Resets()
-	next := had.With(latest, t.clock().in(now))
+	next := had.With(latest, t.clock().In(now))
 	if b := t.config.Load(); b != nil && next.IsNewer(had) {
 		isNew := func(id [16]byte) bool { return next.Of(id).Stamp > had.Of(id).Stamp }
 		t.saved.Drop(isNew)
@@ -38,19 +38,20 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 
 // isForgiven reports whether what a request took was forgiven since.
 func (t *Table[S]) isForgiven(id ID, taken Taken) bool {
-	return t.resets.Load().Forgave(id, taken.At-taken.offset.ns())
+	return t.resets.Load().Forgave(id, taken.At-taken.offset.NS())
 }
 
 // resetKey forgets what one key had spent.
 func (t *Table[S]) resetKey(sh *shard[S], b *SyncConfig, i uint32, now int64, r reset.Reset) int64 {
 	sh.marks.Remove(i)
+	t.unsettled.Forget(sh.slot(i).key)
 	o := t.clock()
-	at := o.in(now)
-	if !b.isShared() { // its epochs have no names
-		return t.machine.Reset(&sh.slot(i).state, b.limit, at, max(r.Boundary(b.epoch), at/int64(b.epoch)))
+	at := o.In(now)
+	if !b.IsShared() { // its epochs have no names
+		return t.machine.Reset(&sh.slot(i).state, b.Limit, at, max(r.Boundary(b.Epoch), at/int64(b.Epoch)))
 	}
-	e := t.applyStep(sh, b.limit, i, at, o)
-	forgiven := t.machine.Reset(&e.state, b.limit, at, r.Boundary(b.epoch))
+	e := t.applyStep(sh, b.Limit, i, at, o)
+	forgiven := t.machine.Reset(&e.state, b.Limit, at, r.Boundary(b.Epoch))
 	*e.syncState = syncState{flags: e.flags &^ (confirm | confirming | failed)}
 	if e.flags&inFlight != 0 {
 		e.flags |= outdated
@@ -78,7 +79,7 @@ func (t *Table[S]) Forgive(now int64, counts saved.Counts, under *reset.Set) {
 	defer t.walking.Unlock()
 	had := t.Resets()
 	maps.DeleteFunc(counts, func(id [16]byte, _ []algorithms.Report) bool { return had.Of(id).Stamp > under.Of(id).Stamp })
-	t.resets.Store(t.resets.Load().Next(had.With(under, t.clock().in(now)), now))
+	t.resets.Store(t.resets.Load().Next(had.With(under, t.clock().In(now)), now))
 }
 
 // learn applies the resets that the store knows of, and this table doesn't yet.
@@ -106,22 +107,4 @@ func (t *Table[S]) Resets() *reset.Set {
 		return a.Set
 	}
 	return nil
-}
-
-// name notes in messages of one key under which reset they are sent.
-func name(messages []Message, r reset.Reset) {
-	if r.Stamp == 0 {
-		return
-	}
-	for i := range messages {
-		messages[i].Reset = r
-	}
-}
-
-// EpochStamp is the stamp in the name of the message's epoch, 0 where it has the usual name.
-func (m *Message) EpochStamp() int64 {
-	if m.Reset.Covers(m.Epoch, m.Span) {
-		return m.Reset.Stamp
-	}
-	return 0
 }

@@ -14,12 +14,12 @@ func (t *Table[S]) Save(now int64) saved.Counts {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock().in(now)
-	t.saved.Prune(b.limit, now)
+	now = t.clock().In(now)
+	t.saved.Prune(b.Limit, now)
 	left := t.saved.Left()
 	var few saved.Few
 	t.eachFew(func(_ *shard[S], _ uint32, e entry[S]) {
-		saved.Append(&few, e.id, t.machine, b.limit, &e.state, now)
+		saved.Append(&few, e.id, t.machine, b.Limit, &e.state, now)
 	}, func() { few.Into(left) })
 	return left
 }
@@ -30,7 +30,7 @@ func (t *Table[S]) Save(now int64) saved.Counts {
 func (t *Table[S]) Resume(p algorithms.Params, now int64, counts saved.Counts) int {
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock().in(now)
+	now = t.clock().In(now)
 	l := p.Compile()
 	t.saved.Replace(counts, p.Epoch())
 	left := t.saved.Prune(l, now)

@@ -22,8 +22,8 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	o, counted := t.clock(), b.isShared() && !b.Charges
-	epoch := o.in(now) / int64(b.epoch)
+	o, counted := t.clock(), b.IsShared() && !b.Charges
+	epoch := o.In(now) / int64(b.Epoch)
 	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
 		s := Spend{Key: e.key, ID: e.id}

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
 	"github.com/caddy-tide/ratelimit/internal/sketch"
+	"github.com/caddy-tide/ratelimit/internal/unsettled"
 )
 
 const (
@@ -70,6 +71,10 @@ type Table[S any] struct {
 
 	saved saved.Store // what an earlier process has counted, until the keys come back
 
+	unsettled unsettled.Register // see Settle
+	// moved is the sum of all steps of the clock, with the parity of their number, as offset has
+	// it.
+	moved atomic.Int64
 	// resets are those that the keys count under, nil where there are none.
 	resets atomic.Pointer[reset.Applied]
 }
@@ -119,14 +124,14 @@ func New[S any](machine algorithms.Machine[S], maxKeys int) *Table[S] {
 // Configure sets what syncs and sweeps go by and the bound on keys. A table that begins to be
 // synced sends what it holds.
 func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
-	old := t.config.Swap(b.compile())
+	old := t.config.Swap(b.Compile())
 	wider := sketch.WidthFor(int64(maxKeys)) > sketch.WidthFor(t.maxKeys.Swap(int64(maxKeys)))
 	if s := t.overflow.Load(); s != nil && wider {
 		if last, ok := s.Last(); ok {
-			t.widen(b.limit, last)
+			t.widen(b.Limit, last)
 		}
 	}
-	if b.isShared() && (!old.isShared() || old.Charges != b.Charges) {
+	if b.IsShared() && (!old.IsShared() || old.Charges != b.Charges) {
 		t.Resend()
 	}
 }
@@ -149,7 +154,7 @@ type Taken struct {
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
 	// caller's clock.
 	Overflow bool
-	sketch   uint32 // its number
+	number   uint32 // of the sketch, else of the epoch that a reserved unit was taken in
 }
 
 // Again says in the want of a Take that the request has been counted as an attempt before.
@@ -171,9 +176,9 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 	}
 	e, pending := entry[S]{slot: sh.slot(i)}, int64(0)
 	taken.offset = t.clock()
-	taken.At = taken.offset.in(now)
+	taken.At = taken.offset.In(now)
 	b := t.config.Load()
-	if b.isShared() {
+	if b.IsShared() {
 		e, pending = t.observe(sh, b, l, i, taken.At, taken.offset)
 	}
 	spilled := int64(0)
@@ -194,10 +199,15 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 			taken.Retry = e.Retry(b.Rate, taken.At, taken.Retry)
 		}
 	}
-	if want&Again != 0 {
-		n = 0 // attempts
+	if want&(Again|Reserve) != 0 {
+		if want&Reserve != 0 && taken.Allowed && n > 0 {
+			t.reserve(l, key, &taken, t.machine.Ledger(&e.state).Epoch)
+		}
+		if want&Again != 0 {
+			n = 0 // attempts
+		}
 	}
-	wake := b.isShared() && t.record(sh, b, e, i, &taken, l, n)
+	wake := b.IsShared() && t.record(sh, b, e, i, &taken, l, n)
 	sh.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
@@ -208,7 +218,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 // Refund returns n units of an allowed Take.
 func (t *Table[S]) Refund(l algorithms.Limit, key Key, taken Taken, n int64) {
 	if taken.Overflow {
-		t.overflow.Load().Give(taken.sketch, key, taken.At, n)
+		t.overflow.Load().Give(taken.number, key, taken.At, n)
 		return
 	}
 	t.correct(l, key, taken, func(s *S, at int64) { t.machine.Refund(s, l, at, n) })
@@ -231,7 +241,7 @@ func (t *Table[S]) Leave(l algorithms.Limit, key Key, taken Taken, now, n int64)
 	if !ok || taken.Overflow {
 		return
 	}
-	waited := taken.offset.in(now) - taken.At
+	waited := taken.offset.In(now) - taken.At
 	t.correct(l, key, taken, func(s *S, at int64) { queue.Leave(s, l, at, at+waited, n, taken.Delay) })
 }
 
@@ -313,9 +323,9 @@ func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, 
 	*e.slot = slot[S]{key: key, id: id}
 	o := t.clock()
 	if e.syncState != nil {
-		e.flags = e.flags&^stepParity | o.parity()
+		e.flags = e.flags&^stepParity | parity(o)
 	}
-	t.restore(&e.state, l, o.in(now), id)
+	t.restore(&e.state, l, o.In(now), id)
 	sh.index.Add(tagOf(key), i)
 	if s := t.overflow.Load(); s != nil && s.Used() && s.Spent(key, now) > 0 {
 		if sh.marks == nil {
@@ -367,7 +377,7 @@ func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) (ok bool
 // idle looks at a few entries, and returns the last one of them: one that is idle where ok is set.
 func (t *Table[S]) idle(sh *shard[S], l algorithms.Limit, now int64) (hand uint32, ok bool) {
 	o := t.clock()
-	now, hand = o.in(now), sh.hand
+	now, hand = o.In(now), sh.hand
 	for range min(sh.size, 8) {
 		hand = (hand + 1) % sh.size
 		if e := sh.at(hand); e.used() && !e.isInFlight() && e.isCurrent(o) && t.machine.Idle(&e.state, l, now) {
@@ -388,12 +398,12 @@ func (t *Table[S]) correct(l algorithms.Limit, key Key, taken Taken, f func(s *S
 	if !ok || t.isForgiven(sh.slot(i).id, taken) {
 		return
 	}
-	if !b.isShared() {
+	if !b.IsShared() {
 		f(&sh.slot(i).state, taken.At)
 		return
 	}
 	o := t.clock()
-	at := taken.At + o.since(taken.offset)
+	at := taken.At + o.Since(taken.offset)
 	e := t.applyStep(sh, l, i, at, o)
 	f(&e.state, at)
 	e.flags &^= confirm

@@ -10,13 +10,14 @@ func (t *Table[S]) Sweep(now int64) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	at := t.clock().in(now)
-	t.saved.Prune(b.limit, at)
+	at := t.clock().In(now)
+	t.saved.Prune(b.Limit, at)
 	t.each(func(sh *shard[S], i uint32, e entry[S]) {
-		if !e.isInFlight() && t.machine.Idle(&e.state, b.limit, at) {
+		if !e.isInFlight() && t.machine.Idle(&e.state, b.Limit, at) {
 			t.drop(sh, i)
 		}
 	})
+	t.unsettled.Prune(at/int64(b.Epoch) - int64(b.Limit.History) - 1)
 	t.compact()
 	t.release(now)
 }
@@ -133,7 +134,7 @@ func (t *Table[S]) relocate(sh *shard[S], from, to uint32) {
 	*old.slot = slot[S]{}
 	if old.syncState == nil {
 		if e := sh.at(to); e.syncState != nil { // of a chunk that was synced before
-			e.flags = e.flags&^stepParity | t.clock().parity()
+			e.flags = e.flags&^stepParity | parity(t.clock())
 		}
 		return
 	}

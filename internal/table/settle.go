@@ -1,0 +1,123 @@
+package table
+
+import (
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/unsettled"
+)
+
+// Units that are taken for a request whose response decides whether it counts. They are spent like
+// all others, and noted apart until they are settled: kept, or refunded as far as they still count.
+
+// Reserve says in the want of a Take that its units are reserved, until Settle. It goes together
+// with WantReset, which tells until when they count.
+const Reserve algorithms.Want = 1 << 6
+
+// Reserved is a unit that a Take has reserved.
+type Reserved struct {
+	Taken
+	limit algorithms.Limit
+	group *unsettled.Group
+	// until is the instant of the callers' clock at which the unit ends to count. moved is how far
+	// the table's clock had stepped in all when it was taken: a response may begin after several
+	// steps.
+	until, moved int64
+}
+
+// until returns when a unit ends to count by the callers' clock, which never steps: when nothing
+// counts any more of what was spent by then.
+func (t *Taken) until() int64 {
+	if t.Overflow {
+		return t.At + int64(t.Reset)
+	}
+	return t.At - t.offset.NS() + int64(t.Reset)
+}
+
+// epoch returns what names the ledger's epoch of a reserved unit, 0 in the sketch.
+func (t *Taken) epoch() uint32 {
+	if t.Overflow {
+		return 0
+	}
+	return t.number
+}
+
+// reserve notes a unit that was just taken. The shard's lock is held.
+func (t *Table[S]) reserve(l algorithms.Limit, key Key, taken *Taken, epoch int64) {
+	if !taken.Overflow {
+		taken.number = uint32(epoch)
+	}
+	t.unsettled.Add(key, epoch, taken.until(), l.Window)
+}
+
+// Hold returns what an allowed Take has reserved.
+func (t *Table[S]) Hold(l algorithms.Limit, key Key, taken Taken) Reserved {
+	return Reserved{
+		Taken: taken, limit: l, until: taken.until(), moved: t.movedBy(taken.offset),
+		group: t.unsettled.Find(key, taken.epoch(), taken.until(), l.Window),
+	}
+}
+
+// Settle ends what is reserved, once, at now by the callers' clock. refunds is set where the
+// response doesn't count: then the unit is refunded, unless it has ended to count by itself, so
+// that what others spent since is not refunded in its place.
+func (t *Table[S]) Settle(key Key, r Reserved, now int64, refunds bool) {
+	if refunds = refunds && now < r.until && r.group != nil; refunds && r.Overflow {
+		t.overflow.Load().Give(r.number, key, r.At, 1)
+	}
+	b := t.config.Load()
+	sh, i, ok := t.lock(key)
+	defer sh.mu.Unlock()
+	t.unsettled.Remove(key, r.group)
+	if !ok || r.Overflow {
+		return
+	}
+	e, o := entry[S]{slot: sh.slot(i)}, t.clock()
+	at := r.At + t.movedBy(o) - r.moved
+	if b.IsShared() {
+		e = t.applyStep(sh, r.limit, i, at, o)
+		e.flags &^= confirm
+		sh.markDirty(i, e)
+	}
+	l := t.machine.Ledger(&e.state)
+	if b.IsShared() {
+		l.Resend |= ledger.Settled
+	}
+	if !refunds || t.isForgiven(e.id, r.Taken) {
+		return
+	}
+	t.machine.Refund(&e.state, r.limit, at, 1)
+	if uint32(l.Epoch) == r.number { // it has not asked for anything
+		l.Attempts -= min(1, l.Attempts)
+	}
+}
+
+// movedBy returns how far the clock had stepped in all when the offset was o, which is the present
+// one or was so before the last step.
+func (t *Table[S]) movedBy(o offset) int64 {
+	moved := offset(t.moved.Load())
+	if parity(moved) == parity(o) {
+		return moved.NS()
+	}
+	return moved.NS() - t.step.Load()
+}
+
+// AdmitsSettled reports whether a unit of a key, which was denied at now, would be admitted if all
+// that is reserved of it were refunded.
+func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key Key, now int64) bool {
+	sh, i, ok := t.lock(key)
+	defer sh.mu.Unlock()
+	s := t.overflow.Load()
+	if !ok {
+		sum := t.unsettled.Sum(key, now, 0)
+		return sum > 0 && s != nil && s.Spent(key, now)-sum < s.Limit(l)
+	}
+	e, at, pending := entry[S]{slot: sh.slot(i)}, t.clock().In(now), int64(0)
+	if b := t.config.Load(); b.IsShared() {
+		e, pending = t.observe(sh, b, l, i, at, t.clock())
+	}
+	if s != nil {
+		l.Size = max(0, l.Size-t.spilled(sh, l, i, now))
+	}
+	ask := unsettled.Ask{Limit: l, Key: key, Now: now, At: at, Pending: pending}
+	return unsettled.Admits(&t.unsettled, t.machine, &e.state, ask)
+}

@@ -1,0 +1,234 @@
+// Package unsettled counts by key what requests were admitted with and may get back when their
+// responses begin: what is reserved, and not settled yet.
+//
+// It holds a key only as long as something of it is reserved. It knows no limits and has no clock.
+package unsettled
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
+
+// A Key is that of a counter.
+type Key = keys.Key
+
+const shardCount = 16
+
+// A Register counts what is reserved. The zero value is empty. It is safe for concurrent use.
+type Register struct {
+	shards [shardCount]shard
+}
+
+type shard struct {
+	mu sync.Mutex
+	of map[Key]*entry
+}
+
+// entry is what is reserved of one key.
+type entry struct {
+	own []*Group
+	// others is what other nodes had reserved in an epoch, as of the last reply.
+	others []others
+}
+
+type others struct{ epoch, n int64 }
+
+// A Group is units that this node has reserved in one epoch, and that count until one instant of
+// the process' clock. A group that a key was reset with is in no Register any more.
+type Group struct{ epoch, until, n int64 }
+
+func (r *Register) shard(key Key) *shard { return &r.shards[key[1]>>60] }
+
+// change gives f the entry of a key, a new one if need be, and drops one that is empty afterwards.
+func (r *Register) change(key Key, f func(*entry)) {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.of[key]
+	if e == nil {
+		e = new(entry)
+	}
+	f(e)
+	switch empty := len(e.own) == 0 && len(e.others) == 0; {
+	case empty:
+		delete(sh.of, key)
+	case sh.of == nil:
+		sh.of = map[Key]*entry{key: e}
+	default:
+		sh.of[key] = e
+	}
+}
+
+// look gives f the entry of a key, if there is one.
+func (r *Register) look(key Key, f func(*entry)) {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.of[key]; e != nil {
+		f(e)
+	}
+}
+
+// group returns a group of an entry, nil if there is none.
+func (e *entry) group(epoch, until int64) *Group {
+	for _, g := range e.own {
+		if g.epoch == epoch && g.until == until {
+			return g
+		}
+	}
+	return nil
+}
+
+// grain is the part of a window by which groups know when their units end to count. So a key has
+// few of them, however many of its requests are under way.
+const grain = 64
+
+// roundUp returns the end of a part of a window.
+func roundUp(until, window int64) int64 {
+	part := max(1, window/grain)
+	return (until + part - 1) / part * part
+}
+
+// Add notes a unit that is reserved in an epoch, and that counts until an instant. window is that
+// of the limit.
+func (r *Register) Add(key Key, epoch, until, window int64) {
+	until = roundUp(until, window)
+	r.change(key, func(e *entry) {
+		g := e.group(epoch, until)
+		if g == nil {
+			g = &Group{epoch: epoch, until: until}
+			e.own = append(e.own, g)
+		}
+		g.n++
+	})
+}
+
+// Find returns the group of a unit that was added, by the low bits of its epoch; nil if the key was
+// reset since.
+func (r *Register) Find(key Key, epoch uint32, until, window int64) (g *Group) {
+	until = roundUp(until, window)
+	r.look(key, func(e *entry) {
+		if i := slices.IndexFunc(e.own, func(g *Group) bool { return uint32(g.epoch) == epoch && g.until == until }); i >= 0 {
+			g = e.own[i]
+		}
+	})
+	return g
+}
+
+// Remove settles a unit of a group. Nil has none.
+func (r *Register) Remove(key Key, g *Group) {
+	if g == nil {
+		return
+	}
+	r.change(key, func(e *entry) {
+		if g.n--; g.n <= 0 {
+			e.own = slices.DeleteFunc(e.own, func(other *Group) bool { return other == g })
+		}
+	})
+}
+
+// SetOthers notes what other nodes have reserved of a key in an epoch.
+func (r *Register) SetOthers(key Key, epoch, n int64) {
+	if n <= 0 && r.isEmpty(key) {
+		return
+	}
+	r.change(key, func(e *entry) {
+		e.others = slices.DeleteFunc(e.others, func(o others) bool { return o.epoch == epoch })
+		if n > 0 {
+			e.others = append(e.others, others{epoch, n})
+		}
+	})
+}
+
+func (r *Register) isEmpty(key Key) (empty bool) {
+	empty = true
+	r.look(key, func(*entry) { empty = false })
+	return empty
+}
+
+// Settled returns what of the units that this node has spent in an epoch is not reserved. Other
+// nodes are told of it.
+func (r *Register) Settled(key Key, epoch, spent int64) int64 {
+	own, _ := r.In(key, epoch)
+	return max(0, spent-own)
+}
+
+// In returns what is reserved of a key in an epoch, on this node and on the others.
+func (r *Register) In(key Key, epoch int64) (own, remote int64) {
+	r.look(key, func(e *entry) {
+		for _, g := range e.own {
+			if g.epoch == epoch {
+				own += g.n
+			}
+		}
+		for _, o := range e.others {
+			if o.epoch == epoch {
+				remote += o.n
+			}
+		}
+	})
+	return own, remote
+}
+
+// Sum returns what is reserved of a key and still counts at now: on this node, and on the others in
+// epochs from oldest on.
+func (r *Register) Sum(key Key, now, oldest int64) (n int64) {
+	r.look(key, func(e *entry) {
+		for _, g := range e.own {
+			if g.until > now {
+				n += g.n
+			}
+		}
+		for _, o := range e.others {
+			if o.epoch >= oldest {
+				n += o.n
+			}
+		}
+	})
+	return n
+}
+
+// Forget drops what is known of a key, which was reset: what was reserved before is forgiven.
+func (r *Register) Forget(key Key) {
+	r.change(key, func(e *entry) { *e = entry{} })
+}
+
+// Prune drops what other nodes had reserved in epochs before oldest.
+func (r *Register) Prune(oldest int64) {
+	for i := range r.shards {
+		sh := &r.shards[i]
+		sh.mu.Lock()
+		for key, e := range sh.of {
+			e.others = slices.DeleteFunc(e.others, func(o others) bool { return o.epoch < oldest })
+			if len(e.own) == 0 && len(e.others) == 0 {
+				delete(sh.of, key)
+			}
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// CopyTo copies what is reserved of a key to another Register, under the name of another key.
+func (r *Register) CopyTo(to *Register, key, as Key) {
+	r.look(key, func(e *entry) {
+		c := &entry{others: slices.Clone(e.others)}
+		for _, g := range e.own {
+			copied := *g
+			c.own = append(c.own, &copied)
+		}
+		to.shard(as).of = map[Key]*entry{as: c}
+	})
+}
+
+// Len is how many keys something is reserved of.
+func (r *Register) Len() (n int) {
+	for i := range r.shards {
+		sh := &r.shards[i]
+		sh.mu.Lock()
+		n += len(sh.of)
+		sh.mu.Unlock()
+	}
+	return n
+}
