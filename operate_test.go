@@ -100,13 +100,23 @@ func overrideIDs(t *testing.T) (ids []string) {
 	return ids
 }
 
-func TestChangesThatAreRefused(t *testing.T) {
+// A badChange is a change that is rejected, and why.
+type badChange struct {
+	path, body string
+	status     int
+	says       string
+}
+
+func (c badChange) check(t *testing.T) {
+	t.Helper()
+	if status, text := ask(http.MethodPost, c.path, c.body); status != c.status || !strings.Contains(text, c.says) {
+		t.Errorf("POST %s %.80s = %d %s, want %d and %s", c.path, c.body, status, text, c.status, c.says)
+	}
+}
+
+func TestOverridesThatAreRejected(t *testing.T) {
 	newSite(t, &App{Namespace: "refused"}, zoneBlock("login", "limit 5/1m 20/1h")+zoneBlock("tenant", "limit 10/1m"))
-	for _, c := range []struct {
-		path, body string
-		status     int
-		says       string
-	}{
+	for _, c := range []badChange{
 		{overrides, ``, 400, "it is empty"},
 		{overrides, `no json`, 400, "not what is expected"},
 		{overrides, `[]`, 400, "it is of type array"},
@@ -134,6 +144,20 @@ func TestChangesThatAreRefused(t *testing.T) {
 		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","note":"\u202ea"}`, 400, "the note holds"},
 		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","note":"` + strings.Repeat("x", 257) + `"}`, 400, "257 bytes"},
 		{overrides, `{"all":true,"limit":"deny"}`, 400, "/rate_limit/enforcement"},
+	} {
+		c.check(t)
+	}
+	if status, text := ask(http.MethodDelete, overrides, `{"zone":"login","key":"192.0.2.1"}`); status != http.StatusNotFound {
+		t.Errorf("removing what is not there = %d %s, want 404", status, text)
+	}
+	if ids := overrideIDs(t); len(ids) > 0 {
+		t.Errorf("something was taken for all that: %v", ids)
+	}
+}
+
+func TestEnforcementsThatAreRejected(t *testing.T) {
+	newSite(t, &App{Namespace: "refused"}, zoneBlock("login", "limit 5/1m 20/1h")+zoneBlock("tenant", "limit 10/1m"))
+	for _, c := range []badChange{
 		{enforcement, `{"zone":"login","key":"192.0.2.1","share":1}`, 400, "/rate_limit/overrides"},
 		{enforcement, `{"zone":"login"}`, 400, `give "share"`},
 		{enforcement, `{"share":1}`, 400, `give "zone", or "all"`},
@@ -145,17 +169,12 @@ func TestChangesThatAreRefused(t *testing.T) {
 		{"/rate_limit/override", `{}`, 404, "there is no /rate_limit/override"},
 		{"/rate_limit/overrides/", `{}`, 404, "there is no /rate_limit/overrides/"},
 	} {
-		if status, text := ask(http.MethodPost, c.path, c.body); status != c.status || !strings.Contains(text, c.says) {
-			t.Errorf("POST %s %.80s = %d %s, want %d and %s", c.path, c.body, status, text, c.status, c.says)
-		}
+		c.check(t)
 	}
 	for _, path := range []string{overrides, enforcement} {
 		if status, _ := ask(http.MethodPut, path, "{}"); status != http.StatusMethodNotAllowed {
 			t.Errorf("PUT %s = %d, want %d", path, status, http.StatusMethodNotAllowed)
 		}
-	}
-	if status, text := ask(http.MethodDelete, overrides, `{"zone":"login","key":"192.0.2.1"}`); status != http.StatusNotFound {
-		t.Errorf("removing what is not there = %d %s, want 404", status, text)
 	}
 	if ids := overrideIDs(t); len(ids) > 0 {
 		t.Errorf("something was taken for all that: %v", ids)

@@ -573,21 +573,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	redistest.Eventually(t, "the node is known", func() bool { return shared.Replicator.Status().Up && shared.Replicator.Status().Nodes == 1 })
 
 	for _, l := range charged {
-		s := l.Settings
-		rules := []strict.Rule{strict.Rule(s.Params(rates.Rate{Limit: 1, Window: l.Rate.Window}))}
-		for i := range 4 {
-			v, g, err := shared.Strict.Take(t.Context(), s.Name, rules, table.IDOf(raw), nil)
-			if err != nil {
-				t.Fatalf("%s: Take = %v, %v", s.Name, v, err)
-			}
-			switch i {
-			case 0:
-				shared.Strict.Refund(g)
-			case 2:
-				shared.Strict.Penalize(g)
-			}
-		}
-		l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0) // and what a node decides alone is charged
+		checkACLStrict(t, shared, l, raw)
 	}
 	for _, l := range charged {
 		redistest.Eventually(t, l.Settings.Name+" is charged", func() bool { return l.Totals().Unsent == 0 })
@@ -596,6 +582,27 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		t.Errorf("the sync warns: %v", logs.All())
 	}
 	checkACLLog(t, server)
+}
+
+// checkACLStrict has Redis decide for a limit, refund and penalize, and the node decide alone, for
+// which it is charged.
+func checkACLStrict(t *testing.T, shared *shared.Redis, l *limits.Limit, raw []byte) {
+	t.Helper()
+	s := l.Settings
+	rules := []strict.Rule{strict.Rule(s.Params(rates.Rate{Limit: 1, Window: l.Rate.Window}))}
+	for i := range 4 {
+		v, g, err := shared.Strict.Take(t.Context(), s.Name, rules, table.IDOf(raw), nil)
+		if err != nil {
+			t.Fatalf("%s: Take = %v, %v", s.Name, v, err)
+		}
+		switch i {
+		case 0:
+			shared.Strict.Refund(g)
+		case 2:
+			shared.Strict.Penalize(g)
+		}
+	}
+	l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
 }
 
 // BenchmarkMemoryPerKey is what a key costs in memory, with its place in the table: the figures of

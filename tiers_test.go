@@ -175,6 +175,23 @@ func TestAReloadToALimitThatComesWithTheRequest(t *testing.T) {
 	again.admits("7.7.7.7", 9, 2)
 }
 
+// askAs sends a request of a user to the site at a port, once that answers.
+func askAs(t *testing.T, port int, user, password string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.SetBasicAuth(user, password)
+	var response *http.Response
+	redistest.Eventually(t, "the site answers", func() bool {
+		response, err = http.DefaultClient.Do(r)
+		return err == nil
+	})
+	response.Body.Close()
+	return response
+}
+
 // The page of tiers is loaded, and its plans are asked by those who have them.
 func TestThePageOfTiers(t *testing.T) {
 	page := blocksOf(t, "docs/tiers.md", "caddyfile")[0].text
@@ -191,21 +208,7 @@ func TestThePageOfTiers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = caddy.Stop() })
-	ask := func(user, password string) *http.Response {
-		t.Helper()
-		r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.SetBasicAuth(user, password)
-		var response *http.Response
-		redistest.Eventually(t, "the site answers", func() bool {
-			response, err = http.DefaultClient.Do(r)
-			return err == nil
-		})
-		response.Body.Close()
-		return response
-	}
+	ask := func(user, password string) *http.Response { t.Helper(); return askAs(t, port, user, password) }
 	for user, policy := range map[string]string{
 		"alice": `"plan-1m";q=6000;w=60, "plan-1d";q=500000;w=86400`,
 		"bob":   `"plan-1m";q=60;w=60, "plan-1d";q=10000;w=86400`,

@@ -12,6 +12,21 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
+// lone is a node with one table of windows.
+type lone struct {
+	*table.Table[algorithms.WindowState]
+	*Source
+	*Replicator
+}
+
+func newLone(w *wire, alg algorithms.Params, rate time.Duration) lone {
+	n := lone{Table: tableOf[algorithms.WindowState](alg, 1000), Replicator: NewReplicator(w, "test", time.Second, wallClock, zap.NewNop())}
+	n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
+	n.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Wake: n.Wake}, 1000)
+	n.Attach(n.Source, rate)
+	return n
+}
+
 // What a node knows of a key that it is not asked for any more: all that the others had counted
 // when it synced the key last, for which it asks once more, and of what they count later what they
 // send before that. With the next request it imports the rest, at once where its last sync is more
@@ -23,18 +38,9 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 		store, random := newLuaStore(t), rand.New(rand.NewPCG(3, 3))
 		defer store.state.Close()
 		net := &network{random: rand.New(rand.NewPCG(4, 4))} // the loops of the nodes use it
-		type node struct {
-			*table.Table[algorithms.WindowState]
-			*Source
-			*Replicator
-		}
-		var nodes [2]node
+		var nodes [2]lone
 		for i := range nodes {
-			n := node{Table: tableOf[algorithms.WindowState](alg, 1000), Replicator: NewReplicator(&wire{net: net, store: store}, "test", time.Second, wallClock, zap.NewNop())}
-			n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
-			n.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Wake: n.Wake}, 1000)
-			n.Attach(n.Source, rate)
-			nodes[i] = n
+			nodes[i] = newLone(&wire{net: net, store: store}, alg, rate)
 		}
 		count := func(i int, n int64) {
 			nodes[i].Take(alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), n, 0)

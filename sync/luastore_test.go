@@ -119,33 +119,48 @@ func (s *luaStore) now() time.Time {
 // call is redis.call, for the commands that the scripts use.
 func (s *luaStore) call(l *lua.LState) int {
 	arg := func(i int) string { return l.Get(i).String() }
-	hash := s.hashes[arg(2)]
-	field := func(name string) lua.LValue {
-		if v, ok := hash[name]; ok {
-			return lua.LString(v)
-		}
-		return lua.LFalse
-	}
-	list := l.NewTable()
 	switch arg(1) {
 	case "TIME":
-		now := s.time()
+		now, list := s.time(), l.NewTable()
 		list.Append(lua.LString(fmt.Sprint(now.Unix())))
 		list.Append(lua.LString(fmt.Sprint(now.Nanosecond() / 1000)))
 		l.Push(list)
-	case "HGET":
-		l.Push(field(arg(3)))
-	case "HMGET":
-		for i := 3; i <= l.GetTop(); i++ {
-			list.Append(field(arg(i)))
+	case "MGET":
+		list := l.NewTable()
+		for i := 2; i <= l.GetTop(); i++ {
+			list.Append(valueIn(s.texts, arg(i)))
 		}
 		l.Push(list)
+	case "SET":
+		s.texts[arg(2)] = arg(3)
+		s.expire(arg(2), arg(5)) // after PX
+		l.Push(lua.LString("OK"))
+	case "PEXPIRE":
+		s.expire(arg(2), arg(3))
+		l.Push(lua.LNumber(1))
+	default:
+		l.Push(s.callHash(l, arg))
+	}
+	return 1
+}
+
+// callHash is what call returns for a command about a hash.
+func (s *luaStore) callHash(l *lua.LState, arg func(int) string) lua.LValue {
+	hash, list := s.hashes[arg(2)], l.NewTable()
+	switch arg(1) {
+	case "HGET":
+		return valueIn(hash, arg(3))
+	case "HMGET":
+		for i := 3; i <= l.GetTop(); i++ {
+			list.Append(valueIn(hash, arg(i)))
+		}
+		return list
 	case "HGETALL":
 		for name, value := range hash {
 			list.Append(lua.LString(name))
 			list.Append(lua.LString(value))
 		}
-		l.Push(list)
+		return list
 	case "HSET":
 		if hash == nil {
 			hash = make(map[string]string)
@@ -154,30 +169,20 @@ func (s *luaStore) call(l *lua.LState) int {
 		for i := 3; i < l.GetTop(); i += 2 {
 			hash[arg(i)] = arg(i + 1)
 		}
-		l.Push(lua.LNumber(1))
-	case "MGET":
-		for i := 2; i <= l.GetTop(); i++ {
-			if text, ok := s.texts[arg(i)]; ok {
-				list.Append(lua.LString(text))
-			} else {
-				list.Append(lua.LFalse)
-			}
-		}
-		l.Push(list)
-	case "SET":
-		s.texts[arg(2)] = arg(3)
-		s.expire(arg(2), arg(5)) // after PX
-		l.Push(lua.LString("OK"))
 	case "HDEL":
 		delete(hash, arg(3))
-		l.Push(lua.LNumber(1))
-	case "PEXPIRE":
-		s.expire(arg(2), arg(3))
-		l.Push(lua.LNumber(1))
 	default:
 		l.RaiseError("command %s is not known", arg(1))
 	}
-	return 1
+	return lua.LNumber(1)
+}
+
+// valueIn is what the script gets for a name, false where there is none.
+func valueIn(values map[string]string, name string) lua.LValue {
+	if v, ok := values[name]; ok {
+		return lua.LString(v)
+	}
+	return lua.LFalse
 }
 
 func (s *luaStore) expire(key, ms string) {

@@ -368,25 +368,29 @@ func TestPushScript(t *testing.T) {
 	}
 }
 
+// still is how many requests a millisecond flow out of a bucket from which nothing flows while a
+// test runs.
+const still = "1e-12"
+
+// pushBucket sends the current epoch of a bucket, and where there is more the one before. It
+// returns the reply, and the fill that is stored then.
+func pushBucket(t *testing.T, client redis.UniversalClient, node string, seq int, total any, fill string, before ...any) (reply []string, stored string) {
+	t.Helper()
+	keys, args := []string{"{k}:1"}, append([]any{node, seq, 1, 60_000, total, 1, fill}, before...)
+	if len(before) > 0 {
+		keys = append(keys, "{k}:0")
+	}
+	text, err := pushScript.Run(t.Context(), client, append(keys, "{k}:fill"), args...).Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, _, _ = strings.Cut(client.Get(t.Context(), "{k}:fill").Val(), " ")
+	return strings.Split(text, "\n")[2:], stored
+}
+
 // What the script makes of a bucket's fill, message by message.
 func TestPushScriptOfABucket(t *testing.T) {
-	r := redistest.Start(t)
-	client, ctx := r.Client(), context.Background()
-	const still = "1e-12" // requests a millisecond: nothing flows out while the test runs
-	// push sends the current epoch, and where there is more the one before.
-	push := func(node string, seq int, total any, fill string, before ...any) (reply []string, stored string) {
-		t.Helper()
-		keys, args := []string{"{k}:1"}, append([]any{node, seq, 1, 60_000, total, 1, fill}, before...)
-		if len(before) > 0 {
-			keys = append(keys, "{k}:0")
-		}
-		text, err := pushScript.Run(ctx, client, append(keys, "{k}:fill"), args...).Text()
-		if err != nil {
-			t.Fatal(err)
-		}
-		stored, _, _ = strings.Cut(client.Get(ctx, "{k}:fill").Val(), " ")
-		return strings.Split(text, "\n")[2:], stored
-	}
+	client := redistest.Start(t).Client()
 	for _, step := range []struct {
 		name         string
 		node         string
@@ -411,15 +415,20 @@ func TestPushScriptOfABucket(t *testing.T) {
 		{"and only there", "b", 5, 52, "2 " + still + " 3 !", nil, "61 2 40.000", "42.000", ""},
 		{"it doesn't fall below nothing", "b", 6, 2, "0 " + still + " 3", nil, "11 2 42.000", "0.000", ""},
 	} {
-		got, stored := push(step.node, step.seq, step.total, step.fill, step.before...)
+		got, stored := pushBucket(t, client, step.node, step.seq, step.total, step.fill, step.before...)
 		if got[1] != step.sum || stored != step.want || step.sumOfTheLast != "" && got[3] != step.sumOfTheLast {
 			t.Errorf("%s: reply %q, fill %s; want %q and %s", step.name, got, stored, step.sum, step.want)
 		}
 	}
+}
+
+// What other programs have written in the place of a fill counts as nothing.
+func TestPushScriptOfABucketThatIsNone(t *testing.T) {
+	client, ctx := redistest.Start(t).Client(), t.Context()
 	for _, nonsense := range []string{"", "x", "1 2 3", "1 2 3 4 5", "-1 1 1 1", "nan nan nan nan", "inf 1 1 1", "1 1 inf 1", "1e300 1 1 1", "1 1e300 1 1", "1 1 1 1e300", "5 5 nan 5"} {
 		client.Set(ctx, "{k}:fill", nonsense, 0)
 		client.Del(ctx, "{k}:1")
-		if got, stored := push("a", 1, 8, "8 "+still+" 6"); got[1] != "8 1" || stored != "6.000" {
+		if got, stored := pushBucket(t, client, "a", 1, 8, "8 "+still+" 6"); got[1] != "8 1" || stored != "6.000" {
 			t.Errorf("%q in its place: reply %q, fill %s; want none in the reply, and 6.000", nonsense, got, stored)
 		}
 		if ttl := client.PTTL(ctx, "{k}:fill").Val(); ttl <= 0 {
@@ -428,12 +437,12 @@ func TestPushScriptOfABucket(t *testing.T) {
 	}
 	client.Del(ctx, "{k}:fill", "{k}:1")
 	client.RPush(ctx, "{k}:fill", "foreign")
-	if got, stored := push("a", 1, 8, "8 "+still+" 6"); got[1] != "8 1" || stored != "6.000" {
+	if got, stored := pushBucket(t, client, "a", 1, 8, "8 "+still+" 6"); got[1] != "8 1" || stored != "6.000" {
 		t.Errorf("a foreign type in its place: reply %q, fill %s; want none in the reply, and 6.000", got, stored)
 	}
 	client.Del(ctx, "{k}:1")
 	client.Set(ctx, "{k}:1", "foreign", 0)
-	if got, stored := push("a", 2, 8, "8 "+still+" 6"); got[0] != "!" || stored != "6.000" {
+	if got, stored := pushBucket(t, client, "a", 2, 8, "8 "+still+" 6"); got[0] != "!" || stored != "6.000" {
 		t.Errorf("a foreign type in the hash's place: reply %q, fill %s; want an error marker, and nothing added", got, stored)
 	}
 }

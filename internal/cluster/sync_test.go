@@ -226,52 +226,76 @@ func TestRedisComesLate(t *testing.T) {
 	}
 }
 
+// faulty are two nodes that sync a window and a bucket through a proxy, and what was spent of each.
+type faulty struct {
+	t     *testing.T
+	r     *redistest.Server
+	proxy *faultproxy.Proxy
+	spend func()
+	zones []string
+	spent int
+}
+
+// counted waits until Redis has counted all.
+func (f *faulty) counted() {
+	f.t.Helper()
+	for _, z := range f.zones {
+		awaitTotal(f.t, f.r, z, f.spent)
+	}
+}
+
 // Replies that are lost and messages that arrive twice or late leave the count in Redis exact.
 func TestLostRepliesAndLateDuplicates(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
-	proxy := faultproxy.Start(t, r.Addr)
-	c := start(t, 2, config("redis redis://"+proxy.Addr+"\nsync_rate 100ms", zones(
+	f := &faulty{t: t, r: r, proxy: faultproxy.Start(t, r.Addr), zones: []string{"fixed", "bucket"}}
+	c := start(t, 2, config("redis redis://"+f.proxy.Addr+"\nsync_rate 100ms", zones(
 		zone("fixed", "limit 100000/"+far, "algorithm fixed_window"), zone("bucket", "limit 100000/"+far, "algorithm token_bucket"))))
 	requests := client(t, 4)
-	both, spent := []string{"fixed", "bucket"}, 0
-	spend := func() {
+	f.spend = func() {
 		t.Helper()
-		for _, z := range both {
+		for _, z := range f.zones {
 			admit(t, requests, c.Nodes, z, 20)
 		}
-		spent += 20
+		f.spent += 20
 	}
-	counted := func() {
-		t.Helper()
-		for _, z := range both {
-			awaitTotal(t, r, z, spent)
-		}
-	}
-	spend()
-	counted()
+	f.spend()
+	f.counted()
+	f.loseReplies()
+	f.deliverLate()
+	f.spend()
+	f.counted()
+}
 
-	// What goes over an open connection arrives, though the node gets no reply. A new connection
-	// fails in its handshake. Where heartbeats come first and take the open connections nothing
-	// arrives; then it is tried again.
+// loseReplies loses the reply of a message that arrives. What goes over an open connection arrives,
+// though the node gets no reply. A new connection fails in its handshake. Where heartbeats come
+// first and take the open connections nothing arrives; then it is tried again.
+func (f *faulty) loseReplies() {
+	t, r, proxy := f.t, f.r, f.proxy
+	t.Helper()
 	for arrived, tries := false, 0; !arrived; tries++ {
 		if tries == 20 {
 			t.Fatal("no message arrives whose reply is lost")
 		}
 		before := total(t, r, "fixed") + total(t, r, "bucket")
 		proxy.Set(faultproxy.DropReplies)
-		spend()
+		f.spend()
 		arrived = redistest.Poll(time.Second, func() bool {
 			return total(t, r, "fixed")+total(t, r, "bucket") > before
 		})
 		proxy.Set(faultproxy.None)
-		spend()
-		counted()
+		f.spend()
+		f.counted()
 	}
+}
 
+// deliverLate holds messages, and delivers them late, and then late once more.
+func (f *faulty) deliverLate() {
+	t, proxy := f.t, f.proxy
+	t.Helper()
 	proxy.Set(faultproxy.Hold)
 	before := proxy.Held()
-	spend()
+	f.spend()
 	eventually(t, "messages are held", func() error {
 		if held := proxy.Held(); held < before+8 {
 			return fmt.Errorf("%d", held)
@@ -279,21 +303,19 @@ func TestLostRepliesAndLateDuplicates(t *testing.T) {
 		return nil
 	})
 	proxy.Set(faultproxy.None)
-	spend()
-	counted()
+	f.spend()
+	f.counted()
 	held := proxy.Pieces()
-	for range 2 { // late, and then late once more
+	for range 2 {
 		if _, err := proxy.Deliver(held...); err != nil {
 			t.Logf("delivering what was held: %v", err)
 		}
-		for _, z := range both {
-			if got := total(t, r, z); got != spent {
-				t.Errorf("after a late duplicate redis counts %d requests of zone %s, want %d", got, z, spent)
+		for _, z := range f.zones {
+			if got := total(t, f.r, z); got != f.spent {
+				t.Errorf("after a late duplicate redis counts %d requests of zone %s, want %d", got, z, f.spent)
 			}
 		}
 	}
-	spend()
-	counted()
 }
 
 // A bucket that is full again is no longer needed to decide, but its epoch's total still is: a node

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"testing"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -247,63 +245,4 @@ func TestAFullRecord(t *testing.T) {
 	if err := change(Target{"api", &other}, Body{Limit: Deny}); !errors.Is(err, ErrFull) {
 		t.Errorf("one too many without Redis: %v, want %v", err, ErrFull)
 	}
-}
-
-var changes = flag.Int("changes", 5, "how many changes TestChangesOverASlowRedis makes after each thing that happens")
-
-// Over a slow Redis changes are acknowledged by all nodes, one after the other, after FLUSHALL and
-// after a failover to a replica that lags behind.
-func TestChangesOverASlowRedis(t *testing.T) {
-	w := redistest.StartSentinel(t)
-	proxy := faultproxy.Start(t, w.Master.Addr)
-	var nodes []*cnode
-	for _, name := range []string{"a", "b", "c"} {
-		through := *w.Master
-		through.Addr = proxy.Addr
-		nodes = append(nodes, startNode(t, &through, name))
-	}
-	redistest.Eventually(t, "all nodes are there", func() bool { return nodes[0].rep.Nodes() == 3 })
-	proxy.SetDelay(20 * time.Millisecond)
-	count, longest := 0, time.Duration(0)
-	all := func() {
-		t.Helper()
-		for range *changes {
-			began := time.Now()
-			nodes[count%3].enforce(t, "login", float64(count%100)/100, 3)
-			count++
-			longest = max(longest, time.Since(began))
-		}
-	}
-	all()
-	w.Master.Do("FLUSHALL")
-	heartbeats(t, nodes)
-	all()
-	last := nodes[0].Zone("login").Load().Enforce.Share()
-	w.Failover()
-	proxy.Lead(w.Master.Addr)
-	heartbeats(t, nodes)
-	for _, n := range nodes {
-		if !n.sees("login", last) {
-			t.Errorf("the failover has changed the share to %v, want %v", n.Zone("login").Load(), last)
-		}
-	}
-	all()
-	t.Logf("%d changes, acknowledged by 3 of 3 nodes within %v at most", count, longest)
-}
-
-// heartbeats waits until each node has had an answered heartbeat.
-func heartbeats(t *testing.T, nodes []*cnode) {
-	t.Helper()
-	began := clock.Now()
-	redistest.Eventually(t, "each node has had a heartbeat", func() bool {
-		for _, n := range nodes {
-			n.mu.Lock()
-			heard := n.record.heard
-			n.mu.Unlock()
-			if heard < began {
-				return false
-			}
-		}
-		return true
-	})
 }

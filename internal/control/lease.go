@@ -10,12 +10,13 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// noteLoss notes that the server has forgotten leases, or that this node heard nothing of it for so
-// long that they may have ended, as nobody could renew them. Their nodes are there until they have
-// ended by this node's clock, which does not run while the server is away. The lock is held.
+// noteLoss notes that the server has forgotten leases, that its clock has stepped ahead and ended
+// them, or that this node heard nothing of it for so long that they may have ended, as nobody could
+// renew them. Their nodes are there until they have ended by this node's clock, which does not run
+// while the server is away. The lock is held.
 func (c *Control) noteLoss(h ratesync.Heard) {
 	away := max(0, h.Now-c.record.heard)
-	isLong, isLost := away > int64(ratesync.Lease/2), h.Mark > c.mark
+	isLong, isLost := away > int64(ratesync.Lease/2), h.Mark > c.mark || h.Server-h.Now-c.record.ahead > int64(ratesync.Lease/2)
 	c.mark = max(c.mark, h.Mark)
 	if !isLong && !isLost {
 		return

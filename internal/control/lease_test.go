@@ -15,27 +15,32 @@ func TestForgottenLeases(t *testing.T) {
 		name        string
 		away, later time.Duration // until the next heartbeat, and to the one after it
 		mark        int64
-		back        bool // the other node is listed once more before it is gone
+		step        time.Duration // of the server's clock, until the next heartbeat
+		back        bool          // the other node is listed once more before it is gone
 		want        [2]int
 	}{
-		{"given up", time.Second, time.Second, 0, false, [2]int{1, 1}},
-		{"forgotten", time.Second, lease - 2*time.Second, 2, false, [2]int{2, 2}},
-		{"forgotten and gone", time.Second, lease, 2, false, [2]int{2, 1}},
-		{"forgotten and given up", time.Second, time.Second, 2, true, [2]int{2, 1}},
-		{"server away", time.Minute, lease - time.Second, 0, false, [2]int{2, 2}},
-		{"server away and gone", time.Minute, lease + time.Second, 0, false, [2]int{2, 1}},
+		{"given up", time.Second, time.Second, 0, 0, false, [2]int{1, 1}},
+		{"forgotten", time.Second, lease - 2*time.Second, 2, 0, false, [2]int{2, 2}},
+		{"forgotten and gone", time.Second, lease, 2, 0, false, [2]int{2, 1}},
+		{"forgotten and given up", time.Second, time.Second, 2, 0, true, [2]int{2, 1}},
+		{"clock ahead", time.Second, lease - 2*time.Second, 0, time.Hour, false, [2]int{2, 2}},
+		{"clock ahead and gone", time.Second, lease, 0, time.Hour, false, [2]int{2, 1}},
+		{"clock back", time.Second, time.Second, 0, -time.Hour, false, [2]int{1, 1}},
+		{"server away", time.Minute, lease - time.Second, 0, 0, false, [2]int{2, 2}},
+		{"server away and gone", time.Minute, lease + time.Second, 0, 0, false, [2]int{2, 1}},
 	} {
 		c := New(Options{})
-		h := ratesync.Heard{Node: "a", Now: int64(time.Hour), Nodes: 2}
+		h := ratesync.Heard{Node: "a", Now: int64(time.Hour), Server: int64(time.Hour), Nodes: 2}
 		hear := func(others ...Lease) int {
 			c.noteLoss(h)
-			c.record.heard = h.Now
+			c.record.heard, c.record.ahead = h.Now, h.Server-h.Now
 			c.list(append(others, Lease{Node: "a"}), h)
 			return len(c.leases)
 		}
 		other := Lease{Node: "b", Applied: 9, ends: h.Now + int64(lease)}
 		hear(other)
 		h.Now, h.Mark = h.Now+int64(test.away), test.mark
+		h.Server = h.Now + int64(test.step)
 		got := [2]int{hear()}
 		if got[0] == 2 && c.leases[1].Applied != 0 {
 			t.Errorf("%s: what it has applied of another history counts", test.name)
@@ -44,7 +49,7 @@ func TestForgottenLeases(t *testing.T) {
 			other.ends = h.Now + int64(lease)
 			hear(other)
 		}
-		h.Now += int64(test.later)
+		h.Now, h.Server = h.Now+int64(test.later), h.Server+int64(test.later)
 		// In between heartbeats go on, or the server would be away again.
 		c.record.heard = h.Now
 		if got[1] = hear(); got != test.want {

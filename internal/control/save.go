@@ -68,6 +68,21 @@ func (c *Control) Keep(earlier []byte, write func([]byte) error) {
 	c.save()
 }
 
+// Inherit takes up what another Control of the same Redis and namespace has, if it is one.
+func (c *Control) Inherit(from *Control) {
+	if from == c || from.Store != c.Store {
+		return
+	}
+	from.mu.Lock()
+	s := from.record.save(c.Now())
+	from.mu.Unlock()
+	c.mu.Lock()
+	c.record.restore(s, c.Now())
+	c.compile()
+	c.mu.Unlock()
+	c.applyResets()
+}
+
 // save saves the record if it has changed.
 func (c *Control) save() {
 	c.keeping.Lock()

@@ -182,7 +182,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 	}
 	charges := z.SyncRate == rates.Strict && !z.Kind.Windowed()
 	old := c.attached
-	if old != nil && (redis == nil || record != c.follows) {
+	if redis == nil && old != nil {
 		c.Source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
 	c.follow(record)
@@ -211,15 +211,17 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 	}
 }
 
-// follow has the table apply what is reset in a control record, nil for none, from now on. It is
-// detached where that is another one: what is in another Redis is under other resets.
+// follow has the table apply what is reset in a control record, nil for none, from now on. What is
+// in another Redis is under other resets.
 func (c *Counters) follow(record *control.Control) {
 	if c.follows == record {
 		return
 	}
 	if c.follows != nil {
 		c.follows.Unfollow(c.zone, c.forgiver)
-		c.forgiver.ForgetResets()
+		if record == nil || record.Store != c.follows.Store {
+			c.forgiver.ForgetResets()
+		}
 	}
 	if c.follows = record; record != nil {
 		record.Follow(c.zone, c.forgiver)

@@ -244,17 +244,9 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 // patience is what a busy machine needs.
 const patience = 20 * time.Second
 
-// The law where Redis decides and where counts are synced, while Redis is there and while it is
-// not. Redis sees nothing of the explaining but of zones that it decides for.
-func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
-	server := redistest.Start(t)
-	client := server.Client()
-	client.Options().ContextTimeoutEnabled = true
-	t.Cleanup(func() { _ = client.Close() })
-	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
-	seen := seen{}
-	var handlers [][]*limits.Zone
-	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+// syncedHandlers are handlers with zones of all kinds that Redis has a part in.
+func syncedHandlers(t *testing.T, redis *shared.Redis) (handlers [][]*limits.Zone) {
+	t.Helper()
 	draw := rapid.Custom(func(rt *rapid.T) []settings.Compiled {
 		var all []settings.Compiled
 		for i := range rapid.IntRange(1, 3).Draw(rt, "zones") {
@@ -269,6 +261,19 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 		}
 		handlers = append(handlers, handler(t, redis, all...))
 	}
+	return handlers
+}
+
+// The law where Redis decides and where counts are synced, while Redis is there and while it is
+// not. Redis sees nothing of the explaining but of zones that it decides for.
+func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	client.Options().ContextTimeoutEnabled = true
+	t.Cleanup(func() { _ = client.Close() })
+	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	seen, handlers := seen{}, syncedHandlers(t, redis)
+	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
 	for _, zones := range handlers {
 		for _, z := range zones {
 			c.Add(z)

@@ -50,30 +50,45 @@ func (e *Entry) text() string {
 	return text
 }
 
-// Each row is a history: what happens at which second, and what is logged then.
-func TestHealth(t *testing.T) {
-	type step struct {
-		at   float64
-		what func(h *State, now time.Time) *Entry
-		want string
+// A history is what happens at which second, and what is logged then.
+type history []struct {
+	at   float64
+	what func(h *State, now time.Time) *Entry
+	want string
+}
+
+func (all history) check(t *testing.T) {
+	var h State
+	start := time.Now()
+	for i, s := range all {
+		if got := s.what(&h, start.Add(time.Duration(s.at*float64(time.Second)))).text(); got != s.want {
+			t.Errorf("step %d, at %gs: logged %q, want %q", i, s.at, got, s.want)
+		}
 	}
-	record := func(name string, err error) func(*State, time.Time) *Entry {
+}
+
+// What happens in a history.
+var (
+	record = func(name string, err error) func(*State, time.Time) *Entry {
 		return func(h *State, now time.Time) *Entry { return h.Record(name, err, now) }
 	}
-	report := func(name string, err error) func(*State, time.Time) *Entry {
+	report = func(name string, err error) func(*State, time.Time) *Entry {
 		return func(h *State, now time.Time) *Entry { return h.Report(name, err, now) }
 	}
-	foreign := func(zone string) func(*State, time.Time) *Entry {
+	foreign = func(zone string) func(*State, time.Time) *Entry {
 		return func(h *State, now time.Time) *Entry { return h.ForeignKey(zone, "WRONGTYPE: …", now) }
 	}
-	notSent := func(zone string) func(*State, time.Time) *Entry {
+	notSent = func(zone string) func(*State, time.Time) *Entry {
 		return func(h *State, now time.Time) *Entry { return h.NotSent(zone, 2, 3, "OOM: …", now) }
 	}
-	forget := func(name string) func(*State, time.Time) *Entry {
+	forget = func(name string) func(*State, time.Time) *Entry {
 		return func(h *State, _ time.Time) *Entry { h.Forget(name); return nil }
 	}
-	expire, sum := (*State).Expire, (*State).SumFlaps
-	for name, steps := range map[string][]step{
+	expire, sum = (*State).Expire, (*State).SumFlaps
+)
+
+func TestOutages(t *testing.T) {
+	for name, h := range map[string]history{
 		"nothing happens": {{0, record("z", nil), ""}, {1, expire, ""}, {2, sum, ""}},
 		"one outage": {
 			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", errNoMemory), ""}, {3, record("z", nil), "up after=3s"}, {4, record("z", nil), ""},
@@ -88,6 +103,24 @@ func TestHealth(t *testing.T) {
 			{0, record("z", io.EOF), ""}, {.01, record("z", errWrongPass), "down reason=WRONGPASS"}, {1, record("z", nil), "up after=1s"},
 		},
 		"connections are closed over and over": {{0, record("z", io.EOF), ""}, {.2, record("z", io.EOF), "down reason=the connection to redis was closed (EOF); perhaps it restarts, wants TLS, or has too many connections (maxclients)"}},
+		"what is reported ends by itself": {
+			{0, report("strict", errNoMemory), "down reason=OOM"}, {3, report("strict", errNoMemory), ""}, {7, expire, ""}, {9, expire, "up after=9s"},
+		},
+		"what is recorded does not": {{0, record("z", errNoMemory), "down reason=OOM"}, {100, expire, ""}},
+		"what has left does not count, once anything works": {
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, forget("z"), ""}, {2, record("y", nil), "up after=2s"}, {3, record("y", nil), ""},
+			{70, record("y", errNoMemory), "down reason=OOM"}, {71, record("y", nil), "up after=1s"},
+		},
+		"another one fails when the first has left": {
+			{0, record("z", errNoMemory), "down reason=OOM"}, {1, forget("z"), ""}, {2, record("y", errNoMemory), ""}, {3, record("y", nil), "up after=3s"},
+		},
+	} {
+		t.Run(name, h.check)
+	}
+}
+
+func TestFlapping(t *testing.T) {
+	for name, h := range map[string]history{
 		"flapping is counted, and summed up when the minute is over": {
 			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", nil), "up after=1s"},
 			{2, record("z", errNoMemory), ""}, {3, record("z", nil), ""}, {4, record("z", errNoMemory), ""}, {5, record("z", nil), ""},
@@ -102,35 +135,23 @@ func TestHealth(t *testing.T) {
 			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", nil), "up after=1s"},
 			{2, record("z", errNoMemory), ""}, {30, sum, ""}, {61, record("z", errNoMemory), "down reason=OOM"}, {70, record("z", nil), "up after=1m8s"},
 		},
-		"what is reported ends by itself": {
-			{0, report("strict", errNoMemory), "down reason=OOM"}, {3, report("strict", errNoMemory), ""}, {7, expire, ""}, {9, expire, "up after=9s"},
-		},
-		"what is recorded does not": {{0, record("z", errNoMemory), "down reason=OOM"}, {100, expire, ""}},
-		"what has left does not count, once anything works": {
-			{0, record("z", errNoMemory), "down reason=OOM"}, {1, forget("z"), ""}, {2, record("y", nil), "up after=2s"}, {3, record("y", nil), ""},
-			{70, record("y", errNoMemory), "down reason=OOM"}, {71, record("y", nil), "up after=1s"},
-		},
-		"another one fails when the first has left": {
-			{0, record("z", errNoMemory), "down reason=OOM"}, {1, forget("z"), ""}, {2, record("y", errNoMemory), ""}, {3, record("y", nil), "up after=3s"},
-		},
 		"what leaves in an outage without a line is counted": {
 			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record("z", nil), "up after=1s"},
 			{2, record("z", errNoMemory), ""}, {3, forget("z"), ""}, {4, record(Heartbeat, nil), ""}, {60, sum, "flaps outages=1"},
 		},
+	} {
+		t.Run(name, h.check)
+	}
+}
+
+func TestLinesOfWhatIsRejected(t *testing.T) {
+	for name, h := range map[string]history{
 		"foreign keys, once a minute": {{0, foreign("a"), "foreign reason=WRONGTYPE zone=a"}, {30, foreign("b"), ""}, {60, foreign("b"), "foreign reason=WRONGTYPE zone=b"}},
 		"counts that were not sent, once a minute and zone": {
 			{0, notSent("a"), "not sent keys=2 reason=OOM requests=3 zone=a"}, {1, notSent("a"), ""}, {2, notSent("b"), "not sent keys=2 reason=OOM requests=3 zone=b"},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var h State
-			start := time.Now()
-			for i, s := range steps {
-				if got := s.what(&h, start.Add(time.Duration(s.at*float64(time.Second)))).text(); got != s.want {
-					t.Errorf("step %d, at %gs: logged %q, want %q", i, s.at, got, s.want)
-				}
-			}
-		})
+		t.Run(name, h.check)
 	}
 }
 

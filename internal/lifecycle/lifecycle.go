@@ -116,6 +116,8 @@ func (c *Config) Start() {
 			c.restore()
 		}
 		c.keepControl(true)
+	} else {
+		c.Control().Inherit(list[0].Control())
 	}
 	clock.CatchUp()
 	c.stop, c.done = make(chan struct{}), make(chan struct{})
@@ -176,6 +178,7 @@ func (c *Config) Stop() {
 		c.ending = true
 		c.save()
 	case len(list) > 0 && i == 0:
+		list[0].Control().Inherit(c.Control())
 		list[0].inherit(c)
 		list[0].apply()
 		list[0].keepControl(false)

@@ -4,6 +4,8 @@
 package shared
 
 import (
+	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -62,6 +64,20 @@ func Open(key string, o Options, connect func() (redis.UniversalClient, error)) 
 // Borrow returns a Redis that goes by somebody else's client, for one configuration.
 func Borrow(client redis.UniversalClient, o Options) *Redis { return newRedis("", client, o) }
 
+// serverOf names the server of a borrowed client, so that two clients of one are known to be that.
+// Where nothing tells, no two are.
+func serverOf(client redis.UniversalClient) string {
+	if c, ok := client.(*redis.Client); ok && c.Options().Network != "" {
+		if o := c.Options(); o.Addr != "FailoverClient" {
+			return fmt.Sprint(o.Network, " ", o.Addr, " ", o.DB)
+		}
+	}
+	if c, ok := client.(*redis.ClusterClient); ok {
+		return fmt.Sprint(c.Options().Addrs)
+	}
+	return fmt.Sprintf("%p", client)
+}
+
 func newRedis(key string, client redis.UniversalClient, o Options) *Redis {
 	r := &Redis{
 		key: key, namespace: o.Namespace, client: client,
@@ -69,7 +85,7 @@ func newRedis(key string, client redis.UniversalClient, o Options) *Redis {
 		Strict:     strict.New(client, o.Namespace, o.StrictTimeout),
 	}
 	r.Control = control.New(control.Options{
-		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(key, o.Namespace), Timeout: o.Timeout, Now: clock.Now,
+		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(cmp.Or(key, serverOf(client)), o.Namespace), Timeout: o.Timeout, Now: clock.Now,
 		Beat: r.Replicator.Beat, OnReset: r.Strict.Reset, Name: control.NodeName(), Logger: o.Logger,
 	})
 	r.Replicator.Carry(r.Control)

@@ -229,80 +229,106 @@ func TestWhatANodeDecidesAloneIsCharged(t *testing.T) {
 	}
 }
 
+// A lonelyRun is a node that decides, alone while Redis is away, and the model of one that is never
+// away.
+type lonelyRun struct {
+	t       *testing.T
+	v       *virtual
+	zone    string
+	id      table.ID
+	rule    Rule
+	random  *rand.Rand
+	node    isolated
+	model   model
+	step    int
+	history []string
+}
+
 func lonely(t *testing.T, v *virtual, rule Rule, seed uint64) {
-	random := rand.New(rand.NewPCG(uint64(rule.Limit), seed))
 	zone := fmt.Sprint("z", rule, seed)
 	v.use(zone, rule)
-	n, id := newIsolated(v, zone, rule)
-	defer n.end()
-	m := modelFor(rule)
+	l := &lonelyRun{t: t, v: v, zone: zone, rule: rule, random: rand.New(rand.NewPCG(uint64(rule.Limit), seed)), model: modelFor(rule)}
+	l.node, l.id = newIsolated(v, zone, rule)
+	defer l.node.end()
 	pace := int64(rule.Window/time.Microsecond) / max(1, rule.Limit)
-	var history []string
-	logf := func(format string, args ...any) {
-		history = append(history, fmt.Sprintf(format, args...))
-		history = history[max(0, len(history)-30):]
-	}
 	lost := false
-	var got, want algorithms.Decision
-	for step := range 120 {
-		if random.IntN(6) == 0 {
+	for l.step = range 120 {
+		if l.random.IntN(6) == 0 {
 			lost = !lost
 		}
-		v.set(v.now + random.Int64N(2*pace))
-		if random.IntN(20) == 0 {
-			v.set(v.now + random.Int64N(3*pace*max(1, rule.Limit)))
+		v.set(v.now + l.random.Int64N(2*pace))
+		if l.random.IntN(20) == 0 {
+			v.set(v.now + l.random.Int64N(3*pace*max(1, rule.Limit)))
 		}
 		if lost {
-			penalty := random.IntN(4) == 0
-			if got = n.alone(penalty); got.Allowed {
-				if want = m.take(v.now * 1000); !want.Allowed {
-					t.Fatalf("step %d: admitted alone, which is too much\nafter %v", step, history)
-				}
-			} else if penalty {
-				m.charge(v.now * 1000)
-			}
-			logf("%d alone %t %t", v.now, got.Allowed, penalty)
-			if random.IntN(4) == 0 {
-				arrives := random.IntN(2) == 0
-				n.attempt(arrives)
-				logf("attempt %t", arrives)
-			}
-			if got.Allowed && random.IntN(5) == 0 {
-				n.returns()
-				m.giveBack(v.now * 1000)
-				logf("returned")
-			}
-			// of a log a node doesn't know when the others' hits leave
-			if rule.Kind != algorithms.SlidingLog {
-				if is := n.alone(false); is.Allowed != m.take(v.now*1000).Allowed {
-					t.Fatalf("step %d: decides %t alone, which is wrong\nafter %v", step, is.Allowed, history)
-				} else if is.Allowed {
-					logf("and one more")
-				}
-			}
-			continue
+			l.alone()
+		} else {
+			l.asked()
 		}
-		if random.IntN(3) == 0 {
-			if err := n.cycle(); err != nil {
-				t.Fatal(err)
-			}
-			logf("cycle")
+	}
+}
+
+func (l *lonelyRun) logf(format string, args ...any) {
+	l.history = append(l.history, fmt.Sprintf(format, args...))
+	l.history = l.history[max(0, len(l.history)-30):]
+}
+
+// alone is a request while Redis is away.
+func (l *lonelyRun) alone() {
+	t, v, n, m, random := l.t, l.v, l.node, l.model, l.random
+	penalty := random.IntN(4) == 0
+	got := n.alone(penalty)
+	if got.Allowed {
+		if want := m.take(v.now * 1000); !want.Allowed {
+			t.Fatalf("step %d: admitted alone, which is too much\nafter %v", l.step, l.history)
 		}
-		if err := n.chargeNow(); err != nil {
+	} else if penalty {
+		m.charge(v.now * 1000)
+	}
+	l.logf("%d alone %t %t", v.now, got.Allowed, penalty)
+	if random.IntN(4) == 0 {
+		arrives := random.IntN(2) == 0
+		n.attempt(arrives)
+		l.logf("attempt %t", arrives)
+	}
+	if got.Allowed && random.IntN(5) == 0 {
+		n.returns()
+		m.giveBack(v.now * 1000)
+		l.logf("returned")
+	}
+	// of a log a node doesn't know when the others' hits leave
+	if l.rule.Kind != algorithms.SlidingLog {
+		if is := n.alone(false); is.Allowed != m.take(v.now*1000).Allowed {
+			t.Fatalf("step %d: decides %t alone, which is wrong\nafter %v", l.step, is.Allowed, l.history)
+		} else if is.Allowed {
+			l.logf("and one more")
+		}
+	}
+}
+
+// asked is a request that Redis decides.
+func (l *lonelyRun) asked() {
+	t, v, n := l.t, l.v, l.node
+	if l.random.IntN(3) == 0 {
+		if err := n.cycle(); err != nil {
 			t.Fatal(err)
 		}
-		if left := n.unsent(); left != 0 {
-			t.Fatalf("step %d: %d requests are not charged\nafter %v", step, left, history)
-		}
-		want = m.take(v.now * 1000)
-		g, all := take(t, v.Limiter, zone, id, rule)
-		got = all[0].Decision
-		logf("%d %t", v.now, got.Allowed)
-		if got.Allowed != want.Allowed || g.Admitted() != want.Allowed || got.Remaining != want.Remaining {
-			t.Fatalf("step %d at %d:\n got %+v\nwant %+v\nafter %v", step, v.now, got, want, history)
-		}
-		n.imports(all[0])
+		l.logf("cycle")
 	}
+	if err := n.chargeNow(); err != nil {
+		t.Fatal(err)
+	}
+	if left := n.unsent(); left != 0 {
+		t.Fatalf("step %d: %d requests are not charged\nafter %v", l.step, left, l.history)
+	}
+	want := l.model.take(v.now * 1000)
+	g, all := take(t, v.Limiter, l.zone, l.id, l.rule)
+	got := all[0].Decision
+	l.logf("%d %t", v.now, got.Allowed)
+	if got.Allowed != want.Allowed || g.Admitted() != want.Allowed || got.Remaining != want.Remaining {
+		t.Fatalf("step %d at %d:\n got %+v\nwant %+v\nafter %v", l.step, v.now, got, want, l.history)
+	}
+	n.imports(all[0])
 }
 
 // A log with more hits than one call takes is charged in several, before the next request is

@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -27,6 +28,8 @@ type peer interface {
 	// lost reports that Redis is known not to answer.
 	lost() bool
 	unsent() int64
+	// reset applies resets of its zone.
+	reset(set *reset.Set)
 	end()
 }
 
@@ -99,6 +102,11 @@ func (m *peerOf[S]) lost() bool {
 func (m *peerOf[S]) unsent() int64 {
 	_, requests := m.table.Unsent(wallClock())
 	return requests
+}
+
+func (m *peerOf[S]) reset(set *reset.Set) {
+	m.strict.Reset(m.zone, set)
+	m.table.Reset(wallClock(), set)
 }
 
 func (m *peerOf[S]) end() {

@@ -5,14 +5,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reset"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A resetNode is one of the nodes that ask the same Redis.
 type resetNode struct {
 	*Limiter
 	t    *testing.T
+	zone string
 	rule Rule
 	got  []Grant
 }
@@ -21,7 +25,7 @@ type resetNode struct {
 func (n *resetNode) take(units int) (admitted int) {
 	n.t.Helper()
 	for range units {
-		_, g, err := n.Take(context.Background(), "z", []Rule{n.rule}, id(1), nil)
+		_, g, err := n.Take(context.Background(), n.zone, []Rule{n.rule}, id(1), nil)
 		if err != nil {
 			n.t.Fatal(err)
 		}
@@ -50,23 +54,29 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, scenario := range []string{"quiet", "late", "newcomer", "twice", "of all", "after FLUSHALL", "before FLUSHALL", "refunds", "penalties"} {
-				t.Run(scenario, func(t *testing.T) { testReset(t, rule, scenario) })
+			r := redistest.Start(t)
+			for _, scenario := range []string{
+				"quiet", "late", "newcomer", "killed", "twice", "of all", "after FLUSHALL", "before FLUSHALL", "after a failover", "before a failover",
+				"refunds", "penalties",
+			} {
+				t.Run(scenario, func(t *testing.T) { testReset(t, r, rule, scenario) })
 			}
 		})
 	}
 }
 
-func testReset(t *testing.T, rule Rule, scenario string) {
-	r := redistest.Start(t)
+func testReset(t *testing.T, r *redistest.Server, rule Rule, scenario string) {
 	nodes := []*resetNode{}
 	for range 3 {
-		nodes = append(nodes, &resetNode{Limiter: limiter(t, r.URL), t: t, rule: rule})
+		nodes = append(nodes, &resetNode{Limiter: limiter(t, r.URL), t: t, zone: scenario, rule: rule})
 	}
 	spend := func(want int) {
 		t.Helper()
-		got := nodes[0].take(40) + nodes[1].take(30) + nodes[2].take(50)
-		if got += nodes[0].take(1); got != want {
+		got := nodes[0].take(40) + nodes[1].take(30)
+		if len(nodes) > 2 {
+			got += nodes[2].take(50)
+		}
+		if got += nodes[0].take(50); got != want {
 			t.Errorf("%s: the nodes admit %d, want %d", scenario, got, want)
 		}
 	}
@@ -80,7 +90,7 @@ func testReset(t *testing.T, rule Rule, scenario string) {
 				nodes[0].take(5)
 				nodes[2].take(1) // denied, or told of the reset
 			}
-			n.Reset("z", set)
+			n.Reset(scenario, set)
 		}
 		return set
 	}
@@ -90,10 +100,21 @@ func testReset(t *testing.T, rule Rule, scenario string) {
 		}
 	}
 	spend(100)
-	if scenario == "after FLUSHALL" {
+	switch scenario {
+	case "after FLUSHALL":
 		flush()
 		spend(100)
+	case "after a failover":
+		flush()
+		nodes[1].take(60)
+		older := backup(t, r)
+		nodes[0].take(40)
+		older()
+		spend(40)
+	case "killed":
+		nodes = nodes[:2]
 	}
+	older := backup(t, r)
 	set, want := apply(), 100
 	switch scenario {
 	case "late":
@@ -105,13 +126,18 @@ func testReset(t *testing.T, rule Rule, scenario string) {
 		spend(100)
 		apply()
 	case "newcomer":
-		nodes[2] = &resetNode{Limiter: limiter(t, r.URL), t: t, rule: rule}
-		nodes[2].Reset("z", set)
+		nodes[2] = &resetNode{Limiter: limiter(t, r.URL), t: t, zone: scenario, rule: rule}
+		nodes[2].Reset(scenario, set)
 	case "before FLUSHALL":
 		flush()
+	case "before a failover":
+		nodes[1].take(5)
+		older()
 	case "refunds", "penalties":
-		for _, n := range nodes {
-			for _, g := range n.got {
+		before := [][]Grant{nodes[0].got, nodes[1].got, nodes[2].got}
+		want -= nodes[0].take(50)
+		for i, n := range nodes {
+			for _, g := range before[i] {
 				if scenario == "refunds" {
 					n.Refund(g)
 				} else {
@@ -127,7 +153,7 @@ func testReset(t *testing.T, rule Rule, scenario string) {
 // What is counted in an epoch after that of the reset stays, and what is over is forgotten.
 func TestAResetOfAnEarlierEpoch(t *testing.T) {
 	r := redistest.Start(t)
-	n := &resetNode{Limiter: limiter(t, r.URL), t: t, rule: kinds["fixed window"]}
+	n := &resetNode{Limiter: limiter(t, r.URL), t: t, zone: "z", rule: kinds["fixed window"]}
 	n.take(60)
 	set := resetNow(t, r)
 	one := set.Keys[id(1)]
@@ -140,5 +166,179 @@ func TestAResetOfAnEarlierEpoch(t *testing.T) {
 	n.Reset("z", nil)
 	if n.resets.Load() != nil {
 		t.Error("a zone without resets is remembered")
+	}
+}
+
+// backup copies what Redis has. What it returns has Redis forget what came since, as a failover to
+// a replica that lags behind does.
+func backup(t *testing.T, r *redistest.Server) (restore func()) {
+	t.Helper()
+	ctx, c := context.Background(), r.Client()
+	type value struct {
+		dump string
+		ttl  time.Duration
+	}
+	all := make(map[string]value)
+	for _, key := range c.Keys(ctx, "*").Val() {
+		all[key] = value{c.Dump(ctx, key).Val(), max(0, c.PTTL(ctx, key).Val())}
+	}
+	return func() {
+		t.Helper()
+		if err := c.FlushAll(ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for key, v := range all {
+			if err := c.Restore(ctx, key, v.ttl, v.dump).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A window that begins or ends at the reset counts what came after it, and nothing else.
+func TestAResetAtABoundary(t *testing.T) {
+	r := redistest.Start(t)
+	for name, rule := range kinds {
+		if families[rule.Kind] != windows {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := &resetNode{Limiter: limiter(t, r.URL), t: t, zone: name}
+			// The next boundary of an epoch is some tenths of a second away, and the one after that
+			// is a thousand hours off.
+			boundary := func() (rule Rule, wait func()) {
+				rule = kinds[name]
+				at := time.Now().Add(700 * time.Millisecond)
+				parts := int64(max(1, rule.Buckets))
+				rule.Window = time.Duration(at.UnixNano() / (at.UnixNano() / int64(long) * parts) * parts)
+				return rule, func() { redistest.Pause(time.Until(at) + 50*time.Millisecond) }
+			}
+			var cross func()
+			n.rule, cross = boundary()
+			spent := n.take(100)
+			n.Reset(name, resetNow(t, r))
+			if spent += n.take(30); spent != 130 {
+				t.Fatalf("%d are admitted before and after a reset, want 130", spent)
+			}
+			cross()
+			want := 70
+			if n.rule.Kind == algorithms.FixedWindow {
+				want = 100
+			}
+			if got := n.take(120); got != want {
+				t.Errorf("%d are admitted in the epoch after the reset, want %d", got, want)
+			}
+			n.rule, cross = boundary()
+			n.zone += " later"
+			n.take(100)
+			cross()
+			n.take(100)
+			n.Reset(n.zone, resetNow(t, r))
+			if got := n.take(120); got != 100 {
+				t.Errorf("%d are admitted after a reset in the first second of an epoch, want 100", got)
+			}
+		})
+	}
+}
+
+// What nodes decided alone before a reset is forgiven, also where it is on its way to Redis, and
+// what they decide alone after it counts.
+func TestChargesUnderAReset(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		rule.Window = 20 * time.Hour
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := faultproxy.Start(t, server.Addr)
+			nodes := []peer{newPeer(t, proxy.Addr, name, rule, 0), newPeer(t, server.Addr, name, rule, 0)}
+			decide := func(n peer, count int) (admitted int) {
+				for range count {
+					if n.decides("k") {
+						admitted++
+					}
+				}
+				return admitted
+			}
+			alone := func(n peer, count int) (admitted int) {
+				for range count {
+					if n.alone("k") {
+						admitted++
+					}
+				}
+				return admitted
+			}
+			settle := func() {
+				t.Helper()
+				proxy.Set(faultproxy.None)
+				for _, n := range nodes {
+					redistest.Eventually(t, "all is charged", func() bool { return !n.lost() && n.unsent() == 0 })
+				}
+			}
+			forgive := func() {
+				now := resetNow(t, server).Keys[id(1)]
+				for _, n := range nodes {
+					n.reset(&reset.Set{Keys: map[[16]byte]reset.Reset{table.IDOf([]byte("k")): now}})
+				}
+			}
+			settle()
+			decide(nodes[1], 60)
+			for _, fault := range []faultproxy.Fault{faultproxy.Blackhole, faultproxy.DropReplies} {
+				proxy.Set(fault)
+				alone(nodes[0], 30)
+				redistest.Pause(100 * time.Millisecond) // a charge is on its way, or has arrived
+				forgive()
+				after := alone(nodes[0], 20)
+				got := after + decide(nodes[1], 10) // Redis learns of the reset
+				settle()
+				redistest.Pause(100 * time.Millisecond)
+				for range 2 {
+					got += decide(nodes[1], 60) + decide(nodes[0], 60)
+				}
+				if after != 20 || got != 100 {
+					t.Errorf("with fault %d %d are admitted after the reset, %d of them alone, want 100 and 20", fault, got, after)
+				}
+			}
+			for _, n := range nodes {
+				n.end()
+			}
+		})
+	}
+}
+
+// Refunds of what was granted before a reset are not done after it, also where Redis could not be
+// told of them.
+func TestRefundsThatWaitForRedis(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := faultproxy.Start(t, server.Addr)
+			cut := &resetNode{Limiter: New(client(t, "redis://"+proxy.Addr), "test", 300*time.Millisecond), t: t, zone: name, rule: rule}
+			t.Cleanup(cut.Close)
+			other := &resetNode{Limiter: limiter(t, server.URL), t: t, zone: name, rule: rule}
+			var got []Grant
+			for range 60 {
+				got = append(got, soon(t, cut.Limiter, name, id(1), rule))
+			}
+			proxy.Set(faultproxy.Blackhole)
+			for _, g := range got {
+				cut.Refund(g)
+			}
+			set := resetNow(t, server)
+			cut.Reset(name, set)
+			other.Reset(name, set)
+			admitted := other.take(50)
+			proxy.Set(faultproxy.None)
+			redistest.Eventually(t, "Redis is asked again", func() bool { return !cut.Down() })
+			for range 60 {
+				if soon(t, cut.Limiter, name, id(1), rule).Admitted() {
+					admitted++
+				}
+			}
+			if admitted += other.take(60); admitted != 100 {
+				t.Errorf("%d are admitted after the reset, want 100", admitted)
+			}
+		})
 	}
 }

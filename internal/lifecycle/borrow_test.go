@@ -1,0 +1,108 @@
+package lifecycle
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// borrowing returns a configuration with one zone, which goes by a client of its own.
+func borrowing(t *testing.T, server *redistest.Server) *Config {
+	t.Helper()
+	client := server.Client()
+	redis := shared.Borrow(client, shared.Options{Namespace: "borrow", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
+	z, err := limits.NewZone(limits.ZoneOptions{
+		Compiled: settings.Compiled{
+			Name: "login", Key: "all", Limits: []rates.Rate{{Limit: 10, Window: 1000 * time.Hour}}, Buckets: 1, MaxKeys: 100,
+			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.SyncRate(50 * time.Millisecond),
+		},
+		Namespace: "borrow", Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(z.Release)
+	c := &Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: time.Second, Namespace: "borrow"}
+	c.Add(z)
+	return c
+}
+
+// A reload that borrows another client of the same server brings along what was changed at run
+// time, at once, and what was reset is not forgiven again. One to another server brings nothing.
+func TestAReloadWithABorrowedClient(t *testing.T) {
+	server, other := redistest.Start(t), redistest.Start(t)
+	raw := []byte("key")
+	id := table.IDOf(raw)
+	left := func(c *Config) (left int64) {
+		for l := range c.Each {
+			left, _ = l.Table.Room(l.Enforced, table.KeyOf(raw), raw, clock.Now())
+		}
+		return left
+	}
+	take := func(c *Config, n int) {
+		for l := range c.Each {
+			for range n {
+				l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
+			}
+		}
+	}
+	first := borrowing(t, server)
+	first.Start()
+	take(first, 9)
+	target, none := control.Target{Zone: "login", Key: &id}, 0.0
+	if o, forgiven, err := first.Control().Reset(context.Background(), control.ResetChange{Target: target, For: time.Hour}); err != nil || o.Applied != 1 || forgiven != 9 {
+		t.Fatalf("Reset = %+v, %d, %v, want 9 forgiven", o, forgiven, err)
+	}
+	take(first, 3)
+	server.Kill() // a change that Redis has yet to be told of
+	if _, err := first.Control().Change(context.Background(), control.Change{Target: control.Target{Zone: "login"}, Body: control.Body{Share: &none}, For: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	second := borrowing(t, server)
+	second.Start()
+	isOff := func(c *Config) bool {
+		r := c.Control().Zone("login").Load()
+		return r != nil && r.Enforce != nil && r.Enforce.IsOff()
+	}
+	if !isOff(second) {
+		t.Error("a change that Redis was not told of doesn't hold after the reload")
+	}
+	server.Restart()
+	first.Stop()
+	settle := func(c *Config) {
+		t.Helper()
+		redistest.Eventually(t, "the record is read", c.Control().IsEqual)
+		redistest.Eventually(t, "all is sent", func() bool {
+			for l := range c.Each {
+				if l.Totals().Unsent > 0 || l.Source.Lost() != 0 {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	settle(second)
+	if got := left(second); got != 7 || !isOff(second) {
+		t.Errorf("after the reload %d are left and the zone is off: %t, want 7 and true", got, isOff(second))
+	}
+	third := borrowing(t, other)
+	third.Start()
+	second.Stop()
+	settle(third)
+	if got := left(third); got != 7 || isOff(third) {
+		t.Errorf("with another server %d are left and the zone is off: %t, want 7 and false", got, isOff(third))
+	}
+	third.Stop()
+}
