@@ -2,7 +2,7 @@ package command
 
 import (
 	"fmt"
-	"strconv"
+	"os"
 	"strings"
 
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -73,9 +73,13 @@ func (p printer) zone(z *simulate.Zone) error {
 	if z.WouldDeny > 0 {
 		would = fmt.Sprintf(", %d of them only in shadow mode (enforce %s)", z.WouldDeny, z.Enforced)
 	}
-	say("Denied: %d of %d requests (%s), of %d of %d clients%s.", z.Denied+z.WouldDeny, z.Requests, shareText(z.Share), z.DeniedClients, z.Clients, would)
+	say("Denied: %d of %d requests (%s), of %d of %d clients%s.", z.Denied+z.WouldDeny, z.Requests, simulate.ShareText(z.Share), z.DeniedClients, z.Clients, would)
 	if len(z.Answered) > 0 {
-		say("They had been answered with %s.", answeredText(z.Answered))
+		text := simulate.AnsweredText(z.Answered)
+		if z.Answered["2xx"] > 0 {
+			text += " (2xx are people kept out)"
+		}
+		say("They had been answered with %s.", text)
 	}
 	if err := p.lines(&b); err != nil {
 		return err
@@ -116,33 +120,20 @@ func (p printer) candidates(w *simulate.Window) error {
 	if err := p.table(rows); err != nil {
 		return err
 	}
-	switch {
-	case len(w.Candidates) == 0:
+	if len(w.Candidates) == 0 {
 		return nil
-	case w.NotFollowed > 0:
-		return p.line("%d clients are left out here, as too many come near these limits; so none is suggested.", w.NotFollowed)
-	case w.Suggested == 0:
-		return p.line("None is suggested: each touches more than one client in 1000.")
 	}
-	return p.line("Suggested is the lowest that touches at most one client in 1000 (one of 20 to 1000, nobody of fewer).")
+	return p.line("%s", w.Rule())
 }
 
-// answeredText says what denied requests had been answered.
-func answeredText(answered map[string]int64) string {
-	var parts []string
-	for _, class := range []string{"2xx", "3xx", "4xx", "5xx", "1xx", "unknown"} {
-		if n := answered[class]; n > 0 {
-			parts = append(parts, class+": "+number(n))
-		}
+// writeHTML writes the report as a page.
+func writeHTML(path string, r *simulate.Report) error {
+	page, err := r.HTML()
+	if err == nil {
+		err = os.WriteFile(path, page, 0o600)
 	}
-	text := strings.Join(parts, ", ")
-	if answered["2xx"] > 0 {
-		text += " (2xx are people kept out)"
+	if err != nil {
+		return fmt.Errorf("--html: %w", err)
 	}
-	return text
-}
-
-// shareText writes a share with three digits.
-func shareText(share float64) string {
-	return strconv.FormatFloat(share*100, 'g', 3, 64) + "%"
+	return nil
 }

@@ -34,7 +34,7 @@ type simulation struct {
 }
 
 func simulateCommand() *cobra.Command {
-	s := simulation{nodes: 1, balance: "round_robin"}
+	var s simulation
 	cmd := &cobra.Command{
 		Use:   "simulate --limit <rate> | --config <file>  <log>...|-",
 		Short: "Says whom limits would deny, by your own access log",
@@ -53,7 +53,7 @@ Addresses and keys are masked unless --show-keys is given.
 Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
 		Example: `  caddy rate-limit simulate --limit 100/1m /var/log/caddy/access*.log*
   caddy rate-limit simulate --config Caddyfile --zone login access.log.gz
-  zcat *.gz | caddy rate-limit simulate --config Caddyfile --max-denied 1% -`,
+  zcat *.gz | caddy rate-limit simulate --config Caddyfile --nodes 3 --sync-rate 1s --html report.html --max-denied 1% -`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	f := cmd.Flags()
@@ -70,7 +70,11 @@ Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
 	f.BoolVar(&s.countDenied, "count-denied", false, "Denied requests count as well, for --limit")
 	f.StringVar(&s.zone, "zone", "", "The zone that is shown (default all)")
 	f.StringVar(&s.host, "host", "", "The host of requests whose log has none")
+	f.IntVar(&s.nodes, "nodes", 1, "How many nodes share the requests, 1 to 64")
+	f.StringVar(&s.balance, "balance", "round_robin", "How nodes share the requests: round_robin or client")
+	f.StringVar(&s.syncRate, "sync-rate", "", "How often nodes sync, in place of what the configuration says (default 1s for --limit)")
 	f.DurationVar(&s.reorder, "reorder", time.Minute, "By how much lines of the logs may be out of order")
+	f.StringVar(&s.html, "html", "", "Write the report with pictures to this file")
 	f.StringVar(&s.maxDenied, "max-denied", "", "Exit with 2 if a zone denies a larger share, such as 1%")
 	f.BoolVar(&s.showKeys, "show-keys", false, "Show addresses and keys in full")
 	f.Bool("json", false, "Print the report as JSON")
@@ -116,6 +120,11 @@ func (p printer) simulate(s simulation, paths []string) error {
 	if err != nil {
 		return err
 	}
+	if s.html != "" {
+		if err := writeHTML(s.html, report); err != nil {
+			return err
+		}
+	}
 	if p.json {
 		text, err := json.Marshal(report)
 		if err != nil {
@@ -130,7 +139,7 @@ func (p printer) simulate(s simulation, paths []string) error {
 	}
 	for _, z := range report.Zones {
 		if z.Share > most {
-			return fmt.Errorf("%w: zone %s denies %s", errTooMany, z.Zone, shareText(z.Share))
+			return fmt.Errorf("%w: zone %s denies %s", errTooMany, z.Zone, simulate.ShareText(z.Share))
 		}
 	}
 	return nil

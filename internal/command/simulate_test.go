@@ -39,11 +39,15 @@ func TestSimulationsThatFail(t *testing.T) {
 	for line, want := range map[string]string{
 		"simulate":     "at least 1 arg",
 		"simulate log": "give either --limit",
-		"simulate --limit 1/1m --config Caddyfile log": "give either --limit",
-		"simulate --limit 100rpm log":                  "did you mean 100/1m",
-		"simulate --limit 1/1m --reorder -1s log":      "--reorder",
-		"simulate --limit 1/1m --max-denied many log":  "--max-denied",
-		"simulate --config Caddyfile --key {host} log": "--key goes with --limit",
+		"simulate --limit 1/1m --config Caddyfile log":          "give either --limit",
+		"simulate --limit 100rpm log":                           "did you mean 100/1m",
+		"simulate --limit 1/1m --nodes 0 log":                   "--nodes",
+		"simulate --limit 1/1m --nodes 65 log":                  "--nodes",
+		"simulate --limit 1/1m --nodes 3 --sync-rate often log": "--sync-rate",
+		"simulate --limit 1/1m --balance random log":            "--balance",
+		"simulate --limit 1/1m --reorder -1s log":               "--reorder",
+		"simulate --limit 1/1m --max-denied many log":           "--max-denied",
+		"simulate --config Caddyfile --key {host} log":          "--key goes with --limit",
 	} {
 		if out, err := execute(t, c, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || *asked != "" {
 			t.Errorf("%s: %v, want %s; it asks %q and prints %s", line, err, want, *asked, out)

@@ -26,6 +26,8 @@ type Response struct {
 	Status int
 	// Header is the header as it is sent. It is not kept.
 	Header http.Header
+	// At is when that was, in nanoseconds since the Unix epoch; 0 is now.
+	At int64
 }
 
 // OnBegin has f called once when the response begins, before anything of it is sent; at the latest
@@ -72,6 +74,12 @@ func (h *Held) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 	err = next.ServeHTTP(rw, r)
 	returned = true
 	return err
+}
+
+// Replay says how a response began that somebody else has sent, and gives up all that is held.
+func (h *Held) Replay(r Response) {
+	h.begin(r)
+	h.end()
 }
 
 // begin calls all that wait for the response, once.

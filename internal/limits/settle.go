@@ -42,7 +42,11 @@ type reservedUnit struct {
 // guess would be free for a client that does not wait for the answer.
 func (u *reservedUnit) settle(r held.Response) {
 	counts := r.Status == 0 || u.zone.CountResponses.Match(r.Status, r.Header)
-	u.by.Settle(u.key, u.unit, clock.Now(), !counts)
+	at := r.At
+	if at == 0 {
+		at = clock.Now()
+	}
+	u.by.Settle(u.key, u.unit, at, !counts)
 }
 
 // reserved returns the units that a request has reserved. A zone that would have denied it has

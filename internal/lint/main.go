@@ -48,6 +48,8 @@ var layers = [][]string{
 	{"internal/lifecycle"},
 	{"internal/explain", "internal/state"},
 	{"internal/admin", "internal/statuspage"},
+	{"internal/plot", "internal/sim"},
+	{"internal/simulate"},
 	{"internal/command"},
 	{"."},
 }

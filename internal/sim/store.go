@@ -154,6 +154,20 @@ func (s *Store) one(now int64, node string, seq int64, live int, rate time.Durat
 	return a, more, pushed
 }
 
+// expire drops what is no longer kept.
+func (s *Store) expire(now int64) {
+	for key, h := range s.hashes {
+		if now >= h.expires {
+			delete(s.hashes, key)
+		}
+	}
+	for id, f := range s.fills {
+		if now/int64(time.Millisecond) >= f.till {
+			delete(s.fills, id)
+		}
+	}
+}
+
 // total is what it counts of all epochs that it holds.
 func (s *Store) total() (sum int64) {
 	for _, h := range s.hashes {

@@ -194,6 +194,9 @@ func (p *Policy) limits(h object) {
 				delete(zones, name)
 			}
 		}
+		if asObject(z["count_responses"])["headers"] != nil {
+			p.warn(fmt.Sprintf("zone %q: the headers of responses are not replayed, so count_responses counts none here", name))
+		}
 		p.sees = p.sees || sees(z["match"]) || sees(z["except"]) || sees(z["reserve"])
 		key, _ := z["key"].(string)
 		p.fields = append(p.fields, placeholders(key)...)

@@ -50,10 +50,13 @@ type replay struct {
 	policy *Policy
 	nodes  []*node
 	turn   int
-	swept  int64 // when counters were swept last
+	// cluster syncs the nodes; nil for one node.
+	cluster *cluster
+	swept   int64 // when counters were swept last
 
 	zones map[string]*zoneStats
 	total totals
+	held  []response // that have not begun yet, as a heap
 	err   error
 }
 
@@ -83,6 +86,9 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 			namespace: fmt.Sprintf("simulation %d, node %d", loaded, i), zones: map[explain.Limiter][]*limits.Zone{},
 		})
 	}
+	if o.Nodes > 1 {
+		r.cluster = &cluster{stores: map[string]*store{}}
+	}
 	defer r.release()
 	if err := r.prepare(); err != nil {
 		return nil, err
@@ -103,9 +109,14 @@ func (r *replay) prepare() error {
 	found := false
 	for _, s := range r.policy.servers {
 		for l := range limitersOf(s.Server) {
-			for _, n := range r.nodes {
+			for i, n := range r.nodes {
 				if err := n.prepare(r, l); err != nil {
 					return err
+				}
+				if r.cluster != nil {
+					for _, z := range n.zones[l] {
+						r.cluster.join(i, z)
+					}
 				}
 			}
 			for _, z := range l.Zones() {
@@ -161,8 +172,8 @@ func (n *node) prepare(r *replay, l explain.Limiter) error {
 	for _, of := range l.Zones() {
 		o := of.ZoneOptions
 		o.Namespace, o.Redis, o.Metrics, o.LogKeys, o.Logger, o.Once, o.Waits = n.namespace, nil, false, false, zap.NewNop(), new(warning.Once), false
-		if of.Redis == nil {
-			o.SyncRate = rates.Local
+		if o.SyncRate = r.rateOf(of); o.SyncRate == rates.Strict {
+			o.Namespace = r.nodes[0].namespace // Redis decides, so there is one count
 		}
 		z, err := limits.NewZone(o)
 		if err != nil {
@@ -206,6 +217,10 @@ func (r *replay) request(rec *accesslog.Record) error {
 	}
 	hash := hashOf(client)
 	t.clients.add(hash)
+	r.begin(rec.Start)
+	if r.cluster != nil {
+		r.cluster.until(rec.Start)
+	}
 	if rec.Start-r.swept >= sweepEvery {
 		r.sweep(rec.Start)
 	}
@@ -222,6 +237,9 @@ func (r *replay) request(rec *accesslog.Record) error {
 // sweep drops the counters that no longer matter.
 func (r *replay) sweep(now int64) {
 	r.swept = now
+	if r.cluster != nil {
+		r.cluster.expire()
+	}
 	for _, n := range r.nodes {
 		for _, zones := range n.zones {
 			for _, z := range zones {
@@ -305,7 +323,13 @@ func (r *replay) ask(zones []*limits.Zone, rec *accesslog.Record, q *http.Reques
 			s.countWithoutKey(rec)
 		}
 	}
-	return !e.IsDenied(), nil
+	if e.IsDenied() {
+		return false, nil
+	}
+	if h := e.Hold(); h != nil {
+		r.hold(h, rec)
+	}
+	return true, nil
 }
 
 // discard is where the response of a request goes that is only replayed.

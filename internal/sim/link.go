@@ -1,0 +1,211 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/cycle"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// A Replica is a table as its link to the store sees it.
+type Replica interface {
+	outbox
+	follower
+}
+
+// outbox is what a table has to send.
+type outbox interface {
+	Tick()
+	Urgent() bool
+	Drain(now int64, most int, urgent bool, dst []table.Message) []table.Message
+	Ack(now int64, answers []table.Answer) (forgot bool)
+	Fail(messages []table.Message)
+}
+
+// follower is what a table has to know of the store.
+type follower interface {
+	SetLost(shards uint64)
+	SetClock(now int64, ahead, uncertainty time.Duration)
+	Resend()
+}
+
+// A Link is the loop of a ratesync.Replicator for one table of a node, driven by the events of a
+// network.
+type Link struct {
+	net   *Network
+	node  int
+	name  string
+	seq   int64
+	table Replica
+	dead  bool
+
+	// rate is the sync_rate, clock what the node takes the time for, and history how many epochs
+	// before the current one count. estimates is set where the table estimates what others spent.
+	rate      func() time.Duration
+	clock     func() int64
+	history   int
+	estimates bool
+
+	loop    cycle.State
+	timer   int // the number of the one that the loop waits for
+	flushed int // how often the store had forgotten everything, as of the last heartbeat
+}
+
+// Join links a table to the store: that of a node, by its number and name, which syncs every rate.
+// The table is to be configured with the link's Wake. history is that of the table's limit.
+func (w *Network) Join(node int, name string, t Replica, rate time.Duration, history int) *Link {
+	return &Link{
+		net: w, node: node, name: name, table: t, history: history, estimates: true,
+		rate: func() time.Duration { return rate }, clock: func() int64 { return w.now },
+	}
+}
+
+// Start begins to sync. The first tick comes at a random time within a sync_rate; the clock is set
+// before that.
+func (n *Link) Start() {
+	n.flushed = n.net.store.flushed
+	n.setLost()
+	n.heartbeat()
+	first := time.Duration(n.net.rng.Float64() * float64(n.rate()))
+	n.loop.Due = n.net.sinceStart() + first
+	n.wait(first)
+}
+
+// setLost gives the table the shards that are lost. One that makes no estimate has all lost all the
+// time.
+func (n *Link) setLost() {
+	lost := n.loop.Unreachable
+	if !n.estimates {
+		lost = cycle.AllShards
+	}
+	n.table.SetLost(lost)
+}
+
+// Wake is called from within Take.
+func (n *Link) Wake() {
+	n.net.after(0, func() { n.on(cycle.Event{Kind: cycle.Wake}) })
+}
+
+// wait has the loop tick after a while, unless something else happens before.
+func (n *Link) wait(d time.Duration) {
+	n.timer++
+	timer := n.timer
+	n.net.after(d, func() {
+		if n.timer == timer {
+			n.on(cycle.Event{Kind: cycle.Tick})
+		}
+	})
+}
+
+// on gives the loop an event, and does what it returns.
+func (n *Link) on(e cycle.Event) {
+	if n.dead {
+		return
+	}
+	var action cycle.Action
+	var wait time.Duration
+	n.loop, action, wait = n.loop.Next(e, n.net.sinceStart(), n.rate())
+	switch action {
+	case cycle.Await:
+		n.wait(wait)
+	case cycle.SyncUrgent, cycle.SyncAll:
+		n.timer++ // the loop waits for the sync
+		n.sync(action == cycle.SyncUrgent)
+	}
+}
+
+// ended gives the loop and the table the result of a sync.
+func (n *Link) ended(ok bool) {
+	e := cycle.Event{Kind: cycle.Reply, Urgent: n.table.Urgent()}
+	if !ok {
+		e.Kind, e.Lost = cycle.Failed, cycle.AllShards
+	}
+	n.on(e)
+	n.setLost()
+}
+
+// sync is one call of the script, unless there is nothing to say.
+func (n *Link) sync(urgent bool) {
+	if !urgent {
+		n.table.Tick()
+	}
+	messages := n.table.Drain(n.clock(), 1<<20, urgent, nil)
+	if len(messages) == 0 {
+		n.ended(true)
+		return
+	}
+	n.seq++
+	call := n.call(messages)
+	w := n.net
+	w.count(messages)
+	over := false
+	w.after(cycle.CallTime(timeout, n.rate()), func() {
+		if over || n.dead {
+			return
+		}
+		over = true
+		n.table.Fail(messages)
+		n.ended(false)
+	})
+	if w.cut(n.node) {
+		return
+	}
+	w.after(w.journey(), func() {
+		answers := call()
+		if w.rng.Float64() < w.duplicates {
+			w.after(10*w.journey(), func() { call() })
+		}
+		if w.rng.Float64() < w.lostReplies {
+			return
+		}
+		w.after(w.journey(), func() {
+			if over || n.dead {
+				return
+			}
+			over = true
+			if n.table.Ack(n.clock(), answers) {
+				n.table.Resend()
+			}
+			n.ended(true)
+		})
+	})
+}
+
+// call fixes what a message says, for whenever it arrives.
+func (n *Link) call(messages []table.Message) func() []table.Answer {
+	seq, live, rate, w := n.seq, n.history, n.rate(), n.net
+	return func() []table.Answer { return w.store.Push(w.now, n.name, seq, live, rate, messages) }
+}
+
+// stop ends a node: at once, or after one more sync.
+func (n *Link) stop(clean bool) {
+	n.dead = true
+	if !clean {
+		return
+	}
+	n.table.Tick()
+	n.seq++
+	if messages := n.table.Drain(n.clock(), 1<<20, false, nil); len(messages) > 0 {
+		call := n.call(messages)
+		n.net.after(n.net.journey(), func() { call() })
+	}
+}
+
+// heartbeat sets the clock by the store's, as the heartbeat of a ratesync.Replicator does, and
+// again a second later. It notices a store that has forgotten.
+func (n *Link) heartbeat() {
+	if n.dead {
+		return
+	}
+	n.net.after(cycle.Heartbeat, n.heartbeat)
+	if n.net.cut(n.node) {
+		return
+	}
+	there, back := n.net.journey(), n.net.journey()
+	uncertainty := (there + back) / 2
+	n.table.SetClock(n.clock(), time.Duration(n.net.now-n.clock())+there-uncertainty, uncertainty)
+	if n.flushed != n.net.store.flushed {
+		n.flushed = n.net.store.flushed
+		n.table.Resend()
+	}
+}

@@ -1,0 +1,93 @@
+package simulate
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/sim"
+)
+
+// latency is the mean of the one-way time between a node and Redis.
+const latency = 500 * time.Microsecond
+
+// A cluster is what syncs the counters of several nodes: the loop of the product, in the time of
+// the log. Each limit has a store of its own.
+type cluster struct {
+	stores map[string]*store
+	last   int64 // the time of the request before
+}
+
+// store is a limit's Redis and its links.
+type store struct {
+	net    *sim.Network
+	links  []*sim.Link
+	joined map[*counters.Counters]bool
+	rate   time.Duration
+}
+
+// join links a zone's counters on a node to those of the other nodes, if it syncs.
+func (c *cluster) join(node int, z *limits.Zone) {
+	for l := range z.Each {
+		table, config := l.Drive()
+		if config.Rate <= 0 {
+			continue
+		}
+		name := z.Name + " " + counters.SpecOf(l.Settings, l.Rate).Name()
+		s := c.stores[name]
+		if s == nil {
+			s = &store{joined: map[*counters.Counters]bool{}, rate: config.Rate}
+			c.stores[name] = s
+		}
+		if s.joined[l.Counters] {
+			continue // another handler has the zone as well
+		}
+		s.joined[l.Counters] = true
+		if s.net == nil {
+			s.net = sim.NewNetwork(0, latency, 1)
+		}
+		link := s.net.Join(node, fmt.Sprintf("node %d", node), table, config.Rate, l.Enforced.History)
+		config.Wake = link.Wake
+		table.Configure(config, z.MaxKeys)
+		s.links = append(s.links, link)
+	}
+}
+
+// until syncs what is due before an instant.
+func (c *cluster) until(at int64) {
+	for _, s := range c.stores {
+		if c.last == 0 {
+			s.net.Skip(time.Duration(at))
+			for _, l := range s.links {
+				l.Start()
+			}
+		}
+		// After so many syncs nothing is left to be told.
+		if quiet := 10*s.rate + 10*time.Second; at-c.last > int64(2*quiet) && c.last != 0 {
+			s.net.Until(c.last + int64(quiet))
+			s.net.Skip(time.Duration(at - c.last - int64(2*quiet)))
+		}
+		s.net.Until(at)
+	}
+	c.last = at
+}
+
+// expire has the stores drop what they no longer keep.
+func (c *cluster) expire() {
+	for _, s := range c.stores {
+		s.net.Expire()
+	}
+}
+
+// rateOf returns the sync_rate of a zone in a simulation.
+func (o *Options) rateOf(z *limits.Zone) rates.SyncRate {
+	switch {
+	case o.SyncRate != nil && (z.Redis == nil || z.SyncRate >= 0):
+		return *o.SyncRate
+	case z.Redis == nil:
+		return rates.Local
+	}
+	return z.SyncRate
+}
