@@ -56,6 +56,7 @@ func init() {
 //			max_keys      <number>
 //			headers       draft|kong|github|off...
 //			enforce       <share>|off
+//			reserve       @<name> <share>
 //
 //			# the older plugin's words for limit
 //			window        <duration>
@@ -84,9 +85,9 @@ func init() {
 // A rate is <number>/<window>: 100/1m, 10/s, 5/90s. In the limit of a zone the number may be a
 // placeholder, and limit_default has a number for each such window. <matchers> are one a line, as
 // in the definition of a named matcher. zone may stand several times, and so may match, where one
-// of them must match, and except, where one of them is enough; every other option stands once. Next
-// to a rate on the directive's own line, sync_rate and headers are the handler's. A share is 25% or
-// 0.25.
+// of them must match, except, where one of them is enough, and reserve; every other option stands
+// once. Next to a rate on the directive's own line, sync_rate and headers are the handler's. A
+// share is 25% or 0.25.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	p, err := parseHandler(d, nil)
 	if err != nil {
@@ -225,7 +226,7 @@ func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (*handlerP
 		p.given["rate"] = p.Token()
 		p.zones = []parsedZone{{"", p.unnamed, p.Token(), p.given}}
 	}
-	if err := p.options(p.given, p.option, "zone", "match", "except"); err != nil {
+	if err := p.options(p.given, p.option, "zone", "match", "except", "reserve"); err != nil {
 		return nil, err
 	}
 	if len(p.zones) == 0 {
@@ -305,7 +306,7 @@ func (p *handlerParser) zone() error {
 		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, placeOf(p.zones[i].token))
 	}
 	z := parsedZone{name, new(Zone), token, optionTokens{}}
-	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) }, "match", "except")
+	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) }, "match", "except", "reserve")
 	if err == nil {
 		if err = z.zone.setDefaults(); err != nil {
 			err = p.place(err, z.given, token)
@@ -369,6 +370,8 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 		z.Headers, err = p.words()
 	case "enforce":
 		z.Enforce, err = p.enforce()
+	case "reserve":
+		err = p.reserve(z)
 	case "window":
 		z.Window, err = p.duration()
 	case "events":
@@ -402,6 +405,29 @@ func (p *handlerParser) except(z *Zone) error {
 		return errors.New("it is empty; write what is not limited, like `except private_ranges`, `except 203.0.113.0/24`, `except @internal`, or matchers in a block")
 	}
 	z.ExceptRaw = append(z.ExceptRaw, set)
+	return nil
+}
+
+// reserve adds a share that is kept for what a named matcher matches.
+func (p *handlerParser) reserve(z *Zone) error {
+	if p.CountRemainingArgs() != 2 {
+		return p.count("reserve")
+	}
+	p.NextArg()
+	of := p.Token()
+	if !strings.HasPrefix(of.Text, "@") {
+		return fmt.Errorf("%s is no named matcher; write for which requests it is, and how much, like `reserve @paying 20%%`", spelling.Clip(of.Text))
+	}
+	p.NextArg()
+	share, err := rates.ParseShare(p.Val())
+	if err != nil {
+		return err
+	}
+	set, err := matchers.Named(of, "reserve", p.site)
+	if err != nil {
+		return err
+	}
+	z.Reserve = append(z.Reserve, Reserve{Share: share, MatcherSetsRaw: caddyhttp.RawMatcherSets{set}})
 	return nil
 }
 

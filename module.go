@@ -195,6 +195,10 @@ type Zone struct {
 	// stays in when the share rises. Default: 1.
 	Enforce *float64 `json:"enforce,omitempty"`
 
+	// Reserve keeps shares of each limit for classes of requests, such as those of who pays.
+	// Default: none.
+	Reserve []Reserve `json:"reserve,omitempty"`
+
 	// Headers are the sets of informational headers that tell of this zone: "draft", "kong",
 	// "github", several of them, or "off". Default: the handler's.
 	Headers []string `json:"headers,omitempty"`
@@ -206,6 +210,18 @@ type Zone struct {
 
 	// defaults are the values of limit_default in a Caddyfile, which setDefaults puts into Limits.
 	defaults []rates.Rate
+}
+
+// Reserve is a share of each limit of a zone that only some requests can take. Others are denied
+// once the key's use by all reaches the limit less its reserves that are not for them.
+type Reserve struct {
+	// Share is the part of each limit, more than 0, in steps of 0.0001, of which what it comes to
+	// is rounded up. Those of a zone add up to 0.9 at most. Default: none; it must be given.
+	Share float64 `json:"share"`
+
+	// MatcherSetsRaw selects the requests that it is for: those that one of the sets matches.
+	// Default: none; it must be given.
+	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 }
 
 // Limit is a number of requests in a window of time.
@@ -248,6 +264,8 @@ var shapes = map[reflect.Type]string{
 	reflect.TypeFor[*Zone]():            zoneShape,
 	reflect.TypeFor[Limit]():            limitShape,
 	reflect.TypeFor[[]Limit]():          "write a list; " + limitShape,
+	reflect.TypeFor[Reserve]():          reserveShape,
+	reflect.TypeFor[[]Reserve]():        "write a list; " + reserveShape,
 
 	reflect.TypeFor[float64]():                  "write a share as a number from 0 to 1, without quotes, like 0.25 for 25%, and 0 for off",
 	reflect.TypeFor[[]string]():                 `write a list of names, like ["draft"]`,
@@ -258,6 +276,7 @@ var shapes = map[reflect.Type]string{
 const (
 	zoneShape    = `write an object with the list in it, like {"limits": [{"max_events": 5, "window": "1m"}]}`
 	matcherShape = `write each set of matchers as an object, like {"path": ["/health"]} or {"client_ip": {"ranges": ["10.0.0.0/8"]}}; named matchers are known in the sites of a Caddyfile only`
+	reserveShape = `write each reserve as an object, like {"share": 0.2, "match": [{"header": {"X-Plan": ["paid"]}}]}`
 	limitShape   = `write each rate as an object, like {"max_events": 100, "window": "1m"}`
 )
 
@@ -306,7 +325,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		}
 		h.zones = append(h.zones, z)
 		h.proxies.Note(z.Template)
-		h.proxies.NoteMatchers(slices.Concat(z.Matchers, z.Except))
+		h.proxies.NoteMatchers(slices.Concat(slices.Concat(z.Reserved...), z.Matchers, z.Except))
 		h.checkAuthentication(z, server)
 		if err := app.use(z, where); err != nil {
 			return err
@@ -380,12 +399,19 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 	if err := loadMatchers(ctx, config, "ExceptRaw", &o.Except); err != nil {
 		return nil, wrong("except", err)
 	}
+	for i := range config.Reserve {
+		var sets caddyhttp.MatcherSets
+		if err := loadMatchers(ctx, &config.Reserve[i], "MatcherSetsRaw", &sets); err != nil {
+			return nil, wrong("reserve", err)
+		}
+		o.Reserved = append(o.Reserved, sets)
+	}
 	return limits.NewZone(o)
 }
 
-// loadMatchers loads the matcher sets of a field.
-func loadMatchers(ctx caddy.Context, z *Zone, field string, sets *caddyhttp.MatcherSets) error {
-	loaded, err := ctx.LoadModule(z, field)
+// loadMatchers loads the matcher sets of a field of a zone or a reserve.
+func loadMatchers(ctx caddy.Context, of any, field string, sets *caddyhttp.MatcherSets) error {
+	loaded, err := ctx.LoadModule(of, field)
 	if err != nil {
 		return err
 	}

@@ -193,7 +193,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, fou
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. A step can do with what a failed one before it has left.
-	err = cmp.Or(z.limits(&s, &found), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.exceptions(), z.enforce(&s, &found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.exceptions(), z.enforce(&s, &found), z.reserve(&s, &found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return settings.Compiled{}, nil, err
 	}
@@ -408,6 +408,34 @@ func (z *Zone) enforce(s *settings.Compiled, found *[]warning.Warning) error {
 	if share > 0 && share < 1 && reqkey.IsConstant(s.Key) {
 		*found = append(*found, warning.Warning{Code: warning.ShareOfOneKey, Text: fmt.Sprintf(
 			"all requests have one key, and it is enforced for %s of all keys: so for this one or not at all; write `enforce off` or remove enforce, or `key {client_ip}` to enforce it for a share of the clients", s.Enforce)})
+	}
+	return nil
+}
+
+// reserve sets the shares that are kept for classes of requests.
+func (z *Zone) reserve(s *settings.Compiled, found *[]warning.Warning) (err error) {
+	if len(z.Reserve) == 0 {
+		return nil
+	}
+	var shares []float64
+	for _, r := range z.Reserve {
+		if len(r.MatcherSetsRaw) == 0 || slices.ContainsFunc(r.MatcherSetsRaw, func(set caddy.ModuleMap) bool { return len(set) == 0 }) {
+			return wrongf("reserve", "it is for all requests, so it keeps nothing back; write for which ones it is, like `reserve @paying 20%%`, in JSON with matchers in match")
+		}
+		shares = append(shares, r.Share)
+	}
+	switch {
+	case s.Kind == algorithms.LeakyBucket:
+		return wrongf("reserve", "the requests of a leaky_bucket wait in one queue, in the order in which they come, so none can go first; choose another algorithm, or queue only those who don't pay, with `match` in the zone")
+	case z.CountDenied:
+		return wrongf("reserve", "with count_denied, requests that are denied take what is reserved for others; remove one of the two")
+	}
+	if s.Reserve, err = settings.Reserves(shares); err != nil {
+		return wrong("reserve", err)
+	}
+	if name := reqkey.ClientIn(s.Key); name != "" {
+		*found = append(*found, warning.Warning{Code: warning.ReserveOfOne, Text: fmt.Sprintf(
+			"each client has a count of its own, by {%s} in the key, so nobody else can take what is reserved; write a key that clients share, like `key all`, or remove reserve", name)})
 	}
 	return nil
 }

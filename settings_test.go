@@ -214,6 +214,7 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 		`{"algorithm": "sliding_window"}`, `{"algorithm": "sliding_window", "buckets": 2}`, `{"algorithm": "leaky_bucket", "queue": 1}`, `{"algorithm": "leaky_bucket", "queue": 2}`,
 		`{"sync_rate": -1}`, `{"sync_rate": 0}`, `{"ipv4_prefix": 24}`, `{"ipv6_prefix": 56}`, `{"max_keys": 7}`, `{"empty_key": "skip"}`, `{"count_denied": true}`,
 		`{"on_redis_loss": "allow"}`, `{"early_sync": false}`, `{"enforce": 0}`, `{"enforce": 0.25}`,
+		`{"reserve": [{"share": 0.2, "match": [{"path": ["/"]}]}]}`, `{"reserve": [{"share": 0.2, "match": [{"path": ["/"]}]}, {"share": 0.2, "match": [{"path": ["/"]}]}]}`,
 	} {
 		zone := new(Zone)
 		for _, text := range []string{base, change} {
@@ -232,8 +233,8 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 	}
 	// settings.Compiled has a field that fingerprint does not know? Then this number is wrong, and
 	// the list above lacks a line.
-	if fields := reflect.TypeFor[settings.Compiled]().NumField(); fields != 16 {
-		t.Errorf("settings.Compiled has %d fields, want 16: 15 lines of the fingerprint and the name", fields)
+	if fields := reflect.TypeFor[settings.Compiled]().NumField(); fields != 18 {
+		t.Errorf("settings.Compiled has %d fields, want 18: 17 lines of the fingerprint and the name", fields)
 	}
 }
 

@@ -103,7 +103,8 @@ type Result struct {
 	// Shadow is set where the limit is not enforced for the request. Then no client is told of it,
 	// and nobody is denied where it is not Allowed.
 	Shadow bool
-	// Overridden is set where Quota is another number than the policy's, though that does not vary.
+	// Overridden is set where Quota is another number than the policy's, though that does not vary:
+	// an operator has set it, or a part is reserved for others.
 	Overridden bool
 	// Quota is the number of requests in a window: the policy's, or what came with the request.
 	Quota int64

@@ -192,7 +192,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 		Early:   z.EarlySync && z.SyncRate != rates.Strict,
 		Charges: charges,
 		Settles: z.CountResponses != nil,
-		Mixed:   slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
+		Mixed:   len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
 		Wake:    c.Source.Wake,
 	}, z.MaxKeys)
 	c.attached = redis

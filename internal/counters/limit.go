@@ -33,6 +33,8 @@ type Limit struct {
 	// IsOverridden is set where an operator has set another number, replaced is the configured one.
 	IsOverridden bool
 	replaced     int64
+	// others are the reserves that are not for the request, one bit each.
+	others uint32
 }
 
 // Take asks for n units of a key at now. raw is the bytes of which key is the hash.
@@ -41,14 +43,41 @@ func (l *Limit) Take(key table.Key, raw []byte, now, n int64, want algorithms.Wa
 }
 
 // Params describes the limit to its algorithm. In the place of an overridden one, burst and queue
-// keep their ratio to the number.
+// keep their ratio to the number. What is reserved for others can't be taken; a bucket drains as
+// fast as without.
 func (l *Limit) Params() algorithms.Params {
 	p := l.Settings.Params(l.Rate)
 	if l.replaced > 0 {
 		p.Burst = scaled(p.Burst, l)
 		p.Queue = scaled(p.Queue, l)
 	}
+	switch {
+	case l.others == 0:
+	case p.Kind.Draining():
+		p.Burst = l.withoutReserves(p.Compile().Size)
+	default:
+		p.Limit = l.withoutReserves(p.Limit)
+	}
 	return p
+}
+
+// withoutReserves returns what is left of n without what is reserved for others: never nothing.
+func (l *Limit) withoutReserves(n int64) int64 {
+	left := n
+	for i, r := range l.Settings.Reserve {
+		if l.others>>i&1 != 0 {
+			left -= r.Of(n)
+		}
+	}
+	return max(min(n, 1), left)
+}
+
+// Without returns the limit as requests see it that these reserves are not for, one bit each.
+func (l *Limit) Without(others uint32) Limit {
+	c := *l
+	c.others = others
+	c.Enforced = c.Params().Compile()
+	return c
 }
 
 // scaled brings a number for the configured limit to the one in its place. What is there does not
@@ -103,8 +132,13 @@ func (l *Limit) Peek(key table.Key, raw []byte, now int64) table.Taken {
 
 // Result returns what an answer tells of a decision.
 func (l *Limit) Result(d *algorithms.Decision) answer.Result {
+	quota, limit := l.Rate.Limit, l.Enforced.N
+	if l.others != 0 {
+		quota = l.withoutReserves(quota)
+		limit = min(limit, quota) // of a bucket, which drains as a whole
+	}
 	return answer.Result{
-		Policy: l.Policy, Allowed: d.Allowed, Overridden: l.IsOverridden, Quota: l.Rate.Limit, Limit: l.Enforced.N, Size: l.Enforced.Size, Remaining: d.Remaining,
+		Policy: l.Policy, Allowed: d.Allowed, Overridden: l.IsOverridden || l.others != 0, Quota: quota, Limit: limit, Size: l.Enforced.Size, Remaining: d.Remaining,
 		RetryAfter: d.Retry, MoreAfter: l.MoreAfter(d),
 	}
 }

@@ -300,7 +300,7 @@ func (z *Zone) add(o limits.Outcome, stands *limits.Zone) {
 	for i := range o.Results {
 		rate, d, s := o.Limits[i].Rate, &o.Results[i], stands.Stand(&o.Limits[i], clock.Now())
 		l := Limit{
-			Limit: rate.Limit, Window: rates.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote,
+			Limit: d.Quota, Window: rates.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote,
 			Remaining: s.Size - s.Used, Decision: Admitted, After: d.Remaining,
 		}
 		if o.ByRedis {

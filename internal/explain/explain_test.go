@@ -44,6 +44,9 @@ func handler(t testing.TB, redis *shared.Redis, all ...settings.Compiled) (zones
 		s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
 		o := limits.ZoneOptions{Compiled: s, Sweep: time.Minute, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)}
 		o.Redis = redis
+		for range s.Reserve {
+			o.Reserved = append(o.Reserved, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"a", "c"}}}})
+		}
 		if s.Name == "matched" {
 			o.Matchers = caddyhttp.MatcherSets{{caddyhttp.MatchMethod{http.MethodPost}, caddyhttp.MatchHeader{"K": {"a"}}}, {caddyhttp.MatchHeader{"K": {"a", "b"}}}}
 			o.Except = caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"b"}}}}
@@ -90,6 +93,9 @@ func lawfulZone(rt *rapid.T, name string, rate []rates.SyncRate, window time.Dur
 		s.Burst = rapid.Int64Range(0, 4).Draw(rt, "burst")
 	case algorithms.LeakyBucket:
 		s.Queue = rapid.Int64Range(0, 4).Draw(rt, "queue")
+	}
+	if s.Kind != algorithms.LeakyBucket && !s.CountDenied && rapid.Bool().Draw(rt, "reserve") {
+		s.Reserve, _ = settings.Reserves([]float64{0.4})
 	}
 	return s
 }

@@ -13,19 +13,24 @@ import (
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// Limits whose number comes with the request, or is set for its key at run time. Such a request
-// goes by copies of the zone's limits, which an Evaluation keeps; all others go by the zone's own.
-// Counts don't depend on the number, so nothing else differs.
+// Limits whose number comes with the request, or is set for its key at run time, and limits of
+// which a part is reserved for others. Such a request goes by copies of the zone's limits, which an
+// Evaluation keeps; all others go by the zone's own. Counts don't depend on the number, so nothing
+// else differs.
 
 // limitsOf returns the limits of a zone as a request brings them or as they are set for its key, o,
 // which goes first. It leaves out those that are unlimited for the request: they neither count nor
-// are counted.
-func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) []Limit {
-	if !z.varies && o == nil {
-		return z.limits
-	}
+// are counted. own is set where they are copies.
+func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) (all []Limit, own bool) {
 	if o != nil && o.Unlimited {
-		return nil
+		return nil, false
+	}
+	others := uint32(0)
+	if z.Reserved != nil {
+		others = z.others(r)
+	}
+	if !z.varies && o == nil && others == 0 {
+		return z.limits, false
 	}
 	first, vars := len(e.own), reqkey.Vars(r)
 	for i := range z.limits {
@@ -46,7 +51,13 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) []L
 			e.own = append(e.own, l.With(n))
 		}
 	}
-	return e.own[first:len(e.own):len(e.own)]
+	all = e.own[first:len(e.own):len(e.own)]
+	if others != 0 {
+		for i := range all {
+			all[i] = all[i].Without(others)
+		}
+	}
+	return all, true
 }
 
 // FromAuthentication returns a placeholder in the zone's key or limits that comes from

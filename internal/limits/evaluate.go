@@ -69,7 +69,7 @@ type zoneResult struct {
 	keyed
 	hash   table.Key
 	first  int     // in results and receipts
-	own    bool    // limits are the request's own: they came with it, or are set for its key
+	own    bool    // limits are the request's own: see limitsOf
 	limits []Limit // those that are enforced: the zone's, or this node's share of them
 	queued bool    // the limits were only read; they are queues, whose slots are taken last
 	strict bool    // Redis decided, by a grant in grants
@@ -193,13 +193,13 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 		e.bar(*k)
 		return
 	}
-	limits := e.limitsOf(z, r, o)
+	limits, own := e.limitsOf(z, r, o)
 	if len(limits) == 0 {
 		z.metrics.Count(metrics.Skipped)
 		return
 	}
 	e.zones = append(e.zones, zoneResult{
-		keyed: *k, hash: hash, first: len(e.results), limits: limits, own: z.varies || o != nil, early: reqkey.IsUnproven(raw),
+		keyed: *k, hash: hash, first: len(e.results), limits: limits, own: own, early: reqkey.IsUnproven(raw),
 	})
 	at := len(e.zones) - 1
 	zr := &e.zones[at]

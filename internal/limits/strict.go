@@ -80,7 +80,8 @@ func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64
 	if o != nil && o.Deny {
 		return -1
 	}
-	left, ok := room(e.limitsOf(z, r, o), hash, raw, e.now)
+	limits, _ := e.limitsOf(z, r, o)
+	left, ok := room(limits, hash, raw, e.now)
 	e.own = e.own[:first]
 	if !ok {
 		return -1

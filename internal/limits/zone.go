@@ -32,6 +32,8 @@ type ZoneOptions struct {
 	Matchers caddyhttp.MatcherSets
 	// Except select requests that are not limited.
 	Except caddyhttp.MatcherSets
+	// Reserved select the requests that each entry of Reserve is for.
+	Reserved []caddyhttp.MatcherSets
 	// Namespace separates users of one Redis. Redis is nil where nothing is synced.
 	Namespace string
 	Redis     *Redis

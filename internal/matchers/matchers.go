@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -65,21 +66,48 @@ func named(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (set caddy.Module
 		return nil, false, nil
 	}
 	token := d.Token()
-	name := spelling.Clip(token.Text)
 	switch {
 	case !strings.HasPrefix(token.Text, "@"):
 		d.Prev()
 		return nil, false, nil
 	case d.NextArg():
-		return nil, false, fmt.Errorf("more than one value comes with %[2]s; write `%[1]s %[2]s`, and what else there is on a line of its own", option, name)
-	case site == nil:
-		return nil, false, fmt.Errorf("named matchers are known in the sites of a Caddyfile only; write the matchers of %s themselves, in a block", name)
+		return nil, false, fmt.Errorf("more than one value comes with %[2]s; write `%[1]s %[2]s`, and what else there is on a line of its own", option, spelling.Clip(token.Text))
 	}
-	set, ok, err = site.WithDispenser(caddyfile.NewDispenser([]caddyfile.Token{token})).MatcherToken()
-	if err != nil {
-		return nil, false, fmt.Errorf("there is no matcher %[1]s in this site; define it beside rate_limit, like `%[1]s path /login`", name)
+	set, err = Named(token, option, site)
+	return set, err == nil, err
+}
+
+// Named returns a named matcher of the site by its token, the value of an option.
+func Named(token caddyfile.Token, option string, site *httpcaddyfile.Helper) (caddy.ModuleMap, error) {
+	name := spelling.Clip(token.Text)
+	if site == nil {
+		if option == "reserve" {
+			return nil, fmt.Errorf("named matchers are known in the sites of a Caddyfile only; write the matchers of %s into match, in JSON", name)
+		}
+		return nil, fmt.Errorf("named matchers are known in the sites of a Caddyfile only; write the matchers of %s themselves, in a block", name)
 	}
-	return set, ok, nil
+	set, _, err := site.WithDispenser(caddyfile.NewDispenser([]caddyfile.Token{token})).MatcherToken()
+	if err == nil {
+		return set, nil
+	}
+	if near := spelling.Nearest(token.Text, definedIn(site)); near != "" {
+		return nil, fmt.Errorf("there is no matcher %s in this site; did you mean %s?", name, near)
+	}
+	return nil, fmt.Errorf("there is no matcher %[1]s in this site; define it beside rate_limit, like `%[1]s path /login`", name)
+}
+
+// definedIn returns the names of a site's matchers, of which Caddy tells nobody. So they are read
+// by reflection; a Caddy without that field has none.
+func definedIn(site *httpcaddyfile.Helper) (names []string) {
+	defined := reflect.ValueOf(*site).FieldByName("matcherDefs")
+	if !defined.IsValid() || defined.Kind() != reflect.Map || defined.Type().Key().Kind() != reflect.String {
+		return nil
+	}
+	for _, name := range defined.MapKeys() {
+		names = append(names, name.String())
+	}
+	slices.Sort(names)
+	return names
 }
 
 // scope is where the names of matchers stand: in which option, match or except, and whether within

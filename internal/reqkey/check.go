@@ -48,6 +48,22 @@ func IsConstant(template string) bool {
 	return err == nil && !slices.ContainsFunc(parts, func(p part) bool { return !p.literal })
 }
 
+// ClientIn returns the first placeholder of a template that tells clients apart by their address or
+// by who they are, "" for none.
+func ClientIn(template string) string {
+	parts, _ := parse(template)
+	for i := range parts {
+		switch p := &parts[i]; {
+		case p.literal:
+		case p.text == clientIPName:
+			return "client_ip"
+		case p.address || isOfAuthentication(p.text):
+			return p.text
+		}
+	}
+	return ""
+}
+
 // ForAddress mends a template of the older plugin, where a placeholder that doesn't exist gave the
 // empty text: where it was meant for the client's address, the limit held for all clients together.
 // A name in Caddy's own http.request. becomes the client's address, with a warning. unsure is that

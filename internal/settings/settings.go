@@ -74,6 +74,9 @@ type Compiled struct {
 	OnRedisLoss OnRedisLoss
 	EarlySync   bool
 	Enforce     Enforcement
+	// Reserve are the shares that are kept for classes of requests. Which requests these are is no
+	// setting, as Matchers are none.
+	Reserve []Reserve
 	// CountResponses matches the responses that count, nil where all requests do.
 	CountResponses *caddyhttp.ResponseMatcher
 }
@@ -101,6 +104,10 @@ func (z *Compiled) Lines() []string {
 			defaults.WriteString(" " + limit.String())
 		}
 	}
+	var reserved strings.Builder
+	for _, r := range z.Reserve {
+		reserved.WriteString(" " + r.String())
+	}
 	return []string{
 		"limit" + limits.String(),
 		"limit_default" + defaults.String(),
@@ -118,6 +125,7 @@ func (z *Compiled) Lines() []string {
 		fmt.Sprintf("early_sync %t", z.EarlySync),
 		fmt.Sprintf("max_keys %d", z.MaxKeys),
 		fmt.Sprintf("enforce %s", z.Enforce),
+		"reserve" + reserved.String(),
 		"count_responses" + responses(z.CountResponses),
 	}
 }

@@ -36,6 +36,7 @@ const (
 	LimitValue      = "TIDE022"
 	BeforeAuth      = "TIDE023"
 	ClientsLimit    = "TIDE024"
+	ReserveOfOne    = "TIDE030"
 )
 
 // A Warning is a text for the log, and its code.
