@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -268,36 +269,109 @@ func checkOverride(t *testing.T, s *site, name string) {
 	s.end()
 }
 
-// A reset gives a key all of its limit again, in zones of every algorithm, and an override or
-// another key stays as it is.
+// A reset gives a key all of its limit again, in zones of every algorithm and however they are
+// synced. An override or another key stays as it is, and explain and top see what is left.
 func TestReset(t *testing.T) {
+	r := redistest.Start(t)
 	for _, options := range []string{
 		"limit 5/1h", "limit 5/1h\nalgorithm fixed_window", "limit 5/1h 7/1d\nalgorithm sliding_log", "limit 5/1h\nalgorithm token_bucket",
-		"limit 5/1h\nalgorithm gcra", "limit 5/1d\nbuckets 4",
+		"limit 5/1h\nalgorithm gcra", "limit 5/1d\nbuckets 4", "limit {http.vars.plan}/1h\nlimit_default 5/1h",
+		"limit {http.vars.plan}/1h\nlimit_default 5/1h\nalgorithm token_bucket",
 	} {
-		t.Run(options, func(t *testing.T) {
-			s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("login", options))
-			s.admits("192.0.2.1", 6, 5)
-			s.admits("192.0.2.2", 2, 2)
-			done := func(body string) (r admin.Reset) {
-				t.Helper()
-				status, text := ask(http.MethodPost, admin.ResetPath, body)
-				if err := json.Unmarshal([]byte(text), &r); status != http.StatusOK || err != nil {
-					t.Fatalf("reset %s = %d %s", body, status, text)
+		for i, rate := range []string{"local", "200ms", "strict"} {
+			t.Run(rate+" "+options, func(t *testing.T) {
+				app := new(App)
+				if rate != "local" {
+					app = appWith(r)
+					app.StrictTimeout = caddy.Duration(10 * time.Second) // for a busy machine
 				}
-				return r
-			}
-			if r := done(`{"zone":"login","key":"192.0.2.1"}`); r.Forgiven != 5 || r.Applied != 1 || r.Nodes != 1 || len(r.ID) != 22 {
-				t.Errorf("a reset says %+v, want 5 forgiven", r)
-			}
-			s.admits("192.0.2.1", 6, 5)
-			s.admits("192.0.2.2", 6, 3)
-			if r := done(`{"zone":"login","all":true}`); r.Forgiven < 9 || r.Forgiven > 10 || !r.All {
-				t.Errorf("a reset of all says %+v, want 10 forgiven", r)
-			}
-			s.admits("192.0.2.1", 6, 5)
-			s.admits("192.0.2.2", 6, 5)
-		})
+				app.Namespace = fmt.Sprint("reset", i, strings.Map(letters, options))
+				change, vips := "8/1h", 8
+				switch {
+				case strings.Contains(options, "/1h 7/1d"):
+					vips = 7
+				case strings.Contains(options, "/1d"):
+					change = "8/1d"
+				}
+				checkReset(t, newSite(t, app, zoneBlock("login", options+"\nsync_rate "+rate)), change, vips)
+			})
+		}
+	}
+}
+
+// letters drops what is none.
+func letters(r rune) rune {
+	if unicode.IsLetter(r) {
+		return r
+	}
+	return -1
+}
+
+// reset makes a reset, which all nodes must apply.
+func reset(t *testing.T, body string) (r admin.Reset) {
+	t.Helper()
+	status, text := ask(http.MethodPost, admin.ResetPath, body)
+	if err := json.Unmarshal([]byte(text), &r); status != http.StatusOK || err != nil || r.Applied != 1 || r.Nodes != 1 {
+		t.Fatalf("reset %s = %d %s", body, status, text)
+	}
+	return r
+}
+
+// checkReset drives a zone of 5 requests while keys of it are reset, with an override of one
+// key, which then has vips.
+func checkReset(t *testing.T, s *site, override string, vips int) {
+	const key, other, vip, ofKey = "192.0.2.1", "192.0.2.2", "192.0.2.3", `{"zone":"login","key":"192.0.2.1"}`
+	s.admits(key, 6, 5)
+	s.admits(other, 2, 2)
+	if r := reset(t, ofKey); r.Forgiven != 5 || len(r.ID) != 22 || r.Stays != nil {
+		t.Errorf("a reset says %+v, want 5 forgiven", r)
+	}
+	if status, text := ask(http.MethodPost, "/rate_limit/explain", ofKey); status != http.StatusOK || !strings.Contains(text, `"used":0`) || strings.Contains(text, "denied") {
+		t.Errorf("after a reset explain says %d %s, want that nothing is used", status, text)
+	}
+	s.admits(key, 6, 5)
+	s.admits(other, 6, 3)
+	changed(t, http.MethodPost, overrides, `{"zone":"login","key":"192.0.2.3","limit":"`+override+`"}`)
+	if a := s.get(vip); a.status != http.StatusOK {
+		t.Errorf("with an override it is answered %d", a.status)
+	}
+	if r := reset(t, `{"zone":"login","all":true}`); r.Forgiven < 10 || r.Forgiven > 11 || !r.All {
+		t.Errorf("a reset of all says %+v, want 11 forgiven", r)
+	}
+	s.admits(key, 6, 5)
+	s.admits(other, 6, 5)
+	s.admits(vip, 10, vips)
+	s.end()
+}
+
+// Top lists what is left after a reset.
+func TestTopAfterAReset(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("login", "limit 5/1h"))
+	s.admits("192.0.2.1", 5, 5)
+	s.admits("192.0.2.2", 2, 2)
+	reset(t, `{"zone":"login","key":"192.0.2.1"}`)
+	status, text := ask(http.MethodGet, "/rate_limit/top?zone=login&by=used", "")
+	if status != http.StatusOK || strings.Count(text, `"used"`) != 1 || !strings.Contains(text, `"used":2`) {
+		t.Errorf("after a reset top says %d %s, want only the key that was not reset", status, text)
+	}
+}
+
+// A reset says what it leaves as it is.
+func TestWhatAResetLeaves(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("queue", "limit 5/1s\nalgorithm leaky_bucket\nqueue 4"))
+	if r := reset(t, `{"zone":"queue","all":true}`); len(r.Stays) != 1 || !strings.Contains(r.Stays[0], "wait") {
+		t.Errorf("a reset of a queue says %q, want that who waits keeps his slot", r.Stays)
+	}
+	s.end()
+	s = newSite(t, &App{Namespace: t.Name()}, zoneBlock("small", "limit 5/1h\nmax_keys 1"))
+	for i := range 5 {
+		s.admits(fmt.Sprint("192.0.2.", i), 1, 1)
+	}
+	if r := reset(t, `{"zone":"small","key":"192.0.2.9"}`); len(r.Stays) != 1 || !strings.Contains(r.Stays[0], "max_keys") {
+		t.Errorf("a reset beyond max_keys says %q, want that the sketch stays", r.Stays)
+	}
+	if r := reset(t, `{"zone":"small","all":true}`); r.Stays != nil {
+		t.Errorf("a reset of all keys says %q stays", r.Stays)
 	}
 }
 

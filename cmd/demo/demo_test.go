@@ -33,7 +33,27 @@ func TestDemo(t *testing.T) {
 				t.Fatalf("run() = %v after %s", err, &out)
 			}
 			expectShow(t, out.String())
+			expectOperated(t, out.String())
 		})
+	}
+}
+
+// expectOperated checks what was done after the table: the client that was reset has its limit
+// again, and the limit that was in shadow mode denies when it is enforced.
+func expectOperated(t *testing.T, text string) {
+	t.Helper()
+	rest := text
+	for _, want := range []string{
+		"8 requests for /login to node 1: 5 admitted, 3 denied", "login: reset 127.0.0.1 on 3 of 3 nodes, 5 requests forgiven",
+		"8 requests for /login to node 3: 5 admitted, 3 denied",
+		"8 requests for /candidate to node 1: 8 admitted, 0 denied", "candidate: enforced for 100% of the keys on 3 of 3 nodes",
+		"8 requests for /candidate to node 1: 0 admitted, 8 denied",
+	} {
+		_, after, ok := strings.Cut(rest, want)
+		if !ok {
+			t.Fatalf("the output has no %q after the rest:\n%s", want, text)
+		}
+		rest = after
 	}
 }
 

@@ -1,6 +1,7 @@
 // Command demo shows a cluster at work: three Caddy servers that share one limit through Redis, a
 // client that asks for twice as much, and a table each second of what each server counted, what it
-// knows of the others, and what was admitted in all.
+// knows of the others, and what was admitted in all. Then a client is unblocked, and a limit that
+// was tried in shadow mode is enforced.
 //
 //	go run ./cmd/demo            for half a minute
 //	go run ./cmd/demo -figures   the tables of docs/cluster.md

@@ -35,10 +35,13 @@ const siteTemplate = `{
 http://:{{.Port}} {
 	rate_limit {
 		zone demo {
+			match {
+				path /
+			}
 			limit %d/%s
 			algorithm fixed_window
 		}
-	}
+` + operated + `	}
 	respond "node {{.Node}}
 "
 }
@@ -55,7 +58,7 @@ func show(ctx context.Context, o options, program string, store store, out io.Wr
 	defer c.Close()
 	introduce(out, c, store)
 
-	ctx, cancel := context.WithTimeout(ctx, o.length)
+	shown, cancel := context.WithTimeout(ctx, o.length)
 	defer cancel()
 	client := cluster.NewClient(100)
 	defer client.Close()
@@ -63,11 +66,14 @@ func show(ctx context.Context, o options, program string, store store, out io.Wr
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		client.Steady(ctx, c.Nodes, "/", demand, 0, func(int) int { return shares[rand.IntN(len(shares))] }, tally)
+		client.Steady(shown, c.Nodes, "/", demand, 0, func(int) int { return shares[rand.IntN(len(shares))] }, tally)
 	}()
-	best := watch(ctx, c, tally, newScreen(out, o.color))
+	best := watch(shown, c, tally, newScreen(out, o.color))
 	cancel()
 	<-done
+	if err := operate(ctx, program, c, out); err != nil {
+		return err
+	}
 	if err := c.Stop(); err != nil {
 		return err
 	}

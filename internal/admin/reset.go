@@ -6,10 +6,10 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
-	"github.com/caddy-tide/ratelimit/internal/spelling"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -35,20 +35,19 @@ type Reset struct {
 	Forgiven int64 `json:"forgiven"`
 	// Pending is set where Redis has yet to be told.
 	Pending bool `json:"pending,omitempty"`
-	// Stays is what the reset has no effect on, for a key that has no counter of its own.
-	Stays string `json:"stays,omitempty"`
+	// Stays is what the reset has no effect on.
+	Stays []string `json:"stays,omitempty"`
 	control.Outcome
 }
 
 // serveReset resets a key of a zone, or all of them.
 func serveReset(w http.ResponseWriter, r *http.Request) error {
+	if err := method(w, r, http.MethodPost); err != nil {
+		return err
+	}
 	config, err := running()
 	if err != nil {
 		return err
-	}
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", "POST")
-		return fail(http.StatusMethodNotAllowed, fmt.Errorf("method %s not allowed; use POST", spelling.Clip(r.Method)))
 	}
 	body, err := decode[resetRequest](r.Body, resetFields)
 	if err != nil {
@@ -67,9 +66,7 @@ func serveReset(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	answer := Reset{Zone: change.Zone, All: change.Key == nil, ID: change.IDText(), Forgiven: forgiven, Pending: o.Unsent, Outcome: o}
-	if zone, _ := find(config, change.Zone); change.Key != nil && zone != nil && isOverflowing(zone) {
-		answer.Stays = "the zone has more keys than max_keys; if this one is among those beyond, it is still counted in their sketch: reset all keys"
-	}
+	answer.Stays = stays(config, change)
 	return Answer(w, answer)
 }
 
@@ -97,6 +94,21 @@ func resetOf(config *lifecycle.Config, req resetRequest) (c control.ResetChange,
 		c.Key = &id
 	}
 	return c, nil
+}
+
+// stays says what a reset has no effect on.
+func stays(config *lifecycle.Config, c control.ResetChange) (all []string) {
+	zone, err := find(config, c.Zone)
+	if err != nil {
+		return nil
+	}
+	if c.Key != nil && isOverflowing(zone) {
+		all = append(all, "the zone has more keys than max_keys; if this one is among those beyond, it is still counted in their sketch: reset all keys")
+	}
+	if zone.Kind == algorithms.LeakyBucket {
+		all = append(all, "requests that wait in the queue keep their slots")
+	}
+	return all
 }
 
 // isOverflowing reports whether keys of a zone share a sketch, or did until a short time ago.

@@ -65,8 +65,10 @@ func (p printer) reset(client client, c change) error {
 		err = p.raw(text)
 	} else {
 		err = p.line("%s: reset %s %s, %s forgiven", done.Zone, c.name, on(said), requests(done.Forgiven))
-		if err == nil && done.Stays != "" {
-			err = p.line("%s", done.Stays)
+		for _, text := range done.Stays {
+			if err == nil {
+				err = p.line("%s: %s", done.Zone, text)
+			}
 		}
 	}
 	if err != nil || done.Applied == done.Nodes && !done.Pending {

@@ -56,7 +56,9 @@ func (t *Table[S]) resetKey(sh *shard[S], b *SyncConfig, i uint32, now int64, r 
 	if e.flags&inFlight != 0 {
 		e.flags |= outdated
 	}
-	sh.markDirty(i, e)
+	if !b.Charges { // of those only what was decided alone is sent
+		sh.markDirty(i, e)
+	}
 	return forgiven
 }
 
