@@ -42,7 +42,8 @@ func TestReserveOnThreeNodes(t *testing.T) {
 	}
 	unaware := 0
 	eventually(t, "another node knows", func() error {
-		unaware += admittedOf(t, all, c.Nodes[1:2], "/shared", 1, nil) // with that it asks the others
+		// With this request it asks the others.
+		unaware += admittedOf(t, all, c.Nodes[1:2], "/shared", 1, nil)
 		if out, _ := command(t, c.Nodes[1], "explain", "shared", "all"); !strings.Contains(out, "denied") {
 			return errors.New(out)
 		}
