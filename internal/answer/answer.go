@@ -176,6 +176,7 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	f.addResults(w.Header(), o.Headers, d.Results, d.Now)
 	if isGRPC(r) {
 		f.writeTo(w.Header())
+		f.free()
 		o.denyGRPC(w, repl, d, seconds)
 		return nil
 	}

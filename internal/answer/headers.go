@@ -235,6 +235,10 @@ func (f *fields) addReady(name, value string) {
 }
 
 func (f *fields) addNumber(name string, n int64) {
+	if 0 <= n && n < 100 { // strconv has these ready
+		f.addReady(name, strconv.Itoa(int(n)))
+		return
+	}
 	f.text = strconv.AppendInt(f.text, n, 10)
 	f.end(name)
 }

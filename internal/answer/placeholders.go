@@ -21,22 +21,23 @@ const (
 // That one can't be reused: the access log asks after the handler has returned.
 func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, results []Result) {
 	if len(results) == 1 && (wait == 0 || zone == results[0].Policy.Zone) {
-		only := valuesOf(&results[0])
-		p, remaining, reset := only.policy, only.remaining, only.reset
-		if wait == 0 && only.limit == p.Limit && only.used == p.Limit-remaining {
+		only := &results[0]
+		p, limit, remaining, reset, used := only.Policy, only.Limit, only.Remaining, ceilSeconds(only.reset()), only.used()
+		if wait == 0 && limit == p.Limit && used == p.Limit-remaining {
 			repl.Map(func(name string) (any, bool) { // of 32 bytes, for most requests
 				return lookUp(name, "", 0, []values{{p, p.Limit, remaining, reset, p.Limit - remaining}})
 			})
 			return
 		}
 		repl.Map(func(name string) (any, bool) {
-			return lookUp(name, only.policy.Zone, wait, []values{only})
+			return lookUp(name, p.Zone, wait, []values{{p, limit, remaining, reset, used}})
 		})
 		return
 	}
 	all := make([]values, len(results))
 	for i := range results {
-		all[i] = valuesOf(&results[i])
+		r := &results[i]
+		all[i] = values{r.Policy, r.Limit, r.Remaining, ceilSeconds(r.reset()), r.used()}
 	}
 	repl.Map(func(name string) (any, bool) { return lookUp(name, zone, wait, all) })
 }
@@ -47,9 +48,8 @@ type values struct {
 	limit, remaining, reset, used int64
 }
 
-func valuesOf(r *Result) values {
-	return values{r.Policy, r.Limit, r.Remaining, ceilSeconds(r.reset()), max(0, r.Size-r.Remaining)}
-}
+// used is how much of a limit is spent.
+func (r *Result) used() int64 { return max(0, r.Size-r.Remaining) }
 
 // lookUp returns the value of a placeholder.
 func lookUp(name, exceeded string, wait int64, all []values) (any, bool) {

@@ -63,7 +63,8 @@ type keyed struct {
 
 // askShadows asks the zones that are not enforced for their keys: the last ones of their class.
 func (e *Evaluation) askShadows(r *http.Request) error {
-	for _, k := range e.shadows {
+	for i := range e.shadows {
+		k := &e.shadows[i]
 		e.decide(k, r)
 		if k.isStrict() && r.Context().Err() != nil {
 			return errGone

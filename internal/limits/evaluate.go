@@ -177,20 +177,20 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 		e.shadows = append(e.shadows, k)
 		return
 	}
-	e.decide(k, r)
+	e.decide(&k, r)
 }
 
 // decide asks the zone's limits.
-func (e *Evaluation) decide(k keyed, r *http.Request) {
+func (e *Evaluation) decide(k *keyed, r *http.Request) {
 	if k.none {
-		e.close(k, false)
+		e.close(*k, false)
 		return
 	}
 	z, raw := k.Zone, e.keys[k.key[0]:k.key[1]]
 	hash := table.KeyOf(raw)
 	o := z.overrideOf(hash, raw)
 	if o != nil && o.Deny {
-		e.bar(k)
+		e.bar(*k)
 		return
 	}
 	limits, own := e.limitsOf(z, r, o)
@@ -199,7 +199,7 @@ func (e *Evaluation) decide(k keyed, r *http.Request) {
 		return
 	}
 	e.zones = append(e.zones, zoneResult{
-		keyed: k, hash: hash, first: len(e.results), limits: limits, own: own, early: reqkey.IsUnproven(raw),
+		keyed: *k, hash: hash, first: len(e.results), limits: limits, own: own, early: reqkey.IsUnproven(raw),
 	})
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
@@ -252,14 +252,12 @@ func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) {
 	e.holds = e.holds || zr.CountResponses != nil
 	for i := range zr.limits {
 		l := &zr.limits[i]
-		t := table.Taken{}
 		if zr.queued {
-			t = l.Peek(zr.hash, raw, e.now)
+			e.receipts = append(e.receipts, l.Peek(zr.hash, raw, e.now))
 		} else {
-			t = l.Take(zr.hash, raw, e.now, 1, zr.want|zr.reserve)
+			e.receipts = append(e.receipts, l.Take(zr.hash, raw, e.now, 1, zr.want|zr.reserve))
 		}
-		e.receipts = append(e.receipts, t)
-		e.results = append(e.results, l.Result(&t.Decision))
+		e.results = append(e.results, l.Result(&e.receipts[len(e.receipts)-1].Decision))
 	}
 }
 
