@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -337,17 +338,17 @@ func TestABucketIsToldOfAReset(t *testing.T) {
 // A record is a control record that is the same here and in the store, or not.
 type record struct {
 	noRider
-	equal *bool
+	equal *atomic.Bool
 }
 
-func (r record) IsEqual() bool            { return *r.equal }
+func (r record) IsEqual() bool            { return r.equal.Load() }
 func (r record) Hear(Heard) time.Duration { return 50 * time.Millisecond }
 
 // After a start or a loss nothing is synced until the control record is known, or a second has
 // passed: epochs that were reset meanwhile have other names.
 func TestSyncsWaitForTheControlRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		equal := false
+		equal := new(atomic.Bool)
 		s := &schedule[algorithms.WindowState]{
 			t: t, alg: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 40, Window: time.Hour}, rate: 100 * time.Millisecond,
 			random: rand.New(rand.NewPCG(1, 9)), store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(1, 8))}, keys: []string{resetKey}, evicted: make(map[string]bool),
@@ -356,7 +357,7 @@ func TestSyncsWaitForTheControlRecord(t *testing.T) {
 		s.name()
 		m := &member[algorithms.WindowState]{wire: &wire{net: s.net, store: s.store}, table: tableOf[algorithms.WindowState](s.alg, 1000), own: make(map[string]int64)}
 		m.source, m.rep = NewSource(m.table, s.spec), NewReplicator(m.wire, "test", time.Second, wallClock, zap.NewNop())
-		m.rep.Carry(record{equal: &equal})
+		m.rep.Carry(record{equal: equal})
 		s.configure(m)
 		s.nodes = append(s.nodes, m)
 		expect := func(what string, after time.Duration, synced bool) {
@@ -374,7 +375,7 @@ func TestSyncsWaitForTheControlRecord(t *testing.T) {
 		time.Sleep(60 * time.Millisecond) // until a heartbeat has noticed
 		s.take(m, resetKey, 1)
 		expect("after a loss", 500*time.Millisecond, false)
-		equal = true
+		equal.Store(true)
 		expect("when the record is known", 300*time.Millisecond, true)
 		s.close()
 	})

@@ -26,9 +26,9 @@ func (r Reset) Covers(number int64, epoch time.Duration) bool {
 	return r.Stamp != 0 && number <= r.Boundary(epoch)
 }
 
-// Replaces reports whether a reset takes the place of another one: it is later, or of the same stamp
-// and forgives less. Who learns of a stamp from a bucket takes it for the instant of its reset,
-// which may be earlier.
+// Replaces reports whether a reset takes the place of another one: it is later, or of the same
+// stamp and forgives less. Who learns of a stamp from a bucket takes it for the instant of its
+// reset, which may be earlier.
 func (r Reset) Replaces(other Reset) bool {
 	return r.Stamp > other.Stamp || r.Stamp == other.Stamp && r.At < other.At
 }
