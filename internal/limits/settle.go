@@ -27,6 +27,7 @@ func (e *Evaluation) Hold() *held.Held {
 			}
 		})
 	}
+	e.holdThrottles(h)
 	return h
 }
 
