@@ -129,6 +129,23 @@ func administrator(t *testing.T, name string) (client *http.Client, publicKey st
 	return &http.Client{Transport: transport}, base64.StdEncoding.EncodeToString(der)
 }
 
+// askRemote sends a request and reads the answer.
+func askRemote(t *testing.T, c *http.Client, method, url, body string) (status int, text string, err error) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewBufferString(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	a, err := c.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer a.Body.Close()
+	all, err := io.ReadAll(a.Body)
+	return a.StatusCode, string(all), err
+}
+
 // Over Caddy's remote admin endpoint an operator can do what his certificate is allowed to, path by
 // path and method by method, and nothing else.
 func TestRemoteAdmin(t *testing.T) {
@@ -151,19 +168,8 @@ func TestRemoteAdmin(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = caddy.Stop() })
-	ask := func(c *http.Client, method, path, body string) (status int, text string, err error) {
-		r, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://localhost:%d%s", remote, path), bytes.NewBufferString(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		a, err := c.Do(r)
-		if err != nil {
-			return 0, "", err
-		}
-		defer a.Body.Close()
-		all, err := io.ReadAll(a.Body)
-		return a.StatusCode, string(all), err
+	ask := func(c *http.Client, method, path, body string) (int, string, error) {
+		return askRemote(t, c, method, fmt.Sprintf("https://localhost:%d%s", remote, path), body)
 	}
 	redistest.Eventually(t, "the remote endpoint has its certificate", func() bool {
 		_, _, err := ask(looks, http.MethodGet, "/rate_limit/", "")
