@@ -116,6 +116,7 @@ rate_limit {
 	zone running {
 		limit 100/1m
 		algorithm token_bucket
+		ban 15m
 		bandwidth 1MiB/s
 	}
 	zone strict {

@@ -26,6 +26,8 @@ type Config struct {
 	// Settles is set where requests reserve what they take: then other nodes are told what is
 	// settled in place of the attempts, and no share is estimated from these.
 	Settles bool
+	// Certain leaves out what others have probably spent unseen.
+	Certain bool
 	// Mixed says that limits differ from request to request. Params are then those of a request
 	// without a number.
 	Mixed bool

@@ -36,6 +36,9 @@ const (
 	LimitValue      = "TIDE022"
 	BeforeAuth      = "TIDE023"
 	ClientsLimit    = "TIDE024"
+	BanOfOthers     = "TIDE025"
+	LongBan         = "TIDE026"
+	BanOfAll        = "TIDE027"
 	ReserveOfOne    = "TIDE030"
 )
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -233,6 +235,7 @@ func (s *Limiter) resultOf(id [16]byte, err error) result {
 
 // call is one call of a ruleset's script.
 type call struct {
+	id            [16]byte
 	seq, rollBack int64
 	rules         []Rule
 	reset         reset.Reset
@@ -256,6 +259,7 @@ func (s *Limiter) prepare(rs *ruleset, id [16]byte, q *queue) (c call, ok bool) 
 		delete(rs.queues, id)
 		return c, false
 	}
+	c.id = id
 	c.seq, c.rollBack, c.rules, c.reset = s.seq.Add(1), q.rollBack, q.rules, q.reset
 	if len(q.waiters) > 0 {
 		c.rules = q.waiters[0].rules
@@ -461,9 +465,15 @@ func (q *queue) finishUnanswered(c call, err error, result result) {
 func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 	ctx, cancel := s.callContext(s.ctx)
 	defer cancel()
-	reply, err := rs.script.Run(ctx, s.client, keys, s.args(rs, c)...).Result()
+	script, args := rs.script, s.args(rs, c)
+	var asked ban.Message
+	if bans := s.bansOf(rs.zone); bans != nil {
+		asked = bans.Ask(c.id, clock.Now())
+		script, keys, args = rs.unbanned(asked, keys, args)
+	}
+	reply, err := script.Run(ctx, s.client, keys, args...).Result()
 	if err != nil {
-		return nil, err
+		return nil, bannedBy(asked, err)
 	}
 	if told := parseOvertaken(reply, c.reset); told != nil {
 		return nil, told

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -34,6 +35,8 @@ type Limiter struct {
 	// seq numbers the calls. It begins at the time, so that a client of a later process never
 	// repeats a number.
 	seq atomic.Int64
+	// bans are those of the zones that have some; nil where none has.
+	bans atomic.Pointer[map[string]*ban.Register]
 	// resets are what was reset, by zone; nil where nothing was.
 	resets    atomic.Pointer[map[string]*reset.Set]
 	suspended atomic.Int64 // keys whose queue is suspended
