@@ -84,6 +84,10 @@ type zoneResult struct {
 type grant struct {
 	by *strict.Limiter
 	strict.Grant
+	// came is when the answer did. reserved has a bit for each limit that denies only as something
+	// is reserved.
+	came     int64
+	reserved uint64
 }
 
 // evaluations are emptied by the garbage collector, and with them goes what an evaluation still
@@ -293,7 +297,7 @@ func (e *Evaluation) checkLimits(at int) {
 		if d.Allowed {
 			continue
 		}
-		reserved := e.isReserved(zr, &zr.limits[i])
+		reserved := e.isReserved(zr, i)
 		if reserved {
 			d.RetryAfter = reservedWait
 		}

@@ -42,6 +42,8 @@ func (e *Evaluation) rollBack(all bool) {
 func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 	g := e.grants[zr.grant]
 	switch {
+	case g.Admitted() && zr.CountResponses != nil:
+		e.refundInRedis(zr)
 	case g.Admitted() && !zr.CountDenied && zr.Kind != algorithms.LeakyBucket:
 		g.by.Refund(g.Grant)
 	case !g.Admitted() && zr.CountDenied:

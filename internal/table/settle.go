@@ -91,6 +91,9 @@ func (t *Table[S]) Settle(key Key, r Reserved, now int64, refunds bool) {
 	}
 }
 
+// Unsettled returns what is reserved.
+func (t *Table[S]) Unsettled() *unsettled.Register { return &t.unsettled }
+
 // movedBy returns how far the clock had stepped in all when the offset was o, which is the present
 // one or was so before the last step.
 func (t *Table[S]) movedBy(o offset) int64 {

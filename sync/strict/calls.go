@@ -109,20 +109,29 @@ func (d *denial) stillHolds(w *waiter) bool {
 
 // correct adds a correction to each rule.
 func (s *Limiter) correct(g Grant, c correction) {
+	s.correctIn(g, c, func(int) bool { return true })
+}
+
+// correctIn adds a correction to some of the rules.
+func (s *Limiter) correctIn(g Grant, c correction, in func(rule int) bool) {
 	s.enter(g.ruleset, g.id, g.rules, g.reset, func(q *queue) {
 		if g.reset.Stamp == q.reset.Stamp { // else it is forgiven
-			q.correct(c)
+			q.correctIn(c, in)
 		}
 	})
 }
 
-func (q *queue) correct(c correction) {
+func (q *queue) correct(c correction) { q.correctIn(c, func(int) bool { return true }) }
+
+func (q *queue) correctIn(c correction, in func(rule int) bool) {
 	q.now = max(q.now, c.at)
 	if len(q.pending) != len(q.rules) {
 		q.pending = make([]corrections, len(q.rules))
 	}
 	for i, r := range q.rules {
-		q.pending[i] = q.pending[i].add(r, q.now, c)
+		if in(i) {
+			q.pending[i] = q.pending[i].add(r, q.now, c)
+		}
 	}
 }
 
