@@ -53,6 +53,7 @@ func init() {
 //			count_responses <code>...|{ <response matcher> }
 //			on_redis_loss local|divide|allow|deny
 //			early_sync    [on|off]
+//			bandwidth     <size>/s
 //			max_keys      <number>
 //			headers       draft|kong|github|off...
 //			enforce       <share>|off
@@ -364,6 +365,8 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 		z.OnRedisLoss, err = p.word()
 	case "early_sync":
 		z.EarlySync, err = pointer(p.flag())
+	case "bandwidth":
+		z.Bandwidth, err = p.bandwidth()
 	case "max_keys":
 		z.MaxKeys, err = pointer(whole[int](p.parser))
 	case "headers":
@@ -466,6 +469,15 @@ func (p parser) events() (*int64, error) {
 	}
 	n, err := rates.ParseCount(value)
 	return pointer(carried(n), err)
+}
+
+// bandwidth reads bytes a second.
+func (p parser) bandwidth() (Bandwidth, error) {
+	value, err := p.word()
+	if err != nil {
+		return 0, err
+	}
+	return rates.ParseBandwidth(value)
 }
 
 // share reads a part of a whole.

@@ -121,7 +121,7 @@ type Zone struct {
 
 	// Limits are one or more limits, which are all enforced. Of two with the same window the lower
 	// one is; if one comes with the request they must differ. Default: none; they must be given, or
-	// window and max_events in their place.
+	// window and max_events in their place, or bandwidth.
 	Limits []Limit `json:"limits,omitempty"`
 
 	// Window is that of one limit in the older plugin's words, 1ms to ten years. It needs
@@ -160,6 +160,11 @@ type Zone struct {
 	// IPv6Prefix is by how many of their first bits IPv6 addresses in the key are grouped, 0 to
 	// 128. 0 is off, as 128 is. Default: 64.
 	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
+
+	// Bandwidth is how many bytes a second the bodies of all responses to one key share on each
+	// node, 1 to a tebibyte: a string such as "1MiB/s", or a number. Keys beyond max_keys share it
+	// with each other. A zone with it needs no limit. Default: none.
+	Bandwidth Bandwidth `json:"bandwidth,omitempty"`
 
 	// MaxKeys is how many keys have a counter of their own in memory, for each limit, 1 to
 	// 1000000000. Keys beyond it share a sketch. Default: 1000000.
@@ -241,6 +246,9 @@ type Limit struct {
 
 // Events is a number of requests, or the placeholder that it comes from.
 type Events = rates.Events
+
+// Bandwidth is a number of bytes a second.
+type Bandwidth = rates.Bandwidth
 
 // SyncRate is how often a zone's counts are synced through Redis.
 type SyncRate = rates.SyncRate

@@ -216,8 +216,10 @@ func (z *Zone) limits(s *settings.Compiled, found *[]warning.Warning) error {
 		return wrongf("window", "there is no number of events to go with it; add one, like `events 100`")
 	case z.legacy():
 		limits, option = []Limit{{MaxEvents: Events{Number: *z.MaxEvents}, Window: z.Window}}, "window"
-	case len(limits) == 0:
+	case len(limits) == 0 && !z.needsNoLimit():
 		return wrongf("limit", "there is none; add one, like `limit 100/1m`")
+	case len(limits) == 0:
+		return z.ofNoLimit()
 	}
 	for _, limit := range limits {
 		r, err := limit.rate()
@@ -233,6 +235,22 @@ func (z *Zone) limits(s *settings.Compiled, found *[]warning.Warning) error {
 		*found = append(*found, clientsLimit(r)...)
 	}
 	s.Limits = rates.Sorted(s.Limits)
+	return nil
+}
+
+// needsNoLimit reports whether the zone does something without a limit.
+func (z *Zone) needsNoLimit() bool { return z.Bandwidth != 0 }
+
+// ofNoLimit reports an option about limits in a zone that has none.
+func (z *Zone) ofNoLimit() error {
+	for _, o := range []struct {
+		name  string
+		given bool
+	}{{"algorithm", z.Algorithm != ""}, {"burst", z.Burst != nil}, {"buckets", z.Buckets != nil}, {"queue", z.Queue != nil}, {"count_denied", z.CountDenied}, {"count_responses", z.CountResponses != nil}, {"reserve", len(z.Reserve) > 0}} {
+		if o.given {
+			return wrongf(o.name, "it is about a limit, and the zone has none; add one, like `limit 100/1m`, or remove it")
+		}
+	}
 	return nil
 }
 
@@ -480,6 +498,11 @@ func (z *Zone) counting(s *settings.Compiled) (err error) {
 		return wrongf("max_keys", "0 would be no bound, and there is none here; write a number up to %d, or remove it for %d", maxMaxKeys, defaultMaxKeys)
 	case s.MaxKeys < 1 || s.MaxKeys > maxMaxKeys:
 		return wrongf("max_keys", "%d is not between 1 and %d; write %d", s.MaxKeys, maxMaxKeys, defaultMaxKeys)
+	}
+	if s.Bandwidth = z.Bandwidth; s.Bandwidth != 0 {
+		if err := s.Bandwidth.Check(); err != nil {
+			return wrong("bandwidth", err)
+		}
 	}
 	s.OnRedisLoss, err = hints.Choose[settings.OnRedisLoss](z.OnRedisLoss, settings.OnRedisLossNames)
 	s.CountDenied, s.EarlySync = z.CountDenied, or(z.EarlySync, true)

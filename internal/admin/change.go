@@ -326,6 +326,9 @@ func checkLimit(zone *limits.Zone, text string) error {
 	if err != nil || o.Unlimited || o.Deny {
 		return err
 	}
+	if zone.OnlyThrottles() {
+		return fmt.Errorf("limit: the zone has bandwidth only, and no limit that a number could replace; write %s to lift it for the key, or %s", control.Unlimited, control.Deny)
+	}
 	var windows []string
 	for l := range zone.Each {
 		if l.Rate.Window == o.Rate.Window {

@@ -179,6 +179,9 @@ func notesOf(z explain.Zone) string {
 	if z.Shadow {
 		notes = append(notes, "shadow mode")
 	}
+	if z.Bandwidth != 0 {
+		notes = append(notes, "bandwidth "+z.Bandwidth.String())
+	}
 	if z.Override != "" {
 		notes = append(notes, "override "+z.Override)
 	}

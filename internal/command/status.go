@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -27,7 +28,8 @@ type state struct {
 		Remote    int64           `json:"remote"`
 		Unsent    int64           `json:"unsent"`
 	} `json:"zones"`
-	Redis *struct {
+	Bandwidth []bandwidth `json:"bandwidth"`
+	Redis     *struct {
 		Up      bool              `json:"up"`
 		Failing map[string]string `json:"failing"`
 	} `json:"redis"`
@@ -35,6 +37,25 @@ type state struct {
 	Nodes       []control.Node       `json:"nodes"`
 	Enforcement []control.EntryState `json:"enforcement"`
 	Overrides   []control.EntryState `json:"overrides"`
+}
+
+// bandwidth is how a zone slows the responses of its keys.
+type bandwidth struct {
+	Zone   string  `json:"zone"`
+	Rate   string  `json:"rate"`
+	Keys   int64   `json:"keys"`
+	Open   int64   `json:"open"`
+	Bytes  int64   `json:"bytes"`
+	Waited float64 `json:"waited"`
+}
+
+// bandwidthTable shows the zones that slow responses.
+func bandwidthTable(all []bandwidth) [][]string {
+	table := [][]string{{"BANDWIDTH", "RATE", "KEYS", "OPEN", "BYTES", "WAITED"}}
+	for _, b := range all {
+		table = append(table, []string{b.Zone, b.Rate, number(b.Keys), number(b.Open), number(b.Bytes), length(math.Round(b.Waited))})
+	}
+	return table
 }
 
 func status() *cobra.Command {
@@ -92,7 +113,7 @@ func (p printer) status(s state) error {
 	for _, e := range s.Overrides {
 		overrides = append(overrides, []string{e.Zone, e.ID, e.Limit, p.ends(e), e.Note})
 	}
-	for _, t := range [][][]string{zones, nodes, enforcement, overrides} {
+	for _, t := range [][][]string{zones, bandwidthTable(s.Bandwidth), nodes, enforcement, overrides} {
 		if len(t) < 2 {
 			continue
 		}

@@ -64,8 +64,10 @@ type Zone struct {
 	Key string `json:"key,omitempty"`
 	ID  string `json:"id,omitempty"`
 	// Override is what an operator has set for the key at run time.
-	Override string  `json:"override,omitempty"`
-	Limits   []Limit `json:"limits,omitempty"`
+	Override string `json:"override,omitempty"`
+	// Bandwidth is how many bytes a second the responses of the key share, where they are slowed.
+	Bandwidth rates.Bandwidth `json:"bandwidth,omitempty"`
+	Limits    []Limit         `json:"limits,omitempty"`
 }
 
 // A Limit is how one limit stands, and what it says.
@@ -174,6 +176,9 @@ func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
 			said.Override = textOf(o)
 		}
 	}
+	if !said.Shadow && said.Override != control.Unlimited && said.Override != control.Deny {
+		said.Bandwidth = z.Bandwidth
+	}
 	x.asked, x.copies = append(x.asked, asked), append(x.copies, copied{len(x.all), k, stands})
 	x.all = append(x.all, said)
 	return true
@@ -231,6 +236,10 @@ func (z *Zone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation, r *http
 		return why(denied, "the key is empty, and empty_key is deny")
 	case z.Override == control.Deny:
 		return why(denied)
+	case f.OnlyThrottles() && z.Shadow:
+		return why(Skipped, "the zone is not enforced for the key, so it does not slow its responses")
+	case f.OnlyThrottles() && !e.IsDenied() && z.Override != control.Unlimited:
+		return why(Admitted)
 	case z.Override == control.Unlimited:
 		return why(Skipped)
 	case !e.IsDenied() && f.OnRedisLoss == settings.LossDeny && z.Shadow:

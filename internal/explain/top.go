@@ -131,6 +131,11 @@ func limitsOf(config *lifecycle.Config, zone string, by top.By) (chosen []*limit
 	case zone == "":
 		return nil, errors.New("there is no zone")
 	}
+	for z := range config.Zones {
+		if z.Name == zone {
+			return nil, fmt.Errorf("zone %q has no limit, so nothing is counted by key", zone)
+		}
+	}
 	return nil, fmt.Errorf("there is no zone %q", zone)
 }
 

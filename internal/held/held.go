@@ -15,7 +15,7 @@ import (
 type Held struct {
 	begins []func(Response)
 	ends   []func()
-	wraps  []func(http.ResponseWriter) http.ResponseWriter
+	wraps  []func(http.ResponseWriter, *http.Request) http.ResponseWriter
 }
 
 // A Response is how a response begins.
@@ -39,13 +39,15 @@ func (h *Held) OnEnd(f func()) { h.ends = append(h.ends, f) }
 
 // Wrap has f wrap the writer that the handler gets. What it returns must keep to what Caddy's
 // handlers expect: Unwrap, FlushError, Hijack, ReadFrom.
-func (h *Held) Wrap(f func(http.ResponseWriter) http.ResponseWriter) { h.wraps = append(h.wraps, f) }
+func (h *Held) Wrap(f func(http.ResponseWriter, *http.Request) http.ResponseWriter) {
+	h.wraps = append(h.wraps, f)
+}
 
 // Serve has next handle the request, and gives up what is held at its time. A panic goes on.
 func (h *Held) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	defer h.end()
 	for _, wrap := range h.wraps {
-		w = wrap(w)
+		w = wrap(w, r)
 	}
 	if len(h.begins) == 0 {
 		return next.ServeHTTP(w, r)

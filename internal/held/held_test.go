@@ -221,7 +221,7 @@ func TestTheWriterKeepsWhatTheServerCan(t *testing.T) {
 func TestWrapComesOutsideOfTheBeginning(t *testing.T) {
 	h := new(Held)
 	var wrapped http.ResponseWriter
-	h.Wrap(func(w http.ResponseWriter) http.ResponseWriter {
+	h.Wrap(func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter {
 		wrapped = &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}
 		return wrapped
 	})

@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/bandwidth"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/limits"
@@ -133,6 +134,9 @@ func (c *Config) apply() {
 	for _, z := range c.zones {
 		for l := range z.Each {
 			l.Configure(z.Sweep, c.Redis)
+		}
+		if z.Throttle != nil {
+			z.Throttle.Configure(bandwidth.Rate(z.Bandwidth), z.MaxKeys)
 		}
 	}
 }

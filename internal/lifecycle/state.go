@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"github.com/caddy-tide/ratelimit/internal/bandwidth"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
@@ -17,6 +18,10 @@ func State() (s metrics.State) {
 	}
 	counters.Each(func(c *counters.Counters) {
 		s.Zones = append(s.Zones, of[c].AddTo(c.State()))
+	})
+	bandwidth.Each(func(z *bandwidth.Zone) {
+		b := z.Status()
+		s.Bandwidths = append(s.Bandwidths, metrics.BandwidthState{Zone: b.Zone, Open: b.Open, Bytes: b.Bytes, Waited: b.Waited})
 	})
 	add := func(r *shared.Redis) {
 		s.Redis = append(s.Redis, r.State())

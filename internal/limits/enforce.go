@@ -89,7 +89,7 @@ func (e *Evaluation) close(k keyed, unavailable bool) {
 func (e *Evaluation) recordClosed(z keyed, r *http.Request) {
 	wait := time.Second
 	if !z.unavailable {
-		wait = z.Limits[0].Window
+		wait = z.FirstWindow()
 		z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: wait, Shadow: true})
 	}
 	z.metrics.Count(metrics.WouldDeny)

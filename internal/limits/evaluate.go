@@ -53,8 +53,10 @@ type Evaluation struct {
 	// enforced. closed are zones that deny without asking their limits and are still to be
 	// recorded: those that are not enforced, and those in which an operator denies all requests of
 	// the key.
-	shadows    []keyed
-	closed     []keyed
+	shadows []keyed
+	closed  []keyed
+	// throttles are the keys that slow the response.
+	throttles  []throttle
 	overShadow bool
 	wouldDeny  answer.WouldDeny
 	// queues is how many zones are still to give their slots.
@@ -127,7 +129,7 @@ func (e *Evaluation) Free() {
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
 	e.own, e.grants, e.verdicts, e.shadows, e.uncounted = e.own[:0], e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
-	e.closed, e.barred = e.closed[:0], nil
+	e.closed, e.barred, e.throttles = e.closed[:0], nil, e.throttles[:0]
 	evaluations.Put(e)
 }
 
@@ -197,9 +199,12 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 		e.bar(*k)
 		return
 	}
+	throttled := e.throttle(k, hash, o)
 	limits, own := e.limitsOf(z, r, o)
 	if len(limits) == 0 {
-		z.metrics.Count(metrics.Skipped)
+		if !throttled {
+			z.metrics.Count(metrics.Skipped)
+		}
 		return
 	}
 	e.zones = append(e.zones, zoneResult{
@@ -462,7 +467,7 @@ func (e *Evaluation) noteZone(r *http.Request) {
 		z.metrics.Count(metrics.Unavailable)
 		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, time.Second
 	default:
-		d.Zone, d.Wait = z.Name, z.Limits[0].Window
+		d.Zone, d.Wait = z.Name, z.FirstWindow()
 		z.metrics.Count(metrics.Denied)
 		z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
 	}

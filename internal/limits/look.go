@@ -36,6 +36,9 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	}
 	f.Matchers, f.Except, f.Logger, f.Once, f.Metrics, f.LogKeys = nil, nil, zap.NewNop(), new(warning.Once), false, false
 	f.denials = answer.NewDenialLog(answer.DenialLogOptions{Logger: f.Logger})
+	if k.ByID && len(z.limits) == 0 {
+		return nil, false
+	}
 	now := clock.Now()
 	for i := range z.limits {
 		l := z.limits[i]

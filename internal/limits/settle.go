@@ -30,6 +30,7 @@ func (e *Evaluation) Hold() *held.Held {
 			}
 		})
 	}
+	e.holdThrottles(h)
 	return h
 }
 

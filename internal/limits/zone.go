@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/bandwidth"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
@@ -62,13 +63,15 @@ type Zone struct {
 	// Template makes the keys.
 	Template *reqkey.Template
 
-	limits  []Limit         // one for each rate of Limits
-	want    algorithms.Want // of admitted requests; nothing where nothing shows it
-	reserve algorithms.Want // see reserves
-	denials *answer.DenialLog
-	metrics *metrics.ZoneCounters
-	full    atomic.Bool // warned of more than max_keys
-	noKey   atomic.Bool // warned of an empty key
+	limits []Limit // one for each rate of Limits
+	// Throttle slows the responses of keys, nil for none.
+	Throttle *bandwidth.Zone
+	want     algorithms.Want // of admitted requests; nothing where nothing shows it
+	reserve  algorithms.Want // see reserves
+	denials  *answer.DenialLog
+	metrics  *metrics.ZoneCounters
+	full     atomic.Bool // warned of more than max_keys
+	noKey    atomic.Bool // warned of an empty key
 
 	// varies is set where numbers come with the request: see limitsOf.
 	varies       bool
@@ -115,7 +118,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.want = waitsOf(o.Kind)
 	}
 	z.reserve = z.reserves()
-	log := answer.DenialLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.Limits[len(o.Limits)-1].Window}
+	log := answer.DenialLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.LongestWindow()}
 	if o.LogKeys {
 		log.Keys = z.Template
 	}
@@ -132,6 +135,9 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.limits = append(z.limits, l)
 		z.rules = append(z.rules, strict.Rule(l.Params()))
 	}
+	if o.Bandwidth != 0 {
+		z.Throttle = bandwidth.Acquire(o.Namespace, o.Name, bandwidth.Rate(o.Bandwidth), o.MaxKeys)
+	}
 	return z, nil
 }
 
@@ -141,6 +147,9 @@ func (z *Zone) Release() {
 	z.metrics.Release()
 	for l := range z.Each {
 		l.Release()
+	}
+	if z.Throttle != nil {
+		bandwidth.Release(z.Namespace, z.Name)
 	}
 }
 

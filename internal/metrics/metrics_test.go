@@ -18,7 +18,8 @@ func someState() State {
 		Redis: []RedisState{
 			{"caddy", true, 10, 1, 100, 3, 1, 2, 3}, {"caddy", false, 1, 5, 7, 1, 4, 5, 6}, {Namespace: "shop", Up: true, Syncs: 2},
 		},
-		Controls: []ControlState{{"caddy", 2, true}, {"caddy", 3, false}, {Namespace: "shop", Applied: true}},
+		Bandwidths: []BandwidthState{{"m", 2, 1000, 3 * time.Second}, {"m", 1, 24, time.Second / 2}},
+		Controls:   []ControlState{{"caddy", 2, true}, {"caddy", 3, false}, {Namespace: "shop", Applied: true}},
 	}
 }
 
@@ -65,6 +66,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			"decisions_total reserved m": 0, "decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "decisions_total would_deny m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
 			"near_limit_total m":  before["near_limit_total m"],
 			"limit_requests 1m m": 600, "limit_requests 1h m": 0, "burst_requests m": 80, "keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
+			"bandwidth_responses m": 3, "bandwidth_bytes_total m": 1024, "bandwidth_wait_seconds_total m": 3.5,
 			"limit_defaults_total m":        before["limit_defaults_total m"],
 			"last_sync_timestamp_seconds m": 1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
 			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,

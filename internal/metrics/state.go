@@ -37,6 +37,14 @@ type RedisState struct {
 	CircuitsOpen, CircuitTrips, Timeouts int64
 }
 
+// BandwidthState is how a zone slows responses.
+type BandwidthState struct {
+	Zone   string
+	Open   int64
+	Bytes  int64
+	Waited time.Duration
+}
+
 // ControlState is the state of one control record.
 type ControlState struct {
 	Namespace string
@@ -56,6 +64,10 @@ var (
 
 	limitDesc = describe("limit_requests", "Requests that a zone admits in a window.", "zone", "window")
 	burstDesc = describe("burst_requests", "Requests that a zone with a bucket admits at once.", "zone")
+
+	openResponsesDesc = describe("bandwidth_responses", "Open responses that a zone slows.", "zone")
+	bytesDesc         = describe("bandwidth_bytes_total", "Bytes of bodies that a zone with bandwidth has let through.", "zone")
+	waitedDesc        = describe("bandwidth_wait_seconds_total", "Time that responses waited for the bandwidth of their key, all together.", "zone")
 
 	redisDesc    = describe("redis_up", "1 while everything that is sent to Redis is answered, else 0.", "namespace")
 	syncsDesc    = describe("syncs_total", "Calls to Redis that sync counts, by result: ok or failed.", "namespace", "result")
@@ -83,9 +95,10 @@ func Register(registry *prometheus.Registry, state func() State) error {
 
 // State is the state of the process.
 type State struct {
-	Zones    []ZoneState
-	Redis    []RedisState
-	Controls []ControlState
+	Zones      []ZoneState
+	Bandwidths []BandwidthState
+	Redis      []RedisState
+	Controls   []ControlState
 }
 
 // collector shows the state of the process.
@@ -95,7 +108,7 @@ type collector func() State
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		keysDesc, sketchDesc, syncedDesc, limitDesc, burstDesc, redisDesc, syncsDesc, syncKeysDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc,
-		appliedDesc, overrideDesc,
+		appliedDesc, overrideDesc, openResponsesDesc, bytesDesc, waitedDesc,
 	} {
 		ch <- d
 	}
@@ -121,6 +134,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for name, n := range bursts {
 		send(burstDesc, gauge, float64(n), name)
+	}
+	for name, s := range merge(now.Bandwidths) {
+		send(openResponsesDesc, gauge, float64(s.Open), name)
+		send(bytesDesc, counter, float64(s.Bytes), name)
+		send(waitedDesc, counter, s.Waited.Seconds(), name)
 	}
 	for name, s := range merge(now.Redis) {
 		send(redisDesc, gauge, one(s.Up), name)
@@ -182,6 +200,16 @@ func (s ZoneState) plus(other ZoneState) ZoneState {
 	}
 	s.Keys += other.Keys
 	s.Sketch = s.Sketch || other.Sketch
+	return s
+}
+
+func (s BandwidthState) name() string { return s.Zone }
+
+// plus adds up the zones of one name in two namespaces.
+func (s BandwidthState) plus(other BandwidthState) BandwidthState {
+	s.Open += other.Open
+	s.Bytes += other.Bytes
+	s.Waited += other.Waited
 	return s
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -59,9 +60,12 @@ type Compiled struct {
 	// IPv4Prefix and IPv6Prefix are by how many bits addresses are grouped, 1 to 32 and 1 to 128.
 	IPv4Prefix int
 	IPv6Prefix int
-	// Limits are one or more rates, as rates.Sorted returns them.
+	// Limits are one or more rates, as rates.Sorted returns them. A zone with Bandwidth may have
+	// none.
 	Limits []rates.Rate
-	Kind   algorithms.Kind
+	// Bandwidth is how many bytes a second the responses of a key share, 0 for any number.
+	Bandwidth rates.Bandwidth
+	Kind      algorithms.Kind
 	// Burst is 0 for the limit.
 	Burst int64
 	// Buckets is 1 or more.
@@ -84,6 +88,21 @@ type Compiled struct {
 // Params describes one of the limits to its algorithm.
 func (z *Compiled) Params(r rates.Rate) algorithms.Params {
 	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets, Reserves: z.CountResponses != nil}
+}
+
+// LongestWindow and FirstWindow are those of the limits, 0 and a second where there are none.
+func (z *Compiled) LongestWindow() time.Duration {
+	if len(z.Limits) == 0 {
+		return 0
+	}
+	return z.Limits[len(z.Limits)-1].Window
+}
+
+func (z *Compiled) FirstWindow() time.Duration {
+	if len(z.Limits) == 0 {
+		return time.Second
+	}
+	return z.Limits[0].Window
 }
 
 // GoesByAuthentication reports whether the key or a limit comes from authentication.
@@ -111,6 +130,7 @@ func (z *Compiled) Lines() []string {
 	return []string{
 		"limit" + limits.String(),
 		"limit_default" + defaults.String(),
+		fmt.Sprintf("bandwidth %s", z.Bandwidth),
 		fmt.Sprintf("key %q", z.Key),
 		fmt.Sprintf("algorithm %s", z.Kind),
 		fmt.Sprintf("burst %d", z.Burst),

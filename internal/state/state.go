@@ -5,6 +5,7 @@ package state
 import (
 	"context"
 
+	"github.com/caddy-tide/ratelimit/internal/bandwidth"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
@@ -15,8 +16,10 @@ import (
 
 // A State is what a node shows of itself.
 type State struct {
-	Zones []Limit          `json:"zones"`
-	Redis *ratesync.Status `json:"redis,omitempty"`
+	Zones []Limit `json:"zones"`
+	// Bandwidth has the zones that slow responses.
+	Bandwidth []Bandwidth      `json:"bandwidth,omitempty"`
+	Redis     *ratesync.Status `json:"redis,omitempty"`
 	// Strict is there where a zone has sync_rate strict.
 	Strict *strict.Status `json:"strict,omitempty"`
 	// Control is how this node stands to what is changed at run time: Enforcement and Overrides are
@@ -57,6 +60,33 @@ type Limit struct {
 	OverflowBytes int64 `json:"overflow_bytes"`
 }
 
+// Bandwidth is how a zone slows the responses of its keys, on this node.
+type Bandwidth struct {
+	Zone string `json:"zone"`
+	// Rate is what the responses of a key share.
+	Rate rates.Bandwidth `json:"rate"`
+	// Open is how many responses are open, and Keys how many keys they have.
+	Keys int64 `json:"keys"`
+	Open int64 `json:"open"`
+	// Bytes is how many were sent, and Waited how many seconds responses waited for their turns,
+	// all together.
+	Bytes  int64   `json:"bytes"`
+	Waited float64 `json:"waited"`
+}
+
+// bandwidths describes the zones that slow responses.
+func bandwidths(config *lifecycle.Config) (all []Bandwidth) {
+	seen := make(map[*bandwidth.Zone]bool)
+	for z := range config.Zones {
+		if z.Throttle != nil && !seen[z.Throttle] {
+			seen[z.Throttle] = true
+			s := z.Throttle.Status()
+			all = append(all, Bandwidth{s.Zone, rates.Bandwidth(s.Rate), s.Keys, s.Open, s.Bytes, s.Waited.Seconds()})
+		}
+	}
+	return all
+}
+
 // WithChanges describes the current configuration, and what was changed at run time. Redis is asked
 // how the other nodes stand, for as long as ctx allows.
 func WithChanges(ctx context.Context) State {
@@ -79,6 +109,7 @@ func Current() State {
 		redis := config.Redis.Replicator.Status()
 		s.Redis = &redis
 	}
+	s.Bandwidth = bandwidths(config)
 	seen := make(map[*counters.Counters]bool)
 	for l := range config.Each {
 		if seen[l.Counters] {

@@ -1,0 +1,51 @@
+package limits
+
+import (
+	"net/http"
+
+	"github.com/caddy-tide/ratelimit/internal/bandwidth"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/held"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// A throttle is a key of a zone with bandwidth, which slows the response to an admitted request.
+// This decides nothing: so it holds whatever happens to Redis, and with a zone that has no limit.
+type throttle struct {
+	*Zone
+	key table.Key
+}
+
+// OnlyThrottles reports whether the zone has bandwidth and nothing that could deny a request.
+func (z *Zone) OnlyThrottles() bool { return len(z.limits) == 0 }
+
+// throttle notes that a key slows the response. It returns false where it doesn't: the zone has no
+// bandwidth or is not enforced for the key, or an operator has set the key to unlimited.
+func (e *Evaluation) throttle(k *keyed, key table.Key, o *control.Override) bool {
+	if k.Throttle == nil || k.shadow || o != nil && o.Unlimited {
+		return false
+	}
+	e.throttles, e.holds = append(e.throttles, throttle{k.Zone, key}), true
+	return true
+}
+
+// holdThrottles has the response to an admitted request wait for its turns.
+func (e *Evaluation) holdThrottles(h *held.Held) {
+	for _, t := range e.throttles {
+		if len(t.limits) == 0 {
+			t.metrics.Count(metrics.Admitted) // with limits, Enter has counted it
+		}
+		h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
+			slowed, overflow := t.Throttle.Throttle(w, r, bandwidth.Key(t.key))
+			if overflow {
+				t.warnFull()
+			}
+			if slowed == nil {
+				return w
+			}
+			h.OnEnd(slowed.Close)
+			return slowed
+		})
+	}
+}
