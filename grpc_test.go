@@ -89,6 +89,12 @@ func callByHTTP2(t *testing.T, connection net.Conn, authority string, fields ...
 	}
 }
 
+// noGRPC are header fields of requests that are no calls of gRPC.
+var noGRPC = [][]string{
+	{"content-type", "application/grpc-web"}, {"content-type", "application/grpc-web+proto"}, {"content-type", "application/grpcx"},
+	{"content-type", "application/json"}, {}, {"content-type", "application/grpc", ":method", "GET"},
+}
+
 // A gRPC client reads a denial as the status of its call, over TLS and without, whatever error
 // routes there are.
 func TestADeniedCallOfGRPC(t *testing.T) {
@@ -140,10 +146,7 @@ func TestADeniedCallOfGRPC(t *testing.T) {
 				t.Errorf("%s: a denied call has %v, want RateLimit, and neither Retry-After nor Cache-Control", name, c.header)
 			}
 		}
-		for i, fields := range [][]string{
-			{"content-type", "application/grpc-web"}, {"content-type", "application/grpc-web+proto"}, {"content-type", "application/grpcx"},
-			{"content-type", "application/json"}, {}, {"content-type", "application/grpc", ":method", "GET"},
-		} {
+		for i, fields := range noGRPC {
 			key := fmt.Sprint("other", i)
 			do(key, fields...)
 			if c := do(key, fields...); c.header[":status"] != "429" || c.header["grpc-status"] != "" || string(c.data) != "page 429" {

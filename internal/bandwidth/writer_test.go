@@ -52,71 +52,86 @@ func (p *peer) Header() http.Header         { return p.header }
 func (p *peer) WriteHeader(int)             {}
 func (p *peer) Write(b []byte) (int, error) { return p.Body.Write(b) }
 
+// A response is one with body.
+type response struct {
+	name, method string
+	h            http.HandlerFunc
+}
+
+func (c response) check(t *testing.T, slowed bool) {
+	t.Helper()
+	took, got := handle(t, c.method, c.h)
+	if slow := took > 2500*time.Millisecond && took < 3500*time.Millisecond; slow != slowed || !slow && took > 0 {
+		t.Errorf("%s: 30000 bytes at 10000/s took %v, slowed want %t", c.name, took, slowed)
+	}
+	if !bytes.Equal(got.Body.Bytes(), body) {
+		t.Errorf("%s: %d bytes arrived, or others", c.name, got.Body.Len())
+	}
+}
+
+func write(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }
+
 func TestWriterSlowsBodies(t *testing.T) {
-	write := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }
-	for _, c := range []struct {
-		name, method string
-		h            http.HandlerFunc
-		slow         bool
-	}{
-		{"write", "GET", write, true},
-		{"post", "POST", write, true},
+	for _, c := range []response{
+		{"write", "GET", write},
+		{"post", "POST", write},
 		{"small writes", "GET", func(w http.ResponseWriter, _ *http.Request) {
 			for at := 0; at < len(body); at += 100 {
 				_, _ = w.Write(body[at : at+100])
 			}
-		}, true},
-		{"copy", "GET", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, bytes.NewReader(body)) }, true},
+		}},
+		{"copy", "GET", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, bytes.NewReader(body)) }},
 		{"copy of what only reads", "GET", func(w http.ResponseWriter, _ *http.Request) {
 			n, err := io.Copy(w, io.LimitReader(bytes.NewReader(body), int64(len(body))))
 			if n != int64(len(body)) || err != nil {
 				panic(fmt.Sprint(n, err))
 			}
-		}, true},
+		}},
 		{"content", "GET", func(w http.ResponseWriter, r *http.Request) {
 			http.ServeContent(w, r, "body.txt", time.Time{}, bytes.NewReader(body))
-		}, true},
-		{"text", "GET", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, string(body)) }, true},
+		}},
+		{"text", "GET", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, string(body)) }},
 		{"status of an error", "GET", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusNotFound)
 			write(w, r)
-		}, true},
+		}},
 		{"a status that comes too late", "GET", func(w http.ResponseWriter, r *http.Request) {
 			_, _ = w.Write(body[:10])
 			w.WriteHeader(http.StatusSwitchingProtocols)
 			_, _ = w.Write(body[10:])
-		}, true},
+		}},
 		{"a second status", "GET", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusOK)
 			w.WriteHeader(http.StatusSwitchingProtocols)
 			write(w, r)
-		}, true},
-		{"head", "HEAD", write, false},
-		{"tunnel", "CONNECT", write, false},
+		}},
+	} {
+		c.check(t, true)
+	}
+}
+
+func TestWriterSlowsNothingElse(t *testing.T) {
+	for _, c := range []response{
+		{"head", "HEAD", write},
+		{"tunnel", "CONNECT", write},
 		{"upgraded", "GET", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusSwitchingProtocols)
 			write(w, r)
-		}, false},
+		}},
 		{"upgraded, copy", "GET", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusSwitchingProtocols)
 			_, _ = w.(io.ReaderFrom).ReadFrom(bytes.NewReader(body))
-		}, false},
+		}},
 		{"not modified", "GET", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusNotModified)
 			write(w, r)
-		}, false},
+		}},
 		{"no content", "GET", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusNoContent)
 			write(w, r)
-		}, false},
+		}},
 	} {
-		took, got := handle(t, c.method, c.h)
-		if slow := took > 2500*time.Millisecond && took < 3500*time.Millisecond; slow != c.slow || !slow && took > 0 {
-			t.Errorf("%s: 30000 bytes at 10000/s took %v, slowed want %t", c.name, took, c.slow)
-		}
-		if !bytes.Equal(got.Body.Bytes(), body) {
-			t.Errorf("%s: %d bytes arrived, or others", c.name, got.Body.Len())
-		}
+		c.check(t, false)
 	}
 }
 
@@ -189,50 +204,52 @@ func TestWriteEndsWithTheRequest(t *testing.T) {
 	})
 }
 
+// ablest are handlers that do with a response what a server lets them.
+var ablest = map[string]http.HandlerFunc{
+	"/flush": func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "first")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	},
+	"/hijack": func(w http.ResponseWriter, _ *http.Request) {
+		conn, rw, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer conn.Close()
+		_, _ = rw.WriteString("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nraw")
+		_ = rw.Flush()
+		if _, err := w.Write([]byte("late")); err != http.ErrHijacked {
+			panic(fmt.Sprint("after Hijack: ", err))
+		}
+	},
+	"/hints": func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+		if w.(*Writer).begun {
+			panic("an informational response passes for the one that counts")
+		}
+		_, _ = w.Write(body)
+	},
+	"/trailer": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		_, _ = w.Write(body)
+		w.Header().Set("X-Sum", "30000")
+	},
+	"/deadline": func(w http.ResponseWriter, _ *http.Request) {
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(-time.Hour)); err != nil {
+			panic(err)
+		}
+		_, _ = w.Write(body)
+	},
+}
+
 // With a real server: what a handler can do with a response it can still do.
 func TestWriterOnAServer(t *testing.T) {
 	z := NewZone("z", 1<<30, 10)
-	handlers := map[string]http.HandlerFunc{
-		"/flush": func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.WriteString(w, "first")
-			w.(http.Flusher).Flush()
-			<-r.Context().Done()
-		},
-		"/hijack": func(w http.ResponseWriter, _ *http.Request) {
-			conn, rw, err := w.(http.Hijacker).Hijack()
-			if err != nil {
-				panic(err)
-			}
-			defer conn.Close()
-			_, _ = rw.WriteString("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nraw")
-			_ = rw.Flush()
-			if _, err := w.Write([]byte("late")); err != http.ErrHijacked {
-				panic(fmt.Sprint("after Hijack: ", err))
-			}
-		},
-		"/hints": func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusEarlyHints)
-			if w.(*Writer).begun {
-				panic("an informational response passes for the one that counts")
-			}
-			_, _ = w.Write(body)
-		},
-		"/trailer": func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Trailer", "X-Sum")
-			_, _ = w.Write(body)
-			w.Header().Set("X-Sum", "30000")
-		},
-		"/deadline": func(w http.ResponseWriter, _ *http.Request) {
-			if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(-time.Hour)); err != nil {
-				panic(err)
-			}
-			_, _ = w.Write(body)
-		},
-	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		t, _ := z.Throttle(w, r, Key{})
 		defer t.Close()
-		handlers[r.URL.Path](t, r)
+		ablest[r.URL.Path](t, r)
 	}))
 	defer server.Close()
 

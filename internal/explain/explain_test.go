@@ -3,6 +3,7 @@ package explain
 import (
 	"bufio"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -20,6 +21,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
@@ -212,6 +214,11 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 		n := rapid.IntRange(1, 40).Draw(rt, "requests")
 		pause := rapid.SliceOfN(rapid.SampledFrom(pauses), n, n).Draw(rt, "pauses")
 		key := rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b", "c", "d"}), n, n).Draw(rt, "keys")
+		// Some keys have limits of their own, which are set at run time.
+		set := map[string]string{}
+		for range rapid.IntRange(0, 3).Draw(rt, "overrides") {
+			set[rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "overridden")] = rapid.SampledFrom(overridden).Draw(rt, "by")
+		}
 		failure := ""
 		synctest.Test(t, func(t *testing.T) {
 			zones := handler(t, nil, all...)
@@ -222,6 +229,7 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 			}
 			c.Start()
 			defer c.Stop()
+			defer override(t, nil, zones, set)()
 			for i := range n {
 				time.Sleep(pause[i])
 				synctest.Wait() // a sketch may just be made
@@ -239,6 +247,28 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 			t.Errorf("nothing was %s, so not all was compared: %v", d, seen)
 		}
 	}
+}
+
+// overridden are what an operator may set. A rate names the second limit of a lawfulZone.
+var overridden = []string{"0", "3", "1000", "2/15m", control.Unlimited, control.Deny}
+
+// override sets limits of keys at run time, in all zones, until the returned function is called.
+func override(t *testing.T, redis *shared.Redis, zones []*limits.Zone, set map[string]string) (remove func()) {
+	t.Helper()
+	record := shared.ControlOf(redis, "")
+	change := func(limit func(string) string) {
+		for _, z := range zones {
+			for _, key := range slices.Sorted(maps.Keys(set)) {
+				k, _ := z.KeyOf(request(key))
+				c := control.Change{Target: control.Target{Zone: z.Name, Key: &k.ID}, Body: control.Body{Limit: limit(set[key])}, For: time.Hour}
+				if _, err := record.Change(t.Context(), c); err != nil {
+					t.Errorf("setting %q of %q: %v", set[key], key, err)
+				}
+			}
+		}
+	}
+	change(func(limit string) string { return limit })
+	return func() { change(func(string) string { return "" }) }
 }
 
 // patience is what a busy machine needs.
@@ -305,6 +335,10 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	}
 	redistest.Eventually(t, "the sync begins", lost(false))
 	compare("redis is there", 12)
+	for i, zones := range handlers {
+		override(t, redis, zones, map[string]string{"a": overridden[i%len(overridden)], "b": overridden[i/6%len(overridden)]})
+	}
+	compare("redis is there, with overrides", 12)
 	server.Kill()
 	redistest.Eventually(t, "the loss is noticed", lost(true))
 	compare("redis is away", 12)

@@ -37,15 +37,28 @@ func heldBy(t *testing.T, handler caddyhttp.HandlerFunc, change ...func(*http.Re
 	return told, panicked, err
 }
 
-func TestWithWhichStatusAResponseBegins(t *testing.T) {
-	fails := func(err error) caddyhttp.HandlerFunc {
-		return func(http.ResponseWriter, *http.Request) error { return err }
+// A begun is the status with which a handler's response begins, 0 for none.
+type begun struct {
+	handler caddyhttp.HandlerFunc
+	want    string
+}
+
+func (c begun) check(t *testing.T) {
+	told, _, _ := heldBy(t, c.handler)
+	if len(told) == 2 {
+		told[0] = strings.TrimSpace(told[0])
 	}
-	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
-	for name, test := range map[string]struct {
-		handler caddyhttp.HandlerFunc
-		want    string
-	}{
+	if !slices.Equal(told, []string{c.want, "end"}) {
+		t.Errorf("told %q, want %q and the end", told, c.want)
+	}
+}
+
+func fails(err error) caddyhttp.HandlerFunc {
+	return func(http.ResponseWriter, *http.Request) error { return err }
+}
+
+func TestWithWhichStatusAResponseBegins(t *testing.T) {
+	for name, c := range map[string]begun{
 		"a handler that never writes": {fails(nil), "200"},
 		"one that writes twice": {func(w http.ResponseWriter, _ *http.Request) error {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -83,6 +96,14 @@ func TestWithWhichStatusAResponseBegins(t *testing.T) {
 			w.(http.Flusher).Flush()
 			return nil
 		}, "200"},
+	} {
+		t.Run(name, c.check)
+	}
+}
+
+func TestWithWhichStatusAnErrorBegins(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	for name, c := range map[string]begun{
 		"an error":                  {fails(caddyhttp.Error(http.StatusUnauthorized, errors.New("no"))), "401"},
 		"an error in another":       {fails(fmt.Errorf("login: %w", caddyhttp.Error(http.StatusUnauthorized, nil))), "401"},
 		"an error without a status": {fails(errors.New("no")), "500"},
@@ -97,13 +118,7 @@ func TestWithWhichStatusAResponseBegins(t *testing.T) {
 		"one that is not there":    {fails(caddyhttp.Error(http.StatusBadGateway, refused)), "502"},
 		"the end of its goroutine": {func(http.ResponseWriter, *http.Request) error { runtime.Goexit(); return nil }, "0"},
 	} {
-		told, _, _ := heldBy(t, test.handler)
-		if len(told) == 2 {
-			told[0] = strings.TrimSpace(told[0])
-		}
-		if !slices.Equal(told, []string{test.want, "end"}) {
-			t.Errorf("%s: told %q, want %q and the end", name, told, test.want)
-		}
+		t.Run(name, c.check)
 	}
 }
 

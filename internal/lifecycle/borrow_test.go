@@ -39,6 +39,20 @@ func borrowing(t *testing.T, server *redistest.Server) *Config {
 	return c
 }
 
+// settle waits until the control record is read, and all that was counted is sent.
+func settle(t *testing.T, c *Config) {
+	t.Helper()
+	redistest.Eventually(t, "the record is read", c.Control().IsEqual)
+	redistest.Eventually(t, "all is sent", func() bool {
+		for l := range c.Each {
+			if l.Totals().Unsent > 0 || l.Source.Lost() != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // A reload that borrows another client of the same server brings along what was changed at run
 // time, at once, and what was reset is not forgiven again. One to another server brings nothing.
 func TestAReloadWithABorrowedClient(t *testing.T) {
@@ -81,26 +95,14 @@ func TestAReloadWithABorrowedClient(t *testing.T) {
 	}
 	server.Restart()
 	first.Stop()
-	settle := func(c *Config) {
-		t.Helper()
-		redistest.Eventually(t, "the record is read", c.Control().IsEqual)
-		redistest.Eventually(t, "all is sent", func() bool {
-			for l := range c.Each {
-				if l.Totals().Unsent > 0 || l.Source.Lost() != 0 {
-					return false
-				}
-			}
-			return true
-		})
-	}
-	settle(second)
+	settle(t, second)
 	if got := left(second); got != 7 || !isOff(second) {
 		t.Errorf("after the reload %d are left and the zone is off: %t, want 7 and true", got, isOff(second))
 	}
 	third := borrowing(t, other)
 	third.Start()
 	second.Stop()
-	settle(third)
+	settle(t, third)
 	if got := left(third); got != 7 || isOff(third) {
 		t.Errorf("with another server %d are left and the zone is off: %t, want 7 and false", got, isOff(third))
 	}

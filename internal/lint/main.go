@@ -25,7 +25,7 @@ const (
 	module = "github.com/caddy-tide/ratelimit"
 
 	maxColumns  = 100  // of a line of a comment; a tab counts as four
-	maxFunction = 60   // lines, in what is no test
+	maxFunction = 60   // lines
 	maxMethods  = 6    // of an interface, embedded ones count as one
 	maxPackage  = 2000 // lines, without tests
 	maxRoot     = 2700 // the same for the root package
@@ -143,7 +143,7 @@ func (l *linter) goFile(path string) error {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
-			if length := l.line(n.End()) - l.line(n.Pos()) + 1; length > maxFunction && !test {
+			if length := l.line(n.End()) - l.line(n.Pos()) + 1; length > maxFunction {
 				l.report(l.at(n.Pos()), "%s has %d lines, at most %d", n.Name.Name, length, maxFunction)
 			}
 		case *ast.InterfaceType:

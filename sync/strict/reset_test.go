@@ -65,71 +65,102 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 	}
 }
 
+// A resetRun is three nodes that spend, and then get a reset.
+type resetRun struct {
+	t        *testing.T
+	r        *redistest.Server
+	rule     Rule
+	scenario string
+	nodes    []*resetNode
+}
+
 func testReset(t *testing.T, r *redistest.Server, rule Rule, scenario string) {
-	nodes := []*resetNode{}
+	run := &resetRun{t: t, r: r, rule: rule, scenario: scenario}
 	for range 3 {
-		nodes = append(nodes, &resetNode{Limiter: limiter(t, r.URL), t: t, zone: scenario, rule: rule})
+		run.nodes = append(run.nodes, run.newNode())
 	}
-	spend := func(want int) {
-		t.Helper()
-		got := nodes[0].take(40) + nodes[1].take(30)
-		if len(nodes) > 2 {
-			got += nodes[2].take(50)
-		}
-		if got += nodes[0].take(50); got != want {
-			t.Errorf("%s: the nodes admit %d, want %d", scenario, got, want)
-		}
+	run.spend(100)
+	run.before()
+	run.spend(run.reset())
+}
+
+func (run *resetRun) newNode() *resetNode {
+	return &resetNode{Limiter: limiter(run.t, run.r.URL), t: run.t, zone: run.scenario, rule: run.rule}
+}
+
+// spend asks for more than the limit on all nodes, which admit want.
+func (run *resetRun) spend(want int) {
+	run.t.Helper()
+	nodes := run.nodes
+	got := nodes[0].take(40) + nodes[1].take(30)
+	if len(nodes) > 2 {
+		got += nodes[2].take(50)
 	}
-	apply := func() *reset.Set {
-		set := resetNow(t, r)
-		if scenario == "of all" {
-			set = &reset.Set{All: set.Of(id(1))}
-		}
-		for i, n := range nodes {
-			if scenario == "late" && i == 1 {
-				nodes[0].take(5)
-				nodes[2].take(1) // denied, or told of the reset
-			}
-			n.Reset(scenario, set)
-		}
-		return set
+	if got += nodes[0].take(50); got != want {
+		run.t.Errorf("%s: the nodes admit %d, want %d", run.scenario, got, want)
 	}
-	flush := func() {
-		if err := r.Client().FlushAll(context.Background()).Err(); err != nil {
-			t.Fatal(err)
-		}
+}
+
+// apply tells all nodes of a reset.
+func (run *resetRun) apply() *reset.Set {
+	set := resetNow(run.t, run.r)
+	if run.scenario == "of all" {
+		set = &reset.Set{All: set.Of(id(1))}
 	}
-	spend(100)
-	switch scenario {
+	for i, n := range run.nodes {
+		if run.scenario == "late" && i == 1 {
+			run.nodes[0].take(5)
+			run.nodes[2].take(1) // denied, or told of the reset
+		}
+		n.Reset(run.scenario, set)
+	}
+	return set
+}
+
+func (run *resetRun) flush() {
+	if err := run.r.Client().FlushAll(context.Background()).Err(); err != nil {
+		run.t.Fatal(err)
+	}
+}
+
+// before is what happens before the reset.
+func (run *resetRun) before() {
+	switch run.scenario {
 	case "after FLUSHALL":
-		flush()
-		spend(100)
+		run.flush()
+		run.spend(100)
 	case "after a failover":
-		flush()
-		nodes[1].take(60)
-		older := backup(t, r)
-		nodes[0].take(40)
+		run.flush()
+		run.nodes[1].take(60)
+		older := backup(run.t, run.r)
+		run.nodes[0].take(40)
 		older()
-		spend(40)
+		run.spend(40)
 	case "killed":
-		nodes = nodes[:2]
+		run.nodes = run.nodes[:2]
 	}
-	older := backup(t, r)
-	set, want := apply(), 100
-	switch scenario {
+}
+
+// reset applies the reset and what happens after it. It returns how many the nodes are to admit
+// then.
+func (run *resetRun) reset() (want int) {
+	nodes := run.nodes
+	older := backup(run.t, run.r)
+	set, want := run.apply(), 100
+	switch run.scenario {
 	case "late":
 		want = 94 // the third node was told of the reset, or found an empty log
-		if families[rule.Kind] == windows {
+		if families[run.rule.Kind] == windows {
 			want = 95
 		}
 	case "twice":
-		spend(100)
-		apply()
+		run.spend(100)
+		run.apply()
 	case "newcomer":
-		nodes[2] = &resetNode{Limiter: limiter(t, r.URL), t: t, zone: scenario, rule: rule}
-		nodes[2].Reset(scenario, set)
+		nodes[2] = run.newNode()
+		nodes[2].Reset(run.scenario, set)
 	case "before FLUSHALL":
-		flush()
+		run.flush()
 	case "before a failover":
 		nodes[1].take(5)
 		older()
@@ -138,7 +169,7 @@ func testReset(t *testing.T, r *redistest.Server, rule Rule, scenario string) {
 		want -= nodes[0].take(50)
 		for i, n := range nodes {
 			for _, g := range before[i] {
-				if scenario == "refunds" {
+				if run.scenario == "refunds" {
 					n.Refund(g)
 				} else {
 					n.Penalize(g)
@@ -147,7 +178,7 @@ func testReset(t *testing.T, r *redistest.Server, rule Rule, scenario string) {
 		}
 		time.Sleep(50 * time.Millisecond) // nothing is to come of them
 	}
-	spend(want)
+	return want
 }
 
 // What is counted in an epoch after that of the reset stays, and what is over is forgotten.
@@ -242,6 +273,16 @@ func TestAResetAtABoundary(t *testing.T) {
 	}
 }
 
+// admittedOf returns how many of so many requests of a key are admitted.
+func admittedOf(count int, admits func(key string) bool) (admitted int) {
+	for range count {
+		if admits("k") {
+			admitted++
+		}
+	}
+	return admitted
+}
+
 // What nodes decided alone before a reset is forgiven, also where it is on its way to Redis, and
 // what they decide alone after it counts.
 func TestChargesUnderAReset(t *testing.T) {
@@ -252,22 +293,8 @@ func TestChargesUnderAReset(t *testing.T) {
 			t.Parallel()
 			proxy := faultproxy.Start(t, server.Addr)
 			nodes := []peer{newPeer(t, proxy.Addr, name, rule, 0), newPeer(t, server.Addr, name, rule, 0)}
-			decide := func(n peer, count int) (admitted int) {
-				for range count {
-					if n.decides("k") {
-						admitted++
-					}
-				}
-				return admitted
-			}
-			alone := func(n peer, count int) (admitted int) {
-				for range count {
-					if n.alone("k") {
-						admitted++
-					}
-				}
-				return admitted
-			}
+			decide := func(n peer, count int) int { return admittedOf(count, n.decides) }
+			alone := func(n peer, count int) int { return admittedOf(count, n.alone) }
 			settle := func() {
 				t.Helper()
 				proxy.Set(faultproxy.None)
