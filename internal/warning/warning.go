@@ -36,6 +36,8 @@ const (
 	LimitValue      = "TIDE022"
 	BeforeAuth      = "TIDE023"
 	ClientsLimit    = "TIDE024"
+	LimitOnErrors   = "TIDE025"
+	AllReserve      = "TIDE026"
 	ReserveOfOne    = "TIDE030"
 )
 
