@@ -9,9 +9,9 @@
 TAGS := nobadger,nomysql,nopgx
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test check lint redis chaos demo fuzz fuzz-briefly bench
+.PHONY: test check lint redis fail2ban chaos demo fuzz fuzz-briefly bench
 
-test: redis browser
+test: redis fail2ban browser
 	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
 
 check: format static lint test comparisons fuzz-briefly
@@ -44,6 +44,16 @@ redis:
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server; \
 		else \
 			echo "The tests need redis-server (7.0 or later). Install it (Debian: apt-get install redis-server; Fedora: dnf install redis; macOS: brew install redis), then run make test again."; \
+			exit 1; \
+		fi; }
+
+# fail2ban reads the log lines of bans.
+fail2ban:
+	@command -v fail2ban-regex >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends fail2ban; \
+		else \
+			echo "A test feeds log lines to fail2ban-regex. Install fail2ban (Debian: apt-get install fail2ban; Fedora: dnf install fail2ban), then run make test again."; \
 			exit 1; \
 		fi; }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -57,6 +58,7 @@ func init() {
 //			max_keys      <number>
 //			headers       draft|kong|github|off...
 //			enforce       <share>|off
+//			ban           <duration> [after <rate>]
 //			reserve       @<name> <share>
 //
 //			# the older plugin's words for limit
@@ -332,9 +334,7 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 	case "except":
 		err = p.except(z)
 	case "key":
-		if z.Key, err = p.word(); err == nil && strings.TrimSpace(z.Key) == "" {
-			err = errors.New("it is empty; write `key {client_ip}`")
-		}
+		z.Key, err = p.key()
 	case "limit":
 		var all []rates.Rate
 		all, err = p.rates(rates.ParseLimit)
@@ -373,6 +373,8 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 		z.Headers, err = p.words()
 	case "enforce":
 		z.Enforce, err = p.enforce()
+	case "ban":
+		z.Ban, err = p.ban()
 	case "reserve":
 		err = p.reserve(z)
 	case "window":
@@ -496,6 +498,29 @@ func (p parser) enforce() (*float64, error) {
 		return nil, err
 	}
 	return pointer(settings.ParseEnforcement(value))
+}
+
+// key reads a template.
+func (p parser) key() (string, error) {
+	value, err := p.word()
+	if err == nil && strings.TrimSpace(value) == "" {
+		err = errors.New("it is empty; write `key {client_ip}`")
+	}
+	return value, err
+}
+
+// ban reads how long a key is banned, and after how many denied requests.
+func (p parser) ban() (*Ban, error) {
+	values, err := p.words()
+	if err != nil {
+		return nil, err
+	}
+	b, err := settings.ParseBan(values)
+	ban := &Ban{For: caddy.Duration(b.For)}
+	if b.After.Window != 0 {
+		ban.After = &BanAfter{carried(b.After.Limit), caddy.Duration(b.After.Window)}
+	}
+	return ban, err
 }
 
 // distributed reads the older plugin's block of that name.

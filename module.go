@@ -201,6 +201,9 @@ type Zone struct {
 	// stays in when the share rises. Default: 1.
 	Enforce *float64 `json:"enforce,omitempty"`
 
+	// Ban denies all requests of a key for a while once it has overdone it. Default: none.
+	Ban *Ban `json:"ban,omitempty"`
+
 	// Reserve keeps shares of each limit for classes of requests, such as those of who pays.
 	// Default: none.
 	Reserve []Reserve `json:"reserve,omitempty"`
@@ -245,6 +248,26 @@ type Limit struct {
 	Default *int64 `json:"default,omitempty"`
 }
 
+// Ban is how long a key is banned, and when that begins. A ban lasts from its beginning: requests
+// during it are denied, count nowhere, and don't prolong it.
+type Ban struct {
+	// For is how long a ban lasts, 1ms to ten years. Default: none; it must be given.
+	For caddy.Duration `json:"for"`
+
+	// After is how many denied requests in a window begin a ban: those that were denied because a
+	// limit of the zone was spent. Default: the first one.
+	After *BanAfter `json:"after,omitempty"`
+}
+
+// BanAfter is a number of denied requests in a window of time.
+type BanAfter struct {
+	// MaxEvents is the number of denied requests, 1 or more. Default: none; it must be given.
+	MaxEvents int64 `json:"max_events"`
+
+	// Window is 1ms to ten years, aligned to the clock. Default: none; it must be given.
+	Window caddy.Duration `json:"window"`
+}
+
 // Events is a number of requests, or the placeholder that it comes from.
 type Events = rates.Events
 
@@ -272,6 +295,8 @@ var shapes = map[reflect.Type]string{
 	reflect.TypeFor[Zone]():             zoneShape,
 	reflect.TypeFor[*Zone]():            zoneShape,
 	reflect.TypeFor[Limit]():            limitShape,
+	reflect.TypeFor[Ban]():              banShape,
+	reflect.TypeFor[*Ban]():             banShape,
 	reflect.TypeFor[[]Limit]():          "write a list; " + limitShape,
 	reflect.TypeFor[Reserve]():          reserveShape,
 	reflect.TypeFor[[]Reserve]():        "write a list; " + reserveShape,
@@ -285,6 +310,7 @@ var shapes = map[reflect.Type]string{
 const (
 	zoneShape    = `write an object with the list in it, like {"limits": [{"max_events": 5, "window": "1m"}]}`
 	matcherShape = `write each set of matchers as an object, like {"path": ["/health"]} or {"client_ip": {"ranges": ["10.0.0.0/8"]}}; named matchers are known in the sites of a Caddyfile only`
+	banShape     = `write an object, like {"for": "15m", "after": {"max_events": 3, "window": "10m"}}`
 	reserveShape = `write each reserve as an object, like {"share": 0.2, "match": [{"header": {"X-Plan": ["paid"]}}]}`
 	limitShape   = `write each rate as an object, like {"max_events": 100, "window": "1m"}`
 )

@@ -373,6 +373,7 @@ func TestWhatAResetLeaves(t *testing.T) {
 	if r := reset(t, `{"zone":"small","all":true}`); r.Stays != nil {
 		t.Errorf("a reset of all keys says %q stays", r.Stays)
 	}
+	s.admits("192.0.2.9", 6, 5)
 }
 
 func TestResetsThatAreRefused(t *testing.T) {

@@ -193,7 +193,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, fou
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. A step can do with what a failed one before it has left.
-	err = cmp.Or(z.limits(&s, &found), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.exceptions(), z.enforce(&s, &found), z.reserve(&s, &found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.exceptions(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return settings.Compiled{}, nil, err
 	}
@@ -428,6 +428,28 @@ func (z *Zone) enforce(s *settings.Compiled, found *[]warning.Warning) error {
 			"all requests have one key, and it is enforced for %s of all keys: so for this one or not at all; write `enforce off` or remove enforce, or `key {client_ip}` to enforce it for a share of the clients", s.Enforce)})
 	}
 	return nil
+}
+
+// ban sets when keys are banned, and for how long.
+func (z *Zone) ban(s *settings.Compiled, found *[]warning.Warning) error {
+	if z.Ban == nil {
+		return nil
+	}
+	if len(z.Reserve) > 0 {
+		return wrongf("ban", "with reserve, requests are denied before the limit is spent, which is no reason for a ban; remove one of the two")
+	}
+	if len(s.Limits) == 0 {
+		return wrongf("ban", "there is no limit whose denied requests could begin a ban; add one, like `limit 100/1m`")
+	}
+	s.Ban.For = time.Duration(z.Ban.For)
+	if after := z.Ban.After; after != nil {
+		s.Ban.After = rates.Rate{Limit: after.MaxEvents, Window: time.Duration(after.Window)}
+		if *after == (BanAfter{}) {
+			return wrongf("ban", "after has no number and no window; write them, like {\"max_events\": 3, \"window\": \"10m\"}, or remove after for the first denied request")
+		}
+	}
+	*found = append(*found, s.Ban.Warnings(s.Key)...)
+	return wrong("ban", s.Ban.Check())
 }
 
 // reserve sets the shares that are kept for classes of requests.

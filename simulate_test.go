@@ -2,13 +2,16 @@ package ratelimit
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,9 +19,11 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/spf13/cobra"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/command"
 	"github.com/caddy-tide/ratelimit/internal/simulate"
 )
 
@@ -162,5 +167,78 @@ func TestSimulationIsTrue(t *testing.T) {
 		if differ > 0 {
 			t.Errorf("%s: of %d requests %d are decided otherwise", name, r.Requests, differ)
 		}
+	}
+}
+
+// exampleLog is the access log of docs/simulate.md: people who look at some pages, an office behind
+// one address, and a scraper that is too fast.
+func exampleLog() string {
+	rng := rand.New(rand.NewPCG(5, 6))
+	var b strings.Builder
+	at := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	for range 20_000 {
+		at = at.Add(time.Duration(rng.ExpFloat64() * float64(90*time.Millisecond)))
+		ip, status := fmt.Sprintf("198.51.%d.%d", rng.IntN(4), rng.IntN(250)), 200
+		switch k := rng.IntN(100); {
+		case k < 25:
+			ip, status = "203.0.113.99", []int{200, 404, 404, 404}[rng.IntN(4)]
+		case k < 33:
+			ip = "192.0.2.7"
+		}
+		fmt.Fprintf(&b, `{"ts":%.6f,"logger":"http.log.access","request":{"remote_ip":"%s","client_ip":"%[2]s","method":"GET","host":"example.com","uri":"/"},"duration":0.0012,"status":%d}`+"\n",
+			float64(at.UnixMicro())/1e6, ip, status)
+	}
+	return b.String()
+}
+
+// simulateCommand runs `caddy rate-limit simulate` in a directory with the example's log.
+func simulateCommand(t *testing.T, args ...string) (out string, err error) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("access.log", []byte(exampleLog()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root, limit := &cobra.Command{Use: "caddy", SilenceUsage: true, SilenceErrors: true}, &cobra.Command{Use: "rate-limit"}
+	command.RateLimit().CobraFunc(limit)
+	root.AddCommand(limit)
+	var b bytes.Buffer
+	root.SetOut(&b)
+	root.SetErr(&b)
+	root.SetArgs(append([]string{"rate-limit", "simulate"}, args...))
+	err = root.Execute()
+	return b.String(), err
+}
+
+// The example of docs/simulate.md is what the command prints.
+func TestSimulateExample(t *testing.T) {
+	page, err := os.ReadFile("docs/simulate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(page), "$ caddy rate-limit simulate --limit 100/1m access.log\n")
+	want, _, ok := strings.Cut(after, "```")
+	got, err := simulateCommand(t, "--limit", "100/1m", "access.log")
+	if err != nil || !ok || got != want {
+		t.Errorf("it prints %v\n%s\nwant\n%s", err, got, want)
+	}
+}
+
+// More denied than --max-denied allows is an error of its own exit code, and the report is complete
+// all the same. With --json and --html it comes in other forms.
+func TestSimulateFlags(t *testing.T) {
+	out, err := simulateCommand(t, "--limit", "100/1m", "--max-denied", "0.1%", "access.log")
+	if err == nil || !strings.Contains(err.Error(), "zone limit denies") || !strings.Contains(out, "What no log tells") {
+		t.Errorf("with --max-denied 0.1%%: %v, %s", err, out)
+	}
+	out, err = simulateCommand(t, "--limit", "100/1m", "--limit", "5000/1h", "--algorithm", "gcra", "--burst", "20", "--max-denied", "90%", "--json", "--show-keys", "--html", "report.html", "access.log")
+	var r simulate.Report
+	if err != nil || json.Unmarshal([]byte(out), &r) != nil || len(r.Zones[0].Top) == 0 || r.Requests != 20_000 || r.Zones[0].Top[0].Key != "203.0.113.99" || len(r.Zones[0].Windows) != 2 {
+		t.Errorf("with --json: %v, %s", err, out)
+	}
+	if html, err := os.ReadFile("report.html"); err != nil || !bytes.Contains(html, []byte("203.0.113.99")) {
+		t.Errorf("with --html: %v, %d bytes", err, len(html))
+	}
+	if _, err = simulateCommand(t, "--limit", "100/1m", "--queue", "5", "access.log"); err == nil || !strings.Contains(err.Error(), "leaky_bucket") {
+		t.Errorf("with an option of another algorithm: %v", err)
 	}
 }

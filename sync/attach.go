@@ -49,6 +49,7 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 			if last.to != r {
 				s.dropCharges(r.now())
 				s.counters.ResetAcks()
+				s.companion().Resend()
 			}
 		}
 		r.serve(ctx, s, at)

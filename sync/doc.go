@@ -22,6 +22,7 @@
 //	keyspace.go    the names of all keys
 //	heartbeat.go   a node is there, and notices that the server has forgotten
 //	clock.go       the server's time
+//	companion.go   bans, which package bans shares
 //	shard.go       parts of a Cluster that can be lost alone
 //	note.go        what fails, by package health: notes, and what follows from them
 //

@@ -51,7 +51,7 @@ type flushRequest struct {
 func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 	for began := time.Now(); ; {
 		_, requests := s.counters.Unsent(r.now())
-		if requests == 0 {
+		if requests == 0 && !s.companion().HasUnsent() {
 			return ""
 		}
 		// Not at.lost: the next cycle, which would find the server back, may be an hour away.
@@ -118,7 +118,7 @@ func (r *Replicator) flushAll(f *flush, sources []*Source) {
 		}
 		wg.Go(func() {
 			var was flushed
-			if _, was.left = s.counters.Unsent(r.now()); was.left > 0 {
+			if _, was.left = s.counters.Unsent(r.now()); was.left > 0 || s.companion().HasUnsent() {
 				was.err = at.flush(ctx)
 				_, was.left = s.counters.Unsent(r.now())
 			}
@@ -152,7 +152,7 @@ func (r *Replicator) syncLast(ctx context.Context, s *Source, at *attachment) er
 	for {
 		at.failed = 0
 		at.behind.Store(true)
-		err := r.sync(ctx, s, at, false)
+		err := r.syncAll(ctx, s, at, false)
 		if !errors.Is(err, redis.ErrPoolTimeout) || ctx.Err() != nil {
 			return err
 		}

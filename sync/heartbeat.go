@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/health"
+	"github.com/caddy-tide/ratelimit/internal/servertime"
 )
 
 // Start begins to tell other nodes that this one is there, if it has not begun.
@@ -133,7 +134,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	if len(reply) != 9 {
 		return 0, ErrReply
 	}
-	server, ok := parseTime(reply[0], reply[1])
+	server, ok := servertime.Parse(reply[0], reply[1])
 	held, ok2 := reply[2].(int64)
 	nodes, ok3 := reply[3].(int64)
 	mark, ok4 := reply[4].(int64)

@@ -30,6 +30,7 @@ import (
 //	                                decides
 //	<table>:<id>:log        zset    a member for each unit that a log admitted, by its microsecond
 //	<table>:<id>:charged    hash    node -> seq of its last charge to the level or log beside it
+//	<zone>:ban:<id>         string  "begun length": the ban of the key that began last
 //	<zone>:strict:<id>      hash    node and ruleset -> "seq granted at", the last strict call
 //	strict:probe            hash    what a probe writes; and strict:probe:no, which is never there
 //
@@ -38,8 +39,8 @@ import (
 // hash tag, keeps all keys of an id in one hash slot of a Cluster.
 //
 // Everything expires: the nodes after four Leases, the control record when its last entry has
-// ended, a probe and a record of calls after SpareTTL, a hash of counts after Spec.EpochTTL, all
-// else SpareTTL after it has drained or left its window.
+// ended, a ban when it is over, a probe and a record of calls after SpareTTL, a hash of counts
+// after Spec.EpochTTL, all else SpareTTL after it has drained or left its window.
 type Keyspace struct {
 	head string
 }
@@ -83,6 +84,9 @@ func (k Keyspace) Probe(shard int) []string {
 // Table are the keys of a table.
 func (k Keyspace) Table(s Spec) Keys { return Keys{k.head, "}:" + s.Zone + ":" + s.Name() + ":"} }
 
+// Bans are the keys of the bans of a zone.
+func (k Keyspace) Bans(zone string) Keys { return Keys{k.head, "}:" + zone + ":ban:"} }
+
 // Calls are the keys of the records of a zone's strict calls.
 func (k Keyspace) Calls(zone string) Keys { return Keys{k.head, "}:" + zone + ":strict:"} }
 
@@ -125,13 +129,16 @@ func (k Keys) appendFill(dst []byte, id table.ID) []byte {
 type Spec struct {
 	Zone string
 	// Kind is one letter for the algorithm: f fixed window, s sliding window, l log, t token
-	// bucket, g GCRA, q leaky bucket.
+	// bucket, g GCRA, q leaky bucket; or Denials.
 	Kind    byte
 	Window  time.Duration
 	Buckets int
 	// Live is how many epochs before the current one count.
 	Live int
 }
+
+// Denials is the letter of a fixed window of denied requests, which lead to a ban.
+const Denials = 'd'
 
 // SpecOf is the Spec of a limit in a zone.
 func SpecOf(zone string, p algorithms.Params) Spec {

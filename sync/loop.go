@@ -51,7 +51,7 @@ func (r *Replicator) cycle(ctx context.Context, s *Source, at *attachment, early
 		defer func() { flush.answer <- err }()
 	} else {
 		r.awaitRecord(ctx)
-		err = r.sync(ctx, s, at, early)
+		err = r.syncAll(ctx, s, at, early)
 	}
 	if !errors.Is(err, context.Canceled) { // else this node stopped it
 		at.lost.Store(r.lostAfter(at, early, err))

@@ -28,6 +28,7 @@ func (r *Replicator) resend() {
 	}
 	for _, s := range r.attached() {
 		s.counters.Resend()
+		s.companion().Resend()
 	}
 }
 

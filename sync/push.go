@@ -22,6 +22,11 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 		ctx, cancel = context.WithTimeout(ctx, cycle.CallTime(r.timeout, rate))
 		defer cancel()
 	}
+	if err := s.companion().Read(ctx, r.callTime(at), messages); err != nil {
+		r.stats.failures.Add(1)
+		s.counters.Fail(messages)
+		return err
+	}
 	c := pushCalls.Get().(*pushCall)
 	defer pushCalls.Put(c)
 	c.write(r.keys, s, rate, messages)

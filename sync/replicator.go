@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/health"
+	"github.com/caddy-tide/ratelimit/internal/servertime"
 )
 
 var (
@@ -72,7 +73,7 @@ type Replicator struct {
 	sources  map[*Source]struct{}
 	health   health.State
 	flushing *flush // the last one
-	clock    clock
+	clock    servertime.Clock
 	stop     context.CancelFunc
 	done     chan struct{}
 
@@ -150,7 +151,7 @@ func (r *Replicator) Status() Status {
 	s := Status{
 		Up: len(failing) == 0, Failing: failing, Nodes: r.nodes.Load(),
 		Syncs: r.stats.calls.Load(), Keys: r.stats.keys.Load(), Failures: r.stats.failures.Load(), FailedKeys: r.stats.failedKeys.Load(),
-		Offset: r.clock.offset.String(),
+		Offset: r.clock.Offset.String(),
 	}
 	if last := r.stats.last.Load(); last != 0 {
 		s.Last = time.Unix(0, last)

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/messages"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -51,6 +52,8 @@ type Source struct {
 	node     string
 	seq      atomic.Int64
 	wake     chan struct{}
+
+	carried atomic.Pointer[messages.Companion] // nil where nothing goes along
 
 	// pending is what a strict zone's node has decided alone and Redis has not confirmed.
 	pending pendingCharges

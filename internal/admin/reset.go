@@ -122,9 +122,10 @@ func isOverflowing(zone *limits.Zone) bool {
 }
 
 // lasts is how long anything is left that a reset of a zone says something of: epochs in Redis that
-// have its name, and a bucket that carries its stamp.
+// have its name, a bucket that carries its stamp, and a ban that began before.
 func lasts(zone *limits.Zone) (longest time.Duration) {
-	for l := range zone.Each {
+	longest = zone.Ban.For
+	for l := range zone.Counted {
 		p := l.Settings.Params(l.Rate)
 		rate := max(0, time.Duration(zone.SyncRate))
 		longest = max(longest, ratesync.SpecOf(zone.Name, p).EpochTTL(p.Epoch(), rate))

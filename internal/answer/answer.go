@@ -44,6 +44,7 @@ type Responder struct {
 	contentType string
 	// The problem details up to the wait.
 	exceeded string
+	abnormal string
 	reduced  string
 
 	// The errors for error routes. caddyhttp.Error would look up the caller for each request.
@@ -51,6 +52,7 @@ type Responder struct {
 	unavailable error
 	tooEarly    error
 	barred      error
+	banned      error
 }
 
 // NewResponder prepares what does not differ from request to request.
@@ -71,10 +73,12 @@ func NewResponder(o Options) *Responder {
 		message:     m,
 		contentType: contentType,
 		exceeded:    problem(quotaExceeded, o.Status),
+		abnormal:    problem(abnormalUsage, o.Status),
 		reduced:     problem(reducedCapacity, http.StatusServiceUnavailable),
 		denied:      routed(o.Status, "rate limit exceeded"),
 		unavailable: routed(http.StatusServiceUnavailable, "rate limit unavailable"),
 		tooEarly:    routed(http.StatusTooEarly, "rate limit exceeded by early data, whose sender is not proven"),
+		banned:      routed(o.Status, "banned for a while, as a rate limit was exceeded too often"),
 		barred:      routed(http.StatusForbidden, "all requests of this key are denied, as an operator has set at run time"),
 	}
 }
@@ -118,6 +122,8 @@ const (
 	TooEarly
 	// Barred is a key of which an operator denies all requests: 403.
 	Barred
+	// Banned is a key that has overdone it: 429.
+	Banned
 )
 
 // A Denial is what Deny answers.
@@ -130,6 +136,8 @@ type Denial struct {
 	Results []Result
 	// Now is when they did, in nanoseconds since the Unix epoch.
 	Now int64
+	// Begins is set where a ban begins with this request.
+	Begins bool
 }
 
 // A WouldDeny is a denial by zones in shadow mode, which denied nobody: the one with the longest
@@ -171,6 +179,9 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	}
 	if o.Events != nil {
 		o.Events.emit(exceededEvent, r, d.Zone, seconds)
+		if d.Begins {
+			o.Events.emit(bannedEvent, r, d.Zone, seconds)
+		}
 	}
 	f := newFields()
 	f.addResults(w.Header(), o.Headers, d.Results, d.Now)
@@ -185,6 +196,9 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	status, err := o.Status, o.denied
 	if d.Reason == Unavailable {
 		status, err = http.StatusServiceUnavailable, o.unavailable
+	}
+	if d.Reason == Banned {
+		err = o.banned
 	}
 	routed := isRouted(r, err)
 	if !routed {

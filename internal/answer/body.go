@@ -11,6 +11,7 @@ import (
 // The problem types and their titles are those that the draft registers with IANA.
 const (
 	quotaExceeded   = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded"`
+	abnormalUsage   = `{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"Abnormal Usage Detected"`
 	reducedCapacity = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary Reduced Capacity"`
 )
 
@@ -50,9 +51,12 @@ func problem(begin string, status int) string {
 // appendProblem appends problem details.
 func (o *Responder) appendProblem(b []byte, d *Denial, seconds int64) []byte {
 	unavailable := d.Reason == Unavailable
-	if unavailable {
+	switch {
+	case unavailable:
 		b = append(b, o.reduced...)
-	} else {
+	case d.Reason == Banned:
+		b = append(b, o.abnormal...)
+	default:
 		b = append(b, o.exceeded...)
 	}
 	b = strconv.AppendInt(b, seconds, 10)

@@ -170,6 +170,17 @@ func (l *DenialLog) WriteLine(now int64, r LoggedDenial) {
 	}
 }
 
+// Banned writes the line of a ban that begins, one for each: programs such as fail2ban go by it.
+func (l *DenialLog) Banned(r LoggedDenial, length time.Duration) {
+	c := l.Logger.Check(zapcore.InfoLevel, "rate limit banned")
+	if r.Shadow {
+		c = l.Logger.Check(zapcore.InfoLevel, "rate limit banned, not enforced")
+	}
+	if c != nil {
+		c.Write(append(l.fieldsOf(r), zap.Duration("ban", length))...)
+	}
+}
+
 // fieldsOf returns what a line shows of a denial. Text from the client is in printable ASCII and
 // bounded; of the URL it is the path alone, as queries hold secrets. The digest tells keys apart.
 // Early data proves no address, so its line has none.

@@ -11,11 +11,13 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
-// The events: a request is denied, or would be if the zone were enforced; a key is near its limit.
+// The events: a request is denied, or would be if the zone were enforced; a key is near its limit;
+// a ban begins.
 const (
 	exceededEvent  = "rate_limit_exceeded"
 	nearEvent      = "rate_limit_near"
 	wouldDenyEvent = "rate_limit_would_deny"
+	bannedEvent    = "rate_limit_banned"
 )
 
 // Events gives Caddy's event system an event for each request that is denied or would be.

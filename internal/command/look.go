@@ -179,6 +179,9 @@ func notesOf(z explain.Zone) string {
 	if z.Shadow {
 		notes = append(notes, "shadow mode")
 	}
+	if z.BannedUntil != nil {
+		notes = append(notes, "banned until "+z.BannedUntil.Format(time.RFC3339))
+	}
 	if z.Bandwidth != 0 {
 		notes = append(notes, "bandwidth "+z.Bandwidth.String())
 	}
@@ -257,6 +260,7 @@ func (p printer) top(c client, q url.Values) error {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
 	rows := [][]string{{"ZONE", "LIMIT", "ID OF THE KEY", "USED", "ASKED", "DENIED", "KEY"}}
+	bans := [][]string{{"BANNED IN", "ID OF THE KEY", "ENDS"}}
 	for _, t := range all {
 		for _, k := range t.Keys {
 			asked, denied := "", ""
@@ -264,10 +268,16 @@ func (p printer) top(c client, q url.Values) error {
 				asked, denied = number(*k.Asked), number(*k.Denied)
 			}
 			rows = append(rows, []string{t.Zone, number(t.Limit) + "/" + t.Window, k.ID, number(k.Used), asked, denied, k.Key})
+			if k.BannedUntil != nil {
+				bans = append(bans, []string{t.Zone, k.ID, p.in(*k.BannedUntil)})
+			}
 		}
 	}
 	if len(rows) == 1 {
 		return p.line("No key has spent anything lately.")
 	}
-	return p.table(rows)
+	if err := p.table(rows); err != nil || len(bans) == 1 {
+		return err
+	}
+	return cmp.Or(p.line(""), p.table(bans))
 }

@@ -14,7 +14,7 @@ func (p printer) report(r *simulate.Report) error {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	const layout = "2006-01-02 15:04:05"
-	say("%d requests of %d clients, from %s to %s UTC (%s).", r.Requests, r.Clients, r.From.Format(layout), r.To.Format(layout), rates.WindowText(rounded(r.To.Sub(r.From))))
+	say("%d requests of %s clients, from %s to %s UTC (%s).", r.Requests, clientsText(r.Clients), r.From.Format(layout), r.To.Format(layout), rates.WindowText(rounded(r.To.Sub(r.From))))
 	if r.Nodes > 1 {
 		say("%d nodes share them.", r.Nodes)
 	}
@@ -73,7 +73,7 @@ func (p printer) zone(z *simulate.Zone) error {
 	if z.WouldDeny > 0 {
 		would = fmt.Sprintf(", %d of them only in shadow mode (enforce %s)", z.WouldDeny, z.Enforced)
 	}
-	say("Denied: %d of %d requests (%s), of %d of %d clients%s.", z.Denied+z.WouldDeny, z.Requests, simulate.ShareText(z.Share), z.DeniedClients, z.Clients, would)
+	say("Denied: %d of %d requests (%s), of %s of %s clients%s.", z.Denied+z.WouldDeny, z.Requests, simulate.ShareText(z.Share), clientsText(z.DeniedClients), clientsText(z.Clients), would)
 	if len(z.Answered) > 0 {
 		text := simulate.AnsweredText(z.Answered)
 		if z.Answered["2xx"] > 0 {
@@ -104,6 +104,14 @@ func (p printer) zone(z *simulate.Zone) error {
 	return p.table(top)
 }
 
+// clientsText writes how many clients there are, which is an estimate beyond a bound.
+func clientsText(n int64) string {
+	if n > simulate.ExactClients {
+		return "about " + number(n)
+	}
+	return number(n)
+}
+
 // candidates prints other limits for a window.
 func (p printer) candidates(w *simulate.Window) error {
 	rows := [][]string{{"CANDIDATE", "TOUCHES CLIENTS", "AND REQUESTS", ""}}
@@ -113,7 +121,7 @@ func (p printer) candidates(w *simulate.Window) error {
 			note = "the limit, alone"
 		}
 		if c.Limit == w.Suggested {
-			note = strings.TrimPrefix(note+", suggested", ", ")
+			note = strings.TrimPrefix(note+"; suggested", "; ")
 		}
 		rows = append(rows, []string{limit, number(c.Clients), number(c.Requests), note})
 	}

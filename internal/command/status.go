@@ -27,6 +27,7 @@ type state struct {
 		Own       int64           `json:"own"`
 		Remote    int64           `json:"remote"`
 		Unsent    int64           `json:"unsent"`
+		Banned    *int64          `json:"banned"`
 	} `json:"zones"`
 	Bandwidth []bandwidth `json:"bandwidth"`
 	Redis     *struct {
@@ -97,6 +98,12 @@ func (p printer) status(s state) error {
 			strconv.Itoa(z.Keys), number(z.Own), number(z.Remote), number(z.Unsent),
 		})
 	}
+	bans := [][]string{{"ZONE WITH BANS", "BANNED KEYS"}}
+	for i, z := range s.Zones {
+		if z.Banned != nil && (i == 0 || s.Zones[i-1].Zone != z.Zone) {
+			bans = append(bans, []string{z.Zone, strconv.FormatInt(*z.Banned, 10)})
+		}
+	}
 	nodes := [][]string{{"NODE", "VERSION", "HEARD", "APPLIED", ""}}
 	for _, n := range s.Nodes {
 		self := ""
@@ -113,7 +120,7 @@ func (p printer) status(s state) error {
 	for _, e := range s.Overrides {
 		overrides = append(overrides, []string{e.Zone, e.ID, e.Limit, p.ends(e), e.Note})
 	}
-	for _, t := range [][][]string{zones, bandwidthTable(s.Bandwidth), nodes, enforcement, overrides} {
+	for _, t := range [][][]string{zones, bans, bandwidthTable(s.Bandwidth), nodes, enforcement, overrides} {
 		if len(t) < 2 {
 			continue
 		}

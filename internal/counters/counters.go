@@ -57,6 +57,9 @@ type Counters struct {
 	// fork copies the counters of one key; ok is false where it is not found by its ID.
 	fork func(l algorithms.Limit, k Key, now int64) (f Fork, ok bool)
 
+	// bans are those that are swept along, nil for none.
+	bans atomic.Pointer[Bans]
+
 	sweep atomic.Int64 // nanoseconds, 0 before the first Start
 	stop  chan struct{}
 	done  chan struct{}
@@ -126,14 +129,20 @@ func (c *Counters) Release() { _, _ = pool.Delete(c.Key) }
 // Each calls f with all counters of the pool.
 func Each(f func(*Counters)) {
 	pool.Range(func(_, v any) bool {
-		f(v.(*Counters))
+		if c, ok := v.(*Counters); ok {
+			f(c)
+		}
 		return true
 	})
 }
 
 // SpecOf names a limit to other nodes.
 func SpecOf(z *settings.Compiled, r rates.Rate) ratesync.Spec {
-	return ratesync.SpecOf(z.Name, z.Params(r))
+	s := ratesync.SpecOf(z.Name, z.Params(r))
+	if z.CountsDenials {
+		s.Kind = ratesync.Denials
+	}
+	return s
 }
 
 // newCounters gives counters the state of their kind. Others that know one are Table.Penalize,
@@ -190,6 +199,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 	c.follow(record)
 	c.upkeep.Configure(table.SyncConfig{
 		Params:  l.Params(),
+		Certain: z.CountsDenials,
 		Rate:    every,
 		Early:   z.EarlySync && z.SyncRate != rates.Strict,
 		Charges: charges,
@@ -254,6 +264,9 @@ func (c *Counters) sweepEvery(d time.Duration) {
 				return
 			case <-time.After(time.Duration(c.sweep.Load())):
 				c.upkeep.Sweep(clock.Now())
+				if bans := c.bans.Load(); bans != nil {
+					bans.sweep(clock.Now())
+				}
 			}
 		}
 	}()

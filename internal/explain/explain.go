@@ -32,6 +32,7 @@ const (
 	Skipped     Decision = "skipped"     // the zone doesn't limit the request
 	Unavailable Decision = "unavailable" // the zone fails closed while Redis is unavailable
 	TooEarly    Decision = "too_early"   // denied in early data
+	Banned      Decision = "banned"      // denied during a ban
 	Reserved    Decision = "reserved"    // denied until others get back what they have reserved
 	NotAsked    Decision = "not_asked"   // another zone denies before, or Redis needs not be asked
 )
@@ -65,6 +66,8 @@ type Zone struct {
 	ID  string `json:"id,omitempty"`
 	// Override is what an operator has set for the key at run time.
 	Override string `json:"override,omitempty"`
+	// BannedUntil is when the ban of the key ends, or would where Shadow is set; nil for none.
+	BannedUntil *time.Time `json:"banned_until,omitempty"`
 	// Bandwidth is how many bytes a second the responses of the key share, where they are slowed.
 	Bandwidth rates.Bandwidth `json:"bandwidth,omitempty"`
 	Limits    []Limit         `json:"limits,omitempty"`
@@ -236,6 +239,12 @@ func (z *Zone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation, r *http
 		return why(denied, "the key is empty, and empty_key is deny")
 	case z.Override == control.Deny:
 		return why(denied)
+	case e.BannedFor(f) > 0:
+		until := time.Unix(0, clock.Now()).Add(e.BannedFor(f)).UTC()
+		if z.BannedUntil = &until; !z.Shadow {
+			denied = Banned
+		}
+		return why(denied)
 	case f.OnlyThrottles() && z.Shadow:
 		return why(Skipped, "the zone is not enforced for the key, so it does not slow its responses")
 	case f.OnlyThrottles() && !e.IsDenied() && z.Override != control.Unlimited:
@@ -290,6 +299,10 @@ func (x *explanation) overall(h *Handler, e *limits.Evaluation) {
 			h.Decision = Unavailable
 		case answer.TooEarly:
 			h.Decision = TooEarly
+		case answer.Banned:
+			if !d.Begins {
+				h.Decision = Banned
+			}
 		}
 	}
 }

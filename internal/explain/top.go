@@ -52,6 +52,8 @@ type TopKey struct {
 	// them were denied. They are there where the zone syncs at an interval.
 	Asked  *int64 `json:"asked,omitempty"`
 	Denied *int64 `json:"denied,omitempty"`
+	// BannedUntil is when the key's ban ends, nil where it is not banned.
+	BannedUntil *time.Time `json:"banned_until,omitempty"`
 }
 
 // TopOf walks over the counters of a zone, or of all zones where it is "", and returns the n keys
@@ -93,7 +95,7 @@ func TopOf(ctx context.Context, config *lifecycle.Config, zone string, by top.By
 	}
 	all = []Top{}
 	for i, l := range chosen {
-		all = append(all, topOf(l, namesOf(config, l), by, rows[i]))
+		all = append(all, topOf(l, namesOf(config, l), config.BansOf(l.Settings.Name), by, rows[i]))
 	}
 	return all, nil
 }
@@ -145,13 +147,14 @@ func countsAttempt(config *lifecycle.Config, l *limits.Limit) bool {
 }
 
 // topOf describes the rows of one limit.
-func topOf(l *limits.Limit, names *top.Names, by top.By, rows []table.Spend) Top {
+func topOf(l *limits.Limit, names *top.Names, bans *counters.Bans, by top.By, rows []table.Spend) Top {
 	t := Top{Zone: l.Settings.Name, Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window), Keys: []TopKey{}}
 	for _, s := range rows {
 		k := TopKey{ID: base64.RawURLEncoding.EncodeToString(s.ID[:]), Key: names.Of(s.Key), Used: s.Used}
 		if l.Settings.SyncRate > 0 && (s.Asked > 0 || by != top.Used) {
 			k.Asked, k.Denied = &s.Asked, &s.Denied
 		}
+		k.BannedUntil = bans.UntilOf(s.ID)
 		t.Keys = append(t.Keys, k)
 	}
 	return t

@@ -70,6 +70,17 @@ func (c *Config) Each(yield func(*limits.Limit) bool) {
 	}
 }
 
+// counted is Each with what counts denied requests before a ban.
+func (c *Config) counted(yield func(*limits.Limit) bool) {
+	for _, z := range c.zones {
+		for l := range z.Counted {
+			if !yield(l) {
+				return
+			}
+		}
+	}
+}
+
 // running are the configurations that have started and not ended, oldest first. The first one is
 // the current one. Only who holds turns replaces the list; it is never changed.
 var running atomic.Pointer[[]*Config]
@@ -132,9 +143,10 @@ func (c *Config) apply() {
 		c.Redis.Strict.SetTimeout(c.StrictTimeout)
 	}
 	for _, z := range c.zones {
-		for l := range z.Each {
+		for l := range z.Counted {
 			l.Configure(z.Sweep, c.Redis)
 		}
+		z.ConfigureBans(c.Redis)
 		if z.Throttle != nil {
 			z.Throttle.Configure(bandwidth.Rate(z.Bandwidth), z.MaxKeys)
 		}
@@ -188,7 +200,7 @@ func (c *Config) Stop() {
 		list[0].keepControl(false)
 	}
 	if c.Redis != nil && c.Redis.IsBorrowed() {
-		for l := range c.Each {
+		for l := range c.counted {
 			l.Detach(c.Redis)
 		}
 		c.Redis.Close()
@@ -200,7 +212,7 @@ type limitsByName map[string]map[string]*limits.Limit
 
 func (c *Config) byName() limitsByName {
 	zones := make(limitsByName)
-	for l := range c.Each {
+	for l := range c.counted {
 		if zones[l.Settings.Name] == nil {
 			zones[l.Settings.Name] = make(map[string]*limits.Limit)
 		}
@@ -218,17 +230,39 @@ func (c *Config) inherit(before *Config) {
 		if !stays {
 			old = had[zonename.Before(name, had, now)]
 		}
+		c.inheritBans(before, name, old)
 		for spec, l := range all {
 			from, same := old[spec]
 			if same && from.Counters != l.Counters {
 				had, _ := from.Save()
 				l.Resume(had, nil) // the zone's name or the namespace has changed
 			}
-			if stays {
+			if stays && !l.Settings.CountsDenials {
 				c.logRestart(l, from)
 			}
 		}
 	}
+}
+
+// inheritBans brings the bans of a zone along whose name, or namespace, has changed. old are the
+// limits that it had.
+func (c *Config) inheritBans(before *Config, name string, old map[string]*limits.Limit) {
+	for _, l := range old {
+		from, to := before.BansOf(l.Settings.Name), c.BansOf(name)
+		if from != nil && to != nil && from != to {
+			to.Resume(from.Save())
+		}
+		return
+	}
+}
+
+// BansOf returns the bans of a zone, nil for none.
+func (c *Config) BansOf(zone string) *counters.Bans {
+	i := slices.IndexFunc(c.zones, func(z *limits.Zone) bool { return z.Name == zone })
+	if i < 0 {
+		return nil
+	}
+	return c.zones[i].Bans()
 }
 
 // logRestart logs that a limit starts at zero after a reload. from is what it was before, nil for

@@ -66,8 +66,8 @@ func (c *Config) restore() {
 	}
 	c.save()
 	var longest time.Duration
-	for l := range c.Each {
-		longest = max(longest, l.Rate.Window)
+	for l := range c.counted {
+		longest = max(longest, l.Rate.Window, l.Settings.Ban.For)
 	}
 	c.Keeper.Clean(longest)
 }
@@ -75,12 +75,19 @@ func (c *Config) restore() {
 // restoreLimits gives the limits what was saved of them.
 func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 	had, left := 0, 0
-	for l := range c.Each {
+	for l := range c.counted {
 		if keys := s.Limits[l.Key]; keys != nil {
 			had += len(keys)
 			under := s.Resets[l.Key]
 			left += l.Resume(keys, &under)
 			delete(s.Limits, l.Key) // a zone that several handlers share
+		}
+	}
+	for b := range c.localBans() {
+		if keys := s.Limits[b.Key]; keys != nil {
+			had += len(keys)
+			left += b.Resume(keys)
+			delete(s.Limits, b.Key)
 		}
 	}
 	log.Info("saved counters were restored, except those that are too old to matter",
@@ -98,6 +105,10 @@ func (c *Config) save() {
 		}
 		c.saved += counters.Totals().Own
 	}
+	for b := range c.localBans() {
+		s.Limits[b.Key] = b.Save()
+		c.saved += int64(len(s.Limits[b.Key]))
+	}
 	if err := c.Keeper.Store(s); err != nil {
 		c.reportUnsaved(err)
 	}
@@ -112,15 +123,29 @@ func (c *Config) Close() {
 	for counters := range c.localCounters() {
 		spent += counters.Totals().Own
 	}
+	for b := range c.localBans() {
+		spent += int64(len(b.Save()))
+	}
 	if spent != c.saved {
 		c.save()
 	}
 }
 
+// localBans returns those of the zones that don't sync.
+func (c *Config) localBans() map[*counters.Bans]struct{} {
+	all := make(map[*counters.Bans]struct{})
+	for _, z := range c.zones {
+		if b := z.Bans(); b != nil && (z.SyncRate < 0 || c.Redis == nil) {
+			all[b] = struct{}{}
+		}
+	}
+	return all
+}
+
 // localCounters returns those of the zones that don't sync.
 func (c *Config) localCounters() map[*counters.Counters]struct{} {
 	all := make(map[*counters.Counters]struct{})
-	for l := range c.Each {
+	for l := range c.counted {
 		if !l.IsSynced(c.Redis) {
 			all[l.Counters] = struct{}{}
 		}

@@ -16,6 +16,9 @@ func State() (s metrics.State) {
 			of[l.Counters] = l
 		}
 	}
+	counters.EachBans(func(b *counters.Bans) {
+		s.Bans = append(s.Bans, metrics.BanState{Zone: b.Zone(), Keys: b.Count()})
+	})
 	counters.Each(func(c *counters.Counters) {
 		s.Zones = append(s.Zones, of[c].AddTo(c.State()))
 	})

@@ -59,6 +59,8 @@ type keyed struct {
 	shadow, unavailable bool
 	// barred is set where an operator denies all requests of the key.
 	barred bool
+	// rest is how much longer the key is banned.
+	rest time.Duration
 }
 
 // askShadows asks the zones that are not enforced for their keys: the last ones of their class.
@@ -105,6 +107,7 @@ func (e *Evaluation) recordWouldDeny(zr *zoneResult, r *http.Request) {
 	}
 	d := e.loggedDenial(zr, r)
 	zr.denials.Denied(e.now, d)
+	e.countDenial(zr, r)
 	e.noteWouldDeny(zr.Zone, d.Wait)
 }
 

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/counted"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
@@ -46,13 +46,17 @@ type Evaluation struct {
 	// where early data doesn't prove the address in it.
 	barred      *Zone
 	barredEarly bool
-	unavailable bool
-	denial      answer.Denial
+	// banned is a zone in which the request's key is banned, for as long as wait. beganIn is one in
+	// which a ban begins with this request, and began how long it lasts.
+	banned, beganIn *Zone
+	began           time.Duration
+	unavailable     bool
+	denial          answer.Denial
 	// shadows are the zones that are not enforced for their keys and still to be asked. overShadow
 	// is set where one of them would deny, and wouldDeny is the longest denial that is not
 	// enforced. closed are zones that deny without asking their limits and are still to be
 	// recorded: those that are not enforced, and those in which an operator denies all requests of
-	// the key.
+	// the key, or the key is banned.
 	shadows []keyed
 	closed  []keyed
 	// throttles are the keys that slow the response.
@@ -80,6 +84,8 @@ type zoneResult struct {
 	// reserved is set where the zone denies only as long as others may get back what they reserved.
 	reserved bool
 	early    bool // the key holds an address that early data doesn't prove
+
+	divided bool // limits are this node's share
 }
 
 // grant is what a Redis granted.
@@ -106,7 +112,7 @@ const maxKept = 4096
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
 	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
-	e.overShadow, e.wouldDeny, e.holds, e.near = false, answer.WouldDeny{}, false, false
+	e.overShadow, e.wouldDeny, e.holds, e.near, e.began = false, answer.WouldDeny{}, false, false, 0
 	if err := e.askAll(zones, r); err != nil {
 		e.rollBack(true)
 		e.Free()
@@ -129,12 +135,14 @@ func (e *Evaluation) Free() {
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
 	e.own, e.grants, e.verdicts, e.shadows, e.uncounted = e.own[:0], e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
-	e.closed, e.barred, e.throttles = e.closed[:0], nil, e.throttles[:0]
+	e.closed, e.barred, e.throttles, e.banned, e.beganIn = e.closed[:0], nil, e.throttles[:0], nil, nil
 	evaluations.Put(e)
 }
 
 // IsDenied reports whether the request is denied. Denial then says why.
-func (e *Evaluation) IsDenied() bool { return e.longest >= 0 || e.uncounted != nil || e.barred != nil }
+func (e *Evaluation) IsDenied() bool {
+	return e.longest >= 0 || e.uncounted != nil || e.barred != nil || e.banned != nil
+}
 
 // Denial returns what is to be answered to a denied request.
 func (e *Evaluation) Denial() answer.Denial { return e.denial }
@@ -151,7 +159,12 @@ func (e *Evaluation) Now() int64 { return e.now }
 // that are not enforced for their keys come last.
 func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 	vars := reqkey.Vars(r)
-	counted := countedBefore(r, vars)
+	counted := counted.Before(r, vars)
+	if hasBans(zones) {
+		if err := e.askBans(zones, r, vars, counted); err != nil || e.banned != nil {
+			return err
+		}
+	}
 	for len(zones) > 0 && !zones[0].isStrict() {
 		if ok, err := zones[0].applies(r, counted); err != nil {
 			return err
@@ -199,6 +212,9 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 		e.bar(*k)
 		return
 	}
+	if k.shadow && e.findBan(k, e.now) {
+		return
+	}
 	throttled := e.throttle(k, hash, o)
 	limits, own := e.limitsOf(z, r, o)
 	if len(limits) == 0 {
@@ -226,6 +242,10 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 				e.checkLimits(at)
 				return
 			}
+			if e.findBan(k, e.now) {
+				e.zones = e.zones[:at]
+				return
+			}
 		}
 	}
 	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(zr) {
@@ -239,6 +259,7 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 func (e *Evaluation) failOver(zr *zoneResult) bool {
 	k := zr.keyed
 	if k.OnRedisLoss == settings.LossDivide {
+		zr.divided = true
 		if zr.own {
 			divide(zr.limits, k.Redis.Replicator.Nodes())
 		} else {
@@ -415,6 +436,10 @@ func (e *Evaluation) countOverflow(zr *zoneResult) {
 // recordDenials counts and logs a request in the zones that denied it, or would have in shadow
 // mode, and notes what is to be answered.
 func (e *Evaluation) recordDenials(r *http.Request) {
+	if e.banned != nil {
+		e.recordBanned()
+		return
+	}
 	denied := e.IsDenied()
 	reason := answer.Exceeded
 	for i := range e.zones {
@@ -436,12 +461,16 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 			if zr.denials.Count(e.now, zr.hash[0], false) {
 				zr.denials.WriteLine(e.now, e.loggedDenial(zr, r))
 			}
+			e.countDenial(zr, r)
 		}
 	}
 	for _, k := range e.closed {
-		if k.barred {
+		switch {
+		case k.barred:
 			e.recordBarred(k, r)
-		} else {
+		case k.rest > 0:
+			e.recordWouldBan(k)
+		default:
 			e.recordClosed(k, r)
 		}
 	}
@@ -461,6 +490,8 @@ func (e *Evaluation) noteZone(r *http.Request) {
 		if e.barredEarly {
 			d.Reason = answer.TooEarly
 		}
+	case e.beganIn != nil:
+		d.Reason, d.Zone, d.Wait, d.Begins = answer.Banned, e.beganIn.Name, max(d.Wait, e.began), true
 	case e.longest >= 0:
 		d.Zone = e.zones[e.longest].Name
 	case e.unavailable:
@@ -499,34 +530,21 @@ func (e *Evaluation) longestOf(zr *zoneResult) (longest *answer.Result) {
 	return longest
 }
 
-// countedVar holds the names of the zones that a request has been through.
-const countedVar = "rate_limit.counted"
-
-// countedBefore returns the zones that have counted this request, which comes back through an error
-// route.
-func countedBefore(r *http.Request, vars map[string]any) []string {
-	// The variable first: a value that no context has is looked for in all of them.
-	v, ok := vars[countedVar]
-	if !ok || r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
-		return nil
-	}
-	counted, _ := v.([]string)
-	return counted
-}
-
 // MarkCounted notes in a request that error routes must not count it again, if there is an error,
 // which it returns. Handlers after this one may have noted theirs.
 func (e *Evaluation) MarkCounted(r *http.Request, err error) error {
 	if err == nil {
 		return nil
 	}
-	counted, _ := caddyhttp.GetVar(r.Context(), countedVar).([]string)
-	counted = slices.Clone(counted)
+	var names []string
 	for i := range e.zones {
-		if name := e.zones[i].Name; !slices.Contains(counted, name) {
-			counted = append(counted, name)
+		names = append(names, e.zones[i].Name)
+	}
+	for i := range e.closed {
+		if e.closed[i].rest > 0 {
+			names = append(names, e.closed[i].Name)
 		}
 	}
-	caddyhttp.SetVar(r.Context(), countedVar, counted)
+	counted.Mark(r, names)
 	return err
 }

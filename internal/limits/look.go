@@ -33,6 +33,7 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), want: z.want, reserve: z.reserve,
 		rules: z.rules, queuesLast: z.queuesLast, look: &k,
 		salt: z.salt, atRuntime: z.atRuntime, varies: z.varies,
+		bans: z.bans.ForkAll(k, clock.Now()),
 	}
 	f.Matchers, f.Except, f.Logger, f.Once, f.Metrics, f.LogKeys = nil, nil, zap.NewNop(), new(warning.Once), false, false
 	f.denials = answer.NewDenialLog(answer.DenialLogOptions{Logger: f.Logger})
@@ -43,6 +44,9 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	for i := range z.limits {
 		l := z.limits[i]
 		fork, ok := l.Counters.Fork(l.Enforced, k, now)
+		if !ok && z.isBanned(k, now) {
+			fork, ok = l.Counters.Fork(l.Enforced, counters.KeyOf(k.Raw), now)
+		}
 		if !ok {
 			return nil, false
 		}
@@ -53,6 +57,11 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 		f.limits = append(f.limits, l)
 	}
 	return f, true
+}
+
+// isBanned reports whether a key is banned. Then it may have no counter of its own any more.
+func (z *Zone) isBanned(k Key, now int64) bool {
+	return z.bans != nil && z.bans.Set.Rest(k.ID, now) > 0
 }
 
 // KeyOf makes the key of a request. none is set where there is none, see DeniesEmpty.
@@ -109,6 +118,7 @@ func (z *Zone) Stand(l *Limit, now int64) (s Standing) {
 func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) (decided, lost bool) {
 	said, _, err := zr.Redis.Strict.Look(ctx, zr.Name, zr.rulesOf(), zr.look.ID)
 	if err != nil {
+		zr.hearBan(err)
 		return false, true
 	}
 	zr.strict, zr.grant = true, len(e.grants)

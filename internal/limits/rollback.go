@@ -24,18 +24,22 @@ func (e *Evaluation) rollBack(all bool) {
 			switch l, at := &zr.limits[j], zr.first+j; {
 			case e.receipts[at].Allowed && zr.queued:
 				e.finishPeek(zr, l, at)
-			case e.receipts[at].Allowed && zr.CountDenied:
+			case e.receipts[at].Allowed && e.countsDenied(zr):
 				if zr.want == 0 { // of a denied request the waits are shown in any case
 					e.restate(zr, l, at)
 				}
 			case e.receipts[at].Allowed:
 				e.refund(zr, l, at)
-			case zr.CountDenied:
+			case e.countsDenied(zr):
 				e.penalize(zr, l, at)
 			}
 		}
 	}
 }
+
+// countsDenied reports whether a zone counts a request that is denied. One of a key that is banned
+// counts nowhere.
+func (e *Evaluation) countsDenied(zr *zoneResult) bool { return zr.CountDenied && e.banned == nil }
 
 // rollBackStrict refunds what Redis granted, or charges for what it denied. A slot in a queue stays
 // taken: whether anybody stands behind it is not known here.
@@ -44,16 +48,16 @@ func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 	switch {
 	case g.Admitted() && zr.CountResponses != nil:
 		e.refundInRedis(zr)
-	case g.Admitted() && !zr.CountDenied && zr.Kind != algorithms.LeakyBucket:
+	case g.Admitted() && !e.countsDenied(zr) && zr.Kind != algorithms.LeakyBucket:
 		g.by.Refund(g.Grant)
-	case !g.Admitted() && zr.CountDenied:
+	case !g.Admitted() && e.countsDenied(zr):
 		g.by.Penalize(g.Grant)
 	}
 }
 
 // finishPeek takes from a queue that was only read, if it counts denied requests.
 func (e *Evaluation) finishPeek(zr *zoneResult, l *Limit, at int) {
-	if zr.CountDenied {
+	if e.countsDenied(zr) {
 		l.Table.Penalize(l.Enforced, zr.hash, e.receipts[at], 1)
 	}
 	e.restate(zr, l, at)

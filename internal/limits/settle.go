@@ -5,11 +5,9 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/held"
+	"github.com/caddy-tide/ratelimit/internal/settle"
 	"github.com/caddy-tide/ratelimit/internal/table"
-	"github.com/caddy-tide/ratelimit/internal/unsettled"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -26,7 +24,7 @@ func (e *Evaluation) Hold() *held.Held {
 	if units := e.reserved(); len(units) > 0 {
 		h.OnBegin(func(r held.Response) {
 			for i := range units {
-				units[i].settle(r)
+				units[i].Settle(r)
 			}
 		})
 	}
@@ -34,45 +32,8 @@ func (e *Evaluation) Hold() *held.Held {
 	return h
 }
 
-// reservedUnit is what a request has reserved in one limit; in a zone that Redis decides for, in
-// all of its limits. It holds its counters.
-type reservedUnit struct {
-	zone *Zone
-	key  table.Key
-	by   counters.Settler
-	unit table.Reserved
-	// grant is what Redis granted, and noted what is noted of it here, a part for each limit.
-	grant grant
-	noted []notedUnit
-}
-
-// notedUnit is a unit in Redis that counts until an instant.
-type notedUnit struct {
-	in    *unsettled.Register
-	group *unsettled.Group // nil in windows, of which Redis knows what is reserved
-	until int64
-}
-
-// settle ends what is reserved. Where nobody knows the status, the unit stays spent: otherwise a
-// guess would be free for a client that does not wait for the answer.
-func (u *reservedUnit) settle(r held.Response) {
-	refunds := r.Status != 0 && !u.zone.CountResponses.Match(r.Status, r.Header)
-	now := r.At
-	if now == 0 {
-		now = clock.Now()
-	}
-	if u.by != nil {
-		u.by.Settle(u.key, u.unit, now, refunds)
-		return
-	}
-	for _, n := range u.noted {
-		n.in.Remove(u.key, n.group)
-	}
-	u.grant.by.Settle(u.grant.Grant, refunds, func(rule int) bool { return now < u.noted[rule].until })
-}
-
 // reserved returns what a request has reserved. A zone that would have denied it has refunded that.
-func (e *Evaluation) reserved() (units []reservedUnit) {
+func (e *Evaluation) reserved() (units []settle.Unit) {
 	for i := range e.zones {
 		zr := &e.zones[i]
 		switch {
@@ -83,7 +44,7 @@ func (e *Evaluation) reserved() (units []reservedUnit) {
 			for j := range zr.limits {
 				l := &zr.limits[j]
 				unit := l.Settler.Hold(l.Enforced, zr.hash, e.receipts[zr.first+j])
-				units = append(units, reservedUnit{zone: zr.Zone, key: zr.hash, by: l.Settler, unit: unit})
+				units = append(units, settle.Unit{Responses: zr.CountResponses, Key: zr.hash, By: l.Settler, Held: unit})
 			}
 		}
 	}
@@ -91,14 +52,13 @@ func (e *Evaluation) reserved() (units []reservedUnit) {
 }
 
 // reservedInRedis returns what a zone has reserved that Redis decides for.
-func (e *Evaluation) reservedInRedis(zr *zoneResult) reservedUnit {
-	u := reservedUnit{zone: zr.Zone, key: zr.hash, grant: e.grants[zr.grant]}
-	seq, _ := u.grant.Call()
+func (e *Evaluation) reservedInRedis(zr *zoneResult) settle.Unit {
+	g := &e.grants[zr.grant]
+	u := settle.Unit{Responses: zr.CountResponses, Key: zr.hash, Redis: g.by, Grant: g.Grant}
+	seq, _ := g.Call()
 	for i := range zr.limits {
-		l, n := &zr.limits[i], notedUnit{until: e.until(zr, i)}
-		n.in = l.Settler.Unsettled()
-		n.group = n.in.Find(zr.hash, uint32(seq), n.until, l.Enforced.Window)
-		u.noted = append(u.noted, n)
+		l := &zr.limits[i]
+		u.Note(l.Settler.Unsettled(), seq, e.until(zr, i), l.Enforced.Window)
 	}
 	return u
 }
@@ -117,55 +77,29 @@ func (e *Evaluation) noteGrant(zr *zoneResult, verdicts []strict.Verdict) {
 	g := &e.grants[zr.grant]
 	seq, granted := g.Call()
 	for i := range zr.limits {
-		l := &zr.limits[i]
-		switch {
-		case zr.Kind.Windowed():
-			g.reserves(i, verdicts[i].Reserved)
-		case g.Admitted():
-			l.Settler.Unsettled().Add(zr.hash, seq, e.until(zr, i), l.Enforced.Window)
-		default:
-			others, _ := l.Settler.Unsettled().In(zr.hash, seq)
-			sum := l.Settler.Unsettled().Sum(zr.hash, g.came, math.MaxInt64) + max(0, granted-others)
-			g.reserves(i, sum > 0 && usedIn(verdicts[i].Reports)-sum < l.Enforced.Size && l.Enforced.N > 0)
+		l, only := &zr.limits[i], verdicts[i].Reserved
+		if in := l.Settler.Unsettled(); !zr.Kind.Windowed() && g.Admitted() {
+			in.Add(zr.hash, seq, e.until(zr, i), l.Enforced.Window)
+		} else if !zr.Kind.Windowed() {
+			others, _ := in.In(zr.hash, seq)
+			sum := in.Sum(zr.hash, g.came, math.MaxInt64) + max(0, granted-others)
+			only = sum > 0 && settle.UsedIn(verdicts[i].Reports)-sum < l.Enforced.Size && l.Enforced.N > 0
+		}
+		if only {
+			g.reserved |= 1 << i
 		}
 	}
 }
 
-// usedIn returns what is used of a bucket or log as Redis reports it.
-func usedIn(reports []algorithms.Report) (used int64) {
-	for _, r := range reports {
-		used = max(used, r.Remote, int64(math.Ceil(r.Level)))
-	}
-	return used
-}
-
-// reserves notes of a limit that it denies only as something is reserved.
-func (g *grant) reserves(limit int, only bool) {
-	if only {
-		g.reserved |= 1 << limit
-	}
-}
-
 // keepReserved settles what a request has reserved that ends without a response.
-func (e *Evaluation) keepReserved() { e.settleReserved(held.Response{}) }
-
-func (e *Evaluation) settleReserved(r held.Response) {
-	if !e.holds {
-		return
-	}
+func (e *Evaluation) keepReserved() {
 	for _, u := range e.reserved() {
-		u.settle(r)
+		u.Settle(held.Response{})
 	}
 }
 
 // refundInRedis refunds what Redis has granted to a zone that reserves, as another one denies.
-func (e *Evaluation) refundInRedis(zr *zoneResult) {
-	u := e.reservedInRedis(zr)
-	for _, n := range u.noted {
-		n.in.Remove(u.key, n.group)
-	}
-	u.grant.by.Refund(u.grant.Grant)
-}
+func (e *Evaluation) refundInRedis(zr *zoneResult) { u := e.reservedInRedis(zr); u.RollBack() }
 
 // reserves returns what a zone asks for with a unit, if responses decide whether it counts.
 func (z *Zone) reserves() algorithms.Want {

@@ -135,6 +135,9 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 		}
 		by = next.Redis
 	}
+	if zr.hearBan(err) {
+		return false, true
+	}
 	z.noteStrict(r, by, err)
 	if err != nil {
 		return false, true

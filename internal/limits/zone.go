@@ -86,6 +86,8 @@ type Zone struct {
 	// queuesLast is set for queues beside other limits: their slots are taken when all others have
 	// admitted.
 	queuesLast bool
+	// bans are nil where nobody is banned.
+	bans *counters.Banning
 	// shares are this node's shares of the limits, for on_redis_loss divide.
 	shares atomic.Pointer[shares]
 
@@ -135,6 +137,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.limits = append(z.limits, l)
 		z.rules = append(z.rules, strict.Rule(l.Params()))
 	}
+	z.bans = counters.NewBanning(o.Namespace, &z.Compiled)
 	if o.Bandwidth != 0 {
 		z.Throttle = bandwidth.Acquire(o.Namespace, o.Name, bandwidth.Rate(o.Bandwidth), o.MaxKeys)
 	}
@@ -148,6 +151,7 @@ func (z *Zone) Release() {
 	for l := range z.Each {
 		l.Release()
 	}
+	z.bans.ReleaseAll()
 	if z.Throttle != nil {
 		bandwidth.Release(z.Namespace, z.Name)
 	}
@@ -203,26 +207,44 @@ func policyOf(z *settings.Compiled, r rates.Rate) answer.Policy {
 // isStrict reports whether Redis decides for the zone.
 func (z *Zone) isStrict() bool { return z.SyncRate == rates.Strict && z.Redis != nil }
 
+// Counted calls yield with each limit, and with what counts denied requests before a ban.
+func (z *Zone) Counted(yield func(*Limit) bool) {
+	for l := range z.Each {
+		if !yield(l) {
+			return
+		}
+	}
+	if z.bans != nil && z.bans.Denials != nil {
+		yield(z.bans.Denials)
+	}
+}
+
 // applies reports whether a request is limited by the zone. One that comes back through an error
 // route was counted before. One that is excepted is counted as skipped.
 func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
+	ok, excepted, err := z.selects(r, counted)
+	if excepted {
+		z.metrics.Count(metrics.Skipped)
+	}
+	return ok && !excepted, err
+}
+
+// selects reports whether a request is one that the zone is for, and whether it is excepted.
+func (z *Zone) selects(r *http.Request, counted []string) (ok, excepted bool, err error) {
 	if len(counted) > 0 && slices.Contains(counted, z.Name) {
-		return false, nil
+		return false, false, nil
 	}
 	if len(z.Matchers) > 0 {
 		if ok, err := z.matches(r); err != nil || !ok {
-			return false, err
+			return false, false, err
 		}
 	}
 	if len(z.Except) > 0 {
-		if excepted, err := z.Excepts(r); err != nil || excepted {
-			if excepted {
-				z.metrics.Count(metrics.Skipped)
-			}
-			return false, err
+		if excepted, err = z.Excepts(r); err != nil {
+			return false, false, err
 		}
 	}
-	return true, nil
+	return true, excepted, nil
 }
 
 // Excepts reports whether a request is excepted from the zone. Caddy's matchers of addresses end

@@ -51,10 +51,12 @@ const (
 	WouldDeny
 	// Reserved is a denial that ends as soon as responses to others begin that don't count.
 	Reserved
+	// Banned is a denial during a ban.
+	Banned
 )
 
 // decisionLabels are in the order of the decisions.
-var decisionLabels = [...]string{"admitted", "denied", "too_early", "skipped", "unavailable", "would_deny", "reserved"}
+var decisionLabels = [...]string{"admitted", "denied", "too_early", "skipped", "unavailable", "would_deny", "reserved", "banned"}
 
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
 type ZoneCounters struct {

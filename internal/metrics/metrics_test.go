@@ -20,6 +20,7 @@ func someState() State {
 		},
 		Bandwidths: []BandwidthState{{"m", 2, 1000, 3 * time.Second}, {"m", 1, 24, time.Second / 2}},
 		Controls:   []ControlState{{"caddy", 2, true}, {"caddy", 3, false}, {Namespace: "shop", Applied: true}},
+		Bans:       []BanState{{"m", 2}, {"m", 3}, {"other", 0}},
 	}
 }
 
@@ -72,7 +73,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,
 			"synced_keys_total caddy": 107, "synced_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
 			"circuits_open caddy": 5, "circuit_trips_total caddy": 7, "strict_timeouts_total caddy": 9,
-			"overrides caddy": 5, "overrides shop": 0, "control_applied caddy": 0, "control_applied shop": 1,
+			"overrides caddy": 5, "overrides shop": 0, "banned_keys m": 5, "banned_keys other": 0, "decisions_total banned m": 0, "control_applied caddy": 0, "control_applied shop": 1,
 			"circuits_open shop": 0, "circuit_trips_total shop": 0, "strict_timeouts_total shop": 0,
 		}
 		if got := scrape(t, registry); !maps.Equal(got, want) {

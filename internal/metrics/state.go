@@ -77,6 +77,7 @@ var (
 	tripsDesc    = describe("circuit_trips_total", "Times that a circuit has opened.", "namespace")
 	appliedDesc  = describe("control_applied", "1 while this node has applied all that was changed at run time, as far as it knows, else 0.", "namespace")
 	overrideDesc = describe("overrides", "Keys with limits of their own that were set at run time.", "namespace")
+	bannedDesc   = describe("banned_keys", "Keys that are banned, as far as this node knows; of zones with ban.", "zone")
 	timeoutsDesc = describe("strict_timeouts_total", "Requests to strict zones that waited for Redis until strict_timeout.", "namespace")
 )
 
@@ -99,6 +100,21 @@ type State struct {
 	Bandwidths []BandwidthState
 	Redis      []RedisState
 	Controls   []ControlState
+	Bans       []BanState
+}
+
+// BanState is how many keys of a zone with bans are banned.
+type BanState struct {
+	Zone string
+	Keys int64
+}
+
+func (s BanState) name() string { return s.Zone }
+
+// plus adds up two namespaces.
+func (s BanState) plus(other BanState) BanState {
+	s.Keys += other.Keys
+	return s
 }
 
 // collector shows the state of the process.
@@ -108,7 +124,7 @@ type collector func() State
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		keysDesc, sketchDesc, syncedDesc, limitDesc, burstDesc, redisDesc, syncsDesc, syncKeysDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc,
-		appliedDesc, overrideDesc, openResponsesDesc, bytesDesc, waitedDesc,
+		appliedDesc, overrideDesc, bannedDesc, openResponsesDesc, bytesDesc, waitedDesc,
 	} {
 		ch <- d
 	}
@@ -153,6 +169,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for name, s := range merge(now.Controls) {
 		send(overrideDesc, gauge, float64(s.Overrides), name)
 		send(appliedDesc, gauge, one(s.Applied), name)
+	}
+	for name, s := range merge(now.Bans) {
+		send(bannedDesc, gauge, float64(s.Keys), name)
 	}
 }
 

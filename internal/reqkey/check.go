@@ -48,6 +48,38 @@ func IsConstant(template string) bool {
 	return err == nil && !slices.ContainsFunc(parts, func(p part) bool { return !p.literal })
 }
 
+// GuessableIn returns a placeholder of a template that anybody can send in place of somebody else,
+// without its braces; "" for none, and where the keys hold something else that nobody can guess: an
+// address, who has logged in, or a header or cookie that is a secret.
+func GuessableIn(template string) (name string) {
+	parts, _ := parse(template) // Check reports the error
+	for _, p := range parts {
+		switch {
+		case p.literal:
+		case p.address || isOfAuthentication(p.text) || isSecret(p.text):
+			return ""
+		case NewNumber(p.text).IsClients():
+			name = p.text
+		}
+	}
+	return name
+}
+
+// isSecret reports whether a value is known to its owner alone, by the name of its placeholder.
+func isSecret(name string) bool {
+	name = strings.ToLower(name)
+	return strings.HasPrefix(name, requestPrefix+"cookie.") || strings.HasPrefix(name, headerPrefix) &&
+		slices.ContainsFunc([]string{"authorization", "cookie", "key", "token", "secret", "session"}, func(word string) bool {
+			return strings.Contains(name[len(headerPrefix):], word)
+		})
+}
+
+// HasAddress reports whether the keys of a template hold the client's address or the peer's.
+func HasAddress(template string) bool {
+	parts, _ := parse(template)
+	return slices.ContainsFunc(parts, func(p part) bool { return p.address })
+}
+
 // ClientIn returns the first placeholder of a template that tells clients apart by their address or
 // by who they are, "" for none.
 func ClientIn(template string) string {

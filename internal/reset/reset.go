@@ -26,6 +26,13 @@ func (r Reset) Covers(number int64, epoch time.Duration) bool {
 	return r.Stamp != 0 && number <= r.Boundary(epoch)
 }
 
+// Replaces reports whether a reset takes the place of another one: it is later, or of the same
+// stamp and forgives less. Who learns of a stamp from a bucket takes it for the instant of its
+// reset, which may be earlier.
+func (r Reset) Replaces(other Reset) bool {
+	return r.Stamp > other.Stamp || r.Stamp == other.Stamp && r.At < other.At
+}
+
 // A Set is the resets of one zone. It never changes, and is safe for concurrent use. nil has none.
 type Set struct {
 	// All is the latest reset of all keys, and Keys are those of single ones.
@@ -49,11 +56,11 @@ func (s *Set) IsNewer(than *Set) bool {
 	if s == nil {
 		return false
 	}
-	if than == nil || s.All.Stamp > than.All.Stamp {
+	if than == nil || s.All.Replaces(than.All) {
 		return true
 	}
 	for id, one := range s.Keys {
-		if one.Stamp > than.Of(id).Stamp {
+		if one.Replaces(than.Of(id)) {
 			return true
 		}
 	}
@@ -65,7 +72,7 @@ func (s *Set) IsNewer(than *Set) bool {
 func (s *Set) With(other *Set, now int64) *Set {
 	both := &Set{Keys: make(map[[16]byte]Reset)}
 	for _, from := range []*Set{s, other} {
-		if from != nil && from.All.Stamp > both.All.Stamp && from.All.Until > now {
+		if from != nil && from.All.Replaces(both.All) && from.All.Until > now {
 			both.All = from.All
 		}
 	}
@@ -74,7 +81,7 @@ func (s *Set) With(other *Set, now int64) *Set {
 			continue
 		}
 		for id, one := range from.Keys {
-			if one.Until > now && one.Stamp > both.Of(id).Stamp {
+			if one.Until > now && one.Replaces(both.Of(id)) {
 				both.Keys[id] = one
 			}
 		}

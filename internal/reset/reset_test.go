@@ -26,6 +26,21 @@ func TestTheLaterResetWins(t *testing.T) {
 	}
 }
 
+// Who has learned of a stamp alone, by a bucket, takes up what the record says of it.
+func TestTheRecordGoesBeforeABucket(t *testing.T) {
+	told, said := at(9), at(9)
+	said.At -= 500
+	for _, key := range []bool{true, false} {
+		one, other := &Set{All: told}, &Set{All: said}
+		if key {
+			one, other = &Set{Keys: map[[16]byte]Reset{a: told}}, &Set{Keys: map[[16]byte]Reset{a: said}}
+		}
+		if !other.IsNewer(one) || one.IsNewer(other) || one.With(other, 0).Of(a) != said || other.With(one, 0).Of(a) != said {
+			t.Errorf("%+v and %+v make %+v, want what the record says", one, other, one.With(other, 0))
+		}
+	}
+}
+
 func TestAResetIsOver(t *testing.T) {
 	set := &Set{All: at(1), Keys: map[[16]byte]Reset{a: at(3)}}
 	if left := set.With(nil, 6000); left.Of(b).Stamp != 0 || left.Of(a) != at(3) {

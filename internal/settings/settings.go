@@ -78,6 +78,9 @@ type Compiled struct {
 	OnRedisLoss OnRedisLoss
 	EarlySync   bool
 	Enforce     Enforcement
+	Ban         Ban
+	// CountsDenials is set of what DenialsOf returns, which is no zone.
+	CountsDenials bool
 	// Reserve are the shares that are kept for classes of requests. Which requests these are is no
 	// setting, as Matchers are none.
 	Reserve []Reserve
@@ -145,6 +148,7 @@ func (z *Compiled) Lines() []string {
 		fmt.Sprintf("early_sync %t", z.EarlySync),
 		fmt.Sprintf("max_keys %d", z.MaxKeys),
 		fmt.Sprintf("enforce %s", z.Enforce),
+		fmt.Sprintf("ban %s", z.Ban),
 		"reserve" + reserved.String(),
 		"count_responses" + responses(z.CountResponses),
 	}

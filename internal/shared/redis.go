@@ -12,10 +12,12 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/bans"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -90,6 +92,20 @@ func newRedis(key string, client redis.UniversalClient, o Options) *Redis {
 	})
 	r.Replicator.Carry(r.Control)
 	return r
+}
+
+// ShareBans shares the bans of a zone along with the sync of a table, until unshare is called.
+// Where strict is set each decision of Redis goes by them as well.
+func (r *Redis) ShareBans(register *ban.Register, s *ratesync.Source, zone string, strict bool) (unshare func()) {
+	x := bans.Share(register, s, zone, r.client, r.namespace, clock.Now)
+	if strict {
+		r.Strict.Carry(zone, register)
+	}
+	return func() {
+		if x.Unshare(s); strict {
+			r.Strict.Carry(zone, nil)
+		}
+	}
 }
 
 // Hold and Release count a user more and less. A borrowed client is its configuration's own.

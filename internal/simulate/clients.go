@@ -12,8 +12,10 @@ var seed = maphash.MakeSeed()
 func hashOf(s string) uint64 { return maphash.String(seed, s) }
 
 const (
+	// ExactClients is up to how many clients are counted exactly.
+	ExactClients = 1 << 16
 	// maxDistinct is how many different hashes are held before every second one is dropped.
-	maxDistinct = 1 << 16
+	maxDistinct = ExactClients
 	// maxClients is the same for what is known of clients.
 	maxClients = 1 << 17
 )

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -173,8 +174,8 @@ func (p *Policy) routes(routes any) {
 // sees reports whether matchers may look at headers.
 func sees(matchers any) bool {
 	text, _ := json.Marshal(matchers)
-	for _, m := range []string{`"host"`, `"path"`, `"method"`, `"remote_ip"`, `"client_ip"`, `"path_regexp"`, `"query"`, `"protocol"`, `"not"`} {
-		text = bytes.ReplaceAll(text, []byte(m+":"), nil)
+	for _, name := range []string{"host", "path", "path_regexp", "pattern", "method", "remote_ip", "client_ip", "ranges", "not"} {
+		text = bytes.ReplaceAll(text, []byte(strconv.Quote(name)+":"), nil)
 	}
 	return bytes.Contains(text, []byte(`":`))
 }

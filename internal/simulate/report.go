@@ -15,7 +15,7 @@ import (
 // A Report is what came of a replay. Its JSON is what `simulate --json` prints.
 type Report struct {
 	// Requests are those of the logs, Clients how many addresses they came from; that is exact up
-	// to 65,536, and within 1 % beyond. From and To are when the first and the last one began.
+	// to 65,536, and within 2 % beyond. From and To are when the first and the last one began.
 	Requests int64     `json:"requests"`
 	Clients  int64     `json:"clients"`
 	From     time.Time `json:"from"`
@@ -297,7 +297,7 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 	warn(t.noHost > 0 && t.reached < t.requests, "%d requests have no host in the log; give it by --host if the sites of the configuration have names", t.noHost)
 	warn(t.redacted > 0, "%d requests have a redacted header that a key or limit needs: they are counted as one client; log_credentials in the global options logs them, and then the log is a secret", t.redacted)
 	warn(t.noHeaders > 0, "%d requests are in a log format without the header that a key or limit needs; use Caddy's JSON format", t.noHeaders)
-	warn(read.Early > 0, "%d requests were replayed before --reorder was over, as too many began in that time: some may be out of order", read.Early)
+	warn(read.Early > 0, "too many requests began within --reorder to hold all of them back: lines may be out of order by less than that")
 	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
 		s := r.zones[name]
 		for _, w := range s.windows {
@@ -314,13 +314,13 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 func bias(read *accesslog.Stats, t *totals) []string {
 	all := []string{
 		"A client that is denied acts otherwise than the log shows: it waits, tries again or gives up.",
-		"Requests that no log has, as of other sites or from before it begins, count for nothing: the first window is too lenient.",
+		"What came before the log begins counts for nothing: the first window is too lenient.",
 	}
 	if t.deniedInLog > 0 {
 		all = append(all, "Requests that the log shows as denied (429) are offered as any other.")
 	}
 	if read.Texts > 0 {
-		all = append(all, "The Common and Combined Log Formats have whole seconds and no durations: what came within a second counts as sent at once, and in the order of the log.")
+		all = append(all, "This log format has whole seconds: what came within a second counts as sent at once.")
 	}
 	return all
 }

@@ -58,6 +58,9 @@ type Limit struct {
 	// sketch: it is made when the table is nearly full.
 	Overflow      int64 `json:"overflow"`
 	OverflowBytes int64 `json:"overflow_bytes"`
+	// Banned is how many keys of the zone are banned, as far as this node knows. It is there where
+	// the zone has ban.
+	Banned *int64 `json:"banned,omitempty"`
 }
 
 // Bandwidth is how a zone slows the responses of its keys, on this node.
@@ -125,12 +128,17 @@ func Current() State {
 			t.Unsent, node = 0, "" // there is nowhere to send it
 		}
 		overflow, bytes := l.Overflow()
-		s.Zones = append(s.Zones, Limit{
+		one := Limit{
 			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, LimitFrom: l.Rate.From, Window: rates.WindowText(l.Rate.Window),
 			SyncRate: l.Settings.SyncRate, Enforce: l.Settings.Enforce.Share(), Keys: t.Keys, MaxKeys: l.Settings.MaxKeys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
 			Sync:     l.Sync(),
 			Overflow: overflow, OverflowBytes: bytes,
-		})
+		}
+		if bans := config.BansOf(one.Zone); bans != nil {
+			n := bans.Count()
+			one.Banned = &n
+		}
+		s.Zones = append(s.Zones, one)
 	}
 	return s
 }

@@ -28,7 +28,7 @@ func (t *Table[S]) observe(sh *shard[S], b *SyncConfig, l algorithms.Limit, i ui
 	e = t.applyStep(sh, l, i, now, o)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
-	if e.At != 0 && now-e.At > int64(3*b.Rate+time.Second) {
+	if b.Certain || e.At != 0 && now-e.At > int64(3*b.Rate+time.Second) {
 		ledger.Synced = false // and so no estimate either
 	}
 	return e, t.pending(e, ledger, l.History)

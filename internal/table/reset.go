@@ -21,7 +21,7 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 	had := t.Resets()
 	next := had.With(latest, t.clock().In(now))
 	if b := t.config.Load(); b != nil && next.IsNewer(had) {
-		isNew := func(id [16]byte) bool { return next.Of(id).Stamp > had.Of(id).Stamp }
+		isNew := func(id [16]byte) bool { return next.Of(id).Replaces(had.Of(id)) }
 		t.saved.Drop(isNew)
 		if had == nil && next.All.Stamp > 0 || had != nil && next.All.Stamp > had.All.Stamp {
 			t.overflow.Store(nil) // its keys are not known one by one

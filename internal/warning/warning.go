@@ -36,8 +36,11 @@ const (
 	LimitValue      = "TIDE022"
 	BeforeAuth      = "TIDE023"
 	ClientsLimit    = "TIDE024"
-	LimitOnErrors   = "TIDE025"
-	AllReserve      = "TIDE026"
+	BanOfOthers     = "TIDE025"
+	LongBan         = "TIDE026"
+	BanOfAll        = "TIDE027"
+	LimitOnErrors   = "TIDE028"
+	AllReserve      = "TIDE029"
 	ReserveOfOne    = "TIDE030"
 )
 

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/callcontext"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -107,23 +110,16 @@ func (d *denial) stillHolds(w *waiter) bool {
 	return true
 }
 
-// correct adds a correction to each rule.
-func (s *Limiter) correct(g Grant, c correction) {
-	s.correctIn(g, c, func(int) bool { return true })
-}
-
-// correctIn adds a correction to some of the rules.
-func (s *Limiter) correctIn(g Grant, c correction, in func(rule int) bool) {
+// correct adds a correction to some of the rules.
+func (s *Limiter) correct(g Grant, c correction, in func(rule int) bool) {
 	s.enter(g.ruleset, g.id, g.rules, g.reset, func(q *queue) {
 		if g.reset.Stamp == q.reset.Stamp { // else it is forgiven
-			q.correctIn(c, in)
+			q.correct(c, in)
 		}
 	})
 }
 
-func (q *queue) correct(c correction) { q.correctIn(c, func(int) bool { return true }) }
-
-func (q *queue) correctIn(c correction, in func(rule int) bool) {
+func (q *queue) correct(c correction, in func(rule int) bool) {
 	q.now = max(q.now, c.at)
 	if len(q.pending) != len(q.rules) {
 		q.pending = make([]corrections, len(q.rules))
@@ -242,6 +238,7 @@ func (s *Limiter) resultOf(id [16]byte, err error) result {
 
 // call is one call of a ruleset's script.
 type call struct {
+	id            [16]byte
 	seq, rollBack int64
 	rules         []Rule
 	reset         reset.Reset
@@ -265,6 +262,7 @@ func (s *Limiter) prepare(rs *ruleset, id [16]byte, q *queue) (c call, ok bool) 
 		delete(rs.queues, id)
 		return c, false
 	}
+	c.id = id
 	c.seq, c.rollBack, c.rules, c.reset = s.seq.Add(1), q.rollBack, q.rules, q.reset
 	if len(q.waiters) > 0 {
 		c.rules = q.waiters[0].rules
@@ -425,7 +423,7 @@ func (q *queue) finish(c call, o *outcome, err error, result result) {
 	}
 	for current && position < o.granted { // for those who left
 		position++
-		q.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: position})
+		q.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: position}, all)
 	}
 }
 
@@ -470,9 +468,15 @@ func (q *queue) finishUnanswered(c call, err error, result result) {
 func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 	ctx, cancel := s.callContext(s.ctx)
 	defer cancel()
-	reply, err := rs.script.Run(ctx, s.client, keys, s.args(rs, c)...).Result()
+	script, args := rs.script, s.args(rs, c)
+	var asked ban.Message
+	if bans := s.bansOf(rs.zone); bans != nil {
+		asked = bans.Ask(c.id, clock.Now())
+		script, keys, args = rs.unbanned(asked, keys, args)
+	}
+	reply, err := script.Run(ctx, s.client, keys, args...).Result()
 	if err != nil {
-		return nil, err
+		return nil, bannedBy(asked, err)
 	}
 	if told := parseOvertaken(reply, c.reset); told != nil {
 		return nil, told
@@ -488,7 +492,7 @@ func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 
 // callContext is the context of a call or a probe.
 func (s *Limiter) callContext(parent context.Context) (context.Context, context.CancelFunc) {
-	return newCallContext(parent, time.Duration(s.timeout.Load()))
+	return callcontext.New(parent, time.Duration(s.timeout.Load()))
 }
 
 // args are the arguments of the script.

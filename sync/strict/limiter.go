@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -34,6 +35,8 @@ type Limiter struct {
 	// seq numbers the calls. It begins at the time, so that a client of a later process never
 	// repeats a number.
 	seq atomic.Int64
+	// bans are those of the zones that have some; nil where none has.
+	bans atomic.Pointer[map[string]*ban.Register]
 	// resets are what was reset, by zone; nil where nothing was.
 	resets    atomic.Pointer[map[string]*reset.Set]
 	suspended atomic.Int64 // keys whose queue is suspended
@@ -159,7 +162,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 // Redis; CloseBy does.
 func (s *Limiter) Refund(g Grant) {
 	if g.unit > 0 {
-		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit})
+		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit}, all)
 	}
 }
 
@@ -176,16 +179,18 @@ func (s *Limiter) Settle(g Grant, refunds bool, counts func(rule int) bool) {
 		return
 	}
 	if g.unit > 0 {
-		s.correctIn(g, c, func(rule int) bool { return !refunds || counts(rule) })
+		s.correct(g, c, func(rule int) bool { return !refunds || counts(rule) })
 	}
 }
+
+func all(int) bool { return true }
 
 // Penalize spends a unit of a denied request, as a penalty at the instant of the denial: windows
 // count it, buckets fill at most to their size, a log keeps at most limit entries. It doesn't wait
 // for Redis.
 func (s *Limiter) Penalize(g Grant) {
 	if g.ruleset != nil {
-		s.correct(g, correction{op: penalty, n: 1, at: g.at})
+		s.correct(g, correction{op: penalty, n: 1, at: g.at}, all)
 	}
 }
 

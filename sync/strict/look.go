@@ -29,7 +29,7 @@ func (s *Limiter) Look(ctx context.Context, zone string, rules []Rule, id [16]by
 		case <-time.After(time.Millisecond):
 		}
 	}
-	c := call{rules: rules, waiters: make([]*waiter, 1), reset: s.resetOf(zone, id)}
+	c := call{id: id, rules: rules, waiters: make([]*waiter, 1), reset: s.resetOf(zone, id)}
 	o, err := s.call(rs, rs.keysOf(id), c)
 	var told *overtaken
 	if errors.As(err, &told) {

@@ -1,0 +1,429 @@
+package ratelimit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/state"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+const abnormal = "http-problem-types#abnormal-usage-detected"
+
+// banned reports whether a reply is that to a request during a ban, with so many seconds left.
+func (a reply) banned(seconds int) bool {
+	return a.status == http.StatusTooManyRequests && a.header.Get("Retry-After") == fmt.Sprint(seconds) && strings.Contains(a.body, abnormal)
+}
+
+// A ban begins with the denied request that is one too many, lasts to the millisecond from there,
+// and no request prolongs it.
+func TestABan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("banning", "limit 2/1s\nalgorithm sliding_log\nban 15m after 3/10m"))
+		s.admits("1.2.3.4", 2, 2)
+		for i := range 2 {
+			if a := s.get("1.2.3.4"); a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") != "1" || !strings.Contains(a.body, "quota-exceeded") {
+				t.Fatalf("denied request %d: %d %v %s, want 429 for a second", i, a.status, a.header, a.body)
+			}
+		}
+		if a := s.get("1.2.3.4"); !a.banned(900) || !strings.Contains(a.body, `"violated-policies":["banning"]`) || a.header.Get("RateLimit") == "" {
+			t.Fatalf("the third denied request: %d %v %s, want a ban of 15 minutes", a.status, a.header, a.body)
+		}
+		s.admits("1.2.3.5", 2, 2)
+		time.Sleep(time.Minute)
+		if a := s.get("1.2.3.4"); !a.banned(840) || a.header.Get("RateLimit") != "" || a.header.Get("Cache-Control") != "no-store" {
+			t.Errorf("after a minute: %d %v %s, want 14 minutes left, and nothing of limits", a.status, a.header, a.body)
+		}
+		for range 100 {
+			s.get("1.2.3.4")
+		}
+		time.Sleep(14*time.Minute - time.Millisecond)
+		if a := s.get("1.2.3.4"); !a.banned(1) {
+			t.Errorf("a millisecond before the end: %d %v, want it banned", a.status, a.header)
+		}
+		time.Sleep(time.Millisecond)
+		s.admits("1.2.3.4", 3, 2)
+		for decision, want := range map[string]int{"admitted": 6, "denied": 4, "banned": 102} {
+			if n := decidedAs(t, "banning", decision); n != want {
+				t.Errorf("%d decisions are %s, want %d", n, decision, want)
+			}
+		}
+		s.end()
+	})
+}
+
+// Without a number the first denied request begins a ban. Denied requests of the window before
+// don't add up with those of this one.
+func TestWhatBeginsABan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("first", "match path /first\nlimit 1/1s\nban 1m")+
+			zoneBlock("windows", "match path /windows\nlimit 1/1s\nban 1m after 2/10s"))
+		s.admits("1.2.3.4", 1, 1, to("/first"))
+		if a := s.get("1.2.3.4", to("/first")); !a.banned(60) {
+			t.Errorf("the first denied request: %d %v, want a ban of a minute", a.status, a.header)
+		}
+		time.Sleep(time.Until(time.Now().Truncate(10 * time.Second).Add(19 * time.Second)))
+		s.admits("1.2.3.4", 2, 1, to("/windows"))
+		time.Sleep(2 * time.Second)
+		s.admits("1.2.3.4", 1, 1, to("/windows"))
+		if a := s.get("1.2.3.4", to("/windows")); a.status != http.StatusTooManyRequests || a.banned(60) {
+			t.Errorf("a second denied request in the next window: %d %s, want no ban yet", a.status, a.body)
+		}
+		if a := s.get("1.2.3.4", to("/windows")); !a.banned(60) {
+			t.Errorf("the second denied request in a window: %d %s, want a ban", a.status, a.body)
+		}
+		s.end()
+	})
+}
+
+// A request during a ban counts in no zone of the handler, also not where denied ones count, and no
+// zone is told that it was there.
+func TestABanCountsNowhere(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("nowhere-all", "limit 100/1h\ncount_denied")+zoneBlock("nowhere-shadow", "limit 1/1h\nenforce off")+
+		zoneBlock("nowhere-login", "match path /login\nlimit 1/1h\nban 1h"))
+	s.admits("1.2.3.4", 2, 1, to("/login"))
+	before := state.Current().Zones
+	would := decidedAs(t, "nowhere-shadow", "would_deny")
+	s.admits("1.2.3.4", 5, 0, to("/login"))
+	for i, z := range state.Current().Zones {
+		if z.Own != before[i].Own {
+			t.Errorf("%s has counted %d requests during a ban", z.Zone, z.Own-before[i].Own)
+		}
+	}
+	if n := decidedAs(t, "nowhere-shadow", "would_deny"); n != would {
+		t.Errorf("%d requests during a ban are told of in shadow mode", n-would)
+	}
+	s.admits("1.2.3.4", 1, 1, to("/elsewhere")) // the zone is not for that
+}
+
+// In shadow mode a ban is noted: there is a line, it would deny, and it denies nobody, also not
+// when the zone is enforced afterwards.
+func TestABanInShadowMode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const zone = "ban-shadow"
+		app := &App{Namespace: t.Name()}
+		s := newSite(t, app, zoneBlock(zone, "limit 1/1s\nban 1m after 2/1h\nenforce off"))
+		s.admits("1.2.3.4", 3, 3)
+		time.Sleep(30 * time.Second)
+		s.admits("1.2.3.4", 1, 1) // by its limit it would be admitted
+		if would := decidedAs(t, zone, "would_deny"); would != 3 {
+			t.Errorf("%d requests would have been denied, want the two beyond the limit and the one during the ban", would)
+		}
+		if n := state.Current().Zones[0].Banned; n == nil || *n != 0 {
+			t.Errorf("the state shows %v banned keys, want 0", n)
+		}
+		next := newSite(t, app, zoneBlock(zone, "limit 1/1s\nban 1m after 2/1h"))
+		s.end()
+		next.admits("1.2.3.4", 1, 1)
+		next.end()
+	})
+}
+
+// The kill switch goes before all, then what operators deny, then a ban, then other overrides. A
+// reset ends a ban.
+func TestWhatGoesBeforeABan(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("precedence", "limit 1/1h\nban 1h"))
+	s.admits("1.2.3.4", 2, 1)
+	key := `{"zone":"precedence","key":"1.2.3.4"`
+	changed(t, http.MethodPost, overrides, key+`,"limit":"unlimited"}`)
+	s.admits("1.2.3.4", 1, 0)
+	changed(t, http.MethodPost, overrides, key+`,"limit":"deny"}`)
+	if a := s.get("1.2.3.4"); a.status != http.StatusForbidden {
+		t.Errorf("a banned key that an operator denies gets %d, want 403", a.status)
+	}
+	changed(t, http.MethodPost, enforcement, `{"all":true,"share":0}`)
+	s.admits("1.2.3.4", 1, 1)
+	changed(t, http.MethodDelete, enforcement, `{"all":true}`)
+	changed(t, http.MethodDelete, overrides, key+`}`)
+	s.admits("1.2.3.4", 1, 0)
+	if status, text := ask(http.MethodPost, "/rate_limit/reset", key+`}`); status != http.StatusOK {
+		t.Fatalf("reset = %d %s", status, text)
+	}
+	s.admits("1.2.3.4", 2, 1)
+	if a := s.get("1.2.3.4"); !a.banned(3600) {
+		t.Errorf("after a reset and another denied request: %d %s, want another ban", a.status, a.body)
+	}
+	if status, text := ask(http.MethodPost, "/rate_limit/reset", `{"zone":"precedence","all":true}`); status != http.StatusOK {
+		t.Fatalf("reset = %d %s", status, text)
+	}
+	s.admits("1.2.3.4", 1, 1)
+}
+
+// Denied requests count towards a ban where a limit is really spent: not beyond max_keys, where
+// others count as well, and not by a share of a limit.
+func TestWhatIsNoReasonForABan(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("no-reason", "limit 1/1h\nban 1h\nmax_keys 1"))
+	s.admits("1.2.3.4", 1, 1)
+	for range 3 {
+		s.get("1.2.3.5")
+	}
+	if n := decidedAs(t, "no-reason", "banned"); n != 0 {
+		t.Errorf("%d requests were denied by a ban of a key beyond max_keys", n)
+	}
+	s.admits("1.2.3.4", 1, 0)
+	if a := s.get("1.2.3.4"); !strings.Contains(a.body, abnormal) {
+		t.Errorf("a key with a counter of its own: %s, want it banned", a.body)
+	}
+	s.end()
+	r := redistest.Start(t)
+	shared := newSite(t, appWith(r), zoneBlock("no-reason-shared", "limit 4/1h\nalgorithm fixed_window\nban 1h\nsync_rate 100ms\non_redis_loss divide"))
+	r.Do("HSET", ratesync.NewKeyspace("test").Nodes(0), "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	redistest.Eventually(t, "there are two nodes", func() bool { return shared.app.shared.Replicator.Nodes() == 2 })
+	r.Kill()
+	redistest.Eventually(t, "Redis is lost", func() bool { return shared.lost("no-reason-shared") })
+	shared.admits("1.2.3.4", 4, 2)
+	if n := decidedAs(t, "no-reason-shared", "banned"); n != 0 {
+		t.Errorf("%d requests were denied by a ban for a share of the limit", n)
+	}
+}
+
+// A flood of addresses that are all banned fills no more than max_keys. Later newcomers have
+// counters of their own, and are banned for themselves.
+func TestAFloodOfBans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const maxKeys = 1000
+		s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("flood", fmt.Sprintf("limit 1/1m\nban 15m after 2/10m\nmax_keys %d", maxKeys)))
+		for i := range 5 * maxKeys {
+			ip := fmt.Sprintf("10.0.%d.%d", i/250, i%250)
+			for range 3 {
+				s.get(ip)
+			}
+		}
+		z := state.Current().Zones[0]
+		if z.Keys > maxKeys || *z.Banned > maxKeys || *z.Banned < maxKeys*9/10 {
+			t.Errorf("%d keys have a counter and %d are banned, want %d at most", z.Keys, *z.Banned, maxKeys)
+		}
+		time.Sleep(16 * time.Minute) // the ban's length, and a minute
+		for i := range maxKeys / 2 {
+			ip := fmt.Sprintf("10.1.%d.%d", i/250, i%250)
+			s.admits(ip, 1, 1)
+			s.admits(ip, 2, 0)
+			if a := s.get(ip); !a.banned(900) {
+				t.Fatalf("newcomer %d: %d %s, want a ban for itself", i, a.status, a.body)
+			}
+		}
+		if z := state.Current().Zones[0]; *z.Banned != maxKeys/2 || z.Overflow < 3*maxKeys {
+			t.Errorf("%d are banned, %d decisions in the sketch; want %d, and those of the flood", *z.Banned, z.Overflow, maxKeys/2)
+		}
+		s.end()
+	})
+}
+
+// Bans go on over a reload, also one that changes the namespace, and over a restart with persist.
+func TestBansOutliveAConfiguration(t *testing.T) {
+	h := newHome(t, "storage")
+	const options = "limit 1/1h\nban 1h after 2/1h"
+	s := h.boot(zoneBlock("outlives", options))
+	s.admits("1.2.3.4", 3, 1)
+	s.admits("1.2.3.5", 2, 1) // one denied request
+	next := h.bootIn("another", zoneBlock("outlives", options))
+	s.end()
+	banned := func(s *site, ip string) {
+		t.Helper()
+		if a := s.get(ip); !strings.Contains(a.body, abnormal) {
+			t.Errorf("%s: %d %s, want it banned", ip, a.status, a.body)
+		}
+	}
+	banned(next, "1.2.3.4")
+	next.end()
+	after := h.bootIn("another", zoneBlock("outlives", options))
+	banned(after, "1.2.3.4")
+	banned(after, "1.2.3.5") // the second denied request
+	after.end()
+	without := h.bootIn("another", zoneBlock("outlives", "limit 1/1h"))
+	if a := without.get("1.2.3.4"); strings.Contains(a.body, abnormal) {
+		t.Errorf("without ban: %s", a.body)
+	}
+}
+
+// A ban that began elsewhere is known with the key's next sync, and where Redis decides with the
+// next request. Redis keeps it for its rest.
+func TestABanFromElsewhere(t *testing.T) {
+	for _, options := range []string{"sync_rate 100ms", "sync_rate strict", "sync_rate strict\nalgorithm token_bucket", "sync_rate strict\nalgorithm sliding_log"} {
+		t.Run(options, func(t *testing.T) {
+			r := redistest.Start(t)
+			s := newSite(t, appWith(r), zoneBlock("before", "limit 100/1h\ncount_denied\n"+options)+zoneBlock("elsewhere", "match path /login\nlimit 100/1h\nban 1h\n"+options))
+			name := ratesync.NewKeyspace("test").Bans("elsewhere").Of(table.IDOf(rawKey(s, "1.2.3.4")))
+			began := time.Now().Add(-10 * time.Minute).UnixMicro()
+			if err := r.Client().Set(context.Background(), name, fmt.Sprint(began, " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
+				t.Fatal(err)
+			}
+			admitted := 0
+			var a reply
+			redistest.Eventually(t, "the ban is known", func() bool {
+				if a = s.get("1.2.3.4", to("/login")); a.status == http.StatusOK {
+					admitted++
+				}
+				return a.status != http.StatusOK
+			})
+			s.admits("1.2.3.4", 3, 0, to("/login"))
+			if !strings.Contains(a.body, abnormal) || !strings.Contains("3000 2999 2998 2997", a.header.Get("Retry-After")) {
+				t.Errorf("%d %v %s, want a ban of 50 minutes", a.status, a.header, a.body)
+			}
+			if strings.Contains(options, "strict") && admitted > 0 {
+				t.Errorf("%d requests were admitted before", admitted)
+			}
+			redistest.Eventually(t, "what was counted before Redis said so is refunded", func() bool {
+				admitted++
+				left := s.get("1.2.3.4").header.Get("RateLimit")
+				return strings.HasPrefix(left, fmt.Sprintf(`"before";r=%d;`, 100-admitted))
+			})
+		})
+	}
+}
+
+// A ban that begins while Redis is away holds at once, and is shared when it is back. After a
+// FLUSHALL the node writes it back.
+func TestABanWhileRedisIsAway(t *testing.T) {
+	for _, options := range []string{"sync_rate 100ms", "sync_rate strict\nalgorithm token_bucket"} {
+		t.Run(options, func(t *testing.T) {
+			r := redistest.Start(t)
+			app := appWith(r)
+			app.StrictTimeout = 0
+			s := newSite(t, app, zoneBlock("away", "limit 1/1h\nban 1h\n"+options))
+			s.admits("1.2.3.5", 1, 1)
+			r.Kill()
+			redistest.Eventually(t, "Redis is lost", func() bool { return !s.app.shared.Replicator.Status().Up })
+			s.admits("1.2.3.4", 2, 1)
+			if a := s.get("1.2.3.4"); !strings.Contains(a.body, abnormal) {
+				t.Errorf("%d %s, want it banned though Redis is away", a.status, a.body)
+			}
+			r.Restart()
+			name := ratesync.NewKeyspace("test").Bans("away").Of(table.IDOf(rawKey(s, "1.2.3.4")))
+			shared := func() bool { return r.Client().PTTL(context.Background(), name).Val() > 50*time.Minute }
+			redistest.Eventually(t, "the ban is shared", shared)
+			r.Do("FLUSHALL")
+			redistest.Eventually(t, "the ban is written back", shared)
+		})
+	}
+}
+
+// rawKey is the key of requests from an address.
+func rawKey(s *site, ip string) []byte {
+	k, _ := s.handler.zones[0].KeyOf(s.request(ip))
+	return k.Raw
+}
+
+// The metrics and the state tell how many keys are banned, explain and top until when, and for
+// which key.
+func TestWhereBansAreShown(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("shown", "limit 1/1h 5/1d\nban 1h")+zoneBlock("shown-without", "limit 9/1h"))
+	s.admits("1.2.3.4", 2, 1)
+	gauges := map[string]float64{}
+	scrape(t, func(name string, labels map[string]string, value float64) {
+		if name == "caddy_rate_limit_banned_keys" {
+			gauges[labels["zone"]] = value
+		}
+	})
+	if n, ok := gauges["shown"]; len(gauges) != 1 || !ok || n != 1 {
+		t.Errorf("the gauges are %v, want 1 for the zone that bans", gauges)
+	}
+	for _, z := range state.Current().Zones {
+		if has := z.Banned != nil; has != (z.Zone == "shown") || has && *z.Banned != 1 {
+			t.Errorf("the state of %s shows %v banned keys", z.Zone, z.Banned)
+		}
+	}
+	_, text := ask(http.MethodPost, "/rate_limit/explain", `{"zone":"shown","key":"1.2.3.4"}`)
+	var said explain.Handler
+	if err := json.Unmarshal([]byte(text), &said); err != nil || said.Decision != explain.Banned || said.Zones[0].Decision != explain.Banned || said.Zones[0].BannedUntil == nil {
+		t.Fatalf("explain says %s, want the key banned", text)
+	}
+	if left := time.Until(*said.Zones[0].BannedUntil); left > time.Hour || left < 59*time.Minute || said.Wait > 3600 || said.Wait < 3540 {
+		t.Errorf("explain says %s, want an hour from the beginning", text)
+	}
+	_, text = ask(http.MethodGet, "/rate_limit/top?zone=shown", "")
+	var top []explain.Top
+	if err := json.Unmarshal([]byte(text), &top); err != nil || len(top) != 2 || len(top[0].Keys) != 1 || top[0].Keys[0].BannedUntil == nil {
+		t.Fatalf("top says %s, want one key that is banned", text)
+	}
+	_, text = ask(http.MethodPost, "/rate_limit/explain", fmt.Sprintf(`{"zone":"shown","id":%q}`, top[0].Keys[0].ID))
+	if !strings.Contains(text, `"banned_until"`) {
+		t.Errorf("explain of the id says %s, want it banned", text)
+	}
+}
+
+// Nothing of a zone with ban is left when no configuration has it any more.
+func TestBansAreReleased(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("released", "limit 1/1h\nban 1h after 2/1h"))
+	s.end()
+	counters.EachBans(func(b *counters.Bans) {
+		if b.Zone() == "released" {
+			t.Error("its bans are left")
+		}
+	})
+}
+
+// The page's Caddyfile, over every protocol.
+func TestBanOfThePage(t *testing.T) {
+	_, site := siteInPage(t, "docs/ban.md", "example.com")
+	s := startCaddy(t, "", strings.ReplaceAll(site, "reverse_proxy localhost:9000", "respond in"))
+	login := func(r *http.Request) { r.Method, r.URL.Path = http.MethodPost, "/login" }
+	s.answers("HTTP/1.1", 5, http.StatusOK, 5, login)
+	s.answers("HTTP/1.1", 3, http.StatusTooManyRequests, 3, login)
+	for _, protocol := range protocols {
+		a, err := s.get(t.Context(), protocol, login)
+		if err != nil || a.status != http.StatusTooManyRequests || !strings.Contains(a.body, abnormal) || len(a.header.Get("Retry-After")) != 3 {
+			t.Errorf("%s: %d %v %s, %v, want a ban of 15 minutes", protocol, a.status, a.header, a.body, err)
+		}
+	}
+	s.answers("HTTP/1.1", 1, http.StatusOK, 1)
+	if n := s.loggedMessages("rate limit banned"); n != 1 {
+		t.Errorf("%d lines of bans, want 1", n)
+	}
+}
+
+// The filter finds the bans of a real log, and nothing that clients write into it. A ban that is
+// only noted is none.
+func TestFail2banFindsBans(t *testing.T) {
+	program, err := exec.LookPath("fail2ban-regex")
+	if err != nil {
+		if os.Getenv("CI") != "" || os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
+			t.Fatal("fail2ban is not installed; on Debian apt-get install fail2ban")
+		}
+		t.Skip("fail2ban is not installed")
+	}
+	s := startCaddy(t, "servers {\ntrusted_proxies static 127.0.0.0/8\n}", "rate_limit {\n"+
+		zoneBlock("login", "match path /login*\nlimit 1/1h\nban 1h")+
+		zoneBlock("noted", "match path /noted\nlimit 1/1h\nban 1h\nenforce off")+
+		zoneBlock("denied", "match path /denied*\nlimit 1/1h")+"}\nrespond in")
+	from := func(path, client string) func(*http.Request) {
+		return func(r *http.Request) {
+			r.URL.Path = path
+			r.Header.Set("X-Forwarded-For", client)
+			r.Header.Set("User-Agent", forged)
+		}
+	}
+	for _, client := range []string{"198.51.100.1", "2001:db8:1::1"} {
+		s.answers("HTTP/1.1", 3, http.StatusTooManyRequests, 2, from("/login"+forged, client))
+	}
+	s.answers("HTTP/1.1", 3, http.StatusOK, 3, from("/noted", "198.51.100.2"))
+	s.answers("HTTP/1.1", 3, http.StatusTooManyRequests, 2, from("/denied"+forged, "198.51.100.3"))
+	filter, err := filepath.Abs("docs/fail2ban/tide.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := s.loggedMessages("rate limit banned, not enforced"); n != 1 {
+		t.Fatalf("%d lines of bans that are not enforced, want 1", n)
+	}
+	found, err := exec.Command(program, "-o", "<ip>", s.log, filter).CombinedOutput()
+	if got := strings.Fields(string(found)); err != nil || !slices.Equal(got, []string{"198.51.100.1", "2001:db8:1::1"}) {
+		t.Errorf("fail2ban finds %q, %v, want the two clients that are banned", found, err)
+	}
+}
+
+// forged is what a client may send to have another one dropped.
+const forged = `","logger":"http.handlers.rate_limit","msg":"rate limit banned","zone":"x","wait":1,"limit":1,"remote_ip":"","client_ip":"203.0.113.77"`

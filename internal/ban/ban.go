@@ -1,0 +1,263 @@
+// Package ban holds which keys of a zone are banned, and until when: a register for each key, whose
+// value is the ban that began last. It has no clock and does no I/O.
+//
+// A node holds bans by its own clock, which never steps, so what is known holds whatever becomes of
+// the store. Messages carry what is left of a ban and its length, never an instant: the store works
+// out by its own clock when it began.
+package ban
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// An ID names a key, the same on all nodes.
+type ID = [16]byte
+
+// A Ban is from when and for how long requests of a key are denied. The zero Ban is none.
+type Ban struct {
+	// Begun is by the clock of this node, in nanoseconds.
+	Begun  int64
+	Length time.Duration
+}
+
+// End is the first instant at which requests are not denied any more.
+func (b Ban) End() int64 { return b.Begun + int64(b.Length) }
+
+// Rest is what is left of the ban at now, never more than its length; 0 where it is over.
+func (b Ban) Rest(now int64) time.Duration {
+	return min(max(0, time.Duration(b.End()-now)), b.Length)
+}
+
+// Later is the one of two bans of a key that holds: the one that began later, and of two that began
+// together the longer one. So a ban after a pardon holds, however long the one before was to last.
+func Later(a, b Ban) Ban {
+	if b.Begun > a.Begun || b.Begun == a.Begun && b.Length > a.Length {
+		return b
+	}
+	return a
+}
+
+// entry is the ban of a key, and what the store knows of it.
+type entry struct {
+	Ban
+	// stamp is when it began by the store's clock, in microseconds, 0 where the store has not
+	// confirmed it. It tells bans apart and is compared with nothing else: that clock steps.
+	stamp int64
+	// unsent is set while the store is to be told. listed is set while the list of its shard names
+	// it.
+	unsent, listed bool
+}
+
+const (
+	shardCount = 64
+	// looks is at how many bans of a full register is looked for one that is over.
+	looks = 8
+)
+
+type shard struct {
+	mu   sync.Mutex
+	bans map[ID]entry
+	// unsent names those that are to be sent. It may name some that are not, or that are over.
+	unsent []ID
+	_      [24]byte
+}
+
+// A Register holds the bans of a zone. The zero value has room for none. It is safe for concurrent
+// use.
+type Register struct {
+	held    atomic.Int64 // bans, with those that are over and not swept yet
+	listed  atomic.Int64 // IDs in lists
+	maxKeys atomic.Int64
+	ahead   atomic.Int64 // how far the store's clock is ahead, in nanoseconds
+	wake    atomic.Pointer[func()]
+	pardons atomic.Pointer[pardons]
+
+	shards [shardCount]shard
+}
+
+// Configure sets how many bans there may be.
+func (r *Register) Configure(maxKeys int) { r.maxKeys.Store(int64(maxKeys)) }
+
+// IsEmpty reports whether no key is banned. It is what most requests ask.
+func (r *Register) IsEmpty() bool { return r.held.Load() == 0 }
+
+// Rest is how much longer a key is banned at now, 0 where it is not.
+func (r *Register) Rest(id ID, now int64) time.Duration {
+	if r.IsEmpty() {
+		return 0
+	}
+	sh := r.shardOf(id)
+	sh.mu.Lock()
+	b := sh.bans[id].Ban
+	sh.mu.Unlock()
+	return b.Rest(now)
+}
+
+// Begin bans a key from now on. It returns false where it is banned already, which nothing
+// prolongs, and where there is no room for another ban.
+func (r *Register) Begin(id ID, now int64, length time.Duration) bool {
+	sh := r.shardOf(id)
+	sh.mu.Lock()
+	had := sh.bans[id].Rest(now) > 0
+	began := !had && length > 0 && r.put(sh, id, now, entry{Ban: Ban{now, length}, unsent: true})
+	sh.mu.Unlock()
+	if began {
+		r.wakeUp()
+	}
+	return began
+}
+
+// put stores the ban of a key, which may be new, and lists it where it is unsent. It returns false
+// where there is no room. The lock of the shard is held.
+func (r *Register) put(sh *shard, id ID, now int64, e entry) bool {
+	had, known := sh.bans[id]
+	if !known {
+		if r.held.Load() >= r.maxKeys.Load() && !r.reclaim(sh, now) {
+			return false
+		}
+		if sh.bans == nil {
+			sh.bans = make(map[ID]entry)
+		}
+		r.held.Add(1)
+	}
+	if e.listed = had.listed; e.unsent && !e.listed && r.wake.Load() != nil {
+		e.listed = true
+		sh.unsent = append(sh.unsent, id)
+		r.listed.Add(1)
+	}
+	sh.bans[id] = e
+	return true
+}
+
+// reclaim drops one ban of a shard that is over, if it comes across one: a map begins anywhere.
+func (r *Register) reclaim(sh *shard, now int64) bool {
+	looked := 0
+	for id, e := range sh.bans {
+		if e.Rest(now) == 0 {
+			r.drop(sh, id)
+			return true
+		}
+		if looked++; looked == looks {
+			break
+		}
+	}
+	return false
+}
+
+// drop forgets a ban. The lock of its shard is held.
+func (r *Register) drop(sh *shard, id ID) {
+	delete(sh.bans, id)
+	r.held.Add(-1)
+}
+
+// Count is how many keys are banned at now.
+func (r *Register) Count(now int64) (n int) {
+	r.each(func(_ *shard, _ ID, e entry) {
+		if e.Rest(now) > 0 {
+			n++
+		}
+	})
+	return n
+}
+
+// Sweep drops the bans that are over. What is left of a flood is freed.
+func (r *Register) Sweep(now int64) {
+	if r.IsEmpty() {
+		return
+	}
+	for s := range r.shards {
+		sh := &r.shards[s]
+		sh.mu.Lock()
+		had := len(sh.bans)
+		for id, e := range sh.bans {
+			if e.Rest(now) == 0 {
+				r.drop(sh, id)
+			}
+		}
+		if len(sh.bans) < had/4 || len(sh.bans) == 0 {
+			sh.fit()
+		}
+		left := sh.unsent[:0]
+		for _, id := range sh.unsent {
+			if sh.bans[id].listed {
+				left = append(left, id)
+			}
+		}
+		r.listed.Add(int64(len(left) - len(sh.unsent)))
+		sh.unsent = left
+		sh.mu.Unlock()
+	}
+}
+
+// fit gives memory back: a map keeps what it once took.
+func (sh *shard) fit() {
+	if len(sh.bans) == 0 {
+		sh.bans, sh.unsent = nil, sh.unsent[:0:0]
+		return
+	}
+	smaller := make(map[ID]entry, len(sh.bans))
+	for id, e := range sh.bans {
+		smaller[id] = e
+	}
+	sh.bans = smaller
+}
+
+// Save returns the bans that hold at now, by the keys.
+func (r *Register) Save(now int64) map[ID]Ban {
+	all := make(map[ID]Ban)
+	r.each(func(_ *shard, id ID, e entry) {
+		if e.Rest(now) > 0 {
+			all[id] = e.Ban
+		}
+	})
+	return all
+}
+
+// Resume takes in what was saved, by this process or an earlier one, as far as it still holds. It
+// returns how many bans that were.
+func (r *Register) Resume(now int64, saved map[ID]Ban) (left int) {
+	for id, b := range saved {
+		b.Begun = min(b.Begun, now) // the clock was set back since
+		sh := r.shardOf(id)
+		sh.mu.Lock()
+		if had := sh.bans[id].Ban; b.Rest(now) > 0 && !r.isPardoned(id, b) && Later(had, b) != had {
+			if r.put(sh, id, now, entry{Ban: b, unsent: true}) {
+				left++
+			}
+		}
+		sh.mu.Unlock()
+	}
+	r.wakeUp()
+	return left
+}
+
+// ForkTo has another register, which is empty, hold the ban of one key.
+func (r *Register) ForkTo(f *Register, id ID) {
+	f.Configure(1)
+	sh := r.shardOf(id)
+	sh.mu.Lock()
+	e, ok := sh.bans[id]
+	sh.mu.Unlock()
+	if ok {
+		f.put(f.shardOf(id), id, 0, entry{Ban: e.Ban, stamp: e.stamp})
+	}
+}
+
+func (r *Register) shardOf(id ID) *shard { return &r.shards[id[0]%shardCount] }
+
+// each calls f with each ban, under the lock of its shard, of which there are many.
+func (r *Register) each(f func(sh *shard, id ID, e entry)) {
+	if r.IsEmpty() {
+		return
+	}
+	for s := range r.shards {
+		sh := &r.shards[s]
+		sh.mu.Lock()
+		for id, e := range sh.bans {
+			f(sh, id, e)
+		}
+		sh.mu.Unlock()
+	}
+}

@@ -1,0 +1,354 @@
+package ban
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/caddy-tide/ratelimit/internal/reset"
+)
+
+var a, b = ID{1}, ID{2}
+
+const start = int64(1_700_000_000_000_000_000)
+
+func anyBan(rt *rapid.T, name string) Ban {
+	return Ban{rapid.Int64Range(0, 5).Draw(rt, name+" began"), time.Duration(rapid.Int64Range(0, 5).Draw(rt, name+" length"))}
+}
+
+// Two nodes that have heard the same of a key hold the same, in whatever order and however often.
+func TestBansMergeInAnyOrder(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		x, y, z := anyBan(rt, "x"), anyBan(rt, "y"), anyBan(rt, "z")
+		if Later(x, y) != Later(y, x) {
+			rt.Errorf("%v and %v don't commute", x, y)
+		}
+		if Later(x, Later(y, z)) != Later(Later(x, y), z) {
+			rt.Errorf("%v, %v and %v don't associate", x, y, z)
+		}
+		if Later(x, x) != x {
+			rt.Errorf("%v twice is %v", x, Later(x, x))
+		}
+	})
+}
+
+func register(maxKeys int) *Register {
+	r := new(Register)
+	r.Configure(maxKeys)
+	return r
+}
+
+// A ban holds until its last nanosecond and no longer, and nothing prolongs it.
+func TestABanLastsFromItsBeginning(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := register(10)
+		length := time.Duration(rapid.Int64Range(1, int64(24*time.Hour)).Draw(rt, "length"))
+		if !r.Begin(a, start, length) {
+			rt.Fatal("it does not begin")
+		}
+		during := start + rapid.Int64Range(0, int64(length)-1).Draw(rt, "during")
+		if r.Begin(a, during, length) {
+			rt.Error("it begins again while it lasts")
+		}
+		for at, want := range map[int64]time.Duration{
+			start: length, start + int64(length) - 1: 1, start + int64(length): 0, start + 2*int64(length): 0,
+			start - int64(time.Hour): length,
+		} {
+			if got := r.Rest(a, at); got != want {
+				rt.Errorf("%v of %v after its beginning: %v is left, want %v", time.Duration(at-start), length, got, want)
+			}
+		}
+		if r.Rest(b, start) != 0 {
+			rt.Error("another key is banned")
+		}
+		if !r.Begin(a, start+int64(length), length) {
+			rt.Error("it does not begin again when it is over")
+		}
+	})
+}
+
+// A full register bans nobody else, and takes in others when bans are over, swept or not.
+func TestAFullRegister(t *testing.T) {
+	const most = 1000
+	r := register(most)
+	began := 0
+	for i := range 10 * most {
+		if r.Begin(ID{byte(i), byte(i >> 8)}, start, time.Minute) {
+			began++
+		}
+	}
+	if n := r.Count(start); began != most || n != most {
+		t.Fatalf("%d bans began, and %d hold, want %d", began, n, most)
+	}
+	over := start + int64(time.Minute)
+	if n := r.Count(over); n != 0 || r.IsEmpty() {
+		t.Errorf("%d hold when they are over; empty is %t before a sweep", n, r.IsEmpty())
+	}
+	if !r.Begin(ID{0, 0xff}, over, time.Minute) {
+		t.Error("there is no room although all are over")
+	}
+	r.Sweep(over)
+	if n := r.Count(over); n != 1 {
+		t.Errorf("%d hold after a sweep, want 1", n)
+	}
+	if r.Sweep(over + int64(time.Minute)); !r.IsEmpty() {
+		t.Error("it is not empty after all were swept")
+	}
+	for i := range r.shards {
+		if r.shards[i].bans != nil {
+			t.Fatal("a sweep keeps the memory of a flood")
+		}
+	}
+}
+
+// A store is one register for each key, as the script keeps it, with a clock of its own.
+type store struct {
+	now  int64 // microseconds
+	bans map[ID]Ban
+}
+
+func (s *store) tell(m Message) (a Answer) {
+	us := func(d time.Duration) int64 { return int64(d / time.Microsecond) }
+	had, held := s.bans[m.ID]
+	had.Begun = min(had.Begun, s.now)
+	if held && had.Begun+us(had.Length) <= s.now || m.Pardoned && had.Begun <= s.now-us(m.Age) {
+		had = Ban{}
+	}
+	if m.Length > 0 {
+		had = Later(had, Ban{s.now - us(m.Length-m.Rest), m.Length})
+	}
+	if s.bans[m.ID] = had; had.Length == 0 {
+		return a
+	}
+	rest := had.Begun + us(had.Length) - s.now
+	return Answer{Rest: time.Duration(rest) * time.Microsecond, Length: had.Length, Stamp: had.Begun}
+}
+
+// world is some nodes and a store.
+type world struct {
+	now   int64 // of the nodes' clocks, in nanoseconds
+	nodes []*Register
+	store store
+}
+
+func newWorld(nodes int) *world {
+	w := &world{now: start, store: store{start / 1000, map[ID]Ban{}}}
+	for range nodes {
+		r := register(100)
+		r.Share(func() {})
+		w.nodes = append(w.nodes, r)
+	}
+	return w
+}
+
+func (w *world) pass(d time.Duration) {
+	w.now += int64(d)
+	w.store.now += int64(d / time.Microsecond)
+}
+
+// sync has a node send what it has to send, and ask for a key.
+func (w *world) sync(node int) {
+	r := w.nodes[node]
+	for _, m := range append(r.Unsent(w.now, 100, nil), r.Ask(a, w.now)) {
+		r.Hear(w.now, m, w.store.tell(m))
+	}
+}
+
+// fail is a sync without answers, of which the store hears or not.
+func (w *world) fail(node int, heard bool) {
+	messages := w.nodes[node].Unsent(w.now, 100, nil)
+	for _, m := range messages {
+		if heard {
+			w.store.tell(m)
+		}
+	}
+	w.nodes[node].Fail(messages)
+}
+
+// Whatever is lost, forgotten, repeated or late: no node lets a key go that it knows of before its
+// ban is over, no ban lasts longer than its length on any node, and all agree once they have
+// synced.
+func TestNodesAgreeOnBans(t *testing.T) {
+	const length = 15 * time.Minute
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(3)
+		var last int64 // when the last ban began
+		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+			node := rapid.IntRange(0, 2).Draw(rt, "node")
+			known := w.nodes[node].Rest(a, w.now)
+			switch step := rapid.SampledFrom([]string{"ban", "sync", "unheard", "unanswered", "pass", "forget"}).Draw(rt, "step"); step {
+			case "ban":
+				if w.nodes[node].Begin(a, w.now, length) {
+					last = w.now
+				}
+			case "sync":
+				w.sync(node)
+			case "unheard", "unanswered":
+				w.fail(node, step == "unanswered")
+			case "forget":
+				w.store.bans = map[ID]Ban{}
+				for _, r := range w.nodes {
+					r.Resend()
+				}
+			case "pass":
+				d := time.Duration(rapid.Int64Range(0, int64(length)).Draw(rt, "time")).Truncate(time.Microsecond)
+				w.pass(d)
+				known -= d
+			}
+			for i, r := range w.nodes {
+				rest := r.Rest(a, w.now)
+				if i == node && rest < known {
+					rt.Errorf("node %d lets the key go %v early", i, known-rest)
+				}
+				if end := time.Duration(last + int64(length) - w.now); rest > max(0, end) {
+					rt.Errorf("node %d holds the key %v longer than the last ban", i, rest-end)
+				}
+			}
+		}
+		for range 3 {
+			for i := range w.nodes {
+				w.sync(i)
+			}
+		}
+		for i, r := range w.nodes {
+			if got, want := r.Rest(a, w.now), w.nodes[0].Rest(a, w.now); got != want {
+				rt.Errorf("node %d: %v is left, on the first %v", i, got, want)
+			}
+			if r.HasUnsent() {
+				rt.Errorf("node %d has something to send for ever", i)
+			}
+		}
+	})
+}
+
+// A store whose clock is set an hour back or on prolongs a ban by no more than its length, and ends
+// it nowhere where it is known.
+func TestAStepOfTheStoresClock(t *testing.T) {
+	const length = 15 * time.Minute
+	for _, step := range []time.Duration{-time.Hour, time.Hour} {
+		for _, after := range []time.Duration{0, time.Second, 10 * time.Minute, length - time.Second} {
+			t.Run(fmt.Sprint(step, " after ", after), func(t *testing.T) {
+				w := newWorld(2)
+				w.nodes[0].Begin(a, w.now, length)
+				w.sync(0)
+				w.pass(after)
+				w.store.now += int64(step / time.Microsecond)
+				for w.now < start+int64(2*length) {
+					w.sync(0)
+					w.sync(1)
+					if w.now < start+int64(length) && w.nodes[0].Rest(a, w.now) == 0 {
+						t.Fatalf("the node that banned the key lets it go %v after the beginning", time.Duration(w.now-start))
+					}
+					w.pass(time.Minute)
+				}
+				for i, r := range w.nodes {
+					if rest := r.Rest(a, w.now); rest > 0 {
+						t.Errorf("node %d holds the key for another %v, twice the length after it was banned", i, rest)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Pardoned is what began up to the reset, on a node that hears of the reset late, too. A later ban
+// holds, also a shorter one.
+func TestAPardon(t *testing.T) {
+	w := newWorld(3)
+	w.nodes[0].Begin(a, w.now, time.Hour)
+	w.nodes[0].Begin(b, w.now, time.Hour)
+	w.sync(0)
+	w.sync(1)
+	w.pass(time.Minute)
+	set := &reset.Set{Keys: map[ID]reset.Reset{a: {Stamp: w.now / 1000, At: w.now, Until: w.now + int64(2*time.Hour)}}}
+	for _, r := range w.nodes[:2] {
+		r.Reset(w.now, set)
+	}
+	if w.nodes[0].Rest(a, w.now) != 0 || w.nodes[0].Rest(b, w.now) == 0 {
+		t.Fatal("want the one key pardoned, and not the other")
+	}
+	w.nodes[1].Resend()
+	w.sync(1)
+	w.sync(2)
+	if rest := w.nodes[2].Rest(a, w.now); rest != 0 {
+		t.Errorf("a newcomer learns of what was pardoned: %v", rest)
+	}
+	w.pass(time.Minute)
+	w.nodes[1].Begin(a, w.now, time.Minute)
+	w.sync(1)
+	for i, r := range w.nodes {
+		w.sync(i)
+		r.Reset(w.now+int64(time.Second), set) // the last one hears of it only now
+		w.sync(i)
+		if rest := r.Rest(a, w.now); rest != time.Minute {
+			t.Errorf("node %d: %v is left of the ban after the pardon, want a minute", i, rest)
+		}
+	}
+}
+
+// Who has applied a reset does not forgive more by it when the store's clock is set back, and what
+// was asked before is answered in vain.
+func TestAPardonIsGivenOnce(t *testing.T) {
+	w := newWorld(2)
+	w.nodes[0].Begin(a, w.now, time.Hour)
+	w.sync(0)
+	ask := w.nodes[1].Ask(a, w.now)
+	said := w.store.tell(ask)
+	set := &reset.Set{All: reset.Reset{Stamp: 1, At: w.now, Until: w.now + int64(2*time.Hour)}}
+	for _, r := range w.nodes {
+		r.Reset(w.now, set)
+	}
+	if w.nodes[1].Hear(w.now, ask, said); w.nodes[1].Rest(a, w.now) != 0 {
+		t.Error("an answer to what was asked before the reset bans the key again")
+	}
+	w.pass(time.Minute)
+	w.nodes[0].Begin(a, w.now, time.Hour)
+	w.pass(time.Minute)
+	w.nodes[0].SetClock(-time.Hour)
+	w.nodes[0].Reset(w.now, set)
+	if rest := w.nodes[0].Rest(a, w.now); rest != 59*time.Minute {
+		t.Errorf("%v are left of a ban after the reset, want 59 minutes", rest)
+	}
+}
+
+// A store that has gone back to an earlier ban, as after a failover, is told of the later one.
+func TestAStoreThatGoesBack(t *testing.T) {
+	w := newWorld(1)
+	w.nodes[0].Begin(a, w.now, time.Minute)
+	w.sync(0)
+	before := w.store.bans[a]
+	before.Length = time.Hour // set elsewhere
+	w.pass(2 * time.Minute)
+	w.nodes[0].Begin(a, w.now, time.Minute)
+	w.sync(0)
+	later := w.store.bans[a]
+	w.store.bans[a] = before
+	w.sync(0)
+	w.sync(0)
+	if w.store.bans[a] != later {
+		t.Errorf("the store has %v, want %v", w.store.bans[a], later)
+	}
+}
+
+// What was saved holds for the rest of its time, and no longer than its length where the clock was
+// set back.
+func TestBansOutliveAProcess(t *testing.T) {
+	r := register(10)
+	r.Begin(a, start, time.Hour)
+	r.Begin(b, start, time.Minute)
+	now := start + int64(30*time.Minute)
+	next := register(10)
+	if n := next.Resume(now, r.Save(now)); n != 1 || next.Rest(a, now) != 30*time.Minute || next.Rest(b, now) != 0 {
+		t.Errorf("%d are left, %v of the first and %v of the second, want half an hour of the first", n, next.Rest(a, now), next.Rest(b, now))
+	}
+	earlier, back := register(10), start-int64(time.Hour)
+	earlier.Resume(back, r.Save(now))
+	if rest := earlier.Rest(a, back); rest != time.Hour {
+		t.Errorf("%v are left for a clock that was set back, want an hour", rest)
+	}
+	if rest := earlier.Rest(a, back+int64(time.Hour)); rest != 0 {
+		t.Errorf("an hour later %v are left", rest)
+	}
+}

@@ -1,0 +1,175 @@
+package limits
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// Bans of keys that have overdone it. All zones of a handler are asked for bans before any is asked
+// for its limits, so a request during a ban counts nowhere. One that only Redis knows of is found
+// when a zone is asked in which Redis decides: then the zones before it refund all they gave.
+
+// Bans returns the bans of the zone, nil where it has none.
+func (z *Zone) Bans() *counters.Bans {
+	if z.bans == nil {
+		return nil
+	}
+	return z.bans.Bans
+}
+
+// ConfigureBans applies a configuration that has become the current one, with its Redis.
+func (z *Zone) ConfigureBans(redis *Redis) {
+	if z.bans != nil {
+		z.bans.Configure(&z.limits[0], redis)
+	}
+}
+
+// hasBans reports whether a key may be banned in one of the zones.
+func hasBans(zones []*Zone) bool {
+	for _, z := range zones {
+		if z.bans != nil && !z.bans.Set.IsEmpty() {
+			return true
+		}
+	}
+	return false
+}
+
+// askBans asks the zones that are enforced for the request's keys for bans.
+func (e *Evaluation) askBans(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
+	for _, z := range zones {
+		if z.bans == nil || z.bans.Set.IsEmpty() {
+			continue
+		}
+		ok, excepted, err := z.selects(r, counted)
+		if err != nil {
+			return err
+		}
+		if !ok || excepted {
+			continue
+		}
+		start := len(e.keys)
+		keys, _, none := z.appendKey(e.keys, r, vars)
+		e.keys = keys
+		k := keyed{Zone: z, key: [2]int{start, len(keys)}, none: none}
+		if none || !z.enforces(keys[start:]) || !e.findBan(&k, e.now) {
+			e.keys = keys[:start]
+		}
+	}
+	return nil
+}
+
+// findBan reports whether the key of a zone is banned at now, and notes it. That an operator denies
+// all of its requests goes first. The ban of an address holds for early data as well.
+func (e *Evaluation) findBan(k *keyed, now int64) bool {
+	b := k.bans
+	if b == nil {
+		return false
+	}
+	raw := e.keys[k.key[0]:k.key[1]]
+	id := k.idOf(reqkey.AsProven(raw))
+	if k.rest = b.Set.Rest(id, now); k.shadow {
+		k.rest = max(k.rest, b.Noted.Rest(id, now))
+	}
+	if k.rest == 0 {
+		return false
+	}
+	if o := k.overrideOf(table.KeyOf(raw), raw); o != nil && o.Deny {
+		return false
+	}
+	e.closed = append(e.closed, *k)
+	switch {
+	case k.shadow:
+		e.overShadow = true
+	case e.banned == nil || k.rest > e.wait:
+		e.banned, e.wait = k.Zone, k.rest
+	}
+	return true
+}
+
+// idOf returns the ID of a key.
+func (z *Zone) idOf(raw []byte) table.ID {
+	if z.look != nil {
+		return z.look.ID
+	}
+	return table.IDOf(raw)
+}
+
+// hearBan takes in the ban that Redis knows of, if that is what it has answered.
+func (zr *zoneResult) hearBan(err error) bool {
+	var said *strict.Banned
+	if err == nil || zr.bans == nil || !errors.As(err, &said) {
+		return false
+	}
+	zr.bans.Set.Hear(clock.Now(), said.Message, said.Answer)
+	return true
+}
+
+// recordBanned counts a request of a key that is banned, and notes what is to be answered. It has
+// no line: the ban had one when it began.
+func (e *Evaluation) recordBanned() {
+	e.denial = answer.Denial{Reason: answer.Banned, Zone: e.banned.Name, Wait: e.wait, Now: e.now}
+	for _, k := range e.closed {
+		switch {
+		case k.rest == 0 || k.shadow:
+		case isEarly(e.keys[k.key[0]:k.key[1]]):
+			e.denial.Reason = answer.TooEarly
+			k.metrics.Count(metrics.TooEarly)
+		default:
+			k.metrics.Count(metrics.Banned)
+		}
+	}
+}
+
+// recordWouldBan counts a request of a key that would be banned, in a zone that is not enforced for
+// it.
+func (e *Evaluation) recordWouldBan(k keyed) {
+	k.metrics.Count(metrics.WouldDeny)
+	if !isEarly(e.keys[k.key[0]:k.key[1]]) {
+		e.noteWouldDeny(k.Zone, k.rest)
+	}
+}
+
+// countDenial counts a denied request towards a ban, and begins that. In shadow mode the ban is
+// only noted.
+func (e *Evaluation) countDenial(zr *zoneResult, r *http.Request) {
+	b, raw := zr.bans, e.keyOf(zr)
+	if b == nil || !e.isSpent(zr) || !b.Deny(zr.idOf(raw), zr.hash, raw, e.now, zr.shadow) {
+		return
+	}
+	zr.denials.Banned(e.loggedDenial(zr, r), b.Length)
+	if !zr.shadow && b.Length >= e.began {
+		e.began, e.beganIn = b.Length, zr.Zone
+	}
+}
+
+// isSpent reports whether a limit of the zone denied because it is spent: not by what other nodes
+// have probably spent, not by what is only reserved, not by a sketch in which others count as well,
+// and not by a share of a limit that is whole.
+func (e *Evaluation) isSpent(zr *zoneResult) bool {
+	for i := range zr.limits {
+		if t := &e.receipts[zr.first+i]; !t.Allowed && !t.Estimated && !t.Overflow && !zr.divided && !zr.reserved {
+			return true
+		}
+	}
+	return false
+}
+
+// BannedFor is how much longer the key of a zone is banned, 0 where it was not when the request
+// came.
+func (e *Evaluation) BannedFor(z *Zone) time.Duration {
+	for _, k := range e.closed {
+		if k.Zone == z {
+			return k.rest
+		}
+	}
+	return 0
+}

@@ -1,0 +1,50 @@
+// Package servertime keeps a server's time, from readings that took a while to arrive.
+package servertime
+
+import (
+	"strconv"
+	"time"
+)
+
+// A Clock keeps the last few readings of the server's time and trusts the one that travelled least.
+// The zero value has none.
+type Clock struct {
+	// Offset is how far the server is ahead.
+	Offset time.Duration
+
+	samples [8]Sample
+	next    int
+}
+
+// A Sample is one reading: how far the server was ahead, and how far off that may be.
+type Sample struct {
+	Offset, Uncertainty time.Duration
+	valid               bool
+}
+
+// Read adds a reading: server is its clock, between start and end of this node's.
+func (c *Clock) Read(server, start, end int64) Sample {
+	uncertainty := time.Duration(end-start) / 2
+	c.samples[c.next%len(c.samples)] = Sample{time.Duration(server-start) - uncertainty, uncertainty, true}
+	c.next++
+	best := c.samples[(c.next-1)%len(c.samples)]
+	for _, s := range c.samples {
+		if s.valid && s.Uncertainty < best.Uncertainty && (s.Offset-best.Offset).Abs() <= s.Uncertainty+best.Uncertainty+50*time.Millisecond {
+			best = s
+		}
+	}
+	c.Offset = best.Offset
+	return best
+}
+
+// Parse reads the answer to TIME, in nanoseconds since the Unix epoch.
+func Parse(seconds, micros any) (int64, bool) {
+	s, ok := seconds.(string)
+	u, ok2 := micros.(string)
+	if !ok || !ok2 {
+		return 0, false
+	}
+	sec, err := strconv.ParseInt(s, 10, 64)
+	usec, err2 := strconv.ParseInt(u, 10, 64)
+	return sec*1e9 + usec*1e3, err == nil && err2 == nil
+}

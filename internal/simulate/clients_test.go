@@ -1,0 +1,212 @@
+package simulate
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// Hashes are counted exactly up to a bound, and nearly beyond it.
+func TestDistinct(t *testing.T) {
+	for _, n := range []int{0, 1, 1000, maxDistinct, 10 * maxDistinct} {
+		var d distinct
+		rng := rand.New(rand.NewPCG(1, 2))
+		for range n {
+			h := rng.Uint64()
+			d.add(h)
+			d.add(h)
+		}
+		off := math.Abs(float64(d.count()) - float64(n))
+		if n <= maxDistinct && off > 0 || off > .02*float64(n) || len(d.set) > maxDistinct {
+			t.Errorf("of %d hashes %d are counted, and %d held", n, d.count(), len(d.set))
+		}
+	}
+}
+
+// What a client sent in any window is never too low, and too high by what comes in a tenth of the
+// window at most.
+func TestMostOfAClient(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		window := rapid.Int64Range(parts, 1e12).Draw(t, "window")
+		part := partOf(time.Duration(window))
+		var c client
+		var at []int64
+		now := rapid.Int64Range(0, 1e12).Draw(t, "begin")
+		var got uint32
+		for range rapid.IntRange(1, 200).Draw(t, "requests") {
+			now += rapid.Int64Range(0, window/3).Draw(t, "gap")
+			at = append(at, now)
+			c.advance(now / part)
+			got = max(got, c.add())
+		}
+		most := func(in int64) (most uint32) {
+			for i := range at {
+				n := uint32(0)
+				for j := i; j < len(at) && at[j] < at[i]+in; j++ {
+					n++
+				}
+				most = max(most, n)
+			}
+			return most
+		}
+		if exact, wider := most(parts*part), most((parts+1)*part); got < exact || got > wider || got != c.most {
+			t.Fatalf("the most in a window is %d, want %d to %d", got, exact, wider)
+		}
+	})
+}
+
+// Beyond so many clients a sample of them says what all did.
+func TestManyClients(t *testing.T) {
+	const n = 5 * maxClients
+	var all clients
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range n {
+		if c := all.of(rng.Uint64()); c != nil {
+			for range 1 + rng.IntN(100) {
+				c.add()
+			}
+		}
+	}
+	if len(all.all) > maxClients || math.Abs(float64(all.count())-n) > .02*n {
+		t.Errorf("of %d clients %d are counted, and %d held", n, all.count(), len(all.all))
+	}
+	mosts := all.mosts()
+	for share, want := range map[float64]float64{.5: 50, .9: 90, .99: 99} {
+		if got := float64(quantile(mosts, share)); math.Abs(got-want) > 2 {
+			t.Errorf("%g of the clients sent at most %g, want %g", share, got, want)
+		}
+	}
+	for i := range all.all {
+		if c := all.of(all.all[i].hash); c != &all.all[i] {
+			t.Fatalf("client %d is found as another one", i)
+		}
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	for _, test := range []struct {
+		all   []uint32
+		share float64
+		want  int64
+	}{
+		{nil, .5, 0}, {[]uint32{7}, .5, 7}, {[]uint32{7}, .999, 7}, {[]uint32{1, 2}, .5, 1}, {[]uint32{1, 2, 3}, .5, 2}, {[]uint32{1, 2, 3, 4}, .9, 4},
+	} {
+		if got := quantile(test.all, test.share); got != test.want {
+			t.Errorf("quantile %g of %v is %d, want %d", test.share, test.all, got, test.want)
+		}
+	}
+}
+
+// The keys with the most denials are found among many, and counted exactly where there are few.
+func TestHeavyHitters(t *testing.T) {
+	var few, many heavyHitters
+	rng := rand.New(rand.NewPCG(1, 2))
+	add := func(h *heavyHitters, key int) {
+		h.add(uint64(key), func() string { return fmt.Sprint(key) })
+	}
+	for range 100_000 {
+		add(&few, rng.IntN(maxTop))
+		add(&many, 100+rng.IntN(100_000))
+		if rng.IntN(10) == 0 {
+			add(&many, 7)
+		}
+	}
+	sum := int64(0)
+	for _, h := range few.all {
+		sum += h.count - h.over
+	}
+	if top := many.top(3); sum != 100_000 || top[0].text != "7" || top[0].count-top[0].over < 9000 || len(many.all) > maxTop {
+		t.Errorf("%d denials of few keys, and of many %+v", sum, top)
+	}
+}
+
+// A timeline keeps every request, however long it gets.
+func TestTimeline(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var tl timeline
+		at, n, denied := rapid.Int64Range(0, 2e18).Draw(t, "begin"), int64(0), int64(0)
+		for range rapid.IntRange(1, 300).Draw(t, "requests") {
+			at += rapid.SampledFrom([]int64{0, 1e6, 1e9, 1e12, 1e15}).Draw(t, "gap")
+			over := rapid.Bool().Draw(t, "denied")
+			tl.add(at, over)
+			if n++; over {
+				denied++
+			}
+		}
+		r := tl.report()
+		sum := func(all []int64) (s int64) {
+			for _, x := range all {
+				s += x
+			}
+			return s
+		}
+		if sum(r.Requests) != n || sum(r.Denied) != denied || len(r.Requests) > bins {
+			t.Fatalf("%d of %d requests, %d of %d denied", sum(r.Requests), n, sum(r.Denied), denied)
+		}
+	})
+}
+
+func TestNumbersAround(t *testing.T) {
+	for limit, want := range map[int64][]int64{
+		1: {1, 2, 5, 10}, 5: {1, 2, 5, 10, 20, 50}, 100: {10, 20, 50, 100, 200, 500, 1000}, 30: {5, 10, 20, 30, 50, 100, 200},
+	} {
+		if got := numbersAround(limit); !slices.Equal(got, want) {
+			t.Errorf("around %d are %v, want %v", limit, got, want)
+		}
+	}
+	for _, limit := range []int64{3, 999, 1e12} {
+		if got := numbersAround(limit); len(got) > 8 || !slices.Contains(got, limit) || !slices.IsSorted(got) {
+			t.Errorf("around %d are %v", limit, got)
+		}
+	}
+}
+
+func TestMasked(t *testing.T) {
+	for key, want := range map[string]string{
+		"203.0.113.9": "203.0.113.0/24", "2001:db8:1:2::/64": "2001:db8:1::/48", "client_ip:203.0.113.9": "client_ip:203.0.113.0/24", "203.0.113.9/24": "203.0.113.0/24",
+	} {
+		if got := masked(key); got != want {
+			t.Errorf("%s is shown as %s, want %s", key, got, want)
+		}
+	}
+	for _, secret := range []string{"secret-token-4711", "203.0.113.9 /login", "alice@example.com", ""} {
+		if got := masked(secret); !strings.HasPrefix(got, "(key ") || secret != "" && strings.Contains(got, secret) || got != masked(secret) {
+			t.Errorf("%q is shown as %s", secret, got)
+		}
+	}
+}
+
+func TestPlaceholders(t *testing.T) {
+	for text, want := range map[string][]string{"": nil, "all": nil, "{a} {b.c}": {"a", "b.c"}, "{a": nil, "x{a}y}{b}": {"a", "b"}} {
+		if got := placeholders(text); !slices.Equal(got, want) {
+			t.Errorf("in %q are %v, want %v", text, got, want)
+		}
+	}
+}
+
+// Matchers that look at no header don't make all headers be read.
+func TestWhoSeesHeaders(t *testing.T) {
+	for text, want := range map[string]bool{
+		`[]`: false, `[{"path":["/a"],"method":["GET"]}]`: false, `[{"not":[{"client_ip":{"ranges":["10.0.0.0/8"]}}]}]`: false, `[{"header":{"X":["y"]}}]`: true,
+	} {
+		var v any = text
+		if got := sees(decoded(t, text)); got != want {
+			t.Errorf("%v is %t, want %t", v, got, want)
+		}
+	}
+}
+
+func decoded(t *testing.T, text string) (v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
