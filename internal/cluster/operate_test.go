@@ -77,7 +77,7 @@ func TestOperate(t *testing.T) {
 	expect(http.StatusTooManyRequests)
 	for i := range 3 {
 		r.Do("FLUSHALL")
-		done(t, c.Nodes[i], "all zones: not enforced on ", "enforce --all off --for 10m --note incident")
+		done(t, c.Nodes[i], "all zones: not enforced on 3 of 3 nodes", "enforce --all off --for 10m --note incident")
 		eventually(t, "all nodes apply it", func() error {
 			for _, n := range c.Nodes {
 				if got := get(t, n, "/none"); got != http.StatusOK {

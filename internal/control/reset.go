@@ -139,8 +139,12 @@ func (c *Control) applyResets() {
 	defer c.resetting.Unlock()
 	zones := c.resetsInForce()
 	for zone, set := range zones {
-		if was := c.forgiven[zone]; set.IsNewer(was.set) {
+		switch was := c.forgiven[zone]; {
+		case set == was.set:
+		case set.IsNewer(was.set):
 			c.forgiven[zone] = forgiven{set, c.forgive(zone, set)}
+		default: // some have ended
+			c.forgiven[zone] = forgiven{set, was.requests}
 		}
 	}
 	maps.DeleteFunc(c.forgiven, func(zone string, _ forgiven) bool {

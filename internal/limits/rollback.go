@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -66,7 +67,7 @@ func (e *Evaluation) finishPeek(zr *zoneResult, l *Limit, at int) {
 // refund returns what a limit granted.
 func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
 	if zr.Kind == algorithms.LeakyBucket {
-		l.Table.Leave(l.Enforced, zr.hash, e.receipts[at], e.now, 1)
+		l.Table.Leave(l.Enforced, zr.hash, e.receipts[at], clock.Now(), 1)
 	} else {
 		l.Table.Refund(l.Enforced, zr.hash, e.receipts[at], 1)
 	}
