@@ -504,8 +504,6 @@ func (z *Zone) responses(s *settings.Compiled) error {
 		return wrongf(option, "leaky_bucket is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`")
 	case s.CountDenied:
 		return wrongf(option, "count_denied counts requests that get no response from behind rate_limit, so that nothing says whether these count; keep one of the two")
-	case s.SyncRate >= 0:
-		return wrongf(option, "it needs `sync_rate local`")
 	}
 	for _, status := range m.StatusCode {
 		if class := status < 10; class && (status < 2 || status > 5) || !class && status != http.StatusSwitchingProtocols && (status < 200 || status > 599) {
