@@ -47,6 +47,8 @@ func (e *Evaluation) countsDenied(zr *zoneResult) bool { return zr.CountDenied &
 func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 	g := e.grants[zr.grant]
 	switch {
+	case g.Admitted() && zr.CountResponses != nil:
+		e.refundInRedis(zr)
 	case g.Admitted() && !e.countsDenied(zr) && zr.Kind != algorithms.LeakyBucket:
 		g.by.Refund(g.Grant)
 	case !g.Admitted() && e.countsDenied(zr):
