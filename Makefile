@@ -11,7 +11,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: test check lint redis fail2ban chaos demo fuzz fuzz-briefly bench
 
-test: redis fail2ban browser
+test: redis fail2ban browser promtool
 	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
 
 check: format static lint test comparisons fuzz-briefly
@@ -65,6 +65,17 @@ browser:
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; \
 		else \
 			echo "The tests need chromium. Install it (Debian: apt-get install chromium; Fedora: dnf install chromium), then run make test again."; \
+			exit 1; \
+		fi; }
+
+# The alerts and the board are checked by Prometheus' own tool.
+.PHONY: promtool
+promtool:
+	@command -v promtool >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus; \
+		else \
+			echo "The tests need promtool. Install it (Debian: apt-get install prometheus; macOS: brew install prometheus), then run make test again."; \
 			exit 1; \
 		fi; }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -361,6 +362,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.proxies.Note(z.Template)
 		h.proxies.NoteMatchers(slices.Concat(slices.Concat(z.Reserved...), z.Matchers, z.Except))
 		h.checkAuthentication(z, server)
+		h.checkResponses(z, server)
 		if err := app.use(z, where); err != nil {
 			return err
 		}
@@ -383,6 +385,60 @@ func (h *Handler) checkAuthentication(z *limits.Zone, server *caddyhttp.Server) 
 	h.warned.Warn(h.logger, warning.BeforeAuth, fmt.Sprintf("zone %q: {%s} is empty here, as rate_limit runs before basic_auth and whatever else authenticates; "+
 		"put both into a block `route { … }`, basic_auth first, or write `order rate_limit after basic_auth` into the global options, at %s",
 		z.Name, name, cmp.Or(h.RateLimits[z.Name].Source, h.path)))
+}
+
+// checkResponses warns of a limit on errors that limits nobody, and of a zone that reserves a unit
+// for each picture of a page.
+func (h *Handler) checkResponses(z *limits.Zone, server *caddyhttp.Server) {
+	at := cmp.Or(h.RateLimits[z.Name].Source, h.path)
+	if z.CountResponses == nil && server != nil && server.Errors != nil && isOfLogins(server.Errors.Routes) {
+		h.warned.Warn(h.logger, warning.LimitOnErrors, fmt.Sprintf("zone %q: it is in an error route, where it sees only requests that have failed, and holds back no next try; "+
+			"write it before the handler instead, with `count_responses 401 403`, at %s", z.Name, at))
+	}
+	if z.CountResponses == nil || len(z.Matchers) > 0 || server == nil {
+		return
+	}
+	if i := provisioning(server.Routes); i < 0 || !isSite(server.Routes[i]) || reqkey.IsGuarded(server.Routes[i].HandlersRaw, z.Name) {
+		return
+	}
+	h.warned.Warn(h.logger, warning.AllReserve, fmt.Sprintf("zone %q: it has no matcher, so each request of a page reserves a unit until its response begins, and a page with many pictures is denied some of them; "+
+		"write `match { … }` with the requests whose responses count, like `method POST` and `path /login`, at %s", z.Name, at))
+}
+
+// isOfLogins reports whether a route of errors is being provisioned that goes by the statuses of a
+// login that failed.
+func isOfLogins(errorRoutes caddyhttp.RouteList) bool {
+	i := provisioning(errorRoutes)
+	if i < 0 {
+		return false
+	}
+	var text strings.Builder
+	for _, set := range errorRoutes[i].MatcherSets {
+		for _, m := range set {
+			if by, ok := m.(*caddyhttp.MatchExpression); ok {
+				text.WriteString(by.Expr)
+			}
+		}
+	}
+	for _, handler := range errorRoutes[i].HandlersRaw {
+		text.Write(handler)
+	}
+	goesBy := func(status string) bool { return strings.Contains(text.String(), status) }
+	return goesBy("{http.error.status_code}") && (goesBy("401") || goesBy("403") || goesBy("400"))
+}
+
+// isSite reports whether a route is for all requests, or for all of some hosts.
+func isSite(r caddyhttp.Route) bool {
+	for _, set := range r.MatcherSets {
+		for _, m := range set {
+			switch m.(type) {
+			case caddyhttp.MatchHost, *caddyhttp.MatchHost:
+			default:
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // hasEnforce reports whether a zone has the option enforce.

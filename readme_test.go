@@ -59,11 +59,11 @@ func readPage(t testing.TB, page string) string {
 	return string(text)
 }
 
-// pages are those at the top, in docs and in docs/internals.
+// pages are those at the top, in docs, in docs/internals and in docs/migration.
 func pages(t testing.TB) []string {
 	t.Helper()
 	pages := []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md"}
-	for _, pattern := range []string{"docs/*.md", "docs/internals/*.md"} {
+	for _, pattern := range []string{"docs/*.md", "docs/internals/*.md", "docs/migration/*.md"} {
 		all, err := filepath.Glob(pattern)
 		if err != nil || len(all) == 0 {
 			t.Fatalf("Glob(%s) = %d files, %v", pattern, len(all), err)

@@ -246,7 +246,7 @@ func (z *Zone) ofNoLimit() error {
 	for _, o := range []struct {
 		name  string
 		given bool
-	}{{"algorithm", z.Algorithm != ""}, {"burst", z.Burst != nil}, {"buckets", z.Buckets != nil}, {"queue", z.Queue != nil}, {"count_denied", z.CountDenied}, {"count_responses", z.CountResponses != nil}, {"reserve", len(z.Reserve) > 0}} {
+	}{{"algorithm", z.Algorithm != ""}, {"burst", z.Burst != nil}, {"buckets", z.Buckets != nil}, {"queue", z.Queue != nil}, {"count_denied", z.CountDenied}, {"count_responses", z.CountResponses != nil}, {"reserve", len(z.Reserve) > 0}, {"ban", z.Ban != nil}} {
 		if o.given {
 			return wrongf(o.name, "it is about a limit, and the zone has none; add one, like `limit 100/1m`, or remove it")
 		}
@@ -504,8 +504,6 @@ func (z *Zone) responses(s *settings.Compiled) error {
 		return wrongf(option, "leaky_bucket is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`")
 	case s.CountDenied:
 		return wrongf(option, "count_denied counts requests that get no response from behind rate_limit, so that nothing says whether these count; keep one of the two")
-	case s.SyncRate >= 0:
-		return wrongf(option, "it needs `sync_rate local`")
 	}
 	for _, status := range m.StatusCode {
 		if class := status < 10; class && (status < 2 || status > 5) || !class && status != http.StatusSwitchingProtocols && (status < 200 || status > 599) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -227,7 +228,8 @@ func TestSimulateExample(t *testing.T) {
 // all the same. With --json and --html it comes in other forms.
 func TestSimulateFlags(t *testing.T) {
 	out, err := simulateCommand(t, "--limit", "100/1m", "--max-denied", "0.1%", "access.log")
-	if err == nil || !strings.Contains(err.Error(), "zone limit denies") || !strings.Contains(out, "What no log tells") {
+	if err == nil || !strings.Contains(err.Error(), "zone limit denies") || !strings.Contains(out, "What no log tells") ||
+		reflect.Indirect(reflect.ValueOf(err)).FieldByName("ExitCode").Int() != 2 {
 		t.Errorf("with --max-denied 0.1%%: %v, %s", err, out)
 	}
 	out, err = simulateCommand(t, "--limit", "100/1m", "--limit", "5000/1h", "--algorithm", "gcra", "--burst", "20", "--max-denied", "90%", "--json", "--show-keys", "--html", "report.html", "access.log")

@@ -138,6 +138,9 @@ type Params struct {
 	// Buckets is how many sub-windows a sliding window is cut into, 1 to MaxHistory; 0 stands for
 	// 1.
 	Buckets int
+	// Reserves is set where the response to a request decides whether it counts. No machine goes by
+	// it: stores note apart what is reserved.
+	Reserves bool
 }
 
 // Compile works out what a machine goes by.

@@ -25,6 +25,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/top"
+	"github.com/caddy-tide/ratelimit/internal/unsettled"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -85,6 +86,7 @@ type Settler interface {
 	Hold(l algorithms.Limit, key table.Key, t table.Taken) table.Reserved
 	Settle(key table.Key, r table.Reserved, now int64, refunds bool)
 	AdmitsSettled(l algorithms.Limit, key table.Key, now int64) bool
+	Unsettled() *unsettled.Register
 }
 
 // upkeep is a table as configurations and snapshots see it.
@@ -201,7 +203,6 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 		Rate:    every,
 		Early:   z.EarlySync && z.SyncRate != rates.Strict,
 		Charges: charges,
-		Settles: z.CountResponses != nil,
 		Mixed:   len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
 		Wake:    c.Source.Wake,
 	}, z.MaxKeys)

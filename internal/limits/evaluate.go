@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/counted"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
@@ -92,6 +92,10 @@ type zoneResult struct {
 type grant struct {
 	by *strict.Limiter
 	strict.Grant
+	// came is when the answer did. reserved has a bit for each limit that denies only as something
+	// is reserved.
+	came     int64
+	reserved uint64
 }
 
 // evaluations are emptied by the garbage collector, and with them goes what an evaluation still
@@ -155,7 +159,7 @@ func (e *Evaluation) Now() int64 { return e.now }
 // that are not enforced for their keys come last.
 func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 	vars := reqkey.Vars(r)
-	counted := countedBefore(r, vars)
+	counted := counted.Before(r, vars)
 	if hasBans(zones) {
 		if err := e.askBans(zones, r, vars, counted); err != nil || e.banned != nil {
 			return err
@@ -319,7 +323,7 @@ func (e *Evaluation) checkLimits(at int) {
 		if d.Allowed {
 			continue
 		}
-		reserved := e.isReserved(zr, &zr.limits[i])
+		reserved := e.isReserved(zr, i)
 		if reserved {
 			d.RetryAfter = reservedWait
 		}
@@ -526,42 +530,21 @@ func (e *Evaluation) longestOf(zr *zoneResult) (longest *answer.Result) {
 	return longest
 }
 
-// countedVar holds the names of the zones that a request has been through.
-const countedVar = "rate_limit.counted"
-
-// countedBefore returns the zones that have counted this request, which comes back through an error
-// route.
-func countedBefore(r *http.Request, vars map[string]any) []string {
-	// The variable first: a value that no context has is looked for in all of them.
-	v, ok := vars[countedVar]
-	if !ok || r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
-		return nil
-	}
-	counted, _ := v.([]string)
-	return counted
-}
-
 // MarkCounted notes in a request that error routes must not count it again, if there is an error,
 // which it returns. Handlers after this one may have noted theirs.
 func (e *Evaluation) MarkCounted(r *http.Request, err error) error {
 	if err == nil {
 		return nil
 	}
-	counted, _ := caddyhttp.GetVar(r.Context(), countedVar).([]string)
-	counted = slices.Clone(counted)
-	note := func(name string) {
-		if !slices.Contains(counted, name) {
-			counted = append(counted, name)
-		}
-	}
+	var names []string
 	for i := range e.zones {
-		note(e.zones[i].Name)
+		names = append(names, e.zones[i].Name)
 	}
 	for i := range e.closed {
 		if e.closed[i].rest > 0 {
-			note(e.closed[i].Name)
+			names = append(names, e.closed[i].Name)
 		}
 	}
-	caddyhttp.SetVar(r.Context(), countedVar, counted)
+	counted.Mark(r, names)
 	return err
 }

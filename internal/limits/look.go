@@ -122,7 +122,7 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 		return false, true
 	}
 	zr.strict, zr.grant = true, len(e.grants)
-	e.grants = append(e.grants, grant{by: zr.Redis.Strict}) // none, so nothing is corrected
+	e.grants = append(e.grants, grant{by: zr.Redis.Strict, came: clock.Now()}) // of nothing
 	for i := range said {
 		v, l := &said[i], &zr.limits[i]
 		l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
@@ -131,6 +131,9 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 		}
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
 		e.results = append(e.results, l.Result(&v.Decision))
+	}
+	if zr.CountResponses != nil {
+		e.noteGrant(zr, said)
 	}
 	return true, false
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -46,6 +47,8 @@ func (e *Evaluation) countsDenied(zr *zoneResult) bool { return zr.CountDenied &
 func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 	g := e.grants[zr.grant]
 	switch {
+	case g.Admitted() && zr.CountResponses != nil:
+		e.refundInRedis(zr)
 	case g.Admitted() && !e.countsDenied(zr) && zr.Kind != algorithms.LeakyBucket:
 		g.by.Refund(g.Grant)
 	case !g.Admitted() && e.countsDenied(zr):
@@ -64,7 +67,7 @@ func (e *Evaluation) finishPeek(zr *zoneResult, l *Limit, at int) {
 // refund returns what a limit granted.
 func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
 	if zr.Kind == algorithms.LeakyBucket {
-		l.Table.Leave(l.Enforced, zr.hash, e.receipts[at], e.now, 1)
+		l.Table.Leave(l.Enforced, zr.hash, e.receipts[at], clock.Now(), 1)
 	} else {
 		l.Table.Refund(l.Enforced, zr.hash, e.receipts[at], 1)
 	}

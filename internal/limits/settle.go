@@ -1,13 +1,14 @@
 package limits
 
 import (
+	"math"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/held"
+	"github.com/caddy-tide/ratelimit/internal/settle"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // Zones with count_responses reserve a unit for each request, and settle it when its response
@@ -23,7 +24,7 @@ func (e *Evaluation) Hold() *held.Held {
 	if units := e.reserved(); len(units) > 0 {
 		h.OnBegin(func(r held.Response) {
 			for i := range units {
-				units[i].settle(r)
+				units[i].Settle(r)
 			}
 		})
 	}
@@ -31,50 +32,74 @@ func (e *Evaluation) Hold() *held.Held {
 	return h
 }
 
-// reservedUnit is a unit of one limit that is reserved. It holds its counters.
-type reservedUnit struct {
-	zone *Zone
-	by   counters.Settler
-	key  table.Key
-	unit table.Reserved
-}
-
-// settle ends what is reserved. Where nobody knows the status, the unit stays spent: otherwise a
-// guess would be free for a client that does not wait for the answer.
-func (u *reservedUnit) settle(r held.Response) {
-	counts := r.Status == 0 || u.zone.CountResponses.Match(r.Status, r.Header)
-	at := r.At
-	if at == 0 {
-		at = clock.Now()
-	}
-	u.by.Settle(u.key, u.unit, at, !counts)
-}
-
-// reserved returns the units that a request has reserved. A zone that would have denied it has
-// refunded them.
-func (e *Evaluation) reserved() (units []reservedUnit) {
+// reserved returns what a request has reserved. A zone that would have denied it has refunded that.
+func (e *Evaluation) reserved() (units []settle.Unit) {
 	for i := range e.zones {
 		zr := &e.zones[i]
-		if zr.CountResponses == nil || zr.denied {
-			continue
-		}
-		for j := range zr.limits {
-			l := &zr.limits[j]
-			units = append(units, reservedUnit{zr.Zone, l.Settler, zr.hash, l.Settler.Hold(l.Enforced, zr.hash, e.receipts[zr.first+j])})
+		switch {
+		case zr.CountResponses == nil || zr.denied:
+		case zr.strict:
+			units = append(units, e.reservedInRedis(zr))
+		default:
+			for j := range zr.limits {
+				l := &zr.limits[j]
+				unit := l.Settler.Hold(l.Enforced, zr.hash, e.receipts[zr.first+j])
+				units = append(units, settle.Unit{Responses: zr.CountResponses, Key: zr.hash, By: l.Settler, Held: unit})
+			}
 		}
 	}
 	return units
 }
 
-// keepReserved settles what a request has reserved that ends without a response.
-func (e *Evaluation) keepReserved() {
-	if !e.holds {
-		return
+// reservedInRedis returns what a zone has reserved that Redis decides for.
+func (e *Evaluation) reservedInRedis(zr *zoneResult) settle.Unit {
+	g := &e.grants[zr.grant]
+	u := settle.Unit{Responses: zr.CountResponses, Key: zr.hash, Redis: g.by, Grant: g.Grant}
+	seq, _ := g.Call()
+	for i := range zr.limits {
+		l := &zr.limits[i]
+		u.Note(l.Settler.Unsettled(), seq, e.until(zr, i), l.Enforced.Window)
 	}
-	for _, u := range e.reserved() {
-		u.settle(held.Response{})
+	return u
+}
+
+// until is when the unit that Redis has granted in a limit ends to count. e.asked is after that, so
+// no unit is refunded that has ended.
+func (e *Evaluation) until(zr *zoneResult, limit int) int64 {
+	return e.grants[zr.grant].came + int64(e.receipts[zr.first+limit].Reset)
+}
+
+// noteGrant notes what Redis has said of a request in a zone that reserves. Of windows Redis itself
+// knows what all nodes have reserved. Of buckets and logs this node notes what it has; a call for
+// several requests may have granted units to others that have not come that far.
+func (e *Evaluation) noteGrant(zr *zoneResult, verdicts []strict.Verdict) {
+	e.holds = true
+	g := &e.grants[zr.grant]
+	seq, granted := g.Call()
+	for i := range zr.limits {
+		l, only := &zr.limits[i], verdicts[i].Reserved
+		if in := l.Settler.Unsettled(); !zr.Kind.Windowed() && g.Admitted() {
+			in.Add(zr.hash, seq, e.until(zr, i), l.Enforced.Window)
+		} else if !zr.Kind.Windowed() {
+			others, _ := in.In(zr.hash, seq)
+			sum := in.Sum(zr.hash, g.came, math.MaxInt64) + max(0, granted-others)
+			only = sum > 0 && settle.UsedIn(verdicts[i].Reports)-sum < l.Enforced.Size && l.Enforced.N > 0
+		}
+		if only {
+			g.reserved |= 1 << i
+		}
 	}
 }
+
+// keepReserved settles what a request has reserved that ends without a response.
+func (e *Evaluation) keepReserved() {
+	for _, u := range e.reserved() {
+		u.Settle(held.Response{})
+	}
+}
+
+// refundInRedis refunds what Redis has granted to a zone that reserves, as another one denies.
+func (e *Evaluation) refundInRedis(zr *zoneResult) { u := e.reservedInRedis(zr); u.RollBack() }
 
 // reserves returns what a zone asks for with a unit, if responses decide whether it counts.
 func (z *Zone) reserves() algorithms.Want {
@@ -90,6 +115,13 @@ const reservedWait = time.Second
 
 // isReserved reports whether a limit that denied would admit the request if all that is reserved
 // were refunded.
-func (e *Evaluation) isReserved(zr *zoneResult, l *Limit) bool {
-	return zr.CountResponses != nil && l.Settler.AdmitsSettled(l.Enforced, zr.hash, e.now)
+func (e *Evaluation) isReserved(zr *zoneResult, limit int) bool {
+	if zr.CountResponses == nil {
+		return false
+	}
+	if zr.strict {
+		return e.grants[zr.grant].reserved>>limit&1 != 0
+	}
+	l := &zr.limits[limit]
+	return l.Settler.AdmitsSettled(l.Enforced, zr.hash, e.now)
 }

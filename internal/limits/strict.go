@@ -143,7 +143,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 		return false, true
 	}
 	zr.strict, zr.grant = true, len(e.grants)
-	e.grants = append(e.grants, grant{by.Strict, g})
+	e.grants = append(e.grants, grant{by: by.Strict, Grant: g, came: clock.Now()})
 	for i := range e.verdicts {
 		v, l := &e.verdicts[i], &zr.limits[i]
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
@@ -151,6 +151,9 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 		if by.Strict.IsUpToDate(z.Name, g) {
 			l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
 		}
+	}
+	if zr.CountResponses != nil {
+		e.noteGrant(zr, e.verdicts)
 	}
 	return true, false
 }

@@ -14,7 +14,8 @@ import (
 
 // A Config is what work without a request goes by.
 type Config struct {
-	// Params are the limit's.
+	// Params are the limit's. Where requests reserve, other nodes are told what is settled in the
+	// place of the attempts, and no share is estimated from these.
 	Params algorithms.Params
 	// Rate is the time between syncs, 0 where the table is not synced.
 	Rate time.Duration
@@ -23,9 +24,6 @@ type Config struct {
 	// Charges is set where the store decides by itself and keeps no totals: Charges takes out what
 	// was decided here, in place of Drain. The machine is Chargeable.
 	Charges bool
-	// Settles is set where requests reserve what they take: then other nodes are told what is
-	// settled in place of the attempts, and no share is estimated from these.
-	Settles bool
 	// Certain leaves out what others have probably spent unseen.
 	Certain bool
 	// Mixed says that limits differ from request to request. Params are then those of a request

@@ -90,7 +90,7 @@ type Compiled struct {
 
 // Params describes one of the limits to its algorithm.
 func (z *Compiled) Params(r rates.Rate) algorithms.Params {
-	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets}
+	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets, Reserves: z.CountResponses != nil}
 }
 
 // LongestWindow and FirstWindow are those of the limits, 0 and a second where there are none.

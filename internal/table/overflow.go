@@ -32,7 +32,7 @@ func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken
 		if d, ok := s.Take(a.limit, key, a.now, a.n, a.want); ok {
 			taken := Taken{Decision: d, At: a.now, Overflow: true, number: s.Number()}
 			if a.want&Reserve != 0 && d.Allowed && a.n > 0 {
-				t.reserve(a.limit, key, &taken, 0)
+				t.reserve(a.limit, key, &taken, int64(taken.number))
 			}
 			return taken
 		}

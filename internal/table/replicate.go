@@ -102,7 +102,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 		m.Total, m.Attempts = c.Own, 0
 		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(ledger.Forgotten|ledger.Unconfirmed) != 0
 		m.Bucket = b.Params.Kind.Draining() && age == 0
-		if b.Settles {
+		if b.Params.Reserves {
 			m.Attempts = t.unsettled.Settled(e.key, m.Epoch, c.Own)
 		} else if age == 0 {
 			m.Attempts = int64(l.Attempts)
@@ -200,7 +200,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 			r.Level, r.LevelAt = a.Seen, now
 		}
 		reports = append(reports, r)
-		if b.Settles {
+		if b.Params.Reserves {
 			t.unsettled.SetOthers(e.key, a.Epoch, (a.Sum-mine)-(a.SumAttempts-a.Attempts))
 			e.Alone()
 		} else if a.Epoch == epoch {

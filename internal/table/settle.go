@@ -33,19 +33,10 @@ func (t *Taken) until() int64 {
 	return t.At - t.offset.NS() + int64(t.Reset)
 }
 
-// epoch returns what names the ledger's epoch of a reserved unit, 0 in the sketch.
-func (t *Taken) epoch() uint32 {
-	if t.Overflow {
-		return 0
-	}
-	return t.number
-}
-
-// reserve notes a unit that was just taken. The shard's lock is held.
+// reserve notes a unit that was just taken, in an epoch or in a sketch of that number. The shard's
+// lock is held.
 func (t *Table[S]) reserve(l algorithms.Limit, key Key, taken *Taken, epoch int64) {
-	if !taken.Overflow {
-		taken.number = uint32(epoch)
-	}
+	taken.number = uint32(epoch)
 	t.unsettled.Add(key, epoch, taken.until(), l.Window)
 }
 
@@ -53,7 +44,7 @@ func (t *Table[S]) reserve(l algorithms.Limit, key Key, taken *Taken, epoch int6
 func (t *Table[S]) Hold(l algorithms.Limit, key Key, taken Taken) Reserved {
 	return Reserved{
 		Taken: taken, limit: l, until: taken.until(), moved: t.movedBy(taken.offset),
-		group: t.unsettled.Find(key, taken.epoch(), taken.until(), l.Window),
+		group: t.unsettled.Find(key, taken.number, taken.until(), l.Window),
 	}
 }
 
@@ -90,6 +81,9 @@ func (t *Table[S]) Settle(key Key, r Reserved, now int64, refunds bool) {
 		l.Attempts -= min(1, l.Attempts)
 	}
 }
+
+// Unsettled returns what is reserved.
+func (t *Table[S]) Unsettled() *unsettled.Register { return &t.unsettled }
 
 // movedBy returns how far the clock had stepped in all when the offset was o, which is the present
 // one or was so before the last step.

@@ -39,6 +39,8 @@ const (
 	BanOfOthers     = "TIDE025"
 	LongBan         = "TIDE026"
 	BanOfAll        = "TIDE027"
+	LimitOnErrors   = "TIDE028"
+	AllReserve      = "TIDE029"
 	ReserveOfOne    = "TIDE030"
 )
 

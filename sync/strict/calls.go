@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -109,22 +110,24 @@ func (d *denial) stillHolds(w *waiter) bool {
 	return true
 }
 
-// correct adds a correction to each rule.
-func (s *Limiter) correct(g Grant, c correction) {
+// correct adds a correction to some of the rules.
+func (s *Limiter) correct(g Grant, c correction, in func(rule int) bool) {
 	s.enter(g.ruleset, g.id, g.rules, g.reset, func(q *queue) {
 		if g.reset.Stamp == q.reset.Stamp { // else it is forgiven
-			q.correct(c)
+			q.correct(c, in)
 		}
 	})
 }
 
-func (q *queue) correct(c correction) {
+func (q *queue) correct(c correction, in func(rule int) bool) {
 	q.now = max(q.now, c.at)
 	if len(q.pending) != len(q.rules) {
 		q.pending = make([]corrections, len(q.rules))
 	}
 	for i, r := range q.rules {
-		q.pending[i] = q.pending[i].add(r, q.now, c)
+		if in(i) {
+			q.pending[i] = q.pending[i].add(r, q.now, c)
+		}
 	}
 }
 
@@ -420,7 +423,7 @@ func (q *queue) finish(c call, o *outcome, err error, result result) {
 	}
 	for current && position < o.granted { // for those who left
 		position++
-		q.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: position})
+		q.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: position}, all)
 	}
 }
 
@@ -489,7 +492,7 @@ func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 
 // callContext is the context of a call or a probe.
 func (s *Limiter) callContext(parent context.Context) (context.Context, context.CancelFunc) {
-	return newCallContext(parent, time.Duration(s.timeout.Load()))
+	return callcontext.New(parent, time.Duration(s.timeout.Load()))
 }
 
 // args are the arguments of the script.

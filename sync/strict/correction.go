@@ -25,6 +25,7 @@ type op int8
 const (
 	refund  op = 1 // refunds what was admitted
 	penalty op = 2 // charges a request that was denied, until the bucket is full
+	settled op = 3 // notes that what was reserved in a window stays spent
 )
 
 const (

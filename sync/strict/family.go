@@ -90,7 +90,11 @@ func windowArgs(r Rule) []any {
 	spec := r.spec("")
 	epoch := r.Window / time.Duration(spec.Buckets)
 	length, unit := inLua(epoch)
-	return []any{r.limitInLua(), length, unit, spec.Live, spec.EpochTTL(epoch, 0).Milliseconds()}
+	tries := 1
+	if r.Reserves {
+		tries = 0
+	}
+	return []any{r.limitInLua(), length, unit, spec.Live, spec.EpochTTL(epoch, 0).Milliseconds(), tries}
 }
 
 func bucketArgs(r Rule) []any {

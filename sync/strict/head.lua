@@ -60,4 +60,4 @@ local now = clock[1] * 1000000 + clock[2]
 first, reset, ends, forgiven = tonumber(first), tonumber(reset) or 0, tonumber(ends) or 0, tonumber(forgiven) or 0
 if ends <= now then reset = 0 end
 local told
-local open, room, spend, give, fill, close, report, rules
+local open, room, spend, give, fill, settle, close, report, rules

@@ -105,6 +105,7 @@ type Grant struct {
 	at      int64
 	seq     int64
 	unit    int64 // from 1, 0 where the request was denied
+	granted int64 // to all requests of the call
 }
 
 // Admitted reports whether a unit was spent in each limit.
@@ -150,7 +151,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		}
 		return dst, Grant{}, w.err
 	}
-	g := Grant{ruleset: rs, rules: rules, reset: w.reset, id: id, at: w.outcome.at, seq: w.outcome.seq}
+	g := Grant{ruleset: rs, rules: rules, reset: w.reset, id: id, at: w.outcome.at, seq: w.outcome.seq, granted: w.outcome.granted}
 	if w.position <= w.outcome.granted {
 		g.unit = w.position
 	}
@@ -161,16 +162,35 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 // Redis; CloseBy does.
 func (s *Limiter) Refund(g Grant) {
 	if g.unit > 0 {
-		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit})
+		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit}, all)
 	}
 }
+
+// Call returns the number of the call that decided, and how much it granted to all requests in it.
+func (g Grant) Call() (seq, granted int64) { return g.seq, g.granted }
+
+// Settle ends what a Take of rules that reserve has got: it stays spent, or is refunded in those of
+// the rules in which it still counts.
+func (s *Limiter) Settle(g Grant, refunds bool, counts func(rule int) bool) {
+	c := correction{op: settled, n: 1, at: g.at}
+	if refunds {
+		c = correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit}
+	} else if g.ruleset == nil || g.ruleset.family != windows {
+		return
+	}
+	if g.unit > 0 {
+		s.correct(g, c, func(rule int) bool { return !refunds || counts(rule) })
+	}
+}
+
+func all(int) bool { return true }
 
 // Penalize spends a unit of a denied request, as a penalty at the instant of the denial: windows
 // count it, buckets fill at most to their size, a log keeps at most limit entries. It doesn't wait
 // for Redis.
 func (s *Limiter) Penalize(g Grant) {
 	if g.ruleset != nil {
-		s.correct(g, correction{op: penalty, n: 1, at: g.at})
+		s.correct(g, correction{op: penalty, n: 1, at: g.at}, all)
 	}
 }
 

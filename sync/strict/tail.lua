@@ -23,6 +23,8 @@ local function correct(r)
     local op, n, a, b = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
     if op == '1' then
       give(r, a, a, b, n)
+    elseif op == '3' then
+      settle(r, n, a)
     else
       fill(r, n, math.min(a, now))
     end

@@ -18,6 +18,9 @@ type Verdict struct {
 	// for windows the totals of all nodes, in place of Remote, for each epoch that counts; for
 	// buckets the level; for a log the number of hits in the window. The receiver owns them.
 	Reports []algorithms.Report
+	// Reserved is set where a request is denied that a window would admit if all that is reserved
+	// were refunded.
+	Reserved bool
 }
 
 // outcome is the reply to one call: granted units of those wanted, at the instant at (microseconds
@@ -118,9 +121,19 @@ func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict
 // decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as remote ones.
 func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	now := o.at * int64(time.Microsecond)
-	for age, total := range state[1:] {
-		v.Reports = append(v.Reports, algorithms.Report{Epoch: state[0] - int64(age), Remote: total})
+	totals, settled := state[1:], []int64(nil)
+	if r.Reserves {
+		half := len(totals) / 2
+		totals, settled = totals[:half], totals[half:]
 	}
+	v.Reserved = false
+	if len(settled) > 0 && !v.Decision.Allowed {
+		v.Reports = reportsOf(state[0], settled, v.Reports)
+		var s algorithms.WindowState
+		windowMachine.Merge(&s, r.compile(), now, v.Reports)
+		v.Reserved = windowMachine.Take(&s, r.compile(), now, 1, 0).Allowed
+	}
+	v.Reports = reportsOf(state[0], totals, v.Reports[:0])
 	l, want := r.compile(), algorithms.WantNext|algorithms.WantReset
 	if !v.Decision.Allowed {
 		want |= algorithms.WantRetry
@@ -128,6 +141,14 @@ func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	var s algorithms.WindowState
 	windowMachine.Merge(&s, l, now, v.Reports)
 	v.Decision.Waits = windowMachine.Waits(&s, l, now, 1, 0, want)
+}
+
+// reportsOf appends a report for each of the totals of an epoch and those before it.
+func reportsOf(epoch int64, totals []int64, dst []algorithms.Report) []algorithms.Report {
+	for age, total := range totals {
+		dst = append(dst, algorithms.Report{Epoch: epoch - int64(age), Remote: total})
+	}
+	return dst
 }
 
 var windowMachine = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)

@@ -1,7 +1,9 @@
 -- Fixed and sliding windows. For each rule: limit, span of an epoch, its unit (1 for microseconds,
--- 1000 for nanoseconds), how many earlier epochs count, ttl in milliseconds. The hashes are those
--- of the sync in the background; strict mode knows "sum" only, the "total attempts" of all nodes.
-rules = {width = 5}
+-- 1000 for nanoseconds), how many earlier epochs count, ttl in milliseconds, and 1 where
+-- what is wanted counts as attempts, 0 where these are what is settled of the total: the rest is
+-- reserved. The hashes are those of the sync in the background; strict mode knows "sum" only, the
+-- "total attempts" of all nodes.
+rules = {width = 6}
 
 local function read(r, epoch)
   local e = {key = r.key .. ':' .. text(epoch), total = 0, attempts = 0}
@@ -17,7 +19,7 @@ local function read(r, epoch)
 end
 
 function open(key, at)
-  local r = {key = key, limit = tonumber(ARGV[at]), span = tonumber(ARGV[at + 1]), unit = tonumber(ARGV[at + 2]), live = tonumber(ARGV[at + 3]), ttl = ARGV[at + 4]}
+  local r = {key = key, limit = tonumber(ARGV[at]), span = tonumber(ARGV[at + 1]), unit = tonumber(ARGV[at + 2]), live = tonumber(ARGV[at + 3]), ttl = ARGV[at + 4], tries = tonumber(ARGV[at + 5])}
   r.epoch, r.into = muldiv(now, r.unit, r.span)
   r.boundary = muldiv(forgiven, r.unit, r.span)
   for age = 0, r.live do r[age] = read(r, r.epoch - age) end
@@ -41,7 +43,7 @@ local function add(e, n, tries)
   e.total, e.attempts, e.dirty = e.total + n, e.attempts + tries, true
 end
 
-function spend(r, n) add(r[0], n, want) end
+function spend(r, n) add(r[0], n, r.tries * want) end
 
 local function epochOf(r, at) return r[r.epoch - muldiv(at, r.unit, r.span)] end
 
@@ -53,6 +55,11 @@ end
 function give(r, at, _, _, n)
   local e = epochOf(r, at)
   if e then add(e, -math.min(n, math.max(0, e.total)), 0) end
+end
+
+function settle(r, n, at)
+  local e = epochOf(r, at)
+  if e then add(e, 0, n) end
 end
 
 function close(r)
@@ -68,5 +75,8 @@ end
 function report(r)
   local all = {room(r), r.epoch}
   for age = 0, r.live do all[age + 3] = math.max(0, r[age].total) end
+  if r.tries == 0 then
+    for age = 0, r.live do all[#all + 1] = math.max(0, math.min(r[age].attempts, r[age].total)) end
+  end
   return all
 end

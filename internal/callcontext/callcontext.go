@@ -1,4 +1,5 @@
-package strict
+// Package callcontext bounds each answer that a call waits for, and not the call as a whole.
+package callcontext
 
 import (
 	"context"
@@ -16,7 +17,8 @@ type callContext struct {
 	timer   *time.Timer
 }
 
-func newCallContext(parent context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+// New returns a context of a call, and what ends it.
+func New(parent context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	timer := time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) })
 	return &callContext{ctx, timeout, timer}, func() {

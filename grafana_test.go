@@ -1,0 +1,195 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+const (
+	boardFile  = "grafana/tide.json"
+	alertsFile = "grafana/alerts.yml"
+)
+
+// promtool runs Prometheus' own checker in a directory.
+func promtool(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	program, err := exec.LookPath("promtool")
+	if err != nil {
+		if os.Getenv("CI") != "" || os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
+			t.Fatal("promtool is not installed; Debian has it in the package prometheus")
+		}
+		t.Skip("promtool is not installed")
+	}
+	command := exec.Command(program, args...)
+	command.Dir = dir
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+func TestAlerts(t *testing.T) {
+	promtool(t, "grafana", "check", "rules", "alerts.yml")
+	promtool(t, "grafana", "test", "rules", "alerts_test.yml")
+	named := regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(readPage(t, alertsFile), -1)
+	page, tests := readPage(t, "docs/observability.md"), readPage(t, "grafana/alerts_test.yml")
+	for _, a := range named {
+		if !strings.Contains(page, "`"+a[1]+"`") || !strings.Contains(tests, `"`+a[1]+`"`) {
+			t.Errorf("docs/observability.md or the test of rules doesn't have %s", a[1])
+		}
+	}
+	for _, a := range regexp.MustCompile("`(Tide\\w+)`").FindAllStringSubmatch(page, -1) {
+		if !slices.ContainsFunc(named, func(n []string) bool { return n[1] == a[1] }) {
+			t.Errorf("docs/observability.md has %s, which is no alert", a[1])
+		}
+	}
+}
+
+// expressionsOf are what the board asks Prometheus, by panel.
+func expressionsOf(t *testing.T) map[string]string {
+	t.Helper()
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(readPage(t, boardFile)), &board); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, p := range board.Panels {
+		for i, target := range p.Targets {
+			all[fmt.Sprintf("%s %d", p.Title, i)] = target.Expr
+		}
+	}
+	if len(all) < 10 {
+		t.Fatalf("%s has %d expressions", boardFile, len(all))
+	}
+	return all
+}
+
+// Every expression of the board and of the pages is one: as rules, Prometheus reads them.
+func TestExpressionsParse(t *testing.T) {
+	all := expressionsOf(t)
+	for _, page := range pages(t) {
+		for _, b := range blocksOf(t, page, "promql") {
+			all[fmt.Sprintf("%s:%d", page, b.line)] = b.text
+		}
+	}
+	var rules strings.Builder
+	rules.WriteString("groups:\n  - name: expressions\n    rules:\n")
+	for i, name := range slices.Sorted(maps.Keys(all)) {
+		expr := strings.NewReplacer("$__rate_interval", "5m", "$zone", ".*", "$instance", ".*", "$namespace", ".*").Replace(all[name])
+		if strings.Contains(expr, "$") {
+			t.Errorf("%s: a variable that Grafana doesn't know here: %s", name, expr)
+		}
+		text, err := json.Marshal(strings.TrimSpace(expr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&rules, "      - {record: 'e%d', labels: {from: %q}, expr: %s}\n", i, name, text)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "rules.yml"), []byte(rules.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, dir, "check", "rules", "rules.yml")
+}
+
+// Each metric that the board, the alerts and the pages name is one of a running node, and each of
+// these is in the list of names and on the board.
+func TestMetricsOfARunningNode(t *testing.T) {
+	redis := redistest.Start(t)
+	s := startCaddy(t, "rate_limit {\nredis "+redis.URL+"\n}", `
+rate_limit {
+	zone running {
+		limit 100/1m
+		algorithm token_bucket
+		ban 15m
+		bandwidth 1MiB/s
+	}
+	zone strict {
+		limit 100/1m
+		sync_rate strict
+	}
+}
+handle /metrics {
+	metrics
+}
+handle {
+	respond ok
+}`)
+	s.answers("HTTP/2.0", 2, http.StatusOK, 2)
+	a, err := s.get(t.Context(), "HTTP/2.0", onPath("/metrics"))
+	if err != nil || a.status != http.StatusOK {
+		t.Fatalf("%d, %v", a.status, err)
+	}
+	running := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^(caddy_rate_limit_\w+)[{ ]`).FindAllStringSubmatch(a.body, -1) {
+		running[m[1]] = true
+	}
+	if len(running) < 15 {
+		t.Fatalf("a running node has the metrics %v", slices.Sorted(maps.Keys(running)))
+	}
+	named := regexp.MustCompile(`caddy_rate_limit_\w+`)
+	for _, page := range append(pages(t), boardFile, alertsFile, "grafana/alerts_test.yml") {
+		for _, name := range named.FindAllString(readPage(t, page), -1) {
+			if !running[name] {
+				t.Errorf("%s names %s, which a running node doesn't have", page, name)
+			}
+		}
+	}
+	board, listed := readPage(t, boardFile), readPage(t, namesPage)
+	for name := range running {
+		if !strings.Contains(listed, "`"+name+"`") {
+			t.Errorf("%s doesn't have %s", namesPage, name)
+		}
+		if !strings.Contains(board, name+"{") {
+			t.Errorf("%s doesn't show %s", boardFile, name)
+		}
+	}
+}
+
+// The page's access log says who denied and what was left, and its traces load.
+func TestAccessLogOfThePage(t *testing.T) {
+	_, site := siteInPage(t, "docs/observability.md", "api.example.com")
+	file := filepath.Join(t.TempDir(), "access.log")
+	s := startCaddy(t, "", strings.NewReplacer("100/1m", "2/1h", "\tlog\n", "\tlog {\n\t\toutput file "+file+"\n\t}\n").Replace(site))
+	for range 3 {
+		if _, err := s.get(t.Context(), "HTTP/1.1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type line struct {
+		Status int `json:"status"`
+		Zone   any `json:"rate_limit_zone"`
+		Left   any `json:"rate_limit_left"`
+	}
+	want := []line{{200, nil, 1.0}, {200, nil, 0.0}, {429, "api", 0.0}}
+	var got []line
+	redistest.Eventually(t, "all requests are in the access log", func() bool {
+		got = nil
+		text, _ := os.ReadFile(file)
+		for text := range strings.Lines(string(text)) {
+			var l line
+			if json.Unmarshal([]byte(text), &l) == nil {
+				got = append(got, l)
+			}
+		}
+		return len(got) == len(want)
+	})
+	if !slices.Equal(got, want) {
+		t.Errorf("the access log has %+v, want %+v", got, want)
+	}
+}

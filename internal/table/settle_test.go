@@ -1,0 +1,105 @@
+package table
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+const reserving = Reserve | algorithms.WantReset
+
+// A unit of a bucket is refunded until it has drained. Who held responses back could otherwise
+// spend what others had refunded for it: 64 guesses at 5/1m.
+func TestAUnitThatHasDrainedIsNotRefunded(t *testing.T) {
+	l := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 5, Window: time.Minute}.Compile()
+	tab := New(algorithms.MachineOf[algorithms.BucketState](algorithms.TokenBucket), 10)
+	key, now := KeyOf([]byte("k")), t0
+	var all []Reserved
+	for range 12 {
+		for range 5 {
+			taken := tab.Take(l, key, []byte("k"), now, 1, reserving)
+			if !taken.Allowed {
+				t.Fatal("an empty bucket denies")
+			}
+			all = append(all, tab.Hold(l, key, taken))
+		}
+		now += int64(time.Minute)
+	}
+	guesses := 0
+	for _, r := range append(all, Reserved{}) {
+		for tab.Take(l, key, []byte("k"), now, 1, 0).Allowed {
+			guesses++
+		}
+		if r.group != nil {
+			tab.Settle(key, r, now, true)
+		}
+	}
+	if guesses != 5 {
+		t.Errorf("%d guesses at 5/1m after twelve minutes of reservations, want 5", guesses)
+	}
+	if n := tab.Unsettled().Len(); n != 0 {
+		t.Errorf("%d keys have reservations when all are settled", n)
+	}
+}
+
+// A response may begin after two steps of the store's clock, whose parity is that of none.
+func TestAUnitIsRefundedAfterTwoSteps(t *testing.T) {
+	p := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 3, Window: time.Hour, Reserves: true}
+	l := p.Compile()
+	tab := New(algorithms.MachineOf[algorithms.LogState](algorithms.SlidingLog), 10)
+	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+	key := KeyOf([]byte("k"))
+	tab.SetClock(t0, 0, 0)
+	tab.Take(l, key, []byte("k"), t0, 1, 0)
+	later := t0 + int64(time.Second)
+	r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), later, 1, reserving))
+	tab.SetClock(later, 10*time.Minute, 0)
+	tab.SetClock(later, 20*time.Minute, 0)
+	tab.Settle(key, r, later, true)
+	// What is left is the earlier one: it leaves the log an hour after its own instant.
+	end := t0 + int64(time.Hour)
+	if got := tab.Take(l, key, []byte("k"), end-1, 0, 0).Remaining; got != 2 {
+		t.Errorf("%d are left just before the unit ends that was kept, want 2", got)
+	}
+	if got := tab.Take(l, key, []byte("k"), end, 0, 0).Remaining; got != 3 {
+		t.Errorf("%d are left when the unit ends that was kept, want 3", got)
+	}
+}
+
+// What others have reserved is what their totals have above what they have settled. It is denied as
+// spent only once it is settled.
+func TestOthersAreToldWhatIsSettled(t *testing.T) {
+	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 2, Window: time.Hour, Reserves: true}
+	l := p.Compile()
+	tab := New(algorithms.MachineOf[algorithms.WindowState](algorithms.FixedWindow), 10)
+	tab.Configure(SyncConfig{Params: p, Rate: time.Second, Early: true}, 10)
+	key := KeyOf([]byte("k"))
+	r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), t0, 1, reserving))
+	message := func() Message {
+		t.Helper()
+		tab.Tick()
+		sent := tab.Drain(t0, 10, false, nil)
+		if len(sent) == 0 {
+			t.Fatal("nothing is sent")
+		}
+		return sent[0]
+	}
+	m := message()
+	if m.Total != 1 || m.Attempts != 0 || !m.Push {
+		t.Errorf("a unit that is reserved is told as %+v, want a total of 1 with nothing settled", m)
+	}
+	tab.Settle(key, r, t0, false) // while the message is under way
+	tab.Ack(t0, []Answer{{Message: m, Sum: 2, SumAttempts: 0}})
+	if tab.Take(l, key, []byte("k"), t0, 1, 0).Allowed || !tab.AdmitsSettled(l, key, t0) {
+		t.Error("beside one of another node that is reserved: want a denial that ends with it")
+	}
+	m = message()
+	if m.Total != 1 || m.Attempts != 1 || !m.Push {
+		t.Errorf("a unit that is settled is told as %+v, want 1 of 1 settled", m)
+	}
+	tab.Ack(t0, []Answer{{Message: m, Held: 1, Sum: 2, SumAttempts: 2}})
+	if tab.AdmitsSettled(l, key, t0) {
+		t.Error("with all settled: the denial is for good")
+	}
+}

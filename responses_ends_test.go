@@ -1,0 +1,209 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// A client that resets each stream before the answer gets no guess for nothing: exactly the limit
+// reaches a slow backend, whatever it speaks.
+func TestResetStreamsGetNoGuessForNothing(t *testing.T) {
+	var guesses atomic.Int64
+	arrived := make(chan struct{}, 64)
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		guesses.Add(1)
+		arrived <- struct{}{}
+		<-r.Context().Done()
+	}))
+	defer backend.Close()
+	s := startCaddy(t, "", fmt.Sprintf(`rate_limit {
+		zone login {
+			match path /HTTP*
+			key {path}
+			limit 5/1h
+			count_responses 401
+		}
+	}
+	reverse_proxy %s`, strings.TrimPrefix(backend.URL, "http://")))
+	for _, protocol := range protocols {
+		guesses.Store(0)
+		for range 12 {
+			ctx, reset := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, _ = s.get(ctx, protocol, func(r *http.Request) { r.URL.Path = "/" + protocol })
+			}()
+			select {
+			case <-arrived:
+			case <-ended:
+			}
+			reset()
+			<-ended
+		}
+		if got := guesses.Load(); got != 5 {
+			t.Errorf("%s: of 12 guesses whose streams were reset %d reached the backend, want 5", protocol, got)
+		}
+	}
+}
+
+// Streams, upgrades and uploads are settled when their response begins, not when they end.
+func TestAResponseThatGoesOnIsSettledWhenItBegins(t *testing.T) {
+	s := newSite(t, new(App), zoneBlock("login", "limit 1/1h\ncount_responses 401\nsync_rate local"))
+	for name, begin := range map[string]func(http.ResponseWriter, *http.Request){
+		"Server-Sent Events": func(w http.ResponseWriter, _ *http.Request) { _ = http.NewResponseController(w).Flush() },
+		"an upgrade":         func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusSwitchingProtocols) },
+		"a gigabyte that is still being sent": func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.CopyN(io.Discard, r.Body, 1<<16)
+			w.WriteHeader(http.StatusOK)
+		},
+	} {
+		begun, end := make(chan struct{}), make(chan struct{})
+		s.next = func(w http.ResponseWriter, r *http.Request) error {
+			begin(w, r)
+			close(begun)
+			<-end
+			return nil
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.get("203.0.113.9", func(r *http.Request) {
+				r.Body, r.ContentLength = io.NopCloser(io.LimitReader(zeros{}, 1<<30)), 1<<30
+			})
+		}()
+		<-begun
+		s.next = func(http.ResponseWriter, *http.Request) error { return nil }
+		if got := s.get("203.0.113.9").status; got != http.StatusOK {
+			t.Errorf("%s: beside it a request got %d, want 200", name, got)
+		}
+		close(end)
+		<-ended
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// What nobody knows the status of stays spent; errors and panics have theirs.
+func TestEndsThatCountAndEndsThatDoNot(t *testing.T) {
+	for name, test := range map[string]struct {
+		next   caddyhttp.HandlerFunc
+		counts bool
+	}{
+		"a handler that never writes": {func(http.ResponseWriter, *http.Request) error { return nil }, false},
+		"an error 401":                {func(http.ResponseWriter, *http.Request) error { return caddyhttp.Error(401, errors.New("no")) }, true},
+		"an error 500":                {func(http.ResponseWriter, *http.Request) error { return errors.New("broken") }, false},
+		"a panic":                     {func(http.ResponseWriter, *http.Request) error { panic("broken") }, false},
+		"an abort":                    {func(http.ResponseWriter, *http.Request) error { panic(http.ErrAbortHandler) }, true},
+		"hints and then 401": {func(w http.ResponseWriter, _ *http.Request) error {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusUnauthorized)
+			return nil
+		}, true},
+		"401 and then 200": {func(w http.ResponseWriter, _ *http.Request) error {
+			w.WriteHeader(http.StatusUnauthorized)
+			w.WriteHeader(http.StatusOK)
+			return nil
+		}, true},
+	} {
+		s := newSite(t, new(App), zoneBlock("login", loginZone+"\nsync_rate local"))
+		reached := 0
+		s.next = func(w http.ResponseWriter, r *http.Request) error { reached++; return test.next(w, r) }
+		for range 8 {
+			func() {
+				defer func() { _ = recover() }()
+				s.get("203.0.113.9")
+			}()
+		}
+		want := 8
+		if test.counts {
+			want = 5
+		}
+		if reached != want {
+			t.Errorf("%s: %d of 8 requests reached the handler, want %d", name, reached, want)
+		}
+		s.end()
+	}
+}
+
+// A response that begins after a reload is settled in the counters that the new configuration has.
+func TestAReloadBetweenARequestAndItsResponse(t *testing.T) {
+	block := zoneBlock("login", "limit 1/1h\ncount_responses 401\nsync_rate local")
+	old := newSite(t, new(App), block)
+	under, begin, ended := make(chan struct{}), make(chan int), make(chan struct{})
+	old.next = func(w http.ResponseWriter, _ *http.Request) error {
+		under <- struct{}{}
+		w.WriteHeader(<-begin)
+		return nil
+	}
+	go func() { old.get("203.0.113.9"); close(ended) }()
+	<-under
+	s := newSite(t, new(App), block)
+	old.end()
+	if got := s.get("203.0.113.9"); got.status != http.StatusTooManyRequests || got.header.Get("Retry-After") != "1" {
+		t.Errorf("after a reload, beside a request of before: %d, Retry-After %q, want 429 and 1", got.status, got.header.Get("Retry-After"))
+	}
+	begin <- http.StatusOK
+	<-ended
+	if got := s.get("203.0.113.9").status; got != http.StatusOK {
+		t.Errorf("after the response of before the reload: %d, want 200", got)
+	}
+}
+
+// A request that another zone denies gives back what it reserved, and one in shadow mode denies
+// nobody.
+func TestReservationsBesideOtherZones(t *testing.T) {
+	app := appWith(redistest.Start(t))
+	for _, rate := range []string{"local", "strict"} {
+		s := newSite(t, app, zoneBlock("login", "limit 3/1h\ncount_responses 401\nalgorithm sliding_log\nsync_rate "+rate)+
+			zoneBlock("few", "limit 5/1h\nkey all\nsync_rate "+rate)+
+			zoneBlock("trial", "limit 1/1h\nenforce off\ncount_responses 401\nsync_rate "+rate)).answers()
+		for range 3 {
+			s.get("203.0.113.9")
+		}
+		for range 2 {
+			s.get("203.0.113.9", wrongPassword)
+		}
+		for range 9 {
+			if got := s.get("203.0.113.9", wrongPassword).status; got != http.StatusTooManyRequests {
+				t.Fatalf("%s: with zone few spent a request got %d", rate, got)
+			}
+		}
+		if got := decidedAs(t, "trial", "would_deny"); got == 0 {
+			t.Errorf("%s: the zone in shadow mode would have denied nobody", rate)
+		}
+		s.end()
+	}
+}
+
+func TestWarningsAboutResponses(t *testing.T) {
+	for name, test := range map[string]struct {
+		site, code string
+		want       int
+	}{
+		"no matcher":           {"rate_limit {\nzone login {\nlimit 5/1m\ncount_responses 401\n}\n}", warning.AllReserve, 1},
+		"a matcher":            {"rate_limit {\nzone login {\nmatch path /login\nlimit 5/1m\ncount_responses 401\n}\n}", warning.AllReserve, 0},
+		"one of the directive": {"rate_limit /login 5/1m {\ncount_responses 401\n}", warning.AllReserve, 0},
+		"a block around it":    {"handle /login {\nrate_limit 5/1m {\ncount_responses 401\n}\n}", warning.AllReserve, 0},
+		"an error route":       {"error 401\nhandle_errors 401 {\nrate_limit 5/1m\n}", warning.LimitOnErrors, 1},
+	} {
+		s := startCaddy(t, "", test.site)
+		if got := s.logged(test.code); got != test.want {
+			t.Errorf("%s: %d warnings %s, want %d", name, got, test.code, test.want)
+		}
+	}
+}
