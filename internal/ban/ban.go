@@ -176,9 +176,6 @@ func (r *Register) Sweep(now int64) {
 				r.drop(sh, id)
 			}
 		}
-		if len(sh.bans) < had/4 || len(sh.bans) == 0 {
-			sh.fit()
-		}
 		left := sh.unsent[:0]
 		for _, id := range sh.unsent {
 			if sh.bans[id].listed {
@@ -187,6 +184,9 @@ func (r *Register) Sweep(now int64) {
 		}
 		r.listed.Add(int64(len(left) - len(sh.unsent)))
 		sh.unsent = left
+		if len(sh.bans) < had/4 || len(sh.bans) == 0 {
+			sh.fit()
+		}
 		sh.mu.Unlock()
 	}
 }

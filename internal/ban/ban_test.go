@@ -103,6 +103,21 @@ func TestAFullRegister(t *testing.T) {
 	}
 }
 
+// Bans that were not sent before they were over are not sent later, and don't count as unsent.
+func TestBansThatEndUnsent(t *testing.T) {
+	r := register(1000)
+	r.Share(func() {})
+	for i := range 100 {
+		r.Begin(ID{byte(i)}, start, time.Minute)
+	}
+	if r.Sweep(start + int64(time.Minute)); r.HasUnsent() {
+		t.Error("there is something to send after all bans were swept")
+	}
+	if due := r.Unsent(start, 1000, nil); len(due) != 0 {
+		t.Errorf("%d bans are sent that are over", len(due))
+	}
+}
+
 // A store is one register for each key, as the script keeps it, with a clock of its own.
 type store struct {
 	now  int64 // microseconds

@@ -13,7 +13,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 )
 
 // held serves one request, and returns what it was told in order: the status with which the
@@ -120,6 +122,24 @@ func TestWithWhichStatusAnErrorBegins(t *testing.T) {
 	} {
 		t.Run(name, c.check)
 	}
+}
+
+// What Caddy's proxy says of an upstream that refuses the connection unwraps to nothing.
+func TestAnUpstreamOfCaddysProxyThatRefuses(t *testing.T) {
+	ctx, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
+	defer cancel()
+	transport := new(reverseproxy.HTTPTransport)
+	if err := transport.Provision(ctx); err != nil {
+		t.Fatal(err)
+	}
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	begun{func(_ http.ResponseWriter, r *http.Request) error {
+		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), nil, nil)
+		r.URL.Host = closed.Listener.Addr().String()
+		_, err := transport.RoundTrip(r) //nolint:bodyclose // there is none
+		return caddyhttp.Error(http.StatusBadGateway, err)
+	}, "502"}.check(t)
 }
 
 func TestAPanicGoesOn(t *testing.T) {

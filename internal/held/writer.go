@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 )
 
 // A writer notices the beginning of a response. It buffers nothing. Caddy's ResponseRecorder does
@@ -96,8 +97,9 @@ func statusOf(err error) int {
 
 // isUnasked reports whether an error of a proxy says that no upstream has got the request.
 func isUnasked(err error) bool {
+	var refused reverseproxy.DialError // which does not unwrap to what it holds
 	var dial *net.OpError
-	return err == nil || errors.As(err, &dial) && dial.Op == "dial"
+	return err == nil || errors.As(err, &refused) || errors.As(err, &dial) && dial.Op == "dial"
 }
 
 // Interface guards.

@@ -1,0 +1,151 @@
+package bans
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/messages"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+const patience = 20 * time.Second
+
+// node is one that shares the bans of zone login.
+type node struct {
+	*Sharing
+	t      *testing.T
+	source *ratesync.Source
+}
+
+func startNode(t *testing.T, r *redistest.Server) *node {
+	t.Helper()
+	client := r.Client()
+	client.Options().ContextTimeoutEnabled = true
+	t.Cleanup(func() { _ = client.Close() })
+	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1, Window: time.Hour}
+	n := &node{t: t, source: ratesync.NewSource(table.New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 10), ratesync.SpecOf("login", p))}
+	register := new(ban.Register)
+	register.Configure(1000)
+	n.Sharing = Share(register, n.source, "login", client, "test", clock.Now)
+	return n
+}
+
+func (n *node) send() {
+	n.t.Helper()
+	if failed, err := n.Send(n.t.Context(), patience, 0); failed != 0 || err != nil {
+		n.t.Fatalf("Send = %x, %v", failed, err)
+	}
+}
+
+func (n *node) read(ids ...ban.ID) {
+	n.t.Helper()
+	var about []messages.Message
+	for i, id := range ids {
+		about = append(about, messages.Message{Key: table.Key{uint64(i), 1}, ID: id})
+	}
+	if err := n.Read(n.t.Context(), patience, about); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// left wants a key banned for about so long on a node.
+func (n *node) left(id ban.ID, want time.Duration) {
+	n.t.Helper()
+	if rest := n.Rest(id, clock.Now()); (rest-want).Abs() > time.Minute || (rest == 0) != (want == 0) {
+		n.t.Errorf("%v of the ban is left, want %v", rest, want)
+	}
+}
+
+var one, two = ban.ID{1}, ban.ID{2}
+
+// Three nodes agree on bans by the way of Redis, each with one read of the key, also on hundreds at
+// once and after a FLUSHALL. Redis forgets a ban when it is over.
+func TestThreeNodesShareBans(t *testing.T) {
+	r := redistest.Start(t)
+	a, b, c := startNode(t, r), startNode(t, r), startNode(t, r)
+	a.Begin(one, clock.Now(), time.Hour)
+	if !a.HasUnsent() {
+		t.Fatal("a ban that has just begun is not to be sent")
+	}
+	a.send()
+	for _, n := range []*node{b, c} {
+		n.left(one, 0)
+		n.read(two, one)
+		n.left(one, time.Hour)
+		n.left(two, 0)
+	}
+	name := ratesync.NewKeyspace("test").Bans("login").Of(one)
+	if ttl := r.Client().PTTL(t.Context(), name).Val(); ttl > time.Hour || ttl < 59*time.Minute {
+		t.Errorf("Redis keeps it for %v, want an hour", ttl)
+	}
+	for i := range 500 {
+		b.Begin(ban.ID{2, byte(i), byte(i >> 8)}, clock.Now(), time.Hour)
+	}
+	b.send()
+	c.read(ban.ID{2, 7, 1})
+	c.left(ban.ID{2, 7, 1}, time.Hour)
+	r.Do("FLUSHALL")
+	d := startNode(t, r)
+	d.read(one)
+	d.left(one, 0)
+	c.Resend()
+	c.send()
+	d.read(one)
+	d.left(one, time.Hour)
+}
+
+// A ban that Redis has in the future, as its clock was set back, begins now, and is written back:
+// it lasts no longer than its length. What makes no sense is none.
+func TestBansInRedis(t *testing.T) {
+	r := redistest.Start(t)
+	client := r.Client()
+	defer client.Close()
+	key := ratesync.NewKeyspace("test").Bans("login").Of(one)
+	us := func(d time.Duration) int64 { return d.Microseconds() }
+	for _, test := range []struct {
+		stored string
+		want   time.Duration
+	}{
+		{fmt.Sprint(time.Now().Add(time.Hour).UnixMicro(), " ", us(15*time.Minute)), 15 * time.Minute},
+		{fmt.Sprint(time.Now().Add(-10*time.Minute).UnixMicro(), " ", us(15*time.Minute)), 5 * time.Minute},
+		{fmt.Sprint(time.Now().Add(-time.Hour).UnixMicro(), " ", us(15*time.Minute)), 0},
+		{"", 0}, {"now", 0}, {"-1 900000000", 0}, {"1 99999999999999999999", 0}, {fmt.Sprint(time.Now().UnixMicro(), " 0"), 0},
+	} {
+		if err := client.Set(t.Context(), key, test.stored, redis.KeepTTL).Err(); err != nil {
+			t.Fatal(err)
+		}
+		n := startNode(t, r)
+		n.read(one)
+		n.left(one, test.want)
+		began, length := int64(0), int64(0)
+		_, _ = fmt.Sscan(client.Get(t.Context(), key).Val(), &began, &length)
+		if test.want > 0 && began > time.Now().Add(time.Second).UnixMicro() {
+			t.Errorf("%s: Redis still has a ban in the future, %d", test.stored, began)
+		}
+	}
+	r.Do("DEL", key)
+	r.Do("HSET", key, "another", "program's")
+	n := startNode(t, r)
+	n.read(one)
+	n.left(one, 0)
+}
+
+// A reply that makes no sense is not believed.
+func TestParse(t *testing.T) {
+	for text, want := range map[string]bool{
+		"1 2 3": true, "1 3 3": true, "1 4 3": false, "0 2 3": false, "1 0 3": false, "1 2": false, "1 2 3 4": false, "a 2 3": false,
+		"9007199254740992 2 3": false, "1 2 9007199254740991": false,
+	} {
+		if _, ok := Parse(text); ok != want {
+			t.Errorf("Parse(%q) = %t, want %t", text, ok, want)
+		}
+	}
+}
