@@ -257,7 +257,7 @@ func TestABanFromElsewhere(t *testing.T) {
 		t.Run(options, func(t *testing.T) {
 			r := redistest.Start(t)
 			s := newSite(t, appWith(r), zoneBlock("before", "limit 100/1h\ncount_denied\n"+options)+zoneBlock("elsewhere", "match path /login\nlimit 100/1h\nban 1h\n"+options))
-			name := ratesync.NewKeyspace("test").Bans("elsewhere").Of(table.IDOf(rawKey(s, "1.2.3.4")))
+			name := ratesync.NewKeyspace("test").Zone("elsewhere", "ban").Of(table.IDOf(rawKey(s, "1.2.3.4")))
 			began := time.Now().Add(-10 * time.Minute).UnixMicro()
 			if err := r.Client().Set(context.Background(), name, fmt.Sprint(began, " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
 				t.Fatal(err)
@@ -303,7 +303,7 @@ func TestABanWhileRedisIsAway(t *testing.T) {
 				t.Errorf("%d %s, want it banned though Redis is away", a.status, a.body)
 			}
 			r.Restart()
-			name := ratesync.NewKeyspace("test").Bans("away").Of(table.IDOf(rawKey(s, "1.2.3.4")))
+			name := ratesync.NewKeyspace("test").Zone("away", "ban").Of(table.IDOf(rawKey(s, "1.2.3.4")))
 			shared := func() bool { return r.Client().PTTL(context.Background(), name).Val() > 50*time.Minute }
 			redistest.Eventually(t, "the ban is shared", shared)
 			r.Do("FLUSHALL")

@@ -42,6 +42,7 @@ func init() {
 //			key           <template>
 //			limit         <rate>...
 //			limit_default <rate>...
+//			concurrent    <requests>
 //			algorithm     sliding_window|fixed_window|sliding_log|token_bucket|gcra|leaky_bucket
 //			burst         <requests>
 //			buckets       <number>
@@ -343,12 +344,10 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 		z.defaults, err = p.rates(rates.Parse)
 	case "algorithm":
 		z.Algorithm, err = p.word()
-	case "burst":
-		z.Burst, err = pointer(whole[int64](p.parser))
+	case "concurrent", "burst", "queue":
+		err = p.requests(z, option)
 	case "buckets":
 		z.Buckets, err = pointer(whole[int](p.parser))
-	case "queue":
-		z.Queue, err = pointer(whole[int64](p.parser))
 	case "sync_rate":
 		z.SyncRate, err = p.syncRate()
 	case "ipv4_prefix":
@@ -385,6 +384,20 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 		return hints.Unknown(option, block)
 	}
 	return wrong(option, err)
+}
+
+// requests reads an option that is a number of requests.
+func (p *handlerParser) requests(z *Zone, option string) error {
+	n, err := pointer(whole[int64](p.parser))
+	switch option {
+	case "concurrent":
+		z.Concurrent = n
+	case "burst":
+		z.Burst = n
+	case "queue":
+		z.Queue = n
+	}
+	return err
 }
 
 // match adds a matcher set. One set of several must match.

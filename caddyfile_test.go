@@ -527,8 +527,8 @@ func fuzzSegment(t *testing.T, segment caddyfile.Segment) {
 		t.Errorf("settings = %v, %v of a handler that was let through", zones, err)
 	}
 	for _, s := range zones {
-		if fingerprint(s) == "" || len(s.Limits) == 0 && s.Bandwidth == 0 || s.Name == "" {
-			t.Errorf("settings = %+v, want a name, and limits or bandwidth", s)
+		if fingerprint(s) == "" || len(s.Limits) == 0 && s.Bandwidth == 0 && s.Concurrent == 0 || s.Name == "" {
+			t.Errorf("settings = %+v, want a name, and a limit, concurrent or bandwidth", s)
 		}
 	}
 }

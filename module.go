@@ -122,8 +122,13 @@ type Zone struct {
 
 	// Limits are one or more limits, which are all enforced. Of two with the same window the lower
 	// one is; if one comes with the request they must differ. Default: none; they must be given, or
-	// window and max_events in their place, or bandwidth.
+	// window and max_events in their place, or concurrent, or bandwidth.
 	Limits []Limit `json:"limits,omitempty"`
+
+	// Concurrent is how many requests of a key may run at once, 1 to 1000000000: from when they are
+	// admitted until their handler has returned, and an upgraded connection until it ends. Default:
+	// any number.
+	Concurrent *int64 `json:"concurrent,omitempty"`
 
 	// Window is that of one limit in the older plugin's words, 1ms to ten years. It needs
 	// max_events. Default: none.

@@ -89,7 +89,7 @@ func TestNamesOfMetrics(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	if err := metrics.Register(registry, func() metrics.State {
 		return metrics.State{
-			Zones: []metrics.ZoneState{{Zone: "names", Syncs: true, Window: "1m", Burst: 1}}, Redis: []metrics.RedisState{{Namespace: "names"}},
+			Zones: []metrics.ZoneState{{Zone: "names", Syncs: true, Window: "1m", Burst: 1, Concurrent: true}}, Redis: []metrics.RedisState{{Namespace: "names"}},
 			Controls: []metrics.ControlState{{Namespace: "names"}}, Bandwidths: []metrics.BandwidthState{{Zone: "names"}}, Bans: []metrics.BanState{{Zone: "names"}},
 		}
 	}); err != nil {

@@ -34,6 +34,7 @@ type served struct {
 	t       *testing.T
 	port    int
 	log     string
+	config  []byte
 	clients map[string]*http.Client
 }
 
@@ -63,9 +64,8 @@ https://localhost:%d {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := caddy.Load(config, true); err != nil {
-		t.Fatal(err)
-	}
+	s.config = config
+	s.reload()
 	t.Cleanup(func() {
 		if err := caddy.Stop(); err != nil {
 			t.Error(err)
@@ -73,6 +73,14 @@ https://localhost:%d {
 	})
 	s.connect(&tls.Config{RootCAs: roots, ServerName: "localhost"})
 	return s
+}
+
+// reload loads the configuration, again if it is loaded.
+func (s *served) reload() {
+	s.t.Helper()
+	if err := caddy.Load(s.config, true); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // certificate writes one for localhost with its key, and returns whom to trust.

@@ -28,6 +28,7 @@ const (
 	defaultMaxKeys  = 1_000_000
 	maxMaxKeys      = 1_000_000_000
 	maxBuckets      = 31
+	maxConcurrent   = 1_000_000_000
 
 	defaultDistributedInterval = caddy.Duration(5 * time.Second) // the older plugin's
 
@@ -193,7 +194,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, fou
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. A step can do with what a failed one before it has left.
-	err = cmp.Or(z.limits(&s, &found), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.exceptions(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.exceptions(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return settings.Compiled{}, nil, err
 	}
@@ -239,7 +240,7 @@ func (z *Zone) limits(s *settings.Compiled, found *[]warning.Warning) error {
 }
 
 // needsNoLimit reports whether the zone does something without a limit.
-func (z *Zone) needsNoLimit() bool { return z.Bandwidth != 0 }
+func (z *Zone) needsNoLimit() bool { return z.Bandwidth != 0 || z.Concurrent != nil }
 
 // ofNoLimit reports an option about limits in a zone that has none.
 func (z *Zone) ofNoLimit() error {
@@ -250,6 +251,17 @@ func (z *Zone) ofNoLimit() error {
 		if o.given {
 			return wrongf(o.name, "it is about a limit, and the zone has none; add one, like `limit 100/1m`, or remove it")
 		}
+	}
+	return nil
+}
+
+// concurrent sets how many requests may run at once.
+func (z *Zone) concurrent(s *settings.Compiled) error {
+	switch s.Concurrent = or(z.Concurrent, 0); {
+	case z.Concurrent == nil:
+		return nil
+	case s.Concurrent < 1 || s.Concurrent > maxConcurrent:
+		return wrongf("concurrent", "%d is not between 1 and %d; write how many requests of one key may run at once, like 4, or remove it for any number", s.Concurrent, maxConcurrent)
 	}
 	return nil
 }

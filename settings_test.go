@@ -215,7 +215,7 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 		`{"sync_rate": -1}`, `{"sync_rate": 0}`, `{"ipv4_prefix": 24}`, `{"ipv6_prefix": 56}`, `{"max_keys": 7}`, `{"empty_key": "skip"}`, `{"count_denied": true}`,
 		`{"on_redis_loss": "allow"}`, `{"early_sync": false}`, `{"enforce": 0}`, `{"enforce": 0.25}`,
 		`{"ban": {"for": "1m"}}`, `{"ban": {"for": "2m"}}`, `{"ban": {"for": "1m", "after": {"max_events": 3, "window": "1m"}}}`,
-		`{"bandwidth": "1MiB/s"}`, `{"bandwidth": 1000}`,
+		`{"bandwidth": "1MiB/s"}`, `{"bandwidth": 1000}`, `{"concurrent": 4}`, `{"concurrent": 5}`,
 		`{"reserve": [{"share": 0.2, "match": [{"path": ["/"]}]}]}`, `{"reserve": [{"share": 0.2, "match": [{"path": ["/"]}]}, {"share": 0.2, "match": [{"path": ["/"]}]}]}`,
 	} {
 		zone := new(Zone)
@@ -235,8 +235,8 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 	}
 	// settings.Compiled has a field that fingerprint does not know? Then this number is wrong, and
 	// the list above lacks a line.
-	if fields := reflect.TypeFor[settings.Compiled]().NumField(); fields != 21 {
-		t.Errorf("settings.Compiled has %d fields, want 21: 19 lines of the fingerprint, the name, and what is set of no zone", fields)
+	if fields := reflect.TypeFor[settings.Compiled]().NumField(); fields != 22 {
+		t.Errorf("settings.Compiled has %d fields, want 22: 20 lines of the fingerprint, the name, and what is set of no zone", fields)
 	}
 }
 

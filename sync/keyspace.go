@@ -33,6 +33,7 @@ import (
 //	<zone>:ban:<id>         string  "begun length": the ban of the key that began last
 //	<zone>:strict:<id>      hash    node and ruleset -> "seq granted at", the last strict call
 //	strict:probe            hash    what a probe writes; and strict:probe:no, which is never there
+//	<zone>:concurrent:<id>  hash    node -> "seq gauge expiry": what runs there, see sync/gauge
 //
 // A table is <zone>:<kind>-<window>[-<buckets>], see Spec. An id is 128 bits of the SHA-256 of the
 // key that requests are counted by, in base64: no byte of a client gets into Redis. The shard, a
@@ -84,11 +85,8 @@ func (k Keyspace) Probe(shard int) []string {
 // Table are the keys of a table.
 func (k Keyspace) Table(s Spec) Keys { return Keys{k.head, "}:" + s.Zone + ":" + s.Name() + ":"} }
 
-// Bans are the keys of the bans of a zone.
-func (k Keyspace) Bans(zone string) Keys { return Keys{k.head, "}:" + zone + ":ban:"} }
-
-// Calls are the keys of the records of a zone's strict calls.
-func (k Keyspace) Calls(zone string) Keys { return Keys{k.head, "}:" + zone + ":strict:"} }
+// Zone are those keys of a zone that belong to no table: ban, strict or concurrent.
+func (k Keyspace) Zone(zone, what string) Keys { return Keys{k.head, "}:" + zone + ":" + what + ":"} }
 
 // Keys are the keys of one table, or of one zone's records, with what stands before the shard and
 // between shard and id.

@@ -161,3 +161,6 @@ func (r *Replicator) Status() Status {
 
 // Nodes is how many nodes share the namespace, as far as this one knows; at least 1.
 func (r *Replicator) Nodes() int64 { return max(1, r.nodes.Load()) }
+
+// Lost are the shards that the heartbeat does not reach, a bit each.
+func (r *Replicator) Lost() uint64 { return r.lost.Load() }

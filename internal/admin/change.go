@@ -320,6 +320,14 @@ func idOf(zone *limits.Zone, req request) (table.ID, error) {
 	return table.IDOf(key), nil
 }
 
+// hasLimits reports whether a zone has a limit with a window.
+func hasLimits(zone *limits.Zone) bool {
+	for range zone.Each {
+		return true
+	}
+	return false
+}
+
 // checkLimit reports what is wrong with the limit of an override in a zone.
 func checkLimit(zone *limits.Zone, text string) error {
 	o, err := control.ParseLimit(text)
@@ -340,6 +348,8 @@ func checkLimit(zone *limits.Zone, text string) error {
 	switch {
 	case o.Rate.Limit > maxLimit:
 		return fmt.Errorf("limit: %d is too large; write %s", o.Rate.Limit, control.Unlimited)
+	case o.Rate.Window != 0 && !hasLimits(zone):
+		return fmt.Errorf("limit: the zone has only concurrent; write how many may run at once, as in %d", o.Rate.Limit)
 	case o.Rate.Window == 0 && len(windows) > 1:
 		return fmt.Errorf("limit: the zone has several limits; name the window of one, as in %d/%s", o.Rate.Limit, windows[0])
 	case o.Rate.Window != 0 && len(windows) > 0:

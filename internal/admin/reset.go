@@ -108,6 +108,9 @@ func stays(config *lifecycle.Config, c control.ResetChange) (all []string) {
 	if zone.Kind == algorithms.LeakyBucket {
 		all = append(all, "requests that wait in the queue keep their slots")
 	}
+	if zone.Slots != nil {
+		all = append(all, "what runs at once is not reset: a request keeps its place until it ends")
+	}
 	return all
 }
 

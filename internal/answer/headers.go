@@ -177,6 +177,9 @@ func (f *fields) addDraft(results []Result) {
 		f.beginMember(r.Policy.quoted)
 		f.text = append(f.text, ";r="...)
 		f.text = strconv.AppendInt(f.text, integer(r.Remaining), 10)
+		if r.Policy.Concurrent && r.Allowed {
+			continue // nobody knows when there is more
+		}
 		f.text = append(f.text, ";t="...)
 		f.text = strconv.AppendInt(f.text, integer(ceilSeconds(r.reset())), 10)
 	}

@@ -24,6 +24,8 @@ type Policy struct {
 	// Fixed is set for a fixed window, which frees all of its limit at its end. The other
 	// algorithms give it back bit by bit.
 	Fixed bool
+	// Concurrent is set where requests that run are counted: there is no window then.
+	Concurrent bool
 
 	// quoted is the name as a string of a structured field, item the limit's member of
 	// RateLimit-Policy, and tail what follows the number in it. All are empty for a name that can't
@@ -42,9 +44,14 @@ type Policy struct {
 // Compile returns the policy with its texts for these sets of headers. Others don't tell of it.
 func (p Policy) Compile(sets HeaderSets) *Policy {
 	p.sets = sets
+	if p.Concurrent {
+		p.sets &= Draft // the others have no word for it
+	}
 	if quoted, ok := structuredString(p.Name); ok {
 		p.quoted = quoted
-		p.tail = fmt.Sprintf(";w=%d", max(integer(ceilSeconds(p.Window)), 1))
+		if p.tail = `;qu="concurrent-requests"`; !p.Concurrent {
+			p.tail = fmt.Sprintf(";w=%d", max(integer(ceilSeconds(p.Window)), 1))
+		}
 		if !p.Varies {
 			p.item = fmt.Sprintf("%s;q=%d%s", quoted, integer(p.Limit), p.tail)
 		}
@@ -128,6 +135,8 @@ func (r *Result) reset() time.Duration {
 	switch {
 	case !r.Allowed && r.RetryAfter > 0:
 		return r.RetryAfter
+	case r.Policy.Concurrent:
+		return 0 // nobody knows
 	case !r.Allowed:
 		return r.Policy.Window
 	case r.Policy.Fixed || r.Remaining <= 0:
@@ -159,6 +168,29 @@ func tightest(results []Result) *Result {
 		}
 	}
 	return best
+}
+
+// IsNear reports whether a fifth or less is left of a limit; with 1, less than a fifth.
+func (r *Result) IsNear(less int64) bool { return r.Remaining <= (r.Size-less)/5 }
+
+// IsNear reports whether that is so of one of these limits.
+func IsNear(results []Result, less int64) bool {
+	for i := range results {
+		if results[i].IsNear(less) {
+			return true
+		}
+	}
+	return false
+}
+
+// Longest returns the denial that makes the client wait longest, nil for none.
+func Longest(results []Result) (longest *Result) {
+	for i := range results {
+		if d := &results[i]; !d.Allowed && (longest == nil || d.RetryAfter >= longest.RetryAfter) {
+			longest = d
+		}
+	}
+	return longest
 }
 
 // ceilSeconds returns d in whole seconds, rounded up; 0 for what is past.

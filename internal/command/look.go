@@ -158,7 +158,7 @@ func (p printer) handler(h explain.Handler) error {
 				wait = length(l.Wait)
 			}
 			rows = append(rows, []string{
-				z.Zone, string(l.Decision), key, number(l.Limit) + "/" + l.Window, number(l.Used), remote, number(l.Remaining), wait, notes,
+				z.Zone, string(l.Decision), key, limitText(l.Limit, l.Window, l.Concurrent), number(l.Used), remote, number(l.Remaining), wait, notes,
 			})
 		}
 	}
@@ -267,7 +267,7 @@ func (p printer) top(c client, q url.Values) error {
 			if k.Asked != nil && k.Denied != nil {
 				asked, denied = number(*k.Asked), number(*k.Denied)
 			}
-			rows = append(rows, []string{t.Zone, number(t.Limit) + "/" + t.Window, k.ID, number(k.Used), asked, denied, k.Key})
+			rows = append(rows, []string{t.Zone, limitText(t.Limit, t.Window, t.Concurrent), k.ID, number(k.Used), asked, denied, k.Key})
 			if k.BannedUntil != nil {
 				bans = append(bans, []string{t.Zone, k.ID, p.in(*k.BannedUntil)})
 			}

@@ -18,16 +18,17 @@ import (
 // state is the part of the state that is shown as tables.
 type state struct {
 	Zones []struct {
-		Zone      string          `json:"zone"`
-		Algorithm string          `json:"algorithm"`
-		Limit     int64           `json:"limit"`
-		Window    string          `json:"window"`
-		SyncRate  json.RawMessage `json:"sync_rate"`
-		Keys      int             `json:"keys"`
-		Own       int64           `json:"own"`
-		Remote    int64           `json:"remote"`
-		Unsent    int64           `json:"unsent"`
-		Banned    *int64          `json:"banned"`
+		Zone       string          `json:"zone"`
+		Algorithm  string          `json:"algorithm"`
+		Limit      int64           `json:"limit"`
+		Window     string          `json:"window"`
+		Concurrent bool            `json:"concurrent"`
+		SyncRate   json.RawMessage `json:"sync_rate"`
+		Keys       int             `json:"keys"`
+		Own        int64           `json:"own"`
+		Remote     int64           `json:"remote"`
+		Unsent     int64           `json:"unsent"`
+		Banned     *int64          `json:"banned"`
 	} `json:"zones"`
 	Bandwidth []bandwidth `json:"bandwidth"`
 	Redis     *struct {
@@ -94,7 +95,7 @@ func (p printer) status(s state) error {
 	for _, z := range s.Zones {
 		number := func(n int64) string { return strconv.FormatInt(n, 10) }
 		zones = append(zones, []string{
-			z.Zone, number(z.Limit) + "/" + z.Window, z.Algorithm, strings.Trim(string(z.SyncRate), `"`),
+			z.Zone, limitText(z.Limit, z.Window, z.Concurrent), z.Algorithm, strings.Trim(string(z.SyncRate), `"`),
 			strconv.Itoa(z.Keys), number(z.Own), number(z.Remote), number(z.Unsent),
 		})
 	}
@@ -132,6 +133,14 @@ func (p printer) status(s state) error {
 		}
 	}
 	return nil
+}
+
+// limitText writes a limit.
+func limitText(n int64, window string, concurrent bool) string {
+	if concurrent {
+		return strconv.FormatInt(n, 10) + " at once"
+	}
+	return strconv.FormatInt(n, 10) + "/" + window
 }
 
 // summary writes one line about Redis.

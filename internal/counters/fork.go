@@ -37,3 +37,33 @@ func (c *Counters) Fork(l algorithms.Limit, k Key, now int64) (f *Counters, ok b
 	}
 	return &Counters{Key: c.Key, Table: t, Settler: t, Source: c.Source, zone: c.zone}, true
 }
+
+// HasDebt reports whether something was decided for a key of a fork that Redis does not know of
+// yet.
+func (c *Counters) HasDebt(key table.Key) (has bool) {
+	if t, ok := c.Table.(Fork); ok {
+		_, has = t.HasDebt(key)
+	}
+	return has
+}
+
+// Standing is how a limit stands for the key of a fork, before the next request.
+type Standing struct {
+	// Used of Size is spent, as this node knows: what can still be taken is what is left of that.
+	Used, Size int64
+	// Remote is the part of Used that other nodes counted, as far as this node knows them apart.
+	Remote int64
+}
+
+// Stand returns how a limit stands for the key of a fork.
+func (c *Counters) Stand(l algorithms.Limit, raw []byte, now int64) (s Standing) {
+	key := table.KeyOf(raw)
+	if s.Size = l.Size; l.N == 0 {
+		s.Size = 0
+	}
+	s.Used = max(0, s.Size-c.Table.Take(l, key, raw, now, 0, 0).Remaining)
+	if t, ok := c.Table.(Fork); ok {
+		s.Remote = min(s.Used, t.Remote(l, key, now))
+	}
+	return s
+}

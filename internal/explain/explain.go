@@ -77,6 +77,8 @@ type Zone struct {
 type Limit struct {
 	Limit  int64  `json:"limit"`
 	Window string `json:"window"`
+	// Concurrent is set where the limit is on what runs at once: it has no window then.
+	Concurrent bool `json:"concurrent,omitempty"`
 	// Used is how much is spent before the request, and Remaining how much is left. They are units
 	// of the burst where there is one. Remote is the part of Used that other nodes counted, nil
 	// where Redis decides, which knows only the sum.
@@ -319,6 +321,9 @@ func (z *Zone) add(o limits.Outcome, stands *limits.Zone) {
 	if o.Denied {
 		z.Decision = denied
 	}
+	if o.Slots != nil {
+		z.addSlots(o, denied)
+	}
 	for i := range o.Results {
 		rate, d, s := o.Limits[i].Rate, &o.Results[i], stands.Stand(&o.Limits[i], clock.Now())
 		l := Limit{
@@ -336,6 +341,19 @@ func (z *Zone) add(o limits.Outcome, stands *limits.Zone) {
 		}
 		z.Limits = append(z.Limits, l)
 	}
+}
+
+// addSlots adds what runs at once, without the request.
+func (z *Zone) addSlots(o limits.Outcome, denied Decision) {
+	t, d := o.Taken, &o.SlotResult
+	l := Limit{Limit: o.Slots.Max, Concurrent: true, Used: t.Own + t.Others, Remote: &t.Others, After: d.Remaining, Decision: Admitted}
+	if d.Allowed {
+		l.Used--
+	} else {
+		l.Decision, l.Wait = denied, seconds(d.RetryAfter)
+	}
+	l.Remaining = max(0, t.Bound-l.Used)
+	z.Limits = append(z.Limits, l)
 }
 
 // seconds returns a wait in seconds, rounded up to a millisecond.

@@ -11,7 +11,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
-	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -33,10 +32,13 @@ func init() { walks <- time.Time{} }
 
 // A Top is the keys of one limit that have spent the most.
 type Top struct {
-	Zone   string   `json:"zone"`
-	Limit  int64    `json:"limit"`
-	Window string   `json:"window"`
-	Keys   []TopKey `json:"keys"`
+	Zone   string `json:"zone"`
+	Limit  int64  `json:"limit"`
+	Window string `json:"window"`
+	// Concurrent is set where the limit is on what runs at once: then Used is what runs now, on all
+	// nodes.
+	Concurrent bool     `json:"concurrent,omitempty"`
+	Keys       []TopKey `json:"keys"`
 }
 
 // A TopKey is what one key has spent, as far as this node knows.
@@ -85,45 +87,53 @@ func TopOf(ctx context.Context, config *lifecycle.Config, zone string, by top.By
 	wanted := map[*top.Names][]table.Spend{}
 	for i, l := range chosen {
 		most := top.NewMost(by, n)
-		l.EachSpend(most.Add)
+		l.each(most.Add)
 		rows[i] = most.Rows()
-		names := namesOf(config, l)
-		wanted[names] = append(wanted[names], rows[i]...)
+		wanted[l.names] = append(wanted[l.names], rows[i]...)
 	}
 	for names, keys := range wanted {
 		names.Want(keys, clock.Now())
 	}
 	all = []Top{}
 	for i, l := range chosen {
-		all = append(all, topOf(l, namesOf(config, l), config.BansOf(l.Settings.Name), by, rows[i]))
+		all = append(all, l.top(config.BansOf(l.Zone), by, rows[i]))
 	}
 	return all, nil
 }
 
-// namesOf returns where requests leave the texts of a limit's keys: at the first one of its zone.
-func namesOf(config *lifecycle.Config, l *limits.Limit) *top.Names {
-	for first := range config.Each {
-		if first.Settings.Name == l.Settings.Name {
-			return &first.Names
-		}
-	}
-	return &l.Names
+// counted is a limit whose keys are looked at.
+type counted struct {
+	Top
+	each  func(func(table.Spend))
+	names *top.Names // where requests leave the texts of keys
+	asked bool       // it is known how many requests came
 }
 
 // limitsOf returns the limits that are to be looked at.
-func limitsOf(config *lifecycle.Config, zone string, by top.By) (chosen []*limits.Limit, err error) {
-	seen := map[*counters.Counters]bool{}
+func limitsOf(config *lifecycle.Config, zone string, by top.By) (chosen []counted, err error) {
+	seen := map[any]bool{}
 	countsAttempts := true
-	for l := range config.Each {
-		if seen[l.Counters] || zone != "" && l.Settings.Name != zone {
-			continue
-		}
-		seen[l.Counters] = true
-		if by != top.Used && !countsAttempt(config, l) {
+	add := func(counters any, c counted) {
+		switch {
+		case seen[counters] || zone != "" && c.Zone != zone:
+		case by != top.Used && !c.asked:
 			countsAttempts = false
-			continue
+		default:
+			chosen = append(chosen, c)
 		}
-		chosen = append(chosen, l)
+		seen[counters] = true
+	}
+	for z := range config.Zones {
+		names := z.KeyNames
+		for l := range z.Each {
+			add(l.Counters, counted{
+				Top{Zone: z.Name, Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window)}, l.EachSpend, names,
+				l.Settings.SyncRate > 0 && l.IsSynced(config.Redis),
+			})
+		}
+		if l := z.Slots; l != nil {
+			add(l.Slots, counted{Top{Zone: z.Name, Limit: l.Max, Concurrent: true}, l.EachSpend, names, false})
+		}
 	}
 	switch {
 	case len(chosen) > 0:
@@ -141,17 +151,13 @@ func limitsOf(config *lifecycle.Config, zone string, by top.By) (chosen []*limit
 	return nil, fmt.Errorf("there is no zone %q", zone)
 }
 
-// countsAttempt reports whether denied requests of a key are known.
-func countsAttempt(config *lifecycle.Config, l *limits.Limit) bool {
-	return l.Settings.SyncRate > 0 && l.IsSynced(config.Redis)
-}
-
-// topOf describes the rows of one limit.
-func topOf(l *limits.Limit, names *top.Names, bans *counters.Bans, by top.By, rows []table.Spend) Top {
-	t := Top{Zone: l.Settings.Name, Limit: l.Rate.Limit, Window: rates.WindowText(l.Rate.Window), Keys: []TopKey{}}
+// top describes the rows of one limit.
+func (c counted) top(bans *counters.Bans, by top.By, rows []table.Spend) Top {
+	t := c.Top
+	t.Keys = []TopKey{}
 	for _, s := range rows {
-		k := TopKey{ID: base64.RawURLEncoding.EncodeToString(s.ID[:]), Key: names.Of(s.Key), Used: s.Used}
-		if l.Settings.SyncRate > 0 && (s.Asked > 0 || by != top.Used) {
+		k := TopKey{ID: base64.RawURLEncoding.EncodeToString(s.ID[:]), Key: c.names.Of(s.Key), Used: s.Used}
+		if c.asked && (s.Asked > 0 || by != top.Used) {
 			k.Asked, k.Denied = &s.Asked, &s.Denied
 		}
 		k.BannedUntil = bans.UntilOf(s.ID)

@@ -141,10 +141,14 @@ func (c *Config) apply() {
 	if c.Redis != nil {
 		c.Redis.Replicator.Start()
 		c.Redis.Strict.SetTimeout(c.StrictTimeout)
+		c.Redis.Gauges.SetTimeout(c.StrictTimeout)
 	}
 	for _, z := range c.zones {
 		for l := range z.Counted {
 			l.Configure(z.Sweep, c.Redis)
+		}
+		if z.Slots != nil {
+			z.Slots.Configure(z.Sweep, c.Redis)
 		}
 		z.ConfigureBans(c.Redis)
 		if z.Throttle != nil {
@@ -202,6 +206,11 @@ func (c *Config) Stop() {
 	if c.Redis != nil && c.Redis.IsBorrowed() {
 		for l := range c.counted {
 			l.Detach(c.Redis)
+		}
+		for _, z := range c.zones {
+			if z.Slots != nil {
+				z.Slots.Detach(c.Redis)
+			}
 		}
 		c.Redis.Close()
 	}

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"github.com/caddy-tide/ratelimit/internal/bandwidth"
+	"github.com/caddy-tide/ratelimit/internal/concurrent"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
@@ -22,6 +23,7 @@ func State() (s metrics.State) {
 	counters.Each(func(c *counters.Counters) {
 		s.Zones = append(s.Zones, of[c].AddTo(c.State()))
 	})
+	concurrent.Each(func(c *concurrent.Slots) { s.Zones = append(s.Zones, c.State()) })
 	bandwidth.Each(func(z *bandwidth.Zone) {
 		b := z.Status()
 		s.Bandwidths = append(s.Bandwidths, metrics.BandwidthState{Zone: b.Zone, Open: b.Open, Bytes: b.Bytes, Waited: b.Waited})

@@ -1,15 +1,13 @@
 package limits
 
 import (
-	"fmt"
 	"net/http"
 
-	"go.uber.org/zap"
-
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
+	"github.com/caddy-tide/ratelimit/internal/notices"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/spelling"
-	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -27,7 +25,7 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) (al
 	}
 	others := uint32(0)
 	if z.Reserved != nil {
-		others = z.others(r)
+		others = matchers.Others(z.Reserved, r)
 	}
 	if !z.varies && o == nil && others == 0 {
 		return z.limits, false
@@ -75,20 +73,9 @@ func (z *Zone) FromAuthentication() string {
 func (z *Zone) defaultOf(l *Limit, text string) int64 {
 	z.metrics.CountDefault()
 	if text != "" && !l.Warned.Load() && !l.Warned.Swap(true) {
-		fields := []zap.Field{zap.String("zone", z.Name), zap.String("limit", l.Rate.String()), zap.Int64("default", l.Rate.Limit)}
-		if z.LogKeys {
-			fields = append(fields, zap.String("value", spelling.Clip(text)))
-		}
-		z.Once.Warn(z.Logger, warning.LimitValue, fmt.Sprintf("zone %q: %s came with something that is neither a whole number up to 2^53 nor unlimited; the default holds for such requests, and this is not reported again", z.Name, l.Rate.From), fields...)
+		notices.Value(z.Name, l.Rate.String(), l.Rate.From, l.Rate.Limit, text, z.LogKeys, z.Once, z.Logger)
 	}
 	return l.Rate.Limit
-}
-
-// divide leaves this node its share of each of a request's limits.
-func divide(all []Limit, nodes int64) {
-	for i := range all {
-		all[i].Divide(nodes)
-	}
 }
 
 // rulesOf describes the limits of a request to Redis. A call keeps them.
@@ -96,9 +83,5 @@ func (zr *zoneResult) rulesOf() []strict.Rule {
 	if !zr.own {
 		return zr.rules
 	}
-	rules := make([]strict.Rule, len(zr.limits))
-	for i := range zr.limits {
-		rules[i] = strict.Rule(zr.limits[i].Params())
-	}
-	return rules
+	return counters.Rules(zr.limits)
 }

@@ -15,7 +15,9 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/concurrent"
 	"github.com/caddy-tide/ratelimit/internal/counted"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
@@ -65,6 +67,8 @@ type Evaluation struct {
 	wouldDeny  answer.WouldDeny
 	// queues is how many zones are still to give their slots.
 	queues int
+	// slotted is set where a zone has given a slot of concurrent.
+	slotted bool
 	// holds is set where a zone holds something beyond its decision: see Hold.
 	holds bool
 	near  bool // see IsNear
@@ -74,7 +78,8 @@ type Evaluation struct {
 type zoneResult struct {
 	keyed
 	hash   table.Key
-	first  int     // in results and receipts
+	told   int     // the first of its results, which is that of slots where it has any
+	first  int     // of its limits, in results and receipts
 	own    bool    // limits are the request's own: see limitsOf
 	limits []Limit // those that are enforced: the zone's, or this node's share of them
 	queued bool    // the limits were only read; they are queues, whose slots are taken last
@@ -85,7 +90,9 @@ type zoneResult struct {
 	reserved bool
 	early    bool // the key holds an address that early data doesn't prove
 
-	divided bool // limits are this node's share
+	divided bool              // limits are this node's share
+	slots   *concurrent.Limit // what may run at once, nil where it is any number
+	taken   concurrent.Taken
 }
 
 // grant is what a Redis granted.
@@ -113,9 +120,12 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
 	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
 	e.overShadow, e.wouldDeny, e.holds, e.near, e.began = false, answer.WouldDeny{}, false, false, 0
+	done := false
+	defer e.freeUnless(&done)
 	if err := e.askAll(zones, r); err != nil {
 		e.rollBack(true)
 		e.Free()
+		done = true
 		return nil, err
 	}
 	if e.queues > 0 && !e.IsDenied() {
@@ -125,11 +135,14 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 		e.rollBack(e.IsDenied())
 		e.recordDenials(r)
 	}
+	done = true
 	return e, nil
 }
 
-// Free ends the use of an Evaluation and of what its methods returned.
+// Free ends the use of an Evaluation and of what its methods returned. Slots that Hold did not hand
+// over are free again.
 func (e *Evaluation) Free() {
+	e.freeSlots()
 	if cap(e.keys) > maxKept {
 		e.keys = nil
 	}
@@ -217,23 +230,27 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 	}
 	throttled := e.throttle(k, hash, o)
 	limits, own := e.limitsOf(z, r, o)
-	if len(limits) == 0 {
+	slots := z.Slots.For(o)
+	if len(limits) == 0 && slots == nil {
 		if !throttled {
 			z.metrics.Count(metrics.Skipped)
 		}
 		return
 	}
 	e.zones = append(e.zones, zoneResult{
-		keyed: *k, hash: hash, first: len(e.results), limits: limits, own: own, early: reqkey.IsUnproven(raw),
+		keyed: *k, hash: hash, told: len(e.results), first: len(e.results), limits: limits, own: own, early: reqkey.IsUnproven(raw),
 	})
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
-	if names := &z.limits[0].Names; z.LogKeys && names.Wants(zr.hash, e.now) {
+	if names := z.KeyNames; z.LogKeys && names.Wants(zr.hash, e.now) {
 		names.Leave(zr.hash, z.Template.Text(raw))
 	}
+	if slots != nil && !e.takeSlot(slots, r, raw) {
+		return
+	}
 	lost := false
-	if z.isStrict() {
-		if _, ok := room(zr.limits, zr.hash, raw, e.now); ok {
+	if z.isStrict() && len(limits) > 0 {
+		if _, ok := counters.Room(zr.limits, zr.hash, raw, e.now); ok {
 			var decided bool
 			decided, lost = e.askRedis(r, zr, raw)
 			// The call took its time. A later Take at the arrival's would pass for a step of the
@@ -261,11 +278,15 @@ func (e *Evaluation) failOver(zr *zoneResult) bool {
 	if k.OnRedisLoss == settings.LossDivide {
 		zr.divided = true
 		if zr.own {
-			divide(zr.limits, k.Redis.Replicator.Nodes())
+			counters.Divide(zr.limits, k.Redis.Replicator.Nodes())
 		} else {
-			zr.limits = k.share()
+			zr.limits = k.shares.Of(k.limits, k.Redis.Replicator.Nodes())
 		}
 		return true
+	}
+	if zr.slots != nil {
+		e.freeSlot(zr)
+		e.receipts, e.results = e.receipts[:zr.first-1], e.results[:zr.first-1]
 	}
 	e.zones = e.zones[:len(e.zones)-1]
 	if k.OnRedisLoss == settings.LossDeny {
@@ -328,13 +349,24 @@ func (e *Evaluation) checkLimits(at int) {
 			d.RetryAfter = reservedWait
 		}
 		zr.reserved = reserved && (zr.reserved || !zr.denied)
-		zr.denied = true
-		if zr.shadow {
-			e.overShadow = true
-		} else if e.longest < 0 || d.RetryAfter > e.wait {
-			e.longest, e.wait = at, d.RetryAfter
-		}
+		e.deny(at, d.RetryAfter)
 	}
+}
+
+// deny notes that a zone denies.
+func (e *Evaluation) deny(at int, wait time.Duration) {
+	zr := &e.zones[at]
+	zr.denied = true
+	if zr.shadow {
+		e.overShadow = true
+	} else if e.longest < 0 || wait > e.wait {
+		e.longest, e.wait = at, wait
+	}
+}
+
+// resultsOf returns what each limit of a zone decided, and before them what the slots did.
+func (e *Evaluation) resultsOf(zr *zoneResult) []answer.Result {
+	return e.results[zr.told : zr.first+len(zr.limits)]
 }
 
 // keyOf returns the bytes of a zone's key.
@@ -358,10 +390,10 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		zr := &e.zones[i]
 		if !zr.denied {
 			zr.metrics.Count(metrics.Admitted)
-			if zr.isNear(e.results[zr.first:], 1) {
+			if answer.IsNear(e.resultsOf(zr), 1) {
 				zr.metrics.CountNear()
 			}
-			e.near = e.near || zr.isNear(e.results[zr.first:], 0)
+			e.near = e.near || answer.IsNear(e.results[zr.first:zr.first+len(zr.limits)], 0)
 		}
 		e.countOverflow(zr)
 	}
@@ -370,19 +402,6 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	}
 	return nil
 }
-
-// isNear reports whether a fifth or less is left of one of a zone's limits; with 1, less than a
-// fifth. Its results are the first of results.
-func (zr *zoneResult) isNear(results []answer.Result, less int64) bool {
-	for i := range zr.limits {
-		if isNear(&results[i], less) {
-			return true
-		}
-	}
-	return false
-}
-
-func isNear(r *answer.Result, less int64) bool { return r.Remaining <= (r.Size-less)/5 }
 
 // IsNear reports whether the request was admitted with a fifth or less left of a limit.
 func (e *Evaluation) IsNear() bool { return e.near }
@@ -397,7 +416,7 @@ func (e *Evaluation) Near() (limits []answer.Result) {
 		}
 		for j := range zr.limits {
 			l, d := &zr.limits[j], &e.results[zr.first+j]
-			if isNear(d, 0) && l.Near.First(zr.hash, e.now, int64(l.Rate.Window), zr.MaxKeys) {
+			if d.IsNear(0) && l.Near.First(zr.hash, e.now, int64(l.Rate.Window), zr.MaxKeys) {
 				limits = append(limits, *d)
 			}
 		}
@@ -427,7 +446,7 @@ func (e *Evaluation) leaveQueues(now int64) {
 
 // countOverflow counts a decision for a key without a counter of its own.
 func (e *Evaluation) countOverflow(zr *zoneResult) {
-	if !zr.strict && e.receipts[zr.first].Overflow {
+	if !zr.strict && len(zr.limits) > 0 && e.receipts[zr.first].Overflow || zr.taken.Overflow {
 		zr.metrics.CountOverflow()
 		zr.warnFull()
 	}
@@ -506,7 +525,7 @@ func (e *Evaluation) noteZone(r *http.Request) {
 
 // loggedDenial returns what the log says of a zone that denied.
 func (e *Evaluation) loggedDenial(zr *zoneResult, r *http.Request) answer.LoggedDenial {
-	longest := e.longestOf(zr)
+	longest := answer.Longest(e.resultsOf(zr))
 	return answer.LoggedDenial{
 		Request: r, Key: e.keyOf(zr), Hash: zr.hash[0], Limit: longest.Limit, Wait: longest.RetryAfter, Shadow: zr.shadow,
 	}
@@ -520,18 +539,8 @@ func (zr *zoneResult) decision() metrics.Decision {
 	return metrics.Denied
 }
 
-// longestOf returns the denial in a zone that makes the client wait longest.
-func (e *Evaluation) longestOf(zr *zoneResult) (longest *answer.Result) {
-	for i := range zr.limits {
-		if d := &e.results[zr.first+i]; !d.Allowed && (longest == nil || d.RetryAfter >= longest.RetryAfter) {
-			longest = d
-		}
-	}
-	return longest
-}
-
 // MarkCounted notes in a request that error routes must not count it again, if there is an error,
-// which it returns. Handlers after this one may have noted theirs.
+// which it returns.
 func (e *Evaluation) MarkCounted(r *http.Request, err error) error {
 	if err == nil {
 		return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/concurrent"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -31,13 +32,13 @@ type Key = counters.Key
 func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	f = &Zone{
 		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), want: z.want, reserve: z.reserve,
-		rules: z.rules, queuesLast: z.queuesLast, look: &k,
+		rules: z.rules, queuesLast: z.queuesLast, look: &k, Slots: z.Slots, KeyNames: z.KeyNames,
 		salt: z.salt, atRuntime: z.atRuntime, varies: z.varies,
 		bans: z.bans.ForkAll(k, clock.Now()),
 	}
 	f.Matchers, f.Except, f.Logger, f.Once, f.Metrics, f.LogKeys = nil, nil, zap.NewNop(), new(warning.Once), false, false
 	f.denials = answer.NewDenialLog(answer.DenialLogOptions{Logger: f.Logger})
-	if k.ByID && len(z.limits) == 0 {
+	if _, ok := z.Slots.Find(k.ID); k.ByID && len(z.limits) == 0 && !ok {
 		return nil, false
 	}
 	now := clock.Now()
@@ -87,27 +88,11 @@ func (z *Zone) OverrideOf(k Key) *control.Override {
 // DeniesEmpty reports whether requests without a key are denied, and not skipped.
 func (z *Zone) DeniesEmpty() bool { return z.EmptyKey == settings.EmptyDeny }
 
-// Standing is how a limit stands for the key of a fork, before the next request.
-type Standing struct {
-	// Used of Size is spent, as this node knows: what can still be taken is what is left of that.
-	Used, Size int64
-	// Remote is the part of Used that other nodes counted, as far as this node knows them apart.
-	Remote int64
-}
-
 // Stand returns how a limit of another fork stood, for a fork that was not asked since.
-func (z *Zone) Stand(l *Limit, now int64) (s Standing) {
-	key := table.KeyOf(z.look.Raw)
-	if s.Size = l.Enforced.Size; l.Enforced.N == 0 {
-		s.Size = 0
-	}
+func (z *Zone) Stand(l *Limit, now int64) (s counters.Standing) {
 	for own := range z.Each {
-		if own.Key != l.Key {
-			continue
-		}
-		s.Used = max(0, s.Size-own.Table.Take(l.Enforced, key, z.look.Raw, now, 0, 0).Remaining)
-		if t, ok := own.Table.(counters.Fork); ok {
-			s.Remote = min(s.Used, t.Remote(l.Enforced, key, now))
+		if own.Key == l.Key {
+			s = own.Stand(l.Enforced, z.look.Raw, now)
 		}
 	}
 	return s
@@ -126,8 +111,8 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 	for i := range said {
 		v, l := &said[i], &zr.limits[i]
 		l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
-		if t, ok := l.Table.(counters.Fork); ok && hasDebt(t, zr.hash) {
-			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, waitsOf(zr.Kind)).Decision
+		if l.HasDebt(zr.hash) {
+			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, counters.WaitsOf(zr.Kind)).Decision
 		}
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
 		e.results = append(e.results, l.Result(&v.Decision))
@@ -152,14 +137,25 @@ type Outcome struct {
 	// Key is the bytes of the key, and Hash their table.KeyOf.
 	Key  []byte
 	Hash table.Key
+	// Slots are what may run at once, nil for any number. Taken is how these stand with the
+	// request, and SlotResult what they decided.
+	Slots      *concurrent.Limit
+	Taken      concurrent.Taken
+	SlotResult answer.Result
 }
 
 // Of returns what was decided in a zone; ok is false where its limits were not asked.
 func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 	for i := range e.zones {
 		if zr := &e.zones[i]; zr.Zone == z {
-			results := e.results[zr.first : zr.first+len(zr.limits)]
-			return Outcome{zr.denied, zr.shadow, zr.reserved, zr.limits, results, zr.strict, e.keyOf(zr), zr.hash}, true
+			o = Outcome{
+				zr.denied, zr.shadow, zr.reserved, zr.limits, e.results[zr.first : zr.first+len(zr.limits)], zr.strict,
+				e.keyOf(zr), zr.hash, zr.slots, zr.taken, answer.Result{},
+			}
+			if zr.slots != nil {
+				o.SlotResult = e.results[zr.first-1]
+			}
+			return o, true
 		}
 	}
 	return o, false
@@ -173,10 +169,4 @@ func (e *Evaluation) Delay() (delay time.Duration) {
 		}
 	}
 	return delay
-}
-
-// hasDebt reports whether something was decided for a key that Redis does not know of yet.
-func hasDebt(t counters.Fork, key table.Key) bool {
-	_, ok := t.HasDebt(key)
-	return ok
 }

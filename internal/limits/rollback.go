@@ -5,6 +5,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -17,6 +18,7 @@ func (e *Evaluation) rollBack(all bool) {
 		if !all && !zr.denied {
 			continue
 		}
+		e.freeSlot(zr)
 		if zr.strict {
 			e.rollBackStrict(zr)
 			continue
@@ -96,7 +98,7 @@ func (e *Evaluation) restateAll(now int64) {
 
 // restate has a result say how a limit stands now.
 func (e *Evaluation) restate(zr *zoneResult, l *Limit, at int) {
-	is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, waitsOf(zr.Kind))
+	is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, counters.WaitsOf(zr.Kind))
 	d := &e.results[at]
 	d.Remaining, d.MoreAfter = is.Remaining, l.MoreAfter(&is.Decision)
 }

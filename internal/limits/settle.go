@@ -28,6 +28,7 @@ func (e *Evaluation) Hold() *held.Held {
 			}
 		})
 	}
+	e.holdSlots(h)
 	e.holdThrottles(h)
 	return h
 }

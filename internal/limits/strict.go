@@ -3,12 +3,12 @@ package limits
 import (
 	"cmp"
 	"errors"
-	"math"
 	"net/http"
 	"slices"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -81,28 +81,12 @@ func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64
 		return -1
 	}
 	limits, _ := e.limitsOf(z, r, o)
-	left, ok := room(limits, hash, raw, e.now)
+	left, ok := counters.Room(limits, hash, raw, e.now)
 	e.own = e.own[:first]
 	if !ok {
 		return -1
 	}
 	return left
-}
-
-// room returns what is left of the tightest of a zone's limits for a key, by this node's own
-// counts. ok is false where a limit's table has no slot for it. Redis is not asked for such a key:
-// max_keys bounds what a zone puts into Redis, too.
-func room(limits []Limit, key table.Key, raw []byte, now int64) (left int64, ok bool) {
-	left = math.MaxInt64
-	for i := range limits {
-		l := &limits[i]
-		one, ok := l.Table.Room(l.Enforced, key, raw, now)
-		if !ok {
-			return 0, false
-		}
-		left = min(left, one)
-	}
-	return left, true
 }
 
 // askRedis lets Redis decide. Where it could not, this node's own counters must; lost reports
@@ -126,7 +110,9 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 		if !errors.Is(err, strict.ErrClosed) {
 			break
 		}
-		next := z.successor()
+		// A request that is on its way when its own configuration ends goes by the Redis of the
+		// current one, whose counts are the ones that go on.
+		next := z.Successor(z.Name)
 		if next == nil || next.Redis == by {
 			return false, true
 		}

@@ -18,7 +18,7 @@ type throttle struct {
 }
 
 // OnlyThrottles reports whether the zone has bandwidth and nothing that could deny a request.
-func (z *Zone) OnlyThrottles() bool { return len(z.limits) == 0 }
+func (z *Zone) OnlyThrottles() bool { return len(z.limits) == 0 && z.Slots == nil }
 
 // throttle notes that a key slows the response. It returns false where it doesn't: the zone has no
 // bandwidth or is not enforced for the key, or an operator has set the key to unlimited.
@@ -33,8 +33,8 @@ func (e *Evaluation) throttle(k *keyed, key table.Key, o *control.Override) bool
 // holdThrottles has the response to an admitted request wait for its turns.
 func (e *Evaluation) holdThrottles(h *held.Held) {
 	for _, t := range e.throttles {
-		if len(t.limits) == 0 {
-			t.metrics.Count(metrics.Admitted) // with limits, Enter has counted it
+		if t.OnlyThrottles() {
+			t.metrics.Count(metrics.Admitted) // else Enter has counted it
 		}
 		h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 			slowed, overflow := t.Throttle.Throttle(w, r, bandwidth.Key(t.key))

@@ -1,10 +1,8 @@
 package limits
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -14,14 +12,17 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/bandwidth"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/concurrent"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/notices"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/shared"
+	"github.com/caddy-tide/ratelimit/internal/top"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -64,19 +65,21 @@ type Zone struct {
 	Template *reqkey.Template
 
 	limits []Limit // one for each rate of Limits
+	// Slots are what may run at once, nil for any number.
+	Slots *concurrent.Limit
+	// KeyNames are the texts of keys that somebody wants to read, nil where none are counted.
+	KeyNames *top.Names
 	// Throttle slows the responses of keys, nil for none.
 	Throttle *bandwidth.Zone
 	want     algorithms.Want // of admitted requests; nothing where nothing shows it
 	reserve  algorithms.Want // see reserves
 	denials  *answer.DenialLog
 	metrics  *metrics.ZoneCounters
-	full     atomic.Bool // warned of more than max_keys
-	noKey    atomic.Bool // warned of an empty key
+	notices  notices.Notices
 
 	// varies is set where numbers come with the request: see limitsOf.
-	varies       bool
-	rules        []strict.Rule // for Redis, which decides on all limits in one call
-	strictFailed atomic.Int64  // when it was last reported that Redis failed to decide
+	varies bool
+	rules  []strict.Rule // for Redis, which decides on all limits in one call
 
 	// look is the key of a Fork, nil of all other zones.
 	look *Key
@@ -89,17 +92,10 @@ type Zone struct {
 	// bans are nil where nobody is banned.
 	bans *counters.Banning
 	// shares are this node's shares of the limits, for on_redis_loss divide.
-	shares atomic.Pointer[shares]
+	shares counters.Shares
 
 	// salt is settings.SaltOf its name.
 	salt uint64
-}
-
-// shares are limits of which each node enforces an equal part. Queues stay whole: how many requests
-// may wait on a node bounds no rate, and what leaves all queues together is the limit.
-type shares struct {
-	nodes  int64
-	limits []Limit
 }
 
 // Redis is one Redis and namespace.
@@ -111,13 +107,16 @@ type Limit = counters.Limit
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
 func NewZone(o ZoneOptions) (*Zone, error) {
+	if o.Successor == nil {
+		o.Successor = func(string) *Zone { return nil }
+	}
 	z := &Zone{ZoneOptions: o, salt: settings.SaltOf(o.Name), atRuntime: shared.ControlOf(o.Redis, o.Namespace).Zone(o.Name)}
 	var err error
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err
 	}
 	if o.Waits {
-		z.want = waitsOf(o.Kind)
+		z.want = counters.WaitsOf(o.Kind)
 	}
 	z.reserve = z.reserves()
 	log := answer.DenialLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.LongestWindow()}
@@ -129,13 +128,15 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.metrics = metrics.NewZoneCounters(o.Name)
 	}
 	for _, r := range o.Limits {
-		l := Limit{Counters: counters.Acquire(o.Namespace, &z.Compiled, r), Settings: &z.Compiled, Rate: r}
-		l.Enforced, l.Policy = l.Params().Compile(), policyOf(&z.Compiled, r).Compile(o.Headers)
-		if r.From != "" {
-			z.varies, l.Number, l.Warned = true, reqkey.NewNumber(r.From), new(atomic.Bool)
-		}
-		z.limits = append(z.limits, l)
-		z.rules = append(z.rules, strict.Rule(l.Params()))
+		z.limits = append(z.limits, counters.NewLimit(o.Namespace, &z.Compiled, r, o.Headers))
+		z.varies = z.varies || r.From != ""
+	}
+	z.rules = counters.Rules(z.limits)
+	if z.Slots = concurrent.NewLimit(&z.Compiled, o.Headers); z.Slots != nil {
+		z.KeyNames = &z.Slots.Names
+	}
+	if len(z.limits) > 0 {
+		z.KeyNames = &z.limits[0].Names
 	}
 	z.bans = counters.NewBanning(o.Namespace, &z.Compiled)
 	if o.Bandwidth != 0 {
@@ -154,6 +155,9 @@ func (z *Zone) Release() {
 	z.bans.ReleaseAll()
 	if z.Throttle != nil {
 		bandwidth.Release(z.Namespace, z.Name)
+	}
+	if z.Slots != nil {
+		z.Slots.Release()
 	}
 }
 
@@ -185,23 +189,6 @@ func Arrange(zones []*Zone) {
 	for _, z := range zones {
 		z.queuesLast = z.Kind == algorithms.LeakyBucket && (len(zones) > 1 || len(z.limits) > 1)
 	}
-}
-
-// waitsOf returns which wait headers and placeholders tell of a limit that has admitted.
-func waitsOf(k algorithms.Kind) algorithms.Want {
-	if k == algorithms.FixedWindow {
-		return algorithms.WantReset
-	}
-	return algorithms.WantNext
-}
-
-// policyOf returns what answers tell of one of a zone's limits.
-func policyOf(z *settings.Compiled, r rates.Rate) answer.Policy {
-	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind == algorithms.FixedWindow}
-	if len(z.Limits) > 1 {
-		p.Name += "-" + rates.WindowText(r.Window)
-	}
-	return p
 }
 
 // isStrict reports whether Redis decides for the zone.
@@ -269,55 +256,20 @@ func (z *Zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 
 // isUnavailable reports whether the counts of other nodes can't be had for a key.
 func (z *Zone) isUnavailable(raw []byte) bool {
-	return z.Redis != nil && z.SyncRate > 0 && z.limits[0].IsUnavailable(raw)
-}
-
-// share returns this node's share of each limit and burst, rounded up: what it may admit while it
-// is alone with its counts.
-func (z *Zone) share() []Limit {
-	nodes := z.Redis.Replicator.Nodes()
-	if s := z.shares.Load(); s != nil && s.nodes == nodes {
-		return s.limits
+	if z.Redis == nil || z.SyncRate <= 0 {
+		return false
 	}
-	s := &shares{nodes: nodes, limits: slices.Clone(z.limits)}
-	divide(s.limits, nodes)
-	z.shares.Store(s)
-	return s.limits
-}
-
-// successor returns the zone of this name in the current configuration, nil if it has none. A
-// request that is on its way when its own configuration ends goes by that one's Redis, whose counts
-// are the ones that go on.
-func (z *Zone) successor() *Zone {
-	if z.Successor == nil {
-		return nil
+	if len(z.limits) == 0 {
+		return z.Slots.IsUnavailable(raw)
 	}
-	return z.Successor(z.Name)
+	return z.limits[0].IsUnavailable(raw)
 }
 
-// noteStrict reports, once a second at most, that a Redis does not decide for this zone.
+// noteStrict reports that a Redis does not decide for this zone.
 func (z *Zone) noteStrict(r *http.Request, by *Redis, err error) {
-	if err == nil || r.Context().Err() != nil { // or the client went away
-		return
-	}
-	failed, now := z.strictFailed.Load(), clock.Now()
-	if (failed == 0 || now-failed > int64(time.Second)) && z.strictFailed.CompareAndSwap(failed, now) {
-		by.Replicator.Report(z.Name+" sync_rate strict", err)
-	}
+	z.notices.Strict(r, z.Name, by, err)
 }
 
-// warnFull warns once that keys share the sketch.
-func (z *Zone) warnFull() {
-	if !z.full.Load() && !z.full.Swap(true) {
-		z.Once.Warn(z.Logger, warning.MaxKeys, fmt.Sprintf("zone %q: it has as many keys as max_keys allows; further keys share a sketch on this node, and may be denied too early", z.Name),
-			zap.Int("max_keys", z.MaxKeys))
-	}
-}
-
-// warnEmpty warns once that keys come out empty, and says what happens to such requests instead.
-func (z *Zone) warnEmpty() {
-	if !z.noKey.Load() && !z.noKey.Swap(true) {
-		z.Logger.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
-			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("empty_key", z.EmptyKey))
-	}
-}
+// warnFull warns once that keys share the sketch, and warnEmpty that keys come out empty.
+func (z *Zone) warnFull()  { z.notices.Full(&z.Compiled, z.Once, z.Logger) }
+func (z *Zone) warnEmpty() { z.notices.Empty(&z.Compiled, z.Logger) }

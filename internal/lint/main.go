@@ -43,8 +43,9 @@ var layers = [][]string{
 	{"internal/answer", "internal/held", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
 	{"sync/bans"},
 	{"sync/strict", "internal/control"},
+	{"sync/gauge"},
 	{"internal/shared"},
-	{"internal/counters"},
+	{"internal/concurrent", "internal/notices", "internal/counters"},
 	{"internal/settle"},
 	{"internal/limits"},
 	{"internal/lifecycle"},
@@ -69,7 +70,7 @@ var upward = map[string][]string{
 }
 
 // aliases are the names that packages are imported by where that is not their own.
-var aliases = map[string]string{module + "/sync": "ratesync"}
+var aliases = map[string]string{module + "/sync": "ratesync", module + "/sync/gauge": "gaugesync"}
 
 type linter struct {
 	set      *token.FileSet

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -243,4 +244,15 @@ func checkRange(word string) error {
 		return fmt.Errorf("%q is neither an address nor a range of them; write them like `except 203.0.113.7 10.0.0.0/8 2001:db8::/32`, and a path like `except path /health`", spelling.Clip(word))
 	}
 	return nil
+}
+
+// Others returns which of some sets don't match a request, one bit each. Matchers of addresses
+// match nobody in early data, which proves no address. One that fails matches nobody as well.
+func Others(all []caddyhttp.MatcherSets, r *http.Request) (others uint32) {
+	for i, sets := range all {
+		if ok, err := Proven(sets, r); !ok || err != nil {
+			others |= 1 << i
+		}
+	}
+	return others
 }

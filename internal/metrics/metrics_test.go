@@ -12,7 +12,7 @@ import (
 func someState() State {
 	return State{
 		Zones: []ZoneState{
-			{"m", 3, false, true, time.Unix(1_795_249_670, 5e8), "1m", 600, 100}, {"m", 4, true, true, time.Unix(1_795_249_660, 0), "1h", 0, 80},
+			{"m", 3, false, true, time.Unix(1_795_249_670, 5e8), "1m", 600, 100, true, 2}, {"m", 4, true, true, time.Unix(1_795_249_660, 0), "1h", 0, 80, false, 0},
 			{Zone: "m"}, {Zone: "other\xff"}, {Zone: "new", Syncs: true},
 		},
 		Redis: []RedisState{
@@ -66,7 +66,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total denied m": before["decisions_total denied m"] + float64(config+1),
 			"decisions_total reserved m": 0, "decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "decisions_total would_deny m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
 			"near_limit_total m":  before["near_limit_total m"],
-			"limit_requests 1m m": 600, "limit_requests 1h m": 0, "burst_requests m": 80, "keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
+			"limit_requests 1m m": 600, "limit_requests 1h m": 0, "burst_requests m": 80, "concurrent_requests m": 2, "keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
 			"bandwidth_responses m": 3, "bandwidth_bytes_total m": 1024, "bandwidth_wait_seconds_total m": 3.5,
 			"limit_defaults_total m":        before["limit_defaults_total m"],
 			"last_sync_timestamp_seconds m": 1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,

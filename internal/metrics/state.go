@@ -22,6 +22,10 @@ type ZoneState struct {
 	// with a burst admits at once, 0 for other kinds.
 	Window          string
 	Requests, Burst int64
+	// Concurrent is set for requests that run in place of counters: InUse is how many do on this
+	// node.
+	Concurrent bool
+	InUse      int64
 }
 
 // RedisState is the state of one Redis and namespace.
@@ -63,6 +67,7 @@ var (
 	syncedDesc = describe("last_sync_timestamp_seconds", "Unix time of the last sync cycle of a zone in which Redis answered for every dirty key; 0 if there was none.", "zone")
 
 	limitDesc = describe("limit_requests", "Requests that a zone admits in a window.", "zone", "window")
+	inUseDesc = describe("concurrent_requests", "Requests of a zone with concurrent that run on this node.", "zone")
 	burstDesc = describe("burst_requests", "Requests that a zone with a bucket admits at once.", "zone")
 
 	openResponsesDesc = describe("bandwidth_responses", "Open responses that a zone slows.", "zone")
@@ -123,7 +128,7 @@ type collector func() State
 // Describe gives the descriptions of all that Collect sends.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		keysDesc, sketchDesc, syncedDesc, limitDesc, burstDesc, redisDesc, syncsDesc, syncKeysDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc,
+		keysDesc, sketchDesc, syncedDesc, limitDesc, inUseDesc, burstDesc, redisDesc, syncsDesc, syncKeysDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc,
 		appliedDesc, overrideDesc, bannedDesc, openResponsesDesc, bytesDesc, waitedDesc,
 	} {
 		ch <- d
@@ -142,6 +147,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		send(sketchDesc, gauge, one(s.Sketch), name)
 		if s.Syncs {
 			send(syncedDesc, gauge, seconds(s.Synced), name)
+		}
+		if s.Concurrent {
+			send(inUseDesc, gauge, float64(s.InUse), name)
 		}
 	}
 	requests, bursts := configured(now.Zones)
@@ -219,6 +227,7 @@ func (s ZoneState) plus(other ZoneState) ZoneState {
 	}
 	s.Keys += other.Keys
 	s.Sketch = s.Sketch || other.Sketch
+	s.Concurrent, s.InUse = s.Concurrent || other.Concurrent, s.InUse+other.InUse
 	return s
 }
 

@@ -60,9 +60,11 @@ type Compiled struct {
 	// IPv4Prefix and IPv6Prefix are by how many bits addresses are grouped, 1 to 32 and 1 to 128.
 	IPv4Prefix int
 	IPv6Prefix int
-	// Limits are one or more rates, as rates.Sorted returns them. A zone with Bandwidth may have
-	// none.
+	// Limits are one or more rates, as rates.Sorted returns them. A zone with Concurrent or
+	// Bandwidth may have none.
 	Limits []rates.Rate
+	// Concurrent is how many requests of a key may run at once, 0 for any number.
+	Concurrent int64
 	// Bandwidth is how many bytes a second the responses of a key share, 0 for any number.
 	Bandwidth rates.Bandwidth
 	Kind      algorithms.Kind
@@ -133,6 +135,7 @@ func (z *Compiled) Lines() []string {
 	return []string{
 		"limit" + limits.String(),
 		"limit_default" + defaults.String(),
+		fmt.Sprintf("concurrent %d", z.Concurrent),
 		fmt.Sprintf("bandwidth %s", z.Bandwidth),
 		fmt.Sprintf("key %q", z.Key),
 		fmt.Sprintf("algorithm %s", z.Kind),

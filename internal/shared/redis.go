@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/bans"
+	gaugesync "github.com/caddy-tide/ratelimit/sync/gauge"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -31,6 +32,8 @@ type Redis struct {
 	Replicator *ratesync.Replicator
 	Strict     *strict.Limiter
 	Control    *control.Control
+	// Gauges share what runs at once.
+	Gauges *gaugesync.Syncer
 
 	key       string // in redisPool, "" for a borrowed client
 	namespace string
@@ -91,6 +94,7 @@ func newRedis(key string, client redis.UniversalClient, o Options) *Redis {
 		Beat: r.Replicator.Beat, OnReset: r.Strict.Reset, Name: control.NodeName(), Logger: o.Logger,
 	})
 	r.Replicator.Carry(r.Control)
+	r.Gauges = gaugesync.New(client, o.Namespace, o.Timeout, o.StrictTimeout, clock.Now, r.Replicator)
 	return r
 }
 

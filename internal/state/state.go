@@ -6,6 +6,8 @@ import (
 	"context"
 
 	"github.com/caddy-tide/ratelimit/internal/bandwidth"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/concurrent"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
@@ -37,9 +39,12 @@ type Limit struct {
 	Algorithm string `json:"algorithm"`
 	Limit     int64  `json:"limit"`
 	// LimitFrom is the placeholder that the limit comes from. Limit is its default then.
-	LimitFrom string         `json:"limit_from,omitempty"`
-	Window    string         `json:"window"`
-	SyncRate  rates.SyncRate `json:"sync_rate"`
+	LimitFrom string `json:"limit_from,omitempty"`
+	Window    string `json:"window"`
+	// Concurrent is set where the limit is on what runs at once: then it has no algorithm and no
+	// window, Own is what runs on this node, Remote on the others, and Unsent are keys.
+	Concurrent bool           `json:"concurrent,omitempty"`
+	SyncRate   rates.SyncRate `json:"sync_rate"`
 	// Enforce is the share of keys that the zone is enforced for by its configuration, 0 to 1.
 	Enforce float64 `json:"enforce"`
 	// Keys is how many counters this node has, MaxKeys how many it may have, Own what it counted,
@@ -140,5 +145,31 @@ func Current() State {
 		}
 		s.Zones = append(s.Zones, one)
 	}
+	s.addSlots(config)
 	return s
+}
+
+// addSlots adds what runs at once.
+func (s *State) addSlots(config *lifecycle.Config) {
+	seen := make(map[*concurrent.Slots]bool)
+	for z := range config.Zones {
+		l := z.Slots
+		if l == nil || seen[l.Slots] {
+			continue
+		}
+		seen[l.Slots] = true
+		t, unsent, node := l.Table.Totals(clock.Now()), l.Table.Unsent(), l.Source.Node()
+		if l.Source.Status() == nil {
+			unsent, node = 0, ""
+		}
+		s.Zones = append(s.Zones, Limit{
+			Zone: z.Name, Limit: l.Max, Concurrent: true, SyncRate: z.SyncRate, Enforce: z.Enforce.Share(),
+			Keys: t.Keys, MaxKeys: z.MaxKeys, Own: t.InUse, Remote: t.Others,
+			Unsent: int64(unsent), Node: node, Sync: l.Source.Status(), Overflow: l.Table.Overflowed(),
+		})
+		if s.Strict == nil && config.Redis != nil && z.SyncRate == rates.Strict {
+			circuits := config.Redis.Strict.Status()
+			s.Strict = &circuits
+		}
+	}
 }

@@ -92,6 +92,9 @@ func viewOf(s state.State, h *history, now time.Time) *View {
 // add adds a limit to its zone.
 func (z *Zone) add(l state.Limit, now time.Time) {
 	policy := fmt.Sprintf("%d/%s", l.Limit, l.Window)
+	if l.Concurrent {
+		policy = fmt.Sprintf("%d at once", l.Limit)
+	}
 	if l.LimitFrom != "" {
 		policy = fmt.Sprintf("%s/%s, else %s", l.LimitFrom, l.Window, policy)
 	}

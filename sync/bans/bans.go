@@ -46,7 +46,7 @@ type Sharing struct {
 // Share has the bans of a zone go along with the sync of a table, by the way of a client and in a
 // namespace, until Unshare.
 func Share(r *ban.Register, s *ratesync.Source, zone string, client redis.UniversalClient, namespace string, now func() int64) *Sharing {
-	x := &Sharing{Register: r, client: client, keys: ratesync.NewKeyspace(namespace).Bans(zone), now: now}
+	x := &Sharing{Register: r, client: client, keys: ratesync.NewKeyspace(namespace).Zone(zone, "ban"), now: now}
 	_, x.cluster = client.(*redis.ClusterClient)
 	s.Carry(x)
 	r.Share(s.Wake)

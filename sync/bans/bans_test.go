@@ -82,7 +82,7 @@ func TestThreeNodesShareBans(t *testing.T) {
 		n.left(one, time.Hour)
 		n.left(two, 0)
 	}
-	name := ratesync.NewKeyspace("test").Bans("login").Of(one)
+	name := ratesync.NewKeyspace("test").Zone("login", "ban").Of(one)
 	if ttl := r.Client().PTTL(t.Context(), name).Val(); ttl > time.Hour || ttl < 59*time.Minute {
 		t.Errorf("Redis keeps it for %v, want an hour", ttl)
 	}
@@ -108,7 +108,7 @@ func TestBansInRedis(t *testing.T) {
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()
-	key := ratesync.NewKeyspace("test").Bans("login").Of(one)
+	key := ratesync.NewKeyspace("test").Zone("login", "ban").Of(one)
 	us := func(d time.Duration) int64 { return d.Microseconds() }
 	for _, test := range []struct {
 		stored string

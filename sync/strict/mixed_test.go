@@ -93,7 +93,7 @@ func TestLimitsOfOneKeyShareItsRecord(t *testing.T) {
 		if n := len(s.zones[name]); n != 1 {
 			t.Errorf("%s: %d rulesets for limits of one shape, want 1", name, n)
 		}
-		record := ratesync.NewKeyspace("test").Calls(name).Of(id(1))
+		record := ratesync.NewKeyspace("test").Zone(name, "strict").Of(id(1))
 		if n := server.Do("HLEN", record).(int64); n != 1 {
 			t.Errorf("%s: %d fields in the record of calls, want 1", name, n)
 		}

@@ -1,0 +1,432 @@
+package ratelimit
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/state"
+)
+
+// running are requests whose handlers do not return before they are told to.
+type running struct {
+	s     *site
+	leave chan struct{}
+	wg    sync.WaitGroup
+	in    atomic.Int64
+}
+
+func runs(s *site) *running {
+	r := &running{s: s, leave: make(chan struct{})}
+	s.next = func(w http.ResponseWriter, _ *http.Request) error {
+		r.in.Add(1)
+		defer r.in.Add(-1)
+		<-r.leave
+		return nil
+	}
+	return r
+}
+
+// begin begins requests that are to be admitted.
+func (r *running) begin(ip string, count int) {
+	r.s.t.Helper()
+	for range count {
+		before := r.in.Load()
+		r.wg.Go(func() {
+			if a := r.s.get(ip); a.status != http.StatusOK {
+				r.s.t.Errorf("%s: %d, want to be admitted", ip, a.status)
+			}
+		})
+		redistest.Eventually(r.s.t, "the request runs", func() bool { return r.in.Load() > before })
+	}
+}
+
+// end lets so many of them end.
+func (r *running) end(count int) {
+	want := r.in.Load() - int64(count)
+	for range count {
+		r.leave <- struct{}{}
+	}
+	redistest.Eventually(r.s.t, "they have ended", func() bool { return r.in.Load() == want })
+	if want == 0 {
+		r.wg.Wait()
+	}
+}
+
+// inUse is how many slots of a zone are taken on this node.
+func inUse(t *testing.T, zone string) (n int64) {
+	t.Helper()
+	for _, l := range state.Current().Zones {
+		if l.Zone == zone && l.Concurrent {
+			return l.Own
+		}
+	}
+	t.Fatalf("there is no zone %q with concurrent", zone)
+	return 0
+}
+
+func TestConcurrentLimitsWhatRuns(t *testing.T) {
+	s := newSite(t, &App{}, zoneBlock(t.Name(), "concurrent 2"))
+	r := runs(s)
+	r.begin("1.2.3.4", 2)
+	a := s.get("1.2.3.4")
+	if a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") != "1" {
+		t.Errorf("a third request: %d %v, want 429 with Retry-After 1", a.status, a.header)
+	}
+	name := t.Name()
+	if policy, now := a.header.Get("Ratelimit-Policy"), a.header.Get("Ratelimit"); policy != `"`+name+`";q=2;qu="concurrent-requests"` || now != `"`+name+`";r=0;t=1` {
+		t.Errorf("it is told %q and %q", policy, now)
+	}
+	r.begin("1.2.3.5", 1)
+	if n := inUse(t, t.Name()); n != 3 {
+		t.Errorf("%d run, want 3", n)
+	}
+	r.end(3)
+	if n := inUse(t, t.Name()); n != 0 {
+		t.Errorf("%d run, want none", n)
+	}
+	s.next = func(http.ResponseWriter, *http.Request) error { return nil }
+	if a := s.get("1.2.3.4"); a.status != http.StatusOK || a.header.Get("Ratelimit") != `"`+name+`";r=1` {
+		t.Errorf("one that is alone: %d %v", a.status, a.header)
+	}
+	s.admits("1.2.3.4", 100, 100)
+}
+
+// What is denied by one limit is not charged to another, whichever it is: neither in its own zone
+// nor in others.
+func TestConcurrentBesideLimits(t *testing.T) {
+	s := newSite(t, &App{}, zoneBlock("a", "limit 3/1h\nconcurrent 1")+zoneBlock("b", "limit 4/1h\nkey all"))
+	r := runs(s)
+	r.begin("1.1.1.1", 1)
+	s.admits("1.1.1.1", 5, 0) // one runs
+	r.end(1)
+	s.next = func(http.ResponseWriter, *http.Request) error { return nil }
+	s.admits("1.1.1.1", 5, 2) // 3 in all
+	a := s.get("1.1.1.1")
+	if got := a.header.Get("Ratelimit"); !strings.Contains(got, `"a-concurrent";r=1,`) || !strings.Contains(got, `"a";r=0;`) {
+		t.Errorf("the limit denies, and says %q", got)
+	}
+	s.admits("2.2.2.2", 3, 1) // b has had 3
+	s.admits("3.3.3.3", 3, 0)
+	for _, zone := range []string{"a"} {
+		if n := inUse(t, zone); n != 0 {
+			t.Errorf("%d run, want none", n)
+		}
+	}
+}
+
+// A slot is free when the handler has returned, however it does.
+func TestConcurrentIsFreeAfterEachEnd(t *testing.T) {
+	s := newSite(t, &App{}, zoneBlock(t.Name(), "concurrent 1"))
+	for name, next := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"an error": func(http.ResponseWriter, *http.Request) error { return errors.New("broken") },
+		"a panic":  func(http.ResponseWriter, *http.Request) error { panic("broken") },
+		"aborted":  func(http.ResponseWriter, *http.Request) error { panic(http.ErrAbortHandler) },
+	} {
+		s.next = next
+		func() {
+			defer func() { _ = recover() }()
+			s.get("1.2.3.4")
+		}()
+		if n := inUse(t, t.Name()); n != 0 {
+			t.Errorf("%d run after %s", n, name)
+		}
+	}
+}
+
+// A request that waits in a queue has its slot, and gives it back when its client leaves.
+func TestConcurrentHoldsWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, &App{}, zoneBlock(t.Name(), "limit 1/1m\nalgorithm leaky_bucket\nqueue 5\nconcurrent 2"))
+		defer s.end()
+		var wg sync.WaitGroup
+		s.admits("1.2.3.4", 1, 1)
+		ctx, leave := context.WithCancel(t.Context())
+		wg.Go(func() {
+			if a := s.send(s.request("1.2.3.4").WithContext(ctx)); a.err == nil {
+				t.Errorf("%+v for a client that has left", a)
+			}
+		})
+		wg.Go(func() { s.admits("1.2.3.4", 1, 1) })
+		synctest.Wait()
+		if n := inUse(t, t.Name()); n != 2 {
+			t.Errorf("%d run, want the two that wait", n)
+		}
+		s.admits("1.2.3.4", 1, 0)
+		leave()
+		synctest.Wait()
+		if n := inUse(t, t.Name()); n != 1 {
+			t.Errorf("%d run, want the one that waits", n)
+		}
+		wg.Wait()
+		if n := inUse(t, t.Name()); n != 0 {
+			t.Errorf("%d run, want none", n)
+		}
+	})
+}
+
+// In shadow mode all run, and what would be denied is counted nowhere.
+func TestConcurrentInShadowMode(t *testing.T) {
+	s := newSite(t, &App{}, zoneBlock(t.Name(), "concurrent 1\nenforce off"))
+	r := runs(s)
+	r.begin("1.2.3.4", 3)
+	if n := inUse(t, t.Name()); n != 1 {
+		t.Errorf("%d are counted, want 1", n)
+	}
+	r.end(3)
+	if n := inUse(t, t.Name()); n != 0 {
+		t.Errorf("%d are counted, want none", n)
+	}
+}
+
+// What runs goes on counting over a reload, also where the zone was gone in between, and a new
+// number holds at once.
+func TestConcurrentOverReloads(t *testing.T) {
+	s := newSite(t, &App{Namespace: "one"}, zoneBlock(t.Name(), "concurrent 2"))
+	r := runs(s)
+	r.begin("1.2.3.4", 2)
+	other := newSite(t, &App{Namespace: "two"}, zoneBlock(t.Name(), "concurrent 3"))
+	s.end()
+	other.admits("1.2.3.4", 1, 1)
+	s2 := newSite(t, &App{}, zoneBlock("other", "limit 3/1m"))
+	other.end()
+	s3 := newSite(t, &App{}, zoneBlock(t.Name(), "concurrent 2"))
+	s2.end()
+	s3.admits("1.2.3.4", 1, 0)
+	r.end(1)
+	s3.admits("1.2.3.4", 1, 1)
+	r.end(1)
+	if n := inUse(t, t.Name()); n != 0 {
+		t.Errorf("%d run, want none", n)
+	}
+}
+
+// What operators do has the effect that the page promises.
+func TestConcurrentAndOperators(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("downloads", "concurrent 1")+zoneBlock("both", "limit 100/1h\nconcurrent 2\nkey {http.request.header.K}"))
+	r := runs(s)
+	s.next = func(http.ResponseWriter, *http.Request) error { return nil }
+	s.admits("1.2.3.4", 1, 1)
+	s.next = runs(s).s.next
+	r = runs(s)
+	r.begin("1.2.3.4", 1)
+
+	var h explain.Handler
+	_, text := ask(http.MethodPost, "/rate_limit/explain", `{"zone":"downloads","key":"1.2.3.4"}`)
+	if err := json.Unmarshal([]byte(text), &h); err != nil {
+		t.Fatal(text)
+	}
+	if l := h.Zones[0].Limits[0]; h.Decision != explain.Denied || !l.Concurrent || l.Limit != 1 || l.Used != 1 || l.Remaining != 0 || l.Wait != 1 {
+		t.Errorf("explained as %s", text)
+	}
+	if n := inUse(t, "downloads"); n != 1 {
+		t.Errorf("explaining has changed what runs to %d", n)
+	}
+	if _, text := ask(http.MethodGet, "/rate_limit/top?zone=downloads", ""); !strings.Contains(text, `"concurrent":true`) || !strings.Contains(text, `"used":1`) {
+		t.Errorf("top says %s", text)
+	}
+	status, text := ask(http.MethodPost, "/rate_limit/reset", `{"zone":"downloads","key":"1.2.3.4"}`)
+	if status != http.StatusOK || !strings.Contains(text, "keeps its place until it ends") {
+		t.Errorf("reset says %d %s", status, text)
+	}
+	s.admits("1.2.3.4", 1, 0)
+
+	if status, text := ask(http.MethodPost, overrides, `{"zone":"downloads","key":"1.2.3.4","limit":"3/1m"}`); status != 400 || !strings.Contains(text, "only concurrent") {
+		t.Errorf("a rate for a zone without one: %d %s", status, text)
+	}
+	changed(t, http.MethodPost, overrides, `{"zone":"downloads","key":"1.2.3.4","limit":"3"}`)
+	r.begin("1.2.3.4", 1)
+	r.end(2)
+	r.begin("1.2.3.5", 1)
+	s.admits("1.2.3.5", 1, 0)
+	changed(t, http.MethodPost, overrides, `{"zone":"downloads","key":"1.2.3.5","limit":"unlimited"}`)
+	r.begin("1.2.3.5", 1)
+	if n := inUse(t, "downloads"); n != 1 {
+		t.Errorf("%d are counted, want the one from before", n)
+	}
+	r.end(2)
+}
+
+// 100,000 requests that end in all ways that a handler, a client or a reload can end them leave
+// nothing behind.
+func TestConcurrentLeaksNothing(t *testing.T) {
+	block := zoneBlock("a", "concurrent 40\nlimit 100000/1s\nalgorithm leaky_bucket\nqueue 1000\nkey all") +
+		zoneBlock("b", "concurrent 3\nmax_keys 5\nkey {http.request.header.K}") +
+		zoneBlock("c", "limit 90000/1m\nkey all") + zoneBlock("d", "concurrent 2\nenforce 50%\nkey {http.request.header.K}")
+	var current atomic.Pointer[site]
+	next := func(_ http.ResponseWriter, r *http.Request) error {
+		switch rand.IntN(50) {
+		case 0:
+			panic(http.ErrAbortHandler)
+		case 1:
+			panic("broken")
+		case 2:
+			return errors.New("broken")
+		case 3:
+			<-r.Context().Done() // a stream, until its client leaves
+		}
+		return nil
+	}
+	load := func() {
+		s := newSite(t, &App{}, block)
+		s.next = next
+		if old := current.Swap(s); old != nil {
+			old.end()
+		}
+	}
+	load()
+	var wg sync.WaitGroup
+	var left, denied atomic.Int64
+	left.Store(100_000)
+	for range 64 {
+		wg.Go(func() {
+			for left.Add(-1) >= 0 {
+				func() {
+					defer func() { _ = recover() }()
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(2000))*time.Microsecond)
+					defer cancel()
+					s := current.Load()
+					a := s.send(s.request("1.2.3.4", header("K", fmt.Sprint(rand.IntN(20)))).WithContext(ctx))
+					if a.status == http.StatusTooManyRequests {
+						denied.Add(1)
+					}
+				}()
+			}
+		})
+	}
+	for left.Load() > 0 {
+		load()
+		redistest.Pause(50 * time.Millisecond)
+	}
+	wg.Wait()
+	for _, zone := range []string{"a", "b", "d"} {
+		if n := inUse(t, zone); n != 0 {
+			t.Errorf("zone %s: %d run after the last one has ended", zone, n)
+		}
+	}
+	if denied.Load() == 0 {
+		t.Error("nothing was denied, so no limit was reached")
+	}
+}
+
+// slowBackend serves files, streams and upgraded connections that last until their client leaves.
+func slowBackend(t *testing.T) (address string) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/files/aborts":
+			panic(http.ErrAbortHandler)
+		case "/files/socket":
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", "websocket")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			c, buf, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_, _ = io.Copy(c, buf)
+		case "/files/stream":
+			w.Header().Set("Content-Type", "text/event-stream")
+			for r.Context().Err() == nil {
+				if _, err := io.WriteString(w, "data: x\n\n"); err != nil {
+					return
+				}
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-r.Context().Done():
+				case <-time.After(5 * time.Millisecond):
+				}
+			}
+		case "/files/silent":
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// upgrade opens an upgraded connection.
+func (s *served) upgrade() (net.Conn, int) {
+	s.t.Helper()
+	c, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.port), s.clients["HTTP/1.1"].Transport.(*http.Transport).TLSClientConfig)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, _ = fmt.Fprintf(c, "GET /files/socket HTTP/1.1\r\nHost: localhost:%d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", s.port)
+	a, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c, a.StatusCode
+}
+
+// The page's own site limits what runs, by every protocol: an upgraded connection runs until it
+// ends, a stream until its client leaves, and nothing is left behind over resets, aborts and
+// reloads.
+func TestConcurrentByEveryProtocol(t *testing.T) {
+	global, site := siteInPage(t, "docs/concurrent.md", "example.com")
+	site = strings.Replace(site, "localhost:9000", slowBackend(t), 1)
+	s := startCaddy(t, global, site)
+	empty := func() bool { return inUse(t, "downloads") == 0 && inUse(t, "backend") == 0 }
+
+	var sockets []net.Conn
+	for range 4 {
+		c, status := s.upgrade()
+		if status != http.StatusSwitchingProtocols {
+			t.Fatalf("an upgrade is answered by %d", status)
+		}
+		sockets = append(sockets, c)
+	}
+	for _, protocol := range protocols {
+		s.answers(protocol, 1, http.StatusTooManyRequests, 1, onPath("/files/a"))
+	}
+	_ = sockets[0].Close()
+	redistest.Eventually(t, "the connection's place is free", func() bool { return inUse(t, "downloads") == 3 })
+	s.answers("HTTP/2.0", 3, http.StatusOK, 3, onPath("/files/a"))
+	for _, c := range sockets[1:] {
+		_ = c.Close()
+	}
+	redistest.Eventually(t, "all places are free", empty)
+
+	var wg sync.WaitGroup
+	var denied atomic.Int64
+	for i := range 6 {
+		random := rand.New(rand.NewPCG(1, uint64(i)))
+		wg.Go(func() {
+			for range 25 {
+				ctx, leave := context.WithTimeout(t.Context(), time.Duration(random.IntN(60))*time.Millisecond)
+				path := []string{"aborts", "stream", "silent", "a"}[random.IntN(4)]
+				if a, err := s.get(ctx, protocols[random.IntN(3)], onPath("/files/"+path)); err == nil && a.status == http.StatusTooManyRequests {
+					denied.Add(1)
+				}
+				leave()
+			}
+		})
+	}
+	for range 3 {
+		s.reload()
+		redistest.Pause(100 * time.Millisecond)
+	}
+	wg.Wait()
+	redistest.Eventually(t, "all places are free", empty)
+	if denied.Load() == 0 {
+		t.Error("nothing was denied, so the limit was not reached")
+	}
+}

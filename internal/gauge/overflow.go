@@ -1,0 +1,61 @@
+package gauge
+
+import "github.com/caddy-tide/ratelimit/internal/table"
+
+const (
+	rows       = 4
+	cellsInRow = 1 << 10
+)
+
+// cells are the gauges of a shard's keys beyond max_keys: a key has a cell in each row and shares
+// it with others, so its gauge is at most the least of its cells. None is told to other nodes.
+type cells struct {
+	used  int64 // slots given out
+	count [rows][cellsInRow]int32
+}
+
+// of returns the cell of a key in a row.
+func (c *cells) of(key table.Key, row int) *int32 {
+	return &c.count[row][key[1]>>(16*row)%cellsInRow]
+}
+
+// least is at least what a key has.
+func (c *cells) least(key table.Key) int64 {
+	least := *c.of(key, 0)
+	for row := 1; row < rows; row++ {
+		least = min(least, *c.of(key, row))
+	}
+	return int64(least)
+}
+
+func (c *cells) add(key table.Key, n int32) {
+	for row := range rows {
+		*c.of(key, row) += n
+	}
+	c.used += int64(n)
+}
+
+// takeCell is Take for a key without a gauge of its own.
+func (t *Table) takeCell(sh *shard, a *Ask) (Slot, State) {
+	s := State{Bound: a.Alone, Overflow: true}
+	if sh.cells != nil {
+		s.Own = sh.cells.least(a.Key)
+	}
+	if s.Own >= s.Bound {
+		return Slot{}, s
+	}
+	if sh.cells == nil {
+		sh.cells = new(cells)
+	}
+	sh.cells.add(a.Key, 1)
+	sh.inUse++
+	s.Own, s.Allowed = s.Own+1, true
+	return Slot{table: t, key: a.Key}, s
+}
+
+// freeCell gives a slot of such a key back.
+func (sh *shard) freeCell(key table.Key) {
+	if sh.cells.add(key, -1); sh.cells.used == 0 {
+		sh.cells = nil
+	}
+}

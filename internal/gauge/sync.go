@@ -1,0 +1,229 @@
+package gauge
+
+import "github.com/caddy-tide/ratelimit/internal/table"
+
+// A Message says what this node has given out of a key. It comes back through Ack or Fail.
+type Message struct {
+	ID table.ID
+	// Own is the gauge. Ask is set where the message only asks for the others: this node has no
+	// slot, and Redis knows of none.
+	Own int64
+	Ask bool
+	// Wanted is how many slots more are asked for, of a Limit, where Redis decides.
+	Wanted, Limit int64
+
+	entry   *entry
+	at      int64
+	waiters []*Waiter
+}
+
+// An Answer is what Redis says to a Message.
+type Answer struct {
+	// Others is what the other nodes have, and Granted how many of the wanted slots this one got.
+	Others, Granted int64
+}
+
+// Tick begins a sync cycle at now: it makes the keys due that have changed, and those that are to
+// be repeated. It reports whether there are any.
+func (t *Table) Tick(now int64) (some bool) {
+	for i := range t.shards {
+		sh := &t.shards[i]
+		sh.mu.Lock()
+		for e := sh.lists[dirty].first; e != nil; e = sh.lists[dirty].first {
+			sh.put(e, due)
+		}
+		for e := sh.lists[held].first; e != nil && now-e.heard >= int64(Refresh); e = sh.lists[held].first {
+			sh.put(e, due)
+		}
+		some = some || sh.lists[due].first != nil || sh.lists[urgent].first != nil
+		sh.mu.Unlock()
+	}
+	return some
+}
+
+// Urgent reports whether some keys should not wait for the next cycle.
+func (t *Table) Urgent() bool { return t.urgent.Load() }
+
+// Drain appends messages of urgent keys, and where all is set of those that are due, up to most.
+func (t *Table) Drain(now int64, all bool, most int, dst []Message) []Message {
+	t.urgent.Store(false)
+	for i := range t.shards {
+		sh := &t.shards[i]
+		sh.mu.Lock()
+		for _, in := range [...]where{urgent, due} {
+			for e := sh.lists[in].first; e != nil && (in == urgent || all); e = sh.lists[in].first {
+				if len(dst) == most {
+					t.urgent.Store(true) // perhaps there are more
+					sh.mu.Unlock()
+					return dst
+				}
+				dst = append(dst, sh.message(e, now))
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return dst
+}
+
+// message takes a key out of its list and says what is to be sent of it.
+func (sh *shard) message(e *entry, now int64) Message {
+	m := Message{ID: e.id, Own: e.own, entry: e, at: now}
+	sh.put(e, flight)
+	e.after = nowhere
+	if len(e.waiters) > 0 {
+		m.Limit = e.waiters[0].limit
+		for len(e.waiters) > 0 && e.waiters[0].limit == m.Limit {
+			m.waiters, e.waiters = append(m.waiters, e.waiters[0]), e.waiters[1:]
+		}
+		m.Wanted = int64(len(m.waiters))
+	}
+	m.Ask = m.Own == 0 && m.Wanted == 0 && e.sent == 0 && !e.unsure
+	return m
+}
+
+// Ack takes an answer in. Where requests wait for Redis to decide on the key, it returns the next
+// message.
+func (t *Table) Ack(m *Message, a Answer) (next Message, more bool) {
+	e := m.entry
+	sh := t.shard(e.key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e.sent, e.unsure = m.Own+a.Granted, false
+	e.others, e.heard = a.Others, m.at
+	t.grant(sh, m, a)
+	to := e.rest()
+	if e.confirm {
+		e.confirm, to = false, dirty
+	}
+	return t.land(sh, e, to)
+}
+
+// Fail ends a message without an answer: nobody knows whether Redis has it. Requests that wait get
+// the error.
+func (t *Table) Fail(m *Message, err error) {
+	e := m.entry
+	sh := t.shard(e.key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e.unsure = e.unsure || !m.Ask
+	for _, w := range append(m.waiters, e.waiters...) {
+		w.end(err)
+	}
+	e.waiters = nil
+	t.land(sh, e, dirty)
+}
+
+// land ends the flight of a key. It returns the next message where requests wait.
+func (t *Table) land(sh *shard, e *entry, to where) (next Message, more bool) {
+	if len(e.waiters) > 0 {
+		return sh.message(e, e.waiters[0].now), true
+	}
+	switch to = max(to, e.after); {
+	case !t.config.Load().Shared:
+		to = e.rest()
+	case to == urgent:
+		t.urgent.Store(true)
+	}
+	sh.put(e, to)
+	return next, false
+}
+
+// restart prepares for another Redis, or for none.
+func (t *Table) restart(shared bool) {
+	for i := range t.shards {
+		sh := &t.shards[i]
+		sh.mu.Lock()
+		for _, e := range sh.entries {
+			e.sent, e.unsure, e.others, e.heard = 0, false, 0, 0
+			switch {
+			case shared && (e.own > 0 || e.in == flight):
+				t.mark(sh, e, false)
+			case e.in != flight:
+				sh.put(e, e.rest())
+			}
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// Restart prepares for another Redis, which knows nothing of this node.
+func (t *Table) Restart() { t.restart(true) }
+
+// Unsent is how many keys Redis has another gauge of than this node.
+func (t *Table) Unsent() (keys int) {
+	for i := range t.shards {
+		sh := &t.shards[i]
+		sh.mu.Lock()
+		for _, in := range [...]where{dirty, due, urgent} {
+			for e := sh.lists[in].first; e != nil; e = e.next {
+				if e.own != e.sent || e.unsure {
+					keys++
+				}
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return keys
+}
+
+// Totals are sums over all keys.
+type Totals struct {
+	// Keys is how many keys have a gauge of their own, InUse how many slots this node has given
+	// out, and Others how many the other nodes had when they were last heard of.
+	Keys          int
+	InUse, Others int64
+}
+
+// Totals returns the sums at now.
+func (t *Table) Totals(now int64) (sum Totals) {
+	t.Each(now, func(g Gauge) {
+		sum.Keys++
+		sum.Others += g.Others
+	})
+	sum.InUse = t.InUse()
+	return sum
+}
+
+// InUse is how many slots this node has given out.
+func (t *Table) InUse() (sum int64) {
+	for i := range t.shards {
+		sh := &t.shards[i]
+		sh.mu.Lock()
+		sum += sh.inUse
+		sh.mu.Unlock()
+	}
+	return sum
+}
+
+// Overflowed is how many decisions were made for keys without a gauge of their own.
+func (t *Table) Overflowed() int64 { return t.overflowed.Load() }
+
+// Find returns the key of an ID; ok is false where nothing is kept of it.
+func (t *Table) Find(id table.ID) (key table.Key, ok bool) {
+	t.Each(0, func(g Gauge) {
+		if g.ID == id {
+			key, ok = g.Key, true
+		}
+	})
+	return key, ok
+}
+
+// A Gauge is that of one key.
+type Gauge struct {
+	Key         table.Key
+	ID          table.ID
+	Own, Others int64
+}
+
+// Each calls f with the gauge of each key. f must be quick: requests of a few keys wait for it.
+func (t *Table) Each(now int64, f func(Gauge)) {
+	for i := range t.shards {
+		sh := &t.shards[i]
+		sh.mu.Lock()
+		for _, e := range sh.entries {
+			s := e.state(&Ask{Now: now})
+			f(Gauge{e.key, e.id, s.Own, s.Others})
+		}
+		sh.mu.Unlock()
+	}
+}

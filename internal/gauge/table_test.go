@@ -1,0 +1,249 @@
+package gauge
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+const at = int64(1_795_000_000_000_000_000)
+
+func askAt(key string, now, limit, alone int64) *Ask {
+	return &Ask{Key: table.KeyOf([]byte(key)), Raw: []byte(key), Now: now, Limit: limit, Alone: alone}
+}
+
+// shared has a table sync with two other nodes.
+func shared(t *Table) *Table {
+	t.Configure(Config{Shared: true, Early: true, Nodes: func() int64 { return 3 }, Wake: func() {}}, int(t.maxKeys.Load()))
+	return t
+}
+
+// A model is a table and the slots that it has given out.
+type model struct {
+	*rapid.T
+	table  *Table
+	now    int64
+	slots  map[string][]Slot
+	total  int64
+	flying []Message
+}
+
+// take takes a slot, and checks that the table gives one where it must and none where it must not.
+func (m *model) take(key string, limit int64) {
+	peek := m.table.Peek(askAt(key, m.now, limit, limit))
+	slot, s := m.table.Take(askAt(key, m.now, limit, limit))
+	if peek.Allowed != s.Allowed {
+		m.Fatalf("%s: peeked %+v, taken %+v", key, peek, s)
+	}
+	has := int64(len(m.slots[key]))
+	if s.Allowed && has >= limit || !s.Allowed && !s.Overflow && has < limit {
+		m.Fatalf("%s has %d of %d, and got %+v", key, has, limit, s)
+	}
+	if s.Allowed {
+		m.slots[key] = append(m.slots[key], slot)
+		m.total++
+	}
+}
+
+// free gives a slot back.
+func (m *model) free(key string) {
+	if all := m.slots[key]; len(all) > 0 {
+		all[0].Free()
+		m.slots[key] = all[1:]
+		m.total--
+	}
+}
+
+// land ends the messages that are on their way, with an answer or without one.
+func (m *model) land() {
+	for i := range m.flying {
+		if rapid.Bool().Draw(m.T, "lost") {
+			m.table.Fail(&m.flying[i], nil)
+		} else {
+			m.table.Ack(&m.flying[i], Answer{})
+		}
+	}
+	m.flying = nil
+}
+
+// empty gives all back, and checks that nothing is left.
+func (m *model) empty(syncs bool) {
+	m.land()
+	for key := range m.slots {
+		for len(m.slots[key]) > 0 {
+			m.free(key)
+		}
+	}
+	for syncs && m.table.Tick(m.now) {
+		for _, sent := range m.table.Drain(m.now, true, 100, nil) {
+			m.table.Ack(&sent, Answer{})
+		}
+	}
+	m.table.Sweep(m.now + int64(Lease))
+	if n, keys := m.table.InUse(), m.table.keys.Load(); n != 0 || keys != 0 || m.table.Unsent() != 0 {
+		m.Fatalf("%d slots and %d keys are left, %d unsent", n, keys, m.table.Unsent())
+	}
+	for i := range m.table.shards {
+		if sh := &m.table.shards[i]; sh.cells != nil || len(sh.entries) > 0 || sh.lists != [lists]list{} {
+			m.Fatalf("shard %d is not empty", i)
+		}
+	}
+}
+
+// Whatever comes in whatever order, and however few keys have a gauge of their own: no key gets
+// more slots than the limit of that moment, one with a gauge of its own gets all of them, and when
+// all are free again nothing is left.
+func TestGaugesCountWhatIsTaken(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		tab := New(rapid.SampledFrom([]int{1, 3, 1000}).Draw(rt, "max_keys"))
+		syncs := rapid.Bool().Draw(rt, "synced")
+		if syncs {
+			shared(tab)
+		}
+		m := &model{T: rt, table: tab, now: at, slots: map[string][]Slot{}}
+		for range rapid.IntRange(1, 120).Draw(rt, "steps") {
+			key := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(rt, "key")
+			switch what := rapid.IntRange(0, 9).Draw(rt, "what"); {
+			case what < 5:
+				m.take(key, rapid.Int64Range(1, 3).Draw(rt, "limit"))
+			case what < 8:
+				m.free(key)
+			case what < 9 && syncs:
+				m.land()
+				tab.Tick(m.now)
+				m.flying = tab.Drain(m.now, true, rapid.IntRange(1, 10).Draw(rt, "most"), nil)
+			default:
+				tab.Sweep(m.now)
+				m.now += int64(rapid.SampledFrom([]time.Duration{0, time.Second, 11 * time.Second}).Draw(rt, "pause"))
+			}
+			if n := tab.InUse(); n != m.total {
+				rt.Fatalf("%d slots are in use, want %d", n, m.total)
+			}
+		}
+		m.empty(syncs)
+	})
+}
+
+// Requests of all processors at once get no more slots than there are, of keys with and without a
+// gauge of their own.
+func TestGaugesUnderLoad(t *testing.T) {
+	const limit = 3
+	tab := shared(New(4))
+	var inUse [10]atomic.Int64
+	var wg, load sync.WaitGroup
+	stop := make(chan struct{})
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			tab.Tick(at)
+			for _, m := range tab.Drain(at, true, 3, nil) {
+				if rand.IntN(4) == 0 {
+					tab.Fail(&m, nil)
+				} else {
+					tab.Ack(&m, Answer{})
+				}
+			}
+			tab.Sweep(at + int64(Lease))
+		}
+	})
+	for i := range 8 {
+		random := rand.New(rand.NewPCG(1, uint64(i)))
+		load.Go(func() {
+			for range 5000 {
+				k := random.IntN(len(inUse))
+				slot, s := tab.Take(askAt(fmt.Sprint(k), at, limit, limit))
+				if !s.Allowed {
+					continue
+				}
+				if n := inUse[k].Add(1); n > limit {
+					t.Errorf("key %d has %d slots", k, n)
+				}
+				inUse[k].Add(-1)
+				slot.Free()
+			}
+		})
+	}
+	load.Wait()
+	close(stop)
+	wg.Wait()
+	if n := tab.InUse(); n != 0 {
+		t.Errorf("%d slots are in use, want none", n)
+	}
+}
+
+// What the others have counts for a lease from when they were asked for. After that this node has
+// all of the limit, or its part of it.
+func TestOthersCountForALease(t *testing.T) {
+	tab := shared(New(10))
+	slot, _ := tab.Take(askAt("k", at, 4, 4))
+	m := tab.Drain(at, false, 10, nil)
+	tab.Ack(&m[0], Answer{Others: 3})
+	almost := at + int64(Lease) - 1
+	if _, s := tab.Take(askAt("k", almost, 4, 2)); s.Allowed || s.Others != 3 {
+		t.Errorf("just before the end of the lease: %+v", s)
+	}
+	if _, s := tab.Take(askAt("k", almost+1, 4, 2)); !s.Allowed || s.Bound != 2 || s.Own != 2 {
+		t.Errorf("after it: %+v, want the second of 2", s)
+	}
+	if _, s := tab.Take(askAt("k", almost+1, 4, 2)); s.Allowed {
+		t.Errorf("then: %+v, want to be denied", s)
+	}
+	slot.Free()
+}
+
+// A key that nobody has heard of is sent at once, and one that changes is not sent before the next
+// cycle unless the nodes may give out too many.
+func TestWhatIsUrgent(t *testing.T) {
+	tab := shared(New(10))
+	take := func() bool {
+		tab.Take(askAt("k", at, 100, 100))
+		return tab.Urgent()
+	}
+	land := func(others int64) {
+		for _, m := range tab.Drain(at, false, 10, nil) {
+			tab.Ack(&m, Answer{Others: others})
+		}
+	}
+	if !take() {
+		t.Error("a key that nobody has heard of is not urgent")
+	}
+	land(9) // of 100, 90 are left for three nodes
+	for i := range 29 {
+		if take() {
+			t.Fatalf("urgent after %d of 30", i+1)
+		}
+	}
+	if !take() {
+		t.Error("not urgent where three nodes like this one may have given out all")
+	}
+	land(9)
+	if tab.Urgent() {
+		t.Error("still urgent when it is sent")
+	}
+}
+
+func TestTakingAllocatesNothing(t *testing.T) {
+	for name, tab := range map[string]*Table{"local": New(10), "synced": shared(New(10)), "overflow": New(0)} {
+		raw, key := []byte("k"), table.KeyOf([]byte("k"))
+		hold, _ := tab.Take(askAt("k", at, 4, 4))
+		if n := testing.AllocsPerRun(100, func() {
+			a := Ask{Key: key, Raw: raw, Now: at, Limit: 4, Alone: 4}
+			slot, _ := tab.Take(&a)
+			slot.Free()
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+		hold.Free()
+	}
+}

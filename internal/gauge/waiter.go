@@ -1,0 +1,82 @@
+package gauge
+
+// A Waiter is a request that waits for Redis to decide. Requests of a key that come while a message
+// is on its way share the next one.
+type Waiter struct {
+	// Done is closed when it is decided: then Slot, State and Err say how.
+	Done  chan struct{}
+	Slot  Slot
+	State State
+	Err   error
+
+	limit, now int64
+	gone       bool
+}
+
+// Join asks Redis for a slot. With start, the message is to be sent for this request and those that
+// join meanwhile; else one is on its way. ok is false where nothing is to be asked, as the state
+// says: this node alone has given out all slots, or the key has no gauge of its own and is to be
+// decided by Take.
+func (t *Table) Join(a *Ask) (w *Waiter, m Message, start, ok bool) {
+	sh := t.shard(a.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := t.enter(sh, a)
+	if e == nil || e.own >= a.Limit {
+		return nil, m, false, false
+	}
+	w = &Waiter{Done: make(chan struct{}), limit: a.Limit, now: a.Now}
+	e.waiters = append(e.waiters, w)
+	if e.in != flight {
+		m, start = sh.message(e, a.Now), true
+	}
+	return w, m, start, true
+}
+
+// Leave ends the waiting of a request whose client has gone away. What it gets is free again.
+func (t *Table) Leave(w *Waiter, a *Ask) {
+	sh := t.shard(a.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	select {
+	case <-w.Done:
+		if w.Slot.table != nil {
+			e := w.Slot.entry
+			e.own--
+			sh.inUse--
+			t.mark(sh, e, true)
+			w.Slot = Slot{}
+		}
+	default:
+		w.gone = true
+	}
+}
+
+// grant hands out the slots of an answer. Those of requests that have left go back.
+func (t *Table) grant(sh *shard, m *Message, a Answer) {
+	e, left := m.entry, a.Granted
+	for _, w := range m.waiters {
+		if w.gone {
+			continue
+		}
+		if left > 0 {
+			left--
+			e.own++
+			sh.inUse++
+			w.Slot = Slot{t, e, e.key}
+		}
+		w.State = State{Allowed: w.Slot.table != nil, Own: e.own, Others: a.Others, Bound: m.Limit}
+		close(w.Done)
+	}
+	if left > 0 {
+		e.after = urgent
+	}
+}
+
+// end ends the waiting of a request that Redis does not decide on.
+func (w *Waiter) end(err error) {
+	if !w.gone {
+		w.Err = err
+		close(w.Done)
+	}
+}

@@ -1,0 +1,93 @@
+package limits
+
+import (
+	"net/http"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/concurrent"
+	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/held"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// The slots of zones with concurrent. A request asks for one before it asks the zone's limits:
+// where none is free these are not asked, so that it counts nowhere. It is the last thing that is
+// free again: when the handler has returned.
+
+// takeSlot asks for a slot in the last zone. It reports whether the zone's limits are to be asked.
+func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []byte) bool {
+	at := len(e.zones) - 1
+	zr := &e.zones[at]
+	q := concurrent.Question{Key: zr.hash, Raw: raw, Now: e.now, Nodes: 1}
+	if zr.look != nil {
+		q.Looks, q.ByID, q.ID = true, zr.look.ByID, zr.look.ID
+	}
+	asks, lost := zr.isStrict(), zr.isUnavailable(raw)
+	if asks {
+		var err error
+		zr.taken, err = slots.DecideBy(r.Context(), zr.Redis, &q)
+		if e.now, lost = clock.Now(), err != nil; zr.look == nil { // the time: see decide
+			zr.noteStrict(r, zr.Redis, err)
+		}
+	}
+	switch {
+	case lost && (zr.OnRedisLoss == settings.LossAllow || zr.OnRedisLoss == settings.LossDeny):
+		return e.failOver(zr)
+	case lost && zr.OnRedisLoss == settings.LossDivide:
+		q.Nodes = zr.Redis.Replicator.Nodes()
+	}
+	if lost || !asks {
+		zr.taken = slots.Decide(&q)
+	}
+	d := slots.Result(&zr.taken)
+	d.Shadow = zr.shadow
+	e.receipts, e.results = append(e.receipts, table.Taken{}), append(e.results, d)
+	zr.slots, zr.first = slots, zr.first+1
+	if d.Allowed {
+		e.slotted, e.holds = true, true
+		return true
+	}
+	zr.limits = nil
+	e.deny(at, d.RetryAfter)
+	return false
+}
+
+// freeSlot gives the slot of a zone back, to a request that ends here.
+func (e *Evaluation) freeSlot(zr *zoneResult) {
+	if zr.slots != nil && zr.taken.Allowed {
+		zr.taken.Free()
+		zr.taken.Slot = gauge.Slot{}
+		e.results[zr.first-1].Remaining++
+	}
+}
+
+// freeSlots gives all slots back.
+func (e *Evaluation) freeSlots() {
+	for i := 0; e.slotted && i < len(e.zones); i++ {
+		e.freeSlot(&e.zones[i])
+	}
+	e.slotted = false
+}
+
+// freeUnless gives all slots back, unless what it waits for is done: a matcher has panicked.
+func (e *Evaluation) freeUnless(done *bool) {
+	if !*done {
+		e.freeSlots()
+	}
+}
+
+// holdSlots hands the slots over: they are free again when the request's handler has returned.
+func (e *Evaluation) holdSlots(h *held.Held) {
+	if !e.slotted {
+		return
+	}
+	e.slotted = false
+	for i := range e.zones {
+		zr := &e.zones[i]
+		if zr.taken.Allowed {
+			h.OnEnd(zr.taken.Free)
+			zr.taken.Slot = gauge.Slot{}
+		}
+	}
+}

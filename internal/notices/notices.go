@@ -1,0 +1,61 @@
+// Package notices has what a zone says in the log once, or now and then, however often it happens.
+package notices
+
+import (
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// Notices are those of one zone of a handler. They are safe for concurrent use.
+type Notices struct {
+	full   atomic.Bool  // warned of more than max_keys
+	noKey  atomic.Bool  // warned of an empty key
+	failed atomic.Int64 // when it was last reported that Redis failed to decide
+}
+
+// Strict reports, once a second at most, that a Redis does not decide for a zone.
+func (n *Notices) Strict(r *http.Request, zone string, by *shared.Redis, err error) {
+	if err == nil || r.Context().Err() != nil { // or the client went away
+		return
+	}
+	failed, now := n.failed.Load(), clock.Now()
+	if (failed == 0 || now-failed > int64(time.Second)) && n.failed.CompareAndSwap(failed, now) {
+		by.Replicator.Report(zone+" sync_rate strict", err)
+	}
+}
+
+// Full warns once that keys share the sketch.
+func (n *Notices) Full(z *settings.Compiled, once *warning.Once, log *zap.Logger) {
+	if !n.full.Load() && !n.full.Swap(true) {
+		once.Warn(log, warning.MaxKeys, fmt.Sprintf("zone %q: it has as many keys as max_keys allows; further keys share a sketch on this node, and may be denied too early", z.Name),
+			zap.Int("max_keys", z.MaxKeys))
+	}
+}
+
+// Empty warns once that keys come out empty, and says what happens to such requests instead.
+func (n *Notices) Empty(z *settings.Compiled, log *zap.Logger) {
+	if !n.noKey.Load() && !n.noKey.Swap(true) {
+		log.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
+			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("empty_key", z.EmptyKey))
+	}
+}
+
+// Value warns that a request brought something as its limit that is no number. It is shown where
+// keys are.
+func Value(zone, limit, from string, byDefault int64, text string, shown bool, once *warning.Once, log *zap.Logger) {
+	fields := []zap.Field{zap.String("zone", zone), zap.String("limit", limit), zap.Int64("default", byDefault)}
+	if shown {
+		fields = append(fields, zap.String("value", spelling.Clip(text)))
+	}
+	once.Warn(log, warning.LimitValue, fmt.Sprintf("zone %q: %s came with something that is neither a whole number up to 2^53 nor unlimited; the default holds for such requests, and this is not reported again", zone, from), fields...)
+}

@@ -1,0 +1,78 @@
+package gaugesync
+
+import (
+	"context"
+	_ "embed"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/gauge"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+var (
+	//go:embed gauge.lua
+	source string
+	script = redis.NewScript(source)
+)
+
+// A rejection is the server's error for one key.
+type rejection string
+
+func (r rejection) Error() string { return string(r) }
+
+// RedisError makes it an error like those that the client returns.
+func (rejection) RedisError() {}
+
+// said is what Redis says to a message.
+type said struct {
+	gauge.Answer
+	err error
+}
+
+// call sends messages and returns an answer to each. Their keys are in one hash slot.
+func (s *Syncer) call(ctx context.Context, src *Source, messages []gauge.Message) ([]said, error) {
+	of := s.keys.Zone(src.zone, "concurrent")
+	keys := make([]string, len(messages))
+	args := make([]any, 0, 4+3*len(messages))
+	args = append(args, src.node, src.seq.Add(1), gauge.Lease.Milliseconds(), ttl.Milliseconds())
+	for i := range messages {
+		m := &messages[i]
+		keys[i] = of.Of(m.ID)
+		if m.Ask {
+			args = append(args, "", 0, 0)
+		} else {
+			args = append(args, m.Own, m.Wanted, m.Limit)
+		}
+	}
+	reply, err := script.Run(ctx, s.client, keys, args...).Text()
+	if err != nil {
+		return nil, err
+	}
+	return read(reply, messages)
+}
+
+// read takes a reply apart. What makes no sense is not believed.
+func read(reply string, messages []gauge.Message) ([]said, error) {
+	lines := strings.Split(reply, "\n")
+	if len(lines) != 2*len(messages) {
+		return nil, ratesync.ErrReply
+	}
+	all := make([]said, len(messages))
+	for i := range messages {
+		first, second, a := lines[2*i], lines[2*i+1], &all[i]
+		if first == "!" {
+			a.err = rejection(second)
+			continue
+		}
+		var err, err2 error
+		a.Others, err = strconv.ParseInt(first, 10, 32)
+		a.Granted, err2 = strconv.ParseInt(second, 10, 64)
+		if err != nil || err2 != nil || a.Others < 0 || a.Granted < 0 || a.Granted > messages[i].Wanted {
+			a.err = ratesync.ErrReply
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,96 @@
+package gaugesync
+
+import (
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+var (
+	busyKeys = flag.Int("busy", 200, "keys of the cost of gauges")
+	busyTime = flag.Duration("busy-for", 2*time.Second, "for how long that is measured")
+)
+
+// nodeAt is a node at a server.
+func nodeAt(t *testing.T, r *redistest.Server, rate time.Duration) *node {
+	client := r.Client()
+	client.Options().ContextTimeoutEnabled = true
+	t.Cleanup(func() { _ = client.Close() })
+	n := &node{table: gauge.New(1_000_000), slots: map[string][]gauge.Slot{}}
+	n.rep = ratesync.NewReplicator(client, "test", 5*time.Second, wallClock, zap.NewNop())
+	n.sync = New(client, "test", 5*time.Second, 5*time.Second, wallClock, n.rep)
+	n.src = NewSource(n.table, "z")
+	n.table.Configure(gauge.Config{Shared: true, Early: true, Nodes: n.src.Nodes, Wake: n.src.Wake}, 1_000_000)
+	n.sync.Attach(n.src, rate)
+	t.Cleanup(func() {
+		n.src.Detach()
+		n.rep.Close()
+	})
+	return n
+}
+
+// cpu is the time that the server has used, in seconds.
+func cpu(r *redistest.Server) (sum float64) {
+	for line := range strings.SplitSeq(r.Do("INFO", "cpu").(string), "\r\n") {
+		name, value, _ := strings.Cut(line, ":")
+		if name == "used_cpu_user" || name == "used_cpu_sys" {
+			n, _ := strconv.ParseFloat(value, 64)
+			sum += n
+		}
+	}
+	return sum
+}
+
+// What a key costs Redis: nothing where nobody uses it, less where its requests only run than where
+// they come and go. With -busy 10000 -busy-for 30s it prints what docs/performance.md has.
+func TestCostOfBusyKeys(t *testing.T) {
+	r := redistest.Start(t)
+	a, b := nodeAt(t, r, time.Second), nodeAt(t, r, time.Second)
+	keys := make([]string, *busyKeys)
+	for i := range keys {
+		keys[i] = fmt.Sprint("key", i)
+		b.take(keys[i]) // runs on the other node all the time
+	}
+	measure := func(name string, change func(key string)) (share, calls float64) {
+		redistest.Pause(2 * time.Second) // what was before is told
+		began, before, sent := time.Now(), cpu(r), r.Calls("evalsha")
+		for time.Since(began) < *busyTime {
+			next := time.Now().Add(time.Second)
+			for i, key := range keys {
+				if change(key); i%100 == 0 {
+					redistest.Pause(time.Until(next) / time.Duration(2*(len(keys)-i)/100+2))
+				}
+			}
+			redistest.Pause(time.Until(next))
+		}
+		took := time.Since(began).Seconds()
+		share, calls = 100*(cpu(r)-before)/took, float64(r.Calls("evalsha")-sent)/took
+		t.Logf("%s: %d keys take %.2f %% of a core of Redis, in %.0f calls a second", name, len(keys), share, calls)
+		return share, calls
+	}
+	_, idle := measure("they run", func(string) {})
+	_, busy := measure("requests come and go", func(key string) {
+		if a.has(key) > 0 {
+			a.free(key)
+		} else {
+			a.take(key)
+		}
+	})
+	for _, key := range keys {
+		a.free(key)
+		b.free(key)
+	}
+	_, none := measure("nobody uses them", func(string) {})
+	if none >= idle || idle >= busy {
+		t.Errorf("%.1f, %.1f and %.1f calls a second, want more each", none, idle, busy)
+	}
+}

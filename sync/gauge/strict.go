@@ -1,0 +1,98 @@
+package gaugesync
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/callcontext"
+	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// maxLate is how often a request asks again because a call was late though Redis is there.
+const maxLate = 2
+
+// Take has Redis decide whether a request gets a slot. An error means that it has not, and so does
+// the context's end; a slot that comes later is free again. Of a key, one call is on its way at a
+// time, and requests that come meanwhile share the next one. A request that this node alone has no
+// slot for asks nobody, and neither does one of a key beyond max_keys.
+func (s *Syncer) Take(ctx context.Context, src *Source, a *gauge.Ask) (gauge.Slot, gauge.State, error) {
+	if lost := src.Lost(); lost != 0 && ratesync.LostFor(lost, table.IDOf(a.Raw)) {
+		return gauge.Slot{}, gauge.State{}, redisconn.ErrDown
+	}
+	w, m, start, ok := src.table.Join(a)
+	if !ok {
+		slot, state := src.table.Take(a)
+		return slot, state, nil
+	}
+	if start {
+		go s.ask(src, m)
+	}
+	select {
+	case <-w.Done:
+		return w.Slot, w.State, w.Err
+	case <-ctx.Done():
+		src.table.Leave(w, a)
+		return gauge.Slot{}, gauge.State{}, ctx.Err()
+	}
+}
+
+// ask makes calls for a key until no request waits for it.
+func (s *Syncer) ask(src *Source, m gauge.Message) {
+	for more := true; more; {
+		a, err := s.decide(src, m)
+		if err != nil {
+			src.table.Fail(&m, err)
+			return
+		}
+		m, more = src.table.Ack(&m, a)
+	}
+}
+
+// decide makes a call, and again where it was not answered in time: a node whose processors are
+// busy is late, and the answer says all there is to say, however often it is asked for. After that
+// nobody waits until the sync in the background finds Redis back.
+func (s *Syncer) decide(src *Source, m gauge.Message) (a gauge.Answer, err error) {
+	for range 1 + maxLate {
+		var all []said
+		if all, err = s.callInTime(src, m); err == nil {
+			return all[0].Answer, all[0].err
+		}
+		if !isLate(err) {
+			break
+		}
+	}
+	if at := src.at.Load(); at != nil && redisconn.IsSevere(err) {
+		at.lost.Or(s.shards(m))
+	}
+	return a, err
+}
+
+// callInTime makes a call that requests wait for.
+func (s *Syncer) callInTime(src *Source, m gauge.Message) ([]said, error) {
+	ctx, cancel := callcontext.New(context.Background(), time.Duration(s.patience.Load()))
+	defer cancel()
+	return s.call(ctx, src, []gauge.Message{m})
+}
+
+// isLate reports whether an error says no more of Redis than that no answer came in time.
+func isLate(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, redis.ErrPoolTimeout) ||
+		errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// Look asks what the other nodes have of a key, and changes nothing.
+func (s *Syncer) Look(src *Source, id table.ID) (others int64, err error) {
+	all, err := s.callInTime(src, gauge.Message{ID: id, Ask: true})
+	if err != nil {
+		return 0, err
+	}
+	return all[0].Others, all[0].err
+}

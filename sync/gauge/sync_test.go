@@ -1,0 +1,225 @@
+package gaugesync
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/gauge"
+)
+
+// inVirtualTime runs a test with nodes that sync each second.
+func inVirtualTime(t *testing.T, nodes int, decides bool, f func(t *testing.T, st *store, nodes []*node)) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t)
+		t.Cleanup(st.state.Close)
+		var all []*node
+		for i := range uint64(nodes) {
+			all = append(all, newNode(st, i, time.Second, decides))
+		}
+		time.Sleep(3 * time.Second) // they know of each other
+		f(t, st, all)
+		for _, n := range all {
+			n.end(false)
+		}
+	})
+}
+
+// The places of a node that is killed are free after 11 seconds and one sync, and not before what
+// it has said has expired.
+func TestPlacesOfAKilledNode(t *testing.T) {
+	inVirtualTime(t, 2, false, func(t *testing.T, _ *store, nodes []*node) {
+		a, b := nodes[0], nodes[1]
+		for range limit {
+			a.take("k")
+		}
+		time.Sleep(2 * time.Second)
+		b.take("k")
+		b.free("k")
+		time.Sleep(2 * time.Second)
+		if b.take("k").Allowed {
+			t.Error("admitted while the other node has all")
+		}
+		a.wire.set(func() { a.wire.ended = true })
+		killed := time.Now()
+		for !b.take("k").Allowed {
+			if time.Sleep(100 * time.Millisecond); time.Since(killed) > time.Minute {
+				t.Fatal("never free")
+			}
+		}
+		if took := time.Since(killed); took > 12*time.Second || took < 6*time.Second {
+			t.Errorf("free after %s, want 7 s to 11 s and a sync", took)
+		} else {
+			t.Logf("free after %s", took)
+		}
+	})
+}
+
+// A node that ends in order frees its places with that.
+func TestPlacesOfANodeThatEnds(t *testing.T) {
+	inVirtualTime(t, 2, true, func(t *testing.T, _ *store, nodes []*node) {
+		a, b := nodes[0], nodes[1]
+		for range limit {
+			slot, s, err := a.sync.Take(t.Context(), a.src, askOf("k"))
+			if a.keep("k", slot, s); err != nil || !s.Allowed {
+				t.Fatalf("%+v, %v", s, err)
+			}
+		}
+		if _, s, err := b.sync.Take(t.Context(), b.src, askOf("k")); err != nil || s.Allowed {
+			t.Fatalf("one too many: %+v, %v", s, err)
+		}
+		for range limit {
+			a.free("k")
+		}
+		a.src.Detach()
+		slot, s, err := b.sync.Take(t.Context(), b.src, askOf("k"))
+		if err != nil || !s.Allowed {
+			t.Errorf("after the other node has ended: %+v, %v", s, err)
+		}
+		slot.Free()
+	})
+}
+
+// A node that is cut off for a lease makes room on the others. Nobody is cut off when it is back,
+// and nobody is admitted before there is room.
+func TestANodeThatIsCutOff(t *testing.T) {
+	inVirtualTime(t, 2, false, func(t *testing.T, _ *store, nodes []*node) {
+		a, b := nodes[0], nodes[1]
+		for range limit {
+			a.take("k")
+		}
+		time.Sleep(3 * time.Second)
+		a.wire.set(func() { a.wire.cut = true })
+		time.Sleep(13 * time.Second)
+		for range limit {
+			if !b.take("k").Allowed {
+				t.Error("a node that was cut off for a lease has kept its places")
+			}
+		}
+		a.wire.set(func() { a.wire.cut = false })
+		time.Sleep(5 * time.Second)
+		if a.has("k") != limit || b.has("k") != limit {
+			t.Errorf("%d and %d run, want all", a.has("k"), b.has("k"))
+		}
+		for range limit {
+			b.free("k")
+			if time.Sleep(2 * time.Second); b.take("k").Allowed {
+				t.Error("admitted while the other node has all")
+			}
+		}
+		a.free("k")
+		time.Sleep(2 * time.Second)
+		b.take("k")
+		time.Sleep(2 * time.Second)
+		b.take("k")
+		time.Sleep(2 * time.Second)
+		b.take("k")
+		if b.has("k") != 1 {
+			t.Errorf("%d run there, want the one that there is room for", b.has("k"))
+		}
+	})
+}
+
+// How far nodes go beyond the limit: a burst on a cold key takes it on each of them until the first
+// round trip is over. From then on nobody is admitted before there is room.
+func TestHowFarBeyondTheLimit(t *testing.T) {
+	inVirtualTime(t, 3, false, func(t *testing.T, _ *store, nodes []*node) {
+		sum := func() (n int) {
+			for _, one := range nodes {
+				n += one.has("k")
+			}
+			return n
+		}
+		for range 2 * limit {
+			for _, n := range nodes {
+				n.take("k")
+			}
+		}
+		if sum() != 3*limit {
+			t.Errorf("%d in the first round trip, want the limit on each of three nodes", sum())
+		}
+		for sum() > limit {
+			time.Sleep(2 * time.Second)
+			for _, n := range nodes {
+				if n.free("k"); n.take("k").Allowed && sum() > limit {
+					t.Errorf("admitted after the round trip, so that %d run", sum())
+				}
+			}
+		}
+		for _, n := range nodes {
+			for n.has("k") > 0 {
+				n.free("k")
+			}
+		}
+		time.Sleep(2 * time.Second)
+		most, over := 0, 0
+		for i := range 3000 {
+			if nodes[i%3].take("k").Allowed && sum() > limit {
+				over++
+			}
+			most = max(most, sum())
+			time.Sleep(7 * time.Millisecond)
+			if i%2 == 0 {
+				nodes[(i/2)%3].free("k")
+			}
+		}
+		if t.Logf("%d at once at most, %d of 3000 admitted beyond the limit", most, over); most > 2*limit {
+			t.Errorf("%d at once", most)
+		}
+	})
+}
+
+// A message that comes after the next one has no effect, also where the next one only says that
+// there is nothing left.
+func TestALateMessageHasNoEffect(t *testing.T) {
+	inVirtualTime(t, 1, false, func(t *testing.T, st *store, nodes []*node) {
+		n := nodes[0]
+		for range 20 {
+			n.wire.set(func() { n.wire.late = 1 })
+			n.take("k")
+			time.Sleep(50 * time.Millisecond)
+			n.wire.set(func() { n.wire.late = 0 })
+			n.free("k")
+			time.Sleep(6 * time.Second) // the late one has come
+			if left := st.gauges(hash("k")); len(left) > 0 {
+				t.Fatalf("Redis has %v of a node that has nothing", left)
+			}
+		}
+	})
+}
+
+// What a dead node has said ends also where Redis' clock steps back.
+func TestADeadNodeAndAStepBack(t *testing.T) {
+	inVirtualTime(t, 2, false, func(t *testing.T, st *store, nodes []*node) {
+		a, b := nodes[0], nodes[1]
+		for range 2 {
+			a.take("k")
+			b.take("k")
+		}
+		time.Sleep(3 * time.Second)
+		a.wire.set(func() { a.wire.ended = true })
+		st.step(-time.Hour)
+		time.Sleep(gauge.Lease + 2*gauge.Refresh)
+		if all := st.gauges(hash("k")); len(all) != 1 || all[b.src.Node()] != 2 {
+			t.Errorf("Redis has %v, want only the 2 of the node that lives", all)
+		}
+	})
+}
+
+// The same message twice is granted once, and one that was overtaken is granted nothing.
+func TestAMessageThatComesTwice(t *testing.T) {
+	inVirtualTime(t, 0, false, func(t *testing.T, st *store, _ []*node) {
+		for _, m := range []struct {
+			node               string
+			seq, gauge, wanted int
+			want               string
+		}{
+			{"a", 7, 0, 3, "0\n3"}, {"a", 7, 0, 3, "0\n3"}, {"b", 1, 0, 3, "3\n1"}, {"b", 1, 0, 3, "3\n1"},
+			{"a", 6, 0, 0, "!\novertaken"}, {"a", 8, 1, 0, "1\n0"}, {"b", 1, 0, 3, "1\n1"}, {"b", 2, 1, 9, "1\n2"},
+		} {
+			if got := st.run(source, []string{"k"}, []any{m.node, m.seq, 10000, 20000, m.gauge, m.wanted, 4}); got != m.want {
+				t.Errorf("%+v: %q", m, got)
+			}
+		}
+	})
+}
