@@ -22,6 +22,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/state"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // running are requests whose handlers do not return before they are told to.
@@ -428,5 +430,26 @@ func TestConcurrentByEveryProtocol(t *testing.T) {
 	redistest.Eventually(t, "all places are free", empty)
 	if denied.Load() == 0 {
 		t.Error("nothing was denied, so the limit was not reached")
+	}
+}
+
+// A request of a key that only Redis knows to be banned has asked for its slot before, and gives it
+// back; also in shadow mode, where it goes on.
+func TestConcurrentOfAKeyBannedElsewhere(t *testing.T) {
+	for _, enforce := range []string{"", "enforce off"} {
+		r := redistest.Start(t)
+		s := newSite(t, appWith(r), zoneBlock("concurrent-banned", "limit 100/1h\nconcurrent 2\nban 1h\nsync_rate strict\n"+enforce))
+		name := ratesync.NewKeyspace("test").Zone("concurrent-banned", "ban").Of(table.IDOf(rawKey(s, "1.2.3.4")))
+		if err := r.Client().Set(context.Background(), name, fmt.Sprint(time.Now().UnixMicro(), " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+		a := s.get("1.2.3.4")
+		if banned := strings.Contains(a.body, abnormal); banned != (enforce == "") {
+			t.Errorf("%q: %d %s", enforce, a.status, a.body)
+		}
+		if n := inUse(t, "concurrent-banned"); n != 0 {
+			t.Errorf("%q: %d slots are in use after the end, want 0", enforce, n)
+		}
+		s.end()
 	}
 }

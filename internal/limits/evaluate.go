@@ -260,6 +260,7 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 				return
 			}
 			if e.findBan(k, e.now) {
+				e.freeSlot(&e.zones[at])
 				e.zones = e.zones[:at]
 				return
 			}
