@@ -286,25 +286,25 @@ const reactedShare = .05
 // warnings say what makes the replay less true.
 func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 	t := &r.total
-	warn := func(is bool, format string, args ...any) {
+	caution := func(is bool, format string, args ...any) {
 		if is {
 			all = append(all, fmt.Sprintf(format, args...))
 		}
 	}
-	warn(float64(t.deniedInLog) > reactedShare*float64(t.requests),
+	caution(float64(t.deniedInLog) > reactedShare*float64(t.requests),
 		"%d of %d requests had been answered with 429 already: clients had reacted to a limit, so without it more would have come, and by other times", t.deniedInLog, t.requests)
-	warn(t.reached < t.requests, "%d of %d requests come to no rate_limit of the configuration", t.requests-t.reached, t.requests)
-	warn(t.noHost > 0 && t.reached < t.requests, "%d requests have no host in the log; give it by --host if the sites of the configuration have names", t.noHost)
-	warn(t.redacted > 0, "%d requests have a redacted header that a key or limit needs: they are counted as one client; log_credentials in the global options logs them, and then the log is a secret", t.redacted)
-	warn(t.noHeaders > 0, "%d requests are in a log format without the header that a key or limit needs; use Caddy's JSON format", t.noHeaders)
-	warn(read.Early > 0, "too many requests began within --reorder to hold all of them back: lines may be out of order by less than that")
+	caution(t.reached < t.requests, "%d of %d requests come to no rate_limit of the configuration", t.requests-t.reached, t.requests)
+	caution(t.noHost > 0 && t.reached < t.requests, "%d requests have no host in the log; give it by --host if the sites of the configuration have names", t.noHost)
+	caution(t.redacted > 0, "%d requests have a redacted header that a key or limit needs: they are counted as one client; log_credentials in the global options logs them, and then the log is a secret", t.redacted)
+	caution(t.noHeaders > 0, "%d requests are in a log format without the header that a key or limit needs; use Caddy's JSON format", t.noHeaders)
+	caution(read.Early > 0, "too many requests began within --reorder to hold all of them back: lines may be out of order by less than that")
 	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
 		s := r.zones[name]
 		for _, w := range s.windows {
 			decisions, _ := w.limit.Overflow()
-			warn(decisions > 0, "zone %q: %d decisions were made for keys beyond max_keys, which share a sketch", name, decisions)
+			caution(decisions > 0, "zone %q: %d decisions were made for keys beyond max_keys, which share a sketch", name, decisions)
 			bits := w.clients.bits
-			warn(bits > 0, "zone %q: there are more clients than are looked at one by one: the most in a window of %s and the candidates are estimated from one in %d", name, rates.WindowText(w.limit.Rate.Window), int64(1)<<bits)
+			caution(bits > 0, "zone %q: there are more clients than are looked at one by one: the most in a window of %s and the candidates are estimated from one in %d", name, rates.WindowText(w.limit.Rate.Window), int64(1)<<bits)
 		}
 	}
 	return all

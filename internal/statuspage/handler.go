@@ -24,7 +24,7 @@ import (
 func init() {
 	caddy.RegisterModule(new(Handler))
 	httpcaddyfile.RegisterHandlerDirective("rate_limit_status", parse)
-	httpcaddyfile.RegisterDirectiveOrder("rate_limit_status", httpcaddyfile.After, "metrics")
+	httpcaddyfile.RegisterDirectiveOrder("rate_limit_status", httpcaddyfile.Before, "respond")
 }
 
 // Handler shows how the rate limits of this node stand: as a page, or as JSON where a client asks

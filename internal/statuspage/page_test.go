@@ -158,6 +158,17 @@ func TestOptionsThatAreWrong(t *testing.T) {
 	}
 }
 
+// The page comes before what answers a request in any case, wherever it is written.
+func TestThePageComesBeforeAnAnswer(t *testing.T) {
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("http://localhost {\nrespond ok\nrate_limit_status /limits\n}"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if page, answer := bytes.Index(config, []byte("rate_limit_status")), bytes.Index(config, []byte("static_response")); page < 0 || page > answer {
+		t.Errorf("the handlers are in another order: %s", config)
+	}
+}
+
 // The page can only be read, and is small however many zones there are.
 func TestThePageIsSmall(t *testing.T) {
 	var zones strings.Builder

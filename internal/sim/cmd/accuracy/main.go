@@ -1,6 +1,6 @@
-// Command accuracy writes the tables and plots of docs/accuracy.md, docs/internals/accuracy.md and
-// the README. It runs the simulations of internal/sim with fixed seeds, so that the same code
-// writes the same figures.
+// Command accuracy writes the tables and plots of docs/accuracy.md and docs/internals/accuracy.md.
+// It runs the simulations of internal/sim with fixed seeds, so that the same code writes the same
+// figures.
 //
 //	accuracy         all that is simulated
 //	accuracy -real   what is measured on real processes, see internal/sim/validate

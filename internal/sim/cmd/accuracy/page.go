@@ -10,7 +10,7 @@ import (
 // page is the document whose sections are written; the others have some of them too.
 const page = "docs/accuracy.md"
 
-var pages = []string{page, "docs/internals/accuracy.md", "README.md"}
+var pages = []string{page, "docs/internals/accuracy.md"}
 
 // A section stands between these two lines. All else on a page is written by hand.
 const (
