@@ -222,11 +222,9 @@ func TestConcurrentOverReloads(t *testing.T) {
 // What operators do has the effect that the page promises.
 func TestConcurrentAndOperators(t *testing.T) {
 	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("downloads", "concurrent 1")+zoneBlock("both", "limit 100/1h\nconcurrent 2\nkey {http.request.header.K}"))
-	r := runs(s)
 	s.next = func(http.ResponseWriter, *http.Request) error { return nil }
 	s.admits("1.2.3.4", 1, 1)
-	s.next = runs(s).s.next
-	r = runs(s)
+	r := runs(s)
 	r.begin("1.2.3.4", 1)
 
 	var h explain.Handler
