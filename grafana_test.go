@@ -107,6 +107,9 @@ func TestExpressionsParse(t *testing.T) {
 	promtool(t, dir, "check", "rules", "rules.yml")
 }
 
+// olderMetrics is the page that names metrics of the older plugin, which begin as ours do.
+const olderMetrics = "docs/migration/mholt.md"
+
 // Each metric that the board, the alerts and the pages name is one of a running node, and each of
 // these is in the list of names and on the board.
 func TestMetricsOfARunningNode(t *testing.T) {
@@ -118,6 +121,7 @@ rate_limit {
 		algorithm token_bucket
 		ban 15m
 		bandwidth 1MiB/s
+		concurrent 10
 	}
 	zone strict {
 		limit 100/1m
@@ -145,7 +149,7 @@ handle {
 	named := regexp.MustCompile(`caddy_rate_limit_\w+`)
 	for _, page := range append(pages(t), boardFile, alertsFile, "grafana/alerts_test.yml") {
 		for _, name := range named.FindAllString(readPage(t, page), -1) {
-			if !running[name] {
+			if !running[name] && page != olderMetrics {
 				t.Errorf("%s names %s, which a running node doesn't have", page, name)
 			}
 		}

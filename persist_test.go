@@ -71,11 +71,13 @@ func TestPersistKeepsCountersOverARestart(t *testing.T) {
 		for _, algorithm := range everyCountingAlgorithm {
 			h := newHome(t, persist)
 			block := zoneBlock("persist-"+algorithm, "limit 10/1h\nalgorithm "+algorithm)
-			s := h.boot(block)
+			// A namespace of its own, in which no other test has changed anything at run time.
+			boot := func() *site { return h.bootIn("persist-"+algorithm, block) }
+			s := boot()
 			s.admits("1.2.3.4", 7, 7)
 			s.end()
-			h.boot(block).end() // nobody comes in its time
-			s = h.boot(block)
+			boot().end() // nobody comes in its time
+			s = boot()
 			s.admits("1.2.3.4", 7, 3)
 			s.admits("1.2.3.5", 12, 10)
 			s.end()
