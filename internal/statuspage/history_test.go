@@ -1,6 +1,7 @@
 package statuspage
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,10 +12,18 @@ import (
 // Rates are what was counted between two samples, the current one over the last three steps.
 func TestHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		now := metrics.Counts{}
 		h := history{counts: func() (map[string]metrics.Counts, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			return map[string]metrics.Counts{"api": now}, nil
 		}}
+		set := func(c metrics.Counts) {
+			mu.Lock()
+			defer mu.Unlock()
+			now = c
+		}
 		h.open()
 		h.open() // the next configuration comes before the old one goes
 		h.close()
@@ -23,8 +32,7 @@ func TestHistory(t *testing.T) {
 			t.Errorf("one sample has the rates %v, %v", r, steps)
 		}
 		for i := range 100 {
-			now.Admitted += 10
-			now.Denied += float64(i)
+			set(metrics.Counts{Admitted: now.Admitted + 10, Denied: now.Denied + float64(i)})
 			time.Sleep(step)
 			synctest.Wait()
 		}
@@ -38,7 +46,7 @@ func TestHistory(t *testing.T) {
 		if r, _ := h.of("other"); r != nil {
 			t.Errorf("a zone that is not there has %+v", r)
 		}
-		now = metrics.Counts{Admitted: 1} // all handlers have released the zone's counters
+		set(metrics.Counts{Admitted: 1}) // all handlers have released the zone's counters
 		time.Sleep(step)
 		synctest.Wait()
 		if r, _ := h.of("api"); r != nil {
