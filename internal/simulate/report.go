@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 )
 
@@ -59,6 +60,8 @@ type Zone struct {
 	SyncRate  string `json:"sync_rate"`
 	// Enforced is for which keys it denies, as `enforce` has it.
 	Enforced string `json:"enforced"`
+	// With are the options beside limits that are replayed.
+	With []string `json:"with,omitempty"`
 	// Requests are those that it limits, by Clients different keys.
 	Requests int64 `json:"requests"`
 	Clients  int64 `json:"clients"`
@@ -68,6 +71,8 @@ type Zone struct {
 	WouldDeny     int64   `json:"would_deny"`
 	Share         float64 `json:"denied_share"`
 	DeniedClients int64   `json:"denied_clients"`
+	// Banned is how many of both came during a ban.
+	Banned int64 `json:"banned,omitempty"`
 	// Answered is what these requests had been answered, by class: 2xx, 3xx, 4xx, 5xx or unknown.
 	Answered map[string]int64 `json:"answered"`
 	Windows  []Window         `json:"windows"`
@@ -156,7 +161,7 @@ func (r *replay) report(read *accesslog.Stats) (*Report, error) {
 		}
 	}
 	rep.Warnings = append(slices.Clone(r.policy.Warnings), r.warnings(read)...)
-	rep.Bias = bias(read, t)
+	rep.Bias = r.bias(read)
 	return rep, nil
 }
 
@@ -181,9 +186,10 @@ func (r *replay) zone(s *zoneStats) Zone {
 	}
 	out := Zone{
 		Zone: z.Name, Limits: strings.Join(rated, " "), Key: strings.ReplaceAll(z.Key, "{http.vars.client_ip}", "{client_ip}"), Algorithm: z.Kind.String(), SyncRate: z.SyncRate.String(), Enforced: z.Enforce.String(),
-		Requests: s.requests, Clients: s.clients.count(), Denied: s.denied, WouldDeny: s.wouldDeny, DeniedClients: s.deniedClients.count(),
+		Requests: s.requests, Clients: s.clients.count(), Denied: s.denied, WouldDeny: s.wouldDeny, DeniedClients: s.deniedClients.count(), Banned: s.banned,
 		Answered: map[string]int64{},
 	}
+	out.With = options(z)
 	if s.requests > 0 {
 		out.Share = float64(s.denied+s.wouldDeny) / float64(s.requests)
 	}
@@ -204,6 +210,23 @@ func (r *replay) zone(s *zoneStats) Zone {
 	}
 	out.Times = s.times.report()
 	return out
+}
+
+// options says which options beside limits are replayed.
+func options(z *limits.Zone) (all []string) {
+	if z.CountDenied {
+		all = append(all, "count_denied")
+	}
+	if z.CountResponses != nil {
+		all = append(all, "count_responses by the status of the log")
+	}
+	for _, share := range z.Reserve {
+		all = append(all, "reserve "+share.String()+" for requests that match")
+	}
+	if z.Ban.For > 0 {
+		all = append(all, "ban "+z.Ban.String())
+	}
+	return all
 }
 
 // report reports a window.
@@ -297,6 +320,9 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 	caution(t.noHost > 0 && t.reached < t.requests, "%d requests have no host in the log; give it by --host if the sites of the configuration have names", t.noHost)
 	caution(t.redacted > 0, "%d requests have a redacted header that a key or limit needs: they are counted as one client; log_credentials in the global options logs them, and then the log is a secret", t.redacted)
 	caution(t.noHeaders > 0, "%d requests are in a log format without the header that a key or limit needs; use Caddy's JSON format", t.noHeaders)
+	caution(r.policy.sees && t.texts > 0, "%d requests are in a log format without the headers that a matcher may look at; use Caddy's JSON format", t.texts)
+	caution(t.noAddress > 0, "%d requests have an address that is none, as of a log that hashes or removes them: no matcher of addresses matches them, and who has the same text counts as one client", t.noAddress)
+	caution(t.masked > 0 && t.masked > (t.requests-t.noAddress)*99/100, "the addresses of the log end in zeros, as of one that masks them: a whole network counts as one client, so more is denied here than in truth")
 	caution(read.Early > 0, "too many requests began within --reorder to hold all of them back: lines may be out of order by less than that")
 	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
 		s := r.zones[name]
@@ -311,12 +337,18 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 }
 
 // bias says what no replay can tell.
-func bias(read *accesslog.Stats, t *totals) []string {
+func (r *replay) bias(read *accesslog.Stats) []string {
 	all := []string{
 		"A client that is denied acts otherwise than the log shows: it waits, tries again or gives up.",
 		"What came before the log begins counts for nothing: the first window is too lenient.",
 	}
-	if t.deniedInLog > 0 {
+	for _, s := range r.zones {
+		if s.of.CountResponses != nil {
+			all = append(all, "count_responses: the log has when a response ended, and that is taken for when it began; 499, 504 and no status count, as nobody was answered; 502 is taken for an upstream that was not reached.")
+			break
+		}
+	}
+	if r.total.deniedInLog > 0 {
 		all = append(all, "Requests that the log shows as denied (429) are offered as any other.")
 	}
 	if read.Texts > 0 {

@@ -6,14 +6,15 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // zoneStats is what happened in a zone.
 type zoneStats struct {
 	of *limits.Zone // of one node
 
-	requests, denied, wouldDeny int64
-	clients, deniedClients      distinct
+	requests, denied, wouldDeny, banned int64
+	clients, deniedClients              distinct
 	// answered counts the denied requests by the first digit of their status.
 	answered [6]int64
 	windows  []*windowStats
@@ -67,8 +68,16 @@ func (s *zoneStats) count(z *limits.Zone, o *limits.Outcome, rec *accesslog.Reco
 	s.note(o.Denied, o.Shadow, rec)
 }
 
-// countWithoutKey notes a request that was denied as its key was empty.
-func (s *zoneStats) countWithoutKey(rec *accesslog.Record) { s.note(true, false, rec) }
+// countClosed notes a request that was denied without asking the limits: its key is banned, or
+// empty.
+func (s *zoneStats) countClosed(z *limits.Zone, key []byte, banned, shadow bool, rec *accesslog.Record) {
+	if !banned {
+		s.note(true, shadow, rec)
+		return
+	}
+	s.banned++
+	s.count(z, &limits.Outcome{Denied: true, Shadow: shadow, Key: key, Hash: table.KeyOf(key)}, rec)
+}
 
 func (s *zoneStats) note(denied, shadow bool, rec *accesslog.Record) {
 	s.requests++
