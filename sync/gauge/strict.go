@@ -26,12 +26,11 @@ func (s *Syncer) Take(ctx context.Context, src *Source, a *gauge.Ask) (gauge.Slo
 	if lost := src.Lost(); lost != 0 && ratesync.LostFor(lost, table.IDOf(a.Raw)) {
 		return gauge.Slot{}, gauge.State{}, redisconn.ErrDown
 	}
-	w, m, start, ok := src.table.Join(a)
-	if !ok {
-		slot, state := src.table.Take(a)
+	w, m, slot, state := src.table.Join(a)
+	if w == nil {
 		return slot, state, nil
 	}
-	if start {
+	if m.Wanted > 0 {
 		go s.ask(src, m)
 	}
 	select {
