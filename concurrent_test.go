@@ -449,3 +449,33 @@ func TestConcurrentOfAKeyBannedElsewhere(t *testing.T) {
 		s.end()
 	}
 }
+
+// Requests don't wait for a Redis that is away, and the status and metrics say so, also where zones
+// have nothing but concurrent.
+func TestCircuitsOfConcurrent(t *testing.T) {
+	r := redistest.Start(t)
+	app := appWith(r)
+	app.StrictTimeout = 0
+	s := newSite(t, app, zoneBlock("circuits", "concurrent 2\nsync_rate strict"))
+	open := func() (shown [2]int) {
+		scrape(t, func(name string, _ map[string]string, value float64) {
+			if name == "caddy_rate_limit_circuits_open" {
+				shown[0] = int(value)
+			}
+		})
+		shown[1] = state.Current().Strict.Open
+		return shown
+	}
+	s.admits("1.2.3.4", 3, 3)
+	if got := open(); got != [2]int{0, 0} {
+		t.Errorf("the metric and the state show %v open circuits, want none", got)
+	}
+	r.Kill()
+	s.admits("1.2.3.4", 3, 3)
+	if got, c := open(), state.Current().Strict; got != [2]int{1, 1} || c.Of != 1 {
+		t.Errorf("without Redis the metric and the state show %v open circuits, %+v, want one", got, c)
+	}
+	r.Restart()
+	redistest.Eventually(t, "the circuit is closed", func() bool { return open() == [2]int{0, 0} })
+	s.admits("1.2.3.4", 3, 3)
+}

@@ -98,6 +98,9 @@ func (t *Table) Configure(c Config, maxKeys int) {
 	}
 }
 
+// IsStrict reports whether Redis decides.
+func (t *Table) IsStrict() bool { return t.config.Load().Strict }
+
 // An Ask is what a request asks of a key.
 type Ask struct {
 	Key table.Key
