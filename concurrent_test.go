@@ -479,3 +479,44 @@ func TestCircuitsOfConcurrent(t *testing.T) {
 	redistest.Eventually(t, "the circuit is closed", func() bool { return open() == [2]int{0, 0} })
 	s.admits("1.2.3.4", 3, 3)
 }
+
+// A request that passes several handlers with a zone has one slot in it, until the outermost of
+// them has returned. A key that is another one in the inner handler has a slot of its own.
+func TestConcurrentInTwoHandlersOnOneWay(t *testing.T) {
+	for _, rate := range []string{"local", "strict"} {
+		app := new(App)
+		if rate == "strict" {
+			app = appWith(redistest.Start(t))
+		}
+		block := zoneBlock("nested", "concurrent 1\nkey {http.request.uri.path}\nsync_rate "+rate) + zoneBlock("nested-few", "limit 9/1h\nkey {http.request.uri.path}")
+		outer, inner := newSite(t, app, block), newSite(t, app, zoneBlock("nested", "concurrent 1\nkey {http.request.uri.path}\nsync_rate "+rate)+zoneBlock("nested-one", "limit 2/1h\nkey {http.request.uri.path}"))
+		during := func(want int64) func(http.ResponseWriter, *http.Request) error {
+			return func(http.ResponseWriter, *http.Request) error {
+				if n := inUse(t, "nested"); n != want {
+					t.Errorf("%s: %d run within the inner handler, want %d", rate, n, want)
+				}
+				return nil
+			}
+		}
+		rewrite := false
+		outer.next = func(w http.ResponseWriter, r *http.Request) error {
+			if rewrite {
+				r.URL.Path = "/rewritten"
+			}
+			err := inner.handler.ServeHTTP(w, r, inner.next)
+			if n := inUse(t, "nested"); n != 1 {
+				t.Errorf("%s: %d run after the inner handler has returned, want 1", rate, n)
+			}
+			return err
+		}
+		inner.next = during(1)
+		outer.admits("1.2.3.4", 3, 2, to("/a")) // the third one is denied by the inner handler
+		rewrite, inner.next = true, during(2)
+		outer.admits("1.2.3.4", 2, 2, to("/b"))
+		if n := inUse(t, "nested"); n != 0 {
+			t.Errorf("%s: %d run at the end, want none", rate, n)
+		}
+		inner.end()
+		outer.end()
+	}
+}

@@ -109,8 +109,8 @@ func (log) Refund(s *LogState, l Limit, taken, n int64) {
 	s.remove(taken, n, l.Window)
 }
 
-// Penalize logs n units unasked. Beyond Size the oldest make room, as the newest are those that keep
-// a client waiting: as many as come, since a higher limit may have admitted more.
+// Penalize logs n units unasked. Beyond Size the oldest make room, as the newest are those that
+// keep a client waiting: as many as come, since a higher limit may have admitted more.
 func (log) Penalize(s *LogState, l Limit, now, n int64) {
 	s.advance(now, l.Window)
 	s.advanceLedger(l, now)

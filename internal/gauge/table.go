@@ -207,6 +207,9 @@ func (e *entry) isUrgent(a *Ask, c *Config) bool {
 	return e.own > e.sent && (e.own-e.sent)*nodes >= a.Limit-e.sent-e.others
 }
 
+// IsOf reports whether a slot is one of a key in a table.
+func (s Slot) IsOf(t *Table, key table.Key) bool { return s.table == t && s.key == key }
+
 // Free gives a slot back. It does nothing for none.
 func (s Slot) Free() {
 	if s.table == nil {

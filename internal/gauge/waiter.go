@@ -14,8 +14,9 @@ type Waiter struct {
 }
 
 // Join asks Redis for a slot. A message that wants some is to be sent for this request and those
-// that join meanwhile; else one is on its way. w is nil where nothing is to be asked and the request
-// is decided already: this node alone has given out all slots, or the key has no gauge of its own.
+// that join meanwhile; else one is on its way. w is nil where nothing is to be asked and the
+// request is decided already: this node alone has given out all slots, or the key has no gauge of
+// its own.
 func (t *Table) Join(a *Ask) (w *Waiter, m Message, slot Slot, s State) {
 	sh := t.shard(a.Key)
 	sh.mu.Lock()
@@ -26,7 +27,7 @@ func (t *Table) Join(a *Ask) (w *Waiter, m Message, slot Slot, s State) {
 		t.overflowed.Add(1)
 		slot, s = t.takeCell(sh, a)
 		return nil, m, slot, s
-	case e.own >= a.Limit: // what is given back from now on may be another node's by then
+	case e.own >= a.Limit: // what is free from now on may be another node's by then
 		return nil, m, slot, e.state(a)
 	}
 	w = &Waiter{Done: make(chan struct{}), limit: a.Limit, now: a.Now}
