@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/tally"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -84,7 +85,7 @@ type totals struct {
 	// noAddress are those whose client has no address, and masked those where it ends in zeros.
 	noAddress, masked int64
 	first, last       int64
-	clients           distinct
+	clients           tally.Distinct
 }
 
 // Run replays logs, and returns what came of it.
@@ -240,8 +241,8 @@ func (r *replay) request(rec *accesslog.Record) error {
 		client = rec.RemoteIP
 	}
 	t.address(client)
-	hash := hashOf(client)
-	t.clients.add(hash)
+	hash := tally.Hash(client)
+	t.clients.Add(hash)
 	r.begin(rec.Start)
 	if r.cluster != nil {
 		r.cluster.until(rec.Start)

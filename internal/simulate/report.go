@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/tally"
 )
 
 // A Report is what came of a replay. Its JSON is what `simulate --json` prints.
@@ -148,7 +149,7 @@ func (r *replay) report(read *accesslog.Stats) (*Report, error) {
 		return nil, noRequests(read)
 	}
 	rep := &Report{
-		Requests: t.requests, Clients: t.clients.count(), From: time.Unix(0, t.first).UTC(), To: time.Unix(0, t.last).UTC(),
+		Requests: t.requests, Clients: t.clients.Count(), From: time.Unix(0, t.first).UTC(), To: time.Unix(0, t.last).UTC(),
 		Reached: t.reached, DeniedInLog: t.deniedInLog, Nodes: len(r.nodes),
 		Read: Read{Lines: read.Lines, Other: read.Other, Damaged: read.Damaged, Late: read.Late},
 	}
@@ -186,7 +187,7 @@ func (r *replay) zone(s *zoneStats) Zone {
 	}
 	out := Zone{
 		Zone: z.Name, Limits: strings.Join(rated, " "), Key: strings.ReplaceAll(z.Key, "{http.vars.client_ip}", "{client_ip}"), Algorithm: z.Kind.String(), SyncRate: z.SyncRate.String(), Enforced: z.Enforce.String(),
-		Requests: s.requests, Clients: s.clients.count(), Denied: s.denied, WouldDeny: s.wouldDeny, DeniedClients: s.deniedClients.count(), Banned: s.banned,
+		Requests: s.requests, Clients: s.clients.Count(), Denied: s.denied, WouldDeny: s.wouldDeny, DeniedClients: s.deniedClients.Count(), Banned: s.banned,
 		Answered: map[string]int64{},
 	}
 	out.With = options(z)
@@ -201,14 +202,17 @@ func (r *replay) zone(s *zoneStats) Zone {
 	for _, w := range s.windows {
 		out.Windows = append(out.Windows, w.report())
 	}
-	for _, h := range s.top.top(shownTop) {
-		key := h.text
+	for _, h := range s.top.Top(shownTop) {
+		key := h.Text
 		if !r.ShowKeys {
 			key = masked(key)
 		}
-		out.Top = append(out.Top, Top{key, h.count - h.over})
+		out.Top = append(out.Top, Top{key, h.Count - h.Over})
 	}
-	out.Times = s.times.report()
+	if s.requests > 0 {
+		start, width, requests, denied := s.times.Counts()
+		out.Times = Times{start, width.Seconds(), requests, denied}
+	}
 	return out
 }
 
@@ -268,17 +272,6 @@ func mayTouch(clients int64) int64 {
 	return 0
 }
 
-func (t *timeline) report() (out Times) {
-	if t.width == 0 {
-		return out
-	}
-	n := bins
-	for n > 1 && t.requests[n-1] == 0 {
-		n--
-	}
-	return Times{time.Unix(0, t.start).UTC(), float64(t.width) / 1e9, slices.Clone(t.requests[:n]), slices.Clone(t.over[:n])}
-}
-
 // masked shortens a key: addresses to their network, and all else to what tells it from others.
 func masked(key string) string {
 	const standIn = "client_ip:"
@@ -289,7 +282,7 @@ func masked(key string) string {
 	address, _, _ := strings.Cut(key, "/")
 	a, err := netip.ParseAddr(address)
 	if err != nil {
-		return fmt.Sprintf("%s(key %06x)", prefix, hashOf(key)>>40)
+		return fmt.Sprintf("%s(key %06x)", prefix, tally.Hash(key)>>40)
 	}
 	bits := 48
 	if a.Is4() {
