@@ -199,6 +199,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 	c.follow(record)
 	config := l.syncConfig(every)
 	config.Charges, config.Wake = charges, c.Source.Wake
+	config.After = func(d time.Duration, f func()) { time.AfterFunc(d, f) }
 	c.upkeep.Configure(config, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
@@ -216,7 +217,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 	}
 }
 
-// syncConfig is how the limit's table syncs, without a Wake.
+// syncConfig is how the limit's table syncs, without a Wake and an After.
 func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
 	z := l.Settings
 	return table.SyncConfig{

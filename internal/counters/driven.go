@@ -16,7 +16,7 @@ type Driven interface {
 }
 
 // Drive returns the limit's table for one who drives it, and how it is to be configured if it
-// syncs, without a Wake.
+// syncs, without a Wake and an After.
 func (l *Limit) Drive() (Driven, table.SyncConfig) {
 	return l.upkeep.(Driven), l.syncConfig(time.Duration(l.Settings.SyncRate))
 }

@@ -46,7 +46,8 @@ func (c *client) add() (n uint32) {
 	return n
 }
 
-// clients are those of one limit: all of them up to maxClients, and else a sample, as tally.Distinct has.
+// clients are those of one limit: all of them up to maxClients, and else a sample, as
+// tally.Distinct has.
 type clients struct {
 	index map[uint64]int32
 	all   []client
