@@ -18,6 +18,7 @@ import (
 type result struct {
 	fault
 	measured
+	kept                  keptRow
 	test                  string
 	scenario              *scenario
 	before, during, after *phase
@@ -53,6 +54,10 @@ func (t *resultTable) add(r result) {
 
 const tableHead = `| fault | requests | failed | p99 against the control's: before, during, after | p99 during | admitted / limit: alone, during, divided | counted in Redis, short of admitted | strict: granted by Redis, decided by nodes, short of admitted | strict: timeouts, trips | goroutines before, after | lines down, up | synced again after | test |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|
+`
+
+const keptHead = `| fault | responses that count, missing in Redis | the same, strict | bans, denials, too long by | places: on a node; on all, interval and strict; given out of none; free after | test |
+|---|---|---|---|---|---|
 `
 
 func (r result) markdown() string {
@@ -146,5 +151,13 @@ func (t *resultTable) print() error {
 		b.WriteString(r.markdown())
 	}
 	b.WriteString("\n" + summary(t.all))
-	return write("faults", b.String())
+	if err := write("faults", b.String()); err != nil {
+		return err
+	}
+	b.Reset()
+	b.WriteString(keptHead)
+	for _, r := range t.all {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | `%s` |\n", r.name, r.kept.settled, r.kept.settledStrict, r.kept.bans, r.kept.places, r.test)
+	}
+	return write("kept", b.String())
 }
