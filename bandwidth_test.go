@@ -386,3 +386,17 @@ func costOfDownloads(t testing.TB, n int, option string) (bytes, goroutines floa
 	}
 	return bytes, goroutines
 }
+
+// A request of which a zone has only the bandwidth left, as its limits are unlimited, counts as
+// admitted.
+func TestBandwidthBesideNoLimitCounts(t *testing.T) {
+	s := newSite(t, &App{}, zoneBlock("bandwidth-counted", "limit {http.request.header.X-Plan}/1h\nlimit_default 1/1h\nbandwidth 1MiB/s"))
+	s.next = writes(10, 10)
+	s.admits("192.0.2.1", 3, 3, plan("unlimited"))
+	s.admits("192.0.2.1", 2, 1)
+	for decision, want := range map[string]int{"admitted": 4, "denied": 1, "skipped": 0} {
+		if n := decidedAs(t, "bandwidth-counted", decision); n != want {
+			t.Errorf("%d requests are %s, want %d", n, decision, want)
+		}
+	}
+}

@@ -449,3 +449,74 @@ func TestConcurrentOfAKeyBannedElsewhere(t *testing.T) {
 		s.end()
 	}
 }
+
+// Requests don't wait for a Redis that is away, and the status and metrics say so, also where zones
+// have nothing but concurrent.
+func TestCircuitsOfConcurrent(t *testing.T) {
+	r := redistest.Start(t)
+	app := appWith(r)
+	app.StrictTimeout = 0
+	s := newSite(t, app, zoneBlock("circuits", "concurrent 2\nsync_rate strict"))
+	open := func() (shown [2]int) {
+		scrape(t, func(name string, _ map[string]string, value float64) {
+			if name == "caddy_rate_limit_circuits_open" {
+				shown[0] = int(value)
+			}
+		})
+		shown[1] = state.Current().Strict.Open
+		return shown
+	}
+	s.admits("1.2.3.4", 3, 3)
+	if got := open(); got != [2]int{0, 0} {
+		t.Errorf("the metric and the state show %v open circuits, want none", got)
+	}
+	r.Kill()
+	s.admits("1.2.3.4", 3, 3)
+	if got, c := open(), state.Current().Strict; got != [2]int{1, 1} || c.Of != 1 {
+		t.Errorf("without Redis the metric and the state show %v open circuits, %+v, want one", got, c)
+	}
+	r.Restart()
+	redistest.Eventually(t, "the circuit is closed", func() bool { return open() == [2]int{0, 0} })
+	s.admits("1.2.3.4", 3, 3)
+}
+
+// A request that passes several handlers with a zone has one slot in it, until the outermost of
+// them has returned. A key that is another one in the inner handler has a slot of its own.
+func TestConcurrentInTwoHandlersOnOneWay(t *testing.T) {
+	for _, rate := range []string{"local", "strict"} {
+		app := new(App)
+		if rate == "strict" {
+			app = appWith(redistest.Start(t))
+		}
+		block := zoneBlock("nested", "concurrent 1\nkey {http.request.uri.path}\nsync_rate "+rate) + zoneBlock("nested-few", "limit 9/1h\nkey {http.request.uri.path}")
+		outer, inner := newSite(t, app, block), newSite(t, app, zoneBlock("nested", "concurrent 1\nkey {http.request.uri.path}\nsync_rate "+rate)+zoneBlock("nested-one", "limit 2/1h\nkey {http.request.uri.path}"))
+		during := func(want int64) func(http.ResponseWriter, *http.Request) error {
+			return func(http.ResponseWriter, *http.Request) error {
+				if n := inUse(t, "nested"); n != want {
+					t.Errorf("%s: %d run within the inner handler, want %d", rate, n, want)
+				}
+				return nil
+			}
+		}
+		rewrite := false
+		outer.next = func(w http.ResponseWriter, r *http.Request) error {
+			if rewrite {
+				r.URL.Path = "/rewritten"
+			}
+			err := inner.handler.ServeHTTP(w, r, inner.next)
+			if n := inUse(t, "nested"); n != 1 {
+				t.Errorf("%s: %d run after the inner handler has returned, want 1", rate, n)
+			}
+			return err
+		}
+		inner.next = during(1)
+		outer.admits("1.2.3.4", 3, 2, to("/a")) // the third one is denied by the inner handler
+		rewrite, inner.next = true, during(2)
+		outer.admits("1.2.3.4", 2, 2, to("/b"))
+		if n := inUse(t, "nested"); n != 0 {
+			t.Errorf("%s: %d run at the end, want none", rate, n)
+		}
+		inner.end()
+		outer.end()
+	}
+}

@@ -12,11 +12,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // A gate is a socket whose owner hears nothing while it is shut, as one who sends from an address
@@ -285,4 +288,34 @@ func (s *served) loggedMessages(message string) (n int) {
 		s.t.Fatal(err)
 	}
 	return strings.Count(string(written), `"msg":"`+message+`"`)
+}
+
+// A node that has not heard of an address' ban decides on early data from it by the limit, on a
+// count of what nobody has proven, which all nodes share in a strict zone. When the address is
+// proven once, early data from it is refused as well.
+func TestEarlyDataFromAnAddressBannedElsewhere(t *testing.T) {
+	const victim, zone = "127.0.0.9", "early-banned"
+	r := redistest.Start(t)
+	known := newSite(t, &App{}, zoneBlock("key-of", "limit 1/1h"))
+	id := table.IDOf(rawKey(known, victim))
+	known.end()
+	s := startCaddy(t, "rate_limit {\nredis redis://"+r.Addr+"/0\nnamespace test\nstrict_timeout 30s\n}",
+		"rate_limit {\n"+zoneBlock(zone, "limit 2/1h\nalgorithm fixed_window\nmatch not header K ticket\nban 1h\nsync_rate strict")+"}\nrespond ok")
+	cache := s.ticket()
+	name := ratesync.NewKeyspace("test").Zone(zone, "ban").Of(id)
+	if err := r.Client().Set(context.Background(), name, fmt.Sprint(time.Now().UnixMicro(), " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
+		t.Fatal(err)
+	}
+	attacker := s.quic(victim, cache)
+	attacker.early(zone, 4)
+	if admitted, early := decidedAs(t, zone, "admitted"), decidedAs(t, zone, "too_early"); admitted != 2 || early != 2 {
+		t.Errorf("before the ban is known: %d admitted and %d too early, want 2 by the limit and 2", admitted, early)
+	}
+	if got := s.from(victim, 1); got != 0 || decidedAs(t, zone, "banned") != 1 {
+		t.Errorf("the address that is proven: %d admitted, want it banned", got)
+	}
+	s.quic("127.0.0.9", s.ticket()).early(zone, 3)
+	if admitted, early := decidedAs(t, zone, "admitted"), decidedAs(t, zone, "too_early"); admitted != 2 || early != 5 {
+		t.Errorf("when the ban is known: %d admitted and %d too early in all, want 2 and 5", admitted, early)
+	}
 }

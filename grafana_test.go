@@ -19,6 +19,8 @@ import (
 const (
 	boardFile  = "grafana/tide.json"
 	alertsFile = "grafana/alerts.yml"
+
+	prometheusFile = "examples/prometheus/prometheus.yml"
 )
 
 // promtool runs Prometheus' own checker in a directory.
@@ -41,6 +43,7 @@ func promtool(t *testing.T, dir string, args ...string) {
 func TestAlerts(t *testing.T) {
 	promtool(t, "grafana", "check", "rules", "alerts.yml")
 	promtool(t, "grafana", "test", "rules", "alerts_test.yml")
+	promtool(t, ".", "check", "config", prometheusFile) // which fails without its rule file, too
 	named := regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(readPage(t, alertsFile), -1)
 	page, tests := readPage(t, "docs/observability.md"), readPage(t, "grafana/alerts_test.yml")
 	for _, a := range named {
@@ -52,6 +55,27 @@ func TestAlerts(t *testing.T) {
 		if !slices.ContainsFunc(named, func(n []string) bool { return n[1] == a[1] }) {
 			t.Errorf("docs/observability.md has %s, which is no alert", a[1])
 		}
+	}
+}
+
+// Grafana finds the board where the page has it copied to, and the Prometheus that it reads is the
+// one of the page.
+func TestGrafanaProvisioning(t *testing.T) {
+	page := readPage(t, "docs/observability.md")
+	for file, value := range map[string]struct{ key, shown string }{
+		"dashboards":  {"path", "cp " + boardFile + " %s/\n"},
+		"datasources": {"url", "`%s`"},
+	} {
+		text := readPage(t, "grafana/provisioning/"+file+"/tide.yml")
+		m := regexp.MustCompile(`(?m)^ +` + value.key + `: (\S+)$`).FindStringSubmatch(text)
+		if m == nil || !strings.Contains(text, "\napiVersion: 1\n") {
+			t.Errorf("grafana/provisioning/%s/tide.yml has no %s or no version:\n%s", file, value.key, text)
+		} else if shown := fmt.Sprintf(value.shown, m[1]); !strings.Contains(page, shown) {
+			t.Errorf("docs/observability.md doesn't have %q, as grafana/provisioning/%s/tide.yml has it", shown, file)
+		}
+	}
+	if !strings.Contains(page, "cp -r grafana/provisioning/. ") || !strings.Contains(page, "--config.file "+prometheusFile) {
+		t.Error("docs/observability.md doesn't say how to load what is in grafana/provisioning, or how to start Prometheus")
 	}
 }
 

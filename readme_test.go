@@ -327,6 +327,39 @@ func TestLinksOfThePagesLead(t *testing.T) {
 	}
 }
 
+// Each page for users answers one question, which is its title, and is found from the README, or
+// from the list of migrations. Notes for those who change Tide are found from another page.
+func TestEveryPageIsFoundAndHasOneQuestion(t *testing.T) {
+	for _, page := range pages(t) {
+		dir, name := filepath.Split(filepath.ToSlash(page))
+		from, link := []string{"README.md"}, page
+		switch dir {
+		case "docs/":
+		case "docs/migration/":
+			from, link = []string{"docs/migration.md"}, "migration/"+name
+		case "docs/internals/":
+			from, link = pages(t), "internals/"+name
+		default:
+			continue
+		}
+		if !slices.ContainsFunc(from, func(p string) bool { return p != page && strings.Contains(readPage(t, p), "]("+link) }) {
+			t.Errorf("%s is linked from none of %v", page, from)
+		}
+		var titles []string
+		code := false
+		for line := range strings.Lines(readPage(t, page)) {
+			if strings.HasPrefix(line, "```") {
+				code = !code
+			} else if strings.HasPrefix(line, "# ") && !code {
+				titles = append(titles, strings.TrimSpace(line))
+			}
+		}
+		if len(titles) != 1 || dir != "docs/internals/" && !strings.HasSuffix(titles[0], "?") {
+			t.Errorf("%s has the titles %q, want one, which is a question", page, titles)
+		}
+	}
+}
+
 // anchorsOf are a page's headings as links name them.
 func anchorsOf(t *testing.T, page string) (all []string) {
 	t.Helper()

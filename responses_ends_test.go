@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -205,5 +207,61 @@ func TestWarningsAboutResponses(t *testing.T) {
 		if got := s.logged(test.code); got != test.want {
 			t.Errorf("%s: %d warnings %s, want %d", name, got, test.code, test.want)
 		}
+	}
+}
+
+// A bucket drains faster when an operator raises its rate. What was reserved before has drained
+// with it, and is not refunded in place of what others spent since.
+func TestAUnitEndsSoonerAtAHigherRate(t *testing.T) {
+	for _, rate := range []string{"local", "1s", "strict"} {
+		t.Run(rate, func(t *testing.T) {
+			app := &App{Namespace: t.Name()}
+			if rate != "local" {
+				app = appWith(redistest.Start(t))
+			}
+			s := newSite(t, app, zoneBlock("raised", "limit 5/1h\nburst 5\nalgorithm token_bucket\ncount_responses 401\nkey all\nsync_rate "+rate))
+			defer s.end()
+			under, begin := make(chan struct{}), make(chan struct{})
+			var ended sync.WaitGroup
+			s.next = func(w http.ResponseWriter, r *http.Request) error {
+				if r.Header.Get("Password") == "wrong" {
+					w.WriteHeader(http.StatusUnauthorized)
+					return nil
+				}
+				under <- struct{}{}
+				<-begin
+				return nil
+			}
+			for range 5 {
+				ended.Go(func() { s.get("203.0.113.9") })
+				<-under
+			}
+			changed(t, http.MethodPost, overrides, `{"zone":"raised","key":"all","limit":"18000/1h"}`)
+			for range 2 { // the second one is admitted, as five drain in a second
+				s.get("203.0.113.9", wrongPassword)
+				redistest.Pause(1200 * time.Millisecond) // the bucket drains
+			}
+			changed(t, http.MethodDelete, overrides, `{"zone":"raised","key":"all"}`)
+			s.admits401(5, 5)
+			for range 5 {
+				begin <- struct{}{}
+			}
+			ended.Wait()
+			s.admits401(5, 0)
+		})
+	}
+}
+
+// admits401 sends wrong guesses, and wants so many to reach the handler.
+func (s *site) admits401(count, want int) {
+	s.t.Helper()
+	got := 0
+	for range count {
+		if s.get("203.0.113.9", wrongPassword).status == http.StatusUnauthorized {
+			got++
+		}
+	}
+	if got != want {
+		s.t.Errorf("of %d guesses %d reached the handler, want %d", count, got, want)
 	}
 }

@@ -109,15 +109,15 @@ func (log) Refund(s *LogState, l Limit, taken, n int64) {
 	s.remove(taken, n, l.Window)
 }
 
-// Penalize logs n units unasked, at most Size in all: the oldest make room, as the newest are those
-// that keep a client waiting.
+// Penalize logs n units unasked. Beyond Size the oldest make room, as the newest are those that
+// keep a client waiting: as many as come, since a higher limit may have admitted more.
 func (log) Penalize(s *LogState, l Limit, now, n int64) {
 	s.advance(now, l.Window)
 	s.advanceLedger(l, now)
 	if n = min(n, l.Size); n <= 0 {
 		return
 	}
-	s.dropOldest(s.own - (l.Size - n))
+	s.dropOldest(min(n, s.own-(l.Size-n)))
 	s.add(n)
 }
 

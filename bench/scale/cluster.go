@@ -13,13 +13,15 @@ const (
 	clusterKeys  = 25_000
 )
 
+const serversHead = "| | hash tags | keys | messages a second | calls a second | CPU |\n|---|---|---|---|---|---|\n"
+
 // showCluster syncs keys through three masters, and through one Redis for comparison.
 func showCluster(t *outside.T, d time.Duration) error {
 	cluster := redistest.StartCluster(t, 3)
 	single := redistest.Start(t)
 	defer single.Kill()
 	fmt.Printf("\nMeasured: %d nodes with the same %s keys, synced once a second, and a Redis Cluster of three masters:\n\n", clusterNodes, short(clusterKeys))
-	fmt.Printf("| | hash tags | keys | share of the keys | messages a second | calls a second | messages a call | CPU | CPU a message |\n|---|---|---|---|---|---|---|---|---|\n")
+	fmt.Print(serversHead)
 	of := tagsOf(3)
 	if err := showServers(cluster.URL, cluster.Nodes, clusterKeys, d, func(i int) string { return fmt.Sprintf("master %d | %d", i+1, of[i]) }); err != nil {
 		return err
@@ -28,7 +30,7 @@ func showCluster(t *outside.T, d time.Duration) error {
 		return err
 	}
 	fmt.Printf("\nMeasured: the same with 1,000 keys, where a call to a cluster has few of them:\n\n")
-	fmt.Printf("| | hash tags | keys | share of the keys | messages a second | calls a second | messages a call | CPU | CPU a message |\n|---|---|---|---|---|---|---|---|---|\n")
+	fmt.Print(serversHead)
 	for _, s := range append(cluster.Nodes[:3:3], single) {
 		s.Do("FLUSHALL", "SYNC")
 	}
@@ -64,7 +66,7 @@ func showServers(url string, servers []*redistest.Server, keys int, d time.Durat
 		if messages == 0 {
 			return fmt.Errorf("%s: no messages", name(i))
 		}
-		fmt.Printf("| %s | %.0f | %.1f %% | %.0f | %.0f | %.0f | %.1f %% | %.1f µs |\n", name(i), held[i], held[i]/total*100, messages/seconds,
+		fmt.Printf("| %s | %.0f, %.1f %% | %.0f | %.0f, of %.0f messages | %.1f %%, %.1f µs a message |\n", name(i), held[i], held[i]/total*100, messages/seconds,
 			calls/seconds, messages/calls, cpu/seconds*100, cpu/messages*1e6)
 	}
 	for _, n := range all {

@@ -73,20 +73,19 @@ func average(all []unit) []unit {
 	return means
 }
 
-// writeCosts prints what N nodes and K keys cost.
+// writeCosts prints what N nodes and K keys cost, in a table for each N.
 func writeCosts(all []unit) {
-	fmt.Printf("\nArithmetic, with %.1f µs of CPU a message: N nodes, K keys that each have requests on every node in every interval, limits of a minute:\n\n", all[0].cpu*1e6)
-	fmt.Printf("| N | K | `sync_rate` | messages a second | calls a second | to Redis | from Redis | Redis CPU | Redis memory |\n|---|---|---|---|---|---|---|---|---|\n")
+	fmt.Printf("\nArithmetic, with %.1f µs of CPU a message: N nodes, K keys that each have requests on every node in every interval, limits of a minute. Calls are messages / %d, and at least one of each node in each interval:\n", all[0].cpu*1e6, batch)
 	for _, u := range all {
 		if u.nodes == 1 {
 			continue
 		}
+		fmt.Printf("\n%d nodes:\n\n", u.nodes)
+		fmt.Printf("| K | `sync_rate` | messages a second | to and from Redis, a second | Redis CPU | Redis memory |\n|---|---|---|---|---|---|\n")
 		for _, k := range counts {
 			for _, r := range rates {
 				l := cost(u, k, r)
-				calls := max(l.messages/batch, float64(u.nodes)/r.Seconds())
-				fmt.Printf("| %d | %s | %v | %s | %s | %s/s | %s/s | %s | %s |\n", u.nodes, short(k), r, short(l.messages), short(calls),
-					bytes(l.in), bytes(l.out), cores(l.cores), bytes(l.memory))
+				fmt.Printf("| %s | %v | %s | %s, %s | %s | %s |\n", short(k), r, short(l.messages), bytes(l.in), bytes(l.out), cores(l.cores), bytes(l.memory))
 			}
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -45,14 +44,19 @@ func share(n int) float64 { return float64(slices.Max(tagsOf(n))) / tags }
 
 // writeSlots prints how the tags spread over clusters, and what that makes possible.
 func writeSlots(all []unit) {
-	fmt.Printf("\nArithmetic: the 64 hash tags on n masters, with equal ranges of slots and with the 64 slots placed by hand, and the keys that then fill the cluster at `sync_rate 1s`:\n\n")
-	fmt.Printf("| masters | tags, most and least | as good as | keys, 2 nodes | 10 nodes | 50 nodes | by hand: tags at most | as good as | keys, 2 nodes | 10 nodes | 50 nodes |\n%s\n",
-		strings.Repeat("|---", 11)+"|")
-	for _, n := range []int{1, 3, 6, 12, 16, 32, 64} {
+	fmt.Printf("\nArithmetic: the 64 hash tags on n masters, and the keys that then fill the cluster at `sync_rate 1s`. With equal ranges of slots:\n\n")
+	const head = "| masters | %s | as good as | keys, 2 nodes | 10 nodes | 50 nodes |\n|---|---|---|---|---|---|\n"
+	masters := []int{1, 3, 6, 12, 16, 32, 64}
+	fmt.Printf(head, "tags, most and least")
+	for _, n := range masters {
 		of := tagsOf(n)
-		fmt.Printf("| %d | %d, %d |%s", n, slices.Max(of), slices.Min(of), fit(all, share(n)))
+		fmt.Printf("| %d | %d, %d |%s\n", n, slices.Max(of), slices.Min(of), fit(all, share(n)))
+	}
+	fmt.Printf("\nWith the 64 slots placed by hand:\n\n")
+	fmt.Printf(head, "tags at most")
+	for _, n := range masters {
 		least := (tags + n - 1) / n
-		fmt.Printf(" %d |%s\n", least, fit(all, float64(least)/tags))
+		fmt.Printf("| %d | %d |%s\n", n, least, fit(all, float64(least)/tags))
 	}
 }
 

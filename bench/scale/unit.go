@@ -94,9 +94,9 @@ func synced(all []*node) (sum float64) {
 
 func writeUnits(k kind, all []unit) {
 	fmt.Printf("\nMeasured: one message of %s, with so many nodes in each key's hash:\n\n", k.name)
-	fmt.Printf("| nodes | keys | Redis CPU | time in the script | bytes to Redis | bytes from Redis | memory of a hash |\n|---|---|---|---|---|---|---|\n")
+	fmt.Printf("| nodes | keys | Redis CPU | time in the script | bytes to and from Redis | memory of a hash |\n|---|---|---|---|---|---|\n")
 	for _, u := range all {
-		fmt.Printf("| %d | %d | %.1f µs | %.1f µs | %.0f | %.0f | %.0f B |\n", u.nodes, u.keys, u.cpu*1e6, u.script*1e6, u.in, u.out, u.hash)
+		fmt.Printf("| %d | %d | %.1f µs | %.1f µs | %.0f, %.0f | %.0f B |\n", u.nodes, u.keys, u.cpu*1e6, u.script*1e6, u.in, u.out, u.hash)
 	}
 }
 

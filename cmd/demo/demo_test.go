@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -87,6 +88,36 @@ func expectShow(t *testing.T, text string) {
 	}
 	if sent, admitted, denied := n[1], n[2], n[3]; sent == 0 || sent != admitted+denied || admitted == 0 {
 		t.Errorf("the summary does not add up: %s", m[0])
+	}
+}
+
+// While Redis is killed and comes back, every request is answered with 200 or 429, and all nodes
+// notice both. The picture shows it.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		if os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
+			t.Fatal("redis-server is not installed, and TIDE_REQUIRE_REDIS asks for it")
+		}
+		t.Skip("redis-server is not installed")
+	}
+	var out bytes.Buffer
+	o := options{outage: filepath.Join(t.TempDir(), "outage.svg"), phases: phases{0, time.Second, 2 * time.Second, time.Second}}
+	if err := run(t.Context(), o, &out); err != nil {
+		t.Fatalf("run() = %v after %s", err, &out)
+	}
+	for _, zone := range outageZones {
+		m := regexp.MustCompile("on_redis_loss " + zone + `: (\d+) requests, (\d+) admitted, (\d+) denied, no other answer\n`).FindStringSubmatch(out.String())
+		if m == nil || m[1] == "0" || m[2] == "0" {
+			t.Errorf("%s: %q in:\n%s", zone, m, &out)
+		}
+	}
+	drawn, err := os.ReadFile(o.outage)
+	if err != nil || !bytes.Contains(drawn, []byte(">no Redis<")) || bytes.Count(drawn, []byte("<polyline")) != 2*len(outageZones) {
+		t.Errorf("the picture is %s, %v", drawn, err)
+	}
+	if err := outage(t.Context(), o, "", "", store{embedded: true}, &out); err == nil {
+		t.Error("an embedded Redis is killed")
 	}
 }
 

@@ -5,6 +5,8 @@
 //
 //	go run ./cmd/demo            for half a minute
 //	go run ./cmd/demo -figures   the tables of docs/cluster.md
+//	go run ./cmd/demo -outage docs/reliability/outage.svg
+//	                             the picture of docs/reliability.md
 package main
 
 import (
@@ -31,6 +33,8 @@ type options struct {
 	figures  bool
 	runs     int
 	color    bool
+	outage   string
+	phases   phases
 }
 
 func main() {
@@ -39,8 +43,10 @@ func main() {
 	flag.IntVar(&o.port, "port", 0, "port of the first server, the others get the next two (default: any free ones)")
 	flag.BoolVar(&o.embedded, "embedded", false, "use the embedded Redis even where a redis-server is installed")
 	flag.BoolVar(&o.figures, "figures", false, "measure and print the tables of docs/cluster.md instead, which takes about seven minutes")
+	flag.StringVar(&o.outage, "outage", "", "draw what nodes admit while Redis is away into this file instead, which takes about a minute")
 	flag.IntVar(&o.runs, "runs", 3, "how often each figure is measured")
 	flag.Parse()
+	o.phases = drawnPhases
 	o.color = term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -69,8 +75,11 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	defer store.stop()
-	if o.figures {
+	switch {
+	case o.figures:
 		return figures(ctx, o, program, store, out)
+	case o.outage != "":
+		return outage(ctx, o, program, dir, store, out)
 	}
 	return show(ctx, o, program, store, out)
 }

@@ -15,6 +15,8 @@ type store struct {
 	name string // for people
 	url  string
 	stop func()
+
+	embedded bool
 }
 
 // startStore starts a redis-server where there is one, else a Redis within this process.
@@ -27,7 +29,7 @@ func startStore(ctx context.Context, dir string, embedded bool) (store, error) {
 	if err != nil {
 		return store{}, fmt.Errorf("%w; with -embedded the demo needs none", err)
 	}
-	return store{"a redis-server", url, stop}, nil
+	return store{name: "a redis-server", url: url, stop: stop}, nil
 }
 
 func embed() (store, error) {
@@ -35,5 +37,5 @@ func embed() (store, error) {
 	if err != nil {
 		return store{}, fmt.Errorf("starting the embedded Redis: %w", err)
 	}
-	return store{"an embedded Redis", "redis://" + server.Addr(), server.Close}, nil
+	return store{name: "an embedded Redis", url: "redis://" + server.Addr(), stop: server.Close, embedded: true}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -114,6 +115,20 @@ func TestCaddysFormats(t *testing.T) {
 					t.Errorf("%q %q: %+v of %s", at, d, r, line)
 				}
 			}
+		}
+	}
+}
+
+// Headers are strings or lists of them, by any spelling of their names.
+func TestHeaders(t *testing.T) {
+	for text, want := range map[string]http.Header{
+		`{}`: {}, `null`: {}, `"REDACTED"`: {}, `{"a":[]}`: {}, `{"a":null,"b":[1,{"c":"d"},"e"],"f":"g"}`: {"B": {"e"}, "F": {"g"}},
+		` { "X-KEY" : [ "a" , "b\u00e9\"" ] , "x-other":"" } `: {"X-Key": {"a", "bé\""}, "X-Other": {""}},
+		`{"x-\u0061":["b"],"x-a":["c"]}`:                       {"X-A": {"b", "c"}},
+	} {
+		all, s := readAll(t, Options{Headers: true}, `{"ts":1700000000,"request":{"method":"GET","uri":"/","remote_ip":"::1","headers":`+text+`},"status":200}`)
+		if len(all) != 1 || !reflect.DeepEqual(all[0].Headers, want) {
+			t.Errorf("%s is read as %v, want %v; %+v", text, all, want, s)
 		}
 	}
 }

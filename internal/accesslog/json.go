@@ -2,7 +2,6 @@ package accesslog
 
 import (
 	"bytes"
-	"encoding/json"
 	"net"
 	"net/http"
 	"net/netip"
@@ -257,16 +256,24 @@ func withoutPort(s string) string {
 	return s
 }
 
-// header reads the headers of a request.
+// header reads the headers of a request: of each a string, or a list of them.
 func (p *parser) header() http.Header {
 	v := &p.values
 	h := http.Header{}
-	if len(v[fieldHeaders]) > 0 {
-		var all map[string]any
-		if json.Unmarshal(v[fieldHeaders], &all) == nil {
-			for name, value := range all {
-				add(h, name, value)
+	s := scanner{b: v[fieldHeaders]} // which is whole, as the line is
+	for more := s.next('{'); more; more = s.next(',') {
+		quoted, ok := s.text()
+		if !ok || !s.next(':') {
+			break // it has none
+		}
+		name, list := http.CanonicalHeaderKey(string(inner(quoted))), s.next('[')
+		for more := true; more; more = list && s.next(',') {
+			if raw, ok := s.value(0); ok && raw[0] == '"' {
+				h[name] = append(h[name], string(inner(raw)))
 			}
+		}
+		if list {
+			s.next(']')
 		}
 	}
 	for f, name := range map[field]string{fieldAgent: "User-Agent", fieldReferer: "Referer"} {
@@ -275,18 +282,4 @@ func (p *parser) header() http.Header {
 		}
 	}
 	return h
-}
-
-// add adds the values of one header: a string, or a list of them.
-func add(h http.Header, name string, value any) {
-	switch value := value.(type) {
-	case string:
-		h.Add(name, value)
-	case []any:
-		for _, one := range value {
-			if text, ok := one.(string); ok {
-				h.Add(name, text)
-			}
-		}
-	}
 }

@@ -52,14 +52,17 @@ func (t *resultTable) add(r result) {
 	t.all = append(t.all, r)
 }
 
-const tableHead = `| fault | requests | failed | p99 against the control's: before, during, after | p99 during | admitted / limit: alone, during, divided | counted in Redis, short of admitted | strict: granted by Redis, decided by nodes, short of admitted | strict: timeouts, trips | goroutines before, after | lines down, up | synced again after | test |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|
+const tableHead = `What clients saw:
+
+| fault | requests | failed | p99 against the control's: before, during, after | p99 during | test |
+|---|---|---|---|---|---|
 `
 
 const keptHead = `| fault | responses that count, missing in Redis | the same, strict | bans, denials, too long by | places: on a node; on all, interval and strict; given out of none; free after | test |
 |---|---|---|---|---|---|
 `
 
+// The first table is of requests, the other two of what was counted and of how nodes recover.
 func (r result) markdown() string {
 	ratio := func(p *phase) string {
 		if p == nil { // the fault was there first
@@ -68,6 +71,18 @@ func (r result) markdown() string {
 		_, ratio := p.p99()
 		return fmt.Sprintf("%.2f", ratio)
 	}
+	took, _ := r.during.p99()
+	return fmt.Sprintf("| %s | %d | %d | %s, %s, %s | %.1f ms | `%s` |\n",
+		r.name, r.sent, r.failed, ratio(r.before), ratio(r.during), ratio(r.after), float64(took.Microseconds())/1000, r.test)
+}
+
+const countsHead = `What was admitted and counted:
+
+| fault | admitted / limit: alone, during, divided | counted in Redis, short of admitted | strict: granted by Redis, decided by nodes, short of admitted |
+|---|---|---|---|
+`
+
+func (r result) counts() string {
 	share := func(p *phase, zone string) string {
 		if p == nil {
 			return "-"
@@ -78,11 +93,19 @@ func (r result) markdown() string {
 	if !r.losesGrants {
 		strict = fmt.Sprintf("%d, %d, %d", r.strict-r.alone, r.alone, r.strictLost)
 	}
-	took, _ := r.during.p99()
-	return fmt.Sprintf("| %s | %d | %d | %s, %s, %s | %.1f ms | %s, %s, %s | %d, %d | %s | %d, %d | %d, %d | %d, %d | %.2f s | `%s` |\n",
-		r.name, r.sent, r.failed, ratio(r.before), ratio(r.during), ratio(r.after), float64(took.Microseconds())/1000,
-		share(r.before, "local"), share(r.during, "local"), share(r.during, "divide"), r.admitted-r.lost, r.lost, strict, r.waited, r.trips,
-		r.goroutinesBefore, r.goroutines, r.down, r.up, r.synced.Seconds(), r.test)
+	return fmt.Sprintf("| %s | %s, %s, %s | %d, %d | %s |\n",
+		r.name, share(r.before, "local"), share(r.during, "local"), share(r.during, "divide"), r.admitted-r.lost, r.lost, strict)
+}
+
+const recoveryHead = `What nodes did:
+
+| fault | strict: timeouts, trips | goroutines before, after | lines down, up | synced again after |
+|---|---|---|---|---|
+`
+
+func (r result) recovery() string {
+	return fmt.Sprintf("| %s | %d, %d | %d, %d | %d, %d | %.2f s |\n",
+		r.name, r.waited, r.trips, r.goroutinesBefore, r.goroutines, r.down, r.up, r.synced.Seconds())
 }
 
 // summary returns how p99 against the control's is spread with a fault and without: the phases
@@ -146,9 +169,17 @@ func (t *resultTable) print() error {
 		return nil
 	}
 	var b strings.Builder
-	b.WriteString(tableHead)
-	for _, r := range t.all {
-		b.WriteString(r.markdown())
+	for i, table := range []struct {
+		head string
+		row  func(result) string
+	}{{tableHead, result.markdown}, {countsHead, result.counts}, {recoveryHead, result.recovery}} {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(table.head)
+		for _, r := range t.all {
+			b.WriteString(table.row(r))
+		}
 	}
 	b.WriteString("\n" + summary(t.all))
 	if err := write("faults", b.String()); err != nil {

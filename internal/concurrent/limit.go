@@ -2,6 +2,7 @@ package concurrent
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
@@ -61,6 +62,8 @@ const retry = time.Second
 type Taken struct {
 	gauge.Slot
 	gauge.State
+	// Again is set where the request has a slot of the key already, by another handler.
+	Again bool
 }
 
 // A Question is what a request asks.
@@ -75,11 +78,16 @@ type Question struct {
 	// key.
 	Looks, ByID bool
 	ID          table.ID
+	// Request is the request that asks, nil for none.
+	Request *http.Request
 }
 
 // Decide gives a slot as far as this node knows. For a look it says what it would have done.
 func (l *Limit) Decide(q *Question) (t Taken) {
 	a := l.ask(q)
+	if l.has(q) {
+		return l.again(&a)
+	}
 	if !q.Looks {
 		t.Slot, t.State = l.Table.Take(&a)
 		return t
@@ -93,6 +101,9 @@ func (l *Limit) Decide(q *Question) (t Taken) {
 // DecideBy has Redis decide. An error means that it has not.
 func (l *Limit) DecideBy(ctx context.Context, redis *shared.Redis, q *Question) (t Taken, err error) {
 	a := l.ask(q)
+	if l.has(q) {
+		return l.again(&a), nil
+	}
 	if !q.Looks {
 		t.Slot, t.State, err = redis.Gauges.Take(ctx, l.Source, &a)
 		return t, err
@@ -106,6 +117,13 @@ func (l *Limit) DecideBy(ctx context.Context, redis *shared.Redis, q *Question) 
 		t.Own++
 	}
 	return t, err
+}
+
+// again admits a request that has a slot already, and counts it once.
+func (l *Limit) again(a *gauge.Ask) Taken {
+	t := Taken{State: l.Table.Peek(a), Again: true}
+	t.Allowed = true
+	return t
 }
 
 func (l *Limit) ask(q *Question) gauge.Ask {

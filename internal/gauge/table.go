@@ -98,6 +98,9 @@ func (t *Table) Configure(c Config, maxKeys int) {
 	}
 }
 
+// IsStrict reports whether Redis decides.
+func (t *Table) IsStrict() bool { return t.config.Load().Strict }
+
 // An Ask is what a request asks of a key.
 type Ask struct {
 	Key table.Key
@@ -203,6 +206,9 @@ func (e *entry) isUrgent(a *Ask, c *Config) bool {
 	nodes := max(2, c.Nodes())
 	return e.own > e.sent && (e.own-e.sent)*nodes >= a.Limit-e.sent-e.others
 }
+
+// IsOf reports whether a slot is one of a key in a table.
+func (s Slot) IsOf(t *Table, key table.Key) bool { return s.table == t && s.key == key }
 
 // Free gives a slot back. It does nothing for none.
 func (s Slot) Free() {

@@ -13,24 +13,29 @@ type Waiter struct {
 	gone       bool
 }
 
-// Join asks Redis for a slot. With start, the message is to be sent for this request and those that
-// join meanwhile; else one is on its way. ok is false where nothing is to be asked, as the state
-// says: this node alone has given out all slots, or the key has no gauge of its own and is to be
-// decided by Take.
-func (t *Table) Join(a *Ask) (w *Waiter, m Message, start, ok bool) {
+// Join asks Redis for a slot. A message that wants some is to be sent for this request and those
+// that join meanwhile; else one is on its way. w is nil where nothing is to be asked and the
+// request is decided already: this node alone has given out all slots, or the key has no gauge of
+// its own.
+func (t *Table) Join(a *Ask) (w *Waiter, m Message, slot Slot, s State) {
 	sh := t.shard(a.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := t.enter(sh, a)
-	if e == nil || e.own >= a.Limit {
-		return nil, m, false, false
+	switch {
+	case e == nil:
+		t.overflowed.Add(1)
+		slot, s = t.takeCell(sh, a)
+		return nil, m, slot, s
+	case e.own >= a.Limit: // what is free from now on may be another node's by then
+		return nil, m, slot, e.state(a)
 	}
 	w = &Waiter{Done: make(chan struct{}), limit: a.Limit, now: a.Now}
 	e.waiters = append(e.waiters, w)
 	if e.in != flight {
-		m, start = sh.message(e, a.Now), true
+		m = sh.message(e, a.Now)
 	}
-	return w, m, start, true
+	return w, m, slot, s
 }
 
 // Leave ends the waiting of a request whose client has gone away. What it gets is free again.

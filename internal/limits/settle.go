@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"math"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -79,12 +78,14 @@ func (e *Evaluation) noteGrant(zr *zoneResult, verdicts []strict.Verdict) {
 	seq, granted := g.Call()
 	for i := range zr.limits {
 		l, only := &zr.limits[i], verdicts[i].Reserved
-		if in := l.Settler.Unsettled(); !zr.Kind.Windowed() && g.Admitted() {
+		switch in := l.Settler.Unsettled(); {
+		case zr.Kind.Windowed():
+		case g.Admitted():
 			in.Add(zr.hash, seq, e.until(zr, i), l.Enforced.Window)
-		} else if !zr.Kind.Windowed() {
-			others, _ := in.In(zr.hash, seq)
-			sum := in.Sum(zr.hash, g.came, math.MaxInt64) + max(0, granted-others)
-			only = sum > 0 && settle.UsedIn(verdicts[i].Reports)-sum < l.Enforced.Size && l.Enforced.N > 0
+			in.Drain(zr.hash, l.Enforced.N, e.until(zr, i))
+		default:
+			in.Drain(zr.hash, l.Enforced.N, e.until(zr, i))
+			only = settle.DeniesReserved(in, l.Enforced, zr.hash, g.came, seq, granted, verdicts[i].Reports)
 		}
 		if only {
 			g.reserved |= 1 << i

@@ -19,7 +19,7 @@ import (
 func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []byte) bool {
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
-	q := concurrent.Question{Key: zr.hash, Raw: raw, Now: e.now, Nodes: 1}
+	q := concurrent.Question{Key: zr.hash, Raw: raw, Now: e.now, Nodes: 1, Request: r}
 	if zr.look != nil {
 		q.Looks, q.ByID, q.ID = true, zr.look.ByID, zr.look.ID
 	}
@@ -55,7 +55,7 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 
 // freeSlot gives the slot of a zone back, to a request that ends here.
 func (e *Evaluation) freeSlot(zr *zoneResult) {
-	if zr.slots != nil && zr.taken.Allowed {
+	if zr.slots != nil && zr.taken.Allowed && !zr.taken.Again {
 		zr.taken.Free()
 		zr.taken.Slot = gauge.Slot{}
 		e.results[zr.first-1].Remaining++
@@ -84,10 +84,8 @@ func (e *Evaluation) holdSlots(h *held.Held) {
 	}
 	e.slotted = false
 	for i := range e.zones {
-		zr := &e.zones[i]
-		if zr.taken.Allowed {
-			h.OnEnd(zr.taken.Free)
-			zr.taken.Slot = gauge.Slot{}
+		if zr := &e.zones[i]; zr.taken.Allowed && !zr.taken.Again {
+			zr.taken.HoldBy(h)
 		}
 	}
 }

@@ -33,8 +33,8 @@ func (e *Evaluation) throttle(k *keyed, key table.Key, o *control.Override) bool
 // holdThrottles has the response to an admitted request wait for its turns.
 func (e *Evaluation) holdThrottles(h *held.Held) {
 	for _, t := range e.throttles {
-		if t.OnlyThrottles() {
-			t.metrics.Count(metrics.Admitted) // else Enter has counted it
+		if _, asked := e.Of(t.Zone); !asked { // else Enter has counted it
+			t.metrics.Count(metrics.Admitted)
 		}
 		h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 			slowed, overflow := t.Throttle.Throttle(w, r, bandwidth.Key(t.key))

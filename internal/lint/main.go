@@ -1,6 +1,6 @@
 // Command lint checks what this code relies on and no general linter knows: comments of at most 100
-// columns, one word for one thing, short functions, small interfaces and packages, imports that
-// never run upward, and tests that don't sleep.
+// columns, pages that can be read, one word for one thing, short functions, small interfaces and
+// packages, imports that never run upward, and tests that don't sleep.
 //
 //	go run ./internal/lint
 //
@@ -120,7 +120,7 @@ func (l *linter) visit(path string, entry fs.DirEntry, err error) error {
 	case ".lua":
 		return l.luaFile(path)
 	case ".md":
-		return l.pageWords(path)
+		return l.page(path)
 	}
 	return nil
 }

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"go/ast"
-	"os"
 	"regexp"
-	"strings"
 )
 
 // otherWords are words for what has another name in this repository. A reader who meets two words
@@ -42,23 +39,3 @@ func (l *linter) commentWords(file *ast.File) {
 		}
 	}
 }
-
-// pageWords checks the words of a page, without its code.
-func (l *linter) pageWords(path string) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	code := false
-	for i, line := range strings.Split(string(text), "\n") {
-		if strings.HasPrefix(line, "```") {
-			code = !code
-		}
-		if !code && !strings.HasPrefix(line, "    ") {
-			l.words(fmt.Sprintf("%s:%d", path, i+1), codeSpan.ReplaceAllString(line, ""))
-		}
-	}
-	return nil
-}
-
-var codeSpan = regexp.MustCompile("`[^`]*`")

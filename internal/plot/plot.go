@@ -18,7 +18,14 @@ type Plot struct {
 	// X names the horizontal axis. Log spaces it by ratios.
 	X      string
 	LogX   bool
+	Spans  []Span
 	Panels []Panel
+}
+
+// A Span is a stretch of the horizontal axis that stands out in all panels, with a name.
+type Span struct {
+	Low, High float64
+	Name      string
 }
 
 // A Panel is one field of lines.
@@ -71,20 +78,26 @@ var styles = []struct {
 func (p Plot) SVG() []byte {
 	c := &canvas{}
 	height := top + bottom + float64(len(p.Panels))*(field+gap) - gap
-	c.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %s %s" width="%s" height="%s" role="img" aria-labelledby="title description" font-family="system-ui,sans-serif" font-size="13">`,
-		number(width), number(height), number(width), number(height))
-	c.printf("<title id=\"title\">%s</title><desc id=\"description\">%s</desc>", escape(p.Title), escape(p.Description))
-	c.printf("<style>%s</style>", sheet())
-	c.printf(`<rect class="ground" width="%s" height="%s" rx="6"/>`, number(width), number(height))
+	c.open(width, height, p.Title, p.Description)
 	c.text(left, 23, "start", "title", p.Title)
 	low, high := p.rangeX()
 	x := scale{low, high, left, width - right, p.LogX}
+	for _, span := range p.Spans {
+		span.draw(c, x, height)
+	}
 	for i, panel := range p.Panels {
 		panel.draw(c, x, top+float64(i)*(field+gap), i == len(p.Panels)-1)
 	}
 	c.text((left+width-right)/2, height-10, "middle", "", p.X)
 	c.printf("</svg>\n")
 	return c.Bytes()
+}
+
+// draw draws the span behind the panels, with its name above the first of them.
+func (s Span) draw(c *canvas, x scale, height float64) {
+	from, to := x.at(s.Low), x.at(s.High)
+	c.printf(`<rect class="span" x="%s" y="%s" width="%s" height="%s"/>`, number(from), number(top), number(to-from), number(height-bottom-top))
+	c.text((from+to)/2, top+16, "middle", "bold", s.Name)
 }
 
 // sheet is the style sheet of all plots.
@@ -94,10 +107,10 @@ func sheet() string {
 		fmt.Fprintf(&light, ".s%d{stroke:%s;fill:%s;stroke-width:%s}", i, s.light, s.light, number(s.width))
 		fmt.Fprintf(&dark, ".s%d{stroke:%s;fill:%s}", i, s.dark, s.dark)
 	}
-	return ".ground{fill:#fff}text{fill:#333}.title{font-size:15px;font-weight:600}.grid{stroke:#e3e3e3}.axis{stroke:#777}.reference{stroke:#555;stroke-dasharray:1 3}" +
+	return ".ground{fill:#fff}.span{fill:#f2ecdd}.box{fill:#f6f8fa;stroke:#8a929a}.bold{font-weight:600}text{fill:#333}.title{font-size:15px;font-weight:600}.grid{stroke:#e3e3e3}.axis{stroke:#777}.reference{stroke:#555;stroke-dasharray:1 3}" +
 		light.String() +
-		"@media(prefers-color-scheme:dark){.ground{fill:#161b22}text{fill:#ccd2d8}.grid{stroke:#2b3138}.axis{stroke:#8a929a}.reference{stroke:#b0b6bc}" + dark.String() + "}" +
-		".line{fill:none}.name{stroke:none;font-weight:600}.mark{stroke-width:2}.name.s0{fill:#5c5c5c}@media(prefers-color-scheme:dark){.name.s0{fill:#b3bac1}}"
+		"@media(prefers-color-scheme:dark){.ground{fill:#161b22}.span{fill:#2d2a20}.box{fill:#21262d;stroke:#6e7681}text{fill:#ccd2d8}.grid{stroke:#2b3138}.axis{stroke:#8a929a}.reference{stroke:#b0b6bc}" + dark.String() + "}" +
+		".line{fill:none}.head{stroke:none}.name{stroke:none;font-weight:600}.mark{stroke-width:2}.name.s0{fill:#5c5c5c}@media(prefers-color-scheme:dark){.name.s0{fill:#b3bac1}}"
 }
 
 func (p Plot) rangeX() (low, high float64) {

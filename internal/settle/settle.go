@@ -57,8 +57,11 @@ func (u *Unit) Settle(r held.Response) {
 		u.By.Settle(u.Key, u.Held, now, refunds)
 		return
 	}
+	u.Redis.Settle(u.Grant, refunds, func(rule int) bool {
+		n := &u.noted[rule]
+		return now < n.until && !n.in.Ended(u.Key, n.group, now)
+	})
 	u.remove()
-	u.Redis.Settle(u.Grant, refunds, func(rule int) bool { return now < u.noted[rule].until })
 }
 
 // RollBack refunds what Redis has granted, as another zone denies the request.
@@ -73,10 +76,14 @@ func (u *Unit) remove() {
 	}
 }
 
-// UsedIn returns what is used of a bucket or log as Redis reports it.
-func UsedIn(reports []algorithms.Report) (used int64) {
+// DeniesReserved reports whether a bucket or log in Redis, which has denied in the call seq at now,
+// would admit if all were refunded that this node has reserved. The call has granted some to other
+// requests, which may not have been noted yet. reports tell what is used.
+func DeniesReserved(in *unsettled.Register, l algorithms.Limit, key table.Key, now, seq, granted int64, reports []algorithms.Report) bool {
+	noted, _ := in.In(key, seq)
+	sum, used := in.Sum(key, now, math.MaxInt64)+max(0, granted-noted), int64(0)
 	for _, r := range reports {
 		used = max(used, r.Remote, int64(math.Ceil(r.Level)))
 	}
-	return used
+	return sum > 0 && used-sum < l.Size && l.N > 0
 }

@@ -143,9 +143,18 @@ func (r *Redis) Destruct() error {
 // Namespace separates users of one Redis.
 func (r *Redis) Namespace() string { return r.namespace }
 
+// Circuits tells of the circuits of the zones that Redis decides for, for their limits and for what
+// runs at once.
+func (r *Redis) Circuits() strict.Status {
+	s := r.Strict.Status()
+	lost, trips, timeouts := r.Gauges.Status()
+	s.Open, s.Trips, s.Timeouts = max(s.Open, min(lost, s.Of)), s.Trips+trips, s.Timeouts+timeouts
+	return s
+}
+
 // State returns what metrics show.
 func (r *Redis) State() metrics.RedisState {
-	st, circuits := r.Replicator.Status(), r.Strict.Status()
+	st, circuits := r.Replicator.Status(), r.Circuits()
 	return metrics.RedisState{
 		Namespace: r.namespace, Up: st.Up, Syncs: st.Syncs, Failures: st.Failures, Keys: st.Keys, FailedKeys: st.FailedKeys,
 		CircuitsOpen: int64(circuits.Open), CircuitTrips: circuits.Trips, Timeouts: circuits.Timeouts,

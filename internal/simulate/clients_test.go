@@ -191,14 +191,16 @@ func TestPlaceholders(t *testing.T) {
 	}
 }
 
-// Matchers that look at no header don't make all headers be read.
-func TestWhoSeesHeaders(t *testing.T) {
-	for text, want := range map[string]bool{
-		`[]`: false, `[{"path":["/a"],"method":["GET"]}]`: false, `[{"not":[{"client_ip":{"ranges":["10.0.0.0/8"]}}]}]`: false, `[{"header":{"X":["y"]}}]`: true,
+// Matchers that look at no header don't make all headers be read, and those that keep nothing of a
+// request let the same one stand for all.
+func TestWhatMatchersDo(t *testing.T) {
+	for text, want := range map[string][2]bool{
+		`[]`: {}, `[{"path":["/a"],"method":["GET"]}]`: {}, `[{"not":[{"client_ip":{"ranges":["10.0.0.0/8"]}}]}]`: {},
+		`[{"header":{"X":["y"]}}]`: {true, true}, `[{"path_regexp":{"pattern":"a"}}]`: {false, true}, `[{"share":0.2,"match":[{"path":["/"]}]}]`: {},
 	} {
-		var v any = text
-		if got := sees(decoded(t, text)); got != want {
-			t.Errorf("%v is %t, want %t", v, got, want)
+		var p Policy
+		if p.note(decoded(t, text)); p.sees != want[0] || p.varies != want[1] {
+			t.Errorf("of %s: sees %t, varies %t, want %v", text, p.sees, p.varies, want)
 		}
 	}
 }

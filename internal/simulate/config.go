@@ -26,8 +26,9 @@ type Policy struct {
 	servers []server
 	// fields are the placeholders in keys and limits, without braces.
 	fields []string
-	// sees is set where something may look at headers.
-	sees bool
+	// sees is set where something may look at headers. varies is set where a handler may change
+	// requests, or a matcher may keep something of one.
+	sees, varies bool
 }
 
 // server is one that has a rate_limit.
@@ -145,7 +146,7 @@ func (p *Policy) routes(routes any) {
 	all, _ := routes.([]any)
 	for _, v := range all {
 		route := asObject(v)
-		p.sees = p.sees || sees(route["match"])
+		p.note(route["match"])
 		var kept []any
 		handlers, _ := route["handle"].([]any)
 		for _, v := range handlers {
@@ -161,7 +162,7 @@ func (p *Policy) routes(routes any) {
 			case slices.Contains(ending, name):
 				kept = append(kept, object{"handler": "static_response"})
 			case slices.Contains(changing, name):
-				p.sees = true
+				p.sees, p.varies = true, true
 				kept = append(kept, h)
 			case name == "invoke":
 				kept = append(kept, h)
@@ -171,13 +172,35 @@ func (p *Policy) routes(routes any) {
 	}
 }
 
-// sees reports whether matchers may look at headers.
-func sees(matchers any) bool {
+// note notes what matchers do.
+func (p *Policy) note(matchers any) {
+	simple := []string{"host", "path", "method", "remote_ip", "client_ip", "ranges", "not", "share", "match"}
+	p.varies = p.varies || hasOthers(matchers, simple)
+	p.sees = p.sees || hasOthers(matchers, append(simple, "path_regexp", "pattern"))
+}
+
+// hasOthers reports whether matchers have fields of other names.
+func hasOthers(matchers any, names []string) bool {
 	text, _ := json.Marshal(matchers)
-	for _, name := range []string{"host", "path", "path_regexp", "pattern", "method", "remote_ip", "client_ip", "ranges", "not"} {
+	for _, name := range names {
 		text = bytes.ReplaceAll(text, []byte(strconv.Quote(name)+":"), nil)
 	}
 	return bytes.Contains(text, []byte(`":`))
+}
+
+// plain are the placeholders that need nothing but the request as it came.
+var plain = []string{
+	"client_ip", "http.vars.client_ip", "http.auth.user.id", "http.request.host", "http.request.method", "http.request.remote.host",
+	"http.request.uri", "http.request.uri.path",
+}
+
+// isPlain reports whether nothing of one request can be left for the next one, so that the same
+// http.Request will do for all.
+func (p *Policy) isPlain() bool {
+	proxied := slices.ContainsFunc(p.servers, func(s server) bool { return len(s.TrustedProxiesRaw) > 0 })
+	return !p.varies && !proxied && !slices.ContainsFunc(p.fields, func(name string) bool {
+		return !slices.Contains(plain, name) && !strings.HasPrefix(name, "http.request.header.") && !strings.HasPrefix(name, "http.request.cookie.")
+	})
 }
 
 // limits notes what the zones of a handler go by, and takes out what can't be replayed.
@@ -198,7 +221,9 @@ func (p *Policy) limits(h object) {
 		if asObject(z["count_responses"])["headers"] != nil {
 			p.warn(fmt.Sprintf("zone %q: the headers of responses are not replayed, so count_responses counts none here", name))
 		}
-		p.sees = p.sees || sees(z["match"]) || sees(z["except"]) || sees(z["reserve"])
+		p.note(z["match"])
+		p.note(z["except"])
+		p.note(z["reserve"])
 		key, _ := z["key"].(string)
 		p.fields = append(p.fields, placeholders(key)...)
 		list, _ := z["limits"].([]any)

@@ -1,15 +1,11 @@
 package simulate
 
 import (
-	"crypto/tls"
 	"fmt"
-	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -54,6 +50,12 @@ type replay struct {
 	cluster *cluster
 	swept   int64 // when counters were swept last
 
+	// makers are one for each server of the policy. offered is the request on its way, and reach is
+	// called with each handler that it comes to.
+	makers  []maker
+	offered offered
+	reach   func(l explain.Limiter, notRun []string) (bool, error)
+
 	zones map[string]*zoneStats
 	total totals
 	held  []response // that have not begun yet, as a heap
@@ -64,6 +66,14 @@ type replay struct {
 type node struct {
 	namespace string
 	zones     map[explain.Limiter][]*limits.Zone
+}
+
+// offered is a request that is replayed.
+type offered struct {
+	node            *node
+	record          *accesslog.Record
+	request         *http.Request
+	reached, denied bool
 }
 
 // totals are those of all requests.
@@ -80,6 +90,10 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 	}
 	o.Nodes = max(o.Nodes, 1)
 	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}}
+	r.reach = r.reached
+	for _, s := range p.servers {
+		r.makers = append(r.makers, newMaker(s.Server, p.isPlain()))
+	}
 	loaded++
 	for i := range o.Nodes {
 		r.nodes = append(r.nodes, &node{
@@ -260,33 +274,36 @@ func (r *replay) offer(n *node, rec *accesslog.Record) error {
 			r.total.noHost++
 		}
 	}
-	reached, denied := false, false
-	for _, s := range r.policy.servers {
-		q, err := requestOf(rec, s.Server)
-		if err != nil {
+	r.offered = offered{node: n, record: rec}
+	for i := range r.policy.servers {
+		var ok bool
+		if r.offered.request, ok = r.makers[i].request(rec); !ok {
 			return nil // no server would have taken it
 		}
-		err = explain.Walk(s.Server, &q, func(l explain.Limiter, _ []string) (bool, error) {
-			if !reached {
-				reached = true
-				r.total.reached++
-				r.missing(rec, q)
-			}
-			goOn, err := r.ask(n.zones[l], rec, q)
-			denied = denied || !goOn
-			return goOn, err
-		})
-		if err != nil {
+		if err := explain.Walk(r.policy.servers[i].Server, &r.offered.request, r.reach); err != nil {
 			return fmt.Errorf("replaying a request of %s: %w", time.Unix(0, rec.Start).UTC().Format(time.RFC3339), err)
 		}
-		if reached {
+		if r.offered.reached {
 			break
 		}
 	}
-	if reached && r.Each != nil {
-		r.Each(rec, denied)
+	if r.offered.reached && r.Each != nil {
+		r.Each(rec, r.offered.denied)
 	}
 	return nil
+}
+
+// reached has the zones of a handler decide on the request that is offered.
+func (r *replay) reached(l explain.Limiter, _ []string) (goOn bool, err error) {
+	o := &r.offered
+	if !o.reached {
+		o.reached = true
+		r.total.reached++
+		r.missing(o.record, o.request)
+	}
+	goOn, err = r.ask(o.node.zones[l], o.record, o.request)
+	o.denied = o.denied || !goOn
+	return goOn, err
 }
 
 // missing counts requests whose keys or limits need what the log doesn't have.
@@ -330,58 +347,4 @@ func (r *replay) ask(zones []*limits.Zone, rec *accesslog.Record, q *http.Reques
 		r.hold(h, rec)
 	}
 	return true, nil
-}
-
-// discard is where the response of a request goes that is only replayed.
-type discard struct{}
-
-func (discard) Header() http.Header         { return http.Header{} }
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
-func (discard) WriteHeader(int)             {}
-
-// encrypted is what is known of a connection that was encrypted.
-var encrypted = tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
-
-// requestOf makes the request of a record, as a server would get it.
-func requestOf(rec *accesslog.Record, s *caddyhttp.Server) (*http.Request, error) {
-	uri := rec.URI
-	if uri == "" {
-		uri = "/"
-	}
-	u, err := url.ParseRequestURI(uri)
-	if err != nil {
-		return nil, err
-	}
-	u.Scheme, u.Host = "", ""
-	r := &http.Request{
-		Method: rec.Method, URL: u, RequestURI: uri, Proto: rec.Proto, ProtoMajor: 1, ProtoMinor: 1, Host: rec.Host, Header: rec.Headers, Body: http.NoBody,
-	}
-	if r.Method == "" {
-		r.Method = http.MethodGet
-	}
-	if major, minor, ok := http.ParseHTTPVersion(rec.Proto); ok {
-		r.ProtoMajor, r.ProtoMinor = major, minor
-	}
-	if r.Header == nil {
-		r.Header = http.Header{}
-	}
-	if rec.TLS {
-		state := encrypted
-		state.ServerName = rec.Host
-		r.TLS = &state
-	}
-	remote := rec.RemoteIP
-	if remote == "" {
-		remote = rec.ClientIP
-	}
-	r.RemoteAddr = net.JoinHostPort(remote, "49152")
-	repl := caddy.NewReplacer()
-	r = caddyhttp.PrepareRequest(r, repl, discard{}, s)
-	if rec.ClientIP != "" {
-		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, rec.ClientIP)
-	}
-	if rec.User != "" {
-		repl.Set("http.auth.user.id", rec.User)
-	}
-	return r, nil
 }

@@ -61,7 +61,7 @@ func jsonLog(all []asked) string {
 }
 
 // oneZone is a configuration of one limit.
-func oneZone(t *testing.T, limit int, options string) []byte {
+func oneZone(t testing.TB, limit int, options string) []byte {
 	t.Helper()
 	zone := map[string]any{}
 	if err := json.Unmarshal(fmt.Appendf(nil, `{"limits":[{"max_events":%d,"window":"10s"}]%s}`, limit, options), &zone); err != nil {
@@ -385,6 +385,63 @@ func TestHostileLog(t *testing.T) {
 		}
 		if !strings.Contains(string(page), "data:image/svg") || len(page) > 200<<10 {
 			t.Errorf("the page has %d bytes", len(page))
+		}
+	}
+}
+
+// One request that stands for all is as good as one for each: nothing of a record is left for the
+// next one.
+func TestNothingIsLeftOfARequest(t *testing.T) {
+	var log strings.Builder
+	rng := rand.New(rand.NewPCG(5, 6))
+	pick := func(all ...string) string { return all[rng.IntN(len(all))] }
+	for i := range 2000 {
+		a := asked{float64(i) / 50, fmt.Sprintf("203.0.113.%d", rng.IntN(3)), pick("/", "/login", "/login?a", "nowhere"), pick("example.com", "example.com", "", "other.example.com"), 200}
+		line := a.json(pick("", `,"headers":{"X-Key":["a"],"Cookie":["s=1"]}`, `,"headers":{"X-Key":["b"]}`, `,"tls":{"version":772}`))
+		switch rng.IntN(8) {
+		case 0:
+			line = a.combined()
+		case 1: // as nginx has it: without the client's address as the server took it
+			line = strings.Replace(line, `"client_ip":"`+a.client+`",`, "", 1)
+		case 2:
+			line = strings.Replace(line, `"duration"`, `"user_id":"`+pick("u", "v")+`","duration"`, 1)
+		}
+		log.WriteString(line)
+	}
+	for _, zone := range []string{
+		`{"limits":[{"max_events":20,"window":"10s"}]}`,
+		`{"limits":[{"max_events":9,"window":"10s"}],"key":"{http.auth.user.id}"}`,
+		`{"limits":[{"max_events":9,"window":"10s"}],"key":"{http.request.header.X-Key} {http.request.host}","empty_key":"deny"}`,
+		`{"limits":[{"max_events":9,"window":"10s"}],"key":"{http.request.cookie.s}"}`,
+		`{"limits":[{"max_events":20,"window":"10s"}],"match":[{"path":["/login"],"method":["GET"],"host":["example.com"]}],"except":[{"client_ip":{"ranges":["203.0.113.1"]}}]}`,
+		`{"limits":[{"max_events":20,"window":"10s"}],"match":[{"remote_ip":{"ranges":["203.0.113.1","203.0.113.2"]}}],"key":"{http.request.remote.host} {http.request.uri.path}"}`,
+	} {
+		config := fmt.Appendf(nil, `{"apps":{"http":{"servers":{"s":{"listen":[":80"],"routes":[{"handle":[{"handler":"rate_limit","rate_limits":{"z":%s}}]}]}}}}}`, zone)
+		var reports [2]string
+		for i := range reports {
+			p, err := simulate.Load(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i == 1 && !p.MakeEach() {
+				t.Errorf("%s: each record has a request of its own", zone)
+			}
+			f, err := accesslog.Open([]string{"-"}, strings.NewReader(log.String()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := simulate.Run(p, f, simulate.Options{ShowKeys: true, Reorder: time.Minute})
+			if err != nil || r.Zones[0].Denied == 0 || r.Zones[0].Denied == r.Requests {
+				t.Fatalf("%s: %v, %+v", zone, err, r)
+			}
+			text, err := json.Marshal(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			reports[i] = string(text)
+		}
+		if reports[0] != reports[1] {
+			t.Errorf("%s:\n%s\none request for each:\n%s", zone, reports[0], reports[1])
 		}
 	}
 }

@@ -125,7 +125,7 @@ func Current() State {
 		}
 		seen[l.Counters] = true
 		if s.Strict == nil && config.Redis != nil && l.Settings.SyncRate == rates.Strict {
-			circuits := config.Redis.Strict.Status()
+			circuits := config.Redis.Circuits()
 			s.Strict = &circuits
 		}
 		t, node := l.Totals(), l.Node()
@@ -168,7 +168,7 @@ func (s *State) addSlots(config *lifecycle.Config) {
 			Unsent: int64(unsent), Node: node, Sync: l.Source.Status(), Overflow: l.Table.Overflowed(),
 		})
 		if s.Strict == nil && config.Redis != nil && z.SyncRate == rates.Strict {
-			circuits := config.Redis.Strict.Status()
+			circuits := config.Redis.Circuits()
 			s.Strict = &circuits
 		}
 	}

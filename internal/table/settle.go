@@ -33,11 +33,15 @@ func (t *Taken) until() int64 {
 	return t.At - t.offset.NS() + int64(t.Reset)
 }
 
-// reserve notes a unit that was just taken, in an epoch or in a sketch of that number. The shard's
-// lock is held.
+// reserve notes a unit that was just taken, in an epoch or in a sketch of that number. It notes as
+// well at which rate a bucket drains now, also where the unit was denied. The shard's lock is held.
 func (t *Table[S]) reserve(l algorithms.Limit, key Key, taken *Taken, epoch int64) {
-	taken.number = uint32(epoch)
-	t.unsettled.Add(key, epoch, taken.until(), l.Window)
+	if taken.number = uint32(epoch); taken.Allowed {
+		t.unsettled.Add(key, epoch, taken.until(), l.Window)
+	}
+	if _, drains := any((*S)(nil)).(*algorithms.BucketState); drains && !taken.Overflow {
+		t.unsettled.Drain(key, l.N, taken.until())
+	}
 }
 
 // Hold returns what an allowed Take has reserved.
@@ -52,7 +56,7 @@ func (t *Table[S]) Hold(l algorithms.Limit, key Key, taken Taken) Reserved {
 // response doesn't count: then the unit is refunded, unless it has ended to count by itself, so
 // that what others spent since is not refunded in its place.
 func (t *Table[S]) Settle(key Key, r Reserved, now int64, refunds bool) {
-	if refunds = refunds && now < r.until && r.group != nil; refunds && r.Overflow {
+	if refunds = refunds && now < r.until && r.group != nil && !t.unsettled.Ended(key, r.group, now); refunds && r.Overflow {
 		t.overflow.Load().Give(r.number, key, r.At, 1)
 	}
 	b := t.config.Load()

@@ -200,7 +200,7 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 		}
 	}
 	if want&(Again|Reserve) != 0 {
-		if want&Reserve != 0 && taken.Allowed && n > 0 {
+		if want&Reserve != 0 && n > 0 {
 			t.reserve(l, key, &taken, t.machine.Ledger(&e.state).Epoch)
 		}
 		if want&Again != 0 {

@@ -31,13 +31,19 @@ type entry struct {
 	own []*Group
 	// others is what other nodes had reserved in an epoch, as of the last reply.
 	others []others
+	// rate is that of a bucket, as far as Drain was told.
+	rate int64
 }
 
 type others struct{ epoch, n int64 }
 
 // A Group is units that this node has reserved in one epoch, and that count until one instant of
 // the process' clock. A group that a key was reset with is in no Register any more.
-type Group struct{ epoch, until, n int64 }
+type Group struct {
+	epoch, until, n int64
+	// ends is when they really end to count: before until where a bucket drains faster since.
+	ends int64
+}
 
 func (r *Register) shard(key Key) *shard { return &r.shards[key[1]>>60] }
 
@@ -98,11 +104,37 @@ func (r *Register) Add(key Key, epoch, until, window int64) {
 	r.change(key, func(e *entry) {
 		g := e.group(epoch, until)
 		if g == nil {
-			g = &Group{epoch: epoch, until: until}
+			g = &Group{epoch: epoch, until: until, ends: until}
 			e.own = append(e.own, g)
 		}
 		g.n++
 	})
+}
+
+// Drain notes at which rate the bucket of a key drains from now on, so that nothing in it counts
+// from an instant on. Where that is faster than before, what is reserved ends to count sooner. A
+// limit of 0 leaves the rate as it is. Of a log it is the limit, and changes nothing.
+func (r *Register) Drain(key Key, rate, until int64) {
+	if rate == 0 {
+		return
+	}
+	r.look(key, func(e *entry) {
+		for _, g := range e.own {
+			if e.rate != rate {
+				g.ends = min(g.ends, until)
+			}
+		}
+		e.rate = rate
+	})
+}
+
+// Ended reports whether the units of a group have ended to count at now, as far as Drain was told.
+// Nil has none that have.
+func (r *Register) Ended(key Key, g *Group, now int64) (ended bool) {
+	if g != nil {
+		r.look(key, func(*entry) { ended = now >= g.ends })
+	}
+	return ended
 }
 
 // Find returns the group of a unit that was added, by the low bits of its epoch; nil if the key was
@@ -177,7 +209,7 @@ func (r *Register) In(key Key, epoch int64) (own, remote int64) {
 func (r *Register) Sum(key Key, now, oldest int64) (n int64) {
 	r.look(key, func(e *entry) {
 		for _, g := range e.own {
-			if g.until > now {
+			if g.ends > now {
 				n += g.n
 			}
 		}

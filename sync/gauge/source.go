@@ -26,6 +26,9 @@ type Syncer struct {
 	others *ratesync.Replicator
 	// patience is how long a request waits for an answer, in nanoseconds.
 	patience atomic.Int64
+	// trips is how often a shard was lost to requests, and timeouts how many have waited for an
+	// answer until the timeout.
+	trips, timeouts atomic.Int64
 
 	mu       sync.Mutex
 	sources  map[*Source]struct{}

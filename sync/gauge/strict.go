@@ -3,6 +3,7 @@ package gaugesync
 import (
 	"context"
 	"errors"
+	"math/bits"
 	"net"
 	"time"
 
@@ -26,16 +27,18 @@ func (s *Syncer) Take(ctx context.Context, src *Source, a *gauge.Ask) (gauge.Slo
 	if lost := src.Lost(); lost != 0 && ratesync.LostFor(lost, table.IDOf(a.Raw)) {
 		return gauge.Slot{}, gauge.State{}, redisconn.ErrDown
 	}
-	w, m, start, ok := src.table.Join(a)
-	if !ok {
-		slot, state := src.table.Take(a)
+	w, m, slot, state := src.table.Join(a)
+	if w == nil {
 		return slot, state, nil
 	}
-	if start {
+	if m.Wanted > 0 {
 		go s.ask(src, m)
 	}
 	select {
 	case <-w.Done:
+		if w.Err != nil && isLate(w.Err) {
+			s.timeouts.Add(1)
+		}
 		return w.Slot, w.State, w.Err
 	case <-ctx.Done():
 		src.table.Leave(w, a)
@@ -69,9 +72,25 @@ func (s *Syncer) decide(src *Source, m gauge.Message) (a gauge.Answer, err error
 		}
 	}
 	if at := src.at.Load(); at != nil && redisconn.IsSevere(err) {
-		at.lost.Or(s.shards(m))
+		if shards := s.shards(m); at.lost.Or(shards)&shards != shards {
+			s.trips.Add(1)
+		}
 	}
 	return a, err
+}
+
+// Status tells of the requests of zones with sync_rate strict: how many shards they don't wait for,
+// how often one was lost, and how many requests have waited until the timeout.
+func (s *Syncer) Status() (lost int, trips, timeouts int64) {
+	var shards uint64
+	s.mu.Lock()
+	for src := range s.sources {
+		if src.table.IsStrict() {
+			shards |= src.Lost()
+		}
+	}
+	s.mu.Unlock()
+	return bits.OnesCount64(shards), s.trips.Load(), s.timeouts.Load()
 }
 
 // callInTime makes a call that requests wait for.

@@ -1,6 +1,7 @@
 package gaugesync
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -220,6 +221,48 @@ func TestAMessageThatComesTwice(t *testing.T) {
 			if got := st.run(source, []string{"k"}, []any{m.node, m.seq, 10000, 20000, m.gauge, m.wanted, 4}); got != m.want {
 				t.Errorf("%+v: %q", m, got)
 			}
+		}
+	})
+}
+
+// A slot that is given back just when a request of the same node finds that there is none goes to
+// one request only, here or on another node.
+func TestASlotThatIsFreeWhileARequestAsks(t *testing.T) {
+	inVirtualTime(t, 2, true, func(t *testing.T, _ *store, nodes []*node) {
+		ask := func(n *node) {
+			slot, s, err := n.sync.Take(t.Context(), n.src, askOf("k"))
+			if n.keep("k", slot, s); err != nil {
+				t.Error(err)
+			}
+		}
+		a, b := nodes[0], nodes[1]
+		for range 100 {
+			for range limit {
+				ask(a)
+			}
+			if a.has("k") != limit {
+				t.Errorf("a node has %d of %d that are free", a.has("k"), limit)
+				return
+			}
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() { ask(a) })
+				wg.Go(func() { a.free("k") })
+				wg.Go(func() {
+					time.Sleep(50 * time.Millisecond)
+					ask(b)
+				})
+			}
+			wg.Wait()
+			if n := a.has("k") + b.has("k"); n > limit {
+				t.Errorf("%d run at once, %d and %d, want at most %d", n, a.has("k"), b.has("k"), limit)
+				return
+			}
+			for range limit {
+				a.free("k")
+				b.free("k")
+			}
+			time.Sleep(time.Second)
 		}
 	})
 }

@@ -94,19 +94,23 @@ func perMinute(rate time.Duration, load sim.Load, warm time.Duration) sim.Case {
 	return sim.CaseOf("", sim.Windows{Algorithm: sim.Sliding(600, time.Minute), Rate: rate, Nodes: 5, Latency: near, Warm: warm, Load: load})
 }
 
-// rates is what a sync_rate buys and costs.
+// rates is what a sync_rate buys and costs, in a table each for the two loads and for the cost.
 func rates() *grid {
-	g := newGrid("`sync_rate`", "overshoot: cold start at 50x", "steady 2x", "`early_sync off`: cold start at 50x", "steady 2x", "Kong's model: cold start at 50x", "steady 2x", "syncs/s at 0.3x", "at 2x")
+	models := []string{"`sync_rate`", "Tide", "`early_sync off`", "Kong's model"}
+	cold, steady, syncs := newGrid(models...), newGrid(models...), newGrid("`sync_rate`", "at 0.3x", "at 2x")
 	over := func(f sim.Figure) string { return fmt.Sprintf("%+.1f %%", 100*(f.PeakOver-1)) }
 	for _, rate := range []time.Duration{100 * ms, 250 * ms, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second} {
+		name := "`" + rate.String() + "`"
 		start := perMinute(rate, sim.Load{{For: 30 * time.Second}, {For: 20 * time.Second, Rate: 500}}, 0)
 		on := perMinute(rate, sim.Constant(20, 300*time.Second), 120*time.Second)
 		quiet := perMinute(rate, sim.Constant(3, 300*time.Second), 0)
-		s, o := start.Figures(sim.Shipped, seeds), on.Figures(sim.Shipped, seeds)
-		g.row("`"+rate.String()+"`", over(s), over(o), over(start.Figures(sim.Scaled, seeds)), over(on.Figures(sim.Scaled, seeds)),
-			over(start.Figures(sim.Kong, seeds)), over(on.Figures(sim.Kong, seeds)),
-			fmt.Sprintf("%.1f", quiet.Figures(sim.Shipped, seeds).Calls), fmt.Sprintf("%.1f", o.Calls))
+		o := on.Figures(sim.Shipped, seeds)
+		cold.row(name, over(start.Figures(sim.Shipped, seeds)), over(start.Figures(sim.Scaled, seeds)), over(start.Figures(sim.Kong, seeds)))
+		steady.row(name, over(o), over(on.Figures(sim.Scaled, seeds)), over(on.Figures(sim.Kong, seeds)))
+		syncs.row(name, fmt.Sprintf("%.1f", quiet.Figures(sim.Shipped, seeds).Calls), fmt.Sprintf("%.1f", o.Calls))
 	}
+	g := &grid{}
+	fmt.Fprintf(g, "Overshoot after a cold start at 50x:\n\n%s\nOvershoot at a steady 2x:\n\n%s\nSyncs a second:\n\n%s", cold, steady, syncs)
 	return g
 }
 
@@ -179,26 +183,28 @@ func rollouts() *grid {
 
 // windows is the error of the algorithms themselves.
 func windows() *grid {
-	approximations := sim.Approximations()
-	columns := []string{"offered load"}
-	for _, a := range approximations {
-		columns = append(columns, a.Name)
+	starts, lumps := []float64{.8, 1.5, 3, 20}, []time.Duration{5 * time.Second, 20 * time.Second}
+	onset, again := []string{"a cold start, then"}, []string{"one limit at once"}
+	for _, demand := range starts {
+		onset = append(onset, fmt.Sprintf("%gx", demand))
 	}
-	g := newGrid(columns...)
-	for _, demand := range []float64{.8, 1.5, 3, 20} {
-		cells := []string{fmt.Sprintf("cold start, then %gx", demand)}
-		for _, a := range approximations {
-			cells = append(cells, fmt.Sprintf("%.2f", a.Peak(sim.Onset(demand))))
+	for _, every := range lumps {
+		again = append(again, fmt.Sprintf("every %v", every))
+	}
+	steady, bursts := newGrid(onset...), newGrid(again...)
+	for _, a := range sim.Approximations() {
+		onset, again = []string{a.Name}, []string{a.Name}
+		for _, demand := range starts {
+			onset = append(onset, fmt.Sprintf("%.2f", a.Peak(sim.Onset(demand))))
 		}
-		g.row(cells...)
-	}
-	for _, every := range []time.Duration{5 * time.Second, 20 * time.Second} {
-		cells := []string{fmt.Sprintf("one limit at once, every %v", every)}
-		for _, a := range approximations {
-			cells = append(cells, fmt.Sprintf("%.2f", a.Peak(sim.Lumps(every))))
+		for _, every := range lumps {
+			again = append(again, fmt.Sprintf("%.2f", a.Peak(sim.Lumps(every))))
 		}
-		g.row(cells...)
+		steady.row(onset...)
+		bursts.row(again...)
 	}
+	g := &grid{}
+	fmt.Fprintf(g, "%s\n%s", steady, bursts)
 	return g
 }
 

@@ -1,0 +1,113 @@
+package simulate
+
+import (
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/url"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/accesslog"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+)
+
+// A maker makes the requests of records, as a server would get them.
+type maker struct {
+	server *caddyhttp.Server
+	// reused is the request that stands for all, nil where each has one of its own: to make one
+	// ready costs as much as all else together. replacer is what it has.
+	reused   *http.Request
+	replacer *caddy.Replacer
+}
+
+// newMaker returns a maker of a server. plain is Policy.isPlain.
+func newMaker(s *caddyhttp.Server, plain bool) maker {
+	m := maker{server: s}
+	if plain {
+		m.replacer = caddy.NewReplacer()
+		m.reused = caddyhttp.PrepareRequest(&http.Request{URL: new(url.URL)}, m.replacer, discard{}, s)
+	}
+	return m
+}
+
+// discard is where the response of a request goes that is only replayed.
+type discard struct{}
+
+func (discard) Header() http.Header         { return http.Header{} }
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+func (discard) WriteHeader(int)             {}
+
+// encrypted is what is known of a connection that was encrypted.
+var encrypted = tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
+
+// request makes the request of a record, which is valid until the next one. It returns false for
+// one that no server would have taken.
+func (m *maker) request(rec *accesslog.Record) (*http.Request, bool) {
+	if m.reused == nil || rec.ClientIP == "" {
+		r := new(http.Request)
+		if !fill(r, rec) {
+			return nil, false
+		}
+		repl := caddy.NewReplacer()
+		r = caddyhttp.PrepareRequest(r, repl, discard{}, m.server)
+		know(r, repl, rec)
+		return r, true
+	}
+	if !fill(m.reused, rec) {
+		return nil, false
+	}
+	vars := reqkey.Vars(m.reused)
+	clear(vars)
+	vars[caddyhttp.TrustedProxyVarKey] = false
+	m.replacer.Delete("http.auth.user.id")
+	know(m.reused, m.replacer, rec)
+	return m.reused, true
+}
+
+// know tells what the server knew of the client.
+func know(r *http.Request, repl *caddy.Replacer, rec *accesslog.Record) {
+	if rec.ClientIP != "" {
+		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, rec.ClientIP)
+	}
+	if rec.User != "" {
+		repl.Set("http.auth.user.id", rec.User)
+	}
+}
+
+// fill sets all fields of a request that come from the client. It returns false where they are
+// none.
+func fill(r *http.Request, rec *accesslog.Record) bool {
+	uri := rec.URI
+	if uri == "" {
+		uri = "/"
+	}
+	u, err := url.ParseRequestURI(uri)
+	if err != nil {
+		return false
+	}
+	u.Scheme, u.Host = "", ""
+	r.Method, r.URL, r.RequestURI, r.Host, r.Header, r.Body, r.TLS = rec.Method, u, uri, rec.Host, rec.Headers, http.NoBody, nil
+	if r.Method == "" {
+		r.Method = http.MethodGet
+	}
+	r.Proto, r.ProtoMajor, r.ProtoMinor = rec.Proto, 1, 1
+	if major, minor, ok := http.ParseHTTPVersion(rec.Proto); ok {
+		r.ProtoMajor, r.ProtoMinor = major, minor
+	}
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	if rec.TLS {
+		state := encrypted
+		state.ServerName = rec.Host
+		r.TLS = &state
+	}
+	remote := rec.RemoteIP
+	if remote == "" {
+		remote = rec.ClientIP
+	}
+	r.RemoteAddr = net.JoinHostPort(remote, "49152")
+	return true
+}
