@@ -205,6 +205,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 		Charges: charges,
 		Mixed:   len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
 		Wake:    c.Source.Wake,
+		After:   func(d time.Duration, f func()) { time.AfterFunc(d, f) },
 	}, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {

@@ -86,6 +86,9 @@ func (n *Link) Wake() {
 	n.net.after(0, func() { n.on(cycle.Event{Kind: cycle.Wake}) })
 }
 
+// After is for a table that asks before the next cycle.
+func (n *Link) After(d time.Duration, f func()) { n.net.after(d, f) }
+
 // wait has the loop tick after a while, unless something else happens before.
 func (n *Link) wait(d time.Duration) {
 	n.timer++

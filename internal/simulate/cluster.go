@@ -49,7 +49,7 @@ func (c *cluster) join(node int, z *limits.Zone) {
 			s.net = sim.NewNetwork(0, latency, 1)
 		}
 		link := s.net.Join(node, fmt.Sprintf("node %d", node), table, config.Rate, l.Enforced.History)
-		config.Wake = link.Wake
+		config.Wake, config.After = link.Wake, link.After
 		table.Configure(config, z.MaxKeys)
 		s.links = append(s.links, link)
 	}
