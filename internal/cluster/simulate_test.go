@@ -33,7 +33,7 @@ func replayed() (all []string) {
 		}
 		for _, rate := range []string{"200ms", "1s", "strict", "local"} {
 			if name == "ban" && rate == "strict" {
-				continue // in shadow mode each node has bans of its own, which a replay has in common there
+				continue // in shadow mode each node has bans of its own, and a replay one of all
 			}
 			all = append(all, fmt.Sprintf("zone %s_%s {\nkey {header.X-User}\nalgorithm %s\nlimit 100/10s\nsync_rate %s\nenforce off\n%s\n}\n", name, rate, algorithm, rate, options))
 		}
