@@ -57,12 +57,9 @@ func (t *Table) Leave(w *Waiter, a *Ask) {
 	}
 }
 
-// grant hands out the slots of an answer. Those of requests that have left go back, and those that
-// this node has given out by itself meanwhile, as the answer was late.
+// grant hands out the slots of an answer. Those of requests that have left go back.
 func (t *Table) grant(sh *shard, m *Message, a Answer) {
-	e := m.entry
-	left := min(a.Granted, max(0, m.Limit-a.Others-e.own))
-	back := a.Granted - left
+	e, left := m.entry, a.Granted
 	for _, w := range m.waiters {
 		if w.gone {
 			continue
@@ -76,7 +73,7 @@ func (t *Table) grant(sh *shard, m *Message, a Answer) {
 		w.State = State{Allowed: w.Slot.table != nil, Own: e.own, Others: a.Others, Bound: m.Limit}
 		close(w.Done)
 	}
-	if left+back > 0 {
+	if left > 0 {
 		e.after = urgent
 	}
 }

@@ -50,12 +50,9 @@ func (s *Syncer) serve(ctx context.Context, src *Source, at *attachment) {
 func (s *Syncer) cycle(ctx context.Context, src *Source, at *attachment, all bool) cycle.Event {
 	lost, err := s.sync(ctx, src, all)
 	if ctx.Err() == nil {
-		at.lost.Store(lost)
-		if err != nil || all && at.failing { // what has failed is sent again with all
-			at.failing = err != nil
+		if at.lost.Store(lost); err != nil {
 			s.others.Report(src.zone+" concurrent", err)
-		}
-		if err == nil && all {
+		} else if all {
 			at.synced.Store(s.now())
 			at.cycles.Add(1)
 		}
