@@ -313,8 +313,8 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 // bias says what no replay can tell.
 func bias(read *accesslog.Stats, t *totals) []string {
 	all := []string{
-		"A client that is denied acts otherwise than the log shows: it waits, tries again or gives up.",
-		"What came before the log begins counts for nothing: the first window is too lenient.",
+		"A client that is denied behaves differently from what the log shows: it waits, tries again or gives up.",
+		"What came before the log begins is not counted: the first window is too lenient.",
 	}
 	if t.deniedInLog > 0 {
 		all = append(all, "Requests that the log shows as denied (429) are offered as any other.")
