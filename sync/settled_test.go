@@ -3,6 +3,7 @@ package ratesync
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -109,4 +110,28 @@ func (s *luaStore) settled(hash, field string) (total, settled int64) {
 		_, text, _ = strings.Cut(text, " ") // the number of the message
 	}
 	return first(text), second(text)
+}
+
+// respondAfter has the responses to requests of before a reset begin after it, some before what is
+// spent then and some after. They change nothing.
+func (w *resetWorld[S]) respondAfter() {
+	time.Sleep(time.Millisecond)
+	for i, m := range w.nodes {
+		w.respond(m, 5)
+		w.spent += w.admitted(i, 6)
+		w.respond(m, len(m.open)-1)
+	}
+	w.rest()
+}
+
+// reservesNothing checks that nobody takes anything for reserved: what was is forgiven, though some
+// responses have not begun.
+func (w *resetWorld[S]) reservesNothing() {
+	for i, m := range w.nodes {
+		n := m.table.Unsettled().Len()
+		w.respond(m, len(m.open))
+		if n += m.table.Unsettled().Len(); n != 0 {
+			w.t.Errorf("node %d takes something for reserved in the end", i)
+		}
+	}
 }
