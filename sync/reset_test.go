@@ -230,6 +230,7 @@ func (w *resetWorld[S]) after() {
 		}
 		w.rest()
 	case "with responses of before":
+		time.Sleep(time.Millisecond)
 		w.respondAfter()
 	}
 }

@@ -3,7 +3,6 @@ package ratesync
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -115,7 +114,6 @@ func (s *luaStore) settled(hash, field string) (total, settled int64) {
 // respondAfter has the responses to requests of before a reset begin after it, some before what is
 // spent then and some after. They change nothing.
 func (w *resetWorld[S]) respondAfter() {
-	time.Sleep(time.Millisecond)
 	for i, m := range w.nodes {
 		w.respond(m, 5)
 		w.spent += w.admitted(i, 6)

@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"sync/atomic"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/held"
@@ -13,8 +13,9 @@ import (
 // A request that passes several handlers with the same zone runs once, and has one slot for all of
 // them. So it carries the slots that it has along.
 
-// variable holds the innermost of a request's places.
-const variable = "rate_limit.running"
+// variable holds the innermost of a request's places, in its replacer. The request's variables have
+// no lock, and a handler that has returned may have left somebody behind who reads them.
+const variable = "http.rate_limit.running"
 
 // A place is a slot that a request has until a handler has returned.
 type place struct {
@@ -28,8 +29,10 @@ func (t *Taken) HoldBy(h *held.Held) {
 	p := &place{Slot: t.Slot}
 	t.Slot = gauge.Slot{}
 	h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
-		p.outer = placeOf(r)
-		caddyhttp.SetVar(r.Context(), variable, p)
+		if repl := replacerOf(r); repl != nil {
+			p.outer = placeOf(r)
+			repl.Set(variable, p)
+		}
 		return w
 	})
 	h.OnEnd(func() {
@@ -40,11 +43,21 @@ func (t *Taken) HoldBy(h *held.Held) {
 
 // placeOf returns the innermost place that a request has, nil for none.
 func placeOf(r *http.Request) *place {
-	p, _ := caddyhttp.GetVar(r.Context(), variable).(*place)
+	repl := replacerOf(r)
+	if repl == nil {
+		return nil
+	}
+	v, _ := repl.Get(variable)
+	p, _ := v.(*place)
 	for p != nil && p.ended.Load() {
 		p = p.outer
 	}
 	return p
+}
+
+func replacerOf(r *http.Request) *caddy.Replacer {
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	return repl
 }
 
 // has reports whether the request of a question has a slot of its key already.

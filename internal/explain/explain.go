@@ -229,6 +229,7 @@ func (x *explanation) decide(r *http.Request) (h Handler, err error) {
 // uncounted says why a zone has not asked its limits.
 func (z *Zone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation, r *http.Request) error {
 	d, denied := e.Denial(), Denied
+	_, rest, _, _ := e.ClosedBy(f)
 	if z.Shadow {
 		denied = WouldDeny
 	}
@@ -241,8 +242,8 @@ func (z *Zone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation, r *http
 		return why(denied, "the key is empty, and empty_key is deny")
 	case z.Override == control.Deny:
 		return why(denied)
-	case e.BannedFor(f) > 0:
-		until := time.Unix(0, clock.Now()).Add(e.BannedFor(f)).UTC()
+	case rest > 0:
+		until := time.Unix(0, clock.Now()).Add(rest).UTC()
 		if z.BannedUntil = &until; !z.Shadow {
 			denied = Banned
 		}
@@ -321,7 +322,7 @@ func (z *Zone) add(o limits.Outcome, stands *limits.Zone) {
 	if o.Denied {
 		z.Decision = denied
 	}
-	if o.Slots != nil {
+	if o.Taken.By != nil {
 		z.addSlots(o, denied)
 	}
 	for i := range o.Results {
@@ -346,7 +347,7 @@ func (z *Zone) add(o limits.Outcome, stands *limits.Zone) {
 // addSlots adds what runs at once, without the request.
 func (z *Zone) addSlots(o limits.Outcome, denied Decision) {
 	t, d := o.Taken, &o.SlotResult
-	l := Limit{Limit: o.Slots.Max, Concurrent: true, Used: t.Own + t.Others, Remote: &t.Others, After: d.Remaining, Decision: Admitted}
+	l := Limit{Limit: o.Taken.By.Max, Concurrent: true, Used: t.Own + t.Others, Remote: &t.Others, After: d.Remaining, Decision: Admitted}
 	if d.Allowed {
 		l.Used--
 	} else {
