@@ -4,17 +4,19 @@ import (
 	"net/http"
 	"sync/atomic"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/held"
 )
 
 // A request that passes several handlers with the same zone runs once, and has one slot for all of
-// them. So it carries the slots that it has along.
+// them. So it carries the slots that it has along, where a configuration has such zones.
 
-// variable holds the innermost of a request's places.
-const variable = "rate_limit.running"
+// variable holds the innermost of a request's places, in its replacer. It is none of the request's
+// variables: those are a map without a lock, which somebody may still read whom an earlier handler
+// has left behind.
+const variable = "http.rate_limit.running"
 
 // A place is a slot that a request has until a handler has returned.
 type place struct {
@@ -23,13 +25,20 @@ type place struct {
 	ended atomic.Bool
 }
 
-// HoldBy hands the slot over to what the request holds until its handler has returned.
-func (t *Taken) HoldBy(h *held.Held) {
+// HoldBy hands a slot over to what the request holds until its handler has returned.
+func (l *Limit) HoldBy(h *held.Held, t *Taken) {
+	if !l.isInSeveral() {
+		h.OnEnd(t.Free)
+		t.Slot = gauge.Slot{}
+		return
+	}
 	p := &place{Slot: t.Slot}
 	t.Slot = gauge.Slot{}
 	h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
-		p.outer = placeOf(r)
-		caddyhttp.SetVar(r.Context(), variable, p)
+		if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
+			p.outer = placeOf(repl)
+			repl.Set(variable, p)
+		}
 		return w
 	})
 	h.OnEnd(func() {
@@ -39,20 +48,28 @@ func (t *Taken) HoldBy(h *held.Held) {
 }
 
 // placeOf returns the innermost place that a request has, nil for none.
-func placeOf(r *http.Request) *place {
-	p, _ := caddyhttp.GetVar(r.Context(), variable).(*place)
+func placeOf(repl *caddy.Replacer) *place {
+	v, _ := repl.Get(variable)
+	p, _ := v.(*place)
 	for p != nil && p.ended.Load() {
 		p = p.outer
 	}
 	return p
 }
 
+// isInSeveral reports whether several handlers have the zone, or configurations during a reload.
+func (s *Slots) isInSeveral() bool { return s.users.Load() > 1 }
+
 // has reports whether the request of a question has a slot of its key already.
 func (l *Limit) has(q *Question) bool {
-	if q.Looks || q.Request == nil {
+	if q.Looks || q.Request == nil || !l.isInSeveral() {
 		return false
 	}
-	for p := placeOf(q.Request); p != nil; p = p.outer {
+	repl, ok := q.Request.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		return false
+	}
+	for p := placeOf(repl); p != nil; p = p.outer {
 		if !p.ended.Load() && p.IsOf(l.Table, q.Key) {
 			return true
 		}

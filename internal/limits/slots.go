@@ -85,7 +85,7 @@ func (e *Evaluation) holdSlots(h *held.Held) {
 	e.slotted = false
 	for i := range e.zones {
 		if zr := &e.zones[i]; zr.taken.Allowed && !zr.taken.Again {
-			zr.taken.HoldBy(h)
+			zr.slots.HoldBy(h, &zr.taken)
 		}
 	}
 }
