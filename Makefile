@@ -37,47 +37,30 @@ comparisons:
 bench:
 	cd bench && go run -tags $(TAGS) ./rivals $(BENCH) && go run -tags $(TAGS) ./compare -servers -latency -rounds 4 $(BENCH)
 
-# Redis is what the tests exchange through. Root on Debian gets it here; anybody else is told.
+# What the tests need beside Go. Root on Debian gets it here; anybody else is told.
+#   $(call need,program,package of Debian,what it is for,how else to get it)
+define need
+	@command -v $(1) >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(2); \
+		else \
+			echo "$(3) Install it (Debian: apt-get install $(2); $(4)), then run make $(MAKECMDGOALS) again."; \
+			exit 1; \
+		fi; }
+endef
+
+.PHONY: browser promtool
 redis:
-	@command -v redis-server >/dev/null || { \
-		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server; \
-		else \
-			echo "The tests need redis-server (7.0 or later). Install it (Debian: apt-get install redis-server; Fedora: dnf install redis; macOS: brew install redis), then run make test again."; \
-			exit 1; \
-		fi; }
+	$(call need,redis-server,redis-server,The tests need redis-server (7.0 or later).,Fedora: dnf install redis; macOS: brew install redis)
 
-# fail2ban reads the log lines of bans.
 fail2ban:
-	@command -v fail2ban-regex >/dev/null || { \
-		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends fail2ban; \
-		else \
-			echo "A test feeds log lines to fail2ban-regex. Install fail2ban (Debian: apt-get install fail2ban; Fedora: dnf install fail2ban), then run make test again."; \
-			exit 1; \
-		fi; }
+	$(call need,fail2ban-regex,fail2ban,A test feeds log lines of bans to fail2ban-regex.,Fedora: dnf install fail2ban)
 
-# The status page is tested in a browser.
-.PHONY: browser
 browser:
-	@command -v chromium >/dev/null || { \
-		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; \
-		else \
-			echo "The tests need chromium. Install it (Debian: apt-get install chromium; Fedora: dnf install chromium), then run make test again."; \
-			exit 1; \
-		fi; }
+	$(call need,chromium,chromium,The status page is tested in chromium.,Fedora: dnf install chromium)
 
-# The alerts and the board are checked by Prometheus' own tool.
-.PHONY: promtool
 promtool:
-	@command -v promtool >/dev/null || { \
-		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus; \
-		else \
-			echo "The tests need promtool. Install it (Debian: apt-get install prometheus; macOS: brew install prometheus), then run make test again."; \
-			exit 1; \
-		fi; }
+	$(call need,promtool,prometheus,The alerts and the board are checked by promtool.,macOS: brew install prometheus)
 
 # What is measured goes into the page's tables. SEED=<number> is another order of faults.
 SEED := 1

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -125,5 +126,90 @@ func TestErrorRoutesOfAPath(t *testing.T) {
 		},
 	} {
 		t.Run(name, c.check)
+	}
+}
+
+// A request that fails is counted once by a zone, on whatever way it comes to the zone again.
+func TestCountedOnceOnEveryErrorRoute(t *testing.T) {
+	const (
+		limits = `{"handler": "rate_limit", "rate_limits": {"once": {"limits": [{"max_events": 2, "window": "1h"}]}}}`
+		fails  = `{"handler": "error", "status_code": 500}`
+		page   = `{"handler": "static_response", "body": "page"}`
+	)
+	route := func(handlers ...string) string { return `[{"handle": [` + strings.Join(handlers, ", ") + `]}]` }
+	subroute := func(routes, errors string) string {
+		return `{"handler": "subroute", "routes": ` + routes + `, "errors": {"routes": ` + errors + `}}`
+	}
+	named := `, "named_routes": {"limited": {"handle": [` + limits + `]}}`
+	const invoke = `{"handler": "invoke", "name": "limited"}`
+	for name, server := range map[string]string{
+		"the server's":            `"routes": ` + route(limits, fails) + `, "errors": {"routes": ` + route(limits, page) + `}`,
+		"a subroute's":            `"routes": ` + route(subroute(route(limits, fails), route(limits, page))),
+		"one within a subroute's": `"routes": ` + route(subroute(route(limits, fails), route(`{"handler": "subroute", "routes": `+route(limits, page)+`}`))),
+		"invoked by name":         `"routes": ` + route(invoke, fails) + `, "errors": {"routes": ` + route(invoke, page) + `}` + named,
+	} {
+		t.Run(name, func(t *testing.T) {
+			port := redistest.FreePort(t)
+			config := fmt.Sprintf(`{"admin": {"disabled": true, "config": {"persist": false}}, "logging": {"logs": {"default": {"writer": {"output": "discard"}}}},
+				"apps": {"http": {"servers": {"s": {"listen": ["127.0.0.1:%d"], "automatic_https": {"disable": true}, %s}}}}}`, port, server)
+			if err := caddy.Load([]byte(config), true); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = caddy.Stop() }()
+			for i, want := range []int{500, 500, 429} {
+				response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := response.Body.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if response.StatusCode != want {
+					t.Errorf("request %d: %d, want %d", i+1, response.StatusCode, want)
+				}
+			}
+		})
+	}
+}
+
+// A site's zones need not look whether a request has failed before.
+func TestOnlyErrorRoutesAskForErrors(t *testing.T) {
+	port := redistest.FreePort(t)
+	config, err := adapt(fmt.Sprintf(`{
+	admin off
+	persist_config off
+	log {
+		output discard
+	}
+}
+http://site.example:%d {
+	bind 127.0.0.1
+	handle_path /a/* {
+		rate_limit {
+			zone plain {
+				limit 1/1h
+			}
+		}
+	}
+	handle_errors {
+		rate_limit {
+			zone errors {
+				limit 1/1h
+			}
+		}
+	}
+}
+`, port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := caddy.Load(config, true); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = caddy.Stop() }()
+	for name, want := range map[string]bool{"plain": false, "errors": true} {
+		if z := lifecycle.Zone(name); z == nil || z.AfterErrors != want {
+			t.Errorf("zone %s: %v, want %v", name, z, want)
+		}
 	}
 }

@@ -165,7 +165,8 @@ func TestEveryHardEnd(t *testing.T) {
 	} {
 		for _, protocol := range protocols {
 			path, what := c.path+"/"+protocol, protocol+" "+c.path
-			spent := c.spent && (c.path != "/taken" || protocol == "HTTP/1.1") // others have no connection to take: 500
+			// Other protocols have no connection to take, which is an error 500.
+			spent := c.spent && (c.path != "/taken" || protocol == "HTTP/1.1")
 			ctx, cancel := context.WithCancel(t.Context())
 			if c.path == "/events" || c.path == "/waits" { // the client leaves
 				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)

@@ -85,12 +85,14 @@ type Handler struct {
 	// write, as counts are synced through Redis, not through Caddy's storage. Default: none.
 	StorageRaw json.RawMessage `json:"storage,omitempty"`
 
-	path    string         // of its route, see pathInJSON
-	zones   []*limits.Zone // as Arrange sorts them
-	answers *answer.Responder
-	logger  *zap.Logger
-	warned  *warning.Once
-	proxies *reqkey.ProxyWatch
+	path string // of its route, see pathInJSON
+	// afterErrors is what mayFollowError says.
+	afterErrors bool
+	zones       []*limits.Zone // as Arrange sorts them
+	answers     *answer.Responder
+	logger      *zap.Logger
+	warned      *warning.Once
+	proxies     *reqkey.ProxyWatch
 }
 
 // Distributed is the block of that name in the older plugin's configuration.
@@ -354,6 +356,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if server != nil && provisioning(server.Routes) >= 0 {
 		answer.GuardErrorRoutes(server)
 	}
+	h.afterErrors = mayFollowError(ctx, server)
 	where := app.nextHandler()
 	if h.path != "" {
 		where += " in " + h.path
@@ -446,6 +449,25 @@ func isSite(r caddyhttp.Route) bool {
 	return true
 }
 
+// mayFollowError reports whether a request may come to the handler that is being provisioned by an
+// error route. It is false where all that is known of says no: the handler is in a route of the
+// server, and nothing but routes without errors of their own is between the two.
+func mayFollowError(ctx caddy.Context, server *caddyhttp.Server) bool {
+	if server == nil || provisioning(server.Routes) < 0 {
+		return true // in an error route, or in one that others invoke by its name
+	}
+	return slices.ContainsFunc(ctx.Modules(), func(m caddy.Module) bool {
+		switch m := m.(type) {
+		case *caddyhttp.App, *Handler:
+			return false
+		case *caddyhttp.Subroute:
+			return m.Errors != nil
+		default:
+			return true
+		}
+	})
+}
+
 // hasEnforce reports whether a zone has the option enforce.
 func (h *Handler) hasEnforce() bool {
 	for _, z := range h.RateLimits {
@@ -487,6 +509,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 		Compiled: s, Namespace: app.namespace, Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
 		Headers: sets, Waits: sets != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
+		AfterErrors: h.afterErrors,
 	}
 	if err := loadMatchers(ctx, config, "MatcherSetsRaw", &o.Matchers); err != nil {
 		return nil, wrong("match", err)

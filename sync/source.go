@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// Counters is a table whose counts are synced.
-type Counters interface {
+// A Table is one whose counts are synced.
+type Table interface {
 	Outbox
 	Follower
 }
@@ -47,7 +47,7 @@ type Follower interface {
 // and its sequence numbers go on when a reload attaches it to another Replicator, so that no total
 // is ever taken for another one's.
 type Source struct {
-	counters Counters
+	counters Table
 	spec     Spec
 	node     string
 	seq      atomic.Int64
@@ -114,8 +114,8 @@ func (at *attachment) charger() Charger {
 }
 
 // NewSource returns the Source of a table, with a random name of a node.
-func NewSource(c Counters, spec Spec) *Source {
-	return &Source{counters: c, spec: spec, node: NewNode(), wake: make(chan struct{}, 1)}
+func NewSource(t Table, spec Spec) *Source {
+	return &Source{counters: t, spec: spec, node: NewNode(), wake: make(chan struct{}, 1)}
 }
 
 // Node is the field of this table's counts in the store.

@@ -62,8 +62,16 @@ const retry = time.Second
 type Taken struct {
 	gauge.Slot
 	gauge.State
+	// By is the limit that decided.
+	By *Limit
 	// Again is set where the request has a slot of the key already, by another handler.
 	Again bool
+}
+
+// Release frees the slot, unless it is free, was handed over, or is another handler's.
+func (t *Taken) Release() {
+	t.Free()
+	t.Slot = gauge.Slot{}
 }
 
 // A Question is what a request asks.

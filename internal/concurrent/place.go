@@ -13,9 +13,8 @@ import (
 // A request that passes several handlers with the same zone runs once, and has one slot for all of
 // them. So it carries the slots that it has along, where a configuration has such zones.
 
-// variable holds the innermost of a request's places, in its replacer. It is none of the request's
-// variables: those are a map without a lock, which somebody may still read whom an earlier handler
-// has left behind.
+// variable holds the innermost of a request's places, in its replacer. The request's variables have
+// no lock, and a handler that has returned may have left somebody behind who reads them.
 const variable = "http.rate_limit.running"
 
 // A place is a slot that a request has until a handler has returned.
@@ -25,9 +24,9 @@ type place struct {
 	ended atomic.Bool
 }
 
-// HoldBy hands a slot over to what the request holds until its handler has returned.
-func (l *Limit) HoldBy(h *held.Held, t *Taken) {
-	if !l.isInSeveral() {
+// HoldBy hands the slot over to what the request holds until its handler has returned.
+func (t *Taken) HoldBy(h *held.Held) {
+	if !t.By.isInSeveral() {
 		h.OnEnd(t.Free)
 		t.Slot = gauge.Slot{}
 		return
@@ -35,8 +34,8 @@ func (l *Limit) HoldBy(h *held.Held, t *Taken) {
 	p := &place{Slot: t.Slot}
 	t.Slot = gauge.Slot{}
 	h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
-		if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
-			p.outer = placeOf(repl)
+		if repl := replacerOf(r); repl != nil {
+			p.outer = placeOf(r)
 			repl.Set(variable, p)
 		}
 		return w
@@ -48,13 +47,22 @@ func (l *Limit) HoldBy(h *held.Held, t *Taken) {
 }
 
 // placeOf returns the innermost place that a request has, nil for none.
-func placeOf(repl *caddy.Replacer) *place {
+func placeOf(r *http.Request) *place {
+	repl := replacerOf(r)
+	if repl == nil {
+		return nil
+	}
 	v, _ := repl.Get(variable)
 	p, _ := v.(*place)
 	for p != nil && p.ended.Load() {
 		p = p.outer
 	}
 	return p
+}
+
+func replacerOf(r *http.Request) *caddy.Replacer {
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	return repl
 }
 
 // isInSeveral reports whether several handlers have the zone, or configurations during a reload.
@@ -65,11 +73,7 @@ func (l *Limit) has(q *Question) bool {
 	if q.Looks || q.Request == nil || !l.isInSeveral() {
 		return false
 	}
-	repl, ok := q.Request.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return false
-	}
-	for p := placeOf(repl); p != nil; p = p.outer {
+	for p := placeOf(q.Request); p != nil; p = p.outer {
 		if !p.ended.Load() && p.IsOf(l.Table, q.Key) {
 			return true
 		}

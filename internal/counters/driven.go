@@ -12,7 +12,7 @@ import (
 // Driven is a table of a configuration that is never started: who drives it sweeps and syncs it in
 // a time of its own.
 type Driven interface {
-	ratesync.Counters
+	ratesync.Table
 	Configure(b table.SyncConfig, maxKeys int)
 	Sweep(now int64)
 }

@@ -132,15 +132,21 @@ func (l *Limit) Peek(key table.Key, raw []byte, now int64) table.Taken {
 
 // Result returns what an answer tells of a decision.
 func (l *Limit) Result(d *algorithms.Decision) answer.Result {
-	quota, limit := l.Rate.Limit, l.Enforced.N
-	if l.others != 0 {
-		quota = l.withoutReserves(quota)
-		limit = min(limit, quota) // of a bucket, which drains as a whole
-	}
-	return answer.Result{
-		Policy: l.Policy, Allowed: d.Allowed, Overridden: l.IsOverridden || l.others != 0, Quota: quota, Limit: limit, Size: l.Enforced.Size, Remaining: d.Remaining,
+	r := answer.Result{
+		Policy: l.Policy, Allowed: d.Allowed, Overridden: l.IsOverridden, Quota: l.Rate.Limit, Limit: l.Enforced.N, Size: l.Enforced.Size, Remaining: d.Remaining,
 		RetryAfter: d.Retry, MoreAfter: l.MoreAfter(d),
 	}
+	if l.others != 0 {
+		l.shrink(&r)
+	}
+	return r
+}
+
+// shrink tells of the limit without what is reserved for others.
+func (l *Limit) shrink(r *answer.Result) {
+	r.Overridden = true
+	r.Quota = l.withoutReserves(r.Quota)
+	r.Limit = min(r.Limit, r.Quota) // of a bucket, which drains as a whole
 }
 
 // MoreAfter returns the one wait that answers tell of a limit that admits.

@@ -321,7 +321,7 @@ func (z *Zone) add(o limits.Outcome, stands *limits.Zone) {
 	if o.Denied {
 		z.Decision = denied
 	}
-	if o.Slots != nil {
+	if o.Taken.By != nil {
 		z.addSlots(o, denied)
 	}
 	for i := range o.Results {
@@ -346,7 +346,7 @@ func (z *Zone) add(o limits.Outcome, stands *limits.Zone) {
 // addSlots adds what runs at once, without the request.
 func (z *Zone) addSlots(o limits.Outcome, denied Decision) {
 	t, d := o.Taken, &o.SlotResult
-	l := Limit{Limit: o.Slots.Max, Concurrent: true, Used: t.Own + t.Others, Remote: &t.Others, After: d.Remaining, Decision: Admitted}
+	l := Limit{Limit: o.Taken.By.Max, Concurrent: true, Used: t.Own + t.Others, Remote: &t.Others, After: d.Remaining, Decision: Admitted}
 	if d.Allowed {
 		l.Used--
 	} else {

@@ -28,11 +28,11 @@ func shared(t *Table) *Table {
 // A model is a table and the slots that it has given out.
 type model struct {
 	*rapid.T
-	table  *Table
-	now    int64
-	slots  map[string][]Slot
-	total  int64
-	flying []Message
+	table    *Table
+	now      int64
+	slots    map[string][]Slot
+	total    int64
+	underWay []Message
 }
 
 // take takes a slot, and checks that the table gives one where it must and none where it must not.
@@ -63,14 +63,14 @@ func (m *model) free(key string) {
 
 // land ends the messages that are on their way, with an answer or without one.
 func (m *model) land() {
-	for i := range m.flying {
+	for i := range m.underWay {
 		if rapid.Bool().Draw(m.T, "lost") {
-			m.table.Fail(&m.flying[i], nil)
+			m.table.Fail(&m.underWay[i], nil)
 		} else {
-			m.table.Ack(&m.flying[i], Answer{})
+			m.table.Ack(&m.underWay[i], Answer{})
 		}
 	}
-	m.flying = nil
+	m.underWay = nil
 }
 
 // empty gives all back, and checks that nothing is left.
@@ -118,7 +118,7 @@ func TestGaugesCountWhatIsTaken(t *testing.T) {
 			case what < 9 && syncs:
 				m.land()
 				tab.Tick(m.now)
-				m.flying = tab.Drain(m.now, true, rapid.IntRange(1, 10).Draw(rt, "most"), nil)
+				m.underWay = tab.Drain(m.now, true, rapid.IntRange(1, 10).Draw(rt, "most"), nil)
 			default:
 				tab.Sweep(m.now)
 				m.now += int64(rapid.SampledFrom([]time.Duration{0, time.Second, 11 * time.Second}).Draw(rt, "pause"))

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,8 +68,7 @@ type Evaluation struct {
 	wouldDeny  answer.WouldDeny
 	// queues is how many zones are still to give their slots.
 	queues int
-	// slotted is set where a zone has given a slot of concurrent.
-	slotted bool
+	slots  []concurrent.Taken // of zones with concurrent
 	// holds is set where a zone holds something beyond its decision: see Hold.
 	holds bool
 	near  bool // see IsNear
@@ -90,9 +90,8 @@ type zoneResult struct {
 	reserved bool
 	early    bool // the key holds an address that early data doesn't prove
 
-	divided bool              // limits are this node's share
-	slots   *concurrent.Limit // what may run at once, nil where it is any number
-	taken   concurrent.Taken
+	divided bool // limits are this node's share
+	slot    int  // one more than that of its slot in slots, 0 for none
 }
 
 // grant is what a Redis granted.
@@ -121,7 +120,13 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
 	e.overShadow, e.wouldDeny, e.holds, e.near, e.began = false, answer.WouldDeny{}, false, false, 0
 	done := false
-	defer e.freeUnless(&done)
+	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.Slots != nil }) {
+		defer func() {
+			if !done { // a matcher has panicked
+				e.freeSlots()
+			}
+		}()
+	}
 	if err := e.askAll(zones, r); err != nil {
 		e.rollBack(true)
 		e.Free()
@@ -148,7 +153,7 @@ func (e *Evaluation) Free() {
 	}
 	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
 	e.own, e.grants, e.verdicts, e.shadows, e.uncounted = e.own[:0], e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
-	e.closed, e.barred, e.throttles, e.banned, e.beganIn = e.closed[:0], nil, e.throttles[:0], nil, nil
+	e.closed, e.barred, e.throttles, e.slots, e.banned, e.beganIn = e.closed[:0], nil, e.throttles[:0], e.slots[:0], nil, nil
 	evaluations.Put(e)
 }
 
@@ -172,14 +177,17 @@ func (e *Evaluation) Now() int64 { return e.now }
 // that are not enforced for their keys come last.
 func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 	vars := reqkey.Vars(r)
-	counted := counted.Before(r, vars)
+	var already []string // zones that have counted the request
+	if len(zones) > 0 && zones[0].AfterErrors {
+		already = counted.Before(r)
+	}
 	if hasBans(zones) {
-		if err := e.askBans(zones, r, vars, counted); err != nil || e.banned != nil {
+		if err := e.askBans(zones, r, vars, already); err != nil || e.banned != nil {
 			return err
 		}
 	}
 	for len(zones) > 0 && !zones[0].isStrict() {
-		if ok, err := zones[0].applies(r, counted); err != nil {
+		if ok, err := zones[0].applies(r, already); err != nil {
 			return err
 		} else if ok {
 			e.ask(zones[0], r, vars)
@@ -189,7 +197,7 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 	if err := e.askShadows(r); err != nil || len(zones) == 0 {
 		return err
 	}
-	return e.askStrict(zones, r, vars, counted)
+	return e.askStrict(zones, r, vars, already)
 }
 
 // ask makes the key and asks the zone's limits, later if they are not enforced for that key.
@@ -198,7 +206,7 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 	keys, empty, none := z.appendKey(e.keys, r, vars)
 	e.keys = keys
 	if empty {
-		z.warnEmpty()
+		z.notices.Empty(&z.Compiled, z.Logger)
 	}
 	if none && z.EmptyKey != settings.EmptyDeny {
 		z.metrics.Count(metrics.Skipped)
@@ -229,7 +237,10 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 		return
 	}
 	throttled := e.throttle(k, hash, o)
-	limits, own := e.limitsOf(z, r, o)
+	limits, own := z.limits, false
+	if o != nil || z.varies || z.Reserved != nil {
+		limits, own = e.limitsOf(z, r, o)
+	}
 	slots := z.Slots.For(o)
 	if len(limits) == 0 && slots == nil {
 		if !throttled {
@@ -237,11 +248,12 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 		}
 		return
 	}
-	e.zones = append(e.zones, zoneResult{
-		keyed: *k, hash: hash, told: len(e.results), first: len(e.results), limits: limits, own: own, early: reqkey.IsUnproven(raw),
-	})
-	at := len(e.zones) - 1
+	at := len(e.zones)
+	e.zones = slices.Grow(e.zones, 1)[:at+1]
 	zr := &e.zones[at]
+	*zr = zoneResult{
+		keyed: *k, hash: hash, told: len(e.results), first: len(e.results), limits: limits, own: own, early: reqkey.IsUnproven(raw),
+	}
 	if names := z.KeyNames; z.LogKeys && names.Wants(zr.hash, e.now) {
 		names.Leave(zr.hash, z.Template.Text(raw))
 	}
@@ -250,20 +262,9 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 	}
 	lost := false
 	if z.isStrict() && len(limits) > 0 {
-		if _, ok := counters.Room(zr.limits, zr.hash, raw, e.now); ok {
-			var decided bool
-			decided, lost = e.askRedis(r, zr, raw)
-			// The call took its time. A later Take at the arrival's would pass for a step of the
-			// clock.
-			if e.now = clock.Now(); decided {
-				e.checkLimits(at)
-				return
-			}
-			if e.findBan(k, e.now) {
-				e.freeSlot(&e.zones[at])
-				e.zones = e.zones[:at]
-				return
-			}
+		var done bool
+		if done, lost = e.decideInRedis(at, k, r); done {
+			return
 		}
 	}
 	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(zr) {
@@ -271,6 +272,27 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 	}
 	e.takeAll(zr, raw)
 	e.checkLimits(at)
+}
+
+// decideInRedis has Redis decide for a zone, if it has to be asked. done is set where the zone is
+// decided, and lost where Redis was asked and has not answered.
+func (e *Evaluation) decideInRedis(at int, k *keyed, r *http.Request) (done, lost bool) {
+	zr, raw := &e.zones[at], e.keys[k.key[0]:k.key[1]]
+	if _, ok := counters.Room(zr.limits, zr.hash, raw, e.now); !ok {
+		return false, false
+	}
+	done, lost = e.askRedis(r, zr, raw)
+	// The call took its time. A later Take at the arrival's would pass for a step of the clock.
+	e.now = clock.Now()
+	switch {
+	case done:
+		e.checkLimits(at)
+	case e.findBan(k, e.now):
+		e.freeSlot(zr)
+		e.zones = e.zones[:at]
+		return true, false
+	}
+	return done, lost
 }
 
 // failOver applies a zone's on_redis_loss. It reports whether this node decides.
@@ -285,7 +307,7 @@ func (e *Evaluation) failOver(zr *zoneResult) bool {
 		}
 		return true
 	}
-	if zr.slots != nil {
+	if zr.slot > 0 {
 		e.freeSlot(zr)
 		e.receipts, e.results = e.receipts[:zr.first-1], e.results[:zr.first-1]
 	}
@@ -341,8 +363,7 @@ func (e *Evaluation) checkLimits(at int) {
 	zr := &e.zones[at]
 	for i := range zr.limits {
 		d := &e.results[zr.first+i]
-		d.Shadow = zr.shadow
-		if d.Allowed {
+		if d.Shadow = zr.shadow; d.Allowed {
 			continue
 		}
 		reserved := e.isReserved(zr, i)
@@ -376,12 +397,7 @@ func (e *Evaluation) keyOf(zr *zoneResult) []byte { return e.keys[zr.key[0]:zr.k
 // Enter waits until an admitted request is due in its queues, and counts it as admitted.
 // It returns an error if the client has gone away; its slots are then free again.
 func (e *Evaluation) Enter(ctx context.Context) error {
-	var delay time.Duration
-	for i := range e.receipts {
-		if !e.results[i].Shadow {
-			delay = max(delay, e.receipts[i].Delay)
-		}
-	}
+	delay := e.Delay()
 	if delay > 0 && !clock.Sleep(ctx, delay) {
 		e.leaveQueues(clock.Now())
 		e.keepReserved()
@@ -391,10 +407,12 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		zr := &e.zones[i]
 		if !zr.denied {
 			zr.metrics.Count(metrics.Admitted)
-			if answer.IsNear(e.resultsOf(zr), 1) {
-				zr.metrics.CountNear()
+			if results := e.resultsOf(zr); answer.IsNear(results, 0) {
+				if answer.IsNear(results, 1) {
+					zr.metrics.CountNear()
+				}
+				e.near = e.near || answer.IsNear(results[zr.first-zr.told:], 0)
 			}
-			e.near = e.near || answer.IsNear(e.results[zr.first:zr.first+len(zr.limits)], 0)
 		}
 		e.countOverflow(zr)
 	}
@@ -447,9 +465,9 @@ func (e *Evaluation) leaveQueues(now int64) {
 
 // countOverflow counts a decision for a key without a counter of its own.
 func (e *Evaluation) countOverflow(zr *zoneResult) {
-	if !zr.strict && len(zr.limits) > 0 && e.receipts[zr.first].Overflow || zr.taken.Overflow {
+	if !zr.strict && len(zr.limits) > 0 && e.receipts[zr.first].Overflow || zr.slot > 0 && e.slots[zr.slot-1].Overflow {
 		zr.metrics.CountOverflow()
-		zr.warnFull()
+		zr.notices.Full(&zr.Compiled, zr.Once, zr.Logger)
 	}
 }
 

@@ -169,7 +169,7 @@ func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	core, seen := observer.New(zapcore.WarnLevel)
 	z := &Zone{ZoneOptions: ZoneOptions{Compiled: settings.Compiled{Name: "login", Key: "{tenant}"}, Logger: zap.New(core)}}
 	for range 3 {
-		z.warnEmpty()
+		z.notices.Empty(&z.Compiled, z.Logger)
 	}
 	if seen.Len() != 1 || seen.All()[0].ContextMap()["empty_key"] != "client_ip" {
 		t.Errorf("%d warnings: %v", seen.Len(), seen.All())

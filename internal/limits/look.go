@@ -137,9 +137,7 @@ type Outcome struct {
 	// Key is the bytes of the key, and Hash their table.KeyOf.
 	Key  []byte
 	Hash table.Key
-	// Slots are what may run at once, nil for any number. Taken is how these stand with the
-	// request, and SlotResult what they decided.
-	Slots      *concurrent.Limit
+	// Taken is how what may run at once stands with the request, and SlotResult what was decided.
 	Taken      concurrent.Taken
 	SlotResult answer.Result
 }
@@ -150,10 +148,10 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 		if zr := &e.zones[i]; zr.Zone == z {
 			o = Outcome{
 				zr.denied, zr.shadow, zr.reserved, zr.limits, e.results[zr.first : zr.first+len(zr.limits)], zr.strict,
-				e.keyOf(zr), zr.hash, zr.slots, zr.taken, answer.Result{},
+				e.keyOf(zr), zr.hash, concurrent.Taken{}, answer.Result{},
 			}
-			if zr.slots != nil {
-				o.SlotResult = e.results[zr.first-1]
+			if zr.slot > 0 {
+				o.Taken, o.SlotResult = e.slots[zr.slot-1], e.results[zr.first-1]
 			}
 			return o, true
 		}

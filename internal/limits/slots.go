@@ -5,7 +5,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/concurrent"
-	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/held"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -23,12 +22,13 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 	if zr.look != nil {
 		q.Looks, q.ByID, q.ID = true, zr.look.ByID, zr.look.ID
 	}
+	var taken concurrent.Taken
 	asks, lost := zr.isStrict(), zr.isUnavailable(raw)
 	if asks {
 		var err error
-		zr.taken, err = slots.DecideBy(r.Context(), zr.Redis, &q)
+		taken, err = slots.DecideBy(r.Context(), zr.Redis, &q)
 		if e.now, lost = clock.Now(), err != nil; zr.look == nil { // the time: see decide
-			zr.noteStrict(r, zr.Redis, err)
+			zr.notices.Strict(r, zr.Name, zr.Redis, err)
 		}
 	}
 	switch {
@@ -38,14 +38,16 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 		q.Nodes = zr.Redis.Replicator.Nodes()
 	}
 	if lost || !asks {
-		zr.taken = slots.Decide(&q)
+		taken = slots.Decide(&q)
 	}
-	d := slots.Result(&zr.taken)
+	d := slots.Result(&taken)
 	d.Shadow = zr.shadow
 	e.receipts, e.results = append(e.receipts, table.Taken{}), append(e.results, d)
-	zr.slots, zr.first = slots, zr.first+1
+	taken.By = slots
+	e.slots = append(e.slots, taken)
+	zr.slot, zr.first = len(e.slots), zr.first+1
 	if d.Allowed {
-		e.slotted, e.holds = true, true
+		e.holds = true
 		return true
 	}
 	zr.limits = nil
@@ -55,37 +57,24 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 
 // freeSlot gives the slot of a zone back, to a request that ends here.
 func (e *Evaluation) freeSlot(zr *zoneResult) {
-	if zr.slots != nil && zr.taken.Allowed && !zr.taken.Again {
-		zr.taken.Free()
-		zr.taken.Slot = gauge.Slot{}
+	if zr.slot > 0 && e.slots[zr.slot-1].Allowed && !e.slots[zr.slot-1].Again {
+		e.slots[zr.slot-1].Release()
 		e.results[zr.first-1].Remaining++
 	}
 }
 
 // freeSlots gives all slots back.
 func (e *Evaluation) freeSlots() {
-	for i := 0; e.slotted && i < len(e.zones); i++ {
-		e.freeSlot(&e.zones[i])
-	}
-	e.slotted = false
-}
-
-// freeUnless gives all slots back, unless what it waits for is done: a matcher has panicked.
-func (e *Evaluation) freeUnless(done *bool) {
-	if !*done {
-		e.freeSlots()
+	for i := range e.slots {
+		e.slots[i].Release()
 	}
 }
 
 // holdSlots hands the slots over: they are free again when the request's handler has returned.
 func (e *Evaluation) holdSlots(h *held.Held) {
-	if !e.slotted {
-		return
-	}
-	e.slotted = false
-	for i := range e.zones {
-		if zr := &e.zones[i]; zr.taken.Allowed && !zr.taken.Again {
-			zr.slots.HoldBy(h, &zr.taken)
+	for i := range e.slots {
+		if s := &e.slots[i]; s.Allowed && !s.Again {
+			s.HoldBy(h)
 		}
 	}
 }

@@ -99,7 +99,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 	for i := range zr.limits {
 		// Redis first learns what was decided for the key while it was unavailable.
 		if err := zr.limits[i].Source.ChargeNow(r.Context(), zr.hash); err != nil {
-			z.noteStrict(r, by, err)
+			z.notices.Strict(r, z.Name, by, err)
 			return false, true
 		}
 	}
@@ -124,7 +124,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 	if zr.hearBan(err) {
 		return false, true
 	}
-	z.noteStrict(r, by, err)
+	z.notices.Strict(r, z.Name, by, err)
 	if err != nil {
 		return false, true
 	}

@@ -39,7 +39,7 @@ func (e *Evaluation) holdThrottles(h *held.Held) {
 		h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 			slowed, overflow := t.Throttle.Throttle(w, r, bandwidth.Key(t.key))
 			if overflow {
-				t.warnFull()
+				t.notices.Full(&t.Compiled, t.Once, t.Logger)
 			}
 			if slowed == nil {
 				return w

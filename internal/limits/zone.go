@@ -54,7 +54,8 @@ type ZoneOptions struct {
 	LogKeys bool
 	Once    *warning.Once
 	// Metrics is set where the zone's decisions are counted.
-	Metrics bool
+	Metrics     bool
+	AfterErrors bool // a request may come by an error route, after other handlers
 }
 
 // A Zone is a zone as requests see it. It is safe for concurrent use.
@@ -209,6 +210,13 @@ func (z *Zone) Counted(yield func(*Limit) bool) {
 // applies reports whether a request is limited by the zone. One that comes back through an error
 // route was counted before. One that is excepted is counted as skipped.
 func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
+	if len(counted)+len(z.Matchers)+len(z.Except) == 0 {
+		return true, nil
+	}
+	return z.isFor(r, counted)
+}
+
+func (z *Zone) isFor(r *http.Request, counted []string) (bool, error) {
 	ok, excepted, err := z.selects(r, counted)
 	if excepted {
 		z.metrics.Count(metrics.Skipped)
@@ -264,12 +272,3 @@ func (z *Zone) isUnavailable(raw []byte) bool {
 	}
 	return z.limits[0].IsUnavailable(raw)
 }
-
-// noteStrict reports that a Redis does not decide for this zone.
-func (z *Zone) noteStrict(r *http.Request, by *Redis, err error) {
-	z.notices.Strict(r, z.Name, by, err)
-}
-
-// warnFull warns once that keys share the sketch, and warnEmpty that keys come out empty.
-func (z *Zone) warnFull()  { z.notices.Full(&z.Compiled, z.Once, z.Logger) }
-func (z *Zone) warnEmpty() { z.notices.Empty(&z.Compiled, z.Logger) }
