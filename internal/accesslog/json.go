@@ -37,29 +37,53 @@ const (
 	fields
 )
 
-// names are those of the fields in lower case: Caddy's first, then those that other servers,
-// shippers and Caddy's own filters make of them.
-var names = map[string]field{
-	"request": fieldRequest, "req": fieldRequest, "http": fieldRequest, "http_request": fieldRequest, "httprequest": fieldRequest,
-	"logger": fieldLogger,
-	"ts":     fieldTime, "time": fieldTime, "timestamp": fieldTime, "@timestamp": fieldTime, "datetime": fieldTime, "date": fieldTime,
-	"time_iso8601": fieldTime, "time_local": fieldTime, "msec": fieldTime,
-	"startutc": fieldStart, "start": fieldStart, "start_time": fieldStart,
-	"duration": fieldDuration, "request_time": fieldDuration, "latency": fieldDuration, "elapsed": fieldDuration,
-	"duration_ms": fieldMillis, "latency_ms": fieldMillis, "elapsed_ms": fieldMillis,
-	"duration_ns": fieldNanos, "latency_ns": fieldNanos,
-	"status": fieldStatus, "status_code": fieldStatus, "downstreamstatus": fieldStatus, "response_status": fieldStatus,
-	"response_code": fieldStatus, "statuscode": fieldStatus,
-	"method": fieldMethod, "request_method": fieldMethod, "requestmethod": fieldMethod,
-	"host": fieldHost, "http_host": fieldHost, "request_host": fieldHost, "requesthost": fieldHost, "authority": fieldHost,
-	"uri": fieldURI, "request_uri": fieldURI, "requestpath": fieldURI, "url": fieldURI,
-	"proto": fieldProto, "protocol": fieldProto, "server_protocol": fieldProto, "requestprotocol": fieldProto,
-	"remote_ip": fieldRemote, "remote_addr": fieldRemote, "remote_host": fieldRemote, "remoteaddr": fieldRemote,
-	"client_ip": fieldClient, "clienthost": fieldClient, "clientip": fieldClient, "client": fieldClient,
-	"user_id": fieldUser, "remote_user": fieldUser, "clientusername": fieldUser,
-	"headers": fieldHeaders, "request_headers": fieldHeaders,
-	"tls": fieldTLS, "scheme": fieldScheme, "requestscheme": fieldScheme,
-	"user_agent": fieldAgent, "http_user_agent": fieldAgent, "referer": fieldReferer, "http_referer": fieldReferer,
+// named returns the field of a name in lower case: Caddy's first, then those that other servers,
+// shippers and Caddy's own filters make of them. It is a switch, as a map takes longer than all
+// else that is done with a name.
+func named(name string) field {
+	switch name {
+	case "request", "req", "http", "http_request", "httprequest":
+		return fieldRequest
+	case "logger":
+		return fieldLogger
+	case "ts", "time", "timestamp", "@timestamp", "datetime", "date", "time_iso8601", "time_local", "msec":
+		return fieldTime
+	case "startutc", "start", "start_time":
+		return fieldStart
+	case "duration", "request_time", "latency", "elapsed":
+		return fieldDuration
+	case "duration_ms", "latency_ms", "elapsed_ms":
+		return fieldMillis
+	case "duration_ns", "latency_ns":
+		return fieldNanos
+	case "status", "status_code", "downstreamstatus", "response_status", "response_code", "statuscode":
+		return fieldStatus
+	case "method", "request_method", "requestmethod":
+		return fieldMethod
+	case "host", "http_host", "request_host", "requesthost", "authority":
+		return fieldHost
+	case "uri", "request_uri", "requestpath", "url":
+		return fieldURI
+	case "proto", "protocol", "server_protocol", "requestprotocol":
+		return fieldProto
+	case "remote_ip", "remote_addr", "remote_host", "remoteaddr":
+		return fieldRemote
+	case "client_ip", "clienthost", "clientip", "client":
+		return fieldClient
+	case "user_id", "remote_user", "clientusername":
+		return fieldUser
+	case "headers", "request_headers":
+		return fieldHeaders
+	case "tls":
+		return fieldTLS
+	case "scheme", "requestscheme":
+		return fieldScheme
+	case "user_agent", "http_user_agent":
+		return fieldAgent
+	case "referer", "http_referer":
+		return fieldReferer
+	}
+	return unknown
 }
 
 // flattened begin the names of fields of a request that stands in no object of its own.
@@ -67,19 +91,16 @@ var flattened = []string{"request>", "request.", "request_", "req.", "http.reque
 
 // fieldOf returns what a name stands for.
 func fieldOf(name []byte) field {
-	if f, ok := names[string(name)]; ok {
+	if f := named(string(name)); f != unknown || len(name) > 64 {
 		return f
 	}
-	if len(name) > 64 {
-		return unknown
-	}
 	lower := strings.ToLower(string(name))
-	if f, ok := names[lower]; ok {
+	if f := named(lower); f != unknown {
 		return f
 	}
 	for _, prefix := range flattened {
 		if rest, ok := strings.CutPrefix(lower, prefix); ok {
-			return names[rest]
+			return named(rest)
 		}
 	}
 	return unknown

@@ -134,7 +134,8 @@ func TestCandidatesAreTrue(t *testing.T) {
 }
 
 // However many nodes there are: where each client goes to one of them, or Redis decides, they deny
-// what one does; where they sync they come near it; where they don't, less is denied.
+// what one does; where they sync they come near it; where they don't, less is denied. How near is
+// the sync's doing; internal/cluster holds a replay to what real nodes do.
 func TestNodes(t *testing.T) {
 	log := jsonLog(traffic(3000))
 	rate := func(s string) *rates.SyncRate {
