@@ -19,6 +19,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
 	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/state"
@@ -362,6 +366,24 @@ func slowBackend(t *testing.T) (address string) {
 	return s.Listener.Addr().String()
 }
 
+// panicking is a handler that panics.
+type panicking struct{}
+
+func init() {
+	caddy.RegisterModule(panicking{})
+	httpcaddyfile.RegisterHandlerDirective("tide_test_panic", func(httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+		return panicking{}, nil
+	})
+}
+
+func (panicking) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.tide_test_panic", New: func() caddy.Module { return new(panicking) }}
+}
+
+func (panicking) ServeHTTP(http.ResponseWriter, *http.Request, caddyhttp.Handler) error {
+	panic("broken")
+}
+
 // upgrade opens an upgraded connection.
 func (s *served) upgrade() (net.Conn, int) {
 	s.t.Helper()
@@ -382,7 +404,7 @@ func (s *served) upgrade() (net.Conn, int) {
 // reloads.
 func TestConcurrentByEveryProtocol(t *testing.T) {
 	global, site := siteInPage(t, "docs/concurrent.md", "example.com")
-	site = strings.Replace(site, "localhost:9000", slowBackend(t), 1)
+	site = strings.Replace(site, "localhost:9000", slowBackend(t), 1) + "\nroute /files/panics {\ntide_test_panic\n}"
 	s := startCaddy(t, global, site)
 	empty := func() bool { return inUse(t, "downloads") == 0 && inUse(t, "backend") == 0 }
 
@@ -409,24 +431,43 @@ func TestConcurrentByEveryProtocol(t *testing.T) {
 	}
 	redistest.Eventually(t, "all places are free", empty)
 
+	if *long { // where nearly all are admitted
+		s = startCaddy(t, global, strings.ReplaceAll(site, "concurrent 4", "concurrent 100"))
+	}
+	s.endAtRandom()
+	redistest.Eventually(t, "all places are free", empty)
+}
+
+// endAtRandom sends requests that end in all ways, by each protocol, over a few reloads: 150, with
+// -long so many that 100,000 are admitted.
+func (s *served) endAtRandom() {
+	clients, each, reloads := 6, 25, 3
+	if *long {
+		clients, each, reloads = 40, 3500, 20
+	}
+	before := decidedAs(s.t, "downloads", "admitted")
 	var wg sync.WaitGroup
-	for i := range 6 {
+	var sent, answered atomic.Int64
+	for i := range clients {
 		random := rand.New(rand.NewPCG(1, uint64(i)))
 		wg.Go(func() {
-			for range 25 {
-				ctx, leave := context.WithTimeout(t.Context(), time.Duration(random.IntN(60))*time.Millisecond)
-				path := []string{"aborts", "stream", "silent", "a"}[random.IntN(4)]
-				_, _ = s.get(ctx, protocols[random.IntN(3)], onPath("/files/"+path))
+			for range each {
+				ctx, leave := context.WithTimeout(s.t.Context(), time.Duration(random.IntN(60))*time.Millisecond)
+				path := []string{"aborts", "stream", "silent", "a", "panics"}[random.IntN(5)]
+				if a, err := s.get(ctx, protocols[random.IntN(3)], onPath("/files/"+path)); err == nil && a.status == http.StatusOK {
+					answered.Add(1)
+				}
 				leave()
+				sent.Add(1)
 			}
 		})
 	}
-	for range 3 {
+	for range reloads {
 		s.reload()
 		redistest.Pause(100 * time.Millisecond)
 	}
 	wg.Wait()
-	redistest.Eventually(t, "all places are free", empty)
+	s.t.Logf("%d requests, %d of them admitted, %d with a whole response", sent.Load(), decidedAs(s.t, "downloads", "admitted")-before, answered.Load())
 }
 
 // A request of a key that only Redis knows to be banned has asked for its slot before, and gives it

@@ -150,6 +150,8 @@ func TestSimulationIsTrue(t *testing.T) {
 		"leaky_bucket":    `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"leaky_bucket","queue":5}`,
 		"several windows": `"a":{"limits":[{"max_events":20,"window":"1s"},{"max_events":60,"window":"10s"}]}`,
 		"count_responses": `"a":{"limits":[{"max_events":20,"window":"1s"}],"count_responses":{"status_code":[401]}}`,
+		"ban":             `"a":{"limits":[{"max_events":20,"window":"1s"}],"ban":{"for":"700ms","after":{"max_events":3,"window":"2s"}}}`,
+		"reserve":         `"a":{"limits":[{"max_events":40,"window":"1s"}],"key":"all","reserve":[{"share":0.5,"match":[{"query":{"status":["200"]}}]}]}`,
 		"two queues": `"a":{"limits":[{"max_events":20,"window":"1s"},{"max_events":45,"window":"4s"}],"algorithm":"leaky_bucket","queue":5},
 			"b":{"limits":[{"max_events":30,"window":"1s"}],"key":"all","algorithm":"leaky_bucket","queue":2}`,
 		"several zones": `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"leaky_bucket","queue":5},

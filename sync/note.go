@@ -54,8 +54,9 @@ func (r *Replicator) noteForeign(s *Source, why string) {
 	r.log(func(h *health.State, now time.Time) *health.Entry { return h.ForeignKey(s.spec.Zone, why, now) })
 }
 
-// Report notes that something else that uses this Redis fails, by a name. It is over when a
-// heartbeat is answered and nothing was reported for a while: who reports may be gone by then.
+// Report notes that something else that uses this Redis fails, by a name, or works again. It is
+// over when a heartbeat is answered and nothing was reported for a while: who reports may be gone
+// by then.
 func (r *Replicator) Report(name string, err error) {
 	r.log(func(h *health.State, now time.Time) *health.Entry { return h.Report(name, err, now) })
 }

@@ -240,6 +240,16 @@ func (l *Ledger) Age(age int) int64 {
 	return 0
 }
 
+// Sum sums what was spent in the current epoch and so many earlier ones, on this node and on the
+// others.
+func (l *Ledger) Sum(history int) (own, remote int64) {
+	for age := range int64(history + 1) {
+		c, _ := l.At(l.Epoch - age)
+		own, remote = saturate.Add(own, c.Own), saturate.Add(remote, c.Remote)
+	}
+	return own, remote
+}
+
 // Unsent sums what the store doesn't have of the current epoch and so many earlier ones.
 func (l *Ledger) Unsent(history int) (sum int64) {
 	for age := range int64(history + 1) {

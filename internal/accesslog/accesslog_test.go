@@ -281,6 +281,48 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// What a log is compressed by is told by its content: of any name, of standard input, in several
+// parts. What is not read here is rejected with what unpacks it.
+func TestCompressed(t *testing.T) {
+	for name, text := range map[string]string{"one part": zipped(line(1, 0, "/a") + line(2, 0, "/b")), "two parts": zipped(line(1, 0, "/a")) + zipped(line(2, 0, "/b"))} {
+		all, s := readAll(t, Options{}, text) // in a file whose name does not say it
+		f, err := Open([]string{"-"}, strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Each(Options{}, func(*Record) bool { return true }); uris(all) != "/a/b" || s.Damaged != 0 || got.Requests != 2 {
+			t.Errorf("%s: %s, %+v; of standard input %+v", name, uris(all), s, got)
+		}
+	}
+	for magic, want := range map[string]string{
+		"\x28\xb5\x2f\xfd": "zstd -dc", "BZh9": "bzip2 -dc", "\xfd7zXZ\x00": "xz -dc", "\x04\x22\x4d\x18": "lz4 -dc", "PK\x03\x04": "unzip -p",
+		"\x1f\x8bnothing of the kind": "it begins like gzip, and is not",
+	} {
+		path := filepath.Join(t.TempDir(), "access.log.gz")
+		if err := os.WriteFile(path, []byte(magic+strings.Repeat("x", 100)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, from := range []string{path, "-"} {
+			_, err := Open([]string{from}, strings.NewReader(magic+strings.Repeat("x", 100)))
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "reading "+from) {
+				t.Errorf("%q from %s: %v, want %s", magic, from, err, want)
+			}
+		}
+	}
+}
+
+// One file may have lines of several formats, as after a change of the configuration.
+func TestMixedFormats(t *testing.T) {
+	all, s := readAll(t, Options{Reorder: time.Minute}, line(1, 0, "/a")+
+		`203.0.113.9 - - [14/Nov/2023:22:13:22 +0000] "GET /b HTTP/1.1" 200 17`+"\n"+
+		`{"msec":"1700000003.000","remote_addr":"203.0.113.9","request_method":"GET","request_uri":"/c","status":"200"}`+"\n"+
+		`2023/11/14 22:13:24.000`+"\tinfo\thttp.log.access\thandled request\t"+`{"request":{"method":"GET","uri":"/d","remote_ip":"203.0.113.9"},"status":200}`+"\n"+
+		"what is this\n"+line(5, 0, "/e"))
+	if uris(all) != "/a/b/c/d/e" || s.Damaged != 1 || s.Texts != 1 || s.Requests != 5 {
+		t.Errorf("%s, %+v", uris(all), s)
+	}
+}
+
 func TestFilesThatCannotBeRead(t *testing.T) {
 	if _, err := Open([]string{t.TempDir()}, nil); err == nil || !strings.Contains(err.Error(), "is a directory") {
 		t.Errorf("a directory: %v", err)

@@ -99,6 +99,12 @@ func (c *counted) Read(b []byte) (int, error) {
 // buffer is how much is read at a time of each file.
 const buffer = 64 << 10
 
+// others are formats that are not read, by how they begin, with what unpacks them.
+var others = []struct{ magic, name, program string }{
+	{"\x28\xb5\x2f\xfd", "zstd", "zstd -dc"}, {"BZh", "bzip2", "bzip2 -dc"}, {"\xfd7zX", "xz", "xz -dc"}, {"\x04\x22\x4d\x18", "lz4", "lz4 -dc"},
+	{"PK\x03\x04", "zip", "unzip -p"},
+}
+
 // unpacked returns a reader of lines. What is compressed is told by its first bytes: a log that was
 // rotated may have any name.
 func unpacked(r io.Reader) (*bufio.Reader, error) {
@@ -107,6 +113,11 @@ func unpacked(r io.Reader) (*bufio.Reader, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
+	for _, c := range others {
+		if bytes.HasPrefix(magic, []byte(c.magic)) {
+			return nil, fmt.Errorf("it is compressed by %s, which is not read here; give it as standard input: %s FILE | caddy rate-limit simulate … -", c.name, c.program)
+		}
+	}
 	switch {
 	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
 		z, err := gzip.NewReader(b)
@@ -114,10 +125,6 @@ func unpacked(r io.Reader) (*bufio.Reader, error) {
 			return nil, fmt.Errorf("it begins like gzip, and is not: %w", err)
 		}
 		return bufio.NewReaderSize(z, buffer), nil
-	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		return nil, errors.New("it is compressed by zstd; give it as `zstdcat FILE | … -`")
-	case bytes.HasPrefix(magic, []byte("BZh")):
-		return nil, errors.New("it is compressed by bzip2; give it as `bzcat FILE | … -`")
 	case bytes.HasPrefix(magic, []byte{0xef, 0xbb, 0xbf}):
 		_, err = b.Discard(3) // a byte order mark
 		return b, err

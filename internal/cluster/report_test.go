@@ -18,6 +18,7 @@ import (
 type result struct {
 	fault
 	measured
+	kept                  keptRow
 	test                  string
 	scenario              *scenario
 	before, during, after *phase
@@ -54,6 +55,10 @@ func (t *resultTable) add(r result) {
 const tableHead = `What clients saw:
 
 | fault | requests | failed | p99 against the control's: before, during, after | p99 during | test |
+|---|---|---|---|---|---|
+`
+
+const keptHead = `| fault | responses that count, missing in Redis | the same, strict | bans, denials, too long by | places: on a node; on all, interval and strict; given out of none; free after | test |
 |---|---|---|---|---|---|
 `
 
@@ -177,5 +182,13 @@ func (t *resultTable) print() error {
 		}
 	}
 	b.WriteString("\n" + summary(t.all))
-	return write("faults", b.String())
+	if err := write("faults", b.String()); err != nil {
+		return err
+	}
+	b.Reset()
+	b.WriteString(keptHead)
+	for _, r := range t.all {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | `%s` |\n", r.name, r.kept.settled, r.kept.settledStrict, r.kept.bans, r.kept.places, r.test)
+	}
+	return write("kept", b.String())
 }

@@ -1,9 +1,11 @@
 package cluster_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -15,8 +17,8 @@ const (
 )
 
 // 120 parallel guesses over three nodes: strict lets exactly the limit through to the handler, an
-// interval at most the limit on each node that has never seen the key. Where the guesses are
-// spread over two seconds, each node knows of the others as of its own last request.
+// interval at most the limit on each node that has never seen the key, and at most one more where
+// the guesses are spread over two seconds.
 func TestWrongGuessesOverThreeNodes(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -25,7 +27,7 @@ func TestWrongGuessesOverThreeNodes(t *testing.T) {
 		for _, rate := range []string{"strict", "1s"} {
 			for _, how := range []string{"", "-spread"} {
 				name := algorithm + "-" + rate + how
-				parts = append(parts, zone(name, fiveAnHour, "algorithm "+algorithm, "sync_rate "+rate, countWrong))
+				parts = append(parts, zone(name, fiveAnHour, "key {query}", "algorithm "+algorithm, "sync_rate "+rate, countWrong))
 				answers = append(answers, "respond /"+name+" 401")
 			}
 		}
@@ -46,10 +48,21 @@ func TestWrongGuessesOverThreeNodes(t *testing.T) {
 		if got := reached(requests.Burst(t.Context(), c.Nodes, path+"-1s", 120, nil)); got < 5 || got > 15 {
 			t.Errorf("%s, 1s: %d guesses reached the handler, want 5 to 15", algorithm, got)
 		}
-		tally := new(cluster.Tally)
-		requests.Steady(t.Context(), c.Nodes, path+"-1s-spread", 60, 120, func(i int) int { return i % len(c.Nodes) }, tally)
-		if got := reached(tally); got < 5 || got > 9 {
-			t.Errorf("%s, 1s, spread over two seconds: %d guesses reached the handler, want 5 to 9", algorithm, got)
+		spread := func(over time.Duration) int {
+			tally := new(cluster.Tally)
+			to := func(i int) int { return i % len(c.Nodes) }
+			requests.Steady(t.Context(), c.Nodes, fmt.Sprint(path, "-1s-spread?", over), 120/over.Seconds(), 120, to, tally)
+			return reached(tally)
+		}
+		// How soon nodes learn of each other depends on what else the machine does. So guesses may
+		// be further apart in a second try, and a third.
+		got, over := spread(2*time.Second), 2*time.Second
+		for ; got > 6 && over < 16*time.Second; got = spread(over) {
+			t.Logf("%s, 1s, spread over %v: %d guesses reached the handler", algorithm, over, got)
+			over *= 2
+		}
+		if got < 5 || got > 6 {
+			t.Errorf("%s, 1s, spread over %v: %d guesses reached the handler, want 5 or 6", algorithm, over, got)
 		}
 	}
 }

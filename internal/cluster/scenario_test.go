@@ -82,6 +82,7 @@ type scenario struct {
 	proxy  []*faultproxy.Proxy        // of each node, in a simple scenario
 	config string
 
+	keeper   *keeper
 	client   *cluster.Client
 	release  func() // lets another scenario begin
 	stop     func() // ends the requests; twice is once
@@ -148,6 +149,7 @@ func newScenario(t *testing.T) *scenario {
 // open starts nodes whose global options begin with a template of the line that leads to Redis.
 func (s *scenario) open(redis string, stores func() []*redistest.Server) *scenario {
 	s.t.Helper()
+	s.keeper = newKeeper(s)
 	s.stores, s.config = stores, s.caddyfile(redis)
 	s.control = control.of(s.t, s.caddyfile)
 	s.Cluster = start(s.t, nodeCount, s.config)
@@ -158,7 +160,7 @@ func (s *scenario) open(redis string, stores func() []*redistest.Server) *scenar
 func (s *scenario) caddyfile(redis string) string {
 	narrow := fmt.Sprintf("limit %d/1s", s.load.limit())
 	drain, waiting := s.load.queue()
-	return config(fmt.Sprintf("%s\nsync_rate %s\nstrict_timeout %s", redis, s.load.syncRate, s.load.strictTimeout), zones(
+	own := []string{
 		zone("wide", wide, "algorithm fixed_window", "key {http.request.uri.query.k}"), zone("bucket", wide, "algorithm token_bucket"),
 		zone("local", narrow), zone("divide", narrow, "on_redis_loss divide"),
 		zone("strict", wide, "algorithm fixed_window", "key {http.request.uri.query.k}", "sync_rate strict"),
@@ -171,7 +173,9 @@ func (s *scenario) caddyfile(redis string) string {
 		zone("squeue", fmt.Sprintf("limit %d/1s", s.load.narrow()), "algorithm leaky_bucket", fmt.Sprint("queue ", waiting), "sync_rate strict"),
 		zone("beside", wide, "algorithm fixed_window", "sync_rate strict"),
 		strings.Replace(zone("beside", fmt.Sprintf("limit %d/1s", max(1, s.load.narrow()/nodeCount)), "algorithm leaky_bucket", fmt.Sprint("queue ", waiting), "sync_rate local"), "zone beside", "zone besidequeue", 1),
-	))
+	}
+	return config(fmt.Sprintf("%s\nsync_rate %s\nstrict_timeout %s", redis, s.load.syncRate, s.load.strictTimeout),
+		zones(append(own, s.keeper.zones()...)...)+s.keeper.site())
 }
 
 // control starts control groups: nodes with the configuration of a scenario's and a Redis of their
@@ -286,6 +290,7 @@ func (s *scenario) warm() {
 		})
 	}
 	wg.Wait()
+	s.keeper.warm()
 	s.client.Close()
 }
 
@@ -579,6 +584,7 @@ func (s *scenario) endNode(node int, how func(*cluster.Node) error) {
 	s.takeOut(node)
 	n, was := s.Nodes[node], &s.ended[node]
 	was.circuits = s.status(node).Strict
+	s.keeper.forget(node)
 	if err := how(n); err != nil {
 		s.t.Error(err)
 	}

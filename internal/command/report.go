@@ -69,9 +69,15 @@ func (p printer) zone(z *simulate.Zone) error {
 		say("No request comes to it.")
 		return p.lines(&b)
 	}
+	if len(z.With) > 0 {
+		say("With %s.", strings.Join(z.With, ", "))
+	}
 	would := ""
 	if z.WouldDeny > 0 {
 		would = fmt.Sprintf(", %d of them only in shadow mode (enforce %s)", z.WouldDeny, z.Enforced)
+	}
+	if z.Banned > 0 {
+		would += fmt.Sprintf("; %d of them during a ban", z.Banned)
 	}
 	say("Denied: %d of %d requests (%s), of %s of %s clients%s.", z.Denied+z.WouldDeny, z.Requests, simulate.ShareText(z.Share), clientsText(z.DeniedClients), clientsText(z.Clients), would)
 	if len(z.Answered) > 0 {

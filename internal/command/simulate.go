@@ -46,7 +46,8 @@ to run, and nothing is connected to.
 The limits are those of --limit, for each client's address, or those of a
 configuration. Logs are Caddy's in JSON or others as far as they can be read,
 or in the Common or Combined Log Format, compressed by gzip or not; several
-are merged by when each request began.
+are merged by when each request began. What other programs have compressed
+comes through them: zstd -dc log.zst | caddy rate-limit simulate ... -
 
 Addresses and keys are masked unless --show-keys is given.
 
@@ -78,10 +79,18 @@ Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
 	f.StringVar(&s.maxDenied, "max-denied", "", "Exit with 2 if a zone denies a larger share, such as 1%")
 	f.BoolVar(&s.showKeys, "show-keys", false, "Show addresses and keys in full")
 	f.Bool("json", false, "Print the report as JSON")
+	f.String("address", "", "") // in place of those of all commands, of which the help would tell
+	f.Duration("timeout", 0, "")
+	for _, flag := range asking {
+		_ = f.MarkHidden(flag) // it is there
+	}
 	s.changed = f.Changed
 	cmd.RunE = run(func(_ client, p printer, args []string) error { return p.simulate(s, args) })
 	return cmd
 }
+
+// asking are the flags of commands that ask a running Caddy. Here they mean nothing.
+var asking = []string{"address", "timeout"}
 
 // errTooMany is the error of a simulation that denies more than it may.
 var errTooMany = errors.New("more is denied than --max-denied allows")

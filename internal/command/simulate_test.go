@@ -34,6 +34,19 @@ func TestReportsArePrinted(t *testing.T) {
 	}
 }
 
+// The help has no flags of commands that ask a Caddy, and the others have them.
+func TestHelpOfASimulation(t *testing.T) {
+	c, _ := endpoint(t, 200, "{}")
+	for line, want := range map[string]bool{"simulate --help": false, "status --help": true} {
+		out, err := execute(t, c, strings.Fields(line)...)
+		for _, flag := range asking {
+			if err != nil || strings.Contains(out, "--"+flag) != want {
+				t.Errorf("%s: %v, --%s is there: %t, want %t\n%s", line, err, flag, !want, want, out)
+			}
+		}
+	}
+}
+
 func TestSimulationsThatFail(t *testing.T) {
 	c, asked := endpoint(t, 200, "{}")
 	for line, want := range map[string]string{

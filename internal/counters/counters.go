@@ -197,15 +197,10 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 		c.Source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
 	c.follow(record)
-	c.upkeep.Configure(table.SyncConfig{
-		Params:  l.Params(),
-		Certain: z.CountsDenials,
-		Rate:    every,
-		Early:   z.EarlySync && z.SyncRate != rates.Strict,
-		Charges: charges,
-		Mixed:   len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
-		Wake:    c.Source.Wake,
-	}, z.MaxKeys)
+	config := l.syncConfig(every)
+	config.Charges, config.Wake = charges, c.Source.Wake
+	config.After = func(d time.Duration, f func()) { time.AfterFunc(d, f) }
+	c.upkeep.Configure(config, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
 		if redis != old {
@@ -219,6 +214,18 @@ func (l *Limit) Configure(sweep time.Duration, redis *shared.Redis) {
 	}
 	if old != nil && old != redis {
 		old.Release()
+	}
+}
+
+// syncConfig is how the limit's table syncs, without a Wake and an After.
+func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
+	z := l.Settings
+	return table.SyncConfig{
+		Params:  l.Params(),
+		Certain: z.CountsDenials,
+		Rate:    every,
+		Early:   z.EarlySync && z.SyncRate != rates.Strict,
+		Mixed:   len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
 	}
 }
 

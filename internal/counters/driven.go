@@ -1,10 +1,8 @@
 package counters
 
 import (
-	"slices"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -18,13 +16,7 @@ type Driven interface {
 }
 
 // Drive returns the limit's table for one who drives it, and how it is to be configured if it
-// syncs, without a Wake.
+// syncs, without a Wake and an After.
 func (l *Limit) Drive() (Driven, table.SyncConfig) {
-	z := l.Settings
-	return l.upkeep.(Driven), table.SyncConfig{
-		Params: l.Params(),
-		Rate:   time.Duration(z.SyncRate),
-		Early:  z.EarlySync && z.SyncRate != rates.Strict,
-		Mixed:  slices.ContainsFunc(z.Limits, func(r rates.Rate) bool { return r.From != "" }),
-	}
+	return l.upkeep.(Driven), l.syncConfig(time.Duration(l.Settings.SyncRate))
 }

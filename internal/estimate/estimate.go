@@ -87,6 +87,26 @@ func (s *State) NeedsRefresh(rate time.Duration, l algorithms.Limit, remaining, 
 	return float64(passed)*float64(l.N)*Grain >= size*float64(l.Window)
 }
 
+// Again returns in how long a key should be asked about once more whose last answer but one was
+// passed ago, 0 for not before the next cycle. It is for keys of which units are reserved: no share
+// is known of them, and others may be spending the units that are left. After news that is soon,
+// and else half as long again as the time that has brought none. The only node that knows a key has
+// nothing to ask, and where a unit is less than a grain, or one of many, it can wait.
+func Again(l *ledger.Ledger, limit algorithms.Limit, rate time.Duration, remaining, passed int64, news bool) (after time.Duration) {
+	unsent := l.Unsent(limit.History) > 0 // admitted while the answer was on its way
+	_, remote := l.Sum(limit.History)
+	if !unsent && (remaining <= 0 || remote == 0) || remaining > share || sizeOf(limit) > Grain {
+		return 0
+	}
+	if after = Pause; !news && !unsent {
+		after = time.Duration(passed + passed/2)
+	}
+	if after >= rate {
+		return 0
+	}
+	return after
+}
+
 // Pending estimates what others have spent that this node can't see yet: for each unit of its own
 // that it has not sent, and each that it sent while theirs were in flight, as many more as its
 // share of the attempts makes likely.

@@ -229,6 +229,7 @@ func (x *explanation) decide(r *http.Request) (h Handler, err error) {
 // uncounted says why a zone has not asked its limits.
 func (z *Zone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation, r *http.Request) error {
 	d, denied := e.Denial(), Denied
+	_, rest, _, _ := e.ClosedBy(f)
 	if z.Shadow {
 		denied = WouldDeny
 	}
@@ -241,8 +242,8 @@ func (z *Zone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation, r *http
 		return why(denied, "the key is empty, and empty_key is deny")
 	case z.Override == control.Deny:
 		return why(denied)
-	case e.BannedFor(f) > 0:
-		until := time.Unix(0, clock.Now()).Add(e.BannedFor(f)).UTC()
+	case rest > 0:
+		until := time.Unix(0, clock.Now()).Add(rest).UTC()
 		if z.BannedUntil = &until; !z.Shadow {
 			denied = Banned
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/held"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -99,18 +100,38 @@ func lawfulZone(rt *rapid.T, name string, rate []rates.SyncRate, window time.Dur
 	if s.Kind != algorithms.LeakyBucket && !s.CountDenied && rapid.Bool().Draw(rt, "reserve") {
 		s.Reserve, _ = settings.Reserves([]float64{0.4})
 	}
+	if s.Kind != algorithms.LeakyBucket && !s.CountDenied && rapid.Bool().Draw(rt, "count_responses") {
+		s.CountResponses = &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}
+	}
 	return s
 }
 
 // seen counts what was compared.
 type seen map[string]int
 
+// open are requests whose responses have not begun.
+type open []*held.Held
+
+// begin has the i-th response begin, so that it counts or not; 0 is one of which nobody knows the
+// status.
+func (o *open) begin(i, status int) {
+	(*o)[i].Replay(held.Response{Status: status, At: clock.Now()})
+	*o = slices.Delete(*o, i, i+1)
+}
+
+// end has all responses begin that have not.
+func (o *open) end() {
+	for len(*o) > 0 {
+		o.begin(0, http.StatusOK)
+	}
+}
+
 // holds is what a look at the zones must not change.
 func holds(zones []*limits.Zone) (all []string) {
 	for _, z := range zones {
 		for l := range z.Each {
 			decisions, bytes := l.Overflow()
-			all = append(all, fmt.Sprintf("%+v %d %d", l.Totals(), decisions, bytes))
+			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), decisions, bytes, l.Settler.Unsettled().Len()))
 		}
 	}
 	return all
@@ -118,7 +139,7 @@ func holds(zones []*limits.Zone) (all []string) {
 
 // differ explains a request and sends it, and says what differs, "" for nothing. Waits may differ
 // by the time that a test takes. What has come from other nodes meanwhile is not looked at.
-func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, seen seen) string {
+func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, seen seen, o *open) string {
 	var before []string
 	if still {
 		before = holds(zones)
@@ -135,15 +156,20 @@ func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, s
 		return err.Error()
 	}
 	defer e.Free()
+	if !e.IsDenied() {
+		if h := e.Hold(); h != nil {
+			*o = append(*o, h)
+		}
+	}
 	seen[string(said.Decision)]++
-	if what := differAll(said, e, apart); what != "" {
+	if what := differAll(zones, said, e, apart); what != "" {
 		return what
 	}
 	for i, z := range zones {
 		x := said.Zones[i]
 		seen["zone "+string(x.Decision)]++
 		o, ok := e.Of(z)
-		if asked := x.Decision == Admitted || (x.Decision == Denied || x.Decision == WouldDeny) && len(x.Limits) > 0 && x.Limits[0].Decision != NotAsked; ok != asked {
+		if asked := x.Decision == Admitted || (x.Decision == Denied || x.Decision == WouldDeny || x.Decision == Reserved) && len(x.Limits) > 0 && x.Limits[0].Decision != NotAsked; ok != asked {
 			return fmt.Sprintf("%s: it was asked %t, and explained as %+v", z.Name, ok, x)
 		}
 		if !ok {
@@ -157,7 +183,7 @@ func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, s
 }
 
 // differAll compares what becomes of the request.
-func differAll(said Handler, e *limits.Evaluation, apart time.Duration) string {
+func differAll(zones []*limits.Zone, said Handler, e *limits.Evaluation, apart time.Duration) string {
 	want := Admitted
 	d := e.Denial()
 	switch {
@@ -167,6 +193,11 @@ func differAll(said Handler, e *limits.Evaluation, apart time.Duration) string {
 		want = Unavailable
 	default:
 		want = Denied
+		for _, z := range zones {
+			if o, ok := e.Of(z); ok && z.Name == d.Zone && o.Reserved {
+				want = Reserved
+			}
+		}
 	}
 	delay := e.Delay()
 	if want != Admitted {
@@ -180,7 +211,7 @@ func differAll(said Handler, e *limits.Evaluation, apart time.Duration) string {
 
 // differZone compares what one zone decides.
 func differZone(x Zone, o limits.Outcome, apart time.Duration) string {
-	if denied := x.Decision != Admitted; denied != o.Denied || x.Shadow != o.Shadow {
+	if denied := x.Decision != Admitted; denied != o.Denied || x.Shadow != o.Shadow || (x.Decision == Reserved) != (o.Denied && o.Reserved && !o.Shadow) {
 		return fmt.Sprintf("explained as %+v, and it was %+v", x, o)
 	}
 	for i, is := range o.Results {
@@ -214,6 +245,7 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 		n := rapid.IntRange(1, 40).Draw(rt, "requests")
 		pause := rapid.SliceOfN(rapid.SampledFrom(pauses), n, n).Draw(rt, "pauses")
 		key := rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b", "c", "d"}), n, n).Draw(rt, "keys")
+		begins := rapid.SliceOfN(rapid.SampledFrom([]int{-1, -1, 0, 200, 401}), n, n).Draw(rt, "responses")
 		// Some keys have limits of their own, which are set at run time.
 		set := map[string]string{}
 		for range rapid.IntRange(0, 3).Draw(rt, "overrides") {
@@ -230,11 +262,23 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 			c.Start()
 			defer c.Stop()
 			defer override(t, nil, zones, set)()
+			var o open
 			for i := range n {
 				time.Sleep(pause[i])
 				synctest.Wait() // a sketch may just be made
-				if what := differ(zones, key[i], 2*time.Millisecond, true, seen); what != "" && failure == "" {
+				if what := differ(zones, key[i], 2*time.Millisecond, true, seen, &o); what != "" && failure == "" {
 					failure = fmt.Sprintf("request %d, of %q: %s", i, key[i], what)
+				}
+				if begins[i] >= 0 && len(o) > 0 {
+					o.begin(i%len(o), begins[i])
+				}
+			}
+			o.end()
+			for _, z := range zones {
+				for l := range z.Each {
+					if n := l.Settler.Unsettled().Len(); n != 0 && failure == "" {
+						failure = fmt.Sprintf("%s: %d keys have reservations when all responses have begun", z.Name, n)
+					}
 				}
 			}
 		})
@@ -242,7 +286,7 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 			rt.Fatal(failure)
 		}
 	})
-	for _, d := range []Decision{"admitted", "denied", "zone would_deny", "zone skipped"} {
+	for _, d := range []Decision{"admitted", "denied", "reserved", "zone would_deny", "zone skipped"} {
 		if seen[string(d)] == 0 {
 			t.Errorf("nothing was %s, so not all was compared: %v", d, seen)
 		}
@@ -325,12 +369,17 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	compare := func(while string, requests int) {
 		t.Helper()
 		for i, zones := range handlers {
+			var o open
 			for j := range requests {
-				if what := differ(zones, string(rune('a'+j*j%5)), time.Minute, false, seen); what != "" {
+				if what := differ(zones, string(rune('a'+j*j%5)), time.Minute, false, seen, &o); what != "" {
 					t.Errorf("%s, handler %d, request %d: %s", while, i, j, what)
 					break
 				}
+				if j%3 == 2 && len(o) > 1 {
+					o.begin(1, []int{0, http.StatusUnauthorized, http.StatusOK}[(i+j/3)%3])
+				}
 			}
+			o.end()
 		}
 	}
 	redistest.Eventually(t, "the sync begins", lost(false))
@@ -342,7 +391,7 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	server.Kill()
 	redistest.Eventually(t, "the loss is noticed", lost(true))
 	compare("redis is away", 12)
-	for _, d := range []Decision{"admitted", "denied", "unavailable", "zone not_asked", "zone would_deny", "zone skipped"} {
+	for _, d := range []Decision{"admitted", "denied", "unavailable", "reserved", "zone not_asked", "zone would_deny", "zone skipped"} {
 		if seen[string(d)] == 0 {
 			t.Errorf("nothing was %s, so not all was compared: %v", d, seen)
 		}

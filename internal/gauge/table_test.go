@@ -247,3 +247,46 @@ func TestTakingAllocatesNothing(t *testing.T) {
 		hold.Free()
 	}
 }
+
+// While Redis does not answer, requests take slots from this node. What it has granted in the
+// meantime goes back as far as there is no room for it any more.
+func TestWhatIsGrantedTooLateGoesBack(t *testing.T) {
+	for _, test := range []struct{ taken, others, want int64 }{{0, 0, 2}, {1, 0, 1}, {2, 0, 0}, {1, 1, 0}} {
+		tab := shared(New(10))
+		ask := askAt("k", at, 2, 2)
+		first, m, _, _ := tab.Join(ask)
+		tab.Ack(&m, Answer{})
+		if first.State.Allowed {
+			t.Fatal("a slot that was not granted was given out")
+		}
+		// Two requests share a call, as one is on its way.
+		_, m, _, _ = tab.Join(ask)
+		waiting := []*Waiter{}
+		for range 2 {
+			w, _, _, _ := tab.Join(ask)
+			waiting = append(waiting, w)
+		}
+		next, more := tab.Ack(&m, Answer{})
+		if !more || next.Wanted != 2 {
+			t.Fatalf("the next call asks for %d, want 2", next.Wanted)
+		}
+		for range test.taken {
+			if _, s := tab.Take(ask); !s.Allowed {
+				t.Fatal("a slot that is free was not given out")
+			}
+		}
+		tab.Ack(&next, Answer{Others: test.others, Granted: 2 - test.others})
+		granted := int64(0)
+		for _, w := range waiting {
+			if <-w.Done; w.State.Allowed {
+				granted++
+			}
+		}
+		if in := tab.InUse(); granted != test.want || in != test.taken+granted {
+			t.Errorf("%+v: %d of them got a slot, %d are in use, want %d and %d", test, granted, in, test.want, test.taken+test.want)
+		}
+		if back := tab.Urgent(); back != (granted < 2-test.others) {
+			t.Errorf("%+v: Redis is told at once: %t", test, back)
+		}
+	}
+}

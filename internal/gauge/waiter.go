@@ -57,9 +57,12 @@ func (t *Table) Leave(w *Waiter, a *Ask) {
 	}
 }
 
-// grant hands out the slots of an answer. Those of requests that have left go back.
+// grant hands out the slots of an answer. Those of requests that have left go back, and those that
+// this node has given out by itself meanwhile, as the answer was late.
 func (t *Table) grant(sh *shard, m *Message, a Answer) {
-	e, left := m.entry, a.Granted
+	e := m.entry
+	left := min(a.Granted, max(0, m.Limit-a.Others-e.own))
+	back := a.Granted - left
 	for _, w := range m.waiters {
 		if w.gone {
 			continue
@@ -73,7 +76,7 @@ func (t *Table) grant(sh *shard, m *Message, a Answer) {
 		w.State = State{Allowed: w.Slot.table != nil, Own: e.own, Others: a.Others, Bound: m.Limit}
 		close(w.Done)
 	}
-	if left > 0 {
+	if left+back > 0 {
 		e.after = urgent
 	}
 }

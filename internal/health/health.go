@@ -96,11 +96,11 @@ func (h *State) Record(name string, err error, now time.Time) *Entry {
 	return h.fail(name, failure{why: redisconn.Classify(err)}, now)
 }
 
-// Report is Record for something that nobody records the end of: it is over when it was not
-// reported for reportTTL.
+// Report is Record for something of which the end may not be recorded: it is over as well when it
+// was not reported for reportTTL.
 func (h *State) Report(name string, err error, now time.Time) *Entry {
-	if errors.Is(err, context.Canceled) {
-		return nil
+	if err == nil || errors.Is(err, context.Canceled) {
+		return h.Record(name, err, now)
 	}
 	return h.fail(name, failure{redisconn.Classify(err), now}, now)
 }

@@ -97,6 +97,9 @@ func TestOutages(t *testing.T) {
 			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record(Heartbeat, errWrongPass), ""},
 			{2, record("z", nil), ""}, {3, record(Heartbeat, nil), "up after=3s"},
 		},
+		"what is reported works again": {
+			{0, report("y", errNoMemory), "down reason=OOM"}, {2, report("y", nil), "up after=2s"}, {3, report("y", nil), ""},
+		},
 		"stopped by this node":                   {{0, record("z", context.Canceled), ""}, {1, report("y", context.Canceled), ""}, {2, record("z", nil), ""}},
 		"a closed connection that works at once": {{0, record("z", io.EOF), ""}, {.01, record("z", nil), ""}},
 		"a closed connection of which the next attempt knows more": {

@@ -163,13 +163,13 @@ func (e *Evaluation) isSpent(zr *zoneResult) bool {
 	return false
 }
 
-// BannedFor is how much longer the key of a zone is banned, 0 where it was not when the request
-// came.
-func (e *Evaluation) BannedFor(z *Zone) time.Duration {
-	for _, k := range e.closed {
-		if k.Zone == z {
-			return k.rest
+// ClosedBy returns the key that a zone has denied without asking its limits, or would have in
+// shadow mode, and what is left of its ban, 0 where it has none.
+func (e *Evaluation) ClosedBy(z *Zone) (key []byte, rest time.Duration, shadow, ok bool) {
+	for i := range e.closed {
+		if k := &e.closed[i]; k.Zone == z {
+			return e.keys[k.key[0]:k.key[1]], k.rest, k.shadow, true
 		}
 	}
-	return 0
+	return nil, 0, false, e.uncounted == z
 }

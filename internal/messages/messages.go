@@ -31,6 +31,9 @@ type Config struct {
 	Mixed bool
 	// Wake is called without a lock held when there is a first urgent key.
 	Wake func()
+	// After calls a function after a while, without a lock held. Nil calls none: then no key is
+	// asked about before the next cycle unless a request comes.
+	After func(time.Duration, func())
 
 	// Limit and Epoch follow from Params: see Compile.
 	Limit algorithms.Limit
@@ -39,6 +42,9 @@ type Config struct {
 
 // IsShared reports whether what a table counts is synced.
 func (b *Config) IsShared() bool { return b != nil && b.Rate != 0 }
+
+// AsksAgain reports whether keys are asked about before the next cycle without a request.
+func (b *Config) AsksAgain() bool { return b.Params.Reserves && b.Early && b.After != nil }
 
 // Compile works out what follows from the settings.
 func (b *Config) Compile() *Config {

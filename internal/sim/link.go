@@ -46,6 +46,8 @@ type Link struct {
 	history   int
 	estimates bool
 
+	carried Companion // nil for nothing
+
 	loop    cycle.State
 	timer   int // the number of the one that the loop waits for
 	flushed int // how often the store had forgotten everything, as of the last heartbeat
@@ -59,6 +61,16 @@ func (w *Network) Join(node int, name string, t Replica, rate time.Duration, his
 		rate: func() time.Duration { return rate }, clock: func() int64 { return w.now },
 	}
 }
+
+// A Companion goes along with the sync of a table: the bans of its zone.
+type Companion interface {
+	// Ask returns what a call says and asks besides messages, nil for nothing: ask is what happens
+	// at the store, and hear what the node makes of the answer.
+	Ask(messages []table.Message) (ask func() (hear func()))
+}
+
+// Carry has a companion go along. It is for links whose calls are all answered.
+func (n *Link) Carry(c Companion) { n.carried = c }
 
 // Start begins to sync. The first tick comes at a random time within a sync_rate; the clock is set
 // before that.
@@ -85,6 +97,9 @@ func (n *Link) setLost() {
 func (n *Link) Wake() {
 	n.net.after(0, func() { n.on(cycle.Event{Kind: cycle.Wake}) })
 }
+
+// After is for a table that asks before the next cycle.
+func (n *Link) After(d time.Duration, f func()) { n.net.after(d, f) }
 
 // wait has the loop tick after a while, unless something else happens before.
 func (n *Link) wait(d time.Duration) {
@@ -130,9 +145,16 @@ func (n *Link) sync(urgent bool) {
 		n.table.Tick()
 	}
 	messages := n.table.Drain(n.clock(), 1<<20, urgent, nil)
-	if len(messages) == 0 {
+	var ask func() func()
+	if n.carried != nil {
+		ask = n.carried.Ask(messages)
+	}
+	if len(messages) == 0 && ask == nil {
 		n.ended(true)
 		return
+	}
+	if ask == nil {
+		ask = func() func() { return func() {} }
 	}
 	n.seq++
 	call := n.call(messages)
@@ -151,7 +173,7 @@ func (n *Link) sync(urgent bool) {
 		return
 	}
 	w.after(w.journey(), func() {
-		answers := call()
+		answers, hear := call(), ask()
 		if w.rng.Float64() < w.duplicates {
 			w.after(10*w.journey(), func() { call() })
 		}
@@ -163,6 +185,7 @@ func (n *Link) sync(urgent bool) {
 				return
 			}
 			over = true
+			hear()
 			if n.table.Ack(n.clock(), answers) {
 				n.table.Resend()
 			}

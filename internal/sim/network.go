@@ -41,6 +41,9 @@ func (w *Network) Until(at int64) {
 	w.now = max(w.now, at)
 }
 
+// Now is the instant that it is.
+func (w *Network) Now() int64 { return w.now }
+
 // Skip makes it later without anything happening meanwhile. It is for times in which nobody asks
 // anything, once all has been synced.
 func (w *Network) Skip(d time.Duration) {

@@ -1,52 +1,16 @@
 package simulate
 
 import (
-	"cmp"
-	"hash/maphash"
 	"slices"
+
+	"github.com/caddy-tide/ratelimit/internal/tally"
 )
 
-// seed makes hashes differ from run to run, so that nobody can choose addresses that collide.
-var seed = maphash.MakeSeed()
+// ExactClients is up to how many clients are counted exactly.
+const ExactClients = tally.Exact
 
-func hashOf(s string) uint64 { return maphash.String(seed, s) }
-
-const (
-	// ExactClients is up to how many clients are counted exactly.
-	ExactClients = 1 << 16
-	// maxDistinct is how many different hashes are held before every second one is dropped.
-	maxDistinct = ExactClients
-	// maxClients is the same for what is known of clients.
-	maxClients = 1 << 17
-)
-
-// distinct counts different hashes: exactly up to maxDistinct, and else by a sample of them.
-// It holds those whose lowest bits are 0, of which there are ever more.
-type distinct struct {
-	set  map[uint64]struct{}
-	bits uint
-}
-
-func (d *distinct) add(hash uint64) {
-	if hash&(1<<d.bits-1) != 0 {
-		return
-	}
-	if d.set == nil {
-		d.set = map[uint64]struct{}{}
-	}
-	d.set[hash] = struct{}{}
-	for len(d.set) > maxDistinct {
-		d.bits++
-		for h := range d.set {
-			if h&(1<<d.bits-1) != 0 {
-				delete(d.set, h)
-			}
-		}
-	}
-}
-
-// count returns how many there were.
-func (d *distinct) count() int64 { return int64(len(d.set)) << d.bits }
+// maxClients is of how many clients of a limit something is known.
+const maxClients = 1 << 17
 
 // parts is in how many parts a window is cut to count a client's requests in any window.
 const parts = 10
@@ -82,7 +46,8 @@ func (c *client) add() (n uint32) {
 	return n
 }
 
-// clients are those of one limit: all of them up to maxClients, and else a sample, as distinct has.
+// clients are those of one limit: all of them up to maxClients, and else a sample, as
+// tally.Distinct has.
 type clients struct {
 	index map[uint64]int32
 	all   []client
@@ -143,54 +108,4 @@ func quantile(sorted []uint32, share float64) int64 {
 		i--
 	}
 	return int64(sorted[min(max(i, 0), len(sorted)-1)])
-}
-
-// maxTop is how many keys are held to find those that are denied most: each that has more than that
-// part of all denials is among them, and its count too high by no more than that part.
-const maxTop = 1024
-
-// heavyHitters are the keys with the most denials (Metwally's Space-Saving).
-type heavyHitters struct {
-	index map[uint64]int
-	all   []hitter
-}
-
-type hitter struct {
-	hash        uint64
-	text        string
-	count, over int64 // over is by how much count may be too high
-}
-
-// add counts a denial of a key, of which text is called where it is new.
-func (h *heavyHitters) add(hash uint64, text func() string) {
-	if i, ok := h.index[hash]; ok {
-		h.all[i].count++
-		return
-	}
-	if h.index == nil {
-		h.index = map[uint64]int{}
-	}
-	if len(h.all) < maxTop {
-		h.index[hash] = len(h.all)
-		h.all = append(h.all, hitter{hash: hash, text: text(), count: 1})
-		return
-	}
-	least := 0
-	for i := range h.all {
-		if h.all[i].count < h.all[least].count {
-			least = i
-		}
-	}
-	old := &h.all[least]
-	delete(h.index, old.hash)
-	h.index[hash] = least
-	*old = hitter{hash: hash, text: text(), count: old.count + 1, over: old.count}
-}
-
-// top returns the n keys with the most denials.
-func (h *heavyHitters) top(n int) []hitter {
-	all := slices.SortedFunc(slices.Values(h.all), func(a, b hitter) int {
-		return cmp.Or(cmp.Compare(b.count-b.over, a.count-a.over), cmp.Compare(a.text, b.text))
-	})
-	return all[:min(n, len(all))]
 }

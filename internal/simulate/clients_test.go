@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -12,23 +11,6 @@ import (
 
 	"pgregory.net/rapid"
 )
-
-// Hashes are counted exactly up to a bound, and nearly beyond it.
-func TestDistinct(t *testing.T) {
-	for _, n := range []int{0, 1, 1000, maxDistinct, 10 * maxDistinct} {
-		var d distinct
-		rng := rand.New(rand.NewPCG(1, 2))
-		for range n {
-			h := rng.Uint64()
-			d.add(h)
-			d.add(h)
-		}
-		off := math.Abs(float64(d.count()) - float64(n))
-		if n <= maxDistinct && off > 0 || off > .02*float64(n) || len(d.set) > maxDistinct {
-			t.Errorf("of %d hashes %d are counted, and %d held", n, d.count(), len(d.set))
-		}
-	}
-}
 
 // What a client sent in any window is never too low, and too high by what comes in a tenth of the
 // window at most.
@@ -102,55 +84,6 @@ func TestQuantiles(t *testing.T) {
 			t.Errorf("quantile %g of %v is %d, want %d", test.share, test.all, got, test.want)
 		}
 	}
-}
-
-// The keys with the most denials are found among many, and counted exactly where there are few.
-func TestHeavyHitters(t *testing.T) {
-	var few, many heavyHitters
-	rng := rand.New(rand.NewPCG(1, 2))
-	add := func(h *heavyHitters, key int) {
-		h.add(uint64(key), func() string { return fmt.Sprint(key) })
-	}
-	for range 100_000 {
-		add(&few, rng.IntN(maxTop))
-		add(&many, 100+rng.IntN(100_000))
-		if rng.IntN(10) == 0 {
-			add(&many, 7)
-		}
-	}
-	sum := int64(0)
-	for _, h := range few.all {
-		sum += h.count - h.over
-	}
-	if top := many.top(3); sum != 100_000 || top[0].text != "7" || top[0].count-top[0].over < 9000 || len(many.all) > maxTop {
-		t.Errorf("%d denials of few keys, and of many %+v", sum, top)
-	}
-}
-
-// A timeline keeps every request, however long it gets.
-func TestTimeline(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var tl timeline
-		at, n, denied := rapid.Int64Range(0, 2e18).Draw(t, "begin"), int64(0), int64(0)
-		for range rapid.IntRange(1, 300).Draw(t, "requests") {
-			at += rapid.SampledFrom([]int64{0, 1e6, 1e9, 1e12, 1e15}).Draw(t, "gap")
-			over := rapid.Bool().Draw(t, "denied")
-			tl.add(at, over)
-			if n++; over {
-				denied++
-			}
-		}
-		r := tl.report()
-		sum := func(all []int64) (s int64) {
-			for _, x := range all {
-				s += x
-			}
-			return s
-		}
-		if sum(r.Requests) != n || sum(r.Denied) != denied || len(r.Requests) > bins {
-			t.Fatalf("%d of %d requests, %d of %d denied", sum(r.Requests), n, sum(r.Denied), denied)
-		}
-	})
 }
 
 func TestNumbersAround(t *testing.T) {

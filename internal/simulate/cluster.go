@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -23,6 +24,7 @@ type cluster struct {
 // store is a limit's Redis and its links.
 type store struct {
 	net    *sim.Network
+	bans   *banStore // nil for none
 	links  []*sim.Link
 	joined map[*counters.Counters]bool
 	rate   time.Duration
@@ -30,7 +32,8 @@ type store struct {
 
 // join links a zone's counters on a node to those of the other nodes, if it syncs.
 func (c *cluster) join(node int, z *limits.Zone) {
-	for l := range z.Each {
+	bans := z.Bans() // go along with the first limit
+	for l := range z.Counted {
 		table, config := l.Drive()
 		if config.Rate <= 0 {
 			continue
@@ -49,9 +52,17 @@ func (c *cluster) join(node int, z *limits.Zone) {
 			s.net = sim.NewNetwork(0, latency, 1)
 		}
 		link := s.net.Join(node, fmt.Sprintf("node %d", node), table, config.Rate, l.Enforced.History)
-		config.Wake = link.Wake
+		config.Wake, config.After = link.Wake, link.After
 		table.Configure(config, z.MaxKeys)
 		s.links = append(s.links, link)
+		if bans != nil {
+			if s.bans == nil {
+				s.bans = &banStore{net: s.net, held: map[ban.ID]ban.Ban{}}
+			}
+			link.Carry(banLink{s.bans, &bans.Set})
+			bans.Set.Share(link.Wake)
+			bans = nil
+		}
 	}
 }
 
@@ -78,6 +89,9 @@ func (c *cluster) until(at int64) {
 func (c *cluster) expire() {
 	for _, s := range c.stores {
 		s.net.Expire()
+		if s.bans != nil {
+			s.bans.expire()
+		}
 	}
 }
 

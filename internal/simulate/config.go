@@ -24,6 +24,8 @@ type Policy struct {
 
 	context caddy.Context
 	servers []server
+	// leftOut are zones of which nothing can be replayed, with the reason.
+	leftOut map[string]string
 	// fields are the placeholders in keys and limits, without braces.
 	fields []string
 	// sees is set where something may look at headers. varies is set where a handler may change
@@ -50,7 +52,7 @@ func Load(config []byte) (*Policy, error) {
 	if err := d.Decode(&whole); err != nil {
 		return nil, fmt.Errorf("reading the configuration: %w", err)
 	}
-	p := &Policy{}
+	p := &Policy{leftOut: map[string]string{}}
 	p.warnSampling(whole)
 	reduced, err := json.Marshal(p.reduce(whole))
 	if err != nil {
@@ -72,6 +74,11 @@ func Load(config []byte) (*Policy, error) {
 		for range limitersOf(app.Servers[name]) {
 			p.servers = append(p.servers, server{name, app.Servers[name]})
 			break
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.leftOut)) {
+		if len(p.servers) == 0 {
+			return nil, fmt.Errorf("no zone of the configuration can be replayed; zone %q: %s", name, p.leftOut[name])
 		}
 	}
 	if len(p.servers) == 0 {
@@ -153,8 +160,9 @@ func (p *Policy) routes(routes any) {
 			h := asObject(v)
 			switch name, _ := h["handler"].(string); {
 			case name == "rate_limit":
-				p.limits(h)
-				kept = append(kept, h)
+				if p.limits(h) {
+					kept = append(kept, h)
+				}
 			case name == "subroute":
 				p.routes(h["routes"])
 				delete(h, "errors")
@@ -203,8 +211,15 @@ func (p *Policy) isPlain() bool {
 	})
 }
 
-// limits notes what the zones of a handler go by, and takes out what can't be replayed.
-func (p *Policy) limits(h object) {
+// notReplayed are options that are not, with the reason.
+var notReplayed = map[string]string{
+	"concurrent": "how long a request runs depends on what else runs, and who is denied does not run at all",
+	"bandwidth":  "the log does not tell how long a response that is slowed takes",
+}
+
+// limits notes what the zones of a handler go by, and takes out what can't be replayed. It returns
+// whether anything is left.
+func (p *Policy) limits(h object) bool {
 	zones := asObject(h["rate_limits"])
 	for _, name := range slices.Sorted(maps.Keys(zones)) {
 		z := asObject(zones[name])
@@ -213,10 +228,15 @@ func (p *Policy) limits(h object) {
 				continue
 			}
 			delete(z, option)
-			p.warn(fmt.Sprintf("zone %q: %s is not replayed: the log does not tell what was under way at the same time on the way out", name, option))
+			why := option + " is not replayed: " + notReplayed[option]
+			p.warn(fmt.Sprintf("zone %q: %s", name, why))
 			if z["limits"] == nil && z["max_events"] == nil {
 				delete(zones, name)
+				p.leftOut[name] = why
 			}
+		}
+		if zones[name] == nil {
+			continue
 		}
 		if asObject(z["count_responses"])["headers"] != nil {
 			p.warn(fmt.Sprintf("zone %q: the headers of responses are not replayed, so count_responses counts none here", name))
@@ -232,6 +252,7 @@ func (p *Policy) limits(h object) {
 			p.fields = append(p.fields, placeholders(number)...)
 		}
 	}
+	return len(zones) > 0
 }
 
 // placeholders returns those of a text, without braces.

@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"container/heap"
+	"net/http"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
 	"github.com/caddy-tide/ratelimit/internal/held"
@@ -17,9 +18,16 @@ type response struct {
 // maxHeld bounds the responses that are waited for. Beyond it the first one begins early.
 const maxHeld = 1 << 16
 
+// statusClientGone is what Caddy logs for a client that has gone.
+const statusClientGone = 499
+
 // hold keeps what a request holds until its response begins.
 func (r *replay) hold(h *held.Held, rec *accesslog.Record) {
-	heap.Push((*responses)(&r.held), response{h, held.Response{Status: rec.Status, At: rec.Start + int64(rec.Took)}})
+	status := rec.Status
+	if status == statusClientGone || status == http.StatusGatewayTimeout {
+		status = 0 // the upstream was asked, and nobody knows what it would have answered
+	}
+	heap.Push((*responses)(&r.held), response{h, held.Response{Status: status, At: rec.Start + int64(rec.Took)}})
 	if len(r.held) > maxHeld {
 		r.next()
 	}

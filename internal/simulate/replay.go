@@ -1,8 +1,10 @@
 package simulate
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/tally"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -78,9 +81,11 @@ type offered struct {
 
 // totals are those of all requests.
 type totals struct {
-	requests, deniedInLog, reached, redacted, noHeaders, noHost int64
-	first, last                                                 int64
-	clients                                                     distinct
+	requests, texts, deniedInLog, reached, redacted, noHeaders, noHost int64
+	// noAddress are those whose client has no address, and masked those where it ends in zeros.
+	noAddress, masked int64
+	first, last       int64
+	clients           tally.Distinct
 }
 
 // Run replays logs, and returns what came of it.
@@ -137,6 +142,9 @@ func (r *replay) prepare() error {
 				found = found || z.Name == r.Zone
 			}
 		}
+	}
+	if text := r.policy.leftOut[r.Zone]; r.Zone != "" && !found && text != "" {
+		return fmt.Errorf("nothing of zone %q can be replayed: %s", r.Zone, text)
 	}
 	if r.Zone != "" && !found {
 		return fmt.Errorf("the configuration has no zone %q", r.Zone)
@@ -225,12 +233,16 @@ func (r *replay) request(rec *accesslog.Record) error {
 	if rec.Status == http.StatusTooManyRequests {
 		t.deniedInLog++
 	}
+	if rec.Text {
+		t.texts++
+	}
 	client := rec.ClientIP
 	if client == "" {
 		client = rec.RemoteIP
 	}
-	hash := hashOf(client)
-	t.clients.add(hash)
+	t.address(client)
+	hash := tally.Hash(client)
+	t.clients.Add(hash)
 	r.begin(rec.Start)
 	if r.cluster != nil {
 		r.cluster.until(rec.Start)
@@ -248,6 +260,18 @@ func (r *replay) request(rec *accesslog.Record) error {
 	return r.offer(n, rec)
 }
 
+// address notes what a client's address looks like.
+func (t *totals) address(text string) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		t.noAddress++
+		return
+	}
+	if raw := a.As16(); a.Unmap().Is4() && raw[15] == 0 || a.Is6() && binary.BigEndian.Uint64(raw[8:]) == 0 {
+		t.masked++
+	}
+}
+
 // sweep drops the counters that no longer matter.
 func (r *replay) sweep(now int64) {
 	r.swept = now
@@ -257,9 +281,13 @@ func (r *replay) sweep(now int64) {
 	for _, n := range r.nodes {
 		for _, zones := range n.zones {
 			for _, z := range zones {
-				for l := range z.Each {
+				for l := range z.Counted {
 					table, _ := l.Drive()
 					table.Sweep(now)
+				}
+				if b := z.Bans(); b != nil {
+					b.Set.Sweep(now)
+					b.Noted.Sweep(now)
 				}
 			}
 		}
@@ -336,8 +364,8 @@ func (r *replay) ask(zones []*limits.Zone, rec *accesslog.Record, q *http.Reques
 		s := r.zones[z.Name]
 		if o, ok := e.Of(z); ok {
 			s.count(z, &o, rec)
-		} else if d := e.Denial(); e.IsDenied() && d.Zone == z.Name {
-			s.countWithoutKey(rec)
+		} else if key, rest, shadow, ok := e.ClosedBy(z); ok {
+			s.countClosed(z, key, rest > 0, shadow, rec)
 		}
 	}
 	if e.IsDenied() {

@@ -328,6 +328,10 @@ func TestWhatCannotBeReplayed(t *testing.T) {
 		"cookie":     {site(limited + `,"key":"{http.request.cookie.session}"}`), line.json(`,"headers":{"Cookie":["REDACTED"]}`), "redacted"},
 		"no header":  {site(limited + `,"key":"{http.request.header.X-Key}"}`), line.combined(), "without the header"},
 		"reacted":    {site(limited + "}"), asked{0, "203.0.113.1", "/", "example.com", 429}.json(""), "had reacted"},
+		"both":       {site(limited + `,"concurrent":4,"bandwidth":"1MiB/s"}`), line.json(""), "slowed"},
+		"matcher":    {site(limited + `,"match":[{"header":{"X":["y"]}},{"path":["/"]}]}`), line.combined(), "headers that a matcher may look at"},
+		"masked":     {site(limited + "}"), asked{0, "203.0.113.0", "/", "example.com", 200}.json("") + asked{1, "2001:db8::", "/", "example.com", 200}.json(""), "as of one that masks them"},
+		"hashed":     {site(limited + "}"), asked{0, "1a2b3c4d", "/", "example.com", 200}.json(""), "as of a log that hashes"},
 		"response":   {site(limited + `,"count_responses":{"headers":{"X":["y"]}}}`), line.json(""), "headers of responses"},
 	} {
 		r, err := run(t, test.config, simulate.Options{}, test.log)
@@ -341,11 +345,135 @@ func TestWhatCannotBeReplayed(t *testing.T) {
 		"other lines": {string(site(limited + "}")), `{"level":"info","msg":"x"}`, "access log"},
 		"no limit":    {`{"apps":{"http":{"servers":{"s":{"listen":[":80"]}}}}}`, line.json(""), "has no rate_limit"},
 		"no config":   {`{`, line.json(""), "reading the configuration"},
+		"concurrent":  {string(site(`{"concurrent":4}`)), line.json(""), "no zone of the configuration can be replayed; zone \"z\": concurrent is not replayed"},
+		"bandwidth":   {string(site(`{"bandwidth":"1MiB/s"}`)), line.json(""), "no zone of the configuration can be replayed; zone \"z\": bandwidth is not replayed"},
 		"bad limit":   {string(site(`{"limits":[]}`)), line.json(""), "loading the configuration"},
 	} {
 		if _, err := run(t, []byte(test.config), simulate.Options{}, test.log); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %s", name, err, test.want)
 		}
+	}
+}
+
+// A zone with nothing but what can't be replayed is left out beside others, and asked for it is an
+// error that says why.
+func TestZonesThatAreLeftOut(t *testing.T) {
+	config := []byte(`{"apps":{"http":{"servers":{"s":{"listen":[":80"],"routes":[{"handle":[
+		{"handler":"rate_limit","rate_limits":{"slots":{"concurrent":4}}},
+		{"handler":"rate_limit","rate_limits":{"rate":{"bandwidth":"1MiB/s"},"z":{"limits":[{"max_events":5,"window":"1m"}]}}}]}]}}}}}`)
+	log := jsonLog(traffic(100))
+	r := mustRun(t, config, simulate.Options{}, log)
+	if len(r.Zones) != 1 || r.Zones[0].Zone != "z" || r.Zones[0].Denied == 0 || len(r.Warnings) != 2 {
+		t.Errorf("%+v", r)
+	}
+	if _, err := run(t, config, simulate.Options{Zone: "slots"}, log); err == nil || !strings.Contains(err.Error(), "nothing of zone \"slots\" can be replayed: concurrent") {
+		t.Errorf("of a zone that is left out: %v", err)
+	}
+}
+
+// Bans begin and end in the time of the log, and their requests are those of their clients.
+func TestBansInTheTimeOfTheLog(t *testing.T) {
+	// A client sends 10 requests in each of 40 minutes: 5 are admitted and 3 denied, of which the
+	// last one begins a ban of a quarter of an hour. That happens three times.
+	var log strings.Builder
+	for i := range 400 {
+		log.WriteString(asked{float64(i/10)*60 + float64(i%10), "203.0.113.1", "/", "example.com", 200}.json(""))
+		if i%10 == 0 {
+			log.WriteString(asked{float64(i/10)*60 + .5, "203.0.113.2", "/", "example.com", 200}.json(""))
+		}
+	}
+	const ban = `,"algorithm":"fixed_window","ban":{"for":"15m","after":{"max_events":3,"window":"10m"}}`
+	config := func(options string) []byte {
+		return []byte(strings.Replace(string(oneZone(t, 5, options)), `"window":"10s"`, `"window":"1m"`, 1))
+	}
+	z := mustRun(t, config(ban), simulate.Options{ShowKeys: true}, log.String()).Zones[0]
+	if z.Requests != 440 || z.Clients != 2 || z.DeniedClients != 1 || z.Windows[0].Most.Max < 10 || len(z.Top) != 1 || z.Top[0].Denied != z.Denied {
+		t.Errorf("%+v", z)
+	}
+	if counted := z.Denied - z.Banned; counted != 3*3 || z.Banned < 280 {
+		t.Errorf("%d requests are denied, and %d of them during a ban", z.Denied, z.Banned)
+	}
+	if strings.Join(z.With, ", ") != "ban 15m after 3/10m" {
+		t.Errorf("replayed with %q", z.With)
+	}
+	shadow := mustRun(t, config(ban+`,"enforce":0`), simulate.Options{}, log.String()).Zones[0]
+	if shadow.WouldDeny != z.Denied || shadow.Banned != z.Banned || shadow.Denied != 0 {
+		t.Errorf("in shadow mode: %+v", shadow)
+	}
+}
+
+// Nodes share bans: one on which a key was never denied knows of its ban after one request, and
+// where Redis decides before that.
+func TestBansOfSeveralNodes(t *testing.T) {
+	var log strings.Builder
+	// Requests go to the nodes in turn: all ten of one client to the second, and a minute later
+	// five of his to the third. The others don't match.
+	for i := range 15 {
+		at := float64(i) + float64(i/10)*60
+		for k := range 3 {
+			host := "other.example.com"
+			if k == i/10 {
+				host = "example.com"
+			}
+			log.WriteString(asked{at + float64(k)/10, "203.0.113.1", "/", host, 200}.json(""))
+		}
+	}
+	config := oneZone(t, 5, `,"algorithm":"fixed_window","ban":{"for":"1h"},"match":[{"host":["example.com"]}]`)
+	for rate, want := range map[string]int64{"local": 0, "200ms": 4, "strict": 5} {
+		r, err := rates.ParseSyncRate(rate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z := mustRun(t, []byte(strings.Replace(string(config), `"10s"`, `"1m"`, 1)), simulate.Options{Nodes: 3, SyncRate: &r}, log.String()).Zones[0]
+		if got := z.Denied - 5; z.Requests != 15 || got != want {
+			t.Errorf("%s: of 5 requests to another node %d are denied, want %d", rate, got, want)
+		}
+	}
+}
+
+// What is replayed beside limits is said, and of what it goes by.
+func TestOptionsAreSaid(t *testing.T) {
+	log := asked{0, "203.0.113.1", "/", "example.com", 200}.json("")
+	r := mustRun(t, oneZone(t, 5, `,"count_responses":{"status_code":[401]}`), simulate.Options{}, log)
+	if strings.Join(r.Zones[0].With, ", ") != "count_responses by the status of the log" || !strings.Contains(strings.Join(r.Bias, "\n"), "count_responses: the log has") {
+		t.Errorf("%q, %q", r.Zones[0].With, r.Bias)
+	}
+	r = mustRun(t, oneZone(t, 5, `,"reserve":[{"share":0.2,"match":[{"path":["/"]}]}],"key":"all"`), simulate.Options{}, log)
+	if strings.Join(r.Zones[0].With, ", ") != "reserve 20% for requests that match" {
+		t.Errorf("%q", r.Zones[0].With)
+	}
+}
+
+// Responses that nobody got stay charged, as in life: the client has gone, or the upstream has not
+// answered.
+func TestResponsesThatNobodyGot(t *testing.T) {
+	for status, want := range map[int]int64{200: 0, 401: 15, 499: 15, 504: 15, 0: 15, 502: 0} {
+		var log string
+		for i := range 20 {
+			log += asked{float64(i) / 10, "203.0.113.1", "/", "example.com", status}.json("")
+		}
+		if z := mustRun(t, oneZone(t, 5, `,"algorithm":"fixed_window","count_responses":{"status_code":[401]}`), simulate.Options{}, log).Zones[0]; z.Denied != want {
+			t.Errorf("of 20 responses with %d: %d are denied, want %d", status, z.Denied, want)
+		}
+	}
+}
+
+// However many clients there are, what is held of them is bounded, and the report says what is left
+// out.
+func TestMoreClientsThanAreHeld(t *testing.T) {
+	var log strings.Builder
+	const clients = 140_000
+	for i := range clients {
+		fmt.Fprintf(&log, `10.%d.%d.%d - - [14/Nov/2023:22:13:20 +0000] "GET / HTTP/1.1" 200 17`+"\n", i>>16, i>>8&255, i&255)
+	}
+	r := mustRun(t, oneZone(t, 5, `,"max_keys":1000`), simulate.Options{}, log.String())
+	said := strings.Join(r.Warnings, "\n")
+	w := r.Zones[0].Windows[0]
+	if w.OneIn != 2 || !strings.Contains(said, "beyond max_keys") || !strings.Contains(said, "estimated from one in 2") || !strings.Contains(said, "too many requests began within --reorder") {
+		t.Errorf("one in %d, %q", w.OneIn, said)
+	}
+	if off := r.Clients - clients; r.Requests != clients || off < -clients/50 || off > clients/50 {
+		t.Errorf("%d requests of %d clients", r.Requests, r.Clients)
 	}
 }
 

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/tally"
 )
 
 // A Report is what came of a replay. Its JSON is what `simulate --json` prints.
@@ -59,6 +61,8 @@ type Zone struct {
 	SyncRate  string `json:"sync_rate"`
 	// Enforced is for which keys it denies, as `enforce` has it.
 	Enforced string `json:"enforced"`
+	// With are the options beside limits that are replayed.
+	With []string `json:"with,omitempty"`
 	// Requests are those that it limits, by Clients different keys.
 	Requests int64 `json:"requests"`
 	Clients  int64 `json:"clients"`
@@ -68,6 +72,8 @@ type Zone struct {
 	WouldDeny     int64   `json:"would_deny"`
 	Share         float64 `json:"denied_share"`
 	DeniedClients int64   `json:"denied_clients"`
+	// Banned is how many of both came during a ban.
+	Banned int64 `json:"banned,omitempty"`
 	// Answered is what these requests had been answered, by class: 2xx, 3xx, 4xx, 5xx or unknown.
 	Answered map[string]int64 `json:"answered"`
 	Windows  []Window         `json:"windows"`
@@ -143,7 +149,7 @@ func (r *replay) report(read *accesslog.Stats) (*Report, error) {
 		return nil, noRequests(read)
 	}
 	rep := &Report{
-		Requests: t.requests, Clients: t.clients.count(), From: time.Unix(0, t.first).UTC(), To: time.Unix(0, t.last).UTC(),
+		Requests: t.requests, Clients: t.clients.Count(), From: time.Unix(0, t.first).UTC(), To: time.Unix(0, t.last).UTC(),
 		Reached: t.reached, DeniedInLog: t.deniedInLog, Nodes: len(r.nodes),
 		Read: Read{Lines: read.Lines, Other: read.Other, Damaged: read.Damaged, Late: read.Late},
 	}
@@ -156,7 +162,7 @@ func (r *replay) report(read *accesslog.Stats) (*Report, error) {
 		}
 	}
 	rep.Warnings = append(slices.Clone(r.policy.Warnings), r.warnings(read)...)
-	rep.Bias = bias(read, t)
+	rep.Bias = r.bias(read)
 	return rep, nil
 }
 
@@ -181,9 +187,10 @@ func (r *replay) zone(s *zoneStats) Zone {
 	}
 	out := Zone{
 		Zone: z.Name, Limits: strings.Join(rated, " "), Key: strings.ReplaceAll(z.Key, "{http.vars.client_ip}", "{client_ip}"), Algorithm: z.Kind.String(), SyncRate: z.SyncRate.String(), Enforced: z.Enforce.String(),
-		Requests: s.requests, Clients: s.clients.count(), Denied: s.denied, WouldDeny: s.wouldDeny, DeniedClients: s.deniedClients.count(),
+		Requests: s.requests, Clients: s.clients.Count(), Denied: s.denied, WouldDeny: s.wouldDeny, DeniedClients: s.deniedClients.Count(), Banned: s.banned,
 		Answered: map[string]int64{},
 	}
+	out.With = options(z)
 	if s.requests > 0 {
 		out.Share = float64(s.denied+s.wouldDeny) / float64(s.requests)
 	}
@@ -195,15 +202,35 @@ func (r *replay) zone(s *zoneStats) Zone {
 	for _, w := range s.windows {
 		out.Windows = append(out.Windows, w.report())
 	}
-	for _, h := range s.top.top(shownTop) {
-		key := h.text
+	for _, h := range s.top.Top(shownTop) {
+		key := h.Text
 		if !r.ShowKeys {
 			key = masked(key)
 		}
-		out.Top = append(out.Top, Top{key, h.count - h.over})
+		out.Top = append(out.Top, Top{key, h.Count - h.Over})
 	}
-	out.Times = s.times.report()
+	if s.requests > 0 {
+		start, width, requests, denied := s.times.Counts()
+		out.Times = Times{start, width.Seconds(), requests, denied}
+	}
 	return out
+}
+
+// options says which options beside limits are replayed.
+func options(z *limits.Zone) (all []string) {
+	if z.CountDenied {
+		all = append(all, "count_denied")
+	}
+	if z.CountResponses != nil {
+		all = append(all, "count_responses by the status of the log")
+	}
+	for _, share := range z.Reserve {
+		all = append(all, "reserve "+share.String()+" for requests that match")
+	}
+	if z.Ban.For > 0 {
+		all = append(all, "ban "+z.Ban.String())
+	}
+	return all
 }
 
 // report reports a window.
@@ -245,17 +272,6 @@ func mayTouch(clients int64) int64 {
 	return 0
 }
 
-func (t *timeline) report() (out Times) {
-	if t.width == 0 {
-		return out
-	}
-	n := bins
-	for n > 1 && t.requests[n-1] == 0 {
-		n--
-	}
-	return Times{time.Unix(0, t.start).UTC(), float64(t.width) / 1e9, slices.Clone(t.requests[:n]), slices.Clone(t.over[:n])}
-}
-
 // masked shortens a key: addresses to their network, and all else to what tells it from others.
 func masked(key string) string {
 	const standIn = "client_ip:"
@@ -266,7 +282,7 @@ func masked(key string) string {
 	address, _, _ := strings.Cut(key, "/")
 	a, err := netip.ParseAddr(address)
 	if err != nil {
-		return fmt.Sprintf("%s(key %06x)", prefix, hashOf(key)>>40)
+		return fmt.Sprintf("%s(key %06x)", prefix, tally.Hash(key)>>40)
 	}
 	bits := 48
 	if a.Is4() {
@@ -297,6 +313,9 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 	caution(t.noHost > 0 && t.reached < t.requests, "%d requests have no host in the log; give it by --host if the sites of the configuration have names", t.noHost)
 	caution(t.redacted > 0, "%d requests have a redacted header that a key or limit needs: they are counted as one client; log_credentials in the global options logs them, and then the log is a secret", t.redacted)
 	caution(t.noHeaders > 0, "%d requests are in a log format without the header that a key or limit needs; use Caddy's JSON format", t.noHeaders)
+	caution(r.policy.sees && t.texts > 0, "%d requests are in a log format without the headers that a matcher may look at; use Caddy's JSON format", t.texts)
+	caution(t.noAddress > 0, "%d requests have an address that is none, as of a log that hashes or removes them: no matcher of addresses matches them, and who has the same text counts as one client", t.noAddress)
+	caution(t.masked > 0 && t.masked > (t.requests-t.noAddress)*99/100, "the addresses of the log end in zeros, as of one that masks them: a whole network counts as one client, so more is denied here than in truth")
 	caution(read.Early > 0, "too many requests began within --reorder to hold all of them back: lines may be out of order by less than that")
 	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
 		s := r.zones[name]
@@ -311,12 +330,18 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 }
 
 // bias says what no replay can tell.
-func bias(read *accesslog.Stats, t *totals) []string {
+func (r *replay) bias(read *accesslog.Stats) []string {
 	all := []string{
 		"A client that is denied acts otherwise than the log shows: it waits, tries again or gives up.",
 		"What came before the log begins counts for nothing: the first window is too lenient.",
 	}
-	if t.deniedInLog > 0 {
+	for _, s := range r.zones {
+		if s.of.CountResponses != nil {
+			all = append(all, "count_responses: the log has when a response ended, and that is taken for when it began; 499, 504 and no status count, as nobody was answered; 502 is taken for an upstream that was not reached.")
+			break
+		}
+	}
+	if r.total.deniedInLog > 0 {
 		all = append(all, "Requests that the log shows as denied (429) are offered as any other.")
 	}
 	if read.Texts > 0 {

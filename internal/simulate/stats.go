@@ -6,19 +6,21 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/tally"
 )
 
 // zoneStats is what happened in a zone.
 type zoneStats struct {
 	of *limits.Zone // of one node
 
-	requests, denied, wouldDeny int64
-	clients, deniedClients      distinct
+	requests, denied, wouldDeny, banned int64
+	clients, deniedClients              tally.Distinct
 	// answered counts the denied requests by the first digit of their status.
 	answered [6]int64
 	windows  []*windowStats
-	top      heavyHitters
-	times    timeline
+	top      tally.HeavyHitters
+	times    tally.Timeline
 }
 
 // windowStats is what happened in the window of one of a zone's limits.
@@ -46,7 +48,7 @@ func newZoneStats(z *limits.Zone) *zoneStats {
 // count notes what the zone decided for a request.
 func (s *zoneStats) count(z *limits.Zone, o *limits.Outcome, rec *accesslog.Record) {
 	hash := o.Hash[0]
-	s.clients.add(hash)
+	s.clients.Add(hash)
 	for _, w := range s.windows {
 		c := w.clients.of(hash)
 		if c == nil {
@@ -61,18 +63,26 @@ func (s *zoneStats) count(z *limits.Zone, o *limits.Outcome, rec *accesslog.Reco
 		}
 	}
 	if o.Denied {
-		s.deniedClients.add(hash)
-		s.top.add(hash, func() string { return z.Template.Text(o.Key) })
+		s.deniedClients.Add(hash)
+		s.top.Add(hash, func() string { return z.Template.Text(o.Key) })
 	}
 	s.note(o.Denied, o.Shadow, rec)
 }
 
-// countWithoutKey notes a request that was denied as its key was empty.
-func (s *zoneStats) countWithoutKey(rec *accesslog.Record) { s.note(true, false, rec) }
+// countClosed notes a request that was denied without asking the limits: its key is banned, or
+// empty.
+func (s *zoneStats) countClosed(z *limits.Zone, key []byte, banned, shadow bool, rec *accesslog.Record) {
+	if !banned {
+		s.note(true, shadow, rec)
+		return
+	}
+	s.banned++
+	s.count(z, &limits.Outcome{Denied: true, Shadow: shadow, Key: key, Hash: table.KeyOf(key)}, rec)
+}
 
 func (s *zoneStats) note(denied, shadow bool, rec *accesslog.Record) {
 	s.requests++
-	s.times.add(rec.Start, denied)
+	s.times.Add(rec.Start, denied)
 	switch {
 	case !denied:
 		return
@@ -86,40 +96,4 @@ func (s *zoneStats) note(denied, shadow bool, rec *accesslog.Record) {
 		class = 0
 	}
 	s.answered[class]++
-}
-
-// bins is how many a timeline has.
-const bins = 240
-
-// A timeline counts requests by when they came, in bins that get wider as it gets longer.
-type timeline struct {
-	start, width   int64 // of the first bin, in nanoseconds
-	requests, over [bins]int64
-}
-
-// add counts a request.
-func (t *timeline) add(at int64, denied bool) {
-	if t.width == 0 {
-		t.start, t.width = at, int64(time.Second)
-	}
-	for at-t.start >= t.width*bins {
-		t.fold()
-	}
-	i := max(0, (at-t.start)/t.width)
-	t.requests[i]++
-	if denied {
-		t.over[i]++
-	}
-}
-
-// fold makes each bin twice as wide.
-func (t *timeline) fold() {
-	for i := range bins {
-		r, o := int64(0), int64(0)
-		if 2*i < bins {
-			r, o = t.requests[2*i]+t.requests[2*i+1], t.over[2*i]+t.over[2*i+1]
-		}
-		t.requests[i], t.over[i] = r, o
-	}
-	t.width *= 2
 }

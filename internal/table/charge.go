@@ -1,33 +1,12 @@
 package table
 
 import (
-	"time"
-
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/reset"
+	"github.com/caddy-tide/ratelimit/internal/messages"
 )
 
-// A Charge is what this node decided of one key while a store that decides by itself could not be
-// asked, on its way to that store. Until it comes back through Charged or Uncharged its key has no
-// other, and isn't changed by what the store reports.
-type Charge struct {
-	Key Key
-	ID  ID
-	algorithms.Debt
-	// Reset is the one that the key counted under when it was taken out.
-	Reset reset.Reset
-
-	offset offset // of the table then
-}
-
-const (
-	// MaxCharged is how many units of a log go into one charge at most.
-	MaxCharged = 1024
-	// overtaken is by how much a report of the store may be older than the one before it. It is
-	// then a late reply, and ignored. One that is older still shows that the store's clock was set
-	// back, and counts.
-	overtaken = int64(time.Second)
-)
+// MaxCharged is how many units of a log go into one charge at most.
+const MaxCharged = 1024
 
 // chargeable returns the machine of a table whose debts are charged, nil of other tables.
 func (t *Table[S]) chargeable(b *SyncConfig) algorithms.Chargeable[S] {
@@ -59,11 +38,9 @@ func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
 }
 
 // charge takes out what is to be charged for one key. The key is no longer dirty.
-func (t *Table[S]) charge(
-	e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o offset,
-) (c Charge, ok bool) {
+func (t *Table[S]) charge(e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o offset) (c Charge, ok bool) {
 	e.flags &^= dirty | confirm
-	c = Charge{Key: e.key, ID: e.id, Reset: t.resetOf(e.id), offset: o}
+	c = Charge{Key: e.key, ID: e.id, Reset: t.resetOf(e.id), Offset: o}
 	c.Debt = m.Debt(&e.state, l, now, MaxCharged)
 	if c.IsZero() {
 		return Charge{}, false
@@ -123,16 +100,10 @@ func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (re
 			sh.markDirty(i, e) // it was of what is forgiven by now
 			return
 		}
-		sent := c.Debt
-		if step := o.Since(c.offset); step != 0 {
-			sent.Hits = make([]algorithms.Hit, len(c.Hits))
-			for j, h := range c.Hits {
-				sent.Hits[j] = algorithms.Hit{At: h.At + step, N: h.N}
-			}
-		}
-		refund = Charge{Key: c.Key, ID: c.ID, Reset: c.Reset, offset: o}
+		sent := c.Shifted(o.Since(c.Offset))
+		refund = Charge{Key: c.Key, ID: c.ID, Reset: c.Reset, Offset: o}
 		refund.Debt = m.Import(&e.state, b.Limit, now, reports, &sent)
-		e.At = max(e.At, importedAt(reports))
+		e.At = max(e.At, messages.HoldAt(reports))
 		if c.More {
 			list(&sh.outgoing, dirty, i, e.syncState)
 		}
@@ -169,18 +140,10 @@ func (t *Table[S]) arrived(now int64, c Charge, f func(sh *shard[S], e entry[S],
 
 // importCharged is Import for machines that are charged.
 func importCharged[S any](e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, reports []algorithms.Report) {
-	at := importedAt(reports)
-	if e.flags&inFlight != 0 || at != 0 && at < e.At && e.At-at < overtaken {
+	at := messages.HoldAt(reports)
+	if e.flags&inFlight != 0 || messages.IsOvertaken(at, e.At) {
 		return
 	}
 	m.Import(&e.state, l, now, reports, nil)
 	e.At = at
-}
-
-// importedAt is the instant that the store's reports hold for, 0 if they don't say.
-func importedAt(reports []algorithms.Report) (at int64) {
-	for _, r := range reports {
-		at = max(at, r.LevelAt)
-	}
-	return at
 }

@@ -79,9 +79,7 @@ func (t *Table[S]) isEarly(b *SyncConfig, now int64) bool {
 }
 
 // current returns a key that is synced as it is by the table's clock, and the caller's now in that.
-func (t *Table[S]) current(
-	sh *shard[S], l algorithms.Limit, i uint32, now int64,
-) (e entry[S], at int64, o offset) {
+func (t *Table[S]) current(sh *shard[S], l algorithms.Limit, i uint32, now int64) (e entry[S], at int64, o offset) {
 	o = t.clock()
 	at = o.In(now)
 	return t.applyStep(sh, l, i, at, o), at, o

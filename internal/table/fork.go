@@ -92,10 +92,6 @@ func (t *Table[S]) Remote(l algorithms.Limit, key Key, now int64) (remote int64)
 	}
 	e, at, _ := t.current(sh, l, i, now)
 	t.machine.Advance(&e.state, l, at)
-	counts := t.machine.Ledger(&e.state)
-	for age := range int64(l.History + 1) {
-		c, _ := counts.At(counts.Epoch - age)
-		remote += c.Remote
-	}
+	_, remote = t.machine.Ledger(&e.state).Sum(l.History)
 	return remote
 }

@@ -15,6 +15,7 @@ type (
 	SyncConfig = messages.Config
 	Message    = messages.Message
 	Answer     = messages.Answer
+	Charge     = messages.Charge
 )
 
 // syncState is what an entry knows of its syncs, beside the ledger in its state.
@@ -179,22 +180,23 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		return false
 	}
 	var sent int64
-	epoch := l.Epoch
+	epoch, news := l.Epoch, false
 	for i := range answers {
 		a := &answers[i]
 		mine := a.Held
+		c, _ := l.At(a.Epoch)
 		if a.Push {
 			mine = a.Total
-			if c, ok := l.At(a.Epoch); ok {
-				sent += max(0, a.Total-c.Acked)
-			}
 		}
 		final := now > (a.Epoch+1)*int64(a.Span)+int64(2*b.Rate+time.Second)
 		remote, lost, ok := l.Ack(a.Epoch, a.Held, mine, a.Sum, early, final)
 		if !ok {
 			continue
 		}
-		forgot = forgot || lost
+		if a.Push {
+			sent += max(0, a.Total-c.Acked)
+		}
+		forgot, news = forgot || lost, news || remote > c.Remote || sent > 0
 		r := algorithms.Report{Epoch: a.Epoch, Remote: remote}
 		if a.Known {
 			r.Level, r.LevelAt = a.Seen, now
@@ -217,8 +219,10 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		sent = 0
 	}
 	e.Sent(sent)
+	passed := now - e.At
 	e.At = now
 	t.machine.Merge(&e.state, b.Limit, now, reports)
+	t.askAgain(b, e, passed, news)
 	return forgot
 }
 
@@ -326,13 +330,8 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
 		t.machine.Advance(&e.state, b.Limit, now)
 		l := t.machine.Ledger(&e.state)
-		var own, unsent int64
-		for age := range int64(b.Limit.History + 1) {
-			c, _ := l.At(l.Epoch - age)
-			own += c.Own
-			unsent += c.Unsent()
-			sum.Remote += c.Remote
-		}
+		unsent := l.Unsent(b.Limit.History)
+		own, remote := l.Sum(b.Limit.History)
 		pending := unsent
 		if charged != nil {
 			unsent = charged.Uncounted(&e.state, b.Limit, now)
@@ -341,7 +340,7 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 			pending = own
 		}
 		sum.Keys++
-		sum.Own += own
+		sum.Own, sum.Remote = sum.Own+own, sum.Remote+remote
 		sum.Unsent += unsent
 		if pending > 0 {
 			sum.pendingKeys++

@@ -271,9 +271,7 @@ func (t *Table[S]) lock(key Key) (sh *shard[S], i uint32, ok bool) {
 
 // lockOrEnter is lock for a key that gets a slot if it has none; ok is false where the table is
 // full.
-func (t *Table[S]) lockOrEnter(
-	l algorithms.Limit, key Key, raw []byte, now int64,
-) (sh *shard[S], i uint32, ok bool) {
+func (t *Table[S]) lockOrEnter(l algorithms.Limit, key Key, raw []byte, now int64) (sh *shard[S], i uint32, ok bool) {
 	if sh, i, ok = t.lock(key); !ok {
 		i, ok = t.enter(sh, l, key, raw, now)
 	}

@@ -50,9 +50,12 @@ func (s *Syncer) serve(ctx context.Context, src *Source, at *attachment) {
 func (s *Syncer) cycle(ctx context.Context, src *Source, at *attachment, all bool) cycle.Event {
 	lost, err := s.sync(ctx, src, all)
 	if ctx.Err() == nil {
-		if at.lost.Store(lost); err != nil {
+		at.lost.Store(lost)
+		if err != nil || all && at.failing { // what has failed is sent again with all
+			at.failing = err != nil
 			s.others.Report(src.zone+" concurrent", err)
-		} else if all {
+		}
+		if err == nil && all {
 			at.synced.Store(s.now())
 			at.cycles.Add(1)
 		}

@@ -73,6 +73,8 @@ type attachment struct {
 	lost   atomic.Uint64 // the shards for which the last sync failed, a bit each
 	cycles atomic.Int64  // that were completed
 	synced atomic.Int64  // when the last of them was, nanoseconds since the epoch
+
+	failing bool // the last cycle has failed; of the loop alone
 }
 
 // NewSource returns the Source of a zone's table, with a random name of a node.

@@ -1,0 +1,156 @@
+package cluster_test
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// What must hold in the end of what nodes keep beside counts, once no request is under way.
+
+// A keptRow is what one fault has shown of it.
+type keptRow struct {
+	settled, settledStrict string // responses that matched, and how many of them Redis lacks
+	bans, places           string
+}
+
+// check compares what is kept to what clients saw. The scenario has stopped.
+func (k *keeper) check(f fault) (row keptRow) {
+	k.t.Helper()
+	row.bans = k.checkBans()
+	row.places = k.checkPlaces(f)
+	less := k.checkSettled("login", f.maxLoss("login"), 0)
+	row.settled = fmt.Sprintf("%d, %d", k.responses("login"), less)
+	// See strictBounds.
+	most, more := f.maxLoss("slogin"), 0
+	if f.losesGrants {
+		most = k.responses("slogin")
+	}
+	less = k.checkSettled("slogin", most, more)
+	if row.settledStrict = fmt.Sprintf("%d, %d", k.responses("slogin"), less); f.losesGrants {
+		row.settledStrict = "forgotten"
+	}
+	k.http.CloseIdleConnections()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, text := range k.failed {
+		k.t.Error(text)
+	}
+	return row
+}
+
+// checkSettled waits until Redis counts the responses that matched, once each, and what was
+// reserved on a node that was killed. It may lack so many, and have so many more.
+func (k *keeper) checkSettled(zone string, most, more int) (less int) {
+	k.t.Helper()
+	eventually(k.t, "redis counts the responses that matched in "+zone, func() error {
+		got, want := k.counted(zone), k.responses(zone)+k.lost.held
+		if less = want - got; less > most || less < -more {
+			return fmt.Errorf("redis counts %d of %d, %d may be missing", got, want, most)
+		}
+		return nil
+	})
+	return less
+}
+
+// checkBans waits until those are over that are short, and Redis has the others.
+func (k *keeper) checkBans() string {
+	k.t.Helper()
+	denied, later, long := 0, time.Duration(0), 0
+	for _, b := range k.bans {
+		if b.length == shortBan {
+			eventually(k.t, "a ban is over", func() error {
+				for node := range nodeCount {
+					k.look(b, node)
+					if !b.over[node] {
+						return fmt.Errorf("not on node %d", node+1)
+					}
+				}
+				return nil
+			})
+		} else if b.zone == "bans" {
+			long++
+		}
+		denied, later = denied+b.denied, max(later, b.later)
+	}
+	eventually(k.t, "redis has each ban", func() error {
+		got := 0
+		for _, r := range k.stores() {
+			c := r.Client()
+			got += len(c.Keys(k.t.Context(), "*:bans:ban:*").Val())
+			c.Close()
+		}
+		if got < long {
+			return fmt.Errorf("it has %d of %d", got, long)
+		}
+		return nil
+	})
+	return fmt.Sprintf("%d, %d, %.0f ms", len(k.bans), denied, max(0, later.Seconds())*1000)
+}
+
+// checkPlaces frees the places that are taken, and waits until none is left anywhere.
+func (k *keeper) checkPlaces(f fault) string {
+	k.t.Helper()
+	p := &k.places
+	if p.onOne > placesOf {
+		k.t.Errorf("%d requests of one key ran on a node, want %d at most", p.onOne, placesOf)
+	}
+	if len(p.early) > 0 && !f.losesGrants {
+		k.t.Errorf("%d of %d requests got a place of a key all of whose places the node knew to be taken: %q", len(p.early), p.asked, p.early)
+	}
+	k.freePlaces()
+	for _, zone := range placeZones {
+		eventually(k.t, "no place is taken in "+zone, func() error { return k.noPlaceTaken(zone) })
+	}
+	took := "-"
+	if k.lost.free != nil {
+		<-k.lost.free
+		took = fmt.Sprintf("%.1f s, %.1f s", k.lost.took["places"].Seconds(), k.lost.took["splaces"].Seconds())
+		for zone, after := range k.lost.took {
+			most := 18 * time.Second // a key in Redis ends after 20 s, whatever is in it
+			if *long {
+				most = 14 * time.Second
+			}
+			if after < 5*time.Second || after > most {
+				k.t.Errorf("%s: the places of the node that was killed were free after %s, want about 7 to 11.5 s", zone, after)
+			}
+		}
+	}
+	var most []string
+	for _, zone := range placeZones {
+		var phases []string
+		for _, p := range k.phases {
+			if p.name != "warm" {
+				phases = append(phases, fmt.Sprint(k.places.most[p][zone]))
+			}
+		}
+		most = append(most, strings.Join(phases, " "))
+	}
+	return fmt.Sprintf("%d; %s; %d of %d; %s", p.onOne, strings.Join(most, ", "), p.through, p.asked, took)
+}
+
+// noPlaceTaken returns an error if a place is taken on a node, or Redis has one that counts.
+func (k *keeper) noPlaceTaken(zone string) error {
+	for i, n := range k.Nodes {
+		status, err := n.Status(k.t.Context())
+		if err != nil {
+			return err
+		}
+		if own := status.Zone(zone).Own; own != 0 {
+			return fmt.Errorf("%d on node %d", own, i+1)
+		}
+	}
+	for _, r := range k.stores() {
+		c := r.Client()
+		defer c.Close()
+		for _, key := range c.Keys(k.t.Context(), "*:"+zone+":concurrent:*").Val() {
+			for node, value := range c.HGetAll(k.t.Context(), key).Val() {
+				var seq, gauge, expiry int64
+				if _, err := fmt.Sscan(value, &seq, &gauge, &expiry); err != nil || gauge != 0 && expiry > time.Now().UnixMilli() {
+					return fmt.Errorf("redis has %q of node %s in %s: %v", value, node, key, err)
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package table
+
+import (
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/estimate"
+)
+
+// askAgain has a key that was just answered be asked about before the next cycle, where requests
+// reserve units and other nodes may spend those that are left. passed is since the answer before.
+func (t *Table[S]) askAgain(b *SyncConfig, e entry[S], passed int64, news bool) {
+	if !b.AsksAgain() {
+		return
+	}
+	left := t.machine.Take(&e.state, b.Limit, e.At, 0, 0).Remaining
+	after := estimate.Again(t.machine.Ledger(&e.state), b.Limit, b.Rate, left, passed, news)
+	if after > 0 {
+		t.askAfter(b, e.key, e.At, estimate.Pause, after-estimate.Pause)
+	}
+}
+
+// askAfter asks about a key after two waits, unless it is answered before. After the first it asks
+// if something is unsent: within a Pause no request makes a key urgent.
+func (t *Table[S]) askAfter(b *SyncConfig, key Key, answered int64, wait, rest time.Duration) {
+	b.After(wait, func() {
+		if t.ask(b, key, answered, rest) {
+			b.Wake()
+		}
+	})
+}
+
+// ask makes a key urgent, or waits for the rest. It reports whether the replicator should be woken.
+func (t *Table[S]) ask(b *SyncConfig, key Key, answered int64, rest time.Duration) (wake bool) {
+	sh, i, ok := t.lock(key)
+	defer sh.mu.Unlock()
+	if !ok || t.config.Load() != b {
+		return false
+	}
+	e := t.shared(sh, i)
+	if e.At != answered || e.flags&(urgent|inFlight|failed) != 0 {
+		return false
+	}
+	if rest > 0 && t.machine.Ledger(&e.state).Unsent(b.Limit.History) == 0 {
+		t.askAfter(b, key, answered, rest, 0)
+		return false
+	}
+	return t.markUrgent(sh, i, e)
+}
