@@ -9,11 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -340,37 +336,5 @@ func TestALoopOfErrorRoutesEnds(t *testing.T) {
 			t.Errorf("%s: %d rounds were admitted, want 5", options, n)
 		}
 		redistest.Eventually(t, "no request runs", func() bool { return inUse(t, "loop") == 0 })
-	}
-}
-
-// Each test that the table of hard ends names is there.
-func TestHardEndsNameTheirTests(t *testing.T) {
-	page, err := os.ReadFile("docs/internals/hard-ends.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := regexp.MustCompile(`\bTest\w+`).FindAllString(string(page), -1)
-	if len(names) < 50 {
-		t.Errorf("the table names %d tests", len(names))
-	}
-	there := map[string]bool{}
-	err = filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
-			there[m[1]] = true
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		if !there[name] {
-			t.Errorf("there is no test %s, which the table of hard ends names", name)
-		}
 	}
 }

@@ -37,6 +37,74 @@ func usedOn(t *testing.T, n *cluster.Node, zone string) (used int) {
 	return said.Zones[0].Limits[0].Used
 }
 
+// A rollout is two nodes of which the first one has options that the other doesn't.
+type rollout struct {
+	*testing.T
+	c   *cluster.Cluster
+	all *cluster.Client
+}
+
+func (r rollout) expect(what string, node int, path string, requests, status, want int, change func(*http.Request)) {
+	r.Helper()
+	if got := r.all.Burst(r.Context(), r.c.Nodes[node:node+1], path, requests, change).Status(status); got != want {
+		r.Errorf("%s %s: node %d answered %d of %d with %d, want %d", path, what, node+1, got, requests, status, want)
+	}
+}
+
+func (r rollout) knows(node int, zone string, used int) {
+	r.Helper()
+	redistest.Eventually(r, "a node knows of another one's use of "+zone, func() bool { return usedOn(r.T, r.c.Nodes[node], zone) == used })
+}
+
+func (r rollout) sent(node int, zone string) {
+	r.Helper()
+	redistest.Eventually(r, "a node has sent its counts of "+zone, func() bool { return status(r.T, r.c.Nodes[node], zone).Unsent == 0 })
+}
+
+func (r rollout) denies(node int, path string, change func(*http.Request)) {
+	r.Helper()
+	redistest.Eventually(r, "a node knows that all is spent of "+path, func() bool {
+		return r.all.Burst(r.Context(), r.c.Nodes[node:node+1], path, 1, change).Status(http.StatusTooManyRequests) == 1
+	})
+}
+
+// guess has both nodes limit guesses, of which only the first one goes by responses.
+func (r rollout) guess(guess string) {
+	wrong := func(r *http.Request) { r.Header.Set("X-Wrong", "yes") }
+	r.expect("right", 0, "/"+guess, 8, http.StatusOK, 8, nil)
+	r.expect("wrong", 0, "/"+guess, 2, http.StatusUnauthorized, 2, wrong)
+	r.sent(0, guess)
+	r.expect("without the option", 1, "/"+guess, 1, http.StatusOK, 1, nil) // learns of the key
+	r.knows(1, guess, 3)
+	r.expect("without the option", 1, "/"+guess, 1, http.StatusOK, 1, nil)
+	r.sent(1, guess)
+	r.expect("one that is refunded", 0, "/"+guess, 1, http.StatusOK, 1, nil)
+	r.knows(0, guess, 4)
+	r.expect("the last one", 0, "/"+guess, 3, http.StatusUnauthorized, 1, wrong)
+	r.sent(0, guess)
+	r.denies(1, "/"+guess, nil)
+}
+
+// ban has the first node ban a client, and the other one not.
+func (r rollout) ban(ban string) {
+	r.expect("until it is banned", 0, "/"+ban, 4, http.StatusOK, 2, nil)
+	r.sent(0, ban)
+	r.expect("where there is no ban", 1, "/"+ban, 1, http.StatusOK, 1, nil)
+	r.knows(1, ban, 3)
+	r.expect("where there is no ban", 1, "/"+ban, 9, http.StatusOK, 7, nil)
+}
+
+// keep has the first node keep a share for who pays.
+func (r rollout) keep(keep string) {
+	r.expect("who doesn't pay", 0, "/"+keep, 9, http.StatusOK, 8, nil)
+	r.sent(0, keep)
+	r.expect("without the option", 1, "/"+keep, 1, http.StatusOK, 1, nil)
+	r.knows(1, keep, 9)
+	r.expect("without the option", 1, "/"+keep, 3, http.StatusOK, 1, nil)
+	r.sent(1, keep)
+	r.denies(0, "/"+keep, pays)
+}
+
 // In the middle of a roll-out, one node has a new option and another one doesn't. They share the
 // counts, and each goes by its own options: no node warns, and none is confused by what the other
 // one writes.
@@ -58,59 +126,14 @@ func TestNodesOfWhichOneHasAnOption(t *testing.T) {
 	if err := c.Nodes[1].Reload(t.Context(), site("", "limit 10/"+far, "", "")); err != nil {
 		t.Fatal(err)
 	}
-	all := client(t, 1)
-	expect := func(what string, node int, path string, requests, status, want int, change func(*http.Request)) {
-		t.Helper()
-		if got := all.Burst(t.Context(), c.Nodes[node:node+1], path, requests, change).Status(status); got != want {
-			t.Errorf("%s %s: node %d answered %d of %d with %d, want %d", path, what, node+1, got, requests, status, want)
-		}
-	}
-	knows := func(node int, zone string, used int) {
-		t.Helper()
-		redistest.Eventually(t, "a node knows of another one's use of "+zone, func() bool { return usedOn(t, c.Nodes[node], zone) == used })
-	}
-	sent := func(node int, zone string) {
-		t.Helper()
-		redistest.Eventually(t, "a node has sent its counts of "+zone, func() bool { return status(t, c.Nodes[node], zone).Unsent == 0 })
-	}
-	denies := func(node int, path string, change func(*http.Request)) {
-		t.Helper()
-		redistest.Eventually(t, "a node knows that all is spent of "+path, func() bool {
-			return all.Burst(t.Context(), c.Nodes[node:node+1], path, 1, change).Status(http.StatusTooManyRequests) == 1
-		})
-	}
-	wrong := func(r *http.Request) { r.Header.Set("X-Wrong", "yes") }
+	both := rollout{t, c, client(t, 1)}
 	for name := range variants {
-		guess, ban, keep := "guess-"+name, "ban-"+name, "keep-"+name
-		expect("right", 0, "/"+guess, 8, http.StatusOK, 8, nil)
-		expect("wrong", 0, "/"+guess, 2, http.StatusUnauthorized, 2, wrong)
-		sent(0, guess)
-		expect("without the option", 1, "/"+guess, 1, http.StatusOK, 1, nil) // learns of the key
-		knows(1, guess, 3)
-		expect("without the option", 1, "/"+guess, 1, http.StatusOK, 1, nil)
-		sent(1, guess)
-		expect("one that is refunded", 0, "/"+guess, 1, http.StatusOK, 1, nil)
-		knows(0, guess, 4)
-		expect("the last one", 0, "/"+guess, 3, http.StatusUnauthorized, 1, wrong)
-		sent(0, guess)
-		denies(1, "/"+guess, nil)
-
-		expect("until it is banned", 0, "/"+ban, 4, http.StatusOK, 2, nil)
-		sent(0, ban)
-		expect("where there is no ban", 1, "/"+ban, 1, http.StatusOK, 1, nil)
-		knows(1, ban, 3)
-		expect("where there is no ban", 1, "/"+ban, 9, http.StatusOK, 7, nil)
-
-		expect("who doesn't pay", 0, "/"+keep, 9, http.StatusOK, 8, nil)
-		sent(0, keep)
-		expect("without the option", 1, "/"+keep, 1, http.StatusOK, 1, nil)
-		knows(1, keep, 9)
-		expect("without the option", 1, "/"+keep, 3, http.StatusOK, 1, nil)
-		sent(1, keep)
-		denies(0, "/"+keep, pays)
+		both.guess("guess-" + name)
+		both.ban("ban-" + name)
+		both.keep("keep-" + name)
 	}
-	expect("with places", 0, "/run", 4, http.StatusOK, 4, nil)
-	expect("without", 1, "/run", 4, http.StatusOK, 4, nil)
+	both.expect("with places", 0, "/run", 4, http.StatusOK, 4, nil)
+	both.expect("without", 1, "/run", 4, http.StatusOK, 4, nil)
 	for _, n := range c.Nodes {
 		for _, line := range n.Log.With(`"level":"warn"`) {
 			if strings.Contains(line, "guess-") || strings.Contains(line, "ban-") || strings.Contains(line, "keep-") {
