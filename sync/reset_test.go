@@ -25,6 +25,7 @@ var resetScenarios = []string{
 	"quiet", "in the first second of an epoch", "in the last second of an epoch", "after FLUSHALL", "before FLUSHALL",
 	"after a failover", "before a failover", "with a node killed a minute ago", "with a newcomer", "with late messages",
 	"with a node that is late", "with a node that is an epoch late", "with requests meanwhile", "twice", "of all keys", "with refunds of before",
+	"with responses of before",
 }
 
 // After all nodes have applied a reset, all of the limit is there once, in all nodes together,
@@ -89,6 +90,9 @@ type resetWorld[S any] struct {
 const resetKey = "the key"
 
 func runReset[S any](t *testing.T, p algorithms.Params, rate time.Duration, what int, seed uint64) {
+	if resetScenarios[what] == "with responses of before" {
+		p.Reserves = p.Kind != algorithms.LeakyBucket // which keeps its slots
+	}
 	s := &schedule[S]{
 		t: t, random: rand.New(rand.NewPCG(seed, 9)), alg: p, rate: rate, store: newLuaStore(t),
 		net: &network{random: rand.New(rand.NewPCG(seed, 8))}, keys: []string{resetKey}, evicted: make(map[string]bool),
@@ -107,6 +111,7 @@ func runReset[S any](t *testing.T, p algorithms.Params, rate time.Duration, what
 	}
 	w.after()
 	w.check()
+	w.reservesNothing()
 	s.close()
 }
 
@@ -224,6 +229,9 @@ func (w *resetWorld[S]) after() {
 			}
 		}
 		w.rest()
+	case "with responses of before":
+		time.Sleep(time.Millisecond)
+		w.respondAfter()
 	}
 }
 

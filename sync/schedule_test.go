@@ -28,7 +28,12 @@ var schedules = flag.Int("schedules", 8, "random schedules of the sync for each 
 // admitted and no less than it had confirmed. The tables, the loops and the scripts are the real
 // ones. The nodes may differ in all but kind and window, and change meanwhile.
 func TestEverySchedule(t *testing.T) {
-	for name, run := range map[string]func(*testing.T, uint64){
+	everySchedule(t, uint64(*schedules), false)
+}
+
+// everySchedule runs so many schedules of each algorithm. With reserves, requests reserve.
+func everySchedule(t *testing.T, seeds uint64, reserves bool) {
+	for name, run := range map[string]func(*testing.T, uint64, bool){
 		"fixed_window": scheduleOf[algorithms.WindowState](func(limit, _ int64, w time.Duration) algorithms.Params {
 			return algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: w}
 		}),
@@ -51,9 +56,12 @@ func TestEverySchedule(t *testing.T) {
 			return algorithms.Params{Kind: algorithms.LeakyBucket, Limit: limit, Window: w, Queue: size}
 		}),
 	} {
+		if reserves && name == "leaky_bucket" {
+			continue // it keeps its slots
+		}
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(*schedules) {
-				synctest.Test(t, func(t *testing.T) { run(t, seed) })
+			for seed := range seeds {
+				synctest.Test(t, func(t *testing.T) { run(t, seed, reserves) })
 				if t.Failed() {
 					t.Fatalf("seed %d", seed)
 				}
@@ -102,6 +110,7 @@ type member[S any] struct {
 	own, floor map[string]int64
 	gave       map[string]bool
 	taken      []took
+	open       []openUnit // see settled_test.go
 }
 
 type took struct {
@@ -109,13 +118,15 @@ type took struct {
 	table.Taken
 }
 
-func scheduleOf[S any](of func(limit, size int64, window time.Duration) algorithms.Params) func(*testing.T, uint64) {
-	return func(t *testing.T, seed uint64) {
+func scheduleOf[S any](of func(limit, size int64, window time.Duration) algorithms.Params) func(*testing.T, uint64, bool) {
+	return func(t *testing.T, seed uint64, reserves bool) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		pick := func(all ...time.Duration) time.Duration { return all[random.IntN(len(all))] }
 		window := pick(2*time.Minute, 10*time.Minute)
 		draw := func() algorithms.Params {
-			return of(int64(5+random.IntN(500)), int64(5+random.IntN(1000)), window)
+			p := of(int64(5+random.IntN(500)), int64(5+random.IntN(1000)), window)
+			p.Reserves = reserves
+			return p
 		}
 		s := &schedule[S]{
 			t: t, random: random, alg: draw(), draw: draw, rate: pick(100*time.Millisecond, 500*time.Millisecond, time.Second, 5*time.Second),
@@ -161,6 +172,7 @@ func (s *schedule[S]) configure(m *member[S]) {
 	}
 	m.table.Configure(table.SyncConfig{
 		Params: m.alg, Rate: m.rate, Early: s.random.IntN(4) > 0, Wake: m.source.Wake,
+		After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
 	}, 1000)
 	m.rep.Attach(m.source, m.rate)
 }
@@ -244,6 +256,10 @@ func (s *schedule[S]) hash(key string, epoch int64) string {
 func (s *schedule[S]) epoch(at int64) int64 { return at / int64(s.span) }
 
 func (s *schedule[S]) take(m *member[S], key string, n int) {
+	if s.alg.Reserves {
+		s.reserve(m, key, n)
+		return
+	}
 	for range n {
 		d := m.table.Take(m.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0)
 		if d.Allowed {
@@ -255,6 +271,10 @@ func (s *schedule[S]) take(m *member[S], key string, n int) {
 
 // giveBack returns some of what was taken lately, sent or not.
 func (s *schedule[S]) giveBack(m *member[S]) {
+	if s.alg.Reserves {
+		s.respond(m, 1+s.random.IntN(5))
+		return
+	}
 	for range min(len(m.taken), 1+s.random.IntN(5)) {
 		last := m.taken[len(m.taken)-1]
 		m.taken = m.taken[:len(m.taken)-1]
@@ -331,6 +351,7 @@ func (s *schedule[S]) end(m *member[S], kill bool) {
 
 // settle lets all be well, and checks what the store and the nodes know then.
 func (s *schedule[S]) settle() {
+	s.respondAll()
 	s.net.heal()
 	time.Sleep(10 * time.Second) // the latest of the late messages come
 	if s.whole {
@@ -372,6 +393,7 @@ func (s *schedule[S]) exactIn(hash, key string, epoch int64) {
 		if total, _ := s.store.field(hash, m.source.Node()); total != own {
 			s.t.Errorf("%s: the store has %d of node %s, which admitted %d", hash, total, m.source.Node(), own)
 		}
+		s.settledIn(m, hash)
 	}
 	for _, m := range s.dead {
 		if total, _ := s.store.field(hash, m.source.Node()); total < m.floor[hash] {
@@ -410,6 +432,7 @@ func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 		if theirs := sum - own; c.Remote < theirs || c.Remote > theirs && s.store.forgotten == 0 {
 			s.t.Errorf("%s: node %s knows of %d remote, the store has %d", s.hash(key, epoch), m.source.Node(), c.Remote, theirs)
 		}
+		s.knowsReserved(m, key, epoch)
 	})
 }
 

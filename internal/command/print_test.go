@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
 var update = flag.Bool("update", false, "write what is printed into the goldens")
@@ -56,7 +58,7 @@ func TestStatusIsPrinted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var s state
+		var s state.State
 		if err := json.Unmarshal(text, &s); err != nil {
 			t.Fatal(err)
 		}

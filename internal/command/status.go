@@ -6,56 +6,20 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-tide/ratelimit/internal/admin"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
-// state is the part of the state that is shown as tables.
-type state struct {
-	Zones []struct {
-		Zone       string          `json:"zone"`
-		Algorithm  string          `json:"algorithm"`
-		Limit      int64           `json:"limit"`
-		Window     string          `json:"window"`
-		Concurrent bool            `json:"concurrent"`
-		SyncRate   json.RawMessage `json:"sync_rate"`
-		Keys       int             `json:"keys"`
-		Own        int64           `json:"own"`
-		Remote     int64           `json:"remote"`
-		Unsent     int64           `json:"unsent"`
-		Banned     *int64          `json:"banned"`
-	} `json:"zones"`
-	Bandwidth []bandwidth `json:"bandwidth"`
-	Redis     *struct {
-		Up      bool              `json:"up"`
-		Failing map[string]string `json:"failing"`
-	} `json:"redis"`
-	Control     *control.Summary     `json:"control"`
-	Nodes       []control.Node       `json:"nodes"`
-	Enforcement []control.EntryState `json:"enforcement"`
-	Overrides   []control.EntryState `json:"overrides"`
-}
-
-// bandwidth is how a zone slows the responses of its keys.
-type bandwidth struct {
-	Zone   string  `json:"zone"`
-	Rate   string  `json:"rate"`
-	Keys   int64   `json:"keys"`
-	Open   int64   `json:"open"`
-	Bytes  int64   `json:"bytes"`
-	Waited float64 `json:"waited"`
-}
-
 // bandwidthTable shows the zones that slow responses.
-func bandwidthTable(all []bandwidth) [][]string {
+func bandwidthTable(all []state.Bandwidth) [][]string {
 	table := [][]string{{"BANDWIDTH", "RATE", "KEYS", "OPEN", "BYTES", "WAITED"}}
 	for _, b := range all {
-		table = append(table, []string{b.Zone, b.Rate, number(b.Keys), number(b.Open), number(b.Bytes), length(math.Round(b.Waited))})
+		table = append(table, []string{b.Zone, b.Rate.String(), number(b.Keys), number(b.Open), number(b.Bytes), length(math.Round(b.Waited))})
 	}
 	return table
 }
@@ -78,7 +42,7 @@ their counts with it, and what was changed at run time and still holds.`,
 			if p.json {
 				return p.raw(text)
 			}
-			var s state
+			var s state.State
 			if err := json.Unmarshal(text, &s); err != nil {
 				return fmt.Errorf("reading the answer: %w", err)
 			}
@@ -87,7 +51,7 @@ their counts with it, and what was changed at run time and still holds.`,
 	}
 }
 
-func (p printer) status(s state) error {
+func (p printer) status(s state.State) error {
 	if err := p.summary(s); err != nil {
 		return err
 	}
@@ -95,7 +59,7 @@ func (p printer) status(s state) error {
 	for _, z := range s.Zones {
 		number := func(n int64) string { return strconv.FormatInt(n, 10) }
 		zones = append(zones, []string{
-			z.Zone, limitText(z.Limit, z.Window, z.Concurrent), z.Algorithm, strings.Trim(string(z.SyncRate), `"`),
+			z.Zone, limitText(z.Limit, z.Window, z.Concurrent), z.Algorithm, z.SyncRate.String(),
 			strconv.Itoa(z.Keys), number(z.Own), number(z.Remote), number(z.Unsent),
 		})
 	}
@@ -144,7 +108,7 @@ func limitText(n int64, window string, concurrent bool) string {
 }
 
 // summary writes one line about Redis.
-func (p printer) summary(s state) error {
+func (p printer) summary(s state.State) error {
 	switch {
 	case s.Control == nil:
 		return p.line("No configuration with rate_limit is running.")

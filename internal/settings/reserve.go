@@ -41,6 +41,9 @@ func Reserves(shares []float64) (all []Reserve, err error) {
 // Of returns how much of n is reserved, rounded up.
 func (r Reserve) Of(n int64) int64 { return saturate.MulDivUp(n, int64(r), 0, steps) }
 
+// Share returns the reserve as a share, above 0 and up to 0.9.
+func (r Reserve) Share() float64 { return float64(r) / steps }
+
 // String returns the reserve as a Caddyfile has it.
 func (r Reserve) String() string {
 	return strconv.FormatFloat(float64(r)/(steps/100), 'f', -1, 64) + "%"

@@ -332,8 +332,8 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 // bias says what no replay can tell.
 func (r *replay) bias(read *accesslog.Stats) []string {
 	all := []string{
-		"A client that is denied acts otherwise than the log shows: it waits, tries again or gives up.",
-		"What came before the log begins counts for nothing: the first window is too lenient.",
+		"A client that is denied behaves differently from what the log shows: it waits, tries again or gives up.",
+		"What came before the log begins is not counted: the first window is too lenient.",
 	}
 	for _, s := range r.zones {
 		if s.of.CountResponses != nil {

@@ -66,6 +66,11 @@ type Limit struct {
 	// Banned is how many keys of the zone are banned, as far as this node knows. It is there where
 	// the zone has ban.
 	Banned *int64 `json:"banned,omitempty"`
+	// Reserve are the shares that the zone keeps for requests that match, 0 to 1. Reserved is how
+	// many keys have units that are reserved until responses begin, on this node. It is there where
+	// the zone has count_responses.
+	Reserve  []float64 `json:"reserve,omitempty"`
+	Reserved *int64    `json:"reserved,omitempty"`
 }
 
 // Bandwidth is how a zone slows the responses of its keys, on this node.
@@ -80,6 +85,9 @@ type Bandwidth struct {
 	// all together.
 	Bytes  int64   `json:"bytes"`
 	Waited float64 `json:"waited"`
+	// Enforce and MaxKeys are as in a Limit.
+	Enforce float64 `json:"enforce"`
+	MaxKeys int     `json:"max_keys"`
 }
 
 // bandwidths describes the zones that slow responses.
@@ -89,7 +97,7 @@ func bandwidths(config *lifecycle.Config) (all []Bandwidth) {
 		if z.Throttle != nil && !seen[z.Throttle] {
 			seen[z.Throttle] = true
 			s := z.Throttle.Status()
-			all = append(all, Bandwidth{s.Zone, rates.Bandwidth(s.Rate), s.Keys, s.Open, s.Bytes, s.Waited.Seconds()})
+			all = append(all, Bandwidth{s.Zone, rates.Bandwidth(s.Rate), s.Keys, s.Open, s.Bytes, s.Waited.Seconds(), z.Enforce.Share(), z.MaxKeys})
 		}
 	}
 	return all
@@ -142,6 +150,13 @@ func Current() State {
 		if bans := config.BansOf(one.Zone); bans != nil {
 			n := bans.Count()
 			one.Banned = &n
+		}
+		for _, share := range l.Settings.Reserve {
+			one.Reserve = append(one.Reserve, share.Share())
+		}
+		if l.Settings.CountResponses != nil {
+			n := int64(l.Settler.Unsettled().Len())
+			one.Reserved = &n
 		}
 		s.Zones = append(s.Zones, one)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"html/template"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,7 +42,11 @@ const maxOverrides = 50
 
 var html = template.Must(template.New("page").Funcs(template.FuncMap{
 	"ago":     agoText,
-	"percent": func(share float64) string { return fmt.Sprintf("%.4g%%", share*100) },
+	"percent": percentText,
+	"kind":    kindText,
+	"notes":   notesOf,
+	"some":    func(n *int64) bool { return *n > 0 },
+	"keys":    func(n *int64) string { return counted(*n, "key") },
 	"rate":    rateText,
 	"spark":   sparkOf,
 	"until":   untilText,
@@ -66,6 +71,47 @@ func untilText(t time.Time) string {
 	}
 	return t.UTC().Format("2006-01-02 15:04 UTC")
 }
+
+// kindText says by which algorithm and sync_rate a zone counts.
+func kindText(z Zone) string {
+	return strings.Join(slices.DeleteFunc([]string{z.Algorithm, z.SyncRate}, func(s string) bool { return s == "" }), ", ")
+}
+
+// notesOf says what else there is of a zone.
+func notesOf(z Zone) (all []string) {
+	note := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	for _, share := range z.Reserve {
+		note("reserve %s", percentText(share))
+	}
+	if z.Reserved != nil {
+		note("reserved: %s", counted(*z.Reserved, "key"))
+	}
+	if r := z.Running; r != nil {
+		note("running: %d here, %d elsewhere", r.Here, r.Elsewhere)
+	}
+	if b := z.Bandwidth; b != nil {
+		note("open: %s, sent %s", counted(b.Open, "response"), bytesText(b.Bytes))
+	}
+	return all
+}
+
+// counted writes how many there are of something.
+func counted(n int64, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+func bytesText(n int64) string {
+	size, unit := float64(n), 0
+	for size >= 1024 && unit < 4 {
+		size, unit = size/1024, unit+1
+	}
+	return fmt.Sprintf("%.3g %s", size, []string{"B", "KiB", "MiB", "GiB", "TiB"}[unit])
+}
+
+func percentText(share float64) string { return fmt.Sprintf("%.4g%%", share*100) }
 
 // A spark is a small picture of a zone's last minutes: two paths in 120 by 24.
 type spark struct {

@@ -34,7 +34,7 @@ type site struct {
 }
 
 // serve runs a site with options of the page, options of its server, and zones.
-func serve(t *testing.T, server, page, zones string) site {
+func serve(t *testing.T, server, page, zones string, matchers ...string) site {
 	t.Helper()
 	port := redistest.FreePort(t)
 	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(fmt.Appendf(nil, `{
@@ -53,12 +53,13 @@ func serve(t *testing.T, server, page, zones string) site {
 			rate_limit_status %s
 		}
 		handle {
+			%s
 			rate_limit {
 				%s
 			}
 			respond ok
 		}
-	}`, server, port, page, zones), nil)
+	}`, server, port, page, strings.Join(matchers, "\n"), zones), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,6 +225,105 @@ func TestInABrowser(t *testing.T) {
 	}
 }
 
+// options are zones of all kinds, with what the page says of them after 7 requests.
+var options = map[string]struct {
+	zone string
+	says []string
+}{
+	"banned":    {zone("banned", "ban 1h"), []string{`<small class="denied">banned: 1 key</small>`, "5/1h"}},
+	"unbanned":  {"zone unbanned {\nlimit 50/1h\nban 1h after 3/10m\n}\n", []string{`<small>banned: 0 keys</small>`}},
+	"slots":     {"zone slots {\nconcurrent 4\n}\n", []string{"4 at once", "<small>local</small>", "running: 0 here, 0 elsewhere"}},
+	"both":      {"zone both {\nlimit 90/1h\nconcurrent 3\n}\n", []string{"90/1h, 3 at once", "<small>sliding_window, local</small>", "running: 0 here, 0 elsewhere"}},
+	"downloads": {"zone downloads {\nbandwidth 1MiB/s\nenforce 50%\nkey all\n}\n", []string{"1MiB/s", "open: 0 responses, sent 0 B", ">50%</td>", "<small>of 1000000</small>"}},
+	"login":     {"zone login {\nmatch {\npath /login\n}\nlimit 80/1h\ncount_responses 401\n}\n", []string{"80/1h", "reserved: 0 keys"}},
+	"paying":    {"@paying header X-Plan paid\nzone paying {\nkey all\nlimit 70/1h\nreserve @paying 20%\n}\n", []string{"70/1h", "reserve 20%"}},
+}
+
+// Zones of all kinds are shown with what they have, and with nothing that they don't.
+func TestZonesOfAllKinds(t *testing.T) {
+	for name, test := range options {
+		matcher, zone := "", test.zone
+		if before, after, ok := strings.Cut(zone, "\nzone "); ok {
+			matcher, zone = before, "zone "+after
+		}
+		s := serve(t, "", "", zone, matcher)
+		for range 7 {
+			s.get("GET", "/")
+		}
+		_, page := s.get("GET", "/limits")
+		row := regexp.MustCompile(`(?s)<tr><th scope="row">` + name + `.*?</tr>`).FindString(page)
+		for _, want := range test.says {
+			if !strings.Contains(row, want) {
+				t.Errorf("%s: the row has no %s: %s", name, want, row)
+			}
+		}
+		for _, never := range []string{"<small></small>", "<small>, ", ", </small>", "%!", "/0s", "nil"} {
+			if strings.Contains(row, never) {
+				t.Errorf("%s: the row has %s: %s", name, never, row)
+			}
+		}
+		if strings.Contains(row, "banned") != strings.Contains(zone, "ban ") || strings.Contains(row, "running") != strings.Contains(zone, "concurrent") {
+			t.Errorf("%s: the row has what the zone has not: %s", name, row)
+		}
+		if v := s.view(); len(v.Zones) != 1 || v.Zones[0].Name != name || len(v.Zones[0].Policy) == 0 || v.Zones[0].MaxKeys == 0 || strings.Contains(page, "as many keys as max_keys") {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}
+
+// The first request paints the whole page, with a thousand hostile zones and without a script.
+func TestOneRequestPaintsThePage(t *testing.T) {
+	var zones strings.Builder
+	for i := range 1000 {
+		zones.WriteString(zone(fmt.Sprintf("%d %s", i, hostile), ""))
+	}
+	s := serve(t, "", "", zones.String())
+	target, err := url.Parse(s.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var asked []string
+	// A sandbox runs no script.
+	between := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, r.In.URL.String())
+		},
+		ModifyResponse: func(r *http.Response) error {
+			r.Header.Add("Content-Security-Policy", "sandbox allow-same-origin")
+			return nil
+		},
+	})
+	defer between.Close()
+	dom, log := browse(t, between.URL+"/limits", "--dump-dom")
+	if strings.Count(dom, `<tr><th scope="row">`) != 50 || !strings.Contains(dom, "950 are not") || !strings.Contains(dom, "</html>") || strings.Contains(dom, "<title>owned") {
+		t.Errorf("without a script the page has %d zones:\n%.3000s", strings.Count(dom, `<tr><th scope="row">`), dom)
+	}
+	if strings.Count(log, "CONSOLE") != strings.Count(log, "Blocked script execution") || !strings.Contains(log, "Blocked script execution") {
+		t.Errorf("a script ran, or the console has\n%s", log)
+	}
+	path := filepath.Join(t.TempDir(), "page.png")
+	browse(t, between.URL+"/limits", "--hide-scrollbars", "--window-size=1200,700", "--blink-settings=preferredColorScheme=1", "--screenshot="+path)
+	checkPicture(t, path, false)
+	// The script is asked for as well, and nothing waits for it.
+	mu.Lock()
+	defer mu.Unlock()
+	for _, url := range asked {
+		if url != "/limits" && url != "/limits?script" && url != "/favicon.ico" {
+			t.Errorf("without a script the browser asked for %v", asked)
+		}
+	}
+	if _, page := s.get("GET", "/limits"); strings.Count(page, "<script") != 1 || !strings.Contains(page, `<script src="?script" defer>`) || strings.Contains(page, "<link") || strings.Contains(page, "url(") || strings.Contains(page, "@import") {
+		t.Errorf("something holds the first paint up: %.3000s", page)
+	}
+	if _, log := browse(t, s.base+"/limits", "--dump-dom"); strings.Contains(log, "CONSOLE") {
+		t.Errorf("with a script the console has\n%s", log)
+	}
+}
+
 // The script asks for the page again, and puts in what is new; it asks for nothing else.
 func TestThePageRefreshes(t *testing.T) {
 	s := serve(t, "", "", zone("api", ""))
@@ -268,7 +368,7 @@ func TestThePageRefreshes(t *testing.T) {
 
 // A picture of the page is not empty, whatever the colours and the width.
 func TestPictures(t *testing.T) {
-	s := serve(t, "", "", zone("api", "")+zone("login", "enforce off"))
+	s := serve(t, "", "", zone("api", "")+zone("shadow", "enforce off")+options["slots"].zone+options["downloads"].zone+options["login"].zone+options["banned"].zone)
 	for range 7 {
 		s.get("GET", "/")
 	}

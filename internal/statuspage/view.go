@@ -46,9 +46,10 @@ type Node struct {
 type Zone struct {
 	Name   string   `json:"name"`
 	Policy []string `json:"policy"`
-	// Algorithm and SyncRate are as in the configuration.
-	Algorithm string `json:"algorithm"`
-	SyncRate  string `json:"sync_rate"`
+	// Algorithm and SyncRate are as in the configuration, Algorithm of a zone with limits, and
+	// SyncRate of one with limits or concurrent.
+	Algorithm string `json:"algorithm,omitempty"`
+	SyncRate  string `json:"sync_rate,omitempty"`
 	// Enforced is the share of keys for which the zone is enforced now, 0 to 1.
 	Enforced float64 `json:"enforced"`
 	// Now are the current rates, none where nothing is known: metrics are off, or the page has just
@@ -61,6 +62,22 @@ type Zone struct {
 	// SyncedAgo is how many seconds ago the limit that is furthest behind was synced whole, nil
 	// where none is.
 	SyncedAgo *float64 `json:"synced_ago,omitempty"`
+
+	// Banned is how many keys are banned, Reserve which shares are kept for requests that match,
+	// and Reserved how many keys have units that are reserved until responses begin. Running is
+	// what runs at once, and Bandwidth how responses are slowed. Each is there where the zone has
+	// that option.
+	Banned    *int64           `json:"banned,omitempty"`
+	Reserve   []float64        `json:"reserve,omitempty"`
+	Reserved  *int64           `json:"reserved,omitempty"`
+	Running   *Running         `json:"running,omitempty"`
+	Bandwidth *state.Bandwidth `json:"bandwidth,omitempty"`
+}
+
+// Running is how many requests of all keys run at once, on this node and on the others.
+type Running struct {
+	Here      int64 `json:"here"`
+	Elsewhere int64 `json:"elsewhere"`
 }
 
 // maxShown is how many zones are shown as HTML.
@@ -74,26 +91,39 @@ func viewOf(s state.State, h *history, now time.Time) *View {
 		v.Nodes = append(v.Nodes, Node{n.Name, n.Version, now.Sub(n.Heard).Seconds(), n.Applied, n.Self})
 	}
 	byName := map[string]int{}
-	for _, l := range s.Zones {
-		i, ok := byName[l.Zone]
+	of := func(name string, share float64, maxKeys int) *Zone {
+		i, ok := byName[name]
 		if !ok {
 			i = len(v.Zones)
-			byName[l.Zone] = i
-			z := Zone{Name: l.Zone, Algorithm: l.Algorithm, SyncRate: l.SyncRate.String(), Enforced: enforced(s.Enforcement, l), MaxKeys: l.MaxKeys}
-			z.Now, z.Steps = h.of(l.Zone)
+			byName[name] = i
+			z := Zone{Name: name, Enforced: enforced(s.Enforcement, name, share), MaxKeys: maxKeys}
+			z.Now, z.Steps = h.of(name)
 			v.Zones = append(v.Zones, z)
 		}
-		v.Zones[i].add(l, now)
+		return &v.Zones[i]
+	}
+	for i := range s.Zones {
+		l := &s.Zones[i]
+		of(l.Zone, l.Enforce, l.MaxKeys).add(l, now)
+	}
+	for i := range s.Bandwidth {
+		b := &s.Bandwidth[i]
+		z := of(b.Zone, b.Enforce, b.MaxKeys)
+		z.Policy, z.Keys, z.Bandwidth = append(z.Policy, b.Rate.String()), max(z.Keys, int(b.Keys)), b
 	}
 	v.findProblems(s)
 	return v
 }
 
 // add adds a limit to its zone.
-func (z *Zone) add(l state.Limit, now time.Time) {
+func (z *Zone) add(l *state.Limit, now time.Time) {
 	policy := fmt.Sprintf("%d/%s", l.Limit, l.Window)
+	z.SyncRate = l.SyncRate.String()
 	if l.Concurrent {
 		policy = fmt.Sprintf("%d at once", l.Limit)
+		z.Running = &Running{l.Own, l.Remote}
+	} else {
+		z.Algorithm, z.Banned, z.Reserve, z.Reserved = l.Algorithm, l.Banned, l.Reserve, l.Reserved
 	}
 	if l.LimitFrom != "" {
 		policy = fmt.Sprintf("%s/%s, else %s", l.LimitFrom, l.Window, policy)
@@ -109,10 +139,9 @@ func (z *Zone) add(l state.Limit, now time.Time) {
 
 // enforced returns the share for which a zone is enforced: what is said of all zones goes before
 // what is said of one, and that before the configuration.
-func enforced(entries []control.EntryState, l state.Limit) float64 {
-	share := l.Enforce
+func enforced(entries []control.EntryState, zone string, share float64) float64 {
 	for _, e := range entries {
-		if e.Zone == l.Zone && !e.All && e.Share != nil {
+		if e.Zone == zone && !e.All && e.Share != nil {
 			share = *e.Share
 		}
 	}

@@ -1,0 +1,135 @@
+package ratesync
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// Where responses decide what counts: requests reserve, and settle in any order, early or late,
+// while messages are lost and nodes end. Once all is well, the store has of each living node what
+// its responses made count and what is still reserved, and which is which. Every node knows how
+// much others have reserved.
+func TestEveryScheduleOfResponses(t *testing.T) {
+	everySchedule(t, uint64(max(2, *schedules/4)), true)
+}
+
+// An openUnit is one whose response has not begun. It counts in a hash until an instant.
+type openUnit struct {
+	table.Reserved
+	key, hash string
+	until     int64
+}
+
+// reserve is take for requests that reserve.
+func (s *schedule[S]) reserve(m *member[S], key string, n int) {
+	for range n {
+		now, k := wallClock(), table.KeyOf([]byte(key))
+		d := m.table.Take(m.alg.Compile(), k, []byte(key), now, 1, table.Reserve|algorithms.WantReset)
+		if !d.Allowed {
+			continue
+		}
+		hash := s.hash(key, s.epoch(d.At))
+		m.own[hash]++
+		m.open = append(m.open, openUnit{m.table.Hold(m.alg.Compile(), k, d), key, hash, now + int64(d.Reset)})
+	}
+}
+
+// respond has so many responses begin, in any order. Two of three don't count.
+func (s *schedule[S]) respond(m *member[S], n int) {
+	for range min(len(m.open), n) {
+		i, last, now := s.random.IntN(len(m.open)), len(m.open)-1, wallClock()
+		u := m.open[i]
+		m.open[i], m.open = m.open[last], m.open[:last]
+		refunds := s.random.IntN(3) > 0
+		m.table.Settle(table.KeyOf([]byte(u.key)), u.Reserved, now, refunds)
+		if m.gave[u.hash] = m.gave[u.hash] || refunds; refunds && now < u.until {
+			m.own[u.hash]--
+		}
+	}
+}
+
+// respondAll has all responses begin at last, or on each node but some.
+func (s *schedule[S]) respondAll() {
+	all := s.random.IntN(2) == 0
+	for _, m := range s.nodes {
+		if n := len(m.open); all {
+			s.respond(m, n)
+		} else {
+			s.respond(m, n-min(n, 1+s.random.IntN(3)))
+		}
+	}
+}
+
+// settledIn checks what the store has as settled of a node's total.
+func (s *schedule[S]) settledIn(m *member[S], hash string) {
+	if !s.alg.Reserves {
+		return
+	}
+	open := m.reserved(hash)
+	if total, settled := s.store.settled(hash, m.source.Node()); settled != total-open {
+		s.t.Errorf("%s: of %d of node %s the store has %d as settled, and %d are reserved", hash, total, m.source.Node(), settled, open)
+	}
+}
+
+// reserved is how many units of a hash a node's requests have reserved.
+func (m *member[S]) reserved(hash string) (n int64) {
+	for _, u := range m.open {
+		if u.hash == hash {
+			n++
+		}
+	}
+	return n
+}
+
+// knowsReserved checks what a node takes for reserved, by itself and by others; the dead have left
+// what they had reserved.
+func (s *schedule[S]) knowsReserved(m *member[S], key string, epoch int64) {
+	if !s.alg.Reserves {
+		return
+	}
+	hash := s.hash(key, epoch)
+	total, settled := s.store.settled(hash, m.source.Node())
+	all, allSettled := s.store.settled(hash, "sum")
+	own, others := m.table.Unsettled().In(table.KeyOf([]byte(key)), epoch)
+	want := (all - total) - (allSettled - settled)
+	if open := m.reserved(hash); own != open || others != want {
+		s.t.Errorf("%s: node %s takes %d of its own and %d of others for reserved; %d are, and the store has %d of others", hash, m.source.Node(), own, others, open, want)
+	}
+}
+
+// settled returns what a field of a hash has, and how much of it is settled.
+func (s *luaStore) settled(hash, field string) (total, settled int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := s.hashes[hash][field]
+	if field != "sum" {
+		_, text, _ = strings.Cut(text, " ") // the number of the message
+	}
+	return first(text), second(text)
+}
+
+// respondAfter has the responses to requests of before a reset begin after it, some before what is
+// spent then and some after. They change nothing.
+func (w *resetWorld[S]) respondAfter() {
+	for i, m := range w.nodes {
+		w.respond(m, 5)
+		w.spent += w.admitted(i, 6)
+		w.respond(m, len(m.open)-1)
+	}
+	w.rest()
+}
+
+// reservesNothing checks that nobody takes anything for reserved: what was is forgiven, though some
+// responses have not begun.
+func (w *resetWorld[S]) reservesNothing() {
+	for i, m := range w.nodes {
+		n := m.table.Unsettled().Len()
+		w.respond(m, len(m.open))
+		if n += m.table.Unsettled().Len(); n != 0 {
+			w.t.Errorf("node %d takes something for reserved in the end", i)
+		}
+	}
+}
