@@ -107,7 +107,7 @@ func (k *keeper) awaitKnown() {
 			for node := range nodeCount {
 				if !k.out[node].Load() && !known(node) {
 					// Not so many requests that the node bans the key for them.
-					redistest.Pause(100 * time.Millisecond)
+					redistest.Pause(150 * time.Millisecond)
 					err = fmt.Errorf("node %d does not", node+1)
 				}
 			}

@@ -45,7 +45,7 @@ var (
 const (
 	shortBan  = 3 * time.Second // is over while the scenario runs
 	longBan   = time.Hour
-	spendsBan = 20 // requests a second that may be sent without a ban
+	spendsBan = 12 // requests a second that may be sent without a ban
 	placesOf  = 2  // of a key
 )
 

@@ -34,6 +34,9 @@ const (
 	ResendRate = 10 * time.Second
 	// closedFor is how long connections must have been closed for that to be a reason.
 	closedFor = cycle.MinWait
+	// downFor is how long Redis must have gone unasked for that to be a reason: heartbeats find a
+	// better one.
+	downFor = 2 * time.Second
 )
 
 const (
@@ -121,7 +124,7 @@ func (h *State) Expire(now time.Time) *Entry {
 func (h *State) Forget(name string) { delete(h.failing, name) }
 
 // fail notes a failure. That a connection was closed doesn't say why: the next attempt does, and if
-// it succeeds there was nothing to log.
+// it succeeds there was nothing to log. Neither does that Redis is not asked.
 func (h *State) fail(name string, f failure, now time.Time) *Entry {
 	if h.failing == nil {
 		h.failing = make(map[string]failure)
@@ -131,7 +134,7 @@ func (h *State) fail(name string, f failure, now time.Time) *Entry {
 	}
 	h.failing[name] = f
 	switch {
-	case h.warned || f.why == redisconn.ReasonClosed && now.Sub(h.since) < closedFor:
+	case h.warned, f.why == redisconn.ReasonClosed && now.Sub(h.since) < closedFor, f.why == redisconn.ReasonDown && now.Sub(h.since) < downFor:
 		return nil
 	case now.Sub(h.warnedAt) < warnRate:
 		h.unwarned = true // it is counted when it ends, or logged when the minute is over

@@ -97,6 +97,12 @@ func TestOutages(t *testing.T) {
 			{0, record("z", errNoMemory), "down reason=OOM"}, {1, record(Heartbeat, errWrongPass), ""},
 			{2, record("z", nil), ""}, {3, record(Heartbeat, nil), "up after=3s"},
 		},
+		"nobody asked, and the next one knows why": {
+			{0, report("y", redisconn.ErrDown), ""}, {.1, record(Heartbeat, errNoMemory), "down reason=OOM"}, {1, record(Heartbeat, nil), ""}, {2, report("y", nil), "up after=2s"},
+		},
+		"nobody asked, and nobody knows why": {
+			{0, report("y", redisconn.ErrDown), ""}, {2, report("y", redisconn.ErrDown), "down reason=redis did not answer lately; it is tried again by itself"},
+		},
 		"what is reported works again": {
 			{0, report("y", errNoMemory), "down reason=OOM"}, {2, report("y", nil), "up after=2s"}, {3, report("y", nil), ""},
 		},

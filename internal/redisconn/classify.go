@@ -109,7 +109,7 @@ func classifyNetwork(err error) string {
 	case errors.As(err, &down):
 		return Classify(down.Cause)
 	case errors.Is(err, ErrDown):
-		return "redis did not answer lately; it is tried again by itself"
+		return ReasonDown
 	case errors.As(err, &dns):
 		return "the name of the redis server doesn't resolve; correct the address or the DNS"
 	case errors.As(err, &unknown):
@@ -158,3 +158,6 @@ func classifyText(text string) string {
 	}
 	return ReasonUnreachable
 }
+
+// ReasonDown is the text for a call that was not made: why, somebody else knows, who asked before.
+const ReasonDown = "redis did not answer lately; it is tried again by itself"
