@@ -550,7 +550,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return e.MarkCounted(r, h.answers.Deny(w, r, e.Denial()))
 	}
 	if err := e.Enter(r.Context()); err != nil {
-		return err
+		return e.MarkCounted(r, err)
 	}
 	if e.IsNear() && h.answers.TellsNear() {
 		h.answers.Near(r, e.Near())

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -145,4 +148,31 @@ func TestQueueKeepsItsPaceBesideStrictZones(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A request whose client leaves a queue is counted once in the zones beside it: the error route
+// that it comes back through does not ask them again.
+func TestAClientThatLeavesAQueueIsCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, &App{}, zoneBlock("beside", "limit 3/1h")+zoneBlock("queue", "limit 1/1m\nalgorithm leaky_bucket\nqueue 5"))
+		defer s.end()
+		s.admits("1.2.3.4", 1, 1)
+		r := s.request("1.2.3.4")
+		ctx, leave := context.WithCancel(r.Context())
+		r = r.WithContext(ctx)
+		left := make(chan reply)
+		go func() { left <- s.send(r) }()
+		synctest.Wait()
+		leave()
+		a := <-left
+		if a.err == nil {
+			t.Fatalf("%+v for a client that has left", a)
+		}
+		r = r.WithContext(context.WithValue(context.WithoutCancel(r.Context()), caddyhttp.ErrorCtxKey, a.err))
+		before := time.Now()
+		if a := s.send(r); a.err != nil || a.status != http.StatusOK || !time.Now().Equal(before) {
+			t.Errorf("on the error route: %d %v after %v, want it let through at once", a.status, a.err, time.Since(before))
+		}
+		s.admits("1.2.3.4", 2, 1) // of three: the first, the one that left, and this one
+	})
 }

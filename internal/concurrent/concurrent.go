@@ -6,6 +6,7 @@ package concurrent
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
@@ -27,7 +28,7 @@ type Slots struct {
 	Names top.Names
 
 	zone  string
-	users int // configurations, guarded by pool
+	users atomic.Int64 // handlers of configurations, written under pool's lock
 
 	// mu makes Configure, Detach and end take turns. It is held while the last gauges are sent, and
 	// nothing else takes it.
@@ -55,7 +56,7 @@ func Acquire(zone string, maxKeys int) *Slots {
 		s = &Slots{Table: t, Source: gaugesync.NewSource(t, zone), zone: zone}
 		pool.of[zone] = s
 	}
-	s.users++
+	s.users.Add(1)
 	return s
 }
 
@@ -63,8 +64,7 @@ func Acquire(zone string, maxKeys int) *Slots {
 // kept, for a configuration that does again.
 func (s *Slots) Release() {
 	pool.Lock()
-	s.users--
-	last := s.users == 0
+	last := s.users.Add(-1) == 0
 	pool.Unlock()
 	if last {
 		s.end()
@@ -72,7 +72,7 @@ func (s *Slots) Release() {
 	pool.Lock()
 	defer pool.Unlock()
 	for zone, s := range pool.of {
-		if s.users == 0 && s.Table.InUse() == 0 {
+		if s.users.Load() == 0 && s.Table.InUse() == 0 {
 			delete(pool.of, zone)
 		}
 	}
@@ -165,7 +165,7 @@ func (s *Slots) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pool.Lock()
-	users := s.users
+	users := s.users.Load()
 	pool.Unlock()
 	if users > 0 {
 		return // acquired again

@@ -11,7 +11,7 @@ import (
 )
 
 // A request that passes several handlers with the same zone runs once, and has one slot for all of
-// them. So it carries the slots that it has along.
+// them. So it carries the slots that it has along, where a configuration has such zones.
 
 // variable holds the innermost of a request's places, in its replacer. The request's variables have
 // no lock, and a handler that has returned may have left somebody behind who reads them.
@@ -26,6 +26,11 @@ type place struct {
 
 // HoldBy hands the slot over to what the request holds until its handler has returned.
 func (t *Taken) HoldBy(h *held.Held) {
+	if !t.By.isInSeveral() {
+		h.OnEnd(t.Free)
+		t.Slot = gauge.Slot{}
+		return
+	}
 	p := &place{Slot: t.Slot}
 	t.Slot = gauge.Slot{}
 	h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
@@ -60,9 +65,12 @@ func replacerOf(r *http.Request) *caddy.Replacer {
 	return repl
 }
 
+// isInSeveral reports whether several handlers have the zone, or configurations during a reload.
+func (s *Slots) isInSeveral() bool { return s.users.Load() > 1 }
+
 // has reports whether the request of a question has a slot of its key already.
 func (l *Limit) has(q *Question) bool {
-	if q.Looks || q.Request == nil {
+	if q.Looks || q.Request == nil || !l.isInSeveral() {
 		return false
 	}
 	for p := placeOf(q.Request); p != nil; p = p.outer {

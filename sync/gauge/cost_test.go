@@ -17,7 +17,7 @@ import (
 
 var (
 	busyKeys = flag.Int("busy", 200, "keys of the cost of gauges")
-	busyTime = flag.Duration("busy-for", 2*time.Second, "for how long that is measured")
+	busyTime = flag.Duration("busy-for", gauge.Refresh, "for how long that is measured")
 )
 
 // nodeAt is a node at a server.
@@ -61,7 +61,7 @@ func TestCostOfBusyKeys(t *testing.T) {
 		b.take(keys[i]) // runs on the other node all the time
 	}
 	measure := func(name string, change func(key string)) (share, calls float64) {
-		redistest.Pause(2 * time.Second) // what was before is told
+		redistest.Pause(gauge.Refresh) // what was before is told
 		began, before, sent := time.Now(), cpu(r), r.Calls("evalsha")
 		for time.Since(began) < *busyTime {
 			next := time.Now().Add(time.Second)

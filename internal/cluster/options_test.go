@@ -1,0 +1,144 @@
+package cluster_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// usedOn is how much of a zone's limit is used for this client, as a node knows, or as Redis says
+// where that decides.
+func usedOn(t *testing.T, n *cluster.Node, zone string) (used int) {
+	t.Helper()
+	key := "127.0.0.1"
+	if strings.HasPrefix(zone, "keep-") {
+		key = "all"
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+n.Admin+"/rate_limit/explain", strings.NewReader(`{"zone":"`+zone+`","key":"`+key+`"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var said struct {
+		Zones []struct{ Limits []struct{ Used int } }
+	}
+	if err := json.NewDecoder(response.Body).Decode(&said); err != nil || len(said.Zones) != 1 || len(said.Zones[0].Limits) != 1 {
+		t.Fatalf("%+v, %v", said, err)
+	}
+	return said.Zones[0].Limits[0].Used
+}
+
+// An uneven are two nodes of which the first one has options that the other doesn't.
+type uneven struct {
+	*testing.T
+	c   *cluster.Cluster
+	all *cluster.Client
+}
+
+func (r uneven) expect(what string, node int, path string, requests, status, want int, change func(*http.Request)) {
+	r.Helper()
+	if got := r.all.Burst(r.Context(), r.c.Nodes[node:node+1], path, requests, change).Status(status); got != want {
+		r.Errorf("%s %s: node %d answered %d of %d with %d, want %d", path, what, node+1, got, requests, status, want)
+	}
+}
+
+func (r uneven) knows(node int, zone string, used int) {
+	r.Helper()
+	redistest.Eventually(r, "a node knows of another one's use of "+zone, func() bool { return usedOn(r.T, r.c.Nodes[node], zone) == used })
+}
+
+func (r uneven) sent(node int, zone string) {
+	r.Helper()
+	redistest.Eventually(r, "a node has sent its counts of "+zone, func() bool { return status(r.T, r.c.Nodes[node], zone).Unsent == 0 })
+}
+
+func (r uneven) denies(node int, path string, change func(*http.Request)) {
+	r.Helper()
+	redistest.Eventually(r, "a node knows that all is spent of "+path, func() bool {
+		return r.all.Burst(r.Context(), r.c.Nodes[node:node+1], path, 1, change).Status(http.StatusTooManyRequests) == 1
+	})
+}
+
+// guess has both nodes limit guesses, of which only the first one goes by responses.
+func (r uneven) guess(guess string) {
+	wrong := func(r *http.Request) { r.Header.Set("X-Wrong", "yes") }
+	r.expect("right", 0, "/"+guess, 8, http.StatusOK, 8, nil)
+	r.expect("wrong", 0, "/"+guess, 2, http.StatusUnauthorized, 2, wrong)
+	r.sent(0, guess)
+	r.expect("without the option", 1, "/"+guess, 1, http.StatusOK, 1, nil) // learns of the key
+	r.knows(1, guess, 3)
+	r.expect("without the option", 1, "/"+guess, 1, http.StatusOK, 1, nil)
+	r.sent(1, guess)
+	r.expect("one that is refunded", 0, "/"+guess, 1, http.StatusOK, 1, nil)
+	r.knows(0, guess, 4)
+	r.expect("the last one", 0, "/"+guess, 3, http.StatusUnauthorized, 1, wrong)
+	r.sent(0, guess)
+	r.denies(1, "/"+guess, nil)
+}
+
+// ban has the first node ban a client, and the other one not.
+func (r uneven) ban(ban string) {
+	r.expect("until it is banned", 0, "/"+ban, 4, http.StatusOK, 2, nil)
+	r.sent(0, ban)
+	r.expect("where there is no ban", 1, "/"+ban, 1, http.StatusOK, 1, nil)
+	r.knows(1, ban, 3)
+	r.expect("where there is no ban", 1, "/"+ban, 9, http.StatusOK, 7, nil)
+}
+
+// keep has the first node keep a share for who pays.
+func (r uneven) keep(keep string) {
+	r.expect("who doesn't pay", 0, "/"+keep, 9, http.StatusOK, 8, nil)
+	r.sent(0, keep)
+	r.expect("without the option", 1, "/"+keep, 1, http.StatusOK, 1, nil)
+	r.knows(1, keep, 9)
+	r.expect("without the option", 1, "/"+keep, 3, http.StatusOK, 1, nil)
+	r.sent(1, keep)
+	r.denies(0, "/"+keep, pays)
+}
+
+// In the middle of a roll-out, one node has a new option and another one doesn't. They share the
+// counts, and each goes by its own options: no node warns, and none is confused by what the other
+// one writes.
+func TestNodesOfWhichOneHasAnOption(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	variants := map[string]string{
+		"window": "algorithm fixed_window\nsync_rate 50ms", "bucket": "algorithm token_bucket\nsync_rate 50ms", "log": "algorithm sliding_log\nsync_rate 50ms",
+		"strict-window": "algorithm fixed_window\nsync_rate strict", "strict-bucket": "algorithm token_bucket\nsync_rate strict", "strict-log": "algorithm sliding_log\nsync_rate strict",
+	}
+	site := func(guess, ban, keep, run string) string {
+		var parts []string
+		for name, options := range variants {
+			parts = append(parts, zone("guess-"+name, "limit 5/"+far, options, guess), zone("ban-"+name, options, ban), zone("keep-"+name, "key all\nlimit 10/"+far, options, keep))
+		}
+		return config(slowRedis(r), "@paying header X-Plan paid\n@wrong header X-Wrong yes\n"+zones(append(parts, zone("run", "limit 9/"+far, run))...)+"\nrespond @wrong 401")
+	}
+	c := start(t, 2, site("count_responses 401", "limit 2/"+far+"\nban 1h", "reserve @paying 20%", "concurrent 1\nbandwidth 1MiB/s"))
+	if err := c.Nodes[1].Reload(t.Context(), site("", "limit 10/"+far, "", "")); err != nil {
+		t.Fatal(err)
+	}
+	both := uneven{t, c, client(t, 1)}
+	for name := range variants {
+		both.guess("guess-" + name)
+		both.ban("ban-" + name)
+		both.keep("keep-" + name)
+	}
+	both.expect("with places", 0, "/run", 4, http.StatusOK, 4, nil)
+	both.expect("without", 1, "/run", 4, http.StatusOK, 4, nil)
+	for _, n := range c.Nodes {
+		for _, line := range n.Log.With(`"level":"warn"`) {
+			if strings.Contains(line, "guess-") || strings.Contains(line, "ban-") || strings.Contains(line, "keep-") {
+				t.Errorf("node %d: %s", n.Number, line)
+			}
+		}
+	}
+}
