@@ -97,7 +97,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if err != nil {
 		return err
 	}
-	// The global options are not in sight here, so sync_rate gets the benefit of the doubt.
+	// The global options are not in sight here, so sync_rate is not rejected for want of Redis.
 	zones, err := p.check(globals{hasRedis: true})
 	if err != nil {
 		return err

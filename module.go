@@ -86,7 +86,7 @@ type Handler struct {
 	StorageRaw json.RawMessage `json:"storage,omitempty"`
 
 	path string // of its route, see pathInJSON
-	// afterErrors is what mayFollowError says.
+	// afterErrors is what mayFollowError has returned.
 	afterErrors bool
 	zones       []*limits.Zone // as Arrange sorts them
 	answers     *answer.Responder
@@ -208,10 +208,10 @@ type Zone struct {
 	// stays in when the share rises. Default: 1.
 	Enforce *float64 `json:"enforce,omitempty"`
 
-	// Ban denies all requests of a key for a while once it has overdone it. Default: none.
+	// Ban denies all requests of a key for a while once it was denied too often. Default: none.
 	Ban *Ban `json:"ban,omitempty"`
 
-	// Reserve keeps shares of each limit for classes of requests, such as those of who pays.
+	// Reserve keeps shares of each limit for classes of requests, such as those of paying clients.
 	// Default: none.
 	Reserve []Reserve `json:"reserve,omitempty"`
 

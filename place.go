@@ -49,7 +49,7 @@ type zoneError struct {
 func (e *zoneError) Error() string { return fmt.Sprintf("zone %q: %s", spelling.Clip(e.zone), e.err) }
 func (e *zoneError) Unwrap() error { return e.err }
 
-// placed is an error that tells its file and line.
+// placed is an error whose text names its file and line.
 type placed struct{ error }
 
 func (e placed) Unwrap() error { return e.error }

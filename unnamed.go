@@ -60,7 +60,7 @@ func (z Zone) identity(matcher caddy.ModuleMap, namedRoute bool) ([]byte, error)
 }
 
 // siteOf returns the address of the site that a directive is in, as it is written: the first one
-// where there are several. ok is false where Caddy doesn't tell.
+// where there are several. ok is false where that can't be found out.
 //
 // A directive doesn't know its site, but a name that leaves the site out has to count limits over
 // all sites, and then removing one site renames the limits of others. So the site is read from the

@@ -19,8 +19,8 @@ type Chargeable[S any] interface {
 	Uncounted(s *S, l Limit, now int64) int64
 	// Prepare notes that the debt as it is now is about to be sent to the store.
 	Prepare(s *S, l Limit)
-	// Import replaces the store's last report by this one, and keeps the debt. With
-	// sent, the debt that was in flight is paid, and only what came since is kept. The refund is
+	// Import replaces the store's last report by this one, and keeps the debt. With sent, the
+	// debt that was in flight is paid, and only what came since is kept. The refund is
 	// the part of sent that was refunded meanwhile, to be sent to the store.
 	Import(s *S, l Limit, now int64, reports []Report, sent *Debt) (refund Debt)
 }
@@ -76,7 +76,7 @@ func (s *BucketState) knows() amount {
 	return amount{}
 }
 
-// Debt works out what of the bucket is of decisions that the store doesn't know.
+// Debt works out the part of the deficit that comes from decisions which the store doesn't know.
 func (bucket) Debt(s *BucketState, l Limit, now int64, _ int) Debt {
 	s.advance(l, now)
 	own := s.deficit.floor().minus(s.knows(), l.Window)

@@ -20,8 +20,8 @@ import (
 //
 //	nodes                   hash    node -> "seq expiry mark applied name", its last heartbeat;
 //	                                only in shard 0
-//	control                 hash    entry -> "stamp until length body", version -> what it holds;
-//	                                only in shard 0, see package control
+//	control                 hash    entry -> "stamp until keep length body", version -> what it
+//	                                holds; only in shard 0, see package control
 //	<table>:<id>:<epoch>    hash    node -> "seq total attempts", sum -> "total attempts" of all
 //	<table>:<id>:<epoch>@<stamp>    the same, of an epoch up to the reset with that stamp
 //	<table>:<id>:fill       string  "requests at drain until[ stamp until]": how full a bucket is,

@@ -122,7 +122,7 @@ const (
 	TooEarly
 	// Barred is a key of which an operator denies all requests: 403.
 	Barred
-	// Banned is a key that has overdone it: 429.
+	// Banned is a key that was denied too often, and is banned for a while: 429.
 	Banned
 )
 

@@ -57,7 +57,6 @@ func (p printer) status(s state.State) error {
 	}
 	zones := [][]string{{"ZONE", "LIMIT", "ALGORITHM", "SYNC", "KEYS", "OWN", "REMOTE", "UNSENT"}}
 	for _, z := range s.Zones {
-		number := func(n int64) string { return strconv.FormatInt(n, 10) }
 		zones = append(zones, []string{
 			z.Zone, limitText(z.Limit, z.Window, z.Concurrent), z.Algorithm, z.SyncRate.String(),
 			strconv.Itoa(z.Keys), number(z.Own), number(z.Remote), number(z.Unsent),

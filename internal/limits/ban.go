@@ -14,9 +14,9 @@ import (
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// Bans of keys that have overdone it. All zones of a handler are asked for bans before any is asked
-// for its limits, so a request during a ban counts nowhere. One that only Redis knows of is found
-// when a zone is asked in which Redis decides: then the zones before it refund all they gave.
+// Bans of keys that were denied too often. All zones of a handler are asked for bans before any is
+// asked for its limits, so a request during a ban counts nowhere. One that only Redis knows of is
+// found when a zone is asked in which Redis decides: then the zones before it refund all they gave.
 
 // Bans returns the bans of the zone, nil where it has none.
 func (z *Zone) Bans() *counters.Bans {

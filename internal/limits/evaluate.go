@@ -78,7 +78,7 @@ type Evaluation struct {
 type zoneResult struct {
 	keyed
 	hash   table.Key
-	told   int     // the first of its results, which is that of slots where it has any
+	begin  int     // of its results, the first of which is that of slots where it has any
 	first  int     // of its limits, in results and receipts
 	own    bool    // limits are the request's own: see limitsOf
 	limits []Limit // those that are enforced: the zone's, or this node's share of them
@@ -252,7 +252,7 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 	e.zones = slices.Grow(e.zones, 1)[:at+1]
 	zr := &e.zones[at]
 	*zr = zoneResult{
-		keyed: *k, hash: hash, told: len(e.results), first: len(e.results), limits: limits, own: own, early: reqkey.IsUnproven(raw),
+		keyed: *k, hash: hash, begin: len(e.results), first: len(e.results), limits: limits, own: own, early: reqkey.IsUnproven(raw),
 	}
 	if names := z.KeyNames; z.LogKeys && names.Wants(zr.hash, e.now) {
 		names.Leave(zr.hash, z.Template.Text(raw))
@@ -388,7 +388,7 @@ func (e *Evaluation) deny(at int, wait time.Duration) {
 
 // resultsOf returns what each limit of a zone decided, and before them what the slots did.
 func (e *Evaluation) resultsOf(zr *zoneResult) []answer.Result {
-	return e.results[zr.told : zr.first+len(zr.limits)]
+	return e.results[zr.begin : zr.first+len(zr.limits)]
 }
 
 // keyOf returns the bytes of a zone's key.
@@ -411,7 +411,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 				if answer.IsNear(results, 1) {
 					zr.metrics.CountNear()
 				}
-				e.near = e.near || answer.IsNear(results[zr.first-zr.told:], 0)
+				e.near = e.near || answer.IsNear(results[zr.first-zr.begin:], 0)
 			}
 		}
 		e.countOverflow(zr)

@@ -63,8 +63,8 @@ func (e *Evaluation) reservedInRedis(zr *zoneResult) settle.Unit {
 	return u
 }
 
-// until is when the unit that Redis has granted in a limit ends to count. e.asked is after that, so
-// no unit is refunded that has ended.
+// until is when the unit that Redis has granted in a limit ends to count, by this node's clock. It
+// is reckoned from when the answer came: later than in Redis by the time that the answer took.
 func (e *Evaluation) until(zr *zoneResult, limit int) int64 {
 	return e.grants[zr.grant].came + int64(e.receipts[zr.first+limit].Reset)
 }

@@ -27,7 +27,7 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 	if asks {
 		var err error
 		taken, err = slots.DecideBy(r.Context(), zr.Redis, &q)
-		if e.now, lost = clock.Now(), err != nil; zr.look == nil { // the time: see decide
+		if e.now, lost = clock.Now(), err != nil; zr.look == nil { // the time: see decideInRedis
 			zr.notices.Strict(r, zr.Name, zr.Redis, err)
 		}
 	}

@@ -84,7 +84,7 @@ type Zone struct {
 
 	// look is the key of a Fork, nil of all other zones.
 	look *Key
-	// rules are what operators say of the zone at run time; nil inside for nothing.
+	// atRuntime is what operators have set for the zone at run time; nil inside for nothing.
 	atRuntime *control.Zone
 
 	// queuesLast is set for queues beside other limits: their slots are taken when all others have

@@ -227,8 +227,8 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 }
 
 // Import takes in what a store that decides by itself says of a key, so that this node can go on
-// when the store is lost. all reports give the total of all nodes in place of Remote. Of a machine
-// that is Chargeable they replace what the store reported before.
+// when the store is unavailable. The reports, all, have the total of all nodes as Remote. Of a
+// machine that is Chargeable they replace what the store reported before.
 func (t *Table[S]) Import(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
 	sh, i, ok := t.lockOrEnter(l, key, raw, now)
 	defer sh.mu.Unlock()

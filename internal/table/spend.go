@@ -9,7 +9,7 @@ type Spend struct {
 	Used int64
 	// Asked is how many units requests asked for, on all nodes, in the latest epoch in which the
 	// key came; Denied those of them that were not admitted. They are known where a table syncs
-	// at an interval, and 0 elsewhere.
+	// at an interval, and 0 in other tables.
 	Asked, Denied int64
 }
 

@@ -1,6 +1,6 @@
 // Package bans shares the bans of a zone through Redis, along with the sync of one of the zone's
-// tables. A ban that began here is sent at once. One that began elsewhere is read whenever its key
-// is synced. Where Redis decides on every request, package strict reads it.
+// tables. A ban that began here is sent at once. One that began on another node is read
+// whenever its key is synced. Where Redis decides on every request, package strict reads it.
 package bans
 
 import (
