@@ -54,8 +54,8 @@ func TestNonsenseInAHashIsHealed(t *testing.T) {
 	}
 }
 
-// A fill that makes no sense, or has half a reset with it, is none: the next message writes what its
-// node knows.
+// A fill that makes no sense, or has half a reset with it, is none: the next message writes what
+// its node knows.
 func TestNonsenseInAFillIsHealed(t *testing.T) {
 	r := redistest.Start(t)
 	client, ctx := clientOf(t, r.URL), context.Background()
