@@ -13,8 +13,7 @@ func (t *Table[S]) askAgain(b *SyncConfig, e entry[S], passed int64, news bool) 
 		return
 	}
 	left := t.machine.Take(&e.state, b.Limit, e.At, 0, 0).Remaining
-	after := estimate.Again(t.machine.Ledger(&e.state), b.Limit, b.Rate, left, passed, news)
-	if after > 0 {
+	if after := estimate.Again(t.machine.Ledger(&e.state), b.Limit, b.Rate, left, passed, news); after > 0 {
 		t.askAfter(b, e.key, e.At, estimate.Pause, after-estimate.Pause)
 	}
 }

@@ -93,8 +93,9 @@ func (t *Table[S]) applyStep(sh *shard[S], l algorithms.Limit, i uint32, now int
 		return e
 	}
 	e.flags ^= stepParity
-	step := t.step.Load()
+	step, length := t.step.Load(), t.config.Load().Epoch
 	t.machine.Shift(&e.state, l, now, time.Duration(step))
+	t.unsettled.Shift(e.key, int64(time.Duration(step).Round(length)/length), t.machine.Ledger(&e.state).Epoch)
 	if e.At != 0 {
 		e.At += step
 	}

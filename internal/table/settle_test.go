@@ -103,3 +103,48 @@ func TestOthersAreToldWhatIsSettled(t *testing.T) {
 		t.Error("with all settled: the denial is for good")
 	}
 }
+
+// A step of the store's clock moves what is reserved along with what is spent: other nodes must not
+// take it for settled, and nobody must take what others had reserved before for reserved for good.
+func TestWhatIsReservedFollowsAStep(t *testing.T) {
+	for _, by := range []time.Duration{2 * time.Hour, -3 * time.Hour} {
+		for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+			p := algorithms.Params{Kind: kind, Limit: 2, Window: time.Hour, Reserves: true}
+			l := p.Compile()
+			tab := New(algorithms.MachineOf[algorithms.WindowState](kind), 10)
+			tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+			tab.SetClock(t0, 0, 0)
+			key := KeyOf([]byte("k"))
+			before := tab.Take(l, key, []byte("k"), t0, 1, reserving)
+			r := tab.Hold(l, key, before)
+			message := func(now int64) Message {
+				t.Helper()
+				tab.Tick()
+				sent := tab.Drain(now, 10, false, nil)
+				if len(sent) == 0 {
+					t.Fatal("nothing is sent")
+				}
+				return sent[0]
+			}
+			tab.Ack(t0, []Answer{{Message: message(t0), Sum: 2}}) // another node has reserved one
+			now := t0 + int64(time.Second)
+			tab.SetClock(now, by, 0)
+			if late := tab.Hold(l, key, before); late.group != r.group {
+				t.Errorf("%s, a step of %v: the unit is not found any more", kind, by)
+			}
+			if tab.Take(l, key, []byte("k"), now, 1, 0).Allowed || !tab.AdmitsSettled(l, key, now) {
+				t.Errorf("%s, a step of %v: want a denial that ends with what this node has reserved", kind, by)
+			}
+			m := message(now)
+			if m.Total != 1 || m.Attempts != 0 || m.Epoch != r.At/int64(time.Hour)+int64(by/time.Hour) {
+				t.Errorf("%s, a step of %v: told is %+v, want a total of 1 with nothing settled", kind, by, m)
+			}
+			if _, others := tab.Unsettled().In(key, r.At/int64(time.Hour)); others != 0 {
+				t.Errorf("%s, a step of %v: %d of others are reserved in an epoch of before", kind, by, others)
+			}
+			if tab.Settle(key, r, now, true); tab.Unsettled().Len() != 0 {
+				t.Errorf("%s, a step of %v: something is reserved when all has settled", kind, by)
+			}
+		}
+	}
+}

@@ -138,15 +138,31 @@ func (r *Register) Ended(key Key, g *Group, now int64) (ended bool) {
 }
 
 // Find returns the group of a unit that was added, by the low bits of its epoch; nil if the key was
-// reset since.
-func (r *Register) Find(key Key, epoch uint32, until, window int64) (g *Group) {
+// reset since. After a Shift it is one of another epoch.
+func (r *Register) Find(key Key, epoch uint32, until, window int64) (found *Group) {
 	until = roundUp(until, window)
 	r.look(key, func(e *entry) {
-		if i := slices.IndexFunc(e.own, func(g *Group) bool { return uint32(g.epoch) == epoch && g.until == until }); i >= 0 {
-			g = e.own[i]
+		for _, g := range e.own {
+			if g.until == until && (found == nil || uint32(g.epoch) == epoch) {
+				found = g
+			}
 		}
 	})
-	return g
+	return found
+}
+
+// Shift moves what is reserved of a key by a number of epochs, up to the newest one: the clock that
+// numbers them has taken a step. What others have reserved is known again with their next answer.
+func (r *Register) Shift(key Key, by, newest int64) {
+	if r.isEmpty(key) {
+		return
+	}
+	r.change(key, func(e *entry) {
+		e.others = nil
+		for _, g := range e.own {
+			g.epoch = min(g.epoch+by, newest)
+		}
+	})
 }
 
 // Remove settles a unit of a group. Nil has none.
