@@ -54,6 +54,43 @@ func TestNonsenseInAHashIsHealed(t *testing.T) {
 	}
 }
 
+// A fill that makes no sense, or has half a reset with it, is none: the next message writes what
+// its node knows.
+func TestNonsenseInAFillIsHealed(t *testing.T) {
+	r := redistest.Start(t)
+	client, ctx := clientOf(t, r.URL), context.Background()
+	node := NewSource(nil, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
+	raw := []byte("k")
+	m := table.Message{Key: table.KeyOf(raw), ID: table.IDOf(raw), Span: time.Hour, Epoch: wallClock() / int64(time.Hour), Push: true, Bucket: true, Drain: 0.001}
+	say := func() {
+		t.Helper()
+		m.Total, m.Attempts, m.Unsent, m.Level = m.Total+1, m.Total+1, 1, float64(m.Total+1)
+		var p pushCall
+		p.write(NewKeyspace("test"), node, time.Second, []table.Message{m})
+		if _, err := p.send(ctx, client); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say()
+	fill, now := "", time.Now().UnixMilli()
+	for _, key := range client.Keys(ctx, "test:*").Val() {
+		if client.Type(ctx, key).Val() == "string" {
+			fill = key
+		}
+	}
+	full := fmt.Sprintf("900.000 %d 0.001 %d", now, now+3_600_000)
+	for _, nonsense := range []string{full + " 7", full + " x y", full + " 7 ", full + " -7 8", "many", "", "900 1", "nan nan nan nan", "-900 0 0 0"} {
+		if err := client.Set(ctx, fill, nonsense, time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+		say()
+		words := strings.Fields(client.Get(ctx, fill).Val())
+		if level, err := strconv.ParseFloat(words[0], 64); len(words) != 4 || err != nil || level != m.Level {
+			t.Errorf("after a fill of %q there is %q, want one of %.0f", nonsense, words, m.Level)
+		}
+	}
+}
+
 // forger answers each key with what say was given, in the form that the script has, except what is
 // cut off.
 type forger struct {

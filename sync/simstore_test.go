@@ -51,6 +51,8 @@ type twoStores struct {
 	own    map[ownKey]int64 // what a node has counted
 	late   []*oneCall
 	calls  int
+	// reserves has the attempts be what of the total is settled, as in zones that reserve units.
+	reserves bool
 }
 
 type ownKey struct {
@@ -121,6 +123,9 @@ func (s *twoStores) message() *oneCall {
 			if m.Bucket = s.bucket && age == 0; age == 0 {
 				m.Attempts = m.Total + s.random.Int64N(5)
 			}
+			if s.reserves {
+				m.Attempts = s.random.Int64N(m.Total + 1)
+			}
 			if s.bucket {
 				m.Unsent = s.random.Int64N(m.Total + 1)
 			}
@@ -179,6 +184,7 @@ func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 					lua := newLuaStore(t)
 					defer lua.state.Close()
 					s := newTwoStores(t, seed, luaClient{store: lua}, func() { lua.forget(0, true) }, spec)
+					s.reserves = seed%2 == 1
 					for range 150 {
 						s.step()
 						if s.random.IntN(10) == 0 {
@@ -197,7 +203,8 @@ func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 func TestTheSimulatorsStoreIsRedis(t *testing.T) {
 	r := redistest.Start(t)
 	s := newTwoStores(t, 1, r.Client(), func() { r.Do("FLUSHALL") }, Spec{Zone: "z", Kind: 's', Window: time.Hour, Buckets: 1, Live: 1})
-	for range 500 {
+	for i := range 500 {
+		s.reserves = i >= 250
 		s.step()
 	}
 }
