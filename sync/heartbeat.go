@@ -90,9 +90,10 @@ func (r *Replicator) Beat() {
 	}
 }
 
-// endLease takes this node's lease away, unless the server is known to be lost.
+// endLease takes this node's lease away, unless the server that has the leases is known to be lost:
+// that of the first shard.
 func (r *Replicator) endLease() {
-	if r.answered < 0 || r.lost.Load() != 0 {
+	if r.answered < 0 || r.lost.Load()&1 != 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), min(r.timeout, closeLeast))

@@ -181,7 +181,7 @@ func (t *Table) Peek(a *Ask) State {
 	s := e.state(a)
 	if e.own == 0 && sh.cells != nil {
 		if n := sh.cells.least(a.Key); n > 0 || sh.entries[a.Key] == nil && t.isFull(sh) {
-			s = State{Own: n, Bound: a.Limit, Overflow: true}
+			s = State{Own: n, Bound: a.Alone, Overflow: true}
 		}
 	}
 	s.Allowed = s.Own+s.Others < s.Bound

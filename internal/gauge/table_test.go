@@ -37,13 +37,14 @@ type model struct {
 
 // take takes a slot, and checks that the table gives one where it must and none where it must not.
 func (m *model) take(key string, limit int64) {
-	peek := m.table.Peek(askAt(key, m.now, limit, limit))
-	slot, s := m.table.Take(askAt(key, m.now, limit, limit))
+	alone := rapid.SampledFrom([]int64{limit, (limit + 2) / 3}).Draw(m.T, "alone")
+	peek := m.table.Peek(askAt(key, m.now, limit, alone))
+	slot, s := m.table.Take(askAt(key, m.now, limit, alone))
 	if peek.Allowed != s.Allowed {
 		m.Fatalf("%s: peeked %+v, taken %+v", key, peek, s)
 	}
 	has := int64(len(m.slots[key]))
-	if s.Allowed && has >= limit || !s.Allowed && !s.Overflow && has < limit {
+	if s.Allowed && has >= limit || !s.Allowed && !s.Overflow && has < alone {
 		m.Fatalf("%s has %d of %d, and got %+v", key, has, limit, s)
 	}
 	if s.Allowed {

@@ -23,6 +23,20 @@ type DownError struct{ Cause error }
 func (e *DownError) Error() string        { return ErrDown.Error() + ": " + e.Cause.Error() }
 func (e *DownError) Is(target error) bool { return target == ErrDown }
 
+// IsLate reports whether an error says no more of Redis than that no answer came in time.
+func IsLate(err error) bool {
+	var timeout net.Error
+	if down := (*DownError)(nil); errors.As(err, &down) {
+		return IsLate(down.Cause)
+	}
+	return IsQueued(err) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// IsQueued reports whether there was no free connection.
+func IsQueued(err error) bool {
+	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+}
+
 // replies are the errors that a server answers with, by their first words, and what to do about
 // them.
 var replies = []struct{ prefix, text string }{

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
 // A flush is one sync of all tables that have something to say, side by side. The first table that
@@ -19,7 +21,7 @@ const flushShared = time.Second
 // flush sends the last gauges of a table that is about to leave. It takes no time for a server that
 // is known to be lost.
 func (s *Syncer) flush(src *Source) {
-	if src.table.Unsent() == 0 || s.others.Lost() != 0 {
+	if src.table.Unsent() == 0 || s.others.Lost() == cycle.AllShards {
 		return
 	}
 	s.mu.Lock()

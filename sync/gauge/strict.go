@@ -2,12 +2,8 @@ package gaugesync
 
 import (
 	"context"
-	"errors"
 	"math/bits"
-	"net"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/gauge"
@@ -36,7 +32,7 @@ func (s *Syncer) Take(ctx context.Context, src *Source, a *gauge.Ask) (gauge.Slo
 	}
 	select {
 	case <-w.Done:
-		if w.Err != nil && isLate(w.Err) {
+		if w.Err != nil && redisconn.IsLate(w.Err) {
 			s.timeouts.Add(1)
 		}
 		return w.Slot, w.State, w.Err
@@ -67,7 +63,7 @@ func (s *Syncer) decide(src *Source, m gauge.Message) (a gauge.Answer, err error
 		if all, err = s.callInTime(src, m); err == nil {
 			return all[0].Answer, all[0].err
 		}
-		if !isLate(err) {
+		if !redisconn.IsLate(err) {
 			break
 		}
 	}
@@ -98,13 +94,6 @@ func (s *Syncer) callInTime(src *Source, m gauge.Message) ([]said, error) {
 	ctx, cancel := callcontext.New(context.Background(), time.Duration(s.patience.Load()))
 	defer cancel()
 	return s.call(ctx, src, []gauge.Message{m})
-}
-
-// isLate reports whether an error says no more of Redis than that no answer came in time.
-func isLate(err error) bool {
-	var timeout net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, redis.ErrPoolTimeout) ||
-		errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // Look asks what the other nodes have of a key, and changes nothing.

@@ -9,6 +9,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -229,7 +230,7 @@ func (s *Limiter) resultOf(id [16]byte, err error) result {
 		return unreachable
 	case !s.isSevere(err):
 		return rejected
-	case isLate(err) && s.confirm(id, err):
+	case redisconn.IsLate(err) && s.confirm(id, err):
 		return late
 	}
 	s.trip(id, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -49,7 +50,7 @@ func (c *Charger) Failed(id table.ID, err error) error {
 		return nil
 	}
 	c.limiter.resultOf(id, err)
-	if isLate(err) {
+	if redisconn.IsLate(err) {
 		c.limiter.timeouts.Add(1)
 	}
 	return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -153,7 +152,7 @@ func (s *Limiter) isSilent(shard int) bool {
 		switch {
 		case err == nil, !s.isSevere(err), s.ctx.Err() != nil:
 			return false
-		case !isLate(err), !isQueued(err) && lateness < time.Duration(s.timeout.Load())/4:
+		case !redisconn.IsLate(err), !redisconn.IsQueued(err) && lateness < time.Duration(s.timeout.Load())/4:
 			return true
 		}
 	}
@@ -180,20 +179,6 @@ func (s *Limiter) probe(c *circuit, shard int) {
 	}
 	c.down.Store(false)
 	s.resumeAll(c)
-}
-
-// isLate reports whether an error says no more of Redis than that no answer came in time.
-func isLate(err error) bool {
-	var timeout net.Error
-	if down := (*redisconn.DownError)(nil); errors.As(err, &down) {
-		return isLate(down.Cause)
-	}
-	return isQueued(err) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
-}
-
-// isQueued reports whether there was no free connection.
-func isQueued(err error) bool {
-	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
 // isSevere reports whether an error is about the server or the way to it, not about one key. What

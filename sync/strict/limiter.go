@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -146,7 +147,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		}
 	}
 	if w.err != nil {
-		if isLate(w.err) {
+		if redisconn.IsLate(w.err) {
 			s.timeouts.Add(1)
 		}
 		return dst, Grant{}, w.err
