@@ -25,8 +25,8 @@ func (r *Replicator) Start() {
 	}()
 }
 
-// A Rider goes along with the heartbeats: the control record of the namespace.
-type Rider interface {
+// A Record goes along with the heartbeats: the control record of a namespace.
+type Record interface {
 	// Ask returns what the next heartbeat says and asks of the record: the last five arguments of
 	// heartbeat.lua.
 	Ask() []any
@@ -125,7 +125,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	called, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatRate))
 	defer cancel()
 	r.seq++ // only the heartbeat's own goroutine uses it
-	args := append([]any{r.node, r.seq, Lease.Milliseconds(), r.answered}, r.rider.Ask()...)
+	args := append([]any{r.node, r.seq, Lease.Milliseconds(), r.answered}, r.record.Ask()...)
 	start := r.now()
 	reply, err := heartbeatScript.Run(called, r.client, r.heartbeatKeys(), args...).Slice()
 	end := r.now()
@@ -157,8 +157,8 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	r.mark = max(r.mark, mark)
 	r.answered, r.answeredAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
-	wait = r.rider.Hear(Heard{r.node, r.seq, server, start + (end-start)/2, nodes, mark, reply[5:]})
-	if r.rider.IsEqual() {
+	wait = r.record.Hear(Heard{r.node, r.seq, server, start + (end-start)/2, nodes, mark, reply[5:]})
+	if r.record.IsEqual() {
 		r.held.Store(0)
 	}
 	return wait, nil
@@ -167,7 +167,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 // hold has nothing be synced until the control record is the same here and there, or holdTime has
 // passed: what was reset meanwhile has other names.
 func (r *Replicator) hold() {
-	if !r.rider.IsEqual() {
+	if !r.record.IsEqual() {
 		r.held.Store(time.Now().Add(holdTime).UnixNano())
 	}
 }
@@ -179,12 +179,12 @@ func (r *Replicator) awaitRecord(ctx context.Context) {
 	}
 }
 
-// noRider is where nothing goes along.
-type noRider struct{}
+// noRecord is where nothing goes along.
+type noRecord struct{}
 
-func (noRider) Ask() []any               { return []any{0, 0, "", "", ""} }
-func (noRider) Hear(Heard) time.Duration { return heartbeatRate }
-func (noRider) IsEqual() bool            { return true }
+func (noRecord) Ask() []any               { return []any{0, 0, "", "", ""} }
+func (noRecord) Hear(Heard) time.Duration { return heartbeatRate }
+func (noRecord) IsEqual() bool            { return true }
 
 // retry has every table that has lost one of these shards try again at once: they are back, and the
 // next cycle may be an hour away.

@@ -63,10 +63,10 @@ type Replicator struct {
 	seq, answered, mark int64
 	answeredAt          time.Time
 
-	// rider goes along with the heartbeats, and beat asks for one.
-	rider Rider
-	beat  chan struct{}
-	held  atomic.Int64 // until when syncs wait for the record, nanoseconds since the epoch
+	// record goes along with the heartbeats, and beat asks for one.
+	record Record
+	beat   chan struct{}
+	held   atomic.Int64 // until when syncs wait for the record, nanoseconds since the epoch
 
 	mu       sync.Mutex
 	node     string
@@ -112,12 +112,12 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 	_, cluster := client.(*redis.ClusterClient)
 	return &Replicator{
 		client: client, keys: NewKeyspace(namespace), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
-		node: NewNode(), sources: make(map[*Source]struct{}), rider: noRider{}, beat: make(chan struct{}, 1),
+		node: NewNode(), sources: make(map[*Source]struct{}), record: noRecord{}, beat: make(chan struct{}, 1),
 	}
 }
 
-// Carry has a Rider go along with the heartbeats. It is to be called before Start.
-func (r *Replicator) Carry(rider Rider) { r.rider = rider }
+// Carry has a record go along with the heartbeats. It is to be called before Start.
+func (r *Replicator) Carry(record Record) { r.record = record }
 
 // Close ends the loops. Tables still attached are not flushed. It doesn't wait for calls under way
 // beyond FlushEnds; they end with the client's connections.

@@ -345,7 +345,7 @@ func TestABucketIsToldOfAReset(t *testing.T) {
 
 // A record is a control record that is the same here and in the store, or not.
 type record struct {
-	noRider
+	noRecord
 	equal *atomic.Bool
 }
 

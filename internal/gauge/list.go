@@ -2,12 +2,12 @@ package gauge
 
 // where says in which list of its shard a key stands. It is in one at most.
 //
-//	idle    it has no slot; the one that was heard of longest ago comes first
-//	held    it has slots and Redis knows; the one that was told longest ago comes first
-//	dirty   it has changed since the last sync cycle began
-//	due     it is to be sent in this cycle
-//	urgent  it is to be sent at once
-//	flight  a message of it is on its way, and nothing else sends it
+//	idle      it has no slot; the one that was heard of longest ago comes first
+//	held      it has slots and Redis knows; the one that was told longest ago comes first
+//	dirty     it has changed since the last sync cycle began
+//	due       it is to be sent in this cycle
+//	urgent    it is to be sent at once
+//	inFlight  a message of it is on its way, and nothing else sends it
 type where uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	due
 	urgent
 	lists
-	flight
+	inFlight
 )
 
 // list is a queue of entries.
@@ -49,7 +49,7 @@ func (t *Table) mark(sh *shard, e *entry, now bool) (wake bool) {
 		to = urgent
 	}
 	switch {
-	case e.in == flight:
+	case e.in == inFlight:
 		e.after = max(e.after, to)
 		return false
 	case to == dirty && (e.in == dirty || e.in == due), e.in == urgent:

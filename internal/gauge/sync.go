@@ -68,7 +68,7 @@ func (t *Table) Drain(now int64, all bool, most int, dst []Message) []Message {
 // message takes a key out of its list and says what is to be sent of it.
 func (sh *shard) message(e *entry, now int64) Message {
 	m := Message{ID: e.id, Own: e.own, entry: e, at: now}
-	sh.put(e, flight)
+	sh.put(e, inFlight)
 	e.after = nowhere
 	if len(e.waiters) > 0 {
 		m.Limit = e.waiters[0].limit
@@ -95,7 +95,7 @@ func (t *Table) Ack(m *Message, a Answer) (next Message, more bool) {
 	if e.confirm {
 		e.confirm, to = false, dirty
 	}
-	return t.land(sh, e, to)
+	return t.arrive(sh, e, to)
 }
 
 // Fail ends a message without an answer: nobody knows whether Redis has it. Requests that wait get
@@ -110,11 +110,12 @@ func (t *Table) Fail(m *Message, err error) {
 		w.end(err)
 	}
 	e.waiters = nil
-	t.land(sh, e, dirty)
+	t.arrive(sh, e, dirty)
 }
 
-// land ends the flight of a key. It returns the next message where requests wait.
-func (t *Table) land(sh *shard, e *entry, to where) (next Message, more bool) {
+// arrive notes that the message of a key is no longer in flight. It returns the next message where
+// requests wait.
+func (t *Table) arrive(sh *shard, e *entry, to where) (next Message, more bool) {
 	if len(e.waiters) > 0 {
 		return sh.message(e, e.waiters[0].now), true
 	}
@@ -136,9 +137,9 @@ func (t *Table) restart(shared bool) {
 		for _, e := range sh.entries {
 			e.sent, e.unsure, e.others, e.heard = 0, false, 0, 0
 			switch {
-			case shared && (e.own > 0 || e.in == flight):
+			case shared && (e.own > 0 || e.in == inFlight):
 				t.mark(sh, e, false)
-			case e.in != flight:
+			case e.in != inFlight:
 				sh.put(e, e.rest())
 			}
 		}

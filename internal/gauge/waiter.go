@@ -32,7 +32,7 @@ func (t *Table) Join(a *Ask) (w *Waiter, m Message, slot Slot, s State) {
 	}
 	w = &Waiter{Done: make(chan struct{}), limit: a.Limit, now: a.Now}
 	e.waiters = append(e.waiters, w)
-	if e.in != flight {
+	if e.in != inFlight {
 		m = sh.message(e, a.Now)
 	}
 	return w, m, slot, s

@@ -46,8 +46,8 @@ type Handler struct {
 const (
 	// fresh is how long a view is shown again: however many clients ask, it is made once.
 	fresh = time.Second
-	// patience is how long other nodes are waited for.
-	patience = 500 * time.Millisecond
+	// peerTimeout is how long other nodes are waited for.
+	peerTimeout = 500 * time.Millisecond
 )
 
 var private = []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "169.254.0.0/16", "fe80::/10"}
@@ -197,7 +197,7 @@ func (h *Handler) current(ctx context.Context) *View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.view == nil || time.Since(h.made) > fresh {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
 		defer cancel()
 		h.view = viewOf(state.WithChanges(ctx), &shared, time.Now())
 		h.made = time.Now()

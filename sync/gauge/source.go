@@ -24,8 +24,8 @@ type Syncer struct {
 	now     func() int64
 	// others knows what can't be reached and how many nodes there are, and logs what fails.
 	others *ratesync.Replicator
-	// patience is how long a request waits for an answer, in nanoseconds.
-	patience atomic.Int64
+	// strictTimeout is how long a request waits for an answer, in nanoseconds.
+	strictTimeout atomic.Int64
 	// trips is how often a shard was lost to requests, and timeouts how many have waited for an
 	// answer until the timeout.
 	trips, timeouts atomic.Int64
@@ -48,7 +48,7 @@ func New(client redis.UniversalClient, namespace string, timeout, strict time.Du
 }
 
 // SetTimeout changes how long requests wait for an answer.
-func (s *Syncer) SetTimeout(strict time.Duration) { s.patience.Store(int64(strict)) }
+func (s *Syncer) SetTimeout(strict time.Duration) { s.strictTimeout.Store(int64(strict)) }
 
 // A Source is what the sync knows of one table. It lives as long as its table: the name of its node
 // and its sequence numbers go on when a reload attaches it to another Syncer.

@@ -91,7 +91,7 @@ func (s *Syncer) Status() (lost int, trips, timeouts int64) {
 
 // callInTime makes a call that requests wait for.
 func (s *Syncer) callInTime(src *Source, m gauge.Message) ([]said, error) {
-	ctx, cancel := callcontext.New(context.Background(), time.Duration(s.patience.Load()))
+	ctx, cancel := callcontext.New(context.Background(), time.Duration(s.strictTimeout.Load()))
 	defer cancel()
 	return s.call(ctx, src, []gauge.Message{m})
 }
