@@ -119,7 +119,9 @@ func simulated(t *testing.T, dir, config string, nodes int) (r simulate.Report) 
 
 // A replay with several nodes does what real ones have done, within a hundredth of the requests and
 // one: all algorithms, by the access logs of three processes around a Redis. Zones in shadow mode
-// decide alone, so the same requests serve all of them.
+// decide alone, so the same requests serve all of them. A ban multiplies what a millisecond does: a
+// log has when a request came, and whether it was decided before or after the end of a window may
+// be a ban, which is some 60 requests of the busiest user here.
 func TestAReplayDoesWhatNodesDid(t *testing.T) {
 	t.Parallel()
 	const requests = 2500 // somewhat more than a window
@@ -138,8 +140,11 @@ func TestAReplayDoesWhatNodesDid(t *testing.T) {
 		t.Fatalf("%d requests came to %d zones: %+v", report.Reached, len(report.Zones), report.Read)
 	}
 	for _, z := range report.Zones {
-		off := z.WouldDeny - did[z.Zone]
-		if max(off, -off) > requests/100+1 || did[z.Zone] < requests/20 || did[z.Zone] > requests*19/20 {
+		off, most := z.WouldDeny-did[z.Zone], int64(requests/100+1)
+		if strings.HasPrefix(z.Zone, "ban") {
+			most = requests / 10
+		}
+		if max(off, -off) > most || did[z.Zone] < requests/20 || did[z.Zone] > requests*19/20 {
 			t.Errorf("zone %s: the nodes would have denied %d of %d requests, the replay %d", z.Zone, did[z.Zone], requests, z.WouldDeny)
 		} else {
 			t.Logf("zone %s: the nodes would have denied %d of %d requests, the replay %+d", z.Zone, did[z.Zone], requests, off)
