@@ -87,7 +87,7 @@ func notesOf(z Zone) (all []string) {
 		note("reserved: %s", counted(*z.Reserved, "key"))
 	}
 	if r := z.Running; r != nil {
-		note("running: %d here, %d elsewhere", r.Here, r.Elsewhere)
+		note("running: %d here, %d on other nodes", r.Here, r.Elsewhere)
 	}
 	if b := z.Bandwidth; b != nil {
 		note("open: %s, sent %s", counted(b.Open, "response"), bytesText(b.Bytes))

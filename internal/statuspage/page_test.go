@@ -232,8 +232,8 @@ var options = map[string]struct {
 }{
 	"banned":    {zone("banned", "ban 1h"), []string{`<small class="denied">banned: 1 key</small>`, "5/1h"}},
 	"unbanned":  {"zone unbanned {\nlimit 50/1h\nban 1h after 3/10m\n}\n", []string{`<small>banned: 0 keys</small>`}},
-	"slots":     {"zone slots {\nconcurrent 4\n}\n", []string{"4 at once", "<small>local</small>", "running: 0 here, 0 elsewhere"}},
-	"both":      {"zone both {\nlimit 90/1h\nconcurrent 3\n}\n", []string{"90/1h, 3 at once", "<small>sliding_window, local</small>", "running: 0 here, 0 elsewhere"}},
+	"slots":     {"zone slots {\nconcurrent 4\n}\n", []string{"4 at once", "<small>local</small>", "running: 0 here, 0 on other nodes"}},
+	"both":      {"zone both {\nlimit 90/1h\nconcurrent 3\n}\n", []string{"90/1h, 3 at once", "<small>sliding_window, local</small>", "running: 0 here, 0 on other nodes"}},
 	"downloads": {"zone downloads {\nbandwidth 1MiB/s\nenforce 50%\nkey all\n}\n", []string{"1MiB/s", "open: 0 responses, sent 0 B", ">50%</td>", "<small>of 1000000</small>"}},
 	"login":     {"zone login {\nmatch {\npath /login\n}\nlimit 80/1h\ncount_responses 401\n}\n", []string{"80/1h", "reserved: 0 keys"}},
 	"paying":    {"@paying header X-Plan paid\nzone paying {\nkey all\nlimit 70/1h\nreserve @paying 20%\n}\n", []string{"70/1h", "reserve 20%"}},
