@@ -555,7 +555,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if e.IsNear() && h.answers.TellsNear() {
 		h.answers.Near(r, e.Near())
 	}
-	h.answers.Admit(w, r, e.Results(), e.Now())
+	if h.answers.TellsAdmitted() {
+		h.answers.Admit(w, r, e.Results(), e.Now())
+	}
 	if held := e.Hold(); held != nil {
 		return e.MarkCounted(r, held.Serve(w, r, next))
 	}

@@ -83,6 +83,9 @@ func NewResponder(o Options) *Responder {
 	}
 }
 
+// TellsAdmitted reports whether Admit tells anybody anything.
+func (o *Responder) TellsAdmitted() bool { return o.Headers != 0 || !o.NoPlaceholders }
+
 // Admit tells the client and the handlers after this one how the limits stand at now (nanoseconds
 // since the Unix epoch). It does not keep results.
 func (o *Responder) Admit(w http.ResponseWriter, r *http.Request, results []Result, now int64) {
@@ -150,9 +153,12 @@ type WouldDeny struct {
 // WouldDeny tells handlers of events, and by placeholders those that handle the request from here
 // on. It does nothing for none.
 func (o *Responder) WouldDeny(r *http.Request, would WouldDeny) {
-	if would.Zone == "" {
-		return
+	if would.Zone != "" {
+		o.wouldDeny(r, would)
 	}
+}
+
+func (o *Responder) wouldDeny(r *http.Request, would WouldDeny) {
 	seconds := retryAfterSeconds(would.Wait, 0)
 	if o.Events != nil {
 		o.Events.emit(wouldDenyEvent, r, would.Zone, seconds)

@@ -28,6 +28,10 @@ func (z *Zone) enforcement(atRuntime *control.Rules) settings.Enforcement {
 // empty for a request without a key: these are in or out together. A key in early data is where it
 // is once it is proven.
 func (z *Zone) enforces(raw []byte) bool {
+	return z.isFull && z.atRuntime.Load() == nil || z.enforcesSome(raw)
+}
+
+func (z *Zone) enforcesSome(raw []byte) bool {
 	if z.look != nil {
 		return z.Enforces(*z.look)
 	}
@@ -67,7 +71,7 @@ type keyed struct {
 func (e *Evaluation) askShadows(r *http.Request) error {
 	for i := range e.shadows {
 		k := &e.shadows[i]
-		e.decide(k, r)
+		e.decide(k, e.keys[k.key[0]:k.key[1]], r)
 		if k.isStrict() && r.Context().Err() != nil {
 			return errGone
 		}

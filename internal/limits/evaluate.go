@@ -31,15 +31,28 @@ type Evaluation struct {
 	now      int64
 	keys     []byte // of all zones, one after the other
 	zones    []zoneResult
-	results  []answer.Result // one for each limit of each zone, in order
-	receipts []table.Taken   // one for each result, to roll it back
+	receipts []table.Taken   // of each limit of each zone, in order
+	results  []answer.Result // what answers tell of these and of slots; empty until Results
 	own      []Limit         // of zones whose limits come with the request
 	grants   []grant
 	verdicts []strict.Verdict
 	matching []strictZone
+	// shadows are the zones that are not enforced for their keys and still to be asked. closed are
+	// zones that deny without asking their limits and are still to be recorded: those that are not
+	// enforced, and those in which an operator denies all requests of the key, or the key is banned.
+	shadows []keyed
+	closed  []keyed
+	// throttles are the keys that slow the response.
+	throttles []throttle
+	slots     []concurrent.Taken // of zones with concurrent
 
-	// longest is the zone whose denial makes the client wait longest, -1 if none denies; wait is
-	// that wait.
+	outcome
+}
+
+// outcome is what is decided for the request as a whole. It is zero before the first zone is asked.
+type outcome struct {
+	// longest is the zone whose denial makes the client wait longest, by its place in zones and one
+	// more, 0 if none denies; wait is that wait.
 	longest int
 	wait    time.Duration
 	// uncounted is a zone that denies a request without asking its limits, so that it counts
@@ -55,31 +68,24 @@ type Evaluation struct {
 	began           time.Duration
 	unavailable     bool
 	denial          answer.Denial
-	// shadows are the zones that are not enforced for their keys and still to be asked. overShadow
-	// is set where one of them would deny, and wouldDeny is the longest denial that is not
-	// enforced. closed are zones that deny without asking their limits and are still to be
-	// recorded: those that are not enforced, and those in which an operator denies all requests of
-	// the key, or the key is banned.
-	shadows []keyed
-	closed  []keyed
-	// throttles are the keys that slow the response.
-	throttles  []throttle
+	// overShadow is set where a zone that is not enforced would deny, and wouldDeny is the longest
+	// denial that is not enforced.
 	overShadow bool
 	wouldDeny  answer.WouldDeny
 	// queues is how many zones are still to give their slots.
 	queues int
-	slots  []concurrent.Taken // of zones with concurrent
 	// holds is set where a zone holds something beyond its decision: see Hold.
-	holds bool
-	near  bool // see IsNear
+	holds      bool
+	near       bool // see IsNear
+	overflowed bool // a key has no counter of its own
 }
 
 // zoneResult is one zone's part in an Evaluation.
 type zoneResult struct {
 	keyed
 	hash   table.Key
-	begin  int     // of its results, the first of which is that of slots where it has any
-	first  int     // of its limits, in results and receipts
+	first  int     // of its limits, in receipts
+	told   int     // the same in results, where that of slots comes before it
 	own    bool    // limits are the request's own: see limitsOf
 	limits []Limit // those that are enforced: the zone's, or this node's share of them
 	queued bool    // the limits were only read; they are queues, whose slots are taken last
@@ -117,8 +123,7 @@ const maxKept = 4096
 // after a denial.
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
-	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
-	e.overShadow, e.wouldDeny, e.holds, e.near, e.began = false, answer.WouldDeny{}, false, false, 0
+	e.now = now
 	done := false
 	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.Slots != nil }) {
 		defer func() {
@@ -151,22 +156,41 @@ func (e *Evaluation) Free() {
 	if cap(e.keys) > maxKept {
 		e.keys = nil
 	}
-	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
-	e.own, e.grants, e.verdicts, e.shadows, e.uncounted = e.own[:0], e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
-	e.closed, e.barred, e.throttles, e.slots, e.banned, e.beganIn = e.closed[:0], nil, e.throttles[:0], e.slots[:0], nil, nil
+	e.keys, e.zones, e.results, e.receipts, e.own = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0], e.own[:0]
+	e.grants, e.verdicts, e.shadows, e.closed = e.grants[:0], e.verdicts[:0], e.shadows[:0], e.closed[:0]
+	e.throttles, e.slots, e.outcome = e.throttles[:0], e.slots[:0], outcome{}
 	evaluations.Put(e)
 }
 
 // IsDenied reports whether the request is denied. Denial then says why.
 func (e *Evaluation) IsDenied() bool {
-	return e.longest >= 0 || e.uncounted != nil || e.barred != nil || e.banned != nil
+	return e.longest > 0 || e.uncounted != nil || e.barred != nil || e.banned != nil
 }
 
 // Denial returns what is to be answered to a denied request.
 func (e *Evaluation) Denial() answer.Denial { return e.denial }
 
 // Results returns what each limit decided.
-func (e *Evaluation) Results() []answer.Result { return e.results }
+func (e *Evaluation) Results() []answer.Result {
+	if len(e.results) > 0 {
+		return e.results
+	}
+	for i := range e.zones {
+		zr, first := &e.zones[i], len(e.results)
+		if zr.slot > 0 {
+			t := &e.slots[zr.slot-1]
+			e.results = append(e.results, t.By.Result(t))
+		}
+		zr.told = len(e.results)
+		for j := range zr.limits {
+			e.results = append(e.results, zr.limits[j].Result(&e.receipts[zr.first+j].Decision))
+		}
+		for j := first; zr.shadow && j < len(e.results); j++ {
+			e.results[j].Shadow = true
+		}
+	}
+	return e.results
+}
 
 // Now is the instant that the results hold for: by then Redis has answered, and the request has
 // waited in its queues.
@@ -212,22 +236,21 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 		z.metrics.Count(metrics.Skipped)
 		return
 	}
-	k := keyed{Zone: z, key: [2]int{start, len(keys)}, none: none}
-	if k.shadow = !z.enforces(keys[start:]); k.shadow {
+	k, raw := keyed{Zone: z, key: [2]int{start, len(keys)}, none: none}, keys[start:]
+	if k.shadow = !z.enforces(raw); k.shadow {
 		e.shadows = append(e.shadows, k)
 		return
 	}
-	e.decide(&k, r)
+	e.decide(&k, raw, r)
 }
 
-// decide asks the zone's limits.
-func (e *Evaluation) decide(k *keyed, r *http.Request) {
+// decide asks the zone's limits. raw is the key.
+func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 	if k.none {
 		e.close(*k, false)
 		return
 	}
-	z, raw := k.Zone, e.keys[k.key[0]:k.key[1]]
-	hash := table.KeyOf(raw)
+	z, hash := k.Zone, table.KeyOf(raw)
 	o := z.overrideOf(hash, raw)
 	if o != nil && o.Deny {
 		e.bar(*k)
@@ -251,9 +274,7 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 	at := len(e.zones)
 	e.zones = slices.Grow(e.zones, 1)[:at+1]
 	zr := &e.zones[at]
-	*zr = zoneResult{
-		keyed: *k, hash: hash, begin: len(e.results), first: len(e.results), limits: limits, own: own, early: reqkey.IsUnproven(raw),
-	}
+	*zr = zoneResult{keyed: *k, hash: hash, first: len(e.receipts), limits: limits, own: own, early: reqkey.IsUnproven(raw)}
 	if names := z.KeyNames; z.LogKeys && names.Wants(zr.hash, e.now) {
 		names.Leave(zr.hash, z.Template.Text(raw))
 	}
@@ -307,10 +328,7 @@ func (e *Evaluation) failOver(zr *zoneResult) bool {
 		}
 		return true
 	}
-	if zr.slot > 0 {
-		e.freeSlot(zr)
-		e.receipts, e.results = e.receipts[:zr.first-1], e.results[:zr.first-1]
-	}
+	e.freeSlot(zr)
 	e.zones = e.zones[:len(e.zones)-1]
 	if k.OnRedisLoss == settings.LossDeny {
 		e.close(k, true)
@@ -331,8 +349,8 @@ func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) {
 		} else {
 			e.receipts = append(e.receipts, l.Take(zr.hash, raw, e.now, 1, zr.want|zr.reserve))
 		}
-		e.results = append(e.results, l.Result(&e.receipts[len(e.receipts)-1].Decision))
 	}
+	e.overflowed = e.overflowed || len(zr.limits) > 0 && e.receipts[zr.first].Overflow
 }
 
 // enterQueues takes the slots in the queues that were only read, once all other limits have
@@ -348,8 +366,7 @@ func (e *Evaluation) enterQueues() {
 		zr.queued = false
 		for j := range zr.limits {
 			l := &zr.limits[j]
-			t := l.Take(zr.hash, e.keyOf(zr), e.now, 1, zr.want)
-			e.receipts[zr.first+j], e.results[zr.first+j] = t, l.Result(&t.Decision)
+			e.receipts[zr.first+j] = l.Take(zr.hash, e.keyOf(zr), e.now, 1, zr.want)
 		}
 		if e.checkLimits(i); e.IsDenied() {
 			return
@@ -362,16 +379,16 @@ func (e *Evaluation) enterQueues() {
 func (e *Evaluation) checkLimits(at int) {
 	zr := &e.zones[at]
 	for i := range zr.limits {
-		d := &e.results[zr.first+i]
-		if d.Shadow = zr.shadow; d.Allowed {
+		t := &e.receipts[zr.first+i]
+		if t.Allowed {
 			continue
 		}
 		reserved := e.isReserved(zr, i)
 		if reserved {
-			d.RetryAfter = reservedWait
+			t.Retry = reservedWait
 		}
 		zr.reserved = reserved && (zr.reserved || !zr.denied)
-		e.deny(at, d.RetryAfter)
+		e.deny(at, t.Retry)
 	}
 }
 
@@ -381,14 +398,14 @@ func (e *Evaluation) deny(at int, wait time.Duration) {
 	zr.denied = true
 	if zr.shadow {
 		e.overShadow = true
-	} else if e.longest < 0 || wait > e.wait {
-		e.longest, e.wait = at, wait
+	} else if e.longest == 0 || wait > e.wait {
+		e.longest, e.wait = at+1, wait
 	}
 }
 
 // resultsOf returns what each limit of a zone decided, and before them what the slots did.
 func (e *Evaluation) resultsOf(zr *zoneResult) []answer.Result {
-	return e.results[zr.begin : zr.first+len(zr.limits)]
+	return e.Results()[zr.told-min(zr.slot, 1) : zr.told+len(zr.limits)]
 }
 
 // keyOf returns the bytes of a zone's key.
@@ -407,19 +424,30 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		zr := &e.zones[i]
 		if !zr.denied {
 			zr.metrics.Count(metrics.Admitted)
-			if results := e.resultsOf(zr); answer.IsNear(results, 0) {
-				if answer.IsNear(results, 1) {
-					zr.metrics.CountNear()
-				}
-				e.near = e.near || answer.IsNear(results[zr.first-zr.begin:], 0)
-			}
+			e.noteNear(zr)
 		}
-		e.countOverflow(zr)
+		if e.overflowed {
+			e.countOverflow(zr)
+		}
 	}
 	if delay > 0 {
 		e.restateAll(clock.Now())
 	}
 	return nil
+}
+
+// noteNear notes whether little is left of a limit of a zone that has admitted the request, and
+// counts that.
+func (e *Evaluation) noteNear(zr *zoneResult) {
+	less := zr.slot > 0 && answer.IsNear(e.slots[zr.slot-1].Remaining(), e.slots[zr.slot-1].Bound, 1)
+	for i := range zr.limits {
+		if left, size := e.receipts[zr.first+i].Remaining, zr.limits[i].Enforced.Size; answer.IsNear(left, size, 0) {
+			e.near, less = true, less || answer.IsNear(left, size, 1)
+		}
+	}
+	if less {
+		zr.metrics.CountNear()
+	}
 }
 
 // IsNear reports whether the request was admitted with a fifth or less left of a limit.
@@ -434,8 +462,8 @@ func (e *Evaluation) Near() (limits []answer.Result) {
 			continue
 		}
 		for j := range zr.limits {
-			l, d := &zr.limits[j], &e.results[zr.first+j]
-			if d.IsNear(0) && l.Near.First(zr.hash, e.now, int64(l.Rate.Window), zr.MaxKeys) {
+			l, d := &zr.limits[j], &e.Results()[zr.told+j]
+			if answer.IsNear(d.Remaining, d.Size, 0) && l.Near.First(zr.hash, e.now, int64(l.Rate.Window), zr.MaxKeys) {
 				limits = append(limits, *d)
 			}
 		}
@@ -513,7 +541,7 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 		}
 	}
 	if denied {
-		e.denial = answer.Denial{Reason: reason, Wait: e.wait, Results: e.results, Now: e.now}
+		e.denial = answer.Denial{Reason: reason, Wait: e.wait, Results: e.Results(), Now: e.now}
 		e.noteZone(r)
 	}
 }
@@ -530,8 +558,8 @@ func (e *Evaluation) noteZone(r *http.Request) {
 		}
 	case e.beganIn != nil:
 		d.Reason, d.Zone, d.Wait, d.Begins = answer.Banned, e.beganIn.Name, max(d.Wait, e.began), true
-	case e.longest >= 0:
-		d.Zone = e.zones[e.longest].Name
+	case e.longest > 0:
+		d.Zone = e.zones[e.longest-1].Name
 	case e.unavailable:
 		z.metrics.Count(metrics.Unavailable)
 		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, time.Second
@@ -561,9 +589,13 @@ func (zr *zoneResult) decision() metrics.Decision {
 // MarkCounted notes in a request that error routes must not count it again, if there is an error,
 // which it returns.
 func (e *Evaluation) MarkCounted(r *http.Request, err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		e.markCounted(r)
 	}
+	return err
+}
+
+func (e *Evaluation) markCounted(r *http.Request) {
 	var names []string
 	for i := range e.zones {
 		names = append(names, e.zones[i].Name)
@@ -574,5 +606,4 @@ func (e *Evaluation) MarkCounted(r *http.Request, err error) error {
 		}
 	}
 	counted.Mark(r, names)
-	return err
 }

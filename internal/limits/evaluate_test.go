@@ -76,7 +76,7 @@ func TestASlotIsKeptForThoseBehind(t *testing.T) {
 			begun = append(begun, time.Now())
 		}
 		admits("first")
-		late := &Evaluation{now: clock.Now(), longest: -1} // both queues have room for it,
+		late := &Evaluation{now: clock.Now()} // both queues have room for it,
 		r := request("x")
 		for _, z := range zones {
 			late.ask(z, r, reqkey.Vars(r))
@@ -190,7 +190,7 @@ func TestNearTheLimit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !e.IsDenied() && answer.IsNear(e.results, 1) {
+			if !e.IsDenied() && slices.ContainsFunc(e.Results(), func(r answer.Result) bool { return answer.IsNear(r.Remaining, r.Size, 1) }) {
 				near++
 			}
 			e.Free()

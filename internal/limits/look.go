@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/concurrent"
@@ -115,7 +116,6 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, counters.WaitsOf(zr.Kind)).Decision
 		}
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
-		e.results = append(e.results, l.Result(&v.Decision))
 	}
 	if zr.CountResponses != nil {
 		e.noteGrant(zr, said)
@@ -147,11 +147,11 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 	for i := range e.zones {
 		if zr := &e.zones[i]; zr.Zone == z {
 			o = Outcome{
-				zr.denied, zr.shadow, zr.reserved, zr.limits, e.results[zr.first : zr.first+len(zr.limits)], zr.strict,
+				zr.denied, zr.shadow, zr.reserved, zr.limits, e.resultsOf(zr)[min(zr.slot, 1):], zr.strict,
 				e.keyOf(zr), zr.hash, concurrent.Taken{}, answer.Result{},
 			}
 			if zr.slot > 0 {
-				o.Taken, o.SlotResult = e.slots[zr.slot-1], e.results[zr.first-1]
+				o.Taken, o.SlotResult = e.slots[zr.slot-1], e.results[zr.told-1]
 			}
 			return o, true
 		}
@@ -161,9 +161,10 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 
 // Delay returns how long an admitted request waits in its queues.
 func (e *Evaluation) Delay() (delay time.Duration) {
-	for i := range e.receipts {
-		if !e.results[i].Shadow {
-			delay = max(delay, e.receipts[i].Delay)
+	for i := range e.zones {
+		zr := &e.zones[i]
+		for j := 0; zr.Kind == algorithms.LeakyBucket && !zr.shadow && j < len(zr.limits); j++ {
+			delay = max(delay, e.receipts[zr.first+j].Delay)
 		}
 	}
 	return delay

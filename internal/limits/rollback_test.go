@@ -120,7 +120,7 @@ func TestAQueueIsLeftOnce(t *testing.T) {
 		spend := func(l *Limit, n int64) { l.Take(table.KeyOf(raw), raw, clock.Now(), n, 0) }
 		spend(&zones[0].limits[0], 3)
 		spend(&zones[1].limits[0], 1)
-		e := &Evaluation{now: clock.Now(), longest: -1} // all queues have room for it,
+		e := &Evaluation{now: clock.Now()} // all queues have room for it,
 		for _, z := range zones {
 			e.ask(z, r, reqkey.Vars(r))
 		}

@@ -19,6 +19,10 @@ func (e *Evaluation) Hold() *held.Held {
 	if !e.holds {
 		return nil
 	}
+	return e.hold()
+}
+
+func (e *Evaluation) hold() *held.Held {
 	h := new(held.Held)
 	if units := e.reserved(); len(units) > 0 {
 		h.OnBegin(func(r held.Response) {

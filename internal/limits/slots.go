@@ -7,7 +7,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/concurrent"
 	"github.com/caddy-tide/ratelimit/internal/held"
 	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // The slots of zones with concurrent. A request asks for one before it asks the zone's limits:
@@ -40,27 +39,26 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 	if lost || !asks {
 		taken = slots.Decide(&q)
 	}
-	d := slots.Result(&taken)
-	d.Shadow = zr.shadow
-	e.receipts, e.results = append(e.receipts, table.Taken{}), append(e.results, d)
 	taken.By = slots
 	e.slots = append(e.slots, taken)
-	zr.slot, zr.first = len(e.slots), zr.first+1
-	if d.Allowed {
+	zr.slot, e.overflowed = len(e.slots), e.overflowed || taken.Overflow
+	if taken.Allowed {
 		e.holds = true
 		return true
 	}
 	zr.limits = nil
-	e.deny(at, d.RetryAfter)
+	e.deny(at, slots.Result(&taken).RetryAfter)
 	return false
 }
 
-// freeSlot gives the slot of a zone back, to a request that ends here.
-func (e *Evaluation) freeSlot(zr *zoneResult) {
-	if zr.slot > 0 && e.slots[zr.slot-1].Allowed && !e.slots[zr.slot-1].Again {
-		e.slots[zr.slot-1].Release()
-		e.results[zr.first-1].Remaining++
+// freeSlot gives the slot of a zone back, to a request that ends here. It reports whether there was
+// one.
+func (e *Evaluation) freeSlot(zr *zoneResult) bool {
+	if zr.slot == 0 || !e.slots[zr.slot-1].Allowed || e.slots[zr.slot-1].Again {
+		return false
 	}
+	e.slots[zr.slot-1].Release()
+	return true
 }
 
 // freeSlots gives all slots back.

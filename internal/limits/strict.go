@@ -133,7 +133,6 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 	for i := range e.verdicts {
 		v, l := &e.verdicts[i], &zr.limits[i]
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
-		e.results = append(e.results, l.Result(&v.Decision))
 		if by.Strict.IsUpToDate(z.Name, g) {
 			l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
 		}

@@ -78,6 +78,8 @@ type Zone struct {
 	metrics  *metrics.ZoneCounters
 	notices  notices.Notices
 
+	// isFull is set where the configuration enforces the zone for all keys.
+	isFull bool
 	// varies is set where numbers come with the request: see limitsOf.
 	varies bool
 	rules  []strict.Rule // for Redis, which decides on all limits in one call
@@ -119,7 +121,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if o.Waits {
 		z.want = counters.WaitsOf(o.Kind)
 	}
-	z.reserve = z.reserves()
+	z.reserve, z.isFull = z.reserves(), z.Enforce.IsFull()
 	log := answer.DenialLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.LongestWindow()}
 	if o.LogKeys {
 		log.Keys = z.Template

@@ -168,9 +168,8 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 	if t.shared {
 		return append(dst, t.fixed...), len(t.fixed) == 0
 	}
-	start, early, unproven := len(dst), IsEarly(r), false
-	if early {
-		dst = append(dst, tagEarly)
+	if IsEarly(r) {
+		return t.appendEarly(dst, r, vars)
 	}
 	empty = true
 	var repl *caddy.Replacer
@@ -180,10 +179,28 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 			continue
 		}
 		if p.read == nil && repl == nil {
-			repl, _ = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+			repl = replacerOf(r)
 		}
 		value := p.value(r, vars, repl)
-		if early && p.address && value == "" {
+		if value != "" && p.tells {
+			empty = false
+		}
+		dst = t.appendValue(dst, value)
+	}
+	return dst, empty
+}
+
+// appendEarly appends the key of a request in early data.
+func (t *Template) appendEarly(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
+	start, unproven, repl := len(dst), false, replacerOf(r)
+	dst, empty = append(dst, tagEarly), true
+	for i := range t.parts {
+		p := &t.parts[i]
+		if p.literal {
+			continue
+		}
+		value := p.value(r, vars, repl)
+		if p.address && value == "" {
 			value = RemoteHost(r)
 		}
 		if value != "" && p.tells {
@@ -193,10 +210,16 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 		dst = t.appendValue(dst, value)
 		unproven = unproven || p.address && value != "" || dst[at] != tagText
 	}
-	if early && !unproven {
+	if !unproven {
 		dst = append(dst[:start], dst[start+1:]...)
 	}
 	return dst, empty
+}
+
+// replacerOf returns the request's replacer, nil outside of Caddy.
+func replacerOf(r *http.Request) *caddy.Replacer {
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	return repl
 }
 
 // AppendClientIP appends a key that stands in for an empty one: the client's address, marked so
