@@ -124,18 +124,13 @@ const maxKept = 4096
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
 	e.now = now
-	done := false
+	ask := e.askAll
 	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.Slots != nil }) {
-		defer func() {
-			if !done { // a matcher has panicked
-				e.freeSlots()
-			}
-		}()
+		ask = e.askWithSlots
 	}
-	if err := e.askAll(zones, r); err != nil {
+	if err := ask(zones, r); err != nil {
 		e.rollBack(true)
 		e.Free()
-		done = true
 		return nil, err
 	}
 	if e.queues > 0 && !e.IsDenied() {
@@ -145,7 +140,6 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 		e.rollBack(e.IsDenied())
 		e.recordDenials(r)
 	}
-	done = true
 	return e, nil
 }
 
@@ -156,9 +150,18 @@ func (e *Evaluation) Free() {
 	if cap(e.keys) > maxKept {
 		e.keys = nil
 	}
-	e.keys, e.zones, e.results, e.receipts, e.own = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0], e.own[:0]
-	e.grants, e.verdicts, e.shadows, e.closed = e.grants[:0], e.verdicts[:0], e.shadows[:0], e.closed[:0]
-	e.throttles, e.slots, e.outcome = e.throttles[:0], e.slots[:0], outcome{}
+	e.keys = e.keys[:0]
+	e.zones = e.zones[:0]
+	e.receipts = e.receipts[:0]
+	e.results = e.results[:0]
+	e.own = e.own[:0]
+	e.grants = e.grants[:0]
+	e.verdicts = e.verdicts[:0]
+	e.shadows = e.shadows[:0]
+	e.closed = e.closed[:0]
+	e.throttles = e.throttles[:0]
+	e.slots = e.slots[:0]
+	e.outcome = outcome{}
 	evaluations.Put(e)
 }
 
@@ -210,18 +213,23 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 			return err
 		}
 	}
-	for len(zones) > 0 && !zones[0].isStrict() {
-		if ok, err := zones[0].applies(r, already); err != nil {
+	i := 0
+	for ; i < len(zones) && !zones[i].isStrict(); i++ {
+		if ok, err := zones[i].applies(r, already); err != nil {
 			return err
 		} else if ok {
-			e.ask(zones[0], r, vars)
+			e.ask(zones[i], r, vars)
 		}
-		zones = zones[1:]
 	}
-	if err := e.askShadows(r); err != nil || len(zones) == 0 {
-		return err
+	if len(e.shadows) > 0 {
+		if err := e.askShadows(r); err != nil {
+			return err
+		}
 	}
-	return e.askStrict(zones, r, vars, already)
+	if i == len(zones) {
+		return nil
+	}
+	return e.askStrict(zones[i:], r, vars, already)
 }
 
 // ask makes the key and asks the zone's limits, later if they are not enforced for that key.
@@ -274,7 +282,9 @@ func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 	at := len(e.zones)
 	e.zones = slices.Grow(e.zones, 1)[:at+1]
 	zr := &e.zones[at]
-	*zr = zoneResult{keyed: *k, hash: hash, first: len(e.receipts), limits: limits, own: own, early: reqkey.IsUnproven(raw)}
+	*zr = zoneResult{}
+	zr.keyed, zr.hash, zr.first = *k, hash, len(e.receipts)
+	zr.limits, zr.own, zr.early = limits, own, reqkey.IsUnproven(raw)
 	if names := z.KeyNames; z.LogKeys && names.Wants(zr.hash, e.now) {
 		names.Leave(zr.hash, z.Template.Text(raw))
 	}
@@ -291,8 +301,9 @@ func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(zr) {
 		return
 	}
-	e.takeAll(zr, raw)
-	e.checkLimits(at)
+	if !e.takeAll(zr, raw) {
+		e.checkLimits(at)
+	}
 }
 
 // decideInRedis has Redis decide for a zone, if it has to be asked. done is set where the zone is
@@ -336,21 +347,32 @@ func (e *Evaluation) failOver(zr *zoneResult) bool {
 	return false
 }
 
-// takeAll takes one unit of each of a zone's limits, or reads them where they are entered last.
-func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) {
-	if zr.queued = zr.queuesLast; zr.queued {
+// takeAll takes one unit of each of a zone's limits, or reads them where they are entered last. It
+// reports whether all of them admit.
+func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) (allowed bool) {
+	if zr.queuesLast {
+		zr.queued = true
 		e.queues++
 	}
-	e.holds = e.holds || zr.CountResponses != nil
+	if zr.CountResponses != nil {
+		e.holds = true
+	}
+	allowed = true
 	for i := range zr.limits {
-		l := &zr.limits[i]
+		l, at := &zr.limits[i], len(e.receipts)
+		e.receipts = slices.Grow(e.receipts, 1)[:at+1]
+		t := &e.receipts[at]
 		if zr.queued {
-			e.receipts = append(e.receipts, l.Peek(zr.hash, raw, e.now))
+			*t = l.Peek(zr.hash, raw, e.now)
 		} else {
-			e.receipts = append(e.receipts, l.Take(zr.hash, raw, e.now, 1, zr.want|zr.reserve))
+			*t = l.Take(zr.hash, raw, e.now, 1, zr.want|zr.reserve)
+		}
+		allowed = allowed && t.Allowed
+		if t.Overflow {
+			e.overflowed = true
 		}
 	}
-	e.overflowed = e.overflowed || len(zr.limits) > 0 && e.receipts[zr.first].Overflow
+	return allowed
 }
 
 // enterQueues takes the slots in the queues that were only read, once all other limits have

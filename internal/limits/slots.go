@@ -51,6 +51,19 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 	return false
 }
 
+// askWithSlots asks the zones, and gives their slots back if a matcher panics.
+func (e *Evaluation) askWithSlots(zones []*Zone, r *http.Request) error {
+	done := false
+	defer func() {
+		if !done {
+			e.freeSlots()
+		}
+	}()
+	err := e.askAll(zones, r)
+	done = true
+	return err
+}
+
 // freeSlot gives the slot of a zone back, to a request that ends here. It reports whether there was
 // one.
 func (e *Evaluation) freeSlot(zr *zoneResult) bool {

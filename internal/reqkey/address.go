@@ -2,7 +2,6 @@ package reqkey
 
 import (
 	"encoding/binary"
-	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -94,8 +93,9 @@ func (t *Template) appendIP(dst []byte, addr netip.Addr) []byte {
 
 // appendIPv4 appends the network of an address, in as few bytes as it needs.
 func (t *Template) appendIPv4(dst []byte, addr uint32) []byte {
-	dst = binary.BigEndian.AppendUint32(append(dst, tagIPv4), addr&^(math.MaxUint32>>t.v4bits))
-	return dst[:len(dst)-4+(t.v4bits+7)/8]
+	addr &= t.v4mask
+	dst = append(dst, tagIPv4, byte(addr>>24), byte(addr>>16), byte(addr>>8), byte(addr))
+	return dst[:len(dst)-4+t.v4bytes]
 }
 
 // parseIP returns the address that s is, with its zone stripped and out of an IPv4-mapped form:
@@ -129,24 +129,27 @@ var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 // parseIPv4 reads four numbers with dots between them as netip.ParseAddr does, in a third of the
 // time: most client IPs are written so.
 func parseIPv4(s string) (addr uint32, ok bool) {
-	for octet := 1; len(s) <= len("255.255.255.255"); octet++ {
-		n, digits := uint32(0), 0
-		for ; digits < len(s) && s[digits]-'0' <= 9; digits++ {
-			n = n*10 + uint32(s[digits]-'0')
-		}
-		if leadingZero := digits > 1 && s[0] == '0'; digits == 0 || digits > 3 || n > 255 || leadingZero {
-			return 0, false
-		}
-		addr = addr<<8 | n
-		if octet == 4 {
-			return addr, digits == len(s)
-		}
-		if digits == len(s) || s[digits] != '.' {
-			return 0, false
-		}
-		s = s[digits+1:]
+	if len(s) > len("255.255.255.255") {
+		return 0, false
 	}
-	return 0, false
+	octets, begin, n := 1, 0, uint64(0)
+	for i := range len(s) {
+		if digit := s[i] - '0'; digit <= 9 {
+			n = n*10 + uint64(digit)
+			continue
+		}
+		if s[i] != '.' || !isOctet(n, i-begin) {
+			return 0, false
+		}
+		addr = addr<<8 | uint32(n)
+		octets, begin, n = octets+1, i+1, 0
+	}
+	return addr<<8 | uint32(n), octets == 4 && isOctet(n, len(s)-begin)
+}
+
+// isOctet reports whether a number with so many digits is one from 0 to 255 without leading zeros.
+func isOctet(n uint64, digits int) bool {
+	return digits == 1 || digits == 2 && n > 9 || digits == 3 && n > 99 && n < 256
 }
 
 // looksLikeIP reports whether netip.ParseAddr is worth asking: for other text it allocates an

@@ -8,6 +8,7 @@ package reqkey
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 
@@ -56,8 +57,11 @@ type Template struct {
 	parts  []part
 	v4bits int
 	v6bits int
-	shared bool   // no placeholder
-	fixed  []byte // then the key of every request
+	// v4mask and v4bytes cut an IPv4 address to its network, and to the bytes which that needs.
+	v4mask  uint32
+	v4bytes int
+	shared  bool   // no placeholder
+	fixed   []byte // then the key of every request
 }
 
 // A part of a template is literal text or a placeholder.
@@ -89,6 +93,7 @@ func Compile(template string, v4bits, v6bits int) (*Template, error) {
 		return nil, err
 	}
 	t := &Template{parts: parts, v4bits: v4bits, v6bits: v6bits, shared: true, fixed: []byte{tagShared}}
+	t.v4mask, t.v4bytes = ^(math.MaxUint32 >> v4bits), (v4bits+7)/8
 	tells := false
 	for i := range parts {
 		t.shared = t.shared && parts[i].literal
