@@ -35,7 +35,7 @@ func (t *Table[S]) ask(b *SyncConfig, key Key, answered int64, rest time.Duratio
 	if !ok || t.config.Load() != b {
 		return false
 	}
-	e := t.shared(st, i)
+	e := t.withSyncState(st, i)
 	if e.At != answered || e.flags&(urgent|inFlight|failed) != 0 {
 		return false
 	}

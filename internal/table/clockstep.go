@@ -63,7 +63,7 @@ func (t *Table[S]) setOffset(now int64, ahead time.Duration, shift bool) {
 		return
 	}
 	// From here on each key says which steps it has had.
-	t.each(func(st *stripe[S], i uint32, _ entry[S]) { t.shared(st, i) })
+	t.each(func(st *stripe[S], i uint32, _ entry[S]) { t.withSyncState(st, i) })
 	t.stepped.Store(now)
 	t.step.Store(next - old.NS())
 	moved := offset(t.moved.Load())
@@ -85,10 +85,10 @@ func (t *Table[S]) current(st *stripe[S], l algorithms.Limit, i uint32, now int6
 	return t.applyStep(st, l, i, at, o), at, o
 }
 
-// applyStep is shared for what goes by the clock: the last step is applied to a state that has not
-// had it. now is in the table's time, o ahead of the caller's.
+// applyStep is withSyncState for what goes by the clock: it applies the last step to a state that
+// has not had it. now is in the table's time, o ahead of the caller's.
 func (t *Table[S]) applyStep(st *stripe[S], l algorithms.Limit, i uint32, now int64, o offset) entry[S] {
-	e := t.shared(st, i)
+	e := t.withSyncState(st, i)
 	if e.flags&stepParity == parity(o) {
 		return e
 	}

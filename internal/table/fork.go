@@ -74,7 +74,7 @@ func (t *Table[S]) copySlot(f *Table[S], st *stripe[S], i uint32, as Key, now in
 	*to.slot(j) = slot[S]{key: as, id: from.id, state: t.machine.Clone(&from.state)}
 	to.index.Add(tagOf(as), j)
 	if from.syncState != nil {
-		*f.shared(to, j).syncState = *from.syncState
+		*f.withSyncState(to, j).syncState = *from.syncState
 	}
 	if s := t.overflow.Load(); s != nil && st.marks.Has(i, s, now) {
 		to.marks = new(sketch.Marks)

@@ -261,7 +261,7 @@ func (t *Table[S]) Fail(messages []Message) {
 		}
 		st, j, ok := t.lock(key)
 		if ok {
-			e := t.shared(st, j)
+			e := t.withSyncState(st, j)
 			e.flags &^= inFlight | confirming | outdated
 			t.machine.Ledger(&e.state).Resend |= messages[i].Reasons & ledger.Settled
 			st.markDirty(j, e)
@@ -279,7 +279,7 @@ func (t *Table[S]) Resend() {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	t.each(func(st *stripe[S], i uint32, _ entry[S]) {
-		e := t.shared(st, i)
+		e := t.withSyncState(st, i)
 		t.machine.Ledger(&e.state).Resend |= ledger.Forgotten
 		e.flags &^= confirm
 		st.markDirty(i, e)
@@ -296,7 +296,7 @@ func (t *Table[S]) ResetAcks() {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	t.each(func(st *stripe[S], i uint32, _ entry[S]) {
-		e := t.shared(st, i)
+		e := t.withSyncState(st, i)
 		l := t.machine.Ledger(&e.state)
 		l.ResetAcks()
 		*e.syncState = syncState{flags: e.flags &^ (inFlight | outdated | failed | confirm | confirming)}
@@ -357,8 +357,8 @@ func (t *Table[S]) Unsent(now int64) (keys int, requests int64) {
 	return sum.pendingKeys, sum.pending
 }
 
-// shared is at for a slot that is synced.
-func (t *Table[S]) shared(st *stripe[S], i uint32) entry[S] {
+// withSyncState returns a slot as at does, with a sync state where it has none yet.
+func (t *Table[S]) withSyncState(st *stripe[S], i uint32) entry[S] {
 	if x := &st.synced[i/chunkSize]; *x == nil {
 		*x = new([chunkSize]syncState)
 		for j := range *x {

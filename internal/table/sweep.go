@@ -138,7 +138,7 @@ func (t *Table[S]) relocate(st *stripe[S], from, to uint32) {
 		}
 		return
 	}
-	x := t.shared(st, to).syncState
+	x := t.withSyncState(st, to).syncState
 	*x = *old.syncState
 	st.relist(to, x)
 }
