@@ -70,7 +70,7 @@ type pendingCharge struct {
 	done    chan struct{} // closed when it is not sending any more
 }
 
-// pendingCharges are those of one Source. mu is taken before a shard's lock.
+// pendingCharges are those of one Source. mu is taken before a stripe's lock.
 type pendingCharges struct {
 	mu  sync.Mutex
 	all map[table.Key]*pendingCharge

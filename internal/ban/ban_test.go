@@ -96,8 +96,8 @@ func TestAFullRegister(t *testing.T) {
 	if r.Sweep(over + int64(time.Minute)); !r.IsEmpty() {
 		t.Error("it is not empty after all were swept")
 	}
-	for i := range r.shards {
-		if r.shards[i].bans != nil {
+	for i := range r.stripes {
+		if r.stripes[i].bans != nil {
 			t.Fatal("a sweep keeps the memory of a flood")
 		}
 	}
