@@ -34,7 +34,7 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 		if action != cycle.Await {
 			event = r.cycle(ctx, s, at, action == cycle.SyncUrgent, flush)
 			next, _, wait = next.Next(event, time.Since(began), rate)
-			s.counters.SetLost(next.Unreachable)
+			s.table.SetLost(next.Unreachable)
 		}
 		state = next
 		timer.Reset(wait)
@@ -62,7 +62,7 @@ func (r *Replicator) cycle(ctx context.Context, s *Source, at *attachment, early
 			at.complete(r.now())
 		}
 	}
-	event := cycle.Event{Kind: cycle.Reply, Lost: at.lost.Load(), Urgent: s.counters.Urgent()}
+	event := cycle.Event{Kind: cycle.Reply, Lost: at.lost.Load(), Urgent: s.table.Urgent()}
 	if err != nil {
 		event.Kind = cycle.Failed
 	}

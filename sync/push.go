@@ -24,7 +24,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	}
 	if err := s.companion().Read(ctx, r.callTime(at), messages); err != nil {
 		r.stats.failures.Add(1)
-		s.counters.Fail(messages)
+		s.table.Fail(messages)
 		return err
 	}
 	c := pushCalls.Get().(*pushCall)
@@ -36,7 +36,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	}
 	if err != nil {
 		r.stats.failures.Add(1)
-		s.counters.Fail(messages)
+		s.table.Fail(messages)
 		return err
 	}
 	r.stats.calls.Add(1)
@@ -51,7 +51,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 			err = rejection(text)
 		}
 	}
-	if s.counters.Ack(now, c.answers) {
+	if s.table.Ack(now, c.answers) {
 		r.noteLoss(true)
 	}
 	if err != nil {
@@ -171,7 +171,7 @@ func (c *pushCall) read(reply string, messages []table.Message) error {
 		sum, rest, ok = strings.Cut(rest, "\n")
 		a := parseAnswer(messages[i], held, sum)
 		switch {
-		case a.Told.Stamp != 0: // it is sent again under that reset
+		case a.NewerReset.Stamp != 0: // it is sent again under that reset
 		case held == "!":
 			c.rejected = append(c.rejected, sum)
 		case a.Failed:

@@ -55,7 +55,7 @@ type Replicator struct {
 	// of them, otherwise all or none.
 	lost  atomic.Uint64
 	nodes atomic.Int64
-	stats counters
+	stats callStats
 
 	// seq and answered number the heartbeats, the last one sent and the last one answered, and mark
 	// is the one at which the server was last found to have forgotten. Only the heartbeat's
@@ -80,7 +80,7 @@ type Replicator struct {
 	leaving sync.WaitGroup // the loops of tables that were detached
 }
 
-type counters struct {
+type callStats struct {
 	calls, keys, failures, failedKeys atomic.Int64
 	last                              atomic.Int64
 }

@@ -47,11 +47,11 @@ type Follower interface {
 // and its sequence numbers go on when a reload attaches it to another Replicator, so that no total
 // is ever taken for another one's.
 type Source struct {
-	counters Table
-	spec     Spec
-	node     string
-	seq      atomic.Int64
-	wake     chan struct{}
+	table Table
+	spec  Spec
+	node  string
+	seq   atomic.Int64
+	wake  chan struct{}
 
 	carried atomic.Pointer[messages.Companion] // nil where nothing goes along
 
@@ -115,7 +115,7 @@ func (at *attachment) charger() Charger {
 
 // NewSource returns the Source of a table, with a random name of a node.
 func NewSource(t Table, spec Spec) *Source {
-	return &Source{counters: t, spec: spec, node: NewNode(), wake: make(chan struct{}, 1)}
+	return &Source{table: t, spec: spec, node: NewNode(), wake: make(chan struct{}, 1)}
 }
 
 // Node is the field of this table's counts in the store.

@@ -134,9 +134,9 @@ func serve(w http.ResponseWriter, r *http.Request, read func(*lifecycle.Config, 
 	case err != nil:
 		return err
 	}
-	said := describe(config, change, remove)
-	said.Pending = outcome.Unsent
-	return Answer(w, Changed{said, remove, outcome})
+	entry := describe(config, change, remove)
+	entry.Pending = outcome.Unsent
+	return Answer(w, Changed{entry, remove, outcome})
 }
 
 // describe says what holds after a change.

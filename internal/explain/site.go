@@ -81,8 +81,8 @@ func Ask(app *caddyhttp.App, q Request) (site Site, err error) {
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), discard{}, server)
 	site = Site{Server: name, Handlers: []Reached{}}
 	err = Walk(server, &r, func(l Limiter, notRun []string) (bool, error) {
-		said, err := Zones(l.Zones(), r)
-		site.Handlers = append(site.Handlers, Reached{NotRun: slices.Clone(notRun), Handler: said})
+		handler, err := Zones(l.Zones(), r)
+		site.Handlers = append(site.Handlers, Reached{NotRun: slices.Clone(notRun), Handler: handler})
 		return true, err
 	})
 	site.ClientIP, _ = caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)

@@ -14,14 +14,14 @@ import (
 // A Key is that of a counter.
 type Key = keys.Key
 
-const shardCount = 16
+const stripeCount = 16
 
 // A Register counts what is reserved. The zero value is empty. It is safe for concurrent use.
 type Register struct {
-	shards [shardCount]shard
+	stripes [stripeCount]stripe
 }
 
-type shard struct {
+type stripe struct {
 	mu sync.Mutex
 	of map[Key]*entry
 }
@@ -45,34 +45,34 @@ type Group struct {
 	ends int64
 }
 
-func (r *Register) shard(key Key) *shard { return &r.shards[key[1]>>60] }
+func (r *Register) stripe(key Key) *stripe { return &r.stripes[key[1]>>60] }
 
 // change gives f the entry of a key, a new one if need be, and drops one that is empty afterwards.
 func (r *Register) change(key Key, f func(*entry)) {
-	sh := r.shard(key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	e := sh.of[key]
+	st := r.stripe(key)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	e := st.of[key]
 	if e == nil {
 		e = new(entry)
 	}
 	f(e)
 	switch empty := len(e.own) == 0 && len(e.others) == 0; {
 	case empty:
-		delete(sh.of, key)
-	case sh.of == nil:
-		sh.of = map[Key]*entry{key: e}
+		delete(st.of, key)
+	case st.of == nil:
+		st.of = map[Key]*entry{key: e}
 	default:
-		sh.of[key] = e
+		st.of[key] = e
 	}
 }
 
 // look gives f the entry of a key, if there is one.
 func (r *Register) look(key Key, f func(*entry)) {
-	sh := r.shard(key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if e := sh.of[key]; e != nil {
+	st := r.stripe(key)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if e := st.of[key]; e != nil {
 		f(e)
 	}
 }
@@ -245,16 +245,16 @@ func (r *Register) Forget(key Key) {
 
 // Prune drops what other nodes had reserved in epochs before oldest.
 func (r *Register) Prune(oldest int64) {
-	for i := range r.shards {
-		sh := &r.shards[i]
-		sh.mu.Lock()
-		for key, e := range sh.of {
+	for i := range r.stripes {
+		st := &r.stripes[i]
+		st.mu.Lock()
+		for key, e := range st.of {
 			e.others = slices.DeleteFunc(e.others, func(o others) bool { return o.epoch < oldest })
 			if len(e.own) == 0 && len(e.others) == 0 {
-				delete(sh.of, key)
+				delete(st.of, key)
 			}
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 }
 
@@ -266,17 +266,17 @@ func (r *Register) CopyTo(to *Register, key, as Key) {
 			copied := *g
 			c.own = append(c.own, &copied)
 		}
-		to.shard(as).of = map[Key]*entry{as: c}
+		to.stripe(as).of = map[Key]*entry{as: c}
 	})
 }
 
 // Len is how many keys something is reserved of.
 func (r *Register) Len() (n int) {
-	for i := range r.shards {
-		sh := &r.shards[i]
-		sh.mu.Lock()
-		n += len(sh.of)
-		sh.mu.Unlock()
+	for i := range r.stripes {
+		st := &r.stripes[i]
+		st.mu.Lock()
+		n += len(st.of)
+		st.mu.Unlock()
 	}
 	return n
 }

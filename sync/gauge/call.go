@@ -26,14 +26,14 @@ func (r rejection) Error() string { return string(r) }
 // RedisError makes it an error like those that the client returns.
 func (rejection) RedisError() {}
 
-// said is what Redis says to a message.
-type said struct {
+// A result is what Redis answers to a message.
+type result struct {
 	gauge.Answer
 	err error
 }
 
 // call sends messages and returns an answer to each. Their keys are in one hash slot.
-func (s *Syncer) call(ctx context.Context, src *Source, messages []gauge.Message) ([]said, error) {
+func (s *Syncer) call(ctx context.Context, src *Source, messages []gauge.Message) ([]result, error) {
 	of := s.keys.Zone(src.zone, "concurrent")
 	keys := make([]string, len(messages))
 	args := make([]any, 0, 4+3*len(messages))
@@ -55,12 +55,12 @@ func (s *Syncer) call(ctx context.Context, src *Source, messages []gauge.Message
 }
 
 // read takes a reply apart. What makes no sense is not believed.
-func read(reply string, messages []gauge.Message) ([]said, error) {
+func read(reply string, messages []gauge.Message) ([]result, error) {
 	lines := strings.Split(reply, "\n")
 	if len(lines) != 2*len(messages) {
 		return nil, ratesync.ErrReply
 	}
-	all := make([]said, len(messages))
+	all := make([]result, len(messages))
 	for i := range messages {
 		first, second, a := lines[2*i], lines[2*i+1], &all[i]
 		if first == "!" {

@@ -53,7 +53,7 @@ func (s *Syncer) cycle(ctx context.Context, src *Source, at *attachment, all boo
 		at.lost.Store(lost)
 		if err != nil || all && at.failing { // what has failed is sent again with all
 			at.failing = err != nil
-			s.others.Report(src.zone+" concurrent", err)
+			s.replicator.Report(src.zone+" concurrent", err)
 		}
 		if err == nil && all {
 			at.synced.Store(s.now())
@@ -73,7 +73,7 @@ func (s *Syncer) sync(ctx context.Context, src *Source, all bool) (lost uint64, 
 	if all && !src.table.Tick(s.now()) {
 		return 0, nil
 	}
-	if s.others.Lost() == cycle.AllShards {
+	if s.replicator.Lost() == cycle.AllShards {
 		return cycle.AllShards, redisconn.ErrDown
 	}
 	var messages []gauge.Message
@@ -145,7 +145,7 @@ func (s *Syncer) shards(m gauge.Message) uint64 {
 
 // batch is one call of the script. Its messages are acknowledged or failed when it returns.
 func (s *Syncer) batch(ctx context.Context, src *Source, messages []gauge.Message) error {
-	if s.others.Lost()&s.shards(messages[0]) != 0 {
+	if s.replicator.Lost()&s.shards(messages[0]) != 0 {
 		return s.fail(src, messages, redisconn.ErrDown)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
@@ -158,7 +158,7 @@ func (s *Syncer) batch(ctx context.Context, src *Source, messages []gauge.Messag
 }
 
 // ack takes answers in. It returns the last error of a key.
-func (s *Syncer) ack(src *Source, messages []gauge.Message, all []said) (failed error) {
+func (s *Syncer) ack(src *Source, messages []gauge.Message, all []result) (failed error) {
 	for i := range messages {
 		if err := all[i].err; err != nil {
 			src.table.Fail(&messages[i], err)

@@ -22,8 +22,8 @@ type Syncer struct {
 	cluster bool
 	timeout time.Duration
 	now     func() int64
-	// others knows what can't be reached and how many nodes there are, and logs what fails.
-	others *ratesync.Replicator
+	// replicator knows what can't be reached and how many nodes there are, and logs what fails.
+	replicator *ratesync.Replicator
 	// strictTimeout is how long a request waits for an answer, in nanoseconds.
 	strictTimeout atomic.Int64
 	// trips is how often a shard was lost to requests, and timeouts how many have waited for an
@@ -41,7 +41,7 @@ func New(client redis.UniversalClient, namespace string, timeout, strict time.Du
 	_, cluster := client.(*redis.ClusterClient)
 	s := &Syncer{
 		client: client, keys: ratesync.NewKeyspace(namespace), cluster: cluster, timeout: timeout, now: now,
-		others: r, sources: make(map[*Source]struct{}),
+		replicator: r, sources: make(map[*Source]struct{}),
 	}
 	s.SetTimeout(strict)
 	return s
@@ -96,7 +96,7 @@ func (src *Source) Wake() {
 // Nodes is how many nodes there are, as far as this one knows.
 func (src *Source) Nodes() int64 {
 	if at := src.at.Load(); at != nil {
-		return at.to.others.Nodes()
+		return at.to.replicator.Nodes()
 	}
 	return 1
 }
@@ -108,7 +108,7 @@ func (src *Source) Lost() uint64 {
 	if at == nil {
 		return 0
 	}
-	return at.lost.Load() | at.to.others.Lost()
+	return at.lost.Load() | at.to.replicator.Lost()
 }
 
 // Status returns how far the sync has come, nil where the table is not attached.
@@ -144,7 +144,7 @@ func (s *Syncer) Attach(src *Source, rate time.Duration) {
 	at := &attachment{to: s, cancel: cancel, done: make(chan struct{})}
 	at.rate.Store(int64(rate))
 	src.at.Store(at)
-	s.others.Start()
+	s.replicator.Start()
 	s.mu.Lock()
 	s.sources[src] = struct{}{}
 	s.mu.Unlock()
