@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/concurrent"
@@ -45,6 +46,8 @@ type Evaluation struct {
 	// throttles are the keys that slow the response.
 	throttles []throttle
 	slots     []concurrent.Taken // of zones with concurrent
+	asked     table.Ask          // of a table, for the time of a call
+	stands    table.Taken        // the answer to that where receipts are kept as they are
 
 	outcome
 }
@@ -358,14 +361,15 @@ func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) (allowed bool) {
 		e.holds = true
 	}
 	allowed = true
+	a := e.askFor(zr, raw)
 	for i := range zr.limits {
 		l, at := &zr.limits[i], len(e.receipts)
 		e.receipts = slices.Grow(e.receipts, 1)[:at+1]
 		t := &e.receipts[at]
 		if zr.queued {
-			*t = l.Peek(zr.hash, raw, e.now)
+			l.Peek(a, t)
 		} else {
-			*t = l.Take(zr.hash, raw, e.now, 1, zr.want|zr.reserve)
+			l.Decide(a, 1, zr.want|zr.reserve, t)
 		}
 		allowed = allowed && t.Allowed
 		if t.Overflow {
@@ -373,6 +377,19 @@ func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) (allowed bool) {
 		}
 	}
 	return allowed
+}
+
+// askFor returns what a request asks of the limits of a zone: for the key, raw, at the instant of
+// the evaluation.
+func (e *Evaluation) askFor(zr *zoneResult, raw []byte) *table.Ask {
+	e.asked.Key, e.asked.Raw, e.asked.Now = zr.hash, raw, e.now
+	return &e.asked
+}
+
+// standing returns what a limit of a zone would say to n units more.
+func (e *Evaluation) standing(zr *zoneResult, l *Limit, n int64, want algorithms.Want) *table.Taken {
+	l.Decide(e.askFor(zr, e.keyOf(zr)), n, want, &e.stands)
+	return &e.stands
 }
 
 // enterQueues takes the slots in the queues that were only read, once all other limits have
@@ -386,9 +403,9 @@ func (e *Evaluation) enterQueues() {
 			continue
 		}
 		zr.queued = false
+		a := e.askFor(zr, e.keyOf(zr))
 		for j := range zr.limits {
-			l := &zr.limits[j]
-			e.receipts[zr.first+j] = l.Take(zr.hash, e.keyOf(zr), e.now, 1, zr.want)
+			zr.limits[j].Decide(a, 1, zr.want, &e.receipts[zr.first+j])
 		}
 		if e.checkLimits(i); e.IsDenied() {
 			return

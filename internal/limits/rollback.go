@@ -104,7 +104,7 @@ func (e *Evaluation) restateAll(now int64) {
 // restate has a result say how a limit stands now.
 func (e *Evaluation) restate(zr *zoneResult, i int) {
 	l := &zr.limits[i]
-	is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, counters.WaitsOf(zr.Kind))
+	is := e.standing(zr, l, 0, counters.WaitsOf(zr.Kind))
 	d := &e.results[zr.told+i]
 	d.Remaining, d.MoreAfter = is.Remaining, l.MoreAfter(&is.Decision)
 }
@@ -113,9 +113,9 @@ func (e *Evaluation) restate(zr *zoneResult, i int) {
 func (e *Evaluation) penalize(zr *zoneResult, i int) {
 	l := &zr.limits[i]
 	l.Table.Penalize(l.Enforced, zr.hash, e.receipts[zr.first+i], 1)
-	is := l.Take(zr.hash, e.keyOf(zr), e.now, 1, table.Again)
+	is := e.standing(zr, l, 1, table.Again)
 	if is.Allowed {
-		l.Table.Refund(l.Enforced, zr.hash, is, 1)
+		l.Table.Refund(l.Enforced, zr.hash, *is, 1)
 		return
 	}
 	d := &e.results[zr.told+i]

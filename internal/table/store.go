@@ -136,12 +136,17 @@ func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
 	}
 }
 
-// ask is what a request asks of one key, where the answer takes more than one step.
-type ask struct {
-	limit   algorithms.Limit
-	now, n  int64
-	pending int64
-	want    algorithms.Want
+// Ask is what a request asks of one key.
+type Ask struct {
+	// Limit may differ from request to request.
+	Limit algorithms.Limit
+	// Raw is the bytes of which Key is KeyOf. It is not kept.
+	Key Key
+	Raw []byte
+	// Now is the instant by the caller's clock, N the units that it takes.
+	Now, N int64
+	// Want says which waits to work out; of a denial that is Retry in any case.
+	Want algorithms.Want
 }
 
 // Taken is the decision of a Take, and where it was taken from, to refund it.
@@ -160,40 +165,45 @@ type Taken struct {
 // Again says in the want of a Take that the request has been counted as an attempt before.
 const Again algorithms.Want = 1 << 7
 
-// Take asks for n units of a key at now, under a limit that may differ from call to call. raw is
-// the bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial
-// that is Retry in any case.
+// Take is Decide with the answer as a value.
 func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, want algorithms.Want) (taken Taken) {
-	st := t.stripe(key)
+	t.Decide(&Ask{l, key, raw, now, n, want}, &taken)
+	return taken
+}
+
+// Decide decides on what a request asks. It keeps neither a nor taken.
+func (t *Table[S]) Decide(a *Ask, taken *Taken) {
+	st := t.stripe(a.Key)
 	st.mu.Lock()
-	i, ok := st.find(key)
-	if !ok {
-		if i, ok = t.enter(st, l, key, raw, now); !ok {
-			taken = t.takeOverflow(st, &ask{limit: l, now: now, n: n, want: want}, key, raw)
+	i, s := st.find(a.Key)
+	if s == nil {
+		var ok bool
+		if i, ok = t.enter(st, a.Limit, a.Key, a.Raw, a.Now); !ok {
+			*taken = t.takeOverflow(st, a)
 			st.mu.Unlock()
-			return taken
+			return
 		}
+		s = st.slot(i)
 	}
-	e, pending := entry[S]{slot: st.slot(i)}, int64(0)
-	taken.offset = t.clock()
-	taken.At = taken.offset.In(now)
+	e, pending, n, want := entry[S]{slot: s}, int64(0), a.N, a.Want
+	*taken = Taken{offset: t.clock()}
+	taken.At = taken.offset.In(a.Now)
 	b := t.config.Load()
 	if b.IsShared() {
-		e, pending = t.observe(st, b, l, i, taken.At, taken.offset)
+		e, pending = t.observe(st, b, a.Limit, i, taken.At, taken.offset)
 	}
 	spilled := int64(0)
 	if t.overflow.Load() != nil {
-		spilled = t.spilled(st, l, i, now)
+		spilled = t.spilled(st, a.Limit, i, a.Now)
 	}
 	if spilled > 0 {
-		a := &ask{limit: l, now: taken.At, n: n, pending: pending, want: want}
-		taken.Decision = t.takeSpilled(b, e, a, spilled)
+		taken.Decision = t.takeSpilled(b, e, a, taken.At, pending, spilled)
 	} else {
-		if taken.Result = t.machine.Take(&e.state, l, taken.At, n, pending); !taken.Allowed {
+		if taken.Result = t.machine.Take(&e.state, a.Limit, taken.At, n, pending); !taken.Allowed {
 			want |= algorithms.WantRetry
 		}
 		if want != 0 {
-			taken.Waits = t.machine.Waits(&e.state, l, taken.At, n, pending, want)
+			taken.Waits = t.machine.Waits(&e.state, a.Limit, taken.At, n, pending, want)
 		}
 		if taken.Estimated {
 			taken.Retry = e.Retry(b.Rate, taken.At, taken.Retry)
@@ -201,18 +211,17 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 	}
 	if want&(Again|Reserve) != 0 {
 		if want&Reserve != 0 && n > 0 {
-			t.reserve(l, key, &taken, t.machine.Ledger(&e.state).Epoch)
+			t.reserve(a.Limit, a.Key, taken, t.machine.Ledger(&e.state).Epoch)
 		}
 		if want&Again != 0 {
 			n = 0 // attempts
 		}
 	}
-	wake := b.IsShared() && t.record(st, b, e, i, &taken, l, n)
+	wake := b.IsShared() && t.record(st, b, e, i, taken, a.Limit, n)
 	st.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
 	}
-	return taken
 }
 
 // Refund returns n units of an allowed Take.
@@ -265,8 +274,8 @@ func (t *Table[S]) stripe(key Key) *stripe[S] { return &t.stripes[key[0]>>58] }
 func (t *Table[S]) lock(key Key) (st *stripe[S], i uint32, ok bool) {
 	st = t.stripe(key)
 	st.mu.Lock()
-	i, ok = st.find(key)
-	return st, i, ok
+	i, s := st.find(key)
+	return st, i, s != nil
 }
 
 // lockOrEnter is lock for a key that gets a slot if it has none; ok is false where the table is
@@ -278,11 +287,15 @@ func (t *Table[S]) lockOrEnter(l algorithms.Limit, key Key, raw []byte, now int6
 	return st, i, ok
 }
 
-// find looks a key up. The stripe's lock is held, as for all methods of a stripe.
-func (st *stripe[S]) find(key Key) (i uint32, ok bool) {
-	for at := tagOf(key); ; {
-		if i, at, ok = st.index.Seek(tagOf(key), at); !ok || st.slot(i).key == key {
-			return i, ok
+// find looks a key up; the slot is nil where it has none. The stripe's lock is held, as for all
+// methods of a stripe.
+func (st *stripe[S]) find(key Key) (i uint32, s *slot[S]) {
+	for at, ok := tagOf(key), false; ; {
+		if i, at, ok = st.index.Seek(tagOf(key), at); !ok {
+			return 0, nil
+		}
+		if s = st.slot(i); s.key == key {
+			return i, s
 		}
 	}
 }
@@ -308,7 +321,7 @@ func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key Key, raw []byte,
 	st.mu.Unlock()
 	id := IDOf(raw)
 	st.mu.Lock()
-	if i, ok := st.find(key); ok {
+	if i, s := st.find(key); s != nil {
 		return i, true
 	}
 	if t.keys.Add(1) > t.maxKeys.Load() {
