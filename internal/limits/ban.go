@@ -90,7 +90,7 @@ func (e *Evaluation) findBan(k *keyed, now int64) bool {
 	case k.shadow:
 		e.overShadow = true
 	case e.banned == nil || k.rest > e.wait:
-		e.banned, e.wait = k.Zone, k.rest
+		e.denied, e.banned, e.wait = true, k.Zone, k.rest
 	}
 	return true
 }

@@ -84,7 +84,7 @@ func (e *Evaluation) askShadows(r *http.Request) error {
 // shadow mode it would.
 func (e *Evaluation) close(k keyed, unavailable bool) {
 	if !k.shadow {
-		e.uncounted, e.unavailable = k.Zone, e.unavailable || unavailable
+		e.denied, e.uncounted, e.unavailable = true, k.Zone, e.unavailable || unavailable
 		return
 	}
 	k.unavailable = unavailable

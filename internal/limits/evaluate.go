@@ -54,8 +54,9 @@ type Evaluation struct {
 
 // outcome is what is decided for the request as a whole. It is zero before the first zone is asked.
 type outcome struct {
-	// longest is the zone whose denial makes the client wait longest, by its place in zones and one
-	// more, 0 if none denies; wait is that wait.
+	// denied is set where the request is denied. longest is the zone whose limits make the client
+	// wait longest, by its place in zones and one more, 0 for none; wait is that wait.
+	denied  bool
 	longest int
 	wait    time.Duration
 	// uncounted is a zone that denies a request without asking its limits, so that it counts
@@ -169,9 +170,7 @@ func (e *Evaluation) Free() {
 }
 
 // IsDenied reports whether the request is denied. Denial then says why.
-func (e *Evaluation) IsDenied() bool {
-	return e.longest > 0 || e.uncounted != nil || e.barred != nil || e.banned != nil
-}
+func (e *Evaluation) IsDenied() bool { return e.denied }
 
 // Denial returns what is to be answered to a denied request.
 func (e *Evaluation) Denial() answer.Denial { return e.denial }
@@ -438,7 +437,7 @@ func (e *Evaluation) deny(at int, wait time.Duration) {
 	if zr.shadow {
 		e.overShadow = true
 	} else if e.longest == 0 || wait > e.wait {
-		e.longest, e.wait = at+1, wait
+		e.denied, e.longest, e.wait = true, at+1, wait
 	}
 }
 

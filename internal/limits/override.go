@@ -36,7 +36,7 @@ func (e *Evaluation) bar(k keyed) {
 	if k.shadow {
 		e.overShadow = true
 	} else {
-		e.barred, e.barredEarly = k.Zone, isEarly(e.keys[k.key[0]:k.key[1]])
+		e.denied, e.barred, e.barredEarly = true, k.Zone, isEarly(e.keys[k.key[0]:k.key[1]])
 	}
 }
 

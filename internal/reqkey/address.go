@@ -129,27 +129,30 @@ var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 // parseIPv4 reads four numbers with dots between them as netip.ParseAddr does, in a third of the
 // time: most client IPs are written so.
 func parseIPv4(s string) (addr uint32, ok bool) {
-	if len(s) > len("255.255.255.255") {
-		return 0, false
-	}
-	octets, begin, n := 1, 0, uint64(0)
-	for i := range len(s) {
-		if digit := s[i] - '0'; digit <= 9 {
-			n = n*10 + uint64(digit)
-			continue
+	i := 0
+	for octet := 1; i < len(s); octet++ {
+		n := uint32(s[i] - '0')
+		if n > 9 {
+			break
 		}
-		if s[i] != '.' || !isOctet(n, i-begin) {
-			return 0, false
+		for i++; n > 0 && i < len(s); i++ { // nothing follows a zero
+			digit := uint32(s[i] - '0')
+			if digit > 9 {
+				break
+			}
+			if n = n*10 + digit; n > 255 {
+				return 0, false
+			}
 		}
-		addr = addr<<8 | uint32(n)
-		octets, begin, n = octets+1, i+1, 0
+		if addr = addr<<8 | n; octet == 4 {
+			return addr, i == len(s)
+		}
+		if i == len(s) || s[i] != '.' {
+			break
+		}
+		i++
 	}
-	return addr<<8 | uint32(n), octets == 4 && isOctet(n, len(s)-begin)
-}
-
-// isOctet reports whether a number with so many digits is one from 0 to 255 without leading zeros.
-func isOctet(n uint64, digits int) bool {
-	return digits == 1 || digits == 2 && n > 9 || digits == 3 && n > 99 && n < 256
+	return 0, false
 }
 
 // looksLikeIP reports whether netip.ParseAddr is worth asking: for other text it allocates an

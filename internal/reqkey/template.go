@@ -60,8 +60,10 @@ type Template struct {
 	// v4mask and v4bytes cut an IPv4 address to its network, and to the bytes which that needs.
 	v4mask  uint32
 	v4bytes int
-	shared  bool   // no placeholder
-	fixed   []byte // then the key of every request
+	// clientIP is set where the client's address is the only placeholder.
+	clientIP bool
+	shared   bool   // no placeholder
+	fixed    []byte // then the key of every request
 }
 
 // A part of a template is literal text or a placeholder.
@@ -92,13 +94,19 @@ func Compile(template string, v4bits, v6bits int) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Template{parts: parts, v4bits: v4bits, v6bits: v6bits, shared: true, fixed: []byte{tagShared}}
+	t := &Template{parts: parts, v4bits: v4bits, v6bits: v6bits, fixed: []byte{tagShared}}
 	t.v4mask, t.v4bytes = ^(math.MaxUint32 >> v4bits), (v4bits+7)/8
 	tells := false
+	placeholders := 0
 	for i := range parts {
-		t.shared = t.shared && parts[i].literal
+		if parts[i].literal {
+			continue
+		}
+		placeholders++
+		t.clientIP = placeholders == 1 && parts[i].text == clientIPName
 		tells = tells || parts[i].tells
 	}
+	t.shared = placeholders == 0
 	for i := range parts {
 		parts[i].tells = parts[i].tells || !tells
 	}
@@ -175,6 +183,11 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 	}
 	if IsEarly(r) {
 		return t.appendEarly(dst, r, vars)
+	}
+	if t.clientIP { // most are, and need nothing of what follows
+		if value, _ := vars[caddyhttp.ClientIPVarKey].(string); value != "" {
+			return t.appendValue(dst, value), false
+		}
 	}
 	empty = true
 	var repl *caddy.Replacer

@@ -189,7 +189,8 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	*taken = Taken{offset: t.clock()}
 	taken.At = taken.offset.In(a.Now)
 	b := t.config.Load()
-	if b.IsShared() {
+	shared := b.IsShared()
+	if shared {
 		e, pending = t.observe(st, b, a.Limit, i, taken.At, taken.offset)
 	}
 	spilled := int64(0)
@@ -217,7 +218,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 			n = 0 // attempts
 		}
 	}
-	wake := b.IsShared() && t.record(st, b, e, i, taken, a.Limit, n)
+	wake := shared && t.record(st, b, e, i, taken, a.Limit, n)
 	st.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
