@@ -348,14 +348,16 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	isOwn := server != nil && provisioning(server.Routes) >= 0 // other routes serve several servers
+	if isOwn {
+		answer.GuardErrorRoutes(server)
+	}
 	h.answers = answer.NewResponder(answer.Options{
 		Status: cmp.Or(h.StatusCode, http.StatusTooManyRequests), Message: h.Message, Jitter: h.Jitter,
 		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Shadow: h.hasEnforce(), Events: events,
+		NoErrorRoutes: isOwn && (server.Errors == nil || len(server.Errors.Routes) == 0),
 	})
-	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if server != nil && provisioning(server.Routes) >= 0 {
-		answer.GuardErrorRoutes(server)
-	}
 	h.afterErrors = mayFollowError(ctx, server)
 	where := app.nextHandler()
 	if h.path != "" {
