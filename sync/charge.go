@@ -80,7 +80,7 @@ type pendingCharges struct {
 // Where a shard of a Cluster is lost, those of the others are sent all the same. The last error is
 // returned.
 func (s *Source) charge(ctx context.Context, at *attachment, c Charger) (failed error) {
-	t := s.counters.(Charged)
+	t := s.table.(Charged)
 	again := s.unanswered()
 	t.Tick()
 	for {
@@ -186,7 +186,7 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 		return nil
 	}
 	c := at.charger()
-	t, _ := s.counters.(Charged)
+	t, _ := s.table.(Charged)
 	if c == nil {
 		return nil
 	}
@@ -288,7 +288,7 @@ func (s *Source) send(ctx context.Context, at *attachment, c Charger, batch []*p
 
 // receive notes what came of a pending charge.
 func (s *Source) receive(at *attachment, p *pendingCharge, r Receipt) {
-	t, now := s.counters.(Charged), at.to.now()
+	t, now := s.table.(Charged), at.to.now()
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	p.sending = false
@@ -310,7 +310,7 @@ func (s *Source) receive(at *attachment, p *pendingCharge, r Receipt) {
 // dropCharges gives all charges back to the table: what was counted of them is another store's
 // business, or nobody's.
 func (s *Source) dropCharges(now int64) {
-	t, ok := s.counters.(Charged)
+	t, ok := s.table.(Charged)
 	if !ok {
 		return
 	}

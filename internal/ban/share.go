@@ -65,7 +65,7 @@ func (r *Register) Resend() {
 }
 
 // Unsent takes out what there is to send at now, up to most messages, and appends it to dst. Each
-// message comes back through Hear or Fail.
+// message comes back through Ack or Fail.
 func (r *Register) Unsent(now int64, most int, dst []Message) []Message {
 	if !r.HasUnsent() {
 		return dst
@@ -123,10 +123,10 @@ func (r *Register) Fail(messages []Message) {
 	}
 }
 
-// Hear takes in the answer to a message, at now. A ban that the store has and this node has not
+// Ack merges the answer to a message, at now. A ban that the store has and this node has not
 // holds here from now on, with what the store says is left of it. One that began before the node's
 // own means that the store has lost that, so it is sent again.
-func (r *Register) Hear(now int64, m Message, a Answer) {
+func (r *Register) Ack(now int64, m Message, a Answer) {
 	if a.Length <= 0 || a.Rest <= 0 {
 		return
 	}

@@ -80,7 +80,7 @@ type Control struct {
 	nodesListed, mark int64
 	waiting           int           // changes that wait for other nodes
 	asked             bool          // somebody wants to see the leases
-	heard             chan struct{} // closed and replaced with each heartbeat
+	beats             chan struct{} // closed and replaced with each heartbeat
 	zones             map[string]*Zone
 	parsed            map[string]parsed // by name, to parse nothing twice
 	ends              int64             // when the first entry in force ends
@@ -114,7 +114,7 @@ type Lease struct {
 // New returns a Control. It does no I/O.
 func New(o Options) *Control {
 	return &Control{
-		Options: o, record: NewRecord(), heard: make(chan struct{}),
+		Options: o, record: NewRecord(), beats: make(chan struct{}),
 		zones: make(map[string]*Zone), parsed: make(map[string]parsed),
 		forgivers: make(map[string]map[Forgiver]struct{}), forgiven: make(map[string]forgiven),
 	}

@@ -57,7 +57,7 @@ type member struct {
 	offset int64
 	// seq is its last heartbeat, and answered the last one that was answered.
 	seq, answered int64
-	heard         int64 // when that was, 0 never
+	answeredAt    int64 // when that was, 0 never
 }
 
 // change is a mutation, and who has acknowledged it.
@@ -163,7 +163,7 @@ func (w *world) restart() {
 	if rapid.Bool().Draw(w.t, "persist") {
 		m.offset = old.offset
 		m.restore(old.save(w.clock(old)), w.clock(m))
-		m.heard = old.heard
+		m.answeredAt = old.answeredAt
 		w.replace(old, m)
 	} else {
 		w.replace(old, nil)
@@ -201,12 +201,12 @@ func (w *world) beat(m *member, f fate) (again bool) {
 		w.mutate(m, answered)
 		w.server = newStore()
 	}
-	if away := w.now - m.heard; m.heard != 0 && away > int64(awayFor) {
+	if away := w.now - m.answeredAt; m.answeredAt != 0 && away > int64(awayFor) {
 		w.replace(m, nil)
 	}
-	m.heard, m.answered = w.now, seq
+	m.answeredAt, m.answered = w.now, seq
 	m.Forget(w.clock(m))
-	again = m.Hear(r, w.clock(m))
+	again = m.Merge(r, w.clock(m))
 	w.acknowledge(m)
 	return again
 }

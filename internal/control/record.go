@@ -60,10 +60,10 @@ type Record struct {
 	// wrote is set where Redis was told of something after the last question.
 	wrote bool
 
-	known   int64 // the highest stamp or clock heard of
-	changes int64 // how often a copy was made or dropped
-	ahead   int64 // nanoseconds that Redis' clock is ahead
-	heard   int64 // when Redis answered last, 0 never
+	known      int64 // the highest stamp or clock heard of
+	changes    int64 // how often a copy was made or dropped
+	ahead      int64 // nanoseconds that Redis' clock is ahead
+	answeredAt int64 // when Redis answered last, 0 never
 }
 
 type storedEntry struct {
@@ -122,12 +122,12 @@ type Reply struct {
 	Entries []Entry
 }
 
-// Hear merges the answer to a Question. It reports whether there is more to say or to ask at once.
-func (r *Record) Hear(a Reply, now int64) (again bool) {
-	if away := now - r.heard; r.heard != 0 && (away > int64(awayFor) && a.Version.Clock != 0 || away > int64(keepMost)) {
+// Merge merges the answer to a Question. It reports whether there is more to say or to ask at once.
+func (r *Record) Merge(a Reply, now int64) (again bool) {
+	if away := now - r.answeredAt; r.answeredAt != 0 && (away > int64(awayFor) && a.Version.Clock != 0 || away > int64(keepMost)) {
 		r.read, r.all, r.stale = false, true, true
 	}
-	r.heard, r.ahead, r.known = now, a.Server-now, max(r.known, a.Version.Clock)
+	r.answeredAt, r.ahead, r.known = now, a.Server-now, max(r.known, a.Version.Clock)
 	if a.Applied != a.Question.Applied {
 		// The server has forgotten that this node had read the record. It may have another one, in
 		// which entries are back later than they were there.
@@ -187,7 +187,7 @@ func (r *Record) dropOthers() {
 	}
 	for id, s := range r.stored {
 		if r.copies[id] == nil {
-			r.put(s.Entry, r.heard).since = r.merged.Clock
+			r.put(s.Entry, r.answeredAt).since = r.merged.Clock
 		}
 	}
 }

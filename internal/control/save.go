@@ -12,11 +12,11 @@ import (
 type saved struct {
 	// Store names the Redis and the namespace: the record of another one is not taken up.
 	Store string `json:"store"`
-	// At is when it was saved, and Heard when Redis had answered last, 0 never, by the clock of the
-	// node, in nanoseconds.
-	At      int64        `json:"at"`
-	Heard   int64        `json:"heard"`
-	Entries []savedEntry `json:"entries"`
+	// At is when it was saved, and AnsweredAt when Redis had answered last, 0 never, by the clock
+	// of the node, in nanoseconds.
+	At         int64        `json:"at"`
+	AnsweredAt int64        `json:"answered_at"`
+	Entries    []savedEntry `json:"entries"`
 }
 
 type savedEntry struct {
@@ -29,7 +29,7 @@ type savedEntry struct {
 
 // save returns what outlives the process.
 func (r *Record) save(now int64) (s saved) {
-	s.At, s.Heard = now, r.heard
+	s.At, s.AnsweredAt = now, r.answeredAt
 	for _, c := range r.copies {
 		s.Entries = append(s.Entries, savedEntry{c.ID, c.value(), c.ends - now, c.pending})
 	}
@@ -47,8 +47,8 @@ func (r *Record) restore(s saved, now int64) {
 		c := r.put(e, now)
 		c.ends, c.missing, c.pending = now+min(was.Left-asleep, lengthOf(e)), was.Pending, was.Pending
 	}
-	if r.heard == 0 && s.Heard > 0 {
-		r.heard = min(s.Heard, now)
+	if r.answeredAt == 0 && s.AnsweredAt > 0 {
+		r.answeredAt = min(s.AnsweredAt, now)
 	}
 	r.wants, r.all = true, true
 }

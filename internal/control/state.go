@@ -62,7 +62,7 @@ type EntryState struct {
 func (c *Control) State(ctx context.Context) State {
 	began := c.Now()
 	c.mu.Lock()
-	fresh := began-c.record.heard < int64(2*idleBeat)
+	fresh := began-c.record.answeredAt < int64(2*idleBeat)
 	c.asked = true
 	c.mu.Unlock()
 	if c.IsShared() && fresh {
@@ -124,13 +124,13 @@ func (c *Control) await(ctx context.Context, after int64) {
 	defer cancel()
 	for {
 		c.mu.Lock()
-		listed, heard := c.listed >= after, c.heard
+		listed, beat := c.listed >= after, c.beats
 		c.mu.Unlock()
 		if listed {
 			return
 		}
 		select {
-		case <-heard:
+		case <-beat:
 		case <-ctx.Done():
 			return
 		}

@@ -32,7 +32,7 @@ func (t *Table) Tick(now int64) (some bool) {
 		for e := st.lists[dirty].first; e != nil; e = st.lists[dirty].first {
 			st.put(e, due)
 		}
-		for e := st.lists[held].first; e != nil && now-e.heard >= int64(Refresh); e = st.lists[held].first {
+		for e := st.lists[held].first; e != nil && now-e.asked >= int64(Refresh); e = st.lists[held].first {
 			st.put(e, due)
 		}
 		some = some || st.lists[due].first != nil || st.lists[urgent].first != nil
@@ -89,7 +89,7 @@ func (t *Table) Ack(m *Message, a Answer) (next Message, more bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	e.sent, e.unsure = m.Own+a.Granted, false
-	e.others, e.heard = a.Others, m.at
+	e.others, e.asked = a.Others, m.at
 	t.grant(st, m, a)
 	to := e.rest()
 	if e.confirm {
@@ -135,7 +135,7 @@ func (t *Table) restart(shared bool) {
 		st := &t.stripes[i]
 		st.mu.Lock()
 		for _, e := range st.entries {
-			e.sent, e.unsure, e.others, e.heard = 0, false, 0, 0
+			e.sent, e.unsure, e.others, e.asked = 0, false, 0, 0
 			switch {
 			case shared && (e.own > 0 || e.in == inFlight):
 				t.mark(st, e, false)

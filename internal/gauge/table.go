@@ -62,8 +62,8 @@ type entry struct {
 	id  table.ID
 
 	own int64 // slots that this node has given out
-	// others is what the other nodes have, and heard when this node asked for that, 0 never.
-	others, heard int64
+	// others is what the other nodes have, and asked when this node asked for that, 0 never.
+	others, asked int64
 	// sent is what Redis has of this node, as the last answer said. unsure is set where a message
 	// has had no answer since: Redis may have something else.
 	sent   int64
@@ -157,7 +157,7 @@ func (t *Table) Take(a *Ask) (Slot, State) {
 		e.confirm = true
 		wake = t.mark(st, e, c.Early && e.isUrgent(a, c))
 	case e.own < a.Limit: // because of the others, who may have given some back
-		wake = t.mark(st, e, c.Early && e.heard == 0)
+		wake = t.mark(st, e, c.Early && e.asked == 0)
 	}
 	st.mu.Unlock()
 	if wake {
@@ -190,7 +190,7 @@ func (t *Table) Peek(a *Ask) State {
 
 // state returns how a key stands before a request.
 func (e *entry) state(a *Ask) State {
-	if e.heard == 0 || a.Now-e.heard >= int64(Lease) {
+	if e.asked == 0 || a.Now-e.asked >= int64(Lease) {
 		return State{Own: e.own, Bound: a.Alone}
 	}
 	return State{Own: e.own, Others: e.others, Bound: a.Limit}
@@ -200,7 +200,7 @@ func (e *entry) state(a *Ask) State {
 // been heard of, or all nodes together may give out what is left if each gives out as many as this
 // one has since it was last synced.
 func (e *entry) isUrgent(a *Ask, c *Config) bool {
-	if e.heard == 0 || a.Now-e.heard >= int64(Lease) {
+	if e.asked == 0 || a.Now-e.asked >= int64(Lease) {
 		return true
 	}
 	nodes := max(2, c.Nodes())
@@ -309,7 +309,7 @@ func (t *Table) Sweep(now int64) {
 func (t *Table) sweep(st *stripe, now int64) bool {
 	for range 128 {
 		e := st.lists[idle].first
-		if e == nil || now-e.heard < int64(Lease) {
+		if e == nil || now-e.asked < int64(Lease) {
 			return false
 		}
 		t.drop(st, e)

@@ -140,7 +140,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	if b == nil {
 		return false
 	}
-	defer t.learn(now, answers)
+	defer t.applyNewer(now, answers)
 	early := b.Params.Reserves && t.unsettled.InDoubt(now, b.Rate) || t.isEarly(b, now)
 	var reports [ledger.MaxHistory + 1]algorithms.Report
 	for len(answers) > 0 {

@@ -84,19 +84,19 @@ func (t *Table[S]) Forgive(now int64, counts saved.Counts, under *reset.Set) {
 	t.resets.Store(t.resets.Load().Next(had.With(under, t.clock().In(now)), now))
 }
 
-// learn applies the resets that the store knows of, and this table doesn't yet.
-func (t *Table[S]) learn(now int64, answers []Answer) {
-	var told map[[16]byte]reset.Reset
+// applyNewer applies the resets that the store knows of, and this table doesn't yet.
+func (t *Table[S]) applyNewer(now int64, answers []Answer) {
+	var newer map[[16]byte]reset.Reset
 	for i := range answers {
-		if a := &answers[i]; a.Told.Stamp > t.resetOf(a.ID).Stamp {
-			if told == nil {
-				told = make(map[[16]byte]reset.Reset)
+		if a := &answers[i]; a.NewerReset.Stamp > t.resetOf(a.ID).Stamp {
+			if newer == nil {
+				newer = make(map[[16]byte]reset.Reset)
 			}
-			told[a.ID] = a.Told
+			newer[a.ID] = a.NewerReset
 		}
 	}
-	if told != nil {
-		t.Reset(now, &reset.Set{Keys: told})
+	if newer != nil {
+		t.Reset(now, &reset.Set{Keys: newer})
 	}
 }
 
