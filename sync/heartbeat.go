@@ -83,12 +83,7 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 }
 
 // Beat has the next heartbeat come at once. It never waits.
-func (r *Replicator) Beat() {
-	select {
-	case r.beat <- struct{}{}:
-	default:
-	}
-}
+func (r *Replicator) Beat() { r.beat.Wake() }
 
 // endLease takes this node's lease away, unless the server that has the leases is known to be lost:
 // that of the first shard.

@@ -59,7 +59,7 @@ func (r *Replicator) cycle(ctx context.Context, s *Source, at *attachment, early
 			r.note(s, at.name, err)
 		}
 		if err == nil && !early {
-			at.complete(r.now())
+			at.progress.Complete(r.now())
 		}
 	}
 	event := cycle.Event{Kind: cycle.Reply, Lost: at.lost.Load(), Urgent: s.table.Urgent()}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/callargs"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -48,7 +49,9 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 		if text == noSense || strings.HasPrefix(text, "WRONGTYPE") {
 			r.noteForeign(s, text)
 		} else {
-			err = rejection(text)
+			// It is about the whole server, such as OOM, which reports it for each write of a
+			// script.
+			err = redisconn.Rejection(text)
 		}
 	}
 	if s.table.Ack(now, c.answers) {
@@ -59,15 +62,6 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	}
 	return err
 }
-
-// A rejection is an error in the answer for one key that is about the whole server, such as OOM:
-// the server reports it for each write of a script, and not for the script.
-type rejection string
-
-func (r rejection) Error() string { return string(r) }
-
-// RedisError makes it an error like those that the client returns.
-func (rejection) RedisError() {}
 
 // A pushCall is one call of the script and its answer. They are used again, so that a key costs no
 // allocation.

@@ -97,7 +97,7 @@ func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messag
 		batch := messages[:n]
 		messages = messages[n:]
 		slots <- struct{}{}
-		shards := r.shards(batch[0].ID)
+		shards := r.ShardsOf(batch[0].ID)
 		mu.Lock()
 		known := at.failed
 		mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
@@ -155,7 +154,7 @@ func parseVersion(text string) (v Version, err error) {
 		return v, nil
 	}
 	if why, wrong := strings.CutPrefix(text, "!"); wrong {
-		return v, scriptError(why)
+		return v, redisconn.Rejection(why)
 	}
 	words := strings.Fields(text)
 	if len(words) < 2 {
@@ -168,16 +167,6 @@ func parseVersion(text string) (v Version, err error) {
 	}
 	return Version{clock, digest}, nil
 }
-
-// scriptError is an error of the server that a script has passed on.
-type scriptError string
-
-func (e scriptError) Error() string { return string(e) }
-
-// RedisError makes it an error like those that the client returns.
-func (scriptError) RedisError() {}
-
-var _ redis.Error = scriptError("")
 
 // parseReply reads what the answer to a heartbeat says of the record, and the leases if they were
 // asked for.

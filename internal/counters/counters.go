@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/loop"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/near"
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -331,7 +332,7 @@ func (c *Counters) IsUnavailable(raw []byte) bool {
 func (c *Counters) Node() string { return c.Source.Node() }
 
 // Sync tells how far the sync has come, nil where nothing is synced.
-func (c *Counters) Sync() *ratesync.SyncStatus { return c.Source.Status() }
+func (c *Counters) Sync() *loop.Status { return c.Source.Status() }
 
 // State returns what metrics show.
 func (c *Counters) State() metrics.ZoneState {

@@ -111,7 +111,7 @@ func Key(z *limits.Zone, k limits.Key) (h Handler, ok bool, err error) {
 		return h, false, nil
 	}
 	r, _ := http.NewRequest(http.MethodGet, "http://localhost/", nil)
-	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), discard{}, &caddyhttp.Server{})
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), Discard{}, &caddyhttp.Server{})
 	h, err = x.decide(r)
 	return h, true, err
 }
@@ -359,10 +359,3 @@ func (z *Zone) addSlots(o limits.Outcome, denied Decision) {
 
 // seconds returns a wait in seconds, rounded up to a millisecond.
 func seconds(d time.Duration) float64 { return math.Ceil(d.Seconds()*1000) / 1000 }
-
-// discard is where the response of a request goes that is only explained.
-type discard struct{}
-
-func (discard) Header() http.Header         { return http.Header{} }
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
-func (discard) WriteHeader(int)             {}

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -17,14 +18,6 @@ var (
 	source string
 	script = redis.NewScript(source)
 )
-
-// A rejection is the server's error for one key.
-type rejection string
-
-func (r rejection) Error() string { return string(r) }
-
-// RedisError makes it an error like those that the client returns.
-func (rejection) RedisError() {}
 
 // A result is what Redis answers to a message.
 type result struct {
@@ -64,7 +57,7 @@ func read(reply string, messages []gauge.Message) ([]result, error) {
 	for i := range messages {
 		first, second, a := lines[2*i], lines[2*i+1], &all[i]
 		if first == "!" {
-			a.err = rejection(second)
+			a.err = redisconn.Rejection(second)
 			continue
 		}
 		var err, err2 error

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/loop"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -57,7 +58,7 @@ type Source struct {
 	zone  string
 	node  string
 	seq   atomic.Int64
-	wake  chan struct{}
+	wake  loop.Waker
 
 	mu sync.Mutex // one Attach or Detach at a time
 	at atomic.Pointer[attachment]
@@ -69,29 +70,23 @@ type attachment struct {
 	cancel func()
 	done   chan struct{} // closed when the loop has ended
 
-	rate   atomic.Int64  // nanoseconds
-	lost   atomic.Uint64 // the shards for which the last sync failed, a bit each
-	cycles atomic.Int64  // that were completed
-	synced atomic.Int64  // when the last of them was, nanoseconds since the epoch
+	rate     atomic.Int64  // nanoseconds
+	lost     atomic.Uint64 // the shards for which the last sync failed, a bit each
+	progress loop.Progress
 
 	failing bool // the last cycle has failed; of the loop alone
 }
 
 // NewSource returns the Source of a zone's table, with a random name of a node.
 func NewSource(t *gauge.Table, zone string) *Source {
-	return &Source{table: t, zone: zone, node: ratesync.NewNode(), wake: make(chan struct{}, 1)}
+	return &Source{table: t, zone: zone, node: ratesync.NewNode(), wake: loop.NewWaker()}
 }
 
 // Node is the field of this table in the store.
 func (src *Source) Node() string { return src.node }
 
 // Wake asks for a sync of the urgent keys. It never waits.
-func (src *Source) Wake() {
-	select {
-	case src.wake <- struct{}{}:
-	default:
-	}
-}
+func (src *Source) Wake() { src.wake.Wake() }
 
 // Nodes is how many nodes there are, as far as this one knows.
 func (src *Source) Nodes() int64 {
@@ -112,16 +107,11 @@ func (src *Source) Lost() uint64 {
 }
 
 // Status returns how far the sync has come, nil where the table is not attached.
-func (src *Source) Status() *ratesync.SyncStatus {
-	at := src.at.Load()
-	if at == nil {
-		return nil
+func (src *Source) Status() *loop.Status {
+	if at := src.at.Load(); at != nil {
+		return at.progress.Status()
 	}
-	status := &ratesync.SyncStatus{Cycles: at.cycles.Load()}
-	if synced := at.synced.Load(); synced != 0 {
-		status.Synced = time.Unix(0, synced)
-	}
-	return status
+	return nil
 }
 
 // Attach begins to sync a table every rate, or changes the rate. A table that was attached to

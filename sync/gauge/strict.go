@@ -68,7 +68,7 @@ func (s *Syncer) decide(src *Source, m gauge.Message) (a gauge.Answer, err error
 		}
 	}
 	if at := src.at.Load(); at != nil && redisconn.IsSevere(err) {
-		if shards := s.shards(m); at.lost.Or(shards)&shards != shards {
+		if shards := s.replicator.ShardsOf(m.ID); at.lost.Or(shards)&shards != shards {
 			s.trips.Add(1)
 		}
 	}
