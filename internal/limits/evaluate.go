@@ -562,7 +562,7 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 			reason = answer.TooEarly
 		default:
 			zr.metrics.Count(zr.decision())
-			if zr.denials.Count(e.now, zr.hash[0], false) {
+			if zr.denials.Count(e.now, zr.hash.A, false) {
 				zr.denials.WriteLine(e.now, e.loggedDenial(zr, r))
 			}
 			e.countDenial(zr, r)
@@ -612,7 +612,7 @@ func (e *Evaluation) noteZone(r *http.Request) {
 func (e *Evaluation) loggedDenial(zr *zoneResult, r *http.Request) answer.LoggedDenial {
 	longest := answer.Longest(e.resultsOf(zr))
 	return answer.LoggedDenial{
-		Request: r, Key: e.keyOf(zr), Hash: zr.hash[0], Limit: longest.Limit, Wait: longest.RetryAfter, Shadow: zr.shadow,
+		Request: r, Key: e.keyOf(zr), Hash: zr.hash.A, Limit: longest.Limit, Wait: longest.RetryAfter, Shadow: zr.shadow,
 	}
 }
 

@@ -49,7 +49,7 @@ func (e *Evaluation) recordBarred(k keyed, r *http.Request) {
 	raw := e.keys[k.key[0]:k.key[1]]
 	early := isEarly(raw)
 	if !early { // as in recordDenials
-		k.denials.Denied(e.now, answer.LoggedDenial{Request: r, Key: raw, Hash: table.KeyOf(raw)[0], Shadow: k.shadow})
+		k.denials.Denied(e.now, answer.LoggedDenial{Request: r, Key: raw, Hash: table.KeyOf(raw).A, Shadow: k.shadow})
 	}
 	switch {
 	case k.shadow:

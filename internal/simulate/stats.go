@@ -47,7 +47,7 @@ func newZoneStats(z *limits.Zone) *zoneStats {
 
 // count notes what the zone decided for a request.
 func (s *zoneStats) count(z *limits.Zone, o *limits.Outcome, rec *accesslog.Record) {
-	hash := o.Hash[0]
+	hash := o.Hash.A
 	s.clients.Add(hash)
 	for _, w := range s.windows {
 		c := w.clients.of(hash)

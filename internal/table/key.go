@@ -15,4 +15,4 @@ func KeyOf(raw []byte) Key { return keys.KeyOf(raw) }
 func IDOf(raw []byte) ID { return keys.IDOf(raw) }
 
 // tagOf is the part of a key by which the index of a stripe finds it.
-func tagOf(key Key) uint32 { return uint32(key[0]) }
+func tagOf(key Key) uint32 { return uint32(key.A) }

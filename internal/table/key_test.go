@@ -48,10 +48,10 @@ func TestKeysThatNearlyMeetAreApart(t *testing.T) {
 	first := KeyOf([]byte("first"))
 	for i := range 8 {
 		other := first
-		other[1] += uint64(i)
+		other.B += uint64(i)
 		if i >= 4 {
-			other[0] += uint64(i) << 40 // the low half, by which the index looks, is the same
-			other[1] = first[1]
+			other.A += uint64(i) << 40 // the low half, by which the index looks, is the same
+			other.B = first.B
 		}
 		for n := range hour.Limit + 1 {
 			if got := tab.Take(hour.Compile(), other, raw(i), t0, 1, allWaits).Allowed; got != (n < hour.Limit) {

@@ -269,7 +269,7 @@ func (t *Table[S]) With(key Key, f func(*S)) {
 func (t *Table[S]) Keys() int         { return int(t.keys.Load()) }
 func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
 
-func (t *Table[S]) stripe(key Key) *stripe[S] { return &t.stripes[key[0]>>58] }
+func (t *Table[S]) stripe(key Key) *stripe[S] { return &t.stripes[key.A>>58] }
 
 // lock locks the stripe of a key, and finds the key if the table holds it.
 func (t *Table[S]) lock(key Key) (st *stripe[S], i uint32, ok bool) {
