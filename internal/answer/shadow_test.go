@@ -9,6 +9,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 func shadow(r Result) Result {
@@ -79,7 +81,7 @@ func TestWouldDenyIsTold(t *testing.T) {
 		if off {
 			want = " "
 		}
-		if got := replacerOf(r).ReplaceAll("{http.rate_limit.would_deny.name} {http.rate_limit.would_deny.wait}", ""); got != want {
+		if got := reqkey.ReplacerOf(r).ReplaceAll("{http.rate_limit.would_deny.name} {http.rate_limit.would_deny.wait}", ""); got != want {
 			t.Errorf("placeholders, off %t: %q, want %q", off, got, want)
 		}
 	}
