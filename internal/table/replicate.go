@@ -141,7 +141,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 		return false
 	}
 	defer t.applyNewer(now, answers)
-	early := t.isEarly(b, now)
+	early := b.Params.Reserves && t.unsettled.InDoubt(now, b.Rate) || t.isEarly(b, now)
 	var reports [ledger.MaxHistory + 1]algorithms.Report
 	for len(answers) > 0 {
 		key, n := answers[0].Key, 1
@@ -201,19 +201,20 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		if a.Known {
 			r.Level, r.LevelAt = a.Seen, now
 		}
-		reports = append(reports, r)
 		if b.Params.Reserves {
-			t.unsettled.SetOthers(e.key, a.Epoch, (a.Sum-mine)-(a.SumAttempts-a.Attempts))
 			e.Alone()
+			r.Remote = t.unsettled.Merge(a, c.Acked, remote, early || forgot)
 		} else if a.Epoch == epoch {
 			e.Learn(a.Attempts, a.SumAttempts, l.Synced && e.At != 0)
 		}
+		reports = append(reports, r)
 	}
 	if l.Resend &^= answers[0].Reasons &^ ledger.Settled; l.Resend&ledger.Moved == 0 {
 		l.Rewound = 0
 	}
 	if forgot {
 		l.Resend |= ledger.Forgotten
+		t.unsettled.Lose()
 	}
 	if b.Params.Kind.Draining() {
 		sent = 0
@@ -293,6 +294,7 @@ func (t *Table[S]) ResetAcks() {
 	if b == nil {
 		return
 	}
+	t.unsettled.Lose()
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	t.each(func(st *stripe[S], i uint32, _ entry[S]) {

@@ -63,8 +63,8 @@ func (t *Table[S]) Settle(key Key, r Reserved, now int64, refunds bool) {
 	b := t.config.Load()
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
-	t.unsettled.Remove(key, r.group)
 	if !ok || r.Overflow {
+		t.unsettled.Remove(key, r.group)
 		return
 	}
 	e, o := entry[S]{slot: st.slot(i)}, t.clock()
@@ -74,16 +74,12 @@ func (t *Table[S]) Settle(key Key, r Reserved, now int64, refunds bool) {
 		e.flags &^= confirm
 		st.markDirty(i, e)
 	}
-	l := t.machine.Ledger(&e.state)
+	l, epoch := t.machine.Ledger(&e.state), t.unsettled.Remove(key, r.group)
 	if b.IsShared() {
 		l.Resend |= ledger.Settled
 	}
-	if !refunds || t.isForgiven(e.id, r.Taken) {
-		return
-	}
-	t.machine.Refund(&e.state, r.limit, at, 1)
-	if uint32(l.Epoch) == r.number { // it has not asked for anything
-		l.Attempts -= min(1, l.Attempts)
+	if refunds && !t.isForgiven(e.id, r.Taken) {
+		unsettled.Refund(t.machine, &e.state, r.limit, at, epoch, at != r.At)
 	}
 }
 

@@ -7,6 +7,7 @@ package unsettled
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
@@ -19,6 +20,8 @@ const stripeCount = 16
 // A Register counts what is reserved. The zero value is empty. It is safe for concurrent use.
 type Register struct {
 	stripes [stripeCount]stripe
+	// lost is when the store was found to have lost something, see InDoubt.
+	lost atomic.Int64
 }
 
 type stripe struct {
@@ -152,42 +155,34 @@ func (r *Register) Find(key Key, epoch uint32, until, window int64) (found *Grou
 }
 
 // Shift moves what is reserved of a key by a number of epochs, up to the newest one: the clock that
-// numbers them has taken a step. What others have reserved is known again with their next answer.
+// numbers them has taken a step. What others have reserved moves as what they have spent does.
 func (r *Register) Shift(key Key, by, newest int64) {
 	if r.isEmpty(key) {
 		return
 	}
 	r.change(key, func(e *entry) {
-		e.others = nil
 		for _, g := range e.own {
 			g.epoch = min(g.epoch+by, newest)
+		}
+		for i := range e.others {
+			e.others[i].epoch = min(e.others[i].epoch+by, newest)
 		}
 	})
 }
 
-// Remove settles a unit of a group. Nil has none.
-func (r *Register) Remove(key Key, g *Group) {
+// Remove settles a unit of a group, and returns the epoch in which it was reserved, as the clock
+// numbers it now. Nil has none.
+func (r *Register) Remove(key Key, g *Group) (epoch int64) {
 	if g == nil {
-		return
+		return 0
 	}
 	r.change(key, func(e *entry) {
+		epoch = g.epoch
 		if g.n--; g.n <= 0 {
 			e.own = slices.DeleteFunc(e.own, func(other *Group) bool { return other == g })
 		}
 	})
-}
-
-// SetOthers notes what other nodes have reserved of a key in an epoch.
-func (r *Register) SetOthers(key Key, epoch, n int64) {
-	if n <= 0 && r.isEmpty(key) {
-		return
-	}
-	r.change(key, func(e *entry) {
-		e.others = slices.DeleteFunc(e.others, func(o others) bool { return o.epoch == epoch })
-		if n > 0 {
-			e.others = append(e.others, others{epoch, n})
-		}
-	})
+	return epoch
 }
 
 func (r *Register) isEmpty(key Key) (empty bool) {
