@@ -27,6 +27,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 func init() {
@@ -377,7 +378,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return err
 		}
 	}
-	limits.Arrange(h.zones)
+	zone.Arrange(h.zones)
 	h.proxies.CheckServer(h.warned, h.logger, server)
 	return nil
 }
@@ -507,7 +508,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 	if err != nil {
 		return nil, err
 	}
-	o := limits.ZoneOptions{
+	o := zone.Options{
 		Compiled: s, Namespace: app.namespace, Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
 		Headers: sets, Waits: sets != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
@@ -526,7 +527,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 		}
 		o.Reserved = append(o.Reserved, sets)
 	}
-	return limits.NewZone(o)
+	return zone.New(o)
 }
 
 // loadMatchers loads the matcher sets of a field of a zone or a reserve.

@@ -39,6 +39,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -485,9 +486,9 @@ func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Compiled) {
 }
 
 // newZone compiles a zone that belongs to no handler.
-func newZone(t testing.TB, o limits.ZoneOptions) *limits.Zone {
+func newZone(t testing.TB, o zone.Options) *limits.Zone {
 	t.Helper()
-	z, err := limits.NewZone(o)
+	z, err := zone.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -575,7 +576,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	})
 	config := &lifecycle.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
 	add := func(s settings.Compiled, namespace string) *limits.Limit {
-		z := newZone(t, limits.ZoneOptions{Compiled: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
+		z := newZone(t, zone.Options{Compiled: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
 		t.Cleanup(z.Release)
 		config.Add(z)
 		return firstOf(z)
@@ -651,7 +652,7 @@ func BenchmarkMemoryPerKey(b *testing.B) {
 				b.ReportMetric(0, "ns/op")
 				for range b.N {
 					before := heapBytes()
-					z := newZone(b, limits.ZoneOptions{Compiled: s})
+					z := newZone(b, zone.Options{Compiled: s})
 					fill(firstOf(z), keys, hits)
 					b.ReportMetric(float64(heapBytes()-before)/keys, "B/key")
 					z.Release()

@@ -1,7 +1,6 @@
 // Package limits takes one request through the zones of its handler.
 //
-// Evaluate asks the zones and returns one value that says what they decided. NewZone compiles a
-// zone from its settings.
+// Evaluate asks the zones and returns one value that says what they decided.
 package limits
 
 import (
@@ -24,7 +23,14 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// A Zone is one of a handler, and a Limit one of a zone, with its counters.
+type (
+	Zone  = zone.Zone
+	Limit = counters.Limit
 )
 
 // An Evaluation is what the zones of a handler decided for one request. It is reused after Free.
@@ -33,14 +39,15 @@ type Evaluation struct {
 	keys     []byte // of all zones, one after the other
 	zones    []zoneResult
 	receipts []table.Taken   // of each limit of each zone, in order
-	results  []answer.Result // what answers tell of these and of slots; empty until Results
+	results  []answer.Result // what answers tell of them and of slots; see Results
 	own      []Limit         // of zones whose limits come with the request
 	grants   []grant
 	verdicts []strict.Verdict
 	matching []strictZone
 	// shadows are the zones that are not enforced for their keys and still to be asked. closed are
 	// zones that deny without asking their limits and are still to be recorded: those that are not
-	// enforced, and those in which an operator denies all requests of the key, or the key is banned.
+	// enforced, and those in which an operator denies all requests of the key, or the key is
+	// banned.
 	shadows []keyed
 	closed  []keyed
 	// throttles are the keys that slow the response.
@@ -216,8 +223,8 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 		}
 	}
 	i := 0
-	for ; i < len(zones) && !zones[i].isStrict(); i++ {
-		if ok, err := zones[i].applies(r, already); err != nil {
+	for ; i < len(zones) && !zones[i].IsStrict(); i++ {
+		if ok, err := zones[i].Applies(r, already); err != nil {
 			return err
 		} else if ok {
 			e.ask(zones[i], r, vars)
@@ -237,17 +244,17 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 // ask makes the key and asks the zone's limits, later if they are not enforced for that key.
 func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 	start := len(e.keys)
-	keys, empty, none := z.appendKey(e.keys, r, vars)
+	keys, empty, none := z.AppendKey(e.keys, r, vars)
 	e.keys = keys
 	if empty {
-		z.notices.Empty(&z.Compiled, z.Logger)
+		z.Notices.Empty(&z.Compiled, z.Logger)
 	}
 	if none && z.EmptyKey != settings.EmptyDeny {
-		z.metrics.Count(metrics.Skipped)
+		z.Decisions.Count(metrics.Skipped)
 		return
 	}
 	k, raw := keyed{Zone: z, key: [2]int{start, len(keys)}, none: none}, keys[start:]
-	if k.shadow = !z.enforces(raw); k.shadow {
+	if k.shadow = !z.EnforcesRaw(raw); k.shadow {
 		e.shadows = append(e.shadows, k)
 		return
 	}
@@ -261,7 +268,7 @@ func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 		return
 	}
 	z, hash := k.Zone, table.KeyOf(raw)
-	o := z.overrideOf(hash, raw)
+	o := z.Override(hash, raw)
 	if o != nil && o.Deny {
 		e.bar(*k)
 		return
@@ -270,14 +277,14 @@ func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 		return
 	}
 	throttled := e.throttle(k, hash, o)
-	limits, own := z.limits, false
-	if o != nil || z.varies || z.Reserved != nil {
+	limits, own := z.AllLimits, false
+	if o != nil || z.Varies || z.Reserved != nil {
 		limits, own = e.limitsOf(z, r, o)
 	}
 	slots := z.Slots.For(o)
 	if len(limits) == 0 && slots == nil {
 		if !throttled {
-			z.metrics.Count(metrics.Skipped)
+			z.Decisions.Count(metrics.Skipped)
 		}
 		return
 	}
@@ -294,13 +301,13 @@ func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 		return
 	}
 	lost := false
-	if z.isStrict() && len(limits) > 0 {
+	if z.IsStrict() && len(limits) > 0 {
 		var done bool
 		if done, lost = e.decideInRedis(at, k, r); done {
 			return
 		}
 	}
-	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(zr) {
+	if z.OnRedisLoss != settings.LossLocal && (lost || z.IsUnavailable(raw)) && !e.failOver(zr) {
 		return
 	}
 	if !e.takeAll(zr, raw) {
@@ -337,7 +344,7 @@ func (e *Evaluation) failOver(zr *zoneResult) bool {
 		if zr.own {
 			counters.Divide(zr.limits, k.Redis.Replicator.Nodes())
 		} else {
-			zr.limits = k.shares.Of(k.limits, k.Redis.Replicator.Nodes())
+			zr.limits = k.Shares.Of(k.AllLimits, k.Redis.Replicator.Nodes())
 		}
 		return true
 	}
@@ -352,7 +359,7 @@ func (e *Evaluation) failOver(zr *zoneResult) bool {
 // takeAll takes one unit of each of a zone's limits, or reads them where they are entered last. It
 // reports whether all of them admit.
 func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) (allowed bool) {
-	if zr.queuesLast {
+	if zr.QueuesLast {
 		zr.queued = true
 		e.queues++
 	}
@@ -368,7 +375,7 @@ func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) (allowed bool) {
 		if zr.queued {
 			l.Peek(a, t)
 		} else {
-			l.Decide(a, 1, zr.want|zr.reserve, t)
+			l.Decide(a, 1, zr.Want|zr.Reserving, t)
 		}
 		allowed = allowed && t.Allowed
 		if t.Overflow {
@@ -404,7 +411,7 @@ func (e *Evaluation) enterQueues() {
 		zr.queued = false
 		a := e.askFor(zr, e.keyOf(zr))
 		for j := range zr.limits {
-			zr.limits[j].Decide(a, 1, zr.want, &e.receipts[zr.first+j])
+			zr.limits[j].Decide(a, 1, zr.Want, &e.receipts[zr.first+j])
 		}
 		if e.checkLimits(i); e.IsDenied() {
 			return
@@ -461,7 +468,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	for i := range e.zones {
 		zr := &e.zones[i]
 		if !zr.denied {
-			zr.metrics.Count(metrics.Admitted)
+			zr.Decisions.Count(metrics.Admitted)
 			e.noteNear(zr)
 		}
 		if e.overflowed {
@@ -484,7 +491,7 @@ func (e *Evaluation) noteNear(zr *zoneResult) {
 		}
 	}
 	if less {
-		zr.metrics.CountNear()
+		zr.Decisions.CountNear()
 	}
 }
 
@@ -532,8 +539,8 @@ func (e *Evaluation) leaveQueues(now int64) {
 // countOverflow counts a decision for a key without a counter of its own.
 func (e *Evaluation) countOverflow(zr *zoneResult) {
 	if !zr.strict && len(zr.limits) > 0 && e.receipts[zr.first].Overflow || zr.slot > 0 && e.slots[zr.slot-1].Overflow {
-		zr.metrics.CountOverflow()
-		zr.notices.Full(&zr.Compiled, zr.Once, zr.Logger)
+		zr.Decisions.CountOverflow()
+		zr.Notices.Full(&zr.Compiled, zr.Once, zr.Logger)
 	}
 }
 
@@ -558,12 +565,12 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 		case zr.early:
 			// No line and no event: they would blame the owner of an address that somebody else may
 			// have written there.
-			zr.metrics.Count(metrics.TooEarly)
+			zr.Decisions.Count(metrics.TooEarly)
 			reason = answer.TooEarly
 		default:
-			zr.metrics.Count(zr.decision())
-			if zr.denials.Count(e.now, zr.hash.A, false) {
-				zr.denials.WriteLine(e.now, e.loggedDenial(zr, r))
+			zr.Decisions.Count(zr.decision())
+			if zr.Denials.Count(e.now, zr.hash.A, false) {
+				zr.Denials.WriteLine(e.now, e.loggedDenial(zr, r))
 			}
 			e.countDenial(zr, r)
 		}
@@ -599,12 +606,12 @@ func (e *Evaluation) noteZone(r *http.Request) {
 	case e.longest > 0:
 		d.Zone = e.zones[e.longest-1].Name
 	case e.unavailable:
-		z.metrics.Count(metrics.Unavailable)
+		z.Decisions.Count(metrics.Unavailable)
 		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, time.Second
 	default:
 		d.Zone, d.Wait = z.Name, z.FirstWindow()
-		z.metrics.Count(metrics.Denied)
-		z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
+		z.Decisions.Count(metrics.Denied)
+		z.Denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
 	}
 }
 

@@ -31,7 +31,7 @@ func (e *Evaluation) rollBack(all bool) {
 			case allowed && zr.queued:
 				e.finishPeek(zr, j)
 			case allowed && e.countsDenied(zr):
-				if zr.want == 0 { // of a denied request the waits are shown in any case
+				if zr.Want == 0 { // of a denied request the waits are shown in any case
 					e.restate(zr, j)
 				}
 			case allowed:
@@ -94,7 +94,7 @@ func (e *Evaluation) restateAll(now int64) {
 		for j := range zr.limits {
 			if d := &results[zr.told+j]; zr.strict {
 				d.MoreAfter = max(0, d.MoreAfter-waited)
-			} else if zr.want != 0 {
+			} else if zr.Want != 0 {
 				e.restate(zr, j)
 			}
 		}

@@ -3,10 +3,8 @@ package limits
 import (
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/held"
 	"github.com/caddy-tide/ratelimit/internal/settle"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -106,14 +104,6 @@ func (e *Evaluation) keepReserved() {
 
 // refundInRedis refunds what Redis has granted to a zone that reserves, as another one denies.
 func (e *Evaluation) refundInRedis(zr *zoneResult) { u := e.reservedInRedis(zr); u.RollBack() }
-
-// reserves returns what a zone asks for with a unit, if responses decide whether it counts.
-func (z *Zone) reserves() algorithms.Want {
-	if z.CountResponses == nil {
-		return 0
-	}
-	return table.Reserve | algorithms.WantReset
-}
 
 // reservedWait is what a client is told that is denied as others have reserved what is left. Their
 // responses may begin at any time.

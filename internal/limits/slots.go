@@ -18,16 +18,16 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
 	q := concurrent.Question{Key: zr.hash, Raw: raw, Now: e.now, Nodes: 1, Request: r}
-	if zr.look != nil {
-		q.Looks, q.ByID, q.ID = true, zr.look.ByID, zr.look.ID
+	if zr.Forked != nil {
+		q.Looks, q.ByID, q.ID = true, zr.Forked.ByID, zr.Forked.ID
 	}
 	var taken concurrent.Taken
-	asks, lost := zr.isStrict(), zr.isUnavailable(raw)
+	asks, lost := zr.IsStrict(), zr.IsUnavailable(raw)
 	if asks {
 		var err error
 		taken, err = slots.DecideBy(r.Context(), zr.Redis, &q)
-		if e.now, lost = clock.Now(), err != nil; zr.look == nil { // the time: see decideInRedis
-			zr.notices.Strict(r, zr.Name, zr.Redis, err)
+		if e.now, lost = clock.Now(), err != nil; zr.Forked == nil { // the time: see decideInRedis
+			zr.Notices.Strict(r, zr.Name, zr.Redis, err)
 		}
 	}
 	switch {

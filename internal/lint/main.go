@@ -48,6 +48,7 @@ var layers = [][]string{
 	{"internal/shared"},
 	{"internal/concurrent", "internal/notices", "internal/counters"},
 	{"internal/settle"},
+	{"internal/zone"},
 	{"internal/limits"},
 	{"internal/lifecycle"},
 	{"internal/explain", "internal/state"},

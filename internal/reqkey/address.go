@@ -14,12 +14,13 @@ import (
 // proves an address by the handshake.
 func IsEarly(r *http.Request) bool { return r.TLS != nil && !r.TLS.HandshakeComplete }
 
-// IsUnproven reports whether a key has an address in it that came in early data.
-func IsUnproven(key []byte) bool { return key[0] == tagEarly }
+// IsUnproven reports whether a key, which may be empty, has an address in it that came in early
+// data.
+func IsUnproven(key []byte) bool { return len(key) > 0 && key[0] == tagEarly }
 
 // AsProven returns a key as it is without early data. A key may be empty.
 func AsProven(key []byte) []byte {
-	if len(key) > 0 && IsUnproven(key) {
+	if IsUnproven(key) {
 		return key[1:]
 	}
 	return key

@@ -138,22 +138,17 @@ func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
 
 // Ask is what a request asks of one key.
 type Ask struct {
-	// Limit may differ from request to request.
-	Limit algorithms.Limit
-	// Raw is the bytes of which Key is KeyOf. It is not kept.
-	Key Key
-	Raw []byte
-	// Now is the instant by the caller's clock, N the units that it takes.
-	Now, N int64
-	// Want says which waits to work out; of a denial that is Retry in any case.
-	Want algorithms.Want
+	Limit  algorithms.Limit // may differ from request to request
+	Key    Key
+	Raw    []byte          // of which Key is KeyOf; it is not kept
+	Now, N int64           // the instant by the caller's clock, and how many units
+	Want   algorithms.Want // the waits to work out; of a denial that is Retry in any case
 }
 
 // Taken is the decision of a Take, and where it was taken from, to refund it.
 type Taken struct {
 	algorithms.Decision
-	// At is the instant of the Take by the table's clock. offset is how far that clock was ahead of
-	// the caller's then.
+	// At is the instant by the table's clock, and offset how far that was ahead of the caller's.
 	At     int64
 	offset offset
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
@@ -177,19 +172,16 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	st.mu.Lock()
 	i, s := st.find(a.Key)
 	if s == nil {
-		var ok bool
-		if i, ok = t.enter(st, a.Limit, a.Key, a.Raw, a.Now); !ok {
+		if i, s = t.enter(st, a.Limit, a.Key, a.Raw, a.Now); s == nil {
 			*taken = t.takeOverflow(st, a)
 			st.mu.Unlock()
 			return
 		}
-		s = st.slot(i)
 	}
-	e, pending, n, want := entry[S]{slot: s}, int64(0), a.N, a.Want
+	b, n, want := t.config.Load(), a.N, a.Want
+	e, pending, shared := entry[S]{slot: s}, int64(0), b.IsShared()
 	*taken = Taken{offset: t.clock()}
 	taken.At = taken.offset.In(a.Now)
-	b := t.config.Load()
-	shared := b.IsShared()
 	if shared {
 		e, pending = t.observe(st, b, a.Limit, i, taken.At, taken.offset)
 	}
@@ -210,13 +202,11 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 			taken.Retry = e.Retry(b.Rate, taken.At, taken.Retry)
 		}
 	}
-	if want&(Again|Reserve) != 0 {
-		if want&Reserve != 0 && n > 0 {
-			t.reserve(a.Limit, a.Key, taken, t.machine.Ledger(&e.state).Epoch)
-		}
-		if want&Again != 0 {
-			n = 0 // attempts
-		}
+	if want&Reserve != 0 && n > 0 {
+		t.reserve(a.Limit, a.Key, taken, t.machine.Ledger(&e.state).Epoch)
+	}
+	if want&Again != 0 {
+		n = 0 // attempts
 	}
 	wake := shared && t.record(st, b, e, i, taken, a.Limit, n)
 	st.mu.Unlock()
@@ -282,23 +272,23 @@ func (t *Table[S]) lock(key Key) (st *stripe[S], i uint32, ok bool) {
 // lockOrEnter is lock for a key that gets a slot if it has none; ok is false where the table is
 // full.
 func (t *Table[S]) lockOrEnter(l algorithms.Limit, key Key, raw []byte, now int64) (st *stripe[S], i uint32, ok bool) {
-	if st, i, ok = t.lock(key); !ok {
-		i, ok = t.enter(st, l, key, raw, now)
+	if st, i, ok = t.lock(key); ok {
+		return st, i, true
 	}
-	return st, i, ok
+	i, s := t.enter(st, l, key, raw, now)
+	return st, i, s != nil
 }
 
 // find looks a key up; the slot is nil where it has none. The stripe's lock is held, as for all
 // methods of a stripe.
 func (st *stripe[S]) find(key Key) (i uint32, s *slot[S]) {
-	for at, ok := tagOf(key), false; ; {
-		if i, at, ok = st.index.Seek(tagOf(key), at); !ok {
-			return 0, nil
-		}
+	tag := tagOf(key)
+	for i, at, ok := st.index.Seek(tag, tag); ok; i, at, ok = st.index.Seek(tag, at) {
 		if s = st.slot(i); s.key == key {
 			return i, s
 		}
 	}
+	return 0, nil
 }
 
 func (st *stripe[S]) slot(i uint32) *slot[S] { return &st.chunks[i/chunkSize][i%chunkSize] }
@@ -314,20 +304,20 @@ func (st *stripe[S]) at(i uint32) entry[S] {
 
 // enter gives a new key a counter, unless the table is full. now is the caller's clock. The
 // stripe's lock is held, and let go for the time the ID takes: a long key must not stop others.
-// false means full.
-func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key Key, raw []byte, now int64) (uint32, bool) {
+// nil means full.
+func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key Key, raw []byte, now int64) (uint32, *slot[S]) {
 	if t.keys.Load() >= t.maxKeys.Load() && !t.reclaim(st, l, now) {
-		return 0, false
+		return 0, nil
 	}
 	st.mu.Unlock()
 	id := IDOf(raw)
 	st.mu.Lock()
 	if i, s := st.find(key); s != nil {
-		return i, true
+		return i, s
 	}
 	if t.keys.Add(1) > t.maxKeys.Load() {
 		t.keys.Add(-1)
-		return 0, false
+		return 0, nil
 	}
 	t.prepare(l, now)
 	i := st.allocate()
@@ -345,7 +335,7 @@ func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key Key, raw []byte,
 		}
 		st.marks.Add(i, s, now)
 	}
-	return i, true
+	return i, e.slot
 }
 
 // allocate returns an unused slot.
