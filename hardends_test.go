@@ -97,17 +97,7 @@ func endingBackend(t *testing.T) string {
 		case "socket":
 			websocket.Handler(func(c *websocket.Conn) { _, _ = io.Copy(c, c) }).ServeHTTP(w, r)
 		case "events":
-			w.Header().Set("Content-Type", "text/event-stream")
-			for r.Context().Err() == nil {
-				if _, err := io.WriteString(w, "data: x\n\n"); err != nil {
-					return
-				}
-				_ = http.NewResponseController(w).Flush()
-				select {
-				case <-r.Context().Done():
-				case <-time.After(5 * time.Millisecond):
-				}
-			}
+			sendEvents(w, r)
 		case "waits":
 			_, _ = io.Copy(io.Discard, r.Body) // so that it learns of a client that goes
 			<-r.Context().Done()
