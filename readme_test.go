@@ -439,7 +439,7 @@ func TestTestsOfThePagesExist(t *testing.T) {
 	}
 	named := 0
 	for _, page := range pages(t) {
-		for _, m := range regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z][A-Za-z]+)`").FindAllStringSubmatch(readPage(t, page), -1) {
+		for _, m := range regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z]\\w+)`").FindAllStringSubmatch(readPage(t, page), -1) {
 			named++
 			if !strings.Contains(source.String(), "func "+m[1]+"(") {
 				t.Errorf("%s names %s, which is not there", page, m[1])
