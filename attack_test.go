@@ -12,6 +12,21 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
+// adaptedSite is a site with the first handler of a Caddyfile.
+func adaptedSite(t *testing.T, caddyfile string) *site {
+	t.Helper()
+	config, err := adapt(caddyfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := tryHandler(t, new(caddy.Config), &App{}, handlersIn(t, config)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.end)
+	return s
+}
+
 // documented is a site with the configuration of a page that holds a text.
 func documented(t *testing.T, page, holds string) *site {
 	t.Helper()
@@ -19,16 +34,7 @@ func documented(t *testing.T, page, holds string) *site {
 		if !strings.Contains(b.text, holds) {
 			continue
 		}
-		config, err := adapt(b.text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := tryHandler(t, new(caddy.Config), &App{}, handlersIn(t, config)[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.end)
-		return s
+		return adaptedSite(t, b.text)
 	}
 	t.Fatalf("%s has no caddyfile with %s", page, holds)
 	return nil

@@ -347,23 +347,28 @@ func slowBackend(t *testing.T) (address string) {
 			defer c.Close()
 			_, _ = io.Copy(c, buf)
 		case "/files/stream":
-			w.Header().Set("Content-Type", "text/event-stream")
-			for r.Context().Err() == nil {
-				if _, err := io.WriteString(w, "data: x\n\n"); err != nil {
-					return
-				}
-				_ = http.NewResponseController(w).Flush()
-				select {
-				case <-r.Context().Done():
-				case <-time.After(5 * time.Millisecond):
-				}
-			}
+			sendEvents(w, r)
 		case "/files/silent":
 			<-r.Context().Done()
 		}
 	}))
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()
+}
+
+// sendEvents answers with events until the client goes.
+func sendEvents(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	for r.Context().Err() == nil {
+		if _, err := io.WriteString(w, "data: x\n\n"); err != nil {
+			return
+		}
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-r.Context().Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // panicking is a handler that panics.

@@ -19,8 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -164,10 +162,7 @@ func TestRemoteAdmin(t *testing.T) {
 		"apps": {"pki": {"certificate_authorities": {"local": {"install_trust": false}}}, "http": {"servers": {"s": {
 			"listen": ["127.0.0.1:%d"], "routes": [{"handle": [{"handler": "rate_limit", "rate_limits": {"remote": {"limits": [{"max_events": 5, "window": "1h"}]}}}]}]}}}}
 	}`, local, remote, looksKey, changesKey, t.TempDir(), redistest.FreePort(t))
-	if err := caddy.Load([]byte(config), true); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = caddy.Stop() })
+	loadConfig(t, []byte(config))
 	ask := func(c *http.Client, method, path, body string) (int, string, error) {
 		return askRemote(t, c, method, fmt.Sprintf("https://localhost:%d%s", remote, path), body)
 	}

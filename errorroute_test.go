@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -27,13 +25,7 @@ const problem = "application/problem+json"
 
 func (c routedDenial) check(t *testing.T) {
 	port := redistest.FreePort(t)
-	config, err := adapt(fmt.Sprintf(`{
-	admin off
-	persist_config off
-	log {
-		output discard
-	}
-}
+	loadSites(t, fmt.Sprintf(`
 http://neighbour.example:%d {
 	bind 127.0.0.1
 	handle_errors {
@@ -46,13 +38,6 @@ http://site.example:%[1]d {
 	respond ok
 }
 `, port, c.site))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := caddy.Load(config, true); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = caddy.Stop() }()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, c.path), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -152,10 +137,7 @@ func TestCountedOnceOnEveryErrorRoute(t *testing.T) {
 			port := redistest.FreePort(t)
 			config := fmt.Sprintf(`{"admin": {"disabled": true, "config": {"persist": false}}, "logging": {"logs": {"default": {"writer": {"output": "discard"}}}},
 				"apps": {"http": {"servers": {"s": {"listen": ["127.0.0.1:%d"], "automatic_https": {"disable": true}, %s}}}}}`, port, server)
-			if err := caddy.Load([]byte(config), true); err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = caddy.Stop() }()
+			loadConfig(t, []byte(config))
 			for i, want := range []int{500, 500, 429} {
 				response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
 				if err != nil {
@@ -175,13 +157,7 @@ func TestCountedOnceOnEveryErrorRoute(t *testing.T) {
 // A site's zones need not look whether a request has failed before.
 func TestOnlyErrorRoutesAskForErrors(t *testing.T) {
 	port := redistest.FreePort(t)
-	config, err := adapt(fmt.Sprintf(`{
-	admin off
-	persist_config off
-	log {
-		output discard
-	}
-}
+	loadSites(t, fmt.Sprintf(`
 http://site.example:%d {
 	bind 127.0.0.1
 	handle_path /a/* {
@@ -200,13 +176,6 @@ http://site.example:%d {
 	}
 }
 `, port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := caddy.Load(config, true); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = caddy.Stop() }()
 	for name, want := range map[string]bool{"plain": false, "errors": true} {
 		if z := lifecycle.Zone(name); z == nil || z.AfterErrors != want {
 			t.Errorf("zone %s: %v, want %v", name, z, want)

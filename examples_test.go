@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -67,14 +65,7 @@ func TestExamples(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := caddy.Load(config, true); err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := caddy.Stop(); err != nil {
-					t.Error(err)
-				}
-			}()
+			loadConfig(t, config)
 			for _, e := range expectationsOf(t, requests) {
 				for i := range e.times {
 					if err := e.check("http://127.0.0.1:" + port); err != nil {

@@ -65,17 +65,35 @@ https://localhost:%d {
 		t.Fatal(err)
 	}
 	s.config = config
-	s.reload()
+	loadConfig(t, config)
+	s.connect(&tls.Config{RootCAs: roots, ServerName: "localhost"})
+	return s
+}
+
+// loadSites loads a Caddyfile of sites, without an admin endpoint and a log.
+func loadSites(t *testing.T, sites string) {
+	t.Helper()
+	config, err := adapt("{\nadmin off\npersist_config off\nauto_https off\nlog {\noutput discard\n}\n}\n" + sites)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loadConfig(t, config)
+}
+
+// loadConfig loads a configuration. It ends with the test.
+func loadConfig(t *testing.T, config []byte) {
+	t.Helper()
+	if err := caddy.Load(config, true); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := caddy.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	s.connect(&tls.Config{RootCAs: roots, ServerName: "localhost"})
-	return s
 }
 
-// reload loads the configuration, again if it is loaded.
+// reload loads the configuration again.
 func (s *served) reload() {
 	s.t.Helper()
 	if err := caddy.Load(s.config, true); err != nil {

@@ -84,15 +84,7 @@ func TestShadowModeBehindAMatcherOfThePage(t *testing.T) {
 // The page's quarter of the clients: they are denied, and the others go on.
 func TestShareOfThePage(t *testing.T) {
 	_, site := siteInPage(t, "docs/shadow.md", "example.com")
-	config, err := adapt("example.com {\n" + site + "}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := tryHandler(t, new(caddy.Config), &App{}, handlersIn(t, config)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.end)
+	s := adaptedSite(t, "example.com {\n"+site+"}\n")
 	const clients = 200
 	in := 0
 	for i := range clients {

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -204,10 +202,7 @@ func TestThePageOfTiers(t *testing.T) {
 	if warned := warnedOf(t, config); len(warned) > 0 {
 		t.Errorf("the page warns of %q", warned)
 	}
-	if err := caddy.Load(config, true); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = caddy.Stop() })
+	loadConfig(t, config)
 	ask := func(user, password string) *http.Response { t.Helper(); return askAs(t, port, user, password) }
 	for user, policy := range map[string]string{
 		"alice": `"plan-1m";q=6000;w=60, "plan-1d";q=500000;w=86400`,

@@ -48,7 +48,7 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 			<-last.done // its last answers are in
 			if last.to != r {
 				s.dropCharges(r.now())
-				s.counters.ResetAcks()
+				s.table.ResetAcks()
 				s.companion().Resend()
 			}
 		}

@@ -50,15 +50,20 @@ func (c *heldCharger) CallContext(parent context.Context) (context.Context, cont
 func (c *heldCharger) Unavailable(table.ID) error         { return nil }
 func (c *heldCharger) Failed(_ table.ID, err error) error { return err }
 
+// chargedTable is the table of a bucket of 10, whose decisions are charged.
+func chargedTable(maxKeys int) (algorithms.Params, *table.Table[algorithms.BucketState], *Source) {
+	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour, Burst: 10}
+	tab := tableOf[algorithms.BucketState](alg, maxKeys)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Hour, Charges: true}, maxKeys)
+	return alg, tab, NewSource(tab, Spec{Zone: "z", Kind: 't', Window: alg.Window, Buckets: 1})
+}
+
 // A request that waits for a charge that another request sends waits for that call only: not for
 // the next one, which may begin before the request has begun to wait.
 func TestARequestWaitsForTheCallThatItFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newVnode(t)
-		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour, Burst: 10}
-		tab := tableOf[algorithms.BucketState](alg, 100)
-		source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: alg.Window, Buckets: 1})
-		tab.Configure(table.SyncConfig{Params: alg, Rate: time.Hour, Charges: true}, 100)
+		alg, tab, source := chargedTable(100)
 		raw := []byte("k")
 		charge := func() error { return source.ChargeNow(context.Background(), table.KeyOf(raw)) }
 
@@ -100,10 +105,7 @@ func TestARequestWaitsForTheCallThatItFound(t *testing.T) {
 func TestARequestGivesUpWaitingForACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newVnode(t)
-		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour, Burst: 10}
-		tab := tableOf[algorithms.BucketState](alg, 100)
-		source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: alg.Window, Buckets: 1})
-		tab.Configure(table.SyncConfig{Params: alg, Rate: time.Hour, Charges: true}, 100)
+		alg, tab, source := chargedTable(100)
 		raw := []byte("k")
 
 		c := &heldCharger{held: 1, giveUp: make(chan struct{}), beforeContext: func(int32) {}}
@@ -135,10 +137,7 @@ func TestFewChargesArePending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 5 * maxCharges / 2
 		n := newVnode(t)
-		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour, Burst: 10}
-		tab := tableOf[algorithms.BucketState](alg, 2*keys)
-		source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: alg.Window, Buckets: 1})
-		tab.Configure(table.SyncConfig{Params: alg, Rate: time.Hour, Charges: true}, 2*keys)
+		alg, tab, source := chargedTable(2 * keys)
 		c := &outage{}
 		n.rep.AttachCharged(source, time.Hour, c)
 		synctest.Wait()

@@ -6,7 +6,7 @@ func (r *Replicator) keepTime(server, start, end int64) {
 	best := r.clock.Read(server, start, end)
 	r.mu.Unlock()
 	for _, s := range r.attached() {
-		s.counters.SetClock(r.now(), best.Offset, best.Uncertainty)
+		s.table.SetClock(r.now(), best.Offset, best.Uncertainty)
 		s.companion().SetClock(best.Offset)
 	}
 }

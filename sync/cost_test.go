@@ -79,7 +79,7 @@ func (x *meteredNode) sync(tb testing.TB) {
 
 // calls sends all that is dirty, so many keys a call.
 func (x *meteredNode) calls(tb testing.TB, size int) (keys int) {
-	x.source.counters.Tick()
+	x.source.table.Tick()
 	for messages := x.drain(size); len(messages) > 0; messages = x.drain(size) {
 		keys += len(messages)
 		if err := x.rep.batch(context.Background(), x.source, x.at, messages); err != nil {
@@ -140,7 +140,7 @@ func TestAKeyInASyncAllocatesNothing(t *testing.T) {
 			for key := range keys {
 				x.touch(key)
 			}
-			x.source.counters.Tick()
+			x.source.table.Tick()
 			messages := x.drain(keys)
 			if len(messages) != keys {
 				t.Fatalf("%d messages, want %d", len(messages), keys)

@@ -32,7 +32,7 @@
 //	Replicator.mu      its tables, its health and its clock
 //	pendingCharges.mu  the charges of a table that are on their way
 //	table.walking      one walk over a table at a time
-//	table.shard.mu     the keys of a shard
+//	table.stripe.mu    the keys of a stripe
 //	table.widening     the making of a sketch, for keys beyond max_keys
 //	saved.part.mu      a part of what an earlier process has saved; not together with widening
 //

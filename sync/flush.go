@@ -50,7 +50,7 @@ type flushRequest struct {
 // server that is known to be lost or that has just failed to take them.
 func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 	for began := time.Now(); ; {
-		_, requests := s.counters.Unsent(r.now())
+		_, requests := s.table.Unsent(r.now())
 		if requests == 0 && !s.companion().HasUnsent() {
 			return ""
 		}
@@ -74,7 +74,7 @@ func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 
 // noteUnsent logs the last counts of a table that could not be sent, if there are any.
 func (r *Replicator) noteUnsent(s *Source, reason string) {
-	keys, requests := s.counters.Unsent(r.now())
+	keys, requests := s.table.Unsent(r.now())
 	if requests == 0 {
 		return
 	}
@@ -118,9 +118,9 @@ func (r *Replicator) flushAll(f *flush, sources []*Source) {
 		}
 		wg.Go(func() {
 			var was flushed
-			if _, was.left = s.counters.Unsent(r.now()); was.left > 0 || s.companion().HasUnsent() {
+			if _, was.left = s.table.Unsent(r.now()); was.left > 0 || s.companion().HasUnsent() {
 				was.err = at.flush(ctx)
-				_, was.left = s.counters.Unsent(r.now())
+				_, was.left = s.table.Unsent(r.now())
 			}
 			f.mu.Lock()
 			f.flushed[s] = was

@@ -30,14 +30,14 @@ type Record interface {
 	// Ask returns what the next heartbeat says and asks of the record: the last five arguments of
 	// heartbeat.lua.
 	Ask() []any
-	// Hear takes in the answer. It returns how long the next heartbeat may wait.
-	Hear(h Heard) time.Duration
+	// Merge merges the answer. It returns how long the next heartbeat may wait.
+	Merge(a HeartbeatReply) time.Duration
 	// IsEqual reports whether the record is the same here and there.
 	IsEqual() bool
 }
 
-// Heard is what the answer to a heartbeat says of the control record.
-type Heard struct {
+// A HeartbeatReply is what the answer to a heartbeat says of the control record.
+type HeartbeatReply struct {
 	Node string
 	Seq  int64
 	// Server and Now are the server's time and this node's, in nanoseconds since the Unix epoch.
@@ -83,12 +83,7 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 }
 
 // Beat has the next heartbeat come at once. It never waits.
-func (r *Replicator) Beat() {
-	select {
-	case r.beat <- struct{}{}:
-	default:
-	}
-}
+func (r *Replicator) Beat() { r.beat.Wake() }
 
 // endLease takes this node's lease away, unless the server that has the leases is known to be lost:
 // that of the first shard.
@@ -157,7 +152,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	r.mark = max(r.mark, mark)
 	r.answered, r.answeredAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
-	wait = r.record.Hear(Heard{r.node, r.seq, server, start + (end-start)/2, nodes, mark, reply[5:]})
+	wait = r.record.Merge(HeartbeatReply{r.node, r.seq, server, start + (end-start)/2, nodes, mark, reply[5:]})
 	if r.record.IsEqual() {
 		r.held.Store(0)
 	}
@@ -182,9 +177,9 @@ func (r *Replicator) awaitRecord(ctx context.Context) {
 // noRecord is where nothing goes along.
 type noRecord struct{}
 
-func (noRecord) Ask() []any               { return []any{0, 0, "", "", ""} }
-func (noRecord) Hear(Heard) time.Duration { return heartbeatRate }
-func (noRecord) IsEqual() bool            { return true }
+func (noRecord) Ask() []any                         { return []any{0, 0, "", "", ""} }
+func (noRecord) Merge(HeartbeatReply) time.Duration { return heartbeatRate }
+func (noRecord) IsEqual() bool                      { return true }
 
 // retry has every table that has lost one of these shards try again at once: they are back, and the
 // next cycle may be an hour away.

@@ -34,7 +34,7 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 		if action != cycle.Await {
 			event = r.cycle(ctx, s, at, action == cycle.SyncUrgent, flush)
 			next, _, wait = next.Next(event, time.Since(began), rate)
-			s.counters.SetLost(next.Unreachable)
+			s.table.SetLost(next.Unreachable)
 		}
 		state = next
 		timer.Reset(wait)
@@ -59,10 +59,10 @@ func (r *Replicator) cycle(ctx context.Context, s *Source, at *attachment, early
 			r.note(s, at.name, err)
 		}
 		if err == nil && !early {
-			at.complete(r.now())
+			at.progress.Complete(r.now())
 		}
 	}
-	event := cycle.Event{Kind: cycle.Reply, Lost: at.lost.Load(), Urgent: s.counters.Urgent()}
+	event := cycle.Event{Kind: cycle.Reply, Lost: at.lost.Load(), Urgent: s.table.Urgent()}
 	if err != nil {
 		event.Kind = cycle.Failed
 	}

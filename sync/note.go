@@ -27,7 +27,7 @@ func (r *Replicator) resend() {
 		return
 	}
 	for _, s := range r.attached() {
-		s.counters.Resend()
+		s.table.Resend()
 		s.companion().Resend()
 	}
 }

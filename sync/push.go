@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/callargs"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -24,7 +25,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	}
 	if err := s.companion().Read(ctx, r.callTime(at), messages); err != nil {
 		r.stats.failures.Add(1)
-		s.counters.Fail(messages)
+		s.table.Fail(messages)
 		return err
 	}
 	c := pushCalls.Get().(*pushCall)
@@ -36,7 +37,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	}
 	if err != nil {
 		r.stats.failures.Add(1)
-		s.counters.Fail(messages)
+		s.table.Fail(messages)
 		return err
 	}
 	r.stats.calls.Add(1)
@@ -48,10 +49,12 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 		if text == noSense || strings.HasPrefix(text, "WRONGTYPE") {
 			r.noteForeign(s, text)
 		} else {
-			err = rejection(text)
+			// It is about the whole server, such as OOM, which reports it for each write of a
+			// script.
+			err = redisconn.Rejection(text)
 		}
 	}
-	if s.counters.Ack(now, c.answers) {
+	if s.table.Ack(now, c.answers) {
 		r.noteLoss(true)
 	}
 	if err != nil {
@@ -59,15 +62,6 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	}
 	return err
 }
-
-// A rejection is an error in the answer for one key that is about the whole server, such as OOM:
-// the server reports it for each write of a script, and not for the script.
-type rejection string
-
-func (r rejection) Error() string { return string(r) }
-
-// RedisError makes it an error like those that the client returns.
-func (rejection) RedisError() {}
 
 // A pushCall is one call of the script and its answer. They are used again, so that a key costs no
 // allocation.
@@ -171,7 +165,7 @@ func (c *pushCall) read(reply string, messages []table.Message) error {
 		sum, rest, ok = strings.Cut(rest, "\n")
 		a := parseAnswer(messages[i], held, sum)
 		switch {
-		case a.Told.Stamp != 0: // it is sent again under that reset
+		case a.NewerReset.Stamp != 0: // it is sent again under that reset
 		case held == "!":
 			c.rejected = append(c.rejected, sum)
 		case a.Failed:

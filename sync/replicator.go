@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/health"
+	"github.com/caddy-tide/ratelimit/internal/loop"
 	"github.com/caddy-tide/ratelimit/internal/servertime"
 )
 
@@ -55,7 +56,7 @@ type Replicator struct {
 	// of them, otherwise all or none.
 	lost  atomic.Uint64
 	nodes atomic.Int64
-	stats counters
+	stats callStats
 
 	// seq and answered number the heartbeats, the last one sent and the last one answered, and mark
 	// is the one at which the server was last found to have forgotten. Only the heartbeat's
@@ -65,7 +66,7 @@ type Replicator struct {
 
 	// record goes along with the heartbeats, and beat asks for one.
 	record Record
-	beat   chan struct{}
+	beat   loop.Waker
 	held   atomic.Int64 // until when syncs wait for the record, nanoseconds since the epoch
 
 	mu       sync.Mutex
@@ -80,7 +81,7 @@ type Replicator struct {
 	leaving sync.WaitGroup // the loops of tables that were detached
 }
 
-type counters struct {
+type callStats struct {
 	calls, keys, failures, failedKeys atomic.Int64
 	last                              atomic.Int64
 }
@@ -112,7 +113,7 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 	_, cluster := client.(*redis.ClusterClient)
 	return &Replicator{
 		client: client, keys: NewKeyspace(namespace), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
-		node: NewNode(), sources: make(map[*Source]struct{}), record: noRecord{}, beat: make(chan struct{}, 1),
+		node: NewNode(), sources: make(map[*Source]struct{}), record: noRecord{}, beat: loop.NewWaker(),
 	}
 }
 

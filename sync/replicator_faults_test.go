@@ -150,16 +150,24 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 	}
 }
 
-// The heartbeat finds out that Redis is back, and a zone with a long interval doesn't wait for its
-// cycle to do so as well.
-func TestASlowRateIsBackWithTheServer(t *testing.T) {
-	r := redistest.Start(t)
+// startLost starts a node of a long interval that has four units to send and has lost its server.
+func startLost(t *testing.T, r *redistest.Server) *rnode {
+	t.Helper()
 	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
 	a.knows("k", 0, 0)
 	r.Kill()
 	a.take("k", 4)
+	// A cycle at once; when that and another one have failed, the next is an hour away.
 	a.configure(time.Hour)
 	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
+	return a
+}
+
+// The heartbeat finds out that Redis is back, and a zone with a long interval doesn't wait for its
+// cycle to do so as well.
+func TestASlowRateIsBackWithTheServer(t *testing.T) {
+	r := redistest.Start(t)
+	a := startLost(t, r)
 	redistest.Eventually(t, "the heartbeat has failed", func() bool { return a.rep.lost.Load() == allShards })
 	r.Restart()
 	redistest.Eventually(t, "the sync works again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
@@ -172,13 +180,7 @@ func TestASlowRateIsBackWithTheServer(t *testing.T) {
 // counts all the same.
 func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	r := redistest.Start(t)
-	a := startNode(t, clientOf(t, r.URL), anHour, time.Hour, wallClock)
-	a.knows("k", 0, 0)
-	r.Kill()
-	a.take("k", 4)
-	// A cycle at once; when that and another one have failed, the next is an hour away.
-	a.configure(time.Hour)
-	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
+	a := startLost(t, r)
 	r.Restart()
 	redistest.Eventually(t, "the server is back", func() bool {
 		return a.rep.Status().Nodes == 1 && a.rep.lost.Load() == 0 && a.rep.Status().Failing[health.Heartbeat] == ""

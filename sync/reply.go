@@ -18,7 +18,7 @@ import (
 func parseAnswer(m table.Message, held, sum string) table.Answer {
 	a := table.Answer{Message: m, Failed: true}
 	if held == "@" {
-		a.Told, _ = ParseReset(sum)
+		a.NewerReset, _ = ParseReset(sum)
 		return a
 	}
 	var ok, ok2 bool

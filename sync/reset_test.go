@@ -349,8 +349,8 @@ type record struct {
 	equal *atomic.Bool
 }
 
-func (r record) IsEqual() bool            { return r.equal.Load() }
-func (r record) Hear(Heard) time.Duration { return 50 * time.Millisecond }
+func (r record) IsEqual() bool                      { return r.equal.Load() }
+func (r record) Merge(HeartbeatReply) time.Duration { return 50 * time.Millisecond }
 
 // After a start or a loss nothing is synced until the control record is known, or a second has
 // passed: epochs that were reset meanwhile have other names.

@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// shards are those that share the fate of a key's: its own in a Cluster, else all.
-func (r *Replicator) shards(id table.ID) uint64 {
+// ShardsOf are those that share the fate of a key's: its own in a Cluster, else all.
+func (r *Replicator) ShardsOf(id table.ID) uint64 {
 	if r.cluster {
 		return 1 << ShardOf(id)
 	}

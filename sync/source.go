@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/loop"
 	"github.com/caddy-tide/ratelimit/internal/messages"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -47,11 +48,11 @@ type Follower interface {
 // and its sequence numbers go on when a reload attaches it to another Replicator, so that no total
 // is ever taken for another one's.
 type Source struct {
-	counters Table
-	spec     Spec
-	node     string
-	seq      atomic.Int64
-	wake     chan struct{}
+	table Table
+	spec  Spec
+	node  string
+	seq   atomic.Int64
+	wake  loop.Waker
 
 	carried atomic.Pointer[messages.Companion] // nil where nothing goes along
 
@@ -85,24 +86,7 @@ type attachment struct {
 	flushing         bool
 	failed, answered uint64
 
-	cycles atomic.Int64 // that were completed
-	synced atomic.Int64 // when the last of them was, nanoseconds since the epoch
-}
-
-// SyncStatus is how far the sync of one table has come. A cycle sends all that became dirty before
-// it began.
-type SyncStatus struct {
-	// Cycles is how many were completed since the table was attached: all that was due was sent and
-	// answered. Where nothing was due, that is at once.
-	Cycles int64 `json:"cycles"`
-	// Synced is when the last of them was completed, zero if none.
-	Synced time.Time `json:"synced"`
-}
-
-// complete notes that a cycle has ended.
-func (at *attachment) complete(now int64) {
-	at.synced.Store(now)
-	at.cycles.Add(1)
+	progress loop.Progress
 }
 
 // charger is nil where totals are synced.
@@ -115,19 +99,14 @@ func (at *attachment) charger() Charger {
 
 // NewSource returns the Source of a table, with a random name of a node.
 func NewSource(t Table, spec Spec) *Source {
-	return &Source{counters: t, spec: spec, node: NewNode(), wake: make(chan struct{}, 1)}
+	return &Source{table: t, spec: spec, node: NewNode(), wake: loop.NewWaker()}
 }
 
 // Node is the field of this table's counts in the store.
 func (s *Source) Node() string { return s.node }
 
 // Wake asks for a sync of the urgent keys. It never waits.
-func (s *Source) Wake() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
+func (s *Source) Wake() { s.wake.Wake() }
 
 // Lost returns the shards for which the last sync failed or whose server does not answer, for
 // LostFor; all or none where there is no Cluster. A table that is not attached has lost nothing:
@@ -141,14 +120,9 @@ func (s *Source) Lost() uint64 {
 }
 
 // Status returns how far the sync has come, nil where the table is not attached.
-func (s *Source) Status() *SyncStatus {
-	at := s.at.Load()
-	if at == nil {
-		return nil
+func (s *Source) Status() *loop.Status {
+	if at := s.at.Load(); at != nil {
+		return at.progress.Status()
 	}
-	status := &SyncStatus{Cycles: at.cycles.Load()}
-	if synced := at.synced.Load(); synced != 0 {
-		status.Synced = time.Unix(0, synced)
-	}
-	return status
+	return nil
 }

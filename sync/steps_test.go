@@ -9,13 +9,24 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/unsettled"
 )
 
 // Redis' clock steps ahead and back, over boundaries of windows as well, while nodes count, and
 // each node hears of it at another time. Once all have, they count into the same windows, and the
 // store and every node know what all of them admitted.
 func TestNodesAgreeAfterStepsOfTheStoresClock(t *testing.T) {
-	for name, run := range map[string]func(*testing.T, uint64){
+	everyStep(t, uint64(*schedules), false)
+}
+
+// The same where requests reserve, and their responses settle it before, in or after a step: what
+// others refund is believed, also where the step has ended what the store held.
+func TestNodesAgreeOnReservationsAfterSteps(t *testing.T) {
+	everyStep(t, uint64(max(1, *schedules/8)), true)
+}
+
+func everyStep(t *testing.T, seeds uint64, reserves bool) {
+	for name, run := range map[string]func(*testing.T, uint64, bool){
 		"fixed_window": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
 			return algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: w}
 		}),
@@ -33,8 +44,8 @@ func TestNodesAgreeAfterStepsOfTheStoresClock(t *testing.T) {
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(*schedules) {
-				synctest.Test(t, func(t *testing.T) { run(t, seed) })
+			for seed := range seeds {
+				synctest.Test(t, func(t *testing.T) { run(t, seed, reserves) })
 				if t.Failed() {
 					t.Fatalf("seed %d", seed)
 				}
@@ -43,10 +54,11 @@ func TestNodesAgreeAfterStepsOfTheStoresClock(t *testing.T) {
 	}
 }
 
-func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params) func(*testing.T, uint64) {
-	return func(t *testing.T, seed uint64) {
+func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params) func(*testing.T, uint64, bool) {
+	return func(t *testing.T, seed uint64, reserves bool) {
 		random := rand.New(rand.NewPCG(seed, 9))
 		alg := of(1_000_000, []time.Duration{time.Minute, 3 * time.Minute, 10 * time.Minute}[random.IntN(3)])
+		alg.Reserves = reserves
 		s := &schedule[S]{
 			t: t, random: random, alg: alg, rate: []time.Duration{100 * time.Millisecond, time.Second}[random.IntN(2)],
 			store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(seed, 10))}, keys: []string{"a", "b"},
@@ -77,7 +89,7 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 			s.busy(2500 * time.Millisecond) // in the first second only some have noticed it
 			s.agree(by)
 			for i, key := range s.keys {
-				if got := s.spent(key, 0); got < spent[i] && s.epoch(s.store.now().UnixNano()) == stepped {
+				if got := s.spent(key, 0); !reserves && got < spent[i] && s.epoch(s.store.now().UnixNano()) == stepped {
 					t.Errorf("after a step of %v: %s: of %d spent in the windows that are one again %d are left", by, key, spent[i], got)
 				}
 			}
@@ -91,6 +103,9 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 func (s *schedule[S]) busy(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		s.take(s.nodes[s.random.IntN(len(s.nodes))], s.keys[s.random.IntN(len(s.keys))], 1+s.random.IntN(3))
+		if s.alg.Reserves {
+			s.respond(s.nodes[s.random.IntN(len(s.nodes))], s.random.IntN(4))
+		}
 		time.Sleep(time.Duration(1 + s.random.Int64N(int64(200*time.Millisecond))))
 	}
 }
@@ -99,6 +114,9 @@ func (s *schedule[S]) busy(d time.Duration) {
 // know of the current one when the next request comes.
 func (s *schedule[S]) agree(by time.Duration) {
 	time.Sleep(4*s.rate + 3*time.Second)
+	if s.alg.Reserves {
+		time.Sleep(unsettled.Resent)
+	}
 	epoch := s.epoch(s.store.now().UnixNano())
 	for _, m := range s.nodes {
 		// Brings ledgers to the epoch in which a request would find them.
@@ -130,6 +148,25 @@ func (s *schedule[S]) agree(by time.Duration) {
 				s.t.Errorf("after a step of %v: %s: a node knows of %+v, all have admitted %d", by, s.hash(key, epoch), c, all)
 			}
 		})
+		s.agreeOnReserved(by, key, epoch)
+	}
+}
+
+// agreeOnReserved checks what the nodes take for reserved, by themselves and by each other.
+func (s *schedule[S]) agreeOnReserved(by time.Duration, key string, epoch int64) {
+	var all int64
+	for _, m := range s.nodes {
+		own, _ := m.table.Unsettled().In(table.KeyOf([]byte(key)), epoch)
+		all += own
+		if total, settled := s.store.settled(s.hash(key, epoch), m.source.Node()); s.alg.Reserves && settled != total-own {
+			s.t.Errorf("after a step of %v: %s: of %d the store has %d as settled, and %d are reserved", by, s.hash(key, epoch), total, settled, own)
+		}
+	}
+	for _, m := range s.nodes {
+		own, others := m.table.Unsettled().In(table.KeyOf([]byte(key)), epoch)
+		if own+others != all {
+			s.t.Errorf("after a step of %v: %s: a node takes %d of its own and %d of others for reserved, all have %d", by, s.hash(key, epoch), own, others, all)
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ func (r *Replicator) sync(ctx context.Context, s *Source, at *attachment, urgent
 	}
 	s.dropCharges(r.now())
 	if !urgent {
-		s.counters.Tick()
+		s.table.Tick()
 	}
 	kept := messageBuffers.Get().(*[]table.Message)
 	defer messageBuffers.Put(kept)
@@ -37,7 +37,7 @@ func (r *Replicator) sync(ctx context.Context, s *Source, at *attachment, urgent
 	for {
 		most := r.round(fast)
 		start := time.Now()
-		buf = s.counters.Drain(r.now(), most, urgent, buf[:0])
+		buf = s.table.Drain(r.now(), most, urgent, buf[:0])
 		if len(buf) == 0 {
 			break
 		}
@@ -50,7 +50,7 @@ func (r *Replicator) sync(ctx context.Context, s *Source, at *attachment, urgent
 		if len(buf) < most {
 			break
 		}
-		if !urgent && s.counters.Urgent() {
+		if !urgent && s.table.Urgent() {
 			if err := r.sync(ctx, s, at, true); err != nil {
 				if !r.cluster {
 					return err
@@ -97,12 +97,12 @@ func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messag
 		batch := messages[:n]
 		messages = messages[n:]
 		slots <- struct{}{}
-		shards := r.shards(batch[0].ID)
+		shards := r.ShardsOf(batch[0].ID)
 		mu.Lock()
 		known := at.failed
 		mu.Unlock()
 		if skip, err := r.skips(at, shards, known, urgent); skip {
-			s.counters.Fail(batch)
+			s.table.Fail(batch)
 			if err != nil {
 				mu.Lock()
 				failed, at.failed = err, at.failed|shards

@@ -73,26 +73,26 @@ func tide[S any](kind algorithms.Kind) func(int, time.Duration) (func() ask, fun
 // timeRate is what many write around a rate.Limiter: maps of limiters, each with a lock. Nothing is
 // ever dropped from them.
 func timeRate(limit int, window time.Duration) (func() ask, func(), error) {
-	type shard struct {
+	type stripe struct {
 		mu  sync.Mutex
 		all map[string]*rate.Limiter
 		_   [48]byte // keeps neighbours' locks off this cache line
 	}
-	var shards [64]shard
-	for i := range shards {
-		shards[i].all = make(map[string]*rate.Limiter)
+	var stripes [64]stripe
+	for i := range stripes {
+		stripes[i].all = make(map[string]*rate.Limiter)
 	}
 	seed := maphash.MakeSeed()
 	every := rate.Limit(float64(limit) / window.Seconds())
 	take := func(k *key) bool {
-		sh := &shards[maphash.String(seed, k.text)%64]
-		sh.mu.Lock()
-		l := sh.all[k.text]
+		st := &stripes[maphash.String(seed, k.text)%64]
+		st.mu.Lock()
+		l := st.all[k.text]
 		if l == nil {
 			l = rate.NewLimiter(every, limit)
-			sh.all[k.text] = l
+			st.all[k.text] = l
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 		return l.Allow()
 	}
 	return func() ask { return take }, func() {}, nil

@@ -79,8 +79,8 @@ func (o *operator) command(ctx context.Context, node int, line string) error {
 		return nil
 	}
 	args := append([]string{"rate-limit"}, strings.Fields(line)...)
-	said, err := exec.CommandContext(ctx, o.program, append(args, "--address", o.nodes[node].Admin)...).CombinedOutput()
-	fmt.Fprintf(o.out, "  $ caddy rate-limit %s\n  %s\n", line, strings.TrimSpace(string(said)))
+	printed, err := exec.CommandContext(ctx, o.program, append(args, "--address", o.nodes[node].Admin)...).CombinedOutput()
+	fmt.Fprintf(o.out, "  $ caddy rate-limit %s\n  %s\n", line, strings.TrimSpace(string(printed)))
 	if err != nil {
 		return fmt.Errorf("caddy rate-limit %s: %w", line, err)
 	}

@@ -173,7 +173,7 @@ const (
 
 // parser reads the lines of one file.
 type parser struct {
-	clock   clockface
+	times   timeReader
 	headers bool
 	values  values
 	text    []byte // scratch
@@ -224,20 +224,20 @@ func (p *parser) instants(prefix []byte, r *Record) (why string) {
 	v := &p.values
 	switch {
 	case v[fieldDuration] != nil:
-		r.Took = p.clock.duration(v.text(fieldDuration), 0)
+		r.Took = p.times.duration(v.text(fieldDuration), 0)
 	case v[fieldMillis] != nil:
-		r.Took = p.clock.duration(v.text(fieldMillis), time.Millisecond)
+		r.Took = p.times.duration(v.text(fieldMillis), time.Millisecond)
 	case v[fieldNanos] != nil:
-		r.Took = p.clock.duration(v.text(fieldNanos), 1)
+		r.Took = p.times.duration(v.text(fieldNanos), 1)
 	}
-	if at, ok := p.clock.time(v.text(fieldStart)); ok {
+	if at, ok := p.times.time(v.text(fieldStart)); ok {
 		r.Start = at
 		return ""
 	}
-	at, ok := p.clock.time(v.text(fieldTime))
+	at, ok := p.times.time(v.text(fieldTime))
 	if !ok && len(prefix) > 0 {
 		column, _, _ := bytes.Cut(prefix, []byte{'\t'})
-		at, ok = p.clock.time(bytes.TrimSpace(column))
+		at, ok = p.times.time(bytes.TrimSpace(column))
 	}
 	switch {
 	case !ok && v[fieldTime] == nil:

@@ -38,7 +38,7 @@ func (p *parser) common(line []byte, r *Record) (k kind, why string) {
 	if length < 0 {
 		return damaged, "its time has no end"
 	}
-	at, ok := p.clock.time(line[open+1 : open+length])
+	at, ok := p.times.time(line[open+1 : open+length])
 	if !ok {
 		return damaged, "its time can't be read"
 	}

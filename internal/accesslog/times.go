@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A clockface reads the times and durations of one file. What it has seen tells it what the next
+// A timeReader reads the times and durations of one file. What it has seen tells it what the next
 // one is.
-type clockface struct {
+type timeReader struct {
 	layout   string // of the last time that was text
 	text     string // the last time that was text, and what it was
 	at       int64
@@ -23,7 +23,7 @@ var layouts = []string{
 }
 
 // time reads a time as text or as a number, in nanoseconds since the Unix epoch.
-func (c *clockface) time(text []byte) (at int64, ok bool) {
+func (c *timeReader) time(text []byte) (at int64, ok bool) {
 	if len(text) == 0 {
 		return 0, false
 	}
@@ -49,7 +49,7 @@ func (c *clockface) time(text []byte) (at int64, ok bool) {
 }
 
 // note remembers a time, if nanoseconds can hold it.
-func (c *clockface) note(s string, t time.Time) (int64, bool) {
+func (c *timeReader) note(s string, t time.Time) (int64, bool) {
 	if t.Year() < 1970 || t.Year() > 2200 {
 		return 0, false
 	}
@@ -124,7 +124,7 @@ const maxTook = 30 * 24 * time.Hour
 // others have fractions. Otherwise a whole number is nanoseconds if it is large, or others were,
 // and else milliseconds: no request takes less than 10 us, and few take more than 10 s. unit is
 // that of the field, if its name tells.
-func (c *clockface) duration(text []byte, unit time.Duration) time.Duration {
+func (c *timeReader) duration(text []byte, unit time.Duration) time.Duration {
 	whole, billionths, _, ok := decimal(text)
 	if !ok {
 		d, err := time.ParseDuration(string(text))

@@ -26,7 +26,7 @@ import (
 const (
 	// Root is the path of the state.
 	Root = "/rate_limit/"
-	// OverridesPath and EnforcementPath are the paths of what is in force, and of its changes.
+	// OverridesPath and EnforcementPath are the paths of what is active, and of its changes.
 	OverridesPath   = Root + "overrides"
 	EnforcementPath = Root + "enforcement"
 	// ExplainPath and TopPath are the paths of what is only looked at.
@@ -75,16 +75,17 @@ func Answer(w http.ResponseWriter, body any) error {
 	return json.NewEncoder(w).Encode(body)
 }
 
-// request is the body of a change. Of Zone and All one is given, and of Key and ID at most one.
-type request struct {
-	Zone  string   `json:"zone"`
-	All   bool     `json:"all"`
-	Key   *string  `json:"key"`
-	ID    string   `json:"id"`
-	Share *float64 `json:"share"`
-	Limit string   `json:"limit"`
-	For   string   `json:"for"`
-	Note  string   `json:"note"`
+// A ChangeRequest is the body of a change. Of Zone and All one is given, and of Key and ID at most
+// one.
+type ChangeRequest struct {
+	Zone  string   `json:"zone,omitempty"`
+	All   bool     `json:"all,omitempty"`
+	Key   *string  `json:"key,omitempty"`
+	ID    string   `json:"id,omitempty"`
+	Share *float64 `json:"share,omitempty"`
+	Limit string   `json:"limit,omitempty"`
+	For   string   `json:"for,omitempty"`
+	Note  string   `json:"note,omitempty"`
 }
 
 var fields = []string{"zone", "all", "key", "id", "share", "limit", "for", "note"}
@@ -98,7 +99,7 @@ type Changed struct {
 
 // serve answers GET with a list, and makes the change of POST and DELETE. read makes the change of
 // a body.
-func serve(w http.ResponseWriter, r *http.Request, read func(*lifecycle.Config, request, bool) (control.Change, error), list func(control.State) []control.EntryState) error {
+func serve(w http.ResponseWriter, r *http.Request, read func(*lifecycle.Config, ChangeRequest, bool) (control.Change, error), list func(control.State) []control.EntryState) error {
 	config, err := running()
 	if err != nil {
 		return err
@@ -116,7 +117,7 @@ func serve(w http.ResponseWriter, r *http.Request, read func(*lifecycle.Config, 
 		w.Header().Set("Allow", "GET, POST, DELETE")
 		return fail(http.StatusMethodNotAllowed, fmt.Errorf("method %s not allowed; use GET, POST or DELETE", spelling.Clip(r.Method)))
 	}
-	body, err := decode[request](r.Body, fields)
+	body, err := decode[ChangeRequest](r.Body, fields)
 	if err != nil {
 		return err
 	}
@@ -134,9 +135,9 @@ func serve(w http.ResponseWriter, r *http.Request, read func(*lifecycle.Config, 
 	case err != nil:
 		return err
 	}
-	said := describe(config, change, remove)
-	said.Pending = outcome.Unsent
-	return Answer(w, Changed{said, remove, outcome})
+	entry := describe(config, change, remove)
+	entry.Pending = outcome.Unsent
+	return Answer(w, Changed{entry, remove, outcome})
 }
 
 // describe says what holds after a change.
@@ -197,7 +198,7 @@ func who(r *http.Request) string {
 }
 
 // enforcementOf reads a change of the share of keys for which a zone is enforced.
-func enforcementOf(config *lifecycle.Config, req request, remove bool) (c control.Change, err error) {
+func enforcementOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c control.Change, err error) {
 	switch {
 	case req.All == (req.Zone != ""):
 		err = errors.New(`give "zone", or "all": true for all zones`)
@@ -218,7 +219,7 @@ func enforcementOf(config *lifecycle.Config, req request, remove bool) (c contro
 }
 
 // overrideOf reads a change of the limits of one key.
-func overrideOf(config *lifecycle.Config, req request, remove bool) (c control.Change, err error) {
+func overrideOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c control.Change, err error) {
 	switch {
 	case req.All, req.Share != nil:
 		err = fmt.Errorf("all and share belong to an enforcement; send them to %s", EnforcementPath)
@@ -248,7 +249,7 @@ func overrideOf(config *lifecycle.Config, req request, remove bool) (c control.C
 
 // finish checks what all changes have in common. byDefault is how long one holds where that is not
 // said.
-func finish(req request, remove bool, target control.Target, body control.Body, byDefault time.Duration) (c control.Change, err error) {
+func finish(req ChangeRequest, remove bool, target control.Target, body control.Body, byDefault time.Duration) (c control.Change, err error) {
 	c = control.Change{Target: target, For: byDefault}
 	if remove {
 		return c, nil
@@ -309,7 +310,7 @@ func list(names []string) string {
 }
 
 // idOf returns the ID of the key that a request names.
-func idOf(zone *limits.Zone, req request) (table.ID, error) {
+func idOf(zone *limits.Zone, req ChangeRequest) (table.ID, error) {
 	if req.ID != "" {
 		return control.ParseID(req.ID)
 	}

@@ -93,14 +93,14 @@ func explainKey(w http.ResponseWriter, config *lifecycle.Config, q question) err
 		}
 		k = counters.KeyOfID(id)
 	}
-	said, ok, err := explain.Key(zone, k)
+	handler, ok, err := explain.Key(zone, k)
 	switch {
 	case err != nil:
 		return err
 	case !ok:
 		return fail(http.StatusNotFound, errors.New("no counter of this node has that id; give the key"))
 	}
-	return Answer(w, said)
+	return Answer(w, handler)
 }
 
 // serveTop answers which keys have spent the most.

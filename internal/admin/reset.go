@@ -87,7 +87,7 @@ func resetOf(config *lifecycle.Config, req resetRequest) (c control.ResetChange,
 	}
 	c.Zone, c.For = req.Zone, lasts(zone)
 	if !req.All {
-		id, err := idOf(zone, request{Key: req.Key, ID: req.ID})
+		id, err := idOf(zone, ChangeRequest{Key: req.Key, ID: req.ID})
 		if err != nil {
 			return c, fail(http.StatusBadRequest, err)
 		}

@@ -11,8 +11,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // Options say how a handler answers.
@@ -94,7 +95,7 @@ func (o *Responder) Admit(w http.ResponseWriter, r *http.Request, results []Resu
 	if o.NoPlaceholders {
 		return
 	}
-	if repl := replacerOf(r); repl != nil {
+	if repl := reqkey.ReplacerOf(r); repl != nil {
 		setPlaceholders(repl, "", 0, results)
 	}
 }
@@ -104,7 +105,7 @@ func (o *Responder) admitUnlimited(r *http.Request) {
 	if !o.Shadow || o.NoPlaceholders {
 		return
 	}
-	if repl := replacerOf(r); repl != nil {
+	if repl := reqkey.ReplacerOf(r); repl != nil {
 		repl.Map(func(name string) (any, bool) { return lookUp(name, "", 0, nil) })
 	}
 }
@@ -157,7 +158,7 @@ func (o *Responder) WouldDeny(r *http.Request, would WouldDeny) {
 	if o.Events != nil {
 		o.Events.emit(wouldDenyEvent, r, would.Zone, seconds)
 	}
-	if repl := replacerOf(r); repl != nil && !o.NoPlaceholders {
+	if repl := reqkey.ReplacerOf(r); repl != nil && !o.NoPlaceholders {
 		repl.Set(placeholderPrefix+wouldDenyName, would.Zone)
 		repl.Set(placeholderPrefix+wouldDenyWait, seconds)
 	}
@@ -173,7 +174,7 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 		return o.denyBarred(w, r, d.Zone)
 	}
 	seconds := retryAfterSeconds(d.Wait, o.Jitter)
-	repl := replacerOf(r)
+	repl := reqkey.ReplacerOf(r)
 	if repl != nil {
 		setPlaceholders(repl, d.Zone, seconds, d.Results)
 	}
@@ -215,7 +216,7 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 
 // denyBarred answers a request of a key that an operator has barred. There is nothing to wait for.
 func (o *Responder) denyBarred(w http.ResponseWriter, r *http.Request, zone string) error {
-	if repl := replacerOf(r); repl != nil {
+	if repl := reqkey.ReplacerOf(r); repl != nil {
 		setPlaceholders(repl, zone, 0, nil)
 	}
 	if o.Events != nil {
@@ -256,10 +257,4 @@ func retryAfterSeconds(wait time.Duration, jitter float64) int64 {
 	// spreads them.
 	spread := max(int64(float64(seconds)*min(jitter, 1)), 1)
 	return min(seconds+rand.Int64N(spread+1), maxRetryAfter)
-}
-
-// replacerOf returns the request's replacer, nil outside of Caddy.
-func replacerOf(r *http.Request) *caddy.Replacer {
-	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	return repl
 }

@@ -329,7 +329,9 @@ func (l *listener) Handle(_ context.Context, e caddy.Event) error {
 	return nil
 }
 
-func TestEvent(t *testing.T) {
+// listen returns Events, and a listener of those with this name.
+func listen(t *testing.T, name string) (*Events, *listener) {
+	t.Helper()
 	ctx, err := caddy.ProvisionContext(&caddy.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -339,9 +341,14 @@ func TestEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := new(listener)
-	if err := e.app.Subscribe(&caddyevents.Subscription{Events: []string{exceededEvent}, Handlers: []caddyevents.Handler{l}}); err != nil {
+	if err := e.app.Subscribe(&caddyevents.Subscription{Events: []string{name}, Handlers: []caddyevents.Handler{l}}); err != nil {
 		t.Fatal(err)
 	}
+	return e, l
+}
+
+func TestEvent(t *testing.T) {
+	e, l := listen(t, exceededEvent)
 	r := prepared(request("/"))
 	r.RemoteAddr = "[2001:db8::1]:443"
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // isRouted reports whether one of the server's routes for errors would answer this request if it
@@ -16,7 +18,7 @@ func isRouted(r *http.Request, err error) bool {
 	if srv == nil || srv.Errors == nil || len(srv.Errors.Routes) == 0 || r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
 		return false
 	}
-	repl := replacerOf(r)
+	repl := reqkey.ReplacerOf(r)
 	if repl == nil {
 		return false
 	}

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 func shadow(r Result) Result {
@@ -49,18 +49,7 @@ func TestLimitsInShadowModeAreNotTold(t *testing.T) {
 
 // What would have been denied is told by an event, and by placeholders unless they are off.
 func TestWouldDenyIsTold(t *testing.T) {
-	ctx, err := caddy.ProvisionContext(&caddy.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	events, err := NewEvents(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := new(listener)
-	if err := events.app.Subscribe(&caddyevents.Subscription{Events: []string{wouldDenyEvent}, Handlers: []caddyevents.Handler{l}}); err != nil {
-		t.Fatal(err)
-	}
+	events, l := listen(t, wouldDenyEvent)
 	for _, off := range []bool{false, true} {
 		o := NewResponder(Options{Status: 429, Jitter: 1, Events: events, NoPlaceholders: off})
 		r := prepared(request("/"))
@@ -79,7 +68,7 @@ func TestWouldDenyIsTold(t *testing.T) {
 		if off {
 			want = " "
 		}
-		if got := replacerOf(r).ReplaceAll("{http.rate_limit.would_deny.name} {http.rate_limit.would_deny.wait}", ""); got != want {
+		if got := reqkey.ReplacerOf(r).ReplaceAll("{http.rate_limit.would_deny.name} {http.rate_limit.would_deny.wait}", ""); got != want {
 			t.Errorf("placeholders, off %t: %q, want %q", off, got, want)
 		}
 	}

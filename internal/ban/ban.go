@@ -45,18 +45,18 @@ type entry struct {
 	// stamp is when it began by the store's clock, in microseconds, 0 where the store has not
 	// confirmed it. It tells bans apart and is compared with nothing else: that clock steps.
 	stamp int64
-	// unsent is set while the store is to be told. listed is set while the list of its shard names
+	// unsent is set while the store is to be told. listed is set while the list of its stripe names
 	// it.
 	unsent, listed bool
 }
 
 const (
-	shardCount = 64
+	stripeCount = 64
 	// looks is at how many bans of a full register is looked for one that is over.
 	looks = 8
 )
 
-type shard struct {
+type stripe struct {
 	mu   sync.Mutex
 	bans map[ID]entry
 	// unsent names those that are to be sent. It may name some that are not, or that are over.
@@ -74,7 +74,7 @@ type Register struct {
 	wake    atomic.Pointer[func()]
 	pardons atomic.Pointer[pardons]
 
-	shards [shardCount]shard
+	stripes [stripeCount]stripe
 }
 
 // Configure sets how many bans there may be.
@@ -88,21 +88,21 @@ func (r *Register) Rest(id ID, now int64) time.Duration {
 	if r.IsEmpty() {
 		return 0
 	}
-	sh := r.shardOf(id)
-	sh.mu.Lock()
-	b := sh.bans[id].Ban
-	sh.mu.Unlock()
+	st := r.stripeOf(id)
+	st.mu.Lock()
+	b := st.bans[id].Ban
+	st.mu.Unlock()
 	return b.Rest(now)
 }
 
 // Begin bans a key from now on. It returns false where it is banned already, which nothing
 // prolongs, and where there is no room for another ban.
 func (r *Register) Begin(id ID, now int64, length time.Duration) bool {
-	sh := r.shardOf(id)
-	sh.mu.Lock()
-	had := sh.bans[id].Rest(now) > 0
-	began := !had && length > 0 && r.put(sh, id, now, entry{Ban: Ban{now, length}, unsent: true})
-	sh.mu.Unlock()
+	st := r.stripeOf(id)
+	st.mu.Lock()
+	had := st.bans[id].Rest(now) > 0
+	began := !had && length > 0 && r.put(st, id, now, entry{Ban: Ban{now, length}, unsent: true})
+	st.mu.Unlock()
 	if began {
 		r.wakeUp()
 	}
@@ -110,33 +110,33 @@ func (r *Register) Begin(id ID, now int64, length time.Duration) bool {
 }
 
 // put stores the ban of a key, which may be new, and lists it where it is unsent. It returns false
-// where there is no room. The lock of the shard is held.
-func (r *Register) put(sh *shard, id ID, now int64, e entry) bool {
-	had, known := sh.bans[id]
+// where there is no room. The lock of the stripe is held.
+func (r *Register) put(st *stripe, id ID, now int64, e entry) bool {
+	had, known := st.bans[id]
 	if !known {
-		if r.held.Load() >= r.maxKeys.Load() && !r.reclaim(sh, now) {
+		if r.held.Load() >= r.maxKeys.Load() && !r.reclaim(st, now) {
 			return false
 		}
-		if sh.bans == nil {
-			sh.bans = make(map[ID]entry)
+		if st.bans == nil {
+			st.bans = make(map[ID]entry)
 		}
 		r.held.Add(1)
 	}
 	if e.listed = had.listed; e.unsent && !e.listed && r.wake.Load() != nil {
 		e.listed = true
-		sh.unsent = append(sh.unsent, id)
+		st.unsent = append(st.unsent, id)
 		r.listed.Add(1)
 	}
-	sh.bans[id] = e
+	st.bans[id] = e
 	return true
 }
 
-// reclaim drops one ban of a shard that is over, if it comes across one: a map begins anywhere.
-func (r *Register) reclaim(sh *shard, now int64) bool {
+// reclaim drops one ban of a stripe that is over, if it comes across one: a map begins anywhere.
+func (r *Register) reclaim(st *stripe, now int64) bool {
 	looked := 0
-	for id, e := range sh.bans {
+	for id, e := range st.bans {
 		if e.Rest(now) == 0 {
-			r.drop(sh, id)
+			r.drop(st, id)
 			return true
 		}
 		if looked++; looked == looks {
@@ -146,15 +146,15 @@ func (r *Register) reclaim(sh *shard, now int64) bool {
 	return false
 }
 
-// drop forgets a ban. The lock of its shard is held.
-func (r *Register) drop(sh *shard, id ID) {
-	delete(sh.bans, id)
+// drop forgets a ban. The lock of its stripe is held.
+func (r *Register) drop(st *stripe, id ID) {
+	delete(st.bans, id)
 	r.held.Add(-1)
 }
 
 // Count is how many keys are banned at now.
 func (r *Register) Count(now int64) (n int) {
-	r.each(func(_ *shard, _ ID, e entry) {
+	r.each(func(_ *stripe, _ ID, e entry) {
 		if e.Rest(now) > 0 {
 			n++
 		}
@@ -167,47 +167,47 @@ func (r *Register) Sweep(now int64) {
 	if r.IsEmpty() {
 		return
 	}
-	for s := range r.shards {
-		sh := &r.shards[s]
-		sh.mu.Lock()
-		had := len(sh.bans)
-		for id, e := range sh.bans {
+	for s := range r.stripes {
+		st := &r.stripes[s]
+		st.mu.Lock()
+		had := len(st.bans)
+		for id, e := range st.bans {
 			if e.Rest(now) == 0 {
-				r.drop(sh, id)
+				r.drop(st, id)
 			}
 		}
-		left := sh.unsent[:0]
-		for _, id := range sh.unsent {
-			if sh.bans[id].listed {
+		left := st.unsent[:0]
+		for _, id := range st.unsent {
+			if st.bans[id].listed {
 				left = append(left, id)
 			}
 		}
-		r.listed.Add(int64(len(left) - len(sh.unsent)))
-		sh.unsent = left
-		if len(sh.bans) < had/4 || len(sh.bans) == 0 {
-			sh.fit()
+		r.listed.Add(int64(len(left) - len(st.unsent)))
+		st.unsent = left
+		if len(st.bans) < had/4 || len(st.bans) == 0 {
+			st.fit()
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 }
 
 // fit gives memory back: a map keeps what it once took.
-func (sh *shard) fit() {
-	if len(sh.bans) == 0 {
-		sh.bans, sh.unsent = nil, sh.unsent[:0:0]
+func (st *stripe) fit() {
+	if len(st.bans) == 0 {
+		st.bans, st.unsent = nil, st.unsent[:0:0]
 		return
 	}
-	smaller := make(map[ID]entry, len(sh.bans))
-	for id, e := range sh.bans {
+	smaller := make(map[ID]entry, len(st.bans))
+	for id, e := range st.bans {
 		smaller[id] = e
 	}
-	sh.bans = smaller
+	st.bans = smaller
 }
 
 // Save returns the bans that hold at now, by the keys.
 func (r *Register) Save(now int64) map[ID]Ban {
 	all := make(map[ID]Ban)
-	r.each(func(_ *shard, id ID, e entry) {
+	r.each(func(_ *stripe, id ID, e entry) {
 		if e.Rest(now) > 0 {
 			all[id] = e.Ban
 		}
@@ -220,14 +220,14 @@ func (r *Register) Save(now int64) map[ID]Ban {
 func (r *Register) Resume(now int64, saved map[ID]Ban) (left int) {
 	for id, b := range saved {
 		b.Begun = min(b.Begun, now) // the clock was set back since
-		sh := r.shardOf(id)
-		sh.mu.Lock()
-		if had := sh.bans[id].Ban; b.Rest(now) > 0 && !r.isPardoned(id, b) && Later(had, b) != had {
-			if r.put(sh, id, now, entry{Ban: b, unsent: true}) {
+		st := r.stripeOf(id)
+		st.mu.Lock()
+		if had := st.bans[id].Ban; b.Rest(now) > 0 && !r.isPardoned(id, b) && Later(had, b) != had {
+			if r.put(st, id, now, entry{Ban: b, unsent: true}) {
 				left++
 			}
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 	r.wakeUp()
 	return left
@@ -236,28 +236,28 @@ func (r *Register) Resume(now int64, saved map[ID]Ban) (left int) {
 // ForkTo has another register, which is empty, hold the ban of one key.
 func (r *Register) ForkTo(f *Register, id ID) {
 	f.Configure(1)
-	sh := r.shardOf(id)
-	sh.mu.Lock()
-	e, ok := sh.bans[id]
-	sh.mu.Unlock()
+	st := r.stripeOf(id)
+	st.mu.Lock()
+	e, ok := st.bans[id]
+	st.mu.Unlock()
 	if ok {
-		f.put(f.shardOf(id), id, 0, entry{Ban: e.Ban, stamp: e.stamp})
+		f.put(f.stripeOf(id), id, 0, entry{Ban: e.Ban, stamp: e.stamp})
 	}
 }
 
-func (r *Register) shardOf(id ID) *shard { return &r.shards[id[0]%shardCount] }
+func (r *Register) stripeOf(id ID) *stripe { return &r.stripes[id[0]%stripeCount] }
 
-// each calls f with each ban, under the lock of its shard, of which there are many.
-func (r *Register) each(f func(sh *shard, id ID, e entry)) {
+// each calls f with each ban, under the lock of its stripe, of which there are many.
+func (r *Register) each(f func(st *stripe, id ID, e entry)) {
 	if r.IsEmpty() {
 		return
 	}
-	for s := range r.shards {
-		sh := &r.shards[s]
-		sh.mu.Lock()
-		for id, e := range sh.bans {
-			f(sh, id, e)
+	for s := range r.stripes {
+		st := &r.stripes[s]
+		st.mu.Lock()
+		for id, e := range st.bans {
+			f(st, id, e)
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 }

@@ -96,8 +96,8 @@ func TestAFullRegister(t *testing.T) {
 	if r.Sweep(over + int64(time.Minute)); !r.IsEmpty() {
 		t.Error("it is not empty after all were swept")
 	}
-	for i := range r.shards {
-		if r.shards[i].bans != nil {
+	for i := range r.stripes {
+		if r.stripes[i].bans != nil {
 			t.Fatal("a sweep keeps the memory of a flood")
 		}
 	}
@@ -167,7 +167,7 @@ func (w *world) pass(d time.Duration) {
 func (w *world) sync(node int) {
 	r := w.nodes[node]
 	for _, m := range append(r.Unsent(w.now, 100, nil), r.Ask(a, w.now)) {
-		r.Hear(w.now, m, w.store.tell(m))
+		r.Ack(w.now, m, w.store.tell(m))
 	}
 }
 
@@ -315,7 +315,7 @@ func TestAPardonIsGivenOnce(t *testing.T) {
 	for _, r := range w.nodes {
 		r.Reset(w.now, set)
 	}
-	if w.nodes[1].Hear(w.now, ask, said); w.nodes[1].Rest(a, w.now) != 0 {
+	if w.nodes[1].Ack(w.now, ask, said); w.nodes[1].Rest(a, w.now) != 0 {
 		t.Error("an answer to what was asked before the reset bans the key again")
 	}
 	w.pass(time.Minute)

@@ -27,7 +27,7 @@ func TestBytesPerBan(t *testing.T) {
 			for i := range bans {
 				var id ID
 				binary.BigEndian.PutUint64(id[8:], uint64(i))
-				id[0] = byte(i) // spreads them over the shards, as digests are
+				id[0] = byte(i) // spreads them over the stripes, as digests are
 				r.Begin(id, start, time.Hour)
 			}
 			each := (heap() - before) / int64(bans)

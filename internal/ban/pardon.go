@@ -38,9 +38,9 @@ func (r *Register) Reset(now int64, set *reset.Set) int64 {
 		note(one)
 	}
 	r.pardons.Store(next)
-	r.each(func(sh *shard, id ID, e entry) {
+	r.each(func(st *stripe, id ID, e entry) {
 		if r.isPardoned(id, e.Ban) {
-			r.drop(sh, id)
+			r.drop(st, id)
 		}
 	})
 	return 0

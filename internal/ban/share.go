@@ -53,43 +53,43 @@ func (r *Register) Resend() {
 	if r.wake.Load() == nil {
 		return
 	}
-	r.each(func(sh *shard, id ID, e entry) {
+	r.each(func(st *stripe, id ID, e entry) {
 		if e.stamp, e.unsent = 0, true; !e.listed {
 			e.listed = true
-			sh.unsent = append(sh.unsent, id)
+			st.unsent = append(st.unsent, id)
 			r.listed.Add(1)
 		}
-		sh.bans[id] = e
+		st.bans[id] = e
 	})
 	r.wakeUp()
 }
 
 // Unsent takes out what there is to send at now, up to most messages, and appends it to dst. Each
-// message comes back through Hear or Fail.
+// message comes back through Ack or Fail.
 func (r *Register) Unsent(now int64, most int, dst []Message) []Message {
 	if !r.HasUnsent() {
 		return dst
 	}
-	for s := range r.shards {
-		sh := &r.shards[s]
-		sh.mu.Lock()
-		for n := len(sh.unsent); n > 0 && len(dst) < most; n-- {
-			id := sh.unsent[n-1]
-			sh.unsent = sh.unsent[:n-1]
+	for s := range r.stripes {
+		st := &r.stripes[s]
+		st.mu.Lock()
+		for n := len(st.unsent); n > 0 && len(dst) < most; n-- {
+			id := st.unsent[n-1]
+			st.unsent = st.unsent[:n-1]
 			r.listed.Add(-1)
-			e := sh.bans[id]
+			e := st.bans[id]
 			if !e.listed {
 				continue // it was dropped
 			}
 			e.listed = false
-			sh.bans[id] = e
+			st.bans[id] = e
 			if rest := e.Rest(now); e.unsent && rest > 0 {
 				m := r.Ask(id, now)
 				m.Rest, m.Length, m.begun = min(ceil(rest), e.Length), e.Length, e.Begun
 				dst = append(dst, m)
 			}
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 	return dst
 }
@@ -111,29 +111,29 @@ func (r *Register) Ask(id ID, now int64) (m Message) {
 // Fail takes messages back that got no answer.
 func (r *Register) Fail(messages []Message) {
 	for _, m := range messages {
-		sh := r.shardOf(m.ID)
-		sh.mu.Lock()
-		if e := sh.bans[m.ID]; m.Length > 0 && e.unsent && !e.listed {
+		st := r.stripeOf(m.ID)
+		st.mu.Lock()
+		if e := st.bans[m.ID]; m.Length > 0 && e.unsent && !e.listed {
 			e.listed = true
-			sh.unsent = append(sh.unsent, m.ID)
+			st.unsent = append(st.unsent, m.ID)
 			r.listed.Add(1)
-			sh.bans[m.ID] = e
+			st.bans[m.ID] = e
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 }
 
-// Hear takes in the answer to a message, at now. A ban that the store has and this node has not
+// Ack merges the answer to a message, at now. A ban that the store has and this node has not
 // holds here from now on, with what the store says is left of it. One that began before the node's
 // own means that the store has lost that, so it is sent again.
-func (r *Register) Hear(now int64, m Message, a Answer) {
+func (r *Register) Ack(now int64, m Message, a Answer) {
 	if a.Length <= 0 || a.Rest <= 0 {
 		return
 	}
-	sh := r.shardOf(m.ID)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	e := sh.bans[m.ID]
+	st := r.stripeOf(m.ID)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	e := st.bans[m.ID]
 	theirs := Ban{now + int64(a.Rest-a.Length), a.Length}
 	switch {
 	case r.isPardoned(m.ID, theirs):
@@ -141,11 +141,11 @@ func (r *Register) Hear(now int64, m Message, a Answer) {
 		// It is known. What a message takes on its way would make it longer each time.
 	case m.Length > 0 && a.Rest == m.Rest && a.Length == m.Length && e.Begun == m.begun:
 		e.stamp, e.unsent = a.Stamp, false // the store has it from here
-		sh.bans[m.ID] = e
+		st.bans[m.ID] = e
 	case Later(e.Ban, theirs) == theirs || e.Rest(now) == 0:
-		r.put(sh, m.ID, now, entry{Ban: theirs, stamp: a.Stamp})
+		r.put(st, m.ID, now, entry{Ban: theirs, stamp: a.Stamp})
 	case !e.unsent:
 		e.unsent = true
-		r.put(sh, m.ID, now, e)
+		r.put(st, m.ID, now, e)
 	}
 }

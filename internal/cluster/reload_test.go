@@ -26,15 +26,22 @@ func reload(t *testing.T, n *cluster.Node, caddyfile string) {
 	}
 }
 
+// takenPort is a port that nobody else can listen at.
+func takenPort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
 // A reload that fails, early or late, leaves counters, limits and the syncs as they were.
 func TestFailedReloadChangesNothing(t *testing.T) {
 	t.Parallel()
 	r, other := redistest.Start(t), redistest.Start(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
+	taken := takenPort(t)
 	site := func(options ...string) string {
 		return zones(zone("fixed", append(options, "algorithm fixed_window")...), zone("bucket", append(options, "algorithm token_bucket")...))
 	}
@@ -53,7 +60,7 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 	for i := range 8 { // apps start in a random order
 		bad := map[string]string{
 			"an unknown algorithm": strings.Replace(changed, "fixed_window", "no_window", 1),
-			"a taken port":         changed + fmt.Sprintf("http://:%d {\n\trespond no\n}\n", taken.Addr().(*net.TCPAddr).Port),
+			"a taken port":         changed + fmt.Sprintf("http://:%d {\n\trespond no\n}\n", taken),
 			"an unknown directive": strings.Replace(changed, "respond ok", "respond ok\nnonsense", 1),
 		}
 		for what, caddyfile := range bad {
@@ -82,16 +89,12 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 func TestFailedReloadReachesNoOtherRedis(t *testing.T) {
 	t.Parallel()
 	r, other := redistest.Start(t), redistest.Start(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
+	taken := takenPort(t)
 	site := zones(zone("fixed", wide, "algorithm fixed_window"))
 	c := start(t, 1, config("redis "+r.URL+"\nsync_rate 100ms", site))
 	admit(t, client(t, 8), c.Nodes, "fixed", 40)
 	failing := config("redis "+other.URL+"\nsync_rate 100ms", site) +
-		fmt.Sprintf("http://:%d {\n\trespond no\n}\n", taken.Addr().(*net.TCPAddr).Port)
+		fmt.Sprintf("http://:%d {\n\trespond no\n}\n", taken)
 	for i := range 40 { // apps start in a random order
 		if err := c.Nodes[0].Reload(t.Context(), failing); err == nil {
 			t.Fatal("a reload with a taken port succeeded")

@@ -13,16 +13,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/rates"
 )
 
-// change is the body of a change.
+// change is what one of the commands changes.
 type change struct {
-	Zone  string   `json:"zone,omitempty"`
-	All   bool     `json:"all,omitempty"`
-	Key   *string  `json:"key,omitempty"`
-	ID    string   `json:"id,omitempty"`
-	Share *float64 `json:"share,omitempty"`
-	Limit string   `json:"limit,omitempty"`
-	For   string   `json:"for,omitempty"`
-	Note  string   `json:"note,omitempty"`
+	admin.ChangeRequest
 
 	remove bool
 	name   string // of the key, for people

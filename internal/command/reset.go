@@ -59,12 +59,12 @@ func (p printer) reset(client client, c change) error {
 	if err := json.Unmarshal(text, &done); err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
-	said := admin.Changed{Outcome: done.Outcome}
-	said.Pending = done.Pending
+	changed := admin.Changed{Outcome: done.Outcome}
+	changed.Pending = done.Pending
 	if p.json {
 		err = p.raw(text)
 	} else {
-		err = p.line("%s: reset %s %s, %s forgiven", done.Zone, c.name, on(said), requests(done.Forgiven))
+		err = p.line("%s: reset %s %s, %s forgiven", done.Zone, c.name, on(changed), requests(done.Forgiven))
 		for _, text := range done.Stays {
 			if err == nil {
 				err = p.line("%s: %s", done.Zone, text)
@@ -74,7 +74,7 @@ func (p printer) reset(client client, c change) error {
 	if err != nil || done.Applied == done.Nodes && !done.Pending {
 		return err
 	}
-	return fmt.Errorf("%w: %s", errInPart, p.missing(said))
+	return fmt.Errorf("%w: %s", errInPart, p.missing(changed))
 }
 
 func requests(n int64) string {

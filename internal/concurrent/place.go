@@ -4,10 +4,9 @@ import (
 	"net/http"
 	"sync/atomic"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/held"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // A request that passes several handlers with the same zone runs once, and has one slot for all of
@@ -34,7 +33,7 @@ func (t *Taken) HoldBy(h *held.Held) {
 	p := &place{Slot: t.Slot}
 	t.Slot = gauge.Slot{}
 	h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
-		if repl := replacerOf(r); repl != nil {
+		if repl := reqkey.ReplacerOf(r); repl != nil {
 			p.outer = placeOf(r)
 			repl.Set(variable, p)
 		}
@@ -48,7 +47,7 @@ func (t *Taken) HoldBy(h *held.Held) {
 
 // placeOf returns the innermost place that a request has, nil for none.
 func placeOf(r *http.Request) *place {
-	repl := replacerOf(r)
+	repl := reqkey.ReplacerOf(r)
 	if repl == nil {
 		return nil
 	}
@@ -58,11 +57,6 @@ func placeOf(r *http.Request) *place {
 		p = p.outer
 	}
 	return p
-}
-
-func replacerOf(r *http.Request) *caddy.Replacer {
-	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	return repl
 }
 
 // isInSeveral reports whether several handlers have the zone, or configurations during a reload.

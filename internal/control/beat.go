@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
@@ -26,15 +25,15 @@ func (c *Control) Ask() []any {
 	return []any{c.asks.Applied, c.asks.At, strconv.FormatInt(c.asks.From, 10), leases, c.Name}
 }
 
-// Hear takes in the answer to a heartbeat. It tells Redis what it lacks, and returns how long the
+// Merge merges the answer to a heartbeat. It tells Redis what it lacks, and returns how long the
 // next heartbeat may wait.
-func (c *Control) Hear(h ratesync.Heard) time.Duration {
-	reply, leases, err := parseHeard(h)
+func (c *Control) Merge(h ratesync.HeartbeatReply) time.Duration {
+	reply, leases, err := parseReply(h)
 	if err != nil {
 		c.fail(err)
 		return idleBeat
 	}
-	again := c.merge(h, reply, leases)
+	again := c.mergeReply(h, reply, leases)
 	c.applyResets()
 	for range rounds {
 		more, err := c.tell()
@@ -62,13 +61,13 @@ func (c *Control) Hear(h ratesync.Heard) time.Duration {
 	return idleBeat
 }
 
-// merge merges what a heartbeat told, and wakes those who wait for it.
-func (c *Control) merge(h ratesync.Heard, reply Reply, leases []Lease) (again bool) {
+// mergeReply merges what a heartbeat was answered, and wakes those who wait for it.
+func (c *Control) mergeReply(h ratesync.HeartbeatReply, reply Reply, leases []Lease) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	reply.Question, c.failing, c.node = c.asks, "", h.Node
 	c.noteLoss(h)
-	again = c.record.Hear(reply, h.Now)
+	again = c.record.Merge(reply, h.Now)
 	switch {
 	case leases != nil:
 		c.list(leases, h)
@@ -78,8 +77,8 @@ func (c *Control) merge(h ratesync.Heard, reply Reply, leases []Lease) (again bo
 	if step := time.Duration(c.record.ahead - c.ahead).Abs(); c.changes != c.record.changes || step > time.Second {
 		c.compile()
 	}
-	close(c.heard)
-	c.heard = make(chan struct{})
+	close(c.beats)
+	c.beats = make(chan struct{})
 	return again
 }
 
@@ -87,10 +86,10 @@ func (c *Control) merge(h ratesync.Heard, reply Reply, leases []Lease) (again bo
 func (c *Control) fail(err error) {
 	why := redisconn.Classify(err)
 	c.mu.Lock()
-	said := c.failing == why
+	known := c.failing == why
 	c.failing = why
 	c.mu.Unlock()
-	if !said {
+	if !known {
 		c.Logger.Error("redis refuses the control record, probably because another program uses its key; what is changed at run time holds on this node only; delete the key",
 			warning.Field(warning.ForeignKey), zap.String("redis_key", c.Keys.Control()), zap.String("reason", why))
 	}
@@ -155,7 +154,7 @@ func parseVersion(text string) (v Version, err error) {
 		return v, nil
 	}
 	if why, wrong := strings.CutPrefix(text, "!"); wrong {
-		return v, scriptError(why)
+		return v, redisconn.Rejection(why)
 	}
 	words := strings.Fields(text)
 	if len(words) < 2 {
@@ -169,19 +168,9 @@ func parseVersion(text string) (v Version, err error) {
 	return Version{clock, digest}, nil
 }
 
-// scriptError is an error of the server that a script has passed on.
-type scriptError string
-
-func (e scriptError) Error() string { return string(e) }
-
-// RedisError makes it an error like those that the client returns.
-func (scriptError) RedisError() {}
-
-var _ redis.Error = scriptError("")
-
-// parseHeard reads what the answer to a heartbeat says of the record, and the leases if they were
+// parseReply reads what the answer to a heartbeat says of the record, and the leases if they were
 // asked for.
-func parseHeard(h ratesync.Heard) (r Reply, leases []Lease, err error) {
+func parseReply(h ratesync.HeartbeatReply) (r Reply, leases []Lease, err error) {
 	r.Seq, r.Server = h.Seq, h.Server
 	if len(h.Record) != 4 {
 		return r, nil, ratesync.ErrReply

@@ -160,13 +160,13 @@ func (c *Control) wait(ctx context.Context, id string, began int64) Outcome {
 	c.Beat()
 	for {
 		c.mu.Lock()
-		o, heard, listed := c.outcome(id), c.heard, c.listed >= began
+		o, beat, listed := c.outcome(id), c.beats, c.listed >= began
 		c.mu.Unlock()
 		if listed && o.Applied == o.Nodes && !o.Unsent {
 			return o
 		}
 		select {
-		case <-heard:
+		case <-beat:
 		case <-ctx.Done():
 			return o
 		}

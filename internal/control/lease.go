@@ -14,8 +14,8 @@ import (
 // them, or that this node heard nothing of it for so long that they may have ended, as nobody could
 // renew them. Their nodes are there until they have ended by this node's clock, which does not run
 // while the server is away. The lock is held.
-func (c *Control) noteLoss(h ratesync.Heard) {
-	away := max(0, h.Now-c.record.heard)
+func (c *Control) noteLoss(h ratesync.HeartbeatReply) {
+	away := max(0, h.Now-c.record.answeredAt)
 	isLong, isLost := away > int64(ratesync.Lease/2), h.Mark > c.mark || h.Server-h.Now-c.record.ahead > int64(ratesync.Lease/2)
 	c.mark = max(c.mark, h.Mark)
 	if !isLong && !isLost {
@@ -32,7 +32,7 @@ func (c *Control) noteLoss(h ratesync.Heard) {
 
 // list takes in the leases that the server has, and keeps those that it has forgotten. The lock is
 // held.
-func (c *Control) list(leases []Lease, h ratesync.Heard) {
+func (c *Control) list(leases []Lease, h ratesync.HeartbeatReply) {
 	c.nodesListed = int64(len(leases))
 	for _, l := range c.leases {
 		isThere := func(other Lease) bool { return other.Node == l.Node }
@@ -53,7 +53,7 @@ func sortLeases(leases []Lease) {
 
 // parseLease reads a field of the nodes, "seq expiry mark applied name". A node of a version
 // without the record leaves the last two out.
-func parseLease(node, value string, h ratesync.Heard) Lease {
+func parseLease(node, value string, h ratesync.HeartbeatReply) Lease {
 	words := strings.SplitN(value, " ", 5)
 	number := func(i int) int64 {
 		if i >= len(words) {

@@ -30,10 +30,10 @@ func TestForgottenLeases(t *testing.T) {
 		{"server away and gone", time.Minute, lease + time.Second, 0, 0, false, [2]int{2, 1}},
 	} {
 		c := New(Options{})
-		h := ratesync.Heard{Node: "a", Now: int64(time.Hour), Server: int64(time.Hour), Nodes: 2}
+		h := ratesync.HeartbeatReply{Node: "a", Now: int64(time.Hour), Server: int64(time.Hour), Nodes: 2}
 		hear := func(others ...Lease) int {
 			c.noteLoss(h)
-			c.record.heard, c.record.ahead = h.Now, h.Server-h.Now
+			c.record.answeredAt, c.record.ahead = h.Now, h.Server-h.Now
 			c.list(append(others, Lease{Node: "a"}), h)
 			return len(c.leases)
 		}
@@ -51,7 +51,7 @@ func TestForgottenLeases(t *testing.T) {
 		}
 		h.Now, h.Server = h.Now+int64(test.later), h.Server+int64(test.later)
 		// In between heartbeats go on, or the server would be away again.
-		c.record.heard = h.Now
+		c.record.answeredAt = h.Now
 		if got[1] = hear(); got != test.want {
 			t.Errorf("%s: %v nodes, want %v", test.name, got, test.want)
 		}

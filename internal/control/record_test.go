@@ -10,7 +10,7 @@ func TestOneHeartbeatBringsAnEntry(t *testing.T) {
 		beat := func(seq int64, before func()) {
 			q := r.Ask()
 			before()
-			r.Hear(server.beat(us, "a", seq, seq-1, q), us*1000)
+			r.Merge(server.beat(us, "a", seq, seq-1, q), us*1000)
 		}
 		write := func(id string) (Entry, Version) {
 			us++

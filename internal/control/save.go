@@ -10,33 +10,33 @@ import (
 
 // saved is a copy of the record over a restart.
 type saved struct {
-	// Store names the Redis and the namespace: the record of another one is not taken up.
+	// Store names the Redis and the namespace: the record of another one is not restored.
 	Store string `json:"store"`
-	// At is when it was saved, and Heard when Redis had answered last, 0 never, by the clock of the
-	// node, in nanoseconds.
-	At      int64        `json:"at"`
-	Heard   int64        `json:"heard"`
-	Entries []savedEntry `json:"entries"`
+	// At is when it was saved, and AnsweredAt when Redis had answered last, 0 never, by the clock
+	// of the node, in nanoseconds.
+	At         int64        `json:"at"`
+	AnsweredAt int64        `json:"answered_at"`
+	Entries    []savedEntry `json:"entries"`
 }
 
 type savedEntry struct {
 	ID    string `json:"id"`
 	Value string `json:"value"`
-	// Left is how long the entry may still be in force, in nanoseconds.
+	// Left is how long the entry may still be active, in nanoseconds.
 	Left    int64 `json:"left"`
 	Pending bool  `json:"pending,omitempty"`
 }
 
 // save returns what outlives the process.
 func (r *Record) save(now int64) (s saved) {
-	s.At, s.Heard = now, r.heard
+	s.At, s.AnsweredAt = now, r.answeredAt
 	for _, c := range r.copies {
 		s.Entries = append(s.Entries, savedEntry{c.ID, c.value(), c.ends - now, c.pending})
 	}
 	return s
 }
 
-// restore takes up what another process has saved. What has happened since is merged into it.
+// restore merges what another process has saved with what has happened since.
 func (r *Record) restore(s saved, now int64) {
 	asleep := max(0, now-s.At)
 	for _, was := range s.Entries {
@@ -47,8 +47,8 @@ func (r *Record) restore(s saved, now int64) {
 		c := r.put(e, now)
 		c.ends, c.missing, c.pending = now+min(was.Left-asleep, lengthOf(e)), was.Pending, was.Pending
 	}
-	if r.heard == 0 && s.Heard > 0 {
-		r.heard = min(s.Heard, now)
+	if r.answeredAt == 0 && s.AnsweredAt > 0 {
+		r.answeredAt = min(s.AnsweredAt, now)
 	}
 	r.wants, r.all = true, true
 }
@@ -68,7 +68,7 @@ func (c *Control) Keep(earlier []byte, write func([]byte) error) {
 	c.save()
 }
 
-// Inherit takes up what another Control of the same Redis and namespace has, if it is one.
+// Inherit merges what another Control of the same Redis and namespace has, if it is one.
 func (c *Control) Inherit(from *Control) {
 	if from == c || from.Store != c.Store {
 		return

@@ -47,7 +47,7 @@ func TestChangesOverARestart(t *testing.T) {
 
 	clock.pass(30 * time.Minute)
 	n, saved = local(clock, "here", *saved)
-	inForce := func(want int) {
+	active := func(want int) {
 		t.Helper()
 		n.Tick()
 		s := n.State(context.Background())
@@ -55,18 +55,18 @@ func TestChangesOverARestart(t *testing.T) {
 			t.Errorf("%d hold, want %d: %+v", got, want, s)
 		}
 	}
-	inForce(2)
+	active(2)
 	clock.pass(29 * time.Minute)
-	inForce(2)
+	active(2)
 	clock.pass(2 * time.Minute)
-	inForce(1)
+	active(1)
 	if n.Zone("login").Load() != nil {
 		t.Error("requests still see what has ended")
 	}
 	n, saved = local(clock, "here", *saved)
-	inForce(1)
+	active(1)
 	clock.pass(23 * time.Hour)
-	inForce(0)
+	active(0)
 
 	if n, _ = local(clock, "elsewhere", *saved); len(n.record.copies) > 0 {
 		t.Error("the record of another Redis was taken up")
@@ -108,14 +108,14 @@ func TestNonsenseOfTheRecord(t *testing.T) {
 		{"-1 5", "0", []any{}, []any{}}, {"99999999999999999 5", "0", []any{}, []any{}}, {"1 5", "", []any{}, []any{}},
 		{"1 5", "0", []any{"one"}, []any{}}, {"!WRONGTYPE of a key", "0", []any{}, []any{}},
 	} {
-		if wait := n.Hear(ratesync.Heard{Seq: 1, Server: 1, Now: 1, Record: nonsense}); wait != idleBeat {
+		if wait := n.Merge(ratesync.HeartbeatReply{Seq: 1, Server: 1, Now: 1, Record: nonsense}); wait != idleBeat {
 			t.Errorf("%v: the next heartbeat in %v, want %v", nonsense, wait, idleBeat)
 		}
 		if s := n.State(context.Background()); s.Failing == "" || len(s.Enforcement) != 1 {
 			t.Errorf("%v: %+v, want one entry and why it fails", nonsense, s)
 		}
 	}
-	r, leases, err := parseHeard(ratesync.Heard{Record: []any{"1 5", "0", []any{"a", "1 2 3 4 {}", "b", "nonsense", 5, 6}, []any{"n", "x", "m", "1 2 3 4 v1 host/5", 7, 8}}})
+	r, leases, err := parseReply(ratesync.HeartbeatReply{Record: []any{"1 5", "0", []any{"a", "1 2 3 4 {}", "b", "nonsense", 5, 6}, []any{"n", "x", "m", "1 2 3 4 v1 host/5", 7, 8}}})
 	if err != nil || len(r.Entries) != 1 || len(leases) != 3 {
 		t.Errorf("%+v, %+v, %v, want one entry and three leases", r, leases, err)
 	}

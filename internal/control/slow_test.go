@@ -84,9 +84,9 @@ func heartbeats(t *testing.T, nodes []*tnode) {
 	redistest.Eventually(t, "each node has had a heartbeat", func() bool {
 		for _, n := range nodes {
 			n.mu.Lock()
-			heard := n.record.heard
+			answered := n.record.answeredAt
 			n.mu.Unlock()
-			if heard < began {
+			if answered < began {
 				return false
 			}
 		}

@@ -181,7 +181,7 @@ func (p *pair) beat(node string, seq, answered int64, q Question) {
 	}
 	us := micros(raw[0].(string), raw[1].(string))
 	want := p.model.beat(us, node, seq, answered, q)
-	got, leases, err := parseHeard(ratesync.Heard{Node: node, Seq: seq, Server: us * 1000, Record: raw[5:]})
+	got, leases, err := parseReply(ratesync.HeartbeatReply{Node: node, Seq: seq, Server: us * 1000, Record: raw[5:]})
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -78,7 +78,7 @@ func sizeOf(l algorithms.Limit) float64 {
 
 // NeedsRefresh reports whether a key is at its limit and so much may have flowed in since the last
 // sync that others may have taken a grain of it. To ask is worth less than to report: where other
-// keys of the shard wait to be sent, this one waits as well.
+// keys of the stripe wait to be sent, this one waits as well.
 func (s *State) NeedsRefresh(rate time.Duration, l algorithms.Limit, remaining, now int64) bool {
 	size, passed := sizeOf(l), now-s.At
 	if s.scale <= 1 || passed < max(int64(rate/refresh), int64(Pause)) || float64(remaining)*Grain > size {

@@ -111,7 +111,7 @@ func Key(z *limits.Zone, k limits.Key) (h Handler, ok bool, err error) {
 		return h, false, nil
 	}
 	r, _ := http.NewRequest(http.MethodGet, "http://localhost/", nil)
-	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), discard{}, &caddyhttp.Server{})
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), Discard{}, &caddyhttp.Server{})
 	h, err = x.decide(r)
 	return h, true, err
 }
@@ -132,7 +132,7 @@ type copied struct {
 
 // request notes what a zone has to do with a request.
 func (x *explanation) request(z *limits.Zone, r *http.Request) error {
-	said := Zone{Zone: z.Name, Decision: Skipped}
+	report := Zone{Zone: z.Name, Decision: Skipped}
 	mismatch, err := mismatchOf(z.Matchers, r)
 	if err != nil {
 		return err
@@ -144,8 +144,8 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 	if excepted && mismatch == nil {
 		mismatch = []string{Except}
 	}
-	if said.Mismatch = mismatch; mismatch != nil {
-		x.all = append(x.all, said)
+	if report.Mismatch = mismatch; mismatch != nil {
+		x.all = append(x.all, report)
 		return nil
 	}
 	k, none := z.KeyOf(r)
@@ -155,15 +155,15 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 	case z.DeniesEmpty():
 		x.fork(z, counters.KeyOf(nil))
 	default:
-		said.Mismatch = []string{"the key is empty, and empty_key is skip"}
-		x.all = append(x.all, said)
+		report.Mismatch = []string{"the key is empty, and empty_key is skip"}
+		x.all = append(x.all, report)
 	}
 	return nil
 }
 
 // fork copies what a zone holds of a key. It returns false where that is not found.
 func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
-	said := Zone{Zone: z.Name, Decision: NotAsked, Shadow: !z.Enforces(k)}
+	report := Zone{Zone: z.Name, Decision: NotAsked, Shadow: !z.Enforces(k)}
 	asked, ok := z.Fork(k)
 	if !ok {
 		return false
@@ -173,19 +173,19 @@ func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
 		return false
 	}
 	if len(k.Raw) > 0 {
-		said.ID = base64.RawURLEncoding.EncodeToString(k.ID[:])
+		report.ID = base64.RawURLEncoding.EncodeToString(k.ID[:])
 		if !k.ByID {
-			said.Key = z.Template.Text(k.Raw)
+			report.Key = z.Template.Text(k.Raw)
 		}
 		if o := z.OverrideOf(k); o != nil {
-			said.Override = textOf(o)
+			report.Override = textOf(o)
 		}
 	}
-	if !said.Shadow && said.Override != control.Unlimited && said.Override != control.Deny {
-		said.Bandwidth = z.Bandwidth
+	if !report.Shadow && report.Override != control.Unlimited && report.Override != control.Deny {
+		report.Bandwidth = z.Bandwidth
 	}
 	x.asked, x.copies = append(x.asked, asked), append(x.copies, copied{len(x.all), k, stands})
-	x.all = append(x.all, said)
+	x.all = append(x.all, report)
 	return true
 }
 
@@ -214,11 +214,11 @@ func (x *explanation) decide(r *http.Request) (h Handler, err error) {
 	}
 	defer e.Free()
 	for i, f := range x.asked {
-		said := &x.all[x.copies[i].at]
+		report := &x.all[x.copies[i].at]
 		if o, ok := e.Of(f); ok {
-			said.Decision = Admitted
-			said.add(o, x.copies[i].stands)
-		} else if err := said.uncounted(f, x.copies[i], e, r); err != nil {
+			report.Decision = Admitted
+			report.add(o, x.copies[i].stands)
+		} else if err := report.uncounted(f, x.copies[i], e, r); err != nil {
 			return h, err
 		}
 	}
@@ -359,10 +359,3 @@ func (z *Zone) addSlots(o limits.Outcome, denied Decision) {
 
 // seconds returns a wait in seconds, rounded up to a millisecond.
 func seconds(d time.Duration) float64 { return math.Ceil(d.Seconds()*1000) / 1000 }
-
-// discard is where the response of a request goes that is only explained.
-type discard struct{}
-
-func (discard) Header() http.Header         { return http.Header{} }
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
-func (discard) WriteHeader(int)             {}

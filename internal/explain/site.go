@@ -78,11 +78,11 @@ func Ask(app *caddyhttp.App, q Request) (site Site, err error) {
 	if err != nil {
 		return site, err
 	}
-	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), discard{}, server)
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), Discard{}, server)
 	site = Site{Server: name, Handlers: []Reached{}}
 	err = Walk(server, &r, func(l Limiter, notRun []string) (bool, error) {
-		said, err := Zones(l.Zones(), r)
-		site.Handlers = append(site.Handlers, Reached{NotRun: slices.Clone(notRun), Handler: said})
+		handler, err := Zones(l.Zones(), r)
+		site.Handlers = append(site.Handlers, Reached{NotRun: slices.Clone(notRun), Handler: handler})
 		return true, err
 	})
 	site.ClientIP, _ = caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
@@ -202,11 +202,12 @@ func (w *walk) routes(routes caddyhttp.RouteList, r **http.Request) (ends bool, 
 	return false, nil
 }
 
-// pure are the handlers that do nothing but to change the request: they are run.
-var pure = []string{"vars", "map", "rewrite", "headers"}
-
-// last are the handlers that never hand a request on.
-var last = []string{"static_response", "error", "reverse_proxy"}
+// Changing are the handlers that do nothing but to change the request: they are run. Ending are
+// those that never hand a request on.
+var (
+	Changing = []string{"vars", "map", "rewrite", "headers"}
+	Ending   = []string{"static_response", "error", "reverse_proxy"}
+)
 
 // handler goes through one handler.
 func (w *walk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (ends bool, err error) {
@@ -222,15 +223,27 @@ func (w *walk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (ends bo
 			return w.routes(caddyhttp.RouteList{*route}, r)
 		}
 	}
-	if slices.Contains(pure, name) {
-		return false, h.ServeHTTP(discard{}, *r, caddyhttp.HandlerFunc(func(_ http.ResponseWriter, next *http.Request) error {
+	if slices.Contains(Changing, name) {
+		return false, h.ServeHTTP(Discard{}, *r, caddyhttp.HandlerFunc(func(_ http.ResponseWriter, next *http.Request) error {
 			*r = next
 			return nil
 		}))
 	}
 	w.notRun = append(w.notRun, name)
-	return slices.Contains(last, name), nil
+	return slices.Contains(Ending, name), nil
 }
+
+// Discard is where the response of a request goes that nobody has sent.
+type Discard struct{}
+
+// Header returns a header that nobody reads.
+func (Discard) Header() http.Header { return http.Header{} }
+
+// Write takes what is written and keeps nothing.
+func (Discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// WriteHeader does nothing.
+func (Discard) WriteHeader(int) {}
 
 // nameOf returns the name of a module, as configurations have it.
 func nameOf(module any) string {

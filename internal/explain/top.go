@@ -113,15 +113,15 @@ type counted struct {
 func limitsOf(config *lifecycle.Config, zone string, by top.By) (chosen []counted, err error) {
 	seen := map[any]bool{}
 	countsAttempts := true
-	add := func(counters any, c counted) {
+	add := func(source any, c counted) {
 		switch {
-		case seen[counters] || zone != "" && c.Zone != zone:
+		case seen[source] || zone != "" && c.Zone != zone:
 		case by != top.Used && !c.asked:
 			countsAttempts = false
 		default:
 			chosen = append(chosen, c)
 		}
-		seen[counters] = true
+		seen[source] = true
 	}
 	for z := range config.Zones {
 		names := z.KeyNames

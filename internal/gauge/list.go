@@ -1,6 +1,6 @@
 package gauge
 
-// where says in which list of its shard a key stands. It is in one at most.
+// where says in which list of its stripe a key stands. It is in one at most.
 //
 //	idle      it has no slot; the one that was heard of longest ago comes first
 //	held      it has slots and Redis knows; the one that was told longest ago comes first
@@ -24,13 +24,13 @@ const (
 // list is a queue of entries.
 type list struct{ first, last *entry }
 
-// put moves a key to the end of a list. The shard's lock is held, as for all methods of a shard.
-func (sh *shard) put(e *entry, to where) {
+// put moves a key to the end of a list. The stripe's lock is held, as for all methods of a stripe.
+func (st *stripe) put(e *entry, to where) {
 	if e.in > nowhere && e.in < lists {
-		sh.lists[e.in].remove(e)
+		st.lists[e.in].remove(e)
 	}
 	if e.in = to; to > nowhere && to < lists {
-		sh.lists[to].append(e)
+		st.lists[to].append(e)
 	}
 }
 
@@ -43,7 +43,7 @@ func (e *entry) rest() where {
 }
 
 // mark has a key sent with the next sync, or at once. It reports whether the sync is to be woken.
-func (t *Table) mark(sh *shard, e *entry, now bool) (wake bool) {
+func (t *Table) mark(st *stripe, e *entry, now bool) (wake bool) {
 	to := dirty
 	if now {
 		to = urgent
@@ -55,7 +55,7 @@ func (t *Table) mark(sh *shard, e *entry, now bool) (wake bool) {
 	case to == dirty && (e.in == dirty || e.in == due), e.in == urgent:
 		return false
 	}
-	sh.put(e, to)
+	st.put(e, to)
 	return now && !t.urgent.Swap(true)
 }
 

@@ -7,7 +7,7 @@ const (
 	cellsInRow = 1 << 10
 )
 
-// cells are the gauges of a shard's keys beyond max_keys: a key has a cell in each row and shares
+// cells are the gauges of a stripe's keys beyond max_keys: a key has a cell in each row and shares
 // it with others, so its gauge is at most the least of its cells. None is told to other nodes.
 type cells struct {
 	used  int64 // slots given out
@@ -36,26 +36,26 @@ func (c *cells) add(key table.Key, n int32) {
 }
 
 // takeCell is Take for a key without a gauge of its own.
-func (t *Table) takeCell(sh *shard, a *Ask) (Slot, State) {
+func (t *Table) takeCell(st *stripe, a *Ask) (Slot, State) {
 	s := State{Bound: a.Alone, Overflow: true}
-	if sh.cells != nil {
-		s.Own = sh.cells.least(a.Key)
+	if st.cells != nil {
+		s.Own = st.cells.least(a.Key)
 	}
 	if s.Own >= s.Bound {
 		return Slot{}, s
 	}
-	if sh.cells == nil {
-		sh.cells = new(cells)
+	if st.cells == nil {
+		st.cells = new(cells)
 	}
-	sh.cells.add(a.Key, 1)
-	sh.inUse++
+	st.cells.add(a.Key, 1)
+	st.inUse++
 	s.Own, s.Allowed = s.Own+1, true
 	return Slot{table: t, key: a.Key}, s
 }
 
 // freeCell gives a slot of such a key back.
-func (sh *shard) freeCell(key table.Key) {
-	if sh.cells.add(key, -1); sh.cells.used == 0 {
-		sh.cells = nil
+func (st *stripe) freeCell(key table.Key) {
+	if st.cells.add(key, -1); st.cells.used == 0 {
+		st.cells = nil
 	}
 }

@@ -26,17 +26,17 @@ type Answer struct {
 // Tick begins a sync cycle at now: it makes the keys due that have changed, and those that are to
 // be repeated. It reports whether there are any.
 func (t *Table) Tick(now int64) (some bool) {
-	for i := range t.shards {
-		sh := &t.shards[i]
-		sh.mu.Lock()
-		for e := sh.lists[dirty].first; e != nil; e = sh.lists[dirty].first {
-			sh.put(e, due)
+	for i := range t.stripes {
+		st := &t.stripes[i]
+		st.mu.Lock()
+		for e := st.lists[dirty].first; e != nil; e = st.lists[dirty].first {
+			st.put(e, due)
 		}
-		for e := sh.lists[held].first; e != nil && now-e.heard >= int64(Refresh); e = sh.lists[held].first {
-			sh.put(e, due)
+		for e := st.lists[held].first; e != nil && now-e.asked >= int64(Refresh); e = st.lists[held].first {
+			st.put(e, due)
 		}
-		some = some || sh.lists[due].first != nil || sh.lists[urgent].first != nil
-		sh.mu.Unlock()
+		some = some || st.lists[due].first != nil || st.lists[urgent].first != nil
+		st.mu.Unlock()
 	}
 	return some
 }
@@ -47,28 +47,28 @@ func (t *Table) Urgent() bool { return t.urgent.Load() }
 // Drain appends messages of urgent keys, and where all is set of those that are due, up to most.
 func (t *Table) Drain(now int64, all bool, most int, dst []Message) []Message {
 	t.urgent.Store(false)
-	for i := range t.shards {
-		sh := &t.shards[i]
-		sh.mu.Lock()
+	for i := range t.stripes {
+		st := &t.stripes[i]
+		st.mu.Lock()
 		for _, in := range [...]where{urgent, due} {
-			for e := sh.lists[in].first; e != nil && (in == urgent || all); e = sh.lists[in].first {
+			for e := st.lists[in].first; e != nil && (in == urgent || all); e = st.lists[in].first {
 				if len(dst) == most {
 					t.urgent.Store(true) // perhaps there are more
-					sh.mu.Unlock()
+					st.mu.Unlock()
 					return dst
 				}
-				dst = append(dst, sh.message(e, now))
+				dst = append(dst, st.message(e, now))
 			}
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 	return dst
 }
 
 // message takes a key out of its list and says what is to be sent of it.
-func (sh *shard) message(e *entry, now int64) Message {
+func (st *stripe) message(e *entry, now int64) Message {
 	m := Message{ID: e.id, Own: e.own, entry: e, at: now}
-	sh.put(e, inFlight)
+	st.put(e, inFlight)
 	e.after = nowhere
 	if len(e.waiters) > 0 {
 		m.Limit = e.waiters[0].limit
@@ -85,39 +85,39 @@ func (sh *shard) message(e *entry, now int64) Message {
 // message.
 func (t *Table) Ack(m *Message, a Answer) (next Message, more bool) {
 	e := m.entry
-	sh := t.shard(e.key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
+	st := t.stripe(e.key)
+	st.mu.Lock()
+	defer st.mu.Unlock()
 	e.sent, e.unsure = m.Own+a.Granted, false
-	e.others, e.heard = a.Others, m.at
-	t.grant(sh, m, a)
+	e.others, e.asked = a.Others, m.at
+	t.grant(st, m, a)
 	to := e.rest()
 	if e.confirm {
 		e.confirm, to = false, dirty
 	}
-	return t.arrive(sh, e, to)
+	return t.arrive(st, e, to)
 }
 
 // Fail ends a message without an answer: nobody knows whether Redis has it. Requests that wait get
 // the error.
 func (t *Table) Fail(m *Message, err error) {
 	e := m.entry
-	sh := t.shard(e.key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
+	st := t.stripe(e.key)
+	st.mu.Lock()
+	defer st.mu.Unlock()
 	e.unsure = e.unsure || !m.Ask
 	for _, w := range append(m.waiters, e.waiters...) {
 		w.end(err)
 	}
 	e.waiters = nil
-	t.arrive(sh, e, dirty)
+	t.arrive(st, e, dirty)
 }
 
 // arrive notes that the message of a key is no longer in flight. It returns the next message where
 // requests wait.
-func (t *Table) arrive(sh *shard, e *entry, to where) (next Message, more bool) {
+func (t *Table) arrive(st *stripe, e *entry, to where) (next Message, more bool) {
 	if len(e.waiters) > 0 {
-		return sh.message(e, e.waiters[0].now), true
+		return st.message(e, e.waiters[0].now), true
 	}
 	switch to = max(to, e.after); {
 	case !t.config.Load().Shared:
@@ -125,25 +125,25 @@ func (t *Table) arrive(sh *shard, e *entry, to where) (next Message, more bool) 
 	case to == urgent:
 		t.urgent.Store(true)
 	}
-	sh.put(e, to)
+	st.put(e, to)
 	return next, false
 }
 
 // restart prepares for another Redis, or for none.
 func (t *Table) restart(shared bool) {
-	for i := range t.shards {
-		sh := &t.shards[i]
-		sh.mu.Lock()
-		for _, e := range sh.entries {
-			e.sent, e.unsure, e.others, e.heard = 0, false, 0, 0
+	for i := range t.stripes {
+		st := &t.stripes[i]
+		st.mu.Lock()
+		for _, e := range st.entries {
+			e.sent, e.unsure, e.others, e.asked = 0, false, 0, 0
 			switch {
 			case shared && (e.own > 0 || e.in == inFlight):
-				t.mark(sh, e, false)
+				t.mark(st, e, false)
 			case e.in != inFlight:
-				sh.put(e, e.rest())
+				st.put(e, e.rest())
 			}
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 }
 
@@ -152,17 +152,17 @@ func (t *Table) Restart() { t.restart(true) }
 
 // Unsent is how many keys Redis has another gauge of than this node.
 func (t *Table) Unsent() (keys int) {
-	for i := range t.shards {
-		sh := &t.shards[i]
-		sh.mu.Lock()
+	for i := range t.stripes {
+		st := &t.stripes[i]
+		st.mu.Lock()
 		for _, in := range [...]where{dirty, due, urgent} {
-			for e := sh.lists[in].first; e != nil; e = e.next {
+			for e := st.lists[in].first; e != nil; e = e.next {
 				if e.own != e.sent || e.unsure {
 					keys++
 				}
 			}
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 	return keys
 }
@@ -187,11 +187,11 @@ func (t *Table) Totals(now int64) (sum Totals) {
 
 // InUse is how many slots this node has given out.
 func (t *Table) InUse() (sum int64) {
-	for i := range t.shards {
-		sh := &t.shards[i]
-		sh.mu.Lock()
-		sum += sh.inUse
-		sh.mu.Unlock()
+	for i := range t.stripes {
+		st := &t.stripes[i]
+		st.mu.Lock()
+		sum += st.inUse
+		st.mu.Unlock()
 	}
 	return sum
 }
@@ -218,13 +218,13 @@ type Gauge struct {
 
 // Each calls f with the gauge of each key. f must be quick: requests of a few keys wait for it.
 func (t *Table) Each(now int64, f func(Gauge)) {
-	for i := range t.shards {
-		sh := &t.shards[i]
-		sh.mu.Lock()
-		for _, e := range sh.entries {
+	for i := range t.stripes {
+		st := &t.stripes[i]
+		st.mu.Lock()
+		for _, e := range st.entries {
 			s := e.state(&Ask{Now: now})
 			f(Gauge{e.key, e.id, s.Own, s.Others})
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 }

@@ -14,14 +14,14 @@ const (
 	// Refresh is how often a node repeats what it says of a key that is above 0.
 	Refresh = 3 * time.Second
 
-	shardCount = 64
+	stripeCount = 64
 )
 
 // A Table has a gauge for each key of a zone. It outlives configurations: the limit is passed to
 // Take, so a new configuration's applies at once to what is in use.
 //
 // It is safe for concurrent use. No lock is held over a callback or I/O, and a request takes one:
-// its shard's.
+// its stripe's.
 type Table struct {
 	config  atomic.Pointer[Config]
 	maxKeys atomic.Int64
@@ -29,7 +29,7 @@ type Table struct {
 	urgent  atomic.Bool // some keys should not wait for the next sync
 	// overflowed counts the decisions for keys without a gauge of their own.
 	overflowed atomic.Int64
-	shards     [shardCount]shard
+	stripes    [stripeCount]stripe
 }
 
 // Config is what the latest configuration says.
@@ -45,7 +45,7 @@ type Config struct {
 	Wake  func()
 }
 
-type shard struct {
+type stripe struct {
 	mu      sync.Mutex
 	entries map[table.Key]*entry
 	most    int // entries since the map was made
@@ -62,8 +62,8 @@ type entry struct {
 	id  table.ID
 
 	own int64 // slots that this node has given out
-	// others is what the other nodes have, and heard when this node asked for that, 0 never.
-	others, heard int64
+	// others is what the other nodes have, and asked when this node asked for that, 0 never.
+	others, asked int64
 	// sent is what Redis has of this node, as the last answer said. unsure is set where a message
 	// has had no answer since: Redis may have something else.
 	sent   int64
@@ -82,8 +82,8 @@ func New(maxKeys int) *Table {
 	t := &Table{}
 	t.maxKeys.Store(int64(maxKeys))
 	t.config.Store(&Config{})
-	for i := range t.shards {
-		t.shards[i].entries = make(map[table.Key]*entry)
+	for i := range t.stripes {
+		t.stripes[i].entries = make(map[table.Key]*entry)
 	}
 	return t
 }
@@ -134,32 +134,32 @@ type Slot struct {
 
 // Take gives a slot of a key, if one is free as far as this node knows.
 func (t *Table) Take(a *Ask) (Slot, State) {
-	c, sh := t.config.Load(), t.shard(a.Key)
-	sh.mu.Lock()
-	e := t.enter(sh, a)
+	c, st := t.config.Load(), t.stripe(a.Key)
+	st.mu.Lock()
+	e := t.enter(st, a)
 	if e == nil {
-		defer sh.mu.Unlock()
+		defer st.mu.Unlock()
 		t.overflowed.Add(1)
-		return t.takeCell(sh, a)
+		return t.takeCell(st, a)
 	}
 	s := e.state(a)
 	s.Allowed = s.Own+s.Others < s.Bound
 	wake := false
 	if s.Allowed {
 		e.own++
-		sh.inUse++
+		st.inUse++
 		s.Own++
 	}
 	switch {
 	case !c.Shared:
-		sh.put(e, e.rest())
+		st.put(e, e.rest())
 	case s.Allowed:
 		e.confirm = true
-		wake = t.mark(sh, e, c.Early && e.isUrgent(a, c))
+		wake = t.mark(st, e, c.Early && e.isUrgent(a, c))
 	case e.own < a.Limit: // because of the others, who may have given some back
-		wake = t.mark(sh, e, c.Early && e.heard == 0)
+		wake = t.mark(st, e, c.Early && e.asked == 0)
 	}
-	sh.mu.Unlock()
+	st.mu.Unlock()
 	if wake {
 		c.Wake()
 	}
@@ -171,16 +171,16 @@ func (t *Table) Take(a *Ask) (Slot, State) {
 
 // Peek returns how a key stands, and whether a Take would give a slot. It changes nothing.
 func (t *Table) Peek(a *Ask) State {
-	sh := t.shard(a.Key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	e := sh.entries[a.Key]
+	st := t.stripe(a.Key)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	e := st.entries[a.Key]
 	if e == nil {
 		e = &entry{}
 	}
 	s := e.state(a)
-	if e.own == 0 && sh.cells != nil {
-		if n := sh.cells.least(a.Key); n > 0 || sh.entries[a.Key] == nil && t.isFull(sh) {
+	if e.own == 0 && st.cells != nil {
+		if n := st.cells.least(a.Key); n > 0 || st.entries[a.Key] == nil && t.isFull(st) {
 			s = State{Own: n, Bound: a.Alone, Overflow: true}
 		}
 	}
@@ -190,7 +190,7 @@ func (t *Table) Peek(a *Ask) State {
 
 // state returns how a key stands before a request.
 func (e *entry) state(a *Ask) State {
-	if e.heard == 0 || a.Now-e.heard >= int64(Lease) {
+	if e.asked == 0 || a.Now-e.asked >= int64(Lease) {
 		return State{Own: e.own, Bound: a.Alone}
 	}
 	return State{Own: e.own, Others: e.others, Bound: a.Limit}
@@ -200,7 +200,7 @@ func (e *entry) state(a *Ask) State {
 // been heard of, or all nodes together may give out what is left if each gives out as many as this
 // one has since it was last synced.
 func (e *entry) isUrgent(a *Ask, c *Config) bool {
-	if e.heard == 0 || a.Now-e.heard >= int64(Lease) {
+	if e.asked == 0 || a.Now-e.asked >= int64(Lease) {
 		return true
 	}
 	nodes := max(2, c.Nodes())
@@ -215,68 +215,68 @@ func (s Slot) Free() {
 	if s.table == nil {
 		return
 	}
-	t, sh := s.table, s.table.shard(s.key)
+	t, st := s.table, s.table.stripe(s.key)
 	c := t.config.Load()
 	wake := false
-	sh.mu.Lock()
-	sh.inUse--
+	st.mu.Lock()
+	st.inUse--
 	switch e := s.entry; {
 	case e == nil:
-		sh.freeCell(s.key)
+		st.freeCell(s.key)
 	case c.Shared:
 		e.own--
-		wake = t.mark(sh, e, c.Strict)
+		wake = t.mark(st, e, c.Strict)
 	default:
 		e.own--
-		sh.put(e, e.rest())
+		st.put(e, e.rest())
 	}
-	sh.mu.Unlock()
+	st.mu.Unlock()
 	if wake {
 		c.Wake()
 	}
 }
 
-func (t *Table) shard(key table.Key) *shard { return &t.shards[key[0]>>58] }
+func (t *Table) stripe(key table.Key) *stripe { return &t.stripes[key[0]>>58] }
 
 // enter finds the gauge of a key, or makes one; nil where the table is full, or the key has slots
-// in cells. The shard's lock is held, and let go for the time the ID takes: a long key must not
+// in cells. The stripe's lock is held, and let go for the time the ID takes: a long key must not
 // stop others.
-func (t *Table) enter(sh *shard, a *Ask) *entry {
-	if e := sh.entries[a.Key]; e != nil {
+func (t *Table) enter(st *stripe, a *Ask) *entry {
+	if e := st.entries[a.Key]; e != nil {
 		return e
 	}
-	if sh.cells != nil && sh.cells.least(a.Key) > 0 || t.isFull(sh) {
+	if st.cells != nil && st.cells.least(a.Key) > 0 || t.isFull(st) {
 		return nil
 	}
-	sh.mu.Unlock()
+	st.mu.Unlock()
 	id := table.IDOf(a.Raw)
-	sh.mu.Lock()
-	if e := sh.entries[a.Key]; e != nil {
+	st.mu.Lock()
+	if e := st.entries[a.Key]; e != nil {
 		return e
 	}
-	if sh.cells != nil && sh.cells.least(a.Key) > 0 || !t.makeRoom(sh) {
+	if st.cells != nil && st.cells.least(a.Key) > 0 || !t.makeRoom(st) {
 		return nil
 	}
 	e := &entry{key: a.Key, id: id}
-	sh.entries[a.Key] = e
-	sh.most = max(sh.most, len(sh.entries))
-	sh.put(e, idle)
+	st.entries[a.Key] = e
+	st.most = max(st.most, len(st.entries))
+	st.put(e, idle)
 	return e
 }
 
-// isFull reports whether a shard has no room for a key.
-func (t *Table) isFull(sh *shard) bool {
-	return t.keys.Load() >= t.maxKeys.Load() && sh.lists[idle].first == nil
+// isFull reports whether a stripe has no room for a key.
+func (t *Table) isFull(st *stripe) bool {
+	return t.keys.Load() >= t.maxKeys.Load() && st.lists[idle].first == nil
 }
 
 // makeRoom counts one key more. Where that is too many it forgets one that has no slot: of such a
 // key nothing is lost but what the others have told.
-func (t *Table) makeRoom(sh *shard) bool {
+func (t *Table) makeRoom(st *stripe) bool {
 	if t.keys.Add(1) <= t.maxKeys.Load() {
 		return true
 	}
-	if e := sh.lists[idle].first; e != nil {
-		t.drop(sh, e)
+	if e := st.lists[idle].first; e != nil {
+		t.drop(st, e)
 		return true
 	}
 	t.keys.Add(-1)
@@ -284,35 +284,35 @@ func (t *Table) makeRoom(sh *shard) bool {
 }
 
 // drop forgets a gauge.
-func (t *Table) drop(sh *shard, e *entry) {
-	sh.put(e, nowhere)
-	delete(sh.entries, e.key)
+func (t *Table) drop(st *stripe, e *entry) {
+	st.put(e, nowhere)
+	delete(st.entries, e.key)
 	t.keys.Add(-1)
-	if len(sh.entries) == 0 && sh.most > 1<<10 {
-		sh.entries, sh.most = make(map[table.Key]*entry), 0 // a map keeps its memory
+	if len(st.entries) == 0 && st.most > 1<<10 {
+		st.entries, st.most = make(map[table.Key]*entry), 0 // a map keeps its memory
 	}
 }
 
 // Sweep forgets the keys that have had no slot for a Lease.
 func (t *Table) Sweep(now int64) {
-	for i := range t.shards {
-		sh := &t.shards[i]
+	for i := range t.stripes {
+		st := &t.stripes[i]
 		for more := true; more; {
-			sh.mu.Lock()
-			more = t.sweep(sh, now)
-			sh.mu.Unlock()
+			st.mu.Lock()
+			more = t.sweep(st, now)
+			st.mu.Unlock()
 		}
 	}
 }
 
 // sweep looks at a few keys. It reports whether there are more.
-func (t *Table) sweep(sh *shard, now int64) bool {
+func (t *Table) sweep(st *stripe, now int64) bool {
 	for range 128 {
-		e := sh.lists[idle].first
-		if e == nil || now-e.heard < int64(Lease) {
+		e := st.lists[idle].first
+		if e == nil || now-e.asked < int64(Lease) {
 			return false
 		}
-		t.drop(sh, e)
+		t.drop(st, e)
 	}
 	return true
 }

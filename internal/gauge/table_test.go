@@ -91,9 +91,9 @@ func (m *model) empty(syncs bool) {
 	if n, keys := m.table.InUse(), m.table.keys.Load(); n != 0 || keys != 0 || m.table.Unsent() != 0 {
 		m.Fatalf("%d slots and %d keys are left, %d unsent", n, keys, m.table.Unsent())
 	}
-	for i := range m.table.shards {
-		if sh := &m.table.shards[i]; sh.cells != nil || len(sh.entries) > 0 || sh.lists != [lists]list{} {
-			m.Fatalf("shard %d is not empty", i)
+	for i := range m.table.stripes {
+		if st := &m.table.stripes[i]; st.cells != nil || len(st.entries) > 0 || st.lists != [lists]list{} {
+			m.Fatalf("stripe %d is not empty", i)
 		}
 	}
 }

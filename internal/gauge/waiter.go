@@ -18,14 +18,14 @@ type Waiter struct {
 // request is decided already: this node alone has given out all slots, or the key has no gauge of
 // its own.
 func (t *Table) Join(a *Ask) (w *Waiter, m Message, slot Slot, s State) {
-	sh := t.shard(a.Key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	e := t.enter(sh, a)
+	st := t.stripe(a.Key)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	e := t.enter(st, a)
 	switch {
 	case e == nil:
 		t.overflowed.Add(1)
-		slot, s = t.takeCell(sh, a)
+		slot, s = t.takeCell(st, a)
 		return nil, m, slot, s
 	case e.own >= a.Limit: // what is free from now on may be another node's by then
 		return nil, m, slot, e.state(a)
@@ -33,23 +33,23 @@ func (t *Table) Join(a *Ask) (w *Waiter, m Message, slot Slot, s State) {
 	w = &Waiter{Done: make(chan struct{}), limit: a.Limit, now: a.Now}
 	e.waiters = append(e.waiters, w)
 	if e.in != inFlight {
-		m = sh.message(e, a.Now)
+		m = st.message(e, a.Now)
 	}
 	return w, m, slot, s
 }
 
 // Leave ends the waiting of a request whose client has gone away. What it gets is free again.
 func (t *Table) Leave(w *Waiter, a *Ask) {
-	sh := t.shard(a.Key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
+	st := t.stripe(a.Key)
+	st.mu.Lock()
+	defer st.mu.Unlock()
 	select {
 	case <-w.Done:
 		if w.Slot.table != nil {
 			e := w.Slot.entry
 			e.own--
-			sh.inUse--
-			t.mark(sh, e, true)
+			st.inUse--
+			t.mark(st, e, true)
 			w.Slot = Slot{}
 		}
 	default:
@@ -59,7 +59,7 @@ func (t *Table) Leave(w *Waiter, a *Ask) {
 
 // grant hands out the slots of an answer. Those of requests that have left go back, and those that
 // this node has given out by itself meanwhile, as the answer was late.
-func (t *Table) grant(sh *shard, m *Message, a Answer) {
+func (t *Table) grant(st *stripe, m *Message, a Answer) {
 	e := m.entry
 	left := min(a.Granted, max(0, m.Limit-a.Others-e.own))
 	back := a.Granted - left
@@ -70,7 +70,7 @@ func (t *Table) grant(sh *shard, m *Message, a Answer) {
 		if left > 0 {
 			left--
 			e.own++
-			sh.inUse++
+			st.inUse++
 			w.Slot = Slot{t, e, e.key}
 		}
 		w.State = State{Allowed: w.Slot.table != nil, Own: e.own, Others: a.Others, Bound: m.Limit}

@@ -55,8 +55,8 @@ func TestIndexAgainstAMap(t *testing.T) {
 	}
 }
 
-// BenchmarkGrow is the index of a shard that doubles, the longest that a lock is held for more than
-// a few keys: a million keys have at most 14,336 in each.
+// BenchmarkGrow is the index of a stripe that doubles, the longest that a lock is held for more
+// than a few keys: a million keys have at most 14,336 in each.
 func BenchmarkGrow(b *testing.B) {
 	for _, keys := range []int{14_336, 143_360} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {

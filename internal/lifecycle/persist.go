@@ -98,12 +98,12 @@ func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 func (c *Config) save() {
 	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]saved.Counts), Resets: make(map[string]reset.Set)}
 	c.saved = 0
-	for counters := range c.localCounters() {
-		counts, under := counters.Save()
-		if s.Limits[counters.Key] = counts; under != nil {
-			s.Resets[counters.Key] = *under
+	for local := range c.localCounters() {
+		counts, under := local.Save()
+		if s.Limits[local.Key] = counts; under != nil {
+			s.Resets[local.Key] = *under
 		}
-		c.saved += counters.Totals().Own
+		c.saved += local.Totals().Own
 	}
 	for b := range c.localBans() {
 		s.Limits[b.Key] = b.Save()
@@ -120,8 +120,8 @@ func (c *Config) Close() {
 		return
 	}
 	spent := int64(0)
-	for counters := range c.localCounters() {
-		spent += counters.Totals().Own
+	for local := range c.localCounters() {
+		spent += local.Totals().Own
 	}
 	for b := range c.localBans() {
 		spent += int64(len(b.Save()))

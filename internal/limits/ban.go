@@ -103,13 +103,13 @@ func (z *Zone) idOf(raw []byte) table.ID {
 	return table.IDOf(raw)
 }
 
-// hearBan takes in the ban that Redis knows of, if that is what it has answered.
-func (zr *zoneResult) hearBan(err error) bool {
-	var said *strict.Banned
-	if err == nil || zr.bans == nil || !errors.As(err, &said) {
+// mergeBan merges the ban that Redis knows of, if that is what it has answered.
+func (zr *zoneResult) mergeBan(err error) bool {
+	var banned *strict.Banned
+	if err == nil || zr.bans == nil || !errors.As(err, &banned) {
 		return false
 	}
-	zr.bans.Set.Hear(clock.Now(), said.Message, said.Answer)
+	zr.bans.Set.Ack(clock.Now(), banned.Message, banned.Answer)
 	return true
 }
 

@@ -101,15 +101,15 @@ func (z *Zone) Stand(l *Limit, now int64) (s counters.Standing) {
 // lookRedis asks what Redis would decide. What this node has decided alone, and not yet charged,
 // counts as well: a request would charge it first.
 func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) (decided, lost bool) {
-	said, _, err := zr.Redis.Strict.Look(ctx, zr.Name, zr.rulesOf(), zr.look.ID)
+	verdicts, _, err := zr.Redis.Strict.Look(ctx, zr.Name, zr.rulesOf(), zr.look.ID)
 	if err != nil {
-		zr.hearBan(err)
+		zr.mergeBan(err)
 		return false, true
 	}
 	zr.strict, zr.grant = true, len(e.grants)
 	e.grants = append(e.grants, grant{by: zr.Redis.Strict, came: clock.Now()}) // of nothing
-	for i := range said {
-		v, l := &said[i], &zr.limits[i]
+	for i := range verdicts {
+		v, l := &verdicts[i], &zr.limits[i]
 		l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
 		if l.HasDebt(zr.hash) {
 			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, counters.WaitsOf(zr.Kind)).Decision
@@ -118,7 +118,7 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 		e.results = append(e.results, l.Result(&v.Decision))
 	}
 	if zr.CountResponses != nil {
-		e.noteGrant(zr, said)
+		e.noteGrant(zr, verdicts)
 	}
 	return true, false
 }

@@ -121,7 +121,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 		}
 		by = next.Redis
 	}
-	if zr.hearBan(err) {
+	if zr.mergeBan(err) {
 		return false, true
 	}
 	z.notices.Strict(r, z.Name, by, err)

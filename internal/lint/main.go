@@ -37,8 +37,9 @@ const (
 var layers = [][]string{
 	{"internal/saturate", "internal/reset"},
 	{"algorithms/ledger", "algorithms/sixteenths"},
-	{"algorithms", "internal/callargs", "internal/callcontext", "internal/clock", "internal/counted", "internal/cycle", "internal/index", "internal/keys", "internal/near", "internal/warning", "internal/redisconn", "internal/spelling", "internal/accesslog", "internal/tally"},
-	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/servertime", "internal/messages", "internal/saved", "internal/sketch", "internal/unsettled", "internal/rates", "internal/reqkey", "internal/redisconfig"},
+	{"algorithms", "internal/callargs", "internal/callcontext", "internal/clock", "internal/counted", "internal/cycle", "internal/index", "internal/keys", "internal/loop", "internal/near", "internal/warning", "internal/redisconn", "internal/spelling", "internal/accesslog", "internal/tally"},
+	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/servertime", "internal/messages", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
+	{"internal/unsettled"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/held", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
 	{"sync/bans"},

@@ -96,9 +96,9 @@ type Answer struct {
 	Known bool
 	// Failed is set where the store could not do this one; it is sent again.
 	Failed bool
-	// Told is a reset that the store knows of. It has not done this one then, as that was sent
-	// under an earlier reset; Failed is set as well.
-	Told reset.Reset
+	// NewerReset is a reset that the store knows of. It has not done this one then, as that was
+	// sent under an earlier reset; Failed is set as well.
+	NewerReset reset.Reset
 }
 
 // EpochStamp is the stamp in the name of the message's epoch, 0 where it has the usual name.

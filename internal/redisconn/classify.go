@@ -23,6 +23,16 @@ type DownError struct{ Cause error }
 func (e *DownError) Error() string        { return ErrDown.Error() + ": " + e.Cause.Error() }
 func (e *DownError) Is(target error) bool { return target == ErrDown }
 
+// A Rejection is an error of the server that a script passes on in its reply.
+type Rejection string
+
+func (r Rejection) Error() string { return string(r) }
+
+// RedisError makes it an error like those that the client returns.
+func (Rejection) RedisError() {}
+
+var _ redis.Error = Rejection("")
+
 // IsLate reports whether an error says no more of Redis than that no answer came in time.
 func IsLate(err error) bool {
 	var timeout net.Error

@@ -32,7 +32,7 @@ const maxNumber = 1 << 53
 func (p *Number) Read(r *http.Request, vars map[string]any) (n int64, text string, ok bool) {
 	var repl *caddy.Replacer
 	if p.part.read == nil {
-		repl, _ = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+		repl = ReplacerOf(r)
 	}
 	if text = p.part.value(r, vars, repl); text == "unlimited" {
 		return Unlimited, "", true

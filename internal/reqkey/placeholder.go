@@ -21,6 +21,12 @@ const (
 	headerPrefix  = requestPrefix + "header."
 )
 
+// ReplacerOf returns the replacer of a request, nil outside of Caddy.
+func ReplacerOf(r *http.Request) *caddy.Replacer {
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	return repl
+}
+
 // A reader reads a placeholder's value from a request with these variables. It gives the same text
 // as the replacer, and allocates nothing.
 //

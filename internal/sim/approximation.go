@@ -24,14 +24,14 @@ const (
 // log, which is the truth itself.
 func Approximations() []Approximation {
 	const limit, window = approximatedLimit, approximatedWindow
-	counters := func(name string, alg algorithms.Params) Approximation {
+	windows := func(name string, alg algorithms.Params) Approximation {
 		return Approximation{name, func(load Load) Case {
 			return CaseOf(name, Windows{Algorithm: alg, Nodes: 1, Rate: sec, Even: true, Load: load})
 		}}
 	}
-	all := []Approximation{counters("`fixed_window`", algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: window}), counters("`sliding_window`", Sliding(limit, window))}
+	all := []Approximation{windows("`fixed_window`", algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: window}), windows("`sliding_window`", Sliding(limit, window))}
 	for _, n := range []int{2, 4, 8, 16} {
-		all = append(all, counters(fmt.Sprintf("`buckets %d`", n), algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: n}))
+		all = append(all, windows(fmt.Sprintf("`buckets %d`", n), algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: n}))
 	}
 	return append(all, Approximation{"`sliding_log`", func(load Load) Case {
 		return CaseOf("`sliding_log`", Logs{Algorithm: algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: window}, Nodes: 1, Rate: sec, Even: true, Load: load})

@@ -65,8 +65,8 @@ func (w *Network) Join(node int, name string, t Replica, rate time.Duration, his
 // A Companion goes along with the sync of a table: the bans of its zone.
 type Companion interface {
 	// Ask returns what a call says and asks besides messages, nil for nothing: ask is what happens
-	// at the store, and hear what the node makes of the answer.
-	Ask(messages []table.Message) (ask func() (hear func()))
+	// at the store, and ack what the node does with the answer.
+	Ask(messages []table.Message) (ask func() (ack func()))
 }
 
 // Carry has a companion go along. It is for links whose calls are all answered.
@@ -173,7 +173,7 @@ func (n *Link) sync(urgent bool) {
 		return
 	}
 	w.after(w.journey(), func() {
-		answers, hear := call(), ask()
+		answers, ack := call(), ask()
 		if w.rng.Float64() < w.duplicates {
 			w.after(10*w.journey(), func() { call() })
 		}
@@ -185,7 +185,7 @@ func (n *Link) sync(urgent bool) {
 				return
 			}
 			over = true
-			hear()
+			ack()
 			if n.table.Ack(n.clock(), answers) {
 				n.table.Resend()
 			}

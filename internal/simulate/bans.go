@@ -19,7 +19,7 @@ type banLink struct {
 }
 
 // Ask tells of the bans that began here, and asks for those of the keys of messages.
-func (l banLink) Ask(messages []table.Message) (ask func() (hear func())) {
+func (l banLink) Ask(messages []table.Message) (ask func() (ack func())) {
 	asks := l.bans.Unsent(l.net.Now(), 1<<20, nil)
 	for i := range messages {
 		if i == 0 || messages[i].Key != messages[i-1].Key {
@@ -36,7 +36,7 @@ func (l banLink) Ask(messages []table.Message) (ask func() (hear func())) {
 		}
 		return func() {
 			for i, a := range answers {
-				l.bans.Hear(l.net.Now(), asks[i], a)
+				l.bans.Ack(l.net.Now(), asks[i], a)
 			}
 		}
 	}

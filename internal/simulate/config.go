@@ -14,6 +14,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/explain"
 )
 
 // A Policy is a configuration that is ready to be asked, and never started: it listens nowhere and
@@ -141,13 +143,6 @@ func globals(o object) object {
 	return o
 }
 
-// changing are the handlers that are run, as they do nothing but to change the request. ending are
-// those that never hand a request on.
-var (
-	changing = []string{"vars", "map", "rewrite", "headers"}
-	ending   = []string{"static_response", "error", "reverse_proxy"}
-)
-
 // routes takes the handlers out that are not run.
 func (p *Policy) routes(routes any) {
 	all, _ := routes.([]any)
@@ -167,9 +162,9 @@ func (p *Policy) routes(routes any) {
 				p.routes(h["routes"])
 				delete(h, "errors")
 				kept = append(kept, h)
-			case slices.Contains(ending, name):
+			case slices.Contains(explain.Ending, name):
 				kept = append(kept, object{"handler": "static_response"})
-			case slices.Contains(changing, name):
+			case slices.Contains(explain.Changing, name):
 				p.sees, p.varies = true, true
 				kept = append(kept, h)
 			case name == "invoke":

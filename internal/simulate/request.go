@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
+	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
@@ -27,17 +28,10 @@ func newMaker(s *caddyhttp.Server, plain bool) maker {
 	m := maker{server: s}
 	if plain {
 		m.replacer = caddy.NewReplacer()
-		m.reused = caddyhttp.PrepareRequest(&http.Request{URL: new(url.URL)}, m.replacer, discard{}, s)
+		m.reused = caddyhttp.PrepareRequest(&http.Request{URL: new(url.URL)}, m.replacer, explain.Discard{}, s)
 	}
 	return m
 }
-
-// discard is where the response of a request goes that is only replayed.
-type discard struct{}
-
-func (discard) Header() http.Header         { return http.Header{} }
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
-func (discard) WriteHeader(int)             {}
 
 // encrypted is what is known of a connection that was encrypted.
 var encrypted = tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
@@ -51,7 +45,7 @@ func (m *maker) request(rec *accesslog.Record) (*http.Request, bool) {
 			return nil, false
 		}
 		repl := caddy.NewReplacer()
-		r = caddyhttp.PrepareRequest(r, repl, discard{}, m.server)
+		r = caddyhttp.PrepareRequest(r, repl, explain.Discard{}, m.server)
 		know(r, repl, rec)
 		return r, true
 	}

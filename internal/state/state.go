@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
+	"github.com/caddy-tide/ratelimit/internal/loop"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -58,7 +59,7 @@ type Limit struct {
 	// Node is the field of this node in the hashes of the zone in Redis.
 	Node string `json:"node,omitempty"`
 	// Sync is there where the counts go to Redis.
-	Sync *ratesync.SyncStatus `json:"sync,omitempty"`
+	Sync *loop.Status `json:"sync,omitempty"`
 	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is the memory of their
 	// sketch: it is made when the table is nearly full.
 	Overflow      int64 `json:"overflow"`

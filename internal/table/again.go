@@ -30,12 +30,12 @@ func (t *Table[S]) askAfter(b *SyncConfig, key Key, answered int64, wait, rest t
 
 // ask makes a key urgent, or waits for the rest. It reports whether the replicator should be woken.
 func (t *Table[S]) ask(b *SyncConfig, key Key, answered int64, rest time.Duration) (wake bool) {
-	sh, i, ok := t.lock(key)
-	defer sh.mu.Unlock()
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
 	if !ok || t.config.Load() != b {
 		return false
 	}
-	e := t.shared(sh, i)
+	e := t.withSyncState(st, i)
 	if e.At != answered || e.flags&(urgent|inFlight|failed) != 0 {
 		return false
 	}
@@ -43,5 +43,5 @@ func (t *Table[S]) ask(b *SyncConfig, key Key, answered int64, rest time.Duratio
 		t.askAfter(b, key, answered, rest, 0)
 		return false
 	}
-	return t.markUrgent(sh, i, e)
+	return t.markUrgent(st, i, e)
 }

@@ -17,8 +17,8 @@ func (t *Table[S]) chargeable(b *SyncConfig) algorithms.Chargeable[S] {
 	return c
 }
 
-// Charges takes out up to most of the outgoing charges.
-func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
+// DrainCharges takes out up to most of the outgoing charges.
+func (t *Table[S]) DrainCharges(now int64, most int, dst []Charge) []Charge {
 	b := t.config.Load()
 	m := t.chargeable(b)
 	if m == nil {
@@ -56,12 +56,12 @@ func (t *Table[S]) HasDebt(key Key) (id ID, ok bool) {
 	if t.chargeable(t.config.Load()) == nil {
 		return ID{}, false
 	}
-	sh, i, ok := t.lock(key)
-	defer sh.mu.Unlock()
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
 	if !ok {
 		return ID{}, false
 	}
-	e := sh.at(i)
+	e := st.at(i)
 	return e.id, e.syncState != nil && e.flags&(dirty|inFlight) != 0
 }
 
@@ -75,29 +75,29 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 	}
 	t.taking.Lock()
 	defer t.taking.Unlock()
-	sh, i, ok := t.lock(key)
-	defer sh.mu.Unlock()
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
 	if !ok {
 		return Charge{}, false
 	}
-	e, at, o := t.current(sh, b.Limit, i, now)
+	e, at, o := t.current(st, b.Limit, i, now)
 	if e.flags&inFlight != 0 || e.flags&dirty == 0 {
 		return Charge{}, false
 	}
 	return t.charge(e, m, b.Limit, at, o)
 }
 
-// Charged notes that the store has counted a charge, and what it holds of the key now. The refund
+// AckCharge notes that the store has counted a charge, and what it holds of the key now. The refund
 // is what was returned of the charge meanwhile. It is on its way to the store from now on.
-func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (refund Charge, pending bool) {
-	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, now int64, o offset) {
+func (t *Table[S]) AckCharge(now int64, c Charge, reports []algorithms.Report) (refund Charge, pending bool) {
+	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, now int64, o offset) {
 		b := t.config.Load()
 		m := t.chargeable(b)
 		if m == nil {
 			return // its counts go to the store in another way now
 		}
 		if c.Reset.Stamp != t.resetOf(c.ID).Stamp {
-			sh.markDirty(i, e) // it was of what is forgiven by now
+			st.markDirty(i, e) // it was of what is forgiven by now
 			return
 		}
 		sent := c.Shifted(o.Since(c.Offset))
@@ -105,7 +105,7 @@ func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (re
 		refund.Debt = m.Import(&e.state, b.Limit, now, reports, &sent)
 		e.At = max(e.At, messages.HoldAt(reports))
 		if c.More {
-			list(&sh.outgoing, dirty, i, e.syncState)
+			list(&st.outgoing, dirty, i, e.syncState)
 		}
 		if pending = !refund.IsZero(); pending {
 			e.flags |= inFlight
@@ -114,28 +114,28 @@ func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (re
 	return refund, pending
 }
 
-// Uncharged gives a charge back that the store has not counted. Its key stays dirty.
-func (t *Table[S]) Uncharged(now int64, c Charge) {
-	t.arrived(now, c, func(sh *shard[S], e entry[S], i uint32, _ int64, _ offset) {
-		sh.markDirty(i, e)
+// FailCharge gives a charge back that the store has not counted. Its key stays dirty.
+func (t *Table[S]) FailCharge(now int64, c Charge) {
+	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, _ int64, _ offset) {
+		st.markDirty(i, e)
 	})
 }
 
 // arrived calls f for the key of a charge that is no longer on its way. now is then in the table's
 // time, which is o ahead of the caller's.
-func (t *Table[S]) arrived(now int64, c Charge, f func(sh *shard[S], e entry[S], i uint32, now int64, o offset)) {
+func (t *Table[S]) arrived(now int64, c Charge, f func(st *stripe[S], e entry[S], i uint32, now int64, o offset)) {
 	b := t.config.Load()
-	sh, i, ok := t.lock(c.Key)
-	defer sh.mu.Unlock()
+	st, i, ok := t.lock(c.Key)
+	defer st.mu.Unlock()
 	if b == nil || !ok {
 		return
 	}
-	e, at, o := t.current(sh, b.Limit, i, now)
+	e, at, o := t.current(st, b.Limit, i, now)
 	if e.flags&inFlight == 0 {
 		return
 	}
 	e.flags &^= inFlight | outdated
-	f(sh, e, i, at, o)
+	f(st, e, i, at, o)
 }
 
 // importCharged is Import for machines that are charged.

@@ -12,7 +12,7 @@ import (
 // instant to the table's clock, and current returns a key that goes by that one.
 //
 // When the clock steps, every instant and epoch that is stored has to move with it, under the lock
-// of its shard. So a step is applied to a key when a request comes for it, and to all of them soon
+// of its stripe. So a step is applied to a key when a request comes for it, and to all of them soon
 // after. A parity tells which have had theirs: the offset has that of the number of steps there
 // were, and stepParity of an entry that of those that were applied to it. A step begins when the
 // last has been applied to all.
@@ -63,13 +63,13 @@ func (t *Table[S]) setOffset(now int64, ahead time.Duration, shift bool) {
 		return
 	}
 	// From here on each key says which steps it has had.
-	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.shared(sh, i) })
+	t.each(func(st *stripe[S], i uint32, _ entry[S]) { t.withSyncState(st, i) })
 	t.stepped.Store(now)
 	t.step.Store(next - old.NS())
 	moved := offset(t.moved.Load())
 	t.moved.Store((moved.NS() + next - old.NS()) | int64(old)&1 ^ 1)
 	t.offset.Store(next | int64(old)&1 ^ 1)
-	t.each(func(sh *shard[S], i uint32, _ entry[S]) { t.current(sh, b.Limit, i, now) })
+	t.each(func(st *stripe[S], i uint32, _ entry[S]) { t.current(st, b.Limit, i, now) })
 }
 
 // isEarly reports whether other nodes may not have followed the last step yet.
@@ -79,16 +79,16 @@ func (t *Table[S]) isEarly(b *SyncConfig, now int64) bool {
 }
 
 // current returns a key that is synced as it is by the table's clock, and the caller's now in that.
-func (t *Table[S]) current(sh *shard[S], l algorithms.Limit, i uint32, now int64) (e entry[S], at int64, o offset) {
+func (t *Table[S]) current(st *stripe[S], l algorithms.Limit, i uint32, now int64) (e entry[S], at int64, o offset) {
 	o = t.clock()
 	at = o.In(now)
-	return t.applyStep(sh, l, i, at, o), at, o
+	return t.applyStep(st, l, i, at, o), at, o
 }
 
-// applyStep is shared for what goes by the clock: the last step is applied to a state that has not
-// had it. now is in the table's time, o ahead of the caller's.
-func (t *Table[S]) applyStep(sh *shard[S], l algorithms.Limit, i uint32, now int64, o offset) entry[S] {
-	e := t.shared(sh, i)
+// applyStep is withSyncState for what goes by the clock: it applies the last step to a state that
+// has not had it. now is in the table's time, o ahead of the caller's.
+func (t *Table[S]) applyStep(st *stripe[S], l algorithms.Limit, i uint32, now int64, o offset) entry[S] {
+	e := t.withSyncState(st, i)
 	if e.flags&stepParity == parity(o) {
 		return e
 	}
@@ -103,7 +103,7 @@ func (t *Table[S]) applyStep(sh *shard[S], l algorithms.Limit, i uint32, now int
 		if e.flags&inFlight != 0 {
 			e.flags |= outdated
 		}
-		sh.markDirty(i, e)
+		st.markDirty(i, e)
 	}
 	return e
 }

@@ -130,13 +130,13 @@ func TestSleepThatAHeartbeatNoticesFirst(t *testing.T) {
 func TestAMovedKeyDoesNotApplyAnOldStep(t *testing.T) {
 	const limit = 10
 	alg := fixed(limit, time.Minute)
-	var sameShard []int
-	for i := 0; len(sameShard) < 6*chunkSize; i++ {
+	var sameStripe []int
+	for i := 0; len(sameStripe) < 6*chunkSize; i++ {
 		if KeyOf(raw(i))[0]>>58 == 0 {
-			sameShard = append(sameShard, i)
+			sameStripe = append(sameStripe, i)
 		}
 	}
-	first, last := sameShard[:3*chunkSize], sameShard[6*chunkSize-5:]
+	first, last := sameStripe[:3*chunkSize], sameStripe[6*chunkSize-5:]
 	for _, step := range []time.Duration{time.Hour, -time.Hour} {
 		a := newNode("a", alg)
 		for _, key := range first {
@@ -144,7 +144,7 @@ func TestAMovedKeyDoesNotApplyAnOldStep(t *testing.T) {
 		}
 		a.setOffset(t0, step, true)
 		a.Configure(SyncConfig{Params: alg}, 1000)
-		for _, key := range sameShard {
+		for _, key := range sameStripe {
 			take(a.windows, alg, key, t0)
 		}
 		now := t0 + int64(2*time.Minute)
@@ -154,7 +154,7 @@ func TestAMovedKeyDoesNotApplyAnOldStep(t *testing.T) {
 			}
 		}
 		a.Sweep(now)
-		if slots := a.shards[0].size; slots != uint32(len(last)) {
+		if slots := a.stripes[0].size; slots != uint32(len(last)) {
 			t.Fatalf("a step of %v: the keys were not moved: %d slots for %d keys", step, slots, len(last))
 		}
 		a.Configure(SyncConfig{Params: alg, Rate: time.Second}, 1000)

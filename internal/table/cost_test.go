@@ -248,16 +248,16 @@ func BenchmarkOneLock(b *testing.B) {
 // probes is how many words of the index a search for a key looks at.
 func probes(t *windows) (longest int, mean float64) {
 	sum, n := 0, 0
-	for s := range t.shards {
-		sh := &t.shards[s]
-		for i := range sh.size {
-			key := sh.slot(i).key
+	for s := range t.stripes {
+		st := &t.stripes[s]
+		for i := range st.size {
+			key := st.slot(i).key
 			if key == (Key{}) {
 				continue
 			}
 			at := tagOf(key)
 			for found := ^uint32(0); found != i; {
-				found, at, _ = sh.index.Seek(tagOf(key), at)
+				found, at, _ = st.index.Seek(tagOf(key), at)
 			}
 			d := int(at - tagOf(key))
 			longest, sum, n = max(longest, d), sum+d, n+1

@@ -2,7 +2,7 @@ package table
 
 import "slices"
 
-// A shard lists its dirty keys by their slots: those to send to the store, or to ask it about. A
+// A stripe lists its dirty keys by their slots: those to send to the store, or to ask it about. A
 // request puts a key in the list dirty. The next Tick moves it to outgoing, and a drain makes a
 // message of it. A key that can't wait for the Tick is in urgent as well, for an early sync.
 //
@@ -33,7 +33,7 @@ const (
 func (e entry[S]) isInFlight() bool { return e.syncState != nil && e.flags&inFlight != 0 }
 
 // markDirty lists a key for the interval after this one.
-func (sh *shard[S]) markDirty(i uint32, e entry[S]) { list(&sh.dirty, dirty, i, e.syncState) }
+func (st *stripe[S]) markDirty(i uint32, e entry[S]) { list(&st.dirty, dirty, i, e.syncState) }
 
 // list names a slot in a list, unless one has it already.
 func list(in *[]uint32, flag uint8, i uint32, x *syncState) {
@@ -44,8 +44,8 @@ func list(in *[]uint32, flag uint8, i uint32, x *syncState) {
 }
 
 // markUrgent lists a key for the next early sync. It reports whether it is the first of the table.
-func (t *Table[S]) markUrgent(sh *shard[S], i uint32, e entry[S]) (first bool) {
-	list(&sh.urgent, urgent, i, e.syncState)
+func (t *Table[S]) markUrgent(st *stripe[S], i uint32, e entry[S]) (first bool) {
+	list(&st.urgent, urgent, i, e.syncState)
 	return t.urgent.Or(1<<(e.key[0]>>58)) == 0
 }
 
@@ -55,58 +55,58 @@ func (t *Table[S]) Urgent() bool { return t.urgent.Load() != 0 }
 // Tick makes the dirty keys outgoing, so that keys that get dirty over and over don't hold up the
 // rest.
 func (t *Table[S]) Tick() {
-	for s := range t.shards {
-		sh := &t.shards[s]
-		sh.mu.Lock()
-		sh.outgoing = append(sh.outgoing, sh.dirty...)
-		sh.dirty = sh.dirty[:0]
-		sh.mu.Unlock()
+	for s := range t.stripes {
+		st := &t.stripes[s]
+		st.mu.Lock()
+		st.outgoing = append(st.outgoing, st.dirty...)
+		st.dirty = st.dirty[:0]
+		st.mu.Unlock()
 	}
 }
 
-// drain takes keys off the lists and has take make messages of each, under the lock of its shard,
+// drain takes keys off the lists and has take make messages of each, under the lock of its stripe,
 // until there are about most. Keys with a message under way wait for another cycle. Like each it
-// does little under a lock and goes from shard to shard, on from where the last one ended. now is
+// does little under a lock and goes from stripe to stripe, on from where the last one ended. now is
 // the caller's clock; take gets the table's, and by how much that is ahead.
 func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take func(entry[S], int64, offset) int) {
 	for more := true; more; {
 		more = false
-		for range t.shards {
+		for range t.stripes {
 			if most <= 0 {
 				return
 			}
-			s := t.drained.Add(1) % shardCount
+			s := t.drained.Add(1) % stripeCount
 			bit := uint64(1) << s
 			if early && t.urgent.Load()&bit == 0 {
 				continue
 			}
-			sh := &t.shards[s]
-			from, flag := &sh.outgoing, dirty
+			st := &t.stripes[s]
+			from, flag := &st.outgoing, dirty
 			if early {
-				from, flag = &sh.urgent, urgent
+				from, flag = &st.urgent, urgent
 			}
-			sh.mu.Lock()
-			most -= t.drainList(sh, from, flag, b, now, min(most, walk), take)
+			st.mu.Lock()
+			most -= t.drainList(st, from, flag, b, now, min(most, walk), take)
 			left := len(*from) > 0
 			if early && !left {
 				t.urgent.And(^bit)
 			}
-			sh.mu.Unlock()
+			st.mu.Unlock()
 			more = more || left
 		}
 	}
 }
 
 // drainList is drain for a few slots of one list.
-func (t *Table[S]) drainList(sh *shard[S], from *[]uint32, flag uint8, b *SyncConfig, now int64, most int, take func(entry[S], int64, offset) int) (taken int) {
+func (t *Table[S]) drainList(st *stripe[S], from *[]uint32, flag uint8, b *SyncConfig, now int64, most int, take func(entry[S], int64, offset) int) (taken int) {
 	for looked := 0; looked < walk && len(*from) > 0 && taken < most; looked++ {
 		end := len(*from) - 1
 		i := (*from)[end]
 		*from = (*from)[:end]
-		if i >= sh.size {
+		if i >= st.size {
 			continue // the slot has gone
 		}
-		e, at, o := t.current(sh, b.Limit, i, now)
+		e, at, o := t.current(st, b.Limit, i, now)
 		listed := e.flags&flag != 0
 		e.flags &^= flag
 		switch {
@@ -114,26 +114,26 @@ func (t *Table[S]) drainList(sh *shard[S], from *[]uint32, flag uint8, b *SyncCo
 		case e.flags&inFlight == 0:
 			taken += take(e, at, o)
 		case flag == dirty:
-			sh.markDirty(i, e)
+			st.markDirty(i, e)
 		}
 	}
 	return taken
 }
 
 // relist names a key in the lists by the slot that it has moved to. What was outgoing stays so.
-func (sh *shard[S]) relist(i uint32, x *syncState) {
+func (st *stripe[S]) relist(i uint32, x *syncState) {
 	if x.flags&dirty != 0 {
-		sh.outgoing = append(sh.outgoing, i)
+		st.outgoing = append(st.outgoing, i)
 	}
 	if x.flags&urgent != 0 {
-		sh.urgent = append(sh.urgent, i)
+		st.urgent = append(st.urgent, i)
 	}
 }
 
 // fitLists drops the slots that have gone from the lists, and the memory that they took.
-func (sh *shard[S]) fitLists() {
-	gone := func(i uint32) bool { return i >= sh.size }
-	for _, list := range []*[]uint32{&sh.dirty, &sh.outgoing, &sh.urgent} {
+func (st *stripe[S]) fitLists() {
+	gone := func(i uint32) bool { return i >= st.size }
+	for _, list := range []*[]uint32{&st.dirty, &st.outgoing, &st.urgent} {
 		*list = append([]uint32(nil), slices.DeleteFunc(*list, gone)...)
 	}
 }

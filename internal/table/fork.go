@@ -11,19 +11,19 @@ import (
 // is KeyOf; it is not kept.
 func (t *Table[S]) Fork(l algorithms.Limit, key Key, raw []byte, now int64) *Table[S] {
 	f := t.fork()
-	sh := t.shard(key)
-	sh.mu.Lock()
-	i, found := sh.find(key)
+	st := t.stripe(key)
+	st.mu.Lock()
+	i, found := st.find(key)
 	if found {
-		t.copySlot(f, sh, i, key, now)
+		t.copySlot(f, st, i, key, now)
 	} else if t.keys.Load() >= t.maxKeys.Load() {
-		if _, idle := t.idle(sh, l, now); !idle {
+		if _, idle := t.idle(st, l, now); !idle {
 			f.keys.Store(f.maxKeys.Load()) // it is full for the copy as well
 		}
 	}
 	f.overflow.Store(t.overflow.Load().Fork(key, key))
 	t.unsettled.CopyTo(&f.unsettled, key, key)
-	sh.mu.Unlock()
+	st.mu.Unlock()
 	if !found && !t.saved.IsEmpty() {
 		t.saved.CopyTo(&f.saved, IDOf(raw))
 	}
@@ -35,12 +35,12 @@ func (t *Table[S]) Fork(l algorithms.Limit, key Key, raw []byte, now int64) *Tab
 func (t *Table[S]) ForkID(id ID, as Key, now int64) (f *Table[S], ok bool) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(sh *shard[S], i uint32, e entry[S]) {
+	t.each(func(st *stripe[S], i uint32, e entry[S]) {
 		if !ok && e.id == id {
 			f, ok = t.fork(), true
 			f.overflow.Store(t.overflow.Load().Fork(e.key, as))
 			t.unsettled.CopyTo(&f.unsettled, e.key, as)
-			t.copySlot(f, sh, i, as, now)
+			t.copySlot(f, st, i, as, now)
 		}
 	})
 	return f, ok
@@ -66,17 +66,17 @@ func (t *Table[S]) fork() *Table[S] {
 }
 
 // copySlot copies a slot, and what is known of its syncs, into an empty table, where its key is as.
-// The lock of its shard is held.
-func (t *Table[S]) copySlot(f *Table[S], sh *shard[S], i uint32, as Key, now int64) {
-	from, to := sh.at(i), f.shard(as)
+// The lock of its stripe is held.
+func (t *Table[S]) copySlot(f *Table[S], st *stripe[S], i uint32, as Key, now int64) {
+	from, to := st.at(i), f.stripe(as)
 	j := to.allocate()
 	f.keys.Add(1)
 	*to.slot(j) = slot[S]{key: as, id: from.id, state: t.machine.Clone(&from.state)}
 	to.index.Add(tagOf(as), j)
 	if from.syncState != nil {
-		*f.shared(to, j).syncState = *from.syncState
+		*f.withSyncState(to, j).syncState = *from.syncState
 	}
-	if s := t.overflow.Load(); s != nil && sh.marks.Has(i, s, now) {
+	if s := t.overflow.Load(); s != nil && st.marks.Has(i, s, now) {
 		to.marks = new(sketch.Marks)
 		to.marks.Add(j, s, now)
 	}
@@ -85,12 +85,12 @@ func (t *Table[S]) copySlot(f *Table[S], sh *shard[S], i uint32, as Key, now int
 // Remote returns what other nodes counted of a key that a decision can still use. It is for forks:
 // it brings the key to now.
 func (t *Table[S]) Remote(l algorithms.Limit, key Key, now int64) (remote int64) {
-	sh, i, ok := t.lock(key)
-	defer sh.mu.Unlock()
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
 	if !ok {
 		return 0
 	}
-	e, at, _ := t.current(sh, l, i, now)
+	e, at, _ := t.current(st, l, i, now)
 	t.machine.Advance(&e.state, l, at)
 	_, remote = t.machine.Ledger(&e.state).Sum(l.History)
 	return remote

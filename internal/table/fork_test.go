@@ -120,13 +120,13 @@ func (m *forked[S]) sync(rt *rapid.T) {
 
 // image is all of a table that a look at a key could change.
 func (m *forked[S]) image(key Key) []any {
-	sh := m.shard(key)
-	all := []any{m.Keys(), m.Overflowed(), m.clock(), m.overflow.Load(), m.urgent.Load(), sh.size, sh.hand, len(sh.dirty), len(sh.urgent), m.saved.Left()}
+	st := m.stripe(key)
+	all := []any{m.Keys(), m.Overflowed(), m.clock(), m.overflow.Load(), m.urgent.Load(), st.size, st.hand, len(st.dirty), len(st.urgent), m.saved.Left()}
 	if s := m.overflow.Load(); s != nil {
 		all = append(all, s.Spent(key, m.now), s.Used())
 	}
-	if i, ok := sh.find(key); ok {
-		e := sh.at(i)
+	if i, ok := st.find(key); ok {
+		e := st.at(i)
 		all = append(all, m.machine.Clone(&e.state))
 		if e.syncState != nil {
 			all = append(all, *e.syncState)
@@ -139,7 +139,7 @@ func (m *forked[S]) image(key Key) []any {
 func (m *forked[S]) sameByID(rt *rapid.T, raw []byte, n int64, want Taken) {
 	as := KeyOf([]byte("another"))
 	fork, ok := m.ForkID(IDOf(raw), as, m.now)
-	if _, slot := m.shard(KeyOf(raw)).find(KeyOf(raw)); slot != ok {
+	if _, slot := m.stripe(KeyOf(raw)).find(KeyOf(raw)); slot != ok {
 		rt.Fatalf("%s: by its ID it is found %t", raw, ok)
 	}
 	if !ok {

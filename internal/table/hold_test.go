@@ -12,29 +12,29 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/saved"
 )
 
-// runs is a machine that counts the keys it is asked about in a row that are in one shard. Whoever
-// takes a shard's lock for more of them at once, or again as soon as it has let it go, has a longer
-// row.
+// runs is a machine that counts the keys it is asked about in a row that are in one stripe. Whoever
+// takes a stripe's lock for more of them at once, or again as soon as it has let it go, has a
+// longer row.
 type runs struct {
 	algorithms.Machine[algorithms.WindowState]
 	*tally
 }
 
 type tally struct {
-	shards  map[*algorithms.WindowState]int
+	stripes map[*algorithms.WindowState]int
 	last    *algorithms.WindowState
-	shard   int
+	stripe  int
 	row     int
 	longest int
 }
 
 func (r *tally) note(s *algorithms.WindowState) {
-	shard, ok := r.shards[s]
+	stripe, ok := r.stripes[s]
 	if !ok || s == r.last {
 		return
 	}
-	if r.last = s; shard != r.shard {
-		r.shard, r.row = shard, 0
+	if r.last = s; stripe != r.stripe {
+		r.stripe, r.row = stripe, 0
 	}
 	r.row++
 	r.longest = max(r.longest, r.row)
@@ -57,14 +57,14 @@ func (r runs) Ledger(s *algorithms.WindowState) *ledger.Ledger {
 	return r.Machine.Ledger(s)
 }
 
-// even is a table with as many keys in every shard: where one has more than the others, it is
+// even is a table with as many keys in every stripe: where one has more than the others, it is
 // rightly alone in the end.
 func even(each int, alg algorithms.Params) *windows {
 	t := newTable(2*million, alg)
 	var full int
-	for i := 0; full < shardCount; i++ {
-		if sh := t.shard(KeyOf(raw(i))); sh.index.Len() < each {
-			if take(t, alg, i, t0); sh.index.Len() == each {
+	for i := 0; full < stripeCount; i++ {
+		if st := t.stripe(KeyOf(raw(i))); st.index.Len() < each {
+			if take(t, alg, i, t0); st.index.Len() == each {
 				full++
 			}
 		}
@@ -72,18 +72,18 @@ func even(each int, alg algorithms.Params) *windows {
 	return t
 }
 
-// Whatever goes over all keys goes over a few of a shard and lets its lock go for as long as it
+// Whatever goes over all keys goes over a few of a stripe and lets its lock go for as long as it
 // takes to go to the others.
-func TestNoShardIsHeldForManyKeys(t *testing.T) {
+func TestNoStripeIsHeldForManyKeys(t *testing.T) {
 	const each = 1500 // more than ten times as many as may be looked at in a row
-	rows := &tally{shards: make(map[*algorithms.WindowState]int)}
+	rows := &tally{stripes: make(map[*algorithms.WindowState]int)}
 	alg := sliding(1000, time.Hour)
 	tab := even(each, alg)
 	tab.machine = runs{window, rows}
-	for s := range tab.shards {
-		sh := &tab.shards[s]
-		for i := range sh.size {
-			rows.shards[&sh.slot(i).state] = s
+	for s := range tab.stripes {
+		st := &tab.stripes[s]
+		for i := range st.size {
+			rows.stripes[&st.slot(i).state] = s
 		}
 	}
 	synced := SyncConfig{Params: alg, Rate: time.Second}
@@ -114,7 +114,7 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 		rows.longest, rows.row, rows.last = 0, 0, nil
 		work.do()
 		if rows.longest > walk {
-			t.Errorf("%s looks at %d keys of a shard in a row, want at most %d", work.name, rows.longest, walk)
+			t.Errorf("%s looks at %d keys of a stripe in a row, want at most %d", work.name, rows.longest, walk)
 		}
 		if rows.longest == 0 && work.name != "resuming" {
 			t.Errorf("%s looks at no key", work.name)
@@ -128,10 +128,10 @@ func TestNoShardIsHeldForManyKeys(t *testing.T) {
 // A list may name many slots that have gone, of which no message comes.
 func TestDrainingLooksAtFewPlacesThatHaveGone(t *testing.T) {
 	tab := newTable(10, hour)
-	sh := &tab.shards[0]
-	sh.outgoing = make([]uint32, 10*walk)
-	if tab.drainList(sh, &sh.outgoing, dirty, tab.config.Load(), t0, million, nil); len(sh.outgoing) != 9*walk {
-		t.Errorf("%d of %d slots are left after one hold, want %d", len(sh.outgoing), 10*walk, 9*walk)
+	st := &tab.stripes[0]
+	st.outgoing = make([]uint32, 10*walk)
+	if tab.drainList(st, &st.outgoing, dirty, tab.config.Load(), t0, million, nil); len(st.outgoing) != 9*walk {
+		t.Errorf("%d of %d slots are left after one hold, want %d", len(st.outgoing), 10*walk, 9*walk)
 	}
 }
 
@@ -199,9 +199,9 @@ func TestMovingKeysLosesNothing(t *testing.T) {
 		for range 30 {
 			m.requests(1+m.random.IntN(2000), 20)
 		}
-		m.each(func(sh *shard[algorithms.WindowState], i uint32, e entry[algorithms.WindowState]) {
+		m.each(func(st *stripe[algorithms.WindowState], i uint32, e entry[algorithms.WindowState]) {
 			if window.Idle(&e.state, m.alg.Compile(), m.now) {
-				m.drop(sh, i)
+				m.drop(st, i)
 			}
 		})
 		moved := m.moveAll(t)
@@ -212,55 +212,55 @@ func TestMovingKeysLosesNothing(t *testing.T) {
 	}
 }
 
-// moveAll moves the keys of all shards, with requests after each step, and returns how many slots
+// moveAll moves the keys of all stripes, with requests after each step, and returns how many slots
 // were refunded.
 func (m *mover) moveAll(t *testing.T) (moved int) {
-	for s := range m.shards {
-		sh := &m.shards[s]
-		if !sh.sparse() {
+	for s := range m.stripes {
+		st := &m.stripes[s]
+		if !st.sparse() {
 			continue
 		}
 		for at := new(move); !at.ends; {
-			next, size := at.next, sh.size
-			m.move(sh, at)
-			if looked := at.next - next + size - sh.size; looked > 2*walk {
+			next, size := at.next, st.size
+			m.move(st, at)
+			if looked := at.next - next + size - st.size; looked > 2*walk {
 				t.Fatalf("one step passes %d slots, want at most %d", looked, 2*walk)
 			}
-			moved += int(size - sh.size)
+			moved += int(size - st.size)
 			m.requests(3000, 10)
-			m.forget(sh)
+			m.forget(st)
 		}
 	}
 	return moved
 }
 
 // forget drops a key, as requests do that need its slot in a full table.
-func (m *mover) forget(sh *shard[algorithms.WindowState]) {
-	if sh.size == 0 {
+func (m *mover) forget(st *stripe[algorithms.WindowState]) {
+	if st.size == 0 {
 		return
 	}
-	i := m.random.Uint32N(sh.size)
-	if e := sh.at(i); e.used() && !e.isInFlight() {
+	i := m.random.Uint32N(st.size)
+	if e := st.at(i); e.used() && !e.isInFlight() {
 		delete(m.want, e.key)
 		delete(m.store, e.key)
-		m.drop(sh, i)
+		m.drop(st, i)
 	}
 }
 
 // check holds the table to what it should be, and sends the rest.
 func (m *mover) check(t *testing.T) {
 	t.Helper()
-	for s := range m.shards {
-		sh := &m.shards[s]
+	for s := range m.stripes {
+		st := &m.stripes[s]
 		free := make(map[uint32]bool)
-		for _, i := range sh.free {
-			if free[i] || i >= sh.size || sh.slot(i).key != (Key{}) {
+		for _, i := range st.free {
+			if free[i] || i >= st.size || st.slot(i).key != (Key{}) {
 				t.Fatalf("slot %d is in the list of free ones twice, or behind the end, or has a key", i)
 			}
 			free[i] = true
 		}
-		if sh.index.Len()+len(free) != int(sh.size) {
-			t.Fatalf("%d keys and %d free slots are %d slots", sh.index.Len(), len(free), sh.size)
+		if st.index.Len()+len(free) != int(st.size) {
+			t.Fatalf("%d keys and %d free slots are %d slots", st.index.Len(), len(free), st.size)
 		}
 	}
 	for range 3 { // what is under way when its turn comes has another one

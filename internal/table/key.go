@@ -14,5 +14,5 @@ func KeyOf(raw []byte) Key { return keys.KeyOf(raw) }
 // IDOf hashes the bytes of a key.
 func IDOf(raw []byte) ID { return keys.IDOf(raw) }
 
-// tagOf is the part of a key by which the index of a shard finds it.
+// tagOf is the part of a key by which the index of a stripe finds it.
 func tagOf(key Key) uint32 { return uint32(key[0]) }

@@ -10,12 +10,12 @@ import (
 
 // takeOverflow decides for a key that found no slot. a.now is the caller's clock, which the sketch
 // goes by: it never steps back, and what the store's clock does is of no concern to counts that are
-// this node's own. The shard's lock is held.
-func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken {
-	saved, again := t.savedOf(sh, a.limit, key, raw, a.now)
+// this node's own. The stripe's lock is held.
+func (t *Table[S]) takeOverflow(st *stripe[S], a *ask, key Key, raw []byte) Taken {
+	saved, again := t.savedOf(st, a.limit, key, raw, a.now)
 	if again {
-		sh.mu.Unlock()
-		defer sh.mu.Lock()
+		st.mu.Unlock()
+		defer st.mu.Lock()
 		return t.Take(a.limit, key, raw, a.now, a.n, a.want)
 	}
 	if a.n > 0 && a.want&Again == 0 {
@@ -40,16 +40,16 @@ func (t *Table[S]) takeOverflow(sh *shard[S], a *ask, key Key, raw []byte) Taken
 }
 
 // savedOf takes out what an earlier process saved of a key, as units to be counted in the sketch.
-// The shard's lock is let go while the key is hashed; again is set where it has got a slot
+// The stripe's lock is let go while the key is hashed; again is set where it has got a slot
 // meanwhile.
-func (t *Table[S]) savedOf(sh *shard[S], l algorithms.Limit, key Key, raw []byte, now int64) (units int64, again bool) {
+func (t *Table[S]) savedOf(st *stripe[S], l algorithms.Limit, key Key, raw []byte, now int64) (units int64, again bool) {
 	if t.saved.IsEmpty() {
 		return 0, false
 	}
-	sh.mu.Unlock()
+	st.mu.Unlock()
 	id := IDOf(raw)
-	sh.mu.Lock()
-	if _, ok := sh.find(key); ok {
+	st.mu.Lock()
+	if _, ok := st.find(key); ok {
 		return 0, true
 	}
 	var empty, s S
@@ -118,14 +118,14 @@ func (t *Table[S]) OverflowBytes() int64 { return t.overflow.Load().Bytes() }
 // spilled is what a key that has a slot spent in the sketch before it had one, as far as it still
 // counts: it is held against the key like what other nodes have spent unseen, and never becomes
 // part of its state, which is sent to them. now is the caller's clock.
-func (t *Table[S]) spilled(sh *shard[S], l algorithms.Limit, i uint32, now int64) int64 {
+func (t *Table[S]) spilled(st *stripe[S], l algorithms.Limit, i uint32, now int64) int64 {
 	s := t.overflow.Load()
-	if s == nil || !sh.marks.Has(i, s, now) {
+	if s == nil || !st.marks.Has(i, s, now) {
 		return 0
 	}
-	units := s.Spent(sh.slot(i).key, now)
+	units := s.Spent(st.slot(i).key, now)
 	if units == 0 {
-		sh.marks.Remove(i)
+		st.marks.Remove(i)
 	}
 	return max(0, units-excess(s, l))
 }

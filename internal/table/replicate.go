@@ -25,8 +25,8 @@ type syncState struct {
 }
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
-func (t *Table[S]) observe(sh *shard[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o offset) (e entry[S], pending int64) {
-	e = t.applyStep(sh, l, i, now, o)
+func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o offset) (e entry[S], pending int64) {
+	e = t.applyStep(st, l, i, now, o)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
 	if b.Certain || e.At != 0 && now-e.At > int64(3*b.Rate+time.Second) {
@@ -37,16 +37,16 @@ func (t *Table[S]) observe(sh *shard[S], b *SyncConfig, l algorithms.Limit, i ui
 
 // record notes that a key is dirty after a request for n units, which was decided as d under a
 // limit. It reports whether the replicator should be woken.
-func (t *Table[S]) record(sh *shard[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, n int64) (wake bool) {
+func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, n int64) (wake bool) {
 	l := t.machine.Ledger(&e.state)
 	l.Attempts = estimate.Add(l.Attempts, n)
 	e.flags &^= confirm
-	sh.markDirty(i, e)
+	st.markDirty(i, e)
 	if !b.Early || e.flags&(urgent|inFlight|failed) != 0 ||
-		!e.NeedsSync(l, limit, d.Remaining, d.At) && (len(sh.urgent) > 0 || !e.NeedsRefresh(b.Rate, limit, d.Remaining, d.At)) {
+		!e.NeedsSync(l, limit, d.Remaining, d.At) && (len(st.urgent) > 0 || !e.NeedsRefresh(b.Rate, limit, d.Remaining, d.At)) {
 		return false
 	}
-	return t.markUrgent(sh, i, e)
+	return t.markUrgent(st, i, e)
 }
 
 // pending is the estimate of what others have spent unseen, unless the shard of the key is lost.
@@ -140,25 +140,25 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	if b == nil {
 		return false
 	}
-	defer t.learn(now, answers)
-	early := t.isEarly(b, now)
+	defer t.applyNewer(now, answers)
+	early := b.Params.Reserves && t.unsettled.InDoubt(now, b.Rate) || t.isEarly(b, now)
 	var reports [ledger.MaxHistory + 1]algorithms.Report
 	for len(answers) > 0 {
 		key, n := answers[0].Key, 1
 		for n < len(answers) && answers[n].Key == key {
 			n++
 		}
-		sh, i, ok := t.lock(key)
+		st, i, ok := t.lock(key)
 		if ok {
-			e, at, _ := t.current(sh, b.Limit, i, now)
+			e, at, _ := t.current(st, b.Limit, i, now)
 			forgot = t.ackKey(b, e, at, answers[:n], early, reports[:0]) || forgot
 			if e.flags&dirty == 0 && (e.flags&failed != 0 || e.flags&confirming == 0) {
 				e.flags |= confirm // others may have sent after this one asked
-				sh.markDirty(i, e)
+				st.markDirty(i, e)
 			}
 			e.flags &^= confirming
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 		answers = answers[n:]
 	}
 	return forgot
@@ -201,19 +201,20 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		if a.Known {
 			r.Level, r.LevelAt = a.Seen, now
 		}
-		reports = append(reports, r)
 		if b.Params.Reserves {
-			t.unsettled.SetOthers(e.key, a.Epoch, (a.Sum-mine)-(a.SumAttempts-a.Attempts))
 			e.Alone()
+			r.Remote = t.unsettled.Merge(a, c.Acked, remote, early || forgot)
 		} else if a.Epoch == epoch {
 			e.Learn(a.Attempts, a.SumAttempts, l.Synced && e.At != 0)
 		}
+		reports = append(reports, r)
 	}
 	if l.Resend &^= answers[0].Reasons &^ ledger.Settled; l.Resend&ledger.Moved == 0 {
 		l.Rewound = 0
 	}
 	if forgot {
 		l.Resend |= ledger.Forgotten
+		t.unsettled.Lose()
 	}
 	if b.Params.Kind.Draining() {
 		sent = 0
@@ -230,12 +231,12 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 // when the store is unavailable. The reports, all, have the total of all nodes as Remote. Of a
 // machine that is Chargeable they replace what the store reported before.
 func (t *Table[S]) Import(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
-	sh, i, ok := t.lockOrEnter(l, key, raw, now)
-	defer sh.mu.Unlock()
+	st, i, ok := t.lockOrEnter(l, key, raw, now)
+	defer st.mu.Unlock()
 	if !ok {
 		return
 	}
-	e, at, _ := t.current(sh, l, i, now)
+	e, at, _ := t.current(st, l, i, now)
 	if c, ok := t.machine.(algorithms.Chargeable[S]); ok {
 		importCharged(e, c, l, at, all)
 		return
@@ -259,14 +260,14 @@ func (t *Table[S]) Fail(messages []Message) {
 		if i > 0 && messages[i-1].Key == key {
 			continue
 		}
-		sh, j, ok := t.lock(key)
+		st, j, ok := t.lock(key)
 		if ok {
-			e := t.shared(sh, j)
+			e := t.withSyncState(st, j)
 			e.flags &^= inFlight | confirming | outdated
 			t.machine.Ledger(&e.state).Resend |= messages[i].Reasons & ledger.Settled
-			sh.markDirty(j, e)
+			st.markDirty(j, e)
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 }
 
@@ -278,11 +279,11 @@ func (t *Table[S]) Resend() {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
-		e := t.shared(sh, i)
+	t.each(func(st *stripe[S], i uint32, _ entry[S]) {
+		e := t.withSyncState(st, i)
 		t.machine.Ledger(&e.state).Resend |= ledger.Forgotten
 		e.flags &^= confirm
-		sh.markDirty(i, e)
+		st.markDirty(i, e)
 	})
 }
 
@@ -293,14 +294,15 @@ func (t *Table[S]) ResetAcks() {
 	if b == nil {
 		return
 	}
+	t.unsettled.Lose()
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(sh *shard[S], i uint32, _ entry[S]) {
-		e := t.shared(sh, i)
+	t.each(func(st *stripe[S], i uint32, _ entry[S]) {
+		e := t.withSyncState(st, i)
 		l := t.machine.Ledger(&e.state)
 		l.ResetAcks()
 		*e.syncState = syncState{flags: e.flags &^ (inFlight | outdated | failed | confirm | confirming)}
-		sh.markDirty(i, e)
+		st.markDirty(i, e)
 	})
 }
 
@@ -327,7 +329,7 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	defer t.walking.Unlock()
 	now = t.clock().In(now)
 	charged := t.chargeable(b)
-	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
+	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
 		t.machine.Advance(&e.state, b.Limit, now)
 		l := t.machine.Ledger(&e.state)
 		unsent := l.Unsent(b.Limit.History)
@@ -357,13 +359,13 @@ func (t *Table[S]) Unsent(now int64) (keys int, requests int64) {
 	return sum.pendingKeys, sum.pending
 }
 
-// shared is at for a slot that is synced.
-func (t *Table[S]) shared(sh *shard[S], i uint32) entry[S] {
-	if x := &sh.synced[i/chunkSize]; *x == nil {
+// withSyncState returns a slot as at does, with a sync state where it has none yet.
+func (t *Table[S]) withSyncState(st *stripe[S], i uint32) entry[S] {
+	if x := &st.synced[i/chunkSize]; *x == nil {
 		*x = new([chunkSize]syncState)
 		for j := range *x {
 			(*x)[j].flags = parity(t.clock())
 		}
 	}
-	return sh.at(i)
+	return st.at(i)
 }

@@ -421,8 +421,8 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 		a.Sweep(now)
 	}
 	slots := 0
-	for s := range a.shards {
-		slots += len(a.shards[s].chunks) * chunkSize
+	for s := range a.stripes {
+		slots += len(a.stripes[s].chunks) * chunkSize
 	}
 	if a.Keys() != 500 || slots > 8*1024 {
 		t.Errorf("%d keys in %d slots, want 500 in a few thousand", a.Keys(), slots)
@@ -523,7 +523,7 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 				early = take(a.windows, alg, key, t0)
 			}
 		}
-		var other Key // the last key, when the first of another shard has been shifted
+		var other Key // the last key, when the first of another stripe has been shifted
 		meanwhile := func(*algorithms.WindowState) {
 			if other != (Key{}) {
 				return
@@ -535,7 +535,7 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 			}
 			a.Refund(alg.Compile(), other, late, 1)
 		}
-		last := a.shard(KeyOf(raw(99)))
+		last := a.stripe(KeyOf(raw(99)))
 		ready := func(s *algorithms.WindowState) {
 			for i := range last.size {
 				if &last.slot(i).state == s {

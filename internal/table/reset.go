@@ -26,9 +26,9 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 		if had == nil && next.All.Stamp > 0 || had != nil && next.All.Stamp > had.All.Stamp {
 			t.overflow.Store(nil) // its keys are not known one by one
 		}
-		t.each(func(sh *shard[S], i uint32, e entry[S]) {
+		t.each(func(st *stripe[S], i uint32, e entry[S]) {
 			if isNew(e.id) {
-				forgiven += t.resetKey(sh, b, i, now, next.Of(e.id))
+				forgiven += t.resetKey(st, b, i, now, next.Of(e.id))
 			}
 		})
 	}
@@ -42,22 +42,22 @@ func (t *Table[S]) isForgiven(id ID, taken Taken) bool {
 }
 
 // resetKey forgets what one key had spent.
-func (t *Table[S]) resetKey(sh *shard[S], b *SyncConfig, i uint32, now int64, r reset.Reset) int64 {
-	sh.marks.Remove(i)
-	t.unsettled.Forget(sh.slot(i).key)
+func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r reset.Reset) int64 {
+	st.marks.Remove(i)
+	t.unsettled.Forget(st.slot(i).key)
 	o := t.clock()
 	at := o.In(now)
 	if !b.IsShared() { // its epochs have no names
-		return t.machine.Reset(&sh.slot(i).state, b.Limit, at, max(r.Boundary(b.Epoch), at/int64(b.Epoch)))
+		return t.machine.Reset(&st.slot(i).state, b.Limit, at, max(r.Boundary(b.Epoch), at/int64(b.Epoch)))
 	}
-	e := t.applyStep(sh, b.Limit, i, at, o)
+	e := t.applyStep(st, b.Limit, i, at, o)
 	forgiven := t.machine.Reset(&e.state, b.Limit, at, r.Boundary(b.Epoch))
 	*e.syncState = syncState{flags: e.flags &^ (confirm | confirming | failed)}
 	if e.flags&inFlight != 0 {
 		e.flags |= outdated
 	}
 	if !b.Charges { // of those only what was decided alone is sent
-		sh.markDirty(i, e)
+		st.markDirty(i, e)
 	}
 	return forgiven
 }
@@ -84,19 +84,19 @@ func (t *Table[S]) Forgive(now int64, counts saved.Counts, under *reset.Set) {
 	t.resets.Store(t.resets.Load().Next(had.With(under, t.clock().In(now)), now))
 }
 
-// learn applies the resets that the store knows of, and this table doesn't yet.
-func (t *Table[S]) learn(now int64, answers []Answer) {
-	var told map[[16]byte]reset.Reset
+// applyNewer applies the resets that the store knows of, and this table doesn't yet.
+func (t *Table[S]) applyNewer(now int64, answers []Answer) {
+	var newer map[[16]byte]reset.Reset
 	for i := range answers {
-		if a := &answers[i]; a.Told.Stamp > t.resetOf(a.ID).Stamp {
-			if told == nil {
-				told = make(map[[16]byte]reset.Reset)
+		if a := &answers[i]; a.NewerReset.Stamp > t.resetOf(a.ID).Stamp {
+			if newer == nil {
+				newer = make(map[[16]byte]reset.Reset)
 			}
-			told[a.ID] = a.Told
+			newer[a.ID] = a.NewerReset
 		}
 	}
-	if told != nil {
-		t.Reset(now, &reset.Set{Keys: told})
+	if newer != nil {
+		t.Reset(now, &reset.Set{Keys: newer})
 	}
 }
 

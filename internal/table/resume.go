@@ -18,7 +18,7 @@ func (t *Table[S]) Save(now int64) saved.Counts {
 	t.saved.Prune(b.Limit, now)
 	left := t.saved.Left()
 	var few saved.Few
-	t.eachFew(func(_ *shard[S], _ uint32, e entry[S]) {
+	t.eachFew(func(_ *stripe[S], _ uint32, e entry[S]) {
 		saved.Append(&few, e.id, t.machine, b.Limit, &e.state, now)
 	}, func() { few.Into(left) })
 	return left
@@ -34,7 +34,7 @@ func (t *Table[S]) Resume(p algorithms.Params, now int64, counts saved.Counts) i
 	l := p.Compile()
 	t.saved.Replace(counts, p.Epoch())
 	left := t.saved.Prune(l, now)
-	t.each(func(_ *shard[S], _ uint32, e entry[S]) { t.restore(&e.state, l, now, e.id) })
+	t.each(func(_ *stripe[S], _ uint32, e entry[S]) { t.restore(&e.state, l, now, e.id) })
 	return left
 }
 

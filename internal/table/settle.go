@@ -34,7 +34,8 @@ func (t *Taken) until() int64 {
 }
 
 // reserve notes a unit that was just taken, in an epoch or in a sketch of that number. It notes as
-// well at which rate a bucket drains now, also where the unit was denied. The shard's lock is held.
+// well at which rate a bucket drains now, also where the unit was denied. The stripe's lock is
+// held.
 func (t *Table[S]) reserve(l algorithms.Limit, key Key, taken *Taken, epoch int64) {
 	if taken.number = uint32(epoch); taken.Allowed {
 		t.unsettled.Add(key, epoch, taken.until(), l.Window)
@@ -60,29 +61,25 @@ func (t *Table[S]) Settle(key Key, r Reserved, now int64, refunds bool) {
 		t.overflow.Load().Give(r.number, key, r.At, 1)
 	}
 	b := t.config.Load()
-	sh, i, ok := t.lock(key)
-	defer sh.mu.Unlock()
-	t.unsettled.Remove(key, r.group)
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
 	if !ok || r.Overflow {
+		t.unsettled.Remove(key, r.group)
 		return
 	}
-	e, o := entry[S]{slot: sh.slot(i)}, t.clock()
+	e, o := entry[S]{slot: st.slot(i)}, t.clock()
 	at := r.At + t.movedBy(o) - r.moved
 	if b.IsShared() {
-		e = t.applyStep(sh, r.limit, i, at, o)
+		e = t.applyStep(st, r.limit, i, at, o)
 		e.flags &^= confirm
-		sh.markDirty(i, e)
+		st.markDirty(i, e)
 	}
-	l := t.machine.Ledger(&e.state)
+	l, epoch := t.machine.Ledger(&e.state), t.unsettled.Remove(key, r.group)
 	if b.IsShared() {
 		l.Resend |= ledger.Settled
 	}
-	if !refunds || t.isForgiven(e.id, r.Taken) {
-		return
-	}
-	t.machine.Refund(&e.state, r.limit, at, 1)
-	if uint32(l.Epoch) == r.number { // it has not asked for anything
-		l.Attempts -= min(1, l.Attempts)
+	if refunds && !t.isForgiven(e.id, r.Taken) {
+		unsettled.Refund(t.machine, &e.state, r.limit, at, epoch, at != r.At)
 	}
 }
 
@@ -102,19 +99,19 @@ func (t *Table[S]) movedBy(o offset) int64 {
 // AdmitsSettled reports whether a unit of a key, which was denied at now, would be admitted if all
 // that is reserved of it were refunded.
 func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key Key, now int64) bool {
-	sh, i, ok := t.lock(key)
-	defer sh.mu.Unlock()
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
 	s := t.overflow.Load()
 	if !ok {
 		sum := t.unsettled.Sum(key, now, 0)
 		return sum > 0 && s != nil && s.Spent(key, now)-sum < s.Limit(l)
 	}
-	e, at, pending := entry[S]{slot: sh.slot(i)}, t.clock().In(now), int64(0)
+	e, at, pending := entry[S]{slot: st.slot(i)}, t.clock().In(now), int64(0)
 	if b := t.config.Load(); b.IsShared() {
-		e, pending = t.observe(sh, b, l, i, at, t.clock())
+		e, pending = t.observe(st, b, l, i, at, t.clock())
 	}
 	if s != nil {
-		l.Size = max(0, l.Size-t.spilled(sh, l, i, now))
+		l.Size = max(0, l.Size-t.spilled(st, l, i, now))
 	}
 	ask := unsettled.Ask{Limit: l, Key: key, Now: now, At: at, Pending: pending}
 	return unsettled.Admits(&t.unsettled, t.machine, &e.state, ask)

@@ -142,9 +142,103 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			if _, others := tab.Unsettled().In(key, r.At/int64(time.Hour)); others != 0 {
 				t.Errorf("%s, a step of %v: %d of others are reserved in an epoch of before", kind, by, others)
 			}
-			if tab.Settle(key, r, now, true); tab.Unsettled().Len() != 0 {
+			if _, others := tab.Unsettled().In(key, m.Epoch); others != 1 {
+				t.Errorf("%s, a step of %v: %d of others are reserved, want 1 as before", kind, by, others)
+			}
+			tab.Settle(key, r, now, true)
+			now += int64(10 * time.Second) // all have followed the step
+			tab.Ack(now, []Answer{{Message: m, Sum: 1}})
+			if tab.Unsettled().Len() != 0 {
 				t.Errorf("%s, a step of %v: something is reserved when all has settled", kind, by)
 			}
+		}
+	}
+}
+
+// What others refund after a loss of the store is believed once all have sent again, and what they
+// had settled outlasts it: a node that is gone does not send it again.
+func TestOthersRefundAfterALoss(t *testing.T) {
+	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 9, Window: time.Hour, Reserves: true}
+	key, l := KeyOf([]byte("k")), p.Compile()
+	tab := New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 10)
+	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+	now := t0
+	// answer has the others' total in the store, and how much of it is settled; lost says that of
+	// this node there is nothing.
+	answer := func(total, settled int64, lost bool) {
+		t.Helper()
+		r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving))
+		tab.Settle(key, r, now, true)
+		tab.Tick()
+		sent := tab.Drain(now, 10, false, nil)
+		if len(sent) == 0 {
+			t.Fatal("nothing is sent")
+		}
+		a := Answer{Message: sent[0], Held: 1, Sum: sent[0].Total + total, SumAttempts: sent[0].Attempts + settled}
+		if lost {
+			a.Held = 0
+		}
+		tab.Ack(now, []Answer{a})
+	}
+	check := func(when string, remote, reserved int64) {
+		t.Helper()
+		tab.With(key, func(s *algorithms.WindowState) {
+			if got := tab.machine.Ledger(s).Cur.Remote; got != remote {
+				t.Errorf("%s: others have spent %d, want %d", when, got, remote)
+			}
+		})
+		if _, got := tab.Unsettled().In(key, now/int64(p.Window)); got != reserved {
+			t.Errorf("%s: others have reserved %d, want %d", when, got, reserved)
+		}
+	}
+	tab.Settle(key, tab.Hold(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving)), now, false)
+	answer(5, 2, false)
+	check("before the loss", 5, 3)
+	answer(0, 0, true)
+	check("when all is lost", 5, 3)
+	now += int64(2 * time.Second)
+	answer(2, 0, false)
+	check("while others send again", 5, 3)
+	now += int64(20 * time.Second)
+	answer(1, 0, false)
+	check("when one has refunded two, and the other is gone", 3, 1)
+	answer(4, 2, false)
+	check("when there are more", 4, 2)
+	answer(2, 2, false)
+	check("when all is refunded", 2, 0)
+	answer(5, 2, false)
+	tab.ResetAcks()
+	answer(0, 0, true)
+	check("when the store is another one", 5, 3)
+}
+
+// A step of the clock may put the instant of a unit into another epoch than it is counted in. Its
+// refund is not taken from what is spent there.
+func TestAUnitIsRefundedInItsEpoch(t *testing.T) {
+	const window = time.Hour
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+		for _, history := range []int{0, 6} {
+			if kind == algorithms.FixedWindow && history > 0 {
+				continue
+			}
+			p := algorithms.Params{Kind: kind, Limit: 9, Window: window, Buckets: history, Reserves: true}
+			key, l := KeyOf([]byte("k")), p.Compile()
+			tab := New(algorithms.MachineOf[algorithms.WindowState](kind), 10)
+			tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+			tab.SetClock(t0, 0, 0)
+			epoch := p.Epoch()
+			now := (t0/int64(epoch)+1)*int64(epoch) - int64(epoch/10) // shortly before a boundary
+			r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving))
+			tab.SetClock(now, epoch/5, 0) // now shortly behind it
+			for range 3 {
+				tab.Take(l, key, []byte("k"), now, 1, 0)
+			}
+			tab.Settle(key, r, now, true)
+			tab.With(key, func(s *algorithms.WindowState) {
+				if led := tab.machine.Ledger(s); led.Cur.Own != 3 || led.Prev.Own != 0 {
+					t.Errorf("%s of %d parts: %d spent in this epoch and %d in the one before, want 3 and 0", kind, history, led.Cur.Own, led.Prev.Own)
+				}
+			})
 		}
 	}
 }

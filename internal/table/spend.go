@@ -14,7 +14,7 @@ type Spend struct {
 }
 
 // EachSpend calls f with what each key has spent that counted something lately, under the lock of
-// its shard, a few at a time. f must be quick. Nothing changes.
+// its stripe, a few at a time. f must be quick. Nothing changes.
 func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 	b := t.config.Load()
 	if b == nil {
@@ -24,7 +24,7 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 	defer t.walking.Unlock()
 	o, counted := t.clock(), b.IsShared() && !b.Charges
 	epoch := o.In(now) / int64(b.Epoch)
-	t.each(func(_ *shard[S], _ uint32, e entry[S]) {
+	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
 		s := Spend{Key: e.key, ID: e.id}
 		for age := range int64(2) {

@@ -61,7 +61,7 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 // A walk looks at no more slots under one lock than each other walk does, whatever the table holds:
 // so no request waits for more than that.
 func TestSpendIsReadFewAtATime(t *testing.T) {
-	const keys = 40 * shardCount * walk / 8
+	const keys = 40 * stripeCount * walk / 8
 	p := fixed(5, time.Minute)
 	table := of[algorithms.WindowState](p, keys)
 	table.Configure(SyncConfig{Params: p}, keys)
@@ -72,12 +72,12 @@ func TestSpendIsReadFewAtATime(t *testing.T) {
 	}
 	last, row, most, all := -1, 0, 0, 0
 	table.EachSpend(t0, func(s Spend) {
-		shard := int(s.Key[0] >> 58)
-		if table.shards[shard].mu.TryLock() {
-			t.Fatal("a shard is read without its lock")
+		stripe := int(s.Key[0] >> 58)
+		if table.stripes[stripe].mu.TryLock() {
+			t.Fatal("a stripe is read without its lock")
 		}
-		if shard != last {
-			last, row = shard, 0
+		if stripe != last {
+			last, row = stripe, 0
 		}
 		row++
 		most, all = max(most, row), all+1

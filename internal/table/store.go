@@ -1,8 +1,8 @@
-// Package table holds the counters of one limit: a state per key, in shards with a lock each. It
+// Package table holds the counters of one limit: a state per key, in stripes with a lock each. It
 // bounds how many there are, drops the idle ones, and keeps what has not been sent. It knows the
 // algorithms and nothing of Redis or Caddy.
 //
-// No lock is held over a callback or I/O. A request takes one lock, its shard's, and within it one
+// No lock is held over a callback or I/O. A request takes one lock, its stripe's, and within it one
 // more in the moment when a full table needs its sketch; only a walk over all keys holds another,
 // its own, and who takes out what is to be sent.
 package table
@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	shardCount = 64
+	stripeCount = 64
 	// chunkSize is how many slots are allocated together. 30 slots of windows and the allocator's
 	// header fill one of its size classes; with 32 an eighth would be lost.
 	chunkSize = 30
-	// walk is how many slots are gone through under a shard's lock before it is let go.
+	// walk is how many slots are gone through under a stripe's lock before it is let go.
 	walk = 128
 )
 
@@ -45,7 +45,7 @@ type Table[S any] struct {
 	maxKeys  atomic.Int64
 	_        [8]byte
 
-	shards [shardCount]shard[S]
+	stripes [stripeCount]stripe[S]
 
 	keys       atomic.Int64
 	widening   sync.Mutex // held to make a sketch
@@ -58,9 +58,9 @@ type Table[S any] struct {
 	// clocked is set once SetClock has been called.
 	clocked atomic.Bool
 
-	// urgent has a bit for each shard with keys that should not wait for the next sync.
+	// urgent has a bit for each stripe with keys that should not wait for the next sync.
 	urgent atomic.Uint64
-	// drained counts the shards that were drained.
+	// drained counts the stripes that were drained.
 	drained atomic.Uint32
 
 	// walking lets one walk over all keys at a time; requests don't take it.
@@ -79,7 +79,7 @@ type Table[S any] struct {
 	resets atomic.Pointer[reset.Applied]
 }
 
-type shard[S any] struct {
+type stripe[S any] struct {
 	// What a decision on a key of its own reads, on one cache line.
 
 	mu     sync.Mutex
@@ -164,26 +164,26 @@ const Again algorithms.Want = 1 << 7
 // the bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial
 // that is Retry in any case.
 func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, want algorithms.Want) (taken Taken) {
-	sh := t.shard(key)
-	sh.mu.Lock()
-	i, ok := sh.find(key)
+	st := t.stripe(key)
+	st.mu.Lock()
+	i, ok := st.find(key)
 	if !ok {
-		if i, ok = t.enter(sh, l, key, raw, now); !ok {
-			taken = t.takeOverflow(sh, &ask{limit: l, now: now, n: n, want: want}, key, raw)
-			sh.mu.Unlock()
+		if i, ok = t.enter(st, l, key, raw, now); !ok {
+			taken = t.takeOverflow(st, &ask{limit: l, now: now, n: n, want: want}, key, raw)
+			st.mu.Unlock()
 			return taken
 		}
 	}
-	e, pending := entry[S]{slot: sh.slot(i)}, int64(0)
+	e, pending := entry[S]{slot: st.slot(i)}, int64(0)
 	taken.offset = t.clock()
 	taken.At = taken.offset.In(now)
 	b := t.config.Load()
 	if b.IsShared() {
-		e, pending = t.observe(sh, b, l, i, taken.At, taken.offset)
+		e, pending = t.observe(st, b, l, i, taken.At, taken.offset)
 	}
 	spilled := int64(0)
 	if t.overflow.Load() != nil {
-		spilled = t.spilled(sh, l, i, now)
+		spilled = t.spilled(st, l, i, now)
 	}
 	if spilled > 0 {
 		a := &ask{limit: l, now: taken.At, n: n, pending: pending, want: want}
@@ -207,8 +207,8 @@ func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, w
 			n = 0 // attempts
 		}
 	}
-	wake := b.IsShared() && t.record(sh, b, e, i, &taken, l, n)
-	sh.mu.Unlock()
+	wake := b.IsShared() && t.record(st, b, e, i, &taken, l, n)
+	st.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
 	}
@@ -245,12 +245,12 @@ func (t *Table[S]) Leave(l algorithms.Limit, key Key, taken Taken, now, n int64)
 	t.correct(l, key, taken, func(s *S, at int64) { queue.Leave(s, l, at, at+waited, n, taken.Delay) })
 }
 
-// With gives f the state of a key under its shard's lock, if the table holds it. f must be quick.
+// With gives f the state of a key under its stripe's lock, if the table holds it. f must be quick.
 func (t *Table[S]) With(key Key, f func(*S)) {
-	sh, i, ok := t.lock(key)
-	defer sh.mu.Unlock()
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
 	if ok {
-		f(&sh.slot(i).state)
+		f(&st.slot(i).state)
 	}
 }
 
@@ -259,56 +259,56 @@ func (t *Table[S]) With(key Key, f func(*S)) {
 func (t *Table[S]) Keys() int         { return int(t.keys.Load()) }
 func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
 
-func (t *Table[S]) shard(key Key) *shard[S] { return &t.shards[key[0]>>58] }
+func (t *Table[S]) stripe(key Key) *stripe[S] { return &t.stripes[key[0]>>58] }
 
-// lock locks the shard of a key, and finds the key if the table holds it.
-func (t *Table[S]) lock(key Key) (sh *shard[S], i uint32, ok bool) {
-	sh = t.shard(key)
-	sh.mu.Lock()
-	i, ok = sh.find(key)
-	return sh, i, ok
+// lock locks the stripe of a key, and finds the key if the table holds it.
+func (t *Table[S]) lock(key Key) (st *stripe[S], i uint32, ok bool) {
+	st = t.stripe(key)
+	st.mu.Lock()
+	i, ok = st.find(key)
+	return st, i, ok
 }
 
 // lockOrEnter is lock for a key that gets a slot if it has none; ok is false where the table is
 // full.
-func (t *Table[S]) lockOrEnter(l algorithms.Limit, key Key, raw []byte, now int64) (sh *shard[S], i uint32, ok bool) {
-	if sh, i, ok = t.lock(key); !ok {
-		i, ok = t.enter(sh, l, key, raw, now)
+func (t *Table[S]) lockOrEnter(l algorithms.Limit, key Key, raw []byte, now int64) (st *stripe[S], i uint32, ok bool) {
+	if st, i, ok = t.lock(key); !ok {
+		i, ok = t.enter(st, l, key, raw, now)
 	}
-	return sh, i, ok
+	return st, i, ok
 }
 
-// find looks a key up. The shard's lock is held, as for all methods of a shard.
-func (sh *shard[S]) find(key Key) (i uint32, ok bool) {
+// find looks a key up. The stripe's lock is held, as for all methods of a stripe.
+func (st *stripe[S]) find(key Key) (i uint32, ok bool) {
 	for at := tagOf(key); ; {
-		if i, at, ok = sh.index.Seek(tagOf(key), at); !ok || sh.slot(i).key == key {
+		if i, at, ok = st.index.Seek(tagOf(key), at); !ok || st.slot(i).key == key {
 			return i, ok
 		}
 	}
 }
 
-func (sh *shard[S]) slot(i uint32) *slot[S] { return &sh.chunks[i/chunkSize][i%chunkSize] }
+func (st *stripe[S]) slot(i uint32) *slot[S] { return &st.chunks[i/chunkSize][i%chunkSize] }
 
 // at returns a slot and its syncs, if it has had any.
-func (sh *shard[S]) at(i uint32) entry[S] {
-	e := entry[S]{slot: sh.slot(i)}
-	if x := sh.synced[i/chunkSize]; x != nil {
+func (st *stripe[S]) at(i uint32) entry[S] {
+	e := entry[S]{slot: st.slot(i)}
+	if x := st.synced[i/chunkSize]; x != nil {
 		e.syncState = &x[i%chunkSize]
 	}
 	return e
 }
 
-// enter gives a new key a counter, unless the table is full. now is the caller's clock. The shard's
-// lock is held, and let go for the time the ID takes: a long key must not stop others. false means
-// full.
-func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, now int64) (uint32, bool) {
-	if t.keys.Load() >= t.maxKeys.Load() && !t.reclaim(sh, l, now) {
+// enter gives a new key a counter, unless the table is full. now is the caller's clock. The
+// stripe's lock is held, and let go for the time the ID takes: a long key must not stop others.
+// false means full.
+func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key Key, raw []byte, now int64) (uint32, bool) {
+	if t.keys.Load() >= t.maxKeys.Load() && !t.reclaim(st, l, now) {
 		return 0, false
 	}
-	sh.mu.Unlock()
+	st.mu.Unlock()
 	id := IDOf(raw)
-	sh.mu.Lock()
-	if i, ok := sh.find(key); ok {
+	st.mu.Lock()
+	if i, ok := st.find(key); ok {
 		return i, true
 	}
 	if t.keys.Add(1) > t.maxKeys.Load() {
@@ -316,69 +316,69 @@ func (t *Table[S]) enter(sh *shard[S], l algorithms.Limit, key Key, raw []byte, 
 		return 0, false
 	}
 	t.prepare(l, now)
-	i := sh.allocate()
-	e := sh.at(i)
+	i := st.allocate()
+	e := st.at(i)
 	*e.slot = slot[S]{key: key, id: id}
 	o := t.clock()
 	if e.syncState != nil {
 		e.flags = e.flags&^stepParity | parity(o)
 	}
 	t.restore(&e.state, l, o.In(now), id)
-	sh.index.Add(tagOf(key), i)
+	st.index.Add(tagOf(key), i)
 	if s := t.overflow.Load(); s != nil && s.Used() && s.Spent(key, now) > 0 {
-		if sh.marks == nil {
-			sh.marks = new(sketch.Marks)
+		if st.marks == nil {
+			st.marks = new(sketch.Marks)
 		}
-		sh.marks.Add(i, s, now)
+		st.marks.Add(i, s, now)
 	}
 	return i, true
 }
 
 // allocate returns an unused slot.
-func (sh *shard[S]) allocate() uint32 {
-	if n := len(sh.free); n > 0 {
-		i := sh.free[n-1]
-		sh.free = sh.free[:n-1]
+func (st *stripe[S]) allocate() uint32 {
+	if n := len(st.free); n > 0 {
+		i := st.free[n-1]
+		st.free = st.free[:n-1]
 		return i
 	}
-	if int(sh.size) == len(sh.chunks)*chunkSize {
-		sh.chunks = append(sh.chunks, new([chunkSize]slot[S]))
-		sh.synced = append(sh.synced, nil)
+	if int(st.size) == len(st.chunks)*chunkSize {
+		st.chunks = append(st.chunks, new([chunkSize]slot[S]))
+		st.synced = append(st.synced, nil)
 	}
-	sh.size++
-	return sh.size - 1
+	st.size++
+	return st.size - 1
 }
 
 // drop forgets an entry.
-func (t *Table[S]) drop(sh *shard[S], i uint32) {
-	e := sh.at(i)
-	sh.index.Remove(tagOf(e.key), i)
-	sh.marks.Remove(i)
+func (t *Table[S]) drop(st *stripe[S], i uint32) {
+	e := st.at(i)
+	st.index.Remove(tagOf(e.key), i)
+	st.marks.Remove(i)
 	*e.slot = slot[S]{}
 	if e.syncState != nil {
 		// the slot may still stand in a list
 		*e.syncState = syncState{flags: e.flags & (dirty | urgent)}
 	}
-	sh.free = append(sh.free, i)
+	st.free = append(st.free, i)
 	t.keys.Add(-1)
 }
 
 // reclaim looks at a few entries of a full table for one that is idle. Live counters are never
 // evicted: that would be a bypass.
-func (t *Table[S]) reclaim(sh *shard[S], l algorithms.Limit, now int64) (ok bool) {
-	if sh.hand, ok = t.idle(sh, l, now); ok {
-		t.drop(sh, sh.hand)
+func (t *Table[S]) reclaim(st *stripe[S], l algorithms.Limit, now int64) (ok bool) {
+	if st.hand, ok = t.idle(st, l, now); ok {
+		t.drop(st, st.hand)
 	}
 	return ok
 }
 
 // idle looks at a few entries, and returns the last one of them: one that is idle where ok is set.
-func (t *Table[S]) idle(sh *shard[S], l algorithms.Limit, now int64) (hand uint32, ok bool) {
+func (t *Table[S]) idle(st *stripe[S], l algorithms.Limit, now int64) (hand uint32, ok bool) {
 	o := t.clock()
-	now, hand = o.In(now), sh.hand
-	for range min(sh.size, 8) {
-		hand = (hand + 1) % sh.size
-		if e := sh.at(hand); e.used() && !e.isInFlight() && e.isCurrent(o) && t.machine.Idle(&e.state, l, now) {
+	now, hand = o.In(now), st.hand
+	for range min(st.size, 8) {
+		hand = (hand + 1) % st.size
+		if e := st.at(hand); e.used() && !e.isInFlight() && e.isCurrent(o) && t.machine.Idle(&e.state, l, now) {
 			return hand, true
 		}
 	}
@@ -391,32 +391,32 @@ func (t *Table[S]) idle(sh *shard[S], l algorithms.Limit, now int64) (hand uint3
 // perhaps no other request ever comes to make it dirty.
 func (t *Table[S]) correct(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
 	b := t.config.Load()
-	sh, i, ok := t.lock(key)
-	defer sh.mu.Unlock()
-	if !ok || t.isForgiven(sh.slot(i).id, taken) {
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
+	if !ok || t.isForgiven(st.slot(i).id, taken) {
 		return
 	}
 	if !b.IsShared() {
-		f(&sh.slot(i).state, taken.At)
+		f(&st.slot(i).state, taken.At)
 		return
 	}
 	o := t.clock()
 	at := taken.At + o.Since(taken.offset)
-	e := t.applyStep(sh, l, i, at, o)
+	e := t.applyStep(st, l, i, at, o)
 	f(&e.state, at)
 	e.flags &^= confirm
-	sh.markDirty(i, e)
+	st.markDirty(i, e)
 }
 
 // Room returns how many units of a key are left at now, and spends none. A key that was never seen
 // gets a slot; ok is false where the table is full and has none. raw is the bytes of which key is
 // KeyOf; it is not kept.
 func (t *Table[S]) Room(l algorithms.Limit, key Key, raw []byte, now int64) (left int64, ok bool) {
-	sh, i, ok := t.lockOrEnter(l, key, raw, now)
-	defer sh.mu.Unlock()
+	st, i, ok := t.lockOrEnter(l, key, raw, now)
+	defer st.mu.Unlock()
 	if !ok {
 		return 0, false
 	}
-	e, at, _ := t.current(sh, l, i, now)
+	e, at, _ := t.current(st, l, i, now)
 	return t.machine.Take(&e.state, l, at, 0, 0).Remaining, true
 }

@@ -148,10 +148,10 @@ func TestSweepDropsIdleKeysAndGivesMemoryBack(t *testing.T) {
 		t.Errorf("Keys() after the sweep = %d, want 1", got)
 	}
 	var slots int
-	for s := range tab.shards {
-		slots += len(tab.shards[s].chunks) * chunkSize
+	for s := range tab.stripes {
+		slots += len(tab.stripes[s].chunks) * chunkSize
 	}
-	if slots > shardCount*2*chunkSize {
+	if slots > stripeCount*2*chunkSize {
 		t.Errorf("%d slots are left after the sweep", slots)
 	}
 	for range hour.Limit - 1 {
@@ -276,17 +276,17 @@ func benchmarkTake(b *testing.B, keys int, want algorithms.Want, l algorithms.Li
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(keys), "B/key")
 }
 
-// Each shard begins on a cache line of its own, with what a decision reads of it.
+// Each stripe begins on a cache line of its own, with what a decision reads of it.
 func TestWhatARequestReadsLiesTogether(t *testing.T) {
 	const line = 64
 	var tab windows
-	var sh shard[algorithms.WindowState]
+	var st stripe[algorithms.WindowState]
 	for _, part := range []struct {
 		name               string
 		begins, ends, next uintptr
 	}{
-		{"the table's fields", unsafe.Offsetof(tab.machine), unsafe.Offsetof(tab.maxKeys) + 8, unsafe.Offsetof(tab.shards)},
-		{"a shard's fields", unsafe.Offsetof(sh.mu), unsafe.Offsetof(sh.chunks) + unsafe.Sizeof(sh.chunks), unsafe.Sizeof(sh)},
+		{"the table's fields", unsafe.Offsetof(tab.machine), unsafe.Offsetof(tab.maxKeys) + 8, unsafe.Offsetof(tab.stripes)},
+		{"a stripe's fields", unsafe.Offsetof(st.mu), unsafe.Offsetof(st.chunks) + unsafe.Sizeof(st.chunks), unsafe.Sizeof(st)},
 	} {
 		if part.begins != 0 || part.ends > line || part.next%line != 0 {
 			t.Errorf("%s take bytes %d to %d, and the next ones begin at %d: want one line of %d, and whole lines", part.name, part.begins, part.ends, part.next, line)

@@ -7,6 +7,7 @@ package unsettled
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
@@ -14,14 +15,16 @@ import (
 // A Key is that of a counter.
 type Key = keys.Key
 
-const shardCount = 16
+const stripeCount = 16
 
 // A Register counts what is reserved. The zero value is empty. It is safe for concurrent use.
 type Register struct {
-	shards [shardCount]shard
+	stripes [stripeCount]stripe
+	// lost is when the store was found to have lost something, see InDoubt.
+	lost atomic.Int64
 }
 
-type shard struct {
+type stripe struct {
 	mu sync.Mutex
 	of map[Key]*entry
 }
@@ -45,34 +48,34 @@ type Group struct {
 	ends int64
 }
 
-func (r *Register) shard(key Key) *shard { return &r.shards[key[1]>>60] }
+func (r *Register) stripe(key Key) *stripe { return &r.stripes[key[1]>>60] }
 
 // change gives f the entry of a key, a new one if need be, and drops one that is empty afterwards.
 func (r *Register) change(key Key, f func(*entry)) {
-	sh := r.shard(key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	e := sh.of[key]
+	st := r.stripe(key)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	e := st.of[key]
 	if e == nil {
 		e = new(entry)
 	}
 	f(e)
 	switch empty := len(e.own) == 0 && len(e.others) == 0; {
 	case empty:
-		delete(sh.of, key)
-	case sh.of == nil:
-		sh.of = map[Key]*entry{key: e}
+		delete(st.of, key)
+	case st.of == nil:
+		st.of = map[Key]*entry{key: e}
 	default:
-		sh.of[key] = e
+		st.of[key] = e
 	}
 }
 
 // look gives f the entry of a key, if there is one.
 func (r *Register) look(key Key, f func(*entry)) {
-	sh := r.shard(key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if e := sh.of[key]; e != nil {
+	st := r.stripe(key)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if e := st.of[key]; e != nil {
 		f(e)
 	}
 }
@@ -152,42 +155,34 @@ func (r *Register) Find(key Key, epoch uint32, until, window int64) (found *Grou
 }
 
 // Shift moves what is reserved of a key by a number of epochs, up to the newest one: the clock that
-// numbers them has taken a step. What others have reserved is known again with their next answer.
+// numbers them has taken a step. What others have reserved moves as what they have spent does.
 func (r *Register) Shift(key Key, by, newest int64) {
 	if r.isEmpty(key) {
 		return
 	}
 	r.change(key, func(e *entry) {
-		e.others = nil
 		for _, g := range e.own {
 			g.epoch = min(g.epoch+by, newest)
+		}
+		for i := range e.others {
+			e.others[i].epoch = min(e.others[i].epoch+by, newest)
 		}
 	})
 }
 
-// Remove settles a unit of a group. Nil has none.
-func (r *Register) Remove(key Key, g *Group) {
+// Remove settles a unit of a group, and returns the epoch in which it was reserved, as the clock
+// numbers it now. Nil has none.
+func (r *Register) Remove(key Key, g *Group) (epoch int64) {
 	if g == nil {
-		return
+		return 0
 	}
 	r.change(key, func(e *entry) {
+		epoch = g.epoch
 		if g.n--; g.n <= 0 {
 			e.own = slices.DeleteFunc(e.own, func(other *Group) bool { return other == g })
 		}
 	})
-}
-
-// SetOthers notes what other nodes have reserved of a key in an epoch.
-func (r *Register) SetOthers(key Key, epoch, n int64) {
-	if n <= 0 && r.isEmpty(key) {
-		return
-	}
-	r.change(key, func(e *entry) {
-		e.others = slices.DeleteFunc(e.others, func(o others) bool { return o.epoch == epoch })
-		if n > 0 {
-			e.others = append(e.others, others{epoch, n})
-		}
-	})
+	return epoch
 }
 
 func (r *Register) isEmpty(key Key) (empty bool) {
@@ -245,16 +240,16 @@ func (r *Register) Forget(key Key) {
 
 // Prune drops what other nodes had reserved in epochs before oldest.
 func (r *Register) Prune(oldest int64) {
-	for i := range r.shards {
-		sh := &r.shards[i]
-		sh.mu.Lock()
-		for key, e := range sh.of {
+	for i := range r.stripes {
+		st := &r.stripes[i]
+		st.mu.Lock()
+		for key, e := range st.of {
 			e.others = slices.DeleteFunc(e.others, func(o others) bool { return o.epoch < oldest })
 			if len(e.own) == 0 && len(e.others) == 0 {
-				delete(sh.of, key)
+				delete(st.of, key)
 			}
 		}
-		sh.mu.Unlock()
+		st.mu.Unlock()
 	}
 }
 
@@ -266,17 +261,17 @@ func (r *Register) CopyTo(to *Register, key, as Key) {
 			copied := *g
 			c.own = append(c.own, &copied)
 		}
-		to.shard(as).of = map[Key]*entry{as: c}
+		to.stripe(as).of = map[Key]*entry{as: c}
 	})
 }
 
 // Len is how many keys something is reserved of.
 func (r *Register) Len() (n int) {
-	for i := range r.shards {
-		sh := &r.shards[i]
-		sh.mu.Lock()
-		n += len(sh.of)
-		sh.mu.Unlock()
+	for i := range r.stripes {
+		st := &r.stripes[i]
+		st.mu.Lock()
+		n += len(st.of)
+		st.mu.Unlock()
 	}
 	return n
 }

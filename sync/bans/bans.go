@@ -123,7 +123,7 @@ func (x *Sharing) ask(ctx context.Context, timeout time.Duration, messages []ban
 	if err != nil {
 		return err
 	}
-	return x.hear(messages, reply)
+	return x.ackAll(messages, reply)
 }
 
 // inLua is a message as the script has it.
@@ -142,8 +142,8 @@ func Age(m ban.Message) string {
 	return strconv.FormatInt(m.Age.Microseconds(), 10)
 }
 
-// hear takes in the script's reply, a line for each message.
-func (x *Sharing) hear(messages []ban.Message, reply string) error {
+// ackAll merges the script's reply, a line for each message.
+func (x *Sharing) ackAll(messages []ban.Message, reply string) error {
 	lines := strings.Split(reply, "\n")
 	if len(lines) != len(messages) {
 		return ratesync.ErrReply
@@ -157,7 +157,7 @@ func (x *Sharing) hear(messages []ban.Message, reply string) error {
 		if !ok {
 			return ratesync.ErrReply
 		}
-		x.Hear(now, messages[i], a)
+		x.Ack(now, messages[i], a)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -18,22 +19,14 @@ var (
 	script = redis.NewScript(source)
 )
 
-// A rejection is the server's error for one key.
-type rejection string
-
-func (r rejection) Error() string { return string(r) }
-
-// RedisError makes it an error like those that the client returns.
-func (rejection) RedisError() {}
-
-// said is what Redis says to a message.
-type said struct {
+// A result is what Redis answers to a message.
+type result struct {
 	gauge.Answer
 	err error
 }
 
 // call sends messages and returns an answer to each. Their keys are in one hash slot.
-func (s *Syncer) call(ctx context.Context, src *Source, messages []gauge.Message) ([]said, error) {
+func (s *Syncer) call(ctx context.Context, src *Source, messages []gauge.Message) ([]result, error) {
 	of := s.keys.Zone(src.zone, "concurrent")
 	keys := make([]string, len(messages))
 	args := make([]any, 0, 4+2*len(messages))
@@ -60,16 +53,16 @@ func (s *Syncer) call(ctx context.Context, src *Source, messages []gauge.Message
 }
 
 // read takes a reply apart. What makes no sense is not believed.
-func read(reply string, messages []gauge.Message) ([]said, error) {
+func read(reply string, messages []gauge.Message) ([]result, error) {
 	lines := strings.Split(reply, "\n")
 	if len(lines) != len(messages) {
 		return nil, ratesync.ErrReply
 	}
-	all := make([]said, len(messages))
+	all := make([]result, len(messages))
 	for i, line := range lines {
 		a := &all[i]
 		if why, isError := strings.CutPrefix(line, "!"); isError {
-			a.err = rejection(why)
+			a.err = redisconn.Rejection(why)
 			continue
 		}
 		others, granted, _ := strings.Cut(line, " ")

@@ -13,9 +13,9 @@
 //
 // Locks are taken in this order, from the outside in:
 //
-//	Source.mu       one Attach or Detach of a table at a time, also while it is flushed
-//	Syncer.mu       its tables
-//	gauge.shard.mu  the keys of a shard
+//	Source.mu        one Attach or Detach of a table at a time, also while it is flushed
+//	Syncer.mu        its tables
+//	gauge.stripe.mu  the keys of a stripe
 //
 // Only Source.mu is held over I/O; no request takes it.
 package gaugesync

@@ -21,13 +21,13 @@ const flushShared = time.Second
 // flush sends the last gauges of a table that is about to leave. It takes no time for a server that
 // is known to be lost.
 func (s *Syncer) flush(src *Source) {
-	if src.table.Unsent() == 0 || s.others.Lost() == cycle.AllShards {
+	if src.table.Unsent() == 0 || s.replicator.Lost() == cycle.AllShards {
 		return
 	}
 	s.mu.Lock()
 	f := s.flushing
 	if f == nil || time.Now().After(f.until.Add(flushShared)) {
-		f = &flush{s.others.FlushEnds(), make(chan struct{})}
+		f = &flush{s.replicator.FlushEnds(), make(chan struct{})}
 		s.flushing = f
 		var all []*Source
 		for src := range s.sources {

@@ -53,11 +53,10 @@ func (s *Syncer) cycle(ctx context.Context, src *Source, at *attachment, all boo
 		at.lost.Store(lost)
 		if err != nil || all && at.failing { // what has failed is sent again with all
 			at.failing = err != nil
-			s.others.Report(src.zone+" concurrent", err)
+			s.replicator.Report(src.zone+" concurrent", err)
 		}
 		if err == nil && all {
-			at.synced.Store(s.now())
-			at.cycles.Add(1)
+			at.progress.Complete(s.now())
 		}
 	}
 	event := cycle.Event{Kind: cycle.Reply, Lost: lost, Urgent: src.table.Urgent()}
@@ -73,7 +72,7 @@ func (s *Syncer) sync(ctx context.Context, src *Source, all bool) (lost uint64, 
 	if all && !src.table.Tick(s.now()) {
 		return 0, nil
 	}
-	if s.others.Lost() == cycle.AllShards {
+	if s.replicator.Lost() == cycle.AllShards {
 		return cycle.AllShards, redisconn.ErrDown
 	}
 	var messages []gauge.Message
@@ -114,7 +113,7 @@ func (s *Syncer) send(ctx context.Context, src *Source, messages []gauge.Message
 			defer mu.Unlock()
 			failed = err
 			if redisconn.IsSevere(err) || errors.Is(err, redisconn.ErrDown) {
-				lost |= s.shards(batch[0])
+				lost |= s.replicator.ShardsOf(batch[0].ID)
 			}
 		})
 	}
@@ -135,17 +134,9 @@ func (s *Syncer) cut(messages []gauge.Message) int {
 	return n
 }
 
-// shards are those that share the fate of a key's: its own in a Cluster, else all.
-func (s *Syncer) shards(m gauge.Message) uint64 {
-	if s.cluster {
-		return 1 << ratesync.ShardOf(m.ID)
-	}
-	return cycle.AllShards
-}
-
 // batch is one call of the script. Its messages are acknowledged or failed when it returns.
 func (s *Syncer) batch(ctx context.Context, src *Source, messages []gauge.Message) error {
-	if s.others.Lost()&s.shards(messages[0]) != 0 {
+	if s.replicator.Lost()&s.replicator.ShardsOf(messages[0].ID) != 0 {
 		return s.fail(src, messages, redisconn.ErrDown)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
@@ -158,7 +149,7 @@ func (s *Syncer) batch(ctx context.Context, src *Source, messages []gauge.Messag
 }
 
 // ack takes answers in. It returns the last error of a key.
-func (s *Syncer) ack(src *Source, messages []gauge.Message, all []said) (failed error) {
+func (s *Syncer) ack(src *Source, messages []gauge.Message, all []result) (failed error) {
 	for i := range messages {
 		if err := all[i].err; err != nil {
 			src.table.Fail(&messages[i], err)

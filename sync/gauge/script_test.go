@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -114,12 +115,12 @@ func TestRepliesThatMakeNoSense(t *testing.T) {
 		"1": wants, "1 ": wants, "1 3": wants, "1 -1": wants, "1 1 1": wants,
 	} {
 		all, err := read("5\n"+line, []gauge.Message{plain, m})
-		if err != nil || !errors.Is(all[1].err, ratesync.ErrReply) || all[0] != (said{Answer: gauge.Answer{Others: 5}}) {
+		if err != nil || !errors.Is(all[1].err, ratesync.ErrReply) || all[0] != (result{Answer: gauge.Answer{Others: 5}}) {
 			t.Errorf("%q for %+v: %+v, %v", line, m, all, err)
 		}
 	}
 	all, err := read("!no\n7 2\n3", []gauge.Message{wants, wants, plain})
-	want := []said{{err: rejection("no")}, {Answer: gauge.Answer{Others: 7, Granted: 2}}, {Answer: gauge.Answer{Others: 3}}}
+	want := []result{{err: redisconn.Rejection("no")}, {Answer: gauge.Answer{Others: 7, Granted: 2}}, {Answer: gauge.Answer{Others: 3}}}
 	if err != nil || !reflect.DeepEqual(all, want) {
 		t.Errorf("%+v, %v; want %+v", all, err, want)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/loop"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -22,8 +23,8 @@ type Syncer struct {
 	cluster bool
 	timeout time.Duration
 	now     func() int64
-	// others knows what can't be reached and how many nodes there are, and logs what fails.
-	others *ratesync.Replicator
+	// replicator knows what can't be reached and how many nodes there are, and logs what fails.
+	replicator *ratesync.Replicator
 	// strictTimeout is how long a request waits for an answer, in nanoseconds.
 	strictTimeout atomic.Int64
 	// trips is how often a shard was lost to requests, and timeouts how many have waited for an
@@ -41,7 +42,7 @@ func New(client redis.UniversalClient, namespace string, timeout, strict time.Du
 	_, cluster := client.(*redis.ClusterClient)
 	s := &Syncer{
 		client: client, keys: ratesync.NewKeyspace(namespace), cluster: cluster, timeout: timeout, now: now,
-		others: r, sources: make(map[*Source]struct{}),
+		replicator: r, sources: make(map[*Source]struct{}),
 	}
 	s.SetTimeout(strict)
 	return s
@@ -57,7 +58,7 @@ type Source struct {
 	zone  string
 	node  string
 	seq   atomic.Int64
-	wake  chan struct{}
+	wake  loop.Waker
 
 	mu sync.Mutex // one Attach or Detach at a time
 	at atomic.Pointer[attachment]
@@ -69,34 +70,28 @@ type attachment struct {
 	cancel func()
 	done   chan struct{} // closed when the loop has ended
 
-	rate   atomic.Int64  // nanoseconds
-	lost   atomic.Uint64 // the shards for which the last sync failed, a bit each
-	cycles atomic.Int64  // that were completed
-	synced atomic.Int64  // when the last of them was, nanoseconds since the epoch
+	rate     atomic.Int64  // nanoseconds
+	lost     atomic.Uint64 // the shards for which the last sync failed, a bit each
+	progress loop.Progress
 
 	failing bool // the last cycle has failed; of the loop alone
 }
 
 // NewSource returns the Source of a zone's table, with a random name of a node.
 func NewSource(t *gauge.Table, zone string) *Source {
-	return &Source{table: t, zone: zone, node: ratesync.NewNode(), wake: make(chan struct{}, 1)}
+	return &Source{table: t, zone: zone, node: ratesync.NewNode(), wake: loop.NewWaker()}
 }
 
 // Node is the field of this table in the store.
 func (src *Source) Node() string { return src.node }
 
 // Wake asks for a sync of the urgent keys. It never waits.
-func (src *Source) Wake() {
-	select {
-	case src.wake <- struct{}{}:
-	default:
-	}
-}
+func (src *Source) Wake() { src.wake.Wake() }
 
 // Nodes is how many nodes there are, as far as this one knows.
 func (src *Source) Nodes() int64 {
 	if at := src.at.Load(); at != nil {
-		return at.to.others.Nodes()
+		return at.to.replicator.Nodes()
 	}
 	return 1
 }
@@ -108,20 +103,15 @@ func (src *Source) Lost() uint64 {
 	if at == nil {
 		return 0
 	}
-	return at.lost.Load() | at.to.others.Lost()
+	return at.lost.Load() | at.to.replicator.Lost()
 }
 
 // Status returns how far the sync has come, nil where the table is not attached.
-func (src *Source) Status() *ratesync.SyncStatus {
-	at := src.at.Load()
-	if at == nil {
-		return nil
+func (src *Source) Status() *loop.Status {
+	if at := src.at.Load(); at != nil {
+		return at.progress.Status()
 	}
-	status := &ratesync.SyncStatus{Cycles: at.cycles.Load()}
-	if synced := at.synced.Load(); synced != 0 {
-		status.Synced = time.Unix(0, synced)
-	}
-	return status
+	return nil
 }
 
 // Attach begins to sync a table every rate, or changes the rate. A table that was attached to
@@ -144,7 +134,7 @@ func (s *Syncer) Attach(src *Source, rate time.Duration) {
 	at := &attachment{to: s, cancel: cancel, done: make(chan struct{})}
 	at.rate.Store(int64(rate))
 	src.at.Store(at)
-	s.others.Start()
+	s.replicator.Start()
 	s.mu.Lock()
 	s.sources[src] = struct{}{}
 	s.mu.Unlock()

@@ -59,7 +59,7 @@ func (s *Syncer) ask(src *Source, m gauge.Message) {
 // nobody waits until the sync in the background finds Redis back.
 func (s *Syncer) decide(src *Source, m gauge.Message) (a gauge.Answer, err error) {
 	for range 1 + maxLate {
-		var all []said
+		var all []result
 		if all, err = s.callInTime(src, m); err == nil {
 			return all[0].Answer, all[0].err
 		}
@@ -68,7 +68,7 @@ func (s *Syncer) decide(src *Source, m gauge.Message) (a gauge.Answer, err error
 		}
 	}
 	if at := src.at.Load(); at != nil && redisconn.IsSevere(err) {
-		if shards := s.shards(m); at.lost.Or(shards)&shards != shards {
+		if shards := s.replicator.ShardsOf(m.ID); at.lost.Or(shards)&shards != shards {
 			s.trips.Add(1)
 		}
 	}
@@ -90,7 +90,7 @@ func (s *Syncer) Status() (lost int, trips, timeouts int64) {
 }
 
 // callInTime makes a call that requests wait for.
-func (s *Syncer) callInTime(src *Source, m gauge.Message) ([]said, error) {
+func (s *Syncer) callInTime(src *Source, m gauge.Message) ([]result, error) {
 	ctx, cancel := callcontext.New(context.Background(), time.Duration(s.strictTimeout.Load()))
 	defer cancel()
 	return s.call(ctx, src, []gauge.Message{m})

@@ -441,9 +441,9 @@ func waitOf(rules []Rule, o *outcome) (wait time.Duration) {
 // finishUnanswered ends a call that was not answered. Its requests ask again where Redis does
 // answer.
 func (q *queue) finishUnanswered(c call, err error, result result) {
-	var told *overtaken
-	if errors.As(err, &told) {
-		q.under(told.by)
+	var newer *overtaken
+	if errors.As(err, &newer) {
+		q.under(newer.by)
 	}
 	if result != rejected && q.rollBack == 0 && len(c.waiters) > 0 && c.reset.Stamp == q.reset.Stamp {
 		q.rollBack, q.rollBackSince = c.seq, time.Now()
@@ -469,24 +469,24 @@ func (q *queue) finishUnanswered(c call, err error, result result) {
 func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 	ctx, cancel := s.callContext(s.ctx)
 	defer cancel()
-	script, args := rs.script, s.args(rs, c)
+	script, args, now := rs.script, s.args(rs, c), clock.Now()
 	var asked ban.Message
 	if bans := s.bansOf(rs.zone); bans != nil {
-		asked = bans.Ask(c.id, clock.Now())
+		asked = bans.Ask(c.id, now)
 		script, keys, args = rs.unbanned(asked, keys, args)
 	}
 	reply, err := script.Run(ctx, s.client, keys, args...).Result()
 	if err != nil {
 		return nil, bannedBy(asked, err)
 	}
-	if told := parseOvertaken(reply, c.reset); told != nil {
-		return nil, told
+	if newer := parseOvertaken(reply, c.reset); newer != nil {
+		return nil, newer
 	}
 	o, err := parseOutcome(reply, len(c.rules), int64(len(c.waiters)))
 	if err != nil {
 		return nil, err
 	}
-	o.seq = c.seq
+	o.seq, o.asked = c.seq, now
 	o.deny(int64(len(c.waiters)))
 	return o, nil
 }

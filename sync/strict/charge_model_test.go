@@ -209,17 +209,7 @@ func (x *isolatedOf[S]) unsent() int64 {
 // that were sent, and penalties charged.
 func TestWhatANodeDecidesAloneIsCharged(t *testing.T) {
 	v := newVirtual(t)
-	for i, rule := range []Rule{
-		{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute},
-		{Kind: algorithms.TokenBucket, Limit: 7, Window: time.Second, Burst: 20},
-		{Kind: algorithms.TokenBucket, Limit: 3, Window: 777777777, Burst: 5},
-		{Kind: algorithms.GCRA, Limit: 100, Window: time.Hour, Burst: 3},
-		{Kind: algorithms.LeakyBucket, Limit: 10, Window: time.Second, Queue: 5},
-		{Kind: algorithms.LeakyBucket, Limit: 3, Window: time.Minute, Queue: 0},
-		{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute},
-		{Kind: algorithms.SlidingLog, Limit: 5, Window: time.Hour},
-		{Kind: algorithms.SlidingLog, Limit: 1, Window: 100 * time.Millisecond},
-	} {
+	for i, rule := range chargedRules {
 		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind.Code(), rule.Limit, rule.Window), func(t *testing.T) {
 			v.t = t
 			for seed := range uint64(6) {

@@ -18,9 +18,7 @@ func TestLateCallDoesNotOpenTheCircuit(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
-			proxy := faultproxy.Start(t, server.Addr)
-			s := New(client(t, "redis://"+proxy.Addr), "test", 300*time.Millisecond)
-			defer s.Close()
+			proxy, s := proxied(t, server, 300*time.Millisecond)
 			soon(t, s, name, id(1), rule)
 			_ = s.ask(context.Background(), 0) // loads the script
 			proxy.Set(faultproxy.DropReplies)
@@ -71,9 +69,7 @@ func TestFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
 // key is another program's for a while.
 func TestRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 	server := redistest.Start(t)
-	proxy := faultproxy.Start(t, server.Addr)
-	s := New(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
-	defer s.Close()
+	proxy, s := proxied(t, server, 100*time.Millisecond)
 	rules := []Rule{{Kind: algorithms.FixedWindow, Limit: 100, Window: long}, {Kind: algorithms.FixedWindow, Limit: 100, Window: 2 * long}}
 	redistest.Eventually(t, "Redis decides", func() bool {
 		_, _, err := s.Take(context.Background(), "z", rules, id(1), nil)

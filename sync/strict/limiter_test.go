@@ -81,6 +81,15 @@ func limiter(t testing.TB, url string) *Limiter {
 	return s
 }
 
+// proxied is a limiter behind a proxy, which waits so long for an answer.
+func proxied(t *testing.T, server *redistest.Server, timeout time.Duration) (*faultproxy.Proxy, *Limiter) {
+	t.Helper()
+	proxy := faultproxy.Start(t, server.Addr)
+	s := New(client(t, "redis://"+proxy.Addr), "test", timeout)
+	t.Cleanup(s.Close)
+	return proxy, s
+}
+
 // take takes one unit and fails the test if Redis doesn't decide.
 func take(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...Rule) (Grant, []Verdict) {
 	t.Helper()
@@ -301,9 +310,7 @@ func TestRollsBackWhatNobodyHeardOf(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
-			proxy := faultproxy.Start(t, server.Addr)
-			s := New(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
-			defer s.Close()
+			proxy, s := proxied(t, server, 100*time.Millisecond)
 			soon(t, s, name, id(1), rule)
 			proxy.Set(faultproxy.DropReplies)
 			if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil); err == nil {
@@ -325,9 +332,7 @@ func TestLateCallIsIgnored(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
-			proxy := faultproxy.Start(t, server.Addr)
-			s := New(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
-			defer s.Close()
+			proxy, s := proxied(t, server, 100*time.Millisecond)
 			soon(t, s, name, id(1), rule)
 			proxy.Set(faultproxy.Hold)
 			if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil); err == nil {
@@ -352,9 +357,7 @@ func TestARefundIsDoneOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
-			proxy := faultproxy.Start(t, server.Addr)
-			s := New(client(t, "redis://"+proxy.Addr), "test", 100*time.Millisecond)
-			defer s.Close()
+			proxy, s := proxied(t, server, 100*time.Millisecond)
 			var last Grant
 			for range 10 {
 				last = soon(t, s, name, id(1), rule)

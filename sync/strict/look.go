@@ -12,7 +12,7 @@ const lookTime = time.Second
 // Look returns what Take would get now, and spends nothing: Redis writes nothing for it. What this
 // node is about to correct for the key is waited for a moment. admitted reports whether a unit of
 // each limit would be granted. An error means that Redis does not decide.
-func (s *Limiter) Look(ctx context.Context, zone string, rules []Rule, id [16]byte) (said []Verdict, admitted bool, err error) {
+func (s *Limiter) Look(ctx context.Context, zone string, rules []Rule, id [16]byte) (all []Verdict, admitted bool, err error) {
 	if err := s.unavailable(id); err != nil {
 		return nil, false, err
 	}
@@ -31,9 +31,9 @@ func (s *Limiter) Look(ctx context.Context, zone string, rules []Rule, id [16]by
 	}
 	c := call{id: id, rules: rules, waiters: make([]*waiter, 1), reset: s.resetOf(zone, id)}
 	o, err := s.call(rs, rs.keysOf(id), c)
-	var told *overtaken
-	if errors.As(err, &told) {
-		c.reset = told.by
+	var newer *overtaken
+	if errors.As(err, &newer) {
+		c.reset = newer.by
 		o, err = s.call(rs, rs.keysOf(id), c)
 	}
 	if err != nil {
