@@ -22,6 +22,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/state"
 )
@@ -265,6 +266,54 @@ respond "`+strings.Repeat("tide ", 100_000)+`"`)
 	s.answers("HTTP/1.1", 1, http.StatusTooManyRequests, 1)
 	if b := bandwidthOf(t, "both"); b.Bytes != counted || b.Keys > 1 {
 		t.Errorf("a denied request was counted: %+v", b)
+	}
+}
+
+// Who leaves before the response begins has no part in the bandwidth: neither in a queue, nor while
+// Redis is asked.
+func TestBandwidthOfWhoLeavesEarly(t *testing.T) {
+	proxy := faultproxy.Start(t, redistest.Start(t).Addr)
+	for _, options := range []string{"limit 1/1h\nalgorithm leaky_bucket\nqueue 3", "limit 5/1h\nsync_rate strict"} {
+		app, waiting := &App{}, func() int { return inQueue(t) }
+		if strings.Contains(options, "strict") {
+			app = appWith(&redistest.Server{Addr: proxy.Addr})
+			waiting = proxy.Requests
+		}
+		s := newSite(t, app, zoneBlock("both", options+"\nbandwidth 1GiB/s\nkey all")+zoneBlock("slow", "bandwidth 1GiB/s\nkey all"))
+		s.next = writes(1000, 100)
+		redistest.Eventually(t, "one is answered", func() bool { return s.get("192.0.2.1").status == http.StatusOK })
+		proxy.Set(faultproxy.Blackhole)
+		ctx, leave := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		before, had := bandwidthOf(t, "both"), waiting()
+		for range 3 {
+			wg.Go(func() { s.send(s.request("192.0.2.1").WithContext(ctx)) })
+		}
+		redistest.Eventually(t, "some wait", func() bool { return waiting() > had })
+		if both, slow := bandwidthOf(t, "both"), bandwidthOf(t, "slow"); both.Open+slow.Open != 0 {
+			t.Errorf("%s: %d and %d are open while they wait", options, both.Open, slow.Open)
+		}
+		leave()
+		wg.Wait()
+		if both := bandwidthOf(t, "both"); both.Open != 0 || both.Bytes != before.Bytes {
+			t.Errorf("%s: when they have left: %+v, want as before: %+v", options, both, before)
+		}
+		proxy.Set(faultproxy.None)
+		s.end()
+	}
+}
+
+// The page of an error route is sent at once, also where the error comes from behind the handler.
+func TestBandwidthOfErrorPages(t *testing.T) {
+	page := strings.Repeat("no", 10_000)
+	s := startCaddy(t, "", "rate_limit {\n"+zoneBlock("pages", "limit 1/1h\nbandwidth 1B/s")+"}\nerror 500\nhandle_errors {\nrespond "+page+"\n}")
+	for _, status := range []int{http.StatusInternalServerError, http.StatusTooManyRequests} {
+		if a, err := s.get(t.Context(), "HTTP/1.1"); err != nil || a.status != status || a.body != page {
+			t.Errorf("%d with %d bytes, %v, want %d with the page", a.status, len(a.body), err, status)
+		}
+	}
+	if b := bandwidthOf(t, "pages"); b.Open != 0 || b.Bytes != 0 {
+		t.Errorf("pages of errors are slowed: %+v", b)
 	}
 }
 

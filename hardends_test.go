@@ -143,11 +143,12 @@ func (s *served) isSpent(path string) (spent bool) {
 func TestEveryHardEnd(t *testing.T) {
 	s := everyOption(t)
 	for _, c := range []struct {
-		path  string
-		spent bool
+		path          string
+		spent, slowed bool
 	}{
-		{"/panics", false}, {"/panics-late", false}, {"/aborts", true}, {"/fails", true}, {"/hints", false}, {"/silent", false}, {"/twice", true},
-		{"/taken", true}, {"/cut", true}, {"/cut-late", false}, {"/events", false}, {"/waits", true},
+		{"/panics", false, false}, {"/panics-late", false, true}, {"/aborts", true, false}, {"/fails", true, false},
+		{"/hints", false, false}, {"/silent", false, false}, {"/twice", true, false}, {"/taken", true, false},
+		{"/cut", true, false}, {"/cut-late", false, true}, {"/events", false, true}, {"/waits", true, false},
 	} {
 		for _, protocol := range protocols {
 			path, what := c.path+"/"+protocol, protocol+" "+c.path
@@ -157,9 +158,13 @@ func TestEveryHardEnd(t *testing.T) {
 			if c.path == "/events" || c.path == "/waits" { // the client leaves
 				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 			}
+			before := bandwidthOf(t, "ends-slow").Bytes
 			_, _ = s.get(ctx, protocol, onPath(path))
 			cancel()
 			nothingIsHeld(t, what)
+			if n := bandwidthOf(t, "ends-slow").Bytes - before; (n > 0) != c.slowed {
+				t.Errorf("%s: %d bytes went by the bandwidth", what, n)
+			}
 			if got := s.isSpent(path); got != spent {
 				t.Errorf("%s: its unit is spent: %v, want %v", what, got, spent)
 			}
@@ -168,6 +173,50 @@ func TestEveryHardEnd(t *testing.T) {
 	if n := decidedAs(t, "ends-ban", "denied") + decidedAs(t, "ends-ban", "banned") + decidedAs(t, "ends-keep", "denied"); n != 0 {
 		t.Errorf("%d requests were denied by zones that have room", n)
 	}
+}
+
+// shownByEveryHardEnd are the rows of the page that TestEveryHardEnd shows, with a path of it.
+var shownByEveryHardEnd = map[string]string{
+	"a panic in the next handler": "/panics", "`http.ErrAbortHandler`": "/aborts", "a connection that is hijacked": "/taken",
+	"Server-Sent Events": "/events", "103 and other 1xx": "/hints", "a handler that never writes": "/silent",
+	"a handler that writes two statuses": "/twice", "an upstream that is cut": "/cut",
+}
+
+// Each cell of the page of hard ends names a test, or says in italics why there is nothing to see,
+// or is in a row that TestEveryHardEnd shows. That the tests exist is TestTestsOfThePagesExist.
+func TestEachHardEndNamesItsTest(t *testing.T) {
+	source := readPage(t, "hardends_test.go")
+	cells, shown := 0, 0
+	for line := range strings.SplitSeq(readPage(t, "docs/internals/hard-ends.md"), "\n") {
+		row := strings.Split(strings.Trim(line, "| "), " | ")
+		if !strings.HasPrefix(line, "| ") || row[0] == "what happens" || row[0] == "together" {
+			continue
+		}
+		path := shownByEveryHardEnd[row[0]]
+		if path != "" {
+			if shown++; !strings.Contains(source, `{"`+path+`", `) {
+				t.Errorf("%s: TestEveryHardEnd has no path %s", row[0], path)
+			}
+		}
+		for _, cell := range row[1:] {
+			cells++
+			italic := len(cell) > 2 && strings.HasPrefix(cell, "*") && strings.HasSuffix(cell, "*")
+			if path == "" && !italic && !strings.Contains(cell, "`Test") {
+				t.Errorf("%s: %q names no test", row[0], cell)
+			}
+		}
+	}
+	if cells < 80 || shown != len(shownByEveryHardEnd) {
+		t.Errorf("%d cells and %d of %d rows were found, want more", cells, shown, len(shownByEveryHardEnd))
+	}
+}
+
+// Two handlers with a zone that one request passes reserve a unit each, and settle each.
+func TestTwoHandlersReserveAUnitEach(t *testing.T) {
+	zone := "rate_limit {\n" + zoneBlock("ends-twice", "limit 4/1h\ncount_responses 401\nkey all") + "}\n"
+	s := startCaddy(t, "", "@right header Password right\nroute {\n"+zone+zone+"respond @right ok\nrespond 401\n}")
+	s.answers("HTTP/1.1", 10, http.StatusOK, 10, header("Password", "right"))
+	s.answers("HTTP/1.1", 10, http.StatusUnauthorized, 2)
 }
 
 // A WebSocket is settled when it begins, by its 101, and has its place until it ends. What it sends

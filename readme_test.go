@@ -405,6 +405,25 @@ func TestFilesOfThePagesExist(t *testing.T) {
 	}
 }
 
+// What the map and the guide name in a file is declared there.
+func TestDeclarationsOfTheMapExist(t *testing.T) {
+	pairs := regexp.MustCompile("`([A-Za-z][\\w.]*)`\\s+(?:in\\s+|\\()`([\\w./]+\\.go)`|`([\\w./]+\\.go)`: `([A-Za-z][\\w.]*)`")
+	found := 0
+	for _, page := range []string{"ARCHITECTURE.md", "CONTRIBUTING.md"} {
+		for _, m := range pairs.FindAllStringSubmatch(readPage(t, page), -1) {
+			name, file := m[1]+m[4], m[2]+m[3]
+			found++
+			declares := regexp.MustCompile(`(?m)^(?:func (?:\([^)]*\) )?|type |var |const |\t)` + name[strings.LastIndexByte(name, '.')+1:] + `\b`)
+			if !declares.MatchString(readPage(t, file)) {
+				t.Errorf("%s names %s in %s, which does not declare it", page, name, file)
+			}
+		}
+	}
+	if found < 30 {
+		t.Errorf("found %d names of declarations, want more", found)
+	}
+}
+
 // Every test and benchmark that a page names or runs is there.
 func TestTestsOfThePagesExist(t *testing.T) {
 	var source strings.Builder
@@ -421,7 +440,7 @@ func TestTestsOfThePagesExist(t *testing.T) {
 	}
 	named := 0
 	for _, page := range pages(t) {
-		for _, m := range regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z][A-Za-z]+)`").FindAllStringSubmatch(readPage(t, page), -1) {
+		for _, m := range regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z]\\w+)`").FindAllStringSubmatch(readPage(t, page), -1) {
 			named++
 			if !strings.Contains(source.String(), "func "+m[1]+"(") {
 				t.Errorf("%s names %s, which is not there", page, m[1])

@@ -26,7 +26,7 @@ import (
 const (
 	// Root is the path of the state.
 	Root = "/rate_limit/"
-	// OverridesPath and EnforcementPath are the paths of what is in force, and of its changes.
+	// OverridesPath and EnforcementPath are the paths of what is active, and of its changes.
 	OverridesPath   = Root + "overrides"
 	EnforcementPath = Root + "enforcement"
 	// ExplainPath and TopPath are the paths of what is only looked at.

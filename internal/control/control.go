@@ -83,11 +83,11 @@ type Control struct {
 	beats             chan struct{} // closed and replaced with each heartbeat
 	zones             map[string]*Zone
 	parsed            map[string]parsed // by name, to parse nothing twice
-	ends              int64             // when the first entry in force ends
+	ends              int64             // when the first active entry ends
 	saved             int64             // changes of the record that keep was given
 	keep              func([]byte) error
 
-	// resets are those in force, by zone. Each change replaces the map.
+	// resets are the active ones, by zone. Each change replaces the map.
 	resets map[string]*reset.Set
 
 	keeping sync.Mutex // one saves at a time
@@ -136,13 +136,13 @@ func (c *Control) Zone(name string) *Zone {
 // IsShared reports whether the record is shared with other nodes.
 func (c *Control) IsShared() bool { return c.Client != nil }
 
-// compile gives the zones the rules that are in force now. The lock is held.
+// compile gives the zones the rules that are active now. The lock is held.
 func (c *Control) compile() {
 	now := c.Now()
 	var all []parsed
 	c.ends, c.changes, c.ahead = 0, c.record.changes, c.record.ahead
 	c.resets = c.resetsOf(now)
-	for e := range c.record.InForce(now) {
+	for e := range c.record.Active(now) {
 		p, known := c.parsed[e.ID]
 		if !known || p.Entry != e {
 			var ok bool

@@ -175,7 +175,7 @@ func TestAChangeWithoutRedis(t *testing.T) {
 	r.Kill()
 	o, err := nodes[0].Change(context.Background(), Change{Target: Target{Zone: "login"}, Body: share(0), For: time.Hour})
 	if err != nil || !o.Unsent || !nodes[0].sees("login", 0) {
-		t.Fatalf("Change = %+v, %v, want it pending and in force here", o, err)
+		t.Fatalf("Change = %+v, %v, want it pending and active here", o, err)
 	}
 	if s := nodes[0].State(context.Background()); s.Pending != 1 || !s.Enforcement[0].Pending {
 		t.Errorf("State = %+v, want one that is pending", s)
@@ -193,7 +193,7 @@ func TestAForeignRecord(t *testing.T) {
 	nodes := startNodes(t, r, "a", "b")
 	o, err := nodes[0].Change(context.Background(), Change{Target: Target{Zone: "login"}, Body: share(0), For: time.Hour})
 	if err != nil || !o.Unsent || !nodes[0].sees("login", 0) {
-		t.Errorf("Change = %+v, %v, want it pending and in force here", o, err)
+		t.Errorf("Change = %+v, %v, want it pending and active here", o, err)
 	}
 	if s := nodes[0].State(context.Background()); s.Failing == "" {
 		t.Errorf("State = %+v, want it to say why", s)

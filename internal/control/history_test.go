@@ -303,8 +303,8 @@ func TestALongAbsence(t *testing.T) {
 		w.change(a, "x", 90*24*time.Hour, "{}", answered)
 		w.change(a, "y", 90*24*time.Hour, "{}", answered)
 		w.settle()
-		if len(w.inForce(b)) != 2 {
-			t.Fatalf("%s has %v in force, want two", b.name, w.inForce(b))
+		if len(w.active(b)) != 2 {
+			t.Fatalf("%s has %v active, want two", b.name, w.active(b))
 		}
 		w.pass(60_000)
 		w.change(a, "x", 0, "", answered)
@@ -316,8 +316,8 @@ func TestALongAbsence(t *testing.T) {
 		w.settle()
 		w.check()
 		for _, m := range w.nodes {
-			if all := w.inForce(m); len(all) != 2 || all[0].ID != "y" {
-				t.Fatalf("%s has %v in force, want y and z", m.name, all)
+			if all := w.active(m); len(all) != 2 || all[0].ID != "y" {
+				t.Fatalf("%s has %v active, want y and z", m.name, all)
 			}
 		}
 	})
@@ -341,12 +341,12 @@ func (w *world) settle() {
 
 // check holds the nodes to each other and to what was acknowledged.
 func (w *world) check() {
-	first := w.inForce(w.nodes[0])
+	first := w.active(w.nodes[0])
 	for _, m := range w.nodes {
-		if got := w.inForce(m); !slices.Equal(got, first) {
-			w.t.Fatalf("%s has %v in force, %s has %v", m.name, got, w.nodes[0].name, first)
+		if got := w.active(m); !slices.Equal(got, first) {
+			w.t.Fatalf("%s has %v active, %s has %v", m.name, got, w.nodes[0].name, first)
 		}
-		for _, e := range w.inForce(m) {
+		for _, e := range w.active(m) {
 			if w.server.entries[e.ID] != e {
 				w.t.Fatalf("%s has %+v, the record %+v", m.name, e, w.server.entries[e.ID])
 			}
@@ -366,7 +366,7 @@ func (w *world) checkOne(c *change, m *member) {
 	have, ok := m.Get(c.ID, w.clock(m))
 	switch {
 	case ok && c.wins(have):
-		w.t.Fatalf("%s has %+v in force again, which %+v replaces, acknowledged by all", m.name, have, c.Entry)
+		w.t.Fatalf("%s has %+v active again, which %+v replaces, acknowledged by all", m.name, have, c.Entry)
 	case ok, c.IsDeletion(), w.isOver(c.Entry):
 	case m.copies[c.ID] == nil || c.wins(m.copies[c.ID].Entry):
 		w.t.Fatalf("%s has lost %+v, which was acknowledged by all", m.name, c.Entry)
@@ -389,9 +389,9 @@ func (w *world) isReplaced(e Entry) bool {
 	return slices.ContainsFunc(w.changes, func(c *change) bool { return c.ID == e.ID && c.wins(e) && w.isOver(c.Entry) })
 }
 
-// inForce are the entries in force on a node that can't have ended on any.
-func (w *world) inForce(m *member) (all []Entry) {
-	for e := range m.InForce(w.clock(m)) {
+// active are the active entries on a node that can't have ended on any.
+func (w *world) active(m *member) (all []Entry) {
+	for e := range m.Active(w.clock(m)) {
 		if !w.isOver(e) {
 			all = append(all, e)
 		}

@@ -8,7 +8,7 @@
 //	control.go  a copy at work: changes, heartbeats, who has applied what
 //	lease.go    which nodes there are, also where Redis has forgotten them
 //	save.go     a copy over a restart
-//	rules.go    what the entries in force say, for requests
+//	rules.go    what the active entries say, for requests
 //
 // The record converges as a map of last-writer-wins registers does (a CRDT): entries are merged one
 // by one, the higher stamp wins. A deletion is an entry as well, or a node that was away would
@@ -226,7 +226,7 @@ func (r *Record) take(e Entry, clock, now int64) {
 	}
 }
 
-// put replaces the copy of an entry, which is in force from now on.
+// put replaces the copy of an entry, which is active from now on.
 func (r *Record) put(e Entry, now int64) *entryCopy {
 	c := &entryCopy{Entry: e, hash: e.hash(), ends: now + lengthOf(e), kept: e.Keep*int64(time.Millisecond) - r.ahead}
 	r.copies[e.ID] = c
@@ -235,7 +235,7 @@ func (r *Record) put(e Entry, now int64) *entryCopy {
 	return c
 }
 
-// lengthOf is how long an entry is in force, in nanoseconds.
+// lengthOf is how long an entry is active, in nanoseconds.
 func lengthOf(e Entry) int64 {
 	return min(e.Length, int64(maxFor/time.Millisecond)) * int64(time.Millisecond)
 }
@@ -327,31 +327,31 @@ func (r *Record) Rest(id string, now int64) time.Duration {
 	return min(max(rest, 0), keepMost)
 }
 
-// Get returns the entry of a name that is in force.
+// Get returns the entry of a name that is active.
 func (r *Record) Get(id string, now int64) (Entry, bool) {
 	c := r.copies[id]
-	if c == nil || !r.isInForce(c, now) {
+	if c == nil || !r.isActive(c, now) {
 		return Entry{}, false
 	}
 	return c.Entry, true
 }
 
-func (r *Record) isInForce(c *entryCopy, now int64) bool {
+func (r *Record) isActive(c *entryCopy, now int64) bool {
 	return !c.IsDeletion() && now < c.ends && !c.isPast(r.redisTime(now))
 }
 
-// InForce calls yield with each entry that is in force, in no order.
-func (r *Record) InForce(now int64) func(yield func(Entry) bool) {
+// Active calls yield with each entry that is active, in no order.
+func (r *Record) Active(now int64) func(yield func(Entry) bool) {
 	return func(yield func(Entry) bool) {
 		for _, c := range r.copies {
-			if r.isInForce(c, now) && !yield(c.Entry) {
+			if r.isActive(c, now) && !yield(c.Entry) {
 				return
 			}
 		}
 	}
 }
 
-// Ends returns when an entry stops to be in force here, by this node's clock.
+// Ends returns when an entry stops being active here, by this node's clock.
 func (r *Record) Ends(e Entry) int64 {
 	c := r.copies[e.ID]
 	if c == nil {

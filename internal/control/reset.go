@@ -44,10 +44,10 @@ func parseReset(e Entry) (t Target, r reset.Reset, ok bool) {
 	return t, r, true
 }
 
-// resetsOf collects the resets that are in force, by zone.
+// resetsOf collects the resets that are active, by zone.
 func (c *Control) resetsOf(now int64) map[string]*reset.Set {
 	zones := make(map[string]*reset.Set)
-	for e := range c.record.InForce(now) {
+	for e := range c.record.Active(now) {
 		t, r, ok := parseReset(e)
 		if !ok {
 			continue
@@ -85,7 +85,7 @@ type Forgiver interface {
 	Reset(now int64, set *reset.Set) (forgiven int64)
 }
 
-// Follow has counters apply the resets of a zone, those that are in force before it returns, until
+// Follow has counters apply the resets of a zone, those that are active before it returns, until
 // Unfollow.
 func (c *Control) Follow(zone string, f Forgiver) {
 	c.resetting.Lock()
@@ -94,7 +94,7 @@ func (c *Control) Follow(zone string, f Forgiver) {
 		c.forgivers[zone] = make(map[Forgiver]struct{})
 	}
 	c.forgivers[zone][f] = struct{}{}
-	f.Reset(c.Now(), c.resetsInForce()[zone])
+	f.Reset(c.Now(), c.activeResets()[zone])
 }
 
 // Unfollow ends what Follow began.
@@ -106,8 +106,8 @@ func (c *Control) Unfollow(zone string, f Forgiver) {
 	}
 }
 
-// resetsInForce are those of all zones.
-func (c *Control) resetsInForce() map[string]*reset.Set {
+// activeResets are those of all zones.
+func (c *Control) activeResets() map[string]*reset.Set {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.resets
@@ -132,12 +132,12 @@ func (c *Control) IsEqual() bool {
 	return c.record.read && !c.record.wants
 }
 
-// applyResets has the zones apply the resets that are in force. When it returns they have: so the
+// applyResets has the zones apply the resets that are active. When it returns they have: so the
 // next heartbeat may say that this node has applied them.
 func (c *Control) applyResets() {
 	c.resetting.Lock()
 	defer c.resetting.Unlock()
-	zones := c.resetsInForce()
+	zones := c.activeResets()
 	for zone, set := range zones {
 		switch was := c.forgiven[zone]; {
 		case set == was.set:

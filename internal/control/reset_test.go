@@ -114,7 +114,7 @@ func TestTheBudgetOfResets(t *testing.T) {
 		}
 	}
 	redistest.Eventually(t, "the node has read them all", func() bool {
-		set := n.resetsInForce()["login"]
+		set := n.activeResets()["login"]
 		return set != nil && len(set.Keys) == MaxEntries
 	})
 	n.enforce(t, "login", .5, 1)
@@ -123,7 +123,7 @@ func TestTheBudgetOfResets(t *testing.T) {
 		t.Errorf("one reset too many: %v, want %v", err, ErrFull)
 	}
 	o, _, err := n.Reset(context.Background(), ResetChange{Target: Target{Zone: "login"}, For: time.Hour})
-	if set := n.resetsInForce()["login"]; err != nil || o.Applied != 1 || len(set.Keys) != 0 || set.All.Stamp == 0 {
+	if set := n.activeResets()["login"]; err != nil || o.Applied != 1 || len(set.Keys) != 0 || set.All.Stamp == 0 {
 		t.Errorf("a reset of all keys: %+v, %v; %d of single keys are left, want none", o, err, len(set.Keys))
 	}
 }

@@ -22,7 +22,7 @@ const (
 	enforcement = "enforcement:"
 	override    = "override:"
 
-	// EnforcementFor and OverrideFor are how long an entry is in force if nothing else is said.
+	// EnforcementFor and OverrideFor are how long an entry is active if nothing else is said.
 	EnforcementFor = time.Hour
 	OverrideFor    = 24 * time.Hour
 	// MinFor and maxFor bound that.
@@ -142,7 +142,7 @@ func ParseLimit(text string) (o Override, err error) {
 	return o, nil
 }
 
-// Rules are what the entries in force say of one zone. They don't change, and are safe for
+// Rules are what the active entries say of one zone. They don't change, and are safe for
 // concurrent use.
 type Rules struct {
 	// Enforce is for which keys the zone is enforced, nil where the configuration says that.

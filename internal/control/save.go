@@ -10,7 +10,7 @@ import (
 
 // saved is a copy of the record over a restart.
 type saved struct {
-	// Store names the Redis and the namespace: the record of another one is not taken up.
+	// Store names the Redis and the namespace: the record of another one is not restored.
 	Store string `json:"store"`
 	// At is when it was saved, and AnsweredAt when Redis had answered last, 0 never, by the clock
 	// of the node, in nanoseconds.
@@ -22,7 +22,7 @@ type saved struct {
 type savedEntry struct {
 	ID    string `json:"id"`
 	Value string `json:"value"`
-	// Left is how long the entry may still be in force, in nanoseconds.
+	// Left is how long the entry may still be active, in nanoseconds.
 	Left    int64 `json:"left"`
 	Pending bool  `json:"pending,omitempty"`
 }
@@ -36,7 +36,7 @@ func (r *Record) save(now int64) (s saved) {
 	return s
 }
 
-// restore takes up what another process has saved. What has happened since is merged into it.
+// restore merges what another process has saved with what has happened since.
 func (r *Record) restore(s saved, now int64) {
 	asleep := max(0, now-s.At)
 	for _, was := range s.Entries {
@@ -68,7 +68,7 @@ func (c *Control) Keep(earlier []byte, write func([]byte) error) {
 	c.save()
 }
 
-// Inherit takes up what another Control of the same Redis and namespace has, if it is one.
+// Inherit merges what another Control of the same Redis and namespace has, if it is one.
 func (c *Control) Inherit(from *Control) {
 	if from == c || from.Store != c.Store {
 		return

@@ -47,7 +47,7 @@ func TestChangesOverARestart(t *testing.T) {
 
 	clock.pass(30 * time.Minute)
 	n, saved = local(clock, "here", *saved)
-	inForce := func(want int) {
+	active := func(want int) {
 		t.Helper()
 		n.Tick()
 		s := n.State(context.Background())
@@ -55,18 +55,18 @@ func TestChangesOverARestart(t *testing.T) {
 			t.Errorf("%d hold, want %d: %+v", got, want, s)
 		}
 	}
-	inForce(2)
+	active(2)
 	clock.pass(29 * time.Minute)
-	inForce(2)
+	active(2)
 	clock.pass(2 * time.Minute)
-	inForce(1)
+	active(1)
 	if n.Zone("login").Load() != nil {
 		t.Error("requests still see what has ended")
 	}
 	n, saved = local(clock, "here", *saved)
-	inForce(1)
+	active(1)
 	clock.pass(23 * time.Hour)
-	inForce(0)
+	active(0)
 
 	if n, _ = local(clock, "elsewhere", *saved); len(n.record.copies) > 0 {
 		t.Error("the record of another Redis was taken up")

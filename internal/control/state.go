@@ -44,7 +44,7 @@ type Node struct {
 	Self bool `json:"self,omitempty"`
 }
 
-// EntryState is an entry in force.
+// EntryState is an active entry.
 type EntryState struct {
 	Zone  string   `json:"zone,omitempty"`
 	All   bool     `json:"all,omitempty"`
@@ -74,7 +74,7 @@ func (c *Control) State(ctx context.Context) State {
 	now := c.Now()
 	s := State{Summary: Summary{Shared: c.IsShared(), Failing: c.failing}, Nodes: c.nodes()}
 	digest := int64(0)
-	for e := range c.record.InForce(now) {
+	for e := range c.record.Active(now) {
 		digest = (digest + e.hash()) & (1<<digestBits - 1)
 		p, ok := c.parsed[e.ID]
 		if !ok {
@@ -151,9 +151,9 @@ func (c *Control) nodes() []Node {
 	return all
 }
 
-// Gauges returns how many overrides are in force, and whether this node has applied what Redis has,
+// Stats returns how many overrides are active, and whether this node has applied what Redis has,
 // as far as it knows.
-func (c *Control) Gauges() (overrides int64, applied bool) {
+func (c *Control) Stats() (overrides int64, applied bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range c.parsed {

@@ -50,7 +50,7 @@ type Counters struct {
 
 	upkeep   upkeep
 	forgiver forgiver
-	gauges   gauges
+	stats    stats
 	// Names are the texts of keys that somebody wants to read.
 	Names top.Names
 	// Near are the keys that have come near the limit, where somebody is told.
@@ -106,8 +106,8 @@ type forgiver interface {
 	Resets() *reset.Set
 }
 
-// gauges are a table as those see it who watch it.
-type gauges interface {
+// stats is a table as those see it who watch it.
+type stats interface {
 	Totals(now int64) table.Totals
 	Keys() int
 	Overflowing() bool
@@ -164,7 +164,7 @@ func newCounters(key, namespace string, z *settings.Compiled, r rates.Rate) *Cou
 // hold gives counters a table of one state.
 func hold[S any](c *Counters, z *settings.Compiled, r rates.Rate) {
 	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
-	c.Table, c.Settler, c.upkeep, c.forgiver, c.gauges, c.Source = t, t, t, t, t, ratesync.NewSource(t, SpecOf(z, r))
+	c.Table, c.Settler, c.upkeep, c.forgiver, c.stats, c.Source = t, t, t, t, t, ratesync.NewSource(t, SpecOf(z, r))
 	c.fork = func(l algorithms.Limit, k Key, now int64) (Fork, bool) {
 		if k.ByID {
 			return t.ForkID(k.ID, table.KeyOf(k.Raw), now)
@@ -310,16 +310,16 @@ func (l *Limit) Resume(counts saved.Counts, under *reset.Set) int {
 }
 
 // Totals returns sums over all keys.
-func (c *Counters) Totals() table.Totals { return c.gauges.Totals(clock.Now()) }
+func (c *Counters) Totals() table.Totals { return c.stats.Totals(clock.Now()) }
 
 // EachSpend calls f with what each key has spent that counted something lately. f must be quick:
 // requests of a few keys wait for it.
-func (c *Counters) EachSpend(f func(table.Spend)) { c.gauges.EachSpend(clock.Now(), f) }
+func (c *Counters) EachSpend(f func(table.Spend)) { c.stats.EachSpend(clock.Now(), f) }
 
 // Overflow returns how many decisions were made for keys beyond max_keys, and the memory of their
 // sketch.
 func (c *Counters) Overflow() (decisions, bytes int64) {
-	return c.gauges.Overflowed(), c.gauges.OverflowBytes()
+	return c.stats.Overflowed(), c.stats.OverflowBytes()
 }
 
 // IsUnavailable reports whether what other nodes count of a key can't be had.
@@ -336,7 +336,7 @@ func (c *Counters) Sync() *loop.Status { return c.Source.Status() }
 
 // State returns what metrics show.
 func (c *Counters) State() metrics.ZoneState {
-	s := metrics.ZoneState{Zone: c.zone, Keys: int64(c.gauges.Keys()), Sketch: c.gauges.Overflowing()}
+	s := metrics.ZoneState{Zone: c.zone, Keys: int64(c.stats.Keys()), Sketch: c.stats.Overflowing()}
 	if sync := c.Source.Status(); sync != nil {
 		s.Syncs, s.Synced = true, sync.Synced
 	}

@@ -2,7 +2,7 @@
 //
 // A Config is one configuration. Those that run are in a list, of which the first is the current
 // one: work in the background goes by it. On a reload the new one stands behind the old one until
-// that stops, and then takes over its counters.
+// that stops, and then inherits its counters.
 //
 // One lock is held over I/O: Start and Stop take turns. It comes before that of internal/counters
 // and all locks of sync and table. Nothing else takes it: requests, scrapes and the admin endpoint
@@ -243,8 +243,8 @@ func (c *Config) inherit(before *Config) {
 		for spec, l := range all {
 			from, same := old[spec]
 			if same && from.Counters != l.Counters {
-				had, _ := from.Save()
-				l.Resume(had, nil) // the zone's name or the namespace has changed
+				counts, _ := from.Save()
+				l.Resume(counts, nil) // the zone's name or the namespace has changed
 			}
 			if stays && !l.Settings.CountsDenials {
 				c.logRestart(l, from)

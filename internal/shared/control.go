@@ -37,6 +37,6 @@ func storeOf(key, namespace string) string {
 
 // ControlState returns what metrics show of a control record.
 func ControlState(c *control.Control, namespace string) metrics.ControlState {
-	overrides, applied := c.Gauges()
+	overrides, applied := c.Stats()
 	return metrics.ControlState{Namespace: namespace, Overrides: overrides, Applied: applied}
 }

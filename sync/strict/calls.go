@@ -469,10 +469,10 @@ func (q *queue) finishUnanswered(c call, err error, result result) {
 func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 	ctx, cancel := s.callContext(s.ctx)
 	defer cancel()
-	script, args := rs.script, s.args(rs, c)
+	script, args, now := rs.script, s.args(rs, c), clock.Now()
 	var asked ban.Message
 	if bans := s.bansOf(rs.zone); bans != nil {
-		asked = bans.Ask(c.id, clock.Now())
+		asked = bans.Ask(c.id, now)
 		script, keys, args = rs.unbanned(asked, keys, args)
 	}
 	reply, err := script.Run(ctx, s.client, keys, args...).Result()
@@ -486,7 +486,7 @@ func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.seq = c.seq
+	o.seq, o.asked = c.seq, now
 	o.deny(int64(len(c.waiters)))
 	return o, nil
 }

@@ -107,6 +107,7 @@ type Grant struct {
 	seq     int64
 	unit    int64 // from 1, 0 where the request was denied
 	granted int64 // to all requests of the call
+	asked   int64
 }
 
 // Admitted reports whether a unit was spent in each limit.
@@ -152,7 +153,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		}
 		return dst, Grant{}, w.err
 	}
-	g := Grant{ruleset: rs, rules: rules, reset: w.reset, id: id, at: w.outcome.at, seq: w.outcome.seq, granted: w.outcome.granted}
+	g := Grant{ruleset: rs, rules: rules, reset: w.reset, id: id, at: w.outcome.at, seq: w.outcome.seq, granted: w.outcome.granted, asked: w.outcome.asked}
 	if w.position <= w.outcome.granted {
 		g.unit = w.position
 	}
@@ -169,6 +170,10 @@ func (s *Limiter) Refund(g Grant) {
 
 // Call returns the number of the call that decided, and how much it granted to all requests in it.
 func (g Grant) Call() (seq, granted int64) { return g.seq, g.granted }
+
+// Asked returns when the call was made that decided, by the process' clock. Redis decided then or
+// later.
+func (g Grant) Asked() int64 { return g.asked }
 
 // Settle ends what a Take of rules that reserve has got: it stays spent, or is refunded in those of
 // the rules in which it still counts.

@@ -24,9 +24,11 @@ type Verdict struct {
 }
 
 // outcome is the reply to one call: granted units of those wanted, at the instant at (microseconds
-// of Redis' clock), and for each rule how many more would be granted and its state.
+// of Redis' clock), and for each rule how many more would be granted and its state. asked is when
+// the call was made, by the process' clock.
 type outcome struct {
 	seq       int64
+	asked     int64
 	granted   int64
 	at        int64
 	remaining []int64
