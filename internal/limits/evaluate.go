@@ -115,10 +115,10 @@ type zoneResult struct {
 type grant struct {
 	by *strict.Limiter
 	strict.Grant
-	// came is when the answer did. reserved has a bit for each limit that denies only as something
-	// is reserved.
-	came     int64
-	reserved uint64
+	// asked is when Redis was, and came when the answer did. reserved has a bit for each limit that
+	// denies only as something is reserved.
+	asked, came int64
+	reserved    uint64
 }
 
 // evaluations are emptied by the garbage collector, and with them goes what an evaluation still

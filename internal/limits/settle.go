@@ -68,7 +68,7 @@ func (e *Evaluation) reservedInRedis(zr *zoneResult) settle.Unit {
 // until is when the unit that Redis has granted in a limit ends to count, by this node's clock. It
 // is reckoned from when Redis was asked, as what has drained by then may be spent by others.
 func (e *Evaluation) until(zr *zoneResult, limit int) int64 {
-	return e.grants[zr.grant].Asked() + int64(e.receipts[zr.first+limit].Reset)
+	return e.grants[zr.grant].asked + int64(e.receipts[zr.first+limit].Reset)
 }
 
 // noteGrant notes what Redis has said of a request in a zone that reserves. Of windows Redis itself

@@ -129,7 +129,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 		return false, true
 	}
 	zr.strict, zr.grant = true, len(e.grants)
-	e.grants = append(e.grants, grant{by: by.Strict, Grant: g, came: clock.Now()})
+	e.grants = append(e.grants, grant{by: by.Strict, Grant: g, asked: g.Asked(), came: clock.Now()})
 	for i := range e.verdicts {
 		v, l := &e.verdicts[i], &zr.limits[i]
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})

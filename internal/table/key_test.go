@@ -30,7 +30,7 @@ func TestEachProcessHashesItsOwnWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key, id, _ := strings.Cut(strings.TrimSpace(string(out)), "] ")
+		key, id, _ := strings.Cut(strings.TrimSpace(string(out)), "} ")
 		keys, ids = append(keys, key), append(ids, id)
 	}
 	if keys[0] == keys[1] || len(keys[0]) < 20 {
