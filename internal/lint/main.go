@@ -35,7 +35,7 @@ const (
 // layers are the packages of the product, the lowest first. One imports only packages of layers
 // below its own.
 var layers = [][]string{
-	{"internal/saturate", "internal/reset"},
+	{"internal/saturate", "internal/reset", "internal/hostport"},
 	{"algorithms/ledger", "algorithms/sixteenths"},
 	{"algorithms", "internal/callargs", "internal/callcontext", "internal/clock", "internal/counted", "internal/cycle", "internal/index", "internal/keys", "internal/loop", "internal/warning", "internal/redisconn", "internal/spelling", "internal/accesslog", "internal/tally"},
 	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/servertime", "internal/messages", "internal/near", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
