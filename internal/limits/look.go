@@ -15,14 +15,15 @@ import (
 // lookRedis asks what Redis would decide. What this node has decided alone, and not yet charged,
 // counts as well: a request would charge it first.
 func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) (decided, lost bool) {
-	asked := clock.Now()
+	g := grant{by: zr.Redis.Strict, asked: clock.Now()} // of nothing
 	verdicts, _, err := zr.Redis.Strict.Look(ctx, zr.Name, zr.rulesOf(), zr.Forked.ID)
 	if err != nil {
 		zr.mergeBan(err)
 		return false, true
 	}
 	zr.strict, zr.grant = true, len(e.grants)
-	e.grants = append(e.grants, grant{by: zr.Redis.Strict, asked: asked, came: clock.Now()}) // of nothing
+	g.came = clock.Now()
+	e.grants = append(e.grants, g)
 	for i := range verdicts {
 		v, l := &verdicts[i], &zr.limits[i]
 		l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
