@@ -424,6 +424,40 @@ func TestDeclarationsOfTheMapExist(t *testing.T) {
 	}
 }
 
+// Where the comment of a package lists its files, it lists those that there are.
+func TestPackagesListTheirFiles(t *testing.T) {
+	listed := regexp.MustCompile(`(?m)^//\t([a-z_]+\.go)\s`)
+	packages := 0
+	for _, pattern := range []string{"sync/*.go", "sync/*/*.go", "internal/*/*.go", "algorithms/*.go", "algorithms/*/*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lists, has := map[string][]string{}, map[string][]string{}
+		for _, file := range files {
+			dir, name := filepath.Split(file)
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			if name != "doc.go" {
+				has[dir] = append(has[dir], name)
+			}
+			for _, m := range listed.FindAllStringSubmatch(readPage(t, file), -1) {
+				lists[dir] = append(lists[dir], m[1])
+			}
+		}
+		for dir, list := range lists {
+			packages++
+			if slices.Sort(list); !slices.Equal(list, has[dir]) {
+				t.Errorf("%s has %q, and its comment lists %q", dir, has[dir], list)
+			}
+		}
+	}
+	if packages < 5 {
+		t.Errorf("found %d packages that list their files, want more", packages)
+	}
+}
+
 // Every test and benchmark that a page names or runs is there.
 func TestTestsOfThePagesExist(t *testing.T) {
 	var source strings.Builder
