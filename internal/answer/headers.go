@@ -85,7 +85,9 @@ var fieldPool = sync.Pool{New: func() any { return new(fields) }}
 
 func newFields() *fields {
 	f := fieldPool.Get().(*fields)
-	f.text, f.list, f.body = f.text[:0], f.list[:0], f.body[:0]
+	f.text = f.text[:0]
+	f.list = f.list[:0]
+	f.body = f.body[:0]
 	return f
 }
 
@@ -115,26 +117,20 @@ func writeHeaders(h http.Header, sets HeaderSets, results []Result, now int64) {
 // earlier handlers wrote stay: the draft's lists are appended to, and Caddy's reverse_proxy adds
 // those of an upstream. The other sets hold single numbers; there the lower of two handlers' stays.
 func (f *fields) addResults(h http.Header, sets HeaderSets, results []Result, now int64) {
-	if sets == 0 {
-		return
+	if sets&Draft != 0 {
+		f.addDraft(f.toldBy(Draft, results))
 	}
-	if told := f.toldBy(sets&Draft, results); len(told) > 0 {
-		f.addDraft(told)
+	if sets&Kong != 0 {
+		f.addKong(h, f.toldBy(Kong, results))
 	}
-	if told := f.toldBy(sets&Kong, results); len(told) > 0 {
-		f.addKong(h, told, tightest(told))
-	}
-	if told := f.toldBy(sets&GitHub, results); len(told) > 0 {
-		f.addGitHub(h, tightest(told), now)
+	if sets&GitHub != 0 {
+		f.addGitHub(h, f.toldBy(GitHub, results), now)
 	}
 }
 
-// toldBy returns the results that a set of headers tells of, none for no set: a zone may have sets
-// of its own, or be in shadow mode. They are valid until the next call.
+// toldBy returns the results that a set of headers tells of: a zone may have sets of its own, or be
+// in shadow mode. They are valid until the next call.
 func (f *fields) toldBy(set HeaderSets, results []Result) []Result {
-	if set == 0 {
-		return nil
-	}
 	n := 0
 	for i := range results {
 		if results[i].isToldBy(set) {
@@ -158,6 +154,9 @@ func (r *Result) isToldBy(set HeaderSets) bool { return r.Policy.sets&set != 0 &
 
 // addDraft adds the draft's two lists, with a member for each limit.
 func (f *fields) addDraft(results []Result) {
+	if len(results) == 0 {
+		return
+	}
 	if len(results) == 1 && results[0].item() != "" {
 		f.addReady(rateLimitPolicy, results[0].item())
 	} else {
@@ -169,20 +168,25 @@ func (f *fields) addDraft(results []Result) {
 		}
 		f.end(rateLimitPolicy)
 	}
+	b, start := f.text, f.start()
 	for i := range results {
 		r := &results[i]
 		if r.Policy.quoted == "" {
 			continue
 		}
-		f.beginMember(r.Policy.quoted)
-		f.text = append(f.text, ";r="...)
-		f.text = strconv.AppendInt(f.text, integer(r.Remaining), 10)
+		if len(b) > start {
+			b = append(b, ", "...)
+		}
+		b = append(b, r.Policy.quoted...)
+		b = append(b, ";r="...)
+		b = strconv.AppendInt(b, integer(r.Remaining), 10)
 		if r.Policy.Concurrent && r.Allowed {
 			continue // nobody knows when there is more
 		}
-		f.text = append(f.text, ";t="...)
-		f.text = strconv.AppendInt(f.text, integer(ceilSeconds(r.reset())), 10)
+		b = append(b, ";t="...)
+		b = strconv.AppendInt(b, integer(ceilSeconds(r.reset())), 10)
 	}
+	f.text = b
 	f.end(rateLimit)
 }
 
@@ -247,7 +251,11 @@ func (f *fields) addNumber(name string, n int64) {
 }
 
 // addKong adds a pair for each window, and the tightest limit without its window.
-func (f *fields) addKong(h http.Header, results []Result, shown *Result) {
+func (f *fields) addKong(h http.Header, results []Result) {
+	if len(results) == 0 {
+		return
+	}
+	shown := tightest(results)
 	for i := range results {
 		r := &results[i]
 		p := r.Policy
@@ -289,7 +297,11 @@ func hasLess(h http.Header, name string, remaining int64) bool {
 }
 
 // addGitHub adds GitHub's headers, whose reset is a point in time.
-func (f *fields) addGitHub(h http.Header, shown *Result, now int64) {
+func (f *fields) addGitHub(h http.Header, results []Result, now int64) {
+	if len(results) == 0 {
+		return
+	}
+	shown := tightest(results)
 	if hasLess(h, githubRemaining, shown.Remaining) {
 		return
 	}
@@ -309,9 +321,9 @@ func (f *fields) writeTo(h http.Header) {
 	text := string(f.text)
 	values := make([]string, len(f.list))
 	start := 0
-	for i, field := range f.list {
-		values[i] = field.ready
-		if field.ready == "" {
+	for i := range f.list {
+		field := &f.list[i]
+		if values[i] = field.ready; field.ready == "" {
 			values[i] = text[start:field.end]
 			start = field.end
 		}

@@ -140,16 +140,20 @@ func (l *Limit) Peek(a *table.Ask, t *table.Taken) {
 	}
 }
 
-// Result returns what an answer tells of a decision.
-func (l *Limit) Result(d *algorithms.Decision) answer.Result {
-	r := answer.Result{
-		Policy: l.Policy, Allowed: d.Allowed, Overridden: l.IsOverridden, Quota: l.Rate.Limit, Limit: l.Enforced.N, Size: l.Enforced.Size, Remaining: d.Remaining,
-		RetryAfter: d.Retry, MoreAfter: l.MoreAfter(d),
-	}
+// Tell has an answer tell of a decision.
+func (l *Limit) Tell(d *algorithms.Decision, r *answer.Result) {
+	r.Policy = l.Policy
+	r.Allowed = d.Allowed
+	r.Overridden = l.IsOverridden
+	r.Quota = l.Rate.Limit
+	r.Limit = l.Enforced.N
+	r.Size = l.Enforced.Size
+	r.Remaining = d.Remaining
+	r.RetryAfter = d.Retry
+	r.MoreAfter = l.MoreAfter(d)
 	if l.others != 0 {
-		l.shrink(&r)
+		l.shrink(r)
 	}
-	return r
 }
 
 // shrink tells of the limit without what is reserved for others.

@@ -195,10 +195,12 @@ func (e *Evaluation) Results() []answer.Result {
 		}
 		zr.told = len(e.results)
 		for j := range zr.limits {
-			e.results = append(e.results, zr.limits[j].Result(&e.receipts[zr.first+j].Decision))
+			at := len(e.results)
+			e.results = slices.Grow(e.results, 1)[:at+1]
+			zr.limits[j].Tell(&e.receipts[zr.first+j].Decision, &e.results[at])
 		}
-		for j := first; zr.shadow && j < len(e.results); j++ {
-			e.results[j].Shadow = true
+		for j := first; j < len(e.results); j++ {
+			e.results[j].Shadow = zr.shadow
 		}
 	}
 	return e.results

@@ -119,8 +119,7 @@ func (e *Evaluation) penalize(zr *zoneResult, i int) {
 		return
 	}
 	d := &e.results[zr.told+i]
-	*d = l.Result(&is.Decision)
-	d.Shadow = zr.shadow
+	l.Tell(&is.Decision, d)
 	if !zr.shadow {
 		e.wait = max(e.wait, is.Retry)
 	}
