@@ -16,7 +16,7 @@ type WindowState struct {
 type window struct{}
 
 // Take asks for n units.
-func (window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
+func (*window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
 	n, pending = max(n, 0), max(pending, 0)
 	c := countersOf(l)
 	into := c.advance(&s.ledger, now)
@@ -33,7 +33,7 @@ func (window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
 }
 
 // Waits works out the waits that are wanted.
-func (window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (w Waits) {
+func (*window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (w Waits) {
 	n, pending = max(n, 0), max(pending, 0)
 	c := countersOf(l)
 	into := c.advance(&s.ledger, now)
@@ -62,25 +62,25 @@ func (window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (
 }
 
 // Refund gives n units back to the sub-window of the instant taken.
-func (window) Refund(s *WindowState, l Limit, taken, n int64) {
+func (*window) Refund(s *WindowState, l Limit, taken, n int64) {
 	epoch, _ := floorDivMod(taken, l.subWindow())
 	s.ledger.Refund(epoch, n)
 }
 
 // Penalize counts n units as spent.
-func (window) Penalize(s *WindowState, l Limit, now, n int64) {
+func (*window) Penalize(s *WindowState, l Limit, now, n int64) {
 	countersOf(l).advance(&s.ledger, now)
 	s.ledger.Cur.Own = saturate.Add(s.ledger.Cur.Own, max(n, 0))
 }
 
 // Ledger returns the counts that decide.
-func (window) Ledger(s *WindowState) *ledger.Ledger { return &s.ledger }
+func (*window) Ledger(s *WindowState) *ledger.Ledger { return &s.ledger }
 
 // Advance brings the ledger to the sub-window of now.
-func (window) Advance(s *WindowState, l Limit, now int64) { countersOf(l).advance(&s.ledger, now) }
+func (*window) Advance(s *WindowState, l Limit, now int64) { countersOf(l).advance(&s.ledger, now) }
 
 // Merge sets what other nodes spent, sub-window by sub-window.
-func (window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
+func (*window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
 	countersOf(l).advance(&s.ledger, now)
 	for _, r := range reports {
 		if count, ok := s.ledger.At(r.Epoch); ok {
@@ -92,23 +92,23 @@ func (window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
 }
 
 // Shift moves the counts by the nearest number of whole sub-windows.
-func (window) Shift(s *WindowState, l Limit, now int64, by time.Duration) {
+func (*window) Shift(s *WindowState, l Limit, now int64, by time.Duration) {
 	epoch, _ := floorDivMod(now, l.subWindow())
 	s.ledger.Shift(nearest(int64(by), l.subWindow()), epoch)
 }
 
 // Level returns 0.
-func (window) Level(*WindowState, Limit, int64) (level float64, rate int64) { return 0, 0 }
+func (*window) Level(*WindowState, Limit, int64) (level float64, rate int64) { return 0, 0 }
 
 // Idle reports whether nothing was spent in any sub-window that still counts.
-func (window) Idle(s *WindowState, l Limit, now int64) bool {
+func (*window) Idle(s *WindowState, l Limit, now int64) bool {
 	epoch, _ := floorDivMod(now, l.subWindow())
 	own, remote := s.ledger.Holds(epoch, l.History)
 	return !own && !remote
 }
 
 // Clone returns a copy that shares nothing with s.
-func (window) Clone(s *WindowState) WindowState { return WindowState{s.ledger.Clone()} }
+func (*window) Clone(s *WindowState) WindowState { return WindowState{s.ledger.Clone()} }
 
 // counters are how counts by epoch add up. Time is cut into epochs of length nanoseconds. The
 // current epoch and the history-1 before it count in full, and the one before those in the

@@ -11,21 +11,22 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// Charged are counters that a strict zone decides by while Redis can't be asked, and whose
+// A ChargedTable is one that a strict zone decides by while Redis can't be asked, and whose
 // decisions are then charged to Redis.
-type Charged interface {
-	// Tick makes the keys due that are dirty now, and Charges takes out the charges of due keys.
+type ChargedTable interface {
+	// Tick makes the keys due that are dirty now, and DrainCharges takes out the charges of due
+	// keys.
 	Tick()
-	Charges(now int64, most int, dst []table.Charge) []table.Charge
+	DrainCharges(now int64, most int, dst []table.Charge) []table.Charge
 	// HasDebt reports whether a key may have something to be charged, and returns its ID. ChargeOf
 	// takes that out.
 	HasDebt(key table.Key) (id table.ID, ok bool)
 	ChargeOf(key table.Key, now int64) (c table.Charge, ok bool)
-	// Charged notes that Redis has counted a charge, and merges what it has of the key now. What
+	// AckCharge notes that Redis has counted a charge, and merges what it has of the key now. What
 	// was refunded meanwhile is a charge of its own.
-	Charged(now int64, c table.Charge, reports []algorithms.Report) (refund table.Charge, ok bool)
-	// Uncharged gives a charge back to the table.
-	Uncharged(now int64, c table.Charge)
+	AckCharge(now int64, c table.Charge, reports []algorithms.Report) (refund table.Charge, ok bool)
+	// FailCharge gives a charge back to the table.
+	FailCharge(now int64, c table.Charge)
 }
 
 // A Charger has Redis count what a strict zone's node has decided alone.
@@ -80,7 +81,7 @@ type pendingCharges struct {
 // Where a shard of a Cluster is lost, those of the others are sent all the same. The last error is
 // returned.
 func (s *Source) charge(ctx context.Context, at *attachment, c Charger) (failed error) {
-	t := s.table.(Charged)
+	t := s.table.(ChargedTable)
 	again := s.unanswered()
 	t.Tick()
 	for {
@@ -142,17 +143,17 @@ func (s *Source) takeAgain(all *[]*pendingCharge, at *attachment) (batch []*pend
 
 // takeDue takes a batch of charges that are due. Those of shards that have failed in this cycle
 // wait for the next one.
-func (s *Source) takeDue(t Charged, at *attachment) (batch []*pendingCharge) {
+func (s *Source) takeDue(t ChargedTable, at *attachment) (batch []*pendingCharge) {
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	for len(batch) == 0 {
-		due := t.Charges(at.to.now(), maxCharges, nil)
+		due := t.DrainCharges(at.to.now(), maxCharges, nil)
 		if len(due) == 0 {
 			break
 		}
 		for _, c := range due {
 			if at.hasFailed(c.ID) {
-				t.Uncharged(at.to.now(), c)
+				t.FailCharge(at.to.now(), c)
 			} else {
 				batch = append(batch, s.newPending(c))
 			}
@@ -186,7 +187,7 @@ func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
 		return nil
 	}
 	c := at.charger()
-	t, _ := s.table.(Charged)
+	t, _ := s.table.(ChargedTable)
 	if c == nil {
 		return nil
 	}
@@ -237,7 +238,7 @@ func (p *pendingCharge) await(ctx context.Context, c Charger, done <-chan struct
 
 // pendingOf returns the pending charge of a key that is on its way, or makes one; nil if there is
 // nothing to charge. done is closed when it has been sent; mine reports that the caller is to.
-func (s *Source) pendingOf(t Charged, at *attachment, key table.Key) (p *pendingCharge, done <-chan struct{}, mine bool) {
+func (s *Source) pendingOf(t ChargedTable, at *attachment, key table.Key) (p *pendingCharge, done <-chan struct{}, mine bool) {
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	if p = s.pending.all[key]; p != nil {
@@ -288,7 +289,7 @@ func (s *Source) send(ctx context.Context, at *attachment, c Charger, batch []*p
 
 // receive notes what came of a pending charge.
 func (s *Source) receive(at *attachment, p *pendingCharge, r Receipt) {
-	t, now := s.table.(Charged), at.to.now()
+	t, now := s.table.(ChargedTable), at.to.now()
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	p.sending = false
@@ -299,10 +300,10 @@ func (s *Source) receive(at *attachment, p *pendingCharge, r Receipt) {
 	delete(s.pending.all, p.Key)
 	p.counted = r.Err == nil
 	if r.Err != nil {
-		t.Uncharged(now, p.Charge.Charge)
+		t.FailCharge(now, p.Charge.Charge)
 		return
 	}
-	if refund, ok := t.Charged(now, p.Charge.Charge, r.Reports); ok {
+	if refund, ok := t.AckCharge(now, p.Charge.Charge, r.Reports); ok {
 		s.newPending(refund).sending = false // the next cycle sends it
 	}
 }
@@ -310,14 +311,14 @@ func (s *Source) receive(at *attachment, p *pendingCharge, r Receipt) {
 // dropCharges gives all charges back to the table: what was counted of them is another store's
 // business, or nobody's.
 func (s *Source) dropCharges(now int64) {
-	t, ok := s.table.(Charged)
+	t, ok := s.table.(ChargedTable)
 	if !ok {
 		return
 	}
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	for _, p := range s.pending.all {
-		t.Uncharged(now, p.Charge.Charge)
+		t.FailCharge(now, p.Charge.Charge)
 	}
 	clear(s.pending.all)
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // A Charge is what this node decided of one key while a store that decides by itself could not be
-// asked, on its way to that store. Until it comes back through Charged or Uncharged its key has no
-// other, and isn't changed by what the store reports.
+// asked, on its way to that store. Until it comes back through AckCharge or FailCharge its key has
+// no other, and isn't changed by what the store reports.
 type Charge struct {
 	Key keys.Key
 	ID  keys.ID

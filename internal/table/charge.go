@@ -17,8 +17,8 @@ func (t *Table[S]) chargeable(b *SyncConfig) algorithms.Chargeable[S] {
 	return c
 }
 
-// Charges takes out up to most of the outgoing charges.
-func (t *Table[S]) Charges(now int64, most int, dst []Charge) []Charge {
+// DrainCharges takes out up to most of the outgoing charges.
+func (t *Table[S]) DrainCharges(now int64, most int, dst []Charge) []Charge {
 	b := t.config.Load()
 	m := t.chargeable(b)
 	if m == nil {
@@ -87,9 +87,9 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 	return t.charge(e, m, b.Limit, at, o)
 }
 
-// Charged notes that the store has counted a charge, and what it holds of the key now. The refund
+// AckCharge notes that the store has counted a charge, and what it holds of the key now. The refund
 // is what was returned of the charge meanwhile. It is on its way to the store from now on.
-func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (refund Charge, pending bool) {
+func (t *Table[S]) AckCharge(now int64, c Charge, reports []algorithms.Report) (refund Charge, pending bool) {
 	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, now int64, o offset) {
 		b := t.config.Load()
 		m := t.chargeable(b)
@@ -114,8 +114,8 @@ func (t *Table[S]) Charged(now int64, c Charge, reports []algorithms.Report) (re
 	return refund, pending
 }
 
-// Uncharged gives a charge back that the store has not counted. Its key stays dirty.
-func (t *Table[S]) Uncharged(now int64, c Charge) {
+// FailCharge gives a charge back that the store has not counted. Its key stays dirty.
+func (t *Table[S]) FailCharge(now int64, c Charge) {
 	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, _ int64, _ offset) {
 		st.markDirty(i, e)
 	})

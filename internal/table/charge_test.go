@@ -34,7 +34,7 @@ func TestAChargeIsPaidAfterAStepOfTheClock(t *testing.T) {
 		}
 		tab.setOffset(t0+2, step, true)
 		tab.Refund(hourLog.Compile(), KeyOf(raw(1)), refunded, 1)
-		back, pending := tab.Charged(t0+3, c, []algorithms.Report{{Remote: 2, LevelAt: t0}})
+		back, pending := tab.AckCharge(t0+3, c, []algorithms.Report{{Remote: 2, LevelAt: t0}})
 		if want := []algorithms.Hit{{At: refunded.At + int64(step), N: -1}}; !pending || !slices.Equal(back.Hits, want) {
 			t.Errorf("a step of %v: the refund is %+v, want %+v", step, back.Hits, want)
 		}
@@ -65,7 +65,7 @@ func TestReportsOfAChargedKeyThatMayBeOldAreIgnored(t *testing.T) {
 	c, _ := tab.ChargeOf(KeyOf(raw(1)), t0+2)
 	spent(200*time.Millisecond, 9)
 	left(14)
-	tab.Uncharged(t0+3, c)
+	tab.FailCharge(t0+3, c)
 	if _, hasDebt := tab.HasDebt(KeyOf(raw(1))); !hasDebt {
 		t.Error("a charge that was not counted is not to be charged any more")
 	}
@@ -83,16 +83,16 @@ func TestAChargeThatComesBackLate(t *testing.T) {
 		t.Error("a key has a second charge while one is in flight")
 	}
 	tab.Configure(SyncConfig{Params: hourLog, Rate: time.Second}, 100)
-	if refund, pending := tab.Charged(t0, c, []algorithms.Report{{Remote: 7, LevelAt: t0}}); pending {
+	if refund, pending := tab.AckCharge(t0, c, []algorithms.Report{{Remote: 7, LevelAt: t0}}); pending {
 		t.Errorf("a table that syncs totals hasDebt %+v", refund)
 	}
 	if got, _ := tab.Room(hourLog.Compile(), KeyOf(raw(1)), raw(1), t0); got != 19 {
 		t.Errorf("%d are left, want 19: the report is of another store", got)
 	}
-	tab.Uncharged(t0, c) // it is not in flight
+	tab.FailCharge(t0, c) // it is not in flight
 	gone := c
 	gone.Key = KeyOf(raw(2))
-	if _, pending := tab.Charged(t0, gone, nil); pending || tab.Keys() != 1 {
+	if _, pending := tab.AckCharge(t0, gone, nil); pending || tab.Keys() != 1 {
 		t.Errorf("the charge of a key that is gone: %t, %d keys, want none and one", pending, tab.Keys())
 	}
 }
@@ -107,13 +107,13 @@ func TestOnlyTablesThatAreChargedHaveCharges(t *testing.T) {
 	take(windows, hour, 1, t0)
 	for name, tab := range map[string]interface {
 		Tick()
-		Charges(now int64, most int, dst []Charge) []Charge
+		DrainCharges(now int64, most int, dst []Charge) []Charge
 		HasDebt(Key) (ID, bool)
 		ChargeOf(Key, int64) (Charge, bool)
 	}{"logs that sync totals": logs, "windows": windows} {
 		tab.Tick()
 		_, hasDebt := tab.HasDebt(KeyOf(raw(1)))
-		if all := tab.Charges(t0, 10, nil); len(all) != 0 || hasDebt {
+		if all := tab.DrainCharges(t0, 10, nil); len(all) != 0 || hasDebt {
 			t.Errorf("%s: charges %+v, hasDebt %t, want none", name, all, hasDebt)
 		}
 		if c, ok := tab.ChargeOf(KeyOf(raw(1)), t0); ok {

@@ -29,16 +29,21 @@ type result struct {
 func (s *Syncer) call(ctx context.Context, src *Source, messages []gauge.Message) ([]result, error) {
 	of := s.keys.Zone(src.zone, "concurrent")
 	keys := make([]string, len(messages))
-	args := make([]any, 0, 4+3*len(messages))
+	args := make([]any, 0, 4+2*len(messages))
 	args = append(args, src.node, src.seq.Add(1), gauge.Lease.Milliseconds(), ttl.Milliseconds())
+	wanted := int64(0)
 	for i := range messages {
 		m := &messages[i]
 		keys[i] = of.Of(m.ID)
+		wanted += m.Wanted
 		if m.Ask {
-			args = append(args, "", 0, 0)
+			args = append(args, "")
 		} else {
-			args = append(args, m.Own, m.Wanted, m.Limit)
+			args = append(args, m.Own)
 		}
+	}
+	for i := 0; wanted > 0 && i < len(messages); i++ {
+		args = append(args, strconv.FormatInt(messages[i].Wanted, 10)+" "+strconv.FormatInt(messages[i].Limit, 10))
 	}
 	reply, err := script.Run(ctx, s.client, keys, args...).Text()
 	if err != nil {
@@ -50,19 +55,22 @@ func (s *Syncer) call(ctx context.Context, src *Source, messages []gauge.Message
 // read takes a reply apart. What makes no sense is not believed.
 func read(reply string, messages []gauge.Message) ([]result, error) {
 	lines := strings.Split(reply, "\n")
-	if len(lines) != 2*len(messages) {
+	if len(lines) != len(messages) {
 		return nil, ratesync.ErrReply
 	}
 	all := make([]result, len(messages))
-	for i := range messages {
-		first, second, a := lines[2*i], lines[2*i+1], &all[i]
-		if first == "!" {
-			a.err = redisconn.Rejection(second)
+	for i, line := range lines {
+		a := &all[i]
+		if why, isError := strings.CutPrefix(line, "!"); isError {
+			a.err = redisconn.Rejection(why)
 			continue
 		}
+		others, granted, _ := strings.Cut(line, " ")
 		var err, err2 error
-		a.Others, err = strconv.ParseInt(first, 10, 32)
-		a.Granted, err2 = strconv.ParseInt(second, 10, 64)
+		a.Others, err = strconv.ParseInt(others, 10, 32)
+		if granted != "" || messages[i].Wanted > 0 {
+			a.Granted, err2 = strconv.ParseInt(granted, 10, 64)
+		}
 		if err != nil || err2 != nil || a.Others < 0 || a.Granted < 0 || a.Granted > messages[i].Wanted {
 			a.err = ratesync.ErrReply
 		}

@@ -78,6 +78,9 @@ func (s *store) run(source string, keys []string, args []any) any {
 	}
 	reply := s.state.Get(-1)
 	s.state.Pop(1)
+	if n, ok := reply.(lua.LNumber); ok { // table.concat of one number, of which Redis makes a text
+		return n.String()
+	}
 	return fromLua(reply)
 }
 

@@ -207,24 +207,6 @@ func TestADeadNodeAndAStepBack(t *testing.T) {
 	})
 }
 
-// The same message twice is granted once, and one that was overtaken is granted nothing.
-func TestAMessageThatComesTwice(t *testing.T) {
-	inVirtualTime(t, 0, false, func(t *testing.T, st *store, _ []*node) {
-		for _, m := range []struct {
-			node               string
-			seq, gauge, wanted int
-			want               string
-		}{
-			{"a", 7, 0, 3, "0\n3"}, {"a", 7, 0, 3, "0\n3"}, {"b", 1, 0, 3, "3\n1"}, {"b", 1, 0, 3, "3\n1"},
-			{"a", 6, 0, 0, "!\novertaken"}, {"a", 8, 1, 0, "1\n0"}, {"b", 1, 0, 3, "1\n1"}, {"b", 2, 1, 9, "1\n2"},
-		} {
-			if got := st.run(source, []string{"k"}, []any{m.node, m.seq, 10000, 20000, m.gauge, m.wanted, 4}); got != m.want {
-				t.Errorf("%+v: %q", m, got)
-			}
-		}
-	})
-}
-
 // A slot that is given back just when a request of the same node finds that there is none goes to
 // one request only, here or on another node.
 func TestASlotThatIsFreeWhileARequestAsks(t *testing.T) {

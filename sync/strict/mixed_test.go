@@ -158,7 +158,7 @@ func TestAChargeBringsItsLimitAlong(t *testing.T) {
 			own.Take(low.compile(), table.KeyOf(key), key, wallClock(), 1, 0)
 		}
 		own.Tick()
-		charges := own.Charges(wallClock(), 10, nil)
+		charges := own.DrainCharges(wallClock(), 10, nil)
 		if len(charges) != 1 || charges[0].Rate != 60 {
 			t.Fatalf("%s: charges %+v, want one at a rate of 60", kind, charges)
 		}
