@@ -559,7 +559,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		h.answers.Near(r, e.Near())
 	}
 	if h.answers.TellsAdmitted() {
-		h.answers.Admit(w, r, e.Results(), e.Now())
+		h.answers.Admit(w, r, e.Fields(), e.Results(), e.Now())
 	}
 	if held := e.Hold(); held != nil {
 		return e.MarkCounted(r, held.Serve(w, r, next))

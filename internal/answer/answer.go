@@ -90,13 +90,13 @@ func NewResponder(o Options) *Responder {
 func (o *Responder) TellsAdmitted() bool { return o.Headers != 0 || !o.NoPlaceholders }
 
 // Admit tells the client and the handlers after this one how the limits stand at now (nanoseconds
-// since the Unix epoch). It does not keep results.
-func (o *Responder) Admit(w http.ResponseWriter, r *http.Request, results []Result, now int64) {
+// since the Unix epoch). It keeps neither f nor results.
+func (o *Responder) Admit(w http.ResponseWriter, r *http.Request, f *Fields, results []Result, now int64) {
 	if len(results) == 0 {
 		o.admitUnlimited(r)
 		return
 	}
-	writeHeaders(w.Header(), o.Headers, results, now)
+	f.writeHeaders(w.Header(), o.Headers, results, now)
 	if o.NoPlaceholders {
 		return
 	}
@@ -142,6 +142,8 @@ type Denial struct {
 	Results []Result
 	// Now is when they did, in nanoseconds since the Unix epoch.
 	Now int64
+	// Fields is what the response is put together in, nil for something new.
+	Fields *Fields
 	// Begins is set where a ban begins with this request.
 	Begins bool
 }
@@ -192,11 +194,14 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 			o.Events.emit(bannedEvent, r, d.Zone, seconds)
 		}
 	}
-	f := newFields()
+	f := d.Fields
+	if f == nil {
+		f = new(Fields)
+	}
+	f.clear()
 	f.addResults(w.Header(), o.Headers, d.Results, d.Now)
 	if isGRPC(r) {
 		f.writeTo(w.Header())
-		f.free()
 		o.denyGRPC(w, repl, d, seconds)
 		return nil
 	}
@@ -217,8 +222,10 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	if !routed {
 		f.body, err = o.appendBody(f.body, repl, &d, seconds), nil
 		writeResponse(w, r, status, f.body)
+		if cap(f.body) > maxKeptBody {
+			f.body = nil
+		}
 	}
-	f.free()
 	return err
 }
 

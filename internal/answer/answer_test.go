@@ -61,7 +61,7 @@ func (a *answerer) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyh
 		return a.responder.Deny(w, r, d)
 	}
 	all := []Result{result("login", "-1m", 5, time.Minute, admits(4, 0)), other}
-	a.responder.Admit(w, r, all, 0)
+	a.responder.Admit(w, r, new(Fields), all, 0)
 	return next.ServeHTTP(w, r)
 }
 

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 )
 
@@ -64,13 +63,13 @@ func ParseHeaderSets(names []string) (HeaderSets, error) {
 	return sets, nil
 }
 
-// fields collects headers whose values stand one after the other in one text, so that all of them
+// Fields collects headers whose values stand one after the other in one text, so that all of them
 // cost two allocations: the text, and the slice that the header map points into. The rest is
-// reused, and so is the buffer for the body of a denial.
-type fields struct {
+// reused, and so is the buffer for the body of a denial. The zero value is ready.
+type Fields struct {
 	text []byte
 	list []field
-	told []Result
+	kept []Result
 	body []byte
 }
 
@@ -81,56 +80,44 @@ type field struct {
 	end   int
 }
 
-var fieldPool = sync.Pool{New: func() any { return new(fields) }}
-
-func newFields() *fields {
-	f := fieldPool.Get().(*fields)
+// clear begins the headers of another response.
+func (f *Fields) clear() {
 	f.text = f.text[:0]
 	f.list = f.list[:0]
 	f.body = f.body[:0]
-	return f
 }
 
-// maxPooledBody bounds the buffers that are used again.
-const maxPooledBody = 64 << 10
-
-// free ends the use of f.
-func (f *fields) free() {
-	if cap(f.body) > maxPooledBody {
-		f.body = nil
-	}
-	fieldPool.Put(f)
-}
+// maxKeptBody bounds the buffers that are used again.
+const maxKeptBody = 64 << 10
 
 // writeHeaders writes what the limits decided into h. It is called before the response is made.
-func writeHeaders(h http.Header, sets HeaderSets, results []Result, now int64) {
+func (f *Fields) writeHeaders(h http.Header, sets HeaderSets, results []Result, now int64) {
 	if sets == 0 || len(results) == 0 {
 		return
 	}
-	f := newFields()
+	f.clear()
 	f.addResults(h, sets, results, now)
 	f.writeTo(h)
-	f.free()
 }
 
 // addResults adds what the limits decided at now (nanoseconds since the Unix epoch). Headers that
 // earlier handlers wrote stay: the draft's lists are appended to, and Caddy's reverse_proxy adds
 // those of an upstream. The other sets hold single numbers; there the lower of two handlers' stays.
-func (f *fields) addResults(h http.Header, sets HeaderSets, results []Result, now int64) {
+func (f *Fields) addResults(h http.Header, sets HeaderSets, results []Result, now int64) {
 	if sets&Draft != 0 {
-		f.addDraft(f.toldBy(Draft, results))
+		f.addDraft(f.inSet(Draft, results))
 	}
 	if sets&Kong != 0 {
-		f.addKong(h, f.toldBy(Kong, results))
+		f.addKong(h, f.inSet(Kong, results))
 	}
 	if sets&GitHub != 0 {
-		f.addGitHub(h, f.toldBy(GitHub, results), now)
+		f.addGitHub(h, f.inSet(GitHub, results), now)
 	}
 }
 
-// toldBy returns the results that a set of headers tells of: a zone may have sets of its own, or be
+// inSet returns the results that a set of headers tells of: a zone may have sets of its own, or be
 // in shadow mode. They are valid until the next call.
-func (f *fields) toldBy(set HeaderSets, results []Result) []Result {
+func (f *Fields) inSet(set HeaderSets, results []Result) []Result {
 	n := 0
 	for i := range results {
 		if results[i].isToldBy(set) {
@@ -140,20 +127,20 @@ func (f *fields) toldBy(set HeaderSets, results []Result) []Result {
 	if n == 0 || n == len(results) {
 		return results[:n]
 	}
-	f.told = f.told[:0]
+	f.kept = f.kept[:0]
 	for i := range results {
 		if results[i].isToldBy(set) {
-			f.told = append(f.told, results[i])
+			f.kept = append(f.kept, results[i])
 		}
 	}
-	return f.told
+	return f.kept
 }
 
 // isToldBy reports whether a set of headers tells of a result.
 func (r *Result) isToldBy(set HeaderSets) bool { return r.Policy.sets&set != 0 && !r.Shadow }
 
 // addDraft adds the draft's two lists, with a member for each limit.
-func (f *fields) addDraft(results []Result) {
+func (f *Fields) addDraft(results []Result) {
 	if len(results) == 0 {
 		return
 	}
@@ -199,7 +186,7 @@ func (r *Result) item() string {
 }
 
 // addPolicy adds a limit's member of RateLimit-Policy.
-func (f *fields) addPolicy(r *Result) {
+func (f *Fields) addPolicy(r *Result) {
 	if item := r.item(); item != "" || r.Policy.quoted == "" {
 		f.beginMember(item)
 		return
@@ -211,7 +198,7 @@ func (f *fields) addPolicy(r *Result) {
 }
 
 // beginMember begins a member of a list.
-func (f *fields) beginMember(s string) {
+func (f *Fields) beginMember(s string) {
 	if s == "" {
 		return
 	}
@@ -222,7 +209,7 @@ func (f *fields) beginMember(s string) {
 }
 
 // start returns where the text of the header being written begins.
-func (f *fields) start() int {
+func (f *Fields) start() int {
 	for i := len(f.list) - 1; i >= 0; i-- {
 		if f.list[i].ready == "" {
 			return f.list[i].end
@@ -232,16 +219,16 @@ func (f *fields) start() int {
 }
 
 // end ends the header being written.
-func (f *fields) end(name string) {
+func (f *Fields) end(name string) {
 	f.list = append(f.list, field{name: name, end: len(f.text)})
 }
 
 // addReady adds a header with a value that is not empty.
-func (f *fields) addReady(name, value string) {
+func (f *Fields) addReady(name, value string) {
 	f.list = append(f.list, field{name: name, ready: value})
 }
 
-func (f *fields) addNumber(name string, n int64) {
+func (f *Fields) addNumber(name string, n int64) {
 	if 0 <= n && n < 100 { // strconv has these ready
 		f.addReady(name, strconv.Itoa(int(n)))
 		return
@@ -251,7 +238,7 @@ func (f *fields) addNumber(name string, n int64) {
 }
 
 // addKong adds a pair for each window, and the tightest limit without its window.
-func (f *fields) addKong(h http.Header, results []Result) {
+func (f *Fields) addKong(h http.Header, results []Result) {
 	if len(results) == 0 {
 		return
 	}
@@ -297,7 +284,7 @@ func hasLess(h http.Header, name string, remaining int64) bool {
 }
 
 // addGitHub adds GitHub's headers, whose reset is a point in time.
-func (f *fields) addGitHub(h http.Header, results []Result, now int64) {
+func (f *Fields) addGitHub(h http.Header, results []Result, now int64) {
 	if len(results) == 0 {
 		return
 	}
@@ -317,7 +304,7 @@ func (f *fields) addGitHub(h http.Header, results []Result, now int64) {
 
 // writeTo puts the headers into h. Nothing in h shares memory with another request: handlers
 // downstream may change values in place.
-func (f *fields) writeTo(h http.Header) {
+func (f *Fields) writeTo(h http.Header) {
 	text := string(f.text)
 	values := make([]string, len(f.list))
 	start := 0

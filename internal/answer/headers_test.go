@@ -49,7 +49,7 @@ type draftCase struct {
 func (c draftCase) check(t *testing.T) {
 	t.Helper()
 	h := http.Header{}
-	writeHeaders(h, Draft, c.all, 0)
+	new(Fields).writeHeaders(h, Draft, c.all, 0)
 	if got := h.Get("RateLimit-Policy"); got != c.policies {
 		t.Errorf("%s: RateLimit-Policy %s, want %s", c.name, got, c.policies)
 	}
@@ -165,7 +165,7 @@ func TestDraftHeadersOfNames(t *testing.T) {
 func TestKongHeaders(t *testing.T) {
 	const day = 24 * time.Hour
 	h := http.Header{}
-	writeHeaders(h, Kong, []Result{
+	new(Fields).writeHeaders(h, Kong, []Result{
 		result("a", "-1s", 10, time.Second, admits(9, time.Second)),
 		result("a", "-1m", 50, time.Minute, admits(3, time.Second)),
 		result("b", "", 40, time.Minute, admits(2, time.Second)),
@@ -214,7 +214,7 @@ func TestGitHubHeaders(t *testing.T) {
 		{[]Result{result("a", "", 5, math.MaxInt64, denies(math.MaxInt64))}, "5", "0", "5", "9223372037"},
 	} {
 		h := http.Header{}
-		writeHeaders(h, GitHub, test.all, now)
+		new(Fields).writeHeaders(h, GitHub, test.all, now)
 		got := [4]string{h.Get("x-ratelimit-limit"), h.Get("x-ratelimit-remaining"), h.Get("x-ratelimit-used"), h.Get("x-ratelimit-reset")}
 		if want := [4]string{test.limit, test.remaining, test.used, test.reset}; got != want || len(h) != 4 {
 			t.Errorf("limit, remaining, used, reset: %v, want %v", got, want)
@@ -227,7 +227,7 @@ func TestEarlierHandlersHeadersStay(t *testing.T) {
 	shared[0] = `"before";r=1;t=1`
 	h := http.Header{"Ratelimit": shared}
 	all := []Result{result("a", "", 5, time.Minute, admits(4, 0))}
-	writeHeaders(h, allSets, all, 0)
+	new(Fields).writeHeaders(h, allSets, all, 0)
 	if got, want := h.Values("RateLimit"), []string{`"before";r=1;t=1`, `"a";r=4;t=48`}; !slices.Equal(got, want) {
 		t.Errorf("RateLimit %q, want %q", got, want)
 	}
@@ -235,7 +235,7 @@ func TestEarlierHandlersHeadersStay(t *testing.T) {
 		t.Errorf("%q was written into a slice of somebody else", spill)
 	}
 	// The second handler's limit is wider: single numbers stay the first's, lists have both.
-	writeHeaders(h, allSets, []Result{result("b", "", 100, time.Minute, admits(99, 0))}, 0)
+	new(Fields).writeHeaders(h, allSets, []Result{result("b", "", 100, time.Minute, admits(99, 0))}, 0)
 	for name, want := range map[string]string{
 		"RateLimit-Remaining": "4", "RateLimit-Limit": "5", "X-RateLimit-Remaining": "4", "X-RateLimit-Limit": "5", "X-RateLimit-Remaining-Minute": "4",
 	} {
@@ -247,7 +247,7 @@ func TestEarlierHandlersHeadersStay(t *testing.T) {
 		t.Errorf("RateLimit-Policy after two handlers: %q", got)
 	}
 	// A third one is tighter.
-	writeHeaders(h, allSets, []Result{result("c", "", 7, time.Minute, denies(time.Second))}, 0)
+	new(Fields).writeHeaders(h, allSets, []Result{result("c", "", 7, time.Minute, denies(time.Second))}, 0)
 	if got := h.Values("X-RateLimit-Remaining"); !slices.Equal(got, []string{"0"}) {
 		t.Errorf("X-RateLimit-Remaining after a denial: %q, want 0", got)
 	}
@@ -256,8 +256,8 @@ func TestEarlierHandlersHeadersStay(t *testing.T) {
 func TestValuesOfOneRequestDoNotTouch(t *testing.T) {
 	all := []Result{result("a", "", 5, time.Minute, admits(4, 0))}
 	one, two := http.Header{}, http.Header{}
-	writeHeaders(one, allSets, all, 0)
-	writeHeaders(two, allSets, all, 0)
+	new(Fields).writeHeaders(one, allSets, all, 0)
+	new(Fields).writeHeaders(two, allSets, all, 0)
 	for name := range one {
 		one.Add(name, "added") // as reverse_proxy does
 		one[name][0] = "replaced"
@@ -276,7 +276,7 @@ func TestValuesOfOneRequestDoNotTouch(t *testing.T) {
 
 func TestHeaderNamesAreCanonical(t *testing.T) {
 	h := http.Header{}
-	writeHeaders(h, allSets, []Result{result("a", "", 5, 90*time.Second, admits(4, 0))}, 0)
+	new(Fields).writeHeaders(h, allSets, []Result{result("a", "", 5, 90*time.Second, admits(4, 0))}, 0)
 	if len(h) != 11 {
 		t.Errorf("%d headers, want 11: %v", len(h), h)
 	}
@@ -309,7 +309,7 @@ func TestParseHeaderSets(t *testing.T) {
 		}
 	}
 	h := http.Header{}
-	writeHeaders(h, 0, []Result{result("a", "", 5, time.Minute, admits(4, 0))}, 0)
+	new(Fields).writeHeaders(h, 0, []Result{result("a", "", 5, time.Minute, admits(4, 0))}, 0)
 	if len(h) != 0 {
 		t.Errorf("headers off: %v", h)
 	}
@@ -329,10 +329,10 @@ func TestHeadersCostFewAllocations(t *testing.T) {
 		{"kong", Kong, []Result{result("login", "", 5, time.Minute, admits(4, 0))}, 2},
 		{"off", 0, []Result{result("login", "", 5, time.Minute, admits(4, 0))}, 0},
 	} {
-		h := make(http.Header, 16)
+		h, f := make(http.Header, 16), new(Fields)
 		if n := fewestAllocs(func() {
 			clear(h)
-			writeHeaders(h, test.sets, test.all, 0)
+			f.writeHeaders(h, test.sets, test.all, 0)
 		}); n > test.most {
 			t.Errorf("%s: %v allocations, want %v", test.name, n, test.most)
 		}
@@ -373,7 +373,7 @@ func FuzzHeaders(f *testing.F) {
 			all[0] = fixed(all[0])
 		}
 		h := http.Header{"Ratelimit": {string(upstream)}}
-		writeHeaders(h, allSets, all, now)
+		new(Fields).writeHeaders(h, allSets, all, now)
 		if got := h["Ratelimit"][0]; got != string(upstream) {
 			t.Errorf("upstream's %q became %q", upstream, got)
 		}
@@ -438,6 +438,6 @@ func BenchmarkDraftHeaders(b *testing.B) {
 	for b.Loop() {
 		delete(h, rateLimit)
 		delete(h, rateLimitPolicy)
-		writeHeaders(h, Draft, all, 0)
+		new(Fields).writeHeaders(h, Draft, all, 0)
 	}
 }

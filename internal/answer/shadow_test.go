@@ -24,7 +24,7 @@ func TestLimitsInShadowModeAreNotTold(t *testing.T) {
 	}
 	o := NewResponder(Options{Status: 429, Headers: allSets})
 	w := httptest.NewRecorder()
-	o.Admit(w, prepared(request("/")), all, 0)
+	o.Admit(w, prepared(request("/")), new(Fields), all, 0)
 	for name, want := range map[string]string{
 		"Ratelimit-Policy": `"api";q=5;w=3600`, "Ratelimit-Remaining": "4", "X-Ratelimit-Remaining": "4", "X-Ratelimit-Remaining-Minute": "",
 	} {
@@ -41,7 +41,7 @@ func TestLimitsInShadowModeAreNotTold(t *testing.T) {
 		t.Errorf("a denial tells of more than api: %v %s", w.Header(), body)
 	}
 	w = httptest.NewRecorder()
-	o.Admit(w, prepared(request("/")), all[:1], 0)
+	o.Admit(w, prepared(request("/")), new(Fields), all[:1], 0)
 	if len(w.Header()) != 0 {
 		t.Errorf("headers of nothing but a limit in shadow mode: %v", w.Header())
 	}

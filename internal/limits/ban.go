@@ -92,7 +92,7 @@ func (zr *zoneResult) mergeBan(err error) bool {
 // recordBanned counts a request of a key that is banned, and notes what is to be answered. It has
 // no line: the ban had one when it began.
 func (e *Evaluation) recordBanned() {
-	e.denial = answer.Denial{Reason: answer.Banned, Zone: e.banned.Name, Wait: e.wait, Now: e.now}
+	e.denial = answer.Denial{Reason: answer.Banned, Zone: e.banned.Name, Wait: e.wait, Now: e.now, Fields: &e.fields}
 	for _, k := range e.closed {
 		switch {
 		case k.rest == 0 || k.shadow:

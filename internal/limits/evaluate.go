@@ -54,6 +54,7 @@ type Evaluation struct {
 	throttles []throttle
 	slots     []concurrent.Taken // of zones with concurrent
 	asked     table.Ask          // of a table, for the time of a call
+	fields    answer.Fields      // for the response
 	stands    table.Taken        // the answer to that where receipts are kept as they are
 
 	outcome
@@ -205,6 +206,9 @@ func (e *Evaluation) Results() []answer.Result {
 	}
 	return e.results
 }
+
+// Fields is what to put a response together in, until Free.
+func (e *Evaluation) Fields() *answer.Fields { return &e.fields }
 
 // Now is the instant that the results hold for: by then Redis has answered, and the request has
 // waited in its queues.
@@ -588,7 +592,7 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 		}
 	}
 	if denied {
-		e.denial = answer.Denial{Reason: reason, Wait: e.wait, Results: e.Results(), Now: e.now}
+		e.denial = answer.Denial{Reason: reason, Wait: e.wait, Results: e.Results(), Now: e.now, Fields: &e.fields}
 		e.noteZone(r)
 	}
 }
