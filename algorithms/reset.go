@@ -15,7 +15,7 @@ type Resetter[S any] interface {
 
 // Reset forgets the counts up to an epoch.
 func (*window) Reset(s *WindowState, l Limit, now, upTo int64) int64 {
-	countersOf(l).advance(&s.ledger, now)
+	epochsOf(l).advance(&s.ledger, now)
 	return s.ledger.Reset(upTo)
 }
 

@@ -2,12 +2,13 @@ package reqkey
 
 import (
 	"encoding/binary"
-	"net"
 	"net/http"
 	"net/netip"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/hostport"
 )
 
 // IsEarly reports whether a request came in early data (0-RTT), whose sender can be forged: QUIC
@@ -45,24 +46,7 @@ func clientOrRemote(r *http.Request, client string) string {
 }
 
 // RemoteHost returns the address of the peer without its port.
-func RemoteHost(r *http.Request) string { return withoutPort(r.RemoteAddr) }
-
-// withoutPort returns the host of host:port, and all of what is something else. net.SplitHostPort
-// would allocate an error for most Host headers.
-func withoutPort(s string) string {
-	colon := strings.IndexByte(s, ':')
-	if colon < 0 {
-		return s
-	}
-	if colon == strings.LastIndexByte(s, ':') && !strings.ContainsAny(s, "[]") {
-		return s[:colon]
-	}
-	host, _, err := net.SplitHostPort(s)
-	if err != nil {
-		return s
-	}
-	return host
-}
+func RemoteHost(r *http.Request) string { return hostport.Host(r.RemoteAddr) }
 
 // appendValue appends a value with its tag: the network of an address, or any other text.
 func (t *Template) appendValue(dst []byte, value string) []byte {
