@@ -21,6 +21,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 func init() {
@@ -55,7 +56,7 @@ type App struct {
 	logger     *zap.Logger
 	namespace  string
 	redisEmpty bool
-	shared     *limits.Redis // nil for none
+	shared     *zone.Redis // nil for none
 	config     *lifecycle.Config
 
 	mu       sync.Mutex

@@ -22,12 +22,13 @@ func benchmarkServeHTTP(b *testing.B, options string) {
 }
 
 // inServer provisions a handler that knows what one in a route of a server knows: no request comes
-// to it by an error route.
+// to it by an error route, and none goes to one.
 func inServer(b *testing.B, block string) *Handler {
 	h := newSite(b, &App{}, block).handler
 	for _, z := range h.Zones() {
 		z.AfterErrors = false
 	}
+	h.answers.NoErrorRoutes = true
 	return h
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 func init() {
@@ -348,14 +349,16 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	isOwn := server != nil && provisioning(server.Routes) >= 0 // other routes serve several servers
+	if isOwn {
+		answer.GuardErrorRoutes(server)
+	}
 	h.answers = answer.NewResponder(answer.Options{
 		Status: cmp.Or(h.StatusCode, http.StatusTooManyRequests), Message: h.Message, Jitter: h.Jitter,
 		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Shadow: h.hasEnforce(), Events: events,
+		NoErrorRoutes: isOwn && (server.Errors == nil || len(server.Errors.Routes) == 0),
 	})
-	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if server != nil && provisioning(server.Routes) >= 0 {
-		answer.GuardErrorRoutes(server)
-	}
 	h.afterErrors = mayFollowError(ctx, server)
 	where := app.nextHandler()
 	if h.path != "" {
@@ -375,7 +378,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return err
 		}
 	}
-	limits.Arrange(h.zones)
+	zone.Arrange(h.zones)
 	h.proxies.CheckServer(h.warned, h.logger, server)
 	return nil
 }
@@ -505,7 +508,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 	if err != nil {
 		return nil, err
 	}
-	o := limits.ZoneOptions{
+	o := zone.Options{
 		Compiled: s, Namespace: app.namespace, Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
 		Headers: sets, Waits: sets != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
@@ -524,7 +527,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 		}
 		o.Reserved = append(o.Reserved, sets)
 	}
-	return limits.NewZone(o)
+	return zone.New(o)
 }
 
 // loadMatchers loads the matcher sets of a field of a zone or a reserve.
@@ -555,7 +558,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if e.IsNear() && h.answers.TellsNear() {
 		h.answers.Near(r, e.Near())
 	}
-	h.answers.Admit(w, r, e.Results(), e.Now())
+	if h.answers.TellsAdmitted() {
+		h.answers.Admit(w, r, e.Results(), e.Now())
+	}
 	if held := e.Hold(); held != nil {
 		return e.MarkCounted(r, held.Serve(w, r, next))
 	}

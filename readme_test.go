@@ -39,6 +39,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -423,6 +424,40 @@ func TestDeclarationsOfTheMapExist(t *testing.T) {
 	}
 }
 
+// Where the comment of a package lists its files, it lists those that there are.
+func TestPackagesListTheirFiles(t *testing.T) {
+	listed := regexp.MustCompile(`(?m)^//\t([a-z_]+\.go)\s`)
+	packages := 0
+	for _, pattern := range []string{"sync/*.go", "sync/*/*.go", "internal/*/*.go", "algorithms/*.go", "algorithms/*/*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lists, has := map[string][]string{}, map[string][]string{}
+		for _, file := range files {
+			dir, name := filepath.Split(file)
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			if name != "doc.go" {
+				has[dir] = append(has[dir], name)
+			}
+			for _, m := range listed.FindAllStringSubmatch(readPage(t, file), -1) {
+				lists[dir] = append(lists[dir], m[1])
+			}
+		}
+		for dir, list := range lists {
+			packages++
+			if slices.Sort(list); !slices.Equal(list, has[dir]) {
+				t.Errorf("%s has %q, and its comment lists %q", dir, has[dir], list)
+			}
+		}
+	}
+	if packages < 5 {
+		t.Errorf("found %d packages that list their files, want more", packages)
+	}
+}
+
 // Every test and benchmark that a page names or runs is there.
 func TestTestsOfThePagesExist(t *testing.T) {
 	var source strings.Builder
@@ -504,9 +539,9 @@ func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Compiled) {
 }
 
 // newZone compiles a zone that belongs to no handler.
-func newZone(t testing.TB, o limits.ZoneOptions) *limits.Zone {
+func newZone(t testing.TB, o zone.Options) *limits.Zone {
 	t.Helper()
-	z, err := limits.NewZone(o)
+	z, err := zone.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -594,7 +629,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	})
 	config := &lifecycle.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
 	add := func(s settings.Compiled, namespace string) *limits.Limit {
-		z := newZone(t, limits.ZoneOptions{Compiled: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
+		z := newZone(t, zone.Options{Compiled: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
 		t.Cleanup(z.Release)
 		config.Add(z)
 		return firstOf(z)
@@ -670,7 +705,7 @@ func BenchmarkMemoryPerKey(b *testing.B) {
 				b.ReportMetric(0, "ns/op")
 				for range b.N {
 					before := heapBytes()
-					z := newZone(b, limits.ZoneOptions{Compiled: s})
+					z := newZone(b, zone.Options{Compiled: s})
 					fill(firstOf(z), keys, hits)
 					b.ReportMetric(float64(heapBytes()-before)/keys, "B/key")
 					z.Release()

@@ -53,7 +53,7 @@ func (s *BucketState) copied(past *merged) BucketState {
 }
 
 // Clone returns a copy that shares nothing with s.
-func (bucket) Clone(s *BucketState) BucketState {
+func (*bucket) Clone(s *BucketState) BucketState {
 	c := s.copied(new(merged))
 	if s.imported != nil {
 		imported := *s.imported
@@ -83,7 +83,7 @@ func (s *BucketState) kept(l Limit) Limit {
 }
 
 // Take asks for n units.
-func (bucket) Take(s *BucketState, l Limit, now, n, pending int64) (r Result) {
+func (*bucket) Take(s *BucketState, l Limit, now, n, pending int64) (r Result) {
 	n = max(n, 0)
 	s.advance(l, now)
 	s.advanceLedger(l, now)
@@ -102,7 +102,7 @@ func (bucket) Take(s *BucketState, l Limit, now, n, pending int64) (r Result) {
 }
 
 // Waits works out the waits that are wanted.
-func (bucket) Waits(s *BucketState, l Limit, now, n, pending int64, want Want) (w Waits) {
+func (*bucket) Waits(s *BucketState, l Limit, now, n, pending int64, want Want) (w Waits) {
 	n = max(n, 0)
 	late := s.advance(l, now)
 	s.advanceLedger(l, now)
@@ -136,7 +136,7 @@ func (bucket) Waits(s *BucketState, l Limit, now, n, pending int64, want Want) (
 }
 
 // Refund gives n units back.
-func (bucket) Refund(s *BucketState, l Limit, taken, n int64) {
+func (*bucket) Refund(s *BucketState, l Limit, taken, n int64) {
 	n = max(n, 0)
 	epoch, _ := floorDivMod(taken, l.bucketEpoch())
 	s.ledger.Refund(epoch, n)
@@ -151,7 +151,7 @@ func (bucket) Refund(s *BucketState, l Limit, taken, n int64) {
 // Penalize fills at most until it is full. That may be a part of a request. Think of requests that
 // drain one after the other since the Unix epoch: the ledger counts one where its end is in the
 // part. So the parts of a bucket that is kept full add up, to less than one request more or less.
-func (bucket) Penalize(s *BucketState, l Limit, now, n int64) {
+func (*bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 	s.advance(l, now)
 	s.advanceLedger(l, now)
 	level := s.deficit.floor()
@@ -170,15 +170,15 @@ func (bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 }
 
 // Ledger returns the totals for the sync. They don't decide.
-func (bucket) Ledger(s *BucketState) *ledger.Ledger { return &s.ledger }
+func (*bucket) Ledger(s *BucketState) *ledger.Ledger { return &s.ledger }
 
 // Advance brings the ledger to the epoch of now.
-func (bucket) Advance(s *BucketState, l Limit, now int64) { s.advanceLedger(l, now) }
+func (*bucket) Advance(s *BucketState, l Limit, now int64) { s.advanceLedger(l, now) }
 
 // Merge spreads what the others spent evenly over the time since the last sync: first it subtracts
 // what the bucket could have drained in that time and didn't, being empty; only the rest is added
 // to the deficit. Added at once it would deny what the bucket had long drained.
-func (bucket) Merge(s *BucketState, l Limit, now int64, reports []Report) {
+func (*bucket) Merge(s *BucketState, l Limit, now int64, reports []Report) {
 	s.advance(l, now)
 	s.advanceLedger(l, now)
 	var theirs int64
@@ -215,7 +215,7 @@ func (bucket) Merge(s *BucketState, l Limit, now int64, reports []Report) {
 }
 
 // Shift moves the instants, and the totals by the nearest number of whole epochs.
-func (bucket) Shift(s *BucketState, l Limit, now int64, by time.Duration) {
+func (*bucket) Shift(s *BucketState, l Limit, now int64, by time.Duration) {
 	s.last = saturate.Add(s.last, int64(by))
 	if s.merged != nil {
 		s.merged.at = saturate.Add(s.merged.at, int64(by))
@@ -225,7 +225,7 @@ func (bucket) Shift(s *BucketState, l Limit, now int64, by time.Duration) {
 }
 
 // Level returns the deficit in requests, and the N that it drains at.
-func (bucket) Level(s *BucketState, l Limit, now int64) (level float64, rate int64) {
+func (*bucket) Level(s *BucketState, l Limit, now int64) (level float64, rate int64) {
 	var past merged
 	c := s.copied(&past)
 	c.advance(l, now)
@@ -234,7 +234,7 @@ func (bucket) Level(s *BucketState, l Limit, now int64) (level float64, rate int
 }
 
 // Idle reports whether the bucket has drained and its epochs are over.
-func (bucket) Idle(s *BucketState, l Limit, now int64) bool {
+func (*bucket) Idle(s *BucketState, l Limit, now int64) bool {
 	var past merged
 	c := s.copied(&past)
 	if c.advance(l, now) > 0 {

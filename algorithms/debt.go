@@ -77,20 +77,20 @@ func (s *BucketState) knows() amount {
 }
 
 // Debt works out the part of the deficit that comes from decisions which the store doesn't know.
-func (bucket) Debt(s *BucketState, l Limit, now int64, _ int) Debt {
+func (*bucket) Debt(s *BucketState, l Limit, now int64, _ int) Debt {
 	s.advance(l, now)
 	own := s.deficit.floor().minus(s.knows(), l.Window)
 	return Debt{At: s.last, Whole: own.whole, Part: own.frac, Rate: s.rate}
 }
 
 // Uncounted returns the debt in whole requests.
-func (b bucket) Uncounted(s *BucketState, l Limit, now int64) int64 {
+func (b *bucket) Uncounted(s *BucketState, l Limit, now int64) int64 {
 	d := b.Debt(s, l, now, 0)
 	return max(0, amount{d.Whole, d.Part}.ceil())
 }
 
 // Prepare notes what of the deficit is about to be sent.
-func (bucket) Prepare(s *BucketState, l Limit) {
+func (*bucket) Prepare(s *BucketState, l Limit) {
 	if s.imported == nil {
 		s.imported = &imported{level: s.knows()}
 	}
@@ -98,7 +98,7 @@ func (bucket) Prepare(s *BucketState, l Limit) {
 }
 
 // Import replaces the level that the store reported.
-func (bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent *Debt) Debt {
+func (*bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent *Debt) Debt {
 	s.advance(l, now)
 	var level amount
 	for _, r := range reports {
@@ -126,22 +126,22 @@ func (bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent 
 }
 
 // Debt lists the hits that the store doesn't know.
-func (log) Debt(s *LogState, l Limit, now int64, maxUnits int) Debt {
+func (*log) Debt(s *LogState, l Limit, now int64, maxUnits int) Debt {
 	s.advance(now, l.Window)
 	return s.debt(maxUnits)
 }
 
 // Uncounted returns the number of units that the store doesn't know.
-func (log) Uncounted(s *LogState, l Limit, now int64) int64 {
+func (*log) Uncounted(s *LogState, l Limit, now int64) int64 {
 	s.advance(now, l.Window)
 	return s.own
 }
 
 // Prepare does nothing: the hits stay until they are paid.
-func (log) Prepare(*LogState, Limit) {}
+func (*log) Prepare(*LogState, Limit) {}
 
 // Import replaces what the store reported: a number of hits, which count as spent now.
-func (log) Import(s *LogState, l Limit, now int64, reports []Report, sent *Debt) (refund Debt) {
+func (*log) Import(s *LogState, l Limit, now int64, reports []Report, sent *Debt) (refund Debt) {
 	s.advance(now, l.Window)
 	if sent != nil {
 		refund = s.pay(sent.Hits, l.Window)
@@ -200,6 +200,6 @@ func (s *LogState) removeAt(at, n int64) (removed int64) {
 
 // Interface guards
 var (
-	_ Chargeable[BucketState] = bucket{}
-	_ Chargeable[LogState]    = log{}
+	_ Chargeable[BucketState] = (*bucket)(nil)
+	_ Chargeable[LogState]    = (*log)(nil)
 )

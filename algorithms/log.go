@@ -30,7 +30,7 @@ type LogState struct {
 type log struct{}
 
 // Clone returns a copy that shares nothing with s.
-func (log) Clone(s *LogState) LogState {
+func (*log) Clone(s *LogState) LogState {
 	c := *s
 	c.ledger, c.units = s.ledger.Clone(), maps.Clone(s.units)
 	if s.hits != nil {
@@ -45,7 +45,7 @@ func (log) Clone(s *LogState) LogState {
 }
 
 // Take asks for n units.
-func (log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {
+func (*log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {
 	n, pending = max(n, 0), max(pending, 0)
 	s.advance(now, l.Window)
 	s.advanceLedger(l, now)
@@ -61,7 +61,7 @@ func (log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {
 }
 
 // Waits works out the waits that are wanted.
-func (log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Waits) {
+func (*log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Waits) {
 	n, pending = max(n, 0), max(pending, 0)
 	late := s.advance(now, l.Window)
 	s.advanceLedger(l, now)
@@ -102,7 +102,7 @@ func (log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Wait
 }
 
 // Refund removes n units from what was logged at the instant taken.
-func (log) Refund(s *LogState, l Limit, taken, n int64) {
+func (*log) Refund(s *LogState, l Limit, taken, n int64) {
 	n = max(n, 0)
 	epoch, _ := floorDivMod(taken, l.Window)
 	s.ledger.Refund(epoch, n)
@@ -111,7 +111,7 @@ func (log) Refund(s *LogState, l Limit, taken, n int64) {
 
 // Penalize logs n units unasked. Beyond Size the oldest make room, as the newest are those that
 // keep a client waiting: as many as come, since a higher limit may have admitted more.
-func (log) Penalize(s *LogState, l Limit, now, n int64) {
+func (*log) Penalize(s *LogState, l Limit, now, n int64) {
 	s.advance(now, l.Window)
 	s.advanceLedger(l, now)
 	if n = min(n, l.Size); n <= 0 {
@@ -122,15 +122,15 @@ func (log) Penalize(s *LogState, l Limit, now, n int64) {
 }
 
 // Ledger returns the totals for the sync. They don't decide.
-func (log) Ledger(s *LogState) *ledger.Ledger { return &s.ledger }
+func (*log) Ledger(s *LogState) *ledger.Ledger { return &s.ledger }
 
 // Advance brings the ledger to the aligned window of now.
-func (log) Advance(s *LogState, l Limit, now int64) { s.advanceLedger(l, now) }
+func (*log) Advance(s *LogState, l Limit, now int64) { s.advanceLedger(l, now) }
 
 // Merge logs what the others are newly known to have spent: in the current epoch as spent now, in
 // the former one as spent at its end. Neither is earlier than it was. An epoch that is not reported
 // keeps what is known of it.
-func (log) Merge(s *LogState, l Limit, now int64, reports []Report) {
+func (*log) Merge(s *LogState, l Limit, now int64, reports []Report) {
 	s.advance(now, l.Window)
 	s.advanceLedger(l, now)
 	led := &s.ledger
@@ -152,17 +152,17 @@ func (log) Merge(s *LogState, l Limit, now int64, reports []Report) {
 }
 
 // Shift moves the instants, and the totals by the nearest number of whole windows.
-func (log) Shift(s *LogState, l Limit, now int64, by time.Duration) {
+func (*log) Shift(s *LogState, l Limit, now int64, by time.Duration) {
 	s.shift(int64(by), l.Window)
 	epoch, _ := floorDivMod(now, l.Window)
 	s.ledger.Shift(nearest(int64(by), l.Window), epoch)
 }
 
 // Level returns 0.
-func (log) Level(*LogState, Limit, int64) (level float64, rate int64) { return 0, 0 }
+func (*log) Level(*LogState, Limit, int64) (level float64, rate int64) { return 0, 0 }
 
 // Idle reports whether nothing logged is left in the window and its epochs are over.
-func (log) Idle(s *LogState, l Limit, now int64) bool {
+func (*log) Idle(s *LogState, l Limit, now int64) bool {
 	if now < s.last && (len(s.hits) > 0 || s.remote != nil) {
 		return false
 	}

@@ -66,14 +66,14 @@ type Machine[S any] interface {
 // MachineOf returns the machine of a kind. It panics where S is not the kind's state: WindowState
 // of a Windowed kind, BucketState of a Draining one, LogState of a Logged one.
 func MachineOf[S any](k Kind) Machine[S] {
-	var machine any = bucket{}
+	var machine any = new(bucket)
 	switch {
 	case k.Windowed():
-		machine = window{}
+		machine = new(window)
 	case k.Logged():
-		machine = log{}
+		machine = new(log)
 	case k == LeakyBucket:
-		machine = queue{}
+		machine = new(queue)
 	}
 	m, ok := machine.(Machine[S])
 	if !ok {

@@ -20,7 +20,7 @@ type Leaver[S any] interface {
 type queue struct{ bucket }
 
 // Take asks for n units.
-func (q queue) Take(s *BucketState, l Limit, now, n, pending int64) Result {
+func (q *queue) Take(s *BucketState, l Limit, now, n, pending int64) Result {
 	r := q.bucket.Take(s, l, now, n, pending)
 	if r.Allowed && n > 0 && l.N > 0 {
 		before := s.deficit
@@ -31,7 +31,7 @@ func (q queue) Take(s *BucketState, l Limit, now, n, pending int64) Result {
 }
 
 // Leave frees the slot of a client that has gone away.
-func (q queue) Leave(s *BucketState, l Limit, taken, now, n int64, delay time.Duration) {
+func (q *queue) Leave(s *BucketState, l Limit, taken, now, n int64, delay time.Duration) {
 	late := s.advance(l, now)
 	if l.N == 0 || now < taken || since(now, taken) >= uint64(max(0, delay)) {
 		return

@@ -14,14 +14,14 @@ type Resetter[S any] interface {
 }
 
 // Reset forgets the counts up to an epoch.
-func (window) Reset(s *WindowState, l Limit, now, upTo int64) int64 {
-	countersOf(l).advance(&s.ledger, now)
+func (*window) Reset(s *WindowState, l Limit, now, upTo int64) int64 {
+	epochsOf(l).advance(&s.ledger, now)
 	return s.ledger.Reset(upTo)
 }
 
 // Reset leaves at most what later epochs hold in the bucket. What was not sent of earlier ones is
 // not carried over to later ones: the ledger comes first.
-func (bucket) Reset(s *BucketState, l Limit, now, upTo int64) int64 {
+func (*bucket) Reset(s *BucketState, l Limit, now, upTo int64) int64 {
 	s.advance(l, now)
 	s.ledger.Reset(upTo)
 	s.advanceLedger(l, now)
@@ -44,7 +44,7 @@ func (bucket) Reset(s *BucketState, l Limit, now, upTo int64) int64 {
 
 // Reset drops the hits up to the end of an epoch. What the others spent is kept by when it was
 // learned, which may be later than it was spent, so no more of it stays than later epochs hold.
-func (log) Reset(s *LogState, l Limit, now, upTo int64) int64 {
+func (*log) Reset(s *LogState, l Limit, now, upTo int64) int64 {
 	s.advance(now, l.Window)
 	had := s.used(l.Window)
 	s.ledger.Reset(upTo)

@@ -16,9 +16,9 @@ type WindowState struct {
 type window struct{}
 
 // Take asks for n units.
-func (window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
+func (*window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
 	n, pending = max(n, 0), max(pending, 0)
-	c := countersOf(l)
+	c := epochsOf(l)
 	into := c.advance(&s.ledger, now)
 	if l.N == 0 {
 		r, _ = l.closed(n, 0)
@@ -33,9 +33,9 @@ func (window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
 }
 
 // Waits works out the waits that are wanted.
-func (window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (w Waits) {
+func (*window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (w Waits) {
 	n, pending = max(n, 0), max(pending, 0)
-	c := countersOf(l)
+	c := epochsOf(l)
 	into := c.advance(&s.ledger, now)
 	if l.N == 0 {
 		_, w = l.closed(n, want)
@@ -62,26 +62,26 @@ func (window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (
 }
 
 // Refund gives n units back to the sub-window of the instant taken.
-func (window) Refund(s *WindowState, l Limit, taken, n int64) {
+func (*window) Refund(s *WindowState, l Limit, taken, n int64) {
 	epoch, _ := floorDivMod(taken, l.subWindow())
 	s.ledger.Refund(epoch, n)
 }
 
 // Penalize counts n units as spent.
-func (window) Penalize(s *WindowState, l Limit, now, n int64) {
-	countersOf(l).advance(&s.ledger, now)
+func (*window) Penalize(s *WindowState, l Limit, now, n int64) {
+	epochsOf(l).advance(&s.ledger, now)
 	s.ledger.Cur.Own = saturate.Add(s.ledger.Cur.Own, max(n, 0))
 }
 
 // Ledger returns the counts that decide.
-func (window) Ledger(s *WindowState) *ledger.Ledger { return &s.ledger }
+func (*window) Ledger(s *WindowState) *ledger.Ledger { return &s.ledger }
 
 // Advance brings the ledger to the sub-window of now.
-func (window) Advance(s *WindowState, l Limit, now int64) { countersOf(l).advance(&s.ledger, now) }
+func (*window) Advance(s *WindowState, l Limit, now int64) { epochsOf(l).advance(&s.ledger, now) }
 
 // Merge sets what other nodes spent, sub-window by sub-window.
-func (window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
-	countersOf(l).advance(&s.ledger, now)
+func (*window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
+	epochsOf(l).advance(&s.ledger, now)
 	for _, r := range reports {
 		if count, ok := s.ledger.At(r.Epoch); ok {
 			count.Remote = max(0, r.Remote)
@@ -92,38 +92,38 @@ func (window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
 }
 
 // Shift moves the counts by the nearest number of whole sub-windows.
-func (window) Shift(s *WindowState, l Limit, now int64, by time.Duration) {
+func (*window) Shift(s *WindowState, l Limit, now int64, by time.Duration) {
 	epoch, _ := floorDivMod(now, l.subWindow())
 	s.ledger.Shift(nearest(int64(by), l.subWindow()), epoch)
 }
 
 // Level returns 0.
-func (window) Level(*WindowState, Limit, int64) (level float64, rate int64) { return 0, 0 }
+func (*window) Level(*WindowState, Limit, int64) (level float64, rate int64) { return 0, 0 }
 
 // Idle reports whether nothing was spent in any sub-window that still counts.
-func (window) Idle(s *WindowState, l Limit, now int64) bool {
+func (*window) Idle(s *WindowState, l Limit, now int64) bool {
 	epoch, _ := floorDivMod(now, l.subWindow())
 	own, remote := s.ledger.Holds(epoch, l.History)
 	return !own && !remote
 }
 
 // Clone returns a copy that shares nothing with s.
-func (window) Clone(s *WindowState) WindowState { return WindowState{s.ledger.Clone()} }
+func (*window) Clone(s *WindowState) WindowState { return WindowState{s.ledger.Clone()} }
 
-// counters are how counts by epoch add up. Time is cut into epochs of length nanoseconds. The
+// epochs are how counts by epoch add up. Time is cut into epochs of length nanoseconds. The
 // current epoch and the history-1 before it count in full, and the one before those in the
 // proportion in which a window that ends now still covers it. With history 0 only the current
 // epoch counts.
-type counters struct {
+type epochs struct {
 	length  int64
 	history int
 }
 
-func countersOf(l Limit) counters { return counters{l.subWindow(), l.History} }
+func epochsOf(l Limit) epochs { return epochs{l.subWindow(), l.History} }
 
 // advance brings the ledger to the epoch of now and returns how far into the ledger's epoch now is.
 // It is negative for a request that is late: it counts as if it came at the start of that epoch.
-func (c counters) advance(l *ledger.Ledger, now int64) (into int64) {
+func (c epochs) advance(l *ledger.Ledger, now int64) (into int64) {
 	into, ok := l.Within(now, c.length)
 	if ok {
 		return into
@@ -145,7 +145,7 @@ func (c counters) advance(l *ledger.Ledger, now int64) (into int64) {
 // spent returns how many units the epochs have that count in full, and how many count altogether
 // at an instant, rounded up. As all that is compared with it is whole, rounding up loses nothing: a
 // weighted sum fits under a whole number if and only if the next whole number above it does.
-func (c counters) spent(l *ledger.Ledger, into int64) (full, used int64) {
+func (c epochs) spent(l *ledger.Ledger, into int64) (full, used int64) {
 	if full = c.full(l); c.history == 0 {
 		return full, full
 	}
@@ -157,7 +157,7 @@ func (c counters) spent(l *ledger.Ledger, into int64) (full, used int64) {
 }
 
 // full is the sum of the epochs that count in full.
-func (c counters) full(l *ledger.Ledger) int64 {
+func (c epochs) full(l *ledger.Ledger) int64 {
 	full := l.Cur.Total()
 	for age := 1; age < c.history; age++ {
 		full = saturate.Add(full, l.Age(age))
@@ -166,7 +166,7 @@ func (c counters) full(l *ledger.Ledger) int64 {
 }
 
 // retry is the wait until n units are admitted that are not now.
-func (c counters) retry(led *ledger.Ledger, l Limit, into, full, used, n, pending int64) time.Duration {
+func (c epochs) retry(led *ledger.Ledger, l Limit, into, full, used, n, pending int64) time.Duration {
 	switch {
 	case n > l.Size:
 		return time.Duration(l.Window)
@@ -184,7 +184,7 @@ func (c counters) retry(led *ledger.Ledger, l Limit, into, full, used, n, pendin
 
 // until is the wait until no more than target (>= 0) units count, where full of them do in full. It
 // walks the epochs to come: in each, one more falls out of the sum and the next begins to fade.
-func (c counters) until(l *ledger.Ledger, into, full, target int64) time.Duration {
+func (c epochs) until(l *ledger.Ledger, into, full, target int64) time.Duration {
 	if c.history == 0 {
 		if full <= target {
 			return 0
@@ -203,7 +203,7 @@ func (c counters) until(l *ledger.Ledger, into, full, target int64) time.Duratio
 }
 
 // fadesTo is how far into its last epoch a count weighs no more than weight.
-func (c counters) fadesTo(count, weight int64) int64 {
+func (c epochs) fadesTo(count, weight int64) int64 {
 	if count <= weight {
 		return 0
 	}

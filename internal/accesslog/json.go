@@ -2,11 +2,11 @@ package accesslog
 
 import (
 	"bytes"
-	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/hostport"
 )
 
 // field is what a value of a line says.
@@ -260,21 +260,7 @@ func (p *parser) strings(r *Record) {
 	}
 	all := string(p.text)
 	r.Method, r.Host, r.URI, r.Proto = all[:ends[0]], all[ends[0]:ends[1]], all[ends[1]:ends[2]], all[ends[2]:ends[3]]
-	r.RemoteIP, r.ClientIP, r.User = withoutPort(all[ends[3]:ends[4]]), withoutPort(all[ends[4]:ends[5]]), all[ends[5]:]
-}
-
-// withoutPort cuts the port off an address that has one.
-func withoutPort(s string) string {
-	if strings.IndexByte(s, ':') < 0 {
-		return s
-	}
-	if _, err := netip.ParseAddr(s); err == nil {
-		return s
-	}
-	if host, _, err := net.SplitHostPort(s); err == nil {
-		return host
-	}
-	return s
+	r.RemoteIP, r.ClientIP, r.User = hostport.Host(all[ends[3]:ends[4]]), hostport.Host(all[ends[4]:ends[5]]), all[ends[5]:]
 }
 
 // header reads the headers of a request: of each a string, or a list of them.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"net/http"
 	"net/netip"
+
+	"github.com/caddy-tide/ratelimit/internal/hostport"
 )
 
 // line reads a line in whatever format it is. It does not keep the line.
@@ -64,7 +66,7 @@ func (p *parser) common(line []byte, r *Record) (k kind, why string) {
 		return s
 	}
 	r.Method, r.Host, r.URI, r.Proto = cut(len(method)), cut(len(host)), cut(len(uri)), cut(len(proto))
-	r.RemoteIP, r.User = withoutPort(cut(len(address))), all
+	r.RemoteIP, r.User = hostport.Host(cut(len(address))), all
 	r.ClientIP = r.RemoteIP
 	if p.headers {
 		_, rest = word(rest) // the size

@@ -13,7 +13,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
-	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/top"
 )
@@ -79,7 +78,7 @@ func explainKey(w http.ResponseWriter, config *lifecycle.Config, q question) err
 	if (q.Key == nil) == (q.ID == "") {
 		return fail(http.StatusBadRequest, errors.New(`give "key" or "id"`))
 	}
-	var k limits.Key
+	var k counters.Key
 	if q.Key != nil {
 		raw, err := zone.Template.Parse(*q.Key)
 		if err != nil {

@@ -29,6 +29,8 @@ type Options struct {
 	Headers HeaderSets
 	// NoPlaceholders leaves {http.rate_limit.*} unset for admitted requests.
 	NoPlaceholders bool
+	// NoErrorRoutes is set where the server of all requests has no error routes.
+	NoErrorRoutes bool
 	// Shadow is set where a zone may be in shadow mode: then {http.rate_limit.would_deny.*} has a
 	// value for each request, if only an empty one.
 	Shadow bool
@@ -83,6 +85,9 @@ func NewResponder(o Options) *Responder {
 		barred:      routed(http.StatusForbidden, "all requests of this key are denied, as an operator has set at run time"),
 	}
 }
+
+// TellsAdmitted reports whether Admit tells anybody anything.
+func (o *Responder) TellsAdmitted() bool { return o.Headers != 0 || !o.NoPlaceholders }
 
 // Admit tells the client and the handlers after this one how the limits stand at now (nanoseconds
 // since the Unix epoch). It does not keep results.
@@ -151,9 +156,12 @@ type WouldDeny struct {
 // WouldDeny tells handlers of events, and by placeholders those that handle the request from here
 // on. It does nothing for none.
 func (o *Responder) WouldDeny(r *http.Request, would WouldDeny) {
-	if would.Zone == "" {
-		return
+	if would.Zone != "" {
+		o.wouldDeny(r, would)
 	}
+}
+
+func (o *Responder) wouldDeny(r *http.Request, would WouldDeny) {
 	seconds := retryAfterSeconds(would.Wait, 0)
 	if o.Events != nil {
 		o.Events.emit(wouldDenyEvent, r, would.Zone, seconds)
@@ -169,7 +177,7 @@ func (o *Responder) WouldDeny(r *http.Request, would WouldDeny) {
 func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error {
 	switch d.Reason {
 	case TooEarly:
-		return writeFixed(w, r, http.StatusTooEarly, o.tooEarly, tooEarlyProblem)
+		return o.writeFixed(w, r, http.StatusTooEarly, o.tooEarly, tooEarlyProblem)
 	case Barred:
 		return o.denyBarred(w, r, d.Zone)
 	}
@@ -201,7 +209,7 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	if d.Reason == Banned {
 		err = o.banned
 	}
-	routed := isRouted(r, err)
+	routed := o.isRouted(r, err)
 	if !routed {
 		f.addReady("Content-Type", o.contentType)
 	}
@@ -226,16 +234,16 @@ func (o *Responder) denyBarred(w http.ResponseWriter, r *http.Request, zone stri
 		writeGRPC(w, grpcPermissionDenied, "these calls are not admitted for now", -1)
 		return nil
 	}
-	return writeFixed(w, r, http.StatusForbidden, o.barred, barredProblem)
+	return o.writeFixed(w, r, http.StatusForbidden, o.barred, barredProblem)
 }
 
 // writeFixed answers with problem details that are always the same, without Retry-After and
 // RateLimit headers: they would tell of a count that is not the client's own, or that doesn't
 // decide.
-func writeFixed(w http.ResponseWriter, r *http.Request, status int, routed error, body []byte) error {
+func (o *Responder) writeFixed(w http.ResponseWriter, r *http.Request, status int, routed error, body []byte) error {
 	h := w.Header()
 	h["Cache-Control"] = []string{"no-store"}
-	if isRouted(r, routed) {
+	if o.isRouted(r, routed) {
 		return routed
 	}
 	h["Content-Type"] = []string{"application/problem+json"}

@@ -70,7 +70,7 @@ func ParseHeaderSets(names []string) (HeaderSets, error) {
 type fields struct {
 	text []byte
 	list []field
-	told []Result
+	kept []Result
 	body []byte
 }
 
@@ -118,20 +118,20 @@ func (f *fields) addResults(h http.Header, sets HeaderSets, results []Result, no
 	if sets == 0 {
 		return
 	}
-	if told := f.toldBy(sets&Draft, results); len(told) > 0 {
-		f.addDraft(told)
+	if all := f.inSet(sets&Draft, results); len(all) > 0 {
+		f.addDraft(all)
 	}
-	if told := f.toldBy(sets&Kong, results); len(told) > 0 {
-		f.addKong(h, told, tightest(told))
+	if all := f.inSet(sets&Kong, results); len(all) > 0 {
+		f.addKong(h, all, tightest(all))
 	}
-	if told := f.toldBy(sets&GitHub, results); len(told) > 0 {
-		f.addGitHub(h, tightest(told), now)
+	if all := f.inSet(sets&GitHub, results); len(all) > 0 {
+		f.addGitHub(h, tightest(all), now)
 	}
 }
 
-// toldBy returns the results that a set of headers tells of, none for no set: a zone may have sets
+// inSet returns the results that a set of headers tells of, none for no set: a zone may have sets
 // of its own, or be in shadow mode. They are valid until the next call.
-func (f *fields) toldBy(set HeaderSets, results []Result) []Result {
+func (f *fields) inSet(set HeaderSets, results []Result) []Result {
 	if set == 0 {
 		return nil
 	}
@@ -144,13 +144,13 @@ func (f *fields) toldBy(set HeaderSets, results []Result) []Result {
 	if n == 0 || n == len(results) {
 		return results[:n]
 	}
-	f.told = f.told[:0]
+	f.kept = f.kept[:0]
 	for i := range results {
 		if results[i].isToldBy(set) {
-			f.told = append(f.told, results[i])
+			f.kept = append(f.kept, results[i])
 		}
 	}
-	return f.told
+	return f.kept
 }
 
 // isToldBy reports whether a set of headers tells of a result.

@@ -170,18 +170,8 @@ func tightest(results []Result) *Result {
 	return best
 }
 
-// IsNear reports whether a fifth or less is left of a limit; with 1, less than a fifth.
-func (r *Result) IsNear(less int64) bool { return r.Remaining <= (r.Size-less)/5 }
-
-// IsNear reports whether that is so of one of these limits.
-func IsNear(results []Result, less int64) bool {
-	for i := range results {
-		if results[i].IsNear(less) {
-			return true
-		}
-	}
-	return false
-}
+// IsNear reports whether a fifth or less is left of a limit; with less 1, less than a fifth.
+func IsNear(remaining, size, less int64) bool { return remaining <= (size-less)/5 }
 
 // Longest returns the denial that makes the client wait longest, nil for none.
 func Longest(results []Result) (longest *Result) {

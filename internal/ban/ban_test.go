@@ -113,7 +113,7 @@ func TestBansThatEndUnsent(t *testing.T) {
 	if r.Sweep(start + int64(time.Minute)); r.HasUnsent() {
 		t.Error("there is something to send after all bans were swept")
 	}
-	if due := r.Unsent(start, 1000, nil); len(due) != 0 {
+	if due := r.Drain(start, 1000, nil); len(due) != 0 {
 		t.Errorf("%d bans are sent that are over", len(due))
 	}
 }
@@ -166,14 +166,14 @@ func (w *world) pass(d time.Duration) {
 // sync has a node send what it has to send, and ask for a key.
 func (w *world) sync(node int) {
 	r := w.nodes[node]
-	for _, m := range append(r.Unsent(w.now, 100, nil), r.Ask(a, w.now)) {
+	for _, m := range append(r.Drain(w.now, 100, nil), r.Ask(a, w.now)) {
 		r.Ack(w.now, m, w.store.tell(m))
 	}
 }
 
 // fail is a sync without answers, of which the store hears or not.
 func (w *world) fail(node int, heard bool) {
-	messages := w.nodes[node].Unsent(w.now, 100, nil)
+	messages := w.nodes[node].Drain(w.now, 100, nil)
 	for _, m := range messages {
 		if heard {
 			w.store.tell(m)

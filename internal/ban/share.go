@@ -64,9 +64,9 @@ func (r *Register) Resend() {
 	r.wakeUp()
 }
 
-// Unsent takes out what there is to send at now, up to most messages, and appends it to dst. Each
+// Drain takes out what there is to send at now, up to most messages, and appends it to dst. Each
 // message comes back through Ack or Fail.
-func (r *Register) Unsent(now int64, most int, dst []Message) []Message {
+func (r *Register) Drain(now int64, most int, dst []Message) []Message {
 	if !r.HasUnsent() {
 		return dst
 	}

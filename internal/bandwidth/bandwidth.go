@@ -18,10 +18,11 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // A Key names what shares the rate: a hash under seeds of this process.
-type Key [2]uint64
+type Key = keys.Key
 
 // A Zone is the bandwidth of the keys of one zone. It is safe for concurrent use.
 type Zone struct {

@@ -42,7 +42,7 @@ func TestTwoResponsesShareTheRate(t *testing.T) {
 			var got [3]int
 			var all sync.WaitGroup
 			for i, step := range []int{300, 32 << 10, 4096} {
-				all.Go(func() { got[i] = send(ctx, z, Key{uint64(i / 2)}, 1<<40, step) })
+				all.Go(func() { got[i] = send(ctx, z, Key{A: uint64(i / 2)}, 1<<40, step) })
 			}
 			all.Wait()
 			both, each := float64(got[0]+got[1]), 10*float64(rate)
@@ -150,7 +150,7 @@ func TestKeysBeyondTheMost(t *testing.T) {
 			all.Go(func() {
 				time.Sleep(time.Duration(i)) // in this order
 				for ctx.Err() == nil {
-					r, overflow := z.Open(Key{uint64(i)})
+					r, overflow := z.Open(Key{A: uint64(i)})
 					if overflow != (i >= 2) {
 						t.Errorf("key %d: overflow %t", i, overflow)
 					}
@@ -178,13 +178,13 @@ func TestKeysBeyondTheMost(t *testing.T) {
 func TestAnOpenResponsePinsItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := NewZone("z", 10_000, 10)
-		r, _ := z.Open(Key{1})
+		r, _ := z.Open(Key{A: 1})
 		for i := range 100 {
-			send(t.Context(), z, Key{uint64(i)}, 1, 1)
+			send(t.Context(), z, Key{A: uint64(i)}, 1, 1)
 		}
 		time.Sleep(time.Hour)
 		z.Sweep(clock.Now())
-		if again, _ := z.Open(Key{1}); again.key != r.key || len(z.keys) != 1 {
+		if again, _ := z.Open(Key{A: 1}); again.key != r.key || len(z.keys) != 1 {
 			t.Errorf("%d keys, want the one with an open response", len(z.keys))
 		}
 	})
@@ -200,29 +200,29 @@ func TestAKeyThatComesBack(t *testing.T) {
 			_, _ = r.Take(t.Context(), 1000)
 			r.Close()
 		}
-		owes(Key{1})
-		owes(Key{2})
-		owes(Key{3})
-		r, _ := z.Open(Key{1})
+		owes(Key{A: 1})
+		owes(Key{A: 2})
+		owes(Key{A: 3})
+		r, _ := z.Open(Key{A: 1})
 		r.Close()
 		time.Sleep(time.Hour)
-		r, _ = z.Open(Key{1})
-		z.Open(Key{4})
-		z.Open(Key{5})
-		if z.keys[Key{1}] != r.key {
+		r, _ = z.Open(Key{A: 1})
+		z.Open(Key{A: 4})
+		z.Open(Key{A: 5})
+		if z.keys[Key{A: 1}] != r.key {
 			t.Error("a key that came back is gone with what it was before")
 		}
 
 		_, _ = r.Take(t.Context(), 1000)
 		r.Close()
-		r, _ = z.Open(Key{1})
-		owes(Key{6})
+		r, _ = z.Open(Key{A: 1})
+		owes(Key{A: 6})
 		time.Sleep(time.Second)
 		for range 3 {
 			_, _ = r.Take(t.Context(), 1000)
 		}
 		z.Sweep(clock.Now())
-		if _, ok := z.keys[Key{6}]; ok || z.keys[Key{1}] != r.key {
+		if _, ok := z.keys[Key{A: 6}]; ok || z.keys[Key{A: 1}] != r.key {
 			t.Error("a busy key keeps another one in memory, or is gone")
 		}
 	})
@@ -233,17 +233,17 @@ func TestForgetLooksAtAFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := NewZone("z", 1, 1<<30)
 		for i := range 10_000 {
-			r, _ := z.Open(Key{uint64(i)})
+			r, _ := z.Open(Key{A: uint64(i)})
 			_, _ = r.Take(t.Context(), 1)
 			r.Close()
 		}
 		time.Sleep(time.Hour)
-		z.Open(Key{1 << 40})
+		z.Open(Key{A: 1 << 40})
 		if n := len(z.keys); n < 9_990 {
 			t.Errorf("opening one response looked at %d keys", 10_000-n)
 		}
 		for range 6000 {
-			r, _ := z.Open(Key{1 << 41})
+			r, _ := z.Open(Key{A: 1 << 41})
 			r.Close()
 		}
 		if n := len(z.keys); n > 3 {
@@ -261,7 +261,7 @@ func TestOpenAndCloseAtOnce(t *testing.T) {
 		all.Go(func() {
 			for range 200 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(300))*time.Microsecond)
-				send(ctx, z, Key{rand.Uint64N(5)}, rand.IntN(200_000), 1+rand.IntN(50_000))
+				send(ctx, z, Key{A: rand.Uint64N(5)}, rand.IntN(200_000), 1+rand.IntN(50_000))
 				cancel()
 			}
 		})

@@ -143,16 +143,16 @@ func TestWriterSlowsNothingElse(t *testing.T) {
 func TestThrottledOnceByAKey(t *testing.T) {
 	z, other := NewZone("z", 1, 1), NewZone("other", 1, 1)
 	r := httptest.NewRequest("GET", "/", nil)
-	w, _ := z.Throttle(httptest.NewRecorder(), r, Key{1})
-	if again, _ := z.Throttle(struct{ http.ResponseWriter }{w}, r, Key{1}); again == nil {
+	w, _ := z.Throttle(httptest.NewRecorder(), r, Key{A: 1})
+	if again, _ := z.Throttle(struct{ http.ResponseWriter }{w}, r, Key{A: 1}); again == nil {
 		t.Error("what can't be unwrapped is taken for slowed") // it can't be known
 	}
-	second, _ := z.Throttle(w, r, Key{2})
-	third, _ := other.Throttle(second, r, Key{1})
+	second, _ := z.Throttle(w, r, Key{A: 2})
+	third, _ := other.Throttle(second, r, Key{A: 1})
 	if second == nil || third == nil {
 		t.Fatal("another key or zone doesn't slow a response")
 	}
-	for _, name := range []Key{{1}, {2}} {
+	for _, name := range []Key{{A: 1}, {A: 2}} {
 		if again, _ := z.Throttle(third, r, name); again != nil {
 			t.Errorf("key %v slows a response twice", name)
 		}

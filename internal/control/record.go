@@ -5,10 +5,15 @@
 //	entry.go    one entry, and which of two of a name wins
 //	record.go   a node's copy: what is merged, and what Redis has to be told
 //	control.lua the script that writes to the hash; sync/heartbeat.lua reads it
-//	control.go  a copy at work: changes, heartbeats, who has applied what
+//	control.go  a copy at work
+//	change.go   what an operator changes, until all nodes have applied it
+//	beat.go     what heartbeats say and ask, and what Redis is sent
+//	reset.go    the entries that forgive, and who applies them
+//	rules.go    what the other active entries say, for requests
 //	lease.go    which nodes there are, also where Redis has forgotten them
+//	name.go     what this node is called
 //	save.go     a copy over a restart
-//	rules.go    what the active entries say, for requests
+//	state.go    what the record says, for people
 //
 // The record converges as a map of last-writer-wins registers does (a CRDT): entries are merged one
 // by one, the higher stamp wins. A deletion is an entry as well, or a node that was away would

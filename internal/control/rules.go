@@ -165,9 +165,9 @@ const (
 
 // has reports whether a key is remembered.
 func (m *misses) has(key table.Key) bool {
-	set := &m[key[0]%missSets]
+	set := &m[key.A%missSets]
 	for i := range set {
-		if set[i].Load() == key[1] {
+		if set[i].Load() == key.B {
 			return true
 		}
 	}
@@ -176,15 +176,15 @@ func (m *misses) has(key table.Key) bool {
 
 // add remembers a key, in the place of another one where its set is full.
 func (m *misses) add(key table.Key) {
-	set := &m[key[0]%missSets]
-	at := key[1] % missWays
+	set := &m[key.A%missSets]
+	at := key.B % missWays
 	for i := range set {
 		if set[i].Load() == 0 {
 			at = uint64(i)
 			break
 		}
 	}
-	set[at].Store(key[1])
+	set[at].Store(key.B)
 }
 
 // Override returns what replaces the limits for a key, nil for nothing. hash is that of the bytes

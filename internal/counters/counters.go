@@ -74,7 +74,7 @@ type Counters struct {
 
 // A Decider is a table as a request sees it.
 type Decider interface {
-	Take(l algorithms.Limit, key table.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken
+	Decide(a *table.Ask, t *table.Taken)
 	Refund(l algorithms.Limit, key table.Key, t table.Taken, n int64)
 	Penalize(l algorithms.Limit, key table.Key, t table.Taken, n int64)
 	Leave(l algorithms.Limit, key table.Key, t table.Taken, now, n int64)

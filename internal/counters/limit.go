@@ -37,9 +37,21 @@ type Limit struct {
 	others uint32
 }
 
-// Take asks for n units of a key at now. raw is the bytes of which key is the hash.
+// Take asks for n units of a key at now. raw is the bytes of which key is the hash. Unlike Decide
+// it allocates.
 func (l *Limit) Take(key table.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken {
-	return l.Table.Take(l.Enforced, key, raw, now, n, want)
+	return take(l.Table, table.Ask{Limit: l.Enforced, Key: key, Raw: raw, Now: now, N: n, Want: want})
+}
+
+func take(from Decider, a table.Ask) (t table.Taken) {
+	from.Decide(&a, &t)
+	return t
+}
+
+// Decide has t say what is decided on a, for n units under the limit.
+func (l *Limit) Decide(a *table.Ask, n int64, want algorithms.Want, t *table.Taken) {
+	a.Limit, a.N, a.Want = l.Enforced, n, want
+	l.Table.Decide(a, t)
 }
 
 // Params describes the limit to its algorithm. In the place of an overridden one, burst and queue
@@ -119,15 +131,13 @@ func (l *Limit) Divide(nodes int64) {
 }
 
 // Peek reads a queue that is entered last, unless it is full: then it denies.
-func (l *Limit) Peek(key table.Key, raw []byte, now int64) table.Taken {
-	t := l.Take(key, raw, now, 0, 0)
-	if t.Remaining >= 1 {
-		return t
+func (l *Limit) Peek(a *table.Ask, t *table.Taken) {
+	if l.Decide(a, 0, 0, t); t.Remaining >= 1 {
+		return
 	}
-	if t = l.Take(key, raw, now, 1, 0); t.Allowed {
-		l.Table.Leave(l.Enforced, key, t, now, 1) // a slot has become free just now
+	if l.Decide(a, 1, 0, t); t.Allowed {
+		l.Table.Leave(l.Enforced, a.Key, *t, a.Now, 1) // a slot has become free just now
 	}
-	return t
 }
 
 // Result returns what an answer tells of a decision.

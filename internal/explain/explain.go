@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // A Decision is what would become of a request, in all or in one zone or limit.
@@ -105,7 +106,7 @@ func Zones(zones []*limits.Zone, r *http.Request) (h Handler, err error) {
 
 // Key says what a zone would do with the next request of a key, whatever else such a request is. ok
 // is false where the key is only known by its ID, and has no counter of its own here.
-func Key(z *limits.Zone, k limits.Key) (h Handler, ok bool, err error) {
+func Key(z *limits.Zone, k zone.Key) (h Handler, ok bool, err error) {
 	x := &explanation{}
 	if !x.fork(z, k) {
 		return h, false, nil
@@ -126,7 +127,7 @@ type explanation struct {
 // copied is a zone with another fork of it, to say how it stood before it was asked.
 type copied struct {
 	at     int // in all
-	key    limits.Key
+	key    zone.Key
 	stands *limits.Zone
 }
 
@@ -162,7 +163,7 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 }
 
 // fork copies what a zone holds of a key. It returns false where that is not found.
-func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
+func (x *explanation) fork(z *limits.Zone, k zone.Key) bool {
 	report := Zone{Zone: z.Name, Decision: NotAsked, Shadow: !z.Enforces(k)}
 	asked, ok := z.Fork(k)
 	if !ok {

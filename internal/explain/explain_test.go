@@ -31,6 +31,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // kinds are all algorithms.
@@ -45,7 +46,7 @@ func handler(t testing.TB, redis *shared.Redis, all ...settings.Compiled) (zones
 	t.Helper()
 	for _, s := range all {
 		s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
-		o := limits.ZoneOptions{Compiled: s, Sweep: time.Minute, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)}
+		o := zone.Options{Compiled: s, Sweep: time.Minute, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)}
 		o.Redis = redis
 		for range s.Reserve {
 			o.Reserved = append(o.Reserved, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"a", "c"}}}})
@@ -54,13 +55,13 @@ func handler(t testing.TB, redis *shared.Redis, all ...settings.Compiled) (zones
 			o.Matchers = caddyhttp.MatcherSets{{caddyhttp.MatchMethod{http.MethodPost}, caddyhttp.MatchHeader{"K": {"a"}}}, {caddyhttp.MatchHeader{"K": {"a", "b"}}}}
 			o.Except = caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"b"}}}}
 		}
-		z, err := limits.NewZone(o)
+		z, err := zone.New(o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		zones = append(zones, z)
 	}
-	limits.Arrange(zones)
+	zone.Arrange(zones)
 	return zones
 }
 

@@ -20,13 +20,14 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/top"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // logged is a zone of its own configuration, whose keys may be logged or not.
 func logged(t *testing.T, redis *shared.Redis, s settings.Compiled, logKeys bool) (z *limits.Zone, c *lifecycle.Config) {
 	t.Helper()
 	s.Key, s.Buckets, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 1, 32, 64, true
-	z, err := limits.NewZone(limits.ZoneOptions{Compiled: s, Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), LogKeys: logKeys, Once: new(warning.Once)})
+	z, err := zone.New(zone.Options{Compiled: s, Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), LogKeys: logKeys, Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func TestTopByDenied(t *testing.T) {
 func BenchmarkTop(b *testing.B) {
 	const keys = 1_000_000
 	o := settings.Compiled{Name: "z", Key: keyOfRequests, Buckets: 1, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.Local, MaxKeys: keys + 1, Limits: []rates.Rate{{Limit: 50, Window: time.Hour}}}
-	z, err := limits.NewZone(limits.ZoneOptions{Compiled: o, Sweep: time.Hour, Logger: zap.NewNop(), Once: new(warning.Once)})
+	z, err := zone.New(zone.Options{Compiled: o, Sweep: time.Hour, Logger: zap.NewNop(), Once: new(warning.Once)})
 	if err != nil {
 		b.Fatal(err)
 	}

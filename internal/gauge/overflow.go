@@ -16,7 +16,7 @@ type cells struct {
 
 // of returns the cell of a key in a row.
 func (c *cells) of(key table.Key, row int) *int32 {
-	return &c.count[row][key[1]>>(16*row)%cellsInRow]
+	return &c.count[row][key.B>>(16*row)%cellsInRow]
 }
 
 // least is at least what a key has.

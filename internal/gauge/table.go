@@ -236,7 +236,7 @@ func (s Slot) Free() {
 	}
 }
 
-func (t *Table) stripe(key table.Key) *stripe { return &t.stripes[key[0]>>58] }
+func (t *Table) stripe(key table.Key) *stripe { return &t.stripes[key.A>>58] }
 
 // enter finds the gauge of a key, or makes one; nil where the table is full, or the key has slots
 // in cells. The stripe's lock is held, and let go for the time the ID takes: a long key must not

@@ -9,13 +9,13 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // borrowing returns a configuration with one zone, which goes by a client of its own.
@@ -23,7 +23,7 @@ func borrowing(t *testing.T, server *redistest.Server) *Config {
 	t.Helper()
 	client := server.Client()
 	redis := shared.Borrow(client, shared.Options{Namespace: "borrow", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
-	z, err := limits.NewZone(limits.ZoneOptions{
+	z, err := zone.New(zone.Options{
 		Compiled: settings.Compiled{
 			Name: "login", Key: "all", Limits: []rates.Rate{{Limit: 10, Window: 1000 * time.Hour}}, Buckets: 1, MaxKeys: 100,
 			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.SyncRate(50 * time.Millisecond),

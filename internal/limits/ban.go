@@ -7,7 +7,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -18,25 +17,10 @@ import (
 // asked for its limits, so a request during a ban counts nowhere. One that only Redis knows of is
 // found when a zone is asked in which Redis decides: then the zones before it refund all they gave.
 
-// Bans returns the bans of the zone, nil where it has none.
-func (z *Zone) Bans() *counters.Bans {
-	if z.bans == nil {
-		return nil
-	}
-	return z.bans.Bans
-}
-
-// ConfigureBans applies a configuration that has become the current one, with its Redis.
-func (z *Zone) ConfigureBans(redis *Redis) {
-	if z.bans != nil {
-		z.bans.Configure(&z.limits[0], redis)
-	}
-}
-
 // hasBans reports whether a key may be banned in one of the zones.
 func hasBans(zones []*Zone) bool {
 	for _, z := range zones {
-		if z.bans != nil && !z.bans.Set.IsEmpty() {
+		if z.Banning != nil && !z.Banning.Set.IsEmpty() {
 			return true
 		}
 	}
@@ -46,10 +30,10 @@ func hasBans(zones []*Zone) bool {
 // askBans asks the zones that are enforced for the request's keys for bans.
 func (e *Evaluation) askBans(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
 	for _, z := range zones {
-		if z.bans == nil || z.bans.Set.IsEmpty() {
+		if z.Banning == nil || z.Banning.Set.IsEmpty() {
 			continue
 		}
-		ok, excepted, err := z.selects(r, counted)
+		ok, excepted, err := z.Selects(r, counted)
 		if err != nil {
 			return err
 		}
@@ -57,10 +41,10 @@ func (e *Evaluation) askBans(zones []*Zone, r *http.Request, vars map[string]any
 			continue
 		}
 		start := len(e.keys)
-		keys, _, none := z.appendKey(e.keys, r, vars)
+		keys, _, none := z.AppendKey(e.keys, r, vars)
 		e.keys = keys
 		k := keyed{Zone: z, key: [2]int{start, len(keys)}, none: none}
-		if none || !z.enforces(keys[start:]) || !e.findBan(&k, e.now) {
+		if none || !z.EnforcesRaw(keys[start:]) || !e.findBan(&k, e.now) {
 			e.keys = keys[:start]
 		}
 	}
@@ -70,19 +54,19 @@ func (e *Evaluation) askBans(zones []*Zone, r *http.Request, vars map[string]any
 // findBan reports whether the key of a zone is banned at now, and notes it. That an operator denies
 // all of its requests goes first. The ban of an address holds for early data as well.
 func (e *Evaluation) findBan(k *keyed, now int64) bool {
-	b := k.bans
+	b := k.Banning
 	if b == nil {
 		return false
 	}
 	raw := e.keys[k.key[0]:k.key[1]]
-	id := k.idOf(reqkey.AsProven(raw))
+	id := k.IDOf(reqkey.AsProven(raw))
 	if k.rest = b.Set.Rest(id, now); k.shadow {
 		k.rest = max(k.rest, b.Noted.Rest(id, now))
 	}
 	if k.rest == 0 {
 		return false
 	}
-	if o := k.overrideOf(table.KeyOf(raw), raw); o != nil && o.Deny {
+	if o := k.Override(table.KeyOf(raw), raw); o != nil && o.Deny {
 		return false
 	}
 	e.closed = append(e.closed, *k)
@@ -90,26 +74,18 @@ func (e *Evaluation) findBan(k *keyed, now int64) bool {
 	case k.shadow:
 		e.overShadow = true
 	case e.banned == nil || k.rest > e.wait:
-		e.banned, e.wait = k.Zone, k.rest
+		e.denied, e.banned, e.wait = true, k.Zone, k.rest
 	}
 	return true
-}
-
-// idOf returns the ID of a key.
-func (z *Zone) idOf(raw []byte) table.ID {
-	if z.look != nil {
-		return z.look.ID
-	}
-	return table.IDOf(raw)
 }
 
 // mergeBan merges the ban that Redis knows of, if that is what it has answered.
 func (zr *zoneResult) mergeBan(err error) bool {
 	var banned *strict.Banned
-	if err == nil || zr.bans == nil || !errors.As(err, &banned) {
+	if err == nil || zr.Banning == nil || !errors.As(err, &banned) {
 		return false
 	}
-	zr.bans.Set.Ack(clock.Now(), banned.Message, banned.Answer)
+	zr.Banning.Set.Ack(clock.Now(), banned.Message, banned.Answer)
 	return true
 }
 
@@ -120,11 +96,11 @@ func (e *Evaluation) recordBanned() {
 	for _, k := range e.closed {
 		switch {
 		case k.rest == 0 || k.shadow:
-		case isEarly(e.keys[k.key[0]:k.key[1]]):
+		case reqkey.IsUnproven(e.keys[k.key[0]:k.key[1]]):
 			e.denial.Reason = answer.TooEarly
-			k.metrics.Count(metrics.TooEarly)
+			k.Decisions.Count(metrics.TooEarly)
 		default:
-			k.metrics.Count(metrics.Banned)
+			k.Decisions.Count(metrics.Banned)
 		}
 	}
 }
@@ -132,8 +108,8 @@ func (e *Evaluation) recordBanned() {
 // recordWouldBan counts a request of a key that would be banned, in a zone that is not enforced for
 // it.
 func (e *Evaluation) recordWouldBan(k keyed) {
-	k.metrics.Count(metrics.WouldDeny)
-	if !isEarly(e.keys[k.key[0]:k.key[1]]) {
+	k.Decisions.Count(metrics.WouldDeny)
+	if !reqkey.IsUnproven(e.keys[k.key[0]:k.key[1]]) {
 		e.noteWouldDeny(k.Zone, k.rest)
 	}
 }
@@ -141,11 +117,11 @@ func (e *Evaluation) recordWouldBan(k keyed) {
 // countDenial counts a denied request towards a ban, and begins that. In shadow mode the ban is
 // only noted.
 func (e *Evaluation) countDenial(zr *zoneResult, r *http.Request) {
-	b, raw := zr.bans, e.keyOf(zr)
-	if b == nil || !e.isSpent(zr) || !b.Deny(zr.idOf(raw), zr.hash, raw, e.now, zr.shadow) {
+	b, raw := zr.Banning, e.keyOf(zr)
+	if b == nil || !e.isSpent(zr) || !b.Deny(zr.IDOf(raw), zr.hash, raw, e.now, zr.shadow) {
 		return
 	}
-	zr.denials.Banned(e.loggedDenial(zr, r), b.Length)
+	zr.Denials.Banned(e.loggedDenial(zr, r), b.Length)
 	if !zr.shadow && b.Length >= e.began {
 		e.began, e.beganIn = b.Length, zr.Zone
 	}

@@ -6,7 +6,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/matchers"
-	"github.com/caddy-tide/ratelimit/internal/notices"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -27,12 +26,12 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) (al
 	if z.Reserved != nil {
 		others = matchers.Others(z.Reserved, r)
 	}
-	if !z.varies && o == nil && others == 0 {
-		return z.limits, false
+	if !z.Varies && o == nil && others == 0 {
+		return z.AllLimits, false
 	}
 	first, vars := len(e.own), reqkey.Vars(r)
-	for i := range z.limits {
-		l := &z.limits[i]
+	for i := range z.AllLimits {
+		l := &z.AllLimits[i]
 		if replaces(o, z, l) {
 			e.own = append(e.own, l.Overridden(o.Rate.Limit))
 			continue
@@ -43,7 +42,7 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) (al
 		}
 		n, text, ok := l.Number.Read(r, vars)
 		if !ok {
-			n = z.defaultOf(l, text)
+			n = z.DefaultOf(l, text)
 		}
 		if n != reqkey.Unlimited {
 			e.own = append(e.own, l.With(n))
@@ -58,30 +57,10 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) (al
 	return all, true
 }
 
-// FromAuthentication returns a placeholder in the zone's key or limits that comes from
-// authentication, without its braces; "" for none.
-func (z *Zone) FromAuthentication() string {
-	for i := range z.limits {
-		if n := z.limits[i].Number; n != nil && n.IsOfAuthentication() {
-			return n.Name()
-		}
-	}
-	return z.Template.AuthenticationIn()
-}
-
-// defaultOf counts a request that brings no number, and returns the default.
-func (z *Zone) defaultOf(l *Limit, text string) int64 {
-	z.metrics.CountDefault()
-	if text != "" && !l.Warned.Load() && !l.Warned.Swap(true) {
-		notices.Value(z.Name, l.Rate.String(), l.Rate.From, l.Rate.Limit, text, z.LogKeys, z.Once, z.Logger)
-	}
-	return l.Rate.Limit
-}
-
 // rulesOf describes the limits of a request to Redis. A call keeps them.
 func (zr *zoneResult) rulesOf() []strict.Rule {
 	if !zr.own {
-		return zr.rules
+		return zr.Rules
 	}
 	return counters.Rules(zr.limits)
 }

@@ -5,49 +5,8 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
-	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
-	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
-
-// Enforcement returns for which keys the zone is enforced: what an operator has said at run time,
-// else what the configuration says. Requests go by this and nothing else.
-func (z *Zone) Enforcement() settings.Enforcement { return z.enforcement(z.atRuntime.Load()) }
-
-func (z *Zone) enforcement(atRuntime *control.Rules) settings.Enforcement {
-	if atRuntime != nil && atRuntime.Enforce != nil {
-		return *atRuntime.Enforce
-	}
-	return z.Enforce
-}
-
-// enforces reports whether the zone denies requests of a key, or is in shadow mode for it. raw is
-// empty for a request without a key: these are in or out together. A key in early data is where it
-// is once it is proven.
-func (z *Zone) enforces(raw []byte) bool {
-	if z.look != nil {
-		return z.Enforces(*z.look)
-	}
-	e := z.Enforcement()
-	return e.IsFull() || !e.IsOff() && e.Includes(table.IDOf(reqkey.AsProven(raw)), z.salt)
-}
-
-// matches reports whether a request is one that the zone is for. Caddy's matchers of addresses end
-// early data with 425, which proves no address. Where the zone is in shadow mode for such a
-// request, that would deny it: there it does not match.
-func (z *Zone) matches(r *http.Request) (bool, error) {
-	ok, err := z.Matchers.AnyMatchWithError(r)
-	if !matchers.IsTooEarly(err) {
-		return ok, err
-	}
-	if raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r)); z.enforces(raw) {
-		return false, err
-	}
-	return matchers.Proven(z.Matchers, r)
-}
 
 // keyed is a zone that is asked for a key.
 type keyed struct {
@@ -67,8 +26,8 @@ type keyed struct {
 func (e *Evaluation) askShadows(r *http.Request) error {
 	for i := range e.shadows {
 		k := &e.shadows[i]
-		e.decide(k, r)
-		if k.isStrict() && r.Context().Err() != nil {
+		e.decide(k, e.keys[k.key[0]:k.key[1]], r)
+		if k.IsStrict() && r.Context().Err() != nil {
 			return errGone
 		}
 	}
@@ -80,7 +39,7 @@ func (e *Evaluation) askShadows(r *http.Request) error {
 // shadow mode it would.
 func (e *Evaluation) close(k keyed, unavailable bool) {
 	if !k.shadow {
-		e.uncounted, e.unavailable = k.Zone, e.unavailable || unavailable
+		e.denied, e.uncounted, e.unavailable = true, k.Zone, e.unavailable || unavailable
 		return
 	}
 	k.unavailable = unavailable
@@ -92,21 +51,21 @@ func (e *Evaluation) recordClosed(z keyed, r *http.Request) {
 	wait := time.Second
 	if !z.unavailable {
 		wait = z.FirstWindow()
-		z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: wait, Shadow: true})
+		z.Denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: wait, Shadow: true})
 	}
-	z.metrics.Count(metrics.WouldDeny)
+	z.Decisions.Count(metrics.WouldDeny)
 	e.noteWouldDeny(z.Zone, wait)
 }
 
 // recordWouldDeny counts and logs a request in a zone that would have denied it. Early data, which
 // proves no address, is counted only: a line or a placeholder would blame the owner of an address.
 func (e *Evaluation) recordWouldDeny(zr *zoneResult, r *http.Request) {
-	zr.metrics.Count(metrics.WouldDeny)
+	zr.Decisions.Count(metrics.WouldDeny)
 	if zr.early {
 		return
 	}
 	d := e.loggedDenial(zr, r)
-	zr.denials.Denied(e.now, d)
+	zr.Denials.Denied(e.now, d)
 	e.countDenial(zr, r)
 	e.noteWouldDeny(zr.Zone, d.Wait)
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // kinds are all algorithms.
@@ -45,7 +46,7 @@ const keyOfRequests = "{http.request.header.K}"
 // twins are two zones that differ in their names, and in that one is enforced and one is not.
 type twins struct{ enforced, shadow []*Zone }
 
-func newTwins(t testing.TB, s settings.Compiled, redis *Redis) (w twins) {
+func newTwins(t testing.TB, s settings.Compiled, redis *zone.Redis) (w twins) {
 	t.Helper()
 	s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
 	for _, off := range []bool{false, true} {
@@ -53,12 +54,12 @@ func newTwins(t testing.TB, s settings.Compiled, redis *Redis) (w twins) {
 		if off {
 			one.Name, one.Enforce = s.Name+"-shadow", settings.Enforce(0)
 		}
-		z, err := NewZone(ZoneOptions{Compiled: one, Redis: redis, Sweep: time.Minute, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		z, err := zone.New(zone.Options{Compiled: one, Redis: redis, Sweep: time.Minute, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		zones := []*Zone{z}
-		Arrange(zones)
+		zone.Arrange(zones)
 		if off {
 			w.shadow = zones
 		} else {
@@ -175,7 +176,7 @@ func TestWouldDenyEqualsDeny(t *testing.T) {
 }
 
 // remote is a Redis for zones of a test, with the patience that a busy machine needs.
-func remote(t *testing.T, server *redistest.Server) *Redis {
+func remote(t *testing.T, server *redistest.Server) *zone.Redis {
 	t.Helper()
 	client := server.Client()
 	client.Options().ContextTimeoutEnabled = true
@@ -186,7 +187,7 @@ func remote(t *testing.T, server *redistest.Server) *Redis {
 const patience = 20 * time.Second
 
 // start has all the zones sync until the test ends.
-func start(t *testing.T, redis *Redis, all []twins) {
+func start(t *testing.T, redis *zone.Redis, all []twins) {
 	t.Helper()
 	redis.Replicator.Start()
 	redis.Strict.SetTimeout(patience)
@@ -276,8 +277,8 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 	}
 	enforce := func(share float64) {
 		e := settings.Enforce(share)
-		nodes[0].atRuntime.Store(&control.Rules{Enforce: &e})
-		nodes[1].atRuntime.Store(&control.Rules{Enforce: &e})
+		nodes[0].AtRuntime.Store(&control.Rules{Enforce: &e})
+		nodes[1].AtRuntime.Store(&control.Rules{Enforce: &e})
 	}
 	salt := sha256.Sum256([]byte("share"))
 	var in []bool
@@ -287,10 +288,10 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 		for i := range keys {
 			address := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 			raw := fmt.Appendf(nil, "\x01%c%s", len(address.String()), address)
-			now[i] = nodes[0].enforces(raw)
+			now[i] = nodes[0].EnforcesRaw(raw)
 			id := sha256.Sum256(raw)
-			if want := float64((binary.BigEndian.Uint64(id[:8])^binary.BigEndian.Uint64(salt[:8]))%10_000) < 10_000*share; now[i] != want || nodes[1].enforces(raw) != want {
-				t.Fatalf("%s at %v: %t on one node, %t on the other, want %t", address, share, now[i], nodes[1].enforces(raw), want)
+			if want := float64((binary.BigEndian.Uint64(id[:8])^binary.BigEndian.Uint64(salt[:8]))%10_000) < 10_000*share; now[i] != want || nodes[1].EnforcesRaw(raw) != want {
+				t.Fatalf("%s at %v: %t on one node, %t on the other, want %t", address, share, now[i], nodes[1].EnforcesRaw(raw), want)
 			}
 			if in != nil && in[i] && !now[i] {
 				t.Fatalf("%s was in at a lower share than %v and is out", address, share)
@@ -304,7 +305,7 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 		}
 		in = now
 	}
-	nodes[0].atRuntime.Store(nil)
+	nodes[0].AtRuntime.Store(nil)
 	if !nodes[0].Enforcement().IsFull() {
 		t.Error("without one set at run time, a zone is not enforced as configured")
 	}
@@ -328,8 +329,8 @@ func decide(t *testing.T, zones []*Zone, key string) *Evaluation {
 // left is how many requests a zone with one limit has left for a key.
 func left(z *Zone, key string) int64 {
 	r := request(key)
-	raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r))
-	return z.limits[0].Take(table.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining
+	raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
+	return z.AllLimits[0].Take(table.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining
 }
 
 // What an enforced zone denies is refunded in shadow mode, too, and what a zone in shadow mode
@@ -400,14 +401,14 @@ func TestShadowsAreAskedLast(t *testing.T) {
 	} {
 		s.Key, s.Buckets, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = keyOfRequests, 1, 1000, 32, 64
 		s.Limits = []rates.Rate{{Limit: 9, Window: time.Hour}}
-		z, err := NewZone(ZoneOptions{Compiled: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		z, err := zone.New(zone.Options{Compiled: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer z.Release()
 		zones = append(zones, z)
 	}
-	Arrange(zones)
+	zone.Arrange(zones)
 	e := decide(t, zones, "a")
 	var order []string
 	for i := range e.zones {
@@ -451,11 +452,11 @@ func TestEarlyDataIsInWithItsClient(t *testing.T) {
 			var enforced [2]bool
 			for at, early := range []bool{false, true} {
 				r := prepared(fmt.Sprintf("198.51.%d.%d", i/200, i%200), early)
-				raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r))
+				raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
 				if reqkey.IsUnproven(raw) != early {
 					t.Fatalf("%s: the key of a request in early data is one of others", key)
 				}
-				enforced[at] = z.enforces(raw)
+				enforced[at] = z.EnforcesRaw(raw)
 			}
 			if enforced[0] != enforced[1] {
 				t.Fatalf("%s: client %d: enforced %t, and in early data %t", key, i, enforced[0], enforced[1])
@@ -499,13 +500,13 @@ func TestEarlyDataThatNoMatcherPlaces(t *testing.T) {
 		z.Matchers = c.sets
 		for i := range 20 {
 			proven := prepared(fmt.Sprintf("198.51.100.%d", i), false)
-			raw, _, _ := z.appendKey(nil, proven, reqkey.Vars(proven))
-			in := z.enforces(raw)
+			raw, _, _ := z.AppendKey(nil, proven, reqkey.Vars(proven))
+			in := z.EnforcesRaw(raw)
 			answered[in]++
-			if ok, err := z.applies(proven, nil); !ok || err != nil {
+			if ok, err := z.Applies(proven, nil); !ok || err != nil {
 				t.Fatalf("%s: after the handshake %t, %v, want a match", name, ok, err)
 			}
-			ok, err := z.applies(prepared(fmt.Sprintf("198.51.100.%d", i), true), nil)
+			ok, err := z.Applies(prepared(fmt.Sprintf("198.51.100.%d", i), true), nil)
 			switch {
 			case in:
 				if !matchers.IsTooEarly(err) {
@@ -528,14 +529,14 @@ func TestWouldDenyOfARequestThatFails(t *testing.T) {
 	zones := arranged(t,
 		settings.Compiled{Name: "fails-first", Key: keyOfRequests, EmptyKey: settings.EmptyDeny, Enforce: settings.Enforce(0), Limits: []rates.Rate{{Limit: 9, Window: time.Hour}}},
 		settings.Compiled{Name: "fails-then", Key: "all", Limits: []rates.Rate{{Limit: 9, Window: time.Hour}}})
-	first, err := NewZone(ZoneOptions{Compiled: zones[0].Compiled, Logger: zap.New(core), Once: new(warning.Once), Metrics: true})
+	first, err := zone.New(zone.Options{Compiled: zones[0].Compiled, Logger: zap.New(core), Once: new(warning.Once), Metrics: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer first.Release()
 	zones[0] = first
 	failed := errors.New("failed") // by a strict zone, which is asked after all others
-	zones[1].SyncRate, zones[1].Redis = rates.Strict, new(Redis)
+	zones[1].SyncRate, zones[1].Redis = rates.Strict, new(zone.Redis)
 	zones[1].Matchers = caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { return false, failed })}}
 	told := func() int { return logs.FilterMessage("rate limit exceeded, not enforced").Len() }
 	if e, err := Evaluate(zones, request(""), clock.Now()); err == nil || told() != 0 {

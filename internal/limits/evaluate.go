@@ -1,7 +1,6 @@
 // Package limits takes one request through the zones of its handler.
 //
-// Evaluate asks the zones and returns one value that says what they decided. NewZone compiles a
-// zone from its settings.
+// Evaluate asks the zones and returns one value that says what they decided.
 package limits
 
 import (
@@ -14,6 +13,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/concurrent"
@@ -23,7 +23,14 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// A Zone is one of a handler, and a Limit one of a zone, with its counters.
+type (
+	Zone  = zone.Zone
+	Limit = counters.Limit
 )
 
 // An Evaluation is what the zones of a handler decided for one request. It is reused after Free.
@@ -31,15 +38,32 @@ type Evaluation struct {
 	now      int64
 	keys     []byte // of all zones, one after the other
 	zones    []zoneResult
-	results  []answer.Result // one for each limit of each zone, in order
-	receipts []table.Taken   // one for each result, to roll it back
+	receipts []table.Taken   // of each limit of each zone, in order
+	results  []answer.Result // what answers tell of them and of slots; see Results
 	own      []Limit         // of zones whose limits come with the request
 	grants   []grant
 	verdicts []strict.Verdict
 	matching []strictZone
+	// shadows are the zones that are not enforced for their keys and still to be asked. closed are
+	// zones that deny without asking their limits and are still to be recorded: those that are not
+	// enforced, and those in which an operator denies all requests of the key, or the key is
+	// banned.
+	shadows []keyed
+	closed  []keyed
+	// throttles are the keys that slow the response.
+	throttles []throttle
+	slots     []concurrent.Taken // of zones with concurrent
+	asked     table.Ask          // of a table, for the time of a call
+	stands    table.Taken        // the answer to that where receipts are kept as they are
 
-	// longest is the zone whose denial makes the client wait longest, -1 if none denies; wait is
-	// that wait.
+	outcome
+}
+
+// outcome is what is decided for the request as a whole. It is zero before the first zone is asked.
+type outcome struct {
+	// denied is set where the request is denied. longest is the zone whose limits make the client
+	// wait longest, by its place in zones and one more, 0 for none; wait is that wait.
+	denied  bool
 	longest int
 	wait    time.Duration
 	// uncounted is a zone that denies a request without asking its limits, so that it counts
@@ -55,31 +79,24 @@ type Evaluation struct {
 	began           time.Duration
 	unavailable     bool
 	denial          answer.Denial
-	// shadows are the zones that are not enforced for their keys and still to be asked. overShadow
-	// is set where one of them would deny, and wouldDeny is the longest denial that is not
-	// enforced. closed are zones that deny without asking their limits and are still to be
-	// recorded: those that are not enforced, and those in which an operator denies all requests of
-	// the key, or the key is banned.
-	shadows []keyed
-	closed  []keyed
-	// throttles are the keys that slow the response.
-	throttles  []throttle
+	// overShadow is set where a zone that is not enforced would deny, and wouldDeny is the longest
+	// denial that is not enforced.
 	overShadow bool
 	wouldDeny  answer.WouldDeny
 	// queues is how many zones are still to give their slots.
 	queues int
-	slots  []concurrent.Taken // of zones with concurrent
 	// holds is set where a zone holds something beyond its decision: see Hold.
-	holds bool
-	near  bool // see IsNear
+	holds      bool
+	near       bool // see IsNear
+	overflowed bool // a key has no counter of its own
 }
 
 // zoneResult is one zone's part in an Evaluation.
 type zoneResult struct {
 	keyed
 	hash   table.Key
-	begin  int     // of its results, the first of which is that of slots where it has any
-	first  int     // of its limits, in results and receipts
+	first  int     // of its limits, in receipts
+	told   int     // the same in results, where that of slots comes before it
 	own    bool    // limits are the request's own: see limitsOf
 	limits []Limit // those that are enforced: the zone's, or this node's share of them
 	queued bool    // the limits were only read; they are queues, whose slots are taken last
@@ -98,10 +115,10 @@ type zoneResult struct {
 type grant struct {
 	by *strict.Limiter
 	strict.Grant
-	// came is when the answer did. reserved has a bit for each limit that denies only as something
-	// is reserved.
-	came     int64
-	reserved uint64
+	// asked is when Redis was, and came when the answer did. reserved has a bit for each limit that
+	// denies only as something is reserved.
+	asked, came int64
+	reserved    uint64
 }
 
 // evaluations are emptied by the garbage collector, and with them goes what an evaluation still
@@ -117,20 +134,14 @@ const maxKept = 4096
 // after a denial.
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
-	e.now, e.wait, e.longest, e.unavailable, e.queues = now, 0, -1, false, 0
-	e.overShadow, e.wouldDeny, e.holds, e.near, e.began = false, answer.WouldDeny{}, false, false, 0
-	done := false
+	e.now = now
+	ask := e.askAll
 	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.Slots != nil }) {
-		defer func() {
-			if !done { // a matcher has panicked
-				e.freeSlots()
-			}
-		}()
+		ask = e.askWithSlots
 	}
-	if err := e.askAll(zones, r); err != nil {
+	if err := ask(zones, r); err != nil {
 		e.rollBack(true)
 		e.Free()
-		done = true
 		return nil, err
 	}
 	if e.queues > 0 && !e.IsDenied() {
@@ -140,7 +151,6 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 		e.rollBack(e.IsDenied())
 		e.recordDenials(r)
 	}
-	done = true
 	return e, nil
 }
 
@@ -151,22 +161,48 @@ func (e *Evaluation) Free() {
 	if cap(e.keys) > maxKept {
 		e.keys = nil
 	}
-	e.keys, e.zones, e.results, e.receipts = e.keys[:0], e.zones[:0], e.results[:0], e.receipts[:0]
-	e.own, e.grants, e.verdicts, e.shadows, e.uncounted = e.own[:0], e.grants[:0], e.verdicts[:0], e.shadows[:0], nil
-	e.closed, e.barred, e.throttles, e.slots, e.banned, e.beganIn = e.closed[:0], nil, e.throttles[:0], e.slots[:0], nil, nil
+	e.keys = e.keys[:0]
+	e.zones = e.zones[:0]
+	e.receipts = e.receipts[:0]
+	e.results = e.results[:0]
+	e.own = e.own[:0]
+	e.grants = e.grants[:0]
+	e.verdicts = e.verdicts[:0]
+	e.shadows = e.shadows[:0]
+	e.closed = e.closed[:0]
+	e.throttles = e.throttles[:0]
+	e.slots = e.slots[:0]
+	e.outcome = outcome{}
 	evaluations.Put(e)
 }
 
 // IsDenied reports whether the request is denied. Denial then says why.
-func (e *Evaluation) IsDenied() bool {
-	return e.longest >= 0 || e.uncounted != nil || e.barred != nil || e.banned != nil
-}
+func (e *Evaluation) IsDenied() bool { return e.denied }
 
 // Denial returns what is to be answered to a denied request.
 func (e *Evaluation) Denial() answer.Denial { return e.denial }
 
 // Results returns what each limit decided.
-func (e *Evaluation) Results() []answer.Result { return e.results }
+func (e *Evaluation) Results() []answer.Result {
+	if len(e.results) > 0 {
+		return e.results
+	}
+	for i := range e.zones {
+		zr, first := &e.zones[i], len(e.results)
+		if zr.slot > 0 {
+			t := &e.slots[zr.slot-1]
+			e.results = append(e.results, t.By.Result(t))
+		}
+		zr.told = len(e.results)
+		for j := range zr.limits {
+			e.results = append(e.results, zr.limits[j].Result(&e.receipts[zr.first+j].Decision))
+		}
+		for j := first; zr.shadow && j < len(e.results); j++ {
+			e.results[j].Shadow = true
+		}
+	}
+	return e.results
+}
 
 // Now is the instant that the results hold for: by then Redis has answered, and the request has
 // waited in its queues.
@@ -186,49 +222,53 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 			return err
 		}
 	}
-	for len(zones) > 0 && !zones[0].isStrict() {
-		if ok, err := zones[0].applies(r, already); err != nil {
+	i := 0
+	for ; i < len(zones) && !zones[i].IsStrict(); i++ {
+		if ok, err := zones[i].Applies(r, already); err != nil {
 			return err
 		} else if ok {
-			e.ask(zones[0], r, vars)
+			e.ask(zones[i], r, vars)
 		}
-		zones = zones[1:]
 	}
-	if err := e.askShadows(r); err != nil || len(zones) == 0 {
-		return err
+	if len(e.shadows) > 0 {
+		if err := e.askShadows(r); err != nil {
+			return err
+		}
 	}
-	return e.askStrict(zones, r, vars, already)
+	if i == len(zones) {
+		return nil
+	}
+	return e.askStrict(zones[i:], r, vars, already)
 }
 
 // ask makes the key and asks the zone's limits, later if they are not enforced for that key.
 func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 	start := len(e.keys)
-	keys, empty, none := z.appendKey(e.keys, r, vars)
+	keys, empty, none := z.AppendKey(e.keys, r, vars)
 	e.keys = keys
 	if empty {
-		z.notices.Empty(&z.Compiled, z.Logger)
+		z.Notices.Empty(&z.Compiled, z.Logger)
 	}
 	if none && z.EmptyKey != settings.EmptyDeny {
-		z.metrics.Count(metrics.Skipped)
+		z.Decisions.Count(metrics.Skipped)
 		return
 	}
-	k := keyed{Zone: z, key: [2]int{start, len(keys)}, none: none}
-	if k.shadow = !z.enforces(keys[start:]); k.shadow {
+	k, raw := keyed{Zone: z, key: [2]int{start, len(keys)}, none: none}, keys[start:]
+	if k.shadow = !z.EnforcesRaw(raw); k.shadow {
 		e.shadows = append(e.shadows, k)
 		return
 	}
-	e.decide(&k, r)
+	e.decide(&k, raw, r)
 }
 
-// decide asks the zone's limits.
-func (e *Evaluation) decide(k *keyed, r *http.Request) {
+// decide asks the zone's limits. raw is the key.
+func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 	if k.none {
 		e.close(*k, false)
 		return
 	}
-	z, raw := k.Zone, e.keys[k.key[0]:k.key[1]]
-	hash := table.KeyOf(raw)
-	o := z.overrideOf(hash, raw)
+	z, hash := k.Zone, table.KeyOf(raw)
+	o := z.Override(hash, raw)
 	if o != nil && o.Deny {
 		e.bar(*k)
 		return
@@ -237,23 +277,23 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 		return
 	}
 	throttled := e.throttle(k, hash, o)
-	limits, own := z.limits, false
-	if o != nil || z.varies || z.Reserved != nil {
+	limits, own := z.AllLimits, false
+	if o != nil || z.Varies || z.Reserved != nil {
 		limits, own = e.limitsOf(z, r, o)
 	}
 	slots := z.Slots.For(o)
 	if len(limits) == 0 && slots == nil {
 		if !throttled {
-			z.metrics.Count(metrics.Skipped)
+			z.Decisions.Count(metrics.Skipped)
 		}
 		return
 	}
 	at := len(e.zones)
 	e.zones = slices.Grow(e.zones, 1)[:at+1]
 	zr := &e.zones[at]
-	*zr = zoneResult{
-		keyed: *k, hash: hash, begin: len(e.results), first: len(e.results), limits: limits, own: own, early: reqkey.IsUnproven(raw),
-	}
+	*zr = zoneResult{}
+	zr.keyed, zr.hash, zr.first = *k, hash, len(e.receipts)
+	zr.limits, zr.own, zr.early = limits, own, reqkey.IsUnproven(raw)
 	if names := z.KeyNames; z.LogKeys && names.Wants(zr.hash, e.now) {
 		names.Leave(zr.hash, z.Template.Text(raw))
 	}
@@ -261,17 +301,18 @@ func (e *Evaluation) decide(k *keyed, r *http.Request) {
 		return
 	}
 	lost := false
-	if z.isStrict() && len(limits) > 0 {
+	if z.IsStrict() && len(limits) > 0 {
 		var done bool
 		if done, lost = e.decideInRedis(at, k, r); done {
 			return
 		}
 	}
-	if z.OnRedisLoss != settings.LossLocal && (lost || z.isUnavailable(raw)) && !e.failOver(zr) {
+	if z.OnRedisLoss != settings.LossLocal && (lost || z.IsUnavailable(raw)) && !e.failOver(zr) {
 		return
 	}
-	e.takeAll(zr, raw)
-	e.checkLimits(at)
+	if !e.takeAll(zr, raw) {
+		e.checkLimits(at)
+	}
 }
 
 // decideInRedis has Redis decide for a zone, if it has to be asked. done is set where the zone is
@@ -303,14 +344,11 @@ func (e *Evaluation) failOver(zr *zoneResult) bool {
 		if zr.own {
 			counters.Divide(zr.limits, k.Redis.Replicator.Nodes())
 		} else {
-			zr.limits = k.shares.Of(k.limits, k.Redis.Replicator.Nodes())
+			zr.limits = k.Shares.Of(k.AllLimits, k.Redis.Replicator.Nodes())
 		}
 		return true
 	}
-	if zr.slot > 0 {
-		e.freeSlot(zr)
-		e.receipts, e.results = e.receipts[:zr.first-1], e.results[:zr.first-1]
-	}
+	e.freeSlot(zr)
 	e.zones = e.zones[:len(e.zones)-1]
 	if k.OnRedisLoss == settings.LossDeny {
 		e.close(k, true)
@@ -318,21 +356,46 @@ func (e *Evaluation) failOver(zr *zoneResult) bool {
 	return false
 }
 
-// takeAll takes one unit of each of a zone's limits, or reads them where they are entered last.
-func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) {
-	if zr.queued = zr.queuesLast; zr.queued {
+// takeAll takes one unit of each of a zone's limits, or reads them where they are entered last. It
+// reports whether all of them admit.
+func (e *Evaluation) takeAll(zr *zoneResult, raw []byte) (allowed bool) {
+	if zr.QueuesLast {
+		zr.queued = true
 		e.queues++
 	}
-	e.holds = e.holds || zr.CountResponses != nil
-	for i := range zr.limits {
-		l := &zr.limits[i]
-		if zr.queued {
-			e.receipts = append(e.receipts, l.Peek(zr.hash, raw, e.now))
-		} else {
-			e.receipts = append(e.receipts, l.Take(zr.hash, raw, e.now, 1, zr.want|zr.reserve))
-		}
-		e.results = append(e.results, l.Result(&e.receipts[len(e.receipts)-1].Decision))
+	if zr.CountResponses != nil {
+		e.holds = true
 	}
+	allowed = true
+	a := e.askFor(zr, raw)
+	for i := range zr.limits {
+		l, at := &zr.limits[i], len(e.receipts)
+		e.receipts = slices.Grow(e.receipts, 1)[:at+1]
+		t := &e.receipts[at]
+		if zr.queued {
+			l.Peek(a, t)
+		} else {
+			l.Decide(a, 1, zr.Want|zr.Reserving, t)
+		}
+		allowed = allowed && t.Allowed
+		if t.Overflow {
+			e.overflowed = true
+		}
+	}
+	return allowed
+}
+
+// askFor returns what a request asks of the limits of a zone: for the key, raw, at the instant of
+// the evaluation.
+func (e *Evaluation) askFor(zr *zoneResult, raw []byte) *table.Ask {
+	e.asked.Key, e.asked.Raw, e.asked.Now = zr.hash, raw, e.now
+	return &e.asked
+}
+
+// standing returns what a limit of a zone would say to n units more.
+func (e *Evaluation) standing(zr *zoneResult, l *Limit, n int64, want algorithms.Want) *table.Taken {
+	l.Decide(e.askFor(zr, e.keyOf(zr)), n, want, &e.stands)
+	return &e.stands
 }
 
 // enterQueues takes the slots in the queues that were only read, once all other limits have
@@ -346,10 +409,9 @@ func (e *Evaluation) enterQueues() {
 			continue
 		}
 		zr.queued = false
+		a := e.askFor(zr, e.keyOf(zr))
 		for j := range zr.limits {
-			l := &zr.limits[j]
-			t := l.Take(zr.hash, e.keyOf(zr), e.now, 1, zr.want)
-			e.receipts[zr.first+j], e.results[zr.first+j] = t, l.Result(&t.Decision)
+			zr.limits[j].Decide(a, 1, zr.Want, &e.receipts[zr.first+j])
 		}
 		if e.checkLimits(i); e.IsDenied() {
 			return
@@ -362,16 +424,16 @@ func (e *Evaluation) enterQueues() {
 func (e *Evaluation) checkLimits(at int) {
 	zr := &e.zones[at]
 	for i := range zr.limits {
-		d := &e.results[zr.first+i]
-		if d.Shadow = zr.shadow; d.Allowed {
+		t := &e.receipts[zr.first+i]
+		if t.Allowed {
 			continue
 		}
 		reserved := e.isReserved(zr, i)
 		if reserved {
-			d.RetryAfter = reservedWait
+			t.Retry = reservedWait
 		}
 		zr.reserved = reserved && (zr.reserved || !zr.denied)
-		e.deny(at, d.RetryAfter)
+		e.deny(at, t.Retry)
 	}
 }
 
@@ -381,14 +443,14 @@ func (e *Evaluation) deny(at int, wait time.Duration) {
 	zr.denied = true
 	if zr.shadow {
 		e.overShadow = true
-	} else if e.longest < 0 || wait > e.wait {
-		e.longest, e.wait = at, wait
+	} else if e.longest == 0 || wait > e.wait {
+		e.denied, e.longest, e.wait = true, at+1, wait
 	}
 }
 
 // resultsOf returns what each limit of a zone decided, and before them what the slots did.
 func (e *Evaluation) resultsOf(zr *zoneResult) []answer.Result {
-	return e.results[zr.begin : zr.first+len(zr.limits)]
+	return e.Results()[zr.told-min(zr.slot, 1) : zr.told+len(zr.limits)]
 }
 
 // keyOf returns the bytes of a zone's key.
@@ -406,20 +468,31 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	for i := range e.zones {
 		zr := &e.zones[i]
 		if !zr.denied {
-			zr.metrics.Count(metrics.Admitted)
-			if results := e.resultsOf(zr); answer.IsNear(results, 0) {
-				if answer.IsNear(results, 1) {
-					zr.metrics.CountNear()
-				}
-				e.near = e.near || answer.IsNear(results[zr.first-zr.begin:], 0)
-			}
+			zr.Decisions.Count(metrics.Admitted)
+			e.noteNear(zr)
 		}
-		e.countOverflow(zr)
+		if e.overflowed {
+			e.countOverflow(zr)
+		}
 	}
 	if delay > 0 {
 		e.restateAll(clock.Now())
 	}
 	return nil
+}
+
+// noteNear notes whether little is left of a limit of a zone that has admitted the request, and
+// counts that.
+func (e *Evaluation) noteNear(zr *zoneResult) {
+	less := zr.slot > 0 && answer.IsNear(e.slots[zr.slot-1].Remaining(), e.slots[zr.slot-1].Bound, 1)
+	for i := range zr.limits {
+		if left, size := e.receipts[zr.first+i].Remaining, zr.limits[i].Enforced.Size; answer.IsNear(left, size, 0) {
+			e.near, less = true, less || answer.IsNear(left, size, 1)
+		}
+	}
+	if less {
+		zr.Decisions.CountNear()
+	}
 }
 
 // IsNear reports whether the request was admitted with a fifth or less left of a limit.
@@ -434,8 +507,8 @@ func (e *Evaluation) Near() (limits []answer.Result) {
 			continue
 		}
 		for j := range zr.limits {
-			l, d := &zr.limits[j], &e.results[zr.first+j]
-			if d.IsNear(0) && l.Near.First(zr.hash, e.now, int64(l.Rate.Window), zr.MaxKeys) {
+			l, d := &zr.limits[j], &e.Results()[zr.told+j]
+			if answer.IsNear(d.Remaining, d.Size, 0) && l.Near.First(zr.hash, e.now, int64(l.Rate.Window), zr.MaxKeys) {
 				limits = append(limits, *d)
 			}
 		}
@@ -466,8 +539,8 @@ func (e *Evaluation) leaveQueues(now int64) {
 // countOverflow counts a decision for a key without a counter of its own.
 func (e *Evaluation) countOverflow(zr *zoneResult) {
 	if !zr.strict && len(zr.limits) > 0 && e.receipts[zr.first].Overflow || zr.slot > 0 && e.slots[zr.slot-1].Overflow {
-		zr.metrics.CountOverflow()
-		zr.notices.Full(&zr.Compiled, zr.Once, zr.Logger)
+		zr.Decisions.CountOverflow()
+		zr.Notices.Full(&zr.Compiled, zr.Once, zr.Logger)
 	}
 }
 
@@ -492,12 +565,12 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 		case zr.early:
 			// No line and no event: they would blame the owner of an address that somebody else may
 			// have written there.
-			zr.metrics.Count(metrics.TooEarly)
+			zr.Decisions.Count(metrics.TooEarly)
 			reason = answer.TooEarly
 		default:
-			zr.metrics.Count(zr.decision())
-			if zr.denials.Count(e.now, zr.hash[0], false) {
-				zr.denials.WriteLine(e.now, e.loggedDenial(zr, r))
+			zr.Decisions.Count(zr.decision())
+			if zr.Denials.Count(e.now, zr.hash.A, false) {
+				zr.Denials.WriteLine(e.now, e.loggedDenial(zr, r))
 			}
 			e.countDenial(zr, r)
 		}
@@ -513,7 +586,7 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 		}
 	}
 	if denied {
-		e.denial = answer.Denial{Reason: reason, Wait: e.wait, Results: e.results, Now: e.now}
+		e.denial = answer.Denial{Reason: reason, Wait: e.wait, Results: e.Results(), Now: e.now}
 		e.noteZone(r)
 	}
 }
@@ -530,15 +603,15 @@ func (e *Evaluation) noteZone(r *http.Request) {
 		}
 	case e.beganIn != nil:
 		d.Reason, d.Zone, d.Wait, d.Begins = answer.Banned, e.beganIn.Name, max(d.Wait, e.began), true
-	case e.longest >= 0:
-		d.Zone = e.zones[e.longest].Name
+	case e.longest > 0:
+		d.Zone = e.zones[e.longest-1].Name
 	case e.unavailable:
-		z.metrics.Count(metrics.Unavailable)
+		z.Decisions.Count(metrics.Unavailable)
 		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, time.Second
 	default:
 		d.Zone, d.Wait = z.Name, z.FirstWindow()
-		z.metrics.Count(metrics.Denied)
-		z.denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
+		z.Decisions.Count(metrics.Denied)
+		z.Denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
 	}
 }
 
@@ -546,7 +619,7 @@ func (e *Evaluation) noteZone(r *http.Request) {
 func (e *Evaluation) loggedDenial(zr *zoneResult, r *http.Request) answer.LoggedDenial {
 	longest := answer.Longest(e.resultsOf(zr))
 	return answer.LoggedDenial{
-		Request: r, Key: e.keyOf(zr), Hash: zr.hash[0], Limit: longest.Limit, Wait: longest.RetryAfter, Shadow: zr.shadow,
+		Request: r, Key: e.keyOf(zr), Hash: zr.hash.A, Limit: longest.Limit, Wait: longest.RetryAfter, Shadow: zr.shadow,
 	}
 }
 
@@ -561,9 +634,13 @@ func (zr *zoneResult) decision() metrics.Decision {
 // MarkCounted notes in a request that error routes must not count it again, if there is an error,
 // which it returns.
 func (e *Evaluation) MarkCounted(r *http.Request, err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		e.markCounted(r)
 	}
+	return err
+}
+
+func (e *Evaluation) markCounted(r *http.Request) {
 	var names []string
 	for i := range e.zones {
 		names = append(names, e.zones[i].Name)
@@ -574,5 +651,4 @@ func (e *Evaluation) MarkCounted(r *http.Request, err error) error {
 		}
 	}
 	counted.Mark(r, names)
-	return err
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // arranged are the zones of a handler, which no configuration has.
@@ -33,14 +34,14 @@ func arranged(t *testing.T, all ...settings.Compiled) (zones []*Zone) {
 	t.Helper()
 	for _, s := range all {
 		s.Buckets, s.SyncRate, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = 1, rates.Local, 1000, 32, 64
-		z, err := NewZone(ZoneOptions{Compiled: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		z, err := zone.New(zone.Options{Compiled: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(z.Release)
 		zones = append(zones, z)
 	}
-	Arrange(zones)
+	zone.Arrange(zones)
 	return zones
 }
 
@@ -76,7 +77,7 @@ func TestASlotIsKeptForThoseBehind(t *testing.T) {
 			begun = append(begun, time.Now())
 		}
 		admits("first")
-		late := &Evaluation{now: clock.Now(), longest: -1} // both queues have room for it,
+		late := &Evaluation{now: clock.Now()} // both queues have room for it,
 		r := request("x")
 		for _, z := range zones {
 			late.ask(z, r, reqkey.Vars(r))
@@ -121,7 +122,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 	const limit, window = 10, 1000 * time.Second
 	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
 		redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: time.Second, StrictTimeout: 500 * time.Millisecond, Logger: zap.NewNop()})
-		z, err := NewZone(ZoneOptions{
+		z, err := zone.New(zone.Options{
 			Compiled: settings.Compiled{
 				Name: kind.String(), Key: "all", Kind: kind, Limits: []rates.Rate{{Limit: limit, Window: window}}, Buckets: 1,
 				MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.Strict,
@@ -132,8 +133,8 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := request("x")
-		raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r))
-		l, key := &z.limits[0], table.KeyOf(raw)
+		raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
+		l, key := &z.AllLimits[0], table.KeyOf(raw)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			e, err := Evaluate([]*Zone{z}, request("x"), clock.Now())
@@ -167,9 +168,9 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 
 func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	core, seen := observer.New(zapcore.WarnLevel)
-	z := &Zone{ZoneOptions: ZoneOptions{Compiled: settings.Compiled{Name: "login", Key: "{tenant}"}, Logger: zap.New(core)}}
+	z := &Zone{Options: zone.Options{Compiled: settings.Compiled{Name: "login", Key: "{tenant}"}, Logger: zap.New(core)}}
 	for range 3 {
-		z.notices.Empty(&z.Compiled, z.Logger)
+		z.Notices.Empty(&z.Compiled, z.Logger)
 	}
 	if seen.Len() != 1 || seen.All()[0].ContextMap()["empty_key"] != "client_ip" {
 		t.Errorf("%d warnings: %v", seen.Len(), seen.All())
@@ -190,7 +191,7 @@ func TestNearTheLimit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !e.IsDenied() && answer.IsNear(e.results, 1) {
+			if !e.IsDenied() && slices.ContainsFunc(e.Results(), func(r answer.Result) bool { return answer.IsNear(r.Remaining, r.Size, 1) }) {
 				near++
 			}
 			e.Free()

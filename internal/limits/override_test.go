@@ -23,6 +23,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // In the place of an overridden limit, burst and queue keep their ratio to it, and an override is
@@ -38,7 +39,7 @@ func TestOverridesKeepRatios(t *testing.T) {
 		{1 << 50, 0, 1, 1 << 50, 1 << 53, 0},
 	} {
 		minute, hour := rates.Rate{Limit: test.limit, Window: time.Minute}, rates.Rate{Limit: 7, Window: time.Hour}
-		z, err := NewZone(ZoneOptions{
+		z, err := zone.New(zone.Options{
 			Compiled: settings.Compiled{
 				Name: "ratio", Key: "all", Kind: algorithms.TokenBucket, Limits: []rates.Rate{minute, hour}, Burst: test.burst, Queue: test.queue,
 				Buckets: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.Local,
@@ -54,7 +55,7 @@ func TestOverridesKeepRatios(t *testing.T) {
 		if p.Limit != test.to || p.Burst != test.wantBurst || p.Queue != test.wantQueue || all[1].Rate != hour || all[1].IsOverridden {
 			t.Errorf("%+v: %+v and %+v, want burst %d and queue %d, and the other limit as it is", test, p, all[1].Rate, test.wantBurst, test.wantQueue)
 		}
-		if z.limits[0].Rate != minute {
+		if z.AllLimits[0].Rate != minute {
 			t.Error("the zone's own limit has changed")
 		}
 		if all, _ := new(Evaluation).limitsOf(z, httptest.NewRequest("GET", "/", nil), &control.Override{Unlimited: true}); len(all) > 0 {
@@ -73,14 +74,14 @@ func TestBarredRequestThatFails(t *testing.T) {
 		zones := arranged(t,
 			settings.Compiled{Name: "barred-first", Key: keyOfRequests, Limits: limits, Enforce: settings.Enforce(share)},
 			settings.Compiled{Name: "barred-then", Key: "all", Limits: limits})
-		first, err := NewZone(ZoneOptions{Compiled: zones[0].Compiled, Logger: zap.New(core), Once: new(warning.Once), Metrics: true})
+		first, err := zone.New(zone.Options{Compiled: zones[0].Compiled, Logger: zap.New(core), Once: new(warning.Once), Metrics: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer first.Release()
 		zones[0] = first
 		r := request("a")
-		raw, _, _ := first.appendKey(nil, r, reqkey.Vars(r))
+		raw, _, _ := first.AppendKey(nil, r, reqkey.Vars(r))
 		id := table.IDOf(raw)
 		set := control.Change{Target: control.Target{Zone: "barred-first", Key: &id}, Body: control.Body{Limit: control.Deny}, For: time.Hour}
 		if _, err := shared.ControlOf(nil, "").Change(context.Background(), set); err != nil {
@@ -88,7 +89,7 @@ func TestBarredRequestThatFails(t *testing.T) {
 		}
 		failed := errors.New("failed")
 		if share == 0 { // zones in shadow mode come after all that decide for themselves
-			zones[1].SyncRate, zones[1].Redis = rates.Strict, new(Redis)
+			zones[1].SyncRate, zones[1].Redis = rates.Strict, new(zone.Redis)
 		}
 		zones[1].Matchers = caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { return false, failed })}}
 		told := func() int { return logs.FilterMessageSnippet("rate limit exceeded").Len() }
@@ -112,13 +113,13 @@ func TestBarredRequestThatFails(t *testing.T) {
 func TestBarredInEarlyData(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	s := settings.Compiled{Name: "barred-early", Key: reqkey.Default, Limits: []rates.Rate{{Limit: 2, Window: time.Hour}}, MaxKeys: 10, IPv4Prefix: 32, IPv6Prefix: 64}
-	z, err := NewZone(ZoneOptions{Compiled: s, Logger: zap.New(core), Once: new(warning.Once)})
+	z, err := zone.New(zone.Options{Compiled: s, Logger: zap.New(core), Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer z.Release()
 	const address = "198.51.100.7"
-	raw, _, _ := z.appendKey(nil, prepared(address, false), map[string]any{caddyhttp.ClientIPVarKey: address})
+	raw, _, _ := z.AppendKey(nil, prepared(address, false), map[string]any{caddyhttp.ClientIPVarKey: address})
 	id := table.IDOf(raw)
 	say := func(limit string) {
 		t.Helper()

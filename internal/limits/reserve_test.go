@@ -15,16 +15,17 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // A request is admitted as long as all together have used less than what it sees: the limit without
 // the reserves that are not for it. So none but its own class can take a reserve.
 func TestNobodyTakesWhatIsReservedForOthers(t *testing.T) {
-	zone := 0
+	number := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		zone++
+		number++
 		s := settings.Compiled{
-			Name: fmt.Sprint("reserve ", zone), Key: "all", IPv4Prefix: 32, IPv6Prefix: 64, MaxKeys: 1000, SyncRate: rates.Local, Buckets: 1,
+			Name: fmt.Sprint("reserve ", number), Key: "all", IPv4Prefix: 32, IPv6Prefix: 64, MaxKeys: 1000, SyncRate: rates.Local, Buckets: 1,
 			Kind:   rapid.SampledFrom([]algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA}).Draw(rt, "kind"),
 			Limits: []rates.Rate{{Limit: rapid.Int64Range(0, 30).Draw(rt, "limit"), Window: time.Minute}},
 		}
@@ -36,16 +37,16 @@ func TestNobodyTakesWhatIsReservedForOthers(t *testing.T) {
 		if s.Reserve, err = settings.Reserves(shares); err != nil {
 			rt.Fatal(err)
 		}
-		o := ZoneOptions{Compiled: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)}
+		o := zone.Options{Compiled: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)}
 		for i := range shares {
 			o.Reserved = append(o.Reserved, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{fmt.Sprint("Class-", i): {"*"}}}})
 		}
-		z, err := NewZone(o)
+		z, err := zone.New(o)
 		if err != nil {
 			rt.Fatal(err)
 		}
 		defer z.Release()
-		whole := &z.limits[0]
+		whole := &z.AllLimits[0]
 		now := clock.Now()
 		size := whole.Enforced.Size
 		k, _ := z.KeyOf(request(""))

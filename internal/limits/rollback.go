@@ -13,28 +13,31 @@ import (
 // those of the zones in shadow mode that would have denied it. A zone that counts denied requests
 // keeps what its limits gave, and those of them that denied take a unit.
 func (e *Evaluation) rollBack(all bool) {
+	results := e.Results()
 	for i := range e.zones {
 		zr := &e.zones[i]
 		if !all && !zr.denied {
 			continue
 		}
-		e.freeSlot(zr)
+		if e.freeSlot(zr) {
+			results[zr.told-1].Remaining++
+		}
 		if zr.strict {
 			e.rollBackStrict(zr)
 			continue
 		}
 		for j := range zr.limits {
-			switch l, at := &zr.limits[j], zr.first+j; {
-			case e.receipts[at].Allowed && zr.queued:
-				e.finishPeek(zr, l, at)
-			case e.receipts[at].Allowed && e.countsDenied(zr):
-				if zr.want == 0 { // of a denied request the waits are shown in any case
-					e.restate(zr, l, at)
+			switch allowed := e.receipts[zr.first+j].Allowed; {
+			case allowed && zr.queued:
+				e.finishPeek(zr, j)
+			case allowed && e.countsDenied(zr):
+				if zr.Want == 0 { // of a denied request the waits are shown in any case
+					e.restate(zr, j)
 				}
-			case e.receipts[at].Allowed:
-				e.refund(zr, l, at)
+			case allowed:
+				e.refund(zr, j)
 			case e.countsDenied(zr):
-				e.penalize(zr, l, at)
+				e.penalize(zr, j)
 			}
 		}
 	}
@@ -59,24 +62,25 @@ func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 }
 
 // finishPeek takes from a queue that was only read, if it counts denied requests.
-func (e *Evaluation) finishPeek(zr *zoneResult, l *Limit, at int) {
-	if e.countsDenied(zr) {
-		l.Table.Penalize(l.Enforced, zr.hash, e.receipts[at], 1)
+func (e *Evaluation) finishPeek(zr *zoneResult, i int) {
+	if l := &zr.limits[i]; e.countsDenied(zr) {
+		l.Table.Penalize(l.Enforced, zr.hash, e.receipts[zr.first+i], 1)
 	}
-	e.restate(zr, l, at)
+	e.restate(zr, i)
 }
 
 // refund returns what a limit granted.
-func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
+func (e *Evaluation) refund(zr *zoneResult, i int) {
+	l, taken := &zr.limits[i], e.receipts[zr.first+i]
 	if zr.Kind == algorithms.LeakyBucket {
-		l.Table.Leave(l.Enforced, zr.hash, e.receipts[at], clock.Now(), 1)
+		l.Table.Leave(l.Enforced, zr.hash, taken, clock.Now(), 1)
 	} else {
-		l.Table.Refund(l.Enforced, zr.hash, e.receipts[at], 1)
+		l.Table.Refund(l.Enforced, zr.hash, taken, 1)
 	}
 	if zr.CountResponses != nil {
-		l.Settler.Settle(zr.hash, l.Settler.Hold(l.Enforced, zr.hash, e.receipts[at]), e.now, false)
+		l.Settler.Settle(zr.hash, l.Settler.Hold(l.Enforced, zr.hash, taken), e.now, false)
 	}
-	e.restate(zr, l, at)
+	e.restate(zr, i)
 }
 
 // restateAll has the results of a request that waited in a queue say how the limits stand at now.
@@ -84,35 +88,39 @@ func (e *Evaluation) refund(zr *zoneResult, l *Limit, at int) {
 func (e *Evaluation) restateAll(now int64) {
 	waited := time.Duration(now - e.now)
 	e.now = now
+	results := e.Results()
 	for i := range e.zones {
 		zr := &e.zones[i]
 		for j := range zr.limits {
-			if at := zr.first + j; zr.strict {
-				e.results[at].MoreAfter = max(0, e.results[at].MoreAfter-waited)
-			} else if zr.want != 0 {
-				e.restate(zr, &zr.limits[j], at)
+			if d := &results[zr.told+j]; zr.strict {
+				d.MoreAfter = max(0, d.MoreAfter-waited)
+			} else if zr.Want != 0 {
+				e.restate(zr, j)
 			}
 		}
 	}
 }
 
 // restate has a result say how a limit stands now.
-func (e *Evaluation) restate(zr *zoneResult, l *Limit, at int) {
-	is := l.Take(zr.hash, e.keyOf(zr), e.now, 0, counters.WaitsOf(zr.Kind))
-	d := &e.results[at]
+func (e *Evaluation) restate(zr *zoneResult, i int) {
+	l := &zr.limits[i]
+	is := e.standing(zr, l, 0, counters.WaitsOf(zr.Kind))
+	d := &e.results[zr.told+i]
 	d.Remaining, d.MoreAfter = is.Remaining, l.MoreAfter(&is.Decision)
 }
 
 // penalize takes from a limit that denied. The client waits for that, too.
-func (e *Evaluation) penalize(zr *zoneResult, l *Limit, at int) {
-	l.Table.Penalize(l.Enforced, zr.hash, e.receipts[at], 1)
-	is := l.Take(zr.hash, e.keyOf(zr), e.now, 1, table.Again)
+func (e *Evaluation) penalize(zr *zoneResult, i int) {
+	l := &zr.limits[i]
+	l.Table.Penalize(l.Enforced, zr.hash, e.receipts[zr.first+i], 1)
+	is := e.standing(zr, l, 1, table.Again)
 	if is.Allowed {
-		l.Table.Refund(l.Enforced, zr.hash, is, 1)
+		l.Table.Refund(l.Enforced, zr.hash, *is, 1)
 		return
 	}
-	e.results[at] = l.Result(&is.Decision)
-	e.results[at].Shadow = zr.shadow
+	d := &e.results[zr.told+i]
+	*d = l.Result(&is.Decision)
+	d.Shadow = zr.shadow
 	if !zr.shadow {
 		e.wait = max(e.wait, is.Retry)
 	}

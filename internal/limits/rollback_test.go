@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // early is a matcher that ends early data, as Caddy's matchers of addresses do.
@@ -34,8 +35,8 @@ func (early) MatchWithError(*http.Request) (bool, error) {
 // leftIn returns what is left of the first limit of a zone for all clients.
 func leftIn(z *Zone) int64 {
 	r := request("x")
-	raw, _, _ := z.appendKey(nil, r, reqkey.Vars(r))
-	return z.limits[0].Take(table.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining
+	raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
+	return z.AllLimits[0].Take(table.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining
 }
 
 // one is a zone for all clients.
@@ -46,9 +47,9 @@ func one(name string, limit int64, rate rates.SyncRate) settings.Compiled {
 	}
 }
 
-func newZone(t *testing.T, s settings.Compiled, redis *Redis) *Zone {
+func newZone(t *testing.T, s settings.Compiled, redis *zone.Redis) *Zone {
 	t.Helper()
-	z, err := NewZone(ZoneOptions{Compiled: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+	z, err := zone.New(zone.Options{Compiled: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func TestAMatchersErrorIsRolledBack(t *testing.T) {
 	first, second := newZone(t, one("a", 2, rates.Local), nil), newZone(t, one("b", 2, rates.Local), nil)
 	second.Matchers = caddyhttp.MatcherSets{{early{}}}
 	zones := []*Zone{first, second}
-	Arrange(zones)
+	zone.Arrange(zones)
 	if e, err := Evaluate(zones, request("x"), clock.Now()); err == nil {
 		t.Fatalf("denied %t, want the matcher's error", e.IsDenied())
 	}
@@ -82,7 +83,7 @@ func TestAClientThatGoesAwayIsRefundedEverywhere(t *testing.T) {
 	for _, rate := range []rates.SyncRate{rates.Strict, rates.Local} {
 		first, waits := newZone(t, one("first"+rate.String(), 1, rate), there), newZone(t, one("waits"+rate.String(), 10, rates.Strict), remote(t, &silent))
 		zones := []*Zone{first, waits}
-		Arrange(zones)
+		zone.Arrange(zones)
 		r := request("x")
 		ctx, leave := context.WithCancel(r.Context())
 		before := proxy.Requests()
@@ -116,18 +117,18 @@ func TestAQueueIsLeftOnce(t *testing.T) {
 			Name: "queue", Key: "all", Kind: algorithms.LeakyBucket, Queue: 9, Limits: []rates.Rate{{Limit: 1, Window: time.Minute}},
 		})
 		r := request("x")
-		raw, _, _ := zones[0].appendKey(nil, r, reqkey.Vars(r))
+		raw, _, _ := zones[0].AppendKey(nil, r, reqkey.Vars(r))
 		spend := func(l *Limit, n int64) { l.Take(table.KeyOf(raw), raw, clock.Now(), n, 0) }
-		spend(&zones[0].limits[0], 3)
-		spend(&zones[1].limits[0], 1)
-		e := &Evaluation{now: clock.Now(), longest: -1} // all queues have room for it,
+		spend(&zones[0].AllLimits[0], 3)
+		spend(&zones[1].AllLimits[0], 1)
+		e := &Evaluation{now: clock.Now()} // all queues have room for it,
 		for _, z := range zones {
 			e.ask(z, r, reqkey.Vars(r))
 		}
 		if err := e.askShadows(r); err != nil || e.queues != 2 {
 			t.Fatalf("the queues are read: %v, %d to enter", err, e.queues)
 		}
-		spend(&zones[0].limits[1], 4) // and now one of them has none
+		spend(&zones[0].AllLimits[1], 4) // and now one of them has none
 		e.enterQueues()
 		if e.IsDenied() || !e.overShadow {
 			t.Fatalf("denied %t, would be %t, want that it would be denied in shadow mode", e.IsDenied(), e.overShadow)
@@ -179,7 +180,7 @@ func TestADeniedRequestIsOneAttempt(t *testing.T) {
 	s := one("counted", 1, rates.Local)
 	s.CountDenied, s.MaxKeys = true, 1
 	z := newZone(t, s, nil)
-	l := &z.limits[0]
+	l := &z.AllLimits[0]
 	raw := []byte("other")
 	l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0) // the table is full
 	for i := range int64(3) {

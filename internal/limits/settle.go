@@ -3,10 +3,8 @@ package limits
 import (
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/held"
 	"github.com/caddy-tide/ratelimit/internal/settle"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -19,6 +17,10 @@ func (e *Evaluation) Hold() *held.Held {
 	if !e.holds {
 		return nil
 	}
+	return e.hold()
+}
+
+func (e *Evaluation) hold() *held.Held {
 	h := new(held.Held)
 	if units := e.reserved(); len(units) > 0 {
 		h.OnBegin(func(r held.Response) {
@@ -66,7 +68,7 @@ func (e *Evaluation) reservedInRedis(zr *zoneResult) settle.Unit {
 // until is when the unit that Redis has granted in a limit ends to count, by this node's clock. It
 // is reckoned from when Redis was asked, as what has drained by then may be spent by others.
 func (e *Evaluation) until(zr *zoneResult, limit int) int64 {
-	return e.grants[zr.grant].Asked() + int64(e.receipts[zr.first+limit].Reset)
+	return e.grants[zr.grant].asked + int64(e.receipts[zr.first+limit].Reset)
 }
 
 // noteGrant notes what Redis has said of a request in a zone that reserves. Of windows Redis itself
@@ -102,14 +104,6 @@ func (e *Evaluation) keepReserved() {
 
 // refundInRedis refunds what Redis has granted to a zone that reserves, as another one denies.
 func (e *Evaluation) refundInRedis(zr *zoneResult) { u := e.reservedInRedis(zr); u.RollBack() }
-
-// reserves returns what a zone asks for with a unit, if responses decide whether it counts.
-func (z *Zone) reserves() algorithms.Want {
-	if z.CountResponses == nil {
-		return 0
-	}
-	return table.Reserve | algorithms.WantReset
-}
 
 // reservedWait is what a client is told that is denied as others have reserved what is left. Their
 // responses may begin at any time.

@@ -7,7 +7,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/concurrent"
 	"github.com/caddy-tide/ratelimit/internal/held"
 	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // The slots of zones with concurrent. A request asks for one before it asks the zone's limits:
@@ -19,16 +18,16 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
 	q := concurrent.Question{Key: zr.hash, Raw: raw, Now: e.now, Nodes: 1, Request: r}
-	if zr.look != nil {
-		q.Looks, q.ByID, q.ID = true, zr.look.ByID, zr.look.ID
+	if zr.Forked != nil {
+		q.Looks, q.ByID, q.ID = true, zr.Forked.ByID, zr.Forked.ID
 	}
 	var taken concurrent.Taken
-	asks, lost := zr.isStrict(), zr.isUnavailable(raw)
+	asks, lost := zr.IsStrict(), zr.IsUnavailable(raw)
 	if asks {
 		var err error
 		taken, err = slots.DecideBy(r.Context(), zr.Redis, &q)
-		if e.now, lost = clock.Now(), err != nil; zr.look == nil { // the time: see decideInRedis
-			zr.notices.Strict(r, zr.Name, zr.Redis, err)
+		if e.now, lost = clock.Now(), err != nil; zr.Forked == nil { // the time: see decideInRedis
+			zr.Notices.Strict(r, zr.Name, zr.Redis, err)
 		}
 	}
 	switch {
@@ -40,27 +39,39 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 	if lost || !asks {
 		taken = slots.Decide(&q)
 	}
-	d := slots.Result(&taken)
-	d.Shadow = zr.shadow
-	e.receipts, e.results = append(e.receipts, table.Taken{}), append(e.results, d)
 	taken.By = slots
 	e.slots = append(e.slots, taken)
-	zr.slot, zr.first = len(e.slots), zr.first+1
-	if d.Allowed {
+	zr.slot, e.overflowed = len(e.slots), e.overflowed || taken.Overflow
+	if taken.Allowed {
 		e.holds = true
 		return true
 	}
 	zr.limits = nil
-	e.deny(at, d.RetryAfter)
+	e.deny(at, slots.Result(&taken).RetryAfter)
 	return false
 }
 
-// freeSlot gives the slot of a zone back, to a request that ends here.
-func (e *Evaluation) freeSlot(zr *zoneResult) {
-	if zr.slot > 0 && e.slots[zr.slot-1].Allowed && !e.slots[zr.slot-1].Again {
-		e.slots[zr.slot-1].Release()
-		e.results[zr.first-1].Remaining++
+// askWithSlots asks the zones, and gives their slots back if a matcher panics.
+func (e *Evaluation) askWithSlots(zones []*Zone, r *http.Request) error {
+	done := false
+	defer func() {
+		if !done {
+			e.freeSlots()
+		}
+	}()
+	err := e.askAll(zones, r)
+	done = true
+	return err
+}
+
+// freeSlot gives the slot of a zone back, to a request that ends here. It reports whether there was
+// one.
+func (e *Evaluation) freeSlot(zr *zoneResult) bool {
+	if zr.slot == 0 || !e.slots[zr.slot-1].Allowed || e.slots[zr.slot-1].Again {
+		return false
 	}
+	e.slots[zr.slot-1].Release()
+	return true
 }
 
 // freeSlots gives all slots back.

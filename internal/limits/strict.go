@@ -28,7 +28,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 	}
 	e.matching = e.matching[:0]
 	for _, z := range zones {
-		if ok, err := z.applies(r, counted); err != nil {
+		if ok, err := z.Applies(r, counted); err != nil {
 			return err
 		} else if ok {
 			e.matching = append(e.matching, strictZone{Zone: z})
@@ -68,7 +68,7 @@ func (z strictZone) askedBefore(other strictZone) int {
 // -1 where Redis is not asked.
 func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64 {
 	start := len(e.keys)
-	keys, _, none := z.appendKey(e.keys, r, vars)
+	keys, _, none := z.AppendKey(e.keys, r, vars)
 	e.keys = keys[:start]
 	if none {
 		return -1
@@ -76,7 +76,7 @@ func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64
 	raw := keys[start:]
 	first := len(e.own)
 	hash := table.KeyOf(raw)
-	o := z.overrideOf(hash, raw)
+	o := z.Override(hash, raw)
 	if o != nil && o.Deny {
 		return -1
 	}
@@ -93,13 +93,13 @@ func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64
 // whether the zone's on_redis_loss applies then.
 func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (decided, lost bool) {
 	z, by := zr.Zone, zr.Redis
-	if z.look != nil {
+	if z.Forked != nil {
 		return e.lookRedis(r.Context(), zr, raw)
 	}
 	for i := range zr.limits {
 		// Redis first learns what was decided for the key while it was unavailable.
 		if err := zr.limits[i].Source.ChargeNow(r.Context(), zr.hash); err != nil {
-			z.notices.Strict(r, z.Name, by, err)
+			z.Notices.Strict(r, z.Name, by, err)
 			return false, true
 		}
 	}
@@ -116,7 +116,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 		if next == nil || next.Redis == by {
 			return false, true
 		}
-		if !next.isStrict() {
+		if !next.IsStrict() {
 			return false, false // this node's counters are what is enforced there
 		}
 		by = next.Redis
@@ -124,16 +124,15 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 	if zr.mergeBan(err) {
 		return false, true
 	}
-	z.notices.Strict(r, z.Name, by, err)
+	z.Notices.Strict(r, z.Name, by, err)
 	if err != nil {
 		return false, true
 	}
 	zr.strict, zr.grant = true, len(e.grants)
-	e.grants = append(e.grants, grant{by: by.Strict, Grant: g, came: clock.Now()})
+	e.grants = append(e.grants, grant{by: by.Strict, Grant: g, asked: g.Asked(), came: clock.Now()})
 	for i := range e.verdicts {
 		v, l := &e.verdicts[i], &zr.limits[i]
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
-		e.results = append(e.results, l.Result(&v.Decision))
 		if by.Strict.IsUpToDate(z.Name, g) {
 			l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
 		}

@@ -17,9 +17,6 @@ type throttle struct {
 	key table.Key
 }
 
-// OnlyThrottles reports whether the zone has bandwidth and nothing that could deny a request.
-func (z *Zone) OnlyThrottles() bool { return len(z.limits) == 0 && z.Slots == nil }
-
 // throttle notes that a key slows the response. It returns false where it doesn't: the zone has no
 // bandwidth or is not enforced for the key, or an operator has set the key to unlimited.
 func (e *Evaluation) throttle(k *keyed, key table.Key, o *control.Override) bool {
@@ -34,12 +31,12 @@ func (e *Evaluation) throttle(k *keyed, key table.Key, o *control.Override) bool
 func (e *Evaluation) holdThrottles(h *held.Held) {
 	for _, t := range e.throttles {
 		if _, asked := e.Of(t.Zone); !asked { // else Enter has counted it
-			t.metrics.Count(metrics.Admitted)
+			t.Decisions.Count(metrics.Admitted)
 		}
 		h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 			slowed, overflow := t.Throttle.Throttle(w, r, bandwidth.Key(t.key))
 			if overflow {
-				t.notices.Full(&t.Compiled, t.Once, t.Logger)
+				t.Notices.Full(&t.Compiled, t.Once, t.Logger)
 			}
 			if slowed == nil {
 				return w

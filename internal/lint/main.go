@@ -35,10 +35,10 @@ const (
 // layers are the packages of the product, the lowest first. One imports only packages of layers
 // below its own.
 var layers = [][]string{
-	{"internal/saturate", "internal/reset"},
+	{"internal/saturate", "internal/reset", "internal/hostport"},
 	{"algorithms/ledger", "algorithms/sixteenths"},
-	{"algorithms", "internal/callargs", "internal/callcontext", "internal/clock", "internal/counted", "internal/cycle", "internal/index", "internal/keys", "internal/loop", "internal/near", "internal/warning", "internal/redisconn", "internal/spelling", "internal/accesslog", "internal/tally"},
-	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/servertime", "internal/messages", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
+	{"algorithms", "internal/callargs", "internal/callcontext", "internal/clock", "internal/counted", "internal/cycle", "internal/index", "internal/keys", "internal/loop", "internal/warning", "internal/redisconn", "internal/spelling", "internal/accesslog", "internal/tally"},
+	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/servertime", "internal/messages", "internal/near", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/unsettled"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/held", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
@@ -48,6 +48,7 @@ var layers = [][]string{
 	{"internal/shared"},
 	{"internal/concurrent", "internal/notices", "internal/counters"},
 	{"internal/settle"},
+	{"internal/zone"},
 	{"internal/limits"},
 	{"internal/lifecycle"},
 	{"internal/explain", "internal/state"},

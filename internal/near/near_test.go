@@ -4,13 +4,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 func TestAKeyIsNearOnceAWindow(t *testing.T) {
 	var k Keys
-	one, two, three := [2]uint64{1}, [2]uint64{0, 1}, [2]uint64{3}
+	one, two, three := keys.Key{A: 1}, keys.Key{B: 1}, keys.Key{A: 3}
 	for i, c := range []struct {
-		key  [2]uint64
+		key  keys.Key
 		now  int64
 		want bool
 	}{
@@ -30,7 +32,7 @@ func TestOfManyRequestsOneIsTheFirst(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for key := range uint64(100) {
-				if k.First([2]uint64{key}, 5, 100, 1000) {
+				if k.First(keys.Key{A: key}, 5, 100, 1000) {
 					first.Add(1)
 				}
 			}

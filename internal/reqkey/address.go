@@ -2,24 +2,26 @@ package reqkey
 
 import (
 	"encoding/binary"
-	"net"
 	"net/http"
 	"net/netip"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/hostport"
 )
 
 // IsEarly reports whether a request came in early data (0-RTT), whose sender can be forged: QUIC
 // proves an address by the handshake.
 func IsEarly(r *http.Request) bool { return r.TLS != nil && !r.TLS.HandshakeComplete }
 
-// IsUnproven reports whether a key has an address in it that came in early data.
-func IsUnproven(key []byte) bool { return key[0] == tagEarly }
+// IsUnproven reports whether a key, which may be empty, has an address in it that came in early
+// data.
+func IsUnproven(key []byte) bool { return len(key) > 0 && key[0] == tagEarly }
 
 // AsProven returns a key as it is without early data. A key may be empty.
 func AsProven(key []byte) []byte {
-	if len(key) > 0 && IsUnproven(key) {
+	if IsUnproven(key) {
 		return key[1:]
 	}
 	return key
@@ -44,27 +46,13 @@ func clientOrRemote(r *http.Request, client string) string {
 }
 
 // RemoteHost returns the address of the peer without its port.
-func RemoteHost(r *http.Request) string { return withoutPort(r.RemoteAddr) }
-
-// withoutPort returns the host of host:port, and all of what is something else. net.SplitHostPort
-// would allocate an error for most Host headers.
-func withoutPort(s string) string {
-	colon := strings.IndexByte(s, ':')
-	if colon < 0 {
-		return s
-	}
-	if colon == strings.LastIndexByte(s, ':') && !strings.ContainsAny(s, "[]") {
-		return s[:colon]
-	}
-	host, _, err := net.SplitHostPort(s)
-	if err != nil {
-		return s
-	}
-	return host
-}
+func RemoteHost(r *http.Request) string { return hostport.Host(r.RemoteAddr) }
 
 // appendValue appends a value with its tag: the network of an address, or any other text.
 func (t *Template) appendValue(dst []byte, value string) []byte {
+	if v4, ok := parseIPv4(value); ok {
+		return t.appendIPv4(dst, v4)
+	}
 	if addr, ok := parseIP(value); ok {
 		return t.appendIP(dst, addr)
 	}
@@ -77,20 +65,22 @@ func (t *Template) appendValue(dst []byte, value string) []byte {
 func (t *Template) appendIP(dst []byte, addr netip.Addr) []byte {
 	if addr.Is4() {
 		raw := addr.As4()
-		return appendNetwork(append(dst, tagIPv4), raw[:], t.v4bits)
+		return t.appendIPv4(dst, binary.BigEndian.Uint32(raw[:]))
 	}
 	raw := addr.As16()
-	return appendNetwork(append(dst, tagIPv6), raw[:], t.v6bits)
-}
-
-// appendNetwork appends the first bits of raw, in as few bytes as they need.
-func appendNetwork(dst, raw []byte, bits int) []byte {
-	full, part := bits/8, bits%8
-	dst = append(dst, raw[:full]...)
+	full, part := t.v6bits/8, t.v6bits%8
+	dst = append(append(dst, tagIPv6), raw[:full]...)
 	if part > 0 {
 		dst = append(dst, raw[full]&^(0xff>>part))
 	}
 	return dst
+}
+
+// appendIPv4 appends the network of an address, in as few bytes as it needs.
+func (t *Template) appendIPv4(dst []byte, addr uint32) []byte {
+	addr &= t.v4mask
+	dst = append(dst, tagIPv4, byte(addr>>24), byte(addr>>16), byte(addr>>8), byte(addr))
+	return dst[:len(dst)-4+t.v4bytes]
 }
 
 // parseIP returns the address that s is, with its zone stripped and out of an IPv4-mapped form:
@@ -98,7 +88,9 @@ func appendNetwork(dst, raw []byte, bits int) []byte {
 // they are in 64:ff9b::/96, which NAT64 puts before them (RFC 6052).
 func parseIP(s string) (netip.Addr, bool) {
 	if v4, ok := parseIPv4(s); ok {
-		return netip.AddrFrom4(v4), true
+		var raw [4]byte
+		binary.BigEndian.PutUint32(raw[:], v4)
+		return netip.AddrFrom4(raw), true
 	}
 	if i := strings.IndexByte(s, '%'); i >= 0 {
 		s = s[:i]
@@ -119,30 +111,33 @@ func parseIP(s string) (netip.Addr, bool) {
 
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// parseIPv4 reads four numbers with dots between them as netip.ParseAddr does, in one go and in
-// less than half the time: most client IPs are written so.
-func parseIPv4(s string) (addr [4]byte, ok bool) {
-	if len(s) < len("0.0.0.0") || len(s) > len("255.255.255.255") {
-		return addr, false
-	}
-	octet, value, digits := 0, 0, 0
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c >= '0' && c <= '9':
-			leadingZero := digits > 0 && value == 0
-			if value = value*10 + int(c-'0'); value > 255 || leadingZero {
-				return addr, false
-			}
-			digits++
-		case c == '.' && digits > 0 && octet < 3:
-			addr[octet] = byte(value)
-			octet, value, digits = octet+1, 0, 0
-		default:
-			return addr, false
+// parseIPv4 reads four numbers with dots between them as netip.ParseAddr does, in a third of the
+// time: most client IPs are written so.
+func parseIPv4(s string) (addr uint32, ok bool) {
+	i := 0
+	for octet := 1; i < len(s); octet++ {
+		n := uint32(s[i] - '0')
+		if n > 9 {
+			break
 		}
+		for i++; n > 0 && i < len(s); i++ { // nothing follows a zero
+			digit := uint32(s[i] - '0')
+			if digit > 9 {
+				break
+			}
+			if n = n*10 + digit; n > 255 {
+				return 0, false
+			}
+		}
+		if addr = addr<<8 | n; octet == 4 {
+			return addr, i == len(s)
+		}
+		if i == len(s) || s[i] != '.' {
+			break
+		}
+		i++
 	}
-	addr[octet] = byte(value)
-	return addr, octet == 3 && digits > 0
+	return 0, false
 }
 
 // looksLikeIP reports whether netip.ParseAddr is worth asking: for other text it allocates an

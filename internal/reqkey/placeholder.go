@@ -10,6 +10,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/hostport"
 )
 
 const (
@@ -59,7 +61,7 @@ var placeholders = map[string]known{
 	}},
 	"http.request.host": {
 		always: true, form: spelled(canonicalHost),
-		read: func(r *http.Request, _ map[string]any) string { return withoutPort(r.Host) },
+		read: func(r *http.Request, _ map[string]any) string { return hostport.Host(r.Host) },
 	},
 	"http.request.hostport": {
 		always: true, form: spelled(canonicalHostport),

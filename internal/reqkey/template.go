@@ -8,6 +8,7 @@ package reqkey
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 
@@ -56,8 +57,13 @@ type Template struct {
 	parts  []part
 	v4bits int
 	v6bits int
-	shared bool   // no placeholder
-	fixed  []byte // then the key of every request
+	// v4mask and v4bytes cut an IPv4 address to its network, and to the bytes which that needs.
+	v4mask  uint32
+	v4bytes int
+	// clientIP is set where the client's address is the only placeholder.
+	clientIP bool
+	shared   bool   // no placeholder
+	fixed    []byte // then the key of every request
 }
 
 // A part of a template is literal text or a placeholder.
@@ -88,12 +94,19 @@ func Compile(template string, v4bits, v6bits int) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Template{parts: parts, v4bits: v4bits, v6bits: v6bits, shared: true, fixed: []byte{tagShared}}
+	t := &Template{parts: parts, v4bits: v4bits, v6bits: v6bits, fixed: []byte{tagShared}}
+	t.v4mask, t.v4bytes = ^(math.MaxUint32 >> v4bits), (v4bits+7)/8
 	tells := false
+	placeholders := 0
 	for i := range parts {
-		t.shared = t.shared && parts[i].literal
+		if parts[i].literal {
+			continue
+		}
+		placeholders++
+		t.clientIP = placeholders == 1 && parts[i].text == clientIPName
 		tells = tells || parts[i].tells
 	}
+	t.shared = placeholders == 0
 	for i := range parts {
 		parts[i].tells = parts[i].tells || !tells
 	}
@@ -168,9 +181,13 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 	if t.shared {
 		return append(dst, t.fixed...), len(t.fixed) == 0
 	}
-	start, early, unproven := len(dst), IsEarly(r), false
-	if early {
-		dst = append(dst, tagEarly)
+	if IsEarly(r) {
+		return t.appendEarly(dst, r, vars)
+	}
+	if t.clientIP { // most are, and need nothing of what follows
+		if value, _ := vars[caddyhttp.ClientIPVarKey].(string); value != "" {
+			return t.appendValue(dst, value), false
+		}
 	}
 	empty = true
 	var repl *caddy.Replacer
@@ -180,10 +197,28 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 			continue
 		}
 		if p.read == nil && repl == nil {
-			repl, _ = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+			repl = replacerOf(r)
 		}
 		value := p.value(r, vars, repl)
-		if early && p.address && value == "" {
+		if value != "" && p.tells {
+			empty = false
+		}
+		dst = t.appendValue(dst, value)
+	}
+	return dst, empty
+}
+
+// appendEarly appends the key of a request in early data.
+func (t *Template) appendEarly(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
+	start, unproven, repl := len(dst), false, replacerOf(r)
+	dst, empty = append(dst, tagEarly), true
+	for i := range t.parts {
+		p := &t.parts[i]
+		if p.literal {
+			continue
+		}
+		value := p.value(r, vars, repl)
+		if p.address && value == "" {
 			value = RemoteHost(r)
 		}
 		if value != "" && p.tells {
@@ -193,10 +228,16 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 		dst = t.appendValue(dst, value)
 		unproven = unproven || p.address && value != "" || dst[at] != tagText
 	}
-	if early && !unproven {
+	if !unproven {
 		dst = append(dst[:start], dst[start+1:]...)
 	}
 	return dst, empty
+}
+
+// replacerOf returns the request's replacer, nil outside of Caddy.
+func replacerOf(r *http.Request) *caddy.Replacer {
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	return repl
 }
 
 // AppendClientIP appends a key that stands in for an empty one: the client's address, marked so

@@ -20,7 +20,7 @@ type banLink struct {
 
 // Ask tells of the bans that began here, and asks for those of the keys of messages.
 func (l banLink) Ask(messages []table.Message) (ask func() (ack func())) {
-	asks := l.bans.Unsent(l.net.Now(), 1<<20, nil)
+	asks := l.bans.Drain(l.net.Now(), 1<<20, nil)
 	for i := range messages {
 		if i == 0 || messages[i].Key != messages[i-1].Key {
 			asks = append(asks, l.bans.Ask(messages[i].ID, l.net.Now()))

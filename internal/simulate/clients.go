@@ -18,11 +18,11 @@ const parts = 10
 // client is what is known of one client. A window that begins anywhere touches parts+1 parts at
 // most: so many are summed, and what a client sent in any window is never more than that.
 type client struct {
-	hash   uint64
-	part   int64 // the number of the latest part
-	counts [parts + 1]uint32
-	most   uint32
-	heavy  int32 // its index in a ladder and 1, 0 where it has none
+	hash     uint64
+	part     int64 // the number of the latest part
+	counts   [parts + 1]uint32
+	most     uint32
+	followed int32 // its index in the candidates and 1, 0 where it has none
 }
 
 // advance brings a client to a part.

@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/tally"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // Options say how logs are replayed.
@@ -192,12 +193,12 @@ func (n *node) prepare(r *replay, l explain.Limiter) error {
 	}
 	all := make([]*limits.Zone, 0, len(l.Zones()))
 	for _, of := range l.Zones() {
-		o := of.ZoneOptions
+		o := of.Options
 		o.Namespace, o.Redis, o.Metrics, o.LogKeys, o.Logger, o.Once, o.Waits = n.namespace, nil, false, false, zap.NewNop(), new(warning.Once), false
 		if o.SyncRate = r.rateOf(of); o.SyncRate == rates.Strict {
 			o.Namespace = r.nodes[0].namespace // Redis decides, so there is one count
 		}
-		z, err := limits.NewZone(o)
+		z, err := zone.New(o)
 		if err != nil {
 			return err
 		}
@@ -206,7 +207,7 @@ func (n *node) prepare(r *replay, l explain.Limiter) error {
 			r.zones[z.Name] = newZoneStats(z)
 		}
 	}
-	limits.Arrange(all)
+	zone.Arrange(all)
 	n.zones[l] = all
 	return nil
 }

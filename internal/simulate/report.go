@@ -240,15 +240,15 @@ func (w *windowStats) report() Window {
 		Limit: w.limit.Rate.String(), Window: rates.WindowText(w.limit.Rate.Window), OneIn: 1 << w.clients.bits, mosts: mosts,
 		Most: Quantiles{quantile(mosts, .5), quantile(mosts, .9), quantile(mosts, .99), quantile(mosts, .999), int64(w.clients.most)},
 	}
-	if w.ladder == nil {
+	if w.candidates == nil {
 		return out
 	}
-	out.NotFollowed = w.ladder.missed()
+	out.NotFollowed = w.candidates.notFollowed()
 	for _, n := range w.numbers {
 		out.Candidates = append(out.Candidates, Candidate{Limit: n})
 	}
 	for i := range w.clients.all {
-		for k, n := range w.ladder.denied(&w.clients.all[i]) {
+		for k, n := range w.candidates.denied(&w.clients.all[i]) {
 			if n > 0 {
 				out.Candidates[k].Clients += out.OneIn
 				out.Candidates[k].Requests += n * out.OneIn

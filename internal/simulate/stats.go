@@ -25,11 +25,11 @@ type zoneStats struct {
 
 // windowStats is what happened in the window of one of a zone's limits.
 type windowStats struct {
-	limit   *counters.Limit
-	part    int64 // the length of one, in nanoseconds
-	clients clients
-	ladder  ladder // nil for none
-	numbers []int64
+	limit      *counters.Limit
+	part       int64 // the length of one, in nanoseconds
+	clients    clients
+	candidates candidates // nil for none
+	numbers    []int64
 }
 
 // partOf returns the length of a part of a window.
@@ -39,7 +39,7 @@ func newZoneStats(z *limits.Zone) *zoneStats {
 	s := &zoneStats{of: z}
 	for l := range z.Each {
 		w := &windowStats{limit: l, part: partOf(l.Rate.Window)}
-		w.ladder, w.numbers = newLadder(l)
+		w.candidates, w.numbers = newCandidates(l)
 		s.windows = append(s.windows, w)
 	}
 	return s
@@ -47,7 +47,7 @@ func newZoneStats(z *limits.Zone) *zoneStats {
 
 // count notes what the zone decided for a request.
 func (s *zoneStats) count(z *limits.Zone, o *limits.Outcome, rec *accesslog.Record) {
-	hash := o.Hash[0]
+	hash := o.Hash.A
 	s.clients.Add(hash)
 	for _, w := range s.windows {
 		c := w.clients.of(hash)
@@ -58,8 +58,8 @@ func (s *zoneStats) count(z *limits.Zone, o *limits.Outcome, rec *accesslog.Reco
 		c.advance(part)
 		n := c.add()
 		w.clients.most = max(w.clients.most, n)
-		if w.ladder != nil {
-			w.ladder.take(c, n, rec.Start, part)
+		if w.candidates != nil {
+			w.candidates.take(c, n, rec.Start, part)
 		}
 	}
 	if o.Denied {

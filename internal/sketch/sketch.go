@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
@@ -24,7 +25,7 @@ const (
 )
 
 // A Key is a hash of a key, 128 bits that nobody outside can choose.
-type Key = [2]uint64
+type Key = keys.Key
 
 // A Sketch counts the keys that find no slot in a full table: a count-min sketch whose cells are
 // two-counter windows, whatever the algorithm. A cell holds at least what each of its keys spent,
@@ -168,7 +169,7 @@ type cell struct {
 }
 
 func (s *Sketch) cell(row int, key Key) cell {
-	place, _ := bits.Mul64(key[0]+uint64(row)*(key[1]|1), uint64(len(s.words[row]))*s.cells)
+	place, _ := bits.Mul64(key.A+uint64(row)*(key.B|1), uint64(len(s.words[row]))*s.cells)
 	return cell{&s.words[row][place/s.cells], place % s.cells * s.bits}
 }
 

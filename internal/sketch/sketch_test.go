@@ -17,7 +17,7 @@ func limitOf(n int64) algorithms.Limit {
 func TestSketchWindowsRoll(t *testing.T) {
 	s := New(MinWidth, 10, time.Minute)
 	limit := limitOf(10)
-	key := Key{1, 2}
+	key := Key{A: 1, B: 2}
 	admitted := func(now int64) (n int) {
 		for {
 			if d, _ := s.Take(limit, key, now, 1, 0); !d.Allowed {
@@ -45,7 +45,7 @@ func TestSketchWindowsRoll(t *testing.T) {
 func TestFullCellsGiveNothingBack(t *testing.T) {
 	s := New(1, 14, time.Minute) // all keys share six cells of each row
 	limit := limitOf(14)
-	victim := Key{1, 2}
+	victim := Key{A: 1, B: 2}
 	admitted := func() bool {
 		d, _ := s.Take(limit, victim, t0, 1, 0)
 		return d.Allowed
@@ -66,7 +66,7 @@ func TestFullCellsGiveNothingBack(t *testing.T) {
 // A sketch that was given back counts nothing any more, and none takes its place: the next one
 // begins empty.
 func TestASketchThatWasGivenBack(t *testing.T) {
-	s, limit, key := New(MinWidth, 10, time.Minute), limitOf(10), Key{1, 2}
+	s, limit, key := New(MinWidth, 10, time.Minute), limitOf(10), Key{A: 1, B: 2}
 	for range 10 {
 		s.Take(limit, key, t0, 1, 0)
 	}
@@ -95,7 +95,7 @@ func TestASketchThatWasGivenBack(t *testing.T) {
 
 // What is refunded to an epoch that has ended in its cells since stays spent.
 func TestUnitsOfAnEpochThatHasEndedStaySpent(t *testing.T) {
-	s, limit, key := New(MinWidth, 10, time.Minute), limitOf(10), Key{1, 2}
+	s, limit, key := New(MinWidth, 10, time.Minute), limitOf(10), Key{A: 1, B: 2}
 	start := int64(t0 - t0%int64(time.Minute))
 	s.Take(limit, key, start, 6, 0)
 	s.Take(limit, key, start+int64(time.Minute), 1, 0)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/internal/hostport"
 	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
@@ -226,7 +226,7 @@ func (h *Handler) check(r *http.Request) (status int, why string) {
 	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	for _, address := range []string{r.RemoteAddr, client} {
 		if !h.allows(address) {
-			return rejected("%s may not see this page. Write its address after allow, in the block of rate_limit_status.", withoutPort(address))
+			return rejected("%s may not see this page. Write its address after allow, in the block of rate_limit_status.", hostport.Host(address))
 		}
 	}
 	if len(h.ranges) == 0 && !isLocal(r.Host) {
@@ -242,7 +242,7 @@ func (h *Handler) allows(address string) bool {
 	if address == "" || strings.HasPrefix(address, "@") || strings.HasPrefix(address, "/") {
 		return true
 	}
-	ip, err := netip.ParseAddr(withoutPort(address))
+	ip, err := netip.ParseAddr(hostport.Host(address))
 	if err != nil {
 		return false
 	}
@@ -250,16 +250,9 @@ func (h *Handler) allows(address string) bool {
 	return ip.IsLoopback() || slices.ContainsFunc(h.ranges, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-func withoutPort(address string) string {
-	if host, _, err := net.SplitHostPort(address); err == nil {
-		return host
-	}
-	return address
-}
-
 // isLocal reports whether a host can only be this machine, or was written as an address.
 func isLocal(host string) bool {
-	host = strings.ToLower(strings.Trim(withoutPort(host), "[]"))
+	host = strings.ToLower(strings.Trim(hostport.Host(host), "[]"))
 	_, err := netip.ParseAddr(host)
 	return err == nil || host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost")
 }

@@ -132,7 +132,7 @@ func TestAMovedKeyDoesNotApplyAnOldStep(t *testing.T) {
 	alg := fixed(limit, time.Minute)
 	var sameStripe []int
 	for i := 0; len(sameStripe) < 6*chunkSize; i++ {
-		if KeyOf(raw(i))[0]>>58 == 0 {
+		if KeyOf(raw(i)).A>>58 == 0 {
 			sameStripe = append(sameStripe, i)
 		}
 	}

@@ -229,8 +229,8 @@ func BenchmarkOneLock(b *testing.B) {
 		once func() uint64
 	}{
 		{"mutex", func() uint64 { locked(); return 0 }},
-		{"hash and mutex", func() uint64 { k := KeyOf(key); locked(); return k[0] }},
-		{"hash and atomic", func() uint64 { k := KeyOf(key); shared.added.Add(1); return k[0] }},
+		{"hash and mutex", func() uint64 { k := KeyOf(key); locked(); return k.A }},
+		{"hash and atomic", func() uint64 { k := KeyOf(key); shared.added.Add(1); return k.A }},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			var sum atomic.Uint64 // so that the hash is not left out

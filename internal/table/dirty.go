@@ -46,7 +46,7 @@ func list(in *[]uint32, flag uint8, i uint32, x *syncState) {
 // markUrgent lists a key for the next early sync. It reports whether it is the first of the table.
 func (t *Table[S]) markUrgent(st *stripe[S], i uint32, e entry[S]) (first bool) {
 	list(&st.urgent, urgent, i, e.syncState)
-	return t.urgent.Or(1<<(e.key[0]>>58)) == 0
+	return t.urgent.Or(1<<(e.key.A>>58)) == 0
 }
 
 // Urgent reports whether there are keys that should not wait.

@@ -13,8 +13,8 @@ func (t *Table[S]) Fork(l algorithms.Limit, key Key, raw []byte, now int64) *Tab
 	f := t.fork()
 	st := t.stripe(key)
 	st.mu.Lock()
-	i, found := st.find(key)
-	if found {
+	i, s := st.find(key)
+	if s != nil {
 		t.copySlot(f, st, i, key, now)
 	} else if t.keys.Load() >= t.maxKeys.Load() {
 		if _, idle := t.idle(st, l, now); !idle {
@@ -24,7 +24,7 @@ func (t *Table[S]) Fork(l algorithms.Limit, key Key, raw []byte, now int64) *Tab
 	f.overflow.Store(t.overflow.Load().Fork(key, key))
 	t.unsettled.CopyTo(&f.unsettled, key, key)
 	st.mu.Unlock()
-	if !found && !t.saved.IsEmpty() {
+	if s == nil && !t.saved.IsEmpty() {
 		t.saved.CopyTo(&f.saved, IDOf(raw))
 	}
 	return f

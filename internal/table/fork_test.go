@@ -125,7 +125,7 @@ func (m *forked[S]) image(key Key) []any {
 	if s := m.overflow.Load(); s != nil {
 		all = append(all, s.Spent(key, m.now), s.Used())
 	}
-	if i, ok := st.find(key); ok {
+	if i, s := st.find(key); s != nil {
 		e := st.at(i)
 		all = append(all, m.machine.Clone(&e.state))
 		if e.syncState != nil {
@@ -139,7 +139,7 @@ func (m *forked[S]) image(key Key) []any {
 func (m *forked[S]) sameByID(rt *rapid.T, raw []byte, n int64, want Taken) {
 	as := KeyOf([]byte("another"))
 	fork, ok := m.ForkID(IDOf(raw), as, m.now)
-	if _, slot := m.stripe(KeyOf(raw)).find(KeyOf(raw)); slot != ok {
+	if _, s := m.stripe(KeyOf(raw)).find(KeyOf(raw)); (s != nil) != ok {
 		rt.Fatalf("%s: by its ID it is found %t", raw, ok)
 	}
 	if !ok {

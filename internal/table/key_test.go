@@ -30,7 +30,7 @@ func TestEachProcessHashesItsOwnWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key, id, _ := strings.Cut(strings.TrimSpace(string(out)), "] ")
+		key, id, _ := strings.Cut(strings.TrimSpace(string(out)), "} ")
 		keys, ids = append(keys, key), append(ids, id)
 	}
 	if keys[0] == keys[1] || len(keys[0]) < 20 {
@@ -48,10 +48,10 @@ func TestKeysThatNearlyMeetAreApart(t *testing.T) {
 	first := KeyOf([]byte("first"))
 	for i := range 8 {
 		other := first
-		other[1] += uint64(i)
+		other.B += uint64(i)
 		if i >= 4 {
-			other[0] += uint64(i) << 40 // the low half, by which the index looks, is the same
-			other[1] = first[1]
+			other.A += uint64(i) << 40 // the low half, by which the index looks, is the same
+			other.B = first.B
 		}
 		for n := range hour.Limit + 1 {
 			if got := tab.Take(hour.Compile(), other, raw(i), t0, 1, allWaits).Allowed; got != (n < hour.Limit) {

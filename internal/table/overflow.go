@@ -8,31 +8,31 @@ import (
 // A full table counts further keys in a sketch. It is made before it is needed, and freed when
 // nothing in it counts any more.
 
-// takeOverflow decides for a key that found no slot. a.now is the caller's clock, which the sketch
+// takeOverflow decides for a key that found no slot. a.Now is the caller's clock, which the sketch
 // goes by: it never steps back, and what the store's clock does is of no concern to counts that are
 // this node's own. The stripe's lock is held.
-func (t *Table[S]) takeOverflow(st *stripe[S], a *ask, key Key, raw []byte) Taken {
-	saved, again := t.savedOf(st, a.limit, key, raw, a.now)
+func (t *Table[S]) takeOverflow(st *stripe[S], a *Ask) Taken {
+	saved, again := t.savedOf(st, a.Limit, a.Key, a.Raw, a.Now)
 	if again {
 		st.mu.Unlock()
 		defer st.mu.Lock()
-		return t.Take(a.limit, key, raw, a.now, a.n, a.want)
+		return t.Take(a.Limit, a.Key, a.Raw, a.Now, a.N, a.Want)
 	}
-	if a.n > 0 && a.want&Again == 0 {
+	if a.N > 0 && a.Want&Again == 0 {
 		t.overflowed.Add(1)
 	}
 	for {
 		s := t.overflow.Load()
-		if s == nil || !s.Suits(a.limit) {
-			s = t.widen(a.limit, a.now)
+		if s == nil || !s.Suits(a.Limit) {
+			s = t.widen(a.Limit, a.Now)
 		}
-		if saved > 0 && s.Charge(a.limit, key, a.now, saved, true) {
+		if saved > 0 && s.Charge(a.Limit, a.Key, a.Now, saved, true) {
 			saved = 0
 		}
-		if d, ok := s.Take(a.limit, key, a.now, a.n, a.want); ok {
-			taken := Taken{Decision: d, At: a.now, Overflow: true, number: s.Number()}
-			if a.want&Reserve != 0 && d.Allowed && a.n > 0 {
-				t.reserve(a.limit, key, &taken, int64(taken.number))
+		if d, ok := s.Take(a.Limit, a.Key, a.Now, a.N, a.Want); ok {
+			taken := Taken{Decision: d, At: a.Now, Overflow: true, number: s.Number()}
+			if a.Want&Reserve != 0 && d.Allowed && a.N > 0 {
+				t.reserve(a.Limit, a.Key, &taken, int64(taken.number))
 			}
 			return taken
 		}
@@ -49,7 +49,7 @@ func (t *Table[S]) savedOf(st *stripe[S], l algorithms.Limit, key Key, raw []byt
 	st.mu.Unlock()
 	id := IDOf(raw)
 	st.mu.Lock()
-	if _, ok := st.find(key); ok {
+	if _, s := st.find(key); s != nil {
 		return 0, true
 	}
 	var empty, s S
@@ -138,38 +138,38 @@ func excess(s *sketch.Sketch, l algorithms.Limit) int64 { return max(0, s.Limit(
 // units make the limit smaller by as much. A denial that they alone cause is marked Estimated.
 //
 // The wait has two parts: the sketch knows until when the units count, and the machine how long the
-// key waits for what it has spent in its slot. The one that binds is returned. a.now is in the
+// key waits for what it has spent in its slot. The one that binds is returned. a.Now is in the
 // table's time.
-func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *ask, spilled int64) (d algorithms.Decision) {
-	known := t.machine.Take(&e.state, a.limit, a.now, 0, 0)
-	others := t.machine.Take(&e.state, a.limit, a.now, 0, a.pending).Remaining < known.Remaining
-	left := a.limit
+func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *Ask, now, pending, spilled int64) (d algorithms.Decision) {
+	left, want := a.Limit, a.Want
+	known := t.machine.Take(&e.state, a.Limit, now, 0, 0)
+	others := t.machine.Take(&e.state, a.Limit, now, 0, pending).Remaining < known.Remaining
 	left.Size = max(0, left.Size-spilled)
-	if d.Result = t.machine.Take(&e.state, left, a.now, a.n, a.pending); !d.Allowed {
-		a.want |= algorithms.WantRetry
-		d.Estimated = known.Allowed && a.n <= known.Remaining
+	if d.Result = t.machine.Take(&e.state, left, now, a.N, pending); !d.Allowed {
+		want |= algorithms.WantRetry
+		d.Estimated = known.Allowed && a.N <= known.Remaining
 	}
-	d.Waits = t.machine.Waits(&e.state, a.limit, a.now, a.n, a.pending+spilled, a.want)
+	d.Waits = t.machine.Waits(&e.state, a.Limit, now, a.N, pending+spilled, want)
 	if d.Estimated && others {
-		d.Retry = e.Retry(b.Rate, a.now, d.Retry)
+		d.Retry = e.Retry(b.Rate, now, d.Retry)
 	}
 	s := t.overflow.Load()
 	if s == nil {
 		return d
 	}
-	caller := a.now - t.clock().NS()
+	caller := now - t.clock().NS()
 	if d.Estimated {
-		fades := s.Until(e.key, caller, max(0, known.Remaining-a.n)+excess(s, a.limit))
+		fades := s.Until(e.key, caller, max(0, known.Remaining-a.N)+excess(s, a.Limit))
 		if !others || d.Retry < fades {
 			d.Retry = fades
 		}
 	}
-	if a.want&algorithms.WantNext != 0 {
+	if want&algorithms.WantNext != 0 {
 		if next := s.Until(e.key, caller, max(0, s.Spent(e.key, caller)-1)); next > 0 && (d.Next == 0 || next < d.Next) {
 			d.Next = next
 		}
 	}
-	if a.want&algorithms.WantReset != 0 {
+	if want&algorithms.WantReset != 0 {
 		d.Reset = max(d.Reset, s.Until(e.key, caller, 0))
 	}
 	return d

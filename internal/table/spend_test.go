@@ -72,7 +72,7 @@ func TestSpendIsReadFewAtATime(t *testing.T) {
 	}
 	last, row, most, all := -1, 0, 0, 0
 	table.EachSpend(t0, func(s Spend) {
-		stripe := int(s.Key[0] >> 58)
+		stripe := int(s.Key.A >> 58)
 		if table.stripes[stripe].mu.TryLock() {
 			t.Fatal("a stripe is read without its lock")
 		}

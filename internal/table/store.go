@@ -136,19 +136,19 @@ func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
 	}
 }
 
-// ask is what a request asks of one key, where the answer takes more than one step.
-type ask struct {
-	limit   algorithms.Limit
-	now, n  int64
-	pending int64
-	want    algorithms.Want
+// Ask is what a request asks of one key.
+type Ask struct {
+	Limit  algorithms.Limit // may differ from request to request
+	Key    Key
+	Raw    []byte          // of which Key is KeyOf; it is not kept
+	Now, N int64           // the instant by the caller's clock, and how many units
+	Want   algorithms.Want // the waits to work out; of a denial that is Retry in any case
 }
 
 // Taken is the decision of a Take, and where it was taken from, to refund it.
 type Taken struct {
 	algorithms.Decision
-	// At is the instant of the Take by the table's clock. offset is how far that clock was ahead of
-	// the caller's then.
+	// At is the instant by the table's clock, and offset how far that was ahead of the caller's.
 	At     int64
 	offset offset
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
@@ -160,59 +160,59 @@ type Taken struct {
 // Again says in the want of a Take that the request has been counted as an attempt before.
 const Again algorithms.Want = 1 << 7
 
-// Take asks for n units of a key at now, under a limit that may differ from call to call. raw is
-// the bytes of which key is KeyOf; it is not kept. want says which waits to work out; of a denial
-// that is Retry in any case.
+// Take is Decide with the answer as a value.
 func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, want algorithms.Want) (taken Taken) {
-	st := t.stripe(key)
+	t.Decide(&Ask{l, key, raw, now, n, want}, &taken)
+	return taken
+}
+
+// Decide decides on what a request asks. It keeps neither a nor taken.
+func (t *Table[S]) Decide(a *Ask, taken *Taken) {
+	st := t.stripe(a.Key)
 	st.mu.Lock()
-	i, ok := st.find(key)
-	if !ok {
-		if i, ok = t.enter(st, l, key, raw, now); !ok {
-			taken = t.takeOverflow(st, &ask{limit: l, now: now, n: n, want: want}, key, raw)
+	i, s := st.find(a.Key)
+	if s == nil {
+		if i, s = t.enter(st, a.Limit, a.Key, a.Raw, a.Now); s == nil {
+			*taken = t.takeOverflow(st, a)
 			st.mu.Unlock()
-			return taken
+			return
 		}
 	}
-	e, pending := entry[S]{slot: st.slot(i)}, int64(0)
-	taken.offset = t.clock()
-	taken.At = taken.offset.In(now)
-	b := t.config.Load()
-	if b.IsShared() {
-		e, pending = t.observe(st, b, l, i, taken.At, taken.offset)
+	b, n, want := t.config.Load(), a.N, a.Want
+	e, pending, shared := entry[S]{slot: s}, int64(0), b.IsShared()
+	*taken = Taken{offset: t.clock()}
+	taken.At = taken.offset.In(a.Now)
+	if shared {
+		e, pending = t.observe(st, b, a.Limit, i, taken.At, taken.offset)
 	}
 	spilled := int64(0)
 	if t.overflow.Load() != nil {
-		spilled = t.spilled(st, l, i, now)
+		spilled = t.spilled(st, a.Limit, i, a.Now)
 	}
 	if spilled > 0 {
-		a := &ask{limit: l, now: taken.At, n: n, pending: pending, want: want}
-		taken.Decision = t.takeSpilled(b, e, a, spilled)
+		taken.Decision = t.takeSpilled(b, e, a, taken.At, pending, spilled)
 	} else {
-		if taken.Result = t.machine.Take(&e.state, l, taken.At, n, pending); !taken.Allowed {
+		if taken.Result = t.machine.Take(&e.state, a.Limit, taken.At, n, pending); !taken.Allowed {
 			want |= algorithms.WantRetry
 		}
 		if want != 0 {
-			taken.Waits = t.machine.Waits(&e.state, l, taken.At, n, pending, want)
+			taken.Waits = t.machine.Waits(&e.state, a.Limit, taken.At, n, pending, want)
 		}
 		if taken.Estimated {
 			taken.Retry = e.Retry(b.Rate, taken.At, taken.Retry)
 		}
 	}
-	if want&(Again|Reserve) != 0 {
-		if want&Reserve != 0 && n > 0 {
-			t.reserve(l, key, &taken, t.machine.Ledger(&e.state).Epoch)
-		}
-		if want&Again != 0 {
-			n = 0 // attempts
-		}
+	if want&Reserve != 0 && n > 0 {
+		t.reserve(a.Limit, a.Key, taken, t.machine.Ledger(&e.state).Epoch)
 	}
-	wake := b.IsShared() && t.record(st, b, e, i, &taken, l, n)
+	if want&Again != 0 {
+		n = 0 // attempts
+	}
+	wake := shared && t.record(st, b, e, i, taken, a.Limit, n)
 	st.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
 	}
-	return taken
 }
 
 // Refund returns n units of an allowed Take.
@@ -259,32 +259,36 @@ func (t *Table[S]) With(key Key, f func(*S)) {
 func (t *Table[S]) Keys() int         { return int(t.keys.Load()) }
 func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
 
-func (t *Table[S]) stripe(key Key) *stripe[S] { return &t.stripes[key[0]>>58] }
+func (t *Table[S]) stripe(key Key) *stripe[S] { return &t.stripes[key.A>>58] }
 
 // lock locks the stripe of a key, and finds the key if the table holds it.
 func (t *Table[S]) lock(key Key) (st *stripe[S], i uint32, ok bool) {
 	st = t.stripe(key)
 	st.mu.Lock()
-	i, ok = st.find(key)
-	return st, i, ok
+	i, s := st.find(key)
+	return st, i, s != nil
 }
 
 // lockOrEnter is lock for a key that gets a slot if it has none; ok is false where the table is
 // full.
 func (t *Table[S]) lockOrEnter(l algorithms.Limit, key Key, raw []byte, now int64) (st *stripe[S], i uint32, ok bool) {
-	if st, i, ok = t.lock(key); !ok {
-		i, ok = t.enter(st, l, key, raw, now)
+	if st, i, ok = t.lock(key); ok {
+		return st, i, true
 	}
-	return st, i, ok
+	i, s := t.enter(st, l, key, raw, now)
+	return st, i, s != nil
 }
 
-// find looks a key up. The stripe's lock is held, as for all methods of a stripe.
-func (st *stripe[S]) find(key Key) (i uint32, ok bool) {
-	for at := tagOf(key); ; {
-		if i, at, ok = st.index.Seek(tagOf(key), at); !ok || st.slot(i).key == key {
-			return i, ok
+// find looks a key up; the slot is nil where it has none. The stripe's lock is held, as for all
+// methods of a stripe.
+func (st *stripe[S]) find(key Key) (i uint32, s *slot[S]) {
+	tag := tagOf(key)
+	for i, at, ok := st.index.Seek(tag, tag); ok; i, at, ok = st.index.Seek(tag, at) {
+		if s = st.slot(i); s.key == key {
+			return i, s
 		}
 	}
+	return 0, nil
 }
 
 func (st *stripe[S]) slot(i uint32) *slot[S] { return &st.chunks[i/chunkSize][i%chunkSize] }
@@ -300,20 +304,20 @@ func (st *stripe[S]) at(i uint32) entry[S] {
 
 // enter gives a new key a counter, unless the table is full. now is the caller's clock. The
 // stripe's lock is held, and let go for the time the ID takes: a long key must not stop others.
-// false means full.
-func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key Key, raw []byte, now int64) (uint32, bool) {
+// nil means full.
+func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key Key, raw []byte, now int64) (uint32, *slot[S]) {
 	if t.keys.Load() >= t.maxKeys.Load() && !t.reclaim(st, l, now) {
-		return 0, false
+		return 0, nil
 	}
 	st.mu.Unlock()
 	id := IDOf(raw)
 	st.mu.Lock()
-	if i, ok := st.find(key); ok {
-		return i, true
+	if i, s := st.find(key); s != nil {
+		return i, s
 	}
 	if t.keys.Add(1) > t.maxKeys.Load() {
 		t.keys.Add(-1)
-		return 0, false
+		return 0, nil
 	}
 	t.prepare(l, now)
 	i := st.allocate()
@@ -331,7 +335,7 @@ func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key Key, raw []byte,
 		}
 		st.marks.Add(i, s, now)
 	}
-	return i, true
+	return i, e.slot
 }
 
 // allocate returns an unused slot.

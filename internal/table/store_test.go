@@ -262,15 +262,16 @@ func benchmarkTake(b *testing.B, keys int, want algorithms.Want, l algorithms.Li
 	b.RunParallel(func(pb *testing.PB) {
 		x := seed.Add(0x9e3779b97f4a7c15) | 1
 		buf := make([]byte, 8)
+		a, taken := Ask{Raw: buf, Now: t0, N: 1, Want: want}, Taken{}
 		for pb.Next() {
 			x ^= x << 13
 			x ^= x >> 7
 			x ^= x << 17
 			key, _ := bits.Mul64(x, uint64(keys))
 			binary.BigEndian.PutUint64(buf, key)
-			mine := l
-			mine.Size += int64(x & differ)
-			tab.Take(mine, KeyOf(buf), buf, t0, 1, want)
+			a.Limit, a.Key = l, KeyOf(buf)
+			a.Limit.Size += int64(x & differ)
+			tab.Decide(&a, &taken)
 		}
 	})
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(keys), "B/key")

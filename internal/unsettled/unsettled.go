@@ -48,7 +48,7 @@ type Group struct {
 	ends int64
 }
 
-func (r *Register) stripe(key Key) *stripe { return &r.stripes[key[1]>>60] }
+func (r *Register) stripe(key Key) *stripe { return &r.stripes[key.B>>60] }
 
 // change gives f the entry of a key, a new one if need be, and drops one that is empty afterwards.
 func (r *Register) change(key Key, f func(*entry)) {

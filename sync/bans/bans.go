@@ -65,7 +65,7 @@ func (x *Sharing) Unshare(s *ratesync.Source) {
 func (x *Sharing) Send(ctx context.Context, timeout time.Duration, lost uint64) (failed uint64, err error) {
 	var left []ban.Message
 	for err == nil || x.cluster {
-		due := x.Unsent(x.now(), cycle.BatchSize, nil)
+		due := x.Drain(x.now(), cycle.BatchSize, nil)
 		if len(due) == 0 {
 			break
 		}

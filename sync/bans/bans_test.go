@@ -49,7 +49,7 @@ func (n *node) read(ids ...ban.ID) {
 	n.t.Helper()
 	var about []messages.Message
 	for i, id := range ids {
-		about = append(about, messages.Message{Key: table.Key{uint64(i), 1}, ID: id})
+		about = append(about, messages.Message{Key: table.Key{A: uint64(i), B: 1}, ID: id})
 	}
 	if err := n.Read(n.t.Context(), patience, about); err != nil {
 		n.t.Fatal(err)

@@ -7,6 +7,10 @@
 //	family.go      what each family of algorithms has in Redis: scripts, arguments, replies
 //	verdict.go     what a reply says to each request of a call
 //	charger.go     what a node has decided alone is charged to Redis later
+//	ban.go         a call looks at the ban of its key first
+//	reset.go       what is forgiven: which keys a call goes by
+//	look.go        what a request would get, with nothing written
+//	rule.go        a zone's limits as scripts have them, and its queues by key
 //
 // A call runs head.lua, the file of its family, and tail.lua; a charge ends with charge_tail.lua.
 //

@@ -1,4 +1,7 @@
-package limits
+// Package zone is a zone of a handler as requests see it: what it is for, how its keys are made,
+// and what it counts by. New compiles one from its settings; package limits takes requests through
+// several.
+package zone
 
 import (
 	"net/http"
@@ -22,13 +25,14 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/shared"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/top"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// ZoneOptions describe a zone of one handler.
-type ZoneOptions struct {
+// Options describe a zone of one handler.
+type Options struct {
 	settings.Compiled
 	// Matchers select the requests, all where there are none.
 	Matchers caddyhttp.MatcherSets
@@ -60,40 +64,46 @@ type ZoneOptions struct {
 
 // A Zone is a zone as requests see it. It is safe for concurrent use.
 type Zone struct {
-	ZoneOptions
+	Options
 
 	// Template makes the keys.
 	Template *reqkey.Template
 
-	limits []Limit // one for each rate of Limits
+	// AllLimits has one limit with its counters for each rate of Limits.
+	AllLimits []Limit
 	// Slots are what may run at once, nil for any number.
 	Slots *concurrent.Limit
 	// KeyNames are the texts of keys that somebody wants to read, nil where none are counted.
 	KeyNames *top.Names
 	// Throttle slows the responses of keys, nil for none.
 	Throttle *bandwidth.Zone
-	want     algorithms.Want // of admitted requests; nothing where nothing shows it
-	reserve  algorithms.Want // see reserves
-	denials  *answer.DenialLog
-	metrics  *metrics.ZoneCounters
-	notices  notices.Notices
+	// Want is what to work out for admitted requests; nothing where nothing shows it. Reserving is
+	// asked for beside it where responses decide whether a unit counts.
+	Want, Reserving algorithms.Want
+	// Denials are logged, Decisions counted; Notices are warnings that come seldom.
+	Denials   *answer.DenialLog
+	Decisions *metrics.ZoneCounters
+	Notices   notices.Notices
 
-	// varies is set where numbers come with the request: see limitsOf.
-	varies bool
-	rules  []strict.Rule // for Redis, which decides on all limits in one call
+	// isFull is set where the configuration enforces the zone for all keys.
+	isFull bool
+	// Varies is set where numbers come with the request.
+	Varies bool
+	// Rules are the limits for Redis, which decides on all of them in one call.
+	Rules []strict.Rule
 
-	// look is the key of a Fork, nil of all other zones.
-	look *Key
-	// atRuntime is what operators have set for the zone at run time; nil inside for nothing.
-	atRuntime *control.Zone
+	// Forked is the key of a Fork, nil of all other zones.
+	Forked *Key
+	// AtRuntime is what operators have set for the zone at run time; nil inside for nothing.
+	AtRuntime *control.Zone
 
-	// queuesLast is set for queues beside other limits: their slots are taken when all others have
+	// QueuesLast is set for queues beside other limits: their slots are taken when all others have
 	// admitted.
-	queuesLast bool
-	// bans are nil where nobody is banned.
-	bans *counters.Banning
-	// shares are this node's shares of the limits, for on_redis_loss divide.
-	shares counters.Shares
+	QueuesLast bool
+	// Banning is nil where nobody is banned.
+	Banning *counters.Banning
+	// Shares are this node's shares of the limits, for on_redis_loss divide.
+	Shares counters.Shares
 
 	// salt is settings.SaltOf its name.
 	salt uint64
@@ -105,41 +115,41 @@ type Redis = shared.Redis
 // A Limit is one limit of a zone, with its counters.
 type Limit = counters.Limit
 
-// NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
+// New compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
-func NewZone(o ZoneOptions) (*Zone, error) {
+func New(o Options) (*Zone, error) {
 	if o.Successor == nil {
 		o.Successor = func(string) *Zone { return nil }
 	}
-	z := &Zone{ZoneOptions: o, salt: settings.SaltOf(o.Name), atRuntime: shared.ControlOf(o.Redis, o.Namespace).Zone(o.Name)}
+	z := &Zone{Options: o, salt: settings.SaltOf(o.Name), AtRuntime: shared.ControlOf(o.Redis, o.Namespace).Zone(o.Name)}
 	var err error
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err
 	}
 	if o.Waits {
-		z.want = counters.WaitsOf(o.Kind)
+		z.Want = counters.WaitsOf(o.Kind)
 	}
-	z.reserve = z.reserves()
+	z.Reserving, z.isFull = z.reserves(), z.Enforce.IsFull()
 	log := answer.DenialLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.LongestWindow()}
 	if o.LogKeys {
 		log.Keys = z.Template
 	}
-	z.denials = answer.NewDenialLog(log)
+	z.Denials = answer.NewDenialLog(log)
 	if o.Metrics {
-		z.metrics = metrics.NewZoneCounters(o.Name)
+		z.Decisions = metrics.NewZoneCounters(o.Name)
 	}
 	for _, r := range o.Limits {
-		z.limits = append(z.limits, counters.NewLimit(o.Namespace, &z.Compiled, r, o.Headers))
-		z.varies = z.varies || r.From != ""
+		z.AllLimits = append(z.AllLimits, counters.NewLimit(o.Namespace, &z.Compiled, r, o.Headers))
+		z.Varies = z.Varies || r.From != ""
 	}
-	z.rules = counters.Rules(z.limits)
+	z.Rules = counters.Rules(z.AllLimits)
 	if z.Slots = concurrent.NewLimit(&z.Compiled, o.Headers); z.Slots != nil {
 		z.KeyNames = &z.Slots.Names
 	}
-	if len(z.limits) > 0 {
-		z.KeyNames = &z.limits[0].Names
+	if len(z.AllLimits) > 0 {
+		z.KeyNames = &z.AllLimits[0].Names
 	}
-	z.bans = counters.NewBanning(o.Namespace, &z.Compiled)
+	z.Banning = counters.NewBanning(o.Namespace, &z.Compiled)
 	if o.Bandwidth != 0 {
 		z.Throttle = bandwidth.Acquire(o.Namespace, o.Name, bandwidth.Rate(o.Bandwidth), o.MaxKeys)
 	}
@@ -148,12 +158,12 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 
 // Release gives up the counters and writes what the log holds back.
 func (z *Zone) Release() {
-	z.denials.Flush(clock.Now())
-	z.metrics.Release()
+	z.Denials.Flush(clock.Now())
+	z.Decisions.Release()
 	for l := range z.Each {
 		l.Release()
 	}
-	z.bans.ReleaseAll()
+	z.Banning.ReleaseAll()
 	if z.Throttle != nil {
 		bandwidth.Release(z.Namespace, z.Name)
 	}
@@ -163,12 +173,12 @@ func (z *Zone) Release() {
 }
 
 // Tick writes the summaries of the zone's log that are due.
-func (z *Zone) Tick(now int64) { z.denials.Tick(now) }
+func (z *Zone) Tick(now int64) { z.Denials.Tick(now) }
 
 // Each calls yield with each limit of the zone, the shortest window first.
 func (z *Zone) Each(yield func(*Limit) bool) {
-	for i := range z.limits {
-		if !yield(&z.limits[i]) {
+	for i := range z.AllLimits {
+		if !yield(&z.AllLimits[i]) {
 			return
 		}
 	}
@@ -179,7 +189,7 @@ func (z *Zone) Each(yield func(*Limit) bool) {
 func Arrange(zones []*Zone) {
 	rank := func(z *Zone) int {
 		switch {
-		case !z.isStrict():
+		case !z.IsStrict():
 			return 0
 		case z.Kind != algorithms.LeakyBucket:
 			return 1
@@ -188,12 +198,12 @@ func Arrange(zones []*Zone) {
 	}
 	slices.SortStableFunc(zones, func(a, b *Zone) int { return rank(a) - rank(b) })
 	for _, z := range zones {
-		z.queuesLast = z.Kind == algorithms.LeakyBucket && (len(zones) > 1 || len(z.limits) > 1)
+		z.QueuesLast = z.Kind == algorithms.LeakyBucket && (len(zones) > 1 || len(z.AllLimits) > 1)
 	}
 }
 
 // isStrict reports whether Redis decides for the zone.
-func (z *Zone) isStrict() bool { return z.SyncRate == rates.Strict && z.Redis != nil }
+func (z *Zone) IsStrict() bool { return z.SyncRate == rates.Strict && z.Redis != nil }
 
 // Counted calls yield with each limit, and with what counts denied requests before a ban.
 func (z *Zone) Counted(yield func(*Limit) bool) {
@@ -202,14 +212,14 @@ func (z *Zone) Counted(yield func(*Limit) bool) {
 			return
 		}
 	}
-	if z.bans != nil && z.bans.Denials != nil {
-		yield(z.bans.Denials)
+	if z.Banning != nil && z.Banning.Denials != nil {
+		yield(z.Banning.Denials)
 	}
 }
 
 // applies reports whether a request is limited by the zone. One that comes back through an error
 // route was counted before. One that is excepted is counted as skipped.
-func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
+func (z *Zone) Applies(r *http.Request, counted []string) (bool, error) {
 	if len(counted)+len(z.Matchers)+len(z.Except) == 0 {
 		return true, nil
 	}
@@ -217,15 +227,15 @@ func (z *Zone) applies(r *http.Request, counted []string) (bool, error) {
 }
 
 func (z *Zone) isFor(r *http.Request, counted []string) (bool, error) {
-	ok, excepted, err := z.selects(r, counted)
+	ok, excepted, err := z.Selects(r, counted)
 	if excepted {
-		z.metrics.Count(metrics.Skipped)
+		z.Decisions.Count(metrics.Skipped)
 	}
 	return ok && !excepted, err
 }
 
 // selects reports whether a request is one that the zone is for, and whether it is excepted.
-func (z *Zone) selects(r *http.Request, counted []string) (ok, excepted bool, err error) {
+func (z *Zone) Selects(r *http.Request, counted []string) (ok, excepted bool, err error) {
 	if len(counted) > 0 && slices.Contains(counted, z.Name) {
 		return false, false, nil
 	}
@@ -250,7 +260,7 @@ func (z *Zone) Excepts(r *http.Request) (bool, error) {
 
 // appendKey appends the key of a request with these variables, or what stands in for an empty one.
 // none is set where nothing does.
-func (z *Zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty, none bool) {
+func (z *Zone) AppendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty, none bool) {
 	start := len(dst)
 	key, empty = z.Template.Append(dst, r, vars)
 	switch {
@@ -263,12 +273,23 @@ func (z *Zone) appendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 }
 
 // isUnavailable reports whether the counts of other nodes can't be had for a key.
-func (z *Zone) isUnavailable(raw []byte) bool {
+func (z *Zone) IsUnavailable(raw []byte) bool {
 	if z.Redis == nil || z.SyncRate <= 0 {
 		return false
 	}
-	if len(z.limits) == 0 {
+	if len(z.AllLimits) == 0 {
 		return z.Slots.IsUnavailable(raw)
 	}
-	return z.limits[0].IsUnavailable(raw)
+	return z.AllLimits[0].IsUnavailable(raw)
+}
+
+// OnlyThrottles reports whether the zone has bandwidth and nothing that could deny a request.
+func (z *Zone) OnlyThrottles() bool { return len(z.AllLimits) == 0 && z.Slots == nil }
+
+// reserves returns what a zone asks for with a unit, if responses decide whether it counts.
+func (z *Zone) reserves() algorithms.Want {
+	if z.CountResponses == nil {
+		return 0
+	}
+	return table.Reserve | algorithms.WantReset
 }

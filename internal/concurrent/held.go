@@ -12,14 +12,14 @@ import (
 // A request that passes several handlers with the same zone runs once, and has one slot for all of
 // them. So it carries the slots that it has along, where a configuration has such zones.
 
-// variable holds the innermost of a request's places, in its replacer. The request's variables have
-// no lock, and a handler that has returned may have left somebody behind who reads them.
+// variable holds the innermost of a request's held slots, in its replacer. The request's variables
+// have no lock, and a handler that has returned may have left somebody behind who reads them.
 const variable = "http.rate_limit.running"
 
-// A place is a slot that a request has until a handler has returned.
-type place struct {
+// A heldSlot is a slot that a request holds until a handler has returned.
+type heldSlot struct {
 	gauge.Slot
-	outer *place // nil for none
+	outer *heldSlot // nil for none
 	ended atomic.Bool
 }
 
@@ -30,11 +30,11 @@ func (t *Taken) HoldBy(h *held.Held) {
 		t.Slot = gauge.Slot{}
 		return
 	}
-	p := &place{Slot: t.Slot}
+	p := &heldSlot{Slot: t.Slot}
 	t.Slot = gauge.Slot{}
 	h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 		if repl := reqkey.ReplacerOf(r); repl != nil {
-			p.outer = placeOf(r)
+			p.outer = heldBy(r)
 			repl.Set(variable, p)
 		}
 		return w
@@ -45,14 +45,14 @@ func (t *Taken) HoldBy(h *held.Held) {
 	})
 }
 
-// placeOf returns the innermost place that a request has, nil for none.
-func placeOf(r *http.Request) *place {
+// heldBy returns the innermost slot that a request holds, nil for none.
+func heldBy(r *http.Request) *heldSlot {
 	repl := reqkey.ReplacerOf(r)
 	if repl == nil {
 		return nil
 	}
 	v, _ := repl.Get(variable)
-	p, _ := v.(*place)
+	p, _ := v.(*heldSlot)
 	for p != nil && p.ended.Load() {
 		p = p.outer
 	}
@@ -67,7 +67,7 @@ func (l *Limit) has(q *Question) bool {
 	if q.Looks || q.Request == nil || !l.isInSeveral() {
 		return false
 	}
-	for p := placeOf(q.Request); p != nil; p = p.outer {
+	for p := heldBy(q.Request); p != nil; p = p.outer {
 		if !p.ended.Load() && p.IsOf(l.Table, q.Key) {
 			return true
 		}

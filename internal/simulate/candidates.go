@@ -7,26 +7,26 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/counters"
 )
 
-// A ladder tries other limits in the place of a zone's own one: by its algorithm, each alone, for
+// candidates try other limits in the place of a zone's own one: by its algorithm, each alone, for
 // all nodes together.
 //
 // Only clients that come near the lowest of them are followed. Who has sent at most half of that in
 // any window has not been denied by any, so his state can be made when he exceeds it.
-type ladder interface {
+type candidates interface {
 	// take offers a request of a client, who has sent n in the window that ends with it.
 	take(c *client, n uint32, now, part int64)
 	// denied returns how many requests of a client each limit has denied, nil for a client that was
 	// not followed.
 	denied(c *client) []int64
-	// missed is how many clients should have been followed and could not be.
-	missed() int64
+	// notFollowed is how many clients should have been followed and could not be.
+	notFollowed() int64
 }
 
-// maxHeavy is how many clients a ladder follows.
-const maxHeavy = 1 << 14
+// maxFollowed is how many clients they follow.
+const maxFollowed = 1 << 14
 
-// isMissed is the index of a client that could not be followed.
-const isMissed = -1
+// isUnfollowed is the index of a client that could not be followed.
+const isUnfollowed = -1
 
 // numbersAround returns round numbers from a tenth of a limit to ten times of it, and the limit.
 func numbersAround(limit int64) (all []int64) {
@@ -42,40 +42,41 @@ func numbersAround(limit int64) (all []int64) {
 	return slices.Compact(all)
 }
 
-// newLadder returns the ladder of a limit, nil for one that comes with the request or denies all.
-func newLadder(l *counters.Limit) (ladder, []int64) {
+// newCandidates returns the candidates of a limit, nil for one that comes with the request or
+// denies all.
+func newCandidates(l *counters.Limit) (candidates, []int64) {
 	if l.Number != nil || l.Rate.Limit <= 0 || l.Rate.Limit > 1e12 {
 		return nil, nil
 	}
 	numbers := numbersAround(l.Rate.Limit)
 	switch k := l.Settings.Kind; {
 	case k.Windowed():
-		return newRungs[algorithms.WindowState](l, numbers), numbers
+		return newCandidatesOf[algorithms.WindowState](l, numbers), numbers
 	case k.Logged():
 		// A log would keep every request of each limit. Sub-windows come near it.
 		near := *l.Settings
 		near.Kind, near.Buckets = algorithms.SlidingWindow, 31
 		c := *l
 		c.Settings = &near
-		return newRungs[algorithms.WindowState](&c, numbers), numbers
+		return newCandidatesOf[algorithms.WindowState](&c, numbers), numbers
 	}
-	return newRungs[algorithms.BucketState](l, numbers), numbers
+	return newCandidatesOf[algorithms.BucketState](l, numbers), numbers
 }
 
-// rungs is a ladder for machines of one state.
-type rungs[S any] struct {
-	machine  algorithms.Machine[S]
-	limits   []algorithms.Limit
-	penalize bool
-	start    uint32 // who has sent more in a window is followed
-	part     int64  // its length in nanoseconds
-	states   []S    // of each client that is followed, one for each limit
-	refused  []int64
-	lost     int64
+// candidatesOf are candidates for machines of one state.
+type candidatesOf[S any] struct {
+	machine    algorithms.Machine[S]
+	limits     []algorithms.Limit
+	penalize   bool
+	start      uint32 // who has sent more in a window is followed
+	part       int64  // its length in nanoseconds
+	states     []S    // of each client that is followed, one for each limit
+	denials    []int64
+	unfollowed int64
 }
 
-func newRungs[S any](l *counters.Limit, numbers []int64) *rungs[S] {
-	r := &rungs[S]{
+func newCandidatesOf[S any](l *counters.Limit, numbers []int64) *candidatesOf[S] {
+	r := &candidatesOf[S]{
 		machine: algorithms.MachineOf[S](l.Settings.Kind), penalize: l.Settings.CountDenied,
 		start: uint32(min(numbers[0]/2, 1<<31)), part: partOf(l.Rate.Window),
 	}
@@ -86,20 +87,20 @@ func newRungs[S any](l *counters.Limit, numbers []int64) *rungs[S] {
 	return r
 }
 
-func (r *rungs[S]) take(c *client, n uint32, now, part int64) {
-	if c.heavy == 0 && n > r.start {
+func (r *candidatesOf[S]) take(c *client, n uint32, now, part int64) {
+	if c.followed == 0 && n > r.start {
 		r.follow(c, part)
 	}
-	if c.heavy <= 0 {
+	if c.followed <= 0 {
 		return
 	}
-	first := (int(c.heavy) - 1) * len(r.limits)
+	first := (int(c.followed) - 1) * len(r.limits)
 	for i, l := range r.limits {
 		s := &r.states[first+i]
 		if r.machine.Take(s, l, now, 1, 0).Allowed {
 			continue
 		}
-		r.refused[first+i]++
+		r.denials[first+i]++
 		if r.penalize {
 			r.machine.Penalize(s, l, now, 1)
 		}
@@ -108,16 +109,16 @@ func (r *rungs[S]) take(c *client, n uint32, now, part int64) {
 
 // follow gives a client states. What he has sent in the window before counts as sent when its part
 // began.
-func (r *rungs[S]) follow(c *client, part int64) {
-	if len(r.states) >= maxHeavy*len(r.limits) {
-		c.heavy = isMissed
-		r.lost++
+func (r *candidatesOf[S]) follow(c *client, part int64) {
+	if len(r.states) >= maxFollowed*len(r.limits) {
+		c.followed = isUnfollowed
+		r.unfollowed++
 		return
 	}
 	first := len(r.states)
 	r.states = slices.Grow(r.states, len(r.limits))[:first+len(r.limits)]
-	r.refused = slices.Grow(r.refused, len(r.limits))[:first+len(r.limits)]
-	c.heavy = int32(first/len(r.limits)) + 1
+	r.denials = slices.Grow(r.denials, len(r.limits))[:first+len(r.limits)]
+	c.followed = int32(first/len(r.limits)) + 1
 	for p := max(0, part-parts); p <= part; p++ {
 		n := int64(c.counts[p%(parts+1)])
 		if p == part {
@@ -132,12 +133,12 @@ func (r *rungs[S]) follow(c *client, part int64) {
 	}
 }
 
-func (r *rungs[S]) denied(c *client) []int64 {
-	if c.heavy <= 0 {
+func (r *candidatesOf[S]) denied(c *client) []int64 {
+	if c.followed <= 0 {
 		return nil
 	}
-	first := (int(c.heavy) - 1) * len(r.limits)
-	return r.refused[first : first+len(r.limits)]
+	first := (int(c.followed) - 1) * len(r.limits)
+	return r.denials[first : first+len(r.limits)]
 }
 
-func (r *rungs[S]) missed() int64 { return r.lost }
+func (r *candidatesOf[S]) notFollowed() int64 { return r.unfollowed }

@@ -1,0 +1,99 @@
+package zone
+
+import (
+	"net/http"
+
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
+	"github.com/caddy-tide/ratelimit/internal/notices"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// Enforcement returns for which keys the zone is enforced: what an operator has said at run time,
+// else what the configuration says. Requests go by this and nothing else.
+func (z *Zone) Enforcement() settings.Enforcement { return z.enforcement(z.AtRuntime.Load()) }
+
+func (z *Zone) enforcement(atRuntime *control.Rules) settings.Enforcement {
+	if atRuntime != nil && atRuntime.Enforce != nil {
+		return *atRuntime.Enforce
+	}
+	return z.Enforce
+}
+
+// enforces reports whether the zone denies requests of a key, or is in shadow mode for it. raw is
+// empty for a request without a key: these are in or out together. A key in early data is where it
+// is once it is proven.
+func (z *Zone) EnforcesRaw(raw []byte) bool {
+	return z.isFull && z.AtRuntime.Load() == nil || z.enforcesSome(raw)
+}
+
+func (z *Zone) enforcesSome(raw []byte) bool {
+	if z.Forked != nil {
+		return z.Enforces(*z.Forked)
+	}
+	e := z.Enforcement()
+	return e.IsFull() || !e.IsOff() && e.Includes(table.IDOf(reqkey.AsProven(raw)), z.salt)
+}
+
+// matches reports whether a request is one that the zone is for. Caddy's matchers of addresses end
+// early data with 425, which proves no address. Where the zone is in shadow mode for such a
+// request, that would deny it: there it does not match.
+func (z *Zone) matches(r *http.Request) (bool, error) {
+	ok, err := z.Matchers.AnyMatchWithError(r)
+	if !matchers.IsTooEarly(err) {
+		return ok, err
+	}
+	if raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r)); z.EnforcesRaw(raw) {
+		return false, err
+	}
+	return matchers.Proven(z.Matchers, r)
+}
+
+// overrideOf returns what an operator has set for a key at run time, nil for nothing. It costs an
+// atomic load where no zone has any.
+func (z *Zone) Override(hash table.Key, raw []byte) *control.Override {
+	if rules := z.AtRuntime.Load(); rules != nil {
+		if z.Forked != nil {
+			return rules.OverrideOf(z.Forked.ID)
+		}
+		if proven := reqkey.AsProven(raw); reqkey.IsUnproven(raw) {
+			// An address that early data doesn't prove can be barred, and gets nothing else.
+			if o := rules.Override(table.KeyOf(proven), proven); o != nil && o.Deny {
+				return o
+			}
+			return nil
+		}
+		return rules.Override(hash, raw)
+	}
+	return nil
+}
+
+// FromAuthentication returns a placeholder in the zone's key or limits that comes from
+// authentication, without its braces; "" for none.
+func (z *Zone) FromAuthentication() string {
+	for i := range z.AllLimits {
+		if n := z.AllLimits[i].Number; n != nil && n.IsOfAuthentication() {
+			return n.Name()
+		}
+	}
+	return z.Template.AuthenticationIn()
+}
+
+// defaultOf counts a request that brings no number, and returns the default.
+func (z *Zone) DefaultOf(l *Limit, text string) int64 {
+	z.Decisions.CountDefault()
+	if text != "" && !l.Warned.Load() && !l.Warned.Swap(true) {
+		notices.Value(z.Name, l.Rate.String(), l.Rate.From, l.Rate.Limit, text, z.LogKeys, z.Once, z.Logger)
+	}
+	return l.Rate.Limit
+}
+
+// idOf returns the ID of a key.
+func (z *Zone) IDOf(raw []byte) table.ID {
+	if z.Forked != nil {
+		return z.Forked.ID
+	}
+	return table.IDOf(raw)
+}
