@@ -16,11 +16,11 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 const (
@@ -310,15 +310,15 @@ func list(names []string) string {
 }
 
 // idOf returns the ID of the key that a request names.
-func idOf(zone *limits.Zone, req ChangeRequest) (table.ID, error) {
+func idOf(zone *limits.Zone, req ChangeRequest) (keys.ID, error) {
 	if req.ID != "" {
 		return control.ParseID(req.ID)
 	}
 	key, err := zone.Template.Parse(*req.Key)
 	if err != nil {
-		return table.ID{}, fmt.Errorf("key: %w", err)
+		return keys.ID{}, fmt.Errorf("key: %w", err)
 	}
-	return table.IDOf(key), nil
+	return keys.IDOf(key), nil
 }
 
 // hasLimits reports whether a zone has a limit with a window.

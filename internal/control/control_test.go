@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -97,12 +97,12 @@ func TestWhatRequestsSee(t *testing.T) {
 	r := redistest.Start(t)
 	n := startNodes(t, r, "a")[0]
 	raw := []byte("customer")
-	id := table.IDOf(raw)
+	id := keys.IDOf(raw)
 	if _, err := n.Change(context.Background(), Change{Target: Target{"api", &id}, Body: Body{Limit: "6000/1m"}, For: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	zone := n.Zone("api")
-	of := func(raw string) *Override { return zone.Load().Override(table.KeyOf([]byte(raw)), []byte(raw)) }
+	of := func(raw string) *Override { return zone.Load().Override(keys.KeyOf([]byte(raw)), []byte(raw)) }
 	for range 2 {
 		if o := of("customer"); o == nil || o.Rate.Limit != 6000 || o.Rate.Window != time.Minute {
 			t.Errorf("override = %+v, want 6000/1m", o)
@@ -211,7 +211,7 @@ func TestAFullRecord(t *testing.T) {
 	n := startNodes(t, r, "a")[0]
 	var orders []order
 	for i := range MaxEntries {
-		id := table.IDOf(fmt.Append(nil, i))
+		id := keys.IDOf(fmt.Append(nil, i))
 		orders = append(orders, order{Entry: Entry{ID: Target{"api", &id}.name(), Body: `{"limit":"deny"}`}, length: 3_600_000})
 		if len(orders) == batch {
 			if err := writeScript.Run(context.Background(), n.Client, []string{n.Keys.Control()}, args(0, MaxEntries, orders)...).Err(); err != nil {
@@ -224,7 +224,7 @@ func TestAFullRecord(t *testing.T) {
 		s := n.State(context.Background())
 		return len(s.Overrides) == MaxEntries
 	})
-	id, other := table.IDOf([]byte("0")), table.IDOf([]byte("one too many"))
+	id, other := keys.IDOf([]byte("0")), keys.IDOf([]byte("one too many"))
 	change := func(target Target, body Body) error {
 		_, err := n.Change(context.Background(), Change{Target: target, Body: body, For: time.Hour})
 		return err

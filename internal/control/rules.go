@@ -11,9 +11,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 const (
@@ -55,7 +55,7 @@ type Body struct {
 // zone.
 type Target struct {
 	Zone string
-	Key  *table.ID
+	Key  *keys.ID
 }
 
 // name is the name of the target's entry.
@@ -86,12 +86,12 @@ func parseTarget(name string) (t Target, ok bool) {
 }
 
 // ParseID reads the ID of a key.
-func ParseID(text string) (id table.ID, err error) {
+func ParseID(text string) (id keys.ID, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(b) != len(id) {
 		return id, errors.New("an id has 22 letters, as Redis has it in its keys; give the key in its place, or copy the id as it is")
 	}
-	return table.ID(b), nil
+	return keys.ID(b), nil
 }
 
 // Check reports what is wrong with a body.
@@ -148,7 +148,7 @@ type Rules struct {
 	// Enforce is for which keys the zone is enforced, nil where the configuration says that.
 	Enforce *settings.Enforcement
 
-	overrides map[table.ID]*Override
+	overrides map[keys.ID]*Override
 	misses    *misses // where there are overrides
 }
 
@@ -164,7 +164,7 @@ const (
 )
 
 // has reports whether a key is remembered.
-func (m *misses) has(key table.Key) bool {
+func (m *misses) has(key keys.Key) bool {
 	set := &m[key.A%missSets]
 	for i := range set {
 		if set[i].Load() == key.B {
@@ -175,7 +175,7 @@ func (m *misses) has(key table.Key) bool {
 }
 
 // add remembers a key, in the place of another one where its set is full.
-func (m *misses) add(key table.Key) {
+func (m *misses) add(key keys.Key) {
 	set := &m[key.A%missSets]
 	at := key.B % missWays
 	for i := range set {
@@ -189,14 +189,14 @@ func (m *misses) add(key table.Key) {
 
 // Override returns what replaces the limits for a key, nil for nothing. hash is that of the bytes
 // raw.
-func (r *Rules) Override(hash table.Key, raw []byte) *Override {
+func (r *Rules) Override(hash keys.Key, raw []byte) *Override {
 	if len(r.overrides) == 0 {
 		return nil
 	}
 	if r.misses.has(hash) {
 		return nil
 	}
-	o := r.overrides[table.IDOf(raw)]
+	o := r.overrides[keys.IDOf(raw)]
 	if o == nil {
 		r.misses.add(hash)
 	}
@@ -204,7 +204,7 @@ func (r *Rules) Override(hash table.Key, raw []byte) *Override {
 }
 
 // OverrideOf returns the override of an ID, nil for none. It is for who looks once.
-func (r *Rules) OverrideOf(id table.ID) *Override { return r.overrides[id] }
+func (r *Rules) OverrideOf(id keys.ID) *Override { return r.overrides[id] }
 
 // A Zone is where requests find the rules of a zone: nil where there are none.
 type Zone = atomic.Pointer[Rules]
@@ -249,7 +249,7 @@ func compile(all []parsed) (zones map[string]*Rules, others *Rules) {
 		case p.override != nil:
 			r := at(p.Zone)
 			if r.overrides == nil {
-				r.overrides, r.misses = make(map[table.ID]*Override), new(misses)
+				r.overrides, r.misses = make(map[keys.ID]*Override), new(misses)
 			}
 			r.overrides[*p.Key] = p.override
 		case p.Zone == "":

@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // tenThousand are the rules of a zone with as many overrides.
 func tenThousand() *Rules {
 	var all []parsed
 	for i := range MaxEntries {
-		id := table.IDOf(fmt.Append(nil, "vip", i))
+		id := keys.IDOf(fmt.Append(nil, "vip", i))
 		all = append(all, parsed{Target: Target{"zone", &id}, override: &Override{Deny: true}})
 	}
 	zones, _ := compile(all)
@@ -24,7 +24,7 @@ func TestMissesAreRemembered(t *testing.T) {
 	for round := range 3 {
 		for i := range MaxEntries {
 			vip, plain := fmt.Append(nil, "vip", i), fmt.Append(nil, "plain", i)
-			if r.Override(table.KeyOf(vip), vip) == nil || r.Override(table.KeyOf(plain), plain) != nil {
+			if r.Override(keys.KeyOf(vip), vip) == nil || r.Override(keys.KeyOf(plain), plain) != nil {
 				t.Fatalf("round %d: key %d is mixed up", round, i)
 			}
 		}
@@ -37,10 +37,10 @@ func BenchmarkOverride(b *testing.B) {
 		name string
 		keys int
 	}{{"one key without", 1}, {"10000 keys without", 10_000}, {"100000 keys without", 100_000}} {
-		raws, hashes := make([][]byte, of.keys), make([]table.Key, of.keys)
+		raws, hashes := make([][]byte, of.keys), make([]keys.Key, of.keys)
 		for i := range raws {
 			raws[i] = fmt.Append(nil, "plain", i)
-			hashes[i] = table.KeyOf(raws[i])
+			hashes[i] = keys.KeyOf(raws[i])
 			r.Override(hashes[i], raws[i]) // a key's first request is another matter
 		}
 		b.Run(of.name, func(b *testing.B) {

@@ -7,8 +7,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -39,7 +39,7 @@ func (c *Control) change(t *testing.T, target Target, body Body, length time.Dur
 func TestChangesOverARestart(t *testing.T) {
 	clock := &clockAt{now: 1_800_000_000 * int64(time.Second)}
 	n, saved := local(clock, "here", nil)
-	id := table.IDOf([]byte("customer"))
+	id := keys.IDOf([]byte("customer"))
 	n.change(t, Target{Zone: "login"}, share(0), time.Hour)
 	n.change(t, Target{"api", &id}, Body{Limit: Deny}, 24*time.Hour)
 	n.change(t, Target{Zone: "other"}, share(1), time.Hour)

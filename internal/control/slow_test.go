@@ -8,8 +8,8 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 var changes = flag.Int("changes", 5, "how many changes TestChangesOverASlowRedis makes after each thing that happens, and as many resets")
@@ -27,7 +27,7 @@ func TestChangesOverASlowRedis(t *testing.T) {
 	}
 	redistest.Eventually(t, "all nodes are there", func() bool { return nodes[0].rep.Nodes() == 3 })
 	proxy.SetDelay(20 * time.Millisecond)
-	count, id := 0, table.IDOf([]byte("alice"))
+	count, id := 0, keys.IDOf([]byte("alice"))
 	measure := func(what string, f func(*tnode)) {
 		t.Helper()
 		var took []time.Duration

@@ -1,6 +1,6 @@
 package gauge
 
-import "github.com/caddy-tide/ratelimit/internal/table"
+import "github.com/caddy-tide/ratelimit/internal/keys"
 
 const (
 	rows       = 4
@@ -15,12 +15,12 @@ type cells struct {
 }
 
 // of returns the cell of a key in a row.
-func (c *cells) of(key table.Key, row int) *int32 {
+func (c *cells) of(key keys.Key, row int) *int32 {
 	return &c.count[row][key.B>>(16*row)%cellsInRow]
 }
 
 // least is at least what a key has.
-func (c *cells) least(key table.Key) int64 {
+func (c *cells) least(key keys.Key) int64 {
 	least := *c.of(key, 0)
 	for row := 1; row < rows; row++ {
 		least = min(least, *c.of(key, row))
@@ -28,7 +28,7 @@ func (c *cells) least(key table.Key) int64 {
 	return int64(least)
 }
 
-func (c *cells) add(key table.Key, n int32) {
+func (c *cells) add(key keys.Key, n int32) {
 	for row := range rows {
 		*c.of(key, row) += n
 	}
@@ -54,7 +54,7 @@ func (t *Table) takeCell(st *stripe, a *Ask) (Slot, State) {
 }
 
 // freeCell gives a slot of such a key back.
-func (st *stripe) freeCell(key table.Key) {
+func (st *stripe) freeCell(key keys.Key) {
 	if st.cells.add(key, -1); st.cells.used == 0 {
 		st.cells = nil
 	}

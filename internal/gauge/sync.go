@@ -1,10 +1,10 @@
 package gauge
 
-import "github.com/caddy-tide/ratelimit/internal/table"
+import "github.com/caddy-tide/ratelimit/internal/keys"
 
 // A Message says what this node has given out of a key. It comes back through Ack or Fail.
 type Message struct {
-	ID table.ID
+	ID keys.ID
 	// Own is the gauge. Ask is set where the message only asks for the others: this node has no
 	// slot, and Redis knows of none.
 	Own int64
@@ -200,7 +200,7 @@ func (t *Table) InUse() (sum int64) {
 func (t *Table) Overflowed() int64 { return t.overflowed.Load() }
 
 // Find returns the key of an ID; ok is false where nothing is kept of it.
-func (t *Table) Find(id table.ID) (key table.Key, ok bool) {
+func (t *Table) Find(id keys.ID) (key keys.Key, ok bool) {
 	t.Each(0, func(g Gauge) {
 		if g.ID == id {
 			key, ok = g.Key, true
@@ -211,8 +211,8 @@ func (t *Table) Find(id table.ID) (key table.Key, ok bool) {
 
 // A Gauge is that of one key.
 type Gauge struct {
-	Key         table.Key
-	ID          table.ID
+	Key         keys.Key
+	ID          keys.ID
 	Own, Others int64
 }
 

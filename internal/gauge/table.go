@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 const (
@@ -47,7 +47,7 @@ type Config struct {
 
 type stripe struct {
 	mu      sync.Mutex
-	entries map[table.Key]*entry
+	entries map[keys.Key]*entry
 	most    int // entries since the map was made
 	lists   [lists]list
 	cells   *cells // nil where no key beyond max_keys has a slot
@@ -58,8 +58,8 @@ type stripe struct {
 
 // entry is the gauge of one key.
 type entry struct {
-	key table.Key
-	id  table.ID
+	key keys.Key
+	id  keys.ID
 
 	own int64 // slots that this node has given out
 	// others is what the other nodes have, and asked when this node asked for that, 0 never.
@@ -83,7 +83,7 @@ func New(maxKeys int) *Table {
 	t.maxKeys.Store(int64(maxKeys))
 	t.config.Store(&Config{})
 	for i := range t.stripes {
-		t.stripes[i].entries = make(map[table.Key]*entry)
+		t.stripes[i].entries = make(map[keys.Key]*entry)
 	}
 	return t
 }
@@ -103,8 +103,8 @@ func (t *Table) IsStrict() bool { return t.config.Load().Strict }
 
 // An Ask is what a request asks of a key.
 type Ask struct {
-	Key table.Key
-	// Raw is the bytes of which Key is table.KeyOf. It is not kept.
+	Key keys.Key
+	// Raw is the bytes of which Key is keys.KeyOf. It is not kept.
 	Raw []byte
 	Now int64
 	// Limit is how many slots all nodes have, and Alone how many this one has where it has not
@@ -129,7 +129,7 @@ func (s State) Remaining() int64 { return max(0, s.Bound-s.Own-s.Others) }
 type Slot struct {
 	table *Table
 	entry *entry // nil in the overflow
-	key   table.Key
+	key   keys.Key
 }
 
 // Take gives a slot of a key, if one is free as far as this node knows.
@@ -208,7 +208,7 @@ func (e *entry) isUrgent(a *Ask, c *Config) bool {
 }
 
 // IsOf reports whether a slot is one of a key in a table.
-func (s Slot) IsOf(t *Table, key table.Key) bool { return s.table == t && s.key == key }
+func (s Slot) IsOf(t *Table, key keys.Key) bool { return s.table == t && s.key == key }
 
 // Free gives a slot back. It does nothing for none.
 func (s Slot) Free() {
@@ -236,7 +236,7 @@ func (s Slot) Free() {
 	}
 }
 
-func (t *Table) stripe(key table.Key) *stripe { return &t.stripes[key.A>>58] }
+func (t *Table) stripe(key keys.Key) *stripe { return &t.stripes[key.A>>58] }
 
 // enter finds the gauge of a key, or makes one; nil where the table is full, or the key has slots
 // in cells. The stripe's lock is held, and let go for the time the ID takes: a long key must not
@@ -249,7 +249,7 @@ func (t *Table) enter(st *stripe, a *Ask) *entry {
 		return nil
 	}
 	st.mu.Unlock()
-	id := table.IDOf(a.Raw)
+	id := keys.IDOf(a.Raw)
 	st.mu.Lock()
 	if e := st.entries[a.Key]; e != nil {
 		return e
@@ -289,7 +289,7 @@ func (t *Table) drop(st *stripe, e *entry) {
 	delete(st.entries, e.key)
 	t.keys.Add(-1)
 	if len(st.entries) == 0 && st.most > 1<<10 {
-		st.entries, st.most = make(map[table.Key]*entry), 0 // a map keeps its memory
+		st.entries, st.most = make(map[keys.Key]*entry), 0 // a map keeps its memory
 	}
 }
 

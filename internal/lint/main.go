@@ -38,7 +38,7 @@ var layers = [][]string{
 	{"internal/saturate", "internal/reset", "internal/hostport"},
 	{"algorithms/ledger", "algorithms/sixteenths"},
 	{"algorithms", "internal/callargs", "internal/callcontext", "internal/clock", "internal/counted", "internal/cycle", "internal/index", "internal/keys", "internal/loop", "internal/warning", "internal/redisconn", "internal/spelling", "internal/accesslog", "internal/tally"},
-	{"internal/bandwidth", "internal/estimate", "internal/health", "internal/servertime", "internal/messages", "internal/near", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
+	{"internal/ban", "internal/bandwidth", "internal/estimate", "internal/gauge", "internal/health", "internal/servertime", "internal/messages", "internal/near", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
 	{"internal/unsettled"},
 	{"internal/table", "internal/hints", "internal/zonename"},
 	{"internal/answer", "internal/held", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
@@ -220,7 +220,13 @@ func (l *linter) imports(path string, file *ast.File) {
 		if dir == "" {
 			dir = "."
 		}
-		if up := layer(dir); from >= 0 && up >= from && !strings.HasSuffix(path, "_test.go") {
+		if from < 0 || strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		switch up := layer(dir); {
+		case up < 0:
+			l.report(l.at(spec.Pos()), "imports %s, which is no part of the product, or has no layer yet", dir)
+		case up >= from:
 			l.report(l.at(spec.Pos()), "imports %s, which is not in a layer below", dir)
 		}
 	}

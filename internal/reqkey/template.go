@@ -197,7 +197,7 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 			continue
 		}
 		if p.read == nil && repl == nil {
-			repl = replacerOf(r)
+			repl = ReplacerOf(r)
 		}
 		value := p.value(r, vars, repl)
 		if value != "" && p.tells {
@@ -210,7 +210,7 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 
 // appendEarly appends the key of a request in early data.
 func (t *Template) appendEarly(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
-	start, unproven, repl := len(dst), false, replacerOf(r)
+	start, unproven, repl := len(dst), false, ReplacerOf(r)
 	dst, empty = append(dst, tagEarly), true
 	for i := range t.parts {
 		p := &t.parts[i]
@@ -232,12 +232,6 @@ func (t *Template) appendEarly(dst []byte, r *http.Request, vars map[string]any)
 		dst = append(dst[:start], dst[start+1:]...)
 	}
 	return dst, empty
-}
-
-// replacerOf returns the request's replacer, nil outside of Caddy.
-func replacerOf(r *http.Request) *caddy.Replacer {
-	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	return repl
 }
 
 // AppendClientIP appends a key that stands in for an empty one: the client's address, marked so

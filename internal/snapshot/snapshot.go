@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saved"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A Snapshot is what a process had counted: for each limit of the zones that don't sync, by its key
@@ -92,9 +92,9 @@ func appendResets(b []byte, set reset.Set) []byte {
 	return b
 }
 
-func appendKeys(b []byte, keys saved.Counts) []byte {
-	b = binary.AppendUvarint(b, uint64(len(keys)))
-	for id, reports := range keys {
+func appendKeys(b []byte, counts saved.Counts) []byte {
+	b = binary.AppendUvarint(b, uint64(len(counts)))
+	for id, reports := range counts {
 		b = append(b, id[:]...)
 		b = binary.AppendUvarint(b, uint64(len(reports)))
 		for _, r := range reports {
@@ -134,7 +134,7 @@ func decode(b []byte) (s Snapshot, err error) {
 		if set := r.resets(); set != nil {
 			s.Resets[name] = *set
 		}
-		s.Limits[name] = r.keys()
+		s.Limits[name] = r.counts()
 	}
 	if r.bad {
 		return Snapshot{}, errDamaged
@@ -216,7 +216,7 @@ func (r *reader) report() algorithms.Report {
 }
 
 func (r *reader) resets() *reset.Set {
-	n := r.length(len(table.ID{}) + 3)
+	n := r.length(len(keys.ID{}) + 3)
 	if n == 0 {
 		return nil
 	}
@@ -234,17 +234,17 @@ func (r *reader) resets() *reset.Set {
 	return set
 }
 
-func (r *reader) keys() saved.Counts {
-	n := r.length(len(table.ID{}) + 1)
-	keys := make(saved.Counts, n)
+func (r *reader) counts() saved.Counts {
+	n := r.length(len(keys.ID{}) + 1)
+	counts := make(saved.Counts, n)
 	for range n {
-		var id table.ID
+		var id keys.ID
 		copy(id[:], r.bytes(len(id)))
 		reports := make([]algorithms.Report, r.length(13))
 		for i := range reports {
 			reports[i] = r.report()
 		}
-		keys[id] = reports
+		counts[id] = reports
 	}
-	return keys
+	return counts
 }

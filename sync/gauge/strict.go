@@ -7,8 +7,8 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -20,7 +20,7 @@ const maxLate = 2
 // time, and requests that come meanwhile share the next one. A request that this node alone has no
 // slot for asks nobody, and neither does one of a key beyond max_keys.
 func (s *Syncer) Take(ctx context.Context, src *Source, a *gauge.Ask) (gauge.Slot, gauge.State, error) {
-	if lost := src.Lost(); lost != 0 && ratesync.LostFor(lost, table.IDOf(a.Raw)) {
+	if lost := src.Lost(); lost != 0 && ratesync.LostFor(lost, keys.IDOf(a.Raw)) {
 		return gauge.Slot{}, gauge.State{}, redisconn.ErrDown
 	}
 	w, m, slot, state := src.table.Join(a)
@@ -97,7 +97,7 @@ func (s *Syncer) callInTime(src *Source, m gauge.Message) ([]result, error) {
 }
 
 // Look asks what the other nodes have of a key, and changes nothing.
-func (s *Syncer) Look(src *Source, id table.ID) (others int64, err error) {
+func (s *Syncer) Look(src *Source, id keys.ID) (others int64, err error) {
 	all, err := s.callInTime(src, gauge.Message{ID: id, Ask: true})
 	if err != nil {
 		return 0, err

@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/reset"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -31,7 +31,7 @@ func (s *Limiter) Charger(zone string, r Rule) *Charger {
 }
 
 // Unavailable is why Redis can't be asked, nil if it can.
-func (c *Charger) Unavailable(id table.ID) error {
+func (c *Charger) Unavailable(id keys.ID) error {
 	if c.limiter.closed.Load() {
 		return ErrClosed
 	}
@@ -45,7 +45,7 @@ func (c *Charger) CallContext(parent context.Context) (context.Context, context.
 
 // Failed finds out what the error of a call that a request has waited for says of Redis. It returns
 // the error for the request; nil after Close, as the request gets that when it asks Redis itself.
-func (c *Charger) Failed(id table.ID, err error) error {
+func (c *Charger) Failed(id keys.ID, err error) error {
 	if c.limiter.closed.Load() {
 		return nil
 	}

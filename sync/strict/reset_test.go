@@ -7,9 +7,9 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reset"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A resetNode is one of the nodes that ask the same Redis.
@@ -305,7 +305,7 @@ func TestChargesUnderAReset(t *testing.T) {
 			forgive := func() {
 				now := resetNow(t, server).Keys[id(1)]
 				for _, n := range nodes {
-					n.reset(&reset.Set{Keys: map[[16]byte]reset.Reset{table.IDOf([]byte("k")): now}})
+					n.reset(&reset.Set{Keys: map[[16]byte]reset.Reset{keys.IDOf([]byte("k")): now}})
 				}
 			}
 			settle()
