@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/health"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/unsettled"
 )
 
 var schedules = flag.Int("schedules", 8, "random schedules of the sync for each algorithm")
@@ -366,6 +368,9 @@ func (s *schedule[S]) settle() {
 			}
 		}
 		time.Sleep(health.ResendRate + 3*s.rate + 3*time.Second)
+		if s.alg.Reserves {
+			time.Sleep(unsettled.Resent)
+		}
 	}
 	s.exact()
 	for _, key := range s.keys {
@@ -420,8 +425,9 @@ func (s *schedule[S]) carried(m *member[S], hash, key string, epoch int64) (more
 }
 
 // knows checks what a node knows of the others in the current epoch: all that the store has, and no
-// more unless the store has lost something. Of an epoch that is over it may know less: what another
-// node sends long after its end is not asked for.
+// more unless the store has lost something. Of what was reserved that is only what the dead had.
+// Of an epoch that is over it may know less: what another node sends long after its end is not
+// asked for.
 func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 	m.table.With(table.KeyOf([]byte(key)), func(state *S) {
 		c, ok := ledgerOf(s.alg, state).At(epoch)
@@ -429,7 +435,14 @@ func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 			return
 		}
 		own, sum := s.store.field(s.hash(key, epoch), m.source.Node())
-		if theirs := sum - own; c.Remote < theirs || c.Remote > theirs && s.store.forgotten == 0 {
+		theirs, most := sum-own, sum-own
+		for _, d := range s.dead {
+			most += d.own[s.hash(key, epoch)]
+		}
+		if s.store.forgotten > 0 && !(s.alg.Reserves && s.whole) {
+			most = math.MaxInt64
+		}
+		if c.Remote < theirs || c.Remote > max(theirs, most) {
 			s.t.Errorf("%s: node %s knows of %d remote, the store has %d", s.hash(key, epoch), m.source.Node(), c.Remote, theirs)
 		}
 		s.knowsReserved(m, key, epoch)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
 // An ID names a key, the same on all nodes.
@@ -72,7 +74,7 @@ type Register struct {
 	maxKeys atomic.Int64
 	ahead   atomic.Int64 // how far the store's clock is ahead, in nanoseconds
 	wake    atomic.Pointer[func()]
-	pardons atomic.Pointer[pardons]
+	pardons atomic.Pointer[reset.Applied] // resets, with up to when they pardon bans
 
 	stripes [stripeCount]stripe
 }

@@ -21,9 +21,11 @@ type Zone struct {
 	SyncRate  string `json:"sync_rate"`
 	Keys      int    `json:"keys"`
 	Own       int64  `json:"own"`
-	Remote    int64  `json:"remote"`
-	Unsent    int64  `json:"unsent"`
-	Node      string `json:"node"`
+	// Concurrent is set where Own is what runs.
+	Concurrent bool   `json:"concurrent"`
+	Remote     int64  `json:"remote"`
+	Unsent     int64  `json:"unsent"`
+	Node       string `json:"node"`
 
 	Sync *Sync `json:"sync"`
 }

@@ -19,7 +19,8 @@ local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local latest = now + lease
 local head, tail = ARGV[2] .. ' ', string.format(' %.0f', latest)
--- A hash gets its ttl once in each half of it, and has the other half left, which is a lease.
+-- A hash gets its ttl with the first message in each half of it, whichever node's that is. So it
+-- has the other half left at least, which is a lease.
 local fresh = latest - now % (ttl / 2)
 
 local function rejected(err) return '!' .. string.gsub(err, '[\r\n]', ' ') end
@@ -33,13 +34,15 @@ end
 local reply, keys, args = {}, KEYS, ARGV
 for k = 1, #keys do
   local key, gauge, wants = keys[k], args[4 + k], args[4 + #keys + k]
-  local all, sum, held, had, till = pcall('HGETALL', key), '0', nil, nil, nil
+  local all, sum, newest, held, had = pcall('HGETALL', key), '0', 0, nil, nil
   for f = 1, #all, 2 do
     local s, has, expiry = match(all[f + 1], '^([0-9]+) ([0-9]+) ([0-9]+)$')
     if s then expiry = expiry + 0 end
     if all[f] == node then
-      held, had, till = s, has, expiry
+      held, had = s, has
+      if s and expiry > newest then newest = expiry end
     elseif s and expiry > now and #has < 10 then
+      if expiry > newest then newest = expiry end
       if sum == '0' then sum = has elseif has ~= '0' then sum = sum + has end
       if expiry > latest and gauge ~= '' then -- the clock has stepped back
         call('HSET', key, all[f], s .. ' ' .. has .. tail)
@@ -61,7 +64,7 @@ for k = 1, #keys do
     local set = pcall('HSET', key, node, head .. gauge .. tail)
     if set ~= 0 and type(set) == 'table' and set.err then
       line = rejected(set.err)
-    elseif not held or till < fresh or till > latest then
+    elseif newest < fresh or newest > latest then
       call('PEXPIRE', key, ttl)
     end
   end

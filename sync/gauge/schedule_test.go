@@ -275,7 +275,7 @@ func TestEveryStrictSchedule(t *testing.T) {
 				for range 4 { // requests at once
 					random := rand.New(rand.NewPCG(seed, random.Uint64()))
 					wg.Go(func() {
-						for range 60 {
+						for range 120 {
 							slot, s, err := n.sync.Take(t.Context(), n.src, askOf("k"))
 							if err == nil && s.Allowed {
 								most.Store(max(most.Load(), inUse.Add(1)))
@@ -291,7 +291,7 @@ func TestEveryStrictSchedule(t *testing.T) {
 			}
 			wg.Wait()
 			if most.Load() > limit || granted.Load() < 50 {
-				t.Errorf("%d at once, of %d granted; want at most %d", most.Load(), granted.Load(), limit)
+				t.Errorf("%d at once, of %d granted; want at most %d, and 50 granted", most.Load(), granted.Load(), limit)
 			}
 			for _, n := range nodes {
 				n.wire.set(func() { n.wire.lost, n.wire.mute, n.wire.late, n.wire.twice = 0, 0, 0, 0 })

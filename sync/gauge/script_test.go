@@ -107,6 +107,36 @@ func TestForeignKeysAndFields(t *testing.T) {
 	}
 }
 
+// A message reads its hash once and writes it once. The hash gets its ttl once in a lease, however
+// many nodes write it.
+func TestTheCommandsOfAMessage(t *testing.T) {
+	inVirtualTime(t, 0, false, func(t *testing.T, st *store, _ []*node) {
+		for seq := range 300 {
+			for _, node := range []string{"a", "b", "c"} {
+				st.run(source, []string{"k", "l"}, []any{node, seq, gauge.Lease.Milliseconds(), ttl.Milliseconds(), 1, 2})
+			}
+			time.Sleep(gauge.Lease / 100) // virtual time
+		}
+		want := map[string]int{"TIME": 900, "HGETALL": 1800, "HSET": 1800, "PEXPIRE": st.asked["PEXPIRE"]}
+		if n := st.asked["PEXPIRE"]; n < 6 || n > 8 || !reflect.DeepEqual(st.asked, want) {
+			t.Errorf("900 messages about two keys in three leases took %v", st.asked)
+		}
+	})
+}
+
+// A hash of which only fields were left that make no sense ends like any other.
+func TestAHashOfForeignFieldsEnds(t *testing.T) {
+	r := redistest.Start(t)
+	for i := range 10 {
+		r.Do("HSET", "k", "other", fmt.Sprint("1 9999999999 ", time.Now().Add(time.Duration(i)*time.Second).UnixMilli()))
+		r.Do("EVAL", source, 1, "k", "me", i, 10000, 20000, 1)
+		if left := r.Do("PTTL", "k").(int64); left <= 0 {
+			t.Errorf("the hash never ends: %d", left)
+		}
+		r.Do("DEL", "k")
+	}
+}
+
 // What makes no sense in a reply is an error of its key, and a reply of another length one of all.
 func TestRepliesThatMakeNoSense(t *testing.T) {
 	plain, wants := gauge.Message{Own: 1}, gauge.Message{Wanted: 2, Limit: 4}

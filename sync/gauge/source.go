@@ -13,7 +13,8 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// ttl is how long a hash stays after its last message: twice as long as it counts.
+// ttl is how long a hash stays after its last message: twice as long as that counts. It is not set
+// with each message, so it may be half of that, see gauge.lua.
 const ttl = 2 * gauge.Lease
 
 // A Syncer syncs the tables of one Redis and namespace.

@@ -26,10 +26,11 @@ type store struct {
 	expires map[string]time.Time
 	ahead   time.Duration // of its clock
 	calls   int
+	asked   map[string]int // commands, by name
 }
 
 func newStore(t *testing.T) *store {
-	s := &store{t: t, state: lua.NewState(), scripts: map[string]*lua.LFunction{}, hashes: map[string]map[string]string{}, expires: map[string]time.Time{}}
+	s := &store{t: t, state: lua.NewState(), scripts: map[string]*lua.LFunction{}, hashes: map[string]map[string]string{}, expires: map[string]time.Time{}, asked: map[string]int{}}
 	api := s.state.NewTable()
 	api.RawSetString("call", s.state.NewFunction(s.call))
 	api.RawSetString("pcall", s.state.NewFunction(s.call))
@@ -102,6 +103,7 @@ func fromLua(v lua.LValue) any {
 func (s *store) call(l *lua.LState) int {
 	arg := func(i int) string { return l.Get(i).String() }
 	hash := s.hashes[arg(2)]
+	s.asked[arg(1)]++
 	switch name := arg(1); name {
 	case "TIME":
 		now, t := s.time(), l.NewTable()
