@@ -1,6 +1,7 @@
 package reqkey
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"testing"
@@ -21,4 +22,28 @@ func FuzzParseIPv4(f *testing.F) {
 			t.Errorf("parseIPv4(%q) = %#x, %v, want %v, %v", s, got, ok, want, valid)
 		}
 	})
+}
+
+// A key holds the network of an address in as few bytes as it needs, for each length of a prefix.
+func TestNetworksInKeys(t *testing.T) {
+	for _, address := range []string{"255.255.255.255", "0.0.0.0", "1.2.3.4", "170.85.204.51", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff"} {
+		addr, tag := netip.MustParseAddr(address), byte(tagIPv4)
+		if addr.Is6() {
+			tag = tagIPv6
+		}
+		for bits := 1; bits <= addr.BitLen(); bits++ {
+			network, err := addr.Prefix(bits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := append([]byte{tag}, network.Addr().AsSlice()[:(bits+7)/8]...)
+			k := mustKey(t, Default, min(bits, 32), bits)
+			if got := k.appendValue([]byte("before"), address); !bytes.Equal(got, append([]byte("before"), want...)) {
+				t.Errorf("%s: %x, want %x", network, got, want)
+			}
+			if got := k.appendIP(nil, addr); !bytes.Equal(got, want) {
+				t.Errorf("%s in place of an empty key: %x, want %x", network, got, want)
+			}
+		}
+	}
 }

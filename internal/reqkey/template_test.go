@@ -45,7 +45,7 @@ func mustKey(t testing.TB, template string, v4bits, v6bits int) *Template {
 // plain is the same template without the ways past the replacer.
 func (t *Template) plain() *Template {
 	slow := *t
-	slow.parts = slices.Clone(t.parts)
+	slow.parts, slow.clientIP = slices.Clone(t.parts), false
 	for i := range slow.parts {
 		slow.parts[i].read = nil
 	}
