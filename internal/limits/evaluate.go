@@ -136,14 +136,24 @@ const maxKept = 4096
 func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 	e := evaluations.Get().(*Evaluation)
 	e.now = now
-	ask := e.askAll
+	var err error
 	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.Slots != nil }) {
-		ask = e.askWithSlots
+		err = e.evaluateWithSlots(zones, r)
+	} else {
+		err = e.evaluate(zones, r)
 	}
-	if err := ask(zones, r); err != nil {
-		e.rollBack(true)
+	if err != nil {
 		e.Free()
 		return nil, err
+	}
+	return e, nil
+}
+
+// evaluate is Evaluate for an Evaluation that is new.
+func (e *Evaluation) evaluate(zones []*Zone, r *http.Request) error {
+	if err := e.askAll(zones, r); err != nil {
+		e.rollBack(true)
+		return err
 	}
 	if e.queues > 0 && !e.IsDenied() {
 		e.enterQueues()
@@ -152,7 +162,7 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 		e.rollBack(e.IsDenied())
 		e.recordDenials(r)
 	}
-	return e, nil
+	return nil
 }
 
 // Free ends the use of an Evaluation and of what its methods returned. Slots that Hold did not hand
@@ -160,7 +170,7 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (*Evaluation, error) {
 func (e *Evaluation) Free() {
 	e.freeSlots()
 	if cap(e.keys) > maxKept {
-		e.keys = nil
+		e.keys, e.asked.Raw = nil, nil
 	}
 	e.keys = e.keys[:0]
 	e.zones = e.zones[:0]
@@ -417,7 +427,9 @@ func (e *Evaluation) enterQueues() {
 		zr.queued = false
 		a := e.askFor(zr, e.keyOf(zr))
 		for j := range zr.limits {
-			zr.limits[j].Decide(a, 1, zr.Want, &e.receipts[zr.first+j])
+			t := &e.receipts[zr.first+j]
+			zr.limits[j].Decide(a, 1, zr.Want, t)
+			e.overflowed = e.overflowed || t.Overflow
 		}
 		if e.checkLimits(i); e.IsDenied() {
 			return
@@ -456,7 +468,8 @@ func (e *Evaluation) deny(at int, wait time.Duration) {
 
 // resultsOf returns what each limit of a zone decided, and before them what the slots did.
 func (e *Evaluation) resultsOf(zr *zoneResult) []answer.Result {
-	return e.Results()[zr.told-min(zr.slot, 1) : zr.told+len(zr.limits)]
+	results := e.Results() // which sets told
+	return results[zr.told-min(zr.slot, 1) : zr.told+len(zr.limits)]
 }
 
 // keyOf returns the bytes of a zone's key.
@@ -507,13 +520,14 @@ func (e *Evaluation) IsNear() bool { return e.near }
 // Near returns the limits of which that is so, and was not told in this window for the key: not of
 // zones that are not enforced for it, nor of early data, whose address may be another's.
 func (e *Evaluation) Near() (limits []answer.Result) {
+	results := e.Results()
 	for i := range e.zones {
 		zr := &e.zones[i]
 		if zr.denied || zr.shadow || zr.early {
 			continue
 		}
 		for j := range zr.limits {
-			l, d := &zr.limits[j], &e.Results()[zr.told+j]
+			l, d := &zr.limits[j], &results[zr.told+j]
 			if answer.IsNear(d.Remaining, d.Size, 0) && l.Near.First(zr.hash, e.now, int64(l.Rate.Window), zr.MaxKeys) {
 				limits = append(limits, *d)
 			}

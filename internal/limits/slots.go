@@ -51,15 +51,16 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 	return false
 }
 
-// askWithSlots asks the zones, and gives their slots back if a matcher panics.
-func (e *Evaluation) askWithSlots(zones []*Zone, r *http.Request) error {
+// evaluateWithSlots is evaluate that gives the slots of the zones back if something panics, such as
+// a matcher: nobody frees them otherwise.
+func (e *Evaluation) evaluateWithSlots(zones []*Zone, r *http.Request) error {
 	done := false
 	defer func() {
 		if !done {
 			e.freeSlots()
 		}
 	}()
-	err := e.askAll(zones, r)
+	err := e.evaluate(zones, r)
 	done = true
 	return err
 }

@@ -1,0 +1,109 @@
+package limits
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
+)
+
+// Whatever panics while zones are asked or denials are recorded, the slots are free again. Nobody
+// else would free them, ever.
+func TestSlotsAreFreeAfterAPanic(t *testing.T) {
+	panics := caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { panic("broken") })}}
+	reserves, err := settings.Reserves([]float64{0.5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, _ := observer.New(zapcore.DebugLevel)
+	brokenLog := zap.New(zapcore.RegisterHooks(core, func(zapcore.Entry) error { panic("broken") }))
+	for name, breaks := range map[string]func(*zone.Options){
+		"a matcher":              func(o *zone.Options) { o.Matchers = panics },
+		"a matcher of except":    func(o *zone.Options) { o.Except = panics },
+		"a matcher of a reserve": func(o *zone.Options) { o.Reserve, o.Reserved = reserves, []caddyhttp.MatcherSets{panics} },
+		"a reserve in shadow mode": func(o *zone.Options) {
+			o.Reserve, o.Reserved, o.Enforce = reserves, []caddyhttp.MatcherSets{panics}, settings.Enforce(0)
+		},
+		"the log of a denial":          func(o *zone.Options) { o.Logger = brokenLog },
+		"the log of a would-be denial": func(o *zone.Options) { o.Logger, o.Enforce = brokenLog, settings.Enforce(0) },
+		"the log of what has no counts": func(o *zone.Options) {
+			o.Logger, o.EmptyKey, o.Key = brokenLog, settings.EmptyDeny, "{http.request.header.None}"
+		},
+	} {
+		slots := arranged(t, settings.Compiled{Name: "slots", Key: "all", Concurrent: 1})[0]
+		s := one("breaks", 0, rates.Local)
+		o := zone.Options{Compiled: s, Logger: zap.NewNop(), Once: new(warning.Once)}
+		breaks(&o)
+		z, err := zone.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: nothing panics", name)
+				}
+			}()
+			_, _ = Evaluate([]*Zone{slots, z}, request("x"), clock.Now())
+		}()
+		if n := slots.Slots.Table.InUse(); n != 0 {
+			t.Errorf("%s: %d slots are taken after the panic", name, n)
+		}
+		z.Release()
+	}
+}
+
+// A long key is not kept until the next request comes.
+func TestALongKeyIsNotKept(t *testing.T) {
+	zones := arranged(t, settings.Compiled{Name: "long", Key: keyOfRequests, Limits: []rates.Rate{{Limit: 1, Window: time.Hour}}})
+	e := decide(t, zones, strings.Repeat("x", 1<<20))
+	e.Free()
+	if cap(e.keys) > maxKept || len(e.asked.Raw) > maxKept {
+		t.Errorf("the evaluation keeps %d and %d bytes", cap(e.keys), len(e.asked.Raw))
+	}
+}
+
+// A key that had a counter when its queue was read, and none any more when it was entered, counts
+// as one beyond max_keys.
+func TestAQueueThatIsEnteredBeyondMaxKeys(t *testing.T) {
+	core, logs := observer.New(zapcore.WarnLevel)
+	s := one("queue", 5, rates.Local)
+	s.Kind, s.Queue, s.Key, s.MaxKeys = algorithms.LeakyBucket, 5, keyOfRequests, 1
+	z, err := zone.New(zone.Options{Compiled: s, Logger: zap.New(core), Once: new(warning.Once)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Release()
+	zones := []*Zone{z, arranged(t, settings.Compiled{Name: "other", Key: "all", Limits: []rates.Rate{{Limit: 9, Window: time.Hour}}})[0]}
+	zone.Arrange(zones)
+	r := request("x")
+	raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
+	e := &Evaluation{now: clock.Now()}
+	e.ask(z, r, reqkey.Vars(r))
+	// Somebody else takes the only counter: it is found where its hash is in the same stripe.
+	other := []byte("other")
+	for table.KeyOf(other).A>>58 != table.KeyOf(raw).A>>58 {
+		other = append(other, 'x')
+	}
+	z.AllLimits[0].Take(table.KeyOf(other), other, e.now, 1, 0)
+	if e.enterQueues(); e.IsDenied() || !e.receipts[0].Overflow {
+		t.Fatalf("denied %t, beyond max_keys %t", e.IsDenied(), e.receipts[0].Overflow)
+	}
+	if err := e.Enter(t.Context()); err != nil || logs.Len() != 1 {
+		t.Errorf("%v, with %d lines, want one that the zone is full", err, logs.Len())
+	}
+}
