@@ -119,8 +119,10 @@ func (e *Evaluation) penalize(zr *zoneResult, i int) {
 		return
 	}
 	d := &e.results[zr.told+i]
+	before := d.RetryAfter
 	l.Tell(&is.Decision, d)
+	d.RetryAfter = max(before, is.Retry) // a penalty makes no wait shorter
 	if !zr.shadow {
-		e.wait = max(e.wait, is.Retry)
+		e.wait = max(e.wait, d.RetryAfter)
 	}
 }

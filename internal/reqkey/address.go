@@ -111,8 +111,8 @@ func parseIP(s string) (netip.Addr, bool) {
 
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// parseIPv4 reads four numbers with dots between them as netip.ParseAddr does, in a third of the
-// time: most client IPs are written so.
+// parseIPv4 reads four numbers with dots between them as netip.ParseAddr does, in half the time:
+// most client IPs are written so.
 func parseIPv4(s string) (addr uint32, ok bool) {
 	i := 0
 	for octet := 1; i < len(s); octet++ {

@@ -158,9 +158,12 @@ func (t *Table[S]) takeSpilled(b *SyncConfig, e entry[S], a *Ask, now, pending, 
 		return d
 	}
 	caller := now - t.clock().NS()
-	if d.Estimated {
-		fades := s.Until(e.key, caller, max(0, known.Remaining-a.N)+excess(s, a.Limit))
-		if !others || d.Retry < fades {
+	if room := a.Limit.Size; !d.Allowed { // of which the slot has nothing once it has waited
+		if d.Estimated {
+			room = known.Remaining
+		}
+		fades := s.Until(e.key, caller, max(0, room-a.N)+excess(s, a.Limit))
+		if d.Estimated && !others || d.Retry < fades {
 			d.Retry = fades
 		}
 	}

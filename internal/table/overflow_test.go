@@ -121,6 +121,50 @@ func notForgotten[S any](t *testing.T, alg algorithms.Params, rate time.Duration
 	}
 }
 
+// A key that waits for what it has spent in its slot waits for what it has spent in the sketch as
+// well, whichever takes longer.
+func TestADenialWaitsForTheSlotAndTheSketch(t *testing.T) {
+	for _, rate := range []time.Duration{0, time.Second} {
+		eachAlgorithm(t, 1, 1, time.Minute, func(t *testing.T, alg algorithms.Params) {
+			withState(alg,
+				func(alg algorithms.Params) { waitsForBoth[algorithms.WindowState](t, alg, rate) },
+				func(alg algorithms.Params) { waitsForBoth[algorithms.BucketState](t, alg, rate) },
+				func(alg algorithms.Params) { waitsForBoth[algorithms.LogState](t, alg, rate) })
+		})
+	}
+}
+
+func waitsForBoth[S any](t *testing.T, alg algorithms.Params, rate time.Duration) {
+	for _, later := range []time.Duration{time.Millisecond, 10 * time.Second, 30 * time.Second, 50 * time.Second} {
+		c := newCrowded[S](alg, rate)
+		if got := c.spend(); got != 1 {
+			t.Fatalf("in the sketch %d are admitted, want 1", got)
+		}
+		c.room(10)
+		c.now += int64(later)
+		denied := c.ask()
+		if denied.Allowed || denied.Overflow {
+			continue // what it has spent in the sketch has gone
+		}
+		c.Penalize(alg.Compile(), KeyOf(guest), denied, 1)
+		d := c.ask()
+		if d.Allowed {
+			t.Fatalf("admitted %v later, after a penalty", later)
+		}
+		if d.Retry < denied.Retry {
+			t.Errorf("%v later: to wait for %v, and after a penalty for %v", later, denied.Retry, d.Retry)
+		}
+		c.now += int64(d.Retry) - 1
+		if c.ask().Allowed {
+			t.Errorf("%v later: admitted before RetryAfter", later)
+		}
+		c.now++
+		if !c.ask().Allowed {
+			t.Errorf("%v later: denied after RetryAfter, %v", later, d.Retry)
+		}
+	}
+}
+
 // Whatever the algorithm, whenever a key gets a counter of its own or loses it, and whatever steps
 // the store's clock takes, no stretch of time has more admissions than the limit at once and twice
 // the limit in each window: a forgotten limit would be one more at once.

@@ -52,8 +52,7 @@ type Table[S any] struct {
 	preparing  atomic.Bool
 	overflowed atomic.Int64
 
-	// step is how far the last step of the clock went, and stepped when, by the callers' clock; 0
-	// never.
+	// step is how far the last step of the clock went, and stepped when by the callers' clock.
 	step, stepped atomic.Int64
 	// clocked is set once SetClock has been called.
 	clocked atomic.Bool
@@ -72,8 +71,7 @@ type Table[S any] struct {
 	saved saved.Store // what an earlier process has counted, until the keys come back
 
 	unsettled unsettled.Register // see Settle
-	// moved is the sum of all steps of the clock, with the parity of their number, as offset has
-	// it.
+	// moved is the sum of all steps of the clock, with their parity as offset has it.
 	moved atomic.Int64
 	// resets are those that the keys count under, nil where there are none.
 	resets atomic.Pointer[reset.Applied]
@@ -105,8 +103,7 @@ type slot[S any] struct {
 	id    ID // last: requests don't read it
 }
 
-// entry is a slot with what is known of its syncs, which is nil in a table that is not
-// synced: there it costs no memory.
+// entry is a slot with what is known of its syncs, nil in a table that is not synced.
 type entry[S any] struct {
 	*slot[S]
 	*syncState
