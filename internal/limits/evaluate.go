@@ -53,8 +53,8 @@ type Evaluation struct {
 	// throttles are the keys that slow the response.
 	throttles []throttle
 	slots     []concurrent.Taken // of zones with concurrent
-	asked     table.Ask          // of a table, for the time of a call
 	fields    answer.Fields      // for the response
+	asked     table.Ask          // of a table, for the time of a call
 	stands    table.Taken        // the answer to that where receipts are kept as they are
 
 	outcome
@@ -97,7 +97,7 @@ type zoneResult struct {
 	keyed
 	hash   table.Key
 	first  int     // of its limits, in receipts
-	told   int     // the same in results, where that of slots comes before it
+	shown  int     // the same in results, where that of slots comes before it; see Results
 	own    bool    // limits are the request's own: see limitsOf
 	limits []Limit // those that are enforced: the zone's, or this node's share of them
 	queued bool    // the limits were only read; they are queues, whose slots are taken last
@@ -204,7 +204,7 @@ func (e *Evaluation) Results() []answer.Result {
 			t := &e.slots[zr.slot-1]
 			e.results = append(e.results, t.By.Result(t))
 		}
-		zr.told = len(e.results)
+		zr.shown = len(e.results)
 		for j := range zr.limits {
 			at := len(e.results)
 			e.results = slices.Grow(e.results, 1)[:at+1]
@@ -468,8 +468,8 @@ func (e *Evaluation) deny(at int, wait time.Duration) {
 
 // resultsOf returns what each limit of a zone decided, and before them what the slots did.
 func (e *Evaluation) resultsOf(zr *zoneResult) []answer.Result {
-	results := e.Results() // which sets told
-	return results[zr.told-min(zr.slot, 1) : zr.told+len(zr.limits)]
+	results := e.Results() // which sets shown
+	return results[zr.shown-min(zr.slot, 1) : zr.shown+len(zr.limits)]
 }
 
 // keyOf returns the bytes of a zone's key.
@@ -527,7 +527,7 @@ func (e *Evaluation) Near() (limits []answer.Result) {
 			continue
 		}
 		for j := range zr.limits {
-			l, d := &zr.limits[j], &results[zr.told+j]
+			l, d := &zr.limits[j], &results[zr.shown+j]
 			if answer.IsNear(d.Remaining, d.Size, 0) && l.Near.First(zr.hash, e.now, int64(l.Rate.Window), zr.MaxKeys) {
 				limits = append(limits, *d)
 			}

@@ -66,7 +66,7 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 				e.keyOf(zr), zr.hash, concurrent.Taken{}, answer.Result{},
 			}
 			if zr.slot > 0 {
-				o.Taken, o.SlotResult = e.slots[zr.slot-1], e.results[zr.told-1]
+				o.Taken, o.SlotResult = e.slots[zr.slot-1], e.results[zr.shown-1]
 			}
 			return o, true
 		}

@@ -20,7 +20,7 @@ func (e *Evaluation) rollBack(all bool) {
 			continue
 		}
 		if e.freeSlot(zr) {
-			results[zr.told-1].Remaining++
+			results[zr.shown-1].Remaining++
 		}
 		if zr.strict {
 			e.rollBackStrict(zr)
@@ -92,7 +92,7 @@ func (e *Evaluation) restateAll(now int64) {
 	for i := range e.zones {
 		zr := &e.zones[i]
 		for j := range zr.limits {
-			if d := &results[zr.told+j]; zr.strict {
+			if d := &results[zr.shown+j]; zr.strict {
 				d.MoreAfter = max(0, d.MoreAfter-waited)
 			} else if zr.Want != 0 {
 				e.restate(zr, j)
@@ -105,7 +105,7 @@ func (e *Evaluation) restateAll(now int64) {
 func (e *Evaluation) restate(zr *zoneResult, i int) {
 	l := &zr.limits[i]
 	is := e.standing(zr, l, 0, counters.WaitsOf(zr.Kind))
-	d := &e.results[zr.told+i]
+	d := &e.results[zr.shown+i]
 	d.Remaining, d.MoreAfter = is.Remaining, l.MoreAfter(&is.Decision)
 }
 
@@ -118,7 +118,7 @@ func (e *Evaluation) penalize(zr *zoneResult, i int) {
 		l.Table.Refund(l.Enforced, zr.hash, *is, 1)
 		return
 	}
-	d := &e.results[zr.told+i]
+	d := &e.results[zr.shown+i]
 	before := d.RetryAfter
 	l.Tell(&is.Decision, d)
 	d.RetryAfter = max(before, is.Retry) // a penalty makes no wait shorter
