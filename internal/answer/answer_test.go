@@ -393,12 +393,12 @@ func BenchmarkDeny(b *testing.B) {
 	all := []Result{result("login", "", 5, time.Minute, denies(11*time.Second))}
 	r := prepared(request("/"))
 	base := caddy.NewReplacer()
-	w := nowhere{http.Header{}}
+	w, f := nowhere{http.Header{}}, new(Fields)
 	b.ReportAllocs()
 	for b.Loop() {
 		clear(w.h)
 		repl := *base
-		if err := o.Deny(w, r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, &repl)), Denial{Zone: "login", Wait: 11 * time.Second, Results: all}); err != nil {
+		if err := o.Deny(w, r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, &repl)), Denial{Zone: "login", Wait: 11 * time.Second, Results: all, Fields: f}); err != nil {
 			b.Fatal(err)
 		}
 	}
