@@ -57,11 +57,11 @@ type Evaluation struct {
 	asked     table.Ask          // of a table, for the time of a call
 	stands    table.Taken        // the answer to that where receipts are kept as they are
 
-	outcome
+	overall
 }
 
-// outcome is what is decided for the request as a whole. It is zero before the first zone is asked.
-type outcome struct {
+// overall is what is decided for the request as a whole. It is zero before the first zone is asked.
+type overall struct {
 	// denied is set where the request is denied. longest is the zone whose limits make the client
 	// wait longest, by its place in zones and one more, 0 for none; wait is that wait.
 	denied  bool
@@ -183,7 +183,7 @@ func (e *Evaluation) Free() {
 	e.closed = e.closed[:0]
 	e.throttles = e.throttles[:0]
 	e.slots = e.slots[:0]
-	e.outcome = outcome{}
+	e.overall = overall{}
 	evaluations.Put(e)
 }
 
