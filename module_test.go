@@ -505,18 +505,21 @@ func TestHostileKeys(t *testing.T) {
 }
 
 func TestPlaceholdersOfAServedRequest(t *testing.T) {
-	s := newSite(t, &App{}, zoneBlock("shown", "limit 3/1h\nalgorithm fixed_window"))
-	r := s.request("1.2.3.4")
-	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	s.send(r)
-	if got := repl.ReplaceAll("{http.rate_limit.shown.limit} {http.rate_limit.shown.remaining}", "-"); got != "3 2" {
-		t.Errorf("limit and remaining = %q, want 3 2", got)
-	}
-	s.admits("1.2.3.4", 2, 2)
-	r = s.request("1.2.3.4")
-	repl = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	s.send(r)
-	if got := repl.ReplaceAll("{http.rate_limit.exceeded.name}", "-"); got != "shown" {
-		t.Errorf("exceeded.name = %q, want shown", got)
+	for _, headers := range []string{"draft", "off"} {
+		zone := "shown_" + headers
+		s := newSite(t, &App{}, "headers "+headers+"\n"+zoneBlock(zone, "limit 3/1h\nalgorithm fixed_window"))
+		r := s.request("1.2.3.4")
+		repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+		s.send(r)
+		if got := repl.ReplaceAll("{http.rate_limit."+zone+".limit} {http.rate_limit."+zone+".remaining}", "-"); got != "3 2" {
+			t.Errorf("%s: limit and remaining = %q, want 3 2", headers, got)
+		}
+		s.admits("1.2.3.4", 2, 2)
+		r = s.request("1.2.3.4")
+		repl = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+		s.send(r)
+		if got := repl.ReplaceAll("{http.rate_limit.exceeded.name}", "-"); got != zone {
+			t.Errorf("exceeded.name = %q, want %s", got, zone)
+		}
 	}
 }

@@ -175,6 +175,23 @@ func TestWouldDenyEqualsDeny(t *testing.T) {
 	}
 }
 
+// The law where a request is denied as others have reserved what is left, and takes a penalty: the
+// bucket itself would wait for less.
+func TestWouldDenyEqualsDenyOfWhatIsReserved(t *testing.T) {
+	s := one("reserved", 2, rates.Local)
+	s.Kind, s.Limits, s.CountDenied = algorithms.TokenBucket, []rates.Rate{{Limit: 2, Window: time.Second}}, true
+	s.CountResponses = &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}
+	synctest.Test(t, func(t *testing.T) {
+		w := newTwins(t, s, nil)
+		defer w.release()
+		for i := range 3 { // no response begins
+			if denied, what := w.differ("x", 0); what != "" || denied != (i == 2) {
+				t.Errorf("request %d: denied %t, %s", i, denied, what)
+			}
+		}
+	})
+}
+
 // remote is a Redis for zones of a test, with the patience that a busy machine needs.
 func remote(t *testing.T, server *redistest.Server) *zone.Redis {
 	t.Helper()

@@ -107,3 +107,24 @@ func TestAQueueThatIsEnteredBeyondMaxKeys(t *testing.T) {
 		t.Errorf("%v, with %d lines, want one that the zone is full", err, logs.Len())
 	}
 }
+
+// A slot of a key beyond max_keys is told of, also where the zone has no limits.
+func TestASlotBeyondMaxKeysIsToldOf(t *testing.T) {
+	core, logs := observer.New(zapcore.WarnLevel)
+	s := settings.Compiled{Name: "slots", Key: keyOfRequests, IPv4Prefix: 32, IPv6Prefix: 64, Concurrent: 2, MaxKeys: 1}
+	z, err := zone.New(zone.Options{Compiled: s, Logger: zap.New(core), Once: new(warning.Once)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Release()
+	for i, key := range []string{"first", "second"} {
+		e := decide(t, []*Zone{z}, key)
+		defer e.Free()
+		if err := e.Enter(t.Context()); err != nil || e.IsDenied() || e.slots[0].Overflow != (i == 1) {
+			t.Fatalf("%s: %v, denied %t, beyond max_keys %t", key, err, e.IsDenied(), e.slots[0].Overflow)
+		}
+		if logs.Len() != i {
+			t.Errorf("%d lines after the %s key, want %d", logs.Len(), key, i)
+		}
+	}
+}
