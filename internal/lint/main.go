@@ -1,6 +1,6 @@
 // Command lint checks what this code relies on and no general linter knows: comments of at most 100
-// columns, pages that can be read, one word for one thing, short functions, small interfaces and
-// packages, imports that never run upward, and tests that don't sleep.
+// columns, pages that can be read, one word for one thing, short functions, imports that never run
+// upward, and tests that don't sleep.
 //
 //	go run ./internal/lint
 //
@@ -24,12 +24,8 @@ import (
 const (
 	module = "github.com/caddy-tide/ratelimit"
 
-	maxColumns  = 100  // of a line of a comment; a tab counts as four
-	maxFunction = 60   // lines
-	maxMethods  = 6    // of an interface, embedded ones count as one
-	maxPackage  = 2000 // lines, without tests
-	maxRoot     = 2700 // the same for the root package
-	maxFiles    = 10   // of the root package, without tests
+	maxColumns  = 100 // of a line of a comment; a tab counts as four
+	maxFunction = 60  // lines
 )
 
 // layers are the packages of the product, the lowest first. One imports only packages of layers
@@ -77,17 +73,15 @@ var aliases = map[string]string{module + "/sync": "ratesync", module + "/sync/ga
 type linter struct {
 	set      *token.FileSet
 	findings []string
-	lines    map[string]int       // of packages, without tests
 	root     map[string]*ast.File // files of the root package, without tests
 }
 
 func main() {
-	l := linter{set: token.NewFileSet(), lines: map[string]int{}, root: map[string]*ast.File{}}
+	l := linter{set: token.NewFileSet(), root: map[string]*ast.File{}}
 	if err := filepath.WalkDir(".", l.visit); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
-	l.sizes()
 	l.rootOrder()
 	slices.Sort(l.findings)
 	for _, f := range l.findings {
@@ -146,24 +140,15 @@ func (l *linter) goFile(path string) error {
 		l.commentWords(file)
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.FuncDecl:
-			if length := l.line(n.End()) - l.line(n.Pos()) + 1; length > maxFunction {
-				l.report(l.at(n.Pos()), "%s has %d lines, at most %d", n.Name.Name, length, maxFunction)
-			}
-		case *ast.InterfaceType:
-			if m := n.Methods.NumFields(); m > maxMethods {
-				l.report(l.at(n.Pos()), "an interface of %d methods, at most %d", m, maxMethods)
+		if f, ok := n.(*ast.FuncDecl); ok {
+			if length := l.line(f.End()) - l.line(f.Pos()) + 1; length > maxFunction {
+				l.report(l.at(f.Pos()), "%s has %d lines, at most %d", f.Name.Name, length, maxFunction)
 			}
 		}
 		return true
 	})
-	if !test {
-		dir := filepath.ToSlash(filepath.Dir(path))
-		l.lines[dir] += len(lines) - 1
-		if dir == "." {
-			l.root[path] = file
-		}
+	if !test && filepath.Dir(path) == "." {
+		l.root[path] = file
 	}
 	return nil
 }
@@ -249,21 +234,6 @@ func (l *linter) luaFile(path string) error {
 		}
 	}
 	return nil
-}
-
-func (l *linter) sizes() {
-	if len(l.root) > maxFiles {
-		l.report(".", "the root package has %d files, at most %d", len(l.root), maxFiles)
-	}
-	for dir, n := range l.lines {
-		most := maxPackage
-		if dir == "." {
-			most = maxRoot
-		}
-		if n > most {
-			l.report(dir, "the package has %d lines, at most %d", n, most)
-		}
-	}
 }
 
 // rootOrder checks that no file of the root package uses what a file above it declares, except for
