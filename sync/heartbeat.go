@@ -55,12 +55,14 @@ type HeartbeatReply struct {
 func (r *Replicator) heartbeats(ctx context.Context) {
 	defer r.endLease()
 	for {
-		lost := r.lost.Load()
+		lost, mark, due := r.lost.Load(), r.mark, r.resendDue()
 		wait, err := r.heartbeat(ctx)
 		r.note(nil, health.Heartbeat, err)
 		if err == nil {
 			r.log((*health.State).Expire)
 			r.log((*health.State).SumFlaps)
+		}
+		if r.mark > mark || due && (err == nil || r.cluster) {
 			r.resend()
 		}
 		if ctx.Err() == nil {

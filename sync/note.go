@@ -11,9 +11,23 @@ import (
 // noteLoss notes that the server has lost something that it had confirmed, or may have.
 func (r *Replicator) noteLoss(sure bool) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.health.NoteLoss(sure)
-	r.mu.Unlock()
-	r.resend()
+}
+
+// foundLoss is noteLoss for what a sync has found. All is sent again after a heartbeat that begins
+// now: it finds the same loss, which would be another one if all was on its way by then.
+func (r *Replicator) foundLoss() {
+	r.noteLoss(true)
+	if r.resendDue() {
+		r.Beat()
+	}
+}
+
+func (r *Replicator) resendDue() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.health.ResendDue(time.Now())
 }
 
 // resend has every table send all live totals again if that is due.
