@@ -55,7 +55,7 @@ type HeartbeatReply struct {
 func (r *Replicator) heartbeats(ctx context.Context) {
 	defer r.endLease()
 	for {
-		lost, mark, due := r.lost.Load(), r.mark, r.resendDue()
+		lost, mark, due, nodes := r.lost.Load(), r.mark, r.resendDue(), r.Nodes()
 		wait, err := r.heartbeat(ctx)
 		r.note(nil, health.Heartbeat, err)
 		if err == nil {
@@ -63,7 +63,7 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 			r.log((*health.State).SumFlaps)
 		}
 		if r.mark > mark || due && (err == nil || r.cluster) {
-			r.resend()
+			r.resend(max(nodes, r.Nodes())) // a server that has forgotten knows of few
 		}
 		if ctx.Err() == nil {
 			r.findLost(ctx, err)

@@ -285,17 +285,38 @@ func (t *Table[S]) Fail(messages []Message) {
 // Resend has all totals that count sent again, at the pace of the syncs: the store has forgotten,
 // or it is another one.
 func (t *Table[S]) Resend() {
+	t.Forgotten()
+	t.ResendRest()
+}
+
+// Forgotten notes that the store has forgotten all totals: a key that gets a request is sent again
+// with it, and the rest when ResendRest says so. It returns how many keys there are.
+func (t *Table[S]) Forgotten() (keys int) {
+	t.eachSynced(func(_ *stripe[S], _ uint32, e entry[S]) {
+		t.machine.Ledger(&e.state).Resend |= ledger.Forgotten
+		e.flags &^= confirm
+		keys++
+	})
+	return keys
+}
+
+// ResendRest has what the store has forgotten, and what was not sent again since, sent again.
+func (t *Table[S]) ResendRest() {
+	t.eachSynced(func(st *stripe[S], i uint32, e entry[S]) {
+		if t.machine.Ledger(&e.state).Resend&ledger.Forgotten != 0 {
+			st.markDirty(i, e)
+		}
+	})
+}
+
+// eachSynced is each for a table that is synced. Every key has a sync state then.
+func (t *Table[S]) eachSynced(f func(*stripe[S], uint32, entry[S])) {
 	if !t.config.Load().IsShared() {
 		return
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(st *stripe[S], i uint32, _ entry[S]) {
-		e := t.withSyncState(st, i)
-		t.machine.Ledger(&e.state).Resend |= ledger.Forgotten
-		e.flags &^= confirm
-		st.markDirty(i, e)
-	})
+	t.each(func(st *stripe[S], i uint32, _ entry[S]) { f(st, i, t.withSyncState(st, i)) })
 }
 
 // ResetAcks prepares for another store: nothing in it is confirmed, and what the last one reported
