@@ -25,6 +25,7 @@ func (r *Replicator) sync(ctx context.Context, s *Source, at *attachment, urgent
 	}
 	s.dropCharges(r.now())
 	if !urgent {
+		s.resendRest(at, r.now())
 		s.table.Tick()
 	}
 	kept := messageBuffers.Get().(*[]table.Message)
