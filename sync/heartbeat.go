@@ -114,7 +114,9 @@ func (r *Replicator) endLease() {
 	_ = heartbeatScript.Run(ctx, r.client, r.heartbeatKeys(), r.node, r.seq, 0).Err()
 }
 
-func (r *Replicator) heartbeatKeys() []string { return []string{r.keys.Nodes(0), r.keys.Control()} }
+func (r *Replicator) heartbeatKeys() []string {
+	return []string{r.keys.Nodes(0), r.keys.Control(), r.keys.Counted()}
+}
 
 // findLost notes which shards are lost, after a heartbeat: all where there is one server, and in a
 // Cluster those whose server does not answer.
