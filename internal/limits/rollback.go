@@ -47,8 +47,8 @@ func (e *Evaluation) rollBack(all bool) {
 // counts nowhere.
 func (e *Evaluation) countsDenied(zr *zoneResult) bool { return zr.CountDenied && e.banned == nil }
 
-// rollBackStrict refunds what Redis granted. What it denied is charged already, where that counts. A
-// slot in a queue stays taken: whether anybody stands behind it is not known here.
+// rollBackStrict refunds what Redis granted. What it denied is charged by then, where that counts.
+// A slot in a queue stays taken: whether anybody stands behind it is not known here.
 func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 	g := e.grants[zr.grant]
 	switch {

@@ -105,98 +105,107 @@ func tellsWait(t *testing.T, v *virtual, zone string, rules []Rule) (g Grant, wa
 	return g, wait
 }
 
-// What is denied is charged once, whatever becomes of its call: a call that is sent twice charges
-// nothing more, one whose reply is lost charges nothing, nor do requests that left before their
-// answer; one that a log denies by its last answer is charged as well.
-func TestWhatIsDeniedIsChargedOnce(t *testing.T) {
-	server := redistest.Start(t)
-	rule := Rule{Kind: algorithms.FixedWindow, Limit: 3, Window: long, CountsDenied: true}
-	settled := func(t *testing.T, s *Limiter) {
-		t.Helper()
-		redistest.Eventually(t, "nothing is under way", func() bool { return s.isIdle() && s.suspended.Load() == 0 && !s.Down() })
-	}
-	spent := func(t *testing.T) int64 {
-		t.Helper()
-		wide := rule
-		wide.Limit = 1000 // what is beyond the limit shows as well
-		return held(t, limiter(t, server.URL), t.Name(), id(1), wide)
-	}
+// chargedOnce is a fixed window of 3 in which denied requests count.
+var chargedOnce = Rule{Kind: algorithms.FixedWindow, Limit: 3, Window: long, CountsDenied: true}
 
-	t.Run("sent twice", func(t *testing.T) {
-		proxy, s := proxied(t, server, 10*time.Second)
-		for range 4 {
-			take(t, s, t.Name(), id(1), rule)
-			if _, err := proxy.Deliver(proxy.Last()); err != nil {
-				t.Fatal(err)
+// settles waits until a limiter has nothing more to send.
+func settles(t *testing.T, s *Limiter) {
+	t.Helper()
+	redistest.Eventually(t, "nothing is under way", func() bool { return s.isIdle() && s.suspended.Load() == 0 && !s.Down() })
+}
+
+// spentOf is what Redis holds of the test's key, also beyond the limit.
+func spentOf(t *testing.T, server *redistest.Server) int64 {
+	t.Helper()
+	wide := chargedOnce
+	wide.Limit = 1000
+	return held(t, limiter(t, server.URL), t.Name(), id(1), wide)
+}
+
+// A call that denies and is sent twice charges nothing more.
+func TestADenialSentTwiceIsChargedOnce(t *testing.T) {
+	server := redistest.Start(t)
+	proxy, s := proxied(t, server, 10*time.Second)
+	for range 4 {
+		take(t, s, t.Name(), id(1), chargedOnce)
+		if _, err := proxy.Deliver(proxy.Last()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settles(t, s)
+	if _, err := proxy.Deliver(proxy.Last()); err != nil { // which has brought the charge
+		t.Fatal(err)
+	}
+	if got := spentOf(t, server); got != 4 {
+		t.Errorf("%d spent after 3 admitted and one denied, want 4", got)
+	}
+}
+
+// A denial that nobody heard of charges nothing.
+func TestADenialWithoutAReplyIsNotCharged(t *testing.T) {
+	server := redistest.Start(t)
+	proxy, s := proxied(t, server, 100*time.Millisecond)
+	soon(t, s, t.Name(), id(1), chargedOnce)
+	drain(t, limiter(t, server.URL), t.Name(), id(1), chargedOnce)
+	settles(t, s)
+	before := spentOf(t, server)
+	proxy.Set(faultproxy.DropReplies)
+	if _, _, err := s.Take(context.Background(), t.Name(), []Rule{chargedOnce}, id(1), nil); err == nil {
+		t.Fatal("Take() = nil without a reply, want an error")
+	}
+	proxy.Set(faultproxy.None)
+	settles(t, s)
+	if got := spentOf(t, server); got != before {
+		t.Errorf("%d spent after a denial that nobody heard of, want %d", got, before)
+	}
+}
+
+// Requests that left before their denial came are not charged.
+func TestWhoLeftIsNotCharged(t *testing.T) {
+	server := redistest.Start(t)
+	proxy, s := proxied(t, server, 10*time.Second)
+	drain(t, s, t.Name(), id(1), chargedOnce)
+	settles(t, s)
+	before := spentOf(t, server)
+	proxy.SetDelay(300 * time.Millisecond)
+	sent := proxy.Requests()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for range 5 {
+		all.Go(func() {
+			if _, _, err := s.Take(ctx, t.Name(), []Rule{chargedOnce}, id(1), nil); !errors.Is(err, context.Canceled) {
+				t.Errorf("Take() = %v, want that its context was canceled", err)
 			}
-		}
-		settled(t, s)
-		if _, err := proxy.Deliver(proxy.Last()); err != nil { // which has brought the charge
-			t.Fatal(err)
-		}
-		if got := spent(t); got != 4 {
-			t.Errorf("%d spent after 3 admitted and one denied, want 4", got)
-		}
-	})
-	t.Run("no reply", func(t *testing.T) {
-		proxy, s := proxied(t, server, 100*time.Millisecond)
-		soon(t, s, t.Name(), id(1), rule)
-		drain(t, limiter(t, server.URL), t.Name(), id(1), rule)
-		settled(t, s)
-		before := spent(t)
-		proxy.Set(faultproxy.DropReplies)
-		if _, _, err := s.Take(context.Background(), t.Name(), []Rule{rule}, id(1), nil); err == nil {
-			t.Fatal("Take() = nil without a reply, want an error")
-		}
-		proxy.Set(faultproxy.None)
-		settled(t, s)
-		if got := spent(t); got != before {
-			t.Errorf("%d spent after a denial that nobody heard of, want %d", got, before)
-		}
-	})
-	t.Run("left", func(t *testing.T) {
-		proxy, s := proxied(t, server, 10*time.Second)
-		drain(t, s, t.Name(), id(1), rule)
-		settled(t, s)
-		before := spent(t)
-		proxy.SetDelay(300 * time.Millisecond)
-		sent := proxy.Requests()
-		ctx, cancel := context.WithCancel(context.Background())
-		var all sync.WaitGroup
-		for range 5 {
-			all.Go(func() {
-				if _, _, err := s.Take(ctx, t.Name(), []Rule{rule}, id(1), nil); !errors.Is(err, context.Canceled) {
-					t.Errorf("Take() = %v, want that its context was canceled", err)
-				}
-			})
-		}
-		redistest.Eventually(t, "the call is on its way", func() bool { return proxy.Requests() > sent })
-		cancel()
-		all.Wait()
-		proxy.SetDelay(0)
-		settled(t, s)
-		if got := spent(t); got != before {
-			t.Errorf("%d spent after requests that left, want %d", got, before)
-		}
-	})
-	t.Run("denied by the last answer", func(t *testing.T) {
-		s := New(nil, "test", time.Second)
-		log := Rule{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute, CountsDenied: true}
-		rs, err := s.ruleset("z", []Rule{log})
-		if err != nil {
-			t.Fatal(err)
-		}
-		q := &queue{running: true, waiters: make([]*waiter, maxWanted)}
-		rs.queues[id(1)] = q
-		q.denied = &denial{
-			outcome: &outcome{at: replied, seq: 7, remaining: []int64{0}, states: [][]int64{{10, replied, replied}}},
-			rules:   []Rule{log}, came: time.Now(), wait: time.Minute,
-		}
-		w := &waiter{done: make(chan struct{}), rules: []Rule{log}}
-		s.join(rs, id(1), w)
-		<-w.done
-		if len(q.pending) != 1 || unitsOf(q.pending[0], func(c correction) bool { return c.op == penalty }) != 1 {
-			t.Errorf("%+v are to be charged, want one penalty", q.pending)
-		}
-	})
+		})
+	}
+	redistest.Eventually(t, "the call is on its way", func() bool { return proxy.Requests() > sent })
+	cancel()
+	all.Wait()
+	proxy.SetDelay(0)
+	settles(t, s)
+	if got := spentOf(t, server); got != before {
+		t.Errorf("%d spent after requests that left, want %d", got, before)
+	}
+}
+
+// A request that a log denies by its last answer is charged as well.
+func TestADenialByTheLastAnswerIsCharged(t *testing.T) {
+	s := New(nil, "test", time.Second)
+	log := Rule{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute, CountsDenied: true}
+	rs, err := s.ruleset("z", []Rule{log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &queue{running: true, waiters: make([]*waiter, maxWanted)}
+	rs.queues[id(1)] = q
+	q.denied = &denial{
+		outcome: &outcome{at: replied, seq: 7, remaining: []int64{0}, states: [][]int64{{10, replied, replied}}},
+		rules:   []Rule{log}, came: time.Now(), wait: time.Minute,
+	}
+	w := &waiter{done: make(chan struct{}), rules: []Rule{log}}
+	s.join(rs, id(1), w)
+	<-w.done
+	if len(q.pending) != 1 || unitsOf(q.pending[0], func(c correction) bool { return c.op == penalty }) != 1 {
+		t.Errorf("%+v are to be charged, want one penalty", q.pending)
+	}
 }

@@ -4,10 +4,10 @@
 --
 -- KEYS: the record of calls; then for each rule the base of its keys, all in one slot. ARGV: field,
 -- seq, want, rollback, first and the reset that the key is under, how long the record is kept in
--- milliseconds, and 1 where denied requests count; then for each rule what its family needs, the number of its corrections, and four
--- numbers for each: op, n, a, b; then for each further batch what it wants, and for each rule what
--- its requests bring. Times are microseconds of this server's clock. All numbers are whole and
--- below 2^53, where doubles are exact.
+-- milliseconds, and 1 where denied requests count; then for each rule what its family needs, the
+-- number of its corrections, and four numbers for each: op, n, a, b; then for each further batch
+-- what it wants, and for each rule what its requests bring. Times are microseconds of this server's
+-- clock. All numbers are whole and below 2^53, where doubles are exact.
 --
 -- A batch is requests that follow each other and go by the same limits. The batches of a call are
 -- decided in order, as if they were calls one after the other at this instant. Those after the

@@ -116,7 +116,8 @@ func TestBatchesAreCallsOneAfterTheOther(t *testing.T) {
 					v.set(v.now + random.Int64N(int64(one.Window/time.Microsecond)/4))
 					var batches []batch
 					for range 1 + random.IntN(5) {
-						if !one.CountsDenied { // else what a penalty fills goes by the limit that it comes with
+						// What a penalty fills goes by the limits of the call that brings it.
+						if !one.CountsDenied {
 							rules = draw()
 						}
 						batches = append(batches, batch{rules, make([]*waiter, 1+random.IntN(4))})
