@@ -1,5 +1,5 @@
 // Package matchers reads matchers within an option of a Caddyfile: named ones of the site, others
-// on the option's line or in its block, and addresses. Proven applies them to early data.
+// on the option's line or in its block, and addresses. Grants applies them to requests.
 package matchers
 
 import (
@@ -246,11 +246,11 @@ func checkRange(word string) error {
 	return nil
 }
 
-// Others returns which of some sets don't match a request, one bit each. Matchers of addresses
-// match nobody in early data, which proves no address. One that fails matches nobody as well.
+// Others returns which of some sets don't match a request, one bit each. One that fails matches
+// nobody.
 func Others(all []caddyhttp.MatcherSets, r *http.Request) (others uint32) {
 	for i, sets := range all {
-		if ok, err := Proven(sets, r); !ok || err != nil {
+		if ok, err := Grants(sets, r); !ok || err != nil {
 			others |= 1 << i
 		}
 	}
