@@ -39,8 +39,8 @@ func lately(b *SyncConfig, now int64) uint8 {
 	return uint8(now / each)
 }
 
-// noteFull notes that a limit is used up which has denied a request: as far as is known here, but for
-// less than a grain of it.
+// noteFull notes that a limit has denied a request and is used up as far as is known here: less
+// than a grain of it is left.
 func (t *Table[S]) noteFull(b *SyncConfig, e entry[S], limit algorithms.Limit, d *Taken) {
 	if d.Estimated && t.machine.Take(&e.state, limit, d.At, 0, 0).Remaining > limit.Size/estimate.Grain {
 		return
