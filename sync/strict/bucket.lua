@@ -1,10 +1,10 @@
 -- Token bucket, GCRA and leaky bucket: a level that rises by what is admitted and drains. For each
--- rule: limit, size, window, its unit (1 for microseconds, 1000 for nanoseconds), ttl in
--- milliseconds. The key holds "whole rest at rate till[ stamp end]": whole + rest / window requests
--- at an instant, how many of them drain in a window, until when the key stays, in milliseconds, and
--- the reset that it is under. rate is the limit of the request that was decided last: what has
--- passed before the next one drains at that, whoever looks meanwhile.
-rules = {width = 5}
+-- rule: limit, size and ttl in milliseconds, which each batch brings, window, its unit (1 for
+-- microseconds, 1000 for nanoseconds). The key holds "whole rest at rate till[ stamp end]": whole +
+-- rest / window requests at an instant, how many of them drain in a window, until when the key
+-- stays, in milliseconds, and the reset that it is under. rate is the limit of the request that was
+-- decided last: what has passed before the next one drains at that, whoever looks meanwhile.
+rules = {width = 5, brought = 3}
 
 local function drain(r, elapsed)
   local rest = math.fmod(elapsed, r.window)
@@ -32,8 +32,13 @@ local function under(r, stamp, over)
   if stamp > reset then r.ends, told = over, {-2, now, stamp, over} end
 end
 
+function bring(r, at)
+  r.limit, r.size, r.ttl = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), math.max(r.ttl, tonumber(ARGV[at + 2]))
+end
+
 function open(key, at)
-  local r = {key = key .. ':level', limit = tonumber(ARGV[at]), size = tonumber(ARGV[at + 1]), window = tonumber(ARGV[at + 2]), unit = tonumber(ARGV[at + 3]), ttl = tonumber(ARGV[at + 4])}
+  local r = {key = key .. ':level', ttl = 0, window = tonumber(ARGV[at + 3]), unit = tonumber(ARGV[at + 4])}
+  bring(r, at)
   local whole, rest, since, rate, till, stamp, over = string.match(redis.call('GET', r.key) or '', '^(%d+) (%d+) (%d+) ?(%d*) ?(%d*) ?(%d*) ?(%d*)$')
   under(r, tonumber(stamp or '') or 0, tonumber(over or '') or 0)
   if r.empty then whole, rest, r.dirty = 0, 0, true end

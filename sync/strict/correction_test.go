@@ -29,14 +29,14 @@ func heldAt(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (n, 
 		t.Fatal(err)
 	}
 	for {
-		o, err := s.call(rs, rs.keysOf(key), call{seq: s.seq.Add(1), rules: []Rule{rule}})
+		all, err := s.call(rs, rs.keysOf(key), call{seq: s.seq.Add(1), rules: []Rule{rule}})
 		if err == ratesync.ErrReply {
 			continue // a later call of the same key has overtaken it
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		return rule.size() - o.remaining[0], o.at
+		return rule.size() - all[0].remaining[0], all[0].at
 	}
 }
 

@@ -1,6 +1,7 @@
--- Sliding log: a sorted set of what was admitted, by microseconds. For each rule: limit, window in
--- microseconds, ttl in milliseconds. What came at t no longer counts at t + window.
-rules = {width = 3}
+-- Sliding log: a sorted set of what was admitted, by microseconds. For each rule: limit, which each
+-- batch brings, window in microseconds, ttl in milliseconds. What came at t no longer counts at t +
+-- window.
+rules = {width = 3, brought = 1}
 
 local function at(r, first)
   if r.looked then -- what a look spends is not written: it would be the last one
@@ -27,8 +28,11 @@ local function pull(r)
   end
 end
 
+function bring(r, i) r.limit = tonumber(ARGV[i]) end
+
 function open(key, i)
-  local r = {key = key .. ':log', limit = tonumber(ARGV[i]), window = tonumber(ARGV[i + 1]), ttl = ARGV[i + 2]}
+  local r = {key = key .. ':log', spent = 0, window = tonumber(ARGV[i + 1]), ttl = ARGV[i + 2]}
+  bring(r, i)
   r.from = now - r.window
   if reset > 0 and forgiven < now then r.from = math.max(r.from, forgiven) end
   r.past = text(r.from)
@@ -60,7 +64,8 @@ function spend(r, n)
   if seq == 0 then
     r.count, r.looked = r.count + n, true
   else
-    add(r, n, now, seq, 1, 1)
+    add(r, n, now, seq, r.spent + 1, 1)
+    r.spent = r.spent + n
   end
 end
 
