@@ -137,6 +137,9 @@ var attacks = map[string][]attack{
 	"docs/security.md customer": {{send: "GET /", most: 1600, each: from("[2001:db8:0:%x00::1]:4711", 256)}},
 	"docs/security.md tenant":   keyed(600),
 	"docs/security.md address":  madeUp(1200),
+	"docs/security.md files": {{send: "GET /files/*", most: 100, vary: []func(int, *http.Request){
+		onURI(always("/files/../x")), onURI(always("/files/..%2fx")), onURI(always("/files/%2e%2e%2fx")), onURI(always("/files/x/../../y")), onURI(always("/files/..")),
+	}}},
 
 	"docs/sync.md login":                  passwords(5),
 	"docs/sync.md search":                 {{send: "GET /search", most: 10}},
@@ -239,6 +242,24 @@ func TestRecipesUnderAttack(t *testing.T) {
 	for name := range attacks {
 		if recipes[name].text == "" {
 			t.Errorf("there is no recipe %s", name)
+		}
+	}
+}
+
+// What users copy from a page loads without a warning of ours.
+func TestRecipesWarnOfNothing(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range recipesOf(t) {
+		if seen[r.text] {
+			continue
+		}
+		seen[r.text] = true
+		config, err := adapt(r.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if warned := warnedOf(t, config); len(warned) > 0 {
+			t.Errorf("%s warns: %q", r.where, warned)
 		}
 	}
 }
