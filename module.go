@@ -439,7 +439,7 @@ func (h *Handler) checkResponses(z *limits.Zone, server *caddyhttp.Server) {
 		return
 	}
 	h.warned.Warn(h.logger, warning.AllReserve, fmt.Sprintf("zone %q: it has no matcher, so each request of a page reserves a unit until its response begins, and a page with many pictures is denied some of them; "+
-		"write `match { … }` with the requests whose responses count, like `method POST` and `path /login`, at %s", z.Name, at))
+		"write `match` with the requests whose responses count, like `match path /login*`, at %s", z.Name, at))
 }
 
 // isOfLogins reports whether a route of errors is being provisioned that goes by the statuses of a

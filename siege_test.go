@@ -500,8 +500,8 @@ func with(all ...func(int, *http.Request)) func(int, *http.Request) {
 	}
 }
 
-// at is on another path, as it is written.
-func at(path func(n int) string) func(int, *http.Request) {
+// onURI is on another path, as it is written.
+func onURI(path func(n int) string) func(int, *http.Request) {
 	return func(n int, r *http.Request) {
 		r.URL, _ = url.ParseRequestURI(path(n))
 		r.RequestURI = path(n)

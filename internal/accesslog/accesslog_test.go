@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -132,6 +133,25 @@ func TestHeaders(t *testing.T) {
 		if len(all) != 1 || !reflect.DeepEqual(all[0].Headers, want) {
 			t.Errorf("%s is read as %v, want %v; %+v", text, all, want, s)
 		}
+	}
+}
+
+// The format that the page on nginx gives is read with milliseconds and durations.
+func TestFormatOfThePageOnNginx(t *testing.T) {
+	page, err := os.ReadFile("../../docs/migration/nginx.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "log_format tide escape=json ")
+	text, _, found := strings.Cut(text, ";")
+	line := strings.NewReplacer(
+		"$msec", "1700000003.250", "$request_time", "0.040", "$remote_addr", "203.0.113.9", "$request_method", "POST",
+		"$http_host", "example.com", "$request_uri", "/a?b", "$status", "201",
+	).Replace(strings.Join(regexp.MustCompile(`'([^']*)'`).FindAllString(text, -1), ""))
+	all, s := readAll(t, Options{}, strings.ReplaceAll(line, "'", ""))
+	want := Record{Start: 1700000003210 * 1e6, Took: 40 * time.Millisecond, Status: 201, Method: "POST", Host: "example.com", URI: "/a?b", RemoteIP: "203.0.113.9"}
+	if !found || len(all) != 1 || !reflect.DeepEqual(all[0], want) {
+		t.Errorf("%s is read as %+v, want %+v; %+v", line, all, want, s)
 	}
 }
 

@@ -264,6 +264,8 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 	e.keys = keys
 	if empty {
 		z.Notices.Empty(&z.Compiled, z.Logger)
+	} else if reqkey.IsAmbiguous(keys[start:]) {
+		z.Notices.Ambiguous(&z.Compiled, z.Logger)
 	}
 	if none && z.EmptyKey != settings.EmptyDeny {
 		z.Decisions.Count(metrics.Skipped)

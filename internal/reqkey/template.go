@@ -25,6 +25,7 @@ const Default = "{" + clientIPName + "}"
 //
 //	00                      a template without placeholders; alone
 //	01 <uvarint n> <n bytes>  text
+//	02                      requests with several values for a placeholder; alone
 //	04 <1 to 4 bytes>         the network of an IPv4 address
 //	06 <1 to 16 bytes>        the network of an IPv6 address
 //	fe <values>             values in early data that may go by an address
@@ -33,12 +34,13 @@ const Default = "{" + clientIPName + "}"
 // The last two come first in a key: so a key of early data never meets one of an address that a
 // handshake has proven, and one in place of an empty key never meets an ordinary one.
 const (
-	tagShared   = 0x00
-	tagText     = 0x01
-	tagIPv4     = 0x04
-	tagIPv6     = 0x06
-	tagEarly    = 0xfe
-	tagClientIP = 0xff
+	tagShared    = 0x00
+	tagText      = 0x01
+	tagAmbiguous = 0x02
+	tagIPv4      = 0x04
+	tagIPv6      = 0x06
+	tagEarly     = 0xfe
+	tagClientIP  = 0xff
 )
 
 // A Template turns requests into keys. It does not change after Compile and is safe for concurrent
@@ -81,6 +83,8 @@ type part struct {
 	read reader
 	// form brings a value to one spelling. nil leaves it as it is.
 	form func(r *http.Request, value string) string
+	// several says where a request has several values; nil never.
+	several ambiguity
 }
 
 // Compile compiles a template that groups IPv4 addresses by v4bits (1 to 32) and IPv6 addresses by
@@ -193,11 +197,15 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 		}
 	}
 	empty = true
+	start := len(dst)
 	var repl *caddy.Replacer
 	for i := range t.parts {
 		p := &t.parts[i]
 		if p.literal {
 			continue
+		}
+		if p.several != nil && p.several(r) {
+			return append(dst[:start], tagAmbiguous), false
 		}
 		if p.read == nil && repl == nil {
 			repl = ReplacerOf(r)
@@ -219,6 +227,9 @@ func (t *Template) appendEarly(dst []byte, r *http.Request, vars map[string]any)
 		p := &t.parts[i]
 		if p.literal {
 			continue
+		}
+		if p.several != nil && p.several(r) {
+			return append(dst[:start], tagEarly, tagAmbiguous), false
 		}
 		value := p.value(r, vars, repl)
 		if p.address && value == "" {

@@ -484,6 +484,7 @@ func FuzzKey(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a1, b1, a2, b2, client string) {
 		one, two := fuzzKey(t, k, a1, b1, client), fuzzKey(t, k, a2, b2, client)
+		a1, a2 = strings.Trim(a1, " \t"), strings.Trim(a2, " \t") // is no part of a header
 		same := canonical(a1, k) == canonical(a2, k) && canonical(b1, k) == canonical(b2, k)
 		if (one == two) != same {
 			t.Errorf("%q+%q and %q+%q: same key %v, want %v", a1, b1, a2, b2, one == two, same)

@@ -195,7 +195,7 @@ func (r Registry) Add(z Compiled, place string) error {
 	theirs, ours := first.Lines(), z.Lines()
 	for i := range ours {
 		if ours[i] != theirs[i] {
-			return fmt.Errorf("zone %q: %s has `%s`, and %s has `%s`; give one of them another name, or both the same settings",
+			return fmt.Errorf("zone %q: %s has `%s`, and %s has `%s`; give one of them another name, which counts apart, or both the same settings",
 				z.Name, first.Place, theirs[i], place, ours[i])
 		}
 	}
