@@ -46,7 +46,7 @@ func (n *Notices) Full(z *settings.Compiled, once *warning.Once, log *zap.Logger
 // Empty warns once that keys come out empty, and says what happens to such requests instead.
 func (n *Notices) Empty(z *settings.Compiled, log *zap.Logger) {
 	if !n.noKey.Load() && !n.noKey.Swap(true) {
-		log.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
+		log.Warn("a rate limit key came out empty; more of this zone are not reported until the next reload", warning.Field(warning.EmptyKey),
 			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("empty_key", z.EmptyKey))
 	}
 }
@@ -66,5 +66,5 @@ func Value(zone, limit, from string, byDefault int64, text string, shown bool, o
 	if shown {
 		fields = append(fields, zap.String("value", spelling.Clip(text)))
 	}
-	once.Warn(log, warning.LimitValue, fmt.Sprintf("zone %q: %s came with something that is neither a whole number up to 2^53 nor unlimited; the default holds for such requests, and this is not reported again", zone, from), fields...)
+	once.Warn(log, warning.LimitValue, fmt.Sprintf("zone %q: %s came with something that is neither a whole number up to 2^53 nor unlimited; the default holds for such requests; more of this zone are not reported until the next reload", zone, from), fields...)
 }
