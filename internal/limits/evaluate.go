@@ -265,6 +265,8 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 	e.keys = keys
 	if empty {
 		z.Notices.Empty(&z.Compiled, z.Logger)
+	} else if reqkey.IsAmbiguous(keys[start:]) {
+		z.Notices.Ambiguous(&z.Compiled, z.Logger)
 	}
 	if none && z.EmptyKey != settings.EmptyDeny {
 		z.Decisions.Count(metrics.Skipped)
@@ -633,6 +635,9 @@ func (e *Evaluation) noteZone(r *http.Request) {
 	case e.unavailable:
 		z.Decisions.Count(metrics.Unavailable)
 		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, time.Second
+	case reqkey.IsEarly(r): // an address may be why there is no key
+		d.Reason, d.Zone = answer.TooEarly, z.Name
+		z.Decisions.Count(metrics.TooEarly)
 	default:
 		d.Zone, d.Wait = z.Name, z.FirstWindow()
 		z.Decisions.Count(metrics.Denied)

@@ -10,7 +10,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -23,6 +22,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	_ "github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/browsertest"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/statuspage"
 )
@@ -261,7 +261,7 @@ func TestInABrowser(t *testing.T) {
 	for range 7 {
 		s.get("GET", "/")
 	}
-	dom, log := browse(t, s.base+"/limits", "--dump-dom")
+	dom, log := browsertest.Open(t, s.base+"/limits", "--dump-dom")
 	if strings.Contains(log, "CONSOLE") {
 		t.Errorf("the console has\n%s", log)
 	}
@@ -355,7 +355,7 @@ func TestOneRequestPaintsThePage(t *testing.T) {
 		},
 	})
 	defer between.Close()
-	dom, log := browse(t, between.URL+"/limits", "--dump-dom")
+	dom, log := browsertest.Open(t, between.URL+"/limits", "--dump-dom")
 	if strings.Count(dom, `<tr><th scope="row">`) != 50 || !strings.Contains(dom, "950 are not") || !strings.Contains(dom, "</html>") || strings.Contains(dom, "<title>owned") {
 		t.Errorf("without a script the page has %d zones:\n%.3000s", strings.Count(dom, `<tr><th scope="row">`), dom)
 	}
@@ -363,7 +363,7 @@ func TestOneRequestPaintsThePage(t *testing.T) {
 		t.Errorf("a script ran, or the console has\n%s", log)
 	}
 	path := filepath.Join(t.TempDir(), "page.png")
-	browse(t, between.URL+"/limits", "--hide-scrollbars", "--window-size=1200,700", "--blink-settings=preferredColorScheme=1", "--screenshot="+path)
+	browsertest.Open(t, between.URL+"/limits", "--hide-scrollbars", "--window-size=1200,700", "--blink-settings=preferredColorScheme=1", "--screenshot="+path)
 	checkPicture(t, path, false)
 	// The script is asked for as well, and nothing waits for it.
 	mu.Lock()
@@ -376,7 +376,7 @@ func TestOneRequestPaintsThePage(t *testing.T) {
 	if _, page := s.get("GET", "/limits"); strings.Count(page, "<script") != 1 || !strings.Contains(page, `<script src="?script" defer>`) || strings.Contains(page, "<link") || strings.Contains(page, "url(") || strings.Contains(page, "@import") {
 		t.Errorf("something holds the first paint up: %.3000s", page)
 	}
-	if _, log := browse(t, s.base+"/limits", "--dump-dom"); strings.Contains(log, "CONSOLE") {
+	if _, log := browsertest.Open(t, s.base+"/limits", "--dump-dom"); strings.Contains(log, "CONSOLE") {
 		t.Errorf("with a script the console has\n%s", log)
 	}
 }
@@ -411,7 +411,7 @@ func TestThePageRefreshes(t *testing.T) {
 		},
 	})
 	defer between.Close()
-	dom, log := browse(t, between.URL+"/limits", "--dump-dom", "--virtual-time-budget=12000")
+	dom, log := browsertest.Open(t, between.URL+"/limits", "--dump-dom", "--virtual-time-budget=12000")
 	if !strings.Contains(dom, "What is newer") || strings.Contains(log, "CONSOLE") {
 		t.Errorf("the page is as it was, or the console has something to say:\n%s\n%s", dom, log)
 	}
@@ -439,30 +439,7 @@ func TestPictures(t *testing.T) {
 			dir = keep
 		}
 		path := filepath.Join(dir, "status-"+name+".png")
-		browse(t, s.base+"/limits", append(flags, "--hide-scrollbars", "--screenshot="+path)...)
+		browsertest.Open(t, s.base+"/limits", append(flags, "--hide-scrollbars", "--screenshot="+path)...)
 		checkPicture(t, path, name == "dark")
 	}
-}
-
-// browse opens a page in a headless Chromium, and returns what it prints and logs.
-func browse(t *testing.T, page string, flags ...string) (out, log string) {
-	t.Helper()
-	program, err := exec.LookPath("chromium")
-	if err != nil {
-		if os.Getenv("CI") != "" || os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
-			t.Fatal("this test needs chromium; on Debian: apt-get install chromium")
-		}
-		t.Skip("this test needs chromium; on Debian: apt-get install chromium")
-	}
-	cmd := exec.CommandContext(t.Context(), program, append(append([]string{
-		"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--user-data-dir=" + t.TempDir(),
-		"--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-	}, flags...), page)...)
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	text, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, errs.String())
-	}
-	return string(text), errs.String()
 }
