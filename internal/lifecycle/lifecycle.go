@@ -39,10 +39,11 @@ type Config struct {
 	// Namespace is that of the control record where Redis is nil.
 	Namespace string
 
-	zones   []*limits.Zone
-	unsaved bool  // it was reported at load that counters can't be saved
-	ending  bool  // stopped, and no other configuration came after it
-	saved   int64 // admitted by the zones that don't sync, when that was saved last
+	zones    []*limits.Zone
+	distance distance
+	unsaved  bool  // it was reported at load that counters can't be saved
+	ending   bool  // stopped, and no other configuration came after it
+	saved    int64 // admitted by the zones that don't sync, when that was saved last
 
 	stop chan struct{}
 	done chan struct{}
@@ -187,6 +188,9 @@ func (c *Config) housekeep() {
 		case <-second.C:
 			clock.CatchUp()
 			c.Control().Tick()
+			if c.Redis != nil {
+				c.checkDistance(c.Redis.Replicator.RoundTrip())
+			}
 		case <-minute.C:
 			for _, z := range c.zones {
 				z.Tick(clock.Now())

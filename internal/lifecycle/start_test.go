@@ -8,11 +8,14 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/shared"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // evaluates sends a request through the zones and reports whether it is admitted.
@@ -44,9 +47,14 @@ func TestARequestBeforeTheStart(t *testing.T) {
 	defer func() { shared.Starting = process }()
 	second := borrowing(t, server)
 	defer second.Stop()
-	local := *second.zones[0]
-	local.SyncRate = -1
-	evaluates(t, &local)
+	o := second.zones[0].Options
+	o.Name, o.SyncRate, o.Logger, o.Once = "local", -1, zap.NewNop(), new(warning.Once)
+	local, err := zone.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer local.Release()
+	evaluates(t, local)
 	if shared.Starting.IsOver() {
 		t.Fatal("a request to a zone that doesn't sync has waited for the start")
 	}
