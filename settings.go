@@ -32,11 +32,9 @@ const (
 	maxConcurrent   = 1_000_000_000
 
 	defaultDistributedInterval = caddy.Duration(5 * time.Second) // the older plugin's
-
-	redisMend = "add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top"
 )
 
-var errStorage = errors.New("counts are synced through Redis, not through Caddy's storage; remove storage, and " + redisMend)
+var errStorage = errors.New("counts are synced through Redis, not through Caddy's storage; remove storage, and " + hints.RedisMend)
 
 // globals are what the global options mean for a handler.
 type globals struct {
@@ -62,7 +60,7 @@ func checkSyncRate(s *SyncRate, hasRedis bool) error {
 		return wrong("sync_rate", err)
 	}
 	if *s >= 0 && !hasRedis {
-		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s, or write `sync_rate local`", s, redisMend)
+		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s, or write `sync_rate local`", s, hints.RedisMend)
 	}
 	return nil
 }
@@ -146,7 +144,7 @@ func (d *Distributed) check(g globals) error {
 		}
 	}
 	if !g.hasRedis && !g.redisEmpty {
-		return fmt.Errorf("it needs Redis, and none is configured; %s, or remove distributed", redisMend)
+		return fmt.Errorf("it needs Redis, and none is configured; %s, or remove distributed", hints.RedisMend)
 	}
 	return nil
 }
@@ -473,7 +471,7 @@ func (z *Zone) reserve(s *settings.Compiled, found *[]warning.Warning) (err erro
 	var shares []float64
 	for _, r := range z.Reserve {
 		if len(r.MatcherSetsRaw) == 0 || slices.ContainsFunc(r.MatcherSetsRaw, func(set caddy.ModuleMap) bool { return len(set) == 0 }) {
-			return wrongf("reserve", "it is for all requests, so it keeps nothing back; write for which ones it is, like `reserve @paying 20%%`, in JSON with matchers in match")
+			return wrongf("reserve", "it is for all requests, so it keeps nothing back; write for which ones it is, like `reserve @paying 20%%`")
 		}
 		for _, set := range r.MatcherSetsRaw {
 			if err := matchers.Check(set); err != nil {
