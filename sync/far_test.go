@@ -16,7 +16,7 @@ func TestKeysArriveAtARedisFurtherAwayThanTheInterval(t *testing.T) {
 	r := redistest.Start(t)
 	proxy := faultproxy.Start(t, r.Addr)
 	proxy.SetDelay(150 * time.Millisecond)
-	a := startNode(t, clientOf(t, "redis://"+proxy.Addr), anHour, 100*time.Millisecond, wallClock)
+	a := startNode(t, clientOf(t, "redis://"+proxy.Addr), anEpoch, 100*time.Millisecond, wallClock)
 	for round := range int64(3) {
 		for i := range keys {
 			a.take(fmt.Sprint("k", i), 1)

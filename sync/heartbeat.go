@@ -55,13 +55,15 @@ type HeartbeatReply struct {
 func (r *Replicator) heartbeats(ctx context.Context) {
 	defer r.endLease()
 	for {
-		lost := r.lost.Load()
+		lost, mark, due, nodes := r.lost.Load(), r.mark, r.resendDue(), r.Nodes()
 		wait, err := r.heartbeat(ctx)
 		r.note(nil, health.Heartbeat, err)
 		if err == nil {
 			r.log((*health.State).Expire)
 			r.log((*health.State).SumFlaps)
-			r.resend()
+		}
+		if r.mark > mark || due && (err == nil || r.cluster) {
+			r.resend(max(nodes, r.Nodes())) // a server that has forgotten knows of few
 		}
 		if ctx.Err() == nil {
 			r.findLost(ctx, err)

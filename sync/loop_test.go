@@ -25,9 +25,11 @@ type fakeServer struct {
 	redis.UniversalClient
 
 	mu    sync.Mutex
+	made  int
 	calls map[string][]time.Time
 	held  map[string]string
 	trip  time.Duration // there and back
+	slow  time.Duration // of each tenth call, beside the trip
 	fails bool
 }
 
@@ -68,6 +70,9 @@ func (c *fakeServer) Process(_ context.Context, cmd redis.Cmder) error {
 func (c *fakeServer) called(zone string) error {
 	c.mu.Lock()
 	trip := c.trip
+	if c.made++; c.made%10 == 0 {
+		trip += c.slow
+	}
 	c.mu.Unlock()
 	time.Sleep(trip)
 	c.mu.Lock()
@@ -117,9 +122,9 @@ func newVnode(t *testing.T) *vnode {
 // zone attaches a table with a limit that is far away.
 func (n *vnode) zone(name string, rate time.Duration) (touch func(key string), source *Source) {
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 40, Window: 100 * time.Hour}
-	tab := tableOf[algorithms.WindowState](alg, 1000)
+	tab := tableOf[algorithms.WindowState](alg, 10_000)
 	source = NewSource(tab, Spec{Zone: name, Kind: 'f', Window: alg.Window, Buckets: 1})
-	tab.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Wake: source.Wake}, 1000)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Wake: source.Wake}, 10_000)
 	n.rep.Attach(source, rate)
 	return func(key string) { tab.Take(alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0) }, source
 }
@@ -257,4 +262,49 @@ func TestALostServerIsTriedAgainAndMissedOnce(t *testing.T) {
 		source.Detach()
 		n.rep.Close()
 	})
+}
+
+// Where keys are many and the server is far away, as many calls as may be are always under way: a
+// slow one holds up none but itself.
+func TestASlowCallHoldsUpNoOther(t *testing.T) {
+	const keys, trip = 8000, 50 * time.Millisecond
+	for name, slow := range map[string]time.Duration{"all alike": 0, "every tenth is slow": 4 * trip} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newVnode(t)
+				touch, source := n.zone("many", time.Second)
+				all := func() {
+					for i := range keys {
+						touch(itoa(int64(i)))
+					}
+				}
+				for range 3 { // the first two syncs of a key come early
+					all()
+					time.Sleep(10 * time.Second)
+				}
+				n.mu.Lock()
+				n.trip, n.slow = trip, slow
+				n.mu.Unlock()
+				for range 2 { // the first makes the sync go as fast as it can
+					all()
+					time.Sleep(10 * time.Second)
+				}
+				all()
+				before := n.count("many")
+				for waited := 0; n.count("many") == before && waited < 1000; waited++ {
+					time.Sleep(trip / 10)
+				}
+				began := time.Now().Add(-trip)
+				for n.count("many") < before+keys/batchSize && time.Since(began) < time.Minute {
+					time.Sleep(trip / 10)
+				}
+				least := (keys/batchSize*trip + keys/batchSize/10*slow) / parallel
+				if took := time.Since(began); took > least+least/10+slow {
+					t.Errorf("%d calls took %v, want %v as %d are under way", keys/batchSize, took, least, parallel)
+				}
+				source.Detach()
+				n.rep.Close()
+			})
+		})
+	}
 }

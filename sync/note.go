@@ -2,22 +2,40 @@ package ratesync
 
 import (
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/health"
 )
 
 // noteLoss notes that the server has lost something that it had confirmed, or may have.
 func (r *Replicator) noteLoss(sure bool) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.health.NoteLoss(sure)
-	r.mu.Unlock()
-	r.resend()
 }
 
-// resend has every table send all live totals again if that is due.
-func (r *Replicator) resend() {
+// foundLoss is noteLoss for what a sync has found. All is sent again after a heartbeat that begins
+// now: it finds the same loss, which would be another one if all was on its way by then.
+func (r *Replicator) foundLoss() {
+	r.noteLoss(true)
+	if r.resendDue() {
+		r.Beat()
+	}
+}
+
+func (r *Replicator) resendDue() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.health.ResendDue(time.Now())
+}
+
+// resend has every table send all live totals again if that is due. Keys that get a request go with
+// the next sync. The rest waits a random part of the time that the server takes for those of all
+// nodes, so that they leave it time for others.
+func (r *Replicator) resend(nodes int64) {
 	due := false
 	r.log(func(h *health.State, now time.Time) (e *health.Entry) {
 		due, e = h.Resend(now)
@@ -26,9 +44,23 @@ func (r *Replicator) resend() {
 	if !due {
 		return
 	}
-	for _, s := range r.attached() {
-		s.table.Resend()
+	all, keys := r.attached(), 0
+	for _, s := range all {
+		keys += s.table.Forgotten()
 		s.companion().Resend()
+	}
+	within := cycle.ResendTime(nodes, keys)
+	for _, s := range all {
+		if at := s.at.Load(); at != nil {
+			at.rest.Store(r.now() + rand.Int64N(int64(within)+1))
+		}
+	}
+}
+
+// resendRest makes the rest dirty if it is time for that, or no time is left.
+func (s *Source) resendRest(at *attachment, now int64) {
+	if when := at.rest.Load(); when != 0 && (now >= when || at.flushing) && at.rest.CompareAndSwap(when, 0) {
+		s.table.ResendRest()
 	}
 }
 

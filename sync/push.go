@@ -54,7 +54,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 		}
 	}
 	if s.table.Ack(now, c.answers) {
-		r.noteLoss(true)
+		r.foundLoss()
 	}
 	if err != nil {
 		r.stats.failures.Add(1)

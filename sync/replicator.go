@@ -37,9 +37,6 @@ const (
 	holdTime = time.Second
 	// parallel is how many calls of one table are in flight at once.
 	parallel = 4
-	// roundSize is how many messages are taken out of a table at once when there is no time to
-	// rest.
-	roundSize = 10 * batchSize
 )
 
 // A Replicator syncs the counts of all tables that share one Redis and one namespace. Its loops run

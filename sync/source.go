@@ -38,8 +38,10 @@ type Follower interface {
 	SetLost(shards uint64)
 	// SetClock sets how far the store's clock is ahead of now, the node's.
 	SetClock(now int64, ahead, uncertainty time.Duration)
-	// Resend makes all keys dirty: their totals are sent again.
-	Resend()
+	// Forgotten notes that the store has forgotten the totals of all keys, and returns how many
+	// keys there are. ResendRest makes those dirty that were not sent again since.
+	Forgotten() (keys int)
+	ResendRest()
 	// ResetAcks prepares for another store, which has confirmed nothing.
 	ResetAcks()
 }
@@ -76,6 +78,9 @@ type attachment struct {
 	// charges is nil where totals are synced.
 	charges atomic.Pointer[Charger]
 	due     atomic.Bool // all that is dirty is to be synced at once
+	// rest is when what the server has forgotten is sent again that had no request since, by the
+	// node's clock; 0 never.
+	rest atomic.Int64
 	// behind is set if the last sync took most of the interval, or while a flush waits for this
 	// one.
 	behind atomic.Bool

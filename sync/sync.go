@@ -4,13 +4,11 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
-
-// messageBuffers are as long as one round of calls needs.
-var messageBuffers = sync.Pool{New: func() any { return new([]table.Message) }}
 
 // sync sends what is due, or what is urgent, and merges the answers. It returns the last error of
 // any batch.
@@ -25,107 +23,149 @@ func (r *Replicator) sync(ctx context.Context, s *Source, at *attachment, urgent
 	}
 	s.dropCharges(r.now())
 	if !urgent {
+		s.resendRest(at, r.now())
 		s.table.Tick()
 	}
-	kept := messageBuffers.Get().(*[]table.Message)
-	defer messageBuffers.Put(kept)
-	buf := *kept
-	defer func() { *kept = buf[:0] }()
-	begun, rate := time.Now(), time.Duration(at.rate.Load())
+	x := sender{r: r, s: s, at: at, slots: make(chan struct{}, parallel)}
+	begun, rate, most := time.Now(), time.Duration(at.rate.Load()), r.round()
 	fast := urgent || at.behind.Load()
-	var failed error
 	for {
-		most := r.round(fast)
 		start := time.Now()
-		buf = s.table.Drain(r.now(), most, urgent, buf[:0])
-		if len(buf) == 0 {
+		n := x.round(ctx, most, urgent)
+		if !fast {
+			x.calls.Wait()
+		}
+		if n < most {
 			break
 		}
-		if err := r.send(ctx, s, at, buf, urgent); err != nil {
-			if !r.cluster || at.answered == 0 || ctx.Err() != nil {
-				return err
-			}
-			failed = err // the rest of the cluster goes on
-		}
-		if len(buf) < most {
-			break
-		}
-		if !urgent && s.table.Urgent() {
-			if err := r.sync(ctx, s, at, true); err != nil {
-				if !r.cluster {
-					return err
-				}
-				failed = err
-			}
+		for !urgent && s.table.Urgent() && x.round(ctx, most, true) == most {
 		}
 		if fast = fast || at.behind.Load() || time.Since(begun) > rate/4; !fast {
+			x.calls.Wait()
 			pauseFor(ctx, time.Since(start))
 		}
 	}
-	if !urgent {
+	x.calls.Wait()
+	if !urgent && !x.isOver(ctx) {
 		at.behind.Store(time.Since(begun) > rate-rate/4)
 	}
-	return failed
+	return x.failed
 }
 
-// round returns how many messages are taken out at once. In a cluster they belong to 64 shards, and
-// go in as many calls.
-func (r *Replicator) round(fast bool) int {
-	switch {
-	case r.cluster:
+// round returns how many messages are taken out at once: those of one call, and in a cluster, where
+// they belong to 64 shards, those of as many calls.
+func (r *Replicator) round() int {
+	if r.cluster {
 		return batchSize * 32
-	case fast:
-		return roundSize
 	}
 	return batchSize
 }
 
-// send makes batches of messages and sends them, a few at a time. In a Cluster nothing is sent to
-// shards that are lost.
-func (r *Replicator) send(ctx context.Context, s *Source, at *attachment, messages []table.Message, urgent bool) error {
-	if r.cluster {
-		slices.SortStableFunc(messages, func(a, b table.Message) int { return ShardOf(a.ID) - ShardOf(b.ID) })
+// A sender sends messages of one table, a few calls at a time. The next call begins as soon as any
+// of them is over, so that the slowest holds up none.
+type sender struct {
+	r  *Replicator
+	s  *Source
+	at *attachment
+
+	slots chan struct{}
+	calls sync.WaitGroup
+	// mu guards what follows, and which shards have failed and have answered.
+	mu     sync.Mutex
+	failed error
+}
+
+// drained are the messages of one round, until the last of its calls is over.
+type drained struct {
+	all  []table.Message
+	uses atomic.Int32
+}
+
+var messageBuffers = sync.Pool{New: func() any { return new(drained) }}
+
+func (m *drained) done() {
+	if m.uses.Add(-1) == 0 {
+		messageBuffers.Put(m)
 	}
-	var (
-		wg     sync.WaitGroup
-		mu     sync.Mutex
-		failed error
-		slots  = make(chan struct{}, parallel)
-	)
-	for len(messages) > 0 {
-		n := r.cut(messages)
-		batch := messages[:n]
-		messages = messages[n:]
-		slots <- struct{}{}
-		shards := r.ShardsOf(batch[0].ID)
-		mu.Lock()
-		known := at.failed
-		mu.Unlock()
-		if skip, err := r.skips(at, shards, known, urgent); skip {
-			s.table.Fail(batch)
-			if err != nil {
-				mu.Lock()
-				failed, at.failed = err, at.failed|shards
-				mu.Unlock()
-			}
-			<-slots
+}
+
+// round takes messages out and begins to send them. It returns how many there were; none where no
+// more are to be sent, after an error. A cluster goes on without the shards that fail.
+func (x *sender) round(ctx context.Context, most int, urgent bool) int {
+	if x.isOver(ctx) {
+		return 0
+	}
+	m := messageBuffers.Get().(*drained)
+	m.uses.Store(1)
+	defer m.done()
+	m.all = x.s.table.Drain(x.r.now(), most, urgent, m.all[:0])
+	x.send(ctx, m, urgent)
+	return len(m.all)
+}
+
+// isOver reports whether a call has failed and the rest would as well. In a Cluster those that are
+// under way may show that it would not.
+func (x *sender) isOver(ctx context.Context) bool {
+	failed, answered := x.state()
+	if failed && !answered && x.r.cluster {
+		x.calls.Wait()
+		_, answered = x.state()
+	}
+	return failed && (!x.r.cluster || !answered || ctx.Err() != nil)
+}
+
+func (x *sender) state() (failed, answered bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.failed != nil, x.at.answered != 0
+}
+
+// send makes calls of messages and begins them. In a Cluster nothing is sent to shards that are
+// lost.
+func (x *sender) send(ctx context.Context, m *drained, urgent bool) {
+	if x.r.cluster {
+		slices.SortStableFunc(m.all, func(a, b table.Message) int { return ShardOf(a.ID) - ShardOf(b.ID) })
+	}
+	for rest := m.all; len(rest) > 0; {
+		n := x.r.cut(rest)
+		batch := rest[:n]
+		rest = rest[n:]
+		x.slots <- struct{}{}
+		shards := x.r.ShardsOf(batch[0].ID)
+		if x.skips(shards, urgent) {
+			x.s.table.Fail(batch)
+			<-x.slots
 			continue
 		}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			err := r.batch(ctx, s, at, batch)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				failed = err
-				at.failed |= shards
-			} else {
-				at.answered |= shards
-			}
+		m.uses.Add(1)
+		x.calls.Go(func() {
+			defer func() { <-x.slots }()
+			defer m.done()
+			x.note(shards, x.r.batch(ctx, x.s, x.at, batch))
 		})
 	}
-	wg.Wait()
-	return failed
+}
+
+// skips reports whether a batch for these shards is not sent.
+func (x *sender) skips(shards uint64, urgent bool) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	skip, err := x.r.skips(x.at, shards, x.at.failed, urgent)
+	if err != nil {
+		x.failed, x.at.failed = err, x.at.failed|shards
+	}
+	return skip
+}
+
+// note notes what came of a call.
+func (x *sender) note(shards uint64, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err != nil {
+		x.failed, x.at.failed = err, x.at.failed|shards
+	} else {
+		x.at.answered |= shards
+	}
 }
 
 // cut returns how many messages go into one call: those of one key stay together, and in a cluster

@@ -151,5 +151,15 @@ func CallTime(timeout, rate, trip time.Duration) time.Duration {
 	return min(timeout, max(rate, MinWait, 4*trip))
 }
 
+// ResendTime is the time over which nodes spread what they send again after a loss, each with so
+// many keys: twice what the server takes for it, up to a bound.
+func ResendTime(nodes int64, keys int) time.Duration {
+	const each, most = 10 * time.Microsecond, 10 * time.Second
+	if keys > 0 && nodes > int64(most/each)/int64(keys) {
+		return most
+	}
+	return time.Duration(nodes*int64(keys)) * each
+}
+
 // Calls is how many calls a number of messages takes.
 func Calls(messages int) int { return (messages + BatchSize - 1) / BatchSize }

@@ -72,6 +72,22 @@ func TestCallTime(t *testing.T) {
 	}
 }
 
+// Few keys on few nodes are sent again at once, and many in ten seconds at most.
+func TestResendTime(t *testing.T) {
+	for _, c := range []struct {
+		nodes int64
+		keys  int
+		want  time.Duration
+	}{
+		{1, 0, 0}, {3, 100, 3 * ms}, {100, 2000, 2 * s}, {100, 10_000, 10 * s}, {100, 10_001, 10 * s},
+		{1000, 1_000_000, 10 * s}, {1 << 60, 1 << 60, 10 * s}, {0, 10, 0},
+	} {
+		if got := ResendTime(c.nodes, c.keys); got != c.want {
+			t.Errorf("%d nodes with %d keys: %v, want %v", c.nodes, c.keys, got, c.want)
+		}
+	}
+}
+
 // The history of a loop: what happens when, what it does then, and for how long it waits.
 func TestNext(t *testing.T) {
 	const one, other = 1, 2

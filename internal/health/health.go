@@ -220,10 +220,16 @@ func (h *State) NoteLoss(sure bool) {
 	h.resendPending, h.lossPending = true, h.lossPending || sure
 }
 
-// Resend reports whether all totals are to be sent again now, and what to log of it. It is due at
-// once after a loss, but not more often than every ResendRate: then a later call has it.
+// ResendDue reports whether all totals are to be sent again now: at once after a loss, but not more
+// often than every ResendRate.
+func (h *State) ResendDue(now time.Time) bool {
+	return h.resendPending && now.Sub(h.resentAt) >= ResendRate
+}
+
+// Resend takes what is due off, and returns what to log of it. What is not due yet, a later call
+// has.
 func (h *State) Resend(now time.Time) (due bool, e *Entry) {
-	if !h.resendPending || now.Sub(h.resentAt) < ResendRate {
+	if !h.ResendDue(now) {
 		return false, nil
 	}
 	if h.lossPending && h.mayLog("loss", now) {

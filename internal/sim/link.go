@@ -26,7 +26,8 @@ type outbox interface {
 type follower interface {
 	SetLost(shards uint64)
 	SetClock(now int64, ahead, uncertainty time.Duration)
-	Resend()
+	Forgotten() (keys int)
+	ResendRest()
 }
 
 // A Link is the loop of a ratesync.Replicator for one table of a node, driven by the events of a
@@ -187,7 +188,7 @@ func (n *Link) sync(urgent bool) {
 			over = true
 			ack()
 			if n.table.Ack(n.clock(), answers) {
-				n.table.Resend()
+				n.resend()
 			}
 			n.ended(true)
 		})
@@ -214,6 +215,12 @@ func (n *Link) stop(clean bool) {
 	}
 }
 
+// resend sends all again. The way of a few keys is too short to spread them.
+func (n *Link) resend() {
+	n.table.Forgotten()
+	n.table.ResendRest()
+}
+
 // heartbeat sets the clock by the store's, as the heartbeat of a ratesync.Replicator does, and
 // again a second later. It notices a store that has forgotten.
 func (n *Link) heartbeat() {
@@ -229,6 +236,6 @@ func (n *Link) heartbeat() {
 	n.table.SetClock(n.clock(), time.Duration(n.net.now-n.clock())+there-uncertainty, uncertainty)
 	if n.flushed != n.net.store.flushed {
 		n.flushed = n.net.store.flushed
-		n.table.Resend()
+		n.resend()
 	}
 }

@@ -146,7 +146,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 }
 
 // Ack merges answers; those of one key stand together. It reports whether the store has
-// forgotten something that it had confirmed.
+// forgotten something that it had confirmed, and that is not sent again already.
 func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	b := t.config.Load()
 	if b == nil {
@@ -177,7 +177,8 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 }
 
 // ackKey merges the store's answers for one key, and reports whether the store has forgotten
-// something of it.
+// something of it that was not known: what answers a resend, or was on its way when one began, is
+// no new loss.
 func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
 	ignore := e.flags&outdated != 0 || b.Charges
 	e.flags &^= inFlight | outdated | failed
@@ -192,7 +193,8 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		return false
 	}
 	var sent int64
-	epoch, news := l.Epoch, false
+	known := l.Resend&ledger.Forgotten != 0
+	epoch, news, less := l.Epoch, false, false
 	for i := range answers {
 		a := &answers[i]
 		mine := a.Held
@@ -208,14 +210,14 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		if a.Push {
 			sent += max(0, a.Total-c.Acked)
 		}
-		forgot, news = forgot || lost, news || remote > c.Remote || sent > 0
+		less, news = less || lost, news || remote > c.Remote || sent > 0
 		r := algorithms.Report{Epoch: a.Epoch, Remote: remote}
 		if a.Known {
 			r.Level, r.LevelAt = a.Seen, now
 		}
 		if b.Params.Reserves {
 			e.Alone()
-			r.Remote = t.unsettled.Merge(a, c.Acked, remote, early || forgot)
+			r.Remote = t.unsettled.Merge(a, c.Acked, remote, early || less)
 		} else if a.Epoch == epoch {
 			e.learn(a, remote-c.Remote, l.Synced && e.At != 0)
 		}
@@ -224,9 +226,8 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	if l.Resend &^= answers[0].Reasons &^ ledger.Settled; l.Resend&ledger.Moved == 0 {
 		l.Rewound = 0
 	}
-	if forgot {
-		l.Resend |= ledger.Forgotten
-		t.unsettled.Lose()
+	if less {
+		forgot = t.lose(l, known)
 	}
 	if b.Params.Kind.Draining() {
 		sent = 0
@@ -237,6 +238,16 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	t.machine.Merge(&e.state, b.Limit, now, reports)
 	t.askAgain(b, e, passed, news)
 	return forgot
+}
+
+// lose notes that the store has forgotten something of a key, which is known where all is sent
+// again for that. It reports whether it is not.
+func (t *Table[S]) lose(l *ledger.Ledger, known bool) (forgot bool) {
+	t.unsettled.Lose()
+	if !known {
+		l.Resend |= ledger.Forgotten
+	}
+	return !known
 }
 
 // Import takes in what a store that decides by itself says of a key, so that this node can go on
@@ -286,17 +297,38 @@ func (t *Table[S]) Fail(messages []Message) {
 // Resend has all totals that count sent again, at the pace of the syncs: the store has forgotten,
 // or it is another one.
 func (t *Table[S]) Resend() {
+	t.Forgotten()
+	t.ResendRest()
+}
+
+// Forgotten notes that the store has forgotten all totals: a key that gets a request is sent again
+// with it, and the rest when ResendRest says so. It returns how many keys there are.
+func (t *Table[S]) Forgotten() (keys int) {
+	t.eachSynced(func(_ *stripe[S], _ uint32, e entry[S]) {
+		t.machine.Ledger(&e.state).Resend |= ledger.Forgotten
+		e.flags &^= confirm
+		keys++
+	})
+	return keys
+}
+
+// ResendRest has what the store has forgotten, and what was not sent again since, sent again.
+func (t *Table[S]) ResendRest() {
+	t.eachSynced(func(st *stripe[S], i uint32, e entry[S]) {
+		if t.machine.Ledger(&e.state).Resend&ledger.Forgotten != 0 {
+			st.markDirty(i, e)
+		}
+	})
+}
+
+// eachSynced is each for a table that is synced. Every key has a sync state then.
+func (t *Table[S]) eachSynced(f func(*stripe[S], uint32, entry[S])) {
 	if !t.config.Load().IsShared() {
 		return
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	t.each(func(st *stripe[S], i uint32, _ entry[S]) {
-		e := t.withSyncState(st, i)
-		t.machine.Ledger(&e.state).Resend |= ledger.Forgotten
-		e.flags &^= confirm
-		st.markDirty(i, e)
-	})
+	t.each(func(st *stripe[S], i uint32, _ entry[S]) { f(st, i, t.withSyncState(st, i)) })
 }
 
 // ResetAcks prepares for another store: nothing in it is confirmed, and what the last one reported

@@ -51,9 +51,9 @@ func (r *Register) setOthers(key Key, epoch, n int64) {
 const justNow = -1
 
 // Resent is how long after a loss all nodes have sent once more what they hold, and two intervals
-// of the sync: they leave 10 seconds between two times, and a loss is noticed by the next
-// heartbeat.
-const Resent = 15 * time.Second
+// of the sync: they leave 10 seconds between two times, spread what they send over 10 more, and a
+// loss is noticed by the next heartbeat.
+const Resent = 25 * time.Second
 
 // Lose notes that the store has lost something, or is another one.
 func (r *Register) Lose() { r.lost.Store(justNow) }

@@ -73,6 +73,13 @@ function fill(r, n, at)
   if r.whole >= r.size then r.whole, r.rest = r.size, 0 end
 end
 
+-- What is foreseen is in whole and rest, and taken out when they are written.
+function foresee(r, n)
+  local whole, rest, dirty = r.whole, r.rest, r.dirty
+  fill(r, n, now)
+  r.dirty, r.foreseen, r.cut = dirty, (r.foreseen or 0) + r.whole - whole, (r.cut or 0) + rest - r.rest
+end
+
 function give(r, _, _, _, n)
   if r.whole >= n then r.whole = r.whole - n else r.whole, r.rest = 0, 0 end
   r.dirty = true
@@ -84,7 +91,7 @@ function close(r)
   local ttl, ms = r.ttl, math.floor(now / 1000)
   if r.rate > 0 then ttl = math.max(ttl, (r.whole + 1) / r.rate * r.window / r.unit / 1000 + 60000) end
   ttl = math.floor(math.min(math.max(ttl, r.till - ms), 3153600000000))
-  local level = text(r.whole) .. ' ' .. text(r.rest) .. ' ' .. text(r.at) .. ' ' .. text(r.rate)
+  local level = text(r.whole - (r.foreseen or 0)) .. ' ' .. text(r.rest + (r.cut or 0)) .. ' ' .. text(r.at) .. ' ' .. text(r.rate)
   r.ttl = text(ttl)
   level = level .. ' ' .. text(ms + ttl)
   if r.stamp > 0 then level = level .. ' ' .. text(r.stamp) .. ' ' .. text(r.ends) end

@@ -89,6 +89,7 @@ const (
 func (s *Limiter) join(rs *ruleset, id [16]byte, w *waiter) bool {
 	return s.enter(rs, id, w.rules, w.reset, func(q *queue) {
 		if most := rs.family.maxWanted; most > 0 && len(q.waiters) >= most && q.denied.stillHolds(w) {
+			q.penalize(w.rules, w.outcome, 1)
 			close(w.done)
 			return
 		}
@@ -436,19 +437,35 @@ func (q *queue) finish(c call, all []*outcome, err error, result result) {
 		if current && o.granted < int64(len(b.waiters)) {
 			q.denied = &denial{outcome: o, rules: b.rules, came: time.Now(), wait: waitOf(b.rules, o)}
 		}
-		position := int64(0)
-		for _, w := range b.waiters {
-			if w.gone {
-				continue
-			}
-			position++
-			w.outcome, w.position, w.reset = o, position, c.reset
-			close(w.done)
+		asked := b.tell(o, c.reset)
+		if !current {
+			continue
 		}
-		for current && position < o.granted { // for those who left
-			position++
-			q.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: o.before + position}, inAll)
+		for unit := asked + 1; unit <= o.granted; unit++ { // for those who left
+			q.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: o.before + unit}, inAll)
 		}
+		q.penalize(c.rules, o, asked-o.granted)
+	}
+}
+
+// tell hands out what came of a batch, and returns to how many: some may have left.
+func (b batch) tell(o *outcome, under reset.Reset) (n int64) {
+	for _, w := range b.waiters {
+		if w.gone {
+			continue
+		}
+		n++
+		w.outcome, w.position, w.reset = o, n, under
+		close(w.done)
+	}
+	return n
+}
+
+// penalize charges requests that were denied, where these count: their key's next call carries that
+// before it asks for anything.
+func (q *queue) penalize(rules []Rule, o *outcome, n int64) {
+	if rules[0].CountsDenied && n > 0 {
+		q.correct(correction{op: penalty, n: n, at: o.at}, inAll)
 	}
 }
 
@@ -531,7 +548,11 @@ func (s *Limiter) args(rs *ruleset, c call, wanted []int64) []any {
 	if c.sent != nil {
 		first = c.sent.first
 	}
-	args := append(make([]any, 0, 64), rs.field, c.seq, wanted[0], c.rollBack, resetInLua(first, c.reset), kept.Milliseconds())
+	counts := 0
+	if c.rules[0].CountsDenied {
+		counts = 1
+	}
+	args := append(make([]any, 0, 64), rs.field, c.seq, wanted[0], c.rollBack, resetInLua(first, c.reset), kept.Milliseconds(), counts)
 	for i, r := range c.rules {
 		args = append(args, rs.family.args(r)...)
 		args = c.sent.of(i).appendArgs(r, args)

@@ -116,7 +116,10 @@ func (g Grant) Admitted() bool { return g.unit > 0 }
 // Take asks for one unit of a key in each limit of a zone, and appends what they say to dst. The
 // zone's rules must stay as they are. It waits for the call that asks for it, however many ask at
 // once. An error means that Redis has not decided; the context's end is one as well, and what is
-// granted later is refunded.
+// granted later is refunded. Where denied requests count, one that is denied is charged with the
+// key's next call, as a penalty at the instant of the denial: windows count it, buckets fill at
+// most to their size, a log keeps at most limit entries. What the rules say is how they stand with
+// that.
 func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
 	if s.closed.Load() {
 		return dst, Grant{}, ErrClosed
@@ -192,15 +195,6 @@ func (s *Limiter) Settle(g Grant, refunds bool, counts func(rule int) bool) {
 }
 
 func inAll(int) bool { return true }
-
-// Penalize spends a unit of a denied request, as a penalty at the instant of the denial: windows
-// count it, buckets fill at most to their size, a log keeps at most limit entries. It doesn't wait
-// for Redis.
-func (s *Limiter) Penalize(g Grant) {
-	if g.ruleset != nil {
-		s.correct(g, correction{op: penalty, n: 1, at: g.at}, inAll)
-	}
-}
 
 // Status tells of the circuits that keep requests from waiting for a Redis that does not answer.
 type Status struct {

@@ -91,11 +91,13 @@ func TestBatchesAreCallsOneAfterTheOther(t *testing.T) {
 		{Kind: algorithms.LeakyBucket, Window: time.Minute, Queue: 7},
 		{Kind: algorithms.SlidingLog, Window: time.Minute},
 	} {
-		for _, limits := range []int{1, 2} {
-			t.Run(fmt.Sprintf("%s %s %d", one.Kind, one.Window, limits), func(t *testing.T) {
+		for n := range 4 {
+			limits := 1 + n%2
+			one.CountsDenied = n > 1 && !one.Reserves
+			t.Run(fmt.Sprintf("%s %s %d %t", one.Kind, one.Window, limits, one.CountsDenied), func(t *testing.T) {
 				v.t = t
 				random := rand.New(rand.NewPCG(uint64(i), uint64(limits)))
-				m := mixedCalls{virtual: v, zones: [2]string{fmt.Sprint("a", i, limits), fmt.Sprint("b", i, limits)}}
+				m := mixedCalls{virtual: v, zones: [2]string{fmt.Sprint("a", i, n), fmt.Sprint("b", i, n)}}
 				draw := func() (rules []Rule) {
 					for n := range limits {
 						rules = append(rules, mixedRule(one, random))
@@ -106,11 +108,19 @@ func TestBatchesAreCallsOneAfterTheOther(t *testing.T) {
 				for _, zone := range m.zones {
 					v.use(zone, draw()...)
 				}
+				rules := draw()
+				for i := range rules {
+					rules[i].Limit = 4
+				}
 				for range 120 {
 					v.set(v.now + random.Int64N(int64(one.Window/time.Microsecond)/4))
 					var batches []batch
 					for range 1 + random.IntN(5) {
-						batches = append(batches, batch{draw(), make([]*waiter, 1+random.IntN(4))})
+						// What a penalty fills goes by the limits of the call that brings it.
+						if !one.CountsDenied {
+							rules = draw()
+						}
+						batches = append(batches, batch{rules, make([]*waiter, 1+random.IntN(4))})
 					}
 					m.compare(batches, random.IntN(4))
 				}
@@ -168,10 +178,19 @@ func (m *mixedCalls) compare(batches []batch, then int) {
 		}
 	}
 	_, together := m.ask(m.zones[0], 0, then == 1, batches...)
+	denied := int64(0)
 	for i, b := range batches {
 		_, alone := m.ask(m.zones[1], 0, false, b)
+		denied += m.charge(m.zones[1], b.rules, alone[0], int64(len(b.waiters))-alone[0].granted)
 		for position := range int64(len(b.waiters)) {
 			got, want := verdicts(b.rules, together[i], position+1, nil), verdicts(b.rules, alone[0], position+1, nil)
+			for _, all := range [][]Verdict{got, want} {
+				for i := range all {
+					if r := &all[i].Reports[0]; r.Level == 0 {
+						r.Rate = 0 // nothing drains
+					}
+				}
+			}
 			if !reflect.DeepEqual(got, want) || together[i].granted != alone[0].granted {
 				m.t.Fatalf("batch %d of %+v, request %d:\n got %+v\nwant %+v", i, batches, position+1, got, want)
 			}
@@ -179,6 +198,25 @@ func (m *mixedCalls) compare(batches []batch, then int) {
 		m.granted += int(alone[0].granted)
 		m.denied += len(b.waiters) - int(alone[0].granted)
 	}
+	m.charge(m.zones[0], batches[0].rules, together[0], denied)
+}
+
+// charge makes a call that charges denied requests where they count.
+func (m *mixedCalls) charge(zone string, rules []Rule, o *outcome, n int64) int64 {
+	m.t.Helper()
+	if !rules[0].CountsDenied || n == 0 {
+		return 0
+	}
+	c := call{id: id(1), seq: m.seq.Add(1), rules: rules, sent: &group{}}
+	for range rules {
+		c.sent.fixed = append(c.sent.fixed, corrections{{op: penalty, n: n, at: o.at}})
+	}
+	c.sent.first = c.seq
+	rs := m.Limiter.zones[zone][0]
+	if _, err := m.call(rs, rs.keysOf(c.id), c); err != nil {
+		m.t.Fatal(err)
+	}
+	return n
 }
 
 // TestLimitsOfOneKeyShareItsRecord: whatever limits requests bring, a process has one field in the

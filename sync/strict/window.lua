@@ -6,7 +6,7 @@
 rules = {width = 6, brought = 1}
 
 local function read(r, epoch)
-  local e = {key = r.key .. ':' .. text(epoch), total = 0, attempts = 0}
+  local e = {key = r.key .. ':' .. text(epoch), total = 0, attempts = 0, foreseen = 0}
   if reset > 0 and epoch <= r.boundary then e.key = e.key .. '@' .. text(reset) end
   local had = redis.call('HGET', e.key, 'sum')
   if not had then
@@ -65,11 +65,13 @@ function settle(r, n, at)
   if e then add(e, 0, n) end
 end
 
+function foresee(r, n) r[0].total, r[0].foreseen = r[0].total + n, r[0].foreseen + n end
+
 function close(r)
   for age = 0, r.live do
     local e = r[age]
     if e.dirty then
-      redis.call('HSET', e.key, 'sum', text(e.total) .. ' ' .. text(e.attempts))
+      redis.call('HSET', e.key, 'sum', text(e.total - e.foreseen) .. ' ' .. text(e.attempts))
       if e.new then redis.call('PEXPIRE', e.key, r.ttl) end
     end
   end
