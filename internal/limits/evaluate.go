@@ -48,7 +48,7 @@ type Evaluation struct {
 	// zones that deny without asking their limits and are still to be recorded: those that are not
 	// enforced, and those in which an operator denies all requests of the key, or the key is
 	// banned.
-	shadows []keyed
+	shadows []question
 	closed  []keyed
 	// throttles are the keys that slow the response.
 	throttles []throttle
@@ -259,46 +259,43 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 
 // ask makes the key and asks the zone's limits, later if they are not enforced for that key.
 func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
-	start := len(e.keys)
-	keys, empty, none := z.AppendKey(e.keys, r, vars)
-	e.keys = keys
-	if empty {
+	q := e.questionFor(z, r, vars)
+	e.put(&q, r)
+}
+
+// put asks a zone, later if it is not enforced for the key.
+func (e *Evaluation) put(q *question, r *http.Request) {
+	z := q.Zone
+	if q.empty {
 		z.Notices.Empty(&z.Compiled, z.Logger)
 	}
-	if none && z.EmptyKey != settings.EmptyDeny {
+	if q.none && z.EmptyKey != settings.EmptyDeny {
 		z.Decisions.Count(metrics.Skipped)
 		return
 	}
-	k, raw := keyed{Zone: z, key: [2]int{start, len(keys)}, none: none}, keys[start:]
-	if k.shadow = !z.EnforcesRaw(raw); k.shadow {
-		e.shadows = append(e.shadows, k)
+	if q.shadow = !z.EnforcesRaw(e.rawOf(&q.keyed)); q.shadow {
+		e.shadows = append(e.shadows, *q)
 		return
 	}
-	e.decide(&k, raw, r)
+	e.decide(q, r)
 }
 
-// decide asks the zone's limits. raw is the key.
-func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
-	if k.none {
+// decide asks the zone's limits.
+func (e *Evaluation) decide(q *question, r *http.Request) {
+	k, z := &q.keyed, q.Zone
+	switch {
+	case k.none:
 		e.close(*k, false)
 		return
-	}
-	z, hash := k.Zone, table.KeyOf(raw)
-	o := z.Override(hash, raw)
-	if o != nil && o.Deny {
+	case q.isBarred():
 		e.bar(*k)
 		return
-	}
-	if k.shadow && e.findBan(k, e.now) {
+	case k.shadow && e.findBan(k, e.now):
 		return
 	}
-	throttled := e.throttle(k, hash, o)
-	limits, own := z.AllLimits, false
-	if o != nil || z.Varies || z.Reserved != nil {
-		limits, own = e.limitsOf(z, r, o)
-	}
-	slots := z.Slots.For(o)
-	if len(limits) == 0 && slots == nil {
+	throttled := e.throttle(k, q.hash, q.by)
+	slots := z.Slots.For(q.by)
+	if len(q.limits) == 0 && slots == nil {
 		if !throttled {
 			z.Decisions.Count(metrics.Skipped)
 		}
@@ -308,8 +305,9 @@ func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 	e.zones = slices.Grow(e.zones, 1)[:at+1]
 	zr := &e.zones[at]
 	*zr = zoneResult{}
-	zr.keyed, zr.hash, zr.first = *k, hash, len(e.receipts)
-	zr.limits, zr.own, zr.early = limits, own, reqkey.IsUnproven(raw)
+	raw := e.rawOf(k)
+	zr.keyed, zr.hash, zr.first = *k, q.hash, len(e.receipts)
+	zr.limits, zr.own, zr.early = q.limits, q.own, reqkey.IsUnproven(raw)
 	if names := z.KeyNames; z.LogKeys && names.Wants(zr.hash, e.now) {
 		names.Leave(zr.hash, z.Template.Text(raw))
 	}
@@ -317,7 +315,7 @@ func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 		return
 	}
 	lost := false
-	if z.IsStrict() && len(limits) > 0 {
+	if z.IsStrict() && len(q.limits) > 0 {
 		var done bool
 		if done, lost = e.decideInRedis(at, k, r); done {
 			return
@@ -473,7 +471,9 @@ func (e *Evaluation) resultsOf(zr *zoneResult) []answer.Result {
 }
 
 // keyOf returns the bytes of a zone's key.
-func (e *Evaluation) keyOf(zr *zoneResult) []byte { return e.keys[zr.key[0]:zr.key[1]] }
+func (e *Evaluation) keyOf(zr *zoneResult) []byte { return e.rawOf(&zr.keyed) }
+
+func (e *Evaluation) rawOf(k *keyed) []byte { return e.keys[k.key[0]:k.key[1]] }
 
 // Enter waits until an admitted request is due in its queues, and counts it as admitted.
 // It returns an error if the client has gone away; its slots are then free again.
