@@ -627,9 +627,9 @@ func (e *Evaluation) noteZone(r *http.Request) {
 		d.Zone = e.zones[e.longest-1].Name
 	case e.unavailable:
 		z.Decisions.Count(metrics.Unavailable)
-		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, time.Second
+		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, max(d.Wait, time.Second)
 	default:
-		d.Zone, d.Wait = z.Name, z.FirstWindow()
+		d.Zone, d.Wait = z.Name, max(d.Wait, z.FirstWindow())
 		z.Decisions.Count(metrics.Denied)
 		z.Denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
 	}
@@ -637,9 +637,12 @@ func (e *Evaluation) noteZone(r *http.Request) {
 
 // loggedDenial returns what the log says of a zone that denied.
 func (e *Evaluation) loggedDenial(zr *zoneResult, r *http.Request) answer.LoggedDenial {
-	longest := answer.Longest(e.resultsOf(zr))
+	results, wait := e.resultsOf(zr), time.Duration(0)
+	for i := range results {
+		wait = max(wait, results[i].RetryAfter)
+	}
 	return answer.LoggedDenial{
-		Request: r, Key: e.keyOf(zr), Hash: zr.hash.A, Limit: longest.Limit, Wait: longest.RetryAfter, Shadow: zr.shadow,
+		Request: r, Key: e.keyOf(zr), Hash: zr.hash.A, Limit: answer.Longest(results).Limit, Wait: wait, Shadow: zr.shadow,
 	}
 }
 
