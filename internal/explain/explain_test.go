@@ -46,7 +46,7 @@ func handler(t testing.TB, redis *shared.Redis, all ...settings.Compiled) (zones
 	t.Helper()
 	for _, s := range all {
 		s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
-		o := zone.Options{Compiled: s, Sweep: time.Minute, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)}
+		o := zone.Options{Compiled: s, Sweep: time.Minute, Waits: true, Headers: answer.Draft, Logger: zap.NewNop(), Once: new(warning.Once)}
 		o.Redis = redis
 		for range s.Reserve {
 			o.Reserved = append(o.Reserved, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"a", "c"}}}})

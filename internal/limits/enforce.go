@@ -39,7 +39,8 @@ type question struct {
 func (q *question) isBarred() bool { return q.by != nil && q.by.Deny }
 
 // questionFor makes the key of a request in a zone that it has just matched, and reads its limits.
-func (e *Evaluation) questionFor(z *Zone, r *http.Request, vars map[string]any) (q question) {
+// In a zone that is not asked nothing is counted and told of that.
+func (e *Evaluation) questionFor(z *Zone, r *http.Request, vars map[string]any, asked bool) (q question) {
 	start := len(e.keys)
 	e.keys, q.empty, q.none = z.AppendKey(e.keys, r, vars)
 	q.Zone, q.key = z, [2]int{start, len(e.keys)}
@@ -50,7 +51,7 @@ func (e *Evaluation) questionFor(z *Zone, r *http.Request, vars map[string]any) 
 	q.hash = table.KeyOf(raw)
 	q.by, q.limits = z.Override(q.hash, raw), z.AllLimits
 	if (q.by != nil || z.Varies || z.Reserved != nil) && !q.isBarred() {
-		q.limits, q.own = e.limitsOf(z, r, q.by)
+		q.limits, q.own = e.limitsOf(z, r, q.by, asked)
 	}
 	return q
 }

@@ -259,7 +259,7 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 
 // ask makes the key and asks the zone's limits, later if they are not enforced for that key.
 func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
-	q := e.questionFor(z, r, vars)
+	q := e.questionFor(z, r, vars, true)
 	e.put(&q, r)
 }
 

@@ -25,6 +25,7 @@ type strictZone struct {
 // right after its own matchers have run: those of the next one may replace what placeholders read.
 func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
 	if e.IsDenied() {
+		e.hearAll(zones, r, vars, counted)
 		return nil
 	}
 	e.matching = e.matching[:0]
@@ -32,7 +33,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 		if ok, err := z.Applies(r, counted); err != nil {
 			return err
 		} else if ok {
-			e.matching = append(e.matching, strictZone{question: e.questionFor(z, r, vars)})
+			e.matching = append(e.matching, strictZone{question: e.questionFor(z, r, vars, true)})
 		}
 	}
 	if len(e.matching) > 1 {
@@ -47,10 +48,39 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 			return errGone // Redis was not waited for, which must not pass for an outage
 		}
 		if e.IsDenied() {
+			for j := range e.matching[i+1:] {
+				e.hear(&e.matching[i+1+j].question)
+			}
 			return nil
 		}
 	}
 	return e.askShadows(r)
+}
+
+// hearAll has a request that was denied before Redis is asked hear of the waits of all zones that
+// Redis decides for.
+func (e *Evaluation) hearAll(zones []*Zone, r *http.Request, vars map[string]any, counted []string) {
+	if e.longest == 0 {
+		return // no limit denies
+	}
+	for _, z := range zones {
+		if ok, excepted, err := z.Selects(r, counted); ok && !excepted && err == nil {
+			q := e.questionFor(z, r, vars, false)
+			e.hear(&q)
+		}
+	}
+}
+
+// hear has a denied request wait as long as a zone would have it that was not asked, as Redis last
+// told this node. What responses may refund is none to wait for.
+func (e *Evaluation) hear(q *question) {
+	if q.none || q.isBarred() || q.CountResponses != nil || !q.EnforcesRaw(e.rawOf(&q.keyed)) {
+		return
+	}
+	for i := range q.limits {
+		l := &q.limits[i]
+		e.wait = max(e.wait, l.Table.Wait(l.Enforced, q.hash, e.now))
+	}
 }
 
 // askedBefore orders zones by what is left in them as Redis last reported. Queues that

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -12,6 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -102,5 +105,42 @@ func TestAnEmptyKeyOfAZoneThatIsNotAsked(t *testing.T) {
 	}
 	if !passes(t, []*Zone{z}, "/") || logs.Len() != 1 {
 		t.Errorf("asked alone: %d lines, want one", logs.Len())
+	}
+}
+
+// A request that one zone denies hears of the wait of another one that Redis decides for and that
+// was not asked, as long as this node knows it: by what Redis last said, in every algorithm.
+func TestADenialHearsOfZonesThatAreNotAsked(t *testing.T) {
+	redis := remote(t, redistest.Start(t))
+	ask := func(zones []*Zone) *Evaluation { // and don't wait in a queue
+		e, err := Evaluate(zones, request("x"), clock.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	for i, kind := range kinds {
+		for _, rate := range []rates.SyncRate{rates.Local, rates.Strict} {
+			long := one(fmt.Sprint("a long ", i, rate), 2, rates.Strict)
+			long.Kind, long.Queue = kind, 1
+			short := one(fmt.Sprint("b short ", i, rate), 2, rate)
+			short.Kind, short.Limits[0].Window, short.Key = algorithms.TokenBucket, time.Hour, keyOfRequests
+			shadow := long
+			shadow.Name, shadow.Enforce = fmt.Sprint("c shadow ", i, rate), settings.Enforce(0)
+			shadow.Limits = []rates.Rate{{Limit: 2, Window: 30 * 24 * time.Hour}}
+			zones := []*Zone{newZone(t, long, redis), newZone(t, short, redis), newZone(t, shadow, redis)}
+			zone.Arrange(zones)
+			for range 2 {
+				ask(zones).Free()
+			}
+			alone := ask([]*Zone{zones[slices.IndexFunc(zones, func(z *Zone) bool { return z.Name == long.Name })]})
+			e := ask(zones)
+			// A log knows it to a sixteenth of the window, and other tests set the clock ahead.
+			if got, least := e.Denial().Wait, max(alone.Denial().Wait, time.Hour/2); !alone.IsDenied() || (got-least).Abs() > 2*time.Hour {
+				t.Errorf("%s beside a zone with sync_rate %s: denied for %s by %q, want %s", kind, rate, got, e.Denial().Zone, least)
+			}
+			e.Free()
+			alone.Free()
+		}
 	}
 }
