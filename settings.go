@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
@@ -194,7 +195,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, fou
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. Each step runs, also where one before it has failed.
-	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.exceptions(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return settings.Compiled{}, nil, err
 	}
@@ -474,6 +475,11 @@ func (z *Zone) reserve(s *settings.Compiled, found *[]warning.Warning) (err erro
 		if len(r.MatcherSetsRaw) == 0 || slices.ContainsFunc(r.MatcherSetsRaw, func(set caddy.ModuleMap) bool { return len(set) == 0 }) {
 			return wrongf("reserve", "it is for all requests, so it keeps nothing back; write for which ones it is, like `reserve @paying 20%%`, in JSON with matchers in match")
 		}
+		for _, set := range r.MatcherSetsRaw {
+			if err := matchers.Check(set); err != nil {
+				return wrong("reserve", err)
+			}
+		}
 		shares = append(shares, r.Share)
 	}
 	switch {
@@ -492,11 +498,19 @@ func (z *Zone) reserve(s *settings.Compiled, found *[]warning.Warning) (err erro
 	return nil
 }
 
-// exceptions reports an exception that excepts all requests.
-func (z *Zone) exceptions() error {
+// selects reports matchers that match every request or none.
+func (z *Zone) selects() error {
+	for _, set := range z.MatcherSetsRaw {
+		if err := matchers.Check(set); err != nil {
+			return wrong("match", err)
+		}
+	}
 	for _, set := range z.ExceptRaw {
 		if len(set) == 0 {
 			return wrongf("except", "an empty set matches every request, so nothing would be limited; write matchers into it, or remove it")
+		}
+		if err := matchers.Check(set); err != nil {
+			return wrong("except", err)
 		}
 	}
 	return nil

@@ -31,5 +31,5 @@ func (r *Replicator) syncAll(ctx context.Context, s *Source, at *attachment, urg
 }
 
 func (r *Replicator) callTime(at *attachment) time.Duration {
-	return cycle.CallTime(r.timeout, time.Duration(at.rate.Load()))
+	return cycle.CallTime(r.timeout, time.Duration(at.rate.Load()), r.RoundTrip())
 }

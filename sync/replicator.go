@@ -56,6 +56,7 @@ type Replicator struct {
 	// of them, otherwise all or none.
 	lost  atomic.Uint64
 	nodes atomic.Int64
+	trip  atomic.Int64 // nanoseconds, see RoundTrip
 	stats callStats
 
 	// seq and answered number the heartbeats, the last one sent and the last one answered, and mark

@@ -84,13 +84,11 @@ type Control struct {
 	zones             map[string]*Zone
 	parsed            map[string]parsed // by name, to parse nothing twice
 	ends              int64             // when the first active entry ends
-	saved             int64             // changes of the record that keep was given
-	keep              func([]byte) error
+	keep              *keeper           // where the record is saved, nil for nowhere
+	saving            chan struct{}     // closed when the goroutine that saves ends, nil for none
 
 	// resets are the active ones, by zone. Each change replaces the map.
 	resets map[string]*reset.Set
-
-	keeping sync.Mutex // one saves at a time
 
 	resetting sync.Mutex // one applies resets at a time; taken before mu
 	forgivers map[string]map[Forgiver]struct{}
@@ -172,7 +170,8 @@ func (c *Control) compile() {
 	}
 }
 
-// Tick ends what is over. It is to be called every second.
+// Tick ends what is over, and tries again to save what could not be saved. It is to be called every
+// second.
 func (c *Control) Tick() {
 	c.mu.Lock()
 	now := c.Now()
@@ -182,4 +181,5 @@ func (c *Control) Tick() {
 	c.record.Forget(now)
 	c.mu.Unlock()
 	c.applyResets()
+	c.save()
 }

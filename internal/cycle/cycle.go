@@ -141,9 +141,14 @@ func retry(rate time.Duration, first bool) time.Duration {
 	return max(rate, MinWait)
 }
 
-// CallTime bounds a call. timeout is the one of the connection.
-func CallTime(timeout, rate time.Duration) time.Duration {
-	return min(timeout, max(rate, MinWait))
+// CallTime bounds a call. timeout is the one of the connection, and trip the round trip to the
+// server, 0 where it is not known yet. A lost server is to be noticed soon where the interval is
+// short, and one that is far away is not lost: a call on a new connection takes a few round trips.
+func CallTime(timeout, rate, trip time.Duration) time.Duration {
+	if trip == 0 {
+		return timeout
+	}
+	return min(timeout, max(rate, MinWait, 4*trip))
 }
 
 // Calls is how many calls a number of messages takes.

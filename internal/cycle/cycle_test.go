@@ -54,6 +54,24 @@ func TestRetry(t *testing.T) {
 	}
 }
 
+// A call to a server near by may take an interval, and one to a server far away four round trips.
+func TestCallTime(t *testing.T) {
+	for _, c := range []struct{ rate, trip, want time.Duration }{
+		{20 * ms, ms, MinWait},
+		{250 * ms, ms, 250 * ms},
+		{20 * ms, 20 * ms, MinWait},
+		{100 * ms, 150 * ms, 600 * ms},
+		{500 * ms, 100 * ms, 500 * ms},
+		{100 * ms, 300 * ms, s},
+		{time.Hour, ms, s},
+		{100 * ms, 0, s}, // nobody knows how far away it is
+	} {
+		if got := CallTime(s, c.rate, c.trip); got != c.want {
+			t.Errorf("a rate of %v and a round trip of %v: %v, want %v", c.rate, c.trip, got, c.want)
+		}
+	}
+}
+
 // The history of a loop: what happens when, what it does then, and for how long it waits.
 func TestNext(t *testing.T) {
 	const one, other = 1, 2

@@ -197,10 +197,14 @@ func (c *Config) Stop() {
 	case len(list) == 0 && c.Keeper != nil:
 		c.ending = true
 		c.save()
+		c.awaitControl()
 	case len(list) > 0 && i == 0:
 		list[0].Control().Inherit(c.Control())
 		list[0].inherit(c)
 		list[0].apply()
+		if c.Control() != list[0].Control() {
+			c.Control().Keep(nil, nil) // or it would overwrite what the other one saves
+		}
 		list[0].keepControl(false)
 	}
 	if c.Redis != nil && c.Redis.IsBorrowed() {

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -172,4 +173,12 @@ func (c *Config) keepControl(restore bool) {
 		}
 	}
 	c.Control().Keep(earlier, c.Keeper.StoreControl)
+}
+
+// awaitControl waits until the control record is saved, for a moment at most: its goroutine would
+// end with the process.
+func (c *Config) awaitControl() {
+	ctx, cancel := context.WithTimeout(context.Background(), control.WaitFor)
+	defer cancel()
+	c.Control().AwaitSaved(ctx)
 }

@@ -17,7 +17,8 @@ import (
 
 // limitsOf returns the limits of a zone as a request brings them or as they are set for its key, o,
 // which goes first. It leaves out those that are unlimited for the request: they neither count nor
-// are counted. own is set where they are copies. asked is set where it is told that one has no number.
+// are counted. own is set where they are copies. asked is set where it is told that one brings no
+// number.
 func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override, asked bool) (all []Limit, own bool) {
 	if o != nil && o.Unlimited {
 		return nil, false
@@ -46,6 +47,8 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override, ask
 			n = z.DefaultOf(l, text)
 		case !ok:
 			n = l.Rate.Limit
+		case reqkey.IsEarly(r):
+			n = l.Number.InEarlyData(n, l.Rate.Limit)
 		}
 		if n != reqkey.Unlimited {
 			e.own = append(e.own, l.With(n))

@@ -628,6 +628,9 @@ func (e *Evaluation) noteZone(r *http.Request) {
 	case e.unavailable:
 		z.Decisions.Count(metrics.Unavailable)
 		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, max(d.Wait, time.Second)
+	case reqkey.IsEarly(r): // an address may be why there is no key
+		d.Reason, d.Zone = answer.TooEarly, z.Name
+		z.Decisions.Count(metrics.TooEarly)
 	default:
 		d.Zone, d.Wait = z.Name, max(d.Wait, z.FirstWindow())
 		z.Decisions.Count(metrics.Denied)

@@ -92,7 +92,7 @@ type Compiled struct {
 
 // Params describes one of the limits to its algorithm.
 func (z *Compiled) Params(r rates.Rate) algorithms.Params {
-	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets, Reserves: z.CountResponses != nil}
+	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets, Reserves: z.CountResponses != nil, CountsDenied: z.CountDenied}
 }
 
 // LongestWindow and FirstWindow are those of the limits, 0 and a second where there are none.

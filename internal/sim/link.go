@@ -161,7 +161,7 @@ func (n *Link) sync(urgent bool) {
 	w := n.net
 	w.count(messages)
 	over := false
-	w.after(cycle.CallTime(timeout, n.rate()), func() {
+	w.after(cycle.CallTime(timeout, n.rate(), max(1, 2*w.latency)), func() {
 		if over || n.dead {
 			return
 		}
