@@ -140,19 +140,20 @@ func (*log) Uncounted(s *LogState, l Limit, now int64) int64 {
 // Prepare does nothing: the hits stay until they are paid.
 func (*log) Prepare(*LogState, Limit) {}
 
-// Import replaces what the store reported: a number of hits, which count as spent now.
+// Import replaces what the store reported: numbers of hits, and how long ago the last of each was.
+// None counts as earlier than it was.
 func (*log) Import(s *LogState, l Limit, now int64, reports []Report, sent *Debt) (refund Debt) {
 	s.advance(now, l.Window)
 	if sent != nil {
 		refund = s.pay(sent.Hits, l.Window)
 	}
+	s.remote, s.ledger = nil, ledger.Ledger{}
+	s.advanceLedger(l, now)
 	var count int64
 	for _, r := range reports {
 		count = saturate.Add(count, max(0, r.Remote))
+		s.addRemote(max(0, r.Ago), max(0, r.Remote), l.Window)
 	}
-	s.remote, s.ledger = nil, ledger.Ledger{}
-	s.advanceLedger(l, now)
-	s.addRemote(0, count, l.Window)
 	s.ledger.Cur = ledger.Count{Own: s.own, Remote: count}
 	return refund
 }

@@ -140,6 +140,8 @@ type Report struct {
 	LevelAt int64
 	// Rate is how many drain from that bucket in a Window, 0 where that is not known.
 	Rate int64
+	// Ago is how long before LevelAt the units of a log were spent, the latest of them.
+	Ago int64
 	// Own is the part of Remote that this node itself had admitted; only what a table saves has
 	// it.
 	Own int64

@@ -122,7 +122,8 @@ type Result struct {
 	// of a queue.
 	Size      int64
 	Remaining int64
-	// RetryAfter is how long a denied request must wait to be admitted, 0 where that is unknown.
+	// RetryAfter is how long a denied request must wait to be admitted, 0 where that is unknown. A
+	// limit that admits has one where the request took its last unit and keeps it.
 	RetryAfter time.Duration
 	// MoreAfter is how long until more remains: of a fixed window all of it, of others the next
 	// unit.

@@ -80,6 +80,7 @@ type Decider interface {
 	Leave(l algorithms.Limit, key table.Key, t table.Taken, now, n int64)
 	Import(l algorithms.Limit, key table.Key, raw []byte, now int64, all []algorithms.Report)
 	Room(l algorithms.Limit, key table.Key, raw []byte, now int64) (left int64, ok bool)
+	Wait(l algorithms.Limit, key table.Key, now int64) time.Duration
 }
 
 // A Settler is a table as a request sees it whose response decides whether it counts.

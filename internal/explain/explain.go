@@ -154,7 +154,9 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 	k, none := z.KeyOf(r)
 	switch {
 	case !none:
-		x.fork(z, k)
+		if x.fork(z, k) {
+			x.asked[len(x.asked)-1].ReadNumbers(r)
+		}
 	case z.DeniesEmpty():
 		x.fork(z, counters.KeyOf(nil))
 	default:

@@ -46,7 +46,7 @@ func handler(t testing.TB, redis *shared.Redis, all ...settings.Compiled) (zones
 	t.Helper()
 	for _, s := range all {
 		s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
-		o := zone.Options{Compiled: s, Sweep: time.Minute, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)}
+		o := zone.Options{Compiled: s, Sweep: time.Minute, Waits: true, Headers: answer.Draft, Logger: zap.NewNop(), Once: new(warning.Once)}
 		o.Redis = redis
 		for range s.Reserve {
 			o.Reserved = append(o.Reserved, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"a", "c"}}}})
@@ -533,5 +533,29 @@ func TestRedisSeesNoExplaining(t *testing.T) {
 	}
 	if !ended || strict < 5 {
 		t.Errorf("redis was asked %d times for zones that it decides for, so not all was seen", strict)
+	}
+}
+
+// A zone is explained by the number that its own matchers have found, whatever those of the next
+// zone find.
+func TestExplainsWhatItsOwnMatchersFound(t *testing.T) {
+	of := func(name, from, pattern string) settings.Compiled {
+		return settings.Compiled{Name: name + pattern, Buckets: 1, SyncRate: rates.Local, MaxKeys: 10, Limits: []rates.Rate{{Limit: 9, Window: time.Hour, From: from}}}
+	}
+	zones := handler(t, nil, of("brings", "{http.regexp.1}", "^/n/([0-9]+)"), of("beside", "", "^/n/[0-9]+/(.*)"))
+	for _, z := range zones {
+		defer z.Release()
+		_, pattern, _ := strings.Cut(z.Name, "^")
+		m := caddyhttp.MatchPathRE{MatchRegexp: caddyhttp.MatchRegexp{Pattern: "^" + pattern}}
+		if err := m.Provision(caddy.Context{}); err != nil {
+			t.Fatal(err)
+		}
+		z.Matchers = caddyhttp.MatcherSets{{&m}}
+	}
+	r := request("a")
+	r.URL.Path = "/n/5/2"
+	said, err := Zones(zones, r)
+	if err != nil || said.Zones[0].Limits[0].Limit != 5 {
+		t.Errorf("%+v, %v; want a limit of 5", said, err)
 	}
 }

@@ -17,8 +17,9 @@ import (
 
 // limitsOf returns the limits of a zone as a request brings them or as they are set for its key, o,
 // which goes first. It leaves out those that are unlimited for the request: they neither count nor
-// are counted. own is set where they are copies.
-func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) (all []Limit, own bool) {
+// are counted. own is set where they are copies. asked is set where it is told that one brings no
+// number.
+func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override, asked bool) (all []Limit, own bool) {
 	if o != nil && o.Unlimited {
 		return nil, false
 	}
@@ -41,9 +42,12 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) (al
 			continue
 		}
 		n, text, ok := l.Number.Read(r, vars)
-		if !ok {
+		switch {
+		case !ok && asked:
 			n = z.DefaultOf(l, text)
-		} else if reqkey.IsEarly(r) {
+		case !ok:
+			n = l.Rate.Limit
+		case reqkey.IsEarly(r):
 			n = l.Number.InEarlyData(n, l.Rate.Limit)
 		}
 		if n != reqkey.Unlimited {

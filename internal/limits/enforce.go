@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // keyed is a zone that is asked for a key.
@@ -22,12 +24,44 @@ type keyed struct {
 	rest time.Duration
 }
 
+// question is what a zone is asked: for a key, under limits that are the request's own where own is
+// set. by is what an operator has set for the key.
+type question struct {
+	keyed
+	empty  bool // the template made no key
+	hash   table.Key
+	by     *control.Override
+	limits []Limit
+	own    bool
+}
+
+// isBarred reports whether an operator denies all requests of the key.
+func (q *question) isBarred() bool { return q.by != nil && q.by.Deny }
+
+// questionFor makes the key of a request in a zone that it has just matched, and reads its limits.
+// In a zone that is not asked nothing is counted and told of that.
+func (e *Evaluation) questionFor(z *Zone, r *http.Request, vars map[string]any, asked bool) (q question) {
+	start := len(e.keys)
+	e.keys, q.empty, q.none = z.AppendKey(e.keys, r, vars)
+	q.Zone, q.key = z, [2]int{start, len(e.keys)}
+	if q.none {
+		return q
+	}
+	raw := e.rawOf(&q.keyed)
+	q.hash = table.KeyOf(raw)
+	q.by, q.limits = z.Override(q.hash, raw), z.AllLimits
+	if (q.by != nil || z.Varies || z.Reserved != nil) && !q.isBarred() {
+		q.limits, q.own = e.limitsOf(z, r, q.by, asked)
+	}
+	return q
+}
+
 // askShadows asks the zones that are not enforced for their keys: the last ones of their class.
 func (e *Evaluation) askShadows(r *http.Request) error {
 	for i := range e.shadows {
-		k := &e.shadows[i]
-		e.decide(k, e.keys[k.key[0]:k.key[1]], r)
-		if k.IsStrict() && r.Context().Err() != nil {
+		q := &e.shadows[i]
+		e.decide(q, r)
+		if q.IsStrict() && r.Context().Err() != nil {
 			return errGone
 		}
 	}

@@ -49,7 +49,7 @@ type Evaluation struct {
 	// zones that deny without asking their limits and are still to be recorded: those that are not
 	// enforced, and those in which an operator denies all requests of the key, or the key is
 	// banned.
-	shadows []keyed
+	shadows []question
 	closed  []keyed
 	// throttles are the keys that slow the response.
 	throttles []throttle
@@ -260,52 +260,49 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 
 // ask makes the key and asks the zone's limits, later if they are not enforced for that key.
 func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
-	start := len(e.keys)
-	keys, empty, none := z.AppendKey(e.keys, r, vars)
-	e.keys = keys
-	if empty {
-		z.Notices.Empty(&z.Compiled, z.Logger)
-	} else if reqkey.IsAmbiguous(keys[start:]) {
-		z.Notices.Ambiguous(&z.Compiled, z.Logger)
-	}
-	if none && z.EmptyKey != settings.EmptyDeny {
-		z.Decisions.Count(metrics.Skipped)
-		return
-	}
-	k, raw := keyed{Zone: z, key: [2]int{start, len(keys)}, none: none}, keys[start:]
-	if k.shadow = !z.EnforcesRaw(raw); k.shadow {
-		e.shadows = append(e.shadows, k)
-		return
-	}
-	e.decide(&k, raw, r)
-}
-
-// decide asks the zone's limits. raw is the key.
-func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
-	if k.none {
-		e.close(*k, false)
-		return
-	}
-	z, hash := k.Zone, table.KeyOf(raw)
 	if z.Redis != nil && z.SyncRate > 0 && !shared.Starting.IsOver() {
 		shared.Starting.Await(r.Context(), e.now)
 		e.now = clock.Now() // see decideInRedis
 	}
-	o := z.Override(hash, raw)
-	if o != nil && o.Deny {
+	q := e.questionFor(z, r, vars, true)
+	e.put(&q, r)
+}
+
+// put asks a zone, later if it is not enforced for the key.
+func (e *Evaluation) put(q *question, r *http.Request) {
+	z := q.Zone
+	if q.empty {
+		z.Notices.Empty(&z.Compiled, z.Logger)
+	} else if reqkey.IsAmbiguous(e.rawOf(&q.keyed)) {
+		z.Notices.Ambiguous(&z.Compiled, z.Logger)
+	}
+	if q.none && z.EmptyKey != settings.EmptyDeny {
+		z.Decisions.Count(metrics.Skipped)
+		return
+	}
+	if q.shadow = !z.EnforcesRaw(e.rawOf(&q.keyed)); q.shadow {
+		e.shadows = append(e.shadows, *q)
+		return
+	}
+	e.decide(q, r)
+}
+
+// decide asks the zone's limits.
+func (e *Evaluation) decide(q *question, r *http.Request) {
+	k, z := &q.keyed, q.Zone
+	switch {
+	case k.none:
+		e.close(*k, false)
+		return
+	case q.isBarred():
 		e.bar(*k)
 		return
-	}
-	if k.shadow && e.findBan(k, e.now) {
+	case k.shadow && e.findBan(k, e.now):
 		return
 	}
-	throttled := e.throttle(k, hash, o)
-	limits, own := z.AllLimits, false
-	if o != nil || z.Varies || z.Reserved != nil {
-		limits, own = e.limitsOf(z, r, o)
-	}
-	slots := z.Slots.For(o)
-	if len(limits) == 0 && slots == nil {
+	throttled := e.throttle(k, q.hash, q.by)
+	slots := z.Slots.For(q.by)
+	if len(q.limits) == 0 && slots == nil {
 		if !throttled {
 			z.Decisions.Count(metrics.Skipped)
 		}
@@ -315,8 +312,9 @@ func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 	e.zones = slices.Grow(e.zones, 1)[:at+1]
 	zr := &e.zones[at]
 	*zr = zoneResult{}
-	zr.keyed, zr.hash, zr.first = *k, hash, len(e.receipts)
-	zr.limits, zr.own, zr.early = limits, own, reqkey.IsUnproven(raw)
+	raw := e.rawOf(k)
+	zr.keyed, zr.hash, zr.first = *k, q.hash, len(e.receipts)
+	zr.limits, zr.own, zr.early = q.limits, q.own, reqkey.IsUnproven(raw)
 	if names := z.KeyNames; z.LogKeys && names.Wants(zr.hash, e.now) {
 		names.Leave(zr.hash, z.Template.Text(raw))
 	}
@@ -324,7 +322,7 @@ func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 		return
 	}
 	lost := false
-	if z.IsStrict() && len(limits) > 0 {
+	if z.IsStrict() && len(q.limits) > 0 {
 		var done bool
 		if done, lost = e.decideInRedis(at, k, r); done {
 			return
@@ -480,7 +478,9 @@ func (e *Evaluation) resultsOf(zr *zoneResult) []answer.Result {
 }
 
 // keyOf returns the bytes of a zone's key.
-func (e *Evaluation) keyOf(zr *zoneResult) []byte { return e.keys[zr.key[0]:zr.key[1]] }
+func (e *Evaluation) keyOf(zr *zoneResult) []byte { return e.rawOf(&zr.keyed) }
+
+func (e *Evaluation) rawOf(k *keyed) []byte { return e.keys[k.key[0]:k.key[1]] }
 
 // Enter waits until an admitted request is due in its queues, and counts it as admitted.
 // It returns an error if the client has gone away; its slots are then free again.
@@ -634,12 +634,12 @@ func (e *Evaluation) noteZone(r *http.Request) {
 		d.Zone = e.zones[e.longest-1].Name
 	case e.unavailable:
 		z.Decisions.Count(metrics.Unavailable)
-		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, time.Second
+		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, max(d.Wait, time.Second)
 	case reqkey.IsEarly(r): // an address may be why there is no key
 		d.Reason, d.Zone = answer.TooEarly, z.Name
 		z.Decisions.Count(metrics.TooEarly)
 	default:
-		d.Zone, d.Wait = z.Name, z.FirstWindow()
+		d.Zone, d.Wait = z.Name, max(d.Wait, z.FirstWindow())
 		z.Decisions.Count(metrics.Denied)
 		z.Denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
 	}
@@ -647,9 +647,12 @@ func (e *Evaluation) noteZone(r *http.Request) {
 
 // loggedDenial returns what the log says of a zone that denied.
 func (e *Evaluation) loggedDenial(zr *zoneResult, r *http.Request) answer.LoggedDenial {
-	longest := answer.Longest(e.resultsOf(zr))
+	results, wait := e.resultsOf(zr), time.Duration(0)
+	for i := range results {
+		wait = max(wait, results[i].RetryAfter)
+	}
 	return answer.LoggedDenial{
-		Request: r, Key: e.keyOf(zr), Hash: zr.hash.A, Limit: longest.Limit, Wait: longest.RetryAfter, Shadow: zr.shadow,
+		Request: r, Key: e.keyOf(zr), Hash: zr.hash.A, Limit: answer.Longest(results).Limit, Wait: wait, Shadow: zr.shadow,
 	}
 }
 

@@ -50,7 +50,7 @@ func TestOverridesKeepRatios(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := &control.Override{Rate: rates.Rate{Limit: test.to, Window: time.Minute}}
-		all, _ := new(Evaluation).limitsOf(z, httptest.NewRequest("GET", "/", nil), o)
+		all, _ := new(Evaluation).limitsOf(z, httptest.NewRequest("GET", "/", nil), o, true)
 		p := all[0].Params()
 		if p.Limit != test.to || p.Burst != test.wantBurst || p.Queue != test.wantQueue || all[1].Rate != hour || all[1].IsOverridden {
 			t.Errorf("%+v: %+v and %+v, want burst %d and queue %d, and the other limit as it is", test, p, all[1].Rate, test.wantBurst, test.wantQueue)
@@ -58,7 +58,7 @@ func TestOverridesKeepRatios(t *testing.T) {
 		if z.AllLimits[0].Rate != minute {
 			t.Error("the zone's own limit has changed")
 		}
-		if all, _ := new(Evaluation).limitsOf(z, httptest.NewRequest("GET", "/", nil), &control.Override{Unlimited: true}); len(all) > 0 {
+		if all, _ := new(Evaluation).limitsOf(z, httptest.NewRequest("GET", "/", nil), &control.Override{Unlimited: true}, true); len(all) > 0 {
 			t.Errorf("unlimited leaves %d limits", len(all))
 		}
 		z.Release()

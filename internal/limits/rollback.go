@@ -31,9 +31,7 @@ func (e *Evaluation) rollBack(all bool) {
 			case allowed && zr.queued:
 				e.finishPeek(zr, j)
 			case allowed && e.countsDenied(zr):
-				if zr.Want == 0 { // of a denied request the waits are shown in any case
-					e.restate(zr, j)
-				}
+				e.keep(zr, j)
 			case allowed:
 				e.refund(zr, j)
 			case e.countsDenied(zr):
@@ -52,19 +50,56 @@ func (e *Evaluation) countsDenied(zr *zoneResult) bool { return zr.CountDenied &
 func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 	g := e.grants[zr.grant]
 	switch {
-	case g.Admitted() && zr.CountResponses != nil:
-		e.refundInRedis(zr)
-	case g.Admitted() && !e.countsDenied(zr) && zr.Kind != algorithms.LeakyBucket:
+	case zr.CountResponses != nil:
+		if g.Admitted() {
+			e.refundInRedis(zr)
+		}
+		return
+	case zr.denied && !e.countsDenied(zr):
+		return
+	case !zr.denied && !e.countsDenied(zr) && zr.Kind != algorithms.LeakyBucket:
 		g.by.Refund(g.Grant)
+		return
+	}
+	since := time.Duration(e.now - g.came)
+	for i := range zr.limits {
+		if t := &e.receipts[zr.first+i]; t.Allowed && t.Remaining == 0 {
+			e.tellWait(zr, i, max(1, t.Next-since))
+		}
 	}
 }
 
 // finishPeek takes from a queue that was only read, if it counts denied requests.
 func (e *Evaluation) finishPeek(zr *zoneResult, i int) {
-	if l := &zr.limits[i]; e.countsDenied(zr) {
-		l.Table.Penalize(l.Enforced, zr.hash, e.receipts[zr.first+i], 1)
+	if !e.countsDenied(zr) {
+		e.restate(zr, i)
+		return
 	}
-	e.restate(zr, i)
+	l := &zr.limits[i]
+	l.Table.Penalize(l.Enforced, zr.hash, e.receipts[zr.first+i], 1)
+	e.keep(zr, i)
+}
+
+// keep leaves a limit the unit of a request that another one denies. Where that was the last one,
+// the client waits for the next one, too.
+func (e *Evaluation) keep(zr *zoneResult, i int) {
+	if e.restate(zr, i); e.results[zr.shown+i].Remaining > 0 {
+		return
+	}
+	l := &zr.limits[i]
+	is := e.standing(zr, l, 1, table.Again)
+	if is.Allowed {
+		l.Table.Refund(l.Enforced, zr.hash, *is, 1)
+		return
+	}
+	e.tellWait(zr, i, is.Retry)
+}
+
+// tellWait has a denied request wait for one of the limits as well.
+func (e *Evaluation) tellWait(zr *zoneResult, i int, wait time.Duration) {
+	if e.results[zr.shown+i].RetryAfter = wait; !zr.shadow {
+		e.wait = max(e.wait, wait)
+	}
 }
 
 // refund returns what a limit granted.
@@ -119,8 +154,5 @@ func (e *Evaluation) penalize(zr *zoneResult, i int) {
 	d := &e.results[zr.shown+i]
 	before := d.RetryAfter
 	l.Tell(&is.Decision, d)
-	d.RetryAfter = max(before, is.Retry) // a penalty makes no wait shorter
-	if !zr.shadow {
-		e.wait = max(e.wait, d.RetryAfter)
-	}
+	e.tellWait(zr, i, max(before, is.Retry)) // a penalty makes no wait shorter
 }

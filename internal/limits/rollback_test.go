@@ -194,3 +194,40 @@ func TestADeniedRequestIsOneAttempt(t *testing.T) {
 		}
 	}
 }
+
+// A limit or a zone that admits a request which another one denies, and keeps its unit, makes the
+// client wait too where that was the last one: header and Retry-After say how long. The zone of the
+// denial is one that denied.
+func TestADenialTakesTheLastUnitElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		both := settings.Compiled{
+			Name: "both", Key: "all", Kind: algorithms.FixedWindow, CountDenied: true,
+			Limits: []rates.Rate{{Limit: 1, Window: time.Second}, {Limit: 2, Window: 20 * time.Second}},
+		}
+		first, second := both, both
+		first.Name, first.Limits, first.CountDenied = "first", both.Limits[:1], false
+		second.Name, second.Limits = "second", both.Limits[1:]
+		shadow := second
+		shadow.Name, shadow.Enforce = "shadow", settings.Enforce(0)
+		queue := second
+		queue.Name, queue.Kind, queue.Queue = "queue", algorithms.LeakyBucket, 1
+		for want, all := range map[time.Duration][]settings.Compiled{
+			20 * time.Second: {both}, 20*time.Second + 1: {first, second}, time.Second: {first, shadow}, 10 * time.Second: {first, queue},
+		} {
+			zones := arranged(t, all...)
+			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
+			e := decide(t, zones, "x")
+			e.Free()
+			e = decide(t, zones, "x")
+			if d := e.Denial(); d.Wait != want.Truncate(time.Second) || d.Zone != all[0].Name {
+				t.Errorf("%d zones, with %s: denied for %s by %q, want %s by %q", len(all), all[len(all)-1].Name, d.Wait, d.Zone, want, all[0].Name)
+			}
+			for _, r := range e.Results() {
+				if !r.Shadow && r.Remaining == 0 && r.MoreAfter > e.Denial().Wait {
+					t.Errorf("%s: a limit tells %s, Retry-After is %s", all[0].Name, r.MoreAfter, e.Denial().Wait)
+				}
+			}
+			e.Free()
+		}
+	})
+}

@@ -15,15 +15,17 @@ import (
 
 // strictZone is a zone that Redis decides for, and what is left in it by this node's own counts.
 type strictZone struct {
-	*Zone
+	question
 	left int64
 }
 
 // askStrict asks the zones that Redis decides for, and ends with the first denial: each zone asked
 // before it gives a unit to a request that is denied, which others lack until it has been refunded.
-// So the likeliest to deny is asked first, see askedBefore.
+// So the likeliest to deny is asked first, see askedBefore. The key and limits of a zone are read
+// right after its own matchers have run: those of the next one may replace what placeholders read.
 func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
 	if e.IsDenied() {
+		e.hearAll(zones, r, vars, counted)
 		return nil
 	}
 	e.matching = e.matching[:0]
@@ -31,25 +33,54 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 		if ok, err := z.Applies(r, counted); err != nil {
 			return err
 		} else if ok {
-			e.matching = append(e.matching, strictZone{Zone: z})
+			e.matching = append(e.matching, strictZone{question: e.questionFor(z, r, vars, true)})
 		}
 	}
 	if len(e.matching) > 1 {
 		for i := range e.matching {
-			e.matching[i].left = e.leftIn(e.matching[i].Zone, r, vars)
+			e.matching[i].left = e.leftIn(&e.matching[i].question)
 		}
 		slices.SortStableFunc(e.matching, strictZone.askedBefore)
 	}
-	for _, z := range e.matching {
-		e.ask(z.Zone, r, vars)
+	for i := range e.matching {
+		e.put(&e.matching[i].question, r)
 		if r.Context().Err() != nil {
 			return errGone // Redis was not waited for, which must not pass for an outage
 		}
 		if e.IsDenied() {
+			for j := range e.matching[i+1:] {
+				e.hear(&e.matching[i+1+j].question)
+			}
 			return nil
 		}
 	}
 	return e.askShadows(r)
+}
+
+// hearAll has a request that was denied before Redis is asked hear of the waits of all zones that
+// Redis decides for.
+func (e *Evaluation) hearAll(zones []*Zone, r *http.Request, vars map[string]any, counted []string) {
+	if e.longest == 0 {
+		return // no limit denies
+	}
+	for _, z := range zones {
+		if ok, excepted, err := z.Selects(r, counted); ok && !excepted && err == nil {
+			q := e.questionFor(z, r, vars, false)
+			e.hear(&q)
+		}
+	}
+}
+
+// hear has a denied request wait as long as a zone would have it that was not asked, as Redis last
+// told this node. What responses may refund is none to wait for.
+func (e *Evaluation) hear(q *question) {
+	if q.none || q.isBarred() || q.CountResponses != nil || !q.EnforcesRaw(e.rawOf(&q.keyed)) {
+		return
+	}
+	for i := range q.limits {
+		l := &q.limits[i]
+		e.wait = max(e.wait, l.Table.Wait(l.Enforced, q.hash, e.now))
+	}
 }
 
 // askedBefore orders zones by what is left in them as Redis last reported. Queues that
@@ -66,27 +97,14 @@ func (z strictZone) askedBefore(other strictZone) int {
 
 // leftIn returns what is left of a zone's tightest limit for a request, by this node's own counts;
 // -1 where Redis is not asked.
-func (e *Evaluation) leftIn(z *Zone, r *http.Request, vars map[string]any) int64 {
-	start := len(e.keys)
-	keys, _, none := z.AppendKey(e.keys, r, vars)
-	e.keys = keys[:start]
-	if none {
+func (e *Evaluation) leftIn(q *question) int64 {
+	if q.none || q.isBarred() {
 		return -1
 	}
-	raw := keys[start:]
-	first := len(e.own)
-	hash := table.KeyOf(raw)
-	o := z.Override(hash, raw)
-	if o != nil && o.Deny {
-		return -1
+	if left, ok := counters.Room(q.limits, q.hash, e.rawOf(&q.keyed), e.now); ok {
+		return left
 	}
-	limits, _ := e.limitsOf(z, r, o)
-	left, ok := counters.Room(limits, hash, raw, e.now)
-	e.own = e.own[:first]
-	if !ok {
-		return -1
-	}
-	return left
+	return -1
 }
 
 // askRedis lets Redis decide. Where it could not, this node's own counters must; lost reports

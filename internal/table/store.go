@@ -10,6 +10,7 @@ package table
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/index"
@@ -425,4 +426,19 @@ func (t *Table[S]) Room(l algorithms.Limit, key Key, raw []byte, now int64) (lef
 	}
 	e, at, _ := t.current(st, l, i, now)
 	return t.machine.Take(&e.state, l, at, 0, 0).Remaining, true
+}
+
+// Wait returns how long it takes until a key has room for one unit, as far as its counts tell; 0
+// where it has some, or where the table doesn't hold the key.
+func (t *Table[S]) Wait(l algorithms.Limit, key Key, now int64) time.Duration {
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
+	if !ok {
+		return 0
+	}
+	e, at, _ := t.current(st, l, i, now)
+	if t.machine.Take(&e.state, l, at, 0, 0).Remaining > 0 {
+		return 0
+	}
+	return t.machine.Waits(&e.state, l, at, 0, 0, algorithms.WantNext).Next
 }

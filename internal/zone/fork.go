@@ -56,6 +56,16 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	return f, true
 }
 
+// ReadNumbers has a fork decide by the numbers that a request brings now: the matchers of the next
+// zone may replace what they are read from.
+func (z *Zone) ReadNumbers(r *http.Request) {
+	for l := range z.Each {
+		if l.Number != nil {
+			l.Number = l.Number.Of(r, reqkey.Vars(r))
+		}
+	}
+}
+
 // isBanned reports whether a key is banned. Then it may have no counter of its own any more.
 func (z *Zone) isBanned(k Key, now int64) bool {
 	return z.Banning != nil && z.Banning.Set.Rest(k.ID, now) > 0

@@ -185,9 +185,13 @@ func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 		return
 	}
 	now := o.at * int64(time.Microsecond)
-	v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.Window), Remote: max(0, state[0]), LevelAt: now})
 	if state[0] <= 0 {
+		v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.Window), LevelAt: now})
 		return
+	}
+	for i, units := range r.leaving(state[0]) {
+		ago := min(max(0, o.at-state[1+i]), int64(r.Window/time.Microsecond)+1) * int64(time.Microsecond)
+		v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.Window), Remote: units, LevelAt: now, Ago: ago})
 	}
 	d := &v.Decision
 	leaves := func(at int64) time.Duration {
@@ -199,6 +203,12 @@ func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	if !d.Allowed {
 		d.Retry = d.Next
 	}
+}
+
+// leaving is how many of so many in a log have to leave to make room, and how many then follow.
+func (r Rule) leaving(count int64) [2]int64 {
+	first := max(1, count-max(1, r.limitInLua())+1)
+	return [2]int64{first, count - first}
 }
 
 // decodeBucket reads {whole, rest, rate}: a level of whole + rest/window requests, and what drains
