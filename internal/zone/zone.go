@@ -240,7 +240,11 @@ func (z *Zone) Selects(r *http.Request, counted []string) (ok, excepted bool, er
 		return false, false, nil
 	}
 	if len(z.Matchers) > 0 {
-		if ok, err := z.matches(r); err != nil || !ok {
+		ok, err := z.matches(r)
+		if !ok && err == nil {
+			ok, err = z.matchesUpper(r)
+		}
+		if err != nil || !ok {
 			return false, false, err
 		}
 	}
