@@ -220,9 +220,6 @@ var attacks = map[string][]attack{
 	"examples/two-nodes/node2.Caddyfile everybody": anything(5),
 }
 
-// open are zones that need a method in lower case to be counted.
-var open = map[string]bool{"docs/migration/mholt.md dynamic": true}
-
 // Every zone of every Caddyfile for users holds what its page says against clients that write their
 // requests in whatever way backends take for the same one.
 func TestRecipesUnderAttack(t *testing.T) {
@@ -233,7 +230,7 @@ func TestRecipesUnderAttack(t *testing.T) {
 			t.Errorf("%s: zone %q has no attack; add what is promised of it as %q", r.where, r.zone, name)
 		}
 		for _, a := range attacks[name] {
-			if a.nothing == "" && !open[name] {
+			if a.nothing == "" {
 				redis.Do("FLUSHALL")
 				besiege(t, r, a, redis.URL)
 			}
