@@ -559,7 +559,9 @@ func loadMatchers(ctx caddy.Context, of any, field string, sets *caddyhttp.Match
 	if err != nil {
 		return err
 	}
-	return sets.FromInterface(loaded)
+	err = sets.FromInterface(loaded)
+	reqkey.GuardMatchers(*sets)
+	return err
 }
 
 // ServeHTTP lets a request through, denies it, or makes it wait in a queue.
