@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
@@ -571,7 +572,7 @@ func (p *handlerParser) check(g globals) (all []settings.Compiled, err error) {
 		if err != nil {
 			return nil, p.place(err, z.given, z.token)
 		}
-		if len(found) > 0 || s.GoesByAuthentication() {
+		if len(found) > 0 || s.GoesByAuthentication() || reqkey.OnlyClientsIn(s.Key) != "" {
 			z.zone.Source = z.place()
 		}
 		all = append(all, s)

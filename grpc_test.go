@@ -160,7 +160,7 @@ func TestADeniedCallOfGRPC(t *testing.T) {
 func TestCodesOfDeniedCalls(t *testing.T) {
 	redis := redistest.Start(t)
 	grpc := func(r *http.Request) {
-		r.Method = http.MethodPost
+		r.Method, r.ProtoMajor = http.MethodPost, 2
 		r.Header.Set("Content-Type", "application/grpc")
 	}
 	s := newSite(t, &App{}, "message \"slow down,\n{http.rate_limit.exceeded.name}: 100 %\"\n"+zoneBlock("said", "limit 0/1h"))

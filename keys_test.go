@@ -37,8 +37,8 @@ func TestASecondValueIsNoNewCount(t *testing.T) {
 			if n := coded(logs, warning.AmbiguousKey); n != 1 {
 				t.Errorf("%s %s: warned %d times of several values, want once", key, options, n)
 			}
-			if n := logs.FilterMessage("rate limit banned").Len(); options == "ban 1h" && n != 1 {
-				t.Errorf("%s: %d bans, want that of alice alone", key, n)
+			if bans := s.handler.zones[0].Bans(); bans != nil && bans.Count() != 1 {
+				t.Errorf("%s: %d bans, want that of alice alone", key, bans.Count())
 			}
 			s.end()
 		}

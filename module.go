@@ -400,6 +400,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.proxies.NoteMatchers(slices.Concat(slices.Concat(z.Reserved...), z.Matchers, z.Except))
 		h.checkAuthentication(z, server)
 		h.checkResponses(z, server)
+		h.checkClientsKey(z, server)
 		if err := app.use(z, where); err != nil {
 			return err
 		}
@@ -421,6 +422,28 @@ func (h *Handler) checkAuthentication(z *limits.Zone, server *caddyhttp.Server) 
 	}
 	h.warned.Warn(h.logger, warning.BeforeAuth, fmt.Sprintf("zone %q: {%s} is empty here, as rate_limit runs before basic_auth and whatever else authenticates; "+
 		"put both into a block `route { … }`, basic_auth first, or write `order rate_limit after basic_auth` into the global options, at %s",
+		z.Name, name, cmp.Or(h.RateLimits[z.Name].Source, h.path)))
+}
+
+// checkClientsKey warns of a zone that a client leaves by what it sends, where nothing else limits
+// it.
+func (h *Handler) checkClientsKey(z *limits.Zone, server *caddyhttp.Server) {
+	name := reqkey.OnlyClientsIn(z.Key)
+	if name == "" {
+		return
+	}
+	for _, other := range h.RateLimits {
+		if reqkey.BoundsAll(other.Key) {
+			return
+		}
+	}
+	if server != nil {
+		if i := provisioning(server.Routes); i >= 0 && !reqkey.IsOpen(server.Routes[i].HandlersRaw, z.Name) {
+			return
+		}
+	}
+	h.warned.Warn(h.logger, warning.ClientsKey, fmt.Sprintf("zone %q: its key is only what a client sends, {%s}, so one that sends another value each time has a new count each time; "+
+		"add a zone by address, like `zone address { limit 1200/1m }`, or put rate_limit behind what checks the value, in a block `route { … }`, at %s",
 		z.Name, name, cmp.Or(h.RateLimits[z.Name].Source, h.path)))
 }
 
@@ -562,7 +585,9 @@ func loadMatchers(ctx caddy.Context, of any, field string, sets *caddyhttp.Match
 	if err != nil {
 		return err
 	}
-	return sets.FromInterface(loaded)
+	err = sets.FromInterface(loaded)
+	reqkey.GuardMatchers(*sets)
+	return err
 }
 
 // ServeHTTP lets a request through, denies it, or makes it wait in a queue.

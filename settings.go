@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -193,7 +194,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, fou
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. Each step runs, also where one before it has failed.
-	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), z.exactPath(&found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return settings.Compiled{}, nil, err
 	}
@@ -459,8 +460,32 @@ func (z *Zone) ban(s *settings.Compiled, found *[]warning.Warning) error {
 			return wrongf("ban", "after has no number and no window; write them, like {\"max_events\": 3, \"window\": \"10m\"}, or remove after for the first denied request")
 		}
 	}
-	*found = append(*found, s.Ban.Warnings(s.Key)...)
+	*found = append(*found, s.Ban.Warnings(s.Key, s.EmptyKey)...)
 	return wrong("ban", s.Ban.Check())
+}
+
+// exactPath warns of a zone against guesses that a trailing slash leads around.
+func (z *Zone) exactPath(found *[]warning.Warning) error {
+	if z.Ban == nil && z.CountResponses == nil {
+		return nil
+	}
+	var all []string
+	for _, set := range z.MatcherSetsRaw {
+		var paths []string
+		_ = json.Unmarshal(set["path"], &paths) // Caddy says what is wrong with it
+		all = append(all, paths...)
+	}
+	for _, path := range all {
+		isCovered := func(other string) bool {
+			before, isPrefix := strings.CutSuffix(other, "*")
+			return other == path+"/" || isPrefix && strings.HasPrefix(path+"/", before)
+		}
+		if !strings.ContainsAny(path, "*{%") && !strings.HasSuffix(path, "/") && !slices.ContainsFunc(all, isCovered) {
+			*found = append(*found, warning.Warning{Code: warning.ExactPath, Text: fmt.Sprintf(
+				"the path %[1]s is exact, and many backends take %[1]s/ for the same, which passes uncounted; write `path %[1]s*`", spelling.Clip(path))})
+		}
+	}
+	return nil
 }
 
 // reserve sets the shares that are kept for classes of requests.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -60,7 +61,8 @@ func (z Zone) identity(matcher caddy.ModuleMap, namedRoute bool) ([]byte, error)
 }
 
 // siteOf returns the address of the site that a directive is in, as it is written: the first one
-// where there are several. ok is false where that can't be found out.
+// where there are several, and what it binds to, as in `:8080@127.0.0.1`. ok is false where that
+// can't be found out.
 //
 // A directive doesn't know its site, but a name that leaves the site out has to count limits over
 // all sites, and then removing one site renames the limits of others. So the site is read from the
@@ -73,7 +75,29 @@ func siteOf(h httpcaddyfile.Helper) (address string, ok bool) {
 	if ok && h.IsNamedRoute() {
 		address = "&(" + address + ")"
 	}
+	for _, to := range bindsOf(reflect.ValueOf(h)) {
+		address += "@" + to
+	}
 	return address, ok
+}
+
+// bindsOf returns the arguments of a site's bind. Two sites may have one address otherwise.
+func bindsOf(helper reflect.Value) (all []string) {
+	segments := fieldOf(fieldOf(helper, "parentBlock", reflect.Struct), "Segments", reflect.Slice)
+	if !segments.IsValid() {
+		return nil
+	}
+	for i := range segments.Len() {
+		tokens := texts(segments.Index(i))
+		if len(tokens) == 0 || tokens[0] != "bind" {
+			continue
+		}
+		if block := slices.Index(tokens, "{"); block > 0 {
+			tokens = tokens[:block]
+		}
+		all = append(all, tokens[1:]...)
+	}
+	return all
 }
 
 func firstKey(helper reflect.Value) (text string, ok bool) {

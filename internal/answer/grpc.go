@@ -29,10 +29,11 @@ const grpcType = "application/grpc"
 // maxGRPCMessage bounds grpc-message: clients reject more than some kB of headers.
 const maxGRPCMessage = 1024
 
-// isGRPC reports whether a request is a gRPC call. A call is always a POST. With another method the
-// status 200 could be stored by a cache, so whoever is denied could put empty pages there.
+// isGRPC reports whether a request is a gRPC call. A call is always a POST, over HTTP/2 or later.
+// With another method the status 200 could be stored by a cache, so whoever is denied could put
+// empty pages there.
 func isGRPC(r *http.Request) bool {
-	if r.Method != http.MethodPost {
+	if r.Method != http.MethodPost || r.ProtoMajor < 2 {
 		return false
 	}
 	values := r.Header["Content-Type"]

@@ -23,6 +23,7 @@ func TestReasonsOfDeniedCalls(t *testing.T) {
 		{TooEarly, 425, "", "", ""},
 	} {
 		r := prepared(httptest.NewRequest(http.MethodPost, "/shop.Orders/List", strings.NewReader("a message")))
+		r.ProtoMajor = 2
 		r.Header.Set("Content-Type", "application/grpc")
 		w := httptest.NewRecorder()
 		err := NewResponder(Options{Status: 503, Headers: Draft}).Deny(w, r, Denial{Reason: c.reason, Zone: "z", Wait: 2*time.Second + 1})
@@ -32,6 +33,18 @@ func TestReasonsOfDeniedCalls(t *testing.T) {
 		}
 		if c.code != "" && w.Body.Len() > 0 {
 			t.Errorf("reason %d: a denied call has the body %q", c.reason, w.Body)
+		}
+	}
+}
+
+// HTTP/1.1 carries no calls: such a request is answered as any other, whatever it says that it is.
+func TestACallNeedsHTTP2(t *testing.T) {
+	for major, want := range map[int]bool{1: false, 2: true, 3: true} {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.ProtoMajor = major
+		r.Header.Set("Content-Type", "application/grpc")
+		if got := isGRPC(r); got != want {
+			t.Errorf("a POST of application/grpc over HTTP/%d is a call: %v, want %v", major, got, want)
 		}
 	}
 }

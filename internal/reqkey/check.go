@@ -58,7 +58,7 @@ func GuessableIn(template string) (name string) {
 		case p.literal:
 		case p.address || isOfAuthentication(p.text) || isSecret(p.text):
 			return ""
-		case NewNumber(p.text).IsClients():
+		case NewNumber(p.text).IsClients() || strings.HasPrefix(p.text, "http.regexp."):
 			name = p.text
 		}
 	}
@@ -148,7 +148,7 @@ func checkPlaceholder(name string) (w warning.Warning, err error) {
 	if name == "http.request.body" || name == "http.request.body_base64" {
 		return warning.Warning{Code: warning.BodyKey, Text: fmt.Sprintf("{%s} reads the whole body of a request into memory before it is limited; use a header, the path or a query parameter", name)}, nil
 	}
-	if field, ok := strings.CutPrefix(name, headerPrefix); ok && forgeable[strings.ToLower(field)] {
+	if claimsAddress(name) {
 		return warning.Warning{Code: warning.ForgeableKey, Text: fmt.Sprintf("a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name)}, nil
 	}
 	switch {
@@ -172,7 +172,23 @@ func checkPlaceholder(name string) (w warning.Warning, err error) {
 		return warning.Warning{Code: warning.UnknownKey,
 			Text: fmt.Sprintf("{%s} is not a placeholder of Caddy's own, and empty unless map or another module sets it; did you mean {%s}?", name, s)}, nil
 	}
+	if strings.Count(name, ".") > 1 && !isOfModule(name) {
+		return warning.Warning{Code: warning.UnknownKey,
+			Text: fmt.Sprintf("{%s} is not a placeholder of Caddy's own, nor of a module that is there, and empty unless map sets it; write something of the request, like {client_ip} or {http.request.header.X-Api-Key}", name)}, nil
+	}
 	return w, nil
+}
+
+// isOfModule reports whether a name is of a family that Caddy or one of its modules sets, as far as
+// its beginning tells.
+func isOfModule(name string) bool {
+	family, rest, _ := strings.Cut(name, ".")
+	if family == "http" {
+		if family, _, _ = strings.Cut(rest, "."); slices.Contains([]string{"auth", "vars", "regexp", "error"}, family) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(caddy.Modules(), func(id string) bool { return slices.Contains(strings.Split(id, "."), family) })
 }
 
 // poorKeys exist, but don't group requests by who sends them.
@@ -186,7 +202,20 @@ var poorKeys = map[string]string{
 }
 
 // forgeable headers claim an address.
-var forgeable = map[string]bool{"x-forwarded-for": true, "x-real-ip": true, "forwarded": true, "x-client-ip": true, "true-client-ip": true}
+var forgeable = map[string]bool{
+	"x-forwarded-for": true, "x-real-ip": true, "forwarded": true, "x-client-ip": true, "true-client-ip": true, "client-ip": true, "x-forwarded": true,
+	"forwarded-for": true, "x-original-forwarded-for": true, "x-cluster-client-ip": true, "x-remote-ip": true, "x-remote-addr": true,
+	"x-originating-ip": true, "cf-connecting-ip": true, "cf-connecting-ipv6": true, "cf-pseudo-ipv4": true, "fastly-client-ip": true, "fly-client-ip": true,
+	"x-azure-clientip": true, "x-azure-socketip": true, "x-appengine-user-ip": true, "x-envoy-external-address": true, "do-connecting-ip": true,
+	"x-nf-client-connection-ip": true, "x-vercel-forwarded-for": true, "ali-cdn-real-ip": true, "cdn-src-ip": true, "x-sucuri-clientip": true,
+	"incap-client-ip": true, "cloudfront-viewer-address": true,
+}
+
+// claimsAddress reports whether a placeholder is a header that claims an address.
+func claimsAddress(name string) bool {
+	field, ok := strings.CutPrefix(name, headerPrefix)
+	return ok && forgeable[strings.ToLower(field)]
+}
 
 // slips are names that people write, and what they mean.
 var slips = map[string]string{
@@ -210,7 +239,7 @@ var slippedPrefixes = [][2]string{
 	{"cookies.", "http.request.cookie."}, {"cookie.", "http.request.cookie."}, {"queries.", "http.request.uri.query."}, {"query.", "http.request.uri.query."},
 	{"params.", "http.request.uri.query."}, {"vars.", "http.vars."}, {"var.", "http.vars."}, {"labels.", "http.request.host.labels."},
 	{"path.", "http.request.uri.path."}, {"url.", "http.request.uri."}, {"re.", "http.regexp."}, {"regexp.", "http.regexp."}, {"tls.", "http.request.tls."},
-	{"uri.", "http.request.uri."}, {"host.labels.", "http.request.host.labels."},
+	{"uri.", "http.request.uri."}, {"host.labels.", "http.request.host.labels."}, {"request.", "http.request."}, {"req.", "http.request."},
 }
 
 // MeansClientIP reports whether a name that Caddy doesn't have is a common way to write the
@@ -238,6 +267,9 @@ func suggestion(name string) string {
 				return to
 			}
 		}
+	}
+	if strings.HasPrefix(name, "remote.") { // of other limiters
+		return caddyhttp.ClientIPVarKey
 	}
 	return nearest(strings.ToLower(name))
 }

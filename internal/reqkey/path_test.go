@@ -53,7 +53,7 @@ func TestPartsOfACleanPathAreCaddys(t *testing.T) {
 		n := rapid.IntRange(0, 5).Draw(rt, "part")
 		r := request("http://example.com/")
 		r.URL.Path = path
-		r, repl := prepared(t, r, "192.0.2.1")
+		_, repl := prepared(t, r, "192.0.2.1")
 		want, _ := repl.GetString(fmt.Sprintf("http.request.uri.path.%d", n))
 		if got := partOf(path, n); got != want {
 			rt.Errorf("part %d of %q is %q, want %q", n, path, got, want)

@@ -41,7 +41,7 @@ func matchAddresses(sets []caddyhttp.MatcherSet) bool {
 	for _, set := range sets {
 		for _, m := range set {
 			switch m := m.(type) {
-			case *caddyhttp.MatchClientIP:
+			case *caddyhttp.MatchClientIP, clientIPMatcher:
 				return true
 			case *caddyhttp.MatchNot:
 				if matchAddresses(m.MatcherSets) {

@@ -69,18 +69,25 @@ func (b Ban) String() string {
 const longBan = time.Hour
 
 // Warnings returns what is dangerous about a ban by the keys of a template.
-func (b Ban) Warnings(template string) (found []warning.Warning) {
+func (b Ban) Warnings(template string, empty EmptyKey) (found []warning.Warning) {
 	warn := func(code, text string, values ...any) {
 		found = append(found, warning.Warning{Code: code, Text: fmt.Sprintf(text, values...)})
 	}
-	if name := reqkey.GuessableIn(template); name != "" {
+	guessable, nobody := reqkey.GuessableIn(template), reqkey.TellsNobody(template)
+	if name := guessable; name != "" {
 		warn(warning.BanOfOthers, "a client can send any {%s}, and so have whoever it names banned; ban by {client_ip}, or by what authentication has proven, like {http.auth.user.id}", name)
 	}
 	if reqkey.HasAddress(template) && b.For > longBan {
 		warn(warning.LongBan, "an address is banned for %s, and by then it may be somebody else's, or many share it; ban for an hour at most, like `ban 15m`", rates.WindowText(b.For))
 	}
-	if reqkey.IsConstant(template) {
+	if empty == EmptyShare && !nobody && !reqkey.HasAddress(template) {
+		warn(warning.BanOfOthers, "with empty_key share, all requests without a key have one, so one client that overdoes it has all of them banned; write `empty_key client_ip`, or remove ban")
+	}
+	switch {
+	case reqkey.IsConstant(template):
 		warn(warning.BanOfAll, "all requests have one key, so one client that overdoes it has everybody banned; write `key {client_ip}`, or remove ban")
+	case nobody && guessable == "":
+		warn(warning.BanOfAll, "nothing in the key %s tells clients apart, so one that overdoes it has all others banned with it; add {client_ip} to the key, or remove ban", template)
 	}
 	return found
 }

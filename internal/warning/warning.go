@@ -42,7 +42,9 @@ const (
 	LimitOnErrors   = "TIDE028"
 	AllReserve      = "TIDE029"
 	ReserveOfOne    = "TIDE030"
+	ExactPath       = "TIDE031"
 	AmbiguousKey    = "TIDE032"
+	ClientsKey      = "TIDE033"
 	FarRedis        = "TIDE034"
 )
 
