@@ -101,7 +101,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	}
 	a.config.CheckKeeper()
 	if err := a.check(a.globals()); err != nil {
-		return err
+		return &jsonError{hints.InJSON(err.Error()), err}
 	}
 	return metrics.Register(ctx.GetMetricsRegistry(), lifecycle.State)
 }

@@ -93,7 +93,7 @@ func init() {
 // once. Next to a rate on the directive's own line, sync_rate and headers are the handler's. A
 // share is 25% or 0.25.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	p, err := parseHandler(d, nil)
+	p, err := parseHandler(d, nil, "")
 	if err != nil {
 		return err
 	}
@@ -120,14 +120,15 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	if !h.Next() {
 		return nil, h.ArgErr()
 	}
-	if err := checkMatcherToken(h.Dispenser); err != nil {
+	written, err := matcherToken(h.Dispenser)
+	if err != nil {
 		return nil, err
 	}
 	matcher, err := h.ExtractMatcherSet()
 	if err != nil {
 		return nil, err
 	}
-	p, err := parseHandler(h.Dispenser, &h)
+	p, err := parseHandler(h.Dispenser, &h, written)
 	if err != nil {
 		return nil, err
 	}
@@ -150,20 +151,23 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	return h.NewRoute(matcher, p.handler), nil
 }
 
-// checkMatcherToken rejects a rate without its number in the place of a matcher. The directive's
-// name is the current token.
-func checkMatcherToken(d *caddyfile.Dispenser) error {
+// matcherToken returns the directive's matcher as it is written, "" for none. It rejects a rate
+// without its number in its place. The directive's name is the current token.
+func matcherToken(d *caddyfile.Dispenser) (string, error) {
 	args := d.CountRemainingArgs()
 	if args == 0 {
-		return nil
+		return "", nil
 	}
 	d.NextArg()
 	token := d.Token()
 	d.Prev()
 	if err := hints.NumberMissing(token.Text, args == 1); err != nil {
-		return placeAt(token, err)
+		return "", placeAt(token, err)
 	}
-	return nil
+	if token.Text == "*" || strings.HasPrefix(token.Text, "/") || strings.HasPrefix(token.Text, "@") {
+		return token.Text, nil
+	}
+	return "", nil
 }
 
 // register notes the names of the zones and rejects one that is taken by another limit.
@@ -210,9 +214,9 @@ type parsedZone struct {
 	given optionTokens
 }
 
-// parseHandler reads the directive from its name on, in a site unless that is nil. What one option
-// contradicts in another is left to check.
-func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (*handlerParser, error) {
+// parseHandler reads the directive from its name on, in a site unless that is nil. Its matcher was
+// taken out. What one option contradicts in another is left to check.
+func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper, matcher string) (*handlerParser, error) {
 	p := &handlerParser{parser: parser{d}, site: site, handler: new(Handler), given: optionTokens{}}
 	if !p.Next() {
 		return nil, p.ArgErr()
@@ -220,7 +224,7 @@ func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (*handlerP
 	start := p.Token()
 	if args := p.RemainingArgs(); len(args) > 0 {
 		limits, err := parseRates(args, rates.Parse)
-		if misplaced := hints.PlaceholderFirst(args); misplaced != nil {
+		if misplaced := hints.NoRateFirst(matcher, args); misplaced != nil {
 			err = misplaced
 		}
 		if err != nil {

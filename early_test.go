@@ -118,7 +118,8 @@ func (c *quicClient) get(ctx context.Context, method string, change ...func(*htt
 func (c *quicClient) early(zone string, count int, change ...func(*http.Request)) (answers func() []reply) {
 	t := c.s.t
 	t.Helper()
-	before := decidedBy(t, zone)
+	decided := func() int { return decidedBy(t, zone) + decidedAs(t, zone, "skipped") }
+	before := decided()
 	all := make([]reply, count)
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
@@ -126,7 +127,7 @@ func (c *quicClient) early(zone string, count int, change ...func(*http.Request)
 	for i := range all {
 		done.Go(func() { all[i], all[i].err = c.get(ctx, http3.MethodGet0RTT, change...) })
 	}
-	redistest.Eventually(t, "all early data is decided on", func() bool { return decidedBy(t, zone)-before == count })
+	redistest.Eventually(t, "all early data is decided on", func() bool { return decided()-before == count })
 	return func() []reply {
 		done.Wait()
 		return all
@@ -259,18 +260,16 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 	}
 }
 
-// Keys that hold no address count the same in early data: who has them has proven what they stand
-// for.
+// Keys that no address can have a part in count the same in early data.
 func TestEarlyDataWithAnotherKey(t *testing.T) {
 	zone := fmt.Sprint("early-", earlyZones.Add(1))
-	s := startCaddy(t, "", "rate_limit {\n"+zoneBlock(zone, "limit 3/1h\nalgorithm sliding_log\nkey {http.request.header.K}")+"}\nrespond ok")
-	c := s.quic("127.0.0.9", s.ticket())
-	answers := c.early(zone, 2, header("K", "mine"))
+	s := startCaddy(t, "", "rate_limit {\n"+zoneBlock(zone, "limit 5/1h\nalgorithm sliding_log\nkey {http.request.tls.server_name}")+"}\nrespond ok")
+	c, again := s.quic("127.0.0.9", s.ticket()), s.quic("127.0.0.9", s.ticket()) // 2 of the 5
+	answers := c.early(zone, 2)
 	c.open()
 	answers()
-	s.answers("HTTP/1.1", 2, http.StatusOK, 1, header("K", "mine"))
-	again := s.quic("127.0.0.9", s.ticket())
-	answers = again.early(zone, 1, header("K", "mine"))
+	s.answers("HTTP/1.1", 2, http.StatusOK, 1)
+	answers = again.early(zone, 1)
 	again.open()
 	if a := answers()[0]; a.err != nil || a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
 		t.Errorf("a denial in early data by a key without an address: %d %v, %v, want 429", a.status, a.header, a.err)
@@ -319,3 +318,79 @@ func TestEarlyDataFromAnAddressBannedElsewhere(t *testing.T) {
 		t.Errorf("when the ban is known: %d admitted and %d too early in all, want 2 and 5", admitted, early)
 	}
 }
+
+// victim is the address that is forged, and other one that is not.
+const victim, other = "127.0.0.5", "127.0.0.6"
+
+// byAnotherName are zones that know an address by another name.
+var byAnotherName = map[string]struct {
+	before, zone string
+	passed       int // of 9 requests in early data
+	owner, rest  int // of 5 requests each, after the handshake
+	change       func(*http.Request)
+}{
+	"a key by map":                       {zone: "key {customer}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
+	"a key by map, with a ban":           {zone: "key {customer}\nlimit 3/1h\nban 1h", passed: 3, owner: 3, rest: 3},
+	"a key by vars":                      {before: "vars owner {customer}", zone: "key {http.vars.owner}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
+	"a key by a header":                  {before: "request_header X-C {customer}", zone: "key {http.request.header.X-C}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
+	"a key by the host":                  {before: "request_header Host {customer}", zone: "key {host}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
+	"a key by the path":                  {before: "rewrite * /{customer}{uri}", zone: "key {path.0}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
+	"a key that is empty by map":         {before: "map {client_ip} {known} {\n" + victim + " \"\"\ndefault other\n}", zone: "key {known}\nempty_key skip\nlimit 3/1h", passed: 3, owner: 5, rest: 3},
+	"an exception by vars":               {zone: "key all\nlimit 3/1h\nexcept vars {customer} acme", passed: 3, owner: 5, rest: 3},
+	"an exception by an expression":      {zone: "key all\nlimit 3/1h\nexcept `{customer} == \"acme\"`", passed: 3, owner: 5, rest: 3},
+	"an exception by a header":           {before: "request_header X-C {customer}", zone: "key all\nlimit 3/1h\nexcept header X-C acme", passed: 3, owner: 5, rest: 3},
+	"an exception by a rewritten path":   {before: "rewrite * /{customer}{uri}", zone: "key all\nlimit 3/1h\nexcept path /acme/*", passed: 3, owner: 5, rest: 3},
+	"an exception by the path":           {zone: "key all\nlimit 3/1h\nexcept path /free", passed: 9, owner: 5, rest: 5, change: at("/free")},
+	"a matcher by vars":                  {zone: "key all\nlimit 3/1h\nmatch vars {customer} acme", passed: 3, owner: 3, rest: 5},
+	"a reserve by vars":                  {zone: "key all\nlimit 4/1h\nreserve @acme 50%", passed: 2, owner: 4, rest: 0},
+	"a limit by map":                     {zone: "key all\nlimit {plan}/1h\nlimit_default 3/1h", passed: 3, owner: 5, rest: 3},
+	"a count for all, whoever asks":      {zone: "key all\nlimit 3/1h", passed: 3, owner: 0, rest: 0},
+	"a key that the server itself knows": {zone: "key {http.request.tls.server_name}\nlimit 3/1h", passed: 3, owner: 0, rest: 0},
+}
+
+// Whatever a site makes of the address, by its own variables or by what it rewrites, who sends
+// early data from an address that is not his spends, bans, excepts and reserves nothing of
+// anybody's.
+func TestEarlyDataOfAnAddressByAnotherName(t *testing.T) {
+	names := "map {client_ip} {customer} {plan} {\n" + victim + " acme unlimited\ndefault other 3\n}\n"
+	for name, c := range byAnotherName {
+		t.Run(name, func(t *testing.T) {
+			zone := fmt.Sprint("early-", earlyZones.Add(1))
+			s := startCaddy(t, "", "@acme vars {customer} acme\n@attack not header K ticket\nroute {\n"+names+c.before+"\nrate_limit @attack {\n"+
+				zoneBlock(zone, "algorithm sliding_log\n"+c.zone)+"}\nrespond ok\n}")
+			change := []func(*http.Request){func(*http.Request) {}}
+			if c.change != nil {
+				change = append(change, c.change)
+			}
+			attacker := s.quic(victim, s.ticket())
+			answers := attacker.early(zone, 9, change...)
+			attacker.open()
+			passed := 0
+			for _, a := range answers() {
+				switch {
+				case a.err != nil:
+					t.Fatal(a.err)
+				case a.status == http.StatusOK:
+					passed++
+				case a.status != http.StatusTooEarly && c.owner+c.rest > 0:
+					t.Errorf("early data that is denied: %d, want 425", a.status)
+				}
+			}
+			if passed != c.passed {
+				t.Errorf("%d of 9 requests in early data pass, want %d", passed, c.passed)
+			}
+			if n := s.loggedMessages("rate limit banned"); n != 0 {
+				t.Errorf("%d bans by early data", n)
+			}
+			if got := s.from(victim, 5, change...); got != c.owner {
+				t.Errorf("the owner of the address: %d of 5 requests admitted, want %d", got, c.owner)
+			}
+			if got := s.from(other, 5, change...); got != c.rest {
+				t.Errorf("another client: %d of 5 requests admitted, want %d", got, c.rest)
+			}
+		})
+	}
+}
+
+// at is a request for a path.
+func at(path string) func(*http.Request) { return func(r *http.Request) { r.URL.Path = path } }

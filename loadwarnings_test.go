@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -68,7 +69,10 @@ func TestWarningsAtLoadOfJSON(t *testing.T) {
 	})
 }
 
-// Errors of JSON name the field, and Caddy the handler.
+// lineOfACaddyfile is one that an error tells to write.
+var lineOfACaddyfile = regexp.MustCompile("(write|like|add|line) `[a-z_]+ [^`\"]*`")
+
+// Errors of JSON name the field, and Caddy the handler. They say what to write in JSON.
 func TestErrorsInJSONNameTheirPlace(t *testing.T) {
 	goldens(t, "testdata/errors/*.jsontest", func(t *testing.T, input string) string {
 		var c caddy.Config
@@ -78,6 +82,9 @@ func TestErrorsInJSONNameTheirPlace(t *testing.T) {
 		err := caddy.Validate(&c)
 		if err == nil {
 			t.Fatal("Validate = nil, want an error")
+		}
+		if line := lineOfACaddyfile.FindString(err.Error()); line != "" {
+			t.Errorf("it is no Caddyfile: %s", line)
 		}
 		return err.Error()
 	})

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -245,7 +246,7 @@ type Reserve struct {
 type Limit struct {
 	// MaxEvents is the number of requests, 0 or more; 0 denies all. As a placeholder in quotes,
 	// like "{plan}", it comes with each request: a whole number up to 2^53, or unlimited, which
-	// neither counts nor is counted. Default: 0.
+	// neither counts nor is counted. Default: none; it must be given.
 	MaxEvents Events `json:"max_events"`
 
 	// Window is 1ms to ten years. Default: none; it must be given.
@@ -294,7 +295,32 @@ func (*Handler) CaddyModule() caddy.ModuleInfo {
 // shapes that other rate limiters have.
 func (h *Handler) UnmarshalJSON(text []byte) error {
 	type handler Handler // without this method
-	return hints.JSON(caddy.StrictUnmarshalJSON(text, (*handler)(h)), shapes)
+	if err := caddy.StrictUnmarshalJSON(text, (*handler)(h)); err != nil {
+		return hints.JSON(err, shapes)
+	}
+	return checkNumbers(text)
+}
+
+// checkNumbers reports a limit without its number, which would be 0 and deny everybody.
+func checkNumbers(text []byte) error {
+	var handler struct {
+		Zones map[string]struct {
+			Limits []struct {
+				MaxEvents any `json:"max_events"`
+			} `json:"limits"`
+		} `json:"rate_limits"`
+	}
+	if err := json.Unmarshal(text, &handler); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(handler.Zones)) {
+		for _, limit := range handler.Zones[name].Limits {
+			if limit.MaxEvents == nil {
+				return inJSON(&zoneError{name, wrongf("limit", "it has no max_events, so it would deny all requests; add how many, like \"max_events\": 100, or 0 if all are to be denied")})
+			}
+		}
+	}
+	return nil
 }
 
 // shapes are what to write where the JSON of a handler has a value of another type.
@@ -413,7 +439,7 @@ func (h *Handler) checkResponses(z *limits.Zone, server *caddyhttp.Server) {
 		return
 	}
 	h.warned.Warn(h.logger, warning.AllReserve, fmt.Sprintf("zone %q: it has no matcher, so each request of a page reserves a unit until its response begins, and a page with many pictures is denied some of them; "+
-		"write `match { … }` with the requests whose responses count, like `method POST` and `path /login`, at %s", z.Name, at))
+		"write `match` with the requests whose responses count, like `match path /login*`, at %s", z.Name, at))
 }
 
 // isOfLogins reports whether a route of errors is being provisioned that goes by the statuses of a

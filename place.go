@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/hints"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -71,21 +72,34 @@ func placeAt(token caddyfile.Token, err error) error {
 // fieldNames are the names in JSON of options that have another one in a Caddyfile.
 var fieldNames = map[string]string{"limit": "limits", "events": "max_events", "status": "status_code"}
 
-// inJSON adds the field that an error is about, in a handler. Caddy adds the handler's own path.
+// jsonError is an error in the words of JSON.
+type jsonError struct {
+	text string
+	err  error
+}
+
+func (e *jsonError) Error() string { return e.text }
+func (e *jsonError) Unwrap() error { return e.err }
+
+// inJSON says an error about a handler in the words of JSON, and adds the field that it is about.
+// Caddy adds the handler's own path.
 func inJSON(err error) error {
 	var path []string
+	text := hints.InJSON(err.Error())
 	var zone *zoneError
 	if errors.As(err, &zone) {
 		path = append(path, zonePath(zone.zone))
 	}
 	var about *optionError
 	if errors.As(err, &about) {
-		path = append(path, cmp.Or(fieldNames[about.option], about.option))
+		field := cmp.Or(fieldNames[about.option], about.option)
+		text = strings.Replace(text, "parsing "+about.option+":", "parsing "+field+":", 1)
+		path = append(path, field)
 	}
-	if len(path) == 0 {
-		return err
+	if len(path) > 0 {
+		text += ", at " + strings.Join(path, ".")
 	}
-	return fmt.Errorf("%w, at %s", err, strings.Join(path, "."))
+	return &jsonError{text, err}
 }
 
 // zonePath returns the path of a zone in its handler.

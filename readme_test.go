@@ -668,22 +668,20 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	checkACLLog(t, server)
 }
 
-// checkACLStrict has Redis decide for a limit, refund and penalize, and the node decide alone, for
-// which it is charged.
+// checkACLStrict has Redis decide for a limit, refund and charge denied requests, and the node
+// decide alone, for which it is charged.
 func checkACLStrict(t *testing.T, shared *shared.Redis, l *limits.Limit, raw []byte) {
 	t.Helper()
 	s := l.Settings
 	rules := []strict.Rule{strict.Rule(s.Params(rates.Rate{Limit: 1, Window: l.Rate.Window}))}
+	rules[0].CountsDenied = true
 	for i := range 4 {
 		v, g, err := shared.Strict.Take(t.Context(), s.Name, rules, table.IDOf(raw), nil)
 		if err != nil {
 			t.Fatalf("%s: Take = %v, %v", s.Name, v, err)
 		}
-		switch i {
-		case 0:
+		if i == 0 {
 			shared.Strict.Refund(g)
-		case 2:
-			shared.Strict.Penalize(g)
 		}
 	}
 	l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0)

@@ -151,6 +151,8 @@ func TestRecipeOfAShadowban(t *testing.T) {
 			}
 		}
 	}
+	grpc := []func(*http.Request){method(http.MethodPost), onPath("/comments"), header("Content-Type", "Application/gRPC")}
+	s.answers("HTTP/2.0", 1, http.StatusUnsupportedMediaType, 1, grpc...)
 	if asked.Load() != 5 || decidedAs(t, "comments", "denied") != 3 {
 		t.Errorf("the upstream got %d comments, the metrics say %d denied; want 5 and 3", asked.Load(), decidedAs(t, "comments", "denied"))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
@@ -31,11 +32,9 @@ const (
 	maxConcurrent   = 1_000_000_000
 
 	defaultDistributedInterval = caddy.Duration(5 * time.Second) // the older plugin's
-
-	redisMend = "add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top"
 )
 
-var errStorage = errors.New("counts are synced through Redis, not through Caddy's storage; remove storage, and " + redisMend)
+var errStorage = errors.New("counts are synced through Redis, not through Caddy's storage; remove storage, and " + hints.RedisMend)
 
 // globals are what the global options mean for a handler.
 type globals struct {
@@ -61,7 +60,7 @@ func checkSyncRate(s *SyncRate, hasRedis bool) error {
 		return wrong("sync_rate", err)
 	}
 	if *s >= 0 && !hasRedis {
-		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s, or write `sync_rate local`", s, redisMend)
+		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s, or write `sync_rate local`", s, hints.RedisMend)
 	}
 	return nil
 }
@@ -145,7 +144,7 @@ func (d *Distributed) check(g globals) error {
 		}
 	}
 	if !g.hasRedis && !g.redisEmpty {
-		return fmt.Errorf("it needs Redis, and none is configured; %s, or remove distributed", redisMend)
+		return fmt.Errorf("it needs Redis, and none is configured; %s, or remove distributed", hints.RedisMend)
 	}
 	return nil
 }
@@ -194,7 +193,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, fou
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. Each step runs, also where one before it has failed.
-	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.exceptions(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return settings.Compiled{}, nil, err
 	}
@@ -472,7 +471,12 @@ func (z *Zone) reserve(s *settings.Compiled, found *[]warning.Warning) (err erro
 	var shares []float64
 	for _, r := range z.Reserve {
 		if len(r.MatcherSetsRaw) == 0 || slices.ContainsFunc(r.MatcherSetsRaw, func(set caddy.ModuleMap) bool { return len(set) == 0 }) {
-			return wrongf("reserve", "it is for all requests, so it keeps nothing back; write for which ones it is, like `reserve @paying 20%%`, in JSON with matchers in match")
+			return wrongf("reserve", "it is for all requests, so it keeps nothing back; write for which ones it is, like `reserve @paying 20%%`")
+		}
+		for _, set := range r.MatcherSetsRaw {
+			if err := matchers.Check(set); err != nil {
+				return wrong("reserve", err)
+			}
 		}
 		shares = append(shares, r.Share)
 	}
@@ -492,11 +496,19 @@ func (z *Zone) reserve(s *settings.Compiled, found *[]warning.Warning) (err erro
 	return nil
 }
 
-// exceptions reports an exception that excepts all requests.
-func (z *Zone) exceptions() error {
+// selects reports matchers that match every request or none.
+func (z *Zone) selects() error {
+	for _, set := range z.MatcherSetsRaw {
+		if err := matchers.Check(set); err != nil {
+			return wrong("match", err)
+		}
+	}
 	for _, set := range z.ExceptRaw {
 		if len(set) == 0 {
 			return wrongf("except", "an empty set matches every request, so nothing would be limited; write matchers into it, or remove it")
+		}
+		if err := matchers.Check(set); err != nil {
+			return wrong("except", err)
 		}
 	}
 	return nil

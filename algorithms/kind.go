@@ -141,6 +141,9 @@ type Params struct {
 	// Reserves is set where the response to a request decides whether it counts. No machine goes by
 	// it: stores note apart what is reserved.
 	Reserves bool
+	// CountsDenied is set where denied requests count. No machine goes by it: who asks one
+	// penalizes.
+	CountsDenied bool
 }
 
 // Compile works out what a machine goes by.

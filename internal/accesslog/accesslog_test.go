@@ -8,9 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -130,6 +133,25 @@ func TestHeaders(t *testing.T) {
 		if len(all) != 1 || !reflect.DeepEqual(all[0].Headers, want) {
 			t.Errorf("%s is read as %v, want %v; %+v", text, all, want, s)
 		}
+	}
+}
+
+// The format that the page on nginx gives is read with milliseconds and durations.
+func TestFormatOfThePageOnNginx(t *testing.T) {
+	page, err := os.ReadFile("../../docs/migration/nginx.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "log_format tide escape=json ")
+	text, _, found := strings.Cut(text, ";")
+	line := strings.NewReplacer(
+		"$msec", "1700000003.250", "$request_time", "0.040", "$remote_addr", "203.0.113.9", "$request_method", "POST",
+		"$http_host", "example.com", "$request_uri", "/a?b", "$status", "201",
+	).Replace(strings.Join(regexp.MustCompile(`'([^']*)'`).FindAllString(text, -1), ""))
+	all, s := readAll(t, Options{}, strings.ReplaceAll(line, "'", ""))
+	want := Record{Start: 1700000003210 * 1e6, Took: 40 * time.Millisecond, Status: 201, Method: "POST", Host: "example.com", URI: "/a?b", RemoteIP: "203.0.113.9"}
+	if !found || len(all) != 1 || !reflect.DeepEqual(all[0], want) {
+		t.Errorf("%s is read as %+v, want %+v; %+v", line, all, want, s)
 	}
 }
 
@@ -366,4 +388,100 @@ func TestHeldBack(t *testing.T) {
 			t.Errorf("%v: %d requests, %+v", bound, len(all), s)
 		}
 	}
+}
+
+// A line of a clock that had jumped is damaged: all that come after it are as they would be without
+// it. What is a gap, or all by a wrong clock, is read.
+func TestLinesFromTheFuture(t *testing.T) {
+	const days = 24 * 3600
+	around := func(at float64, uris string) (log string) {
+		for i, uri := range strings.Split(uris, "") {
+			log += line(at+float64(i%2)/2-float64(i)/10, 0, "/"+uri)
+		}
+		return log
+	}
+	before, after, far := around(0, "abcd"), around(30, "efgh"), line(9e9-1.7e9, 0, "/far")
+	long := strings.Repeat(line(400*days, 0, "/long"), 1000)
+	for name, test := range map[string]struct {
+		log     string
+		changed float64 // when the file was changed, in seconds like those of a line
+		want    string
+		damaged int64
+	}{
+		"one":                         {before + far + after, 40, "cadbgehf", 1},
+		"one, in an older log":        {before + line(20*days, 0, "/far") + after, 400 * days, "cadbgehf", 1},
+		"some, in an older log":       {before + strings.Repeat(line(20*days, 0, "/far"), 20) + after, 400 * days, "cadbgehf", 20},
+		"the first":                   {far + before + after, 40, "cadbgehf", 1},
+		"the last":                    {before + after + far, 40, "cadbgehf", 1},
+		"many":                        {before + long + after, 40, "cadbgehf", 1000},
+		"after a gap":                 {before + line(20*days, 0, "/next") + line(20*days+1, 0, "/last"), 20 * days, "cadb/next/last", 0},
+		"after a gap, at the end":     {before + line(20*days, 0, "/last"), 20 * days, "cadb/last", 0},
+		"a wrong clock":               {before + after, -400 * days, "cadbgehf", 0},
+		"a wrong clock, after a gap":  {before + line(20*days, 0, "/next"), -400 * days, "cadb/next", 0},
+		"one, where a clock is wrong": {before + far + after, -400 * days, "cadbgehf", 1},
+	} {
+		path := filepath.Join(t.TempDir(), "log")
+		if err := os.WriteFile(path, []byte(test.log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		changed := time.Unix(1.7e9+int64(test.changed), 0)
+		if err := os.Chtimes(path, changed, changed); err != nil {
+			t.Fatal(err)
+		}
+		f, err := Open([]string{path}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []Record
+		s := f.Each(Options{Reorder: time.Minute}, func(r *Record) bool {
+			all = append(all, *r)
+			return true
+		})
+		f.Close()
+		if got := strings.ReplaceAll(uris(all), "/", ""); got != strings.ReplaceAll(test.want, "/", "") || s.Damaged != test.damaged || s.Late != 0 {
+			t.Errorf("%s: in order %.100s, want %s; %d damaged, %d late", name, got, test.want, s.Damaged, s.Late)
+		}
+		if test.damaged > 0 && !strings.Contains(s.Troubles[0].Why, "its time lies more than a day ahead") {
+			t.Errorf("%s: %+v", name, s.Troubles)
+		}
+	}
+}
+
+// What waits to be looked at is bounded in bytes, and nothing of it is kept once it was.
+func TestLongLinesAreNotKept(t *testing.T) {
+	defer func(before int) { maxText = before }(maxText)
+	maxText = 1 << 20
+	long := strings.Replace(line(0, 0, "/"), `"method"`, `"headers":{"X-Key":["`+strings.Repeat("x", 900_000)+`"]},"method"`, 1)
+	text := strings.Repeat(long, 100) + strings.Repeat(line(1, 0, "/"), 5000)
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f, err := Open([]string{"-"}, strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, n := heap(), 0
+		f.Each(Options{Headers: true, Reorder: time.Minute}, func(*Record) bool {
+			switch n++; n {
+			case 1:
+				synctest.Wait() // until nothing more is read
+				if read := f.Read.Load(); read > 16<<20 {
+					t.Errorf("%d MB were read before the first record was looked at", read>>20)
+				}
+			case 110: // which may be in a slice that held long ones
+				synctest.Wait()
+				if now := heap(); now > before+4<<20 {
+					t.Errorf("%d MB are held once all that is long was looked at", (now-before)>>20)
+				}
+			}
+			return true
+		})
+		if n != 5100 {
+			t.Errorf("%d records", n)
+		}
+	})
 }

@@ -4,8 +4,12 @@ import (
 	"container/heap"
 )
 
-// batch is how many records are handed on together.
-const batch = 256
+// batch is how many records are handed on together, and batchText about how many bytes of text they
+// hold.
+const (
+	batch     = 256
+	batchText = 256 << 10
+)
 
 // maxHeld is how many records are held back to bring them into order, and maxText how many bytes of
 // text they hold together. Tests lower them.
@@ -47,6 +51,7 @@ type merger struct {
 	ordered, used chan []Record
 	stop          chan struct{}
 	out           []Record
+	outText       int // bytes that out holds
 
 	held    []Record // in any order, at the indices that are not in free
 	free    []int32
@@ -121,12 +126,14 @@ func (m *merger) add(s *source) {
 func (m *merger) handOn() bool {
 	first := m.waiting.pop()
 	r := &m.held[first.index]
-	m.text -= r.size()
+	size := r.size()
+	m.text -= size
+	m.outText += size
 	m.last, m.begun = first.at, true
 	m.out = append(m.out, *r)
 	*r = Record{}
 	m.free = append(m.free, first.index)
-	if len(m.out) == batch {
+	if len(m.out) == batch || m.outText >= batchText {
 		return m.flush()
 	}
 	return true
@@ -150,6 +157,7 @@ func (m *merger) flush() bool {
 	case <-m.stop:
 		return false
 	}
+	m.outText = 0
 	select {
 	case old := <-m.used:
 		m.out = old[:0]

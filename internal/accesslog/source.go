@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"sync/atomic"
+	"time"
 )
 
 // maxLine is the longest line that is read. A longer one is no request that a server would take:
@@ -35,6 +36,9 @@ type source struct {
 	head   Record
 	at     int64 // the time of head, at which its line was written
 	order  int
+
+	changed int64 // when the file was changed last, or now for what is no file
+	newest  int64 // the latest at so far, 0 before the first request
 }
 
 // Open opens logs by their paths; "-" is stdin. It fails where one can't be read.
@@ -46,7 +50,7 @@ func Open(paths []string, stdin io.Reader) (f *Files, err error) {
 		}
 	}()
 	for i, path := range paths {
-		from := stdin
+		from, changed := stdin, time.Now()
 		if path == "-" {
 			f.Bytes = -1
 		} else {
@@ -62,12 +66,15 @@ func Open(paths []string, stdin io.Reader) (f *Files, err error) {
 			if info.IsDir() {
 				return f, fmt.Errorf("%s is a directory; name the files in it, like %s/*.log", path, path)
 			}
-			if f.Bytes >= 0 && info.Mode().IsRegular() {
-				f.Bytes += info.Size()
+			if info.Mode().IsRegular() {
+				changed = info.ModTime()
+				if f.Bytes >= 0 {
+					f.Bytes += info.Size()
+				}
 			}
 			from = file
 		}
-		s := &source{name: path, order: i}
+		s := &source{name: path, order: i, changed: changed.UnixNano()}
 		if s.lines, err = unpacked(&counted{from, &f.Read}); err != nil {
 			return f, fmt.Errorf("reading %s: %w", path, err)
 		}
@@ -151,6 +158,9 @@ func (f *source) next(s *Stats) bool {
 		if why == "" {
 			k, why = f.parser.line(line, &f.head)
 		}
+		if k == request && f.isAhead(f.head.Start+int64(f.head.Took)) {
+			k, why = damaged, "its time lies more than a day ahead of the lines after it, or of the file's last change"
+		}
 		switch k {
 		case request:
 			s.Requests++
@@ -158,6 +168,7 @@ func (f *source) next(s *Stats) bool {
 				s.Texts++
 			}
 			f.at = f.head.Start + int64(f.head.Took)
+			f.newest = max(f.newest, f.at)
 			return true
 		case other:
 			s.Other++
@@ -166,6 +177,34 @@ func (f *source) next(s *Stats) bool {
 		}
 		if err != nil {
 			f.ended(err, s)
+			return false
+		}
+	}
+}
+
+// day is by how much a line is later than others if a clock had jumped. A site without visitors has
+// gaps as long, but no line from before the gap comes after it.
+const day = int64(24 * time.Hour)
+
+// isAhead reports whether the time of the line read last is that of a clock that had jumped. All
+// others would be late after it. A log whose times are all of a wrong clock is whole in itself.
+func (f *source) isAhead(at int64) bool {
+	if f.newest != 0 && at-f.newest <= day {
+		return false
+	}
+	if f.newest != 0 && f.newest-f.changed <= day && at-f.changed > day {
+		return true
+	}
+	// What is in the buffer tells; an error at its end comes again when it is read.
+	following, _ := f.lines.Peek(buffer)
+	p := parser{times: f.parser.times}
+	for {
+		line, rest, whole := bytes.Cut(following, []byte{'\n'})
+		var next Record
+		if k, _ := p.line(line, &next); whole && k == request && at-next.Start-int64(next.Took) > day {
+			return true
+		}
+		if following = rest; !whole {
 			return false
 		}
 	}

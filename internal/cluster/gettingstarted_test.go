@@ -175,6 +175,26 @@ func TestGettingStarted(t *testing.T) {
 	}
 }
 
+// The README's first limit takes one command, and its second terminal shows what it shows.
+func TestFirstLimitOfTheReadme(t *testing.T) {
+	t.Parallel()
+	n := arrive(t, "../../examples", "8080", "2019")
+	if err := os.Symlink(caddy(t), filepath.Join(n.dir, "caddy")); err != nil {
+		t.Fatal(err)
+	}
+	steps := stepsOf(t, "../../README.md")
+	run, ok := strings.CutPrefix(steps[0].command, "go run ./cmd/caddy run ")
+	if !ok {
+		t.Fatalf("the README begins with %s", steps[0].command)
+	}
+	n.serve(t, "./caddy run "+n.ports.Replace(run))
+	out, err := n.command(t, "bash", "-c", n.ports.Replace(steps[1].command)).CombinedOutput()
+	if err != nil {
+		t.Errorf("%s: %v\n%s", steps[1].command, err, out)
+	}
+	n.compare(t, "README.md: "+steps[1].command, steps[1].prints, string(out))
+}
+
 // compare wants every line that is shown among those that were printed, as often.
 func (n newcomer) compare(t *testing.T, where string, shown []string, printed string) {
 	t.Helper()

@@ -6,6 +6,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -100,7 +101,7 @@ func clean(err error) error { return errors.New(printable(err.Error())) }
 func exactly(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != len(names) {
-			return fmt.Errorf("it takes %s; see '%s --help'", strings.Join(names, " "), cmd.CommandPath())
+			return fmt.Errorf("it takes %s; see '%s --help'", cmp.Or(strings.Join(names, " "), "no arguments"), cmd.CommandPath())
 		}
 		return nil
 	}

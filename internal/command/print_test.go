@@ -134,6 +134,18 @@ func execute(t *testing.T, c client, args ...string) (out string, err error) {
 	return b.String(), err
 }
 
+// A command that takes nothing says so.
+func TestArgumentsThatAreTooMany(t *testing.T) {
+	c, _ := endpoint(t, http.StatusOK, "{}")
+	for command, want := range map[string]string{
+		"status extra": "it takes no arguments; see 'caddy rate-limit status --help'",
+	} {
+		if _, err := execute(t, c, strings.Fields(command)...); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", command, err, want)
+		}
+	}
+}
+
 func TestWhatCommandsAsk(t *testing.T) {
 	const done = `{"nodes":1,"applied":1}`
 	c, asked := endpoint(t, http.StatusOK, "{}")

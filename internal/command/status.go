@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -76,15 +77,11 @@ func (p printer) status(s state.State) error {
 		}
 		nodes = append(nodes, []string{n.Name, n.Version, p.ago(n.Heard), yes(n.Applied), self})
 	}
-	enforcement := [][]string{{"ENFORCED", "SHARE", "ENDS", "NOTE"}}
-	for _, e := range s.Enforcement {
-		enforcement = append(enforcement, []string{zoneOf(e), percent(*e.Share), p.ends(e), e.Note})
-	}
 	overrides := [][]string{{"OVERRIDE", "ID OF THE KEY", "LIMIT", "ENDS", "NOTE"}}
 	for _, e := range s.Overrides {
 		overrides = append(overrides, []string{e.Zone, e.ID, e.Limit, p.ends(e), e.Note})
 	}
-	for _, t := range [][][]string{zones, bans, bandwidthTable(s.Bandwidth), nodes, enforcement, overrides} {
+	for _, t := range [][][]string{zones, bans, bandwidthTable(s.Bandwidth), nodes, p.enforcement(s), overrides} {
 		if len(t) < 2 {
 			continue
 		}
@@ -96,6 +93,40 @@ func (p printer) status(s state.State) error {
 		}
 	}
 	return nil
+}
+
+// enforcement shows for which share of keys zones are enforced: what operators have changed, and
+// below that what the configuration says of zones that it doesn't enforce for all.
+func (p printer) enforcement(s state.State) [][]string {
+	table := [][]string{{"ENFORCED", "SHARE", "ENDS", "NOTE"}}
+	changed := map[string]bool{}
+	for _, e := range s.Enforcement {
+		share := "unknown"
+		if e.Share != nil {
+			share = percent(*e.Share)
+		}
+		table = append(table, []string{zoneOf(e), share, p.ends(e), e.Note})
+		changed[e.Zone] = true // "" for all
+	}
+	configured := func(zone string, share float64) {
+		if share == 1 {
+			return
+		}
+		note := "configured"
+		if changed[""] || changed[zone] {
+			note = "configured, and changed above"
+		}
+		if row := []string{zone, percent(share), "never", note}; !slices.ContainsFunc(table, func(r []string) bool { return slices.Equal(r, row) }) {
+			table = append(table, row)
+		}
+	}
+	for _, z := range s.Zones {
+		configured(z.Zone, z.Enforce)
+	}
+	for _, b := range s.Bandwidth {
+		configured(b.Zone, b.Enforce)
+	}
+	return table
 }
 
 // limitText writes a limit.

@@ -60,11 +60,21 @@ func (c *Control) Change(ctx context.Context, ch Change) (Outcome, error) {
 		return Outcome{}, err
 	}
 	c.log(ch, length)
+	return c.conclude(ctx, id, began), nil
+}
+
+// conclude waits until every node has applied the entry of a name, and it is saved, WaitFor at most
+// for both.
+func (c *Control) conclude(ctx context.Context, id string, began int64) Outcome {
+	ctx, cancel := context.WithTimeout(ctx, WaitFor)
+	defer cancel()
 	c.save()
-	if !c.IsShared() {
-		return Outcome{Nodes: 1, Applied: 1}, nil
+	o := Outcome{Nodes: 1, Applied: 1}
+	if c.IsShared() {
+		o = c.wait(ctx, id, began)
 	}
-	return c.wait(ctx, id, began), nil
+	c.AwaitSaved(ctx)
+	return o
 }
 
 // prepare returns what the entry of a change says, and how long it lives.
@@ -147,8 +157,6 @@ func (c *Control) log(ch Change, length time.Duration) {
 
 // wait waits until every node has applied the entry of a name.
 func (c *Control) wait(ctx context.Context, id string, began int64) Outcome {
-	ctx, cancel := context.WithTimeout(ctx, WaitFor)
-	defer cancel()
 	c.mu.Lock()
 	c.waiting++
 	c.mu.Unlock()

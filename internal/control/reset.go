@@ -183,9 +183,5 @@ func (c *Control) Reset(ctx context.Context, ch ResetChange) (o Outcome, request
 	c.resetting.Unlock()
 	c.Logger.Info("an operator has reset a rate limit", zap.String("zone", ch.Zone), zap.Bool("all", ch.Key == nil),
 		zap.String("id", ch.IDText()), zap.String("by", ch.Who), zap.Int64("forgiven", requests))
-	c.save()
-	if !c.IsShared() {
-		return Outcome{Nodes: 1, Applied: 1}, requests, nil
-	}
-	return c.wait(ctx, ch.resetName(), began), requests, nil
+	return c.conclude(ctx, ch.resetName(), began), requests, nil
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 
 	"go.uber.org/zap"
@@ -53,11 +54,20 @@ func (r *Record) restore(s saved, now int64) {
 	r.wants, r.all = true, true
 }
 
+// A keeper is where the record is saved. The lock of its Control guards it.
+type keeper struct {
+	write func([]byte) error
+	saved int64 // changes of the record that it has
+	fails bool  // it was given some last, and could not save them
+}
+
 // Keep restores what an earlier process has saved, nil for nothing, and saves each change from now
-// on by write.
+// on by write, nil for not at all. It doesn't wait for write.
 func (c *Control) Keep(earlier []byte, write func([]byte) error) {
 	c.mu.Lock()
-	c.keep = write
+	if c.keep = nil; write != nil {
+		c.keep = &keeper{write: write}
+	}
 	var s saved
 	if json.Unmarshal(earlier, &s) == nil && s.Store == c.Store {
 		c.record.restore(s, c.Now())
@@ -83,26 +93,74 @@ func (c *Control) Inherit(from *Control) {
 	c.applyResets()
 }
 
-// save saves the record if it has changed.
+// save has the record be saved if it has changed, by a goroutine of its own, one at a time: a disk
+// or a storage that hangs must delay no heartbeat, or the other nodes take this one for gone.
 func (c *Control) save() {
-	c.keeping.Lock()
-	defer c.keeping.Unlock()
 	c.mu.Lock()
-	keep, changes := c.keep, c.record.changes
-	if keep == nil || changes == c.saved {
+	defer c.mu.Unlock()
+	if k := c.keep; c.saving == nil && k != nil && k.saved != c.record.changes {
+		c.saving = make(chan struct{})
+		go c.saveAll(c.saving)
+	}
+}
+
+// saveAll saves the newest record until it is saved, or can't be: then the next Tick tries again.
+func (c *Control) saveAll(done chan struct{}) {
+	defer close(done)
+	for {
+		c.mu.Lock()
+		k, changes := c.keep, c.record.changes
+		if k == nil || k.saved == changes {
+			c.saving = nil
+			c.mu.Unlock()
+			return
+		}
+		s := c.record.save(c.Now())
 		c.mu.Unlock()
+		s.Store = c.Store
+		b, err := json.Marshal(s)
+		if err == nil {
+			err = k.write(b)
+		}
+		if err != nil && c.failSave(k, err) {
+			return
+		}
+		c.mu.Lock()
+		if err == nil {
+			k.saved, k.fails = changes, false
+		}
+		c.mu.Unlock()
+	}
+}
+
+// failSave notes that a keeper can't save, and logs it once. It reports whether no other one has
+// taken its place: then the goroutine that saves ends.
+func (c *Control) failSave(k *keeper, err error) (ends bool) {
+	c.mu.Lock()
+	known := k.fails
+	if k.fails, ends = true, c.keep == k; ends {
+		c.saving = nil
+	}
+	c.mu.Unlock()
+	if !known {
+		c.Logger.Error("what was changed at run time can't be saved, and is lost with this process unless redis has it; it is tried again",
+			warning.Field(warning.NotSaved), zap.Error(err))
+	}
+	return ends
+}
+
+// AwaitSaved waits until what has changed is saved, or can't be. It doesn't wait longer than the
+// context.
+func (c *Control) AwaitSaved(ctx context.Context) {
+	c.save()
+	c.mu.Lock()
+	saving := c.saving
+	c.mu.Unlock()
+	if saving == nil {
 		return
 	}
-	s := c.record.save(c.Now())
-	c.saved = changes
-	c.mu.Unlock()
-	s.Store = c.Store
-	b, err := json.Marshal(s)
-	if err == nil {
-		err = keep(b)
-	}
-	if err != nil {
-		c.Logger.Error("what was changed at run time can't be saved, and is lost with this process unless redis has it",
-			warning.Field(warning.NotSaved), zap.Error(err))
+	select {
+	case <-saving:
+	case <-ctx.Done():
 	}
 }

@@ -25,6 +25,7 @@ func local(c *clockAt, store string, earlier []byte) (n *Control, saved *[]byte)
 		*saved = b
 		return nil
 	})
+	n.AwaitSaved(context.Background()) // as the process does before it ends
 	return n, saved
 }
 

@@ -159,6 +159,9 @@ func (s *State) Sent(units int64, took, passed time.Duration) {
 	s.half = uint32(min(half, math.MaxUint32))
 }
 
+// Others returns how many attempts there were on the other nodes, as of the last reply.
+func (s *State) Others() int64 { return max(0, int64(s.all)-int64(s.Attempts)) }
+
 // Asked returns how many attempts there were on all nodes, of which so many here: those of others
 // are as of the last reply.
 func (s *State) Asked(attempts uint32) int64 {

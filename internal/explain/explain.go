@@ -138,12 +138,14 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	excepted, err := z.Excepts(r)
-	if err != nil {
+	ok, excepted, err := z.Selects(r, nil)
+	switch {
+	case err != nil:
 		return err
-	}
-	if excepted && mismatch == nil {
+	case excepted:
 		mismatch = []string{Except}
+	case ok:
+		mismatch = nil // a method of lower case
 	}
 	if report.Mismatch = mismatch; mismatch != nil {
 		x.all = append(x.all, report)

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddy-tide/ratelimit/internal/rates"
@@ -27,16 +28,17 @@ var otherOptions = map[string]string{
 	"rate":                "write `limit`, like `limit 100/1m`",
 	"window_type":         "write `algorithm sliding_window` or `algorithm fixed_window`",
 	"zone_size":           "write `max_keys`",
-	"error_message":       "write `message`, outside of the zone",
-	"hide_client_headers": "write `headers off`, outside of the zone",
+	"error_message":       "write `message`" + outside,
+	"hide_client_headers": "write `headers off`" + outside,
 	"fault_tolerant":      "write `on_redis_loss allow` for true, `on_redis_loss deny` for false",
 	"nodelay":             "write `algorithm token_bucket` with a `burst`",
 }
 
 const (
 	asLimit  = "write `limit`, with its window, like `limit 100/1m`"
-	asStatus = "write `status`, outside of the zone"
+	asStatus = "write `status`" + outside
 	asKey    = "write `key`, like `key {client_ip}`"
+	outside  = ", outside of the zone"
 )
 
 // otherFields are fields in the JSON of others.
@@ -78,11 +80,13 @@ func Choose[T ~int | ~uint8](value string, names []string) (T, error) {
 	return 0, fmt.Errorf("there is no %q; write one of %s", spelling.Clip(value), strings.Join(names, ", "))
 }
 
-// PlaceholderFirst returns the error for values after rate_limit that begin with a placeholder, nil
-// if they don't.
-func PlaceholderFirst(values []string) error {
+// NoRateFirst returns the error for values after rate_limit and its matcher, "" for none, that
+// begin with a placeholder or a name, nil if they begin with something else.
+func NoRateFirst(matcher string, values []string) error {
 	first := values[0]
 	switch {
+	case plainWord.MatchString(first):
+		return nameFirst(values)
 	case !strings.HasPrefix(first, "{"):
 		return nil
 	case strings.HasPrefix(first, "{args"):
@@ -90,16 +94,34 @@ func PlaceholderFirst(values []string) error {
 	case strings.HasPrefix(first, "{env."), strings.HasPrefix(first, "{file."):
 		return fmt.Errorf("%s is filled in too late: a rate is read with the Caddyfile; write it here, or as {$RATE} if it is in an environment variable", spelling.Clip(first))
 	case strings.HasSuffix(first, "}"):
-		return keyFirst(values)
+		return keyFirst(matcher, values)
 	}
 	return nil
 }
 
+var plainWord = regexp.MustCompile(`^[A-Za-z_][\w-]*$`)
+
+// nameFirst returns the error for the name of an option or of a zone in the place of a rate.
+func nameFirst(values []string) error {
+	name := spelling.Clip(values[0])
+	switch {
+	case name == "zone" && len(values) > 1:
+		name = spelling.Clip(values[1])
+	case Unnamed.Has(name):
+		return fmt.Errorf("%s is an option, and the rate comes first; write `rate_limit 100/1m`, and in a block after it, on a line of its own, `%s`", name, Example(name))
+	}
+	return fmt.Errorf("%[1]q is not a rate; write one, like `rate_limit 100/1m`; or if a zone is meant, `zone %[1]s { … }` with its limit into the block of rate_limit: "+
+		"there is no line that uses a zone of another rate_limit; to have it in several places, put that rate_limit into a snippet and import it", name)
+}
+
 var nginxRate = regexp.MustCompile(`^(\d+)r/([sm])$`)
+
+// prefixed are keys that are a part of an address, with the number of its bits.
+var prefixed = regexp.MustCompile(`^\{remote\.(host|ip)_prefix\.(\d{1,3})\}$`)
 
 // keyFirst returns the error for a line of the plugin whose arguments are a key, a rate, a number
 // of keys and a status. It rewrites the line as far as it is understood.
-func keyFirst(values []string) error {
+func keyFirst(matcher string, values []string) error {
 	key, rate := values[0], "100/1m"
 	if len(values) > 1 {
 		rate = nginxRate.ReplaceAllString(values[1], "$1/$2")
@@ -107,18 +129,39 @@ func keyFirst(values []string) error {
 	if _, err := rates.Parse(rate); err != nil {
 		rate = "100/1m"
 	}
-	if name := strings.Trim(key, "{}"); reqkey.MeansClientIP(name) {
-		key = "{client_ip}"
-	} else if name == "remote.host" {
-		key = "{remote_host}"
-	}
-	block := fmt.Sprintf("`key %s`", spelling.Clip(key))
+	line := strings.Join(strings.Fields("rate_limit "+spelling.Clip(matcher)+" "+rate), " ")
+	var block []string
 	for i, option := range []string{"max_keys", "status"} {
 		if len(values) > i+2 {
-			block += fmt.Sprintf(", `%s %s`", option, spelling.Clip(values[i+2]))
+			block = append(block, fmt.Sprintf("`%s %s`", option, spelling.Clip(values[i+2])))
 		}
 	}
-	return fmt.Errorf("%s is a key, and the rate comes first; write `rate_limit %s`, and in a block after it, on lines of their own, %s", spelling.Clip(values[0]), rate, block)
+	block = append(keyOptions(key), block...)
+	if key == "{remote.port}" {
+		return fmt.Errorf("{remote.port} is a key that is new with each connection, so it limits nobody; write `%s`, which counts by the client's address", line)
+	}
+	return fmt.Errorf("%s is a key, and the rate comes first; write `%s`, and in a block after it, on lines of their own, %s", spelling.Clip(key), line, strings.Join(block, ", "))
+}
+
+// keyOptions returns how a key of that plugin is written here.
+func keyOptions(key string) []string {
+	name := strings.Trim(key, "{}")
+	switch part := prefixed.FindStringSubmatch(key); {
+	case part != nil:
+		of, family := "{client_ip}", 4
+		if part[1] == "host" {
+			of = "{remote_host}"
+		}
+		if bits, _ := strconv.Atoi(part[2]); bits > 32 {
+			family = 6
+		}
+		return []string{"`key " + of + "`", fmt.Sprintf("`ipv%d_prefix %s`", family, part[2])}
+	case reqkey.MeansClientIP(name):
+		key = "{client_ip}"
+	case name == "remote.host":
+		key = "{remote_host}"
+	}
+	return []string{"`key " + spelling.Clip(key) + "`"}
 }
 
 // NumberMissing returns the error for a rate without its number in the place of a matcher, nil for

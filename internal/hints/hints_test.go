@@ -17,7 +17,13 @@ func TestUnknown(t *testing.T) {
 	}{
 		{"burts", Zone, "did you mean burst?"},
 		{"message", Zone, "message is not an option of a zone"},
-		{"requests", Handler, "like `limit 100/1m`"},
+		{"requests", Handler, "write `limit`, with its window, like `limit 100/1m`, into the block of a zone, like `zone login`"},
+		{"error_code", Zone, "write `status`, outside of the zone"},
+		{"match_path", Zone, "; write `match { path … }`"},
+		{"except_client_ip", Handler, "; write `except { client_ip … }`, into the block of a zone, like `zone login`"},
+		{"match_paths", Zone, "did you mean match?"},
+		{"ipv6_prefix_len", Zone, "did you mean ipv6_prefix?"},
+		{"limit_by", Zone, "write `key`"},
 		{"status_code", Zone, "write `status`"},
 		{"path", Zone, "put it into the block of match"},
 		{"path", Handler, "put it into the match block of a zone"},
@@ -32,6 +38,15 @@ func TestUnknown(t *testing.T) {
 	} {
 		if got := Unknown(c.option, c.block).Error(); !strings.Contains(got, c.want) || len(got) > 600 {
 			t.Errorf("Unknown(%q) = %s, want %s in it", c.option, got, c.want)
+		}
+	}
+}
+
+// What is right in the block is not sent to another one.
+func TestUnknownInTheRightBlock(t *testing.T) {
+	for option, want := range map[string]string{"error_code": "write `status`", "error_message": "write `message`"} {
+		if got := Unknown(option, Handler).Error(); !strings.HasSuffix(got, want) {
+			t.Errorf("Unknown(%q) = %s, want %s at its end", option, got, want)
 		}
 	}
 }
@@ -58,19 +73,33 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestPlaceholderFirst(t *testing.T) {
+func TestNoRateFirst(t *testing.T) {
 	for line, want := range map[string]string{
-		"100/1m":                       "",
-		"{open":                        "",
-		"{args[0]}":                    "the import gives too few",
-		"{env.RATE}":                   "filled in too late",
-		"{remote.ip} 10r/s 16000 429":  "write `rate_limit 10/s`, and in a block after it, on lines of their own, `key {client_ip}`, `max_keys 16000`, `status 429`",
-		"{remote.host} often":          "write `rate_limit 100/1m`, and in a block after it, on lines of their own, `key {remote_host}`",
-		"{http.request.header.X-User}": "`key {http.request.header.X-User}`",
+		"100":                                 "",
+		"often":                               "\"often\" is not a rate; write one, like `rate_limit 100/1m`; or if a zone is meant, `zone often { … }`",
+		"zone api":                            "`zone api { … }` with its limit into the block",
+		"zone":                                "`zone zone { … }`",
+		"key {remote_host}":                   "key is an option, and the rate comes first; write `rate_limit 100/1m`, and in a block after it, on a line of its own, `key {client_ip}`",
+		"{remote.host_prefix.24} 10r/s 16000": "write `rate_limit 10/s`, and in a block after it, on lines of their own, `key {remote_host}`, `ipv4_prefix 24`, `max_keys 16000`",
+		"{remote.ip_prefix.64} 10r/s":         "`key {client_ip}`, `ipv6_prefix 64`",
+		"{remote.port} 10r/s":                 "new with each connection, so it limits nobody; write `rate_limit 10/s`, which",
+		"@auth {remote.ip_prefix.64} 10r/s":   "write `rate_limit @auth 10/s`, and",
+		"/api {remote.port} 10r/s":            "write `rate_limit /api 10/s`, which",
+		"100/1m":                              "",
+		"{open":                               "",
+		"{args[0]}":                           "the import gives too few",
+		"{env.RATE}":                          "filled in too late",
+		"{remote.ip} 10r/s 16000 429":         "write `rate_limit 10/s`, and in a block after it, on lines of their own, `key {client_ip}`, `max_keys 16000`, `status 429`",
+		"{remote.host} often":                 "write `rate_limit 100/1m`, and in a block after it, on lines of their own, `key {remote_host}`",
+		"{http.request.header.X-User}":        "`key {http.request.header.X-User}`",
 	} {
-		err := PlaceholderFirst(strings.Fields(line))
+		matcher, values := "", strings.Fields(line)
+		if strings.ContainsAny(values[0][:1], "@/") {
+			matcher, values = values[0], values[1:]
+		}
+		err := NoRateFirst(matcher, values)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("PlaceholderFirst(%s) = %v, want %s", line, err, want)
+			t.Errorf("NoRateFirst(%s) = %v, want %s", line, err, want)
 		}
 	}
 }

@@ -65,6 +65,16 @@ func (b Block) Has(name string) bool {
 	return slices.ContainsFunc(b.options, func(o option) bool { return o.name == name })
 }
 
+// begins returns the longest option that a name begins with, as a word of it, "" for none.
+func (b Block) begins(name string) (longest string) {
+	for _, o := range b.options {
+		if strings.HasPrefix(name, o.name+"_") && len(o.name) > len(longest) {
+			longest = o.name
+		}
+	}
+	return longest
+}
+
 func (b Block) names() (all []string) {
 	for _, o := range b.options {
 		all = append(all, o.name)
@@ -99,9 +109,26 @@ func Unknown(name string, b Block) error {
 	case Handler.Has(name):
 		return fmt.Errorf("%s is not an option of a zone; move it out of the zone's braces, beside the zone", name)
 	case otherOptions[name] != "":
-		return fmt.Errorf("there is no option %q here; %s", name, otherOptions[name])
+		return fmt.Errorf("there is no option %q here; %s", name, b.here(otherOptions[name]))
+	}
+	if before, after, _ := strings.Cut(name, "_"); (before == "match" || before == "except") && isMatcher(after) {
+		return fmt.Errorf("there is no option %q here; %s", spelling.Clip(name), b.here(fmt.Sprintf("write `%s { %s … }`", before, after)))
+	}
+	if near := b.begins(name); near != "" {
+		return fmt.Errorf("there is no option %q here; did you mean %s?", spelling.Clip(name), near)
 	}
 	return fmt.Errorf("there is no option %q here; the options are %s", spelling.Clip(name), strings.Join(b.names(), ", "))
+}
+
+// here says what to write where a zone's options are meant, for another block as well.
+func (b Block) here(mend string) string {
+	if b.place != inHandler {
+		return mend
+	}
+	if mend, ok := strings.CutSuffix(mend, outside); ok {
+		return mend
+	}
+	return mend + ", into the block of a zone, like `zone login`"
 }
 
 // misplaced returns the error for a word that is right in another place than this block, nil if

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -56,6 +57,7 @@ func (c *Config) restore() {
 	switch {
 	case errors.Is(err, snapshot.ErrForeign):
 		c.reportForeign(err)
+		c.Control().Keep(nil, nil)
 		return
 	case err != nil:
 		log.Warn("saved counters could not be read, so counting starts at zero", warning.Field(warning.NotRestored), zap.Error(err))
@@ -172,4 +174,12 @@ func (c *Config) keepControl(restore bool) {
 		}
 	}
 	c.Control().Keep(earlier, c.Keeper.StoreControl)
+}
+
+// awaitControl waits until the control record is saved, for a moment at most: its goroutine would
+// end with the process.
+func (c *Config) awaitControl() {
+	ctx, cancel := context.WithTimeout(context.Background(), control.WaitFor)
+	defer cancel()
+	c.Control().AwaitSaved(ctx)
 }

@@ -115,10 +115,10 @@ func (e *Evaluation) recordWouldBan(k keyed) {
 }
 
 // countDenial counts a denied request towards a ban, and begins that. In shadow mode the ban is
-// only noted.
+// only noted. The key that ambiguous requests share is never banned, as it is nobody's.
 func (e *Evaluation) countDenial(zr *zoneResult, r *http.Request) {
 	b, raw := zr.Banning, e.keyOf(zr)
-	if b == nil || !e.isSpent(zr) || !b.Deny(zr.IDOf(raw), zr.hash, raw, e.now, zr.shadow) {
+	if b == nil || reqkey.IsAmbiguous(raw) || !e.isSpent(zr) || !b.Deny(zr.IDOf(raw), zr.hash, raw, e.now, zr.shadow) {
 		return
 	}
 	zr.Denials.Banned(e.loggedDenial(zr, r), b.Length)

@@ -43,6 +43,8 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override) (al
 		n, text, ok := l.Number.Read(r, vars)
 		if !ok {
 			n = z.DefaultOf(l, text)
+		} else if reqkey.IsEarly(r) {
+			n = l.Number.InEarlyData(n, l.Rate.Limit)
 		}
 		if n != reqkey.Unlimited {
 			e.own = append(e.own, l.With(n))

@@ -22,6 +22,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/zone"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -264,6 +265,8 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 	e.keys = keys
 	if empty {
 		z.Notices.Empty(&z.Compiled, z.Logger)
+	} else if reqkey.IsAmbiguous(keys[start:]) {
+		z.Notices.Ambiguous(&z.Compiled, z.Logger)
 	}
 	if none && z.EmptyKey != settings.EmptyDeny {
 		z.Decisions.Count(metrics.Skipped)
@@ -284,6 +287,10 @@ func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 		return
 	}
 	z, hash := k.Zone, table.KeyOf(raw)
+	if z.Redis != nil && z.SyncRate > 0 && !shared.Starting.IsOver() {
+		shared.Starting.Await(r.Context(), e.now)
+		e.now = clock.Now() // see decideInRedis
+	}
 	o := z.Override(hash, raw)
 	if o != nil && o.Deny {
 		e.bar(*k)
@@ -628,6 +635,9 @@ func (e *Evaluation) noteZone(r *http.Request) {
 	case e.unavailable:
 		z.Decisions.Count(metrics.Unavailable)
 		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, time.Second
+	case reqkey.IsEarly(r): // an address may be why there is no key
+		d.Reason, d.Zone = answer.TooEarly, z.Name
+		z.Decisions.Count(metrics.TooEarly)
 	default:
 		d.Zone, d.Wait = z.Name, z.FirstWindow()
 		z.Decisions.Count(metrics.Denied)

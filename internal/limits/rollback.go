@@ -47,8 +47,8 @@ func (e *Evaluation) rollBack(all bool) {
 // counts nowhere.
 func (e *Evaluation) countsDenied(zr *zoneResult) bool { return zr.CountDenied && e.banned == nil }
 
-// rollBackStrict refunds what Redis granted, or charges for what it denied. A slot in a queue stays
-// taken: whether anybody stands behind it is not known here.
+// rollBackStrict refunds what Redis granted. What it denied is charged by then, where that counts.
+// A slot in a queue stays taken: whether anybody stands behind it is not known here.
 func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 	g := e.grants[zr.grant]
 	switch {
@@ -56,8 +56,6 @@ func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 		e.refundInRedis(zr)
 	case g.Admitted() && !e.countsDenied(zr) && zr.Kind != algorithms.LeakyBucket:
 		g.by.Refund(g.Grant)
-	case !g.Admitted() && e.countsDenied(zr):
-		g.by.Penalize(g.Grant)
 	}
 }
 

@@ -1,11 +1,13 @@
 // Package matchers reads matchers within an option of a Caddyfile: named ones of the site, others
-// on the option's line or in its block, and addresses. Proven applies them to early data.
+// on the option's line or in its block, and addresses. Grants applies them to requests.
 package matchers
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"reflect"
@@ -149,13 +151,52 @@ var needValues = map[string]string{
 	"path": "/health", "host": "example.com", "method": "OPTIONS", "client_ip": "203.0.113.0/24", "remote_ip": "203.0.113.0/24",
 }
 
+func noValue(name string) error {
+	return fmt.Errorf("%[1]s has no value, so it matches nothing; write one, like `%[1]s %[2]s`, or remove it", name, needValues[name])
+}
+
+// Check reports what is wrong with a matcher set in JSON that loads and matches every request or
+// none, whatever it is for.
+func Check(set caddy.ModuleMap) error {
+	if len(set) == 0 {
+		return errors.New("an empty set matches every request; write matchers into it, or remove it")
+	}
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		if name == "not" {
+			var sets []caddy.ModuleMap
+			if json.Unmarshal(set[name], &sets) != nil {
+				continue // Caddy says what is wrong
+			}
+			if len(sets) == 0 {
+				return errors.New("not has no value, so it matches every request; write matchers into it, or remove it")
+			}
+			for _, set := range sets {
+				if err := Check(set); err != nil {
+					return fmt.Errorf("within not: %w", err)
+				}
+			}
+		}
+		if needValues[name] != "" && isEmpty(set[name]) {
+			return noValue(name)
+		}
+	}
+	return nil
+}
+
+// isEmpty reports whether the JSON of a matcher in needValues has no value.
+func isEmpty(raw json.RawMessage) bool {
+	var list []any
+	var object struct{ Ranges []any }
+	return json.Unmarshal(raw, &list) == nil && len(list) == 0 || json.Unmarshal(raw, &object) == nil && len(object.Ranges) == 0
+}
+
 // checkName reports what is wrong with the name of a matcher, which stands alone if it has no
 // values.
 func (in scope) checkName(name string, alone bool) error {
 	clipped := spelling.Clip(name)
-	switch example := needValues[name]; {
-	case alone && example != "" && in.option == "except":
-		return fmt.Errorf("%[1]s has no value, so it matches nothing; write one, like `%[1]s %[2]s`, or remove it", name, example)
+	switch {
+	case alone && needValues[name] != "":
+		return noValue(name)
 	case isMatcher(name):
 		return nil
 	case name == "*":
@@ -246,11 +287,11 @@ func checkRange(word string) error {
 	return nil
 }
 
-// Others returns which of some sets don't match a request, one bit each. Matchers of addresses
-// match nobody in early data, which proves no address. One that fails matches nobody as well.
+// Others returns which of some sets don't match a request, one bit each. One that fails matches
+// nobody.
 func Others(all []caddyhttp.MatcherSets, r *http.Request) (others uint32) {
 	for i, sets := range all {
-		if ok, err := Proven(sets, r); !ok || err != nil {
+		if ok, err := Grants(sets, r); !ok || err != nil {
 			others |= 1 << i
 		}
 	}

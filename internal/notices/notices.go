@@ -18,9 +18,10 @@ import (
 
 // Notices are those of one zone of a handler. They are safe for concurrent use.
 type Notices struct {
-	full   atomic.Bool  // warned of more than max_keys
-	noKey  atomic.Bool  // warned of an empty key
-	failed atomic.Int64 // when it was last reported that Redis failed to decide
+	full      atomic.Bool  // warned of more than max_keys
+	noKey     atomic.Bool  // warned of an empty key
+	ambiguous atomic.Bool  // warned of several values
+	failed    atomic.Int64 // when it was last reported that Redis failed to decide
 }
 
 // Strict reports, once a second at most, that a Redis does not decide for a zone.
@@ -45,8 +46,16 @@ func (n *Notices) Full(z *settings.Compiled, once *warning.Once, log *zap.Logger
 // Empty warns once that keys come out empty, and says what happens to such requests instead.
 func (n *Notices) Empty(z *settings.Compiled, log *zap.Logger) {
 	if !n.noKey.Load() && !n.noKey.Swap(true) {
-		log.Warn("a rate limit key came out empty; this is not reported again", warning.Field(warning.EmptyKey),
+		log.Warn("a rate limit key came out empty; more of this zone are not reported until the next reload", warning.Field(warning.EmptyKey),
 			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("empty_key", z.EmptyKey))
+	}
+}
+
+// Ambiguous warns once that a request has several values for a part of its key.
+func (n *Notices) Ambiguous(z *settings.Compiled, log *zap.Logger) {
+	if !n.ambiguous.Load() && !n.ambiguous.Swap(true) {
+		log.Warn("a header or query parameter of a rate limit key came with several values, which backends read differently; such requests share one count, and this is not reported again for the zone. "+
+			"If a proxy adds the second value, have it replace the client's", warning.Field(warning.AmbiguousKey), zap.String("zone", z.Name), zap.String("key", z.Key))
 	}
 }
 
@@ -57,5 +66,5 @@ func Value(zone, limit, from string, byDefault int64, text string, shown bool, o
 	if shown {
 		fields = append(fields, zap.String("value", spelling.Clip(text)))
 	}
-	once.Warn(log, warning.LimitValue, fmt.Sprintf("zone %q: %s came with something that is neither a whole number up to 2^53 nor unlimited; the default holds for such requests, and this is not reported again", zone, from), fields...)
+	once.Warn(log, warning.LimitValue, fmt.Sprintf("zone %q: %s came with something that is neither a whole number up to 2^53 nor unlimited; the default holds for such requests; more of this zone are not reported until the next reload", zone, from), fields...)
 }

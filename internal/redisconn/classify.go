@@ -52,7 +52,7 @@ func IsQueued(err error) bool {
 var replies = []struct{ prefix, text string }{
 	{"READONLY", "READONLY: this server is a replica; point the address at the master, or use mode failover"},
 	{"LOADING", "LOADING: redis is reading its data from disk; wait, nothing need be done"},
-	{"OOM", "OOM: redis has no memory left; raise maxmemory, or set maxmemory-policy to volatile-ttl"},
+	{"OOM", "OOM: redis has no memory left; raise maxmemory, and leave maxmemory-policy at noeviction"},
 	{"BUSY", "BUSY: another script holds redis up; find it, SCRIPT KILL ends it"},
 	{"NOAUTH", "NOAUTH: redis wants a password; set username and password"},
 	{"WRONGPASS", "WRONGPASS: redis rejects the user name or password; correct them"},

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -15,8 +16,24 @@ import (
 // proves an address by the handshake.
 func IsEarly(r *http.Request) bool { return r.TLS != nil && !r.TLS.HandshakeComplete }
 
-// IsUnproven reports whether a key, which may be empty, has an address in it that came in early
-// data.
+// isProven reports whether a placeholder can't go by an address that early data may have forged:
+// what the server itself had before any handler ran. All others may: a handler before, such as map,
+// rewrite or request_header, or a module that knows where addresses are, can make a variable, a
+// path, a header or the host of one.
+func isProven(placeholder string) bool {
+	return strings.HasPrefix(placeholder, requestPrefix+"tls.") || strings.HasPrefix(placeholder, requestPrefix+"orig_")
+}
+
+// AsUnproven marks the key that begins at start as one of early data.
+func AsUnproven(keys []byte, start int) []byte {
+	if IsUnproven(keys[start:]) {
+		return keys
+	}
+	return slices.Insert(keys, start, tagEarly)
+}
+
+// IsUnproven reports whether a key, which may be empty, is one of early data that an address may
+// have a part in.
 func IsUnproven(key []byte) bool { return len(key) > 0 && key[0] == tagEarly }
 
 // AsProven returns a key as it is without early data. A key may be empty.

@@ -43,6 +43,18 @@ func (p *Number) Read(r *http.Request, vars map[string]any) (n int64, text strin
 	return n, "", true
 }
 
+// InEarlyData returns what holds in early data for a request that brings n. An address may have a
+// part in the number, so it is not more than byDefault.
+func (p *Number) InEarlyData(n, byDefault int64) int64 {
+	if !p.IsProven() && (n == Unlimited || n > byDefault) {
+		return byDefault
+	}
+	return n
+}
+
+// IsProven reports whether an address has no part in the number.
+func (p *Number) IsProven() bool { return isProven(p.part.text) }
+
 // wholeNumber reads digits and nothing else, up to maxNumber.
 func wholeNumber(s string) (n int64, ok bool) {
 	for i := range len(s) {

@@ -3,9 +3,9 @@ package reqkey
 import (
 	"net"
 	"net/http"
-	"net/textproto"
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -21,6 +21,8 @@ const (
 	varsPrefix    = "http.vars."
 	requestPrefix = "http.request."
 	headerPrefix  = requestPrefix + "header."
+	queryPrefix   = requestPrefix + "uri.query."
+	cookiePrefix  = requestPrefix + "cookie."
 )
 
 // ReplacerOf returns the replacer of a request, nil outside of Caddy.
@@ -42,7 +44,8 @@ type known struct {
 	read reader
 	form func(r *http.Request, value string) string
 	// always is set where there is a value whoever asks.
-	always bool
+	always  bool
+	several ambiguity
 }
 
 // always is known of a placeholder that only has a value whoever asks.
@@ -68,7 +71,8 @@ var placeholders = map[string]known{
 		read: func(r *http.Request, _ map[string]any) string { return r.Host },
 	},
 	"http.request.method": {
-		always: true, read: func(r *http.Request, _ map[string]any) string { return r.Method },
+		always: true, form: spelled(strings.ToUpper),
+		read: func(r *http.Request, _ map[string]any) string { return r.Method },
 	},
 	"http.request.scheme": {always: true, read: func(r *http.Request, _ map[string]any) string {
 		if r.TLS != nil {
@@ -88,12 +92,12 @@ var placeholders = map[string]known{
 	"http.request.uri_escaped":       {always: true, form: spelled(canonicalEscapedURI)},
 	"http.request.uri.path_escaped":  {always: true, form: spelled(canonicalEscapedPath)},
 	"http.request.uri.path.dir":      {always: true, form: spelled(canonicalPath)},
+	"http.request.orig_method":       {always: true, form: spelled(strings.ToUpper)},
 	"http.request.orig_uri":          {always: true, form: spelled(canonicalURI)},
 	"http.request.orig_uri.path":     {always: true, form: spelled(canonicalPath)},
 	"http.request.orig_uri.path.dir": {always: true, form: spelled(canonicalPath)},
 
 	"http.request.port":                    always,
-	"http.request.orig_method":             always,
 	"http.request.uri.query_escaped":       always,
 	"http.request.uri.prefixed_query":      always,
 	"http.request.orig_uri.query":          always,
@@ -120,12 +124,19 @@ func newPlaceholder(name string) part {
 	}
 	of, listed := placeholders[name]
 	field, ofHeader := strings.CutPrefix(name, headerPrefix)
+	parameter, ofQuery := strings.CutPrefix(name, queryPrefix)
+	cookie, ofCookie := strings.CutPrefix(name, cookiePrefix)
 	variable, ofVars := strings.CutPrefix(name, varsPrefix)
 	switch {
 	case listed:
 	case ofHeader:
-		field = textproto.CanonicalMIMEHeaderKey(field)
-		of.read = func(r *http.Request, _ map[string]any) string { return strings.Join(r.Header[field], ",") }
+		of = headerField(field)
+	case ofQuery:
+		of = queryParameter(parameter)
+	case ofCookie:
+		of = cookieOf(cookie)
+	case strings.HasPrefix(name, requestPrefix+"uri.path."), strings.HasPrefix(name, requestPrefix+"orig_uri.path."):
+		of = pathPart(name)
 	case ofVars:
 		of.read = func(_ *http.Request, vars map[string]any) string { return toText(vars[variable]) }
 	case strings.HasPrefix(name, "http.request.tls.client."):
@@ -135,7 +146,7 @@ func newPlaceholder(name string) part {
 		of.always = of.always || strings.HasPrefix(name, prefix)
 	}
 	return part{
-		text: name, read: of.read, form: of.form, tells: !of.always,
+		text: name, read: of.read, form: of.form, several: of.several, tells: !of.always,
 		address: name == clientIPName || name == "http.request.remote" || strings.HasPrefix(name, "http.request.remote."),
 	}
 }
@@ -178,6 +189,41 @@ func onlyWithCertificate(r *http.Request, value string) string {
 		return ""
 	}
 	return value
+}
+
+// pathPart returns what is known of a placeholder for a numbered part of a path: the part of the
+// path in its one spelling. Other names with its prefix have nothing of that.
+func pathPart(name string) (of known) {
+	dot := strings.LastIndexByte(name, '.')
+	n, err := strconv.Atoi(name[dot+1:])
+	if err != nil || n < 0 {
+		return of
+	}
+	of.always = true
+	switch name[:dot] {
+	case requestPrefix + "uri.path":
+		of.read = func(r *http.Request, _ map[string]any) string { return partOf(r.URL.Path, n) }
+	case requestPrefix + "orig_uri.path":
+		of.read = func(r *http.Request, _ map[string]any) string {
+			if came, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
+				return partOf(came.URL.Path, n)
+			}
+			return ""
+		}
+	}
+	return of
+}
+
+// partOf returns the n-th part of a path, the first one for 0, "" where it has fewer.
+func partOf(p string, n int) (part string) {
+	p = strings.TrimPrefix(canonicalPath(p), "/")
+	for more := true; n >= 0; n-- {
+		if !more {
+			return ""
+		}
+		part, p, more = strings.Cut(p, "/")
+	}
+	return part
 }
 
 // spelled makes a form of a function that needs no request.

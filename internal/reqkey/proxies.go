@@ -97,7 +97,7 @@ func (w *ProxyWatch) look(once *warning.Once, logger *zap.Logger, r *http.Reques
 	if server == nil {
 		return
 	}
-	field := forwardingHeader(r, server)
+	field := ForwardingHeader(r, server)
 	if field == "" {
 		return
 	}
@@ -112,14 +112,21 @@ func (w *ProxyWatch) look(once *warning.Once, logger *zap.Logger, r *http.Reques
 	}
 }
 
-// forwardingHeader returns a header of the request that claims an address, "" if there is none.
-func forwardingHeader(r *http.Request, server *caddyhttp.Server) string {
-	for _, field := range server.ClientIPHeaders {
-		if field = textproto.CanonicalMIMEHeaderKey(field); len(r.Header[field]) > 0 {
-			return field
+// forwarding are the headers by which proxies tell of a client's address.
+var forwarding = []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip"}
+
+// ForwardingHeader returns a header of the request that claims an address, "" if there is none. An
+// empty one counts: a proxy may leave what a client has sent, and write its own line below it. The
+// server may be nil.
+func ForwardingHeader(r *http.Request, server *caddyhttp.Server) string {
+	if server != nil {
+		for _, field := range server.ClientIPHeaders {
+			if field = textproto.CanonicalMIMEHeaderKey(field); len(r.Header[field]) > 0 {
+				return field
+			}
 		}
 	}
-	for _, field := range []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip"} {
+	for _, field := range forwarding {
 		if len(r.Header[field]) > 0 {
 			return field
 		}

@@ -25,20 +25,22 @@ const Default = "{" + clientIPName + "}"
 //
 //	00                      a template without placeholders; alone
 //	01 <uvarint n> <n bytes>  text
+//	02                      requests with several values for a placeholder; alone
 //	04 <1 to 4 bytes>         the network of an IPv4 address
 //	06 <1 to 16 bytes>        the network of an IPv6 address
-//	fe <values>             an address among the values came in early data
+//	fe <values>             values in early data that may go by an address
 //	ff <address>            a client IP in place of an empty key
 //
 // The last two come first in a key: so a key of early data never meets one of an address that a
 // handshake has proven, and one in place of an empty key never meets an ordinary one.
 const (
-	tagShared   = 0x00
-	tagText     = 0x01
-	tagIPv4     = 0x04
-	tagIPv6     = 0x06
-	tagEarly    = 0xfe
-	tagClientIP = 0xff
+	tagShared    = 0x00
+	tagText      = 0x01
+	tagAmbiguous = 0x02
+	tagIPv4      = 0x04
+	tagIPv6      = 0x06
+	tagEarly     = 0xfe
+	tagClientIP  = 0xff
 )
 
 // A Template turns requests into keys. It does not change after Compile and is safe for concurrent
@@ -62,8 +64,10 @@ type Template struct {
 	v4bytes int
 	// clientIP is set where the client's address is the only placeholder.
 	clientIP bool
-	shared   bool   // no placeholder
-	fixed    []byte // then the key of every request
+	// proven is set where no value can go by an address, see isProven.
+	proven bool
+	shared bool   // no placeholder
+	fixed  []byte // then the key of every request
 }
 
 // A part of a template is literal text or a placeholder.
@@ -79,6 +83,8 @@ type part struct {
 	read reader
 	// form brings a value to one spelling. nil leaves it as it is.
 	form func(r *http.Request, value string) string
+	// several says where a request has several values; nil never.
+	several ambiguity
 }
 
 // Compile compiles a template that groups IPv4 addresses by v4bits (1 to 32) and IPv6 addresses by
@@ -94,7 +100,7 @@ func Compile(template string, v4bits, v6bits int) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Template{parts: parts, v4bits: v4bits, v6bits: v6bits, fixed: []byte{tagShared}}
+	t := &Template{parts: parts, v4bits: v4bits, v6bits: v6bits, proven: true, fixed: []byte{tagShared}}
 	t.v4mask, t.v4bytes = ^(math.MaxUint32 >> v4bits), (v4bits+7)/8
 	tells := false
 	placeholders := 0
@@ -105,6 +111,7 @@ func Compile(template string, v4bits, v6bits int) (*Template, error) {
 		placeholders++
 		t.clientIP = placeholders == 1 && parts[i].text == clientIPName
 		tells = tells || parts[i].tells
+		t.proven = t.proven && isProven(parts[i].text)
 	}
 	t.shared = placeholders == 0
 	for i := range parts {
@@ -173,10 +180,10 @@ func Vars(r *http.Request) map[string]any {
 // Append appends the key of a request with these variables. Every key begins with a tag, also an
 // empty one, which so can serve as one count for all who have none.
 //
-// In early data (0-RTT) a sender can be forged, so a key with an address in it, wherever that comes
-// from (a proxy's header is as good as the proxy's address), is one of its own: who forges an
-// address must not spend what belongs to its owner. Caddy has no peer's address in early data. It
-// is added here, as a key without it would be empty, and the request could pass uncounted.
+// In early data (0-RTT) a sender can be forged, so a key with a value that an address may have a
+// part in is one of its own: who forges an address must not spend what belongs to its owner. Caddy
+// has no peer's address in early data. It is added here, as a key without it would be empty, and
+// the request could pass uncounted.
 func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
 	if t.shared {
 		return append(dst, t.fixed...), len(t.fixed) == 0
@@ -190,11 +197,15 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 		}
 	}
 	empty = true
+	start := len(dst)
 	var repl *caddy.Replacer
 	for i := range t.parts {
 		p := &t.parts[i]
 		if p.literal {
 			continue
+		}
+		if p.several != nil && p.several(r) {
+			return append(dst[:start], tagAmbiguous), false
 		}
 		if p.read == nil && repl == nil {
 			repl = ReplacerOf(r)
@@ -210,12 +221,15 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 
 // appendEarly appends the key of a request in early data.
 func (t *Template) appendEarly(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
-	start, unproven, repl := len(dst), false, ReplacerOf(r)
+	start, unproven, repl := len(dst), !t.proven, ReplacerOf(r)
 	dst, empty = append(dst, tagEarly), true
 	for i := range t.parts {
 		p := &t.parts[i]
 		if p.literal {
 			continue
+		}
+		if p.several != nil && p.several(r) {
+			return append(dst[:start], tagEarly, tagAmbiguous), false
 		}
 		value := p.value(r, vars, repl)
 		if p.address && value == "" {
@@ -226,7 +240,7 @@ func (t *Template) appendEarly(dst []byte, r *http.Request, vars map[string]any)
 		}
 		at := len(dst)
 		dst = t.appendValue(dst, value)
-		unproven = unproven || p.address && value != "" || dst[at] != tagText
+		unproven = unproven || dst[at] != tagText
 	}
 	if !unproven {
 		dst = append(dst[:start], dst[start+1:]...)

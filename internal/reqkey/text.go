@@ -25,6 +25,9 @@ func (t *Template) Text(key []byte) string {
 	if len(key) > 0 && key[0] == tagEarly {
 		key = key[1:]
 	}
+	if IsAmbiguous(key) {
+		return ambiguousText
+	}
 	var raw []byte
 	if len(key) > 0 && key[0] == tagClientIP {
 		raw, _ = t.appendValueText(nil, key[1:])
@@ -58,6 +61,9 @@ func (t *Template) Parse(text string) ([]byte, error) {
 			return nil, fmt.Errorf("%q is no address", Printable(ip))
 		}
 		return t.appendIP([]byte{tagClientIP}, addr), nil
+	}
+	if text == ambiguousText && t.canBeAmbiguous() {
+		return []byte{tagAmbiguous}, nil
 	}
 	key, rest := []byte(nil), text
 	for i := range t.parts {

@@ -92,7 +92,7 @@ type Compiled struct {
 
 // Params describes one of the limits to its algorithm.
 func (z *Compiled) Params(r rates.Rate) algorithms.Params {
-	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets, Reserves: z.CountResponses != nil}
+	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets, Reserves: z.CountResponses != nil, CountsDenied: z.CountDenied}
 }
 
 // LongestWindow and FirstWindow are those of the limits, 0 and a second where there are none.
@@ -195,7 +195,7 @@ func (r Registry) Add(z Compiled, place string) error {
 	theirs, ours := first.Lines(), z.Lines()
 	for i := range ours {
 		if ours[i] != theirs[i] {
-			return fmt.Errorf("zone %q: %s has `%s`, and %s has `%s`; give one of them another name, or both the same settings",
+			return fmt.Errorf("zone %q: %s has `%s`, and %s has `%s`; give one of them another name, which counts apart, or both the same settings",
 				z.Name, first.Place, theirs[i], place, ours[i])
 		}
 	}

@@ -25,7 +25,7 @@ type Share struct{ Peak, Mean float64 }
 func Mixed[S any](of algorithms.Params, clients []Client, nodes int, rate time.Duration, seed uint64) (got, exact []Share) {
 	const warm, length = 60 * sec, 240 * sec
 	w := newWorld(Scenario[S]{
-		Algorithm: of, Model: Shipped, Rate: rate, Nodes: nodes, Clients: len(clients), Latency: near,
+		Algorithm: of, Model: Shipped, Mixed: true, Rate: rate, Nodes: nodes, Clients: len(clients), Latency: near,
 		Load: Constant(0, length), Seed: seed,
 	})
 	rng := rand.New(rand.NewPCG(seed, 3))

@@ -57,9 +57,14 @@ func Open(persist string, storage certmagic.Storage) (*Keeper, error) {
 	case where == "":
 		return nil, nil
 	case where == InStorage:
-		return &Keeper{inStorage{storage, ""}, inStorage{storage, besideIt}}, nil
+		name := fmt.Sprintf("%T", storage)
+		if s, ok := storage.(fmt.Stringer); ok {
+			name = s.String()
+		}
+		return &Keeper{bound(inStorage{storage, ""}, name), bound(inStorage{storage, besideIt}, name)}, nil
 	}
-	return &Keeper{inFile{where, mark}, inFile{where + besideIt, controlMark}}, nil
+	name := filepath.Dir(where)
+	return &Keeper{bound(inFile{where, mark}, name), bound(inFile{where + besideIt, controlMark}, name)}, nil
 }
 
 // Load reads the snapshot; it is empty where there is none. It returns ErrForeign for something

@@ -4,6 +4,7 @@ package state
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/caddy-tide/ratelimit/internal/bandwidth"
 	"github.com/caddy-tide/ratelimit/internal/clock"
@@ -89,6 +90,20 @@ type Bandwidth struct {
 	// Enforce and MaxKeys are as in a Limit.
 	Enforce float64 `json:"enforce"`
 	MaxKeys int     `json:"max_keys"`
+}
+
+// UnmarshalJSON reads a limit. One that says nothing of enforce is enforced for all keys.
+func (l *Limit) UnmarshalJSON(text []byte) error {
+	type limit Limit
+	l.Enforce = 1
+	return json.Unmarshal(text, (*limit)(l))
+}
+
+// UnmarshalJSON is as that of a Limit.
+func (b *Bandwidth) UnmarshalJSON(text []byte) error {
+	type bandwidth Bandwidth
+	b.Enforce = 1
+	return json.Unmarshal(text, (*bandwidth)(b))
 }
 
 // bandwidths describes the zones that slow responses.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/internal/hostport"
 	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
@@ -31,12 +29,17 @@ func init() {
 // for application/json. It changes nothing, and shows no keys and no addresses of clients.
 type Handler struct {
 	// Allow are the clients that may see it: addresses or ranges of them, "private" for private
-	// networks and this machine, or "all". Both the address of the peer and that of the client
-	// behind trusted proxies must be among them. Default: this machine.
+	// networks and this machine, or "all". Both the address of the client behind trusted proxies
+	// and that of the peer must be among them; a trusted proxy on this machine needn't be. Except
+	// with "all", the host that is asked for must be localhost, an address, or one that a host
+	// matcher of the server has. Default: this machine, by localhost or an address.
 	Allow []string `json:"allow,omitempty"`
 
 	ranges []netip.Prefix
 	opened bool
+
+	findHosts sync.Once
+	hosts     []caddyhttp.MatchHost // of the server, once they were needed
 
 	mu   sync.Mutex
 	view *View // made less than fresh ago
@@ -49,6 +52,8 @@ const (
 	// peerTimeout is how long other nodes are waited for.
 	peerTimeout = 500 * time.Millisecond
 )
+
+var thisMachine = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
 var private = []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "169.254.0.0/16", "fe80::/10"}
 
@@ -111,12 +116,16 @@ func (h *Handler) Cleanup() error {
 
 // parseRanges reads who may see the page.
 func parseRanges(allow []string) (all []netip.Prefix, err error) {
+	if len(allow) == 0 {
+		return thisMachine, nil
+	}
 	for _, text := range allow {
 		switch text {
 		case "all":
 			all = append(all, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0"))
 			continue
 		case "private", "private_ranges":
+			all = append(all, thisMachine...)
 			for _, one := range private {
 				all = append(all, netip.MustParsePrefix(one))
 			}
@@ -203,58 +212,6 @@ func (h *Handler) current(ctx context.Context) *View {
 		h.made = time.Now()
 	}
 	return h.view
-}
-
-// forwarding are the headers by which proxies tell of a client.
-var forwarding = []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip"}
-
-// check returns the status for who may not see the page, and why; 0 for others.
-func (h *Handler) check(r *http.Request) (status int, why string) {
-	rejected := func(format string, args ...any) (int, string) {
-		return http.StatusForbidden, fmt.Sprintf(format, args...)
-	}
-	if r.TLS != nil && !r.TLS.HandshakeComplete {
-		return http.StatusTooEarly, "Early data proves no address. Send the request again after the handshake."
-	}
-	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); !trusted {
-		for _, name := range forwarding {
-			if r.Header.Get(name) != "" {
-				return rejected("The peer %s sends %s and is no trusted proxy. Set trusted_proxies to its address.", r.RemoteAddr, name)
-			}
-		}
-	}
-	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	for _, address := range []string{r.RemoteAddr, client} {
-		if !h.allows(address) {
-			return rejected("%s may not see this page. Write its address after allow, in the block of rate_limit_status.", hostport.Host(address))
-		}
-	}
-	if len(h.ranges) == 0 && !isLocal(r.Host) {
-		// Else a page from elsewhere could have its name resolved to this machine, and read it.
-		return rejected("The host %q may be another machine's name. Use localhost, or say who may see this page: allow, in the block of rate_limit_status.", r.Host)
-	}
-	return 0, ""
-}
-
-// allows reports whether an address may see the page. A unix socket has none; who can open it is on
-// this machine.
-func (h *Handler) allows(address string) bool {
-	if address == "" || strings.HasPrefix(address, "@") || strings.HasPrefix(address, "/") {
-		return true
-	}
-	ip, err := netip.ParseAddr(hostport.Host(address))
-	if err != nil {
-		return false
-	}
-	ip = ip.WithZone("").Unmap()
-	return ip.IsLoopback() || slices.ContainsFunc(h.ranges, func(p netip.Prefix) bool { return p.Contains(ip) })
-}
-
-// isLocal reports whether a host can only be this machine, or was written as an address.
-func isLocal(host string) bool {
-	host = strings.ToLower(strings.Trim(hostport.Host(host), "[]"))
-	_, err := netip.ParseAddr(host)
-	return err == nil || host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
 var (

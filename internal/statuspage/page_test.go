@@ -10,7 +10,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -23,6 +22,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	_ "github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/browsertest"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/statuspage"
 )
@@ -36,19 +36,7 @@ type site struct {
 // serve runs a site with options of the page, options of its server, and zones.
 func serve(t *testing.T, server, page, zones string, matchers ...string) site {
 	t.Helper()
-	port := redistest.FreePort(t)
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(fmt.Appendf(nil, `{
-		admin off
-		persist_config off
-		servers {
-			protocols h1
-			%s
-		}
-		log {
-			level ERROR
-		}
-	}
-	:%d {
+	return serveSites(t, server, fmt.Sprintf(`:{port} {
 		handle /limits {
 			rate_limit_status %s
 		}
@@ -59,7 +47,26 @@ func serve(t *testing.T, server, page, zones string, matchers ...string) site {
 			}
 			respond ok
 		}
-	}`, server, port, page, strings.Join(matchers, "\n"), zones), nil)
+	}`, page, strings.Join(matchers, "\n"), zones))
+}
+
+// serveSites runs sites, in whose text {port} is the port, with options of their server.
+func serveSites(t *testing.T, server, sites string) site {
+	t.Helper()
+	port := redistest.FreePort(t)
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(fmt.Appendf(nil, `{
+		admin off
+		persist_config off
+		auto_https off
+		servers {
+			protocols h1
+			%s
+		}
+		log {
+			level ERROR
+		}
+	}
+	%s`, server, strings.ReplaceAll(sites, "{port}", strconv.Itoa(port))), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +81,7 @@ func serve(t *testing.T, server, page, zones string, matchers ...string) site {
 	return site{t, "http://127.0.0.1:" + strconv.Itoa(port)}
 }
 
-// get asks for a path with headers as name and value in turn.
+// get asks for a path with headers as name and value in turn. A name may come again.
 func (s site) get(method, path string, headers ...string) (*http.Response, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, s.base+path, nil)
@@ -85,7 +92,7 @@ func (s site) get(method, path string, headers ...string) (*http.Response, strin
 		if headers[i] == "Host" {
 			r.Host = headers[i+1]
 		}
-		r.Header.Set(headers[i], headers[i+1])
+		r.Header.Add(headers[i], headers[i+1])
 	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -125,8 +132,22 @@ func TestWhoMaySeeThePage(t *testing.T) {
 		{name: "by a name that may be anybody's", headers: []string{"Host", "rebound.example"}, want: 403, says: "may be another machine's name"},
 		{name: "a proxy that is not trusted", headers: []string{"X-Forwarded-For", "127.0.0.1"}, want: 403, says: "Set trusted_proxies"},
 		{name: "another header of one", headers: []string{"Forwarded", "for=127.0.0.1"}, want: 403, says: "sends Forwarded"},
+		{name: "an empty header before the one of a proxy", headers: []string{"X-Forwarded-For", "", "X-Forwarded-For", "192.0.2.7"}, want: 403, says: "sends X-Forwarded-For"},
+		{name: "an empty header that a proxy leaves alone", headers: []string{"Forwarded", ""}, want: 403, says: "sends Forwarded"},
+		{name: "the header of a CDN", headers: []string{"CF-Connecting-IP", "192.0.2.7"}, want: 403, says: "sends Cf-Connecting-Ip"},
+		{name: "the header of another one", headers: []string{"True-Client-IP", "192.0.2.7"}, want: 403, says: "sends True-Client-Ip"},
+		{name: "a proxy that tells of itself", headers: []string{"Via", "1.1 proxy"}, want: 403, says: "sends Via"},
+		{name: "a header that the server knows", server: "client_ip_headers X-Visitor", headers: []string{"X-Visitor", "192.0.2.7"}, want: 403, says: "sends X-Visitor"},
+		{name: "any proxy where everybody may", page: "{\nallow all\n}", headers: []string{"Via", "1.1 proxy", "X-Forwarded-For", "192.0.2.7"}, want: 200},
+		{name: "this machine where others may", page: "{\nallow 203.0.113.0/24\n}", want: 403, says: "127.0.0.1 may not see"},
+		{name: "this machine where it may as well", page: "{\nallow 203.0.113.0/24 127.0.0.1\n}", want: 200},
+		{name: "this machine where private networks may", page: "{\nallow private\n}", want: 200},
+		{name: "anybody's name where private networks may", page: "{\nallow private\n}", headers: []string{"Host", "rebound.example"}, want: 403, says: "may be another machine's name"},
+		{name: "anybody's name where everybody may", page: "{\nallow all\n}", headers: []string{"Host", "rebound.example"}, want: 200},
 		{name: "a client from elsewhere", server: "trusted_proxies static 127.0.0.1", headers: []string{"X-Forwarded-For", "192.0.2.7"}, want: 403, says: "192.0.2.7 may not see"},
-		{name: "a client that is allowed", server: "trusted_proxies static 127.0.0.1", page: "{\nallow 192.0.2.0/24\n}", headers: []string{"X-Forwarded-For", "192.0.2.7", "Host", "limits.example"}, want: 200},
+		{name: "a client that is allowed", server: "trusted_proxies static 127.0.0.1", page: "{\nallow 192.0.2.0/24\n}", headers: []string{"X-Forwarded-For", "192.0.2.7"}, want: 200},
+		{name: "a client that is allowed, by anybody's name", server: "trusted_proxies static 127.0.0.1", page: "{\nallow 192.0.2.0/24\n}", headers: []string{"X-Forwarded-For", "192.0.2.7", "Host", "rebound.example"}, want: 403, says: "may be another machine's name"},
+		{name: "no client behind a trusted proxy", server: "trusted_proxies static 127.0.0.1", page: "{\nallow 192.0.2.0/24\n}", headers: []string{"X-Forwarded-For", "unknown"}, want: 403, says: "127.0.0.1 may not see"},
 		{name: "a client in a private network", server: "trusted_proxies static 127.0.0.1", page: "{\nallow private\n}", headers: []string{"X-Forwarded-For", "10.1.2.3"}, want: 200},
 		{name: "one outside of it", server: "trusted_proxies static 127.0.0.1", page: "{\nallow private\n}", headers: []string{"X-Forwarded-For", "2001:db8::1"}, want: 403, says: "2001:db8::1 may not see"},
 		{name: "everybody", server: "trusted_proxies static 127.0.0.1", page: "{\nallow all\n}", headers: []string{"X-Forwarded-For", "2001:db8::1"}, want: 200},
@@ -141,6 +162,42 @@ func TestWhoMaySeeThePage(t *testing.T) {
 				t.Errorf("the policy is %q", csp)
 			}
 		})
+	}
+}
+
+// A page by a name that stands in the configuration cannot be another one's, whose name was
+// resolved to this machine. The name may stand with a route around the page, or with one that
+// invokes it.
+func TestNamesOfThePage(t *testing.T) {
+	const page = "rate_limit_status /limits {\nallow private\n}\n"
+	for name, test := range map[string]struct{ sites, server string }{
+		"a site's address":         {sites: "http://limits.example:{port} {\n" + page + "}"},
+		"one with a wildcard":      {sites: "http://*.example:{port} {\n" + page + "}"},
+		"a matcher":                {sites: ":{port} {\n@by host limits.example\nhandle @by {\n" + page + "}\n}"},
+		"a matcher of a matcher":   {sites: ":{port} {\n@by {\npath /limits\nhost limits.example\n}\nroute {\nroute @by {\n" + page + "}\n}\n}"},
+		"a matcher of the handler": {sites: ":{port} {\n@by host limits.example\nrate_limit_status @by {\nallow private\n}\n}"},
+		"a named route":            {sites: "&(page) {\n" + page + "}\nhttp://limits.example:{port} {\ninvoke page\n}\nhttp://:{port} {\ninvoke page\n}"},
+		"within a named route":     {sites: "&(page) {\n@by host limits.example\nroute @by {\n" + page + "}\n}\nhttp://:{port} {\ninvoke page\n}"},
+		"an error route":           {sites: "http://:{port} {\nerror 404\nhandle_errors {\n@by host limits.example\nroute @by {\n" + page + "}\n}\n}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serveSites(t, test.server, test.sites)
+			if response, body := s.get("GET", "/limits", "Host", "limits.example"); response.StatusCode != 200 || !strings.Contains(body, "<h1>Rate limits") {
+				t.Errorf("by its name: status %d: %.300s", response.StatusCode, body)
+			}
+			for _, host := range []string{"rebound.test", "limits.example.test"} {
+				if response, body := s.get("GET", "/limits", "Host", host); strings.Contains(body, "<h1>Rate limits") {
+					t.Errorf("by %s: status %d: %.300s", host, response.StatusCode, body)
+				}
+			}
+		})
+	}
+	// These matchers have no name.
+	for _, host := range []string{"*.*", "{http.request.host}"} {
+		s := serveSites(t, "", ":{port} {\n@by host "+host+"\nhandle @by {\n"+page+"}\n}")
+		if response, body := s.get("GET", "/limits", "Host", "rebound.test"); response.StatusCode != 403 || !strings.Contains(body, "no host matcher") {
+			t.Errorf("host %s: status %d: %.300s", host, response.StatusCode, body)
+		}
 	}
 }
 
@@ -204,7 +261,7 @@ func TestInABrowser(t *testing.T) {
 	for range 7 {
 		s.get("GET", "/")
 	}
-	dom, log := browse(t, s.base+"/limits", "--dump-dom")
+	dom, log := browsertest.Open(t, s.base+"/limits", "--dump-dom")
 	if strings.Contains(log, "CONSOLE") {
 		t.Errorf("the console has\n%s", log)
 	}
@@ -298,7 +355,7 @@ func TestOneRequestPaintsThePage(t *testing.T) {
 		},
 	})
 	defer between.Close()
-	dom, log := browse(t, between.URL+"/limits", "--dump-dom")
+	dom, log := browsertest.Open(t, between.URL+"/limits", "--dump-dom")
 	if strings.Count(dom, `<tr><th scope="row">`) != 50 || !strings.Contains(dom, "950 are not") || !strings.Contains(dom, "</html>") || strings.Contains(dom, "<title>owned") {
 		t.Errorf("without a script the page has %d zones:\n%.3000s", strings.Count(dom, `<tr><th scope="row">`), dom)
 	}
@@ -306,7 +363,7 @@ func TestOneRequestPaintsThePage(t *testing.T) {
 		t.Errorf("a script ran, or the console has\n%s", log)
 	}
 	path := filepath.Join(t.TempDir(), "page.png")
-	browse(t, between.URL+"/limits", "--hide-scrollbars", "--window-size=1200,700", "--blink-settings=preferredColorScheme=1", "--screenshot="+path)
+	browsertest.Open(t, between.URL+"/limits", "--hide-scrollbars", "--window-size=1200,700", "--blink-settings=preferredColorScheme=1", "--screenshot="+path)
 	checkPicture(t, path, false)
 	// The script is asked for as well, and nothing waits for it.
 	mu.Lock()
@@ -319,7 +376,7 @@ func TestOneRequestPaintsThePage(t *testing.T) {
 	if _, page := s.get("GET", "/limits"); strings.Count(page, "<script") != 1 || !strings.Contains(page, `<script src="?script" defer>`) || strings.Contains(page, "<link") || strings.Contains(page, "url(") || strings.Contains(page, "@import") {
 		t.Errorf("something holds the first paint up: %.3000s", page)
 	}
-	if _, log := browse(t, s.base+"/limits", "--dump-dom"); strings.Contains(log, "CONSOLE") {
+	if _, log := browsertest.Open(t, s.base+"/limits", "--dump-dom"); strings.Contains(log, "CONSOLE") {
 		t.Errorf("with a script the console has\n%s", log)
 	}
 }
@@ -354,7 +411,7 @@ func TestThePageRefreshes(t *testing.T) {
 		},
 	})
 	defer between.Close()
-	dom, log := browse(t, between.URL+"/limits", "--dump-dom", "--virtual-time-budget=12000")
+	dom, log := browsertest.Open(t, between.URL+"/limits", "--dump-dom", "--virtual-time-budget=12000")
 	if !strings.Contains(dom, "What is newer") || strings.Contains(log, "CONSOLE") {
 		t.Errorf("the page is as it was, or the console has something to say:\n%s\n%s", dom, log)
 	}
@@ -382,30 +439,7 @@ func TestPictures(t *testing.T) {
 			dir = keep
 		}
 		path := filepath.Join(dir, "status-"+name+".png")
-		browse(t, s.base+"/limits", append(flags, "--hide-scrollbars", "--screenshot="+path)...)
+		browsertest.Open(t, s.base+"/limits", append(flags, "--hide-scrollbars", "--screenshot="+path)...)
 		checkPicture(t, path, name == "dark")
 	}
-}
-
-// browse opens a page in a headless Chromium, and returns what it prints and logs.
-func browse(t *testing.T, page string, flags ...string) (out, log string) {
-	t.Helper()
-	program, err := exec.LookPath("chromium")
-	if err != nil {
-		if os.Getenv("CI") != "" || os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
-			t.Fatal("this test needs chromium; on Debian: apt-get install chromium")
-		}
-		t.Skip("this test needs chromium; on Debian: apt-get install chromium")
-	}
-	cmd := exec.CommandContext(t.Context(), program, append(append([]string{
-		"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--user-data-dir=" + t.TempDir(),
-		"--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-	}, flags...), page)...)
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	text, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, errs.String())
-	}
-	return string(text), errs.String()
 }

@@ -21,7 +21,13 @@ type (
 // syncState is what an entry knows of its syncs, beside the ledger in its state.
 type syncState struct {
 	estimate.State
-	flags uint8
+	// full is the largest limit that was found used up here, and fullIn when: see lately.
+	// othersDenied is set where others were denied something before the last answer in which they
+	// had asked for anything.
+	full         uint32
+	fullIn       uint8
+	othersDenied bool
+	flags        uint8
 }
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
@@ -32,7 +38,10 @@ func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i u
 	if b.Certain || e.At != 0 && now-e.At > int64(3*b.Rate+time.Second) {
 		ledger.Synced = false // and so no estimate either
 	}
-	return e, t.pending(e, ledger, l.History)
+	if pending = t.pending(e, ledger, l.History); pending > 0 && b.Mixed && b.Early {
+		pending = t.bound(b, e, l, now, pending)
+	}
+	return e, pending
 }
 
 // record notes that a key is dirty after a request for n units, which was decided as d under a
@@ -40,6 +49,9 @@ func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i u
 func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, n int64) (wake bool) {
 	l := t.machine.Ledger(&e.state)
 	l.Attempts = estimate.Add(l.Attempts, n)
+	if b.Mixed && !d.Allowed && n > 0 {
+		t.noteFull(b, e, limit, d)
+	}
 	e.flags &^= confirm
 	st.markDirty(i, e)
 	if !b.Early || e.flags&(urgent|inFlight|failed) != 0 ||
@@ -207,7 +219,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 			e.Alone()
 			r.Remote = t.unsettled.Merge(a, c.Acked, remote, early || less)
 		} else if a.Epoch == epoch {
-			e.Learn(a.Attempts, a.SumAttempts, l.Synced && e.At != 0)
+			e.learn(a, remote-c.Remote, l.Synced && e.At != 0)
 		}
 		reports = append(reports, r)
 	}

@@ -212,13 +212,18 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	}
 }
 
-// Refund returns n units of an allowed Take.
+// Refund returns n units of an allowed Take. They count as no attempts either: what was denied
+// elsewhere spends nothing here, and would pass for what others spend unseen.
 func (t *Table[S]) Refund(l algorithms.Limit, key Key, taken Taken, n int64) {
 	if taken.Overflow {
 		t.overflow.Load().Give(taken.number, key, taken.At, n)
 		return
 	}
-	t.correct(l, key, taken, func(s *S, at int64) { t.machine.Refund(s, l, at, n) })
+	t.correct(l, key, taken, func(s *S, at int64) {
+		t.machine.Refund(s, l, at, n)
+		ledger := t.machine.Ledger(s)
+		ledger.Attempts -= uint32(min(n, int64(ledger.Attempts)))
+	})
 }
 
 // Penalize spends n units of a key whose request was denied.

@@ -42,6 +42,8 @@ const (
 	LimitOnErrors   = "TIDE028"
 	AllReserve      = "TIDE029"
 	ReserveOfOne    = "TIDE030"
+	AmbiguousKey    = "TIDE032"
+	FarRedis        = "TIDE034"
 )
 
 // A Warning is a text for the log, and its code.

@@ -48,7 +48,7 @@ func (z *Zone) matches(r *http.Request) (bool, error) {
 	if raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r)); z.EnforcesRaw(raw) {
 		return false, err
 	}
-	return matchers.Proven(z.Matchers, r)
+	return matchers.ButTooEarly(z.Matchers, r)
 }
 
 // overrideOf returns what an operator has set for a key at run time, nil for nothing. It costs an

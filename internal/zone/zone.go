@@ -240,7 +240,11 @@ func (z *Zone) Selects(r *http.Request, counted []string) (ok, excepted bool, er
 		return false, false, nil
 	}
 	if len(z.Matchers) > 0 {
-		if ok, err := z.matches(r); err != nil || !ok {
+		ok, err := z.matches(r)
+		if !ok && err == nil {
+			ok, err = z.matchesUpper(r)
+		}
+		if err != nil || !ok {
 			return false, false, err
 		}
 	}
@@ -252,15 +256,15 @@ func (z *Zone) Selects(r *http.Request, counted []string) (ok, excepted bool, er
 	return true, excepted, nil
 }
 
-// Excepts reports whether a request is excepted from the zone. Caddy's matchers of addresses end
-// early data with 425, which proves no address: there an address is no exception.
-func (z *Zone) Excepts(r *http.Request) (bool, error) {
-	return matchers.Proven(z.Except, r)
-}
+// Excepts reports whether a request is excepted from the zone.
+func (z *Zone) Excepts(r *http.Request) (bool, error) { return matchers.Grants(z.Except, r) }
 
 // appendKey appends the key of a request with these variables, or what stands in for an empty one.
 // none is set where nothing does.
 func (z *Zone) AppendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty, none bool) {
+	if reqkey.IsEarly(r) {
+		return z.appendEarlyKey(dst, r, vars)
+	}
 	start := len(dst)
 	key, empty = z.Template.Append(dst, r, vars)
 	switch {

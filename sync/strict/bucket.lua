@@ -1,10 +1,10 @@
 -- Token bucket, GCRA and leaky bucket: a level that rises by what is admitted and drains. For each
--- rule: limit, size, window, its unit (1 for microseconds, 1000 for nanoseconds), ttl in
--- milliseconds. The key holds "whole rest at rate till[ stamp end]": whole + rest / window requests
--- at an instant, how many of them drain in a window, until when the key stays, in milliseconds, and
--- the reset that it is under. rate is the limit of the request that was decided last: what has
--- passed before the next one drains at that, whoever looks meanwhile.
-rules = {width = 5}
+-- rule: limit, size and ttl in milliseconds, which each batch brings, window, its unit (1 for
+-- microseconds, 1000 for nanoseconds). The key holds "whole rest at rate till[ stamp end]": whole +
+-- rest / window requests at an instant, how many of them drain in a window, until when the key
+-- stays, in milliseconds, and the reset that it is under. rate is the limit of the request that was
+-- decided last: what has passed before the next one drains at that, whoever looks meanwhile.
+rules = {width = 5, brought = 3}
 
 local function drain(r, elapsed)
   local rest = math.fmod(elapsed, r.window)
@@ -32,8 +32,13 @@ local function under(r, stamp, over)
   if stamp > reset then r.ends, told = over, {-2, now, stamp, over} end
 end
 
+function bring(r, at)
+  r.limit, r.size, r.ttl = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), math.max(r.ttl, tonumber(ARGV[at + 2]))
+end
+
 function open(key, at)
-  local r = {key = key .. ':level', limit = tonumber(ARGV[at]), size = tonumber(ARGV[at + 1]), window = tonumber(ARGV[at + 2]), unit = tonumber(ARGV[at + 3]), ttl = tonumber(ARGV[at + 4])}
+  local r = {key = key .. ':level', ttl = 0, window = tonumber(ARGV[at + 3]), unit = tonumber(ARGV[at + 4])}
+  bring(r, at)
   local whole, rest, since, rate, till, stamp, over = string.match(redis.call('GET', r.key) or '', '^(%d+) (%d+) (%d+) ?(%d*) ?(%d*) ?(%d*) ?(%d*)$')
   under(r, tonumber(stamp or '') or 0, tonumber(over or '') or 0)
   if r.empty then whole, rest, r.dirty = 0, 0, true end
@@ -68,6 +73,13 @@ function fill(r, n, at)
   if r.whole >= r.size then r.whole, r.rest = r.size, 0 end
 end
 
+-- What is foreseen is in whole and rest, and taken out when they are written.
+function foresee(r, n)
+  local whole, rest, dirty = r.whole, r.rest, r.dirty
+  fill(r, n, now)
+  r.dirty, r.foreseen, r.cut = dirty, (r.foreseen or 0) + r.whole - whole, (r.cut or 0) + rest - r.rest
+end
+
 function give(r, _, _, _, n)
   if r.whole >= n then r.whole = r.whole - n else r.whole, r.rest = 0, 0 end
   r.dirty = true
@@ -79,7 +91,7 @@ function close(r)
   local ttl, ms = r.ttl, math.floor(now / 1000)
   if r.rate > 0 then ttl = math.max(ttl, (r.whole + 1) / r.rate * r.window / r.unit / 1000 + 60000) end
   ttl = math.floor(math.min(math.max(ttl, r.till - ms), 3153600000000))
-  local level = text(r.whole) .. ' ' .. text(r.rest) .. ' ' .. text(r.at) .. ' ' .. text(r.rate)
+  local level = text(r.whole - (r.foreseen or 0)) .. ' ' .. text(r.rest + (r.cut or 0)) .. ' ' .. text(r.at) .. ' ' .. text(r.rate)
   r.ttl = text(ttl)
   level = level .. ' ' .. text(ms + ttl)
   if r.stamp > 0 then level = level .. ' ' .. text(r.stamp) .. ' ' .. text(r.ends) end

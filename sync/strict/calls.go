@@ -72,6 +72,8 @@ type denial struct {
 }
 
 const (
+	// maxBatches bounds the batches of one call, so that Redis is not held up by it.
+	maxBatches = 128
 	// correctionTime is how long corrections are sent again whose outcome is not known. The record
 	// of calls is kept for longer, so they are never done twice.
 	correctionTime = 30 * time.Second
@@ -87,6 +89,7 @@ const (
 func (s *Limiter) join(rs *ruleset, id [16]byte, w *waiter) bool {
 	return s.enter(rs, id, w.rules, w.reset, func(q *queue) {
 		if most := rs.family.maxWanted; most > 0 && len(q.waiters) >= most && q.denied.stillHolds(w) {
+			q.penalize(w.rules, w.outcome, 1)
 			close(w.done)
 			return
 		}
@@ -237,14 +240,30 @@ func (s *Limiter) resultOf(id [16]byte, err error) result {
 	return unreachable
 }
 
-// call is one call of a ruleset's script.
+// call is one call of a ruleset's script. Its corrections go by the rules of its first batch.
 type call struct {
 	id            [16]byte
 	seq, rollBack int64
 	rules         []Rule
 	reset         reset.Reset
-	waiters       []*waiter
-	sent          *group // nil for none
+	batches       []batch // none where nobody asks
+	sent          *group  // nil for none
+}
+
+// A batch is requests of a call that follow each other and go by the same rules. Redis decides the
+// batches in order.
+type batch struct {
+	rules   []Rule
+	waiters []*waiter
+}
+
+// wanted is what each batch asks for: of a call without one, nothing.
+func (c call) wanted() []int64 {
+	wanted := make([]int64, max(1, len(c.batches)))
+	for i, b := range c.batches {
+		wanted[i] = int64(len(b.waiters))
+	}
+	return wanted
 }
 
 // prepare takes out what the next call is to ask. It returns false where there is none, and the
@@ -267,7 +286,7 @@ func (s *Limiter) prepare(rs *ruleset, id [16]byte, q *queue) (c call, ok bool) 
 	c.seq, c.rollBack, c.rules, c.reset = s.seq.Add(1), q.rollBack, q.rules, q.reset
 	if len(q.waiters) > 0 {
 		c.rules = q.waiters[0].rules
-		c.waiters, q.waiters = q.split(c.rules)
+		c.batches, q.waiters = q.split(rs.family.maxWanted)
 	}
 	if q.sent == nil {
 		q.sent = q.freeze(c.seq)
@@ -295,18 +314,21 @@ func (q *queue) unfinished() bool {
 	return q.sent != nil || q.rollBack != 0 || slices.ContainsFunc(q.pending, func(c corrections) bool { return len(c) > 0 })
 }
 
-// split cuts the requests in those that one call can ask for, as they go by the same limits, and
-// the rest.
-func (q *queue) split(rules []Rule) (now, later []*waiter) {
+// split cuts the requests in those that one call asks for, the oldest in batches, and the rest.
+func (q *queue) split(maxWanted int) (now []batch, later []*waiter) {
 	most := len(q.waiters)
-	if bound := families[rules[0].Kind].maxWanted; bound > 0 {
-		most = min(most, bound)
+	if maxWanted > 0 {
+		most = min(most, maxWanted)
 	}
-	i := 0
-	for i < most && slices.Equal(q.waiters[i].rules, rules) {
-		i++
+	to := 0
+	for to < most && len(now) < maxBatches {
+		from, rules := to, q.waiters[to].rules
+		for to < most && slices.Equal(q.waiters[to].rules, rules) {
+			to++
+		}
+		now = append(now, batch{rules, q.waiters[from:to:to]})
 	}
-	return q.waiters[:i:i], q.waiters[i:]
+	return now, q.waiters[to:]
 }
 
 // freeze makes a group of what is pending, nil where nothing is.
@@ -400,7 +422,7 @@ func (q *queue) fail(err error) {
 }
 
 // finish hands out what came of a call.
-func (q *queue) finish(c call, o *outcome, err error, result result) {
+func (q *queue) finish(c call, all []*outcome, err error, result result) {
 	if result != answered {
 		q.finishUnanswered(c, err, result)
 		return
@@ -409,22 +431,41 @@ func (q *queue) finish(c call, o *outcome, err error, result result) {
 	if current {
 		q.rollBack, q.sent, q.denied = 0, nil, nil
 	}
-	q.now = o.at
-	if current && o.granted < int64(len(c.waiters)) {
-		q.denied = &denial{outcome: o, rules: c.rules, came: time.Now(), wait: waitOf(c.rules, o)}
+	q.now = all[0].at
+	for i, b := range c.batches {
+		o := all[i]
+		if current && o.granted < int64(len(b.waiters)) {
+			q.denied = &denial{outcome: o, rules: b.rules, came: time.Now(), wait: waitOf(b.rules, o)}
+		}
+		asked := b.tell(o, c.reset)
+		if !current {
+			continue
+		}
+		for unit := asked + 1; unit <= o.granted; unit++ { // for those who left
+			q.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: o.before + unit}, inAll)
+		}
+		q.penalize(c.rules, o, asked-o.granted)
 	}
-	position := int64(0)
-	for _, w := range c.waiters {
+}
+
+// tell hands out what came of a batch, and returns to how many: some may have left.
+func (b batch) tell(o *outcome, under reset.Reset) (n int64) {
+	for _, w := range b.waiters {
 		if w.gone {
 			continue
 		}
-		position++
-		w.outcome, w.position, w.reset = o, position, c.reset
+		n++
+		w.outcome, w.position, w.reset = o, n, under
 		close(w.done)
 	}
-	for current && position < o.granted { // for those who left
-		position++
-		q.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: position}, all)
+	return n
+}
+
+// penalize charges requests that were denied, where these count: their key's next call carries that
+// before it asks for anything.
+func (q *queue) penalize(rules []Rule, o *outcome, n int64) {
+	if rules[0].CountsDenied && n > 0 {
+		q.correct(correction{op: penalty, n: n, at: o.at}, inAll)
 	}
 }
 
@@ -445,31 +486,34 @@ func (q *queue) finishUnanswered(c call, err error, result result) {
 	if errors.As(err, &newer) {
 		q.under(newer.by)
 	}
-	if result != rejected && q.rollBack == 0 && len(c.waiters) > 0 && c.reset.Stamp == q.reset.Stamp {
+	if result != rejected && q.rollBack == 0 && len(c.batches) > 0 && c.reset.Stamp == q.reset.Stamp {
 		q.rollBack, q.rollBackSince = c.seq, time.Now()
 	}
 	var again []*waiter
-	for _, w := range c.waiters {
-		switch {
-		case w.gone:
-		case result == outdated:
-			again = append(again, w)
-		case result == late && w.late < maxLate:
-			w.late++
-			again = append(again, w)
-		default:
-			w.err = err
-			close(w.done)
+	for _, b := range c.batches {
+		for _, w := range b.waiters {
+			switch {
+			case w.gone:
+			case result == outdated:
+				again = append(again, w)
+			case result == late && w.late < maxLate:
+				w.late++
+				again = append(again, w)
+			default:
+				w.err = err
+				close(w.done)
+			}
 		}
 	}
 	q.waiters = append(again, q.waiters...)
 }
 
-// call asks Redis.
-func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
+// call asks Redis. It returns what came of each batch.
+func (s *Limiter) call(rs *ruleset, keys []string, c call) ([]*outcome, error) {
 	ctx, cancel := s.callContext(s.ctx)
 	defer cancel()
-	script, args, now := rs.script, s.args(rs, c), clock.Now()
+	wanted := c.wanted()
+	script, args, now := rs.script, s.args(rs, c, wanted), clock.Now()
 	var asked ban.Message
 	if bans := s.bansOf(rs.zone); bans != nil {
 		asked = bans.Ask(c.id, now)
@@ -482,13 +526,15 @@ func (s *Limiter) call(rs *ruleset, keys []string, c call) (*outcome, error) {
 	if newer := parseOvertaken(reply, c.reset); newer != nil {
 		return nil, newer
 	}
-	o, err := parseOutcome(reply, len(c.rules), int64(len(c.waiters)))
+	all, err := parseOutcomes(reply, len(c.rules), wanted...)
 	if err != nil {
 		return nil, err
 	}
-	o.seq, o.asked = c.seq, now
-	o.deny(int64(len(c.waiters)))
-	return o, nil
+	for i, o := range all {
+		o.seq, o.asked = c.seq, now
+		o.deny(wanted[i])
+	}
+	return all, nil
 }
 
 // callContext is the context of a call or a probe.
@@ -497,15 +543,25 @@ func (s *Limiter) callContext(parent context.Context) (context.Context, context.
 }
 
 // args are the arguments of the script.
-func (s *Limiter) args(rs *ruleset, c call) []any {
+func (s *Limiter) args(rs *ruleset, c call, wanted []int64) []any {
 	first, kept := int64(0), ratesync.SpareTTL+2*time.Duration(s.timeout.Load())
 	if c.sent != nil {
 		first = c.sent.first
 	}
-	args := append(make([]any, 0, 64), rs.field, c.seq, len(c.waiters), c.rollBack, resetInLua(first, c.reset), kept.Milliseconds())
+	counts := 0
+	if c.rules[0].CountsDenied {
+		counts = 1
+	}
+	args := append(make([]any, 0, 64), rs.field, c.seq, wanted[0], c.rollBack, resetInLua(first, c.reset), kept.Milliseconds(), counts)
 	for i, r := range c.rules {
 		args = append(args, rs.family.args(r)...)
 		args = c.sent.of(i).appendArgs(r, args)
+	}
+	for i := 1; i < len(c.batches); i++ {
+		args = append(args, wanted[i])
+		for _, r := range c.batches[i].rules {
+			args = append(args, rs.family.args(r)[:rs.family.brought]...)
+		}
 	}
 	return args
 }

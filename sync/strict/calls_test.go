@@ -113,8 +113,8 @@ func TestCorrectionsOfALogAreCut(t *testing.T) {
 // Replies that are no outcome are errors, whatever is wrong with them.
 func TestRepliesThatAreNoOutcome(t *testing.T) {
 	state := []any{int64(9), int64(3)}
-	if _, err := parseOutcome([]any{int64(1), replied, state}, 1, 2); err != nil {
-		t.Fatalf("parseOutcome() = %v of what is one", err)
+	if _, err := parseOutcomes([]any{int64(1), replied, state}, 1, 2); err != nil {
+		t.Fatalf("parseOutcomes() = %v of what is one", err)
 	}
 	for _, reply := range []any{
 		nil, "OK", int64(1), []any{}, []any{int64(1), replied}, []any{int64(1), replied, state, state},
@@ -122,8 +122,8 @@ func TestRepliesThatAreNoOutcome(t *testing.T) {
 		[]any{int64(1), int64(math.MaxInt64), state}, []any{int64(1), replied, "9 3"}, []any{int64(1), replied, []any{int64(9)}},
 		[]any{int64(1), replied, []any{int64(9), "3"}}, []any{int64(1), replied, []any{int64(9), nil}}, []any{int64(1), replied, []any{int64(9), int64(math.MaxInt64)}},
 	} {
-		if o, err := parseOutcome(reply, 1, 2); !errors.Is(err, ratesync.ErrReply) {
-			t.Errorf("parseOutcome(%v) = %+v, %v, want ErrReply", reply, o, err)
+		if o, err := parseOutcomes(reply, 1, 2); !errors.Is(err, ratesync.ErrReply) {
+			t.Errorf("parseOutcomes(%v) = %+v, %v, want ErrReply", reply, o, err)
 		}
 	}
 }

@@ -33,8 +33,10 @@ var (
 type family struct {
 	// decide is the script of a call, and charge the one of a charge, nil where nothing is charged.
 	decide, charge *redis.Script
-	// args are the arguments of a rule in both scripts.
-	args func(r Rule) []any
+	// args are the arguments of a rule in both scripts. Those that brought counts come first, and
+	// with each batch of a call.
+	args    func(r Rule) []any
+	brought int
 	// decode fills in a verdict for the request at a position, from 1, of a call, by the state in
 	// its reply.
 	decode func(r Rule, v *Verdict, o *outcome, state []int64, position int64)
@@ -63,14 +65,14 @@ var families = map[algorithms.Kind]*family{
 var (
 	windows = &family{
 		decide: redis.NewScript(headLua + windowLua + tailLua),
-		args:   windowArgs, decode: decodeWindow,
+		args:   windowArgs, brought: 1, decode: decodeWindow,
 		combine: inOneEpoch, cut: cutAll,
 		hasLeft: func(r Rule, at, now int64) bool { return r.epoch(at) < r.epoch(now)-int64(r.spec("").Live) },
 	}
 	buckets = &family{
 		decide: redis.NewScript(headLua + bucketLua + tailLua),
 		charge: redis.NewScript(headLua + bucketLua + chargeBucketLua + chargeTailLua),
-		args:   bucketArgs, decode: decodeBucket,
+		args:   bucketArgs, brought: 3, decode: decodeBucket,
 		combine: inOneBucket, cut: cutBucket,
 		hasLeft: func(Rule, int64, int64) bool { return false },
 		parts:   bucketParts, chargeTTL: drainTTL,
@@ -78,7 +80,7 @@ var (
 	logs = &family{
 		decide: redis.NewScript(headLua + logLua + tailLua),
 		charge: redis.NewScript(headLua + logLua + chargeLogLua + chargeTailLua),
-		args:   logArgs, decode: decodeLog,
+		args:   logArgs, brought: 1, decode: decodeLog,
 		combine: inOneSlot, cut: cutLog,
 		hasLeft:   func(r Rule, at, now int64) bool { return at <= now-r.Window.Microseconds() },
 		maxWanted: maxWanted, numbered: true,
@@ -99,7 +101,7 @@ func windowArgs(r Rule) []any {
 
 func bucketArgs(r Rule) []any {
 	length, unit := inLua(r.Window)
-	return []any{r.limitInLua(), min(r.size(), exact-1), length, unit, drainTTL(r).Milliseconds()}
+	return []any{r.limitInLua(), min(r.size(), exact-1), drainTTL(r).Milliseconds(), length, unit}
 }
 
 func logArgs(r Rule) []any {

@@ -4,14 +4,24 @@
 --
 -- KEYS: the record of calls; then for each rule the base of its keys, all in one slot. ARGV: field,
 -- seq, want, rollback, first and the reset that the key is under, how long the record is kept in
--- milliseconds; then for each rule what its family needs, the number of its corrections, and four
--- numbers for each: op, n, a, b. Times are microseconds of this server's clock. All numbers are
--- whole and below 2^53, where doubles are exact.
+-- milliseconds, and 1 where denied requests count; then for each rule what its family needs, the
+-- number of its corrections, and four numbers for each: op, n, a, b; then for each further batch
+-- what it wants, and for each rule what its requests bring. Times are microseconds of this server's
+-- clock. All numbers are whole and below 2^53, where doubles are exact.
 --
--- The record holds "seq granted at" of this node's last call that changed something. A seq that is
--- there already is a call that was sent twice: it gets the same grant and changes nothing. A lower
--- one comes too late: nobody waits for it. rollback is the first call with an outcome unknown to
--- the node: a grant of that one or a later one is rolled back.
+-- A batch is requests that follow each other and go by the same limits. The batches of a call are
+-- decided in order, as if they were calls one after the other at this instant. Those after the
+-- first bring the first numbers that their family needs: their limits.
+--
+-- Where denied requests count, the reply says how the rules will stand when those of this call have
+-- been charged, and batches are decided by that, too. Nothing of it is written: the node charges
+-- them with the key's next call, as a correction, which is done once whatever becomes of a call.
+--
+-- The record holds "seq granted at" of this node's last call that changed something, and the grant
+-- of each batch where there were several. A seq that is there already is a call that was sent
+-- twice: it gets the same grants and changes nothing. A lower one comes too late: nobody waits for
+-- it. rollback is the first call with an outcome unknown to the node: what that one or a later one
+-- has granted is rolled back.
 --
 -- Corrections (see correction.go):
 --   1  refunds n units: of a window those of the instant a; of a log those of the call a, from its
@@ -60,4 +70,4 @@ local now = clock[1] * 1000000 + clock[2]
 first, reset, ends, forgiven = tonumber(first), tonumber(reset) or 0, tonumber(ends) or 0, tonumber(forgiven) or 0
 if ends <= now then reset = 0 end
 local told
-local open, room, spend, give, fill, settle, close, report, rules
+local open, bring, room, spend, give, fill, settle, foresee, close, report, rules

@@ -106,7 +106,7 @@ type Grant struct {
 	at      int64
 	seq     int64
 	unit    int64 // from 1, 0 where the request was denied
-	granted int64 // to all requests of the call
+	granted int64 // to all requests of the call up to those with the same limits
 	asked   int64
 }
 
@@ -116,7 +116,10 @@ func (g Grant) Admitted() bool { return g.unit > 0 }
 // Take asks for one unit of a key in each limit of a zone, and appends what they say to dst. The
 // zone's rules must stay as they are. It waits for the call that asks for it, however many ask at
 // once. An error means that Redis has not decided; the context's end is one as well, and what is
-// granted later is refunded.
+// granted later is refunded. Where denied requests count, one that is denied is charged with the
+// key's next call, as a penalty at the instant of the denial: windows count it, buckets fill at
+// most to their size, a log keeps at most limit entries. What the rules say is how they stand with
+// that.
 func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
 	if s.closed.Load() {
 		return dst, Grant{}, ErrClosed
@@ -153,22 +156,24 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		}
 		return dst, Grant{}, w.err
 	}
-	g := Grant{ruleset: rs, rules: rules, reset: w.reset, id: id, at: w.outcome.at, seq: w.outcome.seq, granted: w.outcome.granted, asked: w.outcome.asked}
-	if w.position <= w.outcome.granted {
-		g.unit = w.position
+	o := w.outcome
+	g := Grant{ruleset: rs, rules: rules, reset: w.reset, id: id, at: o.at, seq: o.seq, granted: o.before + o.granted, asked: o.asked}
+	if w.position <= o.granted {
+		g.unit = o.before + w.position
 	}
-	return verdicts(rules, w.outcome, w.position, dst), g, nil
+	return verdicts(rules, o, w.position, dst), g, nil
 }
 
 // Refund returns what a Take got, because another zone denies the request. It doesn't wait for
 // Redis; CloseBy does.
 func (s *Limiter) Refund(g Grant) {
 	if g.unit > 0 {
-		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit}, all)
+		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit}, inAll)
 	}
 }
 
-// Call returns the number of the call that decided, and how much it granted to all requests in it.
+// Call returns the number of the call that decided, and how much it had granted to all requests in
+// it when what it says of the limits held.
 func (g Grant) Call() (seq, granted int64) { return g.seq, g.granted }
 
 // Asked returns when the call was made that decided, by the process' clock. Redis decided then or
@@ -189,16 +194,7 @@ func (s *Limiter) Settle(g Grant, refunds bool, counts func(rule int) bool) {
 	}
 }
 
-func all(int) bool { return true }
-
-// Penalize spends a unit of a denied request, as a penalty at the instant of the denial: windows
-// count it, buckets fill at most to their size, a log keeps at most limit entries. It doesn't wait
-// for Redis.
-func (s *Limiter) Penalize(g Grant) {
-	if g.ruleset != nil {
-		s.correct(g, correction{op: penalty, n: 1, at: g.at}, all)
-	}
-}
+func inAll(int) bool { return true }
 
 // Status tells of the circuits that keep requests from waiting for a Redis that does not answer.
 type Status struct {

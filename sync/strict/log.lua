@@ -1,14 +1,13 @@
--- Sliding log: a sorted set of what was admitted, by microseconds. For each rule: limit, window in
--- microseconds, ttl in milliseconds. What came at t no longer counts at t + window.
-rules = {width = 3}
+-- Sliding log: a sorted set of what was admitted, by microseconds. For each rule: limit, which each
+-- batch brings, window in microseconds, ttl in milliseconds. What came at t no longer counts at t +
+-- window.
+rules = {width = 3, brought = 1}
 
-local function at(r, first)
-  if r.looked then -- what a look spends is not written: it would be the last one
-    if first == -1 then return now end
-    first = first + 1
-  end
-  local found = redis.call('ZRANGE', r.key, first, first, 'WITHSCORES')
-  return tonumber(found[2])
+-- When the n-th newest is from. What is counted and not written would be the newest.
+local function newest(r, n)
+  if n <= r.unwritten then return now end
+  local i = r.unwritten - n
+  return tonumber(redis.call('ZRANGE', r.key, i, i, 'WITHSCORES')[2])
 end
 
 -- unpack takes a few thousand at most.
@@ -27,12 +26,15 @@ local function pull(r)
   end
 end
 
+function bring(r, i) r.limit = tonumber(ARGV[i]) end
+
 function open(key, i)
-  local r = {key = key .. ':log', limit = tonumber(ARGV[i]), window = tonumber(ARGV[i + 1]), ttl = ARGV[i + 2]}
+  local r = {key = key .. ':log', spent = 0, unwritten = 0, window = tonumber(ARGV[i + 1]), ttl = ARGV[i + 2]}
+  bring(r, i)
   r.from = now - r.window
   if reset > 0 and forgiven < now then r.from = math.max(r.from, forgiven) end
   r.past = text(r.from)
-  if seq > 0 and (at(r, -1) or 0) > now then pull(r) end
+  if seq > 0 and (newest(r, 1) or 0) > now then pull(r) end
   r.count = redis.call('ZCOUNT', r.key, '(' .. r.past, '+inf')
   return r
 end
@@ -58,9 +60,10 @@ end
 
 function spend(r, n)
   if seq == 0 then
-    r.count, r.looked = r.count + n, true
+    r.count, r.unwritten = r.count + n, r.unwritten + n
   else
-    add(r, n, now, seq, 1, 1)
+    add(r, n, now, seq, r.spent + 1, 1)
+    r.spent = r.spent + n
   end
 end
 
@@ -78,6 +81,13 @@ function fill(r, n, at)
   end
 end
 
+function foresee(r, n)
+  n = math.min(n, r.limit)
+  if n <= 0 then return end
+  r.unwritten = r.unwritten + n
+  r.count = math.max(r.count, math.min(r.count + n, r.limit))
+end
+
 function give(r, _, call, unit, n)
   redis.call('ZREMRANGEBYSCORE', r.key, '-inf', r.past)
   for from = 0, n - 1, most do
@@ -92,6 +102,6 @@ function close() end
 -- When one more fits, and when the last one leaves; -1 for an empty log.
 function report(r)
   if r.count <= 0 then return {room(r), 0, -1, -1} end
-  local leaves = at(r, -math.min(math.max(1, r.limit), r.count))
-  return {room(r), r.count, math.min(now, leaves), math.min(now, at(r, -1))}
+  local leaves = newest(r, math.min(math.max(1, r.limit), r.count))
+  return {room(r), r.count, math.min(now, leaves), math.min(now, newest(r, 1))}
 end

@@ -29,17 +29,17 @@ func (s *Limiter) Look(ctx context.Context, zone string, rules []Rule, id [16]by
 		case <-time.After(time.Millisecond):
 		}
 	}
-	c := call{id: id, rules: rules, waiters: make([]*waiter, 1), reset: s.resetOf(zone, id)}
-	o, err := s.call(rs, rs.keysOf(id), c)
+	c := call{id: id, rules: rules, batches: []batch{{rules, make([]*waiter, 1)}}, reset: s.resetOf(zone, id)}
+	said, err := s.call(rs, rs.keysOf(id), c)
 	var newer *overtaken
 	if errors.As(err, &newer) {
 		c.reset = newer.by
-		o, err = s.call(rs, rs.keysOf(id), c)
+		said, err = s.call(rs, rs.keysOf(id), c)
 	}
 	if err != nil {
 		return nil, false, err
 	}
-	return verdicts(rules, o, 1, nil), o.granted > 0, nil
+	return verdicts(rules, said[0], 1, nil), said[0].granted > 0, nil
 }
 
 // find returns the ruleset of a zone's rules, nil where there is none.

@@ -33,10 +33,11 @@ func dump(t testing.TB, server *redistest.Server) map[string]string {
 // fewRules draws one or two limits of a zone.
 func fewRules(rt *rapid.T) (rules []Rule) {
 	name := rapid.SampledFrom(slices.Sorted(maps.Keys(kinds))).Draw(rt, "kind")
+	counts := rapid.Bool().Draw(rt, "count_denied")
 	for i := range rapid.IntRange(1, 2).Draw(rt, "limits") {
 		r := kinds[name]
 		r.Limit, r.Window = rapid.Int64Range(0, 6).Draw(rt, "limit"), r.Window*time.Duration(i+1)
-		r.Burst, r.Queue = min(r.Burst, 4), min(r.Queue, 3)
+		r.Burst, r.Queue, r.CountsDenied = min(r.Burst, 4), min(r.Queue, 3), counts
 		rules = append(rules, r)
 	}
 	return rules

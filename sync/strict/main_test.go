@@ -16,3 +16,10 @@ func (s *Limiter) Close() { s.CloseBy(time.Now().Add(closeTime)) }
 func (s *Limiter) Down() bool { return s.Status().Open > 0 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Penalize charges a request, as its key's queue does for one that Redis denied.
+func (s *Limiter) Penalize(g Grant) {
+	if g.ruleset != nil {
+		s.correct(g, correction{op: penalty, n: 1, at: g.at}, inAll)
+	}
+}

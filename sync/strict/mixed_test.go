@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -66,6 +68,157 @@ func TestDecidesByTheLimitOfEachRequest(t *testing.T) {
 	}
 }
 
+// mixedRule is a rule of a kind with one of some limits.
+func mixedRule(r Rule, random *rand.Rand) Rule {
+	r.Limit = []int64{0, 1, 4, 20, 100}[random.IntN(5)]
+	if r.Burst > 0 {
+		r.Burst = 1 + random.Int64N(9)
+	}
+	return r
+}
+
+// A call with batches gives each request what it would get if the batches were calls one after the
+// other: decision, what remains, waits, and what its node learns of the key. A call that is sent
+// twice gets the same and changes nothing, and what nobody heard of is rolled back as a whole.
+func TestBatchesAreCallsOneAfterTheOther(t *testing.T) {
+	v := newVirtual(t)
+	for i, one := range []Rule{
+		{Kind: algorithms.FixedWindow, Window: time.Minute},
+		{Kind: algorithms.SlidingWindow, Window: time.Minute, Buckets: 3},
+		{Kind: algorithms.SlidingWindow, Window: time.Minute, Reserves: true},
+		{Kind: algorithms.TokenBucket, Window: time.Minute, Burst: 1},
+		{Kind: algorithms.GCRA, Window: 777777777, Burst: 3},
+		{Kind: algorithms.LeakyBucket, Window: time.Minute, Queue: 7},
+		{Kind: algorithms.SlidingLog, Window: time.Minute},
+	} {
+		for n := range 4 {
+			limits := 1 + n%2
+			one.CountsDenied = n > 1 && !one.Reserves
+			t.Run(fmt.Sprintf("%s %s %d %t", one.Kind, one.Window, limits, one.CountsDenied), func(t *testing.T) {
+				v.t = t
+				random := rand.New(rand.NewPCG(uint64(i), uint64(limits)))
+				m := mixedCalls{virtual: v, zones: [2]string{fmt.Sprint("a", i, n), fmt.Sprint("b", i, n)}}
+				draw := func() (rules []Rule) {
+					for n := range limits {
+						rules = append(rules, mixedRule(one, random))
+						rules[n].Window *= time.Duration(1 + 3*n)
+					}
+					return rules
+				}
+				for _, zone := range m.zones {
+					v.use(zone, draw()...)
+				}
+				rules := draw()
+				for i := range rules {
+					rules[i].Limit = 4
+				}
+				for range 120 {
+					v.set(v.now + random.Int64N(int64(one.Window/time.Microsecond)/4))
+					var batches []batch
+					for range 1 + random.IntN(5) {
+						// What a penalty fills goes by the limits of the call that brings it.
+						if !one.CountsDenied {
+							rules = draw()
+						}
+						batches = append(batches, batch{rules, make([]*waiter, 1+random.IntN(4))})
+					}
+					m.compare(batches, random.IntN(4))
+				}
+				if m.granted == 0 || m.denied == 0 {
+					t.Errorf("%d granted, %d denied: not all was compared", m.granted, m.denied)
+				}
+			})
+		}
+	}
+}
+
+// mixedCalls makes calls in two zones that go by the same rules: all batches in one call in the
+// first, and each in a call of its own in the other.
+type mixedCalls struct {
+	*virtual
+	zones           [2]string
+	granted, denied int
+}
+
+// ask makes one call in a zone, and then may send it again.
+func (m *mixedCalls) ask(zone string, rollBack int64, again bool, batches ...batch) (seq int64, got []*outcome) {
+	m.t.Helper()
+	rs := m.Limiter.zones[zone][0]
+	c := call{id: id(1), seq: m.seq.Add(1), rollBack: rollBack, rules: rs.shape, batches: batches}
+	if len(batches) > 0 {
+		c.rules = batches[0].rules
+	}
+	got, err := m.call(rs, rs.keysOf(c.id), c)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if again {
+		same, err := m.call(rs, rs.keysOf(c.id), c)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		for i := range got {
+			if same[i].granted != got[i].granted {
+				m.t.Fatalf("batch %d gets %d, and %d of the same call sent again", i, got[i].granted, same[i].granted)
+			}
+		}
+	}
+	return c.seq, got
+}
+
+// compare has both zones decide the same batches, perhaps after a call that is rolled back.
+func (m *mixedCalls) compare(batches []batch, then int) {
+	m.t.Helper()
+	if then == 0 { // a call that nobody hears of
+		seq, _ := m.ask(m.zones[0], 0, false, batches...)
+		m.ask(m.zones[0], seq, false)
+		for _, b := range batches {
+			seq, _ := m.ask(m.zones[1], 0, false, b)
+			m.ask(m.zones[1], seq, false)
+		}
+	}
+	_, together := m.ask(m.zones[0], 0, then == 1, batches...)
+	denied := int64(0)
+	for i, b := range batches {
+		_, alone := m.ask(m.zones[1], 0, false, b)
+		denied += m.charge(m.zones[1], b.rules, alone[0], int64(len(b.waiters))-alone[0].granted)
+		for position := range int64(len(b.waiters)) {
+			got, want := verdicts(b.rules, together[i], position+1, nil), verdicts(b.rules, alone[0], position+1, nil)
+			for _, all := range [][]Verdict{got, want} {
+				for i := range all {
+					if r := &all[i].Reports[0]; r.Level == 0 {
+						r.Rate = 0 // nothing drains
+					}
+				}
+			}
+			if !reflect.DeepEqual(got, want) || together[i].granted != alone[0].granted {
+				m.t.Fatalf("batch %d of %+v, request %d:\n got %+v\nwant %+v", i, batches, position+1, got, want)
+			}
+		}
+		m.granted += int(alone[0].granted)
+		m.denied += len(b.waiters) - int(alone[0].granted)
+	}
+	m.charge(m.zones[0], batches[0].rules, together[0], denied)
+}
+
+// charge makes a call that charges denied requests where they count.
+func (m *mixedCalls) charge(zone string, rules []Rule, o *outcome, n int64) int64 {
+	m.t.Helper()
+	if !rules[0].CountsDenied || n == 0 {
+		return 0
+	}
+	c := call{id: id(1), seq: m.seq.Add(1), rules: rules, sent: &group{}}
+	for range rules {
+		c.sent.fixed = append(c.sent.fixed, corrections{{op: penalty, n: n, at: o.at}})
+	}
+	c.sent.first = c.seq
+	rs := m.Limiter.zones[zone][0]
+	if _, err := m.call(rs, rs.keysOf(c.id), c); err != nil {
+		m.t.Fatal(err)
+	}
+	return n
+}
+
 // TestLimitsOfOneKeyShareItsRecord: whatever limits requests bring, a process has one field in the
 // record of a key, and nothing in Redis ends before it was to end.
 func TestLimitsOfOneKeyShareItsRecord(t *testing.T) {
@@ -107,9 +260,9 @@ func TestLimitsOfOneKeyShareItsRecord(t *testing.T) {
 	}
 }
 
-// TestCallsAreSharedByEqualLimitsOnly: requests of one key that come together are decided each by
-// its own limit.
-func TestCallsAreSharedByEqualLimitsOnly(t *testing.T) {
+// TestEachRequestGoesByItsOwnLimit: requests of one key that come together are decided each by its
+// own limit, and what each got can be refunded.
+func TestEachRequestGoesByItsOwnLimit(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for name, rule := range kinds {
@@ -117,25 +270,79 @@ func TestCallsAreSharedByEqualLimitsOnly(t *testing.T) {
 			continue // their limit is a rate, not a size
 		}
 		rule.Burst = 0
-		var admitted [2]atomic.Int64
+		for range 2 {
+			var grants [2][]Grant
+			var mu sync.Mutex
+			var all sync.WaitGroup
+			for i := range 120 {
+				rule := rule
+				rule.Limit = []int64{5, 40}[i%2]
+				all.Go(func() {
+					_, g, err := s.Take(context.Background(), name, []Rule{rule}, id(2), nil)
+					if err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+					if g.Admitted() {
+						mu.Lock()
+						grants[i%2] = append(grants[i%2], g)
+						mu.Unlock()
+					}
+				})
+			}
+			all.Wait()
+			low, high := len(grants[0]), len(grants[1])
+			if low > 5 || low+high != 40 {
+				t.Errorf("%s: %d admitted under 5 and %d under 40, want at most 5, and 40 in all", name, low, high)
+			}
+			for _, g := range slices.Concat(grants[0], grants[1]) {
+				s.Refund(g)
+			}
+		}
+	}
+}
+
+// Requests of one key share calls however many limits they go by: a hundred clients need about as
+// many round trips as if they all had the same one, and nobody waits for more than the call that is
+// under way and its own.
+func TestDistinctLimitsShareCalls(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	proxy.SetDelay(5 * time.Millisecond)
+	const clients, requests = 100, 20
+	run := func(limits int) (calls int64, waited []int64) {
+		s := limiter(t, "redis://"+proxy.Addr)
+		rule := Rule{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: long}
+		take(t, s, "z", id(limits), rule)
+		first := s.seq.Load()
+		var mu sync.Mutex
 		var all sync.WaitGroup
-		for i := range 120 {
-			rule := rule
-			rule.Limit = []int64{5, 40}[i%2]
+		for i := range clients {
+			random := rand.New(rand.NewPCG(uint64(i), uint64(limits)))
 			all.Go(func() {
-				_, g, err := s.Take(context.Background(), name, []Rule{rule}, id(2), nil)
-				if err != nil {
-					t.Errorf("%s: %v", name, err)
-				}
-				if g.Admitted() {
-					admitted[i%2].Add(1)
+				for range requests {
+					rule := rule
+					rule.Limit += random.Int64N(int64(limits))
+					before := s.seq.Load()
+					take(t, s, "z", id(limits), rule)
+					mu.Lock()
+					waited = append(waited, s.seq.Load()-before)
+					mu.Unlock()
 				}
 			})
 		}
 		all.Wait()
-		low, high := admitted[0].Load(), admitted[1].Load()
-		if low > 5 || low+high != 40 {
-			t.Errorf("%s: %d admitted under 5 and %d under 40, want at most 5, and 40 in all", name, low, high)
+		slices.Sort(waited)
+		return s.seq.Load() - first, waited
+	}
+	one, _ := run(1)
+	for _, limits := range []int{2, 4, 10, 100} {
+		calls, waited := run(limits)
+		t.Logf("%d limits: %d calls for %d requests, with one limit %d; half of the requests waited for %d calls at most", limits, calls, clients*requests, one, waited[len(waited)/2])
+		if 6*calls > 10*one {
+			t.Errorf("%d limits take %d calls, and one takes %d: less than 0.6 of the throughput", limits, calls, one)
+		}
+		if half := waited[len(waited)/2]; half > 2 {
+			t.Errorf("%d limits: half of the requests waited for %d calls or more, want 2", limits, half)
 		}
 	}
 }

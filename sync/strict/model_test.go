@@ -75,6 +75,7 @@ type model interface {
 	take(now int64) algorithms.Decision
 	giveBack(taken int64)
 	charge(now int64)
+	waits(now int64) algorithms.Waits
 }
 
 type modelOf[S any] struct {

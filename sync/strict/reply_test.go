@@ -73,10 +73,11 @@ func FuzzReply(f *testing.F) {
 			r.Window = time.Hour
 			rules = append(rules, r)
 		}
-		o, err := parseOutcome(reply, len(rules), wanted)
+		all, err := parseOutcomes(reply, len(rules), wanted)
 		if err != nil {
 			return
 		}
+		o := all[0]
 		o.deny(wanted)
 		denied := false
 		for _, v := range verdicts(rules, o, position, nil) {

@@ -4,11 +4,11 @@
 -- Everything is read before anything is written: what is wrong with a key shows before something
 -- has changed.
 local was = redis.call('HGET', KEYS[1], field)
-local last, granted, since = string.match(was or '', '^(%d+) (%d+) (%d+)$')
+local last, granted, since, each = string.match(was or '', '^(%d+) (%d+) (%d+) ?(.*)$')
 last, granted, since = tonumber(last or 0), tonumber(granted or 0), tonumber(since or 0)
 if seq > 0 and seq < last then return {-1, now} end
 
-local at, corrected = 7, false
+local at, corrected = 8, false
 for i = 2, #KEYS do
   local r = open(KEYS[i], at)
   r.corrections = at + rules.width
@@ -31,31 +31,58 @@ local function correct(r)
   end
 end
 
-local grant = granted
-if seq == 0 then
-  grant = want
-  for _, r in ipairs(rules) do grant = math.min(grant, room(r)) end
-  if grant > 0 then
-    for _, r in ipairs(rules) do spend(r, grant) end
-  end
-elseif seq > last then
+local before -- what was granted to each batch when this call came for the first time
+if seq == last and seq > 0 then
+  before = {}
+  for n in string.gmatch(each, '%d+') do before[#before + 1] = tonumber(n) end
+  if #before == 0 then before[1] = granted end
+elseif seq > 0 then
   for _, r in ipairs(rules) do
     if rollback > 0 and last >= rollback and granted > 0 then give(r, since, last, 1, granted) end
     if last < first then correct(r) end
   end
-  grant = want
-  for _, r in ipairs(rules) do grant = math.min(grant, room(r)) end
-  if grant > 0 then
-    for _, r in ipairs(rules) do spend(r, grant) end
+end
+
+local reply, grants = {0, now}, {}
+
+-- Decides the next batch: all of it that fits, in all rules or in none.
+local function decide()
+  local n = #grants + 1
+  local grant = before and (before[n] or 0) or want
+  if not before then
+    for _, r in ipairs(rules) do grant = math.min(grant, room(r)) end
+    if grant > 0 then
+      for _, r in ipairs(rules) do spend(r, grant) end
+    end
   end
+  if ARGV[7] == '1' and grant < want then
+    for _, r in ipairs(rules) do foresee(r, want - grant) end
+  end
+  grants[n] = grant
+  if n == 1 then reply[1] = grant else reply[#reply + 1] = grant end
+  for _, r in ipairs(rules) do reply[#reply + 1] = report(r) end
+end
+
+decide()
+while at <= #ARGV do
+  want, at = tonumber(ARGV[at]), at + 1
+  for _, r in ipairs(rules) do
+    bring(r, at)
+    at = at + rules.brought
+  end
+  decide()
+end
+
+if seq > last then
   for _, r in ipairs(rules) do close(r) end
+  local sum = 0
+  for _, n in ipairs(grants) do sum = sum + n end
   -- A call that changed nothing may come again: whatever it would get then, nobody waits for it.
-  if grant > 0 or rollback > 0 or corrected then
-    redis.call('HSET', KEYS[1], field, ARGV[2] .. ' ' .. text(grant) .. ' ' .. text(now))
+  if sum > 0 or rollback > 0 or corrected then
+    local record = ARGV[2] .. ' ' .. text(sum) .. ' ' .. text(now)
+    if #grants > 1 then record = record .. ' ' .. table.concat(grants, ' ') end
+    redis.call('HSET', KEYS[1], field, record)
     redis.call('PEXPIRE', KEYS[1], ARGV[6])
   end
 end
-
-local reply = {grant, now}
-for i, r in ipairs(rules) do reply[i + 2] = report(r) end
 return reply

@@ -23,31 +23,55 @@ type Verdict struct {
 	Reserved bool
 }
 
-// outcome is the reply to one call: granted units of those wanted, at the instant at (microseconds
-// of Redis' clock), and for each rule how many more would be granted and its state. asked is when
-// the call was made, by the process' clock.
+// outcome is the reply to one batch of a call: granted units of those wanted, at the instant at
+// (microseconds of Redis' clock), and for each rule how many more would be granted and its state.
+// before is what the batches before it were granted, and asked when the call was made, by the
+// process' clock.
 type outcome struct {
 	seq       int64
 	asked     int64
+	before    int64
 	granted   int64
 	at        int64
 	remaining []int64
 	states    [][]int64
 }
 
-// parseOutcome reads {granted, at, {room, state…}…}, the answer to a call that wanted so many
-// units.
-func parseOutcome(v any, rules int, wanted int64) (*outcome, error) {
+// parseOutcomes reads {granted, at, {room, state…}…}, the answer to a call whose first batch wanted
+// so many units, and behind that {granted, {room, state…}…} of each further batch.
+func parseOutcomes(v any, rules int, wanted ...int64) ([]*outcome, error) {
 	all, ok := v.([]any)
-	if !ok || len(all) != rules+2 {
+	if !ok || len(all) != 1+len(wanted)*(1+rules) {
 		return nil, ratesync.ErrReply
 	}
-	head, ok := parseNumbers(all[:2])
-	if !ok || head[0] < 0 || head[0] > wanted || head[1] < 0 || head[1] > math.MaxInt64/int64(time.Microsecond) {
+	at, ok := all[1].(int64)
+	if !ok || at < 0 || at > math.MaxInt64/int64(time.Microsecond) {
 		return nil, ratesync.ErrReply
 	}
-	o := &outcome{granted: head[0], at: head[1], remaining: make([]int64, rules), states: make([][]int64, rules)}
-	for i, rule := range all[2:] {
+	all[1] = all[0]
+	outcomes, before := make([]*outcome, len(wanted)), int64(0)
+	for i := range outcomes {
+		from := 1 + i*(1+rules)
+		o, err := parseOutcome(all[from:from+1+rules], wanted[i])
+		if err != nil {
+			return nil, err
+		}
+		o.at, o.before = at, before
+		before += o.granted
+		outcomes[i] = o
+	}
+	return outcomes, nil
+}
+
+// parseOutcome reads {granted, {room, state…}…}.
+func parseOutcome(all []any, wanted int64) (*outcome, error) {
+	granted, ok := all[0].(int64)
+	if !ok || granted < 0 || granted > wanted {
+		return nil, ratesync.ErrReply
+	}
+	rules := all[1:]
+	o := &outcome{granted: granted, remaining: make([]int64, len(rules)), states: make([][]int64, len(rules))}
+	for i, rule := range rules {
 		numbers, ok := rule.([]any)
 		if !ok || len(numbers) < 2 {
 			return nil, ratesync.ErrReply

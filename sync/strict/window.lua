@@ -1,12 +1,12 @@
--- Fixed and sliding windows. For each rule: limit, span of an epoch, its unit (1 for microseconds,
--- 1000 for nanoseconds), how many earlier epochs count, ttl in milliseconds, and 1 where
--- what is wanted counts as attempts, 0 where these are what is settled of the total: the rest is
--- reserved. The hashes are those of the sync in the background; strict mode knows "sum" only, the
--- "total attempts" of all nodes.
-rules = {width = 6}
+-- Fixed and sliding windows. For each rule: limit, which each batch brings, span of an epoch, its
+-- unit (1 for microseconds, 1000 for nanoseconds), how many earlier epochs count, ttl in
+-- milliseconds, and 1 where what is wanted counts as attempts, 0 where these are what is settled of
+-- the total: the rest is reserved. The hashes are those of the sync in the background; strict mode
+-- knows "sum" only, the "total attempts" of all nodes.
+rules = {width = 6, brought = 1}
 
 local function read(r, epoch)
-  local e = {key = r.key .. ':' .. text(epoch), total = 0, attempts = 0}
+  local e = {key = r.key .. ':' .. text(epoch), total = 0, attempts = 0, foreseen = 0}
   if reset > 0 and epoch <= r.boundary then e.key = e.key .. '@' .. text(reset) end
   local had = redis.call('HGET', e.key, 'sum')
   if not had then
@@ -18,10 +18,13 @@ local function read(r, epoch)
   return e
 end
 
+function bring(r, at) r.limit = tonumber(ARGV[at]) end
+
 function open(key, at)
-  local r = {key = key, limit = tonumber(ARGV[at]), span = tonumber(ARGV[at + 1]), unit = tonumber(ARGV[at + 2]), live = tonumber(ARGV[at + 3]), ttl = ARGV[at + 4], tries = tonumber(ARGV[at + 5])}
+  local r = {key = key, span = tonumber(ARGV[at + 1]), unit = tonumber(ARGV[at + 2]), live = tonumber(ARGV[at + 3]), ttl = ARGV[at + 4], tries = tonumber(ARGV[at + 5])}
   r.epoch, r.into = muldiv(now, r.unit, r.span)
   r.boundary = muldiv(forgiven, r.unit, r.span)
+  bring(r, at)
   for age = 0, r.live do r[age] = read(r, r.epoch - age) end
   return r
 end
@@ -62,11 +65,13 @@ function settle(r, n, at)
   if e then add(e, 0, n) end
 end
 
+function foresee(r, n) r[0].total, r[0].foreseen = r[0].total + n, r[0].foreseen + n end
+
 function close(r)
   for age = 0, r.live do
     local e = r[age]
     if e.dirty then
-      redis.call('HSET', e.key, 'sum', text(e.total) .. ' ' .. text(e.attempts))
+      redis.call('HSET', e.key, 'sum', text(e.total - e.foreseen) .. ' ' .. text(e.attempts))
       if e.new then redis.call('PEXPIRE', e.key, r.ttl) end
     end
   end

@@ -1,0 +1,71 @@
+package table
+
+import (
+	"math"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/estimate"
+)
+
+// Where limits differ from request to request, most of what others ask for may be denied by a limit
+// that is lower than that of the request at hand, and can spend nothing. So there the estimate
+// takes a key no further than the largest limit that was found used up here lately. Where none was,
+// and others were denied something, it is nothing: they were denied while there was room, as far as
+// is known here. A request whose own limit was found used up goes by the whole estimate, as its
+// share is that of all attempts then.
+//
+// Until its limit is found used up, more than a node's share can pass. Early syncs bound that to
+// what comes within a round trip. So without them the estimate holds as a whole, for all requests.
+
+// bound returns the most of pending units that may have been spent.
+func (t *Table[S]) bound(b *SyncConfig, e entry[S], limit algorithms.Limit, now, pending int64) int64 {
+	full := int64(e.fullAt(lately(b, now)))
+	if limit.Size <= full || full == 0 && !e.othersDenied {
+		return pending
+	}
+	used := limit.Size - t.machine.Take(&e.state, limit, now, 0, 0).Remaining
+	return min(pending, max(0, full-used))
+}
+
+// lately numbers the time: each number is for an interval and a second more, and where windows
+// begin empty for a quarter of one as well, as it takes a flood that long to use it up. Only the
+// lowest bits are kept.
+func lately(b *SyncConfig, now int64) uint8 {
+	each := int64(b.Rate + time.Second)
+	if b.Params.Kind == algorithms.FixedWindow {
+		each += b.Limit.Window / 4
+	}
+	return uint8(now / each)
+}
+
+// noteFull notes that a limit has denied a request and is used up as far as is known here: less
+// than a grain of it is left.
+func (t *Table[S]) noteFull(b *SyncConfig, e entry[S], limit algorithms.Limit, d *Taken) {
+	if d.Estimated && t.machine.Take(&e.state, limit, d.At, 0, 0).Remaining > limit.Size/estimate.Grain {
+		return
+	}
+	at := lately(b, d.At)
+	if size := uint32(min(limit.Size, math.MaxUint32)); size >= e.fullAt(at) {
+		e.full, e.fullIn = size, at
+	}
+}
+
+// fullAt returns the largest limit that was found used up at that time or the one before it, 0 for
+// none.
+func (e entry[S]) fullAt(at uint8) uint32 {
+	if at-e.fullIn > 1 {
+		return 0
+	}
+	return e.full
+}
+
+// learn takes in how many attempts there were here and on all nodes. admitted is how many of those
+// of others were since the answer before.
+func (e entry[S]) learn(a *Answer, admitted int64, lately bool) {
+	before := e.Others()
+	e.Learn(a.Attempts, a.SumAttempts, lately)
+	if asked := e.Others() - before; asked > 0 {
+		e.othersDenied = asked > admitted
+	}
+}

@@ -1,0 +1,211 @@
+package strict
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// countedRules are those of a zone that counts denied requests.
+var countedRules = append([]Rule{
+	{Kind: algorithms.FixedWindow, Limit: 5, Window: time.Minute},
+	{Kind: algorithms.SlidingWindow, Limit: 5, Window: 20 * time.Second},
+	{Kind: algorithms.SlidingWindow, Limit: 4, Window: 4 * time.Second, Buckets: 7},
+	{Kind: algorithms.TokenBucket, Limit: 5, Window: 30 * time.Second},
+	{Kind: algorithms.GCRA, Limit: 10, Window: time.Minute, Burst: 1},
+	{Kind: algorithms.SlidingLog, Limit: 5, Window: 6 * time.Second},
+}, chargedRules...)
+
+// Where denied requests count, a denial tells how the limit stands with the request that it denies,
+// as the algorithms do.
+func TestADenialTellsHowTheLimitStandsWithIt(t *testing.T) {
+	v := newVirtual(t)
+	for i, rule := range countedRules {
+		t.Run(fmt.Sprintf("%d %s %d in %s", i, rule.Kind, rule.Limit, rule.Window), func(t *testing.T) {
+			v.t = t
+			rule.CountsDenied = true
+			random, zone, m := rand.New(rand.NewPCG(uint64(i), 3)), fmt.Sprint("d", i), modelFor(rule)
+			v.use(zone, rule)
+			pace, denied := int64(rule.Window/time.Microsecond)/rule.Limit, 0
+			for step := range 300 {
+				v.set(v.now + random.Int64N(pace))
+				if random.IntN(20) == 0 {
+					v.set(v.now + random.Int64N(3*pace*rule.Limit))
+				}
+				want := m.take(v.now * 1000)
+				if !want.Allowed {
+					denied++
+					m.charge(v.now * 1000)
+					want.Waits = m.waits(v.now * 1000)
+				}
+				g, all := take(t, v.Limiter, zone, id(1), rule)
+				if got := all[0].Decision; !same(got, want) || g.Admitted() != want.Allowed {
+					t.Fatalf("step %d:\n got %+v\nwant %+v", step, got, want)
+				}
+			}
+			if denied == 0 {
+				t.Error("nothing was denied")
+			}
+		})
+	}
+}
+
+func (m *modelOf[S]) waits(now int64) algorithms.Waits {
+	return m.Waits(&m.state, m.limit, now, 1, 0, allWaits|algorithms.WantRetry)
+}
+
+// A client that spends its limits, comes once too early, and then waits as long as it is told, is
+// admitted each time: with one limit and with two, of which one may only be filled by the denial.
+func TestAClientThatWaitsAsToldIsAdmitted(t *testing.T) {
+	v := newVirtual(t)
+	for i, rule := range countedRules {
+		rule.CountsDenied = true
+		longer := rule
+		longer.Window, longer.Limit, longer.Burst, longer.Queue = 7*rule.Window, rule.Limit+1, rule.Burst+1, rule.Queue+1
+		for name, rules := range map[string][]Rule{"one": {rule}, "two": {rule, longer}} {
+			zone := fmt.Sprint("w", i, name)
+			v.use(zone, rules...)
+			v.set(v.now + 1)
+			for range 30 {
+				for range 50 { // spends what there is
+					if _, wait := tellsWait(t, v, zone, rules); wait > 0 {
+						break
+					}
+				}
+				g, wait := tellsWait(t, v, zone, rules)
+				if g.Admitted() {
+					t.Fatalf("%+v: admitted at the instant of a denial", rules)
+				}
+				v.set(v.now + int64((wait+time.Microsecond-1)/time.Microsecond))
+				if g, more := tellsWait(t, v, zone, rules); !g.Admitted() {
+					t.Fatalf("%+v: denied after the %s that it was told to wait, and told %s more", rules, wait, more)
+				}
+			}
+		}
+	}
+}
+
+// tellsWait takes, and returns what a denied client is told to wait.
+func tellsWait(t *testing.T, v *virtual, zone string, rules []Rule) (g Grant, wait time.Duration) {
+	t.Helper()
+	g, all := take(t, v.Limiter, zone, id(1), rules...)
+	for _, said := range all {
+		if !said.Decision.Allowed {
+			wait = max(wait, said.Decision.Retry)
+		}
+	}
+	return g, wait
+}
+
+// chargedOnce is a fixed window of 3 in which denied requests count.
+var chargedOnce = Rule{Kind: algorithms.FixedWindow, Limit: 3, Window: long, CountsDenied: true}
+
+// settles waits until a limiter has nothing more to send.
+func settles(t *testing.T, s *Limiter) {
+	t.Helper()
+	redistest.Eventually(t, "nothing is under way", func() bool { return s.isIdle() && s.suspended.Load() == 0 && !s.Down() })
+}
+
+// spentOf is what Redis holds of the test's key, also beyond the limit.
+func spentOf(t *testing.T, server *redistest.Server) int64 {
+	t.Helper()
+	wide := chargedOnce
+	wide.Limit = 1000
+	return held(t, limiter(t, server.URL), t.Name(), id(1), wide)
+}
+
+// A call that denies and is sent twice charges nothing more.
+func TestADenialSentTwiceIsChargedOnce(t *testing.T) {
+	server := redistest.Start(t)
+	proxy, s := proxied(t, server, 10*time.Second)
+	for range 4 {
+		take(t, s, t.Name(), id(1), chargedOnce)
+		if _, err := proxy.Deliver(proxy.Last()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settles(t, s)
+	if _, err := proxy.Deliver(proxy.Last()); err != nil { // which has brought the charge
+		t.Fatal(err)
+	}
+	if got := spentOf(t, server); got != 4 {
+		t.Errorf("%d spent after 3 admitted and one denied, want 4", got)
+	}
+}
+
+// A denial that nobody heard of charges nothing.
+func TestADenialWithoutAReplyIsNotCharged(t *testing.T) {
+	server := redistest.Start(t)
+	proxy, s := proxied(t, server, 100*time.Millisecond)
+	soon(t, s, t.Name(), id(1), chargedOnce)
+	drain(t, limiter(t, server.URL), t.Name(), id(1), chargedOnce)
+	settles(t, s)
+	before := spentOf(t, server)
+	proxy.Set(faultproxy.DropReplies)
+	if _, _, err := s.Take(context.Background(), t.Name(), []Rule{chargedOnce}, id(1), nil); err == nil {
+		t.Fatal("Take() = nil without a reply, want an error")
+	}
+	proxy.Set(faultproxy.None)
+	settles(t, s)
+	if got := spentOf(t, server); got != before {
+		t.Errorf("%d spent after a denial that nobody heard of, want %d", got, before)
+	}
+}
+
+// Requests that left before their denial came are not charged.
+func TestWhoLeftIsNotCharged(t *testing.T) {
+	server := redistest.Start(t)
+	proxy, s := proxied(t, server, 10*time.Second)
+	drain(t, s, t.Name(), id(1), chargedOnce)
+	settles(t, s)
+	before := spentOf(t, server)
+	proxy.SetDelay(300 * time.Millisecond)
+	sent := proxy.Requests()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for range 5 {
+		all.Go(func() {
+			if _, _, err := s.Take(ctx, t.Name(), []Rule{chargedOnce}, id(1), nil); !errors.Is(err, context.Canceled) {
+				t.Errorf("Take() = %v, want that its context was canceled", err)
+			}
+		})
+	}
+	redistest.Eventually(t, "the call is on its way", func() bool { return proxy.Requests() > sent })
+	cancel()
+	all.Wait()
+	proxy.SetDelay(0)
+	settles(t, s)
+	if got := spentOf(t, server); got != before {
+		t.Errorf("%d spent after requests that left, want %d", got, before)
+	}
+}
+
+// A request that a log denies by its last answer is charged as well.
+func TestADenialByTheLastAnswerIsCharged(t *testing.T) {
+	s := New(nil, "test", time.Second)
+	log := Rule{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute, CountsDenied: true}
+	rs, err := s.ruleset("z", []Rule{log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &queue{running: true, waiters: make([]*waiter, maxWanted)}
+	rs.queues[id(1)] = q
+	q.denied = &denial{
+		outcome: &outcome{at: replied, seq: 7, remaining: []int64{0}, states: [][]int64{{10, replied, replied}}},
+		rules:   []Rule{log}, came: time.Now(), wait: time.Minute,
+	}
+	w := &waiter{done: make(chan struct{}), rules: []Rule{log}}
+	s.join(rs, id(1), w)
+	<-w.done
+	if len(q.pending) != 1 || unitsOf(q.pending[0], func(c correction) bool { return c.op == penalty }) != 1 {
+		t.Errorf("%+v are to be charged, want one penalty", q.pending)
+	}
+}
