@@ -2,12 +2,78 @@ package ratesync
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
+
+// farFlood sends requests of one key to nodes at random, for a while, and returns how many were
+// admitted and sent. Each node has a round trip of its own.
+func farFlood(t *testing.T, seed uint64, alg algorithms.Params, trips []time.Duration, rate, lasts time.Duration, perSecond int) (admitted, sent int) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newLuaStore(t)
+		defer store.state.Close()
+		var nodes []lone
+		for i, trip := range trips {
+			net := &network{random: rand.New(rand.NewPCG(seed, uint64(i))), way: trip / 2}
+			nodes = append(nodes, newLone(&wire{net: net, store: store}, alg, rate))
+		}
+		time.Sleep(2500 * time.Millisecond) // they know how far away it is
+		random := rand.New(rand.NewPCG(seed, 99))
+		for sent = range int(lasts.Seconds() * float64(perSecond)) {
+			n := nodes[random.IntN(len(nodes))]
+			if n.Take(alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), 1, 0).Allowed {
+				admitted++
+			}
+			time.Sleep(time.Duration(random.ExpFloat64() * float64(time.Second) / float64(perSecond)))
+		}
+		for _, n := range nodes {
+			if s := n.Replicator.Status(); s.Failures > 0 {
+				t.Errorf("%d calls failed, want none", s.Failures)
+			}
+			n.Detach()
+			n.Close()
+		}
+	})
+	return admitted, sent + 1
+}
+
+// Four nodes, all of them or two 100 ms away from the store: of a flood of twice the limit a second
+// they admit hardly more than the limit, and of a client below its limit they deny nothing.
+func TestAFloodOverNodesFarAway(t *testing.T) {
+	const ms = time.Millisecond
+	for name, trips := range map[string][]time.Duration{
+		"all": {100 * ms, 100 * ms, 100 * ms, 100 * ms}, "two of four": {ms, ms, 100 * ms, 100 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const limit, seeds = 2000, 40
+			sum := 0
+			for seed := range uint64(seeds) {
+				admitted, _ := farFlood(t, seed, algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: 1000 * time.Hour}, trips, 100*ms, 2*time.Second, 2*limit)
+				if sum += admitted; admitted > limit*106/100 {
+					t.Errorf("seed %d: %d admitted of a limit of %d, want 1.06 of it at most", seed, admitted, limit)
+				}
+			}
+			mean := float64(sum) / seeds / limit
+			t.Logf("%.3f of the limit in the mean", mean)
+			if mean > 1.025 {
+				t.Errorf("%.3f of the limit in the mean, want 1.025 at most", mean)
+			}
+			for seed := range uint64(4) {
+				admitted, sent := farFlood(t, seed, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 4000, Window: 5 * time.Second}, trips, 100*ms, 15*time.Second, 640)
+				if admitted != sent {
+					t.Errorf("seed %d: %d of %d requests at 0.8 of the limit were denied, want none", seed, sent-admitted, sent)
+				}
+			}
+		})
+	}
+}
 
 // A Redis that is further away than the interval is not taken for a lost one: every key arrives
 // there, and no call fails, the first ones with their connections included.

@@ -461,6 +461,8 @@ type network struct {
 	mu                          sync.Mutex // guards what follows
 	random                      *rand.Rand
 	lost, unanswered, late, two float64
+	// way is how long a journey takes, within a tenth; 0 for a few milliseconds.
+	way time.Duration
 }
 
 func (n *network) heal() {
@@ -504,6 +506,9 @@ func (n *network) delay() time.Duration {
 func (n *network) journey() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.way > 0 {
+		return time.Duration((.9 + .2*n.random.Float64()) * float64(n.way))
+	}
 	return time.Duration(n.random.ExpFloat64() * float64(2*time.Millisecond))
 }
 

@@ -60,7 +60,7 @@ func (s *scenario) inject(f fault) {
 	for _, n := range s.Nodes {
 		awaitUp(t, n)
 	}
-	r := result{fault: f, test: t.Name(), scenario: s, before: before, circuitsBefore: s.allCircuits()}
+	r := result{fault: s.named(f), test: t.Name(), scenario: s, before: before, circuitsBefore: s.allCircuits()}
 	r.goroutinesBefore = goroutines
 	r.during = s.beginPhase("during the fault")
 	s.keeper.faultBegins()
@@ -72,6 +72,14 @@ func (s *scenario) inject(f fault) {
 	s.checkRecovery(f, &r)
 }
 
+// named is a fault with the distance in its name.
+func (s *scenario) named(f fault) fault {
+	if s.away > 0 {
+		f.name += fmt.Sprintf(", Redis %d ms away", s.away.Milliseconds())
+	}
+	return f
+}
+
 // injectAtStart is inject for a fault that is there before the nodes. The only phase without it
 // comes after it.
 func (s *scenario) injectAtStart(f fault) {
@@ -81,7 +89,7 @@ func (s *scenario) injectAtStart(f fault) {
 	goroutines := leastGoroutines(s.t, s.Nodes[0])
 	s.sendRequests("during the fault")
 	s.keeper.begin(false)
-	r := result{fault: f, test: s.t.Name(), scenario: s, during: s.current()}
+	r := result{fault: s.named(f), test: s.t.Name(), scenario: s, during: s.current()}
 	r.goroutinesBefore = goroutines
 	s.awaitDown(f)
 	s.awaitPhase(r.during)

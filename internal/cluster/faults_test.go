@@ -23,14 +23,14 @@ func onTheWay(t *testing.T, name string, f faultproxy.Fault, delay time.Duration
 		name: name, reason: reason,
 		begin: func() {
 			for _, p := range s.proxy {
-				p.SetDelay(delay)
+				p.SetDelay(max(delay, s.away))
 			}
 			s.set(f)
 		},
 		end: func() {
 			s.set(faultproxy.None)
 			for _, p := range s.proxy {
-				p.SetDelay(0)
+				p.SetDelay(s.away)
 			}
 		},
 	})

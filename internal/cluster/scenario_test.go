@@ -77,6 +77,7 @@ type scenario struct {
 
 	t      *testing.T
 	load   loadShape
+	away   time.Duration              // the round trip to Redis without a fault
 	stores func() []*redistest.Server // that have the counts now
 	server *redistest.Server          // the only one, in a simple scenario
 	proxy  []*faultproxy.Proxy        // of each node, in a simple scenario
@@ -142,6 +143,10 @@ func newScenario(t *testing.T) *scenario {
 	}
 	running <- struct{}{}
 	s := &scenario{t: t, load: currentLoad(), release: sync.OnceFunc(func() { <-running })}
+	if strings.HasPrefix(t.Name(), "TestFaultFarAway/") {
+		s.away = farAway
+		s.load.strictTimeout = max(s.load.strictTimeout, 6*s.away)
+	}
 	t.Cleanup(s.release)
 	return s
 }
@@ -259,6 +264,7 @@ func (s *scenario) simple(r *redistest.Server, password string) *scenario {
 	var url strings.Builder
 	for i := range nodeCount {
 		p := faultproxy.Start(s.t, r.Addr)
+		p.SetDelay(s.away)
 		proxies = append(proxies, p)
 		fmt.Fprintf(&url, "{{if eq .Node %d}}redis://%s%s{{end}}", i+1, password, p.Addr)
 	}

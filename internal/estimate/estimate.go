@@ -35,7 +35,7 @@ const (
 type State struct {
 	At    int64   // of the last reply, 0 never
 	scale float32 // K: attempts on all nodes for each one here, lately; 0 unknown
-	half  uint32  // admitted here in half of the interval before the last reply
+	half  uint32  // admitted here in half of the interval before the last reply, or more
 
 	Attempts     uint32 // Ledger.Attempts that the store has
 	all          uint32 // attempts on all nodes in this epoch, as of the last reply
@@ -145,10 +145,19 @@ func (s *State) Learn(attempts, sum int64, lately bool) {
 // Alone notes that no share is known, and nothing is expected of others.
 func (s *State) Alone() { s.scale = 1 }
 
-// Sent notes how much the last sync sent. What others push is on average half an interval old when
-// it is pulled, for which an estimate counts. Buckets drain in that time, and need none: of them it
-// is 0.
-func (s *State) Sent(units int64) { s.half = uint32(min(units/2, math.MaxUint32)) }
+// Sent notes how much the last sync sent, how long that took, and how much time has passed since
+// the one before. What others push is on average half an interval old when it is pulled, for which
+// an estimate counts. Where the store is far away, all nodes take what is left in turn, one denying
+// while another admits, so that a node's own doesn't show what the others have on the way: then it
+// is a whole interval, and a quarter more as the nodes' shares are not quite known. Buckets drain
+// in that time, and need none: of them the units are 0.
+func (s *State) Sent(units int64, took, passed time.Duration) {
+	half := units / 2
+	if far := min(took-Pause, passed); far > 0 {
+		half += int64(float64(half) * 1.5 * float64(far) / float64(passed))
+	}
+	s.half = uint32(min(half, math.MaxUint32))
+}
 
 // Others returns how many attempts there were on the other nodes, as of the last reply.
 func (s *State) Others() int64 { return max(0, int64(s.all)-int64(s.Attempts)) }

@@ -64,6 +64,8 @@ type Message struct {
 	Total    int64
 	Attempts int64
 	Push     bool
+	// At is when it was made, by the table's clock.
+	At int64
 
 	// Unsent is the part of Total that the store doesn't have and that still stands in a bucket.
 	Unsent int64

@@ -104,7 +104,7 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, dst []Message) []Message {
 	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
-	m := Message{Key: e.key, ID: e.id, Span: b.Epoch}
+	m := Message{Key: e.key, ID: e.id, Span: b.Epoch, At: now}
 	first := len(dst)
 	for age := range int64(b.Limit.History + 1) {
 		m.Epoch = l.Epoch - age
@@ -232,8 +232,8 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	if b.Params.Kind.Draining() {
 		sent = 0
 	}
-	e.Sent(sent)
 	passed := now - e.At
+	e.Sent(sent, time.Duration(now-answers[0].At), time.Duration(passed))
 	e.At = now
 	t.machine.Merge(&e.state, b.Limit, now, reports)
 	t.askAgain(b, e, passed, news)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/unsettled"
 )
 
 const reserving = Reserve | algorithms.WantReset
@@ -199,7 +200,7 @@ func TestOthersRefundAfterALoss(t *testing.T) {
 	now += int64(2 * time.Second)
 	answer(2, 0, false)
 	check("while others send again", 5, 3)
-	now += int64(20 * time.Second)
+	now += int64(unsettled.Resent + 5*time.Second)
 	answer(1, 0, false)
 	check("when one has refunded two, and the other is gone", 3, 1)
 	answer(4, 2, false)
