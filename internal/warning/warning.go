@@ -42,6 +42,7 @@ const (
 	LimitOnErrors   = "TIDE028"
 	AllReserve      = "TIDE029"
 	ReserveOfOne    = "TIDE030"
+	Backlog         = "TIDE035"
 )
 
 // A Warning is a text for the log, and its code.
