@@ -26,7 +26,9 @@ type backlogs struct {
 // LogTo has a backlog logged.
 func (s *Limiter) LogTo(log *zap.Logger) { s.backlog.log.Store(log) }
 
-// overdue takes a request out of its queue that no call has asked for yet.
+// overdue takes a request out of its queue that no call has asked for yet. One that will be in the
+// next call waits for the one under way, which has a timeout: where that takes longer, this node is
+// busy, and no backlog is there.
 func (s *Limiter) overdue(rs *ruleset, id [16]byte, w *waiter) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -35,11 +37,12 @@ func (s *Limiter) overdue(rs *ruleset, id [16]byte, w *waiter) bool {
 		return false
 	default:
 	}
-	if w.asked {
+	q := rs.queues[id]
+	if w.asked || q != nil && !q.waits.Load() && !q.behind {
 		return false
 	}
 	w.gone = true
-	if q := rs.queues[id]; q != nil {
+	if q != nil {
 		q.leave(w)
 	}
 	c, _ := s.circuitOf(id)

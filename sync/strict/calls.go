@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/callcontext"
@@ -35,8 +36,11 @@ type queue struct {
 	now   int64
 	// denied is the last answer if it denied somebody.
 	denied *denial
-	// running is set while a goroutine makes its calls.
+	// running is set while a goroutine makes its calls, waits while it waits for a place, and
+	// behind where the last call could not take all who waited.
 	running bool
+	waits   atomic.Bool
+	behind  bool
 }
 
 // waiter is a request. What it waits for is written before done is closed.
@@ -284,6 +288,7 @@ func (s *Limiter) prepare(rs *ruleset, id [16]byte, q *queue) (c call, ok bool) 
 	if len(q.waiters) > 0 {
 		c.rules = q.waiters[0].rules
 		c.batches, q.waiters = q.split(rs.family.maxWanted)
+		q.behind = len(q.waiters) > 0
 	}
 	if q.sent == nil {
 		q.sent = q.freeze(c.seq)

@@ -171,7 +171,7 @@ func (s *Limiter) wait(ctx context.Context, rs *ruleset, id [16]byte, w *waiter)
 				s.timeouts.Add(1)
 				return ErrBacklog
 			}
-			queued.Reset(timeout) // its call is under way, and may have to be made again
+			queued.Reset(max(timeout/4, time.Millisecond)) // a call is under way
 		case <-ctx.Done():
 			if s.leave(rs, id, w) {
 				return ctx.Err()

@@ -54,6 +54,8 @@ func (p *places) enter(t *turn) []*turn {
 	}
 	p.add(t)
 	p.mu.Unlock()
+	t.q.waits.Store(true)
+	defer t.q.waits.Store(false)
 	return <-t.woken
 }
 
