@@ -2,6 +2,7 @@
 package notices
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // Notices are those of one zone of a handler. They are safe for concurrent use.
@@ -26,7 +28,8 @@ type Notices struct {
 
 // Strict reports, once a second at most, that a Redis does not decide for a zone.
 func (n *Notices) Strict(r *http.Request, zone string, by *shared.Redis, err error) {
-	if err == nil || r.Context().Err() != nil { // or the client went away
+	// The client went away, or a backlog is told of by another warning.
+	if err == nil || r.Context().Err() != nil || errors.Is(err, strict.ErrBacklog) {
 		return
 	}
 	failed, now := n.failed.Load(), clock.Now()

@@ -89,6 +89,7 @@ func newRedis(key string, client redis.UniversalClient, o Options) *Redis {
 		Replicator: ratesync.NewReplicator(client, o.Namespace, o.Timeout, clock.Now, o.Logger),
 		Strict:     strict.New(client, o.Namespace, o.StrictTimeout),
 	}
+	r.Strict.LogTo(o.Logger)
 	r.Control = control.New(control.Options{
 		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(cmp.Or(key, serverOf(client)), o.Namespace), Timeout: o.Timeout, Now: clock.Now,
 		Beat: r.Replicator.Beat, OnReset: r.Strict.Reset, Name: control.NodeName(), Logger: o.Logger,

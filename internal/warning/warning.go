@@ -46,6 +46,7 @@ const (
 	AmbiguousKey    = "TIDE032"
 	ClientsKey      = "TIDE033"
 	FarRedis        = "TIDE034"
+	Backlog         = "TIDE035"
 )
 
 // A Warning is a text for the log, and its code.

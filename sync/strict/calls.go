@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/callcontext"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -37,14 +36,18 @@ type queue struct {
 	now   int64
 	// denied is the last answer if it denied somebody.
 	denied *denial
-	// running is set while a goroutine makes its calls.
+	// running is set while a goroutine makes its calls, waits while it waits for a place, and
+	// behind where the last call could not take all who waited.
 	running bool
+	waits   atomic.Bool
+	behind  bool
 }
 
 // waiter is a request. What it waits for is written before done is closed.
 type waiter struct {
 	done  chan struct{}
-	gone  bool // its context has ended
+	gone  bool // its context has ended, or it has waited for too long
+	asked bool // a call that asks for it is under way
 	late  int  // how many calls that it was in were not answered in time
 	rules []Rule
 	// reset is the one that the key is under, as the request knows, and then as Redis decided.
@@ -182,23 +185,21 @@ func (s *Limiter) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 
 // run makes calls for a key until nothing is left to ask.
 func (s *Limiter) run(rs *ruleset, id [16]byte, q *queue) {
-	keys := rs.keysOf(id)
+	t := &turn{rs: rs, id: id, q: q, keys: rs.keysOf(id), woken: make(chan []*turn, 1)}
 	circuit, _ := s.circuitOf(id)
 	for {
-		leave := circuit.take(s.ctx) // before the call is prepared: who comes meanwhile shares it
-		c, ok := s.prepare(rs, id, q)
-		if !ok {
-			leave()
+		s.turn(&circuit.places, t)
+		if t.asked == nil {
 			return
 		}
-		o, err := s.call(rs, keys, c)
-		leave()
+		o, err := t.asked.read()
 		result := s.resultOf(id, err)
+		s.noteBacklog(circuit, result)
 		if s.ctx.Err() != nil && err != nil {
 			err = ErrClosed
 		}
 		rs.mu.Lock()
-		q.finish(c, o, err, result)
+		q.finish(t.asked.call, o, err, result)
 		rests := result == rejected && len(q.waiters) == 0 && q.unfinished()
 		if rests {
 			s.suspend(rs, id, q)
@@ -287,6 +288,7 @@ func (s *Limiter) prepare(rs *ruleset, id [16]byte, q *queue) (c call, ok bool) 
 	if len(q.waiters) > 0 {
 		c.rules = q.waiters[0].rules
 		c.batches, q.waiters = q.split(rs.family.maxWanted)
+		q.behind = len(q.waiters) > 0
 	}
 	if q.sent == nil {
 		q.sent = q.freeze(c.seq)
@@ -327,6 +329,9 @@ func (q *queue) split(maxWanted int) (now []batch, later []*waiter) {
 			to++
 		}
 		now = append(now, batch{rules, q.waiters[from:to:to]})
+	}
+	for _, w := range q.waiters[:to] {
+		w.asked = true
 	}
 	return now, q.waiters[to:]
 }
@@ -505,36 +510,17 @@ func (q *queue) finishUnanswered(c call, err error, result result) {
 			}
 		}
 	}
+	for _, w := range again {
+		w.asked = false
+	}
 	q.waiters = append(again, q.waiters...)
 }
 
 // call asks Redis. It returns what came of each batch.
 func (s *Limiter) call(rs *ruleset, keys []string, c call) ([]*outcome, error) {
-	ctx, cancel := s.callContext(s.ctx)
-	defer cancel()
-	wanted := c.wanted()
-	script, args, now := rs.script, s.args(rs, c, wanted), clock.Now()
-	var asked ban.Message
-	if bans := s.bansOf(rs.zone); bans != nil {
-		asked = bans.Ask(c.id, now)
-		script, keys, args = rs.unbanned(asked, keys, args)
-	}
-	reply, err := script.Run(ctx, s.client, keys, args...).Result()
-	if err != nil {
-		return nil, bannedBy(asked, err)
-	}
-	if newer := parseOvertaken(reply, c.reset); newer != nil {
-		return nil, newer
-	}
-	all, err := parseOutcomes(reply, len(c.rules), wanted...)
-	if err != nil {
-		return nil, err
-	}
-	for i, o := range all {
-		o.seq, o.asked = c.seq, now
-		o.deny(wanted[i])
-	}
-	return all, nil
+	r := s.request(rs, keys, c)
+	s.send([]*request{r})
+	return r.read()
 }
 
 // callContext is the context of a call or a probe.

@@ -37,22 +37,13 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[1])`)
 type circuit struct {
 	down atomic.Bool
 	why  atomic.Pointer[redisconn.DownError] // set before down
-	// calls has an entry for each call under way.
-	calls chan struct{}
+	// places bound the calls that are under way.
+	places places
+	// overdue is how many requests have waited too long for a call since the last answer.
+	overdue atomic.Int64
 
 	mu    sync.Mutex
 	check chan struct{} // closed when the probe of a late call ends, nil while there is none
-}
-
-// take waits until another call may be made. The function that it returns is to be called at the
-// call's end.
-func (c *circuit) take(ctx context.Context) (end func()) {
-	select {
-	case c.calls <- struct{}{}:
-		return func() { <-c.calls }
-	case <-ctx.Done():
-		return func() {}
-	}
 }
 
 // unavailable is why no call may be made, nil while the circuit is closed.

@@ -2,6 +2,8 @@
 //
 //	limiter.go     a request asks for a unit of its key in each limit of its zone
 //	calls.go       one call a key is under way; requests that come meanwhile share the next one
+//	turns.go       calls of several keys share a round trip where many keys wait
+//	backlog.go     nobody waits for a call longer than Redis has for an answer
 //	correction.go  refunds and penalties, which a later call carries
 //	circuit.go     while Redis does not answer, nobody waits for it
 //	family.go      what each family of algorithms has in Redis: scripts, arguments, replies

@@ -44,6 +44,7 @@ type Limiter struct {
 	circuits  [ratesync.ShardCount]circuit
 	trips     atomic.Int64
 	timeouts  atomic.Int64
+	backlog   backlogs
 
 	ctx        context.Context // ends when CloseBy gives up
 	cancel     context.CancelFunc
@@ -76,7 +77,7 @@ func New(client redis.UniversalClient, namespace string, timeout time.Duration) 
 	s.probes, s.stopProbes = context.WithCancel(s.ctx)
 	n := s.callsAtOnce()
 	for i := range s.circuits {
-		s.circuits[i].calls = make(chan struct{}, n)
+		s.circuits[i].places.free = n
 	}
 	return s
 }
@@ -139,16 +140,8 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 	if !s.join(rs, id, w) {
 		return dst, Grant{}, ErrClosed
 	}
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		if s.leave(rs, id, w) {
-			return dst, Grant{}, ctx.Err()
-		}
-	case <-s.ctx.Done():
-		if s.leave(rs, id, w) {
-			return dst, Grant{}, ErrClosed
-		}
+	if err := s.wait(ctx, rs, id, w); err != nil {
+		return dst, Grant{}, err
 	}
 	if w.err != nil {
 		if redisconn.IsLate(w.err) {
@@ -162,6 +155,35 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		g.unit = o.before + w.position
 	}
 	return verdicts(rules, o, w.position, dst), g, nil
+}
+
+// wait waits until a request is decided. An error means that it was not, and has left its queue.
+func (s *Limiter) wait(ctx context.Context, rs *ruleset, id [16]byte, w *waiter) error {
+	timeout := time.Duration(s.timeout.Load())
+	queued := time.NewTimer(timeout)
+	defer queued.Stop()
+	for {
+		select {
+		case <-w.done:
+			return nil
+		case <-queued.C:
+			if s.overdue(rs, id, w) {
+				s.timeouts.Add(1)
+				return ErrBacklog
+			}
+			queued.Reset(max(timeout/4, time.Millisecond)) // a call is under way
+		case <-ctx.Done():
+			if s.leave(rs, id, w) {
+				return ctx.Err()
+			}
+			return nil
+		case <-s.ctx.Done():
+			if s.leave(rs, id, w) {
+				return ErrClosed
+			}
+			return nil
+		}
+	}
 }
 
 // Refund returns what a Take got, because another zone denies the request. It doesn't wait for

@@ -1,0 +1,71 @@
+package strict
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// ErrBacklog is the error of a request that has waited for its call longer than Redis has for an
+// answer: more is asked than the calls under way can carry. It says nothing of how Redis is.
+var ErrBacklog = errors.New("too many requests wait to be decided by redis")
+
+// backlogRest is how long no request must have waited too long until a backlog is over.
+const backlogRest = 10 * time.Second
+
+// backlogs tell once of requests that wait for too long, until that is over.
+type backlogs struct {
+	log  atomic.Pointer[zap.Logger]
+	last atomic.Int64 // when it was last there, in nanoseconds
+}
+
+// LogTo has a backlog logged.
+func (s *Limiter) LogTo(log *zap.Logger) { s.backlog.log.Store(log) }
+
+// overdue takes a request out of its queue that no call has asked for yet. One that will be in the
+// next call waits for the one under way, which has a timeout: where that takes longer, this node is
+// busy, and no backlog is there.
+func (s *Limiter) overdue(rs *ruleset, id [16]byte, w *waiter) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	select {
+	case <-w.done:
+		return false
+	default:
+	}
+	q := rs.queues[id]
+	if w.asked || q != nil && !q.waits.Load() && !q.behind {
+		return false
+	}
+	w.gone = true
+	if q != nil {
+		q.leave(w)
+	}
+	c, _ := s.circuitOf(id)
+	c.overdue.Add(1)
+	return true
+}
+
+// noteBacklog tells of requests that have waited for too long, once Redis answers. Where it
+// doesn't, the outage is told of, for which they have waited.
+func (s *Limiter) noteBacklog(c *circuit, r result) {
+	if c.overdue.Load() == 0 || r != answered && r != unreachable {
+		return
+	}
+	n := c.overdue.Swap(0)
+	if r == unreachable || n == 0 {
+		return
+	}
+	now := time.Now().UnixNano()
+	if last := s.backlog.last.Swap(now); last != 0 && now-last < int64(backlogRest) {
+		return
+	}
+	if log := s.backlog.log.Load(); log != nil {
+		log.Warn("requests of strict zones wait longer for their call to redis than strict_timeout, and go by on_redis_loss; raise pool_size or strict_timeout, use a nearer redis, or set an interval as sync_rate",
+			warning.Field(warning.Backlog), zap.Int64("requests", n), zap.Duration("strict_timeout", time.Duration(s.timeout.Load())))
+	}
+}

@@ -1,0 +1,61 @@
+package strict
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// A request waits for its call no longer than strict_timeout, and then has to be decided without
+// Redis. That opens no circuit, and is told once until it is over, as soon as Redis answers.
+func TestNobodyWaitsForACallLongerThanTheTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 100 * time.Millisecond
+		core, logs := observer.New(zap.InfoLevel)
+		s := New(nil, "test", timeout)
+		s.LogTo(zap.New(core))
+		c := &s.circuits[0]
+		overdue := func() {
+			t.Helper()
+			free := c.places.free
+			c.places.free = 0 // as many calls are under way as there may be
+			start := time.Now()
+			_, g, err := s.Take(t.Context(), "z", []Rule{tenAnHour}, id(1), nil)
+			if took := time.Since(start); !errors.Is(err, ErrBacklog) || g.Admitted() || took != timeout {
+				t.Errorf("Take() = %v after %s, want ErrBacklog after %s", err, took, timeout)
+			}
+			for range free {
+				c.places.leave()
+			}
+			synctest.Wait()
+			if n := len(s.zones["z"][0].queues); n != 0 || c.places.free != free {
+				t.Errorf("%d queues and %d free places are left, want none and %d", n, c.places.free, free)
+			}
+		}
+		told := func(want int, when string) {
+			t.Helper()
+			s.noteBacklog(c, answered)
+			if n := logs.Len(); n != want {
+				t.Errorf("%s: %d lines are logged, want %d", when, n, want)
+			}
+		}
+		told(0, "before")
+		overdue()
+		s.noteBacklog(c, unreachable)
+		told(0, "where Redis doesn't answer, that is what is told")
+		overdue()
+		told(1, "a backlog")
+		overdue()
+		told(1, "the same backlog")
+		time.Sleep(2 * backlogRest)
+		overdue()
+		told(2, "another backlog")
+		if st := s.Status(); st.Trips > 0 || st.Open > 0 || st.Timeouts != 4 {
+			t.Errorf("%+v, want no trip and 4 timeouts", st)
+		}
+	})
+}

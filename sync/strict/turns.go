@@ -1,0 +1,187 @@
+package strict
+
+import (
+	"context"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+)
+
+// maxPipelined bounds the calls that go to Redis together, so that none waits long for the others.
+const maxPipelined = 8
+
+// A turn is the next call of one key. Its key's goroutine waits for a place among the calls that
+// are under way; a place carries the calls of several keys where more keys wait than there are
+// places.
+type turn struct {
+	rs   *ruleset
+	id   [16]byte
+	q    *queue
+	keys []string
+	// woken gets the turns that this one's goroutine is to make, with itself, or nil when another
+	// goroutine has made it.
+	woken chan []*turn
+
+	// asked is what was asked, nil where there was nothing to ask and the queue has stopped.
+	asked *request
+}
+
+// places are the calls of one circuit that are under way, and the turns that wait. It is safe for
+// concurrent use.
+type places struct {
+	mu    sync.Mutex
+	free  int
+	lanes []lane
+}
+
+// A lane is the turns of one zone, in the order in which they came.
+type lane struct {
+	zone  string
+	turns []*turn
+}
+
+// enter waits for a place. It returns the turns that the caller is to make, and leave the place
+// after; none where another goroutine has made the caller's.
+func (p *places) enter(t *turn) []*turn {
+	p.mu.Lock()
+	if p.free > 0 {
+		p.free--
+		p.mu.Unlock()
+		return []*turn{t}
+	}
+	p.add(t)
+	p.mu.Unlock()
+	t.q.waits.Store(true)
+	defer t.q.waits.Store(false)
+	return <-t.woken
+}
+
+func (p *places) add(t *turn) {
+	for i := range p.lanes {
+		if l := &p.lanes[i]; l.zone == t.rs.zone {
+			l.turns = append(l.turns, t)
+			return
+		}
+	}
+	p.lanes = append(p.lanes, lane{t.rs.zone, []*turn{t}})
+}
+
+// leave gives the place to those that wait, if somebody does.
+func (p *places) leave() {
+	p.mu.Lock()
+	next := p.next()
+	if len(next) == 0 {
+		p.free++
+	}
+	p.mu.Unlock()
+	if len(next) > 0 {
+		next[0].woken <- next
+	}
+}
+
+// next takes out the turns that one place carries: of each zone one after the other, so that a zone
+// with many keys doesn't hold up another one.
+func (p *places) next() (all []*turn) {
+	for len(p.lanes) > 0 && len(all) < maxPipelined {
+		l := p.lanes[0]
+		p.lanes = p.lanes[1:]
+		all = append(all, l.turns[0])
+		if l.turns = l.turns[1:]; len(l.turns) > 0 {
+			p.lanes = append(p.lanes, l)
+		}
+	}
+	return all
+}
+
+// turn makes a turn's call, perhaps with those of others, or has another goroutine make it.
+func (s *Limiter) turn(p *places, t *turn) {
+	turns := p.enter(t)
+	if turns == nil {
+		return
+	}
+	all := make([]*request, 0, len(turns))
+	for _, t := range turns { // only now: who came meanwhile shares the call
+		t.asked = nil
+		if c, ok := s.prepare(t.rs, t.id, t.q); ok {
+			t.asked = s.request(t.rs, t.keys, c)
+			all = append(all, t.asked)
+		}
+	}
+	s.send(all)
+	p.leave()
+	for _, other := range turns {
+		if other != t {
+			other.woken <- nil
+		}
+	}
+}
+
+// A request is a call as it goes to Redis, and its reply.
+type request struct {
+	call
+	wanted []int64
+	script *redis.Script
+	keys   []string
+	args   []any
+	banned ban.Message
+	now    int64
+	reply  *redis.Cmd
+}
+
+func (s *Limiter) request(rs *ruleset, keys []string, c call) *request {
+	r := &request{call: c, wanted: c.wanted(), script: rs.script, keys: keys, now: clock.Now()}
+	r.args = s.args(rs, c, r.wanted)
+	if bans := s.bansOf(rs.zone); bans != nil {
+		r.banned = bans.Ask(c.id, r.now)
+		r.script, r.keys, r.args = rs.unbanned(r.banned, r.keys, r.args)
+	}
+	return r
+}
+
+// send asks Redis, in one round trip.
+func (s *Limiter) send(all []*request) {
+	if len(all) == 0 {
+		return
+	}
+	ctx, cancel := s.callContext(s.ctx)
+	defer cancel()
+	if len(all) == 1 {
+		r := all[0]
+		r.reply = r.script.Run(ctx, s.client, r.keys, r.args...)
+		return
+	}
+	for _, eval := range []func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd{(*redis.Script).EvalSha, (*redis.Script).Eval} {
+		pipe := s.client.Pipeline()
+		for _, r := range all {
+			if r.reply == nil || redis.HasErrorPrefix(r.reply.Err(), "NOSCRIPT") {
+				r.reply = eval(r.script, ctx, pipe, r.keys, r.args...)
+			}
+		}
+		if pipe.Len() > 0 {
+			_, _ = pipe.Exec(ctx) // each reply has its error
+		}
+	}
+}
+
+// read returns what came of each batch.
+func (r *request) read() ([]*outcome, error) {
+	reply, err := r.reply.Result()
+	if err != nil {
+		return nil, bannedBy(r.banned, err)
+	}
+	if newer := parseOvertaken(reply, r.reset); newer != nil {
+		return nil, newer
+	}
+	all, err := parseOutcomes(reply, len(r.rules), r.wanted...)
+	if err != nil {
+		return nil, err
+	}
+	for i, o := range all {
+		o.seq, o.asked = r.seq, r.now
+		o.deny(r.wanted[i])
+	}
+	return all, nil
+}

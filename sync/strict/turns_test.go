@@ -1,0 +1,79 @@
+package strict
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// A zone with hundreds of clients, each request with a key that nobody has asked for, holds up the
+// requests of another zone by less than three round trips.
+func TestAZoneWithManyKeysDoesNotHoldUpAnother(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	proxy.SetDelay(20 * time.Millisecond)
+	s := limiter(t, "redis://"+proxy.Addr)
+	rule := Rule{Kind: kinds["sliding window"].Kind, Limit: 1 << 30, Window: long}
+	n := 0
+	half := func() time.Duration {
+		var took []time.Duration
+		for range 25 {
+			n++
+			start := time.Now()
+			take(t, s, "login", id(n), rule)
+			took = append(took, time.Since(start))
+		}
+		slices.Sort(took)
+		return took[len(took)/2]
+	}
+	alone := half()
+	ctx, cancel := context.WithCancel(t.Context())
+	var keys, decided atomic.Int64
+	var all sync.WaitGroup
+	for range 300 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				key := keys.Add(1)
+				if _, _, err := s.Take(ctx, "flood", []Rule{rule}, [16]byte{byte(key), byte(key >> 8), byte(key >> 16), 1}, nil); err == nil {
+					decided.Add(1)
+				}
+			}
+		})
+	}
+	redistest.Eventually(t, "the flood is under way", func() bool { return decided.Load() > 1000 })
+	start, before := time.Now(), decided.Load()
+	beside := half()
+	t.Logf("half of the requests took %s alone, and %s beside %d others in %s", alone, beside, decided.Load()-before, time.Since(start))
+	cancel()
+	all.Wait()
+	if beside > 4*alone {
+		t.Errorf("half of the requests took %s beside a flood, and %s alone: held up by more than three round trips", beside, alone)
+	}
+}
+
+// Of each zone that waits a place carries as many calls as of any other, the oldest first.
+func TestAPlaceCarriesTheCallsOfAllZones(t *testing.T) {
+	var p places
+	turns := map[string][]*turn{}
+	for _, zone := range []string{"a", "b", "c"} {
+		for range map[string]int{"a": 20, "b": 2, "c": 1}[zone] {
+			one := &turn{rs: &ruleset{zone: zone}}
+			turns[zone] = append(turns[zone], one)
+			p.add(one)
+		}
+	}
+	a, b, c := turns["a"], turns["b"], turns["c"]
+	want := []*turn{a[0], b[0], c[0], a[1], b[1], a[2], a[3], a[4]}
+	if got := p.next(); !slices.Equal(got, want) {
+		t.Errorf("a place carries %d calls of other keys than the first of each zone in turn", len(got))
+	}
+	if got := p.next(); !slices.Equal(got, a[5:5+maxPipelined]) {
+		t.Errorf("the next place carries %d calls, want the next %d of the zone that still waits", len(got), maxPipelined)
+	}
+}
