@@ -275,12 +275,9 @@ func (r *reloads) reload(i int) {
 // is left in memory.
 func TestFiftyReloadsUnderLoad(t *testing.T) {
 	r := &reloads{redis: [2]*redistest.Server{redistest.Start(t), redistest.Start(t)}, tight: 50}
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
-	r.taken = taken.Addr().(*net.TCPAddr).Port
+	taken, free := takenPort(t)
+	defer free()
+	r.taken = taken
 	before := goleak.IgnoreCurrent()
 	r.lifetime = newLifetime(t)
 	r.load(r.written(""))
@@ -314,6 +311,16 @@ func TestFiftyReloadsUnderLoad(t *testing.T) {
 	}
 	r.client.CloseIdleConnections()
 	goleak.VerifyNone(t, append(caddysOwn, before)...)
+}
+
+// takenPort is a port that is in use until free is called.
+func takenPort(t *testing.T) (port int, free func() error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close
 }
 
 // caddysOwn are goroutines that Caddy leaves behind for a while, or for good: of its certificates,

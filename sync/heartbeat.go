@@ -8,12 +8,12 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/servertime"
 )
 
-// Start begins to tell other nodes that this one is there, if it has not begun.
-func (r *Replicator) Start() {
+// Start begins to tell other nodes that this one is there, and reports whether it had not begun.
+func (r *Replicator) Start() (begins bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stop != nil {
-		return
+		return false
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -23,6 +23,22 @@ func (r *Replicator) Start() {
 		defer close(done)
 		r.heartbeats(ctx)
 	}()
+	return true
+}
+
+// Meet is Start that waits until Redis has answered a heartbeat and the control record is read, so
+// that the first request can be synced at once. It waits no longer than most, and not at all where
+// the heartbeats have begun before. It reports whether there is nothing more to wait for.
+func (r *Replicator) Meet(most time.Duration) bool {
+	if !r.Start() {
+		return true
+	}
+	select {
+	case <-r.met:
+		return true
+	case <-time.After(most):
+		return false
+	}
 }
 
 // A Record goes along with the heartbeats: the control record of a namespace.
@@ -98,7 +114,9 @@ func (r *Replicator) endLease() {
 	_ = heartbeatScript.Run(ctx, r.client, r.heartbeatKeys(), r.node, r.seq, 0).Err()
 }
 
-func (r *Replicator) heartbeatKeys() []string { return []string{r.keys.Nodes(0), r.keys.Control()} }
+func (r *Replicator) heartbeatKeys() []string {
+	return []string{r.keys.Nodes(0), r.keys.Control(), r.keys.Counted()}
+}
 
 // findLost notes which shards are lost, after a heartbeat: all where there is one server, and in a
 // Cluster those whose server does not answer.
@@ -155,24 +173,45 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	r.answered, r.answeredAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
 	wait = r.record.Merge(HeartbeatReply{r.node, r.seq, server, start + (end-start)/2, nodes, mark, reply[5:]})
-	if r.record.IsEqual() {
-		r.held.Store(0)
+	equal := r.record.IsEqual()
+	if h := r.held.Load(); equal && h != nil {
+		r.held.Store(nil)
+		close(h.over)
+	}
+	if equal || wait >= heartbeatRate { // else there is more to read
+		r.meetOnce.Do(func() { close(r.met) })
 	}
 	return wait, nil
+}
+
+// holding is a time in which nothing is synced.
+type holding struct {
+	until time.Time
+	over  chan struct{} // closed when it ends before that
 }
 
 // hold has nothing be synced until the control record is the same here and there, or holdTime has
 // passed: what was reset meanwhile has other names.
 func (r *Replicator) hold() {
-	if !r.record.IsEqual() {
-		r.held.Store(time.Now().Add(holdTime).UnixNano())
+	if r.record.IsEqual() {
+		return
 	}
+	h := &holding{until: time.Now().Add(holdTime), over: make(chan struct{})}
+	if last := r.held.Load(); last != nil {
+		h.over = last.over
+	}
+	r.held.Store(h)
 }
 
 // awaitRecord waits until syncs are not held any more.
 func (r *Replicator) awaitRecord(ctx context.Context) {
-	for ctx.Err() == nil && time.Now().UnixNano() < r.held.Load() {
-		pauseFor(ctx, minWait)
+	for h := r.held.Load(); h != nil && time.Until(h.until) > 0; h = r.held.Load() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.over:
+		case <-time.After(time.Until(h.until)):
+		}
 	}
 }
 

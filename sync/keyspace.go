@@ -20,6 +20,8 @@ import (
 //
 //	nodes                   hash    node -> "seq expiry mark applied name", its last heartbeat;
 //	                                only in shard 0
+//	counted                 hash    nodes -> "at nodes", when they were counted last, and how many
+//	                                there were; only in shard 0
 //	control                 hash    entry -> "stamp until keep length body", version -> what it
 //	                                holds; only in shard 0, see package control
 //	<table>:<id>:<epoch>    hash    node -> "seq total attempts", sum -> "total attempts" of all
@@ -39,9 +41,9 @@ import (
 // key that requests are counted by, in base64: no byte of a client gets into Redis. The shard, a
 // hash tag, keeps all keys of an id in one hash slot of a Cluster.
 //
-// Everything expires: the nodes after four Leases, the control record when its last entry has
-// ended, a ban when it is over, a probe and a record of calls after SpareTTL, a hash of counts
-// after Spec.EpochTTL, all else SpareTTL after it has drained or left its window.
+// Everything expires: the nodes and their count after four Leases, the control record when its last
+// entry has ended, a ban when it is over, a probe and a record of calls after SpareTTL, a hash of
+// counts after Spec.EpochTTL, all else SpareTTL after it has drained or left its window.
 type Keyspace struct {
 	head string
 }
@@ -72,6 +74,9 @@ func LostFor(lost uint64, id table.ID) bool { return lost>>ShardOf(id)&1 != 0 }
 
 // Nodes is the key of the heartbeats where shard is 0. In other shards there is no such key.
 func (k Keyspace) Nodes(shard int) string { return k.head + strconv.Itoa(shard) + "}:nodes" }
+
+// Counted is the key of the count of nodes. It shares a hash slot with Nodes(0).
+func (k Keyspace) Counted() string { return k.head + "0}:counted" }
 
 // Control is the key of the control record. It shares a hash slot with Nodes(0).
 func (k Keyspace) Control() string { return k.head + "0}:control" }

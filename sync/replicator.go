@@ -65,7 +65,11 @@ type Replicator struct {
 	// record goes along with the heartbeats, and beat asks for one.
 	record Record
 	beat   loop.Waker
-	held   atomic.Int64 // until when syncs wait for the record, nanoseconds since the epoch
+	// held is while syncs wait for the record, nil for not at all. Only Start and the heartbeat's
+	// goroutine store it. met is closed when the record was read for the first time.
+	held     atomic.Pointer[holding]
+	met      chan struct{}
+	meetOnce sync.Once
 
 	mu       sync.Mutex
 	node     string
@@ -111,7 +115,7 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 	_, cluster := client.(*redis.ClusterClient)
 	return &Replicator{
 		client: client, keys: NewKeyspace(namespace), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
-		node: NewNode(), sources: make(map[*Source]struct{}), record: noRecord{}, beat: loop.NewWaker(),
+		node: NewNode(), sources: make(map[*Source]struct{}), record: noRecord{}, beat: loop.NewWaker(), met: make(chan struct{}),
 	}
 }
 

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
@@ -19,7 +20,7 @@ func (c *Control) Ask() []any {
 	defer c.mu.Unlock()
 	c.asks = c.record.Ask()
 	leases := ""
-	if c.waiting > 0 || c.asked || c.listed == 0 || c.Now()-c.listed > int64(listFor) {
+	if c.waiting > 0 || c.asked || c.isListDue(c.Now()) {
 		leases = "1"
 	}
 	return []any{c.asks.Applied, c.asks.At, strconv.FormatInt(c.asks.From, 10), leases, c.Name}
@@ -71,8 +72,11 @@ func (c *Control) mergeReply(h ratesync.HeartbeatReply, reply Reply, leases []Le
 	switch {
 	case leases != nil:
 		c.list(leases, h)
-	case h.Nodes != c.nodesListed:
+	case h.Nodes == c.nodesListed:
+	case h.Nodes <= fewNodes:
 		c.asked, again = true, true
+	case c.relist == 0:
+		c.relist = h.Now + rand.Int64N(h.Nodes*int64(listShare))
 	}
 	if step := time.Duration(c.record.ahead - c.ahead).Abs(); c.changes != c.record.changes || step > time.Second {
 		c.compile()

@@ -24,6 +24,10 @@ func (c *Control) noteLoss(h ratesync.HeartbeatReply) {
 	for i := range c.leases {
 		l := &c.leases[i]
 		l.forgotten, l.Applied = true, 0 // what they have applied holds in that history only
+		// Of many nodes the list is old, and there were as many with the last heartbeat.
+		if c.record.answeredAt-c.listed > int64(listFor) {
+			l.ends = max(l.ends, c.record.answeredAt+int64(ratesync.Lease))
+		}
 		if isLong {
 			l.ends += away
 		}
@@ -41,7 +45,15 @@ func (c *Control) list(leases []Lease, h ratesync.HeartbeatReply) {
 		}
 	}
 	sortLeases(leases)
-	c.leases, c.listed, c.asked = leases, h.Now, false
+	c.leases, c.listed, c.asked, c.relist = leases, h.Now, false, 0
+}
+
+// isListDue reports whether the leases are to be listed though nobody asks. All nodes together ask
+// every listShare at most, by chance: a thousand lists at once are two seconds of Redis' time. The
+// lock is held.
+func (c *Control) isListDue(now int64) bool {
+	every := max(int64(listFor), c.nodesListed*int64(listShare))
+	return c.listed == 0 || now-c.listed > every || c.relist != 0 && now >= c.relist
 }
 
 // sortLeases sorts leases by name.

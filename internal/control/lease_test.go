@@ -57,3 +57,49 @@ func TestForgottenLeases(t *testing.T) {
 		}
 	}
 }
+
+// A thousand nodes ask for few lists of each other, a few nodes as soon as their number changes.
+// The others are there after a loss all the same, however old the list is.
+func TestListsOfManyNodes(t *testing.T) {
+	for _, test := range []struct {
+		nodes       int64
+		asked, soon int // within a thousand seconds, and within three of a change of the number
+	}{{3, 334, 1}, {fewNodes - 1, 334, 1}, {1000, 6, 0}} {
+		now := int64(time.Hour)
+		c := New(Options{Now: func() int64 { return now }})
+		h := ratesync.HeartbeatReply{Node: "a", Nodes: test.nodes}
+		asked := 0
+		beat := func() {
+			now += int64(time.Second)
+			h.Now, h.Server, h.Seq = now, now, h.Seq+1
+			var leases []Lease
+			if c.Ask()[3] == "1" {
+				asked++
+				for range h.Nodes {
+					leases = append(leases, Lease{Node: ratesync.NewNode(), ends: now + int64(ratesync.Lease)})
+				}
+			}
+			c.mergeReply(h, Reply{Seq: h.Seq, Server: h.Server}, leases)
+		}
+		beat()
+		for asked = 0; h.Seq < 1001; {
+			beat()
+		}
+		if asked > test.asked {
+			t.Errorf("one of %d nodes has asked for %d lists in 1,000 heartbeats, want %d at most", test.nodes, asked, test.asked)
+		}
+		h.Nodes++
+		beat()
+		if soon := c.asked; soon != (test.soon > 0) {
+			t.Errorf("one of %d nodes asks for a list at once when another comes: %t", test.nodes, soon)
+		}
+		h.Nodes--
+		beat()
+		c.noteLoss(ratesync.HeartbeatReply{Now: now, Server: now, Mark: h.Seq})
+		h.Nodes = 1
+		c.list([]Lease{{Node: "a"}}, h)
+		if got := int64(len(c.leases)); got < test.nodes {
+			t.Errorf("%d of %d nodes are there after a loss", got, test.nodes)
+		}
+	}
+}

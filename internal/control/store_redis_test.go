@@ -174,7 +174,7 @@ func (p *pair) beat(node string, seq, answered int64, q Question) {
 	p.t.Helper()
 	p.beats++
 	from := strconv.FormatInt(q.From, 10)
-	raw, err := heartbeatScript(p.t).Run(context.Background(), p.client, []string{p.keys.Nodes(0), p.keys.Control()},
+	raw, err := heartbeatScript(p.t).Run(context.Background(), p.client, []string{p.keys.Nodes(0), p.keys.Control(), p.keys.Counted()},
 		node, seq, ratesync.Lease.Milliseconds(), answered, q.Applied, q.At, from, "1", "v1 "+node).Slice()
 	if err != nil {
 		p.t.Fatal(err)

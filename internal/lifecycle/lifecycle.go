@@ -24,6 +24,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/snapshot"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
@@ -38,10 +39,11 @@ type Config struct {
 	// Namespace is that of the control record where Redis is nil.
 	Namespace string
 
-	zones   []*limits.Zone
-	unsaved bool  // it was reported at load that counters can't be saved
-	ending  bool  // stopped, and no other configuration came after it
-	saved   int64 // admitted by the zones that don't sync, when that was saved last
+	zones    []*limits.Zone
+	distance distance
+	unsaved  bool  // it was reported at load that counters can't be saved
+	ending   bool  // stopped, and no other configuration came after it
+	saved    int64 // admitted by the zones that don't sync, when that was saved last
 
 	stop chan struct{}
 	done chan struct{}
@@ -118,6 +120,13 @@ func Zone(name string) *limits.Zone {
 // otherwise when the one before stops: until then another app may still fail to start, and then
 // nothing must have changed.
 func (c *Config) Start() {
+	defer shared.Starting.End()
+	if before := Current(); before == nil {
+		c.keepControl(true)
+	} else {
+		c.Control().Inherit(before.Control())
+	}
+	c.meet()
 	turns.Lock()
 	defer turns.Unlock()
 	list := append(slices.Clone(started()), c)
@@ -127,13 +136,21 @@ func (c *Config) Start() {
 		if c.Keeper != nil {
 			c.restore()
 		}
-		c.keepControl(true)
-	} else {
-		c.Control().Inherit(list[0].Control())
 	}
 	clock.CatchUp()
 	c.stop, c.done = make(chan struct{}), make(chan struct{})
 	go c.housekeep()
+}
+
+// meet waits for the first answer of a Redis that this process has not used yet: before it, the
+// first requests of a key would be decided without what other nodes have counted. It doesn't hold
+// turns.
+func (c *Config) meet() {
+	syncs := func(z *limits.Zone) bool { return z.Redis != nil && z.SyncRate >= 0 }
+	if c.Redis != nil && slices.ContainsFunc(c.zones, syncs) && !c.Redis.Replicator.Meet(shared.StartWait) {
+		c.Logger.Warn("redis has not answered at the start; until it does, limits are enforced with this node's counts alone",
+			warning.Field(warning.SyncFails), zap.Duration("waited", shared.StartWait))
+	}
 }
 
 // apply makes the configuration the one by which work in the background goes.
@@ -171,6 +188,9 @@ func (c *Config) housekeep() {
 		case <-second.C:
 			clock.CatchUp()
 			c.Control().Tick()
+			if c.Redis != nil {
+				c.checkDistance(c.Redis.Replicator.RoundTrip())
+			}
 		case <-minute.C:
 			for _, z := range c.zones {
 				z.Tick(clock.Now())

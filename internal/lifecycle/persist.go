@@ -57,6 +57,7 @@ func (c *Config) restore() {
 	switch {
 	case errors.Is(err, snapshot.ErrForeign):
 		c.reportForeign(err)
+		c.Control().Keep(nil, nil)
 		return
 	case err != nil:
 		log.Warn("saved counters could not be read, so counting starts at zero", warning.Field(warning.NotRestored), zap.Error(err))

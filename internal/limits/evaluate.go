@@ -22,6 +22,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/zone"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -286,6 +287,10 @@ func (e *Evaluation) decide(k *keyed, raw []byte, r *http.Request) {
 		return
 	}
 	z, hash := k.Zone, table.KeyOf(raw)
+	if z.Redis != nil && z.SyncRate > 0 && !shared.Starting.IsOver() {
+		shared.Starting.Await(r.Context(), e.now)
+		e.now = clock.Now() // see decideInRedis
+	}
 	o := z.Override(hash, raw)
 	if o != nil && o.Deny {
 		e.bar(*k)

@@ -43,6 +43,7 @@ const (
 	AllReserve      = "TIDE029"
 	ReserveOfOne    = "TIDE030"
 	AmbiguousKey    = "TIDE032"
+	FarRedis        = "TIDE034"
 )
 
 // A Warning is a text for the log, and its code.

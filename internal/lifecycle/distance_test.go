@@ -1,0 +1,65 @@
+package lifecycle
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/shared"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/internal/zone"
+)
+
+// A Redis that is too far away for a setting is told of once, with what to write, and a moment in
+// which it is far is not.
+func TestARedisThatIsTooFar(t *testing.T) {
+	const ms = time.Millisecond
+	zoneOf := func(name string, rate time.Duration, redis *shared.Redis) *limits.Zone {
+		return &limits.Zone{Options: zone.Options{Compiled: settings.Compiled{Name: name, SyncRate: rates.SyncRate(rate)}, Redis: redis}}
+	}
+	redis := new(shared.Redis)
+	for name, c := range map[string]struct {
+		zones []*limits.Zone
+		trip  time.Duration
+		want  map[string]any
+	}{
+		"near":          {[]*limits.Zone{zoneOf("a", 0, redis), zoneOf("b", 200*ms, redis)}, 50 * ms, nil},
+		"not known":     {[]*limits.Zone{zoneOf("a", 0, redis)}, 0, nil},
+		"nothing syncs": {[]*limits.Zone{zoneOf("a", -1, redis), zoneOf("b", 0, nil)}, time.Second, nil},
+		"strict": {[]*limits.Zone{zoneOf("a", 0, redis), zoneOf("b", time.Second, redis)}, 130 * ms, map[string]any{
+			"strict_timeout": "100ms", "write_strict_timeout": "390ms"}},
+		"intervals": {[]*limits.Zone{zoneOf("a", 500*ms, redis), zoneOf("b", 100*ms, redis), zoneOf("c", time.Second, redis), zoneOf("b", 100*ms, redis)}, 130 * ms, map[string]any{
+			"zones": []any{"a", "b"}, "sync_rate": "100ms", "write_sync_rate": "1.3s"}},
+	} {
+		core, logs := observer.New(zap.WarnLevel)
+		config := &Config{Logger: zap.New(core), StrictTimeout: 100 * ms, zones: c.zones}
+		for range 100 {
+			for range farFor - 1 {
+				config.checkDistance(c.trip)
+			}
+			config.checkDistance(0)
+		}
+		if logs.Len() > 0 {
+			t.Errorf("%s: it warns of moments", name)
+		}
+		for range 100 {
+			config.checkDistance(c.trip)
+		}
+		if c.want == nil {
+			if logs.Len() > 0 {
+				t.Errorf("%s: %v, want no warning", name, logs.All())
+			}
+			continue
+		}
+		c.want["code"], c.want["round_trip"] = warning.FarRedis, "130ms"
+		if logs.Len() != 1 || fmt.Sprint(logs.All()[0].ContextMap()) != fmt.Sprint(c.want) {
+			t.Errorf("%s: %v, want one warning with %v", name, logs.All(), c.want)
+		}
+	}
+}
