@@ -750,3 +750,31 @@ func TestLoadErrorsOfThePage(t *testing.T) {
 		}
 	}
 }
+
+// Who follows the pages builds a Caddy that starts where there is no C library.
+func TestPagesBuildWithoutC(t *testing.T) {
+	builds := 0
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "examples/*.md"} {
+		pages, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, page := range pages {
+			text, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(text)) {
+				if !strings.Contains(line, "go build ") || !strings.Contains(line, "./cmd/caddy") || strings.Contains(line, "GOCACHE=") {
+					continue // the last is the one that was measured
+				}
+				if builds++; !strings.Contains(line, "CGO_ENABLED=0 go build ") {
+					t.Errorf("%s: it links the C library: %s", page, line)
+				}
+			}
+		}
+	}
+	if builds < 3 {
+		t.Errorf("%d lines that build a Caddy", builds)
+	}
+}
