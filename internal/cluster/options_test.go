@@ -211,6 +211,9 @@ func TestNodesOfWhichOneHasAnOption(t *testing.T) {
 			if strings.Contains(line, "http.handlers.reverse_proxy") {
 				continue // its clients have left
 			}
+			if strings.Contains(line, "is exact, and many backends") {
+				continue // each zone here has a path of its own
+			}
 			if strings.Contains(line, "guess-") || strings.Contains(line, "ban-") || strings.Contains(line, "keep-") || strings.Contains(line, "run-") {
 				t.Errorf("node %d: %s", n.Number, line)
 			}

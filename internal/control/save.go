@@ -65,8 +65,12 @@ type keeper struct {
 // on by write, nil for not at all. It doesn't wait for write.
 func (c *Control) Keep(earlier []byte, write func([]byte) error) {
 	c.mu.Lock()
+	last := c.keep
 	if c.keep = nil; write != nil {
 		c.keep = &keeper{write: write}
+		if len(earlier) == 0 && len(c.record.copies) == 0 && (last == nil || last.saved == c.record.changes) {
+			c.keep.saved = c.record.changes // nothing is saved and there is nothing to save
+		}
 	}
 	var s saved
 	if json.Unmarshal(earlier, &s) == nil && s.Store == c.Store {

@@ -11,9 +11,11 @@ import (
 // A Number is a placeholder that a number of requests comes from.
 type Number struct{ part part }
 
-// NewNumber makes one of a placeholder in its braces.
+// NewNumber makes one of a placeholder in its braces. A number has one spelling.
 func NewNumber(placeholder string) *Number {
-	return &Number{newPlaceholder(strings.Trim(placeholder, "{}"))}
+	p := newPlaceholder(strings.Trim(placeholder, "{}"))
+	p.form = nil
+	return &Number{p}
 }
 
 // Name returns the placeholder without its braces.

@@ -178,9 +178,9 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 
 // ackKey merges the store's answers for one key, and reports whether the store has forgotten
 // something of it that was not known: what answers a resend, or was on its way when one began, is
-// no new loss.
+// no new loss. What the store rejected before says nothing of other keys, so a loss of it is one.
 func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
-	ignore := e.flags&outdated != 0 || b.Charges
+	ignore, rejected := e.flags&outdated != 0 || b.Charges, e.flags&failed != 0
 	e.flags &^= inFlight | outdated | failed
 	if ignore {
 		return false // its epochs have other numbers now, under which it is dirty
@@ -193,7 +193,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		return false
 	}
 	var sent int64
-	known := l.Resend&ledger.Forgotten != 0
+	known := l.Resend&ledger.Forgotten != 0 && !rejected
 	epoch, news, less := l.Epoch, false, false
 	for i := range answers {
 		a := &answers[i]

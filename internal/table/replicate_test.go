@@ -585,6 +585,28 @@ func TestAFailedConfirmationIsSentAgain(t *testing.T) {
 	}
 }
 
+// What a store has lost of a key that it rejected before, as another program wrote there, is a loss
+// like any other: keys that had no request since are not sent again for a rejection.
+func TestALossAfterARejectionIsFound(t *testing.T) {
+	s, a := newStore(), newNode("a", hour)
+	admit(t, a, hour, t0, 3, 3)
+	a.sync(s, t0)
+	admit(t, a, hour, t0, 1, 1)
+	a.Tick()
+	answers := s.push("a", 10, a.Drain(t0, 100, false, nil))
+	for i := range answers {
+		answers[i].Failed = true
+	}
+	if a.Ack(t0, answers) {
+		t.Error("a rejection is taken for a loss")
+	}
+	*s = *newStore()
+	a.seq = 10
+	if !a.sync(s, t0) {
+		t.Error("Ack() did not notice that the store has forgotten")
+	}
+}
+
 // What is sent once more, as the store has forgotten it, is confirmed like what was counted.
 func TestWhatIsResentIsConfirmed(t *testing.T) {
 	s, a := newStore(), newNode("a", hour)
