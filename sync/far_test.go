@@ -52,18 +52,24 @@ func TestAFloodOverNodesFarAway(t *testing.T) {
 		"all": {100 * ms, 100 * ms, 100 * ms, 100 * ms}, "two of four": {ms, ms, 100 * ms, 100 * ms},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const limit, seeds = 2000, 40
-			sum := 0
-			for seed := range uint64(seeds) {
+			const limit, first, seeds = 2000, 2000, 40 // the estimate was made with other seeds
+			sum, most := 0, 0
+			for seed := uint64(first); seed < first+seeds; seed++ {
 				admitted, _ := farFlood(t, seed, algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: 1000 * time.Hour}, trips, 100*ms, 2*time.Second, 2*limit)
+				most = max(most, admitted)
 				if sum += admitted; admitted > limit*106/100 {
 					t.Errorf("seed %d: %d admitted of a limit of %d, want 1.06 of it at most", seed, admitted, limit)
 				}
 			}
 			mean := float64(sum) / seeds / limit
-			t.Logf("%.3f of the limit in the mean", mean)
-			if mean > 1.025 {
-				t.Errorf("%.3f of the limit in the mean, want 1.025 at most", mean)
+			t.Logf("%.3f of the limit in the mean, %.3f at most", mean, float64(most)/limit)
+			if mean > 1.02 {
+				t.Errorf("%.3f of the limit in the mean, want 1.02 at most", mean)
+			}
+			tenfold, _ := farFlood(t, first, algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: 1000 * time.Hour}, trips, 100*ms, time.Second, 10*limit)
+			t.Logf("%.2f of the limit at ten times the limit a second", float64(tenfold)/limit)
+			if tenfold > limit*5/2 { // nobody knows of what comes in two round trips
+				t.Errorf("%d admitted at ten times the limit of %d a second, want 2.5 of it at most", tenfold, limit)
 			}
 			for seed := range uint64(4) {
 				admitted, sent := farFlood(t, seed, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 4000, Window: 5 * time.Second}, trips, 100*ms, 15*time.Second, 640)

@@ -2,8 +2,9 @@
 // prints the tables of docs/scale.md. Each says whether it is measured or arithmetic. It needs
 // redis-server. Run it in bench:
 //
-//	go run ./scale           about four minutes
-//	go run ./scale -short    less, to see that it works
+//	go run ./scale             about four minutes
+//	go run ./scale -short      less, to see that it works
+//	go run ./scale -only far   a Redis that is far away, in a minute
 package main
 
 import (
@@ -16,7 +17,7 @@ import (
 func main() {
 	d := flag.Duration("duration", 5*time.Second, "how long each figure is measured")
 	quick := flag.Bool("short", false, "as short as it goes")
-	only := flag.String("only", "", "a part only: units or clusters")
+	only := flag.String("only", "", "a part only: units, clusters or far")
 	flag.Parse()
 	if *quick {
 		*d = time.Second
@@ -25,6 +26,9 @@ func main() {
 }
 
 func run(t *outside.T, d time.Duration, only string) error {
+	if only == "far" {
+		return showFar(t, d)
+	}
 	if only != "clusters" {
 		if err := reckon(t, d); err != nil {
 			return err

@@ -35,7 +35,7 @@ const (
 type State struct {
 	At    int64   // of the last reply, 0 never
 	scale float32 // K: attempts on all nodes for each one here, lately; 0 unknown
-	half  uint32  // admitted here in half of the interval before the last reply, or more
+	half  uint32  // admitted here in half of the interval before the last reply, or more: see Sent
 
 	Attempts     uint32 // Ledger.Attempts that the store has
 	all          uint32 // attempts on all nodes in this epoch, as of the last reply
@@ -149,12 +149,13 @@ func (s *State) Alone() { s.scale = 1 }
 // the one before. What others push is on average half an interval old when it is pulled, for which
 // an estimate counts. Where the store is far away, all nodes take what is left in turn, one denying
 // while another admits, so that a node's own doesn't show what the others have on the way: then it
-// is a whole interval, and a quarter more as the nodes' shares are not quite known. Buckets drain
-// in that time, and need none: of them the units are 0.
+// is a whole interval, and half of what it was before, where that is more. Buckets drain in that
+// time, and need none: of them the units are 0.
 func (s *State) Sent(units int64, took, passed time.Duration) {
 	half := units / 2
 	if far := min(took-Pause, passed); far > 0 {
-		half += int64(float64(half) * 1.5 * float64(far) / float64(passed))
+		part := float64(far) / float64(passed)
+		half = max(half+int64(float64(half)*part), int64(float64(s.half)/2*part))
 	}
 	s.half = uint32(min(half, math.MaxUint32))
 }
