@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -22,6 +23,12 @@ const (
 type distance struct {
 	seconds int // in a row that it was too far
 	told    bool
+}
+
+// roundTrip is how long Redis takes to answer, by heartbeats or by a circuit that is open: in a
+// Cluster they ask different servers. It is 0 where it is not known.
+func roundTrip(r *shared.Redis) time.Duration {
+	return max(r.Replicator.RoundTrip(), r.Strict.Status().RoundTrip)
 }
 
 // checkDistance warns once where the way to Redis and back takes too long for strict_timeout or for

@@ -8,12 +8,17 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 	"github.com/caddy-tide/ratelimit/internal/zone"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // A Redis that is too far away for a setting is told of once, with what to write, and a moment in
@@ -61,5 +66,33 @@ func TestARedisThatIsTooFar(t *testing.T) {
 		if logs.Len() != 1 || fmt.Sprint(logs.All()[0].ContextMap()) != fmt.Sprint(c.want) {
 			t.Errorf("%s: %v, want one warning with %v", name, logs.All(), c.want)
 		}
+	}
+}
+
+// A circuit that is open because Redis is too far says how far it is, also where no heartbeat does.
+func TestTheRoundTripThatACircuitMeasures(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	set, err := redisconn.ParseURL("redis://" + proxy.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set.Timeout = 10 * time.Second
+	client, err := set.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	r := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: set.Timeout, StrictTimeout: 100 * time.Millisecond, Logger: zap.NewNop()})
+	defer r.Close()
+	const delay = 300 * time.Millisecond
+	proxy.SetDelay(delay)
+	redistest.Eventually(t, "the round trip is known", func() bool {
+		rules := []strict.Rule{{Kind: algorithms.FixedWindow, Limit: 1, Window: time.Hour}}
+		_, _, _ = r.Strict.Take(t.Context(), "z", rules, [16]byte{}, nil)
+		return roundTrip(r) > 0
+	})
+	if got := roundTrip(r); got < delay {
+		t.Errorf("a round trip of %s to a redis %s away", got, delay)
 	}
 }

@@ -189,7 +189,7 @@ func (c *Config) housekeep() {
 			clock.CatchUp()
 			c.Control().Tick()
 			if c.Redis != nil {
-				c.checkDistance(c.Redis.Replicator.RoundTrip())
+				c.checkDistance(roundTrip(c.Redis))
 			}
 		case <-minute.C:
 			for _, z := range c.zones {

@@ -5,11 +5,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -22,6 +24,15 @@ type DownError struct{ Cause error }
 
 func (e *DownError) Error() string        { return ErrDown.Error() + ": " + e.Cause.Error() }
 func (e *DownError) Is(target error) bool { return target == ErrDown }
+
+// A FarError says that Redis answers, but later than calls wait.
+type FarError struct{ Took, Timeout time.Duration }
+
+// Error is its text for logs. strict_timeout should have three round trips.
+func (e *FarError) Error() string {
+	return fmt.Sprintf("redis answers in %s, strict_timeout is %s; set strict_timeout to %s, or use a redis that is nearer",
+		e.Took.Round(time.Millisecond), e.Timeout, (3 * e.Took).Round(10*time.Millisecond))
+}
 
 // A Rejection is an error of the server that a script passes on in its reply.
 type Rejection string
@@ -38,6 +49,9 @@ func IsLate(err error) bool {
 	var timeout net.Error
 	if down := (*DownError)(nil); errors.As(err, &down) {
 		return IsLate(down.Cause)
+	}
+	if far := (*FarError)(nil); errors.As(err, &far) {
+		return true
 	}
 	return IsQueued(err) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
@@ -121,6 +135,7 @@ func classifyReply(err error) string {
 func classifyNetwork(err error) string {
 	var (
 		down    *DownError
+		far     *FarError
 		dns     *net.DNSError
 		unknown x509.UnknownAuthorityError
 		name    x509.HostnameError
@@ -132,6 +147,8 @@ func classifyNetwork(err error) string {
 	switch {
 	case errors.As(err, &down):
 		return Classify(down.Cause)
+	case errors.As(err, &far):
+		return far.Error()
 	case errors.Is(err, ErrDown):
 		return ReasonDown
 	case errors.As(err, &dns):

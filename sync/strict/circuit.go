@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -21,6 +22,12 @@ var ErrClosed = errors.New("this node has let go of redis")
 const (
 	firstWait = 10 * time.Millisecond
 	lastWait  = 100 * time.Millisecond
+	// farTimeouts is how many timeouts an answer may take that shows Redis to be far away, and
+	// farTime bounds what that adds to a long one. measureRate is the time between two attempts to
+	// find out.
+	farTimeouts = 5
+	farTime     = 2 * time.Second
+	measureRate = time.Second
 )
 
 // probeScript does what the others do: it takes a master with memory that lets this user write.
@@ -152,12 +159,19 @@ func (s *Limiter) isSilent(shard int) bool {
 
 // ask probes once.
 func (s *Limiter) ask(ctx context.Context, shard int) error {
-	ctx, cancel := s.callContext(ctx)
+	return s.askWithin(ctx, shard, time.Duration(s.timeout.Load()))
+}
+
+func (s *Limiter) askWithin(ctx context.Context, shard int, timeout time.Duration) error {
+	ctx, cancel := callcontext.New(ctx, timeout)
 	defer cancel()
 	return probeScript.Run(ctx, s.client, s.keys.Probe(shard), ratesync.SpareTTL.Milliseconds()).Err()
 }
 
 func (s *Limiter) probe(c *circuit, shard int) {
+	ctx, cancel := context.WithCancel(s.probes)
+	defer cancel()
+	go s.measure(ctx, c, shard)
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		select {
 		case <-s.probes.Done():
@@ -170,6 +184,52 @@ func (s *Limiter) probe(c *circuit, shard int) {
 	}
 	c.down.Store(false)
 	s.resumeAll(c)
+}
+
+// measure finds out, while a circuit is open, whether Redis answers later than requests wait: then
+// that is why the circuit is open. It runs beside the probes, which close the circuit as soon as
+// Redis answers in time, and must not wait for the longer answer.
+func (s *Limiter) measure(ctx context.Context, c *circuit, shard int) {
+	for {
+		why, timeout := c.why.Load(), time.Duration(s.timeout.Load())
+		took, err := s.roundTrip(ctx, shard, timeout+min((farTimeouts-1)*timeout, farTime))
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil && took > timeout && c.why.CompareAndSwap(why, &redisconn.DownError{Cause: &redisconn.FarError{Took: took, Timeout: timeout}}) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(measureRate):
+		}
+	}
+}
+
+// roundTrip is how long Redis takes to answer where that is why the circuit is open, 0 elsewhere.
+func (c *circuit) roundTrip() time.Duration {
+	if c.down.Load() {
+		if far, ok := c.why.Load().Cause.(*redisconn.FarError); ok {
+			return far.Took
+		}
+	}
+	return 0
+}
+
+// roundTrip is how long an answer takes: the shorter of two, as the first one also makes a
+// connection and loads the script.
+func (s *Limiter) roundTrip(ctx context.Context, shard int, timeout time.Duration) (took time.Duration, err error) {
+	for i := range 2 {
+		start := time.Now()
+		if err := s.askWithin(ctx, shard, timeout); err != nil {
+			return 0, err
+		}
+		if d := time.Since(start); i == 0 || d < took {
+			took = d
+		}
+	}
+	return took, nil
 }
 
 // isSevere reports whether an error is about the server or the way to it, not about one key. What

@@ -90,6 +90,51 @@ func TestSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
 	}
 }
 
+// Where Redis answers, but later than requests wait, that is why they are not decided by it, with
+// the round trip and what to write. The circuit closes only when the answer is in time.
+func TestARedisThatIsTooFarIsToldFromALostOne(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	const timeout, delay = 200 * time.Millisecond, 500 * time.Millisecond
+	s := New(client(t, "redis://"+proxy.Addr), "test", timeout)
+	t.Cleanup(s.Close)
+	try := func() error {
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+		return err
+	}
+	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
+	if got := s.Status().RoundTrip; got != 0 {
+		t.Errorf("a round trip of %s is told while all is well", got)
+	}
+	proxy.SetDelay(delay)
+	redistest.Eventually(t, "the distance is the reason", func() bool {
+		return strings.HasPrefix(redisconn.Classify(try()), "redis answers in ")
+	})
+	// A connection is made before the first answer, which takes a round trip more.
+	trip := s.Status().RoundTrip
+	if trip < delay || trip >= 2*delay {
+		t.Errorf("a round trip of %s is told, with a Redis %s away", trip, delay)
+	}
+	want := fmt.Sprintf("redis answers in %s, strict_timeout is 200ms; set strict_timeout to %s, or use a redis that is nearer",
+		trip.Round(time.Millisecond), (3 * trip).Round(10*time.Millisecond))
+	if err := try(); !errors.Is(err, redisconn.ErrDown) || !redisconn.IsLate(err) || redisconn.Classify(err) != want {
+		t.Errorf("Take() = %q, want %q", redisconn.Classify(err), want)
+	}
+	if redistest.Poll(4*timeout, func() bool { return !s.Down() }) {
+		t.Error("the circuit closed by an answer that was too late")
+	}
+	proxy.SetDelay(0)
+	redistest.Eventually(t, "Redis decides again", func() bool { return try() == nil })
+	if got := s.Status().RoundTrip; got != 0 {
+		t.Errorf("a round trip of %s is told after it", got)
+	}
+	proxy.Set(faultproxy.Blackhole)
+	redistest.Eventually(t, "the circuit opens", func() bool { return errors.Is(try(), redisconn.ErrDown) })
+	if got := redisconn.Classify(try()); !strings.HasPrefix(got, "timeout: ") {
+		t.Errorf("Classify() = %q for a lost Redis", got)
+	}
+}
+
 func TestRedisDownAtStartAndKilled(t *testing.T) {
 	server := redistest.Start(t)
 	server.Kill()

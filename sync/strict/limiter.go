@@ -228,6 +228,9 @@ type Status struct {
 	// timeout.
 	Trips    int64 `json:"trips"`
 	Timeouts int64 `json:"timeouts"`
+	// RoundTrip is the longest that an open one has measured, 0 where none has: Redis answers, but
+	// later than requests wait.
+	RoundTrip time.Duration `json:"-"`
 }
 
 // Status tells how the circuits stand.
@@ -240,6 +243,7 @@ func (s *Limiter) Status() Status {
 		if s.circuits[i].down.Load() {
 			c.Open++
 		}
+		c.RoundTrip = max(c.RoundTrip, s.circuits[i].roundTrip())
 	}
 	return c
 }
