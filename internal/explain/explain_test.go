@@ -45,7 +45,13 @@ const keyOfRequests = "{http.request.header.K}"
 // handler is the zones of one handler, arranged.
 func handler(t testing.TB, redis *shared.Redis, all ...settings.Compiled) (zones []*limits.Zone) {
 	t.Helper()
-	for _, s := range all {
+	return dressed(t, redis, func(int, *zone.Options) {}, all...)
+}
+
+// dressed is handler with options of its own for each zone.
+func dressed(t testing.TB, redis *shared.Redis, dress func(i int, o *zone.Options), all ...settings.Compiled) (zones []*limits.Zone) {
+	t.Helper()
+	for i, s := range all {
 		s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
 		o := zone.Options{Compiled: s, Sweep: time.Minute, Waits: true, Headers: answer.Draft, Logger: zap.NewNop(), Once: new(warning.Once)}
 		o.Redis = redis
@@ -56,6 +62,7 @@ func handler(t testing.TB, redis *shared.Redis, all ...settings.Compiled) (zones
 			o.Matchers = caddyhttp.MatcherSets{{caddyhttp.MatchMethod{http.MethodPost}, caddyhttp.MatchHeader{"K": {"a"}}}, {caddyhttp.MatchHeader{"K": {"a", "b"}}}}
 			o.Except = caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"b"}}}}
 		}
+		dress(i, &o)
 		z, err := zone.New(o)
 		if err != nil {
 			t.Fatal(err)
