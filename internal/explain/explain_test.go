@@ -2,6 +2,7 @@ package explain
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -44,7 +45,13 @@ const keyOfRequests = "{http.request.header.K}"
 // handler is the zones of one handler, arranged.
 func handler(t testing.TB, redis *shared.Redis, all ...settings.Compiled) (zones []*limits.Zone) {
 	t.Helper()
-	for _, s := range all {
+	return dressed(t, redis, func(int, *zone.Options) {}, all...)
+}
+
+// dressed is handler with options of its own for each zone.
+func dressed(t testing.TB, redis *shared.Redis, dress func(i int, o *zone.Options), all ...settings.Compiled) (zones []*limits.Zone) {
+	t.Helper()
+	for i, s := range all {
 		s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
 		o := zone.Options{Compiled: s, Sweep: time.Minute, Waits: true, Headers: answer.Draft, Logger: zap.NewNop(), Once: new(warning.Once)}
 		o.Redis = redis
@@ -55,6 +62,7 @@ func handler(t testing.TB, redis *shared.Redis, all ...settings.Compiled) (zones
 			o.Matchers = caddyhttp.MatcherSets{{caddyhttp.MatchMethod{http.MethodPost}, caddyhttp.MatchHeader{"K": {"a"}}}, {caddyhttp.MatchHeader{"K": {"a", "b"}}}}
 			o.Except = caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"b"}}}}
 		}
+		dress(i, &o)
 		z, err := zone.New(o)
 		if err != nil {
 			t.Fatal(err)
@@ -297,16 +305,21 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 // overridden are what an operator may set. A rate names the second limit of a lawfulZone.
 var overridden = []string{"0", "3", "1000", "2/15m", control.Unlimited, control.Deny}
 
-// override sets limits of keys at run time, in all zones, until the returned function is called.
+// overrideLasts is how long an override holds that override sets.
+const overrideLasts = time.Hour
+
+// override sets limits of keys at run time, in all zones, until the returned function is called or
+// overrideLasts is over.
 func override(t *testing.T, redis *shared.Redis, zones []*limits.Zone, set map[string]string) (remove func()) {
 	t.Helper()
-	record := shared.ControlOf(redis, "")
+	record, ends := shared.ControlOf(redis, ""), time.Now().Add(overrideLasts)
 	change := func(limit func(string) string) {
 		for _, z := range zones {
 			for _, key := range slices.Sorted(maps.Keys(set)) {
 				k, _ := z.KeyOf(request(key))
-				c := control.Change{Target: control.Target{Zone: z.Name, Key: &k.ID}, Body: control.Body{Limit: limit(set[key])}, For: time.Hour}
-				if _, err := record.Change(t.Context(), c); err != nil {
+				c := control.Change{Target: control.Target{Zone: z.Name, Key: &k.ID}, Body: control.Body{Limit: limit(set[key])}, For: overrideLasts}
+				_, err := record.Change(t.Context(), c)
+				if isOver := !time.Now().Before(ends); err != nil && (!isOver || !errors.Is(err, control.ErrNone)) {
 					t.Errorf("setting %q of %q: %v", set[key], key, err)
 				}
 			}
@@ -314,6 +327,29 @@ func override(t *testing.T, redis *shared.Redis, zones []*limits.Zone, set map[s
 	}
 	change(func(limit string) string { return limit })
 	return func() { change(func(string) string { return "" }) }
+}
+
+// The law holds as well when an override has ended by itself, which then nobody can remove.
+func TestExplainedWhenAnOverrideHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settings.Compiled{Name: "z", Buckets: 1, SyncRate: rates.Local, MaxKeys: 10, Limits: []rates.Rate{{Limit: 1, Window: time.Minute}}}
+		zones := handler(t, nil, s)
+		defer zones[0].Release()
+		c := &lifecycle.Config{Logger: zap.NewNop()}
+		c.Add(zones[0])
+		c.Start()
+		defer c.Stop()
+		remove := override(t, nil, zones, map[string]string{"a": control.Deny})
+		for _, want := range []string{"denied", "admitted"} {
+			seen := seen{}
+			var o open
+			if what := differ(zones, "a", 2*time.Millisecond, true, seen, &o); what != "" || seen[want] == 0 {
+				t.Errorf("it was %v, want %s %s", seen, want, what)
+			}
+			time.Sleep(overrideLasts + time.Minute)
+		}
+		remove()
+	})
 }
 
 // patience is what a busy machine needs.

@@ -1,21 +1,193 @@
 package explain
 
 import (
+	"crypto/tls"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	caddymap "github.com/caddyserver/caddy/v2/modules/caddyhttp/map"
 	"go.uber.org/zap"
 	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/shared"
+	"github.com/caddy-tide/ratelimit/internal/zone"
 )
+
+// twinKeys are what keys are made of: a header, a part of the path, what an expression captures, a
+// variable that map makes, and the lines of two headers.
+var twinKeys = []string{keyOfRequests, "{http.request.orig_uri.path.1}", "{http.regexp.who.1}", "{tenant}", "{http.request.header.K} {http.request.header.L}"}
+
+// A twinZone is any zone, and which requests it is for.
+type twinZone struct {
+	settings.Compiled
+	key     string
+	matched bool
+}
+
+// drawTwin draws a zone with any two or more options. A handler with several strict zones ends with
+// the first denial, and the others don't hear of the request: there denied requests count, and
+// begin bans, only where they were denied. So several zones have neither. By its name a zone has
+// its slots on a node, and the keys that it is enforced for where it is for some: so the twins have
+// one name, but where they have slots, and these are enforced for all keys or none.
+func drawTwin(rt *rapid.T, name string, several bool) twinZone {
+	z := twinZone{Compiled: lawfulZone(rt, name, []rates.SyncRate{rates.Local}, 20*time.Second)}
+	z.MaxKeys, z.CountDenied = 1000, z.CountDenied && !several
+	z.key, z.matched = rapid.SampledFrom(twinKeys).Draw(rt, "key"), rapid.IntRange(0, 3).Draw(rt, "matched") == 0
+	if rapid.IntRange(0, 2).Draw(rt, "has concurrent") == 0 {
+		z.Concurrent = rapid.Int64Range(1, 3).Draw(rt, "concurrent")
+		z.Enforce = settings.Enforce(rapid.SampledFrom([]float64{0, 1, 1}).Draw(rt, "enforce all"))
+	}
+	if !several && rapid.IntRange(0, 2).Draw(rt, "has ban") == 0 {
+		z.Ban.For = rapid.SampledFrom([]time.Duration{3 * time.Second, time.Minute}).Draw(rt, "ban")
+		z.Ban.After = rapid.SampledFrom([]rates.Rate{{}, {Limit: 2, Window: 10 * time.Second}}).Draw(rt, "ban after")
+	}
+	return z
+}
+
+// dress sets what is no setting.
+func (z *twinZone) dress(o *zone.Options) {
+	o.Key = z.key
+	set := caddyhttp.MatcherSet{}
+	if strings.Contains(z.key, "regexp") {
+		m := &caddyhttp.MatchPathRE{MatchRegexp: caddyhttp.MatchRegexp{Name: "who", Pattern: "^/k/(.*)$"}}
+		if err := m.Provision(caddy.Context{}); err != nil {
+			panic(err)
+		}
+		set = append(set, m)
+	}
+	if z.matched {
+		set = append(set, caddyhttp.MatchHeader{"K": {"a", "b", "c"}})
+		o.Except = caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"b"}}}}
+	}
+	if len(set) > 0 {
+		o.Matchers = caddyhttp.MatcherSets{set}
+	}
+}
+
+// tenants is what map makes of a header: two of them are one.
+var tenants = sync.OnceValue(func() *caddymap.Handler {
+	m := &caddymap.Handler{
+		Source: keyOfRequests, Destinations: []string{"{tenant}"}, Defaults: []string{""},
+		Mappings: []caddymap.Mapping{{Input: "a", Outputs: []any{"red"}}, {Input: "b", Outputs: []any{"red"}}, {Input: "c", Outputs: []any{"blue"}}},
+	}
+	if err := m.Provision(caddy.Context{}); err != nil {
+		panic(err)
+	}
+	return m
+})
+
+// A twinStep is a request, and what happens before and after it.
+type twinStep struct {
+	pause time.Duration
+	key   string
+	// lines are more lines of the header K. early is set in early data.
+	lines []string
+	early bool
+	// change is what an operator says before of the key: reset, or an override; "" for nothing.
+	change string
+	// begins is the status of an earlier response that begins afterwards, -1 for none.
+	begins int
+}
+
+func drawStep(rt *rapid.T) (s twinStep) {
+	s.pause = rapid.SampledFrom([]time.Duration{0, 0, 0, time.Second / 2, 4 * time.Second, 18 * time.Second}).Draw(rt, "pause")
+	s.key = rapid.SampledFrom([]string{"", "a", "a", "b", "c", "d"}).Draw(rt, "key")
+	s.lines = rapid.SampledFrom([][]string{nil, nil, nil, {s.key}, {"other"}}).Draw(rt, "lines")
+	s.early = rapid.IntRange(0, 5).Draw(rt, "early") == 0
+	s.change = rapid.SampledFrom([]string{"", "", "", "", "", "", "", "", "reset", "3", "0", control.Unlimited, control.Deny}).Draw(rt, "change")
+	s.begins = rapid.SampledFrom([]int{-1, -1, 0, 200, 401}).Draw(rt, "begins")
+	return s
+}
+
+// request is the request of a step, as the zones of a handler get it.
+func (s *twinStep) request() *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "http://example.com/k/"+s.key, nil)
+	r.Header["K"] = append([]string{s.key}, s.lines...)
+	r.Header.Set("L", map[string]string{"a": "2", "b": "unlimited", "c": "many", "d": "4"}[s.key])
+	if s.early {
+		r.TLS = &tls.ConnectionState{}
+	}
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{})
+	err := tenants().ServeHTTP(nil, r, caddyhttp.HandlerFunc(func(_ http.ResponseWriter, mapped *http.Request) error {
+		r = mapped
+		return nil
+	}))
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+// A twin is one of two handlers with the same zones.
+type twin struct {
+	zones  []*limits.Zone
+	record *control.Control
+	opened open
+}
+
+// change has an operator change something of the key of a step, in all zones.
+func (w *twin) change(t *testing.T, s *twinStep) {
+	for _, z := range w.zones {
+		ok, excepted, _ := z.Selects(s.request(), nil)
+		k, none := z.KeyOf(s.request())
+		target := control.Target{Zone: z.Name, Key: &k.ID}
+		var err error
+		switch {
+		case s.change == "" || !ok || excepted || none:
+		case s.change == "reset":
+			_, _, err = w.record.Reset(t.Context(), control.ResetChange{Target: target, For: time.Hour})
+		default:
+			_, err = w.record.Change(t.Context(), control.Change{Target: target, Body: control.Body{Limit: s.change}, For: 15 * time.Second})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// ask sends the request of a step. It returns what was decided in all, in each zone, and how long
+// the client is to wait.
+func (w *twin) ask(s *twinStep) (all string, each []string, wait time.Duration, err error) {
+	e, err := limits.Evaluate(w.zones, s.request(), clock.Now())
+	if err != nil {
+		return "", nil, 0, err
+	}
+	defer e.Free()
+	if all = fmt.Sprint("denied ", e.IsDenied()); len(w.zones) == 1 { // else of who denied
+		all += fmt.Sprint(" as ", e.Denial().Reason)
+	}
+	byName := func(a, b *limits.Zone) int { return strings.Compare(a.Name, b.Name) }
+	for _, z := range slices.SortedFunc(slices.Values(w.zones), byName) {
+		o, asked := e.Of(z)
+		said := ""
+		if asked {
+			said = fmt.Sprint("would ", o.Denied, ", shadow ", o.Shadow, ", reserved ", o.Reserved)
+		}
+		for _, r := range o.Results {
+			said += fmt.Sprintf(", %d of %d", r.Remaining, r.Size)
+		}
+		each = append(each, said)
+	}
+	if h := e.Hold(); h != nil && !e.IsDenied() {
+		w.opened = append(w.opened, h)
+	}
+	return all, each, e.Denial().Wait, nil
+}
 
 // One node that has a Redis to itself decides in strict mode as it would without one, whatever
 // options of a zone meet: request by request, and wait by wait.
@@ -23,74 +195,109 @@ func TestStrictDecidesAsOneNodeAlone(t *testing.T) {
 	number := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		number++
-		s := lawfulZone(rt, fmt.Sprint("twin ", number, " local"), []rates.SyncRate{rates.Local}, 20*time.Second)
-		s.MaxKeys, s.Enforce = 1000, settings.Enforce(rapid.SampledFrom([]float64{0, 1, 1}).Draw(rt, "enforced"))
-		strict := s
-		strict.Name, strict.SyncRate = fmt.Sprint("twin ", number, " strict"), rates.Strict
-		n := rapid.IntRange(1, 40).Draw(rt, "requests")
-		pause := rapid.SliceOfN(rapid.SampledFrom([]time.Duration{0, 0, 0, time.Second / 2, 4 * time.Second, 18 * time.Second}), n, n).Draw(rt, "pauses")
-		key := rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "a", "b", "c", "d"}), n, n).Draw(rt, "keys")
-		begins := rapid.SliceOfN(rapid.SampledFrom([]int{-1, -1, 0, 200, 401}), n, n).Draw(rt, "responses")
+		var all []twinZone
+		several := rapid.SampledFrom([]int{1}).Draw(rt, "zones")
+		for i := range several {
+			all = append(all, drawTwin(rt, fmt.Sprint("twin ", number, " ", i), several > 1))
+		}
+		steps := rapid.SliceOfN(rapid.Custom(drawStep), 1, 40).Draw(rt, "steps")
 		failure := ""
-		synctest.Test(t, func(t *testing.T) {
-			server, client := inMemory()
-			defer server.Close()
-			redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
-			both := [][]*limits.Zone{handler(t, nil, s), handler(t, redis, strict)}
-			c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: time.Second}
-			for _, zones := range both {
-				c.Add(zones[0])
-				defer zones[0].Release()
-			}
-			c.Start()
-			defer func() { c.Stop(); redis.Close(); _ = client.Close() }()
-			var opened [2]open
-			for i := range n {
-				time.Sleep(pause[i])
-				server.FastForward(pause[i])
-				synctest.Wait()
-				said, waits, what := askBoth(both, key[i], &opened)
-				if failure = what; what != "" {
-					break
-				}
-				synctest.Wait()
-				if said[0] != said[1] || (waits[0]-waits[1]).Abs() > 2*time.Millisecond {
-					failure = fmt.Sprintf("request %d of %q: %s for %s alone, and %s for %s by Redis", i, key[i], said[0], waits[0], said[1], waits[1])
-					break
-				}
-				if at := i % max(1, len(opened[0])); begins[i] >= 0 && len(opened[0]) > 0 {
-					opened[0].begin(at, begins[i])
-					opened[1].begin(at, begins[i])
-					synctest.Wait()
-				}
-			}
-			opened[0].end()
-			opened[1].end()
-		})
+		synctest.Test(t, func(t *testing.T) { failure = compareTwins(t, all, steps) })
 		if failure != "" {
 			rt.Fatal(failure)
 		}
 	})
 }
 
-// askBoth sends a request to each of two handlers with one zone. It returns what they decided, how
-// long the client is to wait, and what failed, "" for nothing.
-func askBoth(both [][]*limits.Zone, key string, opened *[2]open) (said [2]string, waits [2]time.Duration, failure string) {
-	for j, zones := range both {
-		e, err := limits.Evaluate(zones, request(key), clock.Now())
-		if err != nil {
-			return said, waits, err.Error()
+// twins makes a handler that decides alone, and one for which Redis does, of the same zones.
+func twins(t *testing.T, redis *shared.Redis, all []twinZone) (both [2]*twin) {
+	for i, by := range []*shared.Redis{nil, redis} {
+		namespace := "alone"
+		var compiled []settings.Compiled
+		for _, z := range all {
+			if by != nil {
+				z.SyncRate, namespace = rates.Strict, ""
+				if z.Concurrent > 0 {
+					z.Name += " by Redis"
+				}
+			}
+			compiled = append(compiled, z.Compiled)
 		}
-		o, asked := e.Of(zones[0])
-		said[j] = fmt.Sprint("denied ", e.IsDenied(), ", asked ", asked, ", would ", o.Denied, ", reserved ", o.Reserved)
-		for _, r := range o.Results {
-			said[j] += fmt.Sprintf(", %d of %d", r.Remaining, r.Size)
-		}
-		waits[j] = e.Denial().Wait
-		if h := e.Hold(); h != nil && !e.IsDenied() {
-			opened[j] = append(opened[j], h)
-		}
-		e.Free()
+		both[i] = &twin{record: shared.ControlOf(by, namespace)}
+		both[i].zones = dressed(t, by, func(j int, o *zone.Options) { all[j].dress(o); o.Namespace = namespace }, compiled...)
 	}
-	return said, waits, ""
+	return both
+}
+
+// compareTwins takes both handlers through the steps, and returns what differs, "" for nothing.
+func compareTwins(t *testing.T, all []twinZone, steps []twinStep) (failure string) {
+	server, client := inMemory()
+	defer server.Close()
+	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
+	both := twins(t, redis, all)
+	alone, c := &lifecycle.Config{Logger: zap.NewNop(), Namespace: "alone"}, &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: time.Second}
+	for i, config := range []*lifecycle.Config{alone, c} {
+		for _, z := range both[i].zones {
+			config.Add(z)
+			defer z.Release()
+		}
+	}
+	alone.Start()
+	c.Start()
+	defer func() { c.Stop(); alone.Stop(); redis.Close(); _ = client.Close() }()
+	for i := range steps {
+		s, began := &steps[i], time.Now()
+		time.Sleep(s.pause)
+		for _, w := range both {
+			w.change(t, s)
+		}
+		if s.change != "" { // what is spent at the instant of a reset is forgiven
+			time.Sleep(time.Millisecond)
+		}
+		server.FastForward(time.Since(began))
+		synctest.Wait()
+		if failure = compareStep(both, s); failure != "" {
+			failure = fmt.Sprintf("request %d, %+v: %s", i, *s, failure)
+			break
+		}
+		if at := i % max(1, len(both[0].opened)); s.begins >= 0 && len(both[0].opened) > 0 {
+			for _, w := range both {
+				w.opened.begin(at, s.begins)
+			}
+			synctest.Wait()
+		}
+	}
+	for _, w := range both {
+		w.opened.end()
+	}
+	return failure
+}
+
+// compareStep sends a request to both handlers, and returns what differs, "" for nothing. Redis is
+// not asked for a zone once another one has denied: such a zone says nothing there, and its wait is
+// that which Redis told last, so the client may be told a shorter one, but never a longer one.
+func compareStep(both [2]*twin, s *twinStep) string {
+	var said [2]string
+	var each [2][]string
+	var waits [2]time.Duration
+	for i, w := range both {
+		var err error
+		if said[i], each[i], waits[i], err = w.ask(s); err != nil {
+			return err.Error()
+		}
+		synctest.Wait()
+	}
+	unheard := false
+	for i, alone := range each[0] {
+		by := each[1][i]
+		if alone != by && by != "" {
+			said[0] = "another zone result"
+		}
+		unheard = unheard || by == "" && strings.Contains(alone, "would true")
+	}
+	more := waits[1] - waits[0]
+	if said[0] != said[1] || more > 2*time.Millisecond || !unheard && more < -2*time.Millisecond || len(both[0].opened) != len(both[1].opened) {
+		return fmt.Sprintf("%s, %q for %s alone, and %s, %q for %s by Redis", said[0], each[0], waits[0], said[1], each[1], waits[1])
+	}
+	return ""
 }
