@@ -306,8 +306,8 @@ func shortened(all []string) []string {
 	return all[:min(len(all), 12)]
 }
 
-// attempts sends the plain requests, and then every variant, often enough to spend another count. It
-// returns how many of the first reached the handler, and those of the others that did.
+// attempts sends the plain requests, and then every variant, often enough to spend another count.
+// It returns how many of the first reached the handler, and those of the others that did.
 func (s *attackRun) attempts() (plain int, further []string) {
 	method, route, _ := strings.Cut(s.send, " ")
 	path := strings.Replace(route, "*", "a", 1)
