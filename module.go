@@ -364,8 +364,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return inJSON(err)
 	}
 	h.warned, h.proxies = &app.warned, new(reqkey.ProxyWatch)
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	for _, w := range found {
-		h.warned.Warn(h.logger, w.Code, w.Text)
+		if !isSetByMap(server, w.Unset) {
+			h.warned.Warn(h.logger, w.Code, w.Text)
+		}
 	}
 	sets, err := h.headerSets()
 	if err != nil {
@@ -375,7 +378,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	isOwn := server != nil && provisioning(server.Routes) >= 0 // other routes serve several servers
 	if isOwn {
 		answer.GuardErrorRoutes(server)
@@ -408,6 +410,17 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	zone.Arrange(h.zones)
 	h.proxies.CheckServer(h.warned, h.logger, server)
 	return nil
+}
+
+// isSetByMap reports whether a map of the server sets a placeholder.
+func isSetByMap(server *caddyhttp.Server, name string) bool {
+	switch {
+	case name == "" || server == nil:
+		return false
+	case server.Errors != nil && reqkey.IsSetByMap(server.Errors.Routes, name):
+		return true
+	}
+	return reqkey.IsSetByMap(server.Routes, name)
 }
 
 // checkAuthentication warns of a zone that goes by who a client is, before anybody has asked.

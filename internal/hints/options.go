@@ -122,6 +122,12 @@ func Unknown(name string, b Block) error {
 
 // here says what to write where a zone's options are meant, for another block as well.
 func (b Block) here(mend string) string {
+	if nextToRate := b.Has("key") && b.Has("status"); nextToRate {
+		if strings.Contains(mend, "`limit") {
+			return "write every rate after rate_limit, like `rate_limit 10/s 1000/1h`"
+		}
+		return strings.TrimSuffix(mend, outside)
+	}
 	if b.place != inHandler {
 		return mend
 	}

@@ -169,11 +169,11 @@ func checkPlaceholder(name string) (w warning.Warning, err error) {
 		return w, nil
 	}
 	if s := suggestion(name); s != "" {
-		return warning.Warning{Code: warning.UnknownKey,
+		return warning.Warning{Code: warning.UnknownKey, Unset: name,
 			Text: fmt.Sprintf("{%s} is not a placeholder of Caddy's own, and empty unless map or another module sets it; did you mean {%s}?", name, s)}, nil
 	}
 	if strings.Count(name, ".") > 1 && !isOfModule(name) {
-		return warning.Warning{Code: warning.UnknownKey,
+		return warning.Warning{Code: warning.UnknownKey, Unset: name,
 			Text: fmt.Sprintf("{%s} is not a placeholder of Caddy's own, nor of a module that is there, and empty unless map sets it; write something of the request, like {client_ip} or {http.request.header.X-Api-Key}", name)}, nil
 	}
 	return w, nil

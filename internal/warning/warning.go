@@ -50,7 +50,11 @@ const (
 )
 
 // A Warning is a text for the log, and its code.
-type Warning struct{ Code, Text string }
+type Warning struct {
+	Code, Text string
+	// Unset is the placeholder that the warning takes to be set by nothing, "" for none.
+	Unset string
+}
 
 // Field returns the log field that holds a code.
 func Field(code string) zap.Field { return zap.String("code", code) }
@@ -61,7 +65,7 @@ type Once struct{ written sync.Map }
 
 // Warn writes a warning, unless it has written the same one before.
 func (o *Once) Warn(logger *zap.Logger, code, text string, fields ...zap.Field) {
-	if _, again := o.written.LoadOrStore(Warning{code, text}, nil); !again {
+	if _, again := o.written.LoadOrStore(Warning{Code: code, Text: text}, nil); !again {
 		logger.Warn(text, append([]zap.Field{Field(code)}, fields...)...)
 	}
 }

@@ -42,7 +42,7 @@ func (foldingBackend) CaddyModule() caddy.ModuleInfo {
 }
 
 func (b *foldingBackend) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-	s := besieged.Load()
+	s := underAttack.Load()
 	if (s.upstream == "" || s.upstream == b.Name) && s.takes(r) {
 		s.reached.Add(1)
 		if s.held > 0 {
@@ -71,10 +71,10 @@ func (knownUser) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 	return next.ServeHTTP(w, r)
 }
 
-var besieged atomic.Pointer[siege]
+var underAttack atomic.Pointer[attackRun]
 
-// A siege is an attack on one zone of a recipe.
-type siege struct {
+// An attackRun is an attack on one zone of a recipe.
+type attackRun struct {
 	attack
 	t       *testing.T
 	host    string
@@ -138,7 +138,7 @@ func recipesOf(t *testing.T) map[string]recipeZone {
 	}
 	all := map[string]recipeZone{}
 	for _, file := range files {
-		_, zones := besiegable(t, file.text, "")
+		_, zones := attackable(t, file.text, "")
 		for _, zone := range slices.Sorted(maps.Keys(zones)) {
 			name := file.page + " " + zone
 			for n := 2; all[name].text != ""; n++ {
@@ -150,9 +150,9 @@ func recipesOf(t *testing.T) map[string]recipeZone {
 	return all
 }
 
-// besiegable is the configuration of a Caddyfile with backends of ours, and its zones with their
+// attackable is the configuration of a Caddyfile with backends of ours, and its zones with their
 // sites. Windows are an hour for each second, so that an attack takes place within one.
-func besiegable(t *testing.T, text, redis string) (config []byte, zones map[string]place) {
+func attackable(t *testing.T, text, redis string) (config []byte, zones map[string]place) {
 	t.Helper()
 	adapted, err := adapt(text)
 	if err != nil {
@@ -265,14 +265,14 @@ func stretch(zone any) {
 	}
 }
 
-// besiege loads a recipe and attacks it: the plain requests get as far as the page says, and then
+// runAttack loads a recipe and attacks it: the plain requests get as far as the page says, and then
 // nothing of whatever spelling.
-func besiege(t *testing.T, r recipeZone, a attack, redis string) {
+func runAttack(t *testing.T, r recipeZone, a attack, redis string) {
 	t.Helper()
 	hour := time.Now().Truncate(time.Hour)
-	config, _ := besiegable(t, r.text, redis)
-	s := &siege{attack: a, t: t, host: cmp.Or(r.at.host, "example.net"), zone: r.zone, arrived: make(chan struct{})}
-	besieged.Store(s)
+	config, _ := attackable(t, r.text, redis)
+	s := &attackRun{attack: a, t: t, host: cmp.Or(r.at.host, "example.net"), zone: r.zone, arrived: make(chan struct{})}
+	underAttack.Store(s)
 	if err := caddy.Load(config, true); err != nil {
 		t.Fatalf("%s: %v", r.where, err)
 	}
@@ -283,13 +283,13 @@ func besiege(t *testing.T, r recipeZone, a attack, redis string) {
 		t.Fatal(err)
 	}
 	s.server = app.(*caddyhttp.App).Servers[r.at.server]
-	plain, further := s.storm()
+	plain, further := s.attempts()
 	cancel()
 	if err := caddy.Stop(); err != nil {
 		t.Error(err)
 	}
 	if fixed := time.Now().Truncate(time.Hour); fixed.After(hour) && len(further) > 0 {
-		besiege(t, r, a, redis) // a fixed window may have ended meanwhile
+		runAttack(t, r, a, redis) // a fixed window may have ended meanwhile
 		return
 	}
 	if !a.slow && plain != a.most {
@@ -306,9 +306,9 @@ func shortened(all []string) []string {
 	return all[:min(len(all), 12)]
 }
 
-// storm sends the plain requests, and then every variant, often enough to spend another count. It
-// returns how many of the first reached the handler, and those of the others that did.
-func (s *siege) storm() (plain int, further []string) {
+// attempts sends the plain requests, and then every variant, often enough to spend another count.
+// It returns how many of the first reached the handler, and those of the others that did.
+func (s *attackRun) attempts() (plain int, further []string) {
 	method, route, _ := strings.Cut(s.send, " ")
 	path := strings.Replace(route, "*", "a", 1)
 	for range s.most + s.spared + 1 {
@@ -349,7 +349,7 @@ func (s *siege) storm() (plain int, further []string) {
 }
 
 // sends sends a request, and reports whether it reached the handler without being counted.
-func (s *siege) sends(method, path string, vary func(int, *http.Request)) bool {
+func (s *attackRun) sends(method, path string, vary func(int, *http.Request)) bool {
 	s.t.Helper()
 	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\n\r\n", method, path, s.host))))
 	if err != nil {
@@ -393,7 +393,7 @@ func (s *siege) sends(method, path string, vary func(int, *http.Request)) bool {
 }
 
 // takes reports whether a backend has the handler answer a request, by how it reads it.
-func (s *siege) takes(r *http.Request) bool {
+func (s *attackRun) takes(r *http.Request) bool {
 	method, route, _ := strings.Cut(s.send, " ")
 	route, below := strings.CutSuffix(route, "*")
 	is := func(p string) bool { return p == route || below && strings.HasPrefix(p, route) }

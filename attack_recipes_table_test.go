@@ -232,7 +232,7 @@ func TestRecipesUnderAttack(t *testing.T) {
 		for _, a := range attacks[name] {
 			if a.nothing == "" {
 				redis.Do("FLUSHALL")
-				besiege(t, r, a, redis.URL)
+				runAttack(t, r, a, redis.URL)
 			}
 		}
 	}
