@@ -367,7 +367,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	for _, w := range found {
 		if !isSetByMap(server, w.Unset) {
-			h.warned.Warn(h.logger, w.Code, w.Text)
+			h.warn(w.Code, w.Text)
 		}
 	}
 	sets, err := h.headerSets()
@@ -404,12 +404,25 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.checkResponses(z, server)
 		h.checkClientsKey(z, server)
 		if err := app.use(z, where); err != nil {
-			return err
+			return &jsonError{h.inWords(err.Error()), err}
 		}
 	}
 	zone.Arrange(h.zones)
 	h.proxies.CheckServer(h.warned, h.logger, server)
 	return nil
+}
+
+// warn logs once what is probably not meant.
+func (h *Handler) warn(code, text string) { h.warned.Warn(h.logger, code, h.inWords(text)) }
+
+// inWords returns a text in the words of JSON, unless the zones come from a Caddyfile.
+func (h *Handler) inWords(text string) string {
+	for _, z := range h.RateLimits {
+		if z.Source != "" {
+			return text
+		}
+	}
+	return hints.InJSON(text)
 }
 
 // isSetByMap reports whether a map of the server sets a placeholder.
@@ -433,7 +446,7 @@ func (h *Handler) checkAuthentication(z *limits.Zone, server *caddyhttp.Server) 
 	if i < 0 || !reqkey.IsBeforeAuthentication(server.Routes[i].HandlersRaw, z.Name) {
 		return
 	}
-	h.warned.Warn(h.logger, warning.BeforeAuth, fmt.Sprintf("zone %q: {%s} is empty here, as rate_limit runs before basic_auth and whatever else authenticates; "+
+	h.warn(warning.BeforeAuth, fmt.Sprintf("zone %q: {%s} is empty here, as rate_limit runs before basic_auth and whatever else authenticates; "+
 		"put both into a block `route { … }`, basic_auth first, or write `order rate_limit after basic_auth` into the global options, at %s",
 		z.Name, name, cmp.Or(h.RateLimits[z.Name].Source, h.path)))
 }
@@ -455,7 +468,7 @@ func (h *Handler) checkClientsKey(z *limits.Zone, server *caddyhttp.Server) {
 			return
 		}
 	}
-	h.warned.Warn(h.logger, warning.ClientsKey, fmt.Sprintf("zone %q: its key is only what a client sends, {%s}, so one that sends another value each time has a new count each time; "+
+	h.warn(warning.ClientsKey, fmt.Sprintf("zone %q: its key is only what a client sends, {%s}, so one that sends another value each time has a new count each time; "+
 		"add a zone by address, like `zone address { limit 1200/1m }`, or put rate_limit behind what checks the value, in a block `route { … }`, at %s",
 		z.Name, name, cmp.Or(h.RateLimits[z.Name].Source, h.path)))
 }
@@ -465,7 +478,7 @@ func (h *Handler) checkClientsKey(z *limits.Zone, server *caddyhttp.Server) {
 func (h *Handler) checkResponses(z *limits.Zone, server *caddyhttp.Server) {
 	at := cmp.Or(h.RateLimits[z.Name].Source, h.path)
 	if z.CountResponses == nil && server != nil && server.Errors != nil && isOfLogins(server.Errors.Routes) {
-		h.warned.Warn(h.logger, warning.LimitOnErrors, fmt.Sprintf("zone %q: it is in an error route, where it sees only requests that have failed, and holds back no next try; "+
+		h.warn(warning.LimitOnErrors, fmt.Sprintf("zone %q: it is in an error route, where it sees only requests that have failed, and holds back no next try; "+
 			"write it before the handler instead, with `count_responses 401 403`, at %s", z.Name, at))
 	}
 	if z.CountResponses == nil || len(z.Matchers) > 0 || server == nil {
@@ -474,7 +487,7 @@ func (h *Handler) checkResponses(z *limits.Zone, server *caddyhttp.Server) {
 	if i := provisioning(server.Routes); i < 0 || !isSite(server.Routes[i]) || reqkey.IsGuarded(server.Routes[i].HandlersRaw, z.Name) {
 		return
 	}
-	h.warned.Warn(h.logger, warning.AllReserve, fmt.Sprintf("zone %q: it has no matcher, so each request of a page reserves a unit until its response begins, and a page with many pictures is denied some of them; "+
+	h.warn(warning.AllReserve, fmt.Sprintf("zone %q: it has no matcher, so each request of a page reserves a unit until its response begins, and a page with many pictures is denied some of them; "+
 		"write `match` with the requests whose responses count, like `match path /login*`, at %s", z.Name, at))
 }
 

@@ -42,6 +42,11 @@ func inJSON(option, value string) string {
 	switch option {
 	case "limit":
 		return `"limits": [` + limitInJSON(value) + `]`
+	case "zone":
+		name, rest, _ := strings.Cut(value, " { limit ")
+		if limit, ok := strings.CutSuffix(rest, " }"); ok {
+			return fmt.Sprintf(`%s: {"limits": [%s]}`, quoted(name), limitInJSON(limit))
+		}
 	case "after":
 		return `"after": ` + limitInJSON(value)
 	case "limit_default":
