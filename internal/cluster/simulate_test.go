@@ -24,7 +24,7 @@ import (
 // replayed are zones of all algorithms, and one with a ban, with the sync_rates of each.
 func replayed() (all []string) {
 	for name, options := range map[string]string{
-		"fixed_window": "", "sliding_window": "", "sliding_log": "", "token_bucket": "", "gcra": "burst 30", "leaky_bucket": "queue 20",
+		"fixed_window": "", "sliding_window": "", "sliding_log": "", "token_bucket": "burst 30", "gcra": "burst 30", "leaky_bucket": "queue 20",
 		"ban": "ban 1m after 3/5s",
 	} {
 		algorithm := name

@@ -28,7 +28,7 @@ type distance struct {
 // roundTrip is how long Redis takes to answer, by heartbeats or by a circuit that is open: in a
 // Cluster they ask different servers. It is 0 where it is not known.
 func roundTrip(r *shared.Redis) time.Duration {
-	return max(r.Replicator.RoundTrip(), r.Strict.Status().RoundTrip)
+	return max(r.Replicator.RoundTrip(), r.Strict.RoundTrip())
 }
 
 // checkDistance warns once where the way to Redis and back takes too long for strict_timeout or for

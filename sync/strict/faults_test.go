@@ -103,7 +103,7 @@ func TestARedisThatIsTooFarIsToldFromALostOne(t *testing.T) {
 		return err
 	}
 	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
-	if got := s.Status().RoundTrip; got != 0 {
+	if got := s.RoundTrip(); got != 0 {
 		t.Errorf("a round trip of %s is told while all is well", got)
 	}
 	proxy.SetDelay(delay)
@@ -111,7 +111,7 @@ func TestARedisThatIsTooFarIsToldFromALostOne(t *testing.T) {
 		return strings.HasPrefix(redisconn.Classify(try()), "redis answers in ")
 	})
 	// A connection is made before the first answer, which takes a round trip more.
-	trip := s.Status().RoundTrip
+	trip := s.RoundTrip()
 	if trip < delay || trip >= 2*delay {
 		t.Errorf("a round trip of %s is told, with a Redis %s away", trip, delay)
 	}
@@ -125,7 +125,7 @@ func TestARedisThatIsTooFarIsToldFromALostOne(t *testing.T) {
 	}
 	proxy.SetDelay(0)
 	redistest.Eventually(t, "Redis decides again", func() bool { return try() == nil })
-	if got := s.Status().RoundTrip; got != 0 {
+	if got := s.RoundTrip(); got != 0 {
 		t.Errorf("a round trip of %s is told after it", got)
 	}
 	proxy.Set(faultproxy.Blackhole)

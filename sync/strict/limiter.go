@@ -228,9 +228,6 @@ type Status struct {
 	// timeout.
 	Trips    int64 `json:"trips"`
 	Timeouts int64 `json:"timeouts"`
-	// RoundTrip is the longest that an open one has measured, 0 where none has: Redis answers, but
-	// later than requests wait.
-	RoundTrip time.Duration `json:"-"`
 }
 
 // Status tells how the circuits stand.
@@ -243,9 +240,17 @@ func (s *Limiter) Status() Status {
 		if s.circuits[i].down.Load() {
 			c.Open++
 		}
-		c.RoundTrip = max(c.RoundTrip, s.circuits[i].roundTrip())
 	}
 	return c
+}
+
+// RoundTrip is the longest that an open circuit has measured, 0 where none has: Redis answers, but
+// later than requests wait.
+func (s *Limiter) RoundTrip() (trip time.Duration) {
+	for i := range s.circuits {
+		trip = max(trip, s.circuits[i].roundTrip())
+	}
+	return trip
 }
 
 // CloseBy lets the calls under way end, sends what is still to be refunded and ends all work,
