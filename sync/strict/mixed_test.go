@@ -347,6 +347,43 @@ func TestDistinctLimitsShareCalls(t *testing.T) {
 	}
 }
 
+// Requests that come at a steady rate, whoever waits, don't pile up either where two classes of one
+// key come at random: half of them wait for two calls at most, the one under way and their own.
+func TestTwoClassesAtASteadyRateDontPileUp(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	proxy.SetDelay(20 * time.Millisecond)
+	s := limiter(t, "redis://"+proxy.Addr)
+	low := Rule{Kind: algorithms.SlidingWindow, Limit: 80, Window: time.Second}
+	high := low
+	high.Limit = 100
+	take(t, s, "z", id(1), high)
+	random := rand.New(rand.NewPCG(1, 2))
+	waited := make([]int64, 500)
+	var all sync.WaitGroup
+	next := time.NewTicker(4 * time.Millisecond)
+	defer next.Stop()
+	for i := range waited {
+		<-next.C
+		rule := low
+		if random.IntN(2) == 0 {
+			rule = high
+		}
+		all.Go(func() {
+			before := s.seq.Load()
+			take(t, s, "z", id(1), rule)
+			waited[i] = s.seq.Load() - before
+		})
+	}
+	all.Wait()
+	slices.Sort(waited)
+	half, most := waited[len(waited)/2], waited[len(waited)-1]
+	t.Logf("half of the requests waited for %d calls at most, and all for %d", half, most)
+	if half > 2 {
+		t.Errorf("half of the requests waited for %d calls or more, want 2 at most", half)
+	}
+}
+
 // TestAChargeBringsItsLimitAlong: what a node decided alone under a limit of its own drains at that
 // in Redis, however high the configured one is.
 func TestAChargeBringsItsLimitAlong(t *testing.T) {
