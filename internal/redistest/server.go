@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -252,15 +253,24 @@ func (s *Server) stat(command, field string) float64 {
 	return 0
 }
 
-// FreePort returns a port that nobody listens on.
+// given are the ports that FreePort has returned.
+var given sync.Map
+
+// FreePort returns a port that nobody listens on, and none twice: tests beside each other would
+// both start a server there.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		_ = l.Close()
+		if _, again := given.LoadOrStore(port, nil); !again {
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // need skips the test where there is no redis-server.
