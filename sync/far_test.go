@@ -100,3 +100,18 @@ func TestKeysArriveAtARedisFurtherAwayThanTheInterval(t *testing.T) {
 		t.Errorf("%d calls failed and %d were answered, want none failed", s.Failures, s.Syncs)
 	}
 }
+
+// Each answer that a call waits for may take the timeout: a call that has to connect first, with
+// four answers, is not given up for their sum.
+func TestACallThatHasToConnectFarAway(t *testing.T) {
+	r := redistest.Start(t)
+	proxy := faultproxy.Start(t, r.Addr)
+	proxy.SetDelay(350 * time.Millisecond) // of a timeout of a second
+	a := startNode(t, clientOf(t, "redis://"+proxy.Addr), anEpoch, 100*time.Millisecond, wallClock)
+	a.take("k", 1)
+	redistest.Eventually(t, "the key arrives", func() bool { return sum(t, r) == 1 })
+	redistest.Eventually(t, "it is answered", func() bool { return a.table.Totals(a.now()).Unsent == 0 })
+	if s := a.rep.Status(); s.Failures > 0 {
+		t.Errorf("%d calls failed, want none", s.Failures)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/callargs"
+	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -19,7 +20,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	rate := time.Duration(at.rate.Load())
 	if !at.flushing {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, r.callTime(at))
+		ctx, cancel = callcontext.New(ctx, r.callTime(at))
 		defer cancel()
 	}
 	if err := s.companion().Read(ctx, r.callTime(at), messages); err != nil {

@@ -27,10 +27,14 @@ func New(parent context.Context, timeout time.Duration) (context.Context, contex
 	}
 }
 
-// Deadline is later each time.
+// Deadline is later each time, and never after the parent's.
 func (c *callContext) Deadline() (time.Time, bool) {
 	c.timer.Reset(c.timeout)
-	return time.Now().Add(c.timeout), true
+	deadline := time.Now().Add(c.timeout)
+	if end, ok := c.Context.Deadline(); ok && end.Before(deadline) {
+		deadline = end
+	}
+	return deadline, true
 }
 
 // Err is context.DeadlineExceeded where the time has ended.

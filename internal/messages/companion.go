@@ -8,7 +8,7 @@ import (
 // A Companion goes along with the sync of a table: the bans of its zone, see package bans.
 type Companion interface {
 	// HasUnsent reports whether there is something to Send, except to shards that are lost, a bit
-	// each. A call takes timeout at most. Send returns the shards that failed.
+	// each. Each answer of a call takes timeout at most. Send returns the shards that failed.
 	HasUnsent() bool
 	Send(ctx context.Context, timeout time.Duration, lost uint64) (failed uint64, err error)
 	// Read asks for what stands of the keys of messages, which are about to be sent.

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/messages"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
@@ -59,8 +60,8 @@ func (x *Sharing) Unshare(s *ratesync.Source) {
 	s.Carry(messages.Alone{})
 }
 
-// Send sends the bans that began here, except those of shards that are lost, a bit each. A call
-// takes timeout at most. Those that were not answered wait for the next time; failed are the shards
+// Send sends the bans that began here, except those of shards that are lost, a bit each. Each answer
+// of a call takes timeout at most. Those that were not answered wait for the next time; failed are the shards
 // of those.
 func (x *Sharing) Send(ctx context.Context, timeout time.Duration, lost uint64) (failed uint64, err error) {
 	var left []ban.Message
@@ -113,7 +114,7 @@ func (x *Sharing) Read(ctx context.Context, timeout time.Duration, messages []ta
 
 // ask is one call of the script.
 func (x *Sharing) ask(ctx context.Context, timeout time.Duration, messages []ban.Message) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := callcontext.New(ctx, timeout)
 	defer cancel()
 	keys, args := make([]string, len(messages)), make([]any, len(messages))
 	for i, m := range messages {

@@ -10,6 +10,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/messages"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -27,7 +28,11 @@ type node struct {
 
 func startNode(t *testing.T, r *redistest.Server) *node {
 	t.Helper()
-	client := r.Client()
+	return nodeWith(t, r.Client())
+}
+
+func nodeWith(t *testing.T, client *redis.Client) *node {
+	t.Helper()
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1, Window: time.Hour}
@@ -147,5 +152,17 @@ func TestParse(t *testing.T) {
 		if _, ok := Parse(text); ok != want {
 			t.Errorf("Parse(%q) = %t, want %t", text, ok, want)
 		}
+	}
+}
+
+// Each answer that a call waits for may take the timeout: one that has to connect first, with three
+// and more answers, is not given up for their sum.
+func TestACallThatHasToConnectFarAway(t *testing.T) {
+	r := redistest.Start(t)
+	proxy := faultproxy.Start(t, r.Addr)
+	proxy.SetDelay(350 * time.Millisecond)
+	n := nodeWith(t, redis.NewClient(&redis.Options{Addr: proxy.Addr}))
+	if err := n.Read(t.Context(), time.Second, []messages.Message{{Key: table.Key{B: 1}, ID: one}}); err != nil {
+		t.Error(err)
 	}
 }
