@@ -54,7 +54,7 @@ func currentLoad() loadShape {
 		}
 	}
 	return loadShape{
-		syncRate: 200 * time.Millisecond, rate: 150, concurrency: 16, minRequests: 60, strictTimeout: 300 * time.Millisecond,
+		syncRate: 200 * time.Millisecond, rate: 150, concurrency: 16, minRequests: 60, strictTimeout: time.Second,
 	}
 }
 

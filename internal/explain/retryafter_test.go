@@ -2,6 +2,7 @@ package explain
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -207,7 +208,7 @@ func TestAClientThatLivesByTheHeader(t *testing.T) {
 					return c
 				})
 				t.Run(name, func(t *testing.T) {
-					for i := range rounds {
+					for i := range *rounds {
 						c := draw.Example(i)
 						number++
 						for j := range c.zones {
@@ -225,8 +226,7 @@ func TestAClientThatLivesByTheHeader(t *testing.T) {
 	}
 }
 
-// rounds is how many cases of each kind are tried.
-const rounds = 3
+var rounds = flag.Int("rounds", 3, "how many clients that live by the header are tried in each row")
 
 func (c *patientCase) describe() string {
 	var b strings.Builder

@@ -38,6 +38,10 @@ type question struct {
 // isBarred reports whether an operator denies all requests of the key.
 func (q *question) isBarred() bool { return q.by != nil && q.by.Deny }
 
+// isClosed reports whether no limit is asked, as there is no key or an operator denies all requests
+// of it.
+func (q *question) isClosed() bool { return q.none || q.isBarred() }
+
 // questionFor makes the key of a request in a zone that it has just matched, and reads its limits.
 // In a zone that is not asked nothing is counted and told of that.
 func (e *Evaluation) questionFor(z *Zone, r *http.Request, vars map[string]any, asked bool) (q question) {

@@ -621,8 +621,11 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 // noteZone adds the zone that denies to the denial, and counts and logs it if it did so without
 // counting.
 func (e *Evaluation) noteZone(r *http.Request) {
-	d := &e.denial
-	switch z := e.uncounted; {
+	d, z := &e.denial, e.uncounted
+	if z != nil && !e.unavailable {
+		d.Wait = max(d.Wait, z.FirstWindow())
+	}
+	switch {
 	case e.barred != nil:
 		d.Reason, d.Zone, d.Wait = answer.Barred, e.barred.Name, 0
 		if e.barredEarly {
@@ -639,7 +642,7 @@ func (e *Evaluation) noteZone(r *http.Request) {
 		d.Reason, d.Zone = answer.TooEarly, z.Name
 		z.Decisions.Count(metrics.TooEarly)
 	default:
-		d.Zone, d.Wait = z.Name, max(d.Wait, z.FirstWindow())
+		d.Zone = z.Name
 		z.Decisions.Count(metrics.Denied)
 		z.Denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
 	}

@@ -19,9 +19,9 @@ type strictZone struct {
 	left int64
 }
 
-// askStrict asks the zones that Redis decides for, and ends with the first denial: each zone asked
-// before it gives a unit to a request that is denied, which others lack until it has been refunded.
-// So the likeliest to deny is asked first, see askedBefore. The key and limits of a zone are read
+// askStrict asks the zones that Redis decides for. After the first denial none is asked that needs
+// Redis: each zone asked before gives a unit to a request that is denied, which others lack until
+// it has been refunded. So the likeliest to deny is asked first, see askedBefore. The key and limits of a zone are read
 // right after its own matchers have run: those of the next one may replace what placeholders read.
 func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
 	if e.IsDenied() {
@@ -43,16 +43,18 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 		slices.SortStableFunc(e.matching, strictZone.askedBefore)
 	}
 	for i := range e.matching {
-		e.put(&e.matching[i].question, r)
+		q := &e.matching[i].question
+		if e.IsDenied() && !q.isClosed() {
+			e.hear(q)
+			continue
+		}
+		e.put(q, r)
 		if r.Context().Err() != nil {
 			return errGone // Redis was not waited for, which must not pass for an outage
 		}
-		if e.IsDenied() {
-			for j := range e.matching[i+1:] {
-				e.hear(&e.matching[i+1+j].question)
-			}
-			return nil
-		}
+	}
+	if e.IsDenied() {
+		return nil
 	}
 	return e.askShadows(r)
 }
@@ -66,7 +68,11 @@ func (e *Evaluation) hearAll(zones []*Zone, r *http.Request, vars map[string]any
 	for _, z := range zones {
 		if ok, excepted, err := z.Selects(r, counted); ok && !excepted && err == nil {
 			q := e.questionFor(z, r, vars, false)
-			e.hear(&q)
+			if q.isBarred() {
+				e.put(&q, r)
+			} else {
+				e.hear(&q)
+			}
 		}
 	}
 }
@@ -74,7 +80,7 @@ func (e *Evaluation) hearAll(zones []*Zone, r *http.Request, vars map[string]any
 // hear has a denied request wait as long as a zone would have it that was not asked, as Redis last
 // told this node. What responses may refund is none to wait for.
 func (e *Evaluation) hear(q *question) {
-	if q.none || q.isBarred() || q.CountResponses != nil || !q.EnforcesRaw(e.rawOf(&q.keyed)) {
+	if q.isClosed() || q.CountResponses != nil || !q.EnforcesRaw(e.rawOf(&q.keyed)) {
 		return
 	}
 	for i := range q.limits {
@@ -98,7 +104,7 @@ func (z strictZone) askedBefore(other strictZone) int {
 // leftIn returns what is left of a zone's tightest limit for a request, by this node's own counts;
 // -1 where Redis is not asked.
 func (e *Evaluation) leftIn(q *question) int64 {
-	if q.none || q.isBarred() {
+	if q.isClosed() {
 		return -1
 	}
 	if left, ok := counters.Room(q.limits, q.hash, e.rawOf(&q.keyed), e.now); ok {
