@@ -43,9 +43,9 @@ type twinZone struct {
 // drawTwin draws a zone with any two or more options. A handler with several strict zones ends with
 // the first denial, and the others don't hear of the request: there denied requests count, and
 // begin bans, only where they were denied; and a bucket drains by the limit of the request that
-// asks. So several zones have none of that. By its name a zone has
-// its slots on a node, and the keys that it is enforced for where it is for some: so the twins have
-// one name, but where they have slots, and these are enforced for all keys or none.
+// asks. So several zones have none of that. By its name a zone has its slots on a node, and the
+// keys that it is enforced for where it is for some: so the twins have one name, but where they
+// have slots, and these are enforced for all keys or none.
 func drawTwin(rt *rapid.T, name string, several bool) twinZone {
 	z := twinZone{Compiled: lawfulZone(rt, name, []rates.SyncRate{rates.Local}, 20*time.Second)}
 	z.MaxKeys, z.CountDenied = 1000, z.CountDenied && !several
@@ -294,9 +294,9 @@ func takeTwin(t *testing.T, byRedis bool, all []twinZone, steps []twinStep) (sai
 	return said
 }
 
-// compareAnswers returns what differs between the two answers to a request, "" for nothing. Redis is
-// not asked for a zone once another one has denied: such a zone says nothing there, and its wait is
-// that which Redis told last. So the client may be told a shorter one, and a longer one by zones
+// compareAnswers returns what differs between the two answers to a request, "" for nothing. Redis
+// is not asked for a zone once another one has denied: such a zone says nothing there, and its wait
+// is that which Redis told last. So the client may be told a shorter one, and a longer one by zones
 // that have given a unit back since, noted in gaveBack, or have no free place, where the limits are
 // not asked alone, and by a sliding_log, which a node knows by sixteenths of the window.
 func compareAnswers(all []twinZone, gaveBack []bool, alone, by twinAnswer) string {

@@ -21,8 +21,9 @@ type strictZone struct {
 
 // askStrict asks the zones that Redis decides for. After the first denial none is asked that needs
 // Redis: each zone asked before gives a unit to a request that is denied, which others lack until
-// it has been refunded. So the likeliest to deny is asked first, see askedBefore. The key and limits of a zone are read
-// right after its own matchers have run: those of the next one may replace what placeholders read.
+// it has been refunded. So the likeliest to deny is asked first, see askedBefore. The key and
+// limits of a zone are read right after its own matchers have run: those of the next one may
+// replace what placeholders read.
 func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
 	if e.IsDenied() {
 		e.hearAll(zones, r, vars, counted)

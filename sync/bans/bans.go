@@ -60,9 +60,9 @@ func (x *Sharing) Unshare(s *ratesync.Source) {
 	s.Carry(messages.Alone{})
 }
 
-// Send sends the bans that began here, except those of shards that are lost, a bit each. Each answer
-// of a call takes timeout at most. Those that were not answered wait for the next time; failed are the shards
-// of those.
+// Send sends the bans that began here, except those of shards that are lost, a bit each. Each
+// answer of a call takes timeout at most. Those that were not answered wait for the next time;
+// failed are the shards of those.
 func (x *Sharing) Send(ctx context.Context, timeout time.Duration, lost uint64) (failed uint64, err error) {
 	var left []ban.Message
 	for err == nil || x.cluster {
