@@ -1,8 +1,12 @@
 package ratelimit
 
 import (
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // Two sites of one address that bind to others never share an unnamed limit, also when one of them
@@ -20,4 +24,32 @@ func TestUnnamedLimitsOfSitesThatBindElsewhere(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A site begins with its own count when the one of the same address that binds elsewhere is gone
+// after a reload.
+func TestASiteThatBindsElsewhereBeginsAfterAReload(t *testing.T) {
+	port := redistest.FreePort(t)
+	site := func(addr string) string {
+		return fmt.Sprintf("http://:%d {\nbind %s\nrate_limit 2/1h\nrespond ok\n}\n", port, addr)
+	}
+	spend := func(addr string) {
+		t.Helper()
+		for i, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
+			res, err := http.Get(fmt.Sprintf("http://%s:%d/", addr, port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = res.Body.Close()
+			if res.StatusCode != want {
+				t.Errorf("request %d to %s: %d, want %d", i, addr, res.StatusCode, want)
+			}
+		}
+	}
+	const one, two = "127.0.0.1", "127.0.0.2"
+	loadSites(t, site(one)+site(two))
+	spend(one)
+	loadSites(t, site(two))
+	spend(two)
+	http.DefaultClient.CloseIdleConnections()
 }

@@ -34,6 +34,7 @@ func (f *Files) Each(o Options, yield func(*Record) bool) Stats {
 				close(m.stop)
 			}
 		}
+		clear(records) // their texts may be large
 		select {
 		case m.used <- records:
 		default:
