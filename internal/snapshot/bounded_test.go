@@ -52,7 +52,20 @@ func TestAPlaceThatHangs(t *testing.T) {
 		takes("fourth", 0, full)
 		go func() { slow.goOn <- nil }()
 		takes("fifth", 0, nil)
-		if want := []string{"first", "fourth", "fifth"}; !slices.Equal(slow.written, want) {
+		sixth := make(chan struct{})
+		go func() {
+			defer close(sixth)
+			takes("sixth", time.Second, nil)
+		}()
+		synctest.Wait()
+		go func() { // it is slow, and doesn't hang any more
+			time.Sleep(time.Second)
+			slow.goOn <- nil
+			slow.goOn <- nil
+		}()
+		takes("seventh", time.Second, nil)
+		<-sixth
+		if want := []string{"first", "fourth", "fifth", "sixth", "seventh"}; !slices.Equal(slow.written, want) {
 			t.Errorf("written: %q, want %q", slow.written, want)
 		}
 	})
