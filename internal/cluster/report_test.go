@@ -125,7 +125,7 @@ func summary(all []result) string {
 			}
 		}
 	}
-	return fmt.Sprintf("p99 against the control's, during a fault: %s. Without one: %s.\n", spread(with), spread(without))
+	return fmt.Sprintf("p99 against the control's: during a fault %s;\nwithout one %s.\n", spread(with), spread(without))
 }
 
 const noticeable = 1.2
