@@ -7,9 +7,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 
-	"github.com/caddy-tide/ratelimit/internal/admin"
 	"github.com/caddy-tide/ratelimit/internal/command"
-	"github.com/caddy-tide/ratelimit/internal/state"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	_ "github.com/caddy-tide/ratelimit/internal/statuspage"
 )
 
@@ -29,17 +28,17 @@ func (*adminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes returns the route for the state.
 func (a *adminAPI) Routes() []caddy.AdminRoute {
-	return []caddy.AdminRoute{{Pattern: admin.Root, Handler: caddy.AdminHandlerFunc(a.serve)}}
+	return []caddy.AdminRoute{{Pattern: operate.Root, Handler: caddy.AdminHandlerFunc(a.serve)}}
 }
 
 func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
-	if r.URL.Path != admin.Root {
-		return admin.Serve(w, r)
+	if r.URL.Path != operate.Root {
+		return operate.Serve(w, r)
 	}
 	if r.Method != http.MethodGet {
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s not allowed; use GET", r.Method)}
 	}
-	return admin.Answer(w, state.WithChanges(r.Context()))
+	return operate.WriteAnswer(w, operate.StateWithChanges(r.Context()))
 }
 
 var _ caddy.AdminRouter = (*adminAPI)(nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
 // The endpoint has one path: others are not found, so a slip in a script doesn't look like an
@@ -47,7 +47,7 @@ func TestAdminHasOnePath(t *testing.T) {
 func TestSyncIsReported(t *testing.T) {
 	r := redistest.Start(t)
 	newSite(t, appWith(r), zoneBlock("told", "sync_rate 1h\nlimit 10/1h 100/1d")+zoneBlock("told-local", "sync_rate local\nlimit 10/1h"))
-	shows(t, "told", "has had its first cycle", func(z state.Limit) bool { return z.Sync != nil && z.Sync.Cycles == 1 })
+	shows(t, "told", "has had its first cycle", func(z operate.LimitState) bool { return z.Sync != nil && z.Sync.Cycles == 1 })
 	w := httptest.NewRecorder()
 	if err := new(adminAPI).serve(w, httptest.NewRequest(http.MethodGet, "/rate_limit/", nil)); err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestStatusAndScrapeDoNotWaitForAReload(t *testing.T) {
 	app := appWith(r)
 	app.Redis.Address = []string{proxy.Addr}
 	s := newSite(t, app, zoneBlock("waits", "sync_rate 1h\nearly_sync off\nlimit 10/1h"))
-	shows(t, "waits", "has had its first cycle", func(z state.Limit) bool { return z.Sync != nil && z.Sync.Cycles == 1 })
+	shows(t, "waits", "has had its first cycle", func(z operate.LimitState) bool { return z.Sync != nil && z.Sync.Cycles == 1 })
 	proxy.Set(faultproxy.Blackhole)
 	s.admits("1.2.3.4", 3, 3)
 	newSite(t, &App{Namespace: app.Namespace}, zoneBlock("waits", "limit 10/1h"))

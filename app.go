@@ -10,18 +10,12 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
-	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
-	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 func init() {
@@ -32,12 +26,12 @@ func init() {
 // option rate_limit.
 type App struct {
 	// Redis is where nodes sync counts. Default: none; every node counts for itself.
-	Redis *Redis `json:"redis,omitempty"`
+	Redis *redisconn.Options `json:"redis,omitempty"`
 
 	// SyncRate is the sync_rate of all zones: "local" or -1 never syncs, "strict" or 0 asks Redis
 	// on every request; else the interval, as a duration string or a number of seconds, 20ms to ten
 	// years. Default: 1s where Redis is configured, else -1.
-	SyncRate *SyncRate `json:"sync_rate,omitempty"`
+	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
 
 	// Namespace separates users of one Redis: nodes with the same Redis and namespace share
 	// counters. It is printable ASCII without braces, and may hold {env.*}. Default: caddy.
@@ -56,17 +50,14 @@ type App struct {
 	logger     *zap.Logger
 	namespace  string
 	redisEmpty bool
-	shared     *zone.Redis // nil for none
+	shared     *limits.Redis // nil for none
 	config     *lifecycle.Config
 
 	mu       sync.Mutex
 	warned   warning.Once
 	handlers int
-	registry settings.Registry
+	registry config.Registry
 }
-
-// Redis says how to reach Redis.
-type Redis = redisconfig.Options
 
 // CaddyModule returns the Caddy module information.
 func (*App) CaddyModule() caddy.ModuleInfo {
@@ -76,8 +67,8 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 // UnmarshalJSON reads the app, strictly as well.
 func (a *App) UnmarshalJSON(text []byte) error {
 	type app App
-	return hints.JSON(caddy.StrictUnmarshalJSON(text, (*app)(a)), map[reflect.Type]string{
-		reflect.TypeFor[Redis](): redisShape, reflect.TypeFor[*Redis](): redisShape,
+	return config.ExplainJSON(caddy.StrictUnmarshalJSON(text, (*app)(a)), map[reflect.Type]string{
+		reflect.TypeFor[redisconn.Options](): redisShape, reflect.TypeFor[*redisconn.Options](): redisShape,
 	})
 }
 
@@ -85,14 +76,14 @@ const redisShape = `write an object, like {"url": "redis://localhost:6379/0"}`
 
 // Provision prepares the connection to Redis and doesn't use it: caddy validate comes here as well.
 func (a *App) Provision(ctx caddy.Context) error {
-	a.ctx, a.logger, a.registry = ctx, ctx.Logger(), settings.Registry{}
+	a.ctx, a.logger, a.registry = ctx, ctx.Logger(), config.Registry{}
 	if a.StrictTimeout == 0 {
 		a.StrictTimeout = caddy.Duration(100 * time.Millisecond)
 	}
 	if err := a.provisionRedis(ctx); err != nil {
 		return err
 	}
-	keeper, err := snapshot.Open(a.Persist, ctx.Storage())
+	keeper, err := lifecycle.OpenKeeper(a.Persist, ctx.Storage())
 	if err != nil {
 		return err
 	}
@@ -101,7 +92,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	}
 	a.config.CheckKeeper()
 	if err := a.check(a.globals()); err != nil {
-		return &jsonError{hints.InJSON(err.Error()), err}
+		return &jsonError{config.InJSON(err.Error()), err}
 	}
 	return metrics.Register(ctx.GetMetricsRegistry(), lifecycle.State)
 }
@@ -126,7 +117,7 @@ func (a *App) check(g globals) error {
 		return err
 	}
 	if t := time.Duration(a.StrictTimeout); t != 0 && (t < time.Millisecond || t > time.Minute) {
-		return wrongf("strict_timeout", "%s is not between 1ms and 1m; write 100ms", rates.WindowText(t))
+		return wrongf("strict_timeout", "%s is not between 1ms and 1m; write 100ms", config.WindowText(t))
 	}
 	return nil
 }
@@ -143,19 +134,19 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 			return fmt.Errorf("redis: key_prefix: %w", err)
 		}
 	}
-	if a.namespace, err = redisconfig.Namespace(namespace, prefix); err != nil || a.Redis == nil {
+	if a.namespace, err = redisconn.Namespace(namespace, prefix); err != nil || a.Redis == nil {
 		return err
 	}
-	o := shared.Options{
+	o := limits.RedisOptions{
 		Namespace: a.namespace, Timeout: redisconn.DefaultTimeout, StrictTimeout: time.Duration(a.StrictTimeout),
 		Logger: caddy.Log().Named("rate_limit"),
 	}
 	if a.Redis.Storage {
-		client, err := redisconfig.BorrowClient(ctx.Storage())
+		client, err := redisconn.BorrowClient(ctx.Storage())
 		if err != nil {
 			return fmt.Errorf("redis: %w", err)
 		}
-		a.shared = shared.Borrow(client, o)
+		a.shared = limits.BorrowRedis(client, o)
 		return nil
 	}
 	set, err := a.Redis.Resolve(repl)
@@ -170,7 +161,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 		return nil
 	}
 	o.Timeout = set.Timeout
-	a.shared, err = shared.Open(set.Key(), o, func() (redis.UniversalClient, error) { return redisconfig.NewClient(set) })
+	a.shared, err = limits.OpenRedis(set.Key(), o, func() (redis.UniversalClient, error) { return redisconn.NewClient(set) })
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
@@ -189,7 +180,7 @@ func (a *App) nextHandler() string {
 func (a *App) use(z *limits.Zone, where string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.registry.Add(z.Compiled, where); err != nil {
+	if err := a.registry.Add(z.Settings, where); err != nil {
 		return err
 	}
 	a.config.Add(z)

@@ -15,11 +15,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/counters"
-	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/state"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -97,10 +96,10 @@ func TestABanCountsNowhere(t *testing.T) {
 	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("nowhere-all", "limit 100/1h\ncount_denied")+zoneBlock("nowhere-shadow", "limit 1/1h\nenforce off")+
 		zoneBlock("nowhere-login", "match path /login\nlimit 1/1h\nban 1h"))
 	s.admits("1.2.3.4", 2, 1, to("/login"))
-	before := state.Current().Zones
+	before := operate.CurrentState().Zones
 	would := decidedAs(t, "nowhere-shadow", "would_deny")
 	s.admits("1.2.3.4", 5, 0, to("/login"))
-	for i, z := range state.Current().Zones {
+	for i, z := range operate.CurrentState().Zones {
 		if z.Own != before[i].Own {
 			t.Errorf("%s has counted %d requests during a ban", z.Zone, z.Own-before[i].Own)
 		}
@@ -124,7 +123,7 @@ func TestABanInShadowMode(t *testing.T) {
 		if would := decidedAs(t, zone, "would_deny"); would != 3 {
 			t.Errorf("%d requests would have been denied, want the two beyond the limit and the one during the ban", would)
 		}
-		if n := state.Current().Zones[0].Banned; n == nil || *n != 0 {
+		if n := operate.CurrentState().Zones[0].Banned; n == nil || *n != 0 {
 			t.Errorf("the state shows %v banned keys, want 0", n)
 		}
 		next := newSite(t, app, zoneBlock(zone, "limit 1/1s\nban 1m after 2/1h"))
@@ -210,7 +209,7 @@ func TestAFloodOfBans(t *testing.T) {
 				s.get(address(10, i))
 			}
 		}
-		z := state.Current().Zones[0]
+		z := operate.CurrentState().Zones[0]
 		t.Logf("after %d addresses with 3 requests each %d keys have a counter and %d are banned", addresses, z.Keys, *z.Banned)
 		if most := int64(maxKeys); z.Keys > maxKeys || *z.Banned > most || *z.Banned < most*9/10 {
 			t.Errorf("%d keys have a counter and %d are banned, want %d at most", z.Keys, *z.Banned, maxKeys)
@@ -224,7 +223,7 @@ func TestAFloodOfBans(t *testing.T) {
 				t.Fatalf("newcomer %d: %d %s, want a ban for itself", i, a.status, a.body)
 			}
 		}
-		if z := state.Current().Zones[0]; *z.Banned != int64(maxKeys)/2 || z.Overflow < int64(3*maxKeys) {
+		if z := operate.CurrentState().Zones[0]; *z.Banned != int64(maxKeys)/2 || z.Overflow < int64(3*maxKeys) {
 			t.Errorf("%d are banned, %d decisions in the sketch; want %d, and those of the flood", *z.Banned, z.Overflow, maxKeys/2)
 		}
 		s.end()
@@ -265,7 +264,7 @@ func TestABanFromElsewhere(t *testing.T) {
 		t.Run(options, func(t *testing.T) {
 			r := redistest.Start(t)
 			s := newSite(t, appWith(r), zoneBlock("before", "limit 100/1h\ncount_denied\n"+options)+zoneBlock("elsewhere", "match path /login\nlimit 100/1h\nban 1h\n"+options))
-			name := ratesync.NewKeyspace("test").Zone("elsewhere", "ban").Of(table.IDOf(rawKey(s, "1.2.3.4")))
+			name := ratesync.NewKeyspace("test").Zone("elsewhere", "ban").Of(keys.IDOf(rawKey(s, "1.2.3.4")))
 			began := time.Now().Add(-10 * time.Minute).UnixMicro()
 			if err := r.Client().Set(context.Background(), name, fmt.Sprint(began, " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
 				t.Fatal(err)
@@ -311,7 +310,7 @@ func TestABanWhileRedisIsAway(t *testing.T) {
 				t.Errorf("%d %s, want it banned though Redis is away", a.status, a.body)
 			}
 			r.Restart()
-			name := ratesync.NewKeyspace("test").Zone("away", "ban").Of(table.IDOf(rawKey(s, "1.2.3.4")))
+			name := ratesync.NewKeyspace("test").Zone("away", "ban").Of(keys.IDOf(rawKey(s, "1.2.3.4")))
 			shared := func() bool { return r.Client().PTTL(context.Background(), name).Val() > 50*time.Minute }
 			redistest.Eventually(t, "the ban is shared", shared)
 			r.Do("FLUSHALL")
@@ -340,21 +339,21 @@ func TestWhereBansAreShown(t *testing.T) {
 	if n, ok := gauges["shown"]; len(gauges) != 1 || !ok || n != 1 {
 		t.Errorf("the gauges are %v, want 1 for the zone that bans", gauges)
 	}
-	for _, z := range state.Current().Zones {
+	for _, z := range operate.CurrentState().Zones {
 		if has := z.Banned != nil; has != (z.Zone == "shown") || has && *z.Banned != 1 {
 			t.Errorf("the state of %s shows %v banned keys", z.Zone, z.Banned)
 		}
 	}
 	_, text := ask(http.MethodPost, "/rate_limit/explain", `{"zone":"shown","key":"1.2.3.4"}`)
-	var said explain.Handler
-	if err := json.Unmarshal([]byte(text), &said); err != nil || said.Decision != explain.Banned || said.Zones[0].Decision != explain.Banned || said.Zones[0].BannedUntil == nil {
+	var said operate.Explained
+	if err := json.Unmarshal([]byte(text), &said); err != nil || said.Decision != operate.Banned || said.Zones[0].Decision != operate.Banned || said.Zones[0].BannedUntil == nil {
 		t.Fatalf("explain says %s, want the key banned", text)
 	}
 	if left := time.Until(*said.Zones[0].BannedUntil); left > time.Hour || left < 59*time.Minute || said.Wait > 3600 || said.Wait < 3540 {
 		t.Errorf("explain says %s, want an hour from the beginning", text)
 	}
 	_, text = ask(http.MethodGet, "/rate_limit/top?zone=shown", "")
-	var top []explain.Top
+	var top []operate.Top
 	if err := json.Unmarshal([]byte(text), &top); err != nil || len(top) != 2 || len(top[0].Keys) != 1 || top[0].Keys[0].BannedUntil == nil {
 		t.Fatalf("top says %s, want one key that is banned", text)
 	}
@@ -368,7 +367,7 @@ func TestWhereBansAreShown(t *testing.T) {
 func TestBansAreReleased(t *testing.T) {
 	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("released", "limit 1/1h\nban 1h after 2/1h"))
 	s.end()
-	counters.EachBans(func(b *counters.Bans) {
+	limits.EachBans(func(b *limits.Bans) {
 		if b.Zone() == "released" {
 			t.Error("its bans are left")
 		}

@@ -21,22 +21,21 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/internal/explain"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
 // bandwidthOf is how a zone slows responses just now.
-func bandwidthOf(t testing.TB, zone string) state.Bandwidth {
+func bandwidthOf(t testing.TB, zone string) operate.BandwidthState {
 	t.Helper()
-	for _, b := range state.Current().Bandwidth {
+	for _, b := range operate.CurrentState().Bandwidth {
 		if b.Zone == zone {
 			return b
 		}
 	}
 	t.Fatalf("the state has no bandwidth of zone %q", zone)
-	return state.Bandwidth{}
+	return operate.BandwidthState{}
 }
 
 // most is how many bytes a key may have got in a time.
@@ -201,7 +200,7 @@ func (s *site) explains(t *testing.T, ip, decision, bandwidth string) {
 	t.Helper()
 	z := s.handler.Zones()[0]
 	k, _ := z.KeyOf(s.request(ip))
-	h, ok, err := explain.Key(z, k)
+	h, ok, err := operate.ExplainKey(z, k)
 	text, _ := json.Marshal(h)
 	if !ok || err != nil || len(h.Zones) != 1 || string(h.Zones[0].Decision) != decision || (h.Zones[0].Bandwidth != 0) != (bandwidth != "") || bandwidth != "" && h.Zones[0].Bandwidth.String() != bandwidth {
 		t.Errorf("explain %s: %s, %t, %v, want %s with bandwidth %q", ip, text, ok, err, decision, bandwidth)
@@ -233,8 +232,8 @@ func TestBandwidthOverAReload(t *testing.T) {
 	redistest.Eventually(t, "the response is open", func() bool { return bandwidthOf(t, "removed").Bytes > 0 })
 	next := newSite(t, &App{}, zoneBlock("other", "limit 5/1m"))
 	s.end()
-	if a := <-done; len(a.body) != 50_000 || len(state.Current().Bandwidth) != 0 {
-		t.Errorf("%d bytes over a reload, and the state has %+v", len(a.body), state.Current().Bandwidth)
+	if a := <-done; len(a.body) != 50_000 || len(operate.CurrentState().Bandwidth) != 0 {
+		t.Errorf("%d bytes over a reload, and the state has %+v", len(a.body), operate.CurrentState().Bandwidth)
 	}
 	next.end()
 }

@@ -13,13 +13,9 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/internal/hints"
-	"github.com/caddy-tide/ratelimit/internal/matchers"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
-	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 func init() {
@@ -108,7 +104,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		if err != nil {
 			return err
 		}
-		p.handler.RateLimits = map[string]*Zone{zonename.Hashed(zonename.Of("", zones[0].Limits), shape): p.unnamed}
+		p.handler.RateLimits = map[string]*Zone{config.HashedName(config.NameOf("", zones[0].Limits), shape): p.unnamed}
 	}
 	*h = *p.handler
 	return nil
@@ -162,7 +158,7 @@ func matcherToken(d *caddyfile.Dispenser) (string, error) {
 	d.NextArg()
 	token := d.Token()
 	d.Prev()
-	if err := hints.NumberMissing(token.Text, args == 1); err != nil {
+	if err := config.NumberMissing(token.Text, args == 1); err != nil {
 		return "", placeAt(token, err)
 	}
 	if token.Text == "*" || strings.HasPrefix(token.Text, "/") || strings.HasPrefix(token.Text, "@") {
@@ -172,8 +168,8 @@ func matcherToken(d *caddyfile.Dispenser) (string, error) {
 }
 
 // register notes the names of the zones and rejects one that is taken by another limit.
-func (p *handlerParser) register(h httpcaddyfile.Helper, zones []settings.Compiled) error {
-	names := perAdaptation[settings.Registry](h, "rate_limit.zones")
+func (p *handlerParser) register(h httpcaddyfile.Helper, zones []config.Settings) error {
+	names := perAdaptation[config.Registry](h, "rate_limit.zones")
 	unnamed := perAdaptation[map[string]caddyfile.Token](h, "rate_limit.unnamed")
 	for i, s := range zones {
 		token := p.zones[i].token
@@ -224,8 +220,8 @@ func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper, matcher st
 	}
 	start := p.Token()
 	if args := p.RemainingArgs(); len(args) > 0 {
-		limits, err := parseRates(args, rates.Parse)
-		if misplaced := hints.NoRateFirst(matcher, args); misplaced != nil {
+		limits, err := parseRates(args, config.ParseRate)
+		if misplaced := config.NoRateFirst(matcher, args); misplaced != nil {
 			err = misplaced
 		}
 		if err != nil {
@@ -291,11 +287,11 @@ func (p *handlerParser) limitOption(option string) error {
 	case p.unnamed != nil && rate:
 		return fmt.Errorf("%s is given next to a rate after rate_limit; write every rate after rate_limit, like `rate_limit 10/s 1000/1h`", option)
 	case p.unnamed != nil:
-		return p.zoneOption(p.unnamed, option, hints.Unnamed)
-	case hints.Zone.Has(option):
+		return p.zoneOption(p.unnamed, option, config.Unnamed)
+	case config.Zone.Has(option):
 		return fmt.Errorf("%s is an option of a zone; move it into the block of a zone, like `zone login`, or write a rate after rate_limit", option)
 	}
-	return hints.Unknown(option, hints.Handler)
+	return config.UnknownOption(option, config.Handler)
 }
 
 // zone reads a zone block.
@@ -308,14 +304,14 @@ func (p *handlerParser) zone() error {
 	if err != nil {
 		return wrong("zone", err)
 	}
-	if err := zonename.Check(name); err != nil {
+	if err := config.CheckName(name); err != nil {
 		return fmt.Errorf("parsing zone name: %w", err)
 	}
 	if i := slices.IndexFunc(p.zones, func(z parsedZone) bool { return z.name == name }); i >= 0 {
 		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, placeOf(p.zones[i].token))
 	}
 	z := parsedZone{name, new(Zone), token, optionTokens{}}
-	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, hints.Zone) }, "match", "except", "reserve")
+	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, config.Zone) }, "match", "except", "reserve")
 	if err == nil {
 		if err = z.zone.setDefaults(); err != nil {
 			err = p.place(err, z.given, token)
@@ -333,7 +329,7 @@ func (p *handlerParser) zone() error {
 }
 
 // zoneOption reads one option of a zone, in this block.
-func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (err error) {
+func (p *handlerParser) zoneOption(z *Zone, option string, block config.Block) (err error) {
 	switch option {
 	case "match":
 		err = p.match(z)
@@ -342,11 +338,11 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 	case "key":
 		z.Key, err = p.key()
 	case "limit":
-		var all []rates.Rate
-		all, err = p.rates(rates.ParseLimit)
+		var all []config.Rate
+		all, err = p.rates(config.ParseLimit)
 		z.Limits = limitsOf(all)
 	case "limit_default":
-		z.defaults, err = p.rates(rates.Parse)
+		z.defaults, err = p.rates(config.ParseRate)
 	case "algorithm":
 		z.Algorithm, err = p.word()
 	case "concurrent", "burst", "queue":
@@ -386,7 +382,7 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block hints.Block) (e
 	case "events":
 		z.MaxEvents, err = p.events()
 	default:
-		return hints.Unknown(option, block)
+		return config.UnknownOption(option, block)
 	}
 	return wrong(option, err)
 }
@@ -407,7 +403,7 @@ func (p *handlerParser) requests(z *Zone, option string) error {
 
 // match adds a matcher set. One set of several must match.
 func (p *handlerParser) match(z *Zone) error {
-	set, err := matchers.Parse(p.Dispenser, p.site)
+	set, err := config.ParseMatchers(p.Dispenser, p.site)
 	if err != nil {
 		return err
 	}
@@ -420,7 +416,7 @@ func (p *handlerParser) match(z *Zone) error {
 
 // except adds a matcher set of requests that are not limited.
 func (p *handlerParser) except(z *Zone) error {
-	set, err := matchers.ParseOrAddresses(p.Dispenser, p.site)
+	set, err := config.ParseOrAddresses(p.Dispenser, p.site)
 	if err != nil {
 		return err
 	}
@@ -442,11 +438,11 @@ func (p *handlerParser) reserve(z *Zone) error {
 		return fmt.Errorf("%s is no named matcher; write for which requests it is, and how much, like `reserve @paying 20%%`", spelling.Clip(of.Text))
 	}
 	p.NextArg()
-	share, err := rates.ParseShare(p.Val())
+	share, err := config.ParseShare(p.Val())
 	if err != nil {
 		return err
 	}
-	set, err := matchers.Named(of, "reserve", p.site)
+	set, err := config.NamedMatcher(of, "reserve", p.site)
 	if err != nil {
 		return err
 	}
@@ -487,17 +483,17 @@ func (p parser) events() (*int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := rates.ParseCount(value)
+	n, err := config.ParseCount(value)
 	return pointer(carried(n), err)
 }
 
 // bandwidth reads bytes a second.
-func (p parser) bandwidth() (Bandwidth, error) {
+func (p parser) bandwidth() (config.Bandwidth, error) {
 	value, err := p.word()
 	if err != nil {
 		return 0, err
 	}
-	return rates.ParseBandwidth(value)
+	return config.ParseBandwidth(value)
 }
 
 // share reads a part of a whole.
@@ -506,7 +502,7 @@ func (p parser) share() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return rates.ParseShare(value)
+	return config.ParseShare(value)
 }
 
 // enforce reads the share of keys that a zone is enforced for.
@@ -515,7 +511,7 @@ func (p parser) enforce() (*float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pointer(settings.ParseEnforcement(value))
+	return pointer(config.ParseEnforcement(value))
 }
 
 // key reads a template.
@@ -533,7 +529,7 @@ func (p parser) ban() (*Ban, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := settings.ParseBan(values)
+	b, err := config.ParseBan(values)
 	ban := &Ban{For: caddy.Duration(b.For)}
 	if b.After.Window != 0 {
 		ban.After = &BanAfter{carried(b.After.Limit), caddy.Duration(b.After.Window)}
@@ -555,7 +551,7 @@ func (p parser) distributed(d *Distributed) error {
 		case "purge_age":
 			d.PurgeAge, err = p.duration()
 		default:
-			return hints.Unknown(option, hints.Distributed)
+			return config.UnknownOption(option, config.Distributed)
 		}
 		return wrong(option, err)
 	})
@@ -563,7 +559,7 @@ func (p parser) distributed(d *Distributed) error {
 
 // check does what Handler.settings does, with file and line in its errors. The settings are in the
 // order of p.zones.
-func (p *handlerParser) check(g globals) (all []settings.Compiled, err error) {
+func (p *handlerParser) check(g globals) (all []config.Settings, err error) {
 	if err := p.handler.check(g); err != nil {
 		return nil, p.place(err, p.given, caddyfile.Token{})
 	}

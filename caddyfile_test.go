@@ -19,9 +19,8 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 // goldenDashes part a golden's Caddyfile from what it must become.
@@ -255,7 +254,7 @@ func TestOlderPluginJSON(t *testing.T) {
 	if z := zones[0]; z.Kind != algorithms.SlidingLog || z.SyncRate.String() != "3s" || z.IPv4Prefix != 24 {
 		t.Errorf("settings of dynamic = %+v, want a sliding_log synced every 3s by /24", z)
 	}
-	if z := zones[1]; z.Key != "static" || z.Limits[0] != (rates.Rate{Window: 60e9}) {
+	if z := zones[1]; z.Key != "static" || z.Limits[0] != (config.Rate{Window: 60e9}) {
 		t.Errorf("settings of static = %+v, want 0/1m by static", z)
 	}
 }
@@ -314,7 +313,7 @@ func TestNameOfUnnamedLimit(t *testing.T) {
 			t.Errorf("names of %s\n= %q, want %q", input, got, want)
 		}
 		for _, name := range got {
-			if err := zonename.Check(name); err != nil || strings.ContainsAny(name, "{}") {
+			if err := config.CheckName(name); err != nil || strings.ContainsAny(name, "{}") {
 				t.Errorf("zonename.Check(%q) = %v, want a name without braces that zones can have", name, err)
 			}
 		}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
 // durable starts a Redis that knows after a crash what it knew before.
@@ -63,7 +63,7 @@ func TestWhatAStrictZoneDecidesAloneIsCharged(t *testing.T) {
 			r.Restart()
 			redistest.Eventually(t, "redis decides again", func() bool { return s.app.shared.Strict.Status().Open == 0 })
 			s.decides("1.2.3.4", 8, 0)
-			shows(t, "charged-"+algorithm, "is sent", func(z state.Limit) bool { return z.Unsent == 0 })
+			shows(t, "charged-"+algorithm, "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
 			s.decides("1.2.3.4", 8, 0)
 			s.end()
 		})
@@ -96,7 +96,7 @@ func TestWhatAStrictZoneDecidesAloneOutlivesReloads(t *testing.T) {
 				r.Restart()
 				redistest.Eventually(t, "redis decides again", func() bool { return s3.app.shared.Strict.Status().Open == 0 })
 				s3.decides("1.2.3.4", 5, 1)
-				shows(t, zone, "is sent", func(z state.Limit) bool { return z.Unsent == 0 })
+				shows(t, zone, "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
 				s3.end()
 			})
 		}
@@ -135,7 +135,7 @@ func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
 		s.decides("1.2.3.4", 1, 1, header("K", strconv.Itoa(i)))
 	}
 	r.Restart()
-	shows(t, "many", "is sent", func(z state.Limit) bool { return z.Unsent == 0 })
+	shows(t, "many", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
 	redistest.Eventually(t, "redis decides again", func() bool { return s.app.shared.Strict.Status().Open == 0 })
 	for i := 0; i < keys; i += 7 {
 		s.decides("1.2.3.4", 1, 0, header("K", strconv.Itoa(i)))
@@ -153,7 +153,7 @@ func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
 		t.Errorf("%+v are held at max_keys %d", held, most)
 	}
 	r.Restart()
-	shows(t, "many", "is sent", func(z state.Limit) bool { return z.Unsent == 0 })
+	shows(t, "many", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
 	if counted := len(r.Client().Keys(context.Background(), "test:*:many:*:level").Val()); counted > most {
 		t.Errorf("redis has %d buckets, want %d at most", counted, most)
 	}

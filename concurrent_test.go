@@ -23,10 +23,9 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/state"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -78,7 +77,7 @@ func (r *running) end(count int) {
 // inUse is how many slots of a zone are taken on this node.
 func inUse(t *testing.T, zone string) (n int64) {
 	t.Helper()
-	for _, l := range state.Current().Zones {
+	for _, l := range operate.CurrentState().Zones {
 		if l.Zone == zone && l.Concurrent {
 			return l.Own
 		}
@@ -231,12 +230,12 @@ func TestConcurrentAndOperators(t *testing.T) {
 	r := runs(s)
 	r.begin("1.2.3.4", 1)
 
-	var h explain.Handler
+	var h operate.Explained
 	_, text := ask(http.MethodPost, "/rate_limit/explain", `{"zone":"downloads","key":"1.2.3.4"}`)
 	if err := json.Unmarshal([]byte(text), &h); err != nil {
 		t.Fatal(text)
 	}
-	if l := h.Zones[0].Limits[0]; h.Decision != explain.Denied || !l.Concurrent || l.Limit != 1 || l.Used != 1 || l.Remaining != 0 || l.Wait != 1 {
+	if l := h.Zones[0].Limits[0]; h.Decision != operate.Denied || !l.Concurrent || l.Limit != 1 || l.Used != 1 || l.Remaining != 0 || l.Wait != 1 {
 		t.Errorf("explained as %s", text)
 	}
 	if n := inUse(t, "downloads"); n != 1 {
@@ -481,7 +480,7 @@ func TestConcurrentOfAKeyBannedElsewhere(t *testing.T) {
 	for _, enforce := range []string{"", "enforce off"} {
 		r := redistest.Start(t)
 		s := newSite(t, appWith(r), zoneBlock("concurrent-banned", "limit 100/1h\nconcurrent 2\nban 1h\nsync_rate strict\n"+enforce))
-		name := ratesync.NewKeyspace("test").Zone("concurrent-banned", "ban").Of(table.IDOf(rawKey(s, "1.2.3.4")))
+		name := ratesync.NewKeyspace("test").Zone("concurrent-banned", "ban").Of(keys.IDOf(rawKey(s, "1.2.3.4")))
 		if err := r.Client().Set(context.Background(), name, fmt.Sprint(time.Now().UnixMicro(), " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -509,7 +508,7 @@ func TestCircuitsOfConcurrent(t *testing.T) {
 				shown[0] = int(value)
 			}
 		})
-		shown[1] = state.Current().Strict.Open
+		shown[1] = operate.CurrentState().Strict.Open
 		return shown
 	}
 	s.admits("1.2.3.4", 3, 3)
@@ -518,7 +517,7 @@ func TestCircuitsOfConcurrent(t *testing.T) {
 	}
 	r.Kill()
 	s.admits("1.2.3.4", 3, 3)
-	if got, c := open(), state.Current().Strict; got != [2]int{1, 1} || c.Of != 1 {
+	if got, c := open(), operate.CurrentState().Strict; got != [2]int{1, 1} || c.Of != 1 {
 		t.Errorf("without Redis the metric and the state show %v open circuits, %+v, want one", got, c)
 	}
 	r.Restart()

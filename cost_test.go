@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -101,15 +102,15 @@ func TestBytesOfAKey(t *testing.T) {
 
 func bytesOfAKey[S any](alg algorithms.Params, rate time.Duration) float64 {
 	// a table that is nearly full has a sketch as well, whose bound is another one
-	const keys, maxKeys = 100_000, 200_000
+	const keyCount, maxKeys = 100_000, 200_000
 	before := heapBytes()
 	tab := table.New(algorithms.MachineOf[S](alg.Kind), maxKeys)
 	tab.Configure(table.SyncConfig{Params: alg, Rate: rate}, maxKeys)
-	for i := range keys {
+	for i := range keyCount {
 		raw := []byte{byte(i), byte(i >> 8), byte(i >> 16)}
-		tab.Take(alg.Compile(), table.KeyOf(raw), raw, clock.Now(), 1, 0)
+		tab.Take(alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), 1, 0)
 	}
-	each := float64(heapBytes()-before) / keys
+	each := float64(heapBytes()-before) / keyCount
 	runtime.KeepAlive(tab)
 	return each
 }

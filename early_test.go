@@ -17,8 +17,8 @@ import (
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -296,7 +296,7 @@ func TestEarlyDataFromAnAddressBannedElsewhere(t *testing.T) {
 	const victim, zone = "127.0.0.9", "early-banned"
 	r := redistest.Start(t)
 	known := newSite(t, &App{}, zoneBlock("key-of", "limit 1/1h"))
-	id := table.IDOf(rawKey(known, victim))
+	id := keys.IDOf(rawKey(known, victim))
 	known.end()
 	s := startCaddy(t, "rate_limit {\nredis redis://"+r.Addr+"/0\nnamespace test\nstrict_timeout 30s\n}",
 		"rate_limit {\n"+zoneBlock(zone, "limit 2/1h\nalgorithm fixed_window\nmatch not header K ticket\nban 1h\nsync_rate strict")+"}\nrespond ok")

@@ -9,17 +9,17 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
 // explained asks the running configuration.
-func explained(t *testing.T, q explain.Request) (explain.Site, error) {
+func explained(t *testing.T, q operate.ExplainRequest) (operate.ExplainedSite, error) {
 	t.Helper()
 	app, err := caddy.ActiveContext().AppIfConfigured("http")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return explain.Ask(app.(*caddyhttp.App), q)
+	return operate.Explain(app.(*caddyhttp.App), q)
 }
 
 // A site as people write them: groups, stripped prefixes, named matchers, variables, a named route.
@@ -86,7 +86,7 @@ func TestExplainThroughASite(t *testing.T) {
 		{"/api/v2/x", []string{"K", "a"}, 0, "explain-api skipped, explain-partner skipped"},
 		{"/other", nil, 2, "explain-rest denied"},
 	} {
-		q := explain.Request{Method: "post", URL: "http://site" + c.path, Headers: map[string]explain.Values{}}
+		q := operate.ExplainRequest{Method: "post", URL: "http://site" + c.path, Headers: map[string]operate.HeaderValues{}}
 		for i := 0; i+1 < len(c.header); i += 2 {
 			q.Headers[c.header[i]] = []string{c.header[i+1]}
 		}
@@ -100,7 +100,7 @@ func TestExplainThroughASite(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if denied := h.Decision == explain.Denied; denied != (status == http.StatusTooManyRequests) {
+			if denied := h.Decision == operate.Denied; denied != (status == http.StatusTooManyRequests) {
 				t.Errorf("%s, request %d: explained as %s, answered %d", c.path, i, h.Decision, status)
 			}
 			if i < c.limit {
@@ -121,7 +121,7 @@ func TestExplainThroughASite(t *testing.T) {
 func TestExplainNamesWhatItDidNotRun(t *testing.T) {
 	l := newLifetime(t)
 	l.load(l.config("", explainedSite, ""))
-	x, err := explained(t, explain.Request{URL: "http://site/ordered/x", RemoteIP: "203.0.113.9"})
+	x, err := explained(t, operate.ExplainRequest{URL: "http://site/ordered/x", RemoteIP: "203.0.113.9"})
 	if err != nil || len(x.Handlers) != 1 || strings.Join(x.Handlers[0].NotRun, " ") != "authentication" || x.ClientIP != "203.0.113.9" {
 		t.Errorf("%+v, %v; want one handler, behind authentication", x, err)
 	}
@@ -134,14 +134,14 @@ func TestExplainRequestsThatNobodyCanSend(t *testing.T) {
 	l := newLifetime(t)
 	l.load(l.config("", "rate_limit 1/1h", ""))
 	for _, c := range []struct {
-		q    explain.Request
+		q    operate.ExplainRequest
 		want string
 	}{
-		{explain.Request{URL: "/login"}, `url: "/login" has no scheme and host; write it in full, like https://example.com/login`},
-		{explain.Request{URL: "ftp://site/"}, `url: "ftp://site/" has no scheme and host`},
-		{explain.Request{URL: "http://site:81/"}, "no server listens at port 81; the servers listen at"},
-		{explain.Request{URL: "http://site/", RemoteIP: "nobody"}, `remote_ip: "nobody" is no address`},
-		{explain.Request{URL: "http://site/", Method: "a b"}, `method: "a b" is none`},
+		{operate.ExplainRequest{URL: "/login"}, `url: "/login" has no scheme and host; write it in full, like https://example.com/login`},
+		{operate.ExplainRequest{URL: "ftp://site/"}, `url: "ftp://site/" has no scheme and host`},
+		{operate.ExplainRequest{URL: "http://site:81/"}, "no server listens at port 81; the servers listen at"},
+		{operate.ExplainRequest{URL: "http://site/", RemoteIP: "nobody"}, `remote_ip: "nobody" is no address`},
+		{operate.ExplainRequest{URL: "http://site/", Method: "a b"}, `method: "a b" is none`},
 	} {
 		if _, err := explained(t, c.q); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %s", c.q, err, c.want)

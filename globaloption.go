@@ -10,10 +10,9 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
-	"github.com/caddy-tide/ratelimit/internal/hints"
-	"github.com/caddy-tide/ratelimit/internal/redisconfig"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
-	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -92,7 +91,7 @@ func (a *App) checkNamespace() error {
 	if strings.Contains(a.Namespace+prefix, "{") {
 		return nil
 	}
-	_, err := redisconfig.Namespace(a.Namespace, prefix)
+	_, err := redisconn.Namespace(a.Namespace, prefix)
 	return err
 }
 
@@ -108,16 +107,16 @@ func (p parser) appOption(app *App, option string) (err error) {
 	case "strict_timeout":
 		app.StrictTimeout, err = p.duration()
 	case "persist":
-		app.Persist, err = p.wordOr(snapshot.InStorage)
+		app.Persist, err = p.wordOr(lifecycle.InStorage)
 	default:
-		return hints.Unknown(option, hints.Global)
+		return config.UnknownOption(option, config.Global)
 	}
 	return wrong(option, err)
 }
 
 // redis reads the option in all its forms.
-func (p parser) redis() (*Redis, error) {
-	r, values := new(Redis), p.RemainingArgs()
+func (p parser) redis() (*redisconn.Options, error) {
+	r, values := new(redisconn.Options), p.RemainingArgs()
 	switch {
 	case len(values) == 0, len(values) == 1 && slices.Contains(redisModes, values[0]):
 		r.Mode = strings.Join(values, "")
@@ -126,15 +125,15 @@ func (p parser) redis() (*Redis, error) {
 		}
 	case len(values) == 1 && values[0] == "storage":
 		r.Storage = true
-	case len(values) == 1 && values[0] == redisconfig.Off:
-		r.URL = redisconfig.Off
-	case len(values) > 1 && slices.Contains(values, redisconfig.Off):
+	case len(values) == 1 && values[0] == redisconn.Off:
+		r.URL = redisconn.Off
+	case len(values) > 1 && slices.Contains(values, redisconn.Off):
 		return nil, errors.New("off stands alone; remove it, or the other values")
 	default:
 		r.URL = strings.Join(values, ",")
 		if strings.Trim(r.URL, ", ") == "" {
 			r.URL = ""
-		} else if near := spelling.Nearest(values[0], append(redisModes, "storage", redisconfig.Off)); near != "" {
+		} else if near := spelling.Nearest(values[0], append(redisModes, "storage", redisconn.Off)); near != "" {
 			return nil, fmt.Errorf("there is no %q; did you mean %s?", spelling.Clip(values[0]), near)
 		}
 	}
@@ -146,7 +145,7 @@ var redisModes = []string{string(redisconn.Simple), string(redisconn.Failover), 
 
 // redisOption reads one option of the redis block. Where a value may come from an environment
 // variable, none is an empty one.
-func (p parser) redisOption(r *Redis, option string) (err error) {
+func (p parser) redisOption(r *redisconn.Options, option string) (err error) {
 	texts := map[string]*string{
 		"username": &r.Username, "password": &r.Password, "key_prefix": &r.KeyPrefix, "master_name": &r.MasterName,
 		"sentinel_username": &r.SentinelUsername, "sentinel_password": &r.SentinelPassword,
@@ -173,7 +172,7 @@ func (p parser) redisOption(r *Redis, option string) (err error) {
 	case "pool_size":
 		r.PoolSize, err = whole[int](p)
 	default:
-		return hints.Unknown(option, hints.Redis)
+		return config.UnknownOption(option, config.Redis)
 	}
 	return wrong(option, err)
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/goleak"
 
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
 // relay is a network in this process that Caddy's servers listen on: a connection that one of them
@@ -345,13 +345,13 @@ func (r *reloads) checkCounts(all []*traffic) {
 				t.Errorf("%s: %d admitted, want the last limit, %d", f.zone, admitted, r.tight)
 			}
 		case "life-local":
-			shows(t, f.zone, fmt.Sprintf("has counted %d", admitted), func(z state.Limit) bool { return z.Own == admitted })
+			shows(t, f.zone, fmt.Sprintf("has counted %d", admitted), func(z operate.LimitState) bool { return z.Own == admitted })
 		case "life-strict": // each Redis holds what it decided
 			if got := sumIn(t, r.redis[0], f.zone) + sumIn(t, r.redis[1], f.zone); got != admitted {
 				t.Errorf("%s: the two Redis hold %d, want the %d that were admitted", f.zone, got, admitted)
 			}
 		default:
-			shows(t, f.zone, fmt.Sprintf("has counted %d", admitted), func(z state.Limit) bool { return z.Own == admitted && z.Unsent == 0 })
+			shows(t, f.zone, fmt.Sprintf("has counted %d", admitted), func(z operate.LimitState) bool { return z.Own == admitted && z.Unsent == 0 })
 			if got := sumIn(t, r.redis[r.at], f.zone); got != admitted {
 				t.Errorf("%s: redis holds %d, want the %d that were admitted", f.zone, got, admitted)
 			}

@@ -20,15 +20,12 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/explain"
-	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 func init() {
@@ -46,7 +43,7 @@ type Handler struct {
 	// SyncRate is the sync_rate of this handler's zones: "local" or -1 never syncs, "strict" or 0
 	// asks Redis on every request; else the interval, as a duration string or a number of seconds,
 	// 20ms to ten years. Default: the global one.
-	SyncRate *SyncRate `json:"sync_rate,omitempty"`
+	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
 
 	// StatusCode is the status of a rejected request, 400 to 599. Default: 429.
 	StatusCode int `json:"status_code,omitempty"`
@@ -161,7 +158,7 @@ type Zone struct {
 	// SyncRate is the zone's own: "local" or -1 never syncs, "strict" or 0 asks Redis on every
 	// request; else the interval, as a duration string or a number of seconds, 20ms to ten years.
 	// Default: the handler's, else the global one.
-	SyncRate *SyncRate `json:"sync_rate,omitempty"`
+	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
 
 	// IPv4Prefix is by how many of their first bits IPv4 addresses in the key are grouped, 0 to 32.
 	// 0 is off, as 32 is. Default: 32.
@@ -174,7 +171,7 @@ type Zone struct {
 	// Bandwidth is how many bytes a second the bodies of all responses to one key share on each
 	// node, 1 to a tebibyte: a string such as "1MiB/s", or a number. Keys beyond max_keys share it
 	// with each other. A zone with it needs no limit. Default: none.
-	Bandwidth Bandwidth `json:"bandwidth,omitempty"`
+	Bandwidth config.Bandwidth `json:"bandwidth,omitempty"`
 
 	// MaxKeys is how many keys have a counter of their own in memory, for each limit, 1 to
 	// 1000000000. Keys beyond it share a sketch. Default: 1000000.
@@ -227,7 +224,7 @@ type Zone struct {
 	Source string `json:"source,omitempty"`
 
 	// defaults are the values of limit_default in a Caddyfile, which setDefaults puts into Limits.
-	defaults []rates.Rate
+	defaults []config.Rate
 }
 
 // Reserve is a share of each limit of a zone that only some requests can take. Others are denied
@@ -247,7 +244,7 @@ type Limit struct {
 	// MaxEvents is the number of requests, 0 or more; 0 denies all. As a placeholder in quotes,
 	// like "{plan}", it comes with each request: a whole number up to 2^53, or unlimited, which
 	// neither counts nor is counted. Default: none; it must be given.
-	MaxEvents Events `json:"max_events"`
+	MaxEvents config.Events `json:"max_events"`
 
 	// Window is 1ms to ten years. Default: none; it must be given.
 	Window caddy.Duration `json:"window"`
@@ -277,15 +274,6 @@ type BanAfter struct {
 	Window caddy.Duration `json:"window"`
 }
 
-// Events is a number of requests, or the placeholder that it comes from.
-type Events = rates.Events
-
-// Bandwidth is a number of bytes a second.
-type Bandwidth = rates.Bandwidth
-
-// SyncRate is how often a zone's counts are synced through Redis.
-type SyncRate = rates.SyncRate
-
 // CaddyModule returns the Caddy module information.
 func (*Handler) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.handlers.rate_limit", New: func() caddy.Module { return new(Handler) }}
@@ -296,7 +284,7 @@ func (*Handler) CaddyModule() caddy.ModuleInfo {
 func (h *Handler) UnmarshalJSON(text []byte) error {
 	type handler Handler // without this method
 	if err := caddy.StrictUnmarshalJSON(text, (*handler)(h)); err != nil {
-		return hints.JSON(err, shapes)
+		return config.ExplainJSON(err, shapes)
 	}
 	return checkNumbers(text)
 }
@@ -407,7 +395,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return &jsonError{h.inWords(err.Error()), err}
 		}
 	}
-	zone.Arrange(h.zones)
+	limits.Arrange(h.zones)
 	h.proxies.CheckServer(h.warned, h.logger, server)
 	return nil
 }
@@ -422,7 +410,7 @@ func (h *Handler) inWords(text string) string {
 			return text
 		}
 	}
-	return hints.InJSON(text)
+	return config.InJSON(text)
 }
 
 // isSetByMap reports whether a map of the server sets a placeholder.
@@ -577,14 +565,14 @@ func (h *Handler) headerSetsOf(z *Zone) (answer.HeaderSets, error) {
 }
 
 // provisionZone makes a zone ready for requests. Cleanup releases it.
-func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled) (*limits.Zone, error) {
+func (h *Handler) provisionZone(ctx caddy.Context, app *App, s config.Settings) (*limits.Zone, error) {
 	config := h.RateLimits[s.Name]
 	sets, err := h.headerSetsOf(config)
 	if err != nil {
 		return nil, err
 	}
-	o := zone.Options{
-		Compiled: s, Namespace: app.namespace, Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
+	o := limits.ZoneOptions{
+		Settings: s, Namespace: app.namespace, Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
 		Headers: sets, Waits: sets != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
 		AfterErrors: h.afterErrors,
@@ -602,7 +590,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s settings.Compiled
 		}
 		o.Reserved = append(o.Reserved, sets)
 	}
-	return zone.New(o)
+	return limits.NewZone(o)
 }
 
 // loadMatchers loads the matcher sets of a field of a zone or a reserve.
@@ -660,5 +648,5 @@ var (
 	_ caddy.Provisioner           = (*Handler)(nil)
 	_ caddy.CleanerUpper          = (*Handler)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
-	_ explain.Limiter             = (*Handler)(nil)
+	_ operate.Limiter             = (*Handler)(nil)
 )

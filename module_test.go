@@ -22,8 +22,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
-	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/zonename"
+	"github.com/caddy-tide/ratelimit/internal/config"
 )
 
 // site is a provisioned handler with the configuration it belongs to.
@@ -457,7 +456,7 @@ func TestChangedLimitAppliesToWhatIsSpent(t *testing.T) {
 
 func TestChangedNumbersOfAnUnnamedLimitKeepItsCounts(t *testing.T) {
 	block := func(n int) string {
-		name := zonename.Of("a.example", []rates.Rate{{Limit: int64(n), Window: time.Hour}})
+		name := config.NameOf("a.example", []config.Rate{{Limit: int64(n), Window: time.Hour}})
 		return zoneBlock(strconv.Quote(name), fmt.Sprintf("limit %d/1h", n))
 	}
 	s := newSite(t, &App{}, block(10)+block(1000))

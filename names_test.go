@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-tide/ratelimit/internal/metrics"
-	"github.com/caddy-tide/ratelimit/internal/state"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
 const namesPage = "docs/names.md"
@@ -149,7 +149,7 @@ func TestNamesOfTheStatus(t *testing.T) {
 			}
 		}
 	}
-	walk("", reflect.TypeFor[state.State]())
+	walk("", reflect.TypeFor[operate.State]())
 	sameNames(t, "status field", firstNames(t, "Status"), code)
 }
 
@@ -218,7 +218,7 @@ func TestNamesOfLogLines(t *testing.T) {
 			code = append(code, stringsIn(call.Args[1])...)
 		}
 	})
-	for _, file := range parsed(t, "internal/health") {
+	for _, file := range parsed(t, "sync") {
 		constants := map[string]string{}
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
@@ -227,7 +227,7 @@ func TestNamesOfLogLines(t *testing.T) {
 					constants[n.Names[0].Name] = text[0]
 				}
 			case *ast.CompositeLit:
-				if of, ok := n.Type.(*ast.Ident); !ok || of.Name != "Entry" || len(n.Elts) != 3 {
+				if of, ok := n.Type.(*ast.Ident); !ok || of.Name != "LogEntry" || len(n.Elts) != 3 {
 					return true
 				}
 				level, isLevel := n.Elts[0].(*ast.SelectorExpr)

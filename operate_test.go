@@ -13,10 +13,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-tide/ratelimit/internal/admin"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
 // ask makes a request to the admin endpoint.
@@ -33,7 +32,7 @@ func ask(method, path, body string) (status int, text string) {
 }
 
 // changed makes a change, which must succeed.
-func changed(t *testing.T, method, path, body string) (c admin.Changed) {
+func changed(t *testing.T, method, path, body string) (c operate.Changed) {
 	t.Helper()
 	status, text := ask(method, path, body)
 	if err := json.Unmarshal([]byte(text), &c); status != http.StatusOK || err != nil {
@@ -64,7 +63,7 @@ func TestChangesAtRunTime(t *testing.T) {
 	if strings.Contains(text, "<b>") || strings.Contains(text, "203.0.113.9") {
 		t.Errorf("the state shows a tag or a key: %s", text)
 	}
-	var s state.State
+	var s operate.State
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		t.Fatal(err)
 	}
@@ -308,9 +307,9 @@ func letters(r rune) rune {
 }
 
 // reset makes a reset, which all nodes must apply.
-func reset(t *testing.T, body string) (r admin.Reset) {
+func reset(t *testing.T, body string) (r operate.ResetDone) {
 	t.Helper()
-	status, text := ask(http.MethodPost, admin.ResetPath, body)
+	status, text := ask(http.MethodPost, operate.ResetPath, body)
 	if err := json.Unmarshal([]byte(text), &r); status != http.StatusOK || err != nil || r.Applied != 1 || r.Nodes != 1 {
 		t.Fatalf("reset %s = %d %s", body, status, text)
 	}
@@ -387,11 +386,11 @@ func TestResetsThatAreRefused(t *testing.T) {
 		`{"zone":"login","id":"short"}`:                    "400 an id has 22 letters",
 		`{"zone":"login","all":true,"x":"` + "\x1b" + `"}`: "400 the body is not",
 	} {
-		if status, text := ask(http.MethodPost, admin.ResetPath, body); !strings.HasPrefix(fmt.Sprint(status, " ", text), want) {
+		if status, text := ask(http.MethodPost, operate.ResetPath, body); !strings.HasPrefix(fmt.Sprint(status, " ", text), want) {
 			t.Errorf("reset %s = %d %s, want %s", body, status, text, want)
 		}
 	}
-	if status, _ := ask(http.MethodGet, admin.ResetPath, ""); status != http.StatusMethodNotAllowed {
+	if status, _ := ask(http.MethodGet, operate.ResetPath, ""); status != http.StatusMethodNotAllowed {
 		t.Errorf("GET = %d, want 405", status)
 	}
 }

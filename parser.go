@@ -10,8 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
-	"github.com/caddy-tide/ratelimit/internal/hints"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -60,7 +59,7 @@ func onOneLine(option string) string {
 
 // count returns the error for too few or too many values.
 func (p parser) count(option string) error {
-	return fmt.Errorf("the number of values is wrong; write it like `%s`, with quotes around a value that holds spaces", hints.Example(option))
+	return fmt.Errorf("the number of values is wrong; write it like `%s`, with quotes around a value that holds spaces", config.ExampleOf(option))
 }
 
 // word reads the option's one value.
@@ -128,23 +127,23 @@ func (p parser) duration() (caddy.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	d, err := rates.ParseWindow(value)
+	d, err := config.ParseWindow(value)
 	if err != nil {
 		return 0, err
 	}
 	return caddy.Duration(d), nil
 }
 
-func (p parser) syncRate() (*SyncRate, error) {
+func (p parser) syncRate() (*config.SyncRate, error) {
 	value, err := p.word()
 	if err != nil {
 		return nil, err
 	}
-	return pointer(rates.ParseSyncRate(value))
+	return pointer(config.ParseSyncRate(value))
 }
 
 // rates reads values as rates.
-func (p parser) rates(parse func(string) (rates.Rate, error)) (all []rates.Rate, err error) {
+func (p parser) rates(parse func(string) (config.Rate, error)) (all []config.Rate, err error) {
 	values, err := p.words()
 	if err != nil {
 		return nil, err
@@ -152,7 +151,7 @@ func (p parser) rates(parse func(string) (rates.Rate, error)) (all []rates.Rate,
 	return parseRates(values, parse)
 }
 
-func parseRates(values []string, parse func(string) (rates.Rate, error)) (all []rates.Rate, err error) {
+func parseRates(values []string, parse func(string) (config.Rate, error)) (all []config.Rate, err error) {
 	for _, value := range values {
 		r, err := parse(value)
 		if err != nil {
@@ -165,16 +164,16 @@ func parseRates(values []string, parse func(string) (rates.Rate, error)) (all []
 }
 
 // limitsOf returns rates as the limits of a zone.
-func limitsOf(all []rates.Rate) (limits []Limit) {
+func limitsOf(all []config.Rate) (limits []Limit) {
 	for _, r := range all {
-		limits = append(limits, Limit{MaxEvents: Events{Number: r.Limit, From: r.From}, Window: caddy.Duration(r.Window)})
+		limits = append(limits, Limit{MaxEvents: config.Events{Number: r.Limit, From: r.From}, Window: caddy.Duration(r.Window)})
 	}
 	return limits
 }
 
 // parseRate reads a rate as it survives Caddy's adapter.
-func parseRate(s string) (rates.Rate, error) {
-	r, err := rates.Parse(s)
+func parseRate(s string) (config.Rate, error) {
+	r, err := config.ParseRate(s)
 	r.Limit = carried(r.Limit)
 	return r, err
 }

@@ -19,9 +19,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
-	"github.com/caddy-tide/ratelimit/internal/saved"
-	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -248,7 +247,7 @@ func errorIn(context map[string]any) string {
 }
 
 // observed has an app begin with a keeper, and returns what it says.
-func observed(s *site, k *snapshot.Keeper) string {
+func observed(s *site, k *lifecycle.Keeper) string {
 	core, logs := observer.New(zap.InfoLevel)
 	s.app.config.Stop()
 	// without a look at it before the start
@@ -261,9 +260,9 @@ func observed(s *site, k *snapshot.Keeper) string {
 }
 
 // keeperIn is a keeper with this value of persist.
-func keeperIn(t *testing.T, persist string, storage certmagic.Storage) *snapshot.Keeper {
+func keeperIn(t *testing.T, persist string, storage certmagic.Storage) *lifecycle.Keeper {
 	t.Helper()
-	k, err := snapshot.Open(persist, storage)
+	k, err := lifecycle.OpenKeeper(persist, storage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,8 +273,8 @@ func keeperIn(t *testing.T, persist string, storage certmagic.Storage) *snapshot
 func written(t *testing.T, at int64, limit string) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "written")
-	keys := saved.Counts{table.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Remote: 5, Own: 5}}}
-	if err := keeperIn(t, path, nil).Store(snapshot.Snapshot{At: at, Limits: map[string]saved.Counts{limit: keys}}); err != nil {
+	keys := table.SavedCounts{keys.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Remote: 5, Own: 5}}}
+	if err := keeperIn(t, path, nil).Store(lifecycle.Snapshot{At: at, Limits: map[string]table.SavedCounts{limit: keys}}); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(path)
@@ -354,7 +353,7 @@ func TestPersistWhereNothingCanBeWritten(t *testing.T) {
 		"below a file":         {filepath.Join(file, "counters"), cannot},
 		"a directory":          {h.dir, isOff},
 		"a pipe":               {pipe, isOff},
-		"a storage that fails": {snapshot.InStorage, cannot},
+		"a storage that fails": {lifecycle.InStorage, cannot},
 	} {
 		s := h.boot(block)
 		if says := observed(s, keeperIn(t, test.persist, broken{})); !strings.Contains(says, test.says) {

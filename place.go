@@ -13,7 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
-	"github.com/caddy-tide/ratelimit/internal/hints"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -85,7 +85,7 @@ func (e *jsonError) Unwrap() error { return e.err }
 // Caddy adds the handler's own path.
 func inJSON(err error) error {
 	var path []string
-	text := hints.InJSON(err.Error())
+	text := config.InJSON(err.Error())
 	var zone *zoneError
 	if errors.As(err, &zone) {
 		path = append(path, zonePath(zone.zone))

@@ -29,17 +29,13 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
-	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/redisconfig"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/table"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -177,7 +173,7 @@ func TestCaddyfileExampleStartsClean(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if app := appIn(t, config); (url == "") != (app.Redis.URL == redisconfig.Off) {
+		if app := appIn(t, config); (url == "") != (app.Redis.URL == redisconn.Off) {
 			t.Errorf("with REDIS_URL=%q the redis is %q", url, app.Redis.URL)
 		}
 		if err := errors.Join(caddy.Load(config, true), caddy.Stop()); err != nil {
@@ -297,7 +293,7 @@ func TestEveryOptionIsDocumented(t *testing.T) {
 			t.Errorf("docs/configuration.md doesn't name the option %s", option)
 		}
 	}
-	for _, names := range [][]string{algorithms.KindNames(), settings.EmptyKeyNames, settings.OnRedisLossNames, answer.HeaderSetNames} {
+	for _, names := range [][]string{algorithms.KindNames(), config.EmptyKeyNames, config.OnRedisLossNames, answer.HeaderSetNames} {
 		for _, name := range names {
 			if !strings.Contains(page, "`"+name+"`") {
 				t.Errorf("docs/configuration.md doesn't name the choice %s", name)
@@ -520,11 +516,11 @@ func TestXcaddyMatchesGoMod(t *testing.T) {
 }
 
 // everyKind is a zone with each algorithm.
-func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Compiled) {
+func everyKind(t testing.TB, syncRate config.SyncRate) (all []config.Settings) {
 	t.Helper()
 	one, hundred := int64(1), int64(100)
 	for _, algorithm := range algorithms.KindNames() {
-		z := &Zone{Limits: []Limit{{MaxEvents: Events{Number: hundred}, Window: caddy.Duration(time.Minute)}}, Algorithm: algorithm, SyncRate: &syncRate, CountDenied: true}
+		z := &Zone{Limits: []Limit{{MaxEvents: config.Events{Number: hundred}, Window: caddy.Duration(time.Minute)}}, Algorithm: algorithm, SyncRate: &syncRate, CountDenied: true}
 		if algorithm == "leaky_bucket" {
 			z.Queue = &one
 		}
@@ -539,9 +535,9 @@ func everyKind(t testing.TB, syncRate SyncRate) (all []settings.Compiled) {
 }
 
 // newZone compiles a zone that belongs to no handler.
-func newZone(t testing.TB, o zone.Options) *limits.Zone {
+func newZone(t testing.TB, o limits.ZoneOptions) *limits.Zone {
 	t.Helper()
-	z, err := zone.New(o)
+	z, err := limits.NewZone(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -624,25 +620,25 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	}
 	core, logs := observer.New(zap.WarnLevel)
 	defer client.Close()
-	shared := shared.Borrow(client, shared.Options{
-		Namespace: redisconfig.DefaultNamespace, Timeout: 5 * time.Second, StrictTimeout: 5 * time.Second, Logger: zap.New(core),
+	shared := limits.BorrowRedis(client, limits.RedisOptions{
+		Namespace: redisconn.DefaultNamespace, Timeout: 5 * time.Second, StrictTimeout: 5 * time.Second, Logger: zap.New(core),
 	})
-	config := &lifecycle.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
-	add := func(s settings.Compiled, namespace string) *limits.Limit {
-		z := newZone(t, zone.Options{Compiled: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
+	current := &lifecycle.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
+	add := func(s config.Settings, namespace string) *limits.Limit {
+		z := newZone(t, limits.ZoneOptions{Settings: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
 		t.Cleanup(z.Release)
-		config.Add(z)
+		current.Add(z)
 		return firstOf(z)
 	}
 	var synced, charged []*limits.Limit
-	for _, s := range everyKind(t, SyncRate(rates.MinSync)) {
+	for _, s := range everyKind(t, config.SyncRate(config.MinSync)) {
 		synced = append(synced, add(s, "synced"))
 	}
-	for _, s := range everyKind(t, rates.Strict) {
+	for _, s := range everyKind(t, config.Strict) {
 		charged = append(charged, add(s, "strict"))
 	}
-	config.Start()
-	defer config.Stop()
+	current.Start()
+	defer current.Stop()
 	share := 0.5
 	o, err := shared.Control.Change(t.Context(), control.Change{Target: control.Target{Zone: "any"}, Body: control.Body{Share: &share}, For: time.Hour})
 	if err != nil || o.Applied != 1 || o.Unsent {
@@ -651,7 +647,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 
 	raw := []byte("key")
 	for _, l := range synced {
-		l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
+		l.Take(keys.KeyOf(raw), raw, clock.Now(), 1, 0)
 		redistest.Eventually(t, l.Settings.Name+" is synced", func() bool { return l.Totals().Own == 1 && l.Totals().Unsent == 0 })
 	}
 	redistest.Eventually(t, "the node is known", func() bool { return shared.Replicator.Status().Up && shared.Replicator.Status().Nodes == 1 })
@@ -670,13 +666,13 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 
 // checkACLStrict has Redis decide for a limit, refund and charge denied requests, and the node
 // decide alone, for which it is charged.
-func checkACLStrict(t *testing.T, shared *shared.Redis, l *limits.Limit, raw []byte) {
+func checkACLStrict(t *testing.T, shared *limits.Redis, l *limits.Limit, raw []byte) {
 	t.Helper()
 	s := l.Settings
-	rules := []strict.Rule{strict.Rule(s.Params(rates.Rate{Limit: 1, Window: l.Rate.Window}))}
+	rules := []strict.Rule{strict.Rule(s.Params(config.Rate{Limit: 1, Window: l.Rate.Window}))}
 	rules[0].CountsDenied = true
 	for i := range 4 {
-		v, g, err := shared.Strict.Take(t.Context(), s.Name, rules, table.IDOf(raw), nil)
+		v, g, err := shared.Strict.Take(t.Context(), s.Name, rules, keys.IDOf(raw), nil)
 		if err != nil {
 			t.Fatalf("%s: Take = %v, %v", s.Name, v, err)
 		}
@@ -684,15 +680,15 @@ func checkACLStrict(t *testing.T, shared *shared.Redis, l *limits.Limit, raw []b
 			shared.Strict.Refund(g)
 		}
 	}
-	l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
+	l.Take(keys.KeyOf(raw), raw, clock.Now(), 1, 0)
 }
 
 // BenchmarkMemoryPerKey is what a key costs in memory, with its place in the table: the figures of
 // the README and of docs/algorithms.md.
 func BenchmarkMemoryPerKey(b *testing.B) {
 	const keys = 200_000
-	all := everyKind(b, rates.Local)
-	ten := all[slices.IndexFunc(all, func(s settings.Compiled) bool { return s.Kind == algorithms.SlidingWindow })]
+	all := everyKind(b, config.Local)
+	ten := all[slices.IndexFunc(all, func(s config.Settings) bool { return s.Kind == algorithms.SlidingWindow })]
 	ten.Name, ten.Buckets = "sliding_window_10_buckets", 10
 	for _, s := range append(all, ten) {
 		for _, hits := range []int{1, 100} {
@@ -703,7 +699,7 @@ func BenchmarkMemoryPerKey(b *testing.B) {
 				b.ReportMetric(0, "ns/op")
 				for range b.N {
 					before := heapBytes()
-					z := newZone(b, zone.Options{Compiled: s})
+					z := newZone(b, limits.ZoneOptions{Settings: s})
 					fill(firstOf(z), keys, hits)
 					b.ReportMetric(float64(heapBytes()-before)/keys, "B/key")
 					z.Release()
@@ -723,14 +719,14 @@ func heapBytes() int64 {
 
 // fill makes requests of many keys, and comes back to them in the next sub-window where a window
 // has several.
-func fill(l *limits.Limit, keys, hits int) {
+func fill(l *limits.Limit, keyCount, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
 	for sub := range l.Settings.Buckets {
 		at := now + int64(sub)*int64(l.Rate.Window)/int64(l.Settings.Buckets)
-		for key := range keys {
+		for key := range keyCount {
 			binary.LittleEndian.PutUint64(raw, uint64(key))
 			for hit := range hits {
-				l.Take(table.KeyOf(raw), raw, at+int64(hit)*1000, 1, 0)
+				l.Take(keys.KeyOf(raw), raw, at+int64(hit)*1000, 1, 0)
 			}
 		}
 	}

@@ -18,21 +18,22 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
+	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/state"
 )
 
 // appWith has the timeouts that a busy machine needs.
 func appWith(r *redistest.Server) *App {
 	long := caddy.Duration(30 * time.Second)
-	return &App{Redis: &Redis{Address: []string{r.Addr}, Timeout: long}, Namespace: "test", StrictTimeout: long}
+	return &App{Redis: &redisconn.Options{Address: []string{r.Addr}, Timeout: long}, Namespace: "test", StrictTimeout: long}
 }
 
 // shows waits until the state of a zone in the admin endpoint is as wanted.
-func shows(t *testing.T, zone, what string, want func(state.Limit) bool) {
+func shows(t *testing.T, zone, what string, want func(operate.LimitState) bool) {
 	t.Helper()
 	redistest.Eventually(t, zone+" "+what, func() bool {
-		for _, z := range state.Current().Zones {
+		for _, z := range operate.CurrentState().Zones {
 			if z.Zone == zone && want(z) {
 				return true
 			}
@@ -60,7 +61,7 @@ func TestRulesWhileRedisIsLost(t *testing.T) {
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
 		redistest.Eventually(t, "the sync begins", func() bool { return !s.lost("loss-" + rule) })
 		s.admits("1.2.3.4", 4, 4, to("/"+rule))
-		shows(t, "loss-"+rule, "is sent", func(z state.Limit) bool { return z.Own == 4 && z.Unsent == 0 })
+		shows(t, "loss-"+rule, "is sent", func(z operate.LimitState) bool { return z.Own == 4 && z.Unsent == 0 })
 	}
 	// Another node shows up in the list.
 	r.Do("HSET", "test:1:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
@@ -97,7 +98,7 @@ func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
 			case "fixed_window", "sliding_window":
 				// what was admitted meanwhile is sent; what Redis lost in the crash is not this
 				// node's
-				shows(t, name, "is sent", func(z state.Limit) bool { return z.Own == 4 && z.Unsent == 0 })
+				shows(t, name, "is sent", func(z operate.LimitState) bool { return z.Own == 4 && z.Unsent == 0 })
 				s.admits("1.2.3.4", 12, 6)
 			}
 			s.end()
@@ -133,7 +134,7 @@ func TestWindowsSurviveAChangeOfSyncRate(t *testing.T) {
 			redistest.Eventually(t, "the sync begins", func() bool { return !s.lost("rates") })
 		}
 		if rate == "0" {
-			shows(t, "rates", "is sent", func(z state.Limit) bool { return z.Unsent == 0 })
+			shows(t, "rates", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
 		}
 		s.admits("1.2.3.4", 2, 2)
 	}
@@ -145,12 +146,12 @@ func TestCountsAreSentWhenTheLastConfigurationEnds(t *testing.T) {
 	block := zoneBlock("flushed", "sync_rate 1h\nlimit 10/1h\nalgorithm fixed_window")
 	s := newSite(t, appWith(r), block)
 	s.admits("1.2.3.4", 1, 1)
-	shows(t, "flushed", "is sent", func(z state.Limit) bool { return z.Unsent == 0 })
+	shows(t, "flushed", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
 	s.admits("1.2.3.4", 6, 6)
 	s.end()
 	s = newSite(t, appWith(r), block) // as a new process: it knows nothing but what Redis has
 	s.admits("1.2.3.4", 1, 1)
-	shows(t, "flushed", "is known", func(z state.Limit) bool { return z.Remote == 7 })
+	shows(t, "flushed", "is known", func(z operate.LimitState) bool { return z.Remote == 7 })
 	s.admits("1.2.3.4", 5, 2)
 }
 
@@ -175,19 +176,19 @@ func TestBorrowedClient(t *testing.T) {
 	lent.client = r.Client()
 	caddy.RegisterModule(&lent)
 	block := zoneBlock("borrowed", "sync_rate 50ms\nlimit 10/1h\nalgorithm fixed_window")
-	s := newSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &App{Redis: &Redis{Storage: true}}, block)
+	s := newSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &App{Redis: &redisconn.Options{Storage: true}}, block)
 	s.admits("1.2.3.4", 4, 4)
-	shows(t, "borrowed", "is sent", func(z state.Limit) bool { return z.Own == 4 && z.Unsent == 0 })
-	s2 := newSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &App{Redis: &Redis{Storage: true}}, block)
+	shows(t, "borrowed", "is sent", func(z operate.LimitState) bool { return z.Own == 4 && z.Unsent == 0 })
+	s2 := newSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &App{Redis: &redisconn.Options{Storage: true}}, block)
 	s.end()
 	s2.admits("1.2.3.4", 3, 3)
 	s2.end()
 	if err := r.Client().Ping(context.Background()).Err(); err != nil {
 		t.Errorf("the borrowed client was closed: %v", err)
 	}
-	s = newSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &App{Redis: &Redis{Storage: true}}, block)
+	s = newSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &App{Redis: &redisconn.Options{Storage: true}}, block)
 	s.admits("1.2.3.4", 1, 1)
-	shows(t, "borrowed", "is known", func(z state.Limit) bool { return z.Remote == 7 })
+	shows(t, "borrowed", "is known", func(z operate.LimitState) bool { return z.Remote == 7 })
 }
 
 func TestStrictFailuresAreReported(t *testing.T) {
@@ -205,11 +206,11 @@ func TestQuietNodesLearnTheTotalOfAKey(t *testing.T) {
 	r := redistest.Start(t)
 	s := newSite(t, appWith(r), zoneBlock("quiet", "sync_rate 2s\nlimit 10/1h\nalgorithm fixed_window"))
 	s.admits("1.2.3.4", 1, 1)
-	shows(t, "quiet", "is sent", func(z state.Limit) bool { return z.Unsent == 0 })
+	shows(t, "quiet", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
 	// Another node's total for the same key arrives after this node's last request.
 	key := r.Client().Keys(context.Background(), "test:*:quiet:*").Val()[0]
 	r.Do("HSET", key, "other", "1 4 4", "sum", "5 5")
-	shows(t, "quiet", "is known", func(z state.Limit) bool { return z.Remote == 4 })
+	shows(t, "quiet", "is known", func(z operate.LimitState) bool { return z.Remote == 4 })
 }
 
 func TestReloadsLeaveNoGoroutine(t *testing.T) {
@@ -298,12 +299,12 @@ func TestAZoneThatIsNotSyncedYetHasLostNothing(t *testing.T) {
 // A password that stands in a file may be rotated: the next connection has the new one, without a
 // reload.
 func TestRotatedPasswordInAFile(t *testing.T) {
-	for name, of := range map[string]func(r *redistest.Server, file string) *Redis{
-		"options": func(r *redistest.Server, file string) *Redis {
-			return &Redis{Address: []string{r.Addr}, Username: "app", Password: "{file." + file + "}"}
+	for name, of := range map[string]func(r *redistest.Server, file string) *redisconn.Options{
+		"options": func(r *redistest.Server, file string) *redisconn.Options {
+			return &redisconn.Options{Address: []string{r.Addr}, Username: "app", Password: "{file." + file + "}"}
 		},
-		"url": func(r *redistest.Server, file string) *Redis {
-			return &Redis{URL: "redis://app:{file." + file + "}@" + r.Addr}
+		"url": func(r *redistest.Server, file string) *redisconn.Options {
+			return &redisconn.Options{URL: "redis://app:{file." + file + "}@" + r.Addr}
 		},
 	} {
 		r := redistest.Start(t, redistest.User("app", "on >first ~* +@all"))
@@ -317,14 +318,14 @@ func TestRotatedPasswordInAFile(t *testing.T) {
 		zone := "rotated-" + name
 		s := newSite(t, &App{Redis: of(r, file), Namespace: "test"}, zoneBlock(zone, "sync_rate 50ms\nlimit 10/1h\nalgorithm fixed_window"))
 		s.admits("1.2.3.4", 2, 2)
-		shows(t, zone, "is sent", func(z state.Limit) bool { return z.Own == 2 && z.Unsent == 0 })
+		shows(t, zone, "is sent", func(z operate.LimitState) bool { return z.Own == 2 && z.Unsent == 0 })
 		r.Do("ACL", "SETUSER", "app", "resetpass", ">second")
 		r.Do("CLIENT", "KILL", "USER", "app")
 		redistest.Eventually(t, "the loss is noticed", func() bool { return s.lost(zone) })
 		s.admits("1.2.3.4", 3, 3)
 		write("second")
-		shows(t, zone, "is sent", func(z state.Limit) bool { return z.Own == 5 && z.Unsent == 0 })
-		redistest.Eventually(t, "all is well", func() bool { return state.Current().Redis.Up })
+		shows(t, zone, "is sent", func(z operate.LimitState) bool { return z.Own == 5 && z.Unsent == 0 })
+		redistest.Eventually(t, "all is well", func() bool { return operate.CurrentState().Redis.Up })
 		s.end()
 	}
 }
@@ -345,7 +346,7 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	for _, rule := range rules {
 		s.admits("1.2.3.4", 4, 4, to("/"+rule))
 	}
-	if st := state.Current(); st.Strict == nil || st.Strict.Open != 0 || st.Strict.Trips != 0 {
+	if st := operate.CurrentState(); st.Strict == nil || st.Strict.Open != 0 || st.Strict.Trips != 0 {
 		t.Errorf("with Redis there: %+v, want no circuit open", st.Strict)
 	}
 	r.Kill()
@@ -355,16 +356,16 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	if a := s.get("1.2.3.4", to("/deny")); a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" {
 		t.Errorf("deny: %d %v, want 503 with Retry-After", a.status, a.header)
 	}
-	if st := state.Current(); st.Strict == nil || st.Strict.Open != 1 || st.Strict.Trips == 0 {
+	if st := operate.CurrentState(); st.Strict == nil || st.Strict.Open != 1 || st.Strict.Trips == 0 {
 		t.Errorf("with Redis gone: %+v, want one circuit open", st.Strict)
 	}
 	if s := lifecycle.State(); len(s.Redis) != 1 || s.Redis[0].CircuitsOpen != 1 {
 		t.Errorf("the metrics show %+v, want one circuit open", s.Redis)
 	}
 	r.Restart()
-	redistest.Eventually(t, "redis decides again", func() bool { return state.Current().Strict.Open == 0 })
+	redistest.Eventually(t, "redis decides again", func() bool { return operate.CurrentState().Strict.Open == 0 })
 	for rule, left := range map[string]int{"local": 0, "divide": 5, "allow": 6, "deny": 6} {
-		shows(t, "strict-"+rule, "is sent", func(z state.Limit) bool { return z.Unsent == 0 })
+		shows(t, "strict-"+rule, "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
 		s.admits("1.2.3.4", 10, left, to("/"+rule))
 	}
 }
@@ -485,7 +486,7 @@ func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
 		next.end()
 		next.admits("5.6.7.8", 25, 20)
 		last.admits("5.6.7.8", 25, 5)
-		shows(t, zone, "is sent", func(z state.Limit) bool { return z.Own == 25 && z.Unsent == 0 })
+		shows(t, zone, "is sent", func(z operate.LimitState) bool { return z.Own == 25 && z.Unsent == 0 })
 
 		// And where there is no configuration any more, what the rule says.
 		last.end()

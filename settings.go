@@ -15,18 +15,14 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
-	"github.com/caddy-tide/ratelimit/internal/hints"
-	"github.com/caddy-tide/ratelimit/internal/matchers"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 const (
-	defaultSyncRate = SyncRate(time.Second)
+	defaultSyncRate = config.SyncRate(time.Second)
 	defaultMaxKeys  = 1_000_000
 	maxMaxKeys      = 1_000_000_000
 	maxBuckets      = 31
@@ -35,11 +31,11 @@ const (
 	defaultDistributedInterval = caddy.Duration(5 * time.Second) // the older plugin's
 )
 
-var errStorage = errors.New("counts are synced through Redis, not through Caddy's storage; remove storage, and " + hints.RedisMend)
+var errStorage = errors.New("counts are synced through Redis, not through Caddy's storage; remove storage, and " + config.RedisMend)
 
 // globals are what the global options mean for a handler.
 type globals struct {
-	syncRate *SyncRate // nil for the default
+	syncRate *config.SyncRate // nil for the default
 	hasRedis bool
 	// redisEmpty is set where Redis was asked for by a value that came out empty, such as an
 	// environment variable that is not set. An inherited sync_rate then falls to local, without an
@@ -48,12 +44,12 @@ type globals struct {
 }
 
 // checkInherited reports what is wrong with a sync rate that zones inherit, if one is given.
-func (g globals) checkInherited(s *SyncRate) error {
+func (g globals) checkInherited(s *config.SyncRate) error {
 	return checkSyncRate(s, g.hasRedis || g.redisEmpty)
 }
 
 // checkSyncRate reports what is wrong with a sync rate, if one is given.
-func checkSyncRate(s *SyncRate, hasRedis bool) error {
+func checkSyncRate(s *config.SyncRate, hasRedis bool) error {
 	if s == nil {
 		return nil
 	}
@@ -61,14 +57,14 @@ func checkSyncRate(s *SyncRate, hasRedis bool) error {
 		return wrong("sync_rate", err)
 	}
 	if *s >= 0 && !hasRedis {
-		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s, or write `sync_rate local`", s, hints.RedisMend)
+		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s, or write `sync_rate local`", s, config.RedisMend)
 	}
 	return nil
 }
 
 // settings returns the zones with everything inherited, defaulted and checked, by name, and
 // warnings for the log.
-func (h *Handler) settings(g globals) (all []settings.Compiled, found []warning.Warning, err error) {
+func (h *Handler) settings(g globals) (all []config.Settings, found []warning.Warning, err error) {
 	if err := cmp.Or(g.checkInherited(g.syncRate), h.check(g)); err != nil {
 		return nil, nil, err
 	}
@@ -86,16 +82,16 @@ func (h *Handler) settings(g globals) (all []settings.Compiled, found []warning.
 }
 
 // zoneSettings returns those of one zone. An unnamed zone's name is "".
-func (h *Handler) zoneSettings(name string, z *Zone, g globals) (settings.Compiled, []warning.Warning, error) {
+func (h *Handler) zoneSettings(name string, z *Zone, g globals) (config.Settings, []warning.Warning, error) {
 	s, found, err := z.settings(h.inheritedSyncRate(g), g)
 	if err != nil && name != "" {
 		err = &zoneError{name, err}
 	}
 	if err != nil {
-		return settings.Compiled{}, nil, err
+		return config.Settings{}, nil, err
 	}
 	s.Name = name
-	if zonename.IsNumbered(name) {
+	if config.IsNumberedName(name) {
 		found = append(found, warning.Warning{Code: warning.SameLimit, Text: "the same limit stands in its site before, so their names tell them apart by their order only, and counts change places with them; " +
 			"put each into a zone with a name of its own, or remove one"})
 	}
@@ -112,7 +108,7 @@ func (h *Handler) check(g globals) error {
 		return wrong("storage", errStorage)
 	}
 	for name := range h.RateLimits {
-		if err := zonename.Check(name); err != nil {
+		if err := config.CheckName(name); err != nil {
 			return fmt.Errorf("parsing zone name: %w", err)
 		}
 	}
@@ -127,8 +123,8 @@ func (h *Handler) check(g globals) error {
 	if !(h.Jitter >= 0 && h.Jitter <= 1) {
 		return wrongf("jitter", "%g is not between 0 and 1; write 0.1 for up to a tenth longer", h.Jitter)
 	}
-	if t := time.Duration(h.SweepInterval); t != 0 && (t < rates.MinWindow || t > rates.MaxWindow) {
-		return wrongf("sweep_interval", "%s is not between 1ms and ten years; write 1m", rates.WindowText(t))
+	if t := time.Duration(h.SweepInterval); t != 0 && (t < config.MinWindow || t > config.MaxWindow) {
+		return wrongf("sweep_interval", "%s is not between 1ms and ten years; write 1m", config.WindowText(t))
 	}
 	if err := g.checkInherited(h.SyncRate); err != nil || h.Distributed == nil {
 		return err
@@ -140,21 +136,21 @@ func (h *Handler) check(g globals) error {
 func (d *Distributed) check(g globals) error {
 	names := []string{"read_interval", "write_interval"}
 	for i, interval := range []caddy.Duration{d.ReadInterval, d.WriteInterval} {
-		if t := time.Duration(interval); t != 0 && (t < rates.MinSync || t > rates.MaxWindow) {
-			return fmt.Errorf("%s %s is not between %s and ten years; write 5s", names[i], rates.WindowText(t), rates.WindowText(rates.MinSync))
+		if t := time.Duration(interval); t != 0 && (t < config.MinSync || t > config.MaxWindow) {
+			return fmt.Errorf("%s %s is not between %s and ten years; write 5s", names[i], config.WindowText(t), config.WindowText(config.MinSync))
 		}
 	}
 	if !g.hasRedis && !g.redisEmpty {
-		return fmt.Errorf("it needs Redis, and none is configured; %s, or remove distributed", hints.RedisMend)
+		return fmt.Errorf("it needs Redis, and none is configured; %s, or remove distributed", config.RedisMend)
 	}
 	return nil
 }
 
 // inheritedSyncRate returns that of a zone without one of its own.
-func (h *Handler) inheritedSyncRate(g globals) SyncRate {
+func (h *Handler) inheritedSyncRate(g globals) config.SyncRate {
 	switch {
 	case !g.hasRedis:
-		return rates.Local
+		return config.Local
 	case h.SyncRate != nil:
 		return *h.SyncRate
 	case h.Distributed != nil:
@@ -166,8 +162,8 @@ func (h *Handler) inheritedSyncRate(g globals) SyncRate {
 }
 
 // syncRate returns the smaller interval.
-func (d *Distributed) syncRate() SyncRate {
-	return SyncRate(min(cmp.Or(d.ReadInterval, defaultDistributedInterval), cmp.Or(d.WriteInterval, defaultDistributedInterval)))
+func (d *Distributed) syncRate() config.SyncRate {
+	return config.SyncRate(min(cmp.Or(d.ReadInterval, defaultDistributedInterval), cmp.Or(d.WriteInterval, defaultDistributedInterval)))
 }
 
 func statusRange(status int) error {
@@ -179,7 +175,7 @@ func statusRange(status int) error {
 
 func checkHeaders(sets []string) error {
 	for _, set := range sets {
-		if _, err := hints.Choose[int](set, answer.HeaderSetNames); err != nil || set == "" {
+		if _, err := config.ChooseName[int](set, answer.HeaderSetNames); err != nil || set == "" {
 			return cmp.Or(err, fmt.Errorf("an empty name; write one of %s", strings.Join(answer.HeaderSetNames, ", ")))
 		}
 	}
@@ -189,14 +185,14 @@ func checkHeaders(sets []string) error {
 
 // settings returns the zone's, without its name. inherited is its sync rate if it has none of its
 // own.
-func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, found []warning.Warning, err error) {
+func (z *Zone) settings(inherited config.SyncRate, g globals) (s config.Settings, found []warning.Warning, err error) {
 	if z == nil {
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. Each step runs, also where one before it has failed.
 	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), z.exactPath(&found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
-		return settings.Compiled{}, nil, err
+		return config.Settings{}, nil, err
 	}
 	return s, found, nil
 }
@@ -206,7 +202,7 @@ func (z *Zone) settings(inherited SyncRate, g globals) (s settings.Compiled, fou
 func (z *Zone) legacy() bool { return z.MaxEvents != nil || z.Window != 0 }
 
 // limits sets the rates that decide, by window.
-func (z *Zone) limits(s *settings.Compiled, found *[]warning.Warning) error {
+func (z *Zone) limits(s *config.Settings, found *[]warning.Warning) error {
 	limits, option := z.Limits, "limit"
 	switch {
 	case z.legacy() && len(limits) > 0:
@@ -216,7 +212,7 @@ func (z *Zone) limits(s *settings.Compiled, found *[]warning.Warning) error {
 	case z.Window != 0 && z.MaxEvents == nil:
 		return wrongf("window", "there is no number of events to go with it; add one, like `events 100`")
 	case z.legacy():
-		limits, option = []Limit{{MaxEvents: Events{Number: *z.MaxEvents}, Window: z.Window}}, "window"
+		limits, option = []Limit{{MaxEvents: config.Events{Number: *z.MaxEvents}, Window: z.Window}}, "window"
 	case len(limits) == 0 && !z.needsNoLimit():
 		return wrongf("limit", "there is none; add one, like `limit 100/1m`")
 	case len(limits) == 0:
@@ -227,15 +223,15 @@ func (z *Zone) limits(s *settings.Compiled, found *[]warning.Warning) error {
 		if err := cmp.Or(err, r.Check()); err != nil {
 			return wrong(option, err)
 		}
-		if slices.ContainsFunc(s.Limits, func(other rates.Rate) bool {
+		if slices.ContainsFunc(s.Limits, func(other config.Rate) bool {
 			return other.Window == r.Window && other.From+r.From != ""
 		}) {
-			return wrongf(option, "two limits of %s, one of which comes with the request; keep one of them", rates.WindowText(r.Window))
+			return wrongf(option, "two limits of %s, one of which comes with the request; keep one of them", config.WindowText(r.Window))
 		}
 		s.Limits = append(s.Limits, r)
 		*found = append(*found, clientsLimit(r)...)
 	}
-	s.Limits = rates.Sorted(s.Limits)
+	s.Limits = config.Sorted(s.Limits)
 	return nil
 }
 
@@ -256,7 +252,7 @@ func (z *Zone) ofNoLimit() error {
 }
 
 // concurrent sets how many requests may run at once.
-func (z *Zone) concurrent(s *settings.Compiled) error {
+func (z *Zone) concurrent(s *config.Settings) error {
 	switch s.Concurrent = or(z.Concurrent, 0); {
 	case z.Concurrent == nil:
 		return nil
@@ -267,15 +263,15 @@ func (z *Zone) concurrent(s *settings.Compiled) error {
 }
 
 // rate returns the limit as a rate. What comes with the request has its default.
-func (l Limit) rate() (rates.Rate, error) {
-	r := rates.Rate{Limit: l.MaxEvents.Number, Window: time.Duration(l.Window), From: l.MaxEvents.From}
+func (l Limit) rate() (config.Rate, error) {
+	r := config.Rate{Limit: l.MaxEvents.Number, Window: time.Duration(l.Window), From: l.MaxEvents.From}
 	switch {
 	case r.From == "" && l.Default == nil:
 		return r, nil
 	case r.From == "":
 		return r, fmt.Errorf("%s has a default, and its number doesn't come with the request; remove default, or write a placeholder for the number, like {plan}", r)
 	case l.Default == nil:
-		return r, fmt.Errorf("%s has no default for a request without a number; add one, like `limit_default 60/%s`, in JSON `\"default\": 60`", r, rates.WindowText(r.Window))
+		return r, fmt.Errorf("%s has no default for a request without a number; add one, like `limit_default 60/%s`, in JSON `\"default\": 60`", r, config.WindowText(r.Window))
 	}
 	r.Limit = *l.Default
 	_, err := reqkey.Check(r.From) // its warnings are about keys
@@ -283,7 +279,7 @@ func (l Limit) rate() (rates.Rate, error) {
 }
 
 // clientsLimit warns of a limit that a client chooses for itself.
-func clientsLimit(r rates.Rate) (found []warning.Warning) {
+func clientsLimit(r config.Rate) (found []warning.Warning) {
 	if r.From != "" && reqkey.NewNumber(r.From).IsClients() {
 		found = append(found, warning.Warning{Code: warning.ClientsLimit, Text: fmt.Sprintf(
 			"a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does", r.From)})
@@ -299,17 +295,17 @@ func (z *Zone) setDefaults() error {
 		})
 		switch {
 		case i < 0:
-			return wrongf("limit_default", "there is no limit of %s that comes with the request; write one, like `limit {plan}/%[1]s`, or remove %[2]s", rates.WindowText(r.Window), r)
+			return wrongf("limit_default", "there is no limit of %s that comes with the request; write one, like `limit {plan}/%[1]s`, or remove %[2]s", config.WindowText(r.Window), r)
 		case z.Limits[i].Default != nil:
-			return wrongf("limit_default", "%s has two defaults; keep one of them", rates.WindowText(r.Window))
+			return wrongf("limit_default", "%s has two defaults; keep one of them", config.WindowText(r.Window))
 		}
 		z.Limits[i].Default = &r.Limit
 	}
 	return nil
 }
 
-func (z *Zone) algorithm(s *settings.Compiled) (err error) {
-	if s.Kind, err = hints.Choose[algorithms.Kind](z.Algorithm, algorithms.KindNames()); err != nil {
+func (z *Zone) algorithm(s *config.Settings) (err error) {
+	if s.Kind, err = config.ChooseName[algorithms.Kind](z.Algorithm, algorithms.KindNames()); err != nil {
 		return wrong("algorithm", err)
 	}
 	if z.Algorithm == "" && z.legacy() {
@@ -319,7 +315,7 @@ func (z *Zone) algorithm(s *settings.Compiled) (err error) {
 }
 
 // shape sets the options that only some algorithms have.
-func (z *Zone) shape(s *settings.Compiled) error {
+func (z *Zone) shape(s *config.Settings) error {
 	s.Buckets = 1
 	switch {
 	case z.Burst != nil && s.Kind != algorithms.TokenBucket && s.Kind != algorithms.GCRA:
@@ -350,15 +346,15 @@ func or[T any](given *T, otherwise T) T {
 }
 
 // spans checks the times that come of each limit and the shape.
-func (z *Zone) spans(s *settings.Compiled) error {
+func (z *Zone) spans(s *config.Settings) error {
 	for _, limit := range s.Limits {
-		if limit.Window/time.Duration(s.Buckets) < rates.MinWindow {
-			return wrongf("buckets", "%d buckets of a window of %s are shorter than 1ms each; write fewer", s.Buckets, rates.WindowText(limit.Window))
+		if limit.Window/time.Duration(s.Buckets) < config.MinWindow {
+			return wrongf("buckets", "%d buckets of a window of %s are shorter than 1ms each; write fewer", s.Buckets, config.WindowText(limit.Window))
 		}
-		if limit.Span(s.Burst) > rates.MaxWindow {
+		if limit.Span(s.Burst) > config.MaxWindow {
 			return wrongf("burst", "at %s, %d take longer than ten years to come back; write a smaller burst", limit, s.Burst)
 		}
-		if limit.Span(s.Queue) > rates.MaxWindow {
+		if limit.Span(s.Queue) > config.MaxWindow {
 			return wrongf("queue", "at %s, the last of %d would wait longer than ten years; write a shorter queue", limit, s.Queue)
 		}
 	}
@@ -366,7 +362,7 @@ func (z *Zone) spans(s *settings.Compiled) error {
 }
 
 // prefixes sets by what networks addresses are grouped.
-func (z *Zone) prefixes(s *settings.Compiled) (err error) {
+func (z *Zone) prefixes(s *config.Settings) (err error) {
 	if s.IPv4Prefix, err = prefix(z.IPv4Prefix, 32, 32); err != nil {
 		return wrong("ipv4_prefix", err)
 	}
@@ -384,8 +380,8 @@ func prefix(given *int, otherwise, all int) (int, error) {
 }
 
 // key sets the template of the key, and what happens where it comes out empty.
-func (z *Zone) key(s *settings.Compiled, found *[]warning.Warning) (err error) {
-	if s.EmptyKey, err = hints.Choose[settings.EmptyKey](z.EmptyKey, settings.EmptyKeyNames); err != nil {
+func (z *Zone) key(s *config.Settings, found *[]warning.Warning) (err error) {
+	if s.EmptyKey, err = config.ChooseName[config.EmptyKey](z.EmptyKey, config.EmptyKeyNames); err != nil {
 		return wrong("empty_key", err)
 	}
 	// the word of Caddyfiles, also in JSON
@@ -404,9 +400,9 @@ func (z *Zone) key(s *settings.Compiled, found *[]warning.Warning) (err error) {
 // legacyKey keeps what keys did in the older plugin: no key and an empty key are one count for all
 // requests. A placeholder that was meant for the client's address is the address here. Where map or
 // another module can set the placeholder, the address stands in for it only when it is empty.
-func (z *Zone) legacyKey(s *settings.Compiled) (found []warning.Warning) {
+func (z *Zone) legacyKey(s *config.Settings) (found []warning.Warning) {
 	if z.EmptyKey == "" {
-		s.EmptyKey = settings.EmptyShare
+		s.EmptyKey = config.EmptyShare
 	}
 	if z.Key == "" {
 		return []warning.Warning{{Code: warning.OneKey, Text: "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}
@@ -414,14 +410,14 @@ func (z *Zone) legacyKey(s *settings.Compiled) (found []warning.Warning) {
 	var unsure bool
 	s.Key, found, unsure = reqkey.ForAddress(s.Key)
 	if unsure && z.EmptyKey == "" {
-		s.EmptyKey = settings.EmptyClientIP
+		s.EmptyKey = config.EmptyClientIP
 	}
 	return found
 }
 
 // sync sets how often counts are synced.
-func (z *Zone) sync(s *settings.Compiled, inherited SyncRate, g globals) error {
-	s.SyncRate = max(or(z.SyncRate, inherited), rates.Local)
+func (z *Zone) sync(s *config.Settings, inherited config.SyncRate, g globals) error {
+	s.SyncRate = max(or(z.SyncRate, inherited), config.Local)
 	if s.SyncRate >= 0 && g.redisEmpty {
 		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.SyncRate)
 	}
@@ -429,12 +425,12 @@ func (z *Zone) sync(s *settings.Compiled, inherited SyncRate, g globals) error {
 }
 
 // enforce sets the share of keys that the zone is enforced for.
-func (z *Zone) enforce(s *settings.Compiled, found *[]warning.Warning) error {
+func (z *Zone) enforce(s *config.Settings, found *[]warning.Warning) error {
 	share := or(z.Enforce, 1)
-	if err := rates.CheckShare(share); err != nil {
+	if err := config.CheckShare(share); err != nil {
 		return wrong("enforce", err)
 	}
-	s.Enforce = settings.Enforce(share)
+	s.Enforce = config.Enforce(share)
 	if share > 0 && share < 1 && reqkey.IsConstant(s.Key) {
 		*found = append(*found, warning.Warning{Code: warning.ShareOfOneKey, Text: fmt.Sprintf(
 			"all requests have one key, and it is enforced for %s of all keys: so for this one or not at all; write `enforce off` or remove enforce, or `key {client_ip}` to enforce it for a share of the clients", s.Enforce)})
@@ -443,7 +439,7 @@ func (z *Zone) enforce(s *settings.Compiled, found *[]warning.Warning) error {
 }
 
 // ban sets when keys are banned, and for how long.
-func (z *Zone) ban(s *settings.Compiled, found *[]warning.Warning) error {
+func (z *Zone) ban(s *config.Settings, found *[]warning.Warning) error {
 	if z.Ban == nil {
 		return nil
 	}
@@ -455,7 +451,7 @@ func (z *Zone) ban(s *settings.Compiled, found *[]warning.Warning) error {
 	}
 	s.Ban.For = time.Duration(z.Ban.For)
 	if after := z.Ban.After; after != nil {
-		s.Ban.After = rates.Rate{Limit: after.MaxEvents, Window: time.Duration(after.Window)}
+		s.Ban.After = config.Rate{Limit: after.MaxEvents, Window: time.Duration(after.Window)}
 		if *after == (BanAfter{}) {
 			return wrongf("ban", "after has no number and no window; write them, like {\"max_events\": 3, \"window\": \"10m\"}, or remove after for the first denied request")
 		}
@@ -489,7 +485,7 @@ func (z *Zone) exactPath(found *[]warning.Warning) error {
 }
 
 // reserve sets the shares that are kept for classes of requests.
-func (z *Zone) reserve(s *settings.Compiled, found *[]warning.Warning) (err error) {
+func (z *Zone) reserve(s *config.Settings, found *[]warning.Warning) (err error) {
 	if len(z.Reserve) == 0 {
 		return nil
 	}
@@ -499,7 +495,7 @@ func (z *Zone) reserve(s *settings.Compiled, found *[]warning.Warning) (err erro
 			return wrongf("reserve", "it is for all requests, so it keeps nothing back; write for which ones it is, like `reserve @paying 20%%`")
 		}
 		for _, set := range r.MatcherSetsRaw {
-			if err := matchers.Check(set); err != nil {
+			if err := config.CheckMatchers(set); err != nil {
 				return wrong("reserve", err)
 			}
 		}
@@ -511,7 +507,7 @@ func (z *Zone) reserve(s *settings.Compiled, found *[]warning.Warning) (err erro
 	case z.CountDenied:
 		return wrongf("reserve", "with count_denied, requests that are denied take what is reserved for others; remove one of the two")
 	}
-	if s.Reserve, err = settings.Reserves(shares); err != nil {
+	if s.Reserve, err = config.Reserves(shares); err != nil {
 		return wrong("reserve", err)
 	}
 	if name := reqkey.ClientIn(s.Key); name != "" {
@@ -524,7 +520,7 @@ func (z *Zone) reserve(s *settings.Compiled, found *[]warning.Warning) (err erro
 // selects reports matchers that match every request or none.
 func (z *Zone) selects() error {
 	for _, set := range z.MatcherSetsRaw {
-		if err := matchers.Check(set); err != nil {
+		if err := config.CheckMatchers(set); err != nil {
 			return wrong("match", err)
 		}
 	}
@@ -532,7 +528,7 @@ func (z *Zone) selects() error {
 		if len(set) == 0 {
 			return wrongf("except", "an empty set matches every request, so nothing would be limited; write matchers into it, or remove it")
 		}
-		if err := matchers.Check(set); err != nil {
+		if err := config.CheckMatchers(set); err != nil {
 			return wrong("except", err)
 		}
 	}
@@ -540,7 +536,7 @@ func (z *Zone) selects() error {
 }
 
 // responses sets which responses count.
-func (z *Zone) responses(s *settings.Compiled) error {
+func (z *Zone) responses(s *config.Settings) error {
 	m := z.CountResponses
 	if s.CountResponses = m; m == nil {
 		return nil
@@ -563,7 +559,7 @@ func (z *Zone) responses(s *settings.Compiled) error {
 }
 
 // counting sets what is counted, and what happens while Redis is unavailable.
-func (z *Zone) counting(s *settings.Compiled) (err error) {
+func (z *Zone) counting(s *config.Settings) (err error) {
 	switch s.MaxKeys = or(z.MaxKeys, defaultMaxKeys); {
 	case s.MaxKeys == 0:
 		return wrongf("max_keys", "0 would be no bound, and there is none here; write a number up to %d, or remove it for %d", maxMaxKeys, defaultMaxKeys)
@@ -575,7 +571,7 @@ func (z *Zone) counting(s *settings.Compiled) (err error) {
 			return wrong("bandwidth", err)
 		}
 	}
-	s.OnRedisLoss, err = hints.Choose[settings.OnRedisLoss](z.OnRedisLoss, settings.OnRedisLossNames)
+	s.OnRedisLoss, err = config.ChooseName[config.OnRedisLoss](z.OnRedisLoss, config.OnRedisLossNames)
 	s.CountDenied, s.EarlySync = z.CountDenied, or(z.EarlySync, true)
 	return wrong("on_redis_loss", err)
 }

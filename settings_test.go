@@ -12,15 +12,14 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // ofJSON are the settings of a handler written in JSON.
-func ofJSON(t *testing.T, text string, global *SyncRate, hasRedis, redisEmpty bool) ([]settings.Compiled, []warning.Warning, error) {
+func ofJSON(t *testing.T, text string, global *config.SyncRate, hasRedis, redisEmpty bool) ([]config.Settings, []warning.Warning, error) {
 	t.Helper()
 	h := new(Handler)
 	if err := caddy.StrictUnmarshalJSON([]byte(text), h); err != nil {
@@ -34,9 +33,9 @@ func oneZone(zone string) string { return `{"rate_limits": {"z": {` + zone + `}}
 
 func TestSettingsDefaults(t *testing.T) {
 	got, warnings, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}]`), nil, false, false)
-	want := []settings.Compiled{{
-		Name: "z", Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 64, Limits: []rates.Rate{{Limit: 5, Window: time.Minute}}, Kind: algorithms.SlidingWindow,
-		Buckets: 1, SyncRate: rates.Local, MaxKeys: 1_000_000, EmptyKey: settings.EmptyClientIP, OnRedisLoss: settings.LossLocal, EarlySync: true,
+	want := []config.Settings{{
+		Name: "z", Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 64, Limits: []config.Rate{{Limit: 5, Window: time.Minute}}, Kind: algorithms.SlidingWindow,
+		Buckets: 1, SyncRate: config.Local, MaxKeys: 1_000_000, EmptyKey: config.EmptyClientIP, OnRedisLoss: config.LossLocal, EarlySync: true,
 	}}
 	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(got, want) {
 		t.Errorf("settings = %+v, %q, %v, want %+v", got, warnings, err, want)
@@ -47,9 +46,9 @@ func TestSettingsOfEveryOption(t *testing.T) {
 	got, _, err := ofJSON(t, oneZone(`"limits": [{"max_events": 9, "window": "1h"}, {"max_events": 5, "window": "1m"}, {"max_events": 3, "window": "60s"}],
 		"key": "{client_ip}", "algorithm": "token_bucket", "burst": 7, "sync_rate": 0, "ipv4_prefix": 0, "ipv6_prefix": 0, "max_keys": 10,
 		"empty_key": "share", "count_denied": true, "on_redis_loss": "deny", "early_sync": false`), nil, true, false)
-	want := []settings.Compiled{{
-		Name: "z", Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 128, Limits: []rates.Rate{{Limit: 3, Window: time.Minute}, {Limit: 9, Window: time.Hour}}, Kind: algorithms.TokenBucket,
-		Burst: 7, Buckets: 1, SyncRate: rates.Strict, MaxKeys: 10, EmptyKey: settings.EmptyShare, CountDenied: true, OnRedisLoss: settings.LossDeny,
+	want := []config.Settings{{
+		Name: "z", Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 128, Limits: []config.Rate{{Limit: 3, Window: time.Minute}, {Limit: 9, Window: time.Hour}}, Kind: algorithms.TokenBucket,
+		Burst: 7, Buckets: 1, SyncRate: config.Strict, MaxKeys: 10, EmptyKey: config.EmptyShare, CountDenied: true, OnRedisLoss: config.LossDeny,
 	}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("settings = %+v, %v, want %+v", got, err, want)
@@ -59,7 +58,7 @@ func TestSettingsOfEveryOption(t *testing.T) {
 // What the older plugin did stays true for a zone written for it.
 func TestSettingsOfOlderPlugin(t *testing.T) {
 	got, warnings, err := ofJSON(t, oneZone(`"window": "1m", "max_events": 0`), nil, false, false)
-	if err != nil || got[0].Kind != algorithms.SlidingLog || got[0].Key != "" || got[0].Limits[0] != (rates.Rate{Limit: 0, Window: time.Minute}) {
+	if err != nil || got[0].Kind != algorithms.SlidingLog || got[0].Key != "" || got[0].Limits[0] != (config.Rate{Limit: 0, Window: time.Minute}) {
 		t.Errorf("settings = %+v, %v, want a sliding_log of 0/1m with one count", got, err)
 	}
 	if len(warnings) != 1 || !strings.HasPrefix(warnings[0].Text, `zone "z": it has no key`) {
@@ -72,24 +71,24 @@ func TestSettingsOfOlderPlugin(t *testing.T) {
 }
 
 func TestSyncRateIsInherited(t *testing.T) {
-	second, five := SyncRate(time.Second), SyncRate(5*time.Second)
+	second, five := config.SyncRate(time.Second), config.SyncRate(5*time.Second)
 	limit := `"limits": [{"max_events": 5, "window": "1m"}]`
 	zone, handler, distributed := limit+`, "sync_rate": "30ms"`, `"sync_rate": "40ms"`, `"distributed": {"read_interval": "3s", "write_interval": "2s"}`
 	for _, c := range []struct {
 		name, zone, handler string
-		global              *SyncRate
+		global              *config.SyncRate
 		hasRedis            bool
-		want                SyncRate
+		want                config.SyncRate
 	}{
-		{"nothing, no Redis", limit, "", nil, false, rates.Local},
+		{"nothing, no Redis", limit, "", nil, false, config.Local},
 		{"nothing", limit, "", nil, true, second},
 		{"global", limit, "", &five, true, five},
-		{"distributed", limit, distributed, &five, true, SyncRate(2 * time.Second)},
+		{"distributed", limit, distributed, &five, true, config.SyncRate(2 * time.Second)},
 		{"distributed, half given", limit, `"distributed": {"read_interval": "9s"}`, nil, true, five},
-		{"handler", limit, handler + "," + distributed, &five, true, SyncRate(40 * time.Millisecond)},
-		{"zone", zone, handler, &five, true, SyncRate(30 * time.Millisecond)},
-		{"zone local, no Redis", limit + `, "sync_rate": -1`, "", nil, false, rates.Local},
-		{"handler strict", limit, `"sync_rate": 0`, &five, true, rates.Strict},
+		{"handler", limit, handler + "," + distributed, &five, true, config.SyncRate(40 * time.Millisecond)},
+		{"zone", zone, handler, &five, true, config.SyncRate(30 * time.Millisecond)},
+		{"zone local, no Redis", limit + `, "sync_rate": -1`, "", nil, false, config.Local},
+		{"handler strict", limit, `"sync_rate": 0`, &five, true, config.Strict},
 	} {
 		text := `{"rate_limits": {"z": {` + c.zone + `}}}`
 		if c.handler != "" {
@@ -104,7 +103,7 @@ func TestSyncRateIsInherited(t *testing.T) {
 
 // An empty Redis lets what is inherited fall to local; a zone's own sync_rate it does not.
 func TestSyncRateWithEmptyRedis(t *testing.T) {
-	second := SyncRate(time.Second)
+	second := config.SyncRate(time.Second)
 	limit := `"limits": [{"max_events": 5, "window": "1m"}]`
 	for _, text := range []string{
 		oneZone(limit),
@@ -112,7 +111,7 @@ func TestSyncRateWithEmptyRedis(t *testing.T) {
 		`{"distributed": {}, "rate_limits": {"z": {` + limit + `}}}`,
 	} {
 		got, _, err := ofJSON(t, text, &second, false, true)
-		if err != nil || got[0].SyncRate != rates.Local {
+		if err != nil || got[0].SyncRate != config.Local {
 			t.Errorf("settings of %s = %+v, %v, want sync_rate local", text, got, err)
 		}
 		if strings.HasPrefix(text, `{"rate_limits"`) {
@@ -128,7 +127,7 @@ func TestSyncRateWithEmptyRedis(t *testing.T) {
 }
 
 func TestAppCheck(t *testing.T) {
-	second := SyncRate(time.Second)
+	second := config.SyncRate(time.Second)
 	app := &App{SyncRate: &second}
 	if err := app.check(globals{syncRate: &second}); err == nil || !strings.Contains(err.Error(), "`redis redis://localhost:6379`") {
 		t.Errorf("check = %v, want an error that says which line to add", err)
@@ -202,7 +201,7 @@ func TestSettingsWarnsOfNoZone(t *testing.T) {
 }
 
 // fingerprint is all of the settings but the name, as text.
-func fingerprint(s settings.Compiled) string { return strings.Join(s.Lines(), "\n") }
+func fingerprint(s config.Settings) string { return strings.Join(s.Lines(), "\n") }
 
 // Every option of a zone but its matchers and the older plugin's words shows in the fingerprint, so
 // none can differ unseen.
@@ -224,7 +223,7 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s, _, err := zone.settings(rates.Local+2e9, globals{hasRedis: true})
+		s, _, err := zone.settings(config.Local+2e9, globals{hasRedis: true})
 		if err != nil {
 			t.Fatalf("settings of %s: %v", change, err)
 		}
@@ -233,9 +232,9 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 		}
 		seen[fingerprint(s)] = change
 	}
-	// settings.Compiled has a field that fingerprint does not know? Then this number is wrong, and
+	// config.Settings has a field that fingerprint does not know? Then this number is wrong, and
 	// the list above lacks a line.
-	if fields := reflect.TypeFor[settings.Compiled]().NumField(); fields != 22 {
+	if fields := reflect.TypeFor[config.Settings]().NumField(); fields != 22 {
 		t.Errorf("settings.Compiled has %d fields, want 22: 20 lines of the fingerprint, the name, and what is set of no zone", fields)
 	}
 }
@@ -243,14 +242,14 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 // Which requests match and which headers tell of them is not a setting: zones of one name may match
 // different ones.
 func TestMatchersAreNoSetting(t *testing.T) {
-	zone := Zone{Limits: []Limit{{MaxEvents: Events{Number: 5}, Window: caddy.Duration(time.Minute)}}}
-	want, _, err := zone.settings(rates.Local, globals{})
+	zone := Zone{Limits: []Limit{{MaxEvents: config.Events{Number: 5}, Window: caddy.Duration(time.Minute)}}}
+	want, _, err := zone.settings(config.Local, globals{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	zone.MatcherSetsRaw = caddyhttp.RawMatcherSets{{"path": json.RawMessage(`["/x"]`)}}
 	zone.ExceptRaw, zone.Headers = zone.MatcherSetsRaw, []string{"off"}
-	if got, _, err := zone.settings(rates.Local, globals{}); err != nil || fingerprint(got) != fingerprint(want) {
+	if got, _, err := zone.settings(config.Local, globals{}); err != nil || fingerprint(got) != fingerprint(want) {
 		t.Errorf("fingerprint = %s, %v, want %s", fingerprint(got), err, fingerprint(want))
 	}
 }
@@ -292,9 +291,9 @@ func FuzzJSON(f *testing.F) {
 			if fingerprint(s) == "" || len(s.Limits) == 0 || s.MaxKeys < 1 || s.Buckets < 1 || s.Burst < 0 || s.Queue < 0 {
 				t.Fatalf("settings = %+v of %s", s, text)
 			}
-			z := newZone(t, zone.Options{Compiled: s})
+			z := newZone(t, limits.ZoneOptions{Settings: s})
 			for l := range z.Each {
-				d := l.Take(table.KeyOf(nil), nil, clock.Now(), 1, 0)
+				d := l.Take(keys.KeyOf(nil), nil, clock.Now(), 1, 0)
 				if d.Remaining < 0 || d.Retry < 0 || !d.Allowed && d.Retry == 0 || d.Allowed && l.Rate.Limit == 0 {
 					t.Fatalf("the first request of %+v: %+v", s, d)
 				}

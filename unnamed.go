@@ -11,33 +11,31 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
-	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/zonename"
+	"github.com/caddy-tide/ratelimit/internal/config"
 )
 
 // nameUnnamed returns the name of an unnamed limit with these rates, which stands at token. alike
 // is what alikeIn returned.
 func nameUnnamed(
-	h httpcaddyfile.Helper, z *Zone, token caddyfile.Token, limits []rates.Rate, matcher caddy.ModuleMap, alike map[string]int,
+	h httpcaddyfile.Helper, z *Zone, token caddyfile.Token, limits []config.Rate, matcher caddy.ModuleMap, alike map[string]int,
 ) (string, error) {
 	site, ok := siteOf(h)
-	name := zonename.Of(site, limits)
+	name := config.NameOf(site, limits)
 	if !ok || alike[name] > 1 {
 		shape, err := z.identity(matcher, h.IsNamedRoute())
 		if err != nil {
 			return "", err
 		}
-		name = zonename.Hashed(name, shape)
+		name = config.HashedName(name, shape)
 	}
 	taken := perAdaptation[map[string]caddyfile.Token](h, "rate_limit.unnamed")
 	first := name
 	for n := 2; taken[name].Line != 0; n++ {
-		name = zonename.Numbered(first, n)
+		name = config.NumberedName(first, n)
 		z.Source = placeOf(token)
 	}
 	taken[name] = token
-	if zone, taken := perAdaptation[settings.Registry](h, "rate_limit.zones")[name]; taken {
+	if zone, taken := perAdaptation[config.Registry](h, "rate_limit.zones")[name]; taken {
 		return "", fmt.Errorf("zone %q at %s has the name of this unnamed limit; give that zone another one, like login", name, zone.Place)
 	}
 	return name, nil
@@ -170,7 +168,7 @@ func countUnnamed(alike map[string]int, site string, tokens []string) {
 		if len(args) > 0 && (args[0] == "*" || strings.HasPrefix(args[0], "/") || strings.HasPrefix(args[0], "@")) {
 			args = args[1:]
 		}
-		var limits []rates.Rate
+		var limits []config.Rate
 		for _, arg := range args {
 			r, err := parseRate(arg)
 			if err != nil {
@@ -179,7 +177,7 @@ func countUnnamed(alike map[string]int, site string, tokens []string) {
 			limits = append(limits, r)
 		}
 		if len(limits) > 0 {
-			alike[zonename.Of(site, rates.Sorted(limits))]++
+			alike[config.NameOf(site, config.Sorted(limits))]++
 		}
 	}
 }

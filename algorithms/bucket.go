@@ -3,7 +3,6 @@ package algorithms
 import (
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
@@ -11,7 +10,7 @@ import (
 // requests), and since when; never the tokens left, nor an instant at which it is full again, as
 // only the deficit is independent of the limit.
 type BucketState struct {
-	ledger ledger.Ledger
+	ledger Ledger
 	// deficit is exact. It may be above the size (debt). At the instant of a Merge it may be below
 	// 0, and counts as 0.
 	deficit amount
@@ -170,7 +169,7 @@ func (*bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 }
 
 // Ledger returns the totals for the sync. They don't decide.
-func (*bucket) Ledger(s *BucketState) *ledger.Ledger { return &s.ledger }
+func (*bucket) Ledger(s *BucketState) *Ledger { return &s.ledger }
 
 // Advance brings the ledger to the epoch of now.
 func (*bucket) Advance(s *BucketState, l Limit, now int64) { s.advanceLedger(l, now) }

@@ -1,7 +1,6 @@
 package algorithms
 
 import (
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
@@ -119,7 +118,7 @@ func (*bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent
 	}
 	*s.imported = imported{level: level}
 	s.deficit = level.plus(own, l.Window)
-	s.merged, s.ledger = nil, ledger.Ledger{}
+	s.merged, s.ledger = nil, Ledger{}
 	s.advanceLedger(l, now)
 	s.ledger.Cur.Own = max(0, own.ceil())
 	return Debt{}
@@ -147,14 +146,14 @@ func (*log) Import(s *LogState, l Limit, now int64, reports []Report, sent *Debt
 	if sent != nil {
 		refund = s.pay(sent.Hits, l.Window)
 	}
-	s.remote, s.ledger = nil, ledger.Ledger{}
+	s.remote, s.ledger = nil, Ledger{}
 	s.advanceLedger(l, now)
 	var count int64
 	for _, r := range reports {
 		count = saturate.Add(count, max(0, r.Remote))
 		s.addRemote(max(0, r.Ago), max(0, r.Remote), l.Window)
 	}
-	s.ledger.Cur = ledger.Count{Own: s.own, Remote: count}
+	s.ledger.Cur = EpochCount{Own: s.own, Remote: count}
 	return refund
 }
 

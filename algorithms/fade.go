@@ -1,7 +1,6 @@
 package algorithms
 
 import (
-	"github.com/caddy-tide/ratelimit/algorithms/sixteenths"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
@@ -10,14 +9,14 @@ func (s *LogState) addRemote(ago, n, window int64) {
 	if n == 0 {
 		return
 	}
-	newest, into := floorDivMod(s.last, sixteenths.Of(window))
+	newest, into := floorDivMod(s.last, SixteenthOf(window))
 	if s.remote == nil {
-		s.remote = &sixteenths.Units{Newest: newest}
+		s.remote = &Sixteenths{Newest: newest}
 	}
 	s.remote.Advance(newest)
 	age := int64(0)
 	if ago > into {
-		age = min((ago-into-1)/sixteenths.Of(window)+1, sixteenths.Held-1)
+		age = min((ago-into-1)/SixteenthOf(window)+1, heldSixteenths-1)
 	}
 	s.remote.Add(age, n)
 }
@@ -25,7 +24,7 @@ func (s *LogState) addRemote(ago, n, window int64) {
 // A fade is how the units of others leave the window: left[age] are those that count while the
 // sixteenths up to age are in it.
 type fade struct {
-	left [sixteenths.Held]int64
+	left [heldSixteenths]int64
 	// oldest is the age of the oldest sixteenth in the window, -1 where there is none.
 	oldest int
 	// leaves is the time until the sixteenth of age 0 leaves.
@@ -38,7 +37,7 @@ func (s *LogState) others(window int64) fade {
 	if s.remote == nil {
 		return f
 	}
-	f.sixteenth = sixteenths.Of(window)
+	f.sixteenth = SixteenthOf(window)
 	newest, into := floorDivMod(s.last, f.sixteenth)
 	e := *s.remote
 	e.Advance(newest)

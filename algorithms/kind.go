@@ -3,7 +3,6 @@ package algorithms
 import (
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
@@ -154,7 +153,7 @@ func (p Params) Compile() Limit {
 	case p.Kind == FixedWindow:
 		l.History = 0
 	case p.Kind == SlidingWindow:
-		l.History = min(max(p.Buckets, 1), ledger.MaxHistory)
+		l.History = min(max(p.Buckets, 1), MaxHistory)
 	case p.Kind == LeakyBucket:
 		l.Size = saturate.Add(max(p.Queue, 0), 1)
 	case p.Kind.Draining() && p.Burst > 0:

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-
-	"github.com/caddy-tide/ratelimit/algorithms/sixteenths"
 )
 
 func TestForgettingAnIdleKeyIsInvisible(t *testing.T) {
@@ -517,7 +515,7 @@ func TestShiftFreesNobodyAndLocksNobodyOut(t *testing.T) {
 		moved := s.clone()
 		moved.shift(w.now+by, time.Duration(by))
 		if k.name == "sliding_log" {
-			by = by / sixteenths.Of(w.window) * sixteenths.Of(w.window) // Slices are whole.
+			by = by / SixteenthOf(w.window) * SixteenthOf(w.window) // Slices are whole.
 			moved = s.clone()
 			moved.shift(w.now+by, time.Duration(by))
 		}

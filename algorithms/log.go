@@ -5,15 +5,13 @@ import (
 	"math"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
-	"github.com/caddy-tide/ratelimit/algorithms/sixteenths"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // A LogState is what a sliding log remembers of one key. The zero value is a key never seen. Its
 // owner locks.
 type LogState struct {
-	ledger ledger.Ledger
+	ledger Ledger
 	// hits[head:] are the instants at which this node admitted something in the window that ends at
 	// last, oldest first. units is how much, where that was not 1, and own the sum.
 	hits  []int64
@@ -22,7 +20,7 @@ type LogState struct {
 	own   int64
 	last  int64
 	// remote is what others spent; nil while nothing is known.
-	remote *sixteenths.Units
+	remote *Sixteenths
 }
 
 // log is the machine of SlidingLog. The ledger doesn't decide; it is what the sync sends and
@@ -122,7 +120,7 @@ func (*log) Penalize(s *LogState, l Limit, now, n int64) {
 }
 
 // Ledger returns the totals for the sync. They don't decide.
-func (*log) Ledger(s *LogState) *ledger.Ledger { return &s.ledger }
+func (*log) Ledger(s *LogState) *Ledger { return &s.ledger }
 
 // Advance brings the ledger to the aligned window of now.
 func (*log) Advance(s *LogState, l Limit, now int64) { s.advanceLedger(l, now) }
@@ -208,7 +206,7 @@ func (s *LogState) advance(now, window int64) (late int64) {
 	}
 	s.shrink()
 	if s.remote != nil {
-		sixteenth, _ := floorDivMod(now, sixteenths.Of(window))
+		sixteenth, _ := floorDivMod(now, SixteenthOf(window))
 		if s.remote.Advance(sixteenth); s.remote.IsZero() {
 			s.remote = nil
 		}
@@ -357,7 +355,7 @@ func (s *LogState) shift(by, window int64) {
 		s.push(saturate.Add(at, by), n)
 	}
 	if s.remote != nil {
-		s.remote.Newest = saturate.Add(s.remote.Newest, nearest(by, sixteenths.Of(window)))
+		s.remote.Newest = saturate.Add(s.remote.Newest, nearest(by, SixteenthOf(window)))
 	}
 }
 

@@ -2,8 +2,6 @@ package algorithms
 
 import (
 	"time"
-
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 )
 
 // A Decider is what a request needs of a machine. s is the state of its key, l its limit.
@@ -30,7 +28,7 @@ type Decider[S any] interface {
 type Replica[S any] interface {
 	// Ledger returns the totals that are sent and acknowledged. Advance first brings them to the
 	// epoch of now.
-	Ledger(s *S) *ledger.Ledger
+	Ledger(s *S) *Ledger
 	Advance(s *S, l Limit, now int64)
 
 	// Merge takes in what the store knows of other nodes. It can't deny, and within one instant the

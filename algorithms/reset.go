@@ -2,8 +2,6 @@ package algorithms
 
 import (
 	"math"
-
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 )
 
 // A Resetter forgives what a key has spent.
@@ -37,7 +35,7 @@ func (*bucket) Reset(s *BucketState, l Limit, now, upTo int64) int64 {
 	case s.merged != nil:
 		*s.merged = merged{at: s.last, base: s.confirmed()}
 		// The store's fill has begun again, and lacks what it was told of later epochs.
-		s.ledger.Resend |= ledger.Forgotten
+		s.ledger.Resend |= Forgotten
 	}
 	return max(0, had.ceil()-s.deficit.floor().ceil())
 }

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 )
 
 // A subject is one key under one limit, so that one test holds for all kinds. It has the roles
@@ -31,7 +29,7 @@ type decider interface {
 
 // replica is what syncs and sweeps need.
 type replica interface {
-	ledger() *ledger.Ledger
+	ledger() *Ledger
 	advance(now int64)
 	merge(now int64, reports ...Report)
 	shift(now int64, by time.Duration)
@@ -101,7 +99,7 @@ func (k keyed[S]) refund(taken, n int64)             { k.machine.Refund(k.s, k.l
 func (k keyed[S]) merge(now int64, r ...Report)      { k.machine.Merge(k.s, k.limit, now, r) }
 func (k keyed[S]) idle(now int64) bool               { return k.machine.Idle(k.s, k.limit, now) }
 func (k keyed[S]) shift(now int64, by time.Duration) { k.machine.Shift(k.s, k.limit, now, by) }
-func (k keyed[S]) ledger() *ledger.Ledger            { return k.machine.Ledger(k.s) }
+func (k keyed[S]) ledger() *Ledger                   { return k.machine.Ledger(k.s) }
 func (k keyed[S]) advance(now int64)                 { k.machine.Advance(k.s, k.limit, now) }
 func (k keyed[S]) span() int64                       { return int64(k.Epoch()) }
 func (k keyed[S]) history() int                      { return k.limit.History }

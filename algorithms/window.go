@@ -3,13 +3,12 @@ package algorithms
 import (
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // A WindowState is what a window remembers of one key: counts by epoch, nothing else.
 type WindowState struct {
-	ledger ledger.Ledger
+	ledger Ledger
 }
 
 // window is the machine of SlidingWindow and FixedWindow. What it decides by is the ledger.
@@ -74,7 +73,7 @@ func (*window) Penalize(s *WindowState, l Limit, now, n int64) {
 }
 
 // Ledger returns the counts that decide.
-func (*window) Ledger(s *WindowState) *ledger.Ledger { return &s.ledger }
+func (*window) Ledger(s *WindowState) *Ledger { return &s.ledger }
 
 // Advance brings the ledger to the sub-window of now.
 func (*window) Advance(s *WindowState, l Limit, now int64) { epochsOf(l).advance(&s.ledger, now) }
@@ -123,7 +122,7 @@ func epochsOf(l Limit) epochs { return epochs{l.subWindow(), l.History} }
 
 // advance brings the ledger to the epoch of now and returns how far into the ledger's epoch now is.
 // It is negative for a request that is late: it counts as if it came at the start of that epoch.
-func (c epochs) advance(l *ledger.Ledger, now int64) (into int64) {
+func (c epochs) advance(l *Ledger, now int64) (into int64) {
 	into, ok := l.Within(now, c.length)
 	if ok {
 		return into
@@ -145,7 +144,7 @@ func (c epochs) advance(l *ledger.Ledger, now int64) (into int64) {
 // spent returns how many units the epochs have that count in full, and how many count altogether
 // at an instant, rounded up. As all that is compared with it is whole, rounding up loses nothing: a
 // weighted sum fits under a whole number if and only if the next whole number above it does.
-func (c epochs) spent(l *ledger.Ledger, into int64) (full, used int64) {
+func (c epochs) spent(l *Ledger, into int64) (full, used int64) {
 	if full = c.full(l); c.history == 0 {
 		return full, full
 	}
@@ -157,7 +156,7 @@ func (c epochs) spent(l *ledger.Ledger, into int64) (full, used int64) {
 }
 
 // full is the sum of the epochs that count in full.
-func (c epochs) full(l *ledger.Ledger) int64 {
+func (c epochs) full(l *Ledger) int64 {
 	full := l.Cur.Total()
 	for age := 1; age < c.history; age++ {
 		full = saturate.Add(full, l.Age(age))
@@ -166,7 +165,7 @@ func (c epochs) full(l *ledger.Ledger) int64 {
 }
 
 // retry is the wait until n units are admitted that are not now.
-func (c epochs) retry(led *ledger.Ledger, l Limit, into, full, used, n, pending int64) time.Duration {
+func (c epochs) retry(led *Ledger, l Limit, into, full, used, n, pending int64) time.Duration {
 	switch {
 	case n > l.Size:
 		return time.Duration(l.Window)
@@ -184,7 +183,7 @@ func (c epochs) retry(led *ledger.Ledger, l Limit, into, full, used, n, pending 
 
 // until is the wait until no more than target (>= 0) units count, where full of them do in full. It
 // walks the epochs to come: in each, one more falls out of the sum and the next begins to fade.
-func (c epochs) until(l *ledger.Ledger, into, full, target int64) time.Duration {
+func (c epochs) until(l *Ledger, into, full, target int64) time.Duration {
 	if c.history == 0 {
 		if full <= target {
 			return 0

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -43,7 +44,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 			nodes[i] = newLone(&wire{net: net, store: store}, alg, rate)
 		}
 		count := func(i int, n int64) {
-			nodes[i].Take(alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), n, 0)
+			nodes[i].Take(alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), n, 0)
 		}
 		knows := func(i int) int64 {
 			sum := nodes[i].Totals(wallClock())

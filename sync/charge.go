@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -20,8 +21,8 @@ type ChargedTable interface {
 	DrainCharges(now int64, most int, dst []table.Charge) []table.Charge
 	// HasDebt reports whether a key may have something to be charged, and returns its ID. ChargeOf
 	// takes that out.
-	HasDebt(key table.Key) (id table.ID, ok bool)
-	ChargeOf(key table.Key, now int64) (c table.Charge, ok bool)
+	HasDebt(key keys.Key) (id keys.ID, ok bool)
+	ChargeOf(key keys.Key, now int64) (c table.Charge, ok bool)
 	// AckCharge notes that Redis has counted a charge, and merges what it has of the key now. What
 	// was refunded meanwhile is a charge of its own.
 	AckCharge(now int64, c table.Charge, reports []algorithms.Report) (refund table.Charge, ok bool)
@@ -34,12 +35,12 @@ type Charger interface {
 	// Charge sends charges of a node in one round trip, and returns as many receipts.
 	Charge(ctx context.Context, node string, charges []Charge) []Receipt
 	// Unavailable is why Redis can't be asked about an id, nil if it can.
-	Unavailable(id table.ID) error
+	Unavailable(id keys.ID) error
 	// CallContext is the context of a call that a request waits for.
 	CallContext(parent context.Context) (context.Context, context.CancelFunc)
 	// Failed notes that such a call has failed, and returns the request's error: nil if it is to
 	// ask Redis all the same.
-	Failed(id table.ID, err error) error
+	Failed(id keys.ID, err error) error
 }
 
 // A Charge is a table's charge with the number under which Redis counts it once, however often it
@@ -74,7 +75,7 @@ type pendingCharge struct {
 // pendingCharges are those of one Source. mu is taken before a stripe's lock.
 type pendingCharges struct {
 	mu  sync.Mutex
-	all map[table.Key]*pendingCharge
+	all map[keys.Key]*pendingCharge
 }
 
 // charge sends all charges that are due. Those whose outcome is not known go first, as they were.
@@ -163,13 +164,13 @@ func (s *Source) takeDue(t ChargedTable, at *attachment) (batch []*pendingCharge
 }
 
 // hasFailed reports whether a call for the shard of an ID has failed in this cycle.
-func (at *attachment) hasFailed(id table.ID) bool { return at.failed>>ShardOf(id)&1 != 0 }
+func (at *attachment) hasFailed(id keys.ID) bool { return at.failed>>ShardOf(id)&1 != 0 }
 
 // newPending makes a charge a pending one. mu is held.
 func (s *Source) newPending(c table.Charge) *pendingCharge {
 	p := &pendingCharge{Charge: Charge{Charge: c, Seq: s.seq.Add(1), Made: time.Now()}}
 	if s.pending.all == nil {
-		s.pending.all = make(map[table.Key]*pendingCharge)
+		s.pending.all = make(map[keys.Key]*pendingCharge)
 	}
 	s.pending.all[c.Key] = p
 	p.begin()
@@ -181,7 +182,7 @@ func (p *pendingCharge) begin() { p.sending, p.done = true, make(chan struct{}) 
 // ChargeNow sends what was decided alone for a key, so that a request for which Redis is asked next
 // is decided with it. It returns at once where there is nothing, or where Redis is known not to
 // answer. After an error Redis must not be asked: it may not know.
-func (s *Source) ChargeNow(ctx context.Context, key table.Key) error {
+func (s *Source) ChargeNow(ctx context.Context, key keys.Key) error {
 	at := s.at.Load()
 	if at == nil {
 		return nil
@@ -238,7 +239,7 @@ func (p *pendingCharge) await(ctx context.Context, c Charger, done <-chan struct
 
 // pendingOf returns the pending charge of a key that is on its way, or makes one; nil if there is
 // nothing to charge. done is closed when it has been sent; mine reports that the caller is to.
-func (s *Source) pendingOf(t ChargedTable, at *attachment, key table.Key) (p *pendingCharge, done <-chan struct{}, mine bool) {
+func (s *Source) pendingOf(t ChargedTable, at *attachment, key keys.Key) (p *pendingCharge, done <-chan struct{}, mine bool) {
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	if p = s.pending.all[key]; p != nil {

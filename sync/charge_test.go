@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -47,8 +48,8 @@ func (c *heldCharger) CallContext(parent context.Context) (context.Context, cont
 	return context.WithTimeout(parent, cmp.Or(c.timeout, 10*time.Second))
 }
 
-func (c *heldCharger) Unavailable(table.ID) error         { return nil }
-func (c *heldCharger) Failed(_ table.ID, err error) error { return err }
+func (c *heldCharger) Unavailable(keys.ID) error         { return nil }
+func (c *heldCharger) Failed(_ keys.ID, err error) error { return err }
 
 // chargedTable is the table of a bucket of 10, whose decisions are charged.
 func chargedTable(maxKeys int) (algorithms.Params, *table.Table[algorithms.BucketState], *Source) {
@@ -65,7 +66,7 @@ func TestARequestWaitsForTheCallThatItFound(t *testing.T) {
 		n := newVnode(t)
 		alg, tab, source := chargedTable(100)
 		raw := []byte("k")
-		charge := func() error { return source.ChargeNow(context.Background(), table.KeyOf(raw)) }
+		charge := func() error { return source.ChargeNow(context.Background(), keys.KeyOf(raw)) }
 
 		c := &heldCharger{held: 2, giveUp: make(chan struct{})}
 		c.beforeContext = func(number int32) {
@@ -81,7 +82,7 @@ func TestARequestWaitsForTheCallThatItFound(t *testing.T) {
 		}
 		n.rep.AttachCharged(source, time.Hour, c)
 		synctest.Wait() // the first cycle has found nothing
-		tab.Take(alg.Compile(), table.KeyOf(raw), raw, wallClock(), 1, 0)
+		tab.Take(alg.Compile(), keys.KeyOf(raw), raw, wallClock(), 1, 0)
 		go charge()
 		synctest.Wait() // the first call is under way
 
@@ -111,18 +112,18 @@ func TestARequestGivesUpWaitingForACall(t *testing.T) {
 		c := &heldCharger{held: 1, giveUp: make(chan struct{}), beforeContext: func(int32) {}}
 		n.rep.AttachCharged(source, time.Hour, c)
 		synctest.Wait()
-		tab.Take(alg.Compile(), table.KeyOf(raw), raw, wallClock(), 1, 0)
-		go source.ChargeNow(context.Background(), table.KeyOf(raw)) // with the longer timeout
+		tab.Take(alg.Compile(), keys.KeyOf(raw), raw, wallClock(), 1, 0)
+		go source.ChargeNow(context.Background(), keys.KeyOf(raw)) // with the longer timeout
 		synctest.Wait()
 
 		gone, leave := context.WithCancel(context.Background())
 		time.AfterFunc(time.Millisecond, leave)
-		if err := source.ChargeNow(gone, table.KeyOf(raw)); !errors.Is(err, context.Canceled) {
+		if err := source.ChargeNow(gone, keys.KeyOf(raw)); !errors.Is(err, context.Canceled) {
 			t.Errorf("ChargeNow() = %v for a client that has gone, want that", err)
 		}
 		c.timeout = 10 * time.Millisecond
 		start := time.Now()
-		if err := source.ChargeNow(context.Background(), table.KeyOf(raw)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != c.timeout {
+		if err := source.ChargeNow(context.Background(), keys.KeyOf(raw)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != c.timeout {
 			t.Errorf("ChargeNow() = %v after %v, want that its time was over after %v", err, time.Since(start), c.timeout)
 		}
 		c.giveUp <- struct{}{}
@@ -135,24 +136,24 @@ func TestARequestGivesUpWaitingForACall(t *testing.T) {
 // keys have some. Those that are pending when it comes back are sent a few at a time.
 func TestFewChargesArePending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const keys = 5 * maxCharges / 2
+		const keyCount = 5 * maxCharges / 2
 		n := newVnode(t)
-		alg, tab, source := chargedTable(2 * keys)
+		alg, tab, source := chargedTable(2 * keyCount)
 		c := &outage{}
 		n.rep.AttachCharged(source, time.Hour, c)
 		synctest.Wait()
 		charge := func(first, last int) {
 			for i := first; i < last; i++ {
 				raw := []byte{byte(i), byte(i >> 8)}
-				tab.Take(alg.Compile(), table.KeyOf(raw), raw, wallClock(), 1, 0)
-				_ = source.ChargeNow(t.Context(), table.KeyOf(raw))
+				tab.Take(alg.Compile(), keys.KeyOf(raw), raw, wallClock(), 1, 0)
+				_ = source.ChargeNow(t.Context(), keys.KeyOf(raw))
 			}
 		}
-		charge(0, keys) // not noticed yet
+		charge(0, keyCount) // not noticed yet
 		c.known.Store(true)
-		charge(keys, 2*keys)
-		if pending := len(source.unanswered()); pending != keys {
-			t.Errorf("%d charges are pending, want %d: those that were sent", pending, keys)
+		charge(keyCount, 2*keyCount)
+		if pending := len(source.unanswered()); pending != keyCount {
+			t.Errorf("%d charges are pending, want %d: those that were sent", pending, keyCount)
 		}
 		c.known.Store(false)
 		c.over.Store(true)
@@ -160,8 +161,8 @@ func TestFewChargesArePending(t *testing.T) {
 		if most := c.most.Load(); most != maxCharges {
 			t.Errorf("%d charges in one round trip, want %d", most, maxCharges)
 		}
-		if counted := c.counted.Load(); counted != 2*keys {
-			t.Errorf("%d charges are counted, want %d", counted, 2*keys)
+		if counted := c.counted.Load(); counted != 2*keyCount {
+			t.Errorf("%d charges are counted, want %d", counted, 2*keyCount)
 		}
 		n.rep.Close()
 	})
@@ -191,7 +192,7 @@ func (c *outage) CallContext(parent context.Context) (context.Context, context.C
 	return context.WithTimeout(parent, time.Second)
 }
 
-func (c *outage) Unavailable(table.ID) error {
+func (c *outage) Unavailable(keys.ID) error {
 	if c.known.Load() {
 		return errNoReply
 	}

@@ -6,17 +6,17 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
-	"github.com/caddy-tide/ratelimit/internal/messages"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // Carry has a companion go along with the sync of this table from now on.
-func (s *Source) Carry(c messages.Companion) { s.carried.Store(&c) }
+func (s *Source) Carry(c table.Companion) { s.carried.Store(&c) }
 
-func (s *Source) companion() messages.Companion {
+func (s *Source) companion() table.Companion {
 	if c := s.carried.Load(); c != nil {
 		return *c
 	}
-	return messages.Alone{}
+	return table.NoCompanion{}
 }
 
 // syncAll syncs what goes along, and then the table. In a Cluster a part that fails keeps nothing

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -41,20 +42,20 @@ func newTrader(tb testing.TB, keys int, buckets bool) *meteredNode {
 	return traderOf[algorithms.WindowState](tb, keys, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}, 's')
 }
 
-func traderOf[S any](tb testing.TB, keys int, alg algorithms.Params, kind byte) *meteredNode {
+func traderOf[S any](tb testing.TB, keyCount int, alg algorithms.Params, kind byte) *meteredNode {
 	server := redistest.Start(tb)
 	server.Do("CONFIG", "SET", "slowlog-log-slower-than", "5000", "slowlog-max-len", "100000")
-	tab := tableOf[S](alg, keys)
-	x := &meteredNode{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keys}
+	tab := tableOf[S](alg, keyCount)
+	x := &meteredNode{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keyCount}
 	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, Buckets: 1, Live: alg.Compile().History})
 	x.at = &attachment{to: x.rep, name: "z"}
 	x.at.rate.Store(int64(time.Second))
 	now := wallClock() // time stands still: no epoch ends meanwhile
 	x.rep.now = func() int64 { return now }
-	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second}, keys)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second}, keyCount)
 	x.touch = func(key int) {
 		raw := binary.BigEndian.AppendUint64(make([]byte, 0, 8), uint64(key))
-		tab.Take(alg.Compile(), table.KeyOf(raw), raw, now, 1, 0)
+		tab.Take(alg.Compile(), keys.KeyOf(raw), raw, now, 1, 0)
 	}
 	x.drain = func(most int) []table.Message {
 		return tab.Drain(now, most, false, nil)
@@ -238,7 +239,7 @@ func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
 		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: time.Duration(c.buckets) * 10 * time.Hour, Buckets: int(c.buckets)}
 		key := fmt.Sprint("new ", c.buckets)
 		n := startNode(t, client, alg, time.Hour, wallClock)
-		past := table.Message{ID: table.IDOf([]byte(key)), Epoch: wallClock()/int64(10*time.Hour) - 15, Span: 10 * time.Hour}
+		past := table.Message{ID: keys.IDOf([]byte(key)), Epoch: wallClock()/int64(10*time.Hour) - 15, Span: 10 * time.Hour}
 		if err := client.HSet(context.Background(), string(n.rep.keys.Table(n.source.spec).appendEpoch(nil, past.ID, past.Epoch)), "other", "1 7 7", "sum", "7 7").Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@
 //	source.go      a table, and what the sync asks of it
 //	attach.go      a table joins a Replicator, and leaves it
 //	loop.go        when it syncs: timers for the pure loop of package cycle
+//	waker.go       what wakes a loop, and how far it has come
 //	sync.go        the table's messages, cut in batches and sent side by side
 //	push.go        one call of push.lua
 //	reply.go       what it says, if that can be believed
@@ -21,10 +22,14 @@
 //	replicator.go  a Redis and a namespace, which several tables share
 //	keyspace.go    the names of all keys
 //	heartbeat.go   a node is there, and notices that the server has forgotten
-//	clock.go       the server's time
+//	clock.go       the server's time, which the tables follow
+//	servertime.go  the same by the readings that took least
 //	companion.go   bans, which package bans shares
 //	shard.go       parts of a Cluster that can be lost alone
-//	note.go        what fails, by package health: notes, and what follows from them
+//	note.go        what fails, and what follows from that
+//	health.go      what is known of that as plain values: what to log, when to send again
+//	callargs.go    the arguments of a call, in one allocation
+//	callcontext.go the timeout of each answer of a call
 //
 // Locks are taken in this order, from the outside in:
 //
@@ -34,7 +39,7 @@
 //	table.walking      one walk over a table at a time
 //	table.stripe.mu    the keys of a stripe
 //	table.widening     the making of a sketch, for keys beyond max_keys
-//	saved.part.mu      a part of what an earlier process has saved; not together with widening
+//	heldPart.mu        a part of what an earlier process has saved; not together with widening
 //
 // Only Source.mu is held over I/O, or while something is logged: no request, no scrape and no other
 // table's reload takes it.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // farFlood sends requests of one key to nodes at random, for a while, and returns how many were
@@ -28,7 +28,7 @@ func farFlood(t *testing.T, seed uint64, alg algorithms.Params, trips []time.Dur
 		random := rand.New(rand.NewPCG(seed, 99))
 		for sent = range int(lasts.Seconds() * float64(perSecond)) {
 			n := nodes[random.IntN(len(nodes))]
-			if n.Take(alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), 1, 0).Allowed {
+			if n.Take(alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 1, 0).Allowed {
 				admitted++
 			}
 			time.Sleep(time.Duration(random.ExpFloat64() * float64(time.Second) / float64(perSecond)))

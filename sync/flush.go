@@ -10,7 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/caddy-tide/ratelimit/internal/health"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 )
 
@@ -78,7 +77,7 @@ func (r *Replicator) noteUnsent(s *Source, reason string) {
 	if requests == 0 {
 		return
 	}
-	r.log(func(h *health.State, now time.Time) *health.Entry {
+	r.log(func(h *Health, now time.Time) *LogEntry {
 		return h.NotSent(s.spec.Zone, keys, requests, reason, now)
 	})
 }

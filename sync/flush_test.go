@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -65,7 +66,7 @@ func (m *tables) called() {
 }
 
 func (m *tables) take(i int) {
-	m.tables[i].Take(anHour.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), 1, 0)
+	m.tables[i].Take(anHour.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 1, 0)
 }
 
 func (m *tables) unsent() (sum int64) {

@@ -3,9 +3,6 @@ package ratesync
 import (
 	"context"
 	"time"
-
-	"github.com/caddy-tide/ratelimit/internal/health"
-	"github.com/caddy-tide/ratelimit/internal/servertime"
 )
 
 // Start begins to tell other nodes that this one is there, and reports whether it had not begun.
@@ -73,10 +70,10 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 	for {
 		lost, mark, due, nodes := r.lost.Load(), r.mark, r.resendDue(), r.Nodes()
 		wait, err := r.heartbeat(ctx)
-		r.note(nil, health.Heartbeat, err)
+		r.note(nil, HeartbeatName, err)
 		if err == nil {
-			r.log((*health.State).Expire)
-			r.log((*health.State).SumFlaps)
+			r.log((*Health).Expire)
+			r.log((*Health).SumFlaps)
 		}
 		if r.mark > mark || due && (err == nil || r.cluster) {
 			r.resend(max(nodes, r.Nodes())) // a server that has forgotten knows of few
@@ -126,7 +123,7 @@ func (r *Replicator) findLost(ctx context.Context, err error) {
 		lost, why := r.reach(ctx)
 		if ctx.Err() == nil {
 			r.lost.Store(lost)
-			r.note(nil, health.Shards, why)
+			r.note(nil, ShardsName, why)
 		}
 	case err == nil:
 		r.lost.Store(0)
@@ -150,7 +147,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	if len(reply) != 9 {
 		return 0, ErrReply
 	}
-	server, ok := servertime.Parse(reply[0], reply[1])
+	server, ok := parseTime(reply[0], reply[1])
 	held, ok2 := reply[2].(int64)
 	nodes, ok3 := reply[3].(int64)
 	mark, ok4 := reply[4].(int64)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // A Keyspace names all that a namespace has in Redis. Each key begins with
@@ -67,10 +67,10 @@ func NewKeyspace(namespace string) Keyspace {
 }
 
 // ShardOf is the shard of an id.
-func ShardOf(id table.ID) int { return int(id[0] & (ShardCount - 1)) }
+func ShardOf(id keys.ID) int { return int(id[0] & (ShardCount - 1)) }
 
 // LostFor reports whether a set of shards, as Source.Lost returns it, has the shard of an id.
-func LostFor(lost uint64, id table.ID) bool { return lost>>ShardOf(id)&1 != 0 }
+func LostFor(lost uint64, id keys.ID) bool { return lost>>ShardOf(id)&1 != 0 }
 
 // Nodes is the key of the heartbeats where shard is 0. In other shards there is no such key.
 func (k Keyspace) Nodes(shard int) string { return k.head + strconv.Itoa(shard) + "}:nodes" }
@@ -98,12 +98,12 @@ func (k Keyspace) Zone(zone, what string) Keys { return Keys{k.head, "}:" + zone
 type Keys struct{ head, middle string }
 
 // Of is the key of an id. Of a table it is the base of what the strict scripts name.
-func (k Keys) Of(id table.ID) string { return string(k.append(nil, id)) }
+func (k Keys) Of(id keys.ID) string { return string(k.append(nil, id)) }
 
 // ChargesOf is the key of the charges that were made to the bucket or log of an id.
-func (k Keys) ChargesOf(id table.ID) string { return k.Of(id) + ":charged" }
+func (k Keys) ChargesOf(id keys.ID) string { return k.Of(id) + ":charged" }
 
-func (k Keys) append(dst []byte, id table.ID) []byte {
+func (k Keys) append(dst []byte, id keys.ID) []byte {
 	dst = append(dst, k.head...)
 	dst = strconv.AppendInt(dst, int64(ShardOf(id)), 10)
 	dst = append(dst, k.middle...)
@@ -111,7 +111,7 @@ func (k Keys) append(dst []byte, id table.ID) []byte {
 }
 
 // appendEpoch appends the key of the counts of an epoch, without a stamp.
-func (k Keys) appendEpoch(dst []byte, id table.ID, epoch int64) []byte {
+func (k Keys) appendEpoch(dst []byte, id keys.ID, epoch int64) []byte {
 	return strconv.AppendInt(append(k.append(dst, id), ':'), epoch, 10)
 }
 
@@ -124,7 +124,7 @@ func appendStamp(dst []byte, stamp int64) []byte {
 }
 
 // appendFill appends the key of a bucket's fill.
-func (k Keys) appendFill(dst []byte, id table.ID) []byte {
+func (k Keys) appendFill(dst []byte, id keys.ID) []byte {
 	return append(k.append(dst, id), ":fill"...)
 }
 

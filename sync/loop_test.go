@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -126,7 +127,7 @@ func (n *vnode) zone(name string, rate time.Duration) (touch func(key string), s
 	source = NewSource(tab, Spec{Zone: name, Kind: 'f', Window: alg.Window, Buckets: 1})
 	tab.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Wake: source.Wake}, 10_000)
 	n.rep.Attach(source, rate)
-	return func(key string) { tab.Take(alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0) }, source
+	return func(key string) { tab.Take(alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0) }, source
 }
 
 func between(t *testing.T, what string, got, low, high int) {

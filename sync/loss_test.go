@@ -10,8 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
-	"github.com/caddy-tide/ratelimit/internal/health"
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // anEpoch is a limit that is far away, in a window that doesn't end.
@@ -47,7 +46,7 @@ func newLosers(t *testing.T, keys int) *losers {
 
 func (x *losers) count(node, key int) {
 	raw := rawKey(key)
-	x.nodes[node].Take(x.alg.Compile(), table.KeyOf(raw), raw, wallClock(), 1, 0)
+	x.nodes[node].Take(x.alg.Compile(), keys.KeyOf(raw), raw, wallClock(), 1, 0)
 }
 
 func rawKey(key int) []byte { return binary.BigEndian.AppendUint64(nil, uint64(key)) }
@@ -105,7 +104,7 @@ func TestALossIsSentAgainOnce(t *testing.T) {
 	for name, busy := range map[string]bool{"found by a heartbeat": false, "found by keys": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const keys, during = 300, 2 * health.ResendRate
+				const keys, during = 300, 2 * ResendRate
 				x := newLosers(t, keys)
 				defer x.close()
 				usual := x.busy(busy, during)
@@ -138,7 +137,7 @@ func TestASecondLossDuringAResendIsFound(t *testing.T) {
 				t.Errorf("all was sent again before the store could forget once more at %d %%", share)
 			}
 			x.store.forget(0, true)
-			time.Sleep(3 * health.ResendRate)
+			time.Sleep(3 * ResendRate)
 			x.holds("after two losses", all)
 		})
 	}
@@ -205,7 +204,7 @@ func (x *losers) have(key int) (n int) {
 func (x *losers) name(key int) string {
 	spec := x.nodes[0].spec
 	epoch := wallClock() / int64(spec.Window)
-	return string(NewKeyspace("test").Table(spec).appendEpoch(nil, table.IDOf(rawKey(key)), epoch))
+	return string(NewKeyspace("test").Table(spec).appendEpoch(nil, keys.IDOf(rawKey(key)), epoch))
 }
 
 // join has the store know of other nodes.

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -61,7 +62,7 @@ func TestNonsenseInAFillIsHealed(t *testing.T) {
 	client, ctx := clientOf(t, r.URL), context.Background()
 	node := NewSource(nil, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
 	raw := []byte("k")
-	m := table.Message{Key: table.KeyOf(raw), ID: table.IDOf(raw), Span: time.Hour, Epoch: wallClock() / int64(time.Hour), Push: true, Bucket: true, Drain: 0.001}
+	m := table.Message{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Span: time.Hour, Epoch: wallClock() / int64(time.Hour), Push: true, Bucket: true, Drain: 0.001}
 	say := func() {
 		t.Helper()
 		m.Total, m.Attempts, m.Unsent, m.Level = m.Total+1, m.Total+1, 1, float64(m.Total+1)
@@ -144,7 +145,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				defer n.rep.Close()
 				defer source.Detach()
 				take := func() bool {
-					return tab.Take(alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), 1, 0).Allowed
+					return tab.Take(alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 1, 0).Allowed
 				}
 
 				j.say(c.held, c.sum, c.cut)
@@ -200,7 +201,7 @@ func FuzzAnswer(f *testing.F) {
 
 func answered[S any](t *testing.T, alg algorithms.Params, held, sum string, own int64) {
 	const now = int64(1_700_000_000_000_000_000)
-	tab, key := tableOf[S](alg, 10), table.KeyOf([]byte("k"))
+	tab, key := tableOf[S](alg, 10), keys.KeyOf([]byte("k"))
 	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second}, 10)
 	admitted := int64(0)
 	for range own {
@@ -240,7 +241,7 @@ func TestABrokenKeyIsTriedOnceACycle(t *testing.T) {
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: 100 * time.Hour}
 	n := startNode(t, client, alg, 250*time.Millisecond, wallClock)
 	ctx := context.Background()
-	id := table.IDOf([]byte("broken"))
+	id := keys.IDOf([]byte("broken"))
 	m := table.Message{ID: id, Epoch: wallClock() / int64(alg.Window), Span: alg.Window}
 	key := string(n.rep.keys.Table(n.source.spec).appendEpoch(nil, m.ID, m.Epoch))
 	if err := client.Set(ctx, key, "no hash", 0).Err(); err != nil {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
-	"github.com/caddy-tide/ratelimit/internal/health"
 )
 
 // noteLoss notes that the server has lost something that it had confirmed, or may have.
@@ -37,7 +36,7 @@ func (r *Replicator) resendDue() bool {
 // nodes, so that they leave it time for others.
 func (r *Replicator) resend(nodes int64) {
 	due := false
-	r.log(func(h *health.State, now time.Time) (e *health.Entry) {
+	r.log(func(h *Health, now time.Time) (e *LogEntry) {
 		due, e = h.Resend(now)
 		return e
 	})
@@ -73,7 +72,7 @@ func (r *Replicator) attached() []*Source {
 
 // note records how the sync of a table or, where s is nil, something else went.
 func (r *Replicator) note(s *Source, name string, err error) {
-	r.log(func(h *health.State, now time.Time) *health.Entry {
+	r.log(func(h *Health, now time.Time) *LogEntry {
 		if _, attached := r.sources[s]; s != nil && !attached {
 			return nil // it has left, and nobody would record that it works again
 		}
@@ -83,18 +82,18 @@ func (r *Replicator) note(s *Source, name string, err error) {
 
 // noteForeign logs that a key of a table can't be synced.
 func (r *Replicator) noteForeign(s *Source, why string) {
-	r.log(func(h *health.State, now time.Time) *health.Entry { return h.ForeignKey(s.spec.Zone, why, now) })
+	r.log(func(h *Health, now time.Time) *LogEntry { return h.ForeignKey(s.spec.Zone, why, now) })
 }
 
 // Report notes that something else that uses this Redis fails, by a name, or works again. It is
 // over when a heartbeat is answered and nothing was reported for a while: who reports may be gone
 // by then.
 func (r *Replicator) Report(name string, err error) {
-	r.log(func(h *health.State, now time.Time) *health.Entry { return h.Report(name, err, now) })
+	r.log(func(h *Health, now time.Time) *LogEntry { return h.Report(name, err, now) })
 }
 
 // log logs what the health says. f is called under the lock, which is not held while it is logged.
-func (r *Replicator) log(f func(h *health.State, now time.Time) *health.Entry) {
+func (r *Replicator) log(f func(h *Health, now time.Time) *LogEntry) {
 	r.mu.Lock()
 	e := f(&r.health, time.Now())
 	r.mu.Unlock()

@@ -9,8 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/caddy-tide/ratelimit/internal/callargs"
-	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -20,7 +18,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 	rate := time.Duration(at.rate.Load())
 	if !at.flushing {
 		var cancel context.CancelFunc
-		ctx, cancel = callcontext.New(ctx, r.callTime(at))
+		ctx, cancel = CallContext(ctx, r.callTime(at))
 		defer cancel()
 	}
 	if err := s.companion().Read(ctx, r.callTime(at), messages); err != nil {
@@ -66,7 +64,7 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 // A pushCall is one call of the script and its answer. They are used again, so that a key costs no
 // allocation.
 type pushCall struct {
-	callargs.Args
+	callArgs
 
 	answers  []table.Answer
 	rejected []string // the server's errors for single keys

@@ -12,9 +12,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
-	"github.com/caddy-tide/ratelimit/internal/health"
-	"github.com/caddy-tide/ratelimit/internal/loop"
-	"github.com/caddy-tide/ratelimit/internal/servertime"
 )
 
 var (
@@ -64,7 +61,7 @@ type Replicator struct {
 
 	// record goes along with the heartbeats, and beat asks for one.
 	record Record
-	beat   loop.Waker
+	beat   Waker
 	// held is while syncs wait for the record, nil for not at all. Only Start and the heartbeat's
 	// goroutine store it. met is closed when the record was read for the first time.
 	held     atomic.Pointer[holding]
@@ -74,9 +71,9 @@ type Replicator struct {
 	mu       sync.Mutex
 	node     string
 	sources  map[*Source]struct{}
-	health   health.State
+	health   Health
 	flushing *flush // the last one
-	clock    servertime.Clock
+	clock    serverClock
 	stop     context.CancelFunc
 	done     chan struct{}
 
@@ -115,7 +112,7 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 	_, cluster := client.(*redis.ClusterClient)
 	return &Replicator{
 		client: client, keys: NewKeyspace(namespace), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
-		node: NewNode(), sources: make(map[*Source]struct{}), record: noRecord{}, beat: loop.NewWaker(), met: make(chan struct{}),
+		node: NewNode(), sources: make(map[*Source]struct{}), record: noRecord{}, beat: NewWaker(), met: make(chan struct{}),
 	}
 }
 

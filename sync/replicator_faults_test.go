@@ -17,7 +17,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/health"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -58,7 +58,7 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 		proxy.Set(fault)
 		n := 1 + random.IntN(50)
 		want += int64(a.take("k", n))
-		taken := a.table.Take(alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), a.now(), 1, 0)
+		taken := a.table.Take(alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), a.now(), 1, 0)
 		if fault == faultproxy.Reset {
 			redistest.Eventually(t, "the node notices", func() bool { return a.source.Lost() != 0 })
 		} else {
@@ -68,7 +68,7 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 			})
 		}
 		// What was taken may have been sent by now; it is refunded all the same.
-		a.table.Refund(alg.Compile(), table.KeyOf([]byte("k")), taken, 1)
+		a.table.Refund(alg.Compile(), keys.KeyOf([]byte("k")), taken, 1)
 		proxy.Set(faultproxy.None)
 		a.touch("k")
 		a.knows("k", want, 0)
@@ -183,7 +183,7 @@ func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	a := startLost(t, r)
 	r.Restart()
 	redistest.Eventually(t, "the server is back", func() bool {
-		return a.rep.Status().Nodes == 1 && a.rep.lost.Load() == 0 && a.rep.Status().Failing[health.Heartbeat] == ""
+		return a.rep.Status().Nodes == 1 && a.rep.lost.Load() == 0 && a.rep.Status().Failing[HeartbeatName] == ""
 	})
 	a.source.Detach()
 	if got := sum(t, r); got != 4 {
@@ -286,7 +286,7 @@ func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 	key := []byte("k")
 	for round := range int64(3) {
 		for range 10 {
-			if !tab.Take(alg.Compile(), table.KeyOf(key), key, wallClock(), 1, 0).Allowed {
+			if !tab.Take(alg.Compile(), keys.KeyOf(key), key, wallClock(), 1, 0).Allowed {
 				t.Fatal("denied with a full bucket")
 			}
 		}
@@ -294,7 +294,7 @@ func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 			return len(r.Client().Keys(context.Background(), "test:*:z:*").Val()) > 0 && sum(t, r) == 10*(round+1)
 		})
 		redistest.Eventually(t, "the bucket is full again", func() (full bool) {
-			tab.With(table.KeyOf(key), func(s *algorithms.BucketState) { full = levelAt(alg, s, wallClock()) == 0 })
+			tab.With(keys.KeyOf(key), func(s *algorithms.BucketState) { full = levelAt(alg, s, wallClock()) == 0 })
 			return full
 		})
 		tab.Sweep(wallClock())
@@ -313,15 +313,15 @@ func TestANewcomerKnowsTheBucketOfOthers(t *testing.T) {
 		t.Cleanup(func() { source.Detach(); rep.Close() })
 		key := []byte("k")
 		return tab, func() (level float64) {
-			tab.Take(alg.Compile(), table.KeyOf(key), key, wallClock(), 0, 0)
-			tab.With(table.KeyOf(key), func(s *algorithms.BucketState) { level = levelAt(alg, s, wallClock()) })
+			tab.Take(alg.Compile(), keys.KeyOf(key), key, wallClock(), 0, 0)
+			tab.With(keys.KeyOf(key), func(s *algorithms.BucketState) { level = levelAt(alg, s, wallClock()) })
 			return level
 		}
 	}
 	a, levelA := node()
 	key := []byte("k")
 	for range 60 {
-		a.Take(alg.Compile(), table.KeyOf(key), key, wallClock(), 1, 0)
+		a.Take(alg.Compile(), keys.KeyOf(key), key, wallClock(), 1, 0)
 	}
 	redistest.Eventually(t, "redis has a's count", func() bool {
 		levelA()

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -70,7 +71,7 @@ func (n *rnode) configure(rate time.Duration) {
 
 func (n *rnode) take(key string, count int) (admitted int) {
 	for range count {
-		if n.table.Take(n.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), n.now(), 1, 0).Allowed {
+		if n.table.Take(n.alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), n.now(), 1, 0).Allowed {
 			admitted++
 		}
 	}
@@ -82,7 +83,7 @@ func (n *rnode) knows(key string, own, remote int64) {
 	n.t.Helper()
 	redistest.Eventually(n.t, fmt.Sprintf("node knows %d own and %d remote of %q", own, remote, key), func() (ok bool) {
 		n.touch(key)
-		n.table.With(table.KeyOf([]byte(key)), func(s *algorithms.WindowState) {
+		n.table.With(keys.KeyOf([]byte(key)), func(s *algorithms.WindowState) {
 			c := ledgerOf(n.alg, s).Cur
 			ok = c.Own == own && c.Remote == remote && c.Acked == own
 		})
@@ -92,7 +93,7 @@ func (n *rnode) knows(key string, own, remote int64) {
 
 // touch makes a request that spends nothing.
 func (n *rnode) touch(key string) {
-	n.table.Take(n.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), n.now(), 0, 0)
+	n.table.Take(n.alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), n.now(), 0, 0)
 }
 
 func TestNodesLearnOfEachOther(t *testing.T) {
@@ -165,7 +166,7 @@ func TestFlushAllHeals(t *testing.T) {
 	c := startNode(t, clientOf(t, r.URL), anHour, 50*time.Millisecond, wallClock)
 	redistest.Eventually(t, "both nodes have sent their counts again", func() (ok bool) {
 		c.touch("k")
-		c.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(c.alg, s).Cur.Remote == 7 })
+		c.table.With(keys.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(c.alg, s).Cur.Remote == 7 })
 		return ok
 	})
 	a.knows("k", 4, 3)
@@ -264,7 +265,7 @@ func TestSkewedClocksAgree(t *testing.T) {
 	redistest.Eventually(t, "the nodes agree on the window", func() (ok bool) {
 		a.take("k", 1)
 		b.touch("k")
-		b.table.With(table.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(b.alg, s).Cur.Remote > 0 })
+		b.table.With(keys.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(b.alg, s).Cur.Remote > 0 })
 		return ok
 	})
 }

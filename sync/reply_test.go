@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -46,7 +47,7 @@ func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Early: true}, 10)
 	admitted := int64(0)
 	for range 4 {
-		taken := tab.Take(alg.Compile(), table.KeyOf(raw), raw, now, 1, allWaits)
+		taken := tab.Take(alg.Compile(), keys.KeyOf(raw), raw, now, 1, allWaits)
 		sane(t, taken.Decision, 10)
 		if taken.Allowed {
 			admitted++
@@ -75,6 +76,6 @@ func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 }
 
 func levelOf[S any](tab *table.Table[S], alg algorithms.Params, raw []byte, now int64) (level float64) {
-	tab.With(table.KeyOf(raw), func(s *S) { level = levelAt(alg, s, now) })
+	tab.With(keys.KeyOf(raw), func(s *S) { level = levelAt(alg, s, now) })
 	return level
 }

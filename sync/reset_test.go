@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reset"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 var allResets = flag.Bool("resets", false, "all scenarios of a reset at all rates, and not only some")
@@ -173,7 +173,7 @@ func (w *resetWorld[S]) before() {
 func (w *resetWorld[S]) reset() {
 	stamp := w.store.now().UnixMicro()
 	r := reset.Reset{Stamp: stamp, At: stamp * 1000, Until: stamp*1000 + int64(w.spec.EpochTTL(w.span, w.rate)+time.Minute)}
-	w.set = &reset.Set{Keys: map[[16]byte]reset.Reset{table.IDOf([]byte(resetKey)): r}}
+	w.set = &reset.Set{Keys: map[[16]byte]reset.Reset{keys.IDOf([]byte(resetKey)): r}}
 	if w.scenario == "of all keys" {
 		w.set = &reset.Set{All: r}
 	}
@@ -225,7 +225,7 @@ func (w *resetWorld[S]) after() {
 		for i, m := range w.nodes {
 			w.spent += w.admitted(i, 6)
 			for _, before := range m.taken {
-				m.table.Refund(m.alg.Compile(), table.KeyOf([]byte(resetKey)), before.Taken, 1)
+				m.table.Refund(m.alg.Compile(), keys.KeyOf([]byte(resetKey)), before.Taken, 1)
 			}
 		}
 		w.rest()
@@ -284,7 +284,7 @@ func (w *resetWorld[S]) agree() {
 	for range 2 {
 		left = left[:0]
 		for _, m := range w.nodes {
-			n, _ := m.table.Room(m.alg.Compile(), table.KeyOf([]byte(resetKey)), []byte(resetKey), wallClock())
+			n, _ := m.table.Room(m.alg.Compile(), keys.KeyOf([]byte(resetKey)), []byte(resetKey), wallClock())
 			left = append(left, n)
 		}
 		for i := range w.nodes {
@@ -302,10 +302,10 @@ func (w *resetWorld[S]) agree() {
 func (w *resetWorld[S]) admitted(node, n int) (admitted int64) {
 	m := w.nodes[node]
 	if n == 0 { // asks what the others have spent
-		m.table.Take(m.alg.Compile(), table.KeyOf([]byte(resetKey)), []byte(resetKey), wallClock(), 0, 0)
+		m.table.Take(m.alg.Compile(), keys.KeyOf([]byte(resetKey)), []byte(resetKey), wallClock(), 0, 0)
 	}
 	for range n {
-		if m.table.Take(m.alg.Compile(), table.KeyOf([]byte(resetKey)), []byte(resetKey), wallClock(), 1, 0).Allowed {
+		if m.table.Take(m.alg.Compile(), keys.KeyOf([]byte(resetKey)), []byte(resetKey), wallClock(), 1, 0).Allowed {
 			admitted++
 		}
 	}
@@ -333,7 +333,7 @@ func TestABucketIsToldOfAReset(t *testing.T) {
 		w.nodes = knows
 		w.take(knows[1], resetKey, 1)
 		w.rest()
-		if got, want := knows[1].table.Resets().Of(table.IDOf([]byte(resetKey))).Stamp, knows[0].table.Resets().Of(table.IDOf([]byte(resetKey))).Stamp; got != want || want == 0 {
+		if got, want := knows[1].table.Resets().Of(keys.IDOf([]byte(resetKey))).Stamp, knows[0].table.Resets().Of(keys.IDOf([]byte(resetKey))).Stamp; got != want || want == 0 {
 			t.Errorf("the second node counts under %d, want %d", got, want)
 		}
 		if got := w.admitted(1, 40); got < 33 || got > 36 {

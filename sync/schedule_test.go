@@ -18,9 +18,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/health"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
-	"github.com/caddy-tide/ratelimit/internal/unsettled"
 )
 
 var schedules = flag.Int("schedules", 8, "random schedules of the sync for each algorithm")
@@ -252,7 +251,7 @@ func (s *schedule[S]) requests(times int) {
 
 // hash is the name of a key's epoch at an instant of a table's time.
 func (s *schedule[S]) hash(key string, epoch int64) string {
-	return string(NewKeyspace("test").Table(s.spec).appendEpoch(nil, table.IDOf([]byte(key)), epoch))
+	return string(NewKeyspace("test").Table(s.spec).appendEpoch(nil, keys.IDOf([]byte(key)), epoch))
 }
 
 func (s *schedule[S]) epoch(at int64) int64 { return at / int64(s.span) }
@@ -263,7 +262,7 @@ func (s *schedule[S]) take(m *member[S], key string, n int) {
 		return
 	}
 	for range n {
-		d := m.table.Take(m.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0)
+		d := m.table.Take(m.alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0)
 		if d.Allowed {
 			m.own[s.hash(key, s.epoch(d.At))]++
 			m.taken = append(m.taken, took{key, d})
@@ -284,7 +283,7 @@ func (s *schedule[S]) giveBack(m *member[S]) {
 			m.taken = nil // requests don't last that long
 			return
 		}
-		m.table.Refund(m.alg.Compile(), table.KeyOf([]byte(last.key)), last.Taken, 1)
+		m.table.Refund(m.alg.Compile(), keys.KeyOf([]byte(last.key)), last.Taken, 1)
 		hash := s.hash(last.key, s.epoch(last.At))
 		m.own[hash]--
 		m.gave[hash] = true
@@ -330,7 +329,7 @@ func (s *schedule[S]) end(m *member[S], kill bool) {
 	m.source.Detach()
 	m.rep.Close()
 	for key := range s.keys {
-		m.table.With(table.KeyOf([]byte(s.keys[key])), func(state *S) {
+		m.table.With(keys.KeyOf([]byte(s.keys[key])), func(state *S) {
 			l := ledgerOf(s.alg, state)
 			for age := range int64(s.alg.Compile().History + 1) {
 				hash := s.hash(s.keys[key], l.Epoch-age)
@@ -357,19 +356,19 @@ func (s *schedule[S]) settle() {
 	s.net.heal()
 	time.Sleep(10 * time.Second) // the latest of the late messages come
 	if s.whole {
-		time.Sleep(health.ResendRate + 3*s.rate + 3*time.Second)
+		time.Sleep(ResendRate + 3*s.rate + 3*time.Second)
 		s.exact()
 	}
 	// What nodes find lost at the first touch they send again, and hear of at the second.
 	for range 2 {
 		for _, m := range s.nodes {
 			for _, key := range s.keys {
-				m.table.Take(m.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 0, 0)
+				m.table.Take(m.alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), wallClock(), 0, 0)
 			}
 		}
-		time.Sleep(health.ResendRate + 3*s.rate + 3*time.Second)
+		time.Sleep(ResendRate + 3*s.rate + 3*time.Second)
 		if s.alg.Reserves {
-			time.Sleep(unsettled.Resent)
+			time.Sleep(table.ResentUnsettled)
 		}
 	}
 	s.exact()
@@ -413,7 +412,7 @@ func (s *schedule[S]) carried(m *member[S], hash, key string, epoch int64) (more
 	if !s.drains {
 		return 0
 	}
-	m.table.With(table.KeyOf([]byte(key)), func(state *S) {
+	m.table.With(keys.KeyOf([]byte(key)), func(state *S) {
 		if c, ok := ledgerOf(m.alg, state).At(epoch); ok {
 			more = c.Own - m.own[hash]
 		}
@@ -429,7 +428,7 @@ func (s *schedule[S]) carried(m *member[S], hash, key string, epoch int64) (more
 // Of an epoch that is over it may know less: what another node sends long after its end is not
 // asked for.
 func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
-	m.table.With(table.KeyOf([]byte(key)), func(state *S) {
+	m.table.With(keys.KeyOf([]byte(key)), func(state *S) {
 		c, ok := ledgerOf(s.alg, state).At(epoch)
 		if !ok {
 			return

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -26,7 +27,7 @@ type openUnit struct {
 // reserve is take for requests that reserve.
 func (s *schedule[S]) reserve(m *member[S], key string, n int) {
 	for range n {
-		now, k := wallClock(), table.KeyOf([]byte(key))
+		now, k := wallClock(), keys.KeyOf([]byte(key))
 		d := m.table.Take(m.alg.Compile(), k, []byte(key), now, 1, table.Reserve|algorithms.WantReset)
 		if !d.Allowed {
 			continue
@@ -44,7 +45,7 @@ func (s *schedule[S]) respond(m *member[S], n int) {
 		u := m.open[i]
 		m.open[i], m.open = m.open[last], m.open[:last]
 		refunds := s.random.IntN(3) > 0
-		m.table.Settle(table.KeyOf([]byte(u.key)), u.Reserved, now, refunds)
+		m.table.Settle(keys.KeyOf([]byte(u.key)), u.Reserved, now, refunds)
 		if m.gave[u.hash] = m.gave[u.hash] || refunds; refunds && now < u.until {
 			m.own[u.hash]--
 		}
@@ -93,7 +94,7 @@ func (s *schedule[S]) knowsReserved(m *member[S], key string, epoch int64) {
 	hash := s.hash(key, epoch)
 	total, settled := s.store.settled(hash, m.source.Node())
 	all, allSettled := s.store.settled(hash, "sum")
-	own, others := m.table.Unsettled().In(table.KeyOf([]byte(key)), epoch)
+	own, others := m.table.Unsettled().In(keys.KeyOf([]byte(key)), epoch)
 	want := (all - total) - (allSettled - settled)
 	if open := m.reserved(hash); own != open || others != want {
 		s.t.Errorf("%s: node %s takes %d of its own and %d of others for reserved; %d are, and the store has %d of others", hash, m.source.Node(), own, others, open, want)

@@ -6,12 +6,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // ShardsOf are those that share the fate of a key's: its own in a Cluster, else all.
-func (r *Replicator) ShardsOf(id table.ID) uint64 {
+func (r *Replicator) ShardsOf(id keys.ID) uint64 {
 	if r.cluster {
 		return 1 << ShardOf(id)
 	}

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // shardsOf are the shards whose keys a server of a Cluster has.
@@ -23,7 +23,7 @@ func shardsOf(c *redistest.ClusterOf, node int) (shards uint64) {
 func keyOf(shards uint64, n int) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprintf("%d of %x %d", n, shards, i)
-		if LostFor(shards, table.IDOf([]byte(key))) {
+		if LostFor(shards, keys.IDOf([]byte(key))) {
 			return key
 		}
 	}
@@ -114,7 +114,7 @@ func TestDetachSendsToTheRestOfACluster(t *testing.T) {
 		key := fmt.Sprint("k", i)
 		a.take(key, 1)
 		a.knows(key, 1, 0)
-		if LostFor(dead, table.IDOf([]byte(key))) {
+		if LostFor(dead, keys.IDOf([]byte(key))) {
 			ill++
 		} else {
 			well = append(well, key)

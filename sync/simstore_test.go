@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/sim"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -111,7 +112,7 @@ func (s *twoStores) message() *oneCall {
 	c := &oneCall{node: s.nodes[node].Node()}
 	for _, key := range s.random.Perm(4)[:1+s.random.IntN(3)] {
 		raw := []byte(fmt.Sprint("key", key))
-		m := table.Message{Key: table.KeyOf(raw), ID: table.IDOf(raw), Span: s.spec.Window}
+		m := table.Message{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Span: s.spec.Window}
 		for age := range int64(s.spec.Live + 1) {
 			if age > 0 && s.random.IntN(2) == 0 {
 				continue

@@ -5,8 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/loop"
-	"github.com/caddy-tide/ratelimit/internal/messages"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -54,9 +52,9 @@ type Source struct {
 	spec  Spec
 	node  string
 	seq   atomic.Int64
-	wake  loop.Waker
+	wake  Waker
 
-	carried atomic.Pointer[messages.Companion] // nil where nothing goes along
+	carried atomic.Pointer[table.Companion] // nil where nothing goes along
 
 	// pending is what a strict zone's node has decided alone and Redis has not confirmed.
 	pending pendingCharges
@@ -91,7 +89,7 @@ type attachment struct {
 	flushing         bool
 	failed, answered uint64
 
-	progress loop.Progress
+	progress Progress
 }
 
 // charger is nil where totals are synced.
@@ -104,7 +102,7 @@ func (at *attachment) charger() Charger {
 
 // NewSource returns the Source of a table, with a random name of a node.
 func NewSource(t Table, spec Spec) *Source {
-	return &Source{table: t, spec: spec, node: NewNode(), wake: loop.NewWaker()}
+	return &Source{table: t, spec: spec, node: NewNode(), wake: NewWaker()}
 }
 
 // Node is the field of this table's counts in the store.
@@ -125,7 +123,7 @@ func (s *Source) Lost() uint64 {
 }
 
 // Status returns how far the sync has come, nil where the table is not attached.
-func (s *Source) Status() *loop.Status {
+func (s *Source) Status() *TableStatus {
 	if at := s.at.Load(); at != nil {
 		return at.progress.Status()
 	}

@@ -7,9 +7,8 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
-	"github.com/caddy-tide/ratelimit/internal/unsettled"
 )
 
 // Redis' clock steps ahead and back, over boundaries of windows as well, while nodes count, and
@@ -115,7 +114,7 @@ func (s *schedule[S]) busy(d time.Duration) {
 func (s *schedule[S]) agree(by time.Duration) {
 	time.Sleep(4*s.rate + 3*time.Second)
 	if s.alg.Reserves {
-		time.Sleep(unsettled.Resent)
+		time.Sleep(table.ResentUnsettled)
 	}
 	epoch := s.epoch(s.store.now().UnixNano())
 	for _, m := range s.nodes {
@@ -124,7 +123,7 @@ func (s *schedule[S]) agree(by time.Duration) {
 	}
 	for _, key := range s.keys {
 		for e := epoch + 1; e >= epoch-int64(s.alg.Compile().History); e-- {
-			s.counts(key, e, func(m *member[S], c ledger.Count) {
+			s.counts(key, e, func(m *member[S], c algorithms.EpochCount) {
 				if total, _ := s.store.field(s.hash(key, e), m.source.Node()); total != c.Own {
 					s.t.Errorf("after a step of %v: %s: the store has %d of a node that counts %+v", by, s.hash(key, e), total, c)
 				}
@@ -133,7 +132,7 @@ func (s *schedule[S]) agree(by time.Duration) {
 	}
 	for _, key := range s.keys {
 		for _, m := range s.nodes {
-			m.table.Take(s.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 0, 0)
+			m.table.Take(s.alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), wallClock(), 0, 0)
 		}
 	}
 	time.Sleep(4 * s.rate)
@@ -142,8 +141,8 @@ func (s *schedule[S]) agree(by time.Duration) {
 	}
 	for _, key := range s.keys {
 		var all int64
-		s.counts(key, epoch, func(_ *member[S], c ledger.Count) { all += c.Own })
-		s.counts(key, epoch, func(_ *member[S], c ledger.Count) {
+		s.counts(key, epoch, func(_ *member[S], c algorithms.EpochCount) { all += c.Own })
+		s.counts(key, epoch, func(_ *member[S], c algorithms.EpochCount) {
 			if c.Total() != all {
 				s.t.Errorf("after a step of %v: %s: a node knows of %+v, all have admitted %d", by, s.hash(key, epoch), c, all)
 			}
@@ -156,14 +155,14 @@ func (s *schedule[S]) agree(by time.Duration) {
 func (s *schedule[S]) agreeOnReserved(by time.Duration, key string, epoch int64) {
 	var all int64
 	for _, m := range s.nodes {
-		own, _ := m.table.Unsettled().In(table.KeyOf([]byte(key)), epoch)
+		own, _ := m.table.Unsettled().In(keys.KeyOf([]byte(key)), epoch)
 		all += own
 		if total, settled := s.store.settled(s.hash(key, epoch), m.source.Node()); s.alg.Reserves && settled != total-own {
 			s.t.Errorf("after a step of %v: %s: of %d the store has %d as settled, and %d are reserved", by, s.hash(key, epoch), total, settled, own)
 		}
 	}
 	for _, m := range s.nodes {
-		own, others := m.table.Unsettled().In(table.KeyOf([]byte(key)), epoch)
+		own, others := m.table.Unsettled().In(keys.KeyOf([]byte(key)), epoch)
 		if own+others != all {
 			s.t.Errorf("after a step of %v: %s: a node takes %d of its own and %d of others for reserved, all have %d", by, s.hash(key, epoch), own, others, all)
 		}
@@ -174,15 +173,15 @@ func (s *schedule[S]) agreeOnReserved(by time.Duration, key string, epoch int64)
 func (s *schedule[S]) spent(key string, age int64) (sum int64) {
 	epoch := s.epoch(s.store.now().UnixNano())
 	for e := epoch - age; e <= epoch; e++ {
-		s.counts(key, e, func(_ *member[S], c ledger.Count) { sum += c.Own })
+		s.counts(key, e, func(_ *member[S], c algorithms.EpochCount) { sum += c.Own })
 	}
 	return sum
 }
 
 // counts calls f with what each node has of an epoch.
-func (s *schedule[S]) counts(key string, epoch int64, f func(*member[S], ledger.Count)) {
+func (s *schedule[S]) counts(key string, epoch int64, f func(*member[S], algorithms.EpochCount)) {
 	for _, m := range s.nodes {
-		m.table.With(table.KeyOf([]byte(key)), func(state *S) {
+		m.table.With(keys.KeyOf([]byte(key)), func(state *S) {
 			c, _ := ledgerOf(s.alg, state).At(epoch)
 			f(m, c)
 		})

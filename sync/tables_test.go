@@ -2,7 +2,6 @@ package ratesync
 
 import (
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -14,7 +13,7 @@ func tableOf[S any](p algorithms.Params, maxKeys int) *table.Table[S] {
 }
 
 // ledgerOf is the ledger of a key under a limit of p's kind.
-func ledgerOf[S any](p algorithms.Params, s *S) *ledger.Ledger {
+func ledgerOf[S any](p algorithms.Params, s *S) *algorithms.Ledger {
 	return algorithms.MachineOf[S](p.Kind).Ledger(s)
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -51,7 +52,7 @@ func TestSync(t *testing.T) {
 	}
 }
 
-func measureSync[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params, keys int, measured time.Duration) {
+func measureSync[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params, keyCount int, measured time.Duration) {
 	const rate = 100 * time.Millisecond
 	server := redistest.Start(t)
 	now := func() int64 { return time.Now().UnixNano() }
@@ -63,14 +64,14 @@ func measureSync[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params,
 	limit := alg.Compile()
 	touch := func() {
 		raw := make([]byte, 8)
-		for i := range keys {
+		for i := range keyCount {
 			binary.BigEndian.PutUint64(raw, uint64(i))
-			tab.Take(limit, table.KeyOf(raw), raw, now(), 1, 0)
+			tab.Take(limit, keys.KeyOf(raw), raw, now(), 1, 0)
 		}
 	}
 	touch()
 	r.Attach(source, rate)
-	redistest.Eventually(t, "all keys were synced", func() bool { return r.Status().Keys >= int64(keys) })
+	redistest.Eventually(t, "all keys were synced", func() bool { return r.Status().Keys >= int64(keyCount) })
 	// what remains is the steady state: every key is known, each touch is pushed
 	server.Do("CONFIG", "RESETSTAT")
 	before, used := r.Status(), cpu(t, server)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -64,7 +65,7 @@ func tide[S any](kind algorithms.Kind) func(int, time.Duration) (func() ask, fun
 			raw := make([]byte, 0, 64)
 			return func(k *key) bool {
 				raw = append(raw[:0], k.text...)
-				return tab.Take(l, table.KeyOf(raw), raw, clock.Now(), 1, 0).Allowed
+				return tab.Take(l, keys.KeyOf(raw), raw, clock.Now(), 1, 0).Allowed
 			}
 		}, func() {}, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -63,7 +64,7 @@ func open[S any](url string, o options, alg algorithms.Params) (*node, error) {
 	tab.Configure(table.SyncConfig{Params: alg, Rate: o.rate, Early: o.early, Wake: source.Wake}, 1_000_000)
 	n := &node{client: client, source: source, replicator: ratesync.NewReplicator(client, "caddy", time.Second, now, zap.NewNop())}
 	limit := alg.Compile()
-	n.ask = func(key []byte) bool { return tab.Take(limit, table.KeyOf(key), key, now(), 1, 0).Allowed }
+	n.ask = func(key []byte) bool { return tab.Take(limit, keys.KeyOf(key), key, now(), 1, 0).Allowed }
 	n.replicator.Attach(source, o.rate)
 	return n, nil
 }

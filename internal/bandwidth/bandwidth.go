@@ -21,9 +21,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
-// A Key names what shares the rate: a hash under seeds of this process.
-type Key = keys.Key
-
 // A Zone is the bandwidth of the keys of one zone. It is safe for concurrent use.
 type Zone struct {
 	name string
@@ -33,7 +30,7 @@ type Zone struct {
 	bytes, waited, open atomic.Int64
 
 	mu   sync.Mutex
-	keys map[Key]*key
+	keys map[keys.Key]*key
 	// over is what keys share once there are as many as allowed.
 	over *key
 	// closed are keys without an open response that have not yet paid for what they sent, the
@@ -44,7 +41,7 @@ type Zone struct {
 // key is what the responses of one key share. It is there while one of them is open, and until what
 // they sent is paid for.
 type key struct {
-	name Key
+	name keys.Key
 	// open is how many responses are open, and listed is set while the key is in Zone.closed.
 	// Zone.mu guards both.
 	open   int
@@ -56,7 +53,7 @@ type key struct {
 
 // NewZone returns the bandwidth of a zone: rate for each of maxKeys keys.
 func NewZone(name string, rate Rate, maxKeys int) *Zone {
-	z := &Zone{name: name, keys: map[Key]*key{}, over: new(key)}
+	z := &Zone{name: name, keys: map[keys.Key]*key{}, over: new(key)}
 	z.Configure(rate, maxKeys)
 	return z
 }
@@ -73,7 +70,7 @@ func (z *Zone) Rate() Rate { return Rate(z.rate.Load()) }
 
 // Open begins a response of a key. Close must be called at its end. overflow reports that the key
 // has no share of its own, because there are as many keys as allowed.
-func (z *Zone) Open(name Key) (r *Response, overflow bool) {
+func (z *Zone) Open(name keys.Key) (r *Response, overflow bool) {
 	now := clock.Now()
 	z.mu.Lock()
 	defer z.mu.Unlock()

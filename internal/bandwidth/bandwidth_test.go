@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // send sends n bytes, step at a time, and returns how many were sent before the context ended.
-func send(ctx context.Context, z *Zone, name Key, n, step int) (sent int) {
+func send(ctx context.Context, z *Zone, name keys.Key, n, step int) (sent int) {
 	r, _ := z.Open(name)
 	defer r.Close()
 	for sent < n {
@@ -42,7 +43,7 @@ func TestTwoResponsesShareTheRate(t *testing.T) {
 			var got [3]int
 			var all sync.WaitGroup
 			for i, step := range []int{300, 32 << 10, 4096} {
-				all.Go(func() { got[i] = send(ctx, z, Key{A: uint64(i / 2)}, 1<<40, step) })
+				all.Go(func() { got[i] = send(ctx, z, keys.Key{A: uint64(i / 2)}, 1<<40, step) })
 			}
 			all.Wait()
 			both, each := float64(got[0]+got[1]), 10*float64(rate)
@@ -71,7 +72,7 @@ func TestAThousandResponsesOfAKey(t *testing.T) {
 		var all sync.WaitGroup
 		for range 1000 {
 			all.Go(func() {
-				n := int64(send(ctx, z, Key{}, 1<<40, 1+rand.IntN(64<<10)))
+				n := int64(send(ctx, z, keys.Key{}, 1<<40, 1+rand.IntN(64<<10)))
 				for l := least.Load(); n < l && !least.CompareAndSwap(l, n); l = least.Load() {
 				}
 				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
@@ -102,7 +103,7 @@ func TestAContextEndsTheWaiting(t *testing.T) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			stays = send(ctx, z, Key{}, 1<<30, 1<<20)
+			stays = send(ctx, z, keys.Key{}, 1<<30, 1<<20)
 		})
 		for i := range 20 {
 			all.Go(func() {
@@ -110,7 +111,7 @@ func TestAContextEndsTheWaiting(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), end)
 				defer cancel()
 				start := time.Now()
-				send(ctx, z, Key{}, 1<<30, 1<<20)
+				send(ctx, z, keys.Key{}, 1<<30, 1<<20)
 				if took := time.Since(start); took != end {
 					t.Errorf("a response whose client left after %v ended after %v", end, took)
 				}
@@ -131,7 +132,7 @@ func TestConfigure(t *testing.T) {
 		time.AfterFunc(20*time.Second, func() { z.Configure(1000, 10) })
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		if got := send(ctx, z, Key{}, 1<<30, 1<<20); !within(float64(got), 10_000+1_000_000+10_000, 0.05) {
+		if got := send(ctx, z, keys.Key{}, 1<<30, 1<<20); !within(float64(got), 10_000+1_000_000+10_000, 0.05) {
 			t.Errorf("%d bytes", got)
 		}
 	})
@@ -150,7 +151,7 @@ func TestKeysBeyondTheMost(t *testing.T) {
 			all.Go(func() {
 				time.Sleep(time.Duration(i)) // in this order
 				for ctx.Err() == nil {
-					r, overflow := z.Open(Key{A: uint64(i)})
+					r, overflow := z.Open(keys.Key{A: uint64(i)})
 					if overflow != (i >= 2) {
 						t.Errorf("key %d: overflow %t", i, overflow)
 					}
@@ -178,13 +179,13 @@ func TestKeysBeyondTheMost(t *testing.T) {
 func TestAnOpenResponsePinsItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := NewZone("z", 10_000, 10)
-		r, _ := z.Open(Key{A: 1})
+		r, _ := z.Open(keys.Key{A: 1})
 		for i := range 100 {
-			send(t.Context(), z, Key{A: uint64(i)}, 1, 1)
+			send(t.Context(), z, keys.Key{A: uint64(i)}, 1, 1)
 		}
 		time.Sleep(time.Hour)
 		z.Sweep(clock.Now())
-		if again, _ := z.Open(Key{A: 1}); again.key != r.key || len(z.keys) != 1 {
+		if again, _ := z.Open(keys.Key{A: 1}); again.key != r.key || len(z.keys) != 1 {
 			t.Errorf("%d keys, want the one with an open response", len(z.keys))
 		}
 	})
@@ -195,34 +196,34 @@ func TestAnOpenResponsePinsItsKey(t *testing.T) {
 func TestAKeyThatComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := NewZone("z", 10_000, 10)
-		owes := func(name Key) {
+		owes := func(name keys.Key) {
 			r, _ := z.Open(name)
 			_, _ = r.Take(t.Context(), 1000)
 			r.Close()
 		}
-		owes(Key{A: 1})
-		owes(Key{A: 2})
-		owes(Key{A: 3})
-		r, _ := z.Open(Key{A: 1})
+		owes(keys.Key{A: 1})
+		owes(keys.Key{A: 2})
+		owes(keys.Key{A: 3})
+		r, _ := z.Open(keys.Key{A: 1})
 		r.Close()
 		time.Sleep(time.Hour)
-		r, _ = z.Open(Key{A: 1})
-		z.Open(Key{A: 4})
-		z.Open(Key{A: 5})
-		if z.keys[Key{A: 1}] != r.key {
+		r, _ = z.Open(keys.Key{A: 1})
+		z.Open(keys.Key{A: 4})
+		z.Open(keys.Key{A: 5})
+		if z.keys[keys.Key{A: 1}] != r.key {
 			t.Error("a key that came back is gone with what it was before")
 		}
 
 		_, _ = r.Take(t.Context(), 1000)
 		r.Close()
-		r, _ = z.Open(Key{A: 1})
-		owes(Key{A: 6})
+		r, _ = z.Open(keys.Key{A: 1})
+		owes(keys.Key{A: 6})
 		time.Sleep(time.Second)
 		for range 3 {
 			_, _ = r.Take(t.Context(), 1000)
 		}
 		z.Sweep(clock.Now())
-		if _, ok := z.keys[Key{A: 6}]; ok || z.keys[Key{A: 1}] != r.key {
+		if _, ok := z.keys[keys.Key{A: 6}]; ok || z.keys[keys.Key{A: 1}] != r.key {
 			t.Error("a busy key keeps another one in memory, or is gone")
 		}
 	})
@@ -233,17 +234,17 @@ func TestForgetLooksAtAFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := NewZone("z", 1, 1<<30)
 		for i := range 10_000 {
-			r, _ := z.Open(Key{A: uint64(i)})
+			r, _ := z.Open(keys.Key{A: uint64(i)})
 			_, _ = r.Take(t.Context(), 1)
 			r.Close()
 		}
 		time.Sleep(time.Hour)
-		z.Open(Key{A: 1 << 40})
+		z.Open(keys.Key{A: 1 << 40})
 		if n := len(z.keys); n < 9_990 {
 			t.Errorf("opening one response looked at %d keys", 10_000-n)
 		}
 		for range 6000 {
-			r, _ := z.Open(Key{A: 1 << 41})
+			r, _ := z.Open(keys.Key{A: 1 << 41})
 			r.Close()
 		}
 		if n := len(z.keys); n > 3 {
@@ -261,7 +262,7 @@ func TestOpenAndCloseAtOnce(t *testing.T) {
 		all.Go(func() {
 			for range 200 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(300))*time.Microsecond)
-				send(ctx, z, Key{A: rand.Uint64N(5)}, rand.IntN(200_000), 1+rand.IntN(50_000))
+				send(ctx, z, keys.Key{A: rand.Uint64N(5)}, rand.IntN(200_000), 1+rand.IntN(50_000))
 				cancel()
 			}
 		})

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // A Writer is a response whose body waits for its turns. It flushes, and can be hijacked and
@@ -16,7 +18,7 @@ import (
 type Writer struct {
 	caddyhttp.ResponseWriterWrapper
 
-	name     Key
+	name     keys.Key
 	response *Response
 	ctx      context.Context
 	begun    bool // the final status is written
@@ -27,7 +29,7 @@ type Writer struct {
 // rate with others as there are too many. It is nil where nothing is to be slowed: there is no
 // body, the connection becomes a tunnel, or the response is slowed by this key already. Close must
 // be called at the end of the response.
-func (z *Zone) Throttle(w http.ResponseWriter, r *http.Request, name Key) (t *Writer, overflow bool) {
+func (z *Zone) Throttle(w http.ResponseWriter, r *http.Request, name keys.Key) (t *Writer, overflow bool) {
 	if r.Method == http.MethodHead || r.Method == http.MethodConnect || z.throttles(w, name) {
 		return nil, false
 	}
@@ -39,7 +41,7 @@ func (z *Zone) Throttle(w http.ResponseWriter, r *http.Request, name Key) (t *Wr
 
 // throttles reports whether a writer, or one that it wraps, is slowed by a key already: a request
 // may pass two handlers with the same zone.
-func (z *Zone) throttles(w http.ResponseWriter, name Key) bool {
+func (z *Zone) throttles(w http.ResponseWriter, name keys.Key) bool {
 	for {
 		if t, ok := w.(*Writer); ok && t.response.zone == z && t.name == name {
 			return true

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // body is what a handler writes in the tests: three seconds at 10000 bytes a second.
@@ -31,7 +33,7 @@ func handle(t *testing.T, method string, h http.HandlerFunc) (took time.Duration
 		start := time.Now()
 		r := httptest.NewRequest(method, "/", nil)
 		got = &peer{header: http.Header{}}
-		if w, _ := z.Throttle(got, r, Key{}); w != nil {
+		if w, _ := z.Throttle(got, r, keys.Key{}); w != nil {
 			defer w.Close()
 			h(w, r)
 		} else {
@@ -143,16 +145,16 @@ func TestWriterSlowsNothingElse(t *testing.T) {
 func TestThrottledOnceByAKey(t *testing.T) {
 	z, other := NewZone("z", 1, 1), NewZone("other", 1, 1)
 	r := httptest.NewRequest("GET", "/", nil)
-	w, _ := z.Throttle(httptest.NewRecorder(), r, Key{A: 1})
-	if again, _ := z.Throttle(struct{ http.ResponseWriter }{w}, r, Key{A: 1}); again == nil {
+	w, _ := z.Throttle(httptest.NewRecorder(), r, keys.Key{A: 1})
+	if again, _ := z.Throttle(struct{ http.ResponseWriter }{w}, r, keys.Key{A: 1}); again == nil {
 		t.Error("what can't be unwrapped is taken for slowed") // it can't be known
 	}
-	second, _ := z.Throttle(w, r, Key{A: 2})
-	third, _ := other.Throttle(second, r, Key{A: 1})
+	second, _ := z.Throttle(w, r, keys.Key{A: 2})
+	third, _ := other.Throttle(second, r, keys.Key{A: 1})
 	if second == nil || third == nil {
 		t.Fatal("another key or zone doesn't slow a response")
 	}
-	for _, name := range []Key{{A: 1}, {A: 2}} {
+	for _, name := range []keys.Key{{A: 1}, {A: 2}} {
 		if again, _ := z.Throttle(third, r, name); again != nil {
 			t.Errorf("key %v slows a response twice", name)
 		}
@@ -167,7 +169,7 @@ func TestFailedWrites(t *testing.T) {
 		for _, c := range []struct {
 			err, want error
 		}{{failed, failed}, {nil, io.ErrShortWrite}} {
-			w, _ := z.Throttle(&shortWriter{ResponseRecorder: httptest.NewRecorder(), err: c.err}, httptest.NewRequest("GET", "/", nil), Key{})
+			w, _ := z.Throttle(&shortWriter{ResponseRecorder: httptest.NewRecorder(), err: c.err}, httptest.NewRequest("GET", "/", nil), keys.Key{})
 			before := z.Status()
 			n, err := w.Write(body)
 			if n != 7 || err != c.want {
@@ -199,7 +201,7 @@ func TestWriteEndsWithTheRequest(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
-		w, _ := z.Throttle(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx), Key{})
+		w, _ := z.Throttle(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx), keys.Key{})
 		defer w.Close()
 		if n, err := w.Write(body); !errors.Is(err, context.DeadlineExceeded) || !within(float64(n), 10_000, 0.2) || time.Since(start) != time.Second {
 			t.Errorf("Write = %d, %v after %v", n, err, time.Since(start))
@@ -250,7 +252,7 @@ var ablest = map[string]http.HandlerFunc{
 func TestWriterOnAServer(t *testing.T) {
 	z := NewZone("z", 1<<30, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t, _ := z.Throttle(w, r, Key{})
+		t, _ := z.Throttle(w, r, keys.Key{})
 		defer t.Close()
 		ablest[r.URL.Path](t, r)
 	}))
@@ -298,7 +300,7 @@ func text(r *http.Response) string {
 // What can't be flushed or hijacked says so.
 func TestWriterOfLess(t *testing.T) {
 	z := NewZone("z", 1<<30, 10)
-	w, _ := z.Throttle(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequest("GET", "/", nil), Key{})
+	w, _ := z.Throttle(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequest("GET", "/", nil), keys.Key{})
 	defer w.Close()
 	var conn net.Conn
 	var rw *bufio.ReadWriter

@@ -9,13 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-tide/ratelimit/internal/admin"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
 // change is what one of the commands changes.
 type change struct {
-	admin.ChangeRequest
+	operate.ChangeRequest
 
 	remove bool
 	name   string // of the key, for people
@@ -55,7 +55,7 @@ zone's key with what stands between them.`,
 		if !c.remove {
 			c.Limit = args[2]
 		}
-		return p.change(client, admin.OverridesPath, c)
+		return p.change(client, operate.OverridesPath, c)
 	})
 	return cmd
 }
@@ -94,7 +94,7 @@ ever and not denied; raising the share keeps those that were in.
 			}
 			c.Share = &share
 		}
-		return p.change(client, admin.EnforcementPath, c)
+		return p.change(client, operate.EnforcementPath, c)
 	})
 	return cmd
 }
@@ -103,7 +103,7 @@ func shareOf(text string) (float64, error) {
 	if text == "off" {
 		return 0, nil
 	}
-	return rates.ParseShare(text)
+	return config.ParseShare(text)
 }
 
 // change asks for a change and prints what came of it.
@@ -120,7 +120,7 @@ func (p printer) change(client client, path string, c change) error {
 	if err != nil {
 		return err
 	}
-	var done admin.Changed
+	var done operate.Changed
 	if err := json.Unmarshal(text, &done); err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
@@ -136,7 +136,7 @@ func (p printer) change(client client, path string, c change) error {
 }
 
 // what says what was changed.
-func (p printer) what(c change, done admin.Changed) string {
+func (p printer) what(c change, done operate.Changed) string {
 	zone := "all zones"
 	if done.Zone != "" {
 		zone = done.Zone
@@ -155,14 +155,14 @@ func (p printer) what(c change, done admin.Changed) string {
 }
 
 // on says on how many nodes a change holds.
-func on(done admin.Changed) string {
+func on(done operate.Changed) string {
 	if !done.Shared {
 		return "on this node, which counts for itself"
 	}
 	return fmt.Sprintf("on %d of %d nodes", done.Applied, done.Nodes)
 }
 
-func (p printer) until(done admin.Changed) string {
+func (p printer) until(done operate.Changed) string {
 	if done.Removed {
 		return ""
 	}
@@ -170,7 +170,7 @@ func (p printer) until(done admin.Changed) string {
 }
 
 // missing says who has not applied a change.
-func (p printer) missing(done admin.Changed) string {
+func (p printer) missing(done operate.Changed) string {
 	var names []string
 	for _, m := range done.Missing {
 		names = append(names, fmt.Sprintf("%s (last heard %s)", m.Name, p.ago(m.Heard)))

@@ -14,9 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-tide/ratelimit/internal/admin"
-	"github.com/caddy-tide/ratelimit/internal/explain"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
 // asked is the body of what is to be explained.
@@ -91,7 +90,7 @@ func (p printer) explain(c client, q asked) error {
 	if err != nil {
 		return err
 	}
-	text, err := c.ask(http.MethodPost, admin.ExplainPath, string(body))
+	text, err := c.ask(http.MethodPost, operate.ExplainPath, string(body))
 	if err != nil {
 		return err
 	}
@@ -99,13 +98,13 @@ func (p printer) explain(c client, q asked) error {
 		return p.raw(text)
 	}
 	if q.Zone != "" {
-		var h explain.Handler
+		var h operate.Explained
 		if err := json.Unmarshal(text, &h); err != nil {
 			return fmt.Errorf("reading the answer: %w", err)
 		}
 		return p.handler(h)
 	}
-	var site explain.Site
+	var site operate.ExplainedSite
 	if err := json.Unmarshal(text, &site); err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
@@ -121,7 +120,7 @@ func (p printer) explain(c client, q asked) error {
 				return err
 			}
 		}
-		if err := p.handler(h.Handler); err != nil {
+		if err := p.handler(h.Explained); err != nil {
 			return err
 		}
 	}
@@ -129,7 +128,7 @@ func (p printer) explain(c client, q asked) error {
 }
 
 // handler prints what a handler would do.
-func (p printer) handler(h explain.Handler) error {
+func (p printer) handler(h operate.Explained) error {
 	text := string(h.Decision)
 	if h.Zone != "" {
 		text += " by " + h.Zone
@@ -166,13 +165,13 @@ func (p printer) handler(h explain.Handler) error {
 }
 
 // notesOf says why a zone is not asked, or not as it is configured.
-func notesOf(z explain.Zone) string {
+func notesOf(z operate.ExplainedZone) string {
 	notes := slices.Clone(z.Mismatch)
 	for i, m := range notes {
 		if !strings.Contains(m, " ") { // a matcher
 			notes[i] = m + " does not match"
 		}
-		if m == explain.Except {
+		if m == operate.Except {
 			notes[i] = "excepted"
 		}
 	}
@@ -198,7 +197,7 @@ func length(seconds float64) string {
 	if seconds < 60 {
 		return strconv.FormatFloat(seconds, 'f', -1, 64) + "s"
 	}
-	return rates.WindowText(rounded(time.Duration(seconds * float64(time.Second))))
+	return config.WindowText(rounded(time.Duration(seconds * float64(time.Second))))
 }
 
 func topCommand() *cobra.Command {
@@ -221,7 +220,7 @@ node doesn't count by key what it denies.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().StringVar(&by, "by", "used", "What the most of is shown: used, asked or denied")
-	cmd.Flags().IntVarP(&n, "number", "n", explain.TopKeys, "How many keys of each limit are shown")
+	cmd.Flags().IntVarP(&n, "number", "n", operate.TopKeys, "How many keys of each limit are shown")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "Show them again every two seconds")
 	cmd.RunE = run(func(c client, p printer, args []string) error {
 		q.Set("by", by)
@@ -248,14 +247,14 @@ node doesn't count by key what it denies.`,
 
 // top asks and prints.
 func (p printer) top(c client, q url.Values) error {
-	text, err := c.ask(http.MethodGet, admin.TopPath+"?"+q.Encode(), "")
+	text, err := c.ask(http.MethodGet, operate.TopPath+"?"+q.Encode(), "")
 	if err != nil {
 		return err
 	}
 	if p.json {
 		return p.raw(text)
 	}
-	var all []explain.Top
+	var all []operate.Top
 	if err := json.Unmarshal(text, &all); err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
 	}

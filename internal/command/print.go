@@ -12,7 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
 )
 
 // printer writes what a command shows.
@@ -81,9 +81,9 @@ func (p printer) table(rows [][]string) error {
 // in says how far a time is ahead, rounded up: what has just been set for 5m ends in 5m. ago says
 // how long it is past.
 func (p printer) in(t time.Time) string {
-	return "in " + rates.WindowText(rounded(t.Sub(p.now())+time.Second/2-1))
+	return "in " + config.WindowText(rounded(t.Sub(p.now())+time.Second/2-1))
 }
-func (p printer) ago(t time.Time) string { return rates.WindowText(rounded(p.now().Sub(t))) + " ago" }
+func (p printer) ago(t time.Time) string { return config.WindowText(rounded(p.now().Sub(t))) + " ago" }
 
 // rounded leaves out what nobody reads of a time.
 func rounded(d time.Duration) time.Duration {

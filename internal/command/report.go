@@ -5,7 +5,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/simulate"
 )
 
@@ -14,7 +14,7 @@ func (p printer) report(r *simulate.Report) error {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	const layout = "2006-01-02 15:04:05"
-	say("%d requests of %s clients, from %s to %s UTC (%s).", r.Requests, clientsText(r.Clients), r.From.Format(layout), r.To.Format(layout), rates.WindowText(rounded(r.To.Sub(r.From))))
+	say("%d requests of %s clients, from %s to %s UTC (%s).", r.Requests, clientsText(r.Clients), r.From.Format(layout), r.To.Format(layout), config.WindowText(rounded(r.To.Sub(r.From))))
 	if r.Nodes > 1 {
 		say("%d nodes share them.", r.Nodes)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-tide/ratelimit/internal/admin"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
 func reset() *cobra.Command {
@@ -51,15 +51,15 @@ func (p printer) reset(client client, c change) error {
 	if err != nil {
 		return err
 	}
-	text, err := client.ask(http.MethodPost, admin.ResetPath, string(body))
+	text, err := client.ask(http.MethodPost, operate.ResetPath, string(body))
 	if err != nil {
 		return err
 	}
-	var done admin.Reset
+	var done operate.ResetDone
 	if err := json.Unmarshal(text, &done); err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
-	changed := admin.Changed{Outcome: done.Outcome}
+	changed := operate.Changed{Outcome: done.Outcome}
 	changed.Pending = done.Pending
 	if p.json {
 		err = p.raw(text)

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/simulate"
 )
 
@@ -100,7 +100,7 @@ func (p printer) simulate(s simulation, paths []string) error {
 	most := 1.0
 	if s.maxDenied != "" {
 		var err error
-		if most, err = rates.ParseShare(s.maxDenied); err != nil {
+		if most, err = config.ParseShare(s.maxDenied); err != nil {
 			return fmt.Errorf("--max-denied: %w", err)
 		}
 	}
@@ -171,7 +171,7 @@ func (s simulation) options() (o simulate.Options, err error) {
 		return o, errors.New("--balance: give round_robin or client")
 	}
 	if s.syncRate != "" {
-		rate, err := rates.ParseSyncRate(s.syncRate)
+		rate, err := config.ParseSyncRate(s.syncRate)
 		if err != nil {
 			return o, fmt.Errorf("--sync-rate: %w", err)
 		}
@@ -197,7 +197,7 @@ func (s simulation) configuration() ([]byte, error) {
 	zone := map[string]any{}
 	var all []any
 	for _, text := range s.limits {
-		r, err := rates.Parse(text)
+		r, err := config.ParseRate(text)
 		if err != nil {
 			return nil, fmt.Errorf("--limit: %w", err)
 		}

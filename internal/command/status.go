@@ -11,13 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-tide/ratelimit/internal/admin"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/state"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
 // bandwidthTable shows the zones that slow responses.
-func bandwidthTable(all []state.Bandwidth) [][]string {
+func bandwidthTable(all []operate.BandwidthState) [][]string {
 	table := [][]string{{"BANDWIDTH", "RATE", "KEYS", "OPEN", "BYTES", "WAITED"}}
 	for _, b := range all {
 		table = append(table, []string{b.Zone, b.Rate.String(), number(b.Keys), number(b.Open), number(b.Bytes), length(math.Round(b.Waited))})
@@ -36,14 +35,14 @@ their counts with it, and what was changed at run time and still holds.`,
   caddy rate-limit status --json --address unix//run/caddy/admin.sock`,
 		Args: exactly(),
 		RunE: run(func(c client, p printer, _ []string) error {
-			text, err := c.ask(http.MethodGet, admin.Root, "")
+			text, err := c.ask(http.MethodGet, operate.Root, "")
 			if err != nil {
 				return err
 			}
 			if p.json {
 				return p.raw(text)
 			}
-			var s state.State
+			var s operate.State
 			if err := json.Unmarshal(text, &s); err != nil {
 				return fmt.Errorf("reading the answer: %w", err)
 			}
@@ -52,7 +51,7 @@ their counts with it, and what was changed at run time and still holds.`,
 	}
 }
 
-func (p printer) status(s state.State) error {
+func (p printer) status(s operate.State) error {
 	if err := p.summary(s); err != nil {
 		return err
 	}
@@ -97,7 +96,7 @@ func (p printer) status(s state.State) error {
 
 // enforcement shows for which share of keys zones are enforced: what operators have changed, and
 // below that what the configuration says of zones that it doesn't enforce for all.
-func (p printer) enforcement(s state.State) [][]string {
+func (p printer) enforcement(s operate.State) [][]string {
 	table := [][]string{{"ENFORCED", "SHARE", "ENDS", "NOTE"}}
 	changed := map[string]bool{}
 	for _, e := range s.Enforcement {
@@ -138,7 +137,7 @@ func limitText(n int64, window string, concurrent bool) string {
 }
 
 // summary writes one line about Redis.
-func (p printer) summary(s state.State) error {
+func (p printer) summary(s operate.State) error {
 	switch {
 	case s.Control == nil:
 		return p.line("No configuration with rate_limit is running.")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -34,7 +35,7 @@ func withTable(t *testing.T, n *cnode) *tnode {
 func (n *tnode) take(units int) (admitted int) {
 	raw := []byte("alice")
 	for range units {
-		if n.table.Take(n.limit, table.KeyOf(raw), raw, clock.Now(), 1, 0).Allowed {
+		if n.table.Take(n.limit, keys.KeyOf(raw), raw, clock.Now(), 1, 0).Allowed {
 			admitted++
 		}
 	}
@@ -42,11 +43,11 @@ func (n *tnode) take(units int) (admitted int) {
 }
 
 func (n *tnode) left() int64 {
-	left, _ := n.table.Room(n.limit, table.KeyOf([]byte("alice")), []byte("alice"), clock.Now())
+	left, _ := n.table.Room(n.limit, keys.KeyOf([]byte("alice")), []byte("alice"), clock.Now())
 	return left
 }
 
-func (n *tnode) reset(t *testing.T, key *table.ID, nodes int) (forgiven int64) {
+func (n *tnode) reset(t *testing.T, key *keys.ID, nodes int) (forgiven int64) {
 	t.Helper()
 	o, forgiven, err := n.Reset(context.Background(), ResetChange{Target: Target{Zone: "login", Key: key}, For: 1000 * time.Hour, Who: "test"})
 	if err != nil || o.Applied != nodes || o.Nodes != nodes {
@@ -63,8 +64,8 @@ func TestAllNodesApplyAReset(t *testing.T) {
 	for _, n := range startNodes(t, r, "a", "b", "c") {
 		nodes = append(nodes, withTable(t, n))
 	}
-	id := table.IDOf([]byte("alice"))
-	for round, key := range []*table.ID{&id, nil, &id, &id} {
+	id := keys.IDOf([]byte("alice"))
+	for round, key := range []*keys.ID{&id, nil, &id, &id} {
 		if got := nodes[round%3].take(30); got != 30 {
 			t.Fatalf("round %d: %d requests are admitted, want 30", round, got)
 		}
@@ -102,7 +103,7 @@ func TestTheBudgetOfResets(t *testing.T) {
 	fill := make([]any, 0, 8*MaxEntries)
 	now := time.Now().UnixMicro()
 	for i := range MaxEntries {
-		e := Entry{ID: resetPrefix + Target{Key: &table.ID{1, byte(i), byte(i >> 8)}}.IDText() + ":login", Stamp: now + int64(i), Length: 3600000, Body: resetBody}
+		e := Entry{ID: resetPrefix + Target{Key: &keys.ID{1, byte(i), byte(i >> 8)}}.IDText() + ":login", Stamp: now + int64(i), Length: 3600000, Body: resetBody}
 		e.Until = now/1000 + e.Length
 		e.Keep = e.Until
 		fill = append(fill, e.ID, "", "", e.value())
@@ -118,7 +119,7 @@ func TestTheBudgetOfResets(t *testing.T) {
 		return set != nil && len(set.Keys) == MaxEntries
 	})
 	n.enforce(t, "login", .5, 1)
-	id := table.IDOf([]byte("alice"))
+	id := keys.IDOf([]byte("alice"))
 	if _, _, err := n.Reset(context.Background(), ResetChange{Target: Target{Zone: "login", Key: &id}, For: time.Hour}); !errors.Is(err, ErrFull) {
 		t.Errorf("one reset too many: %v, want %v", err, ErrFull)
 	}

@@ -11,9 +11,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/settings"
 )
 
 const (
@@ -27,7 +26,7 @@ const (
 	OverrideFor    = 24 * time.Hour
 	// MinFor and maxFor bound that.
 	MinFor = time.Second
-	maxFor = rates.MaxWindow
+	maxFor = config.MaxWindow
 	// Forever is the longest.
 	Forever = maxFor
 
@@ -110,7 +109,7 @@ func (b Body) Check() error {
 		}
 	}
 	if b.Share != nil {
-		return rates.CheckShare(*b.Share)
+		return config.CheckShare(*b.Share)
 	}
 	_, err := ParseLimit(b.Limit)
 	return err
@@ -121,7 +120,7 @@ type Override struct {
 	// Unlimited admits everything and counts nothing. Deny denies everything.
 	Unlimited, Deny bool
 	// Rate replaces the limit with its window, or the only one where Window is 0.
-	Rate rates.Rate
+	Rate config.Rate
 }
 
 // ParseLimit reads the limit of an override.
@@ -132,9 +131,9 @@ func ParseLimit(text string) (o Override, err error) {
 	case text == Deny:
 		o.Deny = true
 	case strings.Contains(text, "/"):
-		o.Rate, err = rates.Parse(text)
+		o.Rate, err = config.ParseRate(text)
 	default:
-		o.Rate.Limit, err = rates.ParseCount(text)
+		o.Rate.Limit, err = config.ParseCount(text)
 	}
 	if err != nil {
 		return o, fmt.Errorf("limit: %w; or write %s or %s", err, Unlimited, Deny)
@@ -146,7 +145,7 @@ func ParseLimit(text string) (o Override, err error) {
 // concurrent use.
 type Rules struct {
 	// Enforce is for which keys the zone is enforced, nil where the configuration says that.
-	Enforce *settings.Enforcement
+	Enforce *config.Enforcement
 
 	overrides map[keys.ID]*Override
 	misses    *misses // where there are overrides
@@ -215,7 +214,7 @@ type parsed struct {
 	Body
 	Target
 	override *Override
-	enforce  *settings.Enforcement
+	enforce  *config.Enforcement
 }
 
 // parse reads an entry. What other programs may have written there has no effect.
@@ -226,7 +225,7 @@ func parse(e Entry) (p parsed, ok bool) {
 		return p, false
 	}
 	if p.Share != nil {
-		e := settings.Enforce(*p.Share)
+		e := config.Enforce(*p.Share)
 		p.enforce = &e
 	} else {
 		o, _ := ParseLimit(p.Limit)

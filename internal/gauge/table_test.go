@@ -10,13 +10,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 const at = int64(1_795_000_000_000_000_000)
 
 func askAt(key string, now, limit, alone int64) *Ask {
-	return &Ask{Key: table.KeyOf([]byte(key)), Raw: []byte(key), Now: now, Limit: limit, Alone: alone}
+	return &Ask{Key: keys.KeyOf([]byte(key)), Raw: []byte(key), Now: now, Limit: limit, Alone: alone}
 }
 
 // shared has a table sync with two other nodes.
@@ -236,7 +236,7 @@ func TestWhatIsUrgent(t *testing.T) {
 
 func TestTakingAllocatesNothing(t *testing.T) {
 	for name, tab := range map[string]*Table{"local": New(10), "synced": shared(New(10)), "overflow": New(0)} {
-		raw, key := []byte("k"), table.KeyOf([]byte("k"))
+		raw, key := []byte("k"), keys.KeyOf([]byte("k"))
 		hold, _ := tab.Take(askAt("k", at, 4, 4))
 		if n := testing.AllocsPerRun(100, func() {
 			a := Ask{Key: key, Raw: raw, Now: at, Limit: 4, Alone: 4}

@@ -8,25 +8,23 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // borrowing returns a configuration with one zone, which goes by a client of its own.
 func borrowing(t *testing.T, server *redistest.Server) *Config {
 	t.Helper()
 	client := server.Client()
-	redis := shared.Borrow(client, shared.Options{Namespace: "borrow", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
-	z, err := zone.New(zone.Options{
-		Compiled: settings.Compiled{
-			Name: "login", Key: "all", Limits: []rates.Rate{{Limit: 10, Window: 1000 * time.Hour}}, Buckets: 1, MaxKeys: 100,
-			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.SyncRate(50 * time.Millisecond),
+	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "borrow", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
+	z, err := limits.NewZone(limits.ZoneOptions{
+		Settings: config.Settings{
+			Name: "login", Key: "all", Limits: []config.Rate{{Limit: 10, Window: 1000 * time.Hour}}, Buckets: 1, MaxKeys: 100,
+			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.SyncRate(50 * time.Millisecond),
 		},
 		Namespace: "borrow", Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),
 	})
@@ -58,17 +56,17 @@ func settle(t *testing.T, c *Config) {
 func TestAReloadWithABorrowedClient(t *testing.T) {
 	server, other := redistest.Start(t), redistest.Start(t)
 	raw := []byte("key")
-	id := table.IDOf(raw)
+	id := keys.IDOf(raw)
 	left := func(c *Config) (left int64) {
 		for l := range c.Each {
-			left, _ = l.Table.Room(l.Enforced, table.KeyOf(raw), raw, clock.Now())
+			left, _ = l.Table.Room(l.Enforced, keys.KeyOf(raw), raw, clock.Now())
 		}
 		return left
 	}
 	take := func(c *Config, n int) {
 		for l := range c.Each {
 			for range n {
-				l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0)
+				l.Take(keys.KeyOf(raw), raw, clock.Now(), 1, 0)
 			}
 		}
 	}

@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/shared"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -27,7 +27,7 @@ type distance struct {
 
 // roundTrip is how long Redis takes to answer, by heartbeats or by a circuit that is open: in a
 // Cluster they ask different servers. It is 0 where it is not known.
-func roundTrip(r *shared.Redis) time.Duration {
+func roundTrip(r *limits.Redis) time.Duration {
 	return max(r.Replicator.RoundTrip(), r.Strict.RoundTrip())
 }
 
@@ -54,7 +54,7 @@ func (c *Config) tooShort(trip time.Duration) (fields []zap.Field) {
 		every := time.Duration(z.SyncRate)
 		switch {
 		case z.Redis == nil || z.SyncRate < 0:
-		case z.SyncRate == rates.Strict:
+		case z.SyncRate == config.Strict:
 			strict = strict || trip > c.StrictTimeout/2
 		case trip > every/4:
 			if !slices.Contains(zones, z.Name) {

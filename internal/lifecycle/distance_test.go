@@ -9,15 +9,12 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/limits"
-	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -25,10 +22,10 @@ import (
 // which it is far is not.
 func TestARedisThatIsTooFar(t *testing.T) {
 	const ms = time.Millisecond
-	zoneOf := func(name string, rate time.Duration, redis *shared.Redis) *limits.Zone {
-		return &limits.Zone{Options: zone.Options{Compiled: settings.Compiled{Name: name, SyncRate: rates.SyncRate(rate)}, Redis: redis}}
+	zoneOf := func(name string, rate time.Duration, redis *limits.Redis) *limits.Zone {
+		return &limits.Zone{ZoneOptions: limits.ZoneOptions{Settings: config.Settings{Name: name, SyncRate: config.SyncRate(rate)}, Redis: redis}}
 	}
-	redis := new(shared.Redis)
+	redis := new(limits.Redis)
 	for name, c := range map[string]struct {
 		zones []*limits.Zone
 		trip  time.Duration
@@ -83,7 +80,7 @@ func TestTheRoundTripThatACircuitMeasures(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	r := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: set.Timeout, StrictTimeout: 100 * time.Millisecond, Logger: zap.NewNop()})
+	r := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: set.Timeout, StrictTimeout: 100 * time.Millisecond, Logger: zap.NewNop()})
 	defer r.Close()
 	const delay = 300 * time.Millisecond
 	proxy.SetDelay(delay)

@@ -11,8 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/snapshot"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 )
 
 // hangingStorage is one that answers nobody from some time on, whatever its callers' patience.
@@ -54,7 +53,7 @@ func TestAStorageThatHangs(t *testing.T) {
 	t.Setenv("XDG_DATA_HOME", name)
 	synctest.Test(t, func(t *testing.T) {
 		storage := &hangingStorage{name: name, hangs: make(chan struct{}), ends: make(chan struct{})}
-		keeper, err := snapshot.Open(snapshot.InStorage, storage)
+		keeper, err := OpenKeeper(InStorage, storage)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,6 +84,6 @@ func TestAStorageThatHangs(t *testing.T) {
 		takes("a start where it hangs already", 20*time.Second, third.Start)
 		close(storage.ends)
 		takes("an end after it", 0, third.Stop)
-		shared.ControlOf(nil, name).Keep(nil, nil)
+		limits.ControlOf(nil, name).Keep(nil, nil)
 	})
 }

@@ -4,7 +4,7 @@
 // one: work in the background goes by it. On a reload the new one stands behind the old one until
 // that stops, and then inherits its counters.
 //
-// One lock is held over I/O: Start and Stop take turns. It comes before that of internal/counters
+// One lock is held over I/O: Start and Stop take turns. It comes before those of internal/limits
 // and all locks of sync and table. Nothing else takes it: requests, scrapes and the admin endpoint
 // read the list of configurations as one atomic value.
 package lifecycle
@@ -19,23 +19,19 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/bandwidth"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/limits"
-	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/snapshot"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zonename"
 )
 
 // A Config is one configuration, which runs from Start to Stop.
 type Config struct {
 	Logger *zap.Logger
 	// Redis is nil where nothing is synced. StrictTimeout is for its calls from Start on.
-	Redis         *shared.Redis
+	Redis         *limits.Redis
 	StrictTimeout time.Duration
 	// Keeper keeps the counters that don't sync over a restart; it is nil for none.
-	Keeper *snapshot.Keeper
+	Keeper *Keeper
 	// Namespace is that of the control record where Redis is nil.
 	Namespace string
 
@@ -87,8 +83,8 @@ func (c *Config) counted(yield func(*limits.Limit) bool) {
 // the current one. Only who holds turns replaces the list; it is never changed.
 var running atomic.Pointer[[]*Config]
 
-// turns is held by one Start or Stop at a time, also while it waits for Redis or a disk.
-var turns sync.Mutex
+// starting is held by one Start or Stop at a time, also while it waits for Redis or a disk.
+var starting sync.Mutex
 
 // started returns the configurations that have started and not ended.
 func started() []*Config {
@@ -120,15 +116,15 @@ func Zone(name string) *limits.Zone {
 // otherwise when the one before stops: until then another app may still fail to start, and then
 // nothing must have changed.
 func (c *Config) Start() {
-	defer shared.Starting.End()
+	defer limits.Starting.End()
 	if before := Current(); before == nil {
 		c.keepControl(true)
 	} else {
 		c.Control().Inherit(before.Control())
 	}
 	c.meet()
-	turns.Lock()
-	defer turns.Unlock()
+	starting.Lock()
+	defer starting.Unlock()
 	list := append(slices.Clone(started()), c)
 	running.Store(&list)
 	if len(list) == 1 {
@@ -147,9 +143,9 @@ func (c *Config) Start() {
 // turns.
 func (c *Config) meet() {
 	syncs := func(z *limits.Zone) bool { return z.Redis != nil && z.SyncRate >= 0 }
-	if c.Redis != nil && slices.ContainsFunc(c.zones, syncs) && !c.Redis.Replicator.Meet(shared.StartWait) {
+	if c.Redis != nil && slices.ContainsFunc(c.zones, syncs) && !c.Redis.Replicator.Meet(limits.StartWait) {
 		c.Logger.Warn("redis has not answered at the start; until it does, limits are enforced with this node's counts alone",
-			warning.Field(warning.SyncFails), zap.Duration("waited", shared.StartWait))
+			warning.Field(warning.SyncFails), zap.Duration("waited", limits.StartWait))
 	}
 }
 
@@ -202,8 +198,8 @@ func (c *Config) housekeep() {
 // Stop ends what Start began, and makes the next configuration in line the current one. It does
 // nothing for a configuration that has not started.
 func (c *Config) Stop() {
-	turns.Lock()
-	defer turns.Unlock()
+	starting.Lock()
+	defer starting.Unlock()
 	list := slices.Clone(started())
 	i := slices.Index(list, c)
 	if i < 0 {
@@ -249,7 +245,7 @@ func (c *Config) byName() limitsByName {
 		if zones[l.Settings.Name] == nil {
 			zones[l.Settings.Name] = make(map[string]*limits.Limit)
 		}
-		zones[l.Settings.Name][counters.SpecOf(l.Settings, l.Rate).Name()] = l
+		zones[l.Settings.Name][limits.SpecOf(l.Settings, l.Rate).Name()] = l
 	}
 	return zones
 }
@@ -261,7 +257,7 @@ func (c *Config) inherit(before *Config) {
 	for name, all := range now {
 		old, stays := had[name]
 		if !stays {
-			old = had[zonename.Before(name, had, now)]
+			old = had[config.NameBefore(name, had, now)]
 		}
 		c.inheritBans(before, name, old)
 		for spec, l := range all {
@@ -290,7 +286,7 @@ func (c *Config) inheritBans(before *Config, name string, old map[string]*limits
 }
 
 // BansOf returns the bans of a zone, nil for none.
-func (c *Config) BansOf(zone string) *counters.Bans {
+func (c *Config) BansOf(zone string) *limits.Bans {
 	i := slices.IndexFunc(c.zones, func(z *limits.Zone) bool { return z.Name == zone })
 	if i < 0 {
 		return nil
@@ -302,7 +298,7 @@ func (c *Config) BansOf(zone string) *counters.Bans {
 // none.
 func (c *Config) logRestart(l, from *limits.Limit) {
 	fields := []zap.Field{zap.String("zone", l.Settings.Name), zap.Stringer("algorithm", l.Settings.Kind), zap.Stringer("limit", l.Rate)}
-	isStrict := func(l *limits.Limit) bool { return l.Settings.SyncRate == rates.Strict }
+	isStrict := func(l *limits.Limit) bool { return l.Settings.SyncRate == config.Strict }
 	switch {
 	case from == nil:
 		c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit starts at zero", fields...)

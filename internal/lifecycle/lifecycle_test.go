@@ -7,14 +7,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // State and Current answer while a configuration ends that goes by a borrowed client, whose Redis
@@ -27,11 +25,11 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	// As a client of this module, which goes by the contexts of its calls.
 	client.Options().ReadTimeout, client.Options().ContextTimeoutEnabled = time.Minute, true
 	defer client.Close()
-	redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
-	z, err := zone.New(zone.Options{
-		Compiled: settings.Compiled{
-			Name: "waits", Key: "all", Limits: []rates.Rate{{Limit: 10, Window: time.Hour}}, Buckets: 1, MaxKeys: 100,
-			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.SyncRate(time.Hour),
+	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
+	z, err := limits.NewZone(limits.ZoneOptions{
+		Settings: config.Settings{
+			Name: "waits", Key: "all", Limits: []config.Rate{{Limit: 10, Window: time.Hour}}, Buckets: 1, MaxKeys: 100,
+			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.SyncRate(time.Hour),
 		},
 		Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),
 	})
@@ -49,7 +47,7 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	proxy.Set(faultproxy.Blackhole)
 	raw := []byte("key")
 	for l := range z.Each {
-		l.Take(table.KeyOf(raw), raw, clock.Now(), 3, 0)
+		l.Take(keys.KeyOf(raw), raw, clock.Now(), 3, 0)
 	}
 	began, ended := time.Now(), make(chan struct{})
 	go func() {

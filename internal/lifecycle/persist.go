@@ -9,11 +9,9 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/reset"
-	"github.com/caddy-tide/ratelimit/internal/saved"
-	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/snapshot"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -23,7 +21,7 @@ func (c *Config) CheckKeeper() {
 		return
 	}
 	switch err := c.Keeper.Check(); {
-	case errors.Is(err, snapshot.ErrForeign):
+	case errors.Is(err, ErrForeign):
 		c.reportForeign(err)
 	case err != nil:
 		c.reportUnsaved(err)
@@ -55,7 +53,7 @@ func (c *Config) restore() {
 	log := c.Logger.With(zap.Stringer("persist", c.Keeper))
 	s, err := c.Keeper.Load()
 	switch {
-	case errors.Is(err, snapshot.ErrForeign):
+	case errors.Is(err, ErrForeign):
 		c.reportForeign(err)
 		c.Control().Keep(nil, nil)
 		return
@@ -75,7 +73,7 @@ func (c *Config) restore() {
 }
 
 // restoreLimits gives the limits what was saved of them.
-func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
+func (c *Config) restoreLimits(s Snapshot, log *zap.Logger) {
 	had, left := 0, 0
 	for l := range c.counted {
 		if keys := s.Limits[l.Key]; keys != nil {
@@ -98,7 +96,7 @@ func (c *Config) restoreLimits(s snapshot.Snapshot, log *zap.Logger) {
 
 // save writes the counters of the zones that don't sync. Those that do are in Redis.
 func (c *Config) save() {
-	s := snapshot.Snapshot{At: clock.Now(), Limits: make(map[string]saved.Counts), Resets: make(map[string]reset.Set)}
+	s := Snapshot{At: clock.Now(), Limits: make(map[string]table.SavedCounts), Resets: make(map[string]reset.Set)}
 	c.saved = 0
 	for local := range c.localCounters() {
 		counts, under := local.Save()
@@ -134,8 +132,8 @@ func (c *Config) Close() {
 }
 
 // localBans returns those of the zones that don't sync.
-func (c *Config) localBans() map[*counters.Bans]struct{} {
-	all := make(map[*counters.Bans]struct{})
+func (c *Config) localBans() map[*limits.Bans]struct{} {
+	all := make(map[*limits.Bans]struct{})
 	for _, z := range c.zones {
 		if b := z.Bans(); b != nil && (z.SyncRate < 0 || c.Redis == nil) {
 			all[b] = struct{}{}
@@ -145,8 +143,8 @@ func (c *Config) localBans() map[*counters.Bans]struct{} {
 }
 
 // localCounters returns those of the zones that don't sync.
-func (c *Config) localCounters() map[*counters.Counters]struct{} {
-	all := make(map[*counters.Counters]struct{})
+func (c *Config) localCounters() map[*limits.Counters]struct{} {
+	all := make(map[*limits.Counters]struct{})
 	for l := range c.counted {
 		if !l.IsSynced(c.Redis) {
 			all[l.Counters] = struct{}{}
@@ -156,7 +154,7 @@ func (c *Config) localCounters() map[*counters.Counters]struct{} {
 }
 
 // Control returns the control record that the configuration goes by.
-func (c *Config) Control() *control.Control { return shared.ControlOf(c.Redis, c.Namespace) }
+func (c *Config) Control() *control.Control { return limits.ControlOf(c.Redis, c.Namespace) }
 
 // keepControl has the control record be saved with each change, and restores what an earlier
 // process has saved.

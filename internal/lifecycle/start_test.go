@@ -13,9 +13,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // evaluates sends a request through the zones and reports whether it is admitted.
@@ -42,20 +40,20 @@ func TestARequestBeforeTheStart(t *testing.T) {
 	settle(t, first)
 	first.Stop()
 
-	process := shared.Starting
-	shared.Starting = shared.NewStart()
-	defer func() { shared.Starting = process }()
+	process := limits.Starting
+	limits.Starting = limits.NewStartUp()
+	defer func() { limits.Starting = process }()
 	second := borrowing(t, server)
 	defer second.Stop()
-	o := second.zones[0].Options
+	o := second.zones[0].ZoneOptions
 	o.Name, o.SyncRate, o.Logger, o.Once = "local", -1, zap.NewNop(), new(warning.Once)
-	local, err := zone.New(o)
+	local, err := limits.NewZone(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer local.Release()
 	evaluates(t, local)
-	if shared.Starting.IsOver() {
+	if limits.Starting.IsOver() {
 		t.Fatal("a request to a zone that doesn't sync has waited for the start")
 	}
 	answers := make(chan bool, 1)

@@ -7,9 +7,9 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -66,7 +66,7 @@ func (e *Evaluation) findBan(k *keyed, now int64) bool {
 	if k.rest == 0 {
 		return false
 	}
-	if o := k.Override(table.KeyOf(raw), raw); o != nil && o.Deny {
+	if o := k.Override(keys.KeyOf(raw), raw); o != nil && o.Deny {
 		return false
 	}
 	e.closed = append(e.closed, *k)

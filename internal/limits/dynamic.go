@@ -3,9 +3,8 @@ package limits
 import (
 	"net/http"
 
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/counters"
-	"github.com/caddy-tide/ratelimit/internal/matchers"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -25,7 +24,7 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override, ask
 	}
 	others := uint32(0)
 	if z.Reserved != nil {
-		others = matchers.Others(z.Reserved, r)
+		others = config.OtherClasses(z.Reserved, r)
 	}
 	if !z.Varies && o == nil && others == 0 {
 		return z.AllLimits, false
@@ -68,5 +67,5 @@ func (zr *zoneResult) rulesOf() []strict.Rule {
 	if !zr.own {
 		return zr.Rules
 	}
-	return counters.Rules(zr.limits)
+	return Rules(zr.limits)
 }

@@ -2,118 +2,96 @@ package limits
 
 import (
 	"net/http"
-	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/metrics"
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
-// keyed is a zone that is asked for a key.
-type keyed struct {
-	*Zone
-	key  [2]int // in Evaluation.keys
-	none bool   // there is no key, and requests without one are denied
-	// shadow is set where the zone is not enforced for the key, unavailable where it then would
-	// deny as Redis is.
-	shadow, unavailable bool
-	// barred is set where an operator denies all requests of the key.
-	barred bool
-	// rest is how much longer the key is banned.
-	rest time.Duration
-}
+// Enforcement returns for which keys the zone is enforced: what an operator has said at run time,
+// else what the configuration says. Requests go by this and nothing else.
+func (z *Zone) Enforcement() config.Enforcement { return z.enforcement(z.AtRuntime.Load()) }
 
-// question is what a zone is asked: for a key, under limits that are the request's own where own is
-// set. by is what an operator has set for the key.
-type question struct {
-	keyed
-	empty  bool // the template made no key
-	hash   table.Key
-	by     *control.Override
-	limits []Limit
-	own    bool
-}
-
-// isBarred reports whether an operator denies all requests of the key.
-func (q *question) isBarred() bool { return q.by != nil && q.by.Deny }
-
-// isClosed reports whether no limit is asked, as there is no key or an operator denies all requests
-// of it.
-func (q *question) isClosed() bool { return q.none || q.isBarred() }
-
-// questionFor makes the key of a request in a zone that it has just matched, and reads its limits.
-// In a zone that is not asked nothing is counted and told of that.
-func (e *Evaluation) questionFor(z *Zone, r *http.Request, vars map[string]any, asked bool) (q question) {
-	start := len(e.keys)
-	e.keys, q.empty, q.none = z.AppendKey(e.keys, r, vars)
-	q.Zone, q.key = z, [2]int{start, len(e.keys)}
-	if q.none {
-		return q
+func (z *Zone) enforcement(atRuntime *control.Rules) config.Enforcement {
+	if atRuntime != nil && atRuntime.Enforce != nil {
+		return *atRuntime.Enforce
 	}
-	raw := e.rawOf(&q.keyed)
-	q.hash = table.KeyOf(raw)
-	q.by, q.limits = z.Override(q.hash, raw), z.AllLimits
-	if (q.by != nil || z.Varies || z.Reserved != nil) && !q.isBarred() {
-		q.limits, q.own = e.limitsOf(z, r, q.by, asked)
-	}
-	return q
+	return z.Enforce
 }
 
-// askShadows asks the zones that are not enforced for their keys: the last ones of their class.
-func (e *Evaluation) askShadows(r *http.Request) error {
-	for i := range e.shadows {
-		q := &e.shadows[i]
-		e.decide(q, r)
-		if q.IsStrict() && r.Context().Err() != nil {
-			return errGone
+// enforces reports whether the zone denies requests of a key, or is in shadow mode for it. raw is
+// empty for a request without a key: these are in or out together. A key in early data is where it
+// is once it is proven.
+func (z *Zone) EnforcesRaw(raw []byte) bool {
+	return z.isFull && z.AtRuntime.Load() == nil || z.enforcesSome(raw)
+}
+
+func (z *Zone) enforcesSome(raw []byte) bool {
+	if z.Forked != nil {
+		return z.Enforces(*z.Forked)
+	}
+	e := z.Enforcement()
+	return e.IsFull() || !e.IsOff() && e.Includes(keys.IDOf(reqkey.AsProven(raw)), z.salt)
+}
+
+// matches reports whether a request is one that the zone is for. Caddy's matchers of addresses end
+// early data with 425, which proves no address. Where the zone is in shadow mode for such a
+// request, that would deny it: there it does not match.
+func (z *Zone) matches(r *http.Request) (bool, error) {
+	ok, err := z.Matchers.AnyMatchWithError(r)
+	if !config.IsTooEarly(err) {
+		return ok, err
+	}
+	if raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r)); z.EnforcesRaw(raw) {
+		return false, err
+	}
+	return config.MatchesButTooEarly(z.Matchers, r)
+}
+
+// overrideOf returns what an operator has set for a key at run time, nil for nothing. It costs an
+// atomic load where no zone has any.
+func (z *Zone) Override(hash keys.Key, raw []byte) *control.Override {
+	if rules := z.AtRuntime.Load(); rules != nil {
+		if z.Forked != nil {
+			return rules.OverrideOf(z.Forked.ID)
 		}
+		if proven := reqkey.AsProven(raw); reqkey.IsUnproven(raw) {
+			// An address that early data doesn't prove can be barred, and gets nothing else.
+			if o := rules.Override(keys.KeyOf(proven), proven); o != nil && o.Deny {
+				return o
+			}
+			return nil
+		}
+		return rules.Override(hash, raw)
 	}
-	e.shadows = e.shadows[:0]
 	return nil
 }
 
-// close notes that a zone denies without counting, as there is no key or Redis is unavailable. In
-// shadow mode it would.
-func (e *Evaluation) close(k keyed, unavailable bool) {
-	if !k.shadow {
-		e.denied, e.uncounted, e.unavailable = true, k.Zone, e.unavailable || unavailable
-		return
+// FromAuthentication returns a placeholder in the zone's key or limits that comes from
+// authentication, without its braces; "" for none.
+func (z *Zone) FromAuthentication() string {
+	for i := range z.AllLimits {
+		if n := z.AllLimits[i].Number; n != nil && n.IsOfAuthentication() {
+			return n.Name()
+		}
 	}
-	k.unavailable = unavailable
-	e.closed, e.overShadow = append(e.closed, k), true
+	return z.Template.AuthenticationIn()
 }
 
-// recordClosed counts and logs a request in a zone that would have denied it without counting.
-func (e *Evaluation) recordClosed(z keyed, r *http.Request) {
-	wait := time.Second
-	if !z.unavailable {
-		wait = z.FirstWindow()
-		z.Denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: wait, Shadow: true})
+// defaultOf counts a request that brings no number, and returns the default.
+func (z *Zone) DefaultOf(l *Limit, text string) int64 {
+	z.Decisions.CountDefault()
+	if text != "" && !l.Warned.Load() && !l.Warned.Swap(true) {
+		noticeValue(z.Name, l.Rate.String(), l.Rate.From, l.Rate.Limit, text, z.LogKeys, z.Once, z.Logger)
 	}
-	z.Decisions.Count(metrics.WouldDeny)
-	e.noteWouldDeny(z.Zone, wait)
+	return l.Rate.Limit
 }
 
-// recordWouldDeny counts and logs a request in a zone that would have denied it. Early data, which
-// proves no address, is counted only: a line or a placeholder would blame the owner of an address.
-func (e *Evaluation) recordWouldDeny(zr *zoneResult, r *http.Request) {
-	zr.Decisions.Count(metrics.WouldDeny)
-	if zr.early {
-		return
+// idOf returns the ID of a key.
+func (z *Zone) IDOf(raw []byte) keys.ID {
+	if z.Forked != nil {
+		return z.Forked.ID
 	}
-	d := e.loggedDenial(zr, r)
-	zr.Denials.Denied(e.now, d)
-	e.countDenial(zr, r)
-	e.noteWouldDeny(zr.Zone, d.Wait)
+	return keys.IDOf(raw)
 }
-
-// noteWouldDeny notes a denial that is not enforced, of which the longest is told.
-func (e *Evaluation) noteWouldDeny(z *Zone, wait time.Duration) {
-	if wait >= e.wouldDeny.Wait {
-		e.wouldDeny = answer.WouldDeny{Zone: z.Name, Wait: wait}
-	}
-}
-
-// WouldDeny returns what zones in shadow mode would have done.
-func (e *Evaluation) WouldDeny() answer.WouldDeny { return e.wouldDeny }

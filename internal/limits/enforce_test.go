@@ -23,16 +23,12 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/matchers"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // kinds are all algorithms.
@@ -46,20 +42,20 @@ const keyOfRequests = "{http.request.header.K}"
 // twins are two zones that differ in their names, and in that one is enforced and one is not.
 type twins struct{ enforced, shadow []*Zone }
 
-func newTwins(t testing.TB, s settings.Compiled, redis *zone.Redis) (w twins) {
+func newTwins(t testing.TB, s config.Settings, redis *Redis) (w twins) {
 	t.Helper()
 	s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
 	for _, off := range []bool{false, true} {
 		one := s
 		if off {
-			one.Name, one.Enforce = s.Name+"-shadow", settings.Enforce(0)
+			one.Name, one.Enforce = s.Name+"-shadow", config.Enforce(0)
 		}
-		z, err := zone.New(zone.Options{Compiled: one, Redis: redis, Sweep: time.Minute, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		z, err := NewZone(ZoneOptions{Settings: one, Redis: redis, Sweep: time.Minute, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		zones := []*Zone{z}
-		zone.Arrange(zones)
+		Arrange(zones)
 		if off {
 			w.shadow = zones
 		} else {
@@ -117,16 +113,16 @@ func (w twins) differ(key string, apart time.Duration) (denied bool, what string
 }
 
 // lawfulZone is any zone that decides for itself.
-func lawfulZone(rt *rapid.T) settings.Compiled {
-	s := settings.Compiled{
-		Name: "law", Kind: rapid.SampledFrom(kinds).Draw(rt, "kind"), Buckets: 1, SyncRate: rates.Local,
+func lawfulZone(rt *rapid.T) config.Settings {
+	s := config.Settings{
+		Name: "law", Kind: rapid.SampledFrom(kinds).Draw(rt, "kind"), Buckets: 1, SyncRate: config.Local,
 		MaxKeys:     rapid.SampledFrom([]int{2, 1000}).Draw(rt, "max_keys"),
 		CountDenied: rapid.Bool().Draw(rt, "count_denied"),
-		EmptyKey:    rapid.SampledFrom([]settings.EmptyKey{settings.EmptyShare, settings.EmptyDeny, settings.EmptySkip}).Draw(rt, "empty_key"),
-		Limits:      []rates.Rate{{Limit: rapid.Int64Range(0, 5).Draw(rt, "limit"), Window: 10 * time.Second}},
+		EmptyKey:    rapid.SampledFrom([]config.EmptyKey{config.EmptyShare, config.EmptyDeny, config.EmptySkip}).Draw(rt, "empty_key"),
+		Limits:      []config.Rate{{Limit: rapid.Int64Range(0, 5).Draw(rt, "limit"), Window: 10 * time.Second}},
 	}
 	if rapid.Bool().Draw(rt, "two limits") {
-		s.Limits = append(s.Limits, rates.Rate{Limit: rapid.Int64Range(1, 8).Draw(rt, "second limit"), Window: 30 * time.Second})
+		s.Limits = append(s.Limits, config.Rate{Limit: rapid.Int64Range(1, 8).Draw(rt, "second limit"), Window: 30 * time.Second})
 	}
 	switch s.Kind {
 	case algorithms.SlidingWindow:
@@ -178,8 +174,8 @@ func TestWouldDenyEqualsDeny(t *testing.T) {
 // The law where a request is denied as others have reserved what is left, and takes a penalty: the
 // bucket itself would wait for less.
 func TestWouldDenyEqualsDenyOfWhatIsReserved(t *testing.T) {
-	s := one("reserved", 2, rates.Local)
-	s.Kind, s.Limits, s.CountDenied = algorithms.TokenBucket, []rates.Rate{{Limit: 2, Window: time.Second}}, true
+	s := one("reserved", 2, config.Local)
+	s.Kind, s.Limits, s.CountDenied = algorithms.TokenBucket, []config.Rate{{Limit: 2, Window: time.Second}}, true
 	s.CountResponses = &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}
 	synctest.Test(t, func(t *testing.T) {
 		w := newTwins(t, s, nil)
@@ -193,18 +189,18 @@ func TestWouldDenyEqualsDenyOfWhatIsReserved(t *testing.T) {
 }
 
 // remote is a Redis for zones of a test, with the patience that a busy machine needs.
-func remote(t *testing.T, server *redistest.Server) *zone.Redis {
+func remote(t *testing.T, server *redistest.Server) *Redis {
 	t.Helper()
 	client := server.Client()
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
-	return shared.Borrow(client, shared.Options{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	return BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
 }
 
 const patience = 20 * time.Second
 
 // start has all the zones sync until the test ends.
-func start(t *testing.T, redis *zone.Redis, all []twins) {
+func start(t *testing.T, redis *Redis, all []twins) {
 	t.Helper()
 	redis.Replicator.Start()
 	redis.Strict.SetTimeout(patience)
@@ -231,12 +227,12 @@ func TestWouldDenyEqualsDenyWithRedis(t *testing.T) {
 	redis := remote(t, server)
 	var all []twins
 	for _, kind := range kinds {
-		for _, rate := range []rates.SyncRate{rates.Strict, rates.SyncRate(50 * time.Millisecond)} {
-			for loss, name := range settings.OnRedisLossNames {
-				s := settings.Compiled{
-					Name: fmt.Sprintf("%s %s %s", kind, rate, name), Kind: kind, Buckets: 1, SyncRate: rate, OnRedisLoss: settings.OnRedisLoss(loss),
+		for _, rate := range []config.SyncRate{config.Strict, config.SyncRate(50 * time.Millisecond)} {
+			for loss, name := range config.OnRedisLossNames {
+				s := config.Settings{
+					Name: fmt.Sprintf("%s %s %s", kind, rate, name), Kind: kind, Buckets: 1, SyncRate: rate, OnRedisLoss: config.OnRedisLoss(loss),
 					MaxKeys: []int{2, 1000}[loss%2], CountDenied: loss >= 2,
-					Limits: []rates.Rate{{Limit: 3, Window: 24 * time.Hour}, {Limit: 5, Window: 48 * time.Hour}},
+					Limits: []config.Rate{{Limit: 3, Window: 24 * time.Hour}, {Limit: 5, Window: 48 * time.Hour}},
 				}
 				if kind == algorithms.LeakyBucket {
 					s.Queue = 2
@@ -271,7 +267,7 @@ func TestWouldDenyEqualsDenyWithRedis(t *testing.T) {
 					denials++
 				}
 			}
-			if allows := while != "redis is there" && w.enforced[0].OnRedisLoss == settings.LossAllow; denials == 0 && !allows {
+			if allows := while != "redis is there" && w.enforced[0].OnRedisLoss == config.LossAllow; denials == 0 && !allows {
 				t.Errorf("%s, %s: nothing was denied, so nothing was compared", w.enforced[0].Name, while)
 			}
 		}
@@ -288,12 +284,12 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 	const keys = 100_000
 	nodes := make([]*Zone, 2)
 	for i := range nodes {
-		w := newTwins(t, settings.Compiled{Name: "share", Buckets: 1, SyncRate: rates.Local, MaxKeys: 1000, Limits: []rates.Rate{{Limit: 1, Window: time.Minute}}}, nil)
+		w := newTwins(t, config.Settings{Name: "share", Buckets: 1, SyncRate: config.Local, MaxKeys: 1000, Limits: []config.Rate{{Limit: 1, Window: time.Minute}}}, nil)
 		defer w.release()
 		nodes[i] = w.enforced[0]
 	}
 	enforce := func(share float64) {
-		e := settings.Enforce(share)
+		e := config.Enforce(share)
 		nodes[0].AtRuntime.Store(&control.Rules{Enforce: &e})
 		nodes[1].AtRuntime.Store(&control.Rules{Enforce: &e})
 	}
@@ -347,16 +343,16 @@ func decide(t *testing.T, zones []*Zone, key string) *Evaluation {
 func left(z *Zone, key string) int64 {
 	r := request(key)
 	raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
-	return z.AllLimits[0].Take(table.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining
+	return z.AllLimits[0].Take(keys.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining
 }
 
 // What an enforced zone denies is refunded in shadow mode, too, and what a zone in shadow mode
 // would deny is charged to the others and not to it.
 func TestShadowBesideEnforced(t *testing.T) {
 	for _, kind := range kinds[:5] { // all but the queue, which takes time
-		zone := func(name string, limit int64, share float64) settings.Compiled {
-			return settings.Compiled{
-				Name: name, Key: keyOfRequests, Kind: kind, Enforce: settings.Enforce(share), Limits: []rates.Rate{{Limit: limit, Window: 24 * time.Hour}},
+		zone := func(name string, limit int64, share float64) config.Settings {
+			return config.Settings{
+				Name: name, Key: keyOfRequests, Kind: kind, Enforce: config.Enforce(share), Limits: []config.Rate{{Limit: limit, Window: 24 * time.Hour}},
 			}
 		}
 		zones := arranged(t, zone("tight", 2, 0), zone("wide", 5, 1), zone("loose", 9, 0))
@@ -377,10 +373,10 @@ func TestShadowBesideEnforced(t *testing.T) {
 
 // A queue that is not enforced delays nobody, also beside one that is.
 func TestShadowQueueDelaysNobody(t *testing.T) {
-	queue := func(name string, window time.Duration, share float64) settings.Compiled {
-		return settings.Compiled{
-			Name: name, Key: keyOfRequests, Kind: algorithms.LeakyBucket, Queue: 3, Enforce: settings.Enforce(share),
-			Limits: []rates.Rate{{Limit: 1, Window: window}},
+	queue := func(name string, window time.Duration, share float64) config.Settings {
+		return config.Settings{
+			Name: name, Key: keyOfRequests, Kind: algorithms.LeakyBucket, Queue: 3, Enforce: config.Enforce(share),
+			Limits: []config.Rate{{Limit: 1, Window: window}},
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -412,20 +408,20 @@ func TestShadowsAreAskedLast(t *testing.T) {
 	server := redistest.Start(t)
 	redis := remote(t, server)
 	zones := make([]*Zone, 0, 4)
-	for _, s := range []settings.Compiled{
-		{Name: "last-strict-shadow", SyncRate: rates.Strict, Enforce: settings.Enforce(0)}, {Name: "last-strict", SyncRate: rates.Strict},
-		{Name: "last-local-shadow", SyncRate: rates.Local, Enforce: settings.Enforce(0)}, {Name: "last-local", SyncRate: rates.Local},
+	for _, s := range []config.Settings{
+		{Name: "last-strict-shadow", SyncRate: config.Strict, Enforce: config.Enforce(0)}, {Name: "last-strict", SyncRate: config.Strict},
+		{Name: "last-local-shadow", SyncRate: config.Local, Enforce: config.Enforce(0)}, {Name: "last-local", SyncRate: config.Local},
 	} {
 		s.Key, s.Buckets, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = keyOfRequests, 1, 1000, 32, 64
-		s.Limits = []rates.Rate{{Limit: 9, Window: time.Hour}}
-		z, err := zone.New(zone.Options{Compiled: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		s.Limits = []config.Rate{{Limit: 9, Window: time.Hour}}
+		z, err := NewZone(ZoneOptions{Settings: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer z.Release()
 		zones = append(zones, z)
 	}
-	zone.Arrange(zones)
+	Arrange(zones)
 	e := decide(t, zones, "a")
 	var order []string
 	for i := range e.zones {
@@ -444,7 +440,7 @@ func TestShadowsAreAskedLast(t *testing.T) {
 // A request without a key would be denied, and one in early data would be told to come again: both
 // pass, and only the first is told of.
 func TestShadowOfDenialsWithoutCounting(t *testing.T) {
-	s := settings.Compiled{Name: "no-key", Key: keyOfRequests, EmptyKey: settings.EmptyDeny, Limits: []rates.Rate{{Limit: 9, Window: time.Hour}}, Enforce: settings.Enforce(0)}
+	s := config.Settings{Name: "no-key", Key: keyOfRequests, EmptyKey: config.EmptyDeny, Limits: []config.Rate{{Limit: 9, Window: time.Hour}}, Enforce: config.Enforce(0)}
 	e := decide(t, arranged(t, s), "")
 	if want := (answer.WouldDeny{Zone: "no-key", Wait: time.Hour}); e.IsDenied() || e.WouldDeny() != want {
 		t.Errorf("without a key: denied %t, would deny %v, want %v", e.IsDenied(), e.WouldDeny(), want)
@@ -463,7 +459,7 @@ func prepared(address string, early bool) *http.Request {
 // an empty key.
 func TestEarlyDataIsInWithItsClient(t *testing.T) {
 	for _, key := range []string{reqkey.Default, "{http.request.header.K}", "{http.request.header.K}{http.vars.client_ip}"} {
-		z := arranged(t, settings.Compiled{Name: "early", Key: key, Enforce: settings.Enforce(0.25), Limits: []rates.Rate{{Limit: 1, Window: time.Hour}}})[0]
+		z := arranged(t, config.Settings{Name: "early", Key: key, Enforce: config.Enforce(0.25), Limits: []config.Rate{{Limit: 1, Window: time.Hour}}})[0]
 		in := 0
 		for i := range 400 {
 			var enforced [2]bool
@@ -513,7 +509,7 @@ func TestEarlyDataThatNoMatcherPlaces(t *testing.T) {
 		"off, and failed": {0, caddyhttp.MatcherSets{tooEarly, failed}, false, "failed"},
 		"a half":          {0.5, caddyhttp.MatcherSets{tooEarly}, false, ""}, "all": {1, caddyhttp.MatcherSets{tooEarly, all}, true, ""},
 	} {
-		z := arranged(t, settings.Compiled{Name: "early-match", Key: reqkey.Default, Enforce: settings.Enforce(c.share), Limits: []rates.Rate{{Limit: 1, Window: time.Hour}}})[0]
+		z := arranged(t, config.Settings{Name: "early-match", Key: reqkey.Default, Enforce: config.Enforce(c.share), Limits: []config.Rate{{Limit: 1, Window: time.Hour}}})[0]
 		z.Matchers = c.sets
 		for i := range 20 {
 			proven := prepared(fmt.Sprintf("198.51.100.%d", i), false)
@@ -526,7 +522,7 @@ func TestEarlyDataThatNoMatcherPlaces(t *testing.T) {
 			ok, err := z.Applies(prepared(fmt.Sprintf("198.51.100.%d", i), true), nil)
 			switch {
 			case in:
-				if !matchers.IsTooEarly(err) {
+				if !config.IsTooEarly(err) {
 					t.Errorf("%s: a key that is in: %t, %v, want 425", name, ok, err)
 				}
 			case ok != c.matches || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err:
@@ -544,16 +540,16 @@ func TestEarlyDataThatNoMatcherPlaces(t *testing.T) {
 func TestWouldDenyOfARequestThatFails(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	zones := arranged(t,
-		settings.Compiled{Name: "fails-first", Key: keyOfRequests, EmptyKey: settings.EmptyDeny, Enforce: settings.Enforce(0), Limits: []rates.Rate{{Limit: 9, Window: time.Hour}}},
-		settings.Compiled{Name: "fails-then", Key: "all", Limits: []rates.Rate{{Limit: 9, Window: time.Hour}}})
-	first, err := zone.New(zone.Options{Compiled: zones[0].Compiled, Logger: zap.New(core), Once: new(warning.Once), Metrics: true})
+		config.Settings{Name: "fails-first", Key: keyOfRequests, EmptyKey: config.EmptyDeny, Enforce: config.Enforce(0), Limits: []config.Rate{{Limit: 9, Window: time.Hour}}},
+		config.Settings{Name: "fails-then", Key: "all", Limits: []config.Rate{{Limit: 9, Window: time.Hour}}})
+	first, err := NewZone(ZoneOptions{Settings: zones[0].Settings, Logger: zap.New(core), Once: new(warning.Once), Metrics: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer first.Release()
 	zones[0] = first
 	failed := errors.New("failed") // by a strict zone, which is asked after all others
-	zones[1].SyncRate, zones[1].Redis = rates.Strict, new(zone.Redis)
+	zones[1].SyncRate, zones[1].Redis = config.Strict, new(Redis)
 	zones[1].Matchers = caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { return false, failed })}}
 	told := func() int { return logs.FilterMessage("rate limit exceeded, not enforced").Len() }
 	if e, err := Evaluate(zones, request(""), clock.Now()); err == nil || told() != 0 {

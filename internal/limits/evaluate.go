@@ -16,23 +16,16 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/concurrent"
-	"github.com/caddy-tide/ratelimit/internal/counted"
-	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/shared"
 	"github.com/caddy-tide/ratelimit/internal/table"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // A Zone is one of a handler, and a Limit one of a zone, with its counters.
-type (
-	Zone  = zone.Zone
-	Limit = counters.Limit
-)
+type ()
 
 // An Evaluation is what the zones of a handler decided for one request. It is reused after Free.
 type Evaluation struct {
@@ -53,10 +46,10 @@ type Evaluation struct {
 	closed  []keyed
 	// throttles are the keys that slow the response.
 	throttles []throttle
-	slots     []concurrent.Taken // of zones with concurrent
-	fields    answer.Fields      // for the response
-	asked     table.Ask          // of a table, for the time of a call
-	stands    table.Taken        // the answer to that where receipts are kept as they are
+	slots     []TakenSlot   // of zones with concurrent
+	fields    answer.Fields // for the response
+	asked     table.Ask     // of a table, for the time of a call
+	stands    table.Taken   // the answer to that where receipts are kept as they are
 
 	overall
 }
@@ -96,7 +89,7 @@ type overall struct {
 // zoneResult is one zone's part in an Evaluation.
 type zoneResult struct {
 	keyed
-	hash   table.Key
+	hash   keys.Key
 	first  int     // of its limits, in receipts
 	shown  int     // the same in results, where that of slots comes before it; see Results
 	own    bool    // limits are the request's own: see limitsOf
@@ -232,7 +225,7 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 	vars := reqkey.Vars(r)
 	var already []string // zones that have counted the request
 	if len(zones) > 0 && zones[0].AfterErrors {
-		already = counted.Before(r)
+		already = countedBefore(r)
 	}
 	if hasBans(zones) {
 		if err := e.askBans(zones, r, vars, already); err != nil || e.banned != nil {
@@ -260,8 +253,8 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 
 // ask makes the key and asks the zone's limits, later if they are not enforced for that key.
 func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
-	if z.Redis != nil && z.SyncRate > 0 && !shared.Starting.IsOver() {
-		shared.Starting.Await(r.Context(), e.now)
+	if z.Redis != nil && z.SyncRate > 0 && !Starting.IsOver() {
+		Starting.Await(r.Context(), e.now)
 		e.now = clock.Now() // see decideInRedis
 	}
 	q := e.questionFor(z, r, vars, true)
@@ -272,11 +265,11 @@ func (e *Evaluation) ask(z *Zone, r *http.Request, vars map[string]any) {
 func (e *Evaluation) put(q *question, r *http.Request) {
 	z := q.Zone
 	if q.empty {
-		z.Notices.Empty(&z.Compiled, z.Logger)
+		z.Notices.Empty(&z.Settings, z.Logger)
 	} else if reqkey.IsAmbiguous(e.rawOf(&q.keyed)) {
-		z.Notices.Ambiguous(&z.Compiled, z.Logger)
+		z.Notices.Ambiguous(&z.Settings, z.Logger)
 	}
-	if q.none && z.EmptyKey != settings.EmptyDeny {
+	if q.none && z.EmptyKey != config.EmptyDeny {
 		z.Decisions.Count(metrics.Skipped)
 		return
 	}
@@ -328,7 +321,7 @@ func (e *Evaluation) decide(q *question, r *http.Request) {
 			return
 		}
 	}
-	if z.OnRedisLoss != settings.LossLocal && (lost || z.IsUnavailable(raw)) && !e.failOver(zr) {
+	if z.OnRedisLoss != config.LossLocal && (lost || z.IsUnavailable(raw)) && !e.failOver(zr) {
 		return
 	}
 	if !e.takeAll(zr, raw) {
@@ -340,7 +333,7 @@ func (e *Evaluation) decide(q *question, r *http.Request) {
 // decided, and lost where Redis was asked and has not answered.
 func (e *Evaluation) decideInRedis(at int, k *keyed, r *http.Request) (done, lost bool) {
 	zr, raw := &e.zones[at], e.keys[k.key[0]:k.key[1]]
-	if _, ok := counters.Room(zr.limits, zr.hash, raw, e.now); !ok {
+	if _, ok := Room(zr.limits, zr.hash, raw, e.now); !ok {
 		return false, false
 	}
 	done, lost = e.askRedis(r, zr, raw)
@@ -360,10 +353,10 @@ func (e *Evaluation) decideInRedis(at int, k *keyed, r *http.Request) (done, los
 // failOver applies a zone's on_redis_loss. It reports whether this node decides.
 func (e *Evaluation) failOver(zr *zoneResult) bool {
 	k := zr.keyed
-	if k.OnRedisLoss == settings.LossDivide {
+	if k.OnRedisLoss == config.LossDivide {
 		zr.divided = true
 		if zr.own {
-			counters.Divide(zr.limits, k.Redis.Replicator.Nodes())
+			DivideLimits(zr.limits, k.Redis.Replicator.Nodes())
 		} else {
 			zr.limits = k.Shares.Of(k.AllLimits, k.Redis.Replicator.Nodes())
 		}
@@ -371,7 +364,7 @@ func (e *Evaluation) failOver(zr *zoneResult) bool {
 	}
 	e.freeSlot(zr)
 	e.zones = e.zones[:len(e.zones)-1]
-	if k.OnRedisLoss == settings.LossDeny {
+	if k.OnRedisLoss == config.LossDeny {
 		e.close(k, true)
 	}
 	return false
@@ -567,7 +560,7 @@ func (e *Evaluation) leaveQueues(now int64) {
 func (e *Evaluation) countOverflow(zr *zoneResult) {
 	if !zr.strict && len(zr.limits) > 0 && e.receipts[zr.first].Overflow || zr.slot > 0 && e.slots[zr.slot-1].Overflow {
 		zr.Decisions.CountOverflow()
-		zr.Notices.Full(&zr.Compiled, zr.Once, zr.Logger)
+		zr.Notices.Full(&zr.Settings, zr.Once, zr.Logger)
 	}
 }
 
@@ -686,5 +679,5 @@ func (e *Evaluation) markCounted(r *http.Request) {
 			names = append(names, e.closed[i].Name)
 		}
 	}
-	counted.Mark(r, names)
+	markCounted(r, names)
 }

@@ -18,30 +18,27 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // arranged are the zones of a handler, which no configuration has.
-func arranged(t *testing.T, all ...settings.Compiled) (zones []*Zone) {
+func arranged(t *testing.T, all ...config.Settings) (zones []*Zone) {
 	t.Helper()
 	for _, s := range all {
-		s.Buckets, s.SyncRate, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = 1, rates.Local, 1000, 32, 64
-		z, err := zone.New(zone.Options{Compiled: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		s.Buckets, s.SyncRate, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = 1, config.Local, 1000, 32, 64
+		z, err := NewZone(ZoneOptions{Settings: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(z.Release)
 		zones = append(zones, z)
 	}
-	zone.Arrange(zones)
+	Arrange(zones)
 	return zones
 }
 
@@ -56,8 +53,8 @@ func request(k string) *http.Request {
 // other request can start sooner for that.
 func TestASlotIsKeptForThoseBehind(t *testing.T) {
 	zones := arranged(t,
-		settings.Compiled{Name: "a", Key: "all", Kind: algorithms.LeakyBucket, Queue: 20, Limits: []rates.Rate{{Limit: 10, Window: time.Second}}},
-		settings.Compiled{Name: "b", Key: "{http.request.header.K}", Kind: algorithms.LeakyBucket, Limits: []rates.Rate{{Limit: 1, Window: time.Hour}}},
+		config.Settings{Name: "a", Key: "all", Kind: algorithms.LeakyBucket, Queue: 20, Limits: []config.Rate{{Limit: 10, Window: time.Second}}},
+		config.Settings{Name: "b", Key: "{http.request.header.K}", Kind: algorithms.LeakyBucket, Limits: []config.Rate{{Limit: 1, Window: time.Hour}}},
 	)
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -121,11 +118,11 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 	proxy.Set(faultproxy.Blackhole)
 	const limit, window = 10, 1000 * time.Second
 	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
-		redis := shared.Borrow(client, shared.Options{Namespace: "test", Timeout: time.Second, StrictTimeout: 500 * time.Millisecond, Logger: zap.NewNop()})
-		z, err := zone.New(zone.Options{
-			Compiled: settings.Compiled{
-				Name: kind.String(), Key: "all", Kind: kind, Limits: []rates.Rate{{Limit: limit, Window: window}}, Buckets: 1,
-				MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.Strict,
+		redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: 500 * time.Millisecond, Logger: zap.NewNop()})
+		z, err := NewZone(ZoneOptions{
+			Settings: config.Settings{
+				Name: kind.String(), Key: "all", Kind: kind, Limits: []config.Rate{{Limit: limit, Window: window}}, Buckets: 1,
+				MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Strict,
 			},
 			Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once),
 		})
@@ -134,7 +131,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 		}
 		r := request("x")
 		raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
-		l, key := &z.AllLimits[0], table.KeyOf(raw)
+		l, key := &z.AllLimits[0], keys.KeyOf(raw)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			e, err := Evaluate([]*Zone{z}, request("x"), clock.Now())
@@ -168,9 +165,9 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 
 func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	core, seen := observer.New(zapcore.WarnLevel)
-	z := &Zone{Options: zone.Options{Compiled: settings.Compiled{Name: "login", Key: "{tenant}"}, Logger: zap.New(core)}}
+	z := &Zone{ZoneOptions: ZoneOptions{Settings: config.Settings{Name: "login", Key: "{tenant}"}, Logger: zap.New(core)}}
 	for range 3 {
-		z.Notices.Empty(&z.Compiled, z.Logger)
+		z.Notices.Empty(&z.Settings, z.Logger)
 	}
 	if seen.Len() != 1 || seen.All()[0].ContextMap()["empty_key"] != "client_ip" {
 		t.Errorf("%d warnings: %v", seen.Len(), seen.All())
@@ -180,7 +177,7 @@ func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 // Of a limit of ten, the two requests that leave less than two are near it, by each algorithm.
 func TestNearTheLimit(t *testing.T) {
 	for _, kind := range kinds {
-		s := settings.Compiled{Name: "near", Key: "all", Kind: kind, Queue: 9, Limits: []rates.Rate{{Limit: 10, Window: 24 * time.Hour}, {Limit: 1000, Window: 48 * time.Hour}}}
+		s := config.Settings{Name: "near", Key: "all", Kind: kind, Queue: 9, Limits: []config.Rate{{Limit: 10, Window: 24 * time.Hour}, {Limit: 1000, Window: 48 * time.Hour}}}
 		if kind == algorithms.LeakyBucket {
 			s.Limits = s.Limits[:1]
 		}

@@ -7,8 +7,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/concurrent"
-	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -28,7 +27,7 @@ func (e *Evaluation) lookRedis(ctx context.Context, zr *zoneResult, raw []byte) 
 		v, l := &verdicts[i], &zr.limits[i]
 		l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
 		if l.HasDebt(zr.hash) {
-			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, counters.WaitsOf(zr.Kind)).Decision
+			v.Decision = l.Take(zr.hash, raw, clock.Now(), 1, WaitsOf(zr.Kind)).Decision
 		}
 		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
 	}
@@ -51,9 +50,9 @@ type Outcome struct {
 	ByRedis bool
 	// Key is the bytes of the key, and Hash their table.KeyOf.
 	Key  []byte
-	Hash table.Key
+	Hash keys.Key
 	// Taken is how what may run at once stands with the request, and SlotResult what was decided.
-	Taken      concurrent.Taken
+	Taken      TakenSlot
 	SlotResult answer.Result
 }
 
@@ -63,7 +62,7 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 		if zr := &e.zones[i]; zr.Zone == z {
 			o = Outcome{
 				zr.denied, zr.shadow, zr.reserved, zr.limits, e.resultsOf(zr)[min(zr.slot, 1):], zr.strict,
-				e.keyOf(zr), zr.hash, concurrent.Taken{}, answer.Result{},
+				e.keyOf(zr), zr.hash, TakenSlot{}, answer.Result{},
 			}
 			if zr.slot > 0 {
 				o.Taken, o.SlotResult = e.slots[zr.slot-1], e.results[zr.shown-1]

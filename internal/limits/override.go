@@ -5,9 +5,9 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // bar denies a request whatever its limits say, or notes in shadow mode that it would.
@@ -27,7 +27,7 @@ func (e *Evaluation) recordBarred(k keyed, r *http.Request) {
 	raw := e.keys[k.key[0]:k.key[1]]
 	early := reqkey.IsUnproven(raw)
 	if !early { // as in recordDenials
-		k.Denials.Denied(e.now, answer.LoggedDenial{Request: r, Key: raw, Hash: table.KeyOf(raw).A, Shadow: k.shadow})
+		k.Denials.Denied(e.now, answer.LoggedDenial{Request: r, Key: raw, Hash: keys.KeyOf(raw).A, Shadow: k.shadow})
 	}
 	switch {
 	case k.shadow:

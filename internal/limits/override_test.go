@@ -16,14 +16,11 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/shared"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // In the place of an overridden limit, burst and queue keep their ratio to it, and an override is
@@ -38,18 +35,18 @@ func TestOverridesKeepRatios(t *testing.T) {
 		{0, 0, 100, 1000, 0, 0},
 		{1 << 50, 0, 1, 1 << 50, 1 << 53, 0},
 	} {
-		minute, hour := rates.Rate{Limit: test.limit, Window: time.Minute}, rates.Rate{Limit: 7, Window: time.Hour}
-		z, err := zone.New(zone.Options{
-			Compiled: settings.Compiled{
-				Name: "ratio", Key: "all", Kind: algorithms.TokenBucket, Limits: []rates.Rate{minute, hour}, Burst: test.burst, Queue: test.queue,
-				Buckets: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: rates.Local,
+		minute, hour := config.Rate{Limit: test.limit, Window: time.Minute}, config.Rate{Limit: 7, Window: time.Hour}
+		z, err := NewZone(ZoneOptions{
+			Settings: config.Settings{
+				Name: "ratio", Key: "all", Kind: algorithms.TokenBucket, Limits: []config.Rate{minute, hour}, Burst: test.burst, Queue: test.queue,
+				Buckets: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Local,
 			},
 			Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := &control.Override{Rate: rates.Rate{Limit: test.to, Window: time.Minute}}
+		o := &control.Override{Rate: config.Rate{Limit: test.to, Window: time.Minute}}
 		all, _ := new(Evaluation).limitsOf(z, httptest.NewRequest("GET", "/", nil), o, true)
 		p := all[0].Params()
 		if p.Limit != test.to || p.Burst != test.wantBurst || p.Queue != test.wantQueue || all[1].Rate != hour || all[1].IsOverridden {
@@ -70,11 +67,11 @@ func TestOverridesKeepRatios(t *testing.T) {
 func TestBarredRequestThatFails(t *testing.T) {
 	for _, share := range []float64{0, 1} {
 		core, logs := observer.New(zapcore.InfoLevel)
-		limits := []rates.Rate{{Limit: 9, Window: time.Hour}}
+		limits := []config.Rate{{Limit: 9, Window: time.Hour}}
 		zones := arranged(t,
-			settings.Compiled{Name: "barred-first", Key: keyOfRequests, Limits: limits, Enforce: settings.Enforce(share)},
-			settings.Compiled{Name: "barred-then", Key: "all", Limits: limits})
-		first, err := zone.New(zone.Options{Compiled: zones[0].Compiled, Logger: zap.New(core), Once: new(warning.Once), Metrics: true})
+			config.Settings{Name: "barred-first", Key: keyOfRequests, Limits: limits, Enforce: config.Enforce(share)},
+			config.Settings{Name: "barred-then", Key: "all", Limits: limits})
+		first, err := NewZone(ZoneOptions{Settings: zones[0].Settings, Logger: zap.New(core), Once: new(warning.Once), Metrics: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,14 +79,14 @@ func TestBarredRequestThatFails(t *testing.T) {
 		zones[0] = first
 		r := request("a")
 		raw, _, _ := first.AppendKey(nil, r, reqkey.Vars(r))
-		id := table.IDOf(raw)
+		id := keys.IDOf(raw)
 		set := control.Change{Target: control.Target{Zone: "barred-first", Key: &id}, Body: control.Body{Limit: control.Deny}, For: time.Hour}
-		if _, err := shared.ControlOf(nil, "").Change(context.Background(), set); err != nil {
+		if _, err := ControlOf(nil, "").Change(context.Background(), set); err != nil {
 			t.Fatal(err)
 		}
 		failed := errors.New("failed")
 		if share == 0 { // zones in shadow mode come after all that decide for themselves
-			zones[1].SyncRate, zones[1].Redis = rates.Strict, new(zone.Redis)
+			zones[1].SyncRate, zones[1].Redis = config.Strict, new(Redis)
 		}
 		zones[1].Matchers = caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { return false, failed })}}
 		told := func() int { return logs.FilterMessageSnippet("rate limit exceeded").Len() }
@@ -112,19 +109,19 @@ func TestBarredRequestThatFails(t *testing.T) {
 // its address is not proven. No other override goes by such an address.
 func TestBarredInEarlyData(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
-	s := settings.Compiled{Name: "barred-early", Key: reqkey.Default, Limits: []rates.Rate{{Limit: 2, Window: time.Hour}}, MaxKeys: 10, IPv4Prefix: 32, IPv6Prefix: 64}
-	z, err := zone.New(zone.Options{Compiled: s, Logger: zap.New(core), Once: new(warning.Once)})
+	s := config.Settings{Name: "barred-early", Key: reqkey.Default, Limits: []config.Rate{{Limit: 2, Window: time.Hour}}, MaxKeys: 10, IPv4Prefix: 32, IPv6Prefix: 64}
+	z, err := NewZone(ZoneOptions{Settings: s, Logger: zap.New(core), Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer z.Release()
 	const address = "198.51.100.7"
 	raw, _, _ := z.AppendKey(nil, prepared(address, false), map[string]any{caddyhttp.ClientIPVarKey: address})
-	id := table.IDOf(raw)
+	id := keys.IDOf(raw)
 	say := func(limit string) {
 		t.Helper()
 		set := control.Change{Target: control.Target{Zone: s.Name, Key: &id}, Body: control.Body{Limit: limit}, For: time.Hour}
-		if _, err := shared.ControlOf(nil, "").Change(context.Background(), set); err != nil {
+		if _, err := ControlOf(nil, "").Change(context.Background(), set); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,11 +11,9 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // A request is admitted as long as all together have used less than what it sees: the limit without
@@ -24,24 +22,24 @@ func TestNobodyTakesWhatIsReservedForOthers(t *testing.T) {
 	number := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		number++
-		s := settings.Compiled{
-			Name: fmt.Sprint("reserve ", number), Key: "all", IPv4Prefix: 32, IPv6Prefix: 64, MaxKeys: 1000, SyncRate: rates.Local, Buckets: 1,
+		s := config.Settings{
+			Name: fmt.Sprint("reserve ", number), Key: "all", IPv4Prefix: 32, IPv6Prefix: 64, MaxKeys: 1000, SyncRate: config.Local, Buckets: 1,
 			Kind:   rapid.SampledFrom([]algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA}).Draw(rt, "kind"),
-			Limits: []rates.Rate{{Limit: rapid.Int64Range(0, 30).Draw(rt, "limit"), Window: time.Minute}},
+			Limits: []config.Rate{{Limit: rapid.Int64Range(0, 30).Draw(rt, "limit"), Window: time.Minute}},
 		}
 		if s.Kind == algorithms.TokenBucket || s.Kind == algorithms.GCRA {
 			s.Burst = rapid.Int64Range(0, 40).Draw(rt, "burst")
 		}
 		shares := rapid.SliceOfN(rapid.Float64Range(0.0001, 0.3), 1, 3).Draw(rt, "shares")
 		var err error
-		if s.Reserve, err = settings.Reserves(shares); err != nil {
+		if s.Reserve, err = config.Reserves(shares); err != nil {
 			rt.Fatal(err)
 		}
-		o := zone.Options{Compiled: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)}
+		o := ZoneOptions{Settings: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)}
 		for i := range shares {
 			o.Reserved = append(o.Reserved, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{fmt.Sprint("Class-", i): {"*"}}}})
 		}
-		z, err := zone.New(o)
+		z, err := NewZone(o)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -63,7 +61,7 @@ func TestNobodyTakesWhatIsReservedForOthers(t *testing.T) {
 				}
 			}
 			sees = max(sees, min(size, 1))
-			used := size - whole.Take(table.KeyOf(k.Raw), k.Raw, now, 0, 0).Remaining
+			used := size - whole.Take(keys.KeyOf(k.Raw), k.Raw, now, 0, 0).Remaining
 			e, err := Evaluate([]*Zone{z}, r, now)
 			if err != nil {
 				rt.Fatal(err)
@@ -82,12 +80,12 @@ func TestNobodyTakesWhatIsReservedForOthers(t *testing.T) {
 // A reserve is rounded up, and exactly what is written.
 func TestReserves(t *testing.T) {
 	for share, want := range map[float64][2]int64{0.07: {100, 7}, 0.2: {5, 1}, 0.0001: {1, 1}, 0.9: {1 << 53, 8106479329266893}, 0.29: {100, 29}, 0.57: {100, 57}} {
-		all, err := settings.Reserves([]float64{share})
+		all, err := config.Reserves([]float64{share})
 		if err != nil || all[0].Of(want[0]) != want[1] {
 			t.Errorf("%v of %d is %v, %v, want %d", share, want[0], all, err, want[1])
 		}
 	}
-	if _, err := settings.Reserves([]float64{0.3, 0.3, 0.3}); err != nil {
+	if _, err := config.Reserves([]float64{0.3, 0.3, 0.3}); err != nil {
 		t.Errorf("three times 30%%: %v", err)
 	}
 }

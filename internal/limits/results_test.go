@@ -11,19 +11,17 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/held"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // anyHandler is the zones of any handler that decides for itself, with room for all keys.
-func anyHandler(rt *rapid.T) (all []settings.Compiled) {
+func anyHandler(rt *rapid.T) (all []config.Settings) {
 	for i := range rapid.IntRange(1, 3).Draw(rt, "zones") {
 		s := lawfulZone(rt)
 		s.Name, s.Key, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = fmt.Sprint("books", i), keyOfRequests, 1000, 32, 64
-		s.Enforce = settings.Enforce(rapid.SampledFrom([]float64{1, 1, 0}).Draw(rt, "enforce"))
+		s.Enforce = config.Enforce(rapid.SampledFrom([]float64{1, 1, 0}).Draw(rt, "enforce"))
 		s.Concurrent = rapid.SampledFrom([]int64{0, 1, 3}).Draw(rt, "concurrent")
 		if s.Concurrent > 0 && rapid.Bool().Draw(rt, "only concurrent") {
 			s.Limits = nil
@@ -47,7 +45,7 @@ type books struct {
 func (b *books) left(key string) (all []int64) {
 	raw, _, _ := b.AppendKey(nil, request(key), nil)
 	for l := range b.Each {
-		all = append(all, l.Take(table.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining)
+		all = append(all, l.Take(keys.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining)
 	}
 	return all
 }
@@ -105,18 +103,18 @@ func TestResultsAreWhatTheTablesHold(t *testing.T) {
 
 // keepBooks sends a request after each pause. It ends before the next one or goes on until the last
 // one has come. keepBooks returns what is wrong, "" for nothing.
-func keepBooks(t *testing.T, all []settings.Compiled, pauses []time.Duration, ends []bool, denied *int) string {
+func keepBooks(t *testing.T, all []config.Settings, pauses []time.Duration, ends []bool, denied *int) string {
 	var zones []*Zone
 	var of []*books
 	for _, s := range all {
-		z, err := zone.New(zone.Options{Compiled: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		z, err := NewZone(ZoneOptions{Settings: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer z.Release()
 		zones, of = append(zones, z), append(of, &books{Zone: z})
 	}
-	zone.Arrange(zones)
+	Arrange(zones)
 	for i, pause := range pauses {
 		time.Sleep(pause)
 		for _, b := range of {
@@ -133,9 +131,9 @@ func keepBooks(t *testing.T, all []settings.Compiled, pauses []time.Duration, en
 		if e.IsDenied() {
 			*denied++
 		} else if h := e.Hold(); h != nil && ends[i] {
-			h.Replay(held.Response{Status: 401})
+			h.Replay(Response{Status: 401})
 		} else if h != nil {
-			defer h.Replay(held.Response{Status: 401})
+			defer h.Replay(Response{Status: 401})
 			noteRunning(of, e)
 		}
 		e.Free()

@@ -5,7 +5,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/counters"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -137,7 +136,7 @@ func (e *Evaluation) restateAll(now int64) {
 // restate has a result say how a limit stands now.
 func (e *Evaluation) restate(zr *zoneResult, i int) {
 	l := &zr.limits[i]
-	is := e.standing(zr, l, 0, counters.WaitsOf(zr.Kind))
+	is := e.standing(zr, l, 0, WaitsOf(zr.Kind))
 	d := &e.results[zr.shown+i]
 	d.Remaining, d.MoreAfter = is.Remaining, l.MoreAfter(&is.Decision)
 }

@@ -13,14 +13,12 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // early is a matcher that ends early data, as Caddy's matchers of addresses do.
@@ -36,20 +34,20 @@ func (early) MatchWithError(*http.Request) (bool, error) {
 func leftIn(z *Zone) int64 {
 	r := request("x")
 	raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
-	return z.AllLimits[0].Take(table.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining
+	return z.AllLimits[0].Take(keys.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining
 }
 
 // one is a zone for all clients.
-func one(name string, limit int64, rate rates.SyncRate) settings.Compiled {
-	return settings.Compiled{
-		Name: name, Key: "all", SyncRate: rate, Limits: []rates.Rate{{Limit: limit, Window: 24 * time.Hour}},
+func one(name string, limit int64, rate config.SyncRate) config.Settings {
+	return config.Settings{
+		Name: name, Key: "all", SyncRate: rate, Limits: []config.Rate{{Limit: limit, Window: 24 * time.Hour}},
 		Buckets: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64,
 	}
 }
 
-func newZone(t *testing.T, s settings.Compiled, redis *zone.Redis) *Zone {
+func newZone(t *testing.T, s config.Settings, redis *Redis) *Zone {
 	t.Helper()
-	z, err := zone.New(zone.Options{Compiled: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+	z, err := NewZone(ZoneOptions{Settings: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,10 +57,10 @@ func newZone(t *testing.T, s settings.Compiled, redis *zone.Redis) *Zone {
 
 // A request that a matcher ends is refunded what the zones before it had given.
 func TestAMatchersErrorIsRolledBack(t *testing.T) {
-	first, second := newZone(t, one("a", 2, rates.Local), nil), newZone(t, one("b", 2, rates.Local), nil)
+	first, second := newZone(t, one("a", 2, config.Local), nil), newZone(t, one("b", 2, config.Local), nil)
 	second.Matchers = caddyhttp.MatcherSets{{early{}}}
 	zones := []*Zone{first, second}
-	zone.Arrange(zones)
+	Arrange(zones)
 	if e, err := Evaluate(zones, request("x"), clock.Now()); err == nil {
 		t.Fatalf("denied %t, want the matcher's error", e.IsDenied())
 	}
@@ -80,10 +78,10 @@ func TestAClientThatGoesAwayIsRefundedEverywhere(t *testing.T) {
 	proxy.Set(faultproxy.Blackhole)
 	silent := *server
 	silent.Addr = proxy.Addr
-	for _, rate := range []rates.SyncRate{rates.Strict, rates.Local} {
-		first, waits := newZone(t, one("first"+rate.String(), 1, rate), there), newZone(t, one("waits"+rate.String(), 10, rates.Strict), remote(t, &silent))
+	for _, rate := range []config.SyncRate{config.Strict, config.Local} {
+		first, waits := newZone(t, one("first"+rate.String(), 1, rate), there), newZone(t, one("waits"+rate.String(), 10, config.Strict), remote(t, &silent))
 		zones := []*Zone{first, waits}
-		zone.Arrange(zones)
+		Arrange(zones)
 		r := request("x")
 		ctx, leave := context.WithCancel(r.Context())
 		before := proxy.Requests()
@@ -110,15 +108,15 @@ func TestAClientThatGoesAwayIsRefundedEverywhere(t *testing.T) {
 // once more when the client goes away in another queue.
 func TestAQueueIsLeftOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		zones := arranged(t, settings.Compiled{
-			Name: "shadow", Key: "all", Kind: algorithms.LeakyBucket, Queue: 3, Enforce: settings.Enforce(0),
-			Limits: []rates.Rate{{Limit: 10, Window: time.Second}, {Limit: 1, Window: time.Hour}},
-		}, settings.Compiled{
-			Name: "queue", Key: "all", Kind: algorithms.LeakyBucket, Queue: 9, Limits: []rates.Rate{{Limit: 1, Window: time.Minute}},
+		zones := arranged(t, config.Settings{
+			Name: "shadow", Key: "all", Kind: algorithms.LeakyBucket, Queue: 3, Enforce: config.Enforce(0),
+			Limits: []config.Rate{{Limit: 10, Window: time.Second}, {Limit: 1, Window: time.Hour}},
+		}, config.Settings{
+			Name: "queue", Key: "all", Kind: algorithms.LeakyBucket, Queue: 9, Limits: []config.Rate{{Limit: 1, Window: time.Minute}},
 		})
 		r := request("x")
 		raw, _, _ := zones[0].AppendKey(nil, r, reqkey.Vars(r))
-		spend := func(l *Limit, n int64) { l.Take(table.KeyOf(raw), raw, clock.Now(), n, 0) }
+		spend := func(l *Limit, n int64) { l.Take(keys.KeyOf(raw), raw, clock.Now(), n, 0) }
 		spend(&zones[0].AllLimits[0], 3)
 		spend(&zones[1].AllLimits[0], 1)
 		e := &Evaluation{now: clock.Now()} // all queues have room for it,
@@ -149,8 +147,8 @@ func TestAQueueIsLeftOnce(t *testing.T) {
 // What an answer tells of a request that has waited in a queue holds for the end of the wait.
 func TestResultsOfARequestThatWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		queue := settings.Compiled{Name: "queue", Key: "all", Kind: algorithms.LeakyBucket, Queue: 9, Limits: []rates.Rate{{Limit: 2, Window: time.Minute}}}
-		window := settings.Compiled{Name: "window", Key: "all", Kind: algorithms.FixedWindow, Limits: []rates.Rate{{Limit: 10, Window: time.Hour}}}
+		queue := config.Settings{Name: "queue", Key: "all", Kind: algorithms.LeakyBucket, Queue: 9, Limits: []config.Rate{{Limit: 2, Window: time.Minute}}}
+		window := config.Settings{Name: "window", Key: "all", Kind: algorithms.FixedWindow, Limits: []config.Rate{{Limit: 10, Window: time.Hour}}}
 		zones := arranged(t, window, queue)
 		end := clock.Now() - clock.Now()%int64(time.Hour) + int64(time.Hour)
 		for i := range 2 {
@@ -177,12 +175,12 @@ func TestResultsOfARequestThatWaited(t *testing.T) {
 // A request that is denied and counted is one attempt, by which nodes estimate their share, and one
 // decision without a counter of its own in a full table.
 func TestADeniedRequestIsOneAttempt(t *testing.T) {
-	s := one("counted", 1, rates.Local)
+	s := one("counted", 1, config.Local)
 	s.CountDenied, s.MaxKeys = true, 1
 	z := newZone(t, s, nil)
 	l := &z.AllLimits[0]
 	raw := []byte("other")
-	l.Take(table.KeyOf(raw), raw, clock.Now(), 1, 0) // the table is full
+	l.Take(keys.KeyOf(raw), raw, clock.Now(), 1, 0) // the table is full
 	for i := range int64(3) {
 		e, err := Evaluate([]*Zone{z}, request("x"), clock.Now())
 		if err != nil || e.IsDenied() != (i > 0) {
@@ -200,18 +198,18 @@ func TestADeniedRequestIsOneAttempt(t *testing.T) {
 // denial is one that denied.
 func TestADenialTakesTheLastUnitElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		both := settings.Compiled{
+		both := config.Settings{
 			Name: "both", Key: "all", Kind: algorithms.FixedWindow, CountDenied: true,
-			Limits: []rates.Rate{{Limit: 1, Window: time.Second}, {Limit: 2, Window: 20 * time.Second}},
+			Limits: []config.Rate{{Limit: 1, Window: time.Second}, {Limit: 2, Window: 20 * time.Second}},
 		}
 		first, second := both, both
 		first.Name, first.Limits, first.CountDenied = "first", both.Limits[:1], false
 		second.Name, second.Limits = "second", both.Limits[1:]
 		shadow := second
-		shadow.Name, shadow.Enforce = "shadow", settings.Enforce(0)
+		shadow.Name, shadow.Enforce = "shadow", config.Enforce(0)
 		queue := second
 		queue.Name, queue.Kind, queue.Queue = "queue", algorithms.LeakyBucket, 1
-		for want, all := range map[time.Duration][]settings.Compiled{
+		for want, all := range map[time.Duration][]config.Settings{
 			20 * time.Second: {both}, 20*time.Second + 1: {first, second}, time.Second: {first, shadow}, 10 * time.Second: {first, queue},
 		} {
 			zones := arranged(t, all...)

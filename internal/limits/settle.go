@@ -1,123 +1,88 @@
+// What a request has reserved ends when its response begins: it stays spent if the response is one
+// that counts, and is refunded if not.
+
 package limits
 
 import (
-	"time"
+	"math"
 
-	"github.com/caddy-tide/ratelimit/internal/held"
-	"github.com/caddy-tide/ratelimit/internal/settle"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// Zones with count_responses reserve a unit for each request, and settle it when its response
-// begins: it stays spent if the response is one that counts, and is refunded if not.
+// A reservedUnit is what a request has reserved in one limit; in a zone that Redis decides for, in
+// all of its limits. It holds its counters.
+type reservedUnit struct {
+	// Responses are those that count.
+	Responses *caddyhttp.ResponseMatcher
+	Key       keys.Key
+	// By has what is Held, nil where Redis decided.
+	By   Settler
+	Held table.Reserved
+	// Redis has granted Grant.
+	Redis *strict.Limiter
+	Grant strict.Grant
 
-// Hold returns what an admitted request holds until its response begins or its handler has
-// returned, nil for nothing. It does not refer to the Evaluation.
-func (e *Evaluation) Hold() *held.Held {
-	if !e.holds {
-		return nil
+	noted []notedUnit // for each limit in Redis
+}
+
+// notedUnit is a unit in Redis that counts until an instant.
+type notedUnit struct {
+	in    *table.Unsettled
+	group *table.UnsettledGroup // nil in windows, of which Redis knows what is reserved
+	until int64
+}
+
+// Note adds a limit of those that Redis decided on, in which the unit counts until an instant. What
+// was noted of it there has the number of the call.
+func (u *reservedUnit) Note(in *table.Unsettled, call, until, window int64) {
+	u.noted = append(u.noted, notedUnit{in, in.Find(u.Key, uint32(call), until, window), until})
+}
+
+// Settle ends what is reserved. Where nobody knows the status, the unit stays spent: otherwise a
+// guess would be free for a client that does not wait for the answer.
+func (u *reservedUnit) Settle(r Response) {
+	refunds := r.Status != 0 && !u.Responses.Match(r.Status, r.Header)
+	now := r.At
+	if now == 0 {
+		now = clock.Now()
 	}
-	return e.hold()
-}
-
-func (e *Evaluation) hold() *held.Held {
-	h := new(held.Held)
-	if units := e.reserved(); len(units) > 0 {
-		h.OnBegin(func(r held.Response) {
-			for i := range units {
-				units[i].Settle(r)
-			}
-		})
+	if u.By != nil {
+		u.By.Settle(u.Key, u.Held, now, refunds)
+		return
 	}
-	e.holdSlots(h)
-	e.holdThrottles(h)
-	return h
+	u.Redis.Settle(u.Grant, refunds, func(rule int) bool {
+		n := &u.noted[rule]
+		return now < n.until && !n.in.Ended(u.Key, n.group, now)
+	})
+	u.remove()
 }
 
-// reserved returns what a request has reserved. A zone that would have denied it has refunded that.
-func (e *Evaluation) reserved() (units []settle.Unit) {
-	for i := range e.zones {
-		zr := &e.zones[i]
-		switch {
-		case zr.CountResponses == nil || zr.denied:
-		case zr.strict:
-			units = append(units, e.reservedInRedis(zr))
-		default:
-			for j := range zr.limits {
-				l := &zr.limits[j]
-				unit := l.Settler.Hold(l.Enforced, zr.hash, e.receipts[zr.first+j])
-				units = append(units, settle.Unit{Responses: zr.CountResponses, Key: zr.hash, By: l.Settler, Held: unit})
-			}
-		}
-	}
-	return units
+// RollBack refunds what Redis has granted, as another zone denies the request.
+func (u *reservedUnit) RollBack() {
+	u.remove()
+	u.Redis.Refund(u.Grant)
 }
 
-// reservedInRedis returns what a zone has reserved that Redis decides for.
-func (e *Evaluation) reservedInRedis(zr *zoneResult) settle.Unit {
-	g := &e.grants[zr.grant]
-	u := settle.Unit{Responses: zr.CountResponses, Key: zr.hash, Redis: g.by, Grant: g.Grant}
-	seq, _ := g.Call()
-	for i := range zr.limits {
-		l := &zr.limits[i]
-		u.Note(l.Settler.Unsettled(), seq, e.until(zr, i), l.Enforced.Window)
-	}
-	return u
-}
-
-// until is when the unit that Redis has granted in a limit ends to count, by this node's clock. It
-// is reckoned from when Redis was asked, as what has drained by then may be spent by others.
-func (e *Evaluation) until(zr *zoneResult, limit int) int64 {
-	return e.grants[zr.grant].asked + int64(e.receipts[zr.first+limit].Reset)
-}
-
-// noteGrant notes what Redis has said of a request in a zone that reserves. Of windows Redis itself
-// knows what all nodes have reserved. Of buckets and logs this node notes what it has; a call for
-// several requests may have granted units to others that have not come that far.
-func (e *Evaluation) noteGrant(zr *zoneResult, verdicts []strict.Verdict) {
-	e.holds = true
-	g := &e.grants[zr.grant]
-	seq, granted := g.Call()
-	for i := range zr.limits {
-		l, only := &zr.limits[i], verdicts[i].Reserved
-		switch in := l.Settler.Unsettled(); {
-		case zr.Kind.Windowed():
-		case g.Admitted():
-			in.Add(zr.hash, seq, e.until(zr, i), l.Enforced.Window)
-			in.Drain(zr.hash, l.Enforced.N, e.until(zr, i))
-		default:
-			in.Drain(zr.hash, l.Enforced.N, e.until(zr, i))
-			only = settle.DeniesReserved(in, l.Enforced, zr.hash, g.came, seq, granted, verdicts[i].Reports)
-		}
-		if only {
-			g.reserved |= 1 << i
-		}
+func (u *reservedUnit) remove() {
+	for _, n := range u.noted {
+		n.in.Remove(u.Key, n.group)
 	}
 }
 
-// keepReserved settles what a request has reserved that ends without a response.
-func (e *Evaluation) keepReserved() {
-	for _, u := range e.reserved() {
-		u.Settle(held.Response{})
+// deniesReserved reports whether a bucket or log in Redis, which has denied in the call seq at now,
+// would admit if all were refunded that this node has reserved. The call has granted some to other
+// requests, which may not have been noted yet. reports tell what is used.
+func deniesReserved(in *table.Unsettled, l algorithms.Limit, key keys.Key, now, seq, granted int64, reports []algorithms.Report) bool {
+	noted, _ := in.In(key, seq)
+	sum, used := in.Sum(key, now, math.MaxInt64)+max(0, granted-noted), int64(0)
+	for _, r := range reports {
+		used = max(used, r.Remote, int64(math.Ceil(r.Level)))
 	}
-}
-
-// refundInRedis refunds what Redis has granted to a zone that reserves, as another one denies.
-func (e *Evaluation) refundInRedis(zr *zoneResult) { u := e.reservedInRedis(zr); u.RollBack() }
-
-// reservedWait is what a client is told that is denied as others have reserved what is left. Their
-// responses may begin at any time.
-const reservedWait = time.Second
-
-// isReserved reports whether a limit that denied would admit the request if all that is reserved
-// were refunded.
-func (e *Evaluation) isReserved(zr *zoneResult, limit int) bool {
-	if zr.CountResponses == nil {
-		return false
-	}
-	if zr.strict {
-		return e.grants[zr.grant].reserved>>limit&1 != 0
-	}
-	l := &zr.limits[limit]
-	return l.Settler.AdmitsSettled(l.Enforced, zr.hash, e.now)
+	return sum > 0 && used-sum < l.Size && l.N > 0
 }

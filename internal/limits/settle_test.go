@@ -9,9 +9,8 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/held"
-	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -24,8 +23,8 @@ func TestAUnitInRedisEndsByItsDecision(t *testing.T) {
 	slow.Addr = proxy.Addr
 	const window, took = time.Hour, 300 * time.Millisecond
 	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.SlidingLog, algorithms.FixedWindow} {
-		s := one(kind.String(), 1, rates.Strict)
-		s.Kind, s.Limits = kind, []rates.Rate{{Limit: 1, Window: window}}
+		s := one(kind.String(), 1, config.Strict)
+		s.Kind, s.Limits = kind, []config.Rate{{Limit: 1, Window: window}}
 		s.CountResponses = &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}
 		zones := []*Zone{newZone(t, s, remote(t, &slow))}
 		ask := func() *Evaluation {
@@ -44,7 +43,7 @@ func TestAUnitInRedisEndsByItsDecision(t *testing.T) {
 			t.Fatalf("%s: the first request is denied", kind)
 		}
 		reset := int64(e.receipts[0].Reset)
-		e.Hold().Replay(held.Response{Status: http.StatusOK, At: came + reset - int64(took)})
+		e.Hold().Replay(Response{Status: http.StatusOK, At: came + reset - int64(took)})
 		e.Free()
 		if e := ask(); !e.IsDenied() {
 			t.Errorf("%s: a unit is refunded by a response that began when it had drained", kind)

@@ -4,9 +4,7 @@ import (
 	"net/http"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/concurrent"
-	"github.com/caddy-tide/ratelimit/internal/held"
-	"github.com/caddy-tide/ratelimit/internal/settings"
+	"github.com/caddy-tide/ratelimit/internal/config"
 )
 
 // The slots of zones with concurrent. A request asks for one before it asks the zone's limits:
@@ -14,14 +12,14 @@ import (
 // free again: when the handler has returned.
 
 // takeSlot asks for a slot in the last zone. It reports whether the zone's limits are to be asked.
-func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []byte) bool {
+func (e *Evaluation) takeSlot(slots *SlotLimit, r *http.Request, raw []byte) bool {
 	at := len(e.zones) - 1
 	zr := &e.zones[at]
-	q := concurrent.Question{Key: zr.hash, Raw: raw, Now: e.now, Nodes: 1, Request: r}
+	q := slotQuestion{Key: zr.hash, Raw: raw, Now: e.now, Nodes: 1, Request: r}
 	if zr.Forked != nil {
 		q.Looks, q.ByID, q.ID = true, zr.Forked.ByID, zr.Forked.ID
 	}
-	var taken concurrent.Taken
+	var taken TakenSlot
 	asks, lost := zr.IsStrict(), zr.IsUnavailable(raw)
 	if asks {
 		var err error
@@ -31,9 +29,9 @@ func (e *Evaluation) takeSlot(slots *concurrent.Limit, r *http.Request, raw []by
 		}
 	}
 	switch {
-	case lost && (zr.OnRedisLoss == settings.LossAllow || zr.OnRedisLoss == settings.LossDeny):
+	case lost && (zr.OnRedisLoss == config.LossAllow || zr.OnRedisLoss == config.LossDeny):
 		return e.failOver(zr)
-	case lost && zr.OnRedisLoss == settings.LossDivide:
+	case lost && zr.OnRedisLoss == config.LossDivide:
 		q.Nodes = zr.Redis.Replicator.Nodes()
 	}
 	if lost || !asks {
@@ -83,7 +81,7 @@ func (e *Evaluation) freeSlots() {
 }
 
 // holdSlots hands the slots over: they are free again when the request's handler has returned.
-func (e *Evaluation) holdSlots(h *held.Held) {
+func (e *Evaluation) holdSlots(h *Held) {
 	for i := range e.slots {
 		if s := &e.slots[i]; s.Allowed && !s.Again {
 			s.HoldBy(h)

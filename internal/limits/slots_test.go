@@ -13,42 +13,40 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/settings"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // Whatever panics while zones are asked or denials are recorded, the slots are free again. Nobody
 // else would free them, ever.
 func TestSlotsAreFreeAfterAPanic(t *testing.T) {
 	panics := caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { panic("broken") })}}
-	reserves, err := settings.Reserves([]float64{0.5})
+	reserves, err := config.Reserves([]float64{0.5})
 	if err != nil {
 		t.Fatal(err)
 	}
 	core, _ := observer.New(zapcore.DebugLevel)
 	brokenLog := zap.New(zapcore.RegisterHooks(core, func(zapcore.Entry) error { panic("broken") }))
-	for name, breaks := range map[string]func(*zone.Options){
-		"a matcher":              func(o *zone.Options) { o.Matchers = panics },
-		"a matcher of except":    func(o *zone.Options) { o.Except = panics },
-		"a matcher of a reserve": func(o *zone.Options) { o.Reserve, o.Reserved = reserves, []caddyhttp.MatcherSets{panics} },
-		"a reserve in shadow mode": func(o *zone.Options) {
-			o.Reserve, o.Reserved, o.Enforce = reserves, []caddyhttp.MatcherSets{panics}, settings.Enforce(0)
+	for name, breaks := range map[string]func(*ZoneOptions){
+		"a matcher":              func(o *ZoneOptions) { o.Matchers = panics },
+		"a matcher of except":    func(o *ZoneOptions) { o.Except = panics },
+		"a matcher of a reserve": func(o *ZoneOptions) { o.Reserve, o.Reserved = reserves, []caddyhttp.MatcherSets{panics} },
+		"a reserve in shadow mode": func(o *ZoneOptions) {
+			o.Reserve, o.Reserved, o.Enforce = reserves, []caddyhttp.MatcherSets{panics}, config.Enforce(0)
 		},
-		"the log of a denial":          func(o *zone.Options) { o.Logger = brokenLog },
-		"the log of a would-be denial": func(o *zone.Options) { o.Logger, o.Enforce = brokenLog, settings.Enforce(0) },
-		"the log of what has no counts": func(o *zone.Options) {
-			o.Logger, o.EmptyKey, o.Key = brokenLog, settings.EmptyDeny, "{http.request.header.None}"
+		"the log of a denial":          func(o *ZoneOptions) { o.Logger = brokenLog },
+		"the log of a would-be denial": func(o *ZoneOptions) { o.Logger, o.Enforce = brokenLog, config.Enforce(0) },
+		"the log of what has no counts": func(o *ZoneOptions) {
+			o.Logger, o.EmptyKey, o.Key = brokenLog, config.EmptyDeny, "{http.request.header.None}"
 		},
 	} {
-		slots := arranged(t, settings.Compiled{Name: "slots", Key: "all", Concurrent: 1})[0]
-		s := one("breaks", 0, rates.Local)
-		o := zone.Options{Compiled: s, Logger: zap.NewNop(), Once: new(warning.Once)}
+		slots := arranged(t, config.Settings{Name: "slots", Key: "all", Concurrent: 1})[0]
+		s := one("breaks", 0, config.Local)
+		o := ZoneOptions{Settings: s, Logger: zap.NewNop(), Once: new(warning.Once)}
 		breaks(&o)
-		z, err := zone.New(o)
+		z, err := NewZone(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +67,7 @@ func TestSlotsAreFreeAfterAPanic(t *testing.T) {
 
 // A long key is not kept until the next request comes.
 func TestALongKeyIsNotKept(t *testing.T) {
-	zones := arranged(t, settings.Compiled{Name: "long", Key: keyOfRequests, Limits: []rates.Rate{{Limit: 1, Window: time.Hour}}})
+	zones := arranged(t, config.Settings{Name: "long", Key: keyOfRequests, Limits: []config.Rate{{Limit: 1, Window: time.Hour}}})
 	e := decide(t, zones, strings.Repeat("x", 1<<20))
 	e.Free()
 	if cap(e.keys) > maxKept || len(e.asked.Raw) > maxKept {
@@ -81,25 +79,25 @@ func TestALongKeyIsNotKept(t *testing.T) {
 // as one beyond max_keys.
 func TestAQueueThatIsEnteredBeyondMaxKeys(t *testing.T) {
 	core, logs := observer.New(zapcore.WarnLevel)
-	s := one("queue", 5, rates.Local)
+	s := one("queue", 5, config.Local)
 	s.Kind, s.Queue, s.Key, s.MaxKeys = algorithms.LeakyBucket, 5, keyOfRequests, 1
-	z, err := zone.New(zone.Options{Compiled: s, Logger: zap.New(core), Once: new(warning.Once)})
+	z, err := NewZone(ZoneOptions{Settings: s, Logger: zap.New(core), Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer z.Release()
-	zones := []*Zone{z, arranged(t, settings.Compiled{Name: "other", Key: "all", Limits: []rates.Rate{{Limit: 9, Window: time.Hour}}})[0]}
-	zone.Arrange(zones)
+	zones := []*Zone{z, arranged(t, config.Settings{Name: "other", Key: "all", Limits: []config.Rate{{Limit: 9, Window: time.Hour}}})[0]}
+	Arrange(zones)
 	r := request("x")
 	raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
 	e := &Evaluation{now: clock.Now()}
 	e.ask(z, r, reqkey.Vars(r))
 	// Somebody else takes the only counter: it is found where its hash is in the same stripe.
 	other := []byte("other")
-	for table.KeyOf(other).A>>58 != table.KeyOf(raw).A>>58 {
+	for keys.KeyOf(other).A>>58 != keys.KeyOf(raw).A>>58 {
 		other = append(other, 'x')
 	}
-	z.AllLimits[0].Take(table.KeyOf(other), other, e.now, 1, 0)
+	z.AllLimits[0].Take(keys.KeyOf(other), other, e.now, 1, 0)
 	if e.enterQueues(); e.IsDenied() || !e.receipts[0].Overflow {
 		t.Fatalf("denied %t, beyond max_keys %t", e.IsDenied(), e.receipts[0].Overflow)
 	}
@@ -111,8 +109,8 @@ func TestAQueueThatIsEnteredBeyondMaxKeys(t *testing.T) {
 // A slot of a key beyond max_keys is told of, also where the zone has no limits.
 func TestASlotBeyondMaxKeysIsToldOf(t *testing.T) {
 	core, logs := observer.New(zapcore.WarnLevel)
-	s := settings.Compiled{Name: "slots", Key: keyOfRequests, IPv4Prefix: 32, IPv6Prefix: 64, Concurrent: 2, MaxKeys: 1}
-	z, err := zone.New(zone.Options{Compiled: s, Logger: zap.New(core), Once: new(warning.Once)})
+	s := config.Settings{Name: "slots", Key: keyOfRequests, IPv4Prefix: 32, IPv6Prefix: 64, Concurrent: 2, MaxKeys: 1}
+	z, err := NewZone(ZoneOptions{Settings: s, Logger: zap.New(core), Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -108,7 +108,7 @@ func (e *Evaluation) leftIn(q *question) int64 {
 	if q.isClosed() {
 		return -1
 	}
-	if left, ok := counters.Room(q.limits, q.hash, e.rawOf(&q.keyed), e.now); ok {
+	if left, ok := Room(q.limits, q.hash, e.rawOf(&q.keyed), e.now); ok {
 		return left
 	}
 	return -1
@@ -131,7 +131,7 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 	var g strict.Grant
 	var err error
 	for rules := zr.rulesOf(); ; {
-		e.verdicts, g, err = by.Strict.Take(r.Context(), z.Name, rules, table.IDOf(raw), e.verdicts[:0])
+		e.verdicts, g, err = by.Strict.Take(r.Context(), z.Name, rules, keys.IDOf(raw), e.verdicts[:0])
 		if !errors.Is(err, strict.ErrClosed) {
 			break
 		}

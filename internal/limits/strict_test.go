@@ -16,11 +16,9 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/settings"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // paths is a matcher that leaves what it has found in {re.1}, as every other one of its kind does.
@@ -51,11 +49,11 @@ func passes(t *testing.T, zones []*Zone, path string) bool {
 func TestAZoneReadsWhatItsOwnMatchersFound(t *testing.T) {
 	redis := remote(t, redistest.Start(t))
 	number := 0
-	try := func(rate rates.SyncRate, share float64, of, other [2]string, path func(i int) string, want int) {
+	try := func(rate config.SyncRate, share float64, of, other [2]string, path func(i int) string, want int) {
 		t.Helper()
 		number++
 		z := one(fmt.Sprint("found ", number, of[0]), 3, rate)
-		z.Key, z.Enforce = "{http.regexp.1}", settings.Enforce(share)
+		z.Key, z.Enforce = "{http.regexp.1}", config.Enforce(share)
 		beside := one(fmt.Sprint("found ", number, other[0]), 1000, rate)
 		if path(0)[1] == 'n' { // the number is in the path
 			z.Key, z.Limits[0].From = "all", "{http.regexp.1}"
@@ -65,7 +63,7 @@ func TestAZoneReadsWhatItsOwnMatchersFound(t *testing.T) {
 		if of[0] > other[0] {
 			zones[0], zones[1] = zones[1], zones[0]
 		}
-		zone.Arrange(zones)
+		Arrange(zones)
 		passed := 0
 		for i := range 8 {
 			if passes(t, zones, path(i)) {
@@ -76,7 +74,7 @@ func TestAZoneReadsWhatItsOwnMatchersFound(t *testing.T) {
 			t.Errorf("sync_rate %s, enforced %v, zone %v beside %v: %d of 8 requests like %s pass, want %d", rate, share, of, other, passed, path(0), want)
 		}
 	}
-	for _, rate := range []rates.SyncRate{rates.Local, rates.Strict} {
+	for _, rate := range []config.SyncRate{config.Local, config.Strict} {
 		for _, share := range []float64{1, 0} {
 			for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
 				tenant, rest, fixed := [2]string{names[0], `^/t/([^/]+)`}, [2]string{names[1], `^/t/[^/]+/(.*)`}, [2]string{names[1], `^/(t)/`}
@@ -93,14 +91,14 @@ func TestAZoneReadsWhatItsOwnMatchersFound(t *testing.T) {
 func TestAnEmptyKeyOfAZoneThatIsNotAsked(t *testing.T) {
 	redis := remote(t, redistest.Start(t))
 	core, logs := observer.New(zapcore.WarnLevel)
-	empty := one("empty", 9, rates.Strict)
-	empty.Key, empty.EmptyKey = keyOfRequests, settings.EmptySkip
-	z, err := zone.New(zone.Options{Compiled: empty, Redis: redis, Logger: zap.New(core), Once: new(warning.Once)})
+	empty := one("empty", 9, config.Strict)
+	empty.Key, empty.EmptyKey = keyOfRequests, config.EmptySkip
+	z, err := NewZone(ZoneOptions{Settings: empty, Redis: redis, Logger: zap.New(core), Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer z.Release()
-	if passes(t, []*Zone{newZone(t, one("spent", 0, rates.Local), nil), z}, "/") || logs.Len() != 0 {
+	if passes(t, []*Zone{newZone(t, one("spent", 0, config.Local), nil), z}, "/") || logs.Len() != 0 {
 		t.Errorf("denied before: %d lines, want none", logs.Len())
 	}
 	if !passes(t, []*Zone{z}, "/") || logs.Len() != 1 {
@@ -120,16 +118,16 @@ func TestADenialHearsOfZonesThatAreNotAsked(t *testing.T) {
 		return e
 	}
 	for i, kind := range kinds {
-		for _, rate := range []rates.SyncRate{rates.Local, rates.Strict} {
-			long := one(fmt.Sprint("a long ", i, rate), 2, rates.Strict)
+		for _, rate := range []config.SyncRate{config.Local, config.Strict} {
+			long := one(fmt.Sprint("a long ", i, rate), 2, config.Strict)
 			long.Kind, long.Queue = kind, 1
 			short := one(fmt.Sprint("b short ", i, rate), 2, rate)
 			short.Kind, short.Limits[0].Window, short.Key = algorithms.TokenBucket, time.Hour, keyOfRequests
 			shadow := long
-			shadow.Name, shadow.Enforce = fmt.Sprint("c shadow ", i, rate), settings.Enforce(0)
-			shadow.Limits = []rates.Rate{{Limit: 2, Window: 30 * 24 * time.Hour}}
+			shadow.Name, shadow.Enforce = fmt.Sprint("c shadow ", i, rate), config.Enforce(0)
+			shadow.Limits = []config.Rate{{Limit: 2, Window: 30 * 24 * time.Hour}}
 			zones := []*Zone{newZone(t, long, redis), newZone(t, short, redis), newZone(t, shadow, redis)}
-			zone.Arrange(zones)
+			Arrange(zones)
 			for range 2 {
 				ask(zones).Free()
 			}

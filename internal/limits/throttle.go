@@ -3,23 +3,21 @@ package limits
 import (
 	"net/http"
 
-	"github.com/caddy-tide/ratelimit/internal/bandwidth"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/held"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A throttle is a key of a zone with bandwidth, which slows the response to an admitted request.
 // This decides nothing: so it holds whatever happens to Redis, and with a zone that has no limit.
 type throttle struct {
 	*Zone
-	key table.Key
+	key keys.Key
 }
 
 // throttle notes that a key slows the response. It returns false where it doesn't: the zone has no
 // bandwidth or is not enforced for the key, or an operator has set the key to unlimited.
-func (e *Evaluation) throttle(k *keyed, key table.Key, o *control.Override) bool {
+func (e *Evaluation) throttle(k *keyed, key keys.Key, o *control.Override) bool {
 	if k.Throttle == nil || k.shadow || o != nil && o.Unlimited {
 		return false
 	}
@@ -28,15 +26,15 @@ func (e *Evaluation) throttle(k *keyed, key table.Key, o *control.Override) bool
 }
 
 // holdThrottles has the response to an admitted request wait for its turns.
-func (e *Evaluation) holdThrottles(h *held.Held) {
+func (e *Evaluation) holdThrottles(h *Held) {
 	for _, t := range e.throttles {
 		if _, asked := e.Of(t.Zone); !asked { // else Enter has counted it
 			t.Decisions.Count(metrics.Admitted)
 		}
 		h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
-			slowed, overflow := t.Throttle.Throttle(w, r, bandwidth.Key(t.key))
+			slowed, overflow := t.Throttle.Throttle(w, r, keys.Key(t.key))
 			if overflow {
-				t.Notices.Full(&t.Compiled, t.Once, t.Logger)
+				t.Notices.Full(&t.Settings, t.Once, t.Logger)
 			}
 			if slowed == nil {
 				return w

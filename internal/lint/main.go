@@ -14,6 +14,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -31,26 +32,16 @@ const (
 // layers are the packages of the product, the lowest first. One imports only packages of layers
 // below its own.
 var layers = [][]string{
-	{"internal/saturate", "internal/reset", "internal/hostport"},
-	{"algorithms/ledger", "algorithms/sixteenths"},
-	{"algorithms", "internal/callargs", "internal/callcontext", "internal/clock", "internal/counted", "internal/cycle", "internal/index", "internal/keys", "internal/loop", "internal/warning", "internal/redisconn", "internal/spelling", "internal/accesslog", "internal/tally"},
-	{"internal/ban", "internal/bandwidth", "internal/estimate", "internal/gauge", "internal/health", "internal/servertime", "internal/messages", "internal/near", "internal/saved", "internal/sketch", "internal/rates", "internal/reqkey", "internal/redisconfig"},
-	{"internal/unsettled"},
-	{"internal/table", "internal/hints", "internal/zonename"},
-	{"internal/answer", "internal/held", "internal/matchers", "internal/metrics", "internal/settings", "internal/snapshot", "internal/top", "sync"},
-	{"sync/bans"},
-	{"sync/strict", "internal/control"},
-	{"sync/gauge"},
-	{"internal/shared"},
-	{"internal/concurrent", "internal/notices", "internal/counters"},
-	{"internal/settle"},
-	{"internal/zone"},
+	{"internal/clock", "internal/cycle", "internal/hostport", "internal/keys", "internal/metrics", "internal/plot", "internal/reset", "internal/saturate", "internal/spelling", "internal/warning"},
+	{"algorithms", "internal/accesslog", "internal/ban", "internal/bandwidth", "internal/gauge", "internal/redisconn", "internal/reqkey"},
+	{"internal/answer", "internal/config", "internal/table"},
+	{"internal/sim", "sync"},
+	{"internal/control", "sync/bans", "sync/gauge"},
+	{"sync/strict"},
 	{"internal/limits"},
 	{"internal/lifecycle"},
-	{"internal/explain", "internal/state"},
-	{"internal/admin", "internal/statuspage"},
-	{"internal/plot", "internal/sim"},
-	{"internal/simulate"},
+	{"internal/operate"},
+	{"internal/simulate", "internal/statuspage"},
 	{"internal/command"},
 	{"."},
 }
@@ -140,6 +131,9 @@ func (l *linter) goFile(path string) error {
 		l.commentWords(file)
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
+		if t, ok := n.(*ast.TypeSpec); ok {
+			l.reexport(file, t)
+		}
 		if f, ok := n.(*ast.FuncDecl); ok {
 			if length := l.line(f.End()) - l.line(f.Pos()) + 1; length > maxFunction {
 				l.report(l.at(f.Pos()), "%s has %d lines, at most %d", f.Name.Name, length, maxFunction)
@@ -184,6 +178,30 @@ func (l *linter) sleeps(file *ast.File) {
 		}
 		return true
 	})
+}
+
+// reexport checks that no type is another name of one of a package of the product.
+func (l *linter) reexport(file *ast.File, t *ast.TypeSpec) {
+	of, ok := t.Type.(*ast.SelectorExpr)
+	if !ok || !t.Assign.IsValid() {
+		return
+	}
+	from, ok := of.X.(*ast.Ident)
+	if ok && slices.ContainsFunc(file.Imports, func(s *ast.ImportSpec) bool { return isOurs(s, from.Name) }) {
+		l.report(l.at(t.Pos()), "%s is an alias of %s.%s: write that instead", t.Name.Name, from.Name, of.Sel.Name)
+	}
+}
+
+// isOurs reports whether an import is a package of the product that a file knows by this name.
+func isOurs(spec *ast.ImportSpec, name string) bool {
+	to, err := strconv.Unquote(spec.Path.Value)
+	if err != nil || !strings.HasPrefix(to, module) {
+		return false
+	}
+	if spec.Name != nil {
+		return spec.Name.Name == name
+	}
+	return path.Base(to) == name
 }
 
 func columns(line string) int {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -32,7 +33,7 @@ func flood(load float64, limit int64, before func(take func(l algorithms.Limit, 
 	next := uint64(0)
 	take := func(id uint64, times int64) (n int64) {
 		raw := binary.BigEndian.AppendUint64(nil, id)
-		key := table.KeyOf(raw)
+		key := keys.KeyOf(raw)
 		for range times {
 			if t.Take(alg.Compile(), key, raw, epoch, 1, 0).Allowed {
 				n++
@@ -45,7 +46,7 @@ func flood(load float64, limit int64, before func(take func(l algorithms.Limit, 
 	}
 	before(func(l algorithms.Limit, id uint64) {
 		raw := binary.BigEndian.AppendUint64(nil, id)
-		t.Take(l, table.KeyOf(raw), raw, epoch, 1, 0)
+		t.Take(l, keys.KeyOf(raw), raw, epoch, 1, 0)
 	})
 	attackers, got := int64(load*words), int64(0)
 	for range attackers {

@@ -7,7 +7,7 @@ import (
 	"sort"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // A Load is the requests of all clients together, from the start of its phases on.
@@ -149,14 +149,14 @@ func (sc Scenario[S]) away(node int, at time.Duration) bool {
 // A key is a client's, as a table has it.
 type key struct {
 	raw []byte
-	key table.Key
+	key keys.Key
 }
 
 func keysOf(clients int) []key {
-	keys := make([]key, max(1, clients))
-	for i := range keys {
+	allKeys := make([]key, max(1, clients))
+	for i := range allKeys {
 		raw := binary.BigEndian.AppendUint32(nil, uint32(i))
-		keys[i] = key{raw, table.KeyOf(raw)}
+		allKeys[i] = key{raw, keys.KeyOf(raw)}
 	}
-	return keys
+	return allKeys
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -12,13 +13,13 @@ import (
 // and epoch, with a field per node, and a fill for each bucket's key.
 type Store struct {
 	hashes map[hashKey]*hash
-	fills  map[table.ID]fill
+	fills  map[keys.ID]fill
 	// flushed counts how often it has lost everything.
 	flushed int
 }
 
 type hashKey struct {
-	id    table.ID
+	id    keys.ID
 	span  time.Duration
 	epoch int64
 }
@@ -40,12 +41,12 @@ type fill struct {
 
 // NewStore returns an empty one.
 func NewStore() *Store {
-	return &Store{hashes: make(map[hashKey]*hash), fills: make(map[table.ID]fill)}
+	return &Store{hashes: make(map[hashKey]*hash), fills: make(map[keys.ID]fill)}
 }
 
 // Flush is FLUSHALL.
 func (s *Store) Flush() {
-	s.hashes, s.fills = make(map[hashKey]*hash), make(map[table.ID]fill)
+	s.hashes, s.fills = make(map[hashKey]*hash), make(map[keys.ID]fill)
 	s.flushed++
 }
 

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 )
 
 // candidates try other limits in the place of a zone's own one: by its algorithm, each alone, for
@@ -44,7 +44,7 @@ func numbersAround(limit int64) (all []int64) {
 
 // newCandidates returns the candidates of a limit, nil for one that comes with the request or
 // denies all.
-func newCandidates(l *counters.Limit) (candidates, []int64) {
+func newCandidates(l *limits.Limit) (candidates, []int64) {
 	if l.Number != nil || l.Rate.Limit <= 0 || l.Rate.Limit > 1e12 {
 		return nil, nil
 	}
@@ -75,7 +75,7 @@ type candidatesOf[S any] struct {
 	unfollowed int64
 }
 
-func newCandidatesOf[S any](l *counters.Limit, numbers []int64) *candidatesOf[S] {
+func newCandidatesOf[S any](l *limits.Limit, numbers []int64) *candidatesOf[S] {
 	r := &candidatesOf[S]{
 		machine: algorithms.MachineOf[S](l.Settings.Kind), penalize: l.Settings.CountDenied,
 		start: uint32(min(numbers[0]/2, 1<<31)), part: partOf(l.Rate.Window),

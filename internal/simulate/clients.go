@@ -2,12 +2,10 @@ package simulate
 
 import (
 	"slices"
-
-	"github.com/caddy-tide/ratelimit/internal/tally"
 )
 
 // ExactClients is up to how many clients are counted exactly.
-const ExactClients = tally.Exact
+const ExactClients = exactClients
 
 // maxClients is of how many clients of a limit something is known.
 const maxClients = 1 << 17

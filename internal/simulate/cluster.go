@@ -5,9 +5,8 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/ban"
-	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/limits"
-	"github.com/caddy-tide/ratelimit/internal/rates"
 	"github.com/caddy-tide/ratelimit/internal/sim"
 )
 
@@ -26,7 +25,7 @@ type store struct {
 	net    *sim.Network
 	bans   *banStore // nil for none
 	links  []*sim.Link
-	joined map[*counters.Counters]bool
+	joined map[*limits.Counters]bool
 	rate   time.Duration
 }
 
@@ -38,10 +37,10 @@ func (c *cluster) join(node int, z *limits.Zone) {
 		if config.Rate <= 0 {
 			continue
 		}
-		name := z.Name + " " + counters.SpecOf(l.Settings, l.Rate).Name()
+		name := z.Name + " " + limits.SpecOf(l.Settings, l.Rate).Name()
 		s := c.stores[name]
 		if s == nil {
-			s = &store{joined: map[*counters.Counters]bool{}, rate: config.Rate}
+			s = &store{joined: map[*limits.Counters]bool{}, rate: config.Rate}
 			c.stores[name] = s
 		}
 		if s.joined[l.Counters] {
@@ -96,12 +95,12 @@ func (c *cluster) expire() {
 }
 
 // rateOf returns the sync_rate of a zone in a simulation.
-func (o *Options) rateOf(z *limits.Zone) rates.SyncRate {
+func (o *Options) rateOf(z *limits.Zone) config.SyncRate {
 	switch {
 	case o.SyncRate != nil && (z.Redis == nil || z.SyncRate >= 0):
 		return *o.SyncRate
 	case z.Redis == nil:
-		return rates.Local
+		return config.Local
 	}
 	return z.SyncRate
 }

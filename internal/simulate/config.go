@@ -15,7 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
 // A Policy is a configuration that is ready to be asked, and never started: it listens nowhere and
@@ -162,9 +162,9 @@ func (p *Policy) routes(routes any) {
 				p.routes(h["routes"])
 				delete(h, "errors")
 				kept = append(kept, h)
-			case slices.Contains(explain.Ending, name):
+			case slices.Contains(operate.Ending, name):
 				kept = append(kept, object{"handler": "static_response"})
-			case slices.Contains(explain.Changing, name):
+			case slices.Contains(operate.Changing, name):
 				p.sees, p.varies = true, true
 				kept = append(kept, h)
 			case name == "invoke":

@@ -5,14 +5,14 @@ import (
 	"net/http"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
-	"github.com/caddy-tide/ratelimit/internal/held"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 )
 
 // response is one of which a unit waits: it decides whether its request counts. The log tells when
 // it had ended, which stands in for when it began.
 type response struct {
-	held *held.Held
-	held.Response
+	held *limits.Held
+	limits.Response
 }
 
 // maxHeld bounds the responses that are waited for. Beyond it the first one begins early.
@@ -22,12 +22,12 @@ const maxHeld = 1 << 16
 const statusClientGone = 499
 
 // hold keeps what a request holds until its response begins.
-func (r *replay) hold(h *held.Held, rec *accesslog.Record) {
+func (r *replay) hold(h *limits.Held, rec *accesslog.Record) {
 	status := rec.Status
 	if status == statusClientGone || status == http.StatusGatewayTimeout {
 		status = 0 // the upstream was asked, and nobody knows what it would have answered
 	}
-	heap.Push((*responses)(&r.held), response{h, held.Response{Status: status, At: rec.Start + int64(rec.Took)}})
+	heap.Push((*responses)(&r.held), response{h, limits.Response{Status: status, At: rec.Start + int64(rec.Took)}})
 	if len(r.held) > maxHeld {
 		r.next()
 	}

@@ -12,12 +12,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
-	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/limits"
-	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/tally"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/internal/zone"
 )
 
 // Options say how logs are replayed.
@@ -29,7 +27,7 @@ type Options struct {
 	// own.
 	Nodes    int
 	ByClient bool
-	SyncRate *rates.SyncRate
+	SyncRate *config.SyncRate
 	// Host is that of requests whose log has none.
 	Host string
 	// Reorder is by how much lines of the logs may be out of order.
@@ -58,7 +56,7 @@ type replay struct {
 	// called with each handler that it comes to.
 	makers  []maker
 	offered offered
-	reach   func(l explain.Limiter, notRun []string) (bool, error)
+	reach   func(l operate.Limiter, notRun []string) (bool, error)
 
 	zones map[string]*zoneStats
 	total totals
@@ -69,7 +67,7 @@ type replay struct {
 // node is the zones of one node, of each handler as that arranges them.
 type node struct {
 	namespace string
-	zones     map[explain.Limiter][]*limits.Zone
+	zones     map[operate.Limiter][]*limits.Zone
 }
 
 // offered is a request that is replayed.
@@ -86,7 +84,7 @@ type totals struct {
 	// noAddress are those whose client has no address, and masked those where it ends in zeros.
 	noAddress, masked int64
 	first, last       int64
-	clients           tally.Distinct
+	clients           distinct
 }
 
 // Run replays logs, and returns what came of it.
@@ -103,7 +101,7 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 	loaded++
 	for i := range o.Nodes {
 		r.nodes = append(r.nodes, &node{
-			namespace: fmt.Sprintf("simulation %d, node %d", loaded, i), zones: map[explain.Limiter][]*limits.Zone{},
+			namespace: fmt.Sprintf("simulation %d, node %d", loaded, i), zones: map[operate.Limiter][]*limits.Zone{},
 		})
 	}
 	if o.Nodes > 1 {
@@ -154,13 +152,13 @@ func (r *replay) prepare() error {
 }
 
 // limitersOf calls yield with each rate_limit handler of a server.
-func limitersOf(s *caddyhttp.Server) func(yield func(explain.Limiter) bool) {
-	var routes func(all caddyhttp.RouteList, yield func(explain.Limiter) bool) bool
-	routes = func(all caddyhttp.RouteList, yield func(explain.Limiter) bool) bool {
+func limitersOf(s *caddyhttp.Server) func(yield func(operate.Limiter) bool) {
+	var routes func(all caddyhttp.RouteList, yield func(operate.Limiter) bool) bool
+	routes = func(all caddyhttp.RouteList, yield func(operate.Limiter) bool) bool {
 		for i := range all {
 			for _, h := range all[i].Handlers {
 				switch h := h.(type) {
-				case explain.Limiter:
+				case operate.Limiter:
 					if !yield(h) {
 						return false
 					}
@@ -173,7 +171,7 @@ func limitersOf(s *caddyhttp.Server) func(yield func(explain.Limiter) bool) {
 		}
 		return true
 	}
-	return func(yield func(explain.Limiter) bool) {
+	return func(yield func(operate.Limiter) bool) {
 		if !routes(s.Routes, yield) {
 			return
 		}
@@ -187,18 +185,18 @@ func limitersOf(s *caddyhttp.Server) func(yield func(explain.Limiter) bool) {
 
 // prepare makes copies of a handler's zones, with counters of their own: nothing of them is synced
 // by Redis, logged or measured.
-func (n *node) prepare(r *replay, l explain.Limiter) error {
+func (n *node) prepare(r *replay, l operate.Limiter) error {
 	if _, ok := n.zones[l]; ok {
 		return nil
 	}
 	all := make([]*limits.Zone, 0, len(l.Zones()))
 	for _, of := range l.Zones() {
-		o := of.Options
+		o := of.ZoneOptions
 		o.Namespace, o.Redis, o.Metrics, o.LogKeys, o.Logger, o.Once, o.Waits = n.namespace, nil, false, false, zap.NewNop(), new(warning.Once), false
-		if o.SyncRate = r.rateOf(of); o.SyncRate == rates.Strict {
+		if o.SyncRate = r.rateOf(of); o.SyncRate == config.Strict {
 			o.Namespace = r.nodes[0].namespace // Redis decides, so there is one count
 		}
-		z, err := zone.New(o)
+		z, err := limits.NewZone(o)
 		if err != nil {
 			return err
 		}
@@ -207,7 +205,7 @@ func (n *node) prepare(r *replay, l explain.Limiter) error {
 			r.zones[z.Name] = newZoneStats(z)
 		}
 	}
-	zone.Arrange(all)
+	limits.Arrange(all)
 	n.zones[l] = all
 	return nil
 }
@@ -242,7 +240,7 @@ func (r *replay) request(rec *accesslog.Record) error {
 		client = rec.RemoteIP
 	}
 	t.address(client)
-	hash := tally.Hash(client)
+	hash := hashOf(client)
 	t.clients.Add(hash)
 	r.begin(rec.Start)
 	if r.cluster != nil {
@@ -309,7 +307,7 @@ func (r *replay) offer(n *node, rec *accesslog.Record) error {
 		if r.offered.request, ok = r.makers[i].request(rec); !ok {
 			return nil // no server would have taken it
 		}
-		if err := explain.Walk(r.policy.servers[i].Server, &r.offered.request, r.reach); err != nil {
+		if err := operate.WalkRoutes(r.policy.servers[i].Server, &r.offered.request, r.reach); err != nil {
 			return fmt.Errorf("replaying a request of %s: %w", time.Unix(0, rec.Start).UTC().Format(time.RFC3339), err)
 		}
 		if r.offered.reached {
@@ -323,7 +321,7 @@ func (r *replay) offer(n *node, rec *accesslog.Record) error {
 }
 
 // reached has the zones of a handler decide on the request that is offered.
-func (r *replay) reached(l explain.Limiter, _ []string) (goOn bool, err error) {
+func (r *replay) reached(l operate.Limiter, _ []string) (goOn bool, err error) {
 	o := &r.offered
 	if !o.reached {
 		o.reached = true

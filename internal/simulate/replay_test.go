@@ -15,7 +15,7 @@ import (
 
 	_ "github.com/caddy-tide/ratelimit" // is replayed
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
-	"github.com/caddy-tide/ratelimit/internal/rates"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/simulate"
 )
 
@@ -138,8 +138,8 @@ func TestCandidatesAreTrue(t *testing.T) {
 // the sync's doing; internal/cluster holds a replay to what real nodes do.
 func TestNodes(t *testing.T) {
 	log := jsonLog(traffic(8000))
-	rate := func(s string) *rates.SyncRate {
-		r, err := rates.ParseSyncRate(s)
+	rate := func(s string) *config.SyncRate {
+		r, err := config.ParseSyncRate(s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -418,13 +418,13 @@ func TestBansOfSeveralNodes(t *testing.T) {
 			log.WriteString(asked{at + float64(k)/10, "203.0.113.1", "/", host, 200}.json(""))
 		}
 	}
-	config := oneZone(t, 5, `,"algorithm":"fixed_window","ban":{"for":"1h"},"match":[{"host":["example.com"]}]`)
+	adapted := oneZone(t, 5, `,"algorithm":"fixed_window","ban":{"for":"1h"},"match":[{"host":["example.com"]}]`)
 	for rate, want := range map[string]int64{"local": 0, "200ms": 4, "strict": 5} {
-		r, err := rates.ParseSyncRate(rate)
+		r, err := config.ParseSyncRate(rate)
 		if err != nil {
 			t.Fatal(err)
 		}
-		z := mustRun(t, []byte(strings.Replace(string(config), `"10s"`, `"1m"`, 1)), simulate.Options{Nodes: 3, SyncRate: &r}, log.String()).Zones[0]
+		z := mustRun(t, []byte(strings.Replace(string(adapted), `"10s"`, `"1m"`, 1)), simulate.Options{Nodes: 3, SyncRate: &r}, log.String()).Zones[0]
 		if got := z.Denied - 5; z.Requests != 15 || got != want {
 			t.Errorf("%s: of 5 requests to another node %d are denied, want %d", rate, got, want)
 		}

@@ -9,9 +9,8 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/limits"
-	"github.com/caddy-tide/ratelimit/internal/rates"
-	"github.com/caddy-tide/ratelimit/internal/tally"
 )
 
 // A Report is what came of a replay. Its JSON is what `simulate --json` prints.
@@ -237,7 +236,7 @@ func options(z *limits.Zone) (all []string) {
 func (w *windowStats) report() Window {
 	mosts := w.clients.mosts()
 	out := Window{
-		Limit: w.limit.Rate.String(), Window: rates.WindowText(w.limit.Rate.Window), OneIn: 1 << w.clients.bits, mosts: mosts,
+		Limit: w.limit.Rate.String(), Window: config.WindowText(w.limit.Rate.Window), OneIn: 1 << w.clients.bits, mosts: mosts,
 		Most: Quantiles{quantile(mosts, .5), quantile(mosts, .9), quantile(mosts, .99), quantile(mosts, .999), int64(w.clients.most)},
 	}
 	if w.candidates == nil {
@@ -282,7 +281,7 @@ func masked(key string) string {
 	address, _, _ := strings.Cut(key, "/")
 	a, err := netip.ParseAddr(address)
 	if err != nil {
-		return fmt.Sprintf("%s(key %06x)", prefix, tally.Hash(key)>>40)
+		return fmt.Sprintf("%s(key %06x)", prefix, hashOf(key)>>40)
 	}
 	bits := 48
 	if a.Is4() {
@@ -323,7 +322,7 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 			decisions, _ := w.limit.Overflow()
 			caution(decisions > 0, "zone %q: %d decisions were made for keys beyond max_keys, which share a sketch", name, decisions)
 			bits := w.clients.bits
-			caution(bits > 0, "zone %q: there are more clients than are looked at one by one: the most in a window of %s and the candidates are estimated from one in %d", name, rates.WindowText(w.limit.Rate.Window), int64(1)<<bits)
+			caution(bits > 0, "zone %q: there are more clients than are looked at one by one: the most in a window of %s and the candidates are estimated from one in %d", name, config.WindowText(w.limit.Rate.Window), int64(1)<<bits)
 		}
 	}
 	return all

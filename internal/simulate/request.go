@@ -10,7 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
-	"github.com/caddy-tide/ratelimit/internal/explain"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
@@ -28,7 +28,7 @@ func newMaker(s *caddyhttp.Server, plain bool) maker {
 	m := maker{server: s}
 	if plain {
 		m.replacer = caddy.NewReplacer()
-		m.reused = caddyhttp.PrepareRequest(&http.Request{URL: new(url.URL)}, m.replacer, explain.Discard{}, s)
+		m.reused = caddyhttp.PrepareRequest(&http.Request{URL: new(url.URL)}, m.replacer, operate.Discard{}, s)
 	}
 	return m
 }
@@ -45,7 +45,7 @@ func (m *maker) request(rec *accesslog.Record) (*http.Request, bool) {
 			return nil, false
 		}
 		repl := caddy.NewReplacer()
-		r = caddyhttp.PrepareRequest(r, repl, explain.Discard{}, m.server)
+		r = caddyhttp.PrepareRequest(r, repl, operate.Discard{}, m.server)
 		know(r, repl, rec)
 		return r, true
 	}

@@ -4,10 +4,8 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
-	"github.com/caddy-tide/ratelimit/internal/counters"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/limits"
-	"github.com/caddy-tide/ratelimit/internal/table"
-	"github.com/caddy-tide/ratelimit/internal/tally"
 )
 
 // zoneStats is what happened in a zone.
@@ -15,17 +13,17 @@ type zoneStats struct {
 	of *limits.Zone // of one node
 
 	requests, denied, wouldDeny, banned int64
-	clients, deniedClients              tally.Distinct
+	clients, deniedClients              distinct
 	// answered counts the denied requests by the first digit of their status.
 	answered [6]int64
 	windows  []*windowStats
-	top      tally.HeavyHitters
-	times    tally.Timeline
+	top      heavyHitters
+	times    timeline
 }
 
 // windowStats is what happened in the window of one of a zone's limits.
 type windowStats struct {
-	limit      *counters.Limit
+	limit      *limits.Limit
 	part       int64 // the length of one, in nanoseconds
 	clients    clients
 	candidates candidates // nil for none
@@ -77,7 +75,7 @@ func (s *zoneStats) countClosed(z *limits.Zone, key []byte, banned, shadow bool,
 		return
 	}
 	s.banned++
-	s.count(z, &limits.Outcome{Denied: true, Shadow: shadow, Key: key, Hash: table.KeyOf(key)}, rec)
+	s.count(z, &limits.Outcome{Denied: true, Shadow: shadow, Key: key, Hash: keys.KeyOf(key)}, rec)
 }
 
 func (s *zoneStats) note(denied, shadow bool, rec *accesslog.Record) {

@@ -16,7 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/internal/state"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
 func init() {
@@ -208,7 +208,7 @@ func (h *Handler) current(ctx context.Context) *View {
 	if h.view == nil || time.Since(h.made) > fresh {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
 		defer cancel()
-		h.view = viewOf(state.WithChanges(ctx), &shared, time.Now())
+		h.view = viewOf(operate.StateWithChanges(ctx), &shared, time.Now())
 		h.made = time.Now()
 	}
 	return h.view

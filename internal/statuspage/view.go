@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/state"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
 // A View is what the page shows: the same as HTML and as JSON.
@@ -67,11 +67,11 @@ type Zone struct {
 	// and Reserved how many keys have units that are reserved until responses begin. Running is
 	// what runs at once, and Bandwidth how responses are slowed. Each is there where the zone has
 	// that option.
-	Banned    *int64           `json:"banned,omitempty"`
-	Reserve   []float64        `json:"reserve,omitempty"`
-	Reserved  *int64           `json:"reserved,omitempty"`
-	Running   *Running         `json:"running,omitempty"`
-	Bandwidth *state.Bandwidth `json:"bandwidth,omitempty"`
+	Banned    *int64                  `json:"banned,omitempty"`
+	Reserve   []float64               `json:"reserve,omitempty"`
+	Reserved  *int64                  `json:"reserved,omitempty"`
+	Running   *Running                `json:"running,omitempty"`
+	Bandwidth *operate.BandwidthState `json:"bandwidth,omitempty"`
 }
 
 // Running is how many requests of all keys run at once, on this node and on the others.
@@ -84,7 +84,7 @@ type Running struct {
 const maxShown = 50
 
 // viewOf makes a view of a state.
-func viewOf(s state.State, h *history, now time.Time) *View {
+func viewOf(s operate.State, h *history, now time.Time) *View {
 	v := &View{At: now.UTC(), Problems: []string{}, Nodes: []Node{}, Zones: []Zone{}, Enforcement: s.Enforcement, Overrides: s.Overrides}
 	v.Shared = s.Control != nil && s.Control.Shared
 	for _, n := range s.Nodes {
@@ -116,7 +116,7 @@ func viewOf(s state.State, h *history, now time.Time) *View {
 }
 
 // add adds a limit to its zone.
-func (z *Zone) add(l *state.Limit, now time.Time) {
+func (z *Zone) add(l *operate.LimitState, now time.Time) {
 	policy := fmt.Sprintf("%d/%s", l.Limit, l.Window)
 	z.SyncRate = l.SyncRate.String()
 	if l.Concurrent {
@@ -157,7 +157,7 @@ func enforced(entries []control.EntryState, zone string, share float64) float64 
 const late = 30.0
 
 // findProblems writes what is wrong.
-func (v *View) findProblems(s state.State) {
+func (v *View) findProblems(s operate.State) {
 	problem := func(format string, args ...any) { v.Problems = append(v.Problems, fmt.Sprintf(format, args...)) }
 	if s.Redis != nil && !s.Redis.Up {
 		for _, of := range sortedKeys(s.Redis.Failing) {

@@ -3,7 +3,7 @@ package table
 import (
 	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/estimate"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // askAgain has a key that was just answered be asked about before the next cycle, where requests
@@ -13,14 +13,14 @@ func (t *Table[S]) askAgain(b *SyncConfig, e entry[S], passed int64, news bool) 
 		return
 	}
 	left := t.machine.Take(&e.state, b.Limit, e.At, 0, 0).Remaining
-	if after := estimate.Again(t.machine.Ledger(&e.state), b.Limit, b.Rate, left, passed, news); after > 0 {
-		t.askAfter(b, e.key, e.At, estimate.Pause, after-estimate.Pause)
+	if after := nextAsk(t.machine.Ledger(&e.state), b.Limit, b.Rate, left, passed, news); after > 0 {
+		t.askAfter(b, e.key, e.At, earlyPause, after-earlyPause)
 	}
 }
 
 // askAfter asks about a key after two waits, unless it is answered before. After the first it asks
 // if something is unsent: within a Pause no request makes a key urgent.
-func (t *Table[S]) askAfter(b *SyncConfig, key Key, answered int64, wait, rest time.Duration) {
+func (t *Table[S]) askAfter(b *SyncConfig, key keys.Key, answered int64, wait, rest time.Duration) {
 	b.After(wait, func() {
 		if t.ask(b, key, answered, rest) {
 			b.Wake()
@@ -29,7 +29,7 @@ func (t *Table[S]) askAfter(b *SyncConfig, key Key, answered int64, wait, rest t
 }
 
 // ask makes a key urgent, or waits for the rest. It reports whether the replicator should be woken.
-func (t *Table[S]) ask(b *SyncConfig, key Key, answered int64, rest time.Duration) (wake bool) {
+func (t *Table[S]) ask(b *SyncConfig, key keys.Key, answered int64, rest time.Duration) (wake bool) {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok || t.config.Load() != b {

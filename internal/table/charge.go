@@ -2,7 +2,8 @@ package table
 
 import (
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/messages"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // MaxCharged is how many units of a log go into one charge at most.
@@ -26,7 +27,7 @@ func (t *Table[S]) DrainCharges(now int64, most int, dst []Charge) []Charge {
 	}
 	t.taking.Lock()
 	defer t.taking.Unlock()
-	t.drain(b, now, most-len(dst), false, func(e entry[S], now int64, o offset) int {
+	t.drain(b, now, most-len(dst), false, func(e entry[S], now int64, o clock.Offset) int {
 		c, ok := t.charge(e, m, b.Limit, now, o)
 		if !ok {
 			return 0
@@ -38,7 +39,7 @@ func (t *Table[S]) DrainCharges(now int64, most int, dst []Charge) []Charge {
 }
 
 // charge takes out what is to be charged for one key. The key is no longer dirty.
-func (t *Table[S]) charge(e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o offset) (c Charge, ok bool) {
+func (t *Table[S]) charge(e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o clock.Offset) (c Charge, ok bool) {
 	e.flags &^= dirty | confirm
 	c = Charge{Key: e.key, ID: e.id, Reset: t.resetOf(e.id), Offset: o}
 	c.Debt = m.Debt(&e.state, l, now, MaxCharged)
@@ -52,14 +53,14 @@ func (t *Table[S]) charge(e entry[S], m algorithms.Chargeable[S], l algorithms.L
 
 // HasDebt reports whether a key may have something to charge, or on its way. It returns the key's
 // ID.
-func (t *Table[S]) HasDebt(key Key) (id ID, ok bool) {
+func (t *Table[S]) HasDebt(key keys.Key) (id keys.ID, ok bool) {
 	if t.chargeable(t.config.Load()) == nil {
-		return ID{}, false
+		return keys.ID{}, false
 	}
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok {
-		return ID{}, false
+		return keys.ID{}, false
 	}
 	e := st.at(i)
 	return e.id, e.syncState != nil && e.flags&(dirty|inFlight) != 0
@@ -67,7 +68,7 @@ func (t *Table[S]) HasDebt(key Key) (id ID, ok bool) {
 
 // ChargeOf takes out the charge of one key, before the next cycle. ok is false where there is none,
 // or where it is on its way.
-func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
+func (t *Table[S]) ChargeOf(key keys.Key, now int64) (c Charge, ok bool) {
 	b := t.config.Load()
 	m := t.chargeable(b)
 	if m == nil {
@@ -90,7 +91,7 @@ func (t *Table[S]) ChargeOf(key Key, now int64) (c Charge, ok bool) {
 // AckCharge notes that the store has counted a charge, and what it holds of the key now. The refund
 // is what was returned of the charge meanwhile. It is on its way to the store from now on.
 func (t *Table[S]) AckCharge(now int64, c Charge, reports []algorithms.Report) (refund Charge, pending bool) {
-	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, now int64, o offset) {
+	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, now int64, o clock.Offset) {
 		b := t.config.Load()
 		m := t.chargeable(b)
 		if m == nil {
@@ -103,7 +104,7 @@ func (t *Table[S]) AckCharge(now int64, c Charge, reports []algorithms.Report) (
 		sent := c.Shifted(o.Since(c.Offset))
 		refund = Charge{Key: c.Key, ID: c.ID, Reset: c.Reset, Offset: o}
 		refund.Debt = m.Import(&e.state, b.Limit, now, reports, &sent)
-		e.At = max(e.At, messages.HoldAt(reports))
+		e.At = max(e.At, HoldAt(reports))
 		if c.More {
 			list(&st.outgoing, dirty, i, e.syncState)
 		}
@@ -116,14 +117,14 @@ func (t *Table[S]) AckCharge(now int64, c Charge, reports []algorithms.Report) (
 
 // FailCharge gives a charge back that the store has not counted. Its key stays dirty.
 func (t *Table[S]) FailCharge(now int64, c Charge) {
-	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, _ int64, _ offset) {
+	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, _ int64, _ clock.Offset) {
 		st.markDirty(i, e)
 	})
 }
 
 // arrived calls f for the key of a charge that is no longer on its way. now is then in the table's
 // time, which is o ahead of the caller's.
-func (t *Table[S]) arrived(now int64, c Charge, f func(st *stripe[S], e entry[S], i uint32, now int64, o offset)) {
+func (t *Table[S]) arrived(now int64, c Charge, f func(st *stripe[S], e entry[S], i uint32, now int64, o clock.Offset)) {
 	b := t.config.Load()
 	st, i, ok := t.lock(c.Key)
 	defer st.mu.Unlock()
@@ -140,8 +141,8 @@ func (t *Table[S]) arrived(now int64, c Charge, f func(st *stripe[S], e entry[S]
 
 // importCharged is Import for machines that are charged.
 func importCharged[S any](e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, reports []algorithms.Report) {
-	at := messages.HoldAt(reports)
-	if e.flags&inFlight != 0 || messages.IsOvertaken(at, e.At) {
+	at := HoldAt(reports)
+	if e.flags&inFlight != 0 || IsOvertaken(at, e.At) {
 		return
 	}
 	m.Import(&e.state, l, now, reports, nil)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 var hourLog = algorithms.Params{Kind: algorithms.SlidingLog, Limit: 20, Window: time.Hour}
@@ -18,7 +19,7 @@ func newCharged() *Table[algorithms.LogState] {
 }
 
 func takeLog(tab *Table[algorithms.LogState], now int64) Taken {
-	return tab.Take(hourLog.Compile(), KeyOf(raw(1)), raw(1), now, 1, 0)
+	return tab.Take(hourLog.Compile(), keys.KeyOf(raw(1)), raw(1), now, 1, 0)
 }
 
 // A charge whose key has followed a step of the clock meanwhile pays what it was for, and what was
@@ -28,12 +29,12 @@ func TestAChargeIsPaidAfterAStepOfTheClock(t *testing.T) {
 		tab := newCharged()
 		takeLog(tab, t0)
 		refunded := takeLog(tab, t0+1)
-		c, ok := tab.ChargeOf(KeyOf(raw(1)), t0+2)
+		c, ok := tab.ChargeOf(keys.KeyOf(raw(1)), t0+2)
 		if !ok || len(c.Hits) != 2 {
 			t.Fatalf("ChargeOf() = %+v, %t, want two hits", c, ok)
 		}
 		tab.setOffset(t0+2, step, true)
-		tab.Refund(hourLog.Compile(), KeyOf(raw(1)), refunded, 1)
+		tab.Refund(hourLog.Compile(), keys.KeyOf(raw(1)), refunded, 1)
 		back, pending := tab.AckCharge(t0+3, c, []algorithms.Report{{Remote: 2, LevelAt: t0}})
 		if want := []algorithms.Hit{{At: refunded.At + int64(step), N: -1}}; !pending || !slices.Equal(back.Hits, want) {
 			t.Errorf("a step of %v: the refund is %+v, want %+v", step, back.Hits, want)
@@ -49,11 +50,11 @@ func TestAChargeIsPaidAfterAStepOfTheClock(t *testing.T) {
 func TestReportsOfAChargedKeyThatMayBeOldAreIgnored(t *testing.T) {
 	tab := newCharged()
 	spent := func(at time.Duration, remote int64) {
-		tab.Import(hourLog.Compile(), KeyOf(raw(1)), raw(1), t0+3, []algorithms.Report{{Remote: remote, LevelAt: t0 + int64(at)}})
+		tab.Import(hourLog.Compile(), keys.KeyOf(raw(1)), raw(1), t0+3, []algorithms.Report{{Remote: remote, LevelAt: t0 + int64(at)}})
 	}
 	left := func(want int64) {
 		t.Helper()
-		if got, _ := tab.Room(hourLog.Compile(), KeyOf(raw(1)), raw(1), t0+3); got != want {
+		if got, _ := tab.Room(hourLog.Compile(), keys.KeyOf(raw(1)), raw(1), t0+3); got != want {
 			t.Errorf("%d are left, want %d", got, want)
 		}
 	}
@@ -62,11 +63,11 @@ func TestReportsOfAChargedKeyThatMayBeOldAreIgnored(t *testing.T) {
 	spent(0, 9)
 	left(15)
 	takeLog(tab, t0+2)
-	c, _ := tab.ChargeOf(KeyOf(raw(1)), t0+2)
+	c, _ := tab.ChargeOf(keys.KeyOf(raw(1)), t0+2)
 	spent(200*time.Millisecond, 9)
 	left(14)
 	tab.FailCharge(t0+3, c)
-	if _, hasDebt := tab.HasDebt(KeyOf(raw(1))); !hasDebt {
+	if _, hasDebt := tab.HasDebt(keys.KeyOf(raw(1))); !hasDebt {
 		t.Error("a charge that was not counted is not to be charged any more")
 	}
 	spent(300*time.Millisecond, 9)
@@ -78,20 +79,20 @@ func TestReportsOfAChargedKeyThatMayBeOldAreIgnored(t *testing.T) {
 func TestAChargeThatComesBackLate(t *testing.T) {
 	tab := newCharged()
 	takeLog(tab, t0)
-	c, _ := tab.ChargeOf(KeyOf(raw(1)), t0)
-	if _, ok := tab.ChargeOf(KeyOf(raw(1)), t0); ok {
+	c, _ := tab.ChargeOf(keys.KeyOf(raw(1)), t0)
+	if _, ok := tab.ChargeOf(keys.KeyOf(raw(1)), t0); ok {
 		t.Error("a key has a second charge while one is in flight")
 	}
 	tab.Configure(SyncConfig{Params: hourLog, Rate: time.Second}, 100)
 	if refund, pending := tab.AckCharge(t0, c, []algorithms.Report{{Remote: 7, LevelAt: t0}}); pending {
 		t.Errorf("a table that syncs totals hasDebt %+v", refund)
 	}
-	if got, _ := tab.Room(hourLog.Compile(), KeyOf(raw(1)), raw(1), t0); got != 19 {
+	if got, _ := tab.Room(hourLog.Compile(), keys.KeyOf(raw(1)), raw(1), t0); got != 19 {
 		t.Errorf("%d are left, want 19: the report is of another store", got)
 	}
 	tab.FailCharge(t0, c) // it is not in flight
 	gone := c
-	gone.Key = KeyOf(raw(2))
+	gone.Key = keys.KeyOf(raw(2))
 	if _, pending := tab.AckCharge(t0, gone, nil); pending || tab.Keys() != 1 {
 		t.Errorf("the charge of a key that is gone: %t, %d keys, want none and one", pending, tab.Keys())
 	}
@@ -108,19 +109,19 @@ func TestOnlyTablesThatAreChargedHaveCharges(t *testing.T) {
 	for name, tab := range map[string]interface {
 		Tick()
 		DrainCharges(now int64, most int, dst []Charge) []Charge
-		HasDebt(Key) (ID, bool)
-		ChargeOf(Key, int64) (Charge, bool)
+		HasDebt(keys.Key) (keys.ID, bool)
+		ChargeOf(keys.Key, int64) (Charge, bool)
 	}{"logs that sync totals": logs, "windows": windows} {
 		tab.Tick()
-		_, hasDebt := tab.HasDebt(KeyOf(raw(1)))
+		_, hasDebt := tab.HasDebt(keys.KeyOf(raw(1)))
 		if all := tab.DrainCharges(t0, 10, nil); len(all) != 0 || hasDebt {
 			t.Errorf("%s: charges %+v, hasDebt %t, want none", name, all, hasDebt)
 		}
-		if c, ok := tab.ChargeOf(KeyOf(raw(1)), t0); ok {
+		if c, ok := tab.ChargeOf(keys.KeyOf(raw(1)), t0); ok {
 			t.Errorf("%s: ChargeOf() = %+v", name, c)
 		}
 	}
-	if c, ok := newCharged().ChargeOf(KeyOf(raw(1)), t0); ok {
+	if c, ok := newCharged().ChargeOf(keys.KeyOf(raw(1)), t0); ok {
 		t.Errorf("a key that was never seen: ChargeOf() = %+v", c)
 	}
 }
@@ -132,7 +133,7 @@ func TestATableWithoutAConfiguration(t *testing.T) {
 	tab.Sweep(t0 + 2*int64(time.Hour))
 	tab.Resend()
 	tab.ResetAcks()
-	if tab.Ack(t0, []Answer{{Message: Message{Key: KeyOf(raw(1))}, Sum: 5}}) {
+	if tab.Ack(t0, []Answer{{Message: Message{Key: keys.KeyOf(raw(1))}, Sum: 5}}) {
 		t.Error("Ack() reports a loss")
 	}
 	if m := tab.Drain(t0, 10, false, nil); len(m) != 0 || tab.Save(t0) != nil || tab.Totals(t0) != (Totals{}) {

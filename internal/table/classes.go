@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/estimate"
 )
 
 // Where limits differ from request to request, most of what others ask for may be denied by a limit
@@ -42,7 +41,7 @@ func lately(b *SyncConfig, now int64) uint8 {
 // noteFull notes that a limit has denied a request and is used up as far as is known here: less
 // than a grain of it is left.
 func (t *Table[S]) noteFull(b *SyncConfig, e entry[S], limit algorithms.Limit, d *Taken) {
-	if d.Estimated && t.machine.Take(&e.state, limit, d.At, 0, 0).Remaining > limit.Size/estimate.Grain {
+	if d.Estimated && t.machine.Take(&e.state, limit, d.At, 0, 0).Remaining > limit.Size/earlyGrain {
 		return
 	}
 	at := lately(b, d.At)

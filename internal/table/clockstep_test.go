@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // A stepped is a table whose server's clock steps while one client asks for twice its limit all the
@@ -29,7 +30,7 @@ func newStepped[S any](alg algorithms.Params) *stepped {
 	raw := []byte("k")
 	s := &stepped{now: 1_700_000_000_000_000_000}
 	s.setClock = tab.SetClock
-	s.take = func(now int64) bool { return tab.Take(alg.Compile(), KeyOf(raw), raw, now, 1, 0).Allowed }
+	s.take = func(now int64) bool { return tab.Take(alg.Compile(), keys.KeyOf(raw), raw, now, 1, 0).Allowed }
 	return s
 }
 
@@ -132,7 +133,7 @@ func TestAMovedKeyDoesNotApplyAnOldStep(t *testing.T) {
 	alg := fixed(limit, time.Minute)
 	var sameStripe []int
 	for i := 0; len(sameStripe) < 6*chunkSize; i++ {
-		if KeyOf(raw(i)).A>>58 == 0 {
+		if keys.KeyOf(raw(i)).A>>58 == 0 {
 			sameStripe = append(sameStripe, i)
 		}
 	}

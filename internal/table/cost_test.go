@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 const million = 1_000_000
@@ -26,7 +26,7 @@ func (c counting) Advance(s *algorithms.WindowState, l algorithms.Limit, now int
 	c.Machine.Advance(s, l, now)
 }
 
-func (c counting) Ledger(s *algorithms.WindowState) *ledger.Ledger {
+func (c counting) Ledger(s *algorithms.WindowState) *algorithms.Ledger {
 	*c.calls++
 	return c.Machine.Ledger(s)
 }
@@ -229,8 +229,8 @@ func BenchmarkOneLock(b *testing.B) {
 		once func() uint64
 	}{
 		{"mutex", func() uint64 { locked(); return 0 }},
-		{"hash and mutex", func() uint64 { k := KeyOf(key); locked(); return k.A }},
-		{"hash and atomic", func() uint64 { k := KeyOf(key); shared.added.Add(1); return k.A }},
+		{"hash and mutex", func() uint64 { k := keys.KeyOf(key); locked(); return k.A }},
+		{"hash and atomic", func() uint64 { k := keys.KeyOf(key); shared.added.Add(1); return k.A }},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			var sum atomic.Uint64 // so that the hash is not left out
@@ -252,7 +252,7 @@ func probes(t *windows) (longest int, mean float64) {
 		st := &t.stripes[s]
 		for i := range st.size {
 			key := st.slot(i).key
-			if key == (Key{}) {
+			if key == (keys.Key{}) {
 				continue
 			}
 			at := tagOf(key)

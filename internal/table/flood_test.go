@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/sketch"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 var figures = flag.Bool("figures", false, "print the figures of docs/internals/floods.md, with a million keys")
@@ -41,7 +41,7 @@ const bytesPerKey = 190 // docs/algorithms.md
 func newFlood(maxKeys int, limit, words int64) *flood {
 	f := &flood{maxKeys: maxKeys, alg: sliding(limit, time.Minute)}
 	f.table = New(window, maxKeys)
-	f.table.overflow.Store(sketch.New(words, limit, time.Minute))
+	f.table.overflow.Store(newSketch(words, limit, time.Minute))
 	f.now = t0 - t0%int64(time.Minute) + 1
 	return f
 }
@@ -50,7 +50,7 @@ func newFlood(maxKeys int, limit, words int64) *flood {
 func (f *flood) take(id uint64, n int64) (admitted int64) {
 	var raw [8]byte
 	binary.LittleEndian.PutUint64(raw[:], id)
-	key := KeyOf(raw[:])
+	key := keys.KeyOf(raw[:])
 	for range n {
 		if f.table.Take(f.alg.Compile(), key, raw[:], f.now, 1, allWaits).Allowed {
 			admitted++
@@ -173,15 +173,15 @@ func TestFloodFigures(t *testing.T) {
 	}
 	fmt.Println("| max_keys | limit | requests of each attacker's key | windows | bytes, full table | after the flood | attackers got of what is theirs | newcomers denied, 1 request | ten, or the limit |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")
-	const eighth, words = 1_000_000 / 8, sketch.MaxWidth / 8
+	const eighth, words = 1_000_000 / 8, maxSketchWidth / 8
 	for _, c := range []struct {
 		maxKeys         int
 		limit, n, words int64
 		windows         int
 	}{
 		{eighth, 1, 1, words, 1}, {eighth, 2, 1, words, 1}, {eighth, 10, 1, words, 1}, {eighth, 100, 1, words, 1}, {eighth, 1000, 1, words, 1}, {eighth, 10, 1, words, 3},
-		{eighth, 10, 11, words, 1}, {eighth, 10, 11, words, 3}, {20_000, 100, 101, sketch.MinWidth, 1}, {5_000, 1000, 1001, sketch.MinWidth, 1}, {1_000, 10_000, 10_001, sketch.MinWidth, 1},
-		{1_000_000, 10, 1, sketch.MaxWidth, 1},
+		{eighth, 10, 11, words, 1}, {eighth, 10, 11, words, 3}, {20_000, 100, 101, minSketchWidth, 1}, {5_000, 1000, 1001, minSketchWidth, 1}, {1_000, 10_000, 10_001, minSketchWidth, 1},
+		{1_000_000, 10, 1, maxSketchWidth, 1},
 	} {
 		f := newFlood(c.maxKeys, c.limit, c.words).run(c.windows, c.n)
 		if c.windows == 1 && !f.kept {

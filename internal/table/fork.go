@@ -2,14 +2,14 @@ package table
 
 import (
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/sketch"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // Fork returns a table of its own that decides for one key as this one would, and changes nothing
 // here: not even the clock of the key's state, and a key without a slot gets none. Nothing is sent
 // of what it counts. l is the limit that the key would enter under, and raw the bytes of which key
 // is KeyOf; it is not kept.
-func (t *Table[S]) Fork(l algorithms.Limit, key Key, raw []byte, now int64) *Table[S] {
+func (t *Table[S]) Fork(l algorithms.Limit, key keys.Key, raw []byte, now int64) *Table[S] {
 	f := t.fork()
 	st := t.stripe(key)
 	st.mu.Lock()
@@ -25,14 +25,14 @@ func (t *Table[S]) Fork(l algorithms.Limit, key Key, raw []byte, now int64) *Tab
 	t.unsettled.CopyTo(&f.unsettled, key, key)
 	st.mu.Unlock()
 	if s == nil && !t.saved.IsEmpty() {
-		t.saved.CopyTo(&f.saved, IDOf(raw))
+		t.saved.CopyTo(&f.saved, keys.IDOf(raw))
 	}
 	return f
 }
 
 // ForkID is Fork for a key that only its ID is known of. In the copy it goes by another key. It
 // looks at every slot, a few under one lock; ok is false where none has that ID.
-func (t *Table[S]) ForkID(id ID, as Key, now int64) (f *Table[S], ok bool) {
+func (t *Table[S]) ForkID(id keys.ID, as keys.Key, now int64) (f *Table[S], ok bool) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	t.each(func(st *stripe[S], i uint32, e entry[S]) {
@@ -67,7 +67,7 @@ func (t *Table[S]) fork() *Table[S] {
 
 // copySlot copies a slot, and what is known of its syncs, into an empty table, where its key is as.
 // The lock of its stripe is held.
-func (t *Table[S]) copySlot(f *Table[S], st *stripe[S], i uint32, as Key, now int64) {
+func (t *Table[S]) copySlot(f *Table[S], st *stripe[S], i uint32, as keys.Key, now int64) {
 	from, to := st.at(i), f.stripe(as)
 	j := to.allocate()
 	f.keys.Add(1)
@@ -77,14 +77,14 @@ func (t *Table[S]) copySlot(f *Table[S], st *stripe[S], i uint32, as Key, now in
 		*f.withSyncState(to, j).syncState = *from.syncState
 	}
 	if s := t.overflow.Load(); s != nil && st.marks.Has(i, s, now) {
-		to.marks = new(sketch.Marks)
+		to.marks = new(sketchMarks)
 		to.marks.Add(j, s, now)
 	}
 }
 
 // Remote returns what other nodes counted of a key that a decision can still use. It is for forks:
 // it brings the key to now.
-func (t *Table[S]) Remote(l algorithms.Limit, key Key, now int64) (remote int64) {
+func (t *Table[S]) Remote(l algorithms.Limit, key keys.Key, now int64) (remote int64) {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok {

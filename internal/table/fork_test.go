@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/saved"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // The law of a fork: what it decides of a key is what the table decides next, and the table is the
@@ -49,7 +49,7 @@ func forks[S any](t *testing.T, kinds ...algorithms.Kind) {
 			m.step(rt, rate > 0)
 			name := rapid.StringMatching("[a-f]").Draw(rt, "key")
 			raw, n := []byte(name), rapid.Int64Range(0, 2).Draw(rt, "n")
-			key := KeyOf(raw)
+			key := keys.KeyOf(raw)
 			before := m.image(key)
 			fork := m.Fork(m.limit, key, raw, m.now)
 			would := fork.Take(m.limit, key, raw, m.now, n, allWaits)
@@ -94,10 +94,10 @@ func (m *forked[S]) step(rt *rapid.T, synced bool) {
 	case what == 2 && synced:
 		m.SetClock(m.now, time.Duration(rapid.Int64Range(-1e11, 1e11).Draw(rt, "ahead")), 0)
 	case what == 3:
-		counts := saved.Counts{}
+		counts := SavedCounts{}
 		for _, name := range []string{"a", "f"} {
 			l := algorithms.Report{Epoch: m.epochOf(), Remote: rapid.Int64Range(0, 5).Draw(rt, "saved")}
-			counts[IDOf([]byte(name))] = []algorithms.Report{l}
+			counts[keys.IDOf([]byte(name))] = []algorithms.Report{l}
 		}
 		m.Resume(m.config.Load().Params, m.now, counts)
 	}
@@ -119,7 +119,7 @@ func (m *forked[S]) sync(rt *rapid.T) {
 }
 
 // image is all of a table that a look at a key could change.
-func (m *forked[S]) image(key Key) []any {
+func (m *forked[S]) image(key keys.Key) []any {
 	st := m.stripe(key)
 	all := []any{m.Keys(), m.Overflowed(), m.clock(), m.overflow.Load(), m.urgent.Load(), st.size, st.hand, len(st.dirty), len(st.urgent), m.saved.Left()}
 	if s := m.overflow.Load(); s != nil {
@@ -137,9 +137,9 @@ func (m *forked[S]) image(key Key) []any {
 
 // sameByID checks that a key with a slot is found by its ID, and decided the same.
 func (m *forked[S]) sameByID(rt *rapid.T, raw []byte, n int64, want Taken) {
-	as := KeyOf([]byte("another"))
-	fork, ok := m.ForkID(IDOf(raw), as, m.now)
-	if _, s := m.stripe(KeyOf(raw)).find(KeyOf(raw)); (s != nil) != ok {
+	as := keys.KeyOf([]byte("another"))
+	fork, ok := m.ForkID(keys.IDOf(raw), as, m.now)
+	if _, s := m.stripe(keys.KeyOf(raw)).find(keys.KeyOf(raw)); (s != nil) != ok {
 		rt.Fatalf("%s: by its ID it is found %t", raw, ok)
 	}
 	if !ok {
@@ -157,13 +157,13 @@ func TestAForkHasItsOwnHits(t *testing.T) {
 	table, raw := of[algorithms.LogState](p, 10), []byte("a")
 	table.Configure(SyncConfig{Params: p}, 10)
 	for i := range 3 {
-		table.Take(p.Compile(), KeyOf(raw), raw, t0+int64(i), 1, 0)
+		table.Take(p.Compile(), keys.KeyOf(raw), raw, t0+int64(i), 1, 0)
 	}
-	fork := table.Fork(p.Compile(), KeyOf(raw), raw, t0+5)
+	fork := table.Fork(p.Compile(), keys.KeyOf(raw), raw, t0+5)
 	for range 2 {
-		fork.Take(p.Compile(), KeyOf(raw), raw, t0+5, 1, 0)
+		fork.Take(p.Compile(), keys.KeyOf(raw), raw, t0+5, 1, 0)
 	}
-	if left := table.Take(p.Compile(), KeyOf(raw), raw, t0+5, 0, 0).Remaining; left != 2 {
+	if left := table.Take(p.Compile(), keys.KeyOf(raw), raw, t0+5, 0, 0).Remaining; left != 2 {
 		t.Error(fmt.Sprint("the table has ", left, " left, want 2"))
 	}
 }

@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
-	"github.com/caddy-tide/ratelimit/internal/saved"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // runs is a machine that counts the keys it is asked about in a row that are in one stripe. Whoever
@@ -52,7 +51,7 @@ func (r runs) Shift(s *algorithms.WindowState, l algorithms.Limit, now int64, by
 	r.note(s)
 	r.Machine.Shift(s, l, now, by)
 }
-func (r runs) Ledger(s *algorithms.WindowState) *ledger.Ledger {
+func (r runs) Ledger(s *algorithms.WindowState) *algorithms.Ledger {
 	r.note(s)
 	return r.Machine.Ledger(s)
 }
@@ -63,7 +62,7 @@ func even(each int, alg algorithms.Params) *windows {
 	t := newTable(2*million, alg)
 	var full int
 	for i := 0; full < stripeCount; i++ {
-		if st := t.stripe(KeyOf(raw(i))); st.index.Len() < each {
+		if st := t.stripe(keys.KeyOf(raw(i))); st.index.Len() < each {
 			if take(t, alg, i, t0); st.index.Len() == each {
 				full++
 			}
@@ -107,7 +106,7 @@ func TestNoStripeIsHeldForManyKeys(t *testing.T) {
 		{"a step of the clock", func() { tab.setOffset(t0, time.Second, true) }},
 		{"totals", func() { tab.Totals(t0) }},
 		{"saving", func() { tab.Save(t0) }},
-		{"resuming", func() { tab.Resume(alg, t0, saved.Counts{ID{}: nil}) }},
+		{"resuming", func() { tab.Resume(alg, t0, SavedCounts{keys.ID{}: nil}) }},
 		{"a sweep that finds nothing", func() { tab.Sweep(t0) }},
 		{"a sweep that drops all", func() { tab.Sweep(late) }},
 	} {
@@ -142,16 +141,16 @@ type mover struct {
 	alg    algorithms.Params
 	random *rand.Rand
 	now    int64
-	want   map[Key]int64
-	store  map[Key]int64
+	want   map[keys.Key]int64
+	store  map[keys.Key]int64
 }
 
 // requests come for some of the keys, and a sync may be begun or go on.
-func (m *mover) requests(keys, n int) {
+func (m *mover) requests(keyCount, n int) {
 	for range n {
-		i := m.random.IntN(keys)
+		i := m.random.IntN(keyCount)
 		if take(m.windows, m.alg, i, m.now).Allowed {
-			m.want[KeyOf(raw(i))]++
+			m.want[keys.KeyOf(raw(i))]++
 		}
 	}
 	if m.random.IntN(4) == 0 {
@@ -183,7 +182,7 @@ func TestMovingKeysLosesNothing(t *testing.T) {
 	for round := range uint64(30) {
 		m := &mover{
 			windows: New(window, million), alg: fixed(1<<30, time.Hour), now: t0,
-			random: rand.New(rand.NewPCG(round, 1)), want: make(map[Key]int64), store: make(map[Key]int64),
+			random: rand.New(rand.NewPCG(round, 1)), want: make(map[keys.Key]int64), store: make(map[keys.Key]int64),
 		}
 		b := SyncConfig{Params: m.alg, Rate: time.Second, Early: round%2 == 0, Wake: func() {}}
 		m.Configure(b, million)
@@ -254,7 +253,7 @@ func (m *mover) check(t *testing.T) {
 		st := &m.stripes[s]
 		free := make(map[uint32]bool)
 		for _, i := range st.free {
-			if free[i] || i >= st.size || st.slot(i).key != (Key{}) {
+			if free[i] || i >= st.size || st.slot(i).key != (keys.Key{}) {
 				t.Fatalf("slot %d is in the list of free ones twice, or behind the end, or has a key", i)
 			}
 			free[i] = true
@@ -269,10 +268,10 @@ func (m *mover) check(t *testing.T) {
 		}
 	}
 	// of keys that were only asked about
-	maps.DeleteFunc(m.store, func(_ Key, total int64) bool { return total == 0 })
+	maps.DeleteFunc(m.store, func(_ keys.Key, total int64) bool { return total == 0 })
 	if !maps.Equal(m.store, m.want) {
 		missing := slices.Collect(maps.Keys(m.want))
-		missing = slices.DeleteFunc(missing, func(k Key) bool { return m.store[k] == m.want[k] })
+		missing = slices.DeleteFunc(missing, func(k keys.Key) bool { return m.store[k] == m.want[k] })
 		t.Fatalf("%d of %d keys are not in the store as they were counted", len(missing), len(m.want))
 	}
 	for key, want := range m.want {

@@ -11,6 +11,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // What goroutines see of a table at once must be what they could have seen one after another, by
@@ -143,7 +144,7 @@ type had struct {
 
 // work is one goroutine's part of a step. It returns what it still has.
 func (l *linearRun[S]) work(client, step int, random *rand.Rand, has []had) []had {
-	const keys, operations = 3, 7
+	const keyCount, operations = 3, 7
 	now := t0 - t0%int64(linearWindow) + int64(step)*int64(linearWindow)/3
 	for range operations {
 		if len(has) > 0 && random.IntN(3) == 0 {
@@ -151,14 +152,14 @@ func (l *linearRun[S]) work(client, step int, random *rand.Rand, has []had) []ha
 			h := has[i]
 			has = append(has[:i], has[i+1:]...)
 			l.note(client, linearOp{key: h.key, step: step, back: true, taken: h.step}, func() linearSaid {
-				l.table.Refund(l.alg.Compile(), KeyOf(raw(h.key)), h.taken, 1)
+				l.table.Refund(l.alg.Compile(), keys.KeyOf(raw(h.key)), h.taken, 1)
 				return linearSaid{}
 			})
 			continue
 		}
-		key := random.IntN(keys)
+		key := random.IntN(keyCount)
 		l.note(client, linearOp{key: key, step: step}, func() linearSaid {
-			taken := l.table.Take(l.alg.Compile(), KeyOf(raw(key)), raw(key), now, 1, allWaits)
+			taken := l.table.Take(l.alg.Compile(), keys.KeyOf(raw(key)), raw(key), now, 1, allWaits)
 			if taken.Allowed {
 				has = append(has, had{key, step, taken})
 			}

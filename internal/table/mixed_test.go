@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // A table that is full of keys with one limit is no obstacle to another: a sketch that is made for
@@ -16,7 +17,7 @@ func TestTheSketchOfMixedLimitsSuitsThemAll(t *testing.T) {
 	tab := of[algorithms.BucketState](bucket(60), 1)
 	tab.Configure(SyncConfig{Params: bucket(60), Mixed: true}, 1)
 	take := func(key int, n int64) bool {
-		return tab.Take(bucket(n).Compile(), KeyOf(raw(key)), raw(key), t0, 1, 0).Allowed
+		return tab.Take(bucket(n).Compile(), keys.KeyOf(raw(key)), raw(key), t0, 1, 0).Allowed
 	}
 	take(0, 60)
 	for range 20 {

@@ -2,7 +2,7 @@ package table
 
 import (
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/sketch"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // A full table counts further keys in a sketch. It is made before it is needed, and freed when
@@ -42,12 +42,12 @@ func (t *Table[S]) takeOverflow(st *stripe[S], a *Ask) Taken {
 // savedOf takes out what an earlier process saved of a key, as units to be counted in the sketch.
 // The stripe's lock is let go while the key is hashed; again is set where it has got a slot
 // meanwhile.
-func (t *Table[S]) savedOf(st *stripe[S], l algorithms.Limit, key Key, raw []byte, now int64) (units int64, again bool) {
+func (t *Table[S]) savedOf(st *stripe[S], l algorithms.Limit, key keys.Key, raw []byte, now int64) (units int64, again bool) {
 	if t.saved.IsEmpty() {
 		return 0, false
 	}
 	st.mu.Unlock()
-	id := IDOf(raw)
+	id := keys.IDOf(raw)
 	st.mu.Lock()
 	if _, s := st.find(key); s != nil {
 		return 0, true
@@ -63,10 +63,10 @@ func (t *Table[S]) savedOf(st *stripe[S], l algorithms.Limit, key Key, raw []byt
 // widen returns a sketch that suits l and has as many cells as max_keys asks for: the one that is
 // there, or a new one. What is counted in the one before it goes on counting. It is made once,
 // however many requests need it at once: it is large.
-func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch.Sketch {
+func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch {
 	t.widening.Lock()
 	defer t.widening.Unlock()
-	s, width := t.overflow.Load(), sketch.WidthFor(t.maxKeys.Load())
+	s, width := t.overflow.Load(), sketchWidthFor(t.maxKeys.Load())
 	if s != nil && s.Suits(l) && s.Width() >= width {
 		return s
 	}
@@ -132,7 +132,7 @@ func (t *Table[S]) spilled(st *stripe[S], l algorithms.Limit, i uint32, now int6
 
 // excess is what a sketch admits at once beyond the size of a bucket. As long as a key spends no
 // more than both admit together, a counter of its own doesn't hold it against the key.
-func excess(s *sketch.Sketch, l algorithms.Limit) int64 { return max(0, s.Limit(l)-l.Size) }
+func excess(s *sketch, l algorithms.Limit) int64 { return max(0, s.Limit(l)-l.Size) }
 
 // takeSpilled decides for a key that has a slot, and has spent units in the sketch before. These
 // units make the limit smaller by as much. A denial that they alone cause is marked Estimated.

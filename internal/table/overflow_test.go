@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/sketch"
 )
 
 // A crowded table has one key that keeps its slot, and others that find one or don't, as max_keys
@@ -27,13 +27,13 @@ var occupant, guest = []byte("occupant"), []byte("guest")
 func newCrowded[S any](alg algorithms.Params, rate time.Duration) *crowded[S] {
 	c := &crowded[S]{Table: of[S](alg, 1), alg: alg, background: SyncConfig{Params: alg, Rate: rate}, now: t0 - t0%int64(time.Hour)}
 	c.Configure(c.background, 1)
-	c.Take(alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
+	c.Take(alg.Compile(), keys.KeyOf(occupant), occupant, c.now, 1, allWaits)
 	return c
 }
 
 // ask asks for one of the guest's units.
 func (c *crowded[S]) ask() Taken {
-	return c.Take(c.alg.Compile(), KeyOf(guest), guest, c.now, 1, allWaits)
+	return c.Take(c.alg.Compile(), keys.KeyOf(guest), guest, c.now, 1, allWaits)
 }
 
 // spend asks until it is denied, and returns how often it was admitted.
@@ -146,7 +146,7 @@ func waitsForBoth[S any](t *testing.T, alg algorithms.Params, rate time.Duration
 		if denied.Allowed || denied.Overflow {
 			continue // what it has spent in the sketch has gone
 		}
-		c.Penalize(alg.Compile(), KeyOf(guest), denied, 1)
+		c.Penalize(alg.Compile(), keys.KeyOf(guest), denied, 1)
 		d := c.ask()
 		if d.Allowed {
 			t.Fatalf("admitted %v later, after a penalty", later)
@@ -208,7 +208,7 @@ func aroundTheSketch[S any](t *testing.T, alg algorithms.Params, seed uint64, si
 			c.room(1)
 			c.Sweep(c.now)
 		}
-		c.Take(alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
+		c.Take(alg.Compile(), keys.KeyOf(occupant), occupant, c.now, 1, allWaits)
 		for range random.IntN(2 * int(size)) {
 			d := c.ask()
 			if d.Overflow {
@@ -270,17 +270,17 @@ func denied[S any](t *testing.T, alg algorithms.Params, more bool) {
 	c.spend()
 	for range 600 {
 		c.now += int64(300 * time.Millisecond)
-		c.Take(alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
+		c.Take(alg.Compile(), keys.KeyOf(occupant), occupant, c.now, 1, allWaits)
 		d := c.ask()
 		if d.Allowed {
 			t.Fatalf("admitted after %v of requests that were denied and charged", time.Duration(c.now%int64(time.Hour)))
 		}
-		c.Penalize(alg.Compile(), KeyOf(guest), d, 1)
+		c.Penalize(alg.Compile(), keys.KeyOf(guest), d, 1)
 	}
 	c.now += int64(time.Minute) - c.now%int64(time.Minute)
-	c.Take(alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
+	c.Take(alg.Compile(), keys.KeyOf(occupant), occupant, c.now, 1, allWaits)
 	for range 500 {
-		c.Penalize(alg.Compile(), KeyOf(guest), c.ask(), 1)
+		c.Penalize(alg.Compile(), keys.KeyOf(guest), c.ask(), 1)
 	}
 	c.now += int64(time.Minute + 10*time.Second)
 	if got := c.spend(); more && got != 0 || !more && got == 0 {
@@ -301,8 +301,8 @@ func TestTheSketchOutlivesAReload(t *testing.T) {
 		for _, limit := range limits {
 			alg := fixed(limit, time.Hour)
 			tab.Configure(SyncConfig{Params: alg}, 1)
-			tab.Take(alg.Compile(), KeyOf(occupant), occupant, now, 1, allWaits)
-			for tab.Take(alg.Compile(), KeyOf(guest), guest, now, 1, allWaits).Allowed {
+			tab.Take(alg.Compile(), keys.KeyOf(occupant), occupant, now, 1, allWaits)
+			for tab.Take(alg.Compile(), keys.KeyOf(guest), guest, now, 1, allWaits).Allowed {
 				spent++
 			}
 			configured = append(configured, limit)
@@ -331,7 +331,7 @@ func TestARefundFindsItsSketch(t *testing.T) {
 		take(tab, high, 1, now) // 51 of 100 are spent, in a sketch for more
 	}
 	b := raw(1)
-	tab.Refund(low.Compile(), KeyOf(b), first, 1)
+	tab.Refund(low.Compile(), keys.KeyOf(b), first, 1)
 	left := 0
 	for take(tab, high, 1, now).Allowed {
 		left++
@@ -345,7 +345,7 @@ func TestARefundFindsItsSketch(t *testing.T) {
 // over.
 func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 	for _, keys := range []int64{1, 40_000, 1_000_000, 1_000_000_000} {
-		if got := sketch.New(sketch.WidthFor(keys), 1, time.Minute).Bytes(); got > 32<<20 {
+		if got := newSketch(sketchWidthFor(keys), 1, time.Minute).Bytes(); got > 32<<20 {
 			t.Errorf("max_keys %d: the sketch takes %d bytes, want at most 32 MiB", keys, got)
 		}
 	}
@@ -385,7 +385,7 @@ func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 func TestASketchInUseIsNotGivenBack(t *testing.T) {
 	c := newCrowded[algorithms.WindowState](fixed(10, time.Minute), 0)
 	for range 20 {
-		c.Take(c.alg.Compile(), KeyOf(occupant), occupant, c.now, 1, allWaits)
+		c.Take(c.alg.Compile(), keys.KeyOf(occupant), occupant, c.now, 1, allWaits)
 		if got := c.spend(); got != 10 && got != 0 {
 			t.Fatalf("%d admitted in a window, want 10, or none just after one", got)
 		}
@@ -449,13 +449,13 @@ func TestFewNewcomersAreDenied(t *testing.T) {
 func newcomersDenied(maxKeys int, limit int64) float64 {
 	const windows = 3
 	alg := sliding(limit, time.Minute)
-	s := sketch.New(int64(maxKeys)*sketch.MaxWidth/1_000_000, limit, time.Minute)
-	keys, denied, asked := windows*10*maxKeys, 0, 0
+	s := newSketch(int64(maxKeys)*maxSketchWidth/1_000_000, limit, time.Minute)
+	keyCount, denied, asked := windows*10*maxKeys, 0, 0
 	start := t0 - t0%int64(time.Minute)
-	for i := range keys {
+	for i := range keyCount {
 		now := start + int64(float64(i)/float64(10*maxKeys)*float64(time.Minute))
 		b := raw(i)
-		d, _ := s.Take(alg.Compile(), KeyOf(b), now, 1, 0)
+		d, _ := s.Take(alg.Compile(), keys.KeyOf(b), now, 1, 0)
 		if i >= 10*maxKeys {
 			asked++
 			if !d.Allowed {

@@ -5,22 +5,16 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
-	"github.com/caddy-tide/ratelimit/internal/estimate"
-	"github.com/caddy-tide/ratelimit/internal/messages"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // What goes between a table and its store.
-type (
-	SyncConfig = messages.Config
-	Message    = messages.Message
-	Answer     = messages.Answer
-	Charge     = messages.Charge
-)
+type ()
 
 // syncState is what an entry knows of its syncs, beside the ledger in its state.
 type syncState struct {
-	estimate.State
+	estimate
 	// full is the largest limit that was found used up here, and fullIn when: see lately.
 	// othersDenied is set where others were denied something before the last answer in which they
 	// had asked for anything.
@@ -31,7 +25,7 @@ type syncState struct {
 }
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
-func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o offset) (e entry[S], pending int64) {
+func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o clock.Offset) (e entry[S], pending int64) {
 	e = t.applyStep(st, l, i, now, o)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
@@ -48,7 +42,7 @@ func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i u
 // limit. It reports whether the replicator should be woken.
 func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, n int64) (wake bool) {
 	l := t.machine.Ledger(&e.state)
-	l.Attempts = estimate.Add(l.Attempts, n)
+	l.Attempts = addAttempts(l.Attempts, n)
 	if b.Mixed && !d.Allowed && n > 0 {
 		t.noteFull(b, e, limit, d)
 	}
@@ -62,7 +56,7 @@ func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d 
 }
 
 // pending is the estimate of what others have spent unseen, unless the shard of the key is lost.
-func (t *Table[S]) pending(e entry[S], l *ledger.Ledger, history int) int64 {
+func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, history int) int64 {
 	if lost := t.lost.Load(); lost != 0 && lost>>(e.id[0]&63)&1 != 0 {
 		return 0
 	}
@@ -83,8 +77,8 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 	}
 	t.taking.Lock()
 	defer t.taking.Unlock()
-	t.drain(b, now, most, early, func(e entry[S], now int64, _ offset) int {
-		if early && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(estimate.Pause)) {
+	t.drain(b, now, most, early, func(e entry[S], now int64, _ clock.Offset) int {
+		if early && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(earlyPause)) {
 			return 0 // it was answered since; what came after waits for the next cycle
 		}
 		had := len(dst)
@@ -113,7 +107,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 			break
 		}
 		m.Total, m.Attempts = c.Own, 0
-		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(ledger.Forgotten|ledger.Unconfirmed) != 0
+		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(algorithms.Forgotten|algorithms.Unconfirmed) != 0
 		m.Bucket = b.Params.Kind.Draining() && age == 0
 		if b.Params.Reserves {
 			m.Attempts = t.unsettled.Settled(e.key, m.Epoch, c.Own)
@@ -126,7 +120,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 		}
 		dst = append(dst, m)
 	}
-	if l.Resend&ledger.Moved != 0 {
+	if l.Resend&algorithms.Moved != 0 {
 		m.Total, m.Attempts, m.Push, m.Bucket = 0, 0, true, false
 		for ahead := range int64(l.Rewound) {
 			m.Epoch = l.Epoch + ahead + 1
@@ -136,12 +130,12 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 	for i := range dst[first:] {
 		dst[first+i].Reasons = l.Resend
 	}
-	messages.Name(dst[first:], t.resetOf(e.id))
+	nameReset(dst[first:], t.resetOf(e.id))
 	if b.Params.Kind.Draining() {
 		level, rate := t.machine.Level(&e.state, b.Limit, now)
-		messages.Fill(dst[first:], l, messages.Bucket{Config: b, Level: level, Rate: rate, Synced: e.At, Now: now})
+		fillMessages(dst[first:], l, Bucket{SyncConfig: b, Level: level, Rate: rate, Synced: e.At, Now: now})
 	}
-	l.Resend &^= ledger.Settled
+	l.Resend &^= algorithms.Settled
 	return dst
 }
 
@@ -154,7 +148,7 @@ func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
 	}
 	defer t.applyNewer(now, answers)
 	early := b.Params.Reserves && t.unsettled.InDoubt(now, b.Rate) || t.isEarly(b, now)
-	var reports [ledger.MaxHistory + 1]algorithms.Report
+	var reports [algorithms.MaxHistory + 1]algorithms.Report
 	for len(answers) > 0 {
 		key, n := answers[0].Key, 1
 		for n < len(answers) && answers[n].Key == key {
@@ -188,12 +182,12 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
 	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Failed }) {
-		l.Resend |= ledger.Forgotten // what the store holds of this key is in doubt
+		l.Resend |= algorithms.Forgotten // what the store holds of this key is in doubt
 		e.flags |= failed
 		return false
 	}
 	var sent int64
-	known := l.Resend&ledger.Forgotten != 0 && !rejected
+	known := l.Resend&algorithms.Forgotten != 0 && !rejected
 	epoch, news, less := l.Epoch, false, false
 	for i := range answers {
 		a := &answers[i]
@@ -223,7 +217,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		}
 		reports = append(reports, r)
 	}
-	if l.Resend &^= answers[0].Reasons &^ ledger.Settled; l.Resend&ledger.Moved == 0 {
+	if l.Resend &^= answers[0].Reasons &^ algorithms.Settled; l.Resend&algorithms.Moved == 0 {
 		l.Rewound = 0
 	}
 	if less {
@@ -242,10 +236,10 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 
 // lose notes that the store has forgotten something of a key, which is known where all is sent
 // again for that. It reports whether it is not.
-func (t *Table[S]) lose(l *ledger.Ledger, known bool) (forgot bool) {
+func (t *Table[S]) lose(l *algorithms.Ledger, known bool) (forgot bool) {
 	t.unsettled.Lose()
 	if !known {
-		l.Resend |= ledger.Forgotten
+		l.Resend |= algorithms.Forgotten
 	}
 	return !known
 }
@@ -253,7 +247,7 @@ func (t *Table[S]) lose(l *ledger.Ledger, known bool) (forgot bool) {
 // Import takes in what a store that decides by itself says of a key, so that this node can go on
 // when the store is unavailable. The reports, all, have the total of all nodes as Remote. Of a
 // machine that is Chargeable they replace what the store reported before.
-func (t *Table[S]) Import(l algorithms.Limit, key Key, raw []byte, now int64, all []algorithms.Report) {
+func (t *Table[S]) Import(l algorithms.Limit, key keys.Key, raw []byte, now int64, all []algorithms.Report) {
 	st, i, ok := t.lockOrEnter(l, key, raw, now)
 	defer st.mu.Unlock()
 	if !ok {
@@ -287,7 +281,7 @@ func (t *Table[S]) Fail(messages []Message) {
 		if ok {
 			e := t.withSyncState(st, j)
 			e.flags &^= inFlight | confirming | outdated
-			t.machine.Ledger(&e.state).Resend |= messages[i].Reasons & ledger.Settled
+			t.machine.Ledger(&e.state).Resend |= messages[i].Reasons & algorithms.Settled
 			st.markDirty(j, e)
 		}
 		st.mu.Unlock()
@@ -305,7 +299,7 @@ func (t *Table[S]) Resend() {
 // with it, and the rest when ResendRest says so. It returns how many keys there are.
 func (t *Table[S]) Forgotten() (keys int) {
 	t.eachSynced(func(_ *stripe[S], _ uint32, e entry[S]) {
-		t.machine.Ledger(&e.state).Resend |= ledger.Forgotten
+		t.machine.Ledger(&e.state).Resend |= algorithms.Forgotten
 		e.flags &^= confirm
 		keys++
 	})
@@ -315,7 +309,7 @@ func (t *Table[S]) Forgotten() (keys int) {
 // ResendRest has what the store has forgotten, and what was not sent again since, sent again.
 func (t *Table[S]) ResendRest() {
 	t.eachSynced(func(st *stripe[S], i uint32, e entry[S]) {
-		if t.machine.Ledger(&e.state).Resend&ledger.Forgotten != 0 {
+		if t.machine.Ledger(&e.state).Resend&algorithms.Forgotten != 0 {
 			st.markDirty(i, e)
 		}
 	})
@@ -382,7 +376,7 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 		if charged != nil {
 			unsent = charged.Uncounted(&e.state, b.Limit, now)
 			pending = unsent
-		} else if l.Resend&^ledger.Settled != 0 {
+		} else if l.Resend&^algorithms.Settled != 0 {
 			pending = own
 		}
 		sum.Keys++

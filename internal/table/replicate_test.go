@@ -5,7 +5,8 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/estimate"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // store is the sync's script in Go: a hash per key and epoch, a field per node.
@@ -15,7 +16,7 @@ type store struct {
 }
 
 type storeKey struct {
-	id    ID
+	id    keys.ID
 	epoch int64
 }
 type fieldKey struct {
@@ -109,19 +110,19 @@ func TestLostRepliesAndRefundsLeaveTheCountExact(t *testing.T) {
 	d := take(a.windows, hour, 1, t0)
 	a.sync(s, t0)
 	b := raw(1)
-	a.Refund(hour.Compile(), KeyOf(b), d, 1)
+	a.Refund(hour.Compile(), keys.KeyOf(b), d, 1)
 	take(a.windows, hour, 2, t0)
 	for k, sum := range s.sums {
-		if k.id == IDOf(b) && sum.total != 4 {
+		if k.id == keys.IDOf(b) && sum.total != 4 {
 			t.Errorf("after a lost reply the store counts %d, want 4", sum.total)
 		}
 	}
 	admit(t, a, hour, t0, 1, 1)
 	take(a.windows, hour, 1, t0)
-	a.Refund(hour.Compile(), KeyOf(b), take(a.windows, hour, 1, t0), 1)
+	a.Refund(hour.Compile(), keys.KeyOf(b), take(a.windows, hour, 1, t0), 1)
 	a.sync(s, t0)
 	for k, sum := range s.sums {
-		if k.id == IDOf(b) && sum.total != 5 {
+		if k.id == keys.IDOf(b) && sum.total != 5 {
 			t.Errorf("after giving back the store counts %d, want 5", sum.total)
 		}
 	}
@@ -260,7 +261,7 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 	for round := range int64(4) { // both see half of the traffic
 		for node, table := range tables {
 			for range 4 {
-				table.Take(alg.Compile(), KeyOf(raw), raw, now, 1, allWaits)
+				table.Take(alg.Compile(), keys.KeyOf(raw), raw, now, 1, allWaits)
 			}
 			syncNode(node, round+1, now)
 		}
@@ -268,7 +269,7 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 	}
 	synced := now - int64(10*time.Millisecond)
 	for range 200 {
-		d := tables["a"].Take(alg.Compile(), KeyOf(raw), raw, now, 1, allWaits)
+		d := tables["a"].Take(alg.Compile(), keys.KeyOf(raw), raw, now, 1, allWaits)
 		if d.Allowed {
 			now += int64(time.Millisecond)
 			continue
@@ -329,12 +330,12 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	a.sync(s, t0)
 	admit(t, a, alg, t0, 100, 69)
 	b.setOffset(t0, time.Minute, true)
-	k := KeyOf(raw(1))
+	k := keys.KeyOf(raw(1))
 	admit(t, b, alg, t0, 1, 1)
 	b.Refund(alg.Compile(), k, take(b.windows, alg, 1, t0), 1)
 	b.sync(s, t0)
 	now := t0 + int64(stepGrace+2*time.Second)
-	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: offset(time.Minute) | 1}, 2)
+	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: clock.Offset(time.Minute) | 1}, 2)
 	a.sync(s, now)
 	if got := a.Totals(now); got.Own != 68 || got.Remote != 31 {
 		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 remote", got)
@@ -348,11 +349,11 @@ func TestAReturnFollowsAStep(t *testing.T) {
 	tab := New(algorithms.MachineOf[algorithms.LogState](algorithms.SlidingLog), 10)
 	tab.Configure(SyncConfig{Params: log, Rate: time.Second}, 10)
 	k := raw(1)
-	first := tab.Take(log.Compile(), KeyOf(k), k, t0, 1, allWaits)
-	tab.Take(log.Compile(), KeyOf(k), k, t0+int64(30*time.Second), 1, allWaits)
+	first := tab.Take(log.Compile(), keys.KeyOf(k), k, t0, 1, allWaits)
+	tab.Take(log.Compile(), keys.KeyOf(k), k, t0+int64(30*time.Second), 1, allWaits)
 	tab.setOffset(t0+int64(30*time.Second), -time.Hour, true)
-	tab.Refund(log.Compile(), KeyOf(k), first, 1)
-	if d := tab.Take(log.Compile(), KeyOf(k), k, t0+int64(40*time.Second), 0, allWaits); d.Remaining != 9 || d.Reset != 50*time.Second {
+	tab.Refund(log.Compile(), keys.KeyOf(k), first, 1)
+	if d := tab.Take(log.Compile(), keys.KeyOf(k), k, t0+int64(40*time.Second), 0, allWaits); d.Remaining != 9 || d.Reset != 50*time.Second {
 		t.Errorf("%+v, want the later one of two to be left", d.Decision)
 	}
 }
@@ -372,7 +373,7 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 	a.setOffset(now, time.Hour, true)
 	for key := 200; key < 400; key++ { // some get the slot of one that has gone
 		take(a.windows, alg, key, now)
-		a.With(KeyOf(raw(key)), func(s *algorithms.WindowState) {
+		a.With(keys.KeyOf(raw(key)), func(s *algorithms.WindowState) {
 			if l := window.Ledger(s); l.Resend != 0 || l.Rewound != 0 {
 				t.Errorf("key %d has followed a step that came before it: %+v", key, *l)
 			}
@@ -435,11 +436,11 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 
 // Near a large limit a single request more or less needs no early sync.
 func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
-	alg := sliding(10*estimate.Grain, time.Minute)
+	alg := sliding(10*earlyGrain, time.Minute)
 	s, a := newStore(), newNode("a", alg)
 	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
 	at := t0
-	for _, count := range []int{10*estimate.Grain - 21, 1} {
+	for _, count := range []int{10*earlyGrain - 21, 1} {
 		admit(t, a, alg, at, count, count)
 		a.sync(s, at)
 		a.Drain(at, 1000, true, nil)
@@ -490,7 +491,7 @@ func TestALateRefundIsSent(t *testing.T) {
 	for range 3 { // until there is nothing more to say
 		a.sync(s, t0)
 	}
-	a.Refund(hour.Compile(), KeyOf(raw(1)), taken, 1)
+	a.Refund(hour.Compile(), keys.KeyOf(raw(1)), taken, 1)
 	a.sync(s, t0)
 	for k, sum := range s.sums {
 		if sum.total != 0 {
@@ -523,19 +524,19 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 				early = take(a.windows, alg, key, t0)
 			}
 		}
-		var other Key // the last key, when the first of another stripe has been shifted
+		var other keys.Key // the last key, when the first of another stripe has been shifted
 		meanwhile := func(*algorithms.WindowState) {
-			if other != (Key{}) {
+			if other != (keys.Key{}) {
 				return
 			}
-			other = KeyOf(raw(99))
+			other = keys.KeyOf(raw(99))
 			a.Refund(alg.Compile(), other, early, 1)
 			for range 5 {
 				late = take(a.windows, alg, 99, t0)
 			}
 			a.Refund(alg.Compile(), other, late, 1)
 		}
-		last := a.stripe(KeyOf(raw(99)))
+		last := a.stripe(keys.KeyOf(raw(99)))
 		ready := func(s *algorithms.WindowState) {
 			for i := range last.size {
 				if &last.slot(i).state == s {
@@ -546,7 +547,7 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 		}
 		a.machine = hooked{window, ready}
 		a.setOffset(t0, by, true)
-		if other == (Key{}) {
+		if other == (keys.Key{}) {
 			t.Fatal("no request came in the middle of the step")
 		}
 		for key, spent := range map[int]int{0: 10, 98: 10, 99: 13} {
@@ -624,7 +625,7 @@ func TestWhatIsResentIsConfirmed(t *testing.T) {
 func TestAskingAgainIsNoAttempt(t *testing.T) {
 	a := newNode("a", hour)
 	take(a.windows, hour, 1, t0)
-	a.Take(hour.Compile(), KeyOf(raw(1)), raw(1), t0, 1, Again)
+	a.Take(hour.Compile(), keys.KeyOf(raw(1)), raw(1), t0, 1, Again)
 	a.Tick()
 	if m := a.Drain(t0, 100, false, nil); len(m) != 1 || m[0].Attempts != 1 || m[0].Total != 2 {
 		t.Errorf("%+v, want two units by one attempt", m)

@@ -4,8 +4,8 @@ import (
 	"maps"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reset"
-	"github.com/caddy-tide/ratelimit/internal/saved"
 )
 
 // Reset applies resets that the table has not applied yet: what the keys had spent until then is
@@ -37,7 +37,7 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 }
 
 // isForgiven reports whether what a request took was forgiven since.
-func (t *Table[S]) isForgiven(id ID, taken Taken) bool {
+func (t *Table[S]) isForgiven(id keys.ID, taken Taken) bool {
 	return t.resets.Load().Forgave(id, taken.At-taken.offset.NS())
 }
 
@@ -63,7 +63,7 @@ func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r
 }
 
 // resetOf is the reset that a key counts under.
-func (t *Table[S]) resetOf(id ID) (r reset.Reset) {
+func (t *Table[S]) resetOf(id keys.ID) (r reset.Reset) {
 	if a := t.resets.Load(); a != nil {
 		r = a.Of(id)
 	}
@@ -73,7 +73,7 @@ func (t *Table[S]) resetOf(id ID) (r reset.Reset) {
 // Forgive is called before Resume, with the resets that saved counts were counted under, nil where
 // they are not those of this table. It drops the counts that a later reset forgives, and the table
 // remembers the rest as applied.
-func (t *Table[S]) Forgive(now int64, counts saved.Counts, under *reset.Set) {
+func (t *Table[S]) Forgive(now int64, counts SavedCounts, under *reset.Set) {
 	if under == nil {
 		return
 	}

@@ -7,20 +7,21 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
 // What is taken out while a reset is applied has the names that its counts belong to: the usual
 // ones with what was spent before, those of the reset with nothing.
 func TestNamesAndCountsChangeTogether(t *testing.T) {
-	const keys, spent = 20_000, 5
+	const keyCount, spent = 20_000, 5
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Hour}
-	tab := New(algorithms.MachineOf[algorithms.WindowState](p.Kind), keys)
-	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, keys)
+	tab := New(algorithms.MachineOf[algorithms.WindowState](p.Kind), keyCount)
+	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, keyCount)
 	now := time.Date(2026, 5, 1, 12, 30, 0, 0, time.UTC).UnixNano()
-	for i := range keys {
+	for i := range keyCount {
 		raw := binary.BigEndian.AppendUint32(nil, uint32(i))
-		tab.Take(p.Compile(), KeyOf(raw), raw, now, spent, 0)
+		tab.Take(p.Compile(), keys.KeyOf(raw), raw, now, spent, 0)
 	}
 	check := func() (left bool) {
 		tab.Tick()

@@ -2,12 +2,12 @@ package table
 
 import (
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/saved"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // Save returns what all keys have spent that a decision can still use. A log keeps no more of its
 // hits than their number per window.
-func (t *Table[S]) Save(now int64) saved.Counts {
+func (t *Table[S]) Save(now int64) SavedCounts {
 	b := t.config.Load()
 	if b == nil {
 		return nil
@@ -17,9 +17,9 @@ func (t *Table[S]) Save(now int64) saved.Counts {
 	now = t.clock().In(now)
 	t.saved.Prune(b.Limit, now)
 	left := t.saved.Left()
-	var few saved.Few
+	var few FewSaved
 	t.eachFew(func(_ *stripe[S], _ uint32, e entry[S]) {
-		saved.Append(&few, e.id, t.machine, b.Limit, &e.state, now)
+		appendSaved(&few, e.id, t.machine, b.Limit, &e.state, now)
 	}, func() { few.Into(left) })
 	return left
 }
@@ -27,7 +27,7 @@ func (t *Table[S]) Save(now int64) saved.Counts {
 // Resume restores what an earlier process saved of a limit. It replaces what was not restored of an
 // earlier Resume. Keys that are in the table already, because requests came first, restore theirs
 // at once. It returns of how many keys a decision can still use what was saved.
-func (t *Table[S]) Resume(p algorithms.Params, now int64, counts saved.Counts) int {
+func (t *Table[S]) Resume(p algorithms.Params, now int64, counts SavedCounts) int {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	now = t.clock().In(now)
@@ -39,11 +39,11 @@ func (t *Table[S]) Resume(p algorithms.Params, now int64, counts saved.Counts) i
 }
 
 // restore brings saved counts of a key back, if there are any.
-func (t *Table[S]) restore(s *S, l algorithms.Limit, now int64, id ID) bool {
+func (t *Table[S]) restore(s *S, l algorithms.Limit, now int64, id keys.ID) bool {
 	reports := t.saved.Take(id, l, now)
 	if reports == nil {
 		return false
 	}
-	saved.Restore(t.machine, l, s, now, reports)
+	restoreSaved(t.machine, l, s, now, reports)
 	return true
 }

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/saved"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // A life is a limit whose process ends and is followed by another one, and beside it the same limit
@@ -52,23 +52,23 @@ func (l *life[S]) history() {
 	for range rapid.IntRange(1, 25).Draw(l.T, "events") {
 		l.step()
 		key, n := raw(rapid.IntRange(0, 2).Draw(l.T, "key")), rapid.Int64Range(0, 4).Draw(l.T, "n")
-		switch taken := l.ended.Take(l.alg.Compile(), KeyOf(key), key, l.now, n, allWaits); rapid.IntRange(0, 6).Draw(l.T, "event") {
+		switch taken := l.ended.Take(l.alg.Compile(), keys.KeyOf(key), key, l.now, n, allWaits); rapid.IntRange(0, 6).Draw(l.T, "event") {
 		case 0:
 			if taken.Allowed {
-				l.ended.Refund(l.alg.Compile(), KeyOf(key), taken, n)
+				l.ended.Refund(l.alg.Compile(), keys.KeyOf(key), taken, n)
 			}
 		case 1:
 			if !taken.Allowed {
-				l.ended.Penalize(l.alg.Compile(), KeyOf(key), taken, n)
+				l.ended.Penalize(l.alg.Compile(), keys.KeyOf(key), taken, n)
 			}
 		}
 	}
 }
 
 // end saves. The process that goes on looks at the clock at that moment as well.
-func (l *life[S]) end() saved.Counts {
+func (l *life[S]) end() SavedCounts {
 	for i := range 3 {
-		l.ended.Take(l.alg.Compile(), KeyOf(raw(i)), raw(i), l.now, 0, allWaits)
+		l.ended.Take(l.alg.Compile(), keys.KeyOf(raw(i)), raw(i), l.now, 0, allWaits)
 	}
 	return l.ended.Save(l.now)
 }
@@ -101,7 +101,7 @@ func (l *life[S]) setBack() {
 	l.configure(l.next)
 	l.next.Resume(l.alg, l.now, saved)
 	for i := range 3 {
-		a, b := l.ended.Take(l.alg.Compile(), KeyOf(raw(i)), raw(i), l.now, 0, allWaits).Decision, l.next.Take(l.alg.Compile(), KeyOf(raw(i)), raw(i), l.now, 0, allWaits).Decision
+		a, b := l.ended.Take(l.alg.Compile(), keys.KeyOf(raw(i)), raw(i), l.now, 0, allWaits).Decision, l.next.Take(l.alg.Compile(), keys.KeyOf(raw(i)), raw(i), l.now, 0, allWaits).Decision
 		if most := max(a.Reset+a.Reset>>50+2, time.Duration(2*l.window)); b.Remaining > a.Remaining || b.Reset > most {
 			l.Fatalf("key %d at %d: after a restart with the clock set back\n%+v, without a restart\n%+v", i, l.now, b, a)
 		}
@@ -113,7 +113,7 @@ func (l *life[S]) setBack() {
 func (l *life[S]) future(differ func(ended, next algorithms.Decision) bool) {
 	for range rapid.IntRange(1, 15).Draw(l.T, "future") {
 		key, n := raw(rapid.IntRange(0, 2).Draw(l.T, "key")), rapid.Int64Range(0, 4).Draw(l.T, "n")
-		a, b := l.ended.Take(l.alg.Compile(), KeyOf(key), key, l.now, n, allWaits).Decision, l.next.Take(l.alg.Compile(), KeyOf(key), key, l.now, n, allWaits).Decision
+		a, b := l.ended.Take(l.alg.Compile(), keys.KeyOf(key), key, l.now, n, allWaits).Decision, l.next.Take(l.alg.Compile(), keys.KeyOf(key), key, l.now, n, allWaits).Decision
 		if differ(a, b) {
 			l.Fatalf("%d units at %d: after a restart\n%+v, without one\n%+v", n, l.now, b, a)
 		}
@@ -198,12 +198,12 @@ func TestLogsSurviveARestart(t *testing.T) {
 			for range rapid.IntRange(0, 12).Draw(t, "requests") {
 				l.step()
 				n := rapid.Int64Range(0, 4).Draw(t, "n")
-				taken := l.ended.Take(alg.Compile(), KeyOf(key), key, l.now, n, allWaits)
+				taken := l.ended.Take(alg.Compile(), keys.KeyOf(key), key, l.now, n, allWaits)
 				if !taken.Allowed {
 					continue
 				}
 				if rapid.IntRange(0, 4).Draw(t, "refunded") == 0 {
-					l.ended.Refund(alg.Compile(), KeyOf(key), taken, n)
+					l.ended.Refund(alg.Compile(), keys.KeyOf(key), taken, n)
 					continue
 				}
 				all = append(all, spent{l.now, n})
@@ -224,7 +224,7 @@ func TestLogsSurviveARestart(t *testing.T) {
 			l.ended.Resume(alg, l.now, saved)
 		}
 		l.now += 2 * l.window
-		if d := l.ended.Take(alg.Compile(), KeyOf(key), key, l.now, 0, allWaits).Decision; d.Remaining != limit {
+		if d := l.ended.Take(alg.Compile(), keys.KeyOf(key), key, l.now, 0, allWaits).Decision; d.Remaining != limit {
 			t.Fatalf("two windows after the last request: %+v", d)
 		}
 	})

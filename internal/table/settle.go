@@ -2,8 +2,8 @@ package table
 
 import (
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/algorithms/ledger"
-	"github.com/caddy-tide/ratelimit/internal/unsettled"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // Units that are taken for a request whose response decides whether it counts. They are spent like
@@ -17,7 +17,7 @@ const Reserve algorithms.Want = 1 << 6
 type Reserved struct {
 	Taken
 	limit algorithms.Limit
-	group *unsettled.Group
+	group *UnsettledGroup
 	// until is the instant of the callers' clock at which the unit ends to count. moved is how far
 	// the table's clock had stepped in all when it was taken: a response may begin after several
 	// steps.
@@ -36,7 +36,7 @@ func (t *Taken) until() int64 {
 // reserve notes a unit that was just taken, in an epoch or in a sketch of that number. It notes as
 // well at which rate a bucket drains now, also where the unit was denied. The stripe's lock is
 // held.
-func (t *Table[S]) reserve(l algorithms.Limit, key Key, taken *Taken, epoch int64) {
+func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch int64) {
 	if taken.number = uint32(epoch); taken.Allowed {
 		t.unsettled.Add(key, epoch, taken.until(), l.Window)
 	}
@@ -46,7 +46,7 @@ func (t *Table[S]) reserve(l algorithms.Limit, key Key, taken *Taken, epoch int6
 }
 
 // Hold returns what an allowed Take has reserved.
-func (t *Table[S]) Hold(l algorithms.Limit, key Key, taken Taken) Reserved {
+func (t *Table[S]) Hold(l algorithms.Limit, key keys.Key, taken Taken) Reserved {
 	return Reserved{
 		Taken: taken, limit: l, until: taken.until(), moved: t.movedBy(taken.offset),
 		group: t.unsettled.Find(key, taken.number, taken.until(), l.Window),
@@ -56,7 +56,7 @@ func (t *Table[S]) Hold(l algorithms.Limit, key Key, taken Taken) Reserved {
 // Settle ends what is reserved, once, at now by the callers' clock. refunds is set where the
 // response doesn't count: then the unit is refunded, unless it has ended to count by itself, so
 // that what others spent since is not refunded in its place.
-func (t *Table[S]) Settle(key Key, r Reserved, now int64, refunds bool) {
+func (t *Table[S]) Settle(key keys.Key, r Reserved, now int64, refunds bool) {
 	if refunds = refunds && now < r.until && r.group != nil && !t.unsettled.Ended(key, r.group, now); refunds && r.Overflow {
 		t.overflow.Load().Give(r.number, key, r.At, 1)
 	}
@@ -76,20 +76,20 @@ func (t *Table[S]) Settle(key Key, r Reserved, now int64, refunds bool) {
 	}
 	l, epoch := t.machine.Ledger(&e.state), t.unsettled.Remove(key, r.group)
 	if b.IsShared() {
-		l.Resend |= ledger.Settled
+		l.Resend |= algorithms.Settled
 	}
 	if refunds && !t.isForgiven(e.id, r.Taken) {
-		unsettled.Refund(t.machine, &e.state, r.limit, at, epoch, at != r.At)
+		RefundReserved(t.machine, &e.state, r.limit, at, epoch, at != r.At)
 	}
 }
 
 // Unsettled returns what is reserved.
-func (t *Table[S]) Unsettled() *unsettled.Register { return &t.unsettled }
+func (t *Table[S]) Unsettled() *Unsettled { return &t.unsettled }
 
 // movedBy returns how far the clock had stepped in all when the offset was o, which is the present
 // one or was so before the last step.
-func (t *Table[S]) movedBy(o offset) int64 {
-	moved := offset(t.moved.Load())
+func (t *Table[S]) movedBy(o clock.Offset) int64 {
+	moved := clock.Offset(t.moved.Load())
 	if parity(moved) == parity(o) {
 		return moved.NS()
 	}
@@ -98,7 +98,7 @@ func (t *Table[S]) movedBy(o offset) int64 {
 
 // AdmitsSettled reports whether a unit of a key, which was denied at now, would be admitted if all
 // that is reserved of it were refunded.
-func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key Key, now int64) bool {
+func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key keys.Key, now int64) bool {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	s := t.overflow.Load()
@@ -113,6 +113,6 @@ func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key Key, now int64) bool {
 	if s != nil {
 		l.Size = max(0, l.Size-t.spilled(st, l, i, now))
 	}
-	ask := unsettled.Ask{Limit: l, Key: key, Now: now, At: at, Pending: pending}
-	return unsettled.Admits(&t.unsettled, t.machine, &e.state, ask)
+	ask := unsettledAsk{Limit: l, Key: key, Now: now, At: at, Pending: pending}
+	return admitsUnsettled(&t.unsettled, t.machine, &e.state, ask)
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/unsettled"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 const reserving = Reserve | algorithms.WantReset
@@ -15,7 +15,7 @@ const reserving = Reserve | algorithms.WantReset
 func TestAUnitThatHasDrainedIsNotRefunded(t *testing.T) {
 	l := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 5, Window: time.Minute}.Compile()
 	tab := New(algorithms.MachineOf[algorithms.BucketState](algorithms.TokenBucket), 10)
-	key, now := KeyOf([]byte("k")), t0
+	key, now := keys.KeyOf([]byte("k")), t0
 	var all []Reserved
 	for range 12 {
 		for range 5 {
@@ -50,7 +50,7 @@ func TestAUnitIsRefundedAfterTwoSteps(t *testing.T) {
 	l := p.Compile()
 	tab := New(algorithms.MachineOf[algorithms.LogState](algorithms.SlidingLog), 10)
 	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
-	key := KeyOf([]byte("k"))
+	key := keys.KeyOf([]byte("k"))
 	tab.SetClock(t0, 0, 0)
 	tab.Take(l, key, []byte("k"), t0, 1, 0)
 	later := t0 + int64(time.Second)
@@ -75,7 +75,7 @@ func TestOthersAreToldWhatIsSettled(t *testing.T) {
 	l := p.Compile()
 	tab := New(algorithms.MachineOf[algorithms.WindowState](algorithms.FixedWindow), 10)
 	tab.Configure(SyncConfig{Params: p, Rate: time.Second, Early: true}, 10)
-	key := KeyOf([]byte("k"))
+	key := keys.KeyOf([]byte("k"))
 	r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), t0, 1, reserving))
 	message := func() Message {
 		t.Helper()
@@ -115,7 +115,7 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			tab := New(algorithms.MachineOf[algorithms.WindowState](kind), 10)
 			tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
 			tab.SetClock(t0, 0, 0)
-			key := KeyOf([]byte("k"))
+			key := keys.KeyOf([]byte("k"))
 			before := tab.Take(l, key, []byte("k"), t0, 1, reserving)
 			r := tab.Hold(l, key, before)
 			message := func(now int64) Message {
@@ -160,7 +160,7 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 // had settled outlasts it: a node that is gone does not send it again.
 func TestOthersRefundAfterALoss(t *testing.T) {
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 9, Window: time.Hour, Reserves: true}
-	key, l := KeyOf([]byte("k")), p.Compile()
+	key, l := keys.KeyOf([]byte("k")), p.Compile()
 	tab := New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 10)
 	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
 	now := t0
@@ -200,7 +200,7 @@ func TestOthersRefundAfterALoss(t *testing.T) {
 	now += int64(2 * time.Second)
 	answer(2, 0, false)
 	check("while others send again", 5, 3)
-	now += int64(unsettled.Resent + 5*time.Second)
+	now += int64(ResentUnsettled + 5*time.Second)
 	answer(1, 0, false)
 	check("when one has refunded two, and the other is gone", 3, 1)
 	answer(4, 2, false)
@@ -223,7 +223,7 @@ func TestAUnitIsRefundedInItsEpoch(t *testing.T) {
 				continue
 			}
 			p := algorithms.Params{Kind: kind, Limit: 9, Window: window, Buckets: history, Reserves: true}
-			key, l := KeyOf([]byte("k")), p.Compile()
+			key, l := keys.KeyOf([]byte("k")), p.Compile()
 			tab := New(algorithms.MachineOf[algorithms.WindowState](kind), 10)
 			tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
 			tab.SetClock(t0, 0, 0)

@@ -1,9 +1,11 @@
 package table
 
+import "github.com/caddy-tide/ratelimit/internal/keys"
+
 // A Spend is what one key has spent.
 type Spend struct {
-	Key Key
-	ID  ID
+	Key keys.Key
+	ID  keys.ID
 	// Used is what all nodes have counted in the current epoch and the one before, as far as this
 	// node knows.
 	Used int64

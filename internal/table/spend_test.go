@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // What a key has spent is that of the current epoch and the one before, of all nodes; what it asked
@@ -17,7 +18,7 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 		table.Configure(SyncConfig{Params: p, Rate: rate}, 10)
 		ask := func(n int) {
 			for range n {
-				table.Take(p.Compile(), KeyOf(raw), raw, now, 1, 0)
+				table.Take(p.Compile(), keys.KeyOf(raw), raw, now, 1, 0)
 			}
 		}
 		spend := func() (all []Spend) {
@@ -29,7 +30,7 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 			if rate == 0 {
 				asked, denied = 0, 0
 			}
-			want := fmt.Sprint([]Spend{{KeyOf(raw), IDOf(raw), used, asked, denied}})
+			want := fmt.Sprint([]Spend{{keys.KeyOf(raw), keys.IDOf(raw), used, asked, denied}})
 			if got := fmt.Sprint(spend()); got != want {
 				t.Errorf("rate %s, %s: %s, want %s", rate, when, got, want)
 			}
@@ -61,14 +62,14 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 // A walk looks at no more slots under one lock than each other walk does, whatever the table holds:
 // so no request waits for more than that.
 func TestSpendIsReadFewAtATime(t *testing.T) {
-	const keys = 40 * stripeCount * walk / 8
+	const keyCount = 40 * stripeCount * walk / 8
 	p := fixed(5, time.Minute)
-	table := of[algorithms.WindowState](p, keys)
-	table.Configure(SyncConfig{Params: p}, keys)
+	table := of[algorithms.WindowState](p, keyCount)
+	table.Configure(SyncConfig{Params: p}, keyCount)
 	raw := make([]byte, 8)
-	for i := range keys {
+	for i := range keyCount {
 		raw[0], raw[1], raw[2] = byte(i), byte(i>>8), byte(i>>16)
-		table.Take(p.Compile(), KeyOf(raw), raw, t0, 1, 0)
+		table.Take(p.Compile(), keys.KeyOf(raw), raw, t0, 1, 0)
 	}
 	last, row, most, all := -1, 0, 0, 0
 	table.EachSpend(t0, func(s Spend) {
@@ -82,7 +83,7 @@ func TestSpendIsReadFewAtATime(t *testing.T) {
 		row++
 		most, all = max(most, row), all+1
 	})
-	if all != keys || most > walk {
-		t.Errorf("%d of %d keys, up to %d under one lock, want %d at most", all, keys, most, walk)
+	if all != keyCount || most > walk {
+		t.Errorf("%d of %d keys, up to %d under one lock, want %d at most", all, keyCount, most, walk)
 	}
 }

@@ -13,11 +13,9 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/index"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reset"
-	"github.com/caddy-tide/ratelimit/internal/saved"
-	"github.com/caddy-tide/ratelimit/internal/sketch"
-	"github.com/caddy-tide/ratelimit/internal/unsettled"
 )
 
 const (
@@ -41,7 +39,7 @@ type Table[S any] struct {
 	config atomic.Pointer[SyncConfig]
 	// offset is added to the clock of callers; it is an offset.
 	offset   atomic.Int64
-	overflow atomic.Pointer[sketch.Sketch]
+	overflow atomic.Pointer[sketch]
 	lost     atomic.Uint64
 	maxKeys  atomic.Int64
 	_        [8]byte
@@ -69,9 +67,9 @@ type Table[S any] struct {
 	// sent has the names that its counts belong to. It is taken after walking.
 	taking sync.Mutex
 
-	saved saved.Store // what an earlier process has counted, until the keys come back
+	saved savedStore // what an earlier process has counted, until the keys come back
 
-	unsettled unsettled.Register // see Settle
+	unsettled Unsettled // see Settle
 	// moved is the sum of all steps of the clock, with their parity as offset has it.
 	moved atomic.Int64
 	// resets are those that the keys count under, nil where there are none.
@@ -82,14 +80,14 @@ type stripe[S any] struct {
 	// What a decision on a key of its own reads, on one cache line.
 
 	mu     sync.Mutex
-	index  index.Index
+	index  index
 	chunks []*[chunkSize]slot[S]
 
 	size     uint32 // slots used or in free
 	hand     uint32
 	synced   []*[chunkSize]syncState // as chunks; nil where no slot has been synced
 	dirty    []uint32                // since the last cycle began
-	marks    *sketch.Marks           // nil where there are none
+	marks    *sketchMarks            // nil where there are none
 	urgent   []uint32
 	outgoing []uint32 // dirty before the last cycle began, not sent yet
 	free     []uint32
@@ -99,9 +97,9 @@ type stripe[S any] struct {
 
 // slot is what is kept of one key. The zero key is a slot without one.
 type slot[S any] struct {
-	key   Key
+	key   keys.Key
 	state S
-	id    ID // last: requests don't read it
+	id    keys.ID // last: requests don't read it
 }
 
 // entry is a slot with what is known of its syncs, nil in a table that is not synced.
@@ -110,7 +108,7 @@ type entry[S any] struct {
 	*syncState
 }
 
-func (e entry[S]) used() bool { return e.key != Key{} }
+func (e entry[S]) used() bool { return e.key != keys.Key{} }
 
 // New returns an empty table for at most maxKeys keys, which a machine decides for.
 func New[S any](machine algorithms.Machine[S], maxKeys int) *Table[S] {
@@ -123,7 +121,7 @@ func New[S any](machine algorithms.Machine[S], maxKeys int) *Table[S] {
 // synced sends what it holds.
 func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
 	old := t.config.Swap(b.Compile())
-	wider := sketch.WidthFor(int64(maxKeys)) > sketch.WidthFor(t.maxKeys.Swap(int64(maxKeys)))
+	wider := sketchWidthFor(int64(maxKeys)) > sketchWidthFor(t.maxKeys.Swap(int64(maxKeys)))
 	if s := t.overflow.Load(); s != nil && wider {
 		if last, ok := s.Last(); ok {
 			t.widen(b.Limit, last)
@@ -137,7 +135,7 @@ func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
 // Ask is what a request asks of one key.
 type Ask struct {
 	Limit  algorithms.Limit // may differ from request to request
-	Key    Key
+	Key    keys.Key
 	Raw    []byte          // of which Key is KeyOf; it is not kept
 	Now, N int64           // the instant by the caller's clock, and how many units
 	Want   algorithms.Want // the waits to work out; of a denial that is Retry in any case
@@ -148,7 +146,7 @@ type Taken struct {
 	algorithms.Decision
 	// At is the instant by the table's clock, and offset how far that was ahead of the caller's.
 	At     int64
-	offset offset
+	offset clock.Offset
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
 	// caller's clock.
 	Overflow bool
@@ -159,7 +157,7 @@ type Taken struct {
 const Again algorithms.Want = 1 << 7
 
 // Take is Decide with the answer as a value.
-func (t *Table[S]) Take(l algorithms.Limit, key Key, raw []byte, now, n int64, want algorithms.Want) (taken Taken) {
+func (t *Table[S]) Take(l algorithms.Limit, key keys.Key, raw []byte, now, n int64, want algorithms.Want) (taken Taken) {
 	t.Decide(&Ask{l, key, raw, now, n, want}, &taken)
 	return taken
 }
@@ -215,7 +213,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 
 // Refund returns n units of an allowed Take. They count as no attempts either: what was denied
 // elsewhere spends nothing here, and would pass for what others spend unseen.
-func (t *Table[S]) Refund(l algorithms.Limit, key Key, taken Taken, n int64) {
+func (t *Table[S]) Refund(l algorithms.Limit, key keys.Key, taken Taken, n int64) {
 	if taken.Overflow {
 		t.overflow.Load().Give(taken.number, key, taken.At, n)
 		return
@@ -228,7 +226,7 @@ func (t *Table[S]) Refund(l algorithms.Limit, key Key, taken Taken, n int64) {
 }
 
 // Penalize spends n units of a key whose request was denied.
-func (t *Table[S]) Penalize(l algorithms.Limit, key Key, taken Taken, n int64) {
+func (t *Table[S]) Penalize(l algorithms.Limit, key keys.Key, taken Taken, n int64) {
 	if !taken.Overflow {
 		t.correct(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
 	} else if s := t.overflow.Load(); s != nil {
@@ -239,7 +237,7 @@ func (t *Table[S]) Penalize(l algorithms.Limit, key Key, taken Taken, n int64) {
 
 // Leave frees the n slots in a queue of a client that went away at now while it waited. It does
 // nothing for kinds without a queue.
-func (t *Table[S]) Leave(l algorithms.Limit, key Key, taken Taken, now, n int64) {
+func (t *Table[S]) Leave(l algorithms.Limit, key keys.Key, taken Taken, now, n int64) {
 	queue, ok := t.machine.(algorithms.Leaver[S])
 	if !ok || taken.Overflow {
 		return
@@ -249,7 +247,7 @@ func (t *Table[S]) Leave(l algorithms.Limit, key Key, taken Taken, now, n int64)
 }
 
 // With gives f the state of a key under its stripe's lock, if the table holds it. f must be quick.
-func (t *Table[S]) With(key Key, f func(*S)) {
+func (t *Table[S]) With(key keys.Key, f func(*S)) {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if ok {
@@ -262,10 +260,10 @@ func (t *Table[S]) With(key Key, f func(*S)) {
 func (t *Table[S]) Keys() int         { return int(t.keys.Load()) }
 func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
 
-func (t *Table[S]) stripe(key Key) *stripe[S] { return &t.stripes[key.A>>58] }
+func (t *Table[S]) stripe(key keys.Key) *stripe[S] { return &t.stripes[key.A>>58] }
 
 // lock locks the stripe of a key, and finds the key if the table holds it.
-func (t *Table[S]) lock(key Key) (st *stripe[S], i uint32, ok bool) {
+func (t *Table[S]) lock(key keys.Key) (st *stripe[S], i uint32, ok bool) {
 	st = t.stripe(key)
 	st.mu.Lock()
 	i, s := st.find(key)
@@ -274,7 +272,7 @@ func (t *Table[S]) lock(key Key) (st *stripe[S], i uint32, ok bool) {
 
 // lockOrEnter is lock for a key that gets a slot if it has none; ok is false where the table is
 // full.
-func (t *Table[S]) lockOrEnter(l algorithms.Limit, key Key, raw []byte, now int64) (st *stripe[S], i uint32, ok bool) {
+func (t *Table[S]) lockOrEnter(l algorithms.Limit, key keys.Key, raw []byte, now int64) (st *stripe[S], i uint32, ok bool) {
 	if st, i, ok = t.lock(key); ok {
 		return st, i, true
 	}
@@ -284,7 +282,7 @@ func (t *Table[S]) lockOrEnter(l algorithms.Limit, key Key, raw []byte, now int6
 
 // find looks a key up; the slot is nil where it has none. The stripe's lock is held, as for all
 // methods of a stripe.
-func (st *stripe[S]) find(key Key) (i uint32, s *slot[S]) {
+func (st *stripe[S]) find(key keys.Key) (i uint32, s *slot[S]) {
 	tag := tagOf(key)
 	for i, at, ok := st.index.Seek(tag, tag); ok; i, at, ok = st.index.Seek(tag, at) {
 		if s = st.slot(i); s.key == key {
@@ -308,12 +306,12 @@ func (st *stripe[S]) at(i uint32) entry[S] {
 // enter gives a new key a counter, unless the table is full. now is the caller's clock. The
 // stripe's lock is held, and let go for the time the ID takes: a long key must not stop others.
 // nil means full.
-func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key Key, raw []byte, now int64) (uint32, *slot[S]) {
+func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key keys.Key, raw []byte, now int64) (uint32, *slot[S]) {
 	if t.keys.Load() >= t.maxKeys.Load() && !t.reclaim(st, l, now) {
 		return 0, nil
 	}
 	st.mu.Unlock()
-	id := IDOf(raw)
+	id := keys.IDOf(raw)
 	st.mu.Lock()
 	if i, s := st.find(key); s != nil {
 		return i, s
@@ -334,7 +332,7 @@ func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key Key, raw []byte,
 	st.index.Add(tagOf(key), i)
 	if s := t.overflow.Load(); s != nil && s.Used() && s.Spent(key, now) > 0 {
 		if st.marks == nil {
-			st.marks = new(sketch.Marks)
+			st.marks = new(sketchMarks)
 		}
 		st.marks.Add(i, s, now)
 	}
@@ -396,7 +394,7 @@ func (t *Table[S]) idle(st *stripe[S], l algorithms.Limit, now int64) (hand uint
 // table's clock as it is now. If the clock has stepped since, that instant has moved, as everything
 // that is stored has. The key becomes dirty: the store may have been sent what is now refunded, and
 // perhaps no other request ever comes to make it dirty.
-func (t *Table[S]) correct(l algorithms.Limit, key Key, taken Taken, f func(s *S, at int64)) {
+func (t *Table[S]) correct(l algorithms.Limit, key keys.Key, taken Taken, f func(s *S, at int64)) {
 	b := t.config.Load()
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
@@ -418,7 +416,7 @@ func (t *Table[S]) correct(l algorithms.Limit, key Key, taken Taken, f func(s *S
 // Room returns how many units of a key are left at now, and spends none. A key that was never seen
 // gets a slot; ok is false where the table is full and has none. raw is the bytes of which key is
 // KeyOf; it is not kept.
-func (t *Table[S]) Room(l algorithms.Limit, key Key, raw []byte, now int64) (left int64, ok bool) {
+func (t *Table[S]) Room(l algorithms.Limit, key keys.Key, raw []byte, now int64) (left int64, ok bool) {
 	st, i, ok := t.lockOrEnter(l, key, raw, now)
 	defer st.mu.Unlock()
 	if !ok {
@@ -430,7 +428,7 @@ func (t *Table[S]) Room(l algorithms.Limit, key Key, raw []byte, now int64) (lef
 
 // Wait returns how long it takes until a key has room for one unit, as far as its counts tell; 0
 // where it has some, or where the table doesn't hold the key.
-func (t *Table[S]) Wait(l algorithms.Limit, key Key, now int64) time.Duration {
+func (t *Table[S]) Wait(l algorithms.Limit, key keys.Key, now int64) time.Duration {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok {

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 const t0 = int64(1_700_000_000_000_000_000) // the start of a minute, more or less
@@ -30,7 +31,7 @@ func raw(i int) []byte { return binary.BigEndian.AppendUint64(nil, uint64(i)) }
 
 func take(t *windows, alg algorithms.Params, i int, now int64) Taken {
 	b := raw(i)
-	return t.Take(alg.Compile(), KeyOf(b), b, now, 1, allWaits)
+	return t.Take(alg.Compile(), keys.KeyOf(b), b, now, 1, allWaits)
 }
 
 func TestConcurrentTakesAdmitExactlyTheLimit(t *testing.T) {
@@ -87,7 +88,7 @@ func TestMaxKeysIsHardAndNoBypass(t *testing.T) {
 	}
 	d := take(tab, hour, 2_000_000, t0)
 	b := raw(2_000_000)
-	tab.Refund(hour.Compile(), KeyOf(b), d, 1)
+	tab.Refund(hour.Compile(), keys.KeyOf(b), d, 1)
 	for i := range hour.Limit {
 		if !take(tab, hour, 2_000_000, t0).Allowed {
 			t.Errorf("beyond the bound, after refunding one: request %d denied", i+1)
@@ -207,7 +208,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 	limit := int64(0)
 	if n := testing.AllocsPerRun(1000, func() {
 		limit++ // some admit, some deny
-		tab.Take(sliding(limit, time.Minute).Compile(), KeyOf(b), b, t0, 1, allWaits)
+		tab.Take(sliding(limit, time.Minute).Compile(), keys.KeyOf(b), b, t0, 1, allWaits)
 	}); n != 0 {
 		t.Errorf("Take allocates %v times, want 0", n)
 	}
@@ -246,12 +247,12 @@ func BenchmarkTakeLimitByRequest(b *testing.B) {
 
 // benchmarkTake takes from so many keys, each of which has spent 1, in random order. differ masks
 // by how much one request's limit is above another's.
-func benchmarkTake(b *testing.B, keys int, want algorithms.Want, l algorithms.Limit, differ uint64) {
+func benchmarkTake(b *testing.B, keyCount int, want algorithms.Want, l algorithms.Limit, differ uint64) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	tab := newTable(2_000_000, sliding(1, time.Minute)) // a full one has a sketch as well
-	for i := range keys {
+	for i := range keyCount {
 		take(tab, sliding(1, time.Minute), i, t0)
 	}
 	runtime.GC()
@@ -267,14 +268,14 @@ func benchmarkTake(b *testing.B, keys int, want algorithms.Want, l algorithms.Li
 			x ^= x << 13
 			x ^= x >> 7
 			x ^= x << 17
-			key, _ := bits.Mul64(x, uint64(keys))
+			key, _ := bits.Mul64(x, uint64(keyCount))
 			binary.BigEndian.PutUint64(buf, key)
-			a.Limit, a.Key = l, KeyOf(buf)
+			a.Limit, a.Key = l, keys.KeyOf(buf)
 			a.Limit.Size += int64(x & differ)
 			tab.Decide(&a, &taken)
 		}
 	})
-	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(keys), "B/key")
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(keyCount), "B/key")
 }
 
 // Each stripe begins on a cache line of its own, with what a decision reads of it.

@@ -1,6 +1,10 @@
 package table
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
 
 // Sweep drops the idle keys, a few at a time so that no request waits long for a stripe.
 func (t *Table[S]) Sweep(now int64) {
@@ -96,12 +100,12 @@ func (t *Table[S]) move(st *stripe[S], m *move) {
 			m.ends = true
 			break
 		}
-		if st.slot(m.next).key != (Key{}) {
+		if st.slot(m.next).key != (keys.Key{}) {
 			m.next++
 			continue
 		}
 		from := st.size - 1
-		if st.slot(from).key != (Key{}) {
+		if st.slot(from).key != (keys.Key{}) {
 			t.relocate(st, from, m.next)
 			m.next++
 		}

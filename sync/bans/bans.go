@@ -15,9 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/ban"
-	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
-	"github.com/caddy-tide/ratelimit/internal/messages"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -35,7 +33,7 @@ var (
 )
 
 // Sharing is the bans of a zone, and the Redis through which they are shared. It fulfills
-// messages.Companion.
+// table.Companion.
 type Sharing struct {
 	*ban.Register
 	client  redis.UniversalClient
@@ -57,7 +55,7 @@ func Share(r *ban.Register, s *ratesync.Source, zone string, client redis.Univer
 // Unshare ends what Share began.
 func (x *Sharing) Unshare(s *ratesync.Source) {
 	x.Register.Share(nil)
-	s.Carry(messages.Alone{})
+	s.Carry(table.NoCompanion{})
 }
 
 // Send sends the bans that began here, except those of shards that are lost, a bit each. Each
@@ -114,7 +112,7 @@ func (x *Sharing) Read(ctx context.Context, timeout time.Duration, messages []ta
 
 // ask is one call of the script.
 func (x *Sharing) ask(ctx context.Context, timeout time.Duration, messages []ban.Message) error {
-	ctx, cancel := callcontext.New(ctx, timeout)
+	ctx, cancel := ratesync.CallContext(ctx, timeout)
 	defer cancel()
 	keys, args := make([]string, len(messages)), make([]any, len(messages))
 	for i, m := range messages {

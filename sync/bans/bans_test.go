@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/messages"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -52,9 +52,9 @@ func (n *node) send() {
 
 func (n *node) read(ids ...ban.ID) {
 	n.t.Helper()
-	var about []messages.Message
+	var about []table.Message
 	for i, id := range ids {
-		about = append(about, messages.Message{Key: table.Key{A: uint64(i), B: 1}, ID: id})
+		about = append(about, table.Message{Key: keys.Key{A: uint64(i), B: 1}, ID: id})
 	}
 	if err := n.Read(n.t.Context(), patience, about); err != nil {
 		n.t.Fatal(err)
@@ -162,7 +162,7 @@ func TestACallThatHasToConnectFarAway(t *testing.T) {
 	proxy := faultproxy.Start(t, r.Addr)
 	proxy.SetDelay(350 * time.Millisecond)
 	n := nodeWith(t, redis.NewClient(&redis.Options{Addr: proxy.Addr}))
-	if err := n.Read(t.Context(), time.Second, []messages.Message{{Key: table.Key{B: 1}, ID: one}}); err != nil {
+	if err := n.Read(t.Context(), time.Second, []table.Message{{Key: keys.Key{B: 1}, ID: one}}); err != nil {
 		t.Error(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -49,7 +49,7 @@ func newNode(st *store, seed uint64, rate time.Duration, decides bool) *node {
 }
 
 func askOf(key string) *gauge.Ask {
-	return &gauge.Ask{Key: table.KeyOf([]byte(key)), Raw: []byte(key), Now: wallClock(), Limit: limit, Alone: limit}
+	return &gauge.Ask{Key: keys.KeyOf([]byte(key)), Raw: []byte(key), Now: wallClock(), Limit: limit, Alone: limit}
 }
 
 func (n *node) take(key string) gauge.State {
@@ -92,7 +92,7 @@ func (n *node) end(kill bool) {
 
 // hash is the name of a key in the store.
 func hash(key string) string {
-	return ratesync.NewKeyspace("test").Zone("z", "concurrent").Of(table.IDOf([]byte(key)))
+	return ratesync.NewKeyspace("test").Zone("z", "concurrent").Of(keys.IDOf([]byte(key)))
 }
 
 // A schedule is some nodes and a store, and what happens to them.
@@ -192,7 +192,7 @@ func (s *schedule) agree() {
 				}
 			}
 			n.table.Each(wallClock(), func(g gauge.Gauge) {
-				if g.ID == table.IDOf([]byte(key)) && g.Own > 0 && (g.Own != want[n.src.Node()] || g.Others != others) {
+				if g.ID == keys.IDOf([]byte(key)) && g.Own > 0 && (g.Own != want[n.src.Node()] || g.Others != others) {
 					s.t.Errorf("%s: a node has %d and knows of %d, want %d and %d", key, g.Own, g.Others, want[n.src.Node()], others)
 				}
 			})

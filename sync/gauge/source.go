@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
-	"github.com/caddy-tide/ratelimit/internal/loop"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -59,7 +58,7 @@ type Source struct {
 	zone  string
 	node  string
 	seq   atomic.Int64
-	wake  loop.Waker
+	wake  ratesync.Waker
 
 	mu sync.Mutex // one Attach or Detach at a time
 	at atomic.Pointer[attachment]
@@ -73,14 +72,14 @@ type attachment struct {
 
 	rate     atomic.Int64  // nanoseconds
 	lost     atomic.Uint64 // the shards for which the last sync failed, a bit each
-	progress loop.Progress
+	progress ratesync.Progress
 
 	failing bool // the last cycle has failed; of the loop alone
 }
 
 // NewSource returns the Source of a zone's table, with a random name of a node.
 func NewSource(t *gauge.Table, zone string) *Source {
-	return &Source{table: t, zone: zone, node: ratesync.NewNode(), wake: loop.NewWaker()}
+	return &Source{table: t, zone: zone, node: ratesync.NewNode(), wake: ratesync.NewWaker()}
 }
 
 // Node is the field of this table in the store.
@@ -108,7 +107,7 @@ func (src *Source) Lost() uint64 {
 }
 
 // Status returns how far the sync has come, nil where the table is not attached.
-func (src *Source) Status() *loop.Status {
+func (src *Source) Status() *ratesync.TableStatus {
 	if at := src.at.Load(); at != nil {
 		return at.progress.Status()
 	}

@@ -5,7 +5,6 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
@@ -91,7 +90,7 @@ func (s *Syncer) Status() (lost int, trips, timeouts int64) {
 
 // callInTime makes a call that requests wait for.
 func (s *Syncer) callInTime(src *Source, m gauge.Message) ([]result, error) {
-	ctx, cancel := callcontext.New(context.Background(), time.Duration(s.strictTimeout.Load()))
+	ctx, cancel := ratesync.CallContext(context.Background(), time.Duration(s.strictTimeout.Load()))
 	defer cancel()
 	return s.call(ctx, src, []gauge.Message{m})
 }

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -525,7 +524,7 @@ func (s *Limiter) call(rs *ruleset, keys []string, c call) ([]*outcome, error) {
 
 // callContext is the context of a call or a probe.
 func (s *Limiter) callContext(parent context.Context) (context.Context, context.CancelFunc) {
-	return callcontext.New(parent, time.Duration(s.timeout.Load()))
+	return ratesync.CallContext(parent, time.Duration(s.timeout.Load()))
 }
 
 // args are the arguments of the script.

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -98,7 +99,7 @@ func (l *lossy) Charge(ctx context.Context, node string, charges []ratesync.Char
 	return receipts
 }
 
-func (l *lossy) Failed(_ table.ID, err error) error { return err }
+func (l *lossy) Failed(_ keys.ID, err error) error { return err }
 
 // silent is a Redis that no heartbeat reaches: its clock is not the virtual one.
 type silent struct{ redis.UniversalClient }
@@ -134,7 +135,7 @@ func isolatedFor[S any](v *virtual, zone string, rule Rule) (isolated, [16]byte)
 	if err := x.cycle(); err != nil {
 		v.t.Fatal(err)
 	}
-	return x, table.IDOf(isolatedKey)
+	return x, keys.IDOf(isolatedKey)
 }
 
 func (x *isolatedOf[S]) now() int64 {
@@ -148,21 +149,21 @@ func (x *isolatedOf[S]) end() {
 }
 
 func (x *isolatedOf[S]) alone(penalty bool) algorithms.Decision {
-	taken := x.table.Take(x.alg.Compile(), table.KeyOf(isolatedKey), isolatedKey, x.now(), 1, 0)
+	taken := x.table.Take(x.alg.Compile(), keys.KeyOf(isolatedKey), isolatedKey, x.now(), 1, 0)
 	if taken.Allowed {
 		x.taken = taken
 	} else if penalty {
-		x.table.Penalize(x.alg.Compile(), table.KeyOf(isolatedKey), taken, 1)
+		x.table.Penalize(x.alg.Compile(), keys.KeyOf(isolatedKey), taken, 1)
 	}
 	return taken.Decision
 }
 
 func (x *isolatedOf[S]) returns() {
-	x.table.Refund(x.alg.Compile(), table.KeyOf(isolatedKey), x.taken, 1)
+	x.table.Refund(x.alg.Compile(), keys.KeyOf(isolatedKey), x.taken, 1)
 }
 
 func (x *isolatedOf[S]) imports(v Verdict) {
-	x.table.Import(x.alg.Compile(), table.KeyOf(isolatedKey), isolatedKey, x.now(), v.Reports)
+	x.table.Import(x.alg.Compile(), keys.KeyOf(isolatedKey), isolatedKey, x.now(), v.Reports)
 }
 
 func (x *isolatedOf[S]) chargeNow() (err error) {
@@ -176,7 +177,7 @@ func (x *isolatedOf[S]) attempt(arrives bool) {
 
 func (x *isolatedOf[S]) send() error {
 	x.now()
-	return x.source.ChargeNow(context.Background(), table.KeyOf(isolatedKey))
+	return x.source.ChargeNow(context.Background(), keys.KeyOf(isolatedKey))
 }
 
 // cycle has the loop make one sync, an hour early. The loop may make another one later: it is woken
@@ -225,7 +226,7 @@ type lonelyRun struct {
 	t       *testing.T
 	v       *virtual
 	zone    string
-	id      table.ID
+	id      keys.ID
 	rule    Rule
 	random  *rand.Rand
 	node    isolated

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -81,10 +82,10 @@ func (m *peerOf[S]) decides(key string) bool {
 	if m.strict != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		defer cancel()
-		_ = m.source.ChargeNow(ctx, table.KeyOf(raw))
-		all, g, err := m.strict.Take(ctx, m.zone, []Rule{m.rule}, table.IDOf(raw), nil)
+		_ = m.source.ChargeNow(ctx, keys.KeyOf(raw))
+		all, g, err := m.strict.Take(ctx, m.zone, []Rule{m.rule}, keys.IDOf(raw), nil)
 		if err == nil {
-			m.table.Import(m.alg.Compile(), table.KeyOf(raw), raw, wallClock(), all[0].Reports)
+			m.table.Import(m.alg.Compile(), keys.KeyOf(raw), raw, wallClock(), all[0].Reports)
 			return g.Admitted()
 		}
 	}
@@ -92,7 +93,7 @@ func (m *peerOf[S]) decides(key string) bool {
 }
 
 func (m *peerOf[S]) alone(key string) bool {
-	return m.table.Take(m.alg.Compile(), table.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0).Allowed
+	return m.table.Take(m.alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0).Allowed
 }
 
 func (m *peerOf[S]) lost() bool {
@@ -162,7 +163,7 @@ func TestDecisionsMadeAloneAreChargedLater(t *testing.T) {
 					if sum := countedIn(t, server, zone); sum != 30 {
 						t.Errorf("redis counts %d, want 30", sum)
 					}
-				} else if left := drain(t, limiter(t, server.URL), zone, table.IDOf([]byte("k")), rule); left != 70 {
+				} else if left := drain(t, limiter(t, server.URL), zone, keys.IDOf([]byte("k")), rule); left != 70 {
 					t.Errorf("redis admits %d more, want 70 of 100", left)
 				}
 				for _, n := range nodes {
@@ -227,7 +228,7 @@ func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
 				proxy.Set(faultproxy.None)
 			}
 			redistest.Eventually(t, "all is charged", func() bool { return !n.lost() && n.unsent() == 0 })
-			if left := drain(t, limiter(t, server.URL), name, table.IDOf([]byte("k")), rule); left != 100-admitted {
+			if left := drain(t, limiter(t, server.URL), name, keys.IDOf([]byte("k")), rule); left != 100-admitted {
 				t.Errorf("after %d admitted redis admits %d more, want %d", admitted, left, 100-admitted)
 			}
 		})

@@ -10,7 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/caddy-tide/ratelimit/internal/callcontext"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -163,7 +162,7 @@ func (s *Limiter) ask(ctx context.Context, shard int) error {
 }
 
 func (s *Limiter) askWithin(ctx context.Context, shard int, timeout time.Duration) error {
-	ctx, cancel := callcontext.New(ctx, timeout)
+	ctx, cancel := ratesync.CallContext(ctx, timeout)
 	defer cancel()
 	return probeScript.Run(ctx, s.client, s.keys.Probe(shard), ratesync.SpareTTL.Milliseconds()).Err()
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -395,11 +396,11 @@ func TestAChargeBringsItsLimitAlong(t *testing.T) {
 		low.Limit = 60
 		p := algorithms.Params(rule)
 		key := []byte{'k', byte(kind)}
-		take(t, s, "z", table.IDOf(key), rule) // puts the high limit in force
+		take(t, s, "z", keys.IDOf(key), rule) // puts the high limit in force
 		own := tableOf[algorithms.BucketState](p, 10)
 		own.Configure(table.SyncConfig{Params: p, Rate: time.Second, Charges: true}, 10)
 		for range 10 {
-			own.Take(low.compile(), table.KeyOf(key), key, wallClock(), 1, 0)
+			own.Take(low.compile(), keys.KeyOf(key), key, wallClock(), 1, 0)
 		}
 		own.Tick()
 		charges := own.DrainCharges(wallClock(), 10, nil)
@@ -411,7 +412,7 @@ func TestAChargeBringsItsLimitAlong(t *testing.T) {
 			t.Fatalf("%s: receipt %+v", kind, receipts)
 		}
 		// By the configured limit it would have drained in 10 us.
-		if _, all := take(t, s, "z", table.IDOf(key), low); all[0].Reports[0].Level < 5 && time.Since(time.Unix(0, charges[0].At)) < 4*time.Second {
+		if _, all := take(t, s, "z", keys.IDOf(key), low); all[0].Reports[0].Level < 5 && time.Since(time.Unix(0, charges[0].At)) < 4*time.Second {
 			t.Errorf("%s: %+v stands in the bucket, want nearly 10", kind, all[0].Reports)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // TestAndBackgroundShareTheirCounts: a reload from sync_rate 1s to 0 and back loses nothing.
@@ -21,11 +21,11 @@ func TestAndBackgroundShareTheirCounts(t *testing.T) {
 	defer n.end()
 	n.take(3)
 	n.knows(3, 0)
-	if _, all := take(t, s, "z", table.IDOf([]byte("k")), rule); all[0].Decision.Remaining != 6 {
+	if _, all := take(t, s, "z", keys.IDOf([]byte("k")), rule); all[0].Decision.Remaining != 6 {
 		t.Errorf("%d remaining after 3 in the background and one here, want 6", all[0].Decision.Remaining)
 	}
 	n.knows(3, 1)
-	if got := drain(t, s, "z", table.IDOf([]byte("k")), rule); got != 6 {
+	if got := drain(t, s, "z", keys.IDOf([]byte("k")), rule); got != 6 {
 		t.Errorf("%d admitted, want the last 6", got)
 	}
 	n.knows(3, 7)
@@ -47,7 +47,7 @@ func (m *peerOf[S]) take(n int) (admitted int) {
 
 func (m *peerOf[S]) knows(own, remote int64) {
 	redistest.Eventually(m.t, fmt.Sprintf("the node knows %d own and %d remote", own, remote), func() bool {
-		m.table.Take(m.alg.Compile(), table.KeyOf([]byte("k")), []byte("k"), wallClock(), 0, 0)
+		m.table.Take(m.alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 0, 0)
 		got := m.table.Totals(wallClock())
 		return got.Own == own && got.Remote == remote && got.Unsent == 0
 	})
@@ -61,23 +61,23 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 	raw := []byte("k")
 	rule := Rule{Kind: algorithms.SlidingWindow, Limit: 100, Window: long, Buckets: 5}
 	for range 60 {
-		take(t, s, "z", table.IDOf(raw), rule)
+		take(t, s, "z", keys.IDOf(raw), rule)
 	}
-	_, all := take(t, s, "z", table.IDOf(raw), rule)
+	_, all := take(t, s, "z", keys.IDOf(raw), rule)
 	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: rule.Limit, Window: rule.Window, Buckets: rule.Buckets}
 	own := tableOf[algorithms.WindowState](alg, 10)
-	own.Import(alg.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
-	if got := own.Take(alg.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
+	own.Import(alg.Compile(), keys.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
+	if got := own.Take(alg.Compile(), keys.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own counters, want 39", got.Remaining)
 	}
 	bucket := Rule{Kind: algorithms.TokenBucket, Limit: 100, Window: long}
 	for range 61 {
-		_, all = take(t, s, "b", table.IDOf(raw), bucket)
+		_, all = take(t, s, "b", keys.IDOf(raw), bucket)
 	}
 	level := algorithms.Params{Kind: algorithms.TokenBucket, Limit: bucket.Limit, Window: bucket.Window}
 	buckets := tableOf[algorithms.BucketState](level, 10)
-	buckets.Import(level.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
-	if got := buckets.Take(level.Compile(), table.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
+	buckets.Import(level.Compile(), keys.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
+	if got := buckets.Take(level.Compile(), keys.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own bucket, want 39", got.Remaining)
 	}
 }
@@ -93,9 +93,9 @@ func TestKeysExpireAndHoldNoClientBytes(t *testing.T) {
 	for name, rule := range kinds {
 		rule.Window = time.Hour
 		server.Do("FLUSHALL")
-		g, _ := take(t, s, "z", table.IDOf([]byte("secret client")), rule)
+		g, _ := take(t, s, "z", keys.IDOf([]byte("secret client")), rule)
 		s.Refund(g)
-		take(t, s, "z", table.IDOf([]byte("secret client")), rule)
+		take(t, s, "z", keys.IDOf([]byte("secret client")), rule)
 		found := false
 		for _, k := range server.Do("KEYS", "*").([]any) {
 			key := k.(string)

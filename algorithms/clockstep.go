@@ -1,0 +1,67 @@
+package algorithms
+
+import "github.com/caddy-tide/ratelimit/internal/saturate"
+
+// Steps of the store's clock, as a ledger sees them: its counts get other epochs. Advance is the
+// one user of this file that is no step: it renumbers where the caller's clock was set back.
+
+// Shift brings the ledger to a clock that has taken a step and says epoch now: what is held is
+// renumbered by a number of epochs, which is the same on all nodes, and what is then still in an
+// epoch to come is put into the current one.
+func (l *Ledger) Shift(by, epoch int64) {
+	l.Renumber(by)
+	switch ahead := l.Epoch - epoch; {
+	case ahead == 1:
+		l.rewindEpoch()
+	case ahead > 1:
+		l.Renumber(-ahead)
+	}
+}
+
+// rewindEpoch reverts the beginning of the current epoch: the clock has stepped back over its
+// boundary. What was counted in it is part of the one before, on every node.
+func (l *Ledger) rewindEpoch() {
+	prev := l.Prev
+	prev.Own, prev.Remote = saturate.Add(prev.Own, l.Cur.Own), saturate.Add(prev.Remote, l.Cur.Remote)
+	l.Cur, l.Prev = prev, l.older.pop()
+	l.kept, l.final = l.kept>>1|l.kept&1, 0
+	l.Epoch--
+	l.rewind(1)
+}
+
+// Renumber renumbers all that is held by a number of epochs. Under its new number none of it is
+// known to the store.
+func (l *Ledger) Renumber(by int64) {
+	if by == 0 {
+		return
+	}
+	l.Epoch = saturate.Add(l.Epoch, by)
+	l.final = 0
+	l.unconfirm()
+	l.rewind(-by)
+}
+
+// maxRewound bounds Rewound. Of epochs that are further ahead the store's hashes have a chance to
+// end before they come.
+const maxRewound = 8
+
+// rewind notes that so many epochs lie ahead again, and that all must be sent again.
+func (l *Ledger) rewind(epochs int64) {
+	l.Rewound = uint8(min(max(0, int64(l.Rewound)+max(epochs, -maxRewound)), maxRewound))
+	l.Resend |= Moved
+}
+
+// pop takes the newest out, and the oldest is one that nothing is known of.
+func (o *older) pop() (c EpochCount) {
+	n := o.len()
+	if n == 0 {
+		return EpochCount{}
+	}
+	c = o.at(0)
+	copy(o.packed, o.packed[1:])
+	if o.wide != nil {
+		copy(*o.wide, (*o.wide)[1:])
+	}
+	o.put(n-1, EpochCount{})
+	return c
+}

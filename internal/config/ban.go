@@ -1,0 +1,105 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// Ban says when and for how long a key is banned. The zero Ban is never.
+type Ban struct {
+	// For is how long a ban lasts.
+	For time.Duration
+	// After is how many denied requests in a window begin a ban. Without a window it is the first.
+	After Rate
+}
+
+// ParseBan reads the values of the option: 15m, or 15m after 3/10m.
+func ParseBan(values []string) (b Ban, err error) {
+	if len(values) != 1 && (len(values) != 3 || values[1] != "after") {
+		return b, errors.New("write how long, like `ban 15m`, or how long and after how many denied requests, like `ban 15m after 3/10m`")
+	}
+	if b.For, err = ParseWindow(values[0]); err != nil {
+		return b, fmt.Errorf("%q is not how long a ban can last; write 1ms to ten years, like `ban 15m`", spelling.Clip(values[0]))
+	}
+	if len(values) == 1 {
+		return b, nil
+	}
+	if strings.HasPrefix(values[2], "{") {
+		return b, fmt.Errorf("the number of %s can't come with the request; write it here, like `after 3/10m`", spelling.Clip(values[2]))
+	}
+	b.After, err = ParseRate(values[2])
+	return b, err
+}
+
+// Check reports what is wrong with a ban.
+func (b Ban) Check() error {
+	if b.For < MinWindow || b.For > MaxWindow {
+		return fmt.Errorf("it lasts %s, which is not between 1ms and ten years; write how long, like `ban 15m`, in JSON `\"for\": \"15m\"`", WindowText(b.For))
+	}
+	if b.After == (Rate{}) {
+		return nil
+	}
+	if b.After.Limit == 0 {
+		return errors.New("after 0 denied requests everybody would be banned; write how many in how long, like `after 3/10m`, or remove after for the first one")
+	}
+	return b.After.Check()
+}
+
+// String returns the ban as ParseBan reads it, "" for none.
+func (b Ban) String() string {
+	switch {
+	case b.For == 0:
+		return ""
+	case b.After.Window == 0:
+		return WindowText(b.For)
+	}
+	return WindowText(b.For) + " after " + b.After.String()
+}
+
+// longBan is for how long an address may be banned without a warning: by then it may be somebody
+// else's.
+const longBan = time.Hour
+
+// Warnings returns what is dangerous about a ban by the keys of a template.
+func (b Ban) Warnings(template string, empty EmptyKey) (found []warning.Warning) {
+	warn := func(code, text string, values ...any) {
+		found = append(found, warning.Warning{Code: code, Text: fmt.Sprintf(text, values...)})
+	}
+	guessable, nobody := reqkey.GuessableIn(template), reqkey.TellsNobody(template)
+	if name := guessable; name != "" {
+		warn(warning.BanOfOthers, "a client can send any {%s}, and so have whoever it names banned; ban by {client_ip}, or by what authentication has proven, like {http.auth.user.id}", name)
+	}
+	if reqkey.HasAddress(template) && b.For > longBan {
+		warn(warning.LongBan, "an address is banned for %s, and by then it may be somebody else's, or many share it; ban for an hour at most, like `ban 15m`", WindowText(b.For))
+	}
+	if empty == EmptyShare && !nobody && !reqkey.HasAddress(template) {
+		warn(warning.BanOfOthers, "with empty_key share, all requests without a key have one, so one client that overdoes it has all of them banned; write `empty_key client_ip`, or remove ban")
+	}
+	switch {
+	case reqkey.IsConstant(template):
+		warn(warning.BanOfAll, "all requests have one key, so one client that overdoes it has everybody banned; write `key {client_ip}`, or remove ban")
+	case nobody && guessable == "":
+		warn(warning.BanOfAll, "nothing in the key %s tells clients apart, so one that overdoes it has all others banned with it; add {client_ip} to the key, or remove ban", template)
+	}
+	return found
+}
+
+// DenialsOf returns the settings of what counts denied requests before a ban: a fixed window of its
+// own, synced as the zone is. A zone in which Redis decides syncs them as often as nothing is said.
+func (z *Settings) DenialsOf(every time.Duration) *Settings {
+	d := &Settings{
+		Name: z.Name, Kind: algorithms.FixedWindow, Key: z.Key, IPv4Prefix: z.IPv4Prefix, IPv6Prefix: z.IPv6Prefix, Limits: []Rate{z.Ban.After},
+		Buckets: 1, SyncRate: z.SyncRate, MaxKeys: z.MaxKeys, EarlySync: true, CountsDenials: true,
+	}
+	if z.SyncRate == Strict {
+		d.SyncRate = SyncRate(every)
+	}
+	return d
+}

@@ -1,0 +1,39 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+)
+
+// Events are a number of requests as JSON has it: 100, or a placeholder that the number comes from
+// with each request, as in "{plan}".
+type Events struct {
+	// Number is the number, 0 where it comes from a placeholder.
+	Number int64
+	// From is the placeholder in its braces, "" for none.
+	From string
+}
+
+// UnmarshalJSON reads a number, or a placeholder in quotes.
+func (e *Events) UnmarshalJSON(text []byte) error {
+	*e = Events{}
+	if len(text) == 0 || text[0] != '"' {
+		return json.Unmarshal(text, &e.Number)
+	}
+	if err := json.Unmarshal(text, &e.From); err != nil {
+		return err
+	}
+	if err := CheckPlaceholder(e.From); err != nil {
+		return fmt.Errorf("parsing max_events: %w", err)
+	}
+	return nil
+}
+
+// MarshalJSON writes what UnmarshalJSON reads.
+func (e Events) MarshalJSON() ([]byte, error) {
+	if e.From != "" {
+		return json.Marshal(e.From)
+	}
+	return strconv.AppendInt(nil, e.Number, 10), nil
+}

@@ -1,0 +1,204 @@
+// Package config is what a configuration says of its zones: rates and windows, the names of limits,
+// matchers, and Settings, in which everything is inherited, defaulted and checked: a plain value,
+// which requests and the background go by. It also has the hints of error messages: what to write
+// in place of what is there.
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// EmptyKey is what happens to a request whose key comes out empty.
+type EmptyKey uint8
+
+// The policies for empty keys: the client's address is the key, the request is not limited, all of
+// them share one count, or they are denied.
+const (
+	EmptyClientIP EmptyKey = iota
+	EmptySkip
+	EmptyShare
+	EmptyDeny
+)
+
+// EmptyKeyNames are the names of the policies as options, each at the index of its EmptyKey.
+var EmptyKeyNames = []string{EmptyClientIP: "client_ip", EmptySkip: "skip", EmptyShare: "share", EmptyDeny: "deny"}
+
+// String returns the name of the policy as an option.
+func (e EmptyKey) String() string { return EmptyKeyNames[e] }
+
+// OnRedisLoss is the rule while Redis is unavailable.
+type OnRedisLoss uint8
+
+// The rules: each node enforces the whole limit, each enforces its share, or limits fail open or
+// closed.
+const (
+	LossLocal OnRedisLoss = iota
+	LossDivide
+	LossAllow
+	LossDeny
+)
+
+// OnRedisLossNames are the names of the rules as options, each at the index of its OnRedisLoss.
+var OnRedisLossNames = []string{LossLocal: "local", LossDivide: "divide", LossAllow: "allow", LossDeny: "deny"}
+
+// String returns the name of the rule as an option.
+func (l OnRedisLoss) String() string { return OnRedisLossNames[l] }
+
+// Settings are the settings of a zone. Which requests match is not one: zones of one name may match
+// different ones and share the count.
+type Settings struct {
+	Name string
+	// Key is the template of the key.
+	Key string
+	// IPv4Prefix and IPv6Prefix are by how many bits addresses are grouped, 1 to 32 and 1 to 128.
+	IPv4Prefix int
+	IPv6Prefix int
+	// Limits are one or more rates, as Sorted returns them. A zone with Concurrent or
+	// Bandwidth may have none.
+	Limits []Rate
+	// Concurrent is how many requests of a key may run at once, 0 for any number.
+	Concurrent int64
+	// Bandwidth is how many bytes a second the responses of a key share, 0 for any number.
+	Bandwidth Bandwidth
+	Kind      algorithms.Kind
+	// Burst is 0 for the limit.
+	Burst int64
+	// Buckets is 1 or more.
+	Buckets     int
+	Queue       int64
+	SyncRate    SyncRate
+	MaxKeys     int
+	EmptyKey    EmptyKey
+	CountDenied bool
+	OnRedisLoss OnRedisLoss
+	EarlySync   bool
+	Enforce     Enforcement
+	Ban         Ban
+	// CountsDenials is set of what DenialsOf returns, which is no zone.
+	CountsDenials bool
+	// Reserve are the shares that are kept for classes of requests. Which requests these are is no
+	// setting, as Matchers are none.
+	Reserve []Reserve
+	// CountResponses matches the responses that count, nil where all requests do.
+	CountResponses *caddyhttp.ResponseMatcher
+}
+
+// Params describes one of the limits to its algorithm.
+func (z *Settings) Params(r Rate) algorithms.Params {
+	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets, Reserves: z.CountResponses != nil, CountsDenied: z.CountDenied}
+}
+
+// LongestWindow and FirstWindow are those of the limits, 0 and a second where there are none.
+func (z *Settings) LongestWindow() time.Duration {
+	if len(z.Limits) == 0 {
+		return 0
+	}
+	return z.Limits[len(z.Limits)-1].Window
+}
+
+func (z *Settings) FirstWindow() time.Duration {
+	if len(z.Limits) == 0 {
+		return time.Second
+	}
+	return z.Limits[0].Window
+}
+
+// GoesByAuthentication reports whether the key or a limit comes from authentication.
+func (z *Settings) GoesByAuthentication() bool {
+	return strings.Contains(z.Key, "{http.auth.") || slices.ContainsFunc(z.Limits, func(r Rate) bool {
+		return strings.HasPrefix(r.From, "{http.auth.")
+	})
+}
+
+// Lines returns the settings except the name as lines of a Caddyfile, always the same ones in the
+// same order.
+func (z *Settings) Lines() []string {
+	var limits, defaults strings.Builder
+	for _, limit := range z.Limits {
+		limits.WriteString(" " + limit.String())
+		if limit.From != "" {
+			limit.From = ""
+			defaults.WriteString(" " + limit.String())
+		}
+	}
+	var reserved strings.Builder
+	for _, r := range z.Reserve {
+		reserved.WriteString(" " + r.String())
+	}
+	return []string{
+		"limit" + limits.String(),
+		"limit_default" + defaults.String(),
+		fmt.Sprintf("concurrent %d", z.Concurrent),
+		fmt.Sprintf("bandwidth %s", z.Bandwidth),
+		fmt.Sprintf("key %q", z.Key),
+		fmt.Sprintf("algorithm %s", z.Kind),
+		fmt.Sprintf("burst %d", z.Burst),
+		fmt.Sprintf("buckets %d", z.Buckets),
+		fmt.Sprintf("queue %d", z.Queue),
+		fmt.Sprintf("sync_rate %s", z.SyncRate),
+		fmt.Sprintf("ipv4_prefix %d", z.IPv4Prefix),
+		fmt.Sprintf("ipv6_prefix %d", z.IPv6Prefix),
+		fmt.Sprintf("empty_key %s", z.EmptyKey),
+		fmt.Sprintf("count_denied %t", z.CountDenied),
+		fmt.Sprintf("on_redis_loss %s", z.OnRedisLoss),
+		fmt.Sprintf("early_sync %t", z.EarlySync),
+		fmt.Sprintf("max_keys %d", z.MaxKeys),
+		fmt.Sprintf("enforce %s", z.Enforce),
+		fmt.Sprintf("ban %s", z.Ban),
+		"reserve" + reserved.String(),
+		"count_responses" + responses(z.CountResponses),
+	}
+}
+
+// responses returns a matcher as the value of the option. A status of one digit stands for a class.
+func responses(m *caddyhttp.ResponseMatcher) string {
+	var text strings.Builder
+	if m == nil {
+		return ""
+	}
+	for _, status := range m.StatusCode {
+		if status < 10 {
+			fmt.Fprintf(&text, " %dxx", status)
+		} else {
+			fmt.Fprintf(&text, " %d", status)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		fmt.Fprintf(&text, " header %s %q", name, m.Headers[name])
+	}
+	return text.String()
+}
+
+// A Registry holds the zones of one configuration by name. It is not safe for concurrent use.
+type Registry map[string]Registered
+
+// Registered is a zone and where it stands: a handler or a line.
+type Registered struct {
+	Settings
+	Place string
+}
+
+// Add notes a zone. It rejects one whose name is taken by one with other settings.
+func (r Registry) Add(z Settings, place string) error {
+	first, taken := r[z.Name]
+	if !taken {
+		r[z.Name] = Registered{z, place}
+		return nil
+	}
+	theirs, ours := first.Lines(), z.Lines()
+	for i := range ours {
+		if ours[i] != theirs[i] {
+			return fmt.Errorf("zone %q: %s has `%s`, and %s has `%s`; give one of them another name, which counts apart, or both the same settings",
+				z.Name, first.Place, theirs[i], place, ours[i])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+func TestRegistry(t *testing.T) {
+	r := Registry{}
+	login := Settings{Name: "login", Limits: []Rate{{Limit: 5, Window: time.Minute}}}
+	if err := r.Add(login, "first"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Add(login, "second"); err != nil {
+		t.Errorf("add of the same settings = %v", err)
+	}
+	login.Limits = []Rate{{Limit: 6, Window: time.Minute}}
+	err := r.Add(login, "third")
+	if err == nil {
+		t.Fatal("add of other settings = nil")
+	}
+	for _, want := range []string{`zone "login"`, "first has `limit 5/1m`", "third has `limit 6/1m`"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("add = %v, want %s in it", err, want)
+		}
+	}
+	login.Name = "other"
+	if err := r.Add(login, "fourth"); err != nil {
+		t.Errorf("add of another name = %v", err)
+	}
+}
+
+func TestParams(t *testing.T) {
+	z := Settings{Kind: algorithms.LeakyBucket, Burst: 1, Buckets: 2, Queue: 3}
+	want := algorithms.Params{Kind: algorithms.LeakyBucket, Limit: 5, Burst: 1, Queue: 3, Window: time.Minute, Buckets: 2}
+	if got := z.Params(Rate{Limit: 5, Window: time.Minute}); got != want {
+		t.Errorf("Params = %+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,257 @@
+package limits
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// Bans are those of a zone. Like its counters they outlive configurations. They are safe for
+// concurrent use.
+type Bans struct {
+	// Key is that in the pool.
+	Key string
+	// Set are the bans that hold, on all nodes. Noted are those that would, of keys that the zone
+	// is not enforced for, on this node.
+	Set, Noted ban.Register
+
+	namespace, zone string
+
+	mu      sync.Mutex // makes Configure and Destruct take turns
+	at      banAttachment
+	unshare func() // nil where they are not shared
+	follows *control.Control
+}
+
+// AcquireBans returns the bans of a zone: those that a configuration already holds, or none yet.
+func AcquireBans(namespace string, z *config.Settings) *Bans {
+	key := strconv.Quote(namespace) + " " + strconv.Quote(z.Name) + " ban"
+	v, _, _ := counterPool.LoadOrNew(key, func() (caddy.Destructor, error) {
+		b := &Bans{Key: key, namespace: namespace, zone: z.Name}
+		b.configure(z.MaxKeys)
+		return b, nil
+	})
+	return v.(*Bans)
+}
+
+// Release gives the bans up.
+func (b *Bans) Release() { _, _ = counterPool.Delete(b.Key) }
+
+// EachBans calls f with the bans of each zone that has some.
+func EachBans(f func(*Bans)) {
+	counterPool.Range(func(_, v any) bool {
+		if b, ok := v.(*Bans); ok {
+			f(b)
+		}
+		return true
+	})
+}
+
+// Zone is the name of the zone.
+func (b *Bans) Zone() string { return b.zone }
+
+// Count is how many keys are banned, as far as this node knows.
+func (b *Bans) Count() int64 { return int64(b.Set.Count(clock.Now())) }
+
+// UntilOf is when the ban of a key ends, nil where it is not banned.
+func (b *Bans) UntilOf(id ban.ID) *time.Time {
+	now := clock.Now()
+	rest := time.Duration(0)
+	if b != nil {
+		rest = b.Set.Rest(id, now)
+	}
+	if rest == 0 {
+		return nil
+	}
+	until := time.Unix(0, now).Add(rest).UTC()
+	return &until
+}
+
+// Fork returns the bans of one key, which are part of no configuration.
+func (b *Bans) Fork(id ban.ID) *Bans {
+	f := &Bans{Key: b.Key, zone: b.zone}
+	b.Set.ForkTo(&f.Set, id)
+	b.Noted.ForkTo(&f.Noted, id)
+	return f
+}
+
+func (b *Bans) configure(maxKeys int) {
+	b.Set.Configure(maxKeys)
+	b.Noted.Configure(maxKeys)
+}
+
+// Configure applies a configuration that has become the current one. The bans are swept, and go to
+// other nodes, along with the counts of one of the zone's limits.
+func (b *Bans) Configure(first *Limit, redis *Redis) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.configure(first.Settings.MaxKeys)
+	b.follow(ControlOf(redis, b.namespace))
+	if !first.IsSynced(redis) {
+		redis = nil
+	}
+	b.attach(banAttachment{first.Counters, redis, first.Settings.SyncRate == config.Strict})
+}
+
+// follow has resets end bans.
+func (b *Bans) follow(record *control.Control) {
+	if b.follows == record {
+		return
+	}
+	if b.follows != nil {
+		b.follows.Unfollow(b.zone, &b.Set)
+		b.follows.Unfollow(b.zone, &b.Noted)
+		b.Set.Reset(clock.Now(), nil)
+		b.Noted.Reset(clock.Now(), nil)
+	}
+	if b.follows = record; record != nil {
+		record.Follow(b.zone, &b.Set)
+		record.Follow(b.zone, &b.Noted)
+	}
+}
+
+// banAttachment is what bans go along with.
+type banAttachment struct {
+	first  *Counters // sweeps them, and sends them
+	redis  *Redis    // nil where they are not shared
+	strict bool      // Redis decides for the zone
+}
+
+func (b *Bans) attach(at banAttachment) {
+	if at == b.at {
+		return
+	}
+	if b.at.first != nil {
+		b.at.first.bans.CompareAndSwap(b, nil)
+	}
+	if b.unshare != nil {
+		b.unshare()
+		b.unshare = nil
+	}
+	if b.at = at; at.first == nil {
+		return
+	}
+	at.first.bans.Store(b)
+	if at.redis != nil {
+		b.unshare = at.redis.ShareBans(&b.Set, at.first.Source, b.zone, at.strict)
+	}
+}
+
+// Save returns what outlives the process, and Resume takes it in. It returns how many of the keys
+// are banned. A ban is kept as a Report: LevelAt is when it began, and Rate how long it lasts.
+func (b *Bans) Save() table.SavedCounts {
+	counts := make(table.SavedCounts)
+	for id, ban := range b.Set.Save(clock.Now()) {
+		counts[id] = []algorithms.Report{{LevelAt: ban.Begun, Rate: int64(ban.Length)}}
+	}
+	return counts
+}
+
+func (b *Bans) Resume(counts table.SavedCounts) int {
+	all := make(map[ban.ID]ban.Ban, len(counts))
+	for id, reports := range counts {
+		if len(reports) == 1 {
+			all[id] = ban.Ban{Begun: reports[0].LevelAt, Length: time.Duration(reports[0].Rate)}
+		}
+	}
+	return b.Set.Resume(clock.Now(), all)
+}
+
+// sweep drops the bans that are over.
+func (b *Bans) sweep(now int64) {
+	b.Set.Sweep(now)
+	b.Noted.Sweep(now)
+}
+
+// Destruct ends all that Configure began.
+func (b *Bans) Destruct() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.follow(nil)
+	b.attach(banAttachment{})
+	return nil
+}
+
+// A Banning is how a zone of one configuration bans keys.
+type Banning struct {
+	*Bans
+	Length time.Duration
+	// Denials count denied requests before a ban, nil where the first one begins it.
+	Denials *Limit
+}
+
+// NewBanning acquires the bans of a zone, which ReleaseAll gives up; nil where it has none.
+func NewBanning(namespace string, z *config.Settings) *Banning {
+	if z.Ban.For == 0 {
+		return nil
+	}
+	b := &Banning{Bans: AcquireBans(namespace, z), Length: z.Ban.For}
+	if z.Ban.After.Window != 0 {
+		d := z.DenialsOf(catchUp)
+		b.Denials = &Limit{Counters: AcquireCounters(namespace, d, z.Ban.After), Settings: d, Rate: z.Ban.After}
+		b.Denials.Enforced = b.Denials.Params().Compile()
+	}
+	return b
+}
+
+// ReleaseAll gives the bans up, and what counts denied requests.
+func (b *Banning) ReleaseAll() {
+	if b == nil {
+		return
+	}
+	b.Release()
+	if b.Denials != nil {
+		b.Denials.Release()
+	}
+}
+
+// ForkAll copies what there is of one key.
+func (b *Banning) ForkAll(k Key, now int64) *Banning {
+	if b == nil {
+		return nil
+	}
+	f := &Banning{Bans: b.Bans.Fork(k.ID), Length: b.Length}
+	if b.Denials != nil {
+		l := *b.Denials
+		fork, ok := l.Counters.Fork(l.Enforced, k, now)
+		if !ok { // nothing is counted
+			fork, _ = l.Counters.Fork(l.Enforced, KeyOf(k.Raw), now)
+		}
+		l.Counters = fork
+		f.Denials = &l
+	}
+	return f
+}
+
+// Deny counts a denied request of a key at now, and reports whether a ban begins with it, which in
+// shadow mode is only noted.
+func (b *Banning) Deny(id ban.ID, key keys.Key, raw []byte, now int64, shadow bool) bool {
+	if b.Denials != nil && !b.Denials.Add(key, raw, now) {
+		return false
+	}
+	if shadow {
+		return b.Noted.Begin(id, now, b.Length)
+	}
+	return b.Set.Begin(id, now, b.Length)
+}
+
+// Add counts a denied request of a key at now, and reports whether there were as many in the window
+// as begin a ban, as far as that is known for certain. A key for which there is no room is not
+// counted.
+func (l *Limit) Add(key keys.Key, raw []byte, now int64) bool {
+	if _, ok := l.Table.Room(l.Enforced, key, raw, now); !ok {
+		return false
+	}
+	t := l.Take(key, raw, now, 1, 0)
+	return !t.Overflow && (!t.Allowed || t.Remaining == 0)
+}

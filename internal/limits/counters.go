@@ -1,0 +1,354 @@
+// What limits count by: the tables and their way to other nodes, which outlive configurations, in a
+// pool; and one limit of a zone, which goes by them.
+//
+// One lock is held over I/O, that of attach and detach, which no request takes.
+
+package limits
+
+import (
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reset"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// counterPool has the counters of the process, which outlive configurations: zones acquire them
+// when they are provisioned and release them in Cleanup. What nobody holds ends.
+var counterPool = caddy.NewUsagePool()
+
+// Counters are the table of one limit and its way to other nodes, whatever its algorithm. They are
+// safe for concurrent use.
+type Counters struct {
+	// Key is that in the pool.
+	Key string
+	// Table is what requests ask. Source is its way to other nodes.
+	Table  Decider
+	Source *ratesync.Source
+	// Settler is the table for what is reserved.
+	Settler Settler
+
+	namespace, zone string
+
+	upkeep   upkeep
+	forgiver forgiver
+	stats    stats
+	// Names are the texts of keys that somebody wants to read.
+	Names KeyNames
+	// Near are the keys that have come near the limit, where somebody is told.
+	Near NearKeys
+	// fork copies the counters of one key; ok is false where it is not found by its ID.
+	fork func(l algorithms.Limit, k Key, now int64) (f Fork, ok bool)
+
+	// bans are those that are swept along, nil for none.
+	bans atomic.Pointer[Bans]
+
+	sweep atomic.Int64 // nanoseconds, 0 before the first Start
+	stop  chan struct{}
+	done  chan struct{}
+
+	// mu makes Configure, Detach and Destruct take turns. It is held while the last counts are
+	// sent, and nothing else takes it.
+	mu       sync.Mutex
+	attached *Redis
+	follows  *control.Control // nil before the first Configure
+}
+
+// A Decider is a table as a request sees it.
+type Decider interface {
+	Decide(a *table.Ask, t *table.Taken)
+	Refund(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
+	Penalize(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
+	Leave(l algorithms.Limit, key keys.Key, t table.Taken, now, n int64)
+	Import(l algorithms.Limit, key keys.Key, raw []byte, now int64, all []algorithms.Report)
+	Room(l algorithms.Limit, key keys.Key, raw []byte, now int64) (left int64, ok bool)
+	Wait(l algorithms.Limit, key keys.Key, now int64) time.Duration
+}
+
+// A Settler is a table as a request sees it whose response decides whether it counts.
+type Settler interface {
+	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
+	Settle(key keys.Key, r table.Reserved, now int64, refunds bool)
+	AdmitsSettled(l algorithms.Limit, key keys.Key, now int64) bool
+	Unsettled() *table.Unsettled
+}
+
+// upkeep is a table as configurations and snapshots see it.
+type upkeep interface {
+	Configure(b table.SyncConfig, maxKeys int)
+	Sweep(now int64)
+	Save(now int64) table.SavedCounts
+	Resume(p algorithms.Params, now int64, counts table.SavedCounts) int
+}
+
+// forgiver is a table as resets see it.
+type forgiver interface {
+	control.Forgiver
+	ForgetResets()
+	Forgive(now int64, counts table.SavedCounts, under *reset.Set)
+	Resets() *reset.Set
+}
+
+// stats is a table as those see it who watch it.
+type stats interface {
+	Totals(now int64) table.Totals
+	Keys() int
+	Overflowing() bool
+	Overflowed() int64
+	OverflowBytes() int64
+	EachSpend(now int64, f func(table.Spend))
+}
+
+// AcquireCounters returns the counters of one limit: new ones, or those that a configuration
+// already holds. Counts go on over a reload where namespace, zone, algorithm and window stay the
+// same.
+func AcquireCounters(namespace string, z *config.Settings, r config.Rate) *Counters {
+	key := strconv.Quote(namespace) + " " + strconv.Quote(z.Name) + " " + SpecOf(z, r).Name()
+	c, _, _ := counterPool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(key, namespace, z, r), nil })
+	return c.(*Counters)
+}
+
+// Release gives the counters up. Their end can't fail.
+func (c *Counters) Release() { _, _ = counterPool.Delete(c.Key) }
+
+// EachCounters calls f with all counters of the pool.
+func EachCounters(f func(*Counters)) {
+	counterPool.Range(func(_, v any) bool {
+		if c, ok := v.(*Counters); ok {
+			f(c)
+		}
+		return true
+	})
+}
+
+// SpecOf names a limit to other nodes.
+func SpecOf(z *config.Settings, r config.Rate) ratesync.Spec {
+	s := ratesync.SpecOf(z.Name, z.Params(r))
+	if z.CountsDenials {
+		s.Kind = ratesync.Denials
+	}
+	return s
+}
+
+// newCounters gives counters the state of their kind. Others that know one are Table.Penalize,
+// which counts windows in the sketch in another way, and sync/strict/verdict.go.
+func newCounters(key, namespace string, z *config.Settings, r config.Rate) *Counters {
+	c := &Counters{Key: key, namespace: namespace, zone: z.Name, stop: make(chan struct{}), done: make(chan struct{})}
+	switch k := z.Kind; {
+	case k.Windowed():
+		hold[algorithms.WindowState](c, z, r)
+	case k.Logged():
+		hold[algorithms.LogState](c, z, r)
+	default:
+		hold[algorithms.BucketState](c, z, r)
+	}
+	return c
+}
+
+// hold gives counters a table of one state.
+func hold[S any](c *Counters, z *config.Settings, r config.Rate) {
+	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
+	c.Table, c.Settler, c.upkeep, c.forgiver, c.stats, c.Source = t, t, t, t, t, ratesync.NewSource(t, SpecOf(z, r))
+	c.fork = func(l algorithms.Limit, k Key, now int64) (Fork, bool) {
+		if k.ByID {
+			return t.ForkID(k.ID, keys.KeyOf(k.Raw), now)
+		}
+		return t.Fork(l, keys.KeyOf(k.Raw), k.Raw, now), true
+	}
+}
+
+// catchUp is how often a zone with sync_rate strict sends what it had to count by itself while
+// Redis was unavailable.
+const catchUp = time.Second
+
+// Configure applies a configuration that has become the current one: parameters for work in the
+// background, and the Redis, nil for none.
+func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
+	c, z := l.Counters, l.Settings
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sweepEvery(sweep)
+	record := ControlOf(redis, c.namespace)
+	every := time.Duration(z.SyncRate)
+	switch {
+	case !l.IsSynced(redis):
+		every, redis = 0, nil
+	case z.SyncRate == config.Strict:
+		every = catchUp
+	}
+	charges := z.SyncRate == config.Strict && !z.Kind.Windowed()
+	old := c.attached
+	if redis == nil && old != nil {
+		c.Source.Detach() // sends the last counts, which a table without a rate doesn't give out
+	}
+	c.follow(record)
+	config := l.syncConfig(every)
+	config.Charges, config.Wake = charges, c.Source.Wake
+	config.After = func(d time.Duration, f func()) { time.AfterFunc(d, f) }
+	c.upkeep.Configure(config, z.MaxKeys)
+	c.attached = redis
+	if redis != nil {
+		if redis != old {
+			redis.Hold()
+		}
+		if charges {
+			redis.Replicator.AttachCharged(c.Source, every, redis.Strict.Charger(z.Name, strict.Rule(l.Params())))
+		} else {
+			redis.Replicator.Attach(c.Source, every)
+		}
+	}
+	if old != nil && old != redis {
+		old.Release()
+	}
+}
+
+// syncConfig is how the limit's table syncs, without a Wake and an After.
+func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
+	z := l.Settings
+	return table.SyncConfig{
+		Params:  l.Params(),
+		Certain: z.CountsDenials,
+		Rate:    every,
+		Early:   z.EarlySync && z.SyncRate != config.Strict,
+		Mixed:   len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r config.Rate) bool { return r.From != "" }),
+	}
+}
+
+// follow has the table apply what is reset in a control record, nil for none, from now on. What is
+// in another Redis is under other resets.
+func (c *Counters) follow(record *control.Control) {
+	if c.follows == record {
+		return
+	}
+	if c.follows != nil {
+		c.follows.Unfollow(c.zone, c.forgiver)
+		if record == nil || record.Store != c.follows.Store {
+			c.forgiver.ForgetResets()
+		}
+	}
+	if c.follows = record; record != nil {
+		record.Follow(c.zone, c.forgiver)
+	}
+}
+
+// Detach ends the sync through a Redis, if that is where it goes.
+func (c *Counters) Detach(redis *Redis) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.attached == redis {
+		c.Source.DetachFrom(redis.Replicator)
+		c.attached = nil
+		c.follow(nil)
+		redis.Release()
+	}
+}
+
+// sweepEvery starts the sweep, or changes its interval from the next one on.
+func (c *Counters) sweepEvery(d time.Duration) {
+	if c.sweep.Swap(int64(d)) != 0 {
+		return
+	}
+	go func() {
+		defer close(c.done)
+		for {
+			select {
+			case <-c.stop:
+				return
+			case <-time.After(time.Duration(c.sweep.Load())):
+				c.upkeep.Sweep(clock.Now())
+				if bans := c.bans.Load(); bans != nil {
+					bans.sweep(clock.Now())
+				}
+			}
+		}
+	}()
+}
+
+// Destruct sends the last counts and ends all work in the background.
+func (c *Counters) Destruct() error {
+	if c.sweep.Load() != 0 {
+		close(c.stop)
+		<-c.done
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Source.Detach()
+	if c.attached != nil {
+		c.attached.Release()
+		c.attached = nil
+	}
+	c.follow(nil)
+	return nil
+}
+
+// Save returns what outlives the process, and the resets that it was counted under.
+func (c *Counters) Save() (counts table.SavedCounts, under *reset.Set) {
+	return c.upkeep.Save(clock.Now()), c.forgiver.Resets()
+}
+
+// Resume takes in what was saved, except what was forgiven since. It returns of how many keys a
+// decision can still use it.
+func (l *Limit) Resume(counts table.SavedCounts, under *reset.Set) int {
+	l.forgiver.Forgive(clock.Now(), counts, under)
+	return l.upkeep.Resume(l.Params(), clock.Now(), counts)
+}
+
+// Totals returns sums over all keys.
+func (c *Counters) Totals() table.Totals { return c.stats.Totals(clock.Now()) }
+
+// EachSpend calls f with what each key has spent that counted something lately. f must be quick:
+// requests of a few keys wait for it.
+func (c *Counters) EachSpend(f func(table.Spend)) { c.stats.EachSpend(clock.Now(), f) }
+
+// Overflow returns how many decisions were made for keys beyond max_keys, and the memory of their
+// sketch.
+func (c *Counters) Overflow() (decisions, bytes int64) {
+	return c.stats.Overflowed(), c.stats.OverflowBytes()
+}
+
+// IsUnavailable reports whether what other nodes count of a key can't be had.
+func (c *Counters) IsUnavailable(raw []byte) bool {
+	lost := c.Source.Lost()
+	return lost != 0 && ratesync.LostFor(lost, keys.IDOf(raw))
+}
+
+// Node returns the name of this node's part in what is synced.
+func (c *Counters) Node() string { return c.Source.Node() }
+
+// Sync tells how far the sync has come, nil where nothing is synced.
+func (c *Counters) Sync() *ratesync.TableStatus { return c.Source.Status() }
+
+// State returns what metrics show.
+func (c *Counters) State() metrics.ZoneState {
+	s := metrics.ZoneState{Zone: c.zone, Keys: int64(c.stats.Keys()), Sketch: c.stats.Overflowing()}
+	if sync := c.Source.Status(); sync != nil {
+		s.Syncs, s.Synced = true, sync.Synced
+	}
+	return s
+}
+
+// AddTo adds what metrics show of a limit to the state of its counters. Nil, a limit that is not in
+// the current configuration, adds nothing, and neither does one that comes with the request.
+func (l *Limit) AddTo(s metrics.ZoneState) metrics.ZoneState {
+	if l == nil || l.Rate.From != "" {
+		return s
+	}
+	s.Window, s.Requests = config.WindowText(l.Rate.Window), l.Rate.Limit
+	if k := l.Settings.Kind; k == algorithms.TokenBucket || k == algorithms.GCRA {
+		s.Burst = l.Enforced.Size
+	}
+	return s
+}

@@ -1,0 +1,70 @@
+package limits
+
+import (
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// A Key names what a zone counts.
+type Key struct {
+	// Raw is the bytes of the key, nothing where there is none. ID names it to other nodes.
+	Raw []byte
+	ID  keys.ID
+	// ByID is set where the ID is all that is known. Then Raw is some other key.
+	ByID bool
+}
+
+// KeyOf returns the Key of these bytes.
+func KeyOf(raw []byte) Key { return Key{Raw: raw, ID: keys.IDOf(raw)} }
+
+// KeyOfID returns the Key of which only the ID is known.
+func KeyOfID(id keys.ID) Key { return Key{Raw: id[:], ID: id, ByID: true} }
+
+// A Fork is the counters of one key, apart from all others.
+type Fork interface {
+	Decider
+	Settler
+	HasDebt(key keys.Key) (keys.ID, bool)
+	Remote(l algorithms.Limit, key keys.Key, now int64) int64
+}
+
+// Fork returns counters of one key, which are part of no configuration; ok is false where the key
+// is not found by its ID.
+func (c *Counters) Fork(l algorithms.Limit, k Key, now int64) (f *Counters, ok bool) {
+	t, ok := c.fork(l, k, now)
+	if !ok {
+		return nil, false
+	}
+	return &Counters{Key: c.Key, Table: t, Settler: t, Source: c.Source, zone: c.zone}, true
+}
+
+// HasDebt reports whether something was decided for a key of a fork that Redis does not know of
+// yet.
+func (c *Counters) HasDebt(key keys.Key) (has bool) {
+	if t, ok := c.Table.(Fork); ok {
+		_, has = t.HasDebt(key)
+	}
+	return has
+}
+
+// Standing is how a limit stands for the key of a fork, before the next request.
+type Standing struct {
+	// Used of Size is spent, as this node knows: what can still be taken is what is left of that.
+	Used, Size int64
+	// Remote is the part of Used that other nodes counted, as far as this node knows them apart.
+	Remote int64
+}
+
+// Stand returns how a limit stands for the key of a fork.
+func (c *Counters) Stand(l algorithms.Limit, raw []byte, now int64) (s Standing) {
+	key := keys.KeyOf(raw)
+	if s.Size = l.Size; l.N == 0 {
+		s.Size = 0
+	}
+	s.Used = max(0, s.Size-take(c.Table, table.Ask{Limit: l, Key: key, Raw: raw, Now: now}).Remaining)
+	if t, ok := c.Table.(Fork); ok {
+		s.Remote = min(s.Used, t.Remote(l, key, now))
+	}
+	return s
+}

@@ -1,0 +1,103 @@
+// What a request holds beyond its decision: until its response begins, or until its handler has
+// returned. A request that holds nothing has no part in it.
+//
+// It knows nothing of zones and counters. Who holds something says what is to be done when.
+
+package limits
+
+import (
+	"net/http"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// A Held is what one request holds. The zero value holds nothing. It is not safe for concurrent
+// use, and is used once.
+type Held struct {
+	begins []func(Response)
+	ends   []func()
+	wraps  []func(http.ResponseWriter, *http.Request) http.ResponseWriter
+}
+
+// A Response is how a response begins.
+type Response struct {
+	// Status is 101, or 200 and above. It is 0 where nobody knows which one it was to be: the
+	// client or the upstream has gone first, the handler has aborted, or it has taken the
+	// connection over.
+	Status int
+	// Header is the header as it is sent. It is not kept.
+	Header http.Header
+	// At is when that was, in nanoseconds since the Unix epoch; 0 is now.
+	At int64
+}
+
+// OnBegin has f called once when the response begins, before anything of it is sent; at the latest
+// when the handler has returned or panicked.
+func (h *Held) OnBegin(f func(Response)) { h.begins = append(h.begins, f) }
+
+// OnEnd has f called once when the handler has returned or panicked, the last one first.
+func (h *Held) OnEnd(f func()) { h.ends = append(h.ends, f) }
+
+// Wrap has f wrap the writer that the handler gets. What it returns must keep to what Caddy's
+// handlers expect: Unwrap, FlushError, Hijack, ReadFrom.
+func (h *Held) Wrap(f func(http.ResponseWriter, *http.Request) http.ResponseWriter) {
+	h.wraps = append(h.wraps, f)
+}
+
+// Serve has next handle the request, and gives up what is held at its time. A panic goes on.
+func (h *Held) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	defer h.end()
+	for _, wrap := range h.wraps {
+		w = wrap(w, r)
+	}
+	if len(h.begins) == 0 {
+		return next.ServeHTTP(w, r)
+	}
+	return h.serve(w, r, next)
+}
+
+// serve is Serve with a writer that notices the beginning of the response.
+func (h *Held) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
+	rw := &writer{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, held: h, request: r}
+	returned := false
+	defer func() {
+		if returned {
+			rw.begin(statusOf(err))
+			return
+		}
+		p := recover() // nil for a goroutine that ends itself
+		if p != nil && p != http.ErrAbortHandler {
+			rw.begin(http.StatusInternalServerError)
+		}
+		rw.begin(0)
+		if p != nil {
+			panic(p)
+		}
+	}()
+	err = next.ServeHTTP(rw, r)
+	returned = true
+	return err
+}
+
+// Replay says how a response began that somebody else has sent, and gives up all that is held.
+func (h *Held) Replay(r Response) {
+	h.begin(r)
+	h.end()
+}
+
+// begin calls all that wait for the response, once.
+func (h *Held) begin(r Response) {
+	begins := h.begins
+	h.begins = nil
+	for _, f := range begins {
+		f(r)
+	}
+}
+
+// end calls all that wait for the end, each even if another one panics.
+func (h *Held) end() {
+	for i := range h.ends {
+		defer h.ends[i]()
+	}
+	h.ends = nil
+}

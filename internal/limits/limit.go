@@ -1,0 +1,171 @@
+package limits
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// A Limit is one limit of a zone, with the counters that it shares with the zones of its name in
+// other handlers and configurations.
+type Limit struct {
+	*Counters
+
+	// Settings are those of the zone, which it has in common with all its limits.
+	Settings *config.Settings
+	Rate     config.Rate
+
+	// Enforced is the limit that is enforced here, and Policy what answers tell of it.
+	Enforced algorithms.Limit
+	Policy   *answer.Policy
+	// Number is what the limit of a request comes from, nil where it is the same for all. Warned is
+	// set when something came that is no number.
+	Number *reqkey.Number
+	Warned *atomic.Bool
+	// IsOverridden is set where an operator has set another number, replaced is the configured one.
+	IsOverridden bool
+	replaced     int64
+	// others are the reserves that are not for the request, one bit each.
+	others uint32
+}
+
+// Take asks for n units of a key at now. raw is the bytes of which key is the hash. Unlike Decide
+// it allocates.
+func (l *Limit) Take(key keys.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken {
+	return take(l.Table, table.Ask{Limit: l.Enforced, Key: key, Raw: raw, Now: now, N: n, Want: want})
+}
+
+func take(from Decider, a table.Ask) (t table.Taken) {
+	from.Decide(&a, &t)
+	return t
+}
+
+// Decide has t say what is decided on a, for n units under the limit.
+func (l *Limit) Decide(a *table.Ask, n int64, want algorithms.Want, t *table.Taken) {
+	a.Limit, a.N, a.Want = l.Enforced, n, want
+	l.Table.Decide(a, t)
+}
+
+// Params describes the limit to its algorithm. In the place of an overridden one, burst and queue
+// keep their ratio to the number. What is reserved for others can't be taken; a bucket drains as
+// fast as without.
+func (l *Limit) Params() algorithms.Params {
+	p := l.Settings.Params(l.Rate)
+	if l.replaced > 0 {
+		p.Burst = scaled(p.Burst, l)
+		p.Queue = scaled(p.Queue, l)
+	}
+	switch {
+	case l.others == 0:
+	case p.Kind.Draining():
+		p.Burst = l.withoutReserves(p.Compile().Size)
+	default:
+		p.Limit = l.withoutReserves(p.Limit)
+	}
+	return p
+}
+
+// withoutReserves returns what is left of n without what is reserved for others: never nothing.
+func (l *Limit) withoutReserves(n int64) int64 {
+	left := n
+	for i, r := range l.Settings.Reserve {
+		if l.others>>i&1 != 0 {
+			left -= r.Of(n)
+		}
+	}
+	return max(min(n, 1), left)
+}
+
+// Without returns the limit as requests see it that these reserves are not for, one bit each.
+func (l *Limit) Without(others uint32) Limit {
+	c := *l
+	c.others = others
+	c.Enforced = c.Params().Compile()
+	return c
+}
+
+// scaled brings a number for the configured limit to the one in its place. What is there does not
+// vanish.
+func scaled(n int64, l *Limit) int64 {
+	return max(min(n, 1), min(saturate.MulDiv(n, l.Rate.Limit, l.replaced), maxScaled))
+}
+
+// maxScaled is more than any burst or queue of a configuration that drains in time.
+const maxScaled = 1 << 53
+
+// IsSynced reports whether the limit's counts are in that Redis as well.
+func (l *Limit) IsSynced(redis *Redis) bool { return l.Settings.SyncRate >= 0 && redis != nil }
+
+// With returns the limit with another number of requests: what may come at once is the burst where
+// there is one, and else follows the number.
+func (l *Limit) With(n int64) Limit {
+	c := *l
+	c.Rate.Limit = n
+	c.Enforced = c.Params().Compile()
+	return c
+}
+
+// Overridden returns the limit with the number that an operator has set.
+func (l *Limit) Overridden(n int64) Limit {
+	c := *l
+	c.IsOverridden, c.replaced = true, c.Rate.Limit
+	c.Rate.Limit = n
+	c.Enforced = c.Params().Compile()
+	return c
+}
+
+// Divide leaves this node its share of the limit, rounded up.
+func (l *Limit) Divide(nodes int64) {
+	p := l.Params()
+	p.Limit = p.Limit/nodes + min(1, p.Limit%nodes)
+	p.Burst = (p.Burst + nodes - 1) / nodes
+	l.Enforced = p.Compile()
+}
+
+// Peek reads a queue that is entered last, unless it is full: then it denies.
+func (l *Limit) Peek(a *table.Ask, t *table.Taken) {
+	if l.Decide(a, 0, 0, t); t.Remaining >= 1 {
+		return
+	}
+	if l.Decide(a, 1, 0, t); t.Allowed {
+		l.Table.Leave(l.Enforced, a.Key, *t, a.Now, 1) // a slot has become free just now
+	}
+}
+
+// Tell has an answer tell of a decision.
+func (l *Limit) Tell(d *algorithms.Decision, r *answer.Result) {
+	r.Policy = l.Policy
+	r.Allowed = d.Allowed
+	r.Overridden = l.IsOverridden
+	r.Quota = l.Rate.Limit
+	r.Limit = l.Enforced.N
+	r.Size = l.Enforced.Size
+	r.Remaining = d.Remaining
+	r.RetryAfter = d.Retry
+	r.MoreAfter = l.MoreAfter(d)
+	if l.others != 0 {
+		l.shrink(r)
+	}
+}
+
+// shrink tells of the limit without what is reserved for others.
+func (l *Limit) shrink(r *answer.Result) {
+	r.Overridden = true
+	r.Quota = l.withoutReserves(r.Quota)
+	r.Limit = min(r.Limit, r.Quota) // of a bucket, which drains as a whole
+}
+
+// MoreAfter returns the one wait that answers tell of a limit that admits.
+func (l *Limit) MoreAfter(d *algorithms.Decision) time.Duration {
+	if l.Policy.Fixed {
+		return d.Reset
+	}
+	return d.Next
+}

@@ -1,0 +1,34 @@
+// Which keys have come near their limit is remembered, so that it is told once a window.
+
+package limits
+
+import (
+	"sync"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
+
+// NearKeys are the keys of one limit that have come near it in a window: the aligned one of the
+// clock, whatever the algorithm. The zero value is ready. It is safe for concurrent use, and takes
+// memory only where somebody asks.
+type NearKeys struct {
+	mu     sync.Mutex
+	window int64 // its number
+	seen   map[keys.Key]struct{}
+}
+
+// First notes that a key is near its limit at now, and reports whether it is so for the first time
+// in this window, whose length and now are in nanoseconds. Of a window it remembers limit keys, and
+// of others none is the first.
+func (k *NearKeys) First(key keys.Key, now, length int64, limit int) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if window := now / max(length, 1); window != k.window || k.seen == nil {
+		k.window, k.seen = window, map[keys.Key]struct{}{}
+	}
+	if _, again := k.seen[key]; again || len(k.seen) >= limit {
+		return false
+	}
+	k.seen[key] = struct{}{}
+	return true
+}

@@ -1,0 +1,96 @@
+package limits
+
+import (
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// NewLimit returns one of a zone's limits, and acquires its counters. Answers tell of it by these
+// sets of headers.
+func NewLimit(namespace string, z *config.Settings, r config.Rate, sets answer.HeaderSets) Limit {
+	l := Limit{Counters: AcquireCounters(namespace, z, r), Settings: z, Rate: r}
+	l.Enforced, l.Policy = l.Params().Compile(), policyOf(z, r).Compile(sets)
+	if r.From != "" {
+		l.Number, l.Warned = reqkey.NewNumber(r.From), new(atomic.Bool)
+	}
+	return l
+}
+
+// policyOf returns what answers tell of one of a zone's limits.
+func policyOf(z *config.Settings, r config.Rate) answer.Policy {
+	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind == algorithms.FixedWindow}
+	if len(z.Limits) > 1 {
+		p.Name += "-" + config.WindowText(r.Window)
+	}
+	return p
+}
+
+// WaitsOf returns which wait headers and placeholders tell of a limit that has admitted.
+func WaitsOf(k algorithms.Kind) algorithms.Want {
+	if k == algorithms.FixedWindow {
+		return algorithms.WantReset
+	}
+	return algorithms.WantNext
+}
+
+// Room returns what is left of the tightest of a zone's limits for a key, by this node's own
+// counts. ok is false where a limit's table has no slot for it. Redis is not asked for such a key:
+// max_keys bounds what a zone puts into Redis, too.
+func Room(limits []Limit, key keys.Key, raw []byte, now int64) (left int64, ok bool) {
+	left = math.MaxInt64
+	for i := range limits {
+		l := &limits[i]
+		one, ok := l.Table.Room(l.Enforced, key, raw, now)
+		if !ok {
+			return 0, false
+		}
+		left = min(left, one)
+	}
+	return left, true
+}
+
+// Rules describes limits to Redis.
+func Rules(limits []Limit) []strict.Rule {
+	rules := make([]strict.Rule, len(limits))
+	for i := range limits {
+		rules[i] = strict.Rule(limits[i].Params())
+	}
+	return rules
+}
+
+// DivideLimits leaves this node its share of each of a request's limits.
+func DivideLimits(all []Limit, nodes int64) {
+	for i := range all {
+		all[i].Divide(nodes)
+	}
+}
+
+// Shares are limits of which each node enforces an equal part. Queues stay whole: how many requests
+// may wait on a node bounds no rate, and what leaves all queues together is the limit. The zero
+// value is ready.
+type Shares struct{ last atomic.Pointer[dividedShare] }
+
+type dividedShare struct {
+	nodes  int64
+	limits []Limit
+}
+
+// Of returns this node's share of each limit and burst, rounded up: what it may admit while it is
+// alone with its counts. The limits are always the same ones.
+func (s *Shares) Of(limits []Limit, nodes int64) []Limit {
+	if last := s.last.Load(); last != nil && last.nodes == nodes {
+		return last.limits
+	}
+	next := &dividedShare{nodes: nodes, limits: slices.Clone(limits)}
+	DivideLimits(next.limits, nodes)
+	s.last.Store(next)
+	return next.limits
+}

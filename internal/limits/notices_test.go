@@ -1,0 +1,34 @@
+package limits
+
+import (
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// What is said once says for how long: each configuration has notices of its own.
+func TestSaidOnceForEachConfiguration(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	z := &config.Settings{Name: "api", Key: "{x}"}
+	for range 2 {
+		var n Notices
+		var once warning.Once
+		for range 3 {
+			n.Empty(z, zap.New(core))
+			noticeValue("api", "100/1m", "{plan}", 60, "x", false, &once, zap.New(core))
+		}
+	}
+	if n := logs.Len(); n != 4 {
+		t.Errorf("%d lines of two configurations, want 2 of each", n)
+	}
+	for _, line := range logs.All() {
+		if !strings.HasSuffix(line.Message, "more of this zone are not reported until the next reload") {
+			t.Errorf("logged: %s", line.Message)
+		}
+	}
+}

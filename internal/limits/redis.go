@@ -1,0 +1,171 @@
+// What a process has of one Redis and namespace, whatever uses it: the client, the sync, strict
+// decisions and the control record.
+
+package limits
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/bans"
+	gaugesync "github.com/caddy-tide/ratelimit/sync/gauge"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// redisPool has the connections of the process. Configurations with the same settings and the
+// counters that sync through them share one.
+var redisPool = caddy.NewUsagePool()
+
+// A Redis is one Redis and namespace: a client, the sync in the background, the decisions of
+// sync_rate strict, and the control record.
+type Redis struct {
+	Replicator *ratesync.Replicator
+	Strict     *strict.Limiter
+	Control    *control.Control
+	// Gauges share what runs at once.
+	Gauges *gaugesync.Syncer
+
+	key       string // in redisPool, "" for a borrowed client
+	namespace string
+	client    redis.UniversalClient
+}
+
+// RedisOptions say how a Redis is used.
+type RedisOptions struct {
+	Namespace string
+	// Timeout bounds a call of the sync, StrictTimeout one that a request waits for.
+	Timeout       time.Duration
+	StrictTimeout time.Duration
+	Logger        *zap.Logger
+}
+
+// OpenRedis returns the Redis of these settings, which the key stands for: one that is in use, or a
+// new one with a client that connect makes. It does no network I/O. Release gives it up.
+func OpenRedis(key string, o RedisOptions, connect func() (redis.UniversalClient, error)) (*Redis, error) {
+	key += " " + o.Namespace
+	v, _, err := redisPool.LoadOrNew(key, func() (caddy.Destructor, error) {
+		client, err := connect()
+		if err != nil {
+			return nil, err
+		}
+		return newRedis(key, client, o), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v.(*Redis), nil
+}
+
+// BorrowRedis returns a Redis that goes by somebody else's client, for one configuration.
+func BorrowRedis(client redis.UniversalClient, o RedisOptions) *Redis { return newRedis("", client, o) }
+
+// serverOf names the server of a borrowed client, so that two clients of one are known to be that.
+// Where nothing tells, no two are.
+func serverOf(client redis.UniversalClient) string {
+	if c, ok := client.(*redis.Client); ok && c.Options().Network != "" {
+		if o := c.Options(); o.Addr != "FailoverClient" {
+			return fmt.Sprint(o.Network, " ", o.Addr, " ", o.DB)
+		}
+	}
+	if c, ok := client.(*redis.ClusterClient); ok {
+		return fmt.Sprint(c.Options().Addrs)
+	}
+	return fmt.Sprintf("%p", client)
+}
+
+func newRedis(key string, client redis.UniversalClient, o RedisOptions) *Redis {
+	r := &Redis{
+		key: key, namespace: o.Namespace, client: client,
+		Replicator: ratesync.NewReplicator(client, o.Namespace, o.Timeout, clock.Now, o.Logger),
+		Strict:     strict.New(client, o.Namespace, o.StrictTimeout),
+	}
+	r.Strict.LogTo(o.Logger)
+	r.Control = control.New(control.Options{
+		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(cmp.Or(key, serverOf(client)), o.Namespace), Timeout: o.Timeout, Now: clock.Now,
+		Beat: r.Replicator.Beat, OnReset: r.Strict.Reset, Name: control.NodeName(), Logger: o.Logger,
+	})
+	r.Replicator.Carry(r.Control)
+	r.Gauges = gaugesync.New(client, o.Namespace, o.Timeout, o.StrictTimeout, clock.Now, r.Replicator)
+	return r
+}
+
+// ShareBans shares the bans of a zone along with the sync of a table, until unshare is called.
+// Where strict is set each decision of Redis goes by them as well.
+func (r *Redis) ShareBans(register *ban.Register, s *ratesync.Source, zone string, strict bool) (unshare func()) {
+	x := bans.Share(register, s, zone, r.client, r.namespace, clock.Now)
+	if strict {
+		r.Strict.Carry(zone, register)
+	}
+	return func() {
+		if x.Unshare(s); strict {
+			r.Strict.Carry(zone, nil)
+		}
+	}
+}
+
+// Hold and Release count a user more and less. A borrowed client is its configuration's own.
+func (r *Redis) Hold() {
+	if !r.IsBorrowed() {
+		_, _, _ = redisPool.LoadOrNew(r.key, func() (caddy.Destructor, error) { return r, nil })
+	}
+}
+
+// Release gives up a Redis. The last one that does closes the connections.
+func (r *Redis) Release() {
+	if !r.IsBorrowed() {
+		_, _ = redisPool.Delete(r.key)
+	}
+}
+
+func (r *Redis) IsBorrowed() bool { return r.key == "" }
+
+// Close ends the loops, within what the flush of the last tables has left of its two seconds.
+func (r *Redis) Close() {
+	r.Strict.CloseBy(r.Replicator.FlushEnds())
+	r.Replicator.Close()
+}
+
+// Destruct ends the loops and closes the connections.
+func (r *Redis) Destruct() error {
+	r.Close()
+	return r.client.Close()
+}
+
+// Namespace separates users of one Redis.
+func (r *Redis) Namespace() string { return r.namespace }
+
+// Circuits tells of the circuits of the zones that Redis decides for, for their limits and for what
+// runs at once.
+func (r *Redis) Circuits() strict.Status {
+	s := r.Strict.Status()
+	lost, trips, timeouts := r.Gauges.Status()
+	s.Open, s.Trips, s.Timeouts = max(s.Open, min(lost, s.Of)), s.Trips+trips, s.Timeouts+timeouts
+	return s
+}
+
+// State returns what metrics show.
+func (r *Redis) State() metrics.RedisState {
+	st, circuits := r.Replicator.Status(), r.Circuits()
+	return metrics.RedisState{
+		Namespace: r.namespace, Up: st.Up, Syncs: st.Syncs, Failures: st.Failures, Keys: st.Keys, FailedKeys: st.FailedKeys,
+		CircuitsOpen: int64(circuits.Open), CircuitTrips: circuits.Trips, Timeouts: circuits.Timeouts,
+	}
+}
+
+// EachRedis calls f with each Redis that was opened. f must not open or release one.
+func EachRedis(f func(*Redis)) {
+	redisPool.Range(func(_, v any) bool {
+		f(v.(*Redis))
+		return true
+	})
+}

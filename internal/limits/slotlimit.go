@@ -1,0 +1,162 @@
+package limits
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
+
+// A SlotLimit is how many requests of a key a zone has running at once.
+type SlotLimit struct {
+	*Slots
+
+	// Settings are those of the zone.
+	Settings *config.Settings
+	// Policy is what answers tell of it.
+	Policy *answer.Policy
+	// Max is the number, and IsOverridden is set where an operator has set another one.
+	Max          int64
+	IsOverridden bool
+}
+
+// NewSlotLimit returns the limit of a zone, nil where it has none, and acquires its slots. Answers
+// tell of it by these sets of headers.
+func NewSlotLimit(z *config.Settings, sets answer.HeaderSets) *SlotLimit {
+	if z.Concurrent == 0 {
+		return nil
+	}
+	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: z.Concurrent, Concurrent: true}
+	if len(z.Limits) > 0 {
+		p.Name += "-concurrent"
+	}
+	return &SlotLimit{Slots: AcquireSlots(z.Name, z.MaxKeys), Settings: z, Policy: p.Compile(sets), Max: z.Concurrent}
+}
+
+// For returns the limit for a key with an override, nil where there is none. The override is about
+// it where the zone has no other limit. It may be called on nil.
+func (l *SlotLimit) For(o *control.Override) *SlotLimit {
+	switch {
+	case l == nil || o == nil:
+		return l
+	case o.Unlimited:
+		return nil
+	case len(l.Settings.Limits) > 0:
+		return l
+	}
+	c := *l
+	c.Max, c.IsOverridden = o.Rate.Limit, true
+	return &c
+}
+
+// slotRetry is what a denied request is told to wait: nobody knows when one ends that runs.
+const slotRetry = time.Second
+
+// A TakenSlot is what was decided for a request, and its slot, if it got one.
+type TakenSlot struct {
+	gauge.Slot
+	gauge.State
+	// By is the limit that decided.
+	By *SlotLimit
+	// Again is set where the request has a slot of the key already, by another handler.
+	Again bool
+}
+
+// Release frees the slot, unless it is free, was handed over, or is another handler's.
+func (t *TakenSlot) Release() {
+	t.Free()
+	t.Slot = gauge.Slot{}
+}
+
+// A slotQuestion is what a request asks.
+type slotQuestion struct {
+	Key keys.Key
+	Raw []byte
+	Now int64
+	// Nodes is how many nodes share the limit where they can't hear of each other, 1 where each of
+	// them has all of it.
+	Nodes int64
+	// Looks is set where nothing is to change. ByID is set where ID is all that is known of the
+	// key.
+	Looks, ByID bool
+	ID          keys.ID
+	// Request is the request that asks, nil for none.
+	Request *http.Request
+}
+
+// Decide gives a slot as far as this node knows. For a look it says what it would have done.
+func (l *SlotLimit) Decide(q *slotQuestion) (t TakenSlot) {
+	a := l.ask(q)
+	if l.has(q) {
+		return l.again(&a)
+	}
+	if !q.Looks {
+		t.Slot, t.State = l.Table.Take(&a)
+		return t
+	}
+	if t.State = l.Table.Peek(&a); t.Allowed {
+		t.Own++
+	}
+	return t
+}
+
+// DecideBy has Redis decide. An error means that it has not.
+func (l *SlotLimit) DecideBy(ctx context.Context, redis *Redis, q *slotQuestion) (t TakenSlot, err error) {
+	a := l.ask(q)
+	if l.has(q) {
+		return l.again(&a), nil
+	}
+	if !q.Looks {
+		t.Slot, t.State, err = redis.Gauges.Take(ctx, l.Source, &a)
+		return t, err
+	}
+	t.State = l.Table.Peek(&a)
+	if !t.Overflow && t.Own < l.Max {
+		t.Bound = l.Max
+		t.Others, err = redis.Gauges.Look(l.Source, q.ID)
+	}
+	if t.Allowed = t.Own+t.Others < t.Bound; t.Allowed {
+		t.Own++
+	}
+	return t, err
+}
+
+// again admits a request that has a slot already, and counts it once.
+func (l *SlotLimit) again(a *gauge.Ask) TakenSlot {
+	t := TakenSlot{State: l.Table.Peek(a), Again: true}
+	t.Allowed = true
+	return t
+}
+
+func (l *SlotLimit) ask(q *slotQuestion) gauge.Ask {
+	a := gauge.Ask{Key: q.Key, Raw: q.Raw, Now: q.Now, Limit: l.Max, Alone: (l.Max + q.Nodes - 1) / q.Nodes}
+	if q.ByID {
+		a.Key, _ = l.Find(q.ID)
+	}
+	return a
+}
+
+// Find returns the key of which only the ID is known; ok is false where nothing is kept of it. It
+// may be called on nil.
+func (l *SlotLimit) Find(id keys.ID) (key keys.Key, ok bool) {
+	if l == nil {
+		return key, false
+	}
+	return l.Table.Find(id)
+}
+
+// Result returns what an answer tells of a decision.
+func (l *SlotLimit) Result(t *TakenSlot) answer.Result {
+	r := answer.Result{
+		Policy: l.Policy, Allowed: t.Allowed, Overridden: l.IsOverridden, Quota: l.Max, Limit: t.Bound, Size: t.Bound, Remaining: t.Remaining(),
+	}
+	if !t.Allowed {
+		r.RetryAfter = slotRetry
+	}
+	return r
+}

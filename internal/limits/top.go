@@ -1,0 +1,164 @@
+// The keys that have spent the most, and what they read.
+
+package limits
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// TopBy says what the most of is looked for.
+type TopBy string
+
+// What the most of can be looked for, see table.Spend.
+const (
+	ByUsed   TopBy = "used"
+	ByAsked  TopBy = "asked"
+	ByDenied TopBy = "denied"
+)
+
+// AllTopBy are all that there are.
+var AllTopBy = []TopBy{ByUsed, ByAsked, ByDenied}
+
+func (b TopBy) of(s table.Spend) int64 {
+	switch b {
+	case ByAsked:
+		return s.Asked
+	case ByDenied:
+		return s.Denied
+	}
+	return s.Used
+}
+
+// A Most collects the few keys that have the most of something. The zero value has room for none.
+type Most struct {
+	by   TopBy
+	n    int
+	rows []table.Spend // a heap, the least first
+}
+
+// NewMost returns a Most for n keys.
+func NewMost(by TopBy, n int) *Most { return &Most{by: by, n: n, rows: make([]table.Spend, 0, n)} }
+
+// Add notes what a key has spent. It is called under a lock that requests take, once for each key:
+// it allocates nothing, and most keys cost one comparison.
+func (m *Most) Add(s table.Spend) {
+	if amount := m.by.of(s); amount <= 0 || m.n == 0 || len(m.rows) == m.n && amount <= m.by.of(m.rows[0]) {
+		return
+	}
+	if len(m.rows) < m.n {
+		m.rows = append(m.rows, s)
+		m.up(len(m.rows) - 1)
+		return
+	}
+	m.rows[0] = s
+	m.down(0)
+}
+
+// up and down bring a row to its place in the heap.
+func (m *Most) up(i int) {
+	for i > 0 && m.less(i, (i-1)/2) {
+		m.swap(i, (i-1)/2)
+		i = (i - 1) / 2
+	}
+}
+
+func (m *Most) down(i int) {
+	for {
+		least := i
+		for _, child := range [2]int{2*i + 1, 2*i + 2} {
+			if child < len(m.rows) && m.less(child, least) {
+				least = child
+			}
+		}
+		if least == i {
+			return
+		}
+		m.swap(i, least)
+		i = least
+	}
+}
+
+func (m *Most) less(i, j int) bool { return m.by.of(m.rows[i]) < m.by.of(m.rows[j]) }
+func (m *Most) swap(i, j int)      { m.rows[i], m.rows[j] = m.rows[j], m.rows[i] }
+
+// Rows returns the keys that have the most, the first of all first.
+func (m *Most) Rows() []table.Spend {
+	slices.SortFunc(m.rows, func(a, b table.Spend) int {
+		return cmp.Or(cmp.Compare(m.by.of(b), m.by.of(a)), slices.Compare(a.ID[:], b.ID[:]))
+	})
+	return m.rows
+}
+
+// wantedFor is how long the names of keys are looked out for after they were asked for.
+const wantedFor = int64(time.Minute)
+
+// KeyNames are the texts of a few keys, for a while. A table knows only hashes: the text of a key
+// is left by the next request that brings it. The zero value wants none. It is safe for concurrent
+// use.
+type KeyNames struct{ wanted atomic.Pointer[wantedNames] }
+
+// wantedNames are the keys of which the text is wanted, until an instant of the callers' clock. The
+// map is not changed.
+type wantedNames struct {
+	until int64
+	texts map[keys.Key]*atomic.Pointer[string]
+}
+
+// Wants reports whether the text of a key is to be left. It costs a request one load while nobody
+// wants any.
+func (n *KeyNames) Wants(key keys.Key, now int64) bool {
+	w := n.wanted.Load()
+	return w != nil && n.wants(w, key, now)
+}
+
+func (n *KeyNames) wants(w *wantedNames, key keys.Key, now int64) bool {
+	if now > w.until {
+		n.wanted.CompareAndSwap(w, nil)
+		return false
+	}
+	text := w.texts[key]
+	return text != nil && text.Load() == nil
+}
+
+// Leave notes the text of a key.
+func (n *KeyNames) Leave(key keys.Key, text string) {
+	if w := n.wanted.Load(); w != nil {
+		if p := w.texts[key]; p != nil {
+			p.Store(&text)
+		}
+	}
+}
+
+// Want looks out for the texts of these keys and no others, for a minute from now on. Those that
+// are known stay known.
+func (n *KeyNames) Want(spent []table.Spend, now int64) {
+	old := n.wanted.Load()
+	next := &wantedNames{until: now + wantedFor, texts: make(map[keys.Key]*atomic.Pointer[string], len(spent))}
+	for _, k := range spent {
+		var p *atomic.Pointer[string]
+		if old != nil && now <= old.until {
+			p = old.texts[k.Key]
+		}
+		if p == nil {
+			p = new(atomic.Pointer[string])
+		}
+		next.texts[k.Key] = p
+	}
+	n.wanted.Store(next)
+}
+
+// Of returns the text of a key, "" where it is not known.
+func (n *KeyNames) Of(key keys.Key) string {
+	if w := n.wanted.Load(); w != nil {
+		if p := w.texts[key]; p != nil && p.Load() != nil {
+			return *p.Load()
+		}
+	}
+	return ""
+}

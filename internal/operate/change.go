@@ -1,0 +1,360 @@
+// What can be changed at run time through Caddy's admin endpoint, and what it says about that.
+
+package operate
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
+)
+
+const (
+	// Root is the path of the state.
+	Root = "/rate_limit/"
+	// OverridesPath and EnforcementPath are the paths of what is active, and of its changes.
+	OverridesPath   = Root + "overrides"
+	EnforcementPath = Root + "enforcement"
+	// ExplainPath and TopPath are the paths of what is only looked at.
+	ExplainPath = Root + "explain"
+	TopPath     = Root + "top"
+
+	// maxBody is how many bytes the body of a request has at most.
+	maxBody = 64 << 10
+	// maxLimit is the greatest limit of an override, as of placeholders.
+	maxLimit = 1 << 53
+	// forever is a length without an end.
+	forever = "forever"
+)
+
+// Serve answers the requests for all paths but Root.
+func Serve(w http.ResponseWriter, r *http.Request) error {
+	switch r.URL.Path {
+	case OverridesPath:
+		return serveChange(w, r, overrideOf, func(s control.State) []control.EntryState { return s.Overrides })
+	case EnforcementPath:
+		return serveChange(w, r, enforcementOf, func(s control.State) []control.EntryState { return s.Enforcement })
+	case ResetPath:
+		return serveReset(w, r)
+	case ExplainPath:
+		return serveExplain(w, r)
+	case TopPath:
+		return serveTop(w, r)
+	}
+	return fail(http.StatusNotFound, fmt.Errorf("there is no %s; the state is at %s", spelling.Clip(r.URL.Path), Root))
+}
+
+func fail(status int, err error) error { return caddy.APIError{HTTPStatus: status, Err: err} }
+
+// running returns the current configuration.
+func running() (*lifecycle.Config, error) {
+	if config := lifecycle.Current(); config != nil {
+		return config, nil
+	}
+	return nil, fail(http.StatusServiceUnavailable, errors.New("no configuration with rate_limit is running"))
+}
+
+// WriteAnswer writes JSON that nobody keeps.
+func WriteAnswer(w http.ResponseWriter, body any) error {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	return json.NewEncoder(w).Encode(body)
+}
+
+// A ChangeRequest is the body of a change. Of Zone and All one is given, and of Key and ID at most
+// one.
+type ChangeRequest struct {
+	Zone  string   `json:"zone,omitempty"`
+	All   bool     `json:"all,omitempty"`
+	Key   *string  `json:"key,omitempty"`
+	ID    string   `json:"id,omitempty"`
+	Share *float64 `json:"share,omitempty"`
+	Limit string   `json:"limit,omitempty"`
+	For   string   `json:"for,omitempty"`
+	Note  string   `json:"note,omitempty"`
+}
+
+var fields = []string{"zone", "all", "key", "id", "share", "limit", "for", "note"}
+
+// Changed is the answer to a change: what holds now, and on how many nodes.
+type Changed struct {
+	control.EntryState
+	Removed bool `json:"removed,omitempty"`
+	control.Outcome
+}
+
+// serveChange answers GET with a list, and makes the change of POST and DELETE. read makes the
+// change of a body.
+func serveChange(w http.ResponseWriter, r *http.Request, read func(*lifecycle.Config, ChangeRequest, bool) (control.Change, error), list func(control.State) []control.EntryState) error {
+	config, err := running()
+	if err != nil {
+		return err
+	}
+	remove := r.Method == http.MethodDelete
+	switch r.Method {
+	case http.MethodGet:
+		all := list(config.Control().State(r.Context()))
+		if all == nil {
+			all = []control.EntryState{}
+		}
+		return WriteAnswer(w, all)
+	case http.MethodPost, http.MethodDelete:
+	default:
+		w.Header().Set("Allow", "GET, POST, DELETE")
+		return fail(http.StatusMethodNotAllowed, fmt.Errorf("method %s not allowed; use GET, POST or DELETE", spelling.Clip(r.Method)))
+	}
+	body, err := decode[ChangeRequest](r.Body, fields)
+	if err != nil {
+		return err
+	}
+	change, err := read(config, body, remove)
+	if err != nil {
+		return err
+	}
+	change.Who = who(r)
+	outcome, err := config.Control().Change(r.Context(), change)
+	switch {
+	case errors.Is(err, control.ErrNone):
+		return fail(http.StatusNotFound, fmt.Errorf("nothing is set for that, so there is nothing to remove; GET %s lists what is", r.URL.Path))
+	case errors.Is(err, control.ErrFull):
+		return fail(http.StatusInsufficientStorage, err)
+	case err != nil:
+		return err
+	}
+	entry := describe(config, change, remove)
+	entry.Pending = outcome.Unsent
+	return WriteAnswer(w, Changed{entry, remove, outcome})
+}
+
+// describe says what holds after a change.
+func describe(config *lifecycle.Config, c control.Change, removed bool) control.EntryState {
+	e := control.EntryState{Zone: c.Zone, All: c.Zone == "", ID: c.IDText(), Share: c.Share, Limit: c.Limit, Note: c.Note}
+	if !removed {
+		e.Until = config.Control().Until(c.Target)
+	}
+	return e
+}
+
+// decode reads a body with these fields.
+func decode[T any](body io.Reader, fields []string) (req T, err error) {
+	text, err := io.ReadAll(io.LimitReader(body, maxBody+1))
+	if err != nil {
+		return req, fail(http.StatusBadRequest, fmt.Errorf("reading the body: %w", err))
+	}
+	if len(text) > maxBody {
+		return req, fail(http.StatusRequestEntityTooLarge, errors.New("the body has more than 64 kB"))
+	}
+	d := json.NewDecoder(strings.NewReader(string(text)))
+	d.DisallowUnknownFields()
+	if err = d.Decode(&req); err == nil && d.More() {
+		err = errors.New("something follows the JSON object")
+	}
+	if err != nil {
+		return req, fail(http.StatusBadRequest, fmt.Errorf("the body is not what is expected: %s; send a JSON object with %s", wrongIn(err, fields), strings.Join(fields, ", ")))
+	}
+	return req, nil
+}
+
+// wrongIn names the field that is wrong.
+func wrongIn(err error, fields []string) string {
+	var kind *json.UnmarshalTypeError
+	switch field, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); {
+	case unknown:
+		if near := spelling.Nearest(strings.Trim(field, `"`), fields); near != "" {
+			return fmt.Sprintf("there is no %s, did you mean %q?", spelling.Clip(field), near)
+		}
+		return "there is no " + spelling.Clip(field)
+	case errors.As(err, &kind):
+		return fmt.Sprintf("%s is of type %s", cmp.Or(kind.Field, "it"), kind.Value)
+	case errors.Is(err, io.EOF):
+		return "it is empty"
+	}
+	return err.Error()
+}
+
+// who names whoever asked, for the log.
+func who(r *http.Request) string {
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		return r.TLS.PeerCertificates[0].Subject.String() + " at " + r.RemoteAddr
+	}
+	if r.RemoteAddr == "" || r.RemoteAddr == "@" {
+		return "a unix socket"
+	}
+	return r.RemoteAddr
+}
+
+// enforcementOf reads a change of the share of keys for which a zone is enforced.
+func enforcementOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c control.Change, err error) {
+	switch {
+	case req.All == (req.Zone != ""):
+		err = errors.New(`give "zone", or "all": true for all zones`)
+	case req.Key != nil, req.ID != "", req.Limit != "":
+		err = fmt.Errorf("key, id and limit belong to an override; send them to %s", OverridesPath)
+	case !remove && req.Share == nil:
+		err = errors.New(`give "share", from 0 to 1: 0.25 enforces the zone for a quarter of the keys, 0 is shadow mode`)
+	}
+	if err != nil {
+		return c, fail(http.StatusBadRequest, err)
+	}
+	if req.Zone != "" {
+		if _, err := findZone(config, req.Zone); err != nil {
+			return c, err
+		}
+	}
+	return finish(req, remove, control.Target{Zone: req.Zone}, control.Body{Share: req.Share, Note: req.Note}, control.EnforcementFor)
+}
+
+// overrideOf reads a change of the limits of one key.
+func overrideOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c control.Change, err error) {
+	switch {
+	case req.All, req.Share != nil:
+		err = fmt.Errorf("all and share belong to an enforcement; send them to %s", EnforcementPath)
+	case req.Zone == "":
+		err = errors.New(`give "zone"`)
+	case (req.Key == nil) == (req.ID == ""):
+		err = errors.New(`give "key" or "id"`)
+	case !remove && req.Limit == "":
+		err = fmt.Errorf(`give "limit": a rate such as 6000/1m, %s or %s`, control.Unlimited, control.Deny)
+	}
+	if err != nil {
+		return c, fail(http.StatusBadRequest, err)
+	}
+	zone, err := findZone(config, req.Zone)
+	if err != nil {
+		return c, err
+	}
+	id, err := idOf(zone, req)
+	if err == nil && !remove {
+		err = checkLimit(zone, req.Limit)
+	}
+	if err != nil {
+		return c, fail(http.StatusBadRequest, err)
+	}
+	return finish(req, remove, control.Target{Zone: req.Zone, Key: &id}, control.Body{Limit: req.Limit, Note: req.Note}, control.OverrideFor)
+}
+
+// finish checks what all changes have in common. byDefault is how long one holds where that is not
+// said.
+func finish(req ChangeRequest, remove bool, target control.Target, body control.Body, byDefault time.Duration) (c control.Change, err error) {
+	c = control.Change{Target: target, For: byDefault}
+	if remove {
+		return c, nil
+	}
+	if c.Body = body; req.For != "" {
+		c.For, err = lengthOf(req.For)
+	}
+	if err == nil {
+		err = body.Check()
+	}
+	if err != nil {
+		err = fail(http.StatusBadRequest, err)
+	}
+	return c, err
+}
+
+func lengthOf(text string) (time.Duration, error) {
+	if text == forever {
+		return control.Forever, nil
+	}
+	d, err := caddy.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("for: %q is no duration; write 24h or 7d, or %s", spelling.Clip(text), forever)
+	}
+	if d < control.MinFor || d > control.Forever {
+		return 0, fmt.Errorf("for: %s is not between %v and ten years; write 24h or 7d, or %s", spelling.Clip(text), control.MinFor, forever)
+	}
+	return d, nil
+}
+
+// findZone returns the zone of a name.
+func findZone(config *lifecycle.Config, name string) (*limits.Zone, error) {
+	var names []string
+	for z := range config.Zones {
+		if z.Name == name {
+			return z, nil
+		}
+		names = append(names, z.Name)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if near := spelling.Nearest(name, names); near != "" {
+		return nil, fail(http.StatusNotFound, fmt.Errorf("there is no zone %q; did you mean %q?", spelling.Clip(name), near))
+	}
+	return nil, fail(http.StatusNotFound, fmt.Errorf("there is no zone %q; there are %s", spelling.Clip(name), list(names)))
+}
+
+// list names the first of many.
+func list(names []string) string {
+	const most = 10
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+// idOf returns the ID of the key that a request names.
+func idOf(zone *limits.Zone, req ChangeRequest) (keys.ID, error) {
+	if req.ID != "" {
+		return control.ParseID(req.ID)
+	}
+	key, err := zone.Template.Parse(*req.Key)
+	if err != nil {
+		return keys.ID{}, fmt.Errorf("key: %w", err)
+	}
+	return keys.IDOf(key), nil
+}
+
+// hasLimits reports whether a zone has a limit with a window.
+func hasLimits(zone *limits.Zone) bool {
+	for range zone.Each {
+		return true
+	}
+	return false
+}
+
+// checkLimit reports what is wrong with the limit of an override in a zone.
+func checkLimit(zone *limits.Zone, text string) error {
+	o, err := control.ParseLimit(text)
+	if err != nil || o.Unlimited || o.Deny {
+		return err
+	}
+	if zone.OnlyThrottles() {
+		return fmt.Errorf("limit: the zone has bandwidth only, and no limit that a number could replace; write %s to lift it for the key, or %s", control.Unlimited, control.Deny)
+	}
+	var windows []string
+	for l := range zone.Each {
+		if l.Rate.Window == o.Rate.Window {
+			windows = nil
+			break
+		}
+		windows = append(windows, config.WindowText(l.Rate.Window))
+	}
+	switch {
+	case o.Rate.Limit > maxLimit:
+		return fmt.Errorf("limit: %d is too large; write %s", o.Rate.Limit, control.Unlimited)
+	case o.Rate.Window != 0 && !hasLimits(zone):
+		return fmt.Errorf("limit: the zone has only concurrent; write how many may run at once, as in %d", o.Rate.Limit)
+	case o.Rate.Window == 0 && len(windows) > 1:
+		return fmt.Errorf("limit: the zone has several limits; name the window of one, as in %d/%s", o.Rate.Limit, windows[0])
+	case o.Rate.Window != 0 && len(windows) > 0:
+		return fmt.Errorf("limit: the zone has no limit for %s; its windows are %s", config.WindowText(o.Rate.Window), strings.Join(windows, ", "))
+	}
+	return nil
+}

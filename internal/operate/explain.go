@@ -1,0 +1,364 @@
+// Explain says what would happen to a request, or to the next one of a key, and why. It consumes
+// nothing: it asks copies of the counters (limits.Zone.Fork), and Redis without a write.
+
+package operate
+
+import (
+	"encoding/base64"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+)
+
+// A Decision is what would become of a request, in all or in one zone or limit.
+type Decision string
+
+// The decisions, as metrics name them where they have a name there.
+const (
+	Admitted    Decision = "admitted"
+	Denied      Decision = "denied"
+	WouldDeny   Decision = "would_deny"  // denied in shadow mode
+	Skipped     Decision = "skipped"     // the zone doesn't limit the request
+	Unavailable Decision = "unavailable" // the zone fails closed while Redis is unavailable
+	TooEarly    Decision = "too_early"   // denied in early data
+	Banned      Decision = "banned"      // denied during a ban
+	Reserved    Decision = "reserved"    // denied until others get back what they have reserved
+	NotAsked    Decision = "not_asked"   // another zone denies before, or Redis needs not be asked
+)
+
+// Except stands in Mismatch for an exception that matches.
+const Except = "except"
+
+// An Explained is what a rate_limit handler would do.
+type Explained struct {
+	// Decision is that of all its zones. Zone is the one that denies with the longest Wait, which
+	// is in seconds. Delay is how many seconds an admitted request waits in queues.
+	Decision Decision `json:"decision"`
+	Zone     string   `json:"zone,omitempty"`
+	Wait     float64  `json:"wait,omitempty"`
+	Delay    float64  `json:"delay,omitempty"`
+	// Zones are in the order in which they are asked.
+	Zones []ExplainedZone `json:"zones"`
+}
+
+// An ExplainedZone is what one zone says.
+type ExplainedZone struct {
+	Zone     string   `json:"zone"`
+	Decision Decision `json:"decision"`
+	// Mismatch says why the zone doesn't limit the request: of each of its matcher sets the matcher
+	// that did not match, except, or the reason in words.
+	Mismatch []string `json:"mismatch,omitempty"`
+	// Shadow is set where the zone is not enforced for the key.
+	Shadow bool `json:"shadow,omitempty"`
+	// Key is the key as text, and ID what names it to other nodes and in Redis.
+	Key string `json:"key,omitempty"`
+	ID  string `json:"id,omitempty"`
+	// Override is what an operator has set for the key at run time.
+	Override string `json:"override,omitempty"`
+	// BannedUntil is when the ban of the key ends, or would where Shadow is set; nil for none.
+	BannedUntil *time.Time `json:"banned_until,omitempty"`
+	// Bandwidth is how many bytes a second the responses of the key share, where they are slowed.
+	Bandwidth config.Bandwidth `json:"bandwidth,omitempty"`
+	Limits    []ExplainedLimit `json:"limits,omitempty"`
+}
+
+// An ExplainedLimit is how one limit stands, and what it says.
+type ExplainedLimit struct {
+	Limit  int64  `json:"limit"`
+	Window string `json:"window"`
+	// Concurrent is set where the limit is on what runs at once: it has no window then.
+	Concurrent bool `json:"concurrent,omitempty"`
+	// Used is how much is spent before the request, and Remaining how much is left. They are units
+	// of the burst where there is one. Remote is the part of Used that other nodes counted, nil
+	// where Redis decides, which knows only the sum.
+	Used      int64  `json:"used"`
+	Remote    *int64 `json:"remote,omitempty"`
+	Remaining int64  `json:"remaining"`
+	// After is what is left after the request, as its answer says.
+	After    int64    `json:"after"`
+	Decision Decision `json:"decision"`
+	// Wait is how many seconds a denied request should wait.
+	Wait float64 `json:"wait,omitempty"`
+}
+
+// ExplainZones says what the zones of a handler would do with a request.
+func ExplainZones(zones []*limits.Zone, r *http.Request) (h Explained, err error) {
+	x := &explanation{}
+	for _, z := range zones {
+		if err := x.request(z, r); err != nil {
+			return h, err
+		}
+	}
+	return x.decide(r)
+}
+
+// ExplainKey says what a zone would do with the next request of a key, whatever else such a request
+// is. ok is false where the key is only known by its ID, and has no counter of its own here.
+func ExplainKey(z *limits.Zone, k limits.Key) (h Explained, ok bool, err error) {
+	x := &explanation{}
+	if !x.fork(z, k) {
+		return h, false, nil
+	}
+	r, _ := http.NewRequest(http.MethodGet, "http://localhost/", nil)
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), Discard{}, &caddyhttp.Server{})
+	h, err = x.decide(r)
+	return h, true, err
+}
+
+// explanation is a request's way through the zones of a handler.
+type explanation struct {
+	all    []ExplainedZone
+	asked  []*limits.Zone // forks, to be asked
+	copies []copied       // of each of them
+}
+
+// copied is a zone with another fork of it, to say how it stood before it was asked.
+type copied struct {
+	at     int // in all
+	key    limits.Key
+	stands *limits.Zone
+}
+
+// request notes what a zone has to do with a request.
+func (x *explanation) request(z *limits.Zone, r *http.Request) error {
+	report := ExplainedZone{Zone: z.Name, Decision: Skipped}
+	mismatch, err := mismatchOf(z.Matchers, r)
+	if err != nil {
+		return err
+	}
+	ok, excepted, err := z.Selects(r, nil)
+	switch {
+	case err != nil:
+		return err
+	case excepted:
+		mismatch = []string{Except}
+	case ok:
+		mismatch = nil // a method of lower case
+	}
+	if report.Mismatch = mismatch; mismatch != nil {
+		x.all = append(x.all, report)
+		return nil
+	}
+	k, none := z.KeyOf(r)
+	switch {
+	case !none:
+		if x.fork(z, k) {
+			x.asked[len(x.asked)-1].ReadNumbers(r)
+		}
+	case z.DeniesEmpty():
+		x.fork(z, limits.KeyOf(nil))
+	default:
+		report.Mismatch = []string{"the key is empty, and empty_key is skip"}
+		x.all = append(x.all, report)
+	}
+	return nil
+}
+
+// fork copies what a zone holds of a key. It returns false where that is not found.
+func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
+	report := ExplainedZone{Zone: z.Name, Decision: NotAsked, Shadow: !z.Enforces(k)}
+	asked, ok := z.Fork(k)
+	if !ok {
+		return false
+	}
+	stands, ok := z.Fork(k)
+	if !ok {
+		return false
+	}
+	if len(k.Raw) > 0 {
+		report.ID = base64.RawURLEncoding.EncodeToString(k.ID[:])
+		if !k.ByID {
+			report.Key = z.Template.Text(k.Raw)
+		}
+		if o := z.OverrideOf(k); o != nil {
+			report.Override = textOf(o)
+		}
+	}
+	if !report.Shadow && report.Override != control.Unlimited && report.Override != control.Deny {
+		report.Bandwidth = z.Bandwidth
+	}
+	x.asked, x.copies = append(x.asked, asked), append(x.copies, copied{len(x.all), k, stands})
+	x.all = append(x.all, report)
+	return true
+}
+
+// textOf says what an operator has set, as it is written.
+func textOf(o *control.Override) string {
+	switch {
+	case o.Deny:
+		return control.Deny
+	case o.Unlimited:
+		return control.Unlimited
+	case o.Rate.Window == 0:
+		return strconv.FormatInt(o.Rate.Limit, 10)
+	}
+	return o.Rate.String()
+}
+
+// decide asks the zones together, as a request would, and each that was not asked then by itself.
+func (x *explanation) decide(r *http.Request) (h Explained, err error) {
+	h.Decision, h.Zones = Admitted, x.all
+	if h.Zones == nil {
+		h.Zones = []ExplainedZone{}
+	}
+	e, err := limits.Evaluate(x.asked, r, clock.Now())
+	if err != nil {
+		return h, err
+	}
+	defer e.Free()
+	for i, f := range x.asked {
+		report := &x.all[x.copies[i].at]
+		if o, ok := e.Of(f); ok {
+			report.Decision = Admitted
+			report.add(o, x.copies[i].stands)
+		} else if err := report.uncounted(f, x.copies[i], e, r); err != nil {
+			return h, err
+		}
+	}
+	x.overall(&h, e)
+	return h, nil
+}
+
+// uncounted says why a zone has not asked its limits.
+func (z *ExplainedZone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation, r *http.Request) error {
+	d, denied := e.Denial(), Denied
+	_, rest, _, _ := e.ClosedBy(f)
+	if z.Shadow {
+		denied = WouldDeny
+	}
+	why := func(d Decision, text ...string) error {
+		z.Decision, z.Mismatch = d, text
+		return nil
+	}
+	switch {
+	case len(c.key.Raw) == 0:
+		return why(denied, "the key is empty, and empty_key is deny")
+	case z.Override == control.Deny:
+		return why(denied)
+	case rest > 0:
+		until := time.Unix(0, clock.Now()).Add(rest).UTC()
+		if z.BannedUntil = &until; !z.Shadow {
+			denied = Banned
+		}
+		return why(denied)
+	case f.OnlyThrottles() && z.Shadow:
+		return why(Skipped, "the zone is not enforced for the key, so it does not slow its responses")
+	case f.OnlyThrottles() && !e.IsDenied() && z.Override != control.Unlimited:
+		return why(Admitted)
+	case z.Override == control.Unlimited:
+		return why(Skipped)
+	case !e.IsDenied() && f.OnRedisLoss == config.LossDeny && z.Shadow:
+		return why(WouldDeny, "redis is unavailable")
+	case !e.IsDenied() && f.OnRedisLoss == config.LossAllow:
+		return why(Skipped, "redis is unavailable, and on_redis_loss is allow")
+	case !e.IsDenied():
+		return why(Skipped, "every limit is unlimited for the request")
+	case d.Reason == answer.Unavailable && d.Zone == f.Name:
+		return why(Unavailable)
+	}
+	return z.addAlone(f, c.stands, r)
+}
+
+// addAlone adds how a zone stands that was not asked, as another one denies before it.
+func (z *ExplainedZone) addAlone(f, stands *limits.Zone, r *http.Request) error {
+	e, err := limits.Evaluate([]*limits.Zone{f}, r, clock.Now())
+	if err != nil {
+		return err
+	}
+	defer e.Free()
+	if o, ok := e.Of(f); ok {
+		z.add(o, stands)
+	}
+	for i := range z.Limits {
+		l := &z.Limits[i]
+		l.Decision, l.After, l.Wait = NotAsked, l.Remaining, 0
+	}
+	z.Decision = NotAsked
+	return nil
+}
+
+// overall adds what would become of the request.
+func (x *explanation) overall(h *Explained, e *limits.Evaluation) {
+	h.Delay = seconds(e.Delay())
+	if e.IsDenied() {
+		d := e.Denial()
+		h.Decision, h.Zone, h.Wait, h.Delay = Denied, d.Zone, seconds(d.Wait), 0
+		for i := range h.Zones {
+			if h.Zones[i].Zone == d.Zone && h.Zones[i].Decision == Reserved {
+				h.Decision = Reserved
+			}
+		}
+		switch d.Reason {
+		case answer.Barred:
+			h.Wait = 0
+		case answer.Unavailable:
+			h.Decision = Unavailable
+		case answer.TooEarly:
+			h.Decision = TooEarly
+		case answer.Banned:
+			if !d.Begins {
+				h.Decision = Banned
+			}
+		}
+	}
+}
+
+// add adds what was decided in a zone, and how it stood before.
+func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
+	denied := Denied
+	switch {
+	case o.Shadow:
+		denied = WouldDeny
+	case o.Reserved:
+		denied = Reserved
+	}
+	if o.Denied {
+		z.Decision = denied
+	}
+	if o.Taken.By != nil {
+		z.addSlots(o, denied)
+	}
+	for i := range o.Results {
+		rate, d, s := o.Limits[i].Rate, &o.Results[i], stands.Stand(&o.Limits[i], clock.Now())
+		l := ExplainedLimit{
+			Limit: d.Quota, Window: config.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote,
+			Remaining: s.Size - s.Used, Decision: Admitted, After: d.Remaining,
+		}
+		if o.ByRedis {
+			if l.Remote, l.Remaining = nil, d.Remaining; !o.Denied {
+				l.Remaining++ // a unit is spent where all limits admit
+			}
+			l.Used = max(0, s.Size-l.Remaining)
+		}
+		if !d.Allowed {
+			l.Decision, l.Wait = denied, seconds(d.RetryAfter)
+		}
+		z.Limits = append(z.Limits, l)
+	}
+}
+
+// addSlots adds what runs at once, without the request.
+func (z *ExplainedZone) addSlots(o limits.Outcome, denied Decision) {
+	t, d := o.Taken, &o.SlotResult
+	l := ExplainedLimit{Limit: o.Taken.By.Max, Concurrent: true, Used: t.Own + t.Others, Remote: &t.Others, After: d.Remaining, Decision: Admitted}
+	if d.Allowed {
+		l.Used--
+	} else {
+		l.Decision, l.Wait = denied, seconds(d.RetryAfter)
+	}
+	l.Remaining = max(0, t.Bound-l.Used)
+	z.Limits = append(z.Limits, l)
+}
+
+// seconds returns a wait in seconds, rounded up to a millisecond.
+func seconds(d time.Duration) float64 { return math.Ceil(d.Seconds()*1000) / 1000 }

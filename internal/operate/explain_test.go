@@ -1,0 +1,592 @@
+package operate
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"pgregory.net/rapid"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// kinds are all algorithms.
+var kinds = []algorithms.Kind{
+	algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket,
+}
+
+const keyOfRequests = "{http.request.header.K}"
+
+// handler is the zones of one handler, arranged.
+func handler(t testing.TB, redis *limits.Redis, all ...config.Settings) (zones []*limits.Zone) {
+	t.Helper()
+	return dressed(t, redis, func(int, *limits.ZoneOptions) {}, all...)
+}
+
+// dressed is handler with options of its own for each zone.
+func dressed(t testing.TB, redis *limits.Redis, dress func(i int, o *limits.ZoneOptions), all ...config.Settings) (zones []*limits.Zone) {
+	t.Helper()
+	for i, s := range all {
+		s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
+		o := limits.ZoneOptions{Settings: s, Sweep: time.Minute, Waits: true, Headers: answer.Draft, Logger: zap.NewNop(), Once: new(warning.Once)}
+		o.Redis = redis
+		for range s.Reserve {
+			o.Reserved = append(o.Reserved, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"a", "c"}}}})
+		}
+		if s.Name == "matched" {
+			o.Matchers = caddyhttp.MatcherSets{{caddyhttp.MatchMethod{http.MethodPost}, caddyhttp.MatchHeader{"K": {"a"}}}, {caddyhttp.MatchHeader{"K": {"a", "b"}}}}
+			o.Except = caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"b"}}}}
+		}
+		dress(i, &o)
+		z, err := limits.NewZone(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		zones = append(zones, z)
+	}
+	limits.Arrange(zones)
+	return zones
+}
+
+// request is a request with a header K, as a server prepares it.
+func request(k string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+	r.Header.Set("K", k)
+	r.Header.Set("L", map[string]string{"a": "2", "b": "unlimited", "c": "many", "d": "4"}[k])
+	return caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{})
+}
+
+// lawfulZone is any zone.
+func lawfulZone(rt *rapid.T, name string, rate []config.SyncRate, window time.Duration) config.Settings {
+	s := config.Settings{
+		Name: name, Kind: rapid.SampledFrom(kinds).Draw(rt, "kind"), Buckets: 1, SyncRate: rapid.SampledFrom(rate).Draw(rt, "sync_rate"),
+		MaxKeys:     rapid.SampledFrom([]int{2, 1000}).Draw(rt, "max_keys"),
+		CountDenied: rapid.Bool().Draw(rt, "count_denied"),
+		Enforce:     config.Enforce(rapid.SampledFrom([]float64{0, 0.5, 1, 1, 1}).Draw(rt, "enforce")),
+		EmptyKey:    rapid.SampledFrom([]config.EmptyKey{config.EmptyShare, config.EmptyDeny, config.EmptySkip}).Draw(rt, "empty_key"),
+		OnRedisLoss: rapid.SampledFrom([]config.OnRedisLoss{config.LossLocal, config.LossDivide, config.LossAllow, config.LossDeny}).Draw(rt, "on_redis_loss"),
+		Limits:      []config.Rate{{Limit: rapid.Int64Range(0, 5).Draw(rt, "limit"), Window: window}},
+	}
+	if rapid.Bool().Draw(rt, "from the request") {
+		s.Limits[0].From = "{http.request.header.L}"
+	}
+	if rapid.Bool().Draw(rt, "two limits") {
+		s.Limits = append(s.Limits, config.Rate{Limit: rapid.Int64Range(1, 8).Draw(rt, "second limit"), Window: 3 * window})
+	}
+	switch s.Kind {
+	case algorithms.SlidingWindow:
+		s.Buckets = rapid.IntRange(1, 4).Draw(rt, "buckets")
+	case algorithms.TokenBucket, algorithms.GCRA:
+		s.Burst = rapid.Int64Range(0, 4).Draw(rt, "burst")
+	case algorithms.LeakyBucket:
+		s.Queue = rapid.Int64Range(0, 4).Draw(rt, "queue")
+	}
+	if s.Kind != algorithms.LeakyBucket && !s.CountDenied && rapid.Bool().Draw(rt, "reserve") {
+		s.Reserve, _ = config.Reserves([]float64{0.4})
+	}
+	if s.Kind != algorithms.LeakyBucket && !s.CountDenied && rapid.Bool().Draw(rt, "count_responses") {
+		s.CountResponses = &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}
+	}
+	return s
+}
+
+// seen counts what was compared.
+type seen map[string]int
+
+// open are requests whose responses have not begun.
+type open []*limits.Held
+
+// begin has the i-th response begin, so that it counts or not; 0 is one of which nobody knows the
+// status.
+func (o *open) begin(i, status int) {
+	(*o)[i].Replay(limits.Response{Status: status, At: clock.Now()})
+	*o = slices.Delete(*o, i, i+1)
+}
+
+// end has all responses begin that have not.
+func (o *open) end() {
+	for len(*o) > 0 {
+		o.begin(0, http.StatusOK)
+	}
+}
+
+// holds is what a look at the zones must not change.
+func holds(zones []*limits.Zone) (all []string) {
+	for _, z := range zones {
+		for l := range z.Each {
+			decisions, bytes := l.Overflow()
+			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), decisions, bytes, l.Settler.Unsettled().Len()))
+		}
+	}
+	return all
+}
+
+// differ explains a request and sends it, and says what differs, "" for nothing. Waits may differ
+// by the time that a test takes. What has come from other nodes meanwhile is not looked at.
+func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, seen seen, o *open) string {
+	var before []string
+	if still {
+		before = holds(zones)
+	}
+	said, err := ExplainZones(zones, request(key))
+	if err != nil {
+		return err.Error()
+	}
+	if still && !slices.Equal(before, holds(zones)) {
+		return fmt.Sprintf("the counters were %s and are %s", before, holds(zones))
+	}
+	e, err := limits.Evaluate(zones, request(key), clock.Now())
+	if err != nil {
+		return err.Error()
+	}
+	defer e.Free()
+	if !e.IsDenied() {
+		if h := e.Hold(); h != nil {
+			*o = append(*o, h)
+		}
+	}
+	seen[string(said.Decision)]++
+	if what := differAll(zones, said, e, apart); what != "" {
+		return what
+	}
+	for i, z := range zones {
+		x := said.Zones[i]
+		seen["zone "+string(x.Decision)]++
+		o, ok := e.Of(z)
+		if asked := x.Decision == Admitted || (x.Decision == Denied || x.Decision == WouldDeny || x.Decision == Reserved) && len(x.Limits) > 0 && x.Limits[0].Decision != NotAsked; ok != asked {
+			return fmt.Sprintf("%s: it was asked %t, and explained as %+v", z.Name, ok, x)
+		}
+		if !ok {
+			continue
+		}
+		if what := differZone(x, o, apart); what != "" {
+			return z.Name + ": " + what
+		}
+	}
+	return ""
+}
+
+// differAll compares what becomes of the request.
+func differAll(zones []*limits.Zone, said Explained, e *limits.Evaluation, apart time.Duration) string {
+	want := Admitted
+	d := e.Denial()
+	switch {
+	case !e.IsDenied():
+		d = answer.Denial{}
+	case d.Reason == answer.Unavailable:
+		want = Unavailable
+	default:
+		want = Denied
+		for _, z := range zones {
+			if o, ok := e.Of(z); ok && z.Name == d.Zone && o.Reserved {
+				want = Reserved
+			}
+		}
+	}
+	delay := e.Delay()
+	if want != Admitted {
+		delay = 0
+	}
+	if said.Decision != want || said.Zone != d.Zone || off(said.Wait, d.Wait) > apart || off(said.Delay, delay) > apart {
+		return fmt.Sprintf("explained as %+v, and it was %s by %q, for %s, delayed by %s", said, want, d.Zone, d.Wait, delay)
+	}
+	return ""
+}
+
+// differZone compares what one zone decides.
+func differZone(x ExplainedZone, o limits.Outcome, apart time.Duration) string {
+	if denied := x.Decision != Admitted; denied != o.Denied || x.Shadow != o.Shadow || (x.Decision == Reserved) != (o.Denied && o.Reserved && !o.Shadow) {
+		return fmt.Sprintf("explained as %+v, and it was %+v", x, o)
+	}
+	for i, is := range o.Results {
+		l := x.Limits[i]
+		if allowed := l.Decision == Admitted; allowed != is.Allowed || l.After != is.Remaining || !allowed && off(l.Wait, is.RetryAfter) > apart {
+			return fmt.Sprintf("the limit %s explained as %+v, and it was %+v", l.Window, l, is)
+		}
+		if l.Used < 0 || l.Remaining < 0 {
+			return fmt.Sprintf("the limit %s explained as %+v", l.Window, l)
+		}
+	}
+	return ""
+}
+
+func off(seconds float64, d time.Duration) time.Duration {
+	return (time.Duration(seconds*float64(time.Second)) - d).Abs()
+}
+
+// The law: what is explained is what becomes of the very next request, and nothing has changed.
+// for zones that decide in memory.
+func TestExplainedEqualsTheNextDecision(t *testing.T) {
+	// A configuration has work each second. Hours of that take the race detector minutes.
+	const window = 5 * time.Minute
+	pauses := []time.Duration{0, 0, time.Millisecond, time.Second / 2, window / 5, 9 * window / 10}
+	seen := seen{}
+	rapid.Check(t, func(rt *rapid.T) {
+		var all []config.Settings
+		for _, name := range []string{"matched", "b", "c"}[rapid.IntRange(0, 2).Draw(rt, "zones"):] {
+			all = append(all, lawfulZone(rt, name, []config.SyncRate{config.Local}, window))
+		}
+		n := rapid.IntRange(1, 40).Draw(rt, "requests")
+		pause := rapid.SliceOfN(rapid.SampledFrom(pauses), n, n).Draw(rt, "pauses")
+		key := rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b", "c", "d"}), n, n).Draw(rt, "keys")
+		begins := rapid.SliceOfN(rapid.SampledFrom([]int{-1, -1, 0, 200, 401}), n, n).Draw(rt, "responses")
+		// Some keys have limits of their own, which are set at run time.
+		set := map[string]string{}
+		for range rapid.IntRange(0, 3).Draw(rt, "overrides") {
+			set[rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "overridden")] = rapid.SampledFrom(overridden).Draw(rt, "by")
+		}
+		failure := ""
+		synctest.Test(t, func(t *testing.T) {
+			zones := handler(t, nil, all...)
+			c := &lifecycle.Config{Logger: zap.NewNop()}
+			for _, z := range zones {
+				c.Add(z)
+				defer z.Release()
+			}
+			c.Start()
+			defer c.Stop()
+			defer override(t, nil, zones, set)()
+			var o open
+			for i := range n {
+				time.Sleep(pause[i])
+				synctest.Wait() // a sketch may just be made
+				if what := differ(zones, key[i], 2*time.Millisecond, true, seen, &o); what != "" && failure == "" {
+					failure = fmt.Sprintf("request %d, of %q: %s", i, key[i], what)
+				}
+				if begins[i] >= 0 && len(o) > 0 {
+					o.begin(i%len(o), begins[i])
+				}
+			}
+			o.end()
+			for _, z := range zones {
+				for l := range z.Each {
+					if n := l.Settler.Unsettled().Len(); n != 0 && failure == "" {
+						failure = fmt.Sprintf("%s: %d keys have reservations when all responses have begun", z.Name, n)
+					}
+				}
+			}
+		})
+		if failure != "" {
+			rt.Fatal(failure)
+		}
+	})
+	for _, d := range []Decision{"admitted", "denied", "reserved", "zone would_deny", "zone skipped"} {
+		if seen[string(d)] == 0 {
+			t.Errorf("nothing was %s, so not all was compared: %v", d, seen)
+		}
+	}
+}
+
+// overridden are what an operator may set. A rate names the second limit of a lawfulZone.
+var overridden = []string{"0", "3", "1000", "2/15m", control.Unlimited, control.Deny}
+
+// overrideLasts is how long an override holds that override sets.
+const overrideLasts = time.Hour
+
+// override sets limits of keys at run time, in all zones, until the returned function is called or
+// overrideLasts is over.
+func override(t *testing.T, redis *limits.Redis, zones []*limits.Zone, set map[string]string) (remove func()) {
+	t.Helper()
+	record, ends := limits.ControlOf(redis, ""), time.Now().Add(overrideLasts)
+	change := func(limit func(string) string) {
+		for _, z := range zones {
+			for _, key := range slices.Sorted(maps.Keys(set)) {
+				k, _ := z.KeyOf(request(key))
+				c := control.Change{Target: control.Target{Zone: z.Name, Key: &k.ID}, Body: control.Body{Limit: limit(set[key])}, For: overrideLasts}
+				_, err := record.Change(t.Context(), c)
+				if isOver := !time.Now().Before(ends); err != nil && (!isOver || !errors.Is(err, control.ErrNone)) {
+					t.Errorf("setting %q of %q: %v", set[key], key, err)
+				}
+			}
+		}
+	}
+	change(func(limit string) string { return limit })
+	return func() { change(func(string) string { return "" }) }
+}
+
+// The law holds as well when an override has ended by itself, which then nobody can remove.
+func TestExplainedWhenAnOverrideHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 1, Window: time.Minute}}}
+		zones := handler(t, nil, s)
+		defer zones[0].Release()
+		c := &lifecycle.Config{Logger: zap.NewNop()}
+		c.Add(zones[0])
+		c.Start()
+		defer c.Stop()
+		remove := override(t, nil, zones, map[string]string{"a": control.Deny})
+		for _, want := range []string{"denied", "admitted"} {
+			seen := seen{}
+			var o open
+			if what := differ(zones, "a", 2*time.Millisecond, true, seen, &o); what != "" || seen[want] == 0 {
+				t.Errorf("it was %v, want %s %s", seen, want, what)
+			}
+			time.Sleep(overrideLasts + time.Minute)
+		}
+		remove()
+	})
+}
+
+// patience is what a busy machine needs.
+const patience = 20 * time.Second
+
+// syncedHandlers are handlers with zones of all kinds that Redis has a part in.
+func syncedHandlers(t *testing.T, redis *limits.Redis) (handlers [][]*limits.Zone) {
+	t.Helper()
+	draw := rapid.Custom(func(rt *rapid.T) []config.Settings {
+		var all []config.Settings
+		for i := range rapid.IntRange(1, 3).Draw(rt, "zones") {
+			all = append(all, lawfulZone(rt, fmt.Sprint("zone ", i), []config.SyncRate{config.Strict, config.SyncRate(50 * time.Millisecond)}, 10*time.Hour))
+		}
+		return all
+	})
+	for i := range 60 {
+		all := draw.Example(i)
+		for j := range all {
+			all[j].Name = fmt.Sprint(i, " ", all[j].Name)
+		}
+		handlers = append(handlers, handler(t, redis, all...))
+	}
+	return handlers
+}
+
+// The law where Redis decides and where counts are synced, while Redis is there and while it is
+// not. Redis sees nothing of the explaining but of zones that it decides for.
+func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	client.Options().ContextTimeoutEnabled = true
+	t.Cleanup(func() { _ = client.Close() })
+	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	seen, handlers := seen{}, syncedHandlers(t, redis)
+	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	for _, zones := range handlers {
+		for _, z := range zones {
+			c.Add(z)
+			defer z.Release()
+		}
+	}
+	c.Start()
+	defer c.Stop()
+	lost := func(want bool) func() bool {
+		return func() bool {
+			for l := range c.Each {
+				if l.Settings.SyncRate > 0 && l.IsUnavailable([]byte("a")) != want {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	compare := func(while string, requests int) {
+		t.Helper()
+		for i, zones := range handlers {
+			var o open
+			for j := range requests {
+				if what := differ(zones, string(rune('a'+j*j%5)), time.Minute, false, seen, &o); what != "" {
+					t.Errorf("%s, handler %d, request %d: %s", while, i, j, what)
+					break
+				}
+				if j%3 == 2 && len(o) > 1 {
+					o.begin(1, []int{0, http.StatusUnauthorized, http.StatusOK}[(i+j/3)%3])
+				}
+			}
+			o.end()
+		}
+	}
+	redistest.Eventually(t, "the sync begins", lost(false))
+	compare("redis is there", 12)
+	for i, zones := range handlers {
+		override(t, redis, zones, map[string]string{"a": overridden[i%len(overridden)], "b": overridden[i/6%len(overridden)]})
+	}
+	compare("redis is there, with overrides", 12)
+	server.Kill()
+	redistest.Eventually(t, "the loss is noticed", lost(true))
+	compare("redis is away", 12)
+	for _, d := range []Decision{"admitted", "denied", "unavailable", "reserved", "zone not_asked", "zone would_deny", "zone skipped"} {
+		if seen[string(d)] == 0 {
+			t.Errorf("nothing was %s, so not all was compared: %v", d, seen)
+		}
+	}
+}
+
+// A zone is explained for a key without a request, by the key or its ID.
+func TestExplainAKey(t *testing.T) {
+	zones := handler(t, nil, config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: time.Hour}}})
+	defer zones[0].Release()
+	raw, none := zones[0].KeyOf(request("a"))
+	if none {
+		t.Fatal("no key")
+	}
+	if _, ok, err := ExplainKey(zones[0], limits.KeyOfID(raw.ID)); ok || err != nil {
+		t.Errorf("a key that never came is found by its ID: %t, %v", ok, err)
+	}
+	for i, want := range []Decision{Admitted, Admitted, Admitted, Denied, Denied} {
+		byKey, ok, err := ExplainKey(zones[0], raw)
+		if !ok || err != nil || byKey.Decision != want || byKey.Zones[0].Limits[0].Used != min(3, int64(i)) || byKey.Zones[0].Key != "a" {
+			t.Errorf("%d used: %+v, %v", i, byKey, err)
+		}
+		if i > 0 {
+			byID, ok, err := ExplainKey(zones[0], limits.KeyOfID(raw.ID))
+			if !ok || err != nil || byID.Decision != want || byID.Zones[0].Limits[0].Used != byKey.Zones[0].Limits[0].Used || byID.Zones[0].ID != byKey.Zones[0].ID {
+				t.Errorf("%d used: by ID %+v, %v", i, byID, err)
+			}
+		}
+		e, err := limits.Evaluate(zones, request("a"), clock.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Free()
+	}
+}
+
+// A zone that doesn't limit a request says which matcher did not match.
+func TestWhichMatcherDidNotMatch(t *testing.T) {
+	zones := handler(t, nil, config.Settings{Name: "matched", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: time.Hour}}})
+	defer zones[0].Release()
+	for key, want := range map[string][]string{"a": nil, "b": {"except"}, "c": {"method", "header"}} {
+		said, err := ExplainZones(zones, request(key))
+		if err != nil || !slices.Equal(said.Zones[0].Mismatch, want) || (said.Zones[0].Decision == Skipped) != (want != nil) {
+			t.Errorf("%s: %+v, %v; want %v", key, said, err, want)
+		}
+	}
+}
+
+// What this node decided alone while Redis was away counts when it is back, also as long as Redis
+// has not been told: a request would tell it first.
+func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	client.Options().ContextTimeoutEnabled = true
+	t.Cleanup(func() { _ = client.Close() })
+	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	var all []config.Settings
+	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.SlidingLog} {
+		all = append(all, config.Settings{Name: kind.String(), Kind: kind, Buckets: 1, SyncRate: config.Strict, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 24 * time.Hour}}})
+	}
+	zones := handler(t, redis, all...)
+	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	for _, z := range zones {
+		c.Add(z)
+		defer z.Release()
+	}
+	c.Start()
+	defer c.Stop()
+	server.Kill()
+	for _, z := range zones {
+		for range 3 {
+			e, err := limits.Evaluate([]*limits.Zone{z}, request("a"), clock.Now())
+			if err != nil || e.IsDenied() {
+				t.Fatalf("%s: while redis is away: %v, %v", z.Name, e, err)
+			}
+			e.Free()
+		}
+	}
+	server.Restart()
+	redistest.Eventually(t, "redis decides again", func() bool { return redis.Strict.Status().Open == 0 })
+	for _, z := range zones {
+		said, err := ExplainZones([]*limits.Zone{z}, request("a"))
+		if err != nil || said.Decision != Denied || said.Zones[0].Limits[0].Used != 3 {
+			t.Errorf("%s: %+v, %v; want denied, as 3 of 3 are used", z.Name, said, err)
+		}
+	}
+}
+
+// Redis sees nothing of what is explained, but of zones that it decides for.
+func TestRedisSeesNoExplaining(t *testing.T) {
+	server := redistest.Start(t)
+	client, other := server.Client(), server.Client()
+	client.Options().ContextTimeoutEnabled = true
+	t.Cleanup(func() { _, _ = client.Close(), other.Close() })
+	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	var all []config.Settings
+	for _, kind := range kinds {
+		for name, rate := range map[string]config.SyncRate{"zone-local": config.Local, "zone-interval": config.SyncRate(time.Hour), "zone-strict": config.Strict} {
+			all = append(all, config.Settings{Name: name + "-" + kind.String(), Kind: kind, Buckets: 1, Queue: 9, SyncRate: rate, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 24 * time.Hour}}})
+		}
+	}
+	zones := handler(t, redis, all...)
+	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	for _, z := range zones {
+		c.Add(z)
+		defer z.Release()
+	}
+	c.Start()
+	defer c.Stop()
+	monitor, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "redis://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer monitor.Close()
+	_ = monitor.SetDeadline(time.Now().Add(patience))
+	lines := bufio.NewScanner(monitor)
+	if _, err := monitor.Write([]byte("MONITOR\r\n")); err != nil || !lines.Scan() || lines.Text() != "+OK" {
+		t.Fatalf("redis answers %q, %v", lines.Text(), err)
+	}
+	for range 5 {
+		if _, err := ExplainZones(zones, request("a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other.Echo(t.Context(), "end")
+	strict, ended := 0, false
+	for !ended && lines.Scan() {
+		line := lines.Text()
+		if ended = strings.Contains(line, `"end"`); ended {
+			break
+		}
+		if strings.Contains(line, "zone-interval") || strings.Contains(line, "zone-local") {
+			t.Errorf("redis was asked %s", line)
+		}
+		if strings.Contains(line, "zone-strict") {
+			strict++
+		}
+	}
+	if !ended || strict < 5 {
+		t.Errorf("redis was asked %d times for zones that it decides for, so not all was seen", strict)
+	}
+}
+
+// A zone is explained by the number that its own matchers have found, whatever those of the next
+// zone find.
+func TestExplainsWhatItsOwnMatchersFound(t *testing.T) {
+	of := func(name, from, pattern string) config.Settings {
+		return config.Settings{Name: name + pattern, Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 9, Window: time.Hour, From: from}}}
+	}
+	zones := handler(t, nil, of("brings", "{http.regexp.1}", "^/n/([0-9]+)"), of("beside", "", "^/n/[0-9]+/(.*)"))
+	for _, z := range zones {
+		defer z.Release()
+		_, pattern, _ := strings.Cut(z.Name, "^")
+		m := caddyhttp.MatchPathRE{MatchRegexp: caddyhttp.MatchRegexp{Pattern: "^" + pattern}}
+		if err := m.Provision(caddy.Context{}); err != nil {
+			t.Fatal(err)
+		}
+		z.Matchers = caddyhttp.MatcherSets{{&m}}
+	}
+	r := request("a")
+	r.URL.Path = "/n/5/2"
+	said, err := ExplainZones(zones, r)
+	if err != nil || said.Zones[0].Limits[0].Limit != 5 {
+		t.Errorf("%+v, %v; want a limit of 5", said, err)
+	}
+}

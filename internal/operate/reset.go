@@ -1,0 +1,137 @@
+package operate
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// ResetPath is the path of resets.
+const ResetPath = Root + "reset"
+
+// resetRequest is the body of a reset: a zone, and one of the others.
+type resetRequest struct {
+	Zone string  `json:"zone"`
+	Key  *string `json:"key"`
+	ID   string  `json:"id"`
+	All  bool    `json:"all"`
+}
+
+var resetFields = []string{"zone", "key", "id", "all"}
+
+// ResetDone is the answer to a reset.
+type ResetDone struct {
+	Zone string `json:"zone"`
+	All  bool   `json:"all,omitempty"`
+	ID   string `json:"id,omitempty"`
+	// Forgiven is how many requests are forgiven, as far as the node that answers knows.
+	Forgiven int64 `json:"forgiven"`
+	// Pending is set where Redis has yet to be told.
+	Pending bool `json:"pending,omitempty"`
+	// Stays is what the reset has no effect on.
+	Stays []string `json:"stays,omitempty"`
+	control.Outcome
+}
+
+// serveReset resets a key of a zone, or all of them.
+func serveReset(w http.ResponseWriter, r *http.Request) error {
+	if err := method(w, r, http.MethodPost); err != nil {
+		return err
+	}
+	config, err := running()
+	if err != nil {
+		return err
+	}
+	body, err := decode[resetRequest](r.Body, resetFields)
+	if err != nil {
+		return err
+	}
+	change, err := resetOf(config, body)
+	if err != nil {
+		return err
+	}
+	change.Who = who(r)
+	o, forgiven, err := config.Control().Reset(r.Context(), change)
+	switch {
+	case errors.Is(err, control.ErrFull):
+		return fail(http.StatusInsufficientStorage, fmt.Errorf("%d keys were reset lately, which is as many as are remembered; reset all of the zone", control.MaxEntries))
+	case err != nil:
+		return err
+	}
+	answer := ResetDone{Zone: change.Zone, All: change.Key == nil, ID: change.IDText(), Forgiven: forgiven, Pending: o.Unsent, Outcome: o}
+	answer.Stays = stays(config, change)
+	return WriteAnswer(w, answer)
+}
+
+// resetOf reads a reset.
+func resetOf(config *lifecycle.Config, req resetRequest) (c control.ResetChange, err error) {
+	switch {
+	case req.Zone == "":
+		err = errors.New(`give "zone"`)
+	case req.All && (req.Key != nil || req.ID != ""), !req.All && (req.Key == nil) == (req.ID == ""):
+		err = errors.New(`give "key", "id" or "all": true`)
+	}
+	if err != nil {
+		return c, fail(http.StatusBadRequest, err)
+	}
+	zone, err := findZone(config, req.Zone)
+	if err != nil {
+		return c, err
+	}
+	c.Zone, c.For = req.Zone, lasts(zone)
+	if !req.All {
+		id, err := idOf(zone, ChangeRequest{Key: req.Key, ID: req.ID})
+		if err != nil {
+			return c, fail(http.StatusBadRequest, err)
+		}
+		c.Key = &id
+	}
+	return c, nil
+}
+
+// stays says what a reset has no effect on.
+func stays(config *lifecycle.Config, c control.ResetChange) (all []string) {
+	zone, err := findZone(config, c.Zone)
+	if err != nil {
+		return nil
+	}
+	if c.Key != nil && isOverflowing(zone) {
+		all = append(all, "the zone has more keys than max_keys; if this one is among those beyond, it is still counted in their sketch: reset all keys")
+	}
+	if zone.Kind == algorithms.LeakyBucket {
+		all = append(all, "requests that wait in the queue keep their slots")
+	}
+	if zone.Slots != nil {
+		all = append(all, "what runs at once is not reset: a request keeps its place until it ends")
+	}
+	return all
+}
+
+// isOverflowing reports whether keys of a zone share a sketch, or did until a short time ago.
+func isOverflowing(zone *limits.Zone) bool {
+	for l := range zone.Each {
+		if _, bytes := l.Overflow(); bytes > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// lasts is how long anything is left that a reset of a zone says something of: epochs in Redis that
+// have its name, a bucket that carries its stamp, and a ban that began before.
+func lasts(zone *limits.Zone) (longest time.Duration) {
+	longest = zone.Ban.For
+	for l := range zone.Counted {
+		p := l.Settings.Params(l.Rate)
+		rate := max(0, time.Duration(zone.SyncRate))
+		longest = max(longest, ratesync.SpecOf(zone.Name, p).EpochTTL(p.Epoch(), rate))
+	}
+	return longest + time.Minute
+}

@@ -1,0 +1,277 @@
+package operate
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
+)
+
+// An ExplainRequest is a request as it is described.
+type ExplainRequest struct {
+	// Method is GET where it is empty. URL has a scheme and a host.
+	Method string `json:"method"`
+	URL    string `json:"url"`
+	// RemoteIP is the address that the connection comes from, 127.0.0.1 where it is empty.
+	RemoteIP string `json:"remote_ip"`
+	// Headers are the values of each header: a string, or a list of them.
+	Headers map[string]HeaderValues `json:"headers"`
+}
+
+// HeaderValues are those of one header.
+type HeaderValues []string
+
+// UnmarshalJSON reads one value or a list.
+func (v *HeaderValues) UnmarshalJSON(text []byte) error {
+	var one string
+	if json.Unmarshal(text, &one) == nil {
+		*v = HeaderValues{one}
+		return nil
+	}
+	return json.Unmarshal(text, (*[]string)(v))
+}
+
+// A Limiter is a handler that has zones.
+type Limiter interface {
+	Zones() []*limits.Zone
+}
+
+// An ExplainedSite is what a configuration would do with a request.
+type ExplainedSite struct {
+	// Server is the name of the server that would get the request, ClientIP the client's address as
+	// that server takes it.
+	Server   string `json:"server"`
+	ClientIP string `json:"client_ip"`
+	// Handlers are the rate_limit handlers that the request would come to, in order.
+	Handlers []Reached `json:"handlers"`
+}
+
+// Reached is a handler that a request would come to.
+type Reached struct {
+	// NotRun are the handlers before it that were not run: what they would do to the request, or
+	// answer in place of it, is not known.
+	NotRun []string `json:"not_run,omitempty"`
+	Explained
+}
+
+// Explain says what the HTTP app of a configuration would do with a request.
+func Explain(app *caddyhttp.App, q ExplainRequest) (site ExplainedSite, err error) {
+	r, err := q.build()
+	if err != nil {
+		return site, err
+	}
+	name, server, err := serverOf(app, r)
+	if err != nil {
+		return site, err
+	}
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), Discard{}, server)
+	site = ExplainedSite{Server: name, Handlers: []Reached{}}
+	err = WalkRoutes(server, &r, func(l Limiter, notRun []string) (bool, error) {
+		handler, err := ExplainZones(l.Zones(), r)
+		site.Handlers = append(site.Handlers, Reached{NotRun: slices.Clone(notRun), Explained: handler})
+		return true, err
+	})
+	site.ClientIP, _ = caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	return site, err
+}
+
+// build makes the request as a server would get it.
+func (q ExplainRequest) build() (*http.Request, error) {
+	u, err := url.Parse(q.URL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("url: %q has no scheme and host; write it in full, like https://example.com/login", spelling.Clip(q.URL))
+	}
+	ip := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if q.RemoteIP != "" {
+		if ip, err = netip.ParseAddr(q.RemoteIP); err != nil {
+			return nil, fmt.Errorf("remote_ip: %q is no address; write one like 203.0.113.9", spelling.Clip(q.RemoteIP))
+		}
+	}
+	method := strings.ToUpper(q.Method)
+	r, err := http.NewRequest(method, u.String(), http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("method: %q is none", spelling.Clip(q.Method))
+	}
+	r.RemoteAddr, r.RequestURI = net.JoinHostPort(ip.String(), "49152"), u.RequestURI()
+	r.URL.Scheme, r.URL.Host = "", "" // a server gets them apart
+	for name, values := range q.Headers {
+		for _, v := range values {
+			r.Header.Add(name, v)
+		}
+	}
+	if host := r.Header.Get("Host"); host != "" {
+		r.Host = host
+		r.Header.Del("Host")
+	}
+	if u.Scheme == "https" {
+		r.TLS = &tls.ConnectionState{HandshakeComplete: true, ServerName: u.Hostname(), Version: tls.VersionTLS13}
+	}
+	return r, nil
+}
+
+// serverOf returns the server that listens where a request would go.
+func serverOf(app *caddyhttp.App, r *http.Request) (name string, s *caddyhttp.Server, err error) {
+	port := app.HTTPPort
+	if port == 0 {
+		port = caddyhttp.DefaultHTTPPort
+	}
+	if r.TLS != nil {
+		if port = app.HTTPSPort; port == 0 {
+			port = caddyhttp.DefaultHTTPSPort
+		}
+	}
+	if _, text, err := net.SplitHostPort(r.Host); err == nil {
+		if port, err = strconv.Atoi(text); err != nil {
+			return "", nil, fmt.Errorf("url: %q is no port", spelling.Clip(text))
+		}
+	}
+	var listen []string
+	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
+		for _, address := range app.Servers[name].Listen {
+			if a, err := caddy.ParseNetworkAddress(address); err == nil && a.StartPort <= uint(port) && uint(port) <= a.EndPort {
+				return name, app.Servers[name], nil
+			}
+			listen = append(listen, address)
+		}
+	}
+	return "", nil, fmt.Errorf("no server listens at port %d; the servers listen at %s", port, strings.Join(listen, ", "))
+}
+
+// WalkRoutes takes a prepared request through the routes of a server. It calls reach with each
+// rate_limit handler that the request comes to, until that returns false, and the names of the
+// handlers before it that were not run. Handlers that change the request may replace it.
+func WalkRoutes(server *caddyhttp.Server, r **http.Request, reach func(l Limiter, notRun []string) (bool, error)) error {
+	w := routeWalk{server: server, reach: reach}
+	_, err := w.routes(server.Routes, r)
+	return err
+}
+
+// A routeWalk is a request's way through the routes of a server.
+type routeWalk struct {
+	server *caddyhttp.Server
+	reach  func(l Limiter, notRun []string) (bool, error)
+	groups []string // in which a route has matched
+	notRun []string
+	depth  int
+}
+
+// routes goes through routes as Caddy does. ends is set where the request goes no further.
+func (w *routeWalk) routes(routes caddyhttp.RouteList, r **http.Request) (ends bool, err error) {
+	if w.depth++; w.depth > 100 {
+		return true, errors.New("the routes go round in circles")
+	}
+	defer func() { w.depth-- }()
+	for i := range routes {
+		route := &routes[i]
+		if route.Group != "" && slices.Contains(w.groups, route.Group) {
+			continue
+		}
+		ok, err := route.MatcherSets.AnyMatchWithError(*r)
+		if err != nil {
+			return true, err
+		}
+		if !ok {
+			continue
+		}
+		if route.Group != "" {
+			w.groups = append(w.groups, route.Group)
+		}
+		for _, h := range route.Handlers {
+			if ends, err := w.handler(h, r); ends || err != nil {
+				return true, err
+			}
+		}
+		if route.Terminal {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Changing are the handlers that do nothing but to change the request: they are run. Ending are
+// those that never hand a request on.
+var (
+	Changing = []string{"vars", "map", "rewrite", "headers"}
+	Ending   = []string{"static_response", "error", "reverse_proxy"}
+)
+
+// handler goes through one handler.
+func (w *routeWalk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (ends bool, err error) {
+	name := nameOf(h)
+	switch h := h.(type) {
+	case Limiter:
+		goOn, err := w.reach(h, w.notRun)
+		return !goOn, err
+	case *caddyhttp.Subroute:
+		return w.routes(h.Routes, r)
+	case *caddyhttp.Invoke:
+		if route := w.server.NamedRoutes[h.Name]; route != nil {
+			return w.routes(caddyhttp.RouteList{*route}, r)
+		}
+	}
+	if slices.Contains(Changing, name) {
+		return false, h.ServeHTTP(Discard{}, *r, caddyhttp.HandlerFunc(func(_ http.ResponseWriter, next *http.Request) error {
+			*r = next
+			return nil
+		}))
+	}
+	w.notRun = append(w.notRun, name)
+	return slices.Contains(Ending, name), nil
+}
+
+// Discard is where the response of a request goes that nobody has sent.
+type Discard struct{}
+
+// Header returns a header that nobody reads.
+func (Discard) Header() http.Header { return http.Header{} }
+
+// Write takes what is written and keeps nothing.
+func (Discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// WriteHeader does nothing.
+func (Discard) WriteHeader(int) {}
+
+// nameOf returns the name of a module, as configurations have it.
+func nameOf(module any) string {
+	if m, ok := module.(caddy.Module); ok {
+		return m.CaddyModule().ID.Name()
+	}
+	return fmt.Sprintf("%T", module)
+}
+
+// mismatchOf returns of each matcher set the first matcher that does not match; nothing where one
+// set matches, or there is none.
+func mismatchOf(sets caddyhttp.MatcherSets, r *http.Request) (names []string, err error) {
+	for _, set := range sets {
+		name := ""
+		for _, m := range set {
+			ok, err := caddyhttp.MatcherSet{m}.MatchWithError(r)
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				name = nameOf(m)
+				break
+			}
+		}
+		if name == "" {
+			return nil, nil
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}

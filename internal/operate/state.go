@@ -1,0 +1,205 @@
+// What a node does just now: its zones, its Redis, the other nodes, and what was changed at run
+// time. It shows no keys and no addresses.
+
+package operate
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/caddy-tide/ratelimit/internal/bandwidth"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// A State is what a node shows of itself.
+type State struct {
+	Zones []LimitState `json:"zones"`
+	// Bandwidth has the zones that slow responses.
+	Bandwidth []BandwidthState `json:"bandwidth,omitempty"`
+	Redis     *ratesync.Status `json:"redis,omitempty"`
+	// Strict is there where a zone has sync_rate strict.
+	Strict *strict.Status `json:"strict,omitempty"`
+	// Control is how this node stands to what is changed at run time: Enforcement and Overrides are
+	// what is in force now, and Nodes who is there to apply it.
+	Control     *control.Summary     `json:"control,omitempty"`
+	Nodes       []control.Node       `json:"nodes,omitempty"`
+	Enforcement []control.EntryState `json:"enforcement,omitempty"`
+	Overrides   []control.EntryState `json:"overrides,omitempty"`
+}
+
+// A LimitState is one limit of a zone. Own, Remote and Unsent are sums over all keys of what a
+// decision can still use.
+type LimitState struct {
+	Zone      string `json:"zone"`
+	Algorithm string `json:"algorithm"`
+	Limit     int64  `json:"limit"`
+	// LimitFrom is the placeholder that the limit comes from. Limit is its default then.
+	LimitFrom string `json:"limit_from,omitempty"`
+	Window    string `json:"window"`
+	// Concurrent is set where the limit is on what runs at once: then it has no algorithm and no
+	// window, Own is what runs on this node, Remote on the others, and Unsent are keys.
+	Concurrent bool            `json:"concurrent,omitempty"`
+	SyncRate   config.SyncRate `json:"sync_rate"`
+	// Enforce is the share of keys that the zone is enforced for by its configuration, 0 to 1.
+	Enforce float64 `json:"enforce"`
+	// Keys is how many counters this node has, MaxKeys how many it may have, Own what it counted,
+	// Remote what it knows of the other nodes' counts, Unsent the part of Own that Redis has not
+	// confirmed.
+	Keys    int   `json:"keys"`
+	MaxKeys int   `json:"max_keys"`
+	Own     int64 `json:"own"`
+	Remote  int64 `json:"remote"`
+	Unsent  int64 `json:"unsent"`
+	// Node is the field of this node in the hashes of the zone in Redis.
+	Node string `json:"node,omitempty"`
+	// Sync is there where the counts go to Redis.
+	Sync *ratesync.TableStatus `json:"sync,omitempty"`
+	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is the memory of their
+	// sketch: it is made when the table is nearly full.
+	Overflow      int64 `json:"overflow"`
+	OverflowBytes int64 `json:"overflow_bytes"`
+	// Banned is how many keys of the zone are banned, as far as this node knows. It is there where
+	// the zone has ban.
+	Banned *int64 `json:"banned,omitempty"`
+	// Reserve are the shares that the zone keeps for requests that match, 0 to 1. Reserved is how
+	// many keys have units that are reserved until responses begin, on this node. It is there where
+	// the zone has count_responses.
+	Reserve  []float64 `json:"reserve,omitempty"`
+	Reserved *int64    `json:"reserved,omitempty"`
+}
+
+// BandwidthState is how a zone slows the responses of its keys, on this node.
+type BandwidthState struct {
+	Zone string `json:"zone"`
+	// Rate is what the responses of a key share.
+	Rate config.Bandwidth `json:"rate"`
+	// Open is how many responses are open, and Keys how many keys they have.
+	Keys int64 `json:"keys"`
+	Open int64 `json:"open"`
+	// Bytes is how many were sent, and Waited how many seconds responses waited for their turns,
+	// all together.
+	Bytes  int64   `json:"bytes"`
+	Waited float64 `json:"waited"`
+	// Enforce and MaxKeys are as in a Limit.
+	Enforce float64 `json:"enforce"`
+	MaxKeys int     `json:"max_keys"`
+}
+
+// UnmarshalJSON reads a limit. One that says nothing of enforce is enforced for all keys.
+func (l *LimitState) UnmarshalJSON(text []byte) error {
+	type limit LimitState
+	l.Enforce = 1
+	return json.Unmarshal(text, (*limit)(l))
+}
+
+// UnmarshalJSON is as that of a Limit.
+func (b *BandwidthState) UnmarshalJSON(text []byte) error {
+	type bandwidth BandwidthState
+	b.Enforce = 1
+	return json.Unmarshal(text, (*bandwidth)(b))
+}
+
+// bandwidths describes the zones that slow responses.
+func bandwidths(current *lifecycle.Config) (all []BandwidthState) {
+	seen := make(map[*bandwidth.Zone]bool)
+	for z := range current.Zones {
+		if z.Throttle != nil && !seen[z.Throttle] {
+			seen[z.Throttle] = true
+			s := z.Throttle.Status()
+			all = append(all, BandwidthState{s.Zone, config.Bandwidth(s.Rate), s.Keys, s.Open, s.Bytes, s.Waited.Seconds(), z.Enforce.Share(), z.MaxKeys})
+		}
+	}
+	return all
+}
+
+// StateWithChanges describes the current configuration, and what was changed at run time. Redis is
+// asked how the other nodes stand, for as long as ctx allows.
+func StateWithChanges(ctx context.Context) State {
+	s := CurrentState()
+	if current := lifecycle.Current(); current != nil {
+		c := current.Control().State(ctx)
+		s.Control, s.Nodes, s.Enforcement, s.Overrides = &c.Summary, c.Nodes, c.Enforcement, c.Overrides
+	}
+	return s
+}
+
+// CurrentState describes the current configuration, without what was changed at run time.
+func CurrentState() State {
+	s := State{Zones: []LimitState{}}
+	current := lifecycle.Current()
+	if current == nil {
+		return s
+	}
+	if current.Redis != nil {
+		redis := current.Redis.Replicator.Status()
+		s.Redis = &redis
+	}
+	s.Bandwidth = bandwidths(current)
+	seen := make(map[*limits.Counters]bool)
+	for l := range current.Each {
+		if seen[l.Counters] {
+			continue // a zone that several handlers share
+		}
+		seen[l.Counters] = true
+		if s.Strict == nil && current.Redis != nil && l.Settings.SyncRate == config.Strict {
+			circuits := current.Redis.Circuits()
+			s.Strict = &circuits
+		}
+		t, node := l.Totals(), l.Node()
+		if !l.IsSynced(current.Redis) {
+			t.Unsent, node = 0, "" // there is nowhere to send it
+		}
+		overflow, bytes := l.Overflow()
+		one := LimitState{
+			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, LimitFrom: l.Rate.From, Window: config.WindowText(l.Rate.Window),
+			SyncRate: l.Settings.SyncRate, Enforce: l.Settings.Enforce.Share(), Keys: t.Keys, MaxKeys: l.Settings.MaxKeys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
+			Sync:     l.Sync(),
+			Overflow: overflow, OverflowBytes: bytes,
+		}
+		if bans := current.BansOf(one.Zone); bans != nil {
+			n := bans.Count()
+			one.Banned = &n
+		}
+		for _, share := range l.Settings.Reserve {
+			one.Reserve = append(one.Reserve, share.Share())
+		}
+		if l.Settings.CountResponses != nil {
+			n := int64(l.Settler.Unsettled().Len())
+			one.Reserved = &n
+		}
+		s.Zones = append(s.Zones, one)
+	}
+	s.addSlots(current)
+	return s
+}
+
+// addSlots adds what runs at once.
+func (s *State) addSlots(current *lifecycle.Config) {
+	seen := make(map[*limits.Slots]bool)
+	for z := range current.Zones {
+		l := z.Slots
+		if l == nil || seen[l.Slots] {
+			continue
+		}
+		seen[l.Slots] = true
+		t, unsent, node := l.Table.Totals(clock.Now()), l.Table.Unsent(), l.Source.Node()
+		if l.Source.Status() == nil {
+			unsent, node = 0, ""
+		}
+		s.Zones = append(s.Zones, LimitState{
+			Zone: z.Name, Limit: l.Max, Concurrent: true, SyncRate: z.SyncRate, Enforce: z.Enforce.Share(),
+			Keys: t.Keys, MaxKeys: z.MaxKeys, Own: t.InUse, Remote: t.Others,
+			Unsent: int64(unsent), Node: node, Sync: l.Source.Status(), Overflow: l.Table.Overflowed(),
+		})
+		if s.Strict == nil && current.Redis != nil && z.SyncRate == config.Strict {
+			circuits := current.Redis.Circuits()
+			s.Strict = &circuits
+		}
+	}
+}

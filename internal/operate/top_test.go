@@ -1,0 +1,214 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// logged is a zone of its own configuration, whose keys may be logged or not.
+func logged(t *testing.T, redis *limits.Redis, s config.Settings, logKeys bool) (z *limits.Zone, c *lifecycle.Config) {
+	t.Helper()
+	s.Key, s.Buckets, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 1, 32, 64, true
+	z, err := limits.NewZone(limits.ZoneOptions{Settings: s, Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), LogKeys: logKeys, Once: new(warning.Once)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
+	c.Add(z)
+	c.Start()
+	return z, c
+}
+
+// send sends so many requests of a key.
+func send(t *testing.T, z *limits.Zone, key string, n int) {
+	t.Helper()
+	for range n {
+		e, err := limits.Evaluate([]*limits.Zone{z}, request(key), clock.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Free()
+	}
+}
+
+// shown is the keys of the only limit, and what they used.
+func shown(t *testing.T, c *lifecycle.Config, by limits.TopBy, n int) string {
+	t.Helper()
+	all, err := TopOf(t.Context(), c, "", by, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text []string
+	for _, k := range all[0].Keys {
+		if len(k.ID) != 22 {
+			t.Errorf("an ID is %q", k.ID)
+		}
+		text = append(text, fmt.Sprint(k.Key, " ", k.Used))
+	}
+	return strings.Join(text, ", ")
+}
+
+// The keys that used the most come first. Their texts are there once they have come again, for who
+// logs keys.
+func TestTopShowsTheKeysThatUsedTheMost(t *testing.T) {
+	for _, logKeys := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			z, c := logged(t, nil, config.Settings{Name: "z", SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 50, Window: time.Hour}}}, logKeys)
+			defer z.Release()
+			defer c.Stop()
+			for i, key := range []string{"a", "b", "c", "d"} {
+				send(t, z, key, 10*(i+1))
+			}
+			if got := shown(t, c, limits.ByUsed, 3); got != " 40,  30,  20" {
+				t.Errorf("at first it shows %q", got)
+			}
+			send(t, z, "d", 1)
+			send(t, z, "b", 1)
+			send(t, z, "a", 1)
+			want := "d 41,  30, b 21"
+			if !logKeys {
+				want = " 41,  30,  21"
+			}
+			if got := shown(t, c, limits.ByUsed, 3); got != want {
+				t.Errorf("log_key %t: it shows %q, want %q", logKeys, got, want)
+			}
+		})
+	}
+}
+
+// A walk waits for its turn, a second after the last one, unless whoever asks has gone.
+func TestWalksFollowEachOtherSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		z, c := logged(t, nil, config.Settings{Name: "z", SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 50, Window: time.Hour}}}, true)
+		defer z.Release()
+		defer c.Stop()
+		shown(t, c, limits.ByUsed, 1)
+		began := time.Now()
+		for range 3 {
+			shown(t, c, limits.ByUsed, 1)
+		}
+		if took := time.Since(began); took < 3*walkPause {
+			t.Errorf("three walks took %s", took)
+		}
+		gone, cancel := context.WithTimeout(t.Context(), walkPause/2)
+		defer cancel()
+		if _, err := TopOf(gone, c, "", limits.ByUsed, 1); err == nil {
+			t.Error("a walk is made for who has gone")
+		}
+		shown(t, c, limits.ByUsed, 1) // and the next one has its turn
+	})
+}
+
+// Denied requests are known by key where counts sync, and there is an error elsewhere.
+func TestTopByDenied(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	client.Options().ContextTimeoutEnabled = true
+	defer client.Close()
+	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	zone := config.Settings{Name: "login", SyncRate: config.SyncRate(time.Hour), MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: 24 * time.Hour}}}
+	z, c := logged(t, redis, zone, true)
+	send(t, z, "a", 7)
+	send(t, z, "b", 30)
+	send(t, z, "c", 4)
+	all, err := TopOf(t.Context(), c, "login", limits.ByDenied, 10)
+	if err != nil || len(all) != 1 || len(all[0].Keys) != 2 || *all[0].Keys[0].Denied != 25 || *all[0].Keys[0].Asked != 30 || *all[0].Keys[1].Denied != 2 {
+		t.Errorf("%+v, %v; want 25 denied of 30, and 2 of 7", all, err)
+	}
+	for query, want := range map[[2]string]string{
+		{"logins", "used"}: `there is no zone "logins"`,
+		{"login", "most"}:  `by: "most" is none; write used, asked or denied`,
+	} {
+		if _, err := TopOf(t.Context(), c, query[0], limits.TopBy(query[1]), 10); err == nil || err.Error() != want {
+			t.Errorf("%v: %v, want %s", query, err, want)
+		}
+	}
+	if _, err := TopOf(t.Context(), c, "login", limits.ByUsed, MaxTopKeys+1); err == nil {
+		t.Error("there is no bound on n")
+	}
+	c.Stop()
+	z.Release()
+	zone.SyncRate = config.Local
+	z, c = logged(t, nil, zone, true)
+	defer z.Release()
+	defer c.Stop()
+	if _, err := TopOf(t.Context(), c, "login", limits.ByDenied, 10); err == nil || !strings.Contains(err.Error(), "write used") {
+		t.Errorf("by denied without a sync: %v", err)
+	}
+}
+
+// BenchmarkTop measures what a request of a zone with a million keys takes while walks go over it,
+// beside none. docs/operate.md has its figures.
+func BenchmarkTop(b *testing.B) {
+	const keys = 1_000_000
+	o := config.Settings{Name: "z", Key: keyOfRequests, Buckets: 1, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Local, MaxKeys: keys + 1, Limits: []config.Rate{{Limit: 50, Window: time.Hour}}}
+	z, err := limits.NewZone(limits.ZoneOptions{Settings: o, Sweep: time.Hour, Logger: zap.NewNop(), Once: new(warning.Once)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer z.Release()
+	c := &lifecycle.Config{Logger: zap.NewNop()}
+	c.Add(z)
+	c.Start()
+	defer c.Stop()
+	r := request("")
+	ask := func(i int) {
+		r.Header["K"][0] = fmt.Sprint(i)
+		e, err := limits.Evaluate([]*limits.Zone{z}, r, clock.Now())
+		if err != nil {
+			b.Fatal(err)
+		}
+		e.Free()
+	}
+	for i := range keys {
+		ask(i)
+	}
+	for _, walking := range []bool{false, true} {
+		b.Run(fmt.Sprintf("walking=%t", walking), func(b *testing.B) {
+			stop, done, walks := make(chan struct{}), make(chan struct{}), 0
+			go func() {
+				defer close(done)
+				for l := range z.Each {
+					for walking {
+						select {
+						case <-stop:
+							return
+						default:
+							l.EachSpend(limits.NewMost(limits.ByUsed, TopKeys).Add)
+							walks++
+						}
+					}
+				}
+			}()
+			longest := time.Duration(0)
+			over := 0
+			for b.Loop() {
+				began := time.Now()
+				ask(rand.IntN(keys))
+				took := time.Since(began)
+				if longest = max(longest, took); took > time.Millisecond {
+					over++
+				}
+			}
+			close(stop)
+			<-done
+			b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
+			b.ReportMetric(float64(over), "over-1ms")
+			b.ReportMetric(float64(walks), "walks")
+		})
+	}
+}

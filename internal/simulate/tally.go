@@ -1,0 +1,146 @@
+// What comes by is counted in bounded memory: how many are different, which come most often, and
+// when. What is counted goes by hashes.
+
+package simulate
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"time"
+)
+
+// seed makes hashes differ from run to run, so that nobody can choose addresses that collide.
+var seed = maphash.MakeSeed()
+
+// hashOf returns the hash of a text, which is another one in each process.
+func hashOf(s string) uint64 { return maphash.String(seed, s) }
+
+// exactClients is up to how many different hashes are counted exactly.
+const exactClients = 1 << 16
+
+// distinct counts different hashes: exactly up to Exact, and else by a sample of them.
+// It holds those whose lowest bits are 0, of which there are ever more.
+type distinct struct {
+	set  map[uint64]struct{}
+	bits uint
+}
+
+// Add counts a hash.
+func (d *distinct) Add(hash uint64) {
+	if hash&(1<<d.bits-1) != 0 {
+		return
+	}
+	if d.set == nil {
+		d.set = map[uint64]struct{}{}
+	}
+	d.set[hash] = struct{}{}
+	for len(d.set) > exactClients {
+		d.bits++
+		for h := range d.set {
+			if h&(1<<d.bits-1) != 0 {
+				delete(d.set, h)
+			}
+		}
+	}
+}
+
+// Count returns how many there were.
+func (d *distinct) Count() int64 { return int64(len(d.set)) << d.bits }
+
+// maxTop is how many keys are held to find those that come most often: each that has more than that
+// part of all is among them, and its count too high by no more than that part.
+const maxTop = 1024
+
+// heavyHitters are the keys that come most often (Metwally's Space-Saving).
+type heavyHitters struct {
+	index map[uint64]int
+	all   []hitter
+}
+
+// A hitter is a key and how often it came. Over is by how much Count may be too high.
+type hitter struct {
+	Text        string
+	Count, Over int64
+
+	hash uint64
+}
+
+// Add counts one of a key, of which text is called where it is new.
+func (h *heavyHitters) Add(hash uint64, text func() string) {
+	if i, ok := h.index[hash]; ok {
+		h.all[i].Count++
+		return
+	}
+	if h.index == nil {
+		h.index = map[uint64]int{}
+	}
+	if len(h.all) < maxTop {
+		h.index[hash] = len(h.all)
+		h.all = append(h.all, hitter{hash: hash, Text: text(), Count: 1})
+		return
+	}
+	least := 0
+	for i := range h.all {
+		if h.all[i].Count < h.all[least].Count {
+			least = i
+		}
+	}
+	old := &h.all[least]
+	delete(h.index, old.hash)
+	h.index[hash] = least
+	*old = hitter{hash: hash, Text: text(), Count: old.Count + 1, Over: old.Count}
+}
+
+// Top returns the n keys that came most often.
+func (h *heavyHitters) Top(n int) []hitter {
+	all := slices.SortedFunc(slices.Values(h.all), func(a, b hitter) int {
+		return cmp.Or(cmp.Compare(b.Count-b.Over, a.Count-a.Over), cmp.Compare(a.Text, b.Text))
+	})
+	return all[:min(n, len(all))]
+}
+
+// bins is how many a Timeline has.
+const bins = 240
+
+// A timeline counts requests by when they came, in bins that get wider as it gets longer.
+type timeline struct {
+	start, width   int64 // of the first bin, in nanoseconds
+	requests, over [bins]int64
+}
+
+// Add counts a request.
+func (t *timeline) Add(at int64, denied bool) {
+	if t.width == 0 {
+		t.start, t.width = at, int64(time.Second)
+	}
+	for at-t.start >= t.width*bins {
+		t.fold()
+	}
+	i := max(0, (at-t.start)/t.width)
+	t.requests[i]++
+	if denied {
+		t.over[i]++
+	}
+}
+
+// fold makes each bin twice as wide.
+func (t *timeline) fold() {
+	for i := range bins {
+		r, o := int64(0), int64(0)
+		if 2*i < bins {
+			r, o = t.requests[2*i]+t.requests[2*i+1], t.over[2*i]+t.over[2*i+1]
+		}
+		t.requests[i], t.over[i] = r, o
+	}
+	t.width *= 2
+}
+
+// Counts returns how many requests came, and were denied, in each bin from start on.
+func (t *timeline) Counts() (start time.Time, width time.Duration, requests, denied []int64) {
+	n := bins
+	for n > 1 && t.requests[n-1] == 0 {
+		n--
+	}
+	return time.Unix(0, t.start).UTC(), time.Duration(t.width), slices.Clone(t.requests[:n]), slices.Clone(t.over[:n])
+}

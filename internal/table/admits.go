@@ -1,0 +1,41 @@
+package table
+
+import (
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
+
+// An unsettledAsk is for one unit of a key that was denied. Now is the instant by the process'
+// clock, and At by that of the state. Pending is what others have probably spent that is not in it
+// yet.
+type unsettledAsk struct {
+	Limit            algorithms.Limit
+	Key              keys.Key
+	Now, At, Pending int64
+}
+
+// admitsUnsettled reports whether a unit would be admitted if all that is reserved were refunded.
+// The state stays as it is.
+func admitsUnsettled[S any](r *Unsettled, m algorithms.Machine[S], s *S, a unsettledAsk) bool {
+	m.Advance(s, a.Limit, a.At)
+	l := m.Ledger(s)
+	if _, windows := any(s).(*algorithms.WindowState); windows { // it decides by the ledger
+		defer func(counts algorithms.Ledger) { *l = counts }(l.Clone())
+		r.takeOut(a.Key, l, a.Limit.History)
+	} else {
+		a.Limit.Size += r.Sum(a.Key, a.Now, l.Epoch-1)
+	}
+	return m.Take(s, a.Limit, a.At, 0, a.Pending).Remaining > 0
+}
+
+// takeOut takes what is reserved of a key out of a ledger's current epoch and so many before it.
+func (r *Unsettled) takeOut(key keys.Key, l *algorithms.Ledger, history int) {
+	for age := range int64(history + 1) {
+		epoch := l.Epoch - age
+		own, others := r.In(key, epoch)
+		if c, ok := l.At(epoch); ok && own+others > 0 {
+			c.Own, c.Remote = max(0, c.Own-own), max(0, c.Remote-others)
+			l.Put(epoch, c)
+		}
+	}
+}

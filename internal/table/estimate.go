@@ -1,0 +1,179 @@
+// What a node expects that the others have spent of a key and that it can't see yet, and when that
+// makes a sync of the key urgent: arithmetic on what one key knows of its syncs.
+
+package table
+
+import (
+	"math"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+const (
+	// earlyPause is the least time between two early syncs of one key.
+	earlyPause = 5 * time.Millisecond
+	// earlyShare of what a key has left, by the estimate, that may be unsent before it is synced
+	// early: 1/share.
+	earlyShare = 8
+	// earlyGrain is the part of a limit, 1/grain, below which what all nodes have unsent, by the
+	// estimate, is worth no early sync. Without it a client at its limit would cause one for
+	// each request that is admitted.
+	earlyGrain = 64
+	// earlyRefresh is how often in an interval a key at its limit may be synced only to learn what
+	// the others did.
+	earlyRefresh = 8
+	// minAttempts is how many attempts on this node the estimate of its share goes by at least,
+	// where there were so many: what is older counts half as much with each sync. With fewer,
+	// chance makes a node that sees little of a client take its share for a fraction of what it is.
+	minAttempts = 32
+	// maxScale bounds the estimate of how much more than this node all nodes take in.
+	maxScale = 1000
+)
+
+// An estimate is what a key knows of its syncs. The zero value is that of a key that had none.
+type estimate struct {
+	At    int64   // of the last reply, 0 never
+	scale float32 // K: attempts on all nodes for each one here, lately; 0 unknown
+	half  uint32  // admitted here in half of the interval before the last reply, or more: see Sent
+
+	Attempts     uint32 // Ledger.Attempts that the store has
+	all          uint32 // attempts on all nodes in this epoch, as of the last reply
+	pastAttempts uint32 // attempts here and
+	pastAll      uint32 // on all nodes in the syncs before, the older ones less and less
+}
+
+// Retry is when to try again where only an estimate stands in the way: the next sync may
+// tell that others spent less.
+func (s *estimate) Retry(rate time.Duration, now int64, retry time.Duration) time.Duration {
+	return max(time.Second, min(retry, rate-time.Duration(now-s.At)))
+}
+
+// NeedsSync reports whether a key should not wait for the next cycle: it was not synced
+// lately, or what is unsent is much of what is left.
+func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remaining, now int64) bool {
+	if !l.Synced {
+		return true
+	}
+	if now-s.At < int64(earlyPause) {
+		return false
+	}
+	if s.scale == 0 {
+		return true // the second sync shows this node's share
+	}
+	if limit.History > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
+		return true // the first request of an epoch: others may want what came just before it
+	}
+	unseen := float64(l.Unsent(limit.History)) * max(1, float64(s.scale))
+	return unseen > 0 && unseen*earlyShare >= float64(remaining) && unseen*earlyGrain >= sizeOf(limit)
+}
+
+// sizeOf returns what a key that was never seen may spend at once.
+func sizeOf(l algorithms.Limit) float64 {
+	if l.N == 0 {
+		return 0
+	}
+	return float64(l.Size)
+}
+
+// NeedsRefresh reports whether a key is at its limit and so much may have flowed in since the last
+// sync that others may have taken a grain of it. To ask is worth less than to report: where other
+// keys of the stripe wait to be sent, this one waits as well.
+func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remaining, now int64) bool {
+	size, passed := sizeOf(l), now-s.At
+	if s.scale <= 1 || passed < max(int64(rate/earlyRefresh), int64(earlyPause)) || float64(remaining)*earlyGrain > size {
+		return false
+	}
+	return float64(passed)*float64(l.N)*earlyGrain >= size*float64(l.Window)
+}
+
+// nextAsk returns in how long a key should be asked about once more whose last answer but one was
+// passed ago, 0 for not before the next cycle. It is for keys of which units are reserved: no share
+// is known of them, and others may be spending the units that are left. After news that is soon,
+// and else half as long again as the time that has brought none. The only node that knows a key has
+// nothing to ask, and where a unit is less than a grain, or one of many, it can wait.
+func nextAsk(l *algorithms.Ledger, limit algorithms.Limit, rate time.Duration, remaining, passed int64, news bool) (after time.Duration) {
+	unsent := l.Unsent(limit.History) > 0 // admitted while the answer was on its way
+	_, remote := l.Sum(limit.History)
+	if !unsent && (remaining <= 0 || remote == 0) || remaining > earlyShare || sizeOf(limit) > earlyGrain {
+		return 0
+	}
+	if after = earlyPause; !news && !unsent {
+		after = time.Duration(passed + passed/2)
+	}
+	if after >= rate {
+		return 0
+	}
+	return after
+}
+
+// Pending estimates what others have spent that this node can't see yet: for each unit of its own
+// that it has not sent, and each that it sent while theirs were in flight, as many more as its
+// share of the attempts makes likely.
+func (s *estimate) Pending(l *algorithms.Ledger, history int) int64 {
+	if s.scale <= 1 || !l.Synced {
+		return 0
+	}
+	return int64(math.Ceil((float64(s.scale) - 1) * (float64(l.Unsent(history)) + float64(s.half))))
+}
+
+// Learn works out K from the attempts here and everywhere, in this sync and those before.
+// Where there was none lately, what others did came over a longer time than what this node did, and
+// doesn't show its share.
+func (s *estimate) Learn(attempts, sum int64, lately bool) {
+	mine, all := uint32(attempts), addAttempts(0, sum)
+	if mine < s.Attempts || all < s.all { // a new epoch
+		s.Attempts, s.all = 0, 0
+	}
+	if lately {
+		s.pastAttempts, s.pastAll = addAttempts(s.pastAttempts, int64(mine-s.Attempts)), addAttempts(s.pastAll, int64(all-s.all))
+	} else {
+		s.pastAttempts, s.pastAll, s.scale = 0, 0, 0
+	}
+	s.Attempts, s.all = mine, all
+	switch {
+	case s.pastAttempts > 0:
+		s.scale = float32(min(max(1, float64(s.pastAll)/float64(s.pastAttempts)), maxScale))
+	case lately:
+		s.scale = 1
+	}
+	if s.pastAttempts > minAttempts {
+		s.pastAttempts, s.pastAll = s.pastAttempts/2, s.pastAll/2
+	}
+}
+
+// Alone notes that no share is known, and nothing is expected of others.
+func (s *estimate) Alone() { s.scale = 1 }
+
+// Sent notes how much the last sync sent, how long that took, and how much time has passed since
+// the one before. What others push is on average half an interval old when it is pulled, for which
+// an estimate counts. Where the store is far away, all nodes take what is left in turn, one denying
+// while another admits, so that a node's own doesn't show what the others have on the way: then it
+// is a whole interval, and half of what it was before, where that is more. Buckets drain in that
+// time, and need none: of them the units are 0.
+func (s *estimate) Sent(units int64, took, passed time.Duration) {
+	half := units / 2
+	if far := min(took-earlyPause, passed); far > 0 {
+		part := float64(far) / float64(passed)
+		half = max(half+int64(float64(half)*part), int64(float64(s.half)/2*part))
+	}
+	s.half = uint32(min(half, math.MaxUint32))
+}
+
+// Others returns how many attempts there were on the other nodes, as of the last reply.
+func (s *estimate) Others() int64 { return max(0, int64(s.all)-int64(s.Attempts)) }
+
+// Asked returns how many attempts there were on all nodes, of which so many here: those of others
+// are as of the last reply.
+func (s *estimate) Asked(attempts uint32) int64 {
+	asked := int64(attempts)
+	if attempts >= s.Attempts && s.all >= s.Attempts {
+		asked += int64(s.all - s.Attempts)
+	}
+	return asked
+}
+
+// addAttempts adds attempts to a number of them, which ends at its largest value.
+func addAttempts(a uint32, n int64) uint32 {
+	return uint32(min(int64(a)+min(n, math.MaxUint32), math.MaxUint32))
+}

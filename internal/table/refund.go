@@ -1,0 +1,25 @@
+package table
+
+import "github.com/caddy-tide/ratelimit/algorithms"
+
+// RefundReserved refunds a unit that was taken at an instant of a state's clock, and that is
+// reserved in an epoch. stepped says that the clock has taken a step since, which moves instants by
+// its length and epochs by whole ones: the instant may be in another epoch now, whose units are not
+// this one.
+func RefundReserved[S any](m algorithms.Machine[S], s *S, l algorithms.Limit, at, epoch int64, stepped bool) {
+	counts := m.Ledger(s)
+	if stepped {
+		before := counts.Clone()
+		m.Refund(s, l, at, 1)
+		*counts = before
+		if c, ok := counts.At(epoch); ok && c.Own > 0 {
+			c.Own--
+			counts.Put(epoch, c)
+		}
+	} else {
+		m.Refund(s, l, at, 1)
+	}
+	if counts.Epoch == epoch { // it has not asked for anything
+		counts.Attempts -= min(1, counts.Attempts)
+	}
+}

@@ -1,0 +1,187 @@
+// What an earlier process had counted of a limit is held until its keys come back. Only hashes of
+// keys were kept, and where a key belongs in this process is known when a request brings it.
+
+package table
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// SavedCounts are what keys had spent, by their IDs: what outlives a process. To the process that
+// takes it up it is remote.
+type SavedCounts map[[16]byte][]algorithms.Report
+
+// A savedStore holds Counts in parts with a lock each, so that no request waits for a walk over all
+// of it. The zero Store is empty. It is safe for concurrent use.
+type savedStore struct {
+	held atomic.Pointer[heldCounts] // nil where nothing is left
+}
+
+const heldParts = 1024
+
+// heldCounts are the counts, and the length of the epochs that they are in.
+type heldCounts struct {
+	epoch int64
+	parts [heldParts]heldPart
+}
+
+type heldPart struct {
+	mu     sync.Mutex
+	counts SavedCounts
+}
+
+func (h *heldCounts) partOf(id [16]byte) *heldPart {
+	return &h.parts[(uint(id[0])<<8|uint(id[1]))%heldParts]
+}
+
+// Replace puts counts in place of what is held.
+func (s *savedStore) Replace(counts SavedCounts, epoch time.Duration) {
+	if len(counts) == 0 {
+		s.held.Store(nil)
+		return
+	}
+	all := &heldCounts{epoch: int64(epoch)}
+	for id, reports := range counts {
+		p := all.partOf(id)
+		if p.counts == nil {
+			p.counts = make(SavedCounts, len(counts)/heldParts)
+		}
+		p.counts[id] = reports
+	}
+	s.held.Store(all)
+}
+
+// IsEmpty reports whether nothing is held of any key.
+func (s *savedStore) IsEmpty() bool { return s.held.Load() == nil }
+
+// Take takes out what a key had spent, in the epochs of now; nil if that is nothing.
+func (s *savedStore) Take(id [16]byte, l algorithms.Limit, now int64) []algorithms.Report {
+	all := s.held.Load()
+	if all == nil {
+		return nil
+	}
+	p := all.partOf(id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	reports := p.counts[id]
+	delete(p.counts, id)
+	return scaleOf(l, all.epoch, now).renumber(reports)
+}
+
+// CopyTo has another store hold what this one holds of a key, and nothing else.
+func (s *savedStore) CopyTo(other *savedStore, id [16]byte) {
+	all := s.held.Load()
+	if all == nil {
+		return
+	}
+	p := all.partOf(id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if reports, ok := p.counts[id]; ok {
+		other.Replace(SavedCounts{id: slices.Clone(reports)}, time.Duration(all.epoch))
+	}
+}
+
+// Prune drops the keys that have not come back in time: nothing they had spent counts any more. It
+// returns how many are left.
+func (s *savedStore) Prune(l algorithms.Limit, now int64) (left int) {
+	all := s.held.Load()
+	if all == nil {
+		return 0
+	}
+	scale := scaleOf(l, all.epoch, now)
+	all.each(func(counts SavedCounts) {
+		maps.DeleteFunc(counts, func(_ [16]byte, reports []algorithms.Report) bool {
+			return !slices.ContainsFunc(scale.renumber(reports), scale.matters)
+		})
+		left += len(counts)
+	})
+	if left == 0 {
+		s.held.CompareAndSwap(all, nil)
+	}
+	return left
+}
+
+// Drop drops the keys that a function picks.
+func (s *savedStore) Drop(isGone func(id [16]byte) bool) {
+	if all := s.held.Load(); all != nil {
+		all.each(func(counts SavedCounts) {
+			maps.DeleteFunc(counts, func(id [16]byte, _ []algorithms.Report) bool { return isGone(id) })
+		})
+	}
+}
+
+// Left copies what has not come back.
+func (s *savedStore) Left() SavedCounts {
+	left := make(SavedCounts)
+	if all := s.held.Load(); all != nil {
+		all.each(func(counts SavedCounts) { maps.Copy(left, counts) })
+	}
+	return left
+}
+
+// each calls f with the counts of each part, under its lock.
+func (h *heldCounts) each(f func(SavedCounts)) {
+	for i := range h.parts {
+		p := &h.parts[i]
+		p.mu.Lock()
+		f(p.counts)
+		p.mu.Unlock()
+	}
+}
+
+// A scale is how a key that was never seen counts epochs now, and how fast its bucket drains where
+// what was saved says nothing of that.
+type scale struct {
+	epoch, now int64
+	span       int64
+	limit      algorithms.Limit
+}
+
+func scaleOf(l algorithms.Limit, span, now int64) scale {
+	return scale{epoch: now / span, now: now, span: span, limit: l}
+}
+
+// hasDrained reports whether nothing is left of the level of a report.
+func (n scale) hasDrained(r algorithms.Report) bool {
+	rate := float64(cmp.Or(r.Rate, n.limit.N)) / float64(n.limit.Window)
+	return r.Level <= rate*float64(n.now-r.LevelAt)
+}
+
+// renumber brings what was saved to the epochs of now. The clock may have been set back since: then
+// all that is held moves there, as in a ledger, and nobody waits for a time that may never come.
+// And what is in a bucket may take longer to drain than its epochs count: then its level, which is
+// all that decides, stands for itself.
+func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
+	newest := int64(math.MinInt64)
+	for _, r := range reports {
+		newest = max(newest, r.Epoch)
+		if r.Level == 0 || r.LevelAt <= 0 || n.matters(r) || n.hasDrained(r) {
+			continue
+		}
+		r.Epoch = min(max(r.LevelAt/n.span, n.epoch-1), n.epoch)
+		r.Remote, r.Own = 0, 0
+		return []algorithms.Report{r}
+	}
+	if newest <= n.epoch {
+		return reports
+	}
+	moved := slices.Clone(reports)
+	for i := range moved {
+		moved[i].Epoch += n.epoch - newest
+	}
+	return moved
+}
+
+// matters says that a decision can still use a report.
+func (n scale) matters(r algorithms.Report) bool {
+	return r.Epoch >= n.epoch-int64(n.limit.History) && r.Epoch <= n.epoch
+}

@@ -1,0 +1,76 @@
+package table
+
+import (
+	"math"
+	"slices"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+)
+
+// FewSaved are counts of a few keys: what is read under one hold of a lock. It is used over and
+// over, so that nothing is allocated meanwhile.
+type FewSaved struct {
+	ids     [][16]byte
+	ends    []int // of each key's reports
+	reports []algorithms.Report
+}
+
+// Into moves them to counts.
+func (f *FewSaved) Into(counts SavedCounts) {
+	begin := 0
+	for i, end := range f.ends {
+		if begin < end {
+			counts[f.ids[i]] = slices.Clone(f.reports[begin:end])
+		}
+		begin = end
+	}
+	f.ids, f.ends, f.reports = f.ids[:0], f.ends[:0], f.reports[:0]
+}
+
+// appendSaved adds what a key has spent that a decision can still use. m is the machine of its
+// state.
+func appendSaved[S any](few *FewSaved, id [16]byte, m algorithms.Machine[S], l algorithms.Limit, s *S, now int64) {
+	few.reports = appendReports(few.reports, m, l, s, now)
+	few.ids, few.ends = append(few.ids, id), append(few.ends, len(few.reports))
+}
+
+func appendReports[S any](
+	dst []algorithms.Report, m algorithms.Machine[S], l algorithms.Limit, s *S, now int64,
+) []algorithms.Report {
+	if m.Idle(s, l, now) {
+		return dst
+	}
+	m.Advance(s, l, now)
+	ledger, first := m.Ledger(s), len(dst)
+	for age := range int64(l.History + 1) {
+		if c, ok := ledger.At(ledger.Epoch - age); ok && c.Total() > 0 {
+			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch - age, Remote: c.Total(), Own: c.Own})
+		}
+	}
+	level, rate := m.Level(s, l, now)
+	if level > 0 {
+		level = math.Nextafter(level, math.Inf(1)) // whoever reads it rounds down
+		if len(dst) == first {
+			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch})
+		}
+	}
+	if len(dst) > first {
+		// 0 says something too: what a bucket has counted has drained
+		dst[first].Level, dst[first].LevelAt, dst[first].Rate = level, now, rate
+	}
+	return dst
+}
+
+// restoreSaved brings what was saved of a key back into its state. What this node had admitted
+// itself is its own again, so that it is sent: the other nodes send theirs.
+func restoreSaved[S any](m algorithms.Machine[S], l algorithms.Limit, s *S, now int64, reports []algorithms.Report) {
+	m.Merge(s, l, now, reports)
+	ledger := m.Ledger(s)
+	for _, r := range reports {
+		if c, ok := ledger.At(r.Epoch); ok {
+			c.Own, c.Remote = c.Own+r.Own, max(0, c.Remote-r.Own)
+			ledger.Put(r.Epoch, c)
+		}
+	}
+	ledger.ResetAcks() // no store knows of it under this name
+}

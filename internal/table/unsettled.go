@@ -1,0 +1,276 @@
+// What requests were admitted with and may get back when their responses begin, by key: what is
+// reserved, and not settled yet.
+//
+// Unsettled holds a key only as long as something of it is reserved. It knows no limits and has no
+// clock.
+
+package table
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
+
+const unsettledStripes = 16
+
+// An Unsettled counts what is reserved. The zero value is empty. It is safe for concurrent use.
+type Unsettled struct {
+	stripes [unsettledStripes]unsettledStripe
+	// lost is when the store was found to have lost something, see InDoubt.
+	lost atomic.Int64
+}
+
+type unsettledStripe struct {
+	mu sync.Mutex
+	of map[keys.Key]*unsettledKey
+}
+
+// unsettledKey is what is reserved of one key.
+type unsettledKey struct {
+	own []*UnsettledGroup
+	// others is what other nodes had reserved in an epoch, as of the last reply.
+	others []unsettledElse
+	// rate is that of a bucket, as far as Drain was told.
+	rate int64
+}
+
+type unsettledElse struct{ epoch, n int64 }
+
+// An UnsettledGroup is units that this node has reserved in one epoch, and that count until one
+// instant of the process' clock. A group that a key was reset with is in no Register any more.
+type UnsettledGroup struct {
+	epoch, until, n int64
+	// ends is when they really end to count: before until where a bucket drains faster since.
+	ends int64
+}
+
+func (r *Unsettled) stripe(key keys.Key) *unsettledStripe { return &r.stripes[key.B>>60] }
+
+// change gives f the entry of a key, a new one if need be, and drops one that is empty afterwards.
+func (r *Unsettled) change(key keys.Key, f func(*unsettledKey)) {
+	st := r.stripe(key)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	e := st.of[key]
+	if e == nil {
+		e = new(unsettledKey)
+	}
+	f(e)
+	switch empty := len(e.own) == 0 && len(e.others) == 0; {
+	case empty:
+		delete(st.of, key)
+	case st.of == nil:
+		st.of = map[keys.Key]*unsettledKey{key: e}
+	default:
+		st.of[key] = e
+	}
+}
+
+// look gives f the entry of a key, if there is one.
+func (r *Unsettled) look(key keys.Key, f func(*unsettledKey)) {
+	st := r.stripe(key)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if e := st.of[key]; e != nil {
+		f(e)
+	}
+}
+
+// group returns a group of an entry, nil if there is none.
+func (e *unsettledKey) group(epoch, until int64) *UnsettledGroup {
+	for _, g := range e.own {
+		if g.epoch == epoch && g.until == until {
+			return g
+		}
+	}
+	return nil
+}
+
+// unsettledGrain is the part of a window by which groups know when their units end to count. So a
+// key has few of them, however many of its requests are under way.
+const unsettledGrain = 64
+
+// roundUp returns the end of a part of a window.
+func roundUp(until, window int64) int64 {
+	part := max(1, window/unsettledGrain)
+	return (until + part - 1) / part * part
+}
+
+// Add notes a unit that is reserved in an epoch, and that counts until an instant. window is that
+// of the limit.
+func (r *Unsettled) Add(key keys.Key, epoch, until, window int64) {
+	until = roundUp(until, window)
+	r.change(key, func(e *unsettledKey) {
+		g := e.group(epoch, until)
+		if g == nil {
+			g = &UnsettledGroup{epoch: epoch, until: until, ends: until}
+			e.own = append(e.own, g)
+		}
+		g.n++
+	})
+}
+
+// Drain notes at which rate the bucket of a key drains from now on, so that nothing in it counts
+// from an instant on. Where that is faster than before, what is reserved ends to count sooner. A
+// limit of 0 leaves the rate as it is. Of a log it is the limit, and changes nothing.
+func (r *Unsettled) Drain(key keys.Key, rate, until int64) {
+	if rate == 0 {
+		return
+	}
+	r.look(key, func(e *unsettledKey) {
+		for _, g := range e.own {
+			if e.rate != rate {
+				g.ends = min(g.ends, until)
+			}
+		}
+		e.rate = rate
+	})
+}
+
+// Ended reports whether the units of a group have ended to count at now, as far as Drain was told.
+// Nil has none that have.
+func (r *Unsettled) Ended(key keys.Key, g *UnsettledGroup, now int64) (ended bool) {
+	if g != nil {
+		r.look(key, func(*unsettledKey) { ended = now >= g.ends })
+	}
+	return ended
+}
+
+// Find returns the group of a unit that was added, by the low bits of its epoch; nil if the key was
+// reset since. After a Shift it is one of another epoch.
+func (r *Unsettled) Find(key keys.Key, epoch uint32, until, window int64) (found *UnsettledGroup) {
+	until = roundUp(until, window)
+	r.look(key, func(e *unsettledKey) {
+		for _, g := range e.own {
+			if g.until == until && (found == nil || uint32(g.epoch) == epoch) {
+				found = g
+			}
+		}
+	})
+	return found
+}
+
+// Shift moves what is reserved of a key by a number of epochs, up to the newest one: the clock that
+// numbers them has taken a step. What others have reserved moves as what they have spent does.
+func (r *Unsettled) Shift(key keys.Key, by, newest int64) {
+	if r.isEmpty(key) {
+		return
+	}
+	r.change(key, func(e *unsettledKey) {
+		for _, g := range e.own {
+			g.epoch = min(g.epoch+by, newest)
+		}
+		for i := range e.others {
+			e.others[i].epoch = min(e.others[i].epoch+by, newest)
+		}
+	})
+}
+
+// Remove settles a unit of a group, and returns the epoch in which it was reserved, as the clock
+// numbers it now. Nil has none.
+func (r *Unsettled) Remove(key keys.Key, g *UnsettledGroup) (epoch int64) {
+	if g == nil {
+		return 0
+	}
+	r.change(key, func(e *unsettledKey) {
+		epoch = g.epoch
+		if g.n--; g.n <= 0 {
+			e.own = slices.DeleteFunc(e.own, func(other *UnsettledGroup) bool { return other == g })
+		}
+	})
+	return epoch
+}
+
+func (r *Unsettled) isEmpty(key keys.Key) (empty bool) {
+	empty = true
+	r.look(key, func(*unsettledKey) { empty = false })
+	return empty
+}
+
+// Settled returns what of the units that this node has spent in an epoch is not reserved. Other
+// nodes are told of it.
+func (r *Unsettled) Settled(key keys.Key, epoch, spent int64) int64 {
+	own, _ := r.In(key, epoch)
+	return max(0, spent-own)
+}
+
+// In returns what is reserved of a key in an epoch, on this node and on the others.
+func (r *Unsettled) In(key keys.Key, epoch int64) (own, remote int64) {
+	r.look(key, func(e *unsettledKey) {
+		for _, g := range e.own {
+			if g.epoch == epoch {
+				own += g.n
+			}
+		}
+		for _, o := range e.others {
+			if o.epoch == epoch {
+				remote += o.n
+			}
+		}
+	})
+	return own, remote
+}
+
+// Sum returns what is reserved of a key and still counts at now: on this node, and on the others in
+// epochs from oldest on.
+func (r *Unsettled) Sum(key keys.Key, now, oldest int64) (n int64) {
+	r.look(key, func(e *unsettledKey) {
+		for _, g := range e.own {
+			if g.ends > now {
+				n += g.n
+			}
+		}
+		for _, o := range e.others {
+			if o.epoch >= oldest {
+				n += o.n
+			}
+		}
+	})
+	return n
+}
+
+// Forget drops what is known of a key, which was reset: what was reserved before is forgiven.
+func (r *Unsettled) Forget(key keys.Key) {
+	r.change(key, func(e *unsettledKey) { *e = unsettledKey{} })
+}
+
+// Prune drops what other nodes had reserved in epochs before oldest.
+func (r *Unsettled) Prune(oldest int64) {
+	for i := range r.stripes {
+		st := &r.stripes[i]
+		st.mu.Lock()
+		for key, e := range st.of {
+			e.others = slices.DeleteFunc(e.others, func(o unsettledElse) bool { return o.epoch < oldest })
+			if len(e.own) == 0 && len(e.others) == 0 {
+				delete(st.of, key)
+			}
+		}
+		st.mu.Unlock()
+	}
+}
+
+// CopyTo copies what is reserved of a key to another Register, under the name of another key.
+func (r *Unsettled) CopyTo(to *Unsettled, key, as keys.Key) {
+	r.look(key, func(e *unsettledKey) {
+		c := &unsettledKey{others: slices.Clone(e.others)}
+		for _, g := range e.own {
+			copied := *g
+			c.own = append(c.own, &copied)
+		}
+		to.stripe(as).of = map[keys.Key]*unsettledKey{as: c}
+	})
+}
+
+// Len is how many keys something is reserved of.
+func (r *Unsettled) Len() (n int) {
+	for i := range r.stripes {
+		st := &r.stripes[i]
+		st.mu.Lock()
+		n += len(st.of)
+		st.mu.Unlock()
+	}
+	return n
+}

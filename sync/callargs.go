@@ -1,0 +1,51 @@
+// The arguments of a call of Redis with many of them, without an allocation for each: they are
+// parts of one text.
+
+package ratesync
+
+import "strconv"
+
+// callArgs are the arguments of one call after the other. What is appended to Text belongs to the
+// argument that the next End ends. The zero Args are ready to use.
+type callArgs struct {
+	Text []byte
+
+	ends  []int // of the arguments in Text
+	parts []string
+	args  []any // pointers to parts
+}
+
+// Reset begins with another call.
+func (a *callArgs) Reset() { a.Text, a.ends = a.Text[:0], a.ends[:0] }
+
+// Number adds an argument.
+func (a *callArgs) Number(n int64) {
+	a.Text = strconv.AppendInt(a.Text, n, 10)
+	a.End("")
+}
+
+// End ends an argument, after its last part.
+func (a *callArgs) End(part string) {
+	a.Text = append(a.Text, part...)
+	a.ends = append(a.ends, len(a.Text))
+}
+
+// Finish makes the arguments of the text.
+func (a *callArgs) Finish() {
+	text, from := string(a.Text), 0
+	a.parts = a.parts[:0]
+	for _, end := range a.ends {
+		a.parts = append(a.parts, text[from:end])
+		from = end
+	}
+	a.args = a.args[:0]
+	for i := range a.parts {
+		a.args = append(a.args, &a.parts[i])
+	}
+}
+
+// All returns the arguments after Finish. They are valid until the next Reset.
+func (a *callArgs) All() []any { return a.args }
+
+// Replace puts others in the place of the first ones.
+func (a *callArgs) Replace(first ...string) { copy(a.parts, first) }

@@ -1,0 +1,54 @@
+// What the loops that sync tables have in common, those of counts and those of gauges: what wakes
+// them, and how far they have come. When they sync is said by package cycle.
+
+package ratesync
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// A Waker wakes a loop that waits for it. Several calls before the loop comes back to it are one.
+type Waker chan struct{}
+
+// NewWaker returns a Waker that nobody has called.
+func NewWaker() Waker { return make(Waker, 1) }
+
+// Wake wakes the loop. It never waits.
+func (w Waker) Wake() {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+}
+
+// Progress is how far a loop has come. The zero Progress is that of one that begins.
+type Progress struct {
+	cycles atomic.Int64
+	synced atomic.Int64 // nanoseconds since the Unix epoch, 0 never
+}
+
+// A TableStatus is how far the sync of one table has come. A cycle sends all that became dirty
+// before it began.
+type TableStatus struct {
+	// Cycles is how many were completed since the table was attached: all that was due was sent and
+	// answered. Where nothing was due, that is at once.
+	Cycles int64 `json:"cycles"`
+	// Synced is when the last of them was completed, zero if none.
+	Synced time.Time `json:"synced"`
+}
+
+// Complete notes that a cycle has ended at now.
+func (p *Progress) Complete(now int64) {
+	p.synced.Store(now)
+	p.cycles.Add(1)
+}
+
+// Status returns how far the loop has come.
+func (p *Progress) Status() *TableStatus {
+	status := &TableStatus{Cycles: p.cycles.Load()}
+	if synced := p.synced.Load(); synced != 0 {
+		status.Synced = time.Unix(0, synced)
+	}
+	return status
+}
