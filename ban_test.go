@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/operate"
@@ -346,7 +347,7 @@ func TestWhereBansAreShown(t *testing.T) {
 	}
 	_, text := ask(http.MethodPost, "/rate_limit/explain", `{"zone":"shown","key":"1.2.3.4"}`)
 	var said operate.Explained
-	if err := json.Unmarshal([]byte(text), &said); err != nil || said.Decision != operate.Banned || said.Zones[0].Decision != operate.Banned || said.Zones[0].BannedUntil == nil {
+	if err := json.Unmarshal([]byte(text), &said); err != nil || said.Decision != answer.Banned || said.Zones[0].Decision != answer.Banned || said.Zones[0].BannedUntil == nil {
 		t.Fatalf("explain says %s, want the key banned", text)
 	}
 	if left := time.Until(*said.Zones[0].BannedUntil); left > time.Hour || left < 59*time.Minute || said.Wait > 3600 || said.Wait < 3540 {

@@ -23,6 +23,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -235,7 +236,7 @@ func TestConcurrentAndOperators(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &h); err != nil {
 		t.Fatal(text)
 	}
-	if l := h.Zones[0].Limits[0]; h.Decision != operate.Denied || !l.Concurrent || l.Limit != 1 || l.Used != 1 || l.Remaining != 0 || l.Wait != 1 {
+	if l := h.Zones[0].Limits[0]; h.Decision != answer.Denied || !l.Concurrent || l.Limit != 1 || l.Used != 1 || l.Remaining != 0 || l.Wait != 1 {
 		t.Errorf("explained as %s", text)
 	}
 	if n := inUse(t, "downloads"); n != 1 {

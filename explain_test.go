@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
@@ -100,7 +101,7 @@ func TestExplainThroughASite(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if denied := h.Decision == operate.Denied; denied != (status == http.StatusTooManyRequests) {
+			if denied := h.Decision == answer.Denied; denied != (status == http.StatusTooManyRequests) {
 				t.Errorf("%s, request %d: explained as %s, answered %d", c.path, i, h.Decision, status)
 			}
 			if i < c.limit {

@@ -3,7 +3,6 @@ package main
 
 import (
 	"github.com/caddy-tide/ratelimit/bench/harness"
-
 	_ "github.com/caddy-tide/ratelimit/bench/ring/handler"
 )
 

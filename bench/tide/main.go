@@ -2,9 +2,8 @@
 package main
 
 import (
-	"github.com/caddy-tide/ratelimit/bench/harness"
-
 	_ "github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/bench/harness"
 	_ "github.com/caddy-tide/ratelimit/bench/touch"
 )
 

@@ -115,23 +115,6 @@ func (o *Responder) admitUnlimited(r *http.Request) {
 	}
 }
 
-// A Reason is why a request is denied.
-type Reason uint8
-
-const (
-	// Exceeded is a limit that has no room: 429.
-	Exceeded Reason = iota
-	// Unavailable is a zone that fails closed while Redis is unavailable: 503.
-	Unavailable
-	// TooEarly is early data (RFC 8470) denied by the count of an address that is not proven: 425,
-	// upon which a client sends the request again after the handshake.
-	TooEarly
-	// Barred is a key of which an operator denies all requests: 403.
-	Barred
-	// Banned is a key that was denied too often, and is banned for a while: 429.
-	Banned
-)
-
 // A Denial is what Deny answers.
 type Denial struct {
 	Reason Reason
@@ -148,22 +131,22 @@ type Denial struct {
 	Begins bool
 }
 
-// A WouldDeny is a denial by zones in shadow mode, which denied nobody: the one with the longest
+// A ShadowDenial is a denial by zones in shadow mode, which denied nobody: the one with the longest
 // wait, and that wait. The zero value is none.
-type WouldDeny struct {
+type ShadowDenial struct {
 	Zone string
 	Wait time.Duration
 }
 
 // WouldDeny tells handlers of events, and by placeholders those that handle the request from here
 // on. It does nothing for none.
-func (o *Responder) WouldDeny(r *http.Request, would WouldDeny) {
+func (o *Responder) WouldDeny(r *http.Request, would ShadowDenial) {
 	if would.Zone != "" {
 		o.wouldDeny(r, would)
 	}
 }
 
-func (o *Responder) wouldDeny(r *http.Request, would WouldDeny) {
+func (o *Responder) wouldDeny(r *http.Request, would ShadowDenial) {
 	seconds := retryAfterSeconds(would.Wait, 0)
 	if o.Events != nil {
 		o.Events.emit(wouldDenyEvent, r, would.Zone, seconds)

@@ -17,7 +17,7 @@ func TestReasonsOfDeniedCalls(t *testing.T) {
 		status             int
 		code, text, resend string
 	}{
-		{Exceeded, 200, "8", "rate limit exceeded, try again in 3 seconds", "2001"},
+		{Denied, 200, "8", "rate limit exceeded, try again in 3 seconds", "2001"},
 		{Unavailable, 200, "14", "rate limit unavailable, try again in 3 seconds", "2001"},
 		{Barred, 200, "7", "these calls are not admitted for now", "-1"},
 		{TooEarly, 425, "", "", ""},

@@ -129,7 +129,7 @@ func (p printer) explain(c client, q asked) error {
 
 // handler prints what a handler would do.
 func (p printer) handler(h operate.Explained) error {
-	text := string(h.Decision)
+	text := h.Decision.String()
 	if h.Zone != "" {
 		text += " by " + h.Zone
 	}
@@ -146,7 +146,7 @@ func (p printer) handler(h operate.Explained) error {
 	for _, z := range h.Zones {
 		key, notes := cmp.Or(z.Key, z.ID), notesOf(z)
 		if len(z.Limits) == 0 {
-			rows = append(rows, []string{z.Zone, string(z.Decision), key, "", "", "", "", "", notes})
+			rows = append(rows, []string{z.Zone, z.Decision.String(), key, "", "", "", "", "", notes})
 		}
 		for _, l := range z.Limits {
 			remote, wait := "", ""
@@ -157,7 +157,7 @@ func (p printer) handler(h operate.Explained) error {
 				wait = length(l.Wait)
 			}
 			rows = append(rows, []string{
-				z.Zone, string(l.Decision), key, limitText(l.Limit, l.Window, l.Concurrent), number(l.Used), remote, number(l.Remaining), wait, notes,
+				z.Zone, l.Decision.String(), key, limitText(l.Limit, l.Window, l.Concurrent), number(l.Used), remote, number(l.Remaining), wait, notes,
 			})
 		}
 	}

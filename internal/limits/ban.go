@@ -8,7 +8,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -98,9 +97,9 @@ func (e *Evaluation) recordBanned() {
 		case k.rest == 0 || k.shadow:
 		case reqkey.IsUnproven(e.keys[k.key[0]:k.key[1]]):
 			e.denial.Reason = answer.TooEarly
-			k.Decisions.Count(metrics.TooEarly)
+			k.Decisions.Count(answer.TooEarly)
 		default:
-			k.Decisions.Count(metrics.Banned)
+			k.Decisions.Count(answer.Banned)
 		}
 	}
 }
@@ -108,7 +107,7 @@ func (e *Evaluation) recordBanned() {
 // recordWouldBan counts a request of a key that would be banned, in a zone that is not enforced for
 // it.
 func (e *Evaluation) recordWouldBan(k keyed) {
-	k.Decisions.Count(metrics.WouldDeny)
+	k.Decisions.Count(answer.WouldDeny)
 	if !reqkey.IsUnproven(e.keys[k.key[0]:k.key[1]]) {
 		e.noteWouldDeny(k.Zone, k.rest)
 	}

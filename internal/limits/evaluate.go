@@ -18,7 +18,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -77,7 +76,7 @@ type overall struct {
 	// overShadow is set where a zone that is not enforced would deny, and wouldDeny is the longest
 	// denial that is not enforced.
 	overShadow bool
-	wouldDeny  answer.WouldDeny
+	wouldDeny  answer.ShadowDenial
 	// queues is how many zones are still to give their slots.
 	queues int
 	// holds is set where a zone holds something beyond its decision: see Hold.
@@ -270,7 +269,7 @@ func (e *Evaluation) put(q *question, r *http.Request) {
 		z.Notices.Ambiguous(&z.Settings, z.Logger)
 	}
 	if q.none && z.EmptyKey != config.EmptyDeny {
-		z.Decisions.Count(metrics.Skipped)
+		z.Decisions.Count(answer.Skipped)
 		return
 	}
 	if q.shadow = !z.EnforcesRaw(e.rawOf(&q.keyed)); q.shadow {
@@ -297,7 +296,7 @@ func (e *Evaluation) decide(q *question, r *http.Request) {
 	slots := z.Slots.For(q.by)
 	if len(q.limits) == 0 && slots == nil {
 		if !throttled {
-			z.Decisions.Count(metrics.Skipped)
+			z.Decisions.Count(answer.Skipped)
 		}
 		return
 	}
@@ -487,7 +486,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	for i := range e.zones {
 		zr := &e.zones[i]
 		if !zr.denied {
-			zr.Decisions.Count(metrics.Admitted)
+			zr.Decisions.Count(answer.Admitted)
 			e.noteNear(zr)
 		}
 		if e.overflowed {
@@ -572,7 +571,7 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 		return
 	}
 	denied := e.IsDenied()
-	reason := answer.Exceeded
+	reason := answer.Denied
 	for i := range e.zones {
 		zr := &e.zones[i]
 		if denied {
@@ -585,7 +584,7 @@ func (e *Evaluation) recordDenials(r *http.Request) {
 		case zr.early:
 			// No line and no event: they would blame the owner of an address that somebody else may
 			// have written there.
-			zr.Decisions.Count(metrics.TooEarly)
+			zr.Decisions.Count(answer.TooEarly)
 			reason = answer.TooEarly
 		default:
 			zr.Decisions.Count(zr.decision())
@@ -629,14 +628,14 @@ func (e *Evaluation) noteZone(r *http.Request) {
 	case e.longest > 0:
 		d.Zone = e.zones[e.longest-1].Name
 	case e.unavailable:
-		z.Decisions.Count(metrics.Unavailable)
+		z.Decisions.Count(answer.Unavailable)
 		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, max(d.Wait, time.Second)
 	case reqkey.IsEarly(r): // an address may be why there is no key
 		d.Reason, d.Zone = answer.TooEarly, z.Name
-		z.Decisions.Count(metrics.TooEarly)
+		z.Decisions.Count(answer.TooEarly)
 	default:
 		d.Zone = z.Name
-		z.Decisions.Count(metrics.Denied)
+		z.Decisions.Count(answer.Denied)
 		z.Denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: d.Wait})
 	}
 }
@@ -653,11 +652,11 @@ func (e *Evaluation) loggedDenial(zr *zoneResult, r *http.Request) answer.Logged
 }
 
 // decision returns what metrics say of a zone that denied.
-func (zr *zoneResult) decision() metrics.Decision {
+func (zr *zoneResult) decision() answer.Reason {
 	if zr.reserved {
-		return metrics.Reserved
+		return answer.Reserved
 	}
-	return metrics.Denied
+	return answer.Denied
 }
 
 // MarkCounted notes in a request that error routes must not count it again, if there is an error,

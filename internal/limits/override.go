@@ -6,7 +6,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
@@ -31,14 +30,14 @@ func (e *Evaluation) recordBarred(k keyed, r *http.Request) {
 	}
 	switch {
 	case k.shadow:
-		k.Decisions.Count(metrics.WouldDeny)
+		k.Decisions.Count(answer.WouldDeny)
 		if !early {
 			e.noteWouldDeny(k.Zone, 0)
 		}
 	case early:
-		k.Decisions.Count(metrics.TooEarly)
+		k.Decisions.Count(answer.TooEarly)
 	default:
-		k.Decisions.Count(metrics.Denied)
+		k.Decisions.Count(answer.Denied)
 	}
 }
 

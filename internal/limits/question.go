@@ -7,7 +7,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/metrics"
 )
 
 // keyed is a zone that is asked for a key.
@@ -91,14 +90,14 @@ func (e *Evaluation) recordClosed(z keyed, r *http.Request) {
 		wait = z.FirstWindow()
 		z.Denials.Denied(e.now, answer.LoggedDenial{Request: r, Wait: wait, Shadow: true})
 	}
-	z.Decisions.Count(metrics.WouldDeny)
+	z.Decisions.Count(answer.WouldDeny)
 	e.noteWouldDeny(z.Zone, wait)
 }
 
 // recordWouldDeny counts and logs a request in a zone that would have denied it. Early data, which
 // proves no address, is counted only: a line or a placeholder would blame the owner of an address.
 func (e *Evaluation) recordWouldDeny(zr *zoneResult, r *http.Request) {
-	zr.Decisions.Count(metrics.WouldDeny)
+	zr.Decisions.Count(answer.WouldDeny)
 	if zr.early {
 		return
 	}
@@ -111,9 +110,9 @@ func (e *Evaluation) recordWouldDeny(zr *zoneResult, r *http.Request) {
 // noteWouldDeny notes a denial that is not enforced, of which the longest is told.
 func (e *Evaluation) noteWouldDeny(z *Zone, wait time.Duration) {
 	if wait >= e.wouldDeny.Wait {
-		e.wouldDeny = answer.WouldDeny{Zone: z.Name, Wait: wait}
+		e.wouldDeny = answer.ShadowDenial{Zone: z.Name, Wait: wait}
 	}
 }
 
 // WouldDeny returns what zones in shadow mode would have done.
-func (e *Evaluation) WouldDeny() answer.WouldDeny { return e.wouldDeny }
+func (e *Evaluation) WouldDeny() answer.ShadowDenial { return e.wouldDeny }

@@ -3,9 +3,9 @@ package limits
 import (
 	"net/http"
 
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/metrics"
 )
 
 // A throttle is a key of a zone with bandwidth, which slows the response to an admitted request.
@@ -29,7 +29,7 @@ func (e *Evaluation) throttle(k *keyed, key keys.Key, o *control.Override) bool 
 func (e *Evaluation) holdThrottles(h *Held) {
 	for _, t := range e.throttles {
 		if _, asked := e.Of(t.Zone); !asked { // else Enter has counted it
-			t.Decisions.Count(metrics.Admitted)
+			t.Decisions.Count(answer.Admitted)
 		}
 		h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
 			slowed, overflow := t.Throttle.Throttle(w, r, keys.Key(t.key))

@@ -216,7 +216,7 @@ func (z *Zone) Applies(r *http.Request, counted []string) (bool, error) {
 func (z *Zone) isFor(r *http.Request, counted []string) (bool, error) {
 	ok, excepted, err := z.Selects(r, counted)
 	if excepted {
-		z.Decisions.Count(metrics.Skipped)
+		z.Decisions.Count(answer.Skipped)
 	}
 	return ok && !excepted, err
 }

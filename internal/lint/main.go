@@ -32,10 +32,10 @@ const (
 // layers are the packages of the product, the lowest first. One imports only packages of layers
 // below its own.
 var layers = [][]string{
-	{"internal/clock", "internal/cycle", "internal/hostport", "internal/keys", "internal/metrics", "internal/plot", "internal/reset", "internal/saturate", "internal/spelling", "internal/warning"},
+	{"internal/clock", "internal/cycle", "internal/hostport", "internal/keys", "internal/plot", "internal/reset", "internal/saturate", "internal/spelling", "internal/warning"},
 	{"algorithms", "internal/accesslog", "internal/ban", "internal/bandwidth", "internal/gauge", "internal/redisconn", "internal/reqkey"},
 	{"internal/answer", "internal/config", "internal/table"},
-	{"internal/sim", "sync"},
+	{"internal/metrics", "internal/sim", "sync"},
 	{"internal/control", "sync/bans", "sync/gauge"},
 	{"sync/strict"},
 	{"internal/limits"},

@@ -1,6 +1,10 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
+)
 
 // Counts are what a zone has counted since it began.
 type Counts struct {
@@ -38,11 +42,11 @@ func ByZone() (map[string]Counts, error) {
 			switch decision {
 			case "near":
 				c.Near += n
-			case decisionLabels[Admitted]:
+			case answer.Admitted.String():
 				c.Admitted += n
-			case decisionLabels[WouldDeny]:
+			case answer.WouldDeny.String():
 				c.WouldDeny += n
-			case decisionLabels[Skipped]:
+			case answer.Skipped.String():
 			default:
 				c.Denied += n
 			}

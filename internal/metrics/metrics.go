@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
 )
 
 const namespace, subsystem = "caddy", "rate_limit"
@@ -35,33 +37,10 @@ var defaultCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Help: "Limits that were to come with a request, and did not: limit_default held.",
 }, []string{"zone"})
 
-// A Decision is what a zone decided on a request.
-type Decision uint8
-
-const (
-	Admitted Decision = iota
-	Denied
-	// TooEarly is a denial in early data, for an address that is not proven.
-	TooEarly
-	// Skipped is a request without a key that passes uncounted.
-	Skipped
-	// Unavailable is a denial because Redis is unavailable.
-	Unavailable
-	// WouldDeny is a denial by a zone in shadow mode, which denied nobody.
-	WouldDeny
-	// Reserved is a denial that ends as soon as responses to others begin that don't count.
-	Reserved
-	// Banned is a denial during a ban.
-	Banned
-)
-
-// decisionLabels are in the order of the decisions.
-var decisionLabels = [...]string{"admitted", "denied", "too_early", "skipped", "unavailable", "would_deny", "reserved", "banned"}
-
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
 type ZoneCounters struct {
 	name      string
-	decisions [len(decisionLabels)]prometheus.Counter
+	decisions [answer.Counted]prometheus.Counter
 	overflow  prometheus.Counter
 	near      prometheus.Counter
 	defaults  prometheus.Counter
@@ -81,8 +60,8 @@ func NewZoneCounters(name string) *ZoneCounters {
 	users.Lock()
 	defer users.Unlock()
 	users.of[z.name]++
-	for d, decision := range decisionLabels {
-		z.decisions[d] = decisionCount.WithLabelValues(z.name, decision)
+	for r := range answer.Counted {
+		z.decisions[r] = decisionCount.WithLabelValues(z.name, r.String())
 	}
 	z.overflow, z.near = overflowCount.WithLabelValues(z.name), nearCount.WithLabelValues(z.name)
 	z.defaults = defaultCount.WithLabelValues(z.name)
@@ -108,7 +87,7 @@ func (z *ZoneCounters) Release() {
 }
 
 // Count counts a decision.
-func (z *ZoneCounters) Count(d Decision) {
+func (z *ZoneCounters) Count(d answer.Reason) {
 	if z != nil {
 		z.decisions[d].Inc()
 	}

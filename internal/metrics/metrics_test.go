@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
 )
 
 func someState() State {
@@ -49,7 +51,7 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 
 func TestMetricsSurviveAReload(t *testing.T) {
 	c := NewZoneCounters("m")
-	c.Count(Admitted)
+	c.Count(answer.Admitted)
 	c.CountOverflow()
 	c.CountNear()
 	c.CountDefault()
@@ -61,7 +63,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		NewZoneCounters("m").Count(Denied)
+		NewZoneCounters("m").Count(answer.Denied)
 		want := map[string]float64{
 			"decisions_total admitted m": before["decisions_total admitted m"], "decisions_total denied m": before["decisions_total denied m"] + float64(config+1),
 			"decisions_total reserved m": 0, "decisions_total skipped m": 0, "decisions_total too_early m": 0, "decisions_total unavailable m": 0, "decisions_total would_deny m": 0, "overflow_decisions_total m": before["overflow_decisions_total m"],
@@ -98,10 +100,10 @@ func scrapeDecisions(t *testing.T) map[string]float64 {
 
 func TestCountersSwitchedOff(t *testing.T) {
 	var c *ZoneCounters
-	c.Count(Admitted)
-	c.Count(Denied)
-	c.Count(Skipped)
-	c.Count(Unavailable)
+	c.Count(answer.Admitted)
+	c.Count(answer.Denied)
+	c.Count(answer.Skipped)
+	c.Count(answer.Unavailable)
 	c.CountOverflow()
 	c.CountNear()
 }
@@ -109,10 +111,10 @@ func TestCountersSwitchedOff(t *testing.T) {
 func TestCountingDoesNotAllocate(t *testing.T) {
 	c := NewZoneCounters("allocations")
 	if n := testing.AllocsPerRun(100, func() {
-		c.Count(Admitted)
-		c.Count(Denied)
-		c.Count(Skipped)
-		c.Count(Unavailable)
+		c.Count(answer.Admitted)
+		c.Count(answer.Denied)
+		c.Count(answer.Skipped)
+		c.Count(answer.Unavailable)
 		c.CountOverflow()
 		c.CountNear()
 	}); n != 0 {

@@ -20,22 +20,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/limits"
 )
 
-// A Decision is what would become of a request, in all or in one zone or limit.
-type Decision string
-
-// The decisions, as metrics name them where they have a name there.
-const (
-	Admitted    Decision = "admitted"
-	Denied      Decision = "denied"
-	WouldDeny   Decision = "would_deny"  // denied in shadow mode
-	Skipped     Decision = "skipped"     // the zone doesn't limit the request
-	Unavailable Decision = "unavailable" // the zone fails closed while Redis is unavailable
-	TooEarly    Decision = "too_early"   // denied in early data
-	Banned      Decision = "banned"      // denied during a ban
-	Reserved    Decision = "reserved"    // denied until others get back what they have reserved
-	NotAsked    Decision = "not_asked"   // another zone denies before, or Redis needs not be asked
-)
-
 // Except stands in Mismatch for an exception that matches.
 const Except = "except"
 
@@ -43,18 +27,18 @@ const Except = "except"
 type Explained struct {
 	// Decision is that of all its zones. Zone is the one that denies with the longest Wait, which
 	// is in seconds. Delay is how many seconds an admitted request waits in queues.
-	Decision Decision `json:"decision"`
-	Zone     string   `json:"zone,omitempty"`
-	Wait     float64  `json:"wait,omitempty"`
-	Delay    float64  `json:"delay,omitempty"`
+	Decision answer.Reason `json:"decision"`
+	Zone     string        `json:"zone,omitempty"`
+	Wait     float64       `json:"wait,omitempty"`
+	Delay    float64       `json:"delay,omitempty"`
 	// Zones are in the order in which they are asked.
 	Zones []ExplainedZone `json:"zones"`
 }
 
 // An ExplainedZone is what one zone says.
 type ExplainedZone struct {
-	Zone     string   `json:"zone"`
-	Decision Decision `json:"decision"`
+	Zone     string        `json:"zone"`
+	Decision answer.Reason `json:"decision"`
 	// Mismatch says why the zone doesn't limit the request: of each of its matcher sets the matcher
 	// that did not match, except, or the reason in words.
 	Mismatch []string `json:"mismatch,omitempty"`
@@ -85,8 +69,8 @@ type ExplainedLimit struct {
 	Remote    *int64 `json:"remote,omitempty"`
 	Remaining int64  `json:"remaining"`
 	// After is what is left after the request, as its answer says.
-	After    int64    `json:"after"`
-	Decision Decision `json:"decision"`
+	After    int64         `json:"after"`
+	Decision answer.Reason `json:"decision"`
 	// Wait is how many seconds a denied request should wait.
 	Wait float64 `json:"wait,omitempty"`
 }
@@ -131,7 +115,7 @@ type copied struct {
 
 // request notes what a zone has to do with a request.
 func (x *explanation) request(z *limits.Zone, r *http.Request) error {
-	report := ExplainedZone{Zone: z.Name, Decision: Skipped}
+	report := ExplainedZone{Zone: z.Name, Decision: answer.Skipped}
 	mismatch, err := mismatchOf(z.Matchers, r)
 	if err != nil {
 		return err
@@ -166,7 +150,7 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 
 // fork copies what a zone holds of a key. It returns false where that is not found.
 func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
-	report := ExplainedZone{Zone: z.Name, Decision: NotAsked, Shadow: !z.Enforces(k)}
+	report := ExplainedZone{Zone: z.Name, Decision: answer.NotAsked, Shadow: !z.Enforces(k)}
 	asked, ok := z.Fork(k)
 	if !ok {
 		return false
@@ -207,7 +191,7 @@ func textOf(o *control.Override) string {
 
 // decide asks the zones together, as a request would, and each that was not asked then by itself.
 func (x *explanation) decide(r *http.Request) (h Explained, err error) {
-	h.Decision, h.Zones = Admitted, x.all
+	h.Decision, h.Zones = answer.Admitted, x.all
 	if h.Zones == nil {
 		h.Zones = []ExplainedZone{}
 	}
@@ -219,7 +203,7 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 	for i, f := range x.asked {
 		report := &x.all[x.copies[i].at]
 		if o, ok := e.Of(f); ok {
-			report.Decision = Admitted
+			report.Decision = answer.Admitted
 			report.add(o, x.copies[i].stands)
 		} else if err := report.uncounted(f, x.copies[i], e, r); err != nil {
 			return h, err
@@ -231,12 +215,12 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 
 // uncounted says why a zone has not asked its limits.
 func (z *ExplainedZone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation, r *http.Request) error {
-	d, denied := e.Denial(), Denied
+	d, denied := e.Denial(), answer.Denied
 	_, rest, _, _ := e.ClosedBy(f)
 	if z.Shadow {
-		denied = WouldDeny
+		denied = answer.WouldDeny
 	}
-	why := func(d Decision, text ...string) error {
+	why := func(d answer.Reason, text ...string) error {
 		z.Decision, z.Mismatch = d, text
 		return nil
 	}
@@ -248,23 +232,23 @@ func (z *ExplainedZone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation
 	case rest > 0:
 		until := time.Unix(0, clock.Now()).Add(rest).UTC()
 		if z.BannedUntil = &until; !z.Shadow {
-			denied = Banned
+			denied = answer.Banned
 		}
 		return why(denied)
 	case f.OnlyThrottles() && z.Shadow:
-		return why(Skipped, "the zone is not enforced for the key, so it does not slow its responses")
+		return why(answer.Skipped, "the zone is not enforced for the key, so it does not slow its responses")
 	case f.OnlyThrottles() && !e.IsDenied() && z.Override != control.Unlimited:
-		return why(Admitted)
+		return why(answer.Admitted)
 	case z.Override == control.Unlimited:
-		return why(Skipped)
+		return why(answer.Skipped)
 	case !e.IsDenied() && f.OnRedisLoss == config.LossDeny && z.Shadow:
-		return why(WouldDeny, "redis is unavailable")
+		return why(answer.WouldDeny, "redis is unavailable")
 	case !e.IsDenied() && f.OnRedisLoss == config.LossAllow:
-		return why(Skipped, "redis is unavailable, and on_redis_loss is allow")
+		return why(answer.Skipped, "redis is unavailable, and on_redis_loss is allow")
 	case !e.IsDenied():
-		return why(Skipped, "every limit is unlimited for the request")
+		return why(answer.Skipped, "every limit is unlimited for the request")
 	case d.Reason == answer.Unavailable && d.Zone == f.Name:
-		return why(Unavailable)
+		return why(answer.Unavailable)
 	}
 	return z.addAlone(f, c.stands, r)
 }
@@ -281,9 +265,9 @@ func (z *ExplainedZone) addAlone(f, stands *limits.Zone, r *http.Request) error 
 	}
 	for i := range z.Limits {
 		l := &z.Limits[i]
-		l.Decision, l.After, l.Wait = NotAsked, l.Remaining, 0
+		l.Decision, l.After, l.Wait = answer.NotAsked, l.Remaining, 0
 	}
-	z.Decision = NotAsked
+	z.Decision = answer.NotAsked
 	return nil
 }
 
@@ -292,22 +276,22 @@ func (x *explanation) overall(h *Explained, e *limits.Evaluation) {
 	h.Delay = seconds(e.Delay())
 	if e.IsDenied() {
 		d := e.Denial()
-		h.Decision, h.Zone, h.Wait, h.Delay = Denied, d.Zone, seconds(d.Wait), 0
+		h.Decision, h.Zone, h.Wait, h.Delay = answer.Denied, d.Zone, seconds(d.Wait), 0
 		for i := range h.Zones {
-			if h.Zones[i].Zone == d.Zone && h.Zones[i].Decision == Reserved {
-				h.Decision = Reserved
+			if h.Zones[i].Zone == d.Zone && h.Zones[i].Decision == answer.Reserved {
+				h.Decision = answer.Reserved
 			}
 		}
 		switch d.Reason {
 		case answer.Barred:
 			h.Wait = 0
 		case answer.Unavailable:
-			h.Decision = Unavailable
+			h.Decision = answer.Unavailable
 		case answer.TooEarly:
-			h.Decision = TooEarly
+			h.Decision = answer.TooEarly
 		case answer.Banned:
 			if !d.Begins {
-				h.Decision = Banned
+				h.Decision = answer.Banned
 			}
 		}
 	}
@@ -315,12 +299,12 @@ func (x *explanation) overall(h *Explained, e *limits.Evaluation) {
 
 // add adds what was decided in a zone, and how it stood before.
 func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
-	denied := Denied
+	denied := answer.Denied
 	switch {
 	case o.Shadow:
-		denied = WouldDeny
+		denied = answer.WouldDeny
 	case o.Reserved:
-		denied = Reserved
+		denied = answer.Reserved
 	}
 	if o.Denied {
 		z.Decision = denied
@@ -332,7 +316,7 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 		rate, d, s := o.Limits[i].Rate, &o.Results[i], stands.Stand(&o.Limits[i], clock.Now())
 		l := ExplainedLimit{
 			Limit: d.Quota, Window: config.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote,
-			Remaining: s.Size - s.Used, Decision: Admitted, After: d.Remaining,
+			Remaining: s.Size - s.Used, Decision: answer.Admitted, After: d.Remaining,
 		}
 		if o.ByRedis {
 			if l.Remote, l.Remaining = nil, d.Remaining; !o.Denied {
@@ -348,9 +332,9 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 }
 
 // addSlots adds what runs at once, without the request.
-func (z *ExplainedZone) addSlots(o limits.Outcome, denied Decision) {
+func (z *ExplainedZone) addSlots(o limits.Outcome, denied answer.Reason) {
 	t, d := o.Taken, &o.SlotResult
-	l := ExplainedLimit{Limit: o.Taken.By.Max, Concurrent: true, Used: t.Own + t.Others, Remote: &t.Others, After: d.Remaining, Decision: Admitted}
+	l := ExplainedLimit{Limit: o.Taken.By.Max, Concurrent: true, Used: t.Own + t.Others, Remote: &t.Others, After: d.Remaining, Decision: answer.Admitted}
 	if d.Allowed {
 		l.Used--
 	} else {

@@ -165,15 +165,15 @@ func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, s
 			*o = append(*o, h)
 		}
 	}
-	seen[string(said.Decision)]++
+	seen[said.Decision.String()]++
 	if what := differAll(zones, said, e, apart); what != "" {
 		return what
 	}
 	for i, z := range zones {
 		x := said.Zones[i]
-		seen["zone "+string(x.Decision)]++
+		seen["zone "+x.Decision.String()]++
 		o, ok := e.Of(z)
-		if asked := x.Decision == Admitted || (x.Decision == Denied || x.Decision == WouldDeny || x.Decision == Reserved) && len(x.Limits) > 0 && x.Limits[0].Decision != NotAsked; ok != asked {
+		if asked := x.Decision == answer.Admitted || (x.Decision == answer.Denied || x.Decision == answer.WouldDeny || x.Decision == answer.Reserved) && len(x.Limits) > 0 && x.Limits[0].Decision != answer.NotAsked; ok != asked {
 			return fmt.Sprintf("%s: it was asked %t, and explained as %+v", z.Name, ok, x)
 		}
 		if !ok {
@@ -188,23 +188,23 @@ func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, s
 
 // differAll compares what becomes of the request.
 func differAll(zones []*limits.Zone, said Explained, e *limits.Evaluation, apart time.Duration) string {
-	want := Admitted
+	want := answer.Admitted
 	d := e.Denial()
 	switch {
 	case !e.IsDenied():
 		d = answer.Denial{}
 	case d.Reason == answer.Unavailable:
-		want = Unavailable
+		want = answer.Unavailable
 	default:
-		want = Denied
+		want = answer.Denied
 		for _, z := range zones {
 			if o, ok := e.Of(z); ok && z.Name == d.Zone && o.Reserved {
-				want = Reserved
+				want = answer.Reserved
 			}
 		}
 	}
 	delay := e.Delay()
-	if want != Admitted {
+	if want != answer.Admitted {
 		delay = 0
 	}
 	if said.Decision != want || said.Zone != d.Zone || off(said.Wait, d.Wait) > apart || off(said.Delay, delay) > apart {
@@ -215,12 +215,12 @@ func differAll(zones []*limits.Zone, said Explained, e *limits.Evaluation, apart
 
 // differZone compares what one zone decides.
 func differZone(x ExplainedZone, o limits.Outcome, apart time.Duration) string {
-	if denied := x.Decision != Admitted; denied != o.Denied || x.Shadow != o.Shadow || (x.Decision == Reserved) != (o.Denied && o.Reserved && !o.Shadow) {
+	if denied := x.Decision != answer.Admitted; denied != o.Denied || x.Shadow != o.Shadow || (x.Decision == answer.Reserved) != (o.Denied && o.Reserved && !o.Shadow) {
 		return fmt.Sprintf("explained as %+v, and it was %+v", x, o)
 	}
 	for i, is := range o.Results {
 		l := x.Limits[i]
-		if allowed := l.Decision == Admitted; allowed != is.Allowed || l.After != is.Remaining || !allowed && off(l.Wait, is.RetryAfter) > apart {
+		if allowed := l.Decision == answer.Admitted; allowed != is.Allowed || l.After != is.Remaining || !allowed && off(l.Wait, is.RetryAfter) > apart {
 			return fmt.Sprintf("the limit %s explained as %+v, and it was %+v", l.Window, l, is)
 		}
 		if l.Used < 0 || l.Remaining < 0 {
@@ -290,8 +290,8 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 			rt.Fatal(failure)
 		}
 	})
-	for _, d := range []Decision{"admitted", "denied", "reserved", "zone would_deny", "zone skipped"} {
-		if seen[string(d)] == 0 {
+	for _, d := range []string{"admitted", "denied", "reserved", "zone would_deny", "zone skipped"} {
+		if seen[d] == 0 {
 			t.Errorf("nothing was %s, so not all was compared: %v", d, seen)
 		}
 	}
@@ -423,8 +423,8 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	server.Kill()
 	redistest.Eventually(t, "the loss is noticed", lost(true))
 	compare("redis is away", 12)
-	for _, d := range []Decision{"admitted", "denied", "unavailable", "reserved", "zone not_asked", "zone would_deny", "zone skipped"} {
-		if seen[string(d)] == 0 {
+	for _, d := range []string{"admitted", "denied", "unavailable", "reserved", "zone not_asked", "zone would_deny", "zone skipped"} {
+		if seen[d] == 0 {
 			t.Errorf("nothing was %s, so not all was compared: %v", d, seen)
 		}
 	}
@@ -441,7 +441,7 @@ func TestExplainAKey(t *testing.T) {
 	if _, ok, err := ExplainKey(zones[0], limits.KeyOfID(raw.ID)); ok || err != nil {
 		t.Errorf("a key that never came is found by its ID: %t, %v", ok, err)
 	}
-	for i, want := range []Decision{Admitted, Admitted, Admitted, Denied, Denied} {
+	for i, want := range []answer.Reason{answer.Admitted, answer.Admitted, answer.Admitted, answer.Denied, answer.Denied} {
 		byKey, ok, err := ExplainKey(zones[0], raw)
 		if !ok || err != nil || byKey.Decision != want || byKey.Zones[0].Limits[0].Used != min(3, int64(i)) || byKey.Zones[0].Key != "a" {
 			t.Errorf("%d used: %+v, %v", i, byKey, err)
@@ -466,7 +466,7 @@ func TestWhichMatcherDidNotMatch(t *testing.T) {
 	defer zones[0].Release()
 	for key, want := range map[string][]string{"a": nil, "b": {"except"}, "c": {"method", "header"}} {
 		said, err := ExplainZones(zones, request(key))
-		if err != nil || !slices.Equal(said.Zones[0].Mismatch, want) || (said.Zones[0].Decision == Skipped) != (want != nil) {
+		if err != nil || !slices.Equal(said.Zones[0].Mismatch, want) || (said.Zones[0].Decision == answer.Skipped) != (want != nil) {
 			t.Errorf("%s: %+v, %v; want %v", key, said, err, want)
 		}
 	}
@@ -506,7 +506,7 @@ func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
 	redistest.Eventually(t, "redis decides again", func() bool { return redis.Strict.Status().Open == 0 })
 	for _, z := range zones {
 		said, err := ExplainZones([]*limits.Zone{z}, request("a"))
-		if err != nil || said.Decision != Denied || said.Zones[0].Limits[0].Used != 3 {
+		if err != nil || said.Decision != answer.Denied || said.Zones[0].Limits[0].Used != 3 {
 			t.Errorf("%s: %+v, %v; want denied, as 3 of 3 are used", z.Name, said, err)
 		}
 	}
