@@ -613,18 +613,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	defer e.Free()
-	h.answers.WouldDeny(r, e.WouldDeny())
-	if e.IsDenied() {
-		return e.MarkCounted(r, h.answers.Deny(w, r, e.Denial()))
+	h.answers.WouldDeny(r, e.WouldDeny)
+	if e.Denied {
+		return e.MarkCounted(r, h.answers.Deny(w, r, e.Denial))
 	}
 	if err := e.Enter(r.Context()); err != nil {
 		return e.MarkCounted(r, err)
 	}
-	if e.IsNear() && h.answers.TellsNear() {
+	if h.answers.TellsNear() {
 		h.answers.Near(r, e.Near())
 	}
 	if h.answers.TellsAdmitted() {
-		h.answers.Admit(w, r, e.Fields(), e.Results(), e.Now())
+		h.answers.Admit(w, r, &e.Fields, e.Results(), e.Now)
 	}
 	if held := e.Hold(); held != nil {
 		return e.MarkCounted(r, held.Serve(w, r, next))

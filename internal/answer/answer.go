@@ -138,6 +138,13 @@ type ShadowDenial struct {
 	Wait time.Duration
 }
 
+// Note takes in the denial by a zone, which is told where it has the longest wait.
+func (d *ShadowDenial) Note(zone string, wait time.Duration) {
+	if wait >= d.Wait {
+		*d = ShadowDenial{Zone: zone, Wait: wait}
+	}
+}
+
 // WouldDeny tells handlers of events, and by placeholders those that handle the request from here
 // on. It does nothing for none.
 func (o *Responder) WouldDeny(r *http.Request, would ShadowDenial) {

@@ -70,6 +70,7 @@ type Counters struct {
 // A Decider is a table as a request sees it.
 type Decider interface {
 	Decide(a *table.Ask, t *table.Taken)
+	Take(l algorithms.Limit, key keys.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken
 	Refund(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Penalize(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Leave(l algorithms.Limit, key keys.Key, t table.Taken, now, n int64)
@@ -82,7 +83,7 @@ type Decider interface {
 type Settler interface {
 	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
 	Settle(key keys.Key, r table.Reserved, now int64, refunds bool)
-	AdmitsSettled(l algorithms.Limit, key keys.Key, now int64) bool
+	AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool
 	Unsettled() *table.Unsettled
 }
 

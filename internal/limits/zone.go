@@ -98,6 +98,11 @@ type Zone struct {
 	// Shares are this node's shares of the limits, for on_redis_loss divide.
 	Shares Shares
 
+	// gates may stand in a request's way, in this order. holds is set where one gives an admitted
+	// request something to hold.
+	gates []gate
+	holds bool
+
 	// salt is config.SaltOf its name.
 	salt uint64
 }
@@ -140,6 +145,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if o.Bandwidth != 0 {
 		z.Throttle = bandwidth.Acquire(o.Namespace, o.Name, bandwidth.Rate(o.Bandwidth), o.MaxKeys)
 	}
+	z.addGates()
 	return z, nil
 }
 

@@ -363,11 +363,11 @@ func (r *replay) ask(zones []*limits.Zone, rec *accesslog.Record, q *http.Reques
 		s := r.zones[z.Name]
 		if o, ok := e.Of(z); ok {
 			s.count(z, &o, rec)
-		} else if key, rest, shadow, ok := e.ClosedBy(z); ok {
-			s.countClosed(z, key, rest > 0, shadow, rec)
+		} else if o.Closed {
+			s.countClosed(z, o.Key, o.Rest > 0, o.Shadow, rec)
 		}
 	}
-	if e.IsDenied() {
+	if e.Denied {
 		return false, nil
 	}
 	if h := e.Hold(); h != nil {
