@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/heap"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -60,7 +61,7 @@ type replay struct {
 
 	zones map[string]*zoneStats
 	total totals
-	held  []response // that have not begun yet, as a heap
+	held  heap.Heap[response] // that have not begun yet
 	err   error
 }
 
@@ -93,7 +94,7 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 		return nil, err
 	}
 	o.Nodes = max(o.Nodes, 1)
-	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}}
+	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}, held: heap.Heap[response]{Before: response.isBefore}}
 	r.reach = r.reached
 	for _, s := range p.servers {
 		r.makers = append(r.makers, newMaker(s.Server, p.isPlain()))
