@@ -42,10 +42,10 @@ func (r Rate) turnTime() int64 {
 // others had left of their turns.
 type queue struct {
 	// paid is the time up to which the bytes that were sent use the rate up. rest is the part of a
-	// nanosecond that is missing in it, in bytes times nanoseconds a second. The lists hold members.
+	// nanosecond that is missing in it, in bytes times nanoseconds a second.
 	paid, rest int64
-	begun      list.List
-	waiting    list.List
+	// The lists hold members.
+	begun, waiting list.List
 }
 
 // A member is a response in a queue. Its zero value is one that has not had a turn.
