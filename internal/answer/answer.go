@@ -148,12 +148,9 @@ func (d *ShadowDenial) Note(zone string, wait time.Duration) {
 // WouldDeny tells handlers of events, and by placeholders those that handle the request from here
 // on. It does nothing for none.
 func (o *Responder) WouldDeny(r *http.Request, would ShadowDenial) {
-	if would.Zone != "" {
-		o.wouldDeny(r, would)
+	if would.Zone == "" {
+		return
 	}
-}
-
-func (o *Responder) wouldDeny(r *http.Request, would ShadowDenial) {
 	seconds := retryAfterSeconds(would.Wait, 0)
 	if o.Events != nil {
 		o.Events.emit(wouldDenyEvent, r, would.Zone, seconds)
