@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
@@ -77,7 +76,7 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 func (e *Evaluation) Delay() (delay time.Duration) {
 	for i := range e.zones {
 		zr := &e.zones[i]
-		for j := 0; zr.Kind == algorithms.LeakyBucket && !zr.shadow && j < len(zr.limits); j++ {
+		for j := 0; zr.Kind.Queues() && !zr.shadow && j < len(zr.limits); j++ {
 			delay = max(delay, e.receipts[zr.first+j].Delay)
 		}
 	}

@@ -3,7 +3,6 @@ package limits
 import (
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -56,7 +55,7 @@ func (e *Evaluation) rollBackStrict(zr *zoneResult) {
 		return
 	case zr.denied && !e.countsDenied(zr):
 		return
-	case !zr.denied && !e.countsDenied(zr) && zr.Kind != algorithms.LeakyBucket:
+	case !zr.denied && !e.countsDenied(zr) && !zr.Kind.Queues():
 		g.by.Refund(g.Grant)
 		return
 	}
@@ -104,7 +103,7 @@ func (e *Evaluation) tellWait(zr *zoneResult, i int, wait time.Duration) {
 // refund returns what a limit granted.
 func (e *Evaluation) refund(zr *zoneResult, i int) {
 	l, taken := &zr.limits[i], e.receipts[zr.first+i]
-	if zr.Kind == algorithms.LeakyBucket {
+	if zr.Kind.Queues() {
 		l.Table.Leave(l.Enforced, zr.hash, taken, clock.Now(), 1)
 	} else {
 		l.Table.Refund(l.Enforced, zr.hash, taken, 1)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -94,7 +93,7 @@ func (e *Evaluation) hear(q *question) {
 // have room come last: a slot can't be refunded once others stand behind it.
 func (z strictZone) askedBefore(other strictZone) int {
 	last := func(z strictZone) int {
-		if z.Kind == algorithms.LeakyBucket && z.left > 0 {
+		if z.Kind.Queues() && z.left > 0 {
 			return 1
 		}
 		return 0
