@@ -144,18 +144,10 @@ func SpecOf(z *config.Settings, r config.Rate) ratesync.Spec {
 	return s
 }
 
-// newCounters gives counters the state of their kind. Others that know one are Table.Penalize,
-// which counts windows in the sketch in another way, and sync/strict/verdict.go.
+// newCounters gives counters the state of their kind.
 func newCounters(key, namespace string, z *config.Settings, r config.Rate) *Counters {
 	c := &Counters{Key: key, namespace: namespace, zone: z.Name, stop: make(chan struct{}), done: make(chan struct{})}
-	switch k := z.Kind; {
-	case k.Windowed():
-		hold[algorithms.WindowState](c, z, r)
-	case k.Logged():
-		hold[algorithms.LogState](c, z, r)
-	default:
-		hold[algorithms.BucketState](c, z, r)
-	}
+	algorithms.ByState(z.Kind, hold[algorithms.WindowState], hold[algorithms.BucketState], hold[algorithms.LogState])(c, z, r)
 	return c
 }
 
@@ -348,7 +340,7 @@ func (l *Limit) AddTo(s metrics.ZoneState) metrics.ZoneState {
 		return s
 	}
 	s.Window, s.Requests = config.WindowText(l.Rate.Window), l.Rate.Limit
-	if k := l.Settings.Kind; k == algorithms.TokenBucket || k == algorithms.GCRA {
+	if l.Settings.Kind.TakesBurst() {
 		s.Burst = l.Enforced.Size
 	}
 	return s

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
@@ -51,7 +50,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if p.QueuesLast {
 		says = peeked
 	}
-	allowed := p.Kind != algorithms.LeakyBucket
+	allowed := !p.Kind.Queues()
 	for i := range p.limits {
 		e.receipts = slices.Grow(e.receipts, 1)[:len(e.receipts)+1]
 		l, t := &p.limits[i], &e.receipts[len(e.receipts)-1]
@@ -95,7 +94,7 @@ func (e *Evaluation) judge(p *part) (says verdict) {
 	for i := range p.limits {
 		l, t := &p.limits[i], &e.receipts[p.first+i]
 		if t.Allowed {
-			if t.N > 0 && p.Kind == algorithms.LeakyBucket && !p.shadow {
+			if t.N > 0 && p.Kind.Queues() && !p.shadow {
 				e.Delay = max(e.Delay, t.Delay)
 			}
 			continue

@@ -3,7 +3,6 @@ package limits
 import (
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -30,7 +29,7 @@ func (t *receipt) isSpent(l *Limit) bool {
 
 // giveBack refunds what a limit granted.
 func (l *Limit) giveBack(a *table.Ask, t *receipt, now int64, d *answer.Result) {
-	if l.Settings.Kind == algorithms.LeakyBucket {
+	if l.Settings.Kind.Queues() {
 		l.Table.Leave(l.Enforced, a.Key, t.Taken, clock.Now(), t.N)
 	} else {
 		l.Table.Refund(l.Enforced, a.Key, t.Taken, t.N)

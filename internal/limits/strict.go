@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
@@ -57,7 +56,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 			if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
 				p.left = left
 			}
-			if p.Kind == algorithms.LeakyBucket && p.left > 0 {
+			if p.Kind.Queues() && p.left > 0 {
 				p.left += queuesLast
 			}
 		}
@@ -193,7 +192,7 @@ func (p *part) endInRedis(took []receipt, results []answer.Result, now int64, co
 		return 0
 	case p.says >= denies && !counts:
 		return 0
-	case p.says < denies && !counts && p.Kind != algorithms.LeakyBucket:
+	case p.says < denies && !counts && !p.Kind.Queues():
 		p.grant.By().Refund(p.grant)
 		return 0
 	}

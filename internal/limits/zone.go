@@ -184,14 +184,14 @@ func Arrange(zones []*Zone) {
 		switch {
 		case !z.IsStrict():
 			return 0
-		case z.Kind != algorithms.LeakyBucket:
+		case !z.Kind.Queues():
 			return 1
 		}
 		return 2
 	}
 	slices.SortStableFunc(zones, func(a, b *Zone) int { return rank(a) - rank(b) })
 	for _, z := range zones {
-		z.QueuesLast = z.Kind == algorithms.LeakyBucket && (len(zones) > 1 || len(z.AllLimits) > 1)
+		z.QueuesLast = z.Kind.Queues() && (len(zones) > 1 || len(z.AllLimits) > 1)
 	}
 }
 

@@ -19,7 +19,7 @@ type unsettledAsk struct {
 func admitsUnsettled[S any](r *Unsettled, m algorithms.Machine[S], s *S, a unsettledAsk) bool {
 	m.Advance(s, a.Limit, a.At)
 	l := m.Ledger(s)
-	if _, windows := any(s).(*algorithms.WindowState); windows { // it decides by the ledger
+	if m.ByTotals() {
 		defer func(counts algorithms.Ledger) { *l = counts }(l.Clone())
 		r.takeOut(a.Key, l, a.Limit.History)
 	} else {

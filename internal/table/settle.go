@@ -40,7 +40,7 @@ func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch
 	if taken.number = uint32(epoch); taken.Allowed {
 		t.unsettled.Add(key, taken.N, epoch, taken.until(), l.Window)
 	}
-	if _, drains := any((*S)(nil)).(*algorithms.BucketState); drains && !taken.Overflow {
+	if !taken.Overflow && t.machine.Drains() {
 		t.unsettled.Drain(key, l.N, taken.until())
 	}
 }

@@ -232,8 +232,7 @@ func (t *Table[S]) Penalize(l algorithms.Limit, key keys.Key, taken Taken, n int
 	if !taken.Overflow {
 		t.correct(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
 	} else if s := t.overflow.Load(); s != nil {
-		_, windows := any((*S)(nil)).(*algorithms.WindowState)
-		s.Charge(l, key, taken.At, n, !windows)
+		s.Charge(l, key, taken.At, n, !t.machine.ByTotals())
 	}
 }
 
