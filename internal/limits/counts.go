@@ -67,8 +67,8 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	return max(says, e.judge(p))
 }
 
-// failOver applies a zone's on_redis_loss. This node decides where it admits, by the limits that are
-// returned. slowed is set where responses of the key are slowed.
+// failOver applies a zone's on_redis_loss. This node decides where it admits, by the limits that
+// are returned. slowed is set where responses of the key are slowed.
 func (z *Zone) failOver(limits []Limit, slowed bool) ([]Limit, verdict) {
 	switch {
 	case z.OnRedisLoss == config.LossDeny:

@@ -62,7 +62,7 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (e *Evaluation, err err
 	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.Slots != nil }) {
 		ended := false
 		defer func() {
-			if !ended { // something has panicked, such as a matcher: nobody else gives the slots back
+			if !ended { // something has panicked, such as a matcher
 				e.Free()
 			}
 		}()
@@ -206,7 +206,7 @@ func (e *Evaluation) ask(r *http.Request) {
 	}
 }
 
-// drop gives back the slot of a zone that does not decide in the end.
+// drop frees the slot of a zone that does not decide in the end.
 func (e *Evaluation) drop(p *part) {
 	p.limits = nil
 	if p.slot > 0 {

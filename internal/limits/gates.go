@@ -16,7 +16,7 @@ type gate struct {
 	ask func(e *Evaluation, p *part, r *http.Request) verdict
 	// end ends what was asked, once, where the request ends here.
 	end func(e *Evaluation, p *part, why ending)
-	// hold gives an admitted request what is given back when its response begins or ends.
+	// hold has an admitted request hold something until its response begins or ends.
 	hold func(e *Evaluation, p *part, h *Held)
 }
 
@@ -95,8 +95,9 @@ func askBan(e *Evaluation, p *part, _ *http.Request) verdict {
 	return admits
 }
 
-// restOf returns how much longer a key is banned at now, or would be in shadow mode. That an operator
-// denies all of its requests goes first. The ban of an address holds for early data as well.
+// restOf returns how much longer a key is banned at now, or would be in shadow mode. That an
+// operator denies all of its requests goes first. The ban of an address holds for early data as
+// well.
 func (z *Zone) restOf(raw []byte, shadow bool, now int64) (rest time.Duration) {
 	b := z.Banning
 	if b == nil {

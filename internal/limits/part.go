@@ -30,8 +30,8 @@ type part struct {
 	// says is what the zone decided. wait is how long it has the client wait.
 	says verdict
 	wait time.Duration
-	// first is the place of the receipts of limits. That of a slot comes before it; slot is one more
-	// than its place in slots, 0 for none.
+	// first is the place of the receipts of limits. That of a slot comes before it; slot is one
+	// more than its place in slots, 0 for none.
 	first, slot int
 	// grant is what Redis granted, where it decided.
 	grant strict.Grant
@@ -70,8 +70,8 @@ func (v verdict) reason() answer.Reason {
 	return answer.Denied
 }
 
-// meet appends the part of a zone that has just matched: its key, and its limits. asked is set where
-// it is told that one brings no number.
+// meet appends the part of a zone that has just matched: its key, and its limits. asked is set
+// where it is told that one brings no number.
 func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request, vars map[string]any, asked bool) []part {
 	start, at := len(e.keys), len(parts)
 	parts = slices.Grow(parts, 1)[:at+1]

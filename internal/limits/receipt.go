@@ -19,7 +19,8 @@ type receipt struct {
 }
 
 // isSpent reports whether a limit denied because it is spent: not by what other nodes have probably
-// spent, not by a sketch in which others count as well, and not by a share of a limit that is whole.
+// spent, not by a sketch in which others count as well, and not by a share of a limit that is
+// whole.
 func (t *receipt) isSpent(l *Limit) bool {
 	return !t.Allowed && !t.Estimated && !t.Overflow && !l.isShare
 }

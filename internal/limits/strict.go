@@ -68,8 +68,8 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 // queuesLast is more than can be left of any limit.
 const queuesLast = 1 << 61
 
-// heard returns how long a zone that is not asked would have a request wait, as Redis last told this
-// node. What responses may refund is none to wait for.
+// heard returns how long a zone that is not asked would have a request wait, as Redis last told
+// this node. What responses may refund is none to wait for.
 func (z *Zone) heard(limits []Limit, a *table.Ask, now int64) (wait time.Duration) {
 	if z.CountResponses != nil || !z.EnforcesRaw(a.Raw) {
 		return 0
@@ -102,8 +102,8 @@ func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, los
 	return e.judge(p), true, false
 }
 
-// decideInRedis lets Redis decide for a key. Where it could not, nobody has granted, and this node's
-// own counters must; lost reports whether the zone's on_redis_loss applies then.
+// decideInRedis lets Redis decide for a key. Where it could not, nobody has granted, and this
+// node's own counters must; lost reports whether the zone's on_redis_loss applies then.
 func (z *Zone) decideInRedis(r *http.Request, limits []Limit, a *table.Ask, dst []strict.Verdict) (all []strict.Verdict, g strict.Grant, lost bool) {
 	if z.Forked != nil {
 		return z.lookInRedis(r.Context(), limits, a)

@@ -15,7 +15,8 @@ type unsettledAsk struct {
 	N                int64
 }
 
-// admitsUnsettled reports whether they would be admitted if all that is reserved were refunded. The state stays as it is.
+// admitsUnsettled reports whether they would be admitted if all that is reserved were refunded. The
+// state stays as it is.
 func admitsUnsettled[S any](r *Unsettled, m algorithms.Machine[S], s *S, a unsettledAsk) bool {
 	m.Advance(s, a.Limit, a.At)
 	l := m.Ledger(s)

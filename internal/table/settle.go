@@ -96,8 +96,8 @@ func (t *Table[S]) movedBy(o clock.Offset) int64 {
 	return moved.NS() - t.step.Load()
 }
 
-// AdmitsSettled reports whether n units of a key, which were denied at now, would be admitted if all
-// that is reserved of it were refunded.
+// AdmitsSettled reports whether n units of a key, which were denied at now, would be admitted if
+// all that is reserved of it were refunded.
 func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()

@@ -169,8 +169,8 @@ func (r *Unsettled) Shift(key keys.Key, by, newest int64) {
 	})
 }
 
-// Remove settles n units of a group, and returns the epoch in which they were reserved, as the clock
-// numbers it now. Nil has none.
+// Remove settles n units of a group, and returns the epoch in which they were reserved, as the
+// clock numbers it now. Nil has none.
 func (r *Unsettled) Remove(key keys.Key, g *UnsettledGroup, n int64) (epoch int64) {
 	if g == nil {
 		return 0
