@@ -356,7 +356,7 @@ func TestForgedForwardedFor(t *testing.T) {
 		untrusted, permissive  int
 	}{
 		{"nobody is trusted", "", "", 5, 1, 0},
-		{"another is trusted", "servers {\ntrusted_proxies static 192.0.2.1\n}", "", 5, 1, 0}, // told with its first request
+		{"another is trusted", "servers {\ntrusted_proxies static 192.0.2.1\n}", "", 5, 1, 0},
 		{"trusted and strict, the proxy appends", "servers {\ntrusted_proxies static 127.0.0.1\ntrusted_proxies_strict\n}", ", 198.51.100.7", 5, 0, 0},
 		{"trusted but not strict, the proxy appends", "servers {\ntrusted_proxies static 127.0.0.1\n}", ", 198.51.100.7", 20, 0, 1},
 	} {
