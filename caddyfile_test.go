@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -418,6 +419,18 @@ func TestOrderInASiteDoesntChangeNames(t *testing.T) {
 	slices.Reverse(limits)
 	if got := byMessage(t, "http://a.example { \n"+strings.Join(limits, "")+"}"); !reflect.DeepEqual(got, want) {
 		t.Errorf("names in reverse order = %q, want %q", got, want)
+	}
+}
+
+// The names of unnamed limits need this unexported field of Caddy's: without it all would change.
+func TestNamesNeedTheSiteOfCaddy(t *testing.T) {
+	field, ok := reflect.TypeFor[httpcaddyfile.Helper]().FieldByName("parentBlock")
+	if want := reflect.TypeFor[caddyfile.ServerBlock](); !ok || field.Type != want {
+		t.Errorf("parentBlock of Caddy's Helper has the type %v, want %v", field.Type, want)
+	}
+	got := byMessage(t, "http://a.example {\nbind 127.0.0.1\nrate_limit 5/1m {\nmessage one\n}\n}")
+	if want := "http://a.example@127.0.0.1 5/1m"; got["one"] != want {
+		t.Errorf("names = %q, want %q", got, want)
 	}
 }
 

@@ -8,6 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -179,6 +183,26 @@ http://site.example:%d {
 	for name, want := range map[string]bool{"plain": false, "errors": true} {
 		if z := lifecycle.Zone(name); z == nil || z.AfterErrors != want {
 			t.Errorf("zone %s: %v, want %v", name, z, want)
+		}
+	}
+}
+
+// A limit in a site puts the guard of answers below 400 before the error routes, and Caddy loads it
+// with them.
+func TestGuardIsLoaded(t *testing.T) {
+	port := redistest.FreePort(t)
+	loadSites(t, fmt.Sprintf("http://site.example:%d {\nbind 127.0.0.1\nrate_limit 1/1h\nhandle_errors {\nrespond page\n}\n}", port))
+	app, err := caddy.ActiveContext().App("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, server := range app.(*caddyhttp.App).Servers {
+		routes := server.Errors.Routes
+		if len(routes) != 2 || len(routes[0].Handlers) != 1 {
+			t.Fatalf("%s has error routes %+v, want the guard before one", name, routes)
+		}
+		if _, ok := routes[0].Handlers[0].(*answer.BelowError); !ok {
+			t.Errorf("the first error route of %s has a %T, want the guard", name, routes[0].Handlers[0])
 		}
 	}
 }

@@ -129,7 +129,9 @@ func pathInJSON(ctx caddy.Context) string {
 }
 
 // provisioning returns the route whose handlers are being loaded, -1 for none: Caddy loads them in
-// order, and drops their JSON when it has them.
+// order, and clears their JSON when it has them, as LoadModule of caddy.Context documents. With a
+// Caddy that does otherwise, messages name no route or another one, and TestWarningsAtLoadOfJSON
+// fails.
 func provisioning(routes caddyhttp.RouteList) int {
 	return slices.IndexFunc(routes, func(r caddyhttp.Route) bool { return len(r.HandlersRaw) > 0 })
 }

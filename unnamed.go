@@ -63,9 +63,12 @@ func (z Zone) identity(matcher caddy.ModuleMap, namedRoute bool) ([]byte, error)
 // can't be found out.
 //
 // A directive doesn't know its site, but a name that leaves the site out has to count limits over
-// all sites, and then removing one site renames the limits of others. So the site is read from the
-// Helper's unexported field parentBlock, by reflection. A Caddy without that field gets names
-// without a site.
+// all sites, and then removing one site renames the limits of others. Caddy exports nothing that
+// tells the site, so it is read from the Helper's unexported field parentBlock, by reflection, here
+// and in alikeIn.
+//
+// With a Caddy without that field, names have no site: every unnamed limit is renamed, and starts
+// at zero. Nothing else breaks. TestNamesNeedTheSiteOfCaddy fails with such a Caddy.
 //
 // The site of a named route is &(name).
 func siteOf(h httpcaddyfile.Helper) (address string, ok bool) {

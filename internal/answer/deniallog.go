@@ -237,13 +237,11 @@ func (l *DenialLog) endPeriod(now, next int64) {
 		l.marks[i].Store(0)
 	}
 	if denials > lines {
-		if c := l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded, summary"); c != nil {
-			fields := []zap.Field{zap.String("zone", l.Zone), zap.Int64("denied", denials-shadows)}
-			if shadows > 0 {
-				fields = append(fields, zap.Int64("would_deny", shadows))
-			}
-			c.Write(append(fields, zap.Int64("keys_at_least", keys), zap.Duration("period", period))...)
+		fields := []zap.Field{zap.String("zone", l.Zone), zap.Int64("denied", denials-shadows)}
+		if shadows > 0 {
+			fields = append(fields, zap.Int64("would_deny", shadows))
 		}
+		l.Logger.Info("rate limit exceeded, summary", append(fields, zap.Int64("keys_at_least", keys), zap.Duration("period", period))...)
 	}
 	l.began.Store(next)
 }
