@@ -12,7 +12,7 @@ import (
 // after a change may have only some of them.
 var requestTypes = []string{
 	"limits.Evaluation", "limits.overall", "limits.zoneResult", "limits.grant", "limits.keyed",
-	"limits.question", "limits.strictZone", "limits.throttle",
+	"limits.question", "limits.strictZone", "limits.throttle", "limits.part", "limits.receipt",
 }
 
 // objects writes how many methods and fields some types have. A function or method that takes one
