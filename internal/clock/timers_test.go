@@ -18,6 +18,7 @@ func TestStopWaitsForWhatRunsAndEndsTheRest(t *testing.T) {
 		})
 		timers.After(time.Minute, func() { late = true })
 		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
 		if !called || ended {
 			t.Fatalf("after 1.5s: called %t, ended %t", called, ended)
 		}
@@ -27,6 +28,7 @@ func TestStopWaitsForWhatRunsAndEndsTheRest(t *testing.T) {
 		}
 		timers.After(time.Second, func() { late = true })
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if late {
 			t.Error("a function was called after Stop")
 		}
