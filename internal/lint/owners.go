@@ -80,7 +80,7 @@ func (c *code) add(file *ast.File) {
 			c.awaited["close "+lastName(n.X)] = true
 		case *ast.CallExpr:
 			if of, method := methodOf(n); of != "" {
-				c.awaited[map[string]string{"Wait": "Done ", "Lock": "Unlock ", "Stop": "Stop "}[method]+of] = true
+				c.awaited[map[string]string{"Wait": "Done ", "End": "Done ", "Lock": "Unlock ", "Stop": "Stop "}[method]+of] = true
 			}
 		}
 		return true
@@ -89,7 +89,8 @@ func (c *code) add(file *ast.File) {
 
 // owners checks that the package waits for each goroutine that it starts, and stops each timer.
 // What is started says first that it will tell of its end: defer close(c), defer wg.Done() or defer
-// mu.Unlock(); and somewhere the package has <-c, wg.Wait() or mu.Lock().
+// mu.Unlock(); and somewhere the package has <-c, wg.Wait() or mu.Lock(). What has a method Go has
+// Wait or End.
 func (l *linter) owners(c *code) {
 	for _, file := range c.files {
 		for _, d := range file.Decls {

@@ -28,6 +28,8 @@ func owned(x *T) {
 	x.timer.Stop()
 }
 
+func ended(x *T) { x.work.Go(func() {}); x.work.End(x.deadline) }
+
 func (x *T) run() { defer close(x.records) }
 
 func (x *T) each() {
@@ -54,10 +56,10 @@ var started = func() { go elsewhere() }
 func (x *T) work() {}
 `
 	var want []string
-	for _, line := range []string{"30", "33", "37", "38", "39"} {
+	for _, line := range []string{"32", "35", "39", "40", "41"} {
 		want = append(want, "p.go:"+line+": nobody waits for this goroutine: see owners in internal/lint")
 	}
-	want = append(want, "p.go:40: nobody stops this timer: see owners in internal/lint", "p.go:43: nobody waits for this goroutine: see owners in internal/lint")
+	want = append(want, "p.go:42: nobody stops this timer: see owners in internal/lint", "p.go:45: nobody waits for this goroutine: see owners in internal/lint")
 	if got := findings(t, source); !slices.Equal(got, want) {
 		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
