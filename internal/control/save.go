@@ -109,8 +109,8 @@ func (c *Control) save() {
 }
 
 // saveAll saves the newest record until it is saved, or can't be: then the next Tick tries again.
-func (c *Control) saveAll(done chan struct{}) {
-	defer close(done)
+func (c *Control) saveAll(saving chan struct{}) {
+	defer close(saving)
 	for {
 		c.mu.Lock()
 		k, changes := c.keep, c.record.changes

@@ -36,6 +36,7 @@ type Slots struct {
 	attached *Redis
 	sweep    *time.Ticker // nil before the first Configure
 	stop     chan struct{}
+	done     chan struct{} // closed when the sweep has ended
 }
 
 // slotPool has the slots of the process, by zone: what runs is the same in every namespace and with
@@ -147,8 +148,9 @@ func (s *Slots) sweepEvery(d time.Duration) {
 		s.sweep.Reset(d)
 		return
 	}
-	s.sweep, s.stop = time.NewTicker(d), make(chan struct{})
-	go func(tick <-chan time.Time, stop <-chan struct{}) {
+	s.sweep, s.stop, s.done = time.NewTicker(d), make(chan struct{}), make(chan struct{})
+	go func(tick <-chan time.Time, stop, done chan struct{}) {
+		defer close(done)
 		for {
 			select {
 			case <-stop:
@@ -157,7 +159,7 @@ func (s *Slots) sweepEvery(d time.Duration) {
 				s.Table.Sweep(clock.Now())
 			}
 		}
-	}(s.sweep.C, s.stop)
+	}(s.sweep.C, s.stop, s.done)
 }
 
 // end says what has changed, and ends all work in the background.
@@ -173,6 +175,7 @@ func (s *Slots) end() {
 	if s.sweep != nil {
 		s.sweep.Stop()
 		close(s.stop)
+		<-s.done
 		s.sweep = nil
 	}
 	s.detach()

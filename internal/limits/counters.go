@@ -60,6 +60,8 @@ type Counters struct {
 	stop  chan struct{}
 	done  chan struct{}
 
+	timers clock.Timers // of the table
+
 	// mu makes Configure, Detach and Destruct take turns. It is held while the last counts are
 	// sent, and nothing else takes it.
 	mu       sync.Mutex
@@ -91,6 +93,7 @@ type Settler interface {
 type upkeep interface {
 	Configure(b table.SyncConfig, maxKeys int)
 	Sweep(now int64)
+	Close()
 	Save(now int64) table.SavedCounts
 	Resume(p algorithms.Params, now int64, counts table.SavedCounts) int
 }
@@ -190,7 +193,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	c.follow(record)
 	config := l.syncConfig(every)
 	config.Charges, config.Wake = charges, c.Source.Wake
-	config.After = func(d time.Duration, f func()) { time.AfterFunc(d, f) }
+	config.After = c.timers.After
 	c.upkeep.Configure(config, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
@@ -279,6 +282,8 @@ func (c *Counters) Destruct() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.Source.Detach()
+	c.timers.Stop()
+	c.upkeep.Close()
 	if c.attached != nil {
 		c.attached.Release()
 		c.attached = nil

@@ -1,6 +1,7 @@
 // Command lint checks what this code relies on and no general linter knows: comments of at most 100
 // columns, pages that can be read, one word for one thing, short functions, imports that never run
-// upward, kinds of limits that nobody compares, and tests that don't sleep.
+// upward, kinds of limits that nobody compares, goroutines that somebody waits for, no reflection,
+// and tests that don't sleep.
 //
 //	go run ./internal/lint
 //
@@ -74,6 +75,8 @@ type linter struct {
 	set      *token.FileSet
 	findings []string
 	root     map[string]*ast.File // files of the root package, without tests
+	packages map[string]*code     // of the product
+	needed   []string             // places that need an exception
 }
 
 func main() {
@@ -87,12 +90,16 @@ func main() {
 		}
 		return
 	}
-	l := linter{set: token.NewFileSet(), root: map[string]*ast.File{}}
+	l := newLinter()
 	if err := filepath.WalkDir(".", l.visit); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
 	l.rootOrder()
+	for _, c := range l.packages {
+		l.owners(c)
+	}
+	l.needless()
 	slices.Sort(l.findings)
 	for _, f := range l.findings {
 		fmt.Println(f)
@@ -100,6 +107,10 @@ func main() {
 	if len(l.findings) > 0 {
 		os.Exit(1)
 	}
+}
+
+func newLinter() linter {
+	return linter{set: token.NewFileSet(), root: map[string]*ast.File{}, packages: map[string]*code{}}
 }
 
 func (l *linter) report(where, format string, args ...any) {
@@ -149,6 +160,7 @@ func (l *linter) goFile(path string) error {
 	} else {
 		l.commentWords(file)
 		l.kinds(file)
+		l.product(path, file)
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if t, ok := n.(*ast.TypeSpec); ok {
@@ -165,6 +177,23 @@ func (l *linter) goFile(path string) error {
 		l.root[path] = file
 	}
 	return nil
+}
+
+// product takes in a file of the product, and checks that it looks into no value by reflection.
+func (l *linter) product(path string, file *ast.File) {
+	dir := filepath.ToSlash(filepath.Dir(path))
+	if layer(dir) < 0 {
+		return
+	}
+	if l.packages[dir] == nil {
+		l.packages[dir] = new(code)
+	}
+	l.packages[dir].add(file)
+	for _, spec := range file.Imports {
+		if to := spec.Path.Value; (to == `"reflect"` || to == `"unsafe"`) && !l.excepted(reflects, filepath.ToSlash(path)) {
+			l.report(l.at(spec.Pos()), "imports %s, which no compiler checks", to)
+		}
+	}
 }
 
 func (l *linter) line(p token.Pos) int { return l.set.Position(p).Line }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"go/ast"
-	"go/token"
 	"os"
 	"slices"
 	"testing"
@@ -71,9 +69,12 @@ func findings(t *testing.T, source string) []string {
 	if err := os.WriteFile("p.go", []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l := linter{set: token.NewFileSet(), root: map[string]*ast.File{}}
+	l := newLinter()
 	if err := l.goFile("p.go"); err != nil {
 		t.Fatal(err)
+	}
+	for _, c := range l.packages {
+		l.owners(c)
 	}
 	return l.findings
 }

@@ -24,7 +24,8 @@ type history struct {
 
 	mu    sync.Mutex
 	users int
-	stop  chan struct{}
+	stop  chan struct{} // ends the samples, and done is closed when they have ended
+	done  chan struct{}
 	zones map[string][]metrics.Counts // the latest kept+1 samples, the oldest first
 }
 
@@ -38,21 +39,27 @@ func (h *history) open() {
 	if h.users++; h.users > 1 {
 		return
 	}
-	h.zones, h.stop = map[string][]metrics.Counts{}, make(chan struct{})
-	go h.run(h.stop)
+	h.zones, h.stop, h.done = map[string][]metrics.Counts{}, make(chan struct{}), make(chan struct{})
+	go h.run(h.stop, h.done)
 }
 
 // close ends what open began.
 func (h *history) close() {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.users--; h.users == 0 {
+	h.users--
+	last, done := h.users == 0, h.done
+	if last {
 		close(h.stop)
 		h.zones = nil
 	}
+	h.mu.Unlock()
+	if last {
+		<-done
+	}
 }
 
-func (h *history) run(stop chan struct{}) {
+func (h *history) run(stop, done chan struct{}) {
+	defer close(done)
 	ticks := time.NewTicker(step)
 	defer ticks.Stop()
 	h.sample()

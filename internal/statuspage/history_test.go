@@ -55,3 +55,19 @@ func TestHistory(t *testing.T) {
 		h.close()
 	})
 }
+
+func TestCloseWaitsForTheLastSample(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := false
+		h := history{counts: func() (map[string]metrics.Counts, error) {
+			time.Sleep(time.Second)
+			ended = true
+			return nil, nil
+		}}
+		h.open()
+		synctest.Wait()
+		if h.close(); !ended {
+			t.Error("a sample is still taken after close")
+		}
+	})
+}

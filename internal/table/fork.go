@@ -56,7 +56,7 @@ func (t *Table[S]) fork() *Table[S] {
 	f.clocked.Store(t.clocked.Load())
 	f.moved.Store(t.moved.Load())
 	f.offset.Store(t.offset.Load())
-	f.preparing.Store(true) // nobody needs its sketch before it is needed
+	f.preparing.Lock() // nobody needs its sketch before it is needed
 	if b := t.config.Load(); b != nil {
 		c := *b
 		c.Early, c.Wake = false, nil

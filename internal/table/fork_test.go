@@ -44,7 +44,7 @@ func forks[S any](t *testing.T, kinds ...algorithms.Kind) {
 		m := &forked[S]{Table: of[S](p, 1), limit: p.Compile(), now: t0}
 		maxKeys := rapid.IntRange(1, 4).Draw(rt, "max_keys")
 		m.Configure(b, maxKeys)
-		m.preparing.Store(true) // sketches are made when they are needed, so that runs are alike
+		m.preparing.Lock() // sketches are made when they are needed, so that runs are alike
 		for range rapid.IntRange(0, 40).Draw(rt, "steps") {
 			m.step(rt, rate > 0)
 			name := rapid.StringMatching("[a-f]").Draw(rt, "key")

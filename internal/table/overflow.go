@@ -84,16 +84,19 @@ func (t *Table[S]) widen(l algorithms.Limit, now int64) *sketch {
 
 // prepare makes the sketch of a table that is nearly full, so that no request has to.
 func (t *Table[S]) prepare(l algorithms.Limit, now int64) {
-	if t.overflow.Load() != nil || !t.isNearlyFull() || t.preparing.Swap(true) {
+	if t.overflow.Load() != nil || !t.isNearlyFull() || !t.preparing.TryLock() {
 		return
 	}
 	go func() {
-		defer t.preparing.Store(false)
+		defer t.preparing.Unlock()
 		if t.overflow.Load() == nil {
 			t.widen(l, now)
 		}
 	}()
 }
+
+// Close waits for a sketch that is being made ahead. From then on requests make what they need.
+func (t *Table[S]) Close() { t.preparing.Lock() }
 
 // isNearlyFull reports whether the table holds seven eighths of the keys that it may.
 func (t *Table[S]) isNearlyFull() bool { return t.keys.Load()*8 >= t.maxKeys.Load()*7 }

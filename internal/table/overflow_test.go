@@ -380,6 +380,24 @@ func TestTheSketchComesBeforeTheFloodAndGoesAfterIt(t *testing.T) {
 	}
 }
 
+// Who gives a table up waits for what it makes ahead.
+func TestCloseWaitsForTheSketch(t *testing.T) {
+	const maxKeys = 40_000
+	alg := sliding(10, time.Minute)
+	tab := newTable(maxKeys, alg)
+	tab.widening.Lock() // so that the sketch can't be made yet
+	for i := range maxKeys {
+		take(tab, alg, i, t0)
+	}
+	tab.widening.Unlock()
+	if tab.Close(); tab.OverflowBytes() == 0 {
+		t.Error("a sketch is still being made after Close")
+	}
+	if tab.preparing.TryLock() {
+		t.Error("a sketch is made ahead after Close")
+	}
+}
+
 // As long as keys come that find no slot, the sketch stays, and none of them gets its limit twice
 // in a window.
 func TestASketchInUseIsNotGivenBack(t *testing.T) {

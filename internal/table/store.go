@@ -48,7 +48,7 @@ type Table[S any] struct {
 
 	keys       atomic.Int64
 	widening   sync.Mutex // held to make a sketch
-	preparing  atomic.Bool
+	preparing  sync.Mutex // held while one is made ahead, and once that is over
 	overflowed atomic.Int64
 
 	// step is how far the last step of the clock went, and stepped when by the callers' clock.
