@@ -49,7 +49,9 @@ func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
 			if last.to != r {
 				s.dropCharges(r.now())
 				s.table.ResetAcks()
-				s.companion().Resend()
+				if bans := s.bans.Load(); bans != nil {
+					bans.Resend()
+				}
 			}
 		}
 		r.serve(ctx, s, at)

@@ -11,7 +11,8 @@
 //	attach.go      a table joins a Replicator, and leaves it
 //	loop.go        when it syncs: timers for the pure loop of package cycle
 //	waker.go       what wakes a loop, and how far it has come
-//	sync.go        the table's messages, cut in batches and sent side by side
+//	counts.go      what is due of a table, quickly or slowly
+//	send.go        messages of any kind, cut in batches and sent side by side
 //	push.go        one call of push.lua
 //	reply.go       what it says, if that can be believed
 //	charge.go      in place of these three for strict zones: what a node had to decide alone
@@ -24,7 +25,7 @@
 //	heartbeat.go   a node is there, and notices that the server has forgotten
 //	clock.go       the server's time, which the tables follow
 //	servertime.go  the same by the readings that took least
-//	companion.go   bans, which package bans shares
+//	bans.go        bans, which go along with the sync of a table
 //	shard.go       parts of a Cluster that can be lost alone
 //	note.go        what fails, and what follows from that
 //	health.go      what is known of that as plain values: what to log, when to send again

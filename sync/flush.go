@@ -49,8 +49,8 @@ type flushRequest struct {
 // server that is known to be lost or that has just failed to take them.
 func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
 	for began := time.Now(); ; {
-		_, requests := s.table.Unsent(r.now())
-		if requests == 0 && !s.companion().HasUnsent() {
+		requests, some := s.unsent(r.now())
+		if !some {
 			return ""
 		}
 		// Not at.lost: the next cycle, which would find the server back, may be an hour away.
@@ -117,9 +117,10 @@ func (r *Replicator) flushAll(f *flush, sources []*Source) {
 		}
 		wg.Go(func() {
 			var was flushed
-			if _, was.left = s.table.Unsent(r.now()); was.left > 0 || s.companion().HasUnsent() {
+			var some bool
+			if was.left, some = s.unsent(r.now()); some {
 				was.err = at.flush(ctx)
-				_, was.left = s.table.Unsent(r.now())
+				was.left, _ = s.unsent(r.now())
 			}
 			f.mu.Lock()
 			f.flushed[s] = was

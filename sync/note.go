@@ -46,7 +46,9 @@ func (r *Replicator) resend(nodes int64) {
 	all, keys := r.attached(), 0
 	for _, s := range all {
 		keys += s.table.Forgotten()
-		s.companion().Resend()
+		if bans := s.bans.Load(); bans != nil {
+			bans.Resend()
+		}
 	}
 	within := cycle.ResendTime(nodes, keys)
 	for _, s := range all {

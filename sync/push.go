@@ -21,10 +21,12 @@ func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messa
 		ctx, cancel = CallContext(ctx, r.callTime(at))
 		defer cancel()
 	}
-	if err := s.companion().Read(ctx, r.callTime(at), messages); err != nil {
-		r.stats.failures.Add(1)
-		s.table.Fail(messages)
-		return err
+	if bans := s.bans.Load(); bans != nil {
+		if err := bans.Read(ctx, r.callTime(at), messages); err != nil {
+			r.stats.failures.Add(1)
+			s.table.Fail(messages)
+			return err
+		}
 	}
 	c := pushCalls.Get().(*pushCall)
 	defer pushCalls.Put(c)

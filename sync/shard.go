@@ -10,9 +10,12 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 )
 
-// ShardsOf are those that share the fate of a key's: its own in a Cluster, else all.
-func (r *Replicator) ShardsOf(id keys.ID) uint64 {
-	if r.cluster {
+// ShardsOf are those that share the fate of a key's.
+func (r *Replicator) ShardsOf(id keys.ID) uint64 { return shardsWith(r.cluster, id) }
+
+// shardsWith are those that share the fate of a key's: its own in a Cluster, else all.
+func shardsWith(cluster bool, id keys.ID) uint64 {
+	if cluster {
 		return 1 << ShardOf(id)
 	}
 	return allShards

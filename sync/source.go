@@ -54,7 +54,7 @@ type Source struct {
 	seq   atomic.Int64
 	wake  Waker
 
-	carried atomic.Pointer[table.Companion] // nil where nothing goes along
+	bans atomic.Pointer[Bans] // that go along, nil for none
 
 	// pending is what a strict zone's node has decided alone and Redis has not confirmed.
 	pending pendingCharges
@@ -120,6 +120,14 @@ func (s *Source) Lost() uint64 {
 		return 0
 	}
 	return at.lost.Load() | at.to.lost.Load()
+}
+
+// unsent is how many requests the store doesn't have that it should. some reports whether there is
+// anything to send, with the bans that go along.
+func (s *Source) unsent(now int64) (requests int64, some bool) {
+	_, requests = s.table.Unsent(now)
+	bans := s.bans.Load()
+	return requests, requests > 0 || bans != nil && bans.HasUnsent()
 }
 
 // Status returns how far the sync has come, nil where the table is not attached.

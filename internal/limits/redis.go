@@ -17,7 +17,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
-	"github.com/caddy-tide/ratelimit/sync/bans"
 	gaugesync "github.com/caddy-tide/ratelimit/sync/gauge"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -102,7 +101,7 @@ func newRedis(key string, client redis.UniversalClient, o RedisOptions) *Redis {
 // ShareBans shares the bans of a zone along with the sync of a table, until unshare is called.
 // Where strict is set each decision of Redis goes by them as well.
 func (r *Redis) ShareBans(register *ban.Register, s *ratesync.Source, zone string, strict bool) (unshare func()) {
-	x := bans.Share(register, s, zone, r.client, r.namespace, clock.Now)
+	x := ratesync.ShareBans(register, s, zone, r.client, r.namespace, clock.Now)
 	if strict {
 		r.Strict.Carry(zone, register)
 	}

@@ -36,7 +36,7 @@ var layers = [][]string{
 	{"algorithms", "internal/accesslog", "internal/ban", "internal/bandwidth", "internal/gauge", "internal/redisconn", "internal/reqkey"},
 	{"internal/answer", "internal/config", "internal/table"},
 	{"internal/metrics", "internal/sim", "sync"},
-	{"internal/control", "sync/bans", "sync/gauge"},
+	{"internal/control", "sync/gauge"},
 	{"sync/strict"},
 	{"internal/limits"},
 	{"internal/lifecycle"},
