@@ -13,7 +13,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -61,7 +60,7 @@ type bansOut struct {
 
 	bans    *Bans
 	timeout time.Duration
-	lost    uint64
+	gone    uint64        // the shards that are lost
 	left    []ban.Message // that have failed
 }
 
@@ -74,7 +73,7 @@ func (b *Bans) Send(ctx context.Context, timeout time.Duration, lost uint64) (fa
 	if !b.HasUnsent() {
 		return 0, nil
 	}
-	x := &bansOut{bans: b, timeout: timeout, lost: lost}
+	x := &bansOut{bans: b, timeout: timeout, gone: lost}
 	x.sender = sender[ban.Message]{out: x, cluster: b.cluster, buffers: &banBuffers, places: make(chan struct{}, 1)}
 	for (x.err == nil || b.cluster) && x.round(ctx, batchSize, true) > 0 {
 		x.calls.Wait()
@@ -89,12 +88,7 @@ func (x *bansOut) drain(most int, _ bool, dst []ban.Message) []ban.Message {
 
 func (x *bansOut) idOf(m ban.Message) keys.ID { return m.ID }
 
-func (x *bansOut) skips(shards uint64, _ bool) (bool, error) {
-	if x.lost&shards != 0 {
-		return true, redisconn.ErrDown
-	}
-	return false, nil
-}
+func (x *bansOut) lost() uint64 { return x.gone }
 
 func (x *bansOut) call(ctx context.Context, messages []ban.Message) error {
 	err := x.bans.ask(ctx, x.timeout, messages)

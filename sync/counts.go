@@ -1,7 +1,6 @@
 package ratesync
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -11,20 +10,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// syncAll syncs the bans that go along, and then the table. In a Cluster a part that fails keeps
-// nothing else from being synced.
-func (r *Replicator) syncAll(ctx context.Context, s *Source, at *attachment, urgent bool) (err error) {
-	if bans := s.bans.Load(); bans != nil {
-		var failed uint64
-		failed, err = bans.Send(ctx, r.callTime(at), r.lost.Load())
-		if err != nil && !r.cluster {
-			return err
-		}
-		at.failed |= failed
-	}
-	return cmp.Or(r.sync(ctx, s, at, urgent), err)
-}
-
 func (r *Replicator) callTime(at *attachment) time.Duration {
 	return cycle.CallTime(r.timeout, time.Duration(at.rate.Load()), r.RoundTrip())
 }
@@ -33,21 +18,21 @@ func (r *Replicator) callTime(at *attachment) time.Duration {
 type countsOut struct {
 	sender[table.Message]
 
-	r  *Replicator
 	s  *Source
 	at *attachment
 }
 
 var countBuffers sync.Pool
 
-// sync sends what is due, or what is urgent, and merges the answers. It returns the last error of
-// any batch.
+// syncTable sends what is due, or what is urgent, and merges the answers. It returns the last error
+// of any batch.
 //
 // Many keys are synced slowly: one call at a time, with as much rest in between as the call
 // took, and what becomes urgent meanwhile goes first. So requests, and the server's other users,
 // find a free processor. Where a quarter of the interval is over by then, or the sync before took
 // most of it, the rest goes as fast as it can.
-func (r *Replicator) sync(ctx context.Context, s *Source, at *attachment, urgent bool) error {
+func (s *Source) syncTable(ctx context.Context, at *attachment, urgent bool) error {
+	r := at.to.r
 	if c := at.charger(); c != nil {
 		return s.charge(ctx, at, c)
 	}
@@ -56,8 +41,11 @@ func (r *Replicator) sync(ctx context.Context, s *Source, at *attachment, urgent
 		s.resendRest(at, r.now())
 		s.table.Tick()
 	}
-	x := &countsOut{r: r, s: s, at: at}
+	x := &countsOut{s: s, at: at}
 	x.sender = sender[table.Message]{out: x, cluster: r.cluster, buffers: &countBuffers, places: make(chan struct{}, parallel), failed: at.failed}
+	if r.cluster {
+		x.later = at.lost.Load()
+	}
 	begun, rate, most := time.Now(), time.Duration(at.rate.Load()), r.round()
 	fast := urgent || at.behind.Load()
 	for {
@@ -94,17 +82,23 @@ func (r *Replicator) round() int {
 }
 
 func (x *countsOut) drain(most int, urgent bool, dst []table.Message) []table.Message {
-	return x.s.table.Drain(x.r.now(), most, urgent, dst)
+	return x.s.table.Drain(x.at.to.r.now(), most, urgent, dst)
 }
 
 func (x *countsOut) idOf(m table.Message) keys.ID { return m.ID }
 
-func (x *countsOut) skips(shards uint64, urgent bool) (bool, error) {
-	return x.r.skips(x.at, shards, x.failed, urgent)
+// lost are the shards of a Cluster that the heartbeat finds lost or that have failed in this cycle:
+// the others would wait for those. An early sync leaves out those that failed in the last cycle,
+// too.
+func (x *countsOut) lost() uint64 {
+	if r := x.at.to.r; r.cluster {
+		return r.lost.Load() | x.failed
+	}
+	return 0
 }
 
 func (x *countsOut) call(ctx context.Context, messages []table.Message) error {
-	return x.r.batch(ctx, x.s, x.at, messages)
+	return x.s.batch(ctx, x.at, messages)
 }
 
 func (x *countsOut) fail(messages []table.Message) { x.s.table.Fail(messages) }

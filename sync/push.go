@@ -14,8 +14,8 @@ import (
 )
 
 // batch is one call of the script. Its messages are acknowledged or failed when it returns.
-func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messages []table.Message) error {
-	rate := time.Duration(at.rate.Load())
+func (s *Source) batch(ctx context.Context, at *attachment, messages []table.Message) error {
+	r, rate := at.to.r, time.Duration(at.rate.Load())
 	if !at.flushing {
 		var cancel context.CancelFunc
 		ctx, cancel = CallContext(ctx, r.callTime(at))

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 )
 
 // An outbox is messages of one kind, which a sender sends: counts of a table, slots of a zone, or
@@ -17,9 +18,8 @@ type outbox[M any] interface {
 	drain(most int, urgent bool, dst []M) []M
 	// idOf is the ID of a message's key. Messages of one key follow each other.
 	idOf(m M) keys.ID
-	// skips reports whether messages to these shards are not sent, and whether that is an error.
-	// The sender's mu is held.
-	skips(shards uint64, urgent bool) (bool, error)
+	// lost are the shards to which nothing is sent, a bit each. The sender's mu is held.
+	lost() uint64
 	// call is one call of a script. Its messages are acknowledged or have failed when it returns.
 	// An error means that their shards can't be reached.
 	call(ctx context.Context, messages []M) error
@@ -40,6 +40,8 @@ type sender[M any] struct {
 	// err is the last error. The shards that have failed and have answered are a bit each.
 	err              error
 	failed, answered uint64
+	// later are the shards of which what is urgent waits for the next cycle, without an error.
+	later uint64
 }
 
 // drained are the messages of one round, until the last of its calls is over.
@@ -141,11 +143,14 @@ func (x *sender[M]) cut(messages []M) int {
 func (x *sender[M]) isSkipped(shards uint64, urgent bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	skip, err := x.out.skips(shards, urgent)
-	if err != nil {
-		x.err, x.failed = err, x.failed|shards
+	switch {
+	case urgent && x.later&shards != 0:
+		return true
+	case x.out.lost()&shards != 0:
+		x.err, x.failed = redisconn.ErrDown, x.failed|shards
+		return true
 	}
-	return skip
+	return false
 }
 
 // note notes what came of a call.

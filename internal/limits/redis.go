@@ -17,7 +17,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
-	gaugesync "github.com/caddy-tide/ratelimit/sync/gauge"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -32,7 +31,7 @@ type Redis struct {
 	Strict     *strict.Limiter
 	Control    *control.Control
 	// Gauges share what runs at once.
-	Gauges *gaugesync.Syncer
+	Gauges *ratesync.Slots
 
 	key       string // in redisPool, "" for a borrowed client
 	namespace string
@@ -94,7 +93,7 @@ func newRedis(key string, client redis.UniversalClient, o RedisOptions) *Redis {
 		Beat: r.Replicator.Beat, OnReset: r.Strict.Reset, Name: control.NodeName(), Logger: o.Logger,
 	})
 	r.Replicator.Carry(r.Control)
-	r.Gauges = gaugesync.New(client, o.Namespace, o.Timeout, o.StrictTimeout, clock.Now, r.Replicator)
+	r.Gauges = ratesync.NewSlots(r.Replicator, o.StrictTimeout)
 	return r
 }
 
