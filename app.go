@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
@@ -57,6 +58,8 @@ type App struct {
 	warned   warning.Once
 	handlers int
 	registry config.Registry
+	http     *caddyhttp.App    // nil before it has a handler
+	advised  []*config.Advised // before advice is given
 }
 
 // CaddyModule returns the Caddy module information.
@@ -187,8 +190,27 @@ func (a *App) use(z *limits.Zone, where string) error {
 	return nil
 }
 
+// adviseOn notes a handler that there may be advice about once all others are loaded.
+func (a *App) adviseOn(ctx caddy.Context, h *config.Advised) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.advised = append(a.advised, h)
+	if app, ok := ctx.Modules()[0].(*caddyhttp.App); ok {
+		a.http = app
+	}
+}
+
+// advise logs what is probably not meant, once.
+func (a *App) advise() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	config.Advise(a.http, a.advised)
+	a.advised = nil
+}
+
 // Start puts this configuration in line.
 func (a *App) Start() error {
+	a.advise()
 	a.config.Start()
 	return nil
 }
@@ -199,8 +221,10 @@ func (a *App) Stop() error {
 	return nil
 }
 
-// Cleanup saves what was counted last and gives up the connection.
+// Cleanup saves what was counted last and gives up the connection. A configuration that is only
+// validated never starts: its advice comes here.
 func (a *App) Cleanup() error {
+	a.advise()
 	if a.config != nil {
 		a.config.Close()
 	}

@@ -40,7 +40,7 @@ func (s *site) decides(ip string, count, want int, change ...func(*http.Request)
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		if !e.IsDenied() {
+		if !e.Denied {
 			got++
 		}
 		e.Free()

@@ -6,12 +6,10 @@ package ratelimit
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -92,6 +90,7 @@ type Handler struct {
 	logger      *zap.Logger
 	warned      *warning.Once
 	proxies     *reqkey.ProxyWatch
+	advised     config.Advised
 }
 
 // Distributed is the block of that name in the older plugin's configuration.
@@ -353,9 +352,12 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.warned, h.proxies = &app.warned, new(reqkey.ProxyWatch)
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	h.advised.Warn = h.warn
 	for _, w := range found {
-		if !isSetByMap(server, w.Unset) {
+		if w.Unset == "" {
 			h.warn(w.Code, w.Text)
+		} else {
+			h.advised.Unset = append(h.advised.Unset, w)
 		}
 	}
 	sets, err := h.headerSets()
@@ -381,22 +383,31 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		where += " in " + h.path
 	}
 	for i := range all {
-		z, err := h.provisionZone(ctx, app, all[i])
-		if err != nil {
-			return inJSON(&zoneError{all[i].Name, err})
-		}
-		h.zones = append(h.zones, z)
-		h.proxies.Note(z.Template)
-		h.proxies.NoteMatchers(slices.Concat(slices.Concat(z.Reserved...), z.Matchers, z.Except))
-		h.checkAuthentication(z, server)
-		h.checkResponses(z, server)
-		h.checkClientsKey(z, server)
-		if err := app.use(z, where); err != nil {
-			return &jsonError{h.inWords(err.Error()), err}
+		if err := h.addZone(ctx, app, all[i], where); err != nil {
+			return err
 		}
 	}
 	limits.Arrange(h.zones)
+	app.adviseOn(ctx, &h.advised)
 	h.proxies.CheckServer(h.warned, h.logger, server)
+	return nil
+}
+
+// addZone adds a zone of a handler that messages call where.
+func (h *Handler) addZone(ctx caddy.Context, app *App, s config.Settings, where string) error {
+	z, err := h.provisionZone(ctx, app, s)
+	if err != nil {
+		return inJSON(&zoneError{s.Name, err})
+	}
+	h.zones = append(h.zones, z)
+	h.proxies.Note(z.Template)
+	h.proxies.NoteMatchers(slices.Concat(slices.Concat(z.Reserved...), z.Matchers, z.Except))
+	h.advised.Zones = append(h.advised.Zones, config.AdvisedZone{
+		Settings: &z.Settings, Matchers: z.Matchers, User: z.FromAuthentication(), Place: cmp.Or(h.RateLimits[z.Name].Source, h.path),
+	})
+	if err := app.use(z, where); err != nil {
+		return &jsonError{h.inWords(err.Error()), err}
+	}
 	return nil
 }
 
@@ -411,108 +422,6 @@ func (h *Handler) inWords(text string) string {
 		}
 	}
 	return config.InJSON(text)
-}
-
-// isSetByMap reports whether a map of the server sets a placeholder.
-func isSetByMap(server *caddyhttp.Server, name string) bool {
-	switch {
-	case name == "" || server == nil:
-		return false
-	case server.Errors != nil && reqkey.IsSetByMap(server.Errors.Routes, name):
-		return true
-	}
-	return reqkey.IsSetByMap(server.Routes, name)
-}
-
-// checkAuthentication warns of a zone that goes by who a client is, before anybody has asked.
-func (h *Handler) checkAuthentication(z *limits.Zone, server *caddyhttp.Server) {
-	name := z.FromAuthentication()
-	if name == "" || server == nil || h.path == "" {
-		return
-	}
-	i := provisioning(server.Routes)
-	if i < 0 || !reqkey.IsBeforeAuthentication(server.Routes[i].HandlersRaw, z.Name) {
-		return
-	}
-	h.warn(warning.BeforeAuth, fmt.Sprintf("zone %q: {%s} is empty here, as rate_limit runs before basic_auth and whatever else authenticates; "+
-		"put both into a block `route { … }`, basic_auth first, or write `order rate_limit after basic_auth` into the global options, at %s",
-		z.Name, name, cmp.Or(h.RateLimits[z.Name].Source, h.path)))
-}
-
-// checkClientsKey warns of a zone that a client leaves by what it sends, where nothing else limits
-// it.
-func (h *Handler) checkClientsKey(z *limits.Zone, server *caddyhttp.Server) {
-	name := reqkey.OnlyClientsIn(z.Key)
-	if name == "" {
-		return
-	}
-	for _, other := range h.RateLimits {
-		if reqkey.BoundsAll(other.Key) {
-			return
-		}
-	}
-	if server != nil {
-		if i := provisioning(server.Routes); i >= 0 && !reqkey.IsOpen(server.Routes[i].HandlersRaw, z.Name) {
-			return
-		}
-	}
-	h.warn(warning.ClientsKey, fmt.Sprintf("zone %q: its key is only what a client sends, {%s}, so one that sends another value each time has a new count each time; "+
-		"add a zone by address, like `zone address { limit 1200/1m }`, or put rate_limit behind what checks the value, in a block `route { … }`, at %s",
-		z.Name, name, cmp.Or(h.RateLimits[z.Name].Source, h.path)))
-}
-
-// checkResponses warns of a limit on errors that limits nobody, and of a zone that reserves a unit
-// for each picture of a page.
-func (h *Handler) checkResponses(z *limits.Zone, server *caddyhttp.Server) {
-	at := cmp.Or(h.RateLimits[z.Name].Source, h.path)
-	if z.CountResponses == nil && server != nil && server.Errors != nil && isOfLogins(server.Errors.Routes) {
-		h.warn(warning.LimitOnErrors, fmt.Sprintf("zone %q: it is in an error route, where it sees only requests that have failed, and holds back no next try; "+
-			"write it before the handler instead, with `count_responses 401 403`, at %s", z.Name, at))
-	}
-	if z.CountResponses == nil || len(z.Matchers) > 0 || server == nil {
-		return
-	}
-	if i := provisioning(server.Routes); i < 0 || !isSite(server.Routes[i]) || reqkey.IsGuarded(server.Routes[i].HandlersRaw, z.Name) {
-		return
-	}
-	h.warn(warning.AllReserve, fmt.Sprintf("zone %q: it has no matcher, so each request of a page reserves a unit until its response begins, and a page with many pictures is denied some of them; "+
-		"write `match` with the requests whose responses count, like `match path /login*`, at %s", z.Name, at))
-}
-
-// isOfLogins reports whether a route of errors is being provisioned that goes by the statuses of a
-// login that failed.
-func isOfLogins(errorRoutes caddyhttp.RouteList) bool {
-	i := provisioning(errorRoutes)
-	if i < 0 {
-		return false
-	}
-	var text strings.Builder
-	for _, set := range errorRoutes[i].MatcherSets {
-		for _, m := range set {
-			if by, ok := m.(*caddyhttp.MatchExpression); ok {
-				text.WriteString(by.Expr)
-			}
-		}
-	}
-	for _, handler := range errorRoutes[i].HandlersRaw {
-		text.Write(handler)
-	}
-	goesBy := func(status string) bool { return strings.Contains(text.String(), status) }
-	return goesBy("{http.error.status_code}") && (goesBy("401") || goesBy("403") || goesBy("400"))
-}
-
-// isSite reports whether a route is for all requests, or for all of some hosts.
-func isSite(r caddyhttp.Route) bool {
-	for _, set := range r.MatcherSets {
-		for _, m := range set {
-			switch m.(type) {
-			case caddyhttp.MatchHost, *caddyhttp.MatchHost:
-			default:
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // mayFollowError reports whether a request may come to the handler that is being provisioned by an
@@ -613,18 +522,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	defer e.Free()
-	h.answers.WouldDeny(r, e.WouldDeny())
-	if e.IsDenied() {
-		return e.MarkCounted(r, h.answers.Deny(w, r, e.Denial()))
+	h.answers.WouldDeny(r, e.WouldDeny)
+	if e.Denied {
+		return e.MarkCounted(r, h.answers.Deny(w, r, e.Denial))
 	}
 	if err := e.Enter(r.Context()); err != nil {
 		return e.MarkCounted(r, err)
 	}
-	if e.IsNear() && h.answers.TellsNear() {
+	if h.answers.TellsNear() {
 		h.answers.Near(r, e.Near())
 	}
 	if h.answers.TellsAdmitted() {
-		h.answers.Admit(w, r, e.Fields(), e.Results(), e.Now())
+		h.answers.Admit(w, r, &e.Fields, e.Results(), e.Now)
 	}
 	if held := e.Hold(); held != nil {
 		return e.MarkCounted(r, held.Serve(w, r, next))
@@ -634,6 +543,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 
 // Zones returns the handler's zones in the order in which they are asked.
 func (h *Handler) Zones() []*limits.Zone { return h.zones }
+
+// Advised is what advice knows of the handler.
+func (h *Handler) Advised() *config.Advised { return &h.advised }
 
 // Cleanup gives up the counters. Requests that are under way still go by them.
 func (h *Handler) Cleanup() error {
@@ -649,4 +561,5 @@ var (
 	_ caddy.CleanerUpper          = (*Handler)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
 	_ operate.Limiter             = (*Handler)(nil)
+	_ config.Limiter              = (*Handler)(nil)
 )

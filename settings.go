@@ -318,23 +318,34 @@ func (z *Zone) algorithm(s *config.Settings) (err error) {
 func (z *Zone) shape(s *config.Settings) error {
 	s.Buckets = 1
 	switch {
-	case z.Burst != nil && s.Kind != algorithms.TokenBucket && s.Kind != algorithms.GCRA:
-		return wrongf("burst", "%s has no burst; remove it, or write `algorithm token_bucket` or `algorithm gcra`", s.Kind)
+	case z.Burst != nil && !s.Kind.TakesBurst():
+		return wrongf("burst", "%s has no burst; remove it, or write %s", s.Kind, those(algorithms.Kind.TakesBurst))
 	case z.Burst != nil && *z.Burst < 1:
 		return wrongf("burst", "%d is too small; write 1 or more, or remove it for a burst of the whole limit", *z.Burst)
-	case z.Buckets != nil && s.Kind != algorithms.SlidingWindow:
-		return wrongf("buckets", "%s has no buckets; remove it, or write `algorithm sliding_window`", s.Kind)
+	case z.Buckets != nil && !s.Kind.TakesBuckets():
+		return wrongf("buckets", "%s has no buckets; remove it, or write %s", s.Kind, those(algorithms.Kind.TakesBuckets))
 	case z.Buckets != nil && (*z.Buckets < 1 || *z.Buckets > maxBuckets):
 		return wrongf("buckets", "%d is not between 1 and %d; write 10 for a finer window", *z.Buckets, maxBuckets)
-	case z.Queue != nil && s.Kind != algorithms.LeakyBucket:
-		return wrongf("queue", "%s has no queue; remove it, or write `algorithm leaky_bucket`", s.Kind)
+	case z.Queue != nil && !s.Kind.Queues():
+		return wrongf("queue", "%s has no queue; remove it, or write %s", s.Kind, those(algorithms.Kind.Queues))
 	case z.Queue != nil && *z.Queue < 0:
 		return wrongf("queue", "%d is negative; write how many requests of one key may wait, like 10", *z.Queue)
-	case z.Queue == nil && s.Kind == algorithms.LeakyBucket:
-		return wrongf("algorithm", "leaky_bucket needs a queue; add how many requests of one key may wait, like `queue 10`")
+	case z.Queue == nil && s.Kind.Queues():
+		return wrongf("algorithm", "%s needs a queue; add how many requests of one key may wait, like `queue 10`", s.Kind)
 	}
 	s.Burst, s.Buckets, s.Queue = or(z.Burst, 0), or(z.Buckets, 1), or(z.Queue, 0)
 	return nil
+}
+
+// those lists the algorithms of which something holds.
+func those(holds func(algorithms.Kind) bool) string {
+	var all []string
+	for k, name := range algorithms.KindNames() {
+		if holds(algorithms.Kind(k)) {
+			all = append(all, "`algorithm "+name+"`")
+		}
+	}
+	return strings.Join(all, " or ")
 }
 
 // or returns what is given, or the default.
@@ -502,8 +513,8 @@ func (z *Zone) reserve(s *config.Settings, found *[]warning.Warning) (err error)
 		shares = append(shares, r.Share)
 	}
 	switch {
-	case s.Kind == algorithms.LeakyBucket:
-		return wrongf("reserve", "the requests of a leaky_bucket wait in one queue, in the order in which they come, so none can go first; choose another algorithm, or queue only those who don't pay, with `match` in the zone")
+	case s.Kind.Queues():
+		return wrongf("reserve", "the requests of a %s wait in one queue, in the order in which they come, so none can go first; choose another algorithm, or queue only those who don't pay, with `match` in the zone", s.Kind)
 	case z.CountDenied:
 		return wrongf("reserve", "with count_denied, requests that are denied take what is reserved for others; remove one of the two")
 	}
@@ -545,8 +556,8 @@ func (z *Zone) responses(s *config.Settings) error {
 	switch {
 	case len(m.StatusCode)+len(m.Headers) == 0:
 		return wrongf(option, "it is empty, so every response would count, as without it; write the responses that count, like `count_responses 401 403`, or remove it")
-	case s.Kind == algorithms.LeakyBucket:
-		return wrongf(option, "leaky_bucket is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`")
+	case s.Kind.Queues():
+		return wrongf(option, "%s is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`", s.Kind)
 	case s.CountDenied:
 		return wrongf(option, "count_denied counts requests that get no response from behind rate_limit, so that nothing says whether these count; keep one of the two")
 	}

@@ -81,43 +81,77 @@ const (
 	LeakyBucket
 )
 
-// spellings are the names of the kinds as options, and their codes in the names of keys in Redis.
-var spellings = [...]struct {
-	name string
-	code byte
-}{
-	SlidingWindow: {"sliding_window", 's'},
-	FixedWindow:   {"fixed_window", 'f'},
-	SlidingLog:    {"sliding_log", 'l'},
-	TokenBucket:   {"token_bucket", 't'},
-	GCRA:          {"gcra", 'g'},
-	LeakyBucket:   {"leaky_bucket", 'q'},
+// A description is all that sets one kind apart from the others. What is not here, it has in common
+// with its family.
+type description struct {
+	name    string // as an option
+	code    byte   // in the names of keys in Redis
+	family  family
+	machine any // a Machine of the family's state
+	// takesBurst and takesBuckets are set where it has the option burst, or buckets.
+	takesBurst, takesBuckets bool
+	// queues is set where its requests wait in a queue, and fixed where a window begins empty.
+	queues, fixed bool
+}
+
+// A family is the kinds with one type of state, which Redis keeps in one form.
+type family uint8
+
+const (
+	windowFamily family = iota // WindowState
+	bucketFamily               // BucketState
+	logFamily                  // LogState
+)
+
+var described = [...]description{
+	SlidingWindow: {name: "sliding_window", code: 's', family: windowFamily, machine: new(window), takesBuckets: true},
+	FixedWindow:   {name: "fixed_window", code: 'f', family: windowFamily, machine: new(window), fixed: true},
+	SlidingLog:    {name: "sliding_log", code: 'l', family: logFamily, machine: new(log)},
+	TokenBucket:   {name: "token_bucket", code: 't', family: bucketFamily, machine: new(bucket), takesBurst: true},
+	GCRA:          {name: "gcra", code: 'g', family: bucketFamily, machine: new(bucket), takesBurst: true},
+	LeakyBucket:   {name: "leaky_bucket", code: 'q', family: bucketFamily, machine: new(queue), queues: true},
 }
 
 // KindNames returns the names of all kinds, each at the index of its Kind.
 func KindNames() []string {
-	names := make([]string, len(spellings))
-	for k := range spellings {
-		names[k] = spellings[k].name
+	names := make([]string, len(described))
+	for k := range described {
+		names[k] = described[k].name
 	}
 	return names
 }
 
 // String returns the name of k as an option.
-func (k Kind) String() string { return spellings[k].name }
+func (k Kind) String() string { return described[k].name }
 
 // Code returns the letter of k in the names of keys in Redis.
-func (k Kind) Code() byte { return spellings[k].code }
+func (k Kind) Code() byte { return described[k].code }
 
-// Windowed reports whether k decides by counts of aligned windows, in a WindowState. A store that
-// decides by itself and the nodes then keep the same counts.
-func (k Kind) Windowed() bool { return k == SlidingWindow || k == FixedWindow }
+// TakesBurst reports whether k has a burst that is not its limit.
+func (k Kind) TakesBurst() bool { return described[k].takesBurst }
 
-// Logged reports whether k decides by a log of instants, in a LogState.
-func (k Kind) Logged() bool { return k == SlidingLog }
+// TakesBuckets reports whether the window of k can be cut into sub-windows.
+func (k Kind) TakesBuckets() bool { return described[k].takesBuckets }
 
-// Draining reports whether k decides by a bucket that drains, in a BucketState.
-func (k Kind) Draining() bool { return k == TokenBucket || k == GCRA || k == LeakyBucket }
+// Queues reports whether requests that k admits wait in a queue, whose length is an option. Its
+// machine is a Leaver then.
+func (k Kind) Queues() bool { return described[k].queues }
+
+// Fixed reports whether a window of k begins empty, so that all of the limit comes back at once.
+func (k Kind) Fixed() bool { return described[k].fixed }
+
+// Windowed reports whether k decides by counts of aligned windows. A store that decides by itself
+// and the nodes then keep the same counts.
+func (k Kind) Windowed() bool { return described[k].family == windowFamily }
+
+// Draining reports whether k decides by a bucket that drains.
+func (k Kind) Draining() bool { return described[k].family == bucketFamily }
+
+// ByState returns the value for the type of state that k has: WindowState, BucketState or LogState.
+// It is for what is generic in that type, and for what is in Redis in its place.
+func ByState[T any](k Kind, window, bucket, log T) T {
+	return [...]T{windowFamily: window, bucketFamily: bucket, logFamily: log}[described[k].family]
+}
 
 // Params describe one limit.
 type Params struct {
@@ -149,14 +183,14 @@ type Params struct {
 func (p Params) Compile() Limit {
 	n := max(p.Limit, 0)
 	l := Limit{N: n, Size: n, Window: int64(min(max(p.Window, 1), 1<<60)), History: 1}
-	switch {
-	case p.Kind == FixedWindow:
+	switch k := p.Kind; {
+	case k.Fixed():
 		l.History = 0
-	case p.Kind == SlidingWindow:
+	case k.TakesBuckets():
 		l.History = min(max(p.Buckets, 1), MaxHistory)
-	case p.Kind == LeakyBucket:
+	case k.Queues():
 		l.Size = saturate.Add(max(p.Queue, 0), 1)
-	case p.Kind.Draining() && p.Burst > 0:
+	case k.TakesBurst() && p.Burst > 0:
 		l.Size = p.Burst
 	}
 	return l

@@ -164,7 +164,7 @@ func (k kind) make(limit int64, window time.Duration, extra int64) subject {
 	switch {
 	case k.Windowed():
 		return subjectOf[WindowState](of, limit)
-	case k.Logged():
+	case k.Kind == SlidingLog:
 		return subjectOf[LogState](of, limit)
 	}
 	return subjectOf[BucketState](of, limit)

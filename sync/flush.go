@@ -62,6 +62,10 @@ func (g *group) flush(l *link, at *attachment) (reason string) {
 		}
 		f := g.currentFlush(l, n)
 		<-f.done
+		if g.slots != nil {
+			f.again(l, at)
+			return ""
+		}
 		switch was, ok := f.flushed[l]; {
 		case !ok: // it was attached after the flush had begun
 		case was.err != nil:
@@ -81,7 +85,7 @@ func (g *group) currentFlush(l *link, unsent int64) *flush {
 		select {
 		case <-f.done:
 			was, ok := f.flushed[l]
-			if ok && time.Now().Before(f.until.Add(flushShared)) && (was.err != nil || was.left == unsent) {
+			if time.Now().Before(f.until.Add(flushShared)) && (g.slots != nil || ok && (was.err != nil || was.left == unsent)) {
 				return f
 			}
 		default:
@@ -96,6 +100,16 @@ func (g *group) currentFlush(l *link, unsent int64) *flush {
 	g.flushing = f
 	go g.flushAll(f, slices.Collect(maps.Keys(g.links)))
 	return f
+}
+
+// again sends the slots that changed during the flush: they count on other nodes until they are
+// told of, or a Lease is over.
+func (f *flush) again(l *link, at *attachment) {
+	if _, some := l.of.unsent(0); some && time.Now().Before(f.until) {
+		ctx, cancel := context.WithDeadline(context.Background(), f.until)
+		defer cancel()
+		_ = at.flush(ctx, l)
+	}
 }
 
 // flushAll is one flush.
@@ -113,7 +127,7 @@ func (g *group) flushAll(f *flush, links []*link) {
 			var was flushed
 			var some bool
 			if was.left, some = l.of.unsent(g.r.now()); some {
-				was.err = at.flush(ctx)
+				was.err = at.flush(ctx, l)
 				was.left, _ = l.of.unsent(g.r.now())
 			}
 			f.mu.Lock()
@@ -124,8 +138,13 @@ func (g *group) flushAll(f *flush, links []*link) {
 	wg.Wait()
 }
 
-// flush has the client's loop sync once more and waits for that.
-func (at *attachment) flush(ctx context.Context) error {
+// flush has the client's loop sync once more and waits for that. Slots go beside their loop, which
+// hears nothing of it: a message says all there is to say.
+func (at *attachment) flush(ctx context.Context, l *link) error {
+	if at.to.slots != nil {
+		_, err := l.of.sync(ctx, at, false)
+		return err
+	}
 	at.behind.Store(true) // a slow sync goes on without a rest
 	request := &flushRequest{ctx, make(chan error, 1)}
 	select {

@@ -47,7 +47,7 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 		switch {
 		case k.Windowed():
 			runs[name] = runReset[algorithms.WindowState]
-		case k.Logged():
+		case k == algorithms.SlidingLog:
 			runs[name] = runReset[algorithms.LogState]
 		default:
 			runs[name] = runReset[algorithms.BucketState]
@@ -270,7 +270,7 @@ func (w *resetWorld[S]) check() {
 		// What was spent before that does not.
 		least, most = least-12, most+12
 	}
-	if w.alg.Kind.Logged() || w.alg.Kind.Draining() {
+	if w.alg.Kind == algorithms.SlidingLog || w.alg.Kind.Draining() {
 		least-- // parts of a request
 	}
 	if all < least || all > most {

@@ -85,16 +85,8 @@ const slotRound = 10 * batchSize
 var slotBuffers sync.Pool
 
 // sync sends what is urgent, and where it is not early what is due. What a shard doesn't take is
-// due again with the next cycle. A flush also sends what came meanwhile.
+// due again with the next cycle.
 func (src *SlotSource) sync(ctx context.Context, at *attachment, early bool) (lost uint64, err error) {
-	lost, err = src.syncTable(ctx, at, early)
-	if at.flushing && ctx.Err() == nil && src.table.Unsent() > 0 {
-		lost, err = src.syncTable(ctx, at, early)
-	}
-	return lost, err
-}
-
-func (src *SlotSource) syncTable(ctx context.Context, at *attachment, early bool) (lost uint64, err error) {
 	r := at.to.r
 	if !early && !src.table.Tick(r.now()) {
 		return 0, nil
@@ -155,7 +147,7 @@ func (x *slotsOut) fail(messages []gauge.Message) {
 
 // note reports what has failed until all is sent again: an early sync shows nothing of that.
 func (src *SlotSource) note(at *attachment, early bool, err error) {
-	if !at.flushing && (err != nil || !early && at.failing) {
+	if err != nil || !early && at.failing {
 		at.failing = err != nil
 		at.to.r.Report(src.zone+" concurrent", err)
 	}

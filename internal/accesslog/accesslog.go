@@ -47,23 +47,27 @@ type Options struct {
 type Stats struct {
 	// Lines are all. Each is a request, or one that tells of something else, or Damaged, or Late:
 	// it began more than Options.Reorder before what was read before.
-	Lines, Requests, Other, Damaged, Late int64
+	Lines    int64 `json:"lines"`
+	Requests int64 `json:"-"`
+	Other    int64 `json:"other"`
+	Damaged  int64 `json:"damaged"`
+	Late     int64 `json:"late"`
 	// Texts are requests in the Common or Combined Log Format.
-	Texts int64
+	Texts int64 `json:"-"`
 	// Early is how many requests were handed on before Options.Reorder was over, as more than
 	// maxHeld began in that time.
-	Early int64
+	Early int64 `json:"-"`
 	// Troubles are the first damaged and the first late lines.
-	Troubles []Trouble
+	Troubles []Trouble `json:"troubles,omitempty"`
 }
 
 // Trouble is a line that was left out.
 type Trouble struct {
-	File string
+	File string `json:"file"`
 	// Line is its number, from 1.
-	Line int64
-	Late bool
-	Why  string
+	Line int64  `json:"line"`
+	Why  string `json:"why"`
+	Late bool   `json:"-"`
 }
 
 // maxTroubles is how many lines of a kind are shown.

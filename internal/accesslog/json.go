@@ -200,7 +200,7 @@ func (p *parser) json(prefix, line []byte, r *Record) (k kind, why string) {
 		r.Status = int(n)
 	}
 	r.TLS = len(v[fieldTLS]) > 0 && v[fieldTLS][0] == '{' || string(v.text(fieldScheme)) == "https"
-	p.strings(r)
+	p.setTexts(r, v.text(fieldMethod), v.text(fieldHost), v.text(fieldURI), v.text(fieldProto), v.text(fieldRemote), v.text(fieldClient), v.text(fieldUser))
 	if r.RemoteIP == "" && r.ClientIP == "" {
 		return damaged, "it has no address of a client"
 	}
@@ -249,18 +249,18 @@ func (p *parser) instants(prefix []byte, r *Record) (why string) {
 	return ""
 }
 
-// strings reads the texts of a request. They share one piece of memory.
-func (p *parser) strings(r *Record) {
-	v := &p.values
-	var ends [7]int
+// setTexts sets the texts of a request. They share one piece of memory.
+func (p *parser) setTexts(r *Record, method, host, uri, proto, remote, client, user []byte) {
+	texts := [...][]byte{method, host, uri, proto, remote, client, user}
 	p.text = p.text[:0]
-	for i, f := range []field{fieldMethod, fieldHost, fieldURI, fieldProto, fieldRemote, fieldClient, fieldUser} {
-		p.text = append(p.text, v.text(f)...)
-		ends[i] = len(p.text)
+	for _, text := range texts {
+		p.text = append(p.text, text...)
 	}
 	all := string(p.text)
-	r.Method, r.Host, r.URI, r.Proto = all[:ends[0]], all[ends[0]:ends[1]], all[ends[1]:ends[2]], all[ends[2]:ends[3]]
-	r.RemoteIP, r.ClientIP, r.User = hostport.Host(all[ends[3]:ends[4]]), hostport.Host(all[ends[4]:ends[5]]), all[ends[5]:]
+	for i, to := range [...]*string{&r.Method, &r.Host, &r.URI, &r.Proto, &r.RemoteIP, &r.ClientIP, &r.User} {
+		*to, all = all[:len(texts[i])], all[len(texts[i]):]
+	}
+	r.RemoteIP, r.ClientIP = hostport.Host(r.RemoteIP), hostport.Host(r.ClientIP)
 }
 
 // header reads the headers of a request: of each a string, or a list of them.

@@ -1,8 +1,6 @@
 package accesslog
 
-import (
-	"container/heap"
-)
+import "github.com/caddy-tide/ratelimit/internal/heap"
 
 // batch is how many records are handed on together, and batchText about how many bytes of text they
 // hold.
@@ -24,6 +22,7 @@ var (
 func (f *Files) Each(o Options, yield func(*Record) bool) Stats {
 	m := &merger{
 		Options: o, ordered: make(chan []Record, 4), used: make(chan []Record, 8), stop: make(chan struct{}),
+		waiting: heap.Heap[start]{Before: start.isBefore},
 	}
 	go m.run(f.sources)
 	stopped := false
@@ -56,7 +55,7 @@ type merger struct {
 
 	held    []Record // in any order, at the indices that are not in free
 	free    []int32
-	waiting starts
+	waiting heap.Heap[start]
 	made    int64
 	text    int   // bytes that are held
 	last    int64 // the start of the record handed on last
@@ -66,21 +65,24 @@ type merger struct {
 // run reads all files.
 func (m *merger) run(all []*source) {
 	defer close(m.ordered)
-	var open heads
+	open := heap.Heap[*source]{Before: isWrittenBefore}
 	for _, s := range all {
 		s.parser.headers = m.Headers
 		if s.next(&m.stats) {
-			open = append(open, s)
+			open.Push(s)
 		}
 	}
-	heap.Init(&open)
 	newest := int64(0)
-	for len(open) > 0 {
-		s := open[0]
+	for len(open.All) > 0 {
+		s := open.All[0]
 		newest = max(newest, s.at)
 		m.add(s)
-		for len(m.waiting) > 0 && (newest-m.waiting[0].at > int64(m.Reorder) || len(m.waiting) > maxHeld || m.text > maxText) {
-			if newest-m.waiting[0].at <= int64(m.Reorder) {
+		for len(m.waiting.All) > 0 {
+			isDue := newest-m.waiting.All[0].at > int64(m.Reorder)
+			if !isDue && len(m.waiting.All) <= maxHeld && m.text <= maxText {
+				break
+			}
+			if !isDue {
 				m.stats.Early++
 			}
 			if !m.handOn() {
@@ -88,12 +90,12 @@ func (m *merger) run(all []*source) {
 			}
 		}
 		if s.next(&m.stats) {
-			heap.Fix(&open, 0)
+			open.Fix()
 		} else {
-			heap.Pop(&open)
+			open.Pop()
 		}
 	}
-	for len(m.waiting) > 0 {
+	for len(m.waiting.All) > 0 {
 		if !m.handOn() {
 			return
 		}
@@ -120,12 +122,12 @@ func (m *merger) add(s *source) {
 	}
 	m.made++
 	m.text += s.head.size()
-	m.waiting.push(start{s.head.Start, m.made, i})
+	m.waiting.Push(start{s.head.Start, m.made, i})
 }
 
 // handOn hands on the record that began first. It returns false if nobody wants it any more.
 func (m *merger) handOn() bool {
-	first := m.waiting.pop()
+	first := m.waiting.Pop()
 	r := &m.held[first.index]
 	size := r.size()
 	m.text -= size
@@ -168,20 +170,8 @@ func (m *merger) flush() bool {
 	return true
 }
 
-// heads are files by when their next line was written.
-type heads []*source
-
-func (h heads) Len() int { return len(h) }
-func (h heads) Less(i, j int) bool {
-	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].order < h[j].order
-}
-func (h heads) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *heads) Push(x any)   { *h = append(*h, x.(*source)) }
-func (h *heads) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
-}
+// isWrittenBefore is the order in which lines were written.
+func isWrittenBefore(a, b *source) bool { return a.at < b.at || a.at == b.at && a.order < b.order }
 
 // start is a record that is held back.
 type start struct {
@@ -189,43 +179,4 @@ type start struct {
 	index    int32
 }
 
-func (s start) before(o start) bool { return s.at < o.at || s.at == o.at && s.made < o.made }
-
-// starts are records by when they began, as a heap. It is one of its own, as container/heap would
-// allocate for each record.
-type starts []start
-
-func (h *starts) push(s start) {
-	*h = append(*h, s)
-	all := *h
-	for i := len(all) - 1; i > 0; {
-		parent := (i - 1) / 2
-		if !all[i].before(all[parent]) {
-			return
-		}
-		all[i], all[parent] = all[parent], all[i]
-		i = parent
-	}
-}
-
-func (h *starts) pop() start {
-	all := *h
-	first, last := all[0], len(all)-1
-	all[0] = all[last]
-	all = all[:last]
-	for i := 0; ; {
-		least := i
-		for _, child := range [...]int{2*i + 1, 2*i + 2} {
-			if child < len(all) && all[child].before(all[least]) {
-				least = child
-			}
-		}
-		if least == i {
-			break
-		}
-		all[i], all[least] = all[least], all[i]
-		i = least
-	}
-	*h = all
-	return first
-}
+func (s start) isBefore(o start) bool { return s.at < o.at || s.at == o.at && s.made < o.made }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"net/http"
 	"net/netip"
-
-	"github.com/caddy-tide/ratelimit/internal/hostport"
 )
 
 // line reads a line in whatever format it is. It does not keep the line.
@@ -59,15 +57,7 @@ func (p *parser) common(line []byte, r *Record) (k kind, why string) {
 	}
 	method, uri, proto := requestLine(asked)
 	r.Start, r.Status, r.Text = at, int(n), true
-	p.text = append(append(append(append(append(append(p.text[:0], method...), host...), uri...), proto...), address...), user...)
-	all := string(p.text)
-	cut := func(n int) (s string) {
-		s, all = all[:n], all[n:]
-		return s
-	}
-	r.Method, r.Host, r.URI, r.Proto = cut(len(method)), cut(len(host)), cut(len(uri)), cut(len(proto))
-	r.RemoteIP, r.User = hostport.Host(cut(len(address))), all
-	r.ClientIP = r.RemoteIP
+	p.setTexts(r, method, host, uri, proto, address, address, user)
 	if p.headers {
 		_, rest = word(rest) // the size
 		r.Headers = combined(rest)
@@ -90,12 +80,12 @@ func columns(before []byte) (host, address, user []byte, ok bool) {
 	switch {
 	case n < 3:
 		return nil, nil, nil, false
-	case n == 4 && isAddress(all[1]) && len(all[2]) == 1 && all[2][0] == '-':
+	case n == 4 && isAddress(all[1]) && string(all[2]) == "-":
 		host, address, user = all[0], all[1], all[3]
 	default:
 		address, user = all[0], all[2]
 	}
-	if len(user) == 1 && user[0] == '-' {
+	if string(user) == "-" {
 		user = nil
 	}
 	return host, address, user, true
@@ -108,9 +98,7 @@ func isAddress(b []byte) bool {
 
 // word cuts off the next word.
 func word(b []byte) (one, rest []byte) {
-	for len(b) > 0 && b[0] == ' ' {
-		b = b[1:]
-	}
+	b = bytes.TrimLeft(b, " ")
 	if end := bytes.IndexByte(b, ' '); end >= 0 {
 		return b[:end], b[end:]
 	}
@@ -119,9 +107,7 @@ func word(b []byte) (one, rest []byte) {
 
 // quoted cuts off what stands in quotes next, in which a backslash goes before a quote.
 func quoted(b []byte) (one, rest []byte, ok bool) {
-	for len(b) > 0 && b[0] == ' ' {
-		b = b[1:]
-	}
+	b = bytes.TrimLeft(b, " ")
 	if len(b) == 0 || b[0] != '"' {
 		return nil, nil, false
 	}

@@ -138,15 +138,19 @@ type ShadowDenial struct {
 	Wait time.Duration
 }
 
-// WouldDeny tells handlers of events, and by placeholders those that handle the request from here
-// on. It does nothing for none.
-func (o *Responder) WouldDeny(r *http.Request, would ShadowDenial) {
-	if would.Zone != "" {
-		o.wouldDeny(r, would)
+// Note takes in the denial by a zone, which is told where it has the longest wait.
+func (d *ShadowDenial) Note(zone string, wait time.Duration) {
+	if wait >= d.Wait {
+		*d = ShadowDenial{Zone: zone, Wait: wait}
 	}
 }
 
-func (o *Responder) wouldDeny(r *http.Request, would ShadowDenial) {
+// WouldDeny tells handlers of events, and by placeholders those that handle the request from here
+// on. It does nothing for none.
+func (o *Responder) WouldDeny(r *http.Request, would ShadowDenial) {
+	if would.Zone == "" {
+		return
+	}
 	seconds := retryAfterSeconds(would.Wait, 0)
 	if o.Events != nil {
 		o.Events.emit(wouldDenyEvent, r, would.Zone, seconds)

@@ -25,13 +25,18 @@ var barredProblem = []byte(`{"type":"about:blank","title":"Forbidden","status":4
 
 // appendBody appends the handler's message, or problem details.
 func (o *Responder) appendBody(b []byte, repl *caddy.Replacer, d *Denial, seconds int64) []byte {
-	switch {
-	case o.message == nil:
+	if o.message == nil {
 		return o.appendProblem(b, d, seconds)
-	case repl != nil:
-		return o.message.appendTo(b, repl.Get)
 	}
-	return o.message.appendTo(b, func(string) (any, bool) { return nil, false })
+	return o.appendMessage(b, repl)
+}
+
+// appendMessage appends the handler's message with what repl has for its placeholders.
+func (o *Responder) appendMessage(b []byte, repl *caddy.Replacer) []byte {
+	if repl == nil {
+		return o.message.appendTo(b, func(string) (any, bool) { return nil, false })
+	}
+	return o.message.appendTo(b, repl.Get)
 }
 
 // writeResponse writes status and body. That a client is gone is not an error worth reporting.

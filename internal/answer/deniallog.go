@@ -161,23 +161,22 @@ func (l *DenialLog) WriteLine(now int64, r LoggedDenial) {
 	p.hash.Store(int64(r.Hash))
 	p.until.Store(now + l.quiet)
 	l.lines.Add(1)
-	c := l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded")
-	if r.Shadow {
-		c = l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded, not enforced")
-	}
-	if c != nil {
-		c.Write(l.fieldsOf(r)...)
-	}
+	l.write("rate limit exceeded", r)
 }
 
 // Banned writes the line of a ban that begins, one for each: programs such as fail2ban go by it.
 func (l *DenialLog) Banned(r LoggedDenial, length time.Duration) {
-	c := l.Logger.Check(zapcore.InfoLevel, "rate limit banned")
+	l.write("rate limit banned", r, zap.Duration("ban", length))
+}
+
+// write writes a line of a denial, with more fields. They are worked out only if the line is
+// wanted.
+func (l *DenialLog) write(text string, r LoggedDenial, more ...zap.Field) {
 	if r.Shadow {
-		c = l.Logger.Check(zapcore.InfoLevel, "rate limit banned, not enforced")
+		text += ", not enforced"
 	}
-	if c != nil {
-		c.Write(append(l.fieldsOf(r), zap.Duration("ban", length))...)
+	if c := l.Logger.Check(zapcore.InfoLevel, text); c != nil {
+		c.Write(append(l.fieldsOf(r), more...)...)
 	}
 }
 
@@ -237,13 +236,11 @@ func (l *DenialLog) endPeriod(now, next int64) {
 		l.marks[i].Store(0)
 	}
 	if denials > lines {
-		if c := l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded, summary"); c != nil {
-			fields := []zap.Field{zap.String("zone", l.Zone), zap.Int64("denied", denials-shadows)}
-			if shadows > 0 {
-				fields = append(fields, zap.Int64("would_deny", shadows))
-			}
-			c.Write(append(fields, zap.Int64("keys_at_least", keys), zap.Duration("period", period))...)
+		fields := []zap.Field{zap.String("zone", l.Zone), zap.Int64("denied", denials-shadows)}
+		if shadows > 0 {
+			fields = append(fields, zap.Int64("would_deny", shadows))
 		}
+		l.Logger.Info("rate limit exceeded, summary", append(fields, zap.Int64("keys_at_least", keys), zap.Duration("period", period))...)
 	}
 	l.began.Store(next)
 }

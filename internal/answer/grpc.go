@@ -61,11 +61,7 @@ func (o *Responder) denyGRPC(w http.ResponseWriter, repl *caddy.Replacer, d Deni
 // textOf returns what a denied call says: the handler's message, or a sentence.
 func (o *Responder) textOf(repl *caddy.Replacer, d Denial, seconds int64) string {
 	if o.message != nil {
-		known := func(string) (any, bool) { return nil, false }
-		if repl != nil {
-			known = repl.Get
-		}
-		return string(o.message.appendTo(nil, known))
+		return string(o.appendMessage(nil, repl))
 	}
 	text, unit := "rate limit exceeded", " seconds"
 	if d.Reason == Unavailable {

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/dunglas/httpsfv"
 
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
@@ -47,7 +48,7 @@ func (p Policy) Compile(sets HeaderSets) *Policy {
 	if p.Concurrent {
 		p.sets &= Draft // the others have no word for it
 	}
-	if quoted, ok := structuredString(p.Name); ok {
+	if quoted, err := httpsfv.Marshal(httpsfv.NewItem(p.Name)); err == nil {
 		p.quoted = quoted
 		if p.tail = `;qu="concurrent-requests"`; !p.Concurrent {
 			p.tail = fmt.Sprintf(";w=%d", max(integer(ceilSeconds(p.Window)), 1))
@@ -82,25 +83,6 @@ func kongWindow(window time.Duration) string {
 		return "Year"
 	}
 	return strconv.FormatInt(max(ceilSeconds(window), 1), 10)
-}
-
-// structuredString quotes s by RFC 9651, section 4.1.6. Only printable ASCII can be quoted.
-func structuredString(s string) (quoted string, ok bool) {
-	var b strings.Builder
-	b.WriteByte('"')
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c < ' ' || c > '~':
-			return "", false
-		case c == '"' || c == '\\':
-			b.WriteByte('\\')
-			fallthrough
-		default:
-			b.WriteByte(s[i])
-		}
-	}
-	b.WriteByte('"')
-	return b.String(), true
 }
 
 // A Result is what one limit decided for a request.

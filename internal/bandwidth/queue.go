@@ -1,6 +1,9 @@
 package bandwidth
 
-import "time"
+import (
+	"container/list"
+	"time"
+)
 
 const (
 	// maxTurn is how many bytes a response sends in one turn.
@@ -41,43 +44,16 @@ type queue struct {
 	// paid is the time up to which the bytes that were sent use the rate up. rest is the part of a
 	// nanosecond that is missing in it, in bytes times nanoseconds a second.
 	paid, rest int64
-	begun      list
-	waiting    list
+	// The lists hold members.
+	begun, waiting list.List
 }
 
 // A member is a response in a queue. Its zero value is one that has not had a turn.
 type member struct {
-	left       int // bytes of its turn
-	next, prev *member
-	in         *list  // the one in which it waits
-	wake       func() // called when it becomes the first
-}
-
-// list is a list of members in order of arrival.
-type list struct{ first, last *member }
-
-func (l *list) push(m *member) {
-	m.in, m.prev, m.next = l, l.last, nil
-	if l.last == nil {
-		l.first = m
-	} else {
-		l.last.next = m
-	}
-	l.last = m
-}
-
-func (l *list) remove(m *member) {
-	if m.prev == nil {
-		l.first = m.next
-	} else {
-		m.prev.next = m.next
-	}
-	if m.next == nil {
-		l.last = m.prev
-	} else {
-		m.next.prev = m.prev
-	}
-	m.in, m.prev, m.next = nil, nil, nil
+	left int           // bytes of its turn
+	in   *list.List    // the one in which it waits
+	at   *list.Element // its place there
+	wake func()        // called when it becomes the first
 }
 
 // restart has the queue begin at now as if nothing had been sent before, except for what is not
@@ -90,25 +66,30 @@ func (q *queue) restart(now int64) {
 
 // first returns the member whose turn is next, nil for none.
 func (q *queue) first() *member {
-	if q.begun.first != nil {
-		return q.begun.first
+	at := q.begun.Front()
+	if at == nil {
+		at = q.waiting.Front()
 	}
-	return q.waiting.first
+	if at == nil {
+		return nil
+	}
+	return at.Value.(*member)
 }
 
 // join has a member wait.
 func (q *queue) join(m *member) {
+	m.in = &q.waiting
 	if m.left > 0 {
-		q.begun.push(m)
-	} else {
-		q.waiting.push(m)
+		m.in = &q.begun
 	}
+	m.at = m.in.PushBack(m)
 }
 
 // leave ends the waiting of a member. The next one is woken if that is the first now.
 func (q *queue) leave(m *member) {
 	before := q.first()
-	m.in.remove(m)
+	m.in.Remove(m.at)
+	m.in, m.at = nil, nil
 	if now := q.first(); now != nil && now != before {
 		now.wake()
 	}

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
@@ -17,13 +17,21 @@ import (
 type change struct {
 	operate.ChangeRequest
 
-	remove bool
-	name   string // of the key, for people
+	remove, byID bool
+	name         string // of the key, for people
+}
+
+// setKey sets the key, as text or by its id.
+func (c *change) setKey(text string) {
+	if c.name = text; c.byID {
+		c.ID = text
+	} else {
+		c.Key = &text
+	}
 }
 
 func override() *cobra.Command {
 	var c change
-	var id bool
 	cmd := &cobra.Command{
 		Use:   "override <zone> <key> <rate>|<n>|unlimited|deny",
 		Short: "Gives one key another limit, on all nodes",
@@ -41,17 +49,14 @@ zone's key with what stands between them.`,
 	}
 	cmd.Flags().StringVar(&c.For, "for", "", "How long it holds, such as 24h or 7d, or forever (default 24h)")
 	cmd.Flags().StringVar(&c.Note, "note", "", "Why, for the log and the status")
-	cmd.Flags().BoolVar(&id, "id", false, "The key is given by its id, as the status shows it")
+	cmd.Flags().BoolVar(&c.byID, "id", false, "The key is given by its id, as the status shows it")
 	cmd.Flags().BoolVar(&c.remove, "remove", false, "Take the override back")
 	cmd.RunE = run(func(client client, p printer, args []string) error {
 		if c.remove != (len(args) == 2) {
 			return errors.New("give zone, key and limit, or zone, key and --remove")
 		}
-		if c.Zone, c.name = args[0], args[1]; id {
-			c.ID = args[1]
-		} else {
-			c.Key = &args[1]
-		}
+		c.Zone = args[0]
+		c.setKey(args[1])
 		if !c.remove {
 			c.Limit = args[2]
 		}
@@ -88,7 +93,7 @@ ever and not denied; raising the share keeps those that were in.
 			return errors.New("give a zone or --all, and a share or --remove")
 		}
 		if !c.remove {
-			share, err := shareOf(args[0])
+			share, err := config.ParseEnforcement(args[0])
 			if err != nil {
 				return err
 			}
@@ -99,44 +104,43 @@ ever and not denied; raising the share keeps those that were in.
 	return cmd
 }
 
-func shareOf(text string) (float64, error) {
-	if text == "off" {
-		return 0, nil
-	}
-	return config.ParseShare(text)
-}
-
 // change asks for a change and prints what came of it.
 func (p printer) change(client client, path string, c change) error {
 	method := http.MethodPost
 	if c.remove {
 		method = http.MethodDelete
 	}
-	body, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	text, err := client.ask(method, path, string(body))
+	text, err := client.ask(method, path, c)
 	if err != nil {
 		return err
 	}
 	var done operate.Changed
-	if err := json.Unmarshal(text, &done); err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
+	if err := read(text, &done); err != nil {
+		return err
 	}
+	return p.changed(text, done.Outcome, done.Pending, fmt.Sprintf("%s %s%s", what(c, done), on(done.Outcome), p.until(done)))
+}
+
+// changed prints the answer to a change: with --json as it came, and else as lines. It returns an
+// error where some node has not applied it.
+func (p printer) changed(text []byte, o control.Outcome, pending bool, lines ...string) (err error) {
 	if p.json {
 		err = p.raw(text)
 	} else {
-		err = p.line("%s %s%s", p.what(c, done), on(done), p.until(done))
+		var b page
+		for _, line := range lines {
+			b.line("%s", line)
+		}
+		err = p.print(&b)
 	}
-	if err != nil || done.Applied == done.Nodes && !done.Pending {
+	if err != nil || o.Applied == o.Nodes && !pending {
 		return err
 	}
-	return fmt.Errorf("%w: %s", errInPart, p.missing(done))
+	return fmt.Errorf("%w: %s", errInPart, p.missing(o, pending))
 }
 
 // what says what was changed.
-func (p printer) what(c change, done operate.Changed) string {
+func what(c change, done operate.Changed) string {
 	zone := "all zones"
 	if done.Zone != "" {
 		zone = done.Zone
@@ -155,11 +159,11 @@ func (p printer) what(c change, done operate.Changed) string {
 }
 
 // on says on how many nodes a change holds.
-func on(done operate.Changed) string {
-	if !done.Shared {
+func on(o control.Outcome) string {
+	if !o.Shared {
 		return "on this node, which counts for itself"
 	}
-	return fmt.Sprintf("on %d of %d nodes", done.Applied, done.Nodes)
+	return fmt.Sprintf("on %d of %d nodes", o.Applied, o.Nodes)
 }
 
 func (p printer) until(done operate.Changed) string {
@@ -170,15 +174,15 @@ func (p printer) until(done operate.Changed) string {
 }
 
 // missing says who has not applied a change.
-func (p printer) missing(done operate.Changed) string {
+func (p printer) missing(o control.Outcome, pending bool) string {
 	var names []string
-	for _, m := range done.Missing {
+	for _, m := range o.Missing {
 		names = append(names, fmt.Sprintf("%s (last heard %s)", m.Name, p.ago(m.Heard)))
 	}
 	switch who := strings.Join(names, ", "); {
-	case done.Pending && who == "":
+	case pending && who == "":
 		return "redis can't be reached; the other nodes learn of it when it is back"
-	case done.Pending:
+	case pending:
 		return "redis can't be reached; when it is back they learn of it: " + who
 	default:
 		return "not applied yet by " + who

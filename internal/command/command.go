@@ -6,7 +6,9 @@
 package command
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -122,8 +124,8 @@ func clientOf(flags caddycmd.Flags) client {
 // maxAnswer bounds what is read of an answer: ten thousand overrides are a few megabytes.
 const maxAnswer = 64 << 20
 
-// ask makes a request and returns the answer.
-func (c client) ask(method, path, body string) ([]byte, error) {
+// ask makes a request, with a body as JSON unless that is nil, and returns the answer.
+func (c client) ask(method, path string, body any) ([]byte, error) {
 	address, err := c.address()
 	if err != nil {
 		return nil, fmt.Errorf("finding the admin endpoint: %w", err)
@@ -145,10 +147,14 @@ func (c client) ask(method, path, body string) ([]byte, error) {
 	}
 }
 
-func request(address, method, path, body string) ([]byte, error) {
+func request(address, method, path string, body any) ([]byte, error) {
 	var reader io.Reader
-	if body != "" {
-		reader = strings.NewReader(body)
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		reader = bytes.NewReader(text)
 	}
 	response, err := caddycmd.AdminAPIRequest(address, method, path, http.Header{}, reader)
 	if err != nil {

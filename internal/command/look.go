@@ -2,7 +2,6 @@ package command
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -86,49 +85,41 @@ func headersOf(lines []string) (headers map[string][]string, err error) {
 
 // explain asks and prints.
 func (p printer) explain(c client, q asked) error {
-	body, err := json.Marshal(q)
+	text, err := c.ask(http.MethodPost, operate.ExplainPath, q)
 	if err != nil {
 		return err
 	}
-	text, err := c.ask(http.MethodPost, operate.ExplainPath, string(body))
-	if err != nil {
-		return err
-	}
-	if p.json {
-		return p.raw(text)
-	}
+	var b page
 	if q.Zone != "" {
 		var h operate.Explained
-		if err := json.Unmarshal(text, &h); err != nil {
-			return fmt.Errorf("reading the answer: %w", err)
-		}
-		return p.handler(h)
+		return p.show(text, &h, func() error {
+			b.handler(h)
+			return p.print(&b)
+		})
 	}
 	var site operate.ExplainedSite
-	if err := json.Unmarshal(text, &site); err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
-	}
-	if err := p.line("Server %s takes the client for %s.", site.Server, site.ClientIP); err != nil {
-		return err
-	}
+	return p.show(text, &site, func() error {
+		b.site(site)
+		return p.print(&b)
+	})
+}
+
+// site adds what would become of a request.
+func (b *page) site(site operate.ExplainedSite) {
+	b.line("Server %s takes the client for %s.", site.Server, site.ClientIP)
 	if len(site.Handlers) == 0 {
-		return p.line("The request comes to no rate_limit.")
+		b.line("The request comes to no rate_limit.")
 	}
 	for _, h := range site.Handlers {
 		if len(h.NotRun) > 0 {
-			if err := p.line("Before rate_limit these were not run: %s.", strings.Join(h.NotRun, ", ")); err != nil {
-				return err
-			}
+			b.line("Before rate_limit these were not run: %s.", strings.Join(h.NotRun, ", "))
 		}
-		if err := p.handler(h.Explained); err != nil {
-			return err
-		}
+		b.handler(h.Explained)
 	}
-	return nil
 }
 
-// handler prints what a handler would do.
-func (p printer) handler(h operate.Explained) error {
+// handler adds what a handler would do.
+func (b *page) handler(h operate.Explained) {
 	text := h.Decision.String()
 	if h.Zone != "" {
 		text += " by " + h.Zone
@@ -139,9 +130,7 @@ func (p printer) handler(h operate.Explained) error {
 	if h.Delay > 0 {
 		text += ", after " + length(h.Delay) + " in a queue"
 	}
-	if err := p.line("The request is %s.", text); err != nil {
-		return err
-	}
+	b.line("The request is %s.", text)
 	rows := [][]string{{"ZONE", "DECISION", "KEY", "LIMIT", "USED", "REMOTE", "LEFT", "WAIT", ""}}
 	for _, z := range h.Zones {
 		key, notes := cmp.Or(z.Key, z.ID), notesOf(z)
@@ -161,7 +150,7 @@ func (p printer) handler(h operate.Explained) error {
 			})
 		}
 	}
-	return p.table(rows)
+	b.table(rows)
 }
 
 // notesOf says why a zone is not asked, or not as it is configured.
@@ -237,7 +226,7 @@ node doesn't count by key what it denies.`,
 				return nil
 			case <-time.After(2 * time.Second):
 			}
-			if err := p.line(""); err != nil {
+			if _, err := fmt.Fprintln(p.out); err != nil {
 				return err
 			}
 		}
@@ -247,17 +236,16 @@ node doesn't count by key what it denies.`,
 
 // top asks and prints.
 func (p printer) top(c client, q url.Values) error {
-	text, err := c.ask(http.MethodGet, operate.TopPath+"?"+q.Encode(), "")
+	text, err := c.ask(http.MethodGet, operate.TopPath+"?"+q.Encode(), nil)
 	if err != nil {
 		return err
 	}
-	if p.json {
-		return p.raw(text)
-	}
 	var all []operate.Top
-	if err := json.Unmarshal(text, &all); err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
-	}
+	return p.show(text, &all, func() error { return p.keys(all) })
+}
+
+// keys shows the keys that have spent the most.
+func (p printer) keys(all []operate.Top) error {
 	rows := [][]string{{"ZONE", "LIMIT", "ID OF THE KEY", "USED", "ASKED", "DENIED", "KEY"}}
 	bans := [][]string{{"BANNED IN", "ID OF THE KEY", "ENDS"}}
 	for _, t := range all {
@@ -272,11 +260,14 @@ func (p printer) top(c client, q url.Values) error {
 			}
 		}
 	}
+	var b page
 	if len(rows) == 1 {
-		return p.line("No key has spent anything lately.")
+		b.line("No key has spent anything lately.")
 	}
-	if err := p.table(rows); err != nil || len(bans) == 1 {
-		return err
+	b.table(rows)
+	if len(bans) > 1 {
+		b.line("")
+		b.table(bans)
 	}
-	return cmp.Or(p.line(""), p.table(bans))
+	return p.print(&b)
 }

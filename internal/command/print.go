@@ -46,36 +46,62 @@ func printable(s string) string {
 	return b.String()
 }
 
-// line writes a line of text.
-func (p printer) line(format string, args ...any) error {
-	_, err := fmt.Fprintln(p.out, printable(fmt.Sprintf(format, args...)))
-	return err
+// read reads an answer of the endpoint.
+func read(text []byte, answer any) error {
+	if err := json.Unmarshal(text, answer); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	return nil
+}
+
+// show prints an answer: with --json as it came, and else by print, once it is read into answer.
+func (p printer) show(text []byte, answer any, print func() error) error {
+	if p.json {
+		return p.raw(text)
+	}
+	if err := read(text, answer); err != nil {
+		return err
+	}
+	return print()
 }
 
 // raw writes JSON with line breaks, as it came otherwise.
 func (p printer) raw(text []byte) error {
-	var b bytes.Buffer
-	if err := json.Indent(&b, bytes.TrimSpace(text), "", "  "); err != nil {
+	var b page
+	if err := json.Indent(&b.Buffer, bytes.TrimSpace(text), "", "  "); err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
 	b.WriteByte('\n')
+	return p.print(&b)
+}
+
+// print writes a page.
+func (p printer) print(b *page) error {
 	_, err := b.WriteTo(p.out)
 	return err
 }
 
-// table writes rows in columns, the first one being the heads. Without any other it writes nothing.
-func (p printer) table(rows [][]string) error {
+// A page is put together, and then written at once.
+type page struct{ bytes.Buffer }
+
+// line adds a line of text.
+func (b *page) line(format string, args ...any) {
+	b.WriteString(printable(fmt.Sprintf(format, args...)) + "\n")
+}
+
+// table adds rows in columns, the first one being the heads. Without any other it adds nothing.
+func (b *page) table(rows [][]string) {
 	if len(rows) < 2 {
-		return nil
+		return
 	}
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		for i, cell := range row {
 			row[i] = printable(cell)
 		}
 		fmt.Fprintln(w, strings.TrimRight(strings.Join(row, "\t"), "\t"))
 	}
-	return w.Flush()
+	w.Flush()
 }
 
 // in says how far a time is ahead, rounded up: what has just been set for 5m ends in 5m. ago says

@@ -11,66 +11,47 @@ import (
 
 // report prints what came of a simulation.
 func (p printer) report(r *simulate.Report) error {
-	var b strings.Builder
-	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	var b page
 	const layout = "2006-01-02 15:04:05"
-	say("%d requests of %s clients, from %s to %s UTC (%s).", r.Requests, clientsText(r.Clients), r.From.Format(layout), r.To.Format(layout), config.WindowText(rounded(r.To.Sub(r.From))))
+	b.line("%d requests of %s clients, from %s to %s UTC (%s).", r.Requests, clientsText(r.Clients), r.From.Format(layout), r.To.Format(layout), config.WindowText(rounded(r.To.Sub(r.From))))
 	if r.Nodes > 1 {
-		say("%d nodes share them.", r.Nodes)
+		b.line("%d nodes share them.", r.Nodes)
 	}
 	if r.Read.Damaged > 0 || r.Read.Late > 0 {
-		say("Of %d lines %d are damaged and %d late; these are left out.", r.Read.Lines, r.Read.Damaged, r.Read.Late)
-	}
-	if err := p.lines(&b); err != nil {
-		return err
+		b.line("Of %d lines %d are damaged and %d late; these are left out.", r.Read.Lines, r.Read.Damaged, r.Read.Late)
 	}
 	troubles := [][]string{{"  FILE", "LINE", "WHY"}}
 	for _, t := range r.Read.Troubles {
 		troubles = append(troubles, []string{"  " + t.File, number(t.Line), t.Why})
 	}
-	if err := p.table(troubles); err != nil {
-		return err
-	}
+	b.table(troubles)
 	for i := range r.Zones {
-		if err := p.zone(&r.Zones[i]); err != nil {
-			return err
-		}
+		b.zone(&r.Zones[i])
 	}
 	if len(r.Warnings) > 0 {
-		say("")
+		b.line("")
 	}
 	for _, w := range r.Warnings {
-		say("Warning: %s.", w)
+		b.line("Warning: %s.", w)
 	}
-	say("\nWhat no log tells:")
+	b.line("")
+	b.line("What no log tells:")
 	for _, text := range r.Bias {
-		say("- %s", text)
+		b.line("- %s", text)
 	}
-	return p.lines(&b)
+	return p.print(&b)
 }
 
-// lines writes lines, and empties b.
-func (p printer) lines(b *strings.Builder) error {
-	defer b.Reset()
-	for line := range strings.Lines(b.String()) {
-		if err := p.line("%s", strings.TrimSuffix(line, "\n")); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// zone prints what a zone would have done.
-func (p printer) zone(z *simulate.Zone) error {
-	var b strings.Builder
-	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	say("\nZone %s: %s by %s, %s", z.Zone, z.Limits, z.Key, z.Algorithm)
+// zone adds what a zone would have done.
+func (b *page) zone(z *simulate.Zone) {
+	b.line("")
+	b.line("Zone %s: %s by %s, %s", z.Zone, z.Limits, z.Key, z.Algorithm)
 	if z.Requests == 0 {
-		say("No request comes to it.")
-		return p.lines(&b)
+		b.line("No request comes to it.")
+		return
 	}
 	if len(z.With) > 0 {
-		say("With %s.", strings.Join(z.With, ", "))
+		b.line("With %s.", strings.Join(z.With, ", "))
 	}
 	would := ""
 	if z.WouldDeny > 0 {
@@ -79,35 +60,28 @@ func (p printer) zone(z *simulate.Zone) error {
 	if z.Banned > 0 {
 		would += fmt.Sprintf("; %d of them during a ban", z.Banned)
 	}
-	say("Denied: %d of %d requests (%s), of %s of %s clients%s.", z.Denied+z.WouldDeny, z.Requests, simulate.ShareText(z.Share), clientsText(z.DeniedClients), clientsText(z.Clients), would)
+	b.line("Denied: %d of %d requests (%s), of %s of %s clients%s.", z.Denied+z.WouldDeny, z.Requests, simulate.ShareText(z.Share), clientsText(z.DeniedClients), clientsText(z.Clients), would)
 	if len(z.Answered) > 0 {
 		text := simulate.AnsweredText(z.Answered)
 		if z.Answered["2xx"] > 0 {
 			text += " (2xx are people kept out)"
 		}
-		say("They had been answered with %s.", text)
-	}
-	if err := p.lines(&b); err != nil {
-		return err
+		b.line("They had been answered with %s.", text)
 	}
 	most := [][]string{{"THE MOST OF A CLIENT IN ANY", "50%", "90%", "99%", "99.9%", "MAX"}}
 	for _, w := range z.Windows {
 		m := w.Most
 		most = append(most, []string{w.Window, number(m.P50), number(m.P90), number(m.P99), number(m.P999), number(m.Max)})
 	}
-	if err := p.table(most); err != nil {
-		return err
-	}
+	b.table(most)
 	for i := range z.Windows {
-		if err := p.candidates(&z.Windows[i]); err != nil {
-			return err
-		}
+		b.candidates(&z.Windows[i])
 	}
 	top := [][]string{{"DENIED MOST", "REQUESTS"}}
 	for _, t := range z.Top {
 		top = append(top, []string{t.Key, number(t.Denied)})
 	}
-	return p.table(top)
+	b.table(top)
 }
 
 // clientsText writes how many clients there are, which is an estimate beyond a bound.
@@ -118,8 +92,8 @@ func clientsText(n int64) string {
 	return number(n)
 }
 
-// candidates prints other limits for a window.
-func (p printer) candidates(w *simulate.Window) error {
+// candidates adds other limits for a window.
+func (b *page) candidates(w *simulate.Window) {
 	rows := [][]string{{"CANDIDATE", "TOUCHES CLIENTS", "AND REQUESTS", ""}}
 	for _, c := range w.Candidates {
 		limit, note := number(c.Limit)+"/"+w.Window, ""
@@ -131,13 +105,10 @@ func (p printer) candidates(w *simulate.Window) error {
 		}
 		rows = append(rows, []string{limit, number(c.Clients), number(c.Requests), note})
 	}
-	if err := p.table(rows); err != nil {
-		return err
+	b.table(rows)
+	if len(w.Candidates) > 0 {
+		b.line("%s", w.Rule())
 	}
-	if len(w.Candidates) == 0 {
-		return nil
-	}
-	return p.line("%s", w.Rule())
 }
 
 // writeHTML writes the report as a page.

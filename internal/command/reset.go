@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 
 func reset() *cobra.Command {
 	var c change
-	var id bool
 	cmd := &cobra.Command{
 		Use:   "reset <zone> <key> | <zone> --all",
 		Short: "Forgives what a key has spent, or all keys of a zone have, on all nodes",
@@ -28,17 +26,13 @@ zone's key with what stands between them.`,
 		Args: cobra.RangeArgs(1, 2),
 	}
 	cmd.Flags().BoolVar(&c.All, "all", false, "All keys of the zone")
-	cmd.Flags().BoolVar(&id, "id", false, "The key is given by its id, as the status shows it")
+	cmd.Flags().BoolVar(&c.byID, "id", false, "The key is given by its id, as the status shows it")
 	cmd.RunE = run(func(client client, p printer, args []string) error {
 		if c.All != (len(args) == 1) {
 			return errors.New("give a zone and a key, or a zone and --all")
 		}
 		if c.Zone, c.name = args[0], "all keys"; !c.All {
-			if c.name = args[1]; id {
-				c.ID = args[1]
-			} else {
-				c.Key = &args[1]
-			}
+			c.setKey(args[1])
 		}
 		return p.reset(client, c)
 	})
@@ -47,34 +41,19 @@ zone's key with what stands between them.`,
 
 // reset asks for a reset and prints what came of it.
 func (p printer) reset(client client, c change) error {
-	body, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	text, err := client.ask(http.MethodPost, operate.ResetPath, string(body))
+	text, err := client.ask(http.MethodPost, operate.ResetPath, c)
 	if err != nil {
 		return err
 	}
 	var done operate.ResetDone
-	if err := json.Unmarshal(text, &done); err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
-	}
-	changed := operate.Changed{Outcome: done.Outcome}
-	changed.Pending = done.Pending
-	if p.json {
-		err = p.raw(text)
-	} else {
-		err = p.line("%s: reset %s %s, %s forgiven", done.Zone, c.name, on(changed), requests(done.Forgiven))
-		for _, text := range done.Stays {
-			if err == nil {
-				err = p.line("%s: %s", done.Zone, text)
-			}
-		}
-	}
-	if err != nil || done.Applied == done.Nodes && !done.Pending {
+	if err := read(text, &done); err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: %s", errInPart, p.missing(changed))
+	lines := []string{fmt.Sprintf("%s: reset %s %s, %s forgiven", done.Zone, c.name, on(done.Outcome), requests(done.Forgiven))}
+	for _, text := range done.Stays {
+		lines = append(lines, done.Zone+": "+text)
+	}
+	return p.changed(text, done.Outcome, done.Pending, lines...)
 }
 
 func requests(n int64) string {

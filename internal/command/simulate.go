@@ -19,16 +19,15 @@ import (
 
 // simulation is what is asked of a simulation.
 type simulation struct {
+	simulate.Options
+
 	config, adapter        string
 	limits                 []string
 	key, algorithm         string
 	burst, queue, buckets  int64
-	zone, host             string
-	nodes                  int
 	balance, syncRate      string
 	html, maxDenied        string
-	reorder                time.Duration
-	showKeys, countDenied  bool
+	countDenied            bool
 	ipv4Prefix, ipv6Prefix int
 	changed                func(flag string) bool
 }
@@ -69,15 +68,15 @@ Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
 	f.IntVar(&s.ipv4Prefix, "ipv4-prefix", 0, "By how many bits --limit groups IPv4 addresses (default 32)")
 	f.IntVar(&s.ipv6Prefix, "ipv6-prefix", 0, "By how many bits --limit groups IPv6 addresses (default 64)")
 	f.BoolVar(&s.countDenied, "count-denied", false, "Denied requests count as well, for --limit")
-	f.StringVar(&s.zone, "zone", "", "The zone that is shown (default all)")
-	f.StringVar(&s.host, "host", "", "The host of requests whose log has none")
-	f.IntVar(&s.nodes, "nodes", 1, "How many nodes share the requests, 1 to 64")
+	f.StringVar(&s.Zone, "zone", "", "The zone that is shown (default all)")
+	f.StringVar(&s.Host, "host", "", "The host of requests whose log has none")
+	f.IntVar(&s.Nodes, "nodes", 1, "How many nodes share the requests, 1 to 64")
 	f.StringVar(&s.balance, "balance", "round_robin", "How nodes share the requests: round_robin or client")
 	f.StringVar(&s.syncRate, "sync-rate", "", "How often nodes sync, in place of what the configuration says (default 1s for --limit)")
-	f.DurationVar(&s.reorder, "reorder", time.Minute, "By how much lines of the logs may be out of order")
+	f.DurationVar(&s.Reorder, "reorder", time.Minute, "By how much lines of the logs may be out of order")
 	f.StringVar(&s.html, "html", "", "Write the report with pictures to this file")
 	f.StringVar(&s.maxDenied, "max-denied", "", "Exit with 2 if a zone denies a larger share, such as 1%")
-	f.BoolVar(&s.showKeys, "show-keys", false, "Show addresses and keys in full")
+	f.BoolVar(&s.ShowKeys, "show-keys", false, "Show addresses and keys in full")
 	f.Bool("json", false, "Print the report as JSON")
 	f.String("address", "", "") // in place of those of all commands, of which the help would tell
 	f.Duration("timeout", 0, "")
@@ -104,8 +103,7 @@ func (p printer) simulate(s simulation, paths []string) error {
 			return fmt.Errorf("--max-denied: %w", err)
 		}
 	}
-	options, err := s.options()
-	if err != nil {
+	if err := s.readOptions(); err != nil {
 		return err
 	}
 	config, err := s.configuration()
@@ -124,7 +122,7 @@ func (p printer) simulate(s simulation, paths []string) error {
 	// What is held is bounded, and what was used once is garbage.
 	defer debug.SetGCPercent(debug.SetGCPercent(50))
 	done := p.progress(files)
-	report, err := simulate.Run(policy, files, options)
+	report, err := simulate.Run(policy, files, s.Options)
 	done()
 	if err != nil {
 		return err
@@ -139,8 +137,7 @@ func (p printer) simulate(s simulation, paths []string) error {
 		if err != nil {
 			return err
 		}
-		err = p.raw(text)
-		if err != nil {
+		if err := p.raw(text); err != nil {
 			return err
 		}
 	} else if err := p.report(report); err != nil {
@@ -154,30 +151,25 @@ func (p printer) simulate(s simulation, paths []string) error {
 	return nil
 }
 
-// options reads the flags that are not about limits.
-func (s simulation) options() (o simulate.Options, err error) {
-	o = simulate.Options{Zone: s.zone, Nodes: s.nodes, Host: s.host, Reorder: s.reorder, ShowKeys: s.showKeys}
-	if s.nodes < 1 || s.nodes > 64 {
-		return o, errors.New("--nodes: give 1 to 64")
-	}
-	if s.reorder < 0 {
-		return o, errors.New("--reorder: give a time such as 60s")
-	}
-	switch s.balance {
-	case "round_robin":
-	case "client":
-		o.ByClient = true
-	default:
-		return o, errors.New("--balance: give round_robin or client")
+// readOptions reads the flags that are not about limits.
+func (s *simulation) readOptions() error {
+	s.ByClient = s.balance == "client"
+	switch {
+	case s.Nodes < 1 || s.Nodes > 64:
+		return errors.New("--nodes: give 1 to 64")
+	case s.Reorder < 0:
+		return errors.New("--reorder: give a time such as 60s")
+	case !s.ByClient && s.balance != "round_robin":
+		return errors.New("--balance: give round_robin or client")
 	}
 	if s.syncRate != "" {
 		rate, err := config.ParseSyncRate(s.syncRate)
 		if err != nil {
-			return o, fmt.Errorf("--sync-rate: %w", err)
+			return fmt.Errorf("--sync-rate: %w", err)
 		}
-		o.SyncRate = &rate
+		s.SyncRate = &rate
 	}
-	return o, nil
+	return nil
 }
 
 // configuration returns the JSON of the configuration.
@@ -194,7 +186,6 @@ func (s simulation) configuration() ([]byte, error) {
 		config, _, _, err := caddycmd.LoadConfig(s.config, s.adapter)
 		return config, err
 	}
-	zone := map[string]any{}
 	var all []any
 	for _, text := range s.limits {
 		r, err := config.ParseRate(text)
@@ -203,7 +194,7 @@ func (s simulation) configuration() ([]byte, error) {
 		}
 		all = append(all, map[string]any{"max_events": r.Limit, "window": r.Window})
 	}
-	zone["limits"] = all
+	zone := map[string]any{"limits": all}
 	for flag, value := range map[string]any{
 		"key": s.key, "algorithm": s.algorithm, "burst": s.burst, "queue": s.queue, "buckets": s.buckets,
 		"ipv4-prefix": s.ipv4Prefix, "ipv6-prefix": s.ipv6Prefix, "count-denied": s.countDenied,

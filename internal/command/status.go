@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
@@ -35,26 +34,19 @@ their counts with it, and what was changed at run time and still holds.`,
   caddy rate-limit status --json --address unix//run/caddy/admin.sock`,
 		Args: exactly(),
 		RunE: run(func(c client, p printer, _ []string) error {
-			text, err := c.ask(http.MethodGet, operate.Root, "")
+			text, err := c.ask(http.MethodGet, operate.Root, nil)
 			if err != nil {
 				return err
 			}
-			if p.json {
-				return p.raw(text)
-			}
 			var s operate.State
-			if err := json.Unmarshal(text, &s); err != nil {
-				return fmt.Errorf("reading the answer: %w", err)
-			}
-			return p.status(s)
+			return p.show(text, &s, func() error { return p.status(s) })
 		}),
 	}
 }
 
 func (p printer) status(s operate.State) error {
-	if err := p.summary(s); err != nil {
-		return err
-	}
+	var b page
+	b.line("%s", summary(s))
 	zones := [][]string{{"ZONE", "LIMIT", "ALGORITHM", "SYNC", "KEYS", "OWN", "REMOTE", "UNSENT"}}
 	for _, z := range s.Zones {
 		zones = append(zones, []string{
@@ -81,17 +73,12 @@ func (p printer) status(s operate.State) error {
 		overrides = append(overrides, []string{e.Zone, e.ID, e.Limit, p.ends(e), e.Note})
 	}
 	for _, t := range [][][]string{zones, bans, bandwidthTable(s.Bandwidth), nodes, p.enforcement(s), overrides} {
-		if len(t) < 2 {
-			continue
-		}
-		if err := p.line(""); err != nil {
-			return err
-		}
-		if err := p.table(t); err != nil {
-			return err
+		if len(t) > 1 {
+			b.line("")
+			b.table(t)
 		}
 	}
-	return nil
+	return p.print(&b)
 }
 
 // enforcement shows for which share of keys zones are enforced: what operators have changed, and
@@ -136,19 +123,19 @@ func limitText(n int64, window string, concurrent bool) string {
 	return strconv.FormatInt(n, 10) + "/" + window
 }
 
-// summary writes one line about Redis.
-func (p printer) summary(s operate.State) error {
+// summary is one line about Redis.
+func summary(s operate.State) string {
 	switch {
 	case s.Control == nil:
-		return p.line("No configuration with rate_limit is running.")
+		return "No configuration with rate_limit is running."
 	case s.Control.Failing != "":
-		return p.line("Redis has no control record: %s. What is changed holds on this node only.", s.Control.Failing)
+		return fmt.Sprintf("Redis has no control record: %s. What is changed holds on this node only.", s.Control.Failing)
 	case s.Redis != nil && !s.Redis.Up:
-		return p.line("Redis fails: %s. What is changed holds on this node, and on the others when Redis is back.", why(s.Redis.Failing))
+		return fmt.Sprintf("Redis fails: %s. What is changed holds on this node, and on the others when Redis is back.", why(s.Redis.Failing))
 	case !s.Control.Shared:
-		return p.line("Without Redis: this node counts for itself, and what is changed holds here only.")
+		return "Without Redis: this node counts for itself, and what is changed holds here only."
 	}
-	return p.line("Shared through Redis. Digest of what was changed: %s.", s.Control.Digest)
+	return fmt.Sprintf("Shared through Redis. Digest of what was changed: %s.", s.Control.Digest)
 }
 
 func why(failing map[string]string) string {

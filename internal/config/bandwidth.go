@@ -84,30 +84,13 @@ func (b Bandwidth) MarshalJSON() ([]byte, error) { return json.Marshal(b.String(
 
 // UnmarshalJSON reads a string, or a number of bytes a second.
 func (b *Bandwidth) UnmarshalJSON(text []byte) error {
-	var value any
-	if err := json.Unmarshal(text, &value); err != nil {
-		return err
+	return readTextOrNumber("bandwidth", text, b, ParseBandwidth, bandwidthOf, `one like "1MiB/s", or a number of bytes a second`)
+}
+
+func bandwidthOf(bytes float64) (Bandwidth, error) {
+	if bytes != math.Trunc(bytes) || bytes < 0 {
+		return 0, fmt.Errorf("%g is not a number of bytes a second; write a whole one, or a string like \"1MiB/s\"", bytes)
 	}
-	var parsed Bandwidth
-	var err error
-	switch v := value.(type) {
-	case nil:
-		return nil
-	case string:
-		parsed, err = ParseBandwidth(v)
-	case float64:
-		if v != math.Trunc(v) || v < 0 {
-			err = fmt.Errorf("%g is not a number of bytes a second; write a whole one, or a string like \"1MiB/s\"", v)
-			break
-		}
-		parsed = Bandwidth(min(v, float64(MaxBandwidth)+1))
-		err = parsed.Check()
-	default:
-		err = errors.New(`neither a string nor a number; write one like "1MiB/s", or a number of bytes a second`)
-	}
-	if err != nil {
-		return fmt.Errorf("parsing bandwidth: %w", err)
-	}
-	*b = parsed
-	return nil
+	b := Bandwidth(min(bytes, float64(MaxBandwidth)+1))
+	return b, b.Check()
 }

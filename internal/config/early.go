@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -27,12 +28,7 @@ func Matches(sets caddyhttp.MatcherSets, r *http.Request) (bool, error) {
 
 // MatchersAreProven reports whether an address has no part in what the sets match in early data.
 func MatchersAreProven(sets []caddyhttp.MatcherSet, r *http.Request) bool {
-	for _, set := range sets {
-		if !isProven(set, r) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(sets, func(set caddyhttp.MatcherSet) bool { return !isProven(set, r) })
 }
 
 // isProven reports whether a set asks for nothing but the method and the path, and both are as the
@@ -43,11 +39,11 @@ func isProven(set caddyhttp.MatcherSet, r *http.Request) bool {
 		switch m := m.(type) {
 		case caddyhttp.MatchMethod, *caddyhttp.MatchMethod, caddyhttp.MatchPathRE, *caddyhttp.MatchPathRE:
 		case caddyhttp.MatchPath:
-			if hasPlaceholder(m) {
+			if slices.ContainsFunc(m, hasPlaceholder) {
 				return false
 			}
 		case *caddyhttp.MatchPath:
-			if hasPlaceholder(*m) {
+			if slices.ContainsFunc(*m, hasPlaceholder) {
 				return false
 			}
 		case *caddyhttp.MatchNot:
@@ -61,14 +57,7 @@ func isProven(set caddyhttp.MatcherSet, r *http.Request) bool {
 	return isAsItCame(r)
 }
 
-func hasPlaceholder(paths caddyhttp.MatchPath) bool {
-	for _, path := range paths {
-		if strings.Contains(path, "{") {
-			return true
-		}
-	}
-	return false
-}
+func hasPlaceholder(path string) bool { return strings.Contains(path, "{") }
 
 // isAsItCame reports whether no handler has changed the method or the path of a request.
 func isAsItCame(r *http.Request) bool {

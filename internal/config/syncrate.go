@@ -91,25 +91,29 @@ func (s SyncRate) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()
 
 // UnmarshalJSON reads a duration string, "local", "strict", or a number of seconds.
 func (s *SyncRate) UnmarshalJSON(text []byte) error {
+	return readTextOrNumber("sync_rate", text, s, ParseSyncRate, syncRateOfSeconds, `a duration like "1s", "local" or "strict", or a number of seconds`)
+}
+
+// readTextOrNumber reads an option of JSON that is text or a number; null changes nothing. mend is
+// what to write in place of anything else.
+func readTextOrNumber[T any](option string, text []byte, to *T, parse func(string) (T, error), of func(float64) (T, error), mend string) error {
 	var value any
 	if err := json.Unmarshal(text, &value); err != nil {
 		return err
 	}
-	var parsed SyncRate
-	var err error
+	parsed, err := *to, error(nil)
 	switch v := value.(type) {
 	case nil:
-		return nil
 	case string:
-		parsed, err = ParseSyncRate(v)
+		parsed, err = parse(v)
 	case float64:
-		parsed, err = syncRateOfSeconds(v)
+		parsed, err = of(v)
 	default:
-		err = errors.New(`neither a string nor a number; write a duration like "1s", "local" or "strict", or a number of seconds`)
+		err = errors.New("neither a string nor a number; write " + mend)
 	}
 	if err != nil {
-		return fmt.Errorf("parsing sync_rate: %w", err)
+		return fmt.Errorf("parsing %s: %w", option, err)
 	}
-	*s = parsed
+	*to = parsed
 	return nil
 }

@@ -165,18 +165,29 @@ func (c *Control) wait(ctx context.Context, id string, began int64) Outcome {
 		c.waiting--
 		c.mu.Unlock()
 	}()
+	var o Outcome
+	c.awaitBeats(ctx, func() bool {
+		o = c.outcome(id)
+		return c.listed >= began && o.Applied == o.Nodes && !o.Unsent
+	})
+	return o
+}
+
+// awaitBeats has a heartbeat come, and waits until what one brings is enough, or the context ends.
+// The lock is held when enough is called.
+func (c *Control) awaitBeats(ctx context.Context, enough func() bool) {
 	c.Beat()
 	for {
 		c.mu.Lock()
-		o, beat, listed := c.outcome(id), c.beats, c.listed >= began
+		ends, beat := enough(), c.beats
 		c.mu.Unlock()
-		if listed && o.Applied == o.Nodes && !o.Unsent {
-			return o
+		if ends {
+			return
 		}
 		select {
 		case <-beat:
 		case <-ctx.Done():
-			return o
+			return
 		}
 	}
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"crypto/sha1"
 	"encoding/binary"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -42,11 +43,7 @@ func (e Entry) IsDeletion() bool { return e.Body == "" }
 
 // value is the entry as a field of the record: "stamp until keep length body".
 func (e Entry) value() string {
-	b := strconv.AppendInt(nil, e.Stamp, 10)
-	b = strconv.AppendInt(append(b, ' '), e.Until, 10)
-	b = strconv.AppendInt(append(b, ' '), e.Keep, 10)
-	b = strconv.AppendInt(append(b, ' '), e.Length, 10)
-	return string(append(append(b, ' '), e.Body...))
+	return fmt.Sprintf("%d %d %d %d %s", e.Stamp, e.Until, e.Keep, e.Length, e.Body)
 }
 
 // parseEntry reads a field of the record.

@@ -225,8 +225,7 @@ func parse(e Entry) (p parsed, ok bool) {
 		return p, false
 	}
 	if p.Share != nil {
-		e := config.Enforce(*p.Share)
-		p.enforce = &e
+		p.enforce = new(config.Enforce(*p.Share))
 	} else {
 		o, _ := ParseLimit(p.Limit)
 		p.override = &o

@@ -66,8 +66,9 @@ func (c *Control) State(ctx context.Context) State {
 	c.asked = true
 	c.mu.Unlock()
 	if c.IsShared() && fresh {
-		c.Beat()
-		c.await(ctx, began)
+		ctx, cancel := context.WithTimeout(ctx, refreshFor)
+		c.awaitBeats(ctx, func() bool { return c.listed >= began })
+		cancel()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,17 +81,14 @@ func (c *Control) State(ctx context.Context) State {
 		if !ok {
 			continue
 		}
-		one := EntryState{
-			Zone: p.Zone, ID: p.IDText(), Share: p.Share, Limit: p.Limit, Note: p.Note,
-			Until: c.until(e),
-		}
+		one := Describe(p.Target, p.Body)
+		one.Until = c.until(e)
 		if one.Pending = s.Shared && c.record.IsPending(e.ID); one.Pending {
 			s.Pending++
 		}
 		if p.Key != nil {
 			s.Overrides = append(s.Overrides, one)
 		} else {
-			one.All = p.Zone == ""
 			s.Enforcement = append(s.Enforcement, one)
 		}
 	}
@@ -101,6 +99,11 @@ func (c *Control) State(ctx context.Context) State {
 	slices.SortFunc(s.Overrides, byName)
 	slices.SortFunc(s.Enforcement, byName)
 	return s
+}
+
+// Describe returns the state of an entry as far as that follows from what it says of what.
+func Describe(t Target, b Body) EntryState {
+	return EntryState{Zone: t.Zone, All: t.Zone == "", ID: t.IDText(), Share: b.Share, Limit: b.Limit, Note: b.Note}
 }
 
 // Until is when the entry of a target ends, the zero time where there is none.
@@ -116,25 +119,6 @@ func (c *Control) Until(t Target) time.Time {
 
 func (c *Control) until(e Entry) time.Time {
 	return time.Unix(0, c.record.Ends(e)).UTC().Round(time.Millisecond)
-}
-
-// await waits until the leases were listed after a time, refreshFor at most.
-func (c *Control) await(ctx context.Context, after int64) {
-	ctx, cancel := context.WithTimeout(ctx, refreshFor)
-	defer cancel()
-	for {
-		c.mu.Lock()
-		listed, beat := c.listed >= after, c.beats
-		c.mu.Unlock()
-		if listed {
-			return
-		}
-		select {
-		case <-beat:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // nodes are the nodes as they were listed last. The lock is held.

@@ -105,8 +105,16 @@ func Current() *Config {
 // Zone returns the zone of this name in the current configuration, nil if it has none.
 func Zone(name string) *limits.Zone {
 	if c := Current(); c != nil {
-		if i := slices.IndexFunc(c.zones, func(z *limits.Zone) bool { return z.Name == name }); i >= 0 {
-			return c.zones[i]
+		return c.zone(name)
+	}
+	return nil
+}
+
+// zone returns the zone of a name, nil for none.
+func (c *Config) zone(name string) *limits.Zone {
+	for _, z := range c.zones {
+		if z.Name == name {
+			return z
 		}
 	}
 	return nil
@@ -287,11 +295,10 @@ func (c *Config) inheritBans(before *Config, name string, old map[string]*limits
 
 // BansOf returns the bans of a zone, nil for none.
 func (c *Config) BansOf(zone string) *limits.Bans {
-	i := slices.IndexFunc(c.zones, func(z *limits.Zone) bool { return z.Name == zone })
-	if i < 0 {
-		return nil
+	if z := c.zone(zone); z != nil {
+		return z.Bans()
 	}
-	return c.zones[i].Bans()
+	return nil
 }
 
 // logRestart logs that a limit starts at zero after a reload. from is what it was before, nil for

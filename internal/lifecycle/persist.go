@@ -97,17 +97,15 @@ func (c *Config) restoreLimits(s Snapshot, log *zap.Logger) {
 // save writes the counters of the zones that don't sync. Those that do are in Redis.
 func (c *Config) save() {
 	s := Snapshot{At: clock.Now(), Limits: make(map[string]table.SavedCounts), Resets: make(map[string]reset.Set)}
-	c.saved = 0
+	c.saved = c.spent()
 	for local := range c.localCounters() {
 		counts, under := local.Save()
 		if s.Limits[local.Key] = counts; under != nil {
 			s.Resets[local.Key] = *under
 		}
-		c.saved += local.Totals().Own
 	}
 	for b := range c.localBans() {
 		s.Limits[b.Key] = b.Save()
-		c.saved += int64(len(s.Limits[b.Key]))
 	}
 	if err := c.Keeper.Store(s); err != nil {
 		c.reportUnsaved(err)
@@ -116,19 +114,20 @@ func (c *Config) save() {
 
 // Close saves again if something was admitted since Stop: the server's requests may end after it.
 func (c *Config) Close() {
-	if !c.ending {
-		return
-	}
-	spent := int64(0)
-	for local := range c.localCounters() {
-		spent += local.Totals().Own
-	}
-	for b := range c.localBans() {
-		spent += int64(len(b.Save()))
-	}
-	if spent != c.saved {
+	if c.ending && c.spent() != c.saved {
 		c.save()
 	}
+}
+
+// spent changes with each request that the zones that don't sync admit, and each ban that begins.
+func (c *Config) spent() (n int64) {
+	for local := range c.localCounters() {
+		n += local.Totals().Own
+	}
+	for b := range c.localBans() {
+		n += int64(len(b.Save()))
+	}
+	return n
 }
 
 // localBans returns those of the zones that don't sync.

@@ -26,7 +26,7 @@ func evaluates(t *testing.T, zones ...*limits.Zone) bool {
 		return false
 	}
 	defer e.Free()
-	return !e.IsDenied()
+	return !e.Denied
 }
 
 // Caddy may start to serve before it starts this app. A request to a zone that syncs waits for that

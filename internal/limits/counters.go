@@ -70,6 +70,7 @@ type Counters struct {
 // A Decider is a table as a request sees it.
 type Decider interface {
 	Decide(a *table.Ask, t *table.Taken)
+	Take(l algorithms.Limit, key keys.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken
 	Refund(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Penalize(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Leave(l algorithms.Limit, key keys.Key, t table.Taken, now, n int64)
@@ -82,7 +83,7 @@ type Decider interface {
 type Settler interface {
 	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
 	Settle(key keys.Key, r table.Reserved, now int64, refunds bool)
-	AdmitsSettled(l algorithms.Limit, key keys.Key, now int64) bool
+	AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool
 	Unsettled() *table.Unsettled
 }
 
@@ -143,18 +144,10 @@ func SpecOf(z *config.Settings, r config.Rate) ratesync.Spec {
 	return s
 }
 
-// newCounters gives counters the state of their kind. Others that know one are Table.Penalize,
-// which counts windows in the sketch in another way, and sync/strict/verdict.go.
+// newCounters gives counters the state of their kind.
 func newCounters(key, namespace string, z *config.Settings, r config.Rate) *Counters {
 	c := &Counters{Key: key, namespace: namespace, zone: z.Name, stop: make(chan struct{}), done: make(chan struct{})}
-	switch k := z.Kind; {
-	case k.Windowed():
-		hold[algorithms.WindowState](c, z, r)
-	case k.Logged():
-		hold[algorithms.LogState](c, z, r)
-	default:
-		hold[algorithms.BucketState](c, z, r)
-	}
+	algorithms.ByState(z.Kind, hold[algorithms.WindowState], hold[algorithms.BucketState], hold[algorithms.LogState])(c, z, r)
 	return c
 }
 
@@ -347,7 +340,7 @@ func (l *Limit) AddTo(s metrics.ZoneState) metrics.ZoneState {
 		return s
 	}
 	s.Window, s.Requests = config.WindowText(l.Rate.Window), l.Rate.Limit
-	if k := l.Settings.Kind; k == algorithms.TokenBucket || k == algorithms.GCRA {
+	if l.Settings.Kind.TakesBurst() {
 		s.Burst = l.Enforced.Size
 	}
 	return s

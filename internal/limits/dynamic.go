@@ -16,28 +16,27 @@ import (
 
 // limitsOf returns the limits of a zone as a request brings them or as they are set for its key, o,
 // which goes first. It leaves out those that are unlimited for the request: they neither count nor
-// are counted. own is set where they are copies. asked is set where it is told that one brings no
-// number.
-func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override, asked bool) (all []Limit, own bool) {
+// are counted. Copies are appended to own. asked is set where it is told that one brings no number.
+func (z *Zone) limitsOf(own []Limit, r *http.Request, o *control.Override, asked bool) (all, appended []Limit) {
 	if o != nil && o.Unlimited {
-		return nil, false
+		return nil, own
 	}
 	others := uint32(0)
 	if z.Reserved != nil {
 		others = config.OtherClasses(z.Reserved, r)
 	}
 	if !z.Varies && o == nil && others == 0 {
-		return z.AllLimits, false
+		return z.AllLimits, own
 	}
-	first, vars := len(e.own), reqkey.Vars(r)
+	first, vars := len(own), reqkey.Vars(r)
 	for i := range z.AllLimits {
 		l := &z.AllLimits[i]
 		if replaces(o, z, l) {
-			e.own = append(e.own, l.Overridden(o.Rate.Limit))
+			own = append(own, l.Overridden(o.Rate.Limit))
 			continue
 		}
 		if l.Number == nil {
-			e.own = append(e.own, *l)
+			own = append(own, *l)
 			continue
 		}
 		n, text, ok := l.Number.Read(r, vars)
@@ -50,22 +49,30 @@ func (e *Evaluation) limitsOf(z *Zone, r *http.Request, o *control.Override, ask
 			n = l.Number.InEarlyData(n, l.Rate.Limit)
 		}
 		if n != reqkey.Unlimited {
-			e.own = append(e.own, l.With(n))
+			own = append(own, l.With(n))
 		}
 	}
-	all = e.own[first:len(e.own):len(e.own)]
+	all = own[first:len(own):len(own)]
 	if others != 0 {
 		for i := range all {
 			all[i] = all[i].Without(others)
 		}
 	}
-	return all, true
+	return all, own
 }
 
+// isOwn reports whether limits are copies for a request.
+func (z *Zone) isOwn(limits []Limit) bool { return len(limits) > 0 && &limits[0] != &z.AllLimits[0] }
+
 // rulesOf describes the limits of a request to Redis. A call keeps them.
-func (zr *zoneResult) rulesOf() []strict.Rule {
-	if !zr.own {
-		return zr.Rules
+func (z *Zone) rulesOf(limits []Limit) []strict.Rule {
+	if !z.isOwn(limits) {
+		return z.Rules
 	}
-	return Rules(zr.limits)
+	return Rules(limits)
+}
+
+// replaces reports whether an override is about a limit of a zone.
+func replaces(o *control.Override, z *Zone, l *Limit) bool {
+	return o != nil && (o.Rate.Window == l.Rate.Window || o.Rate.Window == 0 && len(z.AllLimits) == 1)
 }

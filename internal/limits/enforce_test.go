@@ -95,14 +95,14 @@ func (w twins) differ(key string, apart time.Duration) (denied bool, what string
 		return false, err.Error()
 	}
 	defer shadow.Free()
-	would := shadow.WouldDeny()
-	switch denied = enforced.IsDenied(); {
-	case shadow.IsDenied():
+	would := shadow.WouldDeny
+	switch denied = enforced.Denied; {
+	case shadow.Denied:
 		return denied, "a zone that is not enforced denies"
 	case denied != (would.Zone != ""):
 		return denied, fmt.Sprintf("denied %t, would deny %t", denied, would.Zone != "")
-	case denied && (enforced.Denial().Wait-would.Wait).Abs() > apart:
-		return denied, fmt.Sprintf("denied for %s, would be for %s", enforced.Denial().Wait, would.Wait)
+	case denied && (enforced.Denial.Wait-would.Wait).Abs() > apart:
+		return denied, fmt.Sprintf("denied for %s, would be for %s", enforced.Denial.Wait, would.Wait)
 	}
 	for _, r := range shadow.Results() {
 		if !r.Shadow {
@@ -331,7 +331,7 @@ func decide(t *testing.T, zones []*Zone, key string) *Evaluation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !e.IsDenied() {
+	if !e.Denied {
 		if err := e.Enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -358,9 +358,9 @@ func TestShadowBesideEnforced(t *testing.T) {
 		zones := arranged(t, zone("tight", 2, 0), zone("wide", 5, 1), zone("loose", 9, 0))
 		for i := range 8 {
 			e := decide(t, zones, "a")
-			if e.IsDenied() != (i >= 5) || (e.WouldDeny().Zone == "tight") != (i >= 2) {
+			if e.Denied != (i >= 5) || (e.WouldDeny.Zone == "tight") != (i >= 2) {
 				t.Errorf("%s: request %d: denied %t, would deny %q, want wide to deny from request 6 on, and tight from 3 on",
-					kind, i+1, e.IsDenied(), e.WouldDeny().Zone)
+					kind, i+1, e.Denied, e.WouldDeny.Zone)
 			}
 		}
 		for _, z := range zones {
@@ -384,8 +384,8 @@ func TestShadowQueueDelaysNobody(t *testing.T) {
 		began := time.Now()
 		for i := range 6 {
 			e := decide(t, alone, "a")
-			if got, want := e.WouldDeny().Zone != "", i >= 4; e.IsDenied() || got != want {
-				t.Errorf("request %d: denied %t, would be %t, want %t: one goes at once, and three wait", i+1, e.IsDenied(), got, want)
+			if got, want := e.WouldDeny.Zone != "", i >= 4; e.Denied || got != want {
+				t.Errorf("request %d: denied %t, would be %t, want %t: one goes at once, and three wait", i+1, e.Denied, got, want)
 			}
 		}
 		if waited := time.Since(began); waited != 0 {
@@ -424,8 +424,8 @@ func TestShadowsAreAskedLast(t *testing.T) {
 	Arrange(zones)
 	e := decide(t, zones, "a")
 	var order []string
-	for i := range e.zones {
-		order = append(order, e.zones[i].Name)
+	for i := range e.parts {
+		order = append(order, e.parts[i].Name)
 	}
 	if want := []string{"last-local", "last-local-shadow", "last-strict", "last-strict-shadow"}; fmt.Sprint(order) != fmt.Sprint(want) {
 		t.Errorf("asked in the order %q, want %q", order, want)
@@ -442,8 +442,8 @@ func TestShadowsAreAskedLast(t *testing.T) {
 func TestShadowOfDenialsWithoutCounting(t *testing.T) {
 	s := config.Settings{Name: "no-key", Key: keyOfRequests, EmptyKey: config.EmptyDeny, Limits: []config.Rate{{Limit: 9, Window: time.Hour}}, Enforce: config.Enforce(0)}
 	e := decide(t, arranged(t, s), "")
-	if want := (answer.ShadowDenial{Zone: "no-key", Wait: time.Hour}); e.IsDenied() || e.WouldDeny() != want {
-		t.Errorf("without a key: denied %t, would deny %v, want %v", e.IsDenied(), e.WouldDeny(), want)
+	if want := (answer.ShadowDenial{Zone: "no-key", Wait: time.Hour}); e.Denied || e.WouldDeny != want {
+		t.Errorf("without a key: denied %t, would deny %v, want %v", e.Denied, e.WouldDeny, want)
 	}
 }
 
@@ -556,10 +556,10 @@ func TestWouldDenyOfARequestThatFails(t *testing.T) {
 		t.Errorf("a request that a matcher fails for: %v, %v, and %d lines, want an error and no line", e, err, told())
 	}
 	failed = nil
-	if e := decide(t, zones, ""); e.WouldDeny().Zone != "fails-first" || told() != 1 || len(e.closed) != 1 {
-		t.Errorf("the next one would be denied by %q, with %d lines and %d records, want the first zone and one of each", e.WouldDeny().Zone, told(), len(e.closed))
+	if e := decide(t, zones, ""); e.WouldDeny.Zone != "fails-first" || told() != 1 || len(e.parts) != 1 {
+		t.Errorf("the next one would be denied by %q, with %d lines and %d records, want the first zone and one of each", e.WouldDeny.Zone, told(), len(e.parts))
 	}
-	if e := decide(t, zones, "a"); e.WouldDeny().Zone != "" || told() != 1 {
-		t.Errorf("one with a key would be denied by %q, with %d lines, want no more", e.WouldDeny().Zone, told())
+	if e := decide(t, zones, "a"); e.WouldDeny.Zone != "" || told() != 1 {
+		t.Errorf("one with a key would be denied by %q, with %d lines, want no more", e.WouldDeny.Zone, told())
 	}
 }

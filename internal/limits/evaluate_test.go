@@ -49,6 +49,24 @@ func request(k string) *http.Request {
 	return caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{})
 }
 
+// meetAll asks zones that match as far as their queues are read.
+func meetAll(e *Evaluation, zones []*Zone, r *http.Request) {
+	for _, z := range zones {
+		e.parts = e.meet(e.parts, z, r, reqkey.Vars(r), true)
+		e.ask(r)
+	}
+}
+
+// peeks is how many zones are still to be entered.
+func peeks(e *Evaluation) (n int) {
+	for i := range e.parts {
+		if e.parts[i].says == peeked {
+			n++
+		}
+	}
+	return n
+}
+
 // A slot that was taken before another queue denied is freed only if nobody stands behind it; no
 // other request can start sooner for that.
 func TestASlotIsKeptForThoseBehind(t *testing.T) {
@@ -61,8 +79,8 @@ func TestASlotIsKeptForThoseBehind(t *testing.T) {
 		var begun []time.Time
 		admits := func(k string) {
 			e, err := Evaluate(zones, request(k), clock.Now())
-			if err != nil || e.IsDenied() {
-				t.Errorf("%s: %v, denied %v", k, err, e.IsDenied())
+			if err != nil || e.Denied {
+				t.Errorf("%s: %v, denied %v", k, err, e.Denied)
 				return
 			}
 			defer e.Free()
@@ -74,23 +92,22 @@ func TestASlotIsKeptForThoseBehind(t *testing.T) {
 			begun = append(begun, time.Now())
 		}
 		admits("first")
-		late := &Evaluation{now: clock.Now()} // both queues have room for it,
-		r := request("x")
-		for _, z := range zones {
-			late.ask(z, r, reqkey.Vars(r))
-		}
-		if late.IsDenied() || late.queues != 2 {
-			t.Fatalf("the queues are read: denied %v, %d to enter", late.IsDenied(), late.queues)
+		late := &Evaluation{Now: clock.Now()} // both queues have room for it,
+		meetAll(late, zones, request("x"))
+		if late.Denied || peeks(late) != 2 {
+			t.Fatalf("the queues are read: denied %v, %d to enter", late.Denied, peeks(late))
 		}
 		admits("x")
 		late.enterQueues() // and now that of x has none
-		if !late.IsDenied() {
+		if !late.Denied {
 			t.Fatal("a second request of x has a slot in a queue for one")
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() { admits("behind") })
 		synctest.Wait()
-		late.rollBack(true)
+		for i := range late.parts {
+			late.end(&late.parts[i], endsDenied)
+		}
 		admits("last")
 		wg.Wait()
 		slices.SortFunc(begun, time.Time.Compare)
@@ -135,7 +152,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			e, err := Evaluate([]*Zone{z}, request("x"), clock.Now())
-			if err != nil || !e.IsDenied() {
+			if err != nil || !e.Denied {
 				t.Errorf("%s: a request whose limit was spent while it waited: %v, want a denial", kind, err)
 				return
 			}
@@ -188,7 +205,7 @@ func TestNearTheLimit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !e.IsDenied() && slices.ContainsFunc(e.Results(), func(r answer.Result) bool { return answer.IsNear(r.Remaining, r.Size, 1) }) {
+			if !e.Denied && slices.ContainsFunc(e.Results(), func(r answer.Result) bool { return answer.IsNear(r.Remaining, r.Size, 1) }) {
 				near++
 			}
 			e.Free()

@@ -3,7 +3,6 @@ package limits
 import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A Key names what a zone counts.
@@ -62,7 +61,7 @@ func (c *Counters) Stand(l algorithms.Limit, raw []byte, now int64) (s Standing)
 	if s.Size = l.Size; l.N == 0 {
 		s.Size = 0
 	}
-	s.Used = max(0, s.Size-take(c.Table, table.Ask{Limit: l, Key: key, Raw: raw, Now: now}).Remaining)
+	s.Used = max(0, s.Size-c.Table.Take(l, key, raw, now, 0, 0).Remaining)
 	if t, ok := c.Table.(Fork); ok {
 		s.Remote = min(s.Used, t.Remote(l, key, now))
 	}

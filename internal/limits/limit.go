@@ -32,24 +32,20 @@ type Limit struct {
 	// IsOverridden is set where an operator has set another number, replaced is the configured one.
 	IsOverridden bool
 	replaced     int64
+	// isShare is set where it is this node's share of a limit.
+	isShare bool
 	// others are the reserves that are not for the request, one bit each.
 	others uint32
 }
 
-// Take asks for n units of a key at now. raw is the bytes of which key is the hash. Unlike Decide
-// it allocates.
+// Take asks for n units of a key at now. raw is the bytes of which key is the hash.
 func (l *Limit) Take(key keys.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken {
-	return take(l.Table, table.Ask{Limit: l.Enforced, Key: key, Raw: raw, Now: now, N: n, Want: want})
+	return l.Table.Take(l.Enforced, key, raw, now, n, want)
 }
 
-func take(from Decider, a table.Ask) (t table.Taken) {
-	from.Decide(&a, &t)
-	return t
-}
-
-// Decide has t say what is decided on a, for n units under the limit.
-func (l *Limit) Decide(a *table.Ask, n int64, want algorithms.Want, t *table.Taken) {
-	a.Limit, a.N, a.Want = l.Enforced, n, want
+// Decide has t say what is decided on a, under the limit.
+func (l *Limit) Decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
+	a.Limit, a.Want = l.Enforced, want
 	l.Table.Decide(a, t)
 }
 
@@ -126,16 +122,20 @@ func (l *Limit) Divide(nodes int64) {
 	p := l.Params()
 	p.Limit = p.Limit/nodes + min(1, p.Limit%nodes)
 	p.Burst = (p.Burst + nodes - 1) / nodes
-	l.Enforced = p.Compile()
+	l.Enforced, l.isShare = p.Compile(), true
 }
 
-// Peek reads a queue that is entered last, unless it is full: then it denies.
+// Peek reads a queue that is entered last, unless it has no room for what is asked: then it denies.
 func (l *Limit) Peek(a *table.Ask, t *table.Taken) {
-	if l.Decide(a, 0, 0, t); t.Remaining >= 1 {
+	n := a.N
+	a.N = 0
+	l.Decide(a, 0, t)
+	if a.N = n; t.Remaining >= n {
 		return
 	}
-	if l.Decide(a, 1, 0, t); t.Allowed {
-		l.Table.Leave(l.Enforced, a.Key, *t, a.Now, 1) // a slot has become free just now
+	if l.Decide(a, 0, t); t.Allowed {
+		l.Table.Leave(l.Enforced, a.Key, *t, a.Now, n) // a slot has become free just now
+		t.N = 0
 	}
 }
 

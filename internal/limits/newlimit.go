@@ -26,7 +26,7 @@ func NewLimit(namespace string, z *config.Settings, r config.Rate, sets answer.H
 
 // policyOf returns what answers tell of one of a zone's limits.
 func policyOf(z *config.Settings, r config.Rate) answer.Policy {
-	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind == algorithms.FixedWindow}
+	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind.Fixed()}
 	if len(z.Limits) > 1 {
 		p.Name += "-" + config.WindowText(r.Window)
 	}
@@ -35,7 +35,7 @@ func policyOf(z *config.Settings, r config.Rate) answer.Policy {
 
 // WaitsOf returns which wait headers and placeholders tell of a limit that has admitted.
 func WaitsOf(k algorithms.Kind) algorithms.Want {
-	if k == algorithms.FixedWindow {
+	if k.Fixed() {
 		return algorithms.WantReset
 	}
 	return algorithms.WantNext

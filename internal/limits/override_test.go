@@ -47,7 +47,7 @@ func TestOverridesKeepRatios(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := &control.Override{Rate: config.Rate{Limit: test.to, Window: time.Minute}}
-		all, _ := new(Evaluation).limitsOf(z, httptest.NewRequest("GET", "/", nil), o, true)
+		all, _ := z.limitsOf(nil, httptest.NewRequest("GET", "/", nil), o, true)
 		p := all[0].Params()
 		if p.Limit != test.to || p.Burst != test.wantBurst || p.Queue != test.wantQueue || all[1].Rate != hour || all[1].IsOverridden {
 			t.Errorf("%+v: %+v and %+v, want burst %d and queue %d, and the other limit as it is", test, p, all[1].Rate, test.wantBurst, test.wantQueue)
@@ -55,7 +55,7 @@ func TestOverridesKeepRatios(t *testing.T) {
 		if z.AllLimits[0].Rate != minute {
 			t.Error("the zone's own limit has changed")
 		}
-		if all, _ := new(Evaluation).limitsOf(z, httptest.NewRequest("GET", "/", nil), &control.Override{Unlimited: true}, true); len(all) > 0 {
+		if all, _ := z.limitsOf(nil, httptest.NewRequest("GET", "/", nil), &control.Override{Unlimited: true}, true); len(all) > 0 {
 			t.Errorf("unlimited leaves %d limits", len(all))
 		}
 		z.Release()
@@ -95,12 +95,12 @@ func TestBarredRequestThatFails(t *testing.T) {
 		}
 		failed = nil
 		e := decide(t, zones, "a")
-		if e.IsDenied() != (share == 1) || (e.WouldDeny().Zone != "") != (share == 0) || told() != 1 {
-			t.Errorf("share %v: the next one: denied %t, would be by %q, with %d lines, want one of them and one line", share, e.IsDenied(), e.WouldDeny().Zone, told())
+		if e.Denied != (share == 1) || (e.WouldDeny.Zone != "") != (share == 0) || told() != 1 {
+			t.Errorf("share %v: the next one: denied %t, would be by %q, with %d lines, want one of them and one line", share, e.Denied, e.WouldDeny.Zone, told())
 		}
 		e.Free()
-		if e := decide(t, zones, "b"); e.IsDenied() || e.WouldDeny().Zone != "" || told() != 1 {
-			t.Errorf("share %v: one of another key: denied %t, would be by %q, with %d lines", share, e.IsDenied(), e.WouldDeny().Zone, told())
+		if e := decide(t, zones, "b"); e.Denied || e.WouldDeny.Zone != "" || told() != 1 {
+			t.Errorf("share %v: one of another key: denied %t, would be by %q, with %d lines", share, e.Denied, e.WouldDeny.Zone, told())
 		}
 	}
 }
@@ -134,16 +134,16 @@ func TestBarredInEarlyData(t *testing.T) {
 		return e
 	}
 	say(control.Deny)
-	if e := ask(true); !e.IsDenied() || e.Denial().Reason != answer.TooEarly || logs.Len() != 0 {
-		t.Errorf("in early data: denied %t for reason %v with %d lines, want 425 and none", e.IsDenied(), e.Denial().Reason, logs.Len())
+	if e := ask(true); !e.Denied || e.Denial.Reason != answer.TooEarly || logs.Len() != 0 {
+		t.Errorf("in early data: denied %t for reason %v with %d lines, want 425 and none", e.Denied, e.Denial.Reason, logs.Len())
 	}
-	if e := ask(false); !e.IsDenied() || e.Denial().Reason != answer.Barred || logs.Len() != 1 {
-		t.Errorf("after the handshake: denied %t for reason %v with %d lines, want 403 and one", e.IsDenied(), e.Denial().Reason, logs.Len())
+	if e := ask(false); !e.Denied || e.Denial.Reason != answer.Barred || logs.Len() != 1 {
+		t.Errorf("after the handshake: denied %t for reason %v with %d lines, want 403 and one", e.Denied, e.Denial.Reason, logs.Len())
 	}
 	say("unlimited")
 	denied := 0
 	for range 4 {
-		if ask(true).IsDenied() {
+		if ask(true).Denied {
 			denied++
 		}
 	}

@@ -66,10 +66,10 @@ func TestNobodyTakesWhatIsReservedForOthers(t *testing.T) {
 			if err != nil {
 				rt.Fatal(err)
 			}
-			if admitted := !e.IsDenied(); admitted != (used < sees && s.Limits[0].Limit > 0) {
+			if admitted := !e.Denied; admitted != (used < sees && s.Limits[0].Limit > 0) {
 				rt.Fatalf("%v: %d of %d used, of which the request sees %d: admitted %v", s.Kind, used, size, sees, admitted)
 			}
-			if d := e.Results()[0]; !e.IsDenied() && d.Remaining != sees-used-1 {
+			if d := e.Results()[0]; !e.Denied && d.Remaining != sees-used-1 {
 				rt.Fatalf("%v: %d of %d used, of which the request sees %d: %d remain after it", s.Kind, used, size, sees, d.Remaining)
 			}
 			e.Free()

@@ -54,7 +54,7 @@ func (b *books) left(key string) (all []int64) {
 // before.
 func (b *books) check(e *Evaluation, key string) string {
 	o, asked := e.Of(b.Zone)
-	ends := asked && (o.Denied || e.IsDenied()) // with this decision: what it was given is refunded
+	ends := asked && (o.Denied || e.Denied) // with this decision: what it was given is refunded
 	running := b.running
 	if asked && !ends && b.Slots != nil {
 		running++
@@ -121,14 +121,14 @@ func keepBooks(t *testing.T, all []config.Settings, pauses []time.Duration, ends
 			b.before = b.left("k")
 		}
 		e := decide(t, zones, "k")
-		if e.IsDenied() || e.Delay() == 0 { // else time has passed
+		if e.Denied || e.Delay == 0 { // else time has passed
 			for _, b := range of {
 				if what := b.check(e, "k"); what != "" {
-					return fmt.Sprintf("request %d, denied %t, zone %s: %s", i, e.IsDenied(), b.Name, what)
+					return fmt.Sprintf("request %d, denied %t, zone %s: %s", i, e.Denied, b.Name, what)
 				}
 			}
 		}
-		if e.IsDenied() {
+		if e.Denied {
 			*denied++
 		} else if h := e.Hold(); h != nil && ends[i] {
 			h.Replay(Response{Status: 401})

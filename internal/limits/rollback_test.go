@@ -62,7 +62,7 @@ func TestAMatchersErrorIsRolledBack(t *testing.T) {
 	zones := []*Zone{first, second}
 	Arrange(zones)
 	if e, err := Evaluate(zones, request("x"), clock.Now()); err == nil {
-		t.Fatalf("denied %t, want the matcher's error", e.IsDenied())
+		t.Fatalf("denied %t, want the matcher's error", e.Denied)
 	}
 	if left := leftIn(first); left != 2 {
 		t.Errorf("%d of 2 are left after the matcher's error", left)
@@ -95,7 +95,7 @@ func TestAClientThatGoesAwayIsRefundedEverywhere(t *testing.T) {
 			t.Fatalf("sync_rate %s: %v, %v, want that the client has gone", rate, e, err)
 		}
 		e, err := Evaluate(zones[:1], request("x"), clock.Now())
-		if err != nil || e.IsDenied() {
+		if err != nil || e.Denied {
 			t.Errorf("sync_rate %s: a request after one whose client has gone: %v, denied, want the one that the limit has", rate, err)
 		}
 		if err == nil {
@@ -119,19 +119,23 @@ func TestAQueueIsLeftOnce(t *testing.T) {
 		spend := func(l *Limit, n int64) { l.Take(keys.KeyOf(raw), raw, clock.Now(), n, 0) }
 		spend(&zones[0].AllLimits[0], 3)
 		spend(&zones[1].AllLimits[0], 1)
-		e := &Evaluation{now: clock.Now()} // all queues have room for it,
-		for _, z := range zones {
-			e.ask(z, r, reqkey.Vars(r))
-		}
-		if err := e.askShadows(r); err != nil || e.queues != 2 {
-			t.Fatalf("the queues are read: %v, %d to enter", err, e.queues)
+		e := &Evaluation{Now: clock.Now()} // all queues have room for it,
+		meetAll(e, zones, r)
+		if err := e.askLater(r); err != nil || peeks(e) != 2 {
+			t.Fatalf("the queues are read: %v, %d to enter", err, peeks(e))
 		}
 		spend(&zones[0].AllLimits[1], 4) // and now one of them has none
 		e.enterQueues()
-		if e.IsDenied() || !e.overShadow {
-			t.Fatalf("denied %t, would be %t, want that it would be denied in shadow mode", e.IsDenied(), e.overShadow)
+		var shadow *part
+		for i := range e.parts {
+			if e.parts[i].says >= denies {
+				shadow = &e.parts[i]
+			}
 		}
-		e.rollBack(false)
+		if e.Denied || shadow == nil || !shadow.shadow {
+			t.Fatalf("denied %t, %v, want that it would be denied in shadow mode", e.Denied, shadow)
+		}
+		e.end(shadow, endsDenied)
 		ctx, leave := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer leave()
 		if err := e.Enter(ctx); !errors.Is(err, errGone) {
@@ -156,7 +160,7 @@ func TestResultsOfARequestThatWaited(t *testing.T) {
 			if err != nil || e.Enter(t.Context()) != nil {
 				t.Fatalf("request %d: %v", i, err)
 			}
-			if i == 1 && e.receipts[e.zones[1].first].Delay == 0 {
+			if i == 1 && e.receipts[e.parts[1].first].Delay == 0 {
 				t.Fatal("the second request did not wait")
 			}
 			for j, r := range e.Results() {
@@ -164,8 +168,8 @@ func TestResultsOfARequestThatWaited(t *testing.T) {
 					t.Errorf("request %d: result %d tells that the window ends in %s, want %s", i, j, r.MoreAfter, time.Duration(end-clock.Now()))
 				}
 			}
-			if e.Now() != clock.Now() {
-				t.Errorf("request %d: the results hold for %s before", i, time.Duration(clock.Now()-e.Now()))
+			if e.Now != clock.Now() {
+				t.Errorf("request %d: the results hold for %s before", i, time.Duration(clock.Now()-e.Now))
 			}
 			e.Free()
 		}
@@ -183,8 +187,8 @@ func TestADeniedRequestIsOneAttempt(t *testing.T) {
 	l.Take(keys.KeyOf(raw), raw, clock.Now(), 1, 0) // the table is full
 	for i := range int64(3) {
 		e, err := Evaluate([]*Zone{z}, request("x"), clock.Now())
-		if err != nil || e.IsDenied() != (i > 0) {
-			t.Fatalf("request %d: %v, denied %t", i, err, e.IsDenied())
+		if err != nil || e.Denied != (i > 0) {
+			t.Fatalf("request %d: %v, denied %t", i, err, e.Denied)
 		}
 		e.Free()
 		if decisions, _ := l.Overflow(); decisions != i+1 {
@@ -217,12 +221,12 @@ func TestADenialTakesTheLastUnitElsewhere(t *testing.T) {
 			e := decide(t, zones, "x")
 			e.Free()
 			e = decide(t, zones, "x")
-			if d := e.Denial(); d.Wait != want.Truncate(time.Second) || d.Zone != all[0].Name {
+			if d := e.Denial; d.Wait != want.Truncate(time.Second) || d.Zone != all[0].Name {
 				t.Errorf("%d zones, with %s: denied for %s by %q, want %s by %q", len(all), all[len(all)-1].Name, d.Wait, d.Zone, want, all[0].Name)
 			}
 			for _, r := range e.Results() {
-				if !r.Shadow && r.Remaining == 0 && r.MoreAfter > e.Denial().Wait {
-					t.Errorf("%s: a limit tells %s, Retry-After is %s", all[0].Name, r.MoreAfter, e.Denial().Wait)
+				if !r.Shadow && r.Remaining == 0 && r.MoreAfter > e.Denial.Wait {
+					t.Errorf("%s: a limit tells %s, Retry-After is %s", all[0].Name, r.MoreAfter, e.Denial.Wait)
 				}
 			}
 			e.Free()

@@ -39,13 +39,13 @@ func TestAUnitInRedisEndsByItsDecision(t *testing.T) {
 		e := ask()
 		came := clock.Now()
 		proxy.SetDelay(0)
-		if e.IsDenied() {
+		if e.Denied {
 			t.Fatalf("%s: the first request is denied", kind)
 		}
 		reset := int64(e.receipts[0].Reset)
 		e.Hold().Replay(Response{Status: http.StatusOK, At: came + reset - int64(took)})
 		e.Free()
-		if e := ask(); !e.IsDenied() {
+		if e := ask(); !e.Denied {
 			t.Errorf("%s: a unit is refunded by a response that began when it had drained", kind)
 		}
 	}

@@ -73,6 +73,15 @@ func (t *TakenSlot) Release() {
 	t.Slot = gauge.Slot{}
 }
 
+// GiveBack frees the slot of a request that ends here. It reports whether there was one.
+func (t *TakenSlot) GiveBack() bool {
+	if !t.Allowed || t.Again {
+		return false
+	}
+	t.Release()
+	return true
+}
+
 // A slotQuestion is what a request asks.
 type slotQuestion struct {
 	Key keys.Key

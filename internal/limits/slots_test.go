@@ -70,8 +70,13 @@ func TestALongKeyIsNotKept(t *testing.T) {
 	zones := arranged(t, config.Settings{Name: "long", Key: keyOfRequests, Limits: []config.Rate{{Limit: 1, Window: time.Hour}}})
 	e := decide(t, zones, strings.Repeat("x", 1<<20))
 	e.Free()
-	if cap(e.keys) > maxKept || len(e.asked.Raw) > maxKept {
-		t.Errorf("the evaluation keeps %d and %d bytes", cap(e.keys), len(e.asked.Raw))
+	if cap(e.keys) > maxKept {
+		t.Errorf("the evaluation keeps %d bytes", cap(e.keys))
+	}
+	for _, p := range append(e.parts[:cap(e.parts)], e.later[:cap(e.later)]...) {
+		if len(p.ask.Raw) > maxKept {
+			t.Errorf("a part keeps %d bytes", len(p.ask.Raw))
+		}
 	}
 }
 
@@ -90,16 +95,16 @@ func TestAQueueThatIsEnteredBeyondMaxKeys(t *testing.T) {
 	Arrange(zones)
 	r := request("x")
 	raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
-	e := &Evaluation{now: clock.Now()}
-	e.ask(z, r, reqkey.Vars(r))
+	e := &Evaluation{Now: clock.Now()}
+	meetAll(e, []*Zone{z}, r)
 	// Somebody else takes the only counter: it is found where its hash is in the same stripe.
 	other := []byte("other")
 	for keys.KeyOf(other).A>>58 != keys.KeyOf(raw).A>>58 {
 		other = append(other, 'x')
 	}
-	z.AllLimits[0].Take(keys.KeyOf(other), other, e.now, 1, 0)
-	if e.enterQueues(); e.IsDenied() || !e.receipts[0].Overflow {
-		t.Fatalf("denied %t, beyond max_keys %t", e.IsDenied(), e.receipts[0].Overflow)
+	z.AllLimits[0].Take(keys.KeyOf(other), other, e.Now, 1, 0)
+	if e.enterQueues(); e.Denied || !e.receipts[0].Overflow {
+		t.Fatalf("denied %t, beyond max_keys %t", e.Denied, e.receipts[0].Overflow)
 	}
 	if err := e.Enter(t.Context()); err != nil || logs.Len() != 1 {
 		t.Errorf("%v, with %d lines, want one that the zone is full", err, logs.Len())
@@ -118,8 +123,8 @@ func TestASlotBeyondMaxKeysIsToldOf(t *testing.T) {
 	for i, key := range []string{"first", "second"} {
 		e := decide(t, []*Zone{z}, key)
 		defer e.Free()
-		if err := e.Enter(t.Context()); err != nil || e.IsDenied() || e.slots[0].Overflow != (i == 1) {
-			t.Fatalf("%s: %v, denied %t, beyond max_keys %t", key, err, e.IsDenied(), e.slots[0].Overflow)
+		if err := e.Enter(t.Context()); err != nil || e.Denied || e.slots[0].Overflow != (i == 1) {
+			t.Fatalf("%s: %v, denied %t, beyond max_keys %t", key, err, e.Denied, e.slots[0].Overflow)
 		}
 		if logs.Len() != i {
 			t.Errorf("%d lines after the %s key, want %d", logs.Len(), key, i)

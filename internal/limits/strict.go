@@ -2,136 +2,123 @@ package limits
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// strictZone is a zone that Redis decides for, and what is left in it by this node's own counts.
-type strictZone struct {
-	question
-	left int64
-}
-
 // askStrict asks the zones that Redis decides for. After the first denial none is asked that needs
 // Redis: each zone asked before gives a unit to a request that is denied, which others lack until
-// it has been refunded. So the likeliest to deny is asked first, see askedBefore. The key and
-// limits of a zone are read right after its own matchers have run: those of the next one may
-// replace what placeholders read.
+// it has been refunded. So the likeliest to deny is asked first: the one in which the least is left
+// by what Redis last reported, and last the queues that have room, as a slot can't be refunded once
+// others stand behind it. The key and limits of a zone are read right after its own matchers have
+// run: those of the next one may replace what placeholders read.
+//
+// A request that a limit has denied before Redis is asked hears how long each of these zones would
+// have it wait, and whether an operator denies all its requests.
 func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
-	if e.IsDenied() {
-		e.hearAll(zones, r, vars, counted)
+	limited := !e.Denied
+	for i := range e.parts {
+		p := &e.parts[i]
+		limited = limited || !p.shadow && (p.says == denies || p.says == reserved)
+	}
+	if !limited {
 		return nil
 	}
-	e.matching = e.matching[:0]
 	for _, z := range zones {
-		if ok, err := z.Applies(r, counted); err != nil {
+		ok, err := false, error(nil)
+		if e.Denied {
+			selected, excepted, err := z.Selects(r, counted)
+			ok = selected && !excepted && err == nil
+		} else if ok, err = z.Applies(r, counted); err != nil {
 			return err
-		} else if ok {
-			e.matching = append(e.matching, strictZone{question: e.questionFor(z, r, vars, true)})
 		}
-	}
-	if len(e.matching) > 1 {
-		for i := range e.matching {
-			e.matching[i].left = e.leftIn(&e.matching[i].question)
-		}
-		slices.SortStableFunc(e.matching, strictZone.askedBefore)
-	}
-	for i := range e.matching {
-		q := &e.matching[i].question
-		if e.IsDenied() && !q.isClosed() {
-			e.hear(q)
+		if !ok {
 			continue
 		}
-		e.put(q, r)
-		if r.Context().Err() != nil {
-			return errGone // Redis was not waited for, which must not pass for an outage
+		e.later = e.meet(e.later, z, r, vars, !e.Denied)
+		if last := len(e.later) - 1; e.Denied && e.later[last].says == noKey {
+			e.later = e.later[:last]
 		}
 	}
-	if e.IsDenied() {
-		return nil
-	}
-	return e.askShadows(r)
-}
-
-// hearAll has a request that was denied before Redis is asked hear of the waits of all zones that
-// Redis decides for.
-func (e *Evaluation) hearAll(zones []*Zone, r *http.Request, vars map[string]any, counted []string) {
-	if e.longest == 0 {
-		return // no limit denies
-	}
-	for _, z := range zones {
-		if ok, excepted, err := z.Selects(r, counted); ok && !excepted && err == nil {
-			q := e.questionFor(z, r, vars, false)
-			if q.isBarred() {
-				e.put(&q, r)
-			} else {
-				e.hear(&q)
+	if !e.Denied && len(e.later) > 1 {
+		for i := range e.later {
+			p := &e.later[i]
+			p.left = -1
+			if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
+				p.left = left
+			}
+			if p.Kind.Queues() && p.left > 0 {
+				p.left += queuesLast
 			}
 		}
+		slices.SortStableFunc(e.later, func(a, b part) int { return cmp.Compare(a.left, b.left) })
 	}
+	return e.askLater(r)
 }
 
-// hear has a denied request wait as long as a zone would have it that was not asked, as Redis last
-// told this node. What responses may refund is none to wait for.
-func (e *Evaluation) hear(q *question) {
-	if q.isClosed() || q.CountResponses != nil || !q.EnforcesRaw(e.rawOf(&q.keyed)) {
-		return
-	}
-	for i := range q.limits {
-		l := &q.limits[i]
-		e.wait = max(e.wait, l.Table.Wait(l.Enforced, q.hash, e.now))
-	}
-}
+// queuesLast is more than can be left of any limit.
+const queuesLast = 1 << 61
 
-// askedBefore orders zones by what is left in them as Redis last reported. Queues that
-// have room come last: a slot can't be refunded once others stand behind it.
-func (z strictZone) askedBefore(other strictZone) int {
-	last := func(z strictZone) int {
-		if z.Kind == algorithms.LeakyBucket && z.left > 0 {
-			return 1
-		}
+// heard returns how long a zone that is not asked would have a request wait, as Redis last told
+// this node. What responses may refund is none to wait for.
+func (z *Zone) heard(limits []Limit, a *table.Ask, now int64) (wait time.Duration) {
+	if z.CountResponses != nil || !z.EnforcesRaw(a.Raw) {
 		return 0
 	}
-	return cmp.Or(cmp.Compare(last(z), last(other)), cmp.Compare(z.left, other.left))
+	for i := range limits {
+		wait = max(wait, limits[i].Table.Wait(limits[i].Enforced, a.Key, now))
+	}
+	return wait
 }
 
-// leftIn returns what is left of a zone's tightest limit for a request, by this node's own counts;
-// -1 where Redis is not asked.
-func (e *Evaluation) leftIn(q *question) int64 {
-	if q.isClosed() {
-		return -1
+// askRedis has Redis decide, if it has to be asked. done is set where it decides, or the key is
+// banned, and lost where Redis was asked and has not answered.
+func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, lost bool) {
+	if _, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); !ok {
+		return admits, false, false
 	}
-	if left, ok := Room(q.limits, q.hash, e.rawOf(&q.keyed), e.now); ok {
-		return left
+	var buffer [2]strict.Verdict
+	answers, grant, lost := p.decideInRedis(r, p.limits, &p.ask, buffer[:0])
+	// The call took its time. A later Take at the arrival's would pass for a step of the clock.
+	e.Now = clock.Now()
+	if grant.By() == nil {
+		p.wait = p.restOf(p.ask.Raw, p.shadow, e.Now)
+		return banned, p.wait > 0, lost
 	}
-	return -1
+	p.grant, p.ask.Now = grant, e.Now
+	for i := range answers {
+		a := &answers[i]
+		e.receipts = append(e.receipts, receipt{table.Taken{Decision: a.Decision, N: p.ask.N}, a.Reserved && p.CountResponses != nil})
+	}
+	return e.judge(p), true, false
 }
 
-// askRedis lets Redis decide. Where it could not, this node's own counters must; lost reports
-// whether the zone's on_redis_loss applies then.
-func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (decided, lost bool) {
-	z, by := zr.Zone, zr.Redis
+// decideInRedis lets Redis decide for a key. Where it could not, nobody has granted, and this
+// node's own counters must; lost reports whether the zone's on_redis_loss applies then.
+func (z *Zone) decideInRedis(r *http.Request, limits []Limit, a *table.Ask, dst []strict.Verdict) (all []strict.Verdict, g strict.Grant, lost bool) {
 	if z.Forked != nil {
-		return e.lookRedis(r.Context(), zr, raw)
+		return z.lookInRedis(r.Context(), limits, a)
 	}
-	for i := range zr.limits {
+	by := z.Redis
+	for i := range limits {
 		// Redis first learns what was decided for the key while it was unavailable.
-		if err := zr.limits[i].Source.ChargeNow(r.Context(), zr.hash); err != nil {
+		if err := limits[i].Source.ChargeNow(r.Context(), a.Key); err != nil {
 			z.Notices.Strict(r, z.Name, by, err)
-			return false, true
+			return nil, g, true
 		}
 	}
-	var g strict.Grant
 	var err error
-	for rules := zr.rulesOf(); ; {
-		e.verdicts, g, err = by.Strict.Take(r.Context(), z.Name, rules, keys.IDOf(raw), e.verdicts[:0])
+	for rules := z.rulesOf(limits); ; {
+		all, g, err = by.Strict.Take(r.Context(), z.Name, rules, keys.IDOf(a.Raw), dst)
 		if !errors.Is(err, strict.ErrClosed) {
 			break
 		}
@@ -139,31 +126,82 @@ func (e *Evaluation) askRedis(r *http.Request, zr *zoneResult, raw []byte) (deci
 		// current one, whose counts are the ones that go on.
 		next := z.Successor(z.Name)
 		if next == nil || next.Redis == by {
-			return false, true
+			return nil, g, true
 		}
 		if !next.IsStrict() {
-			return false, false // this node's counters are what is enforced there
+			return nil, g, false // this node's counters are what is enforced there
 		}
 		by = next.Redis
 	}
-	if zr.mergeBan(err) {
-		return false, true
+	if z.mergeBan(err) {
+		return nil, g, true
 	}
 	z.Notices.Strict(r, z.Name, by, err)
 	if err != nil {
-		return false, true
+		return nil, g, true
 	}
-	zr.strict, zr.grant = true, len(e.grants)
-	e.grants = append(e.grants, grant{by: by.Strict, Grant: g, asked: g.Asked(), came: clock.Now()})
-	for i := range e.verdicts {
-		v, l := &e.verdicts[i], &zr.limits[i]
-		e.receipts = append(e.receipts, table.Taken{Decision: v.Decision})
+	for i := range all {
 		if by.Strict.IsUpToDate(z.Name, g) {
-			l.Table.Import(l.Enforced, zr.hash, raw, clock.Now(), v.Reports)
+			limits[i].Table.Import(limits[i].Enforced, a.Key, a.Raw, clock.Now(), all[i].Reports)
 		}
 	}
-	if zr.CountResponses != nil {
-		e.noteGrant(zr, e.verdicts)
+	z.noteReserved(limits, a.Key, a.N, all, g)
+	return all, g, false
+}
+
+// lookInRedis asks what Redis would decide. What this node has decided alone, and not yet charged,
+// counts as well: a request would charge it first.
+func (z *Zone) lookInRedis(ctx context.Context, limits []Limit, a *table.Ask) (all []strict.Verdict, g strict.Grant, lost bool) {
+	g = z.Redis.Strict.Nothing(clock.Now())
+	all, _, err := z.Redis.Strict.Look(ctx, z.Name, z.rulesOf(limits), z.Forked.ID)
+	if err != nil {
+		z.mergeBan(err)
+		return nil, strict.Grant{}, true
 	}
-	return true, false
+	for i := range all {
+		v, l := &all[i], &limits[i]
+		l.Table.Import(l.Enforced, a.Key, a.Raw, clock.Now(), v.Reports)
+		if l.HasDebt(a.Key) {
+			v.Decision = l.Take(a.Key, a.Raw, clock.Now(), a.N, WaitsOf(z.Kind)).Decision
+		}
+	}
+	z.noteReserved(limits, a.Key, a.N, all, g)
+	return all, g, false
+}
+
+// mergeBan merges the ban that Redis knows of, if that is what it has answered.
+func (z *Zone) mergeBan(err error) bool {
+	var banned *strict.Banned
+	if err == nil || z.Banning == nil || !errors.As(err, &banned) {
+		return false
+	}
+	z.Banning.Set.Ack(clock.Now(), banned.Message, banned.Answer)
+	return true
+}
+
+// endInRedis refunds what Redis granted. What it denied is charged by then, where denied requests
+// count. A slot in a queue stays taken: whether anybody stands behind it is not known here.
+func (p *part) endInRedis(took []receipt, results []answer.Result, now int64, counts bool) (wait time.Duration) {
+	switch {
+	case p.CountResponses != nil:
+		if p.grant.Admitted() {
+			for _, u := range p.reservedUnits(p.limits, took, p.grant, p.ask.Key) {
+				u.RollBack()
+			}
+		}
+		return 0
+	case p.says >= denies && !counts:
+		return 0
+	case p.says < denies && !counts && !p.Kind.Queues():
+		p.grant.By().Refund(p.grant)
+		return 0
+	}
+	since := time.Duration(now - p.ask.Now)
+	for i := range took {
+		if t := &took[i]; t.Allowed && t.Remaining < t.N {
+			results[i].RetryAfter = max(1, t.Next-since)
+			wait = max(wait, results[i].RetryAfter)
+		}
+	}
+	return wait
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/heap"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -35,64 +36,39 @@ func (b TopBy) of(s table.Spend) int64 {
 	return s.Used
 }
 
-// A Most collects the few keys that have the most of something. The zero value has room for none.
+// A Most collects the few keys that have the most of something.
 type Most struct {
 	by   TopBy
 	n    int
-	rows []table.Spend // a heap, the least first
+	keys heap.Heap[table.Spend] // the least first
 }
 
 // NewMost returns a Most for n keys.
-func NewMost(by TopBy, n int) *Most { return &Most{by: by, n: n, rows: make([]table.Spend, 0, n)} }
+func NewMost(by TopBy, n int) *Most {
+	less := func(a, b table.Spend) bool { return by.of(a) < by.of(b) }
+	return &Most{by, n, heap.Heap[table.Spend]{Before: less, All: make([]table.Spend, 0, n)}}
+}
 
 // Add notes what a key has spent. It is called under a lock that requests take, once for each key:
 // it allocates nothing, and most keys cost one comparison.
 func (m *Most) Add(s table.Spend) {
-	if amount := m.by.of(s); amount <= 0 || m.n == 0 || len(m.rows) == m.n && amount <= m.by.of(m.rows[0]) {
-		return
-	}
-	if len(m.rows) < m.n {
-		m.rows = append(m.rows, s)
-		m.up(len(m.rows) - 1)
-		return
-	}
-	m.rows[0] = s
-	m.down(0)
-}
-
-// up and down bring a row to its place in the heap.
-func (m *Most) up(i int) {
-	for i > 0 && m.less(i, (i-1)/2) {
-		m.swap(i, (i-1)/2)
-		i = (i - 1) / 2
+	amount, all := m.by.of(s), m.keys.All
+	switch {
+	case amount <= 0 || m.n == 0:
+	case len(all) < m.n:
+		m.keys.Push(s)
+	case amount > m.by.of(all[0]):
+		all[0] = s
+		m.keys.Fix()
 	}
 }
-
-func (m *Most) down(i int) {
-	for {
-		least := i
-		for _, child := range [2]int{2*i + 1, 2*i + 2} {
-			if child < len(m.rows) && m.less(child, least) {
-				least = child
-			}
-		}
-		if least == i {
-			return
-		}
-		m.swap(i, least)
-		i = least
-	}
-}
-
-func (m *Most) less(i, j int) bool { return m.by.of(m.rows[i]) < m.by.of(m.rows[j]) }
-func (m *Most) swap(i, j int)      { m.rows[i], m.rows[j] = m.rows[j], m.rows[i] }
 
 // Rows returns the keys that have the most, the first of all first.
 func (m *Most) Rows() []table.Spend {
-	slices.SortFunc(m.rows, func(a, b table.Spend) int {
+	slices.SortFunc(m.keys.All, func(a, b table.Spend) int {
 		return cmp.Or(cmp.Compare(m.by.of(b), m.by.of(a)), slices.Compare(a.ID[:], b.ID[:]))
 	})
-	return m.rows
+	return m.keys.All
 }
 
 // wantedFor is how long the names of keys are looked out for after they were asked for.

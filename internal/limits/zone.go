@@ -98,6 +98,11 @@ type Zone struct {
 	// Shares are this node's shares of the limits, for on_redis_loss divide.
 	Shares Shares
 
+	// gates may stand in a request's way, in this order. holds is set where one gives an admitted
+	// request something to hold.
+	gates []gate
+	holds bool
+
 	// salt is config.SaltOf its name.
 	salt uint64
 }
@@ -140,6 +145,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if o.Bandwidth != 0 {
 		z.Throttle = bandwidth.Acquire(o.Namespace, o.Name, bandwidth.Rate(o.Bandwidth), o.MaxKeys)
 	}
+	z.addGates()
 	return z, nil
 }
 
@@ -178,14 +184,14 @@ func Arrange(zones []*Zone) {
 		switch {
 		case !z.IsStrict():
 			return 0
-		case z.Kind != algorithms.LeakyBucket:
+		case !z.Kind.Queues():
 			return 1
 		}
 		return 2
 	}
 	slices.SortStableFunc(zones, func(a, b *Zone) int { return rank(a) - rank(b) })
 	for _, z := range zones {
-		z.QueuesLast = z.Kind == algorithms.LeakyBucket && (len(zones) > 1 || len(z.AllLimits) > 1)
+		z.QueuesLast = z.Kind.Queues() && (len(zones) > 1 || len(z.AllLimits) > 1)
 	}
 }
 

@@ -49,6 +49,7 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 		}
 		f.AllLimits = append(f.AllLimits, l)
 	}
+	f.addGates()
 	return f, true
 }
 

@@ -1,13 +1,20 @@
 // Command lint checks what this code relies on and no general linter knows: comments of at most 100
 // columns, pages that can be read, one word for one thing, short functions, imports that never run
-// upward, and tests that don't sleep.
+// upward, kinds of limits that nobody compares, and tests that don't sleep.
 //
 //	go run ./internal/lint
 //
 // It prints a line for each finding, and exits with 1 where there is one.
+//
+//	go run ./internal/lint -walk [-ran profile] [directory]
+//
+// This says instead how a reader moves who follows a request through the code (walker), and how
+// much the objects that evaluate it have (objects).
 package main
 
 import (
+	"cmp"
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -20,6 +27,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
 const (
@@ -32,7 +41,7 @@ const (
 // layers are the packages of the product, the lowest first. One imports only packages of layers
 // below its own.
 var layers = [][]string{
-	{"internal/clock", "internal/cycle", "internal/hostport", "internal/keys", "internal/plot", "internal/reset", "internal/saturate", "internal/spelling", "internal/warning"},
+	{"internal/clock", "internal/cycle", "internal/heap", "internal/hostport", "internal/keys", "internal/plot", "internal/reset", "internal/saturate", "internal/spelling", "internal/warning"},
 	{"algorithms", "internal/accesslog", "internal/ban", "internal/bandwidth", "internal/gauge", "internal/redisconn", "internal/reqkey"},
 	{"internal/answer", "internal/config", "internal/table"},
 	{"internal/metrics", "internal/sim", "sync"},
@@ -68,6 +77,16 @@ type linter struct {
 }
 
 func main() {
+	follow := flag.Bool("walk", false, "say how a reader moves who follows a request, instead of checking")
+	profile := flag.String("ran", "", "with -walk: a `profile` of go test -coverprofile; only what ran is followed")
+	flag.Parse()
+	if *follow {
+		if err := walk(os.Stdout, cmp.Or(flag.Arg(0), "."), *profile); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		return
+	}
 	l := linter{set: token.NewFileSet(), root: map[string]*ast.File{}}
 	if err := filepath.WalkDir(".", l.visit); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -129,6 +148,7 @@ func (l *linter) goFile(path string) error {
 		l.sleeps(file)
 	} else {
 		l.commentWords(file)
+		l.kinds(file)
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if t, ok := n.(*ast.TypeSpec); ok {
@@ -202,6 +222,37 @@ func isOurs(spec *ast.ImportSpec, name string) bool {
 		return spec.Name.Name == name
 	}
 	return path.Base(to) == name
+}
+
+// kinds checks that no code asks which kind of limit it has: a kind says of itself what it does.
+func (l *linter) kinds(file *ast.File) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		var asked []ast.Expr
+		switch n := n.(type) {
+		case *ast.BinaryExpr:
+			if n.Op == token.EQL || n.Op == token.NEQ {
+				asked = []ast.Expr{n.X, n.Y}
+			}
+		case *ast.CaseClause:
+			asked = n.List
+		case *ast.KeyValueExpr:
+			asked = []ast.Expr{n.Key}
+		}
+		for _, e := range asked {
+			if s, ok := e.(*ast.SelectorExpr); ok && isKind(s) {
+				l.report(l.at(e.Pos()), "asks for algorithms.%s: have algorithms.Kind say what is wanted of it", s.Sel.Name)
+			}
+		}
+		return true
+	})
+}
+
+// isKind reports whether a name of another package is one of the constants of algorithms.Kind.
+func isKind(s *ast.SelectorExpr) bool {
+	from, ok := s.X.(*ast.Ident)
+	return ok && from.Name == "algorithms" && slices.ContainsFunc(algorithms.KindNames(), func(name string) bool {
+		return strings.EqualFold(strings.ReplaceAll(name, "_", ""), s.Sel.Name)
+	})
 }
 
 func columns(line string) int {

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,33 +58,64 @@ type ControlState struct {
 	Applied bool
 }
 
-func describe(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, name), help, labels, nil)
+// A metric is one that is made of the state of the process.
+type metric struct {
+	*prometheus.Desc
+	kind   prometheus.ValueType
+	labels int
+	// join makes one of two values with the same labels, the sum where it is nil: a zone has a
+	// table for each limit, and two namespaces may have a zone of one name. Labels that came twice
+	// would fail the whole scrape.
+	join func(a, b float64) float64
 }
 
+// described are all that there are.
+var described []*metric
+
+func describe(name, help string, labels ...string) *metric {
+	m := &metric{prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, name), help, labels, nil), prometheus.GaugeValue, len(labels), nil}
+	if strings.HasSuffix(name, "_total") {
+		m.kind = prometheus.CounterValue
+	}
+	described = append(described, m)
+	return m
+}
+
+// joined sets how values are joined.
+func (m *metric) joined(join func(a, b float64) float64) *metric {
+	m.join = join
+	return m
+}
+
+// greatest is 1 where one value is, least where all are; of two times it is the one that is further
+// behind.
+func greatest(a, b float64) float64 { return max(a, b) }
+func least(a, b float64) float64    { return min(a, b) }
+func latest(_, b float64) float64   { return b }
+
 var (
-	keysDesc   = describe("keys", "Counters in the memory of this node, one for each key and limit of a zone.", "zone")
-	sketchDesc = describe("sketch_in_use", "1 while new keys of a zone share the overflow sketch, because it has max_keys counters; else 0.", "zone")
-	syncedDesc = describe("last_sync_timestamp_seconds", "Unix time of the last sync cycle of a zone in which Redis answered for every dirty key; 0 if there was none.", "zone")
+	keysMetric   = describe("keys", "Counters in the memory of this node, one for each key and limit of a zone.", "zone")
+	sketchMetric = describe("sketch_in_use", "1 while new keys of a zone share the overflow sketch, because it has max_keys counters; else 0.", "zone").joined(greatest)
+	syncedMetric = describe("last_sync_timestamp_seconds", "Unix time of the last sync cycle of a zone in which Redis answered for every dirty key; 0 if there was none.", "zone").joined(least)
 
-	limitDesc = describe("limit_requests", "Requests that a zone admits in a window.", "zone", "window")
-	inUseDesc = describe("concurrent_requests", "Requests of a zone with concurrent that run on this node.", "zone")
-	burstDesc = describe("burst_requests", "Requests that a zone with a bucket admits at once.", "zone")
+	limitMetric = describe("limit_requests", "Requests that a zone admits in a window.", "zone", "window").joined(latest)
+	inUseMetric = describe("concurrent_requests", "Requests of a zone with concurrent that run on this node.", "zone")
+	burstMetric = describe("burst_requests", "Requests that a zone with a bucket admits at once.", "zone").joined(least)
 
-	openResponsesDesc = describe("bandwidth_responses", "Open responses that a zone slows.", "zone")
-	bytesDesc         = describe("bandwidth_bytes_total", "Bytes of bodies that a zone with bandwidth has let through.", "zone")
-	waitedDesc        = describe("bandwidth_wait_seconds_total", "Time that responses waited for the bandwidth of their key, all together.", "zone")
+	openResponsesMetric = describe("bandwidth_responses", "Open responses that a zone slows.", "zone")
+	bytesMetric         = describe("bandwidth_bytes_total", "Bytes of bodies that a zone with bandwidth has let through.", "zone")
+	waitedMetric        = describe("bandwidth_wait_seconds_total", "Time that responses waited for the bandwidth of their key, all together.", "zone")
 
-	redisDesc    = describe("redis_up", "1 while everything that is sent to Redis is answered, else 0.", "namespace")
-	syncsDesc    = describe("syncs_total", "Calls to Redis that sync counts, by result: ok or failed.", "namespace", "result")
-	syncKeysDesc = describe("synced_keys_total", "Counts in sync calls that Redis answered.", "namespace")
-	failedDesc   = describe("failed_keys_total", "Counts in answered sync calls that Redis rejected, or whose reply made no sense.", "namespace")
-	openDesc     = describe("circuits_open", "Open circuits: strict zones do not wait for the Redis behind them.", "namespace")
-	tripsDesc    = describe("circuit_trips_total", "Times that a circuit has opened.", "namespace")
-	appliedDesc  = describe("control_applied", "1 while this node has applied all that was changed at run time, as far as it knows, else 0.", "namespace")
-	overrideDesc = describe("overrides", "Keys with limits of their own that were set at run time.", "namespace")
-	bannedDesc   = describe("banned_keys", "Keys that are banned, as far as this node knows; of zones with ban.", "zone")
-	timeoutsDesc = describe("strict_timeouts_total", "Requests to strict zones that waited for Redis until strict_timeout.", "namespace")
+	redisMetric    = describe("redis_up", "1 while everything that is sent to Redis is answered, else 0.", "namespace").joined(least)
+	syncsMetric    = describe("syncs_total", "Calls to Redis that sync counts, by result: ok or failed.", "namespace", "result")
+	syncKeysMetric = describe("synced_keys_total", "Counts in sync calls that Redis answered.", "namespace")
+	failedMetric   = describe("failed_keys_total", "Counts in answered sync calls that Redis rejected, or whose reply made no sense.", "namespace")
+	openMetric     = describe("circuits_open", "Open circuits: strict zones do not wait for the Redis behind them.", "namespace")
+	tripsMetric    = describe("circuit_trips_total", "Times that a circuit has opened.", "namespace")
+	appliedMetric  = describe("control_applied", "1 while this node has applied all that was changed at run time, as far as it knows, else 0.", "namespace").joined(least)
+	overrideMetric = describe("overrides", "Keys with limits of their own that were set at run time.", "namespace")
+	bannedMetric   = describe("banned_keys", "Keys that are banned, as far as this node knows; of zones with ban.", "zone")
+	timeoutsMetric = describe("strict_timeouts_total", "Requests to strict zones that waited for Redis until strict_timeout.", "namespace")
 )
 
 // Register adds the metrics to a configuration's registry, however often it is called. state tells
@@ -114,155 +146,87 @@ type BanState struct {
 	Keys int64
 }
 
-func (s BanState) name() string { return s.Zone }
-
-// plus adds up two namespaces.
-func (s BanState) plus(other BanState) BanState {
-	s.Keys += other.Keys
-	return s
-}
-
 // collector shows the state of the process.
 type collector func() State
 
 // Describe gives the descriptions of all that Collect sends.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		keysDesc, sketchDesc, syncedDesc, limitDesc, inUseDesc, burstDesc, redisDesc, syncsDesc, syncKeysDesc, failedDesc, openDesc, tripsDesc, timeoutsDesc,
-		appliedDesc, overrideDesc, bannedDesc, openResponsesDesc, bytesDesc, waitedDesc,
-	} {
-		ch <- d
+	for _, m := range described {
+		ch <- m.Desc
 	}
+}
+
+// values are those of one scrape.
+type values map[sample]float64
+
+type sample struct {
+	*metric
+	labels [2]string
+}
+
+// add adds a value, or joins it to the one that has the same labels.
+func (v values) add(m *metric, value float64, labels ...string) {
+	of := sample{metric: m}
+	for i, text := range labels {
+		of.labels[i] = label(text)
+	}
+	if before, ok := v[of]; ok && m.join != nil {
+		value = m.join(before, value)
+	} else {
+		value += before
+	}
+	v[of] = value
 }
 
 // Collect sends the state as it is now.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	now := c()
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+	now, all := c(), values{}
+	for _, s := range now.Zones {
+		all.addZone(s)
 	}
-	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	for name, s := range merge(now.Zones) {
-		send(keysDesc, gauge, float64(s.Keys), name)
-		send(sketchDesc, gauge, one(s.Sketch), name)
-		if s.Syncs {
-			send(syncedDesc, gauge, seconds(s.Synced), name)
-		}
-		if s.Concurrent {
-			send(inUseDesc, gauge, float64(s.InUse), name)
-		}
+	for _, s := range now.Bandwidths {
+		all.add(openResponsesMetric, float64(s.Open), s.Zone)
+		all.add(bytesMetric, float64(s.Bytes), s.Zone)
+		all.add(waitedMetric, s.Waited.Seconds(), s.Zone)
 	}
-	requests, bursts := configured(now.Zones)
-	for of, n := range requests {
-		send(limitDesc, gauge, float64(n), of[0], of[1])
+	for _, s := range now.Redis {
+		all.add(redisMetric, one(s.Up), s.Namespace)
+		all.add(syncsMetric, float64(s.Syncs), s.Namespace, "ok")
+		all.add(syncsMetric, float64(s.Failures), s.Namespace, "failed")
+		all.add(syncKeysMetric, float64(s.Keys), s.Namespace)
+		all.add(failedMetric, float64(s.FailedKeys), s.Namespace)
+		all.add(openMetric, float64(s.CircuitsOpen), s.Namespace)
+		all.add(tripsMetric, float64(s.CircuitTrips), s.Namespace)
+		all.add(timeoutsMetric, float64(s.Timeouts), s.Namespace)
 	}
-	for name, n := range bursts {
-		send(burstDesc, gauge, float64(n), name)
+	for _, s := range now.Controls {
+		all.add(overrideMetric, float64(s.Overrides), s.Namespace)
+		all.add(appliedMetric, one(s.Applied), s.Namespace)
 	}
-	for name, s := range merge(now.Bandwidths) {
-		send(openResponsesDesc, gauge, float64(s.Open), name)
-		send(bytesDesc, counter, float64(s.Bytes), name)
-		send(waitedDesc, counter, s.Waited.Seconds(), name)
+	for _, s := range now.Bans {
+		all.add(bannedMetric, float64(s.Keys), s.Zone)
 	}
-	for name, s := range merge(now.Redis) {
-		send(redisDesc, gauge, one(s.Up), name)
-		send(syncsDesc, counter, float64(s.Syncs), name, "ok")
-		send(syncsDesc, counter, float64(s.Failures), name, "failed")
-		send(syncKeysDesc, counter, float64(s.Keys), name)
-		send(failedDesc, counter, float64(s.FailedKeys), name)
-		send(openDesc, gauge, float64(s.CircuitsOpen), name)
-		send(tripsDesc, counter, float64(s.CircuitTrips), name)
-		send(timeoutsDesc, counter, float64(s.Timeouts), name)
-	}
-	for name, s := range merge(now.Controls) {
-		send(overrideDesc, gauge, float64(s.Overrides), name)
-		send(appliedDesc, gauge, one(s.Applied), name)
-	}
-	for name, s := range merge(now.Bans) {
-		send(bannedDesc, gauge, float64(s.Keys), name)
+	for of, value := range all {
+		ch <- prometheus.MustNewConstMetric(of.Desc, of.kind, value, of.labels[:of.metric.labels]...)
 	}
 }
 
-type entry[S any] interface {
-	name() string
-	plus(other S) S
-}
-
-// merge adds up entries of one name: a zone has a table for each limit, and two namespaces may have
-// a zone of one name. A label that came twice would fail the whole scrape.
-func merge[S entry[S]](all []S) map[string]S {
-	merged := make(map[string]S, len(all))
-	for _, s := range all {
-		name := label(s.name())
-		if sum, ok := merged[name]; ok {
-			s = sum.plus(s)
-		}
-		merged[name] = s
+// addZone adds one table of a zone.
+func (v values) addZone(s ZoneState) {
+	v.add(keysMetric, float64(s.Keys), s.Zone)
+	v.add(sketchMetric, one(s.Sketch), s.Zone)
+	if s.Syncs {
+		v.add(syncedMetric, seconds(s.Synced), s.Zone)
 	}
-	return merged
-}
-
-// configured returns the limits by zone and window, and the burst of each zone that has one: of
-// several limits the smallest, which decides.
-func configured(zones []ZoneState) (requests map[[2]string]int64, bursts map[string]int64) {
-	requests, bursts = map[[2]string]int64{}, map[string]int64{}
-	for _, s := range zones {
-		name := label(s.Zone)
-		if s.Window != "" {
-			requests[[2]string{name, s.Window}] = s.Requests
-		}
-		if least, ok := bursts[name]; s.Burst > 0 && (!ok || s.Burst < least) {
-			bursts[name] = s.Burst
-		}
+	if s.Concurrent {
+		v.add(inUseMetric, float64(s.InUse), s.Zone)
 	}
-	return requests, bursts
-}
-
-func (s ZoneState) name() string { return s.Zone }
-
-// plus adds up two tables. Of their syncs it shows the one that is further behind.
-func (s ZoneState) plus(other ZoneState) ZoneState {
-	if !s.Syncs || other.Syncs && other.Synced.Before(s.Synced) {
-		s.Syncs, s.Synced = other.Syncs, other.Synced
+	if s.Window != "" {
+		v.add(limitMetric, float64(s.Requests), s.Zone, s.Window)
 	}
-	s.Keys += other.Keys
-	s.Sketch = s.Sketch || other.Sketch
-	s.Concurrent, s.InUse = s.Concurrent || other.Concurrent, s.InUse+other.InUse
-	return s
-}
-
-func (s BandwidthState) name() string { return s.Zone }
-
-// plus adds up the zones of one name in two namespaces.
-func (s BandwidthState) plus(other BandwidthState) BandwidthState {
-	s.Open += other.Open
-	s.Bytes += other.Bytes
-	s.Waited += other.Waited
-	return s
-}
-
-func (s RedisState) name() string { return s.Namespace }
-
-// plus adds up two connections to the same namespace, which is up where both are.
-func (s RedisState) plus(other RedisState) RedisState {
-	s.Up = s.Up && other.Up
-	s.Syncs += other.Syncs
-	s.Failures += other.Failures
-	s.Keys += other.Keys
-	s.FailedKeys += other.FailedKeys
-	s.CircuitsOpen += other.CircuitsOpen
-	s.CircuitTrips += other.CircuitTrips
-	s.Timeouts += other.Timeouts
-	return s
-}
-
-func (s ControlState) name() string { return s.Namespace }
-
-// plus adds up two records of one namespace, in two Redis.
-func (s ControlState) plus(other ControlState) ControlState {
-	s.Overrides += other.Overrides
-	s.Applied = s.Applied && other.Applied
-	return s
+	if s.Burst > 0 {
+		v.add(burstMetric, float64(s.Burst), s.Zone)
+	}
 }
 
 // seconds is a Unix time, 0 for the zero time.

@@ -135,18 +135,11 @@ func serveChange(w http.ResponseWriter, r *http.Request, read func(*lifecycle.Co
 	case err != nil:
 		return err
 	}
-	entry := describe(config, change, remove)
-	entry.Pending = outcome.Unsent
-	return WriteAnswer(w, Changed{entry, remove, outcome})
-}
-
-// describe says what holds after a change.
-func describe(config *lifecycle.Config, c control.Change, removed bool) control.EntryState {
-	e := control.EntryState{Zone: c.Zone, All: c.Zone == "", ID: c.IDText(), Share: c.Share, Limit: c.Limit, Note: c.Note}
-	if !removed {
-		e.Until = config.Control().Until(c.Target)
+	entry := control.Describe(change.Target, change.Body)
+	if entry.Pending = outcome.Unsent; !remove {
+		entry.Until = config.Control().Until(change.Target)
 	}
-	return e
+	return WriteAnswer(w, Changed{entry, remove, outcome})
 }
 
 // decode reads a body with these fields.

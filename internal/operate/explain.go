@@ -205,7 +205,7 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 		if o, ok := e.Of(f); ok {
 			report.Decision = answer.Admitted
 			report.add(o, x.copies[i].stands)
-		} else if err := report.uncounted(f, x.copies[i], e, r); err != nil {
+		} else if err := report.uncounted(f, o, x.copies[i], e, r); err != nil {
 			return h, err
 		}
 	}
@@ -214,9 +214,8 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 }
 
 // uncounted says why a zone has not asked its limits.
-func (z *ExplainedZone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation, r *http.Request) error {
-	d, denied := e.Denial(), answer.Denied
-	_, rest, _, _ := e.ClosedBy(f)
+func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, c copied, e *limits.Evaluation, r *http.Request) error {
+	d, denied := e.Denial, answer.Denied
 	if z.Shadow {
 		denied = answer.WouldDeny
 	}
@@ -229,23 +228,23 @@ func (z *ExplainedZone) uncounted(f *limits.Zone, c copied, e *limits.Evaluation
 		return why(denied, "the key is empty, and empty_key is deny")
 	case z.Override == control.Deny:
 		return why(denied)
-	case rest > 0:
-		until := time.Unix(0, clock.Now()).Add(rest).UTC()
+	case o.Rest > 0:
+		until := time.Unix(0, clock.Now()).Add(o.Rest).UTC()
 		if z.BannedUntil = &until; !z.Shadow {
 			denied = answer.Banned
 		}
 		return why(denied)
 	case f.OnlyThrottles() && z.Shadow:
 		return why(answer.Skipped, "the zone is not enforced for the key, so it does not slow its responses")
-	case f.OnlyThrottles() && !e.IsDenied() && z.Override != control.Unlimited:
+	case f.OnlyThrottles() && !e.Denied && z.Override != control.Unlimited:
 		return why(answer.Admitted)
 	case z.Override == control.Unlimited:
 		return why(answer.Skipped)
-	case !e.IsDenied() && f.OnRedisLoss == config.LossDeny && z.Shadow:
+	case !e.Denied && f.OnRedisLoss == config.LossDeny && z.Shadow:
 		return why(answer.WouldDeny, "redis is unavailable")
-	case !e.IsDenied() && f.OnRedisLoss == config.LossAllow:
+	case !e.Denied && f.OnRedisLoss == config.LossAllow:
 		return why(answer.Skipped, "redis is unavailable, and on_redis_loss is allow")
-	case !e.IsDenied():
+	case !e.Denied:
 		return why(answer.Skipped, "every limit is unlimited for the request")
 	case d.Reason == answer.Unavailable && d.Zone == f.Name:
 		return why(answer.Unavailable)
@@ -273,9 +272,9 @@ func (z *ExplainedZone) addAlone(f, stands *limits.Zone, r *http.Request) error 
 
 // overall adds what would become of the request.
 func (x *explanation) overall(h *Explained, e *limits.Evaluation) {
-	h.Delay = seconds(e.Delay())
-	if e.IsDenied() {
-		d := e.Denial()
+	h.Delay = seconds(e.Delay)
+	if e.Denied {
+		d := e.Denial
 		h.Decision, h.Zone, h.Wait, h.Delay = answer.Denied, d.Zone, seconds(d.Wait), 0
 		for i := range h.Zones {
 			if h.Zones[i].Zone == d.Zone && h.Zones[i].Decision == answer.Reserved {
@@ -320,7 +319,7 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 		}
 		if o.ByRedis {
 			if l.Remote, l.Remaining = nil, d.Remaining; !o.Denied {
-				l.Remaining++ // a unit is spent where all limits admit
+				l.Remaining += o.N // it is spent where all limits admit
 			}
 			l.Used = max(0, s.Size-l.Remaining)
 		}

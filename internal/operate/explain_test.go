@@ -160,7 +160,7 @@ func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, s
 		return err.Error()
 	}
 	defer e.Free()
-	if !e.IsDenied() {
+	if !e.Denied {
 		if h := e.Hold(); h != nil {
 			*o = append(*o, h)
 		}
@@ -189,9 +189,9 @@ func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, s
 // differAll compares what becomes of the request.
 func differAll(zones []*limits.Zone, said Explained, e *limits.Evaluation, apart time.Duration) string {
 	want := answer.Admitted
-	d := e.Denial()
+	d := e.Denial
 	switch {
-	case !e.IsDenied():
+	case !e.Denied:
 		d = answer.Denial{}
 	case d.Reason == answer.Unavailable:
 		want = answer.Unavailable
@@ -203,7 +203,7 @@ func differAll(zones []*limits.Zone, said Explained, e *limits.Evaluation, apart
 			}
 		}
 	}
-	delay := e.Delay()
+	delay := e.Delay
 	if want != answer.Admitted {
 		delay = 0
 	}
@@ -496,7 +496,7 @@ func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
 	for _, z := range zones {
 		for range 3 {
 			e, err := limits.Evaluate([]*limits.Zone{z}, request("a"), clock.Now())
-			if err != nil || e.IsDenied() {
+			if err != nil || e.Denied {
 				t.Fatalf("%s: while redis is away: %v, %v", z.Name, e, err)
 			}
 			e.Free()

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
@@ -105,7 +104,7 @@ func stays(config *lifecycle.Config, c control.ResetChange) (all []string) {
 	if c.Key != nil && isOverflowing(zone) {
 		all = append(all, "the zone has more keys than max_keys; if this one is among those beyond, it is still counted in their sketch: reset all keys")
 	}
-	if zone.Kind == algorithms.LeakyBucket {
+	if zone.Kind.Queues() {
 		all = append(all, "requests that wait in the queue keep their slots")
 	}
 	if zone.Slots != nil {

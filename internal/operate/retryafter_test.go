@@ -143,7 +143,7 @@ func (p *patient) request() (wait time.Duration, what string) {
 		return 0, err.Error()
 	}
 	what = differAll(p.zones, said, e, 2*time.Millisecond)
-	if !e.IsDenied() {
+	if !e.Denied {
 		p.history = append(p.history, fmt.Sprint(clock.Now()/1e6%1e6, " admitted"))
 		p.waited = false
 		p.admitted.Go(func() { // it may wait in a queue, while the client sends the next one
@@ -156,11 +156,11 @@ func (p *patient) request() (wait time.Duration, what string) {
 	}
 	defer e.Free()
 	w := httptest.NewRecorder()
-	if err := answers.Deny(w, r, e.Denial()); err != nil {
+	if err := answers.Deny(w, r, e.Denial); err != nil {
 		return 0, err.Error()
 	}
 	seconds, _ := strconv.Atoi(w.Header().Get("Retry-After"))
-	p.history = append(p.history, fmt.Sprint(clock.Now()/1e6%1e6, " denied for ", seconds, ": ", e.Denial().Wait, " ", w.Header().Get("RateLimit")))
+	p.history = append(p.history, fmt.Sprint(clock.Now()/1e6%1e6, " denied for ", seconds, ": ", e.Denial.Wait, " ", w.Header().Get("RateLimit")))
 	if p.waited {
 		return 0, "it is denied though it has waited"
 	}

@@ -6,6 +6,7 @@ package operate
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	"github.com/caddy-tide/ratelimit/internal/bandwidth"
 	"github.com/caddy-tide/ratelimit/internal/clock"
@@ -137,8 +138,7 @@ func CurrentState() State {
 		return s
 	}
 	if current.Redis != nil {
-		redis := current.Redis.Replicator.Status()
-		s.Redis = &redis
+		s.Redis = new(current.Redis.Replicator.Status())
 	}
 	s.Bandwidth = bandwidths(current)
 	seen := make(map[*limits.Counters]bool)
@@ -147,10 +147,6 @@ func CurrentState() State {
 			continue // a zone that several handlers share
 		}
 		seen[l.Counters] = true
-		if s.Strict == nil && current.Redis != nil && l.Settings.SyncRate == config.Strict {
-			circuits := current.Redis.Circuits()
-			s.Strict = &circuits
-		}
 		t, node := l.Totals(), l.Node()
 		if !l.IsSynced(current.Redis) {
 			t.Unsent, node = 0, "" // there is nowhere to send it
@@ -163,19 +159,21 @@ func CurrentState() State {
 			Overflow: overflow, OverflowBytes: bytes,
 		}
 		if bans := current.BansOf(one.Zone); bans != nil {
-			n := bans.Count()
-			one.Banned = &n
+			one.Banned = new(bans.Count())
 		}
 		for _, share := range l.Settings.Reserve {
 			one.Reserve = append(one.Reserve, share.Share())
 		}
 		if l.Settings.CountResponses != nil {
-			n := int64(l.Settler.Unsettled().Len())
-			one.Reserved = &n
+			one.Reserved = new(int64(l.Settler.Unsettled().Len()))
 		}
 		s.Zones = append(s.Zones, one)
 	}
 	s.addSlots(current)
+	isStrict := func(l LimitState) bool { return l.SyncRate == config.Strict }
+	if current.Redis != nil && slices.ContainsFunc(s.Zones, isStrict) {
+		s.Strict = new(current.Redis.Circuits())
+	}
 	return s
 }
 
@@ -197,9 +195,5 @@ func (s *State) addSlots(current *lifecycle.Config) {
 			Keys: t.Keys, MaxKeys: z.MaxKeys, Own: t.InUse, Remote: t.Others,
 			Unsent: int64(unsent), Node: node, Sync: l.Source.Status(), Overflow: l.Table.Overflowed(),
 		})
-		if s.Strict == nil && current.Redis != nil && z.SyncRate == config.Strict {
-			circuits := current.Redis.Circuits()
-			s.Strict = &circuits
-		}
 	}
 }

@@ -184,8 +184,8 @@ func (w *twin) ask(t *testing.T, s *twinStep) (a twinAnswer) {
 		return a
 	}
 	defer e.Free()
-	if a.all = fmt.Sprint("denied ", e.IsDenied()); len(w.zones) == 1 { // else of who denied
-		a.all += fmt.Sprint(" as ", e.Denial().Reason)
+	if a.all = fmt.Sprint("denied ", e.Denied); len(w.zones) == 1 { // else of who denied
+		a.all += fmt.Sprint(" as ", e.Denial.Reason)
 	}
 	for _, z := range w.sorted() {
 		o, asked := e.Of(z)
@@ -194,17 +194,17 @@ func (w *twin) ask(t *testing.T, s *twinStep) (a twinAnswer) {
 			said = fmt.Sprint("would ", o.Denied, ", shadow ", o.Shadow, ", reserved ", o.Reserved)
 		}
 		for _, r := range o.Results {
-			if e.IsDenied() && !o.Denied && len(w.zones) > 1 {
+			if e.Denied && !o.Denied && len(w.zones) > 1 {
 				break // Redis gets back what was taken with the key's next call
 			}
 			said += fmt.Sprintf(", %d of %d", r.Remaining, r.Size)
 		}
 		a.each = append(a.each, said)
 	}
-	if h := e.Hold(); h != nil && !e.IsDenied() {
+	if h := e.Hold(); h != nil && !e.Denied {
 		w.opened = append(w.opened, h)
 	}
-	a.wait, a.open = e.Denial().Wait, len(w.opened)
+	a.wait, a.open = e.Denial.Wait, len(w.opened)
 	return a
 }
 

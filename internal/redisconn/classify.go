@@ -46,14 +46,21 @@ var _ redis.Error = Rejection("")
 
 // IsLate reports whether an error says no more of Redis than that no answer came in time.
 func IsLate(err error) bool {
-	var timeout net.Error
-	if down := (*DownError)(nil); errors.As(err, &down) {
+	if down, ok := errors.AsType[*DownError](err); ok {
 		return IsLate(down.Cause)
 	}
-	if far := (*FarError)(nil); errors.As(err, &far) {
-		return true
-	}
-	return IsQueued(err) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	return is[*FarError](err) || IsQueued(err) || isTimeout(err)
+}
+
+// is reports whether an error is, or wraps, one of a type.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return errors.Is(err, context.DeadlineExceeded) || ok && timeout.Timeout()
 }
 
 // IsQueued reports whether there was no free connection.
@@ -105,8 +112,8 @@ func Classify(err error) string {
 
 // classifyReply returns "" for what is not an answer of a server.
 func classifyReply(err error) string {
-	var reply redis.Error
-	if !errors.As(err, &reply) || errors.Is(err, redis.Nil) {
+	reply, ok := errors.AsType[redis.Error](err)
+	if !ok || errors.Is(err, redis.Nil) {
 		return ""
 	}
 	text := reply.Error()
@@ -133,35 +140,26 @@ func classifyReply(err error) string {
 }
 
 func classifyNetwork(err error) string {
-	var (
-		down    *DownError
-		far     *FarError
-		dns     *net.DNSError
-		unknown x509.UnknownAuthorityError
-		name    x509.HostnameError
-		invalid x509.CertificateInvalidError
-		record  tls.RecordHeaderError
-		alert   tls.AlertError
-		timeout net.Error
-	)
-	switch {
-	case errors.As(err, &down):
+	if down, ok := errors.AsType[*DownError](err); ok {
 		return Classify(down.Cause)
-	case errors.As(err, &far):
+	}
+	if far, ok := errors.AsType[*FarError](err); ok {
 		return far.Error()
+	}
+	switch {
 	case errors.Is(err, ErrDown):
 		return ReasonDown
-	case errors.As(err, &dns):
+	case is[*net.DNSError](err):
 		return "the name of the redis server doesn't resolve; correct the address or the DNS"
-	case errors.As(err, &unknown):
+	case is[x509.UnknownAuthorityError](err):
 		return "the redis server's certificate is from an unknown authority; set tls_server_certs_path"
-	case errors.As(err, &name):
+	case is[x509.HostnameError](err):
 		return "the redis server's certificate is for another name; set tls_server_name"
-	case errors.As(err, &invalid):
+	case is[x509.CertificateInvalidError](err):
 		return "the redis server's certificate is not valid, perhaps expired; renew it"
-	case errors.As(err, &record):
+	case is[tls.RecordHeaderError](err):
 		return "the redis server doesn't speak TLS on this port; use redis:// in place of rediss://, or its TLS port"
-	case errors.As(err, &alert):
+	case is[tls.AlertError](err):
 		return "the redis server rejects the TLS handshake; perhaps it wants tls_client_cert and tls_client_key"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused; start redis, or correct the address"
@@ -175,14 +173,17 @@ func classifyNetwork(err error) string {
 		return "given up: this node is shutting down or reloading"
 	case errors.Is(err, redis.ErrClosed):
 		return "the redis client is closed"
-	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+	case IsQueued(err):
 		return "all connections to redis are busy; raise pool_size, or find what slows redis down"
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	case isTimeout(err):
 		return "timeout: redis did not answer in time; check its load, the network, and whether it speaks TLS on this port, or raise timeout"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
 		return ReasonClosed
 	}
-	return classifyText(err.Error())
+	if strings.Contains(err.Error(), "all sentinels") { // which the client says in plain text
+		return "no sentinel knows the master; check their addresses and master_name"
+	}
+	return ReasonUnreachable
 }
 
 // ReasonClosed is the text for a connection that the other side has closed: the next attempt often
@@ -191,14 +192,6 @@ const ReasonClosed = "the connection to redis was closed (EOF); perhaps it resta
 
 // ReasonUnreachable is the text where nothing else is known.
 const ReasonUnreachable = "redis can't be reached; check address, network and its log"
-
-// classifyText classifies an error that the client has made of plain text.
-func classifyText(text string) string {
-	if strings.Contains(text, "all sentinels") {
-		return "no sentinel knows the master; check their addresses and master_name"
-	}
-	return ReasonUnreachable
-}
 
 // ReasonDown is the text for a call that was not made: why, somebody else knows, who asked before.
 const ReasonDown = "redis did not answer lately; it is tried again by itself"

@@ -1,15 +1,10 @@
 package redisconn
 
-import (
-	"errors"
-
-	"github.com/redis/go-redis/v9"
-)
+import "github.com/redis/go-redis/v9"
 
 // IsSevere reports whether an error is about the server or the way to it, not about one key.
 func IsSevere(err error) bool {
-	var reply redis.Error
-	if !errors.As(err, &reply) {
+	if !is[redis.Error](err) {
 		return true
 	}
 	return redis.IsLoadingError(err) || redis.IsReadOnlyError(err) || redis.IsOOMError(err) || redis.IsAuthError(err) || redis.IsPermissionError(err) ||

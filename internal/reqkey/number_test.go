@@ -1,7 +1,6 @@
 package reqkey
 
 import (
-	"encoding/json"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -69,38 +68,6 @@ func TestWhoChoosesANumber(t *testing.T) {
 	} {
 		if got := NewNumber(placeholder).IsClients(); got != clients {
 			t.Errorf("IsClients of %s = %v, want %v", placeholder, got, clients)
-		}
-	}
-}
-
-func TestIsBeforeAuthentication(t *testing.T) {
-	const limit = `{"handler": "rate_limit", "rate_limits": {"plan": {}}}`
-	const other = `{"handler": "rate_limit", "rate_limits": {"other": {}}}`
-	const basic = `{"handler": "authentication", "providers": {}}`
-	route := func(handlers string) string {
-		return `{"handler": "subroute", "routes": [{"handle": [` + handlers + `]}]}`
-	}
-	for name, test := range map[string]struct {
-		handlers []string
-		want     bool
-	}{
-		"before":                    {[]string{limit, basic}, true},
-		"after":                     {[]string{basic, limit}, false},
-		"alone":                     {[]string{limit}, false},
-		"another zone":              {[]string{other, basic}, false},
-		"both sides":                {[]string{limit, basic, limit}, true},
-		"in routes of their own":    {[]string{route(limit) + ``, route(basic)}, true},
-		"in a route, right":         {[]string{route(basic + "," + limit)}, false},
-		"in a route, wrong":         {[]string{route(other + "," + limit + "," + route(basic))}, true},
-		"no JSON":                   {[]string{limit, `{`}, false},
-		"shapes that nobody writes": {[]string{`[]`, `"x"`, `{"handler": 5, "routes": {"handle": 3}}`, `null`}, false},
-	} {
-		var raw []json.RawMessage
-		for _, h := range test.handlers {
-			raw = append(raw, json.RawMessage(h))
-		}
-		if got := IsBeforeAuthentication(raw, "plan"); got != test.want {
-			t.Errorf("%s: %v, want %v", name, got, test.want)
 		}
 	}
 }

@@ -1,10 +1,6 @@
 package reqkey
 
-import (
-	"encoding/json"
-	"slices"
-	"strings"
-)
+import "slices"
 
 // OnlyClientsIn returns a header, a cookie or a parameter of the query in a template of which
 // nothing else tells clients apart, "" where something else does or nothing. A header that claims
@@ -34,69 +30,4 @@ func TellsNobody(template string) bool {
 // client whatever it sends.
 func BoundsAll(template string) bool {
 	return template == "" || HasAddress(template) || TellsNobody(template)
-}
-
-// harmless are handlers that check nobody. Any other one that comes before a limit may be what
-// checks the header that its key is.
-var harmless = []string{
-	"vars", "map", "headers", "rewrite", "request_body", "encode", "tracing", "log_append", "subroute", "static_response", "file_server", "templates",
-	"push", "metrics", "invoke", "intercept", "copy_response", "copy_response_headers", "rate_limit", "rate_limit_status", "rate_limit_below_error",
-}
-
-// IsOpen reports whether among these handlers, as JSON and with all that is in them, nothing comes
-// before a zone that may check who a client is, and no zone holds for a client whatever it sends.
-func IsOpen(handlers []json.RawMessage, zone string) bool {
-	w := openWalk{zone: zone}
-	for _, text := range handlers {
-		var handler any
-		if json.Unmarshal(text, &handler) != nil {
-			return false // Caddy says what is wrong with it
-		}
-		w.visit(handler)
-	}
-	return w.limits && !w.checks && !w.bounds
-}
-
-// openWalk goes through all handlers in their order.
-type openWalk struct {
-	zone                   string
-	limits, checks, bounds bool
-}
-
-func (w *openWalk) visit(v any) {
-	switch v := v.(type) {
-	case []any:
-		for _, one := range v {
-			w.visit(one)
-		}
-	case map[string]any:
-		if name, ok := v["handler"].(string); ok {
-			w.meet(name, v)
-		}
-		w.visit(v["handle"])
-		w.visit(v["routes"])
-	}
-}
-
-// meet notes what a handler is.
-func (w *openWalk) meet(name string, handler map[string]any) {
-	if !w.limits {
-		w.checks = w.checks || !slices.Contains(harmless, name) || name == "static_response" && denies(handler["status_code"])
-	}
-	if name != "rate_limit" {
-		return
-	}
-	zones, _ := handler["rate_limits"].(map[string]any)
-	for name, of := range zones {
-		of, _ := of.(map[string]any)
-		key, _ := of["key"].(string)
-		w.limits = w.limits || name == w.zone
-		w.bounds = w.bounds || BoundsAll(key)
-	}
-}
-
-// denies reports whether a status tells clients that they may not.
-func denies(status any) bool {
-	text, _ := json.Marshal(status)
-	return slices.Contains([]string{"401", "403"}, strings.Trim(string(text), `"`))
 }

@@ -3,9 +3,10 @@ package reqkey
 import (
 	"net/http"
 	"net/textproto"
-	"reflect"
+	"net/url"
 	"sync/atomic"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -53,17 +54,25 @@ func matchAddresses(sets []caddyhttp.MatcherSet) bool {
 	return false
 }
 
-// CheckServer warns of a server that trusts proxies without trusted_proxies_strict. Caddy doesn't
-// tell whether it trusts any but by an unexported field, which is looked at by reflection. A Caddy
-// without it is warned of with the first request that shows it.
+// CheckServer warns of a server that trusts proxies without trusted_proxies_strict. Caddy tells
+// whom it trusts by a request alone, so it is asked about some of private addresses. A server that
+// trusts others is warned of with the first request that shows it.
 func (w *ProxyWatch) CheckServer(once *warning.Once, logger *zap.Logger, server *caddyhttp.Server) {
 	if !w.addresses || server == nil || server.TrustedProxiesStrict != 0 {
 		return
 	}
-	proxies := reflect.ValueOf(server).Elem().FieldByName("trustedProxies")
-	if proxies.Kind() == reflect.Interface && !proxies.IsNil() {
-		warnNotStrict(once, logger, server)
+	for _, peer := range []string{"10.0.0.1:1", "172.16.0.1:1", "192.168.0.1:1", "127.0.0.1:1", "[::1]:1", "[fd00::1]:1"} {
+		r := caddyhttp.PrepareRequest(&http.Request{RemoteAddr: peer, URL: new(url.URL)}, caddy.NewReplacer(), nil, server)
+		if isTrusted(r) {
+			warnNotStrict(once, logger, server)
+		}
 	}
+}
+
+// isTrusted reports whether a request comes from a proxy that its server trusts.
+func isTrusted(r *http.Request) bool {
+	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
+	return trusted
 }
 
 func warnNotStrict(once *warning.Once, logger *zap.Logger, server *caddyhttp.Server) {
@@ -101,9 +110,8 @@ func (w *ProxyWatch) look(once *warning.Once, logger *zap.Logger, r *http.Reques
 	if field == "" {
 		return
 	}
-	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
 	switch {
-	case !trusted:
+	case !isTrusted(r):
 		once.Warn(logger, warning.UntrustedProxy, "requests come with a header of proxies from an address that is not in trusted_proxies; "+
 			"if a proxy of yours stands there, all its clients have one address, and share one count and its exceptions: set trusted_proxies and trusted_proxies_strict",
 			zap.String("header", field), zap.String("remote_ip", RemoteHost(r)))

@@ -63,7 +63,7 @@ func (c classes) run(seed uint64) outcome {
 	switch {
 	case c.kind.Draining():
 		return runClasses[algorithms.BucketState](c, seed)
-	case c.kind.Logged():
+	case c.kind == algorithms.SlidingLog:
 		return runClasses[algorithms.LogState](c, seed)
 	}
 	return runClasses[algorithms.WindowState](c, seed)
@@ -93,7 +93,7 @@ func runClasses[S any](c classes, seed uint64) (o outcome) {
 			if !exact.Take(&truth, l, now, 1, 0).Allowed {
 				exact.Penalize(&truth, whole, now, 1)
 			}
-		case pays && exact.Take(&truth, whole, now, 0, 0).Remaining > 0 && (d.Estimated || !c.kind.Logged()):
+		case pays && exact.Take(&truth, whole, now, 0, 0).Remaining > 0 && (d.Estimated || c.kind != algorithms.SlidingLog):
 			// A log counts what others were admitted up to a sixteenth of the window too long.
 			o.wrong++
 		}

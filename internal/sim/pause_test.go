@@ -52,7 +52,7 @@ func TestWhatPassesOnANodeThatHasNotHeardOfAClient(t *testing.T) {
 		switch {
 		case kind.Draining():
 			run = comesBack[algorithms.BucketState]
-		case kind.Logged():
+		case kind == algorithms.SlidingLog:
 			run = comesBack[algorithms.LogState]
 		}
 		for _, apart := range []time.Duration{latency / 5, latency, 3*latency + 1} {

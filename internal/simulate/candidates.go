@@ -49,18 +49,17 @@ func newCandidates(l *limits.Limit) (candidates, []int64) {
 		return nil, nil
 	}
 	numbers := numbersAround(l.Rate.Limit)
-	switch k := l.Settings.Kind; {
-	case k.Windowed():
-		return newCandidatesOf[algorithms.WindowState](l, numbers), numbers
-	case k.Logged():
-		// A log would keep every request of each limit. Sub-windows come near it.
-		near := *l.Settings
-		near.Kind, near.Buckets = algorithms.SlidingWindow, 31
-		c := *l
-		c.Settings = &near
-		return newCandidatesOf[algorithms.WindowState](&c, numbers), numbers
-	}
-	return newCandidatesOf[algorithms.BucketState](l, numbers), numbers
+	of := algorithms.ByState(l.Settings.Kind, newCandidatesOf[algorithms.WindowState], newCandidatesOf[algorithms.BucketState], nearLogs)
+	return of(l, numbers), numbers
+}
+
+// nearLogs returns sub-windows in the place of logs, which would keep every request of each limit.
+func nearLogs(l *limits.Limit, numbers []int64) candidates {
+	near := *l.Settings
+	near.Kind, near.Buckets = algorithms.SlidingWindow, 31
+	c := *l
+	c.Settings = &near
+	return newCandidatesOf[algorithms.WindowState](&c, numbers)
 }
 
 // candidatesOf are candidates for machines of one state.
@@ -75,7 +74,7 @@ type candidatesOf[S any] struct {
 	unfollowed int64
 }
 
-func newCandidatesOf[S any](l *limits.Limit, numbers []int64) *candidatesOf[S] {
+func newCandidatesOf[S any](l *limits.Limit, numbers []int64) candidates {
 	r := &candidatesOf[S]{
 		machine: algorithms.MachineOf[S](l.Settings.Kind), penalize: l.Settings.CountDenied,
 		start: uint32(min(numbers[0]/2, 1<<31)), part: partOf(l.Rate.Window),

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,17 +74,14 @@ func Load(config []byte) (*Policy, error) {
 	}
 	app := v.(*caddyhttp.App)
 	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
-		for range limitersOf(app.Servers[name]) {
+		if len(limitersOf(app.Servers[name])) > 0 {
 			p.servers = append(p.servers, server{name, app.Servers[name]})
-			break
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(p.leftOut)) {
-		if len(p.servers) == 0 {
-			return nil, fmt.Errorf("no zone of the configuration can be replayed; zone %q: %s", name, p.leftOut[name])
 		}
 	}
 	if len(p.servers) == 0 {
+		if names := slices.Sorted(maps.Keys(p.leftOut)); len(names) > 0 {
+			return nil, fmt.Errorf("no zone of the configuration can be replayed; zone %q: %s", names[0], p.leftOut[names[0]])
+		}
 		return nil, errors.New("the configuration has no rate_limit; write one, or give --limit in place of --config")
 	}
 	return p, nil
@@ -197,11 +195,15 @@ var plain = []string{
 	"http.request.uri", "http.request.uri.path",
 }
 
+// trustsProxies reports whether a server takes the client's address from a header.
+func (p *Policy) trustsProxies() bool {
+	return slices.ContainsFunc(p.servers, func(s server) bool { return len(s.TrustedProxiesRaw) > 0 })
+}
+
 // isPlain reports whether nothing of one request can be left for the next one, so that the same
 // http.Request will do for all.
 func (p *Policy) isPlain() bool {
-	proxied := slices.ContainsFunc(p.servers, func(s server) bool { return len(s.TrustedProxiesRaw) > 0 })
-	return !p.varies && !proxied && !slices.ContainsFunc(p.fields, func(name string) bool {
+	return !p.varies && !p.trustsProxies() && !slices.ContainsFunc(p.fields, func(name string) bool {
 		return !slices.Contains(plain, name) && !strings.HasPrefix(name, "http.request.header.") && !strings.HasPrefix(name, "http.request.cookie.")
 	})
 }
@@ -250,19 +252,14 @@ func (p *Policy) limits(h object) bool {
 	return len(zones) > 0
 }
 
+var placeholder = regexp.MustCompile(`\{([^}]*)\}`)
+
 // placeholders returns those of a text, without braces.
 func placeholders(text string) (names []string) {
-	for {
-		_, after, ok := strings.Cut(text, "{")
-		if !ok {
-			return names
-		}
-		name, rest, ok := strings.Cut(after, "}")
-		if !ok {
-			return names
-		}
-		names, text = append(names, name), rest
+	for _, m := range placeholder.FindAllStringSubmatch(text, -1) {
+		names = append(names, m[1])
 	}
+	return names
 }
 
 // Check reports what keys and limits need and no log has. It adds warnings.
@@ -282,15 +279,7 @@ func (p *Policy) Check() error {
 
 // needsHeaders reports whether anything may look at the headers of a request.
 func (p *Policy) needsHeaders() bool {
-	if p.sees {
-		return true
-	}
-	for _, s := range p.servers {
-		if len(s.TrustedProxiesRaw) > 0 {
-			return true
-		}
-	}
-	return slices.ContainsFunc(p.fields, func(name string) bool {
+	return p.sees || p.trustsProxies() || slices.ContainsFunc(p.fields, func(name string) bool {
 		return strings.HasPrefix(name, "http.request.header.") || strings.HasPrefix(name, "http.request.cookie.") ||
 			!strings.HasPrefix(name, "http.request.") && name != "client_ip" && name != "http.vars.client_ip"
 	})

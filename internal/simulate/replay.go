@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/heap"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -60,7 +61,7 @@ type replay struct {
 
 	zones map[string]*zoneStats
 	total totals
-	held  []response // that have not begun yet, as a heap
+	held  heap.Heap[response] // that have not begun yet
 	err   error
 }
 
@@ -93,7 +94,7 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 		return nil, err
 	}
 	o.Nodes = max(o.Nodes, 1)
-	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}}
+	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}, held: heap.Heap[response]{Before: response.isBefore}}
 	r.reach = r.reached
 	for _, s := range p.servers {
 		r.makers = append(r.makers, newMaker(s.Server, p.isPlain()))
@@ -126,7 +127,7 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 func (r *replay) prepare() error {
 	found := false
 	for _, s := range r.policy.servers {
-		for l := range limitersOf(s.Server) {
+		for _, l := range limitersOf(s.Server) {
 			for i, n := range r.nodes {
 				if err := n.prepare(r, l); err != nil {
 					return err
@@ -151,36 +152,26 @@ func (r *replay) prepare() error {
 	return nil
 }
 
-// limitersOf calls yield with each rate_limit handler of a server.
-func limitersOf(s *caddyhttp.Server) func(yield func(operate.Limiter) bool) {
-	var routes func(all caddyhttp.RouteList, yield func(operate.Limiter) bool) bool
-	routes = func(all caddyhttp.RouteList, yield func(operate.Limiter) bool) bool {
-		for i := range all {
-			for _, h := range all[i].Handlers {
+// limitersOf returns the rate_limit handlers of a server.
+func limitersOf(s *caddyhttp.Server) (all []operate.Limiter) {
+	var find func(caddyhttp.RouteList)
+	find = func(routes caddyhttp.RouteList) {
+		for i := range routes {
+			for _, h := range routes[i].Handlers {
 				switch h := h.(type) {
 				case operate.Limiter:
-					if !yield(h) {
-						return false
-					}
+					all = append(all, h)
 				case *caddyhttp.Subroute:
-					if !routes(h.Routes, yield) {
-						return false
-					}
+					find(h.Routes)
 				}
 			}
 		}
-		return true
 	}
-	return func(yield func(operate.Limiter) bool) {
-		if !routes(s.Routes, yield) {
-			return
-		}
-		for _, route := range s.NamedRoutes {
-			if !routes(caddyhttp.RouteList{*route}, yield) {
-				return
-			}
-		}
+	find(s.Routes)
+	for _, route := range s.NamedRoutes {
+		find(caddyhttp.RouteList{*route})
 	}
+	return all
 }
 
 // prepare makes copies of a handler's zones, with counters of their own: nothing of them is synced
@@ -363,11 +354,11 @@ func (r *replay) ask(zones []*limits.Zone, rec *accesslog.Record, q *http.Reques
 		s := r.zones[z.Name]
 		if o, ok := e.Of(z); ok {
 			s.count(z, &o, rec)
-		} else if key, rest, shadow, ok := e.ClosedBy(z); ok {
-			s.countClosed(z, key, rest > 0, shadow, rec)
+		} else if o.Closed {
+			s.countClosed(z, o.Key, o.Rest > 0, o.Shadow, rec)
 		}
 	}
-	if e.IsDenied() {
+	if e.Denied {
 		return false, nil
 	}
 	if h := e.Hold(); h != nil {

@@ -499,7 +499,7 @@ func TestHostileLog(t *testing.T) {
 	config := oneZone(t, 5, `,"key":"{http.request.header.X-Key}"`)
 	for _, show := range []bool{false, true} {
 		r := mustRun(t, config, simulate.Options{ShowKeys: show}, log)
-		r.Read.Damaged, r.Read.Troubles = 1, []simulate.Trouble{{File: "a\x1b[31m\u202e<script>", Line: 7, Why: "why"}}
+		r.Read.Damaged, r.Read.Troubles = 1, []accesslog.Trouble{{File: "a\x1b[31m\u202e<script>", Line: 7, Why: "why"}}
 		page, err := r.HTML()
 		if err != nil {
 			t.Fatal(err)

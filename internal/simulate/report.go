@@ -26,29 +26,13 @@ type Report struct {
 	// DeniedInLog is how many were answered with 429 in the log.
 	DeniedInLog int64 `json:"denied_in_log"`
 	Nodes       int   `json:"nodes"`
-	Read        Read  `json:"read"`
+	// Read is what was read.
+	Read accesslog.Stats `json:"read"`
 	// Zones are by their names.
 	Zones []Zone `json:"zones"`
 	// Warnings say what makes this replay less true, Bias what no replay can tell.
 	Warnings []string `json:"warnings,omitempty"`
 	Bias     []string `json:"bias"`
-}
-
-// Read is what was read.
-type Read struct {
-	Lines   int64 `json:"lines"`
-	Other   int64 `json:"other"`
-	Damaged int64 `json:"damaged"`
-	Late    int64 `json:"late"`
-	// Troubles are the first damaged and the first late lines.
-	Troubles []Trouble `json:"troubles,omitempty"`
-}
-
-// Trouble is a line that was left out.
-type Trouble struct {
-	File string `json:"file"`
-	Line int64  `json:"line"`
-	Why  string `json:"why"`
 }
 
 // A Zone is what a zone would have done.
@@ -150,10 +134,7 @@ func (r *replay) report(read *accesslog.Stats) (*Report, error) {
 	rep := &Report{
 		Requests: t.requests, Clients: t.clients.Count(), From: time.Unix(0, t.first).UTC(), To: time.Unix(0, t.last).UTC(),
 		Reached: t.reached, DeniedInLog: t.deniedInLog, Nodes: len(r.nodes),
-		Read: Read{Lines: read.Lines, Other: read.Other, Damaged: read.Damaged, Late: read.Late},
-	}
-	for _, x := range read.Troubles {
-		rep.Read.Troubles = append(rep.Read.Troubles, Trouble{x.File, x.Line, x.Why})
+		Read: *read,
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
 		if r.Zone == "" || r.Zone == name {

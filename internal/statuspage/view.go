@@ -3,6 +3,7 @@ package statuspage
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -141,12 +142,11 @@ func (z *Zone) add(l *operate.LimitState, now time.Time) {
 // what is said of one, and that before the configuration.
 func enforced(entries []control.EntryState, zone string, share float64) float64 {
 	for _, e := range entries {
-		if e.Zone == zone && !e.All && e.Share != nil {
-			share = *e.Share
-		}
-	}
-	for _, e := range entries {
-		if e.All && e.Share != nil {
+		switch {
+		case e.Share == nil:
+		case e.All:
+			return *e.Share
+		case e.Zone == zone:
 			share = *e.Share
 		}
 	}
@@ -160,7 +160,7 @@ const late = 30.0
 func (v *View) findProblems(s operate.State) {
 	problem := func(format string, args ...any) { v.Problems = append(v.Problems, fmt.Sprintf(format, args...)) }
 	if s.Redis != nil && !s.Redis.Up {
-		for _, of := range sortedKeys(s.Redis.Failing) {
+		for _, of := range slices.Sorted(maps.Keys(s.Redis.Failing)) {
 			problem("Redis fails (%s): %s.", of, strings.TrimSuffix(s.Redis.Failing[of], "."))
 		}
 	}
@@ -188,15 +188,6 @@ func (v *View) findProblems(s operate.State) {
 			problem("Zone %q was last synced whole %.0f seconds ago.", z.Name, *z.SyncedAgo)
 		}
 	}
-}
-
-func sortedKeys(m map[string]string) []string {
-	var all []string
-	for k := range m {
-		all = append(all, k)
-	}
-	slices.Sort(all)
-	return all
 }
 
 // choose picks the zones that are shown as HTML.

@@ -5,27 +5,28 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
-// An unsettledAsk is for one unit of a key that was denied. Now is the instant by the process'
+// An unsettledAsk is for N units of a key that were denied. Now is the instant by the process'
 // clock, and At by that of the state. Pending is what others have probably spent that is not in it
 // yet.
 type unsettledAsk struct {
 	Limit            algorithms.Limit
 	Key              keys.Key
 	Now, At, Pending int64
+	N                int64
 }
 
-// admitsUnsettled reports whether a unit would be admitted if all that is reserved were refunded.
-// The state stays as it is.
+// admitsUnsettled reports whether they would be admitted if all that is reserved were refunded. The
+// state stays as it is.
 func admitsUnsettled[S any](r *Unsettled, m algorithms.Machine[S], s *S, a unsettledAsk) bool {
 	m.Advance(s, a.Limit, a.At)
 	l := m.Ledger(s)
-	if _, windows := any(s).(*algorithms.WindowState); windows { // it decides by the ledger
+	if m.ByTotals() {
 		defer func(counts algorithms.Ledger) { *l = counts }(l.Clone())
 		r.takeOut(a.Key, l, a.Limit.History)
 	} else {
 		a.Limit.Size += r.Sum(a.Key, a.Now, l.Epoch-1)
 	}
-	return m.Take(s, a.Limit, a.At, 0, a.Pending).Remaining > 0
+	return m.Take(s, a.Limit, a.At, 0, a.Pending).Remaining >= a.N
 }
 
 // takeOut takes what is reserved of a key out of a ledger's current epoch and so many before it.

@@ -30,7 +30,7 @@ func (t *Table[S]) takeOverflow(st *stripe[S], a *Ask) Taken {
 			saved = 0
 		}
 		if d, ok := s.Take(a.Limit, a.Key, a.Now, a.N, a.Want); ok {
-			taken := Taken{Decision: d, At: a.Now, Overflow: true, number: s.Number()}
+			taken := Taken{Decision: d, N: a.N, At: a.Now, Overflow: true, number: s.Number()}
 			if a.Want&Reserve != 0 && d.Allowed && a.N > 0 {
 				t.reserve(a.Limit, a.Key, &taken, int64(taken.number))
 			}

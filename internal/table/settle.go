@@ -13,12 +13,12 @@ import (
 // with WantReset, which tells until when they count.
 const Reserve algorithms.Want = 1 << 6
 
-// Reserved is a unit that a Take has reserved.
+// Reserved is what a Take has reserved.
 type Reserved struct {
 	Taken
 	limit algorithms.Limit
 	group *UnsettledGroup
-	// until is the instant of the callers' clock at which the unit ends to count. moved is how far
+	// until is the instant of the callers' clock at which it ends to count. moved is how far
 	// the table's clock had stepped in all when it was taken: a response may begin after several
 	// steps.
 	until, moved int64
@@ -33,14 +33,14 @@ func (t *Taken) until() int64 {
 	return t.At - t.offset.NS() + int64(t.Reset)
 }
 
-// reserve notes a unit that was just taken, in an epoch or in a sketch of that number. It notes as
-// well at which rate a bucket drains now, also where the unit was denied. The stripe's lock is
+// reserve notes what was just taken, in an epoch or in a sketch of that number. It notes as
+// well at which rate a bucket drains now, also where that was denied. The stripe's lock is
 // held.
 func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch int64) {
 	if taken.number = uint32(epoch); taken.Allowed {
-		t.unsettled.Add(key, epoch, taken.until(), l.Window)
+		t.unsettled.Add(key, taken.N, epoch, taken.until(), l.Window)
 	}
-	if _, drains := any((*S)(nil)).(*algorithms.BucketState); drains && !taken.Overflow {
+	if !taken.Overflow && t.machine.Drains() {
 		t.unsettled.Drain(key, l.N, taken.until())
 	}
 }
@@ -58,13 +58,13 @@ func (t *Table[S]) Hold(l algorithms.Limit, key keys.Key, taken Taken) Reserved 
 // that what others spent since is not refunded in its place.
 func (t *Table[S]) Settle(key keys.Key, r Reserved, now int64, refunds bool) {
 	if refunds = refunds && now < r.until && r.group != nil && !t.unsettled.Ended(key, r.group, now); refunds && r.Overflow {
-		t.overflow.Load().Give(r.number, key, r.At, 1)
+		t.overflow.Load().Give(r.number, key, r.At, r.N)
 	}
 	b := t.config.Load()
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok || r.Overflow {
-		t.unsettled.Remove(key, r.group)
+		t.unsettled.Remove(key, r.group, r.N)
 		return
 	}
 	e, o := entry[S]{slot: st.slot(i)}, t.clock()
@@ -74,12 +74,12 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now int64, refunds bool) {
 		e.flags &^= confirm
 		st.markDirty(i, e)
 	}
-	l, epoch := t.machine.Ledger(&e.state), t.unsettled.Remove(key, r.group)
+	l, epoch := t.machine.Ledger(&e.state), t.unsettled.Remove(key, r.group, r.N)
 	if b.IsShared() {
 		l.Resend |= algorithms.Settled
 	}
 	if refunds && !t.isForgiven(e.id, r.Taken) {
-		RefundReserved(t.machine, &e.state, r.limit, at, epoch, at != r.At)
+		RefundReserved(t.machine, &e.state, r.limit, at, epoch, r.N, at != r.At)
 	}
 }
 
@@ -96,15 +96,15 @@ func (t *Table[S]) movedBy(o clock.Offset) int64 {
 	return moved.NS() - t.step.Load()
 }
 
-// AdmitsSettled reports whether a unit of a key, which was denied at now, would be admitted if all
-// that is reserved of it were refunded.
-func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key keys.Key, now int64) bool {
+// AdmitsSettled reports whether n units of a key, which were denied at now, would be admitted if
+// all that is reserved of it were refunded.
+func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	s := t.overflow.Load()
 	if !ok {
 		sum := t.unsettled.Sum(key, now, 0)
-		return sum > 0 && s != nil && s.Spent(key, now)-sum < s.Limit(l)
+		return sum > 0 && s != nil && s.Spent(key, now)-sum+n <= s.Limit(l)
 	}
 	e, at, pending := entry[S]{slot: st.slot(i)}, t.clock().In(now), int64(0)
 	if b := t.config.Load(); b.IsShared() {
@@ -113,6 +113,6 @@ func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key keys.Key, now int64) bo
 	if s != nil {
 		l.Size = max(0, l.Size-t.spilled(st, l, i, now))
 	}
-	ask := unsettledAsk{Limit: l, Key: key, Now: now, At: at, Pending: pending}
+	ask := unsettledAsk{Limit: l, Key: key, Now: now, At: at, Pending: pending, N: n}
 	return admitsUnsettled(&t.unsettled, t.machine, &e.state, ask)
 }

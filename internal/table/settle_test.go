@@ -92,7 +92,7 @@ func TestOthersAreToldWhatIsSettled(t *testing.T) {
 	}
 	tab.Settle(key, r, t0, false) // while the message is under way
 	tab.Ack(t0, []Answer{{Message: m, Sum: 2, SumAttempts: 0}})
-	if tab.Take(l, key, []byte("k"), t0, 1, 0).Allowed || !tab.AdmitsSettled(l, key, t0) {
+	if tab.Take(l, key, []byte("k"), t0, 1, 0).Allowed || !tab.AdmitsSettled(l, key, t0, 1) {
 		t.Error("beside one of another node that is reserved: want a denial that ends with it")
 	}
 	m = message()
@@ -100,7 +100,7 @@ func TestOthersAreToldWhatIsSettled(t *testing.T) {
 		t.Errorf("a unit that is settled is told as %+v, want 1 of 1 settled", m)
 	}
 	tab.Ack(t0, []Answer{{Message: m, Held: 1, Sum: 2, SumAttempts: 2}})
-	if tab.AdmitsSettled(l, key, t0) {
+	if tab.AdmitsSettled(l, key, t0, 1) {
 		t.Error("with all settled: the denial is for good")
 	}
 }
@@ -133,7 +133,7 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			if late := tab.Hold(l, key, before); late.group != r.group {
 				t.Errorf("%s, a step of %v: the unit is not found any more", kind, by)
 			}
-			if tab.Take(l, key, []byte("k"), now, 1, 0).Allowed || !tab.AdmitsSettled(l, key, now) {
+			if tab.Take(l, key, []byte("k"), now, 1, 0).Allowed || !tab.AdmitsSettled(l, key, now, 1) {
 				t.Errorf("%s, a step of %v: want a denial that ends with what this node has reserved", kind, by)
 			}
 			m := message(now)

@@ -144,6 +144,8 @@ type Ask struct {
 // Taken is the decision of a Take, and where it was taken from, to refund it.
 type Taken struct {
 	algorithms.Decision
+	// N is how many units were asked for.
+	N int64
 	// At is the instant by the table's clock, and offset how far that was ahead of the caller's.
 	At     int64
 	offset clock.Offset
@@ -176,7 +178,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	}
 	b, n, want := t.config.Load(), a.N, a.Want
 	e, pending, shared := entry[S]{slot: s}, int64(0), b.IsShared()
-	*taken = Taken{offset: t.clock()}
+	*taken = Taken{N: n, offset: t.clock()}
 	taken.At = taken.offset.In(a.Now)
 	if shared {
 		e, pending = t.observe(st, b, a.Limit, i, taken.At, taken.offset)
@@ -230,8 +232,7 @@ func (t *Table[S]) Penalize(l algorithms.Limit, key keys.Key, taken Taken, n int
 	if !taken.Overflow {
 		t.correct(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
 	} else if s := t.overflow.Load(); s != nil {
-		_, windows := any((*S)(nil)).(*algorithms.WindowState)
-		s.Charge(l, key, taken.At, n, !windows)
+		s.Charge(l, key, taken.At, n, !t.machine.ByTotals())
 	}
 }
 

@@ -99,9 +99,9 @@ func roundUp(until, window int64) int64 {
 	return (until + part - 1) / part * part
 }
 
-// Add notes a unit that is reserved in an epoch, and that counts until an instant. window is that
+// Add notes n units that are reserved in an epoch, and that count until an instant. window is that
 // of the limit.
-func (r *Unsettled) Add(key keys.Key, epoch, until, window int64) {
+func (r *Unsettled) Add(key keys.Key, n, epoch, until, window int64) {
 	until = roundUp(until, window)
 	r.change(key, func(e *unsettledKey) {
 		g := e.group(epoch, until)
@@ -109,7 +109,7 @@ func (r *Unsettled) Add(key keys.Key, epoch, until, window int64) {
 			g = &UnsettledGroup{epoch: epoch, until: until, ends: until}
 			e.own = append(e.own, g)
 		}
-		g.n++
+		g.n += n
 	})
 }
 
@@ -139,7 +139,7 @@ func (r *Unsettled) Ended(key keys.Key, g *UnsettledGroup, now int64) (ended boo
 	return ended
 }
 
-// Find returns the group of a unit that was added, by the low bits of its epoch; nil if the key was
+// Find returns the group of units that were added, by the low bits of its epoch; nil if the key was
 // reset since. After a Shift it is one of another epoch.
 func (r *Unsettled) Find(key keys.Key, epoch uint32, until, window int64) (found *UnsettledGroup) {
 	until = roundUp(until, window)
@@ -169,15 +169,15 @@ func (r *Unsettled) Shift(key keys.Key, by, newest int64) {
 	})
 }
 
-// Remove settles a unit of a group, and returns the epoch in which it was reserved, as the clock
-// numbers it now. Nil has none.
-func (r *Unsettled) Remove(key keys.Key, g *UnsettledGroup) (epoch int64) {
+// Remove settles n units of a group, and returns the epoch in which they were reserved, as the
+// clock numbers it now. Nil has none.
+func (r *Unsettled) Remove(key keys.Key, g *UnsettledGroup, n int64) (epoch int64) {
 	if g == nil {
 		return 0
 	}
 	r.change(key, func(e *unsettledKey) {
 		epoch = g.epoch
-		if g.n--; g.n <= 0 {
+		if g.n -= n; g.n <= 0 {
 			e.own = slices.DeleteFunc(e.own, func(other *UnsettledGroup) bool { return other == g })
 		}
 	})

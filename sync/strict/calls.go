@@ -337,7 +337,7 @@ func (q *queue) freeze(first int64) *group {
 	g := &group{first: first, since: time.Now(), fixed: make([]corrections, len(q.pending))}
 	some := false
 	for i, c := range q.pending {
-		g.fixed[i], q.pending[i] = families[q.rules[i].Kind].cut(c)
+		g.fixed[i], q.pending[i] = familyOf(q.rules[i].Kind).cut(c)
 		some = some || len(g.fixed[i]) > 0
 	}
 	if !some {

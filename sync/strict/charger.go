@@ -26,7 +26,7 @@ type Charger struct {
 
 // Charger returns the Charger of a rule of a zone whose algorithm is charged: a bucket or a log.
 func (s *Limiter) Charger(zone string, r Rule) *Charger {
-	f := families[r.Kind]
+	f := familyOf(r.Kind)
 	return &Charger{limiter: s, rule: r, keys: s.keys.Table(r.spec(zone)), family: f, script: f.charge}
 }
 

@@ -45,7 +45,7 @@ type corrections []correction
 // add combines a correction with those of a rule. now is the latest known instant of Redis' clock:
 // what has left the window by then is dropped.
 func (c corrections) add(r Rule, now int64, new correction) corrections {
-	f := families[r.Kind]
+	f := familyOf(r.Kind)
 	left := func(one correction) bool { return f.hasLeft(r, one.at, now) }
 	if left(new) {
 		return c
@@ -145,7 +145,7 @@ func (c corrections) appendArgs(r Rule, args []any) []any {
 	args = append(args, len(c))
 	for _, one := range c {
 		a, b := one.at, int64(0)
-		if families[r.Kind].numbered && one.op == refund {
+		if familyOf(r.Kind).numbered && one.op == refund {
 			a, b = one.seq, one.unit
 		}
 		args = append(args, int(one.op), min(one.n, exact-1), a, b)

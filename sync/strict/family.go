@@ -56,11 +56,7 @@ type family struct {
 	chargeTTL func(r Rule) time.Duration
 }
 
-// families are all algorithms, by their kinds.
-var families = map[algorithms.Kind]*family{
-	algorithms.FixedWindow: windows, algorithms.SlidingWindow: windows, algorithms.SlidingLog: logs,
-	algorithms.TokenBucket: buckets, algorithms.GCRA: buckets, algorithms.LeakyBucket: buckets,
-}
+func familyOf(k algorithms.Kind) *family { return algorithms.ByState(k, windows, buckets, logs) }
 
 var (
 	windows = &family{

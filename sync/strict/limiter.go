@@ -100,16 +100,27 @@ func (s *Limiter) callsAtOnce() int {
 
 // A Grant is what a Take got, for giving it back. The zero Grant is none.
 type Grant struct {
+	by      *Limiter
 	ruleset *ruleset
 	rules   []Rule
 	reset   reset.Reset
 	id      [16]byte
 	at      int64
 	seq     int64
+	n       int64 // units asked for
 	unit    int64 // from 1, 0 where the request was denied
 	granted int64 // to all requests of the call up to those with the same limits
 	asked   int64
 }
+
+// By is who decided, nil for nobody.
+func (g Grant) By() *Limiter { return g.by }
+
+// N is how many units were asked for.
+func (g Grant) N() int64 { return g.n }
+
+// Nothing is what a Look at an instant of the process' clock got.
+func (s *Limiter) Nothing(asked int64) Grant { return Grant{by: s, asked: asked} }
 
 // Admitted reports whether a unit was spent in each limit.
 func (g Grant) Admitted() bool { return g.unit > 0 }
@@ -150,7 +161,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		return dst, Grant{}, w.err
 	}
 	o := w.outcome
-	g := Grant{ruleset: rs, rules: rules, reset: w.reset, id: id, at: o.at, seq: o.seq, granted: o.before + o.granted, asked: o.asked}
+	g := Grant{by: s, n: 1, ruleset: rs, rules: rules, reset: w.reset, id: id, at: o.at, seq: o.seq, granted: o.before + o.granted, asked: o.asked}
 	if w.position <= o.granted {
 		g.unit = o.before + w.position
 	}
@@ -190,7 +201,7 @@ func (s *Limiter) wait(ctx context.Context, rs *ruleset, id [16]byte, w *waiter)
 // Redis; CloseBy does.
 func (s *Limiter) Refund(g Grant) {
 	if g.unit > 0 {
-		s.correct(g, correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit}, inAll)
+		s.correct(g, correction{op: refund, n: g.n, at: g.at, seq: g.seq, unit: g.unit}, inAll)
 	}
 }
 
@@ -205,9 +216,9 @@ func (g Grant) Asked() int64 { return g.asked }
 // Settle ends what a Take of rules that reserve has got: it stays spent, or is refunded in those of
 // the rules in which it still counts.
 func (s *Limiter) Settle(g Grant, refunds bool, counts func(rule int) bool) {
-	c := correction{op: settled, n: 1, at: g.at}
+	c := correction{op: settled, n: g.n, at: g.at}
 	if refunds {
-		c = correction{op: refund, n: 1, at: g.at, seq: g.seq, unit: g.unit}
+		c = correction{op: refund, n: g.n, at: g.at, seq: g.seq, unit: g.unit}
 	} else if g.ruleset == nil || g.ruleset.family != windows {
 		return
 	}

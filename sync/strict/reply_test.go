@@ -106,7 +106,7 @@ func merge(t *testing.T, k algorithms.Kind, reports []algorithms.Report) {
 	switch {
 	case k.Windowed():
 		mergeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
-	case k.Logged():
+	case k == algorithms.SlidingLog:
 		mergeIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, now, reports)
 	default:
 		mergeIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute}, now, reports)

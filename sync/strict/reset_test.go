@@ -150,7 +150,7 @@ func (run *resetRun) reset() (want int) {
 	switch run.scenario {
 	case "late":
 		want = 94 // the third node was told of the reset, or found an empty log
-		if families[run.rule.Kind] == windows {
+		if familyOf(run.rule.Kind) == windows {
 			want = 95
 		}
 	case "twice":
@@ -230,7 +230,7 @@ func backup(t *testing.T, r *redistest.Server) (restore func()) {
 func TestAResetAtABoundary(t *testing.T) {
 	r := redistest.Start(t)
 	for name, rule := range kinds {
-		if families[rule.Kind] != windows {
+		if familyOf(rule.Kind) != windows {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

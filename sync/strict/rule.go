@@ -77,9 +77,9 @@ func newRuleset(in ratesync.Keyspace, zone string, rules []Rule, field string) (
 	if len(rules) == 0 {
 		return nil, errors.New("a strict zone has no rule")
 	}
-	rs := &ruleset{family: families[rules[0].Kind], zone: zone, bans: in.Zone(zone, "ban"), field: field, keys: []ratesync.Keys{in.Zone(zone, "strict")}, queues: make(map[[16]byte]*queue)}
+	rs := &ruleset{family: familyOf(rules[0].Kind), zone: zone, bans: in.Zone(zone, "ban"), field: field, keys: []ratesync.Keys{in.Zone(zone, "strict")}, queues: make(map[[16]byte]*queue)}
 	for _, r := range rules {
-		if r.Kind != rules[0].Kind || rs.family == nil || r.Window <= 0 {
+		if r.Kind != rules[0].Kind || r.Window <= 0 {
 			return nil, fmt.Errorf("strict zone %q: rules %+v don't go together", zone, rules)
 		}
 		rs.shape = append(rs.shape, r.shape())

@@ -55,7 +55,7 @@ func TestWhatAStepOfTheServersClockGives(t *testing.T) {
 					if want = step.windows; rule.Buckets > 1 && step.by < 0 {
 						want = 5 // to another sub-window
 					}
-				case rule.Kind.Logged():
+				case rule.Kind == algorithms.SlidingLog:
 					want = step.log
 				}
 				if more != want {

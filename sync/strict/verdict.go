@@ -132,7 +132,7 @@ func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict
 		v.Decision = algorithms.Decision{Result: algorithms.Result{
 			Remaining: max(0, left), Allowed: position <= o.granted || o.remaining[i] > 0,
 		}}
-		families[r.Kind].decode(r, v, o, o.states[i], position)
+		familyOf(r.Kind).decode(r, v, o, o.states[i], position)
 		if !v.Decision.Allowed {
 			// The room may be of a later instant than the grant, when nobody had to wait any more.
 			v.Decision.Retry = max(time.Microsecond, v.Decision.Retry)
@@ -242,7 +242,7 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, position int64)
 		d.Next = r.drains(whole-(min(used, max(1, r.size()))-1), rest)
 		d.Reset = r.drains(whole, rest)
 	}
-	if r.Kind == algorithms.LeakyBucket && position <= o.granted {
+	if r.Kind.Queues() && position <= o.granted {
 		d.Delay = r.drains(whole-o.granted+position-1, rest)
 	}
 }

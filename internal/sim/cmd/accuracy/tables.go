@@ -259,13 +259,8 @@ const mixedSeeds = 11
 
 func runMixed(of algorithms.Params, clients []sim.Client, seed uint64) (got, exact []sim.Share) {
 	const nodes = 5
-	switch {
-	case of.Kind.Windowed():
-		return sim.Mixed[algorithms.WindowState](of, clients, nodes, time.Second, seed)
-	case of.Kind.Logged():
-		return sim.Mixed[algorithms.LogState](of, clients, nodes, time.Second, seed)
-	}
-	return sim.Mixed[algorithms.BucketState](of, clients, nodes, time.Second, seed)
+	mixed := algorithms.ByState(of.Kind, sim.Mixed[algorithms.WindowState], sim.Mixed[algorithms.BucketState], sim.Mixed[algorithms.LogState])
+	return mixed(of, clients, nodes, time.Second, seed)
 }
 
 // mixedFlood is flood for keys with a limit of 5, alone and in a zone with one of 50,000.

@@ -1,6 +1,3 @@
-// What a request has reserved ends when its response begins: it stays spent if the response is one
-// that counts, and is refunded if not.
-
 package limits
 
 import (
@@ -15,6 +12,56 @@ import (
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
+// Zones with count_responses reserve what a request takes, and settle it when its response begins:
+// it stays spent if the response is one that counts, and is refunded if not.
+
+// reservedUnits returns what limits of a zone have reserved for a request of a key, nothing where
+// the zone counts whatever the response is.
+func (z *Zone) reservedUnits(limits []Limit, took []receipt, g strict.Grant, key keys.Key) (units []reservedUnit) {
+	switch {
+	case z.CountResponses == nil:
+	case g.By() != nil:
+		// It is reckoned from when Redis was asked, as what has drained by then may be spent by
+		// others.
+		u := reservedUnit{Responses: z.CountResponses, Key: key, Grant: g}
+		seq, _ := g.Call()
+		for i := range limits {
+			l := &limits[i]
+			u.Note(l.Settler.Unsettled(), seq, g.Asked()+int64(took[i].Reset), l.Enforced.Window)
+		}
+		units = append(units, u)
+	default:
+		for i := range limits {
+			l := &limits[i]
+			held := l.Settler.Hold(l.Enforced, key, took[i].Taken)
+			units = append(units, reservedUnit{Responses: z.CountResponses, Key: key, By: l.Settler, Held: held})
+		}
+	}
+	return units
+}
+
+// noteReserved notes what Redis has said of a request in a zone that reserves. Of windows Redis
+// itself knows what all nodes have reserved. Of buckets and logs this node notes what it has; a
+// call for several requests may have granted units to others that have not come that far.
+func (z *Zone) noteReserved(limits []Limit, key keys.Key, n int64, answers []strict.Verdict, g strict.Grant) {
+	if z.CountResponses == nil || z.Kind.Windowed() {
+		return
+	}
+	came := clock.Now()
+	seq, granted := g.Call()
+	for i := range limits {
+		l, v := &limits[i], &answers[i]
+		in, until := l.Settler.Unsettled(), g.Asked()+int64(v.Decision.Reset)
+		if g.Admitted() {
+			in.Add(key, n, seq, until, l.Enforced.Window)
+		}
+		in.Drain(key, l.Enforced.N, until)
+		if !g.Admitted() {
+			v.Reserved = deniesReserved(in, l.Enforced, key, n, came, seq, granted, v.Reports)
+		}
+	}
+}
+
 // A reservedUnit is what a request has reserved in one limit; in a zone that Redis decides for, in
 // all of its limits. It holds its counters.
 type reservedUnit struct {
@@ -24,8 +71,7 @@ type reservedUnit struct {
 	// By has what is Held, nil where Redis decided.
 	By   Settler
 	Held table.Reserved
-	// Redis has granted Grant.
-	Redis *strict.Limiter
+	// Grant is what Redis granted.
 	Grant strict.Grant
 
 	noted []notedUnit // for each limit in Redis
@@ -56,7 +102,7 @@ func (u *reservedUnit) Settle(r Response) {
 		u.By.Settle(u.Key, u.Held, now, refunds)
 		return
 	}
-	u.Redis.Settle(u.Grant, refunds, func(rule int) bool {
+	u.Grant.By().Settle(u.Grant, refunds, func(rule int) bool {
 		n := &u.noted[rule]
 		return now < n.until && !n.in.Ended(u.Key, n.group, now)
 	})
@@ -66,23 +112,23 @@ func (u *reservedUnit) Settle(r Response) {
 // RollBack refunds what Redis has granted, as another zone denies the request.
 func (u *reservedUnit) RollBack() {
 	u.remove()
-	u.Redis.Refund(u.Grant)
+	u.Grant.By().Refund(u.Grant)
 }
 
 func (u *reservedUnit) remove() {
 	for _, n := range u.noted {
-		n.in.Remove(u.Key, n.group)
+		n.in.Remove(u.Key, n.group, u.Grant.N())
 	}
 }
 
 // deniesReserved reports whether a bucket or log in Redis, which has denied in the call seq at now,
 // would admit if all were refunded that this node has reserved. The call has granted some to other
 // requests, which may not have been noted yet. reports tell what is used.
-func deniesReserved(in *table.Unsettled, l algorithms.Limit, key keys.Key, now, seq, granted int64, reports []algorithms.Report) bool {
+func deniesReserved(in *table.Unsettled, l algorithms.Limit, key keys.Key, n, now, seq, granted int64, reports []algorithms.Report) bool {
 	noted, _ := in.In(key, seq)
 	sum, used := in.Sum(key, now, math.MaxInt64)+max(0, granted-noted), int64(0)
 	for _, r := range reports {
 		used = max(used, r.Remote, int64(math.Ceil(r.Level)))
 	}
-	return sum > 0 && used-sum < l.Size && l.N > 0
+	return sum > 0 && used-sum+n <= l.Size && l.N > 0
 }

@@ -1,0 +1,227 @@
+// Advice is about what stands around limits: what sets the placeholders that they go by, who
+// authenticates, what leads around them. Caddy exports its routes, and they are read once they are
+// loaded. No request passes here and nothing depends on it, so it may be wrong without harm.
+
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	maphandler "github.com/caddyserver/caddy/v2/modules/caddyhttp/map"
+
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// A Limiter is a handler that there may be advice about.
+type Limiter interface {
+	Advised() *Advised
+}
+
+// Advised is what advice knows of a Limiter.
+type Advised struct {
+	Zones []AdvisedZone
+	// Unset are warnings that hold unless a map sets their placeholder.
+	Unset []warning.Warning
+	// Warn logs a warning.
+	Warn func(code, text string)
+}
+
+// An AdvisedZone is what advice knows of a zone.
+type AdvisedZone struct {
+	*Settings
+	Matchers caddyhttp.MatcherSets
+	// User is a placeholder in the key or a limit that authentication sets, "" for none.
+	User string
+	// Place is where the zone stands.
+	Place string
+}
+
+// Advise warns of what stands around handlers of an app that is loaded. Of a handler within one
+// that keeps its routes to itself, nothing is known but itself. The app may be nil.
+func Advise(app *caddyhttp.App, handlers []*Advised) {
+	known := map[*Advised]bool{}
+	if app != nil {
+		for _, server := range app.Servers {
+			adviseServer(server, known)
+		}
+	}
+	for _, a := range handlers {
+		if !known[a] {
+			chain{{limits: a}}.adviseKeys()
+			a.warnUnset(nil)
+		}
+	}
+}
+
+// adviseServer adds to known the handlers of a server.
+func adviseServer(server *caddyhttp.Server, known map[*Advised]bool) {
+	sites, failed := chainsOf(server.Routes), []chain(nil)
+	if server.Errors != nil {
+		failed = chainsOf(server.Errors.Routes)
+	}
+	all := slices.Concat(sites, failed)
+	for _, route := range server.NamedRoutes {
+		all = append(all, chainsOf(caddyhttp.RouteList{*route})...)
+	}
+	for _, c := range all {
+		c.adviseKeys()
+		for _, l := range c {
+			if l.limits != nil {
+				known[l.limits] = true
+				l.limits.warnUnset(all)
+			}
+		}
+	}
+	for _, c := range sites {
+		c.adviseSite()
+	}
+	for _, c := range failed {
+		c.adviseFailed()
+	}
+}
+
+// A chain is what a request to one of a server's routes comes to, in order, with what is in the
+// routes within it.
+type chain []link
+
+// A link is a handler, and the matchers that select its requests.
+type link struct {
+	handler  caddyhttp.MiddlewareHandler
+	limits   *Advised // nil where it has none
+	matchers caddyhttp.MatcherSet
+}
+
+// chainsOf returns a chain for each route.
+func chainsOf(routes caddyhttp.RouteList) (all []chain) {
+	for i := range routes {
+		all = append(all, appendLinks(nil, routes[i:i+1], nil))
+	}
+	return all
+}
+
+// appendLinks appends the handlers of routes that these matchers lead to.
+func appendLinks(c chain, routes caddyhttp.RouteList, matchers caddyhttp.MatcherSet) chain {
+	for _, route := range routes {
+		to := slices.Concat(matchers, slices.Concat(route.MatcherSets...))
+		for _, handler := range route.Handlers {
+			if sub, ok := handler.(*caddyhttp.Subroute); ok {
+				c = appendLinks(c, sub.Routes, to)
+				continue
+			}
+			l := link{handler: handler, matchers: to}
+			if limiter, ok := handler.(Limiter); ok {
+				l.limits = limiter.Advised()
+			}
+			c = append(c, l)
+		}
+	}
+	return c
+}
+
+// name returns the handler's name in JSON.
+func (l link) name() string {
+	if module, ok := l.handler.(caddy.Module); ok {
+		return module.CaddyModule().ID.Name()
+	}
+	return ""
+}
+
+// warnUnset warns of placeholders that no map of a server sets.
+func (a *Advised) warnUnset(server []chain) {
+	for _, w := range a.Unset {
+		sets := func(l link) bool {
+			m, ok := l.handler.(*maphandler.Handler)
+			return ok && slices.ContainsFunc(m.Destinations, func(d string) bool { return strings.Trim(d, "{}") == w.Unset })
+		}
+		if !slices.ContainsFunc(server, func(c chain) bool { return slices.ContainsFunc(c, sets) }) {
+			a.Warn(w.Code, w.Text)
+		}
+	}
+}
+
+// zones calls visit for each zone, with the number of its handler in the chain.
+func (c chain) zones(visit func(i int, z AdvisedZone, warn func(code, text string))) {
+	for i, l := range c {
+		if l.limits == nil {
+			continue
+		}
+		for _, z := range l.limits.Zones {
+			visit(i, z, func(code, text string) {
+				l.limits.Warn(code, fmt.Sprintf("zone %q: %s, at %s", z.Name, text, z.Place))
+			})
+		}
+	}
+}
+
+// adviseKeys warns of zones that a client leaves by what it sends, where nothing before them may
+// check it and nothing beside them limits the client.
+func (c chain) adviseKeys() {
+	bounds := false
+	c.zones(func(_ int, z AdvisedZone, _ func(code, text string)) { bounds = bounds || reqkey.BoundsAll(z.Key) })
+	c.zones(func(i int, z AdvisedZone, warn func(code, text string)) {
+		name := reqkey.OnlyClientsIn(z.Key)
+		if name == "" || bounds || slices.ContainsFunc(c[:i], link.mayCheck) {
+			return
+		}
+		warn(warning.ClientsKey, fmt.Sprintf("its key is only what a client sends, {%s}, so one that sends another value each time has a new count each time; "+
+			"add a zone by address, like `zone address { limit 1200/1m }`, or put rate_limit behind what checks the value, in a block `route { … }`", name))
+	})
+}
+
+// harmless are handlers that check nobody.
+var harmless = []string{
+	"vars", "map", "headers", "rewrite", "request_body", "encode", "tracing", "log_append", "file_server", "templates",
+	"push", "metrics", "invoke", "intercept", "copy_response", "copy_response_headers", "rate_limit", "rate_limit_status", "rate_limit_below_error",
+}
+
+// mayCheck reports whether a handler may check who a client is.
+func (l link) mayCheck() bool {
+	if answer, ok := l.handler.(*caddyhttp.StaticResponse); ok {
+		return answer.StatusCode == "401" || answer.StatusCode == "403"
+	}
+	return !slices.Contains(harmless, l.name())
+}
+
+// adviseSite warns of zones that go by who a client is before anybody has asked, and of those that
+// reserve a unit for each picture of a page.
+func (c chain) adviseSite() {
+	asked := slices.IndexFunc(c, func(l link) bool { return l.name() == "authentication" })
+	c.zones(func(i int, z AdvisedZone, warn func(code, text string)) {
+		if z.User != "" && i < asked {
+			warn(warning.BeforeAuth, fmt.Sprintf("{%s} is empty here, as rate_limit runs before basic_auth and whatever else authenticates; "+
+				"put both into a block `route { … }`, basic_auth first, or write `order rate_limit after basic_auth` into the global options", z.User))
+		}
+		if z.CountResponses != nil && len(z.Matchers) == 0 && !slices.ContainsFunc(c[i].matchers, selects) {
+			warn(warning.AllReserve, "it has no matcher, so each request of a page reserves a unit until its response begins, and a page with many pictures is denied some of them; "+
+				"write `match` with the requests whose responses count, like `match path /login*`")
+		}
+	})
+}
+
+// selects reports whether a matcher selects requests of a site, not the site.
+func selects(matcher any) bool {
+	switch matcher.(type) {
+	case caddyhttp.MatchHost, *caddyhttp.MatchHost:
+		return false
+	}
+	return true
+}
+
+// adviseFailed warns of zones on an error route of logins that failed, where they limit nobody.
+func (c chain) adviseFailed() {
+	c.zones(func(i int, z AdvisedZone, warn func(code, text string)) {
+		by, err := json.Marshal(append(slices.Concat(z.Matchers...), c[i].matchers...))
+		goesBy := func(status string) bool { return strings.Contains(string(by), status) }
+		if err != nil || z.CountResponses != nil || !goesBy("{http.error.status_code}") || !goesBy("401") && !goesBy("403") && !goesBy("400") {
+			return
+		}
+		warn(warning.LimitOnErrors, "it is in an error route, where it sees only requests that have failed, and holds back no next try; "+
+			"write it before the handler instead, with `count_responses 401 403`")
+	})
+}

@@ -1,0 +1,144 @@
+package limits
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+)
+
+// A gate is one of the things of a zone that may stand in a request's way: a ban, bandwidth, slots
+// and limits. What it has nothing to do for is nil.
+type gate struct {
+	// ask asks for a request. The next gate is asked where it admits.
+	ask func(e *Evaluation, p *part, r *http.Request) verdict
+	// end ends what was asked, once, where the request ends here.
+	end func(e *Evaluation, p *part, why ending)
+	// hold has an admitted request hold something until its response begins or ends.
+	hold func(e *Evaluation, p *part, h *Held)
+}
+
+// An ending is why a request ends.
+type ending uint8
+
+const (
+	endsDenied ending = iota // by this zone or another one, or by a matcher's error
+	endsBanned               // so that it counts nowhere
+	endsGone                 // in a queue
+)
+
+// addGates gives a zone its gates.
+func (z *Zone) addGates() {
+	if z.Banning != nil {
+		z.gates = append(z.gates, gate{ask: askBan})
+	}
+	if z.Throttle != nil {
+		z.gates = append(z.gates, gate{hold: holdBandwidth})
+	}
+	z.gates = append(z.gates, gate{askCounts, endCounts, holdCounts})
+	z.holds = z.Throttle != nil || z.Slots != nil || z.CountResponses != nil
+}
+
+// Bans of keys that were denied too often. All zones of a handler are asked for bans before any is
+// asked for its limits, so a request during a ban counts nowhere. One that only Redis knows of is
+// found when a zone is asked in which Redis decides: then the zones before it refund all they gave.
+
+// hasBans reports whether a key may be banned in one of the zones.
+func hasBans(zones []*Zone) bool {
+	for _, z := range zones {
+		if z.Banning != nil && !z.Banning.Set.IsEmpty() {
+			return true
+		}
+	}
+	return false
+}
+
+// askBans asks the zones that are enforced for the request's keys for bans.
+func (e *Evaluation) askBans(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
+	for _, z := range zones {
+		if z.Banning == nil || z.Banning.Set.IsEmpty() {
+			continue
+		}
+		ok, excepted, err := z.Selects(r, counted)
+		if err != nil {
+			return err
+		}
+		if !ok || excepted {
+			continue
+		}
+		start := len(e.keys)
+		buffer, _, none := z.AppendKey(e.keys, r, vars)
+		e.keys = buffer[:start]
+		raw := buffer[start:]
+		if none || !z.EnforcesRaw(raw) {
+			continue
+		}
+		if rest := z.restOf(raw, false, e.Now); rest > 0 {
+			p := part{Zone: z, says: banned, wait: rest}
+			p.ask.Raw, e.keys = raw, buffer
+			e.parts = append(e.parts, p)
+			e.deny(&p)
+		}
+	}
+	return nil
+}
+
+// askBan asks for the ban of a key that the zone is not enforced for.
+func askBan(e *Evaluation, p *part, _ *http.Request) verdict {
+	if p.shadow {
+		if p.wait = p.restOf(p.ask.Raw, true, e.Now); p.wait > 0 {
+			return banned
+		}
+	}
+	return admits
+}
+
+// restOf returns how much longer a key is banned at now, or would be in shadow mode. That an
+// operator denies all of its requests goes first. The ban of an address holds for early data as
+// well.
+func (z *Zone) restOf(raw []byte, shadow bool, now int64) (rest time.Duration) {
+	b := z.Banning
+	if b == nil {
+		return 0
+	}
+	id := z.IDOf(reqkey.AsProven(raw))
+	if rest = b.Set.Rest(id, now); shadow {
+		rest = max(rest, b.Noted.Rest(id, now))
+	}
+	if rest > 0 {
+		if o := z.Override(keys.KeyOf(raw), raw); o != nil && o.Deny {
+			return 0
+		}
+	}
+	return rest
+}
+
+// Bandwidth decides nothing: so it holds whatever happens to Redis, and with a zone that has no
+// limit.
+
+// slows reports whether a zone slows the responses of a key, for which an operator has set by: not
+// where it is not enforced for the key, and not where that is unlimited.
+func (z *Zone) slows(shadow bool, by *control.Override) bool {
+	return z.Throttle != nil && !shadow && (by == nil || !by.Unlimited)
+}
+
+// holdBandwidth has the response to an admitted request wait for its turns.
+func holdBandwidth(_ *Evaluation, p *part, h *Held) {
+	if !p.slows(p.shadow, p.by) {
+		return
+	}
+	z, key := p.Zone, p.ask.Key
+	h.Wrap(func(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
+		slowed, overflow := z.Throttle.Throttle(w, r, key)
+		if overflow {
+			z.Notices.Full(&z.Settings, z.Once, z.Logger)
+		}
+		if slowed == nil {
+			return w
+		}
+		h.OnEnd(slowed.Close)
+		return slowed
+	})
+}

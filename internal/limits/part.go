@@ -1,0 +1,181 @@
+package limits
+
+import (
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// A part is one zone's part in a request.
+type part struct {
+	*Zone
+	// ask is what the zone's tables are asked: the key, its bytes, and how many units; and when it
+	// was.
+	ask table.Ask
+	// by is what an operator has set for the key. limits are those of the request: the zone's, its
+	// own, or this node's share of them.
+	by     *control.Override
+	limits []Limit
+	// left orders zones in which Redis decides.
+	left int64
+	// empty is set where the template made no key, shadow where the zone is not enforced for it.
+	empty, shadow bool
+	// says is what the zone decided. wait is how long it has the client wait.
+	says verdict
+	wait time.Duration
+	// first is the place of the receipts of limits. That of a slot comes before it; slot is one
+	// more than its place in slots, 0 for none.
+	first, slot int
+	// grant is what Redis granted, where it decided.
+	grant strict.Grant
+}
+
+// A verdict is what one zone says to a request.
+type verdict uint8
+
+const (
+	// admits has taken what the request asks for. peeked has only read its queues, which have room.
+	admits verdict = iota
+	peeked
+	// slows only slows the response, and skips does nothing.
+	slows
+	skips
+	// denies has a limit or slots without room; reserved has some as soon as responses begin that
+	// don't count.
+	denies
+	reserved
+	// The others ask no limit: the request has no key, Redis is unavailable, an operator denies all
+	// requests of the key, or it is banned.
+	noKey
+	unavailable
+	barred
+	banned
+)
+
+// isDecision reports whether limits or slots decided.
+func (v verdict) isDecision() bool { return v <= peeked || v == denies || v == reserved }
+
+// reason returns what metrics say of a denial.
+func (v verdict) reason() answer.Reason {
+	if v == reserved {
+		return answer.Reserved
+	}
+	return answer.Denied
+}
+
+// meet appends the part of a zone that has just matched: its key, and its limits. asked is set
+// where it is told that one brings no number.
+func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request, vars map[string]any, asked bool) []part {
+	start, at := len(e.keys), len(parts)
+	parts = slices.Grow(parts, 1)[:at+1]
+	p := &parts[at]
+	*p = part{}
+	none := false
+	e.keys, p.empty, none = z.AppendKey(e.keys, r, vars)
+	p.Zone, p.ask.Raw, p.ask.N = z, e.keys[start:], 1
+	if none {
+		p.says = noKey
+		return parts
+	}
+	p.ask.Key = keys.KeyOf(p.ask.Raw)
+	p.by, p.limits = z.Override(p.ask.Key, p.ask.Raw), z.AllLimits
+	switch {
+	case p.by != nil && p.by.Deny:
+		p.says = barred
+	case p.by != nil || z.Varies || z.Reserved != nil:
+		p.limits, e.own = z.limitsOf(e.own, r, p.by, asked)
+	}
+	return parts
+}
+
+// An Outcome is what an Evaluation says of one zone.
+type Outcome struct {
+	// Denied is set where a limit denies, or would in Shadow mode.
+	Denied, Shadow bool
+	// Reserved is set where it denies only until others get back what they have reserved.
+	Reserved bool
+	// Closed is set where it denies without asking its limits, or would in Shadow mode. Rest is how
+	// much longer the key is banned, 0 where it is not.
+	Closed bool
+	Rest   time.Duration
+	// Limits are those that the request goes by, and Results what they decided.
+	Limits  []Limit
+	Results []answer.Result
+	// ByRedis is set where Redis decided. N is how many units the request asked for.
+	ByRedis bool
+	N       int64
+	// Key is the bytes of the key, and Hash their table.KeyOf.
+	Key  []byte
+	Hash keys.Key
+	// Taken is how what may run at once stands with the request, and SlotResult what was decided.
+	Taken      TakenSlot
+	SlotResult answer.Result
+}
+
+// Of returns what was decided in a zone; ok is false where its limits were not asked.
+func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
+	for i := range e.parts {
+		p := &e.parts[i]
+		if p.Zone != z {
+			continue
+		}
+		o = Outcome{Shadow: p.shadow, Key: p.ask.Raw, Hash: p.ask.Key, N: p.ask.N}
+		if !p.says.isDecision() {
+			if o.Closed = p.says >= denies; p.says == banned {
+				o.Rest = p.wait
+			} else if !p.shadow && p.says != barred {
+				o.Closed, o.Key = p == e.uncounted(), nil
+			}
+			continue
+		}
+		o.Denied, o.Reserved, o.ByRedis = p.says >= denies, p.says == reserved, p.grant.By() != nil
+		results := e.Results()
+		o.Limits, o.Results = p.limits, results[p.first:p.first+len(p.limits)]
+		if p.slot > 0 {
+			o.Taken, o.SlotResult = e.slots[p.slot-1], results[p.first-1]
+		}
+		return o, true
+	}
+	return o, false
+}
+
+// slotOf returns what a zone has given as a slot, nil where it has none.
+func (e *Evaluation) slotOf(p *part) *TakenSlot {
+	if p.slot == 0 {
+		return nil
+	}
+	return &e.slots[p.slot-1]
+}
+
+// uncounted returns the last zone that denies without a key, or as Redis is unavailable; nil for
+// none.
+func (e *Evaluation) uncounted() (last *part) {
+	for i := range e.parts {
+		if p := &e.parts[i]; !p.shadow && (p.says == noKey || p.says == unavailable) {
+			last = p
+		}
+	}
+	return last
+}
+
+// noticeKey warns of keys that several clients share.
+func (z *Zone) noticeKey(raw []byte, empty bool) {
+	if empty {
+		z.Notices.Empty(&z.Settings, z.Logger)
+	} else if reqkey.IsAmbiguous(raw) {
+		z.Notices.Ambiguous(&z.Settings, z.Logger)
+	}
+}
+
+// noticeOverflow counts a decision for a key without a counter of its own, and warns of it.
+func (z *Zone) noticeOverflow() {
+	z.Decisions.CountOverflow()
+	z.Notices.Full(&z.Settings, z.Once, z.Logger)
+}
