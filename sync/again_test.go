@@ -87,7 +87,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 		}
 		for _, n := range nodes {
 			n.Detach()
-			n.Close()
+			n.Replicator.Close()
 		}
 	})
 }

@@ -2,93 +2,177 @@ package ratesync
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// Attach begins to sync a table every rate, or changes the rate. A table that was attached to
-// another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
-func (r *Replicator) Attach(s *Source, rate time.Duration) {
-	r.attach(s, rate, nil)
+// A syncer is one client of a Replicator, with a loop of its own: the counts of a table, or the
+// slots of a zone.
+type syncer interface {
+	// sync sends what has changed, or with early what should not wait. It returns the shards that
+	// are lost to the client then, a bit each, and the last error. note notes how it went.
+	sync(ctx context.Context, at *attachment, early bool) (lost uint64, err error)
+	note(at *attachment, early bool, err error)
+	// urgent reports whether something should not wait for the next sync.
+	urgent() bool
+	// setLost sets the shards that two syncs have not reached, one after the other.
+	setLost(shards uint64)
+	// unsent is how much the store doesn't have that it should. some reports whether there is
+	// anything to send.
+	unsent(now int64) (n int64, some bool)
+	// moved prepares for another store, which has confirmed nothing.
+	moved(now int64)
+	// left notes that the client has left, and why not all was sent, "" if it was.
+	left(from *Replicator, reason string)
 }
 
-// AttachCharged is Attach for a table whose decisions are charged in place of being synced.
-func (r *Replicator) AttachCharged(s *Source, rate time.Duration, c Charger) { r.attach(s, rate, &c) }
+// A group is the clients of one kind at a Replicator, which are flushed together.
+type group struct {
+	r     *Replicator
+	slots *Slots // nil for counts
 
-func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	old := s.at.Load()
-	if old != nil && old.to == r {
+	// The Replicator's mu guards these.
+	links    map[*link]struct{}
+	flushing *flush // the last one
+}
+
+// A link is the way of one client. It lives as long as the client: the name of its node and its
+// sequence numbers go on when a reload attaches it to another Replicator, so that nothing that it
+// says is ever taken for something else.
+type link struct {
+	of   syncer
+	name string // in the list of what fails, "" for one that reports that itself
+	node string
+	seq  atomic.Int64
+	wake Waker
+
+	mu   sync.Mutex  // one Attach or Detach at a time
+	last *attachment // the latest one, also when it has ended
+	at   atomic.Pointer[attachment]
+}
+
+// attachment is a link at a Replicator.
+type attachment struct {
+	to     *group
+	cancel func()
+	done   chan struct{} // closed when the loop has ended
+
+	rate atomic.Int64  // nanoseconds
+	lost atomic.Uint64 // the shards for which the last sync failed, a bit each
+	// charges is nil where totals are synced.
+	charges atomic.Pointer[Charger]
+	due     atomic.Bool // all that is dirty is to be synced at once
+	// rest is when what the server has forgotten is sent again that had no request since, by the
+	// node's clock; 0 never.
+	rest atomic.Int64
+	// behind is set if the last sync took most of the interval, or while a flush waits for this
+	// one.
+	behind atomic.Bool
+
+	flushes chan *flushRequest
+	// Only the loop uses these, and the calls that it waits for: whether a flush waits for them,
+	// which shards have failed and have answered in this cycle, and whether the last one failed.
+	flushing         bool
+	failed, answered uint64
+	failing          bool
+
+	progress Progress
+}
+
+// init is for a new client, with a random name of a node.
+func (l *link) init(of syncer, name string) {
+	l.of, l.name, l.node, l.wake = of, name, NewNode(), NewWaker()
+}
+
+// Node is the field of this client in the store.
+func (l *link) Node() string { return l.node }
+
+// Wake asks for a sync of what is urgent. It never waits.
+func (l *link) Wake() { l.wake.Wake() }
+
+// Lost returns the shards for which the last sync failed or whose server does not answer, for
+// LostFor; all or none where there is no Cluster. A client that is not attached has lost nothing:
+// its configuration is about to begin or to end.
+func (l *link) Lost() uint64 {
+	at := l.at.Load()
+	if at == nil {
+		return 0
+	}
+	return at.lost.Load() | at.to.r.lost.Load()
+}
+
+// Status returns how far the sync has come, nil where the client is not attached.
+func (l *link) Status() *TableStatus {
+	if at := l.at.Load(); at != nil {
+		return at.progress.Status()
+	}
+	return nil
+}
+
+// attach begins to sync a client every rate, or changes the rate. set sets what else its attachment
+// is to have. A client that was attached elsewhere leaves that and brings what it has along. attach
+// doesn't wait for the network.
+func (g *group) attach(l *link, rate time.Duration, set func(at *attachment)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.at.Load()
+	if old != nil && old.to == g {
 		old.rate.Store(int64(rate))
-		old.charges.Store(c)
-		// A zone that asks Redis from now on must find there what was counted until now.
-		old.due.Store(true)
-		s.Wake()
+		set(old)
+		l.Wake()
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	at := &attachment{
-		to: r, name: s.spec.Zone + " " + s.spec.Window.String(), cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest),
-	}
+	at := &attachment{to: g, cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest)}
 	at.rate.Store(int64(rate))
-	at.charges.Store(c)
-	last := s.last
-	s.last = at
-	s.at.Store(at)
-	r.Start()
-	r.mu.Lock()
-	r.sources[s] = struct{}{}
-	r.mu.Unlock()
+	set(at)
+	last := l.last
+	l.last = at
+	l.at.Store(at)
+	g.r.Start()
+	g.r.mu.Lock()
+	g.links[l] = struct{}{}
+	g.r.mu.Unlock()
 	if old != nil {
-		old.to.leave(s, old)
+		old.leave(l)
 	}
 	go func() {
 		defer close(at.done)
 		if last != nil {
 			<-last.done // its last answers are in
-			if last.to != r {
-				s.dropCharges(r.now())
-				s.table.ResetAcks()
-				s.companion().Resend()
+			if last.to != g {
+				l.of.moved(g.r.now())
 			}
 		}
-		r.serve(ctx, s, at)
+		at.serve(ctx, l)
 	}()
 }
 
-// Detach ends the sync of a table, wherever it is attached, and sends before what is unsent; that
-// takes two seconds at most. Tables that are detached one after the other share these two seconds:
+// Detach ends the sync of a client, wherever it is attached, and sends before what is unsent; that
+// takes two seconds at most. Clients that are detached one after the other share these two seconds:
 // all that have something unsent are synced when the first of them leaves. Detach doesn't wait for
-// a server that can't be reached. What could not be sent is logged.
-func (s *Source) Detach() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at := s.at.Load()
+// a server that can't be reached. Counts that could not be sent are logged.
+func (l *link) Detach() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.at.Load()
 	if at == nil {
 		return
 	}
-	reason := at.to.flush(s, at)
-	s.at.Store(nil)
-	at.to.leave(s, at)
-	if reason != "" {
-		at.to.noteUnsent(s, reason)
-	}
-	s.dropCharges(at.to.now())
+	reason := at.to.flush(l, at)
+	l.at.Store(nil)
+	at.leave(l)
+	l.of.left(at.to.r, reason)
 }
 
-// DetachFrom is Detach if the table is attached to r, and nothing otherwise.
-func (s *Source) DetachFrom(r *Replicator) {
-	if at := s.at.Load(); at != nil && at.to == r {
-		s.Detach()
-	}
-}
-
-// leave ends a table's loop, without waiting for it.
-func (r *Replicator) leave(s *Source, at *attachment) {
+// leave ends a client's loop, without waiting for it.
+func (at *attachment) leave(l *link) {
 	at.cancel()
+	r := at.to.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.leaving.Go(func() { <-at.done })
-	delete(r.sources, s)
-	r.health.Forget(at.name)
+	r.work.Go(func() { <-at.done })
+	delete(at.to.links, l)
+	r.health.Forget(l.name)
 }

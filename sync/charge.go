@@ -94,7 +94,7 @@ func (s *Source) charge(ctx context.Context, at *attachment, c Charger) (failed 
 			return failed
 		}
 		start := time.Now()
-		call, end := context.WithTimeout(ctx, at.to.timeout)
+		call, end := context.WithTimeout(ctx, at.to.r.timeout)
 		lost, err := s.send(call, at, c, batch)
 		end()
 		for _, p := range batch {
@@ -104,7 +104,7 @@ func (s *Source) charge(ctx context.Context, at *attachment, c Charger) (failed 
 		at.answered &^= lost
 		if err != nil {
 			failed = err
-			if !at.to.cluster || at.answered == 0 || ctx.Err() != nil {
+			if !at.to.r.cluster || at.answered == 0 || ctx.Err() != nil {
 				return failed
 			}
 		}
@@ -148,13 +148,13 @@ func (s *Source) takeDue(t ChargedTable, at *attachment) (batch []*pendingCharge
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	for len(batch) == 0 {
-		due := t.DrainCharges(at.to.now(), maxCharges, nil)
+		due := t.DrainCharges(at.to.r.now(), maxCharges, nil)
 		if len(due) == 0 {
 			break
 		}
 		for _, c := range due {
 			if at.hasFailed(c.ID) {
-				t.FailCharge(at.to.now(), c)
+				t.FailCharge(at.to.r.now(), c)
 			} else {
 				batch = append(batch, s.newPending(c))
 			}
@@ -249,7 +249,7 @@ func (s *Source) pendingOf(t ChargedTable, at *attachment, key keys.Key) (p *pen
 		p.begin()
 		return p, p.done, true
 	}
-	c, ok := t.ChargeOf(key, at.to.now())
+	c, ok := t.ChargeOf(key, at.to.r.now())
 	if !ok {
 		return nil, nil, false
 	}
@@ -269,28 +269,28 @@ func (s *Source) send(ctx context.Context, at *attachment, c Charger, batch []*p
 		p := batch[i]
 		switch {
 		case r.Err == nil:
-			at.to.stats.keys.Add(1)
+			at.to.r.stats.keys.Add(1)
 		case r.Unknown:
 			shards, failed = shards|1<<ShardOf(p.ID), r.Err
 		case errors.Is(r.Err, ErrReply):
-			at.to.noteForeign(s, noSense)
+			at.to.r.noteForeign(s, noSense)
 		default:
-			at.to.noteForeign(s, redisconn.Classify(r.Err))
+			at.to.r.noteForeign(s, redisconn.Classify(r.Err))
 		}
 		s.receive(at, p, r)
 	}
 	if failed != nil {
-		at.to.stats.failures.Add(1)
+		at.to.r.stats.failures.Add(1)
 		return shards, failed
 	}
-	at.to.stats.calls.Add(1)
-	at.to.stats.last.Store(at.to.now())
+	at.to.r.stats.calls.Add(1)
+	at.to.r.stats.last.Store(at.to.r.now())
 	return 0, nil
 }
 
 // receive notes what came of a pending charge.
 func (s *Source) receive(at *attachment, p *pendingCharge, r Receipt) {
-	t, now := s.table.(ChargedTable), at.to.now()
+	t, now := s.table.(ChargedTable), at.to.r.now()
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	p.sending = false

@@ -10,7 +10,9 @@ func (r *Replicator) keepTime(server, start, end int64) {
 	r.mu.Unlock()
 	for _, s := range r.attached() {
 		s.table.SetClock(r.now(), best.Offset, best.Uncertainty)
-		s.companion().SetClock(best.Offset)
+		if bans := s.bans.Load(); bans != nil {
+			bans.SetClock(best.Offset)
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ func traderOf[S any](tb testing.TB, keyCount int, alg algorithms.Params, kind by
 	tab := tableOf[S](alg, keyCount)
 	x := &meteredNode{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keyCount}
 	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, Buckets: 1, Live: alg.Compile().History})
-	x.at = &attachment{to: x.rep, name: "z"}
+	x.at = &attachment{to: &x.rep.counts}
 	x.at.rate.Store(int64(time.Second))
 	now := wallClock() // time stands still: no epoch ends meanwhile
 	x.rep.now = func() int64 { return now }
@@ -73,7 +73,7 @@ func (x *meteredNode) touchAll() {
 }
 
 func (x *meteredNode) sync(tb testing.TB) {
-	if err := x.rep.sync(context.Background(), x.source, x.at, false); err != nil {
+	if err := x.source.syncTable(context.Background(), x.at, false); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -83,7 +83,7 @@ func (x *meteredNode) calls(tb testing.TB, size int) (keys int) {
 	x.source.table.Tick()
 	for messages := x.drain(size); len(messages) > 0; messages = x.drain(size) {
 		keys += len(messages)
-		if err := x.rep.batch(context.Background(), x.source, x.at, messages); err != nil {
+		if err := x.source.batch(context.Background(), x.at, messages); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -147,7 +147,7 @@ func TestAKeyInASyncAllocatesNothing(t *testing.T) {
 				t.Fatalf("%d messages, want %d", len(messages), keys)
 			}
 			fewest = min(fewest, testing.AllocsPerRun(1, func() {
-				if err := x.rep.batch(context.Background(), x.source, x.at, messages); err != nil {
+				if err := x.source.batch(context.Background(), x.at, messages); err != nil {
 					t.Fatal(err)
 				}
 			}))

@@ -38,7 +38,7 @@ func farFlood(t *testing.T, seed uint64, alg algorithms.Params, trips []time.Dur
 				t.Errorf("%d calls failed, want none", s.Failures)
 			}
 			n.Detach()
-			n.Close()
+			n.Replicator.Close()
 		}
 	})
 	return admitted, sent + 1

@@ -21,116 +21,130 @@ const (
 	flushShared = time.Second
 )
 
-// A flush is one sync of all tables that have something unsent, side by side. The first table
-// that leaves begins it, and those that leave after it share it: a node with many tables ends as
-// fast as one with a single table.
+// A flush is one sync of all clients of a group that have something unsent, side by side. The first
+// one that leaves begins it, and those that leave after it share it: a node with many tables ends
+// as fast as one with a single table.
 type flush struct {
-	until time.Time
-	done  chan struct{}
+	began, until time.Time
+	done         chan struct{}
 
 	mu      sync.Mutex
-	flushed map[*Source]flushed
+	flushed map[*link]flushed
 }
 
-// flushed is what a flush did for one table.
+// flushed is what a flush did for one client.
 type flushed struct {
 	err  error
-	left int64 // requests that are unsent for all that, as another program uses their keys
+	left int64 // what is unsent for all that, as another program uses its keys
 }
 
-// flushRequest asks a table's loop for a sync of all dirty keys.
+// flushRequest asks a client's loop for a sync of all that is dirty.
 type flushRequest struct {
 	ctx    context.Context
 	answer chan error
 }
 
-// flush sends the last counts of a table that is about to leave. It returns the reason why that
-// failed, "" if there is nothing left to send. It takes flushTime at most, and no time for a
-// server that is known to be lost or that has just failed to take them.
-func (r *Replicator) flush(s *Source, at *attachment) (reason string) {
+// flush sends the last messages of a client that is about to leave. It returns the reason why that
+// failed, "" if there is nothing left to send. It takes flushTime at most, and no time for a server
+// that is known to be lost or that has just failed to take them.
+func (g *group) flush(l *link, at *attachment) (reason string) {
+	r := g.r
 	for began := time.Now(); ; {
-		_, requests := s.table.Unsent(r.now())
-		if requests == 0 && !s.companion().HasUnsent() {
+		n, some := l.of.unsent(r.now())
+		if !some {
 			return ""
 		}
 		// Not at.lost: the next cycle, which would find the server back, may be an hour away.
 		if r.lost.Load() == allShards {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			return r.health.Reason(at.name)
+			return r.health.Reason(l.name)
 		}
-		f := r.currentFlush(s, requests)
+		f := g.currentFlush(l, n)
 		<-f.done
-		switch was, ok := f.flushed[s]; {
+		if g.slots != nil {
+			f.again(l, at)
+			return ""
+		}
+		switch was, ok := f.flushed[l]; {
 		case !ok: // it was attached after the flush had begun
 		case was.err != nil:
 			return redisconn.Classify(was.err)
-		case was.left == requests || f.until.After(began.Add(flushTime)):
+		case was.left == n || f.began.After(began):
 			return "" // what came during a flush of its own is not waited for
 		}
 	}
 }
 
-// noteUnsent logs the last counts of a table that could not be sent, if there are any.
-func (r *Replicator) noteUnsent(s *Source, reason string) {
-	keys, requests := s.table.Unsent(r.now())
-	if requests == 0 {
-		return
-	}
-	r.log(func(h *Health, now time.Time) *LogEntry {
-		return h.NotSent(s.spec.Zone, keys, requests, reason, now)
-	})
-}
-
-// currentFlush returns the last flush if it is under way or has reported a table with so many
-// unsent requests, and begins another one if not.
-func (r *Replicator) currentFlush(s *Source, requests int64) *flush {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if f := r.flushing; f != nil {
+// currentFlush returns the last flush if it is under way or has reported a client with so much
+// unsent, and begins another one if not.
+func (g *group) currentFlush(l *link, unsent int64) *flush {
+	g.r.mu.Lock()
+	defer g.r.mu.Unlock()
+	if f := g.flushing; f != nil {
 		select {
 		case <-f.done:
-			was, ok := f.flushed[s]
-			if ok && time.Now().Before(f.until.Add(flushShared)) && (was.err != nil || was.left == requests) {
+			was, ok := f.flushed[l]
+			if time.Now().Before(f.until.Add(flushShared)) && (g.slots != nil || ok && (was.err != nil || was.left == unsent)) {
 				return f
 			}
 		default:
 			return f
 		}
 	}
-	f := &flush{until: time.Now().Add(flushTime), done: make(chan struct{}), flushed: make(map[*Source]flushed)}
-	r.flushing = f
-	go r.flushAll(f, slices.Collect(maps.Keys(r.sources)))
+	f := &flush{began: time.Now(), done: make(chan struct{}), flushed: make(map[*link]flushed)}
+	f.until = f.began.Add(flushTime)
+	if g.slots != nil { // they leave after the counts
+		f.until = g.r.flushEnds()
+	}
+	g.flushing = f
+	go g.flushAll(f, slices.Collect(maps.Keys(g.links)))
 	return f
 }
 
+// again sends the slots that changed during the flush: they count on other nodes until they are
+// told of, or a Lease is over.
+func (f *flush) again(l *link, at *attachment) {
+	if _, some := l.of.unsent(0); some && time.Now().Before(f.until) {
+		ctx, cancel := context.WithDeadline(context.Background(), f.until)
+		defer cancel()
+		_ = at.flush(ctx, l)
+	}
+}
+
 // flushAll is one flush.
-func (r *Replicator) flushAll(f *flush, sources []*Source) {
+func (g *group) flushAll(f *flush, links []*link) {
 	defer close(f.done)
 	ctx, cancel := context.WithDeadline(context.Background(), f.until)
 	defer cancel()
 	var wg sync.WaitGroup
-	for _, s := range sources {
-		at := s.at.Load()
-		if at == nil || at.to != r {
+	for _, l := range links {
+		at := l.at.Load()
+		if at == nil || at.to != g {
 			continue
 		}
 		wg.Go(func() {
 			var was flushed
-			if _, was.left = s.table.Unsent(r.now()); was.left > 0 || s.companion().HasUnsent() {
-				was.err = at.flush(ctx)
-				_, was.left = s.table.Unsent(r.now())
+			var some bool
+			if was.left, some = l.of.unsent(g.r.now()); some {
+				was.err = at.flush(ctx, l)
+				was.left, _ = l.of.unsent(g.r.now())
 			}
 			f.mu.Lock()
-			f.flushed[s] = was
+			f.flushed[l] = was
 			f.mu.Unlock()
 		})
 	}
 	wg.Wait()
 }
 
-// flush has the table's loop sync once more and waits for that.
-func (at *attachment) flush(ctx context.Context) error {
+// flush has the client's loop sync once more and waits for that. Slots go beside their loop, which
+// hears nothing of it: a message says all there is to say.
+func (at *attachment) flush(ctx context.Context, l *link) error {
+	if at.to.slots != nil {
+		_, err := l.of.sync(ctx, at, false)
+		return err
+	}
 	at.behind.Store(true) // a slow sync goes on without a rest
 	request := &flushRequest{ctx, make(chan error, 1)}
 	select {
@@ -143,17 +157,14 @@ func (at *attachment) flush(ctx context.Context) error {
 	}
 }
 
-// syncLast is sync for a flush: a call has as much time as the flush, and one that got no
-// connection, as so many were wanted at once, is made again.
-func (r *Replicator) syncLast(ctx context.Context, s *Source, at *attachment) error {
-	at.flushing = true
-	defer func() { at.flushing = false }()
+// syncLast is a sync for a flush: one that got no connection, as so many were wanted at once, is
+// made again.
+func (at *attachment) syncLast(ctx context.Context, l *link) (lost uint64, err error) {
 	for {
-		at.failed = 0
 		at.behind.Store(true)
-		err := r.syncAll(ctx, s, at, false)
+		lost, err = l.of.sync(ctx, at, false)
 		if !errors.Is(err, redis.ErrPoolTimeout) || ctx.Err() != nil {
-			return err
+			return lost, err
 		}
 	}
 }
@@ -163,8 +174,13 @@ func (r *Replicator) syncLast(ctx context.Context, s *Source, at *attachment) er
 func (r *Replicator) FlushEnds() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.flushEnds()
+}
+
+// flushEnds is FlushEnds; mu is held.
+func (r *Replicator) flushEnds() time.Time {
 	now := time.Now()
-	if f := r.flushing; f != nil && now.Before(f.until.Add(flushShared)) {
+	if f := r.counts.flushing; f != nil && now.Before(f.until.Add(flushShared)) {
 		return now.Add(max(f.until.Sub(now), closeLeast))
 	}
 	return now.Add(flushTime)

@@ -13,14 +13,9 @@ func (r *Replicator) Start() (begins bool) {
 		return false
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	r.stop, r.done = cancel, done
+	r.stop = cancel
 	r.hold()
-	go func() {
-		defer close(done)
-		r.heartbeats(ctx)
-	}()
-	return true
+	return r.work.Go(func() { r.heartbeats(ctx) })
 }
 
 // Meet is Start that waits until Redis has answered a heartbeat and the control record is read, so
@@ -224,10 +219,10 @@ func (noRecord) IsEqual() bool                      { return true }
 func (r *Replicator) retry(back uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for s := range r.sources {
-		if at := s.at.Load(); at != nil && at.lost.Load()&back != 0 {
+	for l := range r.counts.links {
+		if at := l.at.Load(); at != nil && at.lost.Load()&back != 0 {
 			at.due.Store(true)
-			s.Wake()
+			l.Wake()
 		}
 	}
 }

@@ -35,7 +35,7 @@ import (
 //	<zone>:ban:<id>         string  "begun length": the ban of the key that began last
 //	<zone>:strict:<id>      hash    node and ruleset -> "seq granted at", the last strict call
 //	strict:probe            hash    what a probe writes; and strict:probe:no, which is never there
-//	<zone>:concurrent:<id>  hash    node -> "seq gauge expiry": what runs there, see sync/gauge
+//	<zone>:concurrent:<id>  hash    node -> "seq gauge expiry": what runs there, see slots.lua
 //
 // A table is <zone>:<kind>-<window>[-<buckets>], see Spec. An id is 128 bits of the SHA-256 of the
 // key that requests are counted by, in base64: no byte of a client gets into Redis. The shard, a

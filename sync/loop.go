@@ -8,8 +8,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
-// serve drives a table's loop: a sync every rate, and early ones for urgent keys in between.
-func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
+// serve drives a client's loop: a sync every rate, and early ones for what is urgent in between.
+func (at *attachment) serve(ctx context.Context, l *link) {
 	var state cycle.State
 	began := time.Now()
 	timer := time.NewTimer(0)
@@ -23,7 +23,7 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 		case flush = <-at.flushes:
 			event.Kind = cycle.Force
 		case <-timer.C:
-		case <-s.wake:
+		case <-l.wake:
 			event.Kind = cycle.Wake
 		}
 		if at.due.Swap(false) {
@@ -32,37 +32,34 @@ func (r *Replicator) serve(ctx context.Context, s *Source, at *attachment) {
 		rate := time.Duration(at.rate.Load())
 		next, action, wait := state.Next(event, time.Since(began), rate)
 		if action != cycle.Await {
-			event = r.cycle(ctx, s, at, action == cycle.SyncUrgent, flush)
+			event = at.cycle(ctx, l, action == cycle.SyncUrgent, flush)
 			next, _, wait = next.Next(event, time.Since(began), rate)
-			s.table.SetLost(next.Unreachable)
+			l.of.setLost(next.Unreachable)
 		}
 		state = next
 		timer.Reset(wait)
 	}
 }
 
-// cycle is one sync cycle of a table, early or not, and what is noted of it. With flush it is the
+// cycle is one sync cycle of a client, early or not, and what is noted of it. With flush it is the
 // one that a flush waits for.
-func (r *Replicator) cycle(ctx context.Context, s *Source, at *attachment, early bool, flush *flushRequest) cycle.Event {
+func (at *attachment) cycle(ctx context.Context, l *link, early bool, flush *flushRequest) cycle.Event {
+	var lost uint64
 	var err error
-	at.failed, at.answered = 0, 0
-	if flush != nil {
-		err = r.syncLast(flush.ctx, s, at)
+	if at.flushing = flush != nil; at.flushing {
+		lost, err = at.syncLast(flush.ctx, l)
 		defer func() { flush.answer <- err }()
 	} else {
-		r.awaitRecord(ctx)
-		err = r.syncAll(ctx, s, at, early)
+		lost, err = l.of.sync(ctx, at, early)
 	}
-	if !errors.Is(err, context.Canceled) { // else this node stopped it
-		at.lost.Store(r.lostAfter(at, early, err))
-		if err != nil || !early || at.lost.Load() == 0 { // an early sync leaves out what is lost
-			r.note(s, at.name, err)
-		}
+	if ctx.Err() == nil && !errors.Is(err, context.Canceled) { // else this node stopped it
+		at.lost.Store(lost)
+		l.of.note(at, early, err)
 		if err == nil && !early {
-			at.progress.Complete(r.now())
+			at.progress.Complete(at.to.r.now())
 		}
 	}
-	event := cycle.Event{Kind: cycle.Reply, Lost: at.lost.Load(), Urgent: s.table.Urgent()}
+	event := cycle.Event{Kind: cycle.Reply, Lost: at.lost.Load(), Urgent: l.of.urgent()}
 	if err != nil {
 		event.Kind = cycle.Failed
 	}

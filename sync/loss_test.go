@@ -79,7 +79,7 @@ func (x *losers) holds(when string, want int64) {
 func (x *losers) close() {
 	for _, n := range x.nodes {
 		n.Detach()
-		n.Close()
+		n.Replicator.Close()
 	}
 	x.store.state.Close()
 }

@@ -1,9 +1,7 @@
 package ratesync
 
 import (
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
@@ -46,7 +44,9 @@ func (r *Replicator) resend(nodes int64) {
 	all, keys := r.attached(), 0
 	for _, s := range all {
 		keys += s.table.Forgotten()
-		s.companion().Resend()
+		if bans := s.bans.Load(); bans != nil {
+			bans.Resend()
+		}
 	}
 	within := cycle.ResendTime(nodes, keys)
 	for _, s := range all {
@@ -64,16 +64,19 @@ func (s *Source) resendRest(at *attachment, now int64) {
 }
 
 // attached are the tables that are synced.
-func (r *Replicator) attached() []*Source {
+func (r *Replicator) attached() (all []*Source) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Collect(maps.Keys(r.sources))
+	for l := range r.counts.links {
+		all = append(all, l.of.(*Source))
+	}
+	return all
 }
 
-// note records how the sync of a table or, where s is nil, something else went.
-func (r *Replicator) note(s *Source, name string, err error) {
+// note records how the sync of a table or, where l is nil, something else went.
+func (r *Replicator) note(l *link, name string, err error) {
 	r.log(func(h *Health, now time.Time) *LogEntry {
-		if _, attached := r.sources[s]; s != nil && !attached {
+		if _, attached := r.counts.links[l]; l != nil && !attached {
 			return nil // it has left, and nobody would record that it works again
 		}
 		return h.Record(name, err, now)

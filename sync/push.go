@@ -14,17 +14,19 @@ import (
 )
 
 // batch is one call of the script. Its messages are acknowledged or failed when it returns.
-func (r *Replicator) batch(ctx context.Context, s *Source, at *attachment, messages []table.Message) error {
-	rate := time.Duration(at.rate.Load())
+func (s *Source) batch(ctx context.Context, at *attachment, messages []table.Message) error {
+	r, rate := at.to.r, time.Duration(at.rate.Load())
 	if !at.flushing {
 		var cancel context.CancelFunc
 		ctx, cancel = CallContext(ctx, r.callTime(at))
 		defer cancel()
 	}
-	if err := s.companion().Read(ctx, r.callTime(at), messages); err != nil {
-		r.stats.failures.Add(1)
-		s.table.Fail(messages)
-		return err
+	if bans := s.bans.Load(); bans != nil {
+		if err := bans.Read(ctx, r.callTime(at), messages); err != nil {
+			r.stats.failures.Add(1)
+			s.table.Fail(messages)
+			return err
+		}
 	}
 	c := pushCalls.Get().(*pushCall)
 	defer pushCalls.Put(c)

@@ -68,16 +68,15 @@ type Replicator struct {
 	met      chan struct{}
 	meetOnce sync.Once
 
-	mu       sync.Mutex
-	node     string
-	sources  map[*Source]struct{}
-	health   Health
-	flushing *flush // the last one
-	clock    serverClock
-	stop     context.CancelFunc
-	done     chan struct{}
+	counts group // the tables
 
-	leaving sync.WaitGroup // the loops of tables that were detached
+	mu     sync.Mutex
+	node   string
+	health Health
+	clock  serverClock
+	stop   context.CancelFunc
+
+	work Work // the loops of clients that were detached, and calls that requests wait for
 }
 
 type callStats struct {
@@ -110,10 +109,12 @@ type Status struct {
 // timeout bounds a call to the server.
 func NewReplicator(client redis.UniversalClient, namespace string, timeout time.Duration, now func() int64, log *zap.Logger) *Replicator {
 	_, cluster := client.(*redis.ClusterClient)
-	return &Replicator{
+	r := &Replicator{
 		client: client, keys: NewKeyspace(namespace), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
-		node: NewNode(), sources: make(map[*Source]struct{}), record: noRecord{}, beat: NewWaker(), met: make(chan struct{}),
+		node: NewNode(), record: noRecord{}, beat: NewWaker(), met: make(chan struct{}),
 	}
+	r.counts = group{r: r, links: make(map[*link]struct{})}
+	return r
 }
 
 // Carry has a record go along with the heartbeats. It is to be called before Start.
@@ -122,24 +123,14 @@ func (r *Replicator) Carry(record Record) { r.record = record }
 // Close ends the loops. Tables still attached are not flushed. It doesn't wait for calls under way
 // beyond FlushEnds; they end with the client's connections.
 func (r *Replicator) Close() {
-	deadline := time.After(time.Until(r.FlushEnds()))
+	deadline := r.FlushEnds()
 	r.mu.Lock()
-	stop, done := r.stop, r.done
+	stop := r.stop
 	r.stop = nil
 	r.mu.Unlock()
-	if stop == nil {
-		return
-	}
-	stop()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		<-done
-		r.leaving.Wait()
-	}()
-	select {
-	case <-ended:
-	case <-deadline:
+	if stop != nil {
+		stop()
+		r.work.End(deadline)
 	}
 }
 

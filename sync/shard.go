@@ -10,28 +10,12 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 )
 
-// ShardsOf are those that share the fate of a key's: its own in a Cluster, else all.
-func (r *Replicator) ShardsOf(id keys.ID) uint64 {
-	if r.cluster {
+// shardsWith are those that share the fate of a key's: its own in a Cluster, else all.
+func shardsWith(cluster bool, id keys.ID) uint64 {
+	if cluster {
 		return 1 << ShardOf(id)
 	}
 	return allShards
-}
-
-// skips reports whether a batch is not sent. In a Cluster that is one whose shard the heartbeat
-// finds lost or whose shard has failed in this cycle: the others would wait for it. An early sync
-// leaves out those that failed in the last cycle, too, without an error: they wait for the next
-// cycle.
-func (r *Replicator) skips(at *attachment, shards, failed uint64, urgent bool) (bool, error) {
-	switch {
-	case !r.cluster:
-		return false, nil
-	case urgent && at.lost.Load()&shards != 0:
-		return true, nil
-	case (r.lost.Load()|failed)&shards != 0:
-		return true, redisconn.ErrDown
-	}
-	return false, nil
 }
 
 // lostAfter are the shards that are lost to a table after a cycle. In a cycle all keys have their

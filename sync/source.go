@@ -1,7 +1,7 @@
 package ratesync
 
 import (
-	"sync"
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -10,12 +10,6 @@ import (
 
 // A Table is one whose counts are synced.
 type Table interface {
-	Outbox
-	Follower
-}
-
-// An Outbox is what a table has to send.
-type Outbox interface {
 	// Tick makes the keys due that are dirty now.
 	Tick()
 	// Urgent reports whether some keys should not wait for the next Tick.
@@ -28,10 +22,7 @@ type Outbox interface {
 	Fail(messages []table.Message)
 	// Unsent is how many requests the store doesn't have that it should, and of how many keys.
 	Unsent(now int64) (keys int, requests int64)
-}
 
-// A Follower is what a table has to know of the store.
-type Follower interface {
 	// SetLost sets the shards of which the store can't be reached, a bit each.
 	SetLost(shards uint64)
 	// SetClock sets how far the store's clock is ahead of now, the node's.
@@ -44,52 +35,45 @@ type Follower interface {
 	ResetAcks()
 }
 
-// A Source is what the sync knows of one table. It lives as long as its table: the name of its node
-// and its sequence numbers go on when a reload attaches it to another Replicator, so that no total
-// is ever taken for another one's.
+// A Source is what the sync knows of one table.
 type Source struct {
+	link
 	table Table
 	spec  Spec
-	node  string
-	seq   atomic.Int64
-	wake  Waker
 
-	carried atomic.Pointer[table.Companion] // nil where nothing goes along
+	bans atomic.Pointer[Bans] // that go along, nil for none
 
 	// pending is what a strict zone's node has decided alone and Redis has not confirmed.
 	pending pendingCharges
-
-	mu   sync.Mutex  // one Attach or Detach at a time
-	last *attachment // the latest one, also when it has ended
-	at   atomic.Pointer[attachment]
 }
 
-// attachment is a Source at a Replicator.
-type attachment struct {
-	to     *Replicator
-	name   string // in the list of what fails
-	cancel func()
-	done   chan struct{} // closed when the loop has ended
+// NewSource returns the Source of a table, with a random name of a node.
+func NewSource(t Table, spec Spec) *Source {
+	s := &Source{table: t, spec: spec}
+	s.init(s, spec.Zone+" "+spec.Window.String())
+	return s
+}
 
-	rate atomic.Int64  // nanoseconds
-	lost atomic.Uint64 // the shards for which the last sync failed, a bit each
-	// charges is nil where totals are synced.
-	charges atomic.Pointer[Charger]
-	due     atomic.Bool // all that is dirty is to be synced at once
-	// rest is when what the server has forgotten is sent again that had no request since, by the
-	// node's clock; 0 never.
-	rest atomic.Int64
-	// behind is set if the last sync took most of the interval, or while a flush waits for this
-	// one.
-	behind atomic.Bool
+// Attach begins to sync a table every rate, or changes the rate. A table that was attached to
+// another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
+func (r *Replicator) Attach(s *Source, rate time.Duration) { r.attach(s, rate, nil) }
 
-	flushes chan *flushRequest
-	// Only the loop uses these, and the calls that it waits for: whether a flush waits for them,
-	// and which shards have failed and have answered in this cycle.
-	flushing         bool
-	failed, answered uint64
+// AttachCharged is Attach for a table whose decisions are charged in place of being synced.
+func (r *Replicator) AttachCharged(s *Source, rate time.Duration, c Charger) { r.attach(s, rate, &c) }
 
-	progress Progress
+func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
+	r.counts.attach(&s.link, rate, func(at *attachment) {
+		at.charges.Store(c)
+		// A zone that asks Redis from now on must find there what was counted until now.
+		at.due.Store(true)
+	})
+}
+
+// DetachFrom is Detach if the table is attached to r, and nothing otherwise.
+func (s *Source) DetachFrom(r *Replicator) {
+	if at := s.at.Load(); at != nil && at.to == &r.counts {
+		s.Detach()
+	}
 }
 
 // charger is nil where totals are synced.
@@ -100,32 +84,53 @@ func (at *attachment) charger() Charger {
 	return nil
 }
 
-// NewSource returns the Source of a table, with a random name of a node.
-func NewSource(t Table, spec Spec) *Source {
-	return &Source{table: t, spec: spec, node: NewNode(), wake: NewWaker()}
+// sync syncs the bans that go along, and then the table. In a Cluster a part that fails keeps
+// nothing else from being synced.
+func (s *Source) sync(ctx context.Context, at *attachment, early bool) (lost uint64, err error) {
+	r := at.to.r
+	if !at.flushing {
+		r.awaitRecord(ctx)
+	}
+	at.failed, at.answered = 0, 0
+	if bans := s.bans.Load(); bans != nil {
+		at.failed, err = bans.Send(ctx, r.callTime(at), r.lost.Load())
+	}
+	if err == nil || r.cluster {
+		if why := s.syncTable(ctx, at, early); why != nil {
+			err = why
+		}
+	}
+	return r.lostAfter(at, early, err), err
 }
 
-// Node is the field of this table's counts in the store.
-func (s *Source) Node() string { return s.node }
-
-// Wake asks for a sync of the urgent keys. It never waits.
-func (s *Source) Wake() { s.wake.Wake() }
-
-// Lost returns the shards for which the last sync failed or whose server does not answer, for
-// LostFor; all or none where there is no Cluster. A table that is not attached has lost nothing:
-// its configuration is about to begin or to end.
-func (s *Source) Lost() uint64 {
-	at := s.at.Load()
-	if at == nil {
-		return 0
+func (s *Source) note(at *attachment, early bool, err error) {
+	if err != nil || !early || at.lost.Load() == 0 { // an early sync leaves out what is lost
+		at.to.r.note(&s.link, s.name, err)
 	}
-	return at.lost.Load() | at.to.lost.Load()
 }
 
-// Status returns how far the sync has come, nil where the table is not attached.
-func (s *Source) Status() *TableStatus {
-	if at := s.at.Load(); at != nil {
-		return at.progress.Status()
+func (s *Source) urgent() bool          { return s.table.Urgent() }
+func (s *Source) setLost(shards uint64) { s.table.SetLost(shards) }
+
+func (s *Source) unsent(now int64) (requests int64, some bool) {
+	_, requests = s.table.Unsent(now)
+	bans := s.bans.Load()
+	return requests, requests > 0 || bans != nil && bans.HasUnsent()
+}
+
+func (s *Source) moved(now int64) {
+	s.dropCharges(now)
+	s.table.ResetAcks()
+	if bans := s.bans.Load(); bans != nil {
+		bans.Resend()
 	}
-	return nil
+}
+
+func (s *Source) left(from *Replicator, reason string) {
+	if keys, requests := s.table.Unsent(from.now()); reason != "" && requests > 0 {
+		from.log(func(h *Health, now time.Time) *LogEntry {
+			return h.NotSent(s.spec.Zone, keys, requests, reason, now)
+		})
+	}
+	s.dropCharges(from.now())
 }

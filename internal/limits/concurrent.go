@@ -17,13 +17,12 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
-	gaugesync "github.com/caddy-tide/ratelimit/sync/gauge"
 )
 
 // Slots are what runs of the requests of zones of one name. They are safe for concurrent use.
 type Slots struct {
 	Table  *gauge.Table
-	Source *gaugesync.Source
+	Source *ratesync.SlotSource
 	// Names are the texts of keys that somebody wants to read.
 	Names KeyNames
 
@@ -54,7 +53,7 @@ func AcquireSlots(zone string, maxKeys int) *Slots {
 	s := slotPool.of[zone]
 	if s == nil {
 		t := gauge.New(maxKeys)
-		s = &Slots{Table: t, Source: gaugesync.NewSource(t, zone), zone: zone}
+		s = &Slots{Table: t, Source: ratesync.NewSlotSource(t, zone), zone: zone}
 		slotPool.of[zone] = s
 	}
 	s.users.Add(1)

@@ -17,8 +17,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
-	"github.com/caddy-tide/ratelimit/sync/bans"
-	gaugesync "github.com/caddy-tide/ratelimit/sync/gauge"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -33,7 +31,7 @@ type Redis struct {
 	Strict     *strict.Limiter
 	Control    *control.Control
 	// Gauges share what runs at once.
-	Gauges *gaugesync.Syncer
+	Gauges *ratesync.Slots
 
 	key       string // in redisPool, "" for a borrowed client
 	namespace string
@@ -95,14 +93,14 @@ func newRedis(key string, client redis.UniversalClient, o RedisOptions) *Redis {
 		Beat: r.Replicator.Beat, OnReset: r.Strict.Reset, Name: control.NodeName(), Logger: o.Logger,
 	})
 	r.Replicator.Carry(r.Control)
-	r.Gauges = gaugesync.New(client, o.Namespace, o.Timeout, o.StrictTimeout, clock.Now, r.Replicator)
+	r.Gauges = ratesync.NewSlots(r.Replicator, o.StrictTimeout)
 	return r
 }
 
 // ShareBans shares the bans of a zone along with the sync of a table, until unshare is called.
 // Where strict is set each decision of Redis goes by them as well.
 func (r *Redis) ShareBans(register *ban.Register, s *ratesync.Source, zone string, strict bool) (unshare func()) {
-	x := bans.Share(register, s, zone, r.client, r.namespace, clock.Now)
+	x := ratesync.ShareBans(register, s, zone, r.client, r.namespace, clock.Now)
 	if strict {
 		r.Strict.Carry(zone, register)
 	}

@@ -46,7 +46,7 @@ var layers = [][]string{
 	{"algorithms", "internal/accesslog", "internal/ban", "internal/bandwidth", "internal/gauge", "internal/redisconn", "internal/reqkey"},
 	{"internal/answer", "internal/config", "internal/table"},
 	{"internal/metrics", "internal/sim", "sync"},
-	{"internal/control", "sync/bans", "sync/gauge"},
+	{"internal/control"},
 	{"sync/strict"},
 	{"internal/limits"},
 	{"internal/lifecycle"},
@@ -69,7 +69,7 @@ var upward = map[string][]string{
 }
 
 // aliases are the names that packages are imported by where that is not their own.
-var aliases = map[string]string{module + "/sync": "ratesync", module + "/sync/gauge": "gaugesync"}
+var aliases = map[string]string{module + "/sync": "ratesync"}
 
 type linter struct {
 	set      *token.FileSet

@@ -12,14 +12,7 @@ var unowned = map[string]string{
 	"internal/clock/timers.go After":       "Stop waits for it; this is the owner of timers",
 	"internal/lifecycle/bounded.go within": "a call to a disk or a storage that hangs can't be ended",
 	"internal/command/command.go ask":      "Caddy's call to the admin endpoint can't be ended, and the command ends with it",
-	"sync/callcontext.go CallContext":      "to be mended",
-	"sync/gauge/loop.go ack":               "to be mended",
-	"sync/gauge/strict.go Take":            "to be mended",
-	"sync/strict/limiter.go CloseBy":       "to be mended",
-	"sync/strict/circuit.go confirm":       "to be mended",
-	"sync/strict/circuit.go isSilent":      "to be mended",
-	"sync/strict/circuit.go probe":         "to be mended",
-	"sync/strict/calls.go run":             "to be mended",
+	"sync/callcontext.go CallContext":      "what it returns stops the timer",
 }
 
 // reflects are the files that look into values by reflection, and at what. A field of another

@@ -16,7 +16,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
-	gaugesync "github.com/caddy-tide/ratelimit/sync/gauge"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -40,7 +39,7 @@ type node struct {
 	calls string // the field of its calls in Redis, "" before the first one
 
 	gauges     *gauge.Table
-	gaugesSync *gaugesync.Source
+	gaugesSync *ratesync.SlotSource
 	slots      map[string][]gauge.Slot
 	reserved   map[string][]table.Reserved
 }
@@ -57,7 +56,7 @@ func startNode(name string, s *store, z settings) *node {
 		Namespace: namespace, Timeout: timeout, StrictTimeout: timeout, Logger: zap.NewNop(),
 	})
 	n.sync = ratesync.NewSource(n.table, ratesync.SpecOf(zone, p))
-	n.gaugesSync = gaugesync.NewSource(n.gauges, zone)
+	n.gaugesSync = ratesync.NewSlotSource(n.gauges, zone)
 	n.bans.Configure(100)
 	n.redis.Replicator.Meet(time.Second)
 	n.redis.Control.Follow(zone, n.table)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/ban"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
-	"github.com/caddy-tide/ratelimit/sync/bans"
 )
 
 // In a zone with bans a call looks at the ban of its key first. Where there is one, it decides
@@ -21,9 +20,9 @@ var banLua string
 
 // unbannedBy are the scripts that look at the ban first, by those that don't.
 var unbannedBy = map[*redis.Script]*redis.Script{
-	windows.decide: redis.NewScript(bans.Lua + banLua + headLua + windowLua + tailLua),
-	buckets.decide: redis.NewScript(bans.Lua + banLua + headLua + bucketLua + tailLua),
-	logs.decide:    redis.NewScript(bans.Lua + banLua + headLua + logLua + tailLua),
+	windows.decide: redis.NewScript(ratesync.BanLua + banLua + headLua + windowLua + tailLua),
+	buckets.decide: redis.NewScript(ratesync.BanLua + banLua + headLua + bucketLua + tailLua),
+	logs.decide:    redis.NewScript(ratesync.BanLua + banLua + headLua + logLua + tailLua),
 }
 
 // Carry has the calls for a zone look at its bans first from now on, nil for none.
@@ -62,7 +61,7 @@ func (*Banned) RedisError() {}
 
 // unbanned makes the script, keys and arguments of a call look at the ban first.
 func (rs *ruleset) unbanned(m ban.Message, keys []string, args []any) (*redis.Script, []string, []any) {
-	return unbannedBy[rs.script], append(slices.Clip(keys), rs.bans.Of(m.ID)), append(args, bans.Age(m))
+	return unbannedBy[rs.script], append(slices.Clip(keys), rs.bans.Of(m.ID)), append(args, ratesync.PardonAge(m))
 }
 
 // bannedBy returns what an error says of a ban, the error itself where it is another one.
@@ -71,7 +70,7 @@ func bannedBy(m ban.Message, err error) error {
 	if !ok || !redis.HasErrorPrefix(err, "BANNED") {
 		return err
 	}
-	a, ok := bans.Parse(text)
+	a, ok := ratesync.ParseBan(text)
 	if !ok {
 		return ratesync.ErrReply
 	}

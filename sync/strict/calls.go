@@ -143,20 +143,17 @@ func (s *Limiter) enter(rs *ruleset, id [16]byte, rules []Rule, r reset.Reset, c
 	defer rs.mu.Unlock()
 	q := rs.queues[id]
 	if q == nil || !q.running {
-		if !s.begin() {
+		had := q != nil
+		if !had {
+			q = &queue{}
+		}
+		if !s.work.Go(func() { s.run(rs, id, q) }) {
 			return false
 		}
-		if q == nil {
-			q = &queue{}
-			rs.queues[id] = q
-		} else {
+		if had {
 			s.suspended.Add(-1)
 		}
-		q.running = true
-		go func() {
-			defer s.work.Done()
-			s.run(rs, id, q)
-		}()
+		rs.queues[id], q.running = q, true
 	}
 	q.under(r)
 	q.rules = rules
@@ -205,7 +202,7 @@ func (s *Limiter) run(rs *ruleset, id [16]byte, q *queue) {
 		}
 		rs.mu.Unlock()
 		if rests {
-			time.AfterFunc(restTime, func() { s.resume(rs, id) })
+			s.work.Go(func() { s.resumeLater(rs, id) })
 			return
 		}
 	}
@@ -401,15 +398,23 @@ func (s *Limiter) resumeAll(c *circuit) {
 	}
 }
 
-// resume runs the suspended queue of a key.
+// resumeLater is resume after a rest, unless all ends.
+func (s *Limiter) resumeLater(rs *ruleset, id [16]byte) {
+	select {
+	case <-s.probes.Done():
+	case <-time.After(restTime):
+		s.resume(rs, id)
+	}
+}
+
+// resume runs the suspended queue of a key. Its caller is work.
 func (s *Limiter) resume(rs *ruleset, id [16]byte) {
 	rs.mu.Lock()
 	q := rs.queues[id]
-	if q == nil || q.running || !s.begin() {
+	if q == nil || q.running || s.work.HasEnded() {
 		rs.mu.Unlock()
 		return
 	}
-	defer s.work.Done()
 	s.suspended.Add(-1)
 	q.running = true
 	rs.mu.Unlock()

@@ -32,7 +32,7 @@ func (s *Limiter) Charger(zone string, r Rule) *Charger {
 
 // Unavailable is why Redis can't be asked, nil if it can.
 func (c *Charger) Unavailable(id keys.ID) error {
-	if c.limiter.closed.Load() {
+	if c.limiter.work.HasEnded() {
 		return ErrClosed
 	}
 	return c.limiter.unavailable(id)
@@ -46,7 +46,7 @@ func (c *Charger) CallContext(parent context.Context) (context.Context, context.
 // Failed finds out what the error of a call that a request has waited for says of Redis. It returns
 // the error for the request; nil after Close, as the request gets that when it asks Redis itself.
 func (c *Charger) Failed(id keys.ID, err error) error {
-	if c.limiter.closed.Load() {
+	if c.limiter.work.HasEnded() {
 		return nil
 	}
 	c.limiter.resultOf(id, err)

@@ -81,13 +81,7 @@ func (s *Limiter) trip(id [16]byte, cause error) {
 		return // it is probed already
 	}
 	s.trips.Add(1)
-	if !s.begin() {
-		return
-	}
-	go func() {
-		defer s.work.Done()
-		s.probe(c, shard)
-	}()
+	s.work.Go(func() { s.probe(c, shard) })
 }
 
 // confirm reports whether Redis is there though a call was not answered in time. All calls that are
@@ -96,20 +90,24 @@ func (s *Limiter) confirm(id [16]byte, cause error) bool {
 	c, shard := s.circuitOf(id)
 	c.mu.Lock()
 	check := c.check
-	if check == nil && !c.down.Load() {
+	mine := check == nil && !c.down.Load()
+	if mine {
 		check = make(chan struct{})
 		c.check = check
-		go func() {
-			if s.isSilent(shard) {
-				s.trip(id, cause)
-			}
-			c.mu.Lock()
-			c.check = nil
-			c.mu.Unlock()
-			close(check)
-		}()
 	}
 	c.mu.Unlock()
+	probe := func() {
+		if s.isSilent(shard) {
+			s.trip(id, cause)
+		}
+		c.mu.Lock()
+		c.check = nil
+		c.mu.Unlock()
+		close(check)
+	}
+	if mine && !s.work.Go(probe) {
+		probe() // CloseBy waits for the caller
+	}
 	if check != nil {
 		select {
 		case <-check:
@@ -133,8 +131,8 @@ func (s *Limiter) isSilent(shard int) bool {
 		err, lateness := error(nil), time.Duration(0)
 		asked := make(chan struct{})
 		go func() {
+			defer close(asked)
 			err = s.ask(s.ctx, shard)
-			close(asked)
 		}()
 		for done := false; !done; {
 			start := time.Now()
@@ -170,7 +168,7 @@ func (s *Limiter) askWithin(ctx context.Context, shard int, timeout time.Duratio
 func (s *Limiter) probe(c *circuit, shard int) {
 	ctx, cancel := context.WithCancel(s.probes)
 	defer cancel()
-	go s.measure(ctx, c, shard)
+	s.work.Go(func() { s.measure(ctx, c, shard) })
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		select {
 		case <-s.probes.Done():

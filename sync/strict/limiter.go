@@ -51,11 +51,11 @@ type Limiter struct {
 	probes     context.Context // ends when CloseBy begins
 	stopProbes context.CancelFunc
 
-	mu     sync.Mutex // guards what follows, and what closed becomes
-	closed atomic.Bool
-	work   sync.WaitGroup
-	made   int
-	zones  map[string][]*ruleset
+	work ratesync.Work // that CloseBy waits for
+
+	mu    sync.Mutex
+	made  int
+	zones map[string][]*ruleset
 }
 
 const (
@@ -133,7 +133,7 @@ func (g Grant) Admitted() bool { return g.unit > 0 }
 // most to their size, a log keeps at most limit entries. What the rules say is how they stand with
 // that.
 func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
-	if s.closed.Load() {
+	if s.work.HasEnded() {
 		return dst, Grant{}, ErrClosed
 	}
 	c, _ := s.circuitOf(id)
@@ -268,32 +268,10 @@ func (s *Limiter) RoundTrip() (trip time.Duration) {
 // until a deadline. A part of Redis that is known not to answer is not waited for: what was not
 // sent to it by then is not sent at all.
 func (s *Limiter) CloseBy(deadline time.Time) {
-	s.mu.Lock()
-	s.closed.Store(true)
-	s.mu.Unlock()
 	s.stopProbes()
-	ended := make(chan struct{})
-	go func() {
-		s.work.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
 	// A call that waits for its reply can't be called off, and ends by its own deadline.
-	case <-time.After(time.Until(deadline)):
-	}
+	s.work.End(deadline)
 	s.cancel()
-}
-
-// begin counts work that CloseBy waits for. false means that there is to be none.
-func (s *Limiter) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed.Load() {
-		return false
-	}
-	s.work.Add(1)
-	return true
 }
 
 // ruleset finds what was made ready for a zone's rules, or makes it.

@@ -1,4 +1,4 @@
-package gaugesync
+package ratesync
 
 import (
 	"context"
@@ -10,27 +10,30 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 var (
-	//go:embed gauge.lua
-	source string
-	script = redis.NewScript(source)
+	//go:embed slots.lua
+	slotsSource string
+	slotsScript = redis.NewScript(slotsSource)
 )
 
-// A result is what Redis answers to a message.
-type result struct {
+// slotsTTL is how long a hash stays after its last message: twice as long as that counts. It is not
+// set with each message, so it may be half of that, see slots.lua.
+const slotsTTL = 2 * gauge.Lease
+
+// A slotAnswer is what Redis answers to a message.
+type slotAnswer struct {
 	gauge.Answer
 	err error
 }
 
 // call sends messages and returns an answer to each. Their keys are in one hash slot.
-func (s *Syncer) call(ctx context.Context, src *Source, messages []gauge.Message) ([]result, error) {
-	of := s.keys.Zone(src.zone, "concurrent")
+func (s *Slots) call(ctx context.Context, src *SlotSource, messages []gauge.Message) ([]slotAnswer, error) {
+	of := s.r.keys.Zone(src.zone, "concurrent")
 	keys := make([]string, len(messages))
 	args := make([]any, 0, 4+2*len(messages))
-	args = append(args, src.node, src.seq.Add(1), gauge.Lease.Milliseconds(), ttl.Milliseconds())
+	args = append(args, src.node, src.seq.Add(1), gauge.Lease.Milliseconds(), slotsTTL.Milliseconds())
 	wanted := int64(0)
 	for i := range messages {
 		m := &messages[i]
@@ -45,20 +48,20 @@ func (s *Syncer) call(ctx context.Context, src *Source, messages []gauge.Message
 	for i := 0; wanted > 0 && i < len(messages); i++ {
 		args = append(args, strconv.FormatInt(messages[i].Wanted, 10)+" "+strconv.FormatInt(messages[i].Limit, 10))
 	}
-	reply, err := script.Run(ctx, s.client, keys, args...).Text()
+	reply, err := slotsScript.Run(ctx, s.r.client, keys, args...).Text()
 	if err != nil {
 		return nil, err
 	}
-	return read(reply, messages)
+	return readSlots(reply, messages)
 }
 
-// read takes a reply apart. What makes no sense is not believed.
-func read(reply string, messages []gauge.Message) ([]result, error) {
+// readSlots takes a reply apart. What makes no sense is not believed.
+func readSlots(reply string, messages []gauge.Message) ([]slotAnswer, error) {
 	lines := strings.Split(reply, "\n")
 	if len(lines) != len(messages) {
-		return nil, ratesync.ErrReply
+		return nil, ErrReply
 	}
-	all := make([]result, len(messages))
+	all := make([]slotAnswer, len(messages))
 	for i, line := range lines {
 		a := &all[i]
 		if why, isError := strings.CutPrefix(line, "!"); isError {
@@ -72,7 +75,7 @@ func read(reply string, messages []gauge.Message) ([]result, error) {
 			a.Granted, err2 = strconv.ParseInt(granted, 10, 64)
 		}
 		if err != nil || err2 != nil || a.Others < 0 || a.Granted < 0 || a.Granted > messages[i].Wanted {
-			a.err = ratesync.ErrReply
+			a.err = ErrReply
 		}
 	}
 	return all, nil

@@ -1,7 +1,6 @@
-package gaugesync
+package ratesync
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -14,51 +13,46 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-var schedules = flag.Int("schedules", 8, "random schedules of the sync of gauges")
+const slotLimit = 4
 
-const limit = 4
-
-// node is a node with one table.
-type node struct {
-	wire  *wire
+// slotNode is a node with one table.
+type slotNode struct {
+	wire  *slotWire
 	table *gauge.Table
-	src   *Source
-	rep   *ratesync.Replicator
-	sync  *Syncer
+	src   *SlotSource
+	rep   *Replicator
+	sync  *Slots
 	rate  time.Duration
 
 	mu    sync.Mutex
 	slots map[string][]gauge.Slot
 }
 
-func wallClock() int64 { return time.Now().UnixNano() }
-
-func newNode(st *store, seed uint64, rate time.Duration, decides bool) *node {
-	n := &node{
-		wire: &wire{store: st, random: rand.New(rand.NewPCG(seed, 3))}, table: gauge.New(100), rate: rate, slots: map[string][]gauge.Slot{},
+func newSlotNode(st *slotStore, seed uint64, rate time.Duration, decides bool) *slotNode {
+	n := &slotNode{
+		wire: &slotWire{store: st, random: rand.New(rand.NewPCG(seed, 3))}, table: gauge.New(100), rate: rate, slots: map[string][]gauge.Slot{},
 	}
-	n.rep = ratesync.NewReplicator(n.wire, "test", 200*time.Millisecond, wallClock, zap.NewNop())
-	n.sync = New(n.wire, "test", 200*time.Millisecond, 100*time.Millisecond, wallClock, n.rep)
-	n.src = NewSource(n.table, "z")
+	n.rep = NewReplicator(n.wire, "test", 200*time.Millisecond, wallClock, zap.NewNop())
+	n.sync = NewSlots(n.rep, 100*time.Millisecond)
+	n.src = NewSlotSource(n.table, "z")
 	n.table.Configure(gauge.Config{Shared: true, Early: !decides, Strict: decides, Nodes: n.src.Nodes, Wake: n.src.Wake}, 100)
 	n.sync.Attach(n.src, rate)
 	return n
 }
 
 func askOf(key string) *gauge.Ask {
-	return &gauge.Ask{Key: keys.KeyOf([]byte(key)), Raw: []byte(key), Now: wallClock(), Limit: limit, Alone: limit}
+	return &gauge.Ask{Key: keys.KeyOf([]byte(key)), Raw: []byte(key), Now: wallClock(), Limit: slotLimit, Alone: slotLimit}
 }
 
-func (n *node) take(key string) gauge.State {
+func (n *slotNode) take(key string) gauge.State {
 	slot, s := n.table.Take(askOf(key))
 	n.keep(key, slot, s)
 	return s
 }
 
-func (n *node) keep(key string, slot gauge.Slot, s gauge.State) {
+func (n *slotNode) keep(key string, slot gauge.Slot, s gauge.State) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if s.Allowed {
@@ -66,13 +60,13 @@ func (n *node) keep(key string, slot gauge.Slot, s gauge.State) {
 	}
 }
 
-func (n *node) has(key string) int {
+func (n *slotNode) has(key string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.slots[key])
 }
 
-func (n *node) free(key string) {
+func (n *slotNode) free(key string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if all := n.slots[key]; len(all) > 0 {
@@ -82,7 +76,7 @@ func (n *node) free(key string) {
 }
 
 // end ends a node, in order or at once.
-func (n *node) end(kill bool) {
+func (n *slotNode) end(kill bool) {
 	if kill {
 		n.wire.set(func() { n.wire.ended = true })
 	}
@@ -90,27 +84,27 @@ func (n *node) end(kill bool) {
 	n.rep.Close()
 }
 
-// hash is the name of a key in the store.
-func hash(key string) string {
-	return ratesync.NewKeyspace("test").Zone("z", "concurrent").Of(keys.IDOf([]byte(key)))
+// slotHash is the name of a key in the store.
+func slotHash(key string) string {
+	return NewKeyspace("test").Zone("z", "concurrent").Of(keys.IDOf([]byte(key)))
 }
 
-// A schedule is some nodes and a store, and what happens to them.
-type schedule struct {
+// A slotSchedule is some nodes and a store, and what happens to them.
+type slotSchedule struct {
 	t      *testing.T
 	random *rand.Rand
-	store  *store
-	nodes  []*node
+	store  *slotStore
+	nodes  []*slotNode
 	keys   []string
 	rate   time.Duration
 	seed   uint64
 	born   uint64
 }
 
-func newSchedule(t *testing.T, seed uint64) *schedule {
+func newSlotSchedule(t *testing.T, seed uint64) *slotSchedule {
 	random := rand.New(rand.NewPCG(seed, 7))
 	rates := []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second}
-	s := &schedule{t: t, random: random, store: newStore(t), rate: rates[random.IntN(len(rates))], seed: seed, keys: []string{"a", "b"}}
+	s := &slotSchedule{t: t, random: random, store: newSlotStore(t), rate: rates[random.IntN(len(rates))], seed: seed, keys: []string{"a", "b"}}
 	t.Cleanup(s.store.state.Close)
 	for range 2 + random.IntN(2) {
 		s.join(false)
@@ -118,13 +112,13 @@ func newSchedule(t *testing.T, seed uint64) *schedule {
 	return s
 }
 
-func (s *schedule) join(decides bool) {
+func (s *slotSchedule) join(decides bool) {
 	s.born++
-	s.nodes = append(s.nodes, newNode(s.store, s.seed<<8+s.born, s.rate, decides))
+	s.nodes = append(s.nodes, newSlotNode(s.store, s.seed<<8+s.born, s.rate, decides))
 }
 
 // step is one thing that happens, and some time.
-func (s *schedule) step() {
+func (s *slotSchedule) step() {
 	i := s.random.IntN(len(s.nodes))
 	n, key := s.nodes[i], s.keys[s.random.IntN(len(s.keys))]
 	switch what := s.random.IntN(100); {
@@ -153,8 +147,8 @@ func (s *schedule) step() {
 	}
 	for _, n := range s.nodes {
 		for _, key := range s.keys {
-			if n.has(key) > limit {
-				s.t.Errorf("a node has %d slots of %d", n.has(key), limit)
+			if n.has(key) > slotLimit {
+				s.t.Errorf("a node has %d slots of %d", n.has(key), slotLimit)
 			}
 		}
 	}
@@ -163,7 +157,7 @@ func (s *schedule) step() {
 
 // heal makes all ways good, and waits until what a node has said no longer counts, and one sync
 // more. Then everybody is asked once.
-func (s *schedule) heal() {
+func (s *slotSchedule) heal() {
 	for _, n := range s.nodes {
 		n.wire.set(func() { n.wire.lost, n.wire.mute, n.wire.late, n.wire.twice, n.wire.cut = 0, 0, 0, 0, false })
 	}
@@ -172,10 +166,10 @@ func (s *schedule) heal() {
 }
 
 // agree checks that everybody knows what is in use, to the slot.
-func (s *schedule) agree() {
+func (s *slotSchedule) agree() {
 	s.t.Helper()
 	for _, key := range s.keys {
-		stored, want := s.store.gauges(hash(key)), map[string]int64{}
+		stored, want := s.store.gauges(slotHash(key)), map[string]int64{}
 		for _, n := range s.nodes {
 			if has := n.has(key); has > 0 {
 				want[n.src.Node()] = int64(has)
@@ -201,7 +195,7 @@ func (s *schedule) agree() {
 }
 
 // empty frees all, and checks that nothing is left.
-func (s *schedule) empty() {
+func (s *slotSchedule) empty() {
 	for _, n := range s.nodes {
 		for _, key := range s.keys {
 			for n.has(key) > 0 {
@@ -209,7 +203,7 @@ func (s *schedule) empty() {
 			}
 		}
 	}
-	time.Sleep(gauge.Lease + ttl)
+	time.Sleep(gauge.Lease + slotsTTL)
 	for _, n := range s.nodes {
 		if n.table.Sweep(wallClock()); n.table.Totals(wallClock()) != (gauge.Totals{}) {
 			s.t.Errorf("a node still has %+v", n.table.Totals(wallClock()))
@@ -227,7 +221,7 @@ func (s *schedule) empty() {
 	}
 }
 
-func (s *schedule) close() {
+func (s *slotSchedule) close() {
 	for _, n := range s.nodes {
 		n.end(false)
 	}
@@ -236,10 +230,10 @@ func (s *schedule) close() {
 // Whatever happens to messages, replies, nodes, the store and its clock: a node never gives out
 // more than the limit, and once all is well again, the store and each node know what is in use, to
 // the slot, and nothing of dead ones. When all is free nothing is left, and costs nothing.
-func TestEverySchedule(t *testing.T) {
+func TestEverySlotSchedule(t *testing.T) {
 	for seed := range uint64(*schedules) {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSchedule(t, seed)
+			s := newSlotSchedule(t, seed)
 			for range 100 {
 				s.step()
 			}
@@ -256,14 +250,14 @@ func TestEverySchedule(t *testing.T) {
 
 // Where Redis decides, all nodes together never give out more than the limit, also when replies are
 // lost, late or come twice; and when all is free again, as many can be had as before.
-func TestEveryStrictSchedule(t *testing.T) {
+func TestEveryStrictSlotSchedule(t *testing.T) {
 	for seed := range uint64(*schedules) {
 		synctest.Test(t, func(t *testing.T) {
-			st := newStore(t)
+			st := newSlotStore(t)
 			t.Cleanup(st.state.Close)
-			var nodes []*node
+			var nodes []*slotNode
 			for i := range uint64(3) {
-				nodes = append(nodes, newNode(st, seed<<8+i, time.Second, true))
+				nodes = append(nodes, newSlotNode(st, seed<<8+i, time.Second, true))
 			}
 			var inUse, most, granted atomic.Int64
 			var wg sync.WaitGroup
@@ -290,17 +284,17 @@ func TestEveryStrictSchedule(t *testing.T) {
 				}
 			}
 			wg.Wait()
-			if most.Load() > limit || granted.Load() < 50 {
-				t.Errorf("%d at once, of %d granted; want at most %d, and 50 granted", most.Load(), granted.Load(), limit)
+			if most.Load() > slotLimit || granted.Load() < 50 {
+				t.Errorf("%d at once, of %d granted; want at most %d, and 50 granted", most.Load(), granted.Load(), slotLimit)
 			}
 			for _, n := range nodes {
 				n.wire.set(func() { n.wire.lost, n.wire.mute, n.wire.late, n.wire.twice = 0, 0, 0, 0 })
 			}
 			time.Sleep(gauge.Lease + 7*time.Second)
 			var slots []gauge.Slot
-			for i := range 2 * limit {
+			for i := range 2 * slotLimit {
 				slot, s, err := nodes[i%3].sync.Take(t.Context(), nodes[i%3].src, askOf("k"))
-				if err != nil || s.Allowed != (i < limit) {
+				if err != nil || s.Allowed != (i < slotLimit) {
 					t.Errorf("request %d: %+v, %v", i, s, err)
 				}
 				slots = append(slots, slot)

@@ -1,4 +1,4 @@
-package gaugesync
+package ratesync
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 	lua "github.com/yuin/gopher-lua"
 )
 
-// A store runs the scripts themselves, over hashes in memory and in virtual time. It is the part of
-// Redis that they use.
-type store struct {
+// A slotStore runs the scripts themselves, over hashes in memory and in virtual time. It is the
+// part of Redis that they use.
+type slotStore struct {
 	t *testing.T
 
 	mu      sync.Mutex
@@ -29,8 +29,8 @@ type store struct {
 	asked   map[string]int // commands, by name
 }
 
-func newStore(t *testing.T) *store {
-	s := &store{t: t, state: lua.NewState(), scripts: map[string]*lua.LFunction{}, hashes: map[string]map[string]string{}, expires: map[string]time.Time{}, asked: map[string]int{}}
+func newSlotStore(t *testing.T) *slotStore {
+	s := &slotStore{t: t, state: lua.NewState(), scripts: map[string]*lua.LFunction{}, hashes: map[string]map[string]string{}, expires: map[string]time.Time{}, asked: map[string]int{}}
 	api := s.state.NewTable()
 	api.RawSetString("call", s.state.NewFunction(s.call))
 	api.RawSetString("pcall", s.state.NewFunction(s.call))
@@ -38,9 +38,9 @@ func newStore(t *testing.T) *store {
 	return s
 }
 
-func (s *store) time() time.Time { return time.Now().Add(s.ahead) }
+func (s *slotStore) time() time.Time { return time.Now().Add(s.ahead) }
 
-func (s *store) expire() {
+func (s *slotStore) expire() {
 	for key, at := range s.expires {
 		if !s.time().Before(at) {
 			delete(s.hashes, key)
@@ -50,7 +50,7 @@ func (s *store) expire() {
 }
 
 // run runs a script and returns its reply as a client has it.
-func (s *store) run(source string, keys []string, args []any) any {
+func (s *slotStore) run(source string, keys []string, args []any) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
@@ -100,7 +100,7 @@ func fromLua(v lua.LValue) any {
 }
 
 // call is redis.call.
-func (s *store) call(l *lua.LState) int {
+func (s *slotStore) call(l *lua.LState) int {
 	arg := func(i int) string { return l.Get(i).String() }
 	hash := s.hashes[arg(2)]
 	s.asked[arg(1)]++
@@ -151,7 +151,7 @@ func (s *store) call(l *lua.LState) int {
 }
 
 // forget is FLUSHALL.
-func (s *store) forget() {
+func (s *slotStore) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.hashes)
@@ -159,14 +159,14 @@ func (s *store) forget() {
 }
 
 // step steps the clock. What expires does so by that clock.
-func (s *store) step(d time.Duration) {
+func (s *slotStore) step(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ahead += d
 }
 
 // gauges are the gauges above 0 of a key that still count, by node.
-func (s *store) gauges(key string) map[string]int64 {
+func (s *slotStore) gauges(key string) map[string]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
@@ -182,17 +182,17 @@ func (s *store) gauges(key string) map[string]int64 {
 	return all
 }
 
-func (s *store) count() (calls, hashes int) {
+func (s *slotStore) count() (calls, hashes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
 	return s.calls, len(s.hashes)
 }
 
-// A wire is a node's way to the store. Of the client's methods it has those that scripts need.
-type wire struct {
+// A slotWire is a node's way to the store. Of the client's methods it has those that scripts need.
+type slotWire struct {
 	redis.UniversalClient
-	store *store
+	store *slotStore
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -202,13 +202,13 @@ type wire struct {
 	ended                   bool
 }
 
-func (w *wire) set(f func()) {
+func (w *slotWire) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
-func (w *wire) EvalSha(ctx context.Context, _ string, _ []string, args ...any) *redis.Cmd {
+func (w *slotWire) EvalSha(ctx context.Context, _ string, _ []string, args ...any) *redis.Cmd {
 	cmd := redis.NewCmd(ctx, args...)
 	cmd.SetErr(errNoScript{})
 	return cmd
@@ -219,7 +219,7 @@ type errNoScript struct{}
 func (errNoScript) Error() string { return "NOSCRIPT No matching script" }
 func (errNoScript) RedisError()   {}
 
-func (w *wire) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
+func (w *slotWire) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
 	cmd := redis.NewCmd(ctx, args...)
 	w.mu.Lock()
 	chance := func(p float64) bool { return w.random.Float64() < p }

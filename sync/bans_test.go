@@ -1,4 +1,4 @@
-package bans
+package ratesync
 
 import (
 	"fmt"
@@ -14,43 +14,42 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 const patience = 20 * time.Second
 
-// node is one that shares the bans of zone login.
-type node struct {
-	*Sharing
+// banNode is one that shares the bans of zone login.
+type banNode struct {
+	*Bans
 	t      *testing.T
-	source *ratesync.Source
+	source *Source
 }
 
-func startNode(t *testing.T, r *redistest.Server) *node {
+func startBanNode(t *testing.T, r *redistest.Server) *banNode {
 	t.Helper()
-	return nodeWith(t, r.Client())
+	return banNodeWith(t, r.Client())
 }
 
-func nodeWith(t *testing.T, client *redis.Client) *node {
+func banNodeWith(t *testing.T, client *redis.Client) *banNode {
 	t.Helper()
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1, Window: time.Hour}
-	n := &node{t: t, source: ratesync.NewSource(table.New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 10), ratesync.SpecOf("login", p))}
+	n := &banNode{t: t, source: NewSource(table.New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 10), SpecOf("login", p))}
 	register := new(ban.Register)
 	register.Configure(1000)
-	n.Sharing = Share(register, n.source, "login", client, "test", clock.Now)
+	n.Bans = ShareBans(register, n.source, "login", client, "test", clock.Now)
 	return n
 }
 
-func (n *node) send() {
+func (n *banNode) send() {
 	n.t.Helper()
 	if failed, err := n.Send(n.t.Context(), patience, 0); failed != 0 || err != nil {
 		n.t.Fatalf("Send = %x, %v", failed, err)
 	}
 }
 
-func (n *node) read(ids ...ban.ID) {
+func (n *banNode) read(ids ...ban.ID) {
 	n.t.Helper()
 	var about []table.Message
 	for i, id := range ids {
@@ -62,32 +61,32 @@ func (n *node) read(ids ...ban.ID) {
 }
 
 // left wants a key banned for about so long on a node.
-func (n *node) left(id ban.ID, want time.Duration) {
+func (n *banNode) left(id ban.ID, want time.Duration) {
 	n.t.Helper()
 	if rest := n.Rest(id, clock.Now()); (rest-want).Abs() > time.Minute || (rest == 0) != (want == 0) {
 		n.t.Errorf("%v of the ban is left, want %v", rest, want)
 	}
 }
 
-var one, two = ban.ID{1}, ban.ID{2}
+var oneKey, twoKey = ban.ID{1}, ban.ID{2}
 
 // Three nodes agree on bans by the way of Redis, each with one read of the key, also on hundreds at
 // once and after a FLUSHALL. Redis forgets a ban when it is over.
 func TestThreeNodesShareBans(t *testing.T) {
 	r := redistest.Start(t)
-	a, b, c := startNode(t, r), startNode(t, r), startNode(t, r)
-	a.Begin(one, clock.Now(), time.Hour)
+	a, b, c := startBanNode(t, r), startBanNode(t, r), startBanNode(t, r)
+	a.Begin(oneKey, clock.Now(), time.Hour)
 	if !a.HasUnsent() {
 		t.Fatal("a ban that has just begun is not to be sent")
 	}
 	a.send()
-	for _, n := range []*node{b, c} {
-		n.left(one, 0)
-		n.read(two, one)
-		n.left(one, time.Hour)
-		n.left(two, 0)
+	for _, n := range []*banNode{b, c} {
+		n.left(oneKey, 0)
+		n.read(twoKey, oneKey)
+		n.left(oneKey, time.Hour)
+		n.left(twoKey, 0)
 	}
-	name := ratesync.NewKeyspace("test").Zone("login", "ban").Of(one)
+	name := NewKeyspace("test").Zone("login", "ban").Of(oneKey)
 	if ttl := r.Client().PTTL(t.Context(), name).Val(); ttl > time.Hour || ttl < 59*time.Minute {
 		t.Errorf("Redis keeps it for %v, want an hour", ttl)
 	}
@@ -98,13 +97,13 @@ func TestThreeNodesShareBans(t *testing.T) {
 	c.read(ban.ID{2, 7, 1})
 	c.left(ban.ID{2, 7, 1}, time.Hour)
 	r.Do("FLUSHALL")
-	d := startNode(t, r)
-	d.read(one)
-	d.left(one, 0)
+	d := startBanNode(t, r)
+	d.read(oneKey)
+	d.left(oneKey, 0)
 	c.Resend()
 	c.send()
-	d.read(one)
-	d.left(one, time.Hour)
+	d.read(oneKey)
+	d.left(oneKey, time.Hour)
 }
 
 // A ban that Redis has in the future, as its clock was set back, begins now, and is written back:
@@ -113,7 +112,7 @@ func TestBansInRedis(t *testing.T) {
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()
-	key := ratesync.NewKeyspace("test").Zone("login", "ban").Of(one)
+	key := NewKeyspace("test").Zone("login", "ban").Of(oneKey)
 	us := func(d time.Duration) int64 { return d.Microseconds() }
 	for _, test := range []struct {
 		stored string
@@ -127,9 +126,9 @@ func TestBansInRedis(t *testing.T) {
 		if err := client.Set(t.Context(), key, test.stored, redis.KeepTTL).Err(); err != nil {
 			t.Fatal(err)
 		}
-		n := startNode(t, r)
-		n.read(one)
-		n.left(one, test.want)
+		n := startBanNode(t, r)
+		n.read(oneKey)
+		n.left(oneKey, test.want)
 		began, length := int64(0), int64(0)
 		_, _ = fmt.Sscan(client.Get(t.Context(), key).Val(), &began, &length)
 		if test.want > 0 && began > time.Now().Add(time.Second).UnixMicro() {
@@ -138,31 +137,31 @@ func TestBansInRedis(t *testing.T) {
 	}
 	r.Do("DEL", key)
 	r.Do("HSET", key, "another", "program's")
-	n := startNode(t, r)
-	n.read(one)
-	n.left(one, 0)
+	n := startBanNode(t, r)
+	n.read(oneKey)
+	n.left(oneKey, 0)
 }
 
 // A reply that makes no sense is not believed.
-func TestParse(t *testing.T) {
+func TestParseBan(t *testing.T) {
 	for text, want := range map[string]bool{
 		"1 2 3": true, "1 3 3": true, "1 4 3": false, "0 2 3": false, "1 0 3": false, "1 2": false, "1 2 3 4": false, "a 2 3": false,
 		"9007199254740992 2 3": false, "1 2 9007199254740991": false,
 	} {
-		if _, ok := Parse(text); ok != want {
-			t.Errorf("Parse(%q) = %t, want %t", text, ok, want)
+		if _, ok := ParseBan(text); ok != want {
+			t.Errorf("ParseBan(%q) = %t, want %t", text, ok, want)
 		}
 	}
 }
 
 // Each answer that a call waits for may take the timeout: one that has to connect first, with three
 // and more answers, is not given up for their sum.
-func TestACallThatHasToConnectFarAway(t *testing.T) {
+func TestACallForBansThatHasToConnectFarAway(t *testing.T) {
 	r := redistest.Start(t)
 	proxy := faultproxy.Start(t, r.Addr)
 	proxy.SetDelay(350 * time.Millisecond)
-	n := nodeWith(t, redis.NewClient(&redis.Options{Addr: proxy.Addr}))
-	if err := n.Read(t.Context(), time.Second, []table.Message{{Key: keys.Key{B: 1}, ID: one}}); err != nil {
+	n := banNodeWith(t, redis.NewClient(&redis.Options{Addr: proxy.Addr}))
+	if err := n.Read(t.Context(), time.Second, []table.Message{{Key: keys.Key{B: 1}, ID: oneKey}}); err != nil {
 		t.Error(err)
 	}
 }

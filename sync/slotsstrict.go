@@ -1,4 +1,4 @@
-package gaugesync
+package ratesync
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // maxLate is how often a request asks again because a call was late though Redis is there.
@@ -18,8 +17,8 @@ const maxLate = 2
 // the context's end; a slot that comes later is free again. Of a key, one call is on its way at a
 // time, and requests that come meanwhile share the next one. A request that this node alone has no
 // slot for asks nobody, and neither does one of a key beyond max_keys.
-func (s *Syncer) Take(ctx context.Context, src *Source, a *gauge.Ask) (gauge.Slot, gauge.State, error) {
-	if lost := src.Lost(); lost != 0 && ratesync.LostFor(lost, keys.IDOf(a.Raw)) {
+func (s *Slots) Take(ctx context.Context, src *SlotSource, a *gauge.Ask) (gauge.Slot, gauge.State, error) {
+	if lost := src.Lost(); lost != 0 && LostFor(lost, keys.IDOf(a.Raw)) {
 		return gauge.Slot{}, gauge.State{}, redisconn.ErrDown
 	}
 	w, m, slot, state := src.table.Join(a)
@@ -27,7 +26,7 @@ func (s *Syncer) Take(ctx context.Context, src *Source, a *gauge.Ask) (gauge.Slo
 		return slot, state, nil
 	}
 	if m.Wanted > 0 {
-		go s.ask(src, m)
+		s.ask(src, m)
 	}
 	select {
 	case <-w.Done:
@@ -41,24 +40,29 @@ func (s *Syncer) Take(ctx context.Context, src *Source, a *gauge.Ask) (gauge.Slo
 	}
 }
 
-// ask makes calls for a key until no request waits for it.
-func (s *Syncer) ask(src *Source, m gauge.Message) {
-	for more := true; more; {
-		a, err := s.decide(src, m)
-		if err != nil {
-			src.table.Fail(&m, err)
-			return
+// ask makes calls for a key until no request waits for it. Its caller doesn't wait.
+func (s *Slots) ask(src *SlotSource, m gauge.Message) {
+	calls := func() {
+		for more := true; more; {
+			a, err := s.decide(src, m)
+			if err != nil {
+				src.table.Fail(&m, err)
+				return
+			}
+			m, more = src.table.Ack(&m, a)
 		}
-		m, more = src.table.Ack(&m, a)
+	}
+	if !s.r.work.Go(calls) {
+		calls() // the Replicator has been closed, and so has its client soon
 	}
 }
 
 // decide makes a call, and again where it was not answered in time: a node whose processors are
 // busy is late, and the answer says all there is to say, however often it is asked for. After that
 // nobody waits until the sync in the background finds Redis back.
-func (s *Syncer) decide(src *Source, m gauge.Message) (a gauge.Answer, err error) {
+func (s *Slots) decide(src *SlotSource, m gauge.Message) (a gauge.Answer, err error) {
 	for range 1 + maxLate {
-		var all []result
+		var all []slotAnswer
 		if all, err = s.callInTime(src, m); err == nil {
 			return all[0].Answer, all[0].err
 		}
@@ -67,7 +71,7 @@ func (s *Syncer) decide(src *Source, m gauge.Message) (a gauge.Answer, err error
 		}
 	}
 	if at := src.at.Load(); at != nil && redisconn.IsSevere(err) {
-		if shards := s.replicator.ShardsOf(m.ID); at.lost.Or(shards)&shards != shards {
+		if shards := shardsWith(s.r.cluster, m.ID); at.lost.Or(shards)&shards != shards {
 			s.trips.Add(1)
 		}
 	}
@@ -76,27 +80,27 @@ func (s *Syncer) decide(src *Source, m gauge.Message) (a gauge.Answer, err error
 
 // Status tells of the requests of zones with sync_rate strict: how many shards they don't wait for,
 // how often one was lost, and how many requests have waited until the timeout.
-func (s *Syncer) Status() (lost int, trips, timeouts int64) {
+func (s *Slots) Status() (lost int, trips, timeouts int64) {
 	var shards uint64
-	s.mu.Lock()
-	for src := range s.sources {
-		if src.table.IsStrict() {
-			shards |= src.Lost()
+	s.r.mu.Lock()
+	for l := range s.links {
+		if l.of.(*SlotSource).table.IsStrict() {
+			shards |= l.Lost()
 		}
 	}
-	s.mu.Unlock()
+	s.r.mu.Unlock()
 	return bits.OnesCount64(shards), s.trips.Load(), s.timeouts.Load()
 }
 
 // callInTime makes a call that requests wait for.
-func (s *Syncer) callInTime(src *Source, m gauge.Message) ([]result, error) {
-	ctx, cancel := ratesync.CallContext(context.Background(), time.Duration(s.strictTimeout.Load()))
+func (s *Slots) callInTime(src *SlotSource, m gauge.Message) ([]slotAnswer, error) {
+	ctx, cancel := CallContext(context.Background(), time.Duration(s.strictTimeout.Load()))
 	defer cancel()
 	return s.call(ctx, src, []gauge.Message{m})
 }
 
 // Look asks what the other nodes have of a key, and changes nothing.
-func (s *Syncer) Look(src *Source, id keys.ID) (others int64, err error) {
+func (s *Slots) Look(src *SlotSource, id keys.ID) (others int64, err error) {
 	all, err := s.callInTime(src, gauge.Message{ID: id, Ask: true})
 	if err != nil {
 		return 0, err

@@ -1,4 +1,4 @@
-package gaugesync
+package ratesync
 
 import (
 	"testing"
@@ -8,9 +8,9 @@ import (
 // When the server's clock steps ahead, what others have said has expired, and a limit more of
 // places is given until they say it again. A step back gives none.
 func TestPlacesAfterAStepOfTheServersClock(t *testing.T) {
-	for by, want := range map[time.Duration]int{time.Hour: limit, -time.Hour: 0} {
-		inVirtualTime(t, 3, true, func(t *testing.T, st *store, nodes []*node) {
-			take := func(n *node) bool {
+	for by, want := range map[time.Duration]int{time.Hour: slotLimit, -time.Hour: 0} {
+		withSlotNodes(t, 3, true, func(t *testing.T, st *slotStore, nodes []*slotNode) {
+			take := func(n *slotNode) bool {
 				slot, s, err := n.sync.Take(t.Context(), n.src, askOf("k"))
 				if err != nil {
 					t.Fatal(err)
@@ -18,7 +18,7 @@ func TestPlacesAfterAStepOfTheServersClock(t *testing.T) {
 				n.keep("k", slot, s)
 				return s.Allowed
 			}
-			for range limit {
+			for range slotLimit {
 				if !take(nodes[0]) {
 					t.Fatal("denied below the limit")
 				}

@@ -1,4 +1,4 @@
-package gaugesync
+package ratesync
 
 import (
 	"flag"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 var (
@@ -20,15 +19,15 @@ var (
 	busyTime = flag.Duration("busy-for", gauge.Refresh, "for how long that is measured")
 )
 
-// nodeAt is a node at a server.
-func nodeAt(t *testing.T, r *redistest.Server, rate time.Duration) *node {
+// slotNodeAt is a node at a server.
+func slotNodeAt(t *testing.T, r *redistest.Server, rate time.Duration) *slotNode {
 	client := r.Client()
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
-	n := &node{table: gauge.New(1_000_000), slots: map[string][]gauge.Slot{}}
-	n.rep = ratesync.NewReplicator(client, "test", 5*time.Second, wallClock, zap.NewNop())
-	n.sync = New(client, "test", 5*time.Second, 5*time.Second, wallClock, n.rep)
-	n.src = NewSource(n.table, "z")
+	n := &slotNode{table: gauge.New(1_000_000), slots: map[string][]gauge.Slot{}}
+	n.rep = NewReplicator(client, "test", 5*time.Second, wallClock, zap.NewNop())
+	n.sync = NewSlots(n.rep, 5*time.Second)
+	n.src = NewSlotSource(n.table, "z")
 	n.table.Configure(gauge.Config{Shared: true, Early: true, Nodes: n.src.Nodes, Wake: n.src.Wake}, 1_000_000)
 	n.sync.Attach(n.src, rate)
 	t.Cleanup(func() {
@@ -38,8 +37,8 @@ func nodeAt(t *testing.T, r *redistest.Server, rate time.Duration) *node {
 	return n
 }
 
-// cpu is the time that the server has used, in seconds.
-func cpu(r *redistest.Server) (sum float64) {
+// cpuOfSlots is the time that the server has used, in seconds.
+func cpuOfSlots(r *redistest.Server) (sum float64) {
 	for line := range strings.SplitSeq(r.Do("INFO", "cpu").(string), "\r\n") {
 		name, value, _ := strings.Cut(line, ":")
 		if name == "used_cpu_user" || name == "used_cpu_sys" {
@@ -54,7 +53,7 @@ func cpu(r *redistest.Server) (sum float64) {
 // they come and go. With -busy 10000 -busy-for 30s it prints what docs/performance.md has.
 func TestCostOfBusyKeys(t *testing.T) {
 	r := redistest.Start(t)
-	a, b := nodeAt(t, r, time.Second), nodeAt(t, r, time.Second)
+	a, b := slotNodeAt(t, r, time.Second), slotNodeAt(t, r, time.Second)
 	keys := make([]string, *busyKeys)
 	for i := range keys {
 		keys[i] = fmt.Sprint("key", i)
@@ -62,7 +61,7 @@ func TestCostOfBusyKeys(t *testing.T) {
 	}
 	measure := func(name string, change func(key string)) (share, calls float64) {
 		redistest.Pause(gauge.Refresh) // what was before is told
-		began, before, sent := time.Now(), cpu(r), r.Calls("evalsha")
+		began, before, sent := time.Now(), cpuOfSlots(r), r.Calls("evalsha")
 		for time.Since(began) < *busyTime {
 			next := time.Now().Add(time.Second)
 			for i, key := range keys {
@@ -73,7 +72,7 @@ func TestCostOfBusyKeys(t *testing.T) {
 			redistest.Pause(time.Until(next))
 		}
 		took := time.Since(began).Seconds()
-		share, calls = 100*(cpu(r)-before)/took, float64(r.Calls("evalsha")-sent)/took
+		share, calls = 100*(cpuOfSlots(r)-before)/took, float64(r.Calls("evalsha")-sent)/took
 		t.Logf("%s: %d keys take %.2f %% of a core of Redis, in %.0f calls a second", name, len(keys), share, calls)
 		return share, calls
 	}

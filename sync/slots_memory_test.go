@@ -1,4 +1,4 @@
-package gaugesync
+package ratesync
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ func TestPlacesInAFullRedis(t *testing.T) {
 		r := redistest.Start(t, redistest.Config("--maxmemory", "4mb", "--maxmemory-policy", policy))
 		has := map[string]int{}
 		ask := func(node string, seq int) string {
-			reply := r.Do("EVAL", source, 1, "{1}:places", node, seq, 60_000, 120_000, has[node], "2 4").(string)
+			reply := r.Do("EVAL", slotsSource, 1, "{1}:places", node, seq, 60_000, 120_000, has[node], "2 4").(string)
 			var others, granted int
 			if _, err := fmt.Sscan(reply, &others, &granted); err == nil {
 				has[node] += granted

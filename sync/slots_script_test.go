@@ -1,4 +1,4 @@
-package gaugesync
+package ratesync
 
 import (
 	"errors"
@@ -12,12 +12,11 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // The same message twice is granted once, and one that was overtaken is granted nothing.
 func TestAMessageThatComesTwice(t *testing.T) {
-	inVirtualTime(t, 0, false, func(t *testing.T, st *store, _ []*node) {
+	withSlotNodes(t, 0, false, func(t *testing.T, st *slotStore, _ []*slotNode) {
 		for _, m := range []struct {
 			node               string
 			seq, gauge, wanted int
@@ -30,7 +29,7 @@ func TestAMessageThatComesTwice(t *testing.T) {
 			if m.wanted > 0 {
 				args = append(args, fmt.Sprint(m.wanted, " ", 4))
 			}
-			if got := st.run(source, []string{"k"}, args); got != m.want {
+			if got := st.run(slotsSource, []string{"k"}, args); got != m.want {
 				t.Errorf("%+v: %q", m, got)
 			}
 		}
@@ -40,16 +39,16 @@ func TestAMessageThatComesTwice(t *testing.T) {
 // However messages come and the clock steps, a hash outlives what they say, and ends within its
 // ttl. Where the clock has just stepped back it may have a ttl more.
 func TestAHashOutlivesWhatItHolds(t *testing.T) {
-	inVirtualTime(t, 0, false, func(t *testing.T, st *store, _ []*node) {
+	withSlotNodes(t, 0, false, func(t *testing.T, st *slotStore, _ []*slotNode) {
 		random := rand.New(rand.NewPCG(1, 9))
 		var back time.Time
 		for seq := range 2000 {
-			st.run(source, []string{"k"}, []any{string(rune('a' + random.IntN(3))), seq, gauge.Lease.Milliseconds(), ttl.Milliseconds(), 1})
+			st.run(slotsSource, []string{"k"}, []any{string(rune('a' + random.IntN(3))), seq, gauge.Lease.Milliseconds(), slotsTTL.Milliseconds(), 1})
 			st.mu.Lock()
-			left, most := st.expires["k"].Sub(st.time()), ttl
+			left, most := st.expires["k"].Sub(st.time()), slotsTTL
 			st.mu.Unlock()
 			if time.Since(back) <= gauge.Lease {
-				most += ttl
+				most += slotsTTL
 			}
 			if left < gauge.Lease-time.Millisecond || left > most {
 				t.Fatalf("message %d leaves a hash with %s left, want %s to %s", seq, left, gauge.Lease, most)
@@ -63,7 +62,7 @@ func TestAHashOutlivesWhatItHolds(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(2 * ttl) // virtual time
+		time.Sleep(2 * slotsTTL) // virtual time
 		if len(st.gauges("k")) > 0 || st.expires["k"] != (time.Time{}) {
 			t.Error("it is still there")
 		}
@@ -82,7 +81,7 @@ func TestForeignKeysAndFields(t *testing.T) {
 	}
 	r.Do("HSET", "hash", "b", fmt.Sprint("1 2 ", later), "c", fmt.Sprint("1 0 ", later), "d", fmt.Sprint("1 3 ", later), "me", "x")
 	call := func(seq int, args ...any) string {
-		all := append([]any{"EVAL", source, 3, "text", "hash", "new", "me", seq, 10000, 20000}, args...)
+		all := append([]any{"EVAL", slotsSource, 3, "text", "hash", "new", "me", seq, 10000, 20000}, args...)
 		return r.Do(all...).(string)
 	}
 	const wrongType = "!WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -110,10 +109,10 @@ func TestForeignKeysAndFields(t *testing.T) {
 // A message reads its hash once and writes it once. The hash gets its ttl once in a lease, however
 // many nodes write it.
 func TestTheCommandsOfAMessage(t *testing.T) {
-	inVirtualTime(t, 0, false, func(t *testing.T, st *store, _ []*node) {
+	withSlotNodes(t, 0, false, func(t *testing.T, st *slotStore, _ []*slotNode) {
 		for seq := range 300 {
 			for _, node := range []string{"a", "b", "c"} {
-				st.run(source, []string{"k", "l"}, []any{node, seq, gauge.Lease.Milliseconds(), ttl.Milliseconds(), 1, 2})
+				st.run(slotsSource, []string{"k", "l"}, []any{node, seq, gauge.Lease.Milliseconds(), slotsTTL.Milliseconds(), 1, 2})
 			}
 			time.Sleep(gauge.Lease / 100) // virtual time
 		}
@@ -129,7 +128,7 @@ func TestAHashOfForeignFieldsEnds(t *testing.T) {
 	r := redistest.Start(t)
 	for i := range 10 {
 		r.Do("HSET", "k", "other", fmt.Sprint("1 9999999999 ", time.Now().Add(time.Duration(i)*time.Second).UnixMilli()))
-		r.Do("EVAL", source, 1, "k", "me", i, 10000, 20000, 1)
+		r.Do("EVAL", slotsSource, 1, "k", "me", i, 10000, 20000, 1)
 		if left := r.Do("PTTL", "k").(int64); left <= 0 {
 			t.Errorf("the hash never ends: %d", left)
 		}
@@ -144,18 +143,18 @@ func TestRepliesThatMakeNoSense(t *testing.T) {
 		"": plain, "x": plain, "-1": plain, "1.5": plain, "3000000000": plain, "1 1": plain, "1 x": plain,
 		"1": wants, "1 ": wants, "1 3": wants, "1 -1": wants, "1 1 1": wants,
 	} {
-		all, err := read("5\n"+line, []gauge.Message{plain, m})
-		if err != nil || !errors.Is(all[1].err, ratesync.ErrReply) || all[0] != (result{Answer: gauge.Answer{Others: 5}}) {
+		all, err := readSlots("5\n"+line, []gauge.Message{plain, m})
+		if err != nil || !errors.Is(all[1].err, ErrReply) || all[0] != (slotAnswer{Answer: gauge.Answer{Others: 5}}) {
 			t.Errorf("%q for %+v: %+v, %v", line, m, all, err)
 		}
 	}
-	all, err := read("!no\n7 2\n3", []gauge.Message{wants, wants, plain})
-	want := []result{{err: redisconn.Rejection("no")}, {Answer: gauge.Answer{Others: 7, Granted: 2}}, {Answer: gauge.Answer{Others: 3}}}
+	all, err := readSlots("!no\n7 2\n3", []gauge.Message{wants, wants, plain})
+	want := []slotAnswer{{err: redisconn.Rejection("no")}, {Answer: gauge.Answer{Others: 7, Granted: 2}}, {Answer: gauge.Answer{Others: 3}}}
 	if err != nil || !reflect.DeepEqual(all, want) {
 		t.Errorf("%+v, %v; want %+v", all, err, want)
 	}
 	for _, reply := range []string{"", "1", "1\n1\n1"} {
-		if _, err := read(reply, []gauge.Message{plain, plain}); !errors.Is(err, ratesync.ErrReply) {
+		if _, err := readSlots(reply, []gauge.Message{plain, plain}); !errors.Is(err, ErrReply) {
 			t.Errorf("%q for two messages: %v", reply, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package gaugesync
+package ratesync
 
 import (
 	"sync"
@@ -9,14 +9,14 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 )
 
-// inVirtualTime runs a test with nodes that sync each second.
-func inVirtualTime(t *testing.T, nodes int, decides bool, f func(t *testing.T, st *store, nodes []*node)) {
+// withSlotNodes runs a test with nodes that sync each second.
+func withSlotNodes(t *testing.T, nodes int, decides bool, f func(t *testing.T, st *slotStore, nodes []*slotNode)) {
 	synctest.Test(t, func(t *testing.T) {
-		st := newStore(t)
+		st := newSlotStore(t)
 		t.Cleanup(st.state.Close)
-		var all []*node
+		var all []*slotNode
 		for i := range uint64(nodes) {
-			all = append(all, newNode(st, i, time.Second, decides))
+			all = append(all, newSlotNode(st, i, time.Second, decides))
 		}
 		time.Sleep(3 * time.Second) // they know of each other
 		f(t, st, all)
@@ -29,9 +29,9 @@ func inVirtualTime(t *testing.T, nodes int, decides bool, f func(t *testing.T, s
 // The places of a node that is killed are free after 11 seconds and one sync, and not before what
 // it has said has expired.
 func TestPlacesOfAKilledNode(t *testing.T) {
-	inVirtualTime(t, 2, false, func(t *testing.T, _ *store, nodes []*node) {
+	withSlotNodes(t, 2, false, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
 		a, b := nodes[0], nodes[1]
-		for range limit {
+		for range slotLimit {
 			a.take("k")
 		}
 		time.Sleep(2 * time.Second)
@@ -58,9 +58,9 @@ func TestPlacesOfAKilledNode(t *testing.T) {
 
 // A node that ends in order frees its places with that.
 func TestPlacesOfANodeThatEnds(t *testing.T) {
-	inVirtualTime(t, 2, true, func(t *testing.T, _ *store, nodes []*node) {
+	withSlotNodes(t, 2, true, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
 		a, b := nodes[0], nodes[1]
-		for range limit {
+		for range slotLimit {
 			slot, s, err := a.sync.Take(t.Context(), a.src, askOf("k"))
 			if a.keep("k", slot, s); err != nil || !s.Allowed {
 				t.Fatalf("%+v, %v", s, err)
@@ -69,7 +69,7 @@ func TestPlacesOfANodeThatEnds(t *testing.T) {
 		if _, s, err := b.sync.Take(t.Context(), b.src, askOf("k")); err != nil || s.Allowed {
 			t.Fatalf("one too many: %+v, %v", s, err)
 		}
-		for range limit {
+		for range slotLimit {
 			a.free("k")
 		}
 		a.src.Detach()
@@ -84,25 +84,25 @@ func TestPlacesOfANodeThatEnds(t *testing.T) {
 // A node that is cut off for a lease makes room on the others. Nobody is cut off when it is back,
 // and nobody is admitted before there is room.
 func TestANodeThatIsCutOff(t *testing.T) {
-	inVirtualTime(t, 2, false, func(t *testing.T, _ *store, nodes []*node) {
+	withSlotNodes(t, 2, false, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
 		a, b := nodes[0], nodes[1]
-		for range limit {
+		for range slotLimit {
 			a.take("k")
 		}
 		time.Sleep(3 * time.Second)
 		a.wire.set(func() { a.wire.cut = true })
 		time.Sleep(13 * time.Second)
-		for range limit {
+		for range slotLimit {
 			if !b.take("k").Allowed {
 				t.Error("a node that was cut off for a lease has kept its places")
 			}
 		}
 		a.wire.set(func() { a.wire.cut = false })
 		time.Sleep(5 * time.Second)
-		if a.has("k") != limit || b.has("k") != limit {
+		if a.has("k") != slotLimit || b.has("k") != slotLimit {
 			t.Errorf("%d and %d run, want all", a.has("k"), b.has("k"))
 		}
-		for range limit {
+		for range slotLimit {
 			b.free("k")
 			if time.Sleep(2 * time.Second); b.take("k").Allowed {
 				t.Error("admitted while the other node has all")
@@ -124,25 +124,25 @@ func TestANodeThatIsCutOff(t *testing.T) {
 // How far nodes go beyond the limit: a burst on a cold key takes it on each of them until the first
 // round trip is over. From then on nobody is admitted before there is room.
 func TestHowFarBeyondTheLimit(t *testing.T) {
-	inVirtualTime(t, 3, false, func(t *testing.T, _ *store, nodes []*node) {
+	withSlotNodes(t, 3, false, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
 		sum := func() (n int) {
 			for _, one := range nodes {
 				n += one.has("k")
 			}
 			return n
 		}
-		for range 2 * limit {
+		for range 2 * slotLimit {
 			for _, n := range nodes {
 				n.take("k")
 			}
 		}
-		if sum() != 3*limit {
+		if sum() != 3*slotLimit {
 			t.Errorf("%d in the first round trip, want the limit on each of three nodes", sum())
 		}
-		for sum() > limit {
+		for sum() > slotLimit {
 			time.Sleep(2 * time.Second)
 			for _, n := range nodes {
-				if n.free("k"); n.take("k").Allowed && sum() > limit {
+				if n.free("k"); n.take("k").Allowed && sum() > slotLimit {
 					t.Errorf("admitted after the round trip, so that %d run", sum())
 				}
 			}
@@ -155,7 +155,7 @@ func TestHowFarBeyondTheLimit(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		most, over := 0, 0
 		for i := range 3000 {
-			if nodes[i%3].take("k").Allowed && sum() > limit {
+			if nodes[i%3].take("k").Allowed && sum() > slotLimit {
 				over++
 			}
 			most = max(most, sum())
@@ -164,7 +164,7 @@ func TestHowFarBeyondTheLimit(t *testing.T) {
 				nodes[(i/2)%3].free("k")
 			}
 		}
-		if t.Logf("%d at once at most, %d of 3000 admitted beyond the limit", most, over); most > 2*limit {
+		if t.Logf("%d at once at most, %d of 3000 admitted beyond the limit", most, over); most > 2*slotLimit {
 			t.Errorf("%d at once", most)
 		}
 	})
@@ -173,7 +173,7 @@ func TestHowFarBeyondTheLimit(t *testing.T) {
 // A message that comes after the next one has no effect, also where the next one only says that
 // there is nothing left.
 func TestALateMessageHasNoEffect(t *testing.T) {
-	inVirtualTime(t, 1, false, func(t *testing.T, st *store, nodes []*node) {
+	withSlotNodes(t, 1, false, func(t *testing.T, st *slotStore, nodes []*slotNode) {
 		n := nodes[0]
 		for range 20 {
 			n.wire.set(func() { n.wire.late = 1 })
@@ -182,7 +182,7 @@ func TestALateMessageHasNoEffect(t *testing.T) {
 			n.wire.set(func() { n.wire.late = 0 })
 			n.free("k")
 			time.Sleep(6 * time.Second) // the late one has come
-			if left := st.gauges(hash("k")); len(left) > 0 {
+			if left := st.gauges(slotHash("k")); len(left) > 0 {
 				t.Fatalf("Redis has %v of a node that has nothing", left)
 			}
 		}
@@ -191,7 +191,7 @@ func TestALateMessageHasNoEffect(t *testing.T) {
 
 // What a dead node has said ends also where Redis' clock steps back.
 func TestADeadNodeAndAStepBack(t *testing.T) {
-	inVirtualTime(t, 2, false, func(t *testing.T, st *store, nodes []*node) {
+	withSlotNodes(t, 2, false, func(t *testing.T, st *slotStore, nodes []*slotNode) {
 		a, b := nodes[0], nodes[1]
 		for range 2 {
 			a.take("k")
@@ -201,7 +201,7 @@ func TestADeadNodeAndAStepBack(t *testing.T) {
 		a.wire.set(func() { a.wire.ended = true })
 		st.step(-time.Hour)
 		time.Sleep(gauge.Lease + 2*gauge.Refresh)
-		if all := st.gauges(hash("k")); len(all) != 1 || all[b.src.Node()] != 2 {
+		if all := st.gauges(slotHash("k")); len(all) != 1 || all[b.src.Node()] != 2 {
 			t.Errorf("Redis has %v, want only the 2 of the node that lives", all)
 		}
 	})
@@ -210,8 +210,8 @@ func TestADeadNodeAndAStepBack(t *testing.T) {
 // A slot that is given back just when a request of the same node finds that there is none goes to
 // one request only, here or on another node.
 func TestASlotThatIsFreeWhileARequestAsks(t *testing.T) {
-	inVirtualTime(t, 2, true, func(t *testing.T, _ *store, nodes []*node) {
-		ask := func(n *node) {
+	withSlotNodes(t, 2, true, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
+		ask := func(n *slotNode) {
 			slot, s, err := n.sync.Take(t.Context(), n.src, askOf("k"))
 			if n.keep("k", slot, s); err != nil {
 				t.Error(err)
@@ -219,11 +219,11 @@ func TestASlotThatIsFreeWhileARequestAsks(t *testing.T) {
 		}
 		a, b := nodes[0], nodes[1]
 		for range 100 {
-			for range limit {
+			for range slotLimit {
 				ask(a)
 			}
-			if a.has("k") != limit {
-				t.Errorf("a node has %d of %d that are free", a.has("k"), limit)
+			if a.has("k") != slotLimit {
+				t.Errorf("a node has %d of %d that are free", a.has("k"), slotLimit)
 				return
 			}
 			var wg sync.WaitGroup
@@ -236,11 +236,11 @@ func TestASlotThatIsFreeWhileARequestAsks(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if n := a.has("k") + b.has("k"); n > limit {
-				t.Errorf("%d run at once, %d and %d, want at most %d", n, a.has("k"), b.has("k"), limit)
+			if n := a.has("k") + b.has("k"); n > slotLimit {
+				t.Errorf("%d run at once, %d and %d, want at most %d", n, a.has("k"), b.has("k"), slotLimit)
 				return
 			}
-			for range limit {
+			for range slotLimit {
 				a.free("k")
 				b.free("k")
 			}

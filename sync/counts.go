@@ -1,0 +1,104 @@
+package ratesync
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/cycle"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+func (r *Replicator) callTime(at *attachment) time.Duration {
+	return cycle.CallTime(r.timeout, time.Duration(at.rate.Load()), r.RoundTrip())
+}
+
+// A countsOut sends counts of a table.
+type countsOut struct {
+	sender[table.Message]
+
+	s  *Source
+	at *attachment
+}
+
+var countBuffers sync.Pool
+
+// syncTable sends what is due, or what is urgent, and merges the answers. It returns the last error
+// of any batch.
+//
+// Many keys are synced slowly: one call at a time, with as much rest in between as the call
+// took, and what becomes urgent meanwhile goes first. So requests, and the server's other users,
+// find a free processor. Where a quarter of the interval is over by then, or the sync before took
+// most of it, the rest goes as fast as it can.
+func (s *Source) syncTable(ctx context.Context, at *attachment, urgent bool) error {
+	r := at.to.r
+	if c := at.charger(); c != nil {
+		return s.charge(ctx, at, c)
+	}
+	s.dropCharges(r.now())
+	if !urgent {
+		s.resendRest(at, r.now())
+		s.table.Tick()
+	}
+	x := &countsOut{s: s, at: at}
+	x.sender = sender[table.Message]{out: x, cluster: r.cluster, buffers: &countBuffers, places: make(chan struct{}, parallel), failed: at.failed}
+	if r.cluster {
+		x.later = at.lost.Load()
+	}
+	begun, rate, most := time.Now(), time.Duration(at.rate.Load()), r.round()
+	fast := urgent || at.behind.Load()
+	for {
+		start := time.Now()
+		n := x.nextRound(ctx, most, urgent)
+		if !fast {
+			x.calls.Wait()
+		}
+		if n < most {
+			break
+		}
+		for !urgent && s.table.Urgent() && x.nextRound(ctx, most, true) == most {
+		}
+		if fast = fast || at.behind.Load() || time.Since(begun) > rate/4; !fast {
+			x.calls.Wait()
+			pauseFor(ctx, time.Since(start))
+		}
+	}
+	x.calls.Wait()
+	if !urgent && !x.isOver(ctx) {
+		at.behind.Store(time.Since(begun) > rate-rate/4)
+	}
+	at.failed, at.answered = x.failed, x.answered
+	return x.err
+}
+
+// round returns how many messages are taken out at once: those of one call, and in a cluster, where
+// they belong to 64 shards, those of as many calls.
+func (r *Replicator) round() int {
+	if r.cluster {
+		return batchSize * 32
+	}
+	return batchSize
+}
+
+func (x *countsOut) drain(most int, urgent bool, dst []table.Message) []table.Message {
+	return x.s.table.Drain(x.at.to.r.now(), most, urgent, dst)
+}
+
+func (x *countsOut) idOf(m table.Message) keys.ID { return m.ID }
+
+// lost are the shards of a Cluster that the heartbeat finds lost or that have failed in this cycle:
+// the others would wait for those. An early sync leaves out those that failed in the last cycle,
+// too.
+func (x *countsOut) lost() uint64 {
+	if r := x.at.to.r; r.cluster {
+		return r.lost.Load() | x.failed
+	}
+	return 0
+}
+
+func (x *countsOut) call(ctx context.Context, messages []table.Message) error {
+	return x.s.batch(ctx, x.at, messages)
+}
+
+func (x *countsOut) fail(messages []table.Message) { x.s.table.Fail(messages) }
