@@ -26,6 +26,9 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if names := p.KeyNames; p.LogKeys && names.Wants(p.ask.Key, e.Now) {
 		names.Leave(p.ask.Key, p.Template.Text(p.ask.Raw))
 	}
+	if says := e.recall(p); says >= denies {
+		return says
+	}
 	if slots != nil {
 		if says := e.takeSlot(p, slots, slowed, r); says != admits {
 			return says

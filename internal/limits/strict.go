@@ -17,10 +17,11 @@ import (
 
 // askStrict asks the zones that Redis decides for. After the first denial none is asked that needs
 // Redis: each zone asked before gives a unit to a request that is denied, which others lack until
-// it has been refunded. So the likeliest to deny is asked first: the one in which the least is left
-// by what Redis last reported, and last the queues that have room, as a slot can't be refunded once
-// others stand behind it. The key and limits of a zone are read right after its own matchers have
-// run: those of the next one may replace what placeholders read.
+// it has been refunded. So the likeliest to deny is asked first: one that denies without a call,
+// then the one in which the least is left by what Redis last reported, and last the queues that
+// have room, as a slot can't be refunded once others stand behind it. The key and limits of a zone
+// are read right after its own matchers have run: those of the next one may replace what
+// placeholders read.
 //
 // A request that a limit has denied before Redis is asked hears how long each of these zones would
 // have it wait, and whether an operator denies all its requests.
@@ -53,7 +54,9 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 		for i := range e.later {
 			p := &e.later[i]
 			p.left = -1
-			if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
+			if _, ok := p.recall(e.Now); ok && p.EnforcesRaw(p.ask.Raw) {
+				p.left = -2
+			} else if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
 				p.left = left
 			}
 			if p.Kind.Queues() && p.left > 0 {
@@ -80,6 +83,44 @@ func (z *Zone) heard(limits []Limit, a *table.Ask, now int64) (wait time.Duratio
 	return wait
 }
 
+// recall returns what Redis' last denial of a key says to a request at now, if that holds. The
+// counters of this node still decide for a key without a slot of its own, and Redis is asked where
+// it has yet to learn what was decided without it.
+func (p *part) recall(now int64) (all []strict.Verdict, ok bool) {
+	if p.memory.IsEmpty() || len(p.limits) == 0 || p.says != admits {
+		return nil, false
+	}
+	if all, ok = p.memory.Recall(p.rulesOf(p.limits), p.IDOf(p.ask.Raw), now, nil); !ok {
+		return nil, false
+	}
+	for i := range p.limits {
+		if p.limits[i].HasDebt(p.ask.Key) {
+			return nil, false
+		}
+	}
+	_, ok = Room(p.limits, p.ask.Key, p.ask.Raw, now)
+	return all, ok
+}
+
+// recall denies a request by Redis' last denial, if that holds. A fork is asked at the place of the
+// request that it stands for, and looks into Redis.
+func (e *Evaluation) recall(p *part) verdict {
+	all, ok := p.recall(e.Now)
+	if !ok || p.Forked != nil {
+		return admits
+	}
+	return e.decided(p, all, p.Redis.Strict.Nothing(e.Now))
+}
+
+// decided notes what Redis says to a request by e.Now.
+func (e *Evaluation) decided(p *part, all []strict.Verdict, g strict.Grant) verdict {
+	p.grant, p.ask.Now = g, e.Now
+	for i := range all {
+		e.receipts = append(e.receipts, receipt{table.Taken{Decision: all[i].Decision, N: p.ask.N}, all[i].Reserved && p.CountResponses != nil})
+	}
+	return e.judge(p)
+}
+
 // askRedis has Redis decide, if it has to be asked. done is set where it decides, or the key is
 // banned, and lost where Redis was asked and has not answered.
 func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, lost bool) {
@@ -94,12 +135,7 @@ func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, los
 		p.wait = p.restOf(p.ask.Raw, p.shadow, e.Now)
 		return banned, p.wait > 0, lost
 	}
-	p.grant, p.ask.Now = grant, e.Now
-	for i := range answers {
-		a := &answers[i]
-		e.receipts = append(e.receipts, receipt{table.Taken{Decision: a.Decision, N: p.ask.N}, a.Reserved && p.CountResponses != nil})
-	}
-	return e.judge(p), true, false
+	return e.decided(p, answers, grant), true, false
 }
 
 // decideInRedis lets Redis decide for a key. Where it could not, nobody has granted, and this

@@ -82,8 +82,10 @@ type Zone struct {
 	isFull bool
 	// Varies is set where numbers come with the request.
 	Varies bool
-	// Rules are the limits for Redis, which decides on all of them in one call.
-	Rules []strict.Rule
+	// Rules are the limits for Redis, which decides on all of them in one call. memory is what it
+	// has last denied, nil where it is not asked.
+	Rules  []strict.Rule
+	memory *strict.Memory
 
 	// Forked is the key of a Fork, nil of all other zones.
 	Forked *Key
@@ -134,7 +136,9 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.AllLimits = append(z.AllLimits, NewLimit(o.Namespace, &z.Settings, r, o.Headers))
 		z.Varies = z.Varies || r.From != ""
 	}
-	z.Rules = Rules(z.AllLimits)
+	if z.Rules = Rules(z.AllLimits); z.IsStrict() {
+		z.memory = z.Redis.Strict.Memory(z.Name, z.MaxKeys)
+	}
 	if z.Slots = NewSlotLimit(&z.Settings, o.Headers); z.Slots != nil {
 		z.KeyNames = &z.Slots.Names
 	}
@@ -157,6 +161,9 @@ func (z *Zone) Release() {
 		l.Release()
 	}
 	z.Banning.ReleaseAll()
+	if z.memory != nil {
+		z.memory.Release()
+	}
 	if z.Throttle != nil {
 		bandwidth.Release(z.Namespace, z.Name)
 	}

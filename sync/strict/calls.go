@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -65,14 +66,6 @@ type group struct {
 	fixed []corrections // by rule
 }
 
-// A denial is an answer that denied, and when it came.
-type denial struct {
-	outcome *outcome
-	rules   []Rule
-	came    time.Time
-	wait    time.Duration
-}
-
 const (
 	// maxBatches bounds the batches of one call, so that Redis is not held up by it.
 	maxBatches = 128
@@ -105,7 +98,7 @@ func (d *denial) stillHolds(w *waiter) bool {
 	if d == nil || !slices.Equal(d.rules, w.rules) {
 		return false
 	}
-	passed := time.Since(d.came)
+	passed := time.Duration(clock.Now() - d.came)
 	if passed >= d.wait {
 		return false
 	}
@@ -122,6 +115,7 @@ func (s *Limiter) correct(g Grant, c correction, in func(rule int) bool) {
 		if g.reset.Stamp == q.reset.Stamp { // else it is forgiven
 			q.correct(c, in)
 		}
+		s.forget(g.ruleset.zone, g.id)
 	})
 }
 
@@ -195,7 +189,7 @@ func (s *Limiter) run(rs *ruleset, id [16]byte, q *queue) {
 			err = ErrClosed
 		}
 		rs.mu.Lock()
-		q.finish(t.asked.call, o, err, result)
+		s.finish(rs, id, q, t.asked.call, o, err, result)
 		rests := result == rejected && len(q.waiters) == 0 && q.unfinished()
 		if rests {
 			s.suspend(rs, id, q)
@@ -430,10 +424,11 @@ func (q *queue) fail(err error) {
 	q.waiters = nil
 }
 
-// finish hands out what came of a call.
-func (q *queue) finish(c call, all []*outcome, err error, result result) {
+// finish hands out what came of a call, and remembers what it denied.
+func (s *Limiter) finish(rs *ruleset, id [16]byte, q *queue, c call, all []*outcome, err error, result result) {
 	if result != answered {
 		q.finishUnanswered(c, err, result)
+		s.forget(rs.zone, id)
 		return
 	}
 	current := c.reset.Stamp == q.reset.Stamp // else it is forgiven what the call got
@@ -441,10 +436,11 @@ func (q *queue) finish(c call, all []*outcome, err error, result result) {
 		q.rollBack, q.sent, q.denied = 0, nil, nil
 	}
 	q.now = all[0].at
+	var denied []*denial
 	for i, b := range c.batches {
 		o := all[i]
 		if current && o.granted < int64(len(b.waiters)) {
-			q.denied = &denial{outcome: o, rules: b.rules, came: time.Now(), wait: waitOf(b.rules, o)}
+			denied = append(denied, s.denialOf(b.rules, o, c.reset.Stamp))
 		}
 		asked := b.tell(o, c.reset)
 		if !current {
@@ -455,6 +451,30 @@ func (q *queue) finish(c call, all []*outcome, err error, result result) {
 		}
 		q.penalize(c.rules, o, asked-o.granted)
 	}
+	if len(denied) > 0 {
+		q.denied = denied[len(denied)-1]
+	}
+	switch {
+	case q.unfinished(): // what it refunds may admit the next request
+		s.forget(rs.zone, id)
+	case len(denied) > 0 && mayRemember(c.rules):
+		s.remember(rs.zone, id, denied)
+		q.denyMore(denied, c.reset)
+	}
+}
+
+// denyMore denies those who wait for the next call and would be denied by the memory.
+func (q *queue) denyMore(denied []*denial, under reset.Reset) {
+	q.waiters = slices.DeleteFunc(q.waiters, func(w *waiter) bool {
+		i := indexOf(denied, w.rules)
+		if w.gone || i < 0 || w.reset.Stamp != under.Stamp {
+			return false
+		}
+		o := denied[i].outcome
+		w.outcome, w.position, w.reset = o, o.granted+1, under
+		close(w.done)
+		return true
+	})
 }
 
 // tell hands out what came of a batch, and returns to how many: some may have left.
@@ -476,16 +496,6 @@ func (q *queue) penalize(rules []Rule, o *outcome, n int64) {
 	if rules[0].CountsDenied && n > 0 {
 		q.correct(correction{op: penalty, n: n, at: o.at}, inAll)
 	}
-}
-
-// waitOf is how long the next request is to wait by an answer.
-func waitOf(rules []Rule, o *outcome) (wait time.Duration) {
-	for _, v := range verdicts(rules, o, o.granted+1, nil) {
-		if !v.Decision.Allowed {
-			wait = max(wait, v.Decision.Retry)
-		}
-	}
-	return wait
 }
 
 // finishUnanswered ends a call that was not answered. Its requests ask again where Redis does

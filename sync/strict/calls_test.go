@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -28,7 +29,7 @@ func TestAFullCallDeniesByTheLastDenial(t *testing.T) {
 		q := &queue{running: true, waiters: make([]*waiter, maxWanted)}
 		rs.queues[id(1)] = q
 		last := &outcome{granted: 3, at: replied, seq: 7, remaining: []int64{0}, states: [][]int64{{10, replied, replied}}}
-		q.denied = &denial{outcome: last, rules: []Rule{log}, came: time.Now(), wait: 3 * time.Second}
+		q.denied = &denial{outcome: last, rules: []Rule{log}, came: clock.Now(), wait: 3 * time.Second}
 		for _, c := range []struct {
 			after  time.Duration
 			rule   Rule
@@ -38,7 +39,7 @@ func TestAFullCallDeniesByTheLastDenial(t *testing.T) {
 		} {
 			time.Sleep(c.after)
 			w := &waiter{done: make(chan struct{}), rules: []Rule{c.rule}}
-			before, passed := len(q.waiters), time.Since(q.denied.came)
+			before, passed := len(q.waiters), time.Duration(clock.Now()-q.denied.came)
 			if !s.join(rs, id(1), w) {
 				t.Fatal("there will be no call")
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -200,7 +201,7 @@ func TestADenialByTheLastAnswerIsCharged(t *testing.T) {
 	rs.queues[id(1)] = q
 	q.denied = &denial{
 		outcome: &outcome{at: replied, seq: 7, remaining: []int64{0}, states: [][]int64{{10, replied, replied}}},
-		rules:   []Rule{log}, came: time.Now(), wait: time.Minute,
+		rules:   []Rule{log}, came: clock.Now(), wait: time.Minute,
 	}
 	w := &waiter{done: make(chan struct{}), rules: []Rule{log}}
 	s.join(rs, id(1), w)

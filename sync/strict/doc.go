@@ -3,6 +3,7 @@
 //	limiter.go     a request asks for a unit of its key in each limit of its zone
 //	calls.go       one call a key is under way; requests that come meanwhile share the next one
 //	turns.go       calls of several keys share a round trip where many keys wait
+//	memory.go      what Redis has just denied is denied again without a call
 //	backlog.go     nobody waits for a call longer than Redis has for an answer
 //	correction.go  refunds and penalties, which a later call carries
 //	circuit.go     while Redis does not answer, nobody waits for it
@@ -16,5 +17,6 @@
 //
 // A call runs head.lua, the file of its family, and tail.lua; a charge ends with charge_tail.lua.
 //
-// A ruleset's lock is taken before the Limiter's, and a circuit's alone. None is held over I/O.
+// A ruleset's lock is taken before the Limiter's and before those of a Memory, and a circuit's
+// alone. None is held over I/O.
 package strict

@@ -53,9 +53,10 @@ type Limiter struct {
 
 	work ratesync.Work // that CloseBy waits for
 
-	mu    sync.Mutex
-	made  int
-	zones map[string][]*ruleset
+	mu       sync.Mutex
+	made     int
+	zones    map[string][]*ruleset
+	memories map[string]*Memory // by zone
 }
 
 const (
@@ -69,7 +70,7 @@ const (
 // New makes a Limiter of a namespace. It does no network I/O. timeout bounds a call from the moment
 // at which it has its connection.
 func New(client redis.UniversalClient, namespace string, timeout time.Duration) *Limiter {
-	s := &Limiter{client: client, keys: ratesync.NewKeyspace(namespace), node: ratesync.NewNode(), zones: make(map[string][]*ruleset)}
+	s := &Limiter{client: client, keys: ratesync.NewKeyspace(namespace), node: ratesync.NewNode(), zones: make(map[string][]*ruleset), memories: make(map[string]*Memory)}
 	_, s.cluster = client.(*redis.ClusterClient)
 	s.SetTimeout(timeout)
 	s.seq.Store(time.Now().UnixMicro())

@@ -1,0 +1,248 @@
+package strict
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+)
+
+const (
+	// memoryTime is how long a denial is remembered at most, from when its call was made.
+	memoryTime = time.Second
+	// maxRemembered bounds the sets of rules of one key whose denials are remembered. Requests of
+	// one more are asked for.
+	maxRemembered = 4
+	memoryStripes = 16
+)
+
+// A denial is an answer that denied, to requests of the same rules under the same reset.
+type denial struct {
+	rules   []Rule
+	reset   int64 // the stamp
+	outcome *outcome
+	// asked is when the call was made, and came when it was answered, by the process' clock. wait
+	// is the longest wait of the rules that denied.
+	asked, came int64
+	wait        time.Duration
+	verdicts    []Verdict
+	// trips are those of the Limiter then: what was denied before an outage doesn't hold after it.
+	trips int64
+}
+
+// denialOf is what a batch of requests was denied, which has just been answered.
+func (s *Limiter) denialOf(rules []Rule, o *outcome, reset int64) *denial {
+	d := &denial{rules: rules, reset: reset, outcome: o, asked: o.asked, came: clock.Now(), verdicts: verdicts(rules, o, o.granted+1, nil), trips: s.trips.Load()}
+	for i := range d.verdicts {
+		v := &d.verdicts[i]
+		if v.Reports = nil; !v.Decision.Allowed {
+			d.wait = max(d.wait, v.Decision.Retry)
+		}
+	}
+	return d
+}
+
+// isOver reports whether a denial is no longer remembered at now.
+func (d *denial) isOver(now int64) bool {
+	return now-d.asked >= int64(memoryTime) || now-d.came >= int64(d.wait)
+}
+
+// tell appends what the rules say to a request at now: what they said, with what is left of their
+// waits. A rule whose wait is over would admit it, and then nobody else. One that admits nobody at
+// all has no wait that passes.
+func (d *denial) tell(now int64, dst []Verdict) []Verdict {
+	passed := time.Duration(max(0, now-d.came))
+	for i, v := range d.verdicts {
+		w := &v.Decision
+		if !w.Allowed && min(d.rules[i].Limit, d.rules[i].size()) > 0 {
+			if w.Retry -= passed; w.Retry <= 0 {
+				w.Allowed, w.Remaining, w.Retry = true, 0, 0
+			}
+		}
+		for _, wait := range []*time.Duration{&w.Next, &w.Reset} {
+			if *wait > 0 {
+				*wait = max(time.Microsecond, *wait-passed)
+			}
+		}
+		dst = append(dst, v)
+	}
+	return dst
+}
+
+// A Memory is what Redis has last denied in a zone. A request whose rules are those of a denial of
+// its key is denied without a call, while that holds: until a second after the call was made, or
+// until the wait that it told is over. So a client that goes on asking costs Redis a call a second.
+// Whatever this node itself refunds ends it; what other nodes refund is seen a second late. What is
+// admitted, only Redis says.
+//
+// Rules that count denied requests, and those whose units responses may refund, are always asked
+// for. It is safe for concurrent use.
+type Memory struct {
+	of    *Limiter
+	zone  string
+	users int // guarded by Limiter.mu
+
+	most     atomic.Int64 // keys
+	keys     atomic.Int64
+	sweeping atomic.Bool
+	stripes  [memoryStripes]memoryStripe
+}
+
+type memoryStripe struct {
+	mu   sync.Mutex
+	keys map[[16]byte][]*denial
+}
+
+// Memory returns the memory of a zone, with so many keys at most, until Release.
+func (s *Limiter) Memory(zone string, keys int) *Memory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.memories[zone]
+	if m == nil {
+		m = &Memory{of: s, zone: zone}
+		s.memories[zone] = m
+	}
+	m.users++
+	m.most.Store(int64(keys))
+	return m
+}
+
+// Release gives up a Memory.
+func (m *Memory) Release() {
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
+	if m.users--; m.users == 0 {
+		delete(m.of.memories, m.zone)
+	}
+}
+
+// IsEmpty reports whether nothing is remembered. A nil Memory is empty.
+func (m *Memory) IsEmpty() bool { return m == nil || m.keys.Load() == 0 }
+
+// Recall appends what the rules of a key say at now, by the process' clock, if it is denied without
+// a call.
+func (m *Memory) Recall(rules []Rule, id [16]byte, now int64, dst []Verdict) (all []Verdict, ok bool) {
+	s := m.of
+	if s.work.HasEnded() || s.unavailable(id) != nil {
+		return dst, false
+	}
+	var d *denial
+	st := m.stripe(id)
+	st.mu.Lock()
+	if i := indexOf(st.keys[id], rules); i >= 0 {
+		d = st.keys[id][i]
+	}
+	st.mu.Unlock()
+	if d == nil || d.isOver(now) || d.trips != s.trips.Load() || d.reset != s.resetOf(m.zone, id).Stamp {
+		return dst, false
+	}
+	return d.tell(now, dst), true
+}
+
+func (m *Memory) stripe(id [16]byte) *memoryStripe { return &m.stripes[id[15]%memoryStripes] }
+
+func indexOf(all []*denial, rules []Rule) int {
+	return slices.IndexFunc(all, func(d *denial) bool { return slices.Equal(d.rules, rules) })
+}
+
+// add remembers denials of a key. Each goes before what was remembered of its rules.
+func (m *Memory) add(id [16]byte, denials []*denial) {
+	now := clock.Now()
+	st := m.stripe(id)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	all, had := st.keys[id]
+	if !had && m.keys.Load() >= m.most.Load() {
+		return
+	}
+	all = slices.DeleteFunc(all, func(d *denial) bool { return d.isOver(now) || indexOf(denials, d.rules) >= 0 })
+	for _, d := range denials {
+		if i := indexOf(all, d.rules); i >= 0 {
+			all[i] = d
+		} else if len(all) < maxRemembered {
+			all = append(all, d)
+		}
+	}
+	if st.keys == nil {
+		st.keys = make(map[[16]byte][]*denial)
+	}
+	if st.keys[id] = all; !had {
+		m.keys.Add(1)
+	}
+	if m.sweeping.CompareAndSwap(false, true) {
+		m.of.work.Go(m.sweepAll)
+	}
+}
+
+// forget ends what is remembered of a key.
+func (m *Memory) forget(id [16]byte) {
+	st := m.stripe(id)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if _, ok := st.keys[id]; ok {
+		delete(st.keys, id)
+		m.keys.Add(-1)
+	}
+}
+
+// sweepAll drops, once a second, what is no longer remembered, until nothing is left.
+func (m *Memory) sweepAll() {
+	for {
+		select {
+		case <-m.of.probes.Done():
+			return
+		case <-time.After(memoryTime):
+		}
+		m.sweep(clock.Now())
+		if m.keys.Load() > 0 {
+			continue
+		}
+		m.sweeping.Store(false)
+		if m.keys.Load() == 0 || !m.sweeping.CompareAndSwap(false, true) {
+			return
+		}
+	}
+}
+
+func (m *Memory) sweep(now int64) {
+	for i := range m.stripes {
+		st := &m.stripes[i]
+		st.mu.Lock()
+		for id, all := range st.keys {
+			if !slices.ContainsFunc(all, func(d *denial) bool { return !d.isOver(now) }) {
+				delete(st.keys, id)
+				m.keys.Add(-1)
+			}
+		}
+		st.mu.Unlock()
+	}
+}
+
+// remember notes in the memory of a zone what a key was denied. Its ruleset's mutex is held, so
+// that what is refunded at the same time ends it.
+func (s *Limiter) remember(zone string, id [16]byte, denials []*denial) {
+	if m := s.memoryOf(zone); m != nil {
+		m.add(id, denials)
+	}
+}
+
+// forget ends what is remembered of a key. Its ruleset's mutex is held.
+func (s *Limiter) forget(zone string, id [16]byte) {
+	if m := s.memoryOf(zone); !m.IsEmpty() {
+		m.forget(id)
+	}
+}
+
+func (s *Limiter) memoryOf(zone string) *Memory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.memories[zone]
+}
+
+// mayRemember reports whether a denial holds for other requests of the rules: not where each of
+// them counts, nor where responses may refund units at any time.
+func mayRemember(rules []Rule) bool {
+	return !slices.ContainsFunc(rules, func(r Rule) bool { return r.CountsDenied || r.Reserves })
+}
