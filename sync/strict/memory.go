@@ -125,7 +125,7 @@ func (m *Memory) IsEmpty() bool { return m == nil || m.keys.Load() == 0 }
 // a call.
 func (m *Memory) Recall(rules []Rule, id [16]byte, now int64, dst []Verdict) (all []Verdict, ok bool) {
 	s := m.of
-	if s.work.HasEnded() || s.unavailable(id) != nil {
+	if c, _ := s.circuitOf(id); s.work.HasEnded() || c.down.Load() {
 		return dst, false
 	}
 	var d *denial
