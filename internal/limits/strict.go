@@ -54,7 +54,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 		for i := range e.later {
 			p := &e.later[i]
 			p.left = -1
-			if _, ok := p.recall(e.Now); ok && p.EnforcesRaw(p.ask.Raw) {
+			if _, ok := p.recall(e.Now); ok {
 				p.left = -2
 			} else if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
 				p.left = left

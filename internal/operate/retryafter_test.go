@@ -66,7 +66,11 @@ type patientCase struct {
 // inMemory is a Redis without a network, whose time is that of the bubble.
 func inMemory() (server *miniredis.Miniredis, client *redis.Client) {
 	server = miniredis.NewMiniRedis()
-	return server, redis.NewClient(&redis.Options{
+	return server, clientOf(server)
+}
+
+func clientOf(server *miniredis.Miniredis) *redis.Client {
+	return redis.NewClient(&redis.Options{
 		Dialer:     func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
 		MaxRetries: -1, DialerRetries: 1, PipelinePoolSize: -1, DisableIdentity: true, ContextTimeoutEnabled: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

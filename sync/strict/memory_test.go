@@ -165,8 +165,8 @@ func TestADenialIsRememberedForASecondOfItsCall(t *testing.T) {
 	}
 }
 
-// Who has waited as told is asked for, and admitted, in each algorithm: no memory outlives the wait,
-// whatever was denied meanwhile. What it tells is what is left of the wait.
+// Who has waited as told is asked for, and admitted, in each algorithm: no memory outlives the
+// wait, whatever was denied meanwhile. What it tells is what is left of the wait.
 func TestAMemoryEndsWithTheWait(t *testing.T) {
 	for _, kind := range allKinds {
 		remember(t, func(t *testing.T, n *remembering) {
@@ -367,8 +367,8 @@ func TestAnOutageEndsTheMemory(t *testing.T) {
 	})
 }
 
-// Rules with other numbers are asked for, and remembered beside each other: four sets of a key. What
-// is refunded of one of them ends all.
+// Rules with other numbers are asked for, and remembered beside each other: four sets of a key.
+// What is refunded of one of them ends all.
 func TestFourSetsOfRulesAreRemembered(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
 		var sets []Rule
