@@ -54,7 +54,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 		for i := range e.later {
 			p := &e.later[i]
 			p.left = -1
-			if _, ok := p.recall(e.Now); ok {
+			if _, ok := p.recall(e.Now, nil); ok {
 				p.left = -2
 			} else if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
 				p.left = left
@@ -86,11 +86,11 @@ func (z *Zone) heard(limits []Limit, a *table.Ask, now int64) (wait time.Duratio
 // recall returns what Redis' last denial of a key says to a request at now, if that holds. The
 // counters of this node still decide for a key without a slot of its own, and Redis is asked where
 // it has yet to learn what was decided without it.
-func (p *part) recall(now int64) (all []strict.Verdict, ok bool) {
+func (p *part) recall(now int64, dst []strict.Verdict) (all []strict.Verdict, ok bool) {
 	if p.memory.IsEmpty() || len(p.limits) == 0 || p.says != admits {
 		return nil, false
 	}
-	if all, ok = p.memory.Recall(p.rulesOf(p.limits), p.IDOf(p.ask.Raw), now, nil); !ok {
+	if all, ok = p.memory.Recall(p.rulesOf(p.limits), p.IDOf(p.ask.Raw), now, dst); !ok {
 		return nil, false
 	}
 	for i := range p.limits {
@@ -105,7 +105,8 @@ func (p *part) recall(now int64) (all []strict.Verdict, ok bool) {
 // recall denies a request by Redis' last denial, if that holds. A fork is asked at the place of the
 // request that it stands for, and looks into Redis.
 func (e *Evaluation) recall(p *part) verdict {
-	all, ok := p.recall(e.Now)
+	var buffer [2]strict.Verdict
+	all, ok := p.recall(e.Now, buffer[:0])
 	if !ok || p.Forked != nil {
 		return admits
 	}

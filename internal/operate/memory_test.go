@@ -488,3 +488,31 @@ func TestWhatALossSaysIsNotRemembered(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkDenied measures a denied request of a zone that decides by itself, and of a strict one
+// whose last denial is remembered.
+func BenchmarkDenied(b *testing.B) {
+	for _, rate := range []config.SyncRate{config.Local, config.Strict} {
+		b.Run(rate.String(), func(b *testing.B) {
+			server := miniredis.NewMiniRedis()
+			defer server.Close()
+			client := clientOf(server)
+			defer client.Close()
+			node := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
+			defer node.Close()
+			s := strictZone("denied", algorithms.SlidingWindow, 0, time.Hour)
+			s.SyncRate = rate
+			zones := dressed(b, node, plain, s)
+			defer zones[0].Release()
+			r := request("e")
+			b.ReportAllocs()
+			for b.Loop() {
+				e, err := limits.Evaluate(zones, r, clock.Now())
+				if err != nil || !e.Denied {
+					b.Fatal(err, e)
+				}
+				e.Free()
+			}
+		})
+	}
+}
