@@ -37,6 +37,7 @@ type Config struct {
 
 	zones    []*limits.Zone
 	distance distance
+	small    smallLimits
 	unsaved  bool  // it was reported at load that counters can't be saved
 	ending   bool  // stopped, and no other configuration came after it
 	saved    int64 // admitted by the zones that don't sync, when that was saved last
@@ -194,6 +195,7 @@ func (c *Config) housekeep() {
 			c.Control().Tick()
 			if c.Redis != nil {
 				c.checkDistance(roundTrip(c.Redis))
+				c.checkSmallLimits(c.Redis.Replicator.Nodes())
 			}
 		case <-minute.C:
 			for _, z := range c.zones {

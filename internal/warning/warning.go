@@ -47,6 +47,7 @@ const (
 	ClientsKey      = "TIDE033"
 	FarRedis        = "TIDE034"
 	Backlog         = "TIDE035"
+	SmallLimit      = "TIDE036"
 )
 
 // A Warning is a text for the log, and its code.
