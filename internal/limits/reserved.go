@@ -17,7 +17,7 @@ import (
 
 // reservedUnits returns what limits of a zone have reserved for a request of a key, nothing where
 // the zone counts whatever the response is.
-func (z *Zone) reservedUnits(limits []Limit, took []receipt, g strict.Grant, key keys.Key) (units []reservedUnit) {
+func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, g strict.Grant, key keys.Key) (units []reservedUnit) {
 	switch {
 	case z.CountResponses == nil:
 	case g.By() != nil:
@@ -33,7 +33,7 @@ func (z *Zone) reservedUnits(limits []Limit, took []receipt, g strict.Grant, key
 	default:
 		for i := range limits {
 			l := &limits[i]
-			held := l.Settler.Hold(l.Enforced, key, took[i].Taken)
+			held := l.Settler.Hold(l.Enforced, key, took[i])
 			units = append(units, reservedUnit{Responses: z.CountResponses, Key: key, By: l.Settler, Held: held})
 		}
 	}

@@ -24,7 +24,7 @@ import (
 //
 // A request that a limit has denied before Redis is asked hears how long each of these zones would
 // have it wait, and whether an operator denies all its requests.
-func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
+func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string) error {
 	limited := !e.Denied
 	for i := range e.parts {
 		p := &e.parts[i]
@@ -44,7 +44,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 		if !ok {
 			continue
 		}
-		e.later = e.meet(e.later, z, r, vars, !e.Denied)
+		e.later = e.meet(e.later, z, r)
 		if last := len(e.later) - 1; e.Denied && e.later[last].says == noKey {
 			e.later = e.later[:last]
 		}
@@ -96,10 +96,9 @@ func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, los
 	}
 	p.grant, p.ask.Now = grant, e.Now
 	for i := range answers {
-		a := &answers[i]
-		e.receipts = append(e.receipts, receipt{table.Taken{Decision: a.Decision, N: p.ask.N}, a.Reserved && p.CountResponses != nil})
+		e.receipts = append(e.receipts, table.Taken{Decision: answers[i].Decision, N: p.ask.N})
 	}
-	return e.judge(p), true, false
+	return e.judge(p, answers), true, false
 }
 
 // decideInRedis lets Redis decide for a key. Where it could not, nobody has granted, and this
@@ -181,7 +180,7 @@ func (z *Zone) mergeBan(err error) bool {
 
 // endInRedis refunds what Redis granted. What it denied is charged by then, where denied requests
 // count. A slot in a queue stays taken: whether anybody stands behind it is not known here.
-func (p *part) endInRedis(took []receipt, results []answer.Result, now int64, counts bool) (wait time.Duration) {
+func (p *part) endInRedis(took []table.Taken, results []answer.Result, now int64, counts bool) (wait time.Duration) {
 	switch {
 	case p.CountResponses != nil:
 		if p.grant.Admitted() {
