@@ -106,7 +106,7 @@ func (e *Evaluation) judge(p *part, byRedis []strict.Verdict) (says verdict) {
 			if byRedis != nil {
 				room = byRedis[i].Reserved
 			} else {
-				room = l.Settler.AdmitsSettled(l.Enforced, p.ask.Key, e.Now, p.ask.N)
+				room = l.Table.AdmitsSettled(l.Enforced, p.ask.Key, e.Now, p.ask.N)
 			}
 		}
 		if !room {
