@@ -45,17 +45,22 @@ type Responder struct {
 	message *message // nil for problem details
 
 	contentType string
-	// The problem details up to the wait.
-	exceeded string
-	abnormal string
-	reduced  string
 
-	// The errors for error routes. caddyhttp.Error would look up the caller for each request.
-	denied      error
-	unavailable error
-	tooEarly    error
-	barred      error
-	banned      error
+	replies [Barred + 1]reply // by reason
+}
+
+// A reply is what a denial for one reason is answered with.
+type reply struct {
+	status int
+	// err is for error routes. caddyhttp.Error would look up the caller for each request.
+	err error
+	// problem is the problem details up to the wait; all of them where fixed is set: such a reply
+	// has no Retry-After and RateLimit headers, as they would tell of a count that is not the
+	// client's own, or that doesn't decide.
+	problem []byte
+	fixed   bool
+	// code and text end a call of gRPC.
+	code, text string
 }
 
 // NewResponder prepares what does not differ from request to request.
@@ -68,22 +73,33 @@ func NewResponder(o Options) *Responder {
 			contentType = "application/json"
 		}
 	}
-	routed := func(status int, text string) error {
-		return caddyhttp.HandlerError{StatusCode: status, Err: denialError(text)}
+	exceeded := reply{
+		status: o.Status, err: routed(o.Status, "rate limit exceeded"), problem: problem(quotaExceeded, o.Status),
+		code: grpcResourceExhausted, text: "rate limit exceeded",
 	}
-	return &Responder{
-		Options:     o,
-		message:     m,
-		contentType: contentType,
-		exceeded:    problem(quotaExceeded, o.Status),
-		abnormal:    problem(abnormalUsage, o.Status),
-		reduced:     problem(reducedCapacity, http.StatusServiceUnavailable),
-		denied:      routed(o.Status, "rate limit exceeded"),
-		unavailable: routed(http.StatusServiceUnavailable, "rate limit unavailable"),
-		tooEarly:    routed(http.StatusTooEarly, "rate limit exceeded by early data, whose sender is not proven"),
-		banned:      routed(o.Status, "banned for a while, as a rate limit was exceeded too often"),
-		barred:      routed(http.StatusForbidden, "all requests of this key are denied, as an operator has set at run time"),
+	all := &Responder{Options: o, message: m, contentType: contentType}
+	for i := range all.replies {
+		all.replies[i] = exceeded
 	}
+	bans := &all.replies[Banned]
+	bans.err, bans.problem = routed(o.Status, "banned for a while, as a rate limit was exceeded too often"), problem(abnormalUsage, o.Status)
+	all.replies[Unavailable] = reply{
+		status: http.StatusServiceUnavailable, err: routed(http.StatusServiceUnavailable, "rate limit unavailable"),
+		problem: problem(reducedCapacity, http.StatusServiceUnavailable), code: grpcUnavailable, text: "rate limit unavailable",
+	}
+	all.replies[TooEarly] = reply{
+		status: http.StatusTooEarly, err: routed(http.StatusTooEarly, "rate limit exceeded by early data, whose sender is not proven"),
+		problem: tooEarlyProblem, fixed: true,
+	}
+	all.replies[Barred] = reply{
+		status: http.StatusForbidden, err: routed(http.StatusForbidden, "all requests of this key are denied, as an operator has set at run time"),
+		problem: barredProblem, fixed: true, code: grpcPermissionDenied, text: "these calls are not admitted for now",
+	}
+	return all
+}
+
+func routed(status int, text string) error {
+	return caddyhttp.HandlerError{StatusCode: status, Err: denialError(text)}
 }
 
 // TellsAdmitted reports whether Admit tells anybody anything.
@@ -92,26 +108,9 @@ func (o *Responder) TellsAdmitted() bool { return o.Headers != 0 || !o.NoPlaceho
 // Admit tells the client and the handlers after this one how the limits stand at now (nanoseconds
 // since the Unix epoch). It keeps neither f nor results.
 func (o *Responder) Admit(w http.ResponseWriter, r *http.Request, f *Fields, results []Result, now int64) {
-	if len(results) == 0 {
-		o.admitUnlimited(r)
-		return
-	}
 	f.writeHeaders(w.Header(), o.Headers, results, now)
-	if o.NoPlaceholders {
-		return
-	}
-	if repl := reqkey.ReplacerOf(r); repl != nil {
-		setPlaceholders(repl, "", 0, results)
-	}
-}
-
-// admitUnlimited tells handlers that no limit has looked at the request.
-func (o *Responder) admitUnlimited(r *http.Request) {
-	if !o.Shadow || o.NoPlaceholders {
-		return
-	}
-	if repl := reqkey.ReplacerOf(r); repl != nil {
-		repl.Map(func(name string) (any, bool) { return lookUp(name, "", 0, nil) })
+	if !o.NoPlaceholders && (len(results) > 0 || o.Shadow) {
+		setPlaceholders(reqkey.ReplacerOf(r), "", 0, results)
 	}
 }
 
@@ -152,9 +151,7 @@ func (o *Responder) WouldDeny(r *http.Request, would ShadowDenial) {
 		return
 	}
 	seconds := retryAfterSeconds(would.Wait, 0)
-	if o.Events != nil {
-		o.Events.emit(wouldDenyEvent, r, would.Zone, seconds)
-	}
+	o.Events.emit(wouldDenyEvent, r, would.Zone, seconds)
 	if repl := reqkey.ReplacerOf(r); repl != nil && !o.NoPlaceholders {
 		repl.Set(placeholderPrefix+wouldDenyName, would.Zone)
 		repl.Set(placeholderPrefix+wouldDenyWait, seconds)
@@ -164,22 +161,28 @@ func (o *Responder) WouldDeny(r *http.Request, would ShadowDenial) {
 // Deny answers a denied request. It returns an error only for the server's error routes to handle;
 // else the response is written.
 func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error {
-	switch d.Reason {
-	case TooEarly:
-		return o.writeFixed(w, r, http.StatusTooEarly, o.tooEarly, tooEarlyProblem)
-	case Barred:
-		return o.denyBarred(w, r, d.Zone)
+	a := &o.replies[d.Reason]
+	if d.Reason == TooEarly {
+		return o.writeFixed(w, r, a)
 	}
-	seconds := retryAfterSeconds(d.Wait, o.Jitter)
+	seconds := int64(0) // there is nothing to wait for where an operator has barred the key
+	if a.fixed {
+		d.Results = nil
+	} else {
+		seconds = retryAfterSeconds(d.Wait, o.Jitter)
+	}
 	repl := reqkey.ReplacerOf(r)
-	if repl != nil {
-		setPlaceholders(repl, d.Zone, seconds, d.Results)
+	setPlaceholders(repl, d.Zone, seconds, d.Results)
+	o.Events.emit(exceededEvent, r, d.Zone, seconds)
+	if d.Begins {
+		o.Events.emit(bannedEvent, r, d.Zone, seconds)
 	}
-	if o.Events != nil {
-		o.Events.emit(exceededEvent, r, d.Zone, seconds)
-		if d.Begins {
-			o.Events.emit(bannedEvent, r, d.Zone, seconds)
+	if a.fixed {
+		if isGRPC(r) {
+			writeGRPC(w, a.code, a.text, -1)
+			return nil
 		}
+		return o.writeFixed(w, r, a)
 	}
 	f := d.Fields
 	if f == nil {
@@ -189,59 +192,38 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	f.addResults(w.Header(), o.Headers, d.Results, d.Now)
 	if isGRPC(r) {
 		f.writeTo(w.Header())
-		o.denyGRPC(w, repl, d, seconds)
+		writeGRPC(w, a.code, o.textOf(repl, a, seconds), pushback(d.Wait, o.Jitter))
 		return nil
 	}
 	f.addNumber("Retry-After", seconds)
 	f.addReady("Cache-Control", "no-store")
-	status, err := o.Status, o.denied
-	if d.Reason == Unavailable {
-		status, err = http.StatusServiceUnavailable, o.unavailable
+	if o.isRouted(r, a.err) {
+		f.writeTo(w.Header())
+		return a.err
 	}
-	if d.Reason == Banned {
-		err = o.banned
-	}
-	routed := o.isRouted(r, err)
-	if !routed {
-		f.addReady("Content-Type", o.contentType)
-	}
+	f.addReady("Content-Type", o.contentType)
 	f.writeTo(w.Header())
-	if !routed {
-		f.body, err = o.appendBody(f.body, repl, &d, seconds), nil
-		writeResponse(w, r, status, f.body)
-		if cap(f.body) > maxKeptBody {
-			f.body = nil
-		}
+	if o.message != nil {
+		f.body = o.appendMessage(f.body, repl)
+	} else {
+		f.body = o.appendProblem(f.body, &d, seconds)
 	}
-	return err
+	writeResponse(w, r, a.status, f.body)
+	if cap(f.body) > maxKeptBody {
+		f.body = nil
+	}
+	return nil
 }
 
-// denyBarred answers a request of a key that an operator has barred. There is nothing to wait for.
-func (o *Responder) denyBarred(w http.ResponseWriter, r *http.Request, zone string) error {
-	if repl := reqkey.ReplacerOf(r); repl != nil {
-		setPlaceholders(repl, zone, 0, nil)
-	}
-	if o.Events != nil {
-		o.Events.emit(exceededEvent, r, zone, 0)
-	}
-	if isGRPC(r) {
-		writeGRPC(w, grpcPermissionDenied, "these calls are not admitted for now", -1)
-		return nil
-	}
-	return o.writeFixed(w, r, http.StatusForbidden, o.barred, barredProblem)
-}
-
-// writeFixed answers with problem details that are always the same, without Retry-After and
-// RateLimit headers: they would tell of a count that is not the client's own, or that doesn't
-// decide.
-func (o *Responder) writeFixed(w http.ResponseWriter, r *http.Request, status int, routed error, body []byte) error {
+// writeFixed answers with problem details that are always the same.
+func (o *Responder) writeFixed(w http.ResponseWriter, r *http.Request, a *reply) error {
 	h := w.Header()
 	h["Cache-Control"] = []string{"no-store"}
-	if o.isRouted(r, routed) {
-		return routed
+	if o.isRouted(r, a.err) {
+		return a.err
 	}
 	h["Content-Type"] = []string{"application/problem+json"}
-	writeResponse(w, r, status, body)
+	writeResponse(w, r, a.status, a.problem)
 	return nil
 }
 

@@ -375,7 +375,7 @@ func TestDenialOutsideOfAServer(t *testing.T) {
 }
 
 func TestPrebuiltErrorIsOneOfCaddys(t *testing.T) {
-	he, ok := errors.AsType[caddyhttp.HandlerError](NewResponder(Options{Status: 429}).denied)
+	he, ok := errors.AsType[caddyhttp.HandlerError](NewResponder(Options{Status: 429}).replies[Denied].err)
 	if !ok || he.StatusCode != 429 {
 		t.Errorf("%v, %v", he, ok)
 	}

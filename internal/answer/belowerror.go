@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 
@@ -70,41 +69,27 @@ func (*BelowError) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyh
 	if denied := denialError(""); !errors.As(err, &denied) {
 		return next.ServeHTTP(w, r)
 	}
-	guarded := &guardedWriter{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
+	var set [len(guardedHeaders)]string // by the denial
 	for i, name := range guardedHeaders {
-		guarded.values[i] = w.Header().Get(name)
+		set[i] = w.Header().Get(name)
 	}
+	guarded := NewBeginWriter(w, func(status int) {
+		if status < 400 {
+			removeHeaders(w.Header(), set)
+		}
+	})
 	return next.ServeHTTP(guarded, r)
 }
 
 // guardedHeaders are those that tell of an error and mean something else below 400.
 var guardedHeaders = [...]string{"Retry-After", "Cache-Control"}
 
-// guardedWriter removes headers once it knows the status. It leaves those of the error route.
-type guardedWriter struct {
-	*caddyhttp.ResponseWriterWrapper
-	values [len(guardedHeaders)]string // as the denial has set them
-	wrote  bool
-}
-
-// WriteHeader writes the status, which is final unless it is one of 1xx.
-func (w *guardedWriter) WriteHeader(status int) {
-	informs := status >= 100 && status < 200 && status != http.StatusSwitchingProtocols
-	if !w.wrote && !informs {
-		w.wrote = true
-		if status < 400 {
-			w.removeHeaders()
-		}
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// removeHeaders removes the values of the denial. A proxy adds those of its upstream behind them.
-func (w *guardedWriter) removeHeaders() {
-	h := w.Header()
+// removeHeaders removes the values that the denial has set, and leaves those of the error route. A
+// proxy adds those of its upstream behind them.
+func removeHeaders(h http.Header, set [len(guardedHeaders)]string) {
 	for i, name := range guardedHeaders {
 		switch values := h[name]; {
-		case len(values) == 0 || w.values[i] == "" || values[0] != w.values[i]:
+		case len(values) == 0 || set[i] == "" || values[0] != set[i]:
 		case len(values) == 1:
 			delete(h, name)
 		default:
@@ -113,33 +98,5 @@ func (w *guardedWriter) removeHeaders() {
 	}
 }
 
-// begin writes the status that a body without one has.
-func (w *guardedWriter) begin() {
-	if !w.wrote {
-		w.WriteHeader(http.StatusOK)
-	}
-}
-
-// Write writes a part of the body.
-func (w *guardedWriter) Write(b []byte) (int, error) {
-	w.begin()
-	return w.ResponseWriter.Write(b)
-}
-
-// ReadFrom writes a body.
-func (w *guardedWriter) ReadFrom(r io.Reader) (int64, error) {
-	w.begin()
-	return w.ResponseWriterWrapper.ReadFrom(r)
-}
-
-// FlushError sends what is written.
-func (w *guardedWriter) FlushError() error {
-	w.begin()
-	return http.NewResponseController(w.ResponseWriter).Flush()
-}
-
-// Interface guards
-var (
-	_ caddyhttp.MiddlewareHandler = (*BelowError)(nil)
-	_ io.ReaderFrom               = (*guardedWriter)(nil)
-)
+// Interface guard
+var _ caddyhttp.MiddlewareHandler = (*BelowError)(nil)

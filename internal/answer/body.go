@@ -23,14 +23,6 @@ var tooEarlyProblem = []byte(`{"type":"about:blank","title":"Too Early","status"
 // barredProblem is the answer to a key that an operator has barred.
 var barredProblem = []byte(`{"type":"about:blank","title":"Forbidden","status":403,"detail":"These requests are not admitted for now."}`)
 
-// appendBody appends the handler's message, or problem details.
-func (o *Responder) appendBody(b []byte, repl *caddy.Replacer, d *Denial, seconds int64) []byte {
-	if o.message == nil {
-		return o.appendProblem(b, d, seconds)
-	}
-	return o.appendMessage(b, repl)
-}
-
 // appendMessage appends the handler's message with what repl has for its placeholders.
 func (o *Responder) appendMessage(b []byte, repl *caddy.Replacer) []byte {
 	if repl == nil {
@@ -49,28 +41,20 @@ func writeResponse(w http.ResponseWriter, r *http.Request, status int, body []by
 }
 
 // problem begins problem details (RFC 9457).
-func problem(begin string, status int) string {
-	return begin + `,"status":` + strconv.Itoa(status) + `,"detail":"Try again in `
+func problem(begin string, status int) []byte {
+	return []byte(begin + `,"status":` + strconv.Itoa(status) + `,"detail":"Try again in `)
 }
 
 // appendProblem appends problem details.
 func (o *Responder) appendProblem(b []byte, d *Denial, seconds int64) []byte {
-	unavailable := d.Reason == Unavailable
-	switch {
-	case unavailable:
-		b = append(b, o.reduced...)
-	case d.Reason == Banned:
-		b = append(b, o.abnormal...)
-	default:
-		b = append(b, o.exceeded...)
-	}
+	b = append(b, o.replies[d.Reason].problem...)
 	b = strconv.AppendInt(b, seconds, 10)
 	if seconds == 1 {
 		b = append(b, ` second."`...)
 	} else {
 		b = append(b, ` seconds."`...)
 	}
-	if !unavailable {
+	if d.Reason != Unavailable {
 		b = appendViolated(b, d.Results)
 	}
 	return append(b, '}')

@@ -14,10 +14,9 @@ import (
 // are some: without one that matches, Caddy answers with an empty body. A request that is on an
 // error route already is not routed again: an error from there goes nowhere.
 func (o *Responder) isRouted(r *http.Request, err error) bool {
-	return !o.NoErrorRoutes && isRouted(r, err)
-}
-
-func isRouted(r *http.Request, err error) bool {
+	if o.NoErrorRoutes {
+		return false
+	}
 	srv, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if srv == nil || srv.Errors == nil || len(srv.Errors.Routes) == 0 || r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
 		return false

@@ -36,8 +36,9 @@ func NewEvents(ctx caddy.Context) (*Events, error) {
 }
 
 // emit emits an event of one request if anyone listens. Handlers of events run within the request.
+// It may be called on nil.
 func (e *Events) emit(event string, r *http.Request, zone string, seconds int64) {
-	if !e.app.ShouldEmit(event) {
+	if e == nil || !e.app.ShouldEmit(event) {
 		return
 	}
 	e.emitOf(event, r, map[string]any{"zone": zone, "wait": time.Duration(seconds) * time.Second, "remote_ip": "", "client_ip": ""})

@@ -48,29 +48,16 @@ func isGRPC(r *http.Request) bool {
 	return len(v) == len(grpcType) || v[len(grpcType)] == '+' || v[len(grpcType)] == ';'
 }
 
-// denyGRPC answers a denied call: with RESOURCE_EXHAUSTED, with UNAVAILABLE where Redis is, and
-// with the milliseconds after which a client may try again.
-func (o *Responder) denyGRPC(w http.ResponseWriter, repl *caddy.Replacer, d Denial, seconds int64) {
-	code := grpcResourceExhausted
-	if d.Reason == Unavailable {
-		code = grpcUnavailable
-	}
-	writeGRPC(w, code, o.textOf(repl, d, seconds), pushback(d.Wait, o.Jitter))
-}
-
 // textOf returns what a denied call says: the handler's message, or a sentence.
-func (o *Responder) textOf(repl *caddy.Replacer, d Denial, seconds int64) string {
+func (o *Responder) textOf(repl *caddy.Replacer, a *reply, seconds int64) string {
 	if o.message != nil {
 		return string(o.appendMessage(nil, repl))
 	}
-	text, unit := "rate limit exceeded", " seconds"
-	if d.Reason == Unavailable {
-		text = "rate limit unavailable"
-	}
+	unit := " seconds"
 	if seconds == 1 {
 		unit = " second"
 	}
-	return text + ", try again in " + strconv.FormatInt(seconds, 10) + unit
+	return a.text + ", try again in " + strconv.FormatInt(seconds, 10) + unit
 }
 
 // pushback returns a wait in whole milliseconds, plus up to the share jitter of it at random. Where

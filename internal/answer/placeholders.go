@@ -18,8 +18,12 @@ const (
 // in seconds, and zone are a denial's; wait is 0 for an admitted request.
 //
 // It costs one allocation, a second one for several limits: the function that the replacer asks.
-// That one can't be reused: the access log asks after the handler has returned.
+// That one can't be reused: the access log asks after the handler has returned. It does nothing
+// where repl is nil.
 func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, results []Result) {
+	if repl == nil {
+		return
+	}
 	if len(results) == 1 && (wait == 0 || zone == results[0].Policy.Zone) {
 		only := &results[0]
 		p, limit, remaining, reset, used := only.Policy, only.Limit, only.Remaining, ceilSeconds(only.reset()), only.used()

@@ -35,23 +35,18 @@ var counterPool = caddy.NewUsagePool()
 type Counters struct {
 	// Key is that in the pool.
 	Key string
-	// Table is what requests ask. Source is its way to other nodes.
-	Table  Decider
+	// Source is the table's way to other nodes.
+	Table  Table
 	Source *ratesync.Source
-	// Settler is the table for what is reserved.
-	Settler Settler
 
 	namespace, zone string
 
-	upkeep   upkeep
-	forgiver forgiver
-	stats    stats
 	// Names are the texts of keys that somebody wants to read.
 	Names KeyNames
 	// Near are the keys that have come near the limit, where somebody is told.
 	Near NearKeys
 	// fork copies the counters of one key; ok is false where it is not found by its ID.
-	fork func(l algorithms.Limit, k Key, now int64) (f Fork, ok bool)
+	fork func(l algorithms.Limit, k Key, now int64) (f Table, ok bool)
 
 	// bans are those that are swept along, nil for none.
 	bans atomic.Pointer[Bans]
@@ -69,8 +64,12 @@ type Counters struct {
 	follows  *control.Control // nil before the first Configure
 }
 
-// A Decider is a table as a request sees it.
-type Decider interface {
+// A Table is the table of a limit, whatever its algorithm.
+type Table interface {
+	ratesync.Table
+	control.Forgiver
+
+	// What requests ask.
 	Decide(a *table.Ask, t *table.Taken)
 	Take(l algorithms.Limit, key keys.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken
 	Refund(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
@@ -79,41 +78,32 @@ type Decider interface {
 	Import(l algorithms.Limit, key keys.Key, raw []byte, now int64, all []algorithms.Report)
 	Room(l algorithms.Limit, key keys.Key, raw []byte, now int64) (left int64, ok bool)
 	Wait(l algorithms.Limit, key keys.Key, now int64) time.Duration
-}
 
-// A Settler is a table as a request sees it whose response decides whether it counts.
-type Settler interface {
+	// What they ask whose response decides whether they count.
 	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
 	Settle(key keys.Key, r table.Reserved, now int64, refunds bool)
 	AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool
 	Unsettled() *table.Unsettled
-}
 
-// upkeep is a table as configurations and snapshots see it.
-type upkeep interface {
+	// For configurations, snapshots and resets.
 	Configure(b table.SyncConfig, maxKeys int)
 	Sweep(now int64)
 	Close()
 	Save(now int64) table.SavedCounts
 	Resume(p algorithms.Params, now int64, counts table.SavedCounts) int
-}
-
-// forgiver is a table as resets see it.
-type forgiver interface {
-	control.Forgiver
 	ForgetResets()
 	Forgive(now int64, counts table.SavedCounts, under *reset.Set)
 	Resets() *reset.Set
-}
 
-// stats is a table as those see it who watch it.
-type stats interface {
+	// For those who watch it.
 	Totals(now int64) table.Totals
 	Keys() int
 	Overflowing() bool
 	Overflowed() int64
 	OverflowBytes() int64
 	EachSpend(now int64, f func(table.Spend))
+	HasDebt(key keys.Key) (keys.ID, bool)
+	Remote(l algorithms.Limit, key keys.Key, now int64) int64
 }
 
 // AcquireCounters returns the counters of one limit: new ones, or those that a configuration
@@ -157,8 +147,8 @@ func newCounters(key, namespace string, z *config.Settings, r config.Rate) *Coun
 // hold gives counters a table of one state.
 func hold[S any](c *Counters, z *config.Settings, r config.Rate) {
 	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
-	c.Table, c.Settler, c.upkeep, c.forgiver, c.stats, c.Source = t, t, t, t, t, ratesync.NewSource(t, SpecOf(z, r))
-	c.fork = func(l algorithms.Limit, k Key, now int64) (Fork, bool) {
+	c.Table, c.Source = t, ratesync.NewSource(t, SpecOf(z, r))
+	c.fork = func(l algorithms.Limit, k Key, now int64) (Table, bool) {
 		if k.ByID {
 			return t.ForkID(k.ID, keys.KeyOf(k.Raw), now)
 		}
@@ -194,7 +184,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	config := l.syncConfig(every)
 	config.Charges, config.Wake = charges, c.Source.Wake
 	config.After = c.timers.After
-	c.upkeep.Configure(config, z.MaxKeys)
+	c.Table.Configure(config, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
 		if redis != old {
@@ -223,6 +213,12 @@ func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
 	}
 }
 
+// Drive returns the limit's table for one who drives it, and how it is to be configured if it
+// syncs, without a Wake and an After.
+func (l *Limit) Drive() (Table, table.SyncConfig) {
+	return l.Table, l.syncConfig(time.Duration(l.Settings.SyncRate))
+}
+
 // follow has the table apply what is reset in a control record, nil for none, from now on. What is
 // in another Redis is under other resets.
 func (c *Counters) follow(record *control.Control) {
@@ -230,13 +226,13 @@ func (c *Counters) follow(record *control.Control) {
 		return
 	}
 	if c.follows != nil {
-		c.follows.Unfollow(c.zone, c.forgiver)
+		c.follows.Unfollow(c.zone, c.Table)
 		if record == nil || record.Store != c.follows.Store {
-			c.forgiver.ForgetResets()
+			c.Table.ForgetResets()
 		}
 	}
 	if c.follows = record; record != nil {
-		record.Follow(c.zone, c.forgiver)
+		record.Follow(c.zone, c.Table)
 	}
 }
 
@@ -264,7 +260,7 @@ func (c *Counters) sweepEvery(d time.Duration) {
 			case <-c.stop:
 				return
 			case <-time.After(time.Duration(c.sweep.Load())):
-				c.upkeep.Sweep(clock.Now())
+				c.Table.Sweep(clock.Now())
 				if bans := c.bans.Load(); bans != nil {
 					bans.sweep(clock.Now())
 				}
@@ -283,7 +279,7 @@ func (c *Counters) Destruct() error {
 	defer c.mu.Unlock()
 	c.Source.Detach()
 	c.timers.Stop()
-	c.upkeep.Close()
+	c.Table.Close()
 	if c.attached != nil {
 		c.attached.Release()
 		c.attached = nil
@@ -294,27 +290,27 @@ func (c *Counters) Destruct() error {
 
 // Save returns what outlives the process, and the resets that it was counted under.
 func (c *Counters) Save() (counts table.SavedCounts, under *reset.Set) {
-	return c.upkeep.Save(clock.Now()), c.forgiver.Resets()
+	return c.Table.Save(clock.Now()), c.Table.Resets()
 }
 
 // Resume takes in what was saved, except what was forgiven since. It returns of how many keys a
 // decision can still use it.
 func (l *Limit) Resume(counts table.SavedCounts, under *reset.Set) int {
-	l.forgiver.Forgive(clock.Now(), counts, under)
-	return l.upkeep.Resume(l.Params(), clock.Now(), counts)
+	l.Table.Forgive(clock.Now(), counts, under)
+	return l.Table.Resume(l.Params(), clock.Now(), counts)
 }
 
 // Totals returns sums over all keys.
-func (c *Counters) Totals() table.Totals { return c.stats.Totals(clock.Now()) }
+func (c *Counters) Totals() table.Totals { return c.Table.Totals(clock.Now()) }
 
 // EachSpend calls f with what each key has spent that counted something lately. f must be quick:
 // requests of a few keys wait for it.
-func (c *Counters) EachSpend(f func(table.Spend)) { c.stats.EachSpend(clock.Now(), f) }
+func (c *Counters) EachSpend(f func(table.Spend)) { c.Table.EachSpend(clock.Now(), f) }
 
 // Overflow returns how many decisions were made for keys beyond max_keys, and the memory of their
 // sketch.
 func (c *Counters) Overflow() (decisions, bytes int64) {
-	return c.stats.Overflowed(), c.stats.OverflowBytes()
+	return c.Table.Overflowed(), c.Table.OverflowBytes()
 }
 
 // IsUnavailable reports whether what other nodes count of a key can't be had.
@@ -331,7 +327,7 @@ func (c *Counters) Sync() *ratesync.TableStatus { return c.Source.Status() }
 
 // State returns what metrics show.
 func (c *Counters) State() metrics.ZoneState {
-	s := metrics.ZoneState{Zone: c.zone, Keys: int64(c.stats.Keys()), Sketch: c.stats.Overflowing()}
+	s := metrics.ZoneState{Zone: c.zone, Keys: int64(c.Table.Keys()), Sketch: c.Table.Overflowing()}
 	if sync := c.Source.Status(); sync != nil {
 		s.Syncs, s.Synced = true, sync.Synced
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // A zone's slots and limits are one gate, with two ways to decide: by this node, or by Redis.
@@ -26,8 +27,9 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if names := p.KeyNames; p.LogKeys && names.Wants(p.ask.Key, e.Now) {
 		names.Leave(p.ask.Key, p.Template.Text(p.ask.Raw))
 	}
-	if says := e.recall(p); says >= denies {
-		return says
+	var buffer [2]strict.Verdict
+	if all, ok := p.recall(e.Now, buffer[:0]); ok && p.Forked == nil { // a fork looks into Redis
+		return e.decided(p, all, p.Redis.Strict.Nothing(e.Now))
 	}
 	if slots != nil {
 		if says := e.takeSlot(p, slots, slowed, r); says != admits {
@@ -53,21 +55,21 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if p.QueuesLast {
 		says = peeked
 	}
-	allowed := !p.Kind.Queues()
+	allowed := true
 	for i := range p.limits {
 		e.receipts = slices.Grow(e.receipts, 1)[:len(e.receipts)+1]
 		l, t := &p.limits[i], &e.receipts[len(e.receipts)-1]
-		if t.reserved = false; says == peeked {
-			l.Peek(&p.ask, &t.Taken)
+		if says == peeked {
+			l.Peek(&p.ask, t)
 		} else {
-			l.Decide(&p.ask, p.Want|p.Reserving, &t.Taken)
+			l.Decide(&p.ask, p.Want|p.Reserving, t)
 		}
 		allowed = allowed && t.Allowed
 	}
-	if allowed {
+	if allowed && !p.Kind.Queues() {
 		return says
 	}
-	return max(says, e.judge(p))
+	return max(says, e.judge(p, nil))
 }
 
 // failOver applies a zone's on_redis_loss. This node decides where it admits, by the limits that
@@ -92,8 +94,9 @@ func (z *Zone) failOver(limits []Limit, slowed bool) ([]Limit, verdict) {
 const reservedWait = time.Second
 
 // judge says whether the limits of a zone deny, and notes how long they make the client wait, or an
-// admitted request in its queue. In shadow mode nobody waits.
-func (e *Evaluation) judge(p *part) (says verdict) {
+// admitted request in its queue. In shadow mode nobody waits. byRedis is what Redis says, where it
+// decided.
+func (e *Evaluation) judge(p *part, byRedis []strict.Verdict) (says verdict) {
 	for i := range p.limits {
 		l, t := &p.limits[i], &e.receipts[p.first+i]
 		if t.Allowed {
@@ -102,73 +105,59 @@ func (e *Evaluation) judge(p *part) (says verdict) {
 			}
 			continue
 		}
-		if p.CountResponses != nil && p.grant.By() == nil {
-			t.reserved = l.Settler.AdmitsSettled(l.Enforced, p.ask.Key, e.Now, p.ask.N)
+		room := false // as soon as others get back what they have reserved
+		if p.CountResponses != nil {
+			if byRedis != nil {
+				room = byRedis[i].Reserved
+			} else {
+				room = l.Table.AdmitsSettled(l.Enforced, p.ask.Key, e.Now, p.ask.N)
+			}
 		}
-		switch {
-		case !t.reserved:
+		if !room {
 			says = denies
-		case says == admits:
+		} else if t.Retry = reservedWait; says == admits {
 			says = reserved
-		}
-		if t.reserved {
-			t.Retry = reservedWait
 		}
 		p.wait = max(p.wait, t.Retry)
 	}
 	return says
 }
 
-// endCounts refunds what slots and limits gave to a request that is denied. A zone that counts
+// endCounts refunds what slots and limits gave to a request that ends here. A zone that counts
 // denied requests keeps what its limits gave, and those of them that denied take as many units. One
-// of a key that is banned counts nowhere.
+// of a key that is banned counts nowhere. Of a client that went away in a queue only the slots
+// there are free again: what it has reserved stays spent.
 func endCounts(e *Evaluation, p *part, why ending) {
+	took := e.receipts[p.first : p.first+len(p.limits)]
 	if why == endsGone {
-		e.leave(p)
+		if p.says >= denies {
+			return // it has got its slots back
+		}
+		now := clock.Now()
+		for i := range took {
+			if l := &p.limits[i]; p.grant.By() == nil && took[i].Delay > 0 {
+				l.Table.Leave(l.Enforced, p.ask.Key, took[i], now, took[i].N)
+			}
+		}
+		for _, u := range p.reservedUnits(p.limits, took, p.grant, p.ask.Key) {
+			u.Settle(Response{})
+		}
 		return
 	}
 	results := e.Results()
 	if p.slot > 0 && e.slots[p.slot-1].GiveBack() {
 		results[p.first-1].Remaining++
 	}
-	counts := p.CountDenied && why != endsBanned
-	took := e.receipts[p.first : p.first+len(p.limits)]
-	wait := time.Duration(0)
-	for i := range took {
-		l, t, d := &p.limits[i], &took[i], &results[p.first+i]
-		switch {
-		case p.grant.By() != nil:
-		case t.Allowed && t.N == 0:
-			wait = max(wait, l.finishPeek(&p.ask, t, e.Now, counts, d))
-		case t.Allowed && counts:
-			wait = max(wait, l.keep(&p.ask, e.Now, d))
-		case t.Allowed:
-			l.giveBack(&p.ask, t, e.Now, d)
-		case counts:
-			wait = max(wait, l.penalize(&p.ask, t, e.Now, d))
-		}
-	}
+	counts, wait := p.CountDenied && why != endsBanned, time.Duration(0)
 	if p.grant.By() != nil {
 		wait = p.endInRedis(took, results[p.first:], e.Now, counts)
+	} else {
+		for i := range took {
+			wait = max(wait, p.limits[i].end(&p.ask, took[i], e.Now, counts, &results[p.first+i]))
+		}
 	}
 	if !p.shadow {
 		e.Denial.Wait = max(e.Denial.Wait, wait)
-	}
-}
-
-// leave frees the slots in queues of a client that went away. What it has reserved stays spent.
-func (e *Evaluation) leave(p *part) {
-	if p.says >= denies { // it has got its slots back
-		return
-	}
-	took, now := e.receipts[p.first:p.first+len(p.limits)], clock.Now()
-	for i := range took {
-		if l := &p.limits[i]; p.grant.By() == nil && took[i].Delay > 0 {
-			l.Table.Leave(l.Enforced, p.ask.Key, took[i].Taken, now, took[i].N)
-		}
-	}
-	for _, u := range p.reservedUnits(p.limits, took, p.grant, p.ask.Key) {
-		u.Settle(Response{})
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
-	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // An Evaluation is what the zones of a handler decided for one request. It is reused after Free.
@@ -37,9 +36,9 @@ type Evaluation struct {
 	// parts are the zones that were asked, in that order, and later those that match and are asked
 	// after others.
 	parts, later []part
-	// receipts are what the parts have taken, and results what answers tell of them, at the same
-	// places; see Results.
-	receipts []receipt
+	// receipts are what limits gave to the parts, and how much, of 0 units where a queue was only
+	// read. results are what answers tell of them, at the same places; see Results.
+	receipts []table.Taken
 	results  []answer.Result
 	slots    []TakenSlot
 	own      []Limit // of parts whose limits come with the request
@@ -59,61 +58,43 @@ const maxKept = 4096
 func Evaluate(zones []*Zone, r *http.Request, now int64) (e *Evaluation, err error) {
 	e = evaluations.Get().(*Evaluation)
 	e.Now = now
-	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.Slots != nil }) {
-		ended := false
-		defer func() {
-			if !ended { // something has panicked, such as a matcher
-				e.Free()
-			}
-		}()
-		err = e.evaluate(zones, r)
-		ended = true
-	} else {
-		err = e.evaluate(zones, r)
-	}
-	if err != nil {
-		e.Free()
-		return nil, err
-	}
-	return e, nil
-}
-
-// evaluate is Evaluate for an Evaluation that is new.
-func (e *Evaluation) evaluate(zones []*Zone, r *http.Request) error {
-	err := e.askAll(zones, r)
-	if err == nil && !e.Denied {
+	ended := false
+	defer func() {
+		if !ended { // by an error, or something has panicked, such as a matcher
+			e.Free()
+			e = nil
+		}
+	}()
+	if err = e.askAll(zones, r); err == nil && !e.Denied {
 		e.enterQueues()
-	}
-	all := err != nil || e.Denied // else only what zones in shadow mode would have denied
-	some := all
-	for i := range e.parts {
-		some = some || e.parts[i].says >= denies
-	}
-	if !some {
-		return nil
 	}
 	why := endsDenied
 	if e.Denial.Reason == answer.Banned {
 		why = endsBanned
 	}
-	for i := range e.parts {
-		if p := &e.parts[i]; all || p.says >= denies {
-			e.end(p, why)
-		}
-	}
-	if err == nil {
+	if e.end(why, err != nil || e.Denied) && err == nil {
 		e.record(r)
 	}
-	return err
+	ended = err == nil
+	return e, err
 }
 
-// end ends what a zone was asked, and gave.
-func (e *Evaluation) end(p *part, why ending) {
-	for _, g := range p.gates {
-		if g.end != nil && p.says.isDecision() {
-			g.end(e, p, why)
+// end ends what all zones were asked, and gave, or what those alone did that would have denied in
+// shadow mode. It reports whether there was one.
+func (e *Evaluation) end(why ending, all bool) (some bool) {
+	for i := range e.parts {
+		p := &e.parts[i]
+		if !all && p.says < denies {
+			continue
+		}
+		some = true
+		for _, g := range p.gates {
+			if g.end != nil && p.says.isDecision() {
+				g.end(e, p, why)
+			}
 		}
 	}
+	return some
 }
 
 // Free ends the use of an Evaluation and of what its methods returned. Slots that Hold did not hand
@@ -137,22 +118,19 @@ func (e *Evaluation) Free() {
 // and a request that one of them denies need not trouble Redis. Of each of the two classes, zones
 // that are not enforced for their keys come last.
 func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
-	vars := reqkey.Vars(r)
 	var already []string // zones that have counted the request
 	if len(zones) > 0 && zones[0].AfterErrors {
 		already = countedBefore(r)
 	}
-	if hasBans(zones) {
-		if err := e.askBans(zones, r, vars, already); err != nil || e.Denied {
-			return err
-		}
+	if err := e.askBans(zones, r, already); err != nil || e.Denied {
+		return err
 	}
 	for i, z := range zones {
 		if z.IsStrict() {
 			if err := e.askLater(r); err != nil {
 				return err
 			}
-			return e.askStrict(zones[i:], r, vars, already)
+			return e.askStrict(zones[i:], r, already)
 		}
 		ok, err := z.Applies(r, already)
 		if err != nil {
@@ -165,7 +143,7 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 			Starting.Await(r.Context(), e.Now)
 			e.Now = clock.Now() // see decide
 		}
-		e.parts = e.meet(e.parts, z, r, vars, true)
+		e.parts = e.meet(e.parts, z, r)
 		e.ask(r)
 	}
 	return e.askLater(r)
@@ -196,31 +174,20 @@ func (e *Evaluation) ask(r *http.Request) {
 		}
 	}
 	if !p.says.isDecision() {
-		e.drop(p)
+		p.limits = nil
+		if p.slot > 0 { // it is free again where the zone does not decide in the end
+			e.slots[p.slot-1].GiveBack()
+			e.receipts, p.slot = e.receipts[:p.first-1], 0
+		}
 	}
 	switch {
 	case p.says == skips:
 		e.parts = e.parts[:last]
 	case p.says >= denies && !p.shadow:
-		e.deny(p)
-	}
-}
-
-// drop frees the slot of a zone that does not decide in the end.
-func (e *Evaluation) drop(p *part) {
-	p.limits = nil
-	if p.slot > 0 {
-		e.slots[p.slot-1].GiveBack()
-		e.receipts, p.slot = e.receipts[:p.first-1], 0
-	}
-}
-
-// deny notes that a zone denies, and has the client wait as long as it says.
-func (e *Evaluation) deny(p *part) {
-	e.Denied = true
-	e.Denial.Wait = max(e.Denial.Wait, p.wait)
-	if p.says == banned {
-		e.Denial.Reason = answer.Banned
+		e.Denied, e.Denial.Wait = true, max(e.Denial.Wait, p.wait)
+		if p.says == banned {
+			e.Denial.Reason = answer.Banned
+		}
 	}
 }
 
@@ -256,10 +223,10 @@ func (e *Evaluation) enterQueues() {
 		}
 		p.ask.Now = e.Now
 		for j := range p.limits {
-			p.limits[j].Decide(&p.ask, p.Want, &e.receipts[p.first+j].Taken)
+			p.limits[j].Decide(&p.ask, p.Want, &e.receipts[p.first+j])
 		}
-		if p.says = e.judge(p); p.says >= denies && !p.shadow {
-			e.deny(p)
+		if p.says = e.judge(p, nil); p.says >= denies && !p.shadow {
+			e.Denied, e.Denial.Wait = true, max(e.Denial.Wait, p.wait)
 			return
 		}
 	}
@@ -270,42 +237,40 @@ func (e *Evaluation) enterQueues() {
 var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its request waited to be admitted"), StatusCode: 499}
 
 // Enter waits until an admitted request is due in its queues, and counts it as admitted.
-// It returns an error if the client has gone away; its slots are then free again.
+// It returns an error if the client has gone away; its slots are then free again. The results of a
+// request that has waited say how the limits stand after that. Redis is not asked again: what its
+// answers tell of comes sooner by the wait.
 func (e *Evaluation) Enter(ctx context.Context) error {
 	if e.Delay > 0 && !clock.Sleep(ctx, e.Delay) {
-		for i := range e.parts {
-			e.end(&e.parts[i], endsGone)
-		}
+		e.end(endsGone, true)
 		return errGone
 	}
 	for i := range e.parts {
 		p := &e.parts[i]
-		if p.says < denies {
-			p.Decisions.Count(answer.Admitted)
+		if p.says.isDecision() {
+			e.noticeOverflow(p)
 		}
+		if p.says >= denies {
+			continue
+		}
+		p.Decisions.Count(answer.Admitted)
 		if !p.says.isDecision() {
 			continue
 		}
-		took, slot := e.receipts[p.first:p.first+len(p.limits)], e.slotOf(p)
-		if p.says < denies && isNear(p.limits, took, slot) {
+		near := p.slot > 0 && answer.IsNear(e.slots[p.slot-1].Remaining(), e.slots[p.slot-1].Bound, 1)
+		for j := range p.limits {
+			near = near || answer.IsNear(e.receipts[p.first+j].Remaining, p.limits[j].Enforced.Size, 1)
+		}
+		if near {
 			p.Decisions.CountNear()
 		}
-		if isOverflow(took, slot) {
-			p.noticeOverflow()
-		}
 	}
-	if e.Delay > 0 {
-		e.restate(clock.Now())
+	if e.Delay == 0 {
+		return nil
 	}
-	return nil
-}
-
-// restate has the results of a request that waited in a queue say how the limits stand at now.
-// Redis is not asked again: what its answers tell of comes sooner by the wait.
-func (e *Evaluation) restate(now int64) {
+	now, results := clock.Now(), e.Results()
 	waited := time.Duration(now - e.Now)
 	e.Now = now
-	results := e.Results()
 	for i := range e.parts {
 		p := &e.parts[i]
 		for j := range p.limits {
@@ -315,5 +280,14 @@ func (e *Evaluation) restate(now int64) {
 				p.limits[j].restate(&p.ask, now, d)
 			}
 		}
+	}
+	return nil
+}
+
+// noticeOverflow counts a decision for a key without a counter of its own, and warns of it.
+func (e *Evaluation) noticeOverflow(p *part) {
+	if len(p.limits) > 0 && e.receipts[p.first].Overflow || p.slot > 0 && e.slots[p.slot-1].Overflow {
+		p.Decisions.CountOverflow()
+		p.Notices.Full(&p.Settings, p.Once, p.Logger)
 	}
 }

@@ -52,7 +52,7 @@ func request(k string) *http.Request {
 // meetAll asks zones that match as far as their queues are read.
 func meetAll(e *Evaluation, zones []*Zone, r *http.Request) {
 	for _, z := range zones {
-		e.parts = e.meet(e.parts, z, r, reqkey.Vars(r), true)
+		e.parts = e.meet(e.parts, z, r)
 		e.ask(r)
 	}
 }
@@ -105,9 +105,7 @@ func TestASlotIsKeptForThoseBehind(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { admits("behind") })
 		synctest.Wait()
-		for i := range late.parts {
-			late.end(&late.parts[i], endsDenied)
-		}
+		late.end(endsDenied, true)
 		admits("last")
 		wg.Wait()
 		slices.SortFunc(begun, time.Time.Compare)

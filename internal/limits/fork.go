@@ -20,14 +20,6 @@ func KeyOf(raw []byte) Key { return Key{Raw: raw, ID: keys.IDOf(raw)} }
 // KeyOfID returns the Key of which only the ID is known.
 func KeyOfID(id keys.ID) Key { return Key{Raw: id[:], ID: id, ByID: true} }
 
-// A Fork is the counters of one key, apart from all others.
-type Fork interface {
-	Decider
-	Settler
-	HasDebt(key keys.Key) (keys.ID, bool)
-	Remote(l algorithms.Limit, key keys.Key, now int64) int64
-}
-
 // Fork returns counters of one key, which are part of no configuration; ok is false where the key
 // is not found by its ID.
 func (c *Counters) Fork(l algorithms.Limit, k Key, now int64) (f *Counters, ok bool) {
@@ -35,15 +27,13 @@ func (c *Counters) Fork(l algorithms.Limit, k Key, now int64) (f *Counters, ok b
 	if !ok {
 		return nil, false
 	}
-	return &Counters{Key: c.Key, Table: t, Settler: t, Source: c.Source, zone: c.zone}, true
+	return &Counters{Key: c.Key, Table: t, Source: c.Source, zone: c.zone}, true
 }
 
 // HasDebt reports whether something was decided for a key of a fork that Redis does not know of
 // yet.
-func (c *Counters) HasDebt(key keys.Key) (has bool) {
-	if t, ok := c.Table.(Fork); ok {
-		_, has = t.HasDebt(key)
-	}
+func (c *Counters) HasDebt(key keys.Key) bool {
+	_, has := c.Table.HasDebt(key)
 	return has
 }
 
@@ -62,8 +52,6 @@ func (c *Counters) Stand(l algorithms.Limit, raw []byte, now int64) (s Standing)
 		s.Size = 0
 	}
 	s.Used = max(0, s.Size-c.Table.Take(l, key, raw, now, 0, 0).Remaining)
-	if t, ok := c.Table.(Fork); ok {
-		s.Remote = min(s.Used, t.Remote(l, key, now))
-	}
+	s.Remote = min(s.Used, c.Table.Remote(l, key, now))
 	return s
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -45,18 +46,8 @@ func (z *Zone) addGates() {
 // asked for its limits, so a request during a ban counts nowhere. One that only Redis knows of is
 // found when a zone is asked in which Redis decides: then the zones before it refund all they gave.
 
-// hasBans reports whether a key may be banned in one of the zones.
-func hasBans(zones []*Zone) bool {
-	for _, z := range zones {
-		if z.Banning != nil && !z.Banning.Set.IsEmpty() {
-			return true
-		}
-	}
-	return false
-}
-
 // askBans asks the zones that are enforced for the request's keys for bans.
-func (e *Evaluation) askBans(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
+func (e *Evaluation) askBans(zones []*Zone, r *http.Request, counted []string) error {
 	for _, z := range zones {
 		if z.Banning == nil || z.Banning.Set.IsEmpty() {
 			continue
@@ -69,7 +60,7 @@ func (e *Evaluation) askBans(zones []*Zone, r *http.Request, vars map[string]any
 			continue
 		}
 		start := len(e.keys)
-		buffer, _, none := z.AppendKey(e.keys, r, vars)
+		buffer, _, none := z.AppendKey(e.keys, r, reqkey.Vars(r))
 		e.keys = buffer[:start]
 		raw := buffer[start:]
 		if none || !z.EnforcesRaw(raw) {
@@ -79,7 +70,7 @@ func (e *Evaluation) askBans(zones []*Zone, r *http.Request, vars map[string]any
 			p := part{Zone: z, says: banned, wait: rest}
 			p.ask.Raw, e.keys = raw, buffer
 			e.parts = append(e.parts, p)
-			e.deny(&p)
+			e.Denied, e.Denial.Reason, e.Denial.Wait = true, answer.Banned, max(e.Denial.Wait, rest)
 		}
 	}
 	return nil

@@ -6,9 +6,14 @@
 package limits
 
 import (
+	"errors"
+	"net"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
 )
 
 // A Held is what one request holds. The zero value holds nothing. It is not safe for concurrent
@@ -58,18 +63,23 @@ func (h *Held) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 
 // serve is Serve with a writer that notices the beginning of the response.
 func (h *Held) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
-	rw := &writer{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, held: h, request: r}
+	rw := answer.NewBeginWriter(w, func(status int) {
+		if status == statusClientGone || r.Context().Err() != nil {
+			status = 0 // a client that has gone before does not learn of the status
+		}
+		h.begin(Response{Status: status, Header: w.Header()})
+	})
 	returned := false
 	defer func() {
 		if returned {
-			rw.begin(statusOf(err))
+			rw.Begin(statusOf(err))
 			return
 		}
 		p := recover() // nil for a goroutine that ends itself
 		if p != nil && p != http.ErrAbortHandler {
-			rw.begin(http.StatusInternalServerError)
+			rw.Begin(http.StatusInternalServerError)
 		}
-		rw.begin(0)
+		rw.Begin(0)
 		if p != nil {
 			panic(p)
 		}
@@ -100,4 +110,32 @@ func (h *Held) end() {
 		defer h.ends[i]()
 	}
 	h.ends = nil
+}
+
+// statusClientGone is what Caddy's reverse_proxy answers for a client that has gone.
+const statusClientGone = 499
+
+// statusOf returns the status that the server answers an error with, 0 where it stands for one that
+// nobody knows: the upstream was asked and did not answer, or the client has gone.
+func statusOf(err error) int {
+	if err == nil {
+		return http.StatusOK
+	}
+	var routed caddyhttp.HandlerError
+	if !errors.As(err, &routed) || routed.StatusCode == 0 {
+		return http.StatusInternalServerError
+	}
+	if routed.StatusCode == http.StatusBadGateway || routed.StatusCode == http.StatusGatewayTimeout {
+		if !isUnasked(routed.Err) {
+			return 0
+		}
+	}
+	return routed.StatusCode
+}
+
+// isUnasked reports whether an error of a proxy says that no upstream has got the request.
+func isUnasked(err error) bool {
+	var refused reverseproxy.DialError // which does not unwrap to what it holds
+	var dial *net.OpError
+	return err == nil || errors.As(err, &refused) || errors.As(err, &dial) && dial.Op == "dial"
 }

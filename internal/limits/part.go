@@ -70,15 +70,15 @@ func (v verdict) reason() answer.Reason {
 	return answer.Denied
 }
 
-// meet appends the part of a zone that has just matched: its key, and its limits. asked is set
-// where it is told that one brings no number.
-func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request, vars map[string]any, asked bool) []part {
+// meet appends the part of a zone that has just matched: its key, and its limits. That one brings
+// no number is not told of a zone that Redis need not be asked for, after a denial.
+func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 	start, at := len(e.keys), len(parts)
 	parts = slices.Grow(parts, 1)[:at+1]
 	p := &parts[at]
 	*p = part{}
 	none := false
-	e.keys, p.empty, none = z.AppendKey(e.keys, r, vars)
+	e.keys, p.empty, none = z.AppendKey(e.keys, r, reqkey.Vars(r))
 	p.Zone, p.ask.Raw, p.ask.N = z, e.keys[start:], 1
 	if none {
 		p.says = noKey
@@ -90,7 +90,7 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request, vars map[strin
 	case p.by != nil && p.by.Deny:
 		p.says = barred
 	case p.by != nil || z.Varies || z.Reserved != nil:
-		p.limits, e.own = z.limitsOf(e.own, r, p.by, asked)
+		p.limits, e.own = z.limitsOf(e.own, r, p.by, !e.Denied || !z.IsStrict())
 	}
 	return parts
 }
@@ -131,7 +131,10 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 			if o.Closed = p.says >= denies; p.says == banned {
 				o.Rest = p.wait
 			} else if !p.shadow && p.says != barred {
-				o.Closed, o.Key = p == e.uncounted(), nil
+				o.Key = nil // and the last such zone answers for all
+				o.Closed = o.Closed && !slices.ContainsFunc(e.parts[i+1:], func(later part) bool {
+					return !later.shadow && (later.says == noKey || later.says == unavailable)
+				})
 			}
 			continue
 		}
@@ -146,25 +149,6 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 	return o, false
 }
 
-// slotOf returns what a zone has given as a slot, nil where it has none.
-func (e *Evaluation) slotOf(p *part) *TakenSlot {
-	if p.slot == 0 {
-		return nil
-	}
-	return &e.slots[p.slot-1]
-}
-
-// uncounted returns the last zone that denies without a key, or as Redis is unavailable; nil for
-// none.
-func (e *Evaluation) uncounted() (last *part) {
-	for i := range e.parts {
-		if p := &e.parts[i]; !p.shadow && (p.says == noKey || p.says == unavailable) {
-			last = p
-		}
-	}
-	return last
-}
-
 // noticeKey warns of keys that several clients share.
 func (z *Zone) noticeKey(raw []byte, empty bool) {
 	if empty {
@@ -172,10 +156,4 @@ func (z *Zone) noticeKey(raw []byte, empty bool) {
 	} else if reqkey.IsAmbiguous(raw) {
 		z.Notices.Ambiguous(&z.Settings, z.Logger)
 	}
-}
-
-// noticeOverflow counts a decision for a key without a counter of its own, and warns of it.
-func (z *Zone) noticeOverflow() {
-	z.Decisions.CountOverflow()
-	z.Notices.Full(&z.Settings, z.Once, z.Logger)
 }

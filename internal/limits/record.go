@@ -10,10 +10,24 @@ import (
 )
 
 // record counts and logs a request in the zones that denied it, or would have in shadow mode, and
-// notes what is to be answered.
+// notes what is to be answered. A request of a key that is banned is only counted: the ban had a
+// line when it began.
 func (e *Evaluation) record(r *http.Request) {
+	e.Denial.Now, e.Denial.Fields = e.Now, &e.Fields
 	if e.Denial.Reason == answer.Banned {
-		e.recordBanned()
+		rest := time.Duration(0)
+		for i := range e.parts {
+			p := &e.parts[i]
+			if p.says != banned || p.shadow {
+				continue
+			}
+			if p.wait > rest {
+				rest, e.Denial.Zone = p.wait, p.Name
+			}
+			if p.countDenial(answer.Banned, p.ask.Raw, false) {
+				e.Denial.Reason = answer.TooEarly
+			}
+		}
 		return
 	}
 	reason, began := answer.Denied, (*part)(nil) // a zone in which a ban begins
@@ -22,8 +36,8 @@ func (e *Evaluation) record(r *http.Request) {
 		if !p.says.isDecision() {
 			continue
 		}
-		if e.Denied && isOverflow(e.receipts[p.first:p.first+len(p.limits)], e.slotOf(p)) {
-			p.noticeOverflow()
+		if e.Denied {
+			e.noticeOverflow(p)
 		}
 		if p.says >= denies {
 			if e.recordDenial(p, r) && !p.shadow && (began == nil || p.Banning.Length >= began.Banning.Length) {
@@ -45,31 +59,8 @@ func (e *Evaluation) record(r *http.Request) {
 		}
 	}
 	if e.Denied {
-		d := &e.Denial
-		d.Reason, d.Results, d.Now, d.Fields = reason, e.Results(), e.Now, &e.Fields
+		e.Denial.Reason, e.Denial.Results = reason, e.Results()
 		e.blame(r, began)
-	}
-}
-
-// recordBanned counts a request of a key that is banned, and notes what is to be answered. It has
-// no line: the ban had one when it began.
-func (e *Evaluation) recordBanned() {
-	e.Denial.Now, e.Denial.Fields = e.Now, &e.Fields
-	rest := time.Duration(0)
-	for i := range e.parts {
-		p := &e.parts[i]
-		if p.says != banned || p.shadow {
-			continue
-		}
-		if p.wait > rest {
-			rest, e.Denial.Zone = p.wait, p.Name
-		}
-		if reqkey.IsUnproven(p.ask.Raw) {
-			e.Denial.Reason = answer.TooEarly
-			p.Decisions.Count(answer.TooEarly)
-		} else {
-			p.Decisions.Count(answer.Banned)
-		}
 	}
 }
 
@@ -77,20 +68,15 @@ func (e *Evaluation) recordBanned() {
 // which proves no address, there is no line and no event: they would blame the owner of an address
 // that somebody else may have written there. A ban may begin.
 func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
-	early := reqkey.IsUnproven(p.ask.Raw)
-	switch {
-	case p.shadow:
-		p.Decisions.Count(answer.WouldDeny)
-	case early:
-		p.Decisions.Count(answer.TooEarly)
-	default:
-		p.Decisions.Count(p.says.reason())
-	}
-	if early {
+	if p.countDenial(p.says.reason(), p.ask.Raw, p.shadow) {
 		return false
 	}
 	line := p.Denials.Count(e.Now, p.ask.Key.A, p.shadow)
-	bans = p.Banning != nil && p.says != reserved && p.isStep(p.limits, e.receipts[p.first:], &p.ask, e.Now, p.shadow)
+	isSpent := false
+	for i := range p.limits {
+		isSpent = isSpent || p.limits[i].isSpent(&e.receipts[p.first+i])
+	}
+	bans = isSpent && p.Banning != nil && p.says != reserved && p.isStep(&p.ask, e.Now, p.shadow)
 	if !line && !bans && !p.shadow {
 		return false
 	}
@@ -115,15 +101,15 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 // blame adds the zone that denies to the denial, and counts and logs it if it did so without
 // counting. began is one in which a ban begins, nil for none.
 func (e *Evaluation) blame(r *http.Request, began *part) {
-	var bars, longest *part
-	z, lost := e.uncounted(), false
+	var bars, longest, z *part // z is the last that has no key, or whose Redis is unavailable
+	lost := false
 	for i := range e.parts {
 		switch p := &e.parts[i]; {
 		case p.shadow:
 		case p.says == barred:
 			bars = p
-		case p.says == unavailable:
-			lost = true
+		case p.says == noKey || p.says == unavailable:
+			z, lost = p, lost || p.says == unavailable
 		case p.says >= denies && p.says.isDecision() && (longest == nil || p.wait > longest.wait):
 			longest = p
 		}
@@ -138,64 +124,63 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 		if reqkey.IsUnproven(bars.ask.Raw) {
 			d.Reason = answer.TooEarly
 		}
+		return
 	case began != nil:
 		d.Reason, d.Zone, d.Wait, d.Begins = answer.Banned, began.Name, max(d.Wait, began.Banning.Length), true
+		return
 	case longest != nil:
 		d.Zone = longest.Name
+		return
+	}
+	switch d.Zone = z.Name; {
 	case lost:
-		z.Decisions.Count(answer.Unavailable)
-		d.Reason, d.Zone, d.Wait = answer.Unavailable, z.Name, max(d.Wait, time.Second)
+		d.Reason, d.Wait = answer.Unavailable, max(d.Wait, time.Second)
 	case reqkey.IsEarly(r): // an address may be why there is no key
-		d.Reason, d.Zone = answer.TooEarly, z.Name
-		z.Decisions.Count(answer.TooEarly)
+		d.Reason = answer.TooEarly
 	default:
-		d.Zone = z.Name
-		z.Decisions.Count(answer.Denied)
 		z.Denials.Denied(e.Now, answer.LoggedDenial{Request: r, Wait: d.Wait})
 	}
+	z.Decisions.Count(d.Reason)
 }
 
 // recordClosed counts and logs a request in a zone that denies it without asking its limits, or
 // would in shadow mode: then it returns the wait that is told of it. One that is denied as there is
 // no key, or as Redis is unavailable, is recorded by who blames the zone for it.
 func (z *Zone) recordClosed(says verdict, rest time.Duration, now int64, d answer.LoggedDenial) (wait time.Duration, tells bool) {
-	early := reqkey.IsUnproven(d.Key)
 	switch {
 	case says == barred:
+		early := z.countDenial(answer.Denied, d.Key, d.Shadow)
 		if !early { // as in recordDenial
 			z.Denials.Denied(now, d)
-		}
-		switch {
-		case d.Shadow:
-			z.Decisions.Count(answer.WouldDeny)
-		case early:
-			z.Decisions.Count(answer.TooEarly)
-		default:
-			z.Decisions.Count(answer.Denied)
 		}
 		return 0, d.Shadow && !early
 	case !d.Shadow:
 		return 0, false
 	case says == noKey:
-		rest, early = z.FirstWindow(), false
+		rest, d.Key = z.FirstWindow(), nil
 		z.Denials.Denied(now, answer.LoggedDenial{Request: d.Request, Wait: rest, Shadow: true})
 	case says == unavailable:
-		rest, early = time.Second, false
+		rest, d.Key = time.Second, nil
 	}
-	z.Decisions.Count(answer.WouldDeny)
-	return rest, !early
+	return rest, !z.countDenial(answer.Denied, d.Key, true)
+}
+
+// countDenial counts a request that is denied for a reason, or would be in shadow mode, and reports
+// whether it came in early data, so that its key proves no address.
+func (z *Zone) countDenial(why answer.Reason, raw []byte, shadow bool) (early bool) {
+	early = reqkey.IsUnproven(raw)
+	switch {
+	case shadow:
+		why = answer.WouldDeny
+	case early:
+		why = answer.TooEarly
+	}
+	z.Decisions.Count(why)
+	return early
 }
 
 // isStep counts a denied request of a key towards a ban, and reports whether one begins. In shadow
 // mode it is only noted. The key that ambiguous requests share is never banned, as it is nobody's.
-func (z *Zone) isStep(limits []Limit, took []receipt, a *table.Ask, now int64, shadow bool) bool {
-	if reqkey.IsAmbiguous(a.Raw) {
-		return false
-	}
-	for i := range limits {
-		if took[i].isSpent(&limits[i]) {
-			return z.Banning.Deny(z.IDOf(a.Raw), a.Key, a.Raw, now, shadow)
-		}
-	}
-	return false
+func (z *Zone) isStep(a *table.Ask, now int64, shadow bool) bool {
+	return !reqkey.IsAmbiguous(a.Raw) && z.Banning.Deny(z.IDOf(a.Raw), a.Key, a.Raw, now, shadow)
 }

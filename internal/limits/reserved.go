@@ -17,7 +17,7 @@ import (
 
 // reservedUnits returns what limits of a zone have reserved for a request of a key, nothing where
 // the zone counts whatever the response is.
-func (z *Zone) reservedUnits(limits []Limit, took []receipt, g strict.Grant, key keys.Key) (units []reservedUnit) {
+func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, g strict.Grant, key keys.Key) (units []reservedUnit) {
 	switch {
 	case z.CountResponses == nil:
 	case g.By() != nil:
@@ -27,14 +27,14 @@ func (z *Zone) reservedUnits(limits []Limit, took []receipt, g strict.Grant, key
 		seq, _ := g.Call()
 		for i := range limits {
 			l := &limits[i]
-			u.Note(l.Settler.Unsettled(), seq, g.Asked()+int64(took[i].Reset), l.Enforced.Window)
+			u.Note(l.Table.Unsettled(), seq, g.Asked()+int64(took[i].Reset), l.Enforced.Window)
 		}
 		units = append(units, u)
 	default:
 		for i := range limits {
 			l := &limits[i]
-			held := l.Settler.Hold(l.Enforced, key, took[i].Taken)
-			units = append(units, reservedUnit{Responses: z.CountResponses, Key: key, By: l.Settler, Held: held})
+			held := l.Table.Hold(l.Enforced, key, took[i])
+			units = append(units, reservedUnit{Responses: z.CountResponses, Key: key, By: l.Table, Held: held})
 		}
 	}
 	return units
@@ -51,7 +51,7 @@ func (z *Zone) noteReserved(limits []Limit, key keys.Key, n int64, answers []str
 	seq, granted := g.Call()
 	for i := range limits {
 		l, v := &limits[i], &answers[i]
-		in, until := l.Settler.Unsettled(), g.Asked()+int64(v.Decision.Reset)
+		in, until := l.Table.Unsettled(), g.Asked()+int64(v.Decision.Reset)
 		if g.Admitted() {
 			in.Add(key, n, seq, until, l.Enforced.Window)
 		}
@@ -69,7 +69,7 @@ type reservedUnit struct {
 	Responses *caddyhttp.ResponseMatcher
 	Key       keys.Key
 	// By has what is Held, nil where Redis decided.
-	By   Settler
+	By   Table
 	Held table.Reserved
 	// Grant is what Redis granted.
 	Grant strict.Grant

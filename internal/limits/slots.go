@@ -6,6 +6,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // takeSlot asks for a slot in the zone of the last part. It is the last thing that is free again:
@@ -37,7 +38,7 @@ func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Re
 	taken.By = slots
 	e.slots = append(e.slots, taken)
 	e.receipts = slices.Grow(e.receipts, 1)[:p.first+1]
-	e.receipts[p.first] = receipt{}
+	e.receipts[p.first] = table.Taken{}
 	p.slot, p.first = len(e.slots), p.first+1
 	if !taken.Allowed {
 		p.limits, p.wait = nil, slotRetry

@@ -25,7 +25,7 @@ import (
 //
 // A request that a limit has denied before Redis is asked hears how long each of these zones would
 // have it wait, and whether an operator denies all its requests.
-func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]any, counted []string) error {
+func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string) error {
 	limited := !e.Denied
 	for i := range e.parts {
 		p := &e.parts[i]
@@ -45,7 +45,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, vars map[string]a
 		if !ok {
 			continue
 		}
-		e.later = e.meet(e.later, z, r, vars, !e.Denied)
+		e.later = e.meet(e.later, z, r)
 		if last := len(e.later) - 1; e.Denied && e.later[last].says == noKey {
 			e.later = e.later[:last]
 		}
@@ -102,24 +102,13 @@ func (p *part) recall(now int64, dst []strict.Verdict) (all []strict.Verdict, ok
 	return all, ok
 }
 
-// recall denies a request by Redis' last denial, if that holds. A fork is asked at the place of the
-// request that it stands for, and looks into Redis.
-func (e *Evaluation) recall(p *part) verdict {
-	var buffer [2]strict.Verdict
-	all, ok := p.recall(e.Now, buffer[:0])
-	if !ok || p.Forked != nil {
-		return admits
-	}
-	return e.decided(p, all, p.Redis.Strict.Nothing(e.Now))
-}
-
 // decided notes what Redis says to a request by e.Now.
 func (e *Evaluation) decided(p *part, all []strict.Verdict, g strict.Grant) verdict {
 	p.grant, p.ask.Now = g, e.Now
 	for i := range all {
-		e.receipts = append(e.receipts, receipt{table.Taken{Decision: all[i].Decision, N: p.ask.N}, all[i].Reserved && p.CountResponses != nil})
+		e.receipts = append(e.receipts, table.Taken{Decision: all[i].Decision, N: p.ask.N})
 	}
-	return e.judge(p)
+	return e.judge(p, all)
 }
 
 // askRedis has Redis decide, if it has to be asked. done is set where it decides, or the key is
@@ -218,7 +207,7 @@ func (z *Zone) mergeBan(err error) bool {
 
 // endInRedis refunds what Redis granted. What it denied is charged by then, where denied requests
 // count. A slot in a queue stays taken: whether anybody stands behind it is not known here.
-func (p *part) endInRedis(took []receipt, results []answer.Result, now int64, counts bool) (wait time.Duration) {
+func (p *part) endInRedis(took []table.Taken, results []answer.Result, now int64, counts bool) (wait time.Duration) {
 	switch {
 	case p.CountResponses != nil:
 		if p.grant.Admitted() {

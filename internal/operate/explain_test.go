@@ -135,7 +135,7 @@ func holds(zones []*limits.Zone) (all []string) {
 	for _, z := range zones {
 		for l := range z.Each {
 			decisions, bytes := l.Overflow()
-			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), decisions, bytes, l.Settler.Unsettled().Len()))
+			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), decisions, bytes, l.Table.Unsettled().Len()))
 		}
 	}
 	return all
@@ -280,7 +280,7 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 			o.end()
 			for _, z := range zones {
 				for l := range z.Each {
-					if n := l.Settler.Unsettled().Len(); n != 0 && failure == "" {
+					if n := l.Table.Unsettled().Len(); n != 0 && failure == "" {
 						failure = fmt.Sprintf("%s: %d keys have reservations when all responses have begun", z.Name, n)
 					}
 				}

@@ -165,7 +165,7 @@ func CurrentState() State {
 			one.Reserve = append(one.Reserve, share.Share())
 		}
 		if l.Settings.CountResponses != nil {
-			one.Reserved = new(int64(l.Settler.Unsettled().Len()))
+			one.Reserved = new(int64(l.Table.Unsettled().Len()))
 		}
 		s.Zones = append(s.Zones, one)
 	}

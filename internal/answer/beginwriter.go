@@ -1,0 +1,80 @@
+package answer
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// A BeginWriter notices the beginning of a response. It buffers nothing. Caddy's ResponseRecorder
+// does not flush a header that no one has written yet, and does not notice who takes the connection
+// over.
+type BeginWriter struct {
+	caddyhttp.ResponseWriterWrapper
+	begins func(status int) // nil once it was called
+}
+
+// NewBeginWriter returns a writer that calls begins once, before anything of the response is sent:
+// with its status, which is 101, or 200 and above, or with 0 where somebody else takes the
+// connection over.
+func NewBeginWriter(w http.ResponseWriter, begins func(status int)) *BeginWriter {
+	return &BeginWriter{caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, begins}
+}
+
+// Begin notes the beginning of the response, of which only the first one counts.
+func (w *BeginWriter) Begin(status int) {
+	if begins := w.begins; begins != nil {
+		w.begins = nil
+		begins(status)
+	}
+}
+
+// WriteHeader begins the response, unless the status is only informational. 101 is the last one on
+// its connection.
+func (w *BeginWriter) WriteHeader(status int) {
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		w.Begin(status)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write begins the response.
+func (w *BeginWriter) Write(b []byte) (int, error) {
+	w.Begin(http.StatusOK)
+	return w.ResponseWriter.Write(b)
+}
+
+// ReadFrom begins the response. Where the server can, it sends a file without copying it.
+func (w *BeginWriter) ReadFrom(r io.Reader) (int64, error) {
+	w.Begin(http.StatusOK)
+	return w.ResponseWriterWrapper.ReadFrom(r)
+}
+
+// FlushError begins the response.
+func (w *BeginWriter) FlushError() error {
+	w.Begin(http.StatusOK)
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// Flush is FlushError for handlers that look for http.Flusher.
+func (w *BeginWriter) Flush() { _ = w.FlushError() }
+
+// Hijack hands the connection over. What is written there is not known here.
+func (w *BeginWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, brw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil {
+		w.Begin(0)
+	}
+	return conn, brw, err
+}
+
+// Interface guards.
+var (
+	_ http.Flusher  = (*BeginWriter)(nil)
+	_ http.Hijacker = (*BeginWriter)(nil)
+	_ http.Pusher   = (*BeginWriter)(nil)
+	_ io.ReaderFrom = (*BeginWriter)(nil)
+)
