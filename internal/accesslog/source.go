@@ -33,7 +33,7 @@ type source struct {
 	lines  *bufio.Reader
 	number int64 // of the line read last
 	parser parser
-	head   Record
+	head   *Record
 	at     int64 // the time of head, at which its line was written
 	order  int
 
@@ -154,9 +154,9 @@ func (f *source) next(s *Stats) bool {
 		if errors.Is(err, bufio.ErrBufferFull) {
 			line, why, err = f.long(line)
 		}
-		f.head = Record{}
+		f.head = new(Record)
 		if why == "" {
-			k, why = f.parser.line(line, &f.head)
+			k, why = f.parser.line(line, f.head)
 		}
 		if k == request && f.isAhead(f.head.Start+int64(f.head.Took)) {
 			k, why = damaged, "its time lies more than a day ahead of the lines after it, or of the file's last change"
