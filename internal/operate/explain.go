@@ -281,17 +281,11 @@ func (x *explanation) overall(h *Explained, e *limits.Evaluation) {
 				h.Decision = answer.Reserved
 			}
 		}
-		switch d.Reason {
-		case answer.Barred:
+		switch {
+		case d.Reason == answer.Barred:
 			h.Wait = 0
-		case answer.Unavailable:
-			h.Decision = answer.Unavailable
-		case answer.TooEarly:
-			h.Decision = answer.TooEarly
-		case answer.Banned:
-			if !d.Begins {
-				h.Decision = answer.Banned
-			}
+		case d.Reason == answer.Unavailable, d.Reason == answer.TooEarly, d.Reason == answer.Banned && !d.Begins:
+			h.Decision = d.Reason
 		}
 	}
 }

@@ -154,23 +154,13 @@ func (r *replay) prepare() error {
 
 // limitersOf returns the rate_limit handlers of a server.
 func limitersOf(s *caddyhttp.Server) (all []operate.Limiter) {
-	var find func(caddyhttp.RouteList)
-	find = func(routes caddyhttp.RouteList) {
-		for i := range routes {
-			for _, h := range routes[i].Handlers {
-				switch h := h.(type) {
-				case operate.Limiter:
-					all = append(all, h)
-				case *caddyhttp.Subroute:
-					find(h.Routes)
-				}
+	operate.EachRoute(s, func(route caddyhttp.Route) {
+		for _, h := range route.Handlers {
+			if l, ok := h.(operate.Limiter); ok {
+				all = append(all, l)
 			}
 		}
-	}
-	find(s.Routes)
-	for _, route := range s.NamedRoutes {
-		find(caddyhttp.RouteList{*route})
-	}
+	})
 	return all
 }
 
