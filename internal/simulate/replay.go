@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/http"
@@ -53,11 +54,7 @@ type replay struct {
 	cluster *cluster
 	swept   int64 // when counters were swept last
 
-	// makers are one for each server of the policy. offered is the request on its way, and reach is
-	// called with each handler that it comes to.
-	makers  []maker
-	offered offered
-	reach   func(l operate.Limiter, notRun []string) (bool, error)
+	makers []maker // one for each server of the policy
 
 	zones map[string]*zoneStats
 	total totals
@@ -71,17 +68,11 @@ type node struct {
 	zones     map[operate.Limiter][]*limits.Zone
 }
 
-// offered is a request that is replayed.
-type offered struct {
-	node            *node
-	record          *accesslog.Record
-	request         *http.Request
-	reached, denied bool
-}
-
 // totals are those of all requests.
 type totals struct {
-	requests, texts, deniedInLog, reached, redacted, noHeaders, noHost int64
+	Report // its counts
+
+	texts, redacted, noHeaders, noHost int64
 	// noAddress are those whose client has no address, and masked those where it ends in zeros.
 	noAddress, masked int64
 	first, last       int64
@@ -95,9 +86,8 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 	}
 	o.Nodes = max(o.Nodes, 1)
 	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}, held: heap.Heap[response]{Before: response.isBefore}}
-	r.reach = r.reached
 	for _, s := range p.servers {
-		r.makers = append(r.makers, newMaker(s.Server, p.isPlain()))
+		r.makers = append(r.makers, newMaker(s, p.isPlain()))
 	}
 	loaded++
 	for i := range o.Nodes {
@@ -127,7 +117,7 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 func (r *replay) prepare() error {
 	found := false
 	for _, s := range r.policy.servers {
-		for _, l := range limitersOf(s.Server) {
+		for _, l := range limitersOf(s) {
 			for i, n := range r.nodes {
 				if err := n.prepare(r, l); err != nil {
 					return err
@@ -205,21 +195,18 @@ func (r *replay) release() {
 // request replays one request.
 func (r *replay) request(rec *accesslog.Record) error {
 	t := &r.total
-	if t.requests == 0 {
+	if t.Requests == 0 {
 		t.first, r.swept = rec.Start, rec.Start
 	}
-	t.requests++
+	t.Requests++
 	t.last = rec.Start
 	if rec.Status == http.StatusTooManyRequests {
-		t.deniedInLog++
+		t.DeniedInLog++
 	}
 	if rec.Text {
 		t.texts++
 	}
-	client := rec.ClientIP
-	if client == "" {
-		client = rec.RemoteIP
-	}
+	client := cmp.Or(rec.ClientIP, rec.RemoteIP)
 	t.address(client)
 	hash := hashOf(client)
 	t.clients.Add(hash)
@@ -277,41 +264,36 @@ func (r *replay) sweep(now int64) {
 // offer takes a request through the routes of the server that it came to: the first one at which it
 // comes to a rate_limit.
 func (r *replay) offer(n *node, rec *accesslog.Record) error {
-	if rec.Host == "" {
-		if rec.Host = r.Host; rec.Host == "" {
-			r.total.noHost++
-		}
+	if rec.Host = cmp.Or(rec.Host, r.Host); rec.Host == "" {
+		r.total.noHost++
 	}
-	r.offered = offered{node: n, record: rec}
-	for i := range r.policy.servers {
-		var ok bool
-		if r.offered.request, ok = r.makers[i].request(rec); !ok {
+	reached, denied := false, false
+	for i := range r.makers {
+		q, ok := r.makers[i].request(rec)
+		if !ok {
 			return nil // no server would have taken it
 		}
-		if err := operate.WalkRoutes(r.policy.servers[i].Server, &r.offered.request, r.reach); err != nil {
+		err := operate.WalkRoutes(r.makers[i].server, &q, func(l operate.Limiter, _ []string) (goOn bool, err error) {
+			if !reached {
+				reached = true
+				r.total.Reached++
+				r.missing(rec, q)
+			}
+			goOn, err = r.ask(n.zones[l], rec, q)
+			denied = denied || !goOn
+			return goOn, err
+		})
+		if err != nil {
 			return fmt.Errorf("replaying a request of %s: %w", time.Unix(0, rec.Start).UTC().Format(time.RFC3339), err)
 		}
-		if r.offered.reached {
+		if reached {
 			break
 		}
 	}
-	if r.offered.reached && r.Each != nil {
-		r.Each(rec, r.offered.denied)
+	if reached && r.Each != nil {
+		r.Each(rec, denied)
 	}
 	return nil
-}
-
-// reached has the zones of a handler decide on the request that is offered.
-func (r *replay) reached(l operate.Limiter, _ []string) (goOn bool, err error) {
-	o := &r.offered
-	if !o.reached {
-		o.reached = true
-		r.total.reached++
-		r.missing(o.record, o.request)
-	}
-	goOn, err = r.ask(o.node.zones[l], o.record, o.request)
-	o.denied = o.denied || !goOn
-	return goOn, err
 }
 
 // missing counts requests whose keys or limits need what the log doesn't have.
