@@ -21,7 +21,7 @@ var (
 // before Each returns.
 func (f *Files) Each(o Options, yield func(*Record) bool) Stats {
 	m := &merger{
-		Options: o, ordered: make(chan []*Record, 4), used: make(chan []*Record, 8), stop: make(chan struct{}),
+		Options: o, ordered: make(chan []*Record, 4), stop: make(chan struct{}),
 		waiting: heap.Heap[start]{Before: start.isBefore},
 	}
 	go m.run(f.sources)
@@ -33,11 +33,6 @@ func (f *Files) Each(o Options, yield func(*Record) bool) Stats {
 				close(m.stop)
 			}
 		}
-		clear(records) // their texts may be large
-		select {
-		case m.used <- records:
-		default:
-		}
 	}
 	return m.stats
 }
@@ -48,10 +43,10 @@ type merger struct {
 	Options
 	stats Stats
 
-	ordered, used chan []*Record
-	stop          chan struct{}
-	out           []*Record
-	outText       int // bytes that out holds
+	ordered chan []*Record
+	stop    chan struct{}
+	out     []*Record
+	outText int // bytes that out holds
 
 	waiting heap.Heap[start]
 	made    int64
@@ -148,13 +143,7 @@ func (m *merger) flush() bool {
 	case <-m.stop:
 		return false
 	}
-	m.outText = 0
-	select {
-	case old := <-m.used:
-		m.out = old[:0]
-	default:
-		m.out = make([]*Record, 0, batch)
-	}
+	m.out, m.outText = make([]*Record, 0, batch), 0
 	return true
 }
 

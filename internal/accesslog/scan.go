@@ -85,10 +85,11 @@ func (s *scanner) value(depth int) (raw []byte, ok bool) {
 			return ok
 		})
 	default: // a number or a word
-		for s.i < len(s.b) && s.b[s.i] > ' ' && s.b[s.i] != ',' && s.b[s.i] != ']' && s.b[s.i] != '}' {
-			s.i++
+		ok = c != '0'
+		for ; s.i < len(s.b) && s.b[s.i] > ' ' && s.b[s.i] != ',' && s.b[s.i] != ']' && s.b[s.i] != '}'; s.i++ {
+			ok = ok && isDigit(s.b[s.i]) // most are whole numbers
 		}
-		ok = json.Valid(s.b[start:s.i])
+		ok = ok && s.i > start || json.Valid(s.b[start:s.i])
 	}
 	return s.b[start:s.i], ok
 }
