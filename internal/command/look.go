@@ -59,13 +59,11 @@ run, and named. Only what sets variables, headers or the path is run.`,
 
 // headersOf reads headers as people write them.
 func headersOf(lines []string) (headers map[string]operate.HeaderValues, err error) {
+	headers = map[string]operate.HeaderValues{}
 	for _, line := range lines {
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || name == "" {
 			return nil, fmt.Errorf("%q is no header; write it like 'X-Plan: gold'", line)
-		}
-		if headers == nil {
-			headers = map[string]operate.HeaderValues{}
 		}
 		headers[name] = append(headers[name], strings.TrimSpace(value))
 	}

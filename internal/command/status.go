@@ -61,7 +61,7 @@ func (p printer) status(s operate.State) error {
 		if n.Self {
 			self = "this node"
 		}
-		nodes = append(nodes, []string{n.Name, n.Version, p.ago(n.Heard), yes(n.Applied), self})
+		nodes = append(nodes, []string{n.Name, n.Version, p.ago(n.Heard), map[bool]string{true: "yes", false: "no"}[n.Applied], self})
 	}
 	overrides := [][]string{{"OVERRIDE", "ID OF THE KEY", "LIMIT", "ENDS", "NOTE"}}
 	for _, e := range s.Overrides {
@@ -152,11 +152,4 @@ func (p printer) ends(e control.EntryState) string {
 		text += " (redis does not know yet)"
 	}
 	return text
-}
-
-func yes(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
 }

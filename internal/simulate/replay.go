@@ -56,10 +56,11 @@ type replay struct {
 
 	makers []maker // one for each server of the policy
 
-	zones map[string]*zoneStats
-	total totals
-	held  heap.Heap[response] // that have not begun yet
-	err   error
+	copies []*limits.Zone // those of all nodes
+	zones  map[string]*zoneStats
+	total  totals
+	held   heap.Heap[response] // that have not begun yet
+	err    error
 }
 
 // node is the zones of one node, of each handler as that arranges them.
@@ -171,7 +172,7 @@ func (n *node) prepare(r *replay, l operate.Limiter) error {
 		if err != nil {
 			return err
 		}
-		all = append(all, z)
+		all, r.copies = append(all, z), append(r.copies, z)
 		if r.zones[z.Name] == nil {
 			r.zones[z.Name] = newZoneStats(z)
 		}
@@ -183,12 +184,8 @@ func (n *node) prepare(r *replay, l operate.Limiter) error {
 
 // release gives all counters up.
 func (r *replay) release() {
-	for _, n := range r.nodes {
-		for _, zones := range n.zones {
-			for _, z := range zones {
-				z.Release()
-			}
-		}
+	for _, z := range r.copies {
+		z.Release()
 	}
 }
 
@@ -245,18 +242,14 @@ func (r *replay) sweep(now int64) {
 	if r.cluster != nil {
 		r.cluster.expire()
 	}
-	for _, n := range r.nodes {
-		for _, zones := range n.zones {
-			for _, z := range zones {
-				for l := range z.Counted {
-					table, _ := l.Drive()
-					table.Sweep(now)
-				}
-				if b := z.Bans(); b != nil {
-					b.Set.Sweep(now)
-					b.Noted.Sweep(now)
-				}
-			}
+	for _, z := range r.copies {
+		for l := range z.Counted {
+			table, _ := l.Drive()
+			table.Sweep(now)
+		}
+		if b := z.Bans(); b != nil {
+			b.Set.Sweep(now)
+			b.Noted.Sweep(now)
 		}
 	}
 }
