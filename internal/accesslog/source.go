@@ -152,7 +152,7 @@ func (f *source) next(s *Stats) bool {
 		var k kind
 		why := ""
 		if errors.Is(err, bufio.ErrBufferFull) {
-			line, why, err = f.long(line)
+			line, why = f.long(line)
 		}
 		f.head = new(Record)
 		if why == "" {
@@ -174,10 +174,6 @@ func (f *source) next(s *Stats) bool {
 			s.Other++
 		default:
 			s.trouble(Trouble{File: f.name, Line: f.number, Why: why})
-		}
-		if err != nil {
-			f.ended(err, s)
-			return false
 		}
 	}
 }
@@ -211,7 +207,7 @@ func (f *source) isAhead(at int64) bool {
 }
 
 // long reads the rest of a line that is longer than the buffer.
-func (f *source) long(start []byte) (line []byte, why string, err error) {
+func (f *source) long(start []byte) (line []byte, why string) {
 	line = bytes.Clone(start)
 	for {
 		more, err := f.lines.ReadSlice('\n')
@@ -222,7 +218,7 @@ func (f *source) long(start []byte) (line []byte, why string, err error) {
 			line = append(line, more...)
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
-			return line, why, err
+			return line, why
 		}
 	}
 }

@@ -152,11 +152,8 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
 	report := ExplainedZone{Zone: z.Name, Decision: answer.NotAsked, Shadow: !z.Enforces(k)}
 	asked, ok := z.Fork(k)
-	if !ok {
-		return false
-	}
-	stands, ok := z.Fork(k)
-	if !ok {
+	stands, again := z.Fork(k)
+	if !ok || !again {
 		return false
 	}
 	if len(k.Raw) > 0 {

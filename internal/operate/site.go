@@ -96,11 +96,9 @@ func (q ExplainRequest) build() (*http.Request, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("url: %q has no scheme and host; write it in full, like https://example.com/login", spelling.Clip(q.URL))
 	}
-	ip := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	if q.RemoteIP != "" {
-		if ip, err = netip.ParseAddr(q.RemoteIP); err != nil {
-			return nil, fmt.Errorf("remote_ip: %q is no address; write one like 203.0.113.9", spelling.Clip(q.RemoteIP))
-		}
+	ip, err := netip.ParseAddr(cmp.Or(q.RemoteIP, "127.0.0.1"))
+	if err != nil {
+		return nil, fmt.Errorf("remote_ip: %q is no address; write one like 203.0.113.9", spelling.Clip(q.RemoteIP))
 	}
 	method := strings.ToUpper(q.Method)
 	r, err := http.NewRequest(method, u.String(), http.NoBody)
