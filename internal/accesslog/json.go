@@ -112,40 +112,19 @@ type values [fields][]byte
 // read notes the values of an object at the scanner. Those within the request's own object come
 // before others of the name: beside it, host may be the one that wrote the log.
 func (v *values) read(s *scanner, inRequest bool, depth int) bool {
-	if !s.next('{') {
-		return false
-	}
-	if s.next('}') {
-		return true
-	}
-	for {
-		quoted, ok := s.text()
-		if !ok || !s.next(':') {
-			return false
-		}
+	return s.members('{', func(quoted []byte) bool {
 		f := fieldOf(inner(quoted))
 		s.space()
 		if f == fieldRequest && depth < 2 && s.i < len(s.b) && s.b[s.i] == '{' {
 			v[fieldRequest] = []byte{'{'}
-			if !v.read(s, true, depth+1) {
-				return false
-			}
-		} else {
-			raw, ok := s.value(depth + 1)
-			if !ok {
-				return false
-			}
-			if inRequest || v[fieldRequest] == nil || v[f] == nil || f >= fieldLogger && f <= fieldStatus {
-				v[f] = raw
-			}
+			return v.read(s, true, depth+1)
 		}
-		if s.next('}') {
-			return true
+		raw, ok := s.value(depth + 1)
+		if ok && (inRequest || v[fieldRequest] == nil || v[f] == nil || f >= fieldLogger && f <= fieldStatus) {
+			v[f] = raw
 		}
-		if !s.next(',') {
-			return false
-		}
-	}
+		return ok
+	})
 }
 
 // text returns a value that is a string or a number, nothing for others.
@@ -268,21 +247,17 @@ func (p *parser) header() http.Header {
 	v := &p.values
 	h := http.Header{}
 	s := scanner{b: v[fieldHeaders]} // which is whole, as the line is
-	for more := s.next('{'); more; more = s.next(',') {
-		quoted, ok := s.text()
-		if !ok || !s.next(':') {
-			break // it has none
-		}
-		name, list := http.CanonicalHeaderKey(string(inner(quoted))), s.next('[')
-		for more := true; more; more = list && s.next(',') {
-			if raw, ok := s.value(0); ok && raw[0] == '"' {
+	s.members('{', func(quoted []byte) bool {
+		name := http.CanonicalHeaderKey(string(inner(quoted)))
+		add := func([]byte) bool {
+			raw, ok := s.value(0)
+			if ok && raw[0] == '"' {
 				h[name] = append(h[name], string(inner(raw)))
 			}
+			return ok
 		}
-		if list {
-			s.next(']')
-		}
-	}
+		return s.members('[', add) || add(nil)
+	})
 	for f, name := range map[field]string{fieldAgent: "User-Agent", fieldReferer: "Referer"} {
 		if text := v.text(f); len(text) > 0 && h.Get(name) == "" {
 			h.Set(name, string(text))

@@ -21,22 +21,17 @@ var (
 // before Each returns.
 func (f *Files) Each(o Options, yield func(*Record) bool) Stats {
 	m := &merger{
-		Options: o, ordered: make(chan []Record, 4), used: make(chan []Record, 8), stop: make(chan struct{}),
+		Options: o, ordered: make(chan []*Record, 4), stop: make(chan struct{}),
 		waiting: heap.Heap[start]{Before: start.isBefore},
 	}
 	go m.run(f.sources)
 	stopped := false
 	for records := range m.ordered {
-		for i := range records {
-			if !stopped && !yield(&records[i]) {
+		for _, r := range records {
+			if !stopped && !yield(r) {
 				stopped = true
 				close(m.stop)
 			}
-		}
-		clear(records) // their texts may be large
-		select {
-		case m.used <- records:
-		default:
 		}
 	}
 	return m.stats
@@ -48,13 +43,11 @@ type merger struct {
 	Options
 	stats Stats
 
-	ordered, used chan []Record
-	stop          chan struct{}
-	out           []Record
-	outText       int // bytes that out holds
+	ordered chan []*Record
+	stop    chan struct{}
+	out     []*Record
+	outText int // bytes that out holds
 
-	held    []Record // in any order, at the indices that are not in free
-	free    []int32
 	waiting heap.Heap[start]
 	made    int64
 	text    int   // bytes that are held
@@ -78,7 +71,7 @@ func (m *merger) run(all []*source) {
 		newest = max(newest, s.at)
 		m.add(s)
 		for len(m.waiting.All) > 0 {
-			isDue := newest-m.waiting.All[0].at > int64(m.Reorder)
+			isDue := newest-m.waiting.All[0].Start > int64(m.Reorder)
 			if !isDue && len(m.waiting.All) <= maxHeld && m.text <= maxText {
 				break
 			}
@@ -113,29 +106,19 @@ func (m *merger) add(s *source) {
 		m.stats.trouble(Trouble{File: s.name, Line: s.number, Late: true, Why: "it began before what was read before it"})
 		return
 	}
-	i := int32(len(m.held))
-	if n := len(m.free); n > 0 {
-		i, m.free = m.free[n-1], m.free[:n-1]
-		m.held[i] = s.head
-	} else {
-		m.held = append(m.held, s.head)
-	}
 	m.made++
 	m.text += s.head.size()
-	m.waiting.Push(start{s.head.Start, m.made, i})
+	m.waiting.Push(start{s.head, m.made})
 }
 
 // handOn hands on the record that began first. It returns false if nobody wants it any more.
 func (m *merger) handOn() bool {
 	first := m.waiting.Pop()
-	r := &m.held[first.index]
-	size := r.size()
+	size := first.size()
 	m.text -= size
 	m.outText += size
-	m.last, m.begun = first.at, true
-	m.out = append(m.out, *r)
-	*r = Record{}
-	m.free = append(m.free, first.index)
+	m.last, m.begun = first.Start, true
+	m.out = append(m.out, first.Record)
 	if len(m.out) == batch || m.outText >= batchText {
 		return m.flush()
 	}
@@ -160,13 +143,7 @@ func (m *merger) flush() bool {
 	case <-m.stop:
 		return false
 	}
-	m.outText = 0
-	select {
-	case old := <-m.used:
-		m.out = old[:0]
-	default:
-		m.out = make([]Record, 0, batch)
-	}
+	m.out, m.outText = make([]*Record, 0, batch), 0
 	return true
 }
 
@@ -175,8 +152,10 @@ func isWrittenBefore(a, b *source) bool { return a.at < b.at || a.at == b.at && 
 
 // start is a record that is held back.
 type start struct {
-	at, made int64
-	index    int32
+	*Record
+	made int64
 }
 
-func (s start) isBefore(o start) bool { return s.at < o.at || s.at == o.at && s.made < o.made }
+func (s start) isBefore(o start) bool {
+	return s.Start < o.Start || s.Start == o.Start && s.made < o.made
+}

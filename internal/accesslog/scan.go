@@ -3,6 +3,7 @@ package accesslog
 import (
 	"encoding/binary"
 	"encoding/json"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -37,23 +38,17 @@ func (s *scanner) text() (quoted []byte, ok bool) {
 	if !s.next('"') {
 		return nil, false
 	}
-	start := s.i - 1
-	for {
+	for start, escapes := s.i-1, false; ; {
 		s.plain()
-		if s.i == len(s.b) {
+		switch {
+		case s.i == len(s.b) || s.b[s.i] < ' ': // it is cut off, or has a control character
 			return nil, false
-		}
-		switch c := s.b[s.i]; {
-		case c == '"':
+		case s.b[s.i] == '"':
 			s.i++
-			return s.b[start:s.i], true
-		case c == '\\':
-			if !s.escape() {
-				return nil, false
-			}
-		default: // a control character
-			return nil, false
+			quoted = s.b[start:s.i]
+			return quoted, !escapes || json.Valid(quoted)
 		}
+		escapes, s.i = true, min(s.i+2, len(s.b))
 	}
 }
 
@@ -72,31 +67,6 @@ func (s *scanner) plain() {
 	}
 }
 
-// escape skips one escape sequence.
-func (s *scanner) escape() bool {
-	if s.i+1 >= len(s.b) {
-		return false
-	}
-	switch s.b[s.i+1] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		s.i += 2
-		return true
-	case 'u':
-		for k := s.i + 2; k < s.i+6; k++ {
-			if k >= len(s.b) || !isHex(s.b[k]) {
-				return false
-			}
-		}
-		s.i += 6
-		return true
-	}
-	return false
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
-}
-
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 // value reads any value and returns its text.
@@ -110,102 +80,52 @@ func (s *scanner) value(depth int) (raw []byte, ok bool) {
 	case '"':
 		return s.text()
 	case '{', '[':
-		ok = s.members(c == '{', depth)
-	case 't':
-		ok = s.word("true")
-	case 'f':
-		ok = s.word("false")
-	case 'n':
-		ok = s.word("null")
-	default:
-		ok = s.number()
+		ok = s.members(c, func([]byte) bool {
+			_, ok := s.value(depth + 1)
+			return ok
+		})
+	default: // a number or a word
+		ok = c != '0'
+		for ; s.i < len(s.b) && s.b[s.i] > ' ' && s.b[s.i] != ',' && s.b[s.i] != ']' && s.b[s.i] != '}'; s.i++ {
+			ok = ok && isDigit(s.b[s.i]) // most are whole numbers
+		}
+		ok = ok && s.i > start || json.Valid(s.b[start:s.i])
 	}
 	return s.b[start:s.i], ok
 }
 
-// members skips what is in an object or a list.
-func (s *scanner) members(object bool, depth int) bool {
-	closing := byte(']')
-	if object {
-		closing = '}'
+// members goes through an object or a list, whichever opening is of. each reads a value; in an
+// object it gets its name, with the quotes.
+func (s *scanner) members(opening byte, each func(quoted []byte) bool) bool {
+	closing := opening + 2 // in ASCII
+	if !s.next(opening) {
+		return false
 	}
-	s.i++
 	if s.next(closing) {
 		return true
 	}
 	for {
-		if object {
-			if _, ok := s.text(); !ok || !s.next(':') {
+		var quoted []byte
+		if opening == '{' {
+			var ok bool
+			if quoted, ok = s.text(); !ok || !s.next(':') {
 				return false
 			}
 		}
-		if _, ok := s.value(depth + 1); !ok {
+		if !each(quoted) {
 			return false
-		}
-		if s.next(closing) {
-			return true
 		}
 		if !s.next(',') {
-			return false
+			return s.next(closing)
 		}
 	}
-}
-
-func (s *scanner) word(w string) bool {
-	if len(s.b)-s.i < len(w) || string(s.b[s.i:s.i+len(w)]) != w {
-		return false
-	}
-	s.i += len(w)
-	return true
-}
-
-func (s *scanner) number() bool {
-	if s.i < len(s.b) && s.b[s.i] == '-' {
-		s.i++
-	}
-	switch {
-	case s.i < len(s.b) && s.b[s.i] == '0':
-		s.i++
-	case !s.digits():
-		return false
-	}
-	if s.i < len(s.b) && s.b[s.i] == '.' {
-		s.i++
-		if !s.digits() {
-			return false
-		}
-	}
-	if s.i < len(s.b) && (s.b[s.i] == 'e' || s.b[s.i] == 'E') {
-		s.i++
-		if s.i < len(s.b) && (s.b[s.i] == '+' || s.b[s.i] == '-') {
-			s.i++
-		}
-		return s.digits()
-	}
-	return true
-}
-
-// digits skips one digit or more.
-func (s *scanner) digits() bool {
-	start := s.i
-	for s.i < len(s.b) && isDigit(s.b[s.i]) {
-		s.i++
-	}
-	return s.i > start
 }
 
 // inner returns what a quoted string stands for. It is part of the quoted one where that has no
 // escapes.
 func inner(quoted []byte) []byte {
 	text := quoted[1 : len(quoted)-1]
-	plain := true
-	for _, c := range text {
-		if c == '\\' || c >= utf8.RuneSelf {
-			plain = false
-			break
-		}
-	}
-	if plain {
+	if !slices.ContainsFunc(text, func(c byte) bool { return c == '\\' || c >= utf8.RuneSelf }) {
 		return text
 	}
 	var s string

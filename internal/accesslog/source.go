@@ -33,7 +33,7 @@ type source struct {
 	lines  *bufio.Reader
 	number int64 // of the line read last
 	parser parser
-	head   Record
+	head   *Record
 	at     int64 // the time of head, at which its line was written
 	order  int
 
@@ -152,11 +152,11 @@ func (f *source) next(s *Stats) bool {
 		var k kind
 		why := ""
 		if errors.Is(err, bufio.ErrBufferFull) {
-			line, why, err = f.long(line)
+			line, why = f.long(line)
 		}
-		f.head = Record{}
+		f.head = new(Record)
 		if why == "" {
-			k, why = f.parser.line(line, &f.head)
+			k, why = f.parser.line(line, f.head)
 		}
 		if k == request && f.isAhead(f.head.Start+int64(f.head.Took)) {
 			k, why = damaged, "its time lies more than a day ahead of the lines after it, or of the file's last change"
@@ -174,10 +174,6 @@ func (f *source) next(s *Stats) bool {
 			s.Other++
 		default:
 			s.trouble(Trouble{File: f.name, Line: f.number, Why: why})
-		}
-		if err != nil {
-			f.ended(err, s)
-			return false
 		}
 	}
 }
@@ -211,7 +207,7 @@ func (f *source) isAhead(at int64) bool {
 }
 
 // long reads the rest of a line that is longer than the buffer.
-func (f *source) long(start []byte) (line []byte, why string, err error) {
+func (f *source) long(start []byte) (line []byte, why string) {
 	line = bytes.Clone(start)
 	for {
 		more, err := f.lines.ReadSlice('\n')
@@ -222,7 +218,7 @@ func (f *source) long(start []byte) (line []byte, why string, err error) {
 			line = append(line, more...)
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
-			return line, why, err
+			return line, why
 		}
 	}
 }

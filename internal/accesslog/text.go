@@ -67,20 +67,11 @@ func (p *parser) common(line []byte, r *Record) (k kind, why string) {
 
 // columns reads what stands before the time.
 func columns(before []byte) (host, address, user []byte, ok bool) {
-	var all [4][]byte
-	n := 0
-	for n < len(all) {
-		one, rest := word(before)
-		if len(one) == 0 {
-			break
-		}
-		all[n], before = one, rest
-		n++
-	}
+	all := bytes.FieldsFunc(before, func(c rune) bool { return c == ' ' })
 	switch {
-	case n < 3:
+	case len(all) < 3:
 		return nil, nil, nil, false
-	case n == 4 && isAddress(all[1]) && string(all[2]) == "-":
+	case len(all) > 3 && isAddress(all[1]) && string(all[2]) == "-":
 		host, address, user = all[0], all[1], all[3]
 	default:
 		address, user = all[0], all[2]

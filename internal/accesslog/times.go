@@ -8,7 +8,7 @@ import (
 // A timeReader reads the times and durations of one file. What it has seen tells it what the next
 // one is.
 type timeReader struct {
-	layout   string // of the last time that was text
+	layout   int    // the index of that of the last time that was text
 	text     string // the last time that was text, and what it was
 	at       int64
 	fraction bool // durations with a fraction were seen, so whole ones are seconds as well
@@ -34,27 +34,19 @@ func (c *timeReader) time(text []byte) (at int64, ok bool) {
 		return at, true
 	}
 	s := string(text)
-	if c.layout != "" {
-		if t, err := time.Parse(c.layout, s); err == nil {
-			return c.note(s, t)
+	for i := range layouts {
+		known := (c.layout + i) % len(layouts)
+		t, err := time.Parse(layouts[known], s)
+		if err != nil {
+			continue
 		}
-	}
-	for _, l := range layouts {
-		if t, err := time.Parse(l, s); err == nil {
-			c.layout = l
-			return c.note(s, t)
+		if c.layout = known; t.Year() < 1970 || t.Year() > 2200 { // which nanoseconds can't hold
+			return 0, false
 		}
+		c.text, c.at = s, t.UnixNano()
+		return c.at, true
 	}
 	return 0, false
-}
-
-// note remembers a time, if nanoseconds can hold it.
-func (c *timeReader) note(s string, t time.Time) (int64, bool) {
-	if t.Year() < 1970 || t.Year() > 2200 {
-		return 0, false
-	}
-	c.text, c.at = s, t.UnixNano()
-	return c.at, true
 }
 
 // instant reads a number since the Unix epoch: seconds, milliseconds, microseconds or nanoseconds,
@@ -127,10 +119,7 @@ const maxTook = 30 * 24 * time.Hour
 func (c *timeReader) duration(text []byte, unit time.Duration) time.Duration {
 	whole, billionths, _, ok := decimal(text)
 	if !ok {
-		d, err := time.ParseDuration(string(text))
-		if err != nil {
-			return 0
-		}
+		d, _ := time.ParseDuration(string(text)) // 0 with an error
 		return bounded(d)
 	}
 	if unit == 0 {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -110,20 +111,23 @@ func (p printer) change(client client, path string, c change) error {
 	if c.remove {
 		method = http.MethodDelete
 	}
+	return changed(p, client, method, path, c, func(done operate.Changed) (control.Outcome, bool, []string) {
+		return done.Outcome, done.Pending, []string{fmt.Sprintf("%s %s%s", what(c, done), on(done.Outcome), p.until(done))}
+	})
+}
+
+// changed asks for a change and prints the answer: with --json as it came, and else as the lines of
+// describe. It returns an error where some node has not applied it.
+func changed[T any](p printer, client client, method, path string, c change, describe func(T) (o control.Outcome, pending bool, lines []string)) error {
 	text, err := client.ask(method, path, c)
 	if err != nil {
 		return err
 	}
-	var done operate.Changed
+	var done T
 	if err := read(text, &done); err != nil {
 		return err
 	}
-	return p.changed(text, done.Outcome, done.Pending, fmt.Sprintf("%s %s%s", what(c, done), on(done.Outcome), p.until(done)))
-}
-
-// changed prints the answer to a change: with --json as it came, and else as lines. It returns an
-// error where some node has not applied it.
-func (p printer) changed(text []byte, o control.Outcome, pending bool, lines ...string) (err error) {
+	o, pending, lines := describe(done)
 	if p.json {
 		err = p.raw(text)
 	} else {
@@ -141,10 +145,7 @@ func (p printer) changed(text []byte, o control.Outcome, pending bool, lines ...
 
 // what says what was changed.
 func what(c change, done operate.Changed) string {
-	zone := "all zones"
-	if done.Zone != "" {
-		zone = done.Zone
-	}
+	zone := cmp.Or(done.Zone, allZones)
 	switch {
 	case done.Removed && c.name != "":
 		return fmt.Sprintf("%s: no override for %s any more", zone, c.name)

@@ -7,7 +7,6 @@ package command
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -99,14 +98,12 @@ func run(f func(c client, p printer, args []string) error) func(*cobra.Command, 
 // clean makes an error safe for a terminal.
 func clean(err error) error { return errors.New(printable(err.Error())) }
 
-// exactly asks for arguments, and names them where there are others.
-func exactly(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != len(names) {
-			return fmt.Errorf("it takes %s; see '%s --help'", cmp.Or(strings.Join(names, " "), "no arguments"), cmd.CommandPath())
-		}
-		return nil
+// noArguments rejects arguments.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("it takes no arguments; see '%s --help'", cmd.CommandPath())
 	}
+	return nil
 }
 
 // client asks the admin endpoint.

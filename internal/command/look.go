@@ -17,19 +17,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
-// asked is the body of what is to be explained.
-type asked struct {
-	Method   string              `json:"method,omitempty"`
-	URL      string              `json:"url,omitempty"`
-	RemoteIP string              `json:"remote_ip,omitempty"`
-	Headers  map[string][]string `json:"headers,omitempty"`
-	Zone     string              `json:"zone,omitempty"`
-	Key      *string             `json:"key,omitempty"`
-	ID       string              `json:"id,omitempty"`
-}
-
 func explainCommand() *cobra.Command {
-	var q asked
+	var q operate.Question
 	var headers []string
 	var id bool
 	cmd := &cobra.Command{
@@ -69,14 +58,12 @@ run, and named. Only what sets variables, headers or the path is run.`,
 }
 
 // headersOf reads headers as people write them.
-func headersOf(lines []string) (headers map[string][]string, err error) {
+func headersOf(lines []string) (headers map[string]operate.HeaderValues, err error) {
+	headers = map[string]operate.HeaderValues{}
 	for _, line := range lines {
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || name == "" {
 			return nil, fmt.Errorf("%q is no header; write it like 'X-Plan: gold'", line)
-		}
-		if headers == nil {
-			headers = map[string][]string{}
 		}
 		headers[name] = append(headers[name], strings.TrimSpace(value))
 	}
@@ -84,21 +71,15 @@ func headersOf(lines []string) (headers map[string][]string, err error) {
 }
 
 // explain asks and prints.
-func (p printer) explain(c client, q asked) error {
-	text, err := c.ask(http.MethodPost, operate.ExplainPath, q)
-	if err != nil {
-		return err
-	}
+func (p printer) explain(c client, q operate.Question) error {
 	var b page
 	if q.Zone != "" {
-		var h operate.Explained
-		return p.show(text, &h, func() error {
+		return show(p, c, http.MethodPost, operate.ExplainPath, q, func(h operate.Explained) error {
 			b.handler(h)
 			return p.print(&b)
 		})
 	}
-	var site operate.ExplainedSite
-	return p.show(text, &site, func() error {
+	return show(p, c, http.MethodPost, operate.ExplainPath, q, func(site operate.ExplainedSite) error {
 		b.site(site)
 		return p.print(&b)
 	})
@@ -138,15 +119,12 @@ func (b *page) handler(h operate.Explained) {
 			rows = append(rows, []string{z.Zone, z.Decision.String(), key, "", "", "", "", "", notes})
 		}
 		for _, l := range z.Limits {
-			remote, wait := "", ""
-			if l.Remote != nil {
-				remote = strconv.FormatInt(*l.Remote, 10)
-			}
+			wait := ""
 			if l.Wait > 0 {
 				wait = length(l.Wait)
 			}
 			rows = append(rows, []string{
-				z.Zone, l.Decision.String(), key, limitText(l.Limit, l.Window, l.Concurrent), number(l.Used), remote, number(l.Remaining), wait, notes,
+				z.Zone, l.Decision.String(), key, limitText(l.Limit, l.Window, l.Concurrent), number(l.Used), known(l.Remote), number(l.Remaining), wait, notes,
 			})
 		}
 	}
@@ -180,6 +158,14 @@ func notesOf(z operate.ExplainedZone) string {
 }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+// known writes a number that is not known everywhere.
+func known(n *int64) string {
+	if n == nil {
+		return ""
+	}
+	return number(*n)
+}
 
 // length writes a number of seconds.
 func length(seconds float64) string {
@@ -236,12 +222,7 @@ node doesn't count by key what it denies.`,
 
 // top asks and prints.
 func (p printer) top(c client, q url.Values) error {
-	text, err := c.ask(http.MethodGet, operate.TopPath+"?"+q.Encode(), nil)
-	if err != nil {
-		return err
-	}
-	var all []operate.Top
-	return p.show(text, &all, func() error { return p.keys(all) })
+	return show(p, c, http.MethodGet, operate.TopPath+"?"+q.Encode(), nil, p.keys)
 }
 
 // keys shows the keys that have spent the most.
@@ -250,11 +231,7 @@ func (p printer) keys(all []operate.Top) error {
 	bans := [][]string{{"BANNED IN", "ID OF THE KEY", "ENDS"}}
 	for _, t := range all {
 		for _, k := range t.Keys {
-			asked, denied := "", ""
-			if k.Asked != nil && k.Denied != nil {
-				asked, denied = number(*k.Asked), number(*k.Denied)
-			}
-			rows = append(rows, []string{t.Zone, limitText(t.Limit, t.Window, t.Concurrent), k.ID, number(k.Used), asked, denied, k.Key})
+			rows = append(rows, []string{t.Zone, limitText(t.Limit, t.Window, t.Concurrent), k.ID, number(k.Used), known(k.Asked), known(k.Denied), k.Key})
 			if k.BannedUntil != nil {
 				bans = append(bans, []string{t.Zone, k.ID, p.in(*k.BannedUntil)})
 			}

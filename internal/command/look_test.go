@@ -7,12 +7,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
 func TestExplanationsArePrinted(t *testing.T) {
-	site := asked{URL: "https://example.com/"}
+	site := operate.Question{ExplainRequest: operate.ExplainRequest{URL: "https://example.com/"}}
 	for name, test := range map[string]struct {
-		asked  asked
+		asked  operate.Question
 		answer string
 	}{
 		"site": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[{"not_run":["authentication","encode"],"decision":"denied","zone":"login","wait":12.5,"zones":[
@@ -23,7 +25,7 @@ func TestExplanationsArePrinted(t *testing.T) {
 			{"zone":"try","decision":"would_deny","shadow":true,"key":"\u001b[31mred\u001b[0m","id":"x","override":"10/1m","limits":[
 				{"limit":10,"window":"1m","used":10,"remaining":0,"after":0,"decision":"would_deny","wait":3}]}]}]}`},
 		"site_none": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[]}`},
-		"key": {asked{Zone: "queue"}, `{"decision":"admitted","delay":1.5,"zones":[{"zone":"queue","decision":"admitted","id":"AAECAwQFBgcICQoLDA0ODw","limits":[
+		"key": {operate.Question{Zone: "queue"}, `{"decision":"admitted","delay":1.5,"zones":[{"zone":"queue","decision":"admitted","id":"AAECAwQFBgcICQoLDA0ODw","limits":[
 			{"limit":1,"window":"1s","used":2,"remote":0,"remaining":3,"after":2,"decision":"admitted"}]}]}`},
 	} {
 		c, _ := endpoint(t, http.StatusOK, test.answer)

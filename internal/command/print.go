@@ -10,7 +10,6 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
 )
@@ -24,18 +23,8 @@ type printer struct {
 
 // printable escapes what could drive a terminal, or pass for something else there.
 func printable(s string) string {
-	if !utf8.ValidString(s) {
-		s = strings.ToValidUTF8(s, "\uFFFD")
-	}
-	plain := true
-	for _, r := range s {
-		plain = plain && unicode.IsPrint(r)
-	}
-	if plain {
-		return s
-	}
 	var b strings.Builder
-	for _, r := range s {
+	for _, r := range strings.ToValidUTF8(s, "\uFFFD") {
 		if unicode.IsPrint(r) {
 			b.WriteRune(r)
 		} else {
@@ -54,15 +43,20 @@ func read(text []byte, answer any) error {
 	return nil
 }
 
-// show prints an answer: with --json as it came, and else by print, once it is read into answer.
-func (p printer) show(text []byte, answer any, print func() error) error {
+// show asks and prints the answer: with --json as it came, and else by print.
+func show[T any](p printer, c client, method, path string, body any, print func(T) error) error {
+	text, err := c.ask(method, path, body)
+	if err != nil {
+		return err
+	}
 	if p.json {
 		return p.raw(text)
 	}
-	if err := read(text, answer); err != nil {
+	var answer T
+	if err := read(text, &answer); err != nil {
 		return err
 	}
-	return print()
+	return print(answer)
 }
 
 // raw writes JSON with line breaks, as it came otherwise.

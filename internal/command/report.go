@@ -2,7 +2,6 @@ package command
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
@@ -109,16 +108,4 @@ func (b *page) candidates(w *simulate.Window) {
 	if len(w.Candidates) > 0 {
 		b.line("%s", w.Rule())
 	}
-}
-
-// writeHTML writes the report as a page.
-func writeHTML(path string, r *simulate.Report) error {
-	page, err := r.HTML()
-	if err == nil {
-		err = os.WriteFile(path, page, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("--html: %w", err)
-	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
@@ -34,26 +35,15 @@ zone's key with what stands between them.`,
 		if c.Zone, c.name = args[0], "all keys"; !c.All {
 			c.setKey(args[1])
 		}
-		return p.reset(client, c)
+		return changed(p, client, http.MethodPost, operate.ResetPath, c, func(done operate.ResetDone) (control.Outcome, bool, []string) {
+			lines := []string{fmt.Sprintf("%s: reset %s %s, %s forgiven", done.Zone, c.name, on(done.Outcome), requests(done.Forgiven))}
+			for _, text := range done.Stays {
+				lines = append(lines, done.Zone+": "+text)
+			}
+			return done.Outcome, done.Pending, lines
+		})
 	})
 	return cmd
-}
-
-// reset asks for a reset and prints what came of it.
-func (p printer) reset(client client, c change) error {
-	text, err := client.ask(http.MethodPost, operate.ResetPath, c)
-	if err != nil {
-		return err
-	}
-	var done operate.ResetDone
-	if err := read(text, &done); err != nil {
-		return err
-	}
-	lines := []string{fmt.Sprintf("%s: reset %s %s, %s forgiven", done.Zone, c.name, on(done.Outcome), requests(done.Forgiven))}
-	for _, text := range done.Stays {
-		lines = append(lines, done.Zone+": "+text)
-	}
-	return p.changed(text, done.Outcome, done.Pending, lines...)
 }
 
 func requests(n int64) string {

@@ -128,8 +128,12 @@ func (p printer) simulate(s simulation, paths []string) error {
 		return err
 	}
 	if s.html != "" {
-		if err := writeHTML(s.html, report); err != nil {
-			return err
+		page, err := report.HTML()
+		if err == nil {
+			err = os.WriteFile(s.html, page, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("--html: %w", err)
 		}
 	}
 	if p.json {

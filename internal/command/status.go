@@ -1,11 +1,11 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,14 +32,9 @@ Shows the zones of a node with what they have counted, the nodes that share
 their counts with it, and what was changed at run time and still holds.`,
 		Example: `  caddy rate-limit status
   caddy rate-limit status --json --address unix//run/caddy/admin.sock`,
-		Args: exactly(),
+		Args: noArguments,
 		RunE: run(func(c client, p printer, _ []string) error {
-			text, err := c.ask(http.MethodGet, operate.Root, nil)
-			if err != nil {
-				return err
-			}
-			var s operate.State
-			return p.show(text, &s, func() error { return p.status(s) })
+			return show(p, c, http.MethodGet, operate.Root, nil, p.status)
 		}),
 	}
 }
@@ -51,13 +46,13 @@ func (p printer) status(s operate.State) error {
 	for _, z := range s.Zones {
 		zones = append(zones, []string{
 			z.Zone, limitText(z.Limit, z.Window, z.Concurrent), z.Algorithm, z.SyncRate.String(),
-			strconv.Itoa(z.Keys), number(z.Own), number(z.Remote), number(z.Unsent),
+			number(int64(z.Keys)), number(z.Own), number(z.Remote), number(z.Unsent),
 		})
 	}
 	bans := [][]string{{"ZONE WITH BANS", "BANNED KEYS"}}
 	for i, z := range s.Zones {
 		if z.Banned != nil && (i == 0 || s.Zones[i-1].Zone != z.Zone) {
-			bans = append(bans, []string{z.Zone, strconv.FormatInt(*z.Banned, 10)})
+			bans = append(bans, []string{z.Zone, number(*z.Banned)})
 		}
 	}
 	nodes := [][]string{{"NODE", "VERSION", "HEARD", "APPLIED", ""}}
@@ -66,7 +61,7 @@ func (p printer) status(s operate.State) error {
 		if n.Self {
 			self = "this node"
 		}
-		nodes = append(nodes, []string{n.Name, n.Version, p.ago(n.Heard), yes(n.Applied), self})
+		nodes = append(nodes, []string{n.Name, n.Version, p.ago(n.Heard), map[bool]string{true: "yes", false: "no"}[n.Applied], self})
 	}
 	overrides := [][]string{{"OVERRIDE", "ID OF THE KEY", "LIMIT", "ENDS", "NOTE"}}
 	for _, e := range s.Overrides {
@@ -91,7 +86,7 @@ func (p printer) enforcement(s operate.State) [][]string {
 		if e.Share != nil {
 			share = percent(*e.Share)
 		}
-		table = append(table, []string{zoneOf(e), share, p.ends(e), e.Note})
+		table = append(table, []string{cmp.Or(e.Zone, allZones), share, p.ends(e), e.Note})
 		changed[e.Zone] = true // "" for all
 	}
 	configured := func(zone string, share float64) {
@@ -118,9 +113,9 @@ func (p printer) enforcement(s operate.State) [][]string {
 // limitText writes a limit.
 func limitText(n int64, window string, concurrent bool) string {
 	if concurrent {
-		return strconv.FormatInt(n, 10) + " at once"
+		return number(n) + " at once"
 	}
-	return strconv.FormatInt(n, 10) + "/" + window
+	return number(n) + "/" + window
 }
 
 // summary is one line about Redis.
@@ -145,12 +140,8 @@ func why(failing map[string]string) string {
 	return "no reason is known"
 }
 
-func zoneOf(e control.EntryState) string {
-	if e.All {
-		return "all zones"
-	}
-	return e.Zone
-}
+// allZones stands for a zone where a change is one of all.
+const allZones = "all zones"
 
 func (p printer) ends(e control.EntryState) string {
 	text := p.in(e.Until)
@@ -161,11 +152,4 @@ func (p printer) ends(e control.EntryState) string {
 		text += " (redis does not know yet)"
 	}
 	return text
-}
-
-func yes(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
 }

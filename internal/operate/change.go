@@ -17,7 +17,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -41,31 +40,54 @@ const (
 	forever = "forever"
 )
 
-// Serve answers the requests for all paths but Root.
+// An endpoint is what answers the requests for a path. method is the only one that it has, "" where
+// serve looks at that.
+type endpoint struct {
+	method string
+	serve  func(http.ResponseWriter, *http.Request, *lifecycle.Config) (answer any, err error)
+}
+
+var endpoints = map[string]endpoint{
+	OverridesPath:   {"", changes(overrideOf, func(s control.State) []control.EntryState { return s.Overrides })},
+	EnforcementPath: {"", changes(enforcementOf, func(s control.State) []control.EntryState { return s.Enforcement })},
+	ResetPath:       {http.MethodPost, serveReset},
+	ExplainPath:     {http.MethodPost, serveExplain},
+	TopPath:         {http.MethodGet, serveTop},
+}
+
+// Serve answers the requests for all paths but Root. An error that says nothing else is one of the
+// request.
 func Serve(w http.ResponseWriter, r *http.Request) error {
-	switch r.URL.Path {
-	case OverridesPath:
-		return serveChange(w, r, overrideOf, func(s control.State) []control.EntryState { return s.Overrides })
-	case EnforcementPath:
-		return serveChange(w, r, enforcementOf, func(s control.State) []control.EntryState { return s.Enforcement })
-	case ResetPath:
-		return serveReset(w, r)
-	case ExplainPath:
-		return serveExplain(w, r)
-	case TopPath:
-		return serveTop(w, r)
+	answer, err := serve(w, r)
+	if err == nil {
+		return WriteAnswer(w, answer)
 	}
-	return fail(http.StatusNotFound, fmt.Errorf("there is no %s; the state is at %s", spelling.Clip(r.URL.Path), Root))
+	var withStatus caddy.APIError
+	if errors.As(err, &withStatus) {
+		return err
+	}
+	return fail(http.StatusBadRequest, err)
+}
+
+func serve(w http.ResponseWriter, r *http.Request) (answer any, err error) {
+	config, e := lifecycle.Current(), endpoints[r.URL.Path]
+	switch {
+	case e.serve == nil:
+		return nil, fail(http.StatusNotFound, fmt.Errorf("there is no %s; the state is at %s", spelling.Clip(r.URL.Path), Root))
+	case e.method != "" && r.Method != e.method:
+		return nil, notAllowed(w, r, e.method, e.method)
+	case config == nil:
+		return nil, fail(http.StatusServiceUnavailable, errors.New("no configuration with rate_limit is running"))
+	}
+	return e.serve(w, r, config)
 }
 
 func fail(status int, err error) error { return caddy.APIError{HTTPStatus: status, Err: err} }
 
-// running returns the current configuration.
-func running() (*lifecycle.Config, error) {
-	if config := lifecycle.Current(); config != nil {
-		return config, nil
-	}
-	return nil, fail(http.StatusServiceUnavailable, errors.New("no configuration with rate_limit is running"))
+// notAllowed is the error of a method that a path does not have. use names those that it has.
+func notAllowed(w http.ResponseWriter, r *http.Request, allow, use string) error {
+	w.Header().Set("Allow", allow)
+	return fail(http.StatusMethodNotAllowed, fmt.Errorf("method %s not allowed; use %s", spelling.Clip(r.Method), use))
 }
 
 // WriteAnswer writes JSON that nobody keeps.
@@ -97,56 +119,51 @@ type Changed struct {
 	control.Outcome
 }
 
-// serveChange answers GET with a list, and makes the change of POST and DELETE. read makes the
-// change of a body.
-func serveChange(w http.ResponseWriter, r *http.Request, read func(*lifecycle.Config, ChangeRequest, bool) (control.Change, error), list func(control.State) []control.EntryState) error {
-	config, err := running()
-	if err != nil {
-		return err
-	}
-	remove := r.Method == http.MethodDelete
-	switch r.Method {
-	case http.MethodGet:
-		all := list(config.Control().State(r.Context()))
-		if all == nil {
-			all = []control.EntryState{}
+// changes answers GET with a list, and makes the change of POST and DELETE. read makes the change
+// of a body.
+func changes(
+	read func(*lifecycle.Config, ChangeRequest, bool) (control.Change, error), list func(control.State) []control.EntryState,
+) func(http.ResponseWriter, *http.Request, *lifecycle.Config) (any, error) {
+	return func(w http.ResponseWriter, r *http.Request, config *lifecycle.Config) (any, error) {
+		switch r.Method {
+		case http.MethodGet:
+			return append([]control.EntryState{}, list(config.Control().State(r.Context()))...), nil
+		case http.MethodPost, http.MethodDelete:
+		default:
+			return nil, notAllowed(w, r, "GET, POST, DELETE", "GET, POST or DELETE")
 		}
-		return WriteAnswer(w, all)
-	case http.MethodPost, http.MethodDelete:
-	default:
-		w.Header().Set("Allow", "GET, POST, DELETE")
-		return fail(http.StatusMethodNotAllowed, fmt.Errorf("method %s not allowed; use GET, POST or DELETE", spelling.Clip(r.Method)))
+		body, err := decode[ChangeRequest](r.Body, fields)
+		if err != nil {
+			return nil, err
+		}
+		remove := r.Method == http.MethodDelete
+		change, err := read(config, body, remove)
+		if err != nil {
+			return nil, err
+		}
+		change.Who = who(r)
+		outcome, err := config.Control().Change(r.Context(), change)
+		switch {
+		case errors.Is(err, control.ErrNone):
+			return nil, fail(http.StatusNotFound, fmt.Errorf("nothing is set for that, so there is nothing to remove; GET %s lists what is", r.URL.Path))
+		case errors.Is(err, control.ErrFull):
+			return nil, fail(http.StatusInsufficientStorage, err)
+		case err != nil:
+			return nil, fail(http.StatusInternalServerError, err)
+		}
+		entry := control.Describe(change.Target, change.Body)
+		if entry.Pending = outcome.Unsent; !remove {
+			entry.Until = config.Control().Until(change.Target)
+		}
+		return Changed{entry, remove, outcome}, nil
 	}
-	body, err := decode[ChangeRequest](r.Body, fields)
-	if err != nil {
-		return err
-	}
-	change, err := read(config, body, remove)
-	if err != nil {
-		return err
-	}
-	change.Who = who(r)
-	outcome, err := config.Control().Change(r.Context(), change)
-	switch {
-	case errors.Is(err, control.ErrNone):
-		return fail(http.StatusNotFound, fmt.Errorf("nothing is set for that, so there is nothing to remove; GET %s lists what is", r.URL.Path))
-	case errors.Is(err, control.ErrFull):
-		return fail(http.StatusInsufficientStorage, err)
-	case err != nil:
-		return err
-	}
-	entry := control.Describe(change.Target, change.Body)
-	if entry.Pending = outcome.Unsent; !remove {
-		entry.Until = config.Control().Until(change.Target)
-	}
-	return WriteAnswer(w, Changed{entry, remove, outcome})
 }
 
 // decode reads a body with these fields.
 func decode[T any](body io.Reader, fields []string) (req T, err error) {
 	text, err := io.ReadAll(io.LimitReader(body, maxBody+1))
 	if err != nil {
-		return req, fail(http.StatusBadRequest, fmt.Errorf("reading the body: %w", err))
+		return req, fmt.Errorf("reading the body: %w", err)
 	}
 	if len(text) > maxBody {
 		return req, fail(http.StatusRequestEntityTooLarge, errors.New("the body has more than 64 kB"))
@@ -157,9 +174,9 @@ func decode[T any](body io.Reader, fields []string) (req T, err error) {
 		err = errors.New("something follows the JSON object")
 	}
 	if err != nil {
-		return req, fail(http.StatusBadRequest, fmt.Errorf("the body is not what is expected: %s; send a JSON object with %s", wrongIn(err, fields), strings.Join(fields, ", ")))
+		err = fmt.Errorf("the body is not what is expected: %s; send a JSON object with %s", wrongIn(err, fields), strings.Join(fields, ", "))
 	}
-	return req, nil
+	return req, err
 }
 
 // wrongIn names the field that is wrong.
@@ -194,14 +211,11 @@ func who(r *http.Request) string {
 func enforcementOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c control.Change, err error) {
 	switch {
 	case req.All == (req.Zone != ""):
-		err = errors.New(`give "zone", or "all": true for all zones`)
+		return c, errors.New(`give "zone", or "all": true for all zones`)
 	case req.Key != nil, req.ID != "", req.Limit != "":
-		err = fmt.Errorf("key, id and limit belong to an override; send them to %s", OverridesPath)
+		return c, fmt.Errorf("key, id and limit belong to an override; send them to %s", OverridesPath)
 	case !remove && req.Share == nil:
-		err = errors.New(`give "share", from 0 to 1: 0.25 enforces the zone for a quarter of the keys, 0 is shadow mode`)
-	}
-	if err != nil {
-		return c, fail(http.StatusBadRequest, err)
+		return c, errors.New(`give "share", from 0 to 1: 0.25 enforces the zone for a quarter of the keys, 0 is shadow mode`)
 	}
 	if req.Zone != "" {
 		if _, err := findZone(config, req.Zone); err != nil {
@@ -215,29 +229,26 @@ func enforcementOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c 
 func overrideOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c control.Change, err error) {
 	switch {
 	case req.All, req.Share != nil:
-		err = fmt.Errorf("all and share belong to an enforcement; send them to %s", EnforcementPath)
+		return c, fmt.Errorf("all and share belong to an enforcement; send them to %s", EnforcementPath)
 	case req.Zone == "":
-		err = errors.New(`give "zone"`)
+		return c, errors.New(`give "zone"`)
 	case (req.Key == nil) == (req.ID == ""):
-		err = errors.New(`give "key" or "id"`)
+		return c, errors.New(`give "key" or "id"`)
 	case !remove && req.Limit == "":
-		err = fmt.Errorf(`give "limit": a rate such as 6000/1m, %s or %s`, control.Unlimited, control.Deny)
-	}
-	if err != nil {
-		return c, fail(http.StatusBadRequest, err)
+		return c, fmt.Errorf(`give "limit": a rate such as 6000/1m, %s or %s`, control.Unlimited, control.Deny)
 	}
 	zone, err := findZone(config, req.Zone)
 	if err != nil {
 		return c, err
 	}
-	id, err := idOf(zone, req)
+	k, err := keyOf(zone, req.Key, req.ID)
 	if err == nil && !remove {
 		err = checkLimit(zone, req.Limit)
 	}
 	if err != nil {
-		return c, fail(http.StatusBadRequest, err)
+		return c, err
 	}
-	return finish(req, remove, control.Target{Zone: req.Zone, Key: &id}, control.Body{Limit: req.Limit, Note: req.Note}, control.OverrideFor)
+	return finish(req, remove, control.Target{Zone: req.Zone, Key: &k.ID}, control.Body{Limit: req.Limit, Note: req.Note}, control.OverrideFor)
 }
 
 // finish checks what all changes have in common. byDefault is how long one holds where that is not
@@ -248,15 +259,11 @@ func finish(req ChangeRequest, remove bool, target control.Target, body control.
 		return c, nil
 	}
 	if c.Body = body; req.For != "" {
-		c.For, err = lengthOf(req.For)
+		if c.For, err = lengthOf(req.For); err != nil {
+			return c, err
+		}
 	}
-	if err == nil {
-		err = body.Check()
-	}
-	if err != nil {
-		err = fail(http.StatusBadRequest, err)
-	}
-	return c, err
+	return c, body.Check()
 }
 
 func lengthOf(text string) (time.Duration, error) {
@@ -302,24 +309,17 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// idOf returns the ID of the key that a request names.
-func idOf(zone *limits.Zone, req ChangeRequest) (keys.ID, error) {
-	if req.ID != "" {
-		return control.ParseID(req.ID)
+// keyOf returns the key that a request names: by its text, or by its ID where that is nil.
+func keyOf(zone *limits.Zone, text *string, id string) (limits.Key, error) {
+	if text == nil {
+		id, err := control.ParseID(id)
+		return limits.KeyOfID(id), err
 	}
-	key, err := zone.Template.Parse(*req.Key)
+	raw, err := zone.Template.Parse(*text)
 	if err != nil {
-		return keys.ID{}, fmt.Errorf("key: %w", err)
+		return limits.Key{}, fmt.Errorf("key: %w", err)
 	}
-	return keys.IDOf(key), nil
-}
-
-// hasLimits reports whether a zone has a limit with a window.
-func hasLimits(zone *limits.Zone) bool {
-	for range zone.Each {
-		return true
-	}
-	return false
+	return limits.KeyOf(raw), nil
 }
 
 // checkLimit reports what is wrong with the limit of an override in a zone.
@@ -333,20 +333,16 @@ func checkLimit(zone *limits.Zone, text string) error {
 	}
 	var windows []string
 	for l := range zone.Each {
-		if l.Rate.Window == o.Rate.Window {
-			windows = nil
-			break
-		}
 		windows = append(windows, config.WindowText(l.Rate.Window))
 	}
 	switch {
 	case o.Rate.Limit > maxLimit:
 		return fmt.Errorf("limit: %d is too large; write %s", o.Rate.Limit, control.Unlimited)
-	case o.Rate.Window != 0 && !hasLimits(zone):
+	case o.Rate.Window != 0 && len(windows) == 0:
 		return fmt.Errorf("limit: the zone has only concurrent; write how many may run at once, as in %d", o.Rate.Limit)
 	case o.Rate.Window == 0 && len(windows) > 1:
 		return fmt.Errorf("limit: the zone has several limits; name the window of one, as in %d/%s", o.Rate.Limit, windows[0])
-	case o.Rate.Window != 0 && len(windows) > 0:
+	case o.Rate.Window != 0 && !slices.Contains(windows, config.WindowText(o.Rate.Window)):
 		return fmt.Errorf("limit: the zone has no limit for %s; its windows are %s", config.WindowText(o.Rate.Window), strings.Join(windows, ", "))
 	}
 	return nil

@@ -152,11 +152,8 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
 	report := ExplainedZone{Zone: z.Name, Decision: answer.NotAsked, Shadow: !z.Enforces(k)}
 	asked, ok := z.Fork(k)
-	if !ok {
-		return false
-	}
-	stands, ok := z.Fork(k)
-	if !ok {
+	stands, again := z.Fork(k)
+	if !ok || !again {
 		return false
 	}
 	if len(k.Raw) > 0 {
@@ -281,17 +278,11 @@ func (x *explanation) overall(h *Explained, e *limits.Evaluation) {
 				h.Decision = answer.Reserved
 			}
 		}
-		switch d.Reason {
-		case answer.Barred:
+		switch {
+		case d.Reason == answer.Barred:
 			h.Wait = 0
-		case answer.Unavailable:
-			h.Decision = answer.Unavailable
-		case answer.TooEarly:
-			h.Decision = answer.TooEarly
-		case answer.Banned:
-			if !d.Begins {
-				h.Decision = answer.Banned
-			}
+		case d.Reason == answer.Unavailable, d.Reason == answer.TooEarly, d.Reason == answer.Banned && !d.Begins:
+			h.Decision = d.Reason
 		}
 	}
 }

@@ -40,68 +40,43 @@ type ResetDone struct {
 }
 
 // serveReset resets a key of a zone, or all of them.
-func serveReset(w http.ResponseWriter, r *http.Request) error {
-	if err := method(w, r, http.MethodPost); err != nil {
-		return err
-	}
-	config, err := running()
-	if err != nil {
-		return err
-	}
-	body, err := decode[resetRequest](r.Body, resetFields)
-	if err != nil {
-		return err
-	}
-	change, err := resetOf(config, body)
-	if err != nil {
-		return err
-	}
-	change.Who = who(r)
-	o, forgiven, err := config.Control().Reset(r.Context(), change)
+func serveReset(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config) (any, error) {
+	req, err := decode[resetRequest](r.Body, resetFields)
 	switch {
-	case errors.Is(err, control.ErrFull):
-		return fail(http.StatusInsufficientStorage, fmt.Errorf("%d keys were reset lately, which is as many as are remembered; reset all of the zone", control.MaxEntries))
 	case err != nil:
-		return err
-	}
-	answer := ResetDone{Zone: change.Zone, All: change.Key == nil, ID: change.IDText(), Forgiven: forgiven, Pending: o.Unsent, Outcome: o}
-	answer.Stays = stays(config, change)
-	return WriteAnswer(w, answer)
-}
-
-// resetOf reads a reset.
-func resetOf(config *lifecycle.Config, req resetRequest) (c control.ResetChange, err error) {
-	switch {
+		return nil, err
 	case req.Zone == "":
-		err = errors.New(`give "zone"`)
+		return nil, errors.New(`give "zone"`)
 	case req.All && (req.Key != nil || req.ID != ""), !req.All && (req.Key == nil) == (req.ID == ""):
-		err = errors.New(`give "key", "id" or "all": true`)
-	}
-	if err != nil {
-		return c, fail(http.StatusBadRequest, err)
+		return nil, errors.New(`give "key", "id" or "all": true`)
 	}
 	zone, err := findZone(config, req.Zone)
 	if err != nil {
-		return c, err
+		return nil, err
 	}
-	c.Zone, c.For = req.Zone, lasts(zone)
+	change := control.ResetChange{Target: control.Target{Zone: req.Zone}, For: lasts(zone), Who: who(r)}
 	if !req.All {
-		id, err := idOf(zone, ChangeRequest{Key: req.Key, ID: req.ID})
+		k, err := keyOf(zone, req.Key, req.ID)
 		if err != nil {
-			return c, fail(http.StatusBadRequest, err)
+			return nil, err
 		}
-		c.Key = &id
+		change.Key = &k.ID
 	}
-	return c, nil
+	o, forgiven, err := config.Control().Reset(r.Context(), change)
+	switch {
+	case errors.Is(err, control.ErrFull):
+		return nil, fail(http.StatusInsufficientStorage, fmt.Errorf("%d keys were reset lately, which is as many as are remembered; reset all of the zone", control.MaxEntries))
+	case err != nil:
+		return nil, fail(http.StatusInternalServerError, err)
+	}
+	return ResetDone{
+		Zone: change.Zone, All: req.All, ID: change.IDText(), Forgiven: forgiven, Pending: o.Unsent, Stays: stays(zone, req.All), Outcome: o,
+	}, nil
 }
 
 // stays says what a reset has no effect on.
-func stays(config *lifecycle.Config, c control.ResetChange) (all []string) {
-	zone, err := findZone(config, c.Zone)
-	if err != nil {
-		return nil
-	}
-	if c.Key != nil && isOverflowing(zone) {
+func stays(zone *limits.Zone, ofAll bool) (all []string) {
+	if !ofAll && isOverflowing(zone) {
 		all = append(all, "the zone has more keys than max_keys; if this one is among those beyond, it is still counted in their sketch: reset all keys")
 	}
 	if zone.Kind.Queues() {

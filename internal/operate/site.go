@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -24,12 +25,12 @@ import (
 // An ExplainRequest is a request as it is described.
 type ExplainRequest struct {
 	// Method is GET where it is empty. URL has a scheme and a host.
-	Method string `json:"method"`
-	URL    string `json:"url"`
+	Method string `json:"method,omitempty"`
+	URL    string `json:"url,omitempty"`
 	// RemoteIP is the address that the connection comes from, 127.0.0.1 where it is empty.
-	RemoteIP string `json:"remote_ip"`
+	RemoteIP string `json:"remote_ip,omitempty"`
 	// Headers are the values of each header: a string, or a list of them.
-	Headers map[string]HeaderValues `json:"headers"`
+	Headers map[string]HeaderValues `json:"headers,omitempty"`
 }
 
 // HeaderValues are those of one header.
@@ -95,11 +96,9 @@ func (q ExplainRequest) build() (*http.Request, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("url: %q has no scheme and host; write it in full, like https://example.com/login", spelling.Clip(q.URL))
 	}
-	ip := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	if q.RemoteIP != "" {
-		if ip, err = netip.ParseAddr(q.RemoteIP); err != nil {
-			return nil, fmt.Errorf("remote_ip: %q is no address; write one like 203.0.113.9", spelling.Clip(q.RemoteIP))
-		}
+	ip, err := netip.ParseAddr(cmp.Or(q.RemoteIP, "127.0.0.1"))
+	if err != nil {
+		return nil, fmt.Errorf("remote_ip: %q is no address; write one like 203.0.113.9", spelling.Clip(q.RemoteIP))
 	}
 	method := strings.ToUpper(q.Method)
 	r, err := http.NewRequest(method, u.String(), http.NoBody)
@@ -125,14 +124,9 @@ func (q ExplainRequest) build() (*http.Request, error) {
 
 // serverOf returns the server that listens where a request would go.
 func serverOf(app *caddyhttp.App, r *http.Request) (name string, s *caddyhttp.Server, err error) {
-	port := app.HTTPPort
-	if port == 0 {
-		port = caddyhttp.DefaultHTTPPort
-	}
+	port := cmp.Or(app.HTTPPort, caddyhttp.DefaultHTTPPort)
 	if r.TLS != nil {
-		if port = app.HTTPSPort; port == 0 {
-			port = caddyhttp.DefaultHTTPSPort
-		}
+		port = cmp.Or(app.HTTPSPort, caddyhttp.DefaultHTTPSPort)
 	}
 	if _, text, err := net.SplitHostPort(r.Host); err == nil {
 		if port, err = strconv.Atoi(text); err != nil {
@@ -158,6 +152,29 @@ func WalkRoutes(server *caddyhttp.Server, r **http.Request, reach func(l Limiter
 	w := routeWalk{server: server, reach: reach}
 	_, err := w.routes(server.Routes, r)
 	return err
+}
+
+// EachRoute calls visit with each route of a server, whatever requests it is for: those within
+// others, of errors, and with names are among them.
+func EachRoute(s *caddyhttp.Server, visit func(caddyhttp.Route)) {
+	var walk func(caddyhttp.RouteList, *caddyhttp.HTTPErrorConfig)
+	walk = func(routes caddyhttp.RouteList, errors *caddyhttp.HTTPErrorConfig) {
+		if errors != nil {
+			routes = slices.Concat(routes, errors.Routes)
+		}
+		for _, route := range routes {
+			visit(route)
+			for _, h := range route.Handlers {
+				if sub, ok := h.(*caddyhttp.Subroute); ok {
+					walk(sub.Routes, sub.Errors)
+				}
+			}
+		}
+	}
+	walk(s.Routes, s.Errors)
+	for _, route := range s.NamedRoutes {
+		walk(caddyhttp.RouteList{*route}, nil)
+	}
 }
 
 // A routeWalk is a request's way through the routes of a server.
@@ -256,22 +273,19 @@ func nameOf(module any) string {
 // mismatchOf returns of each matcher set the first matcher that does not match; nothing where one
 // set matches, or there is none.
 func mismatchOf(sets caddyhttp.MatcherSets, r *http.Request) (names []string, err error) {
+sets:
 	for _, set := range sets {
-		name := ""
 		for _, m := range set {
 			ok, err := caddyhttp.MatcherSet{m}.MatchWithError(r)
 			if err != nil {
 				return nil, err
 			}
 			if !ok {
-				name = nameOf(m)
-				break
+				names = append(names, nameOf(m))
+				continue sets
 			}
 		}
-		if name == "" {
-			return nil, nil
-		}
-		names = append(names, name)
+		return nil, nil
 	}
 	return names, nil
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/caddy-tide/ratelimit/internal/bandwidth"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
@@ -106,19 +105,6 @@ func (b *BandwidthState) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*bandwidth)(b))
 }
 
-// bandwidths describes the zones that slow responses.
-func bandwidths(current *lifecycle.Config) (all []BandwidthState) {
-	seen := make(map[*bandwidth.Zone]bool)
-	for z := range current.Zones {
-		if z.Throttle != nil && !seen[z.Throttle] {
-			seen[z.Throttle] = true
-			s := z.Throttle.Status()
-			all = append(all, BandwidthState{s.Zone, config.Bandwidth(s.Rate), s.Keys, s.Open, s.Bytes, s.Waited.Seconds(), z.Enforce.Share(), z.MaxKeys})
-		}
-	}
-	return all
-}
-
 // StateWithChanges describes the current configuration, and what was changed at run time. Redis is
 // asked how the other nodes stand, for as long as ctx allows.
 func StateWithChanges(ctx context.Context) State {
@@ -140,7 +126,6 @@ func CurrentState() State {
 	if current.Redis != nil {
 		s.Redis = new(current.Redis.Replicator.Status())
 	}
-	s.Bandwidth = bandwidths(current)
 	seen := make(map[*limits.Counters]bool)
 	for l := range current.Each {
 		if seen[l.Counters] {
@@ -169,7 +154,7 @@ func CurrentState() State {
 		}
 		s.Zones = append(s.Zones, one)
 	}
-	s.addSlots(current)
+	s.addWithoutWindows(current)
 	isStrict := func(l LimitState) bool { return l.SyncRate == config.Strict }
 	if current.Redis != nil && slices.ContainsFunc(s.Zones, isStrict) {
 		s.Strict = new(current.Redis.Circuits())
@@ -177,15 +162,23 @@ func CurrentState() State {
 	return s
 }
 
-// addSlots adds what runs at once.
-func (s *State) addSlots(current *lifecycle.Config) {
-	seen := make(map[*limits.Slots]bool)
+// addWithoutWindows adds what runs at once, and the zones that slow responses.
+func (s *State) addWithoutWindows(current *lifecycle.Config) {
+	seen := make(map[any]bool)
+	isNew := func(of any) bool {
+		known := seen[of]
+		seen[of] = true
+		return !known
+	}
 	for z := range current.Zones {
+		if b := z.Throttle; b != nil && isNew(b) {
+			t := b.Status()
+			s.Bandwidth = append(s.Bandwidth, BandwidthState{t.Zone, config.Bandwidth(t.Rate), t.Keys, t.Open, t.Bytes, t.Waited.Seconds(), z.Enforce.Share(), z.MaxKeys})
+		}
 		l := z.Slots
-		if l == nil || seen[l.Slots] {
+		if l == nil || !isNew(l.Slots) {
 			continue
 		}
-		seen[l.Slots] = true
 		t, unsent, node := l.Table.Totals(clock.Now()), l.Table.Unsent(), l.Source.Node()
 		if l.Source.Status() == nil {
 			unsent, node = 0, ""

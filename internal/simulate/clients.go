@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"math"
 	"slices"
 )
 
@@ -101,9 +102,6 @@ func quantile(sorted []uint32, share float64) int64 {
 	if len(sorted) == 0 {
 		return 0
 	}
-	i := int(share * float64(len(sorted)))
-	if float64(i) == share*float64(len(sorted)) {
-		i--
-	}
+	i := int(math.Ceil(share*float64(len(sorted)))) - 1
 	return int64(sorted[min(max(i, 0), len(sorted)-1)])
 }

@@ -23,7 +23,7 @@ type cluster struct {
 // store is a limit's Redis and its links.
 type store struct {
 	net    *sim.Network
-	bans   *banStore // nil for none
+	bans   banStore
 	links  []*sim.Link
 	joined map[*limits.Counters]bool
 	rate   time.Duration
@@ -40,25 +40,20 @@ func (c *cluster) join(node int, z *limits.Zone) {
 		name := z.Name + " " + limits.SpecOf(l.Settings, l.Rate).Name()
 		s := c.stores[name]
 		if s == nil {
-			s = &store{joined: map[*limits.Counters]bool{}, rate: config.Rate}
+			net := sim.NewNetwork(0, latency, 1)
+			s = &store{net: net, bans: banStore{net, map[ban.ID]ban.Ban{}}, joined: map[*limits.Counters]bool{}, rate: config.Rate}
 			c.stores[name] = s
 		}
 		if s.joined[l.Counters] {
 			continue // another handler has the zone as well
 		}
 		s.joined[l.Counters] = true
-		if s.net == nil {
-			s.net = sim.NewNetwork(0, latency, 1)
-		}
 		link := s.net.Join(node, fmt.Sprintf("node %d", node), table, config.Rate, l.Enforced.History)
 		config.Wake, config.After = link.Wake, link.After
 		table.Configure(config, z.MaxKeys)
 		s.links = append(s.links, link)
 		if bans != nil {
-			if s.bans == nil {
-				s.bans = &banStore{net: s.net, held: map[ban.ID]ban.Ban{}}
-			}
-			link.Carry(banLink{s.bans, &bans.Set})
+			link.Carry(banLink{&s.bans, &bans.Set})
 			bans.Set.Share(link.Wake)
 			bans = nil
 		}
@@ -88,9 +83,7 @@ func (c *cluster) until(at int64) {
 func (c *cluster) expire() {
 	for _, s := range c.stores {
 		s.net.Expire()
-		if s.bans != nil {
-			s.bans.expire()
-		}
+		s.bans.expire()
 	}
 }
 

@@ -26,7 +26,7 @@ type Policy struct {
 	Warnings []string
 
 	context caddy.Context
-	servers []server
+	servers []*caddyhttp.Server // those that have a rate_limit
 	// leftOut are zones of which nothing can be replayed, with the reason.
 	leftOut map[string]string
 	// fields are the placeholders in keys and limits, without braces.
@@ -34,12 +34,6 @@ type Policy struct {
 	// sees is set where something may look at headers. varies is set where a handler may change
 	// requests, or a matcher may keep something of one.
 	sees, varies bool
-}
-
-// server is one that has a rate_limit.
-type server struct {
-	name string
-	*caddyhttp.Server
 }
 
 // object is one of JSON.
@@ -75,7 +69,7 @@ func Load(config []byte) (*Policy, error) {
 	app := v.(*caddyhttp.App)
 	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
 		if len(limitersOf(app.Servers[name])) > 0 {
-			p.servers = append(p.servers, server{name, app.Servers[name]})
+			p.servers = append(p.servers, app.Servers[name])
 		}
 	}
 	if len(p.servers) == 0 {
@@ -197,21 +191,26 @@ var plain = []string{
 
 // trustsProxies reports whether a server takes the client's address from a header.
 func (p *Policy) trustsProxies() bool {
-	return slices.ContainsFunc(p.servers, func(s server) bool { return len(s.TrustedProxiesRaw) > 0 })
+	return slices.ContainsFunc(p.servers, func(s *caddyhttp.Server) bool { return len(s.TrustedProxiesRaw) > 0 })
 }
 
 // isPlain reports whether nothing of one request can be left for the next one, so that the same
 // http.Request will do for all.
 func (p *Policy) isPlain() bool {
 	return !p.varies && !p.trustsProxies() && !slices.ContainsFunc(p.fields, func(name string) bool {
-		return !slices.Contains(plain, name) && !strings.HasPrefix(name, "http.request.header.") && !strings.HasPrefix(name, "http.request.cookie.")
+		return !slices.Contains(plain, name) && !isHeader(name)
 	})
 }
 
+// isHeader reports whether a placeholder is of a header.
+func isHeader(name string) bool {
+	return strings.HasPrefix(name, "http.request.header.") || strings.HasPrefix(name, "http.request.cookie.")
+}
+
 // notReplayed are options that are not, with the reason.
-var notReplayed = map[string]string{
-	"concurrent": "how long a request runs depends on what else runs, and who is denied does not run at all",
-	"bandwidth":  "the log does not tell how long a response that is slowed takes",
+var notReplayed = [][2]string{
+	{"concurrent", "how long a request runs depends on what else runs, and who is denied does not run at all"},
+	{"bandwidth", "the log does not tell how long a response that is slowed takes"},
 }
 
 // limits notes what the zones of a handler go by, and takes out what can't be replayed. It returns
@@ -220,12 +219,12 @@ func (p *Policy) limits(h object) bool {
 	zones := asObject(h["rate_limits"])
 	for _, name := range slices.Sorted(maps.Keys(zones)) {
 		z := asObject(zones[name])
-		for _, option := range []string{"concurrent", "bandwidth"} {
-			if z[option] == nil {
+		for _, o := range notReplayed {
+			if z[o[0]] == nil {
 				continue
 			}
-			delete(z, option)
-			why := option + " is not replayed: " + notReplayed[option]
+			delete(z, o[0])
+			why := o[0] + " is not replayed: " + o[1]
 			p.warn(fmt.Sprintf("zone %q: %s", name, why))
 			if z["limits"] == nil && z["max_events"] == nil {
 				delete(zones, name)
@@ -280,8 +279,7 @@ func (p *Policy) Check() error {
 // needsHeaders reports whether anything may look at the headers of a request.
 func (p *Policy) needsHeaders() bool {
 	return p.sees || p.trustsProxies() || slices.ContainsFunc(p.fields, func(name string) bool {
-		return strings.HasPrefix(name, "http.request.header.") || strings.HasPrefix(name, "http.request.cookie.") ||
-			!strings.HasPrefix(name, "http.request.") && name != "client_ip" && name != "http.vars.client_ip"
+		return isHeader(name) || !strings.HasPrefix(name, "http.request.") && name != "client_ip" && name != "http.vars.client_ip"
 	})
 }
 

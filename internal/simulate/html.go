@@ -116,10 +116,9 @@ func (w Window) mostPlot() *picture {
 			w.Window, w.Most.P50, w.Most.P999, w.Most.Max),
 		Panels: []plot.Panel{{Y: "% of the clients", High: 105, Lines: []plot.Line{line}}},
 	}
-	if number, _, _ := strings.Cut(w.Limit, "/"); number != "" {
-		if at, err := strconv.ParseFloat(number, 64); err == nil && at >= 1 {
-			p.Panels[0].Lines = append(p.Panels[0].Lines, plot.Line{Name: "the limit", Style: 1, X: []float64{at, at}, Y: []float64{0, 100}})
-		}
+	number, _, _ := strings.Cut(w.Limit, "/")
+	if at, err := strconv.ParseFloat(number, 64); err == nil && at >= 1 {
+		p.Panels[0].Lines = append(p.Panels[0].Lines, plot.Line{Name: "the limit", Style: 1, X: []float64{at, at}, Y: []float64{0, 100}})
 	}
 	return pictureOf(p)
 }

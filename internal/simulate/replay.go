@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/http"
@@ -53,16 +54,13 @@ type replay struct {
 	cluster *cluster
 	swept   int64 // when counters were swept last
 
-	// makers are one for each server of the policy. offered is the request on its way, and reach is
-	// called with each handler that it comes to.
-	makers  []maker
-	offered offered
-	reach   func(l operate.Limiter, notRun []string) (bool, error)
+	makers []maker // one for each server of the policy
 
-	zones map[string]*zoneStats
-	total totals
-	held  heap.Heap[response] // that have not begun yet
-	err   error
+	copies []*limits.Zone // those of all nodes
+	zones  map[string]*zoneStats
+	total  totals
+	held   heap.Heap[response] // that have not begun yet
+	err    error
 }
 
 // node is the zones of one node, of each handler as that arranges them.
@@ -71,17 +69,11 @@ type node struct {
 	zones     map[operate.Limiter][]*limits.Zone
 }
 
-// offered is a request that is replayed.
-type offered struct {
-	node            *node
-	record          *accesslog.Record
-	request         *http.Request
-	reached, denied bool
-}
-
 // totals are those of all requests.
 type totals struct {
-	requests, texts, deniedInLog, reached, redacted, noHeaders, noHost int64
+	Report // its counts
+
+	texts, redacted, noHeaders, noHost int64
 	// noAddress are those whose client has no address, and masked those where it ends in zeros.
 	noAddress, masked int64
 	first, last       int64
@@ -95,9 +87,8 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 	}
 	o.Nodes = max(o.Nodes, 1)
 	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}, held: heap.Heap[response]{Before: response.isBefore}}
-	r.reach = r.reached
 	for _, s := range p.servers {
-		r.makers = append(r.makers, newMaker(s.Server, p.isPlain()))
+		r.makers = append(r.makers, newMaker(s, p.isPlain()))
 	}
 	loaded++
 	for i := range o.Nodes {
@@ -127,7 +118,7 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 func (r *replay) prepare() error {
 	found := false
 	for _, s := range r.policy.servers {
-		for _, l := range limitersOf(s.Server) {
+		for _, l := range limitersOf(s) {
 			for i, n := range r.nodes {
 				if err := n.prepare(r, l); err != nil {
 					return err
@@ -154,23 +145,13 @@ func (r *replay) prepare() error {
 
 // limitersOf returns the rate_limit handlers of a server.
 func limitersOf(s *caddyhttp.Server) (all []operate.Limiter) {
-	var find func(caddyhttp.RouteList)
-	find = func(routes caddyhttp.RouteList) {
-		for i := range routes {
-			for _, h := range routes[i].Handlers {
-				switch h := h.(type) {
-				case operate.Limiter:
-					all = append(all, h)
-				case *caddyhttp.Subroute:
-					find(h.Routes)
-				}
+	operate.EachRoute(s, func(route caddyhttp.Route) {
+		for _, h := range route.Handlers {
+			if l, ok := h.(operate.Limiter); ok {
+				all = append(all, l)
 			}
 		}
-	}
-	find(s.Routes)
-	for _, route := range s.NamedRoutes {
-		find(caddyhttp.RouteList{*route})
-	}
+	})
 	return all
 }
 
@@ -191,7 +172,7 @@ func (n *node) prepare(r *replay, l operate.Limiter) error {
 		if err != nil {
 			return err
 		}
-		all = append(all, z)
+		all, r.copies = append(all, z), append(r.copies, z)
 		if r.zones[z.Name] == nil {
 			r.zones[z.Name] = newZoneStats(z)
 		}
@@ -203,33 +184,26 @@ func (n *node) prepare(r *replay, l operate.Limiter) error {
 
 // release gives all counters up.
 func (r *replay) release() {
-	for _, n := range r.nodes {
-		for _, zones := range n.zones {
-			for _, z := range zones {
-				z.Release()
-			}
-		}
+	for _, z := range r.copies {
+		z.Release()
 	}
 }
 
 // request replays one request.
 func (r *replay) request(rec *accesslog.Record) error {
 	t := &r.total
-	if t.requests == 0 {
+	if t.Requests == 0 {
 		t.first, r.swept = rec.Start, rec.Start
 	}
-	t.requests++
+	t.Requests++
 	t.last = rec.Start
 	if rec.Status == http.StatusTooManyRequests {
-		t.deniedInLog++
+		t.DeniedInLog++
 	}
 	if rec.Text {
 		t.texts++
 	}
-	client := rec.ClientIP
-	if client == "" {
-		client = rec.RemoteIP
-	}
+	client := cmp.Or(rec.ClientIP, rec.RemoteIP)
 	t.address(client)
 	hash := hashOf(client)
 	t.clients.Add(hash)
@@ -268,18 +242,14 @@ func (r *replay) sweep(now int64) {
 	if r.cluster != nil {
 		r.cluster.expire()
 	}
-	for _, n := range r.nodes {
-		for _, zones := range n.zones {
-			for _, z := range zones {
-				for l := range z.Counted {
-					table, _ := l.Drive()
-					table.Sweep(now)
-				}
-				if b := z.Bans(); b != nil {
-					b.Set.Sweep(now)
-					b.Noted.Sweep(now)
-				}
-			}
+	for _, z := range r.copies {
+		for l := range z.Counted {
+			table, _ := l.Drive()
+			table.Sweep(now)
+		}
+		if b := z.Bans(); b != nil {
+			b.Set.Sweep(now)
+			b.Noted.Sweep(now)
 		}
 	}
 }
@@ -287,41 +257,36 @@ func (r *replay) sweep(now int64) {
 // offer takes a request through the routes of the server that it came to: the first one at which it
 // comes to a rate_limit.
 func (r *replay) offer(n *node, rec *accesslog.Record) error {
-	if rec.Host == "" {
-		if rec.Host = r.Host; rec.Host == "" {
-			r.total.noHost++
-		}
+	if rec.Host = cmp.Or(rec.Host, r.Host); rec.Host == "" {
+		r.total.noHost++
 	}
-	r.offered = offered{node: n, record: rec}
-	for i := range r.policy.servers {
-		var ok bool
-		if r.offered.request, ok = r.makers[i].request(rec); !ok {
+	reached, denied := false, false
+	for i := range r.makers {
+		q, ok := r.makers[i].request(rec)
+		if !ok {
 			return nil // no server would have taken it
 		}
-		if err := operate.WalkRoutes(r.policy.servers[i].Server, &r.offered.request, r.reach); err != nil {
+		err := operate.WalkRoutes(r.makers[i].server, &q, func(l operate.Limiter, _ []string) (goOn bool, err error) {
+			if !reached {
+				reached = true
+				r.total.Reached++
+				r.missing(rec, q)
+			}
+			goOn, err = r.ask(n.zones[l], rec, q)
+			denied = denied || !goOn
+			return goOn, err
+		})
+		if err != nil {
 			return fmt.Errorf("replaying a request of %s: %w", time.Unix(0, rec.Start).UTC().Format(time.RFC3339), err)
 		}
-		if r.offered.reached {
+		if reached {
 			break
 		}
 	}
-	if r.offered.reached && r.Each != nil {
-		r.Each(rec, r.offered.denied)
+	if reached && r.Each != nil {
+		r.Each(rec, denied)
 	}
 	return nil
-}
-
-// reached has the zones of a handler decide on the request that is offered.
-func (r *replay) reached(l operate.Limiter, _ []string) (goOn bool, err error) {
-	o := &r.offered
-	if !o.reached {
-		o.reached = true
-		r.total.reached++
-		r.missing(o.record, o.request)
-	}
-	goOn, err = r.ask(o.node.zones[l], o.record, o.request)
-	o.denied = o.denied || !goOn
-	return goOn, err
 }
 
 // missing counts requests whose keys or limits need what the log doesn't have.

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -128,14 +129,12 @@ const (
 // report makes the report.
 func (r *replay) report(read *accesslog.Stats) (*Report, error) {
 	t := &r.total
-	if t.requests == 0 {
+	if t.Requests == 0 {
 		return nil, noRequests(read)
 	}
-	rep := &Report{
-		Requests: t.requests, Clients: t.clients.Count(), From: time.Unix(0, t.first).UTC(), To: time.Unix(0, t.last).UTC(),
-		Reached: t.reached, DeniedInLog: t.deniedInLog, Nodes: len(r.nodes),
-		Read: *read,
-	}
+	rep := &t.Report
+	rep.Clients, rep.From, rep.To = t.clients.Count(), time.Unix(0, t.first).UTC(), time.Unix(0, t.last).UTC()
+	rep.Nodes, rep.Read = len(r.nodes), *read
 	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
 		if r.Zone == "" || r.Zone == name {
 			rep.Zones = append(rep.Zones, r.zone(r.zones[name]))
@@ -155,30 +154,20 @@ func noRequests(read *accesslog.Stats) error {
 	} else if read.Other > 0 {
 		text += ", and they tell of something else; give Caddy's access log, which the directive log switches on"
 	}
-	return fmt.Errorf("%s", text)
+	return errors.New(text)
 }
 
 // zone reports a zone.
 func (r *replay) zone(s *zoneStats) Zone {
-	z := s.of
+	z, out := s.of, s.report
 	var rated []string
 	for _, l := range z.Limits {
 		rated = append(rated, l.String())
 	}
-	out := Zone{
-		Zone: z.Name, Limits: strings.Join(rated, " "), Key: strings.ReplaceAll(z.Key, "{http.vars.client_ip}", "{client_ip}"), Algorithm: z.Kind.String(), SyncRate: z.SyncRate.String(), Enforced: z.Enforce.String(),
-		Requests: s.requests, Clients: s.clients.Count(), Denied: s.denied, WouldDeny: s.wouldDeny, DeniedClients: s.deniedClients.Count(), Banned: s.banned,
-		Answered: map[string]int64{},
-	}
-	out.With = options(z)
-	if s.requests > 0 {
-		out.Share = float64(s.denied+s.wouldDeny) / float64(s.requests)
-	}
-	for class, n := range s.answered {
-		if n > 0 {
-			out.Answered[[]string{"unknown", "1xx", "2xx", "3xx", "4xx", "5xx"}[class]] = n
-		}
-	}
+	out.Zone, out.Limits, out.With = z.Name, strings.Join(rated, " "), options(z)
+	out.Key, out.Algorithm = strings.ReplaceAll(z.Key, "{http.vars.client_ip}", "{client_ip}"), z.Kind.String()
+	out.SyncRate, out.Enforced = z.SyncRate.String(), z.Enforce.String()
+	out.Clients, out.DeniedClients = s.clients.Count(), s.deniedClients.Count()
 	for _, w := range s.windows {
 		out.Windows = append(out.Windows, w.report())
 	}
@@ -189,7 +178,8 @@ func (r *replay) zone(s *zoneStats) Zone {
 		}
 		out.Top = append(out.Top, Top{key, h.Count - h.Over})
 	}
-	if s.requests > 0 {
+	if out.Requests > 0 {
+		out.Share = float64(out.Denied+out.WouldDeny) / float64(out.Requests)
 		start, width, requests, denied := s.times.Counts()
 		out.Times = Times{start, width.Seconds(), requests, denied}
 	}
@@ -287,15 +277,15 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 			all = append(all, fmt.Sprintf(format, args...))
 		}
 	}
-	caution(float64(t.deniedInLog) > reactedShare*float64(t.requests),
-		"%d of %d requests had been answered with 429 already: clients had reacted to a limit, so without it more would have come, and by other times", t.deniedInLog, t.requests)
-	caution(t.reached < t.requests, "%d of %d requests come to no rate_limit of the configuration", t.requests-t.reached, t.requests)
-	caution(t.noHost > 0 && t.reached < t.requests, "%d requests have no host in the log; give it by --host if the sites of the configuration have names", t.noHost)
+	caution(float64(t.DeniedInLog) > reactedShare*float64(t.Requests),
+		"%d of %d requests had been answered with 429 already: clients had reacted to a limit, so without it more would have come, and by other times", t.DeniedInLog, t.Requests)
+	caution(t.Reached < t.Requests, "%d of %d requests come to no rate_limit of the configuration", t.Requests-t.Reached, t.Requests)
+	caution(t.noHost > 0 && t.Reached < t.Requests, "%d requests have no host in the log; give it by --host if the sites of the configuration have names", t.noHost)
 	caution(t.redacted > 0, "%d requests have a redacted header that a key or limit needs: they are counted as one client; log_credentials in the global options logs them, and then the log is a secret", t.redacted)
 	caution(t.noHeaders > 0, "%d requests are in a log format without the header that a key or limit needs; use Caddy's JSON format", t.noHeaders)
 	caution(r.policy.sees && t.texts > 0, "%d requests are in a log format without the headers that a matcher may look at; use Caddy's JSON format", t.texts)
 	caution(t.noAddress > 0, "%d requests have an address that is none, as of a log that hashes or removes them: no matcher of addresses matches them, and who has the same text counts as one client", t.noAddress)
-	caution(t.masked > 0 && t.masked > (t.requests-t.noAddress)*99/100, "the addresses of the log end in zeros, as of one that masks them: a whole network counts as one client, so more is denied here than in truth")
+	caution(t.masked > 0 && t.masked > (t.Requests-t.noAddress)*99/100, "the addresses of the log end in zeros, as of one that masks them: a whole network counts as one client, so more is denied here than in truth")
 	caution(read.Early > 0, "too many requests began within --reorder to hold all of them back: lines may be out of order by less than that")
 	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
 		s := r.zones[name]
@@ -321,7 +311,7 @@ func (r *replay) bias(read *accesslog.Stats) []string {
 			break
 		}
 	}
-	if r.total.deniedInLog > 0 {
+	if r.total.DeniedInLog > 0 {
 		all = append(all, "Requests that the log shows as denied (429) are offered as any other.")
 	}
 	if read.Texts > 0 {

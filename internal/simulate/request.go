@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -39,53 +40,42 @@ var encrypted = tls.ConnectionState{HandshakeComplete: true, Version: tls.Versio
 // request makes the request of a record, which is valid until the next one. It returns false for
 // one that no server would have taken.
 func (m *maker) request(rec *accesslog.Record) (*http.Request, bool) {
-	if m.reused == nil || rec.ClientIP == "" {
-		r := new(http.Request)
-		if !fill(r, rec) {
-			return nil, false
-		}
-		repl := caddy.NewReplacer()
-		r = caddyhttp.PrepareRequest(r, repl, operate.Discard{}, m.server)
-		know(r, repl, rec)
-		return r, true
+	r, repl := m.reused, m.replacer
+	isNew := r == nil || rec.ClientIP == ""
+	if isNew {
+		r, repl = new(http.Request), caddy.NewReplacer()
 	}
-	if !fill(m.reused, rec) {
+	if !fill(r, rec) {
 		return nil, false
 	}
-	vars := reqkey.Vars(m.reused)
-	clear(vars)
-	vars[caddyhttp.TrustedProxyVarKey] = false
-	m.replacer.Delete("http.auth.user.id")
-	know(m.reused, m.replacer, rec)
-	return m.reused, true
-}
-
-// know tells what the server knew of the client.
-func know(r *http.Request, repl *caddy.Replacer, rec *accesslog.Record) {
+	if isNew {
+		r = caddyhttp.PrepareRequest(r, repl, operate.Discard{}, m.server)
+	} else {
+		vars := reqkey.Vars(r)
+		clear(vars)
+		vars[caddyhttp.TrustedProxyVarKey] = false
+		repl.Delete("http.auth.user.id")
+	}
 	if rec.ClientIP != "" {
 		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, rec.ClientIP)
 	}
 	if rec.User != "" {
 		repl.Set("http.auth.user.id", rec.User)
 	}
+	return r, true
 }
 
 // fill sets all fields of a request that come from the client. It returns false where they are
 // none.
 func fill(r *http.Request, rec *accesslog.Record) bool {
-	uri := rec.URI
-	if uri == "" {
-		uri = "/"
-	}
+	uri := cmp.Or(rec.URI, "/")
 	u, err := url.ParseRequestURI(uri)
 	if err != nil {
 		return false
 	}
 	u.Scheme, u.Host = "", ""
-	r.Method, r.URL, r.RequestURI, r.Host, r.Header, r.Body, r.TLS = rec.Method, u, uri, rec.Host, rec.Headers, http.NoBody, nil
-	if r.Method == "" {
-		r.Method = http.MethodGet
-	}
+	r.Method, r.URL, r.RequestURI, r.Host = cmp.Or(rec.Method, http.MethodGet), u, uri, rec.Host
+	r.Header, r.Body, r.TLS = rec.Headers, http.NoBody, nil
 	r.Proto, r.ProtoMajor, r.ProtoMinor = rec.Proto, 1, 1
 	if major, minor, ok := http.ParseHTTPVersion(rec.Proto); ok {
 		r.ProtoMajor, r.ProtoMinor = major, minor
@@ -98,10 +88,6 @@ func fill(r *http.Request, rec *accesslog.Record) bool {
 		state.ServerName = rec.Host
 		r.TLS = &state
 	}
-	remote := rec.RemoteIP
-	if remote == "" {
-		remote = rec.ClientIP
-	}
-	r.RemoteAddr = net.JoinHostPort(remote, "49152")
+	r.RemoteAddr = net.JoinHostPort(cmp.Or(rec.RemoteIP, rec.ClientIP), "49152")
 	return true
 }

@@ -10,15 +10,13 @@ import (
 
 // zoneStats is what happened in a zone.
 type zoneStats struct {
-	of *limits.Zone // of one node
+	of     *limits.Zone // of one node
+	report Zone         // its counts of requests
 
-	requests, denied, wouldDeny, banned int64
-	clients, deniedClients              distinct
-	// answered counts the denied requests by the first digit of their status.
-	answered [6]int64
-	windows  []*windowStats
-	top      heavyHitters
-	times    timeline
+	clients, deniedClients distinct
+	windows                []*windowStats
+	top                    heavyHitters
+	times                  timeline
 }
 
 // windowStats is what happened in the window of one of a zone's limits.
@@ -34,7 +32,7 @@ type windowStats struct {
 func partOf(window time.Duration) int64 { return max(1, int64(window)/parts) }
 
 func newZoneStats(z *limits.Zone) *zoneStats {
-	s := &zoneStats{of: z}
+	s := &zoneStats{of: z, report: Zone{Answered: map[string]int64{}}}
 	for l := range z.Each {
 		w := &windowStats{limit: l, part: partOf(l.Rate.Window)}
 		w.candidates, w.numbers = newCandidates(l)
@@ -74,24 +72,24 @@ func (s *zoneStats) countClosed(z *limits.Zone, key []byte, banned, shadow bool,
 		s.note(true, shadow, rec)
 		return
 	}
-	s.banned++
+	s.report.Banned++
 	s.count(z, &limits.Outcome{Denied: true, Shadow: shadow, Key: key, Hash: keys.KeyOf(key)}, rec)
 }
 
 func (s *zoneStats) note(denied, shadow bool, rec *accesslog.Record) {
-	s.requests++
+	s.report.Requests++
 	s.times.Add(rec.Start, denied)
 	switch {
 	case !denied:
 		return
 	case shadow:
-		s.wouldDeny++
+		s.report.WouldDeny++
 	default:
-		s.denied++
+		s.report.Denied++
 	}
-	class := rec.Status / 100
-	if class < 1 || class > 5 {
-		class = 0
+	class := "unknown"
+	if 100 <= rec.Status && rec.Status < 600 {
+		class = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx"}[rec.Status/100-1]
 	}
-	s.answered[class]++
+	s.report.Answered[class]++
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/hostport"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
@@ -88,48 +89,25 @@ func (h *Handler) isConfigured(r *http.Request, server *caddyhttp.Server) bool {
 	if server == nil {
 		return false
 	}
-	h.findHosts.Do(func() {
-		h.findIn(server.Routes)
-		h.findInErrors(server.Errors)
-		for _, route := range server.NamedRoutes {
-			h.findIn(caddyhttp.RouteList{*route})
-		}
-	})
+	h.findHosts.Do(func() { operate.EachRoute(server, h.addHosts) })
 	return slices.ContainsFunc(h.hosts, func(m caddyhttp.MatchHost) bool {
 		matches, err := m.MatchWithError(r)
 		return err == nil && matches
 	})
 }
 
-// findIn finds the host matchers of routes, however deep.
-func (h *Handler) findIn(routes caddyhttp.RouteList) {
-	for _, route := range routes {
-		for _, m := range slices.Concat(route.MatcherSets...) {
-			switch m := m.(type) {
-			case caddyhttp.MatchHost:
-				h.addHosts(m)
-			case *caddyhttp.MatchHost:
-				h.addHosts(*m)
-			}
+// addHosts adds the host matchers of a route, except *.* and a part of the request, which are
+// anybody's.
+func (h *Handler) addHosts(route caddyhttp.Route) {
+	for _, m := range slices.Concat(route.MatcherSets...) {
+		hosts, ok := m.(caddyhttp.MatchHost)
+		if p, isPointer := m.(*caddyhttp.MatchHost); isPointer {
+			hosts, ok = *p, true
 		}
-		for _, handler := range route.Handlers {
-			if sub, ok := handler.(*caddyhttp.Subroute); ok {
-				h.findIn(sub.Routes)
-				h.findInErrors(sub.Errors)
-			}
+		if ok {
+			h.hosts = append(h.hosts, slices.DeleteFunc(slices.Clone(hosts), func(host string) bool {
+				return strings.Trim(host, "*.") == "" || strings.Contains(host, "{http.")
+			}))
 		}
 	}
-}
-
-func (h *Handler) findInErrors(errors *caddyhttp.HTTPErrorConfig) {
-	if errors != nil {
-		h.findIn(errors.Routes)
-	}
-}
-
-// addHosts adds those of a matcher that are names. *.* and a part of the request are anybody's.
-func (h *Handler) addHosts(m caddyhttp.MatchHost) {
-	h.hosts = append(h.hosts, slices.DeleteFunc(slices.Clone(m), func(host string) bool {
-		return strings.Trim(host, "*.") == "" || strings.Contains(host, "{http.")
-	}))
 }

@@ -82,11 +82,7 @@ func (h *history) sample() {
 	if err != nil || h.zones == nil {
 		return
 	}
-	for name := range h.zones {
-		if _, ok := counts[name]; !ok {
-			delete(h.zones, name)
-		}
-	}
+	zones := map[string][]metrics.Counts{}
 	for name, c := range counts {
 		all := h.zones[name]
 		if n := len(all); n > 0 && c.Admitted < all[n-1].Admitted {
@@ -95,8 +91,9 @@ func (h *history) sample() {
 		if len(all) > kept {
 			all = append(all[:0], all[1:]...)
 		}
-		h.zones[name] = append(all, c)
+		zones[name] = append(all, c)
 	}
+	h.zones = zones
 }
 
 // Rates are requests a second.

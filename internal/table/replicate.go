@@ -9,9 +9,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
-// What goes between a table and its store.
-type ()
-
 // syncState is what an entry knows of its syncs, beside the ledger in its state.
 type syncState struct {
 	estimate
