@@ -310,7 +310,7 @@ func TestAReloadInTheMiddleWithEveryOption(t *testing.T) {
 	for i := range protocols {
 		var a reply
 		var err error
-		for range 10 { // a server that ends closes a connection that it has accepted, and not read from
+		for range 10 { // a server that ends closes connections that it has accepted but not read
 			if a, err = s.get(t.Context(), "HTTP/1.1", onPath(fmt.Sprint("/held/", i))); err == nil {
 				break
 			}
