@@ -3,6 +3,7 @@ package simulate_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -130,6 +131,20 @@ func TestCandidatesAreTrue(t *testing.T) {
 		if touched == 0 {
 			t.Errorf("%s: no candidate touches anybody", name)
 		}
+	}
+}
+
+// What denied requests had been answered is counted by class, also what is no status. The first
+// request is admitted.
+func TestAnsweredByClass(t *testing.T) {
+	var log []asked
+	for i, status := range []int{200, 100, 204, 299, 302, 404, 429, 503, 0, 700} {
+		log = append(log, asked{float64(i) / 1e3, "203.0.113.9", "/", "example.com", status})
+	}
+	z := mustRun(t, oneZone(t, 1, ""), simulate.Options{}, jsonLog(log)).Zones[0]
+	want := map[string]int64{"1xx": 1, "2xx": 2, "3xx": 1, "4xx": 2, "5xx": 1, "unknown": 2}
+	if !maps.Equal(z.Answered, want) || z.Denied != 9 || z.Requests != 10 {
+		t.Errorf("%d of %d requests are denied, which had been answered %v, want %v", z.Denied, z.Requests, z.Answered, want)
 	}
 }
 
