@@ -40,6 +40,7 @@
 //	note.go        what fails, and what follows from that
 //	health.go      what is known of that as plain values: what to log, when to send again
 //	callargs.go    the arguments of a call, in one allocation
+//	look.go        what the server has of a key, with nothing written
 //	callcontext.go the timeout of each answer of a call
 //	work.go        goroutines that the end waits for
 //

@@ -154,6 +154,12 @@ func notesOf(z operate.ExplainedZone) string {
 	if z.Override != "" {
 		notes = append(notes, "override "+z.Override)
 	}
+	switch {
+	case z.Unknown != "" && z.SyncedAgo != nil:
+		notes = append(notes, fmt.Sprintf("of other nodes what was known %s ago: %s", length(*z.SyncedAgo), z.Unknown))
+	case z.Unknown != "":
+		notes = append(notes, "nothing is known of other nodes: "+z.Unknown)
+	}
 	return strings.Join(notes, ", ")
 }
 

@@ -103,6 +103,7 @@ type Table interface {
 	OverflowBytes() int64
 	EachSpend(now int64, f func(table.Spend))
 	HasDebt(key keys.Key) (keys.ID, bool)
+	Ask(now int64) []table.Message
 	Remote(l algorithms.Limit, key keys.Key, now int64) int64
 }
 

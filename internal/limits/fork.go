@@ -1,8 +1,12 @@
 package limits
 
 import (
+	"context"
+
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A Key names what a zone counts.
@@ -28,6 +32,26 @@ func (c *Counters) Fork(l algorithms.Limit, k Key, now int64) (f *Counters, ok b
 		return nil, false
 	}
 	return &Counters{Key: c.Key, Table: t, Source: c.Source, zone: c.zone}, true
+}
+
+// learn has two forks of a key know what Redis has of it.
+func (l *Limit) learn(ctx context.Context, same *Limit, raw []byte) error {
+	now, key := clock.Now(), keys.KeyOf(raw)
+	var asks []table.Message
+	for _, f := range []*Limit{same, l} {
+		f.Table.Take(f.Enforced, key, raw, now, 0, 0) // it has a slot then
+		asks = f.Table.Ask(now)
+	}
+	if len(asks) == 0 {
+		return nil
+	}
+	answers, err := l.Source.Look(ctx, asks)
+	if err != nil {
+		return err
+	}
+	l.Table.Ack(clock.Now(), answers)
+	same.Table.Ack(clock.Now(), answers)
+	return nil
 }
 
 // HasDebt reports whether something was decided for a key of a fork that Redis does not know of

@@ -1,8 +1,10 @@
 package limits
 
 import (
+	"context"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -51,6 +53,27 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	}
 	f.addGates()
 	return f, true
+}
+
+// Learn has two forks of a key know what Redis has of it, in a zone that syncs at an interval. An
+// error says why they know no more than this node, and age is how old that is: 0 where it is not
+// known.
+func (z *Zone) Learn(same *Zone) (asked bool, age time.Duration, err error) {
+	if z.Redis == nil || z.SyncRate <= 0 {
+		return false, 0, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), z.Redis.Strict.Timeout())
+	defer cancel()
+	for i := range z.AllLimits {
+		l := &z.AllLimits[i]
+		if why := l.learn(ctx, &same.AllLimits[i], z.Forked.Raw); why != nil {
+			err = why
+			if s := l.Source.Status(); s != nil && !s.Synced.IsZero() {
+				age = max(age, time.Since(s.Synced))
+			}
+		}
+	}
+	return err == nil && len(z.AllLimits) > 0, age, err
 }
 
 // ReadNumbers has a fork decide by the numbers that a request brings now: the matchers of the next

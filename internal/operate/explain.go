@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -18,6 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 )
 
 // Except stands in Mismatch for an exception that matches.
@@ -53,6 +55,12 @@ type ExplainedZone struct {
 	BannedUntil *time.Time `json:"banned_until,omitempty"`
 	// Bandwidth is how many bytes a second the responses of the key share, where they are slowed.
 	Bandwidth config.Bandwidth `json:"bandwidth,omitempty"`
+	// FromRedis is set where Redis was asked what the other nodes have counted. Where it had to be
+	// asked and did not answer, SyncedAgo is how many seconds ago this node heard of them, nil
+	// where it never has, and Unknown says why.
+	FromRedis bool             `json:"from_redis,omitempty"`
+	Unknown   string           `json:"redis_error,omitempty"`
+	SyncedAgo *float64         `json:"synced_ago,omitempty"`
 	Limits    []ExplainedLimit `json:"limits,omitempty"`
 }
 
@@ -192,6 +200,7 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 	if h.Zones == nil {
 		h.Zones = []ExplainedZone{}
 	}
+	x.learn()
 	e, err := limits.Evaluate(x.asked, r, clock.Now())
 	if err != nil {
 		return h, err
@@ -208,6 +217,24 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 	}
 	x.overall(&h, e)
 	return h, nil
+}
+
+// learn has the forks know what Redis has of their keys, and says how far they do.
+func (x *explanation) learn() {
+	var asking sync.WaitGroup
+	for i, f := range x.asked {
+		asking.Go(func() {
+			z := &x.all[x.copies[i].at]
+			asked, age, err := f.Learn(x.copies[i].stands)
+			if z.FromRedis = asked; err != nil {
+				z.Unknown = redisconn.Classify(err)
+			}
+			if age > 0 {
+				z.SyncedAgo = new(seconds(age))
+			}
+		})
+	}
+	asking.Wait()
 }
 
 // uncounted says why a zone has not asked its limits.

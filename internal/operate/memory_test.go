@@ -22,7 +22,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 )
 
@@ -34,7 +33,6 @@ type recaller struct {
 	server *miniredis.Miniredis
 	client *redis.Client
 	redis  *limits.Redis
-	config *lifecycle.Config
 	zones  []*limits.Zone
 	// calls are all calls of scripts that name a key with the text, by zone.
 	calls map[string]*atomic.Int64
@@ -91,18 +89,32 @@ func startRecaller(t *testing.T, server *miniredis.Miniredis, dress func(i int, 
 	}
 	n.client.AddHook(n)
 	n.redis = limits.BorrowRedis(n.client, limits.RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
-	n.config = &lifecycle.Config{Logger: zap.NewNop(), Redis: n.redis, StrictTimeout: time.Second}
-	n.zones = dressed(t, n.redis, dress, all...)
-	for _, z := range n.zones {
-		n.config.Add(z)
+	// Nodes of one process would share the counters of one namespace.
+	n.zones = dressed(t, n.redis, func(i int, o *limits.ZoneOptions) {
+		dress(i, o)
+		o.Namespace = fmt.Sprintf("%p", n)
+	}, all...)
+	n.redis.Replicator.Start()
+	for _, z := range n.zones { // as of a configuration that is current: a process has just one
+		for l := range z.Counted {
+			l.Configure(time.Minute, n.redis)
+		}
+		if z.Slots != nil {
+			z.Slots.Configure(time.Minute, n.redis)
+		}
+		z.ConfigureBans(n.redis)
 	}
-	n.config.Start()
 	return n
 }
 
 func (n *recaller) end() {
-	n.config.Stop()
 	for _, z := range n.zones {
+		for l := range z.Counted {
+			l.Detach(n.redis)
+		}
+		if z.Slots != nil {
+			z.Slots.Detach(n.redis)
+		}
 		z.Release()
 	}
 	n.redis.Close()

@@ -56,6 +56,7 @@ func (t *Table[S]) fork() *Table[S] {
 	f.clocked.Store(t.clocked.Load())
 	f.moved.Store(t.moved.Load())
 	f.offset.Store(t.offset.Load())
+	f.resets.Store(t.resets.Load())
 	f.preparing.Lock() // nobody needs its sketch before it is needed
 	if b := t.config.Load(); b != nil {
 		c := *b
@@ -80,6 +81,24 @@ func (t *Table[S]) copySlot(f *Table[S], st *stripe[S], i uint32, as keys.Key, n
 		to.marks = new(sketchMarks)
 		to.marks.Add(j, s, now)
 	}
+}
+
+// Ask returns messages that ask the store about the keys of a fork, and push nothing. Their answers
+// come back through Ack; a fork of the same key takes them as well, once it was asked.
+func (t *Table[S]) Ask(now int64) (all []Message) {
+	b := t.config.Load()
+	if !b.IsShared() || b.Charges {
+		return nil
+	}
+	t.eachSynced(func(st *stripe[S], i uint32, _ entry[S]) {
+		e, at, _ := t.current(st, b.Limit, i, now)
+		e.flags &= stepParity // nothing is under way for the fork
+		all = t.messages(b, e, at, false, all)
+	})
+	for i := range all {
+		all[i].Push = false
+	}
+	return all
 }
 
 // Remote returns what other nodes counted of a key that a decision can still use. It is for forks:

@@ -129,6 +129,15 @@ type Bucket struct {
 	Synced, Now int64
 }
 
+// seenOfOthers is the fill of the bucket without what the store has of this node that was not
+// confirmed yet: that counts here as unsent.
+func (a *Answer) seenOfOthers(acked int64) float64 {
+	if a.Push {
+		return a.Seen
+	}
+	return max(0, a.Seen-float64(max(0, a.Held-acked)))
+}
+
 // fillMessages adds what the messages of a key say of its bucket. No more counts as unsent than can
 // still stand there, and what flows out in two intervals: so much is usual between two syncs. All
 // that a node has admitted that was cut off for long would lock everybody out when it comes back.

@@ -204,7 +204,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		less, news = less || lost, news || remote > c.Remote || sent > 0
 		r := algorithms.Report{Epoch: a.Epoch, Remote: remote}
 		if a.Known {
-			r.Level, r.LevelAt = a.Seen, now
+			r.Level, r.LevelAt = a.seenOfOthers(c.Acked), now
 		}
 		if b.Params.Reserves {
 			e.Alone()

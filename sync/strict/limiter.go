@@ -86,6 +86,9 @@ func New(client redis.UniversalClient, namespace string, timeout time.Duration) 
 // SetTimeout changes the timeout of the calls to come.
 func (s *Limiter) SetTimeout(timeout time.Duration) { s.timeout.Store(int64(timeout)) }
 
+// Timeout is how long a request waits for an answer.
+func (s *Limiter) Timeout() time.Duration { return time.Duration(s.timeout.Load()) }
+
 // callsAtOnce is how many calls one circuit may have under way. It keeps them from waiting for a
 // connection longer than for Redis: a pool has as many connections, and the pool of a Cluster's
 // node serves a part of the circuits.
