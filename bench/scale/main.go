@@ -5,6 +5,7 @@
 //	go run ./scale             about four minutes
 //	go run ./scale -short      less, to see that it works
 //	go run ./scale -only far   a Redis that is far away, in a minute
+//	go run ./scale -only nodes as many as a thousand of them, in five minutes
 package main
 
 import (
@@ -17,7 +18,7 @@ import (
 func main() {
 	d := flag.Duration("duration", 5*time.Second, "how long each figure is measured")
 	quick := flag.Bool("short", false, "as short as it goes")
-	only := flag.String("only", "", "a part only: units, clusters or far")
+	only := flag.String("only", "", "a part only: units, clusters, far or nodes")
 	flag.Parse()
 	if *quick {
 		*d = time.Second
@@ -28,6 +29,9 @@ func main() {
 func run(t *outside.T, d time.Duration, only string) error {
 	if only == "far" {
 		return showFar(t, d)
+	}
+	if only == "nodes" {
+		return showCrowd(t, d)
 	}
 	if only != "clusters" {
 		if err := reckon(t, d); err != nil {

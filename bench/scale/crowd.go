@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/bench/outside"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// A crowd is many nodes on one Redis, all in this process.
+type crowd struct {
+	server *redistest.Server
+	nodes  []*node
+	keys   int // that each node has, in the part with the loss
+}
+
+// showCrowd measures what many nodes cost by themselves, how close they keep one hot key to its
+// limit, and what a loss of all that Redis has costs them.
+func showCrowd(t *outside.T, d time.Duration) error {
+	const loss = 100_000 // messages of a loss
+	fmt.Printf("\nMeasured: many nodes on one Redis. Heartbeats alone; one key at five times its limit of 1000/5s,\nbeside one counter that has the same requests; and FLUSHALL with keys that all nodes have, beside\na `strict` zone of somebody else, once every 5 ms:\n\n")
+	fmt.Printf("| nodes | connections | heartbeats, of a core | hot key: calls a second | of a core | admitted, one counter is 1 | FLUSHALL: keys | messages a key and node | strict before, p99 | meanwhile |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, n := range []int{10, 100, 300, 1000} {
+		c, err := startCrowd(t, n, 0, options{limit: 1000, window: 5 * time.Second, rate: 500 * time.Millisecond, early: true})
+		if err != nil {
+			return err
+		}
+		connections, beats := c.server.Info("clients", "connected_clients")-1, c.idle(d)
+		calls, cpu, over := c.hot(max(d, 10*time.Second))
+		c.close()
+		if c, err = startCrowd(t, n, loss/n, idle); err != nil {
+			return err
+		}
+		messages, before, meanwhile, err := c.lose(20 * time.Second)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("| %d | %d | %.1f %% | %.0f | %.1f %% | %.2f | %d | %.2f | %.1f ms | %.1f ms |\n", n, connections, beats*100, calls, cpu*100, over, c.keys, messages, before, meanwhile)
+		c.close()
+	}
+	return nil
+}
+
+// startCrowd starts so many nodes, and waits until all know of each other.
+func startCrowd(t testing.TB, nodes, keys int, o options) (*crowd, error) {
+	c := &crowd{server: redistest.Start(t), keys: keys}
+	var err error
+	c.nodes, err = start(windows, c.server.URL, nodes, o)
+	if err != nil {
+		return nil, err
+	}
+	redistest.Eventually(t, "all nodes know of each other", func() bool {
+		return !slices.ContainsFunc(c.nodes, func(n *node) bool { return n.replicator.Nodes() != int64(nodes) })
+	})
+	return c, nil
+}
+
+// idle returns the share of a core that Redis takes for the heartbeats.
+func (c *crowd) idle(d time.Duration) (share float64) {
+	before, began := usageOf(c.server), time.Now()
+	time.Sleep(d)
+	return usageOf(c.server).since(before).cpu / time.Since(began).Seconds()
+}
+
+// hot has one key asked for at five times its limit, on a node after the other. It returns the
+// calls a second, Redis' share of a core, and how many times as much is admitted as one counter
+// admits.
+func (c *crowd) hot(d time.Duration) (calls, share, over float64) {
+	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: 5 * time.Second, Buckets: 1}
+	one, limit := table.New(algorithms.MachineOf[algorithms.WindowState](alg.Kind), 10), alg.Compile()
+	key, admitted, alone := []byte("hot"), 0, 0
+	before, synced, began := usageOf(c.server), c.calls(), time.Now()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for n := 0; time.Since(began) < d; <-tick.C {
+		for due := int(time.Since(began).Seconds() * 1000); n < due; n++ {
+			if c.nodes[n%len(c.nodes)].ask(key) {
+				admitted++
+			}
+			if one.Take(limit, keys.KeyOf(key), key, now(), 1, 0).Allowed {
+				alone++
+			}
+		}
+	}
+	seconds := time.Since(began).Seconds()
+	return float64(c.calls()-synced) / seconds, usageOf(c.server).since(before).cpu / seconds, float64(admitted) / float64(alone)
+}
+
+func (c *crowd) calls() (n int64) {
+	for _, one := range c.nodes {
+		n += one.replicator.Status().Syncs
+	}
+	return n
+}
+
+func (c *crowd) sent() (n int64) {
+	for _, one := range c.nodes {
+		n += one.replicator.Status().Keys
+	}
+	return n
+}
+
+// lose has Redis forget everything, with keys that all nodes have and nobody asks for, and looks
+// for some time at what comes. It returns the messages for each key and node, and the p99, in
+// milliseconds, of the calls of a strict zone, before and meanwhile.
+func (c *crowd) lose(d time.Duration) (messages, before, meanwhile float64, err error) {
+	client, err := connect(c.server.URL)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer client.Close()
+	other := strict.New(client, "other", time.Second)
+	defer func() { other.CloseBy(time.Now().Add(time.Second)) }()
+	for _, n := range c.nodes {
+		n.touch(c.keys)
+	}
+	c.settle()
+	before = p99(other, d/4)
+	sent := c.sent()
+	c.server.Do("FLUSHALL")
+	meanwhile = p99(other, d)
+	return float64(c.sent()-sent) / float64(len(c.nodes)*c.keys), before, meanwhile, nil
+}
+
+// settle waits until nothing is sent any more, a minute at most.
+func (c *crowd) settle() {
+	for last, i := int64(-1), 0; i < 30 && last != c.sent(); i++ {
+		last = c.sent()
+		time.Sleep(2 * time.Second)
+	}
+}
+
+// p99 asks for a request of a strict zone every 5 ms.
+func p99(s *strict.Limiter, d time.Duration) float64 {
+	rules := []strict.Rule{{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}}
+	var mu sync.Mutex
+	var took []time.Duration
+	var calls sync.WaitGroup
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); time.Since(began) < d; <-tick.C {
+		calls.Go(func() {
+			from := time.Now()
+			_, _, _ = s.Take(context.Background(), "zone", rules, [16]byte{byte(from.UnixNano())}, nil)
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, time.Since(from))
+		})
+	}
+	calls.Wait()
+	slices.Sort(took)
+	return float64(took[len(took)*99/100].Microseconds()) / 1000
+}
+
+func (c *crowd) close() {
+	var all sync.WaitGroup
+	for _, n := range c.nodes {
+		all.Go(n.close)
+	}
+	all.Wait()
+	c.server.Kill()
+}
