@@ -34,6 +34,9 @@ type fault struct {
 	mayLose func(zone string) int
 	// losesGrants says that Redis loses what only it had counted: the grants of a strict zone.
 	losesGrants bool
+	// olderCopy says that Redis comes back with what it had a moment before: what was reserved in a
+	// strict zone then, and refunded since, is reserved again.
+	olderCopy bool
 }
 
 const (

@@ -192,7 +192,7 @@ func TestFaultLoading(t *testing.T) {
 	// so that it reads for two seconds at least, and answers in between
 	fill(s.server, "other", 100)
 	s.inject(fault{
-		name: "restarts, and reads what it saved for a while (LOADING)", reason: "redis", alsoLogs: "redis has lost counts", losesGrants: true,
+		name: "restarts, and reads what it saved for a while (LOADING)", reason: "redis", alsoLogs: "redis has lost counts", losesGrants: true, olderCopy: true,
 		begin: func() {
 			s.server.Do("SAVE")
 			saved := s.counted("wide")

@@ -26,6 +26,9 @@ func (k *keeper) check(f fault) (row keptRow) {
 	if f.losesGrants {
 		most = k.responses("slogin")
 	}
+	if f.olderCopy {
+		more = nodeCount
+	}
 	less = k.checkSettled("slogin", most, more)
 	if row.settledStrict = fmt.Sprintf("%d, %d", k.responses("slogin"), less); f.losesGrants {
 		row.settledStrict = "forgotten"

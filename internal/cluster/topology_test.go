@@ -20,7 +20,7 @@ func sentinels(t *testing.T) (*scenario, *redistest.Watched) {
 
 func TestFaultSentinelFailover(t *testing.T) {
 	s, w := sentinels(t)
-	s.inject(fault{name: "Sentinel failover: the master is killed", reason: "redis", losesGrants: true, begin: w.Failover, end: nothing})
+	s.inject(fault{name: "Sentinel failover: the master is killed", reason: "redis", losesGrants: true, olderCopy: true, begin: w.Failover, end: nothing})
 }
 
 // The old master serves as one, beside the new, until it is made a replica, as sentinels do after a

@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"go.uber.org/zap"
@@ -42,9 +41,9 @@ func (c *Config) checkSmallLimits(nodes int64) {
 		}
 		if n, ok := smallestOf(z); ok && n < smallPerNode*nodes {
 			c.small.told = append(c.small.told, z.Name)
-			pass := n + unheard(n, nodes)
-			c.Logger.Warn(fmt.Sprintf("zone %q: with %d nodes, a limit of %d lets about %d requests of a client through, as each node admits one before it hears of the others; write sync_rate strict, which is exact", z.Name, nodes, n, pass),
-				warning.Field(warning.SmallLimit), zap.String("zone", z.Name), zap.Int64("limit", n), zap.Int64("nodes", nodes), zap.Int64("about", pass))
+			pass := n + nodes - 1
+			c.Logger.Warn(fmt.Sprintf("zone %q: with %d nodes, a limit of %d may let %d requests of a client through, as each further node may admit one before it hears of the others; write sync_rate strict, which is exact", z.Name, nodes, n, pass),
+				warning.Field(warning.SmallLimit), zap.String("zone", z.Name), zap.Int64("limit", n), zap.Int64("nodes", nodes), zap.Int64("may_admit", pass))
 		}
 	}
 }
@@ -60,11 +59,4 @@ func smallestOf(z *limits.Zone) (n int64, ok bool) {
 		}
 	}
 	return n, ok
-}
-
-// unheard is how many requests of a client, which go to nodes at random, come to a node for the
-// first time when n others have spent the limit: each of the nodes has seen none of these n with a
-// chance of (1 - 1/nodes)^n.
-func unheard(n, nodes int64) int64 {
-	return int64(math.Round(float64(nodes) * math.Pow(1-1/float64(nodes), float64(n))))
 }

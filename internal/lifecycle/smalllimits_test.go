@@ -42,13 +42,13 @@ func TestALimitThatIsSmallForItsNodes(t *testing.T) {
 		nodes int64
 		want  []string
 	}{
-		"twice nineteen":    {[]*limits.Zone{zoneOf("a", interval, 1, 39)}, 2, []string{"a 39 2 39"}},
+		"twice nineteen":    {[]*limits.Zone{zoneOf("a", interval, 1, 39)}, 2, []string{"a 39 2 40"}},
 		"twice twenty":      {[]*limits.Zone{zoneOf("a", interval, 1, 40)}, 2, nil},
-		"ten of ten nodes":  {[]*limits.Zone{zoneOf("a", interval, 1, 10)}, 10, []string{"a 10 10 13"}},
+		"ten of ten nodes":  {[]*limits.Zone{zoneOf("a", interval, 1, 10)}, 10, []string{"a 10 10 19"}},
 		"one node":          {[]*limits.Zone{zoneOf("a", interval, 1, 1)}, 1, nil},
-		"several limits":    {[]*limits.Zone{zoneOf("a", interval, 1, 1000, 5, 20)}, 10, []string{"a 5 10 11"}},
-		"one for some keys": {[]*limits.Zone{zoneOf("a", interval, 0.1, 10)}, 10, []string{"a 10 10 13"}},
-		"two handlers":      {[]*limits.Zone{zoneOf("a", interval, 1, 10), zoneOf("a", interval, 1, 10), zoneOf("b", interval, 1, 10)}, 10, []string{"a 10 10 13", "b 10 10 13"}},
+		"several limits":    {[]*limits.Zone{zoneOf("a", interval, 1, 1000, 5, 20)}, 10, []string{"a 5 10 14"}},
+		"one for some keys": {[]*limits.Zone{zoneOf("a", interval, 0.1, 10)}, 10, []string{"a 10 10 19"}},
+		"two handlers":      {[]*limits.Zone{zoneOf("a", interval, 1, 10), zoneOf("a", interval, 1, 10), zoneOf("b", interval, 1, 10)}, 10, []string{"a 10 10 19", "b 10 10 19"}},
 		"nothing of these": {[]*limits.Zone{
 			alone, zoneOf("strict", config.Strict, 1, 10), zoneOf("local", config.Local, 1, 10), zoneOf("shadow", interval, 0, 10), zoneOf("closed", interval, 1, 0), zoneOf("none", interval, 1),
 		}, 10, nil},
@@ -75,7 +75,7 @@ func TestALimitThatIsSmallForItsNodes(t *testing.T) {
 			if f["code"] != warning.SmallLimit {
 				t.Errorf("%s: %v", name, f)
 			}
-			got = append(got, fmt.Sprint(f["zone"], " ", f["limit"], " ", f["nodes"], " ", f["about"]))
+			got = append(got, fmt.Sprint(f["zone"], " ", f["limit"], " ", f["nodes"], " ", f["may_admit"]))
 		}
 		if fmt.Sprint(got) != fmt.Sprint(c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
