@@ -161,23 +161,21 @@ func (l *DenialLog) WriteLine(now int64, r LoggedDenial) {
 	p.hash.Store(int64(r.Hash))
 	p.until.Store(now + l.quiet)
 	l.lines.Add(1)
-	c := l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded")
-	if r.Shadow {
-		c = l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded, not enforced")
-	}
-	if c != nil {
-		c.Write(l.fieldsOf(r)...)
-	}
+	l.write("rate limit exceeded", r)
 }
 
 // Banned writes the line of a ban that begins, one for each: programs such as fail2ban go by it.
 func (l *DenialLog) Banned(r LoggedDenial, length time.Duration) {
-	c := l.Logger.Check(zapcore.InfoLevel, "rate limit banned")
+	l.write("rate limit banned", r, zap.Duration("ban", length))
+}
+
+// write writes a line of a denial, with more fields.
+func (l *DenialLog) write(text string, r LoggedDenial, more ...zap.Field) {
 	if r.Shadow {
-		c = l.Logger.Check(zapcore.InfoLevel, "rate limit banned, not enforced")
+		text += ", not enforced"
 	}
-	if c != nil {
-		c.Write(append(l.fieldsOf(r), zap.Duration("ban", length))...)
+	if c := l.Logger.Check(zapcore.InfoLevel, text); c != nil {
+		c.Write(append(l.fieldsOf(r), more...)...)
 	}
 }
 

@@ -185,27 +185,22 @@ func (r *Result) item() string {
 	return r.Policy.item
 }
 
-// addPolicy adds a limit's member of RateLimit-Policy.
+// addPolicy adds a limit's member of RateLimit-Policy, unless its name can't be quoted.
 func (f *Fields) addPolicy(r *Result) {
-	if item := r.item(); item != "" || r.Policy.quoted == "" {
-		f.beginMember(item)
-		return
-	}
-	f.beginMember(r.Policy.quoted)
-	f.text = append(f.text, ";q="...)
-	f.text = strconv.AppendInt(f.text, integer(r.Quota), 10)
-	f.text = append(f.text, r.Policy.tail...)
-}
-
-// beginMember begins a member of a list.
-func (f *Fields) beginMember(s string) {
-	if s == "" {
+	if r.Policy.quoted == "" {
 		return
 	}
 	if len(f.text) > f.start() {
 		f.text = append(f.text, ", "...)
 	}
-	f.text = append(f.text, s...)
+	if item := r.item(); item != "" {
+		f.text = append(f.text, item...)
+		return
+	}
+	f.text = append(f.text, r.Policy.quoted...)
+	f.text = append(f.text, ";q="...)
+	f.text = strconv.AppendInt(f.text, integer(r.Quota), 10)
+	f.text = append(f.text, r.Policy.tail...)
 }
 
 // start returns where the text of the header being written begins.

@@ -1,6 +1,7 @@
 package answer
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -58,31 +59,16 @@ func (p Policy) Compile(sets HeaderSets) *Policy {
 		}
 	}
 	if sets&Kong != 0 {
-		name := kongWindow(p.Window)
+		name := cmp.Or(kongWindows[p.Window], strconv.FormatInt(max(ceilSeconds(p.Window), 1), 10))
 		p.windowLimit = http.CanonicalHeaderKey("X-RateLimit-Limit-" + name)
 		p.windowRemaining = http.CanonicalHeaderKey("X-RateLimit-Remaining-" + name)
 	}
 	return &p
 }
 
-// kongWindow returns the end of Kong's header names: the window's name, or its seconds.
-func kongWindow(window time.Duration) string {
-	const day = 24 * time.Hour
-	switch window {
-	case time.Second:
-		return "Second"
-	case time.Minute:
-		return "Minute"
-	case time.Hour:
-		return "Hour"
-	case day:
-		return "Day"
-	case 30 * day:
-		return "Month"
-	case 365 * day:
-		return "Year"
-	}
-	return strconv.FormatInt(max(ceilSeconds(window), 1), 10)
+// kongWindows are the windows that have a name in Kong's headers. Others are told in seconds.
+var kongWindows = map[time.Duration]string{
+	time.Second: "Second", time.Minute: "Minute", time.Hour: "Hour", 24 * time.Hour: "Day", 30 * 24 * time.Hour: "Month", 365 * 24 * time.Hour: "Year",
 }
 
 // A Result is what one limit decided for a request.

@@ -255,3 +255,18 @@ func (l *Limit) Add(key keys.Key, raw []byte, now int64) bool {
 	t := l.Take(key, raw, now, 1, 0)
 	return !t.Overflow && (!t.Allowed || t.Remaining == 0)
 }
+
+// Bans returns the bans of the zone, nil where it has none.
+func (z *Zone) Bans() *Bans {
+	if z.Banning == nil {
+		return nil
+	}
+	return z.Banning.Bans
+}
+
+// ConfigureBans applies a configuration that has become the current one, with its Redis.
+func (z *Zone) ConfigureBans(redis *Redis) {
+	if z.Banning != nil {
+		z.Banning.Configure(&z.AllLimits[0], redis)
+	}
+}

@@ -11,10 +11,8 @@ import (
 
 // Enforcement returns for which keys the zone is enforced: what an operator has said at run time,
 // else what the configuration says. Requests go by this and nothing else.
-func (z *Zone) Enforcement() config.Enforcement { return z.enforcement(z.AtRuntime.Load()) }
-
-func (z *Zone) enforcement(atRuntime *control.Rules) config.Enforcement {
-	if atRuntime != nil && atRuntime.Enforce != nil {
+func (z *Zone) Enforcement() config.Enforcement {
+	if atRuntime := z.AtRuntime.Load(); atRuntime != nil && atRuntime.Enforce != nil {
 		return *atRuntime.Enforce
 	}
 	return z.Enforce

@@ -112,9 +112,7 @@ func (l *Limit) With(n int64) Limit {
 func (l *Limit) Overridden(n int64) Limit {
 	c := *l
 	c.IsOverridden, c.replaced = true, c.Rate.Limit
-	c.Rate.Limit = n
-	c.Enforced = c.Params().Compile()
-	return c
+	return c.With(n)
 }
 
 // Divide leaves this node its share of the limit, rounded up.

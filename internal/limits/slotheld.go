@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
@@ -62,13 +63,13 @@ func slotsHeldBy(r *http.Request) *heldSlot {
 // isInSeveral reports whether several handlers have the zone, or configurations during a reload.
 func (s *Slots) isInSeveral() bool { return s.users.Load() > 1 }
 
-// has reports whether the request of a question has a slot of its key already.
-func (l *SlotLimit) has(q *slotQuestion) bool {
-	if q.Looks || q.Request == nil || !l.isInSeveral() {
+// has reports whether a request has a slot of a key already.
+func (l *SlotLimit) has(key keys.Key, r *http.Request) bool {
+	if !l.isInSeveral() {
 		return false
 	}
-	for p := slotsHeldBy(q.Request); p != nil; p = p.outer {
-		if !p.ended.Load() && p.IsOf(l.Table, q.Key) {
+	for p := slotsHeldBy(r); p != nil; p = p.outer {
+		if !p.ended.Load() && p.IsOf(l.Table, key) {
 			return true
 		}
 	}

@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"context"
 	"net/http"
 	"time"
 
@@ -82,52 +81,35 @@ func (t *TakenSlot) GiveBack() bool {
 	return true
 }
 
-// A slotQuestion is what a request asks.
-type slotQuestion struct {
-	Key keys.Key
-	Raw []byte
-	Now int64
-	// Nodes is how many nodes share the limit where they can't hear of each other, 1 where each of
-	// them has all of it.
-	Nodes int64
-	// Looks is set where nothing is to change. ByID is set where ID is all that is known of the
-	// key.
-	Looks, ByID bool
-	ID          keys.ID
-	// Request is the request that asks, nil for none.
-	Request *http.Request
-}
-
-// Decide gives a slot as far as this node knows. For a look it says what it would have done.
-func (l *SlotLimit) Decide(q *slotQuestion) (t TakenSlot) {
-	a := l.ask(q)
-	if l.has(q) {
-		return l.again(&a)
-	}
-	if !q.Looks {
-		t.Slot, t.State = l.Table.Take(&a)
-		return t
-	}
-	if t.State = l.Table.Peek(&a); t.Allowed {
-		t.Own++
+// Decide gives a slot as far as this node knows. For a fork it says what it would have done.
+func (l *SlotLimit) Decide(a *gauge.Ask, fork *Key, r *http.Request) (t TakenSlot) {
+	switch {
+	case fork != nil:
+		if t.State = l.Table.Peek(a); t.Allowed {
+			t.Own++
+		}
+	case l.has(a.Key, r):
+		return l.again(a)
+	default:
+		t.Slot, t.State = l.Table.Take(a)
 	}
 	return t
 }
 
 // DecideBy has Redis decide. An error means that it has not.
-func (l *SlotLimit) DecideBy(ctx context.Context, redis *Redis, q *slotQuestion) (t TakenSlot, err error) {
-	a := l.ask(q)
-	if l.has(q) {
-		return l.again(&a), nil
-	}
-	if !q.Looks {
-		t.Slot, t.State, err = redis.Gauges.Take(ctx, l.Source, &a)
+func (l *SlotLimit) DecideBy(redis *Redis, a *gauge.Ask, fork *Key, r *http.Request) (t TakenSlot, err error) {
+	switch {
+	case fork != nil:
+	case l.has(a.Key, r):
+		return l.again(a), nil
+	default:
+		t.Slot, t.State, err = redis.Gauges.Take(r.Context(), l.Source, a)
 		return t, err
 	}
-	t.State = l.Table.Peek(&a)
+	t.State = l.Table.Peek(a)
 	if !t.Overflow && t.Own < l.Max {
 		t.Bound = l.Max
-		t.Others, err = redis.Gauges.Look(l.Source, q.ID)
+		t.Others, err = redis.Gauges.Look(l.Source, fork.ID)
 	}
 	if t.Allowed = t.Own+t.Others < t.Bound; t.Allowed {
 		t.Own++
@@ -140,14 +122,6 @@ func (l *SlotLimit) again(a *gauge.Ask) TakenSlot {
 	t := TakenSlot{State: l.Table.Peek(a), Again: true}
 	t.Allowed = true
 	return t
-}
-
-func (l *SlotLimit) ask(q *slotQuestion) gauge.Ask {
-	a := gauge.Ask{Key: q.Key, Raw: q.Raw, Now: q.Now, Limit: l.Max, Alone: (l.Max + q.Nodes - 1) / q.Nodes}
-	if q.ByID {
-		a.Key, _ = l.Find(q.ID)
-	}
-	return a
 }
 
 // Find returns the key of which only the ID is known; ok is false where nothing is kept of it. It

@@ -6,21 +6,22 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // takeSlot asks for a slot in the zone of the last part. It is the last thing that is free again:
 // when the handler has returned.
 func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Request) verdict {
-	q := slotQuestion{Key: p.ask.Key, Raw: p.ask.Raw, Now: e.Now, Nodes: 1, Request: r}
-	if p.Forked != nil {
-		q.Looks, q.ByID, q.ID = true, p.Forked.ByID, p.Forked.ID
+	a := gauge.Ask{Key: p.ask.Key, Raw: p.ask.Raw, Now: e.Now, Limit: slots.Max, Alone: slots.Max}
+	if p.Forked != nil && p.Forked.ByID {
+		a.Key, _ = slots.Find(p.Forked.ID)
 	}
 	var taken TakenSlot
 	asks, lost := p.IsStrict(), p.IsUnavailable(p.ask.Raw)
 	if asks {
 		var err error
-		taken, err = slots.DecideBy(r.Context(), p.Redis, &q)
+		taken, err = slots.DecideBy(p.Redis, &a, p.Forked, r)
 		if e.Now, lost = clock.Now(), err != nil; p.Forked == nil { // the time: see askRedis
 			p.Notices.Strict(r, p.Name, p.Redis, err)
 		}
@@ -30,10 +31,11 @@ func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Re
 		_, says := p.failOver(nil, slowed)
 		return says
 	case lost && p.OnRedisLoss == config.LossDivide:
-		q.Nodes = p.Redis.Replicator.Nodes()
+		nodes := p.Redis.Replicator.Nodes() // which can't hear of each other
+		a.Alone = (slots.Max + nodes - 1) / nodes
 	}
 	if lost || !asks {
-		taken = slots.Decide(&q)
+		taken = slots.Decide(&a, p.Forked, r)
 	}
 	taken.By = slots
 	e.slots = append(e.slots, taken)

@@ -123,7 +123,10 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if o.Waits {
 		z.Want = WaitsOf(o.Kind)
 	}
-	z.Reserving, z.isFull = z.reserves(), z.Enforce.IsFull()
+	if o.CountResponses != nil {
+		z.Reserving = table.Reserve | algorithms.WantReset
+	}
+	z.isFull = z.Enforce.IsFull()
 	log := answer.DenialLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.LongestWindow()}
 	if o.LogKeys {
 		log.Keys = z.Template
@@ -249,15 +252,12 @@ func (z *Zone) Selects(r *http.Request, counted []string) (ok, excepted bool, er
 		}
 	}
 	if len(z.Except) > 0 {
-		if excepted, err = z.Excepts(r); err != nil {
+		if excepted, err = config.Matches(z.Except, r); err != nil {
 			return false, false, err
 		}
 	}
 	return true, excepted, nil
 }
-
-// Excepts reports whether a request is excepted from the zone.
-func (z *Zone) Excepts(r *http.Request) (bool, error) { return config.Matches(z.Except, r) }
 
 // appendKey appends the key of a request with these variables, or what stands in for an empty one.
 // none is set where nothing does.
@@ -289,11 +289,3 @@ func (z *Zone) IsUnavailable(raw []byte) bool {
 
 // OnlyThrottles reports whether the zone has bandwidth and nothing that could deny a request.
 func (z *Zone) OnlyThrottles() bool { return len(z.AllLimits) == 0 && z.Slots == nil }
-
-// reserves returns what a zone asks for with a unit, if responses decide whether it counts.
-func (z *Zone) reserves() algorithms.Want {
-	if z.CountResponses == nil {
-		return 0
-	}
-	return table.Reserve | algorithms.WantReset
-}
