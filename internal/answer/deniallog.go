@@ -161,21 +161,23 @@ func (l *DenialLog) WriteLine(now int64, r LoggedDenial) {
 	p.hash.Store(int64(r.Hash))
 	p.until.Store(now + l.quiet)
 	l.lines.Add(1)
-	l.write("rate limit exceeded", r)
+	c := l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded")
+	if r.Shadow {
+		c = l.Logger.Check(zapcore.InfoLevel, "rate limit exceeded, not enforced")
+	}
+	if c != nil {
+		c.Write(l.fieldsOf(r)...)
+	}
 }
 
 // Banned writes the line of a ban that begins, one for each: programs such as fail2ban go by it.
 func (l *DenialLog) Banned(r LoggedDenial, length time.Duration) {
-	l.write("rate limit banned", r, zap.Duration("ban", length))
-}
-
-// write writes a line of a denial, with more fields.
-func (l *DenialLog) write(text string, r LoggedDenial, more ...zap.Field) {
+	c := l.Logger.Check(zapcore.InfoLevel, "rate limit banned")
 	if r.Shadow {
-		text += ", not enforced"
+		c = l.Logger.Check(zapcore.InfoLevel, "rate limit banned, not enforced")
 	}
-	if c := l.Logger.Check(zapcore.InfoLevel, text); c != nil {
-		c.Write(append(l.fieldsOf(r), more...)...)
+	if c != nil {
+		c.Write(append(l.fieldsOf(r), zap.Duration("ban", length))...)
 	}
 }
 
