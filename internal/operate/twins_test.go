@@ -40,9 +40,10 @@ type twinZone struct {
 // drawTwin draws a zone with any two or more options. A handler with several strict zones ends with
 // the first denial, and the others don't hear of the request: there denied requests count, and
 // begin bans, only where they were denied; and a bucket drains by the limit of the request that
-// asks. So several zones have none of that. By its name a zone has its slots on a node, and the
-// keys that it is enforced for where it is for some: so the twins have one name, but where they
-// have slots, and these are enforced for all keys or none.
+// asks; and a place in a queue stays taken when slots of another queue deny. So several zones have
+// none of that. By its name a zone has its slots on a node, and the keys that it is enforced for
+// where it is for some: so the twins have one name, but where they have slots, and these are
+// enforced for all keys or none.
 func drawTwin(rt *rapid.T, name string, several bool) twinZone {
 	z := twinZone{Settings: lawfulZone(rt, name, []config.SyncRate{config.Local}, 20*time.Second)}
 	z.MaxKeys, z.CountDenied = 1000, z.CountDenied && !several
@@ -50,7 +51,7 @@ func drawTwin(rt *rapid.T, name string, several bool) twinZone {
 		z.Limits[0].From = ""
 	}
 	z.key, z.matched = rapid.SampledFrom(twinKeys).Draw(rt, "key"), rapid.IntRange(0, 3).Draw(rt, "matched") == 0
-	if rapid.IntRange(0, 2).Draw(rt, "has concurrent") == 0 {
+	if !(several && z.Kind.Queues()) && rapid.IntRange(0, 2).Draw(rt, "has concurrent") == 0 {
 		z.Concurrent = rapid.Int64Range(1, 3).Draw(rt, "concurrent")
 		z.Enforce = config.Enforce(rapid.SampledFrom([]float64{0, 1, 1}).Draw(rt, "enforce all"))
 	}
@@ -211,9 +212,10 @@ func (w *twin) ask(t *testing.T, s *twinStep) (a twinAnswer) {
 // One node that has a Redis to itself decides in strict mode as it would without one, whatever
 // options of a zone meet: request by request, and wait by wait.
 func TestStrictDecidesAsOneNodeAlone(t *testing.T) {
-	number := 0
+	run := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		number++
+		run++
+		number := rapid.IntRange(1, 1000).Draw(rt, "number") // by which it is told for whom a share is enforced
 		var all []twinZone
 		several := rapid.SampledFrom([]int{1, 1, 2, 3}).Draw(rt, "zones")
 		for i := range several {
@@ -222,7 +224,7 @@ func TestStrictDecidesAsOneNodeAlone(t *testing.T) {
 		steps := rapid.SliceOfN(rapid.Custom(drawStep), 1, 40).Draw(rt, "steps")
 		var said [2][]twinAnswer
 		for i := range said {
-			synctest.Test(t, func(t *testing.T) { said[i] = takeTwin(t, i == 1, all, steps) })
+			synctest.Test(t, func(t *testing.T) { said[i] = takeTwin(t, fmt.Sprint("run ", run), i == 1, all, steps) })
 		}
 		gaveBack := make([]bool, several)
 		for i := range steps {
@@ -234,9 +236,8 @@ func TestStrictDecidesAsOneNodeAlone(t *testing.T) {
 }
 
 // newTwin makes a handler of zones that decides alone, or one for which Redis does.
-func newTwin(t *testing.T, redis *limits.Redis, all []twinZone) *twin {
+func newTwin(t *testing.T, redis *limits.Redis, namespace string, all []twinZone) *twin {
 	var compiled []config.Settings
-	namespace := "alone"
 	if redis != nil {
 		namespace = ""
 	}
@@ -254,17 +255,17 @@ func newTwin(t *testing.T, redis *limits.Redis, all []twinZone) *twin {
 }
 
 // takeTwin takes one of the handlers through the steps.
-func takeTwin(t *testing.T, byRedis bool, all []twinZone, steps []twinStep) (said []twinAnswer) {
-	config, forward := &lifecycle.Config{Logger: zap.NewNop(), Namespace: "alone"}, func(time.Duration) {}
+func takeTwin(t *testing.T, namespace string, byRedis bool, all []twinZone, steps []twinStep) (said []twinAnswer) {
+	config, forward := &lifecycle.Config{Logger: zap.NewNop(), Namespace: namespace}, func(time.Duration) {}
 	if byRedis {
 		server, client := inMemory()
 		defer server.Close()
 		defer client.Close()
-		redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
+		redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: namespace + " by Redis", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
 		defer redis.Close()
 		config, forward = &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: time.Second}, server.FastForward
 	}
-	w := newTwin(t, config.Redis, all)
+	w := newTwin(t, config.Redis, namespace, all)
 	for _, z := range w.zones {
 		config.Add(z)
 		defer z.Release()
