@@ -17,11 +17,11 @@ import (
 
 // askStrict asks the zones that Redis decides for. After the first denial none is asked that needs
 // Redis: each zone asked before gives a unit to a request that is denied, which others lack until
-// it has been refunded. So the likeliest to deny is asked first: one that denies without a call,
-// then the one in which the least is left by what Redis last reported, and last the queues that
-// have room, as a slot can't be refunded once others stand behind it. The key and limits of a zone
-// are read right after its own matchers have run: those of the next one may replace what
-// placeholders read.
+// it has been refunded. So the likeliest to deny is asked first: one that asks no call as it has no
+// slot, then the one in which the least is left by what Redis last reported, which is nothing where
+// a denial is remembered, and last the queues that have room, as a slot can't be refunded once
+// others stand behind it. The key and limits of a zone are read right after its own matchers have
+// run: those of the next one may replace what placeholders read.
 //
 // A request that a limit has denied before Redis is asked hears how long each of these zones would
 // have it wait, and whether an operator denies all its requests.
@@ -54,9 +54,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 		for i := range e.later {
 			p := &e.later[i]
 			p.left = -1
-			if _, ok := p.recall(e.Now, nil); ok {
-				p.left = -2
-			} else if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
+			if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
 				p.left = left
 			}
 			if p.Kind.Queues() && p.left > 0 {
