@@ -198,7 +198,7 @@ func (w *twin) ask(t *testing.T, s *twinStep) (a twinAnswer) {
 			if e.Denied && !o.Denied && len(w.zones) > 1 {
 				break // Redis gets back what was taken with the key's next call
 			}
-			if o.Denied && len(o.Results) > 1 { // what is left of the others is as old as the denial
+			if o.Denied && len(o.Results) > 1 { // the rest is as old as the denial
 				said += fmt.Sprint(", of ", r.Size)
 				continue
 			}
