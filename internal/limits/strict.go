@@ -17,11 +17,11 @@ import (
 
 // askStrict asks the zones that Redis decides for. After the first denial none is asked that needs
 // Redis: each zone asked before gives a unit to a request that is denied, which others lack until
-// it has been refunded. So the likeliest to deny is asked first: one that asks no call as it has no
-// slot, then the one in which the least is left by what Redis last reported, which is nothing where
-// a denial is remembered, and last the queues that have room, as a slot can't be refunded once
-// others stand behind it. The key and limits of a zone are read right after its own matchers have
-// run: those of the next one may replace what placeholders read.
+// it has been refunded. So the likeliest to deny is asked first: one of which nothing is left by
+// what Redis last reported, as where a denial is remembered, then one that makes no call as it has
+// no slot, then the one of which the least is left, and last the queues that have room, as a slot
+// can't be refunded once others stand behind it. The key and limits of a zone are read right after
+// its own matchers have run: those of the next one may replace what placeholders read.
 //
 // A request that a limit has denied before Redis is asked hears how long each of these zones would
 // have it wait, and whether an operator denies all its requests.
@@ -53,12 +53,12 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 	if !e.Denied && len(e.later) > 1 {
 		for i := range e.later {
 			p := &e.later[i]
-			p.left = -1
+			p.left = noSlot
 			if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
-				p.left = left
-			}
-			if p.Kind.Queues() && p.left > 0 {
-				p.left += queuesLast
+				p.left = min(2*left, queuesLast)
+				if p.Kind.Queues() && left > 0 {
+					p.left += queuesLast
+				}
 			}
 		}
 		slices.SortStableFunc(e.later, func(a, b part) int { return cmp.Compare(a.left, b.left) })
@@ -66,8 +66,9 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 	return e.askLater(r)
 }
 
-// queuesLast is more than can be left of any limit.
-const queuesLast = 1 << 61
+// In the order of zones noSlot is between nothing left and something, and queuesLast is more than
+// can be left of any limit.
+const noSlot, queuesLast = 1, 1 << 61
 
 // heard returns how long a zone that is not asked would have a request wait, as Redis last told
 // this node. What responses may refund is none to wait for.
