@@ -17,6 +17,7 @@ type keptRow struct {
 // check compares what is kept to what clients saw. The scenario has stopped.
 func (k *keeper) check(f fault) (row keptRow) {
 	k.t.Helper()
+	defer k.reportFailures()
 	row.bans = k.checkBans()
 	row.places = k.checkPlaces(f)
 	less := k.checkSettled("login", f.maxLoss("login"), 0)
@@ -34,12 +35,16 @@ func (k *keeper) check(f fault) (row keptRow) {
 		row.settledStrict = "forgotten"
 	}
 	k.http.CloseIdleConnections()
+	return row
+}
+
+// reportFailures reports what failed, also where a check ends early for what comes of it.
+func (k *keeper) reportFailures() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, text := range k.failed {
 		k.t.Error(text)
 	}
-	return row
 }
 
 // checkSettled waits until Redis counts the responses that matched, once each, and what was
