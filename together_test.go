@@ -212,8 +212,8 @@ func (m *together) request(k *togetherKey) {
 		want = m.expect(k, clock.Now())
 	}
 	if got != want && (m.exact || got == "admitted") {
-		m.t.Fatalf("key %s with %d settled, %d reserved and %d running, banned for %v: %s, want %s: %d %v after %q",
-			k.name, k.settled, m.open(k), k.running, time.Duration(k.until-now), got, want, a.status, a.header, k.history)
+		m.t.Fatalf("%q: key %s with %d settled, %d reserved and %d running, banned for %v: %s, want %s: %d %v after %q",
+			m.block, k.name, k.settled, m.open(k), k.running, time.Duration(k.until-now), got, want, a.status, a.header, k.history)
 	}
 	m.note(run, got, now)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 )
 
@@ -444,6 +445,49 @@ func TestOverridesAndResetsGoBeforeTheMemory(t *testing.T) {
 			synctest.Wait()
 			if denied, _ := n.ask(request("e")); denied != (change == control.Deny) {
 				t.Errorf("after %s: denied %t", change, denied)
+			}
+		})
+	}
+}
+
+// A key that finds no slot in a full table is counted in the sketch. Redis, which knows nothing of
+// that, is not asked for it as long as it counts there, also when the key has got a slot.
+func TestAKeyThatGetsASlotIsHeldToWhatItSpentWithoutOne(t *testing.T) {
+	for _, kind := range kinds {
+		s := strictZone("full", kind, 4, time.Minute)
+		s.MaxKeys = 1
+		recallers(t, 1, plain, []config.Settings{s}, func(t *testing.T, nodes []*recaller) {
+			n, other := nodes[0], ""
+			stripe := func(key string) uint64 {
+				k, _ := n.zones[0].KeyOf(request(key))
+				return keys.KeyOf(k.Raw).A >> 58 // where a slot can become another's
+			}
+			for i := 0; other == "" || stripe(other) != stripe("e"); i++ {
+				other = fmt.Sprint("other", i)
+			}
+			n.ask(request("e"))
+			admitted := 0
+			spend := func() {
+				for range 6 {
+					if denied, _ := n.ask(request(other)); !denied {
+						admitted++
+					}
+				}
+			}
+			spend()
+			k, _ := n.zones[0].KeyOf(request("e"))
+			record, target := limits.ControlOf(n.redis, ""), control.Target{Zone: "full", Key: &k.ID}
+			if _, _, err := record.Reset(t.Context(), control.ResetChange{Target: target, For: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second) // and the slot can be another's
+			spend()
+			if want := 4; !kind.Queues() && admitted != want || admitted > want {
+				t.Errorf("%v: %d were admitted, want %d", kind, admitted, want)
+			}
+			time.Sleep(3 * time.Minute) // nothing counts in the sketch any more
+			if made := n.made("full", func() { n.ask(request(other)) }); made == 0 {
+				t.Errorf("%v: Redis is not asked for a key that has a slot alone", kind)
 			}
 		})
 	}

@@ -415,12 +415,13 @@ func (t *Table[S]) correct(l algorithms.Limit, key keys.Key, taken Taken, f func
 }
 
 // Room returns how many units of a key are left at now, and spends none. A key that was never seen
-// gets a slot; ok is false where the table is full and has none. raw is the bytes of which key is
-// KeyOf; it is not kept.
+// gets a slot; ok is false where the table is full and has none, and as long as what the key has
+// spent in the sketch counts, of which nobody else knows. raw is the bytes of which key is KeyOf;
+// it is not kept.
 func (t *Table[S]) Room(l algorithms.Limit, key keys.Key, raw []byte, now int64) (left int64, ok bool) {
 	st, i, ok := t.lockOrEnter(l, key, raw, now)
 	defer st.mu.Unlock()
-	if !ok {
+	if !ok || t.spilled(st, l, i, now) > 0 {
 		return 0, false
 	}
 	e, at, _ := t.current(st, l, i, now)
