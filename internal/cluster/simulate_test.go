@@ -122,7 +122,8 @@ func simulated(t *testing.T, dir, config string, nodes int) (r simulate.Report) 
 // decide alone, so the same requests serve all of them. A log has when a request came, not when it
 // was decided. So that no ban hangs on a millisecond between the two, the load begins just after a
 // window has, and bans outlast it.
-func TestAReplayDoesWhatNodesDid(t *testing.T) { // alone: a ban comes late to nodes that wait for a CPU
+// It runs beside no other test of the package: a ban comes late to nodes that wait for a CPU.
+func TestAReplayDoesWhatNodesDid(t *testing.T) {
 	const requests = 2500 // somewhat more than a window
 	r := redistest.Start(t)
 	dir := t.TempDir()
